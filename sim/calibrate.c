@@ -24,7 +24,8 @@ struct execution {
     struct calibrate *c;
     struct progress *progress;
     struct journal *journal; /* NULL: none */
-    pthread_mutex_t turn;    /* of the search that has the device: its head stays there */
+    int jobs;
+    pthread_mutex_t turn; /* of the search that has the device: its head stays there */
 };
 
 bool calibrate_on_device(const struct calibrate *c, char why[160])
@@ -118,7 +119,7 @@ static int search_in_turn(struct execution *x, struct calibrate_job *j,
         return search(x->c, j, samples, err);
     TRY(mem_zalloc(&judges, j->n, sizeof *judges, "samples", err));
     for (int64_t s = 0; s < j->n; s++)
-        device_judge_attach(judges + s, &x->c->device, samples + s);
+        device_judge_attach(judges + s, &x->c->device, samples + s, x->jobs);
     pthread_mutex_lock(&x->turn);
     rc = interrupted() ? err_set(err, ERR_INTERRUPTED, "calibration interrupted")
                        : search(x->c, j, samples, err);
@@ -214,7 +215,7 @@ static int take(void *ctx, int64_t job, const char *text, const char *skip, stru
 
 int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct err *err)
 {
-    struct execution x = {.c = c, .turn = PTHREAD_MUTEX_INITIALIZER};
+    struct execution x = {.c = c, .jobs = jobs, .turn = PTHREAD_MUTEX_INITIALIZER};
     struct buf id = {0};
     double total = 0;
     int64_t todo = 0;

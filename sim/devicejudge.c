@@ -24,7 +24,7 @@ bool device_judges(const struct sim_device *d, const struct attn_in *x, char why
 
 static bool filters(void *self, const struct accel_filter *f, char why[160])
 {
-    const struct device_map *m = self;
+    const struct device_map *m = &((struct device_judge *)self)->map;
     const struct accel *a = m->device->accel;
     if (a->filters)
         return a->filters(m->device->session, &m->in->x, f, why);
@@ -32,11 +32,20 @@ static bool filters(void *self, const struct accel_filter *f, char why[160])
     return false;
 }
 
+static struct judged sums_of(const struct accel_call_head *h)
+{
+    const struct accel_sums *s = &h->sums;
+    return (struct judged){.abs_delta = ldexp(s->abs_delta, s->exp),
+                           .sq_delta = ldexp(s->sq_delta, 2 * s->exp),
+                           .sq_ref = ldexp(s->sq_ref, 2 * s->exp)};
+}
+
 static int judge_masks(void *self, const struct mask *masks, int64_t n,
                        const struct accel_filter *f, double *mass, struct judged *j, char why[160],
                        struct err *err)
 {
-    struct device_map *m = self;
+    struct device_judge *judge = self;
+    const struct device_map *m = &judge->map;
     const struct sim_device *d = m->device;
     const struct attn_in *x = &m->in->x;
     const struct accel_call call = {1, 1, &x, m->data};
@@ -51,21 +60,45 @@ static int judge_masks(void *self, const struct mask *masks, int64_t n,
         TRY(mem_alloc(&own, x->nq, sizeof *own, "kept mass of rows", err));
     if (own)
         head.mass = own;
-    if ((rc = accel_attend_call(d->accel, d->session, 1, &w, &of_head, &r, why, err)) != 0)
+    if ((rc = accel_attend_call(d->accel, d->session, judge->judge.jobs, &w, &of_head, &r, why,
+                                err)) != 0)
         goto out;
-    *j = (struct judged){.abs_delta = ldexp(head.sums.abs_delta, head.sums.exp),
-                         .sq_delta = ldexp(head.sums.sq_delta, 2 * head.sums.exp),
-                         .sq_ref = ldexp(head.sums.sq_ref, 2 * head.sums.exp),
-                         .tiles_pv = f ? head.tiles_pv : 0};
+    *j = sums_of(&head);
+    j->tiles_pv = f ? head.tiles_pv : 0;
 out:
     free(own);
+    return rc;
+}
+
+/* As the heads of a call that is made of copies of this one: one launch for all masks. */
+static int judge_many(void *self, struct judge_many *masks, char why[160], struct err *err)
+{
+    struct device_judge *judge = self;
+    const struct sim_device *d = judge->map.device;
+    const struct attn_in *x[JUDGE_MANY];
+    struct head_masks of_head[JUDGE_MANY];
+    struct accel_call_head heads[JUDGE_MANY];
+    struct accel_call_result r = {.heads = heads};
+
+    if (!judge->many)
+        judge->many = device_numbers(JUDGE_MANY);
+    const struct accel_call call = {JUDGE_MANY, JUDGE_MANY, x, judge->many};
+    struct accel_call_work w = {.call = &call};
+    for (int i = 0; i < JUDGE_MANY; i++) {
+        x[i] = &judge->map.in->x;
+        of_head[i] = (struct head_masks){&masks[i].mask, 1};
+        heads[i] = (struct accel_call_head){.mass = masks[i].mass};
+    }
+    int rc = accel_attend_call(d->accel, d->session, judge->judge.jobs, &w, of_head, &r, why, err);
+    for (int i = 0; i < JUDGE_MANY && !rc; i++)
+        masks[i].sum = sums_of(heads + i);
     return rc;
 }
 
 static int choose(void *self, const char *method, const union method_rule *rule, struct mask *whole,
                   char why[160], struct err *err)
 {
-    struct device_map *m = self;
+    const struct device_map *m = &((struct device_judge *)self)->map;
     const struct sim_device *d = m->device;
     const struct attn_in *x = &m->in->x;
     const struct accel_call call = {1, 1, &x, m->data};
@@ -85,10 +118,16 @@ out:
 }
 
 void device_judge_attach(struct device_judge *j, const struct sim_device *d,
-                         const struct head_in *in)
+                         const struct head_in *in, int jobs)
 {
     device_map_attach(&j->map, d, in);
-    j->judge = (struct judge){&j->map, filters, judge_masks, choose};
+    j->judge = (struct judge){.self = j,
+                              .jobs = jobs,
+                              .filters = filters,
+                              .masks = judge_masks,
+                              .many = judge_many,
+                              .choose = choose};
+    j->many = 0;
     judge_from(in->exact, &j->judge);
 }
 
@@ -130,11 +169,11 @@ static int time_judge(const struct sim_device *d, int64_t n, int dim, bool causa
                             .scale = 1 / sqrt(dim),
                             .causal = causal};
     exact_init(&exact, &in.x, PREC_F32);
-    device_judge_attach(&j, d, &in);
+    device_judge_attach(&j, d, &in, 1);
     mask_full(&full, n, n, 0, n, causal);
     for (int k = 0; k < 4; k++) {
         double begin = clock_s();
-        rc = judge_masks(&j.map, &full, 1, NULL, NULL, &sum, why, err);
+        rc = judge_masks(&j, &full, 1, NULL, NULL, &sum, why, err);
         if (rc == METHOD_SKIP)
             rc = err_set(err, ERR_MACHINE, "%s", why);
         if (rc)

@@ -164,41 +164,93 @@ out:
     return rc;
 }
 
-static int judge_candidate(const struct block_grid *g, int t, int32_t *cols, double *keep,
-                           struct block_score *score, struct err *err)
+/* Candidates that are judged together; beyond the last one it stands again. */
+struct batch {
+    const struct block_grid *g;
+    int first;
+    struct judge_many *many; /* [JUDGE_MANY] */
+    int64_t pairs[JUDGE_MANY];
+    struct block_score score[JUDGE_MANY];
+};
+
+static int make_candidate(void *batch, int64_t i, int worker, struct err *err)
 {
-    struct mask m = {0};
+    struct batch *b = batch;
+    const struct block_grid *g = b->g;
+    int t = b->first + (int)i < g->n ? b->first + (int)i : g->n - 1;
     struct mask_counts n;
-    struct judging j;
+    int32_t *cols = NULL;
     int rc = 0;
-    judge_begin(&j, g->in->exact, keep);
-    TRY(candidate_mask(g, t, cols, &m, err));
-    TRY(mask_count(&m, &n, err));
-    TRY(judge_add(&j, &m, err));
-    TRY(judge_end(&j, NULL, err));
-    *score = score_of(g, n.pairs_kept, keep, j.sum.sq_delta, j.sum.sq_ref);
+    (void)worker;
+    TRY(mem_alloc(&cols, ceil_div(g->in->x.nk, g->block), sizeof *cols, "block lists", err));
+    TRY(candidate_mask(g, t, cols, &b->many[i].mask, err));
+    TRY(mask_count(&b->many[i].mask, &n, err));
+    b->pairs[i] = n.pairs_kept;
 out:
-    mask_free(&m);
-    judge_free(&j);
+    free(cols);
+    return rc;
+}
+
+static int score_candidate(void *batch, int64_t i, int worker, struct err *err)
+{
+    struct batch *b = batch;
+    struct judge_many *m = b->many + i;
+    (void)worker;
+    (void)err;
+    b->score[i] = score_of(b->g, b->pairs[i], m->mass, m->sum.sq_delta, m->sum.sq_ref);
+    return 0;
+}
+
+/* One by one, which the CPU can do where the other refuses. */
+static int judge_singly(struct batch *b, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < JUDGE_MANY && !rc; i++) {
+        struct judge_many *m = b->many + i;
+        struct judging j;
+        judge_begin(&j, b->g->in->exact, m->mass);
+        rc = judge_add(&j, &m->mask, err);
+        rc = rc ? rc : judge_end(&j, NULL, err);
+        m->sum = j.sum;
+        judge_free(&j);
+    }
+    return rc;
+}
+
+static int judge_batch(const struct judge *by, struct batch *b, struct err *err)
+{
+    char why[160];
+    int rc = 0;
+    TRY(pool_run(by->jobs, JUDGE_MANY, make_candidate, b, err));
+    rc = by->many(by->self, b->many, why, err);
+    if (rc == METHOD_SKIP)
+        rc = judge_singly(b, err);
+    if (rc)
+        goto out;
+    TRY(pool_run(by->jobs, JUDGE_MANY, score_candidate, b, err));
+out:
+    for (int i = 0; i < JUDGE_MANY; i++)
+        mask_free(&b->many[i].mask);
     return rc;
 }
 
 static int run_judged(const struct block_grid *g, struct block_score *score, struct err *err)
 {
-    const struct attn_in *x = &g->in->x;
-    int32_t *cols = NULL;
-    double *keep = NULL;
+    struct judge_many many[JUDGE_MANY];
+    struct batch b = {.g = g, .many = many};
+    double *mass = NULL;
     int rc = 0;
-    TRY(mem_alloc(&cols, ceil_div(x->nk, g->block), sizeof *cols, "block lists", err));
-    TRY(mem_alloc(&keep, x->nq, sizeof *keep, "recall per row", err));
-    for (int t = 0; t < g->n; t++) {
-        if (interrupted())
-            FAIL(err, ERR_INTERRUPTED, "calibration interrupted");
-        TRY(judge_candidate(g, t, cols, keep, score + t, err));
+    memset(many, 0, sizeof many);
+    TRY(mem_alloc(&mass, JUDGE_MANY * g->in->x.nq, sizeof *mass, "recall per row", err));
+    for (int i = 0; i < JUDGE_MANY; i++)
+        many[i].mass = mass + i * g->in->x.nq;
+    for (; b.first < g->n; b.first += JUDGE_MANY) {
+        TRY(judge_batch(judge_of(g->in->exact), &b, err));
+        for (int i = 0; i < JUDGE_MANY && b.first + i < g->n; i++)
+            score[b.first + i] = b.score[i];
     }
 out:
-    free(cols);
-    free(keep);
+    free(mass);
     return rc;
 }
 

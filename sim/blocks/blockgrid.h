@@ -33,7 +33,8 @@ struct block_score {
     double error;              /* relative L2 error of the output */
 };
 
-/* score [n]. Where somebody else judges for the head (judge.h), one candidate after the other. */
+/* score [n]. Where somebody else judges for the head (judge.h), some
+ * candidates at a time, whose `list` is asked by several threads. */
 int block_grid_run(const struct block_grid *g, struct block_score *score, struct err *err);
 
 /* method.judges of a search over a grid: always. */

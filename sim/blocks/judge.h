@@ -21,14 +21,25 @@ struct judged {
     double tiles_pv; /* with a filter: tiles whose P V was computed */
 };
 
+/* One of several masks that are judged together. */
+struct judge_many {
+    struct mask mask;  /* of the whole head */
+    double *mass;      /* [nq] */
+    struct judged sum; /* the answer */
+};
+
 /* Somebody else who judges. Functions that return METHOD_SKIP, or false, say why they cannot. */
+#define JUDGE_MANY 12
 struct judge {
     void *self;
+    int jobs; /* threads that may work for one question */
     /* Can P V be filtered so? */
     bool (*filters)(void *self, const struct accel_filter *f, char why[160]);
     /* Judge masks[0..n); f and mass [nq] may be NULL. */
     int (*masks)(void *self, const struct mask *masks, int64_t n, const struct accel_filter *f,
                  double *mass, struct judged *j, char why[160], struct err *err);
+    /* Judge JUDGE_MANY masks of one unit at once, without a filter. */
+    int (*many)(void *self, struct judge_many *masks, char why[160], struct err *err);
     /* Choose by a method's rule, into lists over the whole head; release them with mask_free. */
     int (*choose)(void *self, const char *method, const union method_rule *rule, struct mask *whole,
                   char why[160], struct err *err);

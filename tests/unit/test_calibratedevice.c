@@ -29,8 +29,9 @@ enum { N = 400, D = 32, HEADS = 2, LAYERS = 2 };
 
 struct accel_session {
     atomic_int judged, chosen; /* masks; heads chosen for */
-    atomic_int inside;         /* questions at this moment */
-    uint64_t data;             /* of the head that is there */
+    int launches;
+    atomic_int inside; /* questions at this moment */
+    uint64_t data;     /* of the head that is there */
     int uploads;
     bool together; /* two at once */
 };
@@ -83,37 +84,49 @@ static void enter(struct accel_session *s, uint64_t data)
     s->data = data;
 }
 
-static int attend_call(struct accel_session *s, const struct accel_call_work *w,
-                       struct accel_call_result *r, struct err *err)
+/* Head h of the call as a device that has divided its values by 4. */
+static void attend_head(const struct accel_call_work *w, int h, struct accel_call_head *r,
+                        struct err *err)
 {
     const struct accel_call_lists *l = &w->lists;
-    const struct attn_in *x = w->call->x[0];
-    struct accel_head h = {.x = x,
-                           .bq = l->bq,
-                           .bk = l->bk,
-                           .ptr = l->ptr,
-                           .col = l->col,
-                           .bits = l->bits,
-                           .words = l->words,
-                           .keys = l->keys};
+    const struct attn_in *x = w->call->x[h];
+    int64_t groups = l->ptr ? (x->nq + l->bq - 1) / l->bq : 0;
+    struct accel_head head = {.x = x,
+                              .bq = l->bq,
+                              .bk = l->bk,
+                              .ptr = l->ptr ? l->ptr + h * groups : NULL,
+                              .col = l->col,
+                              .bits = l->bits,
+                              .words = l->words,
+                              .keys = l->keys};
     struct exact exact;
     struct mask m = {0};
     struct judging j;
-    enter(s, w->call->data);
-    ck_assert_int_eq(w->call->n, 1);
-    accel_head_mask(&h, &m, err);
+    accel_head_mask(&head, &m, err);
     exact_init(&exact, x, PREC_F64);
-    judge_begin(&j, &exact, r->heads->mass);
+    judge_begin(&j, &exact, r->mass);
     assert_ok(judge_add(&j, &m, err), err);
-    /* As a device that has divided its values by 4. */
-    r->heads->sums = (struct accel_sums){.abs_delta = j.sum.abs_delta / 4,
-                                         .sq_delta = j.sum.sq_delta / 16,
-                                         .sq_ref = j.sum.sq_ref / 16,
-                                         .exp = 2};
-    r->heads->tiles_pv = w->filters && l->ptr ? (double)l->ptr[(N + l->bq - 1) / l->bq] : 0;
+    r->sums = (struct accel_sums){.abs_delta = j.sum.abs_delta / 4,
+                                  .sq_delta = j.sum.sq_delta / 16,
+                                  .sq_ref = j.sum.sq_ref / 16,
+                                  .exp = 2};
+    r->tiles_pv = w->filters && l->ptr ? (double)(head.ptr[groups] - head.ptr[0]) : 0;
     judge_free(&j);
     exact_free(&exact);
-    s->judged++;
+}
+
+static int attend_call(struct accel_session *s, const struct accel_call_work *w,
+                       struct accel_call_result *r, struct err *err)
+{
+    enter(s, w->call->data);
+    ck_assert(w->first == 0 && w->count == w->call->n);
+    ck_assert_int_eq(w->call->group, w->call->n);
+    for (int h = 0; h < w->call->n; h++) {
+        ck_assert_ptr_eq(w->call->x[h]->q, w->call->x[0]->q);
+        attend_head(w, h, r->heads + h, err);
+    }
+    s->judged += w->call->n;
+    s->launches++;
     atomic_fetch_sub(&s->inside, 1);
     return 0;
 }
@@ -278,6 +291,7 @@ START_TEST(a_head_is_uploaded_once)
     snprintf(words, sizeof words, "%s --backend cuda --jobs 4", make_trace("one.h5", D));
     json_decref(calibrate(searched[1].method, words, test_path("gpu.json")));
     ck_assert_int_eq(session.uploads, HEADS * LAYERS);
+    ck_assert_int_eq(session.launches, HEADS * LAYERS * 108 / JUDGE_MANY);
     unlink(test_path("gpu.json"));
 }
 END_TEST
