@@ -259,26 +259,69 @@ static void add_tiles(const struct sparge *s, struct sums *t)
     t->tiles += (double)sparge_tiles(s->nq_blocks, s->nk_blocks, &s->rules, causal);
 }
 
+/* The lists of all query blocks, while threads make them. */
+struct lists {
+    const struct sparge *s;
+    struct sparge_row **rows; /* [jobs], owned: per thread */
+    int32_t *col;             /* [nq_blocks][nk_blocks], owned */
+    int64_t *n;               /* [nq_blocks], owned */
+    int jobs;
+};
+
+static void lists_free(struct lists *l)
+{
+    for (int i = 0; l->rows && i < l->jobs; i++)
+        sparge_row_free(l->rows[i]);
+    free(l->rows);
+    free(l->col);
+    free(l->n);
+}
+
+static int list_block(void *lists, int64_t i, int worker, struct err *err)
+{
+    struct lists *l = lists;
+    double mass;
+    (void)err;
+    l->n[i] = sparge_list(l->s, l->rows[worker], i, l->col + i * l->s->nk_blocks, &mass);
+    return 0;
+}
+
+/* The mask of the whole head. Few blocks are not worth the start of threads. */
+static int make_mask(const struct sparge *s, int jobs, struct mask *m, struct err *err)
+{
+    enum { FEW = 1 << 15 };
+    const struct attn_in *x = &s->in.x;
+    struct lists l = {.s = s, .jobs = s->nq_blocks * s->nk_blocks > FEW ? jobs : 1};
+    int rc = 0;
+
+    TRY(mem_zalloc(&l.rows, l.jobs, sizeof *l.rows, "block rows", err));
+    for (int i = 0; i < l.jobs; i++)
+        TRY(sparge_row_new(s->nk_blocks, l.rows + i, err));
+    TRY(mem_alloc(&l.col, s->nq_blocks * s->nk_blocks, sizeof *l.col, "block lists", err));
+    TRY(mem_alloc(&l.n, s->nq_blocks, sizeof *l.n, "block lists", err));
+    TRY(pool_run(l.jobs, s->nq_blocks, list_block, &l, err));
+    TRY(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, s->rules.bq, s->rules.bk, err));
+    for (int64_t i = 0; i < s->nq_blocks; i++)
+        TRY(mask_lists_add_all(m, i, l.col + i * s->nk_blocks, l.n[i], err));
+    mask_lists_finish(m);
+out:
+    lists_free(&l);
+    return rc;
+}
+
 /* One call by somebody else: all blocks at once, whatever the bound. */
 static int run_judged(struct input *in, int c, struct sums *t, struct err *err)
 {
-    struct sparge *s = in->s[c];
-    const struct attn_in *x = &s->in.x;
+    const struct sparge *s = in->s[c];
     struct judging j;
     struct mask m = {0};
     struct accel_filter f;
     char why[160];
-    double mass;
     int rc = 0;
 
     judge_begin(&j, s->in.exact, NULL);
-    TRY(mask_lists_init(&m, x->nq, x->nk, 0, x->nq, x->causal, s->rules.bq, s->rules.bk, err));
-    for (int64_t i = 0; i < s->nq_blocks; i++) {
-        int64_t n = sparge_list(s, s->row, i, in->col, &mass);
-        TRY(mask_lists_add_all(&m, i, in->col, n, err));
-        t->kept += (double)n;
-    }
-    mask_lists_finish(&m);
+    TRY(make_mask(s, judge_of(s->in.exact)->jobs, &m, err));
+    t->kept += (double)m.ptr[m.ngroups];
     TRY(judge_add(&j, &m, err));
     if (!sparge_filter(&s->rules, &f, why))
         FAIL(err, ERR_RUN, "%s", why);
