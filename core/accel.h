@@ -337,8 +337,18 @@ struct accel {
     /* Peak of the device memory held so far, in bytes. */
     int64_t (*bytes_peak)(const struct accel_session *s);
 
-    /* GPU, driver, timer, ceilings measured in this session: members of the open object of w. */
+    /* GPU, driver, timer, settings: members of the open object of w. uuid, cuda_driver and
+     * cuda_runtime are those by which measurements of one GPU are told from others'. */
     int (*describe)(struct accel_session *s, struct jw *w, struct err *err);
+
+    /* Measure the best rates of the GPU, which takes some tenths of a second and 8 GB for a moment:
+     * matmul_8192_tflops and copy_tb_per_s in the open object of w, or, where they cannot be
+     * measured, `ceilings` with the reason. NULL: none. */
+    int (*ceilings)(struct accel_session *s, struct jw *w, struct err *err);
+
+    /* Seconds since `open` in which a question was on the device, with what the host does for it
+     * meanwhile (operands, plans, results). Thread-safe. NULL: not known. */
+    double (*used_s)(struct accel_session *s);
 };
 
 #endif

@@ -284,6 +284,14 @@ struct method {
      * right within a factor of two or so. 0 = not known. */
     double calibrate_passes;
 
+    /* With these parameters `calibrate` leaves what it judges to whoever judges for the head
+     * (sim/blocks/judge.h), a GPU where one is at hand; false with the reason where it must compute
+     * on the CPU. NULL: the search has no GPU side. */
+    bool (*judges)(const void *params, char why[160]);
+
+    /* Settings that `calibrate` has judged per sample, about: for estimates of time. */
+    double calibrate_trials;
+
     /* Options of `lacuna calibrate` that belong to this method live in the same table. */
 
     void (*release)(void *state); /* accepts NULL */

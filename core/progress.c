@@ -26,6 +26,12 @@ struct progress {
     int64_t items, items_done;
     double start, last; /* seconds */
     bool tty, drawn;
+    struct {
+        const char *name; /* NULL: none */
+        double (*seconds)(void *ctx);
+        void *ctx;
+        double start, before; /* seconds: of the clock, of the meter */
+    } meter;
 };
 
 void progress_set_mode(enum progress_mode mode)
@@ -58,7 +64,26 @@ void duration_text(double seconds, char text[24])
         snprintf(text, 24, "%lld:%02lld h", (long long)(s / 3600), (long long)(s / 60 % 60));
 }
 
-/* "replay 12/96 (34 %), 5.1 items/s, ETA 16 s, layer 3 head 2" */
+void progress_meter(struct progress *p, const char *name, double (*seconds)(void *ctx), void *ctx)
+{
+    if (!p)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->meter.name = name;
+    p->meter.seconds = seconds;
+    p->meter.ctx = ctx;
+    p->meter.start = clock_s();
+    p->meter.before = seconds(ctx);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static double meter_share(const struct progress *p, double t)
+{
+    double share = (p->meter.seconds(p->meter.ctx) - p->meter.before) / (t - p->meter.start);
+    return share < 0 ? 0 : share > 1 ? 1 : share;
+}
+
+/* "replay 12/96 (34 %), 5.1 items/s, ETA 16 s, GPU in use 63 %, layer 3 head 2" */
 static void describe(const struct progress *p, double t, const char *current, struct buf *b)
 {
     double elapsed = t - p->start, share = p->total > 0 ? p->done / p->total : 0;
@@ -73,6 +98,8 @@ static void describe(const struct progress *p, double t, const char *current, st
         duration_text(elapsed * (1 - share) / share, eta);
         buf_printf(b, ", ETA %s", eta);
     }
+    if (p->meter.name && t > p->meter.start)
+        buf_printf(b, ", %s %.0f %%", p->meter.name, 100 * meter_share(p, t));
     if (current)
         buf_printf(b, ", %s", current);
 }
@@ -102,6 +129,10 @@ static void draw_json(const struct progress *p, double t, const char *current)
     jw_kint(&w, "items", p->items);
     jw_knum(&w, "share", p->total > 0 ? p->done / p->total : 0);
     jw_knum(&w, "elapsed_s", t - p->start);
+    if (p->meter.name && t > p->meter.start) {
+        jw_kstr(&w, "meter", p->meter.name);
+        jw_knum(&w, "meter_share", meter_share(p, t));
+    }
     if (current)
         jw_kstr(&w, "current", current);
     jw_obj_end(&w);

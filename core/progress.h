@@ -21,6 +21,10 @@ struct progress *progress_start(const char *what, double total, int64_t items);
 void progress_add(struct progress *p, double cost, int64_t items, const char *current);
 void progress_end(struct progress **p);
 
+/* From now on lines say which share of the time since now `seconds` grew by: "GPU in use 63 %". It
+ * is asked while a line is drawn, by any thread. */
+void progress_meter(struct progress *p, const char *name, double (*seconds)(void *ctx), void *ctx);
+
 /* "16 s", "3:05 min", "2:10 h". */
 void duration_text(double seconds, char text[24]);
 

@@ -128,6 +128,7 @@ out:
 static int local_rank(int *out, struct err *err)
 {
     static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
+                                        "MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID",
                                         "SLURM_LOCALID"};
     *out = 0;
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {

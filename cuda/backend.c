@@ -323,20 +323,21 @@ static int session_attend(struct accel_session *s, const struct accel_head *h,
                           struct accel_result *r, struct err *err)
 {
     int rc = 0;
-    pthread_mutex_lock(&s->lock);
+    session_lock(s);
     CU(err, cudaSetDevice(s->gpu.device));
     r->attend = r->dense = r->metrics = (struct accel_time){NAN, NAN, NAN, 0};
     r->counters = (struct accel_counters){NAN, NAN, NAN, ""};
     memcpy(r->counters.why, s->no_counters, sizeof r->counters.why);
     rc = attend_locked(s, h, r, err);
 out:
-    pthread_mutex_unlock(&s->lock);
+    session_unlock(s);
     return rc;
 }
 
 /* ---- description ---------------------------------------------------------------------------- */
 
-static int measure_ceilings(struct accel_session *s, struct err *err)
+static int measure_ceilings(struct accel_session *s, double *matmul_tflops, double *copy_tbs,
+                            struct err *err)
 {
     struct ceiling *c = NULL;
     struct gpu_mark mark = gpu_mark(&s->gpu);
@@ -359,8 +360,8 @@ static int measure_ceilings(struct accel_session *s, struct err *err)
         matmul[i] = timer_span(s->timer, 2 * i).kernel_ns;
         copy[i] = timer_span(s->timer, 2 * i + 1).kernel_ns;
     }
-    s->matmul_tflops = ceiling_matmul_flop(c) / quartiles_of(matmul, CEILING_SAMPLES).median * 1e-3;
-    s->copy_tbs = ceiling_copy_bytes(c) / quartiles_of(copy, CEILING_SAMPLES).median * 1e-3;
+    *matmul_tflops = ceiling_matmul_flop(c) / quartiles_of(matmul, CEILING_SAMPLES).median * 1e-3;
+    *copy_tbs = ceiling_copy_bytes(c) / quartiles_of(copy, CEILING_SAMPLES).median * 1e-3;
 out:
     ceiling_close(&c);
     gpu_release(&s->gpu, mark);
@@ -370,15 +371,9 @@ out:
     return rc;
 }
 
-/* Without cuBLAS the ceilings stay unknown, and the reason is told instead. */
 static int session_describe(struct accel_session *s, struct jw *w, struct err *err)
 {
-    struct err own = {0};
-    int rc = 0;
-
-    pthread_mutex_lock(&s->lock);
-    rc = measure_ceilings(s, &own);
-    pthread_mutex_unlock(&s->lock);
+    (void)err;
     jw_kstr(w, "name", s->gpu.name);
     jw_kint(w, "device", s->gpu.device);
     jw_kstr(w, "uuid", s->gpu.uuid);
@@ -391,9 +386,21 @@ static int session_describe(struct accel_session *s, struct jw *w, struct err *e
         jw_kstr(w, "timer_reason", timer_reason(s->timer));
     jw_kstr(w, "l2", s->options.l2_cold ? "cold" : "warm");
     jw_kint(w, "samples", s->options.samples);
+    return 0;
+}
+
+/* Without cuBLAS the ceilings stay unknown, and the reason is told instead. */
+static int session_ceilings(struct accel_session *s, struct jw *w, struct err *err)
+{
+    struct err own = {0};
+    double matmul, copy;
+
+    session_lock(s);
+    int rc = measure_ceilings(s, &matmul, &copy, &own);
+    session_unlock(s);
     if (rc == 0) {
-        jw_knum(w, "matmul_8192_tflops", s->matmul_tflops);
-        jw_knum(w, "copy_tb_per_s", s->copy_tbs);
+        jw_knum(w, "matmul_8192_tflops", matmul);
+        jw_knum(w, "copy_tb_per_s", copy);
     } else if (rc == ERR_MACHINE || rc == ERR_NOMEM) {
         jw_kstr(w, "ceilings", own.msg);
         rc = 0;
@@ -423,6 +430,8 @@ const struct accel cuda_accel = {
     .reference = session_reference,
     .bytes_peak = session_bytes_peak,
     .describe = session_describe,
+    .ceilings = session_ceilings,
+    .used_s = session_used,
 };
 
 /* ---- lists ---------------------------------------------------------------------------------- */

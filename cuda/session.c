@@ -14,6 +14,7 @@
 #include "cuda/values.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 /* What the host holds of the masks that stay on the device. */
@@ -62,7 +63,6 @@ int session_open(const struct accel_options *o, struct accel_session **out, stru
     pthread_mutex_init(&s->lock, NULL);
     s->options = *o;
     s->options.samples = o->samples > SESSION_MAX_SAMPLES ? SESSION_MAX_SAMPLES : o->samples;
-    s->matmul_tflops = s->copy_tbs = NAN;
     /* The profiler does not share CUPTI with activity records, and what it does costs time. */
     if (o->counters)
         s->options.samples = 0;
@@ -78,6 +78,25 @@ int session_open(const struct accel_options *o, struct accel_session **out, stru
 out:
     session_close(&s);
     return rc;
+}
+
+void session_lock(struct accel_session *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->used_since = clock_ns();
+}
+
+void session_unlock(struct accel_session *s)
+{
+    double used = atomic_load(&s->used_ns) + clock_ns() - s->used_since;
+    atomic_store(&s->used_ns, used);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Without the lock: who asks must not wait for a launch. */
+double session_used(struct accel_session *s)
+{
+    return 1e-9 * atomic_load(&s->used_ns);
 }
 
 struct accel_heads session_copies(const struct accel_session *s, struct accel_heads call,

@@ -45,12 +45,18 @@ struct accel_session {
         struct gpu_mark mark;  /* below them */
         struct tile_rows rows; /* heads 0: none are there */
     } kept;
-    double matmul_tflops, copy_tbs; /* NAN until measured */
+    double used_since; /* guarded by `lock`: see session_lock */
+    _Atomic double used_ns;
 };
 
 /* struct accel's open and close. */
 int session_open(const struct accel_options *o, struct accel_session **out, struct err *err);
 void session_close(struct accel_session **s);
+
+/* Take and leave the device. The time in between is what session_used tells. */
+void session_lock(struct accel_session *s);
+void session_unlock(struct accel_session *s);
+double session_used(struct accel_session *s); /* struct accel's used_s */
 
 /* Put q and k of a head, and with `values` v, onto the device, at least `copies` times. If the call
  * before had the same nonzero `data`, or one copy is wanted of a head of the call that is there,

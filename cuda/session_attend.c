@@ -520,12 +520,12 @@ int session_attend_call(struct accel_session *s, const struct accel_call_work *w
                         struct accel_call_result *r, struct err *err)
 {
     static const struct accel_time none = {NAN, NAN, NAN, 0};
-    pthread_mutex_lock(&s->lock);
+    session_lock(s);
     r->select = r->build = r->plan = r->attend = r->dense = r->total = none;
     r->host_plan_ns = r->balance = 0;
     r->counters = (struct accel_counters){NAN, NAN, NAN, ""};
     memcpy(r->counters.why, s->no_counters, sizeof r->counters.why);
     int rc = attend_locked(s, w, r, err);
-    pthread_mutex_unlock(&s->lock);
+    session_unlock(s);
     return rc;
 }

@@ -39,11 +39,11 @@ struct attn_tensors run_tensors(const struct session_call *c, const struct attn_
 int session_bring_call(struct accel_session *s, const struct accel_call *call, struct err *err)
 {
     int rc = 0;
-    pthread_mutex_lock(&s->lock);
+    session_lock(s);
     CU(err, cudaSetDevice(s->gpu.device));
     rc = session_put_call(s, call, err);
 out:
-    pthread_mutex_unlock(&s->lock);
+    session_unlock(s);
     return rc;
 }
 
@@ -349,8 +349,8 @@ int session_select_call(struct accel_session *s, const struct accel_call *call,
                         char (*why)[160], struct err *err)
 {
     struct choosing c = {call, choices, masks, answers, why, NULL, false};
-    pthread_mutex_lock(&s->lock);
+    session_lock(s);
     int rc = select_locked(s, &c, err);
-    pthread_mutex_unlock(&s->lock);
+    session_unlock(s);
     return rc;
 }

@@ -1,188 +1,22 @@
 /*
- * calibrate.c - plan, execution and result of a calibration, see calibrate.h.
+ * calibrate.c - execution and result of a calibration, see calibrate.h.
  */
 #include "sim/calibrate.h"
 
 #include "core/gemm.h"
-#include "core/indexlist.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/progress.h"
 #include "core/version.h"
+#include "sim/devicejudge.h"
 #include "sim/journal.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- plan ----------------------------------------------------------------------------------- */
-
-struct wanted {
-    int64_t *list, n; /* NULL = all */
-};
-
-static int wanted_parse(struct wanted *w, const char *text, int64_t limit, const char *what,
-                        struct err *err)
-{
-    *w = (struct wanted){NULL, -1};
-    if (!text || !*text || !strcmp(text, "all"))
-        return 0;
-    return index_list_parse(text, limit, what, &w->list, &w->n, err);
-}
-
-/* The parameters of a head are meant for one model: all traces must be of its shape. */
-static int same_model(const struct calibrate *c, struct err *err)
-{
-    const struct trace_meta *a = trace_meta(c->traces[0]);
-    for (int64_t t = 1; t < c->n_traces; t++) {
-        const struct trace_meta *b = trace_meta(c->traces[t]);
-        if (strcmp(a->name, b->name) || strcmp(a->weights_id, b->weights_id))
-            return err_set(err, ERR_INPUT,
-                           "%s is of model %s, %s of %s: calibrate one model at a "
-                           "time",
-                           trace_path(c->traces[0]), a->name, trace_path(c->traces[t]), b->name);
-        if (a->layers != b->layers || a->heads != b->heads || a->kv_heads != b->kv_heads ||
-            a->head_dim != b->head_dim || a->v_dim != b->v_dim || a->causal != b->causal ||
-            strcmp(a->head_ids, b->head_ids))
-            return err_set(err, ERR_INPUT, "%s and %s differ in layers, heads or head dimension",
-                           trace_path(c->traces[0]), trace_path(c->traces[t]));
-    }
-    return 0;
-}
-
-/* What takes part. */
-struct choice {
-    struct wanted layers, heads, steps;
-    const char *branch;
-};
-
-static bool takes_call(const struct choice *w, const struct calibrate_job *j,
-                       const struct trace_call *c)
-{
-    return (j->layer < 0 || c->layer == j->layer) &&
-           index_list_has(w->layers.list, w->layers.n, c->layer) &&
-           index_list_has(w->steps.list, w->steps.n, c->step) &&
-           (!w->branch || !*w->branch || strcmp(w->branch, c->branch) == 0);
-}
-
-static int fill_job(const struct calibrate *c, const struct choice *w, struct calibrate_job *j,
-                    struct err *err)
-{
-    int rc = 0;
-    for (int64_t t = 0; t < c->n_traces; t++)
-        for (int64_t i = 0; i < trace_calls(c->traces[t]); i++) {
-            const struct trace_meta *m = trace_meta(c->traces[t]);
-            const struct trace_call *call = trace_call(c->traces[t], i);
-            if (m->n_k < j->from || m->n_k >= j->below)
-                break;
-            for (int h = 0; h < m->heads && takes_call(w, j, call); h++) {
-                if ((j->head >= 0 && h != j->head) ||
-                    !index_list_has(w->heads.list, w->heads.n, trace_head_number(m, h)))
-                    continue;
-                TRY(mem_grow(&j->samples, &j->cap, j->n + 1, sizeof *j->samples, "samples", err));
-                j->samples[j->n++] = (struct calibrate_sample){t, i, call->layer, h};
-            }
-        }
-out:
-    return rc;
-}
-
-/* A job for a layer and head (-1: all) and the lengths of a segment, unless it has no samples. */
-static int add_segment(struct calibrate *c, const struct choice *w, int layer, int head,
-                       int64_t segment, struct err *err)
-{
-    int rc = mem_grow(&c->jobs, &c->cap_jobs, c->n_jobs + 1, sizeof *c->jobs, "jobs", err);
-    if (rc)
-        return rc;
-    struct calibrate_job *j = &c->jobs[c->n_jobs];
-    *j =
-        (struct calibrate_job){.layer = layer,
-                               .head = head,
-                               .from = segment > 0 ? c->segments[segment - 1] : 0,
-                               .below = segment < c->n_segments ? c->segments[segment] : INT64_MAX};
-    rc = fill_job(c, w, j, err);
-    if (rc || j->n > 0)
-        c->n_jobs++;
-    return rc;
-}
-
-static int add_job(struct calibrate *c, const struct choice *w, int layer, int head,
-                   struct err *err)
-{
-    int rc = 0;
-    for (int64_t s = 0; s <= c->n_segments && !rc; s++)
-        rc = add_segment(c, w, layer, head, s, err);
-    return rc;
-}
-
-/* "16384,49152": ascending lengths. */
-static int parse_segments(struct calibrate *c, const char *text, struct err *err)
-{
-    const char *all = text;
-    int64_t cap = 0;
-    int rc = 0;
-    while (text && *text) {
-        char *end;
-        long long n = strtoll(text, &end, 10);
-        int64_t last = c->n_segments ? c->segments[c->n_segments - 1] : 0;
-        if (end == text || (*end && *end != ',') || n <= last)
-            FAIL(err, ERR_USAGE,
-                 "--segments '%s': ascending numbers of tokens were expected, as 16384,49152", all);
-        TRY(mem_grow(&c->segments, &cap, c->n_segments + 1, sizeof *c->segments, "segments", err));
-        c->segments[c->n_segments++] = n;
-        text = end + (*end == ',');
-    }
-out:
-    return rc;
-}
-
-int calibrate_plan(struct calibrate *c, const struct calibrate_select *sel, struct err *err)
-{
-    const struct trace_meta *m = trace_meta(c->traces[0]);
-    struct choice w = {.branch = sel->branch};
-    int rc = 0;
-
-    TRY(same_model(c, err));
-    TRY(parse_segments(c, sel->segments, err));
-    TRY(wanted_parse(&w.layers, sel->layers, m->layers, "--layers", err));
-    TRY(wanted_parse(&w.heads, sel->heads, m->head_ids[0] ? -1 : m->heads, "--heads", err));
-    TRY(wanted_parse(&w.steps, sel->steps, -1, "--steps", err));
-    for (int l = 0; l < (c->per == CALIBRATE_MODEL ? 1 : m->layers); l++)
-        for (int h = 0; h < (c->per == CALIBRATE_HEAD ? m->heads : 1); h++)
-            TRY(add_job(c, &w, c->per == CALIBRATE_MODEL ? -1 : l,
-                        c->per == CALIBRATE_HEAD ? h : -1, err));
-    if (c->n_jobs == 0)
-        FAIL(err, ERR_USAGE, "no captured call matches --layers %s --heads %s --steps %s%s%s",
-             sel->layers ? sel->layers : "all", sel->heads ? sel->heads : "all",
-             sel->steps ? sel->steps : "all", sel->branch && *sel->branch ? " --branch " : "",
-             sel->branch ? sel->branch : "");
-out:
-    free(w.layers.list);
-    free(w.heads.list);
-    free(w.steps.list);
-    return rc;
-}
-
-struct calibrate_cost calibrate_costs(const struct calibrate *c)
-{
-    struct calibrate_cost cost = {0};
-    for (int64_t i = 0; i < c->n_jobs; i++) {
-        const struct calibrate_job *j = &c->jobs[i];
-        int64_t memory = 0;
-        for (int64_t s = 0; s < j->n; s++) {
-            const struct trace_meta *m = trace_meta(c->traces[j->samples[s].trace]);
-            memory += head_load_memory(m, c->load.precision);
-            cost.bytes += head_load_bytes(m);
-            cost.flop += 2 * (double)pairs_allowed(m->n_q, m->n_k, m->causal) *
-                         (double)(m->head_dim + m->v_dim);
-        }
-        cost.samples = j->n > cost.samples ? j->n : cost.samples;
-        cost.memory = memory > cost.memory ? memory : cost.memory;
-    }
-    return cost;
-}
 
 /* ---- execution ------------------------------------------------------------------------------ */
 
@@ -190,7 +24,32 @@ struct execution {
     struct calibrate *c;
     struct progress *progress;
     struct journal *journal; /* NULL: none */
+    int jobs;
+    pthread_mutex_t turn; /* of the search that has the device: its head stays there */
 };
+
+bool calibrate_on_device(const struct calibrate *c, char why[160])
+{
+    const struct method *me = c->run->method;
+    if (!me->judges) {
+        snprintf(why, 160, "its search has no GPU side");
+        return false;
+    }
+    if (!me->judges(c->run->params, why))
+        return false;
+    for (int64_t t = 0; t < c->n_traces; t++) {
+        const struct trace_meta *m = trace_meta(c->traces[t]);
+        struct attn_in x = {.nq = m->n_q,
+                            .nk = m->n_k,
+                            .d = m->head_dim,
+                            .dv = m->v_dim,
+                            .scale = m->scale,
+                            .causal = m->causal};
+        if (!device_judges(&c->device, &x, why))
+            return false;
+    }
+    return true;
+}
 
 /* "layer 3 head 1", "layer 3", "all heads" */
 static void job_name(const struct calibrate *c, const struct calibrate_job *j, char text[64])
@@ -250,6 +109,28 @@ static int search(const struct calibrate *c, struct calibrate_job *j, const stru
     return rc;
 }
 
+/* The search with the device, where there is one, to itself. */
+static int search_in_turn(struct execution *x, struct calibrate_job *j,
+                          const struct head_in *samples, struct err *err)
+{
+    struct device_judge *judges = NULL;
+    int rc = 0;
+    if (!x->c->device.accel)
+        return search(x->c, j, samples, err);
+    TRY(mem_zalloc(&judges, j->n, sizeof *judges, "samples", err));
+    for (int64_t s = 0; s < j->n; s++)
+        device_judge_attach(judges + s, &x->c->device, samples + s, x->jobs);
+    pthread_mutex_lock(&x->turn);
+    rc = interrupted() ? err_set(err, ERR_INTERRUPTED, "calibration interrupted")
+                       : search(x->c, j, samples, err);
+    pthread_mutex_unlock(&x->turn);
+    for (int64_t s = 0; s < j->n; s++)
+        device_judge_detach(judges + s);
+out:
+    free(judges);
+    return rc;
+}
+
 static int run_job(void *ctx, int64_t item, int worker, struct err *err)
 {
     struct execution *x = ctx;
@@ -270,7 +151,7 @@ static int run_job(void *ctx, int64_t item, int worker, struct err *err)
         TRY(head_load(c->traces[at->trace], at->call, at->head, &c->load, &heads[s], err));
         samples[s] = heads[s].in;
     }
-    TRY(search(c, j, samples, err));
+    TRY(search_in_turn(x, j, samples, err));
     if (x->journal)
         TRY(journal_add(x->journal, item, j->text, j->skip, err));
     progress_add(x->progress, job_cost(c, j), 1, label);
@@ -294,6 +175,8 @@ static int identity_text(const struct calibrate *c, struct buf *b, struct err *e
     jw_kint(&w, "seed", (int64_t)c->load.seed);
     jw_kint(&w, "precision", c->load.precision);
     jw_kstr(&w, "permute", c->load.permute ? c->load.permute : "none");
+    if (c->device.accel)
+        jw_kstr(&w, "backend", c->device.accel->name);
     jw_key(&w, "params");
     jw_obj(&w);
     opt_json(c->run->method->params, c->run->params, &w);
@@ -332,7 +215,7 @@ static int take(void *ctx, int64_t job, const char *text, const char *skip, stru
 
 int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct err *err)
 {
-    struct execution x = {.c = c};
+    struct execution x = {.c = c, .jobs = jobs, .turn = PTHREAD_MUTEX_INITIALIZER};
     struct buf id = {0};
     double total = 0;
     int64_t todo = 0;
@@ -351,10 +234,12 @@ int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct
                  (long long)(c->n_jobs - todo), (long long)c->n_jobs);
     TRY(gemm_ready(err));
     x.progress = progress_start("calibrate", total, todo);
+    device_meter(&c->device, x.progress);
     rc = pool_run(jobs, c->n_jobs, run_job, &x, err);
     progress_end(&x.progress);
 out:
     journal_close(&x.journal);
+    pthread_mutex_destroy(&x.turn);
     buf_free(&id);
     return rc;
 }
@@ -525,6 +410,8 @@ void calibrate_write(const struct calibrate *c, struct jw *w)
     jw_kint(w, "seed", (int64_t)c->load.seed);
     jw_kstr(w, "precision", c->load.precision == PREC_F64 ? "f64" : "f32");
     jw_kstr(w, "permute", c->load.permute ? c->load.permute : "none");
+    if (c->device.accel)
+        jw_kstr(w, "backend", c->device.accel->name);
     jw_key(w, "params");
     jw_obj(w);
     opt_json(c->run->method->params, c->run->params, w);

@@ -12,6 +12,7 @@
 
 #include "core/method.h"
 #include "core/trace.h"
+#include "sim/devicemap.h"
 #include "sim/headload.h"
 
 #include <stdint.h>
@@ -40,6 +41,7 @@ struct calibrate {
     struct trace **traces;
     int64_t n_traces;
     struct head_load load;
+    struct sim_device device;      /* judges settings; accel NULL: the CPU */
     int64_t *segments, n_segments; /* owned: lengths at which a segment begins, ascending */
     struct calibrate_job *jobs;    /* owned, by layer, then head, then length */
     int64_t n_jobs, cap_jobs;
@@ -54,7 +56,12 @@ struct calibrate_select {
 /* Fill c->jobs. Traces of different models are ERR_INPUT, an empty selection ERR_USAGE. */
 int calibrate_plan(struct calibrate *c, const struct calibrate_select *sel, struct err *err);
 
-/* Run all jobs on `jobs` threads. Finished ones are kept in `journal` (NULL: nowhere), from which
+/* Can c->device judge what this calibration judges, for the lengths of all its traces? If not, why:
+ * then c->device.accel is to be NULL. */
+bool calibrate_on_device(const struct calibrate *c, char why[160]);
+
+/* Run all jobs on `jobs` threads. With a device one search at a time runs, while other threads load
+ * the heads of the next ones. Finished ones are kept in `journal` (NULL: nowhere), from which
  * the same calibration goes on after it was stopped. ERR_USAGE if the journal is of another one. */
 int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct err *err);
 
@@ -68,10 +75,11 @@ bool calibrate_grid(const struct calibrate *c, struct buf *csv);
 int64_t calibrate_skipped(const struct calibrate *c);
 
 /* Largest number of samples in a job; bytes to read, summed over jobs; resident bytes of the
- * largest job; multiply-adds of one dense pass over all samples. */
+ * largest job; number of samples, and allowed pairs and multiply-adds of one dense pass over all of
+ * them. */
 struct calibrate_cost {
-    int64_t samples, bytes, memory;
-    double flop;
+    int64_t samples, bytes, memory, all_samples;
+    double flop, pairs;
 };
 struct calibrate_cost calibrate_costs(const struct calibrate *c);
 

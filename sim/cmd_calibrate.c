@@ -6,8 +6,10 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/sealed.h"
+#include "core/shard.h"
 #include "sim/attnrate.h"
 #include "sim/calibrate.h"
+#include "sim/devicejudge.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -18,12 +20,13 @@
 
 struct calibrate_opts {
     struct common_opts c;
-    int precision, per;
+    int backend, precision, per;
     char *out, *name, *layers, *heads, *steps, *branch, *permute, *segments, *grid;
     bool allow_nonfinite;
 };
 
 static const char *const precisions[] = {"f64", "f32", NULL};
+static const char *const backends[] = {"cpu", "cuda", NULL};
 static const char *const pers[] = {"head", "layer", "model", NULL};
 
 /* clang-format off */
@@ -44,6 +47,10 @@ static const struct opt options[] = {
      .arg = "FILE.csv", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
      .help = "Write every setting that was judged, with its density, recall and error, of methods "
              "that search a grid (sampleattention, flexprefill); the result has it as well."},
+    {.name = "backend", .type = OPT_ENUM, .offset = offsetof(struct calibrate_opts, backend),
+     .def = "cpu", .values = backends,
+     .help = "Where settings are judged: attention over their masks, its error and recall. A search "
+             "without a GPU side runs on the CPU, and a warning says why."},
     {.name = "name", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, name),
      .arg = "NAME", .flags = OPT_UNSET,
      .help = "Name of the calibration in tables; default: the file's without its suffix."},
@@ -182,27 +189,50 @@ out:
 
 /* ---- results -------------------------------------------------------------------------------- */
 
+/* Seconds of all searches: dense passes on the CPU, or settings judged one after the other on the
+ * GPU. Rates are measured. NAN: the method does not say. */
+static int estimate(const struct calibrate *c, const struct calibrate_cost *cost, int jobs,
+                    double *seconds, struct err *err)
+{
+    const struct method *me = c->run->method;
+    const struct trace_meta *m = trace_meta(c->traces[0]);
+    struct judge_rate judge;
+    double rate;
+    int rc = 0;
+    if (c->device.accel) {
+        TRY(device_judge_rate(&c->device, m->head_dim, m->causal, &judge, err));
+        *seconds = me->calibrate_trials *
+                   (judge.fixed * (double)cost->all_samples + judge.per_pair * cost->pairs);
+    } else {
+        TRY(attn_rate(c->load.precision, &rate, err));
+        *seconds =
+            me->calibrate_passes > 0 ? me->calibrate_passes * 2 * cost->flop / rate / jobs : NAN;
+    }
+out:
+    return rc;
+}
+
 static int print_plan(const struct calibrate *c, const struct calibrate_opts *o, struct err *err)
 {
     struct calibrate_cost cost = calibrate_costs(c);
     struct buf b = {0};
     struct jw w;
     int jobs = cmd_jobs(&o->c), rc;
-    double rate, passes = c->run->method->calibrate_passes;
+    double seconds;
 
-    if ((rc = attn_rate(c->load.precision, &rate, err)) != 0)
-        return rc;
     jobs = jobs > c->n_jobs ? (int)c->n_jobs : jobs;
-    double seconds = passes * 2 * cost.flop / rate / jobs;
+    if ((rc = estimate(c, &cost, jobs, &seconds, err)) != 0)
+        return rc;
     jw_init(&w, &b, 2);
     jw_obj(&w);
     jw_kstr(&w, "method", c->run->method->name);
+    jw_kstr(&w, "backend", c->device.accel ? c->device.accel->name : "cpu");
     jw_kint(&w, "heads", c->n_jobs);
     jw_kint(&w, "samples_per_head", cost.samples);
     jw_kint(&w, "bytes_to_read", cost.bytes);
     jw_kint(&w, "memory_bytes_per_thread", cost.memory);
     jw_kint(&w, "threads", jobs);
-    jw_knum(&w, "estimated_seconds", passes > 0 ? seconds : NAN);
+    jw_knum(&w, "estimated_seconds", seconds);
     jw_obj_end(&w);
     if ((rc = buf_check(&b, "plan", err)) == 0) {
         if (o->c.json)
@@ -292,6 +322,32 @@ static int name_result(const struct calibrate_opts *o, struct buf *b, struct err
     return buf_check(b, "name", err);
 }
 
+/* Take the GPU that the launcher's local rank picks, or say why the search runs on the CPU. */
+static int open_backend(const struct app *app, const struct calibrate_opts *o, struct calibrate *c,
+                        struct err *err)
+{
+    struct accel_options how = {.events = true}; /* nothing is timed: the least to open */
+    struct shard shard;
+    char why[160] = "";
+    int rc = 0;
+
+    if (o->backend == 0)
+        return 0;
+    if (!app->accel)
+        FAIL(err, ERR_MACHINE, "calibrate: --backend cuda needs a build with CUDA (make CUDA=1)");
+    TRY(shard_from_env("0/1", &shard, err)); /* a calibration has no parts */
+    how.local_rank = shard.local;
+    c->device = (struct sim_device){.accel = app->accel, .metrics = true};
+    TRY(app->accel->open(&how, &c->device.session, err));
+    if (calibrate_on_device(c, why))
+        return 0;
+    log_warn("calibrate: %s is searched on the CPU: %s", c->run->method->name, why);
+    app->accel->close(&c->device.session);
+    c->device = (struct sim_device){0};
+out:
+    return rc;
+}
+
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
     struct calibrate_opts o;
@@ -320,6 +376,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(open_traces(&c, &args, err));
     struct calibrate_select sel = {o.layers, o.heads, o.steps, o.branch, o.segments};
     TRY(calibrate_plan(&c, &sel, err));
+    TRY(open_backend(app, &o, &c, err));
     if (o.c.dry_run) {
         TRY(print_plan(&c, &o, err));
         goto out;
@@ -336,6 +393,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         TRY(write_grid(&c, &o, err));
     unlink(buf_str(&journal));
 out:
+    if (c.device.accel)
+        c.device.accel->close(&c.device.session);
     calibrate_free(&c);
     buf_free(&name);
     buf_free(&journal);

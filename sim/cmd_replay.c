@@ -10,6 +10,7 @@
 #include "core/permute.h"
 #include "core/shard.h"
 #include "sim/attnrate.h"
+#include "sim/ceilings.h"
 #include "sim/replay.h"
 
 #include <stdio.h>
@@ -24,7 +25,7 @@ struct replay_opts {
     int64_t samples, copies;
     char *layers, *heads, *steps, *branch, *permute, *shard;
     char *dump_masks, *dump_outputs, *out;
-    bool allow_nonfinite, counters;
+    bool allow_nonfinite, counters, read_ahead, ceilings;
 };
 
 static const char *const backends[] = {"cpu", "cuda", NULL};
@@ -68,6 +69,14 @@ static const struct opt options[] = {
      .help = "With cuda: replay heads one by one and time a head by a launch of N copies of it, "
              "divided by N; 0 = as many as the trace has query heads, but no more than keep the GPU "
              "busy. Not given: all heads of a call at once, whose times are the call's."},
+    {.name = "ceilings", .type = OPT_BOOL, .offset = offsetof(struct replay_opts, ceilings),
+     .def = "0", .min = 0, .max = 1,
+     .help = "With cuda: measure the GPU's best rates again. Otherwise those that DIR keeps of this "
+             "GPU and driver stand in the manifest."},
+    {.name = "read-ahead", .type = OPT_BOOL, .offset = offsetof(struct replay_opts, read_ahead),
+     .def = "1", .min = 0, .max = 1,
+     .help = "With cuda: read and check the next call while the GPU has the present one; both are in "
+             "memory then. 0 = read each when it is needed."},
     {.name = "counters", .type = OPT_BOOL, .offset = offsetof(struct replay_opts, counters),
      .def = "0", .min = 0, .max = 1,
      .help = "With cuda: read hardware counters of each attention (tensor pipe, bytes of GPU "
@@ -206,12 +215,17 @@ static int print_plan(const struct replay *r, const struct replay_opts *o,
     jw_knum(&w, "estimated_seconds", seconds);
     jw_kint(&w, "shard", shard->index);
     jw_kint(&w, "shards", shard->count);
+    if (r->device.accel)
+        jw_kint(&w, "local_rank", shard->local);
     jw_obj_end(&w);
     TRY(buf_check(&b, "plan", err));
     if (o->c.json)
         printf("%s\n", buf_str(&b));
     else
         print_totals(&t, jobs, seconds);
+    if (r->device.accel && !o->c.json)
+        printf("shard %lld of %lld, with the GPU of local rank %d\n", (long long)shard->index,
+               (long long)shard->count, shard->local);
 out:
     buf_free(&b);
     return rc;
@@ -355,8 +369,19 @@ static int end_outputs(struct replay *r, struct manifest **manifest, int run_rc,
     return rc;
 }
 
+/* Which GPU this process has: of several, the launcher's local rank picks one. */
+static void say_gpu(const json_t *gpu, int local_rank)
+{
+    const char *name = json_string_value(json_object_get(gpu, "name"));
+    const char *uuid = json_string_value(json_object_get(gpu, "uuid"));
+    long long device = (long long)json_integer_value(json_object_get(gpu, "device"));
+    log_info("local rank %d has GPU %lld: %s, %s", local_rank, device, name ? name : "no name",
+             uuid ? uuid : "no uuid");
+}
+
 /* GPU, driver, timer and ceilings of this run into the manifest. */
-static int describe_gpu(const struct replay *r, struct manifest *manifest, struct err *err)
+static int describe_gpu(const struct replay *r, const struct replay_opts *o, int local_rank,
+                        struct manifest *manifest, struct err *err)
 {
     struct buf b = {0};
     struct jw w;
@@ -371,8 +396,11 @@ static int describe_gpu(const struct replay *r, struct manifest *manifest, struc
     jw_obj_end(&w);
     TRY(buf_check(&b, "description of the GPU", err));
     TRY(json_read_text(buf_str(&b), b.len, "description of the GPU", &gpu, err));
-    manifest_json(manifest, "gpu", gpu);
+    say_gpu(gpu, local_rank);
+    TRY(ceilings_add(&r->device, o->out, o->ceilings, gpu, err));
+    manifest_json(manifest, "gpu", json_incref(gpu));
 out:
+    json_decref(gpu);
     buf_free(&b);
     return rc;
 }
@@ -388,6 +416,8 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
                                 .counters = o->counters};
     if (o->backend == 0 && o->counters)
         return err_set(err, ERR_USAGE, "replay: --counters needs --backend cuda");
+    if (o->backend == 0 && o->ceilings)
+        return err_set(err, ERR_USAGE, "replay: --ceilings needs --backend cuda");
     if (o->backend == 0 && o->metrics_backend == 2)
         return err_set(err, ERR_USAGE, "replay: --metrics-backend cuda needs --backend cuda");
     if (o->backend == 0)
@@ -401,6 +431,7 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
                        "replay: --backend cuda needs a build with CUDA (make CUDA=1)");
     r->device.accel = app->accel;
     r->device.calls = o->copies < 0 && app->accel->attend_call;
+    r->read_ahead = o->read_ahead;
     r->device.timed = r->device.calls && (o->samples > 0 || o->counters);
     return o->c.dry_run ? 0 : r->device.accel->open(&how, &r->device.session, err);
 }
@@ -437,7 +468,7 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     manifest_num(manifest, "seed", (double)r->seed);
     manifest_num(manifest, "cells", (double)t.cells);
     manifest_num(manifest, "cells_before", (double)before);
-    TRY(describe_gpu(r, manifest, err));
+    TRY(describe_gpu(r, o, shard.local, manifest, err));
     TRY(manifest_write(manifest, err));
     TRY(replay_execute(r, cmd_jobs(&o->c), err));
     if (r->device.accel)

@@ -4,6 +4,7 @@
 #include "sim/devicemap.h"
 
 #include "core/mem.h"
+#include "core/progress.h"
 #include "sim/blocks/exactmap.h"
 
 #include <stdatomic.h>
@@ -78,6 +79,18 @@ static bool can_reference(const struct sim_device *d, const struct attn_in *x)
     char why[160];
     return (d->metrics || d->dense) && d->accel->reference &&
            d->accel->supports(d->session, x, &bq, &bk, why);
+}
+
+static double used(void *device)
+{
+    const struct sim_device *d = device;
+    return d->accel->used_s(d->session);
+}
+
+void device_meter(const struct sim_device *d, struct progress *p)
+{
+    if (d->accel && d->accel->used_s)
+        progress_meter(p, "GPU in use", used, (void *)(uintptr_t)d);
 }
 
 uint64_t device_numbers(int n)

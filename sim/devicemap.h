@@ -45,6 +45,10 @@ void device_map_attach_as(struct device_map *m, const struct sim_device *device,
                           const struct head_in *in, uint64_t data);
 void device_map_detach(struct device_map *m);
 
+/* Let lines of progress say how much of the time the device is in use. */
+struct progress;
+void device_meter(const struct sim_device *d, struct progress *p);
+
 /* n numbers of q, k, v on a device, from the returned one on, that nobody had. Thread-safe. */
 uint64_t device_numbers(int n);
 

@@ -53,6 +53,7 @@ struct replay {
     int64_t n_runs;
     struct head_load load;
     struct sim_device device; /* accel NULL: on the CPU; the session is owned by the command */
+    bool read_ahead;          /* with device.calls: the next call is read meanwhile */
     uint64_t seed;
     struct series *series; /* owned */
     int64_t n_series, cap_series;

@@ -7,6 +7,7 @@
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/text.h"
+#include "sim/callreader.h"
 #include "sim/simulate_call.h"
 
 #include <stdio.h>
@@ -27,7 +28,7 @@ struct work {
 
     /* A call, and a method on it. */
     int64_t call, run;
-    struct sim_head *heads;   /* [g->n], owned */
+    struct sim_head *heads;   /* [g->n], the reader's */
     uint64_t data;            /* number of their q, k, v on the device */
     struct carry **carry;     /* [g->n], owned: of the branch */
     struct record *records;   /* [g->n], owned */
@@ -47,7 +48,6 @@ static int work_init(struct work *w, struct err *err)
     int64_t n = w->g->n;
     int rc = 0;
     TRY(mem_zalloc(&w->states, n, sizeof *w->states, "heads of a call", err));
-    TRY(mem_zalloc(&w->heads, n, sizeof *w->heads, "heads of a call", err));
     TRY(mem_zalloc(&w->carry, n, sizeof *w->carry, "heads of a call", err));
     TRY(mem_zalloc(&w->records, n, sizeof *w->records, "heads of a call", err));
     TRY(mem_zalloc(&w->done, n, sizeof *w->done, "heads of a call", err));
@@ -71,7 +71,6 @@ static void work_free(struct work *w)
         free(w->chosen[i].ns);
     free(w->chosen);
     free(w->states);
-    free(w->heads);
     free(w->carry);
     free(w->records);
     free(w->done);
@@ -259,47 +258,6 @@ out:
 
 /* ---- a call --------------------------------------------------------------------------------- */
 
-/* Load the heads of one run of them that share their KV head. */
-static int load_group(void *work, int64_t item, int worker, struct err *err)
-{
-    struct work *w = work;
-    const struct trace *t = w->r->traces[series_of(w, 0)->trace];
-    int64_t first = item * w->g->group;
-    int rc = 0;
-    (void)worker;
-    for (int64_t i = first; i < first + w->g->group; i++)
-        TRY(head_load_kin(t, w->call, series_of(w, i)->head, &w->r->load,
-                          i > first ? w->heads + first : NULL, w->heads + i, err));
-out:
-    return rc;
-}
-
-static void free_heads(struct work *w)
-{
-    for (int64_t i = w->g->n - 1; i >= 0; i--)
-        sim_head_free(w->heads + i);
-}
-
-static int call_needed(struct work *w, bool *needed, struct err *err)
-{
-    struct replay *r = w->r;
-    int rc = 0;
-    *needed = r->masks || r->outputs;
-    for (w->run = 0; w->run < r->n_runs && !*needed && !rc; w->run++) {
-        struct record of_call;
-        bool all_done = false, call_done = false;
-        record_init(&of_call);
-        for (int64_t i = 0; i < w->g->n; i++)
-            record_init(w->records + i);
-        rc = begin_records(w, &of_call, &all_done, &call_done, err);
-        *needed = !all_done || !call_done || (r->runs[w->run].method->flags & METHOD_NEEDS_STEPS);
-        for (int64_t i = 0; i < w->g->n; i++)
-            record_free(w->records + i);
-        record_free(&of_call);
-    }
-    return rc;
-}
-
 static void progress_call(struct work *w, const struct trace_call *c)
 {
     char text[96];
@@ -316,53 +274,119 @@ static int do_call(struct work *w, int64_t call, struct err *err)
 {
     struct replay *r = w->r;
     const struct trace_call *c = trace_call(r->traces[series_of(w, 0)->trace], call);
-    bool needed;
     int rc = 0;
 
     w->call = call;
-    TRY(call_needed(w, &needed, err));
-    if (!needed)
-        return 0;
     for (int64_t i = 0; i < w->g->n; i++)
         TRY(states_branch(w->states + i, c->branch, w->carry + i, err));
-    TRY(pool_run(w->jobs, w->g->n / w->g->group, load_group, w, err));
     w->data = device_numbers((int)w->g->n);
     for (w->run = 0; w->run < r->n_runs; w->run++)
         TRY(do_run(w, err));
     progress_call(w, c);
 out:
-    free_heads(w);
     return rc;
 }
 
-static int do_group(struct replay *r, const struct call_group *g, int jobs, struct err *err)
-{
-    struct work w = {.r = r, .g = g, .jobs = jobs};
-    const struct series *s = r->series + g->series[0];
-    int64_t todo = 0;
-    int rc = 0;
+/* ---- all calls ------------------------------------------------------------------------------ */
 
+/* Is a run of a call still to do, or to be gone through again for its state? */
+static int run_needed(struct replay *r, struct call_place at, const struct method_run *run,
+                      bool *needed, struct err *err)
+{
+    const struct call_group *g = at.group;
+    bool done = true;
+    int rc = 0;
+    *needed = run->method->flags & METHOD_NEEDS_STEPS;
+    for (int64_t i = 0; i <= g->n && !*needed && !rc; i++) {
+        struct record rec;
+        record_init(&rec);
+        rc = i < g->n ? replay_identity(r, r->series + g->series[i], at.call, run, &rec, err)
+                      : replay_call_identity(r, g, at.call, run, &rec, err);
+        if (!rc && (i < g->n || r->device.timed))
+            rc = record_file_holds(r->records, &rec, &done, err);
+        record_free(&rec);
+        *needed = !done;
+    }
+    return rc;
+}
+
+static int call_needed(struct replay *r, struct call_place at, bool *needed, struct err *err)
+{
+    int rc = 0;
+    *needed = r->masks || r->outputs;
+    for (int64_t k = 0; k < r->n_runs && !*needed && !rc; k++)
+        rc = run_needed(r, at, r->runs + k, needed, err);
+    return rc;
+}
+
+/* Goes through the calls of all groups. */
+struct walk {
+    int64_t group, index;
+};
+
+static bool group_needed(const struct replay *r, const struct call_group *g)
+{
+    int64_t todo = 0;
     for (int64_t i = 0; i < g->n; i++)
         todo += r->series[g->series[i]].todo;
-    if (todo == 0 && !r->masks && !r->outputs)
-        return 0;
-    TRY(work_init(&w, err));
-    for (int64_t c = 0; c < s->n_calls; c++) {
-        if (interrupted())
-            FAIL(err, ERR_INTERRUPTED,
-                 "interrupted; finished cells are kept, the same command continues");
-        TRY(do_call(&w, s->calls[c], err));
+    return todo > 0 || r->masks || r->outputs;
+}
+
+/* The next call that is needed; at->group NULL: there is none. */
+static int next_place(struct replay *r, struct walk *w, struct call_place *at, struct err *err)
+{
+    int rc = 0;
+    for (; w->group < r->n_groups; w->group++, w->index = 0) {
+        const struct call_group *g = r->groups + w->group;
+        const struct series *s = r->series + g->series[0];
+        while (w->index < s->n_calls && group_needed(r, g)) {
+            bool needed = false;
+            *at = (struct call_place){g, s->calls[w->index++]};
+            rc = call_needed(r, *at, &needed, err);
+            if (rc || needed)
+                return rc;
+        }
     }
-out:
-    work_free(&w);
-    return rc;
+    *at = (struct call_place){0};
+    return 0;
+}
+
+/* The state of the group of `at`, in the place of another group's. */
+static int enter_group(struct work *w, const struct call_group *g, struct err *err)
+{
+    if (w->g == g)
+        return 0;
+    struct work next = {.r = w->r, .g = g, .jobs = w->jobs};
+    if (w->g)
+        work_free(w);
+    *w = next;
+    return work_init(w, err);
 }
 
 int replay_calls(struct replay *r, int jobs, struct err *err)
 {
+    struct work w = {.r = r, .jobs = jobs};
+    struct call_reader *reader = NULL;
+    struct call_place at, next;
+    struct walk walk = {0};
     int rc = 0;
-    for (int64_t i = 0; i < r->n_groups; i++)
-        TRY(do_group(r, r->groups + i, jobs, err));
+
+    TRY(call_reader_new(r, jobs, r->read_ahead, &reader, err));
+    TRY(next_place(r, &walk, &next, err));
+    while (next.group) {
+        at = next;
+        if (interrupted())
+            FAIL(err, ERR_INTERRUPTED,
+                 "interrupted; finished cells are kept, the same command continues");
+        TRY(enter_group(&w, at.group, err));
+        TRY(call_reader_take(reader, at, &w.heads, err));
+        TRY(next_place(r, &walk, &next, err));
+        call_reader_expect(reader, next);
+        TRY(do_call(&w, at.call, err));
+    }
 out:
+    if (w.g)
+        work_free(&w);
+    call_reader_free(&reader);
     return rc;
 }

@@ -153,6 +153,7 @@ int replay_execute(struct replay *r, int jobs, struct err *err)
         snprintf(what, sizeof what, "replay, shard %lld of %lld", (long long)r->shard.index,
                  (long long)r->shard.count);
     r->progress = progress_start(what, cost, cells);
+    device_meter(&r->device, r->progress);
     rc = r->device.calls ? replay_calls(r, jobs, err)
                          : pool_run(jobs, r->n_series, do_series, r, err);
     progress_end(&r->progress);

@@ -228,13 +228,13 @@ int session_map(struct accel_session *s, const struct attn_in *x, struct accel_m
                 struct err *err)
 {
     int rc = 0;
-    pthread_mutex_lock(&s->lock);
+    session_lock(s);
     CU(err, cudaSetDevice(s->gpu.device));
     m->time = (struct accel_time){0, 0, 0, 0};
     m->p_max = m->sum_err = NAN;
     rc = map_locked(s, x, m, err);
 out:
-    pthread_mutex_unlock(&s->lock);
+    session_unlock(s);
     return rc;
 }
 
@@ -297,10 +297,10 @@ int session_reference(struct accel_session *s, const struct attn_in *x, uint64_t
                       double *lse, struct err *err)
 {
     int rc = 0;
-    pthread_mutex_lock(&s->lock);
+    session_lock(s);
     CU(err, cudaSetDevice(s->gpu.device));
     rc = reference_locked(s, x, data, out, lse, err);
 out:
-    pthread_mutex_unlock(&s->lock);
+    session_unlock(s);
     return rc;
 }

@@ -124,8 +124,8 @@ int session_select(struct accel_session *s, const struct accel_choice *c, struct
     }
     if (!method->fits(&p, why))
         return ACCEL_NO_SELECT;
-    pthread_mutex_lock(&s->lock);
+    session_lock(s);
     int rc = select_locked(s, method, &p, c, m, time, err);
-    pthread_mutex_unlock(&s->lock);
+    session_unlock(s);
     return rc < 0 ? err_prefix(err, "%s on the GPU", c->method) : rc;
 }

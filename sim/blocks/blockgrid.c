@@ -3,9 +3,11 @@
  */
 #include "sim/blocks/blockgrid.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
+#include "core/pool.h"
 #include "core/sort.h"
-#include "sim/blocks/exact.h"
+#include "sim/blocks/judge.h"
 #include "sim/metrics.h"
 
 #include <math.h>
@@ -131,29 +133,147 @@ out:
     return rc;
 }
 
+/* keep [nq] is sorted. */
+static struct block_score score_of(const struct block_grid *g, int64_t pairs, double *keep,
+                                   double err2, double ref2)
+{
+    const struct attn_in *x = &g->in->x;
+    double sum = 0;
+    sort_f64(keep, x->nq);
+    for (int64_t i = 0; i < x->nq; i++)
+        sum += keep[i];
+    return (struct block_score){
+        .density = (double)pairs / (double)pairs_allowed(x->nq, x->nk, x->causal),
+        .keep_p1 = percentile_sorted(keep, x->nq, 1),
+        .keep_mean = sum / (double)x->nq,
+        .error = ref2 > 0 ? sqrt(err2 / ref2) : 0,
+    };
+}
+
+/* Candidate t as a mask of the whole head. */
+static int candidate_mask(const struct block_grid *g, int t, int32_t *cols, struct mask *m,
+                          struct err *err)
+{
+    const struct attn_in *x = &g->in->x;
+    int rc = 0;
+    TRY(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, g->unit, g->block, err));
+    for (int64_t row = 0; row < x->nq; row += g->unit)
+        TRY(mask_lists_add_all(m, row / g->unit, cols, g->list(g->ctx, t, row, cols), err));
+    mask_lists_finish(m);
+out:
+    return rc;
+}
+
+/* Candidates that are judged together; beyond the last one it stands again. */
+struct batch {
+    const struct block_grid *g;
+    int first;
+    struct judge_many *many; /* [JUDGE_MANY] */
+    int64_t pairs[JUDGE_MANY];
+    struct block_score score[JUDGE_MANY];
+};
+
+static int make_candidate(void *batch, int64_t i, int worker, struct err *err)
+{
+    struct batch *b = batch;
+    const struct block_grid *g = b->g;
+    int t = b->first + (int)i < g->n ? b->first + (int)i : g->n - 1;
+    struct mask_counts n;
+    int32_t *cols = NULL;
+    int rc = 0;
+    (void)worker;
+    TRY(mem_alloc(&cols, ceil_div(g->in->x.nk, g->block), sizeof *cols, "block lists", err));
+    TRY(candidate_mask(g, t, cols, &b->many[i].mask, err));
+    TRY(mask_count(&b->many[i].mask, &n, err));
+    b->pairs[i] = n.pairs_kept;
+out:
+    free(cols);
+    return rc;
+}
+
+static int score_candidate(void *batch, int64_t i, int worker, struct err *err)
+{
+    struct batch *b = batch;
+    struct judge_many *m = b->many + i;
+    (void)worker;
+    (void)err;
+    b->score[i] = score_of(b->g, b->pairs[i], m->mass, m->sum.sq_delta, m->sum.sq_ref);
+    return 0;
+}
+
+/* One by one, which the CPU can do where the other refuses. */
+static int judge_singly(struct batch *b, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < JUDGE_MANY && !rc; i++) {
+        struct judge_many *m = b->many + i;
+        struct judging j;
+        judge_begin(&j, b->g->in->exact, m->mass);
+        rc = judge_add(&j, &m->mask, err);
+        rc = rc ? rc : judge_end(&j, NULL, err);
+        m->sum = j.sum;
+        judge_free(&j);
+    }
+    return rc;
+}
+
+static int judge_batch(const struct judge *by, struct batch *b, struct err *err)
+{
+    char why[160];
+    int rc = 0;
+    TRY(pool_run(by->jobs, JUDGE_MANY, make_candidate, b, err));
+    rc = by->many(by->self, b->many, why, err);
+    if (rc == METHOD_SKIP)
+        rc = judge_singly(b, err);
+    if (rc)
+        goto out;
+    TRY(pool_run(by->jobs, JUDGE_MANY, score_candidate, b, err));
+out:
+    for (int i = 0; i < JUDGE_MANY; i++)
+        mask_free(&b->many[i].mask);
+    return rc;
+}
+
+static int run_judged(const struct block_grid *g, struct block_score *score, struct err *err)
+{
+    struct judge_many many[JUDGE_MANY];
+    struct batch b = {.g = g, .many = many};
+    double *mass = NULL;
+    int rc = 0;
+    memset(many, 0, sizeof many);
+    TRY(mem_alloc(&mass, JUDGE_MANY * g->in->x.nq, sizeof *mass, "recall per row", err));
+    for (int i = 0; i < JUDGE_MANY; i++)
+        many[i].mass = mass + i * g->in->x.nq;
+    for (; b.first < g->n; b.first += JUDGE_MANY) {
+        TRY(judge_batch(judge_of(g->in->exact), &b, err));
+        for (int i = 0; i < JUDGE_MANY && b.first + i < g->n; i++)
+            score[b.first + i] = b.score[i];
+    }
+out:
+    free(mass);
+    return rc;
+}
+
 int block_grid_run(const struct block_grid *g, struct block_score *score, struct err *err)
 {
     int rc = 0;
     struct grid_run r;
-    const struct attn_in *x = &g->in->x;
-    double allowed = (double)pairs_allowed(x->nq, x->nk, x->causal);
+    if (judge_of(g->in->exact))
+        return run_judged(g, score, err);
     TRY(run_init(&r, g, err));
     TRY(run_rows(&r, err));
-    for (int t = 0; t < g->n; t++) {
-        double *keep = r.keep + t * x->nq, sum = 0;
-        sort_f64(keep, x->nq);
-        for (int64_t i = 0; i < x->nq; i++)
-            sum += keep[i];
-        score[t] = (struct block_score){
-            .density = (double)r.pairs[t] / allowed,
-            .keep_p1 = percentile_sorted(keep, x->nq, 1),
-            .keep_mean = sum / (double)x->nq,
-            .error = r.ref2 > 0 ? sqrt(r.err2[t] / r.ref2) : 0,
-        };
-    }
+    for (int t = 0; t < g->n; t++)
+        score[t] = score_of(g, r.pairs[t], r.keep + t * r.x->nq, r.err2[t], r.ref2);
 out:
     run_free(&r);
     return rc;
+}
+
+bool block_grid_judges(const void *params, char why[160])
+{
+    (void)params;
+    (void)why;
+    return true;
 }
 
 const struct block_score block_score_none = {0, INFINITY, INFINITY, 0};

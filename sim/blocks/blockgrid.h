@@ -33,8 +33,12 @@ struct block_score {
     double error;              /* relative L2 error of the output */
 };
 
-/* score [n]. */
+/* score [n]. Where somebody else judges for the head (judge.h), some
+ * candidates at a time, whose `list` is asked by several threads. */
 int block_grid_run(const struct block_grid *g, struct block_score *score, struct err *err);
+
+/* method.judges of a search over a grid: always. */
+bool block_grid_judges(const void *params, char why[160]);
 
 /* Combine the scores of n samples: start with block_score_none and add each. The density is their
  * mean; recall and error are those of the worst sample. */

@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 struct map_below; /* sim/blocks/exactmap.h */
+struct judge;     /* sim/blocks/judge.h */
 
 /* Dense attention of the rows [row0, row1) into lse [nq] and, unless NULL, out [nq][dv]: arrays of
  * the whole head, of which the rows [row0, row1) are written. */
@@ -42,7 +43,8 @@ struct exact {
     void *dense_self;
     exact_below_fn *below; /* NULL: the CPU */
     void *below_self;
-    struct attn_ops ops; /* once `prepared` */
+    const struct judge *judge; /* NULL: the CPU */
+    struct attn_ops ops;       /* once `prepared` */
     bool prepared;
     double *lse, *out;   /* [nq], [nq][dv]; NULL before the first question */
     unsigned char *done; /* [blocks]: EXACT_LSE, EXACT_OUT */

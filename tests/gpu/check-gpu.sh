@@ -2,13 +2,13 @@
 # check-gpu.sh BIN [PART...] - everything that is checked on a machine with a GPU, with the programs in
 # BIN (lacuna, checkcu), or the named parts of it (below): kernels, metrics, selections and the model
 # runners against the CPU reference; every method on traces of both models of datasets/models; captures
-# and evals of both models, on both sides; the kernels under compute-sanitizer, where it is installed.
-# From the project's root. Exit code 1 when a check failed or none ran, 4 without a GPU.
+# and evals of both models, on both sides, and calibrations; the kernels under compute-sanitizer, where it
+# is installed. From the project's root. Exit code 1 when a check failed or none ran, 4 without a GPU.
 # shellcheck disable=SC2317 # functions are called by part
 set -uo pipefail
 bin=$1
 shift
-[ $# = 0 ] && set -- kernels traces captures evals clips memcheck racecheck
+[ $# = 0 ] && set -- kernels traces captures evals clips calibrations memcheck racecheck
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 export OPENBLAS_NUM_THREADS=1 # the jobs of a capture are its threads
 failed=0
@@ -96,6 +96,38 @@ evals() {
         grep -q ttft_ns "$work/eval-needle/records.jsonl"
 }
 
+# Numbers of two calibrations' heads, line by line: how many are the same. Others may be a step of a bisection
+# apart, 1 %; one in ten may be further.
+same_parameters() { # METHOD, of $work/cpu.json and $work/cuda.json
+    for device in cpu cuda; do
+        sed -n '/^  "heads": \[/,/^  \]/p' "$work/$device.json" >"$work/$device.heads"
+    done
+    paste -d '|' "$work/cpu.heads" "$work/cuda.heads" | awk -F '|' -v method="$1" '
+        {a = $1; b = $2; sub(/^[^:]*: */, "", a); sub(/^[^:]*: */, "", b)}
+        $1 ~ /"(layer|head)"/ || a !~ /^-?[0-9]/ {wrong += $1 != $2; next}
+        {n++; same += a == b; d = a - b; d = d < 0 ? -d : d; d /= a == 0 ? 1 : a < 0 ? -a : a
+         worst = d > worst ? d : worst; far += d > 0.01}
+        END {print "   " method ":", same, "of", n, "parameters the same, the others at most", 100 * worst " % apart"
+             exit wrong || n == 0 || far > 0.1 * n}'
+}
+
+# The searches with settings judged on the GPU choose what they choose on the CPU, but where the error of
+# a setting is within rounding (bf16) of the bound.
+calibrations() {
+    local method device
+    prompt 60000 >"$work/calib.txt"
+    "$bin/lacuna" capture -q -m datasets/models/code-lm --prompt "$work/calib.txt" --tokens 3072 --dtype bf16 \
+        --layers 1 --maps 0 -o "$work/calib.h5" || return
+    for method in sale spargeattn sampleattention minference:rows_from=0 flexprefill; do
+        for device in cpu cuda; do
+            "$bin/lacuna" calibrate -q --backend "$device" "$method" "$work/calib.h5" --force \
+                -o "$work/$device.json" || return
+        done
+        grep -q '"backend": "cuda"' "$work/cuda.json" || { echo "FAIL: $method was searched on the CPU"; return 1; }
+        same_parameters "$method" || return
+    done
+}
+
 # A video model on both sides, captured and with methods inside: clips differ from the exact one by the
 # methods, not by the roundings, which are 60 dB below.
 clips() {
@@ -165,8 +197,8 @@ jobs=$(nproc)
 [ "$jobs" -gt 12 ] && jobs=12
 ran=
 for name in "$@"; do
-    if [[ ! $name =~ ^(kernels|traces|captures|evals|clips|memcheck|racecheck)$ ]]; then
-        echo "FAIL: no part is called $name; there are kernels, traces, captures, evals, clips, memcheck and racecheck"
+    if [[ ! $name =~ ^(kernels|traces|captures|evals|clips|calibrations|memcheck|racecheck)$ ]]; then
+        echo "FAIL: no part is called $name; there are kernels, traces, captures, evals, clips, calibrations, memcheck and racecheck"
         failed=1
     elif [[ $name = *check ]] && ! command -v compute-sanitizer >/dev/null; then
         echo "== compute-sanitizer is not installed: $name did not run"

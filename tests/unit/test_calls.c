@@ -31,14 +31,17 @@ struct accel_session {
     bool timed;
     struct mask kept[HEADS]; /* owned, where masks stay on the device */
     int stayed;              /* heads of which only counts came */
+    int local_rank;          /* that it was opened for */
 };
 
 static struct accel_session session;
+static int ceilings_measured; /* so often, over all sessions */
+static int driver = 13000;
 
 static int open_session(const struct accel_options *o, struct accel_session **out, struct err *err)
 {
     (void)err;
-    session = (struct accel_session){.timed = o->samples > 0};
+    session = (struct accel_session){.timed = o->samples > 0, .local_rank = o->local_rank};
     *out = &session;
     return 0;
 }
@@ -63,6 +66,16 @@ static bool supports_all(const struct accel_session *s, const struct attn_in *x,
 static int describe(struct accel_session *s, struct jw *w, struct err *err)
 {
     jw_kstr(w, "name", "none");
+    jw_kstr(w, "uuid", "GPU-1");
+    jw_kint(w, "cuda_driver", driver);
+    jw_kint(w, "cuda_runtime", 13000);
+    return 0;
+}
+
+static int ceilings(struct accel_session *s, struct jw *w, struct err *err)
+{
+    jw_knum(w, "matmul_8192_tflops", 700 + ceilings_measured++);
+    jw_knum(w, "copy_tb_per_s", 4.2);
     return 0;
 }
 
@@ -380,7 +393,8 @@ static const struct accel fake = {.name = "fake",
                                   .attend_call = attend_call,
                                   .map = map_on_cpu,
                                   .bytes_peak = bytes_peak,
-                                  .describe = describe};
+                                  .describe = describe,
+                                  .ceilings = ceilings};
 
 static const struct accel keeping = {.name = "fake",
                                      .open = open_session,
@@ -391,11 +405,13 @@ static const struct accel keeping = {.name = "fake",
                                      .attend_call = attend_call,
                                      .map = map_on_cpu,
                                      .bytes_peak = bytes_peak,
-                                     .describe = describe};
+                                     .describe = describe,
+                                     .ceilings = ceilings};
 
 /* ---- replays -------------------------------------------------------------------------------- */
 
-static void make_trace(const char *path)
+/* bad: the last layer has a NaN among its keys. */
+static void make_trace(const char *path, bool bad)
 {
     struct err err = {0};
     struct trace_writer *w = NULL;
@@ -416,6 +432,8 @@ static void make_trace(const char *path)
             int heads = what == TRACE_Q ? HEADS : KV;
             for (int i = 0; i < N * heads * D; i++)
                 x[i] = (float)(3 * rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i));
+            if (bad && l == LAYERS - 1 && what == TRACE_K)
+                x[N * heads * D - 1] = NAN;
             assert_ok(trace_put(w, what, 0, N, x, heads * D, &err), &err);
         }
         assert_ok(trace_end_call(w, &err), &err);
@@ -437,7 +455,7 @@ static void set_up(void)
 {
     snprintf(trace, sizeof trace, "%s/calls-%d.h5", test_tmpdir(), (int)getpid());
     if (access(trace, F_OK))
-        make_trace(trace);
+        make_trace(trace, false);
 }
 
 #define METHODS                                                                                    \
@@ -629,6 +647,115 @@ START_TEST(a_call_has_its_own_times)
             ck_assert_double_eq(record_get(c, "select_share"), 0.25);
     }
     records_free(r, n);
+}
+END_TEST
+
+static void assert_same_cells(const struct record *a, const struct record *b)
+{
+    ck_assert_str_eq(a->method, b->method);
+    ck_assert_int_eq(a->layer, b->layer);
+    ck_assert_int_eq(a->head, b->head);
+    ck_assert_int_eq(a->n_metrics, b->n_metrics);
+    for (int64_t k = 0; k < a->n_metrics; k++)
+        if (strncmp(a->metrics[k].name, "host_", 5) != 0 &&
+            !strstr(a->metrics[k].name, "select_ns"))
+            ck_assert_msg(a->metrics[k].value == record_get(b, a->metrics[k].name), "%s",
+                          a->metrics[k].name);
+}
+
+/* The records, and their order, are the same whether the next call is read meanwhile or not. */
+START_TEST(reading_ahead_changes_nothing)
+{
+    struct record *ahead, *alone;
+    set_up();
+    int64_t n = replay(directory("ahead"), METHODS " --jobs 3", &ahead);
+    ck_assert_int_eq(replay(directory("alone"), METHODS " --jobs 3 --read-ahead=0", &alone), n);
+    for (int64_t i = 0; i < n; i++)
+        assert_same_cells(ahead + i, alone + i);
+    records_free(ahead, n);
+    records_free(alone, n);
+}
+END_TEST
+
+/* What is wrong with a call that was read ahead is told after the one before it is complete. */
+START_TEST(a_call_that_cannot_be_read_ends_the_replay_in_its_turn)
+{
+    static const char *const how[] = {"--read-ahead=1", "--read-ahead=0"};
+    const struct app app = {.methods = test_methods, .accel = &fake};
+    const char *bad = test_path("bad.h5");
+    make_trace(bad, true);
+    for (int i = 0; i < 2; i++) {
+        const char *dir = directory(how[i] + 2);
+        const char *argv[] = {"-q", "--backend", "cuda", bad, "-m", "dense", "-o", dir, how[i]};
+        struct err err = {0};
+        struct record *r;
+        int64_t n = 0;
+        assert_fails(cmd_replay.run(&app, 9, (char **)argv, &err), &err, ERR_INPUT, "layer 1");
+        assert_ok(records_load(dir, &r, &n, &err), &err);
+        ck_assert_int_eq(n, HEADS + 1); /* those of layer 0 */
+        ck_assert_int_eq(count_of(r, n, RECORD_OF_HEAD), HEADS);
+        records_free(r, n);
+    }
+}
+END_TEST
+
+static double matmul_of(const char *dir)
+{
+    char path[600];
+    json_t *doc = NULL;
+    struct err err = {0};
+    snprintf(path, sizeof path, "%s/manifest.json", dir);
+    assert_ok(json_read_file(path, 1 << 20, &doc, &err), &err);
+    double x =
+        json_number_value(json_object_get(json_object_get(doc, "gpu"), "matmul_8192_tflops"));
+    json_decref(doc);
+    return x;
+}
+
+/* Once per GPU and driver, kept beside the run; a file that nobody can read is as good as none. */
+START_TEST(ceilings_are_measured_once)
+{
+    static const struct {
+        const char *words;
+        int driver, damage, measured;
+    } steps[] = {
+        {"-m dense", 13000, 0, 1}, {"-m dense", 13000, 0, 1}, {"-m dense --ceilings", 13000, 0, 2},
+        {"-m dense", 13010, 0, 3}, {"-m dense", 13010, 0, 3}, {"-m dense", 13010, 1, 4}};
+    const char *dir = directory("ceilings");
+    struct err err = {0};
+    set_up();
+    ceilings_measured = 0;
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        struct record *r;
+        char path[600];
+        driver = steps[i].driver;
+        snprintf(path, sizeof path, "%s/ceilings-GPU-1.json", dir);
+        if (steps[i].damage)
+            assert_ok(file_write_atomic(path, "{\"uuid\":", 8, &err), &err);
+        int64_t n = replay(dir, steps[i].words, &r);
+        records_free(r, n);
+        ck_assert_int_eq(ceilings_measured, steps[i].measured);
+        ck_assert_double_eq(matmul_of(dir), 700 + steps[i].measured - 1);
+        ck_assert(access(path, R_OK) == 0);
+    }
+    driver = 13000;
+}
+END_TEST
+
+/* Of several GPUs the one of the launcher's local rank is asked for, whatever the shard. */
+START_TEST(the_local_rank_picks_the_gpu)
+{
+    struct record *r;
+    set_up();
+    setenv("OMPI_COMM_WORLD_RANK", "3", 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "4", 1);
+    setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1", 1);
+    int64_t n = replay(directory("rank"), "-m dense --shard 0/1", &r);
+    ck_assert_int_eq(session.local_rank, 1);
+    records_free(r, n);
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
 }
 END_TEST
 
@@ -898,6 +1025,10 @@ Suite *make_suite(void)
     tcase_add_test(t, heads_say_what_they_say_one_by_one);
     tcase_add_test(t, masks_may_stay_on_the_device);
     tcase_add_test(t, a_call_has_its_own_times);
+    tcase_add_test(t, reading_ahead_changes_nothing);
+    tcase_add_test(t, ceilings_are_measured_once);
+    tcase_add_test(t, the_local_rank_picks_the_gpu);
+    tcase_add_test(t, a_call_that_cannot_be_read_ends_the_replay_in_its_turn);
     tcase_add_test(t, what_lacks_is_done_again);
     tcase_add_test(t, shards_share_calls);
     tcase_add_test(t, chosen_heads_are_named);

@@ -107,6 +107,40 @@ START_TEST(json_progress_is_one_object_a_line)
 }
 END_TEST
 
+static double seconds_used = 100;
+
+static double meter(void *ctx)
+{
+    return *(double *)ctx;
+}
+
+/* A meter that ran on by the time since it was set, or by more, was in use all the time. */
+START_TEST(a_meter_is_a_share_of_the_time_since_it_was_set)
+{
+    static const struct {
+        double add, share;
+    } want[] = {{0, 0}, {1e6, 1}};
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        struct buf b = {0};
+        json_t *v = NULL;
+        catch_stderr();
+        progress_set_mode(PROGRESS_JSON);
+        struct progress *p = progress_start("replay", 1, 1);
+        progress_meter(p, "GPU in use", meter, &seconds_used);
+        seconds_used += want[i].add;
+        usleep(1000);
+        progress_add(p, 1, 1, "layer 1");
+        progress_end(&p);
+        caught(&b);
+        assert_ok(json_read_text(buf_str(&b), b.len, "progress", &v, &e), &e);
+        ck_assert_str_eq(json_string_value(json_object_get(v, "meter")), "GPU in use");
+        ck_assert_double_eq(json_number_value(json_object_get(v, "meter_share")), want[i].share);
+        json_decref(v);
+        buf_free(&b);
+    }
+}
+END_TEST
+
 START_TEST(durations_read_well)
 {
     static const struct {
@@ -129,6 +163,7 @@ Suite *make_suite(void)
     tcase_add_test(c, log_lines_have_a_level_and_one_newline);
     tcase_add_test(c, short_work_draws_nothing);
     tcase_add_test(c, json_progress_is_one_object_a_line);
+    tcase_add_test(c, a_meter_is_a_share_of_the_time_since_it_was_set);
     tcase_add_test(c, durations_read_well);
     suite_add_tcase(s, c);
     return s;

@@ -15,7 +15,7 @@ static const char *const variables[] = {
     "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN",
     "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_STEP", "SLURM_ARRAY_TASK_COUNT",
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK",
-    "PMI_SIZE", "MPI_LOCALRANKID"};
+    "PMI_SIZE", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID"};
 /* clang-format on */
 
 /* "NAME=value NAME=value": exactly these of the launchers' variables. */
@@ -45,6 +45,12 @@ static const struct {
     {"SLURM_PROCID=2 SLURM_NTASKS=4 SLURM_LOCALID=1", NULL, 2, 4, 1},
     {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1", NULL, 1, 2, 1},
     {"PMI_RANK=5 PMI_SIZE=8", NULL, 5, 8, 0},
+    {"PMI_RANK=5 PMI_SIZE=8 MPI_LOCALRANKID=1", NULL, 5, 8, 1},
+    {"PMI_RANK=5 PMI_SIZE=8 MV2_COMM_WORLD_LOCAL_RANK=2", NULL, 5, 8, 2},
+    {"PMI_RANK=5 PMI_SIZE=8 PALS_LOCAL_RANKID=3", NULL, 5, 8, 3},
+    /* mpirun inside of srun: the launcher's own counts. */
+    {"SLURM_LOCALID=0 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1",
+     NULL, 1, 2, 1},
     /* A rank without a size says nothing. */
     {"PMI_RANK=5", NULL, 0, 1, 0},
     {"SLURM_NTASKS=8", NULL, 0, 1, 0},

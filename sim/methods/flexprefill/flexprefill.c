@@ -567,6 +567,8 @@ const struct method method_flexprefill = {
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 2.5,
+    .judges = block_grid_judges,
+    .calibrate_trials = N_GRID,
     .release = release,
     .variants = variants,
 };

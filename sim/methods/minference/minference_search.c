@@ -13,7 +13,7 @@
 
 #include "core/log.h"
 #include "core/mem.h"
-#include "sim/blocks/exact.h"
+#include "sim/blocks/judge.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -25,34 +25,31 @@
 
 /* ---- judging ---------------------------------------------------------------------------- */
 
-struct verdict {
-    double recall, err2, ref2, exec;
-};
-
-static int judge_rows(struct minf_head *h, const struct head_in *in, int64_t row0, int64_t row1,
-                      int64_t rows_from, double *out, struct verdict *v, struct err *err)
+/* Recall of rows into mass [nq], errors of outputs, pairs that the mask executes. */
+static int judge_mask(struct minf_head *h, const struct head_in *in, double *mass, struct judged *v,
+                      double *exec, struct err *err)
 {
-    int rc = 0, dv = in->x.dv;
-    struct mask m = {0};
-    struct mask_counts n;
-    double *lse = out + (row1 - row0) * dv;
-    const double *ref, *ref_lse;
-    TRY(minf_select(h, row0, row1, &m, err));
-    TRY(exact_attend(in->exact, &m, out, lse, err));
-    TRY(exact_out(in->exact, row0, row1, &ref, err));
-    TRY(exact_lse(in->exact, row0, row1, &ref_lse, err));
-    TRY(mask_count(&m, &n, err));
-    v->exec += n.pairs_exec > 0 ? (double)n.pairs_exec : 0;
-    for (int64_t r = 0; r < row1 - row0; r++)
-        if (row0 + r >= rows_from)
-            v->recall += exp(lse[r] - ref_lse[r]);
-    for (int64_t i = 0; i < (row1 - row0) * dv; i++) {
-        double d = out[i] - ref[i];
-        v->err2 += d * d;
-        v->ref2 += ref[i] * ref[i];
+    int64_t rows = in->x.nq;
+    struct judging j;
+    int rc = 0;
+
+    judge_begin(&j, in->exact, mass);
+    for (int64_t r = 0; r < rows; r += CHUNK) {
+        struct mask m = {0};
+        struct mask_counts n = {0};
+        rc = minf_select(h, r, r + CHUNK < rows ? r + CHUNK : rows, &m, err);
+        rc = rc ? rc : mask_count(&m, &n, err);
+        if (rc) {
+            mask_free(&m);
+            goto out;
+        }
+        *exec += n.pairs_exec > 0 ? (double)n.pairs_exec : 0;
+        TRY(judge_add(&j, &m, err));
     }
+    TRY(judge_end(&j, NULL, err));
+    *v = j.sum;
 out:
-    mask_free(&m);
+    judge_free(&j);
     return rc;
 }
 
@@ -60,23 +57,24 @@ out:
 static int judge(struct minf_candidate *cand, const struct head_in *in, int64_t rows_from, int n,
                  struct err *err)
 {
-    int rc = 0;
     int64_t rows = in->x.nq;
     struct minf_head h = {0};
-    struct verdict v = {0};
-    double *out = NULL;
-    TRY(mem_alloc(&out, CHUNK * (in->x.dv + 1), sizeof *out, "candidate output", err));
+    struct judged v = {0};
+    double *mass = NULL, recall = 0, exec = 0;
+    int rc = 0;
+    TRY(mem_alloc(&mass, rows, sizeof *mass, "recall of rows", err));
     TRY(minf_init(&h, &cand->c, in, err));
-    for (int64_t r = 0; r < rows; r += CHUNK)
-        TRY(judge_rows(&h, in, r, r + CHUNK < rows ? r + CHUNK : rows, rows_from, out, &v, err));
+    TRY(judge_mask(&h, in, mass, &v, &exec, err));
+    for (int64_t r = rows_from; r < rows; r++)
+        recall += mass[r];
     if (cand->c.pattern == MINF_VS && cand->c.realised)
-        v.exec = (double)vslash_exec(&h.lists);
-    cand->score += v.recall / (double)(rows - rows_from) / n;
-    cand->error += (v.ref2 > 0 ? sqrt(v.err2 / v.ref2) : 0) / n;
-    cand->exec += v.exec / (double)pairs_allowed(rows, rows, true) / n;
+        exec = (double)vslash_exec(&h.lists);
+    cand->score += recall / (double)(rows - rows_from) / n;
+    cand->error += (v.sq_ref > 0 ? sqrt(v.sq_delta / v.sq_ref) : 0) / n;
+    cand->exec += exec / (double)pairs_allowed(rows, rows, true) / n;
 out:
     minf_free(&h);
-    free(out);
+    free(mass);
     return rc;
 }
 

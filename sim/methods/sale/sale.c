@@ -17,6 +17,7 @@
 #include "core/method.h"
 #include "core/rules.h"
 #include "sim/blocks/exact.h"
+#include "sim/blocks/judge.h"
 #include "sim/blocks/quant.h"
 #include "sim/methods/sale/sale.h"
 #include "sim/blocks/tileattn.h"
@@ -24,6 +25,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum profile { PROFILE_OFFICIAL, PROFILE_PAPER };
 enum arith { ARITH_EXACT, ARITH_SAGE1 };
@@ -238,14 +240,20 @@ static struct mask_origin origin(const void *state)
     return (struct mask_origin){.source = sale_dense(&s->head) ? SOURCE_STATIC : SOURCE_OWN};
 }
 
+static bool has_gpu_side(const struct sale_config *c, char why[160])
+{
+    if (c->bits == 4 && c->f16)
+        return true;
+    snprintf(why, 160, "the GPU side has the estimate of 4 bits in fp16, not bits=%d%s", c->bits,
+             c->f16 ? "" : ":thr_dtype=f32");
+    return false;
+}
+
 static bool rule(const void *state, union method_rule *rule, char why[160])
 {
     const struct sale_config *c = &((const struct state *)state)->head.c;
-    if (c->bits != 4 || !c->f16) {
-        snprintf(why, 160, "the GPU side has the estimate of 4 bits in fp16, not bits=%d%s",
-                 c->bits, c->f16 ? "" : ":thr_dtype=f32");
+    if (!has_gpu_side(c, why))
         return false;
-    }
     rule->sale = (struct sale_rule){.tau = c->tau,
                                     .scale = c->scale,
                                     .local_blocks = c->w,
@@ -319,9 +327,11 @@ struct trial {
     struct method_ctx *ctx;
 };
 
-/* sum |O - O_ref| of the query rows [row0, row1). */
-static int rows_error(struct state *s, const struct head_in *in, int64_t row0, int64_t row1,
-                      double *out, double *sum, struct err *err)
+enum { TRIAL_ROWS = 16 * SALE_BQ };
+
+/* sum |O - O_ref| of the query rows [row0, row1) by the method's own arithmetic. */
+static int own_error(struct state *s, const struct head_in *in, int64_t row0, int64_t row1,
+                     double *out, double *sum, struct err *err)
 {
     int rc = 0, dv = in->x.dv;
     struct mask m = {0};
@@ -329,10 +339,7 @@ static int rows_error(struct state *s, const struct head_in *in, int64_t row0, i
     double *lse = out + (row1 - row0) * dv;
     const double *ref;
     TRY(sale_select(&s->head, row0, row1, &m, err));
-    if (s->sage1)
-        TRY(attend(s, &m, out, lse, &stats, err));
-    else
-        TRY(exact_attend(in->exact, &m, out, lse, err));
+    TRY(attend(s, &m, out, lse, &stats, err));
     TRY(exact_out(in->exact, row0, row1, &ref, err));
     for (int64_t i = 0; i < (row1 - row0) * dv; i++)
         *sum += fabs(out[i] - ref[i]);
@@ -341,13 +348,67 @@ out:
     return rc;
 }
 
+static int own_errors(struct state *s, const struct head_in *in, double *sum, struct err *err)
+{
+    int64_t n = in->x.nq;
+    double *out = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&out, TRIAL_ROWS * (in->x.dv + 1), sizeof *out, "output rows", err));
+    for (int64_t r = 0; r < n; r += TRIAL_ROWS)
+        TRY(own_error(s, in, r, r + TRIAL_ROWS < n ? r + TRIAL_ROWS : n, out, sum, err));
+out:
+    free(out);
+    return rc;
+}
+
+/* The blocks of the whole head, from whoever judges. */
+static int chosen_blocks(struct state *s, const struct judge *by, struct judging *j,
+                         struct err *err)
+{
+    struct mask m = {0};
+    union method_rule r;
+    char why[160] = "";
+    memset(&r, 0, sizeof r);
+    int rc = rule(s, &r, why) ? by->choose(by->self, "sale", &r, &m, why, err) : METHOD_SKIP;
+    if (rc == METHOD_SKIP)
+        return err_set(err, ERR_RUN, "sale: the GPU does not choose: %s", why);
+    return rc ? rc : judge_add(j, &m, err);
+}
+
+/* The same sum with exact softmax on the kept blocks. */
+static int exact_errors(struct state *s, const struct head_in *in, double *sum, struct err *err)
+{
+    const struct judge *by = judge_of(in->exact);
+    int64_t n = in->x.nq;
+    struct judging j;
+    int rc = 0;
+    judge_begin(&j, in->exact, NULL);
+    if (by && !sale_dense(&s->head)) {
+        TRY(chosen_blocks(s, by, &j, err));
+    } else {
+        for (int64_t r = 0; r < n; r += TRIAL_ROWS) {
+            struct mask m = {0};
+            int64_t end = r + TRIAL_ROWS < n ? r + TRIAL_ROWS : n;
+            if ((rc = sale_select(&s->head, r, end, &m, err)) != 0) {
+                mask_free(&m);
+                goto out;
+            }
+            TRY(judge_add(&j, &m, err));
+        }
+    }
+    TRY(judge_end(&j, NULL, err));
+    *sum = j.sum.abs_delta;
+out:
+    judge_free(&j);
+    return rc;
+}
+
 static int within_bound(void *ctx, int i, double tau, bool *ok, struct err *err)
 {
-    enum { ROWS = 16 * SALE_BQ };
     struct trial *t = ctx;
     const struct head_in *in = &t->samples[i];
     int64_t n = in->x.nq;
-    double *out = NULL, sum = 0;
+    double sum = 0;
     int rc = 0;
     if (t->current != i) {
         void *state = NULL;
@@ -359,15 +420,23 @@ static int within_bound(void *ctx, int i, double tau, bool *ok, struct err *err)
         t->state = state;
     }
     t->state->head.c.tau = tau;
-    TRY(mem_alloc(&out, ROWS * (in->x.dv + 1), sizeof *out, "output rows", err));
-    for (int64_t r = 0; r < n; r += ROWS)
-        TRY(rows_error(t->state, in, r, r + ROWS < n ? r + ROWS : n, out, &sum, err));
+    TRY((t->state->sage1 ? own_errors : exact_errors)(t->state, in, &sum, err));
     *ok = sum < t->params->theta * (double)n;
     log_debug("sale: layer %d head %d sample %d tau %g: error %g per token", in->layer, in->head,
               i + 1, tau, sum / (double)n);
 out:
-    free(out);
     return rc;
+}
+
+static bool judges(const void *params, char why[160])
+{
+    const struct params *p = params;
+    struct sale_config c = resolve(p, 1);
+    if (p->arith == ARITH_SAGE1 || p->quant)
+        snprintf(why, 160, "no CUDA kernel for arith=sage1; arith=exact has one");
+    else
+        return has_gpu_side(&c, why);
+    return false;
 }
 
 static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
@@ -452,6 +521,8 @@ const struct method method_sale = {
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 1,
+    .judges = judges,
+    .calibrate_trials = 6,
     .release = release,
     .variants = variants,
 };

@@ -19,6 +19,7 @@
 #include "core/method.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/methods/sampleattention/sampleattention.h"
+#include "sim/blocks/blockgrid.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -387,6 +388,8 @@ const struct method method_sampleattention = {
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 4,
+    .judges = block_grid_judges,
+    .calibrate_trials = SAMPLE_TRIALS,
     .release = release,
     .variants = variants,
 };

@@ -24,6 +24,8 @@ static const int CHUNKS[] = {1, 2, 4};
 #define N_CHUNKS ((int)(sizeof CHUNKS / sizeof *CHUNKS))
 #define N_GRID (N_ALPHA * N_ALPHA * N_CHUNKS)
 
+_Static_assert(N_GRID == SAMPLE_TRIALS, "the header tells the size of the grid");
+
 /* The plans of one sample; those whose slices do not fit are dense. */
 struct plans {
     struct sample_plan plan[N_GRID];

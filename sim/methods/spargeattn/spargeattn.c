@@ -246,11 +246,8 @@ static int attend(void *state, const struct mask *m, double *out, double *lse,
     return rc;
 }
 
-/* What a GPU does in place of attend. */
-static bool pv_filter(const void *state, struct accel_filter *f, char why[160])
+bool sparge_filter(const struct sparge_rules *r, struct accel_filter *f, char why[160])
 {
-    const struct sparge *s = state;
-    const struct sparge_rules *r = &s->rules;
     if (r->arith != SPARGE_EXACT) {
         snprintf(why, 160, "no CUDA kernel for arith=%s (8-bit operands); arith=exact has one",
                  ariths[r->arith]);
@@ -262,6 +259,20 @@ static bool pv_filter(const void *state, struct accel_filter *f, char why[160])
     }
     *f = (struct accel_filter){r->bq, r->bk, r->pv, r->scope, r->tail, r->paper};
     return true;
+}
+
+/* What a GPU does in place of attend. */
+static bool pv_filter(const void *state, struct accel_filter *f, char why[160])
+{
+    return sparge_filter(&((const struct sparge *)state)->rules, f, why);
+}
+
+static bool judges(const void *params, char why[160])
+{
+    struct sparge_rules r;
+    struct accel_filter f;
+    sparge_resolve(params, 64, &r); /* the filter's kernel is looked for with the real one */
+    return sparge_filter(&r, &f, why);
 }
 
 static void pv_filtered(void *state, double tiles_pv)
@@ -405,6 +416,8 @@ const struct method method_spargeattn = {
     .report = report,
     .calibrate = sparge_calibrate,
     .calibrate_passes = 8,
+    .judges = judges,
+    .calibrate_trials = 120,
     .release = release,
     .variants = variants,
     .budgets = budgets,

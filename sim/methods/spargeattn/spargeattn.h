@@ -92,6 +92,11 @@ bool sparge_set_theta(struct sparge *s, double theta);
 void sparge_set_tau(struct sparge *s, double tau);
 void sparge_set_pv(struct sparge *s, double pv);
 
+/* Filter 2 and the attention around it as a GPU does them, or false with the reason when it cannot.
+ */
+struct accel_filter;
+bool sparge_filter(const struct sparge_rules *r, struct accel_filter *f, char why[160]);
+
 /* ---- filter 1 ------------------------------------------------------------------------------- */
 
 /* True if key block j has a key at or before the last row of query block i, both taken as full

@@ -13,9 +13,11 @@
  */
 #include "sim/methods/spargeattn/spargeattn.h"
 
+#include "core/accel.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "sim/blocks/exact.h"
+#include "sim/blocks/judge.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -139,6 +141,7 @@ struct input {
     int32_t *col;
     double *out, *lse; /* of a query block */
     double ref;        /* sum |O_ref| over all calls */
+    bool judged;       /* the calls are judged by somebody else (sim/blocks/judge.h) */
     double bound;      /* of the search under way: errors beyond it are alike */
 };
 
@@ -156,6 +159,23 @@ static void input_free(struct input *in)
     free(in->out);
     free(in->lse);
     memset(in, 0, sizeof *in);
+}
+
+/* Does somebody else judge every call, with the filter of these rules? */
+static bool all_judged(const struct input *in)
+{
+    struct accel_filter f;
+    char why[160] = "";
+    for (int i = 0; i < in->n; i++) {
+        const struct judge *by = judge_of(in->s[i]->in.exact);
+        if (!by)
+            return false;
+        if (sparge_filter(&in->s[i]->rules, &f, why) && by->filters(by->self, &f, why))
+            continue;
+        log_warn("spargeattn: searched on the CPU: %s", why);
+        return false;
+    }
+    return true;
 }
 
 static int input_init(struct input *in, const struct sparge_params *p,
@@ -185,6 +205,7 @@ static int input_init(struct input *in, const struct sparge_params *p,
             in->ref += fabs(dense[k]);
         dv = h->x.dv > dv ? h->x.dv : dv;
     }
+    in->judged = all_judged(in);
     TRY(mem_alloc(&in->col, blocks, sizeof *in->col, "block list", err));
     TRY(mem_alloc(&in->out, bq * dv, sizeof *in->out, "output tile", err));
     TRY(mem_alloc(&in->lse, bq, sizeof *in->lse, "log-sum-exp tile", err));
@@ -227,9 +248,89 @@ static int run_call(struct input *in, int c, struct sums *t, struct err *err)
         for (int64_t k = 0; k < rows * x->dv; k++)
             t->delta += fabs(in->out[k] - ref[k]);
     }
-    t->native += (double)sparge_native_tiles(s->nq_blocks, s->nk_blocks, x->causal);
-    t->tiles += (double)sparge_tiles(s->nq_blocks, s->nk_blocks, &s->rules, x->causal);
 out:
+    return rc;
+}
+
+static void add_tiles(const struct sparge *s, struct sums *t)
+{
+    bool causal = s->in.x.causal;
+    t->native += (double)sparge_native_tiles(s->nq_blocks, s->nk_blocks, causal);
+    t->tiles += (double)sparge_tiles(s->nq_blocks, s->nk_blocks, &s->rules, causal);
+}
+
+/* The lists of all query blocks, while threads make them. */
+struct lists {
+    const struct sparge *s;
+    struct sparge_row **rows; /* [jobs], owned: per thread */
+    int32_t *col;             /* [nq_blocks][nk_blocks], owned */
+    int64_t *n;               /* [nq_blocks], owned */
+    int jobs;
+};
+
+static void lists_free(struct lists *l)
+{
+    for (int i = 0; l->rows && i < l->jobs; i++)
+        sparge_row_free(l->rows[i]);
+    free(l->rows);
+    free(l->col);
+    free(l->n);
+}
+
+static int list_block(void *lists, int64_t i, int worker, struct err *err)
+{
+    struct lists *l = lists;
+    double mass;
+    (void)err;
+    l->n[i] = sparge_list(l->s, l->rows[worker], i, l->col + i * l->s->nk_blocks, &mass);
+    return 0;
+}
+
+/* The mask of the whole head. Few blocks are not worth the start of threads. */
+static int make_mask(const struct sparge *s, int jobs, struct mask *m, struct err *err)
+{
+    enum { FEW = 1 << 15 };
+    const struct attn_in *x = &s->in.x;
+    struct lists l = {.s = s, .jobs = s->nq_blocks * s->nk_blocks > FEW ? jobs : 1};
+    int rc = 0;
+
+    TRY(mem_zalloc(&l.rows, l.jobs, sizeof *l.rows, "block rows", err));
+    for (int i = 0; i < l.jobs; i++)
+        TRY(sparge_row_new(s->nk_blocks, l.rows + i, err));
+    TRY(mem_alloc(&l.col, s->nq_blocks * s->nk_blocks, sizeof *l.col, "block lists", err));
+    TRY(mem_alloc(&l.n, s->nq_blocks, sizeof *l.n, "block lists", err));
+    TRY(pool_run(l.jobs, s->nq_blocks, list_block, &l, err));
+    TRY(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, s->rules.bq, s->rules.bk, err));
+    for (int64_t i = 0; i < s->nq_blocks; i++)
+        TRY(mask_lists_add_all(m, i, l.col + i * s->nk_blocks, l.n[i], err));
+    mask_lists_finish(m);
+out:
+    lists_free(&l);
+    return rc;
+}
+
+/* One call by somebody else: all blocks at once, whatever the bound. */
+static int run_judged(struct input *in, int c, struct sums *t, struct err *err)
+{
+    const struct sparge *s = in->s[c];
+    struct judging j;
+    struct mask m = {0};
+    struct accel_filter f;
+    char why[160];
+    int rc = 0;
+
+    judge_begin(&j, s->in.exact, NULL);
+    TRY(make_mask(s, judge_of(s->in.exact)->jobs, &m, err));
+    t->kept += (double)m.ptr[m.ngroups];
+    TRY(judge_add(&j, &m, err));
+    if (!sparge_filter(&s->rules, &f, why))
+        FAIL(err, ERR_RUN, "%s", why);
+    TRY(judge_end(&j, &f, err));
+    t->delta += j.sum.abs_delta;
+    t->pv += j.sum.tiles_pv;
+out:
+    mask_free(&m);
+    judge_free(&j);
     return rc;
 }
 
@@ -244,7 +345,8 @@ static int evaluate(void *ctx, double tau, double pv, double *l1, double *sparsi
     for (int c = 0; c < in->n; c++) {
         sparge_set_tau(in->s[c], tau);
         sparge_set_pv(in->s[c], pv);
-        TRY(run_call(in, c, &t, err));
+        TRY((in->judged ? run_judged : run_call)(in, c, &t, err));
+        add_tiles(in->s[c], &t);
     }
     *l1 = relative_l1(in, t.delta);
     *sparsity = in->p->profile == SPARGE_PAPER ? 1 - (t.kept + t.pv) / (2 * t.tiles)

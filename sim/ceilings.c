@@ -1,0 +1,98 @@
+/*
+ * ceilings.c - see ceilings.h.
+ */
+#include "sim/ceilings.h"
+
+#include "core/fileio.h"
+#include "core/json.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const identity[] = {"uuid", "cuda_driver", "cuda_runtime"};
+static const char *const rates[] = {"matmul_8192_tflops", "copy_tb_per_s"};
+#define N_IDENTITY (sizeof identity / sizeof *identity)
+#define N_RATES (sizeof rates / sizeof *rates)
+
+/* Are they of this GPU, and complete? */
+static bool fits(const json_t *kept, const json_t *gpu)
+{
+    for (size_t i = 0; i < N_IDENTITY; i++)
+        if (!json_equal(json_object_get(kept, identity[i]), json_object_get(gpu, identity[i])))
+            return false;
+    for (size_t i = 0; i < N_RATES; i++)
+        if (!(json_number_value(json_object_get(kept, rates[i])) > 0))
+            return false;
+    return true;
+}
+
+static void copy_members(const json_t *from, json_t *to)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)from, key, value) json_object_set(to, key, value);
+}
+
+static int measure(const struct sim_device *d, json_t **out, struct err *err)
+{
+    struct buf b = {0};
+    struct jw w;
+    int rc = 0;
+    jw_init(&w, &b, 0);
+    jw_obj(&w);
+    TRY(d->accel->ceilings(d->session, &w, err));
+    jw_obj_end(&w);
+    TRY(buf_check(&b, "ceilings of the GPU", err));
+    TRY(json_read_text(buf_str(&b), b.len, "ceilings of the GPU", out, err));
+out:
+    buf_free(&b);
+    return rc;
+}
+
+/* Only what says whose they are, and the rates. */
+static int keep(const char *path, const json_t *gpu, struct err *err)
+{
+    json_t *doc = json_object();
+    char *text;
+    int rc;
+    for (size_t i = 0; i < N_IDENTITY; i++)
+        json_object_set(doc, identity[i], json_object_get(gpu, identity[i]));
+    for (size_t i = 0; i < N_RATES; i++)
+        json_object_set(doc, rates[i], json_object_get(gpu, rates[i]));
+    text = json_dumps(doc, JSON_INDENT(2));
+    rc = text ? file_write_atomic(path, text, strlen(text), err)
+              : err_set(err, ERR_NOMEM, "%s: out of memory", path);
+    free(text);
+    json_decref(doc);
+    return rc;
+}
+
+int ceilings_add(const struct sim_device *d, const char *dir, bool again, json_t *gpu,
+                 struct err *err)
+{
+    const char *uuid = json_string_value(json_object_get(gpu, "uuid"));
+    json_t *kept = NULL, *measured = NULL;
+    struct err damaged = {0}; /* such a file is as good as none */
+    char path[4096];
+    int rc = 0;
+
+    if (!d->accel->ceilings || !uuid)
+        return 0;
+    if (snprintf(path, sizeof path, "%s/ceilings-%s.json", dir, uuid) >= (int)sizeof path)
+        return err_set(err, ERR_USAGE, "%s: the path is too long", dir);
+    if (!again && access(path, R_OK) == 0)
+        json_read_file(path, 1 << 16, &kept, &damaged);
+    if (kept && fits(kept, gpu)) {
+        copy_members(kept, gpu);
+        goto out;
+    }
+    TRY(measure(d, &measured, err));
+    copy_members(measured, gpu);
+    if (fits(gpu, gpu))
+        TRY(keep(path, gpu, err));
+out:
+    json_decref(kept);
+    json_decref(measured);
+    return rc;
+}

@@ -1,0 +1,18 @@
+/*
+ * ceilings.h - the best rates of a GPU, measured once and kept beside the run, in
+ * DIR/ceilings-UUID.json, for as long as driver and runtime stay the same.
+ */
+#ifndef LACUNA_CEILINGS_H
+#define LACUNA_CEILINGS_H
+
+#include "sim/devicemap.h"
+
+#include <jansson.h>
+
+/* Add the ceilings to gpu, the object that the back end's `describe` gave: those that `dir` keeps,
+ * or, where it keeps none of this GPU, driver and runtime, or with `again`, those that are measured
+ * now. ERR_RUN, ERR_MACHINE: of the measurement; ERR_IO: the file cannot be written. */
+int ceilings_add(const struct sim_device *d, const char *dir, bool again, json_t *gpu,
+                 struct err *err);
+
+#endif

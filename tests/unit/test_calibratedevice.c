@@ -1,0 +1,403 @@
+/*
+ * Calibrations whose settings a back end judges: with one that computes on the CPU, in double,
+ * every search finds what it finds without it; what it refuses runs on the CPU and says so; the
+ * file and the journal name it.
+ */
+#include "core/cmd.h"
+#include "core/fileio.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "sim/calibrate.h"
+#include "sim/devicejudge.h"
+#include "sim/methods/sale/sale.h"
+#include "sim/registry.h"
+#include "tests/harness/accelrun.h"
+#include "tests/harness/suite.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+extern const struct command cmd_calibrate;
+
+enum { N = 400, D = 32, HEADS = 2, LAYERS = 2 };
+
+/* ---- a back end ----------------------------------------------------------------------------- */
+
+struct accel_session {
+    atomic_int judged, chosen; /* masks; heads chosen for */
+    int launches;
+    atomic_int inside; /* questions at this moment */
+    uint64_t data;     /* of the head that is there */
+    int uploads;
+    bool together; /* two at once */
+};
+
+static struct accel_session session;
+
+static int open_session(const struct accel_options *o, struct accel_session **out, struct err *err)
+{
+    (void)err;
+    memset(&session, 0, sizeof session);
+    (void)o;
+    *out = &session;
+    return 0;
+}
+
+static void close_session(struct accel_session **s)
+{
+    *s = NULL;
+}
+
+static bool supports(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
+                     int64_t *bk, char why[160])
+{
+    (void)s;
+    if (x->d != D) {
+        snprintf(why, 160, "heads of %d channels are none of mine", x->d);
+        return false;
+    }
+    if (*bq % 64 || *bk % 64)
+        *bq = *bk = ACCEL_TILE;
+    else
+        *bq = *bk = 64;
+    return true;
+}
+
+/* pv = 50 and nothing sharper: what it leaves out is below 2^-50. */
+static bool filters(const struct accel_session *s, const struct attn_in *x,
+                    const struct accel_filter *f, char why[160])
+{
+    (void)s;
+    (void)x;
+    (void)why;
+    return f->pv >= 50;
+}
+
+static void enter(struct accel_session *s, uint64_t data)
+{
+    s->together |= atomic_fetch_add(&s->inside, 1) > 0;
+    s->uploads += s->data != data;
+    s->data = data;
+}
+
+/* Head h of the call as a device that has divided its values by 4. */
+static void attend_head(const struct accel_call_work *w, int h, struct accel_call_head *r,
+                        struct err *err)
+{
+    const struct accel_call_lists *l = &w->lists;
+    const struct attn_in *x = w->call->x[h];
+    int64_t groups = l->ptr ? (x->nq + l->bq - 1) / l->bq : 0;
+    struct accel_head head = {.x = x,
+                              .bq = l->bq,
+                              .bk = l->bk,
+                              .ptr = l->ptr ? l->ptr + h * groups : NULL,
+                              .col = l->col,
+                              .bits = l->bits,
+                              .words = l->words,
+                              .keys = l->keys};
+    struct exact exact;
+    struct mask m = {0};
+    struct judging j;
+    accel_head_mask(&head, &m, err);
+    exact_init(&exact, x, PREC_F64);
+    judge_begin(&j, &exact, r->mass);
+    assert_ok(judge_add(&j, &m, err), err);
+    r->sums = (struct accel_sums){.abs_delta = j.sum.abs_delta / 4,
+                                  .sq_delta = j.sum.sq_delta / 16,
+                                  .sq_ref = j.sum.sq_ref / 16,
+                                  .exp = 2};
+    r->tiles_pv = w->filters && l->ptr ? (double)(head.ptr[groups] - head.ptr[0]) : 0;
+    judge_free(&j);
+    exact_free(&exact);
+}
+
+static int attend_call(struct accel_session *s, const struct accel_call_work *w,
+                       struct accel_call_result *r, struct err *err)
+{
+    enter(s, w->call->data);
+    ck_assert(w->first == 0 && w->count == w->call->n);
+    ck_assert_int_eq(w->call->group, w->call->n);
+    for (int h = 0; h < w->call->n; h++) {
+        ck_assert_ptr_eq(w->call->x[h]->q, w->call->x[0]->q);
+        attend_head(w, h, r->heads + h, err);
+    }
+    s->judged += w->call->n;
+    s->launches++;
+    atomic_fetch_sub(&s->inside, 1);
+    return 0;
+}
+
+static int select_call(struct accel_session *s, const struct accel_call *call,
+                       const struct accel_choice *choices, struct mask *masks, int *answers,
+                       char (*why)[160], struct err *err)
+{
+    const struct sale_rule *rule = &choices->rule->sale;
+    struct sale_config c = {.tau = rule->tau,
+                            .scale = rule->scale,
+                            .bits = 4,
+                            .w = rule->local_blocks,
+                            .f16 = true,
+                            .strict = rule->strict,
+                            .causal_stats = rule->causal_stats};
+    struct sale_head h;
+    (void)why;
+    enter(s, call->data);
+    ck_assert_str_eq(choices->method, "sale");
+    sale_head_init(&h, &c, call->x[0]->q, call->x[0]->k, N, D);
+    assert_ok(sale_select(&h, 0, N, masks, err), err);
+    sale_head_free(&h);
+    *answers = 0;
+    s->chosen++;
+    atomic_fetch_sub(&s->inside, 1);
+    return 0;
+}
+
+static const struct accel fake = {.name = "fake",
+                                  .open = open_session,
+                                  .close = close_session,
+                                  .supports = supports,
+                                  .filters = filters,
+                                  .select_call = select_call,
+                                  .attend_call = attend_call};
+
+/* ---- calibrations --------------------------------------------------------------------------- */
+
+static const char *make_trace(const char *name, int d)
+{
+    const char *path = test_path(name);
+    struct err err = {0};
+    struct trace_writer *w = NULL;
+    /* clang-format off */
+    struct trace_meta    m = {.layers = LAYERS, .heads = HEADS, .kv_heads = HEADS, .head_dim = d,
+                              .v_dim = d, .scale = 0.2, .causal = true, .positions_applied = true,
+                              .dtype = DT_BF16, .n_q = N, .n_k = N};
+    /* clang-format on */
+    float *x = calloc((size_t)(N * HEADS * d), sizeof *x);
+    snprintf(m.name, sizeof m.name, "random");
+    snprintf(m.source, sizeof m.source, "synthetic");
+    assert_ok(trace_create(path, &m, LAYERS, true, &w, &err), &err);
+    for (int l = 0; l < LAYERS; l++) {
+        struct trace_call c = {
+            .layer = l, .branch = "main", .timestep = NAN, .sigma = NAN, .order = l};
+        assert_ok(trace_begin_call(w, &c, &err), &err);
+        for (int what = 0; what < 3; what++) {
+            for (int i = 0; i < N * HEADS * d; i++)
+                x[i] =
+                    (float)((what ? 1 : 2) * rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i));
+            assert_ok(trace_put(w, what, 0, N, x, HEADS * d, &err), &err);
+        }
+        assert_ok(trace_end_call(w, &err), &err);
+    }
+    assert_ok(trace_commit(&w, &err), &err);
+    free(x);
+    return path;
+}
+
+/* `lacuna calibrate METHOD TRACES -o FILE` with more words; the file's document. */
+static json_t *calibrate(const char *method, const char *words, const char *out)
+{
+    const struct app app = {.methods = sim_methods, .accel = &fake};
+    char copy[1600], *argv[40];
+    int argc = 0;
+    json_t *doc = NULL;
+    struct err err = {0};
+    snprintf(copy, sizeof copy, "-q --force --precision f64 %s %s -o %s", method, words, out);
+    for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
+        argv[argc++] = w;
+    assert_ok(cmd_calibrate.run(&app, argc, argv, &err), &err);
+    assert_ok(json_read_file(out, 1 << 20, &doc, &err), &err);
+    return doc;
+}
+
+/* Numbers within a rounding of each other, the rest the same. */
+static void assert_close(const json_t *a, const json_t *b, const char *where)
+{
+    const char *key;
+    json_t *value;
+    size_t i;
+    ck_assert_msg(json_typeof(a) == json_typeof(b) || (json_is_number(a) && json_is_number(b)),
+                  "%s: other types", where);
+    if (json_is_number(a)) {
+        double x = json_number_value(a), y = json_number_value(b);
+        ck_assert_msg(fabs(x - y) <= 1e-6 * fmax(1, fabs(x)), "%s: %.17g and %.17g", where, x, y);
+    } else if (json_is_object(a)) {
+        ck_assert_msg(json_object_size(a) == json_object_size(b), "%s: other members", where);
+        json_object_foreach((json_t *)a, key, value)
+        {
+            ck_assert_msg(json_object_get(b, key) != NULL, "%s: no %s", where, key);
+            assert_close(value, json_object_get(b, key), key);
+        }
+    } else if (json_is_array(a)) {
+        ck_assert_uint_eq(json_array_size(a), json_array_size(b));
+        json_array_foreach(a, i, value) assert_close(value, json_array_get(b, i), where);
+    } else {
+        ck_assert_msg(json_equal(a, b), "%s: other values", where);
+    }
+}
+
+static const struct {
+    const char *method;
+    bool grid; /* of numbers that are compared too */
+} searched[] = {
+    {"sale:dense_below=0:theta=0.1:tau0=0.9", false},
+    {"sampleattention:block=64:target_p1=0.6:target_err=0.4", true},
+    {"flexprefill:target_p1=0.6:target_err=0.4", true},
+    {"minference:rows_from=0:scale_sizes=1", false},
+    {"minference:rows_from=0:scale_sizes=1:search=exact", false},
+    {"minference:rows_from=0:scale_sizes=1:profile=paper", false},
+    {"spargeattn:tune_pv=0:l1=0.4:l2=0.5", false},
+    {"spargeattn:tune_pv=0:l1=0.4:l2=0.5:profile=paper:search=grid", false},
+};
+
+/* Two traces, so that a search has several samples. */
+START_TEST(searches_find_the_same)
+{
+    char words[1100], here[1200];
+    snprintf(words, sizeof words, "%s %s --layers 1", make_trace("one.h5", D),
+             make_trace("two.h5", D));
+    snprintf(here, sizeof here, "%s --backend cuda --jobs 3", words);
+    for (size_t i = 0; i < sizeof searched / sizeof *searched; i++) {
+        const char *method = searched[i].method;
+        json_t *cpu = calibrate(method, words, test_path("cpu.json"));
+        session.judged = 0;
+        json_t *gpu = calibrate(method, here, test_path("gpu.json"));
+        const char *by = json_string_value(json_object_get(gpu, "backend"));
+        ck_assert_msg(session.judged > 2 * HEADS, "%s: %d judged", method, session.judged);
+        ck_assert_int_eq(session.chosen > 0, strncmp(method, "sale", 4) == 0);
+        ck_assert_msg(!session.together, "%s: two searches at once on the device", method);
+        ck_assert(by && strcmp(by, "fake") == 0);
+        ck_assert_ptr_null(json_object_get(cpu, "backend"));
+        ck_assert_int_eq(json_array_size(json_object_get(gpu, "heads")), HEADS);
+        assert_close(json_object_get(cpu, "heads"), json_object_get(gpu, "heads"), method);
+        ck_assert_int_eq(json_object_get(gpu, "grids") != NULL, searched[i].grid);
+        if (searched[i].grid)
+            assert_close(json_object_get(cpu, "grids"), json_object_get(gpu, "grids"), method);
+        json_decref(cpu);
+        json_decref(gpu);
+        unlink(test_path("cpu.json"));
+        unlink(test_path("gpu.json"));
+    }
+}
+END_TEST
+
+/* A head stays on the device while it is searched. */
+START_TEST(a_head_is_uploaded_once)
+{
+    char words[700];
+    snprintf(words, sizeof words, "%s --backend cuda --jobs 4", make_trace("one.h5", D));
+    json_decref(calibrate(searched[1].method, words, test_path("gpu.json")));
+    ck_assert_int_eq(session.uploads, HEADS * LAYERS);
+    ck_assert_int_eq(session.launches, HEADS * LAYERS * 108 / JUDGE_MANY);
+    unlink(test_path("gpu.json"));
+}
+END_TEST
+
+static const struct {
+    const char *method, *why;
+    int d;
+} refused[] = {
+    {"xattention", "has no GPU side", D},
+    {"sale:dense_below=0:arith=sage1", "no CUDA kernel for arith=sage1", D},
+    {"sale:dense_below=0:bits=8", "not bits=8", D},
+    {"spargeattn:arith=sage2:l1=0.4:l2=0.5", "no CUDA kernel for arith=sage2", D},
+    {"sampleattention:block=64", "heads of 16 channels are none of mine", 16},
+};
+
+/* What a device does not do runs on the CPU, for a reason that is told. */
+START_TEST(what_cannot_run_there_says_so)
+{
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct calibrate c = {.device = {.accel = &fake, .session = &session}};
+        struct trace *t = NULL;
+        struct method_run *runs = NULL;
+        int64_t n = 0;
+        char why[160] = "";
+        struct err err = {0};
+        assert_ok(trace_open(make_trace("one.h5", refused[i].d), &t, &err), &err);
+        assert_ok(method_runs_parse(sim_methods, refused[i].method, &runs, &n, &err), &err);
+        c.run = runs;
+        c.traces = &t;
+        c.n_traces = 1;
+        ck_assert(!calibrate_on_device(&c, why));
+        ck_assert_msg(strstr(why, refused[i].why) != NULL, "%s: %s", refused[i].method, why);
+        method_runs_free(runs, n);
+        trace_close(&t);
+    }
+}
+END_TEST
+
+START_TEST(a_refused_search_has_the_file_of_the_cpu)
+{
+    const char *trace = make_trace("one.h5", D);
+    char words[700];
+    struct buf cpu = {0}, gpu = {0};
+    struct err err = {0};
+    snprintf(words, sizeof words, "%s --name x --layers 0", trace);
+    json_decref(calibrate("xattention", words, test_path("cpu.json")));
+    snprintf(words, sizeof words, "%s --name x --layers 0 --backend cuda", trace);
+    json_decref(calibrate("xattention", words, test_path("gpu.json")));
+    ck_assert_int_eq(session.judged, 0);
+    assert_ok(buf_read_file(&cpu, test_path("cpu.json"), 1 << 20, &err), &err);
+    assert_ok(buf_read_file(&gpu, test_path("gpu.json"), 1 << 20, &err), &err);
+    ck_assert_str_eq(buf_str(&cpu), buf_str(&gpu));
+    buf_free(&cpu);
+    buf_free(&gpu);
+}
+END_TEST
+
+/* A journal of the CPU is not continued on a device, whose numbers are rounded otherwise. */
+START_TEST(journals_name_the_back_end)
+{
+    const char *part = test_path("x.journal");
+    struct calibrate c = {
+        .per = CALIBRATE_HEAD, .name = "x", .load = {.precision = PREC_F64, .permute = "none"}};
+    struct calibrate_select sel = {"0", "0", NULL, NULL, NULL};
+    struct trace *t = NULL;
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    struct err err = {0};
+    assert_ok(trace_open(make_trace("one.h5", D), &t, &err), &err);
+    assert_ok(method_runs_parse(sim_methods, searched[0].method, &runs, &n, &err), &err);
+    c.run = runs;
+    c.traces = &t;
+    c.n_traces = 1;
+    assert_ok(calibrate_plan(&c, &sel, &err), &err);
+    assert_ok(calibrate_execute(&c, part, 1, &err), &err);
+    free(c.jobs[0].text);
+    c.jobs[0].text = NULL;
+    c.device = (struct sim_device){.accel = &fake, .session = &session, .metrics = true};
+    assert_fails(calibrate_execute(&c, part, 1, &err), &err, ERR_USAGE, "other settings");
+    calibrate_free(&c);
+    method_runs_free(runs, n);
+    trace_close(&t);
+}
+END_TEST
+
+START_TEST(a_dry_run_measures_the_device)
+{
+    struct sim_device d = {.accel = &fake, .session = &session, .metrics = true};
+    struct judge_rate rate = {NAN, NAN};
+    struct err err = {0};
+    assert_ok(device_judge_rate(&d, D, true, &rate, &err), &err);
+    ck_assert(rate.fixed >= 0 && rate.per_pair > 0 && rate.per_pair < 1);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("calibratedevice");
+    TCase *c = tcase_create("calibratedevice");
+    tcase_set_timeout(c, 120);
+    tcase_add_test(c, searches_find_the_same);
+    tcase_add_test(c, a_head_is_uploaded_once);
+    tcase_add_test(c, what_cannot_run_there_says_so);
+    tcase_add_test(c, a_refused_search_has_the_file_of_the_cpu);
+    tcase_add_test(c, journals_name_the_back_end);
+    tcase_add_test(c, a_dry_run_measures_the_device);
+    suite_add_tcase(s, c);
+    return s;
+}
