@@ -20,7 +20,8 @@ int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in
         .causal = m->causal,
         .reach = {.back = s->reach.back < n_k ? s->reach.back : 0,
                   .ahead = !m->causal && s->reach.ahead < n_k ? s->reach.ahead : 0,
-                  .chunk = s->reach.chunk < n_k ? s->reach.chunk : 0},
+                  .chunk = s->reach.chunk < n_k ? s->reach.chunk : 0,
+                  .prefix = s->reach.prefix},
         .mods = {.softcap = s->softcap, .has_sink = s->sinks},
     };
     TRY(trace_sink(t, call, head, &in->mods.sink, err));

@@ -26,6 +26,7 @@ static const struct {
     {"window_left", WINDOW, offsetof(struct trace_score, reach.back)},
     {"window_right", WINDOW, offsetof(struct trace_score, reach.ahead)},
     {"chunk", COUNT, offsetof(struct trace_score, reach.chunk)},
+    {"prefix", COUNT, offsetof(struct trace_score, reach.prefix)},
     {"softcap", REAL, offsetof(struct trace_score, softcap)},
 };
 #define FIELDS (sizeof fields / sizeof *fields)
@@ -163,8 +164,15 @@ int trace_score_check(const struct trace_meta *m, const struct trace_score *s, i
             return err_set(err, code, "%s = %lld is out of range", fields[i].name,
                            (long long)stored(s, i));
     if (reach_any(&s->reach) && m->n_q > m->n_k)
-        return err_set(err, code, "a window or chunk with more queries (%lld) than keys (%lld)",
+        return err_set(err, code, "a window, chunk or prefix with more queries (%lld) than keys (%lld)",
                        (long long)m->n_q, (long long)m->n_k);
+    if (s->reach.prefix && (!m->causal || s->reach.back || s->reach.ahead || s->reach.chunk))
+        return err_set(err, code, "prefix = %lld: a prefix stands alone in causal attention, %s",
+                       (long long)s->reach.prefix,
+                       m->causal ? "without a window or chunk" : "this is bidirectional");
+    if (s->reach.prefix > m->n_k)
+        return err_set(err, code, "prefix = %lld is longer than the %lld keys",
+                       (long long)s->reach.prefix, (long long)m->n_k);
     if (s->alibi && s->rel_bias)
         return err_set(err, code, "both alibi and rel_bias; a score has one bias");
     if (s->rel_bias != 0 && s->rel_bias != 1 && s->rel_bias != m->heads)
@@ -222,6 +230,8 @@ void trace_score_text(const struct trace_score *s, char text[TRACE_SCORE_TEXT])
         ADD(", window_right %lld", (long long)s->reach.ahead - 1);
     if (s->reach.chunk)
         ADD(", chunk %lld", (long long)s->reach.chunk);
+    if (s->reach.prefix)
+        ADD(", prefix %lld", (long long)s->reach.prefix);
     if (s->softcap > 0)
         ADD(", softcap %g", s->softcap);
     if (s->sinks)

@@ -190,6 +190,8 @@ static int record_score(struct run *run, struct record *r, struct err *err)
         record_note(r, "window_right=%lld", (long long)x->reach.ahead - 1);
     if (x->reach.chunk)
         record_note(r, "chunk=%lld", (long long)x->reach.chunk);
+    if (x->reach.prefix)
+        record_note(r, "prefix=%lld", (long long)x->reach.prefix);
     if (x->mods.softcap > 0)
         record_note(r, "softcap=%g", x->mods.softcap);
     if (x->mods.alibi != 0)

@@ -201,7 +201,7 @@ struct trace_score fixture_score(const struct trace_meta *m, int call)
     const struct trace_score all[] = {
         {.reach = {.back = 5}, .softcap = 3, .sinks = true},
         {.reach = {.chunk = 4}, .scale = 0.75, .rel_bias = m->heads},
-        {.alibi = true},
+        {.alibi = true, .reach = {.prefix = 6}},
     };
     return all[call];
 }

@@ -126,6 +126,7 @@ START_TEST(scores_are_modified_by_definition)
         {.mods = {.rel = table + 129}},
         {.reach = {.back = 20}},
         {.reach = {.chunk = 48}},
+        {.reach = {.prefix = 70}},
         {.mods = {.softcap = 3, .has_sink = true, .sink = -1, .rel = table + 129},
          .reach = {.back = 33, .ahead = 9}},
     };
@@ -275,7 +276,7 @@ Suite *make_suite(void)
     TCase *t = tcase_create("attention");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, dense_matches_the_definition, 0, 36);
-    tcase_add_loop_test(t, scores_are_modified_by_definition, 0, 28);
+    tcase_add_loop_test(t, scores_are_modified_by_definition, 0, 32);
     tcase_add_loop_test(t, lists_match_the_definition, 0, 24);
     tcase_add_loop_test(t, band_matches_the_definition, 0, 2);
     tcase_add_test(t, extreme_scores_stay_finite);

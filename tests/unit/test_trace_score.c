@@ -133,6 +133,8 @@ START_TEST(impossible_scores_are_not_written)
         {{.reach = {.back = -3}}, "window_left = -4 is out of range"},
         {{.alibi = true, .rel_bias = 1}, "a score has one bias"},
         {{.rel_bias = 7}, "rel_bias of 7 heads; 1 or 2 are possible"},
+        {{.reach = {.prefix = 3, .back = 2}}, "prefix = 3: a prefix stands alone"},
+        {{.reach = {.prefix = 13}}, "prefix = 13 is longer than the 12 keys"},
     };
     struct trace_meta m = fixture_text(DT_F32, 2, 1, 12);
     struct trace_call c = fixture_call(&m, 0);
@@ -226,6 +228,19 @@ START_TEST(what_a_method_cannot_combine_has_a_name)
 }
 END_TEST
 
+/* Methods that know windows take rows to see no key after them. */
+START_TEST(a_prefix_needs_a_flag_of_its_own)
+{
+    struct method m = {.name = "m", .flags = METHOD_ANY_SCORE};
+    struct attn_in x = {.nq = 4, .nk = 4, .causal = true, .reach = {.prefix = 2}};
+    char why[128] = "";
+    ck_assert(!method_combines(&m, &x, why));
+    ck_assert_str_eq(why, "cannot combine a prefix that sees itself");
+    m.flags |= METHOD_PREFIX;
+    ck_assert(method_combines(&m, &x, why));
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("trace_score");
@@ -233,11 +248,12 @@ Suite *make_suite(void)
     tcase_add_test(t, scores_are_read_as_written);
     tcase_add_test(t, plain_files_stay_of_format_1_0);
     tcase_add_loop_test(t, attributes_are_checked, 0, 9);
-    tcase_add_loop_test(t, impossible_scores_are_not_written, 0, 4);
+    tcase_add_loop_test(t, impossible_scores_are_not_written, 0, 6);
     tcase_add_test(t, arrays_that_were_announced_must_come);
     tcase_add_test(t, heads_come_with_their_scores);
     tcase_add_test(t, a_window_that_does_nothing_is_none);
     tcase_add_test(t, what_a_method_cannot_combine_has_a_name);
+    tcase_add_test(t, a_prefix_needs_a_flag_of_its_own);
     suite_add_tcase(s, t);
     return s;
 }

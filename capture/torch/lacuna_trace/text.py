@@ -188,6 +188,9 @@ class Text:
     def _begin(self, seen, stack, layer, rule, length, certain, rows_kept):
         if not rule.causal and (self.o.tokens or self.o.rows):
             raise TraceError(f"{seen.path} is not causal: tokens= and rows= would change its attention; capture the whole input")
+        if rule.prefix > length:
+            raise TraceError(f"{seen.path}: the first {rule.prefix} tokens of the prefix see each other, tokens={length} would cut them apart; store "
+                             f"at least {rule.prefix}")
         stack.rule = rule
         run = dict(self.run, n_q=rows_kept, n_k=length, row_group=rows.parse(self.o.rows)[1] if isinstance(self.o.rows, str) else 0)
         meta = self.files.meta(seen, rule, self.base, run, None)
