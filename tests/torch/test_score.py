@@ -187,7 +187,8 @@ class Scores(unittest.TestCase):
         """Methods that take rows to see no key after them leave such a call out and say why."""
         self.run_model(tiny.language_model("Llama"), self.prefixed(n=256, p=70))
         methods = ["streaming:window=16", "minference", "flexprefill", "xattention", "sampleattention", "spargeattn", "sale", "fg-attn:mode=pooled",
-                   "longformer:window=8", "bigbird", "sageattention", "hash-sparse", "qk-sparse:drop_keys=0.5"]
+                   "longformer:window=8", "bigbird", "sageattention",
+                   "hash-sparse", "qk-sparse"]
         out = os.path.join(self.dir.name, "r")
         tiny.lacuna("replay", "-q", self.path, *(a for m in methods for a in ("-m", m)), "-m", "oracle", "-o", out, check=False)
         with open(os.path.join(out, "records.jsonl"), encoding="utf-8") as f:
