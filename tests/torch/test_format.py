@@ -298,8 +298,9 @@ def fake_flash():
                         deterministic=False, return_attn_probs=False):
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
-        i, j = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2], torch.arange(k.shape[2])[None]
-        keep = (j <= i) if causal else torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+        i = torch.arange(q.shape[2], device=q.device)[:, None] + k.shape[2] - q.shape[2]
+        j = torch.arange(k.shape[2], device=q.device)[None]
+        keep = (j <= i) if causal else torch.ones_like(j <= i)
         keep = keep & (j >= i - window_size[0]) if window_size[0] >= 0 else keep
         keep = keep & (j <= i + window_size[1]) if window_size[1] >= 0 else keep
         s = q @ k.transpose(2, 3) * (softmax_scale or q.shape[-1] ** -0.5)
