@@ -42,6 +42,7 @@ bool method_combines(const struct method *m, const struct attn_in *x, char why[1
         {x->mods.softcap > 0, METHOD_SOFTCAP, "soft-capped scores"},
         {x->mods.alibi != 0, METHOD_BIAS, "ALiBi"},
         {x->mods.rel, METHOD_BIAS, "a relative bias"},
+        {x->mods.pair.b, METHOD_BIAS, "a bias of rows and keys"},
         {x->mods.has_sink, METHOD_SINK, "an attention sink"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

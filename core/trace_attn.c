@@ -31,6 +31,11 @@ int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in
         TRY(trace_rel_bias(t, call, head, *rel, err));
         in->mods.rel = *rel + n_k - 1;
     }
+    if (s->bias) {
+        TRY(mem_alloc(rel, m->n_q * n_k, sizeof **rel, "bias", err));
+        TRY(trace_bias(t, call, head, *rel, err));
+        in->mods.pair = (struct pair_bias){*rel, n_k, n_k - m->n_q};
+    }
 out:
     return rc;
 }

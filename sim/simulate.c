@@ -198,6 +198,8 @@ static int record_score(struct run *run, struct record *r, struct err *err)
         record_note(r, "alibi=%.9g", x->mods.alibi);
     if (x->mods.rel)
         record_note(r, "rel_bias=1");
+    if (x->mods.pair.b)
+        record_note(r, "bias=1");
     if (!x->mods.has_sink)
         return 0;
     record_note(r, "sink=%.9g", x->mods.sink);

@@ -33,8 +33,13 @@ class Refused(unittest.TestCase):
         self.assertEqual(os.listdir(self.dir.name), [])
 
     def test_a_bias_of_rows_and_keys(self):
-        mask = torch.randn(1, 1, tiny.TOKENS, tiny.TOKENS, generator=tiny.rng())
-        self.refused("a bias that is no function of the distance", tiny.language_model("Llama"), lambda m: m(tiny.prompt(), attention_mask=mask))
+        mask = torch.randn(1, 1, 300, 300, generator=tiny.rng())
+        with mock.patch("lacuna_trace.calls.BIAS_MOST", 1000):
+            self.refused("no function of their distance is added to the scores, and more than 1000 values", tiny.language_model("Llama"),
+                         lambda m: m(tiny.prompt(n=300), attention_mask=mask))
+        mask = mask.masked_fill(torch.ones(300, 300, dtype=torch.bool).triu(1), torch.finfo(torch.float32).min)
+        self.refused("a bias of rows and keys is added to its scores: a sample of rows", tiny.language_model("Llama"),
+                     lambda m: m(tiny.prompt(n=300), attention_mask=mask), rows="2")
 
     def test_both_stacks_of_an_encoder_and_decoder(self):
         config = transformers.T5Config(vocab_size=256, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0)

@@ -52,6 +52,12 @@ class Scores(unittest.TestCase):
             (run or (lambda m: m(tiny.prompt())))(model)
         return cap
 
+    def clear(self):
+        """What a run left beside the trace."""
+        for left in os.listdir(self.dir.name):
+            if left != "t.h5":
+                tiny.remove(os.path.join(self.dir.name, left))
+
     def opened(self):
         t = lacuna_trace.open_trace(self.path)
         self.addCleanup(t.close)
@@ -105,9 +111,7 @@ class Scores(unittest.TestCase):
                     t, _ = self.checked(model, want, force=True)
                     self.assertEqual(int(t.call(0).allowed().sum()), 520 if want[0] else 820)
                     t.close()
-                    for left in os.listdir(self.dir.name):
-                        if left != "t.h5":
-                            tiny.remove(os.path.join(self.dir.name, left))
+                    self.clear()
 
     def test_a_window_that_does_nothing_is_not_written(self):
         self.run_model(tiny.language_model("Mistral", sliding_window=16), lambda m: m(tiny.prompt(n=16)))
@@ -179,9 +183,7 @@ class Scores(unittest.TestCase):
                 t, _ = self.checked(model, [{"prefix": 11}] * 2, run=run, force=True)
                 self.assertEqual(int(t.call(0).allowed().sum()), 820 + 55)
                 t.close()
-                for left in os.listdir(self.dir.name):
-                    if left != "t.h5":
-                        tiny.remove(os.path.join(self.dir.name, left))
+                self.clear()
 
     def test_other_methods_refuse_a_prefix_by_name(self):
         """Methods that take rows to see no key after them leave such a call out and say why."""
@@ -248,6 +250,32 @@ class Scores(unittest.TestCase):
         self.assertEqual(t.verify(), [])
         tiny.lacuna("replay", "-q", self.path, "-m", "dense", "-m", "oracle", "-o", os.path.join(self.dir.name, "r"))
 
+    def test_a_bias_of_rows_and_keys(self):
+        """Float masks that no rule makes: of all heads and of each, causal and not, whole and in parts."""
+        n, causal = tiny.TOKENS, torch.ones(tiny.TOKENS, tiny.TOKENS, dtype=torch.bool).tril()
+        for heads, keep in ((1, causal), (4, causal), (4, torch.ones_like(causal))):
+            with self.subTest(heads=heads, causal=keep is causal):
+                bias = torch.randn(1, heads, n, n, generator=tiny.rng())
+                mask = bias.masked_fill(~keep, torch.finfo(torch.float32).min)
+                model, run = tiny.language_model("Llama"), lambda m: m(tiny.prompt(), attention_mask=mask)
+                t, _ = self.checked(model, [{}, {}], run=run, force=True)
+                self.assertEqual((bool(t.model["causal"]), t.call(0).score["bias"].shape), (keep is causal, (heads, n, n)))
+                tiny.same(np.where(keep, t.call(1).score["bias"] - bias[0].numpy(), 0), np.zeros((heads, n, n)), "bias")
+                t.close()
+                if keep is causal:
+                    self.run_model(model, run, heads="1,3", rows=9, force=True)
+                    t = self.opened()
+                    self.assertEqual(t.call(0).score["bias"].shape, (min(heads, 2), 9, n))
+                    self.assertEqual(t.verify(), [])
+                    t.close()
+                    tiny.lacuna("replay", "-q", self.path, "-m", "dense", "-m", "oracle", "-o", os.path.join(self.dir.name, "p"))
+                    for args in (["--tokens", "8"], ["--heads", "3"]):
+                        status, text = tiny.lacuna("trace", "subset", self.path, *args, "-o", os.path.join(self.dir.name, "s.h5"), "--force", check=False)
+                        self.assertEqual(status, 2 if "--tokens" in args else 0, text)
+                    with lacuna_trace.open_trace(os.path.join(self.dir.name, "s.h5")) as s:
+                        self.assertEqual((s.call(0).score["bias"].shape, s.verify()), ((1, 9, n), []))
+                self.clear()
+
     def test_maps(self):
         """Pooled maps, beside a sink and inside of a window, are those of the reader."""
         self.run_model(gpt_oss(), maps=8)
@@ -279,7 +307,8 @@ class Reference(unittest.TestCase):
     H, G, NQ, N, D = 4, 2, 150, 170, 16
     CASES = [dict(back=40), dict(chunk=48), dict(back=50, cap=4.0, sinks=True), dict(sinks=True), dict(alibi=True), dict(back=70, rel=1),
              dict(causal=False, back=20, ahead=30, cap=3.0, rel=4, sinks=True), dict(back=33, cap=4.0, sinks=True, alibi=True),
-             dict(prefix=70), dict(prefix=41, cap=4.0, sinks=True, rel=4)]
+             dict(prefix=70), dict(prefix=41, cap=4.0, sinks=True, rel=4), dict(bias=1),
+             dict(back=60, bias=4, cap=4.0, sinks=True)]
     METHODS = ["dense", "oracle:alpha=0.9", "oracle:kind=block:unit=16x16:alpha=0.8", "oracle:kind=topk:k=5:forced=sink-2",
                "oracle:kind=block-cra:unit=16x16", "streaming:sink=4:window=16", "longformer:window=9:global=2", "sampleattention:block=64:chunks=2"]
 
@@ -293,6 +322,8 @@ class Reference(unittest.TestCase):
             t["alibi"] = (2.0 ** -np.arange(1, self.H + 1)).astype("f4")
         if case.get("rel"):
             t["rel_bias"] = rng.normal(size=(case["rel"], 2 * self.N - 1)).astype("f4")
+        if case.get("bias"):
+            t["bias"] = rng.normal(size=(case["bias"], self.NQ, self.N)).astype("f4")
         return t
 
     def attention(self, case, t, h):
@@ -306,6 +337,7 @@ class Reference(unittest.TestCase):
         s = case["cap"] * np.tanh(s / case["cap"]) if "cap" in case else s
         s = s - float(t["alibi"][h]) * abs(p - j) if "alibi" in t else s
         s = s + t["rel_bias"][h % len(t["rel_bias"])].astype(float)[j - p + self.N - 1] if "rel_bias" in t else s
+        s = s + t["bias"][h % len(t["bias"])].astype(float) if "bias" in t else s
         lse = np.log(np.where(allowed, np.exp(s), 0).sum(1))
         sink = np.exp(float(t["sinks"][h]) - lse) if "sinks" in t else np.zeros(self.NQ)
         return s, allowed, lse, sink

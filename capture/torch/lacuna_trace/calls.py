@@ -8,7 +8,7 @@ import dataclasses
 import torch
 
 from . import dense
-from .layout import TraceError
+from .layout import BIAS_MOST, TraceError
 
 LATER = "the trace format cannot say it"
 HIDDEN = -1e4  # an additive mask at or below hides a key
@@ -141,11 +141,16 @@ def with_bias(seen, bias, rows, visible):
     slopes = None if ahead else slopes_of(at_rows, visible)
     if slopes is not None and len(slopes) in (1, h):
         return {"alibi": slopes.expand(h).contiguous() if len(slopes) == 1 else slopes}
+    if len(bias) not in (1, h) or bias.shape[1] != bias.shape[2]:
+        seen.refuse(f"a bias of {' x '.join(str(n) for n in bias.shape)} values is added to the scores, which is not that of all rows", "send the "
+                    "prompt in one piece")
     table = by_distance(bias, rows, visible)
-    if table is None or len(table) not in (1, h):
-        seen.refuse("a bias that is no function of the distance between key and row is added to the scores (a prompt in chunks shows a "
-                    "part of it)", "send the prompt in one piece, or capture other layers (layers=)")
-    return {"rel": table}
+    if table is not None:
+        return {"rel": table}
+    if bias.shape[1] * bias.shape[2] > BIAS_MOST:
+        seen.refuse(f"a bias of {bias.shape[1]} rows and keys that is no function of their distance is added to the scores, and more than "
+                    f"{BIAS_MOST} values", "capture a shorter prompt")
+    return {"bias": bias.detach().float().masked_fill(bias <= HIDDEN, 0.0)}
 
 
 def whole_bias(seen, b):
@@ -258,8 +263,8 @@ def _explain(seen, b, place, rows, got):
                 f"row {row}, key {key}", "packed sequences and image tokens in the middle of a text have such masks")
 
 
-def score_of(rule, heads, n_k):
-    """What the file says of a call of n_k keys: attributes at their defaults left out, arrays of the stored heads."""
+def score_of(rule, heads, n_q, n_k):
+    """What the file says of a call of n_q rows, the last ones of n_k keys: attributes at their defaults left out, arrays of the stored heads."""
     left, right = rule.window
     score = {"window_left": left if left is not None and left + 1 < n_k else None,
              "window_right": right if right is not None and right + 1 < n_k and not rule.causal else None,
@@ -268,6 +273,10 @@ def score_of(rule, heads, n_k):
     if rule.rel is not None:
         n = (rule.rel.shape[1] + 1) // 2
         arrays["rel_bias"] = (rule.rel if len(rule.rel) == 1 else rule.rel[heads])[:, n - n_k:n + n_k - 1].cpu().numpy()
+    if rule.bias is not None:
+        first = rule.keys[0]  # padding before the prompt is cut off
+        end = first + n_k
+        arrays["bias"] = (rule.bias if len(rule.bias) == 1 else rule.bias[heads])[:, end - n_q:end, first:end].cpu().numpy()
     return {n: x for n, x in score.items() if x is not None} | arrays
 
 

@@ -31,6 +31,7 @@ class Rule:
     prefix: int = 0
     sinks: object = None
     alibi: object = None
+    bias: object = None     # float32 [1 or heads][rows][keys]: what is added to the score of every row and key of the call
     rel: object = None      # float32 [1 or heads][2 n - 1]: what is added to the score of a key at distance j - p from 1 - n on
 
     def allowed(self, rows, n_k, first=0):
@@ -70,6 +71,9 @@ def scores(q, k, rule, rows, heads):
             part -= rule.alibi.to(q.device)[heads].double()[:, None, None] * far
         if rule.rel is not None:
             part += rule.rel.to(q.device)[heads if len(rule.rel) > 1 else [0] * len(heads)][:, _distances(rule, rows, at, part)].double()
+        if rule.bias is not None:
+            mine = rule.bias[heads] if len(rule.bias) > 1 else rule.bias
+            part += mine[:, rows, at:at + part.shape[2]].to(part)
         allowed = rule.allowed(rows, part.shape[2], at)
         s[:, :, at:at + KEYS] = part.masked_fill_(~allowed, -math.inf)
     return s

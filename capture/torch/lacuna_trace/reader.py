@@ -308,6 +308,9 @@ class Call:
         if "rel_bias" in self.score:
             bias = self.score["rel_bias"]
             s = s + bias[self._index(head) if len(bias) > 1 else 0].astype(np.float64)[far + self.n_k - 1]
+        if "bias" in self.score:
+            bias = self.score["bias"]
+            s = s + bias[self._index(head) if len(bias) > 1 else 0][self._rows(rows)].astype(np.float64)
         return np.where(self.allowed(rows), s, -np.inf)
 
     def sink(self, head):

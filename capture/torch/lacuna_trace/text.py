@@ -191,6 +191,9 @@ class Text:
         if rule.prefix > length:
             raise TraceError(f"{seen.path}: the first {rule.prefix} tokens of the prefix see each other, tokens={length} would cut them apart; store "
                              f"at least {rule.prefix}")
+        if rule.bias is not None and (isinstance(self.o.rows, str) or not certain):
+            raise TraceError(f"{seen.path}: a bias of rows and keys is added to its scores: a sample of rows and decoded tokens have no place for "
+                             "it; leave rows= and tokens= out")
         stack.rule = rule
         run = dict(self.run, n_q=rows_kept, n_k=length, row_group=rows.parse(self.o.rows)[1] if isinstance(self.o.rows, str) else 0)
         meta = self.files.meta(seen, rule, self.base, run, None)
