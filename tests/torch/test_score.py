@@ -190,7 +190,7 @@ class Scores(unittest.TestCase):
         self.run_model(tiny.language_model("Llama"), self.prefixed(n=256, p=70))
         methods = ["streaming:window=16", "minference", "flexprefill", "xattention", "sampleattention", "spargeattn", "sale", "fg-attn:mode=pooled",
                    "longformer:window=8", "bigbird", "sageattention",
-                   "hash-sparse", "qk-sparse"]
+                   "hash-sparse", "qk-sparse", "hyperattention", "longnet", "sparse-transformer"]
         out = os.path.join(self.dir.name, "r")
         tiny.lacuna("replay", "-q", self.path, *(a for m in methods for a in ("-m", m)), "-m", "oracle", "-o", out, check=False)
         with open(os.path.join(out, "records.jsonl"), encoding="utf-8") as f:
