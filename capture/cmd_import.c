@@ -439,7 +439,8 @@ const struct command cmd_import = {
         "alibi\n"
         "(a value per head) where the call has them, and for tokens, nll, timesteps and sigmas.\n"
         "Several files count as one. Its metadata may say name, scale, causal, layers, ..., and\n"
-        "window_left, chunk, prefix, softcap of all calls or, under a prefix, of one; an option wins.\n"
+        "window_left, chunk, prefix, softcap of all calls or, under a call's name, of one; an\n"
+        "option wins.\n"
         "\n"
         "  lacuna import --q q.npy --k k.npy --v v.npy --causal --name my-model -o t.h5\n"
         "  lacuna import --safetensors video.safetensors --grid 21x30x52 --maps 64 -o v.h5\n",

@@ -327,9 +327,9 @@ int trace_bias(const struct trace *t, int64_t call, int head, float *bias, struc
 
     for (int64_t i = 0; rc == 0 && i < a->rows * n_k; i++)
         if (!isfinite(bias[i]))
-            rc = err_set(err, ERR_INPUT,
-                         "%s: 'bias' of head %d is not finite at row %lld, key %lld", t->path, head,
-                         (long long)(i / n_k), (long long)(i % n_k));
+            rc =
+                err_set(err, ERR_INPUT, "%s: 'bias' of head %d is not finite at row %lld, key %lld",
+                        t->path, head, (long long)(i / n_k), (long long)(i % n_k));
     return rc;
 }
 

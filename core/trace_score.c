@@ -170,8 +170,9 @@ static int check_biases(const struct trace_meta *m, const struct trace_score *s,
     if (s->bias != 0 && s->bias != 1 && s->bias != m->heads)
         return err_set(err, code, "bias of %d heads; 1 or %d are possible", s->bias, m->heads);
     if (s->bias && (m->row_group || m->n_q > TRACE_BIAS_MOST / m->n_k))
-        return err_set(err, code, "a bias of %lld rows and %lld keys: at most 2^24 pairs and no "
-                                  "sample of rows have one",
+        return err_set(err, code,
+                       "a bias of %lld rows and %lld keys: at most 2^24 pairs and no "
+                       "sample of rows have one",
                        (long long)m->n_q, (long long)m->n_k);
     return 0;
 }
@@ -188,7 +189,8 @@ int trace_score_check(const struct trace_meta *m, const struct trace_score *s, i
             return err_set(err, code, "%s = %lld is out of range", fields[i].name,
                            (long long)stored(s, i));
     if (reach_any(&s->reach) && m->n_q > m->n_k)
-        return err_set(err, code, "a window, chunk or prefix with more queries (%lld) than keys (%lld)",
+        return err_set(err, code,
+                       "a window, chunk or prefix with more queries (%lld) than keys (%lld)",
                        (long long)m->n_q, (long long)m->n_k);
     if (s->reach.prefix && (!m->causal || s->reach.back || s->reach.ahead || s->reach.chunk))
         return err_set(err, code, "prefix = %lld: a prefix stands alone in causal attention, %s",

@@ -137,7 +137,8 @@ out:
     return rc;
 }
 
-/* What a head's attention is, with its biases: a row sees keys that exist, as many as are counted. */
+/* What a head's attention is, with its biases: a row sees keys that exist, as many as are counted.
+ */
 static int read_score(const struct trace *t, int64_t call, struct err *err)
 {
     const struct trace_meta *m = trace_meta(t);
@@ -147,7 +148,7 @@ static int read_score(const struct trace *t, int64_t call, struct err *err)
     free(rel);
     if (rc)
         return rc;
-    for (int64_t i = 0; i < x.nq; i += x.nq > 8 ? x.nq / 8 : 1)
+    for (int64_t i = 0; i<x.nq; i += x.nq> 8 ? x.nq / 8 : 1)
         if (attn_first(&x, i) < 0 || attn_limit(&x, i) > x.nk)
             return fuzz_wild("row %lld sees the keys %lld to %lld of %lld", (long long)i,
                              (long long)attn_first(&x, i), (long long)attn_limit(&x, i),

@@ -96,7 +96,8 @@ def overhead(folder, n=4096, layers=8, repeats=3):
     for out in ("none", "check"):
         cpu, wall = mid[out]
         print(f"  out={out}: {cpu:.2f} s of processors ({100 * (cpu - plain[0]) / plain[0]:+.1f} %, {100 * (cpu - plain[0] - disk[0]) / plain[0]:+.1f} % "
-              f"beyond the disk's), {wall:.2f} s ({100 * (wall - plain[1]) / plain[1]:+.1f} %, {100 * (wall - plain[1] - disk[1]) / plain[1]:+.1f} %)")
+              "beyond the disk's), "
+              f"{wall:.2f} s ({100 * (wall - plain[1]) / plain[1]:+.1f} %, {100 * (wall - plain[1] - disk[1]) / plain[1]:+.1f} %)")
     os.unlink(path)
 
 

@@ -270,7 +270,8 @@ class Scores(unittest.TestCase):
                     t.close()
                     tiny.lacuna("replay", "-q", self.path, "-m", "dense", "-m", "oracle", "-o", os.path.join(self.dir.name, "p"))
                     for args in (["--tokens", "8"], ["--heads", "3"]):
-                        status, text = tiny.lacuna("trace", "subset", self.path, *args, "-o", os.path.join(self.dir.name, "s.h5"), "--force", check=False)
+                        s = os.path.join(self.dir.name, "s.h5")
+                        status, text = tiny.lacuna("trace", "subset", self.path, *args, "-o", s, "--force", check=False)
                         self.assertEqual(status, 2 if "--tokens" in args else 0, text)
                     with lacuna_trace.open_trace(os.path.join(self.dir.name, "s.h5")) as s:
                         self.assertEqual((s.call(0).score["bias"].shape, s.verify()), ((1, 9, n), []))

@@ -163,12 +163,11 @@ END_TEST
 /* What the model lets a row see goes with its masks. */
 START_TEST(windows_of_the_model_come_back)
 {
-    static const struct reach reaches[] = {
-        {.back = 40},
-        {.back = 1, .ahead = 1},
-        {.chunk = 64},
-        {.back = 9, .ahead = 3, .chunk = 50},
-        {.prefix = 150}};
+    static const struct reach reaches[] = {{.back = 40},
+                                           {.back = 1, .ahead = 1},
+                                           {.chunk = 64},
+                                           {.back = 9, .ahead = 3, .chunk = 50},
+                                           {.prefix = 150}};
     struct err err = {0};
     struct maskfile *f = NULL;
     struct record r = cell(0, "");

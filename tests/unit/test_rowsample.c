@@ -95,7 +95,8 @@ START_TEST(masks_of_sampled_rows_are_those_of_the_whole_head)
         sim_head_free(&part);
     }
     /* A plan without a file chooses for no head (tests/cli/trace/rows_methods.sh has one). */
-    ck_assert_msg(!(m->flags & METHOD_ROWS) || ran > 0 || whole == 0, "%s never chose for sampled rows", m->name);
+    ck_assert_msg(!(m->flags & METHOD_ROWS) || ran > 0 || whole == 0,
+                  "%s never chose for sampled rows", m->name);
 }
 END_TEST
 

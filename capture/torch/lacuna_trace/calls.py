@@ -259,16 +259,17 @@ def _explain(seen, b, place, rows, got):
                     "chunks of a size that the model's configuration does not name", "capture one sequence of at most one part")
     bad = (got != place.rule(seen, b, True).allowed(rows, got.shape[1])).nonzero()
     row, key = int(rows[bad[0, 0]]) + place.row_start, int(bad[0, 1]) + place.key_start
-    seen.refuse(f"the mask is neither causal nor full, no window, no chunk, no prefix that sees itself and no padding at one end: first difference from causal at "
-                f"row {row}, key {key}", "packed sequences and image tokens in the middle of a text have such masks")
+    seen.refuse("the mask is neither causal nor full, no window, no chunk, no prefix that sees itself and no padding at one end: first "
+                f"difference from causal at row {row}, key {key}", "packed sequences and image tokens in the middle of a text have such masks")
 
 
 def score_of(rule, heads, n_q, n_k):
-    """What the file says of a call of n_q rows, the last ones of n_k keys: attributes at their defaults left out, arrays of the stored heads."""
+    """What the file says of a call of n_q rows, the last ones of n_k keys: no attributes at their defaults, arrays of the stored heads."""
     left, right = rule.window
     score = {"window_left": left if left is not None and left + 1 < n_k else None,
              "window_right": right if right is not None and right + 1 < n_k and not rule.causal else None,
-             "chunk": rule.chunk if 0 < rule.chunk < n_k else None, "prefix": rule.prefix if rule.prefix > 1 else None, "softcap": rule.softcap or None}
+             "chunk": rule.chunk if 0 < rule.chunk < n_k else None, "prefix": rule.prefix if rule.prefix > 1 else None,
+             "softcap": rule.softcap or None}
     arrays = {name: x.cpu().float()[heads].numpy() for name, x in (("sinks", rule.sinks), ("alibi", rule.alibi)) if x is not None}
     if rule.rel is not None:
         n = (rule.rel.shape[1] + 1) // 2

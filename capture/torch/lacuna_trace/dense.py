@@ -18,7 +18,8 @@ class Rule:
 
     Query row i (of the call) stands at position i + offset; keys are counted from 0. `keys` = (first, end) are the
     valid keys; `window` = (left, right), inclusive, None = no limit; `chunk`: only keys of the row's own run of so many
-    tokens, counted from token -base; `prefix`: a causal row also sees so many of the first valid keys. `sinks` and `alibi` have a value per query head of the model.
+    tokens, counted from token -base; `prefix`: a causal row also sees so many of the first valid
+    keys. `sinks` and `alibi` have a value per query head of the model.
     """
     scale: float
     causal: bool = False
