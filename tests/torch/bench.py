@@ -94,10 +94,10 @@ def overhead(folder, n=4096, layers=8, repeats=3):
     print(f"Llama 1024 wide, {layers} layers, {n} tokens, {torch.get_num_threads()} threads, {repeats} of each in turns; {report.bytes / 1e6:.0f} MB")
     print(f"  plain: {plain[0]:.2f} s of processors, {plain[1]:.2f} s; writing the bytes: {disk[0]:.2f} s, {disk[1]:.2f} s")
     for out in ("none", "check"):
-        cpu, wall = mid[out]
-        print(f"  out={out}: {cpu:.2f} s of processors ({100 * (cpu - plain[0]) / plain[0]:+.1f} %, {100 * (cpu - plain[0] - disk[0]) / plain[0]:+.1f} % "
-              "beyond the disk's), "
-              f"{wall:.2f} s ({100 * (wall - plain[1]) / plain[1]:+.1f} %, {100 * (wall - plain[1] - disk[1]) / plain[1]:+.1f} %)")
+        more = [100 * (mid[out][i] - plain[i]) / plain[i] for i in (0, 1)]
+        beyond = [more[i] - 100 * disk[i] / plain[i] for i in (0, 1)]
+        print(f"  out={out}: {mid[out][0]:.2f} s of processors ({more[0]:+.1f} %, {beyond[0]:+.1f} % beyond the disk's), {mid[out][1]:.2f} s "
+              f"({more[1]:+.1f} %, {beyond[1]:+.1f} %)")
     os.unlink(path)
 
 

@@ -1,6 +1,7 @@
 """The file itself: checksums, content id, equal bytes, a killed writer, a flipped byte; other hooks; bounded memory."""
 import importlib.util
 import itertools
+import json
 import os
 import random
 import signal
@@ -372,6 +373,19 @@ class OtherHooks(Case):
         def plain(m, q, k, v):
             return F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True).transpose(1, 2)
         self.check(plain, True, b=2, x=tiny.normal(3, 24, 32))
+
+    def test_layers_that_differ_in_causality_are_files_of_one_directory(self):
+        def how(m, q, k, v):
+            return F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=m is model.layers[1]).transpose(1, 2)
+        model = Own(how).eval()
+        with torch.no_grad(), lacuna_trace.capture(model, self.path) as cap:
+            model(tiny.normal(1, 24, 32))
+        self.assertEqual([os.path.basename(f) for f in cap.report.files], ["t.h5", "t.2.h5"])
+        out = os.path.join(self.dir.name, "run")
+        tiny.lacuna("replay", "-q", self.dir.name, "-m", "dense", "-o", out)
+        with open(os.path.join(out, "records.jsonl"), encoding="utf-8") as f:
+            records = [json.loads(line) for line in f]
+        self.assertEqual(sorted((r["layer"], r["causal"], r["head"]) for r in records), [(i, bool(i), h) for i in (0, 1) for h in range(4)])
 
     def test_flash_attn(self):
         fake = fake_flash()
