@@ -277,7 +277,7 @@ def score_of(rule, heads, n_q, n_k):
     if rule.bias is not None:
         first = rule.keys[0]  # padding before the prompt is cut off
         end = first + n_k
-        arrays["bias"] = (rule.bias if len(rule.bias) == 1 else rule.bias[heads])[:, end - n_q:end, first:end].cpu().numpy()
+        arrays["bias"] = (rule.bias if len(rule.bias) == 1 else rule.bias[heads])[:, end - n_q:end, first:end]
     return {n: x for n, x in score.items() if x is not None} | arrays
 
 
