@@ -286,6 +286,22 @@ class Scores(unittest.TestCase):
                 stored, p = c.map(head, 8), c.probs(head)
                 tiny.same(stored, np.pad(p, ((0, 0), (0, 0))).reshape(5, 8, 5, 8).sum((1, 3)), "map", 1e-5)
 
+    def test_maps_of_a_prefix_and_of_a_bias(self):
+        """The package's maps, those of `lacuna trace map` and of `lacuna import --maps` are the reader's."""
+        bias = torch.randn(1, 4, tiny.TOKENS, tiny.TOKENS, generator=tiny.rng())
+        made, st, again = (os.path.join(self.dir.name, n) for n in ("m.h5", "t.safetensors", "u.h5"))
+        for run in (self.prefixed(), lambda m: m(tiny.prompt(), attention_mask=bias)):
+            self.run_model(tiny.language_model("Llama"), run, maps=8, force=True)
+            tiny.lacuna("trace", "map", self.path, "--maps", "8", "-o", made, "--force")
+            tiny.lacuna("trace", "export", self.path, "--tensors", "q,k,v", "-o", st, "--force")
+            tiny.lacuna("import", "--safetensors", st, "--maps", "8", "-o", again, "--force")
+            for path in (self.path, made, again):
+                with lacuna_trace.open_trace(path) as t:
+                    for c in t.calls:
+                        for head in t.head_ids:
+                            p = c.probs(head).reshape(5, 8, 5, 8)
+                            tiny.same(c.map(head, 8), p.sum((1, 3)), f"{path}: map of {c}", 1e-5)
+
     def test_ids_are_those_of_an_import(self):
         """The same tensors through trace export and import: one content id, so the C writer agrees in every line of it."""
         self.run_model(gpt_oss(), out="full")
