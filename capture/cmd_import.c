@@ -23,7 +23,7 @@ struct import_opts {
     bool causal, allow_nonfinite, positions_applied;
     double scale, timestep, sigma, softcap;
     int dtype, layout;
-    int64_t text, text_valid, maps, layer, layers, step, steps, window, chunk, check_rows;
+    int64_t text, text_valid, maps, layer, layers, step, steps, window, chunk, prefix, check_rows;
     bool given_causal, given_positions; /* said on the command line, as no or as yes */
 };
 
@@ -63,6 +63,9 @@ static const struct opt options[] = {
     {.name = "chunk", .type = OPT_INT, .offset = offsetof(struct import_opts, chunk), .arg = "C",
      .min = 1, .max = 2147483647, .flags = OPT_UNSET, .unit = "tokens",
      .help = "A query sees keys of its own run of C tokens."},
+    {.name = "prefix", .type = OPT_INT, .offset = offsetof(struct import_opts, prefix), .arg = "P",
+     .min = 1, .max = 2147483647, .flags = OPT_UNSET, .unit = "keys",
+     .help = "With --causal: every query sees the first P keys, those after it too."},
     {.name = "softcap", .type = OPT_NUM, .offset = offsetof(struct import_opts, softcap),
      .arg = "C", .min = 0, .max = INFINITY, .flags = OPT_UNSET | OPT_MIN_OPEN | OPT_MAX_OPEN,
      .help = "Scores are C tanh(s / C)."},
@@ -188,6 +191,7 @@ static void set_score(const struct import_opts *o, struct import_job *j)
     struct trace_score *s = &j->score;
     s->reach.back = o->window == INT64_MIN ? 0 : o->window;
     s->reach.chunk = o->chunk == INT64_MIN ? 0 : o->chunk;
+    s->reach.prefix = o->prefix == INT64_MIN ? 0 : o->prefix;
     s->softcap = isnan(o->softcap) ? 0 : o->softcap;
     j->given.scale = !isnan(o->scale);
     j->given.causal = o->given_causal;
@@ -435,7 +439,8 @@ const struct command cmd_import = {
         "alibi\n"
         "(a value per head) where the call has them, and for tokens, nll, timesteps and sigmas.\n"
         "Several files count as one. Its metadata may say name, scale, causal, layers, ..., and\n"
-        "window_left, chunk, softcap of all calls or, under a prefix, of one; an option wins.\n"
+        "window_left, chunk, prefix, softcap of all calls or, under a call's name, of one; an\n"
+        "option wins.\n"
         "\n"
         "  lacuna import --q q.npy --k k.npy --v v.npy --causal --name my-model -o t.h5\n"
         "  lacuna import --safetensors video.safetensors --grid 21x30x52 --maps 64 -o v.h5\n",

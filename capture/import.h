@@ -40,7 +40,7 @@ int source_head(struct source *s, int64_t head, float *dst, struct err *err);
 struct import_call {
     struct trace_call call;
     struct source q, k, v, out;
-    float *sinks, *alibi, *rel_bias; /* owned, as call.score says */
+    float *sinks, *alibi, *rel_bias, *bias; /* owned, as call.score says */
 };
 
 struct import_job {

@@ -1,6 +1,6 @@
 /*
  * import_meta.c - what "__metadata__" of .safetensors files says about the model, the run and the
- * calls, and the small tensors of a call (sinks, alibi, rel_bias).
+ * calls, and the small tensors of a call (sinks, alibi, rel_bias, bias).
  *
  * All values are strings. A key of the model or the run is named as in the trace; one of a call has
  * the prefix of its tensors ("layer-03.window_left") or none, and is then that of every call. What
@@ -234,8 +234,8 @@ int import_call_score(const struct import_job *j, const struct st_file *f, const
                       size_t len, struct import_call *c, struct err *err)
 {
     struct trace_score *s = &c->call.score;
-    const struct st_tensor *sinks, *alibi, *rel;
-    int64_t heads = c->q.heads, distances = 2 * c->k.tokens - 1;
+    const struct st_tensor *sinks, *alibi, *rel, *bias;
+    int64_t heads = c->q.heads, distances = 2 * c->k.tokens - 1, pairs = c->q.tokens * c->k.tokens;
     int rc = 0;
 
     *s = j->score;
@@ -243,15 +243,19 @@ int import_call_score(const struct import_job *j, const struct st_file *f, const
     TRY(take_values(f, prefix, len, "sinks", &sinks, &c->sinks, err));
     TRY(take_values(f, prefix, len, "alibi", &alibi, &c->alibi, err));
     TRY(take_values(f, prefix, len, "rel_bias", &rel, &c->rel_bias, err));
+    TRY(take_values(f, prefix, len, "bias", &bias, &c->bias, err));
     if (sinks && sinks->count != heads)
         return wrong_shape(sinks, "one per head", err);
     if (alibi && alibi->count != heads)
         return wrong_shape(alibi, "one per head", err);
     if (rel && rel->count != distances && rel->count != heads * distances)
         return wrong_shape(rel, "2 n_k - 1, for all heads or for each", err);
+    if (bias && bias->count != pairs && bias->count != heads * pairs)
+        return wrong_shape(bias, "n_q x n_k, for all heads or for each", err);
     s->sinks = sinks != NULL;
     s->alibi = alibi != NULL;
     s->rel_bias = !rel ? 0 : rel->count == distances ? 1 : (int)heads;
+    s->bias = !bias ? 0 : bias->count == pairs ? 1 : (int)heads;
 out:
     return rc;
 }

@@ -175,10 +175,12 @@ static struct score_mods call_mods(const struct import_call *c, const struct tra
                                    int64_t head)
 {
     int64_t row = c->call.score.rel_bias > 1 ? head * (2 * m->n_k - 1) : 0;
+    int64_t at = c->call.score.bias > 1 ? head * m->n_q * m->n_k : 0;
     return (struct score_mods){
         .softcap = c->call.score.softcap,
         .alibi = c->alibi ? (double)c->alibi[head] : 0,
         .rel = c->rel_bias ? c->rel_bias + row + m->n_k - 1 : NULL,
+        .pair = {c->bias ? c->bias + at : NULL, m->n_k, m->n_k - m->n_q},
         .has_sink = c->sinks != NULL,
         .sink = c->sinks ? (double)c->sinks[head] : 0,
     };
@@ -249,6 +251,8 @@ static int write_call(struct import_job *j, struct trace_writer *w, struct impor
         TRY(trace_put_alibi(w, c->alibi, err));
     if (c->rel_bias)
         TRY(trace_put_rel_bias(w, c->rel_bias, err));
+    if (c->bias)
+        TRY(trace_put_bias(w, c->bias, err));
     progress_add(progress, 1, 1, "tensors");
     if (c->call.has_map)
         TRY(gemm_ready(err));
@@ -299,6 +303,7 @@ void import_free(struct import_job *j)
         free(j->calls[i].sinks);
         free(j->calls[i].alibi);
         free(j->calls[i].rel_bias);
+        free(j->calls[i].bias);
     }
     free(j->calls);
     free(j->tokens);

@@ -28,6 +28,8 @@
             (s)[j - (k0)] -= (REAL)(mods->alibi * (double)(j > (p) ? j - (p) : (p)-j));            \
         for (int64_t j = (k0); mods->rel && j < (k1); j++)                                         \
             (s)[j - (k0)] += (REAL)mods->rel[j - (p)];                                             \
+        for (int64_t j = (k0); mods->pair.b && j < (k1); j++)                                      \
+            (s)[j - (k0)] += (REAL)pair_bias_at(&mods->pair, (p), j);                              \
     } while (0)
 
 /* ---- float ---------------------------------------------------------------------------------- */

@@ -26,20 +26,33 @@ enum precision { PREC_F64, PREC_F32 };
  * row depend on which of them stand in its block. */
 #define ATTN_ROWS 256
 
+/* A bias of rows and keys: b_ij = b[(p - p0) ld + j] for the row at position p. b NULL: none. */
+struct pair_bias {
+    const float *b;
+    int64_t ld, p0;
+};
+
 /* What a head's attention adds to the softmax of scaled products; zeroed: nothing. */
 struct score_mods {
     double softcap;   /* c > 0: soft-capping; 0: none */
     double alibi;     /* m: b_ij = -m |p - j| for the row at position p (Press et al., ALiBi) */
     const float *rel; /* b_ij = rel[j - p], -nk < j - p < nk: relative bias as of T5; or NULL. Not
                        * together with alibi */
+    struct pair_bias pair; /* b_ij of every row and key; not together with the others */
     bool has_sink; /* an attention sink: a logit z that no key and no value belong to. LSE is over
                     * the keys alone, so that recall stays a share of what the keys get */
     double sink;   /* z */
 };
 
+/* Of the key j of the row at position p. */
+static inline double pair_bias_at(const struct pair_bias *b, int64_t p, int64_t j)
+{
+    return b->b ? (double)b->b[(p - b->p0) * b->ld + j] : 0;
+}
+
 static inline bool score_has_bias(const struct score_mods *s)
 {
-    return s->alibi != 0 || s->rel;
+    return s->alibi != 0 || s->rel || s->pair.b;
 }
 
 struct accel_there;

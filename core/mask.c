@@ -229,7 +229,7 @@ static void band_row(const struct mask *m, int64_t i, struct span *sink, struct 
     int64_t p = i + m->nk - m->nq, first = mask_first(m, i), limit = mask_limit(m, i);
     bool dense = i >= m->dense_from;
     int64_t lo = dense ? first : MAX(first, p - m->window + 1);
-    int64_t hi = dense || m->causal ? limit : MIN(limit, p + m->window);
+    int64_t hi = dense ? limit : MIN(limit, m->causal ? p + 1 : p + m->window);
     *sink = (struct span){(int32_t)first, (int32_t)MIN(m->sink, limit)};
     *window = (struct span){(int32_t)lo, (int32_t)hi};
 }

@@ -32,14 +32,15 @@ struct span {
 /* Keys around a row that a model lets it see, beside causality. The row at position p may see key j
  * iff j > p - back (back > 0), j < p + ahead (ahead > 0) and both lie in the same run of `chunk`
  * tokens (chunk > 0). A sliding window of W keys, the row's own among them, has back = W. Zeroed:
- * no limit. The keys of a row are one run, and neither of its ends falls from row to row. */
+ * no limit. Every row of a causal head sees the first `prefix` <= nk keys too, also those after it;
+ * it stands alone. The keys of a row are one run, and neither of its ends falls from row to row. */
 struct reach {
-    int64_t back, ahead, chunk;
+    int64_t back, ahead, chunk, prefix;
 };
 
 static inline bool reach_any(const struct reach *r)
 {
-    return r->back || r->ahead || r->chunk;
+    return r->back || r->ahead || r->chunk || r->prefix;
 }
 
 /* First key that the row at position p >= 0 may see. */
@@ -57,7 +58,7 @@ static inline int64_t reach_limit(const struct reach *r, int64_t p, int64_t limi
         limit = p + r->ahead;
     if (r->chunk && (p / r->chunk + 1) * r->chunk < limit)
         limit = (p / r->chunk + 1) * r->chunk;
-    return limit;
+    return r->prefix > limit ? r->prefix : limit;
 }
 
 struct mask {

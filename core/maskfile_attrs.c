@@ -46,11 +46,12 @@ static const struct attr band[] = {
     {0},
 };
 
-/* Windows and chunks of the model; at 0 (none) they are left out. */
+/* Windows, chunks and prefix of the model; at 0 (none) they are left out. */
 static const struct attr reach[] = {
     {"window_left", A_I64, offsetof(struct mask, reach.back), 8},
     {"window_right", A_I64, offsetof(struct mask, reach.ahead), 8},
     {"chunk", A_I64, offsetof(struct mask, reach.chunk), 8},
+    {"prefix", A_I64, offsetof(struct mask, reach.prefix), 8},
     {0},
 };
 

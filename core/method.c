@@ -38,9 +38,11 @@ bool method_combines(const struct method *m, const struct attn_in *x, char why[1
     } parts[] = {
         {x->reach.back || x->reach.ahead, METHOD_REACH, "a sliding window"},
         {x->reach.chunk, METHOD_REACH, "chunked attention"},
+        {x->reach.prefix, METHOD_PREFIX, "a prefix that sees itself"},
         {x->mods.softcap > 0, METHOD_SOFTCAP, "soft-capped scores"},
         {x->mods.alibi != 0, METHOD_BIAS, "ALiBi"},
         {x->mods.rel, METHOD_BIAS, "a relative bias"},
+        {x->mods.pair.b, METHOD_BIAS, "a bias of rows and keys"},
         {x->mods.has_sink, METHOD_SINK, "an attention sink"},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

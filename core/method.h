@@ -49,6 +49,8 @@ enum method_flags {
     METHOD_SOFTCAP = 1024, /* capped scores */
     METHOD_BIAS = 2048,    /* ALiBi, relative bias */
     METHOD_SINK = 4096, /* attention sinks: shares of mass are over keys, outputs with the sink */
+    METHOD_PREFIX = 65536, /* a causal head whose first keys every row sees: nothing takes rows to
+                            * see no key after them */
     METHOD_ANY_SCORE = METHOD_REACH | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
     METHOD_ROWS = 16384, /* can choose for sampled rows: the mask of a group of rows follows from
                           * their queries, those of the last group, and all keys */

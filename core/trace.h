@@ -66,6 +66,7 @@ struct trace_score {
     double softcap;    /* c > 0 */
     bool sinks, alibi; /* arrays [heads]: logits z_h, slopes m_h >= 0 */
     int rel_bias;      /* heads of the array [heads][2 n_k - 1]: 0 (none), 1 (for all) or all */
+    int bias;          /* the same of the array [heads][n_q][n_k] */
 };
 
 /* One captured attention call. */
@@ -149,11 +150,13 @@ int trace_locate(const struct trace *t, int64_t call, enum trace_what what, int 
                  int64_t *offset, int64_t *bytes, struct err *err);
 
 /* Values of one head of the call: the sink logit z, the ALiBi slope m (0 where the call has none),
- * and the relative bias: b_ij = bias[j - p_i + n_k - 1], [2 n_k - 1]. */
+ * the relative bias: b_ij = bias[j - p_i + n_k - 1], [2 n_k - 1], and the bias of rows and keys,
+ * [n_q][n_k]. */
 double trace_call_scale(const struct trace *t, int64_t call);
 int trace_sink(const struct trace *t, int64_t call, int head, double *z, struct err *err);
 int trace_alibi(const struct trace *t, int64_t call, int head, double *m, struct err *err);
 int trace_rel_bias(const struct trace *t, int64_t call, int head, float *bias, struct err *err);
+int trace_bias(const struct trace *t, int64_t call, int head, float *bias, struct err *err);
 
 /* Allowed pairs of the stored rows of a call, padding text included. */
 int64_t trace_call_pairs(const struct trace *t, int64_t call);
@@ -263,10 +266,15 @@ int trace_put(struct trace_writer *w, enum trace_what what, int64_t tok0, int64_
 int trace_put_head(struct trace_writer *w, enum trace_what what, int head, int64_t tok0, int64_t n,
                    const float *x, struct err *err);
 
-/* Sink logits or ALiBi slopes of all heads; relative bias [score.rel_bias][2 n_k - 1]. */
+/* Sink logits or ALiBi slopes of all heads; relative bias [score.rel_bias][2 n_k - 1]; bias
+ * [score.bias][n_q][n_k]. */
 int trace_put_sinks(struct trace_writer *w, const float *z, struct err *err);
 int trace_put_alibi(struct trace_writer *w, const float *slopes, struct err *err);
 int trace_put_rel_bias(struct trace_writer *w, const float *bias, struct err *err);
+int trace_put_bias(struct trace_writer *w, const float *bias, struct err *err);
+
+/* Most values of one head's bias of rows and keys. */
+#define TRACE_BIAS_MOST (1 << 24)
 
 /* Maps of one head. */
 int trace_put_map(struct trace_writer *w, int head, const float *sum, const float *max,

@@ -20,7 +20,8 @@ int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in
         .causal = m->causal,
         .reach = {.back = s->reach.back < n_k ? s->reach.back : 0,
                   .ahead = !m->causal && s->reach.ahead < n_k ? s->reach.ahead : 0,
-                  .chunk = s->reach.chunk < n_k ? s->reach.chunk : 0},
+                  .chunk = s->reach.chunk < n_k ? s->reach.chunk : 0,
+                  .prefix = s->reach.prefix},
         .mods = {.softcap = s->softcap, .has_sink = s->sinks},
     };
     TRY(trace_sink(t, call, head, &in->mods.sink, err));
@@ -29,6 +30,11 @@ int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in
         TRY(mem_alloc(rel, 2 * n_k - 1, sizeof **rel, "relative bias", err));
         TRY(trace_rel_bias(t, call, head, *rel, err));
         in->mods.rel = *rel + n_k - 1;
+    }
+    if (s->bias) {
+        TRY(mem_alloc(rel, m->n_q * n_k, sizeof **rel, "bias", err));
+        TRY(trace_bias(t, call, head, *rel, err));
+        in->mods.pair = (struct pair_bias){*rel, n_k, n_k - m->n_q};
     }
 out:
     return rc;

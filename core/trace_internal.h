@@ -17,9 +17,10 @@
 enum {
     ARR_MAP_SUM = TRACE_WHAT_COUNT,
     ARR_MAP_MAX,
-    ARR_SINKS, /* these three: format 1.1, always contiguous */
+    ARR_SINKS, /* these four: format 1.1, always contiguous */
     ARR_ALIBI,
     ARR_REL_BIAS,
+    ARR_BIAS,
     CALL_ARRAYS,
 };
 

@@ -319,6 +319,20 @@ int trace_rel_bias(const struct trace *t, int64_t call, int head, float *bias, s
     return rc;
 }
 
+int trace_bias(const struct trace *t, int64_t call, int head, float *bias, struct err *err)
+{
+    const struct trace_array *a = &t->calls[call].arr[ARR_BIAS];
+    int64_t n_k = t->meta.n_k;
+    int rc = trace_read_slice(t, call, a, a->slices == 1 ? 0 : head, bias, err);
+
+    for (int64_t i = 0; rc == 0 && i < a->rows * n_k; i++)
+        if (!isfinite(bias[i]))
+            rc =
+                err_set(err, ERR_INPUT, "%s: 'bias' of head %d is not finite at row %lld, key %lld",
+                        t->path, head, (long long)(i / n_k), (long long)(i % n_k));
+    return rc;
+}
+
 /* ---- maps and arrays of the run -------------------------------------------------------------- */
 
 int64_t trace_map_cells(const struct trace *t, bool keys)

@@ -26,6 +26,7 @@ static const struct {
     {"window_left", WINDOW, offsetof(struct trace_score, reach.back)},
     {"window_right", WINDOW, offsetof(struct trace_score, reach.ahead)},
     {"chunk", COUNT, offsetof(struct trace_score, reach.chunk)},
+    {"prefix", COUNT, offsetof(struct trace_score, reach.prefix)},
     {"softcap", REAL, offsetof(struct trace_score, softcap)},
 };
 #define FIELDS (sizeof fields / sizeof *fields)
@@ -60,7 +61,7 @@ bool trace_score_any(const struct trace_score *s)
     for (size_t i = 0; i < FIELDS; i++)
         if (present(s, i))
             return true;
-    return s->sinks || s->alibi || s->rel_bias;
+    return s->sinks || s->alibi || s->rel_bias || s->bias;
 }
 
 bool trace_score_has(const char *name)
@@ -77,7 +78,8 @@ bool trace_score_equal(const struct trace_score *a, const struct trace_score *b)
         if (fields[i].kind == REAL ? real_at(a, i) != real_at(b, i)
                                    : count_at(a, i) != count_at(b, i))
             return false;
-    return a->sinks == b->sinks && a->alibi == b->alibi && a->rel_bias == b->rel_bias;
+    return a->sinks == b->sinks && a->alibi == b->alibi && a->rel_bias == b->rel_bias &&
+           a->bias == b->bias;
 }
 
 int trace_score_put(hid_t group, const struct trace_score *s, struct err *err)
@@ -118,17 +120,18 @@ static int get_field(hid_t group, size_t i, struct trace_score *s, struct err *e
     return 0;
 }
 
-/* Heads of rel_bias: its own first dimension, which must be 1 or all. */
-static int get_rel_heads(hid_t group, const struct trace_meta *m, int *heads, struct err *err)
+/* Heads of rel_bias or bias: its own first dimension, which must be 1 or all. */
+static int get_bias_heads(hid_t group, const char *name, int ndim, const struct trace_meta *m,
+                          int *heads, struct err *err)
 {
     struct h5_info info;
     hid_t dset = H5I_INVALID_HID;
     int rc = 0;
 
-    TRY(h5_open_dataset(group, "rel_bias", &dset, err));
+    TRY(h5_open_dataset(group, name, &dset, err));
     TRY(h5_dataset_info(dset, DT_F32, &info, err));
-    if (info.ndim != 2 || (info.dims[0] != 1 && info.dims[0] != m->heads))
-        FAIL(err, ERR_INPUT, "'rel_bias' is not of 1 or %d heads", m->heads);
+    if (info.ndim != ndim || (info.dims[0] != 1 && info.dims[0] != m->heads))
+        FAIL(err, ERR_INPUT, "'%s' is not of 1 or %d heads", name, m->heads);
     *heads = (int)info.dims[0];
 out:
     h5_close(dset);
@@ -146,9 +149,32 @@ int trace_score_get(hid_t group, const struct trace_meta *m, struct trace_score 
     s->sinks = h5_has_link(group, "sinks");
     s->alibi = h5_has_link(group, "alibi");
     if (h5_has_link(group, "rel_bias"))
-        TRY(get_rel_heads(group, m, &s->rel_bias, err));
+        TRY(get_bias_heads(group, "rel_bias", 2, m, &s->rel_bias, err));
+    if (h5_has_link(group, "bias"))
+        TRY(get_bias_heads(group, "bias", 3, m, &s->bias, err));
 out:
     return rc;
+}
+
+static int check_biases(const struct trace_meta *m, const struct trace_score *s, int code,
+                        struct err *err)
+{
+    if (s->alibi && s->rel_bias)
+        return err_set(err, code, "both alibi and rel_bias; a score has one bias");
+    if (s->bias && (s->alibi || s->rel_bias))
+        return err_set(err, code, "both bias and %s; a score has one bias",
+                       s->alibi ? "alibi" : "rel_bias");
+    if (s->rel_bias != 0 && s->rel_bias != 1 && s->rel_bias != m->heads)
+        return err_set(err, code, "rel_bias of %d heads; 1 or %d are possible", s->rel_bias,
+                       m->heads);
+    if (s->bias != 0 && s->bias != 1 && s->bias != m->heads)
+        return err_set(err, code, "bias of %d heads; 1 or %d are possible", s->bias, m->heads);
+    if (s->bias && (m->row_group || m->n_q > TRACE_BIAS_MOST / m->n_k))
+        return err_set(err, code,
+                       "a bias of %lld rows and %lld keys: at most 2^24 pairs and no "
+                       "sample of rows have one",
+                       (long long)m->n_q, (long long)m->n_k);
+    return 0;
 }
 
 int trace_score_check(const struct trace_meta *m, const struct trace_score *s, int code,
@@ -163,14 +189,17 @@ int trace_score_check(const struct trace_meta *m, const struct trace_score *s, i
             return err_set(err, code, "%s = %lld is out of range", fields[i].name,
                            (long long)stored(s, i));
     if (reach_any(&s->reach) && m->n_q > m->n_k)
-        return err_set(err, code, "a window or chunk with more queries (%lld) than keys (%lld)",
+        return err_set(err, code,
+                       "a window, chunk or prefix with more queries (%lld) than keys (%lld)",
                        (long long)m->n_q, (long long)m->n_k);
-    if (s->alibi && s->rel_bias)
-        return err_set(err, code, "both alibi and rel_bias; a score has one bias");
-    if (s->rel_bias != 0 && s->rel_bias != 1 && s->rel_bias != m->heads)
-        return err_set(err, code, "rel_bias of %d heads; 1 or %d are possible", s->rel_bias,
-                       m->heads);
-    return 0;
+    if (s->reach.prefix && (!m->causal || s->reach.back || s->reach.ahead || s->reach.chunk))
+        return err_set(err, code, "prefix = %lld: a prefix stands alone in causal attention, %s",
+                       (long long)s->reach.prefix,
+                       m->causal ? "without a window or chunk" : "this is bidirectional");
+    if (s->reach.prefix > m->n_k)
+        return err_set(err, code, "prefix = %lld is longer than the %lld keys",
+                       (long long)s->reach.prefix, (long long)m->n_k);
+    return check_biases(m, s, code, err);
 }
 
 void content_score(const struct trace_score *s, struct buf *b)
@@ -222,6 +251,8 @@ void trace_score_text(const struct trace_score *s, char text[TRACE_SCORE_TEXT])
         ADD(", window_right %lld", (long long)s->reach.ahead - 1);
     if (s->reach.chunk)
         ADD(", chunk %lld", (long long)s->reach.chunk);
+    if (s->reach.prefix)
+        ADD(", prefix %lld", (long long)s->reach.prefix);
     if (s->softcap > 0)
         ADD(", softcap %g", s->softcap);
     if (s->sinks)
@@ -230,6 +261,8 @@ void trace_score_text(const struct trace_score *s, char text[TRACE_SCORE_TEXT])
         ADD(", ALiBi");
     if (s->rel_bias)
         ADD(", relative bias");
+    if (s->bias)
+        ADD(", bias");
 #undef ADD
     if (n)
         memmove(text, text + 2, n - 1);
@@ -251,6 +284,8 @@ void trace_score_json(const struct trace_score *s, struct jw *w)
         jw_kbool(w, "alibi", true);
     if (s->rel_bias)
         jw_kbool(w, "rel_bias", true);
+    if (s->bias)
+        jw_kbool(w, "bias", true);
 }
 
 int trace_score_set(struct trace_score *s, const char *name, const char *value, struct err *err)

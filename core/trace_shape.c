@@ -9,7 +9,7 @@
 #include <string.h>
 
 static const char *const call_names[CALL_ARRAYS] = {
-    "q", "k", "v", "out", "lse", "map_sum", "map_max", "sinks", "alibi", "rel_bias"};
+    "q", "k", "v", "out", "lse", "map_sum", "map_max", "sinks", "alibi", "rel_bias", "bias"};
 static const char *const run_names[RUN_ARRAYS] = {"tokens", "nll", "timesteps", "sigmas", "rows"};
 static const enum dtype run_types[RUN_ARRAYS] = {DT_I32, DT_F32, DT_F64, DT_F64, DT_I32};
 
@@ -44,7 +44,19 @@ static bool set_sizes(struct trace_array *a, int64_t slices, int64_t rows, int64
            mul_ok(a->row_bytes, rows, &a->bytes) && mul_ok(a->bytes, slices, &a->bytes);
 }
 
-/* The arrays of format 1.1: one value per head, or a bias per distance. */
+/* A bias of rows and keys is small where there is one (trace_score_check), so "all heads" of it
+ * may not overflow for a sequence that has none. */
+static bool bias_array(const struct trace_meta *m, const struct trace_call *c,
+                       struct trace_array *a)
+{
+    a->ndim = 3;
+    a->dims[0] = c ? c->score.bias : 1;
+    a->dims[1] = m->n_q;
+    a->dims[2] = m->n_k;
+    return c ? set_sizes(a, c->score.bias, m->n_q, m->n_k) : set_sizes(a, 1, 1, 1);
+}
+
+/* The arrays of format 1.1: one value per head, a bias per distance, or one per row and key. */
 static bool score_array(const struct trace_meta *m, const struct trace_call *c, int i,
                         struct trace_array *a)
 {
@@ -52,6 +64,8 @@ static bool score_array(const struct trace_meta *m, const struct trace_call *c, 
     int64_t distances = 2 * m->n_k - 1;
 
     a->type = DT_F32;
+    if (i == ARR_BIAS)
+        return bias_array(m, c, a);
     a->ndim = rel ? 2 : 1;
     a->dims[0] = rel && c ? c->score.rel_bias : m->heads;
     a->dims[1] = distances;
@@ -104,6 +118,7 @@ bool trace_call_has(const struct trace_call *c, int i)
            : i == ARR_SINKS    ? c->score.sinks
            : i == ARR_ALIBI    ? c->score.alibi
            : i == ARR_REL_BIAS ? c->score.rel_bias > 0
+           : i == ARR_BIAS     ? c->score.bias > 0
                                : i < TRACE_WHAT_COUNT || c->has_map;
 }
 

@@ -269,7 +269,8 @@ static int put_score_array(struct trace_writer *w, int i, const float *x, struct
     int rc = 0;
 
     for (int64_t s = 0; s < a->slices && rc == 0; s++)
-        rc = put_rows(w, i, s, 0, a->rows, x + s * a->rows, err);
+        rc = put_rows(w, i, s, 0, a->rows, x + s * a->rows * (a->row_bytes / (int64_t)sizeof *x),
+                      err);
     return call_failed(w, rc, err);
 }
 
@@ -286,6 +287,11 @@ int trace_put_alibi(struct trace_writer *w, const float *slopes, struct err *err
 int trace_put_rel_bias(struct trace_writer *w, const float *bias, struct err *err)
 {
     return put_score_array(w, ARR_REL_BIAS, bias, err);
+}
+
+int trace_put_bias(struct trace_writer *w, const float *bias, struct err *err)
+{
+    return put_score_array(w, ARR_BIAS, bias, err);
 }
 
 /* ---- whole slices --------------------------------------------------------------------------- */

@@ -190,12 +190,16 @@ static int record_score(struct run *run, struct record *r, struct err *err)
         record_note(r, "window_right=%lld", (long long)x->reach.ahead - 1);
     if (x->reach.chunk)
         record_note(r, "chunk=%lld", (long long)x->reach.chunk);
+    if (x->reach.prefix)
+        record_note(r, "prefix=%lld", (long long)x->reach.prefix);
     if (x->mods.softcap > 0)
         record_note(r, "softcap=%g", x->mods.softcap);
     if (x->mods.alibi != 0)
         record_note(r, "alibi=%.9g", x->mods.alibi);
     if (x->mods.rel)
         record_note(r, "rel_bias=1");
+    if (x->mods.pair.b)
+        record_note(r, "bias=1");
     if (!x->mods.has_sink)
         return 0;
     record_note(r, "sink=%.9g", x->mods.sink);

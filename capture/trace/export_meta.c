@@ -76,6 +76,7 @@ static void put_score(json_t *o, const struct trace_call *c)
         {"window_left", s->reach.back > 0, (double)s->reach.back - 1},
         {"window_right", s->reach.ahead > 0, (double)s->reach.ahead - 1},
         {"chunk", s->reach.chunk > 0, (double)s->reach.chunk},
+        {"prefix", s->reach.prefix > 0, (double)s->reach.prefix},
         {"softcap", s->softcap > 0, s->softcap},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)

@@ -103,13 +103,15 @@ out:
     return rc;
 }
 
-/* Cap and bias of a scaled product; key j stands at `distance` from the row. */
-static double modified(const struct score_mods *mods, double s, int64_t distance)
+/* Cap and bias of a scaled product of the row at position p with key j. */
+static double modified(const struct score_mods *mods, double s, int64_t p, int64_t j)
 {
+    int64_t distance = j - p;
     if (mods->softcap > 0)
         s = mods->softcap * tanh(s / mods->softcap);
     if (mods->rel)
         s += mods->rel[distance];
+    s += pair_bias_at(&mods->pair, p, j);
     return s - mods->alibi * fabs((double)distance);
 }
 
@@ -122,7 +124,7 @@ static void add_key(struct rows *r, const struct trace_meta *m, int64_t i, int64
 
     for (int d = 0; d < m->head_dim; d++)
         s += (double)q[d] * k[d];
-    s = modified(&r->x.mods, s * r->x.scale, j - (r->row[i] + r->x.nk - r->x.nq));
+    s = modified(&r->x.mods, s * r->x.scale, r->row[i] + r->x.nk - r->x.nq, j);
     if (s > r->max[i]) {
         double shrink = exp(r->max[i] - s);
         r->sum[i] *= shrink;

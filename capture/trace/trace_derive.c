@@ -209,9 +209,16 @@ static int plan(struct derive *d, struct trace *const *t, int64_t n, struct err 
     set_flags(d);
     TRY(head_select_stored(d->o->heads, &d->meta, &d->heads, err));
     TRY(head_select_meta(&d->heads, &d->meta, err));
-    for (int64_t i = 0; i < d->n; i++) /* a bias per head stays one per stored head */
-        if (d->pieces[i].out.score.rel_bias > 1)
-            d->pieces[i].out.score.rel_bias = d->meta.heads;
+    for (int64_t i = 0; i < d->n; i++) { /* a bias per head stays one per stored head */
+        struct trace_score *s = &d->pieces[i].out.score;
+        if (s->bias && (d->rows.at || d->meta.n_k != trace_meta(t[0])->n_k))
+            FAIL(err, ERR_USAGE,
+                 "%s: layer %d has a bias of rows and keys, of which --tokens and --rows keep no "
+                 "part; leave them out or choose other --layers",
+                 trace_path(t[0]), d->pieces[i].out.layer);
+        s->rel_bias = s->rel_bias > 1 ? d->meta.heads : s->rel_bias;
+        s->bias = s->bias > 1 ? d->meta.heads : s->bias;
+    }
 out:
     free(w.layers);
     free(w.steps);
@@ -225,7 +232,7 @@ static int64_t source_slice(const struct derive *d, const struct trace_array *a,
 {
     if (j == TRACE_K || j == TRACE_V)
         return d->heads.kv[i];
-    return j == ARR_REL_BIAS && a->slices == 1 ? 0 : d->heads.head[i];
+    return (j == ARR_REL_BIAS || j == ARR_BIAS) && a->slices == 1 ? 0 : d->heads.head[i];
 }
 
 /* Rows of a slice that the new file has. Of a bias per distance: the middle of it. */

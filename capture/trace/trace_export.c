@@ -229,29 +229,50 @@ static int add_loaded(struct plan *p, const char *name, enum dtype dtype, int nd
     return 0;
 }
 
-/* One of sinks, alibi, rel_bias of a call, of the selected heads. */
-static int add_score(struct plan *p, int64_t call, const char *what, int64_t width, struct err *err)
+static void score_name(const struct trace_call *c, const char *what, char name[96])
 {
-    const struct trace_call *c = trace_call(p->t, call);
-    int64_t shape[2] = {width > 1 && c->score.rel_bias == 1 ? 1 : p->n_heads, width};
+    snprintf(name, 96, "step-%03d.%s.layer-%02d.%s", c->step, c->branch, c->layer, what);
+}
+
+typedef int value_fn(const struct trace *t, int64_t call, int head, double *x, struct err *err);
+typedef int bias_fn(const struct trace *t, int64_t call, int head, float *x, struct err *err);
+
+/* sinks or alibi of a call, of the selected heads. */
+static int add_values(struct plan *p, int64_t call, const char *what, value_fn *get,
+                      struct err *err)
+{
     char name[96];
     float *x = NULL;
     double value = 0;
     int rc = 0;
 
-    snprintf(name, sizeof name, "step-%03d.%s.layer-%02d.%s", c->step, c->branch, c->layer, what);
-    TRY(mem_alloc(&x, shape[0] * width, sizeof *x, name, err));
-    for (int64_t i = 0; i < shape[0]; i++) {
-        int head = (int)p->heads[i];
-        if (width > 1)
-            TRY(trace_rel_bias(p->t, call, head, x + i * width, err));
-        else
-            TRY((strcmp(what, "sinks") == 0 ? trace_sink : trace_alibi)(p->t, call, head, &value,
-                                                                        err));
-        if (width == 1)
-            x[i] = (float)value;
+    score_name(trace_call(p->t, call), what, name);
+    TRY(mem_alloc(&x, p->n_heads, sizeof *x, name, err));
+    for (int64_t i = 0; i < p->n_heads; i++) {
+        TRY(get(p->t, call, (int)p->heads[i], &value, err));
+        x[i] = (float)value;
     }
-    rc = add_loaded(p, name, DT_F32, width > 1 ? 2 : 1, shape, x, err);
+    rc = add_loaded(p, name, DT_F32, 1, &p->n_heads, x, err);
+    x = NULL;
+out:
+    free(x);
+    return rc;
+}
+
+/* rel_bias or bias of a call: [1 or the selected heads] of `rest`, ndim - 1 sizes. */
+static int add_bias(struct plan *p, int64_t call, const char *what, bias_fn *get,
+                    const int64_t shape[3], int ndim, struct err *err)
+{
+    int64_t width = shape[1] * (ndim > 2 ? shape[2] : 1);
+    char name[96];
+    float *x = NULL;
+    int rc = 0;
+
+    score_name(trace_call(p->t, call), what, name);
+    TRY(mem_alloc(&x, shape[0] * width, sizeof *x, name, err));
+    for (int64_t i = 0; i < shape[0]; i++)
+        TRY(get(p->t, call, (int)p->heads[i], x + i * width, err));
+    rc = add_loaded(p, name, DT_F32, ndim, shape, x, err);
     x = NULL;
 out:
     free(x);
@@ -262,6 +283,7 @@ out:
  * model. */
 static int add_scores(struct plan *p, struct err *err)
 {
+    const struct trace_meta *m = trace_meta(p->t);
     int64_t tensors = p->n, last = -1;
     int rc = 0;
 
@@ -272,11 +294,15 @@ static int add_scores(struct plan *p, struct err *err)
             continue;
         last = call;
         if (s->sinks)
-            TRY(add_score(p, call, "sinks", 1, err));
+            TRY(add_values(p, call, "sinks", trace_sink, err));
         if (s->alibi)
-            TRY(add_score(p, call, "alibi", 1, err));
+            TRY(add_values(p, call, "alibi", trace_alibi, err));
+        int64_t rel[3] = {s->rel_bias == 1 ? 1 : p->n_heads, 2 * m->n_k - 1, 1};
+        int64_t bias[3] = {s->bias == 1 ? 1 : p->n_heads, m->n_q, m->n_k};
         if (s->rel_bias)
-            TRY(add_score(p, call, "rel_bias", 2 * trace_meta(p->t)->n_k - 1, err));
+            TRY(add_bias(p, call, "rel_bias", trace_rel_bias, rel, 2, err));
+        if (s->bias)
+            TRY(add_bias(p, call, "bias", trace_bias, bias, 3, err));
     }
 out:
     return rc;

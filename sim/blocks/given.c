@@ -13,6 +13,7 @@ int given_init(struct given *g, const struct attn_in *x, int64_t bq, int64_t bk,
 {
     memset(g, 0, sizeof *g);
     int rc = mask_lists_init(&g->whole, x->nq, x->nk, 0, x->nq, x->causal, bq, bk, err);
+    g->whole.reach.prefix = x->reach.prefix; /* these keys come after rows that see them */
     if (!rc && bq == 1 && bk == 1)
         g->whole.exec = EXEC_NONE;
     return rc;
@@ -129,6 +130,7 @@ int given_select(struct given *g, int64_t row0, int64_t row1, struct mask *out, 
         return 0;
     }
     TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->bq, m->bk, err));
+    out->reach = m->reach;
     out->exec = m->exec;
     out->exec_bq = m->exec_bq;
     out->exec_bk = m->exec_bk;

@@ -155,7 +155,7 @@ const struct method method_dense = {
     .summary = "every allowed pair; reports how sparse the exact attention map is",
     .paper = "Vaswani et al., Attention Is All You Need, arXiv 1706.03762",
     .flags = METHOD_ROWS | METHOD_ROWS_REPORT | METHOD_CAUSAL | METHOD_BIDIRECTIONAL |
-             METHOD_KEEPS_ALL | METHOD_ANY_SCORE,
+             METHOD_KEEPS_ALL | METHOD_ANY_SCORE | METHOD_PREFIX,
     .params_size = sizeof(struct dense_params),
     .params = options,
     .budget_full = "",

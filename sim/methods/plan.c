@@ -292,16 +292,28 @@ out:
     return rc;
 }
 
+/* What the replay asks of a method (sim/simulate.c) the plan asks of its entry's. */
+static int check_inner(const struct method *m, struct method_ctx *ctx, const struct head_in *in)
+{
+    unsigned need = in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
+    char why[128];
+    if (!(m->flags & need))
+        return method_skip(ctx, "%s: %s", m->name,
+                           in->x.causal ? "bidirectional only" : "causal only");
+    if (!method_combines(m, &in->x, why))
+        return method_skip(ctx, "%s %s", m->name, why);
+    return m->flags & METHOD_ROWS ? 0 : method_all_rows(ctx, in, m->name);
+}
+
 /* The entry's method on the head. */
 static int prepare_inner(struct plan_state *s, struct method_ctx *ctx, const struct head_in *in,
                          struct err *err)
 {
     const struct method *m = s->run->method;
-    unsigned need = in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
     struct method_ctx own = *ctx;
-    if (!(m->flags & need))
-        return method_skip(ctx, "%s: %s", m->name,
-                           in->x.causal ? "bidirectional only" : "causal only");
+    int fits_not = check_inner(m, ctx, in);
+    if (fits_not)
+        return fits_not;
     if (!(m->flags & METHOD_NEEDS_STEPS))
         own.carry = NULL;
     if (!(m->flags & METHOD_SHARES_BRANCHES))
@@ -422,8 +434,9 @@ const struct method method_plan = {
     .name = "plan",
     .summary = "a method per head, as lacuna choose found it",
     .paper = "none: a file of choices",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM |
-             METHOD_SHARES_BRANCHES | METHOD_CHANGES_MATH,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS |
+             METHOD_RANDOM | METHOD_SHARES_BRANCHES | METHOD_CHANGES_MATH | METHOD_ANY_SCORE |
+             METHOD_PREFIX, /* as far as the entry's method can (check_inner) */
     .params_size = sizeof(struct plan_params),
     .params = options,
     .identify = identify,

@@ -14,7 +14,7 @@ static json_t *metadata(void)
         {"name", "m"},
         {"scale", "0.25"},
         {"causal", "true"},
-        {"layers", "3"},
+        {"layers", "4"},
         {"compute", "float32"},
         {"tokens", "1, 2, 3, 4, 5, 6"},
         {"grid", "1x2x3"},
@@ -62,6 +62,8 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
         {"layer-01.sinks", DT_F32, 1, {2}, data},   {"layer-01.alibi", DT_F32, 1, {2}, data},
         {"layer-02.q", DT_F32, 3, {2, 6, 2}, data}, {"layer-02.k", DT_F32, 3, {1, 6, 2}, data},
         {"layer-02.v", DT_F32, 3, {1, 6, 2}, data}, {"layer-02.rel_bias", DT_F32, 1, {11}, data},
+        {"layer-03.q", DT_F32, 3, {2, 6, 2}, data}, {"layer-03.k", DT_F32, 3, {1, 6, 2}, data},
+        {"layer-03.v", DT_F32, 3, {1, 6, 2}, data}, {"layer-03.bias", DT_F32, 3, {2, 6, 6}, data},
         {"tokens", DT_I32, 1, {6}, data},
     };
     json_t *meta = metadata();
@@ -69,11 +71,15 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
     int rc;
 
     snprintf(path, sizeof path, "%s/seed", fuzz_dir());
-    rc = st_write_meta(path, t, 11, meta, err);
+    rc = st_write_meta(path, t, sizeof t / sizeof *t, meta, err);
     if (!rc)
         rc = fuzz_add_file(c, path, err);
     if (!rc)
         rc = st_write_meta(path, t + 6, 4, meta, err);
+    if (!rc)
+        rc = fuzz_add_file(c, path, err);
+    if (!rc)
+        rc = st_write_meta(path, t + 10, 4, meta, err);
     if (!rc)
         rc = fuzz_add_file(c, path, err);
     json_decref(meta);

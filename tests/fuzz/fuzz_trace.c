@@ -5,6 +5,7 @@
 #include "tests/fuzz/mutate_h5.h"
 #include "tests/harness/trace_fixture.h"
 #include "core/mem.h"
+#include "core/trace_attn.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,6 +137,25 @@ out:
     return rc;
 }
 
+/* What a head's attention is, with its biases: a row sees keys that exist, as many as are counted.
+ */
+static int read_score(const struct trace *t, int64_t call, struct err *err)
+{
+    const struct trace_meta *m = trace_meta(t);
+    struct attn_in x;
+    float *rel = NULL;
+    int rc = trace_attn(t, call, m->heads - 1, &x, &rel, err);
+    free(rel);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i<x.nq; i += x.nq> 8 ? x.nq / 8 : 1)
+        if (attn_first(&x, i) < 0 || attn_limit(&x, i) > x.nk)
+            return fuzz_wild("row %lld sees the keys %lld to %lld of %lld", (long long)i,
+                             (long long)attn_first(&x, i), (long long)attn_limit(&x, i),
+                             (long long)x.nk);
+    return 0;
+}
+
 static int read_run(const struct trace *t, struct err *err)
 {
     int32_t *ids = NULL;
@@ -165,6 +185,7 @@ static int read_all(const struct trace *t, size_t len, struct err *err)
     for (int64_t i = 0; i < trace_calls(t) && i < 20; i++) {
         TRY(read_call(t, i, len, err));
         TRY(read_maps(t, i, err));
+        TRY(read_score(t, i, err));
     }
     TRY(read_run(t, err));
     struct row_sample s;

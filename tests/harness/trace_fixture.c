@@ -201,7 +201,8 @@ struct trace_score fixture_score(const struct trace_meta *m, int call)
     const struct trace_score all[] = {
         {.reach = {.back = 5}, .softcap = 3, .sinks = true},
         {.reach = {.chunk = 4}, .scale = 0.75, .rel_bias = m->heads},
-        {.alibi = true},
+        {.alibi = true, .reach = {.prefix = 6}},
+        {.bias = m->heads, .reach = {.back = 7}},
     };
     return all[call];
 }
@@ -209,10 +210,11 @@ struct trace_score fixture_score(const struct trace_meta *m, int call)
 static int put_score(struct trace_writer *w, const struct trace_meta *m,
                      const struct trace_score *s, struct err *err)
 {
-    float x[2 * 64];
+    enum { MOST = 2 * 12 * 12 }; /* the bias of fixture_write_scored */
+    float x[MOST];
     int rc = 0;
 
-    for (int i = 0; i < 2 * 64; i++)
+    for (int i = 0; i < MOST; i++)
         x[i] = (float)rng_normal(3, 0, (uint64_t)i);
     if (s->sinks)
         TRY(trace_put_sinks(w, x, err));
@@ -220,6 +222,8 @@ static int put_score(struct trace_writer *w, const struct trace_meta *m,
         TRY(trace_put_rel_bias(w, x, err));
     if (s->alibi)
         TRY(trace_put_alibi(w, x, err));
+    if (s->bias)
+        TRY(trace_put_bias(w, x, err));
 out:
     return rc;
 }
@@ -230,8 +234,9 @@ int fixture_write_scored(const char *path, struct trace_meta *m, struct err *err
     int rc = 0;
 
     *m = fixture_text(DT_F32, 2, 1, 12);
-    TRY(trace_create(path, m, 3, true, &w, err));
-    for (int i = 0; i < 3; i++) {
+    m->layers = SCORED_CALLS;
+    TRY(trace_create(path, m, SCORED_CALLS, true, &w, err));
+    for (int i = 0; i < SCORED_CALLS; i++) {
         struct trace_call c = fixture_call(m, i);
         c.has_out = c.has_lse = false;
         c.score = fixture_score(m, i);

@@ -23,9 +23,10 @@ float fixture_value(int64_t call, enum trace_what what, int64_t head, int64_t to
  * m->pool > 0, maps. */
 int fixture_write(const char *path, const struct trace_meta *m, int n_calls, struct err *err);
 
-/* A text trace of two query heads, one kv head and three calls: a window with cap and sinks; a
- * chunk with a scale of its own and a relative bias per head; ALiBi. fixture_score is what they
- * have. */
+/* A text trace of two query heads, one kv head, 12 tokens and four calls: a window with cap and
+ * sinks; a chunk with a scale of its own and a relative bias per head; ALiBi and a prefix; a window
+ * and a bias of rows and keys per head. fixture_score is what they have. */
+enum { SCORED_CALLS = 4 };
 int fixture_write_scored(const char *path, struct trace_meta *m, struct err *err);
 struct trace_score fixture_score(const struct trace_meta *m, int call);
 

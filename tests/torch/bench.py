@@ -51,26 +51,54 @@ def synthetic(folder, n=32768, layers=24):
           f"waited {cap.report.seconds_waited:.1f} s for buffers; host memory grew by {grown:.0f} MB")
 
 
-def overhead(folder, n=2048):
-    """The shipped language model over a prompt, with and without a capture of everything."""
-    import transformers
-    model = transformers.AutoModelForCausalLM.from_pretrained("datasets/models/code-lm", dtype=torch.float32).eval()
-    ids = torch.randint(3, 4096, (1, n))
+def write_seconds(folder, size):
+    """Processor and wall seconds of writing so many bytes and syncing them: what no capture can do without."""
+    block, start, cpu = os.urandom(min(size, 64 << 20)), time.perf_counter(), time.process_time()
+    with open(os.path.join(folder, "rate"), "wb") as out:
+        for at in range(0, size, len(block)):
+            out.write(block[:size - at])
+        out.flush()
+        os.fsync(out.fileno())
+    seconds = time.process_time() - cpu, time.perf_counter() - start
+    os.unlink(os.path.join(folder, "rate"))
+    return seconds
 
-    def run():
+
+def overhead(folder, n=4096, layers=8, repeats=3):
+    """A Llama of random weights (1024 wide, 16 query and 4 kv heads) over a prompt: plain and captured in turns, medians."""
+    import transformers
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(vocab_size=4096, hidden_size=1024, intermediate_size=2816, num_hidden_layers=layers, num_attention_heads=16,
+                                      num_key_value_heads=4, max_position_embeddings=n)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    ids, path, seconds = torch.randint(3, 4096, (1, n)), os.path.join(folder, "o.h5"), {}
+
+    def run(name, out=None):
         start, cpu = time.perf_counter(), time.process_time()
-        model(ids, use_cache=False, logits_to_keep=1)
-        return time.perf_counter() - start, time.process_time() - cpu
-    with torch.no_grad():
-        run()
-        plain = min(run()[1] for _ in range(3))
-        for out in ("none", "check"):
-            path = os.path.join(folder, "o.h5")
+        if out is None:
+            model(ids, use_cache=False, logits_to_keep=1)
+        else:
             with lacuna_trace.capture(model, path, out=out, force=True) as cap:
-                cost = run()[1]
-            print(f"code-lm, {n} tokens, out={out}: {cost:.2f} s of processor time with, {plain:.2f} s without; {cap.report.seconds:.2f} s in hooks, "
-                  f"{cap.report.bytes / 1e6:.0f} MB")
-            os.unlink(path)
+                model(ids, use_cache=False, logits_to_keep=1)
+        seconds.setdefault(name, []).append((time.process_time() - cpu, time.perf_counter() - start))
+        return None if out is None else cap.report
+    with torch.no_grad():
+        model(ids[:, :64], use_cache=False)
+        for _ in range(repeats):
+            run("plain")
+            for out in ("none", "check"):
+                report = run(out, out)
+            seconds.setdefault("disk", []).append(write_seconds(folder, report.bytes))
+    mid = {name: [sorted(x[i] for x in all_)[len(all_) // 2] for i in (0, 1)] for name, all_ in seconds.items()}
+    plain, disk = mid["plain"], mid["disk"]
+    print(f"Llama 1024 wide, {layers} layers, {n} tokens, {torch.get_num_threads()} threads, {repeats} of each in turns; {report.bytes / 1e6:.0f} MB")
+    print(f"  plain: {plain[0]:.2f} s of processors, {plain[1]:.2f} s; writing the bytes: {disk[0]:.2f} s, {disk[1]:.2f} s")
+    for out in ("none", "check"):
+        more = [100 * (mid[out][i] - plain[i]) / plain[i] for i in (0, 1)]
+        beyond = [more[i] - 100 * disk[i] / plain[i] for i in (0, 1)]
+        print(f"  out={out}: {mid[out][0]:.2f} s of processors ({more[0]:+.1f} %, {beyond[0]:+.1f} % beyond the disk's), {mid[out][1]:.2f} s "
+              f"({more[1]:+.1f} %, {beyond[1]:+.1f} %)")
+    os.unlink(path)
 
 
 if __name__ == "__main__":

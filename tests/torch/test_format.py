@@ -1,6 +1,7 @@
 """The file itself: checksums, content id, equal bytes, a killed writer, a flipped byte; other hooks; bounded memory."""
 import importlib.util
 import itertools
+import json
 import os
 import random
 import signal
@@ -298,8 +299,9 @@ def fake_flash():
                         deterministic=False, return_attn_probs=False):
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], 1) for t in (k, v))
-        i, j = torch.arange(q.shape[2])[:, None] + k.shape[2] - q.shape[2], torch.arange(k.shape[2])[None]
-        keep = (j <= i) if causal else torch.ones(q.shape[2], k.shape[2], dtype=torch.bool)
+        i = torch.arange(q.shape[2], device=q.device)[:, None] + k.shape[2] - q.shape[2]
+        j = torch.arange(k.shape[2], device=q.device)[None]
+        keep = (j <= i) if causal else torch.ones_like(j <= i)
         keep = keep & (j >= i - window_size[0]) if window_size[0] >= 0 else keep
         keep = keep & (j <= i + window_size[1]) if window_size[1] >= 0 else keep
         s = q @ k.transpose(2, 3) * (softmax_scale or q.shape[-1] ** -0.5)
@@ -371,6 +373,19 @@ class OtherHooks(Case):
         def plain(m, q, k, v):
             return F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True).transpose(1, 2)
         self.check(plain, True, b=2, x=tiny.normal(3, 24, 32))
+
+    def test_layers_that_differ_in_causality_are_files_of_one_directory(self):
+        def how(m, q, k, v):
+            return F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=m is model.layers[1]).transpose(1, 2)
+        model = Own(how).eval()
+        with torch.no_grad(), lacuna_trace.capture(model, self.path) as cap:
+            model(tiny.normal(1, 24, 32))
+        self.assertEqual([os.path.basename(f) for f in cap.report.files], ["t.h5", "t.2.h5"])
+        out = os.path.join(self.dir.name, "run")
+        tiny.lacuna("replay", "-q", self.dir.name, "-m", "dense", "-o", out)
+        with open(os.path.join(out, "records.jsonl"), encoding="utf-8") as f:
+            records = [json.loads(line) for line in f]
+        self.assertEqual(sorted((r["layer"], r["causal"], r["head"]) for r in records), [(i, bool(i), h) for i in (0, 1) for h in range(4)])
 
     def test_flash_attn(self):
         fake = fake_flash()

@@ -143,6 +143,9 @@ class InternLM2(Case):
         for folder, file in ((model, "a.h5"), (renamed, "b.h5")):
             tiny.lacuna("capture", "-q", "--model", folder, "--prompt", prompt, "-o", self.file(file))
         self.same_calls(self.open("a.h5"), self.open("b.h5"), 0)
+        subprocess.run([sys.executable, "-W", "ignore", "-m", "lacuna_trace", "--hf", model, "--prompt", prompt, "-o", self.file("p.h5")],
+                       stdout=subprocess.DEVNULL, check=True)
+        self.same_calls(self.open("b.h5"), self.open("p.h5"), 1e-5)
 
 
 class Wan(Case):

@@ -32,10 +32,19 @@ class Refused(unittest.TestCase):
             self.run_model(model, run, **options)
         self.assertEqual(os.listdir(self.dir.name), [])
 
-    def test_position_bias(self):
-        config = transformers.T5Config(vocab_size=256, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, initializer_factor=1.0)
-        model = transformers.T5EncoderModel(config).eval()
-        self.refused("bias", model)
+    def test_a_bias_of_rows_and_keys(self):
+        mask = torch.randn(1, 1, 300, 300, generator=tiny.rng())
+        with mock.patch("lacuna_trace.calls.BIAS_MOST", 1000):
+            self.refused("no function of their distance is added to the scores, and more than 1000 values", tiny.language_model("Llama"),
+                         lambda m: m(tiny.prompt(n=300), attention_mask=mask))
+        mask = mask.masked_fill(torch.ones(300, 300, dtype=torch.bool).triu(1), torch.finfo(torch.float32).min)
+        self.refused("a bias of rows and keys is added to its scores: a sample of rows", tiny.language_model("Llama"),
+                     lambda m: m(tiny.prompt(n=300), attention_mask=mask), rows="2")
+
+    def test_both_stacks_of_an_encoder_and_decoder(self):
+        config = transformers.T5Config(vocab_size=256, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0)
+        self.refused(r"layer 0 is both encoder\.block\.0.* and decoder\.block\.0.*choose it with modules=REGEX",
+                     transformers.T5ForConditionalGeneration(config).eval(), lambda m: m(tiny.prompt(), decoder_input_ids=tiny.prompt(seed=4)))
 
     def test_models_that_compute_attention_by_themselves(self):
         for name, more in (("Bloom", dict(n_layer=2, n_head=4)), ("GPTJ", dict(n_embd=64, n_layer=2, n_head=4, rotary_dim=8))):
@@ -54,7 +63,7 @@ class Refused(unittest.TestCase):
 
     def test_a_mask_of_its_own(self):
         mask = torch.ones(tiny.TOKENS, tiny.TOKENS, dtype=torch.bool).tril()
-        mask[:, :5] = True
+        mask[10:20, 10:20] = True
         self.refused("neither causal nor full, no window", tiny.language_model("Llama"),
                      lambda m: m(tiny.prompt(), attention_mask=mask[None, None]))
 

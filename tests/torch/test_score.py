@@ -12,12 +12,23 @@ import h5py
 import numpy as np
 import torch
 import torch.nn as nn
+import transformers
 from safetensors.numpy import save_file
 
 import lacuna_trace
 import tiny
 
 GEMMA2 = dict(head_dim=16, query_pre_attn_scalar=24, sliding_window=16, attn_logit_softcapping=50.0)
+
+
+class _AdditiveMask:
+    """A model whose eager attention wants the mask as what is added to the scores."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __call__(self, ids, attention_mask):
+        return self.model(ids, attention_mask=torch.zeros(attention_mask.shape).masked_fill(~attention_mask, torch.finfo(torch.float32).min))
 
 
 def gpt_oss():
@@ -40,6 +51,12 @@ class Scores(unittest.TestCase):
         with torch.no_grad(), lacuna_trace.capture(model, self.path, **options) as cap:
             (run or (lambda m: m(tiny.prompt())))(model)
         return cap
+
+    def clear(self):
+        """What a run left beside the trace."""
+        for left in os.listdir(self.dir.name):
+            if left != "t.h5":
+                tiny.remove(os.path.join(self.dir.name, left))
 
     def opened(self):
         t = lacuna_trace.open_trace(self.path)
@@ -94,9 +111,7 @@ class Scores(unittest.TestCase):
                     t, _ = self.checked(model, want, force=True)
                     self.assertEqual(int(t.call(0).allowed().sum()), 520 if want[0] else 820)
                     t.close()
-                    for left in os.listdir(self.dir.name):
-                        if left != "t.h5":
-                            tiny.remove(os.path.join(self.dir.name, left))
+                    self.clear()
 
     def test_a_window_that_does_nothing_is_not_written(self):
         self.run_model(tiny.language_model("Mistral", sliding_window=16), lambda m: m(tiny.prompt(n=16)))
@@ -153,6 +168,115 @@ class Scores(unittest.TestCase):
         self.assertTrue((slopes > 0).all() and len(set(slopes.tolist())) == len(slopes))
         tiny.lacuna("trace", "verify", self.path)
 
+    def prefixed(self, n=tiny.TOKENS, p=11):
+        mask = torch.ones(n, n, dtype=torch.bool).tril()
+        mask[:, :p] = True
+        return lambda m: m(tiny.prompt(n=n), attention_mask=mask[None, None])
+
+    def test_a_prefix_that_sees_itself(self):
+        for attn in ("sdpa", "eager"):
+            with self.subTest(attn=attn):
+                model, run = tiny.language_model("Llama", attn=attn), self.prefixed()
+                if attn == "eager":
+                    bool_mask = run
+                    run = lambda m: bool_mask(_AdditiveMask(m))
+                t, _ = self.checked(model, [{"prefix": 11}] * 2, run=run, force=True)
+                self.assertEqual(int(t.call(0).allowed().sum()), 820 + 55)
+                t.close()
+                self.clear()
+
+    def test_other_methods_refuse_a_prefix_by_name(self):
+        """Methods that take rows to see no key after them leave such a call out and say why."""
+        self.run_model(tiny.language_model("Llama"), self.prefixed(n=256, p=70))
+        methods = ["streaming:window=16", "minference", "flexprefill", "xattention", "sampleattention", "spargeattn", "sale", "fg-attn:mode=pooled",
+                   "longformer:window=8", "bigbird", "sageattention",
+                   "hash-sparse", "qk-sparse", "hyperattention", "longnet", "sparse-transformer"]
+        out = os.path.join(self.dir.name, "r")
+        tiny.lacuna("replay", "-q", self.path, *(a for m in methods for a in ("-m", m)), "-m", "oracle", "-o", out, check=False)
+        with open(os.path.join(out, "records.jsonl"), encoding="utf-8") as f:
+            records = [json.loads(line) for line in f]
+        self.assertEqual({r["status"] for r in records if r["method"] == "oracle"}, {"ok"})
+        others = [r for r in records if r["method"] != "oracle"]
+        self.assertEqual(len({r["method"] for r in others}), len(methods))
+        for r in others:
+            self.assertEqual((r["status"], r["method"] + " cannot combine a prefix that sees itself"), ("skip", r["reason"]), r)
+
+    def test_sampled_rows_of_a_prefix(self):
+        run = self.prefixed(n=400, p=150)
+        with tiny.spy_sdpa() as calls:
+            self.run_model(tiny.language_model("Llama"), run, rows="2", seed=1)
+        t = self.opened()
+        self.assertEqual(self.scores(t), [{"prefix": 150}] * 2)
+        for call, (_, _, _, out) in zip(t.calls, calls):
+            for head in t.head_ids:
+                tiny.same(call.attend(head)[0], out[0][head][call.positions()], "out", 1e-4)
+        self.assertEqual(t.verify(), [])
+        tiny.lacuna("trace", "verify", self.path)
+
+    def test_tokens_inside_of_a_prefix_are_refused(self):
+        with self.assertRaisesRegex(lacuna_trace.TraceError, "11 tokens of the prefix see each other"):
+            self.run_model(tiny.language_model("Llama"), self.prefixed(), tokens=8)
+        self.assertEqual(os.listdir(self.dir.name), [])
+        self.run_model(tiny.language_model("Llama"), self.prefixed())
+        status, text = tiny.lacuna("trace", "subset", self.path, "--tokens", "8", "-o", os.path.join(self.dir.name, "s.h5"), check=False)
+        self.assertEqual(status, 2)
+        self.assertIn("prefix = 11 is longer than the 8 keys", text)
+
+    def test_relative_bias(self):
+        config = transformers.T5Config(vocab_size=256, d_model=64, d_kv=16, d_ff=96, num_layers=2, num_heads=4, initializer_factor=1.0,
+                                       decoder_start_token_id=0)
+        for attn in ("sdpa", "eager"):
+            torch.manual_seed(0)
+            model = transformers.T5ForConditionalGeneration._from_config(config, attn_implementation=attn).eval()
+            for side, causal in (("encoder", False), ("decoder", True)):
+                with self.subTest(attn=attn, side=side):
+                    run = lambda m: m(tiny.prompt(), decoder_input_ids=tiny.prompt(seed=4))
+                    self.run_model(model, run, modules=f"^{side}", out="full", force=True)
+                    t = self.opened()
+                    table = model.get_submodule(f"{side}.block.0.layer.0.SelfAttention").compute_bias(tiny.TOKENS, tiny.TOKENS)[0].detach()
+                    for call in t.calls:
+                        self.assertEqual((call.score["causal"], call.score["scale"], "rel_bias" in call.score), (causal, 1.0, True))
+                        for head in t.head_ids:
+                            i, j = np.arange(tiny.TOKENS)[:, None], np.arange(tiny.TOKENS)[None]
+                            mine = call.score["rel_bias"][head][j - i + tiny.TOKENS - 1]
+                            tiny.same(np.where((j <= i) | (not causal), mine - table[head].numpy(), 0), np.zeros_like(mine), "bias")
+                    self.assertEqual(t.verify(), [])
+                    tiny.lacuna("trace", "verify", self.path)
+                    t.close()
+        part = self.run_model(model, lambda m: m(tiny.prompt(), decoder_input_ids=tiny.prompt(seed=4)), modules="^encoder", heads="1,3", force=True)
+        self.assertLessEqual(part.report.worst_check, 1)
+        t = self.opened()
+        self.assertEqual(t.call(1).score["rel_bias"].shape, (2, 2 * tiny.TOKENS - 1))
+        self.assertEqual(t.verify(), [])
+        tiny.lacuna("replay", "-q", self.path, "-m", "dense", "-m", "oracle", "-o", os.path.join(self.dir.name, "r"))
+
+    def test_a_bias_of_rows_and_keys(self):
+        """Float masks that no rule makes: of all heads and of each, causal and not, whole and in parts."""
+        n, causal = tiny.TOKENS, torch.ones(tiny.TOKENS, tiny.TOKENS, dtype=torch.bool).tril()
+        for heads, keep in ((1, causal), (4, causal), (4, torch.ones_like(causal))):
+            with self.subTest(heads=heads, causal=keep is causal):
+                bias = torch.randn(1, heads, n, n, generator=tiny.rng())
+                mask = bias.masked_fill(~keep, torch.finfo(torch.float32).min)
+                model, run = tiny.language_model("Llama"), lambda m: m(tiny.prompt(), attention_mask=mask)
+                t, _ = self.checked(model, [{}, {}], run=run, force=True)
+                self.assertEqual((bool(t.model["causal"]), t.call(0).score["bias"].shape), (keep is causal, (heads, n, n)))
+                tiny.same(np.where(keep, t.call(1).score["bias"] - bias[0].numpy(), 0), np.zeros((heads, n, n)), "bias")
+                t.close()
+                if keep is causal:
+                    self.run_model(model, run, heads="1,3", rows=9, force=True)
+                    t = self.opened()
+                    self.assertEqual(t.call(0).score["bias"].shape, (min(heads, 2), 9, n))
+                    self.assertEqual(t.verify(), [])
+                    t.close()
+                    tiny.lacuna("replay", "-q", self.path, "-m", "dense", "-m", "oracle", "-o", os.path.join(self.dir.name, "p"))
+                    for args in (["--tokens", "8"], ["--heads", "3"]):
+                        s = os.path.join(self.dir.name, "s.h5")
+                        status, text = tiny.lacuna("trace", "subset", self.path, *args, "-o", s, "--force", check=False)
+                        self.assertEqual(status, 2 if "--tokens" in args else 0, text)
+                    with lacuna_trace.open_trace(os.path.join(self.dir.name, "s.h5")) as s:
+                        self.assertEqual((s.call(0).score["bias"].shape, s.verify()), ((1, 9, n), []))
+                self.clear()
+
     def test_maps(self):
         """Pooled maps, beside a sink and inside of a window, are those of the reader."""
         self.run_model(gpt_oss(), maps=8)
@@ -161,6 +285,22 @@ class Scores(unittest.TestCase):
             for head in t.head_ids:
                 stored, p = c.map(head, 8), c.probs(head)
                 tiny.same(stored, np.pad(p, ((0, 0), (0, 0))).reshape(5, 8, 5, 8).sum((1, 3)), "map", 1e-5)
+
+    def test_maps_of_a_prefix_and_of_a_bias(self):
+        """The package's maps, those of `lacuna trace map` and of `lacuna import --maps` are the reader's."""
+        bias = torch.randn(1, 4, tiny.TOKENS, tiny.TOKENS, generator=tiny.rng())
+        made, st, again = (os.path.join(self.dir.name, n) for n in ("m.h5", "t.safetensors", "u.h5"))
+        for run in (self.prefixed(), lambda m: m(tiny.prompt(), attention_mask=bias)):
+            self.run_model(tiny.language_model("Llama"), run, maps=8, force=True)
+            tiny.lacuna("trace", "map", self.path, "--maps", "8", "-o", made, "--force")
+            tiny.lacuna("trace", "export", self.path, "--tensors", "q,k,v", "-o", st, "--force")
+            tiny.lacuna("import", "--safetensors", st, "--maps", "8", "-o", again, "--force")
+            for path in (self.path, made, again):
+                with lacuna_trace.open_trace(path) as t:
+                    for c in t.calls:
+                        for head in t.head_ids:
+                            p = c.probs(head).reshape(5, 8, 5, 8)
+                            tiny.same(c.map(head, 8), p.sum((1, 3)), f"{path}: map of {c}", 1e-5)
 
     def test_ids_are_those_of_an_import(self):
         """The same tensors through trace export and import: one content id, so the C writer agrees in every line of it."""
@@ -183,7 +323,9 @@ class Reference(unittest.TestCase):
 
     H, G, NQ, N, D = 4, 2, 150, 170, 16
     CASES = [dict(back=40), dict(chunk=48), dict(back=50, cap=4.0, sinks=True), dict(sinks=True), dict(alibi=True), dict(back=70, rel=1),
-             dict(causal=False, back=20, ahead=30, cap=3.0, rel=4, sinks=True), dict(back=33, cap=4.0, sinks=True, alibi=True)]
+             dict(causal=False, back=20, ahead=30, cap=3.0, rel=4, sinks=True), dict(back=33, cap=4.0, sinks=True, alibi=True),
+             dict(prefix=70), dict(prefix=41, cap=4.0, sinks=True, rel=4), dict(bias=1),
+             dict(back=60, bias=4, cap=4.0, sinks=True)]
     METHODS = ["dense", "oracle:alpha=0.9", "oracle:kind=block:unit=16x16:alpha=0.8", "oracle:kind=topk:k=5:forced=sink-2",
                "oracle:kind=block-cra:unit=16x16", "streaming:sink=4:window=16", "longformer:window=9:global=2", "sampleattention:block=64:chunks=2"]
 
@@ -197,12 +339,14 @@ class Reference(unittest.TestCase):
             t["alibi"] = (2.0 ** -np.arange(1, self.H + 1)).astype("f4")
         if case.get("rel"):
             t["rel_bias"] = rng.normal(size=(case["rel"], 2 * self.N - 1)).astype("f4")
+        if case.get("bias"):
+            t["bias"] = rng.normal(size=(case["bias"], self.NQ, self.N)).astype("f4")
         return t
 
     def attention(self, case, t, h):
         """Scores, allowed pairs, log-sum-exp over keys, e^(z - lse) of head h."""
         p, j = np.arange(self.NQ)[:, None] + self.N - self.NQ, np.arange(self.N)[None]
-        allowed = j <= p if case.get("causal", True) else np.ones((self.NQ, self.N), bool)
+        allowed = (j <= p) | (j < case.get("prefix", 0)) if case.get("causal", True) else np.ones((self.NQ, self.N), bool)
         allowed = allowed & (j > p - case["back"]) if "back" in case else allowed
         allowed = allowed & (j < p + case["ahead"]) if "ahead" in case else allowed
         allowed = allowed & (j // case["chunk"] == p // case["chunk"]) if "chunk" in case else allowed
@@ -210,6 +354,7 @@ class Reference(unittest.TestCase):
         s = case["cap"] * np.tanh(s / case["cap"]) if "cap" in case else s
         s = s - float(t["alibi"][h]) * abs(p - j) if "alibi" in t else s
         s = s + t["rel_bias"][h % len(t["rel_bias"])].astype(float)[j - p + self.N - 1] if "rel_bias" in t else s
+        s = s + t["bias"][h % len(t["bias"])].astype(float) if "bias" in t else s
         lse = np.log(np.where(allowed, np.exp(s), 0).sum(1))
         sink = np.exp(float(t["sinks"][h]) - lse) if "sinks" in t else np.zeros(self.NQ)
         return s, allowed, lse, sink
@@ -246,7 +391,7 @@ class Reference(unittest.TestCase):
             with self.subTest(case=case), tempfile.TemporaryDirectory() as d:
                 t = self.tensors(case)
                 meta = {"scale": "0.3", "causal": str(case.get("causal", True)).lower(), "name": "numpy", "layers": "4"}
-                for name, key, less in (("window_left", "back", 1), ("window_right", "ahead", 1), ("chunk", "chunk", 0)):
+                for name, key, less in (("window_left", "back", 1), ("window_right", "ahead", 1), ("chunk", "chunk", 0), ("prefix", "prefix", 0)):
                     if key in case:
                         meta["layer-02." + name] = str(case[key] - less)
                 if "cap" in case:
@@ -259,7 +404,8 @@ class Reference(unittest.TestCase):
                 with open(os.path.join(out, "records.jsonl"), encoding="utf-8") as f:
                     records = {(r["method"], r["params"], r["head"]): r for r in map(json.loads, f) if r["status"] == "ok"}
                 with lacuna_trace.open_masks(m) as masks:
-                    self.assertGreaterEqual(len(masks), self.H * (len(self.METHODS) - 1))
+                    fit = [m for m in self.METHODS if "prefix" not in case or m.startswith(("dense", "oracle"))]
+                    self.assertGreaterEqual(len(masks), self.H * (len(fit) - 1))
                     for mask in masks:
                         self.check_cell(case, t, mask, records[mask.attrs["method"], mask.attrs["params"], mask.attrs["head"]])
 

@@ -153,6 +153,20 @@ class Models(Case):
         with self.assertRaisesRegex(lacuna_trace.TraceError, r"call cap\.step"):
             self.capture(model, lambda cap: (model(**arguments("Wan")), model(**arguments("Wan"))))
 
+    def test_branches_of_other_text_lengths_are_files_of_one_directory(self):
+        model = tiny.transformer("HunyuanVideo")
+
+        def run(cap):
+            for branch, valid in (("cond", 5), ("uncond", 2)):
+                cap.step(0, timestep=500.0, sigma=0.5, branch=branch)
+                model(**dict(arguments("HunyuanVideo"), encoder_attention_mask=torch.tensor([[1] * valid + [0] * (9 - valid)])))
+        traces, _ = self.capture(model, run)
+        self.assertEqual([(t.video["text_valid"], {c.branch for c in t.calls}) for t in traces], [(5, {"cond"}), (2, {"uncond"})])
+        out = os.path.join(self.dir.name, "run")
+        tiny.lacuna("replay", "-q", self.dir.name, "-m", "dense", "-o", out)
+        r = lacuna_trace.records(out, fill=False)
+        self.assertEqual(set(zip(r["branch"], r["layer"])), {(b, i) for b in ("cond", "uncond") for i in (0, 1)})
+
     def test_maps_leave_padding_text_out(self):
         model = tiny.transformer("HunyuanVideo")
         (t,), _ = self.capture(model, lambda cap: model(**arguments("HunyuanVideo")), maps=9)
@@ -241,6 +255,33 @@ def pipeline_test(name, guided):
     return test
 
 
+def parts_test(name):
+    def test(self):
+        p, a = pipeline(name)
+
+        def run(cap):
+            p(**dict(a, generator=tiny.rng(7)))  # the same noise each time
+        parts, _ = self.capture(p, run)
+        last = len(FACTS[name][3]) - 1
+        want = {c.branch: c for t in parts for c in t.calls if c.step == 1 and c.layer == last}
+        stored = {b: [getattr(c, what)(1) for what in ("q", "k", "v")] for b, c in want.items()}
+        for t in parts:
+            t.close()
+        traces, report = self.capture(p, run, steps="1", layers=str(last), heads="1")
+        self.assertEqual(sorted((c.step, c.branch, c.layer, tuple(c.heads)) for t in traces for c in t.calls),
+                         [(1, b, last, (1,)) for b in sorted(stored)])
+        for c in (c for t in traces for c in t.calls):
+            for what, x in zip(("q", "k", "v"), stored[c.branch]):
+                tiny.same(getattr(c, what)(1), x, f"{what} of {c}")
+        self.assertLess(report.worst_check, 1)
+        for options in (dict(tokens=8), dict(rows=8), dict(rows="2")):
+            with self.assertRaisesRegex(lacuna_trace.TraceError, "tokens= and rows= are for language models: a video is stored with its whole grid"):
+                with torch.no_grad(), lacuna_trace.capture(p, self.path + ".none", **options) as cap:
+                    run(cap)
+            self.assertFalse(os.path.exists(self.path + ".none"))
+    return test
+
+
 def spied(calls, facts, guided, name):
     """{(step, branch, layer): q, k, v} of what the kernel got, from the order in which pipelines run their passes."""
     tokens, layers = facts[0][0] * facts[0][1] * facts[0][2], len(facts[3])
@@ -307,6 +348,7 @@ class Pipelines(Case):
 
 for model_name in FACTS:
     for is_guided in (True, False) if model_name != "HunyuanVideo" else (False,):
+        setattr(Pipelines, f"test_{model_name.lower()}_parts", parts_test(model_name))
         setattr(Pipelines, f"test_{model_name.lower()}_{'guided' if is_guided else 'plain'}", pipeline_test(model_name, is_guided))
 
 

@@ -55,6 +55,7 @@ static double score(const struct attn_in *in, int64_t i, int64_t j)
         s = in->mods.softcap * tanh(s / in->mods.softcap);
     if (in->mods.rel)
         s += in->mods.rel[distance];
+    s += pair_bias_at(&in->mods.pair, i + in->nk - in->nq, j);
     return s - in->mods.alibi * (double)(distance < 0 ? -distance : distance);
 }
 
@@ -115,7 +116,7 @@ static const double tolerance[] = {[PREC_F64] = 1e-12, [PREC_F32] = 5e-5};
 /* Cap, biases, sink and reach, over a full mask, a band and lists. */
 START_TEST(scores_are_modified_by_definition)
 {
-    static float table[2 * 130 - 1];
+    static float table[2 * 130 - 1], pairs[100 * 130];
     const struct {
         struct score_mods mods;
         struct reach reach;
@@ -124,8 +125,10 @@ START_TEST(scores_are_modified_by_definition)
         {.mods = {.has_sink = true, .sink = 1.5}},
         {.mods = {.alibi = 0.25}},
         {.mods = {.rel = table + 129}},
+        {.mods = {.pair = {pairs, 130, 30}}},
         {.reach = {.back = 20}},
         {.reach = {.chunk = 48}},
+        {.reach = {.prefix = 70}},
         {.mods = {.softcap = 3, .has_sink = true, .sink = -1, .rel = table + 129},
          .reach = {.back = 33, .ahead = 9}},
     };
@@ -136,6 +139,8 @@ START_TEST(scores_are_modified_by_definition)
     bool causal = _i / 2 % 2;
     for (int i = 0; i < 2 * 130 - 1; i++)
         table[i] = (float)rng_normal(5, 0, (uint64_t)i);
+    for (int i = 0; i < 100 * 130; i++)
+        pairs[i] = (float)rng_normal(6, 0, (uint64_t)i);
     make_data(&x, 100, 130, 32, 16, causal, 1.5);
     x.in.mods = cases[_i / 4].mods;
     x.in.reach = cases[_i / 4].reach;
@@ -275,7 +280,7 @@ Suite *make_suite(void)
     TCase *t = tcase_create("attention");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, dense_matches_the_definition, 0, 36);
-    tcase_add_loop_test(t, scores_are_modified_by_definition, 0, 28);
+    tcase_add_loop_test(t, scores_are_modified_by_definition, 0, 36);
     tcase_add_loop_test(t, lists_match_the_definition, 0, 24);
     tcase_add_loop_test(t, band_matches_the_definition, 0, 2);
     tcase_add_test(t, extreme_scores_stay_finite);

@@ -936,25 +936,40 @@ static void free_records(struct record *records, struct record *of_call)
 }
 
 /* The others are measured, but they are not the call. */
-START_TEST(a_skipped_head_leaves_no_call)
+static void check_skipped(struct sim_head h[HEADS], const char *why)
 {
-    struct sim_head h[HEADS];
     struct carry carry[HEADS] = {{0}};
     struct record records[HEADS], of_call;
-    make_heads(h);
-    h[2].in.x.reach.back = 10;
     run_call("dense", h, carry, NULL, records, &of_call);
     ck_assert_int_eq(session.n, HEADS - 1);
     for (int i = 0; i < HEADS; i++)
         ck_assert_int_eq(records[i].status, i == 2 ? RECORD_SKIP : RECORD_OK);
     ck_assert_double_eq(record_get(records + 3, "density_elem"), 1);
     ck_assert_int_eq(of_call.status, RECORD_SKIP);
-    ck_assert_msg(strstr(of_call.reason, "head 2: the GPU kernels know no window") != NULL, "%s",
-                  of_call.reason);
+    ck_assert_msg(strstr(of_call.reason, why) != NULL, "%s", of_call.reason);
     ck_assert(isnan(record_get(&of_call, "time_attend_ns")));
     free_records(records, &of_call);
     for (int i = 0; i < HEADS; i++)
         sim_head_free(h + i);
+}
+
+START_TEST(a_skipped_head_leaves_no_call)
+{
+    struct sim_head h[HEADS];
+    make_heads(h);
+    h[2].in.x.reach.back = 10;
+    check_skipped(h, "head 2: the GPU kernels know no window");
+}
+END_TEST
+
+/* The kernels take whole heads. */
+START_TEST(sampled_rows_are_not_for_a_device)
+{
+    struct sim_head h[HEADS];
+    struct row_sample rows = {0};
+    make_heads(h);
+    h[2].in.rows = &rows;
+    check_skipped(h, "head 2: the GPU kernels take whole heads: --backend cpu replays sampled");
 }
 END_TEST
 
@@ -1033,6 +1048,7 @@ Suite *make_suite(void)
     tcase_add_test(t, shards_share_calls);
     tcase_add_test(t, chosen_heads_are_named);
     tcase_add_test(t, a_skipped_head_leaves_no_call);
+    tcase_add_test(t, sampled_rows_are_not_for_a_device);
     tcase_add_test(t, sections_are_one_call);
     tcase_add_test(t, carried_masks_cost_a_share);
     suite_add_tcase(s, t);

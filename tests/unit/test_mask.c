@@ -12,7 +12,7 @@ static unsigned char kept[MAXN][MAXN];
 static bool allowed(const struct mask *m, int64_t p, int64_t j)
 {
     const struct reach *r = &m->reach;
-    return (!m->causal || j <= p) && (!r->back || j > p - r->back) &&
+    return (!m->causal || j <= p || j < r->prefix) && (!r->back || j > p - r->back) &&
            (!r->ahead || j < p + r->ahead) && (!r->chunk || j / r->chunk == p / r->chunk);
 }
 
@@ -27,7 +27,8 @@ static void brute(const struct mask *m)
                 continue;
             bool keep = m->form == MASK_FULL;
             if (m->form == MASK_BAND)
-                keep = i >= m->dense_from || j < m->sink || (d < m->window && -d < m->window);
+                keep = i >= m->dense_from || j < m->sink ||
+                       (d < m->window && -d < (m->causal ? 1 : m->window));
             if (m->form == MASK_LISTS) {
                 int64_t g = (i - m->row0) / m->bq;
                 for (int64_t e = m->ptr[g]; e < m->ptr[g + 1]; e++)
@@ -158,6 +159,9 @@ static const struct reach reaches[] = {
     {.chunk = 16},
     {.chunk = 50, .back = 30},
     {.chunk = 7, .ahead = 3},
+    {.prefix = 1},
+    {.prefix = 37},
+    {.prefix = 1000},
 };
 #define N_REACHES (int)(sizeof reaches / sizeof *reaches)
 
@@ -175,11 +179,12 @@ START_TEST(reach_matches_brute_force)
     static const int64_t shape[][4] = {{64, 64, 16, 16},  {65, 65, 16, 8},     {1, 1, 4, 4},
                                        {127, 200, 32, 1}, {129, 129, 128, 64}, {40, 300, 64, 32},
                                        {90, 91, 1, 1}};
-    const struct reach *r = &reaches[_i];
+    struct reach clipped = reaches[_i], *r = &clipped;
     struct mask m;
     for (size_t k = 0; k < sizeof shape / sizeof *shape; k++)
         for (int causal = 0; causal < 2; causal++) {
             const int64_t *s = shape[k];
+            r->prefix = reaches[_i].prefix < s[1] ? reaches[_i].prefix : s[1];
             for (int d = 0; d < 4; d++) {
                 random_lists(&m, (uint64_t)(_i * 100 + d), s[0], s[1], causal, s[2], s[3],
                              (double[]){0.0, 0.1, 0.7, 1.0}[d]);
@@ -200,13 +205,16 @@ START_TEST(reach_matches_brute_force)
 }
 END_TEST
 
-/* Published closed forms: window W: n W - W (W - 1) / 2; chunks of c: sum of c (c + 1) / 2. */
+/* Published closed forms: window W: n W - W (W - 1) / 2; chunks of c: sum of c (c + 1) / 2; prefix
+ * P: n (n + 1) / 2 + P (P - 1) / 2. */
 START_TEST(allowed_pairs_with_a_reach)
 {
     struct head_shape h = {40, 40, true, {.back = 16}};
     ck_assert_int_eq(pairs_within(&h, 0, 40, 0, 40), 520);
     h.reach = (struct reach){.chunk = 16};
     ck_assert_int_eq(pairs_within(&h, 0, 40, 0, 40), 2 * 136 + 36);
+    h.reach = (struct reach){.prefix = 10};
+    ck_assert_int_eq(pairs_within(&h, 0, 40, 0, 40), 820 + 45);
 }
 END_TEST
 

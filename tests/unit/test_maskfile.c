@@ -163,8 +163,11 @@ END_TEST
 /* What the model lets a row see goes with its masks. */
 START_TEST(windows_of_the_model_come_back)
 {
-    static const struct reach reaches[] = {
-        {.back = 40}, {.back = 1, .ahead = 1}, {.chunk = 64}, {.back = 9, .ahead = 3, .chunk = 50}};
+    static const struct reach reaches[] = {{.back = 40},
+                                           {.back = 1, .ahead = 1},
+                                           {.chunk = 64},
+                                           {.back = 9, .ahead = 3, .chunk = 50},
+                                           {.prefix = 150}};
     struct err err = {0};
     struct maskfile *f = NULL;
     struct record r = cell(0, "");
@@ -178,7 +181,7 @@ START_TEST(windows_of_the_model_come_back)
     assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
     assert_ok(maskfile_read(f, 0, &back, &err), &err);
     ck_assert(back.reach.back == m.reach.back && back.reach.ahead == m.reach.ahead &&
-              back.reach.chunk == m.reach.chunk);
+              back.reach.chunk == m.reach.chunk && back.reach.prefix == m.reach.prefix);
     assert_same_pairs(&m, &back);
     maskfile_close(&f);
     record_free(&r);
@@ -535,7 +538,7 @@ Suite *make_suite(void)
     tcase_add_loop_test(c, lists_put_in_ranges_come_back_whole, 0,
                         (int)(sizeof units / sizeof *units));
     tcase_add_test(c, bands_and_full_masks_come_back);
-    tcase_add_loop_test(c, windows_of_the_model_come_back, 0, 4);
+    tcase_add_loop_test(c, windows_of_the_model_come_back, 0, 5);
     tcase_add_loop_test(c, full_ranges_among_lists_keep_their_pairs, 0, 2);
     tcase_add_test(c, what_cannot_be_one_mask_is_refused_and_the_file_goes_on);
     tcase_add_test(c, a_cell_computed_again_replaces_its_first_ranges);

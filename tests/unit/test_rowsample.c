@@ -65,7 +65,7 @@ START_TEST(masks_of_sampled_rows_are_those_of_the_whole_head)
 {
     const struct method *m = test_methods[_i];
     int32_t at[GROUPS * ROW_GROUP];
-    int ran = 0;
+    int ran = 0, whole = 0;
 
     for (int k = 0; conform_variants[k][0]; k++) {
         const char *text = conform_variants[k];
@@ -77,6 +77,7 @@ START_TEST(masks_of_sampled_rows_are_those_of_the_whole_head)
         make_pair(&all, &part, at);
         conform_run(text, &all.in, &ca, 9, &a);
         conform_run(text, &part.in, &cb, 9, &b);
+        whole += a.r.status == RECORD_OK;
         if (a.r.status == RECORD_OK && b.r.status == RECORD_OK) {
             int64_t off = rows_off(&a, &b, &part.sample);
             ck_assert_msg(off == 0, "%s: %lld sampled rows differ", text, (long long)off);
@@ -93,7 +94,9 @@ START_TEST(masks_of_sampled_rows_are_those_of_the_whole_head)
         sim_head_free(&all);
         sim_head_free(&part);
     }
-    ck_assert_msg(!(m->flags & METHOD_ROWS) || ran > 0, "%s never chose for sampled rows", m->name);
+    /* A plan without a file chooses for no head (tests/cli/trace/rows_methods.sh has one). */
+    ck_assert_msg(!(m->flags & METHOD_ROWS) || ran > 0 || whole == 0,
+                  "%s never chose for sampled rows", m->name);
 }
 END_TEST
 

@@ -30,8 +30,8 @@ static const struct unknown {
     {"/calls/step-000", ATTRIBUTE, "scale"},
     {"/calls/step-000/cond", ATTRIBUTE, "scale"},
     {CALL, ATTRIBUTE, "temperature"},
-    {CALL, DATASET, "bias"},
-    {CALL, GROUP, "bias"},
+    {CALL, DATASET, "offsets"},
+    {CALL, GROUP, "offsets"},
 };
 
 #define N_UNKNOWN (int)(sizeof unknown / sizeof *unknown)

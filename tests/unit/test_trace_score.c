@@ -24,8 +24,8 @@ static const char *scored(struct trace_meta *m)
 static void check_scores(const struct trace *t, const struct trace_meta *m)
 {
     double z;
-    float bias[2 * 12 - 1];
-    for (int i = 0; i < 3; i++) {
+    float bias[2 * 12 - 1], pairs[12 * 12];
+    for (int i = 0; i < SCORED_CALLS; i++) {
         struct trace_score want = fixture_score(m, i);
         ck_assert(trace_score_equal(&trace_call(t, i)->score, &want));
     }
@@ -38,6 +38,8 @@ static void check_scores(const struct trace *t, const struct trace_meta *m)
         ck_assert_double_eq(z, 0);
         assert_ok(trace_rel_bias(t, 1, h, bias, &err), &err);
         ck_assert_float_eq(bias[22], (float)rng_normal(3, 0, (uint64_t)(h * 23 + 22)));
+        assert_ok(trace_bias(t, 3, h, pairs, &err), &err);
+        ck_assert_float_eq(pairs[143], (float)rng_normal(3, 0, (uint64_t)(h * 144 + 143)));
     }
     ck_assert_double_eq(trace_call_scale(t, 1), 0.75);
     ck_assert_double_eq(trace_call_scale(t, 0), m->scale);
@@ -133,6 +135,10 @@ START_TEST(impossible_scores_are_not_written)
         {{.reach = {.back = -3}}, "window_left = -4 is out of range"},
         {{.alibi = true, .rel_bias = 1}, "a score has one bias"},
         {{.rel_bias = 7}, "rel_bias of 7 heads; 1 or 2 are possible"},
+        {{.bias = 7}, "bias of 7 heads; 1 or 2 are possible"},
+        {{.bias = 1, .rel_bias = 1}, "both bias and rel_bias; a score has one bias"},
+        {{.reach = {.prefix = 3, .back = 2}}, "prefix = 3: a prefix stands alone"},
+        {{.reach = {.prefix = 13}}, "prefix = 13 is longer than the 12 keys"},
     };
     struct trace_meta m = fixture_text(DT_F32, 2, 1, 12);
     struct trace_call c = fixture_call(&m, 0);
@@ -140,6 +146,19 @@ START_TEST(impossible_scores_are_not_written)
     c.score = cases[_i].s;
     assert_ok(trace_create(test_path("w.h5"), &m, 1, true, &w, &err), &err);
     assert_fails(trace_begin_call(w, &c, &err), &err, ERR_USAGE, cases[_i].says);
+    trace_abort(&w);
+}
+END_TEST
+
+/* A bias of rows and keys is for short sequences: it has as many values as there are pairs. */
+START_TEST(a_long_sequence_has_no_bias_of_pairs)
+{
+    struct trace_meta m = fixture_text(DT_F32, 2, 1, 4097);
+    struct trace_call c = fixture_call(&m, 0);
+    struct trace_writer *w = NULL;
+    c.score.bias = 1;
+    assert_ok(trace_create(test_path("w.h5"), &m, 1, true, &w, &err), &err);
+    assert_fails(trace_begin_call(w, &c, &err), &err, ERR_USAGE, "at most 2^24 pairs");
     trace_abort(&w);
 }
 END_TEST
@@ -178,6 +197,12 @@ START_TEST(heads_come_with_their_scores)
     assert_ok(head_load(t, 1, 1, &how, &h, &err), &err);
     ck_assert_double_eq(h.in.x.scale, 0.75);
     ck_assert_float_eq(h.in.x.mods.rel[-11], (float)rng_normal(3, 0, 23));
+    sim_head_free(&h);
+    assert_ok(head_load(t, 2, 1, &how, &h, &err), &err);
+    ck_assert_int_eq(attn_pairs(&h.in.x), 12 * 13 / 2 + 6 * 5 / 2);
+    sim_head_free(&h);
+    assert_ok(head_load(t, 3, 1, &how, &h, &err), &err);
+    ck_assert_double_eq(pair_bias_at(&h.in.x.mods.pair, 2, 5), (float)rng_normal(3, 0, 144 + 29));
     sim_head_free(&h);
     trace_close(&t);
 }
@@ -226,6 +251,19 @@ START_TEST(what_a_method_cannot_combine_has_a_name)
 }
 END_TEST
 
+/* Methods that know windows take rows to see no key after them. */
+START_TEST(a_prefix_needs_a_flag_of_its_own)
+{
+    struct method m = {.name = "m", .flags = METHOD_ANY_SCORE};
+    struct attn_in x = {.nq = 4, .nk = 4, .causal = true, .reach = {.prefix = 2}};
+    char why[128] = "";
+    ck_assert(!method_combines(&m, &x, why));
+    ck_assert_str_eq(why, "cannot combine a prefix that sees itself");
+    m.flags |= METHOD_PREFIX;
+    ck_assert(method_combines(&m, &x, why));
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("trace_score");
@@ -233,11 +271,13 @@ Suite *make_suite(void)
     tcase_add_test(t, scores_are_read_as_written);
     tcase_add_test(t, plain_files_stay_of_format_1_0);
     tcase_add_loop_test(t, attributes_are_checked, 0, 9);
-    tcase_add_loop_test(t, impossible_scores_are_not_written, 0, 4);
+    tcase_add_loop_test(t, impossible_scores_are_not_written, 0, 8);
+    tcase_add_test(t, a_long_sequence_has_no_bias_of_pairs);
     tcase_add_test(t, arrays_that_were_announced_must_come);
     tcase_add_test(t, heads_come_with_their_scores);
     tcase_add_test(t, a_window_that_does_nothing_is_none);
     tcase_add_test(t, what_a_method_cannot_combine_has_a_name);
+    tcase_add_test(t, a_prefix_needs_a_flag_of_its_own);
     suite_add_tcase(s, t);
     return s;
 }

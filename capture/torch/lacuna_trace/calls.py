@@ -1,6 +1,6 @@
 """One attention call as a hook saw it, and which rule of the trace format it follows.
 
-The format says: scale, causal or not, window, chunk, soft cap, sinks, ALiBi, padding text of a video. Whatever else a
+The format says: scale, causal or not, window, chunk, prefix, soft cap, sinks, ALiBi, relative bias, padding text of a video. Whatever else a
 call does is refused by name. A mask is compared with the rule at a few rows; no n x n tensor is built here.
 """
 import dataclasses
@@ -8,7 +8,7 @@ import dataclasses
 import torch
 
 from . import dense
-from .layout import TraceError
+from .layout import BIAS_MOST, TraceError
 
 LATER = "the trace format cannot say it"
 HIDDEN = -1e4  # an additive mask at or below hides a key
@@ -32,7 +32,7 @@ class Seen:
     alibi: object = None        # slopes (h) or (b, h) of the kernel itself
     softcap: float = 0.0
     sinks: object = None
-    bias: str = ""              # name of a bias that the call adds to its scores
+    bias: object = None         # float (b or 1, h or 1, s, n_k) that the call adds to its scores beside the mask
     other: str = ""             # anything else that is unknown to the format
     positions: object = None    # (b, s) position ids when the program gave them
     again: object = None        # again(rows) -> out of these rows in float32, for functions that round their scores
@@ -50,21 +50,21 @@ class Place:
     key_start: int
     valid: tuple     # (first, end) tokens that are no padding
 
-    def rule(self, seen, b, causal, window=(None, None), chunk=0, alibi=None):
+    def rule(self, seen, b, causal, window=(None, None), chunk=0, prefix=0, bias=None):
+        """`bias`: what with_bias made of a float mask or a position bias."""
         first, end = self.valid
         sinks = None if seen.sinks is None else seen.sinks.detach().reshape(-1).float()
-        if alibi is None and seen.alibi is not None:
+        arrays = dict(bias or {})
+        if not arrays and seen.alibi is not None:
             alibi = seen.alibi.detach().float()
-            alibi = alibi[b] if alibi.ndim == 2 else alibi
+            arrays["alibi"] = alibi[b] if alibi.ndim == 2 else alibi
         return dense.Rule(seen.scale, causal, self.row_start - self.key_start, (first - self.key_start, end - self.key_start), window,
-                          float(seen.softcap), chunk, self.key_start - first if chunk else self.key_start, sinks, alibi)
+                          float(seen.softcap), chunk, self.key_start - first if chunk else self.key_start, prefix, sinks, **arrays)
 
 
 def refuse_unsupported(seen):
     """What the keywords of the call say and no rule knows."""
     other_layers = "capture other layers (layers=)"
-    if seen.bias:
-        seen.refuse(f"{seen.bias} is added to the scores", other_layers)
     if seen.other:
         seen.refuse(seen.other, other_layers)
     if seen.sinks is not None and seen.sinks.numel() != seen.q.shape[1]:
@@ -118,13 +118,47 @@ def slopes_of(mask, visible):
     return slopes
 
 
-def with_bias(seen, mask, visible):
-    """Slopes of a float mask with finite values; refuses what is not ALiBi."""
-    slopes = slopes_of(mask, visible)
+def by_distance(bias, rows, visible):
+    """A bias that depends on key minus row alone, as of T5: float32 [heads][2 n - 1] by distance from 1 - n on; None when it does not.
+
+    bias [heads][s][n_k] of a call that has all rows of the sequence, visible [1 or heads][rows][n_k] at the sampled rows.
+    """
+    n = bias.shape[2]
+    if bias.shape[1] != n:
+        return None
+    table = torch.cat([bias[:, -1, :-1], bias[:, 0]], 1).float()
+    table = table.masked_fill(table <= HIDDEN, 0.0)  # keys after the row: nobody reads them
+    at = torch.arange(n, device=rows.device)[None] - rows[:, None] + n - 1
+    same = (table[:, at] == bias[:, rows]) | ~visible
+    return table if bool(same.all()) and bool(table.isfinite().all()) else None
+
+
+def with_bias(seen, bias, rows, visible):
+    """{"alibi": slopes} or {"rel": table} of a bias [heads][s or rows][n_k]; refuses what is neither."""
     h = seen.q.shape[1]
-    if slopes is None or len(slopes) not in (1, h):
-        seen.refuse("a bias (a float mask with finite values) is added to the scores", "capture other layers (layers=)")
-    return slopes.expand(h).contiguous() if len(slopes) == 1 else slopes
+    at_rows = bias[:, rows] if bias.shape[1] == seen.q.shape[2] else bias
+    ahead = bool(visible[:, :-1, -1].any())  # ALiBi of keys after a row falls, that before it grows
+    slopes = None if ahead else slopes_of(at_rows, visible)
+    if slopes is not None and len(slopes) in (1, h):
+        return {"alibi": slopes.expand(h).contiguous() if len(slopes) == 1 else slopes}
+    if len(bias) not in (1, h) or bias.shape[1] != bias.shape[2]:
+        seen.refuse(f"a bias of {' x '.join(str(n) for n in bias.shape)} values is added to the scores, which is not that of all rows", "send the "
+                    "prompt in one piece")
+    table = by_distance(bias, rows, visible)
+    if table is not None:
+        return {"rel": table}
+    if bias.shape[1] * bias.shape[2] > BIAS_MOST:
+        seen.refuse(f"a bias of {bias.shape[1]} rows and keys that is no function of their distance is added to the scores, and more than "
+                    f"{BIAS_MOST} values", "capture a shorter prompt")
+    return {"bias": bias.detach().float().masked_fill(bias <= HIDDEN, 0.0)}
+
+
+def whole_bias(seen, b):
+    """What the call adds to its scores, [1 or heads][s][n_k]: of a float mask, or of a position bias beside a mask."""
+    x = seen.mask if seen.bias is None else seen.bias
+    while x.ndim < 4:
+        x = x[None]
+    return x[min(b, x.shape[0] - 1)][:, :, :seen.k.shape[2]]
 
 
 def classify(seen, b, place, rows, known):
@@ -132,43 +166,51 @@ def classify(seen, b, place, rows, known):
     refuse_unsupported(seen)
     mask = mask_rows(seen, b, rows)
     if mask is None:
-        return _without_mask(seen, b, place, known)
-    visible, bias = hidden_and_bias(mask)
-    alibi = with_bias(seen, mask, visible) if bias else None
+        rule = _without_mask(seen, b, place, known)
+        if seen.bias is None:
+            return rule
+        visible = rule.allowed(rows, seen.k.shape[2])[None]
+        return dataclasses.replace(rule, **with_bias(seen, whole_bias(seen, b), rows, visible))
+    visible, biased = hidden_and_bias(mask)
+    if biased and seen.bias is not None:
+        seen.refuse("a float mask and a position bias are both added to the scores", "capture other layers (layers=)")
+    bias = with_bias(seen, whole_bias(seen, b), rows, visible) if biased or seen.bias is not None else {}
     visible = visible.to(seen.k.device)
     if not bool((visible == visible[:1]).all()):
         seen.refuse("every head has a mask of its own", "capture a model without sparse heads")
     keep = (rows + place.row_start >= place.valid[0]) & (rows + place.row_start < place.valid[1])
     got, at = visible[0][keep], rows[keep]
     for candidate in _candidates(seen, place, at, got, known):
-        rule = place.rule(seen, b, *candidate, alibi)
+        rule = place.rule(seen, b, *candidate, bias=bias)
         if torch.equal(rule.allowed(at, seen.k.shape[2]), got):
-            if alibi is not None and not rule.causal:
+            if "alibi" in bias and not rule.causal:
                 seen.refuse("a bias that grows with the key in attention that is not causal", "capture other layers (layers=)")
             return rule
     _explain(seen, b, place, at, got)
 
 
 def _candidates(seen, place, rows, got, known):
-    """(causal, window, chunk) that the call may follow, the likeliest first."""
+    """(causal, window, chunk, prefix) that the call may follow, the likeliest first."""
     if isinstance(known, dense.Rule):
-        yield known.causal, known.window, known.chunk
+        yield known.causal, known.window, known.chunk, known.prefix
         return
     causals = (True, False) if known is None else (known,)
     width = (seen.width - 1, None) if isinstance(seen.width, int) and seen.width > 0 else None
     chunk = getattr(getattr(seen.module, "config", None), "attention_chunk_size", None)
     chunked = isinstance(chunk, int) and chunk > 0
     if chunked and _layer_type(seen.module) == "chunked_attention":
-        yield True, (None, None), chunk  # of a piece below the chunk's size the mask says nothing yet
+        yield True, (None, None), chunk, 0  # of a piece below the chunk's size the mask says nothing yet
     for causal in causals:
         for window in ([width] if width and causal else []) + [(None, None)]:
-            yield causal, window, 0
+            yield causal, window, 0, 0
     left, right = _edges(place, rows, got)
     if right == 0 or right is None:
-        yield True, (left, None), 0
-    yield False, (left, right), 0
+        yield True, (left, None), 0, 0
+    if place.row_start <= place.valid[0] and known is not False:
+        yield True, (None, None), 0, int(got[0].sum())  # the first row sees the prefix and nothing else
+    yield False, (left, right), 0, 0
     if chunked:
-        yield True, (None, None), chunk
+        yield True, (None, None), chunk, 0
 
 
 def _layer_type(module):
@@ -217,17 +259,25 @@ def _explain(seen, b, place, rows, got):
                     "chunks of a size that the model's configuration does not name", "capture one sequence of at most one part")
     bad = (got != place.rule(seen, b, True).allowed(rows, got.shape[1])).nonzero()
     row, key = int(rows[bad[0, 0]]) + place.row_start, int(bad[0, 1]) + place.key_start
-    seen.refuse(f"the mask is neither causal nor full, no window, no chunk and no padding at one end: first difference from causal at "
-                f"row {row}, key {key}", "a prefix that sees itself, image tokens and packed sequences need one")
+    seen.refuse("the mask is neither causal nor full, no window, no chunk, no prefix that sees itself and no padding at one end: first "
+                f"difference from causal at row {row}, key {key}", "packed sequences and image tokens in the middle of a text have such masks")
 
 
-def score_of(rule, heads, n_k):
-    """What the file says of a call of n_k keys: attributes at their defaults left out, arrays of the stored heads."""
+def score_of(rule, heads, n_q, n_k):
+    """What the file says of a call of n_q rows, the last ones of n_k keys: no attributes at their defaults, arrays of the stored heads."""
     left, right = rule.window
     score = {"window_left": left if left is not None and left + 1 < n_k else None,
              "window_right": right if right is not None and right + 1 < n_k and not rule.causal else None,
-             "chunk": rule.chunk if 0 < rule.chunk < n_k else None, "softcap": rule.softcap or None}
+             "chunk": rule.chunk if 0 < rule.chunk < n_k else None, "prefix": rule.prefix if rule.prefix > 1 else None,
+             "softcap": rule.softcap or None}
     arrays = {name: x.cpu().float()[heads].numpy() for name, x in (("sinks", rule.sinks), ("alibi", rule.alibi)) if x is not None}
+    if rule.rel is not None:
+        n = (rule.rel.shape[1] + 1) // 2
+        arrays["rel_bias"] = (rule.rel if len(rule.rel) == 1 else rule.rel[heads])[:, n - n_k:n + n_k - 1].cpu().numpy()
+    if rule.bias is not None:
+        first = rule.keys[0]  # padding before the prompt is cut off
+        end = first + n_k
+        arrays["bias"] = (rule.bias if len(rule.bias) == 1 else rule.bias[heads])[:, end - n_q:end, first:end]
     return {n: x for n, x in score.items() if x is not None} | arrays
 
 

@@ -18,7 +18,8 @@ class Rule:
 
     Query row i (of the call) stands at position i + offset; keys are counted from 0. `keys` = (first, end) are the
     valid keys; `window` = (left, right), inclusive, None = no limit; `chunk`: only keys of the row's own run of so many
-    tokens, counted from token -base. `sinks` and `alibi` have a value per query head of the model.
+    tokens, counted from token -base; `prefix`: a causal row also sees so many of the first valid
+    keys. `sinks` and `alibi` have a value per query head of the model.
     """
     scale: float
     causal: bool = False
@@ -28,19 +29,29 @@ class Rule:
     softcap: float = 0.0
     chunk: int = 0
     base: int = 0
+    prefix: int = 0
     sinks: object = None
     alibi: object = None
+    bias: object = None     # float32 [1 or heads][rows][keys]: what is added to the score of every row and key of the call
+    rel: object = None      # float32 [1 or heads][2 n - 1]: what is added to the score of a key at distance j - p from 1 - n on
 
     def allowed(self, rows, n_k, first=0):
         """bool [rows][n_k] for the keys first.. of the call; rows: int64 tensor of query rows."""
         p = (rows + self.offset)[:, None]
         j = torch.arange(first, first + n_k, device=rows.device)[None, :]
         a = (j >= self.keys[0]) & (j < self.keys[1])
-        a = a & (j <= p) if self.causal else a.expand(len(rows), -1)
+        a = a & ((j <= p) | (j < self.keys[0] + self.prefix)) if self.causal else a.expand(len(rows), -1)
         left, right = self.window
         a = a & (j >= p - left) if left is not None else a
         a = a & (j <= p + right) if right is not None else a
         return a & ((j + self.base) // self.chunk == (p + self.base) // self.chunk) if self.chunk else a
+
+
+def _distances(rule, rows, first, part):
+    """Places in rule.rel [rows][keys] of the keys first..; what lies outside of it is not allowed either."""
+    n = (rule.rel.shape[1] + 1) // 2
+    j = torch.arange(first, first + part.shape[2], device=rows.device)[None]
+    return (j - (rows + rule.offset)[:, None] + n - 1).clamp(0, 2 * n - 2)
 
 
 def scores(q, k, rule, rows, heads):
@@ -59,6 +70,11 @@ def scores(q, k, rule, rows, heads):
             j = torch.arange(at, at + part.shape[2], device=q.device)[None]
             far = (rows + rule.offset)[:, None].sub(j).abs().double()
             part -= rule.alibi.to(q.device)[heads].double()[:, None, None] * far
+        if rule.rel is not None:
+            part += rule.rel.to(q.device)[heads if len(rule.rel) > 1 else [0] * len(heads)][:, _distances(rule, rows, at, part)].double()
+        if rule.bias is not None:
+            mine = rule.bias[heads] if len(rule.bias) > 1 else rule.bias
+            part += mine[:, rows, at:at + part.shape[2]].to(part)
         allowed = rule.allowed(rows, part.shape[2], at)
         s[:, :, at:at + KEYS] = part.masked_fill_(~allowed, -math.inf)
     return s

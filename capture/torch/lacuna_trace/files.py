@@ -96,7 +96,7 @@ class Files:
         """A call of the file; what it does to its scores is written with it."""
         self.order += 1
         heads, _ = self.heads(seen)
-        score = score_of(rule, heads, writer.meta["run"]["n_k"])
+        score = score_of(rule, heads, writer.meta["run"]["n_q"], writer.meta["run"]["n_k"])
         scale = exact_scale(rule.scale, seen.q.shape[3])
         if scale != writer.meta["model"]["scale"]:
             score["scale"] = scale

@@ -193,7 +193,7 @@ class Hooks:
         seen = Seen(f"transformers {key}", self.path(module), module, q, k, v, result[0].transpose(1, 2),
                     float(a["scaling"]) if a.get("scaling") is not None else q.shape[-1] ** -0.5, kind, mask,
                     (width - 1, None) if flash and width else (None, None), None if flash else width, None, float(a.get("softcap") or 0.0),
-                    a.get("s_aux"), "a position bias (position_bias)" if a.get("position_bias") is not None else "",
+                    a.get("s_aux"), a.get("position_bias"),
                     next((text for name, text in UNKNOWN.items() if a.get(name) is not None), ""), a.get("position_ids"))
         lengths = a.get("cu_seq_lens_q")
         if lengths is not None and len(lengths) > 2:

@@ -5,7 +5,7 @@ import numpy as np
 
 from . import xxh3
 from .layout import TraceError
-from .reader import attributes, frame, open_file, within
+from .reader import attributes, causal_pairs, frame, open_file, within
 
 FORMAT = "lacuna-masks"
 
@@ -73,10 +73,10 @@ class Mask:
             m = np.ones((len(i), self.nk), bool)
         elif self.form == "band":
             a = self.attrs
-            m = ((p - j if self.causal else abs(p - j)) < a["window"]) | (j < a["sink"]) | (i >= a["dense_from"])
+            m = (abs(p - j) < a["window"]) & ((j <= p) | (not self.causal)) | (j < a["sink"]) | (i >= a["dense_from"])
         else:
             m = self._units()[i[:, 0] // self.bq].repeat(self.bk, 1)[:, :self.nk]
-        return within(m & (j <= p) if self.causal else m, p, j, self.attrs)
+        return within(m & causal_pairs(p, j, self.attrs) if self.causal else m, p, j, self.attrs)
 
     def _units(self):
         """bool [groups][units of keys]."""
@@ -109,7 +109,7 @@ class Mask:
     def _allowed(self, rows, n):
         p = np.arange(self.nq)[rows][:, None] + self.nk - self.nq
         j = np.arange(self.nk)[None, :]
-        return within(j <= p if self.causal else np.ones((n, self.nk), bool), p, j, self.attrs)
+        return within(causal_pairs(p, j, self.attrs) if self.causal else np.ones((n, self.nk), bool), p, j, self.attrs)
 
     def bsr(self):
         """(indptr int32, indices int32, (bq, bk)): the kept blocks of every row of blocks, ascending. Blocks are of the mask's own unit."""
@@ -137,8 +137,8 @@ def _table(masks, block):
     first = masks[0]
     if any((m.nq, m.nk, m.causal) != (first.nq, first.nk, first.causal) for m in masks):
         raise TraceError("the masks are of different calls: shapes or causality differ")
-    if any(name in first.attrs for name in ("window_left", "window_right", "chunk")):
-        raise TraceError("the model itself has a window or chunk here, which whole blocks do not show; use dense() or blocks()")
+    if any(name in first.attrs for name in ("window_left", "window_right", "chunk", "prefix")):
+        raise TraceError("the model itself has a window, chunk or prefix here, which whole blocks do not show; use dense() or blocks()")
     if any(m.order != "none" for m in masks):
         raise TraceError(f"the mask's tokens are in the order '{first.order}', not in the trace's: permute q, k and v the same way")
     bq, bk = block or (first.bq, first.bk)

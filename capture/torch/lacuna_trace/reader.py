@@ -168,6 +168,11 @@ class Trace:
         return f"<Trace {self.path}: {m['name']}, {len(self.calls)} calls, {m['heads']} heads, {self.run['n_q']} x {self.run['n_k']}>"
 
 
+def causal_pairs(p, j, score):
+    """bool [rows][keys]: keys up to the row's own position p [rows][1], and those of a prefix of the model; j [1][keys]."""
+    return (j <= p) | (j < score.get("prefix", 0))
+
+
 def within(allowed, p, j, score):
     """The allowed pairs inside of a window or chunk of the model; p [rows][1] positions, j [1][keys]."""
     if "window_left" in score:
@@ -290,7 +295,7 @@ class Call:
         p, j = self.positions(rows)[:, None], np.arange(self.n_k)[None, :]
         first, end = self.padding()
         a = np.broadcast_to((j < first) | (j >= end), (len(p), self.n_k))
-        a = a & (j <= p) if self.score["causal"] else a
+        a = a & causal_pairs(p, j, self.score) if self.score["causal"] else a
         return within(a, p, j, self.score)
 
     def scores(self, head, rows=None):
@@ -303,6 +308,9 @@ class Call:
         if "rel_bias" in self.score:
             bias = self.score["rel_bias"]
             s = s + bias[self._index(head) if len(bias) > 1 else 0].astype(np.float64)[far + self.n_k - 1]
+        if "bias" in self.score:
+            bias = self.score["bias"]
+            s = s + bias[self._index(head) if len(bias) > 1 else 0][self._rows(rows)].astype(np.float64)
         return np.where(self.allowed(rows), s, -np.inf)
 
     def sink(self, head):

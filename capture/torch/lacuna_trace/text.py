@@ -3,6 +3,7 @@
 A prompt comes in one piece, in chunks, with a dynamic, a sliding or a static cache. Its length is known from the
 outermost call (generate or forward); `spool` holds the rows while it is not.
 """
+import dataclasses
 import re
 
 import torch
@@ -188,7 +189,13 @@ class Text:
     def _begin(self, seen, stack, layer, rule, length, certain, rows_kept):
         if not rule.causal and (self.o.tokens or self.o.rows):
             raise TraceError(f"{seen.path} is not causal: tokens= and rows= would change its attention; capture the whole input")
-        stack.rule = rule
+        if rule.prefix > length:
+            raise TraceError(f"{seen.path}: the first {rule.prefix} tokens of the prefix see each other, tokens={length} would cut them apart; store "
+                             f"at least {rule.prefix}")
+        if rule.bias is not None and (isinstance(self.o.rows, str) or not certain):
+            raise TraceError(f"{seen.path}: a bias of rows and keys is added to its scores: a sample of rows and decoded tokens have no place for "
+                             "it; leave rows= and tokens= out")
+        stack.rule = dataclasses.replace(rule, bias=None)  # as large as the scores, and of one piece
         run = dict(self.run, n_q=rows_kept, n_k=length, row_group=rows.parse(self.o.rows)[1] if isinstance(self.o.rows, str) else 0)
         meta = self.files.meta(seen, rule, self.base, run, None)
         if not certain and self.spool is None:

@@ -11,7 +11,7 @@ import struct
 
 import numpy as np
 import torch
-from h5py import h5a, h5f, h5g, h5p, h5t
+from h5py import h5a, h5f, h5g, h5p, h5s, h5t
 
 from . import layout, xxh3
 from .layout import TraceError
@@ -47,6 +47,7 @@ class OpenCall:
 
     def __init__(self, attrs, group, score):
         self.attrs, self.group, self.score, self.arrays, self.checks = attrs, group, score, {}, {}
+        self.lines = {}  # of arrays that are written already: their lines of the content id
 
 
 class Writer:
@@ -113,7 +114,7 @@ class Writer:
     def begin(self, attrs, names, score):
         """Create the group and the datasets `names` of a call; attrs: step branch layer block order timestep sigma.
 
-        score: what of layout.SCORE and layout.SCORE_ARRAYS the call has.
+        score: what of layout.SCORE and layout.SCORE_ARRAYS the call has; a bias of rows and keys as a tensor of any device.
         """
         layout.check_call(self.meta, attrs)
         group = layout.enter_group(self.call_group, f"step-{attrs['step']:03d}")
@@ -125,6 +126,8 @@ class Writer:
             if name in score:
                 layout.put_attr(group, name, kind(score[name]))
         call = OpenCall(attrs, group, score)
+        if "bias" in score:
+            self._put_bias(call)
         for name in names:
             call.arrays[name] = self._create_array(group, name)
         h5f.flush(self.file)
@@ -216,12 +219,28 @@ class Writer:
         return layout.array_text(name, a.shape, a.sums)
 
     def _put_score_array(self, call, name):
-        """A value per head: each has a checksum of its own."""
+        """A value or a row per head: each has a checksum of its own."""
+        if name in call.lines:
+            return call.lines[name]
         data = np.ascontiguousarray(call.score[name], "<f4")
         sums = np.frombuffer(b"".join(xxh3.digest(data[i:i + 1]) for i in range(len(data))), np.uint8).reshape(-1, 16)
         layout.put_array(call.group, name, data)
         layout.put_array(call.group, name + "_xxh3", sums)
         return layout.array_text(name, data.shape, sums)
+
+    def _put_bias(self, call):
+        """A head at a time and at once: a bias of rows and keys is as large as the scores."""
+        x = call.score["bias"]
+        d, sums = layout.create_dataset(call.group, "bias", h5t.IEEE_F32LE, x.shape), []
+        for i in range(x.shape[0]):
+            one = np.ascontiguousarray(x[i:i + 1].cpu().numpy(), "<f4")
+            where = d.get_space()
+            where.select_hyperslab((i, 0, 0), one.shape)
+            d.write(h5s.create_simple(one.shape), where, one)
+            sums.append(xxh3.digest(one))
+        layout.put_array(call.group, "bias_xxh3", np.frombuffer(b"".join(sums), np.uint8).reshape(-1, 16))
+        call.lines["bias"] = layout.array_text("bias", x.shape, sums)
+        call.score = dict(call.score, bias=None)
 
     def _finish_checks(self, call):
         for name, data in call.checks.items():

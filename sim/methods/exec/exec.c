@@ -248,7 +248,8 @@ const struct method method_exec = {
     .name = "exec",
     .summary = "the mask that a program of yours selects, in any language",
     .paper = "none: masks from outside",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE,
+    .flags =
+        METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE | METHOD_PREFIX,
     .params_size = sizeof(struct exec_params),
     .params = options,
     .metrics = metrics,

@@ -66,8 +66,9 @@ static void put_score(struct jw *w, const struct attn_in *x)
         int64_t value, set;
     } parts[] = {{"window_left", (int64_t)x->reach.back - 1, x->reach.back},
                  {"window_right", (int64_t)x->reach.ahead - 1, x->reach.ahead},
-                 {"chunk", x->reach.chunk, x->reach.chunk}};
-    for (int i = 0; i < 3; i++) {
+                 {"chunk", x->reach.chunk, x->reach.chunk},
+                 {"prefix", x->reach.prefix, x->reach.prefix}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         jw_key(w, parts[i].name);
         if (parts[i].set)
             jw_int(w, parts[i].value);

@@ -759,7 +759,8 @@ const struct method method_oracle = {
     .name = "oracle",
     .summary = "best mask of a granularity for a target, from the exact probabilities (a bound)",
     .paper = "CRA: Zhu et al., SampleAttention, arXiv 2406.15486; the oracles are lacuna's own",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_BOUND | METHOD_ANY_SCORE,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_BOUND | METHOD_ANY_SCORE |
+             METHOD_PREFIX,
     .params_size = sizeof(struct oracle_params),
     .params = options,
     .budget = budget,
