@@ -9,8 +9,6 @@
  */
 #include "analyze/sheet.h"
 
-#include "core/method.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,11 +19,24 @@ struct setting {
 
 static const double levels[] = {0.99, 0.95, 0.9, 0.8, 0.7, 0.5};
 
+void sheet_setting_name(const char *method, const char *params, struct buf *b)
+{
+    buf_puts(b, method);
+    if (params[0])
+        buf_printf(b, " (%s)", params);
+}
+
 static void put_name(const struct setting *x, struct buf *b)
 {
-    buf_puts(b, x->method);
-    if (x->params[0])
-        buf_printf(b, " (%s)", x->params);
+    sheet_setting_name(x->method, x->params, b);
+}
+
+const char *sheet_reason(const struct str_list *full, const char *name)
+{
+    for (int64_t i = 0; i + 1 < full->n; i += 2)
+        if (strcmp(full->items[i], name) == 0)
+            return full->items[i + 1];
+    return NULL;
 }
 
 static bool in_list(const struct str_list *l, const char *name)
@@ -52,10 +63,14 @@ bool sheet_keeps_all(const struct stats *density_elem)
 static void warn_full(const struct buf *names, int64_t n, int64_t cells, struct sheet *s)
 {
     struct buf b = {0};
-    buf_printf(&b,
-               "! %s %s 100 %% in all %lld cells: at this length %s dense attention, so %s nothing "
-               "about the method%s.",
-               buf_str(names), n == 1 ? "keeps" : "keep", (long long)cells,
+    buf_printf(&b, "! %s %s 100 %% ", buf_str(names), n == 1 ? "keeps" : "keep");
+    if (cells == 1)
+        buf_puts(&b, n == 1 ? "of its only cell" : "of their only cell");
+    else if (cells)
+        buf_printf(&b, "in all %lld cells", (long long)cells);
+    else
+        buf_puts(&b, "in all their cells");
+    buf_printf(&b, ": at this length %s dense attention, so %s nothing about the method%s.",
                n == 1 ? "its setting is" : "their settings are", n == 1 ? "it says" : "they say",
                n == 1 ? "" : "s");
     str_list_add(&s->notes, buf_str(&b));
@@ -66,19 +81,17 @@ static void warn_full(const struct buf *names, int64_t n, int64_t cells, struct 
 /* "! minference keeps 100 %: its budget of ..."; false: the method does not say why. */
 static bool warn_why(const struct table *t, const struct setting *x, struct sheet *s)
 {
-    struct buf b = {0}, why = {0};
-    method_covers_all(t->known, x->method, x->params, t->n_k, &why);
-    if (why.len) {
-        buf_puts(&b, "! ");
-        put_name(x, &b);
-        buf_printf(&b, " keeps 100 %%: %s.", buf_str(&why));
+    struct buf name = {0}, b = {0};
+    put_name(x, &name);
+    const char *why = sheet_reason(&t->full, buf_str(&name));
+    if (why) {
+        buf_printf(&b, "! %s keeps 100 %%: %s.", buf_str(&name), why);
         str_list_add(&s->notes, buf_str(&b));
     }
-    bool said = why.len > 0;
-    s->failed |= b.failed || why.failed;
+    s->failed |= b.failed || name.failed;
     buf_free(&b);
-    buf_free(&why);
-    return said;
+    buf_free(&name);
+    return why != NULL;
 }
 
 /* Settings that may be compared; the others that keep everything are warned of. */
@@ -100,9 +113,9 @@ static int64_t collect(const struct table *t, struct setting *out, struct sheet 
         if (sheet_keeps_all(x.kept) && warn_why(t, &x, s))
             continue;
         if (sheet_keeps_all(x.kept)) {
+            cells = n_full == 0 || cells == x.kept->n ? x.kept->n : 0; /* 0: they differ */
             buf_puts(&full, n_full++ ? ", " : "");
             put_name(&x, &full);
-            cells = x.kept->n;
         } else if (recall >= 0 && table_cell(t, r, recall)->set)
             out[n++] = x;
     }

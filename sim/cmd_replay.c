@@ -245,7 +245,7 @@ static void warn_full(const struct replay *r)
             buf_printf(&b, "%s%s", shown++ ? ", " : "", buf_str(&name));
     }
     if (more)
-        buf_printf(&b, " and %lld other settings", (long long)more);
+        buf_printf(&b, " and %lld other setting%s", (long long)more, more == 1 ? "" : "s");
     if (shown)
         log_warn("%s kept every allowed pair in every cell: the results of %s are those of dense "
                  "attention",
