@@ -19,7 +19,7 @@ struct plot_opts {
     char *output, *layer, *head, *branch, *method, *params, *metric, *against, *x, *y, *title,
         *size, *range, *masks, *width, *font, *rows, *keys;
     struct str_list where;
-    int64_t step;
+    int64_t step, frame;
     double font_size;
     int style, map;
     bool mean, serif;
@@ -67,6 +67,9 @@ static const struct opt options[] = {
      .help = "Maps: mean weight of a cell instead of the largest."},
     {.name = "range", .type = OPT_STR, .offset = offsetof(struct plot_opts, range),
      .arg = "LOW:HIGH", .flags = OPT_UNSET, .help = "Colour range."},
+    {.name = "frame", .type = OPT_INT, .offset = offsetof(struct plot_opts, frame),
+     .arg = "TOKENS", .def = "0", .min = 0, .max = 1e9,
+     .help = "mask: tokens of a video's frame, for lines between frames (of a trace they are known)."},
     {.name = "title", .type = OPT_STR, .offset = offsetof(struct plot_opts, title), .arg = "TEXT",
      .flags = OPT_UNSET, .help = "Title in place of the figure's own."},
     {.name = "rows", .type = OPT_STR, .offset = offsetof(struct plot_opts, rows), .arg = "A-B",
@@ -216,6 +219,7 @@ static int fill_args(const struct plot_opts *o, struct figure_args *a, struct er
                               .layer = o->layer,
                               .head = o->head,
                               .step = o->step,
+                              .frames = o->frame,
                               .branch = o->branch,
                               .method = o->method,
                               .params = o->params,

@@ -41,7 +41,8 @@ struct figure_args {
     const char *source;      /* maps: "auto", "computed", "stored"; NULL = auto */
     int jobs;                /* threads that compute maps; 0 = one */
     bool mean;               /* maps: mean weight of a cell instead of the largest */
-    int64_t frames;   /* masks of video: tokens of a frame, for lines between frames; 0 = none */
+    int64_t frames;   /* masks of video: tokens of a frame, for lines between frames; 0 = none or
+                       * as the trace says */
     double low, high; /* colour or value range, NAN = the figure chooses */
 };
 
