@@ -153,15 +153,42 @@ static int64_t at_level(struct setting *x, int64_t n, double level)
     return m;
 }
 
-static void compare_with(const struct setting *best, const struct setting *other, struct buf *b)
+/* "2.50 times fewer than xattention, recall p1 0.970", one each. */
+static void say_fewer(const struct setting *best, const struct setting *other, struct sheet *s)
 {
     double times = other->kept->median / best->kept->median;
-    if (!stats_differ(best->kept, other->kept))
-        buf_puts(b, "but no fewer, within the spread over heads, than ");
+    struct buf b = {0};
+    buf_printf(&b, "  %.*f times fewer than ", times < 10 ? 2 : 0, times);
+    put_name(other, &b);
+    buf_printf(&b, ", recall p1 %.3f", other->recall->median);
+    str_list_add(&s->sentences, buf_str(&b));
+    s->failed |= b.failed;
+    buf_free(&b);
+}
+
+/* Those that the spread over heads does not tell from the best, in one sentence. */
+static void say_equal(const struct setting *x, int64_t m, struct sheet *s)
+{
+    double least = 1, most = 0;
+    int64_t n = 0;
+    struct buf b = {0};
+    for (int64_t i = 1; i < m; i++) {
+        double recall = x[i].recall->median;
+        if (stats_differ(x[0].kept, x[i].kept))
+            continue;
+        buf_puts(&b, n++ ? ", " : "  but no fewer, within the spread over heads, than ");
+        put_name(&x[i], &b);
+        least = recall < least ? recall : least;
+        most = recall > most ? recall : most;
+    }
+    if (n == 1)
+        buf_printf(&b, ", recall p1 %.3f", most);
     else
-        buf_printf(b, "%.*f times fewer than ", times < 10 ? 2 : 0, times);
-    put_name(other, b);
-    buf_printf(b, ", recall p1 %.3f", other->recall->median);
+        buf_printf(&b, "; recall p1 %.3f to %.3f", least, most);
+    if (n)
+        str_list_add(&s->sentences, buf_str(&b));
+    s->failed |= b.failed;
+    buf_free(&b);
 }
 
 void sheet_say(const struct table *t, struct sheet *s)
@@ -184,12 +211,10 @@ void sheet_say(const struct table *t, struct sheet *s)
                    "of %lld cells; recall p1 %.3f):",
                    levels[l], (long long)x[0].kept->n, x[0].recall->median);
         str_list_add(&s->sentences, buf_str(&b));
-        for (int64_t i = 1; i < m; i++) {
-            buf_reset(&b);
-            buf_puts(&b, "  ");
-            compare_with(&x[0], &x[i], &b);
-            str_list_add(&s->sentences, buf_str(&b));
-        }
+        for (int64_t i = 1; i < m; i++)
+            if (stats_differ(x[0].kept, x[i].kept))
+                say_fewer(&x[0], &x[i], s);
+        say_equal(x, m, s);
     }
     s->failed |= b.failed;
     buf_free(&b);

@@ -21,7 +21,9 @@ struct progress *progress_start(const char *what, double total, int64_t items);
 void progress_add(struct progress *p, double cost, int64_t items, const char *current);
 void progress_end(struct progress **p);
 
+#define DURATION_TEXT 32 /* bytes of any duration */
+
 /* "16 s", "3:05 min", "2:10 h". */
-void duration_text(double seconds, char text[24]);
+void duration_text(double seconds, char text[DURATION_TEXT]);
 
 #endif

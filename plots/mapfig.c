@@ -240,9 +240,10 @@ static void frame_lines(const struct map_figure *f, const struct panels *p, stru
     for (int64_t i = 1; i <= n; i++) {
         double at = (double)(first + i * frame);
         if (at > c->k0 && at < c->k0 + c->n_k)
-            buf_printf(&g->script,
-                       "set arrow from %g, graph 0 to %g, graph 1 nohead front lw 0.5 lc rgb '%s'\n",
-                       at, at, color);
+            buf_printf(
+                &g->script,
+                "set arrow from %g, graph 0 to %g, graph 1 nohead front lw 0.5 lc rgb '%s'\n", at,
+                at, color);
         if (at > c->q0 && at < c->q0 + c->n_q)
             buf_printf(&g->script,
                        "set arrow from graph 0, first %g to graph 1, first %g nohead front lw 0.5 "
