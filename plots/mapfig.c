@@ -258,6 +258,7 @@ static void draw_panel(const struct map_figure *f, const struct panels *p, int i
     bool leftmost, lowest;
     panels_place(p, i, g, &leftmost, &lowest);
     panels_token_axes(p, i, c, f->col_heads ? "" : f->titles[i], leftmost, lowest, g);
+    words_axes(f->words, c, leftmost, lowest, g);
     if (f->col_heads)
         panels_heads(p, i, f->row_heads, f->col_heads, g);
     if (f->below)
@@ -286,12 +287,18 @@ static void lay_out(const struct map_figure *f, double pixels, struct panels *p)
     const struct figure_args *a = f->args;
     const struct cells *c = f->maps;
     int chars, lines;
+    bool named = f->words && f->words->keys.n;
+    int64_t longest = c->n_q > c->n_k ? c->n_q : c->n_k, side = panels_side(f->n);
+    if (named && side < WORDS_UNITS * longest)
+        side = WORDS_UNITS * longest;
     panels_titles((const char(*)[96])f->titles, f->n, &chars, &lines);
     panels_layout(p, &(struct panels_wish){.count = f->n,
                                            .cols = f->per_row,
                                            .cells_x = (double)c->n_k / (double)c->tokens,
                                            .cells_y = (double)c->n_q / (double)c->tokens,
-                                           .side = panels_side(f->n),
+                                           .side = (int)side,
+                                           .left = named ? words_room(&f->words->queries) : 0,
+                                           .bottom = named ? words_room(&f->words->keys) : 0,
                                            .chars = f->col_heads ? 0 : chars,
                                            .lines = lines,
                                            .heads = f->col_heads != NULL,
