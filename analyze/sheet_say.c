@@ -78,29 +78,57 @@ static void warn_full(const struct buf *names, int64_t n, int64_t cells, struct 
     buf_free(&b);
 }
 
-/* "! minference keeps 100 %: its budget of ..."; false: the method does not say why. */
-static bool warn_why(const struct table *t, const struct setting *x, struct sheet *s)
+/* Settings that keep everything for one reason; NULL: their method does not say why. */
+struct full {
+    const char *why;
+    struct buf names;
+    int64_t n, cells; /* settings; cells of each, 0: they differ */
+};
+
+/* Adds a setting to those of its reason. */
+static void add_full(const struct table *t, const struct setting *x, struct full *all, int64_t *n,
+                     struct sheet *s)
 {
-    struct buf name = {0}, b = {0};
+    struct buf name = {0};
+    int64_t i = 0;
     put_name(x, &name);
     const char *why = sheet_reason(&t->full, buf_str(&name));
-    if (why) {
-        buf_printf(&b, "! %s keeps 100 %%: %s.", buf_str(&name), why);
-        str_list_add(&s->notes, buf_str(&b));
-    }
-    s->failed |= b.failed || name.failed;
-    buf_free(&b);
+    while (i < *n && strcmp(all[i].why ? all[i].why : "", why ? why : "") != 0)
+        i++;
+    if (i == *n)
+        all[(*n)++] = (struct full){.why = why, .cells = x->kept->n};
+    buf_printf(&all[i].names, "%s%s", all[i].n++ ? ", " : "", buf_str(&name));
+    all[i].cells = all[i].cells == x->kept->n ? all[i].cells : 0;
+    s->failed |= name.failed;
     buf_free(&name);
-    return why != NULL;
 }
 
-/* Settings that may be compared; the others that keep everything are warned of. */
-static int64_t collect(const struct table *t, struct setting *out, struct sheet *s)
+/* "! minference keeps 100 %: its budget of ..." */
+static void warn_all(struct full *all, int64_t n, struct sheet *s)
 {
-    int64_t m = table_find(t, "method"), p = table_find(t, "params"), n = 0;
+    for (int64_t i = 0; i < n; i++) {
+        struct buf b = {0};
+        if (all[i].why) {
+            buf_printf(&b, "! %s keep%s 100 %%: %s.", buf_str(&all[i].names),
+                       all[i].n == 1 ? "s" : "", all[i].why);
+            str_list_add(&s->notes, buf_str(&b));
+        } else {
+            warn_full(&all[i].names, all[i].n, all[i].cells, s);
+        }
+        s->failed |= b.failed || all[i].names.failed;
+        buf_free(&b);
+        buf_free(&all[i].names);
+    }
+}
+
+/* Settings that may be compared; the others that keep everything are warned of. `full` has room for
+ * every row. */
+static int64_t collect(const struct table *t, struct setting *out, struct full *full,
+                       struct sheet *s)
+{
+    int64_t m = table_find(t, "method"), p = table_find(t, "params"), n = 0, n_full = 0;
     int64_t kept = table_find(t, "density_elem"), recall = table_find(t, "cra_p1");
-    int64_t steps = table_find(t, "steps"), n_full = 0, cells = 0;
-    struct buf full = {0};
+    int64_t steps = table_find(t, "steps");
     for (int64_t r = 0; r < t->n_rows && m >= 0 && p >= 0 && kept >= 0; r++) {
         const struct cell *c = table_cell(t, r, kept);
         struct setting x = {table_cell(t, r, m)->text, table_cell(t, r, p)->text, &c->stats,
@@ -110,19 +138,12 @@ static int64_t collect(const struct table *t, struct setting *out, struct sheet 
             continue;
         if (in_list(&t->keep_all, x.method))
             continue;
-        if (sheet_keeps_all(x.kept) && warn_why(t, &x, s))
-            continue;
-        if (sheet_keeps_all(x.kept)) {
-            cells = n_full == 0 || cells == x.kept->n ? x.kept->n : 0; /* 0: they differ */
-            buf_puts(&full, n_full++ ? ", " : "");
-            put_name(&x, &full);
-        } else if (recall >= 0 && table_cell(t, r, recall)->set)
+        if (sheet_keeps_all(x.kept))
+            add_full(t, &x, full, &n_full, s);
+        else if (recall >= 0 && table_cell(t, r, recall)->set)
             out[n++] = x;
     }
-    if (n_full)
-        warn_full(&full, n_full, cells, s);
-    s->failed |= full.failed;
-    buf_free(&full);
+    warn_all(full, n_full, s);
     return n;
 }
 
@@ -194,14 +215,15 @@ static void say_equal(const struct setting *x, int64_t m, struct sheet *s)
 void sheet_say(const struct table *t, struct sheet *s)
 {
     struct setting *x = calloc((size_t)t->n_rows + 1, sizeof *x);
+    struct full *full = calloc((size_t)t->n_rows + 1, sizeof *full);
     struct buf b = {0};
     int64_t n = 0, m = 0;
     size_t l = 0;
-    if (!x) {
+    if (!x || !full) {
         s->failed = true;
-        return;
+        goto out;
     }
-    n = collect(t, x, s);
+    n = collect(t, x, full, s);
     while (l < sizeof levels / sizeof *levels && (m = at_level(x, n, levels[l])) < 2)
         l++;
     if (m >= 2 && x[0].kept->median > 0) {
@@ -216,7 +238,9 @@ void sheet_say(const struct table *t, struct sheet *s)
                 say_fewer(&x[0], &x[i], s);
         say_equal(x, m, s);
     }
+out:
     s->failed |= b.failed;
     buf_free(&b);
+    free(full);
     free(x);
 }

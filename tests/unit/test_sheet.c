@@ -233,12 +233,18 @@ START_TEST(settings_that_keep_everything_are_warned_of)
                     1000 + (int)i);
     add_setting("sale", "", 0.5, 0.9, 0.01);
     add_setting("sale", "tau=0", 1, 1, 0);
+    for (int k = 0; k < 2; k++) {
+        add_setting("fg-attn", k ? "tau=1" : "tau=2", 1, 1, 0);
+        record_note(&f.r[f.n - 1], "full=one reason for both");
+    }
     build("summary", NULL);
     make((struct sheet_opts){0});
     ck_assert(
         says(&s.notes, "! minference keeps 100 %: its budget of 1016 + 6096 columns is long."));
     ck_assert(says(&s.notes, "! sale (tau=0) keeps 100 % in all 8 cells"));
     ck_assert(!says(&s.notes, "sale keeps 100"));
+    ck_assert(
+        says(&s.notes, "! fg-attn (tau=1), fg-attn (tau=2) keep 100 %: one reason for both."));
     ck_assert_int_eq(s.sentences.n, 0); /* no two settings are left to compare */
 }
 END_TEST
