@@ -2,6 +2,7 @@
  * main.c - the command table; the only place that prints the final error and exits.
  */
 #include "analyze/tables.h"
+#include "capture/tokenizer.h"
 #include "core/cmd.h"
 #include "core/log.h"
 #include "core/pool.h"
@@ -62,6 +63,7 @@ int main(int argc, char **argv)
         .tables = table_list,
         .figures = figure_list,
         .gpu_select = gpu_select,
+        .token_texts = tokenizer_texts,
 #ifdef LACUNA_CUDA
         .list_kernels = cuda_list_kernels,
         .list_gpus = cuda_list_gpus,

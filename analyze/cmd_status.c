@@ -150,7 +150,7 @@ static void records_name(const char *manifest, struct buf *b)
 
 static void print_line(const char *name, const struct shard_state *s)
 {
-    char elapsed[24], time[24];
+    char elapsed[DURATION_TEXT], time[DURATION_TEXT];
     duration_text(s->elapsed_s, elapsed);
     text_printf(stdout, "%s: %s, %lld", name, s->state, (long long)(s->ok + s->skip));
     if (s->cells >= 0)

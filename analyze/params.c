@@ -56,21 +56,6 @@ const char *params_target(const char *params)
     return at ? at + 1 : "";
 }
 
-const char *record_note_value(const struct record *r, const char *key, size_t *len)
-{
-    const char *p = r->notes.len ? r->notes.data : "";
-    size_t n = strlen(key);
-    while (*p) {
-        size_t word = strcspn(p, ";");
-        if (word > n && strncmp(p, key, n) == 0 && p[n] == '=') {
-            *len = word - n - 1;
-            return p + n + 1;
-        }
-        p += word + (p[word] == ';');
-    }
-    return NULL;
-}
-
 static const struct method *method_of(const char *name)
 {
     const struct method *const *m = metric_def_known_methods();

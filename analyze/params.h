@@ -27,9 +27,6 @@ void params_without(const char *params, const char *name, struct buf *b);
 /* The target of a parameter text, "" if it has none: "density_elem=0.3", without the '@'. */
 const char *params_target(const char *params);
 
-/* Value of "key=..." among the notes of a record, of *len characters; NULL if there is none. */
-const char *record_note_value(const struct record *r, const char *key, size_t *len);
-
 /* Append the value of a parameter that was in effect in a record: what a search found, what was
  * given, "calib" where a calibration may have a value of its own per head, the method's default.
  * false (nothing appended) where the method has no such parameter. */

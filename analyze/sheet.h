@@ -82,6 +82,12 @@ bool sheet_mark_best(const struct table *t, const int64_t *cols, const int64_t *
 bool sheet_is_bound(const struct table *t, const char *method);
 bool sheet_keeps_all(const struct stats *density_elem); /* in every cell */
 
+/* "sale (tau=0)". */
+void sheet_setting_name(const char *method, const char *params, struct buf *b);
+
+/* Why a setting of this name keeps everything, of table.full; NULL: it does not say. */
+const char *sheet_reason(const struct str_list *full, const char *name);
+
 /* Sentences that compare the rows, and warnings about settings that keep everything. */
 void sheet_say(const struct table *t, struct sheet *s);
 

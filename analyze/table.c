@@ -37,6 +37,7 @@ void table_free(struct table *t)
     str_list_free(&t->notes);
     str_list_free(&t->methods);
     str_list_free(&t->keep_all);
+    str_list_free(&t->full);
     *t = (struct table){0};
 }
 

@@ -35,8 +35,6 @@ struct cell {
     struct stats stats; /* COL_STATS */
 };
 
-struct method;
-
 struct table {
     char name[32], title[160];
     struct column *cols; /* owned [n_cols] */
@@ -45,15 +43,14 @@ struct table {
     struct str_list notes;
 
     /* For the narrow form (sheet.h) alone. */
-    char caption[256];       /* what the records are of: model, length, heads; "" = unknown */
-    const char *brief;       /* patterns of the columns that it shows; NULL: all that fit */
-    struct str_list methods; /* in the order in which the user gave them, bounds last */
-    int64_t n_bounds;        /* how many of them are bounds */
-    const struct method *const *known; /* methods that can say why a setting keeps everything */
-    int64_t n_k;                       /* keys of every record; 0: they differ */
-    struct str_list keep_all;          /* methods that keep every pair by design */
-    bool sorted;                       /* rows stand as the user asked */
-    bool verdict;                      /* one row per setting: sentences may compare the rows */
+    char caption[256];        /* what the records are of: model, length, heads; "" = unknown */
+    const char *brief;        /* patterns of the columns that it shows; NULL: all that fit */
+    struct str_list methods;  /* in the order in which the user gave them, bounds last */
+    int64_t n_bounds;         /* how many of them are bounds */
+    struct str_list keep_all; /* methods that keep every pair by design */
+    struct str_list full;     /* settings that keep every pair and say why: name, reason, ... */
+    bool sorted;              /* rows stand as the user asked */
+    bool verdict;             /* one row per setting: sentences may compare the rows */
 };
 
 void table_init(struct table *t, const char *name, const char *title);

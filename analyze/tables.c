@@ -11,6 +11,7 @@
 #include "analyze/plan_table.h"
 #include "analyze/ranking.h"
 #include "analyze/sample_table.h"
+#include "analyze/sheet.h"
 #include "analyze/table_calls.h"
 #include "analyze/video_tables.h"
 #include "core/text.h"
@@ -155,6 +156,33 @@ static const char *brief_of(const char *table)
     return NULL;
 }
 
+/* What a replay noted of settings that keep every pair, once for each. */
+static void find_reasons(const struct recset *set, struct str_list *full)
+{
+    struct buf name = {0}, why = {0}, params = {0};
+    for (int64_t i = 0; i < set->n; i++) {
+        const struct record *r = &set->r[i];
+        size_t len;
+        const char *note = record_note_value(r, "full", &len);
+        if (!note)
+            continue;
+        buf_reset(&name);
+        buf_reset(&why);
+        buf_reset(&params);
+        params_for_people(r, &params);
+        sheet_setting_name(r->method, buf_str(&params), &name);
+        buf_put(&why, note, len);
+        if (!sheet_reason(full, buf_str(&name))) {
+            str_list_add(full, buf_str(&name));
+            str_list_add(full, buf_str(&why));
+        }
+    }
+    full->failed |= name.failed || why.failed || params.failed;
+    buf_free(&name);
+    buf_free(&why);
+    buf_free(&params);
+}
+
 static void facts_for_sheets(const struct table_def *def, const struct recset *set,
                              const struct table_request *req, struct table *t)
 {
@@ -166,11 +194,10 @@ static void facts_for_sheets(const struct table_def *def, const struct recset *s
     snprintf(t->caption, sizeof t->caption, "%s", buf_str(&shown));
     buf_free(&shown);
     recset_methods(set, req->methods, &t->methods, &t->n_bounds);
-    t->known = req->methods;
-    t->n_k = set->n && !recset_varies(set, KEY_N_K) ? set->r[0].n_k : 0;
     for (int i = 0; req->methods && req->methods[i]; i++)
         if (req->methods[i]->flags & METHOD_KEEPS_ALL)
             str_list_add(&t->keep_all, req->methods[i]->name);
+    find_reasons(set, &t->full);
     buf_free(&b);
 }
 

@@ -20,6 +20,7 @@
 
 #include "core/buf.h"
 #include "core/err.h"
+#include "core/text.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -59,5 +60,10 @@ void tokenizer_decode(const struct tokenizer *t, const int32_t *ids, int64_t n, 
  * tokenizer does not know. */
 void tokenizer_decode_bytes(const struct tokenizer *t, const int32_t *ids, int64_t n,
                             struct buf *out);
+
+/* Text of each of n ids by the tokenizer of DIR, as tokenizer_decode has it. The caller frees *out.
+ */
+int tokenizer_texts(const char *dir, const int32_t *ids, int64_t n, struct str_list *out,
+                    struct err *err);
 
 #endif

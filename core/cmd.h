@@ -40,6 +40,10 @@ struct app {
      * NULL-terminated; the same in every build. NULL: none. */
     const char *const *gpu_select;
 
+    /* Text of each of n token ids by the tokenizer of a model's directory; *out is the caller's. */
+    int (*token_texts)(const char *model, const int32_t *ids, int64_t n, struct str_list *out,
+                       struct err *err);
+
     /* `lacuna list kernels` and `gpus`: write one JSON object per entry, with at least "name" and
      * "summary", into the open array of w. NULL with CUDA=0. */
     int (*list_kernels)(struct jw *w, struct err *err);

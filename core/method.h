@@ -176,11 +176,6 @@ struct method {
     const struct method_budget *budgets; /* ends with an empty one */
     const char *calibrate_short;         /* parameters with which 300 tokens can be calibrated */
 
-    /* Append why these parameters alone keep every pair of n_k keys, in words that follow "NAME
-     * keeps 100 %: " ("its window of 4096 keys is ..."); nothing where the parameters do not say.
-     * May be NULL. */
-    void (*covers_all)(const void *params, int64_t n_k, struct buf *b);
-
     /* May a row lose all its keys under these parameters? NULL = never. */
     bool (*may_be_empty)(const void *params);
 
@@ -268,7 +263,8 @@ struct method {
     void (*filtered)(void *state, double tiles_pv);
 
     /* Where the mask keeps every pair although the method could leave some out: why, and what would
-     * change that. false: the method cannot tell. Asked after the last range. NULL: never. */
+     * change that, in words that follow "NAME keeps 100 %: " and have no ";": the record's note
+     * `full`. false: the method cannot tell. Asked after the last range. NULL: never. */
     bool (*why_full)(const void *state, char why[160]);
 
     /* After the last range: numbers of the method (density_native, its own `metrics`) and notes.
@@ -303,11 +299,6 @@ struct method {
  * commands through struct app). Finds by name or alias; unknown: ERR_USAGE with the nearest. */
 const struct method *method_find(const struct method *const *methods, const char *name,
                                  struct err *err);
-
-/* covers_all of a method by its name and canonical parameters; nothing is appended where they
- * cannot be read, or name a file or a target. */
-void method_covers_all(const struct method *const *methods, const char *name, const char *params,
-                       int64_t n_k, struct buf *b);
 
 /* A method with one concrete set of parameters. */
 struct method_run {

@@ -61,21 +61,3 @@ int param_scopes_check(const struct method *m, const void *params, struct err *e
 out:
     return rc;
 }
-
-void method_covers_all(const struct method *const *methods, const char *name, const char *params,
-                       int64_t n_k, struct buf *b)
-{
-    struct method_run *runs = NULL;
-    struct buf text = {0};
-    struct err err = {0};
-    int64_t n = 0;
-    if (!methods || n_k <= 0 || strstr(params, "calib=") || strchr(params, '@'))
-        return;
-    buf_printf(&text, "%s%s%s", name, params[0] ? ":" : "", params);
-    if (!text.failed && method_runs_parse(methods, buf_str(&text), &runs, &n, &err) == 0 &&
-        n == 1 && runs[0].method->covers_all)
-        runs[0].method->covers_all(runs[0].params, n_k, b);
-    b->failed |= text.failed;
-    method_runs_free(runs, n);
-    buf_free(&text);
-}

@@ -53,15 +53,16 @@ struct progress *progress_start(const char *what, double total, int64_t items)
     return p;
 }
 
-void duration_text(double seconds, char text[24])
+void duration_text(double seconds, char text[DURATION_TEXT])
 {
     int64_t s = seconds > 0 ? (int64_t)(seconds + 0.5) : 0;
     if (s < 60)
-        snprintf(text, 24, "%lld s", (long long)s);
+        snprintf(text, DURATION_TEXT, "%lld s", (long long)s);
     else if (s < 3600)
-        snprintf(text, 24, "%lld:%02lld min", (long long)(s / 60), (long long)(s % 60));
+        snprintf(text, DURATION_TEXT, "%lld:%02lld min", (long long)(s / 60), (long long)(s % 60));
     else
-        snprintf(text, 24, "%lld:%02lld h", (long long)(s / 3600), (long long)(s / 60 % 60));
+        snprintf(text, DURATION_TEXT, "%lld:%02lld h", (long long)(s / 3600),
+                 (long long)(s / 60 % 60));
 }
 
 void progress_meter(struct progress *p, const char *name, double (*seconds)(void *ctx), void *ctx)
@@ -87,7 +88,7 @@ static double meter_share(const struct progress *p, double t)
 static void describe(const struct progress *p, double t, const char *current, struct buf *b)
 {
     double elapsed = t - p->start, share = p->total > 0 ? p->done / p->total : 0;
-    char eta[24];
+    char eta[DURATION_TEXT];
     if (share > 1)
         share = 1;
     buf_printf(b, "%s %lld/%lld (%.0f %%)", p->what, (long long)p->items_done, (long long)p->items,

@@ -24,8 +24,9 @@ void progress_end(struct progress **p);
 /* From now on lines say which share of the time since now `seconds` grew by: "GPU in use 63 %". It
  * is asked while a line is drawn, by any thread. */
 void progress_meter(struct progress *p, const char *name, double (*seconds)(void *ctx), void *ctx);
+#define DURATION_TEXT 32 /* bytes of any duration */
 
 /* "16 s", "3:05 min", "2:10 h". */
-void duration_text(double seconds, char text[24]);
+void duration_text(double seconds, char text[DURATION_TEXT]);
 
 #endif

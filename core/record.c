@@ -113,6 +113,21 @@ void record_note(struct record *r, const char *fmt, ...)
     buf_puts(&r->notes, text);
 }
 
+const char *record_note_value(const struct record *r, const char *key, size_t *len)
+{
+    const char *p = r->notes.len ? r->notes.data : "";
+    size_t n = strlen(key);
+    while (*p) {
+        size_t word = strcspn(p, ";");
+        if (word > n && strncmp(p, key, n) == 0 && p[n] == '=') {
+            *len = word - n - 1;
+            return p + n + 1;
+        }
+        p += word + (p[word] == ';');
+    }
+    return NULL;
+}
+
 /* The parameters come last: they alone may hold any character. */
 void record_key(const struct record *r, struct buf *b)
 {

@@ -68,6 +68,8 @@ void record_free(struct record *r);
 int record_metric(struct record *r, const char *name, double value, struct err *err);
 double record_get(const struct record *r, const char *name); /* NAN if absent */
 void record_note(struct record *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Value of "key=..." among the notes of a record, of *len characters; NULL if there is none. */
+const char *record_note_value(const struct record *r, const char *key, size_t *len);
 
 /* Identity key of a record: text that is equal iff the cells are equal. */
 void record_key(const struct record *r, struct buf *b);

@@ -176,6 +176,14 @@ void shard_file_name(const struct shard *s, const char *stem, const char *ext, c
                  ext);
 }
 
+void shard_what(const struct shard *s, const char *command, char what[64])
+{
+    snprintf(what, 64, "%s", command);
+    if (s->count > 1)
+        snprintf(what, 64, "%s, shard %lld of %lld", command, (long long)s->index,
+                 (long long)s->count);
+}
+
 /* ---- balance -------------------------------------------------------------------------------- */
 
 struct item {

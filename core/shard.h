@@ -23,6 +23,9 @@ int shard_from_env(const char *opt, struct shard *out, struct err *err);
 /* "stem.ext" for a single shard, else "stem.<index>-of-<count>.ext". */
 void shard_file_name(const struct shard *s, const char *stem, const char *ext, char name[96]);
 
+/* "replay", or "replay, shard 2 of 8" where there are several: heads progress lines. */
+void shard_what(const struct shard *s, const char *command, char what[64]);
+
 /* owner[i] = the shard that does item i, so that the shards' sums of cost are balanced: items in
  * descending order of cost (ties: lower index first), each to the least loaded shard (ties: fewer
  * items, lower shard). The same input gives the same answer in every process. O(n log n + n log

@@ -264,7 +264,9 @@ int eval_execute(struct eval_run *r, struct err *err)
                 cells++;
             }
     }
-    p = progress_start("eval", cost, cells);
+    char what[64];
+    shard_what(&r->shard, "eval", what);
+    p = progress_start(what, cost, cells);
     for (int i = 0; i < r->n_tasks; i++)
         TRY(do_task(r, r->tasks + i, attn, p, err));
 out:

@@ -17,9 +17,9 @@
 struct plot_opts {
     struct common_opts common;
     char *output, *layer, *head, *branch, *method, *params, *metric, *against, *x, *y, *title,
-        *size, *range, *masks, *width, *font, *rows, *keys;
+        *size, *range, *masks, *width, *font, *rows, *keys, *tokens;
     struct str_list where;
-    int64_t step;
+    int64_t step, frame;
     double font_size;
     int style, map;
     bool mean, serif;
@@ -67,6 +67,13 @@ static const struct opt options[] = {
      .help = "Maps: mean weight of a cell instead of the largest."},
     {.name = "range", .type = OPT_STR, .offset = offsetof(struct plot_opts, range),
      .arg = "LOW:HIGH", .flags = OPT_UNSET, .help = "Colour range."},
+    {.name = "tokens", .type = OPT_STR, .offset = offsetof(struct plot_opts, tokens),
+     .arg = "MODEL", .flags = OPT_UNSET,
+     .help = "heatmap: texts of tokens on the axes of a part of at most 96 queries and keys, by the "
+             "tokenizer of this directory."},
+    {.name = "frame", .type = OPT_INT, .offset = offsetof(struct plot_opts, frame),
+     .arg = "TOKENS", .def = "0", .min = 0, .max = 1e9,
+     .help = "mask: tokens of a video's frame, for lines between frames (of a trace they are known)."},
     {.name = "title", .type = OPT_STR, .offset = offsetof(struct plot_opts, title), .arg = "TEXT",
      .flags = OPT_UNSET, .help = "Title in place of the figure's own."},
     {.name = "rows", .type = OPT_STR, .offset = offsetof(struct plot_opts, rows), .arg = "A-B",
@@ -216,6 +223,7 @@ static int fill_args(const struct plot_opts *o, struct figure_args *a, struct er
                               .layer = o->layer,
                               .head = o->head,
                               .step = o->step,
+                              .frames = o->frame,
                               .branch = o->branch,
                               .method = o->method,
                               .params = o->params,
@@ -226,6 +234,7 @@ static int fill_args(const struct plot_opts *o, struct figure_args *a, struct er
                               .title = o->title,
                               .mean = o->mean,
                               .rows = o->rows,
+                              .tokens = o->tokens,
                               .keys = o->keys,
                               .source = map_names[o->map],
                               .jobs = cmd_jobs(&o->common),
@@ -333,6 +342,10 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     }
     for (int64_t i = 1; i < rest.n; i++)
         str_list_add(&paths, rest.items[i]);
+    if (o.tokens && strcmp(f->listed.name, "heatmap") != 0)
+        FAIL(err, ERR_USAGE, "--tokens is of the figure heatmap, not of %s", f->listed.name);
+    if (o.frame && strcmp(f->listed.name, "mask") != 0)
+        FAIL(err, ERR_USAGE, "--frame is of the figure mask, not of %s", f->listed.name);
     TRY(fill_args(&o, &a, err));
     TRY(open_inputs(f, &o, &paths, &in, err));
     if (o.common.dry_run) {
@@ -345,6 +358,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         str_list_add(&paths, o.masks);
     a.inputs = &paths;
     a.methods = app->methods;
+    a.app = app;
     a.set = &in.set;
     a.trace = in.trace;
     a.masks = in.masks;

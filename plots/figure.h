@@ -40,8 +40,11 @@ struct figure_args {
     const char *rows, *keys; /* maps: "A-B", the part that is drawn */
     const char *source;      /* maps: "auto", "computed", "stored"; NULL = auto */
     int jobs;                /* threads that compute maps; 0 = one */
+    const char *tokens;      /* maps: the model whose tokenizer names a short part's tokens */
+    const struct app *app;   /* has token_texts */
     bool mean;               /* maps: mean weight of a cell instead of the largest */
-    int64_t frames;   /* masks of video: tokens of a frame, for lines between frames; 0 = none */
+    int64_t frames;   /* masks of video: tokens of a frame, for lines between frames; 0 = none or
+                       * as the trace says */
     double low, high; /* colour or value range, NAN = the figure chooses */
 };
 

@@ -142,8 +142,11 @@ static void terminal(const struct gp *g, struct buf *b)
         buf_printf(b, "set terminal svg size %.0f,%.0f dynamic enhanced font %s", g->width * scale,
                    g->height * scale, buf_str(&word));
     else if (g->type == GP_TEX)
-        buf_printf(b, "set terminal cairolatex pdf input color size %.4gin,%.4gin font ',%g'", w, h,
-                   pt);
+        /* The terminal reckons with the size of the font but leaves the text in the document's. */
+        buf_printf(b,
+                   "set terminal cairolatex pdf input color size %.4gin,%.4gin font ',%g' "
+                   "header '\\fontsize{%g}{%g}\\selectfont'",
+                   w, h, pt, pt, 1.2 * pt);
     else
         buf_printf(b, "set terminal %s size %.4gin,%.4gin enhanced font %s",
                    g->type == GP_EPS ? "epscairo" : "pdfcairo", w, h, buf_str(&word));

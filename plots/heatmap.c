@@ -124,6 +124,7 @@ static int draw_heatmap(const struct figure_args *a, struct err *err)
     struct map_choice c = {0};
     struct map_figure f = {.args = a};
     struct cells_span span;
+    struct words words = {0};
     struct buf title = {0}, caption = {0};
     bool stored;
     int rc = 0;
@@ -133,6 +134,8 @@ static int draw_heatmap(const struct figure_args *a, struct err *err)
     TRY(map_part(a, trace_meta(a->trace)->n_q, trace_meta(a->trace)->n_k, &span, err));
     TRY(alloc_panels(c.n, &f, false, err));
     f.per_row = c.per_row;
+    f.words = &words;
+    TRY(words_read(a, &span, &words, err));
     TRY(name_maps(a, &c, &f, err));
     const struct map_room room = {c.n, c.per_row, f.col_heads ? 0 : 1};
     TRY(map_read(a, c.panel, c.n, &span, map_most_cells(a, &room), f.maps, &stored, err));
@@ -147,6 +150,7 @@ static int draw_heatmap(const struct figure_args *a, struct err *err)
 out:
     free_panels(&f);
     map_choice_free(&c);
+    words_free(&words);
     buf_free(&title);
     buf_free(&caption);
     return rc;

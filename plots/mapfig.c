@@ -210,28 +210,45 @@ static void scale(const struct map_figure *f, struct gp *g)
     buf_printf(&g->script, "set cbrange [%.10g:%.10g]\n", f->low, f->high);
 }
 
-/* Lines between the frames of a video, in tokens: where there are few enough to see the map. */
+#define FRAMES_MOST 256
+
+/* Tokens of a frame, the first one's place and how many there are, of the trace or as the user
+ * says; 0: no frames. */
+static int64_t frame_tokens(const struct figure_args *a, int64_t *first, int64_t *n)
+{
+    const struct trace_meta *m = a->trace ? trace_meta(a->trace) : NULL;
+    *first = 0;
+    *n = FRAMES_MOST;
+    if (a->frames > 0 || !m || m->grid_t < 2 ||
+        (m->token_order[0] && strcmp(m->token_order, "raster") != 0))
+        return a->frames;
+    *n = m->grid_t < FRAMES_MOST ? m->grid_t : FRAMES_MOST;
+    if (strcmp(m->text_place, "front") == 0)
+        *first = m->text_tokens;
+    return m->grid_h * m->grid_w;
+}
+
+/* Lines between the frames of a video, in tokens: where there are few enough to see the map. White
+ * at a half is seen on dark cells, grey on light ones. */
 static void frame_lines(const struct map_figure *f, const struct panels *p, struct gp *g)
 {
-    const struct trace_meta *m = f->args->trace ? trace_meta(f->args->trace) : NULL;
     const struct cells *c = f->maps;
-    int64_t frame = m ? m->grid_h * m->grid_w : 0;
-    int64_t first = m && strcmp(m->text_place, "front") == 0 ? m->text_tokens : 0;
-    if (frame <= 0 || m->grid_t < 2 || p->width * frame < 6 * c->n_k ||
-        (m->token_order[0] && strcmp(m->token_order, "raster") != 0))
+    const char *color = f->log ? "#60ffffff" : "#40a0a0a0";
+    int64_t first, n, frame = frame_tokens(f->args, &first, &n);
+    if (frame <= 0 || p->width * frame < 6 * c->n_k)
         return;
-    for (int64_t i = 1; i <= m->grid_t && i <= 256; i++) {
+    for (int64_t i = 1; i <= n; i++) {
         double at = (double)(first + i * frame);
         if (at > c->k0 && at < c->k0 + c->n_k)
-            buf_printf(&g->script,
-                       "set arrow from %g, graph 0 to %g, graph 1 nohead front lw 0.5 lc rgb "
-                       "'#60ffffff'\n",
-                       at, at);
+            buf_printf(
+                &g->script,
+                "set arrow from %g, graph 0 to %g, graph 1 nohead front lw 0.5 lc rgb '%s'\n", at,
+                at, color);
         if (at > c->q0 && at < c->q0 + c->n_q)
             buf_printf(&g->script,
                        "set arrow from graph 0, first %g to graph 1, first %g nohead front lw 0.5 "
-                       "lc rgb '#60ffffff'\n",
-                       at, at);
+                       "lc rgb '%s'\n",
+                       at, at, color);
     }
 }
 
@@ -241,6 +258,7 @@ static void draw_panel(const struct map_figure *f, const struct panels *p, int i
     bool leftmost, lowest;
     panels_place(p, i, g, &leftmost, &lowest);
     panels_token_axes(p, i, c, f->col_heads ? "" : f->titles[i], leftmost, lowest, g);
+    words_axes(f->words, c, leftmost, lowest, g);
     if (f->col_heads)
         panels_heads(p, i, f->row_heads, f->col_heads, g);
     if (f->below)
@@ -269,12 +287,18 @@ static void lay_out(const struct map_figure *f, double pixels, struct panels *p)
     const struct figure_args *a = f->args;
     const struct cells *c = f->maps;
     int chars, lines;
+    bool named = f->words && f->words->keys.n;
+    int64_t longest = c->n_q > c->n_k ? c->n_q : c->n_k, side = panels_side(f->n);
+    if (named && side < WORDS_UNITS * longest)
+        side = WORDS_UNITS * longest;
     panels_titles((const char(*)[96])f->titles, f->n, &chars, &lines);
     panels_layout(p, &(struct panels_wish){.count = f->n,
                                            .cols = f->per_row,
                                            .cells_x = (double)c->n_k / (double)c->tokens,
                                            .cells_y = (double)c->n_q / (double)c->tokens,
-                                           .side = panels_side(f->n),
+                                           .side = (int)side,
+                                           .left = named ? words_room(&f->words->queries) : 0,
+                                           .bottom = named ? words_room(&f->words->keys) : 0,
                                            .chars = f->col_heads ? 0 : chars,
                                            .lines = lines,
                                            .heads = f->col_heads != NULL,

@@ -6,6 +6,7 @@
 
 #include "plots/cells.h"
 #include "plots/figure.h"
+#include "plots/words.h"
 
 /* Panels of one figure at most: more cannot be told apart. */
 #define MAPFIG_MOST 96
@@ -68,6 +69,7 @@ struct map_figure {
     char (*titles)[96];
     char (*row_heads)[96], (*col_heads)[96]; /* [rows], [per_row]; NULL: titles. Lines as there */
     char (*below)[24];                       /* [n] a number below each panel; or NULL */
+    const struct words *words;               /* names of the tokens on the axes; or NULL */
     int n, per_row;
     const char *title, *caption, *bar_label;
     double low, high;

@@ -186,6 +186,8 @@ void panels_layout(struct panels *p, const struct panels_wish *want)
                          .heads = heads};
     if (want->below)
         p->bottom += 14;
+    p->left += want->left;
+    p->bottom += want->bottom;
     grid(want->count, want->cols, &p->cols, &p->rows);
     panel_size(p, want);
     /* Titles of neighbours must not touch, nor the outer ones run off the picture. */

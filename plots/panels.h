@@ -21,6 +21,7 @@ struct panels_wish {
     int chars, lines;        /* of the titles above the panels: longest line, lines */
     bool heads;              /* of rows and columns instead of titles (panels_heads) */
     bool below;              /* a line of text below each panel */
+    int left, bottom;        /* more room for the tics of the axes */
     bool untitled;           /* the figure has no title */
     double pixels;           /* of the picture to a unit; 0 = 1. More than 1: cells may be smaller
                               * than a unit */

@@ -42,7 +42,8 @@ static void put_block(const struct page *p, const struct page_block *b, struct b
         }
         buf_puts(out, arrow_text(e, " \u2191", " \u2193"));
         column_letters(b, c, shared);
-        buf_printf(out, shared[0] ? "<sup>%s</sup>" : "", shared);
+        if (shared[0])
+            buf_printf(out, "<sup>%s</sup>", shared);
     }
     buf_puts(out, "</tr>\n");
     for (int r = 0; r < b->rows.n; r++) {

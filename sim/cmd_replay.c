@@ -237,6 +237,8 @@ static void warn_full(const struct replay *r)
 {
     enum { MOST = 4 };
     struct buf b = {0}, name = {0};
+    const char *last = ""; /* reason, which stands behind all that have it */
+    size_t end = 0;
     int64_t shown = 0, more = 0;
     for (int64_t i = 0; i < r->n_runs && r->tally; i++) {
         const struct method_run *run = &r->runs[i];
@@ -245,21 +247,28 @@ static void warn_full(const struct replay *r)
             continue;
         buf_reset(&name);
         buf_puts(&name, run->method->name);
-        if (run->calib || strlen(run->canonical) > 40)
+        bool cut = run->calib || strlen(run->canonical) > 40;
+        if (cut)
             buf_puts(&name, run->calib ? " (calibrated)" : ":...");
         else if (run->canonical[0])
             buf_printf(&name, ":%s", run->canonical);
-        if (strstr(buf_str(&b), buf_str(&name)))
+        if (cut && strstr(buf_str(&b), buf_str(&name))) /* of several the same is left */
             continue;
-        if (r->tally[i].why[0])
-            buf_printf(&name, " (%s)", r->tally[i].why);
-        if (shown == MOST)
+        const char *why = r->tally[i].why;
+        if (shown == MOST) {
             more++;
-        else
-            buf_printf(&b, "%s%s", shown++ ? ", " : "", buf_str(&name));
+            continue;
+        }
+        if (shown && why[0] && strcmp(why, last) == 0)
+            b.len = end;
+        buf_printf(&b, "%s%s", shown++ ? ", " : "", buf_str(&name));
+        end = b.len;
+        last = why;
+        if (why[0])
+            buf_printf(&b, " (%s)", why);
     }
     if (more)
-        buf_printf(&b, " and %lld other settings", (long long)more);
+        buf_printf(&b, " and %lld other setting%s", (long long)more, more == 1 ? "" : "s");
     if (shown)
         log_warn("%s kept every allowed pair in every cell: the results of %s are those of dense "
                  "attention",

@@ -74,11 +74,10 @@ out:
 /* The method's reason, of the first cell that has one. */
 static void tell_why(struct run_tally *t, const struct record *rec)
 {
-    const char *notes = rec->notes.len ? rec->notes.data : "", *at = strstr(notes, "full=");
-    if (!at || (at > notes && at[-1] != ';') || __atomic_exchange_n(&t->told, 1, __ATOMIC_RELAXED))
-        return;
-    at += strlen("full=");
-    snprintf(t->why, sizeof t->why, "%.*s", (int)strcspn(at, ";"), at);
+    size_t len;
+    const char *why = record_note_value(rec, "full", &len);
+    if (why && !__atomic_exchange_n(&t->told, 1, __ATOMIC_RELAXED))
+        snprintf(t->why, sizeof t->why, "%.*s", (int)len, why);
 }
 
 int replay_deliver(struct replay *r, const struct method_run *run, const struct record *rec,

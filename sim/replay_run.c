@@ -148,10 +148,8 @@ int replay_execute(struct replay *r, int jobs, struct err *err)
         rc = mem_zalloc(&r->tally, r->n_runs, sizeof *r->tally, "tally", err);
     if (rc)
         return rc;
-    char what[64] = "replay";
-    if (r->shard.count > 1)
-        snprintf(what, sizeof what, "replay, shard %lld of %lld", (long long)r->shard.index,
-                 (long long)r->shard.count);
+    char what[64];
+    shard_what(&r->shard, "replay", what);
     r->progress = progress_start(what, cost, cells);
     device_meter(&r->device, r->progress);
     rc = r->device.calls ? replay_calls(r, jobs, err)

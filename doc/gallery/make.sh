@@ -49,7 +49,7 @@ figure()
     cp "$name.png" "$here/$name.png"
     {
         printf '## %s\n\n%s\n\n    lacuna plot %s -o %s.png\n\n![%s](%s.png)\n\n' \
-            "$name" "$what" "$*" "$name" "$name" "$name"
+            "$name" "$what" "$(echo "$*" | sed "s|$root/||")" "$name" "$name" "$name"
         sed -n '1s/^/Caption: /p' "$name.txt"
         echo
     } >>"$page"
@@ -74,13 +74,15 @@ cat >"$page" <<'END'
 
 Every figure of `lacuna list figures`, drawn from the two shipped models; [tables.md](tables.md) has
 the tables. `make gallery` makes both again. The commands that made traces and records are in
-[make.sh](make.sh). `--style paper` and `--width` set the figures for print; the two at the end are.
+[make.sh](make.sh); [before.md](before.md) shows what some of them looked like once. `--style paper` and `--width` set the figures for print; the two at the end are.
 
 END
 figure heatmap 'The attention map of a head, computed in the cells of the picture.' \
     heatmap code.h5 --layer 2 --head 5
 figure heads 'All heads: rows are layers, columns are heads.' heatmap code.h5 --width 6.6in
 figure zoom 'A part of a map.' heatmap code.h5 --layer 4 --head 6 --rows 1000-1400 --keys 0-1400
+figure tokens 'A short part with the texts of its tokens.' \
+    heatmap code.h5 --layer 3 --head 2 --rows 100-140 --keys 80-140 --tokens "$root/datasets/models/code-lm"
 figure overlay 'Masks laid over the map: what they drop is pale.' \
     overlay code.h5 --masks masks.h5 --layer 2 --head 5 --width 6.6in
 figure mask 'The masks of several methods, with the share of pairs that each keeps.' \

@@ -98,18 +98,6 @@ static int resolve(const struct streaming_params *p, int k, int64_t of, int64_t 
     return 0;
 }
 
-static void covers_all(const void *params, int64_t n_k, struct buf *b)
-{
-    const struct streaming_params *p = params;
-    int64_t sink, window;
-    if (p->dilate == DILATE_NONE && resolve(p, 0, n_k, &sink, NULL) == 0 &&
-        resolve(p, 1, n_k, &window, NULL) == 0 && sink + window >= n_k)
-        buf_printf(b,
-                   "its %lld first keys and window of %lld are not fewer than the sequence's %lld "
-                   "keys",
-                   (long long)sink, (long long)window, (long long)n_k);
-}
-
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void **state, struct err *err)
 {
@@ -213,6 +201,15 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return 0;
 }
 
+static bool why_full(const void *state, char why[160])
+{
+    const struct streaming_state *s = state;
+    snprintf(why, 160,
+             "its %lld first keys and window of %lld are not fewer than the sequence's %lld keys",
+             (long long)s->sink, (long long)s->window, (long long)s->x.nk);
+    return s->dilate == DILATE_NONE && s->sink + s->window >= s->x.nk;
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct streaming_state *s = state;
@@ -261,10 +258,10 @@ const struct method method_streaming = {
     .params = options,
     .budget = budget,
     .budget_full = "window=100%",
-    .covers_all = covers_all,
     .prepare = prepare,
     .select = select_rows,
     .origin = mask_is_static,
+    .why_full = why_full,
     .report = report,
     .release = free,
     .variants = variants,

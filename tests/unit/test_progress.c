@@ -149,7 +149,7 @@ START_TEST(durations_read_well)
     } want[] = {{0, "0 s"},         {-3, "0 s"},       {59.4, "59 s"},
                 {59.6, "1:00 min"}, {185, "3:05 min"}, {7800, "2:10 h"}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        char text[24];
+        char text[DURATION_TEXT];
         duration_text(want[i].seconds, text);
         ck_assert_str_eq(text, want[i].text);
     }

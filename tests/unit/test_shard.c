@@ -146,6 +146,18 @@ START_TEST(file_names_carry_the_shard)
 }
 END_TEST
 
+START_TEST(progress_names_the_shard_of_several)
+{
+    char what[64];
+    shard_what(&(struct shard){0, 1, 0}, "eval", what);
+    ck_assert_str_eq(what, "eval");
+    shard_what(&(struct shard){0}, "eval", what); /* not shared out */
+    ck_assert_str_eq(what, "eval");
+    shard_what(&(struct shard){3, 16, 0}, "replay", what);
+    ck_assert_str_eq(what, "replay, shard 3 of 16");
+}
+END_TEST
+
 START_TEST(shards_are_balanced_and_every_cell_has_one)
 {
     enum { N = 1000, SHARDS = 7 };
@@ -193,6 +205,7 @@ Suite *make_suite(void)
     tcase_add_test(c, file_names_carry_the_shard);
     tcase_add_test(c, shards_are_balanced_and_every_cell_has_one);
     tcase_add_test(c, cells_without_cost_are_spread_and_shards_may_be_empty);
+    tcase_add_test(c, progress_names_the_shard_of_several);
     suite_add_tcase(suite, c);
     return suite;
 }

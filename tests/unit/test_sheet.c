@@ -228,14 +228,35 @@ START_TEST(settings_that_keep_everything_are_warned_of)
     add_setting("dense", "", 1, 1, 0);
     add_setting("sageattention", "", 1, 1, 0); /* keeps everything by design */
     add_setting("minference", "", 1, 1, 0);
+    for (int64_t i = f.n - 8; i < f.n; i++)
+        record_note(&f.r[i], "pattern=vs;full=its budget of %d + 6096 columns is long",
+                    1000 + (int)i);
     add_setting("sale", "", 0.5, 0.9, 0.01);
     add_setting("sale", "tau=0", 1, 1, 0);
+    for (int k = 0; k < 2; k++) {
+        add_setting("fg-attn", k ? "tau=1" : "tau=2", 1, 1, 0);
+        record_note(&f.r[f.n - 1], "full=one reason for both");
+    }
     build("summary", NULL);
     make((struct sheet_opts){0});
     ck_assert(
-        says(&s.notes, "! minference keeps 100 %: its budget of 1000 + 6096 columns is longer"));
+        says(&s.notes, "! minference keeps 100 %: its budget of 1016 + 6096 columns is long."));
     ck_assert(says(&s.notes, "! sale (tau=0) keeps 100 % in all 8 cells"));
+    ck_assert(!says(&s.notes, "sale keeps 100"));
+    ck_assert(
+        says(&s.notes, "! fg-attn (tau=1), fg-attn (tau=2) keep 100 %: one reason for both."));
     ck_assert_int_eq(s.sentences.n, 0); /* no two settings are left to compare */
+}
+END_TEST
+
+START_TEST(one_cell_is_no_number_of_cells)
+{
+    struct record *r = fixture_record(&f, "sale", "tau=0", 0, 0);
+    fixture_metric(r, "density_elem", 1);
+    fixture_metric(fixture_record(&f, "sale", "tau=1", 0, 0), "density_elem", 0.5);
+    build("summary", NULL);
+    make((struct sheet_opts){0});
+    ck_assert(says(&s.notes, "! sale (tau=0) keeps 100 % of its only cell: at this length"));
 }
 END_TEST
 
@@ -374,6 +395,7 @@ Suite *make_suite(void)
     tcase_add_test(c, best_is_marked_beyond_the_spread_alone);
     tcase_add_test(c, a_sentence_compares_pairs_at_like_recall);
     tcase_add_test(c, settings_that_keep_everything_are_warned_of);
+    tcase_add_test(c, one_cell_is_no_number_of_cells);
     tcase_add_test(c, a_deviation_out_of_range_gives_way_to_quartiles);
     tcase_add_test(c, every_table_fits);
     tcase_add_test(c, long_texts_become_notes);

@@ -117,14 +117,6 @@ static struct flex_config resolve(const struct params *p, const struct attn_in *
     };
 }
 
-static void covers_all(const void *params, int64_t n_k, struct buf *b)
-{
-    const struct flex_config c = resolve(params, &(struct attn_in){.nk = n_k});
-    if (c.min_budget >= n_k)
-        buf_printf(b, "its least budget of %lld tokens a row is not below the sequence's %lld keys",
-                   (long long)c.min_budget, (long long)n_k);
-}
-
 enum kind { DENSE, PLAN, LISTS };
 
 struct state {
@@ -347,9 +339,14 @@ out:
 static bool why_full(const void *state, char why[160])
 {
     const struct state *s = state;
-    snprintf(why, 160, "%lld tokens are too few for blocks of %lld and min_budget=%lld",
-             (long long)s->c.n, (long long)s->c.block, (long long)s->c.min_budget);
-    return s->kind == DENSE;
+    if (s->c.min_budget >= s->c.n)
+        snprintf(why, 160,
+                 "its least budget of %lld tokens a row is not below the sequence's %lld keys",
+                 (long long)s->c.min_budget, (long long)s->c.n);
+    else
+        snprintf(why, 160, "%lld tokens are too few for blocks of %lld and min_budget=%lld",
+                 (long long)s->c.n, (long long)s->c.block, (long long)s->c.min_budget);
+    return s->kind == DENSE || s->c.min_budget >= s->c.n;
 }
 
 /* density_native: kept blocks over the full square; the code reports 1 for short prompts. */
@@ -558,7 +555,6 @@ const struct method method_flexprefill = {
     .metrics = metrics,
     .budget_full = "gamma=1",
     .validate = validate,
-    .covers_all = covers_all,
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,

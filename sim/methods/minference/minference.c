@@ -191,18 +191,6 @@ static void sizes(const struct params *p, int64_t n, int64_t *v, int64_t *s)
         minf_budget(n, p->budget, v, s);
 }
 
-static void covers_all(const void *params, int64_t n_k, struct buf *b)
-{
-    const struct params *p = params;
-    int64_t v, slash;
-    if (p->table || p->sparsity > 0 || (p->pattern != PATTERN_VS && p->pattern != PATTERN_TABLE))
-        return;
-    sizes(p, n_k, &v, &slash);
-    if (v + slash > n_k)
-        buf_printf(b, "its budget of %lld + %lld columns is longer than the sequence of %lld keys",
-                   (long long)v, (long long)slash, (long long)n_k);
-}
-
 static int64_t clamped(int64_t x, double ratio, int64_t least, int64_t n)
 {
     double y = fmin(trunc((double)x * ratio), (double)n);
@@ -260,6 +248,8 @@ static int resolve(const struct params *p, const struct head_in *in, struct minf
             c->local = clamped(c->s, p->ratio, 1, c->n);
         }
     }
+    c->asked_v = clamped(c->v, p->ratio, min_v(p), INT64_MAX);
+    c->asked_s = clamped(c->s, p->ratio, min_s(p), INT64_MAX);
     c->v = clamped(c->v, p->ratio, min_v(p), c->n);
     c->s = clamped(c->s, p->ratio, min_s(p), c->n);
     return 0;
@@ -350,6 +340,30 @@ static struct mask_origin origin(const void *state)
 static bool cost(const void *state, struct select_cost *c)
 {
     minf_cost(state, c);
+    return true;
+}
+
+static bool why_full(const void *state, char why[160])
+{
+    const struct minf_config *c = &((const struct minf_head *)state)->c;
+    long long n = (long long)c->n;
+    if (c->pattern == MINF_VS && c->asked_v + c->asked_s >= c->n)
+        snprintf(why, 160,
+                 "its budget of %lld + %lld columns is not below the sequence's %lld keys",
+                 (long long)c->asked_v, (long long)c->asked_s, n);
+    else if (c->pattern == MINF_BLOCK && c->top * c->block >= c->n)
+        snprintf(why, 160,
+                 "its %lld blocks of %lld keys a row are not fewer than the sequence's %lld",
+                 (long long)c->top, (long long)c->block, n);
+    else if (c->pattern == MINF_DENSE)
+        snprintf(why, 160, "layers below start_layer attend to all");
+    else if (c->pattern != MINF_VS && c->pattern != MINF_BLOCK && c->init + c->local >= c->n)
+        snprintf(
+            why, 160,
+            "its %lld first keys and window of %lld are not fewer than the sequence's %lld keys",
+            (long long)c->init, (long long)c->local, n);
+    else
+        return false;
     return true;
 }
 
@@ -491,12 +505,12 @@ const struct method method_minference = {
     .budget_full = "v=2147483647:s=2147483647",
     .validate = validate,
     .identify = identify,
-    .covers_all = covers_all,
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
     .cost = cost,
     .origin = origin,
+    .why_full = why_full,
     .report = report,
     .calibrate = calibrate,
     .calibrate_passes = 4,

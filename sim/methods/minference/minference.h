@@ -19,6 +19,7 @@ struct minf_config {
     enum minf_pattern pattern;
     int64_t n;
     int64_t v, s, last_q, force_cols, force_dists; /* MINF_VS */
+    int64_t asked_v, asked_s;                      /* v and s before n bounded them */
     bool realised;             /* true: the kernel's lists; false: the requested pairs */
     bool bf16;                 /* logits, block means and block scores in bf16 */
     enum dtype p_dtype;        /* type to which probabilities are rounded before they are summed */

@@ -47,6 +47,17 @@ preamble='\usepackage{booktabs,longtable}\hbadness=10000\vbadness=10000'
 for form in '' twocolumn; do
     printf '\\documentclass[%s]{article}%s\\begin{document}\n' "$form" "$preamble" >"all$form.tex"
 done
+check() { # WHAT... of analyze
+    for form in text md; do
+        "$LACUNA" analyze "$@" -f $form >out || echo "$*: exit $?"
+        LC_ALL=C.UTF-8 awk -v what="$* $form" 'length($0) > 100 { print what ": " length($0); exit }' out
+    done
+    for wide in '' --wide; do
+        "$LACUNA" analyze "$@" -f tex $wide >out || echo "$*: exit $?"
+        { printf '\\typeout{== %s %s}\n' "$*" "$wide" && cat out && printf '%s\n' '\clearpage'; } >>all.tex
+        grep -q '{longtable}' out || { cat out && printf '%s\n' '\clearpage'; } >>alltwocolumn.tex
+    done
+}
 made=
 for dir in text video 'video hilbert' equal inside clips sampled 'both bothinside' gpu first 'text video hilbert'; do
     for t in $("$LACUNA" list tables | awk '/^[a-z]/ { print $1 }'); do
@@ -54,17 +65,11 @@ for dir in text video 'video hilbert' equal inside clips sampled 'both bothinsid
         set -- $dir --table "$t"
         "$LACUNA" analyze "$@" -f csv >/dev/null 2>&1 || continue # no data
         made="$made $t"
-        for form in text md; do
-            "$LACUNA" analyze "$@" -f $form >out || echo "$*: exit $?"
-            LC_ALL=C.UTF-8 awk -v what="$* $form" 'length($0) > 100 { print what ": " length($0); exit }' out
-        done
-        for wide in '' --wide; do
-            "$LACUNA" analyze "$@" -f tex $wide >out || echo "$*: exit $?"
-            { printf '\\typeout{== %s %s}\n' "$*" "$wide" && cat out && printf '%s\n' '\clearpage'; } >>all.tex
-            grep -q '{longtable}' out || { cat out && printf '%s\n' '\clearpage'; } >>alltwocolumn.tex
-        done
+        check "$@"
     done
 done
+check equal --table ranking --per layer
+check equal --table ranking --per head
 for t in $("$LACUNA" list tables | awk '/^[a-z]/ { print $1 }'); do
     case " $made " in
     *" $t "*) ;;
