@@ -75,7 +75,7 @@ static inline bool wan_wants(const struct wan_hooks *h, int layer)
 
 static inline bool wan_wants_maps(const struct wan_hooks *h, int layer)
 {
-    return wan_wants(h, layer) && h->maps && h->pool > 0;
+    return h && h->maps && h->pool > 0 && wan_wants(h, layer);
 }
 
 struct wan_input {
