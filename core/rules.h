@@ -74,8 +74,8 @@ struct svg1_own {
     double mse[2]; /* of the spatial and the temporal trial */
 };
 
-/* Chipmunk (arXiv 2506.03275): slices of 192 rows x 1 key in voxel order (sim/methods/chipmunk). Given:
- * struct chip_given. Own: int64_t, kept pairs before the lists are padded. */
+/* Chipmunk (arXiv 2506.03275): slices of 192 rows x 1 key in voxel order (sim/methods/chipmunk).
+ * Given: struct chip_given. Own: int64_t, kept pairs before the lists are padded. */
 struct chip_rule_numbers {
     int64_t n, video, grid[3]; /* tokens; boxes in time, height, width */
     int64_t top;               /* keys of a group by mass */

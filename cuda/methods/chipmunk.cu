@@ -5,8 +5,8 @@
  *
  * Static keys and drawn ones are integers. Masses are sums in fp32 of e^(s - normaliser) from bf16
  * products: a thread block has a group and walks over keys, a warp has 96 rows and 32 keys, whose
- * operands stay in registers. One Q K^T and an exponential per pair; a few heads at a time, so that the
- * masses stay small.
+ * operands stay in registers. One Q K^T and an exponential per pair; a few heads at a time, so that
+ * the masses stay small.
  */
 #include "core/intmath.h"
 #include "core/rng.h"
@@ -114,10 +114,9 @@ static __global__ void __launch_bounds__(WIDE) static_keys(const chip_args a)
 /* e^(s - normaliser) of 96 rows from `row` on and 32 keys, added up down the columns. b: the keys;
  * lse [rows]: of the group's rows. */
 template <int D>
-static __device__ __forceinline__ void add_rows(const chip_args &a, uint32_t q, int row,
-                                                const float *lse, int rows,
-                                                const uint32_t (&b)[D / 16][2][4],
-                                                float (&sum)[4][2])
+static __device__ __forceinline__ void
+add_rows(const chip_args &a, uint32_t q, int row, const float *lse, int rows,
+         const uint32_t (&b)[D / 16][2][4], float (&sum)[4][2])
 {
     int lane = threadIdx.x & 31;
     for (int r = row; r < row + ROWS / 2; r += 16) {
@@ -231,9 +230,9 @@ static __global__ void __launch_bounds__(WIDE) choose_keys(const chip_args a)
         int j = j0 + (int)threadIdx.x, w = j / 32;
         bool valid = j < a.n, keep = valid && (r.all || (fixed[w] >> (j % 32) & 1));
         if (add) /* for all threads alike, because they wait for each other */
-            keep |= wide_has(c, valid ? sum[j] : 0, valid, &seen) ||
-                    (valid &&
-                     rng_uniform(r.seed, a.stream[head], (uint64_t)(g * a.n + j)) < r.redraw);
+            keep |=
+                wide_has(c, valid ? sum[j] : 0, valid, &seen) ||
+                (valid && rng_uniform(r.seed, a.stream[head], (uint64_t)(g * a.n + j)) < r.redraw);
         uint32_t word = __ballot_sync(~0u, keep);
         if ((threadIdx.x & 31) == 0 && w < a.words)
             map[w] = word;
@@ -241,7 +240,8 @@ static __global__ void __launch_bounds__(WIDE) choose_keys(const chip_args a)
     }
     kept = wide_sum(kept);
     if (threadIdx.x == 0)
-        atomicAdd(a.selected + head, (unsigned long long)(min((int64_t)ROWS, a.n - g * ROWS) * kept));
+        atomicAdd(a.selected + head,
+                  (unsigned long long)(min((int64_t)ROWS, a.n - g * ROWS) * kept));
     int64_t lack = r.clean ? 0 : (r.multiple - kept % r.multiple) % r.multiple;
     int want = (int)min(lack, a.n - kept);
     seen = 0;
@@ -360,7 +360,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
         a->map = l->map;
         a->count = l->count;
         sums = l->groups * p->nk * 4;
-        s->at_once = (int)(SUM_BYTES / sums < 1         ? 1
+        s->at_once = (int)(SUM_BYTES / sums < 1          ? 1
                            : SUM_BYTES / sums > p->heads ? p->heads
                                                          : SUM_BYTES / sums);
         TRY(put_given(g, p, a, err));

@@ -36,8 +36,8 @@ struct fg_args {
     int heads, per_kv, groups, words, M, causal, by;
     int64_t text0, text1, want;
     float scale, at;
-    uint4 *mean; /* [3][heads][groups][d / 8] bf16: the terms of the mean queries */
-    float *t;    /* [heads][groups][nk], or [units] where units are ranked */
+    uint4 *mean;  /* [3][heads][groups][d / 8] bf16: the terms of the mean queries */
+    float *t;     /* [heads][groups][nk], or [units] where units are ranked */
     int64_t keys; /* values of a row of t */
     int width;    /* keys of a value of t */
     uint32_t *map;

@@ -31,9 +31,8 @@ static __global__ void make_directions(const hash_args a)
     int r = threadIdx.x;
     double *g = a.dir + (int64_t)r * a.d, norm = 0;
     for (int c = 0; c < a.d; c++) {
-        g[c] = a.rule.axes
-                   ? (double)(c == r)
-                   : rng_normal(a.rule.seed, a.rule.stream, (uint64_t)r * a.d + c);
+        g[c] = a.rule.axes ? (double)(c == r)
+                           : rng_normal(a.rule.seed, a.rule.stream, (uint64_t)r * a.d + c);
         norm = __dadd_rn(norm, __dmul_rn(g[c], g[c]));
     }
     for (int c = 0; c < a.d; c++)

@@ -79,7 +79,8 @@ static int launch_means(struct gpu *g, const struct select_job *job, struct err 
                                                                 1, s->k_mean);
     CU_LAUNCHED(err);
     score_means<<<dim3(tiles, tiles, p->heads), 128, 0, g->stream>>>(
-        s->q_mean, s->k_mean, D, n, n, p->heads / p->kv_heads, 1, p->causal, BLOCK, BLOCK, s->score);
+        s->q_mean, s->k_mean, D, n, n, p->heads / p->kv_heads, 1, p->causal, BLOCK, BLOCK,
+        s->score);
     CU_LAUNCHED(err);
 out:
     return rc;

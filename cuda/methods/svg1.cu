@@ -3,10 +3,10 @@
  * rows attended to densely and under two trial bands, in one walk over the keys; the smaller
  * squared error decides. The CPU side is sim/methods/svg1 (svgclass.c, svgband.c).
  *
- * A thread block has 64 rows and a range of keys: scores of 64 keys at a time by bf16 products, then
- * three softmaxes with maxima of their own, whose outputs a warp keeps for 8 rows in registers.
- * Ranges are put together in double. 2 R N d FLOP of products and 6 R N d in FP32 per head, k and v
- * read R / 64 times.
+ * A thread block has 64 rows and a range of keys: scores of 64 keys at a time by bf16 products,
+ * then three softmaxes with maxima of their own, whose outputs a warp keeps for 8 rows in
+ * registers. Ranges are put together in double. 2 R N d FLOP of products and 6 R N d in FP32 per
+ * head, k and v read R / 64 times.
  */
 #include "core/intmath.h"
 #include "core/rng.h"
@@ -139,10 +139,9 @@ static __device__ __forceinline__ void tile_scores(const svg1_args &a, svg1_shar
 
 /* Probabilities of a row's 64 keys, two a lane, under the maxima so far; rescales what is there. */
 template <int D>
-static __device__ __forceinline__ void row_probs(const svg1_args &a, svg1_shared<D> &s, int row,
-                                                 int key0, const int (&place)[2],
-                                                 float (&top)[SETS], float (&sum)[SETS],
-                                                 float (&old)[SETS])
+static __device__ __forceinline__ void
+row_probs(const svg1_args &a, svg1_shared<D> &s, int row, int key0, const int (&place)[2],
+          float (&top)[SETS], float (&sum)[SETS], float (&old)[SETS])
 {
     int lane = threadIdx.x & 31;
     float p[2][SETS];
@@ -188,8 +187,9 @@ static __device__ __forceinline__ void load_rows(const svg1_args &a, svg1_shared
 {
     if (threadIdx.x < 2 * ROWS) {
         int r = threadIdx.x / 2, trial = threadIdx.x % 2, at = tile * ROWS + r;
-        int token = (int)rng_below(a.rule.seed, a.rule.stream, (uint64_t)min((int64_t)at, a.rule.rows - 1),
-                                   (uint64_t)a.rule.limit);
+        int token =
+            (int)rng_below(a.rule.seed, a.rule.stream, (uint64_t)min((int64_t)at, a.rule.rows - 1),
+                           (uint64_t)a.rule.limit);
         s.keep[r][trial] =
             positions_of(a.rule, trial ? place_of(a.rule, token) : token, trial == 1);
         s.row[r] = token;
@@ -342,8 +342,8 @@ template <int D> static int launch_trials(struct gpu *g, const svg1_args &a, str
     CU(err, cudaFuncSetAttribute((const void *)trial_sums<D>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)sizeof(svg1_shared<D>)));
-    trial_sums<D><<<dim3(a.ranges, a.heads, a.tiles), THREADS, sizeof(svg1_shared<D>), g->stream>>>(
-        a);
+    trial_sums<D>
+        <<<dim3(a.ranges, a.heads, a.tiles), THREADS, sizeof(svg1_shared<D>), g->stream>>>(a);
     CU_LAUNCHED(err);
     row_errors<<<dim3((unsigned)a.rule.rows, a.heads), D, 0, g->stream>>>(a);
     CU_LAUNCHED(err);

@@ -39,13 +39,13 @@ struct svg2_side {
     float *centroid;           /* first head's, like the next three inside of the own numbers */
     int32_t *label;
     int64_t *iterations;
-    int64_t own_bytes;   /* from head to head */
-    const float *start;  /* [heads][k][d], NULL: tokens */
-    uint64_t *stream;    /* [heads] of these tokens */
-    uint16_t *bf16;      /* [heads][k][d] the centroids */
-    float *next;         /* [heads][k][d] */
-    float *centroid_sq;  /* [heads][k] */
-    float *token_sq;     /* [heads][video] */
+    int64_t own_bytes;      /* from head to head */
+    const float *start;     /* [heads][k][d], NULL: tokens */
+    uint64_t *stream;       /* [heads] of these tokens */
+    uint16_t *bf16;         /* [heads][k][d] the centroids */
+    float *next;            /* [heads][k][d] */
+    float *centroid_sq;     /* [heads][k] */
+    float *token_sq;        /* [heads][video] */
     int *unsure, *n_unsure; /* [heads][video] tokens to decide again, [heads] */
     int *size, *first;      /* [heads][k] tokens of a cluster, the first one's place in `order` */
     int *counts;            /* [heads][chunks][k], then the places of a chunk's tokens */
@@ -176,8 +176,7 @@ template <int D> static __global__ void __launch_bounds__(THREADS) assign_tokens
     }
     for (int j0 = 0, turn = 0; j0 < s.k; j0 += TILE, turn ^= 1) {
         if (threadIdx.x < TILE)
-            squares[turn][threadIdx.x] =
-                j0 + threadIdx.x < s.k ? sq[j0 + threadIdx.x] : INFINITY;
+            squares[turn][threadIdx.x] = j0 + threadIdx.x < s.k ? sq[j0 + threadIdx.x] : INFINITY;
         copy_wait<0>();
         __syncthreads();
         if (j0 == 0)

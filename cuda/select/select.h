@@ -31,8 +31,8 @@ struct select_problem {
     uint64_t seed;
     const struct opt *options; /* the method's option table */
     const void *params;
-    const struct mask *shape;      /* NULL, or a band that follows from parameters and sizes */
-    const union method_rule *rule; /* NULL: parameters only. Valid until init returns */
+    const struct mask *shape;           /* NULL, or a band that follows from parameters and sizes */
+    const union method_rule *rule;      /* NULL: parameters only. Valid until init returns */
     const struct accel_choice *choices; /* [n_choices], head h is the choice h % n_choices, whose
                                          * `given` is valid until init returns; NULL: none */
     int n_choices;

@@ -267,7 +267,7 @@ static __device__ void mark_last(const slash_lists &a, const uint32_t *dists, in
     uint64_t rows = ~0ull >> (SLASH_ROWS - (end - m));
     for (int k0 = 0; k0 < a.words * 32; k0 += 32) {
         int k = k0 + (int)(threadIdx.x & 31);
-        uint64_t wanted = distances_from(dists, a.words, m - k) | /* of rows m, m + 1, ... */
+        uint64_t wanted = distances_from(dists, a.words, m - k) |      /* of rows m, m + 1, ... */
                           distances_from(dists, a.words, k - end + 1); /* end - 1, end - 2, ... */
         uint32_t word = __ballot_sync(~0u, k < a.n && (wanted & rows) != 0);
         if ((threadIdx.x & 31) == 0)

@@ -126,8 +126,8 @@ out:
 
 /* ---- the table's functions ------------------------------------------------------------------ */
 
-#define HEAD_MASSES ((int64_t)1 << 29)      /* of a head with one cut */
-#define MASS_BYTES ((int64_t)1 << 30)       /* of some heads */
+#define HEAD_MASSES ((int64_t)1 << 29) /* of a head with one cut */
+#define MASS_BYTES ((int64_t)1 << 30)  /* of some heads */
 
 /* Masses of a head, padded. */
 static int64_t head_masses(const struct select_problem *p)

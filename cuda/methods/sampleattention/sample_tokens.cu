@@ -76,9 +76,8 @@ static __global__ void fill_tokens(const token_args a, int64_t rows)
     int64_t r = row % a.nq, pos = r + a.nk - a.nq, near = max(pos + 1 - a.window, (int64_t)0);
     const uint32_t *cols = a.cols + row / a.nq * a.map.words;
     near = r >= a.nq - a.bottom ? 0 : near;
-    fill_row_words(a.map, row, [&](int w) {
-        return (cols[w] | bits_from(w, near)) & ~bits_from(w, pos + 1);
-    });
+    fill_row_words(a.map, row,
+                   [&](int w) { return (cols[w] | bits_from(w, near)) & ~bits_from(w, pos + 1); });
 }
 
 int sample_tokens_launch(struct gpu *g, const struct select_job *job, struct err *err)

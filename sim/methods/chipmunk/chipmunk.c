@@ -536,23 +536,22 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
     const struct chip_state *s = state;
     const struct chip_rule *r = &s->rule;
     const int64_t *grid = s->shape.grid;
-    
-    rule->chip = (struct chip_rule_numbers){.n = s->shape.n,
-                                            .video = s->shape.video,
-                                            .grid = {grid[0], grid[1], grid[2]},
-                                            .top = chip_top_keys(r, s->shape.n),
-                                            .top_share =
-                                                (int64_t)(r->top_keys * (double)s->shape.video),
-                                            .all = r->top_keys == 1,
-                                            .clean = r->clean,
-                                            .random_keys = r->random_keys,
-                                            .redraw = r->redraw,
-                                            .window =
-                                                (int64_t)(r->local_1d * (double)s->shape.video) / 2,
-                                            .local_voxels = r->local_voxels,
-                                            .multiple = r->multiple,
-                                            .seed = r->seed,
-                                            .stream = CHIP_STREAM_STATIC};
+
+    rule->chip =
+        (struct chip_rule_numbers){.n = s->shape.n,
+                                   .video = s->shape.video,
+                                   .grid = {grid[0], grid[1], grid[2]},
+                                   .top = chip_top_keys(r, s->shape.n),
+                                   .top_share = (int64_t)(r->top_keys * (double)s->shape.video),
+                                   .all = r->top_keys == 1,
+                                   .clean = r->clean,
+                                   .random_keys = r->random_keys,
+                                   .redraw = r->redraw,
+                                   .window = (int64_t)(r->local_1d * (double)s->shape.video) / 2,
+                                   .local_voxels = r->local_voxels,
+                                   .multiple = r->multiple,
+                                   .seed = r->seed,
+                                   .stream = CHIP_STREAM_STATIC};
     return true;
 }
 

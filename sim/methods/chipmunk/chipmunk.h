@@ -62,9 +62,9 @@ int64_t chip_top_keys(const struct chip_rule *r, int64_t n);
  * keys. */
 void chip_pad(struct slice_mask *m, int64_t g, int64_t multiple);
 
-/* Normalisers lse [n], of an earlier step or the head's own, raised to out [n] by one number in every
- * group, so that no e^(s - out) exceeds 1: the order of a group's masses does not change, and an old
- * normaliser cannot overflow. */
+/* Normalisers lse [n], of an earlier step or the head's own, raised to out [n] by one number in
+ * every group, so that no e^(s - out) exceeds 1: the order of a group's masses does not change, and
+ * an old normaliser cannot overflow. */
 int chip_raise(const struct head_in *in, const double *lse, double *out, struct err *err);
 
 /* Mask of a head. A group keeps the keys of largest mass m_gj = sum_i e^(s_ij - lse_i), random keys

@@ -273,9 +273,9 @@ static void plan_clusters(struct svg2_state *s, const struct method_ctx *ctx,
 
     s->seed = ctx->seed;
     s->cold = !before;
-    s->given = (struct svg2_given){{head_stream(STREAM_QUERIES, in, in->head),
-                                    head_stream(STREAM_KEYS, in, in->kv_head)},
-                                   {before ? before->queries : NULL, before ? before->keys : NULL}};
+    s->given = (struct svg2_given){
+        {head_stream(STREAM_QUERIES, in, in->head), head_stream(STREAM_KEYS, in, in->kv_head)},
+        {before ? before->queries : NULL, before ? before->keys : NULL}};
     s->cut = (struct svg2_cut){.top_p = p->top_p,
                                .min_share = p->min_kc,
                                .dtype = tensor_dtype(p, in),
