@@ -55,9 +55,11 @@ static bool same_band(const struct mask *a, const struct mask *b)
                       a->window == b->window && a->dense_from == b->dense_from);
 }
 
+/* By their bytes: rules are zeroed before they are filled. */
 static bool same_rule(const union method_rule *a, const union method_rule *b)
 {
-    return a == b || (a && b && memcmp(a, b, sizeof *a) == 0);
+    const void *x = a, *y = b;
+    return a == b || (a && b && memcmp(x, y, sizeof *a) == 0);
 }
 
 bool run_same_choice(const void *choices, int i, int k)
@@ -252,7 +254,7 @@ out:
     return rc;
 }
 
-/* The maps of a job's heads to the host, where they are wanted. */
+/* The maps of a job's heads to the host, and what comes beside them, where they are wanted. */
 static int fetch_maps(struct accel_session *s, const struct choosing *c,
                       const struct select_job *job, struct head_run r, struct err *err)
 {
@@ -260,8 +262,11 @@ static int fetch_maps(struct accel_session *s, const struct choosing *c,
     int64_t n = l->groups * l->words;
     int rc = 0;
     for (int i = 0; i < r.n; i++) {
-        struct accel_units *u = c->choices[r.first + i].stays;
-        if (!c->choices[r.first + i].fetch)
+        const struct accel_choice *choice = c->choices + r.first + i;
+        struct accel_units *u = choice->stays;
+        if (choice->own)
+            TRY(select_fetch_own(&s->gpu, job, i, choice->own, err));
+        if (!choice->fetch)
             continue;
         u->words = l->words;
         TRY(mem_alloc(&u->map, n, sizeof *u->map, "map of a mask", err));

@@ -101,10 +101,8 @@ static const char *const settings[] = {
     "svg2:dense_layers=0:dense_steps=0:cold=1:qc=7:kc=20",
     "svg2:dense_layers=0:dense_steps=0:cold=1:qc=40:kc=100:top_p=0.6:iter_init=9",
     "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0",
-    "chipmunk:dense_layers=0:profile=clean:delta=0:local_voxels=3:top_keys=0.3:redraw=0:voxel="
-    "4x4x12",
-    "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0:local_1d=0.2:top_keys=0.5:multiple="
-    "112",
+    "chipmunk:dense_layers=0:profile=clean:delta=0:local_voxels=3:voxel=4x4x12:top_keys=0.3",
+    "chipmunk:dense_layers=0:norm=exact:delta=0:local_voxels=0:local_1d=0.2:multiple=112",
 };
 
 struct tally {
