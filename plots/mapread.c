@@ -103,8 +103,9 @@ static bool prefers_stored(const struct figure_args *a, const struct map_panel *
     for (int i = 0; i < n; i++)
         if (m->pool <= 0 || !whole || !trace_call(a->trace, p[i].call)->has_map)
             return false;
-    if (MAX(trace_map_cells(a->trace, false), trace_map_cells(a->trace, true)) >= most ||
-        m->pool == 1)
+    /* Nobody sees a quarter of the cells less; computing them takes a minute for 48 heads. */
+    int64_t cells = MAX(trace_map_cells(a->trace, false), trace_map_cells(a->trace, true));
+    if (4 * cells >= 3 * most || m->pool == 1)
         return true;
     if ((double)n * (double)span->n_q * (double)m->n_k < SCORES_MOST)
         return false;
