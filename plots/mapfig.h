@@ -50,8 +50,9 @@ int map_stored(const struct trace *t, const struct map_panel *p, bool mean, int6
                struct cells *out, struct err *err);
 
 /* The maps of n panels as cells of at most `most` per side: computed from q and k, or the stored
- * ones where they are about as fine, where --map asks for them, and, with a warning, where computing
- * would take minutes. *stored: which it was. No stored maps where they are asked for: ERR_INPUT. */
+ * ones where they are about as fine, where --map asks for them, and, with a warning, where
+ * computing would take minutes. *stored: which it was. No stored maps where they are asked for:
+ * ERR_INPUT. */
 int map_read(const struct figure_args *a, const struct map_panel *p, int n,
              const struct cells_span *span, int64_t most, struct cells *out, bool *stored,
              struct err *err);
