@@ -27,7 +27,7 @@ static const char *const settings[] = {
     "sageattention:version=2pp",
     "sageattention:arch=sm89:gran=warp:accum=fp22",
     "sageattention:qk=int4:gran=token:smooth_v=1",
-    "sageattention:profile=paper:gran=block:accum=f16:smooth_k=0",
+    "sageattention:profile=paper:gran=block:accum=f16:v_max=2:smooth_k=0",
     "sageattention:version=1:gran=tensor:arch=sm80:accum=f32",
 };
 
