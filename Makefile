@@ -85,7 +85,7 @@ FOLDERS := core capture capture/trace sim sim/blocks sim/methods $(patsubst %/,%
            eval analyze plots report reproduce
 SRC     := $(filter-out %_linked.c,$(wildcard $(addsuffix /*.c,$(FOLDERS))))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
-CU_DIRS := cuda cuda/attn cuda/metrics cuda/select cuda/methods $(patsubst %/,%,$(wildcard cuda/methods/*/))
+CU_DIRS := cuda cuda/attn cuda/metrics cuda/own cuda/select cuda/methods $(patsubst %/,%,$(wildcard cuda/methods/*/))
 CU_SRC  := $(if $(USE_CUDA),$(wildcard $(addsuffix /*.cu,$(CU_DIRS))))
 CU_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(if $(USE_CUDA),$(wildcard $(addsuffix /*.c,$(CU_DIRS))))) \
            $(CU_SRC:%.cu=$(BUILD)/%.cu.o)

@@ -12,6 +12,7 @@
 #include "core/json.h"
 #include "core/mask.h"
 #include "core/opt.h"
+#include "core/ownrule.h"
 #include "core/rules.h"
 
 #include <stdbool.h>
@@ -77,6 +78,8 @@ struct accel_head {
     int64_t n_bits; /* blocks that `words` holds */
     const int32_t *keys;
     const struct accel_filter *filter; /* NULL: none. Blocks are of its unit */
+    const struct own_rule *own; /* outputs by this arithmetic; the list says whose mass is kept.
+                                 * NULL: softmax over the list */
 };
 
 /* Median and quartiles over `samples` launches, in ns of device time. For attention and selections
@@ -117,6 +120,8 @@ struct accel_result {
         metrics; /* with rows: dense reference and errors; also a second run of a filter that leaves
                   * tiles out of the normaliser, with these tiles in it */
     struct accel_time attend, dense; /* attention over the mask and dense attention, interleaved */
+    struct accel_time
+        quant;       /* of own arithmetic: operands from q, k, v; no samples: it makes none */
     double tiles_pv; /* with a filter: tiles whose P V was computed; a tile counts with the share of
                       * its scopes that computed it */
     int64_t pairs_exec;  /* pairs that the kernel multiplied; with a filter the mean of the pairs in
@@ -217,6 +222,7 @@ struct accel_call_work {
     int64_t section_bytes; /* of tiles, before a section is full; 0: the default */
     struct accel_call_lists lists;
     const struct accel_filter *filters; /* [n], all of one unit; NULL: none */
+    const struct own_rule *owns;        /* [n] as in struct accel_head; NULL: none */
     const struct accel_choice *choices; /* [n] how the device chooses the masks, method NULL where
                                          * it does not; NULL: nowhere */
     const bool
@@ -248,7 +254,8 @@ struct accel_call_result {
                                                      * NAN where no mask is chosen */
     struct accel_time
         plan; /* from masks on the device to tiles, there; NAN with lists of the host */
-    struct accel_time total; /* select + plan + attend of the same sample */
+    struct accel_time quant; /* as in struct accel_result */
+    struct accel_time total; /* select + quant + plan + attend of the same sample */
     double host_plan_ns;     /* wall time on the host to plan the launches from the lists */
     double balance; /* planned time of the busiest multiprocessor / of the mean one, the largest
                      * of the launches */
@@ -290,6 +297,10 @@ struct accel {
     /* Is there a kernel with this filter? If not, why. NULL: never. */
     bool (*filters)(const struct accel_session *s, const struct attn_in *x,
                     const struct accel_filter *f, char why[160]);
+
+    /* Are there kernels for a method's own arithmetic? If not, why. NULL: never. */
+    bool (*owns)(const struct accel_session *s, const struct attn_in *x, const struct own_rule *r,
+                 char why[160]);
 
     /* Thread-safe; one head at a time is on the device. Operands are rounded to bf16. */
     int (*attend)(struct accel_session *s, const struct accel_head *h, struct accel_result *r,

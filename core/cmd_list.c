@@ -96,6 +96,7 @@ static void list_on_gpu(const struct app *app, const struct method *m, struct jw
                                                             : "mask chosen on the CPU";
     const char *attention = !m->attend   ? "attention on the GPU"
                             : m->filter  ? "attention on the GPU, its filter on P V too"
+                            : m->own     ? "attention on the GPU, in its own arithmetic"
                             : m->attends ? "attention on the GPU, unless a setting changes its "
                                            "arithmetic: such heads are skipped"
                                          : "attention on the CPU only: heads are skipped";

@@ -29,6 +29,7 @@
 struct accel_filter; /* core/accel.h */
 struct accel_own;
 union method_rule;  /* core/rules.h */
+struct own_rule;    /* core/ownrule.h */
 struct accel_units; /* core/accel.h */
 struct exact;
 
@@ -261,6 +262,12 @@ struct method {
      * neither. */
     bool (*filter)(const void *state, struct accel_filter *f, char why[160]);
     void (*filtered)(void *state, double tiles_pv);
+
+    /* For a method whose `attend` is other arithmetic that a GPU back end may have kernels for:
+     * `own` describes it, or returns false with the reason. `attended` receives the log-sum-exps
+     * [nq] that the back end found, for what `attend` would have counted; it may be NULL. */
+    bool (*own)(const void *state, struct own_rule *r, char why[160]);
+    int (*attended)(void *state, const double *lse, struct err *err);
 
     /* Where the mask keeps every pair although the method could leave some out: why, and what would
      * change that, in words that follow "NAME keeps 100 %: " and have no ";": the record's note

@@ -14,6 +14,7 @@
 #include "cuda/attn/attn_filter.h"
 #include "cuda/ceiling.h"
 #include "cuda/copies.h"
+#include "cuda/own/own.h"
 #include "cuda/session.h"
 
 #include <math.h>
@@ -51,6 +52,13 @@ static bool session_filters(const struct accel_session *s, const struct attn_in 
                             const struct accel_filter *f, char why[160])
 {
     return filter_kernel_find(x->d, s->gpu.sm, f, why) != NULL;
+}
+
+static bool session_owns(const struct accel_session *s, const struct attn_in *x,
+                         const struct own_rule *r, char why[160])
+{
+    struct attn_problem p = {1, 1, x->d, x->nq, x->nk, x->scale, x->causal, ATTN_DENSE};
+    return own_fits(s->gpu.sm, &p, r, why);
 }
 
 static int fetch(struct accel_session *s, const struct attn_tensors *t, const struct attn_in *x,
@@ -185,6 +193,39 @@ out:
     return rc;
 }
 
+/* The method's own arithmetic on all copies. */
+static int make_own_job(struct accel_session *s, const struct copied_head *c, struct own_job *job,
+                        struct accel_result *r, struct err *err)
+{
+    struct attn_problem p = problem_of(c);
+    struct own_rule *rules = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&rules, p.heads, sizeof *rules, "rules of copies", err));
+    for (int h = 0; h < p.heads; h++)
+        rules[h] = *c->h->own;
+    TRY(own_job_init(&s->gpu, &p, rules, &c->t, job, err));
+    r->pairs_exec = job->pairs[0];
+    r->host_plan_ns = job->plan_ns / p.heads;
+out:
+    free(rules);
+    return rc;
+}
+
+/* Attention over the list that beside own arithmetic says whose mass is kept, on one copy. The
+ * output goes to `spare`. */
+static int make_mask_job(struct accel_session *s, const struct accel_head *h,
+                         const struct attn_tensors *spare, struct attn_job *job, struct err *err)
+{
+    struct copied_head one = {h, {1, 1}, *spare};
+    double plan_ns;
+    int64_t pairs;
+    int rc = 0;
+    TRY(gpu_alloc(&s->gpu, h->x->nq * 4, &one.t.lse, err));
+    TRY(make_job(s, &one, false, job, &pairs, &plan_ns, err));
+out:
+    return rc;
+}
+
 /* How many tiles of P V the launch computed for the last copy. */
 static int count_filtered(struct accel_session *s, const struct accel_head *h,
                           const struct attn_job *job, const struct filter_kernel *kernel,
@@ -207,24 +248,47 @@ static int launch_job(struct gpu *g, const void *job, struct err *err)
     return attn_job_launch(g, job, err);
 }
 
-/* Samples of the mask's kernel, of the dense one and, if wanted, of the metrics, in turns. */
-static int time_jobs(struct accel_session *s, const struct attn_job *job,
+/* The attention of a head: by kernels over lists, or by the method's own. */
+struct attention {
+    const struct attn_job *lists;
+    const struct own_job *own; /* NULL: lists */
+};
+
+static int launch_attention(struct gpu *g, const void *attention, struct err *err)
+{
+    const struct attention *a = attention;
+    return a->own ? own_job_attend(g, a->own, err) : attn_job_launch(g, a->lists, err);
+}
+
+/* Samples of the mask's kernel, of the dense one, of own operands and, if wanted, of the metrics,
+ * in turns. */
+static int time_jobs(struct accel_session *s, const struct attention *a,
                      const struct attn_job *dense, const struct session_metrics *metrics,
                      struct accel_result *r, struct err *err)
 {
-    const struct session_work work[] = {
-        {launch_job, job}, {launch_job, dense}, {session_metrics_launch, metrics}};
-    struct accel_time times[3];
-    int rc = session_time(s, work, r->rows ? 3 : 2, times, err);
-    if (rc)
-        return rc;
-    r->attend = times[0];
-    r->dense = times[1];
-    session_share(&r->attend, job->problem.heads);
-    session_share(&r->dense, job->problem.heads);
+    int copies = dense->problem.heads, n = 0, rc = 0;
+    bool quant = a->own && a->own->has_quant;
+    struct session_work work[4];
+    struct accel_time times[4];
+    if (quant)
+        work[n++] = (struct session_work){own_job_quant, a->own};
+    work[n++] = (struct session_work){launch_attention, a};
+    work[n++] = (struct session_work){launch_job, dense};
     if (r->rows)
-        r->metrics = times[2];
-    return 0;
+        work[n++] = (struct session_work){session_metrics_launch, metrics};
+    TRY(session_time(s, work, n, times, err));
+    n = 0;
+    if (quant)
+        r->quant = times[n++];
+    r->attend = times[n++];
+    r->dense = times[n++];
+    session_share(&r->quant, copies);
+    session_share(&r->attend, copies);
+    session_share(&r->dense, copies);
+    if (r->rows)
+        r->metrics = times[n];
+out:
+    return rc;
 }
 
 /* Operands that are there, and outputs and log-sum-exps for two kernels on them. */
@@ -244,27 +308,29 @@ out:
 }
 
 /* Of one copy. */
-static int count_events(struct accel_session *s, const struct attn_job *job,
+static int count_events(struct accel_session *s, const struct attention *a, int copies,
                         struct accel_counters *c, struct err *err)
 {
-    int rc = counters_measure(s->counters, &s->gpu, launch_job, job, c, err);
-    c->dram_read_bytes /= job->problem.heads;
-    c->dram_write_bytes /= job->problem.heads;
+    int rc = counters_measure(s->counters, &s->gpu, launch_attention, a, c, err);
+    c->dram_read_bytes /= copies;
+    c->dram_write_bytes /= copies;
     return rc;
 }
 
-/* Metrics of the output in t. `whole` becomes the job that they need where the kernel itself left
- * skipped tiles out of the normaliser. */
+/* Metrics of the output in t. `whole` becomes the job that they need where the kernel's
+ * log-sum-exps are not those of the whole mask. */
 static int take_metrics(struct accel_session *s, const struct accel_head *h,
                         const struct attn_tensors *t, const struct attn_tensors *spare,
                         struct attn_job *whole, struct session_metrics *m, struct accel_result *r,
                         struct err *err)
 {
-    bool own = !h->filter || h->filter->keep_denominator;
+    bool other = h->filter && !h->filter->keep_denominator;
     int rc = 0;
-    if (!own)
+    if (other)
         TRY(make_whole_job(s, h, spare, whole, err));
-    TRY(session_metrics_init(s, h, t, spare, own ? NULL : whole, m, err));
+    if (h->own && h->ptr)
+        TRY(make_mask_job(s, h, spare, whole, err));
+    TRY(session_metrics_init(s, h, t, spare, whole->kernel ? whole : NULL, m, err));
     TRY(session_metrics_launch(&s->gpu, m, err));
     TRY(session_metrics_fetch(s, m, r, err));
 out:
@@ -280,6 +346,8 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     struct copied_head c = {.h = h, .copies = session_copies(s, h->call, x)}, spare;
     struct attn_tensors last, last_spare;
     struct attn_job job = {0}, dense = {0}, whole = {0};
+    struct own_job own = {0};
+    struct attention attention = {&job, h->own ? &own : NULL};
     struct session_metrics metrics = {0};
     const struct filter_kernel *filter = NULL;
     int64_t dense_pairs, blocks = 0;
@@ -293,28 +361,33 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     TRY(take_tensors(s, &c, &spare, err));
     last = last_of(&c);
     last_spare = last_of(&spare);
-    if (h->filter)
+    if (h->own)
+        TRY(make_own_job(s, &c, &own, r, err));
+    else if (h->filter)
         TRY(make_filter_job(s, &c, &job, &filter, &blocks, &r->host_plan_ns, err));
     else
         TRY(make_job(s, &c, h->ptr == NULL, &job, &r->pairs_exec, &r->host_plan_ns, err));
     TRY(make_job(s, &spare, true, &dense, &dense_pairs, &dense_plan_ns, err));
-    snprintf(r->kernel, sizeof r->kernel, "%s", job.kernel->name);
+    snprintf(r->kernel, sizeof r->kernel, "%s", h->own ? own.name : job.kernel->name);
     snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", dense.kernel->name);
-    TRY(attn_job_launch(g, &job, err));
+    if (h->own)
+        TRY(own_job_quant(g, &own, err));
+    TRY(launch_attention(g, &attention, err));
     TRY(fetch(s, &last, x, r, err));
     if (filter)
         TRY(count_filtered(s, h, &job, filter, blocks, r, err));
     if (r->rows)
         TRY(take_metrics(s, h, &last, &last_spare, &whole, &metrics, r, err));
     if (s->options.samples > 0)
-        TRY(time_jobs(s, &job, &dense, &metrics, r, err));
+        TRY(time_jobs(s, &attention, &dense, &metrics, r, err));
     if (s->counters)
-        TRY(count_events(s, &job, &r->counters, err));
+        TRY(count_events(s, &attention, c.copies.q, &r->counters, err));
 out:
     session_metrics_free(&metrics);
     attn_job_free(&job);
     attn_job_free(&dense);
     attn_job_free(&whole);
+    own_job_free(&own);
     gpu_release(g, mark);
     return session_blame(rc, c.copies.q, err);
 }
@@ -325,7 +398,7 @@ static int session_attend(struct accel_session *s, const struct accel_head *h,
     int rc = 0;
     session_lock(s);
     CU(err, cudaSetDevice(s->gpu.device));
-    r->attend = r->dense = r->metrics = (struct accel_time){NAN, NAN, NAN, 0};
+    r->quant = r->attend = r->dense = r->metrics = (struct accel_time){NAN, NAN, NAN, 0};
     r->counters = (struct accel_counters){NAN, NAN, NAN, ""};
     memcpy(r->counters.why, s->no_counters, sizeof r->counters.why);
     rc = attend_locked(s, h, r, err);
@@ -421,6 +494,7 @@ const struct accel cuda_accel = {
     .close = session_close,
     .supports = session_supports,
     .filters = session_filters,
+    .owns = session_owns,
     .attend = session_attend,
     .select = session_select,
     .put_call = session_bring_call,

@@ -9,6 +9,7 @@
 #ifndef LACUNA_MMA_CUH
 #define LACUNA_MMA_CUH
 
+#include "cuda/ldmatrix.cuh"
 #include "cuda/mma16.cuh"
 
 #include <stdint.h>
@@ -55,14 +56,6 @@ static __device__ __forceinline__ void copy_tile(uint32_t dst, const uint4 *x, i
     }
 }
 
-static __device__ __forceinline__ void load_matrices(uint32_t addr, uint32_t (&r)[4])
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(addr)
-                 : "memory");
-}
-
 static __device__ __forceinline__ float exp2_fast(float x)
 {
     float y;
@@ -92,6 +85,16 @@ static __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&
                                                 uint32_t b1)
 {
     MMA_16X8X16("bf16", d, a, b0, b1);
+}
+
+/* The same of bytes, 32 at a time, in 32-bit integers. */
+static __device__ __forceinline__ void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                              uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, "
+                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* acc += products of MT x 16 rows of the tile q with NT x 8 rows of the tile k. */

@@ -10,6 +10,7 @@
 #include "core/laps.h"
 #include "core/mem.h"
 #include "cuda/attn/attn_filter.h"
+#include "cuda/own/own.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -95,7 +96,8 @@ struct attend {
     struct accel_session *s;
     const struct accel_call_work *w;
     struct attn_tensors x;         /* of all heads */
-    float *whole_lse;              /* [n][nq] with the tiles that a filter left out; NULL: x.lse */
+    float *whole_lse;              /* [n][nq] of the whole masks, where x.lse is not */
+    struct own_job own;            /* with w->owns, in place of `jobs` */
     struct accel_call_lists lists; /* w->lists, or of `tiles`: ptr of the host, the rest not set */
     struct map_tiles tiles;        /* of masks that are on the device */
     struct jobs jobs, whole, dense, select, build;
@@ -249,6 +251,28 @@ out:
     return rc;
 }
 
+/* The methods' own arithmetic for all heads of the section. */
+static int make_own(struct attend *a, struct head_run all, struct accel_call_result *res,
+                    struct err *err)
+{
+    struct attn_problem p = problem_of(a, all);
+    struct attn_tensors x = run_tensors(&a->s->call, &a->x, all);
+    int rc = 0;
+    TRY(own_job_init(&a->s->gpu, &p, a->w->owns + all.first, &x, &a->own, err));
+    res->host_plan_ns += a->own.plan_ns;
+    res->balance = a->own.balance;
+    for (int h = 0; h < all.n; h++)
+        res->heads[all.first + h].pairs_exec = a->own.pairs[h];
+out:
+    return rc;
+}
+
+static int launch_all(struct gpu *g, const void *attend, struct err *err)
+{
+    const struct attend *a = attend;
+    return a->w->owns ? own_job_attend(g, &a->own, err) : launch_attends(g, &a->jobs, err);
+}
+
 static int make_jobs(struct attend *a, struct accel_call_result *res, struct err *err)
 {
     const struct accel_call_lists *l = &a->lists;
@@ -256,6 +280,8 @@ static int make_jobs(struct attend *a, struct accel_call_result *res, struct err
     struct head_run all = {a->w->first, n, n / a->w->call->group};
 
     a->groups = l->ptr ? ceil_div(a->s->call.problem.nq, l->bq) : 0;
+    if (a->w->owns)
+        return make_own(a, all, res, err);
     TRY(mem_zalloc(&a->jobs.attend, n, sizeof *a->jobs.attend, "launches", err));
     TRY(mem_zalloc(&a->runs, n, sizeof *a->runs, "launches", err));
     if (a->w->filters)
@@ -305,6 +331,29 @@ out:
     return rc;
 }
 
+/* Attention over the masks that own arithmetic was about, for their LSE. Outputs go to the call's
+ * scratch. */
+static int run_mask(struct attend *a, struct err *err)
+{
+    struct accel_session *s = a->s;
+    int n = a->w->count, rc = 0;
+    struct head_run all = {a->w->first, n, n / a->w->call->group};
+    struct accel_call_result ignored = {0};
+    struct attend mask = *a;
+
+    mask.x = s->call.x;
+    TRY(gpu_alloc(&s->gpu, s->call.problem.heads * s->call.problem.nq * 4, &mask.x.lse, err));
+    TRY(mem_zalloc(&ignored.heads, all.first + n, sizeof *ignored.heads, "heads", err));
+    TRY(mem_zalloc(&a->whole.attend, 1, sizeof *a->whole.attend, "launches", err));
+    TRY(plain_job(&mask, all, a->whole.attend, &ignored, err));
+    a->whole.n = 1;
+    TRY(launch_attends(&s->gpu, &a->whole, err));
+    a->whole_lse = mask.x.lse;
+out:
+    free(ignored.heads);
+    return rc;
+}
+
 /* The filters of runs that leave skipped tiles out of their normaliser once more, with these tiles
  * in it, for the LSE of the whole mask. */
 static int run_whole(struct attend *a, struct err *err)
@@ -316,6 +365,8 @@ static int run_whole(struct attend *a, struct err *err)
     int rc = 0;
 
     a->whole_lse = a->x.lse;
+    if (a->w->owns && a->lists.ptr)
+        return run_mask(a, err);
     if (!a->w->filters || a->w->filters[0].keep_denominator)
         return 0;
     TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &x.lse, err));
@@ -420,13 +471,16 @@ static int take_times(struct attend *a, struct accel_call_result *res, struct er
     struct session_work work[5];
     struct accel_time times[5];
     bool chosen = a->select.n > 0, built = a->build.n > 0;
+    bool quant = a->w->owns && a->own.has_quant;
     int n = 0, rc = 0;
 
     if (chosen)
         work[n++] = (struct session_work){launch_selects, &a->select};
     if (a->lists.made)
         work[n++] = (struct session_work){launch_tiles, &a->tiles};
-    work[n++] = (struct session_work){launch_attends, &a->jobs};
+    if (quant)
+        work[n++] = (struct session_work){own_job_quant, &a->own};
+    work[n++] = (struct session_work){launch_all, a};
     int chain = n;
     if (a->dense.n)
         work[n++] = (struct session_work){launch_attends, &a->dense};
@@ -437,6 +491,8 @@ static int take_times(struct attend *a, struct accel_call_result *res, struct er
         res->select = times[0];
     if (a->lists.made)
         res->plan = times[chain - 2];
+    if (quant)
+        res->quant = times[chain - 2];
     res->attend = times[chain - 1];
     if (a->dense.n)
         res->dense = times[chain];
@@ -449,7 +505,7 @@ out:
 /* Select kernels are not part of what is counted: as in a run of a head. */
 static int count_events(struct attend *a, struct accel_counters *c, struct err *err)
 {
-    return counters_measure(a->s->counters, &a->s->gpu, launch_attends, &a->jobs, c, err);
+    return counters_measure(a->s->counters, &a->s->gpu, launch_all, a, c, err);
 }
 
 static int attend_locked(struct accel_session *s, const struct accel_call_work *w,
@@ -481,10 +537,13 @@ static int attend_locked(struct accel_session *s, const struct accel_call_work *
     if (w->first == 0)
         TRY(make_dense(&a, r, err));
     lap(&laps, "plan");
-    r->launches = a.jobs.n;
+    r->launches = w->owns ? a.own.launches : a.jobs.n;
     r->kv = p->kv_heads;
-    snprintf(r->kernel, sizeof r->kernel, "%s", a.jobs.attend[0].kernel->name);
-    TRY(launch_attends(&s->gpu, &a.jobs, err));
+    snprintf(r->kernel, sizeof r->kernel, "%s",
+             w->owns ? a.own.name : a.jobs.attend[0].kernel->name);
+    if (w->owns)
+        TRY(own_job_quant(&s->gpu, &a.own, err));
+    TRY(launch_all(&s->gpu, &a, err));
     for (int h = w->first; h < w->first + w->count; h++)
         TRY(fetch_head(&a, h, r->heads + h, err));
     if (w->filters)
@@ -503,6 +562,7 @@ static int attend_locked(struct accel_session *s, const struct accel_call_work *
         TRY(count_events(&a, &r->counters, err));
 out:
     jobs_free(&a.jobs);
+    own_job_free(&a.own);
     jobs_free(&a.whole);
     jobs_free(&a.dense);
     jobs_free(&a.select);
@@ -521,7 +581,7 @@ int session_attend_call(struct accel_session *s, const struct accel_call_work *w
 {
     static const struct accel_time none = {NAN, NAN, NAN, 0};
     session_lock(s);
-    r->select = r->build = r->plan = r->attend = r->dense = r->total = none;
+    r->select = r->build = r->plan = r->quant = r->attend = r->dense = r->total = none;
     r->host_plan_ns = r->balance = 0;
     r->counters = (struct accel_counters){NAN, NAN, NAN, ""};
     memcpy(r->counters.why, s->no_counters, sizeof r->counters.why);

@@ -109,7 +109,7 @@ static int attend_lists(const struct accel *a, struct accel_session *s, struct a
     h->ptr = l.ptr;
     h->col = l.col;
     TRY(a->attend(s, h, r, err));
-    r->host_plan_ns += made_ns;
+    r->host_plan_ns += h->own ? 0 : made_ns;
 out:
     lists_free(&l);
     return rc;
@@ -132,7 +132,7 @@ static int attend_tiles(const struct accel *a, struct accel_session *s, struct a
     h->n_bits = t.n_bits;
     h->keys = t.keys;
     TRY(a->attend(s, h, r, err));
-    r->host_plan_ns += made_ns;
+    r->host_plan_ns += h->own ? 0 : made_ns;
 out:
     accel_tiles_free(&t);
     return rc;
@@ -141,9 +141,15 @@ out:
 /* The kernel's blocks *bq x *bk for masks of that unit, 0 = every pair is kept. With a filter they
  * stay the unit: it decides tile by tile. METHOD_SKIP with `why`: there is no kernel. */
 static int geometry(const struct accel *a, const struct accel_session *s, const struct attn_in *x,
-                    const struct accel_filter *filter, int64_t *bq, int64_t *bk, char why[160],
-                    struct err *err)
+                    const struct accel_filter *filter, const struct own_rule *own, int64_t *bq,
+                    int64_t *bk, char why[160], struct err *err)
 {
+    if (own && !a->owns) {
+        snprintf(why, 160, "the back end has no kernels for the method's own arithmetic");
+        return METHOD_SKIP;
+    }
+    if (own && !a->owns(s, x, own, why))
+        return METHOD_SKIP;
     if (filter && (*bq != filter->bq || *bk != filter->bk))
         return err_set(err, ERR_RUN, "a filter on units of %lld x %lld, the mask has others",
                        (long long)filter->bq, (long long)filter->bk);
@@ -173,7 +179,7 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s,
 
     common_unit(masks, n, &unit_q, &unit_k);
     int64_t bq = unit_q, bk = unit_k;
-    int rc = geometry(a, s, h.x, h.filter, &bq, &bk, why, err);
+    int rc = geometry(a, s, h.x, h.filter, h.own, &bq, &bk, why, err);
     if (rc)
         return rc;
     h.bq = (int)bq;
@@ -530,7 +536,7 @@ static int attend_section(const struct accel *a, struct accel_session *s, int jo
     w->lists = (struct accel_call_lists){(int)m->bq, (int)m->bk, j.ptr,    j.col,           j.bits,
                                          j.keys,     j.words,    j.n_bits, ACCEL_HOST_LISTS};
     TRY(a->attend_call(s, w, r, err));
-    r->host_plan_ns += made_ns;
+    r->host_plan_ns += w->owns ? 0 : made_ns;
 out:
     joined_free(&j);
     forget_heads(m, w->first, w->count);
@@ -553,6 +559,10 @@ static void add_section(struct accel_call_result *r, const struct accel_call_res
     if (part->plan.samples) {
         add_time(&r->plan, &part->plan);
         add_time(&r->total, &part->plan);
+    }
+    if (part->quant.samples) {
+        add_time(&r->quant, &part->quant);
+        add_time(&r->total, &part->quant);
     }
     r->host_plan_ns += part->host_plan_ns;
     r->balance = part->balance > r->balance ? part->balance : r->balance;
@@ -594,7 +604,7 @@ int accel_attend_call(const struct accel *a, struct accel_session *s, int jobs,
         unit_k = w->units->bk;
     }
     int64_t bq = unit_q, bk = unit_k;
-    int rc = geometry(a, s, x, w->filters, &bq, &bk, why, err);
+    int rc = geometry(a, s, x, w->filters, w->owns, &bq, &bk, why, err);
     if (rc)
         return rc;
     w->first = 0;

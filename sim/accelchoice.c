@@ -95,7 +95,7 @@ static bool whole_band(const struct mask *masks, int64_t n, struct mask *band)
 
 int choice_init(struct run *run, struct choice *c, struct err *err)
 {
-    *c = (struct choice){.none = strcmp(run->method->name, "dense") == 0};
+    *c = (struct choice){.none = run->method->flags & METHOD_KEEPS_ALL};
     c->step = run_chunk_rows(run);
     c->n = ceil_div(run->in->x.nq, c->step);
     return mem_zalloc(&c->masks, c->n, sizeof *c->masks, "masks", err);

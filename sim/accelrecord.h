@@ -31,12 +31,12 @@ int record_accel(const struct run *run, const struct choice *c, const char *kern
                  const char *dense_kernel, int64_t pairs_exec, struct record *r, struct err *err);
 
 /* A total from q, k, v to the outputs: of `x`, all of `heads` heads. select NULL: nothing to
- * choose; where choosing costs the call nothing it is zeros. *total may be NULL: the sum of the
- * medians. */
+ * choose; where choosing costs the call nothing it is zeros. quant NULL or without samples: no
+ * operands to make. *total may be NULL: the sum of the medians. */
 struct accel_total {
     const struct attn_in *x;
     int heads;
-    const struct accel_time *select, *attend, *dense, *total;
+    const struct accel_time *select, *quant, *attend, *dense, *total;
 };
 int record_total(const struct accel_total *t, struct record *r, struct err *err);
 

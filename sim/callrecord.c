@@ -85,6 +85,7 @@ static int record_phases(const struct call_record *c, const struct sources *s, s
                                 .select = s->none               ? NULL
                                           : res->select.samples ? &res->select
                                                                 : &nothing,
+                                .quant = &res->quant,
                                 .attend = &res->attend,
                                 .dense = &res->dense,
                                 .total = &res->total};

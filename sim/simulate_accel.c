@@ -63,7 +63,7 @@ static int record_times(const struct run *run, const struct accel_result *res,
     if (c->gpu && c->origin.source == SOURCE_STATIC)
         TRY(record_time(r, "time_build_ns", choice, err));
     if (c->none || c->gpu || choice_before(c)) {
-        struct accel_total t = {x, 1, select, &res->attend, &res->dense, NULL};
+        struct accel_total t = {x, 1, select, &res->quant, &res->attend, &res->dense, NULL};
         TRY(record_total(&t, r, err));
     }
     TRY(record_amortised(run, c, choice, r, err));
@@ -152,27 +152,31 @@ int run_on_accel(struct run *run, struct record *r, struct err *err)
     struct accel_filter filter;
     struct accel_head head = {
         .x = x, .data = run->map.data, .call = {run->in->n_heads, run->in->n_kv_heads}};
+    struct own_rule own;
     char why[160] = "the method's own arithmetic has no CUDA kernel";
-    bool own = run_own_arithmetic(run);
+    enum own_way way;
     int rc = 0;
 
     if (run->cell->measure == MEASURE_MASK)
         return mask_on_accel(run, err);
-    if (own && !(run->method->filter && run->method->filter(run->state, &filter, why)))
+    if ((way = run_own_way(run, &filter, &own, why)) == OWN_NOWHERE)
         return method_skip(run->cell->ctx, "%s", why);
     TRY(choice_init(run, &c, err));
     TRY(result_init(run, device->metrics, c.step < x->nq ? c.step : x->nq, &res, err));
     if ((rc = choose(run, &c, &time, err)) != 0)
         goto out;
-    head.filter = own ? &filter : NULL;
+    head.filter = way == OWN_FILTER ? &filter : NULL;
+    head.own = way == OWN_KERNELS ? &own : NULL;
     rc = accel_attend_masks(device->accel, device->session, &head, c.masks, c.n, &res, why, err);
     if (rc) {
         rc = rc == METHOD_SKIP ? method_skip(run->cell->ctx, "%s", why) : rc;
         goto out;
     }
-    if (own)
+    if (way == OWN_FILTER)
         run->method->filtered(run->state, res.tiles_pv);
-    struct accel_outputs o = {res.out, res.lse, own ? res.tiles_pv : -1};
+    if (way == OWN_KERNELS && run->method->attended)
+        TRY(run->method->attended(run->state, res.lse, err));
+    struct accel_outputs o = {res.out, res.lse, way == OWN_FILTER ? res.tiles_pv : -1};
     TRY(accel_add_masks(run, &c, &o, err));
     if (res.rows)
         metrics_add_measured(&run->acc, &res);

@@ -24,9 +24,10 @@ struct head {
     uint64_t data; /* number of its q, k, v on the device */
     struct run run;
     struct choice choice;
-    struct accel_filter filter;
-    bool own;     /* attends by its own arithmetic, through the filter */
-    bool skipped; /* the method does not apply */
+    enum own_way way;
+    struct accel_filter filter; /* OWN_FILTER */
+    struct own_rule own;        /* OWN_KERNELS */
+    bool skipped;               /* the method does not apply */
     struct call_outcome *outcome;
 };
 
@@ -49,6 +50,7 @@ struct calling {
     char (*why)[160];
     struct laps laps;
     struct accel_filter *filters;
+    struct own_rule *owns;
     struct head_masks *masks;
     struct accel_call_head *results;
 };
@@ -100,9 +102,7 @@ static int start(struct head *h, struct err *err)
     int rc = run_start(&h->run, err);
     if (rc)
         return rc;
-    const struct method *me = h->run.method;
-    h->own = run_own_arithmetic(&h->run);
-    if (h->own && !(me->filter && me->filter(h->run.state, &h->filter, why)))
+    if ((h->way = run_own_way(&h->run, &h->filter, &h->own, why)) == OWN_NOWHERE)
         return method_skip(h->cell.ctx, "%s", why);
     TRY(choice_init(&h->run, &h->choice, err));
     TRY(choice_begin(&h->run, &h->choice, err));
@@ -141,15 +141,23 @@ static int answer_head(void *calling, int64_t i, int worker, struct err *err)
     return 0;
 }
 
+/* Does the method want to know the log-sum-exps? */
+static bool hears_lse(const struct head *h)
+{
+    return h->way == OWN_KERNELS && h->run.method->attended;
+}
+
 static int finish(struct calling *k, int64_t i, struct head *h, struct err *err)
 {
     struct accel_call_head *r = k->results + i;
-    struct accel_outputs o = {r->out, r->lse, h->own ? r->tiles_pv : -1};
+    struct accel_outputs o = {r->out, r->lse, h->way == OWN_FILTER ? r->tiles_pv : -1};
     int64_t step = h->choice.step, nq = h->run.in->x.nq;
     int rc = 0;
 
-    if (h->own)
+    if (h->way == OWN_FILTER)
         h->run.method->filtered(h->run.state, r->tiles_pv);
+    if (hears_lse(h))
+        TRY(h->run.method->attended(h->run.state, r->lse, err));
     if (!k->device->metrics)
         TRY(mem_alloc(&h->run.lse_mask, step < nq ? step : nq, sizeof(double), "mask log-sum-exp",
                       err));
@@ -188,6 +196,7 @@ static int alloc_call(struct calling *k, struct err *err)
     TRY(mem_zalloc(&k->answers, n, sizeof *k->answers, "heads of a call", err));
     TRY(mem_zalloc(&k->why, n, sizeof *k->why, "heads of a call", err));
     TRY(mem_zalloc(&k->filters, n, sizeof *k->filters, "heads of a call", err));
+    TRY(mem_zalloc(&k->owns, n, sizeof *k->owns, "heads of a call", err));
     TRY(mem_zalloc(&k->masks, n, sizeof *k->masks, "heads of a call", err));
     TRY(mem_zalloc(&k->results, n, sizeof *k->results, "heads of a call", err));
 out:
@@ -220,6 +229,7 @@ static void free_call(struct calling *k)
     free(k->answers);
     free(k->why);
     free(k->filters);
+    free(k->owns);
     free(k->masks);
     free(k->results);
 }
@@ -266,7 +276,7 @@ static int check_shapes(const struct calling *k, struct err *err)
 
 static int may_stay(const struct head *h)
 {
-    return h->own ? STAYS_NOT : choice_may_stay(&h->run, &h->choice);
+    return h->way != OWN_NONE ? STAYS_NOT : choice_may_stay(&h->run, &h->choice);
 }
 
 /* Ask the device for the masks. */
@@ -299,16 +309,19 @@ out:
 /* What the attention is over, and what is timed beside it. */
 static int describe_work(struct calling *k, struct accel_call_work *w, struct err *err)
 {
-    bool own = k->heads[k->at[0]].own, any = false, stay = true;
+    enum own_way way = k->heads[k->at[0]].way;
+    bool any = false, stay = true;
     const struct accel_filter *first = &k->heads[k->at[0]].filter;
 
     for (int i = 0; i < k->n; i++) {
         struct head *h = k->heads + k->at[i];
-        if (h->own != own || (own && (h->filter.bq != first->bq || h->filter.bk != first->bk)))
+        if (h->way != way ||
+            (way == OWN_FILTER && (h->filter.bq != first->bq || h->filter.bk != first->bk)))
             return err_set(err, ERR_RUN,
                            "heads of one call that attend in different ways: --copies replays "
                            "them one by one");
         k->filters[i] = h->filter;
+        k->owns[i] = h->own;
         k->masks[i] = (struct head_masks){h->choice.masks, h->choice.n};
         k->units[i] = h->choice.units;
         stay &= h->choice.units.there;
@@ -321,7 +334,8 @@ static int describe_work(struct calling *k, struct accel_call_work *w, struct er
         k->heads[k->at[i]].choice.units.there = stay;
     *w = (struct accel_call_work){.call = &k->call,
                                   .section_bytes = k->device->section_bytes,
-                                  .filters = own ? k->filters : NULL,
+                                  .filters = way == OWN_FILTER ? k->filters : NULL,
+                                  .owns = way == OWN_KERNELS ? k->owns : NULL,
                                   .choices = any ? k->choices : NULL,
                                   .built = any ? k->built : NULL,
                                   .units = stay ? k->units : NULL};
@@ -336,10 +350,10 @@ static int alloc_results(struct calling *k, struct err *err)
         const struct attn_in *x = k->x[i];
         struct accel_call_head *r = k->results + i;
         bool outputs = h->cell.sink || !k->device->metrics;
-        if (outputs) {
+        if (outputs)
             TRY(mem_alloc(&r->out, x->nq * x->dv, sizeof(double), "method output", err));
+        if (outputs || hears_lse(h))
             TRY(mem_alloc(&r->lse, x->nq, sizeof(double), "method log-sum-exp", err));
-        }
         if (k->device->metrics)
             TRY(mem_alloc(&r->mass, x->nq, sizeof(double), "kept mass of rows", err));
     }

@@ -6,6 +6,7 @@
 #define LACUNA_SIMULATE_RUN_H
 
 #include "core/clock.h"
+#include "core/ownrule.h"
 #include "sim/blocks/exact.h"
 #include "sim/devicemap.h"
 #include "sim/metrics.h"
@@ -45,6 +46,24 @@ static inline bool run_own_arithmetic(const struct run *run)
 {
     const struct method *m = run->method;
     return m->attend && (!m->attends || m->attends(run->state));
+}
+
+/* How a device attends for the method. */
+enum own_way {
+    OWN_NONE,    /* exact softmax over the mask */
+    OWN_FILTER,  /* and a filter on P V: *filter is filled */
+    OWN_KERNELS, /* by kernels for its own arithmetic: *rule is filled */
+    OWN_NOWHERE, /* it cannot; `why` may say the reason */
+};
+static inline enum own_way run_own_way(const struct run *run, struct accel_filter *filter,
+                                       struct own_rule *rule, char why[160])
+{
+    const struct method *m = run->method;
+    if (!run_own_arithmetic(run))
+        return OWN_NONE;
+    if (m->own)
+        return m->own(run->state, rule, why) ? OWN_KERNELS : OWN_NOWHERE;
+    return m->filter && m->filter(run->state, filter, why) ? OWN_FILTER : OWN_NOWHERE;
 }
 
 /* Rows of a chunk: a common multiple of the method's groups and of the 128-row tiles in which masks

@@ -22,14 +22,6 @@
 
 /* ---- instructions --------------------------------------------------------------------------- */
 
-static __device__ __forceinline__ void load_transposed(uint32_t addr, uint32_t (&r)[4])
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(addr)
-                 : "memory");
-}
-
 /* What differs between the element types. */
 template <class E> struct element;
 

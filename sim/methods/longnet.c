@@ -21,6 +21,7 @@
 #include "core/intmath.h"
 #include "core/method.h"
 #include "core/mem.h"
+#include "core/ownrule.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/numlist.h"
 
@@ -29,7 +30,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BRANCHES_MOST 32
+#define BRANCHES_MOST OWN_BRANCHES
 
 struct longnet_params {
     char *segments, *ratios;
@@ -52,10 +53,6 @@ static const struct opt options[] = {
 /* clang-format on */
 /* clang-format on */
 
-struct branch {
-    int64_t w, r, phase;
-};
-
 /* One branch's problem on a segment: gathered operands, its output and log-sum-exps. */
 struct branch_buf {
     float *q, *k, *v;
@@ -67,7 +64,7 @@ struct longnet_state {
     const struct longnet_params *params;
     struct head_in in;
     int n;
-    struct branch b[BRANCHES_MOST];
+    struct own_branch b[BRANCHES_MOST];
     uint8_t *weight;   /* [nk] branches that hold the pair, of one row */
     double weight_sum; /* over the pairs of the mask */
     int64_t weight_max;
@@ -122,7 +119,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     TRY(parse_branches(s->params, w, r, &s->n, err));
     for (int b = 0; b < s->n; b++) {
         int64_t per_phase = (in->n_heads + r[b] - 1) / r[b];
-        s->b[b] = (struct branch){MIN(w[b], in->x.nk), r[b], in->head / per_phase};
+        s->b[b] = (struct own_branch){MIN(w[b], in->x.nk), r[b], in->head / per_phase};
     }
     TRY(mem_alloc(&s->weight, in->x.nk, sizeof *s->weight, "branches of a row", err));
     *state = s;
@@ -133,13 +130,13 @@ out:
 }
 
 /* Does the branch take part in position p? */
-static bool takes(const struct branch *b, int64_t p)
+static bool takes(const struct own_branch *b, int64_t p)
 {
     return p % b->w % b->r == b->phase;
 }
 
 /* Number of places that the branch selects among the first x of a segment. */
-static int64_t places_below(const struct branch *b, int64_t x)
+static int64_t places_below(const struct own_branch *b, int64_t x)
 {
     return x > b->phase ? (x - b->phase + b->r - 1) / b->r : 0;
 }
@@ -163,7 +160,7 @@ static void count_branches(struct longnet_state *s, int64_t p, int64_t limit, in
     if (*hi > *lo)
         memset(s->weight + *lo, 0, (size_t)(*hi - *lo) * sizeof *s->weight);
     for (int b = 0; b < s->n; b++) {
-        const struct branch *br = &s->b[b];
+        const struct own_branch *br = &s->b[b];
         int64_t start = p / br->w * br->w, end = MIN(limit, start + br->w);
         if (!takes(br, p))
             continue;
@@ -212,7 +209,7 @@ out:
 /* ---- attention ------------------------------------------------------------------------------ */
 
 /* Zero keys that the code's padding gives the queries of the segment at `start`. */
-static int64_t padding_of(const struct longnet_state *s, const struct branch *b, int64_t start)
+static int64_t padding_of(const struct longnet_state *s, const struct own_branch *b, int64_t start)
 {
     int64_t valid = MIN(b->w, s->in.x.nk - start), padded = (b->w + b->r - 1) / b->r * b->r;
     if (!s->params->official_pad || s->in.x.causal)
@@ -253,8 +250,8 @@ static void merge(double *out, double *lse, const double *more, double lse_more,
 
 /* Queries of places [t0, t1) of the segment at `start` and the keys that they see are a dense
  * problem of their own, t1 - t0 rows standing at the end of n keys when causal. */
-static int attend_places(struct longnet_state *s, const struct branch *b, int64_t start, int64_t t0,
-                         int64_t t1, int64_t n, struct err *err)
+static int attend_places(struct longnet_state *s, const struct own_branch *b, int64_t start,
+                         int64_t t0, int64_t t1, int64_t n, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     struct branch_buf *w = &s->buf;
@@ -282,7 +279,7 @@ out:
 
 /* Merge what branch b gives the queries at positions [p0, p1), all of the segment at `start`, into
  * the rows from row0 on. */
-static int attend_segment(struct longnet_state *s, const struct branch *b, int64_t start,
+static int attend_segment(struct longnet_state *s, const struct own_branch *b, int64_t start,
                           int64_t p0, int64_t p1, int64_t row0, double *out, double *lse,
                           struct err *err)
 {
@@ -305,13 +302,13 @@ out:
     return rc;
 }
 
-/* Softmax sums per row beside the dense ones, running over the rows. */
-static int count_estimates(struct longnet_state *s, const struct mask *m, const double *lse,
+/* Softmax sums of rows [row0, row1) beside the dense ones, running over the rows. */
+static int count_estimates(struct longnet_state *s, int64_t row0, int64_t row1, const double *lse,
                            struct err *err)
 {
     const double *dense;
-    int rc = exact_lse(s->in.exact, m->row0, m->row1, &dense, err);
-    for (int64_t i = 0; !rc && i < m->row1 - m->row0; i++) {
+    int rc = exact_lse(s->in.exact, row0, row1, &dense, err);
+    for (int64_t i = 0; !rc && i < row1 - row0; i++) {
         double est = lse[i] == -INFINITY ? 0 : exp(lse[i] - dense[i]);
         double delta = est - s->est_mean;
         s->rows++;
@@ -338,9 +335,26 @@ static int attend(void *state, const struct mask *m, double *out, double *lse,
             TRY(attend_segment(s, &s->b[b], start, MAX(p0, start), MIN(p1, start + w), m->row0, out,
                                lse, err));
     }
-    TRY(count_estimates(s, m, lse, err));
+    TRY(count_estimates(s, m->row0, m->row1, lse, err));
 out:
     return rc;
+}
+
+static bool own(const void *state, struct own_rule *r, char why[160])
+{
+    const struct longnet_state *s = state;
+    (void)why;
+    *r = (struct own_rule){.kind = OWN_DILATED};
+    r->of.dilated.n = s->n;
+    r->of.dilated.padded = s->params->official_pad && !s->in.x.causal;
+    memcpy(r->of.dilated.b, s->b, (size_t)s->n * sizeof *s->b);
+    return true;
+}
+
+static int attended(void *state, const double *lse, struct err *err)
+{
+    struct longnet_state *s = state;
+    return count_estimates(s, 0, s->in.x.nq, lse, err);
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -401,6 +415,8 @@ const struct method method_longnet = {
     .select = select_rows,
     .origin = mask_is_static,
     .attend = attend,
+    .own = own,
+    .attended = attended,
     .report = report,
     .release = release,
     .variants = variants,

@@ -19,8 +19,8 @@
  * with a kept pair are multiplied, on random data, in turns with dense attention of that causality,
  * whose tiles on the diagonal count in full like those of the lists.
  *
- * Selections stand beside dense attention of the same problem: single launches in turns, no
- * product.
+ * Selections and own arithmetic stand beside dense attention of the same problem: single launches
+ * in turns, no product.
  *
  * --cold: no warm-up and single launches, for a profiler (with --samples 1 --events).
  * --single: single launches as samples.
@@ -63,6 +63,7 @@ static int bench_all(struct bench *b, struct err *err)
     TRY(bench_bits(b, err));
     TRY(bench_filters(b, err));
     TRY(bench_selections(b, err));
+    TRY(bench_own(b, err));
     TRY(bench_metrics(b, err));
 out:
     return rc;

@@ -84,6 +84,7 @@ int bench_bits(struct bench *b, struct err *err);
 int bench_masks(struct bench *b, struct err *err); /* of b->masks */
 int bench_filters(struct bench *b, struct err *err);
 int bench_selections(struct bench *b, struct err *err);
+int bench_own(struct bench *b, struct err *err);
 int bench_metrics(struct bench *b, struct err *err);
 
 #endif

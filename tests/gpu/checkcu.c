@@ -26,6 +26,7 @@
 #include "tests/gpu/checkcu_denoiser.h"
 #include "tests/gpu/checkcu_filter.h"
 #include "tests/gpu/checkcu_maps.h"
+#include "tests/gpu/checkcu_own.h"
 #include "tests/gpu/checkcu_select.h"
 #include "tests/gpu/checkcu_traces.h"
 #include "tests/gpu/checkcu_values.h"
@@ -307,6 +308,8 @@ static int check_all(struct gpu *g)
         check_denoiser(&cuda_denoiser, &n_checks, &n_failures);
     if (!lost && cu_chosen(&choice, "values"))
         check_values(&cuda_accel, &choice, &n_checks, &n_failures);
+    if (!lost)
+        check_own(&cuda_accel, &choice, &n_checks, &n_failures);
     for (int d = 128; d >= 64 && !lost; d /= 2)
         lost =
             cu_chosen(&choice, d == 128 ? "metrics-hd128" : "metrics-hd64") && check_metrics(g, d);

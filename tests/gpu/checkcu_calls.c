@@ -56,6 +56,9 @@ static const char *const settings[] = {
     "radial:dense_layers=0:dense_steps=0",
     "svg1:dense_layers=0:dense_steps=0",
     "chipmunk:dense_layers=0",
+    "longnet:segments=300+1024:ratios=1+3",
+    "sageattention",
+    "sageattention:version=1",
 };
 
 /* All rows of a head, as dumped. */

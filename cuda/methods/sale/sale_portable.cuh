@@ -12,15 +12,6 @@
 
 #define THREADS 256
 
-static __device__ __forceinline__ void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0,
-                                              uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 /* 128 rows of D bytes; a distance of D + 16 keeps the eight rows of a matrix in different banks. */
 template <int D> struct byte_tile {
     static constexpr int STEP = D + 16, BYTES = TILE * STEP, CHUNKS = D / 16;

@@ -76,8 +76,9 @@ template <int D> struct test_consumer {
     const sale_args &a;
     test_smem &sm;
     row_side r;
-    bool any_flat, large;
-    int mid; /* last key block that the warp tests */
+    row_bounds bounds;
+    bool rare; /* an all-zero query group, or corrections near the end of fp16's range */
+    int mid;   /* last key block that the warp tests */
 
     static DEVICE int lane()
     {
@@ -97,23 +98,44 @@ template <int D> struct test_consumer {
             asm volatile("" : "+r"(dot[i])::"memory");
     }
 
+    DEVICE bool keeps(const int (&best)[2], const __half *corr, float k_scale)
+    {
+        bool keep = decide(a, best, k_scale, r);
+        return r.flat ? test_flat(a, corr, k_scale, r) : keep;
+    }
+
+    /* Does the warp keep a 32-key block? Two products tell in most cases. */
+    DEVICE bool keeps_block(const int (&part)[4][4], const __half *corr, float k_scale)
+    {
+        int best[2];
+        if (rare) {
+            best_pairs<true>(part, corr, r, best);
+            return __any_sync(~0u, keeps(best, corr, k_scale));
+        }
+        best_pairs<false>(part, corr, r, best);
+        float scale = fminf(__fmul_rn(r.scale, k_scale), 65504.0f);
+        float x = __fmul_rn(__int_as_float(best[0]) - MAGIC, scale);
+        float y = __fmul_rn(__int_as_float(best[1]) - MAGIC, scale);
+        if (!__any_sync(~0u, x >= bounds.low[0] || y >= bounds.low[1]))
+            return false;
+        if (__any_sync(~0u, x > bounds.high[0] || y > bounds.high[1]))
+            return true;
+        return __any_sync(~0u, decide(a, best, k_scale, r));
+    }
+
     /* Which of the four key blocks of tile s the warp's 16 rows keep. */
-    template <bool CLAMP>
     DEVICE uint32_t kept_blocks(const int (&dot)[64], const key_side &side, int s)
     {
         uint32_t bits = 0;
 #pragma unroll
         for (int b = 0; b < 4; b++) {
-            const __half *corr = side.corr + 32 * b + 2 * (lane() & 3);
-            float k_scale = side.scale[4 * b + (lane() & 3)];
             int part[4][4], j = 4 * s + b;
 #pragma unroll
             for (int i = 0; i < 16; i++)
                 part[i / 4][i % 4] = dot[16 * b + i];
-            bool keep = test_pairs<CLAMP>(a, part, corr, k_scale, r);
-            if (any_flat)
-                keep = r.flat ? test_flat(a, corr, k_scale, r) : keep;
-            bits |= __any_sync(~0u, keep) && j >= 1 && j <= mid ? 1u << b : 0;
+            bool keep = keeps_block(part, side.corr + 32 * b + 2 * (lane() & 3),
+                                    side.scale[4 * b + (lane() & 3)]);
+            bits |= keep && j >= 1 && j <= mid ? 1u << b : 0;
         }
         return bits;
     }
@@ -130,8 +152,7 @@ template <int D> struct test_consumer {
             mbar_wait(smem_addr(&sm.full[k.at]), k.parity);
             if (4 * s <= mid) { /* alike in the warpgroup */
                 multiply(dot, q, descriptor(desc_low(smem_addr(sm.stage[k.at].keys), 16)));
-                uint32_t bits = large ? kept_blocks<true>(dot, sm.side[k.at], s)
-                                      : kept_blocks<false>(dot, sm.side[k.at], s);
+                uint32_t bits = kept_blocks(dot, sm.side[k.at], s);
                 if (bits && lane() == 0)
                     atomicOr(map + s / 8, bits << 4 * (s % 8));
             }
@@ -175,8 +196,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     int64_t row = tile * (int64_t)TILE + 16 * warp + ((threadIdx.x & 31) >> 2);
     int mid = m < a.groups ? regions_of(a, m).mid : 0;
     row_side r = row_side_of(a, head, row, mid > 0);
-    bool large = __any_sync(~0u, __uint_as_float(a.corr_max[head]) * r.inverse > 65000.0f);
-    test_consumer<D> c = {a, sm, r, (bool)__any_sync(~0u, r.flat), large, mid};
+    bool rare = __any_sync(~0u, r.flat || __uint_as_float(a.corr_max[head]) * r.inverse > 58000.0f);
+    test_consumer<D> c = {a, sm, r, bounds_of(r), rare, mid};
     c.run(n_tiles, a.map.map + (head * (int64_t)a.groups + m) * a.map.words);
 #endif
 }

@@ -19,9 +19,11 @@
 #include "sim/methods/sageattention/sageattention.h"
 
 #include "core/mem.h"
+#include "core/ownrule.h"
 #include "sim/blocks/blockpool.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -260,6 +262,14 @@ void sage_free(struct sage *s)
 
 /* ---- method --------------------------------------------------------------------------------- */
 
+/* Operands are made by the first attend: a device makes its own. */
+struct state {
+    struct sage_params params;
+    struct sage_rules rules;
+    struct head_in in;
+    struct sage *operands; /* owned */
+};
+
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void **state, struct err *err)
 {
@@ -267,22 +277,26 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         return method_skip(ctx, "causal needs nq == nk");
     if (in->x.d > MAX_D)
         return method_skip(ctx, "head dimension %d is above %d", in->x.d, MAX_D);
-    struct sage *s = NULL;
-    int rc = sage_new(params, in, &s, err);
-    if (!rc)
-        *state = s;
-    return rc;
+    struct state *s = NULL;
+    int rc = mem_zalloc(&s, 1, sizeof *s, "sageattention state", err);
+    if (rc)
+        return rc;
+    s->params = *(const struct sage_params *)params;
+    s->in = *in;
+    sage_resolve(&s->params, in->x.d, &s->rules);
+    *state = s;
+    return 0;
 }
 
 static int64_t unit_rows(const void *state)
 {
-    return ((const struct sage *)state)->rules.bq;
+    return ((const struct state *)state)->rules.bq;
 }
 
 /* Every pair, counted in the kernel's tiles. */
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct sage *s = state;
+    const struct state *s = state;
     mask_full(out, s->in.x.nq, s->in.x.nk, row0, row1, s->in.x.causal);
     out->bq = out->exec_bq = s->rules.bq;
     out->bk = out->exec_bk = s->rules.bk;
@@ -292,23 +306,72 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 static int attend(void *state, const struct mask *m, double *out, double *lse,
                   struct attend_stats *stats, struct err *err)
 {
-    const struct sage *s = state;
+    struct state *s = state;
+    int rc = 0;
+    if (!s->operands)
+        TRY(sage_new(&s->params, &s->in, &s->operands, err));
     stats->tiles_pv = 0;
-    return tile_attn_rows(&s->tile, m, out, lse, &stats->tiles_pv, err);
+    TRY(tile_attn_rows(&s->operands->tile, m, out, lse, &stats->tiles_pv, err));
+out:
+    return rc;
+}
+
+_Static_assert((int)OWN_RHA_EPS == QUANT_RHA_EPS && (int)OWN_RHA == QUANT_RHA &&
+                   (int)OWN_RNE == QUANT_RNE,
+               "rounding rules");
+_Static_assert((int)OWN_BY_TENSOR == QUANT_TENSOR && (int)OWN_BY_BLOCK == QUANT_BLOCK &&
+                   (int)OWN_BY_WARP == QUANT_WARP && (int)OWN_BY_THREAD == QUANT_THREAD &&
+                   (int)OWN_BY_TOKEN == QUANT_TOKEN,
+               "groups of tokens");
+_Static_assert((int)OWN_SUM_F32 == TILE_ACC_F32 && (int)OWN_SUM_FP22 == TILE_ACC_FP22 &&
+                   (int)OWN_SUM_F16 == TILE_ACC_F16,
+               "accumulators");
+
+static bool own(const void *state, struct own_rule *out, char why[160])
+{
+    const struct state *s = state;
+    const struct sage_rules *r = &s->rules;
+    if (r->smooth_q) {
+        snprintf(why, 160, "no CUDA kernel for smooth_q=1; smooth_q=0 has one");
+        return false;
+    }
+    memset(out, 0, sizeof *out); /* rules are compared as bytes */
+    out->kind = OWN_QUANTISED;
+    struct own_quantised *q = &out->of.quantised;
+    q->bq = (int)r->bq;
+    q->bk = (int)r->bk;
+    q->warp = (int)r->warp;
+    q->levels = r->levels;
+    q->gran = (enum own_gran)r->gran;
+    q->round = (enum own_round)r->round;
+    q->fold_scale = r->fold_scale;
+    q->smooth_k = r->smooth_k;
+    q->smooth_v = r->smooth_v;
+    q->mean_as = s->in.src_dtype;
+    q->keys_as = r->round_k ? s->in.src_dtype : DT_F32;
+    q->e4m3 = r->pv == SAGE_F8;
+    q->offset = r->p_offset;
+    q->factor = r->p_factor;
+    q->v_top = r->v_max;
+    q->sum = (enum own_sum)r->acc;
+    return true;
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct sage *s = state;
+    const struct state *s = state;
     record_note(r, "tile=%lldx%lld", (long long)s->rules.bq, (long long)s->rules.bk);
-    if (s->tile.out_dtype != DT_NONE)
-        record_note(r, "out_dtype=%s", dtype_name(s->tile.out_dtype));
+    if (s->in.src_dtype != DT_F32)
+        record_note(r, "out_dtype=%s", dtype_name(s->in.src_dtype));
     return 0;
 }
 
 static void release(void *state)
 {
-    sage_free(state);
+    struct state *s = state;
+    if (s)
+        sage_free(s->operands);
+    free(s);
 }
 
 static const char *const variants[] = {
@@ -330,6 +393,7 @@ const struct method method_sageattention = {
     .unit_rows = unit_rows,
     .select = select_rows,
     .attend = attend,
+    .own = own,
     .report = report,
     .release = release,
     .variants = variants,

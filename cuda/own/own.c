@@ -1,0 +1,71 @@
+/*
+ * own.c - see own.h.
+ */
+#include "cuda/own/own.h"
+
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct own_kind *const kinds[] = {
+    [OWN_DILATED] = &own_kind_dilated,
+    [OWN_QUANTISED] = &own_kind_quantised,
+};
+
+bool own_fits(int sm, const struct attn_problem *p, const struct own_rule *r, char why[160])
+{
+    const struct attn_kernel *k;
+    struct err e = {0};
+    (void)r;
+    if (attn_kernel_find(p, sm, NULL, &k, &e) == 0)
+        return true;
+    snprintf(why, 160, "%.150s", e.msg);
+    return false;
+}
+
+int own_job_init(struct gpu *g, const struct attn_problem *p, const struct own_rule *rules,
+                 const struct attn_tensors *x, struct own_job *job, struct err *err)
+{
+    int rc = 0;
+    *job = (struct own_job){
+        .problem = *p, .x = *x, .kind = kinds[rules->kind], .balance = 1, .launches = 1};
+    job->problem.lists = ATTN_DENSE;
+    job->has_quant = job->kind->quant != NULL;
+    for (int h = 1; h < p->heads; h++)
+        if (rules[h].kind != rules->kind)
+            FAIL(err, ERR_RUN, "heads of one launch in different arithmetic");
+    TRY(mem_zalloc(&job->pairs, p->heads, sizeof *job->pairs, "pairs of heads", err));
+    TRY(job->kind->init(g, job, rules, err));
+out:
+    if (rc)
+        own_job_free(job);
+    return rc;
+}
+
+void own_job_free(struct own_job *job)
+{
+    if (job->kind)
+        job->kind->release(job->state);
+    free(job->pairs);
+    memset(job, 0, sizeof *job);
+}
+
+int own_job_quant(struct gpu *g, const void *job, struct err *err)
+{
+    const struct own_job *j = job;
+    return j->kind->quant ? j->kind->quant(g, j, err) : 0;
+}
+
+int own_job_attend(struct gpu *g, const void *job, struct err *err)
+{
+    const struct own_job *j = job;
+    return j->kind->attend(g, j, err);
+}
+
+int own_job_launch(struct gpu *g, const void *job, struct err *err)
+{
+    int rc = own_job_quant(g, job, err);
+    return rc ? rc : own_job_attend(g, job, err);
+}

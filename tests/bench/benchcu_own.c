@@ -1,0 +1,112 @@
+/*
+ * benchcu_own.c - lines of benchcu for attention in the methods' own arithmetic: its operands and
+ * its attention, beside dense attention on the same q, k, v.
+ */
+#include "core/mem.h"
+#include "core/method.h"
+#include "cuda/own/own.h"
+#include "sim/registry.h"
+#include "tests/bench/benchcu.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The rules of the heads of a call; nobody reads q, k and v for them. */
+static int find_rules(const struct method_run *run, const struct attn_problem *p,
+                      struct own_rule *rules, struct err *err)
+{
+    const struct method *me = run->method;
+    char why[160] = "";
+    int rc = 0;
+    for (int h = 0; h < p->heads && !rc; h++) {
+        struct method_ctx ctx = {.seed = 1};
+        struct head_in in = {.x = {.nq = p->nq,
+                                   .nk = p->nk,
+                                   .d = p->d,
+                                   .dv = p->d,
+                                   .scale = p->scale,
+                                   .causal = p->causal},
+                             .src_dtype = DT_BF16,
+                             .head = h,
+                             .n_heads = p->heads,
+                             .branch = "main"};
+        void *state = NULL;
+        rc = me->prepare(&ctx, run->params, &in, &state, err);
+        if (!rc && !me->own(state, rules + h, why))
+            rc = err_set(err, ERR_RUN, "%s: %s", me->name, why);
+        me->release(state);
+    }
+    return rc;
+}
+
+static int own_line(struct bench *b, const char *text, const char *phase,
+                    const struct attn_job *dense, const struct work *work, struct err *err)
+{
+    struct series times[2];
+    int64_t ids[2 * MAX_SAMPLES] = {0};
+    int rc = 0;
+
+    TRY(bench_warm_up(b, work, 0.2, err));
+    timer_reset(b->timer);
+    for (int i = 0; i < b->samples; i++) {
+        TRY(bench_timed(b, &(struct work){bench_launch_attn, dense, 1}, &ids[2 * i], err));
+        TRY(bench_timed(b, work, &ids[2 * i + 1], err));
+    }
+    TRY(timer_collect(b->timer, &b->gpu, err));
+    for (int i = 0; i < 2 * b->samples; i++)
+        times[i % 2].ns[i / 2] = timer_span(b->timer, ids[i]).kernel_ns;
+    times[0].n = times[1].n = b->samples;
+    times[0].launches = times[1].launches = 1;
+    bench_raw(b, "dense", &times[0], cu_flop_dense(&dense->problem));
+    bench_raw(b, text, &times[1], 0);
+    struct quartiles d = quartiles_of(times[0].ns, b->samples);
+    struct quartiles k = quartiles_of(times[1].ns, b->samples);
+    printf("%-58s %-9s %9.1f us %5.1f%% dense %9.1f us %6.4f of it\n", text, phase, k.median * 1e-3,
+           100 * (k.q3 - k.q1) / k.median, d.median * 1e-3, k.median / d.median);
+    fflush(stdout);
+    b->lines++;
+out:
+    return rc;
+}
+
+static int bench_setting(struct bench *b, const char *setting, int64_t tokens, struct err *err)
+{
+    struct cu_case c = bench_case(128, tokens, 32, 8, true, ATTN_DENSE, NULL);
+    struct cu_run r = {0};
+    struct method_run *runs = NULL;
+    struct own_rule *rules = NULL;
+    struct own_job job = {0};
+    int64_t n = 0;
+    char text[160];
+    int rc = 0;
+
+    snprintf(text, sizeof text, "hd128 %lldK causal 32/8 %s", (long long)(tokens / 1024), setting);
+    if (b->only && !strstr(text, b->only))
+        return 0;
+    TRY(method_runs_parse(sim_methods, setting, &runs, &n, err));
+    TRY(cu_run_init(&b->gpu, &c, &r, err));
+    TRY(mem_alloc(&rules, c.problem.heads, sizeof *rules, "rules", err));
+    TRY(find_rules(runs, &c.problem, rules, err));
+    TRY(own_job_init(&b->gpu, &c.problem, rules, &r.job.x, &job, err));
+    if (job.has_quant)
+        TRY(own_line(b, text, "quantise", &r.job, &(struct work){own_job_quant, &job, 1}, err));
+    TRY(own_line(b, text, "attend", &r.job, &(struct work){own_job_attend, &job, 1}, err));
+out:
+    own_job_free(&job);
+    cu_run_free(&b->gpu, &r);
+    free(rules);
+    method_runs_free(runs, n);
+    return rc < 0 ? err_prefix(err, "%s", text) : rc;
+}
+
+int bench_own(struct bench *b, struct err *err)
+{
+    static const char *const settings[] = {"longnet", "sageattention", "sageattention:version=1",
+                                           "sageattention:version=2pp"};
+    static const int64_t tokens[] = {8192, 32768};
+    int rc = 0;
+    for (size_t i = 0; i < 2 * sizeof settings / sizeof *settings && !rc; i++)
+        rc = bench_setting(b, settings[i / 2], tokens[i % 2], err);
+    return rc;
+}

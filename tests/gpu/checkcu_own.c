@@ -1,0 +1,220 @@
+/*
+ * checkcu_own.c - see checkcu_own.h. A head passes when its outputs are within 5e-3 (relative L2)
+ * of those of the CPU side, which is given the same bf16 values, and its log-sum-exps within 1e-3,
+ * and when a second run gives the same bits.
+ */
+#include "tests/gpu/checkcu_own.h"
+
+#include "core/mem.h"
+#include "sim/blocks/exact.h"
+#include "sim/registry.h"
+#include "sim/simulate.h"
+#include "tests/gpu/checkcu_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define HEADS 5 /* of the call that the heads are said to be of */
+
+static const char *const settings[] = {
+    "longnet:segments=64+200:ratios=1+3",
+    "longnet:segments=40+300:ratios=2+4:official_pad=1",
+    "longnet",
+    "sageattention",
+    "sageattention:version=1",
+    "sageattention:version=2pp",
+    "sageattention:arch=sm89:gran=warp:accum=fp22",
+    "sageattention:qk=int4:gran=token:smooth_v=1",
+    "sageattention:profile=paper:gran=block:accum=f16:v_max=2:smooth_k=0",
+    "sageattention:version=1:gran=tensor:arch=sm80:accum=f32",
+};
+
+/* One head on both sides; owned. */
+struct both {
+    struct head_in in;
+    struct exact exact;
+    float *x[3];
+    double *out[3], *lse[3]; /* CPU, GPU, GPU again */
+    int at;
+};
+
+static void both_free(struct both *b)
+{
+    exact_free(&b->exact);
+    for (int i = 0; i < 3; i++) {
+        free(b->x[i]);
+        free(b->out[i]);
+        free(b->lse[i]);
+    }
+}
+
+static int both_init(const struct cu_case *c, int head, struct both *b, struct err *err)
+{
+    const struct attn_problem *p = &c->problem;
+    int rc = 0;
+    memset(b, 0, sizeof *b);
+    for (int i = 0; i < 3; i++) {
+        TRY(cu_make_tensor(c, i, 1, i ? p->nk : p->nq, b->x + i, err));
+        TRY(mem_alloc(b->out + i, p->nq * p->d, sizeof **b->out, "outputs", err));
+        TRY(mem_alloc(b->lse + i, p->nq, sizeof **b->lse, "log-sum-exp", err));
+    }
+    b->in = (struct head_in){.x = {.nq = p->nq,
+                                   .nk = p->nk,
+                                   .d = p->d,
+                                   .dv = p->d,
+                                   .q = b->x[0],
+                                   .k = b->x[1],
+                                   .v = b->x[2],
+                                   .scale = p->scale,
+                                   .causal = p->causal},
+                             .src_dtype = DT_BF16,
+                             .head = head,
+                             .n_heads = HEADS,
+                             .n_kv_heads = HEADS,
+                             .n_layers = 1,
+                             .timestep = NAN,
+                             .branch = "main",
+                             .exact = &b->exact};
+    exact_init(&b->exact, &b->in.x, PREC_F64);
+out:
+    return rc;
+}
+
+/* sim_sink_fn */
+static int keep(void *ctx, const struct mask *m, const double *out, const double *lse,
+                struct err *err)
+{
+    struct both *b = ctx;
+    int64_t n = m->row1 - m->row0, d = b->in.x.dv;
+    (void)err;
+    memcpy(b->out[b->at] + m->row0 * d, out, (size_t)(n * d) * sizeof *out);
+    memcpy(b->lse[b->at] + m->row0, lse, (size_t)n * sizeof *lse);
+    return 0;
+}
+
+static int run(struct both *b, int at, const struct method_run *run,
+               const struct sim_device *device, char what[160], struct err *err)
+{
+    struct method_ctx ctx = {.seed = 1};
+    struct sim_cell cell = {.method = run->method,
+                            .params = run->params,
+                            .ctx = &ctx,
+                            .in = &b->in,
+                            .device = device,
+                            .sink = keep,
+                            .sink_ctx = b};
+    struct record r;
+    record_init(&r);
+    b->at = at;
+    int rc = sim_run(&cell, &r, err);
+    if (!rc && r.status == RECORD_SKIP)
+        snprintf(what, 160, "skipped on the %s: %.120s", device ? "GPU" : "CPU", r.reason);
+    record_free(&r);
+    return rc;
+}
+
+static void compare(const struct both *b, double worst[2], char what[160])
+{
+    int64_t nq = b->in.x.nq, n = nq * b->in.x.dv;
+    double delta = 0, ref = 0, lse = 0;
+    for (int64_t i = 0; i < n; i++) {
+        delta += (b->out[1][i] - b->out[0][i]) * (b->out[1][i] - b->out[0][i]);
+        ref += b->out[0][i] * b->out[0][i];
+    }
+    for (int64_t i = 0; i < nq; i++) {
+        bool empty = isinf(b->lse[0][i]);
+        double by = empty != (bool)isinf(b->lse[1][i]) ? INFINITY
+                    : empty                            ? 0
+                                                       : fabs(b->lse[1][i] - b->lse[0][i]);
+        lse = fmax(lse, isnan(by) ? INFINITY : by);
+    }
+    double rel = ref > 0 ? sqrt(delta / ref) : delta > 0 ? INFINITY : 0;
+    worst[0] = fmax(worst[0], isnan(rel) ? INFINITY : rel);
+    worst[1] = fmax(worst[1], lse);
+    if (!(rel <= 5e-3) || !(lse <= 1e-3))
+        snprintf(what, 160, "outputs %.2e, log-sum-exps %.2e apart", rel, lse);
+    else if (memcmp(b->out[1], b->out[2], (size_t)n * 8) != 0 ||
+             memcmp(b->lse[1], b->lse[2], (size_t)nq * 8) != 0)
+        snprintf(what, 160, "another run, other bits");
+}
+
+/* False where the method is not for such a head. */
+static bool check_case(const struct sim_device *device, const struct method_run *m,
+                       const struct cu_case *c, int head, double worst[2], char what[160])
+{
+    struct both b;
+    struct err err = {0};
+    int rc = both_init(c, head, &b, &err);
+    if (!rc)
+        rc = run(&b, 0, m, NULL, what, &err);
+    bool skipped = *what != 0;
+    for (int i = 1; i < 3 && !rc && !skipped && !*what; i++)
+        rc = run(&b, i, m, device, what, &err);
+    if (rc)
+        snprintf(what, 160, "%.150s", err.msg);
+    else if (!*what)
+        compare(&b, worst, what);
+    if (skipped)
+        *what = 0;
+    both_free(&b);
+    return !skipped;
+}
+
+static void check_setting(const struct sim_device *device, const struct method_run *m,
+                          const struct cu_choice *choice, int64_t *checks, int64_t *failures)
+{
+    static const int64_t shapes[][2] = {{129, 129}, {1, 1},     {257, 257},  {64, 300},
+                                        {300, 64},  {700, 700}, {1300, 1300}};
+    static const enum cu_data data[] = {DATA_NORMAL, DATA_OFFSET, DATA_EQUAL, DATA_SMOOTH};
+    int n_shapes = choice->brief ? 1 : choice->small ? 3 : 7, n_data = choice->small ? 1 : 4;
+    int64_t before = *checks, failed = *failures;
+    double worst[2] = {0, 0};
+
+    for (int i = 0; i < n_shapes * n_data * 4; i++) {
+        int d = i & 1 ? 128 : 64;
+        struct cu_case c = {.problem = {1, 1, d, shapes[i / 4 % n_shapes][0],
+                                        shapes[i / 4 % n_shapes][1], 1 / sqrt(d), i & 2,
+                                        ATTN_DENSE},
+                            .data = data[i / 4 / n_shapes],
+                            .seed = (uint64_t)i + 1};
+        char what[160] = "";
+        if (!check_case(device, m, &c, i % HEADS, worst, what))
+            continue;
+        ++*checks;
+        *failures += *what != 0;
+        if (*what)
+            printf("FAIL %s:%s hd%d: %lld x %lld%s, data %s: %s\n", m->method->name, m->canonical,
+                   d, (long long)c.problem.nq, (long long)c.problem.nk,
+                   c.problem.causal ? " causal" : "", cu_data_names[c.data], what);
+    }
+    printf("  %-5s %s:%s: %lld checks, output %.1e, lse %.1e\n", *failures > failed ? "FAIL" : "ok",
+           m->method->name, m->canonical, (long long)(*checks - before), worst[0], worst[1]);
+}
+
+void check_own(const struct accel *a, struct cu_choice *choice, int64_t *checks, int64_t *failures)
+{
+    const struct accel_options o = {.copies = 2, .events = true};
+    struct sim_device device = {.accel = a, .metrics = true};
+    struct method_run *runs = NULL;
+    struct err err = {0};
+    int64_t n = 0;
+    int rc = 0;
+
+    TRY(a->open(&o, &device.session, &err));
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        TRY(method_runs_parse(sim_methods, settings[i], &runs, &n, &err));
+    for (int64_t i = 0; i < n; i++)
+        if (cu_chosen(choice, runs[i].method->name))
+            check_setting(&device, runs + i, choice, checks, failures);
+out:
+    if (rc) {
+        printf("FAIL own arithmetic: %s\n", err.msg);
+        ++*checks;
+        ++*failures;
+    }
+    if (device.session)
+        a->close(&device.session);
+    method_runs_free(runs, n);
+}
