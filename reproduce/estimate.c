@@ -166,7 +166,7 @@ void plan_fit(struct plan *p, double budget, int threads)
             bool reads = i == worst;
             for (int k = 0; k < s->n_in; k++)
                 reads = reads || p->s[s->in[k]].left_out;
-            if (!reads || s->done)
+            if (!reads || s->done || s->left_out)
                 continue;
             s->left_out = true;
             snprintf(s->reason, sizeof s->reason, "left out: budget");
@@ -181,6 +181,7 @@ static void job_line(const struct plan *p, int recipe, int job, struct buf *b)
 {
     int n = 0, done = 0, out = 0, failed = 0;
     double seconds = 0, bytes = 0;
+    const char *why = "";
     struct buf values = {0};
     char size[24];
     for (int i = 0; i < p->n; i++) {
@@ -190,6 +191,7 @@ static void job_line(const struct plan *p, int recipe, int job, struct buf *b)
         n++;
         done += s->done;
         out += s->left_out;
+        why = s->left_out ? s->reason : why;
         failed += s->failed;
         seconds += s->seconds;
         bytes += s->bytes;
@@ -201,12 +203,12 @@ static void job_line(const struct plan *p, int recipe, int job, struct buf *b)
     const struct recipe_job *j = &p->recipes[recipe].jobs[job];
     buf_printf(b, "  %-10s %-9s %-52.52s %d of %d done", j->name, job_do_names[j->kind],
                buf_str(&values), done, n);
-    if (done < n) {
+    if (done + out < n) {
         bytes_text(bytes, size);
         buf_printf(b, ", %.0f s, %s", seconds, size);
     }
     if (out)
-        buf_printf(b, ", %d left out: budget", out);
+        buf_printf(b, ", %d %s", out, why);
     if (failed)
         buf_printf(b, ", %d failed", failed);
     buf_puts(b, "\n");

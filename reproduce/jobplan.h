@@ -60,6 +60,7 @@ struct plan {
     const struct model_set *models;
     struct job_store *store;
     bool quick, cuda;
+    const char *style; /* of drawings: "paper", "slide", "screen" */
     struct step *s; /* owned; inputs stand before what reads them */
     int n, cap;
     struct str_list texts; /* values that were made here */

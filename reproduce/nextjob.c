@@ -31,17 +31,9 @@ static bool joins(const struct plan *p, const struct step *s, const struct job *
     return step_job(p, s)->kind == j->kind && strcmp(s->key, j->key) == 0;
 }
 
-static bool has(const struct str_list *l, const char *text)
-{
-    for (int64_t i = 0; i < l->n; i++)
-        if (strcmp(l->items[i], text) == 0)
-            return true;
-    return false;
-}
-
 static void add_once(struct str_list *l, const char *text)
 {
-    if (!has(l, text))
+    if (!str_list_has(l, text))
         str_list_add(l, text);
 }
 
@@ -116,7 +108,7 @@ static int capture_steps(struct plan *p, struct job *j, int *maps)
     for (int i = 0; i < p->store->n && !whole; i++) {
         const struct kept_job *k = &p->store->j[i];
         for (int64_t n = 0; k->kind == DO_CAPTURE && strcmp(k->key, j->key) == 0 && n < j->steps.n;)
-            if (has(&k->steps, j->steps.items[n])) {
+            if (str_list_has(&k->steps, j->steps.items[n])) {
                 free(j->steps.items[n]);
                 memmove(&j->steps.items[n], &j->steps.items[n + 1],
                         (size_t)(--j->steps.n - n) * sizeof *j->steps.items);
@@ -233,6 +225,13 @@ static void records_job(struct plan *p, const struct step *s, struct job *j)
     j->resumes = true;
 }
 
+/* Is the drawing made of records, and not of traces? */
+static bool has_records(const struct plan *p, const struct step *s)
+{
+    enum job_do kind = step_job(p, &p->s[s->in[0]])->kind;
+    return kind == DO_REPLAY || kind == DO_EVAL;
+}
+
 static void draw_job(struct plan *p, const struct step *s, struct job *j)
 {
     static const char *const outputs[] = {"{}/figure.png", "{}/figure.pdf"};
@@ -243,11 +242,13 @@ static void draw_job(struct plan *p, const struct step *s, struct job *j)
         struct str_list *a = &j->argv[i];
         str_list_add(a, "plot");
         str_list_add(a, step_job(p, s)->figure);
-        if (step_job(p, &p->s[s->in[0]])->kind == DO_REPLAY)
+        if (has_records(p, s))
             str_list_add(a, records);
         else
             add_all(a, &s->inputs);
         add_all(a, &s->words);
+        str_list_add(a, "--style");
+        str_list_add(a, p->style);
         str_list_add(a, "-o");
         str_list_add(a, outputs[i]);
     }
@@ -264,13 +265,38 @@ static bool is_of(const struct step *s, const struct record *r)
     return false;
 }
 
+/* In a legend a calibration is called as in the recipe, not by the hash of its content. */
+static void name_calibration(const struct plan *p, const struct step *s, struct record *r)
+{
+    char *at = r->params ? strstr(r->params, "calib=") : NULL;
+    size_t len = at ? strcspn(at + 6, ":") : 0;
+    for (int i = s->n_from; at && i < s->n_in; i++) {
+        const struct recipe_job *j = step_job(p, &p->s[s->in[i]]);
+        const char *text = NULL;
+        for (int k = 0; k < s->n_units; k++)
+            if (strcmp(r->params, s->units[k].params) == 0)
+                text = s->units[k].text;
+        struct buf path = {0};
+        struct err ignored = {0};
+        bool own = j->kind == DO_CALIBRATE && text &&
+                   step_output(p, &p->s[s->in[i]], &path, &ignored) == 0 &&
+                   strstr(text, buf_str(&path));
+        buf_free(&path);
+        if (!own || strlen(j->name) > len)
+            continue;
+        memcpy(at + 6, j->name, strlen(j->name));
+        memmove(at + 6 + strlen(j->name), at + 6 + len, strlen(at + 6 + len) + 1);
+        return;
+    }
+}
+
 /* A folder of records may hold those of other tables, which a figure must not show. */
 int job_records(const struct plan *p, const struct job *j, struct err *err)
 {
     const struct step *s = &p->s[j->first];
     struct buf lines = {0}, path = {0};
     int rc = 0;
-    if (j->kind != DO_DRAW || step_job(p, &p->s[s->in[0]])->kind != DO_REPLAY)
+    if (j->kind != DO_DRAW || !has_records(p, s))
         return 0;
     for (int i = 0; i < s->n_from; i++) {
         const struct step *in = &p->s[s->in[i]];
@@ -279,8 +305,10 @@ int job_records(const struct plan *p, const struct job *j, struct err *err)
             int64_t n = 0;
             TRY(records_load(p->store->j[in->kept[k]].dir, &r, &n, err));
             for (int64_t m = 0; m < n; m++)
-                if (is_of(in, &r[m]))
+                if (is_of(in, &r[m])) {
+                    name_calibration(p, in, &r[m]);
                     record_json(&r[m], &lines);
+                }
             records_free(r, n);
         }
     }

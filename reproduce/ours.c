@@ -57,10 +57,13 @@ const json_t *page_rule(const struct page *p, const struct grid_entry *row,
 {
     size_t i;
     json_t *rule;
-    json_array_foreach(p->recipe->ours, i,
-                       rule) if (fnmatch(json_str_or(rule, "column", "*"), column->path, 0) == 0 &&
-                                 fnmatch(json_str_or(rule, "row", "*"), row->path, 0) ==
-                                     0) return rule;
+    json_array_foreach(p->recipe->ours, i, rule)
+    {
+        if ((p->plan->cuda || !json_object_get(rule, "needs")) &&
+            fnmatch(json_str_or(rule, "column", "*"), column->path, 0) == 0 &&
+            fnmatch(json_str_or(rule, "row", "*"), row->path, 0) == 0)
+            return rule;
+    }
     return NULL;
 }
 
@@ -249,10 +252,10 @@ static int job_state(struct page *p, int model, int job, const json_t *where, bo
     return steps;
 }
 
-static bool is_time(const char *metric)
+bool page_is_time(const char *metric)
 {
-    return strncmp(metric, "time_", 5) == 0 || strstr(metric, "(time_") ||
-           strncmp(metric, "speed", 5) == 0;
+    return strstr(metric, "time_") || strstr(metric, "ttft_") || strncmp(metric, "speed", 5) == 0 ||
+           strcmp(metric, "select_share") == 0;
 }
 
 static const char *missing_reason(const char *metric, bool has_jobs)
@@ -261,7 +264,7 @@ static const char *missing_reason(const char *metric, bool has_jobs)
         return "nothing of ours measures this";
     if (strncmp(metric, "eval:", 5) == 0)
         return "needs eval: the method inside the model, and the task's files";
-    if (is_time(metric))
+    if (page_is_time(metric))
         return "needs a GPU";
     return has_jobs ? "no record has this number" : "no job of these tables gives this";
 }

@@ -92,7 +92,9 @@ int recipe_job_find(const struct recipe *r, const char *name)
 
 const json_t *recipe_variable(const struct recipe *r, bool quick, const char *name)
 {
-    const json_t *v = quick ? json_object_get(r->quick, name) : NULL;
+    const json_t *v = r->on_gpu ? json_object_get(r->cuda, name) : NULL;
+    if (!v && quick)
+        v = json_object_get(r->quick, name);
     if (!v)
         v = json_object_get(r->full, name);
     return v ? v : json_object_get(r->each, name);
@@ -180,8 +182,8 @@ out:
 
 static int take_job(struct recipe *r, const char *name, const json_t *o, struct err *err)
 {
-    static const char *const known[] = {"do",      "model", "each", "from",   "method",
-                                        "methods", "args",  "drop", "figure", NULL};
+    static const char *const known[] = {"do",   "model", "each",   "from",  "method", "methods",
+                                        "args", "drop",  "figure", "needs", NULL};
     struct recipe_job *j = &r->jobs[r->n_jobs];
     const char *path = buf_str(&r->path), *kind = json_str_or(o, "do", "");
     char where[96], hint[HINT_MAX];
@@ -199,7 +201,11 @@ static int take_job(struct recipe *r, const char *name, const json_t *o, struct 
                              .role = json_str_or(o, "model", NULL),
                              .args = json_str_or(o, "args", ""),
                              .figure = json_str_or(o, "figure", ""),
+                             .needs = json_str_or(o, "needs", "")[0],
                              .drop = json_is_true(json_object_get(o, "drop"))};
+    if (j->needs && strcmp(json_str_or(o, "needs", ""), "K") != 0 &&
+        strcmp(json_str_or(o, "needs", ""), "M") != 0)
+        FAIL(err, ERR_INPUT, "%s: %s: needs: K or M", path, where);
     TRY(take_names(o, "each", path, where, &j->each, err));
     TRY(take_names(o, "from", path, where, &j->from, err));
     TRY(take_names(o, "methods", path, where, &j->methods, err));
@@ -274,8 +280,8 @@ out:
 
 static int take_lists(struct recipe *r, struct err *err)
 {
-    static const char *const ours[] = {"column", "row",    "job",   "where",
-                                       "stat",   "metric", "pairs", NULL};
+    static const char *const ours[] = {"column", "row",    "job",   "where", "stat",
+                                       "metric", "pairs",  "needs", NULL};
     static const char *const claims[] = {"id", "text", "test", "needs", NULL};
     static const char *const extra[] = {"axis",  "label", "ours",   "first_only", "arrow",
                                         "scale", "stat",  "digits", NULL};
@@ -288,6 +294,7 @@ static int take_lists(struct recipe *r, struct err *err)
 
     TRY(take_object(r->doc, "full", path, &r->full, err));
     TRY(take_object(r->doc, "quick", path, &r->quick, err));
+    TRY(take_object(r->doc, "cuda", path, &r->cuda, err));
     TRY(take_object(r->doc, "each", path, &r->each, err));
     TRY(take_object(r->doc, "absent", path, &r->absent, err));
     TRY(take_object(r->doc, "cases", path, &r->cases, err));
@@ -311,8 +318,8 @@ out:
 int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, struct err *err)
 {
     static const char *const known[] = {"recipe", "id",    "layout", "needs", "roles", "full",
-                                        "quick",  "each",  "jobs",   "ours",  "match", "claims",
-                                        "absent", "cases", "extra",  NULL};
+                                        "quick",  "cuda",  "each",   "jobs",  "ours",  "match",
+                                        "claims", "absent", "cases", "extra", NULL};
     int64_t version;
     int rc = 0;
 

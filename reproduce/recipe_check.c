@@ -165,10 +165,11 @@ out:
 
 static int check_claims(const struct recipe *r, struct err *err)
 {
-    static const char *const known[] = {"most",   "least", "more",  "rises",      "falls",
-                                        "below",  "above", "ratio", "within",     "of",
-                                        "metric", "job",   "where", "difference", NULL};
-    size_t i;
+    static const char *const known[] = {"most",       "least",  "more",   "rises", "falls",
+                                        "trend",      "spread", "front",  "below", "above",
+                                        "ratio",      "within", "of",     "metric", "metrics",
+                                        "job",        "where",  "difference", NULL};
+    size_t i, m;
     json_t *o, *v;
     const char *key;
     char hint[HINT_MAX];
@@ -186,6 +187,8 @@ static int check_claims(const struct recipe *r, struct err *err)
                      json_str_or(o, "id", ""), key, did_you_mean(key, known, hint));
         }
         TRY(check_expression(r, json_object_get(json_object_get(o, "test"), "metric"), err));
+        json_array_foreach(json_object_get(json_object_get(o, "test"), "metrics"), m, v)
+            TRY(check_expression(r, v, err));
     }
 out:
     return rc;
