@@ -6,7 +6,6 @@
 #include "analyze/caption.h"
 #include "analyze/inside.h"
 #include "analyze/metricfacts.h"
-#include "analyze/paper.h"
 #include "analyze/params.h"
 #include "analyze/plan_table.h"
 #include "analyze/ranking.h"
@@ -46,15 +45,6 @@ static const struct table_def table_status = {
     0,
     build_status,
     NULL};
-static const struct table_def table_paper = {
-    {"paper", "Numbers printed in the papers beside ours",
-     "rows: printed numbers of FG-Attn, SALE, SampleAttention, SpargeAttn, then counts of those "
-     "that no record can be held against, with what they need"},
-    "",
-    "",
-    0,
-    build_paper,
-    NULL};
 
 const struct table_def *const table_defs[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id,
@@ -62,7 +52,7 @@ const struct table_def *const table_defs[] = {
 #undef TABLE
     &table_sample,    &table_ranking,      &table_plan,  &table_blocks,
     &table_threshold, &table_permutations, &table_judge, &table_inside,
-    &table_status,    &table_paper,        NULL,
+    &table_status,    NULL,
 };
 
 const struct listed *const table_list[] = {
@@ -78,7 +68,6 @@ const struct listed *const table_list[] = {
     &table_judge.listed,
     &table_inside.listed,
     &table_status.listed,
-    &table_paper.listed,
     NULL,
 };
 
@@ -148,7 +137,6 @@ static const char *brief_of(const char *table)
         {"threshold", "density_elem,cra_p1,err_l1_rel,time_total_ns,speedup"},
         {"ranking", "at,method,params,value,won,difference,verdict"},
         {"plan", "data,setting,cost,err_l1_rel,within,saved"},
-        {"paper", "paper,table,row,column,printed,ours,verdict"},
     };
     for (size_t i = 0; i < sizeof briefs / sizeof *briefs; i++)
         if (strcmp(briefs[i][0], table) == 0)

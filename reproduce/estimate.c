@@ -109,19 +109,55 @@ static void estimate(struct plan *p, struct step *s, int threads)
     }
 }
 
-/* Words of a step, whatever its inputs: equal texts are the same work. A capture runs once for all
- * denoising steps that tables want of it. */
+struct naming {
+    const struct plan *p;
+    const struct step *s;
+    struct buf *b;
+};
+
+static int put_value(void *ctx, const char *literal, size_t len, const char *word, struct err *err)
+{
+    struct naming *n = ctx;
+    char name[64];
+    (void)err;
+    buf_put(n->b, literal, len);
+    if (!word)
+        return 0;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "."), word);
+    const char *value = step_variable(n->p, n->s, name);
+    buf_printf(n->b, "%s%s", value ? value : "", strchr(word, '.') ? strchr(word, '.') : "");
+    return 0;
+}
+
+/* Words of a step with variables in place, whatever its inputs: equal texts are the same work. A
+ * capture runs once for all denoising steps that tables want of it. */
 static void identity(const struct plan *p, const struct step *s, struct buf *b)
 {
     const struct recipe_job *j = step_job(p, s);
-    buf_printf(b, "%d %d %s", j->kind, s->model, j->figure);
-    for (int64_t i = 0; i < s->words.n; i++)
-        buf_printf(b, " %s", s->words.items[i]);
-    for (int64_t i = 0; i < s->texts.n; i++)
-        buf_printf(b, " %s", s->texts.items[i]);
+    struct naming n = {p, s, b};
+    struct err ignored = {0};
+    size_t i;
+    json_t *v;
+    buf_printf(b, "%d %d %s ", j->kind, s->model, j->figure);
+    size_t begin = b->len;
+    (void)template_each(j->args, "", put_value, &n, &ignored);
+    char *steps = j->kind == DO_CAPTURE && b->data
+                      ? strstr(b->data + begin, "--capture-steps ")
+                      : NULL;
+    if (steps) {
+        size_t skip = strlen("--capture-steps ");
+        skip += strcspn(steps + skip, " ");
+        memmove(steps, steps + skip, strlen(steps + skip) + 1);
+        b->len -= skip;
+    }
+    json_array_foreach(j->methods, i, v)
+    {
+        buf_puts(b, " ");
+        (void)template_each(json_string_value(v), "", put_value, &n, &ignored);
+    }
     buf_puts(b, "(");
-    for (int i = 0; i < s->n_in; i++)
-        identity(p, &p->s[s->in[i]], b);
+    for (int k = 0; k < s->n_in; k++)
+        identity(p, &p->s[s->in[k]], b);
     buf_puts(b, ")");
 }
 
@@ -133,6 +169,7 @@ void plan_estimate(struct plan *p, int threads)
         struct buf b = {0};
         identity(p, &p->s[i], &b);
         estimate(p, &p->s[i], threads);
+        p->s[i].alone = p->s[i].seconds;
         if (strmap_get(&seen, buf_str(&b)) >= 0)
             p->s[i].seconds = p->s[i].bytes = 0;
         else

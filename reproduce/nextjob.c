@@ -8,6 +8,7 @@
 #include "core/hash.h"
 #include "core/record.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -228,7 +229,7 @@ static void records_job(struct plan *p, const struct step *s, struct job *j)
 /* Is the drawing made of records, and not of traces? */
 static bool has_records(const struct plan *p, const struct step *s)
 {
-    enum job_do kind = step_job(p, &p->s[s->in[0]])->kind;
+    enum job_do kind = s->n_from ? step_job(p, &p->s[s->in[0]])->kind : DO_DRAW;
     return kind == DO_REPLAY || kind == DO_EVAL;
 }
 
@@ -322,30 +323,50 @@ out:
     return rc;
 }
 
+/* The first step that waits, of the table that will be finished soonest; -1: none waits. */
+static int cheapest(const struct plan *p)
+{
+    double least = INFINITY;
+    int best = -1;
+    for (int r = 0; r < p->n_recipes; r++) {
+        double seconds = 0;
+        int first = -1;
+        for (int i = 0; i < p->n; i++) {
+            if (p->s[i].recipe != r)
+                continue;
+            seconds += p->s[i].alone;
+            first = first < 0 && waits(&p->s[i]) ? i : first;
+        }
+        if (first >= 0 && seconds < least) {
+            least = seconds;
+            best = first;
+        }
+    }
+    return best;
+}
+
 int plan_next(struct plan *p, struct job *j, bool *found, struct err *err)
 {
+    int at = cheapest(p);
     memset(j, 0, sizeof *j);
-    *found = false;
-    for (int i = 0; i < p->n && !*found; i++) {
-        const struct step *s = &p->s[i];
-        if (!waits(s))
-            continue;
-        *found = true;
-        j->first = i;
-        j->kind = step_job(p, s)->kind;
-        j->n_argv = 1;
-        snprintf(j->key, sizeof j->key, "%s", s->key);
-        if (j->kind == DO_CAPTURE)
-            capture_job(p, s, j);
-        else if (j->kind == DO_PROMPT)
-            prompt_job(p, s, j);
-        else if (j->kind == DO_CALIBRATE)
-            calibrate_job(s, j);
-        else if (j->kind == DO_DRAW)
-            draw_job(p, s, j);
-        else
-            records_job(p, s, j);
-    }
+    *found = at >= 0;
+    if (at < 0)
+        return 0;
+    const struct step *s = &p->s[at];
+    j->first = at;
+    j->kind = step_job(p, s)->kind;
+    j->n_argv = 1;
+    snprintf(j->key, sizeof j->key, "%s", s->key);
+    if (j->kind == DO_CAPTURE)
+        capture_job(p, s, j);
+    else if (j->kind == DO_PROMPT)
+        prompt_job(p, s, j);
+    else if (j->kind == DO_CALIBRATE)
+        calibrate_job(s, j);
+    else if (j->kind == DO_DRAW)
+        draw_job(p, s, j);
+    else
+        records_job(p, s, j);
     if (j->argv[0].failed || j->argv[1].failed || j->units.failed || j->steps.failed)
         return err_set(err, ERR_NOMEM, "plan: out of memory");
     return 0;

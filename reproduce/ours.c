@@ -142,8 +142,7 @@ static double scale_of(const struct page_block *b, const struct grid_entry *row,
     return json_is_number(v) ? json_number_value(v) : 1;
 }
 
-/* Digits behind the point as printed beside: in this cell, its row, its column. */
-static int digits_of(const struct page *p, const struct page_block *b, int row, int column)
+int page_digits(const struct page *p, const struct page_block *b, int row, int column)
 {
     const struct grid_entry *r = &b->rows.e[row], *c = &b->columns.e[column];
     const json_t *own = json_object_get(r->extra ? r->j : c->extra ? c->j : NULL, "digits");
@@ -307,7 +306,7 @@ static int put_value(struct page *p, const struct page_block *b, int row, int co
     double scale = scale_of(b, r, e);
     struct buf text = {0};
     struct sample_stats s;
-    int n = 0, rc = 0, digits = digits_of(p, b, row, column);
+    int n = 0, rc = 0, digits = page_digits(p, b, row, column);
 
     if (r->extra || e->extra)
         stat = json_str_or(r->extra ? r->j : e->j, "stat", stat);
@@ -389,6 +388,12 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
                         : 0;
         goto out;
     }
+    if (rule && json_object_get(rule, "setting")) {
+        TRY(page_setting(p, b, row, column, rule, &reason, err));
+        rc = reason ? set_reason(c, reason, err) : 0;
+        p->pending = p->pending || c->state == CELL_PENDING;
+        goto out;
+    }
     if (!rule || !metric) {
         rc = set_reason(c, missing_reason(metric, false), err);
         goto out;
@@ -429,7 +434,7 @@ int page_fill(struct page *p, struct err *err)
         for (int r = 0; r < b->rows.n; r++)
             for (int c = 0; c < b->columns.n; c++) {
                 TRY(fill_cell(p, b, r, c, err));
-                if (page_cell_at(b, r, c)->ours)
+                if (page_cell_at(b, r, c)->ours && page_cell_at(b, r, c)->job >= 0)
                     TRY(page_judge(p, b, r, c, err));
             }
     }

@@ -95,9 +95,11 @@ static int add_notes(struct page *p, struct err *err)
 {
     const json_t *note = json_object_get(p->recipe->item, "note");
     const char *pattern;
+    size_t n;
     json_t *v;
     if (json_is_string(note))
         str_list_add(&p->notes, json_string_value(note));
+    json_array_foreach(p->recipe->notes, n, v) str_list_add(&p->notes, json_string_value(v));
     for (int i = 0; i < p->plan->models->n; i++)
         if (p->plan->models->m[i].odd[0])
             str_list_add(&p->notes, p->plan->models->m[i].odd);

@@ -141,7 +141,7 @@ static int check_word(void *ctx, const char *literal, size_t len, const char *wo
     char name[64];
     (void)literal;
     (void)len;
-    if (!word)
+    if (!word || strcmp(word, "out") == 0)
         return 0;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "."), word);
     int job = recipe_job_find(c->r, name);
@@ -280,11 +280,11 @@ out:
 
 static int take_lists(struct recipe *r, struct err *err)
 {
-    static const char *const ours[] = {"column", "row",    "job",   "where", "stat",
-                                       "metric", "pairs",  "needs", NULL};
+    static const char *const ours[] = {"column", "row",   "job",   "where",   "stat",
+                                       "metric", "pairs", "needs", "setting", NULL};
     static const char *const claims[] = {"id", "text", "test", "needs", NULL};
     static const char *const extra[] = {"axis",  "label", "ours",   "first_only", "arrow",
-                                        "scale", "stat",  "digits", NULL};
+                                        "scale", "stat",  "digits", "n", NULL};
     static const char *const match[] = {"length",      "prompt", "settings",  "arith",
                                         "calibration", "gpu",    "stands_in", NULL};
     const char *path = buf_str(&r->path);
@@ -304,6 +304,7 @@ static int take_lists(struct recipe *r, struct err *err)
     TRY(take_objects(r->doc, "ours", path, ours, &r->ours, err));
     TRY(take_objects(r->doc, "claims", path, claims, &r->claims, err));
     TRY(take_objects(r->doc, "extra", path, extra, &r->extra, err));
+    TRY(take_names(r->doc, "notes", path, "recipe", &r->notes, err));
     TRY(take_jobs(r, err));
     json_array_foreach(r->ours, i, o) if (recipe_job_find(r, json_str_or(o, "job", "")) < 0) FAIL(
         err, ERR_INPUT, "%s: ours entry %zu: no job '%s'", path, i + 1, json_str_or(o, "job", ""));
@@ -319,7 +320,7 @@ int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, 
 {
     static const char *const known[] = {"recipe", "id",    "layout", "needs", "roles", "full",
                                         "quick",  "cuda",  "each",   "jobs",  "ours",  "match",
-                                        "claims", "absent", "cases", "extra", NULL};
+                                        "claims", "absent", "cases", "extra", "notes", NULL};
     int64_t version;
     int rc = 0;
 

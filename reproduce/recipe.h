@@ -34,7 +34,7 @@ struct recipe {
     struct recipe_job *jobs; /* owned */
     int n_jobs;
     const json_t *roles, *full, *quick, *cuda, *each, *ours, *match, *claims, *absent, *cases,
-        *extra;
+        *extra, *notes;
     bool on_gpu;      /* set by whoever runs it: variables of `cuda` win */
     char content[40]; /* hash of the file */
 };
