@@ -278,6 +278,20 @@ static double tie_of(const struct page *p, const char *metric)
     return 0.0005;
 }
 
+/* The claim in the paper's words, and in how much of the printed table it holds. */
+static void put_claim(const struct page *p, const char *text, const json_t *test, struct buf *b)
+{
+    struct printed_claim in;
+    claim_on_printed(p, test, &in);
+    buf_printf(b, "\"%s\"", text);
+    if (in.lines && in.held == in.lines)
+        buf_puts(b, " (holds in the printed numbers)");
+    else if (in.lines)
+        buf_printf(b, " (holds in %d of %d printed rows or columns; not in %s)", in.held, in.lines,
+                   in.failed);
+    buf_puts(b, ": ");
+}
+
 static int add_sentence(struct page *p, const json_t *claim, int model, struct err *err)
 {
     const json_t *test = json_object_get(claim, "test");
@@ -291,7 +305,7 @@ static int add_sentence(struct page *p, const json_t *claim, int model, struct e
     TRY(claim_members(p, test, model, all, err));
     const char *metric = json_str_or(test, "metric", all->n ? all->m[0].metric : "");
     TRY(claim_test(test, all, tie_of(p, metric), &r, err));
-    buf_printf(&b, "\"%s\": ", text);
+    put_claim(p, text, test, &b);
     claim_sentence(p, all, &r, model, &b);
     TRY(buf_check(&b, "sentence", err));
     str_list_add(&p->sentences, buf_str(&b));
@@ -325,8 +339,8 @@ int page_claims(struct page *p, struct err *err)
         struct buf b = {0};
         if (!needs[0] || (p->plan->cuda && p->recipe->n_jobs))
             continue;
-        buf_printf(&b, "\"%s\": Cannot be tested, because it needs %s.",
-                   json_str_or(claim, "text", ""),
+        put_claim(p, json_str_or(claim, "text", ""), json_object_get(claim, "test"), &b);
+        buf_printf(&b, "Cannot be tested, because it needs %s.",
                    strcmp(needs, "K") == 0   ? "a GPU"
                    : strcmp(needs, "M") == 0 ? "eval"
                                              : needs);
