@@ -277,9 +277,11 @@ static int enter(struct session *s, struct err *err)
     if (!s->o.c.dry_run)
         TRY(make_dirs(buf_str(&jobs), err));
     out = realpath(s->o.out, NULL);
-    if (out && chdir(buf_str(&jobs)) == 0)
+    if (out && chdir(buf_str(&jobs)) == 0) {
         TRY(job_store_open(out, &s->store, err));
-    else if (!s->o.c.dry_run)
+        for (int i = 0; i < s->store.n && !s->o.c.dry_run; i++)
+            job_unlock(s->store.j[i].id);
+    } else if (!s->o.c.dry_run)
         rc = err_sys(err, ERR_IO, "%s", buf_str(&jobs));
 out:
     free(root);

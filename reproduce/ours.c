@@ -268,6 +268,11 @@ static const char *missing_reason(const char *metric, bool has_jobs)
     return has_jobs ? "no record has this number" : "no job of these tables gives this";
 }
 
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 static int collect_records(struct page *p, struct page_cell *cell, const struct choice *c,
                            struct err *err)
 {
@@ -293,6 +298,8 @@ static int collect_records(struct page *p, struct page_cell *cell, const struct 
         }
         rc = buf_check(&key, "record", err);
     }
+    if (cell->records.n) /* threads write them in any order */
+        qsort(cell->records.items, (size_t)cell->records.n, sizeof *cell->records.items, by_text);
     buf_free(&key);
     return rc ? rc : cell->records.failed ? err_set(err, ERR_NOMEM, "cell: out of memory") : 0;
 }

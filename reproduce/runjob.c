@@ -267,6 +267,13 @@ static int lock_job(const char *path, int *fd, struct err *err)
     return 0;
 }
 
+void job_unlock(const char *id)
+{
+    char path[32];
+    snprintf(path, sizeof path, "%s.lock", id);
+    unlink(path);
+}
+
 int job_run(const struct job *j, const char *what, int threads, char why[300], struct err *err)
 {
     char part[32], lock_path[32];
