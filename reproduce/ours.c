@@ -441,7 +441,7 @@ int page_fill(struct page *p, struct err *err)
         for (int r = 0; r < b->rows.n; r++)
             for (int c = 0; c < b->columns.n; c++) {
                 TRY(fill_cell(p, b, r, c, err));
-                if (page_cell_at(b, r, c)->ours && page_cell_at(b, r, c)->job >= 0)
+                if (page_cell_at(b, r, c)->records.n) /* a setting of a calibration has none */
                     TRY(page_judge(p, b, r, c, err));
             }
     }

@@ -89,6 +89,7 @@ int page_setting(struct page *p, const struct page_block *b, int row, int column
     c->ours = text.data;
     text = (struct buf){0};
     c->metric = strdup(name);
+    c->job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
     c->state = c->printed ? CELL_BESIDE : CELL_OURS;
     c->stats = (struct sample_stats){.value = c->value[0], .sd = NAN, .lo = NAN, .hi = NAN};
     if (!p->plan->models->m[c->model].paper)
