@@ -337,6 +337,14 @@ static int make_key(struct plan *p, struct step *s, struct err *err)
     hash_word(h, j->kind == DO_DRAW ? j->figure : "");
     if (j->kind == DO_DRAW)
         hash_word(h, p->style);
+    if (j->series) {
+        struct buf text = {0};
+        struct jw w;
+        jw_init(&w, &text, 0);
+        jw_value(&w, j->series);
+        hash_word(h, buf_str(&text));
+        buf_free(&text);
+    }
     for (int64_t i = 0; i < s->words.n; i++)
         hash_word(h, s->words.items[i]);
     if (j->kind == DO_CALIBRATE)

@@ -7,6 +7,7 @@
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/record.h"
+#include "reproduce/evidence.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -291,6 +292,22 @@ static void name_calibration(const struct plan *p, const struct step *s, struct 
     }
 }
 
+/* The name of a line as in the paper, in place of the method's. */
+static void name_series(const struct plan *p, const json_t *series, int step, struct record *r)
+{
+    const struct evidence e = {.plan = p, .recipe = p->s[step].recipe};
+    const struct proof proof = {r, step};
+    const char *name;
+    json_t *where;
+    json_object_foreach((json_t *)series, name, where)
+    {
+        if (!evidence_fits(&e, &proof, where))
+            continue;
+        snprintf(r->method, sizeof r->method, "%s", name);
+        return;
+    }
+}
+
 /* A folder of records may hold those of other tables, which a figure must not show. */
 int job_records(const struct plan *p, const struct job *j, struct err *err)
 {
@@ -307,6 +324,7 @@ int job_records(const struct plan *p, const struct job *j, struct err *err)
             TRY(records_load(p->store->j[in->kept[k]].dir, &r, &n, err));
             for (int64_t m = 0; m < n; m++)
                 if (is_of(in, &r[m])) {
+                    name_series(p, step_job(p, s)->series, s->in[i], &r[m]);
                     name_calibration(p, in, &r[m]);
                     record_json(&r[m], &lines);
                 }

@@ -183,7 +183,7 @@ out:
 static int take_job(struct recipe *r, const char *name, const json_t *o, struct err *err)
 {
     static const char *const known[] = {"do",   "model", "each",   "from",  "method", "methods",
-                                        "args", "drop",  "figure", "needs", NULL};
+                                        "args", "drop",  "figure", "needs", "series", NULL};
     struct recipe_job *j = &r->jobs[r->n_jobs];
     const char *path = buf_str(&r->path), *kind = json_str_or(o, "do", "");
     char where[96], hint[HINT_MAX];
@@ -206,6 +206,9 @@ static int take_job(struct recipe *r, const char *name, const json_t *o, struct 
     if (j->needs && strcmp(json_str_or(o, "needs", ""), "K") != 0 &&
         strcmp(json_str_or(o, "needs", ""), "M") != 0)
         FAIL(err, ERR_INPUT, "%s: %s: needs: K or M", path, where);
+    j->series = json_object_get(o, "series");
+    if (j->series && (!json_is_object(j->series) || j->kind != DO_DRAW))
+        FAIL(err, ERR_INPUT, "%s: %s: series: an object, of a drawing", path, where);
     TRY(take_names(o, "each", path, where, &j->each, err));
     TRY(take_names(o, "from", path, where, &j->from, err));
     TRY(take_names(o, "methods", path, where, &j->methods, err));
