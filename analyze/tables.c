@@ -50,25 +50,19 @@ const struct table_def *const table_defs[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id,
 #include "analyze/tables.def"
 #undef TABLE
-    &table_sample,    &table_ranking,      &table_plan,  &table_blocks,
-    &table_threshold, &table_permutations, &table_judge, &table_inside,
-    &table_status,    NULL,
+    &table_sample,       &table_ranking, &table_plan,   &table_blocks, &table_threshold,
+    &table_permutations, &table_judge,   &table_inside, &table_status, NULL,
 };
 
 const struct listed *const table_list[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id.listed,
 #include "analyze/tables.def"
 #undef TABLE
-    &table_sample.listed,
-    &table_ranking.listed,
-    &table_plan.listed,
-    &table_blocks.listed,
-    &table_threshold.listed,
-    &table_permutations.listed,
-    &table_judge.listed,
-    &table_inside.listed,
-    &table_status.listed,
-    NULL,
+    &table_sample.listed,    &table_ranking.listed,
+    &table_plan.listed,      &table_blocks.listed,
+    &table_threshold.listed, &table_permutations.listed,
+    &table_judge.listed,     &table_inside.listed,
+    &table_status.listed,    NULL,
 };
 
 const struct table_def *table_def_find(const char *name, struct err *err)

@@ -197,7 +197,8 @@ static int render(struct sweep *q, const struct figure_args *a, struct err *err)
     struct buf *s = &c.gp.script;
     palette_viridis(s);
     if (c.key != KEY_RIGHT && c.key != KEY_EACH_RIGHT)
-        buf_puts(s, "unset colorbox\n"); /* no room beside the panel; the cells have their numbers */
+        buf_puts(s,
+                 "unset colorbox\n"); /* no room beside the panel; the cells have their numbers */
     tics(&q->x, 'x', &c.gp);
     tics(&q->y, 'y', &c.gp);
     buf_printf(s, "unset grid\nset cbrange [%.8g:%.8g]\nset cblabel ", low, high);

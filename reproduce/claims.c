@@ -179,8 +179,8 @@ out:
     return rc;
 }
 
-static const char *const kinds[] = {"most",  "least", "more",   "rises",  "falls", "trend", "spread",
-                                    "front", "below", "above", "ratio",  "within", NULL};
+static const char *const kinds[] = {"most",  "least", "more",  "rises", "falls",  "trend", "spread",
+                                    "front", "below", "above", "ratio", "within", NULL};
 
 /* `above` is the bound of a spread, and `within` that of a ratio. */
 const char *claim_kind(const json_t *test)
@@ -436,11 +436,10 @@ static int test_front(const struct members *all, const char *name, double tie,
             rc = test_better(all, half + i, half + at, tie, &two, err);
         if (rc)
             break;
-        enum claim_state state = one.state == CLAIM_HOLDS && two.state == CLAIM_HOLDS
-                                     ? CLAIM_HOLDS_NOT
-                                 : one.state == CLAIM_HOLDS_NOT || two.state == CLAIM_HOLDS_NOT
-                                     ? CLAIM_HOLDS
-                                     : CLAIM_CANNOT;
+        enum claim_state state =
+            one.state == CLAIM_HOLDS && two.state == CLAIM_HOLDS           ? CLAIM_HOLDS_NOT
+            : one.state == CLAIM_HOLDS_NOT || two.state == CLAIM_HOLDS_NOT ? CLAIM_HOLDS
+                                                                           : CLAIM_CANNOT;
         one.state = state;
         one.n = two.n < one.n ? two.n : one.n;
         join(r, &one, -one.d, at, i);

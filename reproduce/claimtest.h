@@ -39,8 +39,8 @@ int claim_more(const double *x, const double *y, int64_t n, double tie, int test
  *   CLAIM_MIN_UNITS units, cannot be told */
 int claim_trend(const double *v, int members, int64_t n, struct claim_pair *out, struct err *err);
 
-/* Is the largest mean of a group at least `least` above the smallest? x[i]: the n[i] values of group
- * i; `paired`: all groups have the same units. high, low: the groups. */
+/* Is the largest mean of a group at least `least` above the smallest? x[i]: the n[i] values of
+ * group i; `paired`: all groups have the same units. high, low: the groups. */
 int claim_spread(double *const *x, const int64_t *n, int groups, bool paired, double least,
                  struct claim_pair *out, int *high, int *low, struct err *err);
 

@@ -141,9 +141,8 @@ static void identity(const struct plan *p, const struct step *s, struct buf *b)
     buf_printf(b, "%d %d %s ", j->kind, s->model, j->figure);
     size_t begin = b->len;
     (void)template_each(j->args, "", put_value, &n, &ignored);
-    char *steps = j->kind == DO_CAPTURE && b->data
-                      ? strstr(b->data + begin, "--capture-steps ")
-                      : NULL;
+    char *steps =
+        j->kind == DO_CAPTURE && b->data ? strstr(b->data + begin, "--capture-steps ") : NULL;
     if (steps) {
         size_t skip = strlen("--capture-steps ");
         skip += strcspn(steps + skip, " ");

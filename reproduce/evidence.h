@@ -3,8 +3,8 @@
  *
  * The unit of every statistic is a (layer, query head) of a model, for numbers of the keys alone a
  * (layer, kv head), for times of whole calls a layer, for a method inside the model a prompt. Its
- * calls (denoising steps, branches, samples) are averaged first, because they are not independent of
- * each other. n is the number of units.
+ * calls (denoising steps, branches, samples) are averaged first, because they are not independent
+ * of each other. n is the number of units.
  */
 #ifndef LACUNA_EVIDENCE_H
 #define LACUNA_EVIDENCE_H

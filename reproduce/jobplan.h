@@ -50,8 +50,9 @@ struct step {
     int n_units;
     int *kept; /* owned: jobs of the store that hold its output */
     int n_kept;
-    double seconds, bytes; /* estimates of what is not yet done; 0 where another step stands for it */
-    double alone;          /* seconds, whatever other steps do */
+    double seconds,
+        bytes;    /* estimates of what is not yet done; 0 where another step stands for it */
+    double alone; /* seconds, whatever other steps do */
 };
 
 struct plan {
@@ -62,7 +63,7 @@ struct plan {
     struct job_store *store;
     bool quick, cuda;
     const char *style; /* of drawings: "paper", "slide", "screen" */
-    struct step *s; /* owned; inputs stand before what reads them */
+    struct step *s;    /* owned; inputs stand before what reads them */
     int n, cap;
     struct str_list texts; /* values that were made here */
 };

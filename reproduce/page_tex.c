@@ -1,6 +1,7 @@
 /*
- * page_tex.c - a page in LaTeX: booktabs alone (figures: graphicx), a table per block, in one column
- * of text where it fits, else across both, and parted by columns where even that is too narrow.
+ * page_tex.c - a page in LaTeX: booktabs alone (figures: graphicx), a table per block, in one
+ * column of text where it fits, else across both, and parted by columns where even that is too
+ * narrow.
  */
 #include "reproduce/pagetext.h"
 
@@ -137,7 +138,7 @@ static void put_rows(const struct page *p, const struct page_block *b, int stubs
  * In points at \footnotesize of a 10 pt document: a character is 4.5 wide at most on average, a
  * letter of a superscript 3.2. */
 
-#define TEXT_WIDTH 470.0  /* of 174 mm, less a margin for what the averages miss */
+#define TEXT_WIDTH 470.0   /* of 174 mm, less a margin for what the averages miss */
 #define COLUMN_WIDTH 225.0 /* of 84 mm */
 
 static double text_width(const char *s)
@@ -187,8 +188,8 @@ static double stub_width(const struct page *p, const struct page_block *b, const
         for (int r = 0; r < b->rows.n; r++) {
             char shared[16];
             row_letters(b, r, shared);
-            double w = label_width(p, b, &b->rows.e[r], (int)k) +
-                       (k ? 0 : 3.2 * (double)strlen(shared));
+            double w =
+                label_width(p, b, &b->rows.e[r], (int)k) + (k ? 0 : 3.2 * (double)strlen(shared));
             most = w > most ? w : most;
         }
         sum += most + 6;

@@ -37,8 +37,8 @@ static bool lists(const json_t *list, const char *name)
 {
     size_t i;
     json_t *v;
-    json_array_foreach(list, i, v) if (json_is_string(v) && strcmp(json_string_value(v), name) == 0)
-        return true;
+    json_array_foreach(list, i, v) if (json_is_string(v) &&
+                                       strcmp(json_string_value(v), name) == 0) return true;
     return false;
 }
 
@@ -50,8 +50,9 @@ static bool member_of(const struct page *p, const json_t *test, const json_t *wh
     const json_t *what = json_object_get(test, kind);
     const json_t *list = json_object_get(test, "difference") ? json_object_get(test, "difference")
                          : strcmp(kind, "within") != 0 && json_is_array(what) ? what
-                                                                               : NULL;
-    const char *axis = json_str_or(test, "of", json_is_string(what) ? json_string_value(what) : NULL);
+                                                                              : NULL;
+    const char *axis =
+        json_str_or(test, "of", json_is_string(what) ? json_string_value(what) : NULL);
     const char *value = NULL;
     if (list && lists(list, metric)) {
         value = metric;

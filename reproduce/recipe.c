@@ -287,7 +287,7 @@ static int take_lists(struct recipe *r, struct err *err)
                                        "metric", "pairs", "needs", "setting", NULL};
     static const char *const claims[] = {"id", "text", "test", "needs", NULL};
     static const char *const extra[] = {"axis",  "label", "ours",   "first_only", "arrow",
-                                        "scale", "stat",  "digits", "n", NULL};
+                                        "scale", "stat",  "digits", "n",          NULL};
     static const char *const match[] = {"length",      "prompt", "settings",  "arith",
                                         "calibration", "gpu",    "stands_in", NULL};
     const char *path = buf_str(&r->path);
@@ -321,9 +321,9 @@ out:
 
 int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, struct err *err)
 {
-    static const char *const known[] = {"recipe", "id",    "layout", "needs", "roles", "full",
-                                        "quick",  "cuda",  "each",   "jobs",  "ours",  "match",
-                                        "claims", "absent", "cases", "extra", "notes", NULL};
+    static const char *const known[] = {"recipe", "id",     "layout", "needs", "roles", "full",
+                                        "quick",  "cuda",   "each",   "jobs",  "ours",  "match",
+                                        "claims", "absent", "cases",  "extra", "notes", NULL};
     int64_t version;
     int rc = 0;
 

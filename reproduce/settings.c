@@ -68,7 +68,8 @@ int page_setting(struct page *p, const struct page_block *b, int row, int column
     *reason = NULL;
     json_array_foreach(json_object_get(what, "jobs"), i, job)
     {
-        const struct step *s = step_of(p, c->model, recipe_job_find(p->recipe, json_string_value(job)));
+        const struct step *s =
+            step_of(p, c->model, recipe_job_find(p->recipe, json_string_value(job)));
         double x;
         if (!s || s->failed || s->left_out || !s->done) {
             c->state = s && !s->failed && !s->left_out ? CELL_PENDING : c->state;

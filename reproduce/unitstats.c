@@ -74,9 +74,8 @@ static void unit_place(const struct record *r, bool keys, int *layer, int *head)
 int evidence_units(const struct evidence *e, const struct choice *c, const char *metric,
                    struct unit_values *out, struct err *err)
 {
-    static const char *const of[] = {[RECORD_OF_HEAD] = "heads",
-                                     [RECORD_OF_MODEL] = "prompts",
-                                     [RECORD_OF_CALL] = "layers"};
+    static const char *const of[] = {
+        [RECORD_OF_HEAD] = "heads", [RECORD_OF_MODEL] = "prompts", [RECORD_OF_CALL] = "layers"};
     bool keys = metric_of_keys(metric);
     int64_t cap = 0;
     int rc = 0, layer, head;

@@ -20,7 +20,8 @@ static void begin(void)
     metric_def_methods(sim_methods);
 }
 
-/* ---- trends and spreads ----------------------------------------------------------------------- */
+/* ---- trends and spreads -----------------------------------------------------------------------
+ */
 
 START_TEST(a_trend_needs_five_points_and_six_units)
 {
@@ -85,7 +86,8 @@ START_TEST(a_spread_is_between_the_outer_groups)
 }
 END_TEST
 
-/* ---- every claim of every recipe -------------------------------------------------------------- */
+/* ---- every claim of every recipe --------------------------------------------------------------
+ */
 
 enum scene { RIGHT, RIGHT_TOO, WRONG, FEW };
 
@@ -101,7 +103,8 @@ static double mean_of(const json_t *test, const struct members *all, int k, bool
     const char *kind = claim_kind(test);
     const json_t *what = json_object_get(test, kind), *in = json_object_get(test, "within");
     bool named = json_is_string(what) && strcmp(all->m[k].value, json_string_value(what)) == 0;
-    double l = json_number_value(json_array_get(in, 0)), h = json_number_value(json_array_get(in, 1));
+    double l = json_number_value(json_array_get(in, 0)),
+           h = json_number_value(json_array_get(in, 1));
     double inside = wrong ? h + 1 : (l + h) / 2;
     if (strcmp(kind, "most") == 0)
         return named != wrong ? 0.9 : 0.1;
@@ -134,10 +137,11 @@ static void fill(const json_t *test, struct members *all, enum scene scene)
         u->u = calloc((size_t)u->n, sizeof *u->u);
         ck_assert_ptr_nonnull(u->u);
         for (int i = 0; i < u->n; i++)
-            u->u[i] = (struct unit){i / 2, i % 2,
-                                    mean_of(test, all, k, scene == WRONG) +
-                                        (scene == RIGHT_TOO ? 1e-3 * (k + 1) : 0) + 1e-6 * i * (i % 3),
-                                    1};
+            u->u[i] =
+                (struct unit){i / 2, i % 2,
+                              mean_of(test, all, k, scene == WRONG) +
+                                  (scene == RIGHT_TOO ? 1e-3 * (k + 1) : 0) + 1e-6 * i * (i % 3),
+                              1};
     }
 }
 
