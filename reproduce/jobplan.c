@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Raised when a command's results change, so that kept jobs of older programs are not used. */
-static const int result_version[DO_COUNT] = {1, 1, 1, 1, 1, 1};
+static const int result_version[DO_COUNT] = {1, 1, 1, 1, 1, 2};
 
 const struct recipe_job *step_job(const struct plan *p, const struct step *s)
 {

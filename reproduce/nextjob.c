@@ -292,9 +292,11 @@ static void name_calibration(const struct plan *p, const struct step *s, struct 
     }
 }
 
-/* The name of a line as in the paper, in place of the method's. */
-static void name_series(const struct plan *p, const json_t *series, int step, struct record *r)
+/* The name of a line as in the paper, in place of the method's; a bar needs no parameters then. */
+static void name_series(const struct plan *p, const struct recipe_job *j, int step,
+                        struct record *r)
 {
+    const json_t *series = j->series;
     const struct evidence e = {.plan = p, .recipe = p->s[step].recipe};
     const struct proof proof = {r, step};
     const char *name;
@@ -304,6 +306,8 @@ static void name_series(const struct plan *p, const json_t *series, int step, st
         if (!evidence_fits(&e, &proof, where))
             continue;
         snprintf(r->method, sizeof r->method, "%s", name);
+        if (r->params && strcmp(j->figure, "bars") == 0)
+            r->params[0] = '\0';
         return;
     }
 }
@@ -324,7 +328,7 @@ int job_records(const struct plan *p, const struct job *j, struct err *err)
             TRY(records_load(p->store->j[in->kept[k]].dir, &r, &n, err));
             for (int64_t m = 0; m < n; m++)
                 if (is_of(in, &r[m])) {
-                    name_series(p, step_job(p, s)->series, s->in[i], &r[m]);
+                    name_series(p, step_job(p, s), s->in[i], &r[m]);
                     name_calibration(p, in, &r[m]);
                     record_json(&r[m], &lines);
                 }

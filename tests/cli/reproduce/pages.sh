@@ -14,7 +14,7 @@ cut -d, -f1-7,13- out/pages/fg-attn-2.csv | sed -n '1p;/^fg-attn:2,1,128×128,Sp
 grep -lE 'https?://|src="[^.]' out/pages/*.html
 for f in out/pages/*.html; do
     for tag in table tr; do # cells end where the next begins
-        [ "$(grep -oE "<$tag[ >]" "$f" | wc -l)" = "$(grep -o "</$tag>" "$f" | wc -l)" ] || echo "$f: $tag"
+        [ "$(grep -oE "<${tag}[ >]" "$f" | wc -l)" = "$(grep -o "</$tag>" "$f" | wc -l)" ] || echo "$f: $tag"
     done
 done
 if command -v pdflatex >/dev/null && kpsewhich booktabs.sty >/dev/null; then
