@@ -167,8 +167,7 @@ const struct command cmd_analyze = {
                "  lacuna analyze out --table by-layer --format csv -o layers.csv\n"
                "  lacuna analyze out --group method,layer --columns density_elem,cra_min\n"
                "  lacuna analyze out --group method --pivot layer --columns cra_p1\n"
-               "  lacuna analyze out --sort err_l1_rel --best method\n"
-               "  lacuna analyze out --table paper\n",
+               "  lacuna analyze out --sort err_l1_rel --best method\n",
 };
 
 /* Neither a file of records that is given, nor one in a directory that is. */

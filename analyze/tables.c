@@ -6,7 +6,6 @@
 #include "analyze/caption.h"
 #include "analyze/inside.h"
 #include "analyze/metricfacts.h"
-#include "analyze/paper.h"
 #include "analyze/params.h"
 #include "analyze/plan_table.h"
 #include "analyze/ranking.h"
@@ -46,40 +45,24 @@ static const struct table_def table_status = {
     0,
     build_status,
     NULL};
-static const struct table_def table_paper = {
-    {"paper", "Numbers printed in the papers beside ours",
-     "rows: printed numbers of FG-Attn, SALE, SampleAttention, SpargeAttn, then counts of those "
-     "that no record can be held against, with what they need"},
-    "",
-    "",
-    0,
-    build_paper,
-    NULL};
 
 const struct table_def *const table_defs[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id,
 #include "analyze/tables.def"
 #undef TABLE
-    &table_sample,    &table_ranking,      &table_plan,  &table_blocks,
-    &table_threshold, &table_permutations, &table_judge, &table_inside,
-    &table_status,    &table_paper,        NULL,
+    &table_sample,       &table_ranking, &table_plan,   &table_blocks, &table_threshold,
+    &table_permutations, &table_judge,   &table_inside, &table_status, NULL,
 };
 
 const struct listed *const table_list[] = {
 #define TABLE(id, name, title, keys, metrics, flags) &table_##id.listed,
 #include "analyze/tables.def"
 #undef TABLE
-    &table_sample.listed,
-    &table_ranking.listed,
-    &table_plan.listed,
-    &table_blocks.listed,
-    &table_threshold.listed,
-    &table_permutations.listed,
-    &table_judge.listed,
-    &table_inside.listed,
-    &table_status.listed,
-    &table_paper.listed,
-    NULL,
+    &table_sample.listed,    &table_ranking.listed,
+    &table_plan.listed,      &table_blocks.listed,
+    &table_threshold.listed, &table_permutations.listed,
+    &table_judge.listed,     &table_inside.listed,
+    &table_status.listed,    NULL,
 };
 
 const struct table_def *table_def_find(const char *name, struct err *err)
@@ -148,7 +131,6 @@ static const char *brief_of(const char *table)
         {"threshold", "density_elem,cra_p1,err_l1_rel,time_total_ns,speedup"},
         {"ranking", "at,method,params,value,won,difference,verdict"},
         {"plan", "data,setting,cost,err_l1_rel,within,saved"},
-        {"paper", "paper,table,row,column,printed,ours,verdict"},
     };
     for (size_t i = 0; i < sizeof briefs / sizeof *briefs; i++)
         if (strcmp(briefs[i][0], table) == 0)

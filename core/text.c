@@ -30,6 +30,14 @@ void str_list_free(struct str_list *l)
     memset(l, 0, sizeof *l);
 }
 
+bool str_list_has(const struct str_list *l, const char *s)
+{
+    for (int64_t i = 0; i < l->n; i++)
+        if (strcmp(l->items[i], s) == 0)
+            return true;
+    return false;
+}
+
 void names_add(struct names *all, const char *name)
 {
     if (all->n < NAMES_MAX)

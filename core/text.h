@@ -24,6 +24,7 @@ struct str_list {
 
 void str_list_add(struct str_list *l, const char *s); /* a copy */
 void str_list_free(struct str_list *l);
+bool str_list_has(const struct str_list *l, const char *s);
 
 /* Split a command as a POSIX shell does, without expanding anything: blanks part words, ' and " and
  * backslash keep them together. ERR_USAGE: a quote that is not closed, or no word at all. */

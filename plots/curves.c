@@ -179,8 +179,8 @@ static bool is_metric(const struct recset *set, const char *name)
 static int choose_x(const struct figure_args *a, const char **metric, struct axis *x,
                     struct err *err)
 {
-    static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER, KEY_HEAD,    KEY_N_Q,
-                                             KEY_N_K,  KEY_RUN,   KEY_MASK_AGE};
+    static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER,    KEY_HEAD,   KEY_N_Q,  KEY_N_K,
+                                             KEY_RUN,  KEY_MASK_AGE, KEY_TOKENS, KEY_DEPTH};
     bool steps = false;
     int rc = a->x ? 0 : steps_vary(a, &steps, err);
     if (rc)
@@ -258,7 +258,8 @@ static int collect(const struct chart_groups *g, const struct axis *x, const cha
     }
     if (*n == 0)
         FAIL(err, ERR_INPUT,
-             "no record has a number for '%s': --x takes step, layer, head, n_q, a metric or a "
+             "no record has a number for '%s': --x takes step, layer, head, n_q, of evals tokens "
+             "or depth, a metric or a "
              "parameter such as tau",
              x->x);
     qsort(p, (size_t)*n, sizeof *p, by_x);

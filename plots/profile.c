@@ -219,7 +219,7 @@ static void free_panels(struct panel *p, int n)
         buf_free(&p[i].rows);
 }
 
-/* Only keys that vary get a panel. */
+/* Only keys that vary get a panel; --x names the only one. */
 static int profile_panels(const struct figure_args *a, const char *metric, struct panel p[4])
 {
     static const struct {
@@ -231,7 +231,8 @@ static int profile_panels(const struct figure_args *a, const char *metric, struc
                {KEY_HEAD, "head"}};
     int n = 0;
     for (int i = 0; i < 4; i++) {
-        if (!recset_varies(a->set, all[i].key))
+        const char *name = all[i].key == KEY_TRACE ? all[i].label : key_name(all[i].key);
+        if (a->x ? strcmp(a->x, name) != 0 : !recset_varies(a->set, all[i].key))
             continue;
         p[n] = (struct panel){.key = all[i].key, .metric = metric};
         snprintf(p[n++].label, sizeof p->label, "%s", all[i].label);
@@ -249,7 +250,8 @@ static int draw_profile(const struct figure_args *a, struct err *err)
 
     if (n == 0)
         FAIL(err, ERR_INPUT,
-             "the records hold one layer, step, sample and head: nothing to compare");
+             a->x ? "profile: --x takes layer, step, sample or head"
+                  : "the records hold one layer, step, sample and head: nothing to compare");
     for (int i = 0; i < n; i++)
         TRY(fill_profile(a, &p[i], &l, err));
     TRY(series_labels(&l, LEGEND_CHARS, err));

@@ -196,6 +196,9 @@ static int render(struct sweep *q, const struct figure_args *a, struct err *err)
     chart_panel(&c, 0, q->x.name, q->y.name);
     struct buf *s = &c.gp.script;
     palette_viridis(s);
+    if (c.key != KEY_RIGHT && c.key != KEY_EACH_RIGHT)
+        buf_puts(s,
+                 "unset colorbox\n"); /* no room beside the panel; the cells have their numbers */
     tics(&q->x, 'x', &c.gp);
     tics(&q->y, 'y', &c.gp);
     buf_printf(s, "unset grid\nset cbrange [%.8g:%.8g]\nset cblabel ", low, high);

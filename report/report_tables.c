@@ -7,7 +7,6 @@
 #include "analyze/format.h"
 #include "analyze/metricfacts.h"
 #include "analyze/tables.h"
-#include "core/datadir.h"
 #include "core/fileio.h"
 #include "plots/gp.h"
 
@@ -181,25 +180,6 @@ static bool worth_showing(const struct table_def *def, const struct report *r)
     return table_has_data(def, &r->set);
 }
 
-/* A program without the papers' numbers beside it still makes reports. Numbers that are there and
- * cannot be read are an error. */
-static bool excuse(struct report *r, const struct table_def *def, int rc, struct err *err)
-{
-    struct buf dir = {0};
-    struct err missing = {0};
-    if (rc != ERR_INPUT || strcmp(def->listed.name, "paper") != 0)
-        return false;
-    bool there = datadir_find("paper", &dir, &missing) != ERR_INPUT;
-    buf_free(&dir);
-    if (there)
-        return false;
-    buf_puts(&r->tables, "<p class=\"notes\">No comparison with printed numbers: ");
-    html_text(err->msg, &r->tables);
-    buf_puts(&r->tables, "</p>\n");
-    err_clear(err);
-    return true;
-}
-
 int report_tables(struct report *r, struct err *err)
 {
     const struct table_request req = {.methods = r->app->methods};
@@ -214,10 +194,6 @@ int report_tables(struct report *r, struct err *err)
         if (!worth_showing(table_defs[i], r))
             continue;
         rc = table_build(table_defs[i], &r->set, &req, &t, err);
-        if (rc && excuse(r, table_defs[i], rc, err)) {
-            rc = 0;
-            continue;
-        }
         if (rc)
             goto out;
         rc = write_formats(r, &t, err);

@@ -5,6 +5,8 @@
  */
 #include "reproduce/claims.h"
 
+#include "core/metricdef.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +62,13 @@ void members_free(struct members *m)
     memset(m, 0, sizeof *m);
 }
 
+/* Keys of records that a claim may compare the values of. */
+static bool is_record_key(const char *key)
+{
+    return strcmp(key, "step") == 0 || strcmp(key, "layer") == 0 || strcmp(key, "head") == 0 ||
+           strcmp(key, "trace") == 0;
+}
+
 /* A member: records with `key` = `value` (key NULL: none), of a metric. */
 static int add_member(const struct page *p, const json_t *test, const char *metric, const char *key,
                       const char *value, int model, struct members *all, struct err *err)
@@ -75,7 +84,10 @@ static int add_member(const struct page *p, const json_t *test, const char *metr
     if (key)
         json_object_set_new(m->where, key, json_string(value));
     snprintf(m->metric, sizeof m->metric, "%s", metric);
-    if (key)
+    if (key && is_record_key(key))
+        snprintf(m->label, sizeof m->label, "%s %d", strcmp(key, "trace") ? key : "sample",
+                 strcmp(key, "trace") ? atoi(value) : all->n);
+    else if (key)
         label_of(p, value, m->label, sizeof m->label);
     else
         snprintf(m->label, sizeof m->label, "%s", metric);
@@ -84,11 +96,45 @@ static int add_member(const struct page *p, const json_t *test, const char *metr
     return evidence_units(&p->evidence, &c, metric, &m->units, err);
 }
 
+static int by_number(const void *a, const void *b)
+{
+    return atoi(*(char *const *)a) - atoi(*(char *const *)b);
+}
+
+/* The values of a key that records of this model have; steps, layers and heads in their order. */
+static int add_record_values(const struct page *p, const json_t *test, const char *metric,
+                             const char *key, int model, struct members *all, struct err *err)
+{
+    const json_t *own = json_object_get(test, "where"), *rule = rule_of(p, metric);
+    json_t *where = own ? json_deep_copy(own) : page_where(rule, NULL, NULL);
+    struct choice c = {model, recipe_job_find(p->recipe, json_str_or(rule, "job", "")), where,
+                       NULL};
+    struct str_list values = {0};
+    char text[80];
+    int rc = 0;
+    for (int64_t i = 0; i < p->evidence.n; i++) {
+        const struct proof *v = &p->evidence.v[i];
+        if (v->r->scope == RECORD_OF_HEAD && choice_takes(&p->evidence, &c, v) &&
+            evidence_key(&p->evidence, v, key, text, sizeof text) && !str_list_has(&values, text))
+            str_list_add(&values, text);
+    }
+    if (strcmp(key, "trace") != 0 && values.n)
+        qsort(values.items, (size_t)values.n, sizeof *values.items, by_number);
+    for (int64_t i = 0; i < values.n; i++)
+        TRY(add_member(p, test, metric, key, values.items[i], model, all, err));
+out:
+    str_list_free(&values);
+    json_decref(where);
+    return rc;
+}
+
 /* Values of a variable: as far as steps of this model have it, in the recipe's order. */
 static int add_values(const struct page *p, const json_t *test, const char *metric,
                       const char *variable, int model, struct members *all, struct err *err)
 {
     int rc = 0;
+    if (is_record_key(variable))
+        return add_record_values(p, test, metric, variable, model, all, err);
     if (strcmp(variable, "cases") == 0) {
         const char *name;
         json_t *v;
@@ -133,16 +179,40 @@ out:
     return rc;
 }
 
-static const char *const kinds[] = {"most",  "least", "more",  "rises",  "falls",
-                                    "below", "above", "ratio", "within", NULL};
+static const char *const kinds[] = {"most",  "least", "more",  "rises", "falls",  "trend", "spread",
+                                    "front", "below", "above", "ratio", "within", NULL};
 
+/* `above` is the bound of a spread, and `within` that of a ratio. */
 const char *claim_kind(const json_t *test)
 {
     for (int i = 0; kinds[i]; i++)
-        if (json_object_get(test, kinds[i]) &&
-            (strcmp(kinds[i], "within") != 0 || !json_object_get(test, "ratio")))
+        if (json_object_get(test, kinds[i]))
             return kinds[i];
     return NULL;
+}
+
+/* The members of a front: all of S with the first metric, then all with the second. */
+static int add_front(const struct page *p, const json_t *test, int model, struct members *all,
+                     struct err *err)
+{
+    const json_t *metrics = json_object_get(test, "metrics");
+    int rc = 0;
+    for (size_t k = 0; k < 2 && !rc; k++) {
+        struct members half = {0};
+        const char *metric = json_string_value(json_array_get(metrics, k));
+        rc = add_values(p, test, metric ? metric : "", json_str_or(test, "of", ""), model, &half,
+                        err);
+        for (int i = 0; i < half.n; i++)
+            if (!rc && all->n == MEMBERS_MAX)
+                rc = err_set(err, ERR_INPUT, "%s: a claim has more than %d members", p->recipe->id,
+                             MEMBERS_MAX);
+            else if (!rc) {
+                all->m[all->n++] = half.m[i];
+                half.m[i] = (struct member){.where = NULL};
+            }
+        members_free(&half);
+    }
+    return rc;
 }
 
 int claim_members(const struct page *p, const json_t *test, int model, struct members *all,
@@ -153,6 +223,8 @@ int claim_members(const struct page *p, const json_t *test, int model, struct me
     const char *of = json_str_or(test, "of", NULL);
     if (!kind)
         return err_set(err, ERR_INPUT, "%s: a claim's test has no known kind", p->recipe->id);
+    if (strcmp(kind, "front") == 0)
+        return add_front(p, test, model, all, err);
     if (strcmp(kind, "within") == 0 && json_object_get(test, "difference"))
         return add_list(p, test, json_object_get(test, "difference"), model, all, err);
     if (of)
@@ -263,6 +335,118 @@ static int test_extreme(const struct members *all, const char *name, bool most, 
     return rc;
 }
 
+/* Values of a member as an array; malloc'd. */
+static int values_of(const struct member *m, double **x, struct err *err)
+{
+    int rc = mem_alloc(x, m->units.n, sizeof **x, "values", err);
+    for (int64_t i = 0; !rc && i < m->units.n; i++)
+        (*x)[i] = m->units.u[i].sum / (double)m->units.u[i].calls;
+    return rc;
+}
+
+static bool same_units(const struct members *all)
+{
+    for (int k = 1; k < all->n; k++) {
+        if (all->m[k].units.n != all->m[0].units.n)
+            return false;
+        for (int64_t i = 0; i < all->m[0].units.n; i++)
+            if (all->m[k].units.u[i].layer != all->m[0].units.u[i].layer ||
+                all->m[k].units.u[i].head != all->m[0].units.u[i].head)
+                return false;
+    }
+    return true;
+}
+
+static int test_trend(const struct members *all, struct claim_result *r, struct err *err)
+{
+    int64_t n = all->n ? all->m[0].units.n : 0;
+    double *v = NULL, *x = NULL;
+    int rc = 0;
+    if (all->n < CLAIM_MIN_TREND || n == 0 || !same_units(all))
+        return 0;
+    TRY(mem_alloc(&v, all->n * n, sizeof *v, "values", err));
+    for (int k = 0; k < all->n; k++) {
+        TRY(values_of(&all->m[k], &x, err));
+        memcpy(&v[k * n], x, (size_t)n * sizeof *v);
+        free(x);
+        x = NULL;
+    }
+    TRY(claim_trend(v, all->n, n, &r->pair, err));
+    r->a = 0;
+    r->b = all->n - 1;
+out:
+    free(v);
+    free(x);
+    return rc;
+}
+
+static int test_spread(const struct members *all, double least, struct claim_result *r,
+                       struct err *err)
+{
+    double *x[MEMBERS_MAX] = {0};
+    int64_t n[MEMBERS_MAX];
+    int rc = 0, high, low;
+    for (int k = 0; k < all->n; k++) {
+        n[k] = all->m[k].units.n;
+        TRY(values_of(&all->m[k], &x[k], err));
+    }
+    r->l = least;
+    r->h = INFINITY;
+    if (all->n < 2)
+        goto out;
+    TRY(claim_spread(x, n, all->n, same_units(all), least, &r->pair, &high, &low, err));
+    r->a = r->pair.n ? high : -1;
+    r->b = low;
+out:
+    for (int k = 0; k < all->n; k++)
+        free(x[k]);
+    return rc;
+}
+
+/* +1 where larger is better. */
+static double direction(const char *metric)
+{
+    const struct metric_def *d = metric_def_find(metric);
+    return d && d->better == BETTER_LOWER ? -1 : 1;
+}
+
+/* How member `o` stands to `x` in the metric of one half: does it win? */
+static int test_better(const struct members *all, int o, int x, double tie, struct claim_pair *out,
+                       struct err *err)
+{
+    bool up = direction(all->m[x].metric) > 0;
+    return test_more(&all->m[up ? o : x], &all->m[up ? x : o], tie, 1, out, err);
+}
+
+/* X is dominated by a member that is better in both metrics, and on the front where every other one
+ * is not better in one of them. */
+static int test_front(const struct members *all, const char *name, double tie,
+                      struct claim_result *r, struct err *err)
+{
+    int half = all->n / 2, at = -1, rc = 0;
+    for (int i = 0; i < half; i++)
+        if (strcmp(all->m[i].value, name) == 0)
+            at = i;
+    for (int i = 0; i < half && at >= 0 && !rc; i++) {
+        struct claim_pair one, two;
+        if (i == at)
+            continue;
+        rc = test_better(all, i, at, tie, &one, err);
+        if (!rc)
+            rc = test_better(all, half + i, half + at, tie, &two, err);
+        if (rc)
+            break;
+        enum claim_state state =
+            one.state == CLAIM_HOLDS && two.state == CLAIM_HOLDS           ? CLAIM_HOLDS_NOT
+            : one.state == CLAIM_HOLDS_NOT || two.state == CLAIM_HOLDS_NOT ? CLAIM_HOLDS
+                                                                           : CLAIM_CANNOT;
+        one.state = state;
+        one.n = two.n < one.n ? two.n : one.n;
+        join(r, &one, -one.d, at, i);
+    }
+    return rc;
+}
+
 int claim_test(const json_t *test, const struct members *all, double tie, struct claim_result *r,
                struct err *err)
 {
@@ -275,6 +459,12 @@ int claim_test(const json_t *test, const struct members *all, double tie, struct
     r->pair.state = CLAIM_CANNOT;
     if (strcmp(kind, "rises") == 0 || strcmp(kind, "falls") == 0)
         return all->n < 3 ? 0 : test_order(all, 0, all->n - 1, kind[0] == 'f', tie, r, err);
+    if (strcmp(kind, "trend") == 0)
+        return test_trend(all, r, err);
+    if (strcmp(kind, "spread") == 0)
+        return test_spread(all, json_number_value(json_object_get(test, "above")), r, err);
+    if (strcmp(kind, "front") == 0)
+        return test_front(all, json_string_value(what), tie, r, err);
     if (strcmp(kind, "most") == 0 || strcmp(kind, "least") == 0)
         return test_extreme(all, json_string_value(what), kind[0] == 'm', tie, r, err);
     if (strcmp(kind, "more") == 0) {

@@ -37,6 +37,14 @@ void members_free(struct members *m);
 int claim_test(const json_t *test, const struct members *all, double tie, struct claim_result *r,
                struct err *err);
 
+/* printed.c: the claim on the numbers that the paper prints, in how many rows or columns it holds.
+ * Half a unit of the last printed digit is a tie. lines = 0: the table prints none of them. */
+struct printed_claim {
+    int lines, held;
+    char failed[96]; /* the first one where it does not hold */
+};
+void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out);
+
 /* The sentence of a result for a model. */
 void claim_sentence(const struct page *p, const struct members *all, const struct claim_result *r,
                     int model, struct buf *b);

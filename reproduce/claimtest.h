@@ -6,9 +6,11 @@
 
 #include "core/err.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #define CLAIM_MIN_UNITS 6
+#define CLAIM_MIN_TREND 5 /* points of an axis */
 
 enum claim_state { CLAIM_HOLDS, CLAIM_HOLDS_NOT, CLAIM_CANNOT };
 
@@ -31,6 +33,17 @@ int claim_more(const double *x, const double *y, int64_t n, double tie, int test
 
 /* Is mean(x) - with y: mean(x) / mean(y), or with `difference` mean(x - y) - inside of [l, h]? Ends
  * may be infinite: below and above. */
+/* Does the mean rise along the axis? v: [members][n], one row per point of the axis, units in the
+ * same order. Spearman's rho of the means, with its interval over units.
+ *   holds lower end > 0, does not hold upper end < 0; else, with fewer than 5 points or
+ *   CLAIM_MIN_UNITS units, cannot be told */
+int claim_trend(const double *v, int members, int64_t n, struct claim_pair *out, struct err *err);
+
+/* Is the largest mean of a group at least `least` above the smallest? x[i]: the n[i] values of
+ * group i; `paired`: all groups have the same units. high, low: the groups. */
+int claim_spread(double *const *x, const int64_t *n, int groups, bool paired, double least,
+                 struct claim_pair *out, int *high, int *low, struct err *err);
+
 enum claim_range { RANGE_OF_MEAN, RANGE_OF_RATIO, RANGE_OF_DIFFERENCE };
 int claim_within(const double *x, const double *y, int64_t n, enum claim_range of, double l,
                  double h, struct claim_pair *out, struct err *err);

@@ -20,11 +20,12 @@ struct reproduce_opts {
     struct common_opts c;
     char *out, *only, *budget;
     struct str_list models, traces;
-    int backend;
+    int backend, style;
     bool quick, list;
 };
 
 static const char *const backends[] = {"cpu", "cuda", NULL};
+static const char *const styles[] = {"paper", "slide", "screen", NULL};
 
 /* clang-format off */
 static const struct opt options[] = {
@@ -42,6 +43,9 @@ static const struct opt options[] = {
     {.name = "quick", .type = OPT_BOOL, .offset = offsetof(struct reproduce_opts, quick),
      .def = "0", .min = 0, .max = 1,
      .help = "Reduced lengths and samples; every number made so is marked q."},
+    {.name = "style", .type = OPT_ENUM, .offset = offsetof(struct reproduce_opts, style),
+     .def = "paper", .values = styles,
+     .help = "Drawings: 8 pt for a column of a paper, without title; 18 pt; for the screen."},
     {.name = "budget", .type = OPT_STR, .offset = offsetof(struct reproduce_opts, budget),
      .arg = "TIME", .flags = OPT_UNSET,
      .help = "Leave out the costliest jobs that tables can do without, as in 20m, 2h "
@@ -273,9 +277,11 @@ static int enter(struct session *s, struct err *err)
     if (!s->o.c.dry_run)
         TRY(make_dirs(buf_str(&jobs), err));
     out = realpath(s->o.out, NULL);
-    if (out && chdir(buf_str(&jobs)) == 0)
+    if (out && chdir(buf_str(&jobs)) == 0) {
         TRY(job_store_open(out, &s->store, err));
-    else if (!s->o.c.dry_run)
+        for (int i = 0; i < s->store.n && !s->o.c.dry_run; i++)
+            job_unlock(s->store.j[i].id);
+    } else if (!s->o.c.dry_run)
         rc = err_sys(err, ERR_IO, "%s", buf_str(&jobs));
 out:
     free(root);
@@ -392,7 +398,10 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
     TRY(model_set_make(&s->o.models, &s->o.traces, s->recipes, s->n_recipes, &s->data, &s->models,
                        err));
     TRY(enter(s, err));
+    for (int i = 0; i < s->n_recipes; i++)
+        s->recipes[i].on_gpu = s->o.backend == 1;
     s->plan = (struct plan){.app = s->app,
+                            .style = styles[s->o.style],
                             .recipes = s->recipes,
                             .n_recipes = s->n_recipes,
                             .models = &s->models,

@@ -109,19 +109,54 @@ static void estimate(struct plan *p, struct step *s, int threads)
     }
 }
 
-/* Words of a step, whatever its inputs: equal texts are the same work. A capture runs once for all
- * denoising steps that tables want of it. */
+struct naming {
+    const struct plan *p;
+    const struct step *s;
+    struct buf *b;
+};
+
+static int put_value(void *ctx, const char *literal, size_t len, const char *word, struct err *err)
+{
+    struct naming *n = ctx;
+    char name[64];
+    (void)err;
+    buf_put(n->b, literal, len);
+    if (!word)
+        return 0;
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "."), word);
+    const char *value = step_variable(n->p, n->s, name);
+    buf_printf(n->b, "%s%s", value ? value : "", strchr(word, '.') ? strchr(word, '.') : "");
+    return 0;
+}
+
+/* Words of a step with variables in place, whatever its inputs: equal texts are the same work. A
+ * capture runs once for all denoising steps that tables want of it. */
 static void identity(const struct plan *p, const struct step *s, struct buf *b)
 {
     const struct recipe_job *j = step_job(p, s);
-    buf_printf(b, "%d %d %s", j->kind, s->model, j->figure);
-    for (int64_t i = 0; i < s->words.n; i++)
-        buf_printf(b, " %s", s->words.items[i]);
-    for (int64_t i = 0; i < s->texts.n; i++)
-        buf_printf(b, " %s", s->texts.items[i]);
+    struct naming n = {p, s, b};
+    struct err ignored = {0};
+    size_t i;
+    json_t *v;
+    buf_printf(b, "%d %d %s ", j->kind, s->model, j->figure);
+    size_t begin = b->len;
+    (void)template_each(j->args, "", put_value, &n, &ignored);
+    char *steps =
+        j->kind == DO_CAPTURE && b->data ? strstr(b->data + begin, "--capture-steps ") : NULL;
+    if (steps) {
+        size_t skip = strlen("--capture-steps ");
+        skip += strcspn(steps + skip, " ");
+        memmove(steps, steps + skip, strlen(steps + skip) + 1);
+        b->len -= skip;
+    }
+    json_array_foreach(j->methods, i, v)
+    {
+        buf_puts(b, " ");
+        (void)template_each(json_string_value(v), "", put_value, &n, &ignored);
+    }
     buf_puts(b, "(");
-    for (int i = 0; i < s->n_in; i++)
-        identity(p, &p->s[s->in[i]], b);
+    for (int k = 0; k < s->n_in; k++)
+        identity(p, &p->s[s->in[k]], b);
     buf_puts(b, ")");
 }
 
@@ -133,6 +168,7 @@ void plan_estimate(struct plan *p, int threads)
         struct buf b = {0};
         identity(p, &p->s[i], &b);
         estimate(p, &p->s[i], threads);
+        p->s[i].alone = p->s[i].seconds;
         if (strmap_get(&seen, buf_str(&b)) >= 0)
             p->s[i].seconds = p->s[i].bytes = 0;
         else
@@ -166,7 +202,7 @@ void plan_fit(struct plan *p, double budget, int threads)
             bool reads = i == worst;
             for (int k = 0; k < s->n_in; k++)
                 reads = reads || p->s[s->in[k]].left_out;
-            if (!reads || s->done)
+            if (!reads || s->done || s->left_out)
                 continue;
             s->left_out = true;
             snprintf(s->reason, sizeof s->reason, "left out: budget");
@@ -181,6 +217,7 @@ static void job_line(const struct plan *p, int recipe, int job, struct buf *b)
 {
     int n = 0, done = 0, out = 0, failed = 0;
     double seconds = 0, bytes = 0;
+    const char *why = "";
     struct buf values = {0};
     char size[24];
     for (int i = 0; i < p->n; i++) {
@@ -190,6 +227,7 @@ static void job_line(const struct plan *p, int recipe, int job, struct buf *b)
         n++;
         done += s->done;
         out += s->left_out;
+        why = s->left_out ? s->reason : why;
         failed += s->failed;
         seconds += s->seconds;
         bytes += s->bytes;
@@ -201,12 +239,12 @@ static void job_line(const struct plan *p, int recipe, int job, struct buf *b)
     const struct recipe_job *j = &p->recipes[recipe].jobs[job];
     buf_printf(b, "  %-10s %-9s %-52.52s %d of %d done", j->name, job_do_names[j->kind],
                buf_str(&values), done, n);
-    if (done < n) {
+    if (done + out < n) {
         bytes_text(bytes, size);
         buf_printf(b, ", %.0f s, %s", seconds, size);
     }
     if (out)
-        buf_printf(b, ", %d left out: budget", out);
+        buf_printf(b, ", %d %s", out, why);
     if (failed)
         buf_printf(b, ", %d failed", failed);
     buf_puts(b, "\n");

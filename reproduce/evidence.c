@@ -79,9 +79,8 @@ void evidence_free(struct evidence *e)
 
 /* ---- conditions ------------------------------------------------------------------------------ */
 
-/* The text of a key of a record or of its step; false: there is no such key. */
-static bool key_text(const struct evidence *e, const struct proof *p, const char *key, char *text,
-                     size_t size)
+bool evidence_key(const struct evidence *e, const struct proof *p, const char *key, char *text,
+                  size_t size)
 {
     const struct record *r = p->r;
     const struct step *s = &e->plan->s[p->step];
@@ -94,6 +93,8 @@ static bool key_text(const struct evidence *e, const struct proof *p, const char
         snprintf(text, size, "%s", r->params ? r->params : "");
     else if (strcmp(key, "permute") == 0)
         snprintf(text, size, "%s", r->permute);
+    else if (strcmp(key, "trace") == 0)
+        snprintf(text, size, "%s", r->trace);
     else if (strcmp(key, "branch") == 0)
         snprintf(text, size, "%s", r->branch);
     else if (strcmp(key, "task") == 0)
@@ -163,7 +164,7 @@ bool evidence_fits(const struct evidence *e, const struct proof *p, const json_t
             continue;
         }
         have[0] = '\0';
-        if (!key_text(e, p, key, have, sizeof have))
+        if (!evidence_key(e, p, key, have, sizeof have))
             param_text(p->r->params, key, have, sizeof have);
         if (!value_fits(key, have, want))
             return false;

@@ -2,8 +2,9 @@
  * evidence.h - the records behind a page, chosen by conditions, and their statistics.
  *
  * The unit of every statistic is a (layer, query head) of a model, for numbers of the keys alone a
- * (layer, kv head). Its calls (denoising steps, branches, samples) are averaged first, because they
- * are not independent of each other. n is the number of units.
+ * (layer, kv head), for times of whole calls a layer, for a method inside the model a prompt. Its
+ * calls (denoising steps, branches, samples) are averaged first, because they are not independent
+ * of each other. n is the number of units.
  */
 #ifndef LACUNA_EVIDENCE_H
 #define LACUNA_EVIDENCE_H
@@ -37,6 +38,10 @@ void evidence_free(struct evidence *e);
  */
 bool evidence_fits(const struct evidence *e, const struct proof *p, const json_t *where);
 
+/* The text of a key of a record or of a variable of its step; false: there is no such key. */
+bool evidence_key(const struct evidence *e, const struct proof *p, const char *key, char *text,
+                  size_t size);
+
 /* Which records count. */
 struct choice {
     int model;           /* plan.models */
@@ -50,11 +55,13 @@ struct sample_stats {
     double value, sd, lo, hi; /* lo, hi: 95 % bootstrap interval over units */
     double min, max;
     int64_t units, calls;
+    const char *of; /* as in unit_values; NULL: no value */
 };
 
 struct unit_values {
+    const char *of; /* "heads", "layers", "prompts": what the units are */
     struct unit {
-        int layer, head;
+        int layer, head; /* head -1: the layer; layer -1: head is a prompt's number */
         double sum;
         int64_t calls;
     } * u; /* owned, by layer and head */

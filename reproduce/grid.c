@@ -142,7 +142,8 @@ static bool has_own(const struct grid_axis *a, int model, const struct grid_entr
     for (int i = 0; i < a->n; i++) {
         bool same = a->e[i].model == model && !a->e[i].printed && a->e[i].levels == like->levels;
         for (int k = 0; same && k < like->levels; k++)
-            same = k == level || strcmp(a->e[i].level[k], like->level[k]) == 0;
+            same = k == level || (strcmp(a->e[i].level[k], like->level[k]) == 0 &&
+                                  (!strstr(like->level[k], "{label}") || a->e[i].j == like->j));
         if (same)
             return true;
     }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* Raised when a command's results change, so that kept jobs of older programs are not used. */
-static const int result_version[DO_COUNT] = {1, 1, 1, 1, 1, 1};
+static const int result_version[DO_COUNT] = {1, 1, 1, 1, 1, 2};
 
 const struct recipe_job *step_job(const struct plan *p, const struct step *s)
 {
@@ -204,6 +204,53 @@ out:
     return rc;
 }
 
+/* Why a job cannot be done here; NULL: it can. */
+static const char *cannot(const struct plan *p, const struct recipe_job *j)
+{
+    if (p->cuda || !j->needs)
+        return NULL;
+    return j->needs == 'K' ? "needs a GPU (--backend cuda)"
+                           : "needs eval, the method inside the model (--backend cuda)";
+}
+
+static bool reads(const struct step *s, int input)
+{
+    for (int i = 0; i < s->n_in; i++)
+        if (s->in[i] == input)
+            return true;
+    return false;
+}
+
+/* Leave out what cannot be done here, what reads it, and inputs that nothing else reads. */
+static void leave_out(struct plan *p)
+{
+    for (int i = 0; i < p->n; i++) {
+        struct step *s = &p->s[i];
+        const char *why = cannot(p, step_job(p, s));
+        for (int k = 0; k < s->n_in && !why; k++)
+            why = p->s[s->in[k]].left_out ? p->s[s->in[k]].reason : NULL;
+        s->left_out = why != NULL;
+        if (why)
+            snprintf(s->reason, sizeof s->reason, "%s", why);
+    }
+    for (int i = p->n - 1; i >= 0; i--) {
+        struct step *s = &p->s[i];
+        enum job_do kind = step_job(p, s)->kind;
+        int readers = 0, out = 0, last = -1;
+        for (int k = i + 1; k < p->n && p->s[k].recipe == s->recipe; k++)
+            if (reads(&p->s[k], i)) {
+                readers++;
+                out += p->s[k].left_out;
+                last = k;
+            }
+        if (s->left_out || !readers || out < readers ||
+            (kind != DO_PROMPT && kind != DO_CAPTURE && kind != DO_CALIBRATE))
+            continue;
+        s->left_out = true;
+        memmove(s->reason, p->s[last].reason, sizeof s->reason);
+    }
+}
+
 int plan_expand(struct plan *p, struct err *err)
 {
     int rc = 0;
@@ -219,6 +266,7 @@ int plan_expand(struct plan *p, struct err *err)
                     TRY(expand_job(p, i, j, m, first, err));
         }
     }
+    leave_out(p);
 out:
     return rc;
 }
@@ -287,6 +335,16 @@ static int make_key(struct plan *p, struct step *s, struct err *err)
     if (j->kind == DO_REPLAY || j->kind == DO_EVAL || j->kind == DO_CAPTURE)
         hash_word(h, p->cuda ? "cuda" : "cpu");
     hash_word(h, j->kind == DO_DRAW ? j->figure : "");
+    if (j->kind == DO_DRAW)
+        hash_word(h, p->style);
+    if (j->series) {
+        struct buf text = {0};
+        struct jw w;
+        jw_init(&w, &text, 0);
+        jw_value(&w, j->series);
+        hash_word(h, buf_str(&text));
+        buf_free(&text);
+    }
     for (int64_t i = 0; i < s->words.n; i++)
         hash_word(h, s->words.items[i]);
     if (j->kind == DO_CALIBRATE)
@@ -301,14 +359,6 @@ out:
     return rc;
 }
 
-static bool list_has(const struct str_list *l, const char *text)
-{
-    for (int64_t i = 0; i < l->n; i++)
-        if (strcmp(l->items[i], text) == 0)
-            return true;
-    return false;
-}
-
 /* Which kept captures of the sample hold the steps: one that holds all, else several. */
 static int resolve_capture(struct plan *p, struct step *s, struct err *err)
 {
@@ -320,7 +370,7 @@ static int resolve_capture(struct plan *p, struct step *s, struct err *err)
         if (k->kind != DO_CAPTURE || strcmp(k->key, s->key) != 0)
             continue;
         for (int64_t w = 0; w < s->wanted.n; w++)
-            has += list_has(&k->steps, s->wanted.items[w]);
+            has += str_list_has(&k->steps, s->wanted.items[w]);
         if (has == s->wanted.n) {
             s->n_kept = 0;
             s->done = true;

@@ -50,7 +50,9 @@ struct step {
     int n_units;
     int *kept; /* owned: jobs of the store that hold its output */
     int n_kept;
-    double seconds, bytes; /* estimates of what is not yet done */
+    double seconds,
+        bytes;    /* estimates of what is not yet done; 0 where another step stands for it */
+    double alone; /* seconds, whatever other steps do */
 };
 
 struct plan {
@@ -60,7 +62,8 @@ struct plan {
     const struct model_set *models;
     struct job_store *store;
     bool quick, cuda;
-    struct step *s; /* owned; inputs stand before what reads them */
+    const char *style; /* of drawings: "paper", "slide", "screen" */
+    struct step *s;    /* owned; inputs stand before what reads them */
     int n, cap;
     struct str_list texts; /* values that were made here */
 };
@@ -74,6 +77,9 @@ void plan_free(struct plan *p);
 
 const struct recipe_job *step_job(const struct plan *p, const struct step *s);
 const char *step_value(const struct step *s, const char *variable); /* NULL: has none */
+
+/* Its own value of a variable, else the recipe's; NULL where that is a list. */
+const char *step_variable(const struct plan *p, const struct step *s, const char *name);
 
 /* "order=hilbert n=4K"; "" without variables. */
 void step_text(const struct step *s, struct buf *b);

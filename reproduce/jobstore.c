@@ -85,7 +85,15 @@ static int read_job(struct kept_job *j, struct err *err)
     take_list(doc, "units", &j->units);
     take_list(doc, "steps", &j->steps);
     take_list(doc, "commands", &j->commands);
-    TRY(job_output_id(j->kind, j->dir, j->output, err));
+    const char *output = json_str_or(doc, "output", "");
+    struct buf made = {0};
+    buf_printf(&made, "%s/%s", j->dir, job_output_name(j->kind));
+    bool gone = j->kind == DO_CAPTURE && output[0] && access(buf_str(&made), F_OK) != 0;
+    buf_free(&made);
+    if (gone)
+        snprintf(j->output, sizeof j->output, "%s", output);
+    else
+        TRY(job_output_id(j->kind, j->dir, j->output, err));
 out:
     json_decref(doc);
     buf_free(&path);

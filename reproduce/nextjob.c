@@ -7,7 +7,9 @@
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/record.h"
+#include "reproduce/evidence.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,17 +33,9 @@ static bool joins(const struct plan *p, const struct step *s, const struct job *
     return step_job(p, s)->kind == j->kind && strcmp(s->key, j->key) == 0;
 }
 
-static bool has(const struct str_list *l, const char *text)
-{
-    for (int64_t i = 0; i < l->n; i++)
-        if (strcmp(l->items[i], text) == 0)
-            return true;
-    return false;
-}
-
 static void add_once(struct str_list *l, const char *text)
 {
-    if (!has(l, text))
+    if (!str_list_has(l, text))
         str_list_add(l, text);
 }
 
@@ -116,7 +110,7 @@ static int capture_steps(struct plan *p, struct job *j, int *maps)
     for (int i = 0; i < p->store->n && !whole; i++) {
         const struct kept_job *k = &p->store->j[i];
         for (int64_t n = 0; k->kind == DO_CAPTURE && strcmp(k->key, j->key) == 0 && n < j->steps.n;)
-            if (has(&k->steps, j->steps.items[n])) {
+            if (str_list_has(&k->steps, j->steps.items[n])) {
                 free(j->steps.items[n]);
                 memmove(&j->steps.items[n], &j->steps.items[n + 1],
                         (size_t)(--j->steps.n - n) * sizeof *j->steps.items);
@@ -233,6 +227,13 @@ static void records_job(struct plan *p, const struct step *s, struct job *j)
     j->resumes = true;
 }
 
+/* Is the drawing made of records, and not of traces? */
+static bool has_records(const struct plan *p, const struct step *s)
+{
+    enum job_do kind = s->n_from ? step_job(p, &p->s[s->in[0]])->kind : DO_DRAW;
+    return kind == DO_REPLAY || kind == DO_EVAL;
+}
+
 static void draw_job(struct plan *p, const struct step *s, struct job *j)
 {
     static const char *const outputs[] = {"{}/figure.png", "{}/figure.pdf"};
@@ -243,11 +244,13 @@ static void draw_job(struct plan *p, const struct step *s, struct job *j)
         struct str_list *a = &j->argv[i];
         str_list_add(a, "plot");
         str_list_add(a, step_job(p, s)->figure);
-        if (step_job(p, &p->s[s->in[0]])->kind == DO_REPLAY)
+        if (has_records(p, s))
             str_list_add(a, records);
         else
             add_all(a, &s->inputs);
         add_all(a, &s->words);
+        str_list_add(a, "--style");
+        str_list_add(a, p->style);
         str_list_add(a, "-o");
         str_list_add(a, outputs[i]);
     }
@@ -264,13 +267,58 @@ static bool is_of(const struct step *s, const struct record *r)
     return false;
 }
 
+/* In a legend a calibration is called as in the recipe, not by the hash of its content. */
+static void name_calibration(const struct plan *p, const struct step *s, struct record *r)
+{
+    char *at = r->params ? strstr(r->params, "calib=") : NULL;
+    size_t len = at ? strcspn(at + 6, ":") : 0;
+    for (int i = s->n_from; at && i < s->n_in; i++) {
+        const struct recipe_job *j = step_job(p, &p->s[s->in[i]]);
+        const char *text = NULL;
+        for (int k = 0; k < s->n_units; k++)
+            if (strcmp(r->params, s->units[k].params) == 0)
+                text = s->units[k].text;
+        struct buf path = {0};
+        struct err ignored = {0};
+        bool own = j->kind == DO_CALIBRATE && text &&
+                   step_output(p, &p->s[s->in[i]], &path, &ignored) == 0 &&
+                   strstr(text, buf_str(&path));
+        buf_free(&path);
+        if (!own || strlen(j->name) > len)
+            continue;
+        memcpy(at + 6, j->name, strlen(j->name));
+        memmove(at + 6 + strlen(j->name), at + 6 + len, strlen(at + 6 + len) + 1);
+        return;
+    }
+}
+
+/* The name of a line as in the paper, in place of the method's; a bar needs no parameters then. */
+static void name_series(const struct plan *p, const struct recipe_job *j, int step,
+                        struct record *r)
+{
+    const json_t *series = j->series;
+    const struct evidence e = {.plan = p, .recipe = p->s[step].recipe};
+    const struct proof proof = {r, step};
+    const char *name;
+    json_t *where;
+    json_object_foreach((json_t *)series, name, where)
+    {
+        if (!evidence_fits(&e, &proof, where))
+            continue;
+        snprintf(r->method, sizeof r->method, "%s", name);
+        if (r->params && strcmp(j->figure, "bars") == 0)
+            r->params[0] = '\0';
+        return;
+    }
+}
+
 /* A folder of records may hold those of other tables, which a figure must not show. */
 int job_records(const struct plan *p, const struct job *j, struct err *err)
 {
     const struct step *s = &p->s[j->first];
     struct buf lines = {0}, path = {0};
     int rc = 0;
-    if (j->kind != DO_DRAW || step_job(p, &p->s[s->in[0]])->kind != DO_REPLAY)
+    if (j->kind != DO_DRAW || !has_records(p, s))
         return 0;
     for (int i = 0; i < s->n_from; i++) {
         const struct step *in = &p->s[s->in[i]];
@@ -279,8 +327,11 @@ int job_records(const struct plan *p, const struct job *j, struct err *err)
             int64_t n = 0;
             TRY(records_load(p->store->j[in->kept[k]].dir, &r, &n, err));
             for (int64_t m = 0; m < n; m++)
-                if (is_of(in, &r[m]))
+                if (is_of(in, &r[m])) {
+                    name_series(p, step_job(p, s), s->in[i], &r[m]);
+                    name_calibration(p, in, &r[m]);
                     record_json(&r[m], &lines);
+                }
             records_free(r, n);
         }
     }
@@ -294,30 +345,50 @@ out:
     return rc;
 }
 
+/* The first step that waits, of the table that will be finished soonest; -1: none waits. */
+static int cheapest(const struct plan *p)
+{
+    double least = INFINITY;
+    int best = -1;
+    for (int r = 0; r < p->n_recipes; r++) {
+        double seconds = 0;
+        int first = -1;
+        for (int i = 0; i < p->n; i++) {
+            if (p->s[i].recipe != r)
+                continue;
+            seconds += p->s[i].alone;
+            first = first < 0 && waits(&p->s[i]) ? i : first;
+        }
+        if (first >= 0 && seconds < least) {
+            least = seconds;
+            best = first;
+        }
+    }
+    return best;
+}
+
 int plan_next(struct plan *p, struct job *j, bool *found, struct err *err)
 {
+    int at = cheapest(p);
     memset(j, 0, sizeof *j);
-    *found = false;
-    for (int i = 0; i < p->n && !*found; i++) {
-        const struct step *s = &p->s[i];
-        if (!waits(s))
-            continue;
-        *found = true;
-        j->first = i;
-        j->kind = step_job(p, s)->kind;
-        j->n_argv = 1;
-        snprintf(j->key, sizeof j->key, "%s", s->key);
-        if (j->kind == DO_CAPTURE)
-            capture_job(p, s, j);
-        else if (j->kind == DO_PROMPT)
-            prompt_job(p, s, j);
-        else if (j->kind == DO_CALIBRATE)
-            calibrate_job(s, j);
-        else if (j->kind == DO_DRAW)
-            draw_job(p, s, j);
-        else
-            records_job(p, s, j);
-    }
+    *found = at >= 0;
+    if (at < 0)
+        return 0;
+    const struct step *s = &p->s[at];
+    j->first = at;
+    j->kind = step_job(p, s)->kind;
+    j->n_argv = 1;
+    snprintf(j->key, sizeof j->key, "%s", s->key);
+    if (j->kind == DO_CAPTURE)
+        capture_job(p, s, j);
+    else if (j->kind == DO_PROMPT)
+        prompt_job(p, s, j);
+    else if (j->kind == DO_CALIBRATE)
+        calibrate_job(s, j);
+    else if (j->kind == DO_DRAW)
+        draw_job(p, s, j);
+    else
+        records_job(p, s, j);
     if (j->argv[0].failed || j->argv[1].failed || j->units.failed || j->steps.failed)
         return err_set(err, ERR_NOMEM, "plan: out of memory");
     return 0;

@@ -57,10 +57,13 @@ const json_t *page_rule(const struct page *p, const struct grid_entry *row,
 {
     size_t i;
     json_t *rule;
-    json_array_foreach(p->recipe->ours, i,
-                       rule) if (fnmatch(json_str_or(rule, "column", "*"), column->path, 0) == 0 &&
-                                 fnmatch(json_str_or(rule, "row", "*"), row->path, 0) ==
-                                     0) return rule;
+    json_array_foreach(p->recipe->ours, i, rule)
+    {
+        if ((p->plan->cuda || !json_object_get(rule, "needs")) &&
+            fnmatch(json_str_or(rule, "column", "*"), column->path, 0) == 0 &&
+            fnmatch(json_str_or(rule, "row", "*"), row->path, 0) == 0)
+            return rule;
+    }
     return NULL;
 }
 
@@ -139,8 +142,7 @@ static double scale_of(const struct page_block *b, const struct grid_entry *row,
     return json_is_number(v) ? json_number_value(v) : 1;
 }
 
-/* Digits behind the point as printed beside: in this cell, its row, its column. */
-static int digits_of(const struct page *p, const struct page_block *b, int row, int column)
+int page_digits(const struct page *p, const struct page_block *b, int row, int column)
 {
     const struct grid_entry *r = &b->rows.e[row], *c = &b->columns.e[column];
     const json_t *own = json_object_get(r->extra ? r->j : c->extra ? c->j : NULL, "digits");
@@ -249,10 +251,10 @@ static int job_state(struct page *p, int model, int job, const json_t *where, bo
     return steps;
 }
 
-static bool is_time(const char *metric)
+bool page_is_time(const char *metric)
 {
-    return strncmp(metric, "time_", 5) == 0 || strstr(metric, "(time_") ||
-           strncmp(metric, "speed", 5) == 0;
+    return strstr(metric, "time_") || strstr(metric, "ttft_") || strncmp(metric, "speed", 5) == 0 ||
+           strcmp(metric, "select_share") == 0;
 }
 
 static const char *missing_reason(const char *metric, bool has_jobs)
@@ -261,9 +263,14 @@ static const char *missing_reason(const char *metric, bool has_jobs)
         return "nothing of ours measures this";
     if (strncmp(metric, "eval:", 5) == 0)
         return "needs eval: the method inside the model, and the task's files";
-    if (is_time(metric))
+    if (page_is_time(metric))
         return "needs a GPU";
     return has_jobs ? "no record has this number" : "no job of these tables gives this";
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
 static int collect_records(struct page *p, struct page_cell *cell, const struct choice *c,
@@ -291,6 +298,8 @@ static int collect_records(struct page *p, struct page_cell *cell, const struct 
         }
         rc = buf_check(&key, "record", err);
     }
+    if (cell->records.n) /* threads write them in any order */
+        qsort(cell->records.items, (size_t)cell->records.n, sizeof *cell->records.items, by_text);
     buf_free(&key);
     return rc ? rc : cell->records.failed ? err_set(err, ERR_NOMEM, "cell: out of memory") : 0;
 }
@@ -304,7 +313,7 @@ static int put_value(struct page *p, const struct page_block *b, int row, int co
     double scale = scale_of(b, r, e);
     struct buf text = {0};
     struct sample_stats s;
-    int n = 0, rc = 0, digits = digits_of(p, b, row, column);
+    int n = 0, rc = 0, digits = page_digits(p, b, row, column);
 
     if (r->extra || e->extra)
         stat = json_str_or(r->extra ? r->j : e->j, "stat", stat);
@@ -386,6 +395,12 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
                         : 0;
         goto out;
     }
+    if (rule && json_object_get(rule, "setting")) {
+        TRY(page_setting(p, b, row, column, rule, &reason, err));
+        rc = reason ? set_reason(c, reason, err) : 0;
+        p->pending = p->pending || c->state == CELL_PENDING;
+        goto out;
+    }
     if (!rule || !metric) {
         rc = set_reason(c, missing_reason(metric, false), err);
         goto out;
@@ -426,7 +441,7 @@ int page_fill(struct page *p, struct err *err)
         for (int r = 0; r < b->rows.n; r++)
             for (int c = 0; c < b->columns.n; c++) {
                 TRY(fill_cell(p, b, r, c, err));
-                if (page_cell_at(b, r, c)->ours)
+                if (page_cell_at(b, r, c)->records.n) /* a setting of a calibration has none */
                     TRY(page_judge(p, b, r, c, err));
             }
     }

@@ -56,14 +56,50 @@ static void name_ours(struct page *p)
     }
 }
 
+/* Jobs that were left out or failed, those with one reason in one note. */
+static void add_missing(struct page *p)
+{
+    for (int i = 0; i < p->plan->n; i++) {
+        const struct step *s = &p->plan->s[i];
+        struct str_list names = {0};
+        struct buf b = {0};
+        bool told = false;
+        if (s->recipe != p->at || (!s->failed && !s->left_out))
+            continue;
+        p->failed = p->failed || s->failed;
+        for (int k = 0; k < p->plan->n; k++) {
+            const struct step *t = &p->plan->s[k];
+            struct buf name = {0};
+            if (t->recipe != p->at || t->failed != s->failed || t->left_out != s->left_out ||
+                strcmp(t->reason, s->reason) != 0)
+                continue;
+            told = told || k < i;
+            buf_puts(&name, step_job(p->plan, t)->name);
+            if (!str_list_has(&names, buf_str(&name)))
+                str_list_add(&names, buf_str(&name));
+            buf_free(&name);
+        }
+        buf_puts(&b, s->failed ? "Failed: " : "Left out: ");
+        for (int64_t k = 0; k < names.n; k++)
+            buf_printf(&b, "%s%s", k ? ", " : "", names.items[k]);
+        buf_printf(&b, ": %s", s->reason);
+        if (!told)
+            str_list_add(&p->notes, buf_str(&b));
+        str_list_free(&names);
+        buf_free(&b);
+    }
+}
+
 /* What readers must know beside letters: names that mislead, reasons of cells, notes of the csv. */
 static int add_notes(struct page *p, struct err *err)
 {
     const json_t *note = json_object_get(p->recipe->item, "note");
     const char *pattern;
+    size_t n;
     json_t *v;
     if (json_is_string(note))
         str_list_add(&p->notes, json_string_value(note));
+    json_array_foreach(p->recipe->notes, n, v) str_list_add(&p->notes, json_string_value(v));
     for (int i = 0; i < p->plan->models->n; i++)
         if (p->plan->models->m[i].odd[0])
             str_list_add(&p->notes, p->plan->models->m[i].odd);
@@ -75,18 +111,7 @@ static int add_notes(struct page *p, struct err *err)
         str_list_add(&p->notes, buf_str(&b));
         buf_free(&b);
     }
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        struct buf b = {0};
-        if (s->recipe != p->at || (!s->failed && !s->left_out))
-            continue;
-        buf_printf(&b, "%s %s ", s->failed ? "Failed:" : "Left out:", step_job(p->plan, s)->name);
-        step_text(s, &b);
-        buf_printf(&b, ": %s", s->reason);
-        str_list_add(&p->notes, buf_str(&b));
-        buf_free(&b);
-        p->failed = p->failed || s->failed;
-    }
+    add_missing(p);
     return p->notes.failed ? err_set(err, ERR_NOMEM, "page: out of memory") : 0;
 }
 
@@ -100,10 +125,7 @@ static void add_commands(struct page *p)
         for (int k = 0; k < s->n_kept; k++) {
             const struct kept_job *j = &p->plan->store->j[s->kept[k]];
             for (int64_t n = 0; n < j->commands.n; n++) {
-                bool known = false;
-                for (int64_t m = 0; m < p->made_by.n && !known; m++)
-                    known = strcmp(p->made_by.items[m], j->commands.items[n]) == 0;
-                if (!known)
+                if (!str_list_has(&p->made_by, j->commands.items[n]))
                     str_list_add(&p->made_by, j->commands.items[n]);
             }
         }

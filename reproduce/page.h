@@ -105,6 +105,17 @@ bool page_printed(const struct page *p, const struct page_block *b, const struct
 json_t *page_where(const json_t *rule, const struct grid_entry *row,
                    const struct grid_entry *column);
 
+/* Digits behind the point as printed beside: in this cell, its row, its column. */
+int page_digits(const struct page *p, const struct page_block *b, int row, int column);
+
+/* settings.c: a cell from calibrations, rule "setting": {"name": PARAMETER, "jobs": [...]}.
+ * *reason: why there is none, NULL where there is. */
+int page_setting(struct page *p, const struct page_block *b, int row, int column,
+                 const json_t *rule, const char **reason, struct err *err);
+
+/* Is it a number of GPU times? */
+bool page_is_time(const char *metric);
+
 /* verdict.c: letters and state of a cell that has a value. */
 int page_judge(struct page *p, const struct page_block *b, int row, int column, struct err *err);
 void letters_add(char letters[16], char c);

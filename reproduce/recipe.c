@@ -92,7 +92,9 @@ int recipe_job_find(const struct recipe *r, const char *name)
 
 const json_t *recipe_variable(const struct recipe *r, bool quick, const char *name)
 {
-    const json_t *v = quick ? json_object_get(r->quick, name) : NULL;
+    const json_t *v = r->on_gpu ? json_object_get(r->cuda, name) : NULL;
+    if (!v && quick)
+        v = json_object_get(r->quick, name);
     if (!v)
         v = json_object_get(r->full, name);
     return v ? v : json_object_get(r->each, name);
@@ -139,7 +141,7 @@ static int check_word(void *ctx, const char *literal, size_t len, const char *wo
     char name[64];
     (void)literal;
     (void)len;
-    if (!word)
+    if (!word || strcmp(word, "out") == 0)
         return 0;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "."), word);
     int job = recipe_job_find(c->r, name);
@@ -180,8 +182,8 @@ out:
 
 static int take_job(struct recipe *r, const char *name, const json_t *o, struct err *err)
 {
-    static const char *const known[] = {"do",      "model", "each", "from",   "method",
-                                        "methods", "args",  "drop", "figure", NULL};
+    static const char *const known[] = {"do",   "model", "each",   "from",  "method", "methods",
+                                        "args", "drop",  "figure", "needs", "series", NULL};
     struct recipe_job *j = &r->jobs[r->n_jobs];
     const char *path = buf_str(&r->path), *kind = json_str_or(o, "do", "");
     char where[96], hint[HINT_MAX];
@@ -199,7 +201,14 @@ static int take_job(struct recipe *r, const char *name, const json_t *o, struct 
                              .role = json_str_or(o, "model", NULL),
                              .args = json_str_or(o, "args", ""),
                              .figure = json_str_or(o, "figure", ""),
+                             .needs = json_str_or(o, "needs", "")[0],
                              .drop = json_is_true(json_object_get(o, "drop"))};
+    if (j->needs && strcmp(json_str_or(o, "needs", ""), "K") != 0 &&
+        strcmp(json_str_or(o, "needs", ""), "M") != 0)
+        FAIL(err, ERR_INPUT, "%s: %s: needs: K or M", path, where);
+    j->series = json_object_get(o, "series");
+    if (j->series && (!json_is_object(j->series) || j->kind != DO_DRAW))
+        FAIL(err, ERR_INPUT, "%s: %s: series: an object, of a drawing", path, where);
     TRY(take_names(o, "each", path, where, &j->each, err));
     TRY(take_names(o, "from", path, where, &j->from, err));
     TRY(take_names(o, "methods", path, where, &j->methods, err));
@@ -274,11 +283,11 @@ out:
 
 static int take_lists(struct recipe *r, struct err *err)
 {
-    static const char *const ours[] = {"column", "row",    "job",   "where",
-                                       "stat",   "metric", "pairs", NULL};
+    static const char *const ours[] = {"column", "row",   "job",   "where",   "stat",
+                                       "metric", "pairs", "needs", "setting", NULL};
     static const char *const claims[] = {"id", "text", "test", "needs", NULL};
     static const char *const extra[] = {"axis",  "label", "ours",   "first_only", "arrow",
-                                        "scale", "stat",  "digits", NULL};
+                                        "scale", "stat",  "digits", "n",          NULL};
     static const char *const match[] = {"length",      "prompt", "settings",  "arith",
                                         "calibration", "gpu",    "stands_in", NULL};
     const char *path = buf_str(&r->path);
@@ -288,6 +297,7 @@ static int take_lists(struct recipe *r, struct err *err)
 
     TRY(take_object(r->doc, "full", path, &r->full, err));
     TRY(take_object(r->doc, "quick", path, &r->quick, err));
+    TRY(take_object(r->doc, "cuda", path, &r->cuda, err));
     TRY(take_object(r->doc, "each", path, &r->each, err));
     TRY(take_object(r->doc, "absent", path, &r->absent, err));
     TRY(take_object(r->doc, "cases", path, &r->cases, err));
@@ -297,6 +307,7 @@ static int take_lists(struct recipe *r, struct err *err)
     TRY(take_objects(r->doc, "ours", path, ours, &r->ours, err));
     TRY(take_objects(r->doc, "claims", path, claims, &r->claims, err));
     TRY(take_objects(r->doc, "extra", path, extra, &r->extra, err));
+    TRY(take_names(r->doc, "notes", path, "recipe", &r->notes, err));
     TRY(take_jobs(r, err));
     json_array_foreach(r->ours, i, o) if (recipe_job_find(r, json_str_or(o, "job", "")) < 0) FAIL(
         err, ERR_INPUT, "%s: ours entry %zu: no job '%s'", path, i + 1, json_str_or(o, "job", ""));
@@ -310,9 +321,9 @@ out:
 
 int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, struct err *err)
 {
-    static const char *const known[] = {"recipe", "id",    "layout", "needs", "roles", "full",
-                                        "quick",  "each",  "jobs",   "ours",  "match", "claims",
-                                        "absent", "cases", "extra",  NULL};
+    static const char *const known[] = {"recipe", "id",     "layout", "needs", "roles", "full",
+                                        "quick",  "cuda",   "each",   "jobs",  "ours",  "match",
+                                        "claims", "absent", "cases",  "extra", "notes", NULL};
     int64_t version;
     int rc = 0;
 

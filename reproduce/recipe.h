@@ -19,7 +19,9 @@ struct recipe_job {
     const char *role;          /* of the model; NULL: that of its inputs */
     const json_t *each, *from; /* arrays of names, or NULL */
     const json_t *methods;     /* array of texts, or NULL */
+    const json_t *series;      /* draw: name -> conditions on records, or NULL */
     const char *args, *figure; /* "" = none; figure: draw only */
+    char needs;                /* 'K' a GPU, 'M' the method inside the model; 0: nothing more */
     bool drop;                 /* left out first where a budget is short */
 };
 
@@ -32,7 +34,9 @@ struct recipe {
     char needs[8];           /* "TKM" */
     struct recipe_job *jobs; /* owned */
     int n_jobs;
-    const json_t *roles, *full, *quick, *each, *ours, *match, *claims, *absent, *cases, *extra;
+    const json_t *roles, *full, *quick, *cuda, *each, *ours, *match, *claims, *absent, *cases,
+        *extra, *notes;
+    bool on_gpu;      /* set by whoever runs it: variables of `cuda` win */
     char content[40]; /* hash of the file */
 };
 

@@ -110,28 +110,40 @@ static int check_expression(const struct recipe *r, const json_t *v, struct err 
     return json_is_string(v) ? expr_metrics(json_string_value(v), check_metric, (void *)r, err) : 0;
 }
 
+/* Does the pattern meet a label, levels joined with '/'? */
+static bool label_fits(const json_t *label, const char *pattern)
+{
+    struct buf path = {0};
+    size_t k;
+    json_t *part;
+    if (json_is_string(label))
+        buf_puts(&path, json_string_value(label));
+    json_array_foreach(label, k, part)
+        buf_printf(&path, "%s%s", k ? "/" : "", json_string_value(part));
+    bool hit = fnmatch(pattern, buf_str(&path), 0) == 0;
+    buf_free(&path);
+    return hit;
+}
+
 /* Does the pattern meet a label of the layout, at any level or as a whole? */
 static bool label_known(const struct recipe *r, const char *axis, const char *label,
                         const char *pattern)
 {
-    size_t b, i, k;
-    json_t *block, *o, *part;
+    size_t b, i;
+    json_t *block, *o;
     if (strcmp(pattern, "*") == 0)
         return true;
     json_array_foreach(json_object_get(r->item, "blocks"), b, block)
         json_array_foreach(json_object_get(block, axis), i, o)
     {
-        struct buf path = {0};
-        bool hit;
-        json_array_foreach(json_object_get(o, label), k, part)
-            buf_printf(&path, "%s%s", k ? "/" : "", json_string_value(part));
-        hit = fnmatch(pattern, buf_str(&path), 0) == 0;
-        buf_free(&path);
-        if (hit)
+        if (label_fits(json_object_get(o, label), pattern))
             return true;
     }
-    json_array_foreach(r->extra, i,
-                       o) if (fnmatch(pattern, json_str_or(o, "label", ""), 0) == 0) return true;
+    json_array_foreach(r->extra, i, o)
+    {
+        if (label_fits(json_object_get(o, "label"), pattern))
+            return true;
+    }
     return false;
 }
 
@@ -165,10 +177,11 @@ out:
 
 static int check_claims(const struct recipe *r, struct err *err)
 {
-    static const char *const known[] = {"most",   "least", "more",  "rises",      "falls",
-                                        "below",  "above", "ratio", "within",     "of",
-                                        "metric", "job",   "where", "difference", NULL};
-    size_t i;
+    static const char *const known[] = {"most",  "least",  "more",       "rises",  "falls",
+                                        "trend", "spread", "front",      "below",  "above",
+                                        "ratio", "within", "of",         "metric", "metrics",
+                                        "job",   "where",  "difference", NULL};
+    size_t i, m;
     json_t *o, *v;
     const char *key;
     char hint[HINT_MAX];
@@ -186,6 +199,8 @@ static int check_claims(const struct recipe *r, struct err *err)
                      json_str_or(o, "id", ""), key, did_you_mean(key, known, hint));
         }
         TRY(check_expression(r, json_object_get(json_object_get(o, "test"), "metric"), err));
+        json_array_foreach(json_object_get(json_object_get(o, "test"), "metrics"), m, v)
+            TRY(check_expression(r, v, err));
     }
 out:
     return rc;

@@ -171,12 +171,15 @@ static int write_job(const struct job *j, const char *part, double seconds, stru
 {
     struct buf b = {0}, path = {0}, line = {0};
     struct jw w;
+    char output[40];
     int rc = 0;
 
+    TRY(job_output_id(j->kind, part, output, err));
     jw_init(&w, &b, 1);
     jw_obj(&w);
     jw_kstr(&w, "do", job_do_names[j->kind]);
     jw_kstr(&w, "key", j->key);
+    jw_kstr(&w, "output", output);
     jw_knum(&w, "seconds", seconds);
     jw_key(&w, "steps");
     jw_arr(&w);
@@ -262,6 +265,13 @@ static int lock_job(const char *path, int *fd, struct err *err)
         nanosleep(&(struct timespec){0, 50 * 1000 * 1000}, NULL);
     }
     return 0;
+}
+
+void job_unlock(const char *id)
+{
+    char path[32];
+    snprintf(path, sizeof path, "%s.lock", id);
+    unlink(path);
 }
 
 int job_run(const struct job *j, const char *what, int threads, char why[300], struct err *err)

@@ -14,6 +14,9 @@
  * output); others end the command. */
 int job_run(const struct job *j, const char *what, int threads, char why[300], struct err *err);
 
+/* Remove what a killed run left of a job that is finished: its lock. */
+void job_unlock(const char *id);
+
 /* A command as a shell would take it, with `out` in place of "{}". */
 void command_text(const struct str_list *argv, const char *out, struct buf *b);
 

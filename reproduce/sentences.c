@@ -55,59 +55,135 @@ static int count_inputs(const struct page *p, int model)
     return n;
 }
 
-static void put_pair(const struct claim_pair *c, struct buf *b)
+static void put_n(const struct members *all, const struct claim_pair *c, struct buf *b)
 {
-    buf_printf(b, "%+.3f [%.3f, %.3f] over %lld heads", c->d, c->lo, c->hi, (long long)c->n);
+    buf_printf(b, " over %lld %s", (long long)c->n, all->n ? all->m[0].units.of : "heads");
+}
+
+static void put_pair(const struct members *all, const struct claim_pair *c, struct buf *b)
+{
+    buf_printf(b, "%+.3f [%.3f, %.3f]", c->d, c->lo, c->hi);
+    put_n(all, c, b);
+}
+
+static double member_mean(const struct member *m)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < m->units.n; k++)
+        sum += m->units.u[k].sum / (double)m->units.u[k].calls;
+    return sum / (double)m->units.n;
+}
+
+static bool is_kind(const struct claim_result *r, const char *kind)
+{
+    return strcmp(r->kind, kind) == 0;
+}
+
+static bool is_order(const struct claim_result *r)
+{
+    return is_kind(r, "rises") || is_kind(r, "falls") || is_kind(r, "trend");
+}
+
+static bool is_range(const struct claim_result *r)
+{
+    return is_kind(r, "below") || is_kind(r, "above") || is_kind(r, "ratio") ||
+           is_kind(r, "within") || is_kind(r, "spread");
+}
+
+/* "A 0.100, B 0.200" */
+static void put_means(const struct members *all, struct buf *b)
+{
+    for (int i = 0; i < all->n; i++)
+        buf_printf(b, "%s%s %.3f", i ? ", " : "", all->m[i].label, member_mean(&all->m[i]));
+}
+
+/* The metric, where the label does not say it already. */
+static void put_metric(const struct member *x, const char *behind, struct buf *b)
+{
+    if (strcmp(x->metric, x->label))
+        buf_printf(b, "%s%s", x->metric, behind);
+}
+
+/* "A - B is 0.1 [0.0, 0.2] over 12 heads, WHERE [0, 1]" */
+static void put_range(const struct members *all, const struct claim_result *r, const char *where,
+                      struct buf *b)
+{
+    const struct member *x = &all->m[r->a], *y = r->b >= 0 ? &all->m[r->b] : NULL;
+    const struct claim_pair *c = &r->pair;
+    if (y && is_kind(r, "spread")) {
+        buf_printf(b, "%s of %s (%.3f) less that of %s (%.3f)", x->metric, x->label, c->a, y->label,
+                   c->b);
+    } else {
+        if (!y)
+            put_metric(x, " of ", b);
+        buf_printf(b, "%s%s%s", x->label, y ? is_kind(r, "ratio") ? " / " : " - " : "",
+                   y ? y->label : "");
+    }
+    buf_printf(b, " is %.3f [%.3f, %.3f]", c->d, c->lo, c->hi);
+    put_n(all, c, b);
+    if (isfinite(r->l) && isfinite(r->h))
+        buf_printf(b, ", %s [%g, %g]", where, r->l, r->h);
+    else
+        buf_printf(b, ", the bound is %g", isfinite(r->h) ? r->h : r->l);
+}
+
+static void put_front(const struct members *all, const struct claim_result *r, struct buf *b)
+{
+    const struct member *x = &all->m[r->a], *y = &all->m[r->b];
+    int half = all->n / 2;
+    buf_printf(b, "%s %s %.3f and %s %.3f, %s %.3f and %.3f", x->label, x->metric, member_mean(x),
+               all->m[r->a + half].metric, member_mean(&all->m[r->a + half]), y->label,
+               member_mean(y), member_mean(&all->m[r->b + half]));
+    put_n(all, &r->pair, b);
+}
+
+static void put_trend(const struct members *all, const struct claim_result *r, struct buf *b)
+{
+    put_means(all, b);
+    buf_printf(b, "; rank correlation %.3f [%.3f, %.3f]", r->pair.d, r->pair.lo, r->pair.hi);
+    put_n(all, &r->pair, b);
 }
 
 static void put_holds(const struct members *all, const struct claim_result *r, struct buf *b)
 {
     const struct member *x = &all->m[r->a], *y = r->b >= 0 ? &all->m[r->b] : NULL;
     const struct claim_pair *c = &r->pair;
-    if (strcmp(r->kind, "most") == 0)
+    if (is_kind(r, "front")) {
+        buf_puts(b, "no other is better in both; nearest ");
+        put_front(all, r, b);
+        return;
+    }
+    if (is_kind(r, "below") || is_kind(r, "above")) {
+        buf_printf(b, "%s is %s %g in every case; nearest %s: %.4f [%.4f, %.4f]", x->metric,
+                   r->kind, isfinite(r->h) ? r->h : r->l, x->label, c->d, c->lo, c->hi);
+        put_n(all, c, b);
+        return;
+    }
+    if (is_range(r)) {
+        put_range(all, r, "inside of", b);
+        return;
+    }
+    if (is_kind(r, "trend")) {
+        put_metric(x, ": ", b);
+        put_trend(all, r, b);
+        return;
+    }
+    if (is_kind(r, "most"))
         buf_printf(b, "%s is highest with %s (%.3f); next %s (%.3f), ", x->metric, x->label, c->a,
                    y->label, c->b);
-    else if (strcmp(r->kind, "least") == 0)
+    else if (is_kind(r, "least"))
         buf_printf(b, "%s is lowest with %s (%.3f); next %s (%.3f), ", x->metric, y->label, c->b,
                    x->label, c->a);
-    else if (strcmp(r->kind, "rises") == 0 || strcmp(r->kind, "falls") == 0) {
-        bool falls = r->kind[0] == 'f', names = strcmp(x->metric, x->label) != 0;
-        if (names)
-            buf_printf(b, "%s ", x->metric);
-        buf_puts(b, falls ? "falls: " : "rises: ");
-        for (int i = 0; i < all->n; i++) {
-            double sum = 0;
-            for (int64_t k = 0; k < all->m[i].units.n; k++)
-                sum += all->m[i].units.u[k].sum / (double)all->m[i].units.u[k].calls;
-            buf_printf(b, "%s%s %.3f", i ? ", " : "", all->m[i].label,
-                       sum / (double)all->m[i].units.n);
-        }
+    else if (is_order(r)) {
+        put_metric(x, " ", b);
+        buf_puts(b, is_kind(r, "falls") ? "falls: " : "rises: ");
+        put_means(all, b);
         buf_puts(b, "; smallest step ");
-    } else if (strcmp(r->kind, "more") == 0)
-        buf_printf(b, "%s%s%s has %.3f and %s %.3f, ", strcmp(x->metric, x->label) ? x->metric : "",
-                   strcmp(x->metric, x->label) ? ": " : "", x->label, c->a, y->label, c->b);
-    if (!isfinite(r->l + r->h) || strcmp(r->kind, "ratio") == 0 || strcmp(r->kind, "within") == 0) {
-        if (strcmp(r->kind, "ratio") == 0)
-            buf_printf(b, "%s / %s is %.3f [%.3f, %.3f] over %lld heads, inside of [%g, %g]",
-                       x->label, y->label, c->d, c->lo, c->hi, (long long)c->n, r->l, r->h);
-        else if (strcmp(r->kind, "within") == 0)
-            buf_printf(b, "%s%s%s is %.3f [%.3f, %.3f] over %lld heads, inside of [%g, %g]",
-                       x->label, y ? " - " : "", y ? y->label : "", c->d, c->lo, c->hi,
-                       (long long)c->n, r->l, r->h);
-        else
-            buf_printf(b,
-                       "%s is %s %g in every case; nearest %s: %.4f [%.4f, %.4f] over %lld heads",
-                       x->metric, r->kind, isfinite(r->h) ? r->h : r->l, x->label, c->d, c->lo,
-                       c->hi, (long long)c->n);
     } else {
-        put_pair(c, b);
+        put_metric(x, ": ", b);
+        buf_printf(b, "%s has %.3f and %s %.3f, ", x->label, c->a, y->label, c->b);
     }
-}
-
-static bool is_range(const struct claim_result *r)
-{
-    return strcmp(r->kind, "below") == 0 || strcmp(r->kind, "above") == 0 ||
-           strcmp(r->kind, "ratio") == 0 || strcmp(r->kind, "within") == 0;
+    put_pair(all, c, b);
 }
 
 static void put_not(const struct members *all, const struct claim_result *r, struct buf *b)
@@ -115,24 +191,26 @@ static void put_not(const struct members *all, const struct claim_result *r, str
     const struct member *x = &all->m[r->a], *y = r->b >= 0 ? &all->m[r->b] : NULL;
     const struct claim_pair *c = &r->pair;
     if (is_range(r)) {
-        buf_printf(b, "%s%s%s is %.3f [%.3f, %.3f] over %lld heads, outside of [%g, %g]", x->label,
-                   !y                              ? ""
-                   : strcmp(r->kind, "ratio") == 0 ? " / "
-                                                   : " - ",
-                   y ? y->label : "", c->d, c->lo, c->hi, (long long)c->n, r->l, r->h);
-        return;
+        put_range(all, r, "outside of", b);
+    } else if (is_kind(r, "trend")) {
+        put_metric(x, ": ", b);
+        put_trend(all, r, b);
+    } else if (is_kind(r, "front")) {
+        buf_printf(b, "%s is better in both: ", y->label);
+        put_front(all, r, b);
+    } else {
+        buf_printf(b, "%s is %.3f with %s and %.3f with %s, ",
+                   strcmp(x->metric, x->label) ? x->metric : "the share", c->b, y->label, c->a,
+                   x->label);
+        put_pair(all, c, b);
     }
-    buf_printf(b, "%s is %.3f with %s and %.3f with %s, ",
-               strcmp(x->metric, x->label) ? x->metric : "the share", c->b, y->label, c->a,
-               x->label);
-    put_pair(c, b);
 }
 
 static void put_why(const struct members *all, const struct claim_result *r, struct buf *b)
 {
     const struct claim_pair *c = &r->pair;
-    if (r->a < 0 && (strcmp(r->kind, "rises") == 0 || strcmp(r->kind, "falls") == 0) &&
-        all->n < 3) {
+    int points = is_kind(r, "trend") ? 5 : is_order(r) ? 3 : is_kind(r, "spread") ? 2 : 0;
+    if (r->a < 0 && all->n < points) {
         buf_printf(b, "there %s only %d point%s", all->n == 1 ? "is" : "are", all->n,
                    all->n == 1 ? "" : "s");
         return;
@@ -143,18 +221,20 @@ static void put_why(const struct members *all, const struct claim_result *r, str
     }
     const struct member *x = &all->m[r->a], *y = r->b >= 0 ? &all->m[r->b] : NULL;
     if (c->n < CLAIM_MIN_UNITS) {
-        buf_printf(b, "there are only %lld heads", (long long)c->n);
+        buf_printf(b, "there are only %lld %s", (long long)c->n, all->m[0].units.of);
     } else if (is_range(r)) {
-        buf_printf(b, "%s%s%s is %.3f [%.3f, %.3f] over %lld heads, across [%g, %g]", x->label,
-                   !y                              ? ""
-                   : strcmp(r->kind, "ratio") == 0 ? " / "
-                                                   : " - ",
-                   y ? y->label : "", c->d, c->lo, c->hi, (long long)c->n, r->l, r->h);
+        put_range(all, r, "across", b);
+    } else if (is_kind(r, "trend")) {
+        put_metric(x, ": ", b);
+        put_trend(all, r, b);
+    } else if (is_kind(r, "front")) {
+        buf_puts(b, "these are too close: ");
+        put_front(all, r, b);
     } else {
-        buf_printf(b, "%s%s%s and %s differ%s by ", strcmp(x->metric, x->label) ? x->metric : "",
-                   strcmp(x->metric, x->label) ? " of " : "", x->label, y->label,
+        put_metric(x, " of ", b);
+        buf_printf(b, "%s and %s differ%s by ", x->label, y->label,
                    strcmp(x->metric, x->label) ? "s" : "");
-        put_pair(c, b);
+        put_pair(all, c, b);
     }
 }
 
@@ -173,8 +253,8 @@ void claim_sentence(const struct page *p, const struct members *all, const struc
             put_holds(all, r, b);
         else
             put_not(all, r, b);
-        if (count_inputs(p, model) == 1)
-            buf_puts(b, "; one prompt: the interval covers heads only");
+        if (count_inputs(p, model) == 1 && strcmp(all->m[0].units.of, "prompts") != 0)
+            buf_printf(b, "; one prompt: the interval covers %s only", all->m[0].units.of);
     }
     buf_puts(b, ".");
 }
@@ -198,6 +278,20 @@ static double tie_of(const struct page *p, const char *metric)
     return 0.0005;
 }
 
+/* The claim in the paper's words, and in how much of the printed table it holds. */
+static void put_claim(const struct page *p, const char *text, const json_t *test, struct buf *b)
+{
+    struct printed_claim in;
+    claim_on_printed(p, test, &in);
+    buf_printf(b, "\"%s\"", text);
+    if (in.lines && in.held == in.lines)
+        buf_puts(b, " (holds in the printed numbers)");
+    else if (in.lines)
+        buf_printf(b, " (holds in %d of %d printed rows or columns; not in %s)", in.held, in.lines,
+                   in.failed);
+    buf_puts(b, ": ");
+}
+
 static int add_sentence(struct page *p, const json_t *claim, int model, struct err *err)
 {
     const json_t *test = json_object_get(claim, "test");
@@ -211,7 +305,7 @@ static int add_sentence(struct page *p, const json_t *claim, int model, struct e
     TRY(claim_members(p, test, model, all, err));
     const char *metric = json_str_or(test, "metric", all->n ? all->m[0].metric : "");
     TRY(claim_test(test, all, tie_of(p, metric), &r, err));
-    buf_printf(&b, "\"%s\": ", text);
+    put_claim(p, text, test, &b);
     claim_sentence(p, all, &r, model, &b);
     TRY(buf_check(&b, "sentence", err));
     str_list_add(&p->sentences, buf_str(&b));
@@ -235,7 +329,7 @@ int page_claims(struct page *p, struct err *err)
         json_array_foreach(p->recipe->claims, i, claim)
         {
             const char *needs = json_str_or(claim, "needs", "");
-            if (used && !needs[0])
+            if (used && (!needs[0] || p->plan->cuda))
                 TRY(add_sentence(p, claim, m, err));
         }
     }
@@ -243,10 +337,10 @@ int page_claims(struct page *p, struct err *err)
     {
         const char *needs = json_str_or(claim, "needs", "");
         struct buf b = {0};
-        if (!needs[0])
+        if (!needs[0] || (p->plan->cuda && p->recipe->n_jobs))
             continue;
-        buf_printf(&b, "\"%s\": Cannot be tested, because it needs %s.",
-                   json_str_or(claim, "text", ""),
+        put_claim(p, json_str_or(claim, "text", ""), json_object_get(claim, "test"), &b);
+        buf_printf(&b, "Cannot be tested, because it needs %s.",
                    strcmp(needs, "K") == 0   ? "a GPU"
                    : strcmp(needs, "M") == 0 ? "eval"
                                              : needs);

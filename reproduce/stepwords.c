@@ -23,7 +23,7 @@ static void put_part(struct buf *b, const char *value, const char *part)
         buf_put(b, value, part ? strcspn(value, "/") : strlen(value));
 }
 
-static const char *plain_value(const struct plan *p, const struct step *s, const char *name)
+const char *step_variable(const struct plan *p, const struct step *s, const char *name)
 {
     const char *own = step_value(s, name);
     if (own)
@@ -42,10 +42,14 @@ static int put_word(void *ctx, const char *literal, size_t len, const char *word
     buf_put(&f->out, literal, len);
     if (!word)
         return 0;
+    if (strcmp(word, "out") == 0) { /* the job's own folder */
+        buf_puts(&f->out, "{}");
+        return 0;
+    }
     snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "."), word);
     int job = recipe_job_find(r, name);
     if (job < 0) {
-        const char *value = plain_value(f->p, f->s, name), *dot = strchr(word, '.');
+        const char *value = step_variable(f->p, f->s, name), *dot = strchr(word, '.');
         if (!value)
             return err_set(err, ERR_INPUT,
                            "%s: job '%s': {%s} has several values here; repeat over it (each)",

@@ -3,6 +3,7 @@
  */
 #include "reproduce/evidence.h"
 
+#include "core/hash.h"
 #include "core/mem.h"
 #include "core/metricdef.h"
 #include "core/rng.h"
@@ -58,13 +59,28 @@ static int find_unit(struct unit_values *v, int64_t *cap, int layer, int head, s
     return rc;
 }
 
+/* Where a record belongs: (layer, head), (layer, -1) or (-1, number of the prompt). The number is
+ * made of the task's text, so that a prompt has the same one under every method. */
+static void unit_place(const struct record *r, bool keys, int *layer, int *head)
+{
+    *layer = r->scope == RECORD_OF_MODEL ? -1 : r->layer;
+    *head = r->scope == RECORD_OF_CALL ? -1 : keys ? r->kv_head : r->head;
+    if (r->scope == RECORD_OF_MODEL) {
+        const char *task = r->task ? r->task : "";
+        *head = (int)(hash_bytes(task, strlen(task)).lo & 0x7fffffff);
+    }
+}
+
 int evidence_units(const struct evidence *e, const struct choice *c, const char *metric,
                    struct unit_values *out, struct err *err)
 {
+    static const char *const of[] = {
+        [RECORD_OF_HEAD] = "heads", [RECORD_OF_MODEL] = "prompts", [RECORD_OF_CALL] = "layers"};
     bool keys = metric_of_keys(metric);
     int64_t cap = 0;
-    int rc = 0;
+    int rc = 0, layer, head;
     memset(out, 0, sizeof *out);
+    out->of = of[RECORD_OF_HEAD];
     for (int64_t i = 0; i < e->n; i++) {
         struct unit *u;
         const struct record *r = e->v[i].r;
@@ -73,7 +89,9 @@ int evidence_units(const struct evidence *e, const struct choice *c, const char 
         double x = expr_eval(metric, get_metric, r);
         if (!isfinite(x))
             continue;
-        TRY(find_unit(out, &cap, r->layer, keys ? r->kv_head : r->head, &u, err));
+        out->of = of[r->scope];
+        unit_place(r, keys, &layer, &head);
+        TRY(find_unit(out, &cap, layer, head, &u, err));
         u->sum += x;
         u->calls++;
         out->calls++;
@@ -143,6 +161,7 @@ static double sum_metric(const void *ctx, const char *metric)
     for (int64_t i = 0; i < v.n; i++)
         total += v.u[i].sum / (double)v.u[i].calls;
     s->out->units = v.n > s->out->units ? v.n : s->out->units;
+    s->out->of = v.of;
     s->out->calls = v.calls > s->out->calls ? v.calls : s->out->calls;
     total = v.n ? total : NAN;
     unit_values_free(&v);
@@ -197,6 +216,7 @@ int evidence_stat(const struct evidence *e, const struct choice *c, const char *
     TRY(spread(&v, strcmp(stat, "calls") == 0, out, err));
     out->units = v.n;
     out->calls = v.calls;
+    out->of = v.of;
     if (strcmp(stat, "min") == 0 || strcmp(stat, "max") == 0) {
         out->value = stat[1] == 'i' ? out->min : out->max;
         out->sd = out->lo = out->hi = NAN;

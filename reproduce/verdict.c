@@ -92,8 +92,12 @@ static bool prompt_fits(const struct page *p, const struct model_use *m)
         return false;
     for (int i = 0; i < p->recipe->n_jobs; i++) {
         const struct recipe_job *j = &p->recipe->jobs[i];
-        size_t len = strcspn(j->args, " :");
-        if (j->kind == DO_PROMPT && strlen(want) == len && strncmp(j->args, want, len) == 0)
+        const char *task = j->kind == DO_PROMPT ? j->args
+                           : j->kind == DO_EVAL ? strstr(j->args, "--task ")
+                                                : NULL;
+        task = task && j->kind == DO_EVAL ? task + strlen("--task ") : task;
+        size_t len = task ? strcspn(task, " :") : 0;
+        if (len && strlen(want) == len && strncmp(task, want, len) == 0)
             return true;
     }
     return false;
@@ -189,12 +193,6 @@ static bool calibration_fits(const struct page *p, const struct record *r)
     return true;
 }
 
-static bool is_time(const char *metric)
-{
-    return strncmp(metric, "time_", 5) == 0 || strstr(metric, "(time_") ||
-           strncmp(metric, "speed", 5) == 0;
-}
-
 /* Does the metric stand in for the paper's: by the recipe, or because a rule has another one? */
 static bool stands_in(const struct page *p, const struct grid_entry *row,
                       const struct grid_entry *column, const json_t *rule)
@@ -219,7 +217,7 @@ static double tolerance(const struct page *p, const struct page_cell *c, double 
     (void)p;
     if (strncmp(c->metric, "err_", 4) == 0 || strncmp(c->metric, "ppl", 3) == 0)
         t = 0.05 * fabs(c->number);
-    else if (is_time(c->metric))
+    else if (page_is_time(c->metric))
         t = 0.1 * fabs(c->number);
     else
         t = 0.02 * scale;
@@ -242,6 +240,17 @@ static void set_state(const struct page *p, const struct page_block *b, struct p
     c->state = fabs(c->value[0] - c->number) <= t ? CELL_AGREES : CELL_DIFFERS;
 }
 
+/* How many units a number over the whole model has; prompts are no selection of heads. */
+static int64_t units_of_model(const struct model_use *m, const struct page_cell *c)
+{
+    if (c->stats.of && strcmp(c->stats.of, "prompts") == 0)
+        return 0;
+    if (c->stats.of && strcmp(c->stats.of, "layers") == 0)
+        return m->shape.layers;
+    return (int64_t)m->shape.layers *
+           (metric_of_keys(c->metric) ? m->shape.kv_heads : m->shape.heads);
+}
+
 int page_judge(struct page *p, const struct page_block *b, int row, int column, struct err *err)
 {
     struct page_cell *c = page_cell_at(b, row, column);
@@ -249,8 +258,6 @@ int page_judge(struct page *p, const struct page_block *b, int row, int column, 
     const struct model_use *m = &p->plan->models->m[c->model];
     const struct record *first = first_record(p, c);
     const json_t *rule = page_rule(p, r, e);
-    int64_t all =
-        (int64_t)m->shape.layers * (metric_of_keys(c->metric) ? m->shape.kv_heads : m->shape.heads);
     if (!first)
         return err_set(err, ERR_RUN, "%s: a cell has a value and no record", p->recipe->id);
     if (!m->paper || !m->has_weights)
@@ -263,11 +270,11 @@ int page_judge(struct page *p, const struct page_block *b, int row, int column, 
         letters_add(c->letters, 'd');
     if (!calibration_fits(p, first))
         letters_add(c->letters, 'e');
-    if (is_time(c->metric))
+    if (page_is_time(c->metric))
         letters_add(c->letters, 'f');
     if (stands_in(p, r, e, rule))
         letters_add(c->letters, 'g');
-    if (c->stats.units != all)
+    if (c->stats.units < units_of_model(m, c))
         letters_add(c->letters, 'h');
     if (p->quick)
         letters_add(c->letters, 'q');

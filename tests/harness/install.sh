@@ -26,8 +26,8 @@ mv "$tmp/dest/opt/lacuna" "$tmp/moved" # the prefix may lie anywhere
 at=$tmp/moved
 mkdir "$tmp/elsewhere" && cd "$tmp/elsewhere" || exit 1
 "$at/bin/lacuna" capture -q --model "$at/share/lacuna/models/code-lm" --prompt "$root/README.md" --tokens 64 --layers 0 \
-    -o t.h5 && "$at/bin/lacuna" replay -q t.h5 -m dense -o r && "$at/bin/lacuna" analyze r -t paper >paper.txt &&
-    [ -s paper.txt ]
+    -o t.h5 && "$at/bin/lacuna" replay -q t.h5 -m dense -o r && "$at/bin/lacuna" analyze r >table.txt &&
+    [ -s table.txt ] && "$at/bin/lacuna" reproduce --list >list.txt && [ -s list.txt ]
 verdict $? "capture, replay and analyze from another folder"
 "$at/bin/lacuna" trace verify t.h5 >trace.txt && "$at/bin/lacuna" report -q r --no-figures -o report &&
     grep -q 'id="findings"' report/index.html

@@ -245,7 +245,8 @@ static const char tiny_recipe[] =
 
 /* What may be another than the paper's. */
 struct situation {
-    bool no_weights, given, quick;
+    const char *name; /* of the model; NULL: the paper's */
+    bool no_weights, given, quick, other_shape;
     int64_t n;
     int heads; /* of the 8 that the model has */
     const char *params, *own;
@@ -259,16 +260,16 @@ static const char *const published = "profile=paper:arith=sage1:calib=0";
 static void judge(const struct situation *t, struct recipe *r)
 {
     struct model_use m = {.role = "lm",
-                          .name = "tiny",
                           .has_weights = !t->no_weights,
                           .causal = true,
-                          .shape = {"Tiny", 2, 4, 4, 8}};
+                          .shape = {"Tiny", 2, 4, 4, t->other_shape ? 16 : 8}};
     struct model_set set = {&m, 1, 1};
     struct step step = {.job = 2, .model = 0, .ready = true, .done = true};
     struct plan plan = {.recipes = r, .n_recipes = 1, .models = &set, .s = &step, .n = 1};
     struct page page = {.plan = &plan, .data = &data, .recipe = r, .quick = t->quick};
     struct record rec[8];
     struct proof proof[8];
+    snprintf(m.name, sizeof m.name, "%s", t->name ? t->name : "tiny");
     m.trace = t->given ? (char[]){"t.h5"} : NULL;
     m.paper = m.has_weights ? shape_paper_model(&data, &m.shape) : NULL;
     for (int i = 0; i < t->heads; i++) {
@@ -287,11 +288,12 @@ static void judge(const struct situation *t, struct recipe *r)
     assert_ok(grid_make(&page, &e), &e);
     assert_ok(page_fill(&page, &e), &e);
     struct page_block *b = &page.blocks[0];
-    const struct page_cell *c = page_cell_at(b, 1, t->no_weights ? 1 : 0);
+    bool own = t->no_weights || t->other_shape; /* none of the papers' models */
+    const struct page_cell *c = page_cell_at(b, 1, own ? 1 : 0);
     ck_assert_msg(c->ours != NULL, "no value: %s", c->reason ? c->reason : "");
     ck_assert_str_eq(c->letters, t->letters);
     ck_assert_str_eq(cell_state_names[c->state], cell_state_names[t->state]);
-    ck_assert_int_eq(b->columns.n, t->no_weights ? 2 : 1);
+    ck_assert_int_eq(b->columns.n, own ? 2 : 1);
     grid_free(&page);
     for (int i = 0; i < t->heads; i++)
         record_free(&rec[i]);
@@ -304,6 +306,23 @@ START_TEST(agreement_needs_every_condition)
         {.value = .300, .letters = "", .state = CELL_DIFFERS},
         {.no_weights = true, .value = .228, .letters = "ab", .state = CELL_OURS},
         {.n = 65, .value = .228, .letters = "b", .state = CELL_BESIDE},
+        /* The name of a paper's model changes nothing: shape, length and settings do. */
+        {.name = "CogVideoX-2b", .value = .228, .letters = "", .state = CELL_AGREES},
+        {.name = "tiny", .other_shape = true, .value = .228, .letters = "ab", .state = CELL_OURS},
+        {.name = "CogVideoX-2b",
+         .no_weights = true,
+         .given = true,
+         .n = 1536,
+         .params = "",
+         .value = .228,
+         .letters = "abcde",
+         .state = CELL_OURS},
+        {.name = "CogVideoX-2b",
+         .n = 1536,
+         .params = "",
+         .value = .228,
+         .letters = "bde",
+         .state = CELL_BESIDE},
         {.given = true, .value = .228, .letters = "c", .state = CELL_BESIDE},
         {.params = "profile=paper:calib=0", .value = .228, .letters = "d", .state = CELL_BESIDE},
         {.params = "profile=paper:arith=sage1:sink=1:calib=0",

@@ -1,0 +1,20 @@
+# Drawings: lines named as in the paper, another style draws and measures nothing again, and a trace
+# that was deleted is not missed.
+"$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --prompt "$ROOT/LICENSE" --tokens 256 -q -o t.h5
+"$LACUNA" reproduce sampleattention:f7 --quick --trace lm=t.h5 -q -o out
+ls out/figures
+cat out/jobs/*/figure.gp out/jobs/*/figure.dat 2>/dev/null | grep -o -e 'column + slash' -e 'sampleattention' | sort -u
+count() { find out/jobs -mindepth 2 -name "$1" | wc -l; }
+echo "$(count records.jsonl) replay, $(count figure.png) drawing"
+"$LACUNA" reproduce sampleattention:f7 --quick --trace lm=t.h5 -q --style slide -o out
+echo "$(count records.jsonl) replay, $(count figure.png) drawings"
+
+"$LACUNA" reproduce sampleattention:f12-13 --quick -q -o kept
+rm kept/jobs/*/trace.h5
+"$LACUNA" reproduce sampleattention:f12-13 --quick -q --style slide -o kept
+echo "exit $?: $(find kept/jobs -name trace.h5 | wc -l) traces, $(find kept/jobs -name figure.png | wc -l) drawings"
+
+"$LACUNA" replay t.h5 -q -m streaming:window=64 -m oracle -o r
+"$LACUNA" plot profile r --metric density_elem --x head -q -o p.png
+grep -c 'set xlabel' p.gp
+"$LACUNA" plot profile r --metric density_elem --x depth -q -o p.png

@@ -1,0 +1,314 @@
+/* Claims: the numbers behind each of them are changed and its sentence changes; each holds in the
+ * numbers that its paper prints; trends and spreads worked out by hand. */
+#include "tests/harness/suite.h"
+
+#include "core/metricdef.h"
+#include "reproduce/claims.h"
+#include "sim/registry.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct err e;
+static struct paper_data data;
+
+static void begin(void)
+{
+    memset(&e, 0, sizeof e);
+    metric_def_methods(sim_methods);
+}
+
+/* ---- trends and spreads -----------------------------------------------------------------------
+ */
+
+START_TEST(a_trend_needs_five_points_and_six_units)
+{
+    double v[5][8];
+    struct claim_pair c;
+    for (int k = 0; k < 5; k++)
+        for (int i = 0; i < 8; i++)
+            v[k][i] = 0.1 * (k == 3 ? 1.5 : k) + 0.001 * i; /* ranks 0 1 3 2 4 */
+    assert_ok(claim_trend(&v[0][0], 5, 8, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS);
+    ck_assert_double_eq_tol(c.d, 0.9, 1e-12);
+    ck_assert_double_eq_tol(c.lo, 0.9, 1e-12);
+    assert_ok(claim_trend(&v[0][0], 4, 8, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_CANNOT);
+    for (int k = 0; k < 5; k++)
+        for (int i = 0; i < 8; i++)
+            v[k][i] = -v[k][i];
+    assert_ok(claim_trend(&v[0][0], 5, 8, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS_NOT);
+    double five[5][5] = {{0}};
+    for (int k = 0; k < 5; k++)
+        for (int i = 0; i < 5; i++)
+            five[k][i] = k;
+    assert_ok(claim_trend(&five[0][0], 5, 5, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_CANNOT);
+    ck_assert_double_eq_tol(c.d, 1, 1e-12);
+}
+END_TEST
+
+START_TEST(a_trend_that_heads_disagree_about_is_open)
+{
+    double v[5][8];
+    struct claim_pair c;
+    for (int k = 0; k < 5; k++)
+        for (int i = 0; i < 8; i++)
+            v[k][i] = (i % 2 ? 1 : -1) * k;
+    assert_ok(claim_trend(&v[0][0], 5, 8, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_CANNOT);
+    ck_assert(c.lo < 0 && c.hi > 0);
+}
+END_TEST
+
+START_TEST(a_spread_is_between_the_outer_groups)
+{
+    double a[4] = {.10, .11, .12, .13}, b[4] = {.30, .31, .32, .33}, d[4] = {.2, .2, .2, .2};
+    double *x[3] = {a, b, d};
+    const int64_t n[3] = {4, 4, 4}, few[3] = {1, 1, 1};
+    struct claim_pair c;
+    int high, low;
+    assert_ok(claim_spread(x, n, 3, false, 0.1, &c, &high, &low, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS);
+    ck_assert_int_eq(high, 1);
+    ck_assert_int_eq(low, 0);
+    ck_assert_double_eq_tol(c.d, 0.2, 1e-12);
+    ck_assert_int_eq(c.n, 12);
+    assert_ok(claim_spread(x, n, 3, false, 0.3, &c, &high, &low, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS_NOT);
+    assert_ok(claim_spread(x, n, 3, false, 0.2, &c, &high, &low, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_CANNOT);
+    assert_ok(claim_spread(x, few, 3, false, 0.1, &c, &high, &low, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_CANNOT);
+}
+END_TEST
+
+/* ---- every claim of every recipe --------------------------------------------------------------
+ */
+
+enum scene { RIGHT, RIGHT_TOO, WRONG, FEW };
+
+static double better(const char *metric)
+{
+    const struct metric_def *d = metric_def_find(metric);
+    return d && d->better == BETTER_LOWER ? -1 : 1;
+}
+
+/* The mean of member k under which the claim holds, or with `wrong` does not. */
+static double mean_of(const json_t *test, const struct members *all, int k, bool wrong)
+{
+    const char *kind = claim_kind(test);
+    const json_t *what = json_object_get(test, kind), *in = json_object_get(test, "within");
+    bool named = json_is_string(what) && strcmp(all->m[k].value, json_string_value(what)) == 0;
+    double l = json_number_value(json_array_get(in, 0)),
+           h = json_number_value(json_array_get(in, 1));
+    double inside = wrong ? h + 1 : (l + h) / 2;
+    if (strcmp(kind, "most") == 0)
+        return named != wrong ? 0.9 : 0.1;
+    if (strcmp(kind, "least") == 0)
+        return named != wrong ? 0.1 : 0.9;
+    if (strcmp(kind, "more") == 0)
+        return (k == 0) != wrong ? 0.9 : 0.1;
+    if (strcmp(kind, "rises") == 0 || strcmp(kind, "trend") == 0)
+        return wrong ? 1 - 0.1 * k : 0.1 * k;
+    if (strcmp(kind, "falls") == 0)
+        return wrong ? 0.1 * k : 1 - 0.1 * k;
+    if (strcmp(kind, "spread") == 0)
+        return wrong ? 0.5 : 0.5 * k;
+    if (strcmp(kind, "front") == 0)
+        return 0.5 + better(all->m[k].metric) * (named != wrong ? 0.3 : 0);
+    if (strcmp(kind, "below") == 0 || strcmp(kind, "above") == 0)
+        return json_number_value(what) * ((kind[0] == 'b') != wrong ? 0.5 : 1.5);
+    if (strcmp(kind, "ratio") == 0)
+        return k % 2 ? 1 : inside;
+    return json_object_get(test, "difference") ? k % 2 ? 1 : 1 + inside : inside;
+}
+
+static void fill(const json_t *test, struct members *all, enum scene scene)
+{
+    for (int k = 0; k < all->n; k++) {
+        struct unit_values *u = &all->m[k].units;
+        free(u->u);
+        u->n = scene == FEW ? 5 : 12;
+        u->of = "heads";
+        u->u = calloc((size_t)u->n, sizeof *u->u);
+        ck_assert_ptr_nonnull(u->u);
+        for (int i = 0; i < u->n; i++)
+            u->u[i] =
+                (struct unit){i / 2, i % 2,
+                              mean_of(test, all, k, scene == WRONG) +
+                                  (scene == RIGHT_TOO ? 1e-3 * (k + 1) : 0) + 1e-6 * i * (i % 3),
+                              1};
+    }
+}
+
+/* Claims over keys of records have members where records are. */
+static void invent_members(const char *metric, struct members *all)
+{
+    for (int k = 0; k < 6; k++) {
+        struct member *m = &all->m[all->n++];
+        snprintf(m->label, sizeof m->label, "step %d", k);
+        snprintf(m->value, sizeof m->value, "%d", k);
+        snprintf(m->metric, sizeof m->metric, "%s", metric);
+    }
+}
+
+static void sentence(const struct page *p, const json_t *test, struct members *all, int model,
+                     enum scene scene, struct buf *b)
+{
+    struct claim_result r;
+    struct members few = *all;
+    fill(test, all, scene);
+    few = *all;
+    if (scene == FEW && strcmp(claim_kind(test), "spread") == 0)
+        few.n = 1; /* one group */
+    assert_ok(claim_test(test, &few, 0.0005, &r, &e), &e);
+    claim_sentence(p, &few, &r, model, b);
+}
+
+static void check_claim(const struct page *p, const json_t *claim, int model)
+{
+    const json_t *test = json_object_get(claim, "test");
+    static const char *const begins[] = {"Holds on", "Holds on", "Does not hold on",
+                                         "Cannot be tested on"};
+    struct members *all = calloc(1, sizeof *all);
+    struct buf b[4] = {{0}};
+    ck_assert_ptr_nonnull(all);
+    assert_ok(claim_members(p, test, model, all, &e), &e);
+    if (all->n == 0)
+        invent_members(json_str_or(test, "metric", ""), all);
+    for (int i = 0; i < 4; i++) {
+        sentence(p, test, all, model, (enum scene)i, &b[i]);
+        ck_assert_msg(strncmp(buf_str(&b[i]), begins[i], strlen(begins[i])) == 0,
+                      "%s, claim %s, scene %d: '%s'", p->recipe->id, json_str_or(claim, "id", ""),
+                      i, buf_str(&b[i]));
+        for (int k = 0; k < i; k++)
+            ck_assert_msg(strcmp(buf_str(&b[i]), buf_str(&b[k])) != 0, "%s: %s", p->recipe->id,
+                          buf_str(&b[i]));
+    }
+    for (int i = 0; i < 4; i++)
+        buf_free(&b[i]);
+    members_free(all);
+    free(all);
+}
+
+/* Every recipe that makes claims, as a plan of its own on the shipped models. */
+static int each_page(void (*fn)(const struct page *p, const json_t *claim, int model))
+{
+    static const char *const keys[] = {"tables", "figures"};
+    int n = 0;
+    assert_ok(paper_data_load(&data, &e), &e);
+    for (int k = 0; k < 2; k++) {
+        size_t i, c;
+        json_t *o, *claim;
+        json_array_foreach(json_object_get(data.layouts, keys[k]), i, o)
+        {
+            struct recipe r = {0};
+            struct buf path = {0};
+            struct model_set models = {0};
+            struct job_store store = {0};
+            struct str_list none = {0};
+            assert_ok(recipe_path(&data, json_str_or(o, "id", ""), &path, &e), &e);
+            assert_ok(recipe_read(buf_str(&path), &data, &r, &e), &e);
+            buf_free(&path);
+            if (json_array_size(r.claims)) {
+                assert_ok(model_set_make(&none, &none, &r, 1, &data, &models, &e), &e);
+                struct plan plan = {.recipes = &r,
+                                    .n_recipes = 1,
+                                    .models = &models,
+                                    .store = &store,
+                                    .cuda = true,
+                                    .style = "paper"};
+                assert_ok(plan_expand(&plan, &e), &e);
+                struct page page = {.plan = &plan, .data = &data, .recipe = &r};
+                page.evidence.plan = &plan;
+                assert_ok(grid_make(&page, &e), &e);
+                json_array_foreach(r.claims, c, claim)
+                {
+                    fn(&page, claim, 0);
+                    n++;
+                }
+                grid_free(&page);
+                plan_free(&plan);
+                model_set_free(&models);
+            }
+            recipe_free(&r);
+        }
+    }
+    paper_data_free(&data);
+    return n;
+}
+
+START_TEST(other_numbers_make_another_sentence)
+{
+    ck_assert_int_ge(each_page(check_claim), 40);
+}
+END_TEST
+
+static int lines;
+
+static void check_printed(const struct page *p, const json_t *claim, int model)
+{
+    struct printed_claim in;
+    (void)model;
+    claim_on_printed(p, json_object_get(claim, "test"), &in);
+    ck_assert_msg(in.held == in.lines, "%s, claim %s: not in %s", p->recipe->id,
+                  json_str_or(claim, "id", ""), in.failed);
+    lines += in.lines;
+}
+
+START_TEST(claims_hold_in_the_printed_numbers)
+{
+    lines = 0;
+    each_page(check_printed);
+    ck_assert_int_ge(lines, 25);
+}
+END_TEST
+
+/* A claim that the paper's numbers contradict is seen. */
+static void check_contradicted(const struct page *p, const json_t *claim, int model)
+{
+    struct printed_claim in;
+    json_t *test;
+    (void)model;
+    if (strcmp(p->recipe->id, "spargeattn:9") != 0 || strcmp(json_str_or(claim, "id", ""), "sim-q"))
+        return;
+    test = json_deep_copy(json_object_get(claim, "test"));
+    claim_on_printed(p, test, &in);
+    ck_assert_int_eq(in.lines, 2);
+    ck_assert_int_eq(in.held, 2);
+    json_object_set_new(test, "most", json_string("time"));
+    claim_on_printed(p, test, &in);
+    ck_assert_int_eq(in.lines, 2);
+    ck_assert_int_eq(in.held, 0);
+    ck_assert_str_eq(in.failed, "Sim-q/CogvideoX");
+    json_decref(test);
+    lines++;
+}
+
+START_TEST(a_contradicted_claim_is_seen)
+{
+    lines = 0;
+    each_page(check_contradicted);
+    ck_assert_int_eq(lines, 1);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("claims");
+    TCase *t = tcase_create("claims");
+    tcase_set_timeout(t, 120);
+    tcase_add_checked_fixture(t, begin, NULL);
+    tcase_add_test(t, a_trend_needs_five_points_and_six_units);
+    tcase_add_test(t, a_trend_that_heads_disagree_about_is_open);
+    tcase_add_test(t, a_spread_is_between_the_outer_groups);
+    tcase_add_test(t, other_numbers_make_another_sentence);
+    tcase_add_test(t, claims_hold_in_the_printed_numbers);
+    tcase_add_test(t, a_contradicted_claim_is_seen);
+    suite_add_tcase(s, t);
+    return s;
+}
