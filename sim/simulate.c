@@ -148,7 +148,7 @@ static int check_unit(const struct run *run, struct method_ctx *ctx)
 /* Known before anything is prepared: no head of the method is attended to by the mask alone. */
 static bool own_arithmetic_only(const struct method *m)
 {
-    return m->attend && !m->attends && !m->filter;
+    return m->attend && !m->attends && !m->filter && !m->own;
 }
 
 static int run_prepare(struct run *run, struct err *err)

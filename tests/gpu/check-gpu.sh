@@ -116,9 +116,9 @@ same_parameters() { # METHOD, of $work/cpu.json and $work/cuda.json
 calibrations() {
     local method device
     prompt 60000 >"$work/calib.txt"
-    "$bin/lacuna" capture -q -m datasets/models/code-lm --prompt "$work/calib.txt" --tokens 3072 --dtype bf16 \
+    "$bin/lacuna" capture -q -m datasets/models/code-lm --prompt "$work/calib.txt" --tokens 4096 --dtype bf16 \
         --layers 1 --maps 0 -o "$work/calib.h5" || return
-    for method in sale spargeattn sampleattention minference:rows_from=0 flexprefill; do
+    for method in sale spargeattn sampleattention minference flexprefill; do
         for device in cpu cuda; do
             "$bin/lacuna" calibrate -q --backend "$device" "$method" "$work/calib.h5" --force \
                 -o "$work/$device.json" || return

@@ -70,7 +70,7 @@ static const char *const settings[] = {
     "fg-attn:mode=pooled:pool=topk:kappa=0.2:M=64",
     "fg-attn:refresh=1:M=64:width=16:tau=4",
     "fg-attn:mode=pooled:M=64:width=16:c1=3",
-    "fg-attn:mode=pooled:M=48:width=80:c1=3",
+    "fg-attn:mode=pooled:M=48:width=64:c1=3",
     "fg-attn:mode=pooled:pool=topk:kappa=0.2:M=64:width=16",
     "sale:dense_below=0",
     "sale:dense_below=0:tau=0.05:local=256",
