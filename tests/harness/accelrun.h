@@ -32,8 +32,9 @@ static inline void accel_bits_mask(const struct accel_head *h, struct mask *m, s
             for (int k = 0; k < ACCEL_TILE; k++) {
                 int row = (int)(r % ACCEL_TILE);
                 int64_t key = h->keys ? h->keys[i * ACCEL_TILE + k] : h->col[i] * ACCEL_TILE + k;
-                const uint64_t *w = h->words + h->bits[i] * ACCEL_TILE_WORDS;
-                bool kept = h->bits[i] < 0 || w[accel_word(row, k)] >> accel_bit(row, k) & 1;
+                bool whole = h->bits[i] < 0;
+                const uint64_t *w = whole ? NULL : h->words + h->bits[i] * ACCEL_TILE_WORDS;
+                bool kept = whole || w[accel_word(row, k)] >> accel_bit(row, k) & 1;
                 if (kept && key >= 0 && key < mask_limit(m, r))
                     assert_ok(mask_lists_add(m, r, (int32_t)key, err), err);
             }
