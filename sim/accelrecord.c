@@ -95,22 +95,23 @@ out:
 int record_total(const struct accel_total *t, struct record *r, struct err *err)
 {
     const struct attn_in *x = t->x;
-    double quant = t->quant && t->quant->samples ? t->quant->median : 0;
-    double before = quant + (t->select ? t->select->median : 0);
+    const struct accel_time *quant =
+        t->quant && t->quant->samples && t->quant->median > 0 ? t->quant : NULL;
+    double before = (quant ? quant->median : 0) + (t->select ? t->select->median : 0);
     double total = t->total ? t->total->median : t->attend->median + before;
     double pairs = t->heads * (double)pairs_allowed(x->nq, x->nk, x->causal);
     int rc = 0;
     if (t->total)
         TRY(record_time(r, "time_total_ns", t->total, err));
-    else if (!t->select && quant == 0)
+    else if (!t->select && !quant)
         TRY(record_time(r, "time_total_ns", t->attend, err));
     else
         TRY(record_metric(r, "time_total_ns", total, err));
-    if (quant > 0)
-        TRY(record_time(r, "time_quant_ns", t->quant, err));
+    if (quant)
+        TRY(record_time(r, "time_quant_ns", quant, err));
     if (t->select)
         TRY(record_time(r, "time_select_ns", t->select, err));
-    if (t->select || quant > 0)
+    if (t->select || quant)
         TRY(record_metric(r, "select_share", before / total, err));
     TRY(record_metric(r, "speedup", t->dense->median / total, err));
     TRY(record_metric(r, "speed_dense_eq", 4e-3 * x->d * pairs / total, err));
