@@ -26,12 +26,9 @@
 static int set_sizes(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    if (s->head_dim > 128)
-        return err_set(err, ERR_MACHINE,
-                       "the GPU's attention kernels have head dims up to 128, the model has %d: "
-                       "use --device cpu",
-                       s->head_dim);
-    d->padded = s->head_dim <= 64 ? 64 : 128;
+    int rc = pad_head_dim(s->head_dim, &d->padded, err);
+    if (rc)
+        return rc;
     d->qdim = (int64_t)s->heads * s->head_dim;
     d->kvdim = (int64_t)s->kv_heads * s->head_dim;
     d->wide_in = MAX(MAX(s->hidden, d->qdim), s->ffn);

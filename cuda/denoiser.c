@@ -56,12 +56,9 @@ static int64_t widest_output(const struct denoiser *d)
 static int set_sizes(struct denoiser *d, struct err *err)
 {
     const struct denoiser_shape *s = &d->shape;
-    if (s->head_dim > 128)
-        return err_set(err, ERR_MACHINE,
-                       "the GPU's attention kernels have head dims up to 128, the model has %d: "
-                       "use --device cpu",
-                       s->head_dim);
-    d->padded = s->head_dim <= 64 ? 64 : 128;
+    int rc = pad_head_dim(s->head_dim, &d->padded, err);
+    if (rc)
+        return rc;
     d->dim = (int64_t)s->heads * s->head_dim;
     d->tokens = 1;
     for (int a = 0; a < 3; a++) {

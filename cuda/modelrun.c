@@ -30,6 +30,17 @@ void model_run_close(struct model_run *r)
     memset(r, 0, sizeof *r);
 }
 
+int pad_head_dim(int head_dim, int64_t *padded, struct err *err)
+{
+    if (head_dim > 128)
+        return err_set(err, ERR_MACHINE,
+                       "the GPU's attention kernels have head dims up to 128, the model has %d: "
+                       "use --device cpu",
+                       head_dim);
+    *padded = head_dim <= 64 ? 64 : 128;
+    return 0;
+}
+
 void model_computed_by(char *text, size_t size)
 {
     struct gpu gpu = {0};

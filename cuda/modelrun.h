@@ -29,6 +29,9 @@ struct matrix {
 int model_run_open(int local_rank, struct model_run *r, struct err *err);
 void model_run_close(struct model_run *r);
 
+/* Channels of a head as the attention kernels take them, 64 or 128; ERR_MACHINE above 128. */
+int pad_head_dim(int head_dim, int64_t *padded, struct err *err);
+
 /* Device time of what is launched in between, added to r->seconds; the second call waits for the
  * device. */
 int span_begin(struct model_run *r, struct err *err);

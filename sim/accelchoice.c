@@ -228,8 +228,8 @@ static int64_t differs_from_map(const struct choice *c)
     return differs;
 }
 
-/* Are all masks lists in the unit of the map? */
-static bool lists_like_map(const struct choice *c)
+/* Are all masks lists in the unit of the device's? */
+static bool lists_like_there(const struct choice *c)
 {
     for (int64_t i = 0; i < c->n; i++)
         if (c->masks[i].form != MASK_LISTS || c->masks[i].bq != c->units.bq ||
@@ -277,12 +277,10 @@ static int describe_units(struct run *run, struct choice *c, struct err *err)
 static bool as_there(const struct choice *c)
 {
     int64_t units = 0;
-    for (int64_t i = 0; i < c->n; i++) {
-        const struct mask *m = c->masks + i;
-        if (m->form != MASK_LISTS || m->bq != c->units.bq || m->bk != c->units.bk)
-            return false;
-        units += m->ptr[m->ngroups];
-    }
+    if (!lists_like_there(c))
+        return false;
+    for (int64_t i = 0; i < c->n; i++)
+        units += c->masks[i].ptr[c->masks[i].ngroups];
     return units == c->units.units;
 }
 
@@ -312,7 +310,7 @@ int choice_end(struct run *run, struct choice *c, struct mask *whole, const char
     if (whole && c->units.there && c->stays == STAYS_ALONE)
         return adopt_units(run, c, err);
     if (whole && c->units.map && c->ask == ASK_BY_PARAMS && !run->cell->sink &&
-        lists_like_map(c)) { /* nobody reads the masks here any more */
+        lists_like_there(c)) { /* nobody reads the masks here any more */
         c->differs = differs_from_map(c);
         c->compared = c->gpu = true;
         return describe_units(run, c, err);

@@ -145,12 +145,6 @@ static int check_unit(const struct run *run, struct method_ctx *ctx)
                        run->method->name, (long long)unit, (long long)run->in->rows->group);
 }
 
-/* Known before anything is prepared: no head of the method is attended to by the mask alone. */
-static bool own_arithmetic_only(const struct method *m)
-{
-    return m->attend && !m->attends && !m->filter && !m->own;
-}
-
 static int run_prepare(struct run *run, struct err *err)
 {
     struct method_ctx *ctx = run->cell->ctx;
@@ -161,8 +155,6 @@ static int run_prepare(struct run *run, struct err *err)
     if (run->cell->device && !attn_is_plain(&run->in->x))
         return method_skip(ctx, "the GPU kernels know no window, chunk, cap, bias or sink: "
                                 "--backend cpu replays this call");
-    if (run->cell->device && own_arithmetic_only(run->method))
-        return method_skip(ctx, "the method's own arithmetic has no CUDA kernel");
     if (!method_combines(run->method, &run->in->x, why))
         return method_skip(ctx, "%s %s", run->method->name, why);
     if (run->in->rows && !sample_serves(run->method, run->cell->device != NULL, why))

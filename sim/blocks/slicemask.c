@@ -48,6 +48,16 @@ out:
     return rc;
 }
 
+int slice_mask_adopt_units(void *state, const struct accel_units *u, struct mask *lists,
+                           struct err *err)
+{
+    (void)state;
+    (void)u;
+    (void)err;
+    lists->exec = EXEC_NONE;
+    return 0;
+}
+
 static int64_t group_end(const struct slice_mask *m, int64_t g)
 {
     int64_t end = (g + 1) * m->height;

@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct accel_units; /* core/accel.h */
+
 struct slice_mask {
     int64_t nq, nk, height, width;
     bool causal;
@@ -35,6 +37,11 @@ static inline bool slice_mask_has(const struct slice_mask *m, int64_t g, int64_t
 /* The mask of lists over the whole head, as a device chose it. ERR_RUN if its units are others. */
 int slice_mask_adopt(struct slice_mask *m, const struct mask *lists, int64_t height, int64_t width,
                      struct err *err);
+
+/* adopt_units of a method (core/method.h) that reports itself what its kernel multiplies: the mask
+ * stays on the device, and nothing of it is taken over. */
+int slice_mask_adopt_units(void *state, const struct accel_units *u, struct mask *lists,
+                           struct err *err);
 
 /* Units of group g that some row of the group may see: [0, slice_mask_visible). */
 int64_t slice_mask_visible(const struct slice_mask *m, int64_t g);

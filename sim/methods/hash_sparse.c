@@ -258,16 +258,6 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
     return slice_mask_adopt(&((struct hash_sparse_state *)state)->given, m, 1, 1, err);
 }
 
-static int adopt_units(void *state, const struct accel_units *u, struct mask *lists,
-                       struct err *err)
-{
-    (void)state;
-    (void)u;
-    (void)err;
-    lists->exec = EXEC_NONE;
-    return 0;
-}
-
 static bool attends(const void *state)
 {
     return ((const struct hash_sparse_state *)state)->unit.k != NULL;
@@ -408,7 +398,7 @@ const struct method method_hash_sparse = {
     .origin = origin,
     .rule = rule,
     .adopt = adopt,
-    .adopt_units = adopt_units,
+    .adopt_units = slice_mask_adopt_units,
     .attends = attends,
     .attend = attend,
     .report = report,

@@ -5,6 +5,7 @@
 #define LACUNA_ACCELRUN_H
 
 #include "core/accel.h"
+#include "core/attention.h"
 #include "tests/harness/suite.h"
 
 /* Whole blocks of a head's lists as a mask; without lists everything. */
@@ -20,6 +21,19 @@ static inline void accel_lists_mask(const struct accel_head *h, struct mask *m, 
         for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++)
             assert_ok(mask_lists_add(m, g, h->col[i], err), err);
     mask_lists_finish(m);
+}
+
+/* Exact attention in float32 over the head's lists, as a kernel would do it. */
+static inline void accel_attend_lists(const struct accel_head *h, struct accel_result *r,
+                                      struct err *err)
+{
+    struct attn_ops ops = {0};
+    struct mask m;
+    accel_lists_mask(h, &m, err);
+    assert_ok(attn_prepare(&ops, h->x, PREC_F32, err), err);
+    assert_ok(attn_rows(&ops, &m, r->out, r->lse, err), err);
+    attn_release(&ops);
+    mask_free(&m);
 }
 
 /* Tiles with bits as lists of keys, row by row. */

@@ -45,6 +45,24 @@ static inline void run_text(const char *text, const struct head_in *in, struct r
     ck_assert_msg(r->status == RECORD_OK, "%s: skipped: %s", text, r->reason);
 }
 
+/* The one parameter set of `text` on a back end: what sim_run answers; a skipped record is an
+ * answer. */
+static inline int run_on_device(const struct sim_device *device, const struct head_in *in,
+                                const char *text, struct method_ctx *ctx, struct record *r,
+                                struct err *err)
+{
+    struct method_run *runs = NULL;
+    int64_t n = 0;
+    assert_ok(method_runs_parse(test_methods, text, &runs, &n, err), err);
+    ck_assert_int_eq(n, 1);
+    record_init(r);
+    struct sim_cell cell = {
+        .method = runs->method, .params = runs->params, .ctx = ctx, .in = in, .device = device};
+    int rc = sim_run(&cell, r, err);
+    method_runs_free(runs, n);
+    return rc;
+}
+
 /* The same head at a step of a run whose state goes from call to call. */
 static inline void run_step(const char *text, struct sim_head *h, int step, struct carry *carry,
                             struct record *r)

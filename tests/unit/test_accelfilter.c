@@ -89,20 +89,10 @@ static void make_head(struct sim_head *h, bool causal)
 static void run(struct accel_session *s, const struct accel *accel, const struct sim_head *h,
                 const char *text, struct record *r)
 {
-    struct method_run *runs = NULL;
-    struct method_ctx ctx = {0};
     const struct sim_device device = {.accel = accel, .session = s, .select = SELECT_CPU};
+    struct method_ctx ctx = {0};
     struct err err = {0};
-    int64_t n = 0;
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
-    record_init(r);
-    struct sim_cell cell = {.method = runs->method,
-                            .params = runs->params,
-                            .ctx = &ctx,
-                            .in = &h->in,
-                            .device = &device};
-    assert_ok(sim_run(&cell, r, &err), &err);
-    method_runs_free(runs, n);
+    assert_ok(run_on_device(&device, &h->in, text, &ctx, r, &err), &err);
 }
 
 START_TEST(same_record_as_on_the_cpu)

@@ -171,22 +171,11 @@ static void make_head(struct sim_head *h)
 static int run(struct accel_session *s, const struct sim_head *h, enum select_where where,
                const char *text, struct record *r, struct err *err)
 {
-    struct method_run *runs = NULL;
     struct method_ctx ctx = {.seed = 1, .carry = &s->carry};
     const struct sim_device device = {.accel = &on_cpu, .session = s, .select = where};
-    int64_t n = 0;
     s->in = &h->in;
     s->data = 0;
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n, err), err);
-    record_init(r);
-    struct sim_cell cell = {.method = runs->method,
-                            .params = runs->params,
-                            .ctx = &ctx,
-                            .in = &h->in,
-                            .device = &device};
-    int rc = sim_run(&cell, r, err);
-    method_runs_free(runs, n);
-    return rc;
+    return run_on_device(&device, &h->in, text, &ctx, r, err);
 }
 
 static bool has_note(const struct record *r, const char *note)

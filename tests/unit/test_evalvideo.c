@@ -35,15 +35,9 @@ static bool supports(const struct accel_session *s, const struct attn_in *x, int
 static int attend(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
                   struct err *e)
 {
-    struct attn_ops ops = {0};
-    struct mask m;
     __atomic_add_fetch(&attended, 1, __ATOMIC_RELAXED);
     __atomic_add_fetch(&there, h->x->there != NULL, __ATOMIC_RELAXED);
-    accel_lists_mask(h, &m, e);
-    assert_ok(attn_prepare(&ops, h->x, PREC_F32, e), e);
-    assert_ok(attn_rows(&ops, &m, r->out, r->lse, e), e);
-    attn_release(&ops);
-    mask_free(&m);
+    accel_attend_lists(h, r, e);
     return 0;
 }
 
