@@ -14,3 +14,4 @@ for figure in pareto bars cdf; do
         grep -aE '^Overfull .hbox|^!' page.log
     done
 done
+exit 0
