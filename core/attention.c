@@ -5,6 +5,7 @@
 #include "core/attention.h"
 
 #include "core/gemm.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/softmax.h"
 
