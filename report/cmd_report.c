@@ -71,9 +71,8 @@ static int sort_inputs(const struct str_list *rest, struct report *r, struct err
         size_t len = strlen(p);
         if (stat(p, &st) != 0)
             return err_sys(err, ERR_INPUT, "%s", p);
-        if (len > 6 && strcmp(p + len - 6, ".jsonl") == 0)
-            str_list_add(&r->records, p);
-        else if (S_ISDIR(st.st_mode) && !input_is_traces(p))
+        bool lines = len > 6 && strcmp(p + len - 6, ".jsonl") == 0;
+        if (lines || (S_ISDIR(st.st_mode) && !input_is_traces(p)))
             str_list_add(&r->records, p);
         else
             rc = trace_list(rest->items + i, 1, &r->traces, err);
