@@ -245,7 +245,7 @@ static int pair_identity(const struct overlap *o, const struct dumped *a, const 
     rec->n_q = m->n_q;
     rec->n_k = m->n_k;
     rec->d = m->head_dim;
-    rec->causal = m->causal;
+    rec->causal = trace_causal(m, &trace_call(t, a->call)->score);
     rec->seed = a->id.seed;
     buf_puts(&params, "a=");
     setting_text(&a->id, &params);

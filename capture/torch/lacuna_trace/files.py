@@ -1,6 +1,6 @@
 """The trace files of one capture. Calls that the format cannot keep in one file go to t.h5, t.2.h5, ...
 
-All calls of a file share heads, dimensions, tokens, dtype, causality and, of a video, the grid and the text.
+All calls of a file share heads, dimensions, tokens, dtype and, of a video, the grid and the length of the text.
 """
 import math
 import os
@@ -70,8 +70,14 @@ class Files:
         return dict(meta, video=video) if video else meta
 
     def writer(self, seen, meta, calls):
-        """The file of this meta data, created when there is none. `calls` = how many are expected. A call may have a scale of its own."""
-        key = repr({**meta, "model": dict(meta["model"], scale=None)})
+        """The file of this meta data, created when there is none. `calls` = how many are expected.
+
+        A call may have a scale, causality and valid text of its own: those of the file are the first call's.
+        """
+        parts = {name: dict(x) for name, x in meta.items()}
+        for part, name in (("model", "scale"), ("model", "causal"), ("video", "text_valid")):
+            parts.get(part, {}).pop(name, None)
+        key = repr(parts)
         if key not in self.writers:
             if self.pipe is None:
                 self.pipe = Pipe(seen.q.device)
@@ -93,14 +99,16 @@ class Files:
     def names(self):
         return ["q", "k", "v"] + (["out"] if self.o.out == "full" else []) + (["map_sum", "map_max"] if self.o.maps else [])
 
-    def begin(self, writer, attrs, seen, rule):
-        """A call of the file; what it does to its scores is written with it."""
+    def begin(self, writer, attrs, seen, rule, text_valid=None):
+        """A call of the file; what it does to its scores is written with it. text_valid: of a video."""
         self.order += 1
         heads, _ = self.heads(seen)
         score = score_of(rule, heads, writer.meta["run"]["n_q"], writer.meta["run"]["n_k"])
         scale = exact_scale(rule.scale, seen.q.shape[3])
-        if scale != writer.meta["model"]["scale"]:
-            score["scale"] = scale
+        for name, own, of_file in (("scale", scale, writer.meta["model"]["scale"]), ("causal", int(rule.causal), writer.meta["model"]["causal"]),
+                                   ("text_valid", text_valid, writer.meta.get("video", {}).get("text_valid"))):
+            if own != of_file:
+                score[name] = own
         return writer.begin(dict(attrs, order=self.order - 1), self.names(), score)
 
     # ---- the rows of a call -------------------------------------------------------------------------

@@ -240,7 +240,7 @@ class Video:
         writer = self.files.writer(seen, meta, self._expected(video))
         timestep, sigma = self._times()
         call = self.files.begin(writer, {"step": self.index, "branch": branch, "layer": layer, "block": block,
-                                         "timestep": timestep, "sigma": sigma}, seen, rule)
+                                         "timestep": timestep, "sigma": sigma}, seen, rule, video["text_valid"])
         everything = slice(0, n)
         self.files.put(writer, call, seen, b, [(everything, 0)], everything, 0)
         if self.o.out != "none":
