@@ -4,17 +4,17 @@
 
 #include <fcntl.h>
 #include <glob.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum kind { UNKNOWN, RECORDS, TRACE, MASKS, OUTPUTS, HDF5, DIRECTORY };
+enum kind { UNKNOWN, RECORDS, TRACE, TRACES, MASKS, OUTPUTS, HDF5, DIRECTORY };
 
 static const char *const kinds[] = {
     [RECORDS] = "holds records of a replay",
     [TRACE] = "is a trace",
+    [TRACES] = "is a directory of .h5 files",
     [MASKS] = "holds dumped masks",
     [OUTPUTS] = "holds dumped outputs",
     [HDF5] = "is an HDF5 file",
@@ -43,14 +43,27 @@ static enum kind hdf5_kind(const char *path)
     return kind;
 }
 
-static enum kind directory_kind(const char *path)
+static bool has_files(const char *dir, const char *names)
 {
     char pattern[4096];
     glob_t found = {0};
-    snprintf(pattern, sizeof pattern, "%s/records*.jsonl", path);
-    enum kind kind = glob(pattern, GLOB_NOSORT, NULL, &found) == 0 ? RECORDS : DIRECTORY;
+    snprintf(pattern, sizeof pattern, "%s/%s", dir, names);
+    bool any = glob(pattern, GLOB_NOSORT, NULL, &found) == 0;
     globfree(&found);
-    return kind;
+    return any;
+}
+
+static enum kind directory_kind(const char *path)
+{
+    return has_files(path, "records*.jsonl") ? RECORDS
+           : has_files(path, "*.h5")         ? TRACES
+                                             : DIRECTORY;
+}
+
+bool input_is_traces(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode) && directory_kind(path) == TRACES;
 }
 
 static enum kind kind_of(const char *path)
@@ -85,11 +98,11 @@ static int refuse(const char *path, enum wanted_input want, enum kind have, stru
         return err_set(err, ERR_INPUT,
                        "%s %s, and dumped masks are wanted: lacuna replay %s -m METHOD -o DIR "
                        "--dump-masks M.h5 writes M.h5",
-                       path, is, have == TRACE ? path : "T.h5");
+                       path, is, have == TRACE || have == TRACES ? path : "T.h5");
     return err_set(err, ERR_INPUT,
                    "%s %s, and records are wanted: lacuna replay %s -m METHOD -o DIR writes them; "
                    "pass DIR",
-                   path, is, have == TRACE ? path : "T.h5");
+                   path, is, have == TRACE || have == TRACES ? path : "T.h5");
 }
 
 int input_check(const char *path, enum wanted_input want, struct err *err)
@@ -97,6 +110,8 @@ int input_check(const char *path, enum wanted_input want, struct err *err)
     static const enum kind kind_wanted[] = {
         [WANT_RECORDS] = RECORDS, [WANT_TRACE] = TRACE, [WANT_MASKS] = MASKS};
     enum kind have = kind_of(path);
+    if (want == WANT_TRACE && have == TRACES)
+        return 0; /* of one trace it stands for that; of several, trace_open names them */
     bool left_to_others = have == UNKNOWN || have == kind_wanted[want] ||
                           (have == HDF5 && want != WANT_RECORDS) ||
                           (have == DIRECTORY && want == WANT_RECORDS);

@@ -7,6 +7,8 @@
 
 #include "core/err.h"
 
+#include <stdbool.h>
+
 enum wanted_input { WANT_RECORDS, WANT_TRACE, WANT_MASKS };
 
 /* ERR_INPUT if `path` is known to be of another kind than wanted: records (a directory of a replay
@@ -14,5 +16,8 @@ enum wanted_input { WANT_RECORDS, WANT_TRACE, WANT_MASKS };
  * records. 0 if it is of the wanted kind, or missing or damaged: whoever opens it says that best.
  */
 int input_check(const char *path, enum wanted_input want, struct err *err);
+
+/* Is `path` a directory with .h5 files and without records? */
+bool input_is_traces(const char *path);
 
 #endif

@@ -195,6 +195,7 @@ static void set_score(const struct import_opts *o, struct import_job *j)
     s->softcap = isnan(o->softcap) ? 0 : o->softcap;
     j->given.scale = !isnan(o->scale);
     j->given.causal = o->given_causal;
+    j->given.text_valid = o->text_valid != INT64_MIN;
     j->given.positions_applied = o->given_positions;
 }
 

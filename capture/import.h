@@ -55,7 +55,7 @@ struct import_job {
     bool allow_nonfinite;
     struct trace_score score; /* of all calls, where an option says it */
     struct {
-        bool scale, causal, positions_applied;
+        bool scale, causal, positions_applied, text_valid;
     } given; /* by options: metadata of a file do not replace them */
 };
 

@@ -185,11 +185,13 @@ static int take_score(const struct import_job *j, const struct st_file *f, const
 {
     for (int i = 0; trace_score_name(i); i++) {
         const char *field = trace_score_name(i), *value = NULL;
-        bool of_model = strcmp(field, "scale") == 0;
+        bool scale = strcmp(field, "scale") == 0, causal = strcmp(field, "causal") == 0;
+        bool valid = strcmp(field, "text_valid") == 0, of_model = scale || causal || valid;
         char key[300];
         int rc = 0;
 
-        if (trace_score_is_set(&j->score, i) || (of_model && j->given.scale))
+        if (trace_score_is_set(&j->score, i, NULL) || (scale && j->given.scale) ||
+            (causal && j->given.causal) || (valid && j->given.text_valid))
             continue;
         snprintf(key, sizeof key, "%.*s%s", (int)len, prefix, field);
         if (len > 0 || !of_model)

@@ -97,6 +97,7 @@ int import_shapes(struct import_job *j, enum dtype dtype, struct err *err)
         TRY(check_call(&j->calls[i], m, err));
         if (j->calls[i].call.layer >= m->layers)
             m->layers = j->calls[i].call.layer + 1;
+        trace_score_rebase(&j->calls[i].call.score, m, m);
     }
     TRY(choose_dtype(j, dtype, err));
     if ((rc = trace_meta_check(m, err)) != 0)
@@ -210,7 +211,7 @@ static int map_head(void *ctx, int64_t head, int worker, struct err *err)
                          .q = q,
                          .k = k,
                          .scale = m->c->call.score.scale != 0 ? m->c->call.score.scale : t->scale,
-                         .causal = t->causal,
+                         .causal = trace_causal(t, &m->c->call.score),
                          .reach = m->c->call.score.reach,
                          .mods = call_mods(m->c, t, head)};
     TRY(attn_prepare(&ops, &in, PREC_F32, err));

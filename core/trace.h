@@ -58,15 +58,19 @@ struct trace_meta {
     int64_t pool; /* cell size P of the pooled maps, 0 = no maps */
 };
 
+enum trace_causality { CAUSAL_AS_MODEL, CALL_BIDIRECTIONAL, CALL_CAUSAL };
+
 /* What a call does to scores and to the pairs that may attend, beside scale and causality of the
  * model. Format 1.1; zeroed: nothing, and the file is one of format 1.0. */
 struct trace_score {
-    double scale; /* of this call; 0: the model's */
+    double scale;   /* of this call; 0: the model's */
+    int64_t causal; /* enum trace_causality, where it is not the model's */
     struct reach reach;
-    double softcap;    /* c > 0 */
-    bool sinks, alibi; /* arrays [heads]: logits z_h, slopes m_h >= 0 */
-    int rel_bias;      /* heads of the array [heads][2 n_k - 1]: 0 (none), 1 (for all) or all */
-    int bias;          /* the same of the array [heads][n_q][n_k] */
+    int64_t text_valid; /* valid text tokens + 1, where they are not the video's; 0: the video's */
+    double softcap;     /* c > 0 */
+    bool sinks, alibi;  /* arrays [heads]: logits z_h, slopes m_h >= 0 */
+    int rel_bias;       /* heads of the array [heads][2 n_k - 1]: 0 (none), 1 (for all) or all */
+    int bias;           /* the same of the array [heads][n_q][n_k] */
 };
 
 /* One captured attention call. */
@@ -94,7 +98,14 @@ struct trace_span {
 
 /* Padding of the text: the text tokens after the first text_valid. The tensors have rows for them,
  * but dense attention neither asks nor answers there. count 0: there is none. */
-struct trace_span trace_padding(const struct trace_meta *m);
+struct trace_span trace_padding(const struct trace_meta *m, const struct trace_score *s);
+
+/* Does a call have any? */
+bool trace_is_padded(const struct trace *t);
+
+/* Causality and valid text tokens of a call. */
+bool trace_causal(const struct trace_meta *m, const struct trace_score *s);
+int64_t trace_text_valid(const struct trace_meta *m, const struct trace_score *s);
 
 /* Open for reading: a file, or a directory with one trace in it. Not HDF5, a newer major version, a
  * missing or inconsistent dataset, anything that this build does not know and that is not marked as
@@ -172,9 +183,15 @@ void trace_score_text(const struct trace_score *s, char text[TRACE_SCORE_TEXT]);
 /* The same as keys of the open JSON object: those that are present, named as in the file. */
 void trace_score_json(const struct trace_score *s, struct jw *w);
 
-/* Names of the fields in the file, from 0; NULL behind the last. Does the call have the field? */
+/* Names of the fields in the file, from 0; NULL behind the last. Does the call have the field?
+ * *value, unless NULL: as the file has it. */
 const char *trace_score_name(int i);
-bool trace_score_is_set(const struct trace_score *s, int i);
+bool trace_score_is_set(const struct trace_score *s, int i, double *value);
+
+/* Write causality and valid text of a call of `from` as differences from another model `to`; with
+ * from = to: drop what says the same as the model. */
+void trace_score_rebase(struct trace_score *s, const struct trace_meta *from,
+                        const struct trace_meta *to);
 
 /* Set a field by its name in the file from a text, as other programs' metadata have it. 1: it is no
  * field of a call. ERR_USAGE: not a value of it. */

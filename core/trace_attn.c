@@ -7,6 +7,7 @@ int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in
 {
     const struct trace_meta *m = trace_meta(t);
     const struct trace_score *s = &trace_call(t, call)->score;
+    bool causal = trace_causal(m, s);
     int64_t n_k = m->n_k;
     int rc = 0;
 
@@ -17,9 +18,9 @@ int trace_attn(const struct trace *t, int64_t call, int head, struct attn_in *in
         .d = m->head_dim,
         .dv = m->v_dim,
         .scale = trace_call_scale(t, call),
-        .causal = m->causal,
+        .causal = causal,
         .reach = {.back = s->reach.back < n_k ? s->reach.back : 0,
-                  .ahead = !m->causal && s->reach.ahead < n_k ? s->reach.ahead : 0,
+                  .ahead = !causal && s->reach.ahead < n_k ? s->reach.ahead : 0,
                   .chunk = s->reach.chunk < n_k ? s->reach.chunk : 0,
                   .prefix = s->reach.prefix},
         .mods = {.softcap = s->softcap, .has_sink = s->sinks},

@@ -463,13 +463,32 @@ const struct trace_meta *trace_meta(const struct trace *t)
     return &t->meta;
 }
 
-struct trace_span trace_padding(const struct trace_meta *m)
+bool trace_causal(const struct trace_meta *m, const struct trace_score *s)
+{
+    return s->causal == CAUSAL_AS_MODEL ? m->causal : s->causal == CALL_CAUSAL;
+}
+
+int64_t trace_text_valid(const struct trace_meta *m, const struct trace_score *s)
+{
+    return s->text_valid ? s->text_valid - 1 : m->text_valid;
+}
+
+struct trace_span trace_padding(const struct trace_meta *m, const struct trace_score *s)
 {
     bool back = strcmp(m->text_place, "back") == 0;
+    int64_t valid = trace_text_valid(m, s);
     return (struct trace_span){
-        .first = (back ? m->n_k - m->text_tokens : 0) + m->text_valid,
-        .count = m->text_tokens - m->text_valid,
+        .first = (back ? m->n_k - m->text_tokens : 0) + valid,
+        .count = m->text_tokens - valid,
     };
+}
+
+bool trace_is_padded(const struct trace *t)
+{
+    for (int64_t i = 0; i < t->n_calls; i++)
+        if (trace_padding(&t->meta, &t->calls[i].call.score).count)
+            return true;
+    return false;
 }
 
 bool trace_rows(const struct trace *t, struct row_sample *s)

@@ -1,6 +1,6 @@
 /*
- * trace_score.c - what a call does to its scores and allowed pairs beside the model's scale and
- * causality (format 1.1): attributes, checks, and the line of the content id.
+ * trace_score.c - what a call does to its scores and allowed pairs beside the model's scale,
+ * causality and valid text (format 1.1): attributes, checks, and the line of the content id.
  *
  * An attribute at its default is not written, and a call without any has the content id of format
  * 1.0. Windows are inclusive in the file (window_left = 1023: the row and 1023 keys before it), and
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { REAL, WINDOW, COUNT };
+enum kind { REAL, WINDOW, COUNT, FLAG, LENGTH };
 
 /* In the order of the content id, which is part of the format. */
 static const struct {
@@ -23,10 +23,12 @@ static const struct {
     size_t offset;
 } fields[] = {
     {"scale", REAL, offsetof(struct trace_score, scale)},
+    {"causal", FLAG, offsetof(struct trace_score, causal)},
     {"window_left", WINDOW, offsetof(struct trace_score, reach.back)},
     {"window_right", WINDOW, offsetof(struct trace_score, reach.ahead)},
     {"chunk", COUNT, offsetof(struct trace_score, reach.chunk)},
     {"prefix", COUNT, offsetof(struct trace_score, reach.prefix)},
+    {"text_valid", LENGTH, offsetof(struct trace_score, text_valid)},
     {"softcap", REAL, offsetof(struct trace_score, softcap)},
 };
 #define FIELDS (sizeof fields / sizeof *fields)
@@ -50,10 +52,16 @@ static bool present(const struct trace_score *s, size_t i)
     return fields[i].kind == REAL ? real_at(s, i) != 0 : count_at(s, i) != 0;
 }
 
+/* May the file have 0 of it? Then memory has one more, and 0 where it is absent. */
+static bool from_zero(size_t i)
+{
+    return fields[i].kind == WINDOW || fields[i].kind == FLAG || fields[i].kind == LENGTH;
+}
+
 /* As the file has it. */
 static int64_t stored(const struct trace_score *s, size_t i)
 {
-    return count_at(s, i) - (fields[i].kind == WINDOW);
+    return count_at(s, i) - from_zero(i);
 }
 
 bool trace_score_any(const struct trace_score *s)
@@ -97,7 +105,7 @@ int trace_score_put(hid_t group, const struct trace_score *s, struct err *err)
 static int get_field(hid_t group, size_t i, struct trace_score *s, struct err *err)
 {
     char *at = (char *)s + fields[i].offset;
-    int64_t n = 0, default_value = fields[i].kind == WINDOW ? -1 : 0;
+    int64_t n = 0, default_value = from_zero(i) ? -1 : 0;
     double x = 0;
     int rc;
 
@@ -115,7 +123,7 @@ static int get_field(hid_t group, size_t i, struct trace_score *s, struct err *e
     if (n <= default_value || n > INT32_MAX)
         return err_set(err, ERR_INPUT, "attribute '%s' = %lld is out of range", fields[i].name,
                        (long long)n);
-    n += fields[i].kind == WINDOW;
+    n += from_zero(i);
     memcpy(at, &n, sizeof n);
     return 0;
 }
@@ -177,6 +185,28 @@ static int check_biases(const struct trace_meta *m, const struct trace_score *s,
     return 0;
 }
 
+/* Causality and valid text of a call that are not the model's. */
+static int check_own(const struct trace_meta *m, const struct trace_score *s, int code,
+                     struct err *err)
+{
+    bool causal = s->causal == CALL_CAUSAL;
+    if (s->causal < CAUSAL_AS_MODEL || s->causal > CALL_CAUSAL)
+        return err_set(err, code, "causal = %lld is neither 0 nor 1", (long long)s->causal - 1);
+    if (s->causal && causal == m->causal)
+        return err_set(err, code, "causal = %d is that of /model, and is written", causal);
+    if (s->causal && (m->row_group || (causal && m->n_q > m->n_k)))
+        return err_set(err, code, "causal = %d of %s", causal,
+                       m->row_group ? "sampled rows, whose calls are all causal"
+                                    : "more queries than keys");
+    if (s->text_valid && (m->grid_t == 0 || s->text_valid - 1 > m->text_tokens))
+        return err_set(err, code, "text_valid = %lld of %lld text tokens",
+                       (long long)s->text_valid - 1, (long long)m->text_tokens);
+    if (s->text_valid && s->text_valid - 1 == m->text_valid)
+        return err_set(err, code, "text_valid = %lld is that of /video, and is written",
+                       (long long)m->text_valid);
+    return 0;
+}
+
 int trace_score_check(const struct trace_meta *m, const struct trace_score *s, int code,
                       struct err *err)
 {
@@ -188,14 +218,18 @@ int trace_score_check(const struct trace_meta *m, const struct trace_score *s, i
         if (fields[i].kind != REAL && (count_at(s, i) < 0 || stored(s, i) > INT32_MAX))
             return err_set(err, code, "%s = %lld is out of range", fields[i].name,
                            (long long)stored(s, i));
+    int rc = check_own(m, s, code, err);
+    if (rc)
+        return rc;
+    bool causal = trace_causal(m, s);
     if (reach_any(&s->reach) && m->n_q > m->n_k)
         return err_set(err, code,
                        "a window, chunk or prefix with more queries (%lld) than keys (%lld)",
                        (long long)m->n_q, (long long)m->n_k);
-    if (s->reach.prefix && (!m->causal || s->reach.back || s->reach.ahead || s->reach.chunk))
+    if (s->reach.prefix && (!causal || s->reach.back || s->reach.ahead || s->reach.chunk))
         return err_set(err, code, "prefix = %lld: a prefix stands alone in causal attention, %s",
                        (long long)s->reach.prefix,
-                       m->causal ? "without a window or chunk" : "this is bidirectional");
+                       causal ? "without a window or chunk" : "this is bidirectional");
     if (s->reach.prefix > m->n_k)
         return err_set(err, code, "prefix = %lld is longer than the %lld keys",
                        (long long)s->reach.prefix, (long long)m->n_k);
@@ -222,7 +256,8 @@ void content_score(const struct trace_score *s, struct buf *b)
 int64_t trace_call_pairs(const struct trace *t, int64_t call)
 {
     const struct trace_meta *m = trace_meta(t);
-    struct head_shape shape = {m->n_q, m->n_k, m->causal, trace_call(t, call)->score.reach};
+    const struct trace_score *score = &trace_call(t, call)->score;
+    struct head_shape shape = {m->n_q, m->n_k, trace_causal(m, score), score->reach};
     struct row_sample s;
     int64_t pairs = 0;
 
@@ -243,6 +278,8 @@ void trace_score_text(const struct trace_score *s, char text[TRACE_SCORE_TEXT])
 #define ADD(...) n += (size_t)snprintf(text + n, size - n, __VA_ARGS__)
     if (s->scale != 0)
         ADD(", scale %.6g", s->scale);
+    if (s->causal)
+        ADD(", %s", s->causal == CALL_CAUSAL ? "causal" : "bidirectional");
     if (s->reach.back && !s->reach.ahead)
         ADD(", window %lld", (long long)s->reach.back);
     else if (s->reach.back)
@@ -253,6 +290,8 @@ void trace_score_text(const struct trace_score *s, char text[TRACE_SCORE_TEXT])
         ADD(", chunk %lld", (long long)s->reach.chunk);
     if (s->reach.prefix)
         ADD(", prefix %lld", (long long)s->reach.prefix);
+    if (s->text_valid)
+        ADD(", %lld valid text tokens", (long long)s->text_valid - 1);
     if (s->softcap > 0)
         ADD(", softcap %g", s->softcap);
     if (s->sinks)
@@ -275,6 +314,8 @@ void trace_score_json(const struct trace_score *s, struct jw *w)
             continue;
         if (fields[i].kind == REAL)
             jw_knum(w, fields[i].name, real_at(s, i));
+        else if (fields[i].kind == FLAG)
+            jw_kbool(w, fields[i].name, stored(s, i) != 0);
         else
             jw_kint(w, fields[i].name, stored(s, i));
     }
@@ -296,8 +337,10 @@ int trace_score_set(struct trace_score *s, const char *name, const char *value, 
         if (strcmp(name, fields[i].name) != 0)
             continue;
         double x = strtod(value, &end);
-        int64_t n = fields[i].kind == REAL ? 0 : (int64_t)x + (fields[i].kind == WINDOW);
+        int64_t n = fields[i].kind == REAL ? 0 : (int64_t)x + from_zero(i);
         bool whole = fields[i].kind == REAL || (x == floor(x) && x >= -1 && x < INT32_MAX);
+        if (fields[i].kind == FLAG)
+            whole = x == 0 || x == 1;
         if (end == value || *end || !isfinite(x) || !whole)
             return err_set(err, ERR_USAGE, "%s = '%s' is not a %s", name, value,
                            fields[i].kind == REAL ? "number" : "count");
@@ -312,7 +355,19 @@ const char *trace_score_name(int i)
     return i >= 0 && (size_t)i < FIELDS ? fields[i].name : NULL;
 }
 
-bool trace_score_is_set(const struct trace_score *s, int i)
+bool trace_score_is_set(const struct trace_score *s, int i, double *value)
 {
+    bool is_real = fields[i].kind == REAL;
+    if (value)
+        *value = is_real ? real_at(s, (size_t)i) : (double)stored(s, (size_t)i);
     return present(s, (size_t)i);
+}
+
+void trace_score_rebase(struct trace_score *s, const struct trace_meta *from,
+                        const struct trace_meta *to)
+{
+    bool causal = trace_causal(from, s);
+    int64_t valid = trace_text_valid(from, s);
+    s->causal = causal == to->causal ? CAUSAL_AS_MODEL : causal ? CALL_CAUSAL : CALL_BIDIRECTIONAL;
+    s->text_valid = valid == to->text_valid ? 0 : valid + 1;
 }

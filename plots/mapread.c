@@ -81,7 +81,8 @@ int map_stored(const struct trace *t, const struct map_panel *p, bool mean, int6
              (long long)rows, (long long)cols);
     TRY(mem_alloc(&map, n, sizeof *map, "pooled map", err));
     TRY(trace_read_map(t, p->call, p->stored, mean ? map : NULL, mean ? NULL : map, err));
-    struct head_shape shape = {m->n_q, m->n_k, m->causal, trace_call(t, p->call)->score.reach};
+    const struct trace_score *score = &trace_call(t, p->call)->score;
+    struct head_shape shape = {m->n_q, m->n_k, trace_causal(m, score), score->reach};
     TRY(cells_from_map(map, &shape, m->pool, cells_factor(rows, cols, most),
                        mean ? POOL_MEAN : POOL_MAX, out, err));
 out:
@@ -170,6 +171,6 @@ void map_caption(const struct figure_args *a, const struct cells *c, bool stored
                              "visible");
     buf_puts(b, stored ? "From the maps that the trace holds."
                        : "Computed from q and k in the cells of the picture.");
-    if (trace_padding(trace_meta(a->trace)).count)
+    if (trace_is_padded(a->trace))
         buf_puts(b, " Padding text is among the tokens.");
 }

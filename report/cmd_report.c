@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/manifest.h"
 #include "core/text.h"
+#include "core/trace.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -46,7 +47,8 @@ const struct command cmd_report = {
     .run = run,
     .options = options,
     .details =
-        "DIR are -o directories of `lacuna replay`. Traces given, and those that the manifests of\n"
+        "DIR are -o directories of `lacuna replay`, or directories of traces. Traces given, and "
+        "those\nthat the manifests of\n"
         "the directories name and that are still there, give heatmaps; masks dumped by these "
         "replays\n"
         "give overlays. The page holds its pictures itself and fetches nothing; beside it lie the\n"
@@ -59,19 +61,23 @@ const struct command cmd_report = {
         "  lacuna report run-a run-b trace.h5 --masks masks.h5 -o report\n",
 };
 
-/* Directories and .jsonl files hold records, other files are traces. */
+/* .jsonl files and directories with some hold records, other files and directories traces. */
 static int sort_inputs(const struct str_list *rest, struct report *r, struct err *err)
 {
     struct stat st;
-    for (int64_t i = 0; i < rest->n; i++) {
+    int rc = 0;
+    for (int64_t i = 0; i < rest->n && rc == 0; i++) {
         const char *p = rest->items[i];
         size_t len = strlen(p);
         if (stat(p, &st) != 0)
             return err_sys(err, ERR_INPUT, "%s", p);
-        bool records = S_ISDIR(st.st_mode) || (len > 6 && strcmp(p + len - 6, ".jsonl") == 0);
-        str_list_add(records ? &r->records : &r->traces, p);
+        bool lines = len > 6 && strcmp(p + len - 6, ".jsonl") == 0;
+        if (lines || (S_ISDIR(st.st_mode) && !input_is_traces(p)))
+            str_list_add(&r->records, p);
+        else
+            rc = trace_list(rest->items + i, 1, &r->traces, err);
     }
-    return 0;
+    return rc;
 }
 
 static int build(struct report *r, int argc, char **argv, struct err *err)

@@ -119,7 +119,7 @@ static int maps_of(struct explorer *e, struct view *v, struct err *err)
     int rc = 0;
     TRY(trace_open(v->path, &t, err));
     const struct trace_meta *m = trace_meta(t);
-    v->exact = trace_padding(m).count == 0 &&
+    v->exact = !trace_is_padded(t) &&
                4.0 * (double)m->n_q * (double)m->n_k * m->head_dim * (double)n <= EXACT_MOST;
     TRY(mem_zalloc(&png, n, sizeof *png, "pictures", err));
     struct map_job job = {e, v, t, side_for(n), png};

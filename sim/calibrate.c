@@ -37,17 +37,19 @@ bool calibrate_on_device(const struct calibrate *c, char why[160])
     }
     if (!me->judges(c->run->params, why))
         return false;
-    for (int64_t t = 0; t < c->n_traces; t++) {
-        const struct trace_meta *m = trace_meta(c->traces[t]);
-        struct attn_in x = {.nq = m->n_q,
-                            .nk = m->n_k,
-                            .d = m->head_dim,
-                            .dv = m->v_dim,
-                            .scale = m->scale,
-                            .causal = m->causal};
-        if (!device_judges(&c->device, &x, why))
-            return false;
-    }
+    for (int64_t j = 0; j < c->n_jobs; j++)
+        for (int64_t s = 0; s < c->jobs[j].n; s++) {
+            const struct calibrate_sample *of = c->jobs[j].samples + s;
+            const struct trace_meta *m = trace_meta(c->traces[of->trace]);
+            struct attn_in x = {.nq = m->n_q,
+                                .nk = m->n_k,
+                                .d = m->head_dim,
+                                .dv = m->v_dim,
+                                .scale = m->scale,
+                                .causal = sample_causal(c, of)};
+            if (!device_judges(&c->device, &x, why))
+                return false;
+        }
     return true;
 }
 
@@ -74,7 +76,7 @@ static double job_cost(const struct calibrate *c, const struct calibrate_job *j)
     double pairs = 0;
     for (int64_t s = 0; s < j->n; s++) {
         const struct trace_meta *m = trace_meta(c->traces[j->samples[s].trace]);
-        pairs += (double)pairs_allowed(m->n_q, m->n_k, m->causal);
+        pairs += (double)pairs_allowed(m->n_q, m->n_k, sample_causal(c, j->samples + s));
     }
     return pairs;
 }

@@ -74,6 +74,9 @@ bool calibrate_grid(const struct calibrate *c, struct buf *csv);
 
 int64_t calibrate_skipped(const struct calibrate *c);
 
+/* Is the call of a sample causal? */
+bool sample_causal(const struct calibrate *c, const struct calibrate_sample *s);
+
 /* Largest number of samples in a job; bytes to read, summed over jobs; resident bytes of the
  * largest job; number of samples, and allowed pairs and multiply-adds of one dense pass over all of
  * them. */

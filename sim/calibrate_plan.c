@@ -155,6 +155,12 @@ out:
     return rc;
 }
 
+bool sample_causal(const struct calibrate *c, const struct calibrate_sample *s)
+{
+    const struct trace *t = c->traces[s->trace];
+    return trace_causal(trace_meta(t), &trace_call(t, s->call)->score);
+}
+
 struct calibrate_cost calibrate_costs(const struct calibrate *c)
 {
     struct calibrate_cost cost = {0};
@@ -165,7 +171,7 @@ struct calibrate_cost calibrate_costs(const struct calibrate *c)
             const struct trace_meta *m = trace_meta(c->traces[j->samples[s].trace]);
             memory += head_load_memory(m, c->load.precision);
             cost.bytes += head_load_bytes(m);
-            double pairs = (double)pairs_allowed(m->n_q, m->n_k, m->causal);
+            double pairs = (double)pairs_allowed(m->n_q, m->n_k, sample_causal(c, j->samples + s));
             cost.pairs += pairs;
             cost.flop += 2 * pairs * (double)(m->head_dim + m->v_dim);
         }

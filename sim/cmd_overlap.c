@@ -40,16 +40,18 @@ static const struct opt options[] = {
 };
 /* clang-format on */
 
-/* A dumped mask of the trace. */
+/* A dumped mask of one of the traces. */
 struct dumped {
     const struct maskfile *file;
     int64_t cell;
     struct record id; /* owned */
+    int64_t trace;    /* its number */
     int64_t call;     /* of the trace */
 };
 
 struct overlap {
-    struct trace *trace;
+    struct trace **traces; /* owned */
+    int64_t n_traces;
     struct maskfile **files; /* owned */
     int64_t n_files;
     struct dumped *masks; /* owned; by call, head, method, parameters */
@@ -73,13 +75,23 @@ static int64_t call_of(const struct trace *t, const struct record *r)
     return -1;
 }
 
+static void find_call(const struct overlap *o, struct dumped *d)
+{
+    d->call = -1;
+    for (int64_t i = 0; i < o->n_traces && d->call < 0; i++)
+        if (strcmp(d->id.trace, trace_id(o->traces[i])) == 0) {
+            d->trace = i;
+            d->call = call_of(o->traces[i], &d->id);
+        }
+}
+
 static int add_masks(struct overlap *o, const struct maskfile *file, struct err *err)
 {
     int rc = 0;
     for (int64_t i = 0; i < maskfile_cells(file); i++) {
         struct dumped d = {.file = file, .cell = i};
         TRY(maskfile_cell(file, i, &d.id, err));
-        d.call = strcmp(d.id.trace, trace_id(o->trace)) == 0 ? call_of(o->trace, &d.id) : -1;
+        find_call(o, &d);
         if (d.call < 0) {
             o->strangers++;
             record_free(&d.id);
@@ -99,6 +111,8 @@ out:
 static int by_head(const void *a, const void *b)
 {
     const struct dumped *x = a, *y = b;
+    if (x->trace != y->trace)
+        return x->trace < y->trace ? -1 : 1;
     if (x->call != y->call)
         return x->call < y->call ? -1 : 1;
     if (x->id.head != y->id.head)
@@ -109,7 +123,7 @@ static int by_head(const void *a, const void *b)
 
 static bool same_head(const struct dumped *a, const struct dumped *b)
 {
-    return a->call == b->call && a->id.head == b->id.head;
+    return a->trace == b->trace && a->call == b->call && a->id.head == b->id.head;
 }
 
 static int group_heads(struct overlap *o, const char *path, struct err *err)
@@ -216,9 +230,10 @@ static void setting_text(const struct record *r, struct buf *b)
 static int pair_identity(const struct overlap *o, const struct dumped *a, const struct dumped *b,
                          struct record *rec, struct err *err)
 {
-    const struct trace_meta *m = trace_meta(o->trace);
+    const struct trace *t = o->traces[a->trace];
+    const struct trace_meta *m = trace_meta(t);
     struct buf params = {0};
-    snprintf(rec->trace, sizeof rec->trace, "%s", trace_id(o->trace));
+    snprintf(rec->trace, sizeof rec->trace, "%s", trace_id(t));
     utf8_copy(rec->model, sizeof rec->model, m->name);
     rec->step = a->id.step;
     rec->layer = a->id.layer;
@@ -230,7 +245,7 @@ static int pair_identity(const struct overlap *o, const struct dumped *a, const 
     rec->n_q = m->n_q;
     rec->n_k = m->n_k;
     rec->d = m->head_dim;
-    rec->causal = m->causal;
+    rec->causal = trace_causal(m, &trace_call(t, a->call)->score);
     rec->seed = a->id.seed;
     buf_puts(&params, "a=");
     setting_text(&a->id, &params);
@@ -323,7 +338,8 @@ static int do_head(void *ctx, int64_t item, int worker, struct err *err)
     struct overlap *o = ctx;
     int64_t from = o->starts[item], to = o->starts[item + 1], n = to - from;
     const struct dumped *first = o->masks + from;
-    const struct trace_meta *m = trace_meta(o->trace);
+    const struct trace *t = o->traces[first->trace];
+    const struct trace_meta *m = trace_meta(t);
     struct sim_head h = {0};
     struct walked *w = NULL;
     struct shared *pairs = NULL;
@@ -336,8 +352,8 @@ static int do_head(void *ctx, int64_t item, int worker, struct err *err)
     while (head < m->heads && trace_head_number(m, head) != first->id.head)
         head++;
     if (head == m->heads)
-        FAIL(err, ERR_INPUT, "%s has no head %d", trace_path(o->trace), first->id.head);
-    TRY(head_load(o->trace, first->call, head, &o->load, &h, err));
+        FAIL(err, ERR_INPUT, "%s has no head %d", trace_path(t), first->id.head);
+    TRY(head_load(t, first->call, head, &o->load, &h, err));
     TRY(mem_zalloc(&w, n, sizeof *w, "masks", err));
     TRY(mem_zalloc(&pairs, n * (n - 1) / 2 + 1, sizeof *pairs, "pairs of masks", err));
     for (int64_t i = 0; i < n; i++) {
@@ -370,13 +386,14 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_overlap = {
     .name = "overlap",
-    .usage = "overlap T.h5 M.h5... -o DIR",
+    .usage = "overlap T.h5 M.h5... -o DIR\n"
+             "overlap TRACES M.h5... -o DIR",
     .summary = "compare dumped masks pair by pair: shared pairs, shared attention mass",
     .run = run,
     .options = options,
     .details =
-        "M.h5 are files of `lacuna replay T.h5 -m A -m B -o DIR --dump-masks M.h5`. For every "
-        "head\n"
+        "M.h5 are files of `lacuna replay T.h5 -m A -m B -o DIR --dump-masks M.h5`; TRACES is a\n"
+        "directory of traces. For every head\n"
         "and every two masks of it a record is written, with method `overlap` and the settings as\n"
         "parameters a and b: overlap_iou (of kept pairs), overlap_a_in_b (share of a's mass that "
         "b\n"
@@ -388,6 +405,24 @@ const struct command cmd_overlap = {
         "  lacuna analyze shared --group a --pivot b --columns overlap_iou\n",
 };
 
+static int open_traces(struct overlap *o, char *const *path, struct err *err)
+{
+    struct str_list files = {0};
+    int rc = 0;
+    TRY(trace_list(path, 1, &files, err));
+    TRY(mem_zalloc(&o->traces, files.n, sizeof(struct trace *), "traces", err));
+    for (int64_t i = 0; i < files.n; i++) {
+        TRY(trace_open(files.items[i], &o->traces[i], err));
+        o->n_traces++;
+        if (trace_meta(o->traces[i])->row_group)
+            FAIL(err, ERR_INPUT, "%s holds a sample of query rows; masks are of all rows",
+                 files.items[i]);
+    }
+out:
+    str_list_free(&files);
+    return rc;
+}
+
 static int open_inputs(struct overlap *o, const struct str_list *paths, struct err *err)
 {
     int rc = 0;
@@ -395,10 +430,7 @@ static int open_inputs(struct overlap *o, const struct str_list *paths, struct e
         FAIL(err, ERR_USAGE,
              "overlap: a trace and a file of masks are needed (lacuna overlap T.h5 "
              "M.h5 -o DIR)");
-    TRY(trace_open(paths->items[0], &o->trace, err));
-    if (trace_meta(o->trace)->row_group)
-        FAIL(err, ERR_INPUT, "%s holds a sample of query rows; masks are of all rows",
-             paths->items[0]);
+    TRY(open_traces(o, paths->items, err));
     TRY(mem_zalloc(&o->files, paths->n, sizeof *o->files, "mask files", err));
     for (int64_t i = 1; i < paths->n; i++) {
         TRY(maskfile_open(paths->items[i], &o->files[o->n_files], err));
@@ -418,7 +450,9 @@ static void close_inputs(struct overlap *o)
     free(o->masks);
     free(o->starts);
     free(o->files);
-    trace_close(&o->trace);
+    for (int64_t i = 0; i < o->n_traces; i++)
+        trace_close(&o->traces[i]);
+    free(o->traces);
 }
 
 static int execute(const struct app *app, struct overlap *o, const struct overlap_opts *opt,
@@ -435,7 +469,8 @@ static int execute(const struct app *app, struct overlap *o, const struct overla
     if (opt->c.force)
         TRY(record_file_clear(o->records, err));
     TRY(manifest_start(opt->out, app->argc, app->argv, &manifest, err));
-    TRY(manifest_input(manifest, trace_path(o->trace), trace_id(o->trace), err));
+    for (int64_t i = 0; i < o->n_traces; i++)
+        TRY(manifest_input(manifest, trace_path(o->traces[i]), trace_id(o->traces[i]), err));
     TRY(gemm_ready(err));
     TRY(pool_run(cmd_jobs(&opt->c), o->n_heads, do_head, o, err));
     log_info("%s: %lld heads, %lld masks", opt->out, (long long)o->n_heads, (long long)o->n);

@@ -98,10 +98,11 @@ static void describe(const struct trace *t, int64_t call, int head, const struct
 
 /* Padding text tokens at the end of the sequence are real rows of the tensors and no tokens: they
  * are dropped before anything looks at the head. */
-static int drop_padding(const struct trace *t, struct head_in *in, struct err *err)
+static int drop_padding(const struct trace *t, int64_t call, struct head_in *in, struct err *err)
 {
     const struct trace_meta *m = trace_meta(t);
-    struct trace_span padding = trace_padding(m);
+    const struct trace_score *s = &trace_call(t, call)->score;
+    struct trace_span padding = trace_padding(m, s);
     if (padding.count == 0)
         return 0;
     if (padding.first + padding.count != m->n_k)
@@ -111,7 +112,7 @@ static int drop_padding(const struct trace *t, struct head_in *in, struct err *e
                        trace_path(t), (long long)padding.count);
     in->x.nq -= padding.count;
     in->x.nk -= padding.count;
-    in->geom.text = m->text_valid;
+    in->geom.text = trace_text_valid(m, s);
     in->n_padding = padding.count;
     return 0;
 }
@@ -176,7 +177,7 @@ int head_load_kin(const struct trace *t, int64_t call, int head, const struct he
     memset(h, 0, sizeof *h);
     describe(t, call, head, how, &h->in);
     TRY(trace_attn(t, call, head, &h->in.x, &h->rel, err));
-    TRY(drop_padding(t, &h->in, err));
+    TRY(drop_padding(t, call, &h->in, err));
     struct attn_in *x = &h->in.x;
     if (trace_rows(t, &h->sample))
         TRY(read_sample(t, call, head, x->d, how, h, err));

@@ -214,9 +214,12 @@ static int assign_series(const struct replay *r, int64_t count, int64_t *owner, 
     if (r->device.calls && n < count)
         n = shard_units(r, true, unit);
     for (int64_t i = 0; i < r->n_series; i++) {
-        const struct trace_meta *m = trace_meta(r->traces[r->series[i].trace]);
-        cost[unit[i]] += (double)pairs_allowed(m->n_q, m->n_k, m->causal) *
-                         (double)(m->head_dim + m->v_dim) * (double)r->series[i].n_calls;
+        const struct series *s = r->series + i;
+        const struct trace *t = r->traces[s->trace];
+        const struct trace_meta *m = trace_meta(t);
+        bool causal = trace_causal(m, &trace_call(t, s->calls[0])->score);
+        cost[unit[i]] += (double)pairs_allowed(m->n_q, m->n_k, causal) *
+                         (double)(m->head_dim + m->v_dim) * (double)s->n_calls;
     }
     TRY(shard_assign(cost, n, count, owners, err));
     for (int64_t i = 0; i < r->n_series; i++)
@@ -274,7 +277,7 @@ int replay_identity(const struct replay *r, const struct series *s, int64_t call
     rec->n_q = m->n_q;
     rec->n_k = m->n_k;
     rec->d = m->head_dim;
-    rec->causal = m->causal;
+    rec->causal = trace_causal(m, &c->score);
     rec->timestep = c->timestep;
     rec->params = strdup(run->canonical);
     return rec->params ? 0 : err_set(err, ERR_NOMEM, "record: out of memory");

@@ -455,6 +455,73 @@ static int run_each(const struct trace_opts *o, const struct action *a,
     return first;
 }
 
+/* The name of a file without its directories. */
+static const char *name_in(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* What an action makes of the trace `path`, in the directory `dir`: of the same name, for export
+ * a directory named like the trace without ".h5". */
+static int output_of(const char *dir, const char *path, const struct action *a, struct buf *out,
+                     struct err *err)
+{
+    const char *name = name_in(path);
+    size_t n = strlen(name);
+    if (a->run == export_tensors && ends_with(name, ".h5"))
+        n -= 3;
+    buf_reset(out);
+    buf_printf(out, "%s/%.*s", dir, (int)n, name);
+    return buf_check(out, "names of outputs", err);
+}
+
+/* Of a set of traces every one, each to a file of its own in the directory -o. */
+static int run_into(const struct trace_opts *o, const struct action *a,
+                    const struct str_list *files, struct err *err)
+{
+    struct trace_opts each = *o;
+    struct strmap names = {0};
+    struct buf out = {0};
+    int rc = 0;
+
+    if (!o->output || ends_with(o->output, ".h5") || ends_with(o->output, ".safetensors"))
+        FAIL(err, ERR_USAGE,
+             "trace %s: of %lld traces each gets a file in a directory (-o DIR)%s%s", a->name,
+             (long long)files->n, o->output ? ", not in one file " : "",
+             o->output ? o->output : "");
+    for (int64_t i = 0; i < files->n; i++) {
+        if (strmap_get(&names, name_in(files->items[i])) >= 0)
+            FAIL(err, ERR_USAGE, "trace %s: two traces are named %s; take them one by one", a->name,
+                 name_in(files->items[i]));
+        TRY(strmap_put(&names, name_in(files->items[i]), i, err));
+    }
+    if (!o->common.dry_run)
+        TRY(make_dirs(o->output, err));
+    if (o->common.json)
+        puts("[");
+    for (int64_t i = 0; i < files->n; i++) {
+        TRY(output_of(o->output, files->items[i], a, &out, err));
+        TRY(refuse_input(buf_str(&out), files->items[i], err));
+        each.output = (char *)(uintptr_t)buf_str(&out);
+        if (i && o->common.json)
+            puts(",");
+        TRY(a->run(&each, files->items[i], err));
+    }
+    if (o->common.json)
+        puts("]");
+out:
+    buf_free(&out);
+    strmap_free(&names);
+    return rc;
+}
+
 extern const struct command cmd_trace;
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
@@ -473,20 +540,18 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
              "trace: one of info, verify, pack, export, subset, join, map was expected");
     TRY(find_action(rest.items[0], &a, err));
     bool join = !a->run, each = a->run == info || a->run == verify;
-    if (join || each)
-        TRY(trace_list(rest.items + 1, rest.n - 1, &files, err));
-    if (join && files.n < 2)
-        FAIL(err, ERR_USAGE, "trace join: at least two traces were expected, found %lld",
-             (long long)files.n);
-    if (rest.n < 2 || (!join && !each && rest.n != 2))
-        FAIL(err, ERR_USAGE, "trace %s: one trace was expected, found %lld", a->name,
-             (long long)rest.n - 1);
+    TRY(trace_list(rest.items + 1, rest.n - 1, &files, err));
+    if (files.n < 1 + join)
+        FAIL(err, ERR_USAGE, "trace %s: %s expected, found %lld", a->name,
+             join ? "at least two traces were" : "a trace was", (long long)files.n);
     if (join)
         TRY(derive(&o, a->name, files.items, files.n, 0, err));
     else if (each)
         TRY(run_each(&o, a, &files, err));
+    else if (files.n > 1)
+        TRY(run_into(&o, a, &files, err));
     else
-        TRY(a->run(&o, rest.items[1], err));
+        TRY(a->run(&o, files.items[0], err));
 out:
     opt_free(options, &o);
     str_list_free(&rest);
@@ -502,7 +567,8 @@ const struct command cmd_trace = {
              "trace export T.h5 -o DIR | FILE.safetensors\n"
              "trace subset T.h5 -o U.h5 [--layers L --heads H --steps S --tokens N --rows N[xR]]\n"
              "trace join A.h5 B.h5 ... -o C.h5\n"
-             "trace map T.h5 -o U.h5 [--maps P]",
+             "trace map T.h5 -o U.h5 [--maps P]\n"
+             "trace pack|export|subset|map TRACES... -o DIR",
     .summary = "Look into, check, pack, export, cut and join traces",
     .run = run,
     .options = options,
@@ -514,7 +580,8 @@ const struct command cmd_trace = {
         "export writes tensors for other programs. subset keeps some layers, heads, steps or\n"
         "tokens; join puts calls of one run that lie in several files into one; map computes "
         "pooled\n"
-        "maps, which figures need, of any trace.\n"
+        "maps, which figures need, of any trace. TRACES are files or directories: of several\n"
+        "traces each gets a file of its name in DIR.\n"
         "\n"
         "  lacuna trace info t.h5\n"
         "  lacuna trace verify t.h5 --json\n"

@@ -62,28 +62,16 @@ static void put_video(json_t *o, const struct trace_meta *m)
     put_number(o, "text_valid", (double)m->text_valid);
 }
 
-/* Reach and cap of a call, under the prefix of its tensors. */
+/* What a call does to its scores, under the prefix of its tensors. */
 static void put_score(json_t *o, const struct trace_call *c)
 {
-    const struct trace_score *s = &c->score;
     char key[96];
-    const struct {
-        const char *name;
-        bool present;
-        double value;
-    } fields[] = {
-        {"scale", s->scale != 0, s->scale},
-        {"window_left", s->reach.back > 0, (double)s->reach.back - 1},
-        {"window_right", s->reach.ahead > 0, (double)s->reach.ahead - 1},
-        {"chunk", s->reach.chunk > 0, (double)s->reach.chunk},
-        {"prefix", s->reach.prefix > 0, (double)s->reach.prefix},
-        {"softcap", s->softcap > 0, s->softcap},
-    };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (fields[i].present) {
+    double value;
+    for (int i = 0; trace_score_name(i); i++)
+        if (trace_score_is_set(&c->score, i, &value)) {
             snprintf(key, sizeof key, "step-%03d.%s.layer-%02d.%s", c->step, c->branch, c->layer,
-                     fields[i].name);
-            put_number(o, key, fields[i].value);
+                     trace_score_name(i));
+            put_number(o, key, value);
         }
 }
 

@@ -26,7 +26,6 @@
 struct check {
     const struct trace *t;
     int64_t rows;
-    struct trace_span padding;
     trace_bad_fn *bad;
     void *ctx;
     int64_t n_bad, n_rows;
@@ -45,6 +44,7 @@ struct rows {
     double v_max;            /* largest |v| of the head */
     float *rel;              /* [2 n_k - 1], NULL: no relative bias */
     struct attn_in x;        /* the head's shape, scale, reach, cap, bias and sink */
+    struct trace_span padding;
 };
 
 static void rows_free(struct rows *r)
@@ -75,14 +75,16 @@ static int64_t row_at(const struct trace_meta *m, const struct trace_span *paddi
     return at < padding->first ? at : at + padding->count;
 }
 
-static int rows_init(const struct check *c, struct rows *r, struct err *err)
+static int rows_init(const struct check *c, int64_t call, struct rows *r, struct err *err)
 {
     const struct trace_meta *m = trace_meta(c->t);
-    int64_t valid = m->n_q - c->padding.count;
+    struct trace_span padding = trace_padding(m, &trace_call(c->t, call)->score);
+    int64_t valid = m->n_q - padding.count;
     struct row_sample s;
     bool sampled = trace_rows(c->t, &s);
     int rc = 0;
     memset(r, 0, sizeof *r);
+    r->padding = padding;
     r->n = c->rows < valid ? c->rows : valid;
     TRY(mem_alloc(&r->at, r->n, sizeof *r->at, "rows", err));
     TRY(mem_alloc(&r->row, r->n, sizeof *r->row, "rows", err));
@@ -95,7 +97,7 @@ static int rows_init(const struct check *c, struct rows *r, struct err *err)
     TRY(mem_alloc(&r->k, PIECE * (int64_t)m->head_dim, sizeof *r->k, "keys", err));
     TRY(mem_alloc(&r->v, PIECE * (int64_t)m->v_dim, sizeof *r->v, "values", err));
     for (int64_t i = 0; i < r->n; i++) {
-        r->at[i] = row_at(m, &c->padding, i, r->n);
+        r->at[i] = row_at(m, &padding, i, r->n);
         r->row[i] = sampled ? s.at[r->at[i]] : r->at[i];
         r->max[i] = -INFINITY;
     }
@@ -139,13 +141,11 @@ static void add_key(struct rows *r, const struct trace_meta *m, int64_t i, int64
 }
 
 /* Keys k0 to k0 + n, whose k and v are in r. */
-static void add_piece(const struct check *c, int64_t k0, int64_t n, struct rows *r)
+static void add_piece(const struct trace_meta *m, int64_t k0, int64_t n, struct rows *r)
 {
-    const struct trace_meta *m = trace_meta(c->t);
-
     for (int64_t j = 0; j < n; j++) {
         const float *k = r->k + j * m->head_dim, *v = r->v + j * m->v_dim;
-        if (in_span(&c->padding, k0 + j))
+        if (in_span(&r->padding, k0 + j))
             continue;
         for (int d = 0; d < m->v_dim; d++)
             r->v_max = fmax(r->v_max, fabs((double)v[d]));
@@ -172,7 +172,7 @@ static int run_rows(const struct check *c, int64_t call, int head, struct rows *
         int64_t n = m->n_k - k0 < PIECE ? m->n_k - k0 : PIECE;
         TRY(trace_read(c->t, call, TRACE_K, kv, k0, n, r->k, err));
         TRY(trace_read(c->t, call, TRACE_V, kv, k0, n, r->v, err));
-        add_piece(c, k0, n, r);
+        add_piece(m, k0, n, r);
     }
 out:
     return rc;
@@ -225,7 +225,7 @@ static int check_head(void *ctx, int64_t item, int worker, struct err *err)
 
     if (!info->has_out && !info->has_lse)
         return 0;
-    TRY(rows_init(c, &r, err));
+    TRY(rows_init(c, call, &r, err));
     TRY(trace_attn(c->t, call, head, &r.x, &r.rel, err));
     TRY(run_rows(c, call, head, &r, err));
     compare(c, call, &r, what);
@@ -247,8 +247,7 @@ out:
 int trace_check_attention(const struct trace *t, int jobs, int64_t rows, trace_bad_fn *bad,
                           void *ctx, int64_t *n_bad, int64_t *n_rows, struct err *err)
 {
-    struct check c = {
-        .t = t, .rows = rows, .padding = trace_padding(trace_meta(t)), .bad = bad, .ctx = ctx};
+    struct check c = {.t = t, .rows = rows, .bad = bad, .ctx = ctx};
     int64_t items = trace_calls(t) * trace_meta(t)->heads;
     int rc = 0;
 

@@ -59,7 +59,8 @@ static int differs(const struct trace *a, const struct trace *b, const char *wha
                    trace_path(a), trace_path(b), what);
 }
 
-/* Traces of one model and run: all metadata equal but for where they were computed. */
+/* Traces of one model and run: all metadata equal but for where they were computed, and for
+ * causality and valid text, which calls can say. */
 static int check_alike(const struct trace *a, const struct trace *b, struct err *err)
 {
     struct trace_meta x = *trace_meta(a), y = *trace_meta(b);
@@ -67,6 +68,8 @@ static int check_alike(const struct trace *a, const struct trace *b, struct err 
     char field[80];
     int rc;
 
+    y.causal = x.causal;
+    y.text_valid = x.text_valid;
     content_meta(&x, &p);
     content_meta(&y, &q);
     if ((rc = buf_check(&p, "metadata", err)) == 0 && (rc = buf_check(&q, "metadata", err)) == 0 &&
@@ -99,7 +102,8 @@ static int add_calls(struct derive *d, const struct trace *t, const struct wante
             (d->o->branch[0] && strcmp(d->o->branch, c->branch) != 0))
             continue;
         TRY(mem_grow(&d->pieces, &d->cap, d->n + 1, sizeof *d->pieces, "calls", err));
-        d->pieces[d->n++] = (struct piece){t, i, *c};
+        d->pieces[d->n] = (struct piece){t, i, *c};
+        trace_score_rebase(&d->pieces[d->n++].out.score, trace_meta(t), &d->meta);
     }
 out:
     return rc;
@@ -127,6 +131,33 @@ static int sort_calls(struct derive *d, struct err *err)
     return 0;
 }
 
+/* What all chosen calls say in another way than the model becomes the model's. */
+static void settle_model(struct derive *d)
+{
+    struct trace_meta old = d->meta;
+    const struct trace_score *first = &d->pieces[0].out.score;
+    bool causal = true, valid = true;
+    for (int64_t i = 0; i < d->n; i++) {
+        causal &= d->pieces[i].out.score.causal != CAUSAL_AS_MODEL;
+        valid &= d->pieces[i].out.score.text_valid != 0 &&
+                 d->pieces[i].out.score.text_valid == first->text_valid;
+    }
+    if (causal)
+        d->meta.causal = !old.causal;
+    if (valid)
+        d->meta.text_valid = first->text_valid - 1;
+    for (int64_t i = 0; i < d->n; i++)
+        trace_score_rebase(&d->pieces[i].out.score, &old, &d->meta);
+}
+
+static bool all_causal(const struct derive *d)
+{
+    for (int64_t i = 0; i < d->n; i++)
+        if (!trace_causal(&d->meta, &d->pieces[i].out.score))
+            return false;
+    return true;
+}
+
 static int set_tokens(struct derive *d, const struct trace *t, struct err *err)
 {
     struct trace_meta *m = &d->meta;
@@ -134,7 +165,7 @@ static int set_tokens(struct derive *d, const struct trace *t, struct err *err)
 
     if (n == 0 || n == m->n_k)
         return 0;
-    if (!m->causal || m->n_q != m->n_k)
+    if (!all_causal(d) || m->n_q != m->n_k)
         return err_set(err, ERR_USAGE,
                        "%s: --tokens %lld: only of a causal sequence with as many queries as keys "
                        "the first tokens are a run of their own",
@@ -155,7 +186,7 @@ static int set_rows(struct derive *d, const struct trace *t, struct err *err)
 
     if (!d->o->rows)
         return 0;
-    if (!m->causal || m->n_q != m->n_k || m->grid_t > 0)
+    if (!all_causal(d) || m->n_q != m->n_k || m->grid_t > 0)
         FAIL(err, ERR_USAGE,
              "%s: --rows %s: rows are drawn from a causal sequence with as many queries as keys",
              trace_path(t), d->o->rows);
@@ -197,6 +228,7 @@ static int plan(struct derive *d, struct trace *const *t, int64_t n, struct err 
     if (d->n == 0)
         FAIL(err, ERR_USAGE, "%s: no call matches --layers %s --steps %s%s%s", trace_path(t[0]),
              d->o->layers, d->o->steps, d->o->branch[0] ? " --branch " : "", d->o->branch);
+    settle_model(d);
     if (n > 1)
         TRY(sort_calls(d, err));
     for (int64_t i = 0; n > 1 && i < d->n; i++)

@@ -202,7 +202,7 @@ struct trace_score fixture_score(const struct trace_meta *m, int call)
         {.reach = {.back = 5}, .softcap = 3, .sinks = true},
         {.reach = {.chunk = 4}, .scale = 0.75, .rel_bias = m->heads},
         {.alibi = true, .reach = {.prefix = 6}},
-        {.bias = m->heads, .reach = {.back = 7}},
+        {.bias = m->heads, .reach = {.back = 7}, .causal = CALL_BIDIRECTIONAL},
     };
     return all[call];
 }

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 import lacuna_trace
 import tiny
-from lacuna_trace import layout, pipe, writer, xxh3
+from lacuna_trace import layout, pipe, xxh3
 
 
 class Case(unittest.TestCase):
@@ -218,7 +218,7 @@ class File(Case):
         """Rows and heads that do not fit a buffer give the same file."""
         one = self.capture(dtype="bf16").ids
         for size in (64, 100, 700, 5000):
-            with mock.patch.object(pipe, "PIECE", size), mock.patch.object(pipe, "RING", 2), mock.patch.object(writer, "CONVERT", size):
+            with mock.patch.object(pipe, "PIECE", size), mock.patch.object(pipe, "RING", 2):
                 self.assertEqual(self.capture(dtype="bf16", force=True).ids, one)
 
 
@@ -374,15 +374,22 @@ class OtherHooks(Case):
             return F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True).transpose(1, 2)
         self.check(plain, True, b=2, x=tiny.normal(3, 24, 32))
 
-    def test_layers_that_differ_in_causality_are_files_of_one_directory(self):
+    def test_layers_that_differ_in_causality(self):
         def how(m, q, k, v):
             return F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=m is model.layers[1]).transpose(1, 2)
         model = Own(how).eval()
-        with torch.no_grad(), lacuna_trace.capture(model, self.path) as cap:
+        with torch.no_grad(), lacuna_trace.capture(model, self.path, out="full") as cap:
             model(tiny.normal(1, 24, 32))
-        self.assertEqual([os.path.basename(f) for f in cap.report.files], ["t.h5", "t.2.h5"])
+        self.assertEqual(cap.report.files, [self.path])
+        tiny.lacuna("trace", "verify", self.path)
+        with lacuna_trace.open_trace(self.path) as t:
+            self.assertEqual([(c.score["causal"], c.stored_score) for c in t.calls], [(False, {}), (True, {"causal": 1})])
+            self.assertEqual(t.verify(), [])
+            for c in t.calls:
+                self.assertEqual(int(c.allowed().sum()), 24 * 25 // 2 if c.layer else 24 * 24)
+                tiny.same(c.attend(2)[0], c.out(2), "out", 1e-5)
         out = os.path.join(self.dir.name, "run")
-        tiny.lacuna("replay", "-q", self.dir.name, "-m", "dense", "-o", out)
+        tiny.lacuna("replay", "-q", self.path, "-m", "dense", "-o", out)
         with open(os.path.join(out, "records.jsonl"), encoding="utf-8") as f:
             records = [json.loads(line) for line in f]
         self.assertEqual(sorted((r["layer"], r["causal"], r["head"]) for r in records), [(i, bool(i), h) for i in (0, 1) for h in range(4)])

@@ -168,6 +168,17 @@ class Scores(unittest.TestCase):
         self.assertTrue((slopes > 0).all() and len(set(slopes.tolist())) == len(slopes))
         tiny.lacuna("trace", "verify", self.path)
 
+    def test_rounded_alibi_is_a_bias(self):
+        """transformers makes Falcon's ALiBi in bfloat16: behind key 256 no slope says it, so the values themselves are stored."""
+        model = tiny.language_model("Falcon", alibi=True)
+        self.run_model(model, lambda m: m(tiny.prompt(n=300)), out="full")
+        t = self.opened()
+        self.assertEqual(t.call(1).score["bias"].shape, (4, 300, 300))
+        self.assertNotIn("alibi", t.call(1).score)
+        tiny.lacuna("trace", "verify", self.path)
+        with self.assertRaisesRegex(lacuna_trace.TraceError, "send the prompt in one piece"):
+            self.run_model(model, lambda m: m.generate(tiny.prompt(n=300), max_new_tokens=1, prefill_chunk_size=64), force=True)
+
     def prefixed(self, n=tiny.TOKENS, p=11):
         mask = torch.ones(n, n, dtype=torch.bool).tril()
         mask[:, :p] = True

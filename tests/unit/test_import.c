@@ -377,7 +377,7 @@ START_TEST(padding_text_is_left_out_of_the_comparison)
     assert_ok(npy_write(in.out, DT_F32, 3, shape, out, &err), &err);
     assert_ok(import_npy(&j, &in, DT_NONE, file("t.h5"), &err), &err);
     assert_ok(trace_open(file("t.h5"), &t, &err), &err);
-    struct trace_span padding = trace_padding(trace_meta(t));
+    struct trace_span padding = trace_padding(trace_meta(t), &trace_call(t, 0)->score);
     ck_assert_int_eq(padding.first, first);
     ck_assert_int_eq(padding.count, text->n - text->valid);
     assert_ok(trace_check_attention(t, 2, 64, say_difference, NULL, &bad, &rows, &err), &err);

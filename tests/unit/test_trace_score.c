@@ -116,6 +116,10 @@ START_TEST(attributes_are_checked)
         {"softcap", true, INFINITY, "not a positive number"},
         {"scale", true, NAN, "not a usable softmax scale"},
         {"scale", true, 0, "'scale' = 0 is written"},
+        {"causal", false, 0, "changed after writing"},
+        {"causal", false, 1, "causal = 1 is that of /model"},
+        {"causal", false, 2, "causal = 2 is neither 0 nor 1"},
+        {"text_valid", false, 2, "text_valid = 2 of 0 text tokens"},
     };
     struct trace_meta m;
     struct trace *t = NULL;
@@ -139,6 +143,9 @@ START_TEST(impossible_scores_are_not_written)
         {{.bias = 1, .rel_bias = 1}, "both bias and rel_bias; a score has one bias"},
         {{.reach = {.prefix = 3, .back = 2}}, "prefix = 3: a prefix stands alone"},
         {{.reach = {.prefix = 13}}, "prefix = 13 is longer than the 12 keys"},
+        {{.causal = CALL_CAUSAL}, "causal = 1 is that of /model"},
+        {{.causal = CALL_BIDIRECTIONAL, .reach = {.prefix = 3}}, "this is bidirectional"},
+        {{.text_valid = 1}, "text_valid = 0 of 0 text tokens"},
     };
     struct trace_meta m = fixture_text(DT_F32, 2, 1, 12);
     struct trace_call c = fixture_call(&m, 0);
@@ -270,8 +277,8 @@ Suite *make_suite(void)
     TCase *t = tcase_create("trace_score");
     tcase_add_test(t, scores_are_read_as_written);
     tcase_add_test(t, plain_files_stay_of_format_1_0);
-    tcase_add_loop_test(t, attributes_are_checked, 0, 9);
-    tcase_add_loop_test(t, impossible_scores_are_not_written, 0, 8);
+    tcase_add_loop_test(t, attributes_are_checked, 0, 13);
+    tcase_add_loop_test(t, impossible_scores_are_not_written, 0, 11);
     tcase_add_test(t, a_long_sequence_has_no_bias_of_pairs);
     tcase_add_test(t, arrays_that_were_announced_must_come);
     tcase_add_test(t, heads_come_with_their_scores);

@@ -38,6 +38,7 @@ class Seen:
     again: object = None        # again(rows) -> out of these rows in float32, for functions that round their scores
     element: object = None      # how many calls of the same forward came before: programs may call once per batch element
     picked: bool = False        # the batch element was picked already: b = 1
+    whole: object = None        # since when q, k and v are what they are (pipe.Whole)
 
     def refuse(self, what, advice):
         raise TraceError(f"{self.path}: {what}: {LATER}; {advice}")
@@ -102,7 +103,10 @@ def hidden_and_bias(mask):
 
 
 def slopes_of(mask, visible):
-    """ALiBi: what a float mask adds grows by one step per key. Slopes float32 [heads]; None when it is something else."""
+    """ALiBi: what a float mask adds grows by one step per key. Slopes float32 [heads]; None when it is something else.
+
+    Also where the program rounded the products: transformers has Falcon's in bfloat16, exact up to key 256 alone.
+    """
     heads = mask.shape[0]
     slopes = torch.zeros(heads)
     for h in range(heads):
@@ -112,7 +116,7 @@ def slopes_of(mask, visible):
         at = seen.nonzero().flatten().double()
         step = (row[seen][-1] - row[seen][0]) / (at[-1] - at[0])
         fit = row[seen][-1] + (at - at[-1]) * step
-        if float((row[seen] - fit).abs().max()) > 0.01 * float(step.abs()) * len(at) + 1e-6:
+        if float((row[seen] - fit).abs().max()) > 3e-7 * float(row[seen].abs().max()) + 1e-6:
             return None
         slopes[h] = float(step)
     return slopes
@@ -290,21 +294,18 @@ def check_output(seen, b, rule, rows, heads, kv_of, slack):
     heads: query heads; kv_of: the kv head of each. Returns out, lse float32 [heads][rows][dv], [heads][rows] and the
     largest error in units of the tolerance; refuses when it is above 1 and says which change would fit.
     """
-    q = seen.q[b][heads][:, rows]
-    have = seen.out[b] if seen.again is None else seen.again(rows)[b]
-    have = have[heads][:, rows] if seen.again is None else have[heads]
+    q = pick(seen.q[b], heads)[:, rows]
+    have = pick(seen.out[b], heads)[:, rows] if seen.again is None else pick(seen.again(rows)[b], heads)
     dtype = seen.q.dtype if seen.again is None else torch.float32
-    v_max = float(torch.stack(torch.aminmax(seen.v[b])).abs().max())
+    v_max = torch.stack(torch.aminmax(seen.v[b])).abs().max()
 
     def error(rule, b=b, kv_of=kv_of):
-        out = torch.empty(have.shape, dtype=torch.float64, device=have.device)
-        lse = torch.empty(have.shape[:2], dtype=torch.float64, device=have.device)
-        most = max(1, dense.SCORES // (len(rows) * seen.k.shape[2]))
-        for kv in sorted(set(kv_of)):
-            mine = [i for i, x in enumerate(kv_of) if x == kv]
-            for at in range(0, len(mine), most):
-                i = mine[at:at + most]
-                out[i], lse[i] = dense.attend(q[i], seen.k[b][kv:kv + 1], seen.v[b][kv:kv + 1], rule, rows, [heads[x] for x in i])
+        parts = []
+        for mine, kv in together(kv_of, max(1, dense.SCORES // (len(rows) * seen.k.shape[2]))):
+            parts.append((mine, *dense.attend(pick(q, mine), pick(seen.k[b], kv), pick(seen.v[b], kv), rule, rows, [heads[i] for i in mine])))
+        order = [i for mine, _, _ in parts for i in mine]
+        place = sorted(range(len(order)), key=order.__getitem__)
+        out, lse = (pick(torch.cat([part[n] for part in parts]), place) for n in (1, 2))
         return dense.excess(have, out, v_max, dtype, slack), lse
 
     worst, lse = error(rule)
@@ -313,6 +314,26 @@ def check_output(seen, b, rule, rows, heads, kv_of, slack):
     raise TraceError(f"{seen.path}: what the model returned is not the softmax attention of its q, k and v: largest error "
                      f"{worst:.3g} times the tolerance{_what_fits(seen, rule, error, heads)}; the call does something that is not "
                      "known here")
+
+
+def pick(x, ids):
+    """x[ids] along the first axis; of a run of numbers a view, since a list of numbers waits for the device."""
+    run = list(ids) == list(range(ids[0], ids[0] + len(ids)))
+    return x[ids[0]:ids[0] + len(ids)] if run else x[list(ids)]
+
+
+def together(kv_of, most):
+    """Heads to compute at once, at most `most` of them: (their places in kv_of, the kv heads that equally many of them read)."""
+    groups = [(kv, [i for i, x in enumerate(kv_of) if x == kv]) for kv in sorted(set(kv_of))]
+    at = 0
+    while at < len(groups):
+        each, end = len(groups[at][1]), at + 1
+        while end < len(groups) and len(groups[end][1]) == each and (end + 1 - at) * each <= most:
+            end += 1
+        mine = [i for _, group in groups[at:end] for i in group]
+        for i in range(0, len(mine), most):
+            yield mine[i:i + most], [kv for kv, _ in groups[at:end]]
+        at = end
 
 
 def _what_fits(seen, rule, error, heads):

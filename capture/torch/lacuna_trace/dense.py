@@ -55,15 +55,15 @@ def _distances(rule, rows, first, part):
 
 
 def scores(q, k, rule, rows, heads):
-    """float64 [heads][rows][n_k] of q [heads][rows][d] and k [heads or 1][n_k][d]; -inf where a pair is not allowed.
+    """float64 [heads][rows][n_k] of q [heads][rows][d] and k [kv heads][n_k][d]; -inf where a pair is not allowed.
 
-    heads: the model's numbers of the query heads.
+    Equally many query heads in a row read each kv head. heads: the model's numbers of the query heads.
     """
     n_k = k.shape[1]
     s = torch.empty(q.shape[0], q.shape[1], n_k, dtype=torch.float64, device=q.device)
-    q = q.double()
+    grouped = q.double().reshape(k.shape[0], -1, q.shape[2])
     for at in range(0, n_k, KEYS):
-        part = torch.matmul(q, k[:, at:at + KEYS].double().transpose(1, 2)) * rule.scale
+        part = torch.matmul(grouped, k[:, at:at + KEYS].double().transpose(1, 2)).view(*q.shape[:2], -1) * rule.scale
         if rule.softcap:
             part = rule.softcap * torch.tanh(part / rule.softcap)
         if rule.alibi is not None:
@@ -81,15 +81,16 @@ def scores(q, k, rule, rows, heads):
 
 
 def attend(q, k, v, rule, rows, heads):
-    """Outputs and log-sum-exp of the rows: float64 [heads][rows][dv], [heads][rows]. k, v: [heads or 1][n_k][...]."""
+    """Outputs and log-sum-exp of the rows: float64 [heads][rows][dv], [heads][rows]. k, v: [kv heads][n_k][...]."""
     s = scores(q, k, rule, rows, heads)
     top = s.amax(-1, keepdim=True).clamp_min(-1e300)
     p = torch.exp(s - top)
     total = p.sum(-1, keepdim=True)
     lse = (top + torch.log(total)).squeeze(-1)
     out = torch.zeros(*q.shape[:2], v.shape[2], dtype=torch.float64, device=q.device)
+    grouped, sums = p.view(v.shape[0], -1, p.shape[2]), out.view(v.shape[0], -1, v.shape[2])
     for at in range(0, k.shape[1], KEYS):
-        out += torch.matmul(p[:, :, at:at + KEYS], v[:, at:at + KEYS].double())
+        sums += torch.matmul(grouped[:, :, at:at + KEYS], v[:, at:at + KEYS].double())
     if rule.sinks is not None:
         total = total + torch.exp(rule.sinks.to(q.device)[heads].double()[:, None, None] - top)
     return out / total.clamp_min(1e-300), lse

@@ -1,6 +1,6 @@
 """The trace files of one capture. Calls that the format cannot keep in one file go to t.h5, t.2.h5, ...
 
-All calls of a file share heads, dimensions, tokens, dtype, causality and, of a video, the grid and the text.
+All calls of a file share heads, dimensions, tokens, dtype and, of a video, the grid and the length of the text.
 """
 import math
 import os
@@ -34,7 +34,8 @@ class Files:
     def __init__(self, options, path):
         self.o, self.path = options, path
         self.writers, self.pipe, self.order = {}, None, 0
-        self.worst = 0.0
+        self.worst, self.ranges = 0.0, []
+        self.known_rows = (None, None)
 
     def name(self, number):
         stem, end = os.path.splitext(self.path)
@@ -69,8 +70,14 @@ class Files:
         return dict(meta, video=video) if video else meta
 
     def writer(self, seen, meta, calls):
-        """The file of this meta data, created when there is none. `calls` = how many are expected. A call may have a scale of its own."""
-        key = repr({**meta, "model": dict(meta["model"], scale=None)})
+        """The file of this meta data, created when there is none. `calls` = how many are expected.
+
+        A call may have a scale, causality and valid text of its own: those of the file are the first call's.
+        """
+        parts = {name: dict(x) for name, x in meta.items()}
+        for part, name in (("model", "scale"), ("model", "causal"), ("video", "text_valid")):
+            parts.get(part, {}).pop(name, None)
+        key = repr(parts)
         if key not in self.writers:
             if self.pipe is None:
                 self.pipe = Pipe(seen.q.device)
@@ -92,14 +99,16 @@ class Files:
     def names(self):
         return ["q", "k", "v"] + (["out"] if self.o.out == "full" else []) + (["map_sum", "map_max"] if self.o.maps else [])
 
-    def begin(self, writer, attrs, seen, rule):
-        """A call of the file; what it does to its scores is written with it."""
+    def begin(self, writer, attrs, seen, rule, text_valid=None):
+        """A call of the file; what it does to its scores is written with it. text_valid: of a video."""
         self.order += 1
         heads, _ = self.heads(seen)
         score = score_of(rule, heads, writer.meta["run"]["n_q"], writer.meta["run"]["n_k"])
         scale = exact_scale(rule.scale, seen.q.shape[3])
-        if scale != writer.meta["model"]["scale"]:
-            score["scale"] = scale
+        for name, own, of_file in (("scale", scale, writer.meta["model"]["scale"]), ("causal", int(rule.causal), writer.meta["model"]["causal"]),
+                                   ("text_valid", text_valid, writer.meta.get("video", {}).get("text_valid"))):
+            if own != of_file:
+                score[name] = own
         return writer.begin(dict(attrs, order=self.order - 1), self.names(), score)
 
     # ---- the rows of a call -------------------------------------------------------------------------
@@ -107,18 +116,22 @@ class Files:
     def put(self, writer, call, seen, b, pieces, k_rows, k_at):
         """Of batch element b: query rows as pieces (slice of the call, row of the file), keys k_rows (a slice) to k_at.. of the file."""
         heads, kv = self.heads(seen)
-        ranges = []
         for q_rows, q_at in pieces:
-            writer.put(call, "q", q_at, seen.q[b][:, q_rows], heads, ranges)
+            writer.put(call, "q", q_at, seen.q[b][:, q_rows], heads, self.ranges, seen.whole)
         for name, x in (("k", seen.k), ("v", seen.v)):
-            writer.put(call, name, k_at, x[b][:, k_rows], kv, ranges)
+            writer.put(call, name, k_at, x[b][:, k_rows], kv, self.ranges, seen.whole)
         if self.o.out == "full":
             if seen.again is not None:
                 raise TraceError(f"{seen.path}: eager attention in 16 bits rounds its scores, so out would not be the attention of q, k "
                                  "and v; use out='check', float32 or attn_implementation='sdpa'")
             for q_rows, q_at in pieces:
-                writer.put(call, "out", q_at, seen.out[b][:, q_rows], heads, ranges)
-        check_finite(seen, ranges)
+                writer.put(call, "out", q_at, seen.out[b][:, q_rows], heads, self.ranges)
+
+    def settle(self, seen):
+        """What `put` sent must be finite. Waits for the device: to be asked after everything else of the call was given to it."""
+        ranges, self.ranges = self.ranges, []
+        if ranges:
+            check_finite(seen, ranges)
 
     def put_maps(self, writer, call, seen, b, q_rows, rule):
         heads, _ = self.heads(seen)
@@ -130,15 +143,26 @@ class Files:
                 writer.put_head(call, name, i, x)
 
     def check(self, seen, b, rule, rows):
-        """Compare sampled rows with what the program returned; (out, lse) of the stored heads there."""
+        """Compare sampled rows with what the program returned; (out, lse) of the stored heads there, on the host."""
         heads, _ = self.heads(seen)
         group = seen.q.shape[1] // seen.k.shape[1]
-        rows = torch.as_tensor(rows, device=seen.q.device)
+        rows = self.on_device(rows, seen.q.device)
         exact = seen.q.dtype == torch.float32 and not (seen.q.is_cuda and torch.backends.cuda.matmul.allow_tf32)
         slack = SLACK["float32"] if exact or seen.again is not None else 2.0 ** -8
-        out, lse, worst = check_output(seen, b, rule, rows, heads, [h // group for h in heads], slack)
+        try:
+            out, lse, worst = check_output(seen, b, rule, rows, heads, [h // group for h in heads], slack)
+        except TraceError:
+            self.settle(seen)
+            raise
         self.worst = max(self.worst, worst)
-        return out, lse
+        return out.cpu(), lse.cpu()
+
+    def on_device(self, rows, device):
+        """Numbers of rows as a tensor. Bringing them there waits for the device; most layers have those of the one before."""
+        key = (tuple(rows), device)
+        if self.known_rows[0] != key:
+            self.known_rows = key, torch.as_tensor(rows, device=device)
+        return self.known_rows[1]
 
     def sample(self, n):
         return sample(n, self.o.check_rows)

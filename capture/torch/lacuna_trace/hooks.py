@@ -17,6 +17,7 @@ import torch
 
 from .calls import Seen
 from .layout import TraceError
+from .pipe import Whole
 
 NO_SOFTMAX = re.compile("Linear|Lightning|DeltaNet|Mamba|Retention|RWKV|Rwkv|SSM|Conv")
 # transformers' keywords that change the result and that the trace format does not know.
@@ -137,10 +138,12 @@ class Hooks:
                 return old(*args, **kwargs)
             self.local.depth += 1
             try:
+                whole = Whole.before((*args, *kwargs.values()))
                 result = old(*args, **kwargs)
                 with torch.no_grad():
                     seen = see(old, args, kwargs, result)
                     if seen is not None:
+                        seen.whole = whole
                         self._tell(seen)
             finally:
                 self.local.depth -= 1

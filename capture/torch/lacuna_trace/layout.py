@@ -35,7 +35,8 @@ LEFT_OUT_IF_EMPTY = ("head_ids", "kv_head_ids", "row_group", "computed_by")
 NOT_IN_ID = ("computed_by",)
 CALL_ARRAYS = ("q", "k", "v", "out", "lse", "map_sum", "map_max")
 # What a call does to its scores (format 1.1); a value at its default is left out. The order is that of the content id.
-SCORE = {"scale": float, "window_left": int, "window_right": int, "chunk": int, "prefix": int, "softcap": float}
+SCORE = {"scale": float, "causal": int, "window_left": int, "window_right": int, "chunk": int, "prefix": int, "text_valid": int,
+         "softcap": float}
 SCORE_ARRAYS = ("sinks", "alibi", "rel_bias", "bias")
 BIAS_MOST = 1 << 24  # values of one head's bias of rows and keys
 RUN_ARRAYS = {"tokens": np.dtype("<i4"), "nll": np.dtype("<f4"), "timesteps": np.dtype("<f8"), "sigmas": np.dtype("<f8"),

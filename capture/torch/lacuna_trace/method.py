@@ -33,8 +33,9 @@ def method(select, unit=(64, 64), requests=None, answers=None):
     """Answer requests until lacuna closes the pipe.
 
     select(q, k, v, head) gets float32 arrays [nq][d], [nk][d], [nk][dv], read-only, and `head` with nq, nk, d, dv,
-    scale, causal, layer, head, kv_head, step, n_steps, branch, grid, text, text_place, seed, params. It returns what is
-    kept, one of
+    scale, causal, layer, head, kv_head, step, n_steps, branch, grid, text, text_place, seed, params; and rows: None, or with
+    exec's rows=1 and a sample of query rows its runs [position, rows], outside of which q is 0 and nothing needs a choice. It
+    returns what is kept, one of
 
       bool [nq][nk]                                        pairs
       bool [ceil(nq / bq)][ceil(nk / bk)]                  blocks of `unit` = (bq, bk)

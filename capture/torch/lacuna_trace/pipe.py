@@ -1,9 +1,10 @@
-"""Tensors to disk while the model goes on: a ring of buffers and one thread that hashes and writes.
+"""Tensors to disk while the model goes on: a ring of buffers, one thread that hashes and one that writes.
 
-The caller's thread brings a piece (at most PIECE bytes) into a free buffer; on a GPU the piece is made contiguous
-on the current stream and copied into pinned memory on a stream of its own. The writing thread waits for the copy,
-adds the bytes to the checksum of their slice and writes them; hashing and pwrite run without the interpreter's
-lock. When all buffers are full the caller waits, so host memory is bounded: RING * PIECE bytes.
+The caller's thread brings a piece (at most PIECE bytes) into a free buffer. On a GPU a stream gathers it into memory of
+its own, as soon as it is whole: beside the attention that reads it too, not behind it. A second stream copies it into
+pinned memory. The threads wait for the copy; one adds the bytes to the checksum of their slice, the other writes
+them; hashing and pwrite run without the interpreter's lock. When all buffers are full the caller waits, so host memory
+is bounded: RING * PIECE bytes.
 """
 import os
 import queue
@@ -28,15 +29,17 @@ class Slices:
         self.running = [xxh3.Hash() for _ in range(shape[0])]
         self.sums = None  # bytes per slice, once every row was written
 
-    def consume(self, head, row, data):
-        """Bytes of rows from `row` on of one head; called by the writing thread, in the order of rows."""
+    def hash(self, head, row, data):
+        """Bytes of rows from `row` on of one head, in the order of rows."""
         self.running[head].update(data)
+        if row * self.row_bytes + len(data) == self.rows * self.row_bytes:
+            self.running[head] = self.running[head].digest()
+
+    def write(self, head, row, data):
         at = self.offset + (head * self.rows + row) * self.row_bytes
         while len(data):
             done = os.pwrite(self.fd, data, at)
             data, at = data[done:], at + done
-        if at == self.offset + (head + 1) * self.rows * self.row_bytes:
-            self.running[head] = self.running[head].digest()
 
     def finish(self):
         if any(not isinstance(x, bytes) for x in self.running):
@@ -44,52 +47,109 @@ class Slices:
         self.sums, self.running = self.running, None
 
 
+class Whole:
+    """A moment of a GPU's current stream, and the memory of the tensors that were whole then."""
+
+    def __init__(self, tensors):
+        self.event = torch.cuda.current_stream(tensors[0].device).record_event()
+        self.memory = {x.untyped_storage().data_ptr() for x in tensors}
+
+    @classmethod
+    def before(cls, args):
+        """Of the arguments that a function is about to get; None when they lie on no GPU or on several."""
+        tensors = [x for x in args if type(x) is torch.Tensor and x.is_cuda]
+        return cls(tensors) if tensors and all(x.device == tensors[0].device for x in tensors) else None
+
+    def event_of(self, x):
+        """The event when x is a view of one of the tensors."""
+        return self.event if x.untyped_storage().data_ptr() in self.memory else None
+
+
+class _Streams:
+    """The two streams of a device. They come before the current stream where both have work for the GPU."""
+
+    def __init__(self, device):
+        self.gather, self.copy = (torch.cuda.Stream(device, priority=-1) for _ in range(2))
+
+    def fetch(self, x, target, whole):
+        """x into the pinned `target`; (event of its end, smallest and largest value on the device)."""
+        current = torch.cuda.current_stream(x.device)
+        with torch.cuda.stream(self.gather):
+            self.gather.wait_event(current.record_event() if whole is None else whole)
+            part = torch.empty(target.shape, dtype=target.dtype, device=x.device).copy_(x)
+            ends = torch.aminmax(part)
+            gathered = self.gather.record_event()
+        current.wait_event(gathered)  # the program may write to x again, as into a cache of fixed size
+        with torch.cuda.stream(self.copy):
+            self.copy.wait_event(gathered)
+            target.copy_(part, non_blocking=True)
+            part.record_stream(self.copy)
+            return self.copy.record_event(), ends
+
+
+class _Piece:
+    """Bytes of some heads in a buffer, which is free again after both threads are done with it."""
+
+    def __init__(self, slices, head, row, heads, buffer, size, event):
+        self.slices, self.head, self.row, self.heads, self.buffer, self.event = slices, head, row, heads, buffer, event
+        self.data, self.each = memoryview(buffer.numpy())[:size], size // heads
+        self.left = 2
+
+    def hash(self):
+        self._each(self.slices.hash)
+
+    def write(self):
+        self._each(self.slices.write)
+
+    def _each(self, do):
+        if self.event is not None:
+            self.event.synchronize()
+        for h in range(self.heads):
+            do(self.head + h, self.row, self.data[h * self.each:(h + 1) * self.each])
+
+
 class Pipe:
-    """The ring and its thread. `send` never keeps a reference to the caller's tensor."""
+    """The ring and its threads. `send` never keeps a reference to the caller's tensor."""
 
     def __init__(self, device):
         self.cuda = device.type == "cuda"
-        self.stream = torch.cuda.Stream(device) if self.cuda else None
-        self.free, self.work = queue.Queue(), queue.Queue()
+        self.streams = {}  # by device: a model may lie on several
+        self.free, self.lock = queue.Queue(), threading.Lock()
         self.made, self.waited, self.bytes, self.error = 0, 0.0, 0, None
-        self.thread = threading.Thread(target=self._run, name="lacuna-trace-writer", daemon=True)
-        self.thread.start()
+        self.work = {name: queue.Queue() for name in ("hash", "write")}
+        self.threads = [threading.Thread(target=self._run, args=(name,), name=f"lacuna-trace-{name}", daemon=True) for name in self.work]
+        for t in self.threads:
+            t.start()
 
-    def send(self, slices, head, row, x, ranges):
-        """Rows row.. of the heads head..: x [heads][rows][dim] on any device, already of the stored dtype.
+    def send(self, slices, head, row, x, dtype, ranges, whole=None):
+        """Rows row.. of the heads head..: x [heads][rows][dim] on any device, stored as `dtype`.
 
-        `ranges` collects the smallest and the largest value of every piece, still on the device.
+        `ranges` collects the smallest and the largest value of every piece, still on the device. whole: since when x is
+        what it is now (Whole), else since now.
         """
         heads, rows = x.shape[:2]
         per_head = rows * slices.row_bytes
-        if per_head <= PIECE:
-            step = max(1, PIECE // max(1, per_head))
-            for h in range(0, heads, step):
-                self._piece(slices, head + h, row, x[h:h + step], ranges)
-            return
-        step = max(1, PIECE // slices.row_bytes)
-        for h in range(heads):
-            for r in range(0, rows, step):
-                self._piece(slices, head + h, row + r, x[h:h + 1, r:r + step], ranges)
+        many, long = max(1, PIECE // max(1, per_head)), max(1, PIECE // max(1, slices.row_bytes))
+        for h in range(0, heads, many):
+            for r in range(0, rows, long):
+                self._piece(slices, head + h, row + r, x[h:h + many, r:r + long], dtype, ranges, whole)
 
-    def _piece(self, slices, head, row, x, ranges):
-        size = x.numel() * x.element_size()
+    def _piece(self, slices, head, row, x, dtype, ranges, whole):
+        size = x.numel() * dtype.itemsize
         buffer = self._buffer(size)
-        target = buffer[:size].view(x.dtype).view(x.shape)
-        event = None
-        if self.cuda:
-            x = x.contiguous()
-            ranges.append(torch.aminmax(x))
-            self.stream.wait_stream(torch.cuda.current_stream(x.device))
-            with torch.cuda.stream(self.stream):
-                target.copy_(x, non_blocking=True)
-                x.record_stream(self.stream)
-                event = self.stream.record_event()
+        target, event = buffer[:size].view(dtype).view(x.shape), None
+        if x.is_cuda:
+            if x.device not in self.streams:
+                self.streams[x.device] = _Streams(x.device)
+            event, ends = self.streams[x.device].fetch(x, target, whole and whole.event_of(x))
+            ranges.append(ends)
         else:
             target.copy_(x)
             ranges.append(torch.aminmax(target))
         self.bytes += size
-        self.work.put((slices, head, row, x.shape[0], buffer, size, event))
+        piece = _Piece(slices, head, row, x.shape[0], buffer, size, event)
+        for work in self.work.values():
+            work.put(piece)
 
     def _buffer(self, size):
         """A free buffer, a new one while there are fewer than RING, else the next that becomes free."""
@@ -109,22 +169,22 @@ class Pipe:
             raise self.error
         return buffer if buffer.numel() >= size else torch.empty(size, dtype=torch.uint8, pin_memory=self.cuda)
 
-    def _run(self):
+    def _run(self, name):
+        """A thread: hash or write every piece."""
         while True:
-            job = self.work.get()
-            if job is None:
+            piece = self.work[name].get()
+            if piece is None:
                 return
-            slices, head, row, heads, buffer, size, event = job
             try:
                 if self.error is None:
-                    if event is not None:
-                        event.synchronize()
-                    data, each = memoryview(buffer.numpy())[:size], size // heads
-                    for h in range(heads):
-                        slices.consume(head + h, row, data[h * each:(h + 1) * each])
+                    getattr(piece, name)()
             except BaseException as e:  # the caller's thread raises it at its next piece
-                self.error = e if isinstance(e, OSError) else TraceError(f"writing '{slices.name}': {e}")
-            self.free.put(buffer)
+                self.error = e if isinstance(e, OSError) else TraceError(f"writing '{piece.slices.name}': {e}")
+            with self.lock:
+                piece.left -= 1
+                done = not piece.left
+            if done:
+                self.free.put(piece.buffer)
 
     def drain(self):
         """Wait until everything is written; raise what went wrong."""
@@ -133,6 +193,7 @@ class Pipe:
             raise self.error
 
     def close(self):
-        if self.thread.is_alive():
-            self.work.put(None)
-            self.thread.join()
+        for work in self.work.values():
+            work.put(None)
+        for t in self.threads:
+            t.join()

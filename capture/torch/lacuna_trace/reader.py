@@ -200,7 +200,8 @@ class Call:
         r, m = trace.run, trace.model
         self.n_q, self.n_k, self.heads = r["n_q"], r["n_k"], trace.head_ids
         self.stored_score = {n: kind(plain(group.attrs[n])) for n, kind in layout.SCORE.items() if n in group.attrs}
-        self.score = {"scale": m["scale"], "causal": bool(m["causal"])} | self.stored_score
+        self.score = {"scale": m["scale"], "causal": m["causal"]} | self.stored_score
+        self.score["causal"] = bool(self.score["causal"])
         self.score |= {n: group[n][:] for n in layout.SCORE_ARRAYS if n in group}
 
     # ---- stored values ----------------------------------------------------------------------------
@@ -285,10 +286,11 @@ class Call:
     def padding(self):
         """(first, end) of the padding text tokens; equal when there are none."""
         v = self.trace.video
-        if not v or v["text_valid"] == v["text_tokens"]:
+        valid = self.score.get("text_valid", v["text_valid"]) if v else 0
+        if not v or valid == v["text_tokens"]:
             return 0, 0
         start = self.n_k - v["text_tokens"] if v["text_place"] == "back" else 0
-        return start + v["text_valid"], start + v["text_tokens"]
+        return start + valid, start + v["text_tokens"]
 
     def allowed(self, rows=None):
         """bool [rows][n_k]: which keys a query row may see."""

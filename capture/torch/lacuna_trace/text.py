@@ -148,14 +148,9 @@ class Text:
     def _store(self, seen, stack, layer, b, place, lo, hi, length, certain):
         first, stored = self.prompt.first, self._positions(length)
         check, at = self._rows_to_check(place, lo, hi, stored)
-        rule = classify(seen, b, place, torch.as_tensor(check, device=seen.q.device), stack.rule)
+        rule = classify(seen, b, place, self.files.on_device(check, seen.q.device), stack.rule)
         if stack.call is None:
             self._begin(seen, stack, layer, rule, length, certain, len(stored))
-        if self.o.out != "none" and check:
-            out, lse = self.files.check(seen, b, rule, check)
-            for i, row in enumerate(at):
-                if row is not None:
-                    stack.checks[row] = (out[:, i].cpu(), lse[:, i].cpu())
         pieces = []
         for at_row, position, count in rows.runs(stored):
             a, z = max(lo, first + position), min(hi, first + position + count)
@@ -163,6 +158,12 @@ class Text:
                 pieces.append((slice(a - place.row_start, z - place.row_start), at_row + a - first - position))
         k_rows = slice(lo - place.key_start, hi - place.key_start)
         self.files.put(stack.writer, stack.call, seen, b, pieces, k_rows, lo - first)
+        if self.o.out != "none" and check:
+            out, lse = self.files.check(seen, b, rule, check)
+            for i, row in enumerate(at):
+                if row is not None:
+                    stack.checks[row] = (out[:, i], lse[:, i])
+        self.files.settle(seen)
         if self.o.maps:
             if hi - lo != length:
                 raise TraceError(f"{seen.path}: maps={self.o.maps} needs the prompt in one piece; leave maps out or send no chunks")
@@ -266,7 +267,7 @@ def copy_call(old, call, new, length):
                 while left:
                     n = min(left, max(1, layout.METADATA_BLOCK * 64 // a.row_bytes))
                     data = torch.frombuffer(bytearray(f.read(n * a.row_bytes)), dtype=dtype)
-                    new.pipe.send(to.arrays[name], head, row, data.view(1, n, -1), [])
+                    new.pipe.send(to.arrays[name], head, row, data.view(1, n, -1), dtype, [])
                     row, left = row + n, left - n
     at = [i for i, r in enumerate(call.checks.get("check_rows", ())) if r < length]
     if at:

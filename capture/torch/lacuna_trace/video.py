@@ -234,18 +234,19 @@ class Video:
         valid = n - padding
         place = Place(0, 0, (0, valid))
         rows = self.files.sample(valid)
-        rule = classify(seen, b, place, torch.as_tensor(rows, device=seen.q.device), False)
+        rule = classify(seen, b, place, self.files.on_device(rows, seen.q.device), False)
         base = dict(self.base, layers=self._layers(), positions=self._positions(), positions_applied=1)
         meta = self.files.meta(seen, rule, base, dict(self.run, n_q=n, n_k=n), video)
         writer = self.files.writer(seen, meta, self._expected(video))
         timestep, sigma = self._times()
         call = self.files.begin(writer, {"step": self.index, "branch": branch, "layer": layer, "block": block,
-                                         "timestep": timestep, "sigma": sigma}, seen, rule)
-        if self.o.out != "none":
-            out, lse = self.files.check(seen, b, rule, rows)
-            writer.put_checks(call, rows, out.cpu().numpy(), lse.cpu().numpy())
+                                         "timestep": timestep, "sigma": sigma}, seen, rule, video["text_valid"])
         everything = slice(0, n)
         self.files.put(writer, call, seen, b, [(everything, 0)], everything, 0)
+        if self.o.out != "none":
+            out, lse = self.files.check(seen, b, rule, rows)
+            writer.put_checks(call, rows, out.numpy(), lse.numpy())
+        self.files.settle(seen)
         if self.o.maps:
             self.files.put_maps(writer, call, seen, b, everything, rule)
 

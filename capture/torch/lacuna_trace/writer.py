@@ -18,7 +18,6 @@ from .layout import TraceError
 from .pipe import Slices
 
 _F_OFD_SETLK = 37
-CONVERT = 16 << 20  # values that are converted at a time
 
 
 def lock(fd):
@@ -157,22 +156,19 @@ class Writer:
         if os.fstat(self.fd).st_size < offset + size and size > layout.free_bytes(self.path):
             raise TraceError(f"{self.part}: no space left on the disk; make room or store fewer layers, heads or steps")
 
-    def put(self, call, name, row, x, ids, ranges):
+    def put(self, call, name, row, x, ids, ranges, whole=None):
         """Rows row.. of the heads `ids` of x [heads][rows][dim], which are the heads of the file in their order.
 
         `ranges` receives the smallest and the largest value of every piece. Values outside of the range of the file's
-        dtype become infinite.
+        dtype become infinite. whole: as of Pipe.send.
         """
-        want = getattr(torch, self.meta["model"]["dtype"])
+        dtype = getattr(torch, self.meta["model"]["dtype"])
         for head, first, count in runs(ids):
-            part = x[first:first + count]
-            step = part.shape[1] if x.dtype == want else max(1, CONVERT // max(1, count * x.shape[2]))
-            for at in range(0, x.shape[1], step):
-                self.pipe.send(call.arrays[name], head, row + at, part[:, at:at + step].to(want), ranges)
+            self.pipe.send(call.arrays[name], head, row, x[first:first + count], dtype, ranges, whole)
 
     def put_head(self, call, name, head, x):
         """One head of a map, float32 [1][rows][cells]."""
-        self.pipe.send(call.arrays[name], head, 0, x.contiguous(), [])
+        self.pipe.send(call.arrays[name], head, 0, x, x.dtype, [])
 
     def put_checks(self, call, rows, out, lse):
         """Spot checks: int32 rows, what the program returned there and our log-sum-exp; marked as optional."""

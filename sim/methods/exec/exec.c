@@ -24,6 +24,7 @@
 
 struct exec_params {
     char *cmd, *params;
+    bool rows;
     double timeout;
 };
 
@@ -34,6 +35,10 @@ static const struct opt options[] = {
      .help = "Program and arguments; quotes keep words together, no shell is involved."},
     {.name = "params", .type = OPT_STR, .offset = offsetof(struct exec_params, params), .def = "",
      .help = "Text for the program; part of the setting, as cmd is."},
+    {.name = "rows", .type = OPT_BOOL, .offset = offsetof(struct exec_params, rows), .def = "0",
+     .min = 0, .max = 1,
+     .help = "1: the program chooses for a sample of query rows, whose positions it is told; the others "
+             "are 0 in q."},
     {.name = "timeout", .type = OPT_NUM, .offset = offsetof(struct exec_params, timeout),
      .def = "120", .min = 0, .max = 1e6, .flags = OPT_MIN_OPEN | OPT_IDENTITY_NOT, .unit = "s",
      .help = "Time for one head, the start of the program included."},
@@ -206,6 +211,9 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     void *session = ctx->session;
     int rc = 0;
 
+    if (in->rows && !((const struct exec_params *)params)->rows)
+        return method_skip(ctx, "the trace holds a sample of the query rows: rows=1 gives it to a "
+                                "program that knows of samples");
     TRY(mem_zalloc(&s, 1, sizeof *s, "exec state", err));
     if (!session) {
         TRY(open_session(params, &session, err));
@@ -248,8 +256,8 @@ const struct method method_exec = {
     .name = "exec",
     .summary = "the mask that a program of yours selects, in any language",
     .paper = "none: masks from outside",
-    .flags =
-        METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE | METHOD_PREFIX,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE |
+             METHOD_PREFIX,
     .params_size = sizeof(struct exec_params),
     .params = options,
     .metrics = metrics,

@@ -82,6 +82,25 @@ static void put_score(struct jw *w, const struct attn_in *x)
         jw_null(w);
 }
 
+/* Runs of sampled query rows, [position, rows]; null where q has all rows. */
+static void put_rows(struct jw *w, const struct row_sample *s)
+{
+    jw_key(w, "rows");
+    if (!s) {
+        jw_null(w);
+        return;
+    }
+    jw_arr(w);
+    for (int64_t g = 0; g < row_sample_groups(s); g++) {
+        struct row_span span = row_sample_span(s, g);
+        jw_arr(w);
+        jw_int(w, span.pos);
+        jw_int(w, span.rows);
+        jw_arr_end(w);
+    }
+    jw_arr_end(w);
+}
+
 static void put_request(struct jw *w, int64_t cell, const struct head_in *in, uint64_t seed,
                         const char *params, const int64_t at[4])
 {
@@ -103,6 +122,7 @@ static void put_request(struct jw *w, int64_t cell, const struct head_in *in, ui
     jw_kstr(w, "branch", in->branch);
     put_grid(w, &in->geom);
     put_score(w, x);
+    put_rows(w, in->rows);
     jw_kint(w, "seed", (int64_t)seed);
     jw_kstr(w, "params", params);
     jw_key(w, "arrays");

@@ -1,5 +1,5 @@
-# Methods that take their masks from elsewhere, and commands for videos, on a sample of query rows: refused by name; a plan goes by
-# its entry's method.
+# Methods that take their masks from elsewhere, on a sample of query rows: a mask from a file is that of the method that made it, a
+# program must know of samples, a plan goes by its entry's method. Commands for videos refuse a sample by name.
 M="$ROOT/datasets/models/code-lm"
 cp "$ROOT/LICENSE" prompt.txt
 "$LACUNA" capture -q --model "$M" --prompt prompt.txt --tokens 700 --layers 1 --heads 0 --maps 0 --no-nll --seed 5 -o full.h5
@@ -11,6 +11,22 @@ cp "$ROOT/LICENSE" prompt.txt
 "$LACUNA" choose -q hyper --limit 'cra_mean>=0' -o other.json >/dev/null
 "$LACUNA" replay -q s.h5 -m plan:file=other.json -m streaming:sink=4:window=100 -o s2
 sed -n 's/.*"method":"\([^"]*\)".*"status":"\([^"]*\)","reason":"\([^"]*\)".*/\1 \2: \3/p' s/records.jsonl s2/records.jsonl
+"$LACUNA" replay -q s.h5 -m streaming:sink=4:window=100 -o s3
+"$LACUNA" replay -q s.h5 -m mask:file=m.h5:pick=0:match=order -o s4
+metrics() { grep -o '"pairs_kept":[^,]*\|"pairs_allowed":[^,]*\|"cra_mean":[^,]*\|"err_l1_rel":[^,]*' $1/records.jsonl; }
+metrics s3 >3; metrics s4 >4; wc -l <3; cmp 3 4 && echo "the mask of the dump is that of streaming"
+# A program in awk that keeps the first block: it says which rows it was asked for on its standard error.
+cat >first.sh <<'END'
+while read -r line; do
+    echo "$line" | sed 's/.*"nq":\([0-9]*\).*"rows":\(.*\),"seed".*/asked for \2 of \1/' >&2
+    echo '{"form":"lists","bq":128,"bk":128,"nnz":6}'
+    printf '\000\000\000\000\000\000\000\000'
+    for i in 1 2 3 4 5 6; do printf "\\00$i\\000\\000\\000\\000\\000\\000\\000"; done
+    for i in 1 2 3 4 5 6; do printf '\000\000\000\000'; done
+done
+END
+"$LACUNA" replay s.h5 -m 'exec:cmd=sh first.sh:rows=1' -m streaming:sink=128:window=1 -o s5 2>&1 | grep -o 'asked.*'
+sed -n 's/.*"method":"\([^"]*\)".*"status":"\([^"]*\)".*"pairs_kept":\([^,]*\),.*/\1 \2 \3/p' s5/records.jsonl
 cat s/records.jsonl s2/records.jsonl | sed -n 's/.*"method":"\([^"]*\)".*"status":"ok","density_elem":\([^,]*\),.*/\1 ok: \2/p'
 "$LACUNA" import -q --safetensors "$ROOT/tests/data/code-lm-a.safetensors" --q layer5.q.heads0,7 --k layer5.k --v layer5.v --causal --window 64 \
     --layer 1 --name code-lm -o w.h5
