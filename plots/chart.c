@@ -234,14 +234,17 @@ static const char *line_end(const char *text)
     return best;
 }
 
-/* A name of an axis of `room` units: in two lines where one has no room. LaTeX's letters are
- * narrower. */
-static void axis_label(struct chart *c, const char *axis, const char *text, int room)
+/* Does the name of an axis of `room` units need two lines? LaTeX's letters are narrower. */
+static bool too_long(const struct chart *c, const char *text, int room)
+{
+    return utf8_count(text) * CHAR > room && c->gp.type != GP_TEX && line_end(text);
+}
+
+static void x_label(struct chart *c, const char *text, int room)
 {
     struct buf *s = &c->gp.script;
-    const char *cut =
-        utf8_count(text) * CHAR > room && c->gp.type != GP_TEX ? line_end(text) : NULL;
-    buf_printf(s, "set %slabel ", axis);
+    const char *cut = too_long(c, text, room) ? line_end(text) : NULL;
+    buf_puts(s, "set xlabel ");
     if (cut) {
         char first[160];
         snprintf(first, sizeof first, "%.*s", (int)(cut - text), text);
@@ -252,7 +255,31 @@ static void axis_label(struct chart *c, const char *axis, const char *text, int 
     buf_puts(s, " noenhanced\n");
 }
 
-void chart_panel(struct chart *c, int i, const char *x_label, const char *y_label)
+/* Two lines stand where the margin begins: gnuplot would push them out of the picture when the
+ * numbers of the axis are long. x, y: of the panel's upper left corner. */
+static void y_label(struct chart *c, const char *text, int x, int y)
+{
+    struct buf *s = &c->gp.script;
+    const char *cut =
+        too_long(c, text, c->height + c->head + c->bottom / 2) ? line_end(text) : NULL;
+    char first[160];
+    if (!cut) {
+        buf_puts(s, "set ylabel ");
+        gp_text(&c->gp, s, text);
+        buf_puts(s, " noenhanced\n");
+        return;
+    }
+    snprintf(first, sizeof first, "%.*s", (int)(cut - text), text);
+    buf_puts(s, "set ylabel ''\n");
+    for (int line = 0; line < 2; line++) {
+        buf_puts(s, "set label ");
+        gp_text(&c->gp, s, line ? cut + 1 : first);
+        buf_printf(s, " at screen %.8f, screen %.8f center rotate by 90 noenhanced\n",
+                   (x - 76.0 + 14 * line) / c->gp.width, 1 - (y + c->height / 2.0) / c->gp.height);
+    }
+}
+
+void chart_panel(struct chart *c, int i, const char *x_name, const char *y_name)
 {
     struct buf *s = &c->gp.script;
     double w = c->gp.width, h = c->gp.height;
@@ -262,8 +289,8 @@ void chart_panel(struct chart *c, int i, const char *x_label, const char *y_labe
                "set lmargin at screen %.8f\nset rmargin at screen %.8f\n"
                "set tmargin at screen %.8f\nset bmargin at screen %.8f\n",
                x / w, (x + c->width) / w, 1 - y / h, 1 - (y + c->height) / h);
-    axis_label(c, "x", x_label, c->width + c->gap / 2);
-    axis_label(c, "y", y_label, c->height + c->head + c->bottom / 2);
+    x_label(c, x_name, c->width + c->gap / 2);
+    y_label(c, y_name, x, y);
     if (i == c->panels - 1 && (c->key == KEY_RIGHT || c->key == KEY_BELOW))
         chart_key(c, i);
 }

@@ -122,7 +122,7 @@ int chart_open(const struct figure_args *a, const struct chart_layout *l, struct
                struct err *err);
 
 /* Margins and state of panel i; a legend for all is drawn in the last one, others at chart_key. */
-void chart_panel(struct chart *c, int i, const char *x_label, const char *y_label);
+void chart_panel(struct chart *c, int i, const char *x_name, const char *y_name);
 
 /* A title above panel i, and its own legend. */
 void chart_head(struct chart *c, int i, const char *title);
