@@ -87,6 +87,15 @@ static bool draws_whiskers(const struct bars *q, const struct chart *c, int n)
     return any && c->width * GROUP_WIDTH / n / (q->high - q->low + 1.2) >= 4;
 }
 
+/* Bars of every second method of a panel have a border: in grey their colours are alike. */
+static const char *fill_of(const struct bars *q, const struct chart_facet *f, int k)
+{
+    int methods = 0;
+    for (int j = 1; j <= k; j++)
+        methods += strcmp(q->l.s[f->s[j]].method, q->l.s[f->s[j - 1]].method) != 0;
+    return methods % 2 ? "fs solid 1.0 border lc rgb '#333333'" : "fs solid 1.0 noborder";
+}
+
 static void draw_facet(const struct bars *q, struct chart *c, int i)
 {
     const struct chart_facet *f = &q->f.f[i];
@@ -102,8 +111,8 @@ static void draw_facet(const struct bars *q, struct chart *c, int i)
     for (int k = 0; k < f->n; k++) {
         buf_puts(s, k ? ", " : "plot ");
         gp_data_name(&c->gp, "dat");
-        buf_printf(s, " index %d using 1:3 with boxes lc rgb '%s' notitle", f->s[k],
-                   q->l.s[f->s[k]].color);
+        buf_printf(s, " index %d using 1:3 with boxes lc rgb '%s' %s notitle", f->s[k],
+                   q->l.s[f->s[k]].color, fill_of(q, f, k));
         if (!whiskers)
             continue;
         buf_puts(s, ", ");
@@ -113,8 +122,11 @@ static void draw_facet(const struct bars *q, struct chart *c, int i)
                    "notitle",
                    f->s[k]);
     }
-    for (int k = 0; k < f->n; k++)
-        chart_entry(c, &q->l.s[f->s[k]], chart_facet_label(&q->f, &q->l.s[f->s[k]]), MARK_BOX);
+    for (int k = 0; k < f->n; k++) {
+        char how[96];
+        snprintf(how, sizeof how, "boxes lc rgb '%s' %s", q->l.s[f->s[k]].color, fill_of(q, f, k));
+        chart_entry_as(c, how, chart_facet_label(&q->f, &q->l.s[f->s[k]]));
+    }
     chart_end(c);
 }
 

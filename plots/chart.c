@@ -9,6 +9,7 @@
 
 #include "analyze/metricfacts.h"
 #include "core/text.h"
+#include "plots/titles.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 #define LINE_HEIGHT 19
 #define CHAR 7.4
 #define SAMPLE 72       /* of a legend beside its text */
+#define SAMPLE_LEAST 50 /* of one that stands below, in columns */
 #define LEAST_WIDTH 150 /* of a panel that is not the only one of its row */
 #define HEAD 20         /* above a panel, for its title */
 #define TITLE_CHAR 8.4  /* a letter of the figure's title, of 12 points */
@@ -45,7 +47,8 @@ static int panel_width(const struct chart *c, int width)
 static int key_lines(struct chart *c, int width)
 {
     int wide = c->key == KEY_EACH_BELOW ? width : c->left + c->cols * (width + c->gap) - c->gap;
-    int columns = c->legend > 0 ? wide / c->legend : 1;
+    int one = c->legend - (SAMPLE - SAMPLE_LEAST);
+    int columns = one > 0 ? wide / one : 1;
     c->key_columns = columns < 1 ? 1 : columns;
     return (c->legend_lines + c->key_columns - 1) / c->key_columns;
 }
@@ -76,7 +79,7 @@ static void set_cols(struct chart *c, int cols)
 /* Rows and legend of a chart of a given width. */
 static void fit_width(const struct chart_layout *l, struct chart *c, int width)
 {
-    c->left = l->left ? l->left : 76;
+    c->left = l->left ? l->left : 88;
     c->bottom += 14; /* names of axes may have two lines */
     c->key = l->each ? KEY_EACH_BELOW : KEY_BELOW;
     c->gap = l->each ? 84 : c->gap;
@@ -190,15 +193,19 @@ static void frame(struct buf *s)
 int chart_open(const struct figure_args *a, const struct chart_layout *l, struct chart *c,
                struct err *err)
 {
+    struct buf title = {0};
     int w, h, rc = 0;
     geometry(a, l, c, &w, &h);
+    title_sentence(l->title, &title);
+    TRY(buf_check(&title, "title", err));
     TRY(figure_open(a, w, h, &c->gp, err));
     TRY(check_room(c, w, l->lines, err));
     frame(&c->gp.script);
     buf_puts(&c->gp.script, "unset key\nset multiplot\n");
-    draw_title(c, a->title ? a->title : a->untitled ? "" : l->title);
+    draw_title(c, a->title ? a->title : a->untitled ? "" : buf_str(&title));
     figure_caption(a, l->title, l->caption, &c->gp);
 out:
+    buf_free(&title);
     return rc;
 }
 
@@ -209,17 +216,35 @@ static void place(struct chart *c, int i, int *x, int *y)
     *y = c->top + i / c->cols * row_height(c) + c->head;
 }
 
-/* A name of an axis of `room` units: in two lines, parted at a comma or before the unit, where one
- * has no room. LaTeX's letters are narrower. */
-static void axis_label(struct chart *c, const char *axis, const char *text, int room)
+/* Where a name has two lines: the blank that leaves the longer one shortest, rather after a comma
+ * or before the unit than between words. NULL: there is none. */
+static const char *line_end(const char *text)
+{
+    int all = utf8_count(text), least = all, before = 0;
+    const char *best = NULL;
+    for (const char *p = text; *p; p++) {
+        bool part = p > text && (p[-1] == ',' || p[1] == '[');
+        int longer = before > all - before ? before : all - before;
+        if (*p == ' ' && longer + (part ? 0 : 6) < least) {
+            least = longer + (part ? 0 : 6);
+            best = p;
+        }
+        before += ((unsigned char)*p & 0xc0) != 0x80;
+    }
+    return best;
+}
+
+/* Does the name of an axis of `room` units need two lines? LaTeX's letters are narrower. */
+static bool too_long(const struct chart *c, const char *text, int room)
+{
+    return utf8_count(text) * CHAR > room && c->gp.type != GP_TEX && line_end(text);
+}
+
+static void x_label(struct chart *c, const char *text, int room)
 {
     struct buf *s = &c->gp.script;
-    const char *cut = NULL;
-    if (utf8_count(text) * CHAR > room && c->gp.type != GP_TEX)
-        for (const char *p = text; *p; p++)
-            if ((strncmp(p, ", ", 2) == 0 || strncmp(p, " [", 2) == 0) && p > text)
-                cut = p + (*p == ',');
-    buf_printf(s, "set %slabel ", axis);
+    const char *cut = too_long(c, text, room) ? line_end(text) : NULL;
+    buf_puts(s, "set xlabel ");
     if (cut) {
         char first[160];
         snprintf(first, sizeof first, "%.*s", (int)(cut - text), text);
@@ -230,7 +255,31 @@ static void axis_label(struct chart *c, const char *axis, const char *text, int 
     buf_puts(s, " noenhanced\n");
 }
 
-void chart_panel(struct chart *c, int i, const char *x_label, const char *y_label)
+/* Two lines stand where the margin begins: gnuplot would push them out of the picture when the
+ * numbers of the axis are long. x, y: of the panel's upper left corner. */
+static void y_label(struct chart *c, const char *text, int x, int y)
+{
+    struct buf *s = &c->gp.script;
+    const char *cut =
+        too_long(c, text, c->height + c->head + c->bottom / 2) ? line_end(text) : NULL;
+    char first[160];
+    if (!cut) {
+        buf_puts(s, "set ylabel ");
+        gp_text(&c->gp, s, text);
+        buf_puts(s, " noenhanced\n");
+        return;
+    }
+    snprintf(first, sizeof first, "%.*s", (int)(cut - text), text);
+    buf_puts(s, "set ylabel ''\n");
+    for (int line = 0; line < 2; line++) {
+        buf_puts(s, "set label ");
+        gp_text(&c->gp, s, line ? cut + 1 : first);
+        buf_printf(s, " at screen %.8f, screen %.8f center rotate by 90 noenhanced\n",
+                   (x - 76.0 + 14 * line) / c->gp.width, 1 - (y + c->height / 2.0) / c->gp.height);
+    }
+}
+
+void chart_panel(struct chart *c, int i, const char *x_name, const char *y_name)
 {
     struct buf *s = &c->gp.script;
     double w = c->gp.width, h = c->gp.height;
@@ -240,8 +289,8 @@ void chart_panel(struct chart *c, int i, const char *x_label, const char *y_labe
                "set lmargin at screen %.8f\nset rmargin at screen %.8f\n"
                "set tmargin at screen %.8f\nset bmargin at screen %.8f\n",
                x / w, (x + c->width) / w, 1 - y / h, 1 - (y + c->height) / h);
-    axis_label(c, "x", x_label, c->width + c->gap / 2);
-    axis_label(c, "y", y_label, c->height + c->head + c->bottom / 2);
+    x_label(c, x_name, c->width + c->gap / 2);
+    y_label(c, y_name, x, y);
     if (i == c->panels - 1 && (c->key == KEY_RIGHT || c->key == KEY_BELOW))
         chart_key(c, i);
 }
@@ -314,21 +363,18 @@ void chart_entry_as(struct chart *c, const char *how, const char *label)
     gp_text(&c->gp, &c->entries, label);
 }
 
-void chart_entry(struct chart *c, const struct series *k, const char *label, enum chart_mark mark)
+void chart_entry(struct chart *c, const struct series *k, const char *label)
 {
     char how[128];
-    if (mark == MARK_BOX)
-        snprintf(how, sizeof how, "boxes fs solid lc rgb '%s'", k->color);
-    else
-        snprintf(how, sizeof how, "linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb '%s'",
-                 k->dash, k->point, k->color);
+    snprintf(how, sizeof how, "linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb '%s'",
+             k->dash, k->point, k->color);
     chart_entry_as(c, how, label);
 }
 
-void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark mark)
+void chart_legend(struct chart *c, const struct series_list *l)
 {
     for (int i = 0; i < l->n; i++)
-        chart_entry(c, &l->s[i], series_label(&l->s[i]), mark);
+        chart_entry(c, &l->s[i], series_label(&l->s[i]));
 }
 
 int chart_finish(struct chart *c, const struct buf *data, struct err *err)
@@ -376,8 +422,20 @@ const char *chart_range(const char *metric)
     const struct metric_def *def = metric_def_find(metric);
     enum metric_axis axis = metric_axis(metric);
     if (axis == AXIS_SHARE)
-        return "0:1";
+        return metric_better(metric) == BETTER_HIGHER ? "*<0.99:1" : "0:1";
     return axis == AXIS_LOG || !def ? "*:*" : "0<*:*";
+}
+
+double chart_rounding(const char *metric, const struct record *r)
+{
+    if (metric_noise(metric) != NOISE_ROUNDING)
+        return 0;
+    return strcmp(r->precision, "f64") == 0 ? 1e-12 : 1e-6;
+}
+
+double chart_log_floor(double least)
+{
+    return isinf(least) ? 1e-3 : pow(10, floor(log10(least) - 0.3));
 }
 
 int metric_list(const char *text, struct str_list *out, struct err *err)

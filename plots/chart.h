@@ -122,7 +122,7 @@ int chart_open(const struct figure_args *a, const struct chart_layout *l, struct
                struct err *err);
 
 /* Margins and state of panel i; a legend for all is drawn in the last one, others at chart_key. */
-void chart_panel(struct chart *c, int i, const char *x_label, const char *y_label);
+void chart_panel(struct chart *c, int i, const char *x_name, const char *y_name);
 
 /* A title above panel i, and its own legend. */
 void chart_head(struct chart *c, int i, const char *title);
@@ -132,10 +132,9 @@ void chart_key(struct chart *c, int i);
 void chart_end(struct chart *c);
 
 /* Entries of the legend, which chart_end draws: every series, or one under a name, with lines and
- * points or with boxes; chart_entry_as: drawn as `how` says, such as "boxes fs solid". */
-enum chart_mark { MARK_LINE_POINT, MARK_BOX };
-void chart_legend(struct chart *c, const struct series_list *l, enum chart_mark mark);
-void chart_entry(struct chart *c, const struct series *s, const char *label, enum chart_mark mark);
+ * points; chart_entry_as: drawn as `how` says, such as "boxes fs solid". */
+void chart_legend(struct chart *c, const struct series_list *l);
+void chart_entry(struct chart *c, const struct series *s, const char *label);
 void chart_entry_as(struct chart *c, const char *how, const char *label);
 
 /* Draw line charts: a block of the data per series, x in column 1, y in column 2. */
@@ -159,8 +158,17 @@ void chart_free(struct chart *c);
 void chart_metric_label(const char *metric, struct buf *b, double *scale);
 void chart_metric_name(const char *metric, struct buf *b);
 
-/* gnuplot's range of an axis of the metric: shares end at 1, what is never negative begins at 0. */
+/* gnuplot's range of an axis of the metric: shares end at 1, what is never negative begins at 0;
+ * shares that had better be large, most of which are near 1, begin where their data do. */
 const char *chart_range(const char *metric);
+
+/* What rounding alone makes of an error or a recall of such a record: 1e-12, or 1e-6 where the
+ * reference is not in float64. Times and counts: 0. */
+double chart_rounding(const char *metric, const struct record *r);
+
+/* Lower edge of a logarithmic axis whose least value above 0 is this one; INFINITY: there is none.
+ */
+double chart_log_floor(double least);
 
 /* Split "a,b,c" (no empty parts). */
 int metric_list(const char *text, struct str_list *out, struct err *err);

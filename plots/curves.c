@@ -312,7 +312,7 @@ static void plot_lines(struct chart *c, const struct series_list *l)
                    "notitle",
                    i, l->s[i].dash, l->s[i].point, l->s[i].color);
     }
-    chart_legend(c, l, MARK_LINE_POINT);
+    chart_legend(c, l);
     chart_end(c);
 }
 

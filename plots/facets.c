@@ -198,9 +198,12 @@ static void draw_facet(struct chart *c, const struct chart_lines *d, const struc
         one_line(c, d, own->s[k], false);
         before = ", ";
     }
-    for (int k = 0; k < own->n; k++)
-        chart_entry(c, &d->l->s[own->s[k]], chart_facet_label(f, &d->l->s[own->s[k]]),
-                    MARK_LINE_POINT);
+    for (int k = 0; k < own->n; k++) {
+        const char *label = chart_facet_label(f, &d->l->s[own->s[k]]);
+        /* Against a parameter a line has many of its values: it needs no name of its own. */
+        if (!d->split || own->n > 1 || strcmp(label, "defaults") != 0)
+            chart_entry(c, &d->l->s[own->s[k]], label);
+    }
     chart_end(c);
 }
 

@@ -4,8 +4,8 @@
 #include "plots/figure.h"
 
 #include "analyze/group.h"
+#include "plots/titles.h"
 
-#include <ctype.h>
 #include <fnmatch.h>
 #include <string.h>
 
@@ -23,11 +23,10 @@ void figure_caption(const struct figure_args *a, const char *title, const char *
                     struct gp *g)
 {
     struct buf *b = &g->caption;
-    char first[2] = {(char)toupper((unsigned char)title[0]), '\0'};
     if (a->title)
         buf_printf(b, "%s. ", a->title);
-    buf_puts(b, first);
-    buf_printf(b, "%s.", title[0] ? title + 1 : "");
+    title_sentence(title, b);
+    buf_puts(b, ".");
     if (caption && caption[0])
         buf_printf(b, "%s%s", caption[0] == ' ' ? "" : " ", caption);
 }

@@ -172,6 +172,9 @@ static void head(const struct gp *g, struct buf *b)
     terminal(g, b);
     buf_printf(b, "point_scale = %.4g\nfont_title = ',%.3g'\nfont_small = ',%.3g'\n", point,
                1.2 * pt, 0.8 * pt);
+    /* The terminal's own dashes are so long that a short line has but one. */
+    buf_puts(b, "set dashtype 2 (18,11)\nset dashtype 3 (4,9)\nset dashtype 4 (22,8,4,8)\n"
+                "set dashtype 5 (22,7,4,7,4,7)\n");
     buf_printf(&name, "./%s", buf_str(&g->file));
     buf_puts(b, "set output ");
     gp_path(b, buf_str(&name));

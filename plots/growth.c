@@ -21,6 +21,8 @@ struct growth {
     const char *metric;
     char over[32]; /* "layer" or "step" */
     bool positive; /* every value is above 0 */
+    double least;  /* of the values that are more than rounding */
+    bool rounding; /* there are others */
 };
 
 static int by_x(const void *a, const void *b)
@@ -78,6 +80,7 @@ static int write_lines(struct growth *q, struct buf *b, struct err *err)
     int rc = 0;
 
     q->positive = true;
+    q->least = INFINITY;
     TRY(mem_alloc(&p, q->names.n, sizeof *p, "points", err));
     for (int64_t i = 0; i < q->g.gs.n; i++) {
         const struct record *r = q->g.gs.g[i].first;
@@ -93,6 +96,10 @@ static int write_lines(struct growth *q, struct buf *b, struct err *err)
         for (int64_t m = 0; m < n; m++) {
             buf_printf(b, "%.10g %.10g\n", p[m].x, p[m].y);
             q->positive = q->positive && p[m].y > 0;
+            if (p[m].y < chart_rounding(q->metric, r))
+                q->rounding = true;
+            else
+                q->least = fmin(q->least, p[m].y);
         }
         buf_puts(b, "\n\n");
     }
@@ -117,9 +124,13 @@ static int render(struct growth *q, const struct buf *data, struct err *err)
     buf_printf(&axes, "set xtics %g nomirror\n", gp_count_step((double)q->names.n, 12));
     if (q->positive)
         buf_printf(&axes, "set logscale y\nset format y '%s'\n", figure_powers(q->g.args->output));
+    if (q->positive && q->rounding)
+        buf_printf(&axes, "set yrange [%.6g:*]\n", chart_log_floor(q->least));
     TRY(buf_check(&title, "title", err));
     TRY(buf_check(&axes, "axes", err));
     struct chart_layout layout = {.title = buf_str(&title), .width = 560, .height = 340};
+    if (q->positive && q->rounding)
+        layout.caption = "Differences that are rounding lie below the lower edge.";
     const struct chart_lines lines = {.l = &q->l,
                                       .x_label =
                                           strcmp(q->over, "step") == 0 ? "denoising step" : q->over,

@@ -17,6 +17,7 @@ struct scatter {
     struct inside_point *p; /* owned */
     int64_t n;
     struct series_list l;
+    double edge[2]; /* of x and y, for points beyond it; -1e300 where there is none */
 };
 
 /* Points of the methods that are chosen, a series per method. */
@@ -56,12 +57,44 @@ out:
     return rc;
 }
 
-static bool log_axis(const struct scatter *q, int side, const char *metric)
+static double value_of(const struct inside_point *p, int side)
 {
+    return side ? p->inside : p->replay;
+}
+
+static bool log_axis(const struct scatter *q, int side)
+{
+    const char *metric = q->metrics.items[side];
     bool positive = metric_axis(metric) == AXIS_LOG || strncmp(metric, "nll_delta", 9) == 0;
     for (int64_t i = 0; i < q->n; i++)
-        positive = positive && (side ? q->p[i].inside : q->p[i].replay) > 0;
+        positive = positive && value_of(&q->p[i], side) > 0;
     return positive;
+}
+
+/* A logarithmic axis ends below the least value that is more than rounding; what is less is drawn
+ * on its edge. */
+static void set_axis(struct scatter *q, int side, struct gp *g)
+{
+    const char *name = side ? "y" : "x", *metric = q->metrics.items[side];
+    double least = INFINITY;
+    bool cut = false;
+    q->edge[side] = -1e300;
+    if (!log_axis(q, side))
+        return;
+    for (int64_t i = 0; i < q->n; i++) {
+        double x = value_of(&q->p[i], side);
+        bool rounding = x < chart_rounding(metric, q->p[i].first);
+        least = rounding ? least : fmin(least, x);
+        cut |= rounding;
+    }
+    buf_printf(&g->script, "set logscale %s\nset format %s '%s'\n", name, name,
+               figure_powers(q->a->output));
+    if (!cut)
+        return;
+    q->edge[side] = chart_log_floor(least);
+    buf_printf(&g->script, "set %srange [%.6g:*]\n", name, q->edge[side]);
+    buf_printf(&g->caption, " Differences that are rounding lie on the %s edge.",
+               side ? "lower" : "left");
 }
 
 static int title_of(const struct scatter *q, struct buf *title, struct err *err)
@@ -77,7 +110,7 @@ static int title_of(const struct scatter *q, struct buf *title, struct err *err)
     return buf_check(title, "title", err);
 }
 
-static int render(const struct scatter *q, const struct buf *data, struct err *err)
+static int render(struct scatter *q, const struct buf *data, struct err *err)
 {
     struct chart c = {0};
     struct buf title = {0}, x = {0}, y = {0};
@@ -95,18 +128,18 @@ static int render(const struct scatter *q, const struct buf *data, struct err *e
     buf_puts(&y, ", inside");
     chart_panel(&c, 0, buf_str(&x), buf_str(&y));
     struct buf *s = &c.gp.script;
-    if (log_axis(q, 0, q->metrics.items[0]))
-        buf_printf(s, "set logscale x\nset format x '%s'\n", figure_powers(q->a->output));
-    if (log_axis(q, 1, q->metrics.items[1]))
-        buf_printf(s, "set logscale y\nset format y '%s'\n", figure_powers(q->a->output));
+    set_axis(q, 0, &c.gp);
+    set_axis(q, 1, &c.gp);
     for (int i = 0; i < q->l.n; i++) {
         buf_puts(s, i ? ", " : "plot ");
         gp_data_name(&c.gp, "dat");
         buf_printf(s,
-                   " index %d using 1:2 with points pt %d ps 1.2*point_scale lc rgb '%s' notitle",
-                   i, q->l.s[i].point, q->l.s[i].color);
+                   " index %d using ($1<%.6g?%.6g:$1):($2<%.6g?%.6g:$2) with points pt %d ps "
+                   "1.2*point_scale lc rgb '%s' notitle",
+                   i, q->edge[0], q->edge[0], q->edge[1], q->edge[1], q->l.s[i].point,
+                   q->l.s[i].color);
     }
-    chart_legend(&c, &q->l, MARK_LINE_POINT);
+    chart_legend(&c, &q->l);
     chart_end(&c);
     TRY(chart_finish(&c, data, err));
 out:

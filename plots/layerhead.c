@@ -310,7 +310,11 @@ static void figure_title(const struct lh *q, struct buf *title)
         buf_puts(title, a->title);
         return;
     }
-    chart_metric_name(q->metric, title);
+    struct buf name = {0};
+    chart_metric_name(q->metric, &name);
+    title_sentence(buf_str(&name), title);
+    title->failed |= name.failed;
+    buf_free(&name);
     if (q->difference)
         buf_printf(title, " minus that of %s, by layer and head", a->against);
     else

@@ -8,6 +8,7 @@
 #include "core/mem.h"
 #include "plots/palette.h"
 #include "plots/panels.h"
+#include "plots/titles.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -258,7 +259,7 @@ static void draw_panel(const struct map_figure *f, const struct panels *p, int i
     bool leftmost, lowest;
     panels_place(p, i, g, &leftmost, &lowest);
     panels_token_axes(p, i, c, f->col_heads ? "" : f->titles[i], leftmost, lowest, g);
-    words_axes(f->words, c, leftmost, lowest, g);
+    words_axes(f->words, c, p->width, p->height, leftmost, lowest, g);
     if (f->col_heads)
         panels_heads(p, i, f->row_heads, f->col_heads, g);
     if (f->below)
@@ -291,7 +292,8 @@ static void lay_out(const struct map_figure *f, double pixels, struct panels *p)
     int64_t longest = c->n_q > c->n_k ? c->n_q : c->n_k, side = panels_side(f->n);
     if (named && side < WORDS_UNITS * longest)
         side = WORDS_UNITS * longest;
-    panels_titles((const char(*)[96])f->titles, f->n, &chars, &lines);
+    panels_titles((const char(*)[96])(f->col_heads ? f->col_heads : f->titles),
+                  f->col_heads ? f->per_row : f->n, &chars, &lines);
     panels_layout(p, &(struct panels_wish){.count = f->n,
                                            .cols = f->per_row,
                                            .cells_x = (double)c->n_k / (double)c->tokens,
@@ -316,9 +318,12 @@ int map_draw(const struct map_figure *f, struct err *err)
     enum gp_type type = GP_PNG;
     struct panels p;
     struct gp g = {0};
-    const char *title = a->title ? a->title : a->untitled ? "" : f->title;
+    struct buf own = {0};
     int rc = 0;
 
+    title_sentence(f->title, &own);
+    TRY(buf_check(&own, "title", err));
+    const char *title = a->title ? a->title : a->untitled ? "" : buf_str(&own);
     TRY(gp_check_name(a->output, &type, err));
     lay_out(f, type == GP_PNG ? gp_pixels_per_unit(type, &a->style) : VECTOR_PIXELS, &p);
     TRY(panels_check(&p, 1, a->width, a->height, err));
@@ -338,5 +343,6 @@ int map_draw(const struct map_figure *f, struct err *err)
     TRY(gp_finish(&g, err));
 out:
     gp_free(&g);
+    buf_free(&own);
     return rc;
 }

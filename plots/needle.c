@@ -1,6 +1,6 @@
 /*
- * needle.c - needle: the grid of a retrieval task as the field draws it, length by depth from red
- * to green, the number in the cell, one panel per setting.
+ * needle.c - needle: the grid of a retrieval task as the field draws it, length by depth from dark
+ * red to pale green, the number in the cell, one panel per setting.
  */
 #include "plots/chart.h"
 #include "plots/panels.h"
@@ -24,6 +24,8 @@ struct grid {
     int lengths, depths, n;
     struct cells map[PANELS_MOST]; /* [depths][lengths], NAN = no cell */
     char title[PANELS_MOST][96];
+    char below[PANELS_MOST][24]; /* of a figure of a given width: what titles have no room for */
+    int cols;                    /* of panels; 0: a square grid */
 };
 
 /* Put x into the ascending list unless it is there. */
@@ -107,15 +109,49 @@ out:
     return rc;
 }
 
+/* Columns of a figure of a given width, whose titles are to have 12 characters at least. */
+static int fitting_columns(const struct grid *q, int panels)
+{
+    int cols = panels;
+    while (cols > 1 && panels_title_room(panels, cols, 0, q->g.args->width) < 12)
+        cols--;
+    return cols;
+}
+
+/* "sale tau=0.016" over its density; where a width is given, the method over its parameters. */
+static int name_panel(struct grid *q, const struct record *r, double density, struct err *err)
+{
+    const struct figure_args *a = q->g.args;
+    size_t most = a->width ? panels_title_room((int)q->g.gs.n, q->cols, 0, a->width) : 40;
+    struct buf name = {0}, cut = {0};
+    int rc = 0;
+
+    chart_name(&q->g, r, a->width ? NULL : r->params, &name);
+    title_cut(buf_str(&name), most, &cut);
+    if (a->width) {
+        buf_puts(&cut, "\n");
+        title_cut(r->params ? r->params : "", most, &cut);
+        snprintf(q->below[q->n], sizeof q->below[0], "%.3g", density);
+    } else
+        buf_printf(&cut, "\ndensity %.3g", density);
+    TRY(buf_check(&name, "title", err));
+    TRY(buf_check(&cut, "title", err));
+    snprintf(q->title[q->n++], sizeof q->title[0], "%.95s", buf_str(&cut));
+out:
+    buf_free(&name);
+    buf_free(&cut);
+    return rc;
+}
+
 static int collect(struct grid *q, struct err *err)
 {
-    struct buf name = {0}, cut = {0};
     double density;
     int rc = 0;
 
     if (q->g.gs.n > PANELS_MOST)
         FAIL(err, ERR_USAGE, "more than %d panels: choose with --method and --params", PANELS_MOST);
     TRY(find_axes(q, err));
+    q->cols = q->g.args->width ? fitting_columns(q, (int)q->g.gs.n) : q->g.gs.n <= 3 ? 3 : 0;
     for (int64_t i = 0; i < q->g.gs.n; i++) {
         const struct record *r = q->g.gs.g[i].first;
         TRY(fill(q, &q->g.gs.g[i], &q->map[q->n], &density, err));
@@ -123,17 +159,9 @@ static int collect(struct grid *q, struct err *err)
             cells_free(&q->map[q->n]);
             continue;
         }
-        buf_reset(&name);
-        buf_reset(&cut);
-        chart_name(&q->g, r, r->params, &name);
-        title_cut(buf_str(&name), 40, &cut);
-        TRY(buf_check(&cut, "title", err));
-        snprintf(q->title[q->n++], sizeof q->title[0], "%.70s\ndensity %.3g", buf_str(&cut),
-                 density);
+        TRY(name_panel(q, r, density, err));
     }
 out:
-    buf_free(&name);
-    buf_free(&cut);
     return rc;
 }
 
@@ -153,8 +181,10 @@ static void cell_text(double x, char text[16])
 static void write_cells(const struct grid *q, struct buf *b)
 {
     for (int i = 0; i < q->n; i++) {
-        buf_printf(b, "# %.*s: column, row, %s, label\n", (int)strcspn(q->title[i], "\n"),
-                   q->title[i], q->metric);
+        int first = (int)strcspn(q->title[i], "\n");
+        bool more = q->below[i][0] && q->title[i][first + 1];
+        buf_printf(b, "# %.*s%s%s: column, row, %s, label\n", first, q->title[i], more ? " " : "",
+                   more ? q->title[i] + first + 1 : "", q->metric);
         for (int k = 0; k < q->lengths * q->depths; k++) {
             double x = (double)q->map[i].v[k];
             char text[16];
@@ -198,6 +228,8 @@ static void draw_panel(const struct grid *q, const struct panels *p, int i, doub
     bool leftmost, lowest;
     panels_place(p, i, g, &leftmost, &lowest);
     axes(q, i, leftmost, lowest, g);
+    if (q->below[i][0])
+        panels_below(p, i, q->below[i], g);
     if (i == q->n - 1)
         panels_colorbox(p, low, high, false, g);
     buf_puts(&g->script, "plot ");
@@ -212,7 +244,7 @@ static void draw_panel(const struct grid *q, const struct panels *p, int i, doub
         buf_printf(&g->script,
                    " index %d using 1:2:4 with labels noenhanced font font_small notitle", i);
     }
-    buf_puts(&g->script, i == 0 ? "\nunset label\n" : "\n");
+    buf_puts(&g->script, "\nunset label\n"); /* drawn once */
 }
 
 /* Shares from 0 to 1; other metrics over what they span. */
@@ -231,38 +263,49 @@ static void colour_range(const struct grid *q, double *low, double *high)
     *high = isnan(a->high) ? *high : a->high;
 }
 
+static void lay_out(const struct grid *q, int bar_chars, struct panels *p)
+{
+    const struct figure_args *a = q->g.args;
+    int chars, lines, longest = q->lengths > q->depths ? q->lengths : q->depths;
+    panels_titles((const char(*)[96])q->title, q->n, &chars, &lines);
+    panels_layout(p, &(struct panels_wish){.count = q->n,
+                                           .cols = q->cols,
+                                           .cells_x = q->lengths,
+                                           .cells_y = q->depths,
+                                           .side = 40 * longest,
+                                           .chars = a->width ? 0 : chars,
+                                           .lines = lines,
+                                           .below = a->width > 0,
+                                           .bar_chars = bar_chars,
+                                           .untitled = a->untitled && !a->title,
+                                           .width = a->width,
+                                           .height = a->height});
+}
+
 static int render(struct grid *q, struct err *err)
 {
     const struct figure_args *a = q->g.args;
     struct panels p;
     struct gp g = {0};
-    struct buf data = {0}, bar = {0}, title = {0};
+    struct buf data = {0}, bar = {0}, name = {0}, title = {0};
     double low, high, scale;
-    int chars, lines, longest = q->lengths > q->depths ? q->lengths : q->depths, rc = 0;
+    int rc = 0;
 
     colour_range(q, &low, &high);
     chart_metric_label(q->metric, &bar, &scale);
-    panels_titles((const char(*)[96])q->title, q->n, &chars, &lines);
-    panels_layout(&p, &(struct panels_wish){.count = q->n,
-                                            .cols = q->n <= 3 ? q->n : 0,
-                                            .cells_x = q->lengths,
-                                            .cells_y = q->depths,
-                                            .side = 40 * longest,
-                                            .chars = chars,
-                                            .lines = lines,
-                                            .bar_chars = (int)bar.len,
-                                            .untitled = a->untitled && !a->title,
-                                            .width = a->width,
-                                            .height = a->height});
+    lay_out(q, (int)bar.len, &p);
     TRY(panels_check(&p, 8, a->width, a->height, err));
     buf_puts(&title, a->title ? a->title : "");
     if (!a->title) {
-        chart_metric_name(q->metric, &title);
+        chart_metric_name(q->metric, &name);
+        title_sentence(buf_str(&name), &title);
         buf_puts(&title, " by length and depth");
     }
     const char *shown = a->title || !a->untitled ? buf_str(&title) : "";
     TRY(figure_open(a, panels_total_width(&p, shown), panels_total_height(&p), &g, err));
-    figure_caption(a, buf_str(&title), NULL, &g);
+    figure_caption(a, buf_str(&title),
+                   a->width ? "Numbers below the panels: pairs kept, mean over prompts." : NULL,
+                   &g);
     write_cells(q, &data);
     TRY(buf_check(&data, "cells", err));
     TRY(gp_data(&g, "dat", buf_str(&data), data.len, err));
@@ -278,6 +321,7 @@ out:
     gp_free(&g);
     buf_free(&data);
     buf_free(&bar);
+    buf_free(&name);
     buf_free(&title);
     return rc;
 }

@@ -24,8 +24,8 @@ void palette_diverging(struct buf *script)
 
 void palette_grade(bool low_is_good, struct buf *script)
 {
-    static const char *const colors[] = {"#d73027", "#fc8d59", "#fee08b",
-                                         "#d9ef8b", "#91cf60", "#1a9850"};
+    /* Lightness rises all the way, for grey print and for eyes that take red for green. */
+    static const char *const colors[] = {"#de2d26", "#fb6a4a", "#fdae6b", "#f3dc8c", "#d9f0d3"};
     enum { N = sizeof colors / sizeof *colors };
     for (int i = 0; i < N; i++)
         buf_printf(script, "%s%d '%s'", i ? ", " : "set palette defined (", i,

@@ -39,7 +39,7 @@ static void grid(int count, int wish, int *cols, int *rows)
     *rows = (count + *cols - 1) / *cols;
 }
 
-enum { ROW_HEAD = 34, COL_HEAD = 36, BELOW = 16 };
+enum { ROW_HEAD = 34, COL_HEAD = 22, BELOW = 16 };
 
 /* Between rows: titles, or the text below. */
 static int gap_y(int lines)
@@ -170,13 +170,20 @@ static void panel_size(struct panels *p, const struct panels_wish *want)
     }
 }
 
+/* What the heads of columns need above a gap between rows. */
+static int above_heads(int lines, int gap)
+{
+    int room = COL_HEAD + (lines > 1 ? LINE : 0);
+    return room > gap ? room - gap : 0;
+}
+
 void panels_layout(struct panels *p, const struct panels_wish *want)
 {
     bool heads = want->heads;
     *p = (struct panels){.count = want->count,
                          .left = LEFT + (heads ? ROW_HEAD : 0),
                          .right = RIGHT,
-                         .top = (want->untitled ? 6 : TOP) + (heads ? COL_HEAD - 8 : 0),
+                         .top = want->untitled ? 6 : TOP,
                          .bottom = BOTTOM,
                          .gap_x = heads ? 8 : GAP_X,
                          .gap_y = gap_y(heads             ? 0
@@ -184,6 +191,8 @@ void panels_layout(struct panels *p, const struct panels_wish *want)
                                                           : 1) +
                                   (want->below ? BELOW : 0),
                          .heads = heads};
+    if (heads)
+        p->top += above_heads(want->lines, p->gap_y);
     if (want->below)
         p->bottom += 14;
     p->left += want->left;
@@ -314,6 +323,8 @@ void panels_token_axes(const struct panels *p, int i, const struct cells *c, con
         x_end -= (double)c->n_k * label / 2 / p->width;
     if (p->gap_y < 14 && i + p->cols < p->count)
         y_end -= (double)c->n_q * 10 / p->height;
+    if (rightmost && p->width < label) /* the end alone */
+        first += step;
     buf_puts(&g->script, "unset xtics\n");
     if (x_end > (double)first || rightmost)
         buf_printf(&g->script, "set xtics %lld,%lld,%.10g out nomirror format '%s'\n", first, step,
@@ -326,13 +337,20 @@ void panels_token_axes(const struct panels *p, int i, const struct cells *c, con
         panels_title(title, g);
 }
 
-/* Text of so many units, cut; in up to two lines, the second nearer to the panel. */
+/* Text of so many units, in small letters or cut where they are too few; in up to two lines, the
+ * second nearer to the panel. */
 static void head_lines(struct gp *g, const char *head, int room, double x, double y, double dx,
                        double dy, const char *how)
 {
     const char *second = strchr(head, '\n');
-    size_t most = room < 24 ? 3 : (size_t)(room / CHAR);
+    size_t longest = strcspn(head, "\n");
+    if (second && strlen(second + 1) > longest)
+        longest = strlen(second + 1);
+    bool small = (double)longest * CHAR > room - 6;
+    size_t most = room < 24 ? 3 : (size_t)(room / (small ? 0.8 * CHAR : CHAR));
     struct buf text = {0};
+    char place[64];
+    snprintf(place, sizeof place, "%s%s", how, small ? " font font_small" : "");
     for (int line = 0; line < 1 + (second != NULL); line++) {
         char one[96];
         const char *from = line ? second + 1 : head;
@@ -340,7 +358,7 @@ static void head_lines(struct gp *g, const char *head, int room, double x, doubl
         double away = second && line == 0 ? 1 : 0;
         buf_reset(&text);
         title_cut(one, most, &text);
-        screen_label(g, buf_str(&text), x - away * dx, y + away * dy, how);
+        screen_label(g, buf_str(&text), x - away * dx, y + away * dy, place);
     }
     g->script.failed |= text.failed;
     buf_free(&text);

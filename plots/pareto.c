@@ -105,14 +105,6 @@ static void mark_dominated(struct pareto *q, bool larger)
         }
 }
 
-/* What rounding alone makes of an error or a recall; times are no such numbers. */
-static double rounding(const char *metric, const struct record *r)
-{
-    if (metric_noise(metric) != NOISE_ROUNDING)
-        return 0;
-    return strcmp(r->precision, "f64") == 0 ? 1e-12 : 1e-6;
-}
-
 static int collect(struct pareto *q, const char *metric, struct err *err)
 {
     struct stats x, y;
@@ -122,7 +114,7 @@ static int collect(struct pareto *q, const char *metric, struct err *err)
     q->n = 0;
     for (int64_t i = 0; i < q->g.gs.n; i++) {
         const struct group *g = &q->g.gs.g[i];
-        double eps = rounding(metric, g->first);
+        double eps = chart_rounding(metric, g->first);
         TRY(group_stats(&q->g.gs, g, x_metric, &x, NULL, err));
         TRY(group_stats(&q->g.gs, g, metric, &y, NULL, err));
         scope += i > 0 && !same_scope(&q->g, q->g.gs.g[i - 1].first, g->first);
@@ -141,14 +133,14 @@ out:
     return rc;
 }
 
-/* Lower edge of a logarithmic axis: below the smallest positive value. Zeros are drawn on it. */
+/* Zeros are drawn on the lower edge. */
 static double log_floor(const struct pareto *q)
 {
     double least = INFINITY;
     for (int64_t i = 0; i < q->n; i++)
-        if (q->p[i].y > 0 && q->p[i].y < least)
-            least = q->p[i].y;
-    return isinf(least) ? 1e-3 : pow(10, floor(log10(least) - 0.3));
+        if (q->p[i].y > 0)
+            least = fmin(least, q->p[i].y);
+    return chart_log_floor(least);
 }
 
 /* A block per series (empty ones too, so that the index is the series). */
@@ -235,12 +227,23 @@ static void plot_series(struct pareto *q, struct chart *c, int panel)
                    index, k->point - 1, k->color);
     }
     if (panel == c->panels - 1) {
-        chart_legend(c, &q->series, MARK_LINE_POINT);
+        chart_legend(c, &q->series);
         if (any_dominated(q))
             chart_entry_as(c, "points pt 6 ps 1*point_scale lw 1.2 lc rgb '#555555'",
                            "hollow: dominated");
     }
     chart_end(c);
+}
+
+/* An axis of one decade has too few numbers of its own. */
+static void x_axis(const struct pareto *q, struct buf *s)
+{
+    double least = 1;
+    for (int64_t i = 0; i < q->n; i++)
+        least = fmin(least, q->p[i].x);
+    buf_puts(s, "set logscale x\nset xrange [*:1]\nset format x '%g'\n");
+    if (least >= 0.1)
+        buf_puts(s, "set xtics add (0.2, 0.5)\n");
 }
 
 static void y_axis(const struct pareto *q, const char *metric, bool log, double floor_y,
@@ -255,7 +258,7 @@ static void y_axis(const struct pareto *q, const char *metric, bool log, double 
                    floor_y, fmax(pow(10, ceil(log10(fmax(top, floor_y) * 1.05))), floor_y * 10));
     else
         buf_printf(s, "unset logscale y\nset format y '%%g'\nset yrange [%s]\n",
-                   metric_axis(metric) == AXIS_SHARE ? "*:1" : "*:*");
+                   metric_axis(metric) == AXIS_SHARE ? "*<0.99:1" : "*:*");
 }
 
 static int draw_panel(struct pareto *q, struct chart *c, int i, const char *metric,
@@ -272,7 +275,7 @@ static int draw_panel(struct pareto *q, struct chart *c, int i, const char *metr
     chart_metric_label(x_metric, &x_label, &scale);
     chart_metric_label(metric, &label, &scale);
     chart_panel(c, i, buf_str(&x_label), buf_str(&label));
-    buf_puts(&c->gp.script, "set logscale x\nset xrange [*:1]\nset format x '%g'\n");
+    x_axis(q, &c->gp.script);
     y_axis(q, metric, log, floor_y, &c->gp.script);
     if (metric_better(metric) != BETTER_NEITHER)
         ideal_corner(c, metric_better(metric) == BETTER_HIGHER);

@@ -4,11 +4,13 @@
 #include "plots/chart.h"
 
 #include "core/mem.h"
+#include "core/text.h"
 
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Times of the GPU and of the host never share a figure: the first kind that the records have. */
 static const struct {
@@ -22,7 +24,8 @@ static const struct {
      {"prepare", "select", "attend"}},
 };
 
-static const char *const phase_colors[3] = {"#999999", "#e69f00", "#0072b2"};
+/* Light, middle and dark: parts that touch are told apart in print without colours, too. */
+static const char *const phase_colors[3] = {"#dddddd", "#e69f00", "#0072b2"};
 
 /* The selection counts as measured where it is part of a total, or where there is none. */
 static const char *const measured_total = "time_total_ns";
@@ -130,6 +133,34 @@ static int collect(struct phases *f, struct err *err)
     return series_labels(&f->l, 48, err);
 }
 
+/* The name of a bar; where a width is given, the parameters stand below the method. */
+static void bar_name(const struct phases *f, struct chart *c, int i, struct buf *tics)
+{
+    const char *label = series_label(&f->l.s[i]),
+               *cut = f->g.args->width ? strchr(label, ' ') : NULL;
+    char first[96];
+    if (cut) {
+        snprintf(first, sizeof first, "%.*s", (int)(cut - label), label);
+        gp_tic(&c->gp, tics, first);
+        buf_puts(tics, ".\"\\n\".");
+    }
+    gp_tic(&c->gp, tics, cut ? cut + 1 : label);
+}
+
+/* Characters of the longest line of the names. */
+static int longest_line(const struct phases *f)
+{
+    int longest = 0;
+    for (int i = 0; i < f->l.n; i++) {
+        const char *label = series_label(&f->l.s[i]), *cut = strchr(label, ' ');
+        int first = cut ? (int)(cut - label) : utf8_count(label);
+        int second = cut ? utf8_count(cut + 1) : 0;
+        longest = first > longest ? first : longest;
+        longest = second > longest ? second : longest;
+    }
+    return longest;
+}
+
 /* Rows: position, is the selection missing, then the running sums of the phases. */
 static void write_phases(const struct phases *f, struct chart *c, struct buf *b, struct buf *tics)
 {
@@ -145,7 +176,7 @@ static void write_phases(const struct phases *f, struct chart *c, struct buf *b,
         }
         buf_puts(b, "\n");
         buf_puts(tics, i ? ", " : "");
-        gp_tic(&c->gp, tics, series_label(&f->l.s[i]));
+        bar_name(f, c, i, tics);
         buf_printf(tics, " %d", i);
     }
 }
@@ -158,9 +189,9 @@ static void plot_phases(struct chart *c, const struct phases *f, const struct bu
     buf_printf(
         s,
         "set xrange [0:%.6g]\nset xtics %g nomirror\nset yrange [%d.6:-0.6]\nunset grid\nset grid "
-        "xtics lc rgb '#dddddd' lw 0.6 lt 1\nset ytics scale 0 (%s) noenhanced\n",
+        "xtics lc rgb '#dddddd' lw 0.6 lt 1\nset ytics scale 0 (%s) noenhanced%s\n",
         f->longest * 1.04, gp_step(f->longest * 1.04, c->width > 140 ? c->width / 70 : 2),
-        f->l.n - 1, buf_str(tics));
+        f->l.n - 1, buf_str(tics), f->g.args->width ? " font font_small" : "");
     for (int p = 2; p >= 0; p--)
         for (int h = 0; h <= f->hatched; h++) {
             buf_puts(s, p == 2 && h == 0 ? "plot " : ", ");
@@ -198,8 +229,9 @@ static int draw(const struct phases *f, const struct figure_args *a, struct err 
                                         .panels = 1,
                                         .width = 400,
                                         .height = 60 + 24 * rows,
-                                        .least = rows * 14,
-                                        .left = (int)(28 + 7.4 * series_longest(&f->l)),
+                                        .least = rows * (a->width ? 26 : 14),
+                                        .left = a->width ? (int)(20 + 5.9 * longest_line(f))
+                                                         : (int)(28 + 7.4 * series_longest(&f->l)),
                                         .legend = f->hatched ? 286 : 110,
                                         .lines = f->hatched ? 4 : 3};
     TRY(chart_open(a, &layout, &c, err));

@@ -19,6 +19,7 @@ struct panel {
     char label[96];   /* of the x axis */
     struct buf rows;  /* a block per series: x, median, quartiles */
     double low, high; /* of x */
+    double least;     /* of the medians */
 };
 
 /* ---- profile --------------------------------------------------------------------------------- */
@@ -50,6 +51,7 @@ static void write_points(struct panel *p, struct point *pt, int64_t n, int serie
     qsort(pt, (size_t)n, sizeof *pt, by_series);
     p->low = INFINITY;
     p->high = -INFINITY;
+    p->least = INFINITY;
     for (int s = 0; s < series; s++) {
         buf_puts(&p->rows, "nan nan nan nan\n");
         for (int64_t i = 0; i < n; i++)
@@ -58,6 +60,7 @@ static void write_points(struct panel *p, struct point *pt, int64_t n, int serie
                            pt[i].q3);
                 p->low = fmin(p->low, pt[i].x);
                 p->high = fmax(p->high, pt[i].x);
+                p->least = fmin(p->least, pt[i].median);
             }
         buf_puts(&p->rows, "\n\n");
     }
@@ -129,6 +132,11 @@ static void plot_panel(struct chart *c, const struct drawing *d, int facet, int 
     buf_printf(s, "set xrange [%g:%g]\nset xtics %g nomirror\nset yrange [%s]\n", p->low - pad,
                p->high + pad, gp_count_step(p->high - p->low + 1, c->width > 200 ? 8 : 5),
                d->range);
+    if (!d->spread && p->least < 1) { /* panels of one metric compare, and are too low for more */
+        double step = gp_step(1 - p->least, 4);
+        buf_printf(s, "set ytics %g nomirror\nset yrange [%.8g:1]\n", step,
+                   1 - step * ceil((1 - p->least) / step));
+    }
     for (int m = 0; m < f->n; m++) {
         const struct series *k = &d->l->s[f->s[m]];
         int at = i * d->l->n + f->s[m];
@@ -146,8 +154,7 @@ static void plot_panel(struct chart *c, const struct drawing *d, int facet, int 
     }
     bool legend = d->f.n > 1 ? i == (c->key == KEY_EACH_RIGHT ? d->n - 1 : 0) : i == d->n - 1;
     for (int m = 0; m < f->n && legend; m++)
-        chart_entry(c, &d->l->s[f->s[m]], chart_facet_label(&d->f, &d->l->s[f->s[m]]),
-                    MARK_LINE_POINT);
+        chart_entry(c, &d->l->s[f->s[m]], chart_facet_label(&d->f, &d->l->s[f->s[m]]));
     chart_end(c);
 }
 
@@ -338,7 +345,7 @@ static int draw_stability(const struct figure_args *a, struct err *err)
         TRY(fill_stability(a, &p[i], &l, err));
     }
     TRY(series_labels(&l, LEGEND_CHARS, err));
-    struct drawing d = {.p = p, .n = 2, .l = &l, .range = "*:1"};
+    struct drawing d = {.p = p, .n = 2, .l = &l, .range = "*<0.99:1"};
     TRY(draw_panels(a, &d, "reused mask against the step's own, median over heads of calls", "",
                     err));
 out:

@@ -200,6 +200,14 @@ out:
     return rc;
 }
 
+static void named_line(struct chart *c, int dash, int point, const char *color, const char *name)
+{
+    char how[128];
+    snprintf(how, sizeof how, "linespoints lw 1.4 dt %d pt %d ps 0.8*point_scale lc rgb '%s'", dash,
+             point, color);
+    chart_entry_as(c, how, name);
+}
+
 static void plot_units(struct chart *c, int at)
 {
     struct buf *s = &c->gp.script;
@@ -209,10 +217,11 @@ static void plot_units(struct chart *c, int at)
         buf_printf(
             s,
             " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 0.8*point_scale lc rgb "
-            "'%s' title '%s'",
-            at + u, u < 4 ? 1 : 2, u < 4 ? 7 : 9, unit_colors[u], unit_names[u]);
+            "'%s' notitle",
+            at + u, u < 4 ? 1 : 2, u < 4 ? 7 : 9, unit_colors[u]);
+        named_line(c, u < 4 ? 1 : 2, u < 4 ? 7 : 9, unit_colors[u], unit_names[u]);
     }
-    buf_puts(s, "\nunset label\n"); /* the title is drawn once */
+    chart_end(c);
 }
 
 static void plot_masks(struct chart *c, int at)
@@ -226,9 +235,9 @@ static void plot_masks(struct chart *c, int at)
         gp_data_name(&c->gp, "dat");
         buf_printf(s,
                    " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 0.8*point_scale lc "
-                   "rgb '%s' "
-                   "title '%s'",
-                   at + m, 1 + m, 5 + 2 * m, colors[m], names[m]);
+                   "rgb '%s' notitle",
+                   at + m, 1 + m, 5 + 2 * m, colors[m]);
+        named_line(c, 1 + m, 5 + 2 * m, colors[m], names[m]);
     }
     chart_end(c);
 }

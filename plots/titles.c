@@ -5,6 +5,7 @@
 
 #include "analyze/params.h"
 
+#include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,15 @@ void title_share(double x, int digits, char text[16])
         snprintf(text, 16, "<%.*f", digits, step);
     else if (x < 1 && strtod(text, NULL) == 1)
         snprintf(text, 16, ">%.*f", digits, 1 - step);
+}
+
+void title_sentence(const char *title, struct buf *out)
+{
+    size_t word = strcspn(title, " ,;:");
+    bool name = memchr(title, '_', word) != NULL;
+    char first[2] = {(char)(name ? title[0] : toupper((unsigned char)title[0])), '\0'};
+    buf_puts(out, first);
+    buf_puts(out, title[0] ? title + 1 : "");
 }
 
 void title_cut(const char *text, size_t most, struct buf *out)
@@ -148,6 +158,11 @@ void title_params(struct title_params *t, int n, size_t most, struct buf *shared
         size_t now = write_all(t, n, buf_str(&own), &keys);
         keys.k[i].hidden = now > 0;
         longest = now ? now : longest;
+    }
+    for (int i = 0; i < keys.n && longest <= most; i++) { /* what was hidden in vain */
+        bool was = keys.k[i].hidden;
+        keys.k[i].hidden = false;
+        keys.k[i].hidden = was && write_all(t, n, buf_str(&own), &keys) > most;
     }
     write_all(t, n, buf_str(&own), &keys);
     for (int i = 0; i < n; i++) {

@@ -10,6 +10,10 @@
  */
 void title_share(double x, int digits, char text[16]);
 
+/* The figure's title as a sentence begins: with a capital, unless it begins with a name of the
+ * records such as "sd_tri". */
+void title_sentence(const char *title, struct buf *out);
+
 /* Leave out the middle of a text longer than `most` characters: "begin...end". */
 void title_cut(const char *text, size_t most, struct buf *out);
 

@@ -11,6 +11,7 @@
 /* Characters of a name, and their room: small letters. */
 #define NAME_MOST 14
 #define NAME_CHAR 5.6
+#define NAME_HIGH 9 /* units from one name to the next */
 
 /* Blanks and line ends as characters that are seen, and that every font and LaTeX has. */
 static void visible(const char *text, struct buf *out)
@@ -94,11 +95,20 @@ int words_room(const struct str_list *l)
     return room > 0 ? room : 0;
 }
 
-static void put_tics(const struct str_list *l, const char *axis, int64_t first, bool named,
-                     const char *how, struct gp *g)
+/* Every n-th token of an axis of so many units, that names do not run into each other. */
+static int64_t every(const struct str_list *l, int units)
+{
+    int64_t n = 1;
+    while (units * n < NAME_HIGH * l->n)
+        n++;
+    return n;
+}
+
+static void put_tics(const struct str_list *l, const char *axis, int64_t first, int64_t n,
+                     bool named, const char *how, struct gp *g)
 {
     buf_printf(&g->script, "set %stics out nomirror %sfont font_small noenhanced (", axis, how);
-    for (int64_t i = 0; i < l->n; i++) {
+    for (int64_t i = 0; i < l->n; i += n) {
         buf_puts(&g->script, i ? ", " : "");
         gp_tic(g, &g->script, named ? l->items[i] : "");
         buf_printf(&g->script, " %.1f", (double)(first + i) + 0.5);
@@ -106,11 +116,18 @@ static void put_tics(const struct str_list *l, const char *axis, int64_t first, 
     buf_puts(&g->script, ")\n");
 }
 
-void words_axes(const struct words *w, const struct cells *c, bool leftmost, bool lowest,
-                struct gp *g)
+void words_axes(const struct words *w, const struct cells *c, int width, int height, bool leftmost,
+                bool lowest, struct gp *g)
 {
     if (!w || !w->keys.n)
         return;
-    put_tics(&w->keys, "x", c->k0, lowest, "rotate by 90 right ", g);
-    put_tics(&w->queries, "y", c->q0, leftmost, "", g);
+    int64_t x = every(&w->keys, width), y = every(&w->queries, height);
+    put_tics(&w->keys, "x", c->k0, x, lowest, "rotate by 90 right ", g);
+    put_tics(&w->queries, "y", c->q0, y, leftmost, "", g);
+    if ((x > 1 || y > 1) && leftmost && lowest)
+        buf_printf(
+            &g->caption,
+            " Not all tokens have room for their names: one in %lld of the keys, one in %lld "
+            "of the queries.",
+            (long long)x, (long long)y);
 }

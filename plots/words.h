@@ -26,8 +26,9 @@ void words_free(struct words *w);
 /* Room that the longest of a list takes, beyond that of a number. */
 int words_room(const struct str_list *l);
 
-/* Tics of the axes of a panel, after panels_token_axes. */
-void words_axes(const struct words *w, const struct cells *c, bool leftmost, bool lowest,
-                struct gp *g);
+/* Tics of the axes of a panel of so many units, after panels_token_axes; as many as have room,
+ * which the caption says. */
+void words_axes(const struct words *w, const struct cells *c, int width, int height, bool leftmost,
+                bool lowest, struct gp *g);
 
 #endif

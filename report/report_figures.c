@@ -46,27 +46,46 @@ static void command_of(const struct report *r, const struct item *it, const stru
     buf_printf(b, " -o %s.png", it->file);
 }
 
-static int embed(struct report *r, const char *path, const struct item *it, const char *caption,
+/* The first paragraph of the text beside the picture: what is drawn, every line and colour. */
+static int read_caption(const char *path, struct buf *caption, struct err *err)
+{
+    struct buf text = {0}, beside = {0};
+    int rc = 0;
+    buf_put(&beside, path, strlen(path) - strlen(".png"));
+    buf_puts(&beside, ".txt");
+    TRY(buf_check(&beside, "path", err));
+    TRY(buf_read_file(&text, beside.data, 1 << 20, err));
+    buf_put(caption, text.data, strcspn(buf_str(&text), "\n"));
+    TRY(buf_check(caption, "caption", err));
+out:
+    buf_free(&text);
+    buf_free(&beside);
+    return rc;
+}
+
+static int embed(struct report *r, const char *path, const struct item *it, const char *summary,
                  const char *command, struct err *err)
 {
-    struct buf png = {0};
-    int rc = buf_read_file(&png, path, 64 << 20, err);
-    if (rc)
-        return rc;
-    buf_printf(&r->pictures,
-               "<figure id=\"figure-%s\"><img alt=\"%s\" src=\"data:image/png;base64,", it->file,
-               it->file);
+    struct buf png = {0}, caption = {0};
+    int rc = 0;
+    TRY(read_caption(path, &caption, err));
+    TRY(buf_read_file(&png, path, 64 << 20, err));
+    buf_printf(&r->pictures, "<figure id=\"figure-%s\"><img alt=\"", it->file);
+    html_text(summary, &r->pictures);
+    buf_puts(&r->pictures, "\" src=\"data:image/png;base64,");
     base64(png.data, png.len, &r->pictures);
     buf_puts(&r->pictures, "\">\n<figcaption>");
-    html_text(caption, &r->pictures);
+    html_text(buf_str(&caption), &r->pictures);
     buf_puts(&r->pictures, "<br><code>");
     html_text(command, &r->pictures);
     buf_printf(&r->pictures,
-               "</code><br>files: <a href=\"figures/%s.png\">png</a> "
-               "<a href=\"figures/%s.gp\">gnuplot script</a></figcaption></figure>\n",
+               "</code><span class=\"files\"><br>files: <a href=\"figures/%s.png\">png</a> "
+               "<a href=\"figures/%s.gp\">gnuplot script</a></span></figcaption></figure>\n",
                it->file, it->file);
+out:
     buf_free(&png);
-    return 0;
+    buf_free(&caption);
+    return rc;
 }
 
 /* A figure that the data do not allow leaves a sentence; only real failures end the report. */

@@ -29,7 +29,7 @@ data()
         -m oracle:alpha=0.8,0.9,0.95 --precision f32 -o code
     run replay code.h5 -m sampleattention -m sale:tau=0.064 -m streaming:window=256 \
         -m spargeattn:theta=-1:tau=0.9 --layers 2 --dump-masks masks.h5 --precision f32 -o masks
-    run replay video.h5 -m dense -m fg-attn:refresh=2:compare=1:tau=0.5,1,2 \
+    run replay video.h5 -m dense -m fg-attn:refresh=4:compare=1:tau=0.5,1,2 \
         -m spargeattn:theta=-1:tau=0.5,0.8 -m oracle:alpha=0.9 -o video
     run replay code.h5 -m streaming:window=64,128,256 -m sale:tau=0.016,0.064 \
         -m oracle:alpha=0.8,0.9 --precision f32 -o same
@@ -38,6 +38,15 @@ data()
         --task needle --tokens 512,1K --depth 0,0.5,1 --trials 1 -o eval
     run eval --model "$root/datasets/models/code-lm" -m dense -m streaming:window=64,128,256 \
         -m sale:tau=0.016,0.064 -m oracle:alpha=0.8,0.9 --task text.c --tokens 1K -o text
+    run eval --model "$root/datasets/models/video-dit" --size 4x64x96 --steps 4 -m dense \
+        -m fg-attn:refresh=2:tau=1 -m spargeattn:theta=-1:tau=0.8 -o clip
+    run replay code.h5 -m spargeattn:tau=0.9 -m spargeattn:judge=0:tau=0.9 --layers 2 \
+        --precision f32 -o judge
+    run choose code --limit 'err_l1_rel<=0.01' --cost density_elem -o plan.json
+    run replay code.h5 -m plan:file=plan.json --precision f32 -o planned
+    run capture --model "$root/datasets/models/code-lm" --prompt prompt.c --tokens 4096 --rows 8 \
+        --layers 2 -o sample.h5
+    run replay sample.h5 -m streaming:window=256 -m sale --precision f32 -o sample
 }
 
 # figure NAME "WHAT IT SHOWS" FIGURE ARGUMENT...
@@ -61,7 +70,8 @@ table()
     shift
     if "$lacuna" analyze "$@" --table "$name" >"$name.text" 2>/dev/null; then
         {
-            printf '## table %s\n\n    lacuna analyze %s --table %s\n\n```\n' "$name" "$*" "$name"
+            printf '## table %s\n\n    lacuna analyze %s --table %s\n\n```\n' "$name" \
+                "$(echo "$*" | sed "s/method=[^ ]*|[^ ]*/'&'/")" "$name"
             cat "$name.text"
             printf '```\n\n'
         } >>"$here/tables.md"
@@ -74,7 +84,7 @@ cat >"$page" <<'END'
 
 Every figure of `lacuna list figures`, drawn from the two shipped models; [tables.md](tables.md) has
 the tables. `make gallery` makes both again. The commands that made traces and records are in
-[make.sh](make.sh); [before.md](before.md) shows what some of them looked like once. `--style paper` and `--width` set the figures for print; the two at the end are.
+[make.sh](make.sh); [before.md](before.md) shows what they looked like once. `--style paper` and `--width` set the figures for print; the two at the end are.
 
 END
 figure heatmap 'The attention map of a head, computed in the cells of the picture.' \
@@ -110,14 +120,20 @@ figure pareto-paper 'For a column of a paper, 3.3 inches.' \
 figure mask-paper 'For the width of a page, 6.9 inches.' mask masks.h5 --style paper --width 6.9in
 
 # shellcheck disable=SC2016 # backquotes of Markdown
-printf '# Tables\n\nEvery table of `lacuna list tables` that the data of this gallery carry.\n\n' \
+printf '# Tables\n\nEvery table of `lacuna list tables` but those of times on a GPU (`time`, `counters`, `eval-time`).\n\n' \
     >"$here/tables.md"
 for name in $("$lacuna" list tables | cut -d' ' -f1); do
     case $name in
     eval-tasks) table "$name" eval ;;
+    eval-clips | eval-steps) table "$name" clip ;;
     eval*) table "$name" text ;;
-    by-step | by-sample | stability | masks) table "$name" video ;;
+    by-head) table "$name" code --top 24 ;;
+    by-step | by-sample | stability | masks | threshold) table "$name" video ;;
     inside) table "$name" same text ;;
+    judge | sample) table "$name" "$name" ;;
+    plan) table "$name" planned code ;;
+    ranking) table "$name" code --at density_elem=0.3 \
+        --where 'method=streaming|spargeattn|sampleattention|sale|oracle' ;;
     *) table "$name" code ;;
     esac
 done

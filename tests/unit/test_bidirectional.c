@@ -5,6 +5,7 @@
 #include "tests/harness/conform.h"
 
 #define MINF "minference:v=24:s=16:force_cols=4:force_dists=3:min_v=1:min_s=1"
+#define FEW "minference:v=3:s=1:force_cols=0:force_dists=0:min_v=1:min_s=1"
 #define OFFICIAL "flexprefill:block=64:min_budget=0"
 #define PAPER "flexprefill:block=32:min_budget=64:profile=paper"
 
@@ -63,9 +64,7 @@ END_TEST
 /* What is asked for is also what is counted. */
 START_TEST(requested_pairs_are_counted)
 {
-    static const char *const texts[] = {MINF ":mask=requested",
-                                        "minference:v=3:s=1:force_cols=0:force_dists=0:min_v=1:min_"
-                                        "s=1:mask=requested",
+    static const char *const texts[] = {MINF ":mask=requested", FEW ":mask=requested",
                                         "minference:v=300:s=200:mask=requested"};
     for (int k = 0; k < 3; k++)
         for (int n = 1; n < 200; n += 61) {

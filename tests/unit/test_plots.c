@@ -344,7 +344,7 @@ START_TEST(a_failure_names_the_figure_and_the_script)
     buf_puts(&g.script, "\n");
     ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
     ck_assert_msg(strstr(e.msg, "/bad.png: gnuplot failed with exit 1 (see ") != NULL &&
-                      strstr(e.msg, "/bad.gp): \"./bad.gp\" line 10: unrecognized") != NULL,
+                      strstr(e.msg, "/bad.gp): \"./bad.gp\" line 14: unrecognized") != NULL,
                   "%s", e.msg);
     ck_assert(exists("bad.gp"));
 }

@@ -35,7 +35,9 @@ static void make_head(struct sim_head *h, const float *q, const float *k, const 
 {
     struct err err = {0};
     struct head_in in = {
-        .x = {n, n, d, d, q, k, v, scale, false}, .src_dtype = DT_F32, .branch = "main"};
+        .x = {.nq = n, .nk = n, .d = d, .dv = d, .q = q, .k = k, .v = v, .scale = scale},
+        .src_dtype = DT_F32,
+        .branch = "main"};
     assert_ok(head_init(h, &in, PREC_F64, &err), &err);
 }
 
