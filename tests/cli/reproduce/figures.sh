@@ -3,7 +3,7 @@
 "$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --prompt "$ROOT/LICENSE" --tokens 256 -q -o t.h5
 "$LACUNA" reproduce sampleattention:f7 --quick --trace lm=t.h5 -q -o out
 ls out/figures
-cat out/jobs/*/figure.gp out/jobs/*/figure.dat 2>/dev/null | grep -o -e 'column + slash' -e 'sampleattention' | sort -u
+cat out/jobs/*/figure.gp out/jobs/*/figure.dat 2>/dev/null | grep -o -e 'SampleAttention both' -e 'sampleattention' | sort -u
 count() { find out/jobs -mindepth 2 -name "$1" | wc -l; }
 echo "$(count records.jsonl) replay, $(count figure.png) drawing"
 "$LACUNA" reproduce sampleattention:f7 --quick --trace lm=t.h5 -q --style slide -o out
