@@ -12,7 +12,7 @@
 
 enum figure_input {
     FIGURE_RECORDS, /* directories with records */
-    FIGURE_TRACE,   /* one trace file */
+    FIGURE_TRACE,   /* a trace file */
     FIGURE_MASKS,   /* one file of dumped masks */
 };
 
@@ -23,7 +23,9 @@ struct figure_args {
     const struct str_list *inputs;       /* paths of all inputs: none may be overwritten */
     const struct recset *set;            /* FIGURE_RECORDS */
     const struct method *const *methods; /* for the defaults of parameters; may be NULL */
-    const struct trace *trace;           /* FIGURE_TRACE */
+    const struct trace *trace;           /* FIGURE_TRACE: the first of them */
+    struct trace *const *traces;         /* [n_traces]; more than one only where `several` */
+    int n_traces;
     const struct maskfile *masks;        /* FIGURE_MASKS, overlay */
     const char *layer, *head;            /* "0,4-7", "all" */
     int64_t step;                        /* INT64_MIN = not given */
@@ -48,10 +50,13 @@ struct figure_args {
     double low, high; /* colour or value range, NAN = the figure chooses */
 };
 
+#define FIGURE_TRACES 4
+
 struct figure {
     struct listed listed;
     enum figure_input input;
     bool needs_masks; /* --masks must be given as well */
+    bool several;     /* takes several traces, up to FIGURE_TRACES */
     int (*draw)(const struct figure_args *a, struct err *err);
 };
 

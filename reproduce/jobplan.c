@@ -51,9 +51,10 @@ static int new_step(struct plan *p, struct step **out, struct err *err)
     return 0;
 }
 
-/* The role of a job: its own, or that of the first job it reads. */
+/* The role of a job: its own, or that of the jobs it reads; NULL where they have several. */
 static const char *job_role(const struct recipe *r, const struct recipe_job *j)
 {
+    const char *found = NULL;
     size_t i;
     json_t *v;
     if (j->role)
@@ -61,10 +62,11 @@ static const char *job_role(const struct recipe *r, const struct recipe_job *j)
     json_array_foreach(j->from, i, v)
     {
         const char *role = job_role(r, &r->jobs[recipe_job_find(r, json_string_value(v))]);
-        if (role)
-            return role;
+        if (found && role && strcmp(found, role) != 0)
+            return NULL;
+        found = role ? role : found;
     }
-    return NULL;
+    return found;
 }
 
 /* Is the variable one that chooses what is captured? A trace that is given has one value of it. */
