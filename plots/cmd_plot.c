@@ -258,7 +258,9 @@ struct inputs {
 /* How many files a figure that is not of records may have. */
 static int check_count(const struct figure *f, int64_t n, struct err *err)
 {
-    const char *what = f->input == FIGURE_TRACE ? "trace" : "file of masks";
+    const char *what = f->input == FIGURE_TRACE      ? "trace"
+                       : f->input == FIGURE_PICTURES ? "strip of frames"
+                                                     : "file of masks";
     if (n == 1 || (f->several && n > 1 && n <= FIGURE_TRACES))
         return 0;
     if (f->several)

@@ -14,13 +14,15 @@ enum figure_input {
     FIGURE_RECORDS, /* directories with records */
     FIGURE_TRACE,   /* a trace file */
     FIGURE_MASKS,   /* one file of dumped masks */
+    FIGURE_PICTURES /* strips of frames, .png */
 };
 
 /* Inputs and options of a figure; texts are NULL when not given. Borrowed. */
 struct figure_args {
     const char *output;                  /* fig.png and the like (gp_suffixes) */
     const char *made_by;                 /* command line for the script's comment */
-    const struct str_list *inputs;       /* paths of all inputs: none may be overwritten */
+    const struct str_list *inputs;       /* paths of all inputs: none may be overwritten;
+                                          * FIGURE_PICTURES reads them */
     const struct recset *set;            /* FIGURE_RECORDS */
     const struct method *const *methods; /* for the defaults of parameters; may be NULL */
     const struct trace *trace;           /* FIGURE_TRACE: the first of them */
@@ -56,7 +58,7 @@ struct figure {
     struct listed listed;
     enum figure_input input;
     bool needs_masks; /* --masks must be given as well */
-    bool several;     /* takes several traces, up to FIGURE_TRACES */
+    bool several;     /* takes several traces or pictures, up to FIGURE_TRACES */
     int (*draw)(const struct figure_args *a, struct err *err);
 };
 
