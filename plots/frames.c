@@ -30,7 +30,10 @@ static int read_strip(const char *path, struct frames *f, int at, struct err *er
     png_image image = {.version = PNG_IMAGE_VERSION};
     int rc = 0;
     if (!png_image_begin_read_from_file(&image, path))
-        return err_set(err, ERR_INPUT, "%s: %s", path, image.message);
+        return err_set(err, ERR_INPUT,
+                       "figure frames: %s: %s; strips of frames are wanted (lacuna eval "
+                       "--save-frames)",
+                       path, image.message);
     image.format = PNG_FORMAT_RGB;
     int64_t w = image.width, h = image.height;
     if (w > 32768 || h > 32768 || w % STRIP_FRAMES || h % STRIP_ROWS)

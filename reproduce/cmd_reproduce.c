@@ -368,9 +368,9 @@ static void warn_undrawn(const struct plan *p)
     for (int i = 0; i < p->n && p->no_gnuplot; i++)
         n += step_job(p, &p->s[i])->kind == DO_DRAW && p->s[i].ready && !p->s[i].done;
     if (n)
-        log_warn("%d drawings are left out, because gnuplot was not found (package gnuplot-nox); "
-                 "the same command with it draws them, here or on a machine to which DIR was copied",
-                 n);
+        log_warn("%d drawing%s left out, because gnuplot was not found (package gnuplot-nox); the "
+                 "same command draws where it is, also after DIR was copied there",
+                 n, n == 1 ? " is" : "s are");
 }
 
 static int print_plan(struct session *s, struct err *err)

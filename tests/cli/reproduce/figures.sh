@@ -8,6 +8,11 @@ count() { find out/jobs -mindepth 2 -name "$1" | wc -l; }
 echo "$(count records.jsonl) replay, $(count figure.png) drawing"
 "$LACUNA" reproduce sampleattention:f7 --quick --trace lm=t.h5 -q --style slide -o out
 echo "$(count records.jsonl) replay, $(count figure.png) drawings"
+mkdir none # without gnuplot drawings are left to another call
+PATH=$PWD/none "$LACUNA" reproduce sampleattention:f7 --quick --trace lm=t.h5 -q --style screen -o out
+echo "exit $?, $(count figure.png) drawings, $(grep -c 'gnuplot was not found' out/pages/sampleattention-f7.md) note"
+"$LACUNA" reproduce sampleattention:f7 --quick --trace lm=t.h5 -q --style screen -o out
+echo "exit $?, $(count figure.png) drawings, $(grep -c 'gnuplot was not found' out/pages/sampleattention-f7.md) note"
 
 "$LACUNA" reproduce sampleattention:f12-13 --quick -q -o kept
 rm kept/jobs/*/trace.h5
