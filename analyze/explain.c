@@ -79,6 +79,25 @@ static void put_commands(const json_t *page, struct buf *b)
         buf_printf(b, "  %s\n", json_is_string(v) ? json_string_value(v) : "");
 }
 
+/* What the number is a mean over: heads, layers, prompts of an eval; or what a search found. */
+static void put_sample(const json_t *c, struct buf *b)
+{
+    long long units = json_integer_value(json_object_get(c, "units"));
+    long long calls = json_integer_value(json_object_get(c, "calls"));
+    const char *of = text_of(c, "of"), *metric = text_of(c, "metric");
+    int one = (int)strlen(of) - 1; /* without its s */
+    if (strcmp(of, "prompts of a calibration") == 0) {
+        buf_printf(b, ") of %lld search%s over %lld prompts\n", calls, calls == 1 ? "" : "es",
+                   units);
+        buf_printf(b, "formula    %s, the value that all heads share\n", metric);
+        return;
+    }
+    bool of_calls = strcmp(of, "prompts") != 0;
+    buf_printf(b, ") over %lld %s, %lld %s\n", units, of, calls, of_calls ? "calls" : "records");
+    buf_printf(b, "formula    %s, mean of each %.*s's %s first, then over %s\n", metric, one, of,
+               of_calls ? "calls" : "records", of);
+}
+
 static void put_cell(const json_t *page, const json_t *c, struct buf *b)
 {
     const json_t *records = json_object_get(c, "records");
@@ -94,11 +113,7 @@ static void put_cell(const json_t *page, const json_t *c, struct buf *b)
             buf_printf(b, ", 95 %% interval %.6g to %.6g",
                        json_number_value(json_object_get(c, "lo")),
                        json_number_value(json_object_get(c, "hi")));
-        buf_printf(b, ") over %lld heads, %lld calls\n",
-                   (long long)json_integer_value(json_object_get(c, "units")),
-                   (long long)json_integer_value(json_object_get(c, "calls")));
-        buf_printf(b, "formula    %s, mean of each head's calls first, then over heads\n",
-                   text_of(c, "metric"));
+        put_sample(c, b);
         buf_printf(b, "filter     job %s, %s\n", text_of(c, "job"), text_of(c, "where"));
         buf_printf(b, "model      %s, weights %s\n", text_of(c, "model"), text_of(c, "weights"));
         buf_printf(b, "state      %s%s%s\n", text_of(c, "state"),

@@ -1,6 +1,9 @@
 #include "core/environment.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -18,4 +21,19 @@ char **environment_without(bool (*drop)(const char *variable))
             env[kept++] = environ[i];
     env[kept] = NULL;
     return env;
+}
+
+bool program_found(const char *name)
+{
+    char path[4096];
+    const char *folders = getenv("PATH");
+    for (const char *p = folders; p; p = strchr(p, ':') ? strchr(p, ':') + 1 : NULL) {
+        struct stat st;
+        int len = (int)strcspn(p, ":"); /* an empty folder is the working one */
+        int n = snprintf(path, sizeof path, "%.*s/%s", len ? len : 1, len ? p : ".", name);
+        if (n < (int)sizeof path && access(path, X_OK) == 0 && stat(path, &st) == 0 &&
+            S_ISREG(st.st_mode))
+            return true;
+    }
+    return false;
 }

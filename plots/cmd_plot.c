@@ -113,7 +113,7 @@ const struct command cmd_plot = {
     .options = options,
     .details =
         "Figures of records take -o directories of `lacuna replay`; heatmap and overlay take a\n"
-        "trace, mask a file of dumped masks. `lacuna list figures -v` describes them. Beside\n"
+        "trace (heatmap several, a row each), mask a file of dumped masks. `lacuna list figures -v` describes them. Beside\n"
         "fig.png stand fig.gp and its data: `gnuplot fig.gp` there draws the same picture, to be\n"
         "restyled at will; and fig.txt, a caption. Needs gnuplot (package gnuplot-nox).\n"
         "\n"
@@ -250,9 +250,25 @@ out:
 
 struct inputs {
     struct recset set;
-    struct trace *trace;
+    struct trace *traces[FIGURE_TRACES];
+    int n_traces;
     struct maskfile *masks;
 };
+
+/* How many files a figure that is not of records may have. */
+static int check_count(const struct figure *f, int64_t n, struct err *err)
+{
+    const char *what = f->input == FIGURE_TRACE      ? "trace"
+                       : f->input == FIGURE_PICTURES ? "strip of frames"
+                                                     : "file of masks";
+    if (n == 1 || (f->several && n > 1 && n <= FIGURE_TRACES))
+        return 0;
+    if (f->several)
+        return err_set(err, ERR_USAGE, "figure %s takes one to %d %ss, %lld given", f->listed.name,
+                       FIGURE_TRACES, what, (long long)n);
+    return err_set(err, ERR_USAGE, "figure %s takes one %s, %lld given", f->listed.name, what,
+                   (long long)n);
+}
 
 static int open_inputs(const struct figure *f, const struct plot_opts *o,
                        const struct str_list *paths, struct inputs *in, struct err *err)
@@ -267,15 +283,14 @@ static int open_inputs(const struct figure *f, const struct plot_opts *o,
     if (o->where.n)
         FAIL(err, ERR_USAGE, "figure %s draws no records, so --where chooses nothing here",
              f->listed.name);
-    if (paths->n != 1)
-        FAIL(err, ERR_USAGE, "figure %s takes one %s, %lld given", f->listed.name,
-             f->input == FIGURE_TRACE ? "trace" : "file of masks", (long long)paths->n);
+    TRY(check_count(f, paths->n, err));
     if (f->needs_masks && !masks)
         FAIL(err, ERR_USAGE, "figure %s needs --masks, the file of `lacuna replay --dump-masks`",
              f->listed.name);
-    if (f->input == FIGURE_TRACE) {
-        TRY(input_check(paths->items[0], WANT_TRACE, err));
-        TRY(trace_open(paths->items[0], &in->trace, err));
+    for (int64_t i = 0; f->input == FIGURE_TRACE && i < paths->n; i++) {
+        TRY(input_check(paths->items[i], WANT_TRACE, err));
+        TRY(trace_open(paths->items[i], &in->traces[i], err));
+        in->n_traces++;
     }
     if (f->input == FIGURE_MASKS || f->needs_masks) {
         TRY(input_check(masks, WANT_MASKS, err));
@@ -290,7 +305,8 @@ out:
 static void close_inputs(struct inputs *in)
 {
     recset_free(&in->set);
-    trace_close(&in->trace);
+    for (int i = 0; i < in->n_traces; i++)
+        trace_close(&in->traces[i]);
     maskfile_close(&in->masks);
 }
 
@@ -360,7 +376,9 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     a.methods = app->methods;
     a.app = app;
     a.set = &in.set;
-    a.trace = in.trace;
+    a.trace = in.traces[0];
+    a.traces = in.traces;
+    a.n_traces = in.n_traces;
     a.masks = in.masks;
     TRY(f->draw(&a, err));
     log_info("%s", o.output);

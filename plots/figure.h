@@ -12,18 +12,22 @@
 
 enum figure_input {
     FIGURE_RECORDS, /* directories with records */
-    FIGURE_TRACE,   /* one trace file */
+    FIGURE_TRACE,   /* a trace file */
     FIGURE_MASKS,   /* one file of dumped masks */
+    FIGURE_PICTURES /* strips of frames, .png */
 };
 
 /* Inputs and options of a figure; texts are NULL when not given. Borrowed. */
 struct figure_args {
     const char *output;                  /* fig.png and the like (gp_suffixes) */
     const char *made_by;                 /* command line for the script's comment */
-    const struct str_list *inputs;       /* paths of all inputs: none may be overwritten */
+    const struct str_list *inputs;       /* paths of all inputs: none may be overwritten;
+                                          * FIGURE_PICTURES reads them */
     const struct recset *set;            /* FIGURE_RECORDS */
     const struct method *const *methods; /* for the defaults of parameters; may be NULL */
-    const struct trace *trace;           /* FIGURE_TRACE */
+    const struct trace *trace;           /* FIGURE_TRACE: the first of them */
+    struct trace *const *traces;         /* [n_traces]; more than one only where `several` */
+    int n_traces;
     const struct maskfile *masks;        /* FIGURE_MASKS, overlay */
     const char *layer, *head;            /* "0,4-7", "all" */
     int64_t step;                        /* INT64_MIN = not given */
@@ -48,10 +52,13 @@ struct figure_args {
     double low, high; /* colour or value range, NAN = the figure chooses */
 };
 
+#define FIGURE_TRACES 4
+
 struct figure {
     struct listed listed;
     enum figure_input input;
     bool needs_masks; /* --masks must be given as well */
+    bool several;     /* takes several traces or pictures, up to FIGURE_TRACES */
     int (*draw)(const struct figure_args *a, struct err *err);
 };
 

@@ -119,7 +119,87 @@ static int name_maps(const struct figure_args *a, const struct map_choice *c, st
     return rc;
 }
 
-static int draw_heatmap(const struct figure_args *a, struct err *err)
+/* The maps of several traces, a row each: the same layers and heads of all. */
+struct several {
+    struct map_choice c[FIGURE_TRACES];
+    struct map_figure f;
+    struct buf title, caption;
+};
+
+static int choose_several(const struct figure_args *a, struct several *s, struct err *err)
+{
+    int rc = 0;
+    for (int t = 0; t < a->n_traces; t++) {
+        struct figure_args own = *a;
+        own.trace = a->traces[t];
+        TRY(map_choose(&own, &s->c[t], err));
+        bool same = s->c[t].n == s->c[0].n;
+        for (int k = 0; same && k < s->c[t].n; k++)
+            same = s->c[t].panel[k].layer == s->c[0].panel[k].layer &&
+                   s->c[t].panel[k].head == s->c[0].panel[k].head;
+        if (!same)
+            FAIL(err, ERR_USAGE,
+                 "%s and %s have other layers or heads: choose some that both have, with --layer "
+                 "and --head",
+                 trace_path(a->traces[0]), trace_path(a->traces[t]));
+    }
+    TRY(alloc_panels(a->n_traces * s->c[0].n, &s->f, false, err));
+    TRY(alloc_heads(a->n_traces, s->c[0].n, &s->f, err));
+    s->f.per_row = s->c[0].n;
+out:
+    return rc;
+}
+
+static int read_row(const struct figure_args *a, int t, struct several *s, struct err *err)
+{
+    const struct map_choice *c = &s->c[t];
+    const struct map_room room = {s->f.n, s->f.per_row, 0};
+    struct figure_args own = *a;
+    struct cells_span span;
+    bool stored;
+    int rc = 0;
+    own.trace = a->traces[t];
+    const struct trace_meta *m = trace_meta(own.trace);
+    struct cells *maps = s->f.maps + t * c->n;
+    TRY(map_part(&own, m->n_q, m->n_k, &span, err));
+    TRY(map_read(&own, c->panel, c->n, &span, map_most_cells(a, &room), maps, &stored, err));
+    snprintf(s->f.row_heads[t], sizeof *s->f.row_heads, "%.60s", m->name);
+    for (int k = 0; k < c->n; k++)
+        panel_title(a, &c->panel[k], s->f.col_heads[k]);
+    buf_puts(&s->title, t ? "; " : "attention of ");
+    scope_text(&own, c, &s->title);
+    buf_printf(&s->caption, "%s%s: ", t ? " " : "", m->name);
+    map_caption(&own, maps, stored, &s->caption);
+out:
+    return rc;
+}
+
+static int draw_several(const struct figure_args *a, struct err *err)
+{
+    struct several s = {.f = {.args = a, .own_axes = true}};
+    int rc = 0;
+    if (a->tokens)
+        FAIL(err, ERR_USAGE, "--tokens names the tokens of one trace, %d are given", a->n_traces);
+    TRY(check_scale(a, err));
+    TRY(choose_several(a, &s, err));
+    for (int t = 0; t < a->n_traces; t++)
+        TRY(read_row(a, t, &s, err));
+    map_scale(a, &s.f);
+    TRY(buf_check(&s.title, "title", err));
+    TRY(buf_check(&s.caption, "caption", err));
+    s.f.title = buf_str(&s.title);
+    s.f.caption = buf_str(&s.caption);
+    TRY(map_draw(&s.f, err));
+out:
+    free_panels(&s.f);
+    for (int t = 0; t < FIGURE_TRACES; t++)
+        map_choice_free(&s.c[t]);
+    buf_free(&s.title);
+    buf_free(&s.caption);
+    return rc;
+}
+
+static int draw_one(const struct figure_args *a, struct err *err)
 {
     struct map_choice c = {0};
     struct map_figure f = {.args = a};
@@ -154,6 +234,11 @@ out:
     buf_free(&title);
     buf_free(&caption);
     return rc;
+}
+
+static int draw_heatmap(const struct figure_args *a, struct err *err)
+{
+    return a->n_traces > 1 ? draw_several(a, err) : draw_one(a, err);
 }
 
 /* ---- masks --------------------------------------------------------------------------------- */
@@ -619,10 +704,12 @@ out:
 const struct figure figure_heatmap = {
     .listed =
         {"heatmap", "attention maps of a trace, one panel per head",
-         "input: a trace; --layer, --head, --step, --branch choose, --rows and --keys a part, "
+         "input: a trace, or several, a row each; --layer, --head, --step, --branch choose, --rows "
+         "and --keys a part, "
          "--mean shows the mean weight of a cell instead of the largest, --range LOW:HIGH the "
          "colour scale"},
     .input = FIGURE_TRACE,
+    .several = true,
     .draw = draw_heatmap,
 };
 

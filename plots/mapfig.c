@@ -121,6 +121,13 @@ static struct panels_samples sampling(const struct map_figure *f, const struct p
                                       const struct gp *g)
 {
     int repeat = g->type != GP_SVG || p->cell < 1 ? 1 : p->cell > 8 ? 8 : p->cell;
+    struct panels_samples s = {0, 0};
+    for (int i = 0; f->own_axes && i < f->n; i++) { /* no cell is lost, none is much too wide */
+        s.x = f->maps[i].cols * 4 > s.x ? f->maps[i].cols * 4 : s.x;
+        s.y = f->maps[i].rows * 4 > s.y ? f->maps[i].rows * 4 : s.y;
+    }
+    if (f->own_axes)
+        return s;
     return panels_sampling(p, f->maps, repeat);
 }
 
@@ -258,6 +265,7 @@ static void draw_panel(const struct map_figure *f, const struct panels *p, int i
     const struct cells *c = &f->maps[i];
     bool leftmost, lowest;
     panels_place(p, i, g, &leftmost, &lowest);
+    lowest = lowest || f->own_axes;
     panels_token_axes(p, i, c, f->col_heads ? "" : f->titles[i], leftmost, lowest, g);
     words_axes(f->words, c, p->width, p->height, leftmost, lowest, g);
     if (f->col_heads)
@@ -305,6 +313,7 @@ static void lay_out(const struct map_figure *f, double pixels, struct panels *p)
                                            .lines = lines,
                                            .heads = f->col_heads != NULL,
                                            .below = f->below != NULL,
+                                           .own_axes = f->own_axes,
                                            .untitled = a->untitled && !a->title,
                                            .bar_chars = (int)strlen(f->bar_label),
                                            .pixels = pixels,
@@ -336,7 +345,8 @@ int map_draw(const struct map_figure *f, struct err *err)
         TRY(write_edges(f, &g, err));
     scale(f, &g);
     panels_frame(&p, title, "key [token]", "query [token]", f->bar_label, &g);
-    frame_lines(f, &p, &g);
+    if (!f->own_axes)
+        frame_lines(f, &p, &g);
     for (int i = 0; i < f->n; i++)
         draw_panel(f, &p, i, &g);
     buf_puts(&g.script, "unset multiplot\n");

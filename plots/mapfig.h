@@ -72,6 +72,7 @@ struct map_figure {
     char (*below)[24];                       /* [n] a number below each panel; or NULL */
     const struct words *words;               /* names of the tokens on the axes; or NULL */
     int n, per_row;
+    bool own_axes; /* rows are of different traces: their maps differ in shape */
     const char *title, *caption, *bar_label;
     double low, high;
     bool log;

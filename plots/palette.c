@@ -4,11 +4,13 @@
 #include "plots/palette.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 void palette_viridis(struct buf *script)
 {
@@ -156,6 +158,29 @@ struct line_style style_derived(int k)
 
 /* ---- styles of methods --------------------------------------------------------------------- */
 
+/* Length of an id at the beginning of a name, as a word or as a part of "LikeThis"; 0: it is none. */
+static size_t begins(const char *name, const char *id)
+{
+    size_t n = id ? strlen(id) : 0;
+    char next = n && strncasecmp(name, id, n) == 0 ? name[n] : 'a';
+    return islower((unsigned char)next) || isdigit((unsigned char)next) ? 0 : n;
+}
+
+const char *style_method(const struct method *const *methods, const char *name)
+{
+    const char *found = name;
+    size_t longest = 0;
+    for (int i = 0; methods && methods[i]; i++) {
+        size_t n = begins(name, methods[i]->name), alias = begins(name, methods[i]->alias);
+        n = alias > n ? alias : n;
+        if (n > longest) {
+            longest = n;
+            found = methods[i]->name;
+        }
+    }
+    return found;
+}
+
 struct line_style style_of(const struct method *const *methods, const char *method)
 {
     unsigned hash = 2166136261u;
@@ -167,6 +192,9 @@ struct line_style style_of(const struct method *const *methods, const char *meth
             return style_derived(place);
         place += find_style(methods[i]->name) == NULL;
     }
+    const char *own = style_method(methods, method);
+    if (own != method)
+        return style_of(methods, own);
     for (const char *p = method; *p; p++)
         hash = (hash ^ (unsigned char)*p) * 16777619u;
     struct line_style s = styles[hash % N_STYLES].style;

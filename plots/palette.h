@@ -20,9 +20,13 @@ struct line_style {
     int dash;
 };
 
-/* Style of a method: its line of styles.def; else, where `methods` (a NULL-terminated registry, may
- * be NULL) has it, style_derived of its place among the methods without a line; else, for the
- * records of another program, the colour of some method in a dash of its own. */
+/* The method that a name stands for: itself, or the one with whose id or alias it begins, whatever
+ * the case: "SALE w/o calibration" is sale. `methods`: a NULL-terminated registry, may be NULL. */
+const char *style_method(const struct method *const *methods, const char *name);
+
+/* Style of a method: its line of styles.def; else, where `methods` has it, style_derived of its
+ * place among the methods without a line; else that of style_method; else, for the records of
+ * another program, the colour of some method in a dash of its own. */
 struct line_style style_of(const struct method *const *methods, const char *method);
 
 /* The k-th derived style, k >= 0. The first STYLES_DERIVED differ from each other and from

@@ -39,7 +39,7 @@ static void grid(int count, int wish, int *cols, int *rows)
     *rows = (count + *cols - 1) / *cols;
 }
 
-enum { ROW_HEAD = 34, COL_HEAD = 22, BELOW = 16 };
+enum { ROW_HEAD = 34, COL_HEAD = 22, BELOW = 16, AXIS = 28 };
 
 /* Between rows: titles, or the text below. */
 static int gap_y(int lines)
@@ -189,12 +189,14 @@ void panels_layout(struct panels *p, const struct panels_wish *want)
                          .gap_y = gap_y(heads             ? 0
                                         : want->lines > 1 ? 2
                                                           : 1) +
-                                  (want->below ? BELOW : 0),
+                                  (want->below ? BELOW : 0) + (want->own_axes ? AXIS : 0),
                          .heads = heads};
     if (heads)
         p->top += above_heads(want->lines, p->gap_y);
     if (want->below)
         p->bottom += 14;
+    if (want->own_axes)
+        p->top -= AXIS; /* nothing stands above the first row */
     p->left += want->left;
     p->bottom += want->bottom;
     grid(want->count, want->cols, &p->cols, &p->rows);
@@ -466,8 +468,8 @@ void panels_cells(const struct cells *c, int n, struct panels_samples s, panels_
 {
     for (int i = 0; i < n; i++)
         for (int64_t y = 0; y < s.y; y++) {
-            int64_t row = cell_at(y, s.y, c->n_q, c->tokens) * c->cols;
+            int64_t row = cell_at(y, s.y, c[i].n_q, c[i].tokens) * c[i].cols;
             for (int64_t x = 0; x < s.x; x++)
-                put(ctx, i, row + cell_at(x, s.x, c->n_k, c->tokens), b);
+                put(ctx, i, row + cell_at(x, s.x, c[i].n_k, c[i].tokens), b);
         }
 }

@@ -21,6 +21,7 @@ struct panels_wish {
     int chars, lines;        /* of the titles above the panels: longest line, lines */
     bool heads;              /* of rows and columns instead of titles (panels_heads) */
     bool below;              /* a line of text below each panel */
+    bool own_axes;           /* every row has the numbers of its own x axis */
     int left, bottom;        /* more room for the tics of the axes */
     bool untitled;           /* the figure has no title */
     double pixels;           /* of the picture to a unit; 0 = 1. More than 1: cells may be smaller
@@ -97,12 +98,12 @@ struct panels_samples {
 };
 struct panels_samples panels_sampling(const struct panels *p, const struct cells *c, int repeat);
 
-/* The `binary` clause that reads the samples of panel i, all panels having c's shape, from the data
- * file "<stem>.<tag>"; format: "%float32". */
+/* The `binary` clause that reads the samples of panel i, of c's shape, from the data file
+ * "<stem>.<tag>", where all panels have so many samples; format: "%float32". */
 void panels_image(const struct cells *c, int i, struct panels_samples n, const char *tag,
                   const char *format, struct gp *g);
 
-/* Write the samples of n maps of c's shape; `put` appends the value of cell k of map i. */
+/* Write the samples of the maps c[n]; `put` appends the value of cell k of map i. */
 typedef void panels_put_fn(const void *ctx, int i, int64_t k, struct buf *b);
 void panels_cells(const struct cells *c, int n, struct panels_samples s, panels_put_fn *put,
                   const void *ctx, struct buf *b);

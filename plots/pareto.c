@@ -367,8 +367,7 @@ static int draw(const struct figure_args *a, struct err *err)
     TRY(choose_metrics(a, &q, &metrics, err));
     TRY(mem_alloc(&q.p, q.g.gs.n, sizeof *q.p, "points", err));
     TRY(make_series(&q, err));
-    if (q.g.n_scope || any_target(&q))
-        series_shade(&q.series, TELL_DASH);
+    series_shade(&q.series, TELL_DASH);
     TRY(open_chart(a, &q, &metrics, &c, err));
     for (int i = 0; i < metrics.n; i++)
         TRY(draw_panel(&q, &c, i, metrics.items[i], &data, err));

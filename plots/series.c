@@ -191,13 +191,32 @@ int series_longest(const struct series_list *l)
 
 /* ---- styles -------------------------------------------------------------------------------- */
 
+/* The first series of this name. */
+static int first_of(const struct series_list *l, int i)
+{
+    int at = 0;
+    while (strcmp(l->s[at].method, l->s[i].method) != 0)
+        at++;
+    return at;
+}
+
+/* Variants of a method have names of their own ("SALE w/o calibration"): how many come before. */
+static int variants_before(const struct series_list *l, int i, const char *own)
+{
+    int n = 0;
+    for (int j = 0; j < first_of(l, i); j++)
+        n += first_of(l, j) == j && strcmp(style_method(l->methods, l->s[j].method), own) == 0;
+    return n;
+}
+
 void series_shade(struct series_list *l, enum series_tell tell)
 {
     for (int i = 0; i < l->n; i++) {
         struct series *s = &l->s[i];
+        const char *own = style_method(l->methods, s->method);
         int k = 0, n = 0;
         for (int j = 0; j < l->n; j++)
-            if (strcmp(l->s[j].method, s->method) == 0) {
+            if (strcmp(style_method(l->methods, l->s[j].method), own) == 0) {
                 k += j < i;
                 n++;
             }
@@ -205,6 +224,7 @@ void series_shade(struct series_list *l, enum series_tell tell)
         style_shade(style_of(l->methods, s->method), k, n, tell == TELL_SHADE ? 0.6 : 0.3,
                     s->color);
         s->dash = tell == TELL_SHADE ? 1 : n > 1 ? 1 + k % 5 : s->dash;
+        s->point = 5 + (s->point - 5 + 2 * variants_before(l, i, own)) % 12; /* filled ones */
         if (tell == TELL_DASH_POINT && k / 5 % 2)
             s->point--; /* the hollow one */
     }

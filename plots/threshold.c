@@ -10,6 +10,7 @@
 #include "core/mem.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -200,27 +201,23 @@ out:
     return rc;
 }
 
-static void named_line(struct chart *c, int dash, int point, const char *color, const char *name)
+/* Curve number i of a panel, from block `at` of the data. */
+static void plot_curve(struct chart *c, int i, int at, int dash, int point, const char *color,
+                       const char *name)
 {
     char how[128];
     snprintf(how, sizeof how, "linespoints lw 1.4 dt %d pt %d ps 0.8*point_scale lc rgb '%s'", dash,
              point, color);
+    buf_puts(&c->gp.script, i ? ", " : "plot ");
+    gp_data_name(&c->gp, "dat");
+    buf_printf(&c->gp.script, " index %d using 1:2 with %s notitle", at + i, how);
     chart_entry_as(c, how, name);
 }
 
 static void plot_units(struct chart *c, int at)
 {
-    struct buf *s = &c->gp.script;
-    for (int u = 0; u < N_UNITS; u++) {
-        buf_puts(s, u ? ", " : "plot ");
-        gp_data_name(&c->gp, "dat");
-        buf_printf(
-            s,
-            " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 0.8*point_scale lc rgb "
-            "'%s' notitle",
-            at + u, u < 4 ? 1 : 2, u < 4 ? 7 : 9, unit_colors[u]);
-        named_line(c, u < 4 ? 1 : 2, u < 4 ? 7 : 9, unit_colors[u], unit_names[u]);
-    }
+    for (int u = 0; u < N_UNITS; u++)
+        plot_curve(c, u, at, u < 4 ? 1 : 2, u < 4 ? 7 : 9, unit_colors[u], unit_names[u]);
     chart_end(c);
 }
 
@@ -229,16 +226,8 @@ static void plot_masks(struct chart *c, int at)
     static const char *const colors[] = {"#0072b2", "#009e73", "#d55e00"};
     static const char *const names[] = {"density of slices", "recall, mean of rows",
                                         "recall, worst row"};
-    struct buf *s = &c->gp.script;
-    for (int m = 0; m < 3; m++) {
-        buf_puts(s, m ? ", " : "plot ");
-        gp_data_name(&c->gp, "dat");
-        buf_printf(s,
-                   " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 0.8*point_scale lc "
-                   "rgb '%s' notitle",
-                   at + m, 1 + m, 5 + 2 * m, colors[m]);
-        named_line(c, 1 + m, 5 + 2 * m, colors[m], names[m]);
-    }
+    for (int m = 0; m < 3; m++)
+        plot_curve(c, m, at, 1 + m, 5 + 2 * m, colors[m], names[m]);
     chart_end(c);
 }
 
@@ -274,7 +263,7 @@ static int draw_panels(const struct figure_args *a, bool maps, bool masks, const
 
     TRY(chart_open(a, &layout, &c, err));
     if (maps) {
-        start_panel(&c, 0, "share of units whose largest weight is below c/N");
+        start_panel(&c, 0, "share of units, whose largest weight is below c/N");
         plot_units(&c, 0);
     }
     if (masks) {

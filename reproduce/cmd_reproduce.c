@@ -2,6 +2,7 @@
  * cmd_reproduce.c - `lacuna reproduce`: the papers' tables and figures, from one command.
  */
 #include "core/cmd.h"
+#include "core/environment.h"
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -361,6 +362,17 @@ out:
     return rc;
 }
 
+static void warn_undrawn(const struct plan *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->n && p->no_gnuplot; i++)
+        n += step_job(p, &p->s[i])->kind == DO_DRAW && p->s[i].ready && !p->s[i].done;
+    if (n)
+        log_warn("%d drawing%s left out, because gnuplot was not found (package gnuplot-nox); the "
+                 "same command draws where it is, also after DIR was copied there",
+                 n, n == 1 ? " is" : "s are");
+}
+
 static int print_plan(struct session *s, struct err *err)
 {
     struct buf b = {0};
@@ -407,7 +419,8 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
                             .models = &s->models,
                             .store = &s->store,
                             .quick = s->o.quick,
-                            .cuda = s->o.backend == 1};
+                            .cuda = s->o.backend == 1,
+                            .no_gnuplot = !program_found("gnuplot")};
     TRY(plan_expand(&s->plan, err));
     if (s->o.c.dry_run) {
         TRY(print_plan(s, err));
@@ -417,6 +430,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
     s->output.data = &s->data;
     TRY(output_open(&s->output, err));
     TRY(run_all(s, err));
+    warn_undrawn(&s->plan);
     log_info("%s: %d of %d pages written; %s", s->o.out, s->output.written, s->n_recipes,
              s->output.failed ? "some jobs failed" : "nothing is left to do");
     if (s->o.c.json && printf("{\"pages\": %d, \"written\": %d, \"failed_jobs\": %d}\n",

@@ -55,8 +55,11 @@ struct sample_stats {
     double value, sd, lo, hi; /* lo, hi: 95 % bootstrap interval over units */
     double min, max;
     int64_t units, calls;
-    const char *of; /* as in unit_values; NULL: no value */
+    const char *of; /* as in unit_values, or OF_CALIBRATION; NULL: no value */
 };
+
+/* What the units of a found setting are; its calls are the searches. */
+#define OF_CALIBRATION "prompts of a calibration"
 
 struct unit_values {
     const char *of; /* "heads", "layers", "prompts": what the units are */

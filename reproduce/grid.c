@@ -286,7 +286,8 @@ out:
     return rc;
 }
 
-static int place_extra(struct page *p, struct page_block *b, bool first, struct err *err)
+/* Entries that the recipe adds: to every block, or to the one that it says, counted from 1. */
+static int place_extra(struct page *p, struct page_block *b, struct err *err)
 {
     size_t i;
     json_t *o;
@@ -296,7 +297,8 @@ static int place_extra(struct page *p, struct page_block *b, bool first, struct 
         struct grid_axis *a =
             strcmp(json_str_or(o, "axis", ""), "column") == 0 ? &b->columns : &b->rows;
         struct grid_entry *e = NULL;
-        if (!first && json_is_true(json_object_get(o, "first_only")))
+        const json_t *block = json_object_get(o, "block");
+        if (block && json_integer_value(block) != p->n_blocks)
             continue;
         TRY(insert(a, a->n, o, &e, err));
         e->extra = true;
@@ -323,7 +325,7 @@ int grid_make(struct page *p, struct err *err)
         TRY(take_axis(json_object_get(o, "rows"), "label", &b->rows, err));
         TRY(place_models(p, b, err));
         TRY(place_lengths(p, b, err));
-        TRY(place_extra(p, b, i == 0, err));
+        TRY(place_extra(p, b, err));
         TRY(mem_zalloc(&b->cell, (int64_t)b->rows.n * b->columns.n, sizeof *b->cell, "cells", err));
     }
 out:

@@ -51,9 +51,10 @@ static int new_step(struct plan *p, struct step **out, struct err *err)
     return 0;
 }
 
-/* The role of a job: its own, or that of the first job it reads. */
+/* The role of a job: its own, or that of the jobs it reads; NULL where they have several. */
 static const char *job_role(const struct recipe *r, const struct recipe_job *j)
 {
+    const char *found = NULL;
     size_t i;
     json_t *v;
     if (j->role)
@@ -61,10 +62,11 @@ static const char *job_role(const struct recipe *r, const struct recipe_job *j)
     json_array_foreach(j->from, i, v)
     {
         const char *role = job_role(r, &r->jobs[recipe_job_find(r, json_string_value(v))]);
-        if (role)
-            return role;
+        if (found && role && strcmp(found, role) != 0)
+            return NULL;
+        found = role ? role : found;
     }
-    return NULL;
+    return found;
 }
 
 /* Is the variable one that chooses what is captured? A trace that is given has one value of it. */
@@ -334,6 +336,8 @@ static int make_key(struct plan *p, struct step *s, struct err *err)
     hash_word(h, s->model >= 0 && j->kind != DO_DRAW ? p->models->m[s->model].id : "");
     if (j->kind == DO_REPLAY || j->kind == DO_EVAL || j->kind == DO_CAPTURE)
         hash_word(h, p->cuda ? "cuda" : "cpu");
+    if (j->kind == DO_CALIBRATE && p->cuda)
+        hash_word(h, "cuda");
     hash_word(h, j->kind == DO_DRAW ? j->figure : "");
     if (j->kind == DO_DRAW)
         hash_word(h, p->style);
@@ -467,6 +471,16 @@ static bool is_given(const struct plan *p, const struct step *s)
            p->models->m[s->model].trace;
 }
 
+/* A drawing waits for a machine that has gnuplot; what it reads is made here nevertheless. */
+static void postpone_drawing(const struct plan *p, struct step *s)
+{
+    if (s->done || s->left_out || !p->no_gnuplot)
+        return;
+    s->left_out = true;
+    snprintf(s->reason, sizeof s->reason,
+             "gnuplot was not found; the same command draws where it is");
+}
+
 static int resolve(struct plan *p, struct step *s, struct err *err)
 {
     enum job_do kind = step_job(p, s)->kind;
@@ -497,6 +511,8 @@ static int resolve(struct plan *p, struct step *s, struct err *err)
         TRY(resolve_units(p, s, err));
     else
         TRY(resolve_single(p, s, err));
+    if (kind == DO_DRAW)
+        postpone_drawing(p, s);
 out:
     return rc;
 }

@@ -61,7 +61,7 @@ struct plan {
     int n_recipes;
     const struct model_set *models;
     struct job_store *store;
-    bool quick, cuda;
+    bool quick, cuda, no_gnuplot;
     const char *style; /* of drawings: "paper", "slide", "screen" */
     struct step *s;    /* owned; inputs stand before what reads them */
     int n, cap;

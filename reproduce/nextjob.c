@@ -149,7 +149,7 @@ static void capture_job(struct plan *p, const struct step *s, struct job *j)
         str_list_add(a, "--maps");
         str_list_add(a, maps_text);
     }
-    if (p->cuda && m->causal) {
+    if (p->cuda) {
         str_list_add(a, "--device");
         str_list_add(a, "cuda");
     }
@@ -178,7 +178,7 @@ static void prompt_job(struct plan *p, const struct step *s, struct job *j)
     str_list_add(a, "{}/prompt.txt");
 }
 
-static void calibrate_job(const struct step *s, struct job *j)
+static void calibrate_job(const struct plan *p, const struct step *s, struct job *j)
 {
     struct str_list *a = &j->argv[0];
     job_id(j, NULL);
@@ -186,6 +186,10 @@ static void calibrate_job(const struct step *s, struct job *j)
     add_all(a, &s->texts);
     add_all(a, &s->inputs);
     add_all(a, &s->words);
+    if (p->cuda) {
+        str_list_add(a, "--backend");
+        str_list_add(a, "cuda");
+    }
     str_list_add(a, "-o");
     str_list_add(a, "{}/calib.json");
     j->resumes = true;
@@ -384,7 +388,7 @@ int plan_next(struct plan *p, struct job *j, bool *found, struct err *err)
     else if (j->kind == DO_PROMPT)
         prompt_job(p, s, j);
     else if (j->kind == DO_CALIBRATE)
-        calibrate_job(s, j);
+        calibrate_job(p, s, j);
     else if (j->kind == DO_DRAW)
         draw_job(p, s, j);
     else

@@ -52,16 +52,31 @@ bool page_printed(const struct page *p, const struct page_block *b, const struct
                              r, c, out);
 }
 
+/* Has the rule's job a step on the model of this row or column? Of several roles each has jobs of
+ * its own. */
+static bool rule_is_of(const struct page *p, const json_t *rule, int model)
+{
+    int job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
+    bool any = false;
+    for (int i = 0; i < p->plan->n && model >= 0; i++) {
+        const struct step *s = &p->plan->s[i];
+        any = any || (s->recipe == p->at && s->job == job && s->model == model);
+    }
+    return any || model < 0;
+}
+
 const json_t *page_rule(const struct page *p, const struct grid_entry *row,
                         const struct grid_entry *column)
 {
+    int model = column->model >= 0 ? column->model : row->model;
     size_t i;
     json_t *rule;
     json_array_foreach(p->recipe->ours, i, rule)
     {
         if ((p->plan->cuda || !json_object_get(rule, "needs")) &&
             fnmatch(json_str_or(rule, "column", "*"), column->path, 0) == 0 &&
-            fnmatch(json_str_or(rule, "row", "*"), row->path, 0) == 0)
+            fnmatch(json_str_or(rule, "row", "*"), row->path, 0) == 0 &&
+            rule_is_of(p, rule, model))
             return rule;
     }
     return NULL;
@@ -145,9 +160,11 @@ static double scale_of(const struct page_block *b, const struct grid_entry *row,
 int page_digits(const struct page *p, const struct page_block *b, int row, int column)
 {
     const struct grid_entry *r = &b->rows.e[row], *c = &b->columns.e[column];
-    const json_t *own = json_object_get(r->extra ? r->j : c->extra ? c->j : NULL, "digits");
+    const json_t *own = json_object_get(r->extra ? r->j : NULL, "digits");
     struct paper_number x;
     int best = -1;
+    if (!own)
+        own = json_object_get(c->extra ? c->j : NULL, "digits");
     if (json_is_integer(own))
         return (int)json_integer_value(own);
     if (page_printed(p, b, r, c, 0, &x))

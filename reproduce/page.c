@@ -3,6 +3,8 @@
  */
 #include "reproduce/page.h"
 
+#include "core/fileio.h"
+
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +92,30 @@ static void add_missing(struct page *p)
     }
 }
 
+/* What the drawing shows, in the words that stand beside it. */
+static int add_figure_caption(struct page *p, struct err *err)
+{
+    struct buf path = {0}, text = {0};
+    int rc = 0;
+    for (int i = 0; i < p->plan->n; i++) {
+        const struct step *s = &p->plan->s[i];
+        if (s->recipe != p->at || !s->done || step_job(p->plan, s)->kind != DO_DRAW)
+            continue;
+        buf_reset(&path);
+        buf_reset(&text);
+        buf_printf(&path, "%s/figure.txt", p->plan->store->j[s->kept[0]].dir);
+        TRY(buf_check(&path, "path", err));
+        TRY(buf_read_file(&text, buf_str(&path), (size_t)1 << 20, err));
+        if (text.data)
+            text.data[strcspn(text.data, "\n")] = '\0';
+        str_list_add(&p->notes, buf_str(&text));
+    }
+out:
+    buf_free(&path);
+    buf_free(&text);
+    return rc;
+}
+
 /* What readers must know beside letters: names that mislead, reasons of cells, notes of the csv. */
 static int add_notes(struct page *p, struct err *err)
 {
@@ -97,6 +123,9 @@ static int add_notes(struct page *p, struct err *err)
     const char *pattern;
     size_t n;
     json_t *v;
+    int rc = add_figure_caption(p, err);
+    if (rc)
+        return rc;
     if (json_is_string(note))
         str_list_add(&p->notes, json_string_value(note));
     json_array_foreach(p->recipe->notes, n, v) str_list_add(&p->notes, json_string_value(v));

@@ -97,6 +97,7 @@ static void json_cell(const struct page *p, const struct page_block *g, int row,
         jw_knum(w, "hi", c->stats.hi);
         jw_kint(w, "units", c->stats.units);
         jw_kint(w, "calls", c->stats.calls);
+        jw_kstr(w, "of", c->stats.of);
         jw_kstr(w, "letters", c->letters);
         jw_kstr(w, "model", p->plan->models->m[c->model].name);
         jw_kstr(w, "weights", p->plan->models->m[c->model].id);

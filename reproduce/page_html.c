@@ -12,9 +12,9 @@ static void put_title(const struct page_cell *c, struct buf *b)
 {
     struct buf t = {0};
     if (c->ours && isfinite(c->stats.lo))
-        buf_printf(&t, "%s: %.6g [%.6g, %.6g], %lld heads, %lld calls; %s", c->metric, c->value[0],
-                   c->stats.lo, c->stats.hi, (long long)c->stats.units, (long long)c->stats.calls,
-                   cell_state_names[c->state]);
+        buf_printf(&t, "%s: %.6g [%.6g, %.6g], %lld %s, %lld records; %s", c->metric, c->value[0],
+                   c->stats.lo, c->stats.hi, (long long)c->stats.units, c->stats.of,
+                   (long long)c->stats.calls, cell_state_names[c->state]);
     else if (c->reason)
         buf_printf(&t, "%s", c->reason);
     for (const char *l = c->letters; *l; l++)

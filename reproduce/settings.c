@@ -62,6 +62,7 @@ int page_setting(struct page *p, const struct page_block *b, int row, int column
     const char *name = json_str_or(what, "name", "");
     int digits = page_digits(p, b, row, column), rc = 0;
     struct buf text = {0};
+    int64_t prompts = 0;
     size_t i;
     json_t *job;
 
@@ -85,6 +86,7 @@ int page_setting(struct page *p, const struct page_block *b, int row, int column
         if (c->n_kept < 8)
             c->kept[c->n_kept++] = s->kept[0];
         c->value[i < CELL_PARTS ? i : 0] = x;
+        prompts = s->n_from;
     }
     TRY(buf_check(&text, "cell", err));
     c->ours = text.data;
@@ -92,7 +94,13 @@ int page_setting(struct page *p, const struct page_block *b, int row, int column
     c->metric = strdup(name);
     c->job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
     c->state = c->printed ? CELL_BESIDE : CELL_OURS;
-    c->stats = (struct sample_stats){.value = c->value[0], .sd = NAN, .lo = NAN, .hi = NAN};
+    c->stats = (struct sample_stats){.value = c->value[0],
+                                     .sd = NAN,
+                                     .lo = NAN,
+                                     .hi = NAN,
+                                     .units = prompts,
+                                     .calls = (int64_t)i,
+                                     .of = OF_CALIBRATION};
     if (!p->plan->models->m[c->model].paper)
         letters_add(c->letters, 'a');
     letters_add(c->letters, 'd'); /* what is searched for, and on what, is ours */

@@ -145,7 +145,7 @@ START_TEST(every_table_and_figure_has_a_recipe)
     assert_ok(paper_data_load(&data, &e), &e);
     check_all("tables", &n);
     check_all("figures", &n);
-    ck_assert_int_eq(n, 22 + 44);
+    ck_assert_int_eq(n, 22 + 49);
     paper_data_free(&data);
 }
 END_TEST

@@ -449,6 +449,7 @@ static const struct budget_param budget[] = {
 
 const struct method method_svg1 = {
     .name = "svg1",
+    .alias = "sparsevideogen",
     .summary = "video: heads sorted into spatial and temporal ones, a band in the order of each",
     .paper = "Sparse VideoGen: Accelerating Video Diffusion Transformers with Spatial-Temporal "
              "Sparsity, arXiv 2502.01776",

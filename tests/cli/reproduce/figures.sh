@@ -3,11 +3,16 @@
 "$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --prompt "$ROOT/LICENSE" --tokens 256 -q -o t.h5
 "$LACUNA" reproduce sampleattention:f7 --quick --trace lm=t.h5 -q -o out
 ls out/figures
-cat out/jobs/*/figure.gp out/jobs/*/figure.dat 2>/dev/null | grep -o -e 'column + slash' -e 'sampleattention' | sort -u
+cat out/jobs/*/figure.gp out/jobs/*/figure.dat 2>/dev/null | grep -o -e 'SampleAttention both' -e 'sampleattention' | sort -u
 count() { find out/jobs -mindepth 2 -name "$1" | wc -l; }
 echo "$(count records.jsonl) replay, $(count figure.png) drawing"
 "$LACUNA" reproduce sampleattention:f7 --quick --trace lm=t.h5 -q --style slide -o out
 echo "$(count records.jsonl) replay, $(count figure.png) drawings"
+mkdir none # without gnuplot drawings are left to another call
+PATH=$PWD/none "$LACUNA" reproduce sampleattention:f7 --quick --trace lm=t.h5 -q --style screen -o out
+echo "exit $?, $(count figure.png) drawings, $(grep -c 'gnuplot was not found' out/pages/sampleattention-f7.md) note"
+"$LACUNA" reproduce sampleattention:f7 --quick --trace lm=t.h5 -q --style screen -o out
+echo "exit $?, $(count figure.png) drawings, $(grep -c 'gnuplot was not found' out/pages/sampleattention-f7.md) note"
 
 "$LACUNA" reproduce sampleattention:f12-13 --quick -q -o kept
 rm kept/jobs/*/trace.h5
