@@ -263,8 +263,8 @@ struct method {
      * exec, exec_bq and exec_bk of *lists, which has the choice's unit and no entries, are set as
      * `select` sets them. `stays` NULL: always; adopt_units NULL: never. */
     bool (*stays)(const void *state);
-    int (*adopt_units)(void *state, const struct accel_units *u, struct mask *lists,
-                       struct err *err);
+    int (*adopt_units)(void *state, const struct accel_units *u, const struct accel_own *own,
+                       struct mask *lists, struct err *err);
 
     /* The method's own arithmetic; NULL = exact softmax over the mask. If `attends` is set it
      * decides per head: false takes the exact path. out [row1-row0][dv], lse [row1-row0]. */

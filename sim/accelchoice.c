@@ -259,14 +259,14 @@ int choice_may_stay(const struct run *run, const struct choice *c)
     if (c->ask == ASK_NOBODY || c->is_band || !cell->device->metrics ||
         cell->measure != MEASURE_ALL)
         return STAYS_NOT;
-    bool counts = c->ask == ASK_BY_RULE && me->adopt_units && !cell->sink;
+    bool counts = c->ask != ASK_BY_PARAMS && me->adopt_units && !cell->sink;
     return counts && (!me->stays || me->stays(run->state)) ? STAYS_ALONE : STAYS_TOO;
 }
 
 struct accel_choice choice_question(const struct run *run, struct choice *c)
 {
     const struct method *me = run->method;
-    bool by_rule = c->ask == ASK_BY_RULE;
+    bool by_rule = c->ask == ASK_BY_RULE, alone = by_rule || c->ask == ASK_ALONE;
     return (struct accel_choice){.method = c->ask == ASK_NOBODY ? NULL : me->name,
                                  .options = me->params,
                                  .params = run->cell->params,
@@ -277,7 +277,7 @@ struct accel_choice choice_question(const struct run *run, struct choice *c)
                                  .shape = c->is_band ? &c->band : NULL,
                                  .rule = by_rule ? &c->rule : NULL,
                                  .given = by_rule && me->given ? me->given(run->state) : NULL,
-                                 .own = by_rule ? &c->own : NULL,
+                                 .own = alone ? &c->own : NULL,
                                  .stays = c->stays ? &c->units : NULL,
                                  .fetch = c->stays == STAYS_TOO};
 }
@@ -385,7 +385,7 @@ static int adopt_units(struct run *run, struct choice *c, struct err *err)
 {
     int rc = take_units(run, c, err);
     c->gpu = true;
-    return rc ? rc : run->method->adopt_units(run->state, &c->units, &c->lists, err);
+    return rc ? rc : run->method->adopt_units(run->state, &c->units, &c->own, &c->lists, err);
 }
 
 /* The masks are here as well. */

@@ -12,6 +12,7 @@
 #include "sim/blocks/exactmap.h"
 #include "sim/simulate_call.h"
 #include "tests/harness/accelrun.h"
+#include "tests/harness/choiceown.h"
 #include "tests/harness/methodrun.h"
 
 #include <math.h>
@@ -297,6 +298,7 @@ static void select_by_method(const struct accel_choice *c, struct mask *m, struc
     exact_init(&exact, x, PREC_F64);
     assert_ok(me->prepare(&ctx, c->params, &in, &state, err), err);
     assert_ok(me->select(state, 0, x->nq, m, err), err);
+    choice_own(c, &in);
     me->release(state);
     exact_free(&exact);
 }
@@ -514,7 +516,7 @@ static int64_t replay_on(const struct accel *accel, const char *dir, const char 
                          struct record **out)
 {
     const struct app app = {.methods = test_methods, .accel = accel};
-    char copy[600], *argv[40];
+    char copy[1200], *argv[60];
     int argc = 0;
     int64_t n = 0;
     struct err err = {0};
@@ -615,8 +617,13 @@ END_TEST
 #define UNITS                                                                                      \
     "-m oracle -m oracle:kind=topk:k=10% -m fg-attn:mode=pooled -m fg-attn:refresh=1:M=32 "        \
     "-m hash-sparse:buckets=6:proj_dir=axes -m sale:dense_below=0:tau=0.05:local=128 "             \
-    "-m xattention:tau=0.5 -m sampleattention:alpha_c=0.5"
-enum { UNIT_RUNS = 8, ALONE = 5 };
+    "-m xattention:tau=0.5 -m sampleattention:alpha_c=0.5:alpha_s=0.3:block=64:chunks=2 "          \
+    "-m sampleattention:profile=v2:alpha=0.4:rows=0.1:window=0.1 "                                 \
+    "-m flexprefill:block=64:gamma=0.4:min_budget=0 -m flexprefill:tau=0.8:gamma=0.4:min_budget=0 " \
+    "-m flexprefill:profile=frontier:gamma=0.2:min_budget=4 -m minference:pattern=block:top=2 "    \
+    "-m minference:v=20:s=30:force_dists=5:min_s=5:min_v=4:force_cols=4 "                          \
+    "-m minference:v=20:s=30:force_dists=5:min_s=5:min_v=4:force_cols=4:mask=requested"
+enum { UNIT_RUNS = 15, ALONE = 9 };
 
 /* A mask that stays on the device, and its counts alone or a copy come, says what the mask says. */
 START_TEST(masks_may_stay_on_the_device)
@@ -631,6 +638,9 @@ START_TEST(masks_may_stay_on_the_device)
     ck_assert_int_eq(session.stayed, LAYERS * ALONE * HEADS);
     ck_assert(masks_differ(here, n, "oracle"));
     ck_assert(masks_differ(here, n, "hash-sparse"));
+    ck_assert(masks_differ(here, n, "sampleattention"));
+    ck_assert(masks_differ(here, n, "flexprefill"));
+    ck_assert(masks_differ(here, n, "minference"));
     for (int64_t i = 0; i < m; i++) {
         const struct record *a = there + i, *b = find(here, n, a);
         ck_assert_ptr_nonnull(b);
@@ -810,7 +820,7 @@ END_TEST
 static int64_t replay_here(const char *dir, const char *words, struct record **out)
 {
     const struct app app = {.methods = test_methods};
-    char copy[600], *argv[40];
+    char copy[1200], *argv[60];
     int argc = 0;
     int64_t n = 0;
     struct err err = {0};
