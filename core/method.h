@@ -132,9 +132,11 @@ struct static_kin {
     uint64_t which;
     void *counted;
     size_t bytes;
+    bool any_order; /* select may be called for ranges in any order, by several threads at once */
 };
 
-/* Of a method whose static masks are those of every such head. */
+/* Of a method whose static masks are those of every such head, and whose `select` only reads its
+ * state. */
 void mask_of_all(void *state, struct static_kin *k);
 
 /* Set ctx->skip and return METHOD_SKIP. */
@@ -284,6 +286,10 @@ struct method {
      * [nq] that the back end found, for what `attend` would have counted; it may be NULL. */
     bool (*own)(const void *state, struct own_rule *r, char why[160]);
     int (*attended)(void *state, const double *lse, struct err *err);
+
+    /* For a method whose `attend` is exact softmax over the mask plus numbers that it has stored:
+     * those of this head [nq][dv], or NULL where it is something else. */
+    const float *(*added)(const void *state);
 
     /* Where the mask keeps every pair although the method could leave some out: why, and what would
      * change that, in words that follow "NAME keeps 100 %: " and have no ";": the record's note

@@ -28,29 +28,11 @@ out:
 
 /* ---- static masks of several heads ----------------------------------------------------------- */
 
-/* The masks of a head that is the first to want them. */
-struct making {
-    struct run *run;
-    const struct choice *c;
-    struct static_kin kin;
-};
-
-static int make_static(void *making, struct static_mask *m, struct err *err)
+static int make_static(void *ctx, int64_t i, struct mask *m, struct err *err)
 {
-    const struct making *k = making;
-    const struct method *me = k->run->method;
-    int64_t nq = k->run->in->x.nq, step = k->c->step;
-    int rc = 0;
-    TRY(mem_zalloc(&m->masks, k->c->n, sizeof *m->masks, "masks", err));
-    m->n = k->c->n;
-    for (int64_t r = 0, i = 0; r < nq; r += step, i++)
-        TRY(me->select(k->run->state, r, MIN(r + step, nq), m->masks + i, err));
-    if (!k->kin.counted)
-        return 0;
-    TRY(mem_alloc(&m->counted, (int64_t)k->kin.bytes, 1, "counts of a static mask", err));
-    memcpy(m->counted, k->kin.counted, k->kin.bytes);
-out:
-    return rc;
+    const struct run *run = ctx;
+    int64_t step = run_chunk_rows(run);
+    return run->method->select(run->state, i * step, MIN((i + 1) * step, run->in->x.nq), m, err);
 }
 
 /* All that the mask follows from. */
@@ -73,15 +55,16 @@ static int static_key(const struct run *run, const struct choice *c, const struc
 /* The masks from the store. */
 static int take_static(struct run *run, struct choice *c, struct err *err)
 {
-    struct making k = {.run = run, .c = c};
+    struct static_kin kin;
     struct buf key = {0};
     int rc = 0;
     double t = run_clock(run);
-    run->method->kin(run->state, &k.kin);
-    TRY(static_key(run, c, &k.kin, &key, err));
-    TRY(static_masks_take(c->store, buf_str(&key), make_static, &k, &c->shared, err));
-    if (k.kin.counted)
-        memcpy(k.kin.counted, c->shared->counted, k.kin.bytes);
+    run->method->kin(run->state, &kin);
+    const struct static_maker maker = {make_static, run, c->n, kin.any_order, kin.counted, kin.bytes};
+    TRY(static_key(run, c, &kin, &key, err));
+    TRY(static_masks_take(c->store, buf_str(&key), &maker, &c->shared, err));
+    if (kin.counted)
+        memcpy(kin.counted, c->shared->counted, kin.bytes);
     free(c->masks);
     c->masks = c->shared->masks;
     run->ns_select = run_clock(run) - t;

@@ -212,7 +212,7 @@ out:
 static void kin(void *state, struct static_kin *k)
 {
     struct longnet_state *s = state;
-    *k = (struct static_kin){(uint64_t)s->in.head, &s->weights, sizeof s->weights};
+    *k = (struct static_kin){(uint64_t)s->in.head, &s->weights, sizeof s->weights, false};
 }
 
 /* ---- attention ------------------------------------------------------------------------------ */

@@ -393,7 +393,7 @@ void check_calls(int n, char *const *paths, int64_t *n_checks, int64_t *n_failur
     p->jobs = cpu_count();
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         TRY(method_runs_parse(sim_methods, settings[i], &runs, &n_runs, &err));
-    TRY(static_masks_new(1 << 26, &p->statics, &err));
+    TRY(static_masks_new(1 << 26, cpu_count(), &p->statics, &err));
     TRY(cuda_accel.open(&o, &p->session, &err));
     for (int i = 0; i < n; i++)
         TRY(check_trace(p, paths[i], runs, n_runs, n_checks, n_failures, &err));

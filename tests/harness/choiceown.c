@@ -8,6 +8,7 @@
 #include "sim/blocks/vslash.h"
 #include "sim/methods/flexprefill/flexprefill.h"
 #include "sim/methods/sampleattention/sampleattention.h"
+#include "sim/methods/spargeattn/spargeattn.h"
 #include "tests/harness/suite.h"
 
 #include <math.h>
@@ -45,6 +46,31 @@ static void *room(struct accel_own *own, size_t bytes)
     own->data = calloc(1, bytes);
     ck_assert_ptr_nonnull(own->data);
     return own->data;
+}
+
+/* ---- SpargeAttn ----------------------------------------------------------------------------- */
+
+static void own_judged(const struct accel_choice *c, const struct head_in *in,
+                       struct accel_own *own)
+{
+    struct sparge *s = NULL;
+    struct err err = {0};
+    assert_ok(sparge_new(c->params, in, &s, &err), &err);
+    size_t nq = (size_t)s->nq_blocks, nk = (size_t)s->nk_blocks;
+    struct sparge_own *to = room(own, (sizeof *to + nq + nk + 7) / 8 * 8);
+    uint8_t *flags = (uint8_t *)(to + 1);
+    int32_t *col = calloc(nk, sizeof *col);
+    for (size_t i = 0; i < nq; i++) {
+        double mass;
+        sparge_list(s, s->row, (int64_t)i, col, &mass);
+        to->mass += mass >= 0 ? mass : 0;
+        to->rows += mass >= 0;
+        flags[i] = s->qb.similar[i];
+    }
+    for (size_t j = 0; j < nk; j++)
+        flags[nq + j] = s->kb.similar[j];
+    free(col);
+    sparge_free(s);
 }
 
 /* ---- SampleAttention ------------------------------------------------------------------------ */
@@ -161,7 +187,9 @@ void choice_own(const struct accel_choice *c, const struct head_in *in)
 {
     if (!c->own)
         return;
-    if (strcmp(c->method, "sampleattention") == 0)
+    if (strcmp(c->method, "spargeattn") == 0)
+        own_judged(c, in, c->own);
+    else if (strcmp(c->method, "sampleattention") == 0)
         (strcmp(word(c, "profile"), "v2") == 0 ? own_columns : own_slices)(c, in, c->own);
     else if (strcmp(c->method, "flexprefill") == 0)
         (strcmp(word(c, "profile"), "frontier") == 0 ? own_frontier : own_blocks)(c, in, c->own);

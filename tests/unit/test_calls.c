@@ -128,22 +128,6 @@ static void computed_free(struct computed *c)
     free(c->ref_lse);
 }
 
-static struct accel_row row_of(const double *out, const double *ref, int d)
-{
-    struct accel_row e = {0};
-    for (int c = 0; c < d; c++) {
-        double delta = out[c] - ref[c];
-        e.abs_delta += (float)fabs(delta);
-        e.sq_delta += (float)(delta * delta);
-        e.abs_ref += (float)fabs(ref[c]);
-        e.sq_ref += (float)(ref[c] * ref[c]);
-        e.sq_out += (float)(out[c] * out[c]);
-        e.dot += (float)(out[c] * ref[c]);
-        e.max_delta = fmaxf(e.max_delta, (float)fabs(delta));
-    }
-    return e;
-}
-
 static int attend_head(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
                        struct err *err)
 {
@@ -151,7 +135,7 @@ static int attend_head(struct accel_session *s, const struct accel_head *h, stru
     struct computed c;
     compute(h, &c, err);
     for (int64_t i = 0; i < x->nq; i++) {
-        r->rows[i] = row_of(c.out + i * D, c.ref + i * D, D);
+        r->rows[i] = accel_row_of(c.out + i * D, c.ref + i * D, D);
         r->lse[i] = c.lse[i];
         r->dense_lse[i] = c.ref_lse[i];
         r->mass[i] = c.lse[i] == -INFINITY ? 0 : exp(c.lse[i] - c.ref_lse[i]);
@@ -168,7 +152,7 @@ static int attend_head(struct accel_session *s, const struct accel_head *h, stru
 
 static void add_row(struct accel_sums *s, const struct computed *c, int64_t i)
 {
-    struct accel_row e = row_of(c->out + i * D, c->ref + i * D, D);
+    struct accel_row e = accel_row_of(c->out + i * D, c->ref + i * D, D);
     double cosine = e.sq_out == 0 || e.sq_ref == 0
                         ? e.sq_out == e.sq_ref
                         : (double)e.dot / (sqrt((double)e.sq_out) * sqrt((double)e.sq_ref));
@@ -597,6 +581,8 @@ START_TEST(heads_say_what_they_say_one_by_one)
         ck_assert(strstr(buf_str(&b->notes), "time=") == NULL);
         for (int64_t k = 0; k < a->n_metrics; k++) {
             const char *name = a->metrics[k].name;
+            if (strcmp(name, "mask_diff") == 0) /* in a call the device chooses alone */
+                continue;
             if (measured(name)) {
                 ck_assert(strcmp(name, "density_kernel") == 0 || strncmp(name, "host_", 5) == 0 ||
                           isnan(record_get(b, name)));
