@@ -564,6 +564,18 @@ int64_t mask_union_tiles(const struct mask *m, int64_t r0, int64_t r1, int64_t b
     return n;
 }
 
+/* How many of n units from the first of a tile on are below its end: a few one by one, windows at
+ * once, as they are as many as the tile can have. */
+static int64_t units_of_tile(const int32_t *col, int64_t n, int64_t past)
+{
+    int64_t most = MIN(n, past - col[0]), few = MIN(most, 8), k = 1;
+    while (k < few && col[k] < past)
+        k++;
+    if (k < few || k == most)
+        return k;
+    return col[most - 1] < past ? most : k + list_below(col + k, most - k, past);
+}
+
 /* The tiles of rows [r0, r1), bk keys wide, that lists of units no wider than them touch, without
  * reach. seen: a byte a tile, zeroed before and after. */
 static int64_t tiles_listed(const struct mask *m, int64_t r0, int64_t r1, int64_t bk, uint8_t *seen)
@@ -575,11 +587,9 @@ static int64_t tiles_listed(const struct mask *m, int64_t r0, int64_t r1, int64_
         int64_t units = ceil_div(mask_limit(m, last), m->bk);
         int64_t e = m->ptr[g], end = e + list_below(m->col + e, m->ptr[g + 1] - e, units);
         while (e < end) {
-            int64_t tile = m->col[e] / per, past = (tile + 1) * per;
-            int64_t most = MIN(end - e, past - m->col[e]); /* units that the tile can have */
+            int64_t tile = m->col[e] / per;
             seen[tile] = 1;
-            e += most > 1 && m->col[e + most - 1] < past ? most
-                                                         : list_below(m->col + e, most, past);
+            e += units_of_tile(m->col + e, end - e, (tile + 1) * per);
         }
     }
     for (int64_t t = 0; t < tiles; t++) {
