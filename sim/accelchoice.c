@@ -3,6 +3,7 @@
  */
 #include "sim/accelchoice.h"
 
+#include "core/buf.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 
@@ -24,6 +25,77 @@ static int select_all(struct run *run, struct choice *c, struct err *err)
 out:
     return rc;
 }
+
+/* ---- static masks of several heads ----------------------------------------------------------- */
+
+static int make_static(void *ctx, int64_t i, struct mask *m, struct err *err)
+{
+    const struct run *run = ctx;
+    int64_t step = run_chunk_rows(run);
+    return run->method->select(run->state, i * step, MIN((i + 1) * step, run->in->x.nq), m, err);
+}
+
+/* All that the mask follows from. */
+static int static_key(const struct run *run, const struct choice *c, const struct static_kin *k,
+                      struct buf *key, struct err *err)
+{
+    const struct head_in *in = run->in;
+    const struct geometry *g = &in->geom;
+    buf_printf(key, "%s:", run->method->name);
+    int rc = opt_canonical(run->method->params, run->cell->params, key, err);
+    buf_printf(key, "|%lld %lld %d|%lld %lld %lld %lld %d %lld|%s|%llu %d|%lld %llu",
+               (long long)in->x.nq, (long long)in->x.nk, in->x.causal, (long long)g->t,
+               (long long)g->h, (long long)g->w, (long long)g->text, g->text_place,
+               (long long)in->n_padding, in->order ? in->order : "",
+               (unsigned long long)run->cell->ctx->seed, in->n_heads, (long long)c->step,
+               (unsigned long long)k->which);
+    return rc ? rc : buf_check(key, "static mask", err);
+}
+
+/* The masks from the store. */
+static int take_static(struct run *run, struct choice *c, struct err *err)
+{
+    struct static_kin kin;
+    struct buf key = {0};
+    int rc = 0;
+    double t = run_clock(run);
+    run->method->kin(run->state, &kin);
+    const struct static_maker maker = {make_static, run, c->n, kin.any_order, kin.counted, kin.bytes};
+    TRY(static_key(run, c, &kin, &key, err));
+    TRY(static_masks_take(c->store, buf_str(&key), &maker, &c->shared, err));
+    if (kin.counted)
+        memcpy(kin.counted, c->shared->counted, kin.bytes);
+    free(c->masks);
+    c->masks = c->shared->masks;
+    run->ns_select = run_clock(run) - t;
+out:
+    buf_free(&key);
+    return rc;
+}
+
+/* Lists that are the head's own, in the place of shared ones: they are to be changed. */
+static int own_lists(struct choice *c, struct err *err)
+{
+    const struct static_mask *from = c->shared;
+    int rc = 0;
+    if (!from || from->masks->form != MASK_LISTS)
+        return 0;
+    c->masks = NULL;
+    c->shared = NULL;
+    TRY(mem_zalloc(&c->masks, c->n, sizeof *c->masks, "masks", err));
+    for (int64_t i = 0; i < c->n; i++) {
+        const struct mask *m = from->masks + i;
+        TRY(mask_lists_rows(m, m->row0, m->row1, c->masks + i, err));
+        c->masks[i].exec = m->exec;
+        c->masks[i].exec_bq = m->exec_bq;
+        c->masks[i].exec_bk = m->exec_bk;
+    }
+out:
+    static_masks_return(c->store, from);
+    return rc;
+}
+
+/* ---- what the device chose ------------------------------------------------------------------- */
 
 /* The rows of chunk *m, as the lists of the whole head have them, in the place of *m. Counts what
  * differs. */
@@ -97,15 +169,19 @@ int choice_init(struct run *run, struct choice *c, struct err *err)
 {
     *c = (struct choice){.none = run->method->flags & METHOD_KEEPS_ALL};
     c->step = run_chunk_rows(run);
+    c->store = run->cell->device->statics;
     c->n = ceil_div(run->in->x.nq, c->step);
     return mem_zalloc(&c->masks, c->n, sizeof *c->masks, "masks", err);
 }
 
 void choice_free(struct choice *c)
 {
-    for (int64_t i = 0; c->masks && i < c->n; i++)
+    for (int64_t i = 0; c->masks && !c->shared && i < c->n; i++)
         mask_free(c->masks + i);
-    free(c->masks);
+    if (c->shared)
+        static_masks_return(c->store, c->shared);
+    else
+        free(c->masks);
     free(c->units.count);
     free(c->units.map);
     mask_free(&c->lists);
@@ -149,7 +225,8 @@ int choice_begin(struct run *run, struct choice *c, struct err *err)
         c->ask = ASK_ALONE;
         return 0;
     }
-    TRY(select_all(run, c, err));
+    bool shared = c->origin.source == SOURCE_STATIC && me->kin && c->store;
+    TRY(shared ? take_static(run, c, err) : select_all(run, c, err));
     if (!me->rule && !c->none && !cpu && c->origin.source != SOURCE_REUSED) {
         c->ask = ASK_BY_PARAMS;
         c->is_band = whole_band(c->masks, c->n, &c->band);
@@ -165,14 +242,14 @@ int choice_may_stay(const struct run *run, const struct choice *c)
     if (c->ask == ASK_NOBODY || c->is_band || !cell->device->metrics ||
         cell->measure != MEASURE_ALL)
         return STAYS_NOT;
-    bool counts = c->ask == ASK_BY_RULE && me->adopt_units && !cell->sink;
+    bool counts = c->ask != ASK_BY_PARAMS && me->adopt_units && !cell->sink;
     return counts && (!me->stays || me->stays(run->state)) ? STAYS_ALONE : STAYS_TOO;
 }
 
 struct accel_choice choice_question(const struct run *run, struct choice *c)
 {
     const struct method *me = run->method;
-    bool by_rule = c->ask == ASK_BY_RULE;
+    bool by_rule = c->ask == ASK_BY_RULE, alone = by_rule || c->ask == ASK_ALONE;
     return (struct accel_choice){.method = c->ask == ASK_NOBODY ? NULL : me->name,
                                  .options = me->params,
                                  .params = run->cell->params,
@@ -183,7 +260,7 @@ struct accel_choice choice_question(const struct run *run, struct choice *c)
                                  .shape = c->is_band ? &c->band : NULL,
                                  .rule = by_rule ? &c->rule : NULL,
                                  .given = by_rule && me->given ? me->given(run->state) : NULL,
-                                 .own = by_rule ? &c->own : NULL,
+                                 .own = alone ? &c->own : NULL,
                                  .stays = c->stays ? &c->units : NULL,
                                  .fetch = c->stays == STAYS_TOO};
 }
@@ -244,6 +321,8 @@ static int take_answer(struct run *run, struct choice *c, const struct mask *who
     int rc = 0;
     if (c->ask != ASK_BY_PARAMS)
         TRY(run->method->adopt(run->state, whole, &c->own, err));
+    else if (whole->form == MASK_LISTS)
+        TRY(own_lists(c, err));
     for (int64_t i = 0; i < c->n && c->ask == ASK_BY_PARAMS; i++)
         TRY(take_mask(whole, c->masks + i, &c->differs, err));
     c->compared = c->ask == ASK_BY_PARAMS;
@@ -289,7 +368,7 @@ static int adopt_units(struct run *run, struct choice *c, struct err *err)
 {
     int rc = take_units(run, c, err);
     c->gpu = true;
-    return rc ? rc : run->method->adopt_units(run->state, &c->units, &c->lists, err);
+    return rc ? rc : run->method->adopt_units(run->state, &c->units, &c->own, &c->lists, err);
 }
 
 /* The masks are here as well. */

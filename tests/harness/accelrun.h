@@ -8,6 +8,8 @@
 #include "core/attention.h"
 #include "tests/harness/suite.h"
 
+#include <math.h>
+
 /* Whole blocks of a head's lists as a mask; without lists everything. */
 static inline void accel_lists_mask(const struct accel_head *h, struct mask *m, struct err *err)
 {
@@ -40,6 +42,7 @@ static inline void accel_attend_lists(const struct accel_head *h, struct accel_r
 static inline void accel_bits_mask(const struct accel_head *h, struct mask *m, struct err *err)
 {
     const struct attn_in *x = h->x;
+    ck_assert_ptr_nonnull(h->ptr);
     assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, 1, 1, err), err);
     for (int64_t r = 0; r < x->nq; r++)
         for (int64_t i = h->ptr[r / ACCEL_TILE]; i < h->ptr[r / ACCEL_TILE + 1]; i++)
@@ -62,6 +65,23 @@ static inline void accel_head_mask(const struct accel_head *h, struct mask *m, s
         accel_bits_mask(h, m, err);
     else
         accel_lists_mask(h, m, err);
+}
+
+/* Errors of a row. */
+static inline struct accel_row accel_row_of(const double *out, const double *ref, int d)
+{
+    struct accel_row e = {0};
+    for (int c = 0; c < d; c++) {
+        double delta = out[c] - ref[c];
+        e.abs_delta += (float)fabs(delta);
+        e.sq_delta += (float)(delta * delta);
+        e.abs_ref += (float)fabs(ref[c]);
+        e.sq_ref += (float)(ref[c] * ref[c]);
+        e.sq_out += (float)(out[c] * out[c]);
+        e.dot += (float)(out[c] * ref[c]);
+        e.max_delta = fmaxf(e.max_delta, (float)fabs(delta));
+    }
+    return e;
 }
 
 #endif

@@ -12,6 +12,7 @@
 #include "sim/blocks/exactmap.h"
 #include "sim/simulate_call.h"
 #include "tests/harness/accelrun.h"
+#include "tests/harness/choiceown.h"
 #include "tests/harness/methodrun.h"
 
 #include <math.h>
@@ -31,6 +32,10 @@ struct accel_session {
     bool timed;
     struct mask kept[HEADS]; /* owned, where masks stay on the device */
     int stayed;              /* heads of which only counts came */
+    bool holds;              /* it keeps what it makes of static masks: it was asked for them */
+    uint64_t static_id;      /* of the masks in `held`; 0: nothing is held */
+    struct mask held[HEADS]; /* owned */
+    int reused;              /* calls attended to over them */
     int local_rank;          /* that it was opened for */
 };
 
@@ -48,8 +53,10 @@ static int open_session(const struct accel_options *o, struct accel_session **ou
 
 static void close_session(struct accel_session **s)
 {
-    for (int h = 0; h < HEADS; h++)
+    for (int h = 0; h < HEADS; h++) {
         mask_free(&(*s)->kept[h]);
+        mask_free(&(*s)->held[h]);
+    }
     *s = NULL;
 }
 
@@ -89,21 +96,27 @@ struct computed {
     double *out, *lse, *ref, *ref_lse;
 };
 
-static void compute(const struct accel_head *h, struct computed *c, struct err *err)
+static void compute_over(const struct attn_in *x, const struct mask *m, struct computed *c,
+                         struct err *err)
 {
-    const struct attn_in *x = h->x;
     struct attn_ops ops = {0};
-    struct mask m = {0}, full;
+    struct mask full;
     c->out = calloc((size_t)(x->nq * x->dv), sizeof(double));
     c->ref = calloc((size_t)(x->nq * x->dv), sizeof(double));
     c->lse = calloc((size_t)x->nq, sizeof(double));
     c->ref_lse = calloc((size_t)x->nq, sizeof(double));
-    accel_head_mask(h, &m, err);
     mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
     assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
-    assert_ok(attn_rows(&ops, &m, c->out, c->lse, err), err);
+    assert_ok(attn_rows(&ops, m, c->out, c->lse, err), err);
     assert_ok(attn_rows(&ops, &full, c->ref, c->ref_lse, err), err);
     attn_release(&ops);
+}
+
+static void compute(const struct accel_head *h, struct computed *c, struct err *err)
+{
+    struct mask m = {0};
+    accel_head_mask(h, &m, err);
+    compute_over(h->x, &m, c, err);
     mask_free(&m);
 }
 
@@ -115,22 +128,6 @@ static void computed_free(struct computed *c)
     free(c->ref_lse);
 }
 
-static struct accel_row row_of(const double *out, const double *ref, int d)
-{
-    struct accel_row e = {0};
-    for (int c = 0; c < d; c++) {
-        double delta = out[c] - ref[c];
-        e.abs_delta += (float)fabs(delta);
-        e.sq_delta += (float)(delta * delta);
-        e.abs_ref += (float)fabs(ref[c]);
-        e.sq_ref += (float)(ref[c] * ref[c]);
-        e.sq_out += (float)(out[c] * out[c]);
-        e.dot += (float)(out[c] * ref[c]);
-        e.max_delta = fmaxf(e.max_delta, (float)fabs(delta));
-    }
-    return e;
-}
-
 static int attend_head(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
                        struct err *err)
 {
@@ -138,7 +135,7 @@ static int attend_head(struct accel_session *s, const struct accel_head *h, stru
     struct computed c;
     compute(h, &c, err);
     for (int64_t i = 0; i < x->nq; i++) {
-        r->rows[i] = row_of(c.out + i * D, c.ref + i * D, D);
+        r->rows[i] = accel_row_of(c.out + i * D, c.ref + i * D, D);
         r->lse[i] = c.lse[i];
         r->dense_lse[i] = c.ref_lse[i];
         r->mass[i] = c.lse[i] == -INFINITY ? 0 : exp(c.lse[i] - c.ref_lse[i]);
@@ -155,7 +152,7 @@ static int attend_head(struct accel_session *s, const struct accel_head *h, stru
 
 static void add_row(struct accel_sums *s, const struct computed *c, int64_t i)
 {
-    struct accel_row e = row_of(c->out + i * D, c->ref + i * D, D);
+    struct accel_row e = accel_row_of(c->out + i * D, c->ref + i * D, D);
     double cosine = e.sq_out == 0 || e.sq_ref == 0
                         ? e.sq_out == e.sq_ref
                         : (double)e.dot / (sqrt((double)e.sq_out) * sqrt((double)e.sq_ref));
@@ -175,7 +172,23 @@ static void add_row(struct accel_sums *s, const struct computed *c, int64_t i)
     s->rows_empty += empty;
 }
 
-static void attend_part(const struct accel_session *s, const struct accel_call_work *w, int h,
+/* A device that keeps the masks of one static number. */
+static bool holds(struct accel_session *s, uint64_t static_id)
+{
+    s->holds = true;
+    return s->static_id == static_id;
+}
+
+static void hold(struct accel_session *s, const struct accel_call_work *w, int h,
+                 const struct accel_head *head, struct err *err)
+{
+    mask_free(s->held + h);
+    accel_head_mask(head, s->held + h, err);
+    if (h == w->call->n - 1)
+        s->static_id = w->static_id;
+}
+
+static void attend_part(struct accel_session *s, const struct accel_call_work *w, int h,
                         struct accel_call_head *r, struct err *err)
 {
     const struct accel_call_lists *l = &w->lists;
@@ -204,7 +217,14 @@ static void attend_part(const struct accel_session *s, const struct accel_call_w
         head.words = tiles.words;
         head.keys = tiles.keys;
     }
-    compute(&head, &c, err);
+    if (s->holds && w->static_id && w->static_id == s->static_id) {
+        ck_assert_ptr_null(l->ptr);
+        compute_over(x, s->held + h, &c, err);
+    } else {
+        if (s->holds && w->static_id && l->ptr)
+            hold(s, w, h, &head, err);
+        compute(&head, &c, err);
+    }
     accel_tiles_free(&tiles);
     r->sums = (struct accel_sums){.min_row_cos = INFINITY};
     for (int64_t i = 0; i < x->nq; i++) {
@@ -222,6 +242,7 @@ static int attend_call(struct accel_session *s, const struct accel_call_work *w,
     static const struct accel_time none = {NAN, NAN, NAN, 0};
     const struct accel_call *c = w->call;
     bool chosen = false, built = false;
+    s->reused += s->holds && w->static_id && w->static_id == s->static_id;
     for (int h = w->first; h < w->first + w->count; h++) {
         attend_part(s, w, h, r->heads + h, err);
         ck_assert_ptr_eq(c->x[h]->k, c->x[h / c->group * c->group]->k);
@@ -261,6 +282,7 @@ static void select_by_method(const struct accel_choice *c, struct mask *m, struc
     exact_init(&exact, x, PREC_F64);
     assert_ok(me->prepare(&ctx, c->params, &in, &state, err), err);
     assert_ok(me->select(state, 0, x->nq, m, err), err);
+    choice_own(c, &in);
     me->release(state);
     exact_free(&exact);
 }
@@ -396,6 +418,17 @@ static const struct accel fake = {.name = "fake",
                                   .describe = describe,
                                   .ceilings = ceilings};
 
+static const struct accel holding = {.name = "fake",
+                                     .open = open_session,
+                                     .close = close_session,
+                                     .supports = supports_all,
+                                     .attend_call = attend_call,
+                                     .holds = holds,
+                                     .map = map_on_cpu,
+                                     .bytes_peak = bytes_peak,
+                                     .describe = describe,
+                                     .ceilings = ceilings};
+
 static const struct accel keeping = {.name = "fake",
                                      .open = open_session,
                                      .close = close_session,
@@ -467,7 +500,7 @@ static int64_t replay_on(const struct accel *accel, const char *dir, const char 
                          struct record **out)
 {
     const struct app app = {.methods = test_methods, .accel = accel};
-    char copy[600], *argv[40];
+    char copy[1200], *argv[60];
     int argc = 0;
     int64_t n = 0;
     struct err err = {0};
@@ -548,6 +581,8 @@ START_TEST(heads_say_what_they_say_one_by_one)
         ck_assert(strstr(buf_str(&b->notes), "time=") == NULL);
         for (int64_t k = 0; k < a->n_metrics; k++) {
             const char *name = a->metrics[k].name;
+            if (strcmp(name, "mask_diff") == 0) /* in a call the device chooses alone */
+                continue;
             if (measured(name)) {
                 ck_assert(strcmp(name, "density_kernel") == 0 || strncmp(name, "host_", 5) == 0 ||
                           isnan(record_get(b, name)));
@@ -568,8 +603,13 @@ END_TEST
 #define UNITS                                                                                      \
     "-m oracle -m oracle:kind=topk:k=10% -m fg-attn:mode=pooled -m fg-attn:refresh=1:M=32 "        \
     "-m hash-sparse:buckets=6:proj_dir=axes -m sale:dense_below=0:tau=0.05:local=128 "             \
-    "-m xattention:tau=0.5 -m sampleattention:alpha_c=0.5"
-enum { UNIT_RUNS = 8, ALONE = 5 };
+    "-m xattention:tau=0.5 -m sampleattention:alpha_c=0.5:alpha_s=0.3:block=64:chunks=2 "          \
+    "-m sampleattention:profile=v2:alpha=0.4:rows=0.1:window=0.1 "                                 \
+    "-m flexprefill:block=64:gamma=0.4:min_budget=0 -m flexprefill:tau=0.8:gamma=0.4:min_budget=0 " \
+    "-m flexprefill:profile=frontier:gamma=0.2:min_budget=4 -m minference:pattern=block:top=2 "    \
+    "-m minference:v=20:s=30:force_dists=5:min_s=5:min_v=4:force_cols=4 "                          \
+    "-m minference:v=20:s=30:force_dists=5:min_s=5:min_v=4:force_cols=4:mask=requested"
+enum { UNIT_RUNS = 15, ALONE = 9 };
 
 /* A mask that stays on the device, and its counts alone or a copy come, says what the mask says. */
 START_TEST(masks_may_stay_on_the_device)
@@ -584,6 +624,9 @@ START_TEST(masks_may_stay_on_the_device)
     ck_assert_int_eq(session.stayed, LAYERS * ALONE * HEADS);
     ck_assert(masks_differ(here, n, "oracle"));
     ck_assert(masks_differ(here, n, "hash-sparse"));
+    ck_assert(masks_differ(here, n, "sampleattention"));
+    ck_assert(masks_differ(here, n, "flexprefill"));
+    ck_assert(masks_differ(here, n, "minference"));
     for (int64_t i = 0; i < m; i++) {
         const struct record *a = there + i, *b = find(here, n, a);
         ck_assert_ptr_nonnull(b);
@@ -756,6 +799,66 @@ START_TEST(the_local_rank_picks_the_gpu)
     unsetenv("OMPI_COMM_WORLD_RANK");
     unsetenv("OMPI_COMM_WORLD_SIZE");
     unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
+}
+END_TEST
+
+/* `lacuna replay` on the CPU. */
+static int64_t replay_here(const char *dir, const char *words, struct record **out)
+{
+    const struct app app = {.methods = test_methods};
+    char copy[1200], *argv[60];
+    int argc = 0;
+    int64_t n = 0;
+    struct err err = {0};
+    snprintf(copy, sizeof copy, "-q %s -o %s %s", trace, dir, words);
+    for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
+        argv[argc++] = w;
+    assert_ok(cmd_replay.run(&app, argc, argv, &err), &err);
+    assert_ok(records_load(dir, out, &n, &err), &err);
+    return n;
+}
+
+/* Masks that follow from sizes and parameters are made once, and tiles of them on the device too;
+ * records say what they say on the CPU, where every head makes its own. */
+START_TEST(static_masks_are_shared)
+{
+    static const struct {
+        const char *method;
+        int reused; /* of the calls of all layers */
+    } cases[] = {{"longformer:window=9:global=2", LAYERS - 1},
+                 {"sparse-transformer:stride=16", LAYERS - 1},
+                 {"sparse-transformer:pattern=fixed:stride=64:block=16", LAYERS - 1},
+                 {"streaming:sink=2:window=40", LAYERS - 1},
+                 {"bigbird:preset=sample:random=2:block=32", 0}}; /* drawn for every head */
+    char words[100];
+    set_up();
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        struct record *shared, *own;
+        char name[40];
+        snprintf(words, sizeof words, "-m %s --jobs 3", cases[k].method);
+        snprintf(name, sizeof name, "shared%zu", k);
+        int64_t n = replay_on(&holding, directory(name), words, &shared);
+        ck_assert_int_eq(n, LAYERS * (HEADS + 1));
+        ck_assert_int_eq(session.reused, cases[k].reused);
+        snprintf(name, sizeof name, "own%zu", k);
+        int64_t m = replay_here(directory(name), words, &own);
+        ck_assert_int_eq(m, LAYERS * HEADS);
+        for (int64_t i = 0; i < m; i++) {
+            const struct record *b = find(shared, n, own + i);
+            ck_assert_ptr_nonnull(b);
+            ck_assert_double_lt(record_get(b, "density_elem"), 1);
+            for (int64_t e = 0; e < own[i].n_metrics; e++) {
+                const char *metric = own[i].metrics[e].name;
+                double x = own[i].metrics[e].value;
+                if (measured(metric))
+                    continue;
+                ck_assert_msg(fabs(x - record_get(b, metric)) <= 1e-6, "%s head %d %s: %g and %g",
+                              cases[k].method, own[i].head, metric, x, record_get(b, metric));
+            }
+        }
+        records_free(shared, n);
+        records_free(own, m);
+    }
 }
 END_TEST
 
@@ -1039,6 +1142,7 @@ Suite *make_suite(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, heads_say_what_they_say_one_by_one);
     tcase_add_test(t, masks_may_stay_on_the_device);
+    tcase_add_test(t, static_masks_are_shared);
     tcase_add_test(t, a_call_has_its_own_times);
     tcase_add_test(t, reading_ahead_changes_nothing);
     tcase_add_test(t, ceilings_are_measured_once);
