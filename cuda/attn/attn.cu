@@ -302,7 +302,9 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
     if (!a)
         FAIL(err, ERR_NOMEM, "kernel arguments: out of memory");
     job->args = a;
-    TRY(upload(g, &a->items, plan->items, plan->n_items * (int64_t)sizeof(int4), err));
+    a->items = (const int4 *)plan->device.items;
+    if (!a->items)
+        TRY(upload(g, &a->items, plan->items, plan->n_items * (int64_t)sizeof(int4), err));
     TRY(put_lists(g, plan, job, a, err));
     TRY(gpu_alloc(g, 256, &a->ticket, err));
     TRY(gpu_zero(g, a->ticket, 256, err));
@@ -343,8 +345,12 @@ extern "C" int attn_job_init(struct gpu *g, const struct attn_problem *p,
     else
         TRY(keep_tensors(job, err));
     TRY(make_args(g, plan, job, err));
-    TRY(upload(g, &job->splits, plan->splits, plan->n_splits * (int64_t)sizeof(int3), err));
-    TRY(upload(g, &job->empty, plan->empty, plan->n_empty * 4LL, err));
+    job->splits = plan->device.splits;
+    job->empty = plan->device.empty;
+    if (!plan->device.items) {
+        TRY(upload(g, &job->splits, plan->splits, plan->n_splits * (int64_t)sizeof(int3), err));
+        TRY(upload(g, &job->empty, plan->empty, plan->n_empty * 4LL, err));
+    }
     TRY(gpu_sync(g, err));
 out:
     if (rc)
