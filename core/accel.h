@@ -228,6 +228,10 @@ struct accel_call_work {
     const bool
         *built; /* [n] with choices: the mask is static, so that choosing it is in no total */
     const struct accel_units *units; /* [n] of the masks, which stay on the device; NULL: lists */
+    uint64_t static_id; /* not 0: the masks follow from parameters and sizes alone, and the lists,
+                         * which are of the whole call, are those of every call with this number,
+                         * whatever its q, k, v. The device may keep what it makes of them; while it
+                         * `holds` that, nothing of them is set but bq and bk */
 };
 
 /* Sums over rows of a head, of outputs divided by 2^exp; what they are sums of is said in
@@ -334,6 +338,10 @@ struct accel {
      * counters. `supports` must have agreed. NULL: heads one by one only. */
     int (*attend_call)(struct accel_session *s, const struct accel_call_work *w,
                        struct accel_call_result *r, struct err *err);
+
+    /* Does the device still have what it made of the lists with this number (accel_call_work)? What
+     * it says holds until the next attend_call returns. NULL: it keeps nothing. */
+    bool (*holds)(struct accel_session *s, uint64_t static_id);
 
     /* Dense attention of one head: lse [nq] (natural log, -inf for a row that sees no key) and,
      * unless NULL, out [nq][dv]. Operands are rounded to bf16, outputs are sums in fp32. This is

@@ -29,6 +29,12 @@ struct mask_origin mask_is_static(const void *state)
     return (struct mask_origin){.source = SOURCE_STATIC};
 }
 
+void mask_of_all(void *state, struct static_kin *k)
+{
+    (void)state;
+    *k = (struct static_kin){0};
+}
+
 bool method_combines(const struct method *m, const struct attn_in *x, char why[128])
 {
     const struct {

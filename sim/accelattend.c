@@ -580,6 +580,8 @@ static int attend_sections(const struct accel *a, struct accel_session *s, int j
     for (w->first = 0; w->first < w->call->n; w->first += w->count, n++) {
         struct accel_call_result part = {.heads = r->heads};
         w->count = section_of(m, w, w->first);
+        if (w->count < w->call->n)
+            w->static_id = 0; /* a number of all heads' lists */
         rc = attend_section(a, s, jobs, w, m, n ? &part : r, why, err);
         if (rc)
             return rc;
@@ -610,7 +612,10 @@ int accel_attend_call(const struct accel *a, struct accel_session *s, int jobs,
     w->first = 0;
     w->count = w->call->n;
     r->sections = 1;
-    if (!unit_q)
+    bool held = w->static_id && a->holds && a->holds(s, w->static_id);
+    if (held)
+        w->lists = (struct accel_call_lists){.bq = (int)bq, .bk = (int)bk};
+    if (!unit_q || held)
         return a->attend_call(s, w, r, err);
     struct making m = {.heads = heads, .nq = x->nq, .bq = bq, .bk = bk, .n = w->call->n};
     TRY(making_init(&m, unit_q % bq != 0 || unit_k % bk != 0, w->units, jobs, err));

@@ -23,8 +23,9 @@ struct head_masks {
 };
 
 /* The same for the heads of a call [w->call->n], in one geometry and as few launches as the filters
- * allow; w->lists is set here. Lists of heads are made on `jobs` threads. `heads` is not read where
- * w->units says that the masks stay on the device. */
+ * allow; w->lists is set here. Lists of heads are made on `jobs` threads, unless the device holds
+ * what it made of masks with the number w->static_id. `heads` is not read where w->units says that
+ * the masks stay on the device. */
 int accel_attend_call(const struct accel *a, struct accel_session *s, int jobs,
                       struct accel_call_work *w, const struct head_masks *heads,
                       struct accel_call_result *r, char why[160], struct err *err);

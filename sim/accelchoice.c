@@ -3,6 +3,7 @@
  */
 #include "sim/accelchoice.h"
 
+#include "core/buf.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 
@@ -24,6 +25,94 @@ static int select_all(struct run *run, struct choice *c, struct err *err)
 out:
     return rc;
 }
+
+/* ---- static masks of several heads ----------------------------------------------------------- */
+
+/* The masks of a head that is the first to want them. */
+struct making {
+    struct run *run;
+    const struct choice *c;
+    struct static_kin kin;
+};
+
+static int make_static(void *making, struct static_mask *m, struct err *err)
+{
+    const struct making *k = making;
+    const struct method *me = k->run->method;
+    int64_t nq = k->run->in->x.nq, step = k->c->step;
+    int rc = 0;
+    TRY(mem_zalloc(&m->masks, k->c->n, sizeof *m->masks, "masks", err));
+    m->n = k->c->n;
+    for (int64_t r = 0, i = 0; r < nq; r += step, i++)
+        TRY(me->select(k->run->state, r, MIN(r + step, nq), m->masks + i, err));
+    if (!k->kin.counted)
+        return 0;
+    TRY(mem_alloc(&m->counted, (int64_t)k->kin.bytes, 1, "counts of a static mask", err));
+    memcpy(m->counted, k->kin.counted, k->kin.bytes);
+out:
+    return rc;
+}
+
+/* All that the mask follows from. */
+static int static_key(const struct run *run, const struct choice *c, const struct static_kin *k,
+                      struct buf *key, struct err *err)
+{
+    const struct head_in *in = run->in;
+    const struct geometry *g = &in->geom;
+    buf_printf(key, "%s:", run->method->name);
+    int rc = opt_canonical(run->method->params, run->cell->params, key, err);
+    buf_printf(key, "|%lld %lld %d|%lld %lld %lld %lld %d %lld|%s|%llu %d|%lld %llu",
+               (long long)in->x.nq, (long long)in->x.nk, in->x.causal, (long long)g->t,
+               (long long)g->h, (long long)g->w, (long long)g->text, g->text_place,
+               (long long)in->n_padding, in->order ? in->order : "",
+               (unsigned long long)run->cell->ctx->seed, in->n_heads, (long long)c->step,
+               (unsigned long long)k->which);
+    return rc ? rc : buf_check(key, "static mask", err);
+}
+
+/* The masks from the store. */
+static int take_static(struct run *run, struct choice *c, struct err *err)
+{
+    struct making k = {.run = run, .c = c};
+    struct buf key = {0};
+    int rc = 0;
+    double t = run_clock(run);
+    run->method->kin(run->state, &k.kin);
+    TRY(static_key(run, c, &k.kin, &key, err));
+    TRY(static_masks_take(c->store, buf_str(&key), make_static, &k, &c->shared, err));
+    if (k.kin.counted)
+        memcpy(k.kin.counted, c->shared->counted, k.kin.bytes);
+    free(c->masks);
+    c->masks = c->shared->masks;
+    run->ns_select = run_clock(run) - t;
+out:
+    buf_free(&key);
+    return rc;
+}
+
+/* Lists that are the head's own, in the place of shared ones: they are to be changed. */
+static int own_lists(struct choice *c, struct err *err)
+{
+    const struct static_mask *from = c->shared;
+    int rc = 0;
+    if (!from || from->masks->form != MASK_LISTS)
+        return 0;
+    c->masks = NULL;
+    c->shared = NULL;
+    TRY(mem_zalloc(&c->masks, c->n, sizeof *c->masks, "masks", err));
+    for (int64_t i = 0; i < c->n; i++) {
+        const struct mask *m = from->masks + i;
+        TRY(mask_lists_rows(m, m->row0, m->row1, c->masks + i, err));
+        c->masks[i].exec = m->exec;
+        c->masks[i].exec_bq = m->exec_bq;
+        c->masks[i].exec_bk = m->exec_bk;
+    }
+out:
+    static_masks_return(c->store, from);
+    return rc;
+}
+
+/* ---- what the device chose ------------------------------------------------------------------- */
 
 /* The rows of chunk *m, as the lists of the whole head have them, in the place of *m. Counts what
  * differs. */
@@ -97,15 +186,19 @@ int choice_init(struct run *run, struct choice *c, struct err *err)
 {
     *c = (struct choice){.none = run->method->flags & METHOD_KEEPS_ALL};
     c->step = run_chunk_rows(run);
+    c->store = run->cell->device->statics;
     c->n = ceil_div(run->in->x.nq, c->step);
     return mem_zalloc(&c->masks, c->n, sizeof *c->masks, "masks", err);
 }
 
 void choice_free(struct choice *c)
 {
-    for (int64_t i = 0; c->masks && i < c->n; i++)
+    for (int64_t i = 0; c->masks && !c->shared && i < c->n; i++)
         mask_free(c->masks + i);
-    free(c->masks);
+    if (c->shared)
+        static_masks_return(c->store, c->shared);
+    else
+        free(c->masks);
     free(c->units.count);
     free(c->units.map);
     mask_free(&c->lists);
@@ -149,7 +242,8 @@ int choice_begin(struct run *run, struct choice *c, struct err *err)
         c->ask = ASK_ALONE;
         return 0;
     }
-    TRY(select_all(run, c, err));
+    bool shared = c->origin.source == SOURCE_STATIC && me->kin && c->store;
+    TRY(shared ? take_static(run, c, err) : select_all(run, c, err));
     if (!me->rule && !c->none && !cpu && c->origin.source != SOURCE_REUSED) {
         c->ask = ASK_BY_PARAMS;
         c->is_band = whole_band(c->masks, c->n, &c->band);
@@ -244,6 +338,8 @@ static int take_answer(struct run *run, struct choice *c, const struct mask *who
     int rc = 0;
     if (c->ask != ASK_BY_PARAMS)
         TRY(run->method->adopt(run->state, whole, &c->own, err));
+    else if (whole->form == MASK_LISTS)
+        TRY(own_lists(c, err));
     for (int64_t i = 0; i < c->n && c->ask == ASK_BY_PARAMS; i++)
         TRY(take_mask(whole, c->masks + i, &c->differs, err));
     c->compared = c->ask == ASK_BY_PARAMS;

@@ -8,6 +8,7 @@
 
 #include "core/accel.h"
 #include "sim/simulate_run.h"
+#include "sim/staticmasks.h"
 
 struct choice {
     enum { ASK_NOBODY, ASK_BY_RULE, ASK_ALONE, ASK_BY_PARAMS } ask;
@@ -17,8 +18,10 @@ struct choice {
     bool compared; /* the method has chosen too */
     struct mask_origin origin;
     int64_t differs;    /* units in which the GPU's mask and the method's differ */
-    struct mask *masks; /* [n], owned: chunks of `step` rows */
+    struct mask *masks; /* [n]: chunks of `step` rows; owned unless `shared` has them */
     int64_t n, step;
+    const struct static_mask *shared; /* taken from the device's store; NULL: the head's own */
+    struct static_masks *store;
     union method_rule rule;
     struct accel_own own; /* what the GPU gave beside the mask, owned */
     struct mask band;

@@ -35,6 +35,11 @@ int accel_add_masks(struct run *run, const struct choice *c, const struct accel_
     int rc = 0;
     if (c->units.there && !run->cell->sink)
         return metrics_add_units(&run->acc, &c->lists, &c->units, err);
+    if (c->shared && o->tiles_pv < 0 && !run->cell->sink &&
+        (run->cell->device->metrics || run->cell->measure != MEASURE_ALL)) {
+        metrics_add_tally(&run->acc, &c->shared->tally);
+        return 0;
+    }
     for (int64_t i = 0; i < c->n; i++)
         TRY(add_chunk(run, c->masks + i, o, o->tiles_pv < 0 || i == 0 ? o->tiles_pv : 0, err));
 out:

@@ -12,11 +12,15 @@
 #include "sim/attnrate.h"
 #include "sim/ceilings.h"
 #include "sim/replay.h"
+#include "sim/staticmasks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* Of static masks that are kept for later layers and steps. */
+#define STATIC_BYTES (1LL << 30)
 
 struct replay_opts {
     struct common_opts c;
@@ -442,7 +446,10 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
     r->device.calls = o->copies < 0 && app->accel->attend_call;
     r->read_ahead = o->read_ahead;
     r->device.timed = r->device.calls && (o->samples > 0 || o->counters);
-    return o->c.dry_run ? 0 : r->device.accel->open(&how, &r->device.session, err);
+    if (o->c.dry_run)
+        return 0;
+    int rc = static_masks_new(STATIC_BYTES, &r->device.statics, err);
+    return rc ? rc : r->device.accel->open(&how, &r->device.session, err);
 }
 
 static int replay_run(const struct app *app, const struct replay_opts *o, struct replay *r,
@@ -535,6 +542,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
 out:
     if (r.device.accel)
         r.device.accel->close(&r.device.session);
+    static_masks_free(&r.device.statics);
     method_runs_free(r.runs, r.n_runs);
     replay_free(&r);
     opt_free(options, &o);

@@ -14,6 +14,8 @@
 /* Where masks are chosen beside a GPU. auto = on the GPU where the back end can. */
 enum select_where { SELECT_AUTO, SELECT_CPU, SELECT_GPU };
 
+struct static_masks; /* sim/staticmasks.h */
+
 /* A GPU on which heads are attended. */
 struct sim_device {
     const struct accel *accel;
@@ -24,6 +26,7 @@ struct sim_device {
     bool calls;   /* what is put there, attended to and timed at once is a whole call */
     bool timed;   /* with calls: a call has times, or counters */
     int64_t section_bytes; /* with calls: accel_call_work.section_bytes */
+    struct static_masks *statics; /* masks that heads share; NULL: each makes its own */
 };
 
 /* A head on a device, while a method runs on it. */

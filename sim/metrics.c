@@ -129,15 +129,29 @@ void metrics_add_sums(struct metrics_acc *a, const struct accel_sums *s, const d
     memcpy(a->recall, mass, (size_t)a->n * sizeof *mass);
 }
 
-static void add_counts(struct metrics_acc *a, const struct mask_counts *c, double tiles_pv)
+static void sum_counts(struct mask_counts *sum, const struct mask_counts *c)
 {
-    a->counts.pairs_kept += c->pairs_kept;
-    a->counts.pairs_allowed += c->pairs_allowed;
-    a->counts.pairs_exec = c->pairs_exec < 0 ? -1 : a->counts.pairs_exec + c->pairs_exec;
-    a->counts.tiles_kept += c->tiles_kept;
-    a->counts.tiles_allowed += c->tiles_allowed;
-    a->counts.tiles_rect += c->tiles_rect;
-    a->tiles_pv += tiles_pv < 0 ? (double)c->tiles_kept : tiles_pv;
+    sum->pairs_kept += c->pairs_kept;
+    sum->pairs_allowed += c->pairs_allowed;
+    sum->pairs_exec = c->pairs_exec < 0 ? -1 : sum->pairs_exec + c->pairs_exec;
+    sum->tiles_kept += c->tiles_kept;
+    sum->tiles_allowed += c->tiles_allowed;
+    sum->tiles_rect += c->tiles_rect;
+}
+
+static void add_tally(struct metrics_acc *a, const struct mask_tally *t, double tiles_pv)
+{
+    sum_counts(&a->counts, &t->counts);
+    a->tiles_pv += tiles_pv < 0 ? (double)t->counts.tiles_kept : tiles_pv;
+    a->kept64 += t->kept64;
+    a->allowed64 += t->allowed64;
+    a->kept128 += t->kept128;
+    a->allowed128 += t->allowed128;
+}
+
+void metrics_add_tally(struct metrics_acc *a, const struct mask_tally *t)
+{
+    add_tally(a, t, -1);
 }
 
 /* As mask_count has it for lists with these counts. */
@@ -159,40 +173,43 @@ static int64_t pairs_exec_of(const struct mask *lists, const struct accel_units 
 int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const struct accel_units *u,
                       struct err *err)
 {
-    struct mask_counts c;
-    int64_t none, allowed64, allowed128;
-    int rc = 0;
-
-    TRY(mask_count(lists, &c, err));
-    TRY(mask_tiles_kept(lists, 64, 64, &none, &allowed64, err));
-    TRY(mask_tiles_kept(lists, 128, 128, &none, &allowed128, err));
-    c.pairs_kept = u->pairs;
-    c.tiles_kept = u->units;
-    c.pairs_exec = pairs_exec_of(lists, u);
-    add_counts(a, &c, -1);
-    a->kept64 += u->kept64;
-    a->allowed64 += allowed64;
-    a->kept128 += u->tiles[0];
-    a->allowed128 += allowed128;
-out:
-    return rc;
+    struct mask_tally t = {0};
+    int rc = mask_tally_add(&t, lists, err);
+    if (rc)
+        return rc;
+    t.counts.pairs_kept = u->pairs;
+    t.counts.tiles_kept = u->units;
+    t.counts.pairs_exec = pairs_exec_of(lists, u);
+    t.kept64 = u->kept64;
+    t.kept128 = u->tiles[0];
+    add_tally(a, &t, -1);
+    return 0;
 }
 
-int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err)
+int mask_tally_add(struct mask_tally *t, const struct mask *m, struct err *err)
 {
     struct mask_counts c;
     int64_t kept, allowed;
     int rc = 0;
 
     TRY(mask_count(m, &c, err));
-    add_counts(a, &c, tiles_pv);
+    sum_counts(&t->counts, &c);
     TRY(mask_tiles_kept(m, 64, 64, &kept, &allowed, err));
-    a->kept64 += kept;
-    a->allowed64 += allowed;
+    t->kept64 += kept;
+    t->allowed64 += allowed;
     TRY(mask_tiles_kept(m, 128, 128, &kept, &allowed, err));
-    a->kept128 += kept;
-    a->allowed128 += allowed;
+    t->kept128 += kept;
+    t->allowed128 += allowed;
 out:
+    return rc;
+}
+
+int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err)
+{
+    struct mask_tally t = {0};
+    int rc = mask_tally_add(&t, m, err);
+    if (!rc)
+        add_tally(a, &t, tiles_pv);
     return rc;
 }
 

@@ -43,6 +43,16 @@ void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r);
 /* The same of sums that a back end made itself, with the kept mass of every row. */
 void metrics_add_sums(struct metrics_acc *a, const struct accel_sums *s, const double *mass);
 
+/* What is counted of masks, summed over chunks. */
+struct mask_tally {
+    struct mask_counts counts;
+    int64_t kept64, allowed64, kept128, allowed128;
+};
+int mask_tally_add(struct mask_tally *t, const struct mask *m, struct err *err);
+
+/* Add the counts of a head's mask. */
+void metrics_add_tally(struct metrics_acc *a, const struct mask_tally *t);
+
 /* Add the counts of a chunk's mask. tiles_pv: tiles whose P V was computed; < 0: the same tiles as
  * in Q K. */
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err);

@@ -306,6 +306,24 @@ out:
     return rc;
 }
 
+/* The number of the heads' masks, if all are static ones. */
+static int number_masks(const struct calling *k, uint64_t *number, struct err *err)
+{
+    uint64_t *ids = NULL;
+    bool all = k->device->statics != NULL;
+    int rc = mem_alloc(&ids, k->n, sizeof *ids, "static masks of a call", err);
+    *number = 0;
+    for (int i = 0; i < k->n && all && !rc; i++) {
+        const struct choice *c = &k->heads[k->at[i]].choice;
+        all = c->shared != NULL;
+        ids[i] = all ? c->shared->id : 0;
+    }
+    if (all && !rc)
+        rc = static_masks_number(k->device->statics, ids, k->n, number, err);
+    free(ids);
+    return rc;
+}
+
 /* What the attention is over, and what is timed beside it. */
 static int describe_work(struct calling *k, struct accel_call_work *w, struct err *err)
 {
@@ -339,7 +357,7 @@ static int describe_work(struct calling *k, struct accel_call_work *w, struct er
                                   .choices = any ? k->choices : NULL,
                                   .built = any ? k->built : NULL,
                                   .units = stay ? k->units : NULL};
-    return 0;
+    return number_masks(k, &w->static_id, err);
 }
 
 static int alloc_results(struct calling *k, struct err *err)

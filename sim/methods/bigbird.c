@@ -256,6 +256,13 @@ out:
     return rc;
 }
 
+/* Blocks are drawn for every head. */
+static void kin(void *state, struct static_kin *k)
+{
+    struct bigbird_state *s = state;
+    *k = (struct static_kin){s->random ? s->stream : 0, &s->gathered, sizeof s->gathered};
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct bigbird_state *s = state;
@@ -300,6 +307,7 @@ const struct method method_bigbird = {
     .unit_rows = unit_rows,
     .select = select_rows,
     .origin = mask_is_static,
+    .kin = kin,
     .report = report,
     .release = release,
     .variants = variants,

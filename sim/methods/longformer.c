@@ -232,6 +232,7 @@ const struct method method_longformer = {
     .prepare = prepare,
     .select = select_rows,
     .origin = mask_is_static,
+    .kin = mask_of_all,
     .release = release,
     .variants = variants,
     .budgets = budgets,

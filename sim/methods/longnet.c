@@ -65,9 +65,11 @@ struct longnet_state {
     struct head_in in;
     int n;
     struct own_branch b[BRANCHES_MOST];
-    uint8_t *weight;   /* [nk] branches that hold the pair, of one row */
-    double weight_sum; /* over the pairs of the mask */
-    int64_t weight_max;
+    uint8_t *weight; /* [nk] branches that hold the pair, of one row */
+    struct {
+        double sum; /* over the pairs of the mask */
+        int64_t max;
+    } weights;
     struct branch_buf buf;
     double est_mean, est_m2; /* of e^(LSE' - LSE), running (Welford) */
     int64_t rows;
@@ -179,11 +181,11 @@ static int longnet_row(struct longnet_state *s, struct mask *m, int64_t g, int64
         int64_t first = j;
         for (; j < hi && s->weight[j]; j++) {
             sum += s->weight[j];
-            s->weight_max = MAX(s->weight_max, s->weight[j]);
+            s->weights.max = MAX(s->weights.max, s->weight[j]);
         }
         TRY(mask_lists_add_run(m, g, (int32_t)first, (int32_t)j, err));
     }
-    s->weight_sum += (double)sum;
+    s->weights.sum += (double)sum;
 out:
     return rc;
 }
@@ -204,6 +206,13 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     mask_lists_finish(out);
 out:
     return rc;
+}
+
+/* The branches' phases are those of the head's number. */
+static void kin(void *state, struct static_kin *k)
+{
+    struct longnet_state *s = state;
+    *k = (struct static_kin){(uint64_t)s->in.head, &s->weights, sizeof s->weights};
 }
 
 /* ---- attention ------------------------------------------------------------------------------ */
@@ -365,9 +374,9 @@ static int report(void *state, struct record *r, struct err *err)
     double sd = s->rows > 1 ? sqrt(s->est_m2 / (double)(s->rows - 1)) : 0;
     int rc = 0;
 
-    TRY(record_metric(r, "pairs_exec", s->weight_sum, err));
-    TRY(record_metric(r, "density_exec", s->weight_sum / allowed, err));
-    TRY(record_metric(r, "weight_max", (double)s->weight_max, err));
+    TRY(record_metric(r, "pairs_exec", s->weights.sum, err));
+    TRY(record_metric(r, "density_exec", s->weights.sum / allowed, err));
+    TRY(record_metric(r, "weight_max", (double)s->weights.max, err));
     TRY(record_metric(r, "mass_est_mean", s->est_mean, err));
     TRY(record_metric(r, "mass_est_sd", sd, err));
 out:
@@ -414,6 +423,7 @@ const struct method method_longnet = {
     .prepare = prepare,
     .select = select_rows,
     .origin = mask_is_static,
+    .kin = kin,
     .attend = attend,
     .own = own,
     .attended = attended,

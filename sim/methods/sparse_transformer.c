@@ -166,6 +166,13 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     }
 }
 
+/* Heads of a fixed pattern take turns. */
+static void kin(void *state, struct static_kin *k)
+{
+    const struct st_state *s = state;
+    *k = (struct static_kin){.which = s->params->pattern == FIXED ? (uint64_t)s->turn : 0};
+}
+
 static const char *const variants[] = {
     "pattern=local:stride=16",
     "pattern=merged:stride=16",
@@ -200,6 +207,7 @@ const struct method method_sparse_transformer = {
     .unit_rows = unit_rows,
     .select = select_rows,
     .origin = mask_is_static,
+    .kin = kin,
     .release = free,
     .variants = variants,
     .budgets = budgets,

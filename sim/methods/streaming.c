@@ -261,6 +261,7 @@ const struct method method_streaming = {
     .prepare = prepare,
     .select = select_rows,
     .origin = mask_is_static,
+    .kin = mask_of_all,
     .why_full = why_full,
     .report = report,
     .release = free,

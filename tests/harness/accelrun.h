@@ -40,6 +40,7 @@ static inline void accel_attend_lists(const struct accel_head *h, struct accel_r
 static inline void accel_bits_mask(const struct accel_head *h, struct mask *m, struct err *err)
 {
     const struct attn_in *x = h->x;
+    ck_assert_ptr_nonnull(h->ptr);
     assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, 1, 1, err), err);
     for (int64_t r = 0; r < x->nq; r++)
         for (int64_t i = h->ptr[r / ACCEL_TILE]; i < h->ptr[r / ACCEL_TILE + 1]; i++)

@@ -31,6 +31,10 @@ struct accel_session {
     bool timed;
     struct mask kept[HEADS]; /* owned, where masks stay on the device */
     int stayed;              /* heads of which only counts came */
+    bool holds;              /* it keeps what it makes of static masks: it was asked for them */
+    uint64_t static_id;      /* of the masks in `held`; 0: nothing is held */
+    struct mask held[HEADS]; /* owned */
+    int reused;              /* calls attended to over them */
     int local_rank;          /* that it was opened for */
 };
 
@@ -48,8 +52,10 @@ static int open_session(const struct accel_options *o, struct accel_session **ou
 
 static void close_session(struct accel_session **s)
 {
-    for (int h = 0; h < HEADS; h++)
+    for (int h = 0; h < HEADS; h++) {
         mask_free(&(*s)->kept[h]);
+        mask_free(&(*s)->held[h]);
+    }
     *s = NULL;
 }
 
@@ -89,21 +95,27 @@ struct computed {
     double *out, *lse, *ref, *ref_lse;
 };
 
-static void compute(const struct accel_head *h, struct computed *c, struct err *err)
+static void compute_over(const struct attn_in *x, const struct mask *m, struct computed *c,
+                         struct err *err)
 {
-    const struct attn_in *x = h->x;
     struct attn_ops ops = {0};
-    struct mask m = {0}, full;
+    struct mask full;
     c->out = calloc((size_t)(x->nq * x->dv), sizeof(double));
     c->ref = calloc((size_t)(x->nq * x->dv), sizeof(double));
     c->lse = calloc((size_t)x->nq, sizeof(double));
     c->ref_lse = calloc((size_t)x->nq, sizeof(double));
-    accel_head_mask(h, &m, err);
     mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
     assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
-    assert_ok(attn_rows(&ops, &m, c->out, c->lse, err), err);
+    assert_ok(attn_rows(&ops, m, c->out, c->lse, err), err);
     assert_ok(attn_rows(&ops, &full, c->ref, c->ref_lse, err), err);
     attn_release(&ops);
+}
+
+static void compute(const struct accel_head *h, struct computed *c, struct err *err)
+{
+    struct mask m = {0};
+    accel_head_mask(h, &m, err);
+    compute_over(h->x, &m, c, err);
     mask_free(&m);
 }
 
@@ -175,7 +187,23 @@ static void add_row(struct accel_sums *s, const struct computed *c, int64_t i)
     s->rows_empty += empty;
 }
 
-static void attend_part(const struct accel_session *s, const struct accel_call_work *w, int h,
+/* A device that keeps the masks of one static number. */
+static bool holds(struct accel_session *s, uint64_t static_id)
+{
+    s->holds = true;
+    return s->static_id == static_id;
+}
+
+static void hold(struct accel_session *s, const struct accel_call_work *w, int h,
+                 const struct accel_head *head, struct err *err)
+{
+    mask_free(s->held + h);
+    accel_head_mask(head, s->held + h, err);
+    if (h == w->call->n - 1)
+        s->static_id = w->static_id;
+}
+
+static void attend_part(struct accel_session *s, const struct accel_call_work *w, int h,
                         struct accel_call_head *r, struct err *err)
 {
     const struct accel_call_lists *l = &w->lists;
@@ -204,7 +232,14 @@ static void attend_part(const struct accel_session *s, const struct accel_call_w
         head.words = tiles.words;
         head.keys = tiles.keys;
     }
-    compute(&head, &c, err);
+    if (s->holds && w->static_id && w->static_id == s->static_id) {
+        ck_assert_ptr_null(l->ptr);
+        compute_over(x, s->held + h, &c, err);
+    } else {
+        if (s->holds && w->static_id && l->ptr)
+            hold(s, w, h, &head, err);
+        compute(&head, &c, err);
+    }
     accel_tiles_free(&tiles);
     r->sums = (struct accel_sums){.min_row_cos = INFINITY};
     for (int64_t i = 0; i < x->nq; i++) {
@@ -222,6 +257,7 @@ static int attend_call(struct accel_session *s, const struct accel_call_work *w,
     static const struct accel_time none = {NAN, NAN, NAN, 0};
     const struct accel_call *c = w->call;
     bool chosen = false, built = false;
+    s->reused += s->holds && w->static_id && w->static_id == s->static_id;
     for (int h = w->first; h < w->first + w->count; h++) {
         attend_part(s, w, h, r->heads + h, err);
         ck_assert_ptr_eq(c->x[h]->k, c->x[h / c->group * c->group]->k);
@@ -395,6 +431,17 @@ static const struct accel fake = {.name = "fake",
                                   .bytes_peak = bytes_peak,
                                   .describe = describe,
                                   .ceilings = ceilings};
+
+static const struct accel holding = {.name = "fake",
+                                     .open = open_session,
+                                     .close = close_session,
+                                     .supports = supports_all,
+                                     .attend_call = attend_call,
+                                     .holds = holds,
+                                     .map = map_on_cpu,
+                                     .bytes_peak = bytes_peak,
+                                     .describe = describe,
+                                     .ceilings = ceilings};
 
 static const struct accel keeping = {.name = "fake",
                                      .open = open_session,
@@ -759,6 +806,66 @@ START_TEST(the_local_rank_picks_the_gpu)
 }
 END_TEST
 
+/* `lacuna replay` on the CPU. */
+static int64_t replay_here(const char *dir, const char *words, struct record **out)
+{
+    const struct app app = {.methods = test_methods};
+    char copy[600], *argv[40];
+    int argc = 0;
+    int64_t n = 0;
+    struct err err = {0};
+    snprintf(copy, sizeof copy, "-q %s -o %s %s", trace, dir, words);
+    for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
+        argv[argc++] = w;
+    assert_ok(cmd_replay.run(&app, argc, argv, &err), &err);
+    assert_ok(records_load(dir, out, &n, &err), &err);
+    return n;
+}
+
+/* Masks that follow from sizes and parameters are made once, and tiles of them on the device too;
+ * records say what they say on the CPU, where every head makes its own. */
+START_TEST(static_masks_are_shared)
+{
+    static const struct {
+        const char *method;
+        int reused; /* of the calls of all layers */
+    } cases[] = {{"longformer:window=9:global=2", LAYERS - 1},
+                 {"sparse-transformer:stride=16", LAYERS - 1},
+                 {"sparse-transformer:pattern=fixed:stride=64:block=16", LAYERS - 1},
+                 {"streaming:sink=2:window=40", LAYERS - 1},
+                 {"bigbird:preset=sample:random=2:block=32", 0}}; /* drawn for every head */
+    char words[100];
+    set_up();
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        struct record *shared, *own;
+        char name[40];
+        snprintf(words, sizeof words, "-m %s --jobs 3", cases[k].method);
+        snprintf(name, sizeof name, "shared%zu", k);
+        int64_t n = replay_on(&holding, directory(name), words, &shared);
+        ck_assert_int_eq(n, LAYERS * (HEADS + 1));
+        ck_assert_int_eq(session.reused, cases[k].reused);
+        snprintf(name, sizeof name, "own%zu", k);
+        int64_t m = replay_here(directory(name), words, &own);
+        ck_assert_int_eq(m, LAYERS * HEADS);
+        for (int64_t i = 0; i < m; i++) {
+            const struct record *b = find(shared, n, own + i);
+            ck_assert_ptr_nonnull(b);
+            ck_assert_double_lt(record_get(b, "density_elem"), 1);
+            for (int64_t e = 0; e < own[i].n_metrics; e++) {
+                const char *metric = own[i].metrics[e].name;
+                double x = own[i].metrics[e].value;
+                if (measured(metric))
+                    continue;
+                ck_assert_msg(fabs(x - record_get(b, metric)) <= 1e-6, "%s head %d %s: %g and %g",
+                              cases[k].method, own[i].head, metric, x, record_get(b, metric));
+            }
+        }
+        records_free(shared, n);
+        records_free(own, m);
+    }
+}
+END_TEST
+
 /* Take out the first line that has both texts. */
 static void drop_line(const char *dir, const char *one, const char *other)
 {
@@ -1039,6 +1146,7 @@ Suite *make_suite(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, heads_say_what_they_say_one_by_one);
     tcase_add_test(t, masks_may_stay_on_the_device);
+    tcase_add_test(t, static_masks_are_shared);
     tcase_add_test(t, a_call_has_its_own_times);
     tcase_add_test(t, reading_ahead_changes_nothing);
     tcase_add_test(t, ceilings_are_measured_once);

@@ -253,6 +253,13 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return 0;
 }
 
+/* The first layers and steps run dense. */
+static void kin(void *state, struct static_kin *k)
+{
+    struct radial_state *s = state;
+    *k = (struct static_kin){s->dense, &s->tiles, sizeof s->tiles};
+}
+
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct radial_state *s = state;
@@ -312,6 +319,7 @@ const struct method method_radial = {
     .unit_rows = unit_rows,
     .select = select_rows,
     .origin = mask_is_static,
+    .kin = kin,
     .report = report,
     .release = release,
     .variants = variants,

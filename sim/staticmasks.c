@@ -1,0 +1,226 @@
+/*
+ * staticmasks.c - see staticmasks.h.
+ */
+#include "sim/staticmasks.h"
+
+#include "core/mem.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct entry {
+    struct static_mask mask; /* first: what is handed out points here */
+    char *key;               /* owned */
+    int64_t bytes, used;     /* used: the store's clock when it was asked for last */
+    int taken;
+    bool made;
+    struct entry *next;
+};
+
+/* Masks of several heads. */
+struct row {
+    uint64_t number;
+    uint64_t *ids; /* owned, [n] */
+    int n;
+    struct row *next;
+};
+
+struct static_masks {
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a mask was made, or its making failed */
+    struct entry *entries;
+    struct row *rows;
+    int64_t bytes, most, clock;
+};
+
+static uint64_t new_number(void)
+{
+    static uint64_t last;
+    return __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+}
+
+int static_masks_new(int64_t bytes, struct static_masks **out, struct err *err)
+{
+    struct static_masks *s = NULL;
+    int rc = mem_zalloc(&s, 1, sizeof *s, "static masks", err);
+    if (rc)
+        return rc;
+    s->most = bytes;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, NULL);
+    *out = s;
+    return 0;
+}
+
+static void entry_free(struct entry *e)
+{
+    for (int64_t i = 0; e->mask.masks && i < e->mask.n; i++)
+        mask_free(e->mask.masks + i);
+    free(e->mask.masks);
+    free(e->mask.counted);
+    free(e->key);
+    free(e);
+}
+
+void static_masks_free(struct static_masks **s)
+{
+    if (!*s)
+        return;
+    for (struct entry *e = (*s)->entries, *next; e; e = next) {
+        next = e->next;
+        entry_free(e);
+    }
+    for (struct row *r = (*s)->rows, *next; r; r = next) {
+        next = r->next;
+        free(r->ids);
+        free(r);
+    }
+    pthread_cond_destroy(&(*s)->changed);
+    pthread_mutex_destroy(&(*s)->lock);
+    free(*s);
+    *s = NULL;
+}
+
+/* Out of the list. */
+static void unlink_entry(struct static_masks *s, struct entry *e)
+{
+    struct entry **at = &s->entries;
+    while (*at != e)
+        at = &(*at)->next;
+    *at = e->next;
+    s->bytes -= e->bytes;
+}
+
+/* Drop what nobody has, oldest first, until the rest fits. */
+static void trim(struct static_masks *s)
+{
+    while (s->bytes > s->most) {
+        struct entry *oldest = NULL;
+        for (struct entry *e = s->entries; e; e = e->next)
+            if (!e->taken && (!oldest || e->used < oldest->used))
+                oldest = e;
+        if (!oldest)
+            return;
+        unlink_entry(s, oldest);
+        entry_free(oldest);
+    }
+}
+
+static int64_t bytes_of(const struct static_mask *m)
+{
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < m->n; i++)
+        bytes += (int64_t)sizeof *m->masks + m->masks[i].col_cap * (int64_t)sizeof(int32_t) +
+                 m->masks[i].ngroups * (int64_t)sizeof(int64_t);
+    return bytes;
+}
+
+static struct entry *entry_of(struct static_masks *s, const char *key)
+{
+    struct entry *e = s->entries;
+    while (e && strcmp(e->key, key) != 0)
+        e = e->next;
+    return e;
+}
+
+static int add_entry(struct static_masks *s, const char *key, struct entry **out, struct err *err)
+{
+    struct entry *e = NULL;
+    int rc = mem_zalloc(&e, 1, sizeof *e, "static mask", err);
+    if (rc)
+        return rc;
+    if (!(e->key = strdup(key))) {
+        free(e);
+        return err_set(err, ERR_NOMEM, "static mask: out of memory");
+    }
+    e->mask.id = new_number();
+    e->next = s->entries;
+    s->entries = *out = e;
+    return 0;
+}
+
+static int make_mask(struct static_mask *m, static_mask_fn *make, void *ctx, struct err *err)
+{
+    int rc = make(ctx, m, err);
+    for (int64_t i = 0; i < m->n && !rc; i++) {
+        rc = mask_check(m->masks + i, err);
+        if (!rc)
+            rc = mask_tally_add(&m->tally, m->masks + i, err);
+    }
+    return rc;
+}
+
+int static_masks_take(struct static_masks *s, const char *key, static_mask_fn *make, void *ctx,
+                      const struct static_mask **out, struct err *err)
+{
+    struct entry *e;
+    int rc = 0;
+
+    pthread_mutex_lock(&s->lock);
+    while ((e = entry_of(s, key)) && !e->made)
+        pthread_cond_wait(&s->changed, &s->lock);
+    if (!e && (rc = add_entry(s, key, &e, err)) == 0) {
+        pthread_mutex_unlock(&s->lock);
+        rc = make_mask(&e->mask, make, ctx, err);
+        pthread_mutex_lock(&s->lock);
+        e->made = true;
+        e->bytes = bytes_of(&e->mask);
+        s->bytes += e->bytes;
+        if (rc) { /* those who waited try for themselves */
+            unlink_entry(s, e);
+            entry_free(e);
+        }
+        pthread_cond_broadcast(&s->changed);
+    }
+    if (!rc) {
+        e->taken++;
+        e->used = ++s->clock;
+        *out = &e->mask;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+void static_masks_return(struct static_masks *s, const struct static_mask *m)
+{
+    struct entry *e = (struct entry *)(uintptr_t)m;
+    pthread_mutex_lock(&s->lock);
+    e->taken--;
+    trim(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static int add_row(struct static_masks *s, const uint64_t *ids, int n, struct row **out,
+                   struct err *err)
+{
+    struct row *r = NULL;
+    int rc = 0;
+    TRY(mem_zalloc(&r, 1, sizeof *r, "static masks of heads", err));
+    TRY(mem_alloc(&r->ids, n, sizeof *ids, "static masks of heads", err));
+    memcpy(r->ids, ids, (size_t)n * sizeof *ids);
+    r->n = n;
+    r->number = new_number();
+    r->next = s->rows;
+    s->rows = *out = r;
+    return 0;
+out:
+    free(r);
+    return rc;
+}
+
+int static_masks_number(struct static_masks *s, const uint64_t *ids, int n, uint64_t *number,
+                        struct err *err)
+{
+    int rc = 0;
+    pthread_mutex_lock(&s->lock);
+    struct row *r = s->rows;
+    while (r && (r->n != n || memcmp(r->ids, ids, (size_t)n * sizeof *ids) != 0))
+        r = r->next;
+    if (!r)
+        rc = add_row(s, ids, n, &r, err);
+    if (!rc)
+        *number = r->number;
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}

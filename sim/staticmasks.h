@@ -1,0 +1,45 @@
+/*
+ * staticmasks.h - masks that follow from parameters and sizes alone, kept for a whole replay: each
+ * is made, checked and counted once, and every head, layer and step that has it takes it from here.
+ */
+#ifndef LACUNA_STATICMASKS_H
+#define LACUNA_STATICMASKS_H
+
+#include "core/err.h"
+#include "core/mask.h"
+#include "sim/metrics.h"
+
+#include <stdint.h>
+
+struct static_masks;
+
+/* One of them. Who has taken it only reads it. */
+struct static_mask {
+    uint64_t id;        /* no other mask of the process has it; never 0 */
+    struct mask *masks; /* [n], owned: chunks of rows, in order */
+    int64_t n;
+    struct mask_tally tally; /* over all chunks */
+    void *counted;           /* owned, as in struct static_kin; NULL: nothing */
+};
+
+/* Fill masks, n and `counted` of *m. What it allocates is released with the mask, also after a
+ * failure. */
+typedef int static_mask_fn(void *ctx, struct static_mask *m, struct err *err);
+
+/* bytes: of masks that nobody has taken at the moment; beyond that the one that was not asked for
+ * longest goes. */
+int static_masks_new(int64_t bytes, struct static_masks **out, struct err *err);
+void static_masks_free(struct static_masks **s); /* nobody has one any more; accepts NULL inside */
+
+/* The mask with this key, made by `make` if it is not there: by one thread, for which others that
+ * ask for the same one wait. Thread-safe. *out is to be returned. */
+int static_masks_take(struct static_masks *s, const char *key, static_mask_fn *make, void *ctx,
+                      const struct static_mask **out, struct err *err);
+void static_masks_return(struct static_masks *s, const struct static_mask *m);
+
+/* A number for heads that have these masks, in this order: the same for the same n ids, and no
+ * mask's id; never 0. Thread-safe. */
+int static_masks_number(struct static_masks *s, const uint64_t *ids, int n, uint64_t *number,
+                        struct err *err);
+
+#endif

@@ -1,0 +1,137 @@
+/*
+ * test_staticmasks.c - the store of static masks: one thread makes a mask and all get the same,
+ * what nobody has goes when there is too much, a failed making is tried again.
+ */
+#include "core/intmath.h"
+#include "core/pool.h"
+#include "sim/staticmasks.h"
+#include "tests/harness/suite.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { N = 256 };
+
+/* What to make, and how often it was made. */
+struct order {
+    struct static_masks *store;
+    int64_t keys;
+    int made, fail;
+    const struct static_mask *got[64];
+};
+
+static int make_lists(void *ctx, struct static_mask *m, struct err *err)
+{
+    struct order *o = ctx;
+    int rc = 0;
+    __atomic_add_fetch(&o->made, 1, __ATOMIC_RELAXED);
+    usleep(1000);
+    if (__atomic_sub_fetch(&o->fail, 1, __ATOMIC_RELAXED) >= 0)
+        return err_set(err, ERR_RUN, "no mask today");
+    m->masks = calloc(2, sizeof *m->masks);
+    m->n = 2;
+    for (int64_t i = 0; i < 2 && !rc; i++) {
+        struct mask *x = m->masks + i;
+        rc = mask_lists_init(x, N, N, i * N / 2, (i + 1) * N / 2, true, 1, 1, err);
+        for (int64_t r = x->row0; r < x->row1 && !rc; r++)
+            rc = mask_lists_add_run(x, r - x->row0, 0, (int32_t)MIN(r + 1, o->keys), err);
+        mask_lists_finish(x);
+    }
+    return rc;
+}
+
+static int take_one(void *ctx, int64_t i, int worker, struct err *err)
+{
+    struct order *o = ctx;
+    return static_masks_take(o->store, "key", make_lists, o, o->got + i, err);
+}
+
+START_TEST(one_makes_it_and_all_get_it)
+{
+    struct order o = {.keys = 3};
+    struct err err = {0};
+    assert_ok(static_masks_new(1 << 20, &o.store, &err), &err);
+    assert_ok(pool_run(8, 64, take_one, &o, &err), &err);
+    ck_assert_int_eq(o.made, 1);
+    for (int i = 0; i < 64; i++)
+        ck_assert_ptr_eq(o.got[i], o.got[0]);
+    ck_assert_uint_ne(o.got[0]->id, 0);
+    ck_assert_int_eq(o.got[0]->tally.counts.pairs_kept, 1 + 2 + (N - 2) * 3);
+    ck_assert_int_eq(o.got[0]->tally.kept64, N / 64);
+    for (int i = 0; i < 64; i++)
+        static_masks_return(o.store, o.got[i]);
+    static_masks_free(&o.store);
+    ck_assert_ptr_null(o.store);
+}
+END_TEST
+
+START_TEST(a_failure_is_not_kept)
+{
+    struct order o = {.keys = 3, .fail = 1};
+    const struct static_mask *m = NULL;
+    struct err err = {0}, again = {0};
+    assert_ok(static_masks_new(1 << 20, &o.store, &err), &err);
+    assert_fails(static_masks_take(o.store, "key", make_lists, &o, &m, &err), &err, ERR_RUN,
+                 "no mask today");
+    assert_ok(static_masks_take(o.store, "key", make_lists, &o, &m, &again), &again);
+    ck_assert_int_eq(o.made, 2);
+    static_masks_return(o.store, m);
+    static_masks_free(&o.store);
+}
+END_TEST
+
+/* Room for one and a half of them. */
+START_TEST(what_nobody_has_goes_first)
+{
+    struct order o = {.keys = 64};
+    const struct static_mask *a, *b;
+    struct err err = {0};
+    assert_ok(static_masks_new(3 * N * 64 * 2, &o.store, &err), &err);
+    assert_ok(static_masks_take(o.store, "a", make_lists, &o, &a, &err), &err);
+    assert_ok(static_masks_take(o.store, "b", make_lists, &o, &b, &err), &err);
+    uint64_t first = a->id, second = b->id;
+    ck_assert_uint_ne(first, second);
+    static_masks_return(o.store, b); /* too much: b goes, a is still in use */
+    assert_ok(static_masks_take(o.store, "a", make_lists, &o, &b, &err), &err);
+    ck_assert_uint_eq(b->id, first);
+    static_masks_return(o.store, a);
+    static_masks_return(o.store, b);
+    assert_ok(static_masks_take(o.store, "b", make_lists, &o, &b, &err), &err);
+    ck_assert_int_eq(o.made, 3);
+    ck_assert_uint_ne(b->id, second);
+    static_masks_return(o.store, b);
+    static_masks_free(&o.store);
+}
+END_TEST
+
+START_TEST(heads_in_their_order_have_a_number)
+{
+    struct static_masks *s = NULL;
+    const uint64_t ids[] = {1, 2, 1}, turned[] = {2, 1, 1};
+    uint64_t n[4];
+    struct err err = {0};
+    assert_ok(static_masks_new(0, &s, &err), &err);
+    assert_ok(static_masks_number(s, ids, 3, n, &err), &err);
+    assert_ok(static_masks_number(s, turned, 3, n + 1, &err), &err);
+    assert_ok(static_masks_number(s, ids, 2, n + 2, &err), &err);
+    assert_ok(static_masks_number(s, ids, 3, n + 3, &err), &err);
+    ck_assert_uint_eq(n[0], n[3]);
+    ck_assert_uint_ne(n[0], n[1]);
+    ck_assert_uint_ne(n[0], n[2]);
+    ck_assert_uint_ne(n[1], n[2]);
+    ck_assert_uint_ne(n[0], 0);
+    static_masks_free(&s);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("staticmasks");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, one_makes_it_and_all_get_it);
+    tcase_add_test(t, a_failure_is_not_kept);
+    tcase_add_test(t, what_nobody_has_goes_first);
+    tcase_add_test(t, heads_in_their_order_have_a_number);
+    suite_add_tcase(s, t);
+    return s;
+}
