@@ -12,6 +12,7 @@
 #include "cuda/attn/attn_filter.h"
 #include "cuda/attn/planrows.h"
 #include "cuda/own/own.h"
+#include "cuda/session_plans.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -104,11 +105,13 @@ out:
 struct attend {
     struct accel_session *s;
     const struct accel_call_work *w;
-    struct attn_tensors x;         /* of all heads */
-    float *whole_lse;              /* [n][nq] of the whole masks, where x.lse is not */
-    struct own_job own;            /* with w->owns, in place of `jobs` */
-    struct accel_call_lists lists; /* w->lists, or of `plan`: ptr of the host, the rest not set */
-    struct planning plan;          /* of masks that are on the device */
+    struct attn_tensors x;           /* of all heads */
+    float *whole_lse;                /* [n][nq] of the whole masks, where x.lse is not */
+    struct own_job own;              /* with w->owns, in place of `jobs` */
+    const struct session_plan *held; /* of the lists, made for an earlier call; or NULL */
+    struct accel_call_lists lists;   /* w->lists, or of `plan` or `held`: ptr of the host, the rest
+                                      * not set */
+    struct planning plan;            /* of masks that are on the device */
     struct jobs jobs, whole, dense, select, build;
     const struct filter_kernel **kernels; /* [jobs.n] with filters, owned */
     struct head_run *runs;                /* [jobs.n], owned */
@@ -159,7 +162,8 @@ static struct attn_problem problem_of(const struct attend *a, struct head_run r)
     const struct accel_call_lists *l = &a->lists;
     p.heads = r.n;
     p.kv_heads = r.kv;
-    p.lists = !l->ptr       ? ATTN_DENSE
+    p.lists = a->held       ? a->held->problem.lists
+              : !l->ptr     ? ATTN_DENSE
               : l->made     ? (a->plan.tiles.gathered ? ATTN_GATHER : ATTN_BITS)
               : l->keys     ? ATTN_GATHER
               : l->bits     ? ATTN_BITS
@@ -169,7 +173,8 @@ static struct attn_problem problem_of(const struct attend *a, struct head_run r)
     return p;
 }
 
-/* The plan of lists, which the host makes of its own. */
+/* The plan of lists: kept, the GPU's of its own lists, or the host's, which is kept where the lists
+ * are of a static mask. */
 static int make_plan(struct attend *a, const struct attn_problem *p, const struct attn_kernel *k,
                      const struct attn_csr *csr, struct attn_plan *plan,
                      struct accel_call_result *res, struct err *err)
@@ -177,10 +182,14 @@ static int make_plan(struct attend *a, const struct attn_problem *p, const struc
     struct gpu *g = &a->s->gpu;
     double since = clock_ns();
     int rc = 0;
-    if (a->lists.made)
+    if (a->held) {
+        *plan = a->held->plan;
+    } else if (a->lists.made) {
         TRY(row_plan_make(g, p, &k->tile, csr, a->plan.tiles.at, &a->plan.rows, plan, err));
-    else {
+    } else {
         TRY(attn_plan_make(p, &k->tile, csr, g->sms, true, plan, err));
+        if (a->w->static_id && csr && p->heads == a->w->call->n)
+            TRY(session_keep_plan(a->s, a->w->static_id, p, csr, a->groups, plan, err));
         res->host_plan_ns += clock_ns() - since;
     }
     res->balance = fmax(res->balance, plan->balance);
@@ -201,7 +210,7 @@ static int plain_job(struct attend *a, struct head_run r, struct attn_job *job,
     int rc = 0;
 
     TRY(attn_kernel_find(&p, a->s->gpu.sm, NULL, &k, err));
-    if (p.lists != ATTN_DENSE)
+    if (p.lists != ATTN_DENSE && !a->held)
         TRY(csr_of(a, r, &csr, &ptr, err));
     TRY(make_plan(a, &p, k, p.lists == ATTN_DENSE ? NULL : &csr, &plan, res, err));
     int64_t pairs =
@@ -316,6 +325,24 @@ out:
     return rc;
 }
 
+/* The plan that an earlier call left, for the same problem. */
+static int take_held(struct attend *a, struct err *err)
+{
+    const struct accel_call_work *w = a->w;
+    const struct attn_problem *p = &a->s->call.problem;
+    int rc = 0;
+    a->held = session_find_plan(a->s, w->static_id);
+    if (!a->held)
+        return 0;
+    const struct attn_problem *of = &a->held->problem;
+    if (w->filters || of->heads != p->heads || of->kv_heads != p->kv_heads || of->d != p->d ||
+        of->nq != p->nq || of->nk != p->nk || of->causal != p->causal)
+        FAIL(err, ERR_RUN, "calls of different kinds have one number of static masks");
+    a->lists.ptr = a->held->ptr;
+out:
+    return rc;
+}
+
 /* The lists of the section, made on the device where its masks are. */
 static int take_lists(struct attend *a, struct err *err)
 {
@@ -323,7 +350,7 @@ static int take_lists(struct attend *a, struct err *err)
     int rc = 0;
     a->lists = a->w->lists;
     if (!a->lists.made)
-        return 0;
+        return take_held(a, err);
     if (s->kept.rows.maps.heads != a->w->call->n)
         FAIL(err, ERR_RUN, "the masks of the call are no longer on the GPU");
     TRY(map_tiles_make(&s->gpu, &s->kept.rows, a->w->first, a->w->count,

@@ -49,8 +49,7 @@ struct attn_csr {
     const int32_t *col, *bits, *keys;
     const uint64_t *words;
     int64_t n_bits;
-    bool on_device; /* ATTN_BITS, ATTN_GATHER: all but ptr lie there, for as long as the plan's jobs
-                     * are launched (maptiles.h) */
+    bool on_device; /* ATTN_BITS, ATTN_GATHER: all but ptr lie there (maptiles.h) */
 };
 
 /* Tile of a kernel as the plan sees it. Items are counted in units of bn / units keys. Dense: unit
@@ -72,6 +71,11 @@ struct attn_split {
     int32_t row, slot, n;
 };
 
+/* What the kernels of a plan read, on the device: as in struct attn_plan and its lists. */
+struct attn_device_plan {
+    const void *items, *splits, *empty, *cols, *bits, *keys, *words;
+};
+
 struct attn_plan {
     struct attn_tile tile;
     int32_t q_blocks;        /* per head */
@@ -84,12 +88,10 @@ struct attn_plan {
     int32_t n_splits, n_slots;
     int32_t *empty; /* owned: rows without a key */
     int32_t n_empty;
-    struct {
-        const void *items, *splits, *empty; /* the same; NULL: not there */
-    } device;
-    int32_t masked_units; /* units at the end of an item that may need masking */
-    int64_t blocks;       /* number of bq x bk blocks (dense: tiles) that are multiplied */
-    double balance;       /* planned time of the busiest multiprocessor / balanced bound */
+    struct attn_device_plan device; /* items NULL: not there */
+    int32_t masked_units;           /* units at the end of an item that may need masking */
+    int64_t blocks; /* number of bq x bk blocks (dense: tiles) that are multiplied */
+    double balance; /* planned time of the busiest multiprocessor / balanced bound */
 };
 
 /* Make a plan for `sms` multiprocessors. csr is NULL when dense. split = false keeps every row

@@ -127,9 +127,8 @@ static int fetch_plan(struct gpu *g, const struct row_plan *r, struct attn_plan 
     plan->n_splits = n.splits;
     plan->n_slots = n.slots;
     plan->n_empty = n.empty;
-    plan->device.items = r->items;
-    plan->device.splits = r->splits;
-    plan->device.empty = r->empty;
+    plan->device = {r->items,         r->splits,        r->empty,         plan->lists.col,
+                    plan->lists.bits, plan->lists.keys, plan->lists.words};
     TRY(attn_plan_rate(plan, r->sms, err));
 out:
     return rc;
