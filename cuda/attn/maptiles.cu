@@ -7,35 +7,15 @@
  */
 #include "cuda/attn/maptiles.h"
 
-#include "core/accel.h"
-#include "cuda/attn/tilewords.cuh"
+#include "core/intmath.h"
+#include "core/mask.h"
+#include "cuda/attn/maptiles_gather.cuh"
+#include "cuda/attn/maptiles_once.cuh"
 #include "cuda/blocksum.cuh"
 #include "cuda/warp.cuh"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define TILE ACCEL_TILE
-#define TILE_WORDS ACCEL_TILE_WORDS
-#define THREADS 256 /* a thread per word of a tile */
-
-enum { EMPTY, PARTIAL, WHOLE };
-
-/* ---- maps ----------------------------------------------------------------------------------- */
-
-static __device__ int key_limit_of(const tile_rows &r, int row)
-{
-    int64_t p = r.maps.causal ? row + r.maps.nk - r.maps.nq + 1 : r.maps.nk;
-    return (int)(p < 0 ? 0 : p > r.maps.nk ? r.maps.nk : p);
-}
-
-/* The row of the map for a query, a bit per key. */
-static __device__ const uint32_t *key_row(const tile_rows &r, int head, int row)
-{
-    int64_t group = row / (int)r.maps.bq;
-    return r.by_key ? r.by_key + (head * r.map_rows + group) * r.pitch
-                    : r.map[head] + group * r.pitch;
-}
 
 /* Keys [32 w, 32 w + 32) of a row of a map of units. */
 static __device__ uint32_t key_word(const tile_rows &r, const uint32_t *row, int w)
@@ -68,19 +48,6 @@ struct column {
     uint32_t all;          /* by all that may see the key */
     int pairs;
 };
-
-/* A column while its rows are read: `seen` keys of its 32, and those before it, are seen by the
- * first row, `grow` more by each row after it, `most` at most. */
-struct reader {
-    const uint32_t *at;
-    int64_t pitch;
-    int rows, seen, grow, most;
-};
-
-static __device__ __forceinline__ uint32_t seen_by(const reader &x, int i)
-{
-    return low_bits(min(x.seen + i * x.grow, x.most));
-}
 
 /* Maps with a row per query. With CLIP some row does not see all 32 keys. */
 template <bool CLIP, bool PAIRS>
@@ -129,11 +96,8 @@ template <bool PAIRS>
 static __device__ __forceinline__ column read_column(const tile_rows &r, const uint32_t *row,
                                                      int row0, int rows, int w, bool clip)
 {
-    int bq = (int)r.maps.bq, nk = (int)r.maps.nk;
-    int64_t first = r.maps.causal ? row0 + r.maps.nk - r.maps.nq + 1 : nk;
-    reader x = {
-        row + w,    r.pitch, rows, (int)max(first - 32 * w, (int64_t)-TILE), r.maps.causal ? 1 : 0,
-        nk - 32 * w};
+    int bq = (int)r.maps.bq;
+    reader x = reader_of(r, row, row0, rows, w);
     if (bq > 1)
         return read_groups<PAIRS>(x, bq, bq - row0 % bq);
     return clip ? read_queries<true, PAIRS>(x) : read_queries<false, PAIRS>(x);
@@ -399,217 +363,14 @@ static __global__ void __launch_bounds__(THREADS) write_tiles(map_tiles t, tile_
     if (threadIdx.x < 32 && state != EMPTY) {
         int64_t to = at + __popc(some & below);
         t.col[to] = col;
-        t.bits[to] = state == WHOLE ? -1 : (int32_t)(bits_at + __popc(partial & below));
+        int64_t bits = t.room ? t.room[own] + col : bits_at + __popc(partial & below);
+        t.bits[to] = state == WHOLE ? -1 : (int32_t)bits;
     }
+    if (t.room)
+        return; /* they are there */
     int in_tile = row0 + word_row(threadIdx.x);
     query x[2] = {query_of(r, head, in_tile), query_of(r, head, in_tile + 8)};
     write_partial(x, c0, partial, t.words + bits_at * TILE_WORDS);
-}
-
-/* ---- tiles of gathered keys ----------------------------------------------------------------- */
-
-/* The keys that some query of a row of tiles keeps, ascending, then -1 up to a whole tile; and for
- * each word of `any` how many keys are before it. */
-static __global__ void __launch_bounds__(THREADS) list_keys(map_tiles t, tile_rows r)
-{
-    __shared__ int64_t part[2][32];
-    int64_t row = (t.first + blockIdx.y) * r.groups + blockIdx.x, own = row - t.first * r.groups;
-    int words = 4 * (int)r.cols, base = 0, lane = threadIdx.x & 31, turn = 0;
-    int end = (int)(t.at[own + 1] - t.at[own]) * TILE;
-    int32_t *key = t.key + t.at[own] * TILE;
-    int64_t all;
-    for (int w0 = 0; w0 < words; w0 += THREADS, turn ^= 1) {
-        int w = w0 + threadIdx.x;
-        uint32_t bits = w < words ? r.any[row * words + w] : 0;
-        int to = base + (int)sum_before(__popc(bits), part[turn], &all);
-        if (w < words)
-            t.before[own * words + w] = to;
-        for (unsigned left = __ballot_sync(~0u, bits != 0); left; left &= left - 1) {
-            int from = __ffs(left) - 1;
-            uint32_t its = __shfl_sync(~0u, bits, from);
-            int at = __shfl_sync(~0u, to, from);
-            if (its >> lane & 1)
-                key[at + __popc(its & ((1u << lane) - 1))] = 32 * (w - lane + from) + lane;
-        }
-        base += (int)all;
-    }
-    for (int i = base + threadIdx.x; i < end; i += THREADS)
-        key[i] = -1;
-}
-
-#define PACK_TILES 4 /* of a thread block at a time */
-#define PACK_WORDS (4 * PACK_TILES)
-#define PACK_PITCH 20 /* words: rows a .. a + 7 are in different banks */
-#define PACK_THREADS 128
-#define FEW_ROWS 16
-#define MAX_CHUNKS 16 /* thread blocks that share a row of tiles */
-
-/* How to take the bits of a mask out of a word and to the right, side by side, in five steps of 1,
- * 2, .. 16 places: those that move in each. */
-struct taking {
-    uint32_t mask, moves[5];
-};
-
-static __device__ taking taking_of(uint32_t mask)
-{
-    taking t;
-    uint32_t left = ~mask << 1; /* bits that are not wanted, to the right of each */
-    t.mask = mask;
-#pragma unroll
-    for (int i = 0; i < 5; i++) {
-        uint32_t odd = left ^ left << 1; /* an odd number of them */
-        odd ^= odd << 2;
-        odd ^= odd << 4;
-        odd ^= odd << 8;
-        odd ^= odd << 16;
-        t.moves[i] = odd & mask;
-        mask = (mask ^ t.moves[i]) | t.moves[i] >> (1 << i);
-        left &= ~odd;
-    }
-    return t;
-}
-
-static __device__ __forceinline__ uint32_t take_bits(const taking &t, uint32_t x)
-{
-    x &= t.mask;
-#pragma unroll
-    for (int i = 0; i < 5; i++) {
-        uint32_t moving = x & t.moves[i];
-        x = (x ^ moving) | moving >> (1 << i);
-    }
-    return x;
-}
-
-/* What a thread block has of a row of tiles: rows of its maps, and gathered keys. */
-struct packing {
-    uint32_t bits[TILE][PACK_PITCH]; /* of the rows of the map, a bit for each gathered key */
-    uint32_t stage[TILE][33];        /* of the rows of the map, a bit for each key of 32 words */
-    taking take[32];                 /* the gathered ones of these words */
-    int32_t key[PACK_TILES * TILE];
-    int limit[TILE];     /* gathered keys that each query may see, counted from the first here */
-    int cut[PACK_TILES]; /* does a query not keep a key of a tile? */
-};
-
-/* Where rows of the map are few: a lane looks up a key. */
-static __device__ void pack_few(packing &s, const uint32_t *map, int64_t pitch, int rows)
-{
-    int lane = threadIdx.x & 31;
-    for (int i = threadIdx.x >> 5; i < rows * PACK_WORDS; i += PACK_THREADS / 32) {
-        int row = i / PACK_WORDS, word = i % PACK_WORDS, key = s.key[32 * word + lane];
-        bool kept = key >= 0 && map[row * pitch + key / 32] >> key % 32 & 1;
-        uint32_t bits = __ballot_sync(~0u, kept);
-        if (lane == 0)
-            s.bits[row][word] = bits;
-    }
-}
-
-/* Bits of a row as they come. */
-struct appending {
-    uint32_t bits; /* that do not fill a word yet */
-    int n, word;
-};
-
-static __device__ __forceinline__ void append(uint32_t *to, appending &a, uint32_t bits, int n)
-{
-    a.bits |= bits << a.n;
-    a.n += n;
-    if (a.n < 32)
-        return;
-    to[a.word++] = a.bits;
-    a.n -= 32;
-    a.bits = a.n ? bits >> (n - a.n) : 0;
-}
-
-/* Where they are many: a thread per row takes the bits of the gathered keys [first, last] out of
- * word after word. */
-static __device__ void pack_many(packing &s, const uint32_t *map, int64_t pitch, int rows,
-                                 const uint32_t *any, int first, int last)
-{
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = threadIdx.x;
-    appending a = {0, 0, 0};
-    for (int w0 = first / 32; w0 <= last / 32; w0 += 32) {
-        int w = w0 + lane;
-        uint32_t mine = w <= last / 32 ? any[w] : 0;
-        mine &= ~low_bits(first - 32 * w) & low_bits(last + 1 - 32 * w);
-        unsigned left = __ballot_sync(~0u, mine != 0);
-        if (!left)
-            continue;
-        __syncthreads();
-        if (warp == 0)
-            s.take[lane] = taking_of(mine);
-#pragma unroll 8
-        for (int i = warp; i < rows; i += PACK_THREADS / 32)
-            s.stage[i][lane] = mine ? map[i * pitch + w] : 0;
-        __syncthreads();
-        for (; left && row < rows; left &= left - 1) {
-            taking t = s.take[__ffs(left) - 1];
-            append(s.bits[row], a, take_bits(t, s.stage[row][__ffs(left) - 1]), __popc(t.mask));
-        }
-    }
-    if (row >= rows)
-        return;
-    for (; a.word < PACK_WORDS; a.bits = 0)
-        s.bits[row][a.word++] = a.bits;
-}
-
-/* The words of the packed tiles from number `at` on, and which of them need none. `care`: the
- * queries of a thread that exist. */
-static __device__ void write_packed(packing &s, const map_tiles &t, int64_t at, int n, int bq,
-                                    int skip, int rows)
-{
-    int quad = threadIdx.x & 3;
-    for (int i = threadIdx.x; i < TILE_WORDS; i += PACK_THREADS) {
-        int a = word_row(i), b = a + 8;
-        const uint32_t *row_a = s.bits[(a + skip) / bq], *row_b = s.bits[(b + skip) / bq];
-        uint64_t care =
-            (a < rows ? 0x3333333333333333ull : 0) | (b < rows ? 0xccccccccccccccccull : 0);
-        for (int k = 0; k < n; k++) {
-            int w = 4 * k + quad;
-            uint32_t x = a < rows ? row_a[w] & low_bits(s.limit[a] - 32 * w) : 0;
-            uint32_t y = b < rows ? row_b[w] & low_bits(s.limit[b] - 32 * w) : 0;
-            uint64_t word = tile_word(x, y);
-            t.words[(at + k) * TILE_WORDS + i] = word;
-            if ((word & care) != care)
-                s.cut[k] = 1;
-        }
-    }
-    __syncthreads();
-    if (threadIdx.x < n)
-        t.bits[at + threadIdx.x] = s.cut[threadIdx.x] ? (int32_t)(at + threadIdx.x) : -1;
-}
-
-static __global__ void __launch_bounds__(PACK_THREADS) write_gathered(map_tiles t, tile_rows r)
-{
-    __shared__ packing s;
-    int head = t.first + blockIdx.y, row0 = blockIdx.x * TILE, bq = (int)r.maps.bq;
-    int64_t row = head * r.groups + blockIdx.x, own = row - t.first * r.groups, at = t.at[own];
-    int tiles = (int)(t.at[own + 1] - at), rows = min(TILE, (int)r.maps.nq - row0);
-    int skip = row0 % bq, map_rows = (skip + rows - 1) / bq + 1, keys = r.keys[row];
-    const uint32_t *map = key_row(r, head, row0), *any = r.any + row * 4 * r.cols;
-    int limit = 0;
-
-    if (threadIdx.x < rows) { /* the rank of the first key that the query does not see */
-        int end = key_limit_of(r, row0 + threadIdx.x), w = end / 32;
-        limit = w < 4 * r.cols
-                    ? t.before[own * 4 * r.cols + w] + __popc(any[w] & low_bits(end - 32 * w))
-                    : keys;
-    }
-    for (int from = blockIdx.z * PACK_TILES; from < tiles; from += gridDim.z * PACK_TILES) {
-        int n = min(PACK_TILES, tiles - from), here = min(n * TILE, keys - from * TILE);
-        __syncthreads();
-        for (int i = threadIdx.x; i < PACK_TILES * TILE; i += PACK_THREADS)
-            s.key[i] = i < here ? t.key[(at + from) * TILE + i] : -1;
-        s.limit[threadIdx.x] = limit - from * TILE;
-        if (threadIdx.x < PACK_TILES)
-            s.cut[threadIdx.x] = 0;
-        __syncthreads();
-        if (map_rows <= FEW_ROWS)
-            pack_few(s, map, r.pitch, map_rows);
-        else
-            pack_many(s, map, r.pitch, map_rows, any, s.key[0], s.key[here - 1]);
-        __syncthreads();
-        write_packed(s, t, at + from, n, bq, skip, rows);
-    }
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
@@ -641,13 +402,62 @@ out:
     return rc;
 }
 
+/* Rows are counted and bits written at once. */
+static int launch_once(struct gpu *g, const struct map_tiles *t, struct err *err)
+{
+    const struct tile_rows *r = t->rows;
+    int64_t rows = t->count * r->groups, from = t->first * r->groups;
+    unsigned chunks = (unsigned)((r->cols + ONCE_TILES - 1) / ONCE_TILES);
+    int rc = 0;
+    TRY(gpu_zero(g, r->place + from, rows * 4, err));
+    TRY(gpu_zero(g, r->partial + from, rows * 4, err));
+    write_once<<<dim3((unsigned)r->groups, (unsigned)t->count, chunks), THREADS, 0, g->stream>>>(
+        *t, *r);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
 extern "C" int map_tiles_launch(struct gpu *g, const struct map_tiles *t, struct err *err)
 {
     int rc = 0;
-    TRY(tile_rows_launch(g, t->rows, t->first, t->count, err));
+    if (t->room)
+        TRY(launch_once(g, t, err));
+    else
+        TRY(tile_rows_launch(g, t->rows, t->first, t->count, err));
     TRY(launch_places(g, t, err));
     TRY(launch_tiles(g, t, err));
 out:
+    return rc;
+}
+
+/* Room for bits of every tile that the queries see, where at least half of them have some.
+ * *with_bits changes to that number. */
+static int make_room(struct gpu *g, struct map_tiles *t, int64_t *with_bits, struct err *err)
+{
+    const struct tile_rows *r = t->rows;
+    int64_t rows = t->count * r->groups, *room = NULL;
+    int rc = 0;
+
+    if (t->gathered || r->maps.bq > 1 || r->maps.bk > 1)
+        return 0;
+    room = (int64_t *)malloc((size_t)(rows + 1) * sizeof *room);
+    if (!room)
+        FAIL(err, ERR_NOMEM, "tiles of rows: out of memory");
+    room[0] = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t last = MIN((i % r->groups + 1) * TILE, r->maps.nq) - 1;
+        int64_t seen = key_limit(r->maps.nq, r->maps.nk, r->maps.causal, last);
+        room[i + 1] = room[i] + (seen + TILE - 1) / TILE;
+    }
+    if (room[rows] > 2 * *with_bits || room[rows] > INT32_MAX)
+        goto out;
+    *with_bits = room[rows];
+    TRY(gpu_alloc(g, (rows + 1) * 8, &t->room, err));
+    TRY(gpu_put(g, t->room, room, (rows + 1) * 8, err));
+    TRY(gpu_sync(g, err));
+out:
+    free(room);
     return rc;
 }
 
@@ -689,8 +499,9 @@ extern "C" int map_tiles_make(struct gpu *g, const struct tile_rows *r, int firs
     TRY(launch_places(g, t, err));
     TRY(gpu_get(g, ptr, t->at, (rows + 1) * 8, err));
     TRY(gpu_get(g, &with_bits, t->bits_at + rows, 8, err));
+    TRY(make_room(g, t, &with_bits, err));
     TRY(alloc_tiles(g, t, ptr[rows], with_bits, err));
-    TRY(launch_tiles(g, t, err));
+    TRY(map_tiles_launch(g, t, err));
     TRY(gpu_sync(g, err));
     t->csr.ptr = ptr;
     t->csr.col = t->col;

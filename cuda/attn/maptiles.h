@@ -66,6 +66,8 @@ struct map_tiles {
     int32_t *col, *bits, *key; /* device */
     int32_t *before;           /* device, gathered: [rows][4 cols] keys before each word of `any` */
     uint64_t *words;           /* device */
+    int64_t *room;             /* device: first of a row's bits, one for each column, where they are
+                                * not side by side; else NULL */
 };
 
 /* After tile_rows_launch for these heads: take memory, count (which waits) and make them. Memory on

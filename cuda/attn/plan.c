@@ -553,6 +553,14 @@ out:
 
 /* ---- by rows -------------------------------------------------------------------------------- */
 
+/* Piece k of an item; pieces go from its end to its beginning. */
+static struct attn_item piece_of(struct attn_item it, int32_t pieces, int32_t k, int32_t slot)
+{
+    int64_t n = it.end - it.beg, from = pieces - 1 - k;
+    return (struct attn_item){it.row, it.beg + (int32_t)(n * from / pieces),
+                              it.beg + (int32_t)(n * (from + 1) / pieces), slot};
+}
+
 /* Cut items, each into pieces that differ by one unit at most. */
 static int cut_rows(struct attn_plan *plan, int sms, struct err *err)
 {
@@ -565,15 +573,14 @@ static int cut_rows(struct attn_plan *plan, int sms, struct err *err)
     TRY(mem_alloc(&plan->splits, n_whole, sizeof *plan->splits, "split rows", err));
     plan->n_items = 0;
     for (int32_t i = 0; i < n_whole; i++) {
-        struct attn_item it = whole[i];
-        int64_t n = it.end - it.beg;
+        int64_t n = whole[i].end - whole[i].beg;
         int32_t pieces = attn_row_pieces(n, left, all, sms);
         for (int32_t k = 0; k < pieces; k++)
-            items[plan->n_items++] = (struct attn_item){it.row, it.beg + (int32_t)(n * k / pieces),
-                                                        it.beg + (int32_t)(n * (k + 1) / pieces),
-                                                        pieces > 1 ? plan->n_slots + k : -1};
+            items[plan->n_items++] =
+                piece_of(whole[i], pieces, k, pieces > 1 ? plan->n_slots + k : -1);
         if (pieces > 1) {
-            plan->splits[plan->n_splits++] = (struct attn_split){it.row, plan->n_slots, pieces};
+            plan->splits[plan->n_splits++] =
+                (struct attn_split){whole[i].row, plan->n_slots, pieces};
             plan->n_slots += pieces;
         }
         left -= n + ITEM_COST;

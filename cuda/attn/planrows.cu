@@ -49,10 +49,11 @@ static __global__ void __launch_bounds__(THREADS) order_rows(row_plan r)
 static __device__ void write_row(const row_plan &r, int row, int beg, int n, int pieces, int item,
                                  int slot, int split)
 {
-    for (int64_t k = 0; k < pieces; k++)
-        r.items[item + k] = {row, beg + (int32_t)(n * k / pieces),
-                             beg + (int32_t)(n * (k + 1) / pieces),
-                             pieces > 1 ? slot + (int32_t)k : -1};
+    for (int k = 0; k < pieces; k++) {
+        int64_t from = pieces - 1 - k;
+        r.items[item + k] = {row, beg + (int32_t)(n * from / pieces),
+                             beg + (int32_t)(n * (from + 1) / pieces), pieces > 1 ? slot + k : -1};
+    }
     if (pieces > 1)
         r.splits[split] = {row, slot, pieces};
 }
