@@ -8,13 +8,27 @@
 #include "cuda/attn/maptiles_rows.cuh"
 #include "cuda/blocksum.cuh"
 
+#define FEW_KEYS 6 /* of a word, that its thread writes by itself */
+
+/* The keys of a warp's words, a word at a time and a lane for each of its keys. */
+static __device__ void write_keys(int32_t *key, uint32_t bits, int to, int first)
+{
+    int lane = threadIdx.x & 31;
+    for (unsigned left = __ballot_sync(~0u, bits != 0); left; left &= left - 1) {
+        int from = __ffs(left) - 1, at = __shfl_sync(~0u, to, from);
+        uint32_t its = __shfl_sync(~0u, bits, from);
+        if (its >> lane & 1)
+            key[at + __popc(its & ((1u << lane) - 1))] = first + 32 * (from - lane) + lane;
+    }
+}
+
 /* The keys that some query of a row of tiles keeps, ascending, then -1 up to a whole tile; and for
  * each word of `any` how many keys are before it. */
 static __global__ void __launch_bounds__(THREADS) list_keys(map_tiles t, tile_rows r)
 {
     __shared__ int64_t part[2][32];
     int64_t row = (t.first + blockIdx.y) * r.groups + blockIdx.x, own = row - t.first * r.groups;
-    int words = 4 * (int)r.cols, base = 0, lane = threadIdx.x & 31, turn = 0;
+    int words = 4 * (int)r.cols, base = 0, turn = 0;
     int end = (int)(t.at[own + 1] - t.at[own]) * TILE;
     int32_t *key = t.key + t.at[own] * TILE;
     int64_t all;
@@ -24,13 +38,11 @@ static __global__ void __launch_bounds__(THREADS) list_keys(map_tiles t, tile_ro
         int to = base + (int)sum_before(__popc(bits), part[turn], &all);
         if (w < words)
             t.before[own * words + w] = to;
-        for (unsigned left = __ballot_sync(~0u, bits != 0); left; left &= left - 1) {
-            int from = __ffs(left) - 1;
-            uint32_t its = __shfl_sync(~0u, bits, from);
-            int at = __shfl_sync(~0u, to, from);
-            if (its >> lane & 1)
-                key[at + __popc(its & ((1u << lane) - 1))] = 32 * (w - lane + from) + lane;
-        }
+        if (__reduce_max_sync(~0u, __popc(bits)) <= FEW_KEYS)
+            for (; bits; bits &= bits - 1)
+                key[to++] = 32 * w + __ffs(bits) - 1;
+        else
+            write_keys(key, bits, to, 32 * w);
         base += (int)all;
     }
     for (int i = base + threadIdx.x; i < end; i += THREADS)
@@ -41,13 +53,14 @@ static __global__ void __launch_bounds__(THREADS) list_keys(map_tiles t, tile_ro
 #define PACK_WORDS (4 * PACK_TILES)
 #define PACK_PITCH 20 /* words: rows a .. a + 7 are in different banks */
 #define PACK_THREADS 128
+#define PACK_WARPS (PACK_THREADS / 32)
 #define FEW_ROWS 16
 #define MAX_CHUNKS 16 /* thread blocks that share a row of tiles */
 
 /* How to take the bits of a mask out of a word and to the right, side by side, in five steps of 1,
  * 2, .. 16 places: those that move in each. */
-struct taking {
-    uint32_t mask, moves[5];
+struct alignas(16) taking {
+    uint32_t mask, moves[5], unused[2];
 };
 
 static __device__ taking taking_of(uint32_t mask)
@@ -94,7 +107,8 @@ struct packing {
 static __device__ void pack_few(packing &s, const uint32_t *map, int64_t pitch, int rows)
 {
     int lane = threadIdx.x & 31;
-    for (int i = threadIdx.x >> 5; i < rows * PACK_WORDS; i += PACK_THREADS / 32) {
+#pragma unroll 4
+    for (int i = threadIdx.x >> 5; i < rows * PACK_WORDS; i += PACK_WARPS) {
         int row = i / PACK_WORDS, word = i % PACK_WORDS, key = s.key[32 * word + lane];
         bool kept = key >= 0 && map[row * pitch + key / 32] >> key % 32 & 1;
         uint32_t bits = __ballot_sync(~0u, kept);
@@ -128,26 +142,33 @@ static __device__ void pack_many(packing &s, const uint32_t *map, int64_t pitch,
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = threadIdx.x;
     appending a = {0, 0, 0};
     for (int w0 = first / 32; w0 <= last / 32; w0 += 32) {
+        uint32_t mine = 0, got[TILE / PACK_WARPS];
         int w = w0 + lane;
-        uint32_t mine = w <= last / 32 ? any[w] : 0;
-        mine &= ~low_bits(first - 32 * w) & low_bits(last + 1 - 32 * w);
-        unsigned left = __ballot_sync(~0u, mine != 0);
-        if (!left)
+        taking take;
+        if (w <= last / 32)
+            mine = any[w] & ~low_bits(first - 32 * w) & low_bits(last + 1 - 32 * w);
+        if (!__ballot_sync(~0u, mine != 0))
             continue;
-        __syncthreads();
+        const uint32_t *at = map + warp * pitch + w;
+#pragma unroll
+        for (int k = 0; k < TILE / PACK_WARPS; k++, at += PACK_WARPS * pitch)
+            got[k] = mine && warp + k * PACK_WARPS < rows ? *at : 0;
         if (warp == 0)
-            s.take[lane] = taking_of(mine);
-#pragma unroll 8
-        for (int i = warp; i < rows; i += PACK_THREADS / 32)
-            s.stage[i][lane] = mine ? map[i * pitch + w] : 0;
+            take = taking_of(mine);
+        __syncthreads(); /* the words before are done with */
+        if (warp == 0)
+            s.take[lane] = take;
+#pragma unroll
+        for (int k = 0; k < TILE / PACK_WARPS; k++)
+            s.stage[warp + k * PACK_WARPS][lane] = got[k];
         __syncthreads();
-        for (; left && row < rows; left &= left - 1) {
-            taking t = s.take[__ffs(left) - 1];
-            append(s.bits[row], a, take_bits(t, s.stage[row][__ffs(left) - 1]), __popc(t.mask));
+#pragma unroll 4
+        for (int i = 0; i < 32; i++) {
+            taking t = s.take[i];
+            if (t.mask)
+                append(s.bits[row], a, take_bits(t, s.stage[row][i]), __popc(t.mask));
         }
     }
-    if (row >= rows)
-        return;
     for (; a.word < PACK_WORDS; a.bits = 0)
         s.bits[row][a.word++] = a.bits;
 }
@@ -163,8 +184,11 @@ static __device__ void write_packed(packing &s, const map_tiles &t, int64_t at, 
         const uint32_t *row_a = s.bits[(a + skip) / bq], *row_b = s.bits[(b + skip) / bq];
         uint64_t care =
             (a < rows ? 0x3333333333333333ull : 0) | (b < rows ? 0xccccccccccccccccull : 0);
-        for (int k = 0; k < n; k++) {
+#pragma unroll
+        for (int k = 0; k < PACK_TILES; k++) {
             int w = 4 * k + quad;
+            if (k == n)
+                break;
             uint32_t x = a < rows ? row_a[w] & low_bits(s.limit[a] - 32 * w) : 0;
             uint32_t y = b < rows ? row_b[w] & low_bits(s.limit[b] - 32 * w) : 0;
             uint64_t word = tile_word(x, y);
@@ -178,7 +202,7 @@ static __device__ void write_packed(packing &s, const map_tiles &t, int64_t at, 
         t.bits[at + threadIdx.x] = s.cut[threadIdx.x] ? (int32_t)(at + threadIdx.x) : -1;
 }
 
-static __global__ void __launch_bounds__(PACK_THREADS) write_gathered(map_tiles t, tile_rows r)
+static __global__ void __launch_bounds__(PACK_THREADS, 6) write_gathered(map_tiles t, tile_rows r)
 {
     __shared__ packing s;
     int head = t.first + blockIdx.y, row0 = blockIdx.x * TILE, bq = (int)r.maps.bq;

@@ -5,6 +5,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "cuda/attn/maptiles.h"
+#include "cuda/attn/planrows.h"
 #include "tests/bench/benchcu.h"
 
 #include <stdio.h>
@@ -26,9 +27,9 @@ static uint32_t allowed_units(const struct plan_case *c, int64_t tile, int64_t w
 {
     uint32_t bits = 0;
     for (int i = 0; i < 32; i++)
-        bits |= (uint32_t)(rng_u64(99, (uint64_t)tile, (uint64_t)(32 * w + i)) % 16 <
-                           (uint64_t)c->keep)
-                << i;
+        bits |=
+            (uint32_t)(rng_u64(99, (uint64_t)tile, (uint64_t)(32 * w + i)) % 16 < (uint64_t)c->keep)
+            << i;
     return bits;
 }
 
@@ -71,24 +72,32 @@ out:
     return rc;
 }
 
-static int launch_tiles(struct gpu *g, const void *tiles, struct err *err)
+struct planned {
+    struct map_tiles tiles;
+    struct row_plan rows;
+};
+
+static int launch_plan(struct gpu *g, const void *planned, struct err *err)
 {
-    return map_tiles_launch(g, tiles, err);
+    const struct planned *p = planned;
+    int rc = map_tiles_launch(g, &p->tiles, err);
+    return rc ? rc : row_plan_launch(g, &p->rows, err);
 }
 
-static int sample(struct bench *b, const struct plan_case *c, const struct map_tiles *t,
+static int sample(struct bench *b, const struct plan_case *c, const struct planned *p,
                   struct err *err)
 {
+    const struct map_tiles *t = &p->tiles;
     int64_t ids[MAX_SAMPLES] = {0}, rows = t->count * t->rows->groups;
     struct series s = {.n = b->samples, .launches = 1};
     int rc = 0;
 
-    TRY(bench_warm_up(b, &(struct work){launch_tiles, t, 1}, 0.1, err));
+    TRY(bench_warm_up(b, &(struct work){launch_plan, p, 1}, 0.1, err));
     if (b->kernels)
         timer_by_name(b->timer);
     timer_reset(b->timer);
     for (int i = 0; i < s.n; i++)
-        TRY(bench_timed(b, &(struct work){launch_tiles, t, 1}, &ids[i], err));
+        TRY(bench_timed(b, &(struct work){launch_plan, p, 1}, &ids[i], err));
     TRY(timer_collect(b->timer, &b->gpu, err));
     for (int i = 0; i < s.n; i++)
         s.ns[i] = timer_span(b->timer, ids[i]).kernel_ns;
@@ -108,7 +117,10 @@ static int bench_plan(struct bench *b, const struct plan_case *c, struct err *er
 {
     int64_t rows = TOKENS / c->bq + (TOKENS % c->bq != 0), words = TOKENS / c->bk / 32;
     struct gpu_mark mark = gpu_mark(&b->gpu);
-    struct map_tiles tiles = {0};
+    const struct attn_problem p = {HEADS, HEADS, 64, TOKENS, TOKENS, 1, true, ATTN_BITS};
+    static const struct attn_tile tile = {ACCEL_TILE, ACCEL_TILE, 1};
+    struct planned planned = {0};
+    struct attn_plan plan = {0};
     struct tile_rows made;
     const uint32_t *dev[HEADS];
     struct unit_maps m = {HEADS, TOKENS, TOKENS, c->bq, c->bk, words, true, dev};
@@ -119,10 +131,13 @@ static int bench_plan(struct bench *b, const struct plan_case *c, struct err *er
     TRY(put_maps(&b->gpu, c, rows, words, dev, err));
     TRY(tile_rows_init(&b->gpu, &m, &made, err));
     TRY(tile_rows_launch(&b->gpu, &made, 0, HEADS, err));
-    TRY(map_tiles_make(&b->gpu, &made, 0, HEADS, c->gathered, &tiles, err));
-    TRY(sample(b, c, &tiles, err));
+    TRY(map_tiles_make(&b->gpu, &made, 0, HEADS, c->gathered, &planned.tiles, err));
+    TRY(row_plan_make(&b->gpu, &p, &tile, &planned.tiles.csr, planned.tiles.at, &planned.rows,
+                      &plan, err));
+    TRY(sample(b, c, &planned, err));
 out:
-    map_tiles_free(&tiles);
+    attn_plan_free(&plan);
+    map_tiles_free(&planned.tiles);
     gpu_release(&b->gpu, mark);
     return rc;
 }
