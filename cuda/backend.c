@@ -16,7 +16,7 @@
 #include "cuda/copies.h"
 #include "cuda/own/added.h"
 #include "cuda/own/own.h"
-#include "cuda/session.h"
+#include "cuda/session_plans.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -509,6 +509,7 @@ const struct accel cuda_accel = {
     .put_call = session_bring_call,
     .select_call = session_select_call,
     .attend_call = session_attend_call,
+    .holds = session_holds,
     .map = session_map,
     .reference = session_reference,
     .bytes_peak = session_bytes_peak,

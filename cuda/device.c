@@ -197,6 +197,12 @@ static struct gpu_chunk *new_chunk(struct gpu *g, int64_t bytes, struct err *err
     return NULL;
 }
 
+static void raise_peak(struct gpu *g)
+{
+    int64_t held = gpu_bytes_held(g);
+    g->bytes_peak = held > g->bytes_peak ? held : g->bytes_peak;
+}
+
 /* The newest chunk of the arena; NULL with *err. */
 static struct gpu_chunk *add_chunk(struct gpu *g, int64_t bytes, struct err *err)
 {
@@ -209,7 +215,7 @@ static struct gpu_chunk *add_chunk(struct gpu *g, int64_t bytes, struct err *err
     }
     c->next = g->chunks;
     g->chunks = c;
-    g->bytes_peak = gpu_bytes_held(g) > g->bytes_peak ? gpu_bytes_held(g) : g->bytes_peak;
+    raise_peak(g);
     return c;
 }
 
@@ -255,7 +261,31 @@ void gpu_trim(struct gpu *g)
 
 int64_t gpu_bytes_held(const struct gpu *g)
 {
-    return bytes_of(g->chunks) + bytes_of(g->spare);
+    return bytes_of(g->chunks) + bytes_of(g->spare) + g->bytes_own;
+}
+
+int gpu_alloc_own(struct gpu *g, int64_t bytes, void *out, struct err *err)
+{
+    cudaError_t status = cudaMalloc(out, (size_t)bytes);
+    int rc = 0;
+    if (status == cudaErrorMemoryAllocation && g->spare) {
+        cudaGetLastError();
+        free_chunks(&g->spare);
+        status = cudaMalloc(out, (size_t)bytes);
+    }
+    CU(err, status);
+    g->bytes_own += bytes;
+    raise_peak(g);
+out:
+    return rc;
+}
+
+void gpu_free_own(struct gpu *g, void *memory, int64_t bytes)
+{
+    if (!memory)
+        return;
+    cudaFree(memory);
+    g->bytes_own -= bytes;
 }
 
 /* ---- copies --------------------------------------------------------------------------------- */

@@ -43,6 +43,7 @@ struct gpu {
     cudaEvent_t forked, joined;
     struct gpu_chunk *chunks; /* newest first */
     struct gpu_chunk *spare;  /* given back and not yet freed */
+    int64_t bytes_own;        /* beside the arena */
     int64_t bytes_peak;       /* peak of the bytes held */
 };
 
@@ -65,6 +66,10 @@ int gpu_alloc(struct gpu *g, int64_t bytes, void *out, struct err *err);
 struct gpu_mark gpu_mark(const struct gpu *g);
 void gpu_release(struct gpu *g, struct gpu_mark mark);
 int64_t gpu_bytes_held(const struct gpu *g);
+
+/* Memory beside the arena, for what outlives it, until gpu_free_own of the same number of bytes. */
+int gpu_alloc_own(struct gpu *g, int64_t bytes, void *out, struct err *err);
+void gpu_free_own(struct gpu *g, void *memory, int64_t bytes);
 
 /* Free what was released and is kept for the next gpu_alloc. */
 void gpu_trim(struct gpu *g);

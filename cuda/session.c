@@ -11,6 +11,7 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "cuda/copies.h"
+#include "cuda/session_plans.h"
 #include "cuda/values.h"
 
 #include <math.h>
@@ -47,6 +48,7 @@ void session_close(struct accel_session **s)
         return;
     counters_close(&(*s)->counters);
     timer_close(&(*s)->timer);
+    session_drop_plans(*s);
     gpu_close(&(*s)->gpu);
     pthread_mutex_destroy(&(*s)->lock);
     forget(*s);

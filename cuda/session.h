@@ -45,7 +45,9 @@ struct accel_session {
         struct gpu_mark mark;  /* below them */
         struct tile_rows rows; /* heads 0: none are there */
     } kept;
-    double used_since; /* guarded by `lock`: see session_lock */
+    struct session_plan *plans; /* of static masks (session_plans.h) */
+    int64_t plans_used;         /* how often one was asked for */
+    double used_since;          /* guarded by `lock`: see session_lock */
     _Atomic double used_ns;
 };
 

@@ -10,8 +10,10 @@
 #include "core/laps.h"
 #include "core/mem.h"
 #include "cuda/attn/attn_filter.h"
+#include "cuda/attn/planrows.h"
 #include "cuda/own/added.h"
 #include "cuda/own/own.h"
+#include "cuda/session_plans.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -26,9 +28,17 @@ struct jobs {
     int n;
 };
 
-static int launch_tiles(struct gpu *g, const void *tiles, struct err *err)
+/* From the masks of a section on the device to its launch. */
+struct planning {
+    struct map_tiles tiles;
+    struct row_plan rows;
+};
+
+static int launch_plan(struct gpu *g, const void *planning, struct err *err)
 {
-    return map_tiles_launch(g, tiles, err);
+    const struct planning *p = planning;
+    int rc = map_tiles_launch(g, &p->tiles, err);
+    return rc ? rc : row_plan_launch(g, &p->rows, err);
 }
 
 static int launch_attends(struct gpu *g, const void *jobs, struct err *err)
@@ -96,12 +106,14 @@ out:
 struct attend {
     struct accel_session *s;
     const struct accel_call_work *w;
-    struct attn_tensors x;         /* of all heads */
-    float *whole_lse;              /* [n][nq] of the whole masks, where x.lse is not */
-    struct own_job own;            /* with w->owns, in place of `jobs` */
-    struct added_job added;        /* with w->added, after `jobs` */
-    struct accel_call_lists lists; /* w->lists, or of `tiles`: ptr of the host, the rest not set */
-    struct map_tiles tiles;        /* of masks that are on the device */
+    struct attn_tensors x;           /* of all heads */
+    float *whole_lse;                /* [n][nq] of the whole masks, where x.lse is not */
+    struct own_job own;              /* with w->owns, in place of `jobs` */
+    struct added_job added;          /* with w->added, after `jobs` */
+    const struct session_plan *held; /* of the lists, made for an earlier call; or NULL */
+    struct accel_call_lists lists;   /* w->lists, or of `plan` or `held`: ptr of the host, the rest
+                                      * not set */
+    struct planning plan;            /* of masks that are on the device */
     struct jobs jobs, whole, dense, select, build;
     const struct filter_kernel **kernels; /* [jobs.n] with filters, owned */
     struct head_run *runs;                /* [jobs.n], owned */
@@ -128,7 +140,7 @@ static int csr_of(const struct attend *a, struct head_run r, struct attn_csr *cs
     const int64_t *rows = rows_of(a, r.first);
     int64_t n = r.n * a->groups, from = rows[0];
     if (l->made) { /* all heads of the section are one run */
-        *csr = a->tiles.csr;
+        *csr = a->plan.tiles.csr;
         return 0;
     }
     int rc = mem_alloc(ptr, n + 1, sizeof **ptr, "lists of a run of heads", err);
@@ -152,14 +164,39 @@ static struct attn_problem problem_of(const struct attend *a, struct head_run r)
     const struct accel_call_lists *l = &a->lists;
     p.heads = r.n;
     p.kv_heads = r.kv;
-    p.lists = !l->ptr       ? ATTN_DENSE
-              : l->made     ? (a->tiles.gathered ? ATTN_GATHER : ATTN_BITS)
+    p.lists = a->held       ? a->held->problem.lists
+              : !l->ptr     ? ATTN_DENSE
+              : l->made     ? (a->plan.tiles.gathered ? ATTN_GATHER : ATTN_BITS)
               : l->keys     ? ATTN_GATHER
               : l->bits     ? ATTN_BITS
               : l->bq == 64 ? ATTN_64x64
               : l->bk == 64 ? ATTN_128x64
                             : ATTN_128x128;
     return p;
+}
+
+/* The plan of lists: kept, the GPU's of its own lists, or the host's, which is kept where the lists
+ * are of a static mask. */
+static int make_plan(struct attend *a, const struct attn_problem *p, const struct attn_kernel *k,
+                     const struct attn_csr *csr, struct attn_plan *plan,
+                     struct accel_call_result *res, struct err *err)
+{
+    struct gpu *g = &a->s->gpu;
+    double since = clock_ns();
+    int rc = 0;
+    if (a->held) {
+        *plan = a->held->plan;
+    } else if (a->lists.made) {
+        TRY(row_plan_make(g, p, &k->tile, csr, a->plan.tiles.at, &a->plan.rows, plan, err));
+    } else {
+        TRY(attn_plan_make(p, &k->tile, csr, g->sms, true, plan, err));
+        if (a->w->static_id && csr && p->heads == a->w->call->n)
+            TRY(session_keep_plan(a->s, a->w->static_id, p, csr, a->groups, plan, err));
+        res->host_plan_ns += clock_ns() - since;
+    }
+    res->balance = fmax(res->balance, plan->balance);
+out:
+    return rc;
 }
 
 /* The kernel over lists (or the dense one) for a run. */
@@ -175,13 +212,9 @@ static int plain_job(struct attend *a, struct head_run r, struct attn_job *job,
     int rc = 0;
 
     TRY(attn_kernel_find(&p, a->s->gpu.sm, NULL, &k, err));
-    if (p.lists != ATTN_DENSE)
+    if (p.lists != ATTN_DENSE && !a->held)
         TRY(csr_of(a, r, &csr, &ptr, err));
-    double since = clock_ns();
-    TRY(attn_plan_make(&p, &k->tile, p.lists == ATTN_DENSE ? NULL : &csr, a->s->gpu.sms, true,
-                       &plan, err));
-    res->host_plan_ns += clock_ns() - since;
-    res->balance = fmax(res->balance, plan.balance);
+    TRY(make_plan(a, &p, k, p.lists == ATTN_DENSE ? NULL : &csr, &plan, res, err));
     int64_t pairs =
         (int64_t)attn_block_rows(p.lists, &k->tile) * attn_block_keys(p.lists, &k->tile);
     for (int h = r.first; h < r.first + r.n; h++) {
@@ -315,6 +348,24 @@ out:
     return rc;
 }
 
+/* The plan that an earlier call left, for the same problem. */
+static int take_held(struct attend *a, struct err *err)
+{
+    const struct accel_call_work *w = a->w;
+    const struct attn_problem *p = &a->s->call.problem;
+    int rc = 0;
+    a->held = session_find_plan(a->s, w->static_id);
+    if (!a->held)
+        return 0;
+    const struct attn_problem *of = &a->held->problem;
+    if (w->filters || of->heads != p->heads || of->kv_heads != p->kv_heads || of->d != p->d ||
+        of->nq != p->nq || of->nk != p->nk || of->causal != p->causal)
+        FAIL(err, ERR_RUN, "calls of different kinds have one number of static masks");
+    a->lists.ptr = a->held->ptr;
+out:
+    return rc;
+}
+
 /* The lists of the section, made on the device where its masks are. */
 static int take_lists(struct attend *a, struct err *err)
 {
@@ -322,12 +373,12 @@ static int take_lists(struct attend *a, struct err *err)
     int rc = 0;
     a->lists = a->w->lists;
     if (!a->lists.made)
-        return 0;
+        return take_held(a, err);
     if (s->kept.rows.maps.heads != a->w->call->n)
         FAIL(err, ERR_RUN, "the masks of the call are no longer on the GPU");
     TRY(map_tiles_make(&s->gpu, &s->kept.rows, a->w->first, a->w->count,
-                       a->lists.made == ACCEL_GATHERED_TILES, &a->tiles, err));
-    a->lists.ptr = a->tiles.csr.ptr;
+                       a->lists.made == ACCEL_GATHERED_TILES, &a->plan.tiles, err));
+    a->lists.ptr = a->plan.tiles.csr.ptr;
 out:
     return rc;
 }
@@ -500,7 +551,7 @@ static int take_times(struct attend *a, struct accel_call_result *res, struct er
     if (chosen)
         work[n++] = (struct session_work){launch_selects, &a->select};
     if (a->lists.made)
-        work[n++] = (struct session_work){launch_tiles, &a->tiles};
+        work[n++] = (struct session_work){launch_plan, &a->plan};
     if (quant)
         work[n++] = (struct session_work){own_job_quant, &a->own};
     work[n++] = (struct session_work){launch_all, a};
@@ -591,7 +642,7 @@ out:
     jobs_free(&a.dense);
     jobs_free(&a.select);
     jobs_free(&a.build);
-    map_tiles_free(&a.tiles);
+    map_tiles_free(&a.plan.tiles);
     free(a.kernels);
     free(a.runs);
     gpu_release(&s->gpu, mark);

@@ -43,12 +43,12 @@ static int static_key(const struct run *run, const struct choice *c, const struc
     const struct geometry *g = &in->geom;
     buf_printf(key, "%s:", run->method->name);
     int rc = opt_canonical(run->method->params, run->cell->params, key, err);
-    buf_printf(key, "|%lld %lld %d|%lld %lld %lld %lld %d %lld|%s|%llu %d|%lld %llu",
+    buf_printf(key, "|%lld %lld %d|%lld %lld %lld %lld %d %lld|%s|%llu %d %d %d|%lld %llu",
                (long long)in->x.nq, (long long)in->x.nk, in->x.causal, (long long)g->t,
                (long long)g->h, (long long)g->w, (long long)g->text, g->text_place,
                (long long)in->n_padding, in->order ? in->order : "",
-               (unsigned long long)run->cell->ctx->seed, in->n_heads, (long long)c->step,
-               (unsigned long long)k->which);
+               (unsigned long long)run->cell->ctx->seed, in->n_heads, in->n_kv_heads, in->x.d,
+               (long long)c->step, (unsigned long long)k->which);
     return rc ? rc : buf_check(key, "static mask", err);
 }
 

@@ -263,22 +263,25 @@ static int upload(struct gpu *g, void *dst, const void *src, int64_t bytes, stru
     return rc ? rc : gpu_put(g, *(void **)dst, src, bytes, err);
 }
 
-/* Lists of the plan, uploaded unless they are on the device. */
+/* Items and lists of the plan, uploaded unless they are on the device. */
 static int put_lists(struct gpu *g, const struct attn_plan *plan, const struct attn_job *job,
                      attn_args *a, struct err *err)
 {
     const struct attn_csr *l = &plan->lists;
+    const struct attn_device_plan *d = &plan->device;
     enum attn_lists lists = job->problem.lists;
     int rc = 0;
     if (lists == ATTN_GATHER)
         a->v = job->x.v;
-    if (l->on_device) {
-        a->cols = l->col;
-        a->bits = l->bits;
-        a->words = l->words;
-        a->keys = l->keys;
+    if (d->items) {
+        a->items = (const int4 *)d->items;
+        a->cols = (const int32_t *)d->cols;
+        a->bits = (const int32_t *)d->bits;
+        a->words = (const uint64_t *)d->words;
+        a->keys = (const int32_t *)d->keys;
         return 0;
     }
+    TRY(upload(g, &a->items, plan->items, plan->n_items * (int64_t)sizeof(int4), err));
     if (plan->cols)
         TRY(upload(g, &a->cols, plan->cols, plan->n_cols * 4, err));
     if (lists == ATTN_BITS || lists == ATTN_GATHER) {
@@ -302,7 +305,6 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
     if (!a)
         FAIL(err, ERR_NOMEM, "kernel arguments: out of memory");
     job->args = a;
-    TRY(upload(g, &a->items, plan->items, plan->n_items * (int64_t)sizeof(int4), err));
     TRY(put_lists(g, plan, job, a, err));
     TRY(gpu_alloc(g, 256, &a->ticket, err));
     TRY(gpu_zero(g, a->ticket, 256, err));
@@ -343,8 +345,12 @@ extern "C" int attn_job_init(struct gpu *g, const struct attn_problem *p,
     else
         TRY(keep_tensors(job, err));
     TRY(make_args(g, plan, job, err));
-    TRY(upload(g, &job->splits, plan->splits, plan->n_splits * (int64_t)sizeof(int3), err));
-    TRY(upload(g, &job->empty, plan->empty, plan->n_empty * 4LL, err));
+    job->splits = plan->device.splits;
+    job->empty = plan->device.empty;
+    if (!plan->device.items) {
+        TRY(upload(g, &job->splits, plan->splits, plan->n_splits * (int64_t)sizeof(int3), err));
+        TRY(upload(g, &job->empty, plan->empty, plan->n_empty * 4LL, err));
+    }
     TRY(gpu_sync(g, err));
 out:
     if (rc)

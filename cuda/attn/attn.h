@@ -53,8 +53,8 @@ struct attn_job {
     struct attn_problem problem;
     struct attn_tensors x;
     int grid, n_splits, n_empty;
-    void *args, *maps;    /* host, owned */
-    void *splits, *empty; /* device */
+    void *args, *maps;          /* host, owned */
+    const void *splits, *empty; /* device */
     float *piece_out, *piece_ml;
 };
 

@@ -1,48 +1,26 @@
 /*
  * maptiles.cu - maps of kept units become tiles with bits (maptiles.h).
  *
- * One thread block has one row of tiles, 128 queries of a head. It first says which of its tiles
- * are empty, whole or partial, and which keys any query keeps; sums over these give every tile its
- * place, so that tiles and bits are written in one more pass and always in the same order.
+ * One pass says for each row of tiles, 128 queries of a head, which of its tiles are empty, whole
+ * or partial, and which keys any query keeps. Sums over the rows give every tile its place, so that
+ * a second pass writes tiles and bits, always in the same order.
  */
 #include "cuda/attn/maptiles.h"
 
-#include "core/accel.h"
+#include "core/intmath.h"
+#include "core/mask.h"
+#include "cuda/attn/maptiles_gather.cuh"
+#include "cuda/attn/maptiles_once.cuh"
+#include "cuda/blocksum.cuh"
+#include "cuda/warp.cuh"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define TILE ACCEL_TILE
-#define TILE_WORDS ACCEL_TILE_WORDS
-#define THREADS 256 /* a thread per word of a tile */
-
-enum { EMPTY, PARTIAL, WHOLE };
-
-/* ---- maps ----------------------------------------------------------------------------------- */
-
-static __device__ int key_limit_of(const tile_rows &r, int row)
-{
-    int64_t p = r.maps.causal ? row + r.maps.nk - r.maps.nq + 1 : r.maps.nk;
-    return (int)(p < 0 ? 0 : p > r.maps.nk ? r.maps.nk : p);
-}
-
-/* The low n bits. */
-static __device__ uint32_t low_bits(int n)
-{
-    return n <= 0 ? 0 : n >= 32 ? ~0u : (1u << n) - 1;
-}
-
-static __device__ const uint32_t *map_row(const tile_rows &r, int head, int row)
-{
-    return r.map[head] + row / (int)r.maps.bq * r.maps.words;
-}
-
-/* Keys [32 w, 32 w + 32) of a row of a map, a bit each. */
+/* Keys [32 w, 32 w + 32) of a row of a map of units. */
 static __device__ uint32_t key_word(const tile_rows &r, const uint32_t *row, int w)
 {
     int bk = (int)r.maps.bk;
-    if (bk == 1)
-        return w < r.maps.words ? row[w] : 0;
     uint32_t bits = 0;
     for (int key = 32 * w; key < 32 * (w + 1) && key < r.maps.nk;) {
         int unit = key / bk, end = (unit + 1) * bk - 32 * w;
@@ -51,6 +29,15 @@ static __device__ uint32_t key_word(const tile_rows &r, const uint32_t *row, int
         key = (unit + 1) * bk;
     }
     return bits;
+}
+
+/* A bit per key of maps whose units have several. A thread block per row of a map. */
+static __global__ void expand_units(tile_rows r, int first)
+{
+    int64_t head = first + blockIdx.y, row = blockIdx.x;
+    const uint32_t *units = r.map[head] + row * r.maps.words;
+    for (int w = threadIdx.x; w < r.pitch; w += blockDim.x)
+        r.by_key[(head * r.map_rows + row) * r.pitch + w] = key_word(r, units, w);
 }
 
 /* ---- counts --------------------------------------------------------------------------------- */
@@ -62,35 +49,67 @@ struct column {
     int pairs;
 };
 
-static __device__ column read_column(const tile_rows &r, int head, int row0, int w)
+/* Maps with a row per query. With CLIP some row does not see all 32 keys. */
+template <bool CLIP, bool PAIRS>
+static __device__ __forceinline__ column read_queries(const reader &x)
 {
     column c = {0, 0, ~0u, 0};
-    int rows = min(TILE, (int)r.maps.nq - row0), bq = (int)r.maps.bq, left = bq - row0 % bq;
-    const uint32_t *row = map_row(r, head, row0);
-    uint32_t bits = key_word(r, row, w);
-    for (int i = 0; i < rows; i++) {
-        uint32_t allowed = low_bits(key_limit_of(r, row0 + i) - 32 * w), kept = bits & allowed;
-        c.upper |= i < 64 ? kept : 0;
-        c.lower |= i < 64 ? 0 : kept;
-        c.all &= kept | ~allowed;
-        c.pairs += __popc(kept);
-        if (--left == 0 && i + 1 < rows) {
-            left = bq;
-            row += r.maps.words;
-            bits = key_word(r, row, w);
+    const uint32_t *at = x.at;
+    for (int half = 0; half < 2; half++) {
+        uint32_t any = 0;
+        int end = min(x.rows, 64 * (half + 1));
+#pragma unroll 16
+        for (int i = 64 * half; i < end; i++, at += x.pitch) {
+            uint32_t allowed = CLIP ? seen_by(x, i) : ~0u, bits = *at, kept = bits & allowed;
+            any |= kept;
+            c.all &= bits | ~allowed;
+            c.pairs += PAIRS ? __popc(kept) : 0;
         }
+        (half ? c.lower : c.upper) = any;
     }
     return c;
+}
+
+/* Maps whose rows are for bq queries, of which the first has `left` in the row of tiles. Later
+ * queries see what earlier ones see. */
+template <bool PAIRS>
+static __device__ __forceinline__ column read_groups(const reader &x, int bq, int left)
+{
+    column c = {0, 0, ~0u, 0};
+    const uint32_t *at = x.at;
+    for (int i = 0; i < x.rows; at += x.pitch) {
+        int end = min(i + left, x.rows);
+        uint32_t bits = *at, allowed = seen_by(x, end - 1);
+        c.upper |= i < 64 ? bits & seen_by(x, min(end, 64) - 1) : 0;
+        c.lower |= end > 64 ? bits & allowed : 0;
+        c.all &= bits | ~allowed;
+        for (int k = i; k < end && PAIRS; k++)
+            c.pairs += __popc(bits & seen_by(x, k));
+        i = end;
+        left = bq;
+    }
+    return c;
+}
+
+/* clip: some row may not see all of the word's keys. */
+template <bool PAIRS>
+static __device__ __forceinline__ column read_column(const tile_rows &r, const uint32_t *row,
+                                                     int row0, int rows, int w, bool clip)
+{
+    int bq = (int)r.maps.bq;
+    reader x = reader_of(r, row, row0, rows, w);
+    if (bq > 1)
+        return read_groups<PAIRS>(x, bq, bq - row0 % bq);
+    return clip ? read_queries<true, PAIRS>(x) : read_queries<false, PAIRS>(x);
 }
 
 static __device__ int sum_of_block(int x)
 {
     __shared__ int part[THREADS / 32];
-    int lane = threadIdx.x & 31, sum = 0;
-    for (int step = 16; step; step /= 2)
-        x += __shfl_xor_sync(~0u, x, step);
+    int sum = 0;
+    x = warp_add(x);
     __syncthreads();
-    if (lane == 0)
+    if (threadIdx.x % 32 == 0)
         part[threadIdx.x >> 5] = x;
     __syncthreads();
     for (int i = 0; i < THREADS / 32; i++)
@@ -98,20 +117,24 @@ static __device__ int sum_of_block(int x)
     return sum;
 }
 
+template <bool TOTALS>
 static __global__ void __launch_bounds__(THREADS)
     count_tiles(tile_rows r, int first, map_totals *totals)
 {
     int head = first + blockIdx.y, row0 = blockIdx.x * TILE, lane = threadIdx.x & 31;
     int64_t row = head * r.groups + blockIdx.x;
-    int limit = key_limit_of(r, min(row0 + TILE, (int)r.maps.nq) - 1), cols = (int)r.cols;
+    int rows = min(TILE, (int)r.maps.nq - row0), limit = key_limit_of(r, row0 + rows - 1);
+    int seen = key_limit_of(r, row0), cols = (int)r.cols;
     int place = 0, partial = 0, keys = 0, kept64 = 0;
+    const uint32_t *map = key_row(r, head, row0);
     unsigned long long pairs = 0;
 
     for (int w0 = threadIdx.x & ~31; w0 < 4 * cols; w0 += THREADS) {
         int w = w0 + lane;
         column c = {0, 0, 0, 0};
+        bool clip = 32 * (w0 + 32) > seen; /* of all lanes */
         if (w < 4 * cols && 32 * w < limit)
-            c = read_column(r, head, row0, w);
+            c = read_column<TOTALS>(r, map, row0, rows, w, clip);
         uint32_t any = c.upper | c.lower;
         unsigned some = __ballot_sync(~0u, any != 0) >> (lane & ~3) & 15;
         /* Past the last key that is seen nothing is missing. */
@@ -140,11 +163,10 @@ static __global__ void __launch_bounds__(THREADS)
         r.partial[row] = partial;
         r.keys[row] = keys;
     }
-    if (!totals)
+    if (!TOTALS)
         return;
     kept64 = sum_of_block(kept64);
-    for (int step = 16; step; step /= 2)
-        pairs += __shfl_xor_sync(~0u, pairs, step);
+    pairs = warp_add(pairs);
     if (lane == 0)
         atomicAdd(&totals[head].pairs, pairs);
     if (threadIdx.x == 0)
@@ -162,8 +184,7 @@ static __global__ void count_units(tile_rows r, int64_t rows, map_totals *totals
     int limit = key_limit_of(r, (int)last), seen = (int)((limit + r.maps.bk - 1) / r.maps.bk);
     for (int w = lane; w < r.maps.words && 32 * w < seen; w += 32)
         n += __popc(r.map[head][row * r.maps.words + w] & low_bits(seen - 32 * w));
-    for (int step = 16; step; step /= 2)
-        n += __shfl_xor_sync(~0u, n, step);
+    n = warp_add(n);
     if (lane)
         return;
     units[head * rows + row] = n;
@@ -180,6 +201,8 @@ extern "C" int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct t
     r->maps.map = NULL;
     r->groups = (m->nq + TILE - 1) / TILE;
     r->cols = (m->nk + TILE - 1) / TILE;
+    r->map_rows = (m->nq + m->bq - 1) / m->bq;
+    r->pitch = m->bk > 1 ? 4 * r->cols : m->words;
     rows = m->heads * r->groups;
     TRY(gpu_alloc(g, m->heads * (int64_t)sizeof *m->map, &r->map, err));
     TRY(gpu_put(g, (void *)r->map, m->map, m->heads * (int64_t)sizeof *m->map, err));
@@ -188,6 +211,8 @@ extern "C" int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct t
     TRY(gpu_alloc(g, rows * 4, &r->keys, err));
     TRY(gpu_alloc(g, rows * r->cols, &r->state, err));
     TRY(gpu_alloc(g, rows * r->cols * 16, &r->any, err));
+    if (m->bk > 1)
+        TRY(gpu_alloc(g, m->heads * r->map_rows * r->pitch * 4, &r->by_key, err));
     TRY(gpu_sync(g, err)); /* m->map is the caller's */
 out:
     return rc;
@@ -198,7 +223,15 @@ static int launch_counts(struct gpu *g, const struct tile_rows *r, int first, in
 {
     int rc = 0;
     dim3 grid((unsigned)r->groups, (unsigned)count);
-    count_tiles<<<grid, THREADS, 0, g->stream>>>(*r, first, totals);
+    if (r->by_key) {
+        dim3 rows((unsigned)r->map_rows, (unsigned)count);
+        expand_units<<<rows, THREADS, 0, g->stream>>>(*r, first);
+        CU_LAUNCHED(err);
+    }
+    if (totals)
+        count_tiles<true><<<grid, THREADS, 0, g->stream>>>(*r, first, totals);
+    else
+        count_tiles<false><<<grid, THREADS, 0, g->stream>>>(*r, first, NULL);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -234,46 +267,78 @@ out:
     return rc;
 }
 
-/* ---- tiles ---------------------------------------------------------------------------------- */
+/* ---- places --------------------------------------------------------------------------------- */
 
-/* The low two bits of each byte's low half, side by side: nibble i from byte i. */
-static __device__ uint32_t squeeze(uint64_t x)
-{
-    x = (x | x >> 4) & 0x00ff00ff00ff00ffull;
-    x = (x | x >> 8) & 0x0000ffff0000ffffull;
-    return (uint32_t)(x | x >> 16);
-}
+#define PLACE_THREADS 1024
 
-/* The word of a thread: its keys 2 q and 2 q + 1 of every 8, of row a and of row b eight below it,
- * 64 keys in each element. */
-static __device__ uint64_t tile_word(const uint64_t a[2], const uint64_t b[2], int q)
+/* First tile and first tile with bits of every row, and their numbers at the end. One thread block.
+ */
+static __global__ void __launch_bounds__(PLACE_THREADS) place_tiles(map_tiles t, tile_rows r)
 {
-    uint64_t word = 0;
-    for (int half = 0; half < 2; half++) {
-        uint64_t low = a[half] >> 2 * q & 0x0303030303030303ull;
-        uint64_t high = b[half] >> 2 * q & 0x0303030303030303ull;
-        word |= (uint64_t)squeeze(low | high << 2) << 32 * half;
+    __shared__ int64_t part[2][2][32];
+    int64_t rows = t.count * r.groups, from = t.first * r.groups, at = 0, bits_at = 0, all;
+    for (int64_t base = 0, turn = 0; base < rows; base += PLACE_THREADS, turn ^= 1) {
+        int64_t row = base + threadIdx.x, n = 0, bits = 0;
+        if (row < rows) {
+            n = t.gathered ? (r.keys[from + row] + TILE - 1) / TILE : r.place[from + row];
+            bits = t.gathered ? n : r.partial[from + row];
+        }
+        n = at + sum_before(n, part[turn][0], &all);
+        at += all;
+        bits = bits_at + sum_before(bits, part[turn][1], &all);
+        bits_at += all;
+        if (row < rows) {
+            t.at[row] = n;
+            t.bits_at[row] = bits;
+        }
     }
-    return word;
+    if (threadIdx.x == 0) {
+        t.at[rows] = at;
+        t.bits_at[rows] = bits_at;
+    }
 }
 
-/* Row a of a thread's word, and its q (accel_word in core/accel.h). */
-static __device__ int word_row(int t)
+/* ---- tiles in place ------------------------------------------------------------------------- */
+
+#define CHUNK 32  /* tiles of a thread block, a lane each */
+#define AT_ONCE 4 /* of which so many are read before they are written */
+
+/* A query's keys while tiles are written. */
+struct query {
+    const uint32_t *row;
+    int limit;
+};
+
+static __device__ query query_of(const tile_rows &r, int head, int row)
 {
-    return 16 * (t / 32) + t % 32 / 4;
+    int nq = (int)r.maps.nq;
+    return {key_row(r, head, min(row, nq - 1)), row < nq ? key_limit_of(r, row) : 0};
 }
 
-/* 128 keys of a row from tile `col`. The four threads of a row read a word each. */
-static __device__ void row_bits(const tile_rows &r, int head, int row, int col, uint64_t out[2])
+static __device__ __forceinline__ uint32_t bits_of(const query &x, int w)
 {
-    int lane = threadIdx.x & 31, w = 4 * col + (lane & 3);
-    uint32_t mine = 0;
-    if (row < r.maps.nq)
-        mine = key_word(r, map_row(r, head, row), w) & low_bits(key_limit_of(r, row) - 32 * w);
-    for (int half = 0; half < 2; half++) {
-        uint32_t lo = __shfl_sync(~0u, mine, (lane & ~3) + 2 * half);
-        uint32_t hi = __shfl_sync(~0u, mine, (lane & ~3) + 2 * half + 1);
-        out[half] = lo | (uint64_t)hi << 32;
+    int seen = x.limit - 32 * w;
+    return seen > 0 ? x.row[w] & low_bits(seen) : 0;
+}
+
+/* The tiles of the columns `left` from c0 on, to the words from `to` on. */
+static __device__ void write_partial(const query x[2], int c0, unsigned left, uint64_t *to)
+{
+    int lane_word = threadIdx.x & 3;
+    while (left) {
+        uint32_t a[AT_ONCE], b[AT_ONCE];
+        int n = min(__popc(left), AT_ONCE);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++, left &= left - 1) {
+            int w = 4 * (c0 + __ffs(left) - 1) + lane_word;
+            a[i] = left ? bits_of(x[0], w) : 0;
+            b[i] = left ? bits_of(x[1], w) : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (i < n)
+                to[i * TILE_WORDS + threadIdx.x] = tile_word(a[i], b[i]);
+        to += n * TILE_WORDS;
     }
 }
 
@@ -281,117 +346,73 @@ static __global__ void __launch_bounds__(THREADS) write_tiles(map_tiles t, tile_
 {
     int head = t.first + blockIdx.y, row0 = blockIdx.x * TILE, lane = threadIdx.x & 31;
     int64_t row = head * r.groups + blockIdx.x, own = row - t.first * r.groups;
-    int64_t at = t.at[own], bits_at = t.bits_at[own];
-    int cols = (int)r.cols, in_tile = word_row(threadIdx.x);
+    int cols = (int)r.cols, c0 = blockIdx.z * CHUNK, col = c0 + lane;
+    const uint8_t *states = r.state + row * cols;
+    int state = col < cols ? states[col] : EMPTY, tiles = 0, with_bits = 0;
+    unsigned some = __ballot_sync(~0u, state != EMPTY), below = (1u << lane) - 1;
+    unsigned partial = __ballot_sync(~0u, state == PARTIAL);
 
-    for (int c0 = 0; c0 < cols; c0 += 32) {
-        int state = c0 + lane < cols ? r.state[row * cols + c0 + lane] : EMPTY;
-        unsigned some = __ballot_sync(~0u, state != EMPTY), below = (1u << lane) - 1;
-        unsigned partial = __ballot_sync(~0u, state == PARTIAL);
-        if (threadIdx.x < 32 && state != EMPTY) {
-            int64_t to = at + __popc(some & below);
-            t.col[to] = c0 + lane;
-            t.bits[to] = state == WHOLE ? -1 : (int32_t)(bits_at + __popc(partial & below));
-        }
-        for (unsigned left = partial; left; left &= left - 1, bits_at++) {
-            int col = c0 + __ffs(left) - 1;
-            uint64_t a[2], b[2];
-            row_bits(r, head, row0 + in_tile, col, a);
-            row_bits(r, head, row0 + in_tile + 8, col, b);
-            t.words[bits_at * TILE_WORDS + threadIdx.x] = tile_word(a, b, lane & 3);
-        }
-        at += __popc(some);
+    if (!some)
+        return;
+    for (int c = 0; c < c0; c += THREADS) { /* those before this chunk */
+        int before = c + threadIdx.x < c0 ? states[c + threadIdx.x] : EMPTY;
+        tiles += __syncthreads_count(before != EMPTY);
+        with_bits += __syncthreads_count(before == PARTIAL);
     }
+    int64_t at = t.at[own] + tiles, bits_at = t.bits_at[own] + with_bits;
+    if (threadIdx.x < 32 && state != EMPTY) {
+        int64_t to = at + __popc(some & below);
+        t.col[to] = col;
+        int64_t bits = t.room ? t.room[own] + col : bits_at + __popc(partial & below);
+        t.bits[to] = state == WHOLE ? -1 : (int32_t)bits;
+    }
+    if (t.room)
+        return; /* they are there */
+    int in_tile = row0 + word_row(threadIdx.x);
+    query x[2] = {query_of(r, head, in_tile), query_of(r, head, in_tile + 8)};
+    write_partial(x, c0, partial, t.words + bits_at * TILE_WORDS);
 }
 
-/* Exclusive sum over the block; *all is the block's. */
-static __device__ int sum_before(int x, int *all)
-{
-    __shared__ int part[THREADS / 32];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, sum = x, before = 0;
-    for (int step = 1; step < 32; step *= 2) {
-        int left = __shfl_up_sync(~0u, sum, step);
-        sum += lane >= step ? left : 0;
-    }
-    __syncthreads();
-    if (lane == 31)
-        part[warp] = sum;
-    __syncthreads();
-    *all = 0;
-    for (int i = 0; i < THREADS / 32; i++) {
-        before += i < warp ? part[i] : 0;
-        *all += part[i];
-    }
-    return before + sum - x;
-}
+/* ---- launches ------------------------------------------------------------------------------- */
 
-/* The keys that some query of a row of tiles keeps, ascending, then -1 up to a whole tile. */
-static __device__ void write_keys(const tile_rows &r, int64_t row, int n_tiles, int32_t *key)
+static int launch_places(struct gpu *g, const struct map_tiles *t, struct err *err)
 {
-    int words = 4 * (int)r.cols, base = 0, all;
-    for (int w0 = 0; w0 < words; w0 += THREADS) {
-        int w = w0 + threadIdx.x;
-        uint32_t bits = w < words ? r.any[row * words + w] : 0;
-        int to = base + sum_before(__popc(bits), &all);
-        for (; bits; bits &= bits - 1)
-            key[to++] = 32 * w + __ffs(bits) - 1;
-        base += all;
-    }
-    for (int i = base + threadIdx.x; i < n_tiles * TILE; i += THREADS)
-        key[i] = -1;
-}
-
-/* Does the row keep this key? */
-static __device__ uint64_t keeps(const tile_rows &r, const uint32_t *row, int limit, int key)
-{
-    int unit = key / (int)r.maps.bk;
-    return key >= 0 && key < limit ? row[unit / 32] >> unit % 32 & 1 : 0;
-}
-
-static __global__ void __launch_bounds__(THREADS) write_gathered(map_tiles t, tile_rows r)
-{
-    __shared__ int32_t keys[TILE];
-    int head = t.first + blockIdx.y, q = threadIdx.x & 3;
-    int64_t row = head * r.groups + blockIdx.x, own = row - t.first * r.groups, at = t.at[own];
-    int n = (int)(t.at[own + 1] - at), row_a = blockIdx.x * TILE + word_row(threadIdx.x);
-    int nq = (int)r.maps.nq, limit[2];
-    const uint32_t *map[2];
-
-    for (int i = 0; i < 2; i++) {
-        int mine = row_a + 8 * i;
-        limit[i] = mine < nq ? key_limit_of(r, mine) : 0;
-        map[i] = map_row(r, head, min(mine, nq - 1));
-    }
-    write_keys(r, row, n, t.key + at * TILE);
-    __syncthreads();
-    for (int k = 0; k < n; k++) {
-        uint64_t word = 0, care = 0;
-        if (threadIdx.x < TILE)
-            keys[threadIdx.x] = t.key[(at + k) * TILE + threadIdx.x];
-        __syncthreads();
-        for (int eight = 0; eight < 16; eight++)
-            for (int i = 0; i < 4; i++) {
-                int key = keys[8 * eight + 2 * q + i % 2], bit = 4 * eight + i;
-                word |= keeps(r, map[i / 2], limit[i / 2], key) << bit;
-            }
-        for (int i = 0; i < 2; i++)
-            care |= row_a + 8 * i < nq ? 0x3333333333333333ull << 2 * i : 0;
-        t.words[(at + k) * TILE_WORDS + threadIdx.x] = word;
-        if (__syncthreads_and((word & care) == care) && threadIdx.x == 0)
-            t.bits[at + k] = -1;
-        else if (threadIdx.x == 0)
-            t.bits[at + k] = (int32_t)(at + k);
-    }
+    int rc = 0;
+    place_tiles<<<1, PLACE_THREADS, 0, g->stream>>>(*t, *t->rows);
+    CU_LAUNCHED(err);
+out:
+    return rc;
 }
 
 static int launch_tiles(struct gpu *g, const struct map_tiles *t, struct err *err)
 {
     int rc = 0;
-    dim3 grid((unsigned)t->rows->groups, (unsigned)t->count);
-    if (t->gathered)
-        write_gathered<<<grid, THREADS, 0, g->stream>>>(*t, *t->rows);
-    else
-        write_tiles<<<grid, THREADS, 0, g->stream>>>(*t, *t->rows);
+    unsigned groups = (unsigned)t->rows->groups, count = (unsigned)t->count;
+    unsigned chunks = (unsigned)((t->rows->cols + CHUNK - 1) / CHUNK);
+    unsigned packs = (unsigned)((t->rows->cols + PACK_TILES - 1) / PACK_TILES);
+    if (t->gathered) {
+        list_keys<<<dim3(groups, count), THREADS, 0, g->stream>>>(*t, *t->rows);
+        CU_LAUNCHED(err);
+        dim3 grid(groups, count, packs < MAX_CHUNKS ? packs : MAX_CHUNKS);
+        write_gathered<<<grid, PACK_THREADS, 0, g->stream>>>(*t, *t->rows);
+    } else
+        write_tiles<<<dim3(groups, count, chunks), THREADS, 0, g->stream>>>(*t, *t->rows);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* Rows are counted and bits written at once. */
+static int launch_once(struct gpu *g, const struct map_tiles *t, struct err *err)
+{
+    const struct tile_rows *r = t->rows;
+    int64_t rows = t->count * r->groups, from = t->first * r->groups;
+    unsigned chunks = (unsigned)((r->cols + ONCE_TILES - 1) / ONCE_TILES);
+    int rc = 0;
+    TRY(gpu_zero(g, r->place + from, rows * 4, err));
+    TRY(gpu_zero(g, r->partial + from, rows * 4, err));
+    write_once<<<dim3((unsigned)r->groups, (unsigned)t->count, chunks), THREADS, 0, g->stream>>>(
+        *t, *r);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -399,38 +420,71 @@ out:
 
 extern "C" int map_tiles_launch(struct gpu *g, const struct map_tiles *t, struct err *err)
 {
-    int rc = tile_rows_launch(g, t->rows, t->first, t->count, err);
-    return rc ? rc : launch_tiles(g, t, err);
+    int rc = 0;
+    if (t->room)
+        TRY(launch_once(g, t, err));
+    else
+        TRY(tile_rows_launch(g, t->rows, t->first, t->count, err));
+    TRY(launch_places(g, t, err));
+    TRY(launch_tiles(g, t, err));
+out:
+    return rc;
 }
 
-/* First tile and first tile with bits of every row, and their numbers at the end, on the host. */
-static int place_tiles(struct gpu *g, const struct tile_rows *r, struct map_tiles *t, int64_t *ptr,
-                       int64_t *bits_at, struct err *err)
+/* Room for bits of every tile that the queries see, where at least half of them have some.
+ * *with_bits changes to that number. */
+static int make_room(struct gpu *g, struct map_tiles *t, int64_t *with_bits, struct err *err)
 {
-    int64_t rows = t->count * r->groups, from = t->first * r->groups;
-    int32_t *n = (int32_t *)malloc((size_t)(2 * rows) * sizeof *n);
+    const struct tile_rows *r = t->rows;
+    int64_t rows = t->count * r->groups, *room = NULL;
     int rc = 0;
-    if (!n)
+
+    if (t->gathered || r->maps.bq > 1 || r->maps.bk > 1)
+        return 0;
+    room = (int64_t *)malloc((size_t)(rows + 1) * sizeof *room);
+    if (!room)
         FAIL(err, ERR_NOMEM, "tiles of rows: out of memory");
-    TRY(gpu_get(g, n, (t->gathered ? r->keys : r->place) + from, rows * 4, err));
-    TRY(gpu_get(g, n + rows, r->partial + from, rows * 4, err));
-    ptr[0] = bits_at[0] = 0;
+    room[0] = 0;
     for (int64_t i = 0; i < rows; i++) {
-        int64_t tiles = t->gathered ? (n[i] + TILE - 1) / TILE : n[i];
-        ptr[i + 1] = ptr[i] + tiles;
-        bits_at[i + 1] = bits_at[i] + (t->gathered ? tiles : n[rows + i]);
+        int64_t last = MIN((i % r->groups + 1) * TILE, r->maps.nq) - 1;
+        int64_t seen = key_limit(r->maps.nq, r->maps.nk, r->maps.causal, last);
+        room[i + 1] = room[i] + (seen + TILE - 1) / TILE;
     }
+    if (room[rows] > 2 * *with_bits || room[rows] > INT32_MAX)
+        goto out;
+    *with_bits = room[rows];
+    TRY(gpu_alloc(g, (rows + 1) * 8, &t->room, err));
+    TRY(gpu_put(g, t->room, room, (rows + 1) * 8, err));
+    TRY(gpu_sync(g, err));
 out:
-    free(n);
+    free(room);
+    return rc;
+}
+
+/* Memory of the tiles, when their numbers are known. */
+static int alloc_tiles(struct gpu *g, struct map_tiles *t, int64_t n, int64_t with_bits,
+                       struct err *err)
+{
+    int64_t rows = t->count * t->rows->groups;
+    int rc = 0;
+    if (n > INT32_MAX / 4)
+        FAIL(err, ERR_RUN, "%lld tiles are too many for one launch", (long long)n);
+    TRY(gpu_alloc(g, n * 4, &t->bits, err));
+    TRY(gpu_alloc(g, with_bits * TILE_WORDS * 8, &t->words, err));
+    if (t->gathered) {
+        TRY(gpu_alloc(g, n * TILE * 4, &t->key, err));
+        TRY(gpu_alloc(g, rows * t->rows->cols * 16, &t->before, err));
+    } else
+        TRY(gpu_alloc(g, n * 4, &t->col, err));
+out:
     return rc;
 }
 
 extern "C" int map_tiles_make(struct gpu *g, const struct tile_rows *r, int first, int count,
                               bool gathered, struct map_tiles *t, struct err *err)
 {
-    int64_t rows = count * r->groups, n;
+    int64_t rows = count * r->groups, with_bits = 0;
     int64_t *ptr = (int64_t *)malloc((size_t)(rows + 1) * sizeof *ptr);
-    int64_t *bits_at = (int64_t *)malloc((size_t)(rows + 1) * sizeof *bits_at);
     int rc = 0;
 
     memset(t, 0, sizeof *t);
@@ -438,35 +492,27 @@ extern "C" int map_tiles_make(struct gpu *g, const struct tile_rows *r, int firs
     t->first = first;
     t->count = count;
     t->gathered = gathered;
-    if (!ptr || !bits_at)
+    if (!ptr)
         FAIL(err, ERR_NOMEM, "tiles of rows: out of memory");
-    TRY(place_tiles(g, r, t, ptr, bits_at, err));
-    n = ptr[rows];
-    if (n > INT32_MAX / 4)
-        FAIL(err, ERR_RUN, "%lld tiles are too many for one launch", (long long)n);
     TRY(gpu_alloc(g, (rows + 1) * 8, &t->at, err));
     TRY(gpu_alloc(g, (rows + 1) * 8, &t->bits_at, err));
-    TRY(gpu_alloc(g, n * 4, &t->bits, err));
-    TRY(gpu_alloc(g, bits_at[rows] * TILE_WORDS * 8, &t->words, err));
-    if (gathered)
-        TRY(gpu_alloc(g, n * TILE * 4, &t->key, err));
-    else
-        TRY(gpu_alloc(g, n * 4, &t->col, err));
-    TRY(gpu_put(g, t->at, ptr, (rows + 1) * 8, err));
-    TRY(gpu_put(g, t->bits_at, bits_at, (rows + 1) * 8, err));
-    TRY(launch_tiles(g, t, err));
+    TRY(launch_places(g, t, err));
+    TRY(gpu_get(g, ptr, t->at, (rows + 1) * 8, err));
+    TRY(gpu_get(g, &with_bits, t->bits_at + rows, 8, err));
+    TRY(make_room(g, t, &with_bits, err));
+    TRY(alloc_tiles(g, t, ptr[rows], with_bits, err));
+    TRY(map_tiles_launch(g, t, err));
     TRY(gpu_sync(g, err));
     t->csr.ptr = ptr;
     t->csr.col = t->col;
     t->csr.bits = t->bits;
     t->csr.keys = t->key;
     t->csr.words = t->words;
-    t->csr.n_bits = bits_at[rows];
+    t->csr.n_bits = with_bits;
     t->csr.on_device = true;
     ptr = NULL;
 out:
     free(ptr);
-    free(bits_at);
     return rc;
 }
 

@@ -27,6 +27,9 @@ struct unit_maps {
 struct tile_rows {
     struct unit_maps maps;      /* without `map` */
     const uint32_t *const *map; /* [heads] */
+    uint32_t *by_key;           /* [heads][map_rows][pitch] the same maps, a bit per key, where a
+                                 * unit has several; else NULL */
+    int64_t map_rows, pitch;    /* rows of a map; words of a row with a bit per key */
     int64_t groups, cols;       /* rows of tiles of a head, tiles across */
     int32_t *place;             /* [rows] tiles that keep a pair */
     int32_t *partial;           /* [rows] those of them that do not keep every allowed pair */
@@ -61,7 +64,10 @@ struct map_tiles {
     struct attn_csr csr;       /* ptr: host, owned, from 0; the rest is on the device */
     int64_t *at, *bits_at;     /* device: first tile, and first tile with bits, of a row */
     int32_t *col, *bits, *key; /* device */
+    int32_t *before;           /* device, gathered: [rows][4 cols] keys before each word of `any` */
     uint64_t *words;           /* device */
+    int64_t *room;             /* device: first of a row's bits, one for each column, where they are
+                                * not side by side; else NULL */
 };
 
 /* After tile_rows_launch for these heads: take memory, count (which waits) and make them. Memory on

@@ -15,16 +15,9 @@
  * queries, outputs and the next section. */
 #define SECTION_BYTES (32LL << 20)
 
-/* A piece below this many stages costs more to combine than it balances. */
-#define MIN_PIECE 4
-
 /* Cost of pieces besides their items, in stages: partial results go through memory, and another
  * launch combines them (measured on an H200: 100 rows of 47 stages in two pieces each). */
 #define COMBINE_COST 6
-
-/* Cost of the start and end of an item, in stages: nothing hides the first scores and the stores.
- */
-#define ITEM_COST 1
 
 /* Number of last items per multiprocessor that may change places. With eight, random lists with a
  * tenth of their blocks or more end at the bound; with five they miss it by up to 0.4 %. */
@@ -270,15 +263,20 @@ static int by_order(const void *x, const void *y)
     return a->item.row < b->item.row ? -1 : a->item.row > b->item.row;
 }
 
+int64_t attn_section_rows(const struct attn_problem *p, int32_t q_blocks)
+{
+    int64_t kv = SECTION_BYTES / (p->nk * p->d * 4);
+    kv = kv < 1 || (p->lists == ATTN_DENSE && !p->causal) ? 1 : kv;
+    return kv * (p->heads / p->kv_heads) * q_blocks;
+}
+
 static int order_items(const struct attn_problem *p, struct attn_plan *plan, struct err *err)
 {
     struct order_key *keys = NULL;
-    int64_t kv = SECTION_BYTES / (p->nk * p->d * 4);
+    int64_t per_section = attn_section_rows(p, plan->q_blocks);
     int rc = mem_alloc(&keys, plan->n_items, sizeof *keys, "work items", err);
     if (rc)
         return rc;
-    kv = kv < 1 || (p->lists == ATTN_DENSE && !p->causal) ? 1 : kv;
-    int64_t per_section = kv * (p->heads / p->kv_heads) * plan->q_blocks;
     for (int32_t i = 0; i < plan->n_items; i++)
         keys[i] = (struct order_key){(int32_t)(plan->items[i].row / per_section),
                                      stages_of(plan, plan->items + i), plan->items[i]};
@@ -547,6 +545,91 @@ int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
     plan->masked_units = masked_units(p, plan);
     TRY(order_items(p, plan, err));
     TRY(balance(plan, sms, split, err));
+out:
+    if (rc)
+        attn_plan_free(plan);
+    return rc;
+}
+
+/* ---- by rows -------------------------------------------------------------------------------- */
+
+/* Piece k of an item; pieces go from its end to its beginning. */
+static struct attn_item piece_of(struct attn_item it, int32_t pieces, int32_t k, int32_t slot)
+{
+    int64_t n = it.end - it.beg, from = pieces - 1 - k;
+    return (struct attn_item){it.row, it.beg + (int32_t)(n * from / pieces),
+                              it.beg + (int32_t)(n * (from + 1) / pieces), slot};
+}
+
+/* Cut items, each into pieces that differ by one unit at most. */
+static int cut_rows(struct attn_plan *plan, int sms, struct err *err)
+{
+    struct attn_item *whole = plan->items, *items = NULL;
+    int64_t all = total_cost(plan), left = all;
+    int32_t n_whole = plan->n_items;
+    int rc = 0;
+
+    TRY(mem_alloc(&items, attn_row_items(n_whole, sms), sizeof *items, "work items", err));
+    TRY(mem_alloc(&plan->splits, n_whole, sizeof *plan->splits, "split rows", err));
+    plan->n_items = 0;
+    for (int32_t i = 0; i < n_whole; i++) {
+        int64_t n = whole[i].end - whole[i].beg;
+        int32_t pieces = attn_row_pieces(n, left, all, sms);
+        for (int32_t k = 0; k < pieces; k++)
+            items[plan->n_items++] =
+                piece_of(whole[i], pieces, k, pieces > 1 ? plan->n_slots + k : -1);
+        if (pieces > 1) {
+            plan->splits[plan->n_splits++] =
+                (struct attn_split){whole[i].row, plan->n_slots, pieces};
+            plan->n_slots += pieces;
+        }
+        left -= n + ITEM_COST;
+    }
+    free(whole);
+    plan->items = items;
+out:
+    if (rc)
+        free(items);
+    return rc;
+}
+
+int attn_plan_begin(const struct attn_problem *p, const struct attn_tile *tile,
+                    const struct attn_csr *csr, struct attn_plan *plan, struct err *err)
+{
+    int rc = begin_plan(p, tile, csr, plan, err);
+    if (rc)
+        return rc;
+    plan->masked_units = masked_units(p, plan);
+    plan->blocks = csr->ptr[(int64_t)p->heads * plan->q_blocks];
+    plan->lists = *csr;
+    return 0;
+}
+
+/* A cut row costs ITEM_COST for every piece; in the bound it does so once. */
+int attn_plan_rate(struct attn_plan *plan, int sms, struct err *err)
+{
+    int64_t *heap = NULL, cost = total_cost(plan) - (plan->n_slots - plan->n_splits) * ITEM_COST;
+    int rc = 0;
+    plan->balance = 1;
+    if (plan->n_items == 0)
+        return 0;
+    TRY(mem_alloc(&heap, sms, sizeof *heap, "schedule", err));
+    plan->balance = (double)assign(plan, sms, heap, NULL) / (double)ceil_div(cost, sms);
+out:
+    free(heap);
+    return rc;
+}
+
+int attn_plan_rows(const struct attn_problem *p, const struct attn_tile *tile,
+                   const struct attn_csr *csr, int sms, struct attn_plan *plan, struct err *err)
+{
+    int rc = 0;
+    TRY(attn_plan_begin(p, tile, csr, plan, err));
+    for (int32_t r = 0; r < p->heads * plan->q_blocks; r++)
+        add_item(plan, r, csr->ptr[r], csr->ptr[r + 1]);
+    TRY(order_items(p, plan, err));
+    TRY(cut_rows(plan, sms, err));
+    TRY(attn_plan_rate(plan, sms, err));
 out:
     if (rc)
         attn_plan_free(plan);

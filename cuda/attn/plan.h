@@ -49,8 +49,7 @@ struct attn_csr {
     const int32_t *col, *bits, *keys;
     const uint64_t *words;
     int64_t n_bits;
-    bool on_device; /* ATTN_BITS, ATTN_GATHER: all but ptr lie there, for as long as the plan's jobs
-                     * are launched (maptiles.h) */
+    bool on_device; /* ATTN_BITS, ATTN_GATHER: all but ptr lie there (maptiles.h) */
 };
 
 /* Tile of a kernel as the plan sees it. Items are counted in units of bn / units keys. Dense: unit
@@ -72,6 +71,11 @@ struct attn_split {
     int32_t row, slot, n;
 };
 
+/* What the kernels of a plan read, on the device: as in struct attn_plan and its lists. */
+struct attn_device_plan {
+    const void *items, *splits, *empty, *cols, *bits, *keys, *words;
+};
+
 struct attn_plan {
     struct attn_tile tile;
     int32_t q_blocks;        /* per head */
@@ -84,9 +88,10 @@ struct attn_plan {
     int32_t n_splits, n_slots;
     int32_t *empty; /* owned: rows without a key */
     int32_t n_empty;
-    int32_t masked_units; /* units at the end of an item that may need masking */
-    int64_t blocks;       /* number of bq x bk blocks (dense: tiles) that are multiplied */
-    double balance;       /* planned time of the busiest multiprocessor / balanced bound */
+    struct attn_device_plan device; /* items NULL: not there */
+    int32_t masked_units;           /* units at the end of an item that may need masking */
+    int64_t blocks; /* number of bq x bk blocks (dense: tiles) that are multiplied */
+    double balance; /* planned time of the busiest multiprocessor / balanced bound */
 };
 
 /* Make a plan for `sms` multiprocessors. csr is NULL when dense. split = false keeps every row
@@ -95,6 +100,55 @@ int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
                    const struct attn_csr *csr, int sms, bool split, struct attn_plan *plan,
                    struct err *err);
 void attn_plan_free(struct attn_plan *plan);
+
+/* A plan by rules that a GPU can follow for all rows at once; planrows.h makes the same one there.
+ * csr: ATTN_BITS or ATTN_GATHER, of which only ptr is read. Rows of a section go longest first. A
+ * row that is longer than each multiprocessor's share of all that is left from it on is cut into
+ * equal pieces. */
+int attn_plan_rows(const struct attn_problem *p, const struct attn_tile *tile,
+                   const struct attn_csr *csr, int sms, struct attn_plan *plan, struct err *err);
+
+/* Such a plan without items, of which none has a place yet; and the last step, its balance, when
+ * they are there. */
+int attn_plan_begin(const struct attn_problem *p, const struct attn_tile *tile,
+                    const struct attn_csr *csr, struct attn_plan *plan, struct err *err);
+int attn_plan_rate(struct attn_plan *plan, int sms, struct err *err);
+
+/* Rows of tiles of a section. */
+int64_t attn_section_rows(const struct attn_problem *p, int32_t q_blocks);
+
+#ifdef __CUDACC__
+#define PLAN_FN static inline __host__ __device__
+#else
+#define PLAN_FN static inline
+#endif
+
+/* Cost of the start and end of an item, in stages: nothing hides the first scores and the stores.
+ */
+#define ITEM_COST 1
+
+/* A piece below this many stages costs more to combine than it balances. */
+#define MIN_PIECE 4
+
+/* Pieces of such a plan have at least this part of what a multiprocessor does: rows of equal
+ * lengths then end 0.3 to 0.7 % after the bound. */
+#define PIECE_SHARES 128
+
+/* Pieces of a row of so many stages: left of all stages, with ITEM_COST for each row, from it on.
+ */
+PLAN_FN int32_t attn_row_pieces(int64_t stages, int64_t left, int64_t all, int sms)
+{
+    int64_t most = (left + sms - 1) / sms, least = all / sms / PIECE_SHARES;
+    least = least < MIN_PIECE ? MIN_PIECE : least;
+    most = most < least ? least : most;
+    return (int32_t)((stages + most - 1) / most);
+}
+
+/* The most items of such a plan of so many rows. */
+static inline int64_t attn_row_items(int64_t rows, int sms)
+{
+    return rows + (int64_t)PIECE_SHARES * (MIN_PIECE + 1) / MIN_PIECE * sms;
+}
 
 /* Plan for a kernel that walks over each list in order and decides tile by tile whether to multiply
  * P V (attn_filter.h): lists of 128 x 64 or 64 x 128 blocks, no row cut. The upper bits of an entry

@@ -20,11 +20,11 @@
  * whose tiles on the diagonal count in full like those of the lists.
  *
  * Selections and own arithmetic stand beside dense attention of the same problem: single launches
- * in turns, no product.
+ * in turns, no product. Plans stand alone.
  *
  * --cold: no warm-up and single launches, for a profiler (with --samples 1 --events).
  * --single: single launches as samples.
- * --kernels: under each selection the times of its kernels, by name.
+ * --kernels: under each selection and plan the times of its kernels, by name.
  * --all also measures the kernels that are no default; TEXT keeps only lines that contain it.
  */
 #include "tests/bench/benchcu.h"
@@ -63,6 +63,7 @@ static int bench_all(struct bench *b, struct err *err)
     TRY(bench_bits(b, err));
     TRY(bench_filters(b, err));
     TRY(bench_selections(b, err));
+    TRY(bench_plans(b, err));
     TRY(bench_own(b, err));
     TRY(bench_metrics(b, err));
 out:

@@ -25,7 +25,7 @@ struct bench {
     int lines;
     bool all;
     bool single;  /* samples are single launches */
-    bool kernels; /* print the time of every kernel of a choice */
+    bool kernels; /* print the time of every kernel of a choice or plan */
 };
 
 struct series { /* samples of one thing, ns per launch */
@@ -84,6 +84,7 @@ int bench_bits(struct bench *b, struct err *err);
 int bench_masks(struct bench *b, struct err *err); /* of b->masks */
 int bench_filters(struct bench *b, struct err *err);
 int bench_selections(struct bench *b, struct err *err);
+int bench_plans(struct bench *b, struct err *err);
 int bench_own(struct bench *b, struct err *err);
 int bench_metrics(struct bench *b, struct err *err);
 

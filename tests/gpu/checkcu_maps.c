@@ -1,6 +1,7 @@
 /*
  * checkcu_maps.c - tiles with bits that the GPU makes of maps of kept units, against those that the
- * host makes of the same masks (sim/acceltiles.h), bit by bit, and the counts of the masks.
+ * host makes of the same masks (sim/acceltiles.h), bit by bit, the counts of the masks, and plans
+ * of such tiles.
  */
 #include "tests/gpu/checkcu_maps.h"
 
@@ -10,6 +11,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "cuda/attn/maptiles.h"
+#include "cuda/attn/planrows.h"
 #include "sim/acceltiles.h"
 
 #include <stdio.h>
@@ -233,6 +235,114 @@ out:
     return rc;
 }
 
+/* ---- plans ---------------------------------------------------------------------------------- */
+
+/* The GPU's plan of these lists against the host's. */
+static int wrong_plan(struct gpu *g, const struct attn_problem *p, const struct attn_csr *csr,
+                      const int64_t *at, char what[200], struct err *err)
+{
+    static const struct attn_tile tile = {ACCEL_TILE, ACCEL_TILE, 1};
+    struct gpu_mark mark = gpu_mark(g);
+    struct attn_plan got = {0}, want = {0};
+    struct row_plan rows;
+    int rc = 0;
+
+    TRY(attn_plan_rows(p, &tile, csr, g->sms, &want, err));
+    TRY(row_plan_make(g, p, &tile, csr, at, &rows, &got, err));
+    if (got.n_items != want.n_items || got.n_splits != want.n_splits ||
+        got.n_slots != want.n_slots || got.n_empty != want.n_empty)
+        snprintf(what, 200,
+                 "a plan of %d items, %d split rows, %d slots, %d empty rows, not %d, %d, %d, %d",
+                 got.n_items, got.n_splits, got.n_slots, got.n_empty, want.n_items, want.n_splits,
+                 want.n_slots, want.n_empty);
+    else if (memcmp(got.items, want.items, (size_t)want.n_items * sizeof *want.items) != 0 ||
+             memcmp(got.splits, want.splits, (size_t)want.n_splits * sizeof *want.splits) != 0 ||
+             memcmp(got.empty, want.empty, (size_t)want.n_empty * sizeof *want.empty) != 0)
+        snprintf(what, 200, "the plan of %d items differs", want.n_items);
+out:
+    attn_plan_free(&got);
+    attn_plan_free(&want);
+    gpu_release(g, mark);
+    return rc;
+}
+
+/* Tiles of a row of so many at most. */
+static int64_t row_length(enum pattern pattern, int64_t row, int64_t block, int64_t most,
+                          uint64_t seed)
+{
+    double x = rng_uniform(seed, 7, (uint64_t)row);
+    switch (pattern) {
+    case RANDOM:
+        return (int64_t)(x * (double)(most + 1));
+    case SPARSE:
+        return x < 0.1 ? 1 : 0;
+    case ALL:
+        return most;
+    case STRIPES:
+        return block % 11 == 0 ? most : 3;
+    case SOME_ROWS:
+        return x < 0.02 ? most : 0;
+    case DIAGONAL: /* causal */
+        return block + 1 < most ? block + 1 : most;
+    default:
+        return 0;
+    }
+}
+
+static int check_lengths(struct gpu *g, enum pattern pattern, int heads, int64_t blocks,
+                         uint64_t seed, char what[200], struct err *err)
+{
+    struct attn_problem p = {.heads = heads,
+                             .kv_heads = heads % 2 ? heads : heads / 2,
+                             .d = 128,
+                             .nq = blocks * ACCEL_TILE,
+                             .nk = blocks * ACCEL_TILE,
+                             .scale = 1,
+                             .lists = ATTN_BITS};
+    struct gpu_mark mark = gpu_mark(g);
+    int64_t rows = heads * blocks, *ptr = NULL, *at;
+    int rc = 0;
+
+    TRY(mem_alloc(&ptr, rows + 1, sizeof *ptr, "lists", err));
+    ptr[0] = 0;
+    for (int64_t r = 0; r < rows; r++)
+        ptr[r + 1] = ptr[r] + row_length(pattern, r, r % blocks, blocks, seed);
+    struct attn_csr csr = {.ptr = ptr, .on_device = true};
+    TRY(gpu_alloc(g, (rows + 1) * 8, &at, err));
+    TRY(gpu_put(g, at, ptr, (rows + 1) * 8, err));
+    TRY(wrong_plan(g, &p, &csr, at, what, err));
+out:
+    free(ptr);
+    gpu_release(g, mark);
+    return rc;
+}
+
+/* True: the GPU is lost. */
+static bool check_plans(struct gpu *g, const struct cu_choice *choice, int64_t *n_checks,
+                        int64_t *n_failures)
+{
+    static const int64_t sizes[][2] = {{1, 1}, {1, 7}, {2, 64}, {3, 333}, {8, 256}, {9, 1024}};
+    int n_sizes = (int)(sizeof sizes / sizeof *sizes) - (choice->brief ? 2 : 0);
+    bool lost = false;
+    for (int i = 0; i < n_sizes * PATTERNS && !lost; i++) {
+        const int64_t *n = sizes[i / PATTERNS];
+        struct err err = {0};
+        char what[200] = "";
+        int rc = check_lengths(g, (enum pattern)(i % PATTERNS), (int)n[0], n[1], (uint64_t)i, what,
+                               &err);
+        ++*n_checks;
+        if (!rc && !what[0])
+            continue;
+        ++*n_failures;
+        printf("FAIL plan of %lld heads of %lld rows, pattern %d: %s\n", (long long)n[0],
+               (long long)n[1], i % PATTERNS, rc ? err.msg : what);
+        lost = rc && cudaGetLastError() != cudaSuccess;
+    }
+    return lost;
+}
+
+/* ---- cases ---------------------------------------------------------------------------------- */
+
 static int check_map(struct gpu *g, const struct shape *s, int heads, enum pattern pattern,
                      uint64_t seed, char what[200], struct err *err)
 {
@@ -257,14 +367,15 @@ out:
 bool check_maps(struct gpu *g, const struct cu_choice *choice, int64_t *n_checks,
                 int64_t *n_failures)
 {
-    static const int64_t lengths[][2] = {{1, 1},    {127, 127}, {128, 128},   {129, 129},  {1, 300},
-                                         {300, 77}, {260, 131}, {1000, 1000}, {2309, 2309}};
+    static const int64_t lengths[][2] = {{1, 1},       {127, 127},   {128, 128},  {129, 129},
+                                         {1, 300},     {300, 77},    {260, 131},  {140, 9000},
+                                         {1000, 1000}, {2309, 2309}, {130, 33500}};
     static const int64_t units[][2] = {{1, 1},  {32, 1},  {64, 32}, {128, 1},
                                        {16, 8}, {256, 1}, {48, 20}};
-    int n_lengths = (int)(sizeof lengths / sizeof *lengths) - (choice->small ? 2 : 0);
+    int n_lengths = (int)(sizeof lengths / sizeof *lengths) - (choice->small ? 3 : 0);
     int n_units = choice->brief ? 4 : (int)(sizeof units / sizeof *units);
     int64_t before = *n_checks, failed = *n_failures;
-    bool lost = false;
+    bool lost = check_plans(g, choice, n_checks, n_failures);
 
     for (int i = 0; i < n_lengths * n_units * 2 && !lost; i++) {
         const int64_t *n = lengths[i / 2 % n_lengths], *b = units[i / 2 / n_lengths];

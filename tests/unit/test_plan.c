@@ -237,6 +237,45 @@ START_TEST(fitted_end)
 }
 END_TEST
 
+/* Plans by rows, as a GPU makes them: pieces are no shorter than they may be, differ by one unit,
+ * and fill the end about as well as exchanges do. */
+START_TEST(plans_by_rows)
+{
+    static const struct attn_tile tile = {128, 128, 1};
+    static const struct {
+        double share, most;
+        bool skewed;
+    } cases[] = {{1, 1.006, false}, {0.25, 1.008, false}, {0.05, 1.03, true}, {0, 1, false}};
+    struct err err = {0};
+
+    for (int k = 0; k < 4; k++) {
+        struct attn_problem p = {12, 6, 128, 24576, 24576, 0.1, false, ATTN_BITS};
+        struct attn_plan whole, rows;
+        int64_t *ptr;
+        int32_t *col;
+        make_lists(&p, &tile, cases[k].share, cases[k].skewed, 6, &ptr, &col);
+        struct attn_csr csr = {.ptr = ptr, .col = col};
+        assert_ok(attn_plan_make(&p, &tile, &csr, 132, false, &whole, &err), &err);
+        assert_ok(attn_plan_rows(&p, &tile, &csr, 132, &rows, &err), &err);
+        check_covered(&whole, &rows, p.heads);
+        ck_assert_double_le(rows.balance, cases[k].most);
+        ck_assert_int_eq(rows.n_empty, whole.n_empty);
+        for (int32_t i = 0; i + 1 < rows.n_items; i++) {
+            const struct attn_item *it = rows.items + i;
+            if (it->slot < 0)
+                continue;
+            ck_assert_int_ge(it->end - it->beg, MIN_PIECE / 2);
+            if (it[1].row == it->row)
+                ck_assert_int_le(abs(it->end - it->beg - (it[1].end - it[1].beg)), 1);
+        }
+        attn_plan_free(&whole);
+        attn_plan_free(&rows);
+        free(ptr);
+        free(col);
+    }
+}
+END_TEST
+
 /* The first rows of a causal problem with more queries than keys see none: where the diagonal cuts
  * a tile is a matter of the rows behind them. */
 START_TEST(diagonal_of_late_rows)
@@ -336,6 +375,7 @@ Suite *make_suite(void)
     tcase_add_test(tc, filtered_lists);
     tcase_add_test(tc, last_wave);
     tcase_add_test(tc, fitted_end);
+    tcase_add_test(tc, plans_by_rows);
     tcase_add_test(tc, diagonal_of_late_rows);
     tcase_add_test(tc, word_of_a_tile);
     tcase_add_test(tc, stages_across_blocks);

@@ -1,0 +1,165 @@
+/*
+ * planrows.cu - rows in the order in which they are taken, and their pieces (planrows.h).
+ *
+ * A row's place is the number of rows before it: every warp compares 32 rows with some of the
+ * others. That takes rows^2 / 32 steps, 2 us for 2048 rows, and needs no passes that wait for each
+ * other. Sums over the order then say what is left from each row on, and with it the pieces.
+ */
+#include "cuda/attn/planrows.h"
+
+#include "cuda/blocksum.cuh"
+
+#include <stdlib.h>
+
+#define THREADS 256
+#define CUT_THREADS 1024
+
+/* By section, longest first; rows without a tile behind all others. */
+static __global__ void make_keys(row_plan r)
+{
+    int64_t row = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (row >= r.rows)
+        return;
+    int64_t n = r.at[row + 1] - r.at[row];
+    r.key[row] = n ? (unsigned long long)(row / r.section) << 32 | (uint32_t)~n : ~0ull;
+}
+
+/* A lane per row, 32 of a thread block; its warps take different parts of the others. */
+static __global__ void __launch_bounds__(THREADS) order_rows(row_plan r)
+{
+    __shared__ int before[32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, n = 0, rows = (int)r.rows;
+    int row = blockIdx.x * 32 + lane, part = (rows + THREADS / 32 - 1) / (THREADS / 32);
+    unsigned long long mine = row < rows ? r.key[row] : 0;
+
+    if (warp == 0)
+        before[lane] = 0;
+    __syncthreads();
+#pragma unroll 8
+    for (int i = warp * part; i < min(rows, (warp + 1) * part); i++) {
+        unsigned long long other = r.key[i];
+        n += other < mine || (other == mine && i < row);
+    }
+    atomicAdd(&before[lane], n);
+    __syncthreads();
+    if (warp == 0 && row < rows)
+        r.order[before[lane]] = row;
+}
+
+static __device__ void write_row(const row_plan &r, int row, int beg, int n, int pieces, int item,
+                                 int slot, int split)
+{
+    for (int k = 0; k < pieces; k++) {
+        int64_t from = pieces - 1 - k;
+        r.items[item + k] = {row, beg + (int32_t)(n * from / pieces),
+                             beg + (int32_t)(n * (from + 1) / pieces), pieces > 1 ? slot + k : -1};
+    }
+    if (pieces > 1)
+        r.splits[split] = {row, slot, pieces};
+}
+
+/* One thread block: what is left from each row on, its pieces and their places. Slots and split
+ * rows are summed up together. */
+static __global__ void __launch_bounds__(CUT_THREADS) cut_rows(row_plan r)
+{
+    __shared__ int64_t part[2][2][32];
+    int rows = (int)r.rows, some = 0;
+    int64_t before = 0, cut = 0, all, sum;
+
+    for (int i = 0; i < rows; i += CUT_THREADS)
+        some += __syncthreads_count(i + threadIdx.x < rows && r.key[i + threadIdx.x] != ~0ull);
+    int64_t cost = r.at[rows] + (int64_t)ITEM_COST * some;
+    for (int base = 0, turn = 0; base < rows; base += CUT_THREADS, turn ^= 1) {
+        int i = base + threadIdx.x, row = i < rows ? r.order[i] : 0;
+        int64_t beg = r.at[row], n = i < some ? r.at[row + 1] - beg : 0;
+        int64_t left =
+            cost - before - sum_before(n + (i < some ? ITEM_COST : 0), part[turn][0], &all);
+        int pieces = i < some ? attn_row_pieces(n, left, cost, r.sms) : 1;
+        int64_t own = pieces > 1 ? (int64_t)pieces << 32 | 1 : 0;
+        int64_t at = cut + sum_before(own, part[turn][1], &sum);
+        int slot = (int)(at >> 32), split = (int)at;
+        if (i < some)
+            write_row(r, row, (int)beg, (int)n, pieces, i + slot - split, slot, split);
+        else if (i < rows)
+            r.empty[i - some] = row;
+        before += all;
+        cut += sum;
+    }
+    if (threadIdx.x == 0) {
+        int slots = (int)(cut >> 32), splits = (int)cut;
+        *r.n = {some + slots - splits, splits, slots, rows - some};
+    }
+}
+
+extern "C" int row_plan_launch(struct gpu *g, const struct row_plan *r, struct err *err)
+{
+    int rc = 0;
+    make_keys<<<(unsigned)((r->rows + THREADS - 1) / THREADS), THREADS, 0, g->stream>>>(*r);
+    CU_LAUNCHED(err);
+    order_rows<<<(unsigned)((r->rows + 31) / 32), THREADS, 0, g->stream>>>(*r);
+    CU_LAUNCHED(err);
+    cut_rows<<<1, CUT_THREADS, 0, g->stream>>>(*r);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* *to, the caller's, from the device. */
+template <class T>
+static int fetch(struct gpu *g, const T *from, int64_t n, T **to, struct err *err)
+{
+    free(*to);
+    *to = (T *)malloc((size_t)(n + 1) * sizeof **to);
+    if (!*to)
+        return err_set(err, ERR_NOMEM, "plan: out of memory");
+    return gpu_get(g, *to, from, n * (int64_t)sizeof **to, err);
+}
+
+static int fetch_plan(struct gpu *g, const struct row_plan *r, struct attn_plan *plan,
+                      struct err *err)
+{
+    struct plan_counts n;
+    int rc = 0;
+    TRY(gpu_get(g, &n, r->n, sizeof n, err));
+    TRY(fetch(g, r->items, n.items, &plan->items, err));
+    TRY(fetch(g, r->splits, n.splits, &plan->splits, err));
+    TRY(fetch(g, r->empty, n.empty, &plan->empty, err));
+    plan->n_items = n.items;
+    plan->n_splits = n.splits;
+    plan->n_slots = n.slots;
+    plan->n_empty = n.empty;
+    plan->device = {r->items,         r->splits,        r->empty,         plan->lists.col,
+                    plan->lists.bits, plan->lists.keys, plan->lists.words};
+    TRY(attn_plan_rate(plan, r->sms, err));
+out:
+    return rc;
+}
+
+extern "C" int row_plan_make(struct gpu *g, const struct attn_problem *p,
+                             const struct attn_tile *tile, const struct attn_csr *csr,
+                             const int64_t *at, struct row_plan *r, struct attn_plan *plan,
+                             struct err *err)
+{
+    int64_t most;
+    int rc = 0;
+
+    TRY(attn_plan_begin(p, tile, csr, plan, err));
+    *r = {};
+    r->rows = (int64_t)p->heads * plan->q_blocks;
+    r->section = attn_section_rows(p, plan->q_blocks);
+    r->sms = g->sms;
+    r->at = at;
+    most = attn_row_items(r->rows, g->sms);
+    TRY(gpu_alloc(g, r->rows * 8, &r->key, err));
+    TRY(gpu_alloc(g, r->rows * 4, &r->order, err));
+    TRY(gpu_alloc(g, most * (int64_t)sizeof *r->items, &r->items, err));
+    TRY(gpu_alloc(g, most * (int64_t)sizeof *r->splits, &r->splits, err));
+    TRY(gpu_alloc(g, r->rows * 4, &r->empty, err));
+    TRY(gpu_alloc(g, sizeof *r->n, &r->n, err));
+    TRY(row_plan_launch(g, r, err));
+    TRY(fetch_plan(g, r, plan, err));
+out:
+    if (rc)
+        attn_plan_free(plan);
+    return rc;
+}

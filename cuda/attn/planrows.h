@@ -1,0 +1,45 @@
+/*
+ * planrows.h - attn_plan_rows (plan.h) on the GPU, for lists that lie there: from the numbers of
+ * tiles to the items of a launch, without the host.
+ */
+#ifndef LACUNA_PLANROWS_H
+#define LACUNA_PLANROWS_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "cuda/attn/plan.h"
+#include "cuda/device.h"
+
+struct plan_counts {
+    int32_t items, splits, slots, empty;
+};
+
+/* A plan on the device. Memory comes from the arena. */
+struct row_plan {
+    int64_t rows, section; /* rows of tiles; those of a section (attn_section_rows) */
+    int sms;
+    const int64_t *at;         /* [rows + 1] first tile of each */
+    unsigned long long *key;   /* [rows] by which rows are ordered */
+    int32_t *order;            /* [rows], those without a tile last */
+    struct attn_item *items;   /* [attn_row_items] */
+    struct attn_split *splits; /* the same number at most */
+    int32_t *empty;            /* [rows] */
+    struct plan_counts *n;
+};
+
+/* Take memory, make the plan of lists whose ptr also lies at `at` on the device, wait and fetch it.
+ * attn_plan_free releases the host's copy; device memory lives until the arena's release. */
+int row_plan_make(struct gpu *g, const struct attn_problem *p, const struct attn_tile *tile,
+                  const struct attn_csr *csr, const int64_t *at, struct row_plan *r,
+                  struct attn_plan *plan, struct err *err);
+
+/* Make it again. */
+int row_plan_launch(struct gpu *g, const struct row_plan *r, struct err *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

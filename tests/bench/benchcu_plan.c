@@ -1,0 +1,159 @@
+/*
+ * benchcu_plan.c - lines of benchcu for the way from masks on the GPU to a launch: 8 causal heads
+ * of 32K tokens.
+ */
+#include "core/mem.h"
+#include "core/rng.h"
+#include "cuda/attn/maptiles.h"
+#include "cuda/attn/planrows.h"
+#include "tests/bench/benchcu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEADS = 8, TOKENS = 32768 };
+
+struct plan_case {
+    const char *name;
+    int64_t bq, bk;
+    int halvings; /* units are kept with the probability 2^-halvings */
+    int keep;     /* in `keep` of 16 of the units that a row of tiles may keep any of */
+    bool gathered;
+};
+
+/* Units that a row of tiles may keep, a bit each. */
+static uint32_t allowed_units(const struct plan_case *c, int64_t tile, int64_t w)
+{
+    uint32_t bits = 0;
+    for (int i = 0; i < 32; i++)
+        bits |=
+            (uint32_t)(rng_u64(99, (uint64_t)tile, (uint64_t)(32 * w + i)) % 16 < (uint64_t)c->keep)
+            << i;
+    return bits;
+}
+
+/* A head's map, rows of tiles word by word. */
+static void fill_map(const struct plan_case *c, int64_t rows, int64_t words, uint32_t *map)
+{
+    int64_t of_tile = c->bq < 128 ? 128 / c->bq : 1;
+    for (int64_t i = 0; i < rows * words; i++) {
+        int64_t tile = i / (words * of_tile), w = i / of_tile % words;
+        int64_t r = tile * of_tile + i % of_tile;
+        uint32_t bits = i % of_tile ? map[(r - 1) * words + w] : 0;
+        if (i % of_tile == 0)
+            bits = allowed_units(c, tile, w);
+        map[r * words + w] = bits;
+    }
+    for (int64_t i = 0; i < rows * words; i++)
+        for (int k = 0; k < c->halvings; k++)
+            map[i] &= (uint32_t)rng_u64((uint64_t)k, (uint64_t)i, 0);
+}
+
+/* The same map for every head, each a copy of its own. */
+static int put_maps(struct gpu *g, const struct plan_case *c, int64_t rows, int64_t words,
+                    const uint32_t *dev[HEADS], struct err *err)
+{
+    int64_t bytes = rows * words * (int64_t)sizeof(uint32_t);
+    uint32_t *map = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&map, rows * words, sizeof *map, "map", err));
+    fill_map(c, rows, words, map);
+    for (int h = 0; h < HEADS; h++) {
+        TRY(gpu_alloc(g, bytes, (void *)&dev[h], err));
+        if (h == 0)
+            TRY(gpu_put(g, (void *)dev[0], map, bytes, err));
+        else
+            CU(err, cudaMemcpyAsync((void *)dev[h], dev[0], (size_t)bytes, cudaMemcpyDeviceToDevice,
+                                    g->stream));
+    }
+out:
+    free(map);
+    return rc;
+}
+
+struct planned {
+    struct map_tiles tiles;
+    struct row_plan rows;
+};
+
+static int launch_plan(struct gpu *g, const void *planned, struct err *err)
+{
+    const struct planned *p = planned;
+    int rc = map_tiles_launch(g, &p->tiles, err);
+    return rc ? rc : row_plan_launch(g, &p->rows, err);
+}
+
+static int sample(struct bench *b, const struct plan_case *c, const struct planned *p,
+                  struct err *err)
+{
+    const struct map_tiles *t = &p->tiles;
+    int64_t ids[MAX_SAMPLES] = {0}, rows = t->count * t->rows->groups;
+    struct series s = {.n = b->samples, .launches = 1};
+    int rc = 0;
+
+    TRY(bench_warm_up(b, &(struct work){launch_plan, p, 1}, 0.1, err));
+    if (b->kernels)
+        timer_by_name(b->timer);
+    timer_reset(b->timer);
+    for (int i = 0; i < s.n; i++)
+        TRY(bench_timed(b, &(struct work){launch_plan, p, 1}, &ids[i], err));
+    TRY(timer_collect(b->timer, &b->gpu, err));
+    for (int i = 0; i < s.n; i++)
+        s.ns[i] = timer_span(b->timer, ids[i]).kernel_ns;
+    bench_raw(b, c->name, &s, 0);
+    printf("%-58s %9.1f us, %lld tiles%s, %lld with bits\n", c->name,
+           quartiles_of(s.ns, s.n).median * 1e-3, (long long)t->csr.ptr[rows],
+           t->gathered ? " of gathered keys" : "", (long long)t->csr.n_bits);
+    if (b->kernels)
+        timer_print_names(stdout);
+    fflush(stdout);
+    b->lines++;
+out:
+    return rc;
+}
+
+static int bench_plan(struct bench *b, const struct plan_case *c, struct err *err)
+{
+    int64_t rows = TOKENS / c->bq + (TOKENS % c->bq != 0), words = TOKENS / c->bk / 32;
+    struct gpu_mark mark = gpu_mark(&b->gpu);
+    const struct attn_problem p = {HEADS, HEADS, 64, TOKENS, TOKENS, 1, true, ATTN_BITS};
+    static const struct attn_tile tile = {ACCEL_TILE, ACCEL_TILE, 1};
+    struct planned planned = {0};
+    struct attn_plan plan = {0};
+    struct tile_rows made;
+    const uint32_t *dev[HEADS];
+    struct unit_maps m = {HEADS, TOKENS, TOKENS, c->bq, c->bk, words, true, dev};
+    int rc = 0;
+
+    if (b->only && !strstr(c->name, b->only))
+        return 0;
+    TRY(put_maps(&b->gpu, c, rows, words, dev, err));
+    TRY(tile_rows_init(&b->gpu, &m, &made, err));
+    TRY(tile_rows_launch(&b->gpu, &made, 0, HEADS, err));
+    TRY(map_tiles_make(&b->gpu, &made, 0, HEADS, c->gathered, &planned.tiles, err));
+    TRY(row_plan_make(&b->gpu, &p, &tile, &planned.tiles.csr, planned.tiles.at, &planned.rows,
+                      &plan, err));
+    TRY(sample(b, c, &planned, err));
+out:
+    attn_plan_free(&plan);
+    map_tiles_free(&planned.tiles);
+    gpu_release(&b->gpu, mark);
+    return rc;
+}
+
+int bench_plans(struct bench *b, struct err *err)
+{
+    static const struct plan_case cases[] = {
+        {"plan of 64 x 32 units, 1/8 kept", 64, 32, 3, 16, false},
+        {"plan of 192 x 1 units, half kept", 192, 1, 1, 16, false},
+        {"plan of 192 x 1 units, 1/16 kept, gathered", 192, 1, 4, 16, true},
+        {"plan of single pairs, 1/16 kept", 1, 1, 4, 16, false},
+        {"plan of single pairs, half of 5/16 of the keys, gathered", 1, 1, 1, 5, true},
+    };
+    int rc = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        TRY(bench_plan(b, cases + i, err));
+out:
+    return rc;
+}
