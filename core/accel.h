@@ -80,6 +80,8 @@ struct accel_head {
     const struct accel_filter *filter; /* NULL: none. Blocks are of its unit */
     const struct own_rule *own; /* outputs by this arithmetic; the list says whose mass is kept.
                                  * NULL: softmax over the list */
+    const float *added; /* [nq][dv] what the outputs have in addition, and log-sum-exps have not;
+                         * NULL: nothing. With neither filter nor own */
 };
 
 /* Median and quartiles over `samples` launches, in ns of device time. For attention and selections
@@ -223,6 +225,7 @@ struct accel_call_work {
     struct accel_call_lists lists;
     const struct accel_filter *filters; /* [n], all of one unit; NULL: none */
     const struct own_rule *owns;        /* [n] as in struct accel_head; NULL: none */
+    const float *const *added;          /* [n] the same */
     const struct accel_choice *choices; /* [n] how the device chooses the masks, method NULL where
                                          * it does not; NULL: nowhere */
     const bool

@@ -136,6 +136,17 @@ void mask_free(struct mask *m)
     memset(m, 0, sizeof *m);
 }
 
+/* Do the units of a group ascend, below `units`? Without a branch per unit. */
+static bool group_in_order(const struct mask *m, int64_t g, int64_t units)
+{
+    const int32_t *col = m->col + m->ptr[g];
+    int64_t n = m->ptr[g + 1] - m->ptr[g];
+    int wrong = 0;
+    for (int64_t e = 1; e < n; e++)
+        wrong |= col[e] <= col[e - 1];
+    return !wrong && (n == 0 || (col[0] >= 0 && col[n - 1] < units));
+}
+
 int mask_check(const struct mask *m, struct err *err)
 {
     if (m->row0 < 0 || m->row1 > m->nq || m->row0 > m->row1 || m->bq < 1 || m->bk < 1)
@@ -150,6 +161,8 @@ int mask_check(const struct mask *m, struct err *err)
     for (int64_t g = 0; g < m->ngroups; g++) {
         if (m->ptr[g + 1] < m->ptr[g])
             return err_set(err, ERR_RUN, "mask group %lld ends before it starts", (long long)g);
+        if (group_in_order(m, g, units))
+            continue;
         for (int64_t e = m->ptr[g]; e < m->ptr[g + 1]; e++) {
             if (m->col[e] < 0 || m->col[e] >= units)
                 return err_set(err, ERR_RUN, "mask group %lld: unit %d is outside 0..%lld",
@@ -551,6 +564,18 @@ int64_t mask_union_tiles(const struct mask *m, int64_t r0, int64_t r1, int64_t b
     return n;
 }
 
+/* How many of n units from the first of a tile on are below its end: a few one by one, windows at
+ * once, as they are as many as the tile can have. */
+static int64_t units_of_tile(const int32_t *col, int64_t n, int64_t past)
+{
+    int64_t most = MIN(n, past - col[0]), few = MIN(most, 8), k = 1;
+    while (k < few && col[k] < past)
+        k++;
+    if (k < few || k == most)
+        return k;
+    return col[most - 1] < past ? most : k + list_below(col + k, most - k, past);
+}
+
 /* The tiles of rows [r0, r1), bk keys wide, that lists of units no wider than them touch, without
  * reach. seen: a byte a tile, zeroed before and after. */
 static int64_t tiles_listed(const struct mask *m, int64_t r0, int64_t r1, int64_t bk, uint8_t *seen)
@@ -561,12 +586,11 @@ static int64_t tiles_listed(const struct mask *m, int64_t r0, int64_t r1, int64_
         int64_t last = MIN(r1, m->row0 + (g + 1) * m->bq) - 1;
         int64_t units = ceil_div(mask_limit(m, last), m->bk);
         int64_t e = m->ptr[g], end = e + list_below(m->col + e, m->ptr[g + 1] - e, units);
-        for (int64_t tile = -1, past = 0; e < end; e++)
-            if (m->col[e] >= past) { /* first unit of a tile */
-                tile = m->col[e] / per;
-                past = (tile + 1) * per;
-                seen[tile] = 1;
-            }
+        while (e < end) {
+            int64_t tile = m->col[e] / per;
+            seen[tile] = 1;
+            e += units_of_tile(m->col + e, end - e, (tile + 1) * per);
+        }
     }
     for (int64_t t = 0; t < tiles; t++) {
         count += seen[t];

@@ -9,9 +9,10 @@ int mask_lists_rows(const struct mask *m, int64_t row0, int64_t row1, struct mas
     int64_t g0 = (row0 - m->row0) / m->bq;
     int rc = 0;
     TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->bq, m->bk, err));
-    for (int64_t g = 0; g < out->ngroups; g++)
-        for (int64_t i = m->ptr[g0 + g]; i < m->ptr[g0 + g + 1]; i++)
-            TRY(mask_lists_add(out, g, m->col[i], err));
+    for (int64_t g = 0; g < out->ngroups; g++) {
+        int64_t from = m->ptr[g0 + g];
+        TRY(mask_lists_add_all(out, g, m->col + from, m->ptr[g0 + g + 1] - from, err));
+    }
     mask_lists_finish(out);
 out:
     return rc;

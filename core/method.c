@@ -32,7 +32,7 @@ struct mask_origin mask_is_static(const void *state)
 void mask_of_all(void *state, struct static_kin *k)
 {
     (void)state;
-    *k = (struct static_kin){0};
+    *k = (struct static_kin){.any_order = true};
 }
 
 bool method_combines(const struct method *m, const struct attn_in *x, char why[128])

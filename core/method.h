@@ -125,16 +125,18 @@ struct select_cost {
 /* Of a method whose masks are all static. */
 struct mask_origin mask_is_static(const void *state);
 
-/* What heads with a static mask have in common. Heads with equal parameters, seeds, sizes, grids and
- * token orders have the same mask iff `which` is the same number. `counted`, `bytes` of the state,
- * are what `select` adds up while it makes the mask, and `report` reads; NULL: nothing. */
+/* What heads with a static mask have in common. Heads with equal parameters, seeds, sizes, grids
+ * and token orders have the same mask iff `which` is the same number. `counted`, `bytes` of the
+ * state, are what `select` adds up while it makes the mask, and `report` reads; NULL: nothing. */
 struct static_kin {
     uint64_t which;
     void *counted;
     size_t bytes;
+    bool any_order; /* select may be called for ranges in any order, by several threads at once */
 };
 
-/* Of a method whose static masks are those of every such head. */
+/* Of a method whose static masks are those of every such head, and whose `select` only reads its
+ * state. */
 void mask_of_all(void *state, struct static_kin *k);
 
 /* Set ctx->skip and return METHOD_SKIP. */
@@ -263,8 +265,8 @@ struct method {
      * exec, exec_bq and exec_bk of *lists, which has the choice's unit and no entries, are set as
      * `select` sets them. `stays` NULL: always; adopt_units NULL: never. */
     bool (*stays)(const void *state);
-    int (*adopt_units)(void *state, const struct accel_units *u, struct mask *lists,
-                       struct err *err);
+    int (*adopt_units)(void *state, const struct accel_units *u, const struct accel_own *own,
+                       struct mask *lists, struct err *err);
 
     /* The method's own arithmetic; NULL = exact softmax over the mask. If `attends` is set it
      * decides per head: false takes the exact path. out [row1-row0][dv], lse [row1-row0]. */
@@ -284,6 +286,10 @@ struct method {
      * [nq] that the back end found, for what `attend` would have counted; it may be NULL. */
     bool (*own)(const void *state, struct own_rule *r, char why[160]);
     int (*attended)(void *state, const double *lse, struct err *err);
+
+    /* For a method whose `attend` is exact softmax over the mask plus numbers that it has stored:
+     * those of this head [nq][dv], or NULL where it is something else. */
+    const float *(*added)(const void *state);
 
     /* Where the mask keeps every pair although the method could leave some out: why, and what would
      * change that, in words that follow "NAME keeps 100 %: " and have no ";": the record's note

@@ -111,6 +111,24 @@ struct svg2_own { /* followed by centroids float [qc][d], [kc][d], labels int32_
     int64_t iterations[2];
 };
 
+/* What comes beside a mask that a device chooses from the method's parameters alone.
+ *
+ * SpargeAttn: struct sparge_own, a byte per query block and a byte per key block: self-similar.
+ * SampleAttention: double [2][chunks][blocks], mass of block columns and of distance bins of every
+ * sampled slice; with profile=v2 int32_t, the columns.
+ * FlexPrefill: struct flex_own, after which with profile=frontier come the lists as for MInference.
+ * MInference, vertical-slash: uint32_t [2][ceil(tokens / 32)], a bit per chosen column and per
+ * chosen distance. */
+struct sparge_own {
+    double mass;  /* coarse probability that the cuts take, over the judged query blocks */
+    int64_t rows; /* these blocks */
+};
+struct flex_own {
+    double js;          /* distance of the pattern test; NAN: undefined */
+    int32_t tokens[2];  /* columns and distances that hold gamma, as the method counts them */
+    int32_t aware, pad; /* query-aware */
+};
+
 union method_rule {
     struct fg_rule fg;
     struct sale_rule sale;

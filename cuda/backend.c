@@ -14,6 +14,7 @@
 #include "cuda/attn/attn_filter.h"
 #include "cuda/ceiling.h"
 #include "cuda/copies.h"
+#include "cuda/own/added.h"
 #include "cuda/own/own.h"
 #include "cuda/session_plans.h"
 
@@ -251,13 +252,15 @@ static int launch_job(struct gpu *g, const void *job, struct err *err)
 /* The attention of a head: by kernels over lists, or by the method's own. */
 struct attention {
     const struct attn_job *lists;
-    const struct own_job *own; /* NULL: lists */
+    const struct own_job *own;     /* NULL: lists */
+    const struct added_job *added; /* to the outputs over lists; NULL: nothing */
 };
 
 static int launch_attention(struct gpu *g, const void *attention, struct err *err)
 {
     const struct attention *a = attention;
-    return a->own ? own_job_attend(g, a->own, err) : attn_job_launch(g, a->lists, err);
+    int rc = a->own ? own_job_attend(g, a->own, err) : attn_job_launch(g, a->lists, err);
+    return rc || !a->added ? rc : added_launch(g, a->added, err);
 }
 
 /* Samples of the mask's kernel, of the dense one, of own operands and, if wanted, of the metrics,
@@ -347,7 +350,8 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     struct attn_tensors last, last_spare;
     struct attn_job job = {0}, dense = {0}, whole = {0};
     struct own_job own = {0};
-    struct attention attention = {&job, h->own ? &own : NULL};
+    struct added_job added = {0};
+    struct attention attention = {&job, h->own ? &own : NULL, h->added ? &added : NULL};
     struct session_metrics metrics = {0};
     const struct filter_kernel *filter = NULL;
     int64_t dense_pairs, blocks = 0;
@@ -372,6 +376,11 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
     snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", dense.kernel->name);
     if (h->own)
         TRY(own_job_quant(g, &own, err));
+    if (h->added) {
+        TRY(added_init(g, &h->added, &s->head.v_exp, 1, x->nq * x->d, &added, err));
+        added.out = c.t.out;
+        added.heads = c.copies.q;
+    }
     TRY(launch_attention(g, &attention, err));
     TRY(fetch(s, &last, x, r, err));
     if (filter)

@@ -11,6 +11,7 @@
 #include "core/mem.h"
 #include "cuda/attn/attn_filter.h"
 #include "cuda/attn/planrows.h"
+#include "cuda/own/added.h"
 #include "cuda/own/own.h"
 #include "cuda/session_plans.h"
 
@@ -108,6 +109,7 @@ struct attend {
     struct attn_tensors x;           /* of all heads */
     float *whole_lse;                /* [n][nq] of the whole masks, where x.lse is not */
     struct own_job own;              /* with w->owns, in place of `jobs` */
+    struct added_job added;          /* with w->added, after `jobs` */
     const struct session_plan *held; /* of the lists, made for an earlier call; or NULL */
     struct accel_call_lists lists;   /* w->lists, or of `plan` or `held`: ptr of the host, the rest
                                       * not set */
@@ -303,7 +305,28 @@ out:
 static int launch_all(struct gpu *g, const void *attend, struct err *err)
 {
     const struct attend *a = attend;
-    return a->w->owns ? own_job_attend(g, &a->own, err) : launch_attends(g, &a->jobs, err);
+    int rc = a->w->owns ? own_job_attend(g, &a->own, err) : launch_attends(g, &a->jobs, err);
+    return rc || !a->w->added ? rc : added_launch(g, &a->added, err);
+}
+
+/* What is added to the outputs of the section. */
+static int make_added(struct attend *a, struct err *err)
+{
+    const struct session_call *c = &a->s->call;
+    const struct accel_call_work *w = a->w;
+    int64_t n = c->problem.nq * c->problem.d;
+    int *exp = NULL, rc = 0;
+    if (!w->added)
+        return 0;
+    TRY(mem_alloc(&exp, w->count, sizeof *exp, "exponents of outputs", err));
+    for (int h = 0; h < w->count; h++)
+        exp[h] = c->v_exp[(w->first + h) / (c->problem.heads / c->problem.kv_heads)];
+    TRY(added_init(&a->s->gpu, w->added + w->first, exp, w->count, n, &a->added, err));
+    a->added.out = (char *)a->x.out + w->first * n * 2;
+    a->added.heads = w->count;
+out:
+    free(exp);
+    return rc;
 }
 
 static int make_jobs(struct attend *a, struct accel_call_result *res, struct err *err)
@@ -585,6 +608,7 @@ static int attend_locked(struct accel_session *s, const struct accel_call_work *
     TRY(gpu_alloc(&s->gpu, p->heads * p->nq * p->d * 2, &a.x.out, err));
     TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &a.x.lse, err));
     TRY(make_jobs(&a, r, err));
+    TRY(make_added(&a, err));
     if (w->first == 0)
         TRY(make_dense(&a, r, err));
     lap(&laps, "plan");

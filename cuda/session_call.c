@@ -160,7 +160,8 @@ out:
     return rc;
 }
 
-/* Has every head a mask of one unit that becomes tiles with bits, and nothing beside it? */
+/* Has every head a mask of one unit that becomes tiles with bits, and nothing beside it but what
+ * goes with counts alone? */
 static bool can_stay(const struct accel_session *s, const struct choosing *c)
 {
     const struct select_lists *first = &s->kept.jobs->lists;
@@ -170,7 +171,8 @@ static bool can_stay(const struct accel_session *s, const struct choosing *c)
     for (int i = 0; i < s->kept.n; i++) {
         const struct select_lists *l = &s->kept.jobs[i].lists;
         heads += c->runs[i].n;
-        if (l->bq != first->bq || l->bk != first->bk || l->partial || l->own)
+        if (l->bq != first->bq || l->bk != first->bk || l->partial ||
+            (l->own && c->choices[c->runs[i].first].fetch))
             return false;
     }
     return heads == c->call->n && first->bk < 64 && c->call->x[0]->nk <= INT32_MAX / 4;

@@ -28,29 +28,11 @@ out:
 
 /* ---- static masks of several heads ----------------------------------------------------------- */
 
-/* The masks of a head that is the first to want them. */
-struct making {
-    struct run *run;
-    const struct choice *c;
-    struct static_kin kin;
-};
-
-static int make_static(void *making, struct static_mask *m, struct err *err)
+static int make_static(void *ctx, int64_t i, struct mask *m, struct err *err)
 {
-    const struct making *k = making;
-    const struct method *me = k->run->method;
-    int64_t nq = k->run->in->x.nq, step = k->c->step;
-    int rc = 0;
-    TRY(mem_zalloc(&m->masks, k->c->n, sizeof *m->masks, "masks", err));
-    m->n = k->c->n;
-    for (int64_t r = 0, i = 0; r < nq; r += step, i++)
-        TRY(me->select(k->run->state, r, MIN(r + step, nq), m->masks + i, err));
-    if (!k->kin.counted)
-        return 0;
-    TRY(mem_alloc(&m->counted, (int64_t)k->kin.bytes, 1, "counts of a static mask", err));
-    memcpy(m->counted, k->kin.counted, k->kin.bytes);
-out:
-    return rc;
+    const struct run *run = ctx;
+    int64_t step = run_chunk_rows(run);
+    return run->method->select(run->state, i * step, MIN((i + 1) * step, run->in->x.nq), m, err);
 }
 
 /* All that the mask follows from. */
@@ -73,15 +55,17 @@ static int static_key(const struct run *run, const struct choice *c, const struc
 /* The masks from the store. */
 static int take_static(struct run *run, struct choice *c, struct err *err)
 {
-    struct making k = {.run = run, .c = c};
+    struct static_kin kin;
     struct buf key = {0};
     int rc = 0;
     double t = run_clock(run);
-    run->method->kin(run->state, &k.kin);
-    TRY(static_key(run, c, &k.kin, &key, err));
-    TRY(static_masks_take(c->store, buf_str(&key), make_static, &k, &c->shared, err));
-    if (k.kin.counted)
-        memcpy(k.kin.counted, c->shared->counted, k.kin.bytes);
+    run->method->kin(run->state, &kin);
+    const struct static_maker maker = {make_static,   run,         c->n,
+                                       kin.any_order, kin.counted, kin.bytes};
+    TRY(static_key(run, c, &kin, &key, err));
+    TRY(static_masks_take(c->store, buf_str(&key), &maker, &c->shared, err));
+    if (kin.counted)
+        memcpy(kin.counted, c->shared->counted, kin.bytes);
     free(c->masks);
     c->masks = c->shared->masks;
     run->ns_select = run_clock(run) - t;
@@ -259,14 +243,14 @@ int choice_may_stay(const struct run *run, const struct choice *c)
     if (c->ask == ASK_NOBODY || c->is_band || !cell->device->metrics ||
         cell->measure != MEASURE_ALL)
         return STAYS_NOT;
-    bool counts = c->ask == ASK_BY_RULE && me->adopt_units && !cell->sink;
+    bool counts = c->ask != ASK_BY_PARAMS && me->adopt_units && !cell->sink;
     return counts && (!me->stays || me->stays(run->state)) ? STAYS_ALONE : STAYS_TOO;
 }
 
 struct accel_choice choice_question(const struct run *run, struct choice *c)
 {
     const struct method *me = run->method;
-    bool by_rule = c->ask == ASK_BY_RULE;
+    bool by_rule = c->ask == ASK_BY_RULE, alone = by_rule || c->ask == ASK_ALONE;
     return (struct accel_choice){.method = c->ask == ASK_NOBODY ? NULL : me->name,
                                  .options = me->params,
                                  .params = run->cell->params,
@@ -277,7 +261,7 @@ struct accel_choice choice_question(const struct run *run, struct choice *c)
                                  .shape = c->is_band ? &c->band : NULL,
                                  .rule = by_rule ? &c->rule : NULL,
                                  .given = by_rule && me->given ? me->given(run->state) : NULL,
-                                 .own = by_rule ? &c->own : NULL,
+                                 .own = alone ? &c->own : NULL,
                                  .stays = c->stays ? &c->units : NULL,
                                  .fetch = c->stays == STAYS_TOO};
 }
@@ -385,7 +369,7 @@ static int adopt_units(struct run *run, struct choice *c, struct err *err)
 {
     int rc = take_units(run, c, err);
     c->gpu = true;
-    return rc ? rc : run->method->adopt_units(run->state, &c->units, &c->lists, err);
+    return rc ? rc : run->method->adopt_units(run->state, &c->units, &c->own, &c->lists, err);
 }
 
 /* The masks are here as well. */

@@ -5,6 +5,7 @@
 
 #include "core/mem.h"
 #include "core/progress.h"
+#include "sim/accelattend.h"
 #include "sim/blocks/exactmap.h"
 
 #include <stdatomic.h>
@@ -73,6 +74,17 @@ out:
     return rc;
 }
 
+/* Once, whatever the device times. */
+static int masked(void *self, const struct mask *m, double *out, double *lse, struct err *err)
+{
+    struct device_map *map = self;
+    const struct sim_device *d = map->device;
+    struct accel_head head = {.x = &map->in->x, .data = map->data};
+    struct accel_result res = {.out = out, .lse = lse};
+    char why[160];
+    return accel_attend_masks(d->accel, d->session, &head, m, 1, &res, why, err);
+}
+
 static bool can_reference(const struct sim_device *d, const struct attn_in *x)
 {
     int64_t bq = 128, bk = 128;
@@ -114,11 +126,14 @@ void device_map_attach_as(struct device_map *m, const struct sim_device *device,
     m->gives_dense = can_reference(device, &in->x);
     if (m->gives_dense)
         exact_dense_from(in->exact, dense, m);
+    if (device->metrics)
+        exact_masked_from(in->exact, masked, m);
 }
 
 void device_map_detach(struct device_map *m)
 {
     exact_below_from(m->in->exact, NULL, NULL);
+    exact_masked_from(m->in->exact, NULL, NULL);
     if (m->gives_dense)
         exact_dense_from(m->in->exact, NULL, NULL);
     free(m->ref_lse);

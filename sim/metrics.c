@@ -186,6 +186,15 @@ int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const str
     return 0;
 }
 
+void mask_tally_join(struct mask_tally *t, const struct mask_tally *more)
+{
+    sum_counts(&t->counts, &more->counts);
+    t->kept64 += more->kept64;
+    t->allowed64 += more->allowed64;
+    t->kept128 += more->kept128;
+    t->allowed128 += more->allowed128;
+}
+
 int mask_tally_add(struct mask_tally *t, const struct mask *m, struct err *err)
 {
     struct mask_counts c;

@@ -49,6 +49,7 @@ struct mask_tally {
     int64_t kept64, allowed64, kept128, allowed128;
 };
 int mask_tally_add(struct mask_tally *t, const struct mask *m, struct err *err);
+void mask_tally_join(struct mask_tally *t, const struct mask_tally *more);
 
 /* Add the counts of a head's mask. */
 void metrics_add_tally(struct metrics_acc *a, const struct mask_tally *t);

@@ -167,6 +167,7 @@ int run_on_accel(struct run *run, struct record *r, struct err *err)
         goto out;
     head.filter = way == OWN_FILTER ? &filter : NULL;
     head.own = way == OWN_KERNELS ? &own : NULL;
+    head.added = way == OWN_ADDED ? run->method->added(run->state) : NULL;
     rc = accel_attend_masks(device->accel, device->session, &head, c.masks, c.n, &res, why, err);
     if (rc) {
         rc = rc == METHOD_SKIP ? method_skip(run->cell->ctx, "%s", why) : rc;

@@ -51,6 +51,7 @@ struct calling {
     struct laps laps;
     struct accel_filter *filters;
     struct own_rule *owns;
+    const float **added;
     struct head_masks *masks;
     struct accel_call_head *results;
 };
@@ -197,6 +198,7 @@ static int alloc_call(struct calling *k, struct err *err)
     TRY(mem_zalloc(&k->why, n, sizeof *k->why, "heads of a call", err));
     TRY(mem_zalloc(&k->filters, n, sizeof *k->filters, "heads of a call", err));
     TRY(mem_zalloc(&k->owns, n, sizeof *k->owns, "heads of a call", err));
+    TRY(mem_zalloc(&k->added, n, sizeof *k->added, "heads of a call", err));
     TRY(mem_zalloc(&k->masks, n, sizeof *k->masks, "heads of a call", err));
     TRY(mem_zalloc(&k->results, n, sizeof *k->results, "heads of a call", err));
 out:
@@ -230,6 +232,7 @@ static void free_call(struct calling *k)
     free(k->why);
     free(k->filters);
     free(k->owns);
+    free(k->added);
     free(k->masks);
     free(k->results);
 }
@@ -340,6 +343,7 @@ static int describe_work(struct calling *k, struct accel_call_work *w, struct er
                            "them one by one");
         k->filters[i] = h->filter;
         k->owns[i] = h->own;
+        k->added[i] = way == OWN_ADDED ? h->run.method->added(h->run.state) : NULL;
         k->masks[i] = (struct head_masks){h->choice.masks, h->choice.n};
         k->units[i] = h->choice.units;
         stay &= h->choice.units.there;
@@ -354,6 +358,7 @@ static int describe_work(struct calling *k, struct accel_call_work *w, struct er
                                   .section_bytes = k->device->section_bytes,
                                   .filters = way == OWN_FILTER ? k->filters : NULL,
                                   .owns = way == OWN_KERNELS ? k->owns : NULL,
+                                  .added = way == OWN_ADDED ? k->added : NULL,
                                   .choices = any ? k->choices : NULL,
                                   .built = any ? k->built : NULL,
                                   .units = stay ? k->units : NULL};

@@ -53,6 +53,7 @@ enum own_way {
     OWN_NONE,    /* exact softmax over the mask */
     OWN_FILTER,  /* and a filter on P V: *filter is filled */
     OWN_KERNELS, /* by kernels for its own arithmetic: *rule is filled */
+    OWN_ADDED,   /* exact softmax over the mask, and to its output method->added is added */
     OWN_NOWHERE, /* it cannot; `why` may say the reason */
 };
 static inline enum own_way run_own_way(const struct run *run, struct accel_filter *filter,
@@ -61,6 +62,8 @@ static inline enum own_way run_own_way(const struct run *run, struct accel_filte
     const struct method *m = run->method;
     if (!run_own_arithmetic(run))
         return OWN_NONE;
+    if (m->added && m->added(run->state))
+        return OWN_ADDED;
     if (m->own)
         return m->own(run->state, rule, why) ? OWN_KERNELS : OWN_NOWHERE;
     return m->filter && m->filter(run->state, filter, why) ? OWN_FILTER : OWN_NOWHERE;

@@ -4,6 +4,7 @@
 #include "sim/staticmasks.h"
 
 #include "core/mem.h"
+#include "core/pool.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -32,6 +33,7 @@ struct static_masks {
     struct entry *entries;
     struct row *rows;
     int64_t bytes, most, clock;
+    int jobs;
 };
 
 static uint64_t new_number(void)
@@ -40,13 +42,14 @@ static uint64_t new_number(void)
     return __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
 }
 
-int static_masks_new(int64_t bytes, struct static_masks **out, struct err *err)
+int static_masks_new(int64_t bytes, int jobs, struct static_masks **out, struct err *err)
 {
     struct static_masks *s = NULL;
     int rc = mem_zalloc(&s, 1, sizeof *s, "static masks", err);
     if (rc)
         return rc;
     s->most = bytes;
+    s->jobs = jobs;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     *out = s;
@@ -140,18 +143,47 @@ static int add_entry(struct static_masks *s, const char *key, struct entry **out
     return 0;
 }
 
-static int make_mask(struct static_mask *m, static_mask_fn *make, void *ctx, struct err *err)
+/* A mask while its chunks are made, checked and counted. */
+struct making {
+    const struct static_maker *maker;
+    struct mask *masks;
+    struct mask_tally *tallies; /* [n] */
+};
+
+static int make_chunk(void *making, int64_t i, int worker, struct err *err)
 {
-    int rc = make(ctx, m, err);
-    for (int64_t i = 0; i < m->n && !rc; i++) {
-        rc = mask_check(m->masks + i, err);
-        if (!rc)
-            rc = mask_tally_add(&m->tally, m->masks + i, err);
-    }
+    struct making *k = making;
+    int rc = 0;
+    (void)worker;
+    TRY(k->maker->chunk(k->maker->ctx, i, k->masks + i, err));
+    TRY(mask_check(k->masks + i, err));
+    TRY(mask_tally_add(k->tallies + i, k->masks + i, err));
+out:
     return rc;
 }
 
-int static_masks_take(struct static_masks *s, const char *key, static_mask_fn *make, void *ctx,
+static int make_mask(struct static_mask *m, const struct static_maker *maker, int jobs,
+                     struct err *err)
+{
+    struct mask_tally *tallies = NULL;
+    int rc = 0;
+    TRY(mem_zalloc(&m->masks, maker->n, sizeof *m->masks, "static mask", err));
+    TRY(mem_zalloc(&tallies, maker->n, sizeof *tallies, "static mask", err));
+    m->n = maker->n;
+    struct making k = {maker, m->masks, tallies};
+    TRY(pool_run(maker->any_order ? jobs : 1, m->n, make_chunk, &k, err));
+    for (int64_t i = 0; i < m->n; i++)
+        mask_tally_join(&m->tally, tallies + i);
+    if (maker->counted) {
+        TRY(mem_alloc((char **)&m->counted, (int64_t)maker->bytes, 1, "static mask", err));
+        memcpy(m->counted, maker->counted, maker->bytes);
+    }
+out:
+    free(tallies);
+    return rc;
+}
+
+int static_masks_take(struct static_masks *s, const char *key, const struct static_maker *maker,
                       const struct static_mask **out, struct err *err)
 {
     struct entry *e;
@@ -162,7 +194,7 @@ int static_masks_take(struct static_masks *s, const char *key, static_mask_fn *m
         pthread_cond_wait(&s->changed, &s->lock);
     if (!e && (rc = add_entry(s, key, &e, err)) == 0) {
         pthread_mutex_unlock(&s->lock);
-        rc = make_mask(&e->mask, make, ctx, err);
+        rc = make_mask(&e->mask, maker, s->jobs, err);
         pthread_mutex_lock(&s->lock);
         e->made = true;
         e->bytes = bytes_of(&e->mask);

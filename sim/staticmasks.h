@@ -9,6 +9,7 @@
 #include "core/mask.h"
 #include "sim/metrics.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct static_masks;
@@ -22,18 +23,24 @@ struct static_mask {
     void *counted;           /* owned, as in struct static_kin; NULL: nothing */
 };
 
-/* Fill masks, n and `counted` of *m. What it allocates is released with the mask, also after a
- * failure. */
-typedef int static_mask_fn(void *ctx, struct static_mask *m, struct err *err);
+/* Who makes a mask that is not there: chunk i of n, each once. */
+struct static_maker {
+    int (*chunk)(void *ctx, int64_t i, struct mask *m, struct err *err);
+    void *ctx;
+    int64_t n;
+    bool any_order; /* chunks may be made in any order and several at a time, else one by one */
+    const void *counted; /* what is kept beside the chunks, [bytes], once they are made; or NULL */
+    size_t bytes;
+};
 
 /* bytes: of masks that nobody has taken at the moment; beyond that the one that was not asked for
- * longest goes. */
-int static_masks_new(int64_t bytes, struct static_masks **out, struct err *err);
+ * longest goes. jobs: threads that make a mask. */
+int static_masks_new(int64_t bytes, int jobs, struct static_masks **out, struct err *err);
 void static_masks_free(struct static_masks **s); /* nobody has one any more; accepts NULL inside */
 
-/* The mask with this key, made by `make` if it is not there: by one thread, for which others that
- * ask for the same one wait. Thread-safe. *out is to be returned. */
-int static_masks_take(struct static_masks *s, const char *key, static_mask_fn *make, void *ctx,
+/* The mask with this key, made if it is not there, while others that ask for the same one wait.
+ * Thread-safe. *out is to be returned. */
+int static_masks_take(struct static_masks *s, const char *key, const struct static_maker *maker,
                       const struct static_mask **out, struct err *err);
 void static_masks_return(struct static_masks *s, const struct static_mask *m);
 

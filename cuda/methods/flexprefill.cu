@@ -43,9 +43,11 @@ struct flex_args {
     double *score;              /* [heads][nb][nb] */
     int *tokens;                /* [heads][2] */
     uint8_t *aware;             /* [heads] */
-    uint8_t *cols, *diags;      /* [heads][nb] */
-    float *share;               /* [heads][entries] of query-aware heads: probabilities */
-    uint8_t *keep;              /* as share */
+    struct flex_own *own;       /* of the first head; the next one's is own_bytes on */
+    int64_t own_bytes;
+    uint8_t *cols, *diags; /* [heads][nb] */
+    float *share;          /* [heads][entries] of query-aware heads: probabilities */
+    uint8_t *keep;         /* as share */
     map_rows map;
 };
 
@@ -53,6 +55,11 @@ struct flex_args {
 static __host__ __device__ __forceinline__ int64_t entries(const flex_args &a, int64_t i)
 {
     return a.both ? i * a.nb : i * (i + 1) / 2;
+}
+
+static __device__ __forceinline__ struct flex_own *own_of(const flex_args &a, int head)
+{
+    return (struct flex_own *)((char *)a.own + head * a.own_bytes);
 }
 
 /* ---- blocks of keys and distances ------------------------------------------------------------ */
@@ -94,6 +101,8 @@ static __global__ void __launch_bounds__(WIDE) count_tokens(const flex_args a)
         wide_cut c = wide_prefix(list, a.gamma);
         number = c.above + c.m;
     }
+    if (threadIdx.x == 0)
+        own_of(a, blockIdx.x)->tokens[blockIdx.y] = (int)number + 1;
     number = a.frontier ? max(number + 1, (int64_t)a.min_tokens) : number + 1;
     number = a.frontier ? min(number, (int64_t)a.max_tokens) : number;
     if (threadIdx.x == 0)
@@ -139,8 +148,12 @@ static __global__ void __launch_bounds__(WIDE) test_pattern(const flex_args a, i
     }
     js = wide_add(js);
     zeros = wide_add(zeros);
-    if (threadIdx.x == 0)
-        a.aware[head] = zeros == 0 && sqrt(fmax(js, 0.0)) < a.tau;
+    if (threadIdx.x == 0) {
+        struct flex_own *own = own_of(a, head);
+        own->js = zeros == 0 ? sqrt(fmax(js, 0.0)) : NAN;
+        a.aware[head] = own->js < a.tau;
+        own->aware = a.aware[head];
+    }
 }
 
 /* The best block columns (blockIdx.y 0; the first block always) or diagonals (1; the main one
@@ -378,7 +391,9 @@ static int init_frontier(struct gpu *g, struct select_job *job, flex_args *a, st
     a->lists.force_cols = FRONTIER_COLS;
     a->lists.force_dists = FRONTIER_DISTS;
     a->lists.want = a->tokens;
-    TRY(slash_init(g, job, &a->last, &a->lists, err));
+    TRY(slash_init(g, job, &a->last, sizeof *a->own, &a->lists, err));
+    a->own = (struct flex_own *)job->lists.own;
+    a->own_bytes = job->lists.own_bytes;
 out:
     return rc;
 }
@@ -398,6 +413,9 @@ static int init_blocks(struct gpu *g, struct select_job *job, flex_args *a, stru
     TRY(gpu_alloc(g, (int64_t)a->kv_heads * a->nb * d * 4, &a->k_mean, err));
     TRY(gpu_alloc(g, cells * a->nb * 8, &a->score, err));
     TRY(gpu_alloc(g, h * 8, &a->tokens, err));
+    a->own_bytes = job->lists.own_bytes = sizeof *a->own;
+    TRY(gpu_alloc(g, h * a->own_bytes, &a->own, err));
+    job->lists.own = a->own;
     TRY(gpu_alloc(g, h, &a->aware, err));
     TRY(gpu_alloc(g, cells, &a->cols, err));
     TRY(gpu_alloc(g, cells, &a->diags, err));

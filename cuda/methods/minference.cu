@@ -179,7 +179,7 @@ static int init_slash(struct gpu *g, struct select_job *job, minference_state *s
     s->lists.n_dists = size_of(p, "s", 6096, 0.8, "min_s", 50);
     s->lists.force_cols = (int)given(p, "force_cols", 30);
     s->lists.force_dists = (int)given(p, "force_dists", 100);
-    TRY(slash_init(g, job, &s->last, &s->lists, err));
+    TRY(slash_init(g, job, &s->last, 0, &s->lists, err));
 out:
     return rc;
 }

@@ -209,6 +209,8 @@ int select_fetch_own(struct gpu *g, const struct select_job *job, int head, stru
     *own = (struct accel_own){0};
     if (!l->own)
         return 0;
+    if (l->own_make)
+        TRY(l->own_make(g, job, err));
     TRY(mem_alloc((char **)&own->data, l->own_bytes, 1, "numbers of a choice", err));
     own->bytes = l->own_bytes;
     TRY(gpu_get(g, own->data, (const char *)l->own + head * l->own_bytes, l->own_bytes, err));

@@ -39,6 +39,9 @@ struct select_problem {
     const int *v_exp; /* see select_v_exp. Valid until init returns; NULL: 0 */
 };
 
+struct select_job;
+typedef int own_make_fn(struct gpu *g, const struct select_job *job, struct err *err);
+
 /* The result of a selection. Row r = head * groups + group of the map has a bit for each unit of bk
  * keys. The kernels of a method fill map and count, and lists_make (lists.h) makes CSR lists of
  * them. For single keys (bk = 1) the map itself is the result, because a list would be up to 32
@@ -53,6 +56,7 @@ struct select_lists {
     uint32_t *partial; /* [rows][words] kept tiles of a band that it does not fill; else NULL */
     void *own;         /* [heads][own_bytes] what comes beside the mask (core/rules.h), or NULL */
     int64_t own_bytes;
+    own_make_fn *own_make; /* fills `own` when somebody asks for it; NULL: `launch` has */
 };
 
 /* 8-bit operands of a method's own attention; scales are per block of the lists' unit. */

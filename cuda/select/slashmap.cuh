@@ -23,16 +23,18 @@ struct slash_lists {
     int both;                /* bidirectional: a distance stands for both sides */
     const int *want;         /* [heads][2] n_cols and n_dists of each head; NULL: as above */
     const double *ver, *sla; /* [heads][n] scores >= 0 */
-    uint32_t *cols, *dists;  /* [heads][words] */
-    int32_t *last;           /* [heads][words]: the last word of dists up to here that has
-                              * a bit, or -1 */
-    uint32_t *follow;        /* [heads][n]: see follow_distances */
-    uint32_t *ahead;         /* [heads][words + 2], both: see look_ahead */
-    map_rows map;            /* [heads][groups] */
+    uint32_t *cols, *dists;  /* [words] of the first head; the next one's are `stride` words on */
+    int stride;
+    int32_t *last;    /* [heads][words]: the last word of dists up to here that has
+                       * a bit, or -1 */
+    uint32_t *follow; /* [heads][n]: see follow_distances */
+    uint32_t *ahead;  /* [heads][words + 2], both: see look_ahead */
+    map_rows map;     /* [heads][groups] */
 };
 
-/* Sizes and memory for the lists of a job and the sums of its last rows. */
-static int slash_init(struct gpu *g, const struct select_job *job, const last_rows *last,
+/* Sizes and memory for the lists of a job and the sums of its last rows. Columns and distances are
+ * what comes beside its masks, after `first` bytes, a multiple of 8. */
+static int slash_init(struct gpu *g, struct select_job *job, const last_rows *last, int64_t first,
                       slash_lists *a, struct err *err)
 {
     int64_t bits = job->problem.heads * job->lists.words * 4;
@@ -45,8 +47,11 @@ static int slash_init(struct gpu *g, const struct select_job *job, const last_ro
     a->ver = last->ver;
     a->sla = last->sla;
     a->map = map_rows_of(&job->lists);
-    TRY(gpu_alloc(g, bits, &a->cols, err));
-    TRY(gpu_alloc(g, bits, &a->dists, err));
+    job->lists.own_bytes = first + job->lists.words * 8;
+    TRY(gpu_alloc(g, job->problem.heads * job->lists.own_bytes, &job->lists.own, err));
+    a->cols = (uint32_t *)job->lists.own + first / 4;
+    a->dists = a->cols + a->words;
+    a->stride = (int)(job->lists.own_bytes / 4);
     TRY(gpu_alloc(g, bits, &a->last, err));
     TRY(gpu_alloc(g, (int64_t)a->heads * a->n * 4, &a->follow, err));
     TRY(gpu_alloc(g, (int64_t)a->heads * (a->words + 2) * 4, &a->ahead, err));
@@ -164,7 +169,7 @@ static __global__ void __launch_bounds__(WIDE) slash_pick(const slash_lists a)
     int head = blockIdx.x, n = a.n, seen = 0;
     int force = blockIdx.y ? a.force_dists : a.force_cols;
     const double *score = (blockIdx.y ? a.sla : a.ver) + (int64_t)head * n;
-    uint32_t *bits = (blockIdx.y ? a.dists : a.cols) + (int64_t)head * a.words;
+    uint32_t *bits = (blockIdx.y ? a.dists : a.cols) + (int64_t)head * a.stride;
     auto value = [=](int x) { return x < force ? INFINITY : (float)score[x]; };
     wide_cut c;
     {
@@ -210,8 +215,9 @@ static __device__ __forceinline__ void cover_block(uint32_t *cover, int words, i
 static __device__ int cover_distances(const slash_lists &a, int head, int e, uint32_t *cover)
 {
     const uint32_t *follow = a.follow + (int64_t)head * a.n;
-    int64_t at = (int64_t)head * a.words;
-    int lane = threadIdx.x & 31, d = distance_below(a.dists + at, a.last + at, min(e, a.n)), hi = e;
+    const uint32_t *dists = a.dists + (int64_t)head * a.stride;
+    const int32_t *last = a.last + (int64_t)head * a.words;
+    int lane = threadIdx.x & 31, d = distance_below(dists, last, min(e, a.n)), hi = e;
     if (d < 0)
         return e;
     d = min(d, e - SLASH_ROWS); /* a block is not before the first key */
@@ -247,7 +253,7 @@ static __global__ void slash_lists_map(const slash_lists a)
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y;
     int group = blockIdx.x * (blockDim.x >> 5) + warp, e = (group + 1) * SLASH_ROWS;
     uint32_t *cover = covers + warp * a.words;
-    const uint32_t *cols = a.cols + (int64_t)head * a.words;
+    const uint32_t *cols = a.cols + (int64_t)head * a.stride;
 
     if (group >= a.groups)
         return;
@@ -316,14 +322,14 @@ static __global__ void slash_both_map(const slash_lists a)
     int warp = threadIdx.x >> 5, head = blockIdx.y;
     int group = blockIdx.x * (blockDim.x >> 5) + warp, m = group * SLASH_ROWS;
     uint32_t *cover = covers + warp * a.words;
-    const uint32_t *cols = a.cols + (int64_t)head * a.words;
+    const uint32_t *cols = a.cols + (int64_t)head * a.stride;
 
     if (group >= a.groups)
         return;
     if (m + SLASH_ROWS <= a.n)
         mark_rows(a, a.ahead + (int64_t)head * (a.words + 2), m, cover);
     else
-        mark_last(a, a.dists + (int64_t)head * a.words, m, a.n, cover);
+        mark_last(a, a.dists + (int64_t)head * a.stride, m, a.n, cover);
     __syncwarp();
     if ((threadIdx.x & 31) == 0)
         cover_marked(cover, a.words);
@@ -337,8 +343,8 @@ static __global__ void slash_pairs_map(const slash_lists a)
 {
     int head = blockIdx.y;
     int q = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
-    const uint32_t *cols = a.cols + (int64_t)head * a.words;
-    const uint32_t *dists = a.dists + (int64_t)head * a.words;
+    const uint32_t *cols = a.cols + (int64_t)head * a.stride;
+    const uint32_t *dists = a.dists + (int64_t)head * a.stride;
     if (q >= a.n)
         return;
     fill_row_words(a.map, (int64_t)head * a.n + q, [&](int w) {

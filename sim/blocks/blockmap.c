@@ -41,6 +41,18 @@ int64_t block_map_count(const struct block_map *m)
     return n;
 }
 
+int block_map_adopt(struct block_map *m, const struct mask *lists, struct err *err)
+{
+    if (lists->form != MASK_LISTS || lists->bq != m->block || lists->bk != m->block)
+        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
+                       (long long)lists->bq, (long long)lists->bk, (long long)m->block,
+                       (long long)m->block);
+    for (int64_t g = 0; g < lists->ngroups; g++)
+        for (int64_t i = lists->ptr[g]; i < lists->ptr[g + 1]; i++)
+            block_map_set(m, g, lists->col[i]);
+    return 0;
+}
+
 int block_map_mask(const struct block_map *m, int64_t row0, int64_t row1, struct mask *out,
                    struct err *err)
 {

@@ -7,6 +7,7 @@
 #include "core/clock.h"
 #include "core/intmath.h"
 #include "core/mem.h"
+#include "core/method.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,12 @@ void exact_below_from(struct exact *e, exact_below_fn *fn, void *self)
 {
     e->below = fn;
     e->below_self = self;
+}
+
+void exact_masked_from(struct exact *e, exact_masked_fn *fn, void *self)
+{
+    e->masked = fn;
+    e->masked_self = self;
 }
 
 int exact_operands(struct exact *e, const struct attn_ops **ops, struct err *err)
@@ -177,4 +184,11 @@ int exact_attend(struct exact *e, const struct mask *m, double *out, double *lse
     const struct attn_ops *ops;
     int rc = exact_operands(e, &ops, err);
     return rc ? rc : attn_rows(ops, m, out, lse, err);
+}
+
+int exact_attend_all(struct exact *e, const struct mask *m, double *out, double *lse,
+                     struct err *err)
+{
+    int rc = e->masked ? e->masked(e->masked_self, m, out, lse, err) : METHOD_SKIP;
+    return rc == METHOD_SKIP ? exact_attend(e, m, out, lse, err) : rc;
 }

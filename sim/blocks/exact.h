@@ -27,6 +27,11 @@ struct judge;     /* sim/blocks/judge.h */
 typedef int exact_dense_fn(void *self, int64_t row0, int64_t row1, double *out, double *lse,
                            struct err *err);
 
+/* Attention over m, which has all rows: out [nq][dv], lse [nq]. 0, or METHOD_SKIP where it cannot.
+ */
+typedef int exact_masked_fn(void *self, const struct mask *m, double *out, double *lse,
+                            struct err *err);
+
 /* How sparse the map is: what of *b is said to be given is, the rest is written. */
 typedef int exact_below_fn(void *self, struct map_below *b, struct err *err);
 
@@ -43,6 +48,8 @@ struct exact {
     void *dense_self;
     exact_below_fn *below; /* NULL: the CPU */
     void *below_self;
+    exact_masked_fn *masked; /* NULL: the CPU */
+    void *masked_self;
     const struct judge *judge; /* NULL: the CPU */
     struct attn_ops ops;       /* once `prepared` */
     bool prepared;
@@ -64,6 +71,7 @@ void exact_expect_out(struct exact *e);
 /* Let `fn` compute dense rows, or the sparsity of the map, from now on; NULL: the CPU again. */
 void exact_dense_from(struct exact *e, exact_dense_fn *fn, void *self);
 void exact_below_from(struct exact *e, exact_below_fn *fn, void *self);
+void exact_masked_from(struct exact *e, exact_masked_fn *fn, void *self);
 
 /* Does a device that attends to the head answer for its map? */
 static inline bool exact_on_device(const struct exact *e)
@@ -86,6 +94,11 @@ int exact_scores(struct exact *e, int64_t row0, int64_t row1, int64_t k0, int64_
 
 /* Exact softmax over the pairs of m: out [row1-row0][dv] or NULL, lse [row1-row0] as attn_rows. */
 int exact_attend(struct exact *e, const struct mask *m, double *out, double *lse, struct err *err);
+
+/* The same over a mask of all rows, by the device that exact_masked_from named if there is one and
+ * it can: its outputs are then rounded to bf16. */
+int exact_attend_all(struct exact *e, const struct mask *m, double *out, double *lse,
+                     struct err *err);
 
 /* Keys and values in the working precision, for arithmetic of a method's own; the service's. */
 int exact_operands(struct exact *e, const struct attn_ops **ops, struct err *err);

@@ -48,11 +48,12 @@ out:
     return rc;
 }
 
-int slice_mask_adopt_units(void *state, const struct accel_units *u, struct mask *lists,
-                           struct err *err)
+int slice_mask_adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
+                           struct mask *lists, struct err *err)
 {
     (void)state;
     (void)u;
+    (void)own;
     (void)err;
     lists->exec = EXEC_NONE;
     return 0;

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 struct accel_units; /* core/accel.h */
+struct accel_own;
 
 struct slice_mask {
     int64_t nq, nk, height, width;
@@ -40,8 +41,8 @@ int slice_mask_adopt(struct slice_mask *m, const struct mask *lists, int64_t hei
 
 /* adopt_units of a method (core/method.h) that reports itself what its kernel multiplies: the mask
  * stays on the device, and nothing of it is taken over. */
-int slice_mask_adopt_units(void *state, const struct accel_units *u, struct mask *lists,
-                           struct err *err);
+int slice_mask_adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
+                           struct mask *lists, struct err *err);
 
 /* Units of group g that some row of the group may see: [0, slice_mask_visible). */
 int64_t slice_mask_visible(const struct slice_mask *m, int64_t g);

@@ -72,6 +72,42 @@ void vslash_free(struct vslash *v)
     memset(v, 0, sizeof *v);
 }
 
+static int64_t bits_set(const uint32_t *bits, int64_t words)
+{
+    int64_t n = 0;
+    for (int64_t w = 0; w < words; w++)
+        n += __builtin_popcount(bits[w]);
+    return n;
+}
+
+static void numbers_of(const uint32_t *bits, int64_t words, int32_t *out)
+{
+    for (int64_t w = 0; w < words; w++)
+        for (uint32_t b = bits[w]; b; b &= b - 1)
+            *out++ = (int32_t)(w * 32 + __builtin_ctz(b));
+}
+
+int vslash_from_bits(struct vslash *v, int64_t n, const uint32_t *bits, int64_t words,
+                     struct err *err)
+{
+    int rc = 0;
+    *v = (struct vslash){
+        .n = n, .n_cols = bits_set(bits, words), .n_dists = bits_set(bits + words, words)};
+    TRY(mem_alloc(&v->cols, v->n_cols, sizeof *v->cols, "selected columns", err));
+    TRY(mem_alloc(&v->dists, v->n_dists, sizeof *v->dists, "selected distances", err));
+    numbers_of(bits, words, v->cols);
+    numbers_of(bits + words, words, v->dists);
+    for (int64_t i = 0, k = v->n_dists - 1; i < k; i++, k--) {
+        int32_t swap = v->dists[i];
+        v->dists[i] = v->dists[k];
+        v->dists[k] = swap;
+    }
+out:
+    if (rc)
+        vslash_free(v);
+    return rc;
+}
+
 /* ---- lists ------------------------------------------------------------------------------ */
 
 /* Append the open range [lo, hi) as blocks. */
@@ -206,14 +242,37 @@ out:
     return rc;
 }
 
+/* Room for the lists of a row block. */
+static int block_room(const struct vslash *v, int32_t **blocks, int32_t **columns, struct err *err)
+{
+    int rc = mem_alloc(blocks, 2 * (v->n_dists + 1 + v->n / B), sizeof **blocks, "block list", err);
+    return rc ? rc : mem_alloc(columns, v->n_cols, sizeof **columns, "column list", err);
+}
+
+int vslash_add_all(struct vslash *v, struct err *err)
+{
+    int32_t *blocks = NULL, *columns = NULL;
+    int64_t nb, nc;
+    int rc = 0;
+    TRY(block_room(v, &blocks, &columns, err));
+    for (int64_t m = 0; m < v->n; m += B) {
+        vslash_block(v, m, blocks, &nb, columns, &nc);
+        v->blocks += nb;
+        v->columns += nc;
+    }
+out:
+    free(blocks);
+    free(columns);
+    return rc;
+}
+
 static int realised_mask(struct vslash *v, int64_t row0, int64_t row1, struct mask *out,
                          struct err *err)
 {
     int rc = 0;
     int32_t *blocks = NULL, *columns = NULL;
     int64_t nb, nc;
-    TRY(mem_alloc(&blocks, 2 * (v->n_dists + 1 + v->n / B), sizeof *blocks, "block list", err));
-    TRY(mem_alloc(&columns, v->n_cols, sizeof *columns, "column list", err));
+    TRY(block_room(v, &blocks, &columns, err));
     TRY(mask_lists_init(out, v->n, v->n, row0, row1, !v->both, B, 1, err));
     out->exec = EXEC_GATHER;
     out->exec_bq = B;

@@ -47,6 +47,14 @@ void vslash_block(const struct vslash *v, int64_t m, int32_t *blocks, int64_t *n
 int vslash_mask(struct vslash *v, bool realised, int64_t row0, int64_t row1, struct mask *out,
                 struct err *err);
 
+/* The lists of columns and distances that are bits of `words` 32-bit words each, one after the
+ * other. n tokens. */
+int vslash_from_bits(struct vslash *v, int64_t n, const uint32_t *bits, int64_t words,
+                     struct err *err);
+
+/* Add the lists of all row blocks to v->blocks and v->columns, as the masks of all rows would. */
+int vslash_add_all(struct vslash *v, struct err *err);
+
 /* Number of requested pairs: the key is a chosen column, or query - key (with `both` its absolute
  * value) a chosen distance. */
 int64_t vslash_requested(const struct vslash *v);

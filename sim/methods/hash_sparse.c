@@ -19,9 +19,11 @@
  * model attends with unit keys (normalize_k=1), here the trace's own keys are the default.
  */
 #include "core/accel.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
 #include "core/rules.h"
+#include "core/simd.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
@@ -30,6 +32,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define TILE 128
 #define BUCKETS_MOST 128
@@ -80,7 +83,8 @@ struct hash_sparse_state {
     const struct head_in *in;
     struct attn_in x;
     struct sorted q, k;
-    double *dir;             /* [buckets / 2][d] */
+    double *dir;             /* [d][width] channels of the directions, 0 after the last one */
+    int64_t width;           /* buckets / 2, rounded up */
     struct unit_keys unit;   /* with normalize_k */
     struct slice_mask given; /* the mask of a device that chose; bits NULL: none did */
     uint64_t seed, stream;   /* of the directions */
@@ -112,45 +116,56 @@ static int validate(void *params, struct err *err)
 
 /* ---- the hash ------------------------------------------------------------------------------- */
 
-static double dot(const double *a, const float *x, int d)
+#define ABREAST 8 /* directions that are summed side by side, each in the order of its channels */
+
+/* Products of x with all directions, to value [width]. */
+SIMD_CLONES static void project(const double *dir, int64_t width, const float *x, int d,
+                                double *value)
 {
-    double sum = 0;
-    for (int c = 0; c < d; c++)
-        sum += a[c] * (double)x[c];
-    return sum;
+    for (int64_t r = 0; r < width; r += ABREAST) {
+        double sum[ABREAST] = {0};
+        for (int c = 0; c < d; c++)
+            for (int e = 0; e < ABREAST; e++)
+                sum[e] += dir[c * width + r + e] * (double)x[c];
+        memcpy(value + r, sum, sizeof sum);
+    }
 }
 
 /* Unit columns of R. Their length does not change which value is the largest of one column, but of
  * several it does. */
 static void make_directions(struct hash_sparse_state *s, const struct head_in *in, uint64_t seed)
 {
-    int64_t n = s->params->buckets / 2, d = s->x.d;
+    int64_t n = s->params->buckets / 2, d = s->x.d, width = s->width;
     uint64_t stream = head_stream(SALT, in, in->head);
     s->seed = seed;
     s->stream = stream;
     for (int64_t r = 0; r < n; r++) {
-        double *g = s->dir + r * d, norm = 0;
+        double *g = s->dir + r, norm = 0;
         for (int64_t c = 0; c < d; c++) {
-            g[c] = s->params->proj_dir == AXES ? (double)(c == r)
-                                               : rng_normal(seed, stream, (uint64_t)(r * d + c));
-            norm += g[c] * g[c];
+            double x = s->params->proj_dir == AXES
+                           ? (double)(c == r)
+                           : rng_normal(seed, stream, (uint64_t)(r * d + c));
+            g[c * width] = x;
+            norm += x * x;
         }
         for (int64_t c = 0; c < d; c++)
-            g[c] /= sqrt(norm);
+            g[c * width] /= sqrt(norm);
     }
 }
 
 static int32_t bucket_of(const struct hash_sparse_state *s, const float *x)
 {
     int64_t half = s->params->buckets / 2, best = 0;
-    double value[BUCKETS_MOST] = {0};
-    for (int64_t r = 0; r < half; r++) {
-        value[r] = dot(s->dir + r * s->x.d, x, s->x.d);
-        value[half + r] = -value[r];
-    }
-    for (int64_t b = 1; b < 2 * half; b++)
-        if (value[b] > value[best])
+    double value[BUCKETS_MOST / 2 + ABREAST] = {0}, most;
+    project(s->dir, s->width, x, s->x.d, value);
+    most = value[0];
+    for (int64_t b = 1; b < 2 * half; b++) {
+        double v = b < half ? value[b] : -value[b - half];
+        if (v > most) {
+            most = v;
             best = b;
+        }
+    }
     return (int32_t)best;
 }
 
@@ -191,7 +206,8 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->params = p;
     s->in = in;
     s->x = in->x;
-    TRY(mem_alloc(&s->dir, p->buckets / 2 * in->x.d, sizeof *s->dir, "directions", err));
+    s->width = ceil_div(p->buckets / 2, ABREAST) * ABREAST;
+    TRY(mem_zalloc(&s->dir, s->width * in->x.d, sizeof *s->dir, "directions", err));
     make_directions(s, in, ctx->seed);
     TRY(sort_rows(s, in->x.q, in->x.nq, &s->q, err));
     TRY(sort_rows(s, in->x.k, in->x.nk, &s->k, err));

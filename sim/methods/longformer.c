@@ -169,6 +169,10 @@ static int longformer_row(const struct longformer_state *s, struct mask *m, int6
         local_range(s->params, at, limit, &lo, &hi);
     for (; k < n_globals && globals[k] < MIN(lo, limit); k++)
         TRY(mask_lists_add(m, g, (int32_t)globals[k], err));
+    if (s->params->dilation == 1) { /* all of them are */
+        TRY(mask_lists_add_run(m, g, (int32_t)lo, (int32_t)hi, err));
+        lo = hi;
+    }
     for (int64_t j = lo; j < hi; j++)
         if (s->global[j] || is_local(s->params, at, j))
             TRY(mask_lists_add(m, g, (int32_t)j, err));

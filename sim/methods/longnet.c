@@ -65,11 +65,9 @@ struct longnet_state {
     struct head_in in;
     int n;
     struct own_branch b[BRANCHES_MOST];
-    uint8_t *weight; /* [nk] branches that hold the pair, of one row */
     struct {
-        double sum; /* over the pairs of the mask */
-        int64_t max;
-    } weights;
+        int64_t sum, max; /* over the pairs of the mask; atomic adds, several ranges at a time */
+    } weights;            /* of a pair: the branches that hold it */
     struct branch_buf buf;
     double est_mean, est_m2; /* of e^(LSE' - LSE), running (Welford) */
     int64_t rows;
@@ -80,7 +78,6 @@ static void release(void *state)
     struct longnet_state *s = state;
     if (!s)
         return;
-    free(s->weight);
     free(s->buf.q);
     free(s->buf.k);
     free(s->buf.v);
@@ -123,7 +120,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         int64_t per_phase = (in->n_heads + r[b] - 1) / r[b];
         s->b[b] = (struct own_branch){MIN(w[b], in->x.nk), r[b], in->head / per_phase};
     }
-    TRY(mem_alloc(&s->weight, in->x.nk, sizeof *s->weight, "branches of a row", err));
     *state = s;
     s = NULL;
 out:
@@ -145,66 +141,146 @@ static int64_t places_below(const struct own_branch *b, int64_t x)
 
 /* ---- the support ---------------------------------------------------------------------------- */
 
-/* Count the branches of every key of the row at position p below `limit`; the counted keys are
- * [*lo, *hi). */
-static void count_branches(struct longnet_state *s, int64_t p, int64_t limit, int64_t *lo,
-                           int64_t *hi)
+/* The keys that the rows of the same branches and segments keep, as far as they see them. */
+struct pattern {
+    uint32_t takes;                /* branches that take part: a bit each */
+    int64_t start[BRANCHES_MOST];  /* of their segments */
+    int64_t n, cap_keys, cap_sums; /* arrays are owned */
+    int32_t *keys;                 /* [n] */
+    struct {
+        int64_t sum, max; /* of the weights of the keys up to this one */
+    } * upto;             /* [n] */
+};
+
+/* A range of rows while its mask is made. */
+struct rows {
+    uint8_t *weight; /* [nk] branches that hold the key; 0 between patterns; owned */
+    struct pattern known[16];
+    int n, next; /* next: to be replaced when all are in use */
+};
+
+static void rows_free(struct rows *w)
 {
-    *lo = limit;
-    *hi = 0;
-    for (int b = 0; b < s->n; b++) {
-        int64_t start = p / s->b[b].w * s->b[b].w;
-        if (takes(&s->b[b], p)) {
-            *lo = MIN(*lo, start);
-            *hi = MAX(*hi, MIN(limit, start + s->b[b].w));
-        }
+    for (int i = 0; w && i < w->n; i++) {
+        free(w->known[i].keys);
+        free(w->known[i].upto);
     }
-    if (*hi > *lo)
-        memset(s->weight + *lo, 0, (size_t)(*hi - *lo) * sizeof *s->weight);
-    for (int b = 0; b < s->n; b++) {
-        const struct own_branch *br = &s->b[b];
-        int64_t start = p / br->w * br->w, end = MIN(limit, start + br->w);
-        if (!takes(br, p))
-            continue;
-        for (int64_t j = start + br->phase; j < end; j += br->r)
-            s->weight[j]++;
-    }
+    free(w ? w->weight : NULL);
+    free(w);
 }
 
-static int longnet_row(struct longnet_state *s, struct mask *m, int64_t g, int64_t p, int64_t limit,
-                       struct err *err)
+/* Fill in the keys of a pattern, whose branches and segments are set. */
+static int fill_pattern(const struct longnet_state *s, struct pattern *p, uint8_t *weight,
+                        struct err *err)
 {
-    int64_t lo, hi, sum = 0;
+    int64_t nk = s->in.x.nk, lo = nk, hi = 0, sum = 0, max = 0;
     int rc = 0;
-    count_branches(s, p, limit, &lo, &hi);
-    for (int64_t j = lo; j < hi; j++) {
-        int64_t first = j;
-        for (; j < hi && s->weight[j]; j++) {
-            sum += s->weight[j];
-            s->weights.max = MAX(s->weights.max, s->weight[j]);
-        }
-        TRY(mask_lists_add_run(m, g, (int32_t)first, (int32_t)j, err));
+    p->n = 0;
+    for (int b = 0; b < s->n; b++) {
+        const struct own_branch *br = s->b + b;
+        int64_t end = MIN(nk, p->start[b] + br->w);
+        if (!(p->takes >> b & 1))
+            continue;
+        lo = MIN(lo, p->start[b]);
+        hi = MAX(hi, end);
+        for (int64_t j = p->start[b] + br->phase; j < end; j += br->r)
+            p->n += weight[j]++ == 0;
     }
-    s->weights.sum += (double)sum;
+    TRY(mem_grow(&p->keys, &p->cap_keys, p->n, sizeof *p->keys, "keys of branches", err));
+    TRY(mem_grow(&p->upto, &p->cap_sums, p->n, sizeof *p->upto, "keys of branches", err));
+    for (int64_t j = lo, i = 0; j < hi; j++)
+        if (weight[j]) {
+            sum += weight[j];
+            max = MAX(max, weight[j]);
+            p->keys[i] = (int32_t)j;
+            p->upto[i].sum = sum;
+            p->upto[i++].max = max;
+            weight[j] = 0;
+        }
 out:
     return rc;
+}
+
+static bool same_pattern(const struct pattern *a, const struct pattern *b, int n)
+{
+    bool same = a->takes == b->takes;
+    for (int i = 0; i < n && same; i++)
+        same = !(a->takes >> i & 1) || a->start[i] == b->start[i];
+    return same;
+}
+
+/* The pattern of the row at position p. */
+static int pattern_of(const struct longnet_state *s, struct rows *w, int64_t p,
+                      const struct pattern **out, struct err *err)
+{
+    int most = (int)(sizeof w->known / sizeof *w->known), i = 0;
+    struct pattern want = {0};
+    for (int b = 0; b < s->n; b++) {
+        want.takes |= (uint32_t)takes(s->b + b, p) << b;
+        want.start[b] = p / s->b[b].w * s->b[b].w;
+    }
+    while (i < w->n && !same_pattern(w->known + i, &want, s->n))
+        i++;
+    *out = w->known + i;
+    if (i < w->n)
+        return 0;
+    if (i == most) {
+        i = w->next;
+        w->next = (w->next + 1) % most;
+    } else {
+        w->n++;
+    }
+    struct pattern *to = w->known + i;
+    to->takes = want.takes;
+    memcpy(to->start, want.start, sizeof want.start);
+    *out = to;
+    return fill_pattern(s, to, w->weight, err);
+}
+
+static int longnet_row(const struct longnet_state *s, struct rows *w, struct mask *m, int64_t i,
+                       int64_t *sum, int64_t *max, struct err *err)
+{
+    const struct pattern *p = NULL;
+    int64_t n;
+    int rc = 0;
+    TRY(pattern_of(s, w, i + s->in.x.nk - s->in.x.nq, &p, err));
+    n = list_below(p->keys, p->n, mask_limit(m, i));
+    if (n == 0)
+        return 0;
+    *sum += p->upto[n - 1].sum;
+    *max = MAX(*max, p->upto[n - 1].max);
+    rc = mask_lists_add_all(m, i - m->row0, p->keys, n, err);
+out:
+    return rc;
+}
+
+static void add_weights(struct longnet_state *s, int64_t sum, int64_t max)
+{
+    int64_t most = __atomic_load_n(&s->weights.max, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&s->weights.sum, sum, __ATOMIC_RELAXED);
+    while (most < max && !__atomic_compare_exchange_n(&s->weights.max, &most, max, true,
+                                                      __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct longnet_state *s = state;
     const struct attn_in *x = &s->in.x;
+    struct rows *w = NULL;
+    int64_t sum = 0, max = 0;
     int rc = 0;
 
     TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, 1, err));
     out->exec_bq = out->exec_bk = 1;
-    for (int64_t i = row0; i < row1; i++) {
-        int64_t p = i + x->nk - x->nq;
-        if (p >= 0)
-            TRY(longnet_row(s, out, i - row0, p, mask_limit(out, i), err));
-    }
+    TRY(mem_zalloc(&w, 1, sizeof *w, "branches of rows", err));
+    TRY(mem_zalloc(&w->weight, x->nk, sizeof *w->weight, "branches of rows", err));
+    for (int64_t i = MAX(row0, x->nq - x->nk); i < row1; i++)
+        TRY(longnet_row(s, w, out, i, &sum, &max, err));
     mask_lists_finish(out);
+    add_weights(s, sum, max);
 out:
+    rows_free(w);
     return rc;
 }
 
@@ -212,7 +288,7 @@ out:
 static void kin(void *state, struct static_kin *k)
 {
     struct longnet_state *s = state;
-    *k = (struct static_kin){(uint64_t)s->in.head, &s->weights, sizeof s->weights};
+    *k = (struct static_kin){(uint64_t)s->in.head, &s->weights, sizeof s->weights, true};
 }
 
 /* ---- attention ------------------------------------------------------------------------------ */
@@ -374,8 +450,8 @@ static int report(void *state, struct record *r, struct err *err)
     double sd = s->rows > 1 ? sqrt(s->est_m2 / (double)(s->rows - 1)) : 0;
     int rc = 0;
 
-    TRY(record_metric(r, "pairs_exec", s->weights.sum, err));
-    TRY(record_metric(r, "density_exec", s->weights.sum / allowed, err));
+    TRY(record_metric(r, "pairs_exec", (double)s->weights.sum, err));
+    TRY(record_metric(r, "density_exec", (double)s->weights.sum / allowed, err));
     TRY(record_metric(r, "weight_max", (double)s->weights.max, err));
     TRY(record_metric(r, "mass_est_mean", s->est_mean, err));
     TRY(record_metric(r, "mass_est_sd", sd, err));

@@ -393,6 +393,12 @@ static int attend(void *state, const struct mask *m, double *out, double *lse,
     return inner(s)->attend(s->inner, m, out, lse, stats, err);
 }
 
+static const float *added(const void *state)
+{
+    const struct plan_state *s = state;
+    return inner(s)->added ? inner(s)->added(s->inner) : NULL;
+}
+
 static bool filter(const void *state, struct accel_filter *f, char why[160])
 {
     const struct plan_state *s = state;
@@ -450,6 +456,7 @@ const struct method method_plan = {
     .origin = origin,
     .attends = attends,
     .attend = attend,
+    .added = added,
     .filter = filter,
     .filtered = filtered,
     .why_full = why_full,

@@ -170,7 +170,8 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 static void kin(void *state, struct static_kin *k)
 {
     const struct st_state *s = state;
-    *k = (struct static_kin){.which = s->params->pattern == FIXED ? (uint64_t)s->turn : 0};
+    *k = (struct static_kin){.which = s->params->pattern == FIXED ? (uint64_t)s->turn : 0,
+                             .any_order = true};
 }
 
 static const char *const variants[] = {

@@ -20,6 +20,7 @@
 #include "sim/headload.h"
 #include "sim/registry.h"
 #include "sim/simulate_call.h"
+#include "sim/staticmasks.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -89,6 +90,7 @@ struct head {
 
 struct pass {
     struct accel_session *session;
+    struct static_masks *statics; /* of calls; heads by themselves make their own */
     const struct trace *trace;
     const struct method_run *run;
     int step, n, group, jobs;
@@ -189,6 +191,7 @@ static int run_together(struct pass *p, struct record *of_call, struct err *err)
                                       .session = p->session,
                                       .metrics = true,
                                       .calls = true,
+                                      .statics = p->statics,
                                       .section_bytes = p->n == 8 ? SECTION_BYTES : 0};
     struct sim_cell cells[MOST];
     struct call_outcome out[MOST];
@@ -390,6 +393,7 @@ void check_calls(int n, char *const *paths, int64_t *n_checks, int64_t *n_failur
     p->jobs = cpu_count();
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         TRY(method_runs_parse(sim_methods, settings[i], &runs, &n_runs, &err));
+    TRY(static_masks_new(1 << 26, cpu_count(), &p->statics, &err));
     TRY(cuda_accel.open(&o, &p->session, &err));
     for (int i = 0; i < n; i++)
         TRY(check_trace(p, paths[i], runs, n_runs, n_checks, n_failures, &err));
@@ -401,6 +405,8 @@ out:
     }
     if (p && p->session)
         cuda_accel.close(&p->session);
+    if (p)
+        static_masks_free(&p->statics);
     method_runs_free(runs, n_runs);
     free(p);
 }

@@ -8,6 +8,8 @@
 #include "core/attention.h"
 #include "tests/harness/suite.h"
 
+#include <math.h>
+
 /* Whole blocks of a head's lists as a mask; without lists everything. */
 static inline void accel_lists_mask(const struct accel_head *h, struct mask *m, struct err *err)
 {
@@ -63,6 +65,23 @@ static inline void accel_head_mask(const struct accel_head *h, struct mask *m, s
         accel_bits_mask(h, m, err);
     else
         accel_lists_mask(h, m, err);
+}
+
+/* Errors of a row. */
+static inline struct accel_row accel_row_of(const double *out, const double *ref, int d)
+{
+    struct accel_row e = {0};
+    for (int c = 0; c < d; c++) {
+        double delta = out[c] - ref[c];
+        e.abs_delta += (float)fabs(delta);
+        e.sq_delta += (float)(delta * delta);
+        e.abs_ref += (float)fabs(ref[c]);
+        e.sq_ref += (float)(ref[c] * ref[c]);
+        e.sq_out += (float)(out[c] * out[c]);
+        e.dot += (float)(out[c] * ref[c]);
+        e.max_delta = fmaxf(e.max_delta, (float)fabs(delta));
+    }
+    return e;
 }
 
 #endif

@@ -7,9 +7,13 @@
 #include "core/rng.h"
 #include "sim/methods/chipmunk/chipmunk.h"
 #include "sim/reorder.h"
+#include "tests/harness/accelrun.h"
 #include "tests/harness/methodrun.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static const int64_t BOX[3] = {4, 6, 8};
 
@@ -491,6 +495,90 @@ START_TEST(constant_inputs_are_exact_with_the_delta)
 }
 END_TEST
 
+/* ---- on a device ---------------------------------------------------------------------------- */
+
+struct accel_session {
+    int added, attended; /* heads with a stored difference; all that were attended to */
+};
+
+static bool takes_tiles(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
+                        int64_t *bk, char why[160])
+{
+    *bq = *bk = ACCEL_TILE;
+    return true;
+}
+
+/* In double; what is added is a float. */
+static int attend_there(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
+                        struct err *err)
+{
+    const struct attn_in *x = h->x;
+    struct attn_ops ops = {0};
+    struct mask m, full;
+    double *out = calloc((size_t)(2 * x->nq * x->dv), sizeof *out), *ref = out + x->nq * x->dv;
+    double *dense_lse = calloc((size_t)x->nq, sizeof *dense_lse);
+    accel_head_mask(h, &m, err);
+    mask_full(&full, x->nq, x->nk, 0, x->nq, false);
+    assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
+    assert_ok(attn_rows(&ops, &m, out, r->lse, err), err);
+    assert_ok(attn_rows(&ops, &full, ref, dense_lse, err), err);
+    for (int64_t k = 0; h->added && k < x->nq * x->dv; k++)
+        out[k] += h->added[k];
+    for (int64_t i = 0; r->rows && i < x->nq; i++) {
+        r->rows[i] = accel_row_of(out + i * x->dv, ref + i * x->dv, x->dv);
+        r->mass[i] = r->lse[i] == -INFINITY ? 0 : exp(r->lse[i] - dense_lse[i]);
+        r->dense_lse[i] = dense_lse[i];
+    }
+    if (r->out)
+        memcpy(r->out, out, (size_t)(x->nq * x->dv) * sizeof *out);
+    s->attended++;
+    s->added += h->added != NULL;
+    r->counters.tensor_pipe_pct = NAN;
+    attn_release(&ops);
+    mask_free(&m);
+    free(out);
+    free(dense_lse);
+    return 0;
+}
+
+/* The device makes the sparse output of full steps, and adds the difference on the others. */
+START_TEST(a_device_adds_the_difference)
+{
+    static const char *const names[] = {"err_l2_rel",   "err_max",    "err_lse_max",  "cra_mean",
+                                        "density_elem", "dense_call", "delta_l2_rel", "mask_age"};
+    static const struct accel there = {
+        .name = "there", .supports = takes_tiles, .attend = attend_there};
+    struct accel_session session = {0};
+    const struct sim_device device = {.accel = &there, .session = &session, .metrics = true};
+    struct carry here = {0}, carry = {0};
+    int compared = 0;
+    for (int t = 0; t < 4; t++) {
+        struct method_ctx ctx = {.seed = 1, .carry = &carry};
+        struct sim_head h;
+        struct record a, b;
+        struct err err = {0};
+        video_head(20 + (uint64_t)t, SMALL, &h);
+        run_step(SMALL_RULE, &h, t, &here, &a);
+        assert_ok(run_on_device(&device, &h.in, SMALL_RULE, &ctx, &b, &err), &err);
+        ck_assert_msg(b.status == RECORD_OK, "%s", b.reason);
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            double x = record_get(&a, names[k]), y = record_get(&b, names[k]);
+            ck_assert_msg((isnan(x) && isnan(y)) || fabs(x - y) <= 1e-6 * (1 + fabs(x)),
+                          "step %d %s: %.9g and %.9g", t, names[k], x, y);
+            compared += !isnan(x);
+        }
+        record_free(&a);
+        record_free(&b);
+        sim_head_free(&h);
+    }
+    ck_assert_int_eq(session.added, 2);        /* steps 2 and 3 */
+    ck_assert_int_eq(session.attended, 4 + 1); /* the sparse output of step 1 */
+    ck_assert_int_gt(compared, 4 * 6);
+    carry_end(&here);
+    carry_end(&carry);
+}
+END_TEST
+
 START_TEST(all_keys_are_exact_at_every_step)
 {
     static const char *const rules[] = {SMALL_RULE ":top_keys=1", SMALL_RULE ":top_keys=1:delta=0",
@@ -781,6 +869,7 @@ Suite *make_suite(void)
     tcase_add_test(c, steps_follow_the_schedule);
     tcase_add_test(c, a_device_chooses);
     tcase_add_test(c, full_steps_are_dense);
+    tcase_add_test(c, a_device_adds_the_difference);
     tcase_add_loop_test(c, constant_inputs_are_exact_with_the_delta, 0, 5);
     tcase_add_loop_test(c, all_keys_are_exact_at_every_step, 0, 3);
     tcase_add_test(c, delta_by_explicit_attention);

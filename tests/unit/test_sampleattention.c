@@ -465,7 +465,8 @@ START_TEST(earlier_algorithm_on_the_golden_trace)
     struct record r;
     struct err err = {0};
     assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
-    assert_ok(sample_v2_build(&v, 4096, 4096, 0.95, 0.08, 0.05, 128, h.in.exact, &err), &err);
+    sample_v2_init(&v, &h.in.x, 0.08, 0.05, 128);
+    assert_ok(sample_v2_choose(&v, 0.95, h.in.exact, &err), &err);
     ck_assert_int_eq(v.window, 328);
     ck_assert_int_eq(v.sampled, 205);
     ck_assert_int_eq(v.ncols, 182);

@@ -20,37 +20,39 @@ struct order {
     const struct static_mask *got[64];
 };
 
-static int make_lists(void *ctx, struct static_mask *m, struct err *err)
+static int make_lists(void *ctx, int64_t i, struct mask *m, struct err *err)
 {
     struct order *o = ctx;
-    int rc = 0;
-    __atomic_add_fetch(&o->made, 1, __ATOMIC_RELAXED);
-    usleep(1000);
-    if (__atomic_sub_fetch(&o->fail, 1, __ATOMIC_RELAXED) >= 0)
-        return err_set(err, ERR_RUN, "no mask today");
-    m->masks = calloc(2, sizeof *m->masks);
-    m->n = 2;
-    for (int64_t i = 0; i < 2 && !rc; i++) {
-        struct mask *x = m->masks + i;
-        rc = mask_lists_init(x, N, N, i * N / 2, (i + 1) * N / 2, true, 1, 1, err);
-        for (int64_t r = x->row0; r < x->row1 && !rc; r++)
-            rc = mask_lists_add_run(x, r - x->row0, 0, (int32_t)MIN(r + 1, o->keys), err);
-        mask_lists_finish(x);
+    int rc = mask_lists_init(m, N, N, i * N / 2, (i + 1) * N / 2, true, 1, 1, err);
+    if (i == 0) {
+        __atomic_add_fetch(&o->made, 1, __ATOMIC_RELAXED);
+        usleep(1000);
+        if (__atomic_sub_fetch(&o->fail, 1, __ATOMIC_RELAXED) >= 0)
+            return err_set(err, ERR_RUN, "no mask today");
     }
+    for (int64_t r = m->row0; r < m->row1 && !rc; r++)
+        rc = mask_lists_add_run(m, r - m->row0, 0, (int32_t)MIN(r + 1, o->keys), err);
+    mask_lists_finish(m);
     return rc;
+}
+
+static int take(struct order *o, const char *key, const struct static_mask **out, struct err *err)
+{
+    const struct static_maker maker = {make_lists, o, 2, true, &o->keys, sizeof o->keys};
+    return static_masks_take(o->store, key, &maker, out, err);
 }
 
 static int take_one(void *ctx, int64_t i, int worker, struct err *err)
 {
     struct order *o = ctx;
-    return static_masks_take(o->store, "key", make_lists, o, o->got + i, err);
+    return take(o, "key", o->got + i, err);
 }
 
 START_TEST(one_makes_it_and_all_get_it)
 {
     struct order o = {.keys = 3};
     struct err err = {0};
-    assert_ok(static_masks_new(1 << 20, &o.store, &err), &err);
+    assert_ok(static_masks_new(1 << 20, 2, &o.store, &err), &err);
     assert_ok(pool_run(8, 64, take_one, &o, &err), &err);
     ck_assert_int_eq(o.made, 1);
     for (int i = 0; i < 64; i++)
@@ -58,6 +60,7 @@ START_TEST(one_makes_it_and_all_get_it)
     ck_assert_uint_ne(o.got[0]->id, 0);
     ck_assert_int_eq(o.got[0]->tally.counts.pairs_kept, 1 + 2 + (N - 2) * 3);
     ck_assert_int_eq(o.got[0]->tally.kept64, N / 64);
+    ck_assert_int_eq(*(const int64_t *)o.got[0]->counted, 3);
     for (int i = 0; i < 64; i++)
         static_masks_return(o.store, o.got[i]);
     static_masks_free(&o.store);
@@ -70,10 +73,9 @@ START_TEST(a_failure_is_not_kept)
     struct order o = {.keys = 3, .fail = 1};
     const struct static_mask *m = NULL;
     struct err err = {0}, again = {0};
-    assert_ok(static_masks_new(1 << 20, &o.store, &err), &err);
-    assert_fails(static_masks_take(o.store, "key", make_lists, &o, &m, &err), &err, ERR_RUN,
-                 "no mask today");
-    assert_ok(static_masks_take(o.store, "key", make_lists, &o, &m, &again), &again);
+    assert_ok(static_masks_new(1 << 20, 2, &o.store, &err), &err);
+    assert_fails(take(&o, "key", &m, &err), &err, ERR_RUN, "no mask today");
+    assert_ok(take(&o, "key", &m, &again), &again);
     ck_assert_int_eq(o.made, 2);
     static_masks_return(o.store, m);
     static_masks_free(&o.store);
@@ -86,17 +88,17 @@ START_TEST(what_nobody_has_goes_first)
     struct order o = {.keys = 64};
     const struct static_mask *a, *b;
     struct err err = {0};
-    assert_ok(static_masks_new(3 * N * 64 * 2, &o.store, &err), &err);
-    assert_ok(static_masks_take(o.store, "a", make_lists, &o, &a, &err), &err);
-    assert_ok(static_masks_take(o.store, "b", make_lists, &o, &b, &err), &err);
+    assert_ok(static_masks_new(3 * N * 64 * 2, 2, &o.store, &err), &err);
+    assert_ok(take(&o, "a", &a, &err), &err);
+    assert_ok(take(&o, "b", &b, &err), &err);
     uint64_t first = a->id, second = b->id;
     ck_assert_uint_ne(first, second);
     static_masks_return(o.store, b); /* too much: b goes, a is still in use */
-    assert_ok(static_masks_take(o.store, "a", make_lists, &o, &b, &err), &err);
+    assert_ok(take(&o, "a", &b, &err), &err);
     ck_assert_uint_eq(b->id, first);
     static_masks_return(o.store, a);
     static_masks_return(o.store, b);
-    assert_ok(static_masks_take(o.store, "b", make_lists, &o, &b, &err), &err);
+    assert_ok(take(&o, "b", &b, &err), &err);
     ck_assert_int_eq(o.made, 3);
     ck_assert_uint_ne(b->id, second);
     static_masks_return(o.store, b);
@@ -110,7 +112,7 @@ START_TEST(heads_in_their_order_have_a_number)
     const uint64_t ids[] = {1, 2, 1}, turned[] = {2, 1, 1};
     uint64_t n[4];
     struct err err = {0};
-    assert_ok(static_masks_new(0, &s, &err), &err);
+    assert_ok(static_masks_new(0, 2, &s, &err), &err);
     assert_ok(static_masks_number(s, ids, 3, n, &err), &err);
     assert_ok(static_masks_number(s, turned, 3, n + 1, &err), &err);
     assert_ok(static_masks_number(s, ids, 2, n + 2, &err), &err);

@@ -118,6 +118,8 @@ int sample_tokens_init(struct gpu *g, struct select_job *job, struct err *err)
     a->rows.step = (int)step;
     a->rows.sla = NULL;
     TRY(gpu_alloc(g, p->heads * 4, &a->number, err));
+    job->lists.own = a->number;
+    job->lists.own_bytes = 4;
     TRY(gpu_alloc(g, p->heads * job->lists.words * 4, &a->cols, err));
 out:
     return rc;

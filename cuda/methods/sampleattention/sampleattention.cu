@@ -41,7 +41,7 @@ struct sample_args {
     const uint4 *q, *k;
     float4 *part;          /* [heads][chunks][units][B]: largest, sum, sum of the lower bin */
     double *lse;           /* [heads][chunks][B], base 2 */
-    double *col, *slash;   /* [heads][chunks][nb] */
+    double *col, *slash;   /* [chunks][nb] of the first head; the next one's are 2 chunks nb on */
     uint8_t *cols, *diags; /* [heads][lists][nb], [heads][lists][nb + 1] */
     map_rows map;
 };
@@ -209,8 +209,9 @@ template <int B> static __global__ void __launch_bounds__(B) add_rows(const samp
     col = rows_sum<B>(col, shared);
     slash = rows_sum<B>(slash, shared);
     if (row == 0) {
-        a.col[at * a.nb + j] = col / B;
-        a.slash[at * a.nb + j] = slash / B;
+        int64_t to = (2 * (int64_t)blockIdx.z * a.chunks + slice) * a.nb + j;
+        a.col[to] = col / B;
+        a.slash[to] = slash / B;
     }
 }
 
@@ -222,7 +223,7 @@ static __global__ void __launch_bounds__(32) choose(const sample_args a)
     extern __shared__ double values[];
     int lane = threadIdx.x, nb = a.nb;
     int to = a.merge == MERGE_PERCHUNK ? blockIdx.x : 0;
-    const double *score = (blockIdx.z ? a.slash : a.col) + (int64_t)blockIdx.y * a.chunks * nb;
+    const double *score = (blockIdx.z ? a.slash : a.col) + 2 * (int64_t)blockIdx.y * a.chunks * nb;
     int seen = 0, number;
 
     for (int x = lane; x < nb; x += 32) {
@@ -434,8 +435,10 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
         a->map = map_rows_of(&job->lists);
         TRY(gpu_alloc(g, slices * a->units * s->block * 16, &a->part, err));
         TRY(gpu_alloc(g, slices * s->block * 8, &a->lse, err));
-        TRY(gpu_alloc(g, slices * a->nb * 8, &a->col, err));
-        TRY(gpu_alloc(g, slices * a->nb * 8, &a->slash, err));
+        TRY(gpu_alloc(g, 2 * slices * a->nb * 8, &a->col, err));
+        a->slash = a->col + (int64_t)a->chunks * a->nb;
+        job->lists.own = a->col;
+        job->lists.own_bytes = 2 * (int64_t)a->chunks * a->nb * 8;
         TRY(gpu_alloc(g, (int64_t)a->heads * a->lists * (2 * a->nb + 1), &a->cols, err));
         a->diags = a->cols + (int64_t)a->heads * a->lists * a->nb;
     }

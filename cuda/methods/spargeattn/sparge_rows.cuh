@@ -20,6 +20,7 @@ struct row_args {
     int64_t rows, words;
     uint32_t *map;
     int32_t *count;
+    double *mass; /* [rows] probability that the cut takes, -1 of a row that is not judged */
 };
 
 /* Probabilities over the judged, admissible blocks, rounded to float; false when there is none. Of
@@ -172,7 +173,8 @@ template <class L> static __device__ __forceinline__ cut cut_row(const row_args 
  * probability; `judged` says that the row was cut at all. */
 static __device__ __forceinline__ void keep_blocks(const row_args &a, int64_t row, int i, int j0,
                                                    const uint8_t *k_like, bool all, bool judged,
-                                                   const cut &c, double p, int *seen, int *kept)
+                                                   const cut &c, double p, int *seen, int *kept,
+                                                   double *mass)
 {
     int j = j0 + (threadIdx.x & 31);
     bool in = j < a.units && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
@@ -180,6 +182,7 @@ static __device__ __forceinline__ void keep_blocks(const row_args &a, int64_t ro
     bool keep = in && (all || taken || !k_like[j] || (a.sink && j == 0));
     uint32_t word = __ballot_sync(~0u, keep);
     *kept += __popc(word);
+    *mass += taken ? p : 0;
     if ((threadIdx.x & 31) == 0)
         a.map[row * a.words + j0 / 32] = word;
 }
@@ -195,6 +198,7 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const r
     int head = (int)(row / a.groups), i = (int)(row % a.groups), seen = 0, kept = 0;
     const uint8_t *k_like = a.k_like + (int64_t)(head / a.per_kv) * a.units;
     bool all = a.dense || !a.q_like[row], judged = false;
+    double mass = 0; /* of the lane's blocks that the cut takes */
     cut c = {0, 0};
     if constexpr (N > 0) {
         list_registers<N> p;
@@ -205,7 +209,7 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const r
         for (int u = 0; u < N; u++)
             if (u * 32 < a.units)
                 keep_blocks(a, row, i, u * 32, k_like, all, judged, c, judged ? p.v[u] : 0, &seen,
-                            &kept);
+                            &kept, &mass);
     } else {
         double *p = shared + (int64_t)(threadIdx.x >> 5) * a.units;
         judged = !all && coarse_row(a, row, i, k_like, p);
@@ -214,11 +218,14 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const r
         for (int j0 = 0; j0 < a.units; j0 += 32) {
             int j = j0 + (threadIdx.x & 31);
             keep_blocks(a, row, i, j0, k_like, all, judged, c, judged && j < a.units ? p[j] : 0,
-                        &seen, &kept);
+                        &seen, &kept, &mass);
         }
     }
-    if ((threadIdx.x & 31) == 0)
+    mass = warp_add(mass);
+    if ((threadIdx.x & 31) == 0) {
         a.count[row] = kept;
+        a.mass[row] = judged ? mass : -1;
+    }
 }
 
 #endif

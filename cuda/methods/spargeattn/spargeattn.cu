@@ -39,6 +39,7 @@ struct sparge_state {
     float *q_mean, *k_mean;   /* [heads][groups][d], [kv_heads][units][d] */
     uint8_t *q_like, *k_like; /* self-similar */
     double *score;            /* [heads][groups][units] */
+    double *mass;             /* [heads][groups] */
     unsigned *v_max;          /* [kv_heads][d]: bits of max |v| */
 };
 
@@ -181,7 +182,8 @@ static int launch_rows(struct gpu *g, const struct select_job *job, int head0, i
                   count * l->groups,
                   l->words,
                   l->map + row0 * l->words,
-                  l->count + row0};
+                  l->count + row0,
+                  s->mass + row0};
     if (!s->dense)
         score_means<<<dim3((unsigned)ceil_div(n, SCORE_TILE),
                            (unsigned)ceil_div(l->groups, SCORE_TILE), count),
@@ -260,6 +262,62 @@ static bool fits(const struct select_problem *p, char why[160])
     return false;
 }
 
+/* ---- numbers beside the masks ---------------------------------------------------------------- */
+
+struct number_args {
+    int groups, units, per_kv;
+    const double *mass;
+    const uint8_t *q_like, *k_like;
+    uint8_t *own;
+    int64_t own_bytes;
+};
+
+/* Of head blockIdx.x, by one warp. */
+static __global__ void __launch_bounds__(32) collect_numbers(const number_args a)
+{
+    int head = blockIdx.x, lane = threadIdx.x;
+    uint8_t *own = a.own + head * a.own_bytes;
+    struct sparge_own *first = (struct sparge_own *)own;
+    const double *mass = a.mass + (int64_t)head * a.groups;
+    double sum = 0;
+    int rows = 0;
+    for (int i = lane; i < a.groups; i += 32) {
+        sum += mass[i] < 0 ? 0 : mass[i];
+        rows += mass[i] >= 0;
+        own[sizeof *first + i] = a.q_like[(int64_t)head * a.groups + i];
+    }
+    for (int j = lane; j < a.units; j += 32)
+        own[sizeof *first + a.groups + j] = a.k_like[(int64_t)(head / a.per_kv) * a.units + j];
+    sum = warp_add(sum);
+    rows = __reduce_add_sync(~0u, rows);
+    if (lane == 0) {
+        first->mass = sum;
+        first->rows = rows;
+    }
+}
+
+static int make_numbers(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    const struct select_lists *l = &job->lists;
+    const sparge_state *s = (const sparge_state *)job->state;
+    number_args a = {(int)l->groups, (int)l->units, p->heads / p->kv_heads, s->mass,
+                     s->q_like,      s->k_like,     (uint8_t *)l->own,      l->own_bytes};
+    int rc = 0;
+    collect_numbers<<<(unsigned)p->heads, 32, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+static int init_numbers(struct gpu *g, struct select_job *job, struct err *err)
+{
+    struct select_lists *l = &job->lists;
+    l->own_bytes = ceil_div((int64_t)sizeof(struct sparge_own) + l->groups + l->units, 8) * 8;
+    l->own_make = make_numbers;
+    return gpu_alloc(g, job->problem.heads * l->own_bytes, &l->own, err);
+}
+
 static int init_operands(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
@@ -310,6 +368,8 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     TRY(gpu_alloc(g, l->rows, &s->q_like, err));
     TRY(gpu_alloc(g, p->kv_heads * l->units, &s->k_like, err));
     TRY(gpu_alloc(g, l->rows * l->units * 8, &s->score, err));
+    TRY(gpu_alloc(g, l->rows * 8, &s->mass, err));
+    TRY(init_numbers(g, job, err));
     TRY(gpu_alloc(g, p->kv_heads * p->d * 4LL, &s->v_max, err));
     TRY(init_operands(g, job, err));
 out:

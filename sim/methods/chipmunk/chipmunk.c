@@ -125,7 +125,8 @@ struct chip_carry {
     int made;         /* step of the mask, -1: none */
     double *lse;      /* [n] of a full step */
     int lse_step;     /* -1: none */
-    double *delta;    /* [n][dv] of a full step */
+    double *delta;    /* [n][dv] of a full step; NULL: a device adds `rounded` */
+    float *rounded;   /* the same as a device adds it */
     int delta_step;
     int64_t n, dv; /* of lse and delta */
 };
@@ -154,6 +155,7 @@ static void carry_free(void *data)
     slice_mask_free(&c->mask);
     free(c->lse);
     free(c->delta);
+    free(c->rounded);
     free(c);
 }
 
@@ -314,33 +316,38 @@ out:
     return rc;
 }
 
-/* Delta = O - O_sparse, a few groups at a time. */
+/* Delta = O - O_sparse, in the precision of those who add it. */
 static int keep_delta(const struct chip_state *s, struct chip_carry *c, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    int64_t step = 8 * CHIP_ROWS;
-    const double *out;
-    double *lse = NULL;
+    int64_t all = c->n * c->dv;
+    const double *dense;
+    double *out = NULL, *lse = NULL;
     struct mask m = {0};
     int rc = 0;
 
     c->delta_step = -1;
-    if (!c->delta)
-        TRY(mem_alloc(&c->delta, c->n * c->dv, sizeof *c->delta, "stored difference", err));
-    TRY(mem_alloc(&lse, step, sizeof *lse, "normalisers", err));
-    for (int64_t r0 = 0; r0 < x->nq; r0 += step) {
-        int64_t r1 = r0 + step < x->nq ? r0 + step : x->nq;
-        double *d = c->delta + r0 * c->dv;
-        TRY(slice_mask_lists(&c->mask, r0, r1, &m, err));
-        TRY(exact_attend(s->in.exact, &m, d, lse, err));
-        TRY(exact_out(s->in.exact, r0, r1, &out, err));
-        for (int64_t k = 0; k < (r1 - r0) * c->dv; k++)
-            d[k] = out[k] - d[k];
-        mask_free(&m);
+    TRY(mem_alloc(&out, all, sizeof *out, "stored difference", err));
+    TRY(mem_alloc(&lse, c->n, sizeof *lse, "normalisers", err));
+    TRY(slice_mask_lists(&c->mask, 0, x->nq, &m, err));
+    TRY(exact_attend_all(s->in.exact, &m, out, lse, err));
+    TRY(exact_out(s->in.exact, 0, x->nq, &dense, err));
+    for (int64_t k = 0; k < all; k++)
+        out[k] = dense[k] - out[k];
+    if (exact_on_device(s->in.exact)) {
+        if (!c->rounded)
+            TRY(mem_alloc(&c->rounded, all, sizeof *c->rounded, "stored difference", err));
+        for (int64_t k = 0; k < all; k++)
+            c->rounded[k] = (float)out[k];
+    } else {
+        free(c->delta);
+        c->delta = out;
+        out = NULL;
     }
     c->delta_step = s->in.step;
 out:
     mask_free(&m);
+    free(out);
     free(lse);
     return rc;
 }
@@ -494,6 +501,12 @@ out:
     return rc;
 }
 
+static const float *added(const void *state)
+{
+    const struct chip_state *s = state;
+    return s->call == CALL_SPARSE && s->params->delta ? s->carry->rounded : NULL;
+}
+
 /* Share of the output that the stored difference is, of the full step that made it. */
 static int delta_share(const struct chip_state *s, double *share, struct err *err)
 {
@@ -504,7 +517,8 @@ static int delta_share(const struct chip_state *s, double *share, struct err *er
     if (rc)
         return rc;
     for (int64_t k = 0; k < c->n * c->dv; k++) {
-        delta += c->delta[k] * c->delta[k];
+        double x = c->delta ? c->delta[k] : c->rounded[k];
+        delta += x * x;
         out += dense[k] * dense[k];
     }
     *share = delta == 0 ? 0 : sqrt(delta / out);
@@ -665,6 +679,7 @@ const struct method method_chipmunk = {
     .adopt = adopt,
     .attends = attends,
     .attend = attend,
+    .added = added,
     .report = report,
     .release = release,
     .variants = variants,

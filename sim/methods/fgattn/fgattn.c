@@ -462,10 +462,11 @@ static bool stays(const void *state)
     return s->call == CALL_OWN && s->params->width == 1;
 }
 
-static int adopt_units(void *state, const struct accel_units *u, struct mask *lists,
-                       struct err *err)
+static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
+                       struct mask *lists, struct err *err)
 {
     struct fg_state *s = state;
+    (void)own;
     (void)err;
     lists->exec = EXEC_GATHER; /* as slice_mask_lists has it */
     lists->exec_bq = lists->exec_bk = 128;

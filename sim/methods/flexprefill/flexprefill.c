@@ -14,16 +14,20 @@
  * 1, are left out. Bidirectional heads are not the paper's: a distance stands for both sides of the
  * query, columns and pooled blocks for all queries; the sampled rows stay the last ones.
  */
+#include "core/accel.h"
+#include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/blockgrid.h"
+#include "sim/blocks/slicemask.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/methods/flexprefill/flexprefill.h"
 #include "sim/blocks/vslash.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum profile { PROFILE_OFFICIAL, PROFILE_PAPER, PROFILE_FRONTIER };
 
@@ -126,7 +130,10 @@ struct state {
     struct flex_plan plan; /* PLAN */
     struct vslash lists;   /* LISTS */
     int64_t t_v, t_s;
-    double reached; /* share of blocks left out by a search, NAN without one */
+    double sparsity;         /* to search for; NAN: none */
+    double reached;          /* share of blocks left out by a search, NAN without one */
+    bool chosen;             /* by the first select, or adopted */
+    struct slice_mask given; /* LISTS: the mask that was adopted, if it is here */
 };
 
 static int validate(void *params, struct err *err)
@@ -147,6 +154,7 @@ static void release(void *state)
         return;
     flex_plan_free(&s->plan);
     vslash_free(&s->lists);
+    slice_mask_free(&s->given);
     free(s);
 }
 
@@ -156,12 +164,11 @@ static int64_t frontier_tokens(const struct flex_config *c, int64_t tokens)
     return c->max_budget > 0 && tokens > c->max_budget ? c->max_budget : tokens;
 }
 
-static int prepare_lists(struct state *s, const struct head_in *in, struct err *err)
+static int choose_lists(struct state *s, const struct head_in *in, struct err *err)
 {
     int rc = 0;
     struct flex_scores f = {0};
     int64_t n = s->c.n, rows = n < FRONTIER_ROWS ? n : FRONTIER_ROWS;
-    s->kind = LISTS;
     TRY(flex_scores_run(&f, &s->c, in, rows, false, err));
     TRY(flex_count(f.ver, n, s->c.gamma, true, &s->t_v, err));
     TRY(flex_count(f.sla, n, s->c.gamma, true, &s->t_s, err));
@@ -205,24 +212,26 @@ out:
     return rc;
 }
 
-static int prepare_plan(struct state *s, double sparsity, const struct head_in *in, struct err *err)
+static int choose_plan(struct state *s, const struct head_in *in, struct err *err)
 {
     int rc = 0;
     struct flex_scores f = {0};
-    if (!flex_applies(&s->c)) {
-        s->kind = DENSE;
-        s->reached = isnan(sparsity) ? NAN : 0;
-        return 0;
-    }
-    s->kind = PLAN;
     TRY(flex_scores_run(&f, &s->c, in, s->c.block, true, err));
-    TRY(isnan(sparsity) ? flex_plan_build(&s->plan, &s->c, &f, in, err)
-                        : search_gamma(s, sparsity, &f, in, err));
+    TRY(isnan(s->sparsity) ? flex_plan_build(&s->plan, &s->c, &f, in, err)
+                           : search_gamma(s, s->sparsity, &f, in, err));
     s->t_v = s->plan.t_v;
     s->t_s = s->plan.t_s;
 out:
     flex_scores_free(&f);
     return rc;
+}
+
+static int choose(struct state *s, struct err *err)
+{
+    s->chosen = true;
+    return s->kind == LISTS  ? choose_lists(s, s->in, err)
+           : s->kind == PLAN ? choose_plan(s, s->in, err)
+                             : 0;
 }
 
 static int check_shape(struct method_ctx *ctx, const struct head_in *in)
@@ -249,10 +258,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         rc = method_all_rows(ctx, in, "profile=frontier");
     if (rc)
         goto out;
-    if (p->profile == PROFILE_FRONTIER)
-        TRY(prepare_lists(s, in, err));
-    else
-        TRY(prepare_plan(s, p->sparsity, in, err));
+    s->sparsity = p->sparsity;
+    s->kind = p->profile == PROFILE_FRONTIER ? LISTS : flex_applies(&s->c) ? PLAN : DENSE;
+    if (s->kind == DENSE && !isnan(s->sparsity))
+        s->reached = 0;
+    if (in->rows) /* whether the sample serves depends on the pattern */
+        TRY(choose(s, err));
     if (s->kind == PLAN && s->plan.query_aware)
         rc = method_all_rows(ctx, in, "a query-aware head");
     if (rc)
@@ -270,9 +281,25 @@ static int64_t unit_rows(const void *state)
     return s->kind == LISTS ? VSLASH_BLOCK : s->c.block;
 }
 
+/* As vslash_mask has it. */
+static void set_exec(struct mask *m)
+{
+    m->exec = EXEC_GATHER;
+    m->exec_bq = VSLASH_BLOCK;
+    m->exec_bk = 1;
+}
+
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
+    int rc = s->chosen ? 0 : choose(s, err);
+    if (rc)
+        return rc;
+    if (s->given.bits) {
+        rc = slice_mask_lists(&s->given, row0, row1, out, err);
+        set_exec(out);
+        return rc;
+    }
     if (s->kind == LISTS)
         return vslash_mask(&s->lists, true, row0, row1, out, err);
     if (s->kind == PLAN)
@@ -281,6 +308,68 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     out->bq = out->bk = out->exec_bq = out->exec_bk = s->c.block;
     return 0;
 }
+
+/* ---- the choice of a device ------------------------------------------------------------------ */
+
+static int take_lists(struct state *s, const struct accel_own *own, struct err *err)
+{
+    int64_t words = ceil_div(s->c.n, 32);
+    struct flex_own numbers;
+    int rc = 0;
+    if (own->bytes != (int64_t)sizeof numbers + 2 * words * (int64_t)sizeof(uint32_t))
+        FAIL(err, ERR_RUN, "%lld bytes of numbers came with lists of %lld tokens",
+             (long long)own->bytes, (long long)s->c.n);
+    memcpy(&numbers, own->data, sizeof numbers);
+    s->t_v = numbers.tokens[0];
+    s->t_s = numbers.tokens[1];
+    TRY(vslash_from_bits(&s->lists, s->c.n, (const uint32_t *)own->data + sizeof numbers / 4, words,
+                         err));
+    s->lists.both = s->c.both;
+    TRY(vslash_add_all(&s->lists, err));
+    s->chosen = true;
+out:
+    return rc;
+}
+
+static int take_plan(struct state *s, const struct mask *m, const struct accel_own *own,
+                     struct err *err)
+{
+    struct flex_own numbers;
+    if (own->bytes != sizeof numbers)
+        return err_set(err, ERR_RUN, "%lld bytes of numbers came with a choice of blocks",
+                       (long long)own->bytes);
+    memcpy(&numbers, own->data, sizeof numbers);
+    s->chosen = true;
+    s->t_v = numbers.tokens[0];
+    s->t_s = numbers.tokens[1];
+    return flex_plan_adopt(&s->plan, &s->c, m, &numbers, err);
+}
+
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+{
+    struct state *s = state;
+    if (s->kind == DENSE)
+        return m->form == MASK_FULL ? 0 : err_set(err, ERR_RUN, "a choice where all is kept");
+    if (s->kind == PLAN)
+        return take_plan(s, m, own, err);
+    int rc = take_lists(s, own, err);
+    return rc ? rc : slice_mask_adopt(&s->given, m, VSLASH_BLOCK, 1, err);
+}
+
+static bool stays(const void *state)
+{
+    return ((const struct state *)state)->kind == LISTS;
+}
+
+static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
+                       struct mask *lists, struct err *err)
+{
+    (void)u;
+    set_exec(lists);
+    return take_lists(state, own, err);
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 /* The mean of every block of tokens of x, and its products with `pairs` others. */
 static void pooled_cost(const struct state *s, double pairs, struct select_cost *c)
@@ -558,6 +647,9 @@ const struct method method_flexprefill = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .adopt = adopt,
+    .stays = stays,
+    .adopt_units = adopt_units,
     .cost = cost,
     .why_full = why_full,
     .report = report,

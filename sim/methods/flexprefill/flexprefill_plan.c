@@ -9,6 +9,7 @@
 #include "sim/methods/flexprefill/flexprefill.h"
 
 #include "core/mem.h"
+#include "core/rules.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -207,6 +208,22 @@ int flex_plan_build(struct flex_plan *p, const struct flex_config *c, struct fle
 out:
     if (rc)
         flex_plan_free(p);
+    return rc;
+}
+
+int flex_plan_adopt(struct flex_plan *p, const struct flex_config *c, const struct mask *m,
+                    const struct flex_own *own, struct err *err)
+{
+    int rc = 0;
+    *p = (struct flex_plan){.query_aware = own->aware != 0,
+                            .js = own->js,
+                            .t_v = own->tokens[0],
+                            .t_s = own->tokens[1]};
+    p->k_v = p->query_aware ? flex_min_blocks(c) : blocks_of(c, p->t_v);
+    p->k_s = p->query_aware ? flex_min_blocks(c) : blocks_of(c, p->t_s);
+    TRY(block_map_init(&p->map, c->n, c->n, c->block, !c->both, err));
+    TRY(block_map_adopt(&p->map, m, err));
+out:
     return rc;
 }
 

@@ -280,7 +280,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         return rc;
     TRY(resolve(params, in, &c, err));
     TRY(mem_zalloc(&h, 1, sizeof *h, "minference", err));
-    TRY(minf_init(h, &c, in, err));
+    TRY(minf_begin(h, &c, in, err));
     *state = h;
     h = NULL;
 out:
@@ -296,6 +296,23 @@ static int64_t unit_rows(const void *state)
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     return minf_select(state, row0, row1, out, err);
+}
+
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+{
+    return minf_adopt(state, m, own, err);
+}
+
+static bool stays(const void *state)
+{
+    return ((const struct minf_head *)state)->c.pattern == MINF_VS;
+}
+
+static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
+                       struct mask *lists, struct err *err)
+{
+    (void)u;
+    return minf_adopt_units(state, own, lists, err);
 }
 
 static int report_lists(const struct minf_head *h, struct record *r, struct err *err)
@@ -508,6 +525,9 @@ const struct method method_minference = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .adopt = adopt,
+    .stays = stays,
+    .adopt_units = adopt_units,
     .cost = cost,
     .origin = origin,
     .why_full = why_full,

@@ -7,6 +7,7 @@
 
 #include "core/method.h"
 #include "sim/blocks/blockmap.h"
+#include "sim/blocks/slicemask.h"
 #include "sim/blocks/vslash.h"
 
 #include <stdbool.h>
@@ -39,12 +40,23 @@ struct minf_head {
     struct vslash lists;      /* MINF_VS */
     struct block_map map;     /* MINF_BLOCK */
     double work;              /* share of dense work that a search reached */
+    bool chosen;              /* by minf_choose, or adopted */
+    struct slice_mask given;  /* MINF_VS: the mask that was adopted, if it is here */
 };
 
 /* Prepare a head. `in` gives q, k and the exact map; the A-shape and the Tri-shape do not use it.
- * Release with minf_free. */
+ * minf_begin leaves the choice to minf_select, or to a device. Release with minf_free. */
+int minf_begin(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
+               struct err *err);
 int minf_init(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
               struct err *err);
+
+/* The choice of a device (core/rules.h). minf_adopt: lists of the whole head. minf_adopt_units: of
+ * a mask that stays there; only with MINF_VS. */
+int minf_adopt(struct minf_head *h, const struct mask *m, const struct accel_own *own,
+               struct err *err);
+int minf_adopt_units(struct minf_head *h, const struct accel_own *own, struct mask *lists,
+                     struct err *err);
 void minf_free(struct minf_head *h); /* also of a zeroed one */
 int64_t minf_unit(const struct minf_head *h);
 /* What estimating columns and distances, or scoring pooled blocks, costs. */

@@ -7,6 +7,7 @@
 #include "core/intmath.h"
 #include "sim/methods/minference/minference.h"
 
+#include "core/accel.h"
 #include "core/json.h"
 #include "core/mem.h"
 #include "sim/blocks/selectcost.h"
@@ -185,7 +186,6 @@ static int init_blocks(struct minf_head *h, const struct head_in *in, struct err
     float *q = NULL, *k = NULL;
     double *score = NULL;
     int32_t *order = NULL;
-    TRY(block_map_init(&h->map, c->n, c->n, c->block, !c->both, err));
     if (c->work > 0)
         search_top(h);
     int64_t nb = h->map.rows;
@@ -209,18 +209,33 @@ out:
 
 /* ---- a head ----------------------------------------------------------------------------- */
 
-int minf_init(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
-              struct err *err)
+int minf_begin(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
+               struct err *err)
 {
-    int rc = 0;
     memset(h, 0, sizeof *h);
     h->c = *c;
     h->in = in;
-    if (c->pattern == MINF_VS)
-        TRY(init_lists(h, in, err));
-    if (c->pattern == MINF_BLOCK)
-        TRY(init_blocks(h, in, err));
-out:
+    return c->pattern == MINF_BLOCK ? block_map_init(&h->map, c->n, c->n, c->block, !c->both, err)
+                                    : 0;
+}
+
+static int choose(struct minf_head *h, struct err *err)
+{
+    int rc = 0;
+    if (h->c.pattern == MINF_VS)
+        rc = init_lists(h, h->in, err);
+    if (h->c.pattern == MINF_BLOCK)
+        rc = init_blocks(h, h->in, err);
+    h->chosen = rc == 0;
+    return rc;
+}
+
+int minf_init(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
+              struct err *err)
+{
+    int rc = minf_begin(h, c, in, err);
+    if (!rc)
+        rc = choose(h, err);
     if (rc)
         minf_free(h);
     return rc;
@@ -230,8 +245,63 @@ void minf_free(struct minf_head *h)
 {
     vslash_free(&h->lists);
     block_map_free(&h->map);
+    slice_mask_free(&h->given);
     memset(h, 0, sizeof *h);
 }
+
+/* ---- the choice of a device --------------------------------------------------------------- */
+
+static int take_lists(struct minf_head *h, const struct accel_own *own, struct err *err)
+{
+    int64_t words = ceil_div(h->c.n, 32), bytes = 2 * words * (int64_t)sizeof(uint32_t);
+    int rc = 0;
+    if (own->bytes != bytes)
+        FAIL(err, ERR_RUN, "%lld bytes of columns and distances, expected %lld",
+             (long long)own->bytes, (long long)bytes);
+    TRY(vslash_from_bits(&h->lists, h->c.n, own->data, words, err));
+    h->lists.both = h->c.both;
+    if (h->c.realised)
+        TRY(vslash_add_all(&h->lists, err));
+    h->chosen = true;
+out:
+    return rc;
+}
+
+int minf_adopt(struct minf_head *h, const struct mask *m, const struct accel_own *own,
+               struct err *err)
+{
+    if (h->c.pattern == MINF_VS) {
+        int rc = take_lists(h, own, err);
+        return rc ? rc : slice_mask_adopt(&h->given, m, h->c.realised ? VSLASH_BLOCK : 1, 1, err);
+    }
+    h->chosen = true;
+    return block_map_adopt(&h->map, m, err);
+}
+
+/* What select_given sets, too. */
+static void set_exec(const struct minf_head *h, struct mask *m)
+{
+    m->exec = h->c.realised ? EXEC_GATHER : EXEC_NONE;
+    m->exec_bq = h->c.realised ? VSLASH_BLOCK : m->exec_bq;
+    m->exec_bk = h->c.realised ? 1 : m->exec_bk;
+}
+
+int minf_adopt_units(struct minf_head *h, const struct accel_own *own, struct mask *lists,
+                     struct err *err)
+{
+    set_exec(h, lists);
+    return take_lists(h, own, err);
+}
+
+static int select_given(const struct minf_head *h, int64_t row0, int64_t row1, struct mask *out,
+                        struct err *err)
+{
+    int rc = slice_mask_lists(&h->given, row0, row1, out, err);
+    set_exec(h, out);
+    return rc;
+}
+
+/* ---- masks -------------------------------------------------------------------------------- */
 
 int64_t minf_unit(const struct minf_head *h)
 {
@@ -243,6 +313,11 @@ int64_t minf_unit(const struct minf_head *h)
 int minf_select(struct minf_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     const struct minf_config *c = &h->c;
+    int rc = h->chosen ? 0 : choose(h, err);
+    if (rc)
+        return rc;
+    if (h->given.bits)
+        return select_given(h, row0, row1, out, err);
     if (c->pattern == MINF_VS)
         return vslash_mask(&h->lists, c->realised, row0, row1, out, err);
     if (c->pattern == MINF_BLOCK)

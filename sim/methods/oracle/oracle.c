@@ -636,10 +636,11 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
     return slice_mask_adopt(&s->given, m, s->unit.bq, s->unit.bk, err);
 }
 
-static int adopt_units(void *state, const struct accel_units *u, struct mask *lists,
-                       struct err *err)
+static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
+                       struct mask *lists, struct err *err)
 {
     struct oracle_state *s = state;
+    (void)own;
     (void)err;
     s->chosen = true;
     lists->exec = EXEC_NONE;

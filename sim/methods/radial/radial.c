@@ -257,7 +257,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 static void kin(void *state, struct static_kin *k)
 {
     struct radial_state *s = state;
-    *k = (struct static_kin){s->dense, &s->tiles, sizeof s->tiles};
+    *k = (struct static_kin){s->dense, &s->tiles, sizeof s->tiles, false};
 }
 
 static int report(void *state, struct record *r, struct err *err)

@@ -14,16 +14,19 @@
  * are sums; distances are binned by token; a bin covers two diagonals (extend=cover2); lists apply
  * per chunk; the diagonal block is kept (profile=strict leaves it out).
  */
+#include "core/accel.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/selectcost.h"
+#include "sim/blocks/slicemask.h"
 #include "sim/methods/sampleattention/sampleattention.h"
 #include "sim/blocks/blockgrid.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum profile { PROFILE_PAPER, PROFILE_STRICT, PROFILE_SAFE, PROFILE_V2 };
 enum preset { PRESET_NONE, GLM4_ACC, GLM4_SPD, INTERNLM2_ACC, INTERNLM2_SPD };
@@ -161,9 +164,13 @@ struct state {
     enum kind kind;
     const struct head_in *in;
     struct sample_config c;
+    bool chosen; /* by the first select, or adopted: then the mask is in `given` or `kept` */
     struct sample_plan plan; /* PLAN */
     struct sample_v2 v2;     /* TOKENS */
+    double alpha;            /* of v2 */
     int64_t forced;
+    struct mask given;      /* PLAN */
+    struct slice_mask kept; /* TOKENS */
 };
 
 static void release(void *state)
@@ -173,25 +180,102 @@ static void release(void *state)
         return;
     sample_plan_free(&s->plan);
     sample_v2_free(&s->v2);
+    mask_free(&s->given);
+    slice_mask_free(&s->kept);
     free(s);
 }
 
-static int prepare_plan(struct state *s, const struct head_in *in, struct err *err)
+/* ---- choice --------------------------------------------------------------------------------- */
+
+static int choose(struct state *s, struct err *err)
 {
-    int rc = 0;
     struct sample_scores scores = {0};
-    if (!sample_applies(&s->c)) {
-        s->kind = DENSE;
-        return 0;
-    }
-    s->kind = PLAN;
+    int rc = 0;
+    s->chosen = true;
+    if (s->kind == TOKENS)
+        return sample_v2_choose(&s->v2, s->alpha, s->in->exact, err);
     TRY(sample_scores_init(&scores, &s->c, err));
-    TRY(sample_scores_run(&scores, &s->c, in->exact, err));
+    TRY(sample_scores_run(&scores, &s->c, s->in->exact, err));
     TRY(sample_plan_build(&s->plan, &s->c, &scores, err));
 out:
     sample_scores_free(&scores);
     return rc;
 }
+
+static int bad_numbers(const struct accel_own *own, int64_t bytes, struct err *err)
+{
+    return err_set(err, ERR_RUN, "%lld bytes of numbers came with a choice, expected %lld",
+                   (long long)own->bytes, (long long)bytes);
+}
+
+static int take_columns(struct state *s, const struct accel_own *own, struct err *err)
+{
+    int32_t n;
+    if (own->bytes != sizeof n)
+        return bad_numbers(own, sizeof n, err);
+    memcpy(&n, own->data, sizeof n);
+    s->v2.ncols = n;
+    s->chosen = true;
+    return 0;
+}
+
+/* The lists, and the scores from which the device made them. */
+static int take_plan(struct state *s, const struct mask *m, const struct accel_own *own,
+                     struct err *err)
+{
+    int64_t n = s->c.chunks * sample_blocks(&s->c);
+    int64_t bytes = 2 * n * (int64_t)sizeof(double);
+    struct sample_scores scores = {own->data, (double *)own->data + n};
+    int rc = 0;
+    if (own->bytes != bytes)
+        return bad_numbers(own, bytes, err);
+    TRY(sample_plan_build(&s->plan, &s->c, &scores, err));
+    TRY(mask_lists_rows(m, m->row0, m->row1, &s->given, err));
+    s->chosen = true;
+out:
+    return rc;
+}
+
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+{
+    struct state *s = state;
+    if (s->kind == DENSE)
+        return m->form == MASK_FULL ? 0 : err_set(err, ERR_RUN, "a choice where all is kept");
+    if (s->kind == PLAN)
+        return take_plan(s, m, own, err);
+    int rc = take_columns(s, own, err);
+    return rc ? rc : slice_mask_adopt(&s->kept, m, 1, 1, err);
+}
+
+static bool stays(const void *state)
+{
+    return ((const struct state *)state)->kind == TOKENS;
+}
+
+static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
+                       struct mask *lists, struct err *err)
+{
+    (void)u;
+    lists->exec = EXEC_NONE;
+    return take_columns(state, own, err);
+}
+
+/* The rows of adopted lists. */
+static int given_rows(struct state *s, int64_t row0, int64_t row1, struct mask *out,
+                      struct err *err)
+{
+    int64_t shift = s->c.nk - s->c.nq;
+    int rc = mask_lists_rows(&s->given, row0, row1, out, err);
+    for (int64_t g = 0; !rc && g < out->ngroups; g++) {
+        int64_t i = (row0 + g * out->bq + shift) / s->c.block;
+        int l = sample_plan_list(&s->plan, i);
+        for (int64_t e = out->ptr[g]; e < out->ptr[g + 1]; e++)
+            s->forced += sample_plan_keeps(&s->plan, l, i, out->col[e]) == SAMPLE_BY_FORCE;
+    }
+    return rc;
+}
+
+/* ---- heads ---------------------------------------------------------------------------------- */
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void **state, struct err *err)
@@ -212,13 +296,10 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (rc)
         goto out;
     s->in = in;
-    if (p->profile == PROFILE_V2) {
-        s->kind = TOKENS;
-        TRY(sample_v2_build(&s->v2, in->x.nq, in->x.nk, p->alpha, p->window, p->rows, p->bottom,
-                            in->exact, err));
-    } else {
-        TRY(prepare_plan(s, in, err));
-    }
+    s->alpha = p->alpha;
+    s->kind = p->profile == PROFILE_V2 ? TOKENS : sample_applies(&s->c) ? PLAN : DENSE;
+    if (s->kind == TOKENS)
+        sample_v2_init(&s->v2, &in->x, p->window, p->rows, p->bottom);
     *state = s;
     s = NULL;
 out:
@@ -235,6 +316,16 @@ static int64_t unit_rows(const void *state)
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
+    int rc = s->chosen || s->kind == DENSE ? 0 : choose(s, err);
+    if (rc)
+        return rc;
+    if (s->kept.bits) {
+        rc = slice_mask_lists(&s->kept, row0, row1, out, err);
+        out->exec = EXEC_NONE;
+        return rc;
+    }
+    if (s->given.ptr)
+        return given_rows(s, row0, row1, out, err);
     if (s->kind == TOKENS)
         return sample_v2_mask(&s->v2, row0, row1, out, err);
     if (s->kind == PLAN)
@@ -383,6 +474,9 @@ const struct method method_sampleattention = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .adopt = adopt,
+    .stays = stays,
+    .adopt_units = adopt_units,
     .cost = cost,
     .why_full = why_full,
     .report = report,

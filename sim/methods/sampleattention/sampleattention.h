@@ -113,15 +113,17 @@ int sample_plan_mask(const struct sample_plan *p, int64_t row0, int64_t row1, st
 /* ---- the algorithm of arXiv v1/v2: window, token columns, dense last rows --------------- */
 
 struct sample_v2 {
-    int64_t nq, nk, window, bottom, sampled;
+    int64_t nq, nk, window, bottom, sampled, step;
     double pairs;  /* allowed pairs of the sampled rows */
     int32_t *cols; /* ascending token columns, owned */
     int64_t ncols;
 };
 
-/* Sampled rows are the last one and every round(1/rows)-th before it. */
-int sample_v2_build(struct sample_v2 *v, int64_t nq, int64_t nk, double alpha, double window,
-                    double rows, int64_t bottom, struct exact *exact, struct err *err);
+/* Sampled rows are the last one and every round(1/rows)-th before it. sample_v2_init: all that
+ * follows from sizes; sample_v2_choose: the columns. */
+void sample_v2_init(struct sample_v2 *v, const struct attn_in *x, double window, double rows,
+                    int64_t bottom);
+int sample_v2_choose(struct sample_v2 *v, double alpha, struct exact *exact, struct err *err);
 void sample_v2_free(struct sample_v2 *v);
 int sample_v2_mask(const struct sample_v2 *v, int64_t row0, int64_t row1, struct mask *out,
                    struct err *err);

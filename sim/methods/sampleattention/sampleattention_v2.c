@@ -7,6 +7,7 @@
  */
 #include "sim/methods/sampleattention/sampleattention.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/opt.h"
 
@@ -20,30 +21,33 @@ static int by_index(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-int sample_v2_build(struct sample_v2 *v, int64_t nq, int64_t nk, double alpha, double window,
-                    double rows, int64_t bottom, struct exact *exact, struct err *err)
+void sample_v2_init(struct sample_v2 *v, const struct attn_in *x, double window, double rows,
+                    int64_t bottom)
 {
-    int rc = 0;
+    *v = (struct sample_v2){.nq = x->nq, .nk = x->nk, .bottom = MIN(bottom, x->nq)};
+    v->step = (int64_t)fmin(fmax(round(1 / rows), 1), (double)x->nq);
+    v->window = share_resolve((struct share){.value = window, .is_share = true}, x->nk);
+    for (int64_t r = x->nq - 1; r >= 0; r -= v->step, v->sampled++)
+        v->pairs += (double)(attn_limit(x, r) - attn_first(x, r));
+}
+
+int sample_v2_choose(struct sample_v2 *v, double alpha, struct exact *exact, struct err *err)
+{
     double *score = NULL, *p = NULL;
-    int64_t step = (int64_t)fmin(fmax(round(1 / rows), 1), (double)nq);
-    *v = (struct sample_v2){.nq = nq, .nk = nk, .bottom = bottom < nq ? bottom : nq};
-    v->window = share_resolve((struct share){.value = window, .is_share = true}, nk);
-    TRY(mem_zalloc(&score, nk, sizeof *score, "column scores", err));
-    TRY(mem_alloc(&p, nk, sizeof *p, "sampled row", err));
-    for (int64_t r = nq - 1; r >= 0; r -= step, v->sampled++) {
+    int rc = 0;
+    TRY(mem_zalloc(&score, v->nk, sizeof *score, "column scores", err));
+    TRY(mem_alloc(&p, v->nk, sizeof *p, "sampled row", err));
+    for (int64_t r = v->nq - 1; r >= 0; r -= v->step) {
         TRY(exact_probs(exact, r, r + 1, p, err));
-        for (int64_t k = 0; k < nk; k++)
+        for (int64_t k = 0; k < v->nk; k++)
             score[k] += p[k];
-        v->pairs += (double)(attn_limit(&exact->x, r) - attn_first(&exact->x, r));
     }
-    TRY(mem_alloc(&v->cols, nk, sizeof *v->cols, "token columns", err));
-    TRY(sample_find_k(score, nk, alpha, v->cols, &v->ncols, err));
+    TRY(mem_alloc(&v->cols, v->nk, sizeof *v->cols, "token columns", err));
+    TRY(sample_find_k(score, v->nk, alpha, v->cols, &v->ncols, err));
     qsort(v->cols, (size_t)v->ncols, sizeof *v->cols, by_index);
 out:
     free(score);
     free(p);
-    if (rc)
-        sample_v2_free(v);
     return rc;
 }
 

@@ -181,7 +181,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         return method_skip(ctx, "head dimension %d is above %d, where integer products are exact",
                            in->x.d, TILE_MAX_D);
     struct sparge *s = NULL;
-    int rc = sparge_new(p, in, &s, err);
+    int rc = sparge_begin(p, in, &s, err);
     if (!rc)
         *state = s;
     return rc;
@@ -203,22 +203,24 @@ static int64_t dead_rows(const struct sparge *s, int64_t i, const int32_t *col, 
     return first < 0 ? 0 : first < rows ? first : rows;
 }
 
-static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+/* The list of query block i. */
+static void count_list(struct sparge *s, int64_t i, const int32_t *col, int64_t n)
 {
-    struct sparge *s = state;
+    s->kept += n;
+    s->dead_rows += dead_rows(s, i, col, n);
+}
+
+static int choose_rows(struct sparge *s, struct mask *out, struct err *err)
+{
     int32_t *col = NULL;
     int rc = 0;
 
-    TRY(mask_lists_init(out, s->in.x.nq, s->in.x.nk, row0, row1, s->in.x.causal, s->rules.bq,
-                        s->rules.bk, err));
     TRY(mem_alloc(&col, s->nk_blocks, sizeof *col, "block list", err));
     for (int64_t g = 0; g < out->ngroups; g++) {
         double mass;
-        int64_t i = row0 / s->rules.bq + g, n = sparge_list(s, s->row, i, col, &mass);
-        for (int64_t e = 0; e < n; e++)
-            TRY(mask_lists_add(out, g, col[e], err));
-        s->kept += n;
-        s->dead_rows += dead_rows(s, i, col, n);
+        int64_t i = out->row0 / s->rules.bq + g, n = sparge_list(s, s->row, i, col, &mass);
+        TRY(mask_lists_add_all(out, g, col, n, err));
+        count_list(s, i, col, n);
         if (mass >= 0) {
             s->cut_mass += mass;
             s->cut_rows++;
@@ -228,6 +230,32 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 out:
     free(col);
     return rc;
+}
+
+static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct sparge *s = state;
+    int rc = 0;
+
+    if (!s->ready)
+        TRY(sparge_make(s, err));
+    if (s->given.ptr) {
+        TRY(mask_lists_rows(&s->given, row0, row1, out, err));
+        for (int64_t g = 0; g < out->ngroups; g++)
+            count_list(s, row0 / s->rules.bq + g, out->col + out->ptr[g],
+                       out->ptr[g + 1] - out->ptr[g]);
+        return 0;
+    }
+    TRY(mask_lists_init(out, s->in.x.nq, s->in.x.nk, row0, row1, s->in.x.causal, s->rules.bq,
+                        s->rules.bk, err));
+    TRY(choose_rows(s, out, err));
+out:
+    return rc;
+}
+
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+{
+    return sparge_adopt(state, m, own, err);
 }
 
 static bool attends(const void *state)
@@ -407,6 +435,7 @@ const struct method method_spargeattn = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .adopt = adopt,
     .cost = cost,
     .attends = attends,
     .attend = attend,

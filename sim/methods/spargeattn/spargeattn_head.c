@@ -4,6 +4,7 @@
  */
 #include "sim/methods/spargeattn/spargeattn.h"
 
+#include "core/accel.h"
 #include "core/mem.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/gpusum.h"
@@ -193,23 +194,18 @@ out:
     return rc;
 }
 
-static int prepare_head(struct sparge *s, struct err *err)
+/* What follows from parameters and sizes. */
+static void size_head(struct sparge *s)
 {
     const struct attn_in *x = &s->in.x;
     const struct sparge_rules *r = &s->rules;
-    int rc = 0;
 
     s->map = !r->map_input ? DT_F32 : s->in.src_dtype == DT_BF16 ? DT_BF16 : DT_F16;
-    TRY(smooth(s, err));
-    TRY(blocks_make(&s->qb, r, s->q, x->nq, x->d, r->bq, s->map, err));
-    TRY(blocks_make(&s->kb, r, s->k, x->nk, x->d, r->bk, s->map, err));
-    s->nq_blocks = s->qb.n;
-    s->nk_blocks = s->kb.n;
+    s->nq_blocks = (x->nq + r->bq - 1) / r->bq;
+    s->nk_blocks = (x->nk + r->bk - 1) / r->bk;
     /* The published code sums the rows of all heads of a call at once. */
     int64_t heads = s->in.n_heads > 0 ? s->in.n_heads : 1;
     s->rules.chunk = gpusum_chunk(s->nk_blocks, heads * s->nq_blocks);
-    judge(&s->qb, r);
-    judge(&s->kb, r);
     s->tile = (struct tile_attn){
         .nq = x->nq,
         .nk = x->nk,
@@ -226,6 +222,20 @@ static int prepare_head(struct sparge *s, struct err *err)
         .dead_mean = r->dead_mean,
         .out_dtype = DT_NONE,
     };
+}
+
+int sparge_make(struct sparge *s, struct err *err)
+{
+    const struct attn_in *x = &s->in.x;
+    const struct sparge_rules *r = &s->rules;
+    int rc = 0;
+
+    s->ready = true;
+    TRY(smooth(s, err));
+    TRY(blocks_make(&s->qb, r, s->q, x->nq, x->d, r->bq, s->map, err));
+    TRY(blocks_make(&s->kb, r, s->k, x->nk, x->d, r->bk, s->map, err));
+    judge(&s->qb, r);
+    judge(&s->kb, r);
     if (r->arith != SPARGE_EXACT)
         TRY(quantise(s, err));
     TRY(sparge_row_new(s->nk_blocks, &s->row, err));
@@ -233,8 +243,8 @@ out:
     return rc;
 }
 
-int sparge_new(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
-               struct err *err)
+int sparge_begin(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
+                 struct err *err)
 {
     struct sparge *s = NULL;
     int rc = mem_zalloc(&s, 1, sizeof *s, "spargeattn state", err);
@@ -242,11 +252,56 @@ int sparge_new(const struct sparge_params *p, const struct head_in *in, struct s
         return rc;
     s->in = *in;
     sparge_resolve(p, in->x.d, &s->rules);
-    rc = prepare_head(s, err);
+    size_head(s);
+    *out = s;
+    return 0;
+}
+
+int sparge_new(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
+               struct err *err)
+{
+    struct sparge *s = NULL;
+    int rc = sparge_begin(p, in, &s, err);
+    if (!rc)
+        rc = sparge_make(s, err);
     if (rc)
         sparge_free(s);
     else
         *out = s;
+    return rc;
+}
+
+/* Flags of blocks that came. */
+static int take_flags(struct sparge_blocks *b, const uint8_t *similar, int64_t n, struct err *err)
+{
+    int rc = 0;
+    b->n = n;
+    TRY(mem_zalloc(&b->similar, n, sizeof *b->similar, "block flags", err));
+    for (int64_t i = 0; i < n; i++)
+        b->similar[i] = similar[i] != 0;
+out:
+    return rc;
+}
+
+int sparge_adopt(struct sparge *s, const struct mask *m, const struct accel_own *own,
+                 struct err *err)
+{
+    int64_t used = (int64_t)sizeof(struct sparge_own) + s->nq_blocks + s->nk_blocks;
+    const uint8_t *flags = (const uint8_t *)own->data + sizeof(struct sparge_own);
+    struct sparge_own numbers;
+    int rc = 0;
+    if (own->bytes != (used + 7) / 8 * 8 || m->form != MASK_LISTS || m->bq != s->rules.bq ||
+        m->bk != s->rules.bk)
+        FAIL(err, ERR_RUN, "a choice of units of %lld x %lld with %lld bytes of numbers",
+             (long long)m->bq, (long long)m->bk, (long long)own->bytes);
+    memcpy(&numbers, own->data, sizeof numbers);
+    s->cut_mass = numbers.mass;
+    s->cut_rows = numbers.rows;
+    TRY(take_flags(&s->qb, flags, s->nq_blocks, err));
+    TRY(take_flags(&s->kb, flags + s->nq_blocks, s->nk_blocks, err));
+    TRY(mask_lists_rows(m, m->row0, m->row1, &s->given, err));
+    s->ready = true;
+out:
     return rc;
 }
 
@@ -264,5 +319,6 @@ void sparge_free(struct sparge *s)
     free(s->v);
     free(s->v_scale);
     sparge_row_free(s->row);
+    mask_free(&s->given);
     free(s);
 }

@@ -205,14 +205,8 @@ out:
 static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
 {
     struct state *s = state;
-    if (m->form != MASK_LISTS || m->bq != XATTN_BLOCK || m->bk != XATTN_BLOCK)
-        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %d x %d",
-                       (long long)m->bq, (long long)m->bk, XATTN_BLOCK, XATTN_BLOCK);
-    for (int64_t g = 0; g < m->ngroups; g++)
-        for (int64_t i = m->ptr[g]; i < m->ptr[g + 1]; i++)
-            block_map_set(&s->map, g, m->col[i]);
     s->chosen = true;
-    return 0;
+    return block_map_adopt(&s->map, m, err);
 }
 
 /* A score is a product of depth S d; each one enters the mass of its block. */
