@@ -342,29 +342,6 @@ static __device__ void write_partial(const query x[2], int c0, unsigned left, ui
     }
 }
 
-/* The same where 16 queries have one row of the map, a tile for each warp: where they see all keys
- * of the tile, and those before them had the same row, so are their words. */
-static __device__ void write_alike(const tile_rows &r, int head, int row0, int c0, unsigned left,
-                                   uint64_t *to)
-{
-    int lane = threadIdx.x & 31, bq = (int)r.maps.bq, n = __popc(left);
-    for (int i = threadIdx.x >> 5; i < n; i += THREADS / 32) {
-        int col = c0 + (int)__fns(left, 0, i + 1), w = 4 * col + (lane & 3), last = -1;
-        uint64_t word = 0, *at = to + i * TILE_WORDS + lane;
-        for (int row = row0; row < row0 + TILE; row += 16, at += 32) {
-            bool seen = row + 16 <= r.maps.nq && key_limit_of(r, row) >= (col + 1) * TILE;
-            int whole = seen ? row / bq : -1;
-            if (whole < 0 || whole != last) {
-                query a = query_of(r, head, row + lane / 4);
-                query b = query_of(r, head, row + lane / 4 + 8);
-                word = tile_word(bits_of(a, w), bits_of(b, w));
-            }
-            last = whole;
-            *at = word;
-        }
-    }
-}
-
 static __global__ void __launch_bounds__(THREADS) write_tiles(map_tiles t, tile_rows r)
 {
     int head = t.first + blockIdx.y, row0 = blockIdx.x * TILE, lane = threadIdx.x & 31;
@@ -391,14 +368,9 @@ static __global__ void __launch_bounds__(THREADS) write_tiles(map_tiles t, tile_
     }
     if (t.room)
         return; /* they are there */
-    uint64_t *words = t.words + bits_at * TILE_WORDS;
-    if (r.maps.bq % 16 == 0) {
-        write_alike(r, head, row0, c0, partial, words);
-        return;
-    }
     int in_tile = row0 + word_row(threadIdx.x);
     query x[2] = {query_of(r, head, in_tile), query_of(r, head, in_tile + 8)};
-    write_partial(x, c0, partial, words);
+    write_partial(x, c0, partial, t.words + bits_at * TILE_WORDS);
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
