@@ -49,7 +49,7 @@ static __global__ void __launch_bounds__(THREADS) list_keys(map_tiles t, tile_ro
         key[i] = -1;
 }
 
-#define PACK_TILES 4 /* of a thread block at a time, one for each warp */
+#define PACK_TILES 4 /* of a thread block at a time */
 #define PACK_WORDS (4 * PACK_TILES)
 #define PACK_PITCH 20 /* words: rows a .. a + 7 are in different banks */
 #define PACK_THREADS 128
@@ -173,32 +173,33 @@ static __device__ void pack_many(packing &s, const uint32_t *map, int64_t pitch,
         s.bits[row][a.word++] = a.bits;
 }
 
-/* The words of packed tile k, number `at`, by one warp, 16 queries at a time; s.cut[k] where it
- * needs them. The row of tiles has so many queries; its first is query `skip` of its row of the
- * map. Where 16 queries have one row of the map and see all keys of the tile, and those before them
- * had the same, so are their words. */
-static __device__ void write_packed(packing &s, uint64_t *to, int k, int bq, int skip, int rows)
+/* The words of the packed tiles from number `at` on, and which of them need none. `care`: the
+ * queries of a thread that exist. */
+static __device__ void write_packed(packing &s, const map_tiles &t, int64_t at, int n, int bq,
+                                    int skip, int rows)
 {
-    int lane = threadIdx.x & 31, w = 4 * k + (lane & 3), last = -1;
-    bool alike = bq % 16 == 0 && skip % 16 == 0, cut = false;
-    uint64_t word = 0;
-    for (int first = 0; first < TILE; first += 16, to += 32) {
-        bool seen = first + 16 <= rows && s.limit[first] >= (k + 1) * TILE;
-        int whole = alike && seen ? (first + skip) / bq : -1;
-        if (whole < 0 || whole != last) {
-            int a = first + lane / 4, b = a + 8;
-            uint32_t x = s.bits[(a + skip) / bq][w] & low_bits(s.limit[a] - 32 * w);
-            uint32_t y = s.bits[(b + skip) / bq][w] & low_bits(s.limit[b] - 32 * w);
-            uint64_t care =
-                (a < rows ? 0x3333333333333333ull : 0) | (b < rows ? 0xccccccccccccccccull : 0);
-            word = tile_word(x, y);
-            cut |= (word & care) != care;
+    int quad = threadIdx.x & 3;
+    for (int i = threadIdx.x; i < TILE_WORDS; i += PACK_THREADS) {
+        int a = word_row(i), b = a + 8;
+        const uint32_t *row_a = s.bits[(a + skip) / bq], *row_b = s.bits[(b + skip) / bq];
+        uint64_t care =
+            (a < rows ? 0x3333333333333333ull : 0) | (b < rows ? 0xccccccccccccccccull : 0);
+#pragma unroll
+        for (int k = 0; k < PACK_TILES; k++) {
+            int w = 4 * k + quad;
+            if (k == n)
+                break;
+            uint32_t x = a < rows ? row_a[w] & low_bits(s.limit[a] - 32 * w) : 0;
+            uint32_t y = b < rows ? row_b[w] & low_bits(s.limit[b] - 32 * w) : 0;
+            uint64_t word = tile_word(x, y);
+            t.words[(at + k) * TILE_WORDS + i] = word;
+            if ((word & care) != care)
+                s.cut[k] = 1;
         }
-        last = whole;
-        to[lane] = word;
     }
-    if (cut)
-        s.cut[k] = 1;
+    __syncthreads();
+    if (threadIdx.x < n)
+        t.bits[at + threadIdx.x] = s.cut[threadIdx.x] ? (int32_t)(at + threadIdx.x) : -1;
 }
 
 static __global__ void __launch_bounds__(PACK_THREADS, 6) write_gathered(map_tiles t, tile_rows r)
@@ -209,7 +210,7 @@ static __global__ void __launch_bounds__(PACK_THREADS, 6) write_gathered(map_til
     int tiles = (int)(t.at[own + 1] - at), rows = min(TILE, (int)r.maps.nq - row0);
     int skip = row0 % bq, map_rows = (skip + rows - 1) / bq + 1, keys = r.keys[row];
     const uint32_t *map = key_row(r, head, row0), *any = r.any + row * 4 * r.cols;
-    int limit = 0, warp = threadIdx.x >> 5;
+    int limit = 0;
 
     if (threadIdx.x < rows) { /* the rank of the first key that the query does not see */
         int end = key_limit_of(r, row0 + threadIdx.x), w = end / 32;
@@ -231,12 +232,7 @@ static __global__ void __launch_bounds__(PACK_THREADS, 6) write_gathered(map_til
         else
             pack_many(s, map, r.pitch, map_rows, any, s.key[0], s.key[here - 1]);
         __syncthreads();
-        if (warp < n)
-            write_packed(s, t.words + (at + from + warp) * TILE_WORDS, warp, bq, skip, rows);
-        __syncthreads();
-        if (threadIdx.x < n)
-            t.bits[at + from + threadIdx.x] =
-                s.cut[threadIdx.x] ? (int32_t)(at + from + threadIdx.x) : -1;
+        write_packed(s, t, at + from, n, bq, skip, rows);
     }
 }
 
