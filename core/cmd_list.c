@@ -97,6 +97,7 @@ static void list_on_gpu(const struct app *app, const struct method *m, struct jw
     const char *attention = !m->attend   ? "attention on the GPU"
                             : m->filter  ? "attention on the GPU, its filter on P V too"
                             : m->own     ? "attention on the GPU, in its own arithmetic"
+                            : m->added   ? "attention on the GPU, with what is added to it"
                             : m->attends ? "attention on the GPU, unless a setting changes its "
                                            "arithmetic: such heads are skipped"
                                          : "attention on the CPU only: heads are skipped";

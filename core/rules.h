@@ -120,7 +120,7 @@ struct svg2_own { /* followed by centroids float [qc][d], [kc][d], labels int32_
  * MInference, vertical-slash: uint32_t [2][ceil(tokens / 32)], a bit per chosen column and per
  * chosen distance. */
 struct sparge_own {
-    double mass; /* coarse probability that the cuts take, over the judged query blocks */
+    double mass;  /* coarse probability that the cuts take, over the judged query blocks */
     int64_t rows; /* these blocks */
 };
 struct flex_own {

@@ -60,7 +60,8 @@ static int take_static(struct run *run, struct choice *c, struct err *err)
     int rc = 0;
     double t = run_clock(run);
     run->method->kin(run->state, &kin);
-    const struct static_maker maker = {make_static, run, c->n, kin.any_order, kin.counted, kin.bytes};
+    const struct static_maker maker = {make_static,   run,         c->n,
+                                       kin.any_order, kin.counted, kin.bytes};
     TRY(static_key(run, c, &kin, &key, err));
     TRY(static_masks_take(c->store, buf_str(&key), &maker, &c->shared, err));
     if (kin.counted)

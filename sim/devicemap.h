@@ -25,7 +25,7 @@ struct sim_device {
     bool dense;   /* dense rows that methods ask for come from there even without `metrics` */
     bool calls;   /* what is put there, attended to and timed at once is a whole call */
     bool timed;   /* with calls: a call has times, or counters */
-    int64_t section_bytes; /* with calls: accel_call_work.section_bytes */
+    int64_t section_bytes;        /* with calls: accel_call_work.section_bytes */
     struct static_masks *statics; /* masks that heads share; NULL: each makes its own */
 };
 

@@ -45,9 +45,9 @@ struct flex_args {
     uint8_t *aware;             /* [heads] */
     struct flex_own *own;       /* of the first head; the next one's is own_bytes on */
     int64_t own_bytes;
-    uint8_t *cols, *diags;      /* [heads][nb] */
-    float *share;               /* [heads][entries] of query-aware heads: probabilities */
-    uint8_t *keep;              /* as share */
+    uint8_t *cols, *diags; /* [heads][nb] */
+    float *share;          /* [heads][entries] of query-aware heads: probabilities */
+    uint8_t *keep;         /* as share */
     map_rows map;
 };
 

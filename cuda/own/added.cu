@@ -50,7 +50,7 @@ extern "C" int added_init(struct gpu *g, const float *const *added, const int *e
         if (exp[i] == 0)
             continue;
         scale_numbers<<<(unsigned)((n + 255) / 256), 256, 0, g->stream>>>(to, n,
-                                                                           ldexpf(1, -exp[i]));
+                                                                          ldexpf(1, -exp[i]));
         CU_LAUNCHED(err);
     }
     TRY(gpu_sync(g, err));

@@ -14,9 +14,9 @@ extern "C" {
 /* Ready to be launched after each attention. Device memory comes from the arena and lives until its
  * release. */
 struct added_job {
-    void *out;    /* bf16 [heads][n] */
-    float *added; /* [parts][n], as the outputs are divided */
-    int64_t n;    /* numbers of a head, a multiple of 8 */
+    void *out;        /* bf16 [heads][n] */
+    float *added;     /* [parts][n], as the outputs are divided */
+    int64_t n;        /* numbers of a head, a multiple of 8 */
     int heads, parts; /* head h gets part h % parts */
 };
 

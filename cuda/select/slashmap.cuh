@@ -25,11 +25,11 @@ struct slash_lists {
     const double *ver, *sla; /* [heads][n] scores >= 0 */
     uint32_t *cols, *dists;  /* [words] of the first head; the next one's are `stride` words on */
     int stride;
-    int32_t *last;           /* [heads][words]: the last word of dists up to here that has
-                              * a bit, or -1 */
-    uint32_t *follow;        /* [heads][n]: see follow_distances */
-    uint32_t *ahead;         /* [heads][words + 2], both: see look_ahead */
-    map_rows map;            /* [heads][groups] */
+    int32_t *last;    /* [heads][words]: the last word of dists up to here that has
+                       * a bit, or -1 */
+    uint32_t *follow; /* [heads][n]: see follow_distances */
+    uint32_t *ahead;  /* [heads][words + 2], both: see look_ahead */
+    map_rows map;     /* [heads][groups] */
 };
 
 /* Sizes and memory for the lists of a job and the sums of its last rows. Columns and distances are

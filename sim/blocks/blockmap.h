@@ -43,8 +43,8 @@ int64_t block_map_row(const struct block_map *m, int64_t i, int32_t *cols);
 
 int64_t block_map_count(const struct block_map *m);
 
-/* Keep the blocks of lists over the whole head in the map's unit, as a device chose them. ERR_RUN if
- * the lists have another one. */
+/* Keep the blocks of lists over the whole head in the map's unit, as a device chose them. ERR_RUN
+ * if the lists have another one. */
 int block_map_adopt(struct block_map *m, const struct mask *lists, struct err *err);
 
 /* Mask of the query rows [row0, row1), row0 a multiple of the block. */

@@ -260,8 +260,7 @@ out:
 static void kin(void *state, struct static_kin *k)
 {
     struct bigbird_state *s = state;
-    *k = (struct static_kin){s->random ? s->stream : 0, &s->gathered, sizeof s->gathered,
-                             false};
+    *k = (struct static_kin){s->random ? s->stream : 0, &s->gathered, sizeof s->gathered, false};
 }
 
 static int report(void *state, struct record *r, struct err *err)

@@ -156,7 +156,7 @@ static void make_directions(struct hash_sparse_state *s, const struct head_in *i
 static int32_t bucket_of(const struct hash_sparse_state *s, const float *x)
 {
     int64_t half = s->params->buckets / 2, best = 0;
-    double value[BUCKETS_MOST / 2 + ABREAST], most;
+    double value[BUCKETS_MOST / 2 + ABREAST] = {0}, most;
     project(s->dir, s->width, x, s->x.d, value);
     most = value[0];
     for (int64_t b = 1; b < 2 * half; b++) {

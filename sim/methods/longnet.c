@@ -67,7 +67,7 @@ struct longnet_state {
     struct own_branch b[BRANCHES_MOST];
     struct {
         int64_t sum, max; /* over the pairs of the mask; atomic adds, several ranges at a time */
-    } weights; /* of a pair: the branches that hold it */
+    } weights;            /* of a pair: the branches that hold it */
     struct branch_buf buf;
     double est_mean, est_m2; /* of e^(LSE' - LSE), running (Welford) */
     int64_t rows;

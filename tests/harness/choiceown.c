@@ -121,8 +121,9 @@ static void own_lists(const struct accel_choice *c, const struct head_in *in, st
     double *col = calloc((size_t)n, sizeof *col), *slash = calloc((size_t)n, sizeof *slash);
     struct vslash v;
     struct err err = {0};
-    assert_ok(token_scores(in, MIN(n, number(c, "last_q", 64)), TOK_EXACT, DT_F32, col, slash, &err),
-              &err);
+    assert_ok(
+        token_scores(in, MIN(n, number(c, "last_q", 64)), TOK_EXACT, DT_F32, col, slash, &err),
+        &err);
     assert_ok(vslash_select(&v, n, col, number(c, "v", 0), number(c, "force_cols", 30), slash,
                             number(c, "s", 0), number(c, "force_dists", 100), &err),
               &err);
@@ -172,9 +173,9 @@ static void own_frontier(const struct accel_choice *c, const struct head_in *in,
     assert_ok(flex_scores_run(&f, &config, in, MIN(512, config.n), false, &err), &err);
     assert_ok(flex_count(f.ver, config.n, config.gamma, true, t, &err), &err);
     assert_ok(flex_count(f.sla, config.n, config.gamma, true, t + 1, &err), &err);
-    assert_ok(vslash_select(&v, config.n, f.ver, MAX(t[0], least), 4, f.sla, MAX(t[1], least), 64,
-                            &err),
-              &err);
+    assert_ok(
+        vslash_select(&v, config.n, f.ver, MAX(t[0], least), 4, f.sla, MAX(t[1], least), 64, &err),
+        &err);
     struct flex_own *to = room(own, sizeof *to + 2 * (size_t)ceil_div(config.n, 32) * 4);
     to->tokens[0] = (int32_t)t[0];
     to->tokens[1] = (int32_t)t[1];

@@ -605,7 +605,8 @@ END_TEST
     "-m hash-sparse:buckets=6:proj_dir=axes -m sale:dense_below=0:tau=0.05:local=128 "             \
     "-m xattention:tau=0.5 -m sampleattention:alpha_c=0.5:alpha_s=0.3:block=64:chunks=2 "          \
     "-m sampleattention:profile=v2:alpha=0.4:rows=0.1:window=0.1 "                                 \
-    "-m flexprefill:block=64:gamma=0.4:min_budget=0 -m flexprefill:tau=0.8:gamma=0.4:min_budget=0 " \
+    "-m flexprefill:block=64:gamma=0.4:min_budget=0 -m "                                           \
+    "flexprefill:tau=0.8:gamma=0.4:min_budget=0 "                                                  \
     "-m flexprefill:profile=frontier:gamma=0.2:min_budget=4 -m minference:pattern=block:top=2 "    \
     "-m minference:v=20:s=30:force_dists=5:min_s=5:min_v=4:force_cols=4 "                          \
     "-m minference:v=20:s=30:force_dists=5:min_s=5:min_v=4:force_cols=4:mask=requested"

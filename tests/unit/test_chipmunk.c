@@ -509,8 +509,8 @@ static bool takes_tiles(const struct accel_session *s, const struct attn_in *x, 
 }
 
 /* In double; what is added is a float. */
-static int attend_there(struct accel_session *s, const struct accel_head *h,
-                        struct accel_result *r, struct err *err)
+static int attend_there(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
+                        struct err *err)
 {
     const struct attn_in *x = h->x;
     struct attn_ops ops = {0};
@@ -544,9 +544,8 @@ static int attend_there(struct accel_session *s, const struct accel_head *h,
 /* The device makes the sparse output of full steps, and adds the difference on the others. */
 START_TEST(a_device_adds_the_difference)
 {
-    static const char *const names[] = {"err_l2_rel",   "err_max",      "err_lse_max",
-                                        "cra_mean",     "density_elem", "dense_call",
-                                        "delta_l2_rel", "mask_age"};
+    static const char *const names[] = {"err_l2_rel",   "err_max",    "err_lse_max",  "cra_mean",
+                                        "density_elem", "dense_call", "delta_l2_rel", "mask_age"};
     static const struct accel there = {
         .name = "there", .supports = takes_tiles, .attend = attend_there};
     struct accel_session session = {0};

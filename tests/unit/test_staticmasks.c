@@ -74,8 +74,7 @@ START_TEST(a_failure_is_not_kept)
     const struct static_mask *m = NULL;
     struct err err = {0}, again = {0};
     assert_ok(static_masks_new(1 << 20, 2, &o.store, &err), &err);
-    assert_fails(take(&o, "key", &m, &err), &err, ERR_RUN,
-                 "no mask today");
+    assert_fails(take(&o, "key", &m, &err), &err, ERR_RUN, "no mask today");
     assert_ok(take(&o, "key", &m, &again), &again);
     ck_assert_int_eq(o.made, 2);
     static_masks_return(o.store, m);

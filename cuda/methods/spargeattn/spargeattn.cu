@@ -301,8 +301,8 @@ static int make_numbers(struct gpu *g, const struct select_job *job, struct err 
     const struct select_problem *p = &job->problem;
     const struct select_lists *l = &job->lists;
     const sparge_state *s = (const sparge_state *)job->state;
-    number_args a = {(int)l->groups, (int)l->units,      p->heads / p->kv_heads, s->mass, s->q_like,
-                     s->k_like,      (uint8_t *)l->own, l->own_bytes};
+    number_args a = {(int)l->groups, (int)l->units, p->heads / p->kv_heads, s->mass,
+                     s->q_like,      s->k_like,     (uint8_t *)l->own,      l->own_bytes};
     int rc = 0;
     collect_numbers<<<(unsigned)p->heads, 32, 0, g->stream>>>(a);
     CU_LAUNCHED(err);

@@ -130,9 +130,9 @@ struct state {
     struct flex_plan plan; /* PLAN */
     struct vslash lists;   /* LISTS */
     int64_t t_v, t_s;
-    double sparsity; /* to search for; NAN: none */
-    double reached;  /* share of blocks left out by a search, NAN without one */
-    bool chosen;     /* by the first select, or adopted */
+    double sparsity;         /* to search for; NAN: none */
+    double reached;          /* share of blocks left out by a search, NAN without one */
+    bool chosen;             /* by the first select, or adopted */
     struct slice_mask given; /* LISTS: the mask that was adopted, if it is here */
 };
 
