@@ -218,7 +218,7 @@ class File(Case):
         """Rows and heads that do not fit a buffer give the same file."""
         one = self.capture(dtype="bf16").ids
         for size in (64, 100, 700, 5000):
-            with mock.patch.object(pipe, "PIECE", size), mock.patch.object(pipe, "RING", 2):
+            with mock.patch.object(pipe, "PIECE", size), mock.patch.object(pipe, "RING", 2), mock.patch.object(pipe, "HASHERS", size % 4 + 1):
                 self.assertEqual(self.capture(dtype="bf16", force=True).ids, one)
 
 
