@@ -70,10 +70,11 @@ class Hash(unittest.TestCase):
 
     def test_lacuna_agrees_with_numpy(self):
         """A trace whose checksums NumPy made is whole for the C program."""
-        with tempfile.TemporaryDirectory() as d, mock.patch.object(xxh3, "Hash", xxh3.NumpyHash), torch.no_grad():
+        with tempfile.TemporaryDirectory() as d, mock.patch.multiple(xxh3, Hash=xxh3.NumpyHash, _name="numpy"), torch.no_grad():
             model, path = tiny.language_model("Llama"), os.path.join(d, "t.h5")
-            with lacuna_trace.capture(model, path, maps=8, out="full"):
+            with lacuna_trace.capture(model, path, maps=8, out="full") as cap:
                 model(tiny.prompt())
+            self.assertIn("pip install xxhash", cap.report.notes[0])
             tiny.lacuna("trace", "verify", path)
 
 
