@@ -5,6 +5,7 @@
 #define LACUNA_CAPTURE_H
 
 #include "core/cmd.h"
+#include "core/text.h"
 #include "core/trace.h"
 
 struct capture_opts {
@@ -15,7 +16,9 @@ struct capture_opts {
     int device;           /* 0 cpu, 1 cuda */
     int64_t maps;         /* cell size, 0 = none; INT64_MIN = the runner's default */
     /* text */
-    char *prompt, *tokens_file;
+    struct str_list prompts; /* several: a trace each, in the directory `out` */
+    const char *prompt;      /* the one of this run; borrowed, NULL: none */
+    char *tokens_file;
     char *rows;     /* NULL = all, else groups of sampled query rows, "64x128" */
     int64_t tokens; /* INT64_MIN = all */
     int bos;        /* auto, yes, no */

@@ -6,8 +6,11 @@
 #include "capture/wan_config.h"
 #include "core/fileio.h"
 #include "core/mem.h"
+#include "core/strmap.h"
 
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
 static const char *const devices[] = {"cpu", "cuda", NULL};
 static const char *const bos_values[] = {"auto", "yes", "no", NULL};
@@ -34,9 +37,9 @@ static const struct opt options[] = {
      .help = "Cell size of the pooled attention maps, 0 = none (default: text 64, video 0)."},
     {.name = "device", .type = OPT_ENUM, .offset = offsetof(struct capture_opts, device),
      .def = "cpu", .values = devices, .help = "Where the model runs."},
-    {.name = "prompt", .type = OPT_STR, .offset = offsetof(struct capture_opts, prompt),
+    {.name = "prompt", .type = OPT_LIST, .offset = offsetof(struct capture_opts, prompts),
      .short_name = 'p', .arg = "FILE", .flags = OPT_UNSET,
-     .help = "Text: prompt file, - for standard input."},
+     .help = "Text: prompt file, - for standard input. Repeated: one trace each, in the directory -o."},
     {.name = "tokens-file", .type = OPT_STR, .offset = offsetof(struct capture_opts, tokens_file),
      .arg = "FILE", .flags = OPT_UNSET,
      .help = "Text: token ids, separated by white space, instead of a prompt."},
@@ -138,11 +141,87 @@ static int check_options(const struct app *app, const struct capture_opts *o, bo
     return check_kind(o, video, err);
 }
 
+/* The trace of a prompt among several: of its file's name, in the directory. */
+static int prompt_output(const char *dir, const char *prompt, struct buf *path, struct err *err)
+{
+    const char *slash = strrchr(prompt, '/'), *name = slash ? slash + 1 : prompt;
+    if (strcmp(prompt, "-") == 0)
+        name = "stdin";
+    const char *dot = strrchr(name, '.');
+    buf_reset(path);
+    buf_printf(path, "%s/%.*s.h5", dir, (int)(dot && dot > name ? dot - name : (long)strlen(name)),
+               name);
+    return buf_check(path, "names of traces", err);
+}
+
+static int check_prompts(const struct capture_opts *o, struct err *err)
+{
+    size_t n = strlen(o->out);
+    struct strmap names = {0};
+    struct buf path = {0};
+    int rc = 0;
+
+    if (n > 3 && strcmp(o->out + n - 3, ".h5") == 0)
+        FAIL(
+            err, ERR_USAGE,
+            "capture: %lld prompts are %lld traces, in a directory: -o %s needs a name without .h5",
+            (long long)o->prompts.n, (long long)o->prompts.n, o->out);
+    for (int64_t i = 0; i < o->prompts.n; i++) {
+        TRY(prompt_output(o->out, o->prompts.items[i], &path, err));
+        if (strmap_get(&names, buf_str(&path)) >= 0)
+            FAIL(err, ERR_USAGE, "capture: two prompts would make %s; give their files other names",
+                 buf_str(&path));
+        TRY(strmap_put(&names, buf_str(&path), i, err));
+    }
+    if (!o->c.dry_run)
+        TRY(make_dirs(o->out, err));
+out:
+    buf_free(&path);
+    strmap_free(&names);
+    return rc;
+}
+
+static int capture_one(const struct app *app, const struct capture_opts *o, bool video,
+                       struct err *err)
+{
+    int rc = check_files(o, err);
+    if (rc)
+        return rc;
+    return video ? video_capture(o, o->device ? app->denoiser : NULL, err)
+                 : text_capture(o, o->device ? app->decoder : NULL, err);
+}
+
+/* A trace per prompt; as JSON an array. */
+static int capture_each(const struct app *app, const struct capture_opts *o, struct err *err)
+{
+    struct capture_opts one = *o;
+    struct buf path = {0};
+    int rc = 0;
+
+    TRY(check_prompts(o, err));
+    if (o->c.json)
+        puts("[");
+    for (int64_t i = 0; i < o->prompts.n; i++) {
+        TRY(prompt_output(o->out, o->prompts.items[i], &path, err));
+        one.out = (char *)(uintptr_t)buf_str(&path);
+        one.prompt = o->prompts.items[i];
+        if (i && o->c.json)
+            puts(",");
+        TRY(capture_one(app, &one, false, err));
+    }
+    if (o->c.json)
+        puts("]");
+out:
+    buf_free(&path);
+    return rc;
+}
+
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_capture = {
     "capture",
     "lacuna capture --model DIR --prompt FILE [--tokens N] -o T.h5\n"
+    "lacuna capture --model DIR --prompt A.txt --prompt B.txt -o TRACES\n"
     "lacuna capture --model DIR --size TxHxW --steps 50 --capture-steps 0,15,30 -o T.h5",
     "run a model and store q, k, v and pooled attention maps of its layers",
     run,
@@ -159,7 +238,7 @@ const struct command cmd_capture = {
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
 {
-    struct capture_opts o;
+    struct capture_opts o = {0};
     struct str_list rest = {0};
     bool done = false;
     int rc = 0;
@@ -174,12 +253,9 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     TRY(foreign_refuse(o.model, err));
     bool video = wan_config_is(o.model);
     TRY(check_options(app, &o, video, err));
-    TRY(check_files(&o, err));
     mem_return_large_blocks();
-    if (video)
-        TRY(video_capture(&o, o.device ? app->denoiser : NULL, err));
-    else
-        TRY(text_capture(&o, o.device ? app->decoder : NULL, err));
+    o.prompt = o.prompts.n == 1 ? o.prompts.items[0] : NULL;
+    TRY(o.prompts.n > 1 ? capture_each(app, &o, err) : capture_one(app, &o, video, err));
 out:
     opt_free(options, &o);
     str_list_free(&rest);

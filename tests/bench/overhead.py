@@ -55,7 +55,7 @@ def write_seconds(folder, size):
 
 class Bench:
     def __init__(self, args, trace=lacuna_trace):
-        self.args, self.trace, self.seconds, self.ids, self.grown, self.report = args, trace, {}, set(), {}, None
+        self.args, self.trace, self.seconds, self.ids, self.grown, self.parts, self.report = args, trace, {}, set(), {}, {}, None
         self.model, self.ids_in = make(args)
         self.sync = torch.cuda.synchronize if args.device == "cuda" else lambda: None
 
@@ -77,8 +77,11 @@ class Bench:
         peak_reset()
         before, start = memory("VmRSS"), time.perf_counter()
         with self.trace.capture(self.model, path, out=out, force=True) as cap:
+            entered = time.perf_counter()
             self.prefill()
+            left = time.perf_counter()
         self.note(name, start)
+        self.parts[name] = entered - start, left - entered, time.perf_counter() - left
         self.grown[name] = max(self.grown.get(name, 0), memory("VmHWM") - before)
         os.unlink(path)
         self.report = cap.report
@@ -115,7 +118,8 @@ class Bench:
         for name, s in mid.items():
             disk = mid.get("writing to " + name.split(", ")[0], 0.0)
             told = f", {100 * (s - max(plain, disk)) / plain:+.1f} % of the prefill beyond {'the longer of prefill and writing' if disk else 'it'}"
-            more = f"; host memory +{self.grown[name] / 1e6:.0f} MB" if name in self.grown else ""
+            more = ("; the last one %.3f s to enter, %.3f s in the model, %.3f s to leave; host memory +%.0f MB" %
+                    (*self.parts[name], self.grown[name] / 1e6) if name in self.grown else "")
             print(f"  {name}: {s:.3f} s{'' if name == 'plain' or name.startswith('writing') else told}{more}")
         if len(self.ids) != 1:
             sys.exit(f"captures of the same prompt have {len(self.ids)} different ids")

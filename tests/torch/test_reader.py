@@ -220,6 +220,32 @@ class CommandLine(Case):
         self.assertEqual(self.run_it(*args, "-o", out)[0], 3)
 
 
+    def test_several_prompts(self):
+        """One model, a trace per prompt in a directory, which every reader takes."""
+        model, out = os.path.join(ROOT, "datasets/models/code-lm"), self.file("traces")
+        prompts = [a for n in ("core/hash.h", "core/sort.h") for a in ("--prompt", os.path.join(ROOT, n))]
+        args = ["--hf", model, *prompts, "--tokens", "64", "--layers", "1", "--heads", "0", "-o", out]
+        status, text, err = self.run_it(*args, "--dry-run", "--json")
+        self.assertEqual((status, [os.path.basename(x["output"]) for x in json.loads(text)] if not status else err), (0, ["hash.h5", "sort.h5"]))
+        self.assertFalse(os.path.exists(out))
+        status, text, err = self.run_it(*args, "--json")
+        self.assertEqual((status, [r["calls"] for r in json.loads(text)] if not status else err), (0, [1, 1]))
+        a, b = lacuna_trace.open_traces(out)
+        self.addCleanup(a.close)
+        self.addCleanup(b.close)
+        self.assertNotEqual(a.run["prompt_id"], b.run["prompt_id"])
+        self.assertEqual([os.path.basename(t.path) for t in (a, b)], ["hash.h5", "sort.h5"])
+        with self.assertRaisesRegex(lacuna_trace.TraceError, "holds 2 traces"):
+            lacuna_trace.open_trace(out)
+        self.assertEqual(self.run_it("verify", out)[:2], (0, "ok: 1 calls\nok: 1 calls\n"))
+        tiny.lacuna("replay", "-q", out, "-m", "dense:map=0", "-o", self.file("run"))
+        self.assertEqual(lacuna_trace.records(self.file("run"), fill=False)["trace"].nunique(), 2)
+        for bad, why in ((["-o", "x.h5"], "in a directory"), (prompts[:2], "two prompts are named hash")):
+            status, _, err = self.run_it(*args, *bad)
+            self.assertEqual(status, 2, err)
+            self.assertIn(why, err)
+
+
 class Examples(Case):
     """Every Python block of the README and of the page runs, one after the other, in one directory."""
 

@@ -13,13 +13,13 @@ try:
     from .layout import VERSION as __version__
     from .layout import TraceError
     from .masks import block_mask, flashinfer_plan, open_masks
-    from .reader import open_trace
+    from .reader import open_trace, open_traces
     from .records import records
 except ModuleNotFoundError as missing:
     if missing.name != "h5py":
         raise
 
-__all__ = ["TraceError", "block_mask", "capture", "flashinfer_plan", "open_masks", "open_trace", "records"]
+__all__ = ["TraceError", "block_mask", "capture", "flashinfer_plan", "open_masks", "open_trace", "open_traces", "records"]
 
 
 def __getattr__(name):

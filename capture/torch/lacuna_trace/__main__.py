@@ -1,6 +1,7 @@
 """python -m lacuna_trace: capture a local checkpoint, or look at a trace.
 
     python -m lacuna_trace --hf DIR --prompt FILE -o t.h5
+    python -m lacuna_trace --hf DIR --prompt A.txt --prompt B.txt -o TRACES
     python -m lacuna_trace --diffusers DIR --prompt TEXT --size 81x480x832 --num-steps 50 --steps 0,25,49 -o v.h5
     python -m lacuna_trace info t.h5
     python -m lacuna_trace verify t.h5
@@ -24,8 +25,9 @@ def parser():
                                 epilog="python -m lacuna_trace info T.h5 | verify T.h5 [--json]", allow_abbrev=False)
     p.add_argument("--hf", metavar="DIR", help="checkpoint directory of a language model (transformers)")
     p.add_argument("--diffusers", metavar="DIR", help="directory of a diffusion pipeline (diffusers)")
-    p.add_argument("--prompt", metavar="P", help="--hf: prompt file, - for standard input; --diffusers: the text")
-    p.add_argument("-o", "--output", metavar="T.h5", help="trace to write")
+    p.add_argument("--prompt", metavar="P", action="append", help="--hf: prompt file, - for standard input; --diffusers: the text; "
+                   "repeated: one trace each")
+    p.add_argument("-o", "--output", metavar="T.h5", help="trace to write; of several prompts the directory of their traces")
     p.add_argument("--layers", metavar="LIST", help="layers to store, as in 0,4-7 [all]")
     p.add_argument("--heads", metavar="LIST", help="query heads to store [all]")
     p.add_argument("--dtype", default="keep", choices=("keep", "f32", "bf16", "f16"), help="type in which q, k, v are stored")
@@ -56,13 +58,28 @@ def import_or_fail(name, extra):
         raise OSError(f"{name} is missing: pip install 'lacuna_trace[{extra}]' ({e})") from e
 
 
-def read_prompt(args):
-    if args.prompt is None:
-        raise UsageError("--prompt is missing")
-    if args.prompt == "-":
+def read_prompt(path):
+    if path == "-":
         return sys.stdin.read()
-    with open(args.prompt, encoding="utf-8") as f:
+    with open(path, encoding="utf-8") as f:
         return f.read()
+
+
+def outputs(args):
+    """(prompt, trace to write) of every prompt. Several lie in a directory, those of files under their names."""
+    if not args.prompt:
+        raise UsageError("--prompt is missing")
+    if len(args.prompt) == 1:
+        return [(args.prompt[0], args.output)]
+    names = [os.path.splitext(os.path.basename(p))[0] if args.hf else f"prompt-{i:03d}" for i, p in enumerate(args.prompt)]
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two prompts are named {twice}: their traces would have one name")
+    if args.output and args.output.endswith(".h5"):
+        raise UsageError(f"-o {args.output}: {len(names)} prompts are {len(names)} traces, in a directory; a name without .h5")
+    if args.output and not args.dry_run:
+        os.makedirs(args.output, exist_ok=True)
+    return [(p, os.path.join(args.output or "", n + ".h5")) for p, n in zip(args.prompt, names)]
 
 
 def torch_dtype(name):
@@ -80,11 +97,10 @@ def hf_config(args):
     return transformers, transformers.AutoConfig.from_pretrained(args.hf, trust_remote_code=args.remote_code, local_files_only=True)
 
 
-def hf_ids(transformers, args, text):
-    tokenizer = transformers.AutoTokenizer.from_pretrained(args.hf, trust_remote_code=args.remote_code, local_files_only=True)
+def hf_ids(tokenizer, args, prompt, text):
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
     if args.tokens and ids.shape[1] < args.tokens:
-        raise TraceError(f"{args.prompt} has {ids.shape[1]} tokens, --tokens asks for {args.tokens}")
+        raise TraceError(f"{prompt} has {ids.shape[1]} tokens, --tokens asks for {args.tokens}")
     return ids[:, :args.tokens] if args.tokens else ids
 
 
@@ -93,21 +109,26 @@ def capture_hf(args):
     import torch
 
     from .session import capture
-    text = read_prompt(args)
-    ids = hf_ids(transformers, args, text)
+    todo = outputs(args)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(args.hf, trust_remote_code=args.remote_code, local_files_only=True)
+    texts = [read_prompt(prompt) for prompt, _ in todo]
+    ids = [hf_ids(tokenizer, args, prompt, text) for (prompt, _), text in zip(todo, texts)]
     if args.dry_run:
-        return plan_hf(args, config, ids.shape[1])
+        return [plan_hf(args, config, path, x.shape[1]) for (_, path), x in zip(todo, ids)]
     version = tuple(int(x) for x in transformers.__version__.split(".")[:2])
     kwargs = {"dtype" if version >= (4, 56) else "torch_dtype": "auto" if args.compute == "auto" else torch_dtype(args.compute)}
     if args.attn:
         kwargs["attn_implementation"] = args.attn
     model = transformers.AutoModelForCausalLM.from_pretrained(args.hf, config=config, trust_remote_code=args.remote_code,
                                                               local_files_only=True, **kwargs).to(args.device).eval()
-    n = ids.shape[1]
-    with torch.no_grad(), capture(model, args.output, layers=args.layers, heads=args.heads, dtype=args.dtype, maps=args.maps, out=args.out,
-                                  tokens=n if args.chunk else None, rows=args.rows, prompt=text, seed=args.seed, force=args.force) as cap:
-        run_prompt(transformers, model, ids.to(args.device), args.chunk)
-    return cap.report
+    reports = []
+    for (_, path), text, x in zip(todo, texts, ids):
+        with torch.no_grad(), capture(model, path, layers=args.layers, heads=args.heads, dtype=args.dtype, maps=args.maps, out=args.out,
+                                      tokens=x.shape[1] if args.chunk else None, rows=args.rows, prompt=text, seed=args.seed,
+                                      force=args.force) as cap:
+            run_prompt(transformers, model, x.to(args.device), args.chunk)
+        reports.append(cap.report)
+    return reports
 
 
 def run_prompt(transformers, model, ids, chunk):
@@ -122,7 +143,7 @@ def run_prompt(transformers, model, ids, chunk):
         model(ids[:, at:at + chunk], past_key_values=cache, use_cache=True, **last)
 
 
-def plan_hf(args, config, n):
+def plan_hf(args, config, path, n):
     c = config.get_text_config()
     h = c.num_attention_heads
     g = getattr(c, "num_key_value_heads", None) or h
@@ -138,7 +159,7 @@ def plan_hf(args, config, n):
         from .rows import draw, parse
         rows = len(draw(n, *parse(args.rows), args.seed))
     per_call = (rows * h * d + n * g * (d + dv)) * size
-    return {"output": args.output, "tokens": n, "query_rows": rows, "layers": len(layers), "heads": h, "kv_heads": g, "head_dim": d, "v_dim": dv,
+    return {"output": path, "tokens": n, "query_rows": rows, "layers": len(layers), "heads": h, "kv_heads": g, "head_dim": d, "v_dim": dv,
             "bytes_per_call": per_call, "bytes": per_call * len(layers)}
 
 
@@ -159,8 +180,7 @@ def capture_diffusers(args):
     from .session import capture
     if not os.path.isfile(os.path.join(args.diffusers, "model_index.json")):
         raise TraceError(f"{args.diffusers} is no directory with a model_index.json; only local pipelines are read")
-    if args.prompt is None:
-        raise UsageError("--prompt is missing")
+    todo = outputs(args)
     if args.dry_run:
         raise UsageError("--dry-run is for --hf: the tokens of a video are known when the pipeline runs")
     kwargs = {} if args.compute == "auto" else {"torch_dtype": torch_dtype(args.compute)}
@@ -168,31 +188,39 @@ def capture_diffusers(args):
     pipe.to(args.device)
     known = inspect.signature(pipe.__call__).parameters
     size = parse_size(args.size) if args.size else []
-    call = dict(zip(("num_frames", "height", "width")[3 - len(size):], size), prompt=args.prompt, num_inference_steps=args.num_steps,
-                guidance_scale=args.guidance, output_type="latent", generator=torch.Generator().manual_seed(args.seed))
-    call = {k: v for k, v in call.items() if k in known and v is not None}
-    with torch.no_grad(), capture(pipe, args.output, layers=args.layers, heads=args.heads, steps=args.steps, dtype=args.dtype,
-                                  maps=args.maps, out=args.out, prompt=args.prompt, seed=args.seed, force=args.force) as cap:
-        pipe(**call)
-    return cap.report
+    reports = []
+    for prompt, path in todo:
+        call = dict(zip(("num_frames", "height", "width")[3 - len(size):], size), prompt=prompt, num_inference_steps=args.num_steps,
+                    guidance_scale=args.guidance, output_type="latent", generator=torch.Generator().manual_seed(args.seed))
+        call = {k: v for k, v in call.items() if k in known and v is not None}
+        with torch.no_grad(), capture(pipe, path, layers=args.layers, heads=args.heads, steps=args.steps, dtype=args.dtype,
+                                      maps=args.maps, out=args.out, prompt=prompt, seed=args.seed, force=args.force) as cap:
+            pipe(**call)
+        reports.append(cap.report)
+    return reports
 
 
 # ---- looking at a trace --------------------------------------------------------------------------------
 
 
 def look(command, argv):
-    from .reader import open_trace
+    from .reader import traces_in
     p = argparse.ArgumentParser(prog=f"python -m lacuna_trace {command}")
-    p.add_argument("trace")
-    p.add_argument("--json", action="store_true")
+    p.add_argument("trace", nargs="+", help="a trace, or a directory of traces")
+    p.add_argument("--json", action="store_true", help="JSON, a line or an object per trace")
     args = p.parse_args(argv)
-    with open_trace(args.trace) as t:
+    return max([look_at(command, path, args.json) for arg in args.trace for path in traces_in(arg)])
+
+
+def look_at(command, path, as_json):
+    from .reader import open_trace
+    with open_trace(path) as t:
         if command == "verify":
             bad = t.verify()
-            print(json.dumps({"wrong": bad}) if args.json else "\n".join(bad) or f"ok: {len(t.calls)} calls")
+            print(json.dumps({"wrong": bad}) if as_json else "\n".join(bad) or f"ok: {len(t.calls)} calls")
             return 1 if bad else 0
         facts = {"trace": t.path, "content": t.id, "model": t.model, "run": t.run, "video": t.video, "calls": [c.attrs for c in t.calls]}
-    print(json.dumps(finite(facts), indent=1) if args.json else "\n".join(lines(facts)))
+    print(json.dumps(finite(facts), indent=1) if as_json else "\n".join(lines(facts)))
     return 0
 
 
@@ -213,20 +241,25 @@ def lines(facts):
     yield f"{len(facts['calls'])} calls"
 
 
-def show(result, as_json):
-    facts = result if isinstance(result, dict) else {
+def show(results, as_json):
+    """Plans or reports, one per prompt; as JSON an array where there are several."""
+    facts = [facts_of(r) for r in results]
+    if as_json:
+        print(json.dumps(finite(facts if len(facts) > 1 else facts[0]), indent=1))
+        return
+    for one in facts:
+        for name, value in one.items():
+            if name == "left_out":
+                value = "; ".join(f"{sum(c.values())} calls {w}" for w, c in value.items())
+            if value not in ([], ""):
+                print(f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
+
+
+def facts_of(result):
+    return result if isinstance(result, dict) else {
         "files": result.files, "ids": result.ids, "calls": result.calls, "bytes": result.bytes, "seconds": round(result.seconds, 3),
         "seconds_waited": round(result.seconds_waited, 3), "worst_check": result.worst_check,
         "left_out": {w: dict(c) for w, c in result.left_out.items()}, "no_softmax": result.no_softmax, "notes": result.notes}
-    if as_json:
-        print(json.dumps(finite(facts), indent=1))
-        return
-    for name, value in facts.items():
-        if name == "left_out":
-            value = "; ".join(f"{sum(c.values())} calls {w}" for w, c in value.items())
-        if value not in ([], ""):
-            print(f"{name}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
-
 
 def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv

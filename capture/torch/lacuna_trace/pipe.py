@@ -1,10 +1,10 @@
-"""Tensors to disk while the model goes on: a ring of buffers, one thread that hashes and one that writes.
+"""Tensors to disk while the model goes on: a ring of buffers, threads that hash and one that writes.
 
 The caller's thread brings a piece (at most PIECE bytes) into a free buffer. On a GPU a stream gathers it into memory of
 its own, as soon as it is whole: beside the attention that reads it too, not behind it. A second stream copies it into
-pinned memory. The threads wait for the copy; one adds the bytes to the checksum of their slice, the other writes
-them; hashing and pwrite run without the interpreter's lock. When all buffers are full the caller waits, so host memory
-is bounded: RING * PIECE bytes.
+pinned memory. The threads wait for the copy; some add the bytes to the checksum of their slice, each of its own heads, one
+writes them; hashing and pwrite run without the interpreter's lock. When all buffers are full the caller waits, so host
+memory is bounded: RING * PIECE bytes.
 """
 import os
 import queue
@@ -18,6 +18,7 @@ from .layout import TraceError
 
 PIECE = 64 << 20
 RING = 6
+HASHERS = max(1, min(6, len(os.sched_getaffinity(0)) // 2))  # one reads what a GPU has just written at 6 GB/s
 
 
 class Slices:
@@ -88,24 +89,22 @@ class _Streams:
 
 
 class _Piece:
-    """Bytes of some heads in a buffer, which is free again after both threads are done with it."""
+    """Bytes of some heads in a buffer, which is free again after all threads are done with it."""
 
     def __init__(self, slices, head, row, heads, buffer, size, event):
-        self.slices, self.head, self.row, self.heads, self.buffer, self.event = slices, head, row, heads, buffer, event
+        self.slices, self.row, self.buffer, self.event = slices, row, buffer, event
+        self.heads = range(head, head + heads)
         self.data, self.each = memoryview(buffer.numpy())[:size], size // heads
-        self.left = 2
 
-    def hash(self):
-        self._each(self.slices.hash)
-
-    def write(self):
-        self._each(self.slices.write)
-
-    def _each(self, do):
-        if self.event is not None:
+    def take(self, hasher):
+        """What a thread does: write all, or hash the heads that are its own."""
+        do = self.slices.write if hasher is None else self.slices.hash
+        mine = [h for h in self.heads if hasher is None or h % HASHERS == hasher]
+        if mine and self.event is not None:
             self.event.synchronize()
-        for h in range(self.heads):
-            do(self.head + h, self.row, self.data[h * self.each:(h + 1) * self.each])
+        for h in mine:
+            at = (h - self.heads[0]) * self.each
+            do(h, self.row, self.data[at:at + self.each])
 
 
 class Pipe:
@@ -116,8 +115,8 @@ class Pipe:
         self.streams = {}  # by device: a model may lie on several
         self.free, self.lock = queue.Queue(), threading.Lock()
         self.made, self.waited, self.bytes, self.error = 0, 0.0, 0, None
-        self.work = {name: queue.Queue() for name in ("hash", "write")}
-        self.threads = [threading.Thread(target=self._run, args=(name,), name=f"lacuna-trace-{name}", daemon=True) for name in self.work]
+        self.work = {hasher: queue.Queue() for hasher in (None, *range(HASHERS))}
+        self.threads = [threading.Thread(target=self._run, args=(hasher,), name="lacuna-trace", daemon=True) for hasher in self.work]
         for t in self.threads:
             t.start()
 
@@ -148,6 +147,7 @@ class Pipe:
             ranges.append(torch.aminmax(target))
         self.bytes += size
         piece = _Piece(slices, head, row, x.shape[0], buffer, size, event)
+        piece.left = len(self.work)
         for work in self.work.values():
             work.put(piece)
 
@@ -161,23 +161,27 @@ class Pipe:
         except queue.Empty:
             if self.made < RING:
                 self.made += 1
-                return torch.empty(size, dtype=torch.uint8, pin_memory=self.cuda)
+                return self._new_buffer(size)
             start = time.perf_counter()
             buffer = self.free.get()
             self.waited += time.perf_counter() - start
         if self.error:
             raise self.error
-        return buffer if buffer.numel() >= size else torch.empty(size, dtype=torch.uint8, pin_memory=self.cuda)
+        return buffer if buffer.numel() >= size else self._new_buffer(size)
 
-    def _run(self, name):
-        """A thread: hash or write every piece."""
+    def _new_buffer(self, size):
+        """Of the size of most pieces, unless all are small: pinning takes time, and another piece comes next."""
+        return torch.empty(size if size < PIECE // 8 else max(size, PIECE), dtype=torch.uint8, pin_memory=self.cuda)
+
+    def _run(self, hasher):
+        """A thread: write every piece, or hash the heads of one hasher."""
         while True:
-            piece = self.work[name].get()
+            piece = self.work[hasher].get()
             if piece is None:
                 return
             try:
                 if self.error is None:
-                    getattr(piece, name)()
+                    piece.take(hasher)
             except BaseException as e:  # the caller's thread raises it at its next piece
                 self.error = e if isinstance(e, OSError) else TraceError(f"writing '{piece.slices.name}': {e}")
             with self.lock:

@@ -1,6 +1,7 @@
 """Read traces: q, k, v, scores, probabilities and maps as NumPy arrays. Needs NumPy and h5py; pandas for frames."""
 import math
 import os
+import re
 
 import h5py
 import numpy as np
@@ -387,6 +388,35 @@ class Call:
         return f"<Call step {self.step}, {self.branch}, layer {self.layer} of {self.trace.path}>"
 
 
+def traces_in(path):
+    """The paths of the traces that a file or a directory stands for: its *.h5 that are no dumped masks or outputs, numbers in order."""
+    path = os.fspath(path)
+    if not os.path.isdir(path):
+        return [path]
+    names = sorted((n for n in os.listdir(path) if n.endswith(".h5") and n[0] != "."),
+                   key=lambda n: [(int(x), "") if x.isdigit() else (-1, x) for x in re.split(r"(\d+)", n)])
+    found = [p for p in (os.path.join(path, n) for n in names) if _format(p) not in ("lacuna-masks", "lacuna-outputs")]
+    if not found:
+        raise TraceError(f"{path}: the directory holds no traces (*.h5)")
+    return found
+
+
+def _format(path):
+    try:
+        with h5py.File(path, "r", locking=False) as f:
+            return plain(f.attrs.get("format", b""))
+    except OSError:
+        return ""  # a damaged trace is reported by whoever opens it
+
+
 def open_trace(path):
-    """Open a trace; metadata and checksums are compared with the content id. TraceError says what is wrong."""
-    return Trace(path)
+    """Open a trace, or the only one of a directory; metadata and checksums are compared with the content id. TraceError says what is wrong."""
+    found = traces_in(path)
+    if len(found) > 1:
+        raise TraceError(f"{path} holds {len(found)} traces, such as {found[0]}; open_traces() opens all")
+    return Trace(found[0])
+
+
+def open_traces(path):
+    """The traces of a directory, one per prompt or per file of a capture, as a list; of a file itself."""
+    return [Trace(p) for p in traces_in(path)]

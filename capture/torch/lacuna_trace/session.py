@@ -163,6 +163,8 @@ class Session:
             raise TraceError(f"{path} ({name}) ran, but none of the known attention functions was called from it"
                              f"{f' ({len(wanted)} such modules)' if len(wanted) > 1 else ''}: it computes attention by itself. Load the model with "
                              "attn_implementation='sdpa' or 'eager', or save q, k and v and use `lacuna import`")
+        if xxh3.implementation() == "numpy":
+            r.notes.append("checksums were computed by NumPy, at some hundred MB/s: pip install xxhash")
         r.no_softmax = self.hooks.linear()
         r.calls = sum(len(w.calls) for w in self.sink.files.writers.values())
         if not r.calls:

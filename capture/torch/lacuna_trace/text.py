@@ -58,6 +58,7 @@ class Text:
         self.prompt, self.generating, self.ids, self.stacks = None, False, [], {}
         self.spool = None
         self.drawn = None           # positions of sampled rows
+        self.positions = None       # position ids that were looked at last
 
     # ---- what the outermost call says ---------------------------------------------------------------
 
@@ -136,9 +137,11 @@ class Text:
         raise TraceError(f"{seen.path}: {s} more rows after the {p0} of the first call: a prompt in chunks needs its length, tokens={n_k} "
                          "or more")
 
-    @staticmethod
-    def _refuse_full_cache(seen, stack, b):
+    def _refuse_full_cache(self, seen, stack, b):
         p = seen.positions
+        if p is self.positions:  # all layers get the same, and a look at it waits for the device
+            return
+        self.positions = p
         if stack.seen == 0 and isinstance(p, torch.Tensor) and p.ndim == 2 and p.shape[1] == seen.q.shape[2]:
             row = p[min(b, p.shape[0] - 1), :2].tolist()
             if row[0] > 0 and (len(row) == 1 or row[1] == row[0] + 1):
@@ -169,6 +172,8 @@ class Text:
                 raise TraceError(f"{seen.path}: maps={self.o.maps} needs the prompt in one piece; leave maps out or send no chunks")
             self.files.put_maps(stack.writer, stack.call, seen, b, pieces[0][0], rule)
         stack.stored = hi - first
+        if stack.stored == length:
+            self._put_checks(stack)
 
     def _positions(self, length):
         """Positions of the query rows to store: all, the last ones or a sample."""
@@ -214,7 +219,8 @@ class Text:
         if len(lengths) > 1:
             raise TraceError(f"the layers have seen different numbers of tokens ({sorted(lengths)}); was the run interrupted?")
         for s in stacks:
-            self._put_checks(s)
+            if not s.call.checks:
+                self._put_checks(s)
         if self.spool is not None:
             return self._unspool(lengths.pop(), notes)
         length = self._length()[0] if stacks else 0

@@ -46,6 +46,7 @@ class OpenCall:
 
     def __init__(self, attrs, group, score):
         self.attrs, self.group, self.score, self.arrays, self.checks = attrs, group, score, {}, {}
+        self.checked = False  # are the spot checks in the file?
         self.lines = {}  # of arrays that are written already: their lines of the content id
 
 
@@ -116,6 +117,8 @@ class Writer:
         score: what of layout.SCORE and layout.SCORE_ARRAYS the call has; a bias of rows and keys as a tensor of any device.
         """
         layout.check_call(self.meta, attrs)
+        for before in self.calls[-1:]:  # now, while a GPU has the attention of this call
+            self._finish_checks(before)
         group = layout.enter_group(self.call_group, f"step-{attrs['step']:03d}")
         group = layout.enter_group(group, attrs["branch"])
         group = layout.create_group(group, f"layer-{attrs['layer']:02d}")
@@ -149,7 +152,9 @@ class Writer:
             raise TraceError(f"{self.part}: '{name}' has no place in the file")
         row_bytes = int(np.prod(shape[2:], dtype=np.int64)) * size
         self._reserve(offset, int(np.prod(shape, dtype=np.int64)) * size)
-        return Slices(name, shape, row_bytes, self.fd, offset)
+        slices = Slices(name, shape, row_bytes, self.fd, offset)
+        slices.sums_at = layout.create_dataset(group, name + "_xxh3", h5t.NATIVE_UINT8, (shape[0], 16)).get_offset()
+        return slices
 
     def _reserve(self, offset, size):
         """Ask for the disk blocks now: a full disk says so before the work."""
@@ -210,8 +215,7 @@ class Writer:
     def _finish_array(self, call, name):
         a = call.arrays[name]
         a.finish()
-        sums = np.frombuffer(b"".join(a.sums), np.uint8).reshape(-1, 16)
-        layout.put_array(call.group, name + "_xxh3", sums)
+        os.pwrite(self.fd, b"".join(a.sums), a.sums_at)
         return layout.array_text(name, a.shape, a.sums)
 
     def _put_score_array(self, call, name):
@@ -239,11 +243,13 @@ class Writer:
         call.score = dict(call.score, bias=None)
 
     def _finish_checks(self, call):
+        if call.checked or not call.checks:
+            return
+        call.checked = True
         for name, data in call.checks.items():
             layout.put_checked(call.group, name, data)
-        if call.checks:
-            names = [n + end for n in call.checks for end in ("", "_xxh3")]
-            layout.put_attr(call.group, "optional", " ".join(names))
+        names = [n + end for n in call.checks for end in ("", "_xxh3")]
+        layout.put_attr(call.group, "optional", " ".join(names))
 
     def _commit(self):
         for call in self.calls:

@@ -303,8 +303,7 @@ const struct method method_mask = {
     .name = "mask",
     .summary = "a mask from a file: a dump, arrays, BSR, a FlexAttention BlockMask",
     .paper = "none: masks from outside",
-    .flags =
-        METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE | METHOD_PREFIX,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE | METHOD_PREFIX,
     .params_size = sizeof(struct mask_params),
     .params = options,
     .metrics = metrics,

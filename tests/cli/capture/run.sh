@@ -8,3 +8,10 @@ ls
 "$LACUNA" trace info u.h5
 "$LACUNA" trace verify u.h5
 ls
+# Several prompts: a trace each, in a directory that other commands take as one.
+printf 'static int one;\n' >q.txt
+"$LACUNA" capture --model "$M" -p p.txt -p q.txt --layers 5 --heads 1 --no-nll --maps 0 --json -o two | grep -c '"trace_id"'
+ls two
+"$LACUNA" replay -q two -m dense:map=0 -o r && grep -c '"status":"ok"' r/records.jsonl
+"$LACUNA" capture --model "$M" -p p.txt -p q.txt -o two.h5; echo "exit $?"
+"$LACUNA" capture --model "$M" -p p.txt -p ./p.txt -o three; echo "exit $?"
