@@ -172,7 +172,7 @@ $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(TEST_COMMON) $(LIB)
 	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $(filter-out $(LIB),$^) $(LIB) $(LIBS) $(LDLIBS) -lcheck_pic -lsubunit -lrt
 
 .SECONDARY:
--include $(OBJ:.o=.d) $(CU_OBJ:.o=.d) $(BUILD)/main.d $(wildcard $(BUILD)/tests/*/*.d)
+-include $(OBJ:.o=.d) $(CU_OBJ:.o=.d) $(BUILD)/main.d $(wildcard $(BUILD)/tests/*/*.d $(BUILD)/cuda/*.d $(BUILD)/cuda/*/*.d)
 
 # ---- what a machine needs -------------------------------------------------------------------
 

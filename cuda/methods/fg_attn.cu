@@ -6,12 +6,17 @@
  * scores and stores one bit per slice (metrics_pass.cuh, METRICS_SLICES). A refresh step has its
  * log-sum-exps from its own dense attention; elsewhere an attention launch is a part of the choice.
  *   pooled   t = scale k . qbar of a group's mean query, which is cut into three bf16 terms: their
- *            products are exact and are added in fp32. Then a thread block per group normalises,
- *            compares or ranks its row.
+ *            products are exact and are added in fp32. On Hopper they are made twice, for the
+ *            log-sum-exp of a group and for its bits (fg_pooled_sm90.cu). Elsewhere, and where keys
+ *            are ranked, they are kept, and a thread block per group normalises, compares or ranks
+ *            its row.
  *
- * Cached: one Q K^T. Pooled: N^2 d / M products, three times, and 4 N^2 / M bytes per head.
+ * Cached: one Q K^T. Pooled: N^2 d / M products, three times, and again or 4 N^2 / M bytes per
+ * head.
  */
+#include "core/intmath.h"
 #include "cuda/attn/attn.h"
+#include "cuda/methods/fg_pooled.cuh"
 #include "cuda/metrics/metrics.h"
 #include "cuda/mma.cuh"
 #include "cuda/select/lists.h"
@@ -19,6 +24,7 @@
 #include "cuda/select/means.cuh"
 #include "cuda/select/select.h"
 #include "cuda/select/wide.cuh"
+#include "cuda/tensormap.h"
 
 extern "C" {
 #include "core/mem.h"
@@ -29,20 +35,6 @@ extern "C" {
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-struct fg_args {
-    const uint4 *q, *k;
-    int64_t nq, nk;
-    int heads, per_kv, groups, words, M, causal, by;
-    int64_t text0, text1, want;
-    float scale, at;
-    uint4 *mean;  /* [3][heads][groups][d / 8] bf16: the terms of the mean queries */
-    float *t;     /* [heads][groups][nk], or [units] where units are ranked */
-    int64_t keys; /* values of a row of t */
-    int width;    /* keys of a value of t */
-    uint32_t *map;
-    int32_t *count;
-};
 
 /* Units of several keys: one is kept where one of its keys is, or ranked by its largest value. */
 struct fg_fold {
@@ -74,16 +66,6 @@ static __global__ void fold_bits(const fg_fold f)
 }
 
 /* ---- the choice of a row -------------------------------------------------------------------- */
-
-/* Keys of group g that some row may see: [0, limit); those from `forced` on are kept anyway. */
-static __device__ __forceinline__ void group_bounds(const fg_args &a, int g, int *limit,
-                                                    int *forced)
-{
-    int64_t r0 = (int64_t)g * a.M, r1 = min(r0 + a.M, a.nq), shift = a.nk - a.nq;
-    bool text = a.text0 < a.text1 && r0 + shift < a.text1 && r1 + shift > a.text0;
-    *limit = (int)(a.causal ? max(min(a.nk, r1 + shift), (int64_t)0) : a.nk);
-    *forced = (int)(text ? 0 : a.causal ? max(r0 + shift, (int64_t)0) : a.nk);
-}
 
 /* A thread per unit; keys that no row of its group sees do not count. Grid (units / 256, groups,
  * heads). */
@@ -281,6 +263,15 @@ static __global__ void __launch_bounds__(TILE_THREADS) pooled_scores(const fg_ar
         }
 }
 
+template <int D> static int launch_means(struct gpu *g, const fg_args &a, struct err *err)
+{
+    int rc = 0;
+    mean_queries<D><<<dim3((unsigned)a.groups, (unsigned)a.heads), 256, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
 template <int D> static int launch_pooled(struct gpu *g, const fg_args &a, struct err *err)
 {
     int rc = 0, smem = (3 * GROUP_TILE + KEY_TILE) * D * 2;
@@ -288,8 +279,6 @@ template <int D> static int launch_pooled(struct gpu *g, const fg_args &a, struc
                (unsigned)((a.groups + GROUP_TILE - 1) / GROUP_TILE), (unsigned)a.heads);
     CU(err, cudaFuncSetAttribute((const void *)pooled_scores<D>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-    mean_queries<D><<<dim3((unsigned)a.groups, (unsigned)a.heads), 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
     pooled_scores<D><<<tiles, TILE_THREADS, smem, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
@@ -309,6 +298,7 @@ out:
 
 struct fg_state {
     fg_args args;
+    CUtensorMap *maps; /* for fg_pooled_sm90.cu; NULL: not used; owned */
     bool cached, dense_call;
     int d;
     struct attn_job dense;     /* for the log-sum-exps */
@@ -420,6 +410,10 @@ static int launch_whole(struct gpu *g, const fg_state *s, const struct select_li
     if (s->cached)
         TRY(launch_cached(g, s, l, err));
     else
+        TRY(s->d == 128 ? launch_means<128>(g, a, err) : launch_means<64>(g, a, err));
+    if (s->maps)
+        TRY(fg_pooled_sm90(g, a, s->d, s->maps, err));
+    else if (!s->cached)
         TRY(s->d == 128 ? launch_pooled<128>(g, a, err) : launch_pooled<64>(g, a, err));
     if (ranked) {
         dim3 grid((unsigned)((l->units + 255) / 256), a.groups, a.heads);
@@ -432,7 +426,7 @@ static int launch_whole(struct gpu *g, const fg_state *s, const struct select_li
         fold_values<<<grid, 256, 0, g->stream>>>(f, a);
         CU_LAUNCHED(err);
     }
-    if (!s->cached)
+    if (!s->cached && !s->maps)
         TRY(launch_choice(g, a, err));
     if (f.width > 1 && !ranked) {
         fold_bits<<<(unsigned)((f.rows + 7) / 8), 256, 0, g->stream>>>(f);
@@ -480,6 +474,24 @@ out:
     return rc;
 }
 
+/* As many ranges of keys as give each multiprocessor a few thread blocks. */
+static int init_sm90(struct gpu *g, const struct select_problem *p, fg_state *s, struct err *err)
+{
+    fg_args *a = &s->args;
+    int tiles = (int)ceil_div(p->nk, FG_KEYS), rc = 0;
+    int64_t blocks = ceil_div(a->groups, FG_GROUPS) * a->heads, want = ceil_div(4 * g->sms, blocks);
+    a->each = (int)ceil_div(tiles, want < tiles ? want : tiles);
+    a->ranges = (int)ceil_div(tiles, a->each);
+    TRY(gpu_alloc(g, (int64_t)a->heads * a->groups * a->ranges * 8, &a->part, err));
+    s->maps = (CUtensorMap *)aligned_alloc(128, 2 * sizeof *s->maps);
+    if (!s->maps)
+        FAIL(err, ERR_NOMEM, "tensor maps: out of memory");
+    TRY(tensor_map(s->maps, a->mean, p->d, a->groups, 3 * a->heads, FG_GROUPS, err));
+    TRY(tensor_map(s->maps + 1, p->k, p->d, p->nk, p->kv_heads, FG_KEYS, err));
+out:
+    return rc;
+}
+
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
@@ -520,7 +532,10 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
         TRY(init_cached(g, job, s, err));
     } else {
         TRY(gpu_alloc(g, 3LL * job->lists.rows * p->d * 2, &s->args.mean, err));
-        TRY(gpu_alloc(g, job->lists.rows * p->nk * 4, &s->args.t, err));
+        if (g->sm == 90 && r->by != FG_CHOOSE_TOPK)
+            TRY(init_sm90(g, p, s, err));
+        else
+            TRY(gpu_alloc(g, job->lists.rows * p->nk * 4, &s->args.t, err));
         s->fold.t = s->args.t;
     }
 out:
@@ -539,6 +554,7 @@ static void release(struct select_job *job)
     for (int h = 0; s->pass && h < s->args.heads; h++)
         metrics_pass_free(s->pass + h);
     free(s->pass);
+    free(s->maps);
 }
 
 extern "C" const struct select_method select_fg_attn = {

@@ -1,7 +1,8 @@
 /*
  * hash_sparse.cu - pairs of equal bucket under an angular hash (sim/methods/hash_sparse.c has the
- * rule and the reference). Directions and projections are in double with the reference's order of
- * sums, so that buckets agree; then a warp per row compares the buckets of all keys with its own.
+ * rule and the reference). Directions are in double with the reference's order of sums. Projections
+ * are in float, and again in double where float does not tell the largest, so that buckets agree.
+ * Keys become one bit map per bucket, and a row is a copy of its bucket's map.
  *
  * 2 N d buckets / 2 products, N^2 / 8 bytes written per head.
  */
@@ -22,6 +23,7 @@ struct hash_args {
     double *dir;       /* [buckets / 2][d] */
     uint8_t *q_bucket; /* [heads][nq] */
     uint8_t *k_bucket; /* [kv_heads][words * 32] */
+    uint32_t *bits;    /* [kv_heads][buckets][words]: the keys of a bucket */
     map_rows map;
 };
 
@@ -39,21 +41,30 @@ static __global__ void make_directions(const hash_args a)
         g[c] = g[c] / sqrt(norm);
 }
 
-/* The first of the largest values [x R, -x R]; a thread per token. */
-static __device__ int bucket_of(const hash_args &a, const uint4 *x)
+/* Dot product with direction r as the reference takes it. */
+static __device__ double exact_dot(const hash_args &a, const uint4 *x, int r)
+{
+    const double *g = a.dir + (int64_t)r * a.d;
+    double dot = 0;
+    for (int c = 0; c < a.d; c += 8) {
+        float v[8];
+        unpack(x[c / 8], v);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            dot = __dadd_rn(dot, __dmul_rn(g[c + e], (double)v[e]));
+    }
+    return dot;
+}
+
+/* The first of the largest values [x R, -x R], of those directions for which near(r). */
+template <class F> static __device__ int exact_bucket(const hash_args &a, const uint4 *x, F near)
 {
     int half = (int)a.rule.buckets / 2, at[2] = {0, 0};
     double best[2] = {-INFINITY, -INFINITY};
     for (int r = 0; r < half; r++) {
-        const double *g = a.dir + (int64_t)r * a.d;
-        double dot = 0;
-        for (int c = 0; c < a.d; c += 8) {
-            float v[8];
-            unpack(x[c / 8], v);
-#pragma unroll
-            for (int e = 0; e < 8; e++)
-                dot = __dadd_rn(dot, __dmul_rn(g[c + e], (double)v[e]));
-        }
+        if (!near(r))
+            continue;
+        double dot = exact_dot(a, x, r);
         for (int sign = 0; sign < 2; sign++)
             if ((sign ? -dot : dot) > best[sign]) {
                 best[sign] = sign ? -dot : dot;
@@ -63,47 +74,127 @@ static __device__ int bucket_of(const hash_args &a, const uint4 *x)
     return best[1] > best[0] ? half + at[1] : at[0];
 }
 
-static __global__ void hash_queries(const hash_args a)
+/* Dot products in float differ from exact ones by less than (d + 1) 2^-24 |x|, because directions
+ * have length 1, and |x| <= sqrt(d) max |x|. TOLERANCE covers two of them, for d up to 128. */
+#define TOLERANCE 2e-4f
+#define DIRECTIONS 32 /* at a time */
+
+/* Largest absolute dot product in float, its direction and sign as a bucket, and the second. */
+struct float_best {
+    float first = -1, second = -1;
+    int bucket = 0;
+
+    __device__ __forceinline__ void add(float dot, int r, int half)
+    {
+        float x = fabsf(dot);
+        second = fminf(fmaxf(second, x), first);
+        if (x > first) {
+            second = first;
+            first = x;
+            bucket = dot < 0 ? half + r : r;
+        }
+    }
+};
+
+/* Absolute dot products of a token with the directions in shared memory, [d][DIRECTIONS]. */
+static __device__ __forceinline__ void add_directions(const hash_args &a, const uint4 *x, int r0,
+                                                      const float *shared, float *most,
+                                                      float_best *best)
 {
-    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
-    if (i < a.heads * a.nq)
-        a.q_bucket[i] = (uint8_t)bucket_of(a, a.q + i * (a.d / 8));
+    int half = (int)a.rule.buckets / 2;
+    float dot[DIRECTIONS] = {0};
+#pragma unroll 1
+    for (int c = 0; c < a.d; c += 8) {
+        float v[8];
+        unpack(x[c / 8], v);
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            const float4 *g = (const float4 *)(shared + (c + e) * DIRECTIONS);
+            *most = fmaxf(*most, fabsf(v[e]));
+#pragma unroll
+            for (int i = 0; i < DIRECTIONS / 4; i++) {
+                float4 four = g[i];
+                dot[4 * i] = fmaf(four.x, v[e], dot[4 * i]);
+                dot[4 * i + 1] = fmaf(four.y, v[e], dot[4 * i + 1]);
+                dot[4 * i + 2] = fmaf(four.z, v[e], dot[4 * i + 2]);
+                dot[4 * i + 3] = fmaf(four.w, v[e], dot[4 * i + 3]);
+            }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < DIRECTIONS; i++)
+        if (r0 + i < half)
+            best->add(dot[i], r0 + i, half);
 }
 
-static __global__ void hash_keys(const hash_args a)
+/* Buckets of x [heads][n][d]: in float, and again in double where that does not tell the largest
+ * value from the next. Grid (n / 128, heads), 128 threads, one token each. */
+static __global__ void __launch_bounds__(128)
+    hash_tokens(const hash_args a, const uint4 *tokens, int64_t n, uint8_t *bucket, int64_t pitch)
+{
+    __shared__ alignas(16) float shared[128 * DIRECTIONS];
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, head = blockIdx.y;
+    const uint4 *x = tokens + (head * n + min(i, n - 1)) * (a.d / 8);
+    int half = (int)a.rule.buckets / 2;
+    float_best best;
+    float most = 0;
+    for (int r0 = 0; r0 < half; r0 += DIRECTIONS) {
+        __syncthreads();
+        for (int e = threadIdx.x; e < a.d * DIRECTIONS; e += 128) {
+            int r = r0 + e / a.d, c = e % a.d;
+            shared[c * DIRECTIONS + e / a.d] = r < half ? (float)a.dir[(int64_t)r * a.d + c] : 0;
+        }
+        __syncthreads();
+        add_directions(a, x, r0, shared, &most, &best);
+    }
+    if (i >= n)
+        return;
+    float slack = TOLERANCE * most;
+    if (!(most > 1e-25f && most < 1e30f)) /* products near the ends of float's range */
+        best.bucket = exact_bucket(a, x, [](int) { return true; });
+    else if (!(best.first - best.second > slack))
+        best.bucket = exact_bucket(a, x, [&](int r) {
+            const double *g = a.dir + (int64_t)r * a.d;
+            float dot = 0;
+            for (int c = 0; c < a.d; c += 8) {
+                float v[8];
+                unpack(x[c / 8], v);
+                for (int e = 0; e < 8; e++)
+                    dot = fmaf((float)g[c + e], v[e], dot);
+            }
+            return fabsf(dot) >= best.first - slack;
+        });
+    bucket[head * pitch + i] = (uint8_t)best.bucket;
+}
+
+/* A word of keys per warp: its bits in the map of each bucket that it has. */
+static __global__ void map_buckets(const hash_args a)
 {
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x, kv = blockIdx.y;
-    if (i < a.nk)
-        a.k_bucket[kv * a.map.words * 32 + i] =
-            (uint8_t)bucket_of(a, a.k + (kv * a.nk + i) * (a.d / 8));
+    int64_t n = a.map.words * 32LL, buckets = a.rule.buckets;
+    if (i >= n)
+        return;
+    int own = i < a.nk ? a.k_bucket[kv * n + i] : -1;
+    uint32_t same = __match_any_sync(~0u, own);
+    if (own >= 0 && (threadIdx.x & 31) == __ffs((int)same) - 1)
+        a.bits[(kv * buckets + own) * a.map.words + i / 32] = same;
 }
 
-/* A warp per row. */
-static __global__ void compare_buckets(const hash_args a)
+/* A warp per row: the keys of its bucket that it may see. */
+static __global__ void copy_buckets(const hash_args a)
 {
     int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
     if (row >= a.heads * a.nq)
         return;
     int64_t head = row / a.nq, i = row % a.nq;
     int64_t limit = a.causal ? i + a.nk - a.nq + !a.rule.strict : a.nk;
-    limit = min(max(limit, (int64_t)0), a.nk);
-    const uint8_t *keys = a.k_bucket + head / a.per_kv * a.map.words * 32;
-    uint32_t own = a.q_bucket[row] * 0x01010101u;
-    fill_row_words(a.map, row, [&](int w) {
-        uint32_t bits = 0;
-        if (w * 32 >= limit)
-            return 0u;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint4 four = *(const uint4 *)(keys + w * 32 + 16 * half);
-            const uint32_t b[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-            for (int e = 0; e < 4; e++) /* a bit of each byte to the top */
-                bits |= ((__vcmpeq4(b[e], own) & 0x08040201u) * 0x01010101u >> 24)
-                        << (16 * half + 4 * e);
-        }
-        return limit - w * 32 < 32 ? bits & ((1u << (limit - w * 32)) - 1) : bits;
-    });
+    int64_t from = head / a.per_kv * a.rule.buckets + a.q_bucket[row];
+    copy_row_bits(a.map, row, a.bits + from * a.map.words, min(limit, a.nk));
+}
+
+static int64_t bits_bytes(const hash_args *a)
+{
+    return a->kv_heads * a->rule.buckets * a->map.words * 4;
 }
 
 static bool fits(const struct select_problem *p, char why[160])
@@ -137,6 +228,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     TRY(gpu_alloc(g, a->rule.buckets / 2 * p->d * 8, &a->dir, err));
     TRY(gpu_alloc(g, a->heads * a->nq, &a->q_bucket, err));
     TRY(gpu_alloc(g, (int64_t)a->kv_heads * a->map.words * 32, &a->k_bucket, err));
+    TRY(gpu_alloc(g, bits_bytes(a), &a->bits, err));
 out:
     return rc;
 }
@@ -147,11 +239,17 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     int rc = 0;
     make_directions<<<1, (unsigned)(a.rule.buckets / 2), 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    hash_queries<<<(unsigned)ceil_div(a.heads * a.nq, 128), 128, 0, g->stream>>>(a);
+    hash_tokens<<<dim3((unsigned)ceil_div(a.nq, 128), (unsigned)a.heads), 128, 0, g->stream>>>(
+        a, a.q, a.nq, a.q_bucket, a.nq);
     CU_LAUNCHED(err);
-    hash_keys<<<dim3((unsigned)ceil_div(a.nk, 128), (unsigned)a.kv_heads), 128, 0, g->stream>>>(a);
+    hash_tokens<<<dim3((unsigned)ceil_div(a.nk, 128), (unsigned)a.kv_heads), 128, 0, g->stream>>>(
+        a, a.k, a.nk, a.k_bucket, a.map.words * 32LL);
     CU_LAUNCHED(err);
-    compare_buckets<<<(unsigned)ceil_div(a.heads * a.nq, 8), 256, 0, g->stream>>>(a);
+    TRY(gpu_zero(g, a.bits, bits_bytes(&a), err));
+    map_buckets<<<dim3((unsigned)ceil_div(a.map.words, 4), (unsigned)a.kv_heads), 128, 0,
+                  g->stream>>>(a);
+    CU_LAUNCHED(err);
+    copy_buckets<<<(unsigned)ceil_div(a.heads * a.nq, 8), 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;

@@ -34,13 +34,9 @@ static __global__ void fill_rows(const qk_args a)
     if (row >= a.heads * a.nq)
         return;
     int64_t i = row % a.nq, limit = a.causal ? i + 1 + a.nk - a.nq : a.nk;
-    limit = min(max(limit, (int64_t)0), a.nk);
     if (rng_uniform(a.rule.seed, a.rule.stream_q, (uint64_t)i) < a.rule.drop_q)
         limit = 0;
-    fill_row_words(a.map, row, [&](int w) {
-        int64_t n = limit - w * 32;
-        return n <= 0 ? 0u : n < 32 ? a.keys[w] & ((1u << n) - 1) : a.keys[w];
-    });
+    copy_row_bits(a.map, row, a.keys, min(limit, a.nk));
 }
 
 static bool fits(const struct select_problem *p, char why[160])

@@ -4,52 +4,25 @@
  * (sim/blocks/tokscore.h).
  *
  * Two passes over the keys: log-sum-exp of the rows, then their probabilities; 4 B N d FLOP per
- * head. Tiles of B rows x 8192 / B keys, 256 threads; a warp has 32 rows, whose queries stay in
- * registers, and 32 keys of a tile. A thread block walks over a range of tiles, with the copy of
- * the next tile in flight. Scores come from bf16 products summed in float; probabilities and their
- * sums over a tile are float, sums over tiles double. Probabilities go through shared memory for
- * their sums; rows are 8 banks apart, so that neither pairs nor columns nor diagonals have bank
- * conflicts.
+ * head. lastrows_sm90.cu has them for Hopper, what follows is for other GPUs. Tiles of B rows x
+ * 8192 / B keys, 256 threads; a warp has 32 rows, whose queries stay in registers, and 32 keys of a
+ * tile. A thread block walks over a range of tiles, with the copy of the next tile in flight.
+ * Scores come from bf16 products summed in float; probabilities and their sums over a tile are
+ * float, sums over tiles double. Probabilities go through shared memory for their sums; rows are 8
+ * banks apart, so that neither pairs nor columns nor diagonals have bank conflicts.
  */
 #ifndef LACUNA_LASTROWS_CUH
 #define LACUNA_LASTROWS_CUH
 
 #include "core/intmath.h"
-#include "cuda/device.h"
 #include "cuda/mma.cuh"
+#include "cuda/select/lastrows_sm90.cuh"
 #include "cuda/select/rowlse.cuh"
-#include "cuda/select/select.h"
 
 #include <math.h>
 
 #define LAST_THREADS 256
 #define LAST_DIAGS 192 /* a tile touches one distance fewer */
-
-/* The last `rows` queries before n keys, or each `step`th of them, from the last one back. */
-struct last_rows {
-    int64_t n, nq;
-    int step;
-    int heads, per_kv, rows; /* query heads, query heads of a kv head */
-    int tall;                /* height of the tiles: 64 or 128 */
-    int tiles;               /* of keys */
-    int each, ranges;        /* tiles of a thread block; ceil(tiles / each) */
-    int64_t end;             /* end of the rows of a pass, which has at most `tall` rows */
-    int add;                 /* add to the sums of the pass before */
-    int both;                /* rows see all keys; a distance stands for both sides */
-    float scale_log2;
-    double divide; /* sums are divided by it: 1, or rows for means */
-    const uint4 *q, *k;
-    float2 *part;      /* [heads][ranges][tall]: largest in base 2, sum */
-    float *lse;        /* [heads][tall], base 2 */
-    float *diag_part;  /* [heads][tiles][LAST_DIAGS] */
-    double *ver, *sla; /* [heads][n]: mass per key, per distance; sla NULL: not wanted */
-};
-
-/* Position of row 0 of a pass over B rows. */
-template <int B> static __device__ __forceinline__ int64_t first_row(const last_rows &a)
-{
-    return a.end - 1 - (B - 1) * (int64_t)a.step;
-}
 
 template <int D, int B> struct last_shape {
     static constexpr int ROW_WARPS = B / 32, KEY_WARPS = 8 / ROW_WARPS, KEYS = 32 * KEY_WARPS;
@@ -76,15 +49,17 @@ static int last_rows_init(struct gpu *g, const struct select_problem *p, int row
     a->k = (const uint4 *)p->k;
     a->tall = rows > 64 ? 128 : 64;
     a->tiles = (int)ceil_div(a->n, 8192 / a->tall);
-    /* Two thread blocks fit on a multiprocessor. Each waits for its queries first, so take no more
-     * ranges than make one wave. */
-    int64_t ranges = 2 * g->sms / h;
+    /* Two thread blocks fit on a multiprocessor, three on Hopper. Each waits for its queries first,
+     * so take no more ranges than make one wave. */
+    a->sm90 = g->sm == 90;
+    int64_t ranges = (a->sm90 ? 3 : 2) * g->sms / h;
     ranges = ranges < 1 ? 1 : ranges < a->tiles ? ranges : a->tiles;
     a->each = (int)ceil_div(a->tiles, ranges);
     a->ranges = (int)ceil_div(a->tiles, a->each);
     TRY(gpu_alloc(g, h * a->ranges * a->tall * 8, &a->part, err));
     TRY(gpu_alloc(g, h * a->tall * 4, &a->lse, err));
-    TRY(gpu_alloc(g, h * a->tiles * LAST_DIAGS * 4, &a->diag_part, err));
+    TRY(gpu_alloc(g, h * (a->sm90 ? last_sm90_diags(*a) : (int64_t)a->tiles * LAST_DIAGS) * 4,
+                  &a->diag_part, err));
     TRY(gpu_alloc(g, h * a->n * 8, &a->ver, err));
     TRY(gpu_alloc(g, h * a->n * 8, &a->sla, err));
 out:
@@ -339,9 +314,12 @@ static __global__ void last_diagonals(const last_rows a)
     int64_t first = a.end - a.tall;
     if (d >= a.n)
         return;
-    double sum = last_diagonal(a, head, first - d);
+    auto diagonal = [&](int64_t x) {
+        return a.sm90 ? last_sm90_diagonal(a, head, x) : last_diagonal(a, head, x);
+    };
+    double sum = diagonal(first - d);
     if (a.both && d > 0)
-        sum += last_diagonal(a, head, first + d);
+        sum += diagonal(first + d);
     double *to = a.sla + head * a.n + d;
     *to = (a.add ? *to : 0) + sum / a.divide;
 }
@@ -356,12 +334,20 @@ static int last_rows_tiles(struct gpu *g, const last_rows &a, struct err *err)
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, parts));
     CU(err, cudaFuncSetAttribute((const void *)last_sums<D, B>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, sums));
-    last_parts<D, B><<<grid, LAST_THREADS, parts, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    if (a.sm90) {
+        TRY(last_sm90_parts(g, a, D, err));
+    } else {
+        last_parts<D, B><<<grid, LAST_THREADS, parts, g->stream>>>(a);
+        CU_LAUNCHED(err);
+    }
     last_join<<<dim3(B / 32, a.heads), LSE_THREADS, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    last_sums<D, B><<<grid, LAST_THREADS, sums, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    if (a.sm90) {
+        TRY(last_sm90_sums(g, a, D, err));
+    } else {
+        last_sums<D, B><<<grid, LAST_THREADS, sums, g->stream>>>(a);
+        CU_LAUNCHED(err);
+    }
 out:
     return rc;
 }

@@ -61,4 +61,38 @@ static __device__ __forceinline__ void fill_row_words(const map_rows &m, int64_t
         m.count[row] = kept;
 }
 
+static __device__ __forceinline__ uint32_t low_bits(uint32_t word, int64_t n)
+{
+    return n <= 0 ? 0 : n < 32 ? word & ((1u << n) - 1) : word;
+}
+
+/* A row whose units are the first `limit` of those in `from`, [words]; all lanes call it. Rows are
+ * written once and read later, past the cache. */
+static __device__ __forceinline__ void copy_row_bits(const map_rows &m, int64_t row,
+                                                     const uint32_t *from, int64_t limit)
+{
+    if (m.words % 4) {
+        fill_row_words(m, row, [&](int w) { return low_bits(from[w], limit - 32LL * w); });
+        return;
+    }
+    int kept = 0;
+    uint4 *to = (uint4 *)(m.map + row * m.words);
+    for (int i = threadIdx.x & 31; i < m.words / 4; i += 32) {
+        int64_t left = limit - 128LL * i;
+        uint4 four = make_uint4(0, 0, 0, 0);
+        if (left > 0) {
+            four = ((const uint4 *)from)[i];
+            four.x = low_bits(four.x, left);
+            four.y = low_bits(four.y, left - 32);
+            four.z = low_bits(four.z, left - 64);
+            four.w = low_bits(four.w, left - 96);
+            kept += __popc(four.x) + __popc(four.y) + __popc(four.z) + __popc(four.w);
+        }
+        __stcs(to + i, four);
+    }
+    kept = __reduce_add_sync(~0u, kept);
+    if ((threadIdx.x & 31) == 0)
+        m.count[row] = kept;
+}
+
 #endif
