@@ -125,8 +125,8 @@ static int render(const struct figure_args *a, const struct frames *f, struct er
     double wide = a->width ? a->width - 2 * MARGIN : fmin(fmax(LEAST, f->width), 2 * LEAST);
     double high = wide * f->height / f->width;
 
-    TRY(figure_open(a, (int)(wide + 2 * MARGIN),
-                    (int)(top + f->n * (high + NAME) + MARGIN), &g, err));
+    TRY(figure_open(a, (int)(wide + 2 * MARGIN), (int)(top + f->n * (high + NAME) + MARGIN), &g,
+                    err));
     figure_caption(a, title,
                    "The first, the middle three and the last frame; every row begins with the same "
                    "noise.",
