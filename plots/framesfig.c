@@ -1,5 +1,5 @@
 /*
- * frames.c - the figure "frames": clips side by side, from the strips that `lacuna eval
+ * framesfig.c - the figure "frames": clips side by side, from the strips that `lacuna eval
  * --save-frames` writes: five frames of the exact clip above those of a method, and below four
  * times their difference.
  */
