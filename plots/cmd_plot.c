@@ -113,7 +113,8 @@ const struct command cmd_plot = {
     .options = options,
     .details =
         "Figures of records take -o directories of `lacuna replay`; heatmap and overlay take a\n"
-        "trace (heatmap several, a row each), mask a file of dumped masks. `lacuna list figures -v` describes them. Beside\n"
+        "trace (heatmap several, a row each), mask a file of dumped masks, frames pictures of\n"
+        "`lacuna eval --save-frames`. `lacuna list figures -v` describes them. Beside\n"
         "fig.png stand fig.gp and its data: `gnuplot fig.gp` there draws the same picture, to be\n"
         "restyled at will; and fig.txt, a caption. Needs gnuplot (package gnuplot-nox).\n"
         "\n"

@@ -28,9 +28,9 @@ struct figure_args {
     const struct trace *trace;           /* FIGURE_TRACE: the first of them */
     struct trace *const *traces;         /* [n_traces]; more than one only where `several` */
     int n_traces;
-    const struct maskfile *masks;        /* FIGURE_MASKS, overlay */
-    const char *layer, *head;            /* "0,4-7", "all" */
-    int64_t step;                        /* INT64_MIN = not given */
+    const struct maskfile *masks; /* FIGURE_MASKS, overlay */
+    const char *layer, *head;     /* "0,4-7", "all" */
+    int64_t step;                 /* INT64_MIN = not given */
     const char *branch;
     const char *method, *params; /* shell patterns; params "defaults": none set */
     const char *metric;          /* metric or comma-separated list */

@@ -126,12 +126,21 @@ struct several {
     struct buf title, caption;
 };
 
+/* The arguments for one of the traces; --step is of those that have denoising steps. */
+static struct figure_args args_of(const struct figure_args *a, int t)
+{
+    struct figure_args own = *a;
+    own.trace = a->traces[t];
+    if (trace_meta(own.trace)->grid_t <= 0)
+        own.step = INT64_MIN;
+    return own;
+}
+
 static int choose_several(const struct figure_args *a, struct several *s, struct err *err)
 {
     int rc = 0;
     for (int t = 0; t < a->n_traces; t++) {
-        struct figure_args own = *a;
-        own.trace = a->traces[t];
+        const struct figure_args own = args_of(a, t);
         TRY(map_choose(&own, &s->c[t], err));
         bool same = s->c[t].n == s->c[0].n;
         for (int k = 0; same && k < s->c[t].n; k++)
@@ -154,11 +163,10 @@ static int read_row(const struct figure_args *a, int t, struct several *s, struc
 {
     const struct map_choice *c = &s->c[t];
     const struct map_room room = {s->f.n, s->f.per_row, 0};
-    struct figure_args own = *a;
+    const struct figure_args own = args_of(a, t);
     struct cells_span span;
     bool stored;
     int rc = 0;
-    own.trace = a->traces[t];
     const struct trace_meta *m = trace_meta(own.trace);
     struct cells *maps = s->f.maps + t * c->n;
     TRY(map_part(&own, m->n_q, m->n_k, &span, err));

@@ -158,7 +158,8 @@ struct line_style style_derived(int k)
 
 /* ---- styles of methods --------------------------------------------------------------------- */
 
-/* Length of an id at the beginning of a name, as a word or as a part of "LikeThis"; 0: it is none. */
+/* Length of an id at the beginning of a name, as a word or as a part of "LikeThis"; 0: it is none.
+ */
 static size_t begins(const char *name, const char *id)
 {
     size_t n = id ? strlen(id) : 0;

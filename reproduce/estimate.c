@@ -1,6 +1,6 @@
 /*
  * estimate.c - seconds = allowed pairs x heads x calls x nanoseconds per pair, measured on two
- * processors (one thread each) with --precision f32.
+ * processors (one thread each) with --precision f32; with a GPU other rules (gpu_seconds).
  */
 #include "reproduce/estimate.h"
 
@@ -76,6 +76,42 @@ static double calls_of(const struct plan *p, const struct step *s)
     return calls > 0 ? calls : 1;
 }
 
+/* Settings of a replay: a comma in the text of a method is one more. */
+static int64_t count_settings(const struct recipe_job *j)
+{
+    int64_t n = 0;
+    size_t i;
+    json_t *v;
+    json_array_foreach(j->methods, i, v)
+    {
+        n++;
+        for (const char *c = json_string_value(v); *c; c++)
+            n += *c == ',';
+    }
+    return n;
+}
+
+/* With --backend cuda, roughly, from what took `cpu` seconds by the rates of processors: fits jobs
+ * on an H200 within a factor of three. Starting a program with the GPU takes about 2 s; a replay
+ * times every setting on every call; of an eval answers are written on the CPU. */
+static double gpu_seconds(const struct plan *p, const struct step *s, double cpu)
+{
+    const struct recipe_job *j = step_job(p, s);
+    double calls = calls_of(p, s) * p->models->m[s->model].shape.layers;
+    switch (j->kind) {
+    case DO_CAPTURE:
+        return 2 + cpu / 500;
+    case DO_CALIBRATE:
+        return 2 + cpu / 100;
+    case DO_REPLAY:
+        return 2 + 0.2 * calls * (double)count_settings(j);
+    case DO_EVAL:
+        return 60;
+    default:
+        return cpu;
+    }
+}
+
 static void estimate(struct plan *p, struct step *s, int threads)
 {
     const struct recipe_job *j = step_job(p, s);
@@ -107,6 +143,8 @@ static void estimate(struct plan *p, struct step *s, int threads)
         s->seconds = 0.3;
         s->bytes = 1e5;
     }
+    if (p->cuda && !m->trace)
+        s->seconds = gpu_seconds(p, s, s->seconds);
 }
 
 struct naming {

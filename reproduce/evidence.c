@@ -56,7 +56,7 @@ int evidence_load(const struct plan *p, int recipe, struct evidence *e, struct e
     e->recipe = recipe;
     for (int i = 0; i < p->n; i++) {
         const struct step *s = &p->s[i];
-        if (s->recipe != recipe)
+        if (s->recipe != recipe || s->left_out)
             continue;
         for (int k = 0; k < s->n_units; k++)
             if (s->units[k].kept >= 0)

@@ -75,8 +75,7 @@ const json_t *page_rule(const struct page *p, const struct grid_entry *row,
     {
         if ((p->plan->cuda || !json_object_get(rule, "needs")) &&
             fnmatch(json_str_or(rule, "column", "*"), column->path, 0) == 0 &&
-            fnmatch(json_str_or(rule, "row", "*"), row->path, 0) == 0 &&
-            rule_is_of(p, rule, model))
+            fnmatch(json_str_or(rule, "row", "*"), row->path, 0) == 0 && rule_is_of(p, rule, model))
             return rule;
     }
     return NULL;

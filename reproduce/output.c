@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 /* Raised when the same inputs give another page. */
-#define PAGE_VERSION "3"
+#define PAGE_VERSION "4"
 
 static const struct writer {
     const char *suffix;
@@ -52,7 +52,8 @@ void output_free(struct output *o)
     memset(o, 0, sizeof *o);
 }
 
-/* A hash of everything that a page is made of. */
+/* A hash of everything that a page is made of: not of models that other pages show, nor of what
+ * other pages have made of steps that are left out here. */
 static int page_inputs(const struct output *o, int recipe, char text[40], struct err *err)
 {
     const struct plan *p = o->plan;
@@ -60,11 +61,15 @@ static int page_inputs(const struct output *o, int recipe, char text[40], struct
     buf_printf(&b, "%s %s %s %d %d", PAGE_VERSION, o->data->content, p->recipes[recipe].content,
                p->quick, p->cuda);
     for (int i = 0; i < p->models->n; i++)
-        buf_printf(&b, " %s=%s:%s", p->models->m[i].role, p->models->m[i].name, p->models->m[i].id);
+        if (json_object_get(p->recipes[recipe].roles, p->models->m[i].role))
+            buf_printf(&b, " %s=%s:%s", p->models->m[i].role, p->models->m[i].name,
+                       p->models->m[i].id);
     for (int i = 0; i < p->n; i++) {
         const struct step *s = &p->s[i];
+        bool done = s->done && !s->left_out;
         if (s->recipe == recipe)
-            buf_printf(&b, "\n%d %d %s %s", i, s->done, s->done ? s->output : "", s->reason);
+            buf_printf(&b, "\n%d %s %d %s %s", s->job, s->n_vars ? s->var[0].value : "", done,
+                       done ? s->output : "", s->reason);
     }
     hash_text(hash_bytes(buf_str(&b), b.len), text);
     int rc = buf_check(&b, "plan", err);

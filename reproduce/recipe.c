@@ -287,7 +287,7 @@ static int take_lists(struct recipe *r, struct err *err)
                                        "metric", "pairs", "needs", "setting", NULL};
     static const char *const claims[] = {"id", "text", "test", "needs", NULL};
     static const char *const extra[] = {"axis",  "label", "ours",   "block", "arrow",
-                                        "scale", "stat",  "digits", "n",          NULL};
+                                        "scale", "stat",  "digits", "n",     NULL};
     static const char *const match[] = {"length",      "prompt", "settings",  "arith",
                                         "calibration", "gpu",    "stands_in", NULL};
     const char *path = buf_str(&r->path);

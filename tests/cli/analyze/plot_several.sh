@@ -1,7 +1,7 @@
 # Maps of several traces in one figure, a row each with axes of its own; frames of clips.
 "$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --prompt "$ROOT/LICENSE" --tokens 256 --layers 1,5 -q -o text.h5
-"$LACUNA" capture --model "$ROOT/datasets/models/video-dit" --size 4x32x48 --steps 2 --capture-steps 0 -q -o clip.h5
-"$LACUNA" plot heatmap text.h5 clip.h5 --layer 5 --head 0,1 --style paper -q -o maps.png
+"$LACUNA" capture --model "$ROOT/datasets/models/video-dit" --size 4x32x48 --steps 2 --capture-steps 0,1 -q -o clip.h5
+"$LACUNA" plot heatmap text.h5 clip.h5 --layer 5 --head 0,1 --step 1 --style paper -q -o maps.png
 echo "exit $?, $(grep -c 'with image' maps.gp) maps"
 grep -o "set xrange.*" maps.gp | sort | uniq -c | sed 's/^ *//'
 head -1 maps.txt

@@ -1,6 +1,6 @@
 # Killed again and again, with whatever runs below it: the pages are those of a run left alone.
 "$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --prompt "$ROOT/LICENSE" --tokens 384 -q -o t.h5
-tables="sale:3 spargeattn:6 spargeattn:7 sampleattention:3"
+tables="sale:3 spargeattn:6 spargeattn:11 spargeattn:7 sampleattention:3"
 run() { # DIR: in a process group of its own
     # shellcheck disable=SC2086 # a list of tables
     exec setsid "$LACUNA" reproduce $tables --quick --trace lm=t.h5 -q -o "$1"

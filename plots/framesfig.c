@@ -1,5 +1,5 @@
 /*
- * frames.c - the figure "frames": clips side by side, from the strips that `lacuna eval
+ * framesfig.c - the figure "frames": clips side by side, from the strips that `lacuna eval
  * --save-frames` writes: five frames of the exact clip above those of a method, and below four
  * times their difference.
  */
@@ -125,8 +125,8 @@ static int render(const struct figure_args *a, const struct frames *f, struct er
     double wide = a->width ? a->width - 2 * MARGIN : fmin(fmax(LEAST, f->width), 2 * LEAST);
     double high = wide * f->height / f->width;
 
-    TRY(figure_open(a, (int)(wide + 2 * MARGIN),
-                    (int)(top + f->n * (high + NAME) + MARGIN), &g, err));
+    TRY(figure_open(a, (int)(wide + 2 * MARGIN), (int)(top + f->n * (high + NAME) + MARGIN), &g,
+                    err));
     figure_caption(a, title,
                    "The first, the middle three and the last frame; every row begins with the same "
                    "noise.",
