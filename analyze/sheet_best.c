@@ -6,7 +6,7 @@
  * standard errors of the difference, sqrt(sd_a^2 / n_a + sd_b^2 / n_b), and its median is better
  * too. Cells of deterministic metrics have no noise of their own, so the spread over heads stands
  * for it: what is marked would be the best on other heads of the same kind as well. Dense
- * attention, settings that keep everything and bounds do not compete.
+ * attention, settings that keep everything in most cells and bounds do not compete.
  */
 #include "analyze/sheet.h"
 
@@ -20,8 +20,9 @@ static bool competes(const struct table *t, int64_t row)
     const struct cell *cell = col < 0 ? NULL : table_cell(t, row, col);
     if (!cell || !cell->set || strcmp(cell->text, "dense") == 0)
         return false;
+    /* A row that shows 100 % is as good as dense, whatever one head in fifty has dropped. */
     return !sheet_is_bound(t, cell->text) &&
-           (kept < 0 || !sheet_keeps_all(&table_cell(t, row, kept)->stats));
+           (kept < 0 || !(table_cell(t, row, kept)->stats.median >= 1));
 }
 
 static bool beats(const struct stats *a, const struct stats *b, enum metric_better better)

@@ -316,8 +316,18 @@ static void print_text(const struct app *app, const struct topic *t, const json_
 static int unknown(const char *what, const char *name, const char *const *names, struct err *err)
 {
     char hint[HINT_MAX];
-    return err_set(err, ERR_USAGE, "list: unknown %s '%s'%s", what, name,
-                   did_you_mean(name, names, hint));
+    struct names all = {0};
+    struct buf text = {0};
+    if (!did_you_mean(name, names, hint)[0]) {
+        for (int i = 0; names[i]; i++)
+            names_add(&all, names[i]);
+        buf_puts(&text, " (there are ");
+        names_text(&all, &text);
+        buf_puts(&text, ")");
+    }
+    int rc = err_set(err, ERR_USAGE, "list: unknown %s '%s'%s%s", what, name, hint, buf_str(&text));
+    buf_free(&text);
+    return rc;
 }
 
 /* Every name (or alias) must be there; the entries that were not asked for are removed. */

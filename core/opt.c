@@ -453,9 +453,18 @@ const struct opt *opt_find_or_fail(const struct opt *table, const char *who, con
     if (near)
         err_set(err, ERR_USAGE, "%s: unknown %s '%s%s'; did you mean '%s%s'?", who, kind, prefix,
                 name, prefix, near);
-    else
-        err_set(err, ERR_USAGE, "%s: unknown %s '%s%s'%s", who, kind, prefix, name,
-                all.n == 0 ? "; it has none" : "");
+    else if (all.n == 0)
+        err_set(err, ERR_USAGE, "%s: unknown %s '%s%s'; it has none", who, kind, prefix, name);
+    else if (prefix[0])
+        err_set(err, ERR_USAGE, "%s: unknown %s '%s%s'; --help lists them", who, kind, prefix,
+                name);
+    else {
+        struct buf text = {0};
+        names_text(&all, &text);
+        err_set(err, ERR_USAGE, "%s: unknown %s '%s' (there are %s)", who, kind, name,
+                buf_str(&text));
+        buf_free(&text);
+    }
     return NULL;
 }
 

@@ -90,7 +90,8 @@ static void fit_width(const struct chart_layout *l, struct chart *c, int width)
     c->width = panel_width(c, width);
     double aspect = l->width > 0 ? (double)l->height / l->width : 0.65;
     c->height = (int)(c->width * fmin(fmax(aspect, 0.45), 0.8));
-    c->height = c->height < c->least ? c->least : c->height;
+    c->height = c->height < c->least ? c->least : c->height < 40 ? 40 : c->height;
+    c->narrow = true;
 }
 
 /* A row of panels on a screen, or as many as a page is wide. */
@@ -155,6 +156,10 @@ static int check_room(struct chart *c, int width, int lines, struct err *err)
     int least = need > 40 ? need : 40;
     if (c->width >= 40 && c->height >= least)
         return 0;
+    if (c->narrow && c->width < 40)
+        return err_set(err, ERR_USAGE,
+                       "the figure's width is too small: give it %.1f times the --width",
+                       ceil(10.0 * (g->width + c->cols * (40 - c->width)) / g->width) / 10);
     char legend[64] = "";
     if (c->height < need)
         snprintf(legend, sizeof legend, ", whose names take %d lines",

@@ -32,6 +32,10 @@ int chart_group(const struct figure_args *a, const enum group_key *keys, int n_k
                 struct err *err);
 void chart_groups_free(struct chart_groups *c);
 
+/* Sets and returns ERR_INPUT: no record is left, or none with the metric (NULL: any), with the name
+ * of a recorded one that was meant. */
+int chart_nothing(const struct figure_args *a, const char *metric, struct err *err);
+
 /* "heads of 6 layers and up to 4 steps": what a group's mean is taken over; groups may differ. */
 void chart_over(const struct chart_groups *c, struct buf *b);
 
@@ -92,6 +96,7 @@ struct chart {
     int left, gap, top, head, bottom;
     int legend, legend_lines, least;
     enum key_place key;
+    bool narrow; /* of a given width: the height follows */
     int key_columns;
     struct buf entries;                 /* of the legend of the panel that is being drawn */
     int key_x, key_y, key_w, key_lines; /* the place of a legend below */

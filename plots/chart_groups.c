@@ -5,6 +5,8 @@
 #include "plots/chart.h"
 
 #include "core/indexlist.h"
+#include "core/metricdef.h"
+#include "core/text.h"
 
 #include "analyze/tables.h"
 
@@ -105,6 +107,27 @@ static int group_settings(struct chart_groups *c, struct err *err)
     return grouping_make(c->args->set, keys, n, GROUP_SPLIT_STEPS, fits, c, &c->settings, err);
 }
 
+int chart_nothing(const struct figure_args *a, const char *metric, struct err *err)
+{
+    struct str_list recorded = {0};
+    struct names names = {0};
+    char hint[HINT_MAX] = "";
+    if (!metric)
+        return err_set(err, ERR_INPUT, "no ok record is left to draw");
+    int rc = recset_metrics(a->set, "*", &recorded, err);
+    for (int64_t i = 0; !rc && i < recorded.n; i++)
+        names_add(&names, recorded.items[i]);
+    if (!rc && !metric_def_find(metric))
+        did_you_mean(metric, names.items, hint);
+    if (!rc)
+        rc = err_set(err, ERR_INPUT, "no ok record with %s is left to draw%s", metric,
+                     metric_def_find(metric) ? ""
+                     : hint[0]               ? hint
+                                             : ": `lacuna list metrics` names all metrics");
+    str_list_free(&recorded);
+    return rc;
+}
+
 int chart_group(const struct figure_args *a, const enum group_key *keys, int n_keys, unsigned flags,
                 const char *metric, enum group_key without, struct chart_groups *out,
                 struct err *err)
@@ -122,8 +145,7 @@ int chart_group(const struct figure_args *a, const enum group_key *keys, int n_k
     if (metric)
         TRY(drop_without(&c.gs, metric, err));
     if (c.gs.n == 0)
-        FAIL(err, ERR_INPUT, "no ok record%s%s is left to draw", metric ? " with " : "",
-             metric ? metric : "");
+        TRY(chart_nothing(a, metric, err));
     *out = c;
 out:
     if (rc)

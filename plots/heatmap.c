@@ -423,12 +423,13 @@ static void name_settings(const struct figure_args *a, struct overlay *o, int pa
         o->params[k].params = o->index.settings[o->setting[k]].params;
     }
     if (o->n == 1) {
+        buf_puts(&all, "mask of ");
         mask_setting_text(first, &all);
     } else {
         title_params(o->params, o->n,
                      panels_title_room(panels, o->n, panels_side(panels), a->width), &shared);
-        buf_printf(&all, "%s%s%s", o->methods ? "masks" : first->method, shared.len ? ":" : "",
-                   buf_str(&shared));
+        buf_printf(&all, "masks%s%s%s%s", o->methods ? "" : " of ", o->methods ? "" : first->method,
+                   shared.len ? ":" : "", buf_str(&shared));
     }
     title_cut(buf_str(&all), 72, title);
     buf_puts(title, " on ");

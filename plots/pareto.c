@@ -345,7 +345,7 @@ static int choose_metrics(const struct figure_args *a, const struct pareto *q,
         if (n)
             str_list_add(metrics, all.items[m]);
         else if (a->metric || (m + 1 == all.n && metrics->n == 0))
-            FAIL(err, ERR_INPUT, "no ok record with %s is left to draw", all.items[m]);
+            TRY(chart_nothing(a, all.items[m], err));
     }
     if (metrics->failed)
         FAIL(err, ERR_NOMEM, "metrics: out of memory");

@@ -133,11 +133,17 @@ static int collect(struct phases *f, struct err *err)
     return series_labels(&f->l, 48, err);
 }
 
+/* Is the width given, and the height free? */
+static bool is_narrow(const struct figure_args *a)
+{
+    return a->width && !a->height;
+}
+
 /* The name of a bar; where a width is given, the parameters stand below the method. */
 static void bar_name(const struct phases *f, struct chart *c, int i, struct buf *tics)
 {
     const char *label = series_label(&f->l.s[i]),
-               *cut = f->g.args->width ? strchr(label, ' ') : NULL;
+               *cut = is_narrow(f->g.args) ? strchr(label, ' ') : NULL;
     char first[96];
     if (cut) {
         snprintf(first, sizeof first, "%.*s", (int)(cut - label), label);
@@ -191,7 +197,7 @@ static void plot_phases(struct chart *c, const struct phases *f, const struct bu
         "set xrange [0:%.6g]\nset xtics %g nomirror\nset yrange [%d.6:-0.6]\nunset grid\nset grid "
         "xtics lc rgb '#dddddd' lw 0.6 lt 1\nset ytics scale 0 (%s) noenhanced%s\n",
         f->longest * 1.04, gp_step(f->longest * 1.04, c->width > 140 ? c->width / 70 : 2),
-        f->l.n - 1, buf_str(tics), f->g.args->width ? " font font_small" : "");
+        f->l.n - 1, buf_str(tics), is_narrow(f->g.args) ? " font font_small" : "");
     for (int p = 2; p >= 0; p--)
         for (int h = 0; h <= f->hatched; h++) {
             buf_puts(s, p == 2 && h == 0 ? "plot " : ", ");
@@ -229,9 +235,10 @@ static int draw(const struct phases *f, const struct figure_args *a, struct err 
                                         .panels = 1,
                                         .width = 400,
                                         .height = 60 + 24 * rows,
-                                        .least = rows * (a->width ? 26 : 14),
-                                        .left = a->width ? (int)(20 + 5.9 * longest_line(f))
-                                                         : (int)(28 + 7.4 * series_longest(&f->l)),
+                                        .least = rows * (is_narrow(a) ? 26 : 14),
+                                        .left = is_narrow(a)
+                                                    ? (int)(20 + 5.9 * longest_line(f))
+                                                    : (int)(28 + 7.4 * series_longest(&f->l)),
                                         .legend = f->hatched ? 286 : 110,
                                         .lines = f->hatched ? 4 : 3};
     TRY(chart_open(a, &layout, &c, err));

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Characters of a name, and their room: small letters. */
 #define NAME_MOST 14
@@ -57,6 +58,7 @@ int words_read(const struct figure_args *a, const struct cells_span *span, struc
 {
     const struct trace_meta *m = trace_meta(a->trace);
     int32_t *ids = NULL;
+    struct buf file = {0};
     int64_t n = 0;
     int rc = 0;
     if (!a->tokens)
@@ -66,6 +68,13 @@ int words_read(const struct figure_args *a, const struct cells_span *span, struc
              "--tokens names at most %d queries and keys: choose a part (--rows 100-140 --keys "
              "100-140)",
              WORDS_MOST);
+    buf_printf(&file, "%s/tokenizer.json", a->tokens);
+    TRY(buf_check(&file, "path", err));
+    if (access(file.data, R_OK) != 0)
+        FAIL(err, ERR_INPUT,
+             "--tokens %s: there is no tokenizer.json in it; name the directory of the model that "
+             "%s was captured from",
+             a->tokens, trace_path(a->trace));
     TRY(trace_tokens(a->trace, &ids, &n, err));
     if (n != m->n_k)
         FAIL(err, ERR_INPUT, "%s holds no token ids: leave --tokens out", trace_path(a->trace));
@@ -73,6 +82,7 @@ int words_read(const struct figure_args *a, const struct cells_span *span, struc
     TRY(read_side(a, ids, span->q0 + m->n_k - m->n_q, span->n_q, &w->queries, err));
 out:
     free(ids);
+    buf_free(&file);
     return rc;
 }
 

@@ -8,3 +8,7 @@ for name in b.gp b.dat b.svg; do
 done
 "$LACUNA" plot bars a.jsonl -o a.svg
 ls
+# A metric that no record has: the one that was meant.
+"$LACUNA" plot bars a.jsonl --metric density -o m.svg
+"$LACUNA" plot pareto a.jsonl --metric quality -o m.svg
+echo "exit $?"
