@@ -82,6 +82,7 @@ struct accel_head {
                                  * NULL: softmax over the list */
     const float *added; /* [nq][dv] what the outputs have in addition, and log-sum-exps have not;
                          * NULL: nothing. With neither filter nor own */
+    bool once;          /* for the outputs alone: nothing is timed or counted */
 };
 
 /* Median and quartiles over `samples` launches, in ns of device time. For attention and selections

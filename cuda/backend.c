@@ -387,9 +387,9 @@ static int attend_locked(struct accel_session *s, const struct accel_head *h,
         TRY(count_filtered(s, h, &job, filter, blocks, r, err));
     if (r->rows)
         TRY(take_metrics(s, h, &last, &last_spare, &whole, &metrics, r, err));
-    if (s->options.samples > 0)
+    if (s->options.samples > 0 && !h->once)
         TRY(time_jobs(s, &attention, &dense, &metrics, r, err));
-    if (s->counters)
+    if (s->counters && !h->once)
         TRY(count_events(s, &attention, c.copies.q, &r->counters, err));
 out:
     session_metrics_free(&metrics);

@@ -15,6 +15,7 @@
 #include "eval/evalrun.h"
 #include "eval/evalvideo.h"
 #include "eval/predictions.h"
+#include "sim/staticmasks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -215,13 +216,17 @@ static int open_device(const struct app *app, const struct eval_opts *o, const s
                        "eval: --device cuda needs a build with CUDA (make CUDA=1)");
     *d = (struct sim_device){.accel = app->accel, .select = SELECT_AUTO, .dense = true};
     how->device = d;
-    return o->c.dry_run ? 0 : app->accel->open(&want, &d->session, err);
+    if (o->c.dry_run)
+        return 0;
+    int rc = static_masks_new(static_masks_room(), cmd_jobs(&o->c), &d->statics, err);
+    return rc ? rc : app->accel->open(&want, &d->session, err);
 }
 
 static void close_device(struct sim_device *d)
 {
     if (d->accel)
         d->accel->close(&d->session);
+    static_masks_free(&d->statics);
 }
 
 /* ---- video ---------------------------------------------------------------------------------- */

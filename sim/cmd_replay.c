@@ -19,9 +19,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of static masks that are kept for later layers and steps. */
-#define STATIC_BYTES (1LL << 30)
-
 struct replay_opts {
     struct common_opts c;
     struct str_list methods;
@@ -448,7 +445,7 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
     r->device.timed = r->device.calls && (o->samples > 0 || o->counters);
     if (o->c.dry_run)
         return 0;
-    int rc = static_masks_new(STATIC_BYTES, cmd_jobs(&o->c), &r->device.statics, err);
+    int rc = static_masks_new(static_masks_room(), cmd_jobs(&o->c), &r->device.statics, err);
     return rc ? rc : r->device.accel->open(&how, &r->device.session, err);
 }
 

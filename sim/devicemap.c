@@ -74,12 +74,11 @@ out:
     return rc;
 }
 
-/* Once, whatever the device times. */
 static int masked(void *self, const struct mask *m, double *out, double *lse, struct err *err)
 {
     struct device_map *map = self;
     const struct sim_device *d = map->device;
-    struct accel_head head = {.x = &map->in->x, .data = map->data};
+    struct accel_head head = {.x = &map->in->x, .data = map->data, .once = true};
     struct accel_result res = {.out = out, .lse = lse};
     char why[160];
     return accel_attend_masks(d->accel, d->session, &head, m, 1, &res, why, err);

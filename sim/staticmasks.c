@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct entry {
     struct static_mask mask; /* first: what is handed out points here */
@@ -40,6 +41,12 @@ static uint64_t new_number(void)
 {
     static uint64_t last;
     return __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+}
+
+int64_t static_masks_room(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && size > 0 ? (int64_t)pages * size / 8 : 1LL << 30;
 }
 
 int static_masks_new(int64_t bytes, int jobs, struct static_masks **out, struct err *err)

@@ -33,6 +33,9 @@ struct static_maker {
     size_t bytes;
 };
 
+/* An eighth of the machine's memory, in bytes. */
+int64_t static_masks_room(void);
+
 /* bytes: of masks that nobody has taken at the moment; beyond that the one that was not asked for
  * longest goes. jobs: threads that make a mask. */
 int static_masks_new(int64_t bytes, int jobs, struct static_masks **out, struct err *err);
