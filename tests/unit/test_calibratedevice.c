@@ -311,7 +311,10 @@ static const struct {
 START_TEST(what_cannot_run_there_says_so)
 {
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        struct calibrate c = {.device = {.accel = &fake, .session = &session}};
+        struct calibrate_sample sample = {0};
+        struct calibrate_job job = {.samples = &sample, .n = 1};
+        struct calibrate c = {
+            .device = {.accel = &fake, .session = &session}, .jobs = &job, .n_jobs = 1};
         struct trace *t = NULL;
         struct method_run *runs = NULL;
         int64_t n = 0;

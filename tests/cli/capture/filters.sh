@@ -1,8 +1,8 @@
 # SpargeAttn's table 6: both filters, filter 1 alone, filter 2 alone of one calibration are three different rows.
-cat "$ROOT/core/mask.c" "$ROOT/core/json.c" "$ROOT/core/opt.c" >p.c
-"$LACUNA" capture -q -m "$ROOT/datasets/models/code-lm" --prompt p.c -n 2048 --heads 0-3 --layers 3 --maps 0 -o t.h5
+p=$ROOT/datasets/prompts/core.txt
+"$LACUNA" capture -q -m "$ROOT/datasets/models/code-lm" --prompt "$p" -n 2048 --heads 0-3 --layers 2 --maps 0 -o t.h5
 "$LACUNA" calibrate spargeattn:bounds=llama3.1 t.h5 --per layer --dry-run | sed 's/[0-9.]* MB/N MB/g; s/about [0-9]* s/about N s/; s/[0-9]* threads/N threads/'
-"$LACUNA" calibrate -q spargeattn:l1=0.1:l2=0.2 t.h5 --per layer -o mine.json; echo "exit $?"
+"$LACUNA" calibrate -q spargeattn:l1=0.05:l2=0.3 t.h5 --per layer -o mine.json; echo "exit $?"
 ls mine.json*
 "$LACUNA" replay -q t.h5 -m spargeattn:calib=mine.json -m spargeattn:calib=mine.json:pv=off -m spargeattn:calib=mine.json:tau=1 -o r; echo "exit $?"
 "$LACUNA" analyze r --columns sparsity_total --format csv | cut -d, -f2,6 | tail -n +2 | cut -d, -f2 | sort -u | wc -l
