@@ -62,8 +62,10 @@ static void read_beside(const char *suffix, struct buf *b)
 /* Draw from the records made so far (those of an earlier call stay) and read data and script. */
 static void draw(const char *figure, const struct figure_args *a)
 {
-    if (f.n)
+    if (f.n) {
+        recset_free(&set);
         fixture_set(&f, &set);
+    }
     assert_ok(figure_find(figure, &e)->draw(a, &e), &e);
     read_beside("dat", &dat);
     read_beside("gp", &script);
