@@ -5,10 +5,10 @@
 #   LACUNA=build/lacuna [VARIANTS=all] sh tests/harness/variants.sh build/tests/unit/test_conform ...
 #
 # A variant is a family of OpenBLAS's kernels that this processor can run (they round differently),
-# a C library that does not use FMA, or a locale with a decimal comma. Of the families Prescott,
-# Haswell and SkylakeX are taken, one for each width of vectors, and the other two join the first of
-# them, the one that runs the command-line tests; with VARIANTS=all every one by itself runs all. From
-# the repository root; prints a line per variant, the output of what failed, and "N passed, N failed".
+# a C library that does not use FMA, or a locale with a decimal comma. One run has three at once: the
+# family with the narrowest vectors, no FMA, the comma. With VARIANTS=all every one runs by itself.
+# From the repository root; prints a line per variant, the output of what failed, and "N passed, N
+# failed".
 set -u
 here=$(dirname "$0")
 
@@ -62,10 +62,6 @@ single()
     flags=$(sed -n 's/^\(flags\|Features\)[[:space:]]*: //p' /proc/cpuinfo 2>/dev/null | head -n 1)
     usual=$(family -u OPENBLAS_CORETYPE)
     for name in $(families); do
-        case ${VARIANTS-}/$name in
-        all/* | /Prescott | /Haswell | /SkylakeX | /ARMV8 | /CORTEXA57) ;;
-        *) continue ;;
-        esac
         got=$(family OPENBLAS_CORETYPE="$name")
         [ "$got" = "$usual" ] || [ "$got" != "$(echo "$name" | tr '[:upper:]' '[:lower:]')" ] ||
             echo "$name OPENBLAS_CORETYPE=$name"
@@ -75,7 +71,7 @@ single()
 }
 
 # variants DIR: those of single; without VARIANTS=all the first family of kernels, the C library
-# without FMA and the locale are one: they change different things, and a run takes a minute.
+# without FMA and the locale, as one: it is furthest from the usual, and a run takes a minute.
 variants()
 {
     if [ "${VARIANTS-}" = all ]; then
@@ -85,8 +81,7 @@ variants()
     single "$1" | awk '
         NR > 1 && /^(without-FMA|decimal-comma) / { name = name "+" $1; sub(/^[^ ]+/, ""); vars = vars $0; next }
         NR == 1 { name = $1; sub(/^[^ ]+/, ""); vars = $0; next }
-        { others = others $0 "\n" }
-        END { if (NR) printf "%s%s\n%s", name, vars, others }'
+        END { if (NR) print name vars }'
 }
 
 # run_variant NAME VARIABLE=VALUE...: its line, and what failed; counts go to $tmp/counts.
@@ -97,12 +92,10 @@ run_variant()
     {
         # shellcheck disable=SC2086 # names without spaces
         env "$@" sh "$here/run.sh" $programs
-        if [ "$commands" = yes ]; then
-            env "$@" sh "$here/../cli/run.sh"
-        fi
+        env "$@" sh "$here/../cli/run.sh"
     } >"$log" 2>&1 </dev/null
     counts=$(sed -n 's/^\(cli: \)\{0,1\}\([0-9]*\) passed, \([0-9]*\) failed$/\2 \3/p' "$log" |
-        awk -v want="$([ "$commands" = yes ] && echo 2 || echo 1)" '{ p += $1; f += $2 } END { print p + 0, f + (NR != want) }')
+        awk '{ p += $1; f += $2 } END { print p + 0, f + (NR != 2) }')
     echo "$counts" >>"$tmp/counts"
     if [ "${counts#* }" -eq 0 ]; then
         echo "  ok    $name: ${counts% *} checks, $(($(date +%s) - start)) s"
@@ -120,10 +113,8 @@ programs=$*
 export LACUNA LOCPATH="$tmp"
 variants "$tmp" >"$tmp/variants"
 [ -s "$tmp/variants" ] || { echo "variants.sh: this machine can be no other"; exit 0; }
-commands=yes
 while read -r line; do
     # shellcheck disable=SC2086 # its words
     run_variant $line
-    [ "${VARIANTS-}" = all ] || commands=no # the first one is furthest from the usual
 done <"$tmp/variants"
 awk '{ p += $1; f += $2 } END { print p " passed, " f " failed"; exit f > 0 || p == 0 }' "$tmp/counts"
