@@ -6,6 +6,7 @@
 #include "tests/fuzz/mutate_h5.h"
 
 #include "core/fileio.h"
+#include "tests/harness/h5count.h"
 
 #include <hdf5.h>
 #include <math.h>
@@ -208,11 +209,11 @@ static void change_attribute(struct fuzz_rng *r, hid_t obj, const char *name)
 static void mutate_attribute(struct fuzz_rng *r, hid_t file, const struct paths *p)
 {
     char name[100] = {0};
-    H5O_info_t info;
     hid_t obj = H5Oopen(file, some_path(r, p), H5P_DEFAULT);
-    if (obj >= 0 && H5Oget_info2(obj, &info, H5O_INFO_NUM_ATTRS) >= 0 && info.num_attrs > 0) {
-        hid_t a = H5Aopen_by_idx(obj, ".", H5_INDEX_NAME, H5_ITER_INC,
-                                 fuzz_below(r, info.num_attrs), H5P_DEFAULT, H5P_DEFAULT);
+    int64_t n = obj >= 0 ? h5_attributes(obj) : 0;
+    if (n > 0) {
+        hid_t a = H5Aopen_by_idx(obj, ".", H5_INDEX_NAME, H5_ITER_INC, fuzz_below(r, (uint64_t)n),
+                                 H5P_DEFAULT, H5P_DEFAULT);
         if (a >= 0 && H5Aget_name(a, sizeof name, name) > 0) {
             close_id(a);
             change_attribute(r, obj, name);
