@@ -171,6 +171,15 @@ struct accel_own {
     int64_t bytes;
 };
 
+/* ERR_RUN unless there are so many bytes. */
+static inline int accel_own_check(const struct accel_own *own, int64_t bytes, struct err *err)
+{
+    return own->bytes == bytes
+               ? 0
+               : err_set(err, ERR_RUN, "%lld bytes of numbers came with a choice, expected %lld",
+                         (long long)own->bytes, (long long)bytes);
+}
+
 /* A method with its parameters, for one head. */
 struct accel_choice {
     const char *method;        /* public name */

@@ -28,19 +28,6 @@ struct jobs {
     int n;
 };
 
-/* From the masks of a section on the device to its launch. */
-struct planning {
-    struct map_tiles tiles;
-    struct row_plan rows;
-};
-
-static int launch_plan(struct gpu *g, const void *planning, struct err *err)
-{
-    const struct planning *p = planning;
-    int rc = map_tiles_launch(g, &p->tiles, err);
-    return rc ? rc : row_plan_launch(g, &p->rows, err);
-}
-
 static int launch_attends(struct gpu *g, const void *jobs, struct err *err)
 {
     const struct jobs *j = jobs;
@@ -113,7 +100,7 @@ struct attend {
     const struct session_plan *held; /* of the lists, made for an earlier call; or NULL */
     struct accel_call_lists lists;   /* w->lists, or of `plan` or `held`: ptr of the host, the rest
                                       * not set */
-    struct planning plan;            /* of masks that are on the device */
+    struct map_plan plan;            /* of masks that are on the device */
     struct jobs jobs, whole, dense, select, build;
     const struct filter_kernel **kernels; /* [jobs.n] with filters, owned */
     struct head_run *runs;                /* [jobs.n], owned */
@@ -551,7 +538,7 @@ static int take_times(struct attend *a, struct accel_call_result *res, struct er
     if (chosen)
         work[n++] = (struct session_work){launch_selects, &a->select};
     if (a->lists.made)
-        work[n++] = (struct session_work){launch_plan, &a->plan};
+        work[n++] = (struct session_work){map_plan_launch, &a->plan};
     if (quant)
         work[n++] = (struct session_work){own_job_quant, &a->own};
     work[n++] = (struct session_work){launch_all, a};

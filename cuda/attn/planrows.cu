@@ -135,6 +135,13 @@ out:
     return rc;
 }
 
+extern "C" int map_plan_launch(struct gpu *g, const void *plan, struct err *err)
+{
+    const struct map_plan *p = (const struct map_plan *)plan;
+    int rc = map_tiles_launch(g, &p->tiles, err);
+    return rc ? rc : row_plan_launch(g, &p->rows, err);
+}
+
 extern "C" int row_plan_make(struct gpu *g, const struct attn_problem *p,
                              const struct attn_tile *tile, const struct attn_csr *csr,
                              const int64_t *at, struct row_plan *r, struct attn_plan *plan,

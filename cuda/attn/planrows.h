@@ -9,6 +9,7 @@
 extern "C" {
 #endif
 
+#include "cuda/attn/maptiles.h"
 #include "cuda/attn/plan.h"
 #include "cuda/device.h"
 
@@ -37,6 +38,15 @@ int row_plan_make(struct gpu *g, const struct attn_problem *p, const struct attn
 
 /* Make it again. */
 int row_plan_launch(struct gpu *g, const struct row_plan *r, struct err *err);
+
+/* From masks on the device to the items of their launch. */
+struct map_plan {
+    struct map_tiles tiles;
+    struct row_plan rows;
+};
+
+/* Make both again; plan: struct map_plan, as the timed work of a sample. */
+int map_plan_launch(struct gpu *g, const void *plan, struct err *err);
 
 #ifdef __cplusplus
 }

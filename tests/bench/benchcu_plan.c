@@ -4,7 +4,6 @@
  */
 #include "core/mem.h"
 #include "core/rng.h"
-#include "cuda/attn/maptiles.h"
 #include "cuda/attn/planrows.h"
 #include "tests/bench/benchcu.h"
 
@@ -72,19 +71,7 @@ out:
     return rc;
 }
 
-struct planned {
-    struct map_tiles tiles;
-    struct row_plan rows;
-};
-
-static int launch_plan(struct gpu *g, const void *planned, struct err *err)
-{
-    const struct planned *p = planned;
-    int rc = map_tiles_launch(g, &p->tiles, err);
-    return rc ? rc : row_plan_launch(g, &p->rows, err);
-}
-
-static int sample(struct bench *b, const struct plan_case *c, const struct planned *p,
+static int sample(struct bench *b, const struct plan_case *c, const struct map_plan *p,
                   struct err *err)
 {
     const struct map_tiles *t = &p->tiles;
@@ -92,12 +79,12 @@ static int sample(struct bench *b, const struct plan_case *c, const struct plann
     struct series s = {.n = b->samples, .launches = 1};
     int rc = 0;
 
-    TRY(bench_warm_up(b, &(struct work){launch_plan, p, 1}, 0.1, err));
+    TRY(bench_warm_up(b, &(struct work){map_plan_launch, p, 1}, 0.1, err));
     if (b->kernels)
         timer_by_name(b->timer);
     timer_reset(b->timer);
     for (int i = 0; i < s.n; i++)
-        TRY(bench_timed(b, &(struct work){launch_plan, p, 1}, &ids[i], err));
+        TRY(bench_timed(b, &(struct work){map_plan_launch, p, 1}, &ids[i], err));
     TRY(timer_collect(b->timer, &b->gpu, err));
     for (int i = 0; i < s.n; i++)
         s.ns[i] = timer_span(b->timer, ids[i]).kernel_ns;
@@ -119,7 +106,7 @@ static int bench_plan(struct bench *b, const struct plan_case *c, struct err *er
     struct gpu_mark mark = gpu_mark(&b->gpu);
     const struct attn_problem p = {HEADS, HEADS, 64, TOKENS, TOKENS, 1, true, ATTN_BITS};
     static const struct attn_tile tile = {ACCEL_TILE, ACCEL_TILE, 1};
-    struct planned planned = {0};
+    struct map_plan planned = {0};
     struct attn_plan plan = {0};
     struct tile_rows made;
     const uint32_t *dev[HEADS];

@@ -579,8 +579,7 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
     struct chip_state *s = state;
     struct chip_carry *c = s->carry;
     int rc = 0;
-    if (own->bytes != (int64_t)sizeof c->selected)
-        FAIL(err, ERR_RUN, "the device has not counted its pairs");
+    TRY(accel_own_check(own, sizeof c->selected, err));
     TRY(slice_mask_adopt(&c->mask, m, CHIP_ROWS, 1, err));
     memcpy(&c->selected, own->data, sizeof c->selected);
     TRY(complete(s, err));

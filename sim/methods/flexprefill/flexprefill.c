@@ -316,9 +316,7 @@ static int take_lists(struct state *s, const struct accel_own *own, struct err *
     int64_t words = ceil_div(s->c.n, 32);
     struct flex_own numbers;
     int rc = 0;
-    if (own->bytes != (int64_t)sizeof numbers + 2 * words * (int64_t)sizeof(uint32_t))
-        FAIL(err, ERR_RUN, "%lld bytes of numbers came with lists of %lld tokens",
-             (long long)own->bytes, (long long)s->c.n);
+    TRY(accel_own_check(own, (int64_t)sizeof numbers + 2 * words * (int64_t)sizeof(uint32_t), err));
     memcpy(&numbers, own->data, sizeof numbers);
     s->t_v = numbers.tokens[0];
     s->t_s = numbers.tokens[1];
@@ -335,9 +333,9 @@ static int take_plan(struct state *s, const struct mask *m, const struct accel_o
                      struct err *err)
 {
     struct flex_own numbers;
-    if (own->bytes != sizeof numbers)
-        return err_set(err, ERR_RUN, "%lld bytes of numbers came with a choice of blocks",
-                       (long long)own->bytes);
+    int rc = accel_own_check(own, sizeof numbers, err);
+    if (rc)
+        return rc;
     memcpy(&numbers, own->data, sizeof numbers);
     s->chosen = true;
     s->t_v = numbers.tokens[0];

@@ -253,11 +253,9 @@ void minf_free(struct minf_head *h)
 
 static int take_lists(struct minf_head *h, const struct accel_own *own, struct err *err)
 {
-    int64_t words = ceil_div(h->c.n, 32), bytes = 2 * words * (int64_t)sizeof(uint32_t);
+    int64_t words = ceil_div(h->c.n, 32);
     int rc = 0;
-    if (own->bytes != bytes)
-        FAIL(err, ERR_RUN, "%lld bytes of columns and distances, expected %lld",
-             (long long)own->bytes, (long long)bytes);
+    TRY(accel_own_check(own, 2 * words * (int64_t)sizeof(uint32_t), err));
     TRY(vslash_from_bits(&h->lists, h->c.n, own->data, words, err));
     h->lists.both = h->c.both;
     if (h->c.realised)

@@ -202,17 +202,12 @@ out:
     return rc;
 }
 
-static int bad_numbers(const struct accel_own *own, int64_t bytes, struct err *err)
-{
-    return err_set(err, ERR_RUN, "%lld bytes of numbers came with a choice, expected %lld",
-                   (long long)own->bytes, (long long)bytes);
-}
-
 static int take_columns(struct state *s, const struct accel_own *own, struct err *err)
 {
     int32_t n;
-    if (own->bytes != sizeof n)
-        return bad_numbers(own, sizeof n, err);
+    int rc = accel_own_check(own, sizeof n, err);
+    if (rc)
+        return rc;
     memcpy(&n, own->data, sizeof n);
     s->v2.ncols = n;
     s->chosen = true;
@@ -224,11 +219,9 @@ static int take_plan(struct state *s, const struct mask *m, const struct accel_o
                      struct err *err)
 {
     int64_t n = s->c.chunks * sample_blocks(&s->c);
-    int64_t bytes = 2 * n * (int64_t)sizeof(double);
     struct sample_scores scores = {own->data, (double *)own->data + n};
     int rc = 0;
-    if (own->bytes != bytes)
-        return bad_numbers(own, bytes, err);
+    TRY(accel_own_check(own, 2 * n * (int64_t)sizeof(double), err));
     TRY(sample_plan_build(&s->plan, &s->c, &scores, err));
     TRY(mask_lists_rows(m, m->row0, m->row1, &s->given, err));
     s->chosen = true;
