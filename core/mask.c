@@ -372,6 +372,17 @@ static int64_t bitmap_spans(const uint64_t *bits, int64_t units, int64_t bk, str
     return n;
 }
 
+/* Whether a group of [g0, g1) sees a part of a unit of which later groups see more. */
+static bool groups_end_inside(const struct mask *m, int64_t g0, int64_t g1, int64_t limit)
+{
+    for (int64_t g = g0; g < g1 && m->bk > 1; g++) {
+        int64_t end = mask_limit(m, m->row0 + (g + 1) * m->bq - 1);
+        if (end < limit && end % m->bk)
+            return true;
+    }
+    return false;
+}
+
 int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct span *out,
                          struct err *err)
 {
@@ -384,8 +395,10 @@ int64_t mask_union_spans(const struct mask *m, int64_t r0, int64_t r1, struct sp
     if (g0 == g1)
         return group_spans(m, g0, first, limit, out);
 
-    /* With a reach a group may begin inside of a unit: one bit per key then. */
-    int64_t bk = reach_any(&m->reach) ? 1 : m->bk, keys = m->bk / bk, units = ceil_div(m->nk, bk);
+    /* With a reach a group may begin inside of a unit, and its rows may end inside of one: one bit
+     * per key then. */
+    bool inside = reach_any(&m->reach) || groups_end_inside(m, g0, g1, limit);
+    int64_t bk = inside ? 1 : m->bk, keys = m->bk / bk, units = ceil_div(m->nk, bk);
     uint64_t *bits = NULL;
     int rc = mem_zalloc(&bits, ceil_div(units, 64), sizeof *bits, "mask union", err);
     if (rc)

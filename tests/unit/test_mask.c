@@ -121,9 +121,9 @@ static void random_lists(struct mask *m, uint64_t seed, int64_t nq, int64_t nk, 
 
 START_TEST(lists_match_brute_force)
 {
-    static const int64_t shape[][4] = {{64, 64, 16, 16},  {65, 65, 16, 8},  {1, 1, 4, 4},
-                                       {127, 200, 32, 1}, {200, 127, 1, 1}, {129, 129, 128, 64},
-                                       {40, 300, 64, 32}};
+    static const int64_t shape[][4] = {{64, 64, 16, 16},  {65, 65, 16, 8},   {1, 1, 4, 4},
+                                       {127, 200, 32, 1}, {200, 127, 1, 1},  {129, 129, 128, 64},
+                                       {40, 300, 64, 32}, {130, 190, 48, 20}};
     const int64_t *s = shape[_i / 8];
     struct mask m;
     double density = (double[]){0.0, 0.3, 0.96, 1.0}[_i % 4];
@@ -131,6 +131,7 @@ START_TEST(lists_match_brute_force)
     check_against_brute(&m);
     check_union(&m, 0, m.nq);
     check_union(&m, m.nq / 3, m.nq / 3 + 1);
+    check_union(&m, 0, m.nq / 2 + 1); /* 66 of 130 rows: groups of 48 that end inside of units */
     mask_free(&m);
 }
 END_TEST
@@ -348,7 +349,7 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("mask");
     TCase *t = tcase_create("mask");
-    tcase_add_loop_test(t, lists_match_brute_force, 0, 56);
+    tcase_add_loop_test(t, lists_match_brute_force, 0, 64);
     tcase_add_loop_test(t, band_matches_brute_force, 0, 24);
     tcase_add_loop_test(t, reach_matches_brute_force, 0, N_REACHES);
     tcase_add_test(t, allowed_pairs_with_a_reach);
