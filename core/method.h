@@ -268,6 +268,13 @@ struct method {
     int (*adopt_units)(void *state, const struct accel_units *u, const struct accel_own *own,
                        struct mask *lists, struct err *err);
 
+    /* For a method that reuses a mask and may compare it with the one that it would make now: how a
+     * device chooses that one, or false where this head wants no comparison. `take_fresh` receives
+     * it, lists over the whole head, before `report`, which makes it where no device did. Set both
+     * or neither. */
+    bool (*fresh_rule)(const void *state, union method_rule *rule);
+    int (*take_fresh)(void *state, const struct mask *m, struct err *err);
+
     /* The method's own arithmetic; NULL = exact softmax over the mask. If `attends` is set it
      * decides per head: false takes the exact path. out [row1-row0][dv], lse [row1-row0]. */
     bool (*attends)(const void *state);

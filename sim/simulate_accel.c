@@ -6,6 +6,7 @@
 #include "core/mem.h"
 #include "sim/accelattend.h"
 #include "sim/accelrecord.h"
+#include "sim/freshmask.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -79,6 +80,7 @@ static int choose(struct run *run, struct choice *c, struct accel_time *time, st
     char why[160] = "the back end does not select";
     int rc = 0, answer = ACCEL_NO_SELECT;
 
+    TRY(fresh_mask_of_head(run, err));
     TRY(choice_begin(run, c, err));
     struct accel_choice question = choice_question(run, c);
     if (question.method && device->accel->select)

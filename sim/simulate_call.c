@@ -11,6 +11,7 @@
 #include "sim/accelattend.h"
 #include "sim/accelrecord.h"
 #include "sim/callrecord.h"
+#include "sim/freshmask.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -282,6 +283,21 @@ static int may_stay(const struct head *h)
     return h->way != OWN_NONE ? STAYS_NOT : choice_may_stay(&h->run, &h->choice);
 }
 
+/* Ask the device for what the heads' methods compare their masks with. */
+static int choose_fresh(struct calling *k, struct err *err)
+{
+    struct run **runs = NULL;
+    int rc = mem_alloc(&runs, k->n, sizeof *runs, "heads of a call", err);
+    if (rc)
+        return rc;
+    for (int i = 0; i < k->n; i++)
+        runs[i] = &k->heads[k->at[i]].run;
+    rc = fresh_masks_of_call(&k->call, runs, k->c->jobs, err);
+    free(runs);
+    lap(&k->laps, "masks to compare with");
+    return rc;
+}
+
 /* Ask the device for the masks. */
 static int choose(struct calling *k, struct err *err)
 {
@@ -494,6 +510,8 @@ int sim_run_call(const struct sim_call *c, struct err *err)
     TRY(pool_run(c->jobs, c->n, start_head, &k, err));
     lap(&k.laps, "prepare");
     gather_call(&k);
+    if (k.n && k.heads[k.at[0]].run.method->fresh_rule)
+        TRY(choose_fresh(&k, err));
     if (k.n)
         TRY(choose(&k, err));
     gather_call(&k);

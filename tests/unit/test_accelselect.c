@@ -106,6 +106,16 @@ static void tiles_of(const struct mask *band, bool changed, struct mask *m, stru
     mask_lists_finish(m);
 }
 
+/* The first n keys for each group of FG-Attn. */
+static void first_keys(const struct accel_choice *c, int n, struct mask *m, struct err *err)
+{
+    const struct attn_in *x = c->x;
+    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, c->rule->fg.M, 1, err), err);
+    for (int64_t g = 0; g < m->ngroups; g++)
+        assert_ok(mask_lists_add_run(m, g, 0, n, err), err);
+    mask_lists_finish(m);
+}
+
 static int select_head(struct accel_session *s, const struct accel_choice *c, struct mask *m,
                        struct accel_time *time, char why[160], struct err *err)
 {
@@ -137,8 +147,8 @@ static int select_head(struct accel_session *s, const struct accel_choice *c, st
     if (strcmp(c->method, "fg-attn") == 0) { /* whose call on a refresh step is full */
         ck_assert_int_eq(c->rule->fg.by, FG_CHOOSE_MAX);
         ck_assert_double_eq(c->rule->fg.at, 0.5 / (double)c->x->nk);
-        return mask_lists_init(m, c->x->nq, c->x->nk, 0, c->x->nq, c->x->causal, c->rule->fg.M,
-                               c->rule->fg.width, err);
+        first_keys(c, s->selections, m, err);
+        return 0;
     }
     select_on_cpu(c, s->in, s->answer == CHANGED ? &own : m, err);
     if (s->answer == CHANGED)
@@ -407,6 +417,40 @@ START_TEST(reused_masks_bear_a_share)
 }
 END_TEST
 
+/* The device makes what a reused mask is compared with; the call's time has nothing of that. */
+START_TEST(reused_masks_are_compared)
+{
+    static const char *const method = "fg-attn:refresh=4:M=64:compare=1";
+    struct sim_head h;
+    struct accel_session s = {.answer = SAME};
+    struct record r;
+    struct err err = {0};
+    make_head(&h);
+    h.in.step = 0;
+    assert_ok(run(&s, &h, SELECT_AUTO, method, &r, &err), &err);
+    ck_assert_int_eq(s.selections, 1);
+    ck_assert(isnan(record_get(&r, "mask_iou")));
+    record_free(&r);
+    h.in.step = 1;
+    assert_ok(run(&s, &h, SELECT_AUTO, method, &r, &err), &err);
+    ck_assert_int_eq(s.selections, 2);
+    ck_assert(has_note(&r, "select_kind=reused"));
+    ck_assert_double_eq(record_get(&r, "mask_precision"), 1);
+    ck_assert_double_lt(record_get(&r, "mask_recall"), 1);
+    /* Key 1; the first group has it in any case, as all keys beside its queries. */
+    ck_assert_double_eq(record_get(&r, "mask_diff"), (double)((N + 63) / 64 - 1));
+    ck_assert_double_eq(record_get(&r, "time_select_ns"), 0);
+    record_free(&r);
+    h.in.step = 2;
+    s.answer = REFUSES;
+    assert_ok(run(&s, &h, SELECT_AUTO, method, &r, &err), &err);
+    ck_assert_double_gt(record_get(&r, "mask_margin"), 0); /* of the method's own choice */
+    record_free(&r);
+    s.carry.free(s.carry.data);
+    sim_head_free(&h);
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("accelselect");
@@ -419,6 +463,7 @@ Suite *make_suite(void)
     tcase_add_test(t, chosen_by_a_rule);
     tcase_add_test(t, static_masks_need_no_gpu_side);
     tcase_add_test(t, reused_masks_bear_a_share);
+    tcase_add_test(t, reused_masks_are_compared);
     tcase_add_test(t, nothing_to_choose_takes_no_time);
     suite_add_tcase(s, t);
     return s;

@@ -112,7 +112,8 @@ struct fg_state {
     enum call call;
     struct slice_mask own;         /* made by this call, when it is not carried */
     const struct slice_mask *mask; /* applied, or made on a refresh step; NULL: neither */
-    struct slice_mask fresh;       /* compare=1 */
+    struct slice_mask fresh;       /* compare=1: the step's own, once it is made */
+    bool comparing;                /* it is wanted */
     struct fg_carry *carry;        /* of the framework's; NULL: no state over steps */
     const double *lse;             /* normaliser of the mask to be made; NULL: this head's */
     bool pending;                  /* a mask is to be made, by the first select or by adopt */
@@ -321,10 +322,8 @@ static int prepare_reuse(struct fg_state *s, struct method_ctx *ctx, int want, s
     s->call = CALL_REUSE;
     s->mask = &c->mask;
     s->age = s->in.step - want;
-    if (!s->params->compare)
-        return 0;
-    s->has_stats = s->has_keys_min = true;
-    return fg_cached_mask(s->params, &s->in, s->params->tau, NULL, &s->fresh, &s->stats, err);
+    s->comparing = s->params->compare;
+    return 0;
 }
 
 static int prepare_cached(struct fg_state *s, struct method_ctx *ctx, struct err *err)
@@ -418,15 +417,10 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+/* How the mask of the head's own q and k is chosen. */
+static void own_rule_of(const struct fg_state *s, struct fg_rule *r)
 {
-    const struct fg_state *s = state;
     const struct fg_params *p = s->params;
-    struct fg_rule *r = &rule->fg;
-    if (s->lse) {
-        snprintf(why, 160, "norm=previous takes the normaliser of another step");
-        return false;
-    }
     *r = (struct fg_rule){.dense_call = runs_dense(s), .M = p->M, .width = p->width};
     if (p->mode == FG_CACHED) {
         r->by = FG_CHOOSE_MAX;
@@ -442,7 +436,31 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
         r->want = fg_topk_units(p, &s->in);
     }
     fg_text_keys(&s->in, &r->text0, &r->text1);
+}
+
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct fg_state *s = state;
+    if (s->lse) {
+        snprintf(why, 160, "norm=previous takes the normaliser of another step");
+        return false;
+    }
+    own_rule_of(s, &rule->fg);
     return true;
+}
+
+static bool fresh_rule(const void *state, union method_rule *rule)
+{
+    const struct fg_state *s = state;
+    own_rule_of(s, &rule->fg);
+    return s->comparing;
+}
+
+static int take_fresh(void *state, const struct mask *m, struct err *err)
+{
+    struct fg_state *s = state;
+    int64_t keys_min;
+    return fg_adopted_mask(s->params, &s->in, m, &s->fresh, &keys_min, err);
 }
 
 static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
@@ -493,6 +511,15 @@ static bool why_full(const void *state, char why[160])
     return runs_dense(s);
 }
 
+/* The step's own mask, where no device made it. */
+static int make_fresh(struct fg_state *s, struct err *err)
+{
+    if (!s->comparing || s->fresh.bits)
+        return 0;
+    s->has_stats = s->has_keys_min = true;
+    return fg_cached_mask(s->params, &s->in, s->params->tau, NULL, &s->fresh, &s->stats, err);
+}
+
 /* The reused mask against the one that this step would have made. */
 static int report_compare(const struct fg_state *s, struct record *r, struct err *err)
 {
@@ -534,9 +561,10 @@ out:
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct fg_state *s = state;
+    struct fg_state *s = state;
     int rc = 0;
 
+    TRY(make_fresh(s, err));
     TRY(record_metric(r, "dense_call", runs_dense(s), err));
     if (s->params->mode == FG_CACHED)
         TRY(record_metric(
@@ -546,7 +574,7 @@ static int report(void *state, struct record *r, struct err *err)
         TRY(record_metric(r, "mask_age", s->age, err));
     if (s->mask || s->stays)
         TRY(report_mask(s, r, err));
-    if (s->fresh.bits)
+    if (s->comparing)
         TRY(report_compare(s, r, err));
 out:
     return rc;
@@ -627,6 +655,8 @@ const struct method method_fg_attn = {
     .adopt = adopt,
     .stays = stays,
     .adopt_units = adopt_units,
+    .fresh_rule = fresh_rule,
+    .take_fresh = take_fresh,
     .why_full = why_full,
     .report = report,
     .calibrate = fg_calibrate,
