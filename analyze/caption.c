@@ -4,6 +4,7 @@
 #include "analyze/params.h"
 #include "core/mem.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,6 +105,31 @@ static bool of_calls(const struct recset *set)
     return set->r[0].scope == RECORD_OF_CALL;
 }
 
+/* Calls, whatever the number of settings that ran on each, and their heads. */
+static void put_calls(const struct recset *set, struct buf *b)
+{
+    static const enum group_key keys[] = {KEY_TRACE, KEY_RUN, KEY_STEP, KEY_BRANCH, KEY_LAYER};
+    struct str_list calls = {0};
+    struct buf id = {0};
+    double heads = record_get(&set->r[0], "call_heads");
+    for (int64_t i = 0; i < set->n; i++) {
+        buf_reset(&id);
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
+            key_text(&set->r[i], keys[k], &id);
+            buf_puts(&id, " ");
+        }
+        if (!str_list_has(&calls, buf_str(&id)))
+            str_list_add(&calls, buf_str(&id));
+        if (record_get(&set->r[i], "call_heads") != heads)
+            heads = NAN;
+    }
+    buf_printf(b, ", %lld call%s", (long long)calls.n, calls.n == 1 ? "" : "s");
+    if (heads == heads)
+        buf_printf(b, " of %.0f head%s", heads, heads == 1 ? "" : "s");
+    str_list_free(&calls);
+    buf_free(&id);
+}
+
 void recset_caption(const struct recset *set, struct buf *b)
 {
     struct str_list precision = {0};
@@ -115,7 +141,7 @@ void recset_caption(const struct recset *set, struct buf *b)
     else
         put_values(set, KEY_N_Q, " tokens", "lengths", b);
     if (of_calls(set))
-        buf_printf(b, ", %lld call%s", (long long)set->n, set->n == 1 ? "" : "s");
+        put_calls(set, b);
     else if (key_number(&set->r[0], KEY_LAYER) >= 0)
         put_heads(set, b); /* else a record is of a whole model */
     put_plural(set, KEY_TRACE, "traces", b);

@@ -112,10 +112,17 @@ const char *metric_unit(const char *name)
 double metric_scale(const char *name, const char **unit)
 {
     *unit = metric_unit(name);
-    if (strcmp(*unit, "ns") != 0)
+    if (strcmp(*unit, "ns") != 0 && strcmp(*unit, "B") != 0)
         return 1;
-    *unit = "ms";
+    *unit = **unit == 'n' ? "ms" : "MB";
     return 1e-6;
+}
+
+/* The unit at the end of a name. */
+static size_t unit_at(const char *p)
+{
+    size_t n = strncmp(p, "_ns", 3) == 0 ? 3 : strncmp(p, "_bytes", 6) == 0 ? 6 : 0;
+    return n && (!p[n] || p[n] == '_') ? n : 0;
 }
 
 void metric_title(const char *name, struct buf *b)
@@ -123,8 +130,9 @@ void metric_title(const char *name, struct buf *b)
     const char *unit;
     bool scaled = metric_scale(name, &unit) != 1;
     for (const char *p = name; *p;) {
-        if (scaled && strncmp(p, "_ns", 3) == 0 && (!p[3] || p[3] == '_'))
-            p += 3;
+        size_t skip = scaled ? unit_at(p) : 0;
+        if (skip)
+            p += skip;
         else
             buf_put(b, p++, 1);
     }

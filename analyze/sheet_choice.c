@@ -279,6 +279,19 @@ bool choice_is_zero_count(const struct choice *ch, int64_t col)
     return zero;
 }
 
+/* What a column says in every row; the name has the unit of the records, the text another. */
+static void put_same(const struct column *c, const char *text, struct buf *b)
+{
+    const char *unit = "";
+    bool scaled = c->type == COL_STATS && metric_scale(c->name, &unit) != 1;
+    choice_put_column_name(c, b);
+    buf_printf(b, " %s%s%s",
+               strcmp(text, "-") == 0 ? "(empty)"
+               : *text                ? text
+                                      : "(none)",
+               scaled ? " " : "", scaled ? unit : "");
+}
+
 /* Keys first, then metrics, then counts that vary; constants go to ch->same. */
 void choice_columns(struct choice *ch)
 {
@@ -298,11 +311,7 @@ void choice_columns(struct choice *ch)
             } else if (constant && !ch->o->wide && !ch->o->all) {
                 if (strcmp(col->name, "n") == 0)
                     continue;
-                choice_put_column_name(col, &ch->same);
-                buf_printf(&ch->same, " %s",
-                           strcmp(buf_str(&text), "-") == 0 ? "(empty)"
-                           : buf_str(&text)[0]              ? buf_str(&text)
-                                                            : "(none)");
+                put_same(col, buf_str(&text), &ch->same);
             } else {
                 ch->cols[ch->n_cols++] = c;
                 ch->n_chosen += pass == 0;

@@ -127,7 +127,7 @@ static const char *brief_of(const char *table)
         {"recall", "cra_min,cra_p1,cra_p50,cra_mean,rows_empty"},
         {"errors", "err_l1_rel,err_l2_rel,err_cos,err_max"},
         {"stability", "mask_iou,mask_recall,cra_p1,err_l1_rel"},
-        {"time", "time_select_ns,time_attend_ns,time_total_ns,time_dense_ns,speedup"},
+        {"time", "time_select_ns,time_plan_ns,time_attend_ns,time_total_ns,speedup"},
         {"threshold", "density_elem,cra_p1,err_l1_rel,time_total_ns,speedup"},
         {"ranking", "at,method,params,value,won,difference,verdict"},
         {"plan", "data,setting,cost,err_l1_rel,within,saved"},
