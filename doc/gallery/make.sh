@@ -1,8 +1,10 @@
 #!/bin/sh
-# make.sh LACUNA WORK: draws every figure and prints every table of this folder again, from the two
-# shipped models. WORK is an empty folder for traces and records; pictures and README.md come here.
+# make.sh LACUNA WORK [gpu]: draws every figure and prints every table of this folder again, from the
+# two shipped models. WORK is an empty folder for traces and records; pictures and README.md come here.
+# With `gpu`, on a machine that has one, only the records of gpu/ are made again, from which the tables
+# of GPU times are printed anywhere.
 set -eu
-lacuna=$1 work=$2
+lacuna=$1 work=$2 part=${3-}
 here=$(cd "$(dirname "$0")" && pwd) root=$(cd "$(dirname "$0")/../.." && pwd)
 case $lacuna in
 /*) ;;
@@ -49,6 +51,26 @@ data()
     run replay sample.h5 -m streaming:window=256 -m sale --precision f32 -o sample
 }
 
+# Times and counters of calls; the records of their heads say nothing about them.
+gpu_records()
+{
+    sh "$root/datasets/prompts/make_prompt.sh" core sim capture cuda >long.c
+    run capture --model "$root/datasets/models/code-lm" --prompt long.c --tokens 8192 --layers 2 --maps 0 \
+        --dtype bf16 --device cuda -o long.h5
+    run replay long.h5 --backend cuda -m dense -m streaming:sink=4:window=512 -m spargeattn:theta=-1:tau=0.9 \
+        -m sampleattention -m sale -m xattention -m flexprefill -m minference -m fg-attn:refresh=1:tau=0.5,1,2 \
+        -m fg-attn:mode=pooled -m oracle:alpha=0.9 -m longformer -o times
+    run replay long.h5 --backend cuda --counters -m dense -m streaming:sink=4:window=512 -m sale -m xattention \
+        -m spargeattn:theta=-1:tau=0.9 -o counters
+    run eval --model "$root/datasets/models/code-lm" --device cuda --samples 5 --task long.c -n 8K --windows 1 \
+        -m streaming:sink=4:window=512 -m spargeattn:theta=-1:tau=0.9 -m sampleattention -m sale -m xattention \
+        -m flexprefill -o prefill
+    for name in times counters prefill; do
+        mkdir -p "$here/gpu/$name"
+        grep -E '"scope":"(call|model)"' "$name/records.jsonl" >"$here/gpu/$name/records.jsonl"
+    done
+}
+
 # figure NAME "WHAT IT SHOWS" FIGURE ARGUMENT...
 figure()
 {
@@ -78,7 +100,15 @@ table()
     fi
 }
 
+if [ "$part" = gpu ]; then
+    gpu_records
+    exit
+fi
 [ -d text ] || data
+for name in times counters prefill; do
+    rm -rf "$name"
+    cp -r "$here/gpu/$name" .
+done
 cat >"$page" <<'END'
 # Gallery
 
@@ -120,12 +150,15 @@ figure pareto-paper 'For a column of a paper, 3.3 inches.' \
 figure mask-paper 'For the width of a page, 6.9 inches.' mask masks.h5 --style paper --width 6.9in
 
 # shellcheck disable=SC2016 # backquotes of Markdown
-printf '# Tables\n\nEvery table of `lacuna list tables` but those of times on a GPU (`time`, `counters`, `eval-time`).\n\n' \
+printf '# Tables\n\nEvery table of `lacuna list tables`. Those of times on a GPU are made of the records in [gpu](gpu), from an H200.\n\n' \
     >"$here/tables.md"
 for name in $("$lacuna" list tables | cut -d' ' -f1); do
     case $name in
     eval-tasks) table "$name" eval ;;
     eval-clips | eval-steps) table "$name" clip ;;
+    eval-time) table "$name" prefill ;;
+    time) table "$name" times ;;
+    counters) table "$name" counters ;;
     eval*) table "$name" text ;;
     by-head) table "$name" code --top 24 ;;
     by-step | by-sample | stability | masks | threshold) table "$name" video ;;
