@@ -127,6 +127,10 @@ static void put_stats(const struct table *t, int64_t row, int64_t col, struct di
     const struct stats *s = &table_cell(t, row, col)->stats;
     double scale = t->cols[col].scale;
     int64_t n_col = table_find(t, "n");
+    if (s->all_inf) {
+        buf_puts(b, "inf");
+        return;
+    }
     if (s->n == 0) {
         buf_printf(b, "no finite value (%lld)", (long long)s->n_bad);
         return;

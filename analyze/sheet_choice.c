@@ -74,7 +74,7 @@ static void put_stats(const struct table *t, int64_t row, int64_t col, struct di
     const struct column *c = &t->cols[col];
     int64_t n_col = table_find(t, "n");
     if (s->n == 0)
-        buf_puts(b, "not finite");
+        buf_puts(b, s->all_inf ? "inf" : "not finite");
     else
         put_median(c, choice_shows_mean(c) ? s->mean : s->median, d, b);
     if (s->n)

@@ -14,10 +14,13 @@
 void stats_of(double *x, int64_t n, struct stats *out)
 {
     int64_t m = 0;
-    for (int64_t i = 0; i < n; i++)
+    bool all_inf = n > 0;
+    for (int64_t i = 0; i < n; i++) {
+        all_inf = all_inf && isinf(x[i]) && x[i] > 0;
         if (isfinite(x[i]))
             x[m++] = x[i];
-    *out = (struct stats){m, n - m, NAN, NAN, NAN, NAN, NAN, NAN, NAN, m > 0};
+    }
+    *out = (struct stats){m, n - m, NAN, NAN, NAN, NAN, NAN, NAN, NAN, m > 0, all_inf};
     if (m == 0)
         return;
     sort_f64(x, m);

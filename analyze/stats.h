@@ -13,6 +13,7 @@ struct stats {
     double mean, sd, min, median, max; /* NAN when n = 0; sd (n - 1) is NAN when n < 2 */
     double q1, q3;                     /* quartiles, nearest rank */
     bool zero_one;                     /* every finite value is 0 or 1; false when n = 0 */
+    bool all_inf;                      /* every value is +infinity, as PSNR of equal clips is */
 };
 
 /* Statistics of x[0..n). The finite values are moved to the front and sorted. */

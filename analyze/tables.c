@@ -398,13 +398,36 @@ static int put_group(struct table *t, const struct grouping *gs, const struct gr
     for (int64_t i = 0; i < metrics->n; i++) {
         TRY(group_stats(gs, g, metrics->items[i], &s, NULL, err));
         table_stats(t, col++, &s);
-        if (s.n_bad)
-            table_note(t, "%s: %lld values that are not finite were left out of the mean of %s%s%s",
-                       metrics->items[i], (long long)s.n_bad, g->first->method,
-                       g->first->params && g->first->params[0] ? ":" : "",
-                       g->first->params ? g->first->params : "");
     }
 out:
+    return rc;
+}
+
+/* One note per column of values that its means leave out; "inf" in a cell says it of itself. */
+static int note_not_finite(const struct grouping *gs, int64_t col, const struct str_list *metrics,
+                           struct table *t, struct err *err)
+{
+    struct buf of = {0};
+    int rc = 0;
+    for (int64_t i = 0; i < metrics->n; i++) {
+        int64_t bad = 0;
+        buf_reset(&of);
+        for (int64_t g = 0; g < gs->n; g++) {
+            const struct stats *s = &table_cell(t, g, col + i)->stats;
+            const struct record *r = gs->g[g].first;
+            if (!s->n_bad || s->all_inf)
+                continue;
+            const char *params = r->params ? r->params : "";
+            buf_printf(&of, "%s%s%s%s", bad ? ", " : "", r->method, params[0] ? ":" : "", params);
+            bad += s->n_bad;
+        }
+        TRY(buf_check(&of, "note", err));
+        if (bad)
+            table_note(t, "%s: %lld values that are not finite were left out of the mean of %s",
+                       metrics->items[i], (long long)bad, buf_str(&of));
+    }
+out:
+    buf_free(&of);
     return rc;
 }
 
@@ -579,6 +602,7 @@ static int put_groups(const struct grouping *gs, const struct recset *set,
     TRY(add_metric_columns(out, metrics, calls_in_columns(gs, metrics), err));
     for (int64_t i = 0; i < gs->n; i++)
         TRY(put_group(out, gs, &gs->g[i], keys, n_keys, metrics, &other, err));
+    TRY(note_not_finite(gs, out->n_cols - metrics->n, metrics, out, err));
     note_mixed(gs, out);
     calls_note(gs, set, metrics, other, out);
     out->verdict =

@@ -310,6 +310,11 @@ void method_runs_free(struct method_run *runs, int64_t n)
     free(runs);
 }
 
+const char *method_run_colon(const struct method_run *run)
+{
+    return run->canonical[0] && run->canonical[0] != '@' ? ":" : "";
+}
+
 int method_run_open(struct method_run *run, struct err *err)
 {
     if (!run->method->open || run->session)

@@ -365,6 +365,9 @@ int method_runs_parse_all(const struct method *const *methods, char *const *text
                           struct method_run **runs, int64_t *n, struct err *err);
 void method_runs_free(struct method_run *runs, int64_t n);
 
+/* What stands between name and canonical text: ":", or "" before a target or nothing. */
+const char *method_run_colon(const struct method_run *run);
+
 /* Open the session of a run whose method has one, unless it is open. */
 int method_run_open(struct method_run *run, struct err *err);
 

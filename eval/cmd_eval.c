@@ -14,6 +14,7 @@
 #include "eval/evalargs.h"
 #include "eval/evalrun.h"
 #include "eval/evalvideo.h"
+#include "eval/foundparams.h"
 #include "eval/predictions.h"
 #include "sim/staticmasks.h"
 
@@ -102,49 +103,6 @@ static int print_result(const struct eval_opts *o, const struct tally *t, struct
     return t->error ? err_set(err, ERR_RUN, "%lld cells failed; their records in %s say why",
                               (long long)t->error, o->out)
                     : 0;
-}
-
-/* An option of the other kind of model would not be read. */
-static int check_kind(const struct eval_opts *o, bool video, struct err *err)
-{
-    static const char *const of_text[] = {"task",
-                                          "tokens",
-                                          "depth",
-                                          "trials",
-                                          "haystack",
-                                          "chat",
-                                          "stride",
-                                          "windows",
-                                          "score-from",
-                                          "bos",
-                                          "template",
-                                          "truncate",
-                                          "dense-below",
-                                          "dense-last",
-                                          "decode",
-                                          "qkv",
-                                          "dump-masks",
-                                          "dump-nll",
-                                          "prefill-chunk",
-                                          "samples",
-                                          "shard",
-                                          "calibrate-inside",
-                                          "calibrate-tokens",
-                                          NULL};
-    static const char *const of_video[] = {"size",         "steps",    "shift",    "text",
-                                           "prompt-index", "negative", "guidance", "noise",
-                                           "save-frames",  NULL};
-    const char *const *names = video ? of_text : of_video;
-    bool is_default;
-    int rc = 0;
-    for (; *names; names++) {
-        TRY(opt_is_default(opt_find(eval_options, *names), o, &is_default, err));
-        if (!is_default)
-            FAIL(err, ERR_USAGE, "eval: --%s belongs to %s models; %s is a %s model", *names,
-                 video ? "language" : "video", o->model, video ? "video" : "language");
-    }
-out:
-    return rc;
 }
 
 /* DIR/STEM.jsonl, or the shard's own. */
@@ -246,8 +204,8 @@ static void choose_denoiser(const struct app *app, const struct eval_opts *o, st
     v->how.all_on_device = true;
 }
 
-static int eval_video(const struct app *app, const struct eval_opts *o,
-                      const struct method_run *runs, int64_t n_runs, struct err *err)
+static int eval_video(const struct app *app, const struct eval_opts *o, struct method_run *runs,
+                      int64_t n_runs, struct err *err)
 {
     struct video_eval v = {
         .ask = {.who = "eval",
@@ -272,8 +230,10 @@ static int eval_video(const struct app *app, const struct eval_opts *o,
     struct tally t = {.all = n_runs + 1};
     int rc = 0;
 
-    TRY(check_kind(o, true, err));
+    TRY(eval_check_kind(o, true, err));
     TRY(video_eval_open(&v, err));
+    if (o->found)
+        TRY(found_params_take(app->methods, o->found, v.name, runs, n_runs, err));
     TRY(eval_how_options(o, &v.shape, DT_F32, &v.how, err));
     TRY(open_device(app, o, &all, &device, &v.how, err));
     choose_denoiser(app, o, &v);
@@ -441,8 +401,10 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     struct task_opts t = {0};
     int rc = 0;
 
-    TRY(check_kind(o, false, err));
+    TRY(eval_check_kind(o, false, err));
     TRY(eval_model_open(&m, o->model, o->bos, err));
+    if (o->found)
+        TRY(found_params_take(app->methods, o->found, m.name, runs, n_runs, err));
     TRY(eval_task_options(o, &t, err));
     struct attn_shape shape = eval_model_shape(&m);
     TRY(eval_how_options(o, &shape, m.llm.c.dtype, &r.how, err));

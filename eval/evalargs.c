@@ -16,11 +16,13 @@ static int check_target(const struct eval_opts *o, const struct method_run *r, s
     const char *name = r->method->name;
     if (!r->target)
         return 0;
+    if (r->target->per == TARGET_PER_MODEL && o->found)
+        return 0;
     if (r->target->per != TARGET_PER_HEAD)
         return err_set(err, ERR_USAGE,
                        "eval: method %s: inside a model a target is searched for every head on its "
-                       "own (:per=head); `lacuna replay` searches per=layer and per=model, and its "
-                       "note `found` has the parameters to give here",
+                       "own (:per=head); `lacuna replay` searches per=model, and --found DIR takes "
+                       "what it found",
                        name);
     /* A prefill is one step: only a clip has a state that the search would spoil. */
     if (o->size && (r->method->flags & METHOD_NEEDS_STEPS))
@@ -63,6 +65,48 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
             FAIL(err, ERR_USAGE, "eval: method dense takes no parameters here (found %s)",
                  (*runs)[i].canonical);
     *used = kept;
+out:
+    return rc;
+}
+
+int eval_check_kind(const struct eval_opts *o, bool video, struct err *err)
+{
+    static const char *const of_text[] = {"task",
+                                          "tokens",
+                                          "depth",
+                                          "trials",
+                                          "haystack",
+                                          "chat",
+                                          "stride",
+                                          "windows",
+                                          "score-from",
+                                          "bos",
+                                          "template",
+                                          "truncate",
+                                          "dense-below",
+                                          "dense-last",
+                                          "decode",
+                                          "qkv",
+                                          "dump-masks",
+                                          "dump-nll",
+                                          "prefill-chunk",
+                                          "samples",
+                                          "shard",
+                                          "calibrate-inside",
+                                          "calibrate-tokens",
+                                          NULL};
+    static const char *const of_video[] = {"size",         "steps",    "shift",    "text",
+                                           "prompt-index", "negative", "guidance", "noise",
+                                           "save-frames",  NULL};
+    const char *const *names = video ? of_text : of_video;
+    bool is_default;
+    int rc = 0;
+    for (; *names; names++) {
+        TRY(opt_is_default(opt_find(eval_options, *names), o, &is_default, err));
+        if (!is_default)
+            FAIL(err, ERR_USAGE, "eval: --%s belongs to %s models; %s is a %s model", *names,
+                 video ? "language" : "video", o->model, video ? "video" : "language");
+    }
 out:
     return rc;
 }

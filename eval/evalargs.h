@@ -15,7 +15,7 @@ struct eval_opts {
     char *depth, *haystack, *chat, *template;
     int truncate;
     int64_t trials, stride, windows, score_from, dense_below, prefill_chunk, samples;
-    char *shard, *calibrate_inside;
+    char *shard, *calibrate_inside, *found;
     int64_t calibrate_tokens;
     int bos, decode, qkv, on_skip, precision, device;
     bool local_errors;
@@ -31,6 +31,9 @@ extern const struct opt eval_options[];
  * which always runs. */
 int eval_methods(const struct method *const *methods, const struct eval_opts *o,
                  struct method_run **runs, int64_t *n, int64_t *used, struct err *err);
+
+/* ERR_USAGE where an option of the other kind of model is given: it would not be read. */
+int eval_check_kind(const struct eval_opts *o, bool video, struct err *err);
 
 /* native: the checkpoint's type, for --qkv model. */
 int eval_how_options(const struct eval_opts *o, const struct attn_shape *shape, enum dtype native,

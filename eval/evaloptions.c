@@ -93,6 +93,10 @@ const struct opt eval_options[] = {
      .offset = offsetof(struct eval_opts, calibrate_tokens), .arg = "N", .def = "2048", .min = 16,
      .max = 1e9, .unit = "tokens",
      .help = "Length of these windows, of which at most 5 are searched together."},
+    {.name = "found", .type = OPT_STR, .offset = offsetof(struct eval_opts, found), .arg = "DIR",
+     .flags = OPT_UNSET,
+     .help = "Methods with a target and :per=model take the parameters that a replay into DIR found "
+             "for it."},
     {.name = "decode", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, decode),
      .def = "dense", .values = decode_values,
      .help = "Attention of the tokens behind the prefill: exact, or the method's."},

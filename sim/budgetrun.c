@@ -192,12 +192,14 @@ static int open_group(struct replay *r, struct budget_book *b, int64_t k, const 
     TRY(budget_seek_group(r, k, s->trace, &name, jobs, &f, err));
     TRY(book_put(b, key, &f, err));
     if (f.params)
-        log_info("%s%s: %s of %s: %s (%d evaluations)", run->method->name, run->canonical,
-                 name.layer < 0 ? "all layers" : "a layer", trace_path(r->traces[s->trace]),
-                 f.params, f.answer.evals);
+        log_info("%s%s%s: %s of %s: %s (%d evaluations)", run->method->name, method_run_colon(run),
+                 run->canonical, name.layer < 0 ? "all layers" : "a layer",
+                 trace_path(r->traces[s->trace]), f.params, f.answer.evals);
 out:
     budget_found_free(&f);
-    return rc < 0 ? err_prefix(err, "%s:%s", run->method->name, run->canonical) : rc;
+    return rc < 0
+               ? err_prefix(err, "%s%s%s", run->method->name, method_run_colon(run), run->canonical)
+               : rc;
 }
 
 int budget_book_open(struct replay *r, int jobs, struct budget_book **out, struct err *err)

@@ -372,6 +372,17 @@ START_TEST(values_that_are_not_finite_are_reported)
 }
 END_TEST
 
+START_TEST(values_that_are_all_infinite_say_so_themselves)
+{
+    fixture_metric(with("radial", "", 0, 0, 1), "psnr", INFINITY);
+    fixture_metric(with("svg1", "", 0, 0, 1), "psnr", 30);
+    fixture_set(&f, &set);
+    build("eval-clips", NULL);
+    ck_assert(cell(0, "psnr")->stats.all_inf && !cell(1, "psnr")->stats.all_inf);
+    ck_assert(!has_note("left out"));
+}
+END_TEST
+
 START_TEST(a_cell_of_two_directories_counts_once_and_the_last_wins)
 {
     char a[300], b[300];
@@ -495,8 +506,8 @@ END_TEST
 /* A table with every kind of column and characters that each format must escape. */
 static void sample(void)
 {
-    struct stats a = {3, 0, 0.25, 0.05, 0.2, 0.25, 0.3, 0.2, 0.3, false},
-                 one = {1, 0, 0.5, NAN, 0.5, 0.5, 0.5, 0.5, 0.5, false};
+    struct stats a = {3, 0, 0.25, 0.05, 0.2, 0.25, 0.3, 0.2, 0.3, false, false},
+                 one = {1, 0, 0.5, NAN, 0.5, 0.5, 0.5, 0.5, 0.5, false, false};
     table_init(&t, "x", "50% of <a> & b_c");
     assert_ok(table_column(&t, "params", "parameters", "", COL_TEXT, 1, &e), &e);
     assert_ok(table_column(&t, "n", "n", "", COL_INT, 1, &e), &e);
@@ -576,14 +587,14 @@ START_TEST(deviations_that_are_rounding_are_shown_as_zero)
     struct buf b = {0};
     sample();
     struct stats *s = &table_cell(&t, 0, 2)->stats;
-    *s = (struct stats){3, 0, 0.3, 1.1e-16, 0.3, 0.3, 0.3, 0.3, 0.3, false};
+    *s = (struct stats){3, 0, 0.3, 1.1e-16, 0.3, 0.3, 0.3, 0.3, 0.3, false, false};
     table_cell(&t, 1, 2)->stats =
-        (struct stats){3, 0, 2e-16, 1e-16, 1e-16, 2e-16, 3e-16, 1e-16, 3e-16, false};
+        (struct stats){3, 0, 2e-16, 1e-16, 1e-16, 2e-16, 3e-16, 1e-16, 3e-16, false, false};
     format_as("md", &b);
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "0.3000 \u00b1 0.0000 |"));
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "2e-16 \u00b1 1e-16"));
     b.len = 0;
-    *s = (struct stats){3, 0, 0.3, 1e-13, 0.3, 0.3, 0.3, 0.3, 0.3, false};
+    *s = (struct stats){3, 0, 0.3, 1e-13, 0.3, 0.3, 0.3, 0.3, 0.3, false, false};
     format_as("md", &b);
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "0.3000 \u00b1 1e-13"));
     b.len = 0;
@@ -880,6 +891,7 @@ Suite *make_suite(void)
     tcase_add_test(c, cells_that_all_were_skipped_are_counted);
     tcase_add_test(c, metrics_combine_in_expressions);
     tcase_add_test(c, values_that_are_not_finite_are_reported);
+    tcase_add_test(c, values_that_are_all_infinite_say_so_themselves);
     tcase_add_test(c, a_cell_of_two_directories_counts_once_and_the_last_wins);
     tcase_add_test(c, tables_show_defined_metrics);
     tcase_add_test(c, no_directory_and_no_records_are_errors);

@@ -8,4 +8,11 @@ cp "$ROOT/tests/data/code-lm-a.txt" t.txt
 "$LACUNA" analyze d --table status
 "$LACUNA" analyze d --group scope,task,tokens,setting,layer --columns density_elem
 "$LACUNA" compare d d
+# A replay's search serves the run inside the model.
+"$LACUNA" capture --model "$model" --prompt t.txt --tokens 128 --maps 0 -q -o t.h5
+"$LACUNA" replay t.h5 -m streaming:sink=4@density_elem=0.3:per=model -q -o found
+"$LACUNA" eval --model "$model" -m streaming:sink=4@density_elem=0.3:per=model --found found --task t.txt -n 128 -o f
+"$LACUNA" analyze f --table eval --columns density_elem
+"$LACUNA" eval --model "$model" -m streaming@density_elem=0.3:per=model --found found --task t.txt -n 128 -o f
+"$LACUNA" eval --model "$model" -m streaming --found found --task t.txt -n 128 -o f
 ls d

@@ -13,6 +13,7 @@ run -m radial:dense_steps=3 -m fg-attn -m spargeattn:theta=-1:tau=0.5 -m sale --
 diff -r c f/dense && echo same clip
 ls f
 "$LACUNA" analyze d --group method --columns 'ssim,density_elem@step=0'
+"$LACUNA" analyze d --columns psnr --group method | grep -E 'psnr|radial'
 "$LACUNA" analyze d --table status --group reason
 run -m radial:dense_steps=3 -m fg-attn --dry-run
 run -m fg-attn --guidance 3 -q
