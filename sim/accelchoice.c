@@ -190,12 +190,14 @@ void choice_free(struct choice *c)
     memset(c, 0, sizeof *c);
 }
 
-/* Does the device choose from the parameters, without the method? */
+/* Does the device choose from the parameters, without the method? Where counts are all that is
+ * recorded nobody asks in what the two differ. */
 static bool asks_alone(const struct run *run, bool own)
 {
     const struct method *me = run->method;
     const struct sim_device *device = run->cell->device;
-    return own && me->adopt && !me->rule && device->calls && device->select != SELECT_CPU;
+    bool unasked = device->calls || run->cell->measure != MEASURE_ALL;
+    return own && me->adopt && !me->rule && unasked && device->select != SELECT_CPU;
 }
 
 /* Does the device choose by the method's rule? */

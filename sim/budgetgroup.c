@@ -19,6 +19,7 @@ struct group {
     struct replay *r;
     const struct method_run *run;
     int trace;
+    struct sim_device device;  /* chooses the masks; accel NULL: the method itself */
     struct budget_item *items; /* owned */
     int64_t n, cap;
     int jobs;
@@ -131,7 +132,7 @@ static int trial_call(struct trial *t, const struct budget_item *i, int64_t call
     TRY(head_load(trace, call, i->head, &t->g->r->load, &h, err));
     TRY(method_params_for_head(run, i->layer, h.in.head, h.in.x.nk, &params, err));
     TRY(budget_set(t->range, run->target, m, t->at, params, NULL, err));
-    TRY(measure(run, &h.in, NULL, &ctx, params, sum, err));
+    TRY(measure(run, &h.in, t->g->device.accel ? &t->g->device : NULL, &ctx, params, sum, err));
 out:
     if (params)
         opt_free(m->params, params);
@@ -270,10 +271,19 @@ out:
     return rc;
 }
 
+void budget_device(const struct replay *r, struct sim_device *out)
+{
+    *out = r->device;
+    out->calls = out->timed = false;
+    if (out->select == SELECT_CPU)
+        out->accel = NULL;
+}
+
 int budget_seek_group(struct replay *r, int64_t k, int trace, const struct budget_item *name,
                       int jobs, struct budget_found *f, struct err *err)
 {
     struct group g = {.r = r, .run = r->runs + k, .trace = trace, .jobs = jobs};
+    budget_device(r, &g.device);
     struct hunt h = {.g = &g, .run = g.run};
     int rc = 0;
     TRY(fill_group(&g, name, err));

@@ -253,10 +253,12 @@ int budget_resolve(struct replay *r, const struct series *s, int64_t k, const st
                    void *params, struct budget_found *f, struct err *err)
 {
     const struct method_run *run = r->runs + k;
+    struct sim_device on;
     int rc = 0;
 
+    budget_device(r, &on);
     if (!is_shared(run))
-        return budget_resolve_head(run, in, NULL, r->seed, params, f, err);
+        return budget_resolve_head(run, in, on.accel ? &on : NULL, r->seed, params, f, err);
     memset(f, 0, sizeof *f);
     TRY(resolve_shared(r, s, k, in, f, err));
     if (f->params)

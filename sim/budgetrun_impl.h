@@ -14,6 +14,9 @@ struct budget_item {
     char branch[16]; /* "" = all */
 };
 
+/* The replay's device as searches use it, head by head; accel NULL: masks are chosen on the CPU. */
+void budget_device(const struct replay *r, struct sim_device *out);
+
 /* Search the parameters of run number k for the group `name` of a trace, on `jobs` threads. */
 int budget_seek_group(struct replay *r, int64_t k, int trace, const struct budget_item *name,
                       int jobs, struct budget_found *f, struct err *err);

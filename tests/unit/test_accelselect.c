@@ -18,6 +18,7 @@ struct accel_session {
     const struct head_in *in;
     enum answer answer;
     int selections;
+    bool alone;                 /* the last choice was asked for before the method's own */
     int64_t attended;           /* blocks that attend was asked for */
     uint64_t data, data_before; /* of the selection in this run; of the run before */
     struct carry carry;         /* of the method, from run to run */
@@ -125,6 +126,7 @@ static int select_head(struct accel_session *s, const struct accel_choice *c, st
     ck_assert_int_eq(c->call.kv, s->in->n_kv_heads);
     s->data = c->data;
     s->selections++;
+    s->alone = c->own != NULL;
     *time = (struct accel_time){100, 90, 110, 5};
     if (s->answer == FULL) {
         mask_full(m, c->x->nq, c->x->nk, 0, c->x->nq, c->x->causal);
@@ -241,6 +243,52 @@ START_TEST(changed_mask_is_the_one_that_counts)
     ck_assert_double_ne(record_get(&r, "err_l2_rel"), record_get(&same, "err_l2_rel"));
     record_free(&same);
     record_free(&r);
+    sim_head_free(&h);
+}
+END_TEST
+
+/* Counts of the mask, as a search takes them, over what the device chose. */
+static void count_mask(struct accel_session *s, const struct sim_head *h, struct record *r)
+{
+    const struct sim_device device = {.accel = &on_cpu, .session = s};
+    struct method_ctx ctx = {.seed = 1, .carry = &s->carry};
+    struct method_run *runs = NULL;
+    struct err err = {0};
+    int64_t n = 0;
+    s->in = &h->in;
+    record_init(r);
+    assert_ok(method_runs_parse(test_methods, METHOD, &runs, &n, &err), &err);
+    struct sim_cell cell = {.method = runs->method,
+                            .params = runs->params,
+                            .ctx = &ctx,
+                            .in = &h->in,
+                            .device = &device,
+                            .measure = MEASURE_MASK};
+    assert_ok(sim_run(&cell, r, &err), &err);
+    method_runs_free(runs, n);
+}
+
+START_TEST(counts_alone_ask_the_device_alone)
+{
+    struct sim_head h;
+    struct accel_session s = {.answer = SAME};
+    struct record all, counts;
+    struct err err = {0};
+    make_head(&h);
+    for (int changed = 0; changed < 2; changed++) {
+        s.answer = changed ? CHANGED : SAME;
+        assert_ok(run(&s, &h, SELECT_AUTO, METHOD, &all, &err), &err);
+        ck_assert(!s.alone && !isnan(record_get(&all, "mask_diff")));
+        count_mask(&s, &h, &counts);
+        ck_assert(s.alone);
+        ck_assert_double_eq(record_get(&counts, "pairs_kept"), record_get(&all, "pairs_kept"));
+        record_free(&all);
+        record_free(&counts);
+    }
+    s.answer = REFUSES; /* then the method chooses */
+    count_mask(&s, &h, &counts);
+    ck_assert_double_gt(record_get(&counts, "pairs_kept"), 0);
+    record_free(&counts);
     sim_head_free(&h);
 }
 END_TEST
@@ -457,6 +505,7 @@ Suite *make_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_test(t, same_mask_and_total_time);
     tcase_add_test(t, changed_mask_is_the_one_that_counts);
+    tcase_add_test(t, counts_alone_ask_the_device_alone);
     tcase_add_test(t, without_gpu_side);
     tcase_add_test(t, other_units_are_an_error);
     tcase_add_test(t, tiles_of_bands_are_compared);
