@@ -86,8 +86,9 @@ static int read_domain(struct eval_model *m, struct err *err)
     if (there) {
         TRY(json_read_file(path, MAX_CONFIG, &o, err));
         TRY(jget_str_opt(o, "domain", path, &domain, err));
-        if (strcmp(domain, "c") != 0 && strcmp(domain, "en") != 0)
-            FAIL(err, ERR_INPUT, "%s: domain: c or en was expected, found '%.60s'", path, domain);
+        if (strcmp(domain, "c") != 0 && strcmp(domain, "en") != 0 && strcmp(domain, "source") != 0)
+            FAIL(err, ERR_INPUT, "%s: domain: c, en or source was expected, found '%.60s'", path,
+                 domain);
     }
     snprintf(m->domain, sizeof m->domain, "%s", domain);
 out:

@@ -18,7 +18,7 @@ struct eval_model {
     const char *dir;       /* borrowed */
     char name[128], weights[64];
     int32_t bos;     /* id in front of every text, -1: none */
-    char domain[16]; /* of its generated tasks: "c" or "en" */
+    char domain[16]; /* of its generated tasks: "c", "en" or "source" */
     int32_t eot[8];  /* ids that end a text */
     int n_eot;
 };

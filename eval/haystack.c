@@ -7,6 +7,7 @@
 #include "core/hash.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "eval/haysource.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -202,7 +203,9 @@ static int add_sentence(struct haystack *h, struct buf *b, struct err *err)
 void haystack_init(struct haystack *h, enum domain domain, const struct lines *file, uint64_t seed,
                    int64_t sample)
 {
-    int purpose = file ? DRAW_START : domain == DOMAIN_C ? DRAW_C : DRAW_EN;
+    static const int purposes[] = {
+        [DOMAIN_C] = DRAW_C, [DOMAIN_EN] = DRAW_EN, [DOMAIN_SOURCE] = DRAW_SOURCE};
+    int purpose = file ? DRAW_START : purposes[domain];
     *h = (struct haystack){.domain = domain, .file = file};
     h->d = draws_of(seed, DRAW_HAYSTACK, purpose, sample);
     if (file)
@@ -225,6 +228,8 @@ int haystack_need(struct haystack *h, int64_t n, struct err *err)
             const char *line = line_at(h->file, h->next, &len);
             TRY(lines_add(&h->lines, line, len, err));
             h->next = (h->next + 1) % h->file->n;
+        } else if (h->domain == DOMAIN_SOURCE) {
+            TRY(haystack_add_source(h, err));
         } else if (h->domain == DOMAIN_C) {
             TRY(add_function(h, &b, err));
         } else {

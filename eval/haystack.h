@@ -8,9 +8,16 @@
 #include "core/buf.h"
 #include "core/err.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
-enum domain { DOMAIN_C, DOMAIN_EN };
+enum domain { DOMAIN_C, DOMAIN_EN, DOMAIN_SOURCE };
+
+/* What is hidden in it are comments of C. */
+static inline bool domain_is_c(enum domain d)
+{
+    return d != DOMAIN_EN;
+}
 
 /* Random numbers of one purpose of one sample: stream = task 2^48 + purpose 2^40 + sample. */
 struct draws {
@@ -28,7 +35,7 @@ enum draw_task {
 };
 
 /* Purposes. Of DRAW_HAYSTACK: */
-enum { DRAW_C = 1, DRAW_EN = 2, DRAW_START = 3 };
+enum { DRAW_C = 1, DRAW_EN = 2, DRAW_START = 3, DRAW_SOURCE = 4 };
 /* Of the others: */
 enum { DRAW_KEYS = 2, DRAW_PLACES = 3, DRAW_DISTRACTORS = 4 };
 

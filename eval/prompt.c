@@ -14,7 +14,7 @@
 #include <string.h>
 
 static const char *const names[] = {"needle", "multi", "kv", "chain", "copy", "track", NULL};
-static const char *const domains[] = {"c", "en", NULL};
+static const char *const domains[] = {"c", "en", "source", NULL};
 
 /* ---- what is asked -------------------------------------------------------------------------- */
 
@@ -26,7 +26,7 @@ struct prompt_params {
 /* clang-format off */
 static const struct opt params[] = {
     {.name = "domain", .type = OPT_ENUM, .offset = offsetof(struct prompt_params, domain),
-     .flags = OPT_UNSET, .values = domains, .help = "Kind of text: C source or English."},
+     .flags = OPT_UNSET, .values = domains, .help = "Kind of text: C functions of made-up words, English, files of C source."},
     {.name = "n", .type = OPT_INT, .offset = offsetof(struct prompt_params, n), .def = "8",
      .min = 1, .max = 100000, .help = "multi: needles."},
     {.name = "h", .type = OPT_INT, .offset = offsetof(struct prompt_params, h), .def = "4",
@@ -107,14 +107,15 @@ int prompt_spec_parse(const char *text, const char *domain, struct prompt_spec *
     TRY(opt_defaults(params, &p, err));
     TRY(parse_pairs(text, (enum prompt_kind)kind, &p, err));
     *out = (struct prompt_spec){.kind = (enum prompt_kind)kind, .lines = p.lines, .cue = p.cue};
-    out->domain = p.domain >= 0              ? (enum domain)p.domain
-                  : strcmp(domain, "c") == 0 ? DOMAIN_C
-                                             : DOMAIN_EN;
+    out->domain = p.domain >= 0                   ? (enum domain)p.domain
+                  : strcmp(domain, "c") == 0      ? DOMAIN_C
+                  : strcmp(domain, "source") == 0 ? DOMAIN_SOURCE
+                                                  : DOMAIN_EN;
     out->items = kind == PROMPT_MULTI ? p.n : kind == PROMPT_NEEDLE ? 1 : p.h;
-    if (kind == PROMPT_CHAIN && out->domain != DOMAIN_C)
-        FAIL(err, ERR_USAGE, "task chain has the domain c only, found en");
+    if (kind == PROMPT_CHAIN && !domain_is_c(out->domain))
+        FAIL(err, ERR_USAGE, "task chain has the domains c and source only, found en");
     if (kind == PROMPT_TRACK && out->domain != DOMAIN_EN)
-        FAIL(err, ERR_USAGE, "task track has the domain en only, found c");
+        FAIL(err, ERR_USAGE, "task track has the domain en only, found %s", domains[out->domain]);
     if (kind == PROMPT_COPY && p.cue >= p.lines)
         FAIL(err, ERR_USAGE, "task copy: cue %lld leaves nothing of %lld lines to answer",
              (long long)p.cue, (long long)p.lines);
@@ -192,7 +193,7 @@ static const enum draw_task draw_tasks[] = {DRAW_NEEDLE, DRAW_MULTI, DRAW_KV,
 static void draw_key(struct maker *m, char key[40])
 {
     char a[16], b[16];
-    if (m->s->domain == DOMAIN_C) {
+    if (domain_is_c(m->s->domain)) {
         snprintf(key, 40, "%lld", (long long)draw_number(&m->keys, 5));
         return;
     }
@@ -203,7 +204,7 @@ static void draw_key(struct maker *m, char key[40])
 
 static void draw_value(const struct maker *m, struct draws *d, char value[40])
 {
-    snprintf(value, 40, "%lld", (long long)draw_number(d, m->s->domain == DOMAIN_C ? 8 : 7));
+    snprintf(value, 40, "%lld", (long long)draw_number(d, domain_is_c(m->s->domain) ? 8 : 7));
 }
 
 /* One more item with a key of its own; key before value. */
@@ -319,7 +320,7 @@ static void put_item(const struct maker *m, int64_t i, struct buf *b)
         buf_printf(b, "Set %s to %lld.\n", it->key, (long long)m->number);
     else if (m->s->kind == PROMPT_TRACK)
         buf_printf(b, "Set %s to the value of %s.\n", it->key, m->items[i - 1].key);
-    else if (m->s->domain == DOMAIN_C)
+    else if (domain_is_c(m->s->domain))
         buf_printf(b, "/* needle %s: %s */\n", it->key, it->value);
     else
         buf_printf(b, "The access code for %s is %s.\n", it->key, it->value);
@@ -335,7 +336,7 @@ static void put_question(const struct maker *m, int64_t i, struct buf *b)
 {
     if (m->s->kind == PROMPT_TRACK)
         buf_printf(b, "Question: Which names have the value %lld?\nAnswer:", (long long)m->number);
-    else if (m->s->domain == DOMAIN_C)
+    else if (domain_is_c(m->s->domain))
         buf_printf(b, "/* needle %s:", m->items[i].key);
     else
         buf_printf(b,
@@ -424,7 +425,7 @@ static int put_answers(struct maker *m, struct prompt *p, uint64_t seed, int64_t
     struct buf b = {0};
     char value[40];
 
-    str_list_add(&p->stop, m->s->domain == DOMAIN_C ? "*/" : "\n");
+    str_list_add(&p->stop, domain_is_c(m->s->domain) ? "*/" : "\n");
     if (m->s->domain == DOMAIN_EN)
         str_list_add(&p->stop, ".");
     if (m->s->kind == PROMPT_COPY) {

@@ -139,7 +139,7 @@ START_TEST(ids_of_prompts)
 
     assert_ok(eval_model_open(&m, MODEL, 0, &err), &err);
     ck_assert_int_eq(m.bos, 0);
-    ck_assert_str_eq(m.domain, "c");
+    ck_assert_str_eq(m.domain, "source");
     assert_ok(prompt_ids(&m, NULL, special, strlen(special), &plain, &err), &err);
     ck_assert_int_eq(plain.v[0], 0);
     for (int64_t i = 1; i < plain.n; i++)

@@ -58,6 +58,20 @@ START_TEST(haystacks)
 }
 END_TEST
 
+/* Whole files, whose functions use their own structure's fields. */
+START_TEST(haystack_of_source)
+{
+    static const char begin[] = "// sound/range/map_event.c\n/*\n * Init the dirty group before "
+                                "the index is remote.\n";
+    struct haystack h;
+    haystack_init(&h, DOMAIN_SOURCE, NULL, 7, 0);
+    assert_ok(haystack_need(&h, 1000, &err), &err);
+    ck_assert_int_eq(strncmp(h.lines.text.data, begin, strlen(begin)), 0);
+    ck_assert_int_eq(h.lines.start[1000], 19619);
+    haystack_free(&h);
+}
+END_TEST
+
 /* Lines of a file come from a drawn line on, around its end. */
 START_TEST(haystack_of_a_file)
 {
@@ -136,9 +150,18 @@ static int64_t occurrences(const char *text, const char *what)
  * begin with a newline that joins the prompt's last one). */
 START_TEST(properties)
 {
-    static const char *const tasks[] = {
-        "needle", "multi:n=4",      "kv",    "needle:domain=en", "multi:domain=en", "kv:domain=en",
-        "copy",   "copy:domain=en", "chain", "track:domain=en"};
+    static const char *const tasks[] = {"needle",
+                                        "multi:n=4",
+                                        "kv",
+                                        "needle:domain=en",
+                                        "multi:domain=en",
+                                        "kv:domain=en",
+                                        "needle:domain=source",
+                                        "copy",
+                                        "copy:domain=en",
+                                        "chain",
+                                        "track:domain=en",
+                                        "chain:domain=source"};
     static const double depths[] = {0, 0.3, 1};
     const char *task = tasks[_i / 3];
     struct prompt p, again;
@@ -149,12 +172,12 @@ START_TEST(properties)
     assert_ok(count(NULL, p.text.data, p.text.len, &ids, &err), &err);
     ck_assert_int_le(ids, 700 - p.max_new);
     ck_assert_int_gt(ids, 700 - p.max_new - 80);
-    if (_i < 18) {
+    if (_i < 21) {
         const char *value = p.answers.items[0] + 1;
         ck_assert_int_eq(occurrences(p.text.data, value), 1);
         ck_assert_int_eq(strncmp(p.text.data + p.question - 1, "\n", 1), 0);
     }
-    if (_i < 18) {
+    if (_i < 21) {
         buf_puts(&whole, buf_str(&p.text));
         buf_puts(&whole, p.answers.items[0]);
         assert_ok(count(NULL, whole.data, whole.len, &both, &err), &err);
@@ -201,7 +224,8 @@ START_TEST(refused)
     assert_fails(prompt_spec_parse("needle:domain=de", "c", &s, &err), &err, ERR_USAGE, "domain");
     assert_fails(prompt_spec_parse("kv:x", "c", &s, &err), &err, ERR_USAGE, "key=value");
     assert_fails(prompt_spec_parse("multi:n=0", "c", &s, &err), &err, ERR_USAGE, "n");
-    assert_fails(prompt_spec_parse("chain", "en", &s, &err), &err, ERR_USAGE, "domain c only");
+    assert_fails(prompt_spec_parse("chain", "en", &s, &err), &err, ERR_USAGE,
+                 "domains c and source only");
     assert_fails(prompt_spec_parse("track", "c", &s, &err), &err, ERR_USAGE, "domain en only");
     assert_fails(prompt_spec_parse("copy:cue=12", "c", &s, &err), &err, ERR_USAGE, "cue 12");
     assert_ok(tokenizer_open("datasets/models/code-lm", &tok, &err), &err);
@@ -221,10 +245,11 @@ Suite *make_suite(void)
     tcase_set_timeout(t, 60);
     tcase_add_test(t, random_numbers);
     tcase_add_test(t, haystacks);
+    tcase_add_test(t, haystack_of_source);
     tcase_add_test(t, haystack_of_a_file);
     tcase_add_test(t, items);
     tcase_add_loop_test(t, lengths_and_depths, 0, 3);
-    tcase_add_loop_test(t, properties, 0, 30);
+    tcase_add_loop_test(t, properties, 0, 36);
     tcase_add_test(t, depth_moves_one_line);
     tcase_add_test(t, refused);
     suite_add_tcase(s, t);

@@ -1,10 +1,10 @@
 # Generated prompts, whose texts are fixed: sums of whole prompts, and what is refused.
-"$LACUNA" prompt needle -n 2K --depth 0 --seed 7 | sha256sum | cut -c1-16
-"$LACUNA" prompt needle -n 2K --depth 0.5 --seed 7 | sha256sum | cut -c1-16
-"$LACUNA" prompt needle -n 2K --depth 1 --seed 7 -o p.txt
+"$LACUNA" prompt needle:domain=c -n 2K --depth 0 --seed 7 | sha256sum | cut -c1-16
+"$LACUNA" prompt needle:domain=c -n 2K --depth 0.5 --seed 7 | sha256sum | cut -c1-16
+"$LACUNA" prompt needle:domain=c -n 2K --depth 1 --seed 7 -o p.txt
 sha256sum <p.txt | cut -c1-16
-"$LACUNA" prompt needle -n 8K --depth 0.25 --seed 7 | sha256sum | cut -c1-16
-"$LACUNA" prompt needle -n 32K --depth 0.5 --seed 7 | sha256sum | cut -c1-16
+"$LACUNA" prompt needle:domain=c -n 8K --depth 0.25 --seed 7 | sha256sum | cut -c1-16
+"$LACUNA" prompt needle:domain=c -n 32K --depth 0.5 --seed 7 | sha256sum | cut -c1-16
 "$LACUNA" prompt needle:domain=en -n 200 --seed 7
 echo
 "$LACUNA" prompt track:domain=en:h=2 -n 180 --seed 7 --json
