@@ -32,8 +32,9 @@ struct prompt_spec {
     int64_t lines, cue; /* copy */
 };
 
-/* "needle", "multi:n=8", "chain:h=4", "copy:lines=12:cue=3", each with domain=c|en|source; unset: as
- * `domain`. ERR_USAGE for unknown tasks, keys and values, and domains that a task does not have. */
+/* "needle", "multi:n=8", "chain:h=4", "copy:lines=12:cue=3", each with domain=c|en|source; unset:
+ * as `domain`. ERR_USAGE for unknown tasks, keys and values, and domains that a task does not have.
+ */
 int prompt_spec_parse(const char *text, const char *domain, struct prompt_spec *out,
                       struct err *err);
 
