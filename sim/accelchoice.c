@@ -198,15 +198,31 @@ static bool asks_alone(const struct run *run, bool own)
     return own && me->adopt && !me->rule && device->calls && device->select != SELECT_CPU;
 }
 
+/* Is it worth while that the device builds a static mask? Only where it stays there: on the host it
+ * is made once for all calls. */
+static bool builds(const struct run *run, const struct choice *c)
+{
+    const struct sim_device *device = run->cell->device;
+    return c->origin.source == SOURCE_STATIC && run->method->adopt_units && device->calls &&
+           device->metrics && run->cell->measure == MEASURE_ALL && !run->cell->sink;
+}
+
 /* Does the device choose by the method's rule? */
 static bool asks_by_rule(struct run *run, struct choice *c, bool own)
 {
-    if (!own || !run->method->rule || run->cell->device->select == SELECT_CPU)
+    if (!(own || builds(run, c)) || !run->method->rule || run->cell->device->select == SELECT_CPU)
         return false;
     if (run->method->rule(run->state, &c->rule, c->why))
         return true;
     c->refused = true;
     return false;
+}
+
+/* The method's own masks: static ones from the store, where there is one. */
+static int choose_here(struct run *run, struct choice *c, struct err *err)
+{
+    bool shared = c->origin.source == SOURCE_STATIC && run->method->kin && c->store;
+    return shared ? take_static(run, c, err) : select_all(run, c, err);
 }
 
 int choice_begin(struct run *run, struct choice *c, struct err *err)
@@ -226,8 +242,7 @@ int choice_begin(struct run *run, struct choice *c, struct err *err)
         c->ask = ASK_ALONE;
         return 0;
     }
-    bool shared = c->origin.source == SOURCE_STATIC && me->kin && c->store;
-    TRY(shared ? take_static(run, c, err) : select_all(run, c, err));
+    TRY(choose_here(run, c, err));
     if (!me->rule && !c->none && !cpu && c->origin.source != SOURCE_REUSED) {
         c->ask = ASK_BY_PARAMS;
         c->is_band = whole_band(c->masks, c->n, &c->band);
@@ -406,7 +421,7 @@ int choice_end(struct run *run, struct choice *c, struct mask *whole, const char
     if (c->refused && own && run->cell->device->select == SELECT_GPU)
         return method_skip(run->cell->ctx, "%s", c->why);
     if (c->ask == ASK_BY_RULE || c->ask == ASK_ALONE)
-        TRY(select_all(run, c, err));
+        TRY(choose_here(run, c, err));
     TRY(compare_units(run, c, err));
 out:
     return rc;
