@@ -218,10 +218,12 @@ static bool asks_by_rule(struct run *run, struct choice *c, bool own)
     return false;
 }
 
-/* The method's own masks: static ones from the store, where there is one. */
+/* The method's own masks: from the store, where there is one, those that are static, or one of a few
+ * by what the device has answered. */
 static int choose_here(struct run *run, struct choice *c, struct err *err)
 {
-    bool shared = c->origin.source == SOURCE_STATIC && run->method->kin && c->store;
+    bool known = c->origin.source == SOURCE_STATIC || c->gpu;
+    bool shared = known && run->method->kin && c->store;
     return shared ? take_static(run, c, err) : select_all(run, c, err);
 }
 
