@@ -218,8 +218,8 @@ static bool asks_by_rule(struct run *run, struct choice *c, bool own)
     return false;
 }
 
-/* The method's own masks: from the store, where there is one, those that are static, or one of a few
- * by what the device has answered. */
+/* The method's own masks: from the store, where there is one, those that are static, or one of a
+ * few by what the device has answered. */
 static int choose_here(struct run *run, struct choice *c, struct err *err)
 {
     bool known = c->origin.source == SOURCE_STATIC || c->gpu;
