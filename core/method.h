@@ -125,9 +125,10 @@ struct select_cost {
 /* Of a method whose masks are all static. */
 struct mask_origin mask_is_static(const void *state);
 
-/* What heads with a static mask, or with one of a few, have in common. Heads with equal parameters, seeds, sizes, grids
- * and token orders have the same mask iff `which` is the same number. `counted`, `bytes` of the
- * state, are what `select` adds up while it makes the mask, and `report` reads; NULL: nothing. */
+/* What heads with a static mask, or with one of a few, have in common. Heads with equal parameters,
+ * seeds, sizes, grids and token orders have the same mask iff `which` is the same number.
+ * `counted`, `bytes` of the state, are what `select` adds up while it makes the mask, and `report`
+ * reads; NULL: nothing. */
 struct static_kin {
     uint64_t which;
     void *counted;
