@@ -133,6 +133,14 @@ out:
     return rc;
 }
 
+static int copy_there(struct gpu *g, void *to, const void *x, int64_t bytes, struct err *err)
+{
+    int rc = 0;
+    CU(err, cudaMemcpyAsync(to, x, (size_t)bytes, cudaMemcpyDeviceToDevice, g->stream));
+out:
+    return rc;
+}
+
 /* `copies` copies, one after the other, of what is on the device; a single one stays where it is.
  */
 static int take_there(struct gpu *g, const void *x, int64_t bytes, int copies, const void **out,
@@ -145,8 +153,7 @@ static int take_there(struct gpu *g, const void *x, int64_t bytes, int copies, c
         return 0;
     TRY(gpu_alloc(g, bytes * copies, &to, err));
     for (int i = 0; i < copies; i++)
-        CU(err,
-           cudaMemcpyAsync(to + i * bytes, x, (size_t)bytes, cudaMemcpyDeviceToDevice, g->stream));
+        TRY(copy_there(g, to + i * bytes, x, bytes, err));
     *out = to;
 out:
     return rc;
@@ -231,10 +238,29 @@ static int put_call_values(struct gpu *g, const struct attn_in *x, float *scaled
                            int *v_exp, void *to, struct err *err)
 {
     int64_t n = x->nk * x->dv;
-    *v_exp = values_exponent(x->v, n);
+    *v_exp = x->there ? 0 : values_exponent(x->v, n);
+    if (x->there)
+        return copy_there(g, to, x->there->v, n * 2, err);
     if (*v_exp)
         values_scale(x->v, n, *v_exp, scaled);
     return put_rows(g, *v_exp ? scaled : x->v, n, staging, to, err);
+}
+
+/* q of head i of a call, and k and v of its g-th group, from where they are. */
+static int put_call_queries(struct gpu *g, const struct attn_in *x, void *staging, void *to,
+                            struct err *err)
+{
+    int64_t n = x->nq * x->d;
+    return x->there ? copy_there(g, to, x->there->q, n * 2, err)
+                    : put_rows(g, x->q, n, staging, to, err);
+}
+
+static int put_call_keys(struct gpu *g, const struct attn_in *x, void *staging, void *to,
+                         struct err *err)
+{
+    int64_t n = x->nk * x->d;
+    return x->there ? copy_there(g, to, x->there->k, n * 2, err)
+                    : put_rows(g, x->k, n, staging, to, err);
 }
 
 static int put_tensors(struct accel_session *s, const struct accel_call *c, struct err *err)
@@ -254,10 +280,10 @@ static int put_tensors(struct accel_session *s, const struct accel_call *c, stru
     TRY(mem_alloc(&staging, most, 2, "operands in bf16", err));
     TRY(mem_alloc(&scaled, k, sizeof *scaled, "scaled values", err));
     for (int i = 0; i < c->n; i++)
-        TRY(put_rows(&s->gpu, c->x[i]->q, q, staging, at_q + i * q * 2, err));
+        TRY(put_call_queries(&s->gpu, c->x[i], staging, at_q + i * q * 2, err));
     for (int g = 0; g < p->kv_heads; g++) {
         const struct attn_in *x = c->x[g * c->group];
-        TRY(put_rows(&s->gpu, x->k, k, staging, at_k + g * k * 2, err));
+        TRY(put_call_keys(&s->gpu, x, staging, at_k + g * k * 2, err));
         TRY(put_call_values(&s->gpu, x, scaled, staging, s->call.v_exp + g, at_v + g * k * 2, err));
     }
     TRY(gpu_sync(&s->gpu, err));

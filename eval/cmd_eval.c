@@ -214,7 +214,8 @@ static int open_device(const struct app *app, const struct eval_opts *o, const s
     if (!app->accel)
         return err_set(err, ERR_MACHINE,
                        "eval: --device cuda needs a build with CUDA (make CUDA=1)");
-    *d = (struct sim_device){.accel = app->accel, .select = SELECT_AUTO, .dense = true};
+    *d = (struct sim_device){
+        .accel = app->accel, .select = SELECT_AUTO, .dense = true, .timed = o->samples > 0};
     how->device = d;
     if (o->c.dry_run)
         return 0;

@@ -2,33 +2,16 @@
  * headattn.c - see headattn.h.
  */
 #include "eval/headattn.h"
+#include "eval/headwork.h"
 
 #include "core/mem.h"
 #include "core/permute.h"
 #include "core/text.h"
-#include "sim/budgetrun.h"
-#include "sim/simhead.h"
-#include "sim/simulate.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* One head while its method runs. */
-struct head_work {
-    const struct layer_job *j;
-    struct head_sum *sum;
-    int head;
-    struct head_in in;
-    struct accel_there there;
-    struct exact exact;
-    float *q;      /* owned */
-    int64_t *perm; /* row i of the method is row perm[i] of the model; NULL: the same; owned */
-    struct span *spans;
-    int64_t cap_spans;
-    struct record rec; /* identity for dumps, densities */
-};
 
 static int64_t method_rows(const struct layer_job *j)
 {
@@ -162,7 +145,7 @@ static void find_there(struct head_work *w)
     w->in.x.there = &w->there;
 }
 
-static int head_open(struct head_work *w, const struct layer_job *j, int head, struct err *err)
+int head_open(struct head_work *w, const struct layer_job *j, int head, struct err *err)
 {
     static const char *const branches[] = {"cond", "uncond"};
     const struct layer_attn *a = j->a;
@@ -208,8 +191,16 @@ out:
     return rc;
 }
 
-static void head_close(struct head_work *w)
+void head_close(struct head_work *w)
 {
+    const struct method *m = w->j->a->run->method;
+    for (int i = 0; i < 2; i++)
+        if (w->fresh[i].free)
+            w->fresh[i].free(w->fresh[i].data);
+    budget_found_free(&w->found);
+    if (w->params)
+        opt_free(m->params, w->params);
+    free(w->params);
     exact_free(&w->exact);
     record_free(&w->rec);
     free(w->q);
@@ -231,52 +222,59 @@ static int find_order(struct head_work *w, const void *params, struct err *err)
     return none.code == ERR_NOMEM ? err_set(err, ERR_NOMEM, "%s", none.msg) : 0;
 }
 
-/* The method on the head: w->rec receives status and counts. */
-static int run_method(struct head_work *w, struct err *err)
+int method_begin(struct head_work *w, struct err *err)
 {
     const struct layer_attn *a = w->j->a;
     const struct method_run *run = a->run;
     int64_t at = (int64_t)w->j->layer * a->shape.heads + w->head;
-    struct carry fresh[2] = {{0}}; /* text has one step: state begins and ends with the call */
     bool steps = run->method->flags & METHOD_NEEDS_STEPS;
     bool shares = run->method->flags & METHOD_SHARES_BRANCHES;
     struct carry *mine =
-        a->carry ? a->carry + (int64_t)a->branch * a->shape.layers * a->shape.heads + at : fresh;
-    struct method_ctx ctx = {.seed = a->how->seed,
-                             .carry = steps ? mine : NULL,
-                             .shared = !shares     ? NULL
-                                       : a->shared ? a->shared + at
-                                                   : fresh + 1,
-                             .session = run->session};
-    struct budget_found found = {0};
-    void *params = NULL;
+        a->carry ? a->carry + (int64_t)a->branch * a->shape.layers * a->shape.heads + at : w->fresh;
     int rc = 0;
 
-    TRY(method_params_for_head(run, w->j->layer, w->head, w->in.x.nk, &params, err));
+    w->ctx = (struct method_ctx){.seed = a->how->seed,
+                                 .carry = steps ? mine : NULL,
+                                 .shared = !shares     ? NULL
+                                           : a->shared ? a->shared + at
+                                                       : w->fresh + 1,
+                                 .session = run->session};
+    TRY(method_params_for_head(run, w->j->layer, w->head, w->in.x.nk, &w->params, err));
     w->sum->lacks_calib = method_calib_lacks(run, w->j->layer, w->head, w->in.x.nk);
     if (run->target) {
-        TRY(budget_resolve_head(run, &w->in, a->how->device, a->how->seed, params, &found, err));
-        w->sum->searched = found.params != NULL;
-        w->sum->found = found.answer;
+        TRY(budget_resolve_head(run, &w->in, a->how->device, a->how->seed, w->params, &w->found,
+                                err));
+        w->sum->searched = w->found.params != NULL;
+        w->sum->found = w->found.answer;
     }
-    TRY(find_order(w, params, err));
-    struct sim_cell cell = {.method = run->method,
-                            .params = params,
-                            .ctx = &ctx,
-                            .in = &w->in,
-                            .device = a->decoding ? NULL : a->how->device,
-                            .measure = MEASURE_COUNTS,
-                            .sink = take_rows,
-                            .sink_ctx = w};
+    TRY(find_order(w, w->params, err));
+out:
+    return rc;
+}
+
+struct sim_cell method_cell(struct head_work *w, const struct sim_device *device)
+{
+    const struct layer_attn *a = w->j->a;
+    return (struct sim_cell){.method = a->run->method,
+                             .params = w->params,
+                             .ctx = &w->ctx,
+                             .in = &w->in,
+                             .device = device,
+                             .measure = MEASURE_COUNTS,
+                             .sink = take_rows,
+                             .sink_ctx = w,
+                             .sink_rows = !a->how->masks && w->j->dense_rows == 0};
+}
+
+/* The method on the head: w->rec receives status and counts. */
+static int run_method(struct head_work *w, struct err *err)
+{
+    const struct layer_attn *a = w->j->a;
+    int rc = 0;
+    TRY(method_begin(w, err));
+    struct sim_cell cell = method_cell(w, a->decoding ? NULL : a->how->device);
     TRY(sim_run(&cell, &w->rec, err));
 out:
-    for (int i = 0; i < 2; i++)
-        if (fresh[i].free)
-            fresh[i].free(fresh[i].data);
-    budget_found_free(&found);
-    if (params)
-        opt_free(run->method->params, params);
-    free(params);
     return rc;
 }
 
@@ -356,30 +354,38 @@ out:
     return rc;
 }
 
+int method_end(struct head_work *w, bool is_dense, struct err *err)
+{
+    const struct layer_job *j = w->j;
+    int rc = 0;
+    if (!is_dense && w->rec.status == RECORD_SKIP) {
+        snprintf(w->sum->skip, sizeof w->sum->skip, "%.255s", w->rec.reason);
+        is_dense = true;
+        if (!j->a->how->skip_is_dense)
+            return 0;
+    }
+    if (is_dense)
+        TRY(attend_dense_head(w, err));
+    else if (j->dense_rows > 0)
+        TRY(dense_rows(w, method_rows(j), err));
+    if (!j->a->decoding)
+        add_density(w, is_dense);
+out:
+    return rc;
+}
+
 int head_attend(void *ctx, int64_t head, int worker, struct err *err)
 {
     const struct layer_job *j = ctx;
-    struct layer_attn *a = j->a;
+    const struct layer_attn *a = j->a;
     struct head_work w = {0};
     bool is_dense = a->how->dense_head[(int64_t)j->layer * a->shape.heads + head];
     int rc = 0;
 
     TRY(head_open(&w, j, (int)head, err));
-    if (!is_dense) {
+    if (!is_dense)
         TRY(run_method(&w, err));
-        if (w.rec.status == RECORD_SKIP) {
-            snprintf(w.sum->skip, sizeof w.sum->skip, "%.255s", w.rec.reason);
-            is_dense = true;
-            if (!a->how->skip_is_dense)
-                goto out;
-        }
-    }
-    if (is_dense)
-        TRY(attend_dense_head(&w, err));
-    else if (j->dense_rows > 0)
-        TRY(dense_rows(&w, method_rows(j), err));
-    if (!a->decoding)
-        add_density(&w, is_dense);
+    TRY(method_end(&w, is_dense, err));
 out:
     head_close(&w);
     return rc;

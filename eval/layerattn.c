@@ -1,10 +1,12 @@
 /*
- * layerattn.c - see layerattn.h. Heads of a layer run in parallel, each on one thread.
+ * layerattn.c - see layerattn.h. Heads of a layer run in parallel, each on one thread, or on a GPU
+ * as one call.
  */
 #include "eval/layerattn.h"
 
 #include "core/mem.h"
 #include "core/pool.h"
+#include "eval/callattn.h"
 #include "eval/headattn.h"
 
 #include <math.h>
@@ -140,7 +142,8 @@ static int attend_rows(struct layer_job *j, struct err *err)
     const struct layer_attn *a = j->a;
     int rc = 0;
     TRY(mem_zalloc(&j->sums, a->shape.heads, sizeof *j->sums, "sums of heads", err));
-    TRY(pool_run(a->jobs, a->shape.heads, head_attend, j, err));
+    TRY(layer_is_call(j) ? call_attend(j, err)
+                         : pool_run(a->jobs, a->shape.heads, head_attend, j, err));
     rc = add_heads(j);
 out:
     free(j->sums);

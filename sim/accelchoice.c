@@ -253,14 +253,21 @@ out:
     return rc;
 }
 
+/* Does the device have what is measured of a mask that stays there? */
+static bool measured_there(const struct sim_cell *cell)
+{
+    return cell->measure == MEASURE_COUNTS ||
+           (cell->measure == MEASURE_ALL && cell->device->metrics);
+}
+
 int choice_may_stay(const struct run *run, const struct choice *c)
 {
     const struct method *me = run->method;
     const struct sim_cell *cell = run->cell;
-    if (c->ask == ASK_NOBODY || c->is_band || !cell->device->metrics ||
-        cell->measure != MEASURE_ALL)
+    bool read = cell->sink && !cell->sink_rows; /* entry by entry */
+    if (c->ask == ASK_NOBODY || c->is_band || !measured_there(cell))
         return STAYS_NOT;
-    bool counts = c->ask != ASK_BY_PARAMS && me->adopt_units && !cell->sink;
+    bool counts = c->ask != ASK_BY_PARAMS && me->adopt_units && !read;
     return counts && (!me->stays || me->stays(run->state)) ? STAYS_ALONE : STAYS_TOO;
 }
 
@@ -406,7 +413,8 @@ int choice_end(struct run *run, struct choice *c, struct mask *whole, const char
 
     if (whole && c->units.there && c->stays == STAYS_ALONE)
         return adopt_units(run, c, err);
-    if (whole && c->units.map && c->ask == ASK_BY_PARAMS && !run->cell->sink &&
+    bool read = run->cell->sink && !run->cell->sink_rows;
+    if (whole && c->units.map && c->ask == ASK_BY_PARAMS && !read &&
         lists_like_there(c)) { /* nobody reads the masks here any more */
         c->differs = differs_from_map(c);
         c->compared = c->gpu = true;

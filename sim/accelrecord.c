@@ -29,16 +29,28 @@ out:
     return rc;
 }
 
+/* Counts of a mask that is not gone through: what stays on the device, what heads share. */
+static int add_counts(struct run *run, const struct choice *c, struct err *err)
+{
+    if (c->units.there)
+        return metrics_add_units(&run->acc, &c->lists, &c->units, err);
+    metrics_add_tally(&run->acc, &c->shared->tally);
+    return 0;
+}
+
 int accel_add_masks(struct run *run, const struct choice *c, const struct accel_outputs *o,
                     struct err *err)
 {
+    const struct sim_cell *cell = run->cell;
+    const struct attn_in *x = &run->in->x;
+    bool there = cell->device->metrics || cell->measure != MEASURE_ALL;
+    bool counted = c->units.there || (c->shared && o->tiles_pv < 0 && there);
     int rc = 0;
-    if (c->units.there && !run->cell->sink)
-        return metrics_add_units(&run->acc, &c->lists, &c->units, err);
-    if (c->shared && o->tiles_pv < 0 && !run->cell->sink &&
-        (run->cell->device->metrics || run->cell->measure != MEASURE_ALL)) {
-        metrics_add_tally(&run->acc, &c->shared->tally);
-        return 0;
+    if (counted && (!cell->sink || cell->sink_rows)) {
+        struct mask rows;
+        mask_full(&rows, x->nq, x->nk, 0, x->nq, x->causal);
+        TRY(add_counts(run, c, err));
+        return cell->sink ? cell->sink(cell->sink_ctx, &rows, o->out, o->lse, err) : 0;
     }
     for (int64_t i = 0; i < c->n; i++)
         TRY(add_chunk(run, c->masks + i, o, o->tiles_pv < 0 || i == 0 ? o->tiles_pv : 0, err));

@@ -29,6 +29,8 @@ struct sim_cell {
     enum sim_measure measure;
     sim_sink_fn *sink; /* may be NULL */
     void *sink_ctx;
+    bool sink_rows; /* the sink looks at rows and outputs alone: masks may stay on the device, or be
+                     * shared, and it may then get a full one in their place */
 };
 
 /* Run it. Fills status, metrics and notes of *r (identity fields are the caller's). A METHOD_SKIP

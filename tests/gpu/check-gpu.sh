@@ -76,6 +76,7 @@ evals() {
     for device in cpu cuda; do
         "$bin/lacuna" eval -q --model datasets/models/code-lm --task "$work/eval.txt" --tokens 2048 --windows 1 \
             -m streaming:sink=4:window=256 -m streaming:window=4096 -m spargeattn -m sale -m sampleattention \
+            -m minference:v=200:s=400 -m xattention -m fg-attn:mode=pooled -m oracle -m longformer \
             --dense-layers 1 --device "$device" -o "$work/eval-$device" || return
     done
     "$bin/lacuna" eval -q --model datasets/models/code-lm --task needle --tokens 2048 --depth 0.5 --trials 1 --seed 7 \
@@ -91,7 +92,7 @@ evals() {
         {rows++; e = off($at[1], $at[2]); worst = e > worst ? e : worst}
         /window=4096/ {full = $delta < 0 ? -$delta : $delta}
         END {print "   " rows, "settings, nll_mean at most", worst, "apart (relative); a full mask", full, "nat from exact"
-             exit !(rows == 6 && worst <= 1e-3 && full <= 1e-3)}' || return
+             exit !(rows == 11 && worst <= 1e-3 && full <= 1e-3)}' || return
     awk -F, '/^spargeattn|^sale/ {rows++; print "   " $1 ": needle", $5} END {exit rows != 2}' "$work/needle.csv" &&
         grep -q ttft_ns "$work/eval-needle/records.jsonl"
 }

@@ -32,6 +32,49 @@ static int attend(struct accel_session *s, const struct accel_head *h, struct ac
 
 static const struct accel fake = {.name = "fake", .supports = supports, .attend = attend};
 
+/* A back end that takes whole calls, and chooses nothing. */
+static int select_call(struct accel_session *s, const struct accel_call *call,
+                       const struct accel_choice *choices, struct mask *masks, int *answers,
+                       char (*why)[160], struct err *e)
+{
+    ck_assert_int_eq(call->n, HEADS - 1);
+    return 0; /* answers as they came: ACCEL_NO_SELECT */
+}
+
+static int attend_call(struct accel_session *s, const struct accel_call_work *w,
+                       struct accel_call_result *r, struct err *e)
+{
+    static const struct accel_time none = {NAN, NAN, NAN, 0};
+    const struct accel_call_lists *l = &w->lists;
+    int64_t groups = l->ptr ? (N + l->bq - 1) / l->bq : 0;
+    ck_assert_int_eq(w->call->group, 1); /* a head of the second group is missing */
+    for (int h = 0; h < w->call->n; h++) {
+        struct accel_result one = {.out = r->heads[h].out, .lse = r->heads[h].lse};
+        struct accel_head head = {.x = w->call->x[h],
+                                  .bq = l->bq,
+                                  .bk = l->bk,
+                                  .ptr = l->ptr ? l->ptr + h * groups : NULL,
+                                  .col = l->col};
+        accel_attend_lists(&head, &one, e);
+    }
+    r->select = r->build = r->plan = none;
+    r->attend = r->total = (struct accel_time){600, 600, 600, 5};
+    r->dense = (struct accel_time){900, 900, 900, 5};
+    r->kv = w->call->n;
+    r->launches = 1;
+    r->counters.tensor_pipe_pct = NAN;
+    calls++;
+    return 0;
+}
+
+static const struct accel fake_calls = {.name = "fake",
+                                        .supports = supports,
+                                        .attend = attend,
+                                        .select_call = select_call,
+                                        .attend_call = attend_call};
+
+static double attn_ns, dense_ns; /* of head 0 of the last run */
+
 static void run(const struct sim_device *device, const char *method, float *out, double *density)
 {
     struct eval_how how = {.round = DT_F32, .precision = PREC_F32, .device = device};
@@ -57,6 +100,8 @@ static void run(const struct sim_device *device, const char *method, float *out,
     }
     assert_ok(layer_attn_attend(&a, 0, q, N, &kv, N, out, &err), &err);
     *density = a.elem[0];
+    attn_ns = a.attn_ns[0];
+    dense_ns = a.dense_ns[0];
     layer_attn_free(&a);
     nn_kv_free(&kv);
     free(q);
@@ -83,11 +128,35 @@ START_TEST(a_device_attends)
 }
 END_TEST
 
+START_TEST(a_device_attends_to_a_call)
+{
+    static const char *const method = "xattention:profile=clean:tau=0.5";
+    struct sim_device device = {.accel = &fake_calls, .select = SELECT_AUTO};
+    static float cpu[N * HEADS * D], gpu[N * HEADS * D];
+    double d_cpu, d_gpu;
+
+    calls = 0;
+    run(NULL, method, cpu, &d_cpu);
+    run(&device, method, gpu, &d_gpu);
+    ck_assert_int_eq(calls, 1);
+    ck_assert_double_eq(d_cpu, d_gpu);
+    ck_assert(isnan(attn_ns));
+    for (int i = 0; i < N * HEADS * D; i++)
+        ck_assert_msg(fabsf(cpu[i] - gpu[i]) < 1e-5F, "%d: %g %g", i, (double)cpu[i],
+                      (double)gpu[i]);
+    device.timed = true;
+    run(&device, "dense", gpu, &d_gpu);
+    ck_assert_double_eq(attn_ns, 200); /* a third of the call's time */
+    ck_assert_double_eq(dense_ns, 300);
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("evaldevice");
     TCase *t = tcase_create("evaldevice");
     tcase_add_loop_test(t, a_device_attends, 0, 2);
+    tcase_add_test(t, a_device_attends_to_a_call);
     suite_add_tcase(s, t);
     return s;
 }
