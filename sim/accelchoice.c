@@ -299,6 +299,7 @@ static int lists_of(const struct attn_in *x, const struct accel_units *u, struct
     int rc = 0;
     TRY(mem_alloc(&row, words, sizeof *row, "row of a map", err));
     TRY(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, u->bq, u->bk, err));
+    TRY(mem_grow(&m->col, &m->col_cap, u->units, sizeof *m->col, "lists of a map", err));
     for (int64_t g = 0; g < u->groups; g++) {
         const uint32_t *from = u->map + g * u->words;
         for (int64_t w = 0; w < words; w++)
