@@ -269,8 +269,8 @@ struct accel_call_result {
     struct accel_call_head *heads;                  /* [n] */
     struct accel_time select, build, attend, dense; /* of the whole call, in turns. select, build:
                                                      * NAN where no mask is chosen */
-    struct accel_time
-        plan; /* from masks on the device to tiles, there; NAN with lists of the host */
+    struct accel_time plan; /* from masks on the device to tiles, there; NAN with lists of the host,
+                             * and where the masks are static: then it is part of `build` */
     struct accel_time quant; /* as in struct accel_result */
     struct accel_time total; /* select + quant + plan + attend of the same sample */
     double host_plan_ns;     /* wall time on the host to plan the launches from the lists */

@@ -90,8 +90,10 @@ static bool has_id(const char *const *ids, const char *name)
  * no GPU side: its page says which. */
 static void list_on_gpu(const struct app *app, const struct method *m, struct jw *w)
 {
+    bool is_static = m->origin == mask_is_static;
     const char *choice = m->flags & METHOD_KEEPS_ALL        ? "no mask to choose"
-                         : m->origin == mask_is_static      ? "mask static, made once"
+                         : is_static && m->rule             ? "mask static, built on the GPU"
+                         : is_static                        ? "mask static, made once"
                          : has_id(app->gpu_select, m->name) ? "mask chosen on the GPU"
                                                             : "mask chosen on the CPU";
     const char *attention = !m->attend   ? "attention on the GPU"
@@ -104,7 +106,7 @@ static void list_on_gpu(const struct app *app, const struct method *m, struct jw
     jw_key(w, "on a GPU");
     jw_arr(w);
     jw_str(w, choice);
-    if (m->origin && (m->flags & METHOD_NEEDS_STEPS) && m->origin != mask_is_static)
+    if (m->origin && (m->flags & METHOD_NEEDS_STEPS) && !is_static)
         jw_str(w, "used again by later steps at no cost");
     jw_str(w, attention);
     jw_arr_end(w);

@@ -125,9 +125,10 @@ struct select_cost {
 /* Of a method whose masks are all static. */
 struct mask_origin mask_is_static(const void *state);
 
-/* What heads with a static mask have in common. Heads with equal parameters, seeds, sizes, grids
- * and token orders have the same mask iff `which` is the same number. `counted`, `bytes` of the
- * state, are what `select` adds up while it makes the mask, and `report` reads; NULL: nothing. */
+/* What heads with a static mask, or with one of a few, have in common. Heads with equal parameters,
+ * seeds, sizes, grids and token orders have the same mask iff `which` is the same number.
+ * `counted`, `bytes` of the state, are what `select` adds up while it makes the mask, and `report`
+ * reads; NULL: nothing. */
 struct static_kin {
     uint64_t which;
     void *counted;
@@ -239,8 +240,9 @@ struct method {
     /* Where the mask of this head comes from. NULL: SOURCE_OWN. */
     struct mask_origin (*origin)(const void *state);
 
-    /* With SOURCE_STATIC: whose masks are the same, so that a replay makes each of them once and
-     * does not call `select` for the others. NULL: it is called for every head. */
+    /* With SOURCE_STATIC, or after `adopt` where the choice is one of a few masks: whose masks are
+     * the same, so that a replay makes each of them once and does not call `select` for the others.
+     * NULL: it is called for every head. */
     void (*kin)(void *state, struct static_kin *k);
 
     /* What choosing this head's mask costs by the method's own loops, from sizes and counts of the

@@ -5,6 +5,8 @@
 #ifndef LACUNA_RULES_H
 #define LACUNA_RULES_H
 
+#include "core/ownrule.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -111,6 +113,13 @@ struct svg2_own { /* followed by centroids float [qc][d], [kc][d], labels int32_
     int64_t iterations[2];
 };
 
+/* Patterns of single pairs that follow from parameters and sizes. LongNet's is the support of its
+ * branches (core/ownrule.h). The Sparse Transformer's (arXiv 1904.10509), causal: a key whose
+ * distance is a multiple of the stride or below `near`. */
+struct strided_rule {
+    int64_t stride, near;
+};
+
 /* What comes beside a mask that a device chooses from the method's parameters alone.
  *
  * SpargeAttn: struct sparge_own, a byte per query block and a byte per key block: self-similar.
@@ -138,6 +147,8 @@ union method_rule {
     struct svg1_rule svg1;
     struct chip_rule_numbers chip;
     struct svg2_rule svg2;
+    struct own_dilated dilated;
+    struct strided_rule strided;
 };
 
 #endif

@@ -340,8 +340,7 @@ static int warm_up(struct accel_session *s, const struct session_work *work, str
     double end = clock_ns() + (s->warm ? 1e7 : 1e9);
     int rc = 0;
     do {
-        for (int i = 0; i < 3 && !rc; i++)
-            rc = work->launch(&s->gpu, work->job, err);
+        rc = work->launch(&s->gpu, work->job, err);
         if (!rc)
             rc = gpu_sync(&s->gpu, err);
     } while (!rc && clock_ns() < end);

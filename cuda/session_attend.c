@@ -527,17 +527,25 @@ out:
     return rc;
 }
 
+/* Static masks, and what becomes of those that stay on the device. */
+static int launch_build(struct gpu *g, const void *attend, struct err *err)
+{
+    const struct attend *a = attend;
+    int rc = launch_selects(g, &a->build, err);
+    return rc || !a->lists.made ? rc : map_plan_launch(g, &a->plan, err);
+}
+
 static int take_times(struct attend *a, struct accel_call_result *res, struct err *err)
 {
     struct session_work work[5];
     struct accel_time times[5];
-    bool chosen = a->select.n > 0, built = a->build.n > 0;
-    bool quant = a->w->owns && a->own.has_quant;
+    bool chosen = a->select.n > 0, built = a->build.n > 0 && !a->w->owns;
+    bool quant = a->w->owns && a->own.has_quant, plan = a->lists.made && !a->w->owns && !built;
     int n = 0, rc = 0;
 
     if (chosen)
         work[n++] = (struct session_work){launch_selects, &a->select};
-    if (a->lists.made)
+    if (plan)
         work[n++] = (struct session_work){map_plan_launch, &a->plan};
     if (quant)
         work[n++] = (struct session_work){own_job_quant, &a->own};
@@ -546,11 +554,11 @@ static int take_times(struct attend *a, struct accel_call_result *res, struct er
     if (a->dense.n)
         work[n++] = (struct session_work){launch_attends, &a->dense};
     if (built)
-        work[n++] = (struct session_work){launch_selects, &a->build};
+        work[n++] = (struct session_work){launch_build, a};
     TRY(session_time_chain(a->s, work, n, chain, chain, times, &res->total, err));
     if (chosen)
         res->select = times[0];
-    if (a->lists.made)
+    if (plan)
         res->plan = times[chain - 2];
     if (quant)
         res->quant = times[chain - 2];

@@ -175,7 +175,8 @@ static bool can_stay(const struct accel_session *s, const struct choosing *c)
             (l->own && c->choices[c->runs[i].first].fetch))
             return false;
     }
-    return heads == c->call->n && first->bk < 64 && c->call->x[0]->nk <= INT32_MAX / 4;
+    return heads == c->call->n && first->bk < SELECT_LISTS_FROM &&
+           c->call->x[0]->nk <= INT32_MAX / 4;
 }
 
 static void fill_units(const struct select_lists *l, const struct map_totals *t,

@@ -21,6 +21,9 @@
  * whole or empty. */
 #define BITS_BYTES (9LL << 29)
 
+/* Of the heads of a section, if they are several. */
+#define SECTION_BYTES (9LL << 28)
+
 struct lists {
     int64_t bq, bk; /* blocks of the kernel */
     int64_t *ptr;   /* owned */
@@ -501,7 +504,7 @@ static double tile_bytes(const struct making *m, int h)
 static int section_of(const struct making *m, const struct accel_call_work *w, int first)
 {
     const struct accel_call *c = w->call;
-    double bytes = 0, most = (double)(w->section_bytes ? w->section_bytes : BITS_BYTES);
+    double bytes = 0, most = (double)(w->section_bytes ? w->section_bytes : SECTION_BYTES);
     int n = 0;
     while (first + n < c->n) {
         for (int h = first + n; h < first + n + c->group; h++)

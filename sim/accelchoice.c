@@ -200,15 +200,33 @@ static bool asks_alone(const struct run *run, bool own)
     return own && me->adopt && !me->rule && unasked && device->select != SELECT_CPU;
 }
 
+/* Is it worth while that the device builds a static mask? Only where it stays there: on the host it
+ * is made once for all calls. */
+static bool builds(const struct run *run, const struct choice *c)
+{
+    const struct sim_device *device = run->cell->device;
+    return c->origin.source == SOURCE_STATIC && run->method->adopt_units && device->calls &&
+           device->metrics && run->cell->measure == MEASURE_ALL && !run->cell->sink;
+}
+
 /* Does the device choose by the method's rule? */
 static bool asks_by_rule(struct run *run, struct choice *c, bool own)
 {
-    if (!own || !run->method->rule || run->cell->device->select == SELECT_CPU)
+    if (!(own || builds(run, c)) || !run->method->rule || run->cell->device->select == SELECT_CPU)
         return false;
     if (run->method->rule(run->state, &c->rule, c->why))
         return true;
     c->refused = true;
     return false;
+}
+
+/* The method's own masks: from the store, where there is one, those that are static, or one of a
+ * few by what the device has answered. */
+static int choose_here(struct run *run, struct choice *c, struct err *err)
+{
+    bool known = c->origin.source == SOURCE_STATIC || c->gpu;
+    bool shared = known && run->method->kin && c->store;
+    return shared ? take_static(run, c, err) : select_all(run, c, err);
 }
 
 int choice_begin(struct run *run, struct choice *c, struct err *err)
@@ -228,8 +246,7 @@ int choice_begin(struct run *run, struct choice *c, struct err *err)
         c->ask = ASK_ALONE;
         return 0;
     }
-    bool shared = c->origin.source == SOURCE_STATIC && me->kin && c->store;
-    TRY(shared ? take_static(run, c, err) : select_all(run, c, err));
+    TRY(choose_here(run, c, err));
     if (!me->rule && !c->none && !cpu && c->origin.source != SOURCE_REUSED) {
         c->ask = ASK_BY_PARAMS;
         c->is_band = whole_band(c->masks, c->n, &c->band);
@@ -284,6 +301,7 @@ static int lists_of(const struct attn_in *x, const struct accel_units *u, struct
     int rc = 0;
     TRY(mem_alloc(&row, words, sizeof *row, "row of a map", err));
     TRY(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, u->bq, u->bk, err));
+    TRY(mem_grow(&m->col, &m->col_cap, u->units, sizeof *m->col, "lists of a map", err));
     for (int64_t g = 0; g < u->groups; g++) {
         const uint32_t *from = u->map + g * u->words;
         for (int64_t w = 0; w < words; w++)
@@ -416,7 +434,7 @@ int choice_end(struct run *run, struct choice *c, struct mask *whole, const char
     if (c->refused && own && run->cell->device->select == SELECT_GPU)
         return method_skip(run->cell->ctx, "%s", c->why);
     if (c->ask == ASK_BY_RULE || c->ask == ASK_ALONE)
-        TRY(select_all(run, c, err));
+        TRY(choose_here(run, c, err));
     TRY(compare_units(run, c, err));
 out:
     return rc;

@@ -280,7 +280,8 @@ static int check_shapes(const struct calling *k, struct err *err)
 
 static int may_stay(const struct head *h)
 {
-    return h->way != OWN_NONE ? STAYS_NOT : choice_may_stay(&h->run, &h->choice);
+    bool lists = h->way == OWN_NONE || h->way == OWN_KERNELS; /* or none, but for metrics */
+    return lists ? choice_may_stay(&h->run, &h->choice) : STAYS_NOT;
 }
 
 /* Ask the device for what the heads' methods compare their masks with. */

@@ -72,6 +72,8 @@ static __global__ void fill_columns(const uint32_t *map, int64_t rows, int64_t w
 extern "C" int lists_make(struct gpu *g, const struct select_lists *l, struct err *err)
 {
     int rc = 0;
+    if (!l->ptr)
+        return 0;
     scan_counts<<<1, SCAN_THREADS, 0, g->stream>>>(l->count, l->rows, l->ptr);
     CU_LAUNCHED(err);
     fill_columns<<<(unsigned)((l->rows + 7) / 8), 256, 0, g->stream>>>(l->map, l->rows, l->words,

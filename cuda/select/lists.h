@@ -10,7 +10,7 @@ extern "C" {
 
 #include "cuda/select/select.h"
 
-/* Fill l->ptr and l->col from l->map and l->count. */
+/* Fill l->ptr and l->col from l->map and l->count, where there are lists. */
 int lists_make(struct gpu *g, const struct select_lists *l, struct err *err);
 
 #ifdef __cplusplus

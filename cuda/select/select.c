@@ -103,7 +103,7 @@ int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t
         FAIL(err, ERR_NOMEM, "block lists of %lld x %lld", (long long)l->rows, (long long)l->units);
     TRY(gpu_alloc(g, l->rows * l->words * 4, &l->map, err));
     TRY(gpu_alloc(g, l->rows * 4, &l->count, err));
-    if (bk == 1)
+    if (bk < SELECT_LISTS_FROM)
         return 0;
     TRY(gpu_alloc(g, (l->rows + 1) * 8, &l->ptr, err));
     TRY(gpu_alloc(g, cells * 4, &l->col, err));

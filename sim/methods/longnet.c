@@ -18,10 +18,11 @@
  * when not causal (official_pad=1 does that; default off); a query that no branch selects is an
  * empty row; the code's replacement of an LSE of exactly 0 is not imitated.
  */
+#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/method.h"
 #include "core/mem.h"
-#include "core/ownrule.h"
+#include "core/rules.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/numlist.h"
 
@@ -291,6 +292,69 @@ static void kin(void *state, struct static_kin *k)
     *k = (struct static_kin){(uint64_t)s->in.head, &s->weights, sizeof s->weights, true};
 }
 
+/* ---- on a device ---------------------------------------------------------------------------- */
+
+static void describe(const struct longnet_state *s, struct own_dilated *d)
+{
+    d->n = s->n;
+    d->padded = s->params->official_pad && !s->in.x.causal;
+    memcpy(d->b, s->b, (size_t)s->n * sizeof *s->b);
+}
+
+static bool rule(const void *state, union method_rule *r, char why[160])
+{
+    (void)why;
+    describe(state, &r->dilated);
+    return true;
+}
+
+/* Pairs of a branch's queries from position p0 on. */
+static int64_t branch_pairs(const struct longnet_state *s, const struct own_branch *b, int64_t p0)
+{
+    int64_t nk = s->in.x.nk, sum = 0;
+    for (int64_t start = p0 / b->w * b->w; start < nk; start += b->w) {
+        int64_t t0 = places_below(b, p0 - start), t1 = places_below(b, MIN(b->w, nk - start));
+        sum += s->in.x.causal ? (t1 * (t1 + 1) - t0 * (t0 + 1)) / 2 : (t1 - t0) * t1;
+    }
+    return sum;
+}
+
+/* The weights of all pairs, from the branches alone. No pair has more of them than its query paired
+ * with itself. */
+static void weigh(struct longnet_state *s)
+{
+    const struct attn_in *x = &s->in.x;
+    int64_t p0 = MAX(0, x->nk - x->nq), sum = 0, max = 0;
+    for (int b = 0; b < s->n; b++)
+        sum += branch_pairs(s, s->b + b, p0);
+    for (int64_t p = p0; p < x->nk; p++) {
+        int64_t held = 0;
+        for (int b = 0; b < s->n; b++)
+            held += takes(s->b + b, p);
+        max = MAX(max, held);
+    }
+    add_weights(s, sum, max);
+}
+
+/* The device's mask is the one that `select` makes. */
+static int adopt(void *state, const struct mask *m, const struct accel_own *o, struct err *err)
+{
+    (void)state;
+    (void)o;
+    return m->bq == 1 && m->bk == 1 ? 0 : err_set(err, ERR_RUN, "a choice in units, not in pairs");
+}
+
+static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *o,
+                       struct mask *lists, struct err *err)
+{
+    (void)u;
+    (void)o;
+    (void)err;
+    weigh(state);
+    lists->exec_bq = lists->exec_bk = 1;
+    return 0;
+}
+
 /* ---- attention ------------------------------------------------------------------------------ */
 
 /* Zero keys that the code's padding gives the queries of the segment at `start`. */
@@ -427,12 +491,9 @@ out:
 
 static bool own(const void *state, struct own_rule *r, char why[160])
 {
-    const struct longnet_state *s = state;
     (void)why;
     *r = (struct own_rule){.kind = OWN_DILATED};
-    r->of.dilated.n = s->n;
-    r->of.dilated.padded = s->params->official_pad && !s->in.x.causal;
-    memcpy(r->of.dilated.b, s->b, (size_t)s->n * sizeof *s->b);
+    describe(state, &r->of.dilated);
     return true;
 }
 
@@ -500,6 +561,9 @@ const struct method method_longnet = {
     .select = select_rows,
     .origin = mask_is_static,
     .kin = kin,
+    .rule = rule,
+    .adopt = adopt,
+    .adopt_units = adopt_units,
     .attend = attend,
     .own = own,
     .attended = attended,

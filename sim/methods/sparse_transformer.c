@@ -14,11 +14,14 @@
  * ours, because a single head replayed with `strided` alone lacks the local context that other
  * heads or layers give it. `fixed` is executed in blocks, the others pair by pair.
  */
+#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/method.h"
 #include "core/mem.h"
+#include "core/rules.h"
 
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum pattern { LOCAL, STRIDED, FIXED, MERGED };
@@ -174,6 +177,38 @@ static void kin(void *state, struct static_kin *k)
                              .any_order = true};
 }
 
+/* ---- on a device ---------------------------------------------------------------------------- */
+
+static bool rule(const void *state, union method_rule *r, char why[160])
+{
+    const struct st_params *p = ((const struct st_state *)state)->params;
+    if (p->pattern == LOCAL || p->pattern == FIXED) {
+        snprintf(why, 160, "the GPU side has single pairs, pattern=strided and pattern=merged");
+        return false;
+    }
+    r->strided = (struct strided_rule){p->stride, p->pattern == MERGED ? p->stride : 0};
+    return true;
+}
+
+/* The device's mask is the one that `select` makes. */
+static int adopt(void *state, const struct mask *m, const struct accel_own *o, struct err *err)
+{
+    (void)state;
+    (void)o;
+    return m->bq == 1 && m->bk == 1 ? 0 : err_set(err, ERR_RUN, "a choice in units, not in pairs");
+}
+
+static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *o,
+                       struct mask *lists, struct err *err)
+{
+    (void)state;
+    (void)u;
+    (void)o;
+    (void)err;
+    lists->exec_bq = lists->exec_bk = 1;
+    return 0;
+}
+
 static const char *const variants[] = {
     "pattern=local:stride=16",
     "pattern=merged:stride=16",
@@ -209,6 +244,9 @@ const struct method method_sparse_transformer = {
     .select = select_rows,
     .origin = mask_is_static,
     .kin = kin,
+    .rule = rule,
+    .adopt = adopt,
+    .adopt_units = adopt_units,
     .release = free,
     .variants = variants,
     .budgets = budgets,

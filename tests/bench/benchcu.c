@@ -11,7 +11,8 @@
  * attention of the same size, skewed ones with as many blocks spread evenly: "of other" is the
  * median over the rounds of their TFLOP/s over its.
  *
- *   benchcu [--samples N] [--raw FILE] [--events] [--cold] [--single] [--kernels] [--all] [TEXT]
+ *   benchcu [--samples N] [--raw FILE] [--events] [--cold] [--single] [--kernels] [--choices]
+ *           [--all] [TEXT]
  *   benchcu [...] --masks FILE [TEXT]                         lists of real masks instead
  *   benchcu [--samples N] --prefill MODEL PROMPT TOKENS      a language model's run instead
  *
@@ -25,6 +26,7 @@
  * --cold: no warm-up and single launches, for a profiler (with --samples 1 --events).
  * --single: single launches as samples.
  * --kernels: under each selection and plan the times of its kernels, by name.
+ * --choices: lines of selections only.
  * --all also measures the kernels that are no default; TEXT keeps only lines that contain it.
  */
 #include "tests/bench/benchcu.h"
@@ -58,6 +60,8 @@ out:
 static int bench_all(struct bench *b, struct err *err)
 {
     int rc = 0;
+    if (b->choices)
+        return bench_selections(b, err);
     TRY(bench_dense(b, err));
     TRY(bench_lists(b, err));
     TRY(bench_bits(b, err));
@@ -119,13 +123,15 @@ static int parse_args(int argc, char **argv, struct bench *b, bool *cupti, char 
             b->single = true;
         } else if (strcmp(argv[i], "--kernels") == 0) {
             b->kernels = true;
+        } else if (strcmp(argv[i], "--choices") == 0) {
+            b->choices = true;
         } else if (strcmp(argv[i], "--all") == 0) {
             b->all = true;
         } else if (argv[i][0] == '-') {
             return err_set(err, ERR_USAGE,
                            "'%s' is no option, or lacks a value; there are --samples N, "
                            "--raw FILE, --masks FILE, --prefill MODEL PROMPT TOKENS, --events, "
-                           "--cold, --single, --kernels and --all",
+                           "--cold, --single, --kernels, --choices and --all",
                            argv[i]);
         } else {
             b->only = argv[i];

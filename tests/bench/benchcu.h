@@ -25,6 +25,7 @@ struct bench {
     int lines;
     bool all;
     bool single;  /* samples are single launches */
+    bool choices; /* lines of selections only */
     bool kernels; /* print the time of every kernel of a choice or plan */
 };
 

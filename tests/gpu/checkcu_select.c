@@ -94,6 +94,10 @@ static const char *const settings[] = {
     "hash-sparse:buckets=6:proj_dir=axes",
     "qk-sparse",
     "qk-sparse:drop=0.8:drop_q=0.1",
+    "longnet",
+    "longnet:segments=40+300+1000:ratios=2+4+7",
+    "sparse-transformer",
+    "sparse-transformer:pattern=merged:stride=21",
     "oracle:kind=block:unit=32x300:alpha=0.6:forced=sink-400",
     "svg1:dense_layers=0:dense_steps=0",
     "svg1:dense_layers=0:dense_steps=0:profile=plain:target=0.6:rows=200",
@@ -173,8 +177,8 @@ static int prepare_head(const struct selection *s, int head, int step, struct ca
     p->in = (struct head_in){.x = view(s, head),
                              .src_dtype = DT_BF16,
                              .branch = "main",
-                             .head = is_video(s) ? head : 0,
-                             .kv_head = is_video(s) ? kv : 0,
+                             .head = is_video(s) ? head : s->c.problem.heads - 1,
+                             .kv_head = is_video(s) ? kv : s->c.problem.kv_heads - 1,
                              .n_heads = s->c.problem.heads,
                              .n_kv_heads = s->c.problem.kv_heads,
                              .n_layers = 1,
@@ -207,7 +211,7 @@ static int run_reference(const struct selection *s, int head, struct mask *m,
 
     if ((rc = prepare_head(s, head, 0, NULL, &p, err)) != 0)
         goto out;
-    if (rule && me->rule && me->origin(p.state).source == SOURCE_OWN)
+    if (rule && me->rule && me->origin(p.state).source != SOURCE_REUSED)
         rc = me->rule(p.state, rule, why) ? 0 : METHOD_SKIP;
     else if (rule)
         rc = me->rule ? METHOD_SKIP : 0;

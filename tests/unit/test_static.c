@@ -511,6 +511,59 @@ END_TEST
 
 /* 10 tokens in segments of 8 with ratio 3, one head: phase 0. The second segment holds tokens 8, 9
  * and six padded ones; every segment is padded to 9. Selected places 0, 3, 6. */
+/* Pairs of all branches and the largest weight, from the masks or, where those stay on a device,
+ * from the branches. */
+static void longnet_weights(const struct method_run *run, const struct head_in *in, bool device,
+                            double *sum, double *most)
+{
+    const struct method *me = run->method;
+    struct method_ctx ctx = {0};
+    struct err err = {0};
+    struct mask m = {0};
+    struct record r;
+    void *state = NULL;
+
+    record_init(&r);
+    assert_ok(me->prepare(&ctx, run->params, in, &state, &err), &err);
+    if (device)
+        assert_ok(me->adopt_units(state, NULL, NULL, &m, &err), &err);
+    else
+        assert_ok(me->select(state, 0, in->x.nq, &m, &err), &err);
+    ck_assert(m.exec_bq == 1 && m.exec_bk == 1);
+    assert_ok(me->report(state, &r, &err), &err);
+    *sum = record_get(&r, "pairs_exec");
+    *most = record_get(&r, "weight_max");
+    record_free(&r);
+    mask_free(&m);
+    me->release(state);
+}
+
+START_TEST(longnet_weighs_masks_that_stay_on_a_device)
+{
+    static const char *const texts[] = {"longnet:segments=32+100:ratios=1+3",
+                                        "longnet:segments=70+300:ratios=2+5",
+                                        "longnet:segments=48:ratios=4"};
+    static const int64_t sizes[][2] = {{300, 300}, {200, 333}, {333, 200}};
+    for (int k = 0; k < 36; k++) {
+        int64_t nq = sizes[k / 3 % 3][0], nk = sizes[k / 3 % 3][1];
+        struct head_in in = {
+            .x = {.nq = nq, .nk = nk, .d = 1, .dv = 1, .scale = 1, .causal = k / 9 % 2},
+            .head = k / 18 * 5,
+            .n_heads = 6};
+        struct method_run *runs = NULL;
+        struct err err = {0};
+        double sum[2], most[2];
+        int64_t n = 0;
+        assert_ok(method_runs_parse(test_methods, texts[k % 3], &runs, &n, &err), &err);
+        for (int device = 0; device < 2; device++)
+            longnet_weights(runs, &in, device, sum + device, most + device);
+        ck_assert_msg(sum[0] == sum[1] && most[0] == most[1], "case %d: %g, %g and %g, %g", k,
+                      sum[0], most[0], sum[1], most[1]);
+        method_runs_free(runs, n);
+    }
+}
+END_TEST
+
 START_TEST(longnet_counts_the_padding_of_the_code)
 {
     struct err err = {0};
@@ -678,6 +731,7 @@ Suite *make_suite(void)
     tcase_add_loop_test(c, longnet_one_branch_is_dense_and_two_equal_ones_weigh_double, 0, 2);
     tcase_add_loop_test(c, longnet_is_softmax_with_multiplicities, 0, 5);
     tcase_add_loop_test(c, longnet_mixes_branches_by_their_normalisers, 0, 4);
+    tcase_add_test(c, longnet_weighs_masks_that_stay_on_a_device);
     tcase_add_test(c, longnet_counts_the_padding_of_the_code);
     tcase_add_loop_test(c, sparse_transformer_counts, 0, 4);
     tcase_add_test(c, sparse_transformer_fixed_blocks);

@@ -269,8 +269,7 @@ int fg_adopted_mask(const struct fg_params *p, const struct head_in *in, const s
     TRY(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
     *keys_min = INT64_MAX;
     for (int64_t g = 0; g < out->groups; g++) {
-        for (int64_t i = m->ptr[g]; i < m->ptr[g + 1]; i++)
-            slice_mask_set(out, g, m->col[i]);
+        mask_mark_units(out->bits + g * out->words, m->col + m->ptr[g], m->ptr[g + 1] - m->ptr[g]);
         force(out, in, g);
         *keys_min = MIN(*keys_min, kept_keys(out, g));
     }

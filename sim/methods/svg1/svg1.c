@@ -319,6 +319,14 @@ static struct mask_origin origin(const void *state)
     return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
 }
 
+/* One mask for each class, and that of a dense call. */
+static void kin(void *state, struct static_kin *k)
+{
+    const struct svg1_state *s = state;
+    *k = (struct static_kin){.which = s->dense ? 2 : s->band.temporal,
+                             .any_order = s->dense || s->classified};
+}
+
 static bool rule(const void *state, union method_rule *rule, char why[160])
 {
     const struct svg1_state *s = state;
@@ -464,6 +472,7 @@ const struct method method_svg1 = {
     .select = select_rows,
     .cost = cost,
     .origin = origin,
+    .kin = kin,
     .rule = rule,
     .adopt = adopt,
     .report = report,

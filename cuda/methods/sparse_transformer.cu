@@ -1,0 +1,68 @@
+/*
+ * sparse_transformer.cu - keys at multiples of a stride, and near ones, pair by pair
+ * (sim/methods/sparse_transformer.c has the rule and the reference): integers only. Neither q nor k
+ * is read; N^2 / 8 bytes are written per head.
+ */
+#include "core/intmath.h"
+#include "cuda/select/maprows.cuh"
+#include "cuda/select/pairwords.cuh"
+
+#include <stdlib.h>
+
+struct strided_args {
+    int64_t nq, nk;
+    int heads;
+    struct strided_rule rule;
+    map_rows map;
+};
+
+/* A warp per row. */
+static __global__ void strided_rows(const strided_args a)
+{
+    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
+    if (row >= a.heads * a.nq)
+        return;
+    int p = (int)(row % a.nq + a.nk - a.nq), l = (int)min(a.rule.stride, (int64_t)PAIR_TOKENS);
+    int near = (int)max(p + 1 - a.rule.near, (int64_t)0);
+    fill_row_words(a.map, row, [&](int w) {
+        return p < 0 ? 0 : every_key(p % l, l, p + 1, 32 * w) | every_key(near, 1, p + 1, 32 * w);
+    });
+}
+
+static bool fits(const struct select_problem *p, char why[160])
+{
+    return pair_maps_fit(p, why);
+}
+
+static int init(struct gpu *g, struct select_job *job, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    strided_args *a = (strided_args *)calloc(1, sizeof *a);
+    int rc = 0;
+
+    job->state = a;
+    if (!a)
+        FAIL(err, ERR_NOMEM, "sparse-transformer on the GPU: out of memory");
+    TRY(select_lists_init(g, job, 1, 1, err));
+    a->nq = p->nq;
+    a->nk = p->nk;
+    a->heads = p->heads;
+    a->rule = p->rule->strided;
+    a->map = map_rows_of(&job->lists);
+out:
+    return rc;
+}
+
+static int launch(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    const strided_args &a = *(const strided_args *)job->state;
+    int rc = 0;
+    strided_rows<<<(unsigned)ceil_div(a.heads * a.nq, 8), 256, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+extern "C" const struct select_method select_sparse_transformer = {
+    "sparse-transformer", fits, init, launch, NULL, NULL, false, NULL, false,
+};

@@ -1,0 +1,42 @@
+/*
+ * pairwords.cuh - words of a map of single keys (select.h) for patterns of equal steps, and how
+ * much memory such maps may take.
+ */
+#ifndef LACUNA_PAIRWORDS_CUH
+#define LACUNA_PAIRWORDS_CUH
+
+#include "cuda/select/select.h"
+
+#include <stdio.h>
+
+/* Of all heads of a call. Larger ones are made on the host, as compact lists. */
+#define PAIR_MAP_BYTES (9LL << 29)
+#define PAIR_TOKENS (1 << 30) /* that sums of two positions and steps fit into an int */
+
+/* The keys first, first + step, ... below `end`, as bits of the word of keys [key, key + 32). */
+static __device__ __forceinline__ uint32_t every_key(int first, int step, int end, int key)
+{
+    uint32_t bits = 0;
+    if (end <= key || first >= key + 32)
+        return 0;
+    int past = key - first, to = min(end - key, 32);
+    int from = past <= 0 ? -past : (step - past % step) % step;
+    if (step == 1)
+        return from < to ? ~0u >> (32 - (to - from)) << from : 0;
+    for (; from < to; from += step)
+        bits |= 1u << from;
+    return bits;
+}
+
+static inline bool pair_maps_fit(const struct select_problem *p, char why[160])
+{
+    int64_t heads = p->choices && p->choices->call.q > p->heads ? p->choices->call.q : p->heads;
+    bool fit = p->nq <= PAIR_TOKENS && p->nk <= PAIR_TOKENS &&
+               (double)heads * (double)p->nq * (double)p->nk / 8 <= (double)PAIR_MAP_BYTES;
+    if (!fit)
+        snprintf(why, 160, "a bit for every pair takes more than %.1f GB",
+                 (double)PAIR_MAP_BYTES * 1e-9);
+    return fit;
+}
+
+#endif
