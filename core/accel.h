@@ -196,6 +196,7 @@ struct accel_choice {
     bool fetch;                /* with stays: its map is wanted as well */
     const void *given;         /* the head's own data for the rule (core/rules.h), or NULL */
     struct accel_own *own;     /* receives what comes beside the mask; NULL: not wanted */
+    bool once;                 /* for the mask alone: nothing is timed */
 };
 
 /* Answer of `select`: the back end does not select for this method with these parameters. */

@@ -288,6 +288,7 @@ struct accel_choice choice_question(const struct run *run, struct choice *c)
                                  .rule = by_rule ? &c->rule : NULL,
                                  .given = by_rule && me->given ? me->given(run->state) : NULL,
                                  .own = alone ? &c->own : NULL,
+                                 .once = run->cell->measure == MEASURE_MASK,
                                  .stays = c->stays ? &c->units : NULL,
                                  .fetch = c->stays == STAYS_TOO};
 }

@@ -64,7 +64,8 @@ static int select_locked(struct accel_session *s, const struct select_method *me
     struct gpu *g = &s->gpu;
     struct gpu_mark mark = s->base;
     struct select_job job = {0};
-    struct accel_heads copies = session_copies(s, c->call, c->x);
+    struct accel_heads copies =
+        c->once ? (struct accel_heads){1, 1} : session_copies(s, c->call, c->x);
     int rc = 0;
 
     CU(err, cudaSetDevice(g->device));
@@ -78,7 +79,7 @@ static int select_locked(struct accel_session *s, const struct select_method *me
     TRY(method->launch(g, &job, err));
     TRY(select_head_mask(g, &job, 0, c, m, err));
     gpu_release(g, mark);
-    if (s->options.samples > 0)
+    if (s->options.samples > 0 && !c->once)
         TRY(time_copies(s, method, *p, copies, time, err));
 out:
     select_job_free(&job);
