@@ -7,8 +7,8 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
+#include "reproduce/crew.h"
 #include "reproduce/estimate.h"
-#include "reproduce/output.h"
 #include "reproduce/runjob.h"
 
 #include <math.h>
@@ -22,6 +22,7 @@ struct reproduce_opts {
     char *out, *only, *budget;
     struct str_list models, traces;
     int backend, style;
+    int64_t parallel;
     bool quick, list;
 };
 
@@ -44,6 +45,11 @@ static const struct opt options[] = {
     {.name = "quick", .type = OPT_BOOL, .offset = offsetof(struct reproduce_opts, quick),
      .def = "0", .min = 0, .max = 1,
      .help = "Reduced lengths and samples; every number made so is marked q."},
+    {.name = "parallel", .type = OPT_INT, .offset = offsetof(struct reproduce_opts, parallel),
+     .min = 1, .max = MAX_AT_ONCE, .unit = "jobs", .flags = OPT_UNSET,
+     .help = "Jobs of the plan that run side by side and share the threads of --jobs; those whose "
+             "result is a time run alone (default: one for every 4 threads, with cuda 3 for every "
+             "4)."},
     {.name = "style", .type = OPT_ENUM, .offset = offsetof(struct reproduce_opts, style),
      .def = "paper", .values = styles,
      .help = "Drawings: 8 pt for a column of a paper, without title; 18 pt; for the screen."},
@@ -292,74 +298,12 @@ out:
     return rc;
 }
 
-static void job_name(const struct session *s, const struct job *j, int n, struct buf *b)
+/* How many jobs run side by side: most have phases of one thread. */
+static int at_once(const struct session *s)
 {
-    const struct step *t = &s->plan.s[j->first];
-    buf_printf(b, "%d: %s for %s", n, job_do_names[j->kind], s->plan.recipes[t->recipe].id);
-    buf_printf(b, ", %s", step_job(&s->plan, t)->name);
-    if (t->n_vars)
-        buf_puts(b, " ");
-    step_text(t, b);
-    if (t->seconds >= 1)
-        buf_printf(b, ", about %.0f s; %.0f s in all", t->seconds, plan_seconds(&s->plan));
-}
-
-/* The steps of a recipe are finished, as far as they can be. */
-static bool is_settled(const struct plan *p, int recipe)
-{
-    for (int i = 0; i < p->n; i++)
-        if (p->s[i].recipe == recipe && !p->s[i].done && !p->s[i].failed && !p->s[i].left_out)
-            return false;
-    return true;
-}
-
-static int run_one(struct session *s, const struct job *j, int n, int threads, struct err *err)
-{
-    struct buf name = {0};
-    char why[300] = "";
-    job_name(s, j, n, &name);
-    int rc = buf_check(&name, "job", err);
-    if (!rc)
-        rc = job_records(&s->plan, j, err);
-    if (!rc)
-        rc = job_run(j, buf_str(&name), threads, why, err);
-    if (rc == ERR_CHECK && !err->code) {
-        log_warn("%s failed: %s", buf_str(&name), why);
-        plan_fail(&s->plan, j, why);
-        rc = 0;
-    } else if (!rc) {
-        rc = job_store_add(&s->store, j->id, err);
-    }
-    buf_free(&name);
-    return rc;
-}
-
-static int run_all(struct session *s, struct err *err)
-{
-    int threads = cmd_jobs(&s->o.c), rc = 0, n = 0;
-    bool *written = NULL;
-    TRY(mem_zalloc(&written, s->n_recipes + 1, sizeof *written, "pages", err));
-    for (;;) {
-        struct job j;
-        bool found;
-        TRY(plan_resolve(&s->plan, err));
-        plan_fit(&s->plan, s->budget, threads);
-        for (int i = 0; i < s->n_recipes; i++)
-            if (!written[i] && is_settled(&s->plan, i)) {
-                written[i] = true;
-                TRY(output_page(&s->output, i, err));
-            }
-        TRY(plan_next(&s->plan, &j, &found, err));
-        rc = found ? run_one(s, &j, ++n, threads, err) : 0;
-        job_free(&j);
-        if (rc || !found)
-            break;
-    }
-    if (!rc)
-        rc = output_close(&s->output, err);
-out:
-    free(written);
-    return rc;
+    int threads = cmd_jobs(&s->o.c);
+    int n = s->o.parallel > 0 ? (int)s->o.parallel : threads * (s->o.backend == 1 ? 3 : 1) / 4;
+    return n < 1 ? 1 : n > MAX_AT_ONCE ? MAX_AT_ONCE : n;
 }
 
 static void warn_undrawn(const struct plan *p)
@@ -420,6 +364,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
                             .store = &s->store,
                             .quick = s->o.quick,
                             .cuda = s->o.backend == 1,
+                            .at_once = at_once(s),
                             .no_gnuplot = !program_found("gnuplot")};
     TRY(plan_expand(&s->plan, err));
     if (s->o.c.dry_run) {
@@ -429,7 +374,8 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
     s->output.plan = &s->plan;
     s->output.data = &s->data;
     TRY(output_open(&s->output, err));
-    TRY(run_all(s, err));
+    const struct work work = {&s->plan, &s->output, s->budget, cmd_jobs(&s->o.c)};
+    TRY(work_run(&work, err));
     warn_undrawn(&s->plan);
     log_info("%s: %d of %d pages written; %s", s->o.out, s->output.written, s->n_recipes,
              s->output.failed ? "some jobs failed" : "nothing is left to do");

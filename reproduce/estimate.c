@@ -1,12 +1,13 @@
 /*
  * estimate.c - seconds = allowed pairs x heads x calls x nanoseconds per pair, measured on two
- * processors (one thread each) with --precision f32; with a GPU other rules (gpu_seconds).
+ * processors (one thread each) with --precision f32; with a GPU other rules (gpurates.c).
  */
 #include "reproduce/estimate.h"
 
 #include "core/hash.h"
 #include "core/human.h"
 #include "core/strmap.h"
+#include "reproduce/schedule.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -42,11 +43,6 @@ static const char *option_of(const struct plan *p, const struct step *s, const c
     return NULL;
 }
 
-static int64_t count_steps(const struct step *s)
-{
-    return s->wanted.n ? s->wanted.n : 1;
-}
-
 /* Tokens of the call that a step works on; 0: not known. */
 static double tokens_of(const struct plan *p, const struct step *s)
 {
@@ -65,86 +61,6 @@ static double tokens_of(const struct plan *p, const struct step *s)
 static double pairs(const struct model_use *m, double n)
 {
     return m->causal ? n * (n + 1) / 2 : n * n;
-}
-
-/* Steps of captures that a replay or calibration reads. */
-static double calls_of(const struct plan *p, const struct step *s)
-{
-    double calls = 0;
-    for (int i = 0; i < s->n_from; i++)
-        calls += (double)count_steps(&p->s[s->in[i]]);
-    return calls > 0 ? calls : 1;
-}
-
-/* Settings of a replay: a comma in the text of a method is one more. */
-static int64_t count_settings(const struct recipe_job *j)
-{
-    int64_t n = 0;
-    size_t i;
-    json_t *v;
-    json_array_foreach(j->methods, i, v)
-    {
-        n++;
-        for (const char *c = json_string_value(v); *c; c++)
-            n += *c == ',';
-    }
-    return n;
-}
-
-/* With --backend cuda, roughly, from what took `cpu` seconds by the rates of processors: fits jobs
- * on an H200 within a factor of three. Starting a program with the GPU takes about 2 s; a replay
- * times every setting on every call; of an eval answers are written on the CPU. */
-static double gpu_seconds(const struct plan *p, const struct step *s, double cpu)
-{
-    const struct recipe_job *j = step_job(p, s);
-    double calls = calls_of(p, s) * p->models->m[s->model].shape.layers;
-    switch (j->kind) {
-    case DO_CAPTURE:
-        return 2 + cpu / 500;
-    case DO_CALIBRATE:
-        return 2 + cpu / 100;
-    case DO_REPLAY:
-        return 2 + 0.2 * calls * (double)count_settings(j);
-    case DO_EVAL:
-        return 60;
-    default:
-        return cpu;
-    }
-}
-
-static void estimate(struct plan *p, struct step *s, int threads)
-{
-    const struct recipe_job *j = step_job(p, s);
-    s->seconds = s->bytes = 0;
-    if (s->model < 0 || s->done || s->failed || s->left_out)
-        return;
-    const struct model_use *m = &p->models->m[s->model];
-    const struct shape *a = &m->shape;
-    double n = tokens_of(p, s), one = pairs(m, n) * a->layers * a->heads * 1e-9 * 2 / threads;
-    size_t i;
-    json_t *v;
-    if (j->kind == DO_CAPTURE && !m->trace) {
-        double last = s->wanted.n ? atof(s->wanted.items[s->wanted.n - 1]) + 1 : 1;
-        s->seconds = (m->causal ? 1.5 * one + n * 8e-4 * 2 / threads
-                                : 2.3 * one + n * 1.3e-4 * 2 / threads) *
-                     last;
-        s->bytes = (double)count_steps(s) * a->layers * n * a->head_dim * 2 *
-                   (a->heads + 2.0 * a->kv_heads);
-    } else if (j->kind == DO_CALIBRATE) {
-        s->seconds =
-            one * calls_of(p, s) *
-            rate_of(calibrate_rates, json_string_value(json_array_get(j->methods, 0)), !m->causal);
-    } else if (j->kind == DO_REPLAY) {
-        json_array_foreach(j->methods, i, v) s->seconds +=
-            one * calls_of(p, s) * rate_of(replay_rates, json_string_value(v), !m->causal);
-        s->bytes =
-            calls_of(p, s) * a->layers * a->heads * 1500 * (double)json_array_size(j->methods);
-    } else if (j->kind == DO_DRAW || j->kind == DO_PROMPT) {
-        s->seconds = 0.3;
-        s->bytes = 1e5;
-    }
-    if (p->cuda && !m->trace)
-        s->seconds = gpu_seconds(p, s, s->seconds);
 }
 
 struct naming {
@@ -167,6 +83,71 @@ static int put_value(void *ctx, const char *literal, size_t len, const char *wor
     return 0;
 }
 
+void estimate_args(const struct plan *p, const struct step *s, struct buf *b)
+{
+    struct naming n = {p, s, b};
+    struct err ignored = {0};
+    (void)template_each(step_job(p, s)->args, "", put_value, &n, &ignored);
+}
+
+int64_t estimate_steps(const struct plan *p, const struct step *s)
+{
+    struct buf b = {0};
+    int64_t n = 1;
+    if (s->wanted.n)
+        return s->wanted.n;
+    estimate_args(p, s, &b);
+    const char *at = strstr(buf_str(&b), "--capture-steps ");
+    for (at = at ? at + strlen("--capture-steps ") : ""; *at && *at != ' '; at++)
+        n += *at == ',';
+    buf_free(&b);
+    return n;
+}
+
+/* Steps of captures that a replay or calibration reads. */
+double estimate_calls(const struct plan *p, const struct step *s)
+{
+    double calls = 0;
+    for (int i = 0; i < s->n_from; i++)
+        calls += (double)estimate_steps(p, &p->s[s->in[i]]);
+    return calls > 0 ? calls : 1;
+}
+
+static void estimate(struct plan *p, struct step *s, int threads)
+{
+    const struct recipe_job *j = step_job(p, s);
+    s->seconds = s->bytes = 0;
+    if (s->model < 0 || s->done || s->failed || s->left_out)
+        return;
+    const struct model_use *m = &p->models->m[s->model];
+    const struct shape *a = &m->shape;
+    double n = tokens_of(p, s), one = pairs(m, n) * a->layers * a->heads * 1e-9 * 2 / threads;
+    size_t i;
+    json_t *v;
+    if (j->kind == DO_CAPTURE && !m->trace) {
+        double last = s->wanted.n ? atof(s->wanted.items[s->wanted.n - 1]) + 1 : 1;
+        s->seconds = (m->causal ? 1.5 * one + n * 8e-4 * 2 / threads
+                                : 2.3 * one + n * 1.3e-4 * 2 / threads) *
+                     last;
+        s->bytes = (double)estimate_steps(p, s) * a->layers * n * a->head_dim * 2 *
+                   (a->heads + 2.0 * a->kv_heads);
+    } else if (j->kind == DO_CALIBRATE) {
+        s->seconds =
+            one * estimate_calls(p, s) *
+            rate_of(calibrate_rates, json_string_value(json_array_get(j->methods, 0)), !m->causal);
+    } else if (j->kind == DO_REPLAY) {
+        json_array_foreach(j->methods, i, v) s->seconds +=
+            one * estimate_calls(p, s) * rate_of(replay_rates, json_string_value(v), !m->causal);
+        s->bytes = estimate_calls(p, s) * a->layers * a->heads * 1500 *
+                   (double)json_array_size(j->methods);
+    } else if (j->kind == DO_DRAW || j->kind == DO_PROMPT) {
+        s->seconds = 0.3;
+        s->bytes = 1e5;
+    }
+    if (p->cuda && !m->trace)
+        s->seconds = gpu_seconds(p, s, n);
+}
+
 /* Words of a step with variables in place, whatever its inputs: equal texts are the same work. A
  * capture runs once for all denoising steps that tables want of it. */
 static void identity(const struct plan *p, const struct step *s, struct buf *b)
@@ -178,7 +159,7 @@ static void identity(const struct plan *p, const struct step *s, struct buf *b)
     json_t *v;
     buf_printf(b, "%d %d %s ", j->kind, s->model, j->figure);
     size_t begin = b->len;
-    (void)template_each(j->args, "", put_value, &n, &ignored);
+    estimate_args(p, s, b);
     char *steps =
         j->kind == DO_CAPTURE && b->data ? strstr(b->data + begin, "--capture-steps ") : NULL;
     if (steps) {
@@ -216,12 +197,20 @@ void plan_estimate(struct plan *p, int threads)
     strmap_free(&seen);
 }
 
+/* Side by side: timed jobs one after the other, of the others no less than the longest. */
 double plan_seconds(const struct plan *p)
 {
-    double total = 0;
-    for (int i = 0; i < p->n; i++)
-        total += p->s[i].seconds;
-    return total;
+    double alone = 0, beside = 0, longest = 0;
+    for (int i = 0; i < p->n; i++) {
+        const struct step *s = &p->s[i];
+        if (step_timed(p, s)) {
+            alone += s->seconds;
+            continue;
+        }
+        beside += s->seconds;
+        longest = fmax(longest, plan_remaining(p, i));
+    }
+    return p->at_once > 1 ? alone + fmax(beside / p->at_once, longest) : alone + beside;
 }
 
 void plan_fit(struct plan *p, double budget, int threads)

@@ -22,11 +22,13 @@ struct step_var {
 
 /* A method of a replay with one set of parameters: the records of (method, params). */
 struct step_unit {
-    char id[40];
+    char id[40];           /* of a step that wants times another one than of others */
+    char any[40];          /* the same whether times are wanted or not */
     char *method, *params; /* owned */
     const char *text;      /* as the command takes it; owned by the step */
     bool needs_steps;      /* keeps state across denoising steps */
     int kept;              /* index in the store, -1: still to be run */
+    bool later;            /* a step that wants times as well will run it */
 };
 
 struct step {
@@ -62,8 +64,10 @@ struct plan {
     const struct model_set *models;
     struct job_store *store;
     bool quick, cuda, no_gnuplot;
-    const char *style; /* of drawings: "paper", "slide", "screen" */
-    struct step *s;    /* owned; inputs stand before what reads them */
+    int at_once;             /* jobs that run side by side */
+    struct str_list running; /* keys of jobs, of records ids of units */
+    const char *style;       /* of drawings: "paper", "slide", "screen" */
+    struct step *s;          /* owned; inputs stand before what reads them */
     int n, cap;
     struct str_list texts; /* values that were made here */
 };
@@ -72,10 +76,14 @@ struct plan {
 int plan_expand(struct plan *p, struct err *err);
 
 /* Look up what is finished: keys, units and states of all steps. */
-int plan_resolve(struct plan *p, struct err *err);
+int plan_resolve(struct plan *p, struct err *err); /* resolve.c */
+void step_free_units(struct step *s);
 void plan_free(struct plan *p);
 
 const struct recipe_job *step_job(const struct plan *p, const struct step *s);
+
+/* Is its result a time, so that nothing else may run beside it? */
+bool step_timed(const struct plan *p, const struct step *s);
 const char *step_value(const struct step *s, const char *variable); /* NULL: has none */
 
 /* Its own value of a variable, else the recipe's; NULL where that is a list. */
@@ -103,14 +111,20 @@ struct job {
     struct str_list argv[2]; /* commands to run one after the other; outputs relative to ID.part */
     int n_argv;
     struct str_list units, steps;
-    bool resumes; /* its command continues where it stopped */
+    bool timed; /* runs alone */
 };
 
 /* Before a drawing: write the records of its inputs' units, and no others, to ID.jsonl. */
 int job_records(const struct plan *p, const struct job *j, struct err *err);
 
-/* The next job that can be run, cheapest table first; *found false: none is left. */
+/* The next job that can be run beside those of p->running; *found false: none can. One at a time:
+ * of the cheapest table first. Side by side: the one behind which most remains to be done, and
+ * timed ones when no other is left and none runs. */
 int plan_next(struct plan *p, struct job *j, bool *found, struct err *err);
+
+/* The job runs from now on; no longer. */
+int plan_begun(struct plan *p, const struct job *j, struct err *err);
+void plan_ended(struct plan *p, const struct job *j);
 void job_free(struct job *j);
 
 /* All steps that ask for this job's result have failed. */

@@ -1,17 +1,18 @@
 /*
- * nextjob.c - which job comes next, with its commands. Steps that wait for the same thing are
- * merged here.
+ * nextjob.c - the next job with its commands. Steps that wait for the same thing are merged here.
  */
 #include "reproduce/jobplan.h"
+#include "reproduce/schedule.h"
 
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/record.h"
 #include "reproduce/evidence.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define LONG_JOB 60 /* seconds */
 
 void job_free(struct job *j)
 {
@@ -20,11 +21,6 @@ void job_free(struct job *j)
     str_list_free(&j->units);
     str_list_free(&j->steps);
     memset(j, 0, sizeof *j);
-}
-
-static bool waits(const struct step *s)
-{
-    return s->ready && !s->done && !s->failed && !s->left_out;
 }
 
 /* Another step that the same job would serve. */
@@ -192,22 +188,45 @@ static void calibrate_job(const struct plan *p, const struct step *s, struct job
     }
     str_list_add(a, "-o");
     str_list_add(a, "{}/calib.json");
-    j->resumes = true;
 }
 
-/* All methods that some step wants on the same traces with the same words. */
+/* Settings that one of several jobs of a step takes: a long step is worked on by several jobs side
+ * by side, unless its settings leave files of one run. */
+static int64_t settings_of_job(const struct plan *p, const struct step *s, const struct job *j)
+{
+    if (p->at_once == 1 || j->timed || strstr(step_job(p, s)->args, "{out}") || s->alone < LONG_JOB)
+        return INT64_MAX;
+    return 1 + (int64_t)(s->n_units * LONG_JOB / s->alone);
+}
+
+/* Texts of methods are taken whole. */
+static void add_units(const struct plan *p, const struct step *t, struct job *j,
+                      struct str_list *texts)
+{
+    int64_t most = settings_of_job(p, t, j);
+    for (int k = 0; k < t->n_units; k++) {
+        const struct step_unit *u = &t->units[k];
+        bool more = j->units.n >= most && !str_list_has(texts, u->text);
+        if (u->kept >= 0 || (u->later && !j->timed) || plan_runs(p, u->id) || more)
+            continue;
+        add_once(texts, u->text);
+        add_once(&j->units, u->id);
+        if (j->timed)
+            add_once(&j->units, u->any);
+    }
+}
+
+/* All methods that some step wants on the same traces with the same words. Side by side every step
+ * has a job of its own, and those that want times one for all of them. */
 static void records_job(struct plan *p, const struct step *s, struct job *j)
 {
     struct str_list *a = &j->argv[0], texts = {0};
+    j->timed = step_timed(p, s);
     for (int i = 0; i < p->n; i++) {
         const struct step *t = &p->s[i];
-        if (!joins(p, t, j) || !waits(t))
-            continue;
-        for (int k = 0; k < t->n_units; k++)
-            if (t->units[k].kept < 0) {
-                add_once(&texts, t->units[k].text);
-                add_once(&j->units, t->units[k].id);
-            }
+        bool with = t == s || j->timed || p->at_once == 1;
+        if (with && joins(p, t, j) && step_timed(p, t) == j->timed && step_waits(p, t))
+            add_units(p, t, j, &texts);
     }
     job_id(j, &j->units);
     str_list_add(a, job_do_commands[j->kind]);
@@ -225,10 +244,13 @@ static void records_job(struct plan *p, const struct step *s, struct job *j)
         str_list_add(a, j->kind == DO_EVAL ? "--device" : "--backend");
         str_list_add(a, "cuda");
     }
+    if (p->cuda && j->kind == DO_REPLAY && !j->timed) {
+        str_list_add(a, "--samples");
+        str_list_add(a, "0");
+    }
     str_list_add(a, "-o");
     str_list_add(a, "{}");
     str_list_free(&texts);
-    j->resumes = true;
 }
 
 /* Is the drawing made of records, and not of traces? */
@@ -349,31 +371,9 @@ out:
     return rc;
 }
 
-/* The first step that waits, of the table that will be finished soonest; -1: none waits. */
-static int cheapest(const struct plan *p)
-{
-    double least = INFINITY;
-    int best = -1;
-    for (int r = 0; r < p->n_recipes; r++) {
-        double seconds = 0;
-        int first = -1;
-        for (int i = 0; i < p->n; i++) {
-            if (p->s[i].recipe != r)
-                continue;
-            seconds += p->s[i].alone;
-            first = first < 0 && waits(&p->s[i]) ? i : first;
-        }
-        if (first >= 0 && seconds < least) {
-            least = seconds;
-            best = first;
-        }
-    }
-    return best;
-}
-
 int plan_next(struct plan *p, struct job *j, bool *found, struct err *err)
 {
-    int at = cheapest(p);
+    int at = plan_choose(p);
     memset(j, 0, sizeof *j);
     *found = at >= 0;
     if (at < 0)
@@ -398,10 +398,19 @@ int plan_next(struct plan *p, struct job *j, bool *found, struct err *err)
     return 0;
 }
 
+/* Of records another step's units may be in another job. */
+static bool asks_for(const struct step *s, const struct job *j)
+{
+    for (int i = 0; i < s->n_units; i++)
+        if (str_list_has(&j->units, s->units[i].id))
+            return true;
+    return s->n_units == 0;
+}
+
 void plan_fail(struct plan *p, const struct job *j, const char *why)
 {
     for (int i = 0; i < p->n; i++)
-        if (joins(p, &p->s[i], j) && !p->s[i].done) {
+        if (joins(p, &p->s[i], j) && !p->s[i].done && asks_for(&p->s[i], j)) {
             p->s[i].failed = true;
             snprintf(p->s[i].reason, sizeof p->s[i].reason, "%s", why);
         }

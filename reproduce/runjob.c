@@ -52,28 +52,8 @@ static bool is_setting(const char *variable)
     return strncmp(variable, "LACUNA_", 7) == 0 && strncmp(variable, "LACUNA_DATA=", 12) != 0;
 }
 
-/* Wait for the child; on an interrupt, pass it on once: as another signal than that of a terminal,
- * which reaches the child too, and of which the second one kills. */
-static int wait_for(pid_t pid)
-{
-    const struct timespec pause = {0, 10 * 1000 * 1000};
-    bool told = false;
-    int status = 0;
-    for (;;) {
-        pid_t got = waitpid(pid, &status, WNOHANG);
-        if (got == pid)
-            return status;
-        if (got < 0 && errno != EINTR)
-            return -1;
-        if (interrupted() && !told) {
-            kill(pid, SIGTERM);
-            told = true;
-        }
-        nanosleep(&pause, NULL);
-    }
-}
-
-static int spawn(char **argv, int log, pid_t *pid)
+/* The lock goes to this one child alone: while it lives, nobody else works on its job. */
+static int spawn(char **argv, int log, int lock, pid_t *pid)
 {
     posix_spawn_file_actions_t fa;
     char **env = environment_without(is_setting);
@@ -89,6 +69,8 @@ static int spawn(char **argv, int log, pid_t *pid)
         e = posix_spawn_file_actions_adddup2(&fa, log, 1);
     if (!e)
         e = posix_spawn_file_actions_adddup2(&fa, log, 2);
+    if (!e)
+        e = posix_spawn_file_actions_adddup2(&fa, lock, lock); /* clears close-on-exec */
     if (!e)
         e = posix_spawn(pid, "/proc/self/exe", &fa, NULL, argv, env);
     posix_spawn_file_actions_destroy(&fa);
@@ -121,27 +103,23 @@ static int child_words(const struct str_list *argv, const char *part, int thread
     return out->failed ? err_set(err, ERR_NOMEM, "command: out of memory") : 0;
 }
 
-static int run_child(const struct str_list *argv, const char *part, int threads, int log,
-                     int *status, struct err *err)
+static int start_child(struct running *r, const struct str_list *argv, const char *part,
+                       struct err *err)
 {
     struct str_list words = {0};
     char **list = NULL;
-    pid_t pid;
     int rc = 0, e;
 
-    TRY(child_words(argv, part, threads, &words, err));
+    TRY(child_words(argv, part, r->threads, &words, err));
     list = calloc((size_t)words.n + 1, sizeof *list);
     if (!list)
         FAIL(err, ERR_NOMEM, "command: out of memory");
     memcpy(list, words.items, (size_t)words.n * sizeof *list);
-    if ((e = spawn(list, log, &pid)) != 0) {
+    if ((e = spawn(list, r->log, r->lock, &r->pid)) != 0) {
+        r->pid = 0;
         errno = e;
         rc = err_sys(err, ERR_RUN, "starting lacuna %s", argv->items[0]);
-        goto out;
     }
-    *status = wait_for(pid);
-    if (interrupted())
-        FAIL(err, ERR_INTERRUPTED, "interrupted; the same command continues");
 out:
     free(list);
     str_list_free(&words);
@@ -222,48 +200,34 @@ static bool is_made(const struct job *j, int command, const char *part)
     return once && command == 0 && access(path, F_OK) == 0;
 }
 
-static int run_commands(const struct job *j, const char *part, int threads, char why[300],
-                        struct err *err)
+/* Start the next command that has something to do; none is left: pid stays 0. */
+static int next_command(struct running *r, struct err *err)
 {
-    char log_path[64];
-    int log = -1, status = 0, rc = 0;
-
-    snprintf(log_path, sizeof log_path, "%s/log.txt", part);
-    log = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    if (log < 0)
-        return err_sys(err, ERR_IO, "%s", log_path);
-    for (int i = 0; i < j->n_argv; i++) {
-        if (is_made(j, i, part))
-            continue;
-        TRY(run_child(&j->argv[i], part, threads, log, &status, err));
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-            last_error(log_path, why);
-            rc = ERR_CHECK;
-            break;
-        }
-    }
-out:
-    close(log);
-    return rc;
+    char part[32];
+    snprintf(part, sizeof part, "%s.part", r->job.id);
+    while (r->command < r->job.n_argv && is_made(&r->job, r->command, part))
+        r->command++;
+    if (r->command == r->job.n_argv)
+        return 0;
+    return start_child(r, &r->job.argv[r->command++], part, err);
 }
 
-/* The lock is inherited by the child: when this process is killed, the next one waits until the
- * orphan has ended, and continues what it left. */
-static int lock_job(const char *path, int *fd, struct err *err)
+/* The child inherits the lock: when this process is killed, the next one waits until the orphan has
+ * ended, and continues what it left. */
+static int lock_job(struct running *r, struct err *err)
 {
-    *fd = open(path, O_RDWR | O_CREAT, 0666);
-    if (*fd < 0)
-        return err_sys(err, ERR_IO, "%s", path);
-    if (flock(*fd, LOCK_EX | LOCK_NB) == 0)
-        return 0;
-    log_info("jobs/%s: another command works on it; waiting", path);
-    while (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            return err_sys(err, ERR_IO, "jobs/%s", path);
-        if (interrupted())
-            return err_set(err, ERR_INTERRUPTED, "interrupted");
-        nanosleep(&(struct timespec){0, 50 * 1000 * 1000}, NULL);
-    }
+    char path[32];
+    snprintf(path, sizeof path, "%s.lock", r->job.id);
+    if (r->lock < 0)
+        r->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (r->lock < 0)
+        return err_sys(err, ERR_IO, "jobs/%s", path);
+    bool waited = r->waits;
+    r->waits = flock(r->lock, LOCK_EX | LOCK_NB) != 0;
+    if (r->waits && errno != EWOULDBLOCK && errno != EINTR)
+        return err_sys(err, ERR_IO, "jobs/%s", path);
+    if (r->waits && !waited)
+        log_info("jobs/%s: another command works on it; waiting", path);
     return 0;
 }
 
@@ -274,33 +238,111 @@ void job_unlock(const char *id)
     unlink(path);
 }
 
-int job_run(const struct job *j, const char *what, int threads, char why[300], struct err *err)
+/* The lock is ours: begin in ID.part, unless another command has finished the job meanwhile. */
+static int begin(struct running *r, struct err *err)
 {
-    char part[32], lock_path[32];
-    int lock = -1, rc = 0;
-    double start = clock_s();
+    char part[32], path[64];
+    if (access(r->job.id, F_OK) == 0)
+        return 0;
+    snprintf(part, sizeof part, "%s.part", r->job.id);
+    if (mkdir(part, 0777) != 0 && errno != EEXIST)
+        return err_sys(err, ERR_IO, "jobs/%s", part);
+    snprintf(path, sizeof path, "%s/log.txt", part);
+    r->log = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (r->log < 0)
+        return err_sys(err, ERR_IO, "jobs/%s", path);
+    return next_command(r, err);
+}
 
-    snprintf(part, sizeof part, "%s.part", j->id);
-    snprintf(lock_path, sizeof lock_path, "%s.lock", j->id);
-    TRY(lock_job(lock_path, &lock, err));
-    if (access(j->id, F_OK) == 0)
-        goto out;
-    log_info("%s", what);
-    if (mkdir(part, 0777) != 0 && errno != EEXIST) {
-        rc = err_sys(err, ERR_IO, "jobs/%s", part);
-        goto out;
-    }
-    TRY(run_commands(j, part, threads, why, err));
-    TRY(write_job(j, part, clock_s() - start, err));
-    if (rename(part, j->id) != 0)
-        rc = err_sys(err, ERR_IO, "jobs/%s", j->id);
+int job_start(struct running *r, struct job *j, const char *what, int threads, struct err *err)
+{
+    memset(r, 0, sizeof *r);
+    r->job = *j;
+    memset(j, 0, sizeof *j);
+    r->lock = r->log = -1;
+    r->threads = threads;
+    r->start = clock_s();
+    int rc = lock_job(r, err);
+    if (!rc && (r->waits || access(r->job.id, F_OK) != 0))
+        log_info("%s", what);
+    return rc || r->waits ? rc : begin(r, err);
+}
+
+static int finish(const struct running *r, struct err *err)
+{
+    char part[32];
+    int rc = 0;
+    snprintf(part, sizeof part, "%s.part", r->job.id);
+    TRY(write_job(&r->job, part, clock_s() - r->start, err));
+    if (rename(part, r->job.id) != 0)
+        rc = err_sys(err, ERR_IO, "jobs/%s", r->job.id);
     else
-        rc = io_sync_directory_of(j->id, err);
+        rc = io_sync_directory_of(r->job.id, err);
 out:
-    if (lock >= 0) {
-        if (!rc || rc == ERR_CHECK)
-            unlink(lock_path);
-        close(lock);
-    }
     return rc;
+}
+
+/* Has the child ended, and how? */
+static int poll_child(struct running *r, bool *failed, struct err *err)
+{
+    int status = 0;
+    pid_t got = waitpid(r->pid, &status, WNOHANG);
+    if (got == 0 || (got < 0 && errno == EINTR))
+        return 0;
+    r->pid = 0;
+    if (got < 0)
+        return err_sys(err, ERR_RUN, "waiting for lacuna");
+    *failed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    return 0;
+}
+
+int job_poll(struct running *r, bool *ended, char why[300], struct err *err)
+{
+    char log_path[64];
+    bool failed = false;
+    int rc = 0;
+    *ended = false;
+    if (r->waits) {
+        TRY(lock_job(r, err));
+        if (r->waits)
+            return 0;
+        TRY(begin(r, err));
+    }
+    if (r->pid)
+        TRY(poll_child(r, &failed, err));
+    if (!r->pid && !failed && r->log >= 0)
+        TRY(next_command(r, err));
+    if (r->pid)
+        return 0;
+    *ended = true;
+    if (failed) {
+        snprintf(log_path, sizeof log_path, "%s.part/log.txt", r->job.id);
+        last_error(log_path, why);
+        rc = ERR_CHECK;
+    } else if (r->log >= 0) {
+        TRY(finish(r, err));
+    }
+    job_unlock(r->job.id);
+out:
+    return rc;
+}
+
+/* Another signal than that of a terminal, which reaches the child too, and of which the second one
+ * kills. */
+void job_end(struct running *r)
+{
+    if (r->pid && !r->ends)
+        kill(r->pid, SIGTERM);
+    r->ends = true;
+}
+
+void job_leave(struct running *r)
+{
+    while (r->pid && waitpid(r->pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    if (r->log >= 0)
+        close(r->log);
+    if (r->lock >= 0)
+        close(r->lock);
+    job_free(&r->job);
 }

@@ -23,6 +23,7 @@
 #include "core/method.h"
 #include "core/mem.h"
 #include "core/rules.h"
+#include "sim/blocks/adoptpairs.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/numlist.h"
 
@@ -336,14 +337,6 @@ static void weigh(struct longnet_state *s)
     add_weights(s, sum, max);
 }
 
-/* The device's mask is the one that `select` makes. */
-static int adopt(void *state, const struct mask *m, const struct accel_own *o, struct err *err)
-{
-    (void)state;
-    (void)o;
-    return m->bq == 1 && m->bk == 1 ? 0 : err_set(err, ERR_RUN, "a choice in units, not in pairs");
-}
-
 static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *o,
                        struct mask *lists, struct err *err)
 {
@@ -562,7 +555,7 @@ const struct method method_longnet = {
     .origin = mask_is_static,
     .kin = kin,
     .rule = rule,
-    .adopt = adopt,
+    .adopt = adopt_pairs,
     .adopt_units = adopt_units,
     .attend = attend,
     .own = own,

@@ -19,6 +19,7 @@
 #include "core/method.h"
 #include "core/mem.h"
 #include "core/rules.h"
+#include "sim/blocks/adoptpairs.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -190,14 +191,6 @@ static bool rule(const void *state, union method_rule *r, char why[160])
     return true;
 }
 
-/* The device's mask is the one that `select` makes. */
-static int adopt(void *state, const struct mask *m, const struct accel_own *o, struct err *err)
-{
-    (void)state;
-    (void)o;
-    return m->bq == 1 && m->bk == 1 ? 0 : err_set(err, ERR_RUN, "a choice in units, not in pairs");
-}
-
 static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *o,
                        struct mask *lists, struct err *err)
 {
@@ -245,7 +238,7 @@ const struct method method_sparse_transformer = {
     .origin = mask_is_static,
     .kin = kin,
     .rule = rule,
-    .adopt = adopt,
+    .adopt = adopt_pairs,
     .adopt_units = adopt_units,
     .release = free,
     .variants = variants,

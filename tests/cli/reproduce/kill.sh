@@ -3,7 +3,7 @@
 tables="sale:3 spargeattn:6 spargeattn:11 spargeattn:7 sampleattention:3"
 run() { # DIR: in a process group of its own
     # shellcheck disable=SC2086 # a list of tables
-    exec setsid "$LACUNA" reproduce $tables --quick --trace lm=t.h5 -q -o "$1"
+    exec setsid "$LACUNA" reproduce $tables --quick --trace lm=t.h5 --parallel 3 -q -o "$1"
 }
 (run whole) && echo "left alone: done"
 n=0 delay=1
@@ -21,6 +21,17 @@ for f in whole/pages/*; do
     cmp "$f" "out/pages/${f##*/}"
 done
 find out/jobs -name '*.part' -o -name '*.lock'
+
+# Told to end, it takes the jobs that run side by side with it.
+run told 2>/dev/null &
+pid=$!
+until [ "$(find told/jobs -name '*.part' 2>/dev/null)" ]; do sleep 0.01; done
+kill -TERM $pid
+wait $pid
+echo "told to end: exit $?"
+kill -0 -- -$pid 2>/dev/null && echo "children are left"
+(run told) && cmp whole/pages/sale-3.csv told/pages/sale-3.csv && echo "and continues"
+
 find out/pages out/plan.json -type f | LC_ALL=C sort | xargs cksum >first
 begin=$(date +%s%N)
 (run out)
