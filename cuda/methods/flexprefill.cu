@@ -90,7 +90,7 @@ static __global__ void sum_blocks(const flex_args a)
 /* ---- one block for a head ------------------------------------------------------------------- */
 
 /* How many tokens, by mass descending, hold gamma, as the published code counts: head blockIdx.x,
- * keys or distances. */
+ * keys (blockIdx.y 0) or distances (1). */
 static __global__ void __launch_bounds__(WIDE) count_tokens(const flex_args a)
 {
     const double *v = (blockIdx.y ? a.last.sla : a.last.ver) + (int64_t)blockIdx.x * a.n;
@@ -184,14 +184,14 @@ static __global__ void __launch_bounds__(32) best_blocks(const flex_args a)
     }
 }
 
-/* ---- query-aware heads ---------------------------------------------------------------------- */
+/* ---- query-aware heads: of all heads, before it is known which are ------------------------- */
 
 /* Scores of the pooled blocks that a row sees become probabilities; a warp per row. */
 static __global__ void row_softmax(const flex_args a)
 {
     int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5, head = row / a.nb;
     int lane = threadIdx.x & 31, i = (int)(row % a.nb);
-    if (head >= a.heads || !a.aware[head])
+    if (head >= a.heads)
         return;
     const double *w = a.score + row * a.nb;
     float *p = a.share + head * entries(a, a.nb) + entries(a, i);
@@ -217,8 +217,6 @@ static __global__ void __launch_bounds__(WIDE) keep_entries(const flex_args a)
     uint8_t *keep = a.keep + head * n;
     auto value = [=](int x) { return p[x]; };
     wide_cut c = {-1, -1, 0, 0};
-    if (!a.aware[head])
-        return;
     if (a.gamma < 1) {
         wide_list<decltype(value)> list(value, (int)n);
         c = wide_prefix(list, a.gamma * a.nb);
@@ -255,6 +253,7 @@ template <int D> static int launch_means(struct gpu *g, const flex_args &a, stru
 {
     int rc = 0;
     unsigned tiles = (unsigned)ceil_div(a.nb, SCORE_TILE);
+    unsigned rows = (unsigned)ceil_div((int64_t)a.heads * a.nb, 8);
     mean_rows<D><<<a.heads, 256, 0, g->side>>>(a.q, a.n, a.n - a.block, a.block, a.q_last);
     CU_LAUNCHED(err);
     mean_blocks<D><<<dim3(a.nb, a.kv_heads), 256, 0, g->side>>>(a.k, a.n, a.block, 0, a.k_mean);
@@ -263,6 +262,8 @@ template <int D> static int launch_means(struct gpu *g, const flex_args &a, stru
     CU_LAUNCHED(err);
     score_means<<<dim3(tiles, tiles, a.heads), 128, 0, g->side>>>(
         a.q_mean, a.k_mean, D, a.nb, a.nb, a.per_kv, a.scale, !a.both, a.block, a.block, a.score);
+    CU_LAUNCHED(err);
+    row_softmax<<<rows, 256, 0, g->side>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -296,9 +297,7 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     TRY(gpu_fork(g, err)); /* few thread blocks each: side by side */
     count_tokens<<<dim3(a.heads, 2), WIDE, 0, g->side>>>(a);
     CU_LAUNCHED(err);
-    test_pattern<<<a.heads, WIDE, a.nb * 8, g->stream>>>(a, d);
-    CU_LAUNCHED(err);
-    row_softmax<<<rows, 256, 0, g->stream>>>(a);
+    test_pattern<<<a.heads, WIDE, a.nb * 8, g->side>>>(a, d);
     CU_LAUNCHED(err);
     keep_entries<<<a.heads, WIDE, 0, g->stream>>>(a);
     CU_LAUNCHED(err);

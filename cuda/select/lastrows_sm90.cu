@@ -8,6 +8,7 @@
  * there; the others of a warp are added through shared memory. Sums are made in a fixed order.
  */
 #include "cuda/select/lastrows_sm90.cuh"
+#include "cuda/tensormap.h"
 #include "cuda/wgmma.cuh"
 
 #include <math.h>
@@ -20,7 +21,7 @@ template <int D, int B> struct sm90_shape {
     /* Diagonals by octets: those that a tile touches, and those that go on in the next one. */
     static constexpr int WINDOW = OCTETS + 1 + 8 * (TILES - 1), STAY = WINDOW - OCTETS;
     static constexpr int FLUSHES = TILES; /* after the last tile */
-    static constexpr int PITCH = 8 * OCTETS + 9;
+    static constexpr int PITCH = 8 * OCTETS + 7;
     static_assert(FLUSHES * OCTETS >= STAY, "all diagonals leave");
 };
 
@@ -30,11 +31,22 @@ template <int D, int B> struct sm90_smem {
     alignas(1024) uint8_t k[2][S::K_BYTES];
 };
 
+/* Three thread blocks of 75 KB fit on a multiprocessor: nothing can be added for B = 128. */
 template <int D, int B> struct sm90_sums {
     using S = sm90_shape<D, B>;
     sm90_smem<D, B> in;
-    float diag[4][9][S::PITCH]; /* by warp: 8 rows, and what they left behind */
+    uint64_t full[2];
+    float diag[4][8][S::PITCH]; /* by warp and row */
+    float left[4][7];           /* by warp: what the rows left behind */
     float col[2][4][S::KEYS];   /* by warp; a tile writes while the one before is read */
+};
+
+static_assert(sizeof(sm90_sums<128, 128>) <= 75 * 1024, "three thread blocks fit");
+
+/* The same for sm90_parts. */
+template <int D, int B> struct sm90_sizes {
+    sm90_smem<D, B> in;
+    uint64_t full[2];
 };
 
 /* Rows row_at(0), row_at(1), ... of x [n][D] as panels of 64 channels; negative ones are zeros. */
@@ -91,32 +103,44 @@ DEVICE void tile_scores(const last_rows &a, const sm90_smem<D, B> &sm, int tile,
 /* use(tile, scores) for the tiles of range blockIdx.y of head blockIdx.x. All threads have used a
  * tile before the next one is multiplied. */
 template <int D, int B, class F>
-DEVICE void walk_tiles(const last_rows &a, sm90_smem<D, B> &sm, F use)
+DEVICE void walk_tiles(const last_rows &a, const CUtensorMap *map, sm90_smem<D, B> &sm,
+                       uint64_t (&full)[2], F use)
 {
     using S = sm90_shape<D, B>;
     const uint4 *q = a.q + (int64_t)blockIdx.x * a.nq * (D / 8);
-    const uint4 *k = a.k + (int64_t)(blockIdx.x / a.per_kv) * a.n * (D / 8);
     int t0 = blockIdx.y * a.each, t1 = min(t0 + a.each, a.tiles);
     int64_t first = a.end - 1 - (B - 1) * (int64_t)a.step - (a.n - a.nq);
     auto fetch = [&](int t) {
-        if (t < t1)
-            copy_panels<D, S::KEYS>(smem_addr(sm.k[0]) + (t - t0) % 2 * S::K_BYTES, k, [&](int r) {
-                int64_t row = t * (int64_t)S::KEYS + r;
-                return row < a.n ? row : -1;
-            });
-        cp_async_commit();
+        uint32_t to = smem_addr(sm.k[0]) + (t - t0) % 2 * S::K_BYTES;
+        uint32_t bar = smem_addr(&full[(t - t0) % 2]);
+        if (t >= t1 || threadIdx.x > 0)
+            return;
+        mbar_expect(bar, S::K_BYTES);
+#pragma unroll
+        for (int c = 0; c < S::PANELS; c++)
+            tma_load(to + c * S::KEYS * 128, map, bar, 64 * c, t * S::KEYS, blockIdx.x / a.per_kv,
+                     L2_EVICT_LAST);
     };
+
+    if (threadIdx.x == 0) {
+        mbar_init(smem_addr(&full[0]), 1);
+        mbar_init(smem_addr(&full[1]), 1);
+        mbar_init_fence();
+    }
+    __syncthreads();
+    fetch(t0);
 
     copy_panels<D, B>(smem_addr(sm.q), q,
                       [&](int r) { return r >= B - a.rows ? first + r * (int64_t)a.step : -1; });
-    fetch(t0);
+    cp_async_commit();
+    cp_async_wait<0>();
+    async_proxy_fence();
 #pragma unroll 1
     for (int t = t0; t < t1; t++) {
         float acc[S::TILES][S::KEYS / 2];
-        cp_async_wait<0>();
-        async_proxy_fence();
         __syncthreads();
         fetch(t + 1);
+        mbar_wait(smem_addr(&full[(t - t0) % 2]), (t - t0) / 2 % 2);
         tile_scores<D, B>(a, sm, t, (t - t0) % 2, acc);
         use(t, acc);
     }
@@ -132,11 +156,13 @@ DEVICE float2 join_parts(float2 x, float2 y)
 }
 
 template <int D, int B>
-static __global__ void __launch_bounds__(GROUP_THREADS, 3) sm90_parts(const last_rows a)
+static __global__ void __launch_bounds__(GROUP_THREADS, 3)
+    sm90_parts(const __grid_constant__ last_rows a, const __grid_constant__ CUtensorMap map)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using S = sm90_shape<D, B>;
     extern __shared__ __align__(1024) uint8_t raw[];
+    sm90_sizes<D, B> &sm = *(sm90_sizes<D, B> *)raw;
     float2 part[2 * S::TILES];
 #pragma unroll
     for (int r = 0; r < 2 * S::TILES; r++)
@@ -157,7 +183,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 3) sm90_parts(const last
             part[r] = make_float2(most, part[r].y * exp2_fast(part[r].x - base) + sum);
         }
     };
-    walk_tiles<D, B>(a, *(sm90_smem<D, B> *)raw, add);
+    walk_tiles<D, B>(a, &map, sm.in, sm.full, add);
     int row0 = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
     for (int r = 0; r < 2 * S::TILES; r++) {
@@ -211,7 +237,8 @@ template <int TILES, int KEYS> DEVICE void sum_columns(const float (&p)[TILES][K
 
 /* Add the diagonals of the first octets over the warp's rows; to[8 OCTETS]. Then move up. */
 template <class S>
-DEVICE void flush_diagonals(float (&sum)[S::WINDOW][2], float (*rows)[S::PITCH], float *to)
+DEVICE void flush_diagonals(float (&sum)[S::WINDOW][2], float (*rows)[S::PITCH], float *behind,
+                            float *to)
 {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     float *mine = rows[g] + 2 * t + 7 - g, out[S::OCTETS / 4], left = 0;
@@ -228,23 +255,24 @@ DEVICE void flush_diagonals(float (&sum)[S::WINDOW][2], float (*rows)[S::PITCH],
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < S::OCTETS / 4; i++) {
-        out[i] = i == 0 && lane < 8 ? rows[8][lane] : 0;
+        out[i] = i == 0 && lane < 7 ? behind[lane] : 0;
 #pragma unroll
         for (int r = 0; r < 8; r++)
             out[i] += rows[r][32 * i + lane];
         to[32 * i + lane] = out[i];
     }
-    if (lane < 8)
+    if (lane < 7)
         for (int r = 0; r < 8; r++)
             left += rows[r][8 * S::OCTETS + lane];
     __syncwarp();
-    if (lane < 8)
-        rows[8][lane] = left;
+    if (lane < 7)
+        behind[lane] = left;
     __syncwarp();
 }
 
 template <int D, int B>
-static __global__ void __launch_bounds__(GROUP_THREADS, 3) sm90_sum(const last_rows a)
+static __global__ void __launch_bounds__(GROUP_THREADS, 3)
+    sm90_sum(const __grid_constant__ last_rows a, const __grid_constant__ CUtensorMap map)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using S = sm90_shape<D, B>;
@@ -257,8 +285,10 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 3) sm90_sum(const last_r
 #pragma unroll
     for (int r = 0; r < 2 * S::TILES; r++)
         lse[r] = a.lse[head * B + row0 + 64 * (r / 2) + 8 * (r % 2)];
-    for (int i = threadIdx.x; i < 36 * S::PITCH; i += GROUP_THREADS)
+    for (int i = threadIdx.x; i < 32 * S::PITCH; i += GROUP_THREADS)
         (&sm.diag[0][0][0])[i] = 0;
+    if (threadIdx.x < 28)
+        (&sm.left[0][0])[threadIdx.x] = 0;
 
     auto put_columns = [&](int t) { /* of a tile that all warps have summed */
                                     int64_t key = (int64_t)t * S::KEYS + threadIdx.x;
@@ -283,17 +313,17 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 3) sm90_sum(const last_r
             }
         sum_columns<S::TILES, S::KEYS>(acc, sm.col[t % 2][warp]);
         if (a.sla) {
-            flush_diagonals<S>(sum, sm.diag[warp], diag);
+            flush_diagonals<S>(sum, sm.diag[warp], sm.left[warp], diag);
             diag += S::KEYS;
         }
     };
-    walk_tiles<D, B>(a, sm.in, add);
+    walk_tiles<D, B>(a, &map, sm.in, sm.full, add);
     __syncthreads();
     put_columns(before);
     if (a.sla)
 #pragma unroll
         for (int i = 0; i < S::FLUSHES; i++)
-            flush_diagonals<S>(sum, sm.diag[warp], diag + i * S::KEYS);
+            flush_diagonals<S>(sum, sm.diag[warp], sm.left[warp], diag + i * S::KEYS);
 #endif
 }
 
@@ -301,10 +331,12 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 3) sm90_sum(const last_r
 
 template <int D, int B> static int launch_parts(struct gpu *g, const last_rows &a, struct err *err)
 {
-    int rc = 0, bytes = sizeof(sm90_smem<D, B>);
+    int rc = 0, bytes = sizeof(sm90_sizes<D, B>);
+    alignas(128) CUtensorMap map;
+    TRY(tensor_map(&map, a.k, D, a.n, a.heads / a.per_kv, sm90_shape<D, B>::KEYS, err));
     CU(err, cudaFuncSetAttribute((const void *)sm90_parts<D, B>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    sm90_parts<D, B><<<dim3(a.heads, a.ranges), GROUP_THREADS, bytes, g->stream>>>(a);
+    sm90_parts<D, B><<<dim3(a.heads, a.ranges), GROUP_THREADS, bytes, g->stream>>>(a, map);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -313,9 +345,11 @@ out:
 template <int D, int B> static int launch_sums(struct gpu *g, const last_rows &a, struct err *err)
 {
     int rc = 0, bytes = sizeof(sm90_sums<D, B>);
+    alignas(128) CUtensorMap map;
+    TRY(tensor_map(&map, a.k, D, a.n, a.heads / a.per_kv, sm90_shape<D, B>::KEYS, err));
     CU(err, cudaFuncSetAttribute((const void *)sm90_sum<D, B>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    sm90_sum<D, B><<<dim3(a.heads, a.ranges), GROUP_THREADS, bytes, g->stream>>>(a);
+    sm90_sum<D, B><<<dim3(a.heads, a.ranges), GROUP_THREADS, bytes, g->stream>>>(a, map);
     CU_LAUNCHED(err);
 out:
     return rc;

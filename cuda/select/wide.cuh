@@ -1,6 +1,7 @@
 /*
  * wide.cuh - one thread block for one long list of values >= 0: find the largest values up to a
  * number or a sum, by bisection over the bits of the values as floats, which have the same order.
+ * Once no more values are in doubt than there are threads, each thread goes on with one of them.
  * Sums are in double, in a fixed order. cut.cuh serves short lists, one warp per list.
  */
 #ifndef LACUNA_WIDE_CUH
@@ -34,6 +35,23 @@ static __device__ __forceinline__ int wide_sum(int x)
         part[threadIdx.x >> 5] = x;
     __syncthreads();
     return __reduce_add_sync(~0u, part[threadIdx.x & 31]);
+}
+
+/* Sum of the x of the threads before this one. */
+static __device__ __forceinline__ int wide_before(int x)
+{
+    __shared__ int part[32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, upto = x;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        int other = __shfl_up_sync(~0u, upto, step);
+        upto += lane >= step ? other : 0;
+    }
+    __syncthreads();
+    if (lane == 31)
+        part[warp] = upto;
+    __syncthreads();
+    return __reduce_add_sync(~0u, lane < warp ? part[lane] : 0) + upto - x;
 }
 
 /* get(x) is value x of n. Values that do not fit into registers are fetched again in every pass. */
@@ -80,6 +98,27 @@ template <class G> struct wide_list {
     }
 };
 
+/* The values from `low` up to `high`, at most WIDE of them, one a thread; NAN in the other threads.
+ */
+template <class G>
+static __device__ __forceinline__ float wide_few(const wide_list<G> &list, uint32_t low,
+                                                 uint32_t high)
+{
+    __shared__ float few[WIDE];
+    float from = __uint_as_float(low), to = __uint_as_float(high);
+    int mine = 0;
+    list.each([&](float v) { mine += v >= from && !(v >= to); });
+    int at = wide_before(mine);
+    few[threadIdx.x] = NAN;
+    __syncthreads();
+    list.each([&](float v) {
+        if (v >= from && !(v >= to))
+            few[at++] = v;
+    });
+    __syncthreads();
+    return few[threadIdx.x];
+}
+
 /* The `above` values >= from, and the first m of those equal to `tie`. */
 struct wide_cut {
     float from, tie;
@@ -94,7 +133,8 @@ static __device__ __forceinline__ wide_cut wide_largest(const wide_list<G> &list
     int above = 0;
     if (want >= list.n)
         return {-1, -1, list.n, 0};
-    while (high - low > 1 && above < want) {
+    int below = list.n; /* number of those from low on, or more */
+    while (high - low > 1 && above < want && below - above > WIDE) {
         uint32_t middle = low + (high - low) / 2;
         int number = list.count(__uint_as_float(middle));
         if (number <= want) {
@@ -102,6 +142,21 @@ static __device__ __forceinline__ wide_cut wide_largest(const wide_list<G> &list
             above = number;
         } else {
             low = middle;
+            below = number;
+        }
+    }
+    if (high - low > 1 && above < want) {
+        float mine = wide_few(list, low, high);
+        int base = above;
+        while (high - low > 1 && above < want) {
+            uint32_t middle = low + (high - low) / 2;
+            int number = base + wide_sum(mine >= __uint_as_float(middle));
+            if (number <= want) {
+                high = middle;
+                above = number;
+            } else {
+                low = middle;
+            }
         }
     }
     return {__uint_as_float(high), __uint_as_float(high - 1), above, want - above};
@@ -116,11 +171,9 @@ static __device__ __forceinline__ wide_cut wide_prefix(const wide_list<G> &list,
     if (total <= bound)
         return {-1, -1, at_low, 0};
     /* Start of the search: all values below it together are less than what exceeds the bound. */
-    uint32_t low = __float_as_uint((float)((total - bound) / (double)list.n / 2));
+    uint32_t low = __float_as_uint((float)(total - bound) * (0.49f / (float)list.n));
     uint32_t high = __float_as_uint((float)total) + 1;
-    while (high - low > 1 && at_low - at_high > 1) {
-        uint32_t middle = low + (high - low) / 2;
-        double sum = list.mass(__uint_as_float(middle), &number);
+    auto narrow = [&](uint32_t middle, double sum) {
         if (sum > bound) {
             low = middle;
             at_low = number;
@@ -128,6 +181,21 @@ static __device__ __forceinline__ wide_cut wide_prefix(const wide_list<G> &list,
             high = middle;
             at_high = number;
             above = sum;
+        }
+    };
+    while (high - low > 1 && at_low - at_high > WIDE) {
+        uint32_t middle = low + (high - low) / 2;
+        narrow(middle, list.mass(__uint_as_float(middle), &number));
+    }
+    if (high - low > 1 && at_low - at_high > 1) {
+        float mine = wide_few(list, low, high);
+        int base = at_high;
+        double base_sum = above;
+        while (high - low > 1 && at_low - at_high > 1) {
+            uint32_t middle = low + (high - low) / 2;
+            bool in = mine >= __uint_as_float(middle);
+            number = base + wide_sum(in);
+            narrow(middle, base_sum + wide_add(in ? mine : 0));
         }
     }
     int m = 0, equal = at_low - at_high; /* one value makes the sum too large, or they are equal */

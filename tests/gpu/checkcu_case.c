@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const cu_data_names[] = {"normal",  "equal",  "huge",   "tiny",
-                                     "one-hot", "offset", "smooth", "rising"};
+const char *const cu_data_names[] = {"normal", "equal",  "huge",  "tiny",  "one-hot",
+                                     "offset", "smooth", "signs", "rising"};
 
 static float round_bf16(double x)
 {
@@ -53,6 +53,8 @@ static void fill_token(const struct cu_case *k, int which, int64_t at, int64_t i
             y = z + (c % 5 == 0 ? 4 : 0);
         else if (data == DATA_SMOOTH)
             y = 0.5 * z + (score ? 1.5 * cos(0.01 * (double)i + c * c) : 0);
+        else if (data == DATA_SIGNS && score)
+            y = (z > -1) == (i / 3 % 2 == 0) ? 1 : -1;
         else if (data == DATA_RISING && score && c == 0)
             y = rise;
         x[c] = round_bf16(y);

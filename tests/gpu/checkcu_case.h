@@ -17,6 +17,7 @@ enum cu_data {
     DATA_ONE_HOT,
     DATA_OFFSET,
     DATA_SMOOTH, /* neighbouring tokens resemble each other */
+    DATA_SIGNS,  /* of one size, most alike but for a token's sign: long in few bits */
     DATA_COUNT,
     DATA_RISING = DATA_COUNT /* of the attention kernels alone: probabilities of early keys, which
                               * are walked last, grow by up to 2^91 */

@@ -442,7 +442,10 @@ static int compare_masks(const struct selection *s, int head, const struct mask 
     if (t->differ - before > t->worst)
         t->worst = t->differ - before;
     t->by_data[s->c.data] += t->differ - before;
-    if (s->c.data != DATA_NORMAL && s->c.data != DATA_OFFSET && s->c.data != DATA_SMOOTH)
+    bool counts = s->c.data == DATA_NORMAL || s->c.data == DATA_OFFSET ||
+                  s->c.data == DATA_SMOOTH ||
+                  (s->c.data == DATA_SIGNS && strcmp(s->run->method->name, "sale") == 0);
+    if (!counts)
         t->differ = before;
     return 0;
 }

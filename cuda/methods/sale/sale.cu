@@ -14,6 +14,7 @@
 #include "cuda/methods/sale/sale_operands.cuh"
 #include "cuda/methods/sale/sale_portable.cuh"
 #include "cuda/methods/sale/sale_sm90.cuh"
+#include "cuda/methods/sale/sale_thresholds.cuh"
 #include "cuda/select/lists.h"
 #include "cuda/tensormap.h"
 
@@ -39,34 +40,47 @@ static __global__ void add_kept_blocks(const sale_args a)
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
-template <int D> static int launch_means(struct gpu *g, const sale_args &a, struct err *err)
+template <int D> static int launch_keys(struct gpu *g, const sale_args &a, struct err *err)
 {
-    dim3 queries((unsigned)a.chunks, (unsigned)a.heads);
-    dim3 keys((unsigned)a.chunks, (unsigned)a.kv_heads);
+    unsigned n = (unsigned)a.npad, heads = (unsigned)a.kv_heads;
     int rc = 0;
-    sum_tokens<D><<<queries, 256, 0, g->stream>>>(a.q, a.n, a.chunks, a.q_part);
+    sum_tokens<D>
+        <<<dim3((unsigned)a.chunks, heads), 256, 0, g->stream>>>(a.k, a.n, a.chunks, a.k_part);
     CU_LAUNCHED(err);
-    sum_tokens<D><<<keys, 256, 0, g->stream>>>(a.k, a.n, a.chunks, a.k_part);
+    mean_tokens<D><<<heads, D, 0, g->stream>>>(a.k_part, a.n, a.chunks, a.k_mean);
     CU_LAUNCHED(err);
-    mean_tokens<D><<<a.heads, D, 0, g->stream>>>(a.q_part, a.n, a.chunks, a.q_mean);
-    CU_LAUNCHED(err);
-    mean_tokens<D><<<a.kv_heads, D, 0, g->stream>>>(a.k_part, a.n, a.chunks, a.k_mean);
+    TRY(gpu_zero(g, a.k_norm, (a.kv_heads + 1) * 4, err)); /* and a.inexact */
+    quantise_keys<D><<<dim3(n / 32, heads), 128, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;
 }
 
-template <int D> static int launch_operands(struct gpu *g, const sale_args &a, struct err *err)
+template <int D> static int launch_queries(struct gpu *g, const sale_args &a, struct err *err)
 {
-    unsigned n = (unsigned)a.npad, heads = (unsigned)a.heads, kv_heads = (unsigned)a.kv_heads;
+    unsigned n = (unsigned)a.npad, heads = (unsigned)a.heads;
     int rc = 0;
-    TRY(launch_means<D>(g, a, err));
+    sum_tokens<D>
+        <<<dim3((unsigned)a.chunks, heads), 256, 0, g->stream>>>(a.q, a.n, a.chunks, a.q_part);
+    CU_LAUNCHED(err);
+    mean_tokens<D><<<heads, D, 0, g->stream>>>(a.q_part, a.n, a.chunks, a.q_mean);
+    CU_LAUNCHED(err);
     quantise_queries<D><<<dim3(n / 16, heads), 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    quantise_keys<D><<<dim3(n / 32, kv_heads), 128, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
     TRY(gpu_zero(g, a.corr_max, a.heads * 4, err));
-    correct_keys<D><<<dim3(n / 128, heads), 128, 0, g->stream>>>(a);
+    correct_keys<D><<<dim3(n / 128, (unsigned)a.kv_heads), 128, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+template <int D> static int launch_thresholds(struct gpu *g, const sale_args &a, struct err *err)
+{
+    int rc = 0, bytes = THRESHOLD_BLOCKS(a) * BK * D * 2;
+    CU(err, cudaFuncSetAttribute((const void *)find_thresholds<D>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    find_thresholds<D>
+        <<<dim3((unsigned)a.groups, (unsigned)a.kv_heads), THRESHOLD_THREADS, bytes, g->side>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -94,15 +108,17 @@ static int launch_all(struct gpu *g, const sale_state &s, const struct select_li
                       struct err *err)
 {
     const sale_args &a = s.args;
-    dim3 rows((unsigned)a.groups, (unsigned)a.heads);
     int rc = 0;
-    TRY(launch_operands<D>(g, a, err));
-    find_thresholds<D><<<rows, 128, (BQ + BK) * D * 2, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    TRY(launch_keys<D>(g, a, err));
+    TRY(gpu_fork(g, err)); /* thresholds need products, queries memory: side by side */
+    TRY(launch_thresholds<D>(g, a, err));
+    TRY(launch_queries<D>(g, a, err));
     TRY(gpu_zero(g, l->map, l->rows * l->words * 4, err));
-    if (s.maps)
+    TRY(gpu_join(g, err));
+    if (s.maps) {
+        TRY(sale_test_e4m3_sm90(g, a, D, s.maps, err));
         TRY(sale_test_sm90(g, a, D, s.maps, err));
-    else
+    } else
         TRY(launch_portable<D>(g, a, err));
     add_kept_blocks<<<(unsigned)((l->rows + 7) / 8), 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
@@ -133,12 +149,14 @@ static int alloc_operands(struct gpu *g, const struct select_problem *p, sale_ar
     TRY(gpu_alloc(g, k * a->chunks * d * 8, &a->k_part, err));
     TRY(gpu_alloc(g, q * d * 4, &a->q_mean, err));
     TRY(gpu_alloc(g, k * d * 4, &a->k_mean, err));
-    TRY(gpu_alloc(g, q * a->npad * d * 2, &a->q16, err));
     TRY(gpu_alloc(g, k * a->npad * d * 2, &a->k16, err));
     TRY(gpu_alloc(g, q * a->npad * PITCH, &a->qi, err));
     TRY(gpu_alloc(g, k * a->npad * PITCH, &a->ki, err));
+    TRY(gpu_alloc(g, q * a->npad / 2 * 4, &a->q_norm, err));
+    TRY(gpu_alloc(g, (k + 1) * 4, &a->k_norm, err));
+    a->inexact = a->k_norm + k;
     TRY(gpu_alloc(g, q * a->npad / 2 * 8, &a->q_scale, err));
-    TRY(gpu_alloc(g, k * a->npad / 8 * 4, &a->k_scale, err));
+    TRY(gpu_alloc(g, k * a->npad / 8 * 2, &a->k_scale, err));
     TRY(gpu_alloc(g, k * a->npad / 8 * 4, &a->k_mul, err));
     TRY(gpu_alloc(g, q * a->npad * 2, &a->corr, err));
     TRY(gpu_alloc(g, q * 4, &a->corr_max, err));
@@ -154,7 +172,7 @@ static int make_maps(const sale_args *a, CUtensorMap **maps, struct err *err)
     *maps = (CUtensorMap *)aligned_alloc(128, 2 * sizeof **maps);
     if (!*maps)
         FAIL(err, ERR_NOMEM, "tensor maps: out of memory");
-    TRY(tensor_map(*maps, a->qi, PITCH / 2, a->npad, a->heads, TILE, err));
+    TRY(tensor_map(*maps, a->qi, PITCH / 2, a->npad, a->heads, BQ, err));
     TRY(tensor_map(*maps + 1, a->ki, PITCH / 2, a->npad, a->kv_heads, TILE, err));
 out:
     return rc;
@@ -188,9 +206,10 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->causal_stats = r->causal_stats;
     a->tau = r->tau;
     a->scale = r->scale;
+    a->e4m3 = g->sm == 90;
     a->map = map_rows_of(&job->lists);
     TRY(alloc_operands(g, p, a, err));
-    if (g->sm == 90)
+    if (a->e4m3)
         TRY(make_maps(a, &s->maps, err));
 out:
     return rc;

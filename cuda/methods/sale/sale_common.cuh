@@ -14,9 +14,10 @@
 #define BQ 64
 #define BK 32
 #define LEVELS 7.0f
-#define SUM_ROWS 256 /* of a partial sum of tokens */
-#define PITCH 128    /* bytes of a row of integers, whatever d is: a row of a swizzled tile */
-#define TILE 128     /* queries and keys of a tile of the test */
+#define SUM_ROWS 256      /* of a partial sum of tokens */
+#define PITCH 128         /* bytes of a row of integers, whatever d is: a row of a swizzled tile */
+#define TILE 128          /* queries and keys of a tile of the test */
+#define MAGIC 12582912.0f /* 1.5 2^23: adding it rounds to a whole number */
 
 struct sale_args {
     const uint4 *q, *k;
@@ -25,13 +26,18 @@ struct sale_args {
     double tau, scale;
     double *q_part, *k_part; /* [heads][chunks][d] sums of tokens */
     float *q_mean, *k_mean;  /* [heads][d], [kv_heads][d], values of fp16 */
-    __half *q16, *k16;       /* [heads][npad][d] queries; [kv_heads][npad][d] smoothed keys */
+    __half *k16;             /* [kv_heads][npad][d] smoothed keys */
+    int e4m3;                /* bytes are e4m3 numbers (Hopper), not integers */
     int8_t *qi, *ki;         /* [heads][npad][PITCH], [kv_heads][npad][PITCH] */
     float2 *q_scale;         /* [heads][npad / 2] by query group: scale and fp16(1 / scale) */
-    float *k_scale, *k_mul;  /* [kv_heads][npad / 8] by key group: scale, and 7 / largest */
-    __half *corr;            /* [heads][npad] */
-    unsigned *corr_max;      /* [heads] bits of the largest |corr| */
-    float *thr;              /* [heads][npad] */
+    __half *k_scale; /* [kv_heads][npad / 8] by key group; those of a lane of 128 keys together */
+    float *k_mul;    /* [kv_heads][npad / 8] by key group: 7 / largest */
+    int *inexact;    /* some rows are left for sale_sm90.cu */
+    __half *corr;    /* [heads][npad]; 32 keys in the order of their groups */
+    unsigned *corr_max; /* [heads] bits of the largest |corr| */
+    int *q_norm;        /* [heads][npad / 2] by query group: largest sum of squares of a row */
+    int *k_norm;        /* [kv_heads] the same of all keys */
+    float *thr;         /* [heads][npad] */
     map_rows map;
 };
 
@@ -51,12 +57,6 @@ static __device__ __forceinline__ regions regions_of(const sale_args &a, int m)
 static __device__ __forceinline__ float fl16(float x)
 {
     return __half2float(__float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f)));
-}
-
-/* The same of a bf16 value, given by its bits. */
-static __device__ __forceinline__ float fl16_of_bf16(uint16_t bits)
-{
-    return fl16(__uint_as_float((uint32_t)bits << 16));
 }
 
 #endif

@@ -10,7 +10,7 @@
 /* What a tile of keys brings beside its integers. */
 struct key_side {
     __half corr[TILE];
-    float scale[TILE / 8];
+    __half scale[TILE / 8]; /* 4 c + b: keys of lane c of block b */
 };
 
 /* A lane's two rows, which are in one query group. */
@@ -37,83 +37,74 @@ static __device__ bool test_flat(const sale_args &a, const __half *corr, float k
 {
     bool keep = false;
     for (int i = 0; i < 8; i++) {
-        float x = fl16(__fmul_rn(__half2float(corr[i / 2 * 8 + i % 2]), k_scale));
+        float x = fl16(__fmul_rn(__half2float(corr[i]), k_scale));
         keep |= passes(a, x, r.thr[0]) || passes(a, x, r.thr[1]);
     }
     return keep;
 }
 
-#define MAGIC 12582912.0f /* 1.5 2^23: adding it rounds to a whole number */
-
 /* The largest dot products plus correction of the lane's two rows with the eight keys that it has
- * of a 32-key block, as the bits of float(MAGIC + sum). dot: by strip of 8 keys. CLAMP: a
- * correction may be larger than fp16 has. */
+ * of a 32-key block. dot: by strip of 8 keys. CLAMP: a correction may be larger than fp16 has. */
 template <bool CLAMP>
 static __device__ __forceinline__ void best_pairs(const int (&dot)[4][4], const __half *corr,
-                                                  const row_side &r, int (&best)[2])
+                                                  const row_side &r, float (&best)[2])
 {
     __half2 inverse = __float2half2_rn(r.inverse);
-    best[0] = best[1] = INT_MIN;
+    int most[2] = {INT_MIN, INT_MIN};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        __half2 x = __hmul2_rn(*(const __half2 *)(corr + 8 * i), inverse);
+        uint32_t two = *(const volatile uint32_t *)(corr + 2 * i); /* one by one: registers */
+        __half2 x = __hmul2_rn(*(const __half2 *)&two, inverse);
         float2 y = __half22float2(CLAMP ? clamp16(x) : x);
         int add[2] = {__float_as_int(y.x + MAGIC), __float_as_int(y.y + MAGIC)};
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            best[0] = __viaddmax_s32(dot[i][e], add[e], best[0]);
-            best[1] = __viaddmax_s32(dot[i][2 + e], add[e], best[1]);
+            most[0] = __viaddmax_s32(dot[i][e], add[e], most[0]);
+            most[1] = __viaddmax_s32(dot[i][2 + e], add[e], most[1]);
+        }
+    }
+    best[0] = __int_as_float(most[0]) - MAGIC;
+    best[1] = __int_as_float(most[1]) - MAGIC;
+}
+
+/* The same of products in float, which are whole numbers. */
+template <bool CLAMP>
+static __device__ __forceinline__ void best_pairs(const float (&dot)[4][4], const __half *corr,
+                                                  const row_side &r, float (&best)[2])
+{
+    __half2 inverse = __float2half2_rn(r.inverse);
+    best[0] = best[1] = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        __half2 x = __hmul2_rn(*(const __half2 *)(corr + 2 * i), inverse);
+        float2 y = __half22float2(CLAMP ? clamp16(x) : x);
+        float add[2] = {y.x + MAGIC - MAGIC, y.y + MAGIC - MAGIC};
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            best[0] = fmaxf(best[0], dot[i][e] + add[e]);
+            best[1] = fmaxf(best[1], dot[i][2 + e] + add[e]);
         }
     }
 }
 
 /* Does one of the two pass? */
-static __device__ __forceinline__ bool decide(const sale_args &a, const int (&best)[2],
+static __device__ __forceinline__ bool decide(const sale_args &a, const float (&best)[2],
                                               float k_scale, const row_side &r)
 {
     float scale = fl16(__fmul_rn(r.scale, k_scale));
-    __half2 whole =
-        __floats2half2_rn(__int_as_float(best[0]) - MAGIC, __int_as_float(best[1]) - MAGIC);
+    __half2 whole = __floats2half2_rn(best[0], best[1]);
     __half2 value = clamp16(__hmul2_rn(clamp16(whole), __float2half2_rn(scale)));
     return passes(a, __low2float(value), r.thr[0]) || passes(a, __high2float(value), r.thr[1]);
 }
 
-template <bool CLAMP>
-static __device__ __forceinline__ bool test_pairs(const sale_args &a, const int (&dot)[4][4],
+template <bool CLAMP, class T>
+static __device__ __forceinline__ bool test_pairs(const sale_args &a, const T (&dot)[4][4],
                                                   const __half *corr, float k_scale,
                                                   const row_side &r)
 {
-    int best[2];
+    float best[2];
     best_pairs<CLAMP>(dot, corr, r, best);
     return decide(a, best, k_scale, r);
-}
-
-/* Bounds for products best * scale that are not rounded.
- *
- *   value = fl16(fl16(best) fl16(scale)), scale clamped to 65504
- *
- * lies within 2^-9 |best scale| + 0.0041 of best scale while |best| is below 65504: three roundings
- * by 2^-11, and 2^-25 |best| where the scale is subnormal. What lies between the two bounds is for
- * `decide`. */
-struct row_bounds {
-    float low[2], high[2]; /* below low: no pair of the row passes; above high: one does */
-};
-
-static __device__ __forceinline__ row_bounds bounds_of(const row_side &r)
-{
-    constexpr float SHARE = 1 / 512.0f, STEP = 0.0041f;
-    row_bounds b;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float low = r.thr[i] - STEP, high = r.thr[i] + STEP;
-        b.low[i] = low / (low > 0 ? 1 + SHARE : 1 - SHARE);
-        b.high[i] = high / (high > 0 ? 1 - SHARE : 1 + SHARE);
-        if (fabsf(r.thr[i]) > 65000.0f) { /* values are clamped near there; INFINITY: no vote */
-            b.low[i] = r.thr[i] == INFINITY ? INFINITY : -INFINITY;
-            b.high[i] = INFINITY;
-        }
-    }
-    return b;
 }
 
 static __device__ __forceinline__ row_side row_side_of(const sale_args &a, int head, int64_t row,
@@ -126,6 +117,21 @@ static __device__ __forceinline__ row_side row_side_of(const sale_args &a, int h
         if (tests && row + 8 * i < a.n)
             r.thr[i] = a.thr[head * a.npad + row + 8 * i];
     return r;
+}
+
+/* Are all sums of products, and those with the correction, whole numbers that float16 has (below
+ * 2^11), and the thresholds of a warp's rows finite? |q k| <= |q| |k|. */
+static __device__ __forceinline__ bool sums_are_exact(const sale_args &a, int head, int64_t row,
+                                                      const row_side &r)
+{
+    float corr = __uint_as_float(a.corr_max[head]) * r.inverse;
+    float norm = (float)a.q_norm[head * (a.npad / 2) + row / 16 * 8 + row % 8] *
+                 (float)a.k_norm[head / a.per_kv];
+    bool ok = !r.flat && corr < 500.0f && sqrtf(norm) + corr < 2040.0f;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        ok = ok && (r.thr[i] == INFINITY || fabsf(r.thr[i]) < 65000.0f);
+    return __all_sync(~0u, ok);
 }
 
 #endif

@@ -45,13 +45,13 @@ template <int D> struct key_source {
                                           const key_side *sides)
     {
         int kv = head / a.per_kv, t = threadIdx.x;
-        bool corr = t < TILE / 8, scale = !corr && t < TILE / 8 + TILE / 32;
+        bool corr = t < TILE / 8, scale = !corr && t < TILE / 8 + TILE / 64;
         ki = a.ki + kv * a.npad * PITCH + byte_tile<D>::from();
         to = tiles + byte_tile<D>::to();
         side = corr    ? (const char *)(a.corr + head * a.npad + 8 * t)
-               : scale ? (const char *)(a.k_scale + kv * (a.npad / 8) + 4 * (t - TILE / 8))
+               : scale ? (const char *)(a.k_scale + kv * (a.npad / 8) + 8 * (t - TILE / 8))
                        : NULL;
-        step = corr ? TILE * 2 : TILE / 8 * 4;
+        step = corr ? TILE * 2 : TILE / 8 * 2;
         side_to = shared_addr(sides) + 16 * t; /* scales follow corrections */
     }
 
@@ -141,8 +141,8 @@ template <int D> static __global__ void __launch_bounds__(THREADS, 3) test_block
             if (j < 1 || j > mid || (shared_bits(done) >> b & 1))
                 continue;
             multiply<D>(rows, base + BYTES * (1 + s % 2) + 32 * b * STEP, dot);
-            const __half *corr = here.corr + 32 * b + 2 * (lane & 3);
-            float k_scale = here.scale[4 * b + (lane & 3)];
+            const __half *corr = here.corr + 32 * b + 8 * (lane & 3);
+            float k_scale = __half2float(here.scale[4 * (lane & 3) + b]);
             bool keep = large ? test_pairs<true>(a, dot, corr, k_scale, r)
                               : test_pairs<false>(a, dot, corr, k_scale, r);
             if (any_flat)

@@ -1,5 +1,7 @@
 /*
- * sale_sm90.cu - SALE's test of every pair on Hopper: int8 products by wgmma, keys by TMA.
+ * sale_sm90.cu - SALE's test of every pair on Hopper, of the rows that sale_e4m3_sm90.cu leaves:
+ * products of e4m3 bytes added in float, which are exact (at most 49 D, whole numbers below 2^13),
+ * keys by TMA.
  *
  * Tile: 128 queries x 128 keys. A warpgroup has the 64 queries of a query block, one warp copies.
  * An accumulator's place is that of m16n8k32 products, so a lane has the eight scores of a (row,
@@ -13,27 +15,27 @@
 #define STAGES 3
 #define THREADS (256 + 32)
 
-/* D[64][128] (+)= A[64][32] B[128][32]^T of bytes, both in shared memory. */
-DEVICE void wgmma_bytes(int (&d)[64], uint64_t a, uint64_t b, int add)
+/* D[64][128] (+)= A[64][32] B[128][32]^T of e4m3 bytes, both in shared memory. */
+DEVICE void wgmma_e4m3(float (&d)[64], uint64_t a, uint64_t b, int add)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
+                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"
                  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, %64, %65, p;\n}"
-                 : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]),
-                   "+r"(d[6]), "+r"(d[7]), "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]),
-                   "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]), "+r"(d[16]), "+r"(d[17]),
-                   "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
-                   "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]),
-                   "+r"(d[30]), "+r"(d[31]), "+r"(d[32]), "+r"(d[33]), "+r"(d[34]), "+r"(d[35]),
-                   "+r"(d[36]), "+r"(d[37]), "+r"(d[38]), "+r"(d[39]), "+r"(d[40]), "+r"(d[41]),
-                   "+r"(d[42]), "+r"(d[43]), "+r"(d[44]), "+r"(d[45]), "+r"(d[46]), "+r"(d[47]),
-                   "+r"(d[48]), "+r"(d[49]), "+r"(d[50]), "+r"(d[51]), "+r"(d[52]), "+r"(d[53]),
-                   "+r"(d[54]), "+r"(d[55]), "+r"(d[56]), "+r"(d[57]), "+r"(d[58]), "+r"(d[59]),
-                   "+r"(d[60]), "+r"(d[61]), "+r"(d[62]), "+r"(d[63])
+                 "}, %64, %65, p, 1, 1;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]),
+                   "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]),
+                   "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+                   "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]),
+                   "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+                   "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+                   "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]),
+                   "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]),
+                   "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
                  : "l"(a), "l"(b), "r"(add));
 }
 
@@ -54,12 +56,13 @@ DEVICE void produce(test_smem &sm, const sale_args &a, const CUtensorMap *mq, co
 {
     int kv = head / a.per_kv;
     const __half *corr = a.corr + head * a.npad;
-    const float *scale = a.k_scale + kv * (a.npad / 8);
+    const __half *scale = a.k_scale + kv * (a.npad / 8);
     ring<STAGES> k;
 
     mbar_expect(smem_addr(&sm.q_full), sizeof sm.queries);
-    tma_load(smem_addr(sm.queries), mq, smem_addr(&sm.q_full), 0, tile * TILE, head,
-             L2_EVICT_FIRST);
+    for (int i = 0; i < TILE; i += BQ)
+        tma_load(smem_addr(sm.queries + i * PITCH), mq, smem_addr(&sm.q_full), 0, tile * TILE + i,
+                 head, L2_EVICT_FIRST);
     for (int s = 0; s < n_tiles; s++) {
         uint32_t bar = smem_addr(&sm.full[k.at]);
         key_side *side = &sm.side[k.at];
@@ -76,65 +79,39 @@ template <int D> struct test_consumer {
     const sale_args &a;
     test_smem &sm;
     row_side r;
-    row_bounds bounds;
-    bool rare; /* an all-zero query group, or corrections near the end of fp16's range */
-    int mid;   /* last key block that the warp tests */
+    bool others; /* these rows are tested by sale_e4m3_sm90.cu */
+    int mid;     /* last key block that the warp tests */
 
     static DEVICE int lane()
     {
         return threadIdx.x & 31;
     }
 
-    DEVICE void multiply(int (&dot)[64], uint64_t q, uint64_t k)
+    DEVICE void multiply(float (&dot)[64], uint64_t q, uint64_t k)
     {
         wgmma_fence();
 #pragma unroll
         for (int kk = 0; kk < D / 32; kk++)
-            wgmma_bytes(dot, q + 2 * kk, k + 2 * kk, kk > 0);
+            wgmma_e4m3(dot, q + 2 * kk, k + 2 * kk, kk > 0);
         wgmma_commit();
         wgmma_wait<0>();
-#pragma unroll
-        for (int i = 0; i < 64; i++)
-            asm volatile("" : "+r"(dot[i])::"memory");
-    }
-
-    DEVICE bool keeps(const int (&best)[2], const __half *corr, float k_scale)
-    {
-        bool keep = decide(a, best, k_scale, r);
-        return r.flat ? test_flat(a, corr, k_scale, r) : keep;
-    }
-
-    /* Does the warp keep a 32-key block? Two products tell in most cases. */
-    DEVICE bool keeps_block(const int (&part)[4][4], const __half *corr, float k_scale)
-    {
-        int best[2];
-        if (rare) {
-            best_pairs<true>(part, corr, r, best);
-            return __any_sync(~0u, keeps(best, corr, k_scale));
-        }
-        best_pairs<false>(part, corr, r, best);
-        float scale = fminf(__fmul_rn(r.scale, k_scale), 65504.0f);
-        float x = __fmul_rn(__int_as_float(best[0]) - MAGIC, scale);
-        float y = __fmul_rn(__int_as_float(best[1]) - MAGIC, scale);
-        if (!__any_sync(~0u, x >= bounds.low[0] || y >= bounds.low[1]))
-            return false;
-        if (__any_sync(~0u, x > bounds.high[0] || y > bounds.high[1]))
-            return true;
-        return __any_sync(~0u, decide(a, best, k_scale, r));
+        hold(dot);
     }
 
     /* Which of the four key blocks of tile s the warp's 16 rows keep. */
-    DEVICE uint32_t kept_blocks(const int (&dot)[64], const key_side &side, int s)
+    DEVICE uint32_t kept_blocks(const float (&dot)[64], const key_side &side, int s)
     {
         uint32_t bits = 0;
 #pragma unroll
         for (int b = 0; b < 4; b++) {
-            int part[4][4], j = 4 * s + b;
+            const __half *corr = side.corr + 32 * b + 8 * (lane() & 3);
+            float part[4][4], k_scale = __half2float(side.scale[4 * (lane() & 3) + b]);
+            int j = 4 * s + b;
 #pragma unroll
             for (int i = 0; i < 16; i++)
                 part[i / 4][i % 4] = dot[16 * b + i];
-            bool keep = keeps_block(part, side.corr + 32 * b + 2 * (lane() & 3),
-                                    side.scale[4 * b + (lane() & 3)]);
+            bool keep = test_pairs<true>(a, part, corr, k_scale, r);
+            keep = __any_sync(~0u, r.flat ? test_flat(a, corr, k_scale, r) : keep);
             bits |= keep && j >= 1 && j <= mid ? 1u << b : 0;
         }
         return bits;
@@ -145,7 +122,7 @@ template <int D> struct test_consumer {
         uint32_t half = threadIdx.x >> 7;
         uint64_t q = descriptor(desc_low(smem_addr(sm.queries) + half * 64 * PITCH, 16));
         ring<STAGES> k;
-        int dot[64];
+        float dot[64];
         mbar_wait(smem_addr(&sm.q_full), 0);
 #pragma unroll 1
         for (int s = 0; s < n_tiles; s++) {
@@ -153,7 +130,7 @@ template <int D> struct test_consumer {
             if (4 * s <= mid) { /* alike in the warpgroup */
                 multiply(dot, q, descriptor(desc_low(smem_addr(sm.stage[k.at].keys), 16)));
                 uint32_t bits = kept_blocks(dot, sm.side[k.at], s);
-                if (bits && lane() == 0)
+                if (bits && !others && lane() == 0)
                     atomicOr(map + s / 8, bits << 4 * (s % 8));
             }
             warp_arrive(smem_addr(&sm.empty[k.at]));
@@ -177,7 +154,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
                    2 * tile + 1 < a.groups ? regions_of(a, 2 * tile + 1).mid : 0);
     int n_tiles = most == 0 ? 0 : most / 4 + 1;
 
-    if (n_tiles == 0)
+    if (n_tiles == 0 || !*a.inexact)
+        return;
+    int64_t row = tile * (int64_t)TILE + 16 * (warp % 8) + ((threadIdx.x & 31) >> 2);
+    int mid = m < a.groups ? regions_of(a, m).mid : 0;
+    row_side r = row_side_of(a, head, row, mid > 0);
+    bool others = warp == 8 || mid == 0 || sums_are_exact(a, head, row, r);
+    if (!__syncthreads_or(!others))
         return;
     if (threadIdx.x == 0) {
         mbar_init(smem_addr(&sm.q_full), 1);
@@ -193,11 +176,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             produce(sm, a, &mq, &mk, tile, head, n_tiles);
         return;
     }
-    int64_t row = tile * (int64_t)TILE + 16 * warp + ((threadIdx.x & 31) >> 2);
-    int mid = m < a.groups ? regions_of(a, m).mid : 0;
-    row_side r = row_side_of(a, head, row, mid > 0);
-    bool rare = __any_sync(~0u, r.flat || __uint_as_float(a.corr_max[head]) * r.inverse > 58000.0f);
-    test_consumer<D> c = {a, sm, r, bounds_of(r), rare, mid};
+    test_consumer<D> c = {a, sm, r, others, mid};
     c.run(n_tiles, a.map.map + (head * (int64_t)a.groups + m) * a.map.words);
 #endif
 }
