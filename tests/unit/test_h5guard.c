@@ -477,9 +477,9 @@ Suite *make_suite(void)
     tcase_add_test(legal, what_is_not_read_is_named_and_not_called_damaged);
     tcase_add_test(other, h5repack_and_h5dump_take_a_trace_and_give_it_back);
     tcase_add_test(other, h5py_writes_a_trace_again_and_it_is_read);
-    tcase_add_loop_test(bad, a_changed_byte_under_a_right_checksum_is_harmless, 0, 6);
-    tcase_add_loop_test(bad, an_undefined_number_under_a_right_checksum_is_harmless, 0, 12);
-    tcase_add_loop_test(bad, any_changed_byte_of_old_structures_is_harmless, 0, 12);
+    tcase_add_loop_test(bad, a_changed_byte_under_a_right_checksum_is_harmless, 0, 3);
+    tcase_add_loop_test(bad, an_undefined_number_under_a_right_checksum_is_harmless, 0, 6);
+    tcase_add_loop_test(bad, any_changed_byte_of_old_structures_is_harmless, 0, 6);
     tcase_add_test(bad, structures_in_each_other_are_refused);
     tcase_add_test(bad, a_tree_of_huge_objects_without_objects_is_refused);
     tcase_add_test(bad, an_object_that_was_not_admitted_has_no_content);

@@ -175,7 +175,7 @@ START_TEST(any_flipped_byte_is_found_or_means_nothing)
     struct buf data = small_trace("a.h5", (enum trace_storage)_i, 40);
     char id[64], good[64];
     int found = 0, tried = 0;
-    size_t step = _i == TRACE_CONTIGUOUS ? 17 : 83;
+    size_t step = _i == TRACE_CONTIGUOUS ? 31 : 151;
 
     ck_assert_int_eq(verdict(file("a.h5"), good), 0);
     for (size_t at = 0; at < data.len; at += at < 512 ? 1 : step) {
