@@ -9,9 +9,8 @@
  * Tile: 320 queries x 128 keys, a warpgroup for the 64 queries of a block, which it has in
  * registers; one warp copies. The tensor cores multiply for one warpgroup while others compare.
  */
-#include "cuda/hop.cuh"
 #include "cuda/ldmatrix.cuh"
-#include "cuda/methods/sale/sale_pairs.cuh"
+#include "cuda/methods/sale/sale_feed.cuh"
 #include "cuda/methods/sale/sale_sm90.cuh"
 
 #define STAGES 5
@@ -37,36 +36,7 @@ DEVICE void wgmma_e4m3(uint32_t (&d)[32], const uint32_t (&a)[4], uint64_t b)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-struct e4m3_smem {
-    alignas(1024) int8_t queries[QUERIES * PITCH];
-    alignas(1024) int8_t keys[STAGES][TILE * PITCH];
-    alignas(16) key_side side[STAGES];
-    uint64_t q_full, full[STAGES], empty[STAGES];
-};
-
-DEVICE void produce(e4m3_smem &sm, const sale_args &a, const CUtensorMap *mq, const CUtensorMap *mk,
-                    int tile, int head, int n_tiles)
-{
-    int kv = head / a.per_kv;
-    const __half *corr = a.corr + head * a.npad;
-    const __half *scale = a.k_scale + kv * (a.npad / 8);
-    ring<STAGES> k;
-
-    mbar_expect(smem_addr(&sm.q_full), sizeof sm.queries);
-    for (int i = 0; i < GROUPS; i++)
-        tma_load(smem_addr(sm.queries + i * BQ * PITCH), mq, smem_addr(&sm.q_full), 0,
-                 tile * QUERIES + i * BQ, head, L2_EVICT_FIRST);
-    for (int s = 0; s < n_tiles; s++) {
-        uint32_t bar = smem_addr(&sm.full[k.at]);
-        key_side *side = &sm.side[k.at];
-        mbar_wait(smem_addr(&sm.empty[k.at]), k.parity ^ 1);
-        mbar_expect(bar, sizeof sm.keys[0] + sizeof *side);
-        tma_load(smem_addr(sm.keys[k.at]), mk, bar, 0, s * TILE, kv, L2_EVICT_LAST);
-        bulk_load(smem_addr(side->corr), corr + s * TILE, sizeof side->corr, bar);
-        bulk_load(smem_addr(side->scale), scale + s * (TILE / 8), sizeof side->scale, bar);
-        k.next();
-    }
-}
+typedef sale_smem<QUERIES, STAGES> e4m3_smem;
 
 DEVICE __half2 half2_of(uint32_t bits)
 {
@@ -204,18 +174,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
     if (n_tiles == 0)
         return;
-    if (threadIdx.x == 0) {
-        mbar_init(smem_addr(&sm.q_full), 1);
-        for (int i = 0; i < STAGES; i++) {
-            mbar_init(smem_addr(&sm.full[i]), 1);
-            mbar_init(smem_addr(&sm.empty[i]), 4 * GROUPS);
-        }
-        mbar_init_fence();
-    }
+    if (threadIdx.x == 0)
+        feed_init(sm, 4 * GROUPS);
     __syncthreads();
     if (warp == 4 * GROUPS) {
         if ((threadIdx.x & 31) == 0)
-            produce(sm, a, &mq, &mk, tile, head, n_tiles);
+            feed(sm, a, &mq, &mk, tile, head, n_tiles);
         return;
     }
     int m = GROUPS * tile + warp / 4;

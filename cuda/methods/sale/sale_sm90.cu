@@ -8,8 +8,7 @@
  * key group) by itself (sale_pairs.cuh). Two thread blocks on a multiprocessor: while one compares,
  * the tensor cores work for the other.
  */
-#include "cuda/hop.cuh"
-#include "cuda/methods/sale/sale_pairs.cuh"
+#include "cuda/methods/sale/sale_feed.cuh"
 #include "cuda/methods/sale/sale_sm90.cuh"
 
 #define STAGES 3
@@ -39,41 +38,7 @@ DEVICE void wgmma_e4m3(float (&d)[64], uint64_t a, uint64_t b, int add)
                  : "l"(a), "l"(b), "r"(add));
 }
 
-struct stage_smem {
-    alignas(1024) int8_t keys[TILE * PITCH];
-};
-
-struct test_smem {
-    alignas(1024) int8_t queries[TILE * PITCH];
-    stage_smem stage[STAGES];
-    alignas(16) key_side side[STAGES];
-    uint64_t q_full, full[STAGES], empty[STAGES];
-};
-
-/* One thread copies the queries once and then the keys, tile by tile. */
-DEVICE void produce(test_smem &sm, const sale_args &a, const CUtensorMap *mq, const CUtensorMap *mk,
-                    int tile, int head, int n_tiles)
-{
-    int kv = head / a.per_kv;
-    const __half *corr = a.corr + head * a.npad;
-    const __half *scale = a.k_scale + kv * (a.npad / 8);
-    ring<STAGES> k;
-
-    mbar_expect(smem_addr(&sm.q_full), sizeof sm.queries);
-    for (int i = 0; i < TILE; i += BQ)
-        tma_load(smem_addr(sm.queries + i * PITCH), mq, smem_addr(&sm.q_full), 0, tile * TILE + i,
-                 head, L2_EVICT_FIRST);
-    for (int s = 0; s < n_tiles; s++) {
-        uint32_t bar = smem_addr(&sm.full[k.at]);
-        key_side *side = &sm.side[k.at];
-        mbar_wait(smem_addr(&sm.empty[k.at]), k.parity ^ 1);
-        mbar_expect(bar, sizeof sm.stage[0].keys + sizeof *side);
-        tma_load(smem_addr(sm.stage[k.at].keys), mk, bar, 0, s * TILE, kv, L2_EVICT_LAST);
-        bulk_load(smem_addr(side->corr), corr + s * TILE, sizeof side->corr, bar);
-        bulk_load(smem_addr(side->scale), scale + s * (TILE / 8), sizeof side->scale, bar);
-        k.next();
-    }
-}
+typedef sale_smem<TILE, STAGES> test_smem;
 
 template <int D> struct test_consumer {
     const sale_args &a;
@@ -128,7 +93,7 @@ template <int D> struct test_consumer {
         for (int s = 0; s < n_tiles; s++) {
             mbar_wait(smem_addr(&sm.full[k.at]), k.parity);
             if (4 * s <= mid) { /* alike in the warpgroup */
-                multiply(dot, q, descriptor(desc_low(smem_addr(sm.stage[k.at].keys), 16)));
+                multiply(dot, q, descriptor(desc_low(smem_addr(sm.keys[k.at]), 16)));
                 uint32_t bits = kept_blocks(dot, sm.side[k.at], s);
                 if (bits && !others && lane() == 0)
                     atomicOr(map + s / 8, bits << 4 * (s % 8));
@@ -162,18 +127,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
     bool others = warp == 8 || mid == 0 || sums_are_exact(a, head, row, r);
     if (!__syncthreads_or(!others))
         return;
-    if (threadIdx.x == 0) {
-        mbar_init(smem_addr(&sm.q_full), 1);
-        for (int i = 0; i < STAGES; i++) {
-            mbar_init(smem_addr(&sm.full[i]), 1);
-            mbar_init(smem_addr(&sm.empty[i]), 8);
-        }
-        mbar_init_fence();
-    }
+    if (threadIdx.x == 0)
+        feed_init(sm, 8);
     __syncthreads();
     if (warp == 8) {
         if ((threadIdx.x & 31) == 0)
-            produce(sm, a, &mq, &mk, tile, head, n_tiles);
+            feed(sm, a, &mq, &mk, tile, head, n_tiles);
         return;
     }
     test_consumer<D> c = {a, sm, r, others, mid};
