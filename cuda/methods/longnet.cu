@@ -3,10 +3,7 @@
  * and the reference): integers only. Neither q nor k is read; N^2 / 8 bytes are written per head.
  */
 #include "core/intmath.h"
-#include "cuda/select/maprows.cuh"
 #include "cuda/select/pairwords.cuh"
-
-#include <stdlib.h>
 
 struct longnet_args {
     int64_t nq, nk;
@@ -36,27 +33,13 @@ static __global__ void branch_rows(const __grid_constant__ longnet_args a)
     });
 }
 
-static bool fits(const struct select_problem *p, char why[160])
-{
-    return pair_maps_fit(p, why);
-}
-
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
-    const struct select_problem *p = &job->problem;
-    longnet_args *a = (longnet_args *)calloc(1, sizeof *a);
+    longnet_args *a;
     int rc = 0;
-
-    job->state = a;
-    if (!a)
-        FAIL(err, ERR_NOMEM, "longnet on the GPU: out of memory");
-    TRY(select_lists_init(g, job, 1, 1, err));
-    a->nq = p->nq;
-    a->nk = p->nk;
-    a->heads = p->heads;
-    a->causal = p->causal;
-    a->rule = p->rule->dilated;
-    a->map = map_rows_of(&job->lists);
+    TRY(pair_map_init(g, job, &a, err));
+    a->causal = job->problem.causal;
+    a->rule = job->problem.rule->dilated;
 out:
     return rc;
 }
@@ -72,5 +55,5 @@ out:
 }
 
 extern "C" const struct select_method select_longnet = {
-    "longnet", fits, init, launch, NULL, NULL, false, NULL, false,
+    "longnet", pair_maps_fit, init, launch, NULL, NULL, false, NULL, false,
 };

@@ -4,10 +4,7 @@
  * is read; N^2 / 8 bytes are written per head.
  */
 #include "core/intmath.h"
-#include "cuda/select/maprows.cuh"
 #include "cuda/select/pairwords.cuh"
-
-#include <stdlib.h>
 
 struct strided_args {
     int64_t nq, nk;
@@ -29,26 +26,12 @@ static __global__ void strided_rows(const strided_args a)
     });
 }
 
-static bool fits(const struct select_problem *p, char why[160])
-{
-    return pair_maps_fit(p, why);
-}
-
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
-    const struct select_problem *p = &job->problem;
-    strided_args *a = (strided_args *)calloc(1, sizeof *a);
+    strided_args *a;
     int rc = 0;
-
-    job->state = a;
-    if (!a)
-        FAIL(err, ERR_NOMEM, "sparse-transformer on the GPU: out of memory");
-    TRY(select_lists_init(g, job, 1, 1, err));
-    a->nq = p->nq;
-    a->nk = p->nk;
-    a->heads = p->heads;
-    a->rule = p->rule->strided;
-    a->map = map_rows_of(&job->lists);
+    TRY(pair_map_init(g, job, &a, err));
+    a->rule = job->problem.rule->strided;
 out:
     return rc;
 }
@@ -64,5 +47,5 @@ out:
 }
 
 extern "C" const struct select_method select_sparse_transformer = {
-    "sparse-transformer", fits, init, launch, NULL, NULL, false, NULL, false,
+    "sparse-transformer", pair_maps_fit, init, launch, NULL, NULL, false, NULL, false,
 };

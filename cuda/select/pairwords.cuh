@@ -5,9 +5,11 @@
 #ifndef LACUNA_PAIRWORDS_CUH
 #define LACUNA_PAIRWORDS_CUH
 
+#include "cuda/select/maprows.cuh"
 #include "cuda/select/select.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 /* Of all heads of a call. Larger ones are made on the host, as compact lists. */
 #define PAIR_MAP_BYTES (9LL << 29)
@@ -37,6 +39,26 @@ static inline bool pair_maps_fit(const struct select_problem *p, char why[160])
         snprintf(why, 160, "a bit for every pair takes more than %.1f GB",
                  (double)PAIR_MAP_BYTES * 1e-9);
     return fit;
+}
+
+/* Memory of a map of pairs, and what kernels over its rows are told: *a, the job's state, whose
+ * rule is the caller's. */
+template <class A>
+static int pair_map_init(struct gpu *g, struct select_job *job, A **a, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    int rc = 0;
+
+    job->state = *a = (A *)calloc(1, sizeof **a);
+    if (!*a)
+        FAIL(err, ERR_NOMEM, "%s on the GPU: out of memory", job->method->name);
+    TRY(select_lists_init(g, job, 1, 1, err));
+    (*a)->nq = p->nq;
+    (*a)->nk = p->nk;
+    (*a)->heads = p->heads;
+    (*a)->map = map_rows_of(&job->lists);
+out:
+    return rc;
 }
 
 #endif
