@@ -37,8 +37,8 @@ static __device__ __forceinline__ int wide_sum(int x)
     return __reduce_add_sync(~0u, part[threadIdx.x & 31]);
 }
 
-/* Sum of the x of the threads before this one. */
-static __device__ __forceinline__ int wide_before(int x)
+/* Sum of x over the threads before this one, and into *all, unless it is NULL, over all. */
+static __device__ __forceinline__ int wide_before(int x, int *all = NULL)
 {
     __shared__ int part[32];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, upto = x;
@@ -51,6 +51,8 @@ static __device__ __forceinline__ int wide_before(int x)
     if (lane == 31)
         part[warp] = upto;
     __syncthreads();
+    if (all)
+        *all = __reduce_add_sync(~0u, part[lane]);
     return __reduce_add_sync(~0u, lane < warp ? part[lane] : 0) + upto - x;
 }
 

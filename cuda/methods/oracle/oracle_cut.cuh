@@ -61,24 +61,6 @@ static __device__ float wide_most(float x)
     return warp_max(part[threadIdx.x & 31]);
 }
 
-/* Sum of x over the threads before this one, and over all. */
-static __device__ int wide_before(int x, int *all)
-{
-    __shared__ int part[32];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, own = x;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        int left = __shfl_up_sync(~0u, x, step);
-        x += lane >= step ? left : 0;
-    }
-    __syncthreads();
-    if (lane == 31)
-        part[warp] = x;
-    __syncthreads();
-    *all = __reduce_add_sync(~0u, part[lane]);
-    return x - own + __reduce_add_sync(~0u, lane < warp ? part[lane] : 0);
-}
-
 /* f(four values, index of the first) for n values, by all threads; from n on whatever is there. A
  * thread has 16 values on their way at a time, and none of a batch is written before it is read. */
 template <class F>
