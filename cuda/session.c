@@ -234,33 +234,22 @@ static int put_rows(struct gpu *g, const float *x, int64_t n, void *staging, voi
     return gpu_put(g, to, staging, n * 2, err);
 }
 
+/* n numbers of a call's q or k, from there or from the host. */
+static int put_call_rows(struct gpu *g, const float *x, const void *there, int64_t n, void *staging,
+                         void *to, struct err *err)
+{
+    return there ? copy_there(g, to, there, n * 2, err) : put_rows(g, x, n, staging, to, err);
+}
+
 static int put_call_values(struct gpu *g, const struct attn_in *x, float *scaled, void *staging,
                            int *v_exp, void *to, struct err *err)
 {
     int64_t n = x->nk * x->dv;
     *v_exp = x->there ? 0 : values_exponent(x->v, n);
-    if (x->there)
-        return copy_there(g, to, x->there->v, n * 2, err);
     if (*v_exp)
         values_scale(x->v, n, *v_exp, scaled);
-    return put_rows(g, *v_exp ? scaled : x->v, n, staging, to, err);
-}
-
-/* q of head i of a call, and k and v of its g-th group, from where they are. */
-static int put_call_queries(struct gpu *g, const struct attn_in *x, void *staging, void *to,
-                            struct err *err)
-{
-    int64_t n = x->nq * x->d;
-    return x->there ? copy_there(g, to, x->there->q, n * 2, err)
-                    : put_rows(g, x->q, n, staging, to, err);
-}
-
-static int put_call_keys(struct gpu *g, const struct attn_in *x, void *staging, void *to,
-                         struct err *err)
-{
-    int64_t n = x->nk * x->d;
-    return x->there ? copy_there(g, to, x->there->k, n * 2, err)
-                    : put_rows(g, x->k, n, staging, to, err);
+    return put_call_rows(g, *v_exp ? scaled : x->v, x->there ? x->there->v : NULL, n, staging, to,
+                         err);
 }
 
 static int put_tensors(struct accel_session *s, const struct accel_call *c, struct err *err)
@@ -279,11 +268,15 @@ static int put_tensors(struct accel_session *s, const struct accel_call *c, stru
     TRY(take(&s->gpu, p->heads, p->nq * 4, &s->call.x.lse, err));
     TRY(mem_alloc(&staging, most, 2, "operands in bf16", err));
     TRY(mem_alloc(&scaled, k, sizeof *scaled, "scaled values", err));
-    for (int i = 0; i < c->n; i++)
-        TRY(put_call_queries(&s->gpu, c->x[i], staging, at_q + i * q * 2, err));
+    for (int i = 0; i < c->n; i++) {
+        const struct attn_in *x = c->x[i];
+        TRY(put_call_rows(&s->gpu, x->q, x->there ? x->there->q : NULL, q, staging,
+                          at_q + i * q * 2, err));
+    }
     for (int g = 0; g < p->kv_heads; g++) {
         const struct attn_in *x = c->x[g * c->group];
-        TRY(put_call_keys(&s->gpu, x, staging, at_k + g * k * 2, err));
+        TRY(put_call_rows(&s->gpu, x->k, x->there ? x->there->k : NULL, k, staging,
+                          at_k + g * k * 2, err));
         TRY(put_call_values(&s->gpu, x, scaled, staging, s->call.v_exp + g, at_v + g * k * 2, err));
     }
     TRY(gpu_sync(&s->gpu, err));
