@@ -3,7 +3,6 @@
  */
 #include "eval/callattn.h"
 
-#include "core/buf.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "eval/headwork.h"
@@ -11,7 +10,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct layer_call {
     struct layer_job *j;
@@ -24,18 +22,13 @@ struct layer_call {
     struct record of_call;
 };
 
-static bool is_dense(const struct layer_job *j, int head)
-{
-    return j->a->how->dense_head[(int64_t)j->layer * j->a->shape.heads + head];
-}
-
 bool layer_is_call(const struct layer_job *j)
 {
     const struct sim_device *d = j->a->how->device;
     return d && !j->a->decoding && d->accel->select_call && d->accel->attend_call;
 }
 
-/* ---- before and after the call ----------------------------------------------------------------
+/* ---- before and after the call -----------------------------------------------------------------
  */
 
 static int begin_head(void *call, int64_t i, int worker, struct err *err)
@@ -83,32 +76,11 @@ out:
 static int dense_head(void *job, int64_t head, int worker, struct err *err)
 {
     const struct layer_job *j = job;
-    return is_dense(j, (int)head) ? head_attend(job, head, worker, err) : 0;
+    return head_is_dense(j, (int)head) ? head_attend(job, head, worker, err) : 0;
 }
 
-/* ---- the call ---------------------------------------------------------------------------------
+/* ---- the call ----------------------------------------------------------------------------------
  */
-
-/* Heads with the same parameters get the same pointer: they are chosen for together. */
-static int share_params(struct layer_call *c, struct err *err)
-{
-    const struct opt *table = c->j->a->run->method->params;
-    struct buf one = {0}, other = {0};
-    int rc = 0;
-    for (int i = 1; i < c->n && !rc; i++) {
-        buf_reset(&one);
-        buf_reset(&other);
-        TRY(opt_canonical(table, c->cells[i - 1].params, &one, err));
-        TRY(opt_canonical(table, c->cells[i].params, &other, err));
-        rc = buf_check(&other, "parameters", err);
-        if (strcmp(buf_str(&one), buf_str(&other)) == 0)
-            c->cells[i].params = c->cells[i - 1].params;
-    }
-out:
-    buf_free(&one);
-    buf_free(&other);
-    return rc;
-}
 
 static int run_call(struct layer_call *c, struct err *err)
 {
@@ -122,7 +94,7 @@ static int run_call(struct layer_call *c, struct err *err)
                             .jobs = c->j->a->jobs,
                             .record = c->device.timed ? &c->of_call : NULL};
     TRY(pool_run(c->j->a->jobs, c->n, begin_head, c, err));
-    TRY(share_params(c, err));
+    TRY(sim_share_params(c->cells, c->outs, c->n, err));
     TRY(sim_run_call(&call, err));
     TRY(pool_run(c->j->a->jobs, c->n, end_head, c, err));
 out:
@@ -134,7 +106,7 @@ static int find_heads(struct layer_call *c, struct err *err)
     int heads = c->j->a->shape.heads, rc = 0;
     TRY(mem_alloc(&c->at, heads, sizeof *c->at, "heads of a layer", err));
     for (int h = 0; h < heads; h++)
-        if (!is_dense(c->j, h))
+        if (!head_is_dense(c->j, h))
             c->at[c->n++] = h;
     TRY(mem_zalloc(&c->heads, c->n, sizeof *c->heads, "heads of a layer", err));
     TRY(mem_zalloc(&c->cells, c->n, sizeof *c->cells, "heads of a layer", err));

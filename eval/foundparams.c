@@ -18,22 +18,6 @@ struct search_seen {
     int64_t cells;
 };
 
-/* The value of "key=..." among the notes separated by ';'; false if there is none. */
-static bool note_value(const struct record *rec, const char *key, char *out, size_t size)
-{
-    const char *p = rec->notes.len ? rec->notes.data : "";
-    size_t len = strlen(key);
-    while (*p) {
-        size_t n = strcspn(p, ";");
-        if (n > len && strncmp(p, key, len) == 0 && p[len] == '=') {
-            snprintf(out, size, "%.*s", (int)(n - len - 1), p + len + 1);
-            return true;
-        }
-        p += n + (p[n] == ';');
-    }
-    return false;
-}
-
 static bool is_of(const struct method_run *run, const char *model, const struct record *r)
 {
     return r->status == RECORD_OK && strcmp(r->method, run->method->name) == 0 &&
@@ -44,11 +28,15 @@ static int look(const struct method_run *run, const char *dir, const char *model
                 const struct record *r, int64_t n, struct search_seen *s, struct err *err)
 {
     char found[sizeof s->found];
+    size_t len;
     int rc = 0;
 
     for (int64_t i = 0; i < n; i++) {
-        if (!is_of(run, model, r + i) || !note_value(r + i, "found", found, sizeof found))
+        const char *note =
+            is_of(run, model, r + i) ? record_note_value(r + i, "found", &len) : NULL;
+        if (!note)
             continue;
+        snprintf(found, sizeof found, "%.*s", (int)len, note);
         if (s->cells && strcmp(found, s->found) != 0)
             FAIL(err, ERR_INPUT,
                  "--found %s: %s%s%s was found as %s on one trace and %s on another: give the "

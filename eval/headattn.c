@@ -377,9 +377,8 @@ out:
 int head_attend(void *ctx, int64_t head, int worker, struct err *err)
 {
     const struct layer_job *j = ctx;
-    const struct layer_attn *a = j->a;
     struct head_work w = {0};
-    bool is_dense = a->how->dense_head[(int64_t)j->layer * a->shape.heads + head];
+    bool is_dense = head_is_dense(j, (int)head);
     int rc = 0;
 
     TRY(head_open(&w, j, (int)head, err));

@@ -29,6 +29,12 @@ struct layer_job {
     struct head_sum *sums; /* [heads] */
 };
 
+/* Does the head attend exactly whatever the method is? */
+static inline bool head_is_dense(const struct layer_job *j, int head)
+{
+    return j->a->how->dense_head[(int64_t)j->layer * j->a->shape.heads + head];
+}
+
 /* An item of pool_run: ctx is a struct layer_job. */
 int head_attend(void *ctx, int64_t head, int worker, struct err *err);
 

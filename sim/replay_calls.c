@@ -140,33 +140,6 @@ static int begin_cell(void *work, int64_t i, int worker, struct err *err)
     return 0;
 }
 
-/* Heads with equal parameters get the same pointer, by which they are chosen for together. */
-static int share_params(struct work *w, struct err *err)
-{
-    const struct opt *table = w->r->runs[w->run].method->params;
-    struct buf before = {0}, text = {0};
-    const void *shared = NULL;
-    int rc = 0;
-    for (int64_t i = 0; i < w->g->n; i++) {
-        w->sims[i] = w->cells[i].cell;
-        if (w->out[i].err.code)
-            continue;
-        buf_reset(&text);
-        TRY(opt_canonical(table, w->cells[i].params, &text, err));
-        if (shared && strcmp(buf_str(&before), buf_str(&text)) == 0)
-            w->sims[i].params = shared;
-        shared = w->sims[i].params;
-        struct buf swap = before;
-        before = text;
-        text = swap;
-    }
-    rc = buf_check(&before, "parameters", err);
-out:
-    buf_free(&before);
-    buf_free(&text);
-    return rc;
-}
-
 static int run_cells(struct work *w, struct record *of_call, struct err *err)
 {
     struct replay *r = w->r;
@@ -174,7 +147,9 @@ static int run_cells(struct work *w, struct record *of_call, struct err *err)
     int rc = 0;
 
     TRY(pool_run(w->jobs, w->g->n, begin_cell, w, err));
-    TRY(share_params(w, err));
+    for (int64_t i = 0; i < w->g->n; i++)
+        w->sims[i] = w->cells[i].cell;
+    TRY(sim_share_params(w->sims, w->out, w->g->n, err));
     if (r->runs[w->run].method->flags & METHOD_NEEDS_STEPS)
         TRY(chosen_of(w, trace_call(r->traces[series_of(w, 0)->trace], w->call)->branch, &choose_ns,
                       err));

@@ -4,6 +4,7 @@
  */
 #include "sim/simulate_call.h"
 
+#include "core/buf.h"
 #include "core/intmath.h"
 #include "core/laps.h"
 #include "core/mem.h"
@@ -492,6 +493,31 @@ static int conclude(struct calling *k, struct err *err)
             TRY(record_metric(r, facts[f], value, err));
     }
 out:
+    return rc;
+}
+
+int sim_share_params(struct sim_cell *cells, const struct call_outcome *heads, int64_t n,
+                     struct err *err)
+{
+    struct buf before = {0}, text = {0};
+    const void *shared = NULL;
+    int rc = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (heads[i].err.code)
+            continue;
+        buf_reset(&text);
+        TRY(opt_canonical(cells[i].method->params, cells[i].params, &text, err));
+        if (shared && strcmp(buf_str(&before), buf_str(&text)) == 0)
+            cells[i].params = shared;
+        shared = cells[i].params;
+        struct buf swap = before;
+        before = text;
+        text = swap;
+    }
+    rc = buf_check(&before, "parameters", err);
+out:
+    buf_free(&before);
+    buf_free(&text);
     return rc;
 }
 

@@ -25,6 +25,11 @@ struct sim_call {
                         * state over calls */
 };
 
+/* Give cells with equal parameters the same pointer, by which they are chosen for together; those
+ * of heads that failed already are left alone. */
+int sim_share_params(struct sim_cell *cells, const struct call_outcome *heads, int64_t n,
+                     struct err *err);
+
 /* Run it. What fails for a head alone is told in its outcome. Otherwise returns an error of the
  * whole call. c->record gets status, notes and times; it is a skip where a head was skipped, with
  * the reason, and an error where a head failed: the rest of a call is not the call. */
