@@ -266,31 +266,37 @@ int choice_may_stay(const struct run *run, const struct choice *c)
 {
     const struct method *me = run->method;
     const struct sim_cell *cell = run->cell;
-    bool read = cell->sink && !cell->sink_rows; /* entry by entry */
     if (c->ask == ASK_NOBODY || c->is_band || !measured_there(cell))
         return STAYS_NOT;
-    bool counts = c->ask != ASK_BY_PARAMS && me->adopt_units && !read;
+    bool counts = c->ask != ASK_BY_PARAMS && me->adopt_units && !sim_reads_masks(cell);
     return counts && (!me->stays || me->stays(run->state)) ? STAYS_ALONE : STAYS_TOO;
+}
+
+struct accel_choice choice_of_head(const struct run *run)
+{
+    const struct head_in *in = run->in;
+    return (struct accel_choice){.options = run->method->params,
+                                 .params = run->cell->params,
+                                 .seed = run->cell->ctx->seed,
+                                 .x = &in->x,
+                                 .data = run->map.data,
+                                 .call = {in->n_heads, in->n_kv_heads}};
 }
 
 struct accel_choice choice_question(const struct run *run, struct choice *c)
 {
     const struct method *me = run->method;
+    struct accel_choice q = choice_of_head(run);
     bool by_rule = c->ask == ASK_BY_RULE, alone = by_rule || c->ask == ASK_ALONE;
-    return (struct accel_choice){.method = c->ask == ASK_NOBODY ? NULL : me->name,
-                                 .options = me->params,
-                                 .params = run->cell->params,
-                                 .seed = run->cell->ctx->seed,
-                                 .x = &run->in->x,
-                                 .data = run->map.data,
-                                 .call = {run->in->n_heads, run->in->n_kv_heads},
-                                 .shape = c->is_band ? &c->band : NULL,
-                                 .rule = by_rule ? &c->rule : NULL,
-                                 .given = by_rule && me->given ? me->given(run->state) : NULL,
-                                 .own = alone ? &c->own : NULL,
-                                 .once = run->cell->measure == MEASURE_MASK,
-                                 .stays = c->stays ? &c->units : NULL,
-                                 .fetch = c->stays == STAYS_TOO};
+    q.method = c->ask == ASK_NOBODY ? NULL : me->name;
+    q.shape = c->is_band ? &c->band : NULL;
+    q.rule = by_rule ? &c->rule : NULL;
+    q.given = by_rule && me->given ? me->given(run->state) : NULL;
+    q.own = alone ? &c->own : NULL;
+    q.once = run->cell->measure == MEASURE_MASK;
+    q.stays = c->stays ? &c->units : NULL;
+    q.fetch = c->stays == STAYS_TOO;
+    return q;
 }
 
 /* The lists of a map that came. */
@@ -417,8 +423,7 @@ int choice_end(struct run *run, struct choice *c, struct mask *whole, const char
 
     if (whole && c->units.there && c->stays == STAYS_ALONE)
         return adopt_units(run, c, err);
-    bool read = run->cell->sink && !run->cell->sink_rows;
-    if (whole && c->units.map && c->ask == ASK_BY_PARAMS && !read &&
+    if (whole && c->units.map && c->ask == ASK_BY_PARAMS && !sim_reads_masks(run->cell) &&
         lists_like_there(c)) { /* nobody reads the masks here any more */
         c->differs = differs_from_map(c);
         c->compared = c->gpu = true;

@@ -46,7 +46,7 @@ int accel_add_masks(struct run *run, const struct choice *c, const struct accel_
     bool there = cell->device->metrics || cell->measure != MEASURE_ALL;
     bool counted = c->units.there || (c->shared && o->tiles_pv < 0 && there);
     int rc = 0;
-    if (counted && (!cell->sink || cell->sink_rows)) {
+    if (counted && !sim_reads_masks(cell)) {
         struct mask rows;
         mask_full(&rows, x->nq, x->nk, 0, x->nq, x->causal);
         TRY(add_counts(run, c, err));

@@ -5,6 +5,7 @@
 
 #include "core/mem.h"
 #include "core/pool.h"
+#include "sim/accelchoice.h"
 
 #include <stdlib.h>
 
@@ -21,17 +22,13 @@ struct fresh {
 static struct accel_choice question(const struct run *run, union method_rule *rule)
 {
     const struct method *me = run->method;
-    const struct head_in *in = run->in;
+    struct accel_choice q = choice_of_head(run);
     bool ask = me->fresh_rule && run->cell->device->select != SELECT_CPU &&
                me->fresh_rule(run->state, rule);
-    return (struct accel_choice){.method = ask ? me->name : NULL,
-                                 .options = me->params,
-                                 .params = run->cell->params,
-                                 .seed = run->cell->ctx->seed,
-                                 .x = &in->x,
-                                 .data = run->map.data,
-                                 .call = {in->n_heads, in->n_kv_heads},
-                                 .rule = rule};
+    q.method = ask ? me->name : NULL;
+    q.rule = rule;
+    q.once = true;
+    return q;
 }
 
 static int take(void *fresh, int64_t i, int worker, struct err *err)

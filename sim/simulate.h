@@ -33,6 +33,12 @@ struct sim_cell {
                      * shared, and it may then get a full one in their place */
 };
 
+/* Does anybody go through the entries of the masks? */
+static inline bool sim_reads_masks(const struct sim_cell *c)
+{
+    return c->sink && !c->sink_rows;
+}
+
 /* Run it. Fills status, metrics and notes of *r (identity fields are the caller's). A METHOD_SKIP
  * becomes status skip with the reason; returns 0 then. */
 int sim_run(const struct sim_cell *cell, struct record *r, struct err *err);

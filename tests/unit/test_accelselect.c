@@ -435,6 +435,15 @@ START_TEST(static_masks_need_no_gpu_side)
 }
 END_TEST
 
+/* One step of a head whose state goes on over the steps. */
+static void run_at_step(struct accel_session *s, struct sim_head *h, int step, const char *method,
+                        struct record *r)
+{
+    struct err err = {0};
+    h->in.step = step;
+    assert_ok(run(s, h, SELECT_AUTO, method, r, &err), &err);
+}
+
 /* A refresh step pays for the choice, the steps that reuse its mask do not; each bears its share in
  * a number of its own. */
 START_TEST(reused_masks_bear_a_share)
@@ -443,17 +452,14 @@ START_TEST(reused_masks_bear_a_share)
     struct sim_head h;
     struct accel_session s = {.answer = SAME};
     struct record r;
-    struct err err = {0};
     make_head(&h);
-    h.in.step = 0;
-    assert_ok(run(&s, &h, SELECT_AUTO, method, &r, &err), &err);
+    run_at_step(&s, &h, 0, method, &r);
     ck_assert(has_note(&r, "select_kind=own"));
     ck_assert_double_eq(record_get(&r, "dense_call"), 1);
     ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
     ck_assert_double_eq(record_get(&r, "time_select_amortised_ns"), 25);
     record_free(&r);
-    h.in.step = 1;
-    assert_ok(run(&s, &h, SELECT_AUTO, method, &r, &err), &err);
+    run_at_step(&s, &h, 1, method, &r);
     ck_assert(has_note(&r, "select_kind=reused"));
     ck_assert_double_eq(record_get(&r, "mask_age"), 1);
     ck_assert_double_eq(record_get(&r, "time_select_ns"), 0);
@@ -473,15 +479,12 @@ START_TEST(reused_masks_are_compared)
     struct sim_head h;
     struct accel_session s = {.answer = SAME};
     struct record r;
-    struct err err = {0};
     make_head(&h);
-    h.in.step = 0;
-    assert_ok(run(&s, &h, SELECT_AUTO, method, &r, &err), &err);
+    run_at_step(&s, &h, 0, method, &r);
     ck_assert_int_eq(s.selections, 1);
     ck_assert(isnan(record_get(&r, "mask_iou")));
     record_free(&r);
-    h.in.step = 1;
-    assert_ok(run(&s, &h, SELECT_AUTO, method, &r, &err), &err);
+    run_at_step(&s, &h, 1, method, &r);
     ck_assert_int_eq(s.selections, 2);
     ck_assert(has_note(&r, "select_kind=reused"));
     ck_assert_double_eq(record_get(&r, "mask_precision"), 1);
@@ -490,9 +493,8 @@ START_TEST(reused_masks_are_compared)
     ck_assert_double_eq(record_get(&r, "mask_diff"), (double)((N + 63) / 64 - 1));
     ck_assert_double_eq(record_get(&r, "time_select_ns"), 0);
     record_free(&r);
-    h.in.step = 2;
     s.answer = REFUSES;
-    assert_ok(run(&s, &h, SELECT_AUTO, method, &r, &err), &err);
+    run_at_step(&s, &h, 2, method, &r);
     ck_assert_double_gt(record_get(&r, "mask_margin"), 0); /* of the method's own choice */
     record_free(&r);
     s.carry.free(s.carry.data);
