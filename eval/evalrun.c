@@ -4,6 +4,7 @@
  */
 #include "eval/evalrun.h"
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/npy.h"
@@ -223,10 +224,12 @@ static int do_task(struct eval_run *r, struct eval_task *t, struct layer_attn *a
 {
     struct lockstep l = {0};
     struct buf name = {0};
+    double since = clock_ns();
     int rc = 0;
 
     TRY(lockstep_open(&l, (struct llm_model *)(uintptr_t)&r->m->llm, attn, r->n_runs, t->cap,
                       t->decodes, r->how.round, r->jobs, r->on, err));
+    log_debug("the model was made ready in %.3f s", 1e-9 * (clock_ns() - since));
     for (int64_t i = 0; i < t->cells; i++) {
         if (!owned(r, (int)(t - r->tasks), i))
             continue;

@@ -190,18 +190,20 @@ static int first_nll(struct grading *x, double *mean, struct err *err)
 {
     const struct grade *g = x->g;
     const struct llm_config *c = &g->m->llm.c;
-    const float *h = x->c->l->s[x->d.stream].h;
-    float *logits = NULL;
+    float *logits = NULL, *h = NULL;
     int rc = 0;
 
     TRY(mem_alloc(&logits, c->vocab, sizeof *logits, "logits", err));
+    TRY(mem_alloc(&h, g->first_n * c->hidden, sizeof *h, "hidden state", err));
+    TRY(lockstep_hidden(x->c->l, x->d.stream, g->first_at - 1, g->first_n, h, err));
     *mean = 0;
     for (int64_t i = 0; i < g->first_n; i++) {
-        TRY(lockstep_logits(x->c->l, h + (g->first_at + i - 1) * c->hidden, 1, logits, err));
+        TRY(lockstep_logits(x->c->l, h + i * c->hidden, 1, logits, err));
         *mean += logits_nll(logits, c->vocab, g->ids.v[g->first_at + i], NULL) / (double)g->first_n;
     }
 out:
     free(logits);
+    free(h);
     return rc;
 }
 

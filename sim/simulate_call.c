@@ -390,7 +390,8 @@ static int alloc_results(struct calling *k, struct err *err)
         const struct head *h = k->heads + k->at[i];
         const struct attn_in *x = k->x[i];
         struct accel_call_head *r = k->results + i;
-        bool outputs = h->cell.sink || !k->device->metrics;
+        bool measured = k->device->metrics || h->cell.measure != MEASURE_ALL;
+        bool outputs = (h->cell.sink || !measured) && !accel_stays(x);
         if (outputs)
             TRY(mem_alloc(&r->out, x->nq * x->dv, sizeof(double), "method output", err));
         if (outputs || hears_lse(h))
