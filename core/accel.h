@@ -222,6 +222,7 @@ struct accel_call {
     const struct attn_in *const *x; /* [n] */
     uint64_t data; /* not 0: calls with the same number have the same q, k, v. Head i alone has the
                     * number data + i (accel_head.data) */
+    bool unmeasured; /* attend_call will not be asked for metrics */
 };
 
 /* Attention of heads of a call, over lists of blocks as in struct accel_head: row (h - first) *

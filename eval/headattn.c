@@ -362,7 +362,7 @@ static int dense_on_device(struct head_work *w, bool *done, struct err *err)
     TRY(on->accel->attend(on->session, &head, &r, err));
     if (r.out)
         put_rows(w, 0, x->nq, r.out);
-    if (w->j->a->how->local_errors)
+    if (r.out && w->j->a->how->local_errors)
         TRY(add_errors(w, 0, x->nq, r.out, err));
     w->rec.n_metrics = 0;
     if (r.attend.samples) {

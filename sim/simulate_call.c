@@ -256,7 +256,7 @@ static void gather_call(struct calling *k)
         return;
     bool all = k->n == k->c->n;
     uint64_t data = all && in_order ? k->c->data : device_numbers(k->n + 1);
-    k->call = (struct accel_call){k->n, all ? k->c->group : 1, k->x, data};
+    k->call = (struct accel_call){k->n, all ? k->c->group : 1, k->x, data, !k->device->metrics};
     for (int i = 0; i < k->n; i++) {
         struct head *h = k->heads + k->at[i];
         h->data = h->run.map.data = data + (uint64_t)i;

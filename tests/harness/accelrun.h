@@ -64,16 +64,18 @@ static inline void accel_attend_lists(const struct accel_head *h, struct accel_r
     const struct attn_in *x = h->x;
     struct attn_ops ops = {0};
     struct mask m;
-    double *own = NULL;
+    double *own = NULL, *lse = NULL;
     accel_head_mask(h, &m, err);
     ck_assert(!(accel_stays(x) && r->out));
     if (accel_stays(x))
         assert_ok(mem_alloc(&own, x->nq * x->dv, sizeof *own, "outputs", err), err);
+    assert_ok(mem_alloc(&lse, x->nq, sizeof *lse, "log-sum-exp", err), err);
     assert_ok(attn_prepare(&ops, x, PREC_F32, err), err);
-    assert_ok(attn_rows(&ops, &m, own ? own : r->out, r->lse, err), err);
+    assert_ok(attn_rows(&ops, &m, own ? own : r->out, r->lse ? r->lse : lse, err), err);
     for (int64_t i = 0; own && i < x->nq * x->dv; i++)
         x->there->out[i / x->dv * x->there->stride + i % x->dv] = (float)own[i];
     free(own);
+    free(lse);
     attn_release(&ops);
     mask_free(&m);
 }
