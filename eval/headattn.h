@@ -37,7 +37,7 @@ static inline bool head_is_dense(const struct layer_job *j, int head)
     return j->a->how->dense_head[(int64_t)j->layer * j->a->shape.heads + head];
 }
 
-/* May the outputs of all heads stay on the device, where q, k, v are? */
+/* May the outputs of all rows and heads stay on the device, where q, k, v are? */
 bool layer_may_stay(const struct layer_job *j);
 
 /* An item of pool_run: ctx is a struct layer_job. */

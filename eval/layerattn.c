@@ -139,9 +139,8 @@ static int add_heads(struct layer_job *j)
 
 static int attend_rows(struct layer_job *j, struct err *err)
 {
-    struct layer_attn *a = j->a;
+    const struct layer_attn *a = j->a;
     int rc = 0;
-    a->stayed = j->stays = layer_may_stay(j);
     TRY(mem_zalloc(&j->sums, a->shape.heads, sizeof *j->sums, "sums of heads", err));
     TRY(layer_is_call(j) ? call_attend(j, err)
                          : pool_run(a->jobs, a->shape.heads, head_attend, j, err));
@@ -203,6 +202,7 @@ int layer_attn_attend(void *ctx, int layer, const float *q, int64_t nq, const st
         return nn_attention(q, kv, nq, nk, c->heads, 1 / sqrt(c->head_dim), c->causal, a->jobs, out,
                             NULL, err);
     }
+    a->stayed = j.stays = layer_may_stay(&j);
     return step > 0 && step < nq ? attend_in_chunks(&j, step, err) : attend_rows(&j, err);
 }
 

@@ -432,7 +432,8 @@ END_TEST
 /* What is measured or attended to here comes from here. */
 START_TEST(outputs_of_the_host)
 {
-    static const struct eval_how hows[] = {{.local_errors = true}, {.dense_last = 5}};
+    static const struct eval_how hows[] = {
+        {.local_errors = true}, {.dense_last = 5}, {.dense_last = 5, .prefill_chunk = 32}};
     open_model();
     run_on(NULL, hows[_i], &cpu);
     run_on(&on, hows[_i], &dev);
@@ -474,7 +475,7 @@ Suite *make_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, all_of_it_stays_there);
-    tcase_add_loop_test(t, outputs_of_the_host, 0, 2);
+    tcase_add_loop_test(t, outputs_of_the_host, 0, 3);
     tcase_add_test(t, chunks_of_a_prefill_stay_there);
     tcase_add_loop_test(t, rows_that_follow_here, 0, 2);
     suite_add_tcase(s, t);
