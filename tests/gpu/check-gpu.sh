@@ -103,7 +103,7 @@ answers() {
     local device
     for device in cpu cuda; do
         "$bin/lacuna" eval -q --model datasets/models/code-lm --task needle --task chain:h=3 --task copy --tokens 2048 \
-            --depth 0.5 --trials 2 --seed 7 -m sale -m sampleattention --device "$device" -o "$work/answers-$device" || return
+            --depth 0.5 --trials 1 --seed 7 -m sale -m sampleattention --device "$device" -o "$work/answers-$device" || return
         "$bin/lacuna" analyze "$work/answers-$device" --group task,method --columns answer_nll,copy_nll,copy_gain,chain_hops \
             --format csv | tr -d '\r' >"$work/answers-$device.csv" || return
         sed 's/.*"task":"\([^"]*\)".*"method":"\([^"]*\)".*"prediction":\(.*\),"key".*/\1 \2 \3/' \
