@@ -41,7 +41,7 @@ int64_t llm_device_bytes(const struct llm_config *c, int64_t n, int64_t pool)
 }
 
 int llm_device_open(const struct llm_model *m, const struct decoder_accel *on, int local_rank,
-                    int64_t n, int states, struct decoder **out, struct err *err)
+                    int64_t n, int states, int kept, struct decoder **out, struct err *err)
 {
     const struct llm_config *c = &m->c;
     double *inv_freq = NULL;
@@ -57,7 +57,8 @@ int llm_device_open(const struct llm_model *m, const struct decoder_accel *on, i
                                   .head_dim = c->head_dim,
                                   .eps = c->eps,
                                   .inv_freq = inv_freq,
-                                  .states = states};
+                                  .states = states,
+                                  .kept = kept};
     struct rope_config rope = c->rope;
     rope.tokens = n;
     shape.rope_factor = rope_frequencies(&rope, c->head_dim, inv_freq);
@@ -154,7 +155,7 @@ int llm_forward_device(struct llm_model *m, const struct llm_run *run,
     int layers = run->layers > 0 && run->layers < m->c.layers ? run->layers : m->c.layers;
     int rc = 0;
 
-    TRY(llm_device_open(m, run->device, run->local_rank, run->n, 0, &r.d, err));
+    TRY(llm_device_open(m, run->device, run->local_rank, run->n, 0, 0, &r.d, err));
     TRY(embed(&r, err));
     for (r.layer = 0; r.layer < layers; r.layer++) {
         rc = run_layer(&r, err);

@@ -62,12 +62,14 @@ struct layer_attention {
     void *ctx;
     int (*attend)(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
                   int64_t nk, float *out, struct err *err);
-    /* For a model on a device, both may be NULL. Does a layer of n tokens attend exactly after all?
-     * Then the device does it, once for each yes. */
+    /* For a model on a device. Does a layer of n tokens attend exactly after all? Then the device
+     * does it, once for each yes. NULL: never. */
     bool (*exact)(void *ctx, int layer, int64_t n);
-    /* What attend is asked about next is on the device as well, [heads][n][padded]; NULL: no more.
-     */
+    /* What attend is asked about next is on the device as well, and its q is by head,
+     * [heads][n][d]; NULL: no more. */
     void (*there)(void *ctx, const struct decoder_operands *there, int64_t n);
+    /* After attend: are its outputs in there->out, and not in `out`? */
+    bool (*stayed)(void *ctx);
 };
 
 #endif

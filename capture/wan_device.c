@@ -150,30 +150,25 @@ static int take_rows(void *ctx, int64_t tok0, int64_t n, const float *q, const f
 
     for (int i = 0; i < 3; i++)
         memcpy(dev->rows[i] + tok0 * dim, from[i], (size_t)(n * dim) * sizeof *q);
-    if (tok0 + n < dev->tokens || !r->wanted)
+    if (tok0 + n < dev->tokens)
         return 0;
     return r->hooks->rows(r->hooks->ctx, r->layer, dev->rows[0], dev->rows[1], dev->rows[2], err);
 }
 
-/* The model's own self-attention, on rows that have arrived. */
-static int attend(void *ctx, const struct decoder_operands *there, float *out, struct err *err)
+/* The model's own self-attention. */
+static int attend(void *ctx, const struct decoder_operands *there, const struct decoder_rows *rows,
+                  float *out, bool *stayed, struct err *err)
 {
     struct device_run *r = ctx;
     const struct wan_config *c = &r->m->c;
     const struct layer_attention *own = r->m->attention;
-    struct wan_device *dev = r->dev;
-    struct nn_kv kv = {0};
-    int rc = 0;
+    int64_t n = r->dev->tokens;
+    struct nn_kv kv = {n, c->heads, c->head_dim, rows->k, rows->v, {0}};
 
-    TRY(nn_kv_init(&kv, dev->tokens, c->heads, c->head_dim, err));
-    nn_kv_put(&kv, 0, dev->tokens, dev->rows[1], dev->rows[2]);
-    if (own->there)
-        own->there(own->ctx, there, dev->tokens);
-    rc = own->attend(own->ctx, r->layer, dev->rows[0], dev->tokens, &kv, dev->tokens, out, err);
-    if (own->there)
-        own->there(own->ctx, NULL, 0);
-out:
-    nn_kv_free(&kv);
+    own->there(own->ctx, there, n);
+    int rc = own->attend(own->ctx, r->layer, rows->q, n, &kv, n, out, err);
+    *stayed = rc == 0 && own->stayed(own->ctx);
+    own->there(own->ctx, NULL, 0);
     return rc;
 }
 
@@ -204,7 +199,7 @@ static int run_layer(struct device_run *r, struct err *err)
         FAIL(err, ERR_INTERRUPTED, "interrupted");
     if (own && !(own->exact && own->exact(own->ctx, r->layer, n)))
         sink.attend = attend;
-    if (r->wanted || sink.attend) {
+    if (r->wanted) {
         TRY(prepare_rows(r, err));
         sink.rows = take_rows;
     }

@@ -35,10 +35,21 @@ static inline int accel_bit(int row, int key)
 
 /* q, k and v of a head that lie on the device already, as the back end takes them: contiguous bf16
  * [nq][d], [nk][d], [nk][dv], no |v| above 2^39. Nothing is uploaded then. The owner has waited for
- * them, and keeps them until the head's last call. */
+ * them, and keeps them until the head's last call.
+ *
+ * out: where the head's outputs go as floats, row r at out + r * stride; NULL: they go to the host.
+ * They are there when `attend` or `attend_call` returns, whose `out` is then NULL. */
 struct accel_there {
     const void *q, *k, *v;
+    float *out;
+    int64_t stride;
 };
+
+/* Do the outputs of a head stay on the device? */
+static inline bool accel_stays(const struct attn_in *x)
+{
+    return x->there && x->there->out;
+}
 
 /* A filter on P V inside the online softmax (sim/blocks/tileattn.h), over the tiles of a mask of bq
  * x bk units in ascending order. */
@@ -211,6 +222,7 @@ struct accel_call {
     const struct attn_in *const *x; /* [n] */
     uint64_t data; /* not 0: calls with the same number have the same q, k, v. Head i alone has the
                     * number data + i (accel_head.data) */
+    bool unmeasured; /* attend_call will not be asked for metrics */
 };
 
 /* Attention of heads of a call, over lists of blocks as in struct accel_head: row (h - first) *

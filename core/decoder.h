@@ -34,6 +34,7 @@ struct decoder_shape {
     const double *inv_freq; /* [head_dim / 2], rotary frequencies; only open reads them */
     double rope_factor;     /* factor on cos and sin */
     int states;             /* hidden states over the same tokens; 0 = 1 */
+    int kept; /* layers whose weights, keys and values stay, for rows that follow; 0: none do */
 };
 
 /* A matrix [rows][cols], or a vector (cols 1), in the type of the checkpoint: F32, BF16 or F16.
@@ -63,13 +64,14 @@ struct decoder;
 struct decoder_operands {
     const void *q, *k, *v;
     int padded;
+    float *out; /* [tokens][heads * d] there: who attends to them may write the outputs here, in
+                 * float32, instead of handing them over. NULL: no */
 };
 
-/* Where the host wants q, k, v in float32; each may be NULL. */
+/* q, k, v in float32 on the host, head by head: [heads or kv_heads][tokens][d]. The device's; the
+ * caller may change them. */
 struct decoder_rows {
-    float *q;          /* [tokens][heads * d] */
-    float *k, *v;      /* head h of k and v begins at h * kv_stride floats: [tokens][d] */
-    int64_t kv_stride; /* floats from a KV head to the next */
+    float *q, *k, *v;
 };
 
 /* How far a state is from state 0: sums of squares of the difference and of state 0. */
@@ -86,25 +88,28 @@ struct decoder_score {
 };
 
 /* Several hidden states go through the layers side by side, for runs that put something else in the
- * place of attention. Of a layer: load its weights, then per state project, attend or put_attended,
- * finish; state 0 first. Attention takes operands rounded to bf16, as core/accel.h does. */
+ * place of attention. Of a layer: load its weights, then per state project, attend (or what it is
+ * to be instead), finish; state 0 first. Attention takes operands rounded to bf16, as core/accel.h
+ * does. */
 struct decoder_states {
-    /* The sequence that follows has n <= shape.tokens tokens. */
-    int (*begin)(struct decoder *d, int64_t n, struct err *err);
+    /* The embeddings [vocab][hidden], once, before all else. */
+    int (*put_table)(struct decoder *d, const struct decoder_tensor *table, struct err *err);
 
-    /* Embeddings of the tokens [tok0, tok0 + n), for every state: h [n][hidden]. */
-    int (*put_hidden)(struct decoder *d, int64_t tok0, int64_t n, const float *h, struct err *err);
+    /* The sequence that follows, for every state: tokens [n], 0 < n <= shape.tokens. */
+    int (*begin)(struct decoder *d, const int32_t *tokens, int64_t n, struct err *err);
 
-    int (*load)(struct decoder *d, const struct decoder_tensor *w, struct err *err);
+    /* Weights of a layer; w NULL: of a kept one that was loaded before. */
+    int (*load)(struct decoder *d, int layer, const struct decoder_tensor *w, struct err *err);
 
-    /* q, k, v of the state; *operands are valid until the next project. */
-    int (*project)(struct decoder *d, int state, const struct decoder_rows *rows,
+    /* q, k, v of the state; *operands, and *rows unless NULL, are valid until the next project. */
+    int (*project)(struct decoder *d, int state, struct decoder_rows *rows,
                    struct decoder_operands *operands, struct err *err);
 
     /* Exact attention of what project left. */
     int (*attend)(struct decoder *d, struct err *err);
 
-    /* Somebody else's output in its place: o [tokens][heads * d]. */
+    /* Somebody else's output in its place: o [tokens][heads * d]. Not where it is in operands.out.
+     */
     int (*put_attended)(struct decoder *d, const float *o, struct err *err);
 
     /* What follows attention. diff (not for state 0) receives how far the state is off; may be
@@ -117,8 +122,16 @@ struct decoder_states {
                  const struct decoder_tensor *head, const int32_t *tokens, int64_t from,
                  const bool *wants, struct decoder_score *const *out, struct err *err);
 
-    /* Row `row` of a state's hidden state, not normed: h [hidden]. */
-    int (*get_hidden)(struct decoder *d, int state, int64_t row, float *h, struct err *err);
+    /* Rows [row, row + n) of a state's hidden state, not normed: h [n][hidden]. */
+    int (*get_hidden)(struct decoder *d, int state, int64_t row, int64_t n, float *h,
+                      struct err *err);
+
+    /* tokens [m] at positions pos .. of a state, of a decoder that keeps all layers: h [m][hidden]
+     * receives the last layer's outputs, not normed. Their keys and values join the state's, from
+     * pos on. Attention is exact, in float32, over the keys up to each row's own; pos + m <=
+     * shape.tokens, head_dim a multiple of 4. */
+    int (*rows)(struct decoder *d, int state, const int32_t *tokens, int64_t pos, int64_t m,
+                float *h, struct err *err);
 
     /* Median device time of the loaded layer's linear parts over all tokens in ns: norms, products,
      * rotary embedding, everything but attention. A copy of state 0 is used up. */

@@ -53,9 +53,11 @@ struct denoiser_sink {
      * [n][heads * d] in float32. */
     int (*rows)(void *ctx, int64_t tok0, int64_t n, const float *q, const float *k, const float *v,
                 struct err *err);
-    /* Somebody else's self-attention: what it attends to is on the device, out [tokens][heads * d]
-     * is to be written. Any answer but 0 ends the layer and is its answer. */
-    int (*attend)(void *ctx, const struct decoder_operands *there, float *out, struct err *err);
+    /* Somebody else's self-attention: q, k, v are on the device, and in float32 here; out
+     * [tokens][heads * d] is to be written, or there->out, and *stayed says so. Any answer but 0
+     * ends the layer and is its answer. */
+    int (*attend)(void *ctx, const struct decoder_operands *there, const struct decoder_rows *rows,
+                  float *out, bool *stayed, struct err *err);
     /* Pooled maps of exact self-attention as in struct decoder_sink; 0 = none. */
     int64_t pool;
     float *map_sum, *map_max;

@@ -14,6 +14,7 @@
 #include "cuda/attn/attn_filter.h"
 #include "cuda/ceiling.h"
 #include "cuda/copies.h"
+#include "cuda/headrows.h"
 #include "cuda/own/added.h"
 #include "cuda/own/own.h"
 #include "cuda/session_plans.h"
@@ -70,6 +71,9 @@ static int fetch(struct accel_session *s, const struct attn_tensors *t, const st
     uint16_t *out = NULL;
     float *lse = NULL;
     int rc = 0;
+    if (accel_stays(x))
+        TRY(head_rows_put(g, t->out, x->nq, x->dv, (float)unit, x->there->out, x->there->stride,
+                          err));
     if (r->out) {
         TRY(mem_alloc(&out, x->nq * x->dv, sizeof *out, "output", err));
         TRY(gpu_get(g, out, t->out, x->nq * x->dv * 2, err));
@@ -77,7 +81,7 @@ static int fetch(struct accel_session *s, const struct attn_tensors *t, const st
             r->out[i] = bf16_to_f32(out[i]) * unit;
     }
     TRY(mem_alloc(&lse, x->nq, sizeof *lse, "log-sum-exp", err));
-    TRY(gpu_get(g, lse, t->lse, x->nq * 4, err));
+    TRY(gpu_get(g, lse, t->lse, x->nq * 4, err)); /* waits for the device */
     for (int64_t i = 0; i < x->nq; i++)
         r->lse[i] = lse[i];
 out:

@@ -60,8 +60,9 @@ static int alloc_activations(struct decoder *d, struct err *err)
     TRY(gpu_alloc(g, n * (s->head_dim / 2) * 8, &d->rope, err));
     TRY(gpu_alloc(g, 4, &d->overflow, err));
     TRY(gpu_zero(g, d->overflow, 4, err));
-    TRY(mem_alloc(&d->host, d->rows * (d->qdim + 2 * d->kvdim), sizeof *d->host,
-                  "queries, keys and values", err));
+    if (!s->states)
+        TRY(mem_alloc(&d->host, d->rows * (d->qdim + 2 * d->kvdim), sizeof *d->host,
+                      "queries, keys and values", err));
 out:
     return rc;
 }
@@ -71,14 +72,19 @@ static int alloc_weights(struct decoder *d, struct err *err)
     const struct decoder_shape *s = &d->shape;
     const int64_t rows[MATRICES] = {d->qdim + 2 * d->kvdim, s->hidden, 2 * s->ffn, s->hidden};
     const int64_t cols[MATRICES] = {s->hidden, d->qdim, s->hidden, s->ffn};
-    int rc = 0;
+    int layers = MAX(s->kept, 1), rc = 0;
 
-    for (int i = 0; i < MATRICES; i++) {
-        d->m[i] = (struct matrix){NULL, rows[i], cols[i], 2};
-        TRY(gpu_alloc(&d->on.gpu, rows[i] * cols[i] * 6, &d->m[i].w, err));
+    TRY(mem_zalloc(&d->layers, layers, sizeof *d->layers, "layers", err));
+    d->w = d->layers;
+    for (struct decoder_weights *w = d->layers; w < d->layers + layers; w++) {
+        for (int i = 0; i < MATRICES; i++) {
+            w->m[i] = (struct matrix){NULL, rows[i], cols[i], 2};
+            TRY(gpu_alloc(&d->on.gpu, rows[i] * cols[i] * 6, &w->m[i].w, err));
+        }
+        for (int i = 0; i < LLM_LAYER_TENSORS; i++)
+            TRY(gpu_alloc(&d->on.gpu, d->wide_in * 4, &w->vector[i], err));
     }
-    for (int i = 0; i < LLM_LAYER_TENSORS; i++)
-        TRY(gpu_alloc(&d->on.gpu, d->wide_in * 4, &d->vector[i], err));
+    TRY(gpu_alloc(&d->on.gpu, s->hidden * 4, &d->norm, err));
     d->on.raw_bytes = 4 * s->hidden * d->wide_in;
     TRY(gpu_alloc(&d->on.gpu, d->on.raw_bytes, &d->on.raw, err));
 out:
@@ -125,6 +131,8 @@ static void decoder_close(struct decoder **out)
         return;
     attn_job_free(&d->attend);
     model_run_close(&d->on);
+    host_locked_free(d->pinned);
+    free(d->layers);
     free(d->states);
     free(d->host);
     free(d);
@@ -160,14 +168,14 @@ out:
 int decoder_put_weights(struct decoder *d, const struct decoder_tensor *w, struct err *err)
 {
     int rc = 0;
-    TRY(put_matrix(&d->on, w, LLM_Q, 3, &d->m[QKV], err));
-    TRY(put_matrix(&d->on, w, LLM_O, 1, &d->m[OUT], err));
-    TRY(put_matrix(&d->on, w, LLM_GATE, 2, &d->m[GATE_UP], err));
-    TRY(put_matrix(&d->on, w, LLM_DOWN, 1, &d->m[DOWN], err));
+    TRY(put_matrix(&d->on, w, LLM_Q, 3, &d->w->m[QKV], err));
+    TRY(put_matrix(&d->on, w, LLM_O, 1, &d->w->m[OUT], err));
+    TRY(put_matrix(&d->on, w, LLM_GATE, 2, &d->w->m[GATE_UP], err));
+    TRY(put_matrix(&d->on, w, LLM_DOWN, 1, &d->w->m[DOWN], err));
     for (int i = 0; i < LLM_LAYER_TENSORS; i++) {
-        d->has[i] = w[i].data && w[i].cols == 1;
-        if (d->has[i])
-            TRY(put_vector(&d->on, w + i, d->vector[i], err));
+        d->w->has[i] = w[i].data && w[i].cols == 1;
+        if (d->w->has[i])
+            TRY(put_vector(&d->on, w + i, d->w->vector[i], err));
     }
     TRY(gpu_sync(&d->on.gpu, err));
 out:
@@ -179,35 +187,51 @@ out:
 static int add_bias(struct decoder *d, int which, float *y, int64_t n, int64_t width, int64_t ld,
                     struct err *err)
 {
-    return d->has[which] ? ops_add_bias(&d->on.gpu, y, n, width, ld, d->vector[which], err) : 0;
+    return d->w->has[which] ? ops_add_bias(&d->on.gpu, y, n, width, ld, d->w->vector[which], err)
+                            : 0;
 }
 
-/* q, k, v of a chunk in y, and by head as the attention's operands. */
-int decoder_project(struct decoder *d, int64_t t0, int64_t n, struct err *err)
+int decoder_project_to(struct decoder *d, const float *h, int64_t n, struct ops_heads *to,
+                       struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
+    const struct decoder_weights *w = d->w;
     struct gpu *g = &d->on.gpu;
     int64_t ld = d->qdim + 2 * d->kvdim;
     int rc = 0;
 
-    TRY(ops_rms_norm(g, d->h + t0 * s->hidden, n, s->hidden, d->vector[LLM_NORM1], s->eps,
-                     d->m[QKV].terms, d->x, err));
-    TRY(multiply(&d->on, &d->m[QKV], n, d->x, 0, d->y, err));
+    TRY(ops_rms_norm(g, h, n, s->hidden, w->vector[LLM_NORM1], s->eps, w->m[QKV].terms, d->x, err));
+    TRY(multiply(&d->on, &w->m[QKV], n, d->x, 0, d->y, err));
     TRY(add_bias(d, LLM_Q_B, d->y, n, d->qdim, ld, err));
     TRY(add_bias(d, LLM_K_B, d->y + d->qdim, n, d->kvdim, ld, err));
     TRY(add_bias(d, LLM_V_B, d->y + d->qdim + d->kvdim, n, d->kvdim, ld, err));
-    /* clang-format off */
-    struct ops_heads heads = {
-        .heads = s->heads, .kv_heads = s->kv_heads, .d = s->head_dim, .padded = (int)d->padded,
-        .n = n, .tok0 = t0, .tokens = s->tokens,
-        .q_norm = d->has[LLM_QN] ? d->vector[LLM_QN] : NULL,
-        .k_norm = d->has[LLM_KN] ? d->vector[LLM_KN] : NULL,
-        .eps = s->eps, .rope = d->rope, .bf16 = s->states > 0, .q = d->q, .k = d->k, .v = d->v,
-        .k32 = d->k_rows, .v32 = d->v_rows, .overflow = d->overflow};
-    /* clang-format on */
-    TRY(ops_split_heads(g, &heads, d->y, err));
+    to->heads = s->heads;
+    to->kv_heads = s->kv_heads;
+    to->d = s->head_dim;
+    to->padded = (int)d->padded;
+    to->n = n;
+    to->q_norm = w->has[LLM_QN] ? w->vector[LLM_QN] : NULL;
+    to->k_norm = w->has[LLM_KN] ? w->vector[LLM_KN] : NULL;
+    to->eps = s->eps;
+    to->rope = d->rope;
+    to->overflow = d->overflow;
+    TRY(ops_split_heads(g, to, d->y, err));
 out:
     return rc;
+}
+
+int decoder_project(struct decoder *d, int64_t t0, int64_t n, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    struct ops_heads to = {
+        .tok0 = t0, .tokens = s->tokens, .bf16 = s->states > 0, .q = d->q, .k = d->k, .v = d->v};
+    if (s->states) {
+        to.q32 = d->q_rows;
+        to.k32 = decoder_kept_rows(d, d->k_rows);
+        to.v32 = decoder_kept_rows(d, d->v_rows);
+        to.tokens32 = d->cap;
+    }
+    return decoder_project_to(d, d->h + t0 * s->hidden, n, &to, err);
 }
 
 int decoder_finish(struct decoder *d, int64_t t0, int64_t n, struct err *err)
@@ -217,15 +241,15 @@ int decoder_finish(struct decoder *d, int64_t t0, int64_t n, struct err *err)
     float *h = d->h + t0 * s->hidden;
     int rc = 0;
 
-    TRY(multiply(&d->on, &d->m[OUT], n, d->x, 1, h, err));
+    TRY(multiply(&d->on, &d->w->m[OUT], n, d->x, 1, h, err));
     TRY(add_bias(d, LLM_O_B, h, n, s->hidden, s->hidden, err));
-    TRY(ops_rms_norm(g, h, n, s->hidden, d->vector[LLM_NORM2], s->eps, d->m[GATE_UP].terms, d->x,
-                     err));
-    TRY(multiply(&d->on, &d->m[GATE_UP], n, d->x, 0, d->y, err));
+    TRY(ops_rms_norm(g, h, n, s->hidden, d->w->vector[LLM_NORM2], s->eps, d->w->m[GATE_UP].terms,
+                     d->x, err));
+    TRY(multiply(&d->on, &d->w->m[GATE_UP], n, d->x, 0, d->y, err));
     TRY(add_bias(d, LLM_GATE_B, d->y, n, s->ffn, 2 * s->ffn, err));
     TRY(add_bias(d, LLM_UP_B, d->y + s->ffn, n, s->ffn, 2 * s->ffn, err));
-    TRY(ops_silu_gate(g, d->y, n, s->ffn, d->m[DOWN].terms, d->x, err));
-    TRY(multiply(&d->on, &d->m[DOWN], n, d->x, 1, h, err));
+    TRY(ops_silu_gate(g, d->y, n, s->ffn, d->w->m[DOWN].terms, d->x, err));
+    TRY(multiply(&d->on, &d->w->m[DOWN], n, d->x, 1, h, err));
     TRY(add_bias(d, LLM_DOWN_B, h, n, s->hidden, s->hidden, err));
 out:
     return rc;
@@ -292,7 +316,7 @@ static int decoder_layer(struct decoder *d, const struct decoder_tensor *w,
     TRY(attn_job_launch(&d->on.gpu, &d->attend, err));
     for (int64_t t = 0; t < tokens; t += d->rows) {
         int64_t n = decoder_chunk(d, t);
-        TRY(ops_join_heads(&d->on.gpu, &o, t, n, d->m[OUT].terms, d->x, err));
+        TRY(ops_join_heads(&d->on.gpu, &o, t, n, d->w->m[OUT].terms, d->x, err));
         TRY(decoder_finish(d, t, n, err));
     }
     TRY(span_end(&d->on, err));
@@ -336,8 +360,8 @@ static int likelihood_rows(struct decoder *d, int64_t rows, const void *w, int t
     int rc = 0;
     for (int64_t t = 0; t < s->tokens - 1; t += rows) {
         int64_t n = s->tokens - 1 - t < rows ? s->tokens - 1 - t : rows;
-        TRY(ops_rms_norm(&d->on.gpu, d->h + t * s->hidden, n, s->hidden, d->vector[LLM_NORM1],
-                         s->eps, terms, d->x, err));
+        TRY(ops_rms_norm(&d->on.gpu, d->h + t * s->hidden, n, s->hidden, d->norm, s->eps, terms,
+                         d->x, err));
         TRY(blas_bf16(d->on.blas, n, s->vocab, s->hidden * terms, d->x, w, 0, logits, s->vocab,
                       err));
         TRY(ops_nll(&d->on.gpu, logits, n, s->vocab, tokens + t + 1, nll + t, err));
@@ -365,7 +389,7 @@ static int likelihoods(struct decoder *d, const struct decoder_tensor *norm,
     TRY(gpu_alloc(g, s->tokens * 4, &ids, err));
     TRY(gpu_alloc(g, s->tokens * 4, &out, err));
     TRY(decoder_put_head(d, head, terms, w, err));
-    TRY(put_vector(&d->on, norm, d->vector[LLM_NORM1], err));
+    TRY(put_vector(&d->on, norm, d->norm, err));
     TRY(gpu_put(g, ids, tokens, s->tokens * 4, err));
     TRY(gpu_sync(g, err));
     TRY(span_begin(&d->on, err));

@@ -1,6 +1,7 @@
 /*
  * decoder_body.h - the inside of a decoder on the GPU, shared by its files: decoder.c (opening,
- * weights, a layer, likelihoods), decoder_states.c (several states).
+ * weights, a layer, likelihoods), decoder_states.c (several states), decoder_few.c (rows behind a
+ * sequence).
  */
 #ifndef LACUNA_DECODER_BODY_H
 #define LACUNA_DECODER_BODY_H
@@ -12,6 +13,13 @@
 
 /* Matrices that are multiplied as one. */
 enum { QKV, OUT, GATE_UP, DOWN, MATRICES };
+
+/* Weights of a layer. */
+struct decoder_weights {
+    struct matrix m[MATRICES];
+    float *vector[LLM_LAYER_TENSORS]; /* norms and biases */
+    bool has[LLM_LAYER_TENSORS];
+};
 
 struct decoder {
     struct model_run on;
@@ -27,17 +35,29 @@ struct decoder {
     void *q, *k, *v, *o;       /* float16, of several states bf16: [heads][tokens][padded] */
     float *lse, *rope;
     int *overflow;
-    struct matrix m[MATRICES];
-    float *vector[LLM_LAYER_TENSORS]; /* norms and biases; NULL = none of them */
-    bool has[LLM_LAYER_TENSORS];
-    float *host; /* [rows][qdim + 2 kvdim] by tensor */
+    struct decoder_weights *layers; /* one, or [shape.kept]; the array is owned */
+    struct decoder_weights *w;      /* of the layer at hand */
+    float *norm;                    /* [hidden]: the last one */
+    float *host;                    /* [rows][qdim + 2 kvdim] by tensor; owned, of one state */
 
     /* Of several states (core/decoder.h); h is then the hidden state of the one at hand. */
     float **states; /* [shape.states] of [cap][hidden]; the array is owned */
     int64_t cap;    /* tokens that everything has room for; shape.tokens are the sequence's */
-    float *o_rows, *o_ref;  /* [cap][qdim]: outputs of attention, of the state at hand and of 0 */
-    float *k_rows, *v_rows; /* [kv_heads][tokens][d] in float32 */
-    double *sums;           /* partial sums of ops_difference */
+    float *o_rows, *o_ref; /* [cap][qdim]: outputs of attention, of the state at hand and of 0 */
+    /* In float32, by head: [heads][cap][d], [kv_heads][cap][d]; k and v of kept layers
+     * [kept][states] of these. */
+    float *q_rows, *k_rows, *v_rows;
+    int layer, state; /* at hand */
+    double *sums;     /* partial sums of ops_difference */
+    void *table;      /* embeddings as stored */
+    enum dtype table_type;
+    int32_t *ids;     /* [cap] */
+    float *pinned;    /* q, k, v for the host; owned, page-locked, NULL before they are wanted */
+    struct few_rows { /* of decoder_few.c; for `rows` rows at a time */
+        int64_t rows;
+        float *h, *o, *parts;
+        int32_t *ids;
+    } few;
 };
 
 /* Weights of a layer, and rows of the output matrix, from the host. */
@@ -48,14 +68,26 @@ int decoder_put_head(struct decoder *d, const struct decoder_tensor *head, int t
 /* Tokens of the chunk that begins at t. */
 int64_t decoder_chunk(const struct decoder *d, int64_t t);
 
-/* q, k, v of a chunk in y, and by head as the attention's operands. k32, v32 as in struct
- * ops_heads. */
+/* q, k, v of a chunk in y, and by head as the attention's operands; of several states also in
+ * float32. */
 int decoder_project(struct decoder *d, int64_t t0, int64_t n, struct err *err);
+
+/* The same of the rows h [n][hidden] to where `to` says: its operands and places, the rest is
+ * filled in. */
+int decoder_project_to(struct decoder *d, const float *h, int64_t n, struct ops_heads *to,
+                       struct err *err);
+
+/* k or v in float32 of the layer and state at hand; all: d->k_rows or d->v_rows. */
+static inline float *decoder_kept_rows(const struct decoder *d, float *all)
+{
+    int64_t size = d->kvdim * d->cap;
+    return d->shape.kept ? all + ((int64_t)d->layer * d->shape.states + d->state) * size : all;
+}
 
 /* Terms of the output projection's operands (decoder_ops.h). */
 static inline int decoder_out_terms(const struct decoder *d)
 {
-    return d->m[OUT].terms;
+    return d->w->m[OUT].terms;
 }
 
 /* What follows attention, of a chunk whose outputs are in d->x. */
@@ -68,6 +100,11 @@ int decoder_make_attention(struct decoder *d, struct err *err);
 
 /* decoder_states.c: memory of the states. */
 int decoder_alloc_states(struct decoder *d, struct err *err);
+
+/* decoder_few.c: memory for rows behind a sequence; decoder_states.rows. */
+int decoder_alloc_few(struct decoder *d, struct err *err);
+int decoder_run_few(struct decoder *d, int state, const int32_t *tokens, int64_t pos, int64_t m,
+                    float *h, struct err *err);
 extern const struct decoder_states cuda_decoder_states;
 
 #endif

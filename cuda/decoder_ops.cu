@@ -160,7 +160,7 @@ static __device__ void split_head(const ops_heads &h, float *x, int64_t token, i
     int own = is_q ? head : is_v ? head - h.heads - h.kv_heads : head - h.heads;
     int64_t at = ((int64_t)own * h.tokens + h.tok0 + token) * h.padded;
     void *to = is_q ? h.q : is_v ? h.v : h.k;
-    float *wide = is_q ? NULL : is_v ? h.v32 : h.k32, limit = operand_limit(h.bf16);
+    float *wide = is_q ? h.q32 : is_v ? h.v32 : h.k32, limit = operand_limit(h.bf16);
     float inv = 1;
     bool big = false;
 
@@ -184,16 +184,18 @@ static __device__ void split_head(const ops_heads &h, float *x, int64_t token, i
             x[c] = a;
             x[c + half] = b;
         }
-        big = big || !(fabsf(a) <= limit) || !(fabsf(b) <= limit);
-        put_operand(to, h.bf16, at + c, a);
-        put_operand(to, h.bf16, at + c + half, b);
+        if (to) {
+            big = big || !(fabsf(a) <= limit) || !(fabsf(b) <= limit);
+            put_operand(to, h.bf16, at + c, a);
+            put_operand(to, h.bf16, at + c + half, b);
+        }
         if (wide) {
-            float *row = wide + ((int64_t)own * h.tokens + h.tok0 + token) * h.d;
+            float *row = wide + ((int64_t)own * h.tokens32 + h.tok0 + token) * h.d;
             row[c] = a;
             row[c + half] = b;
         }
     }
-    for (int c = h.d + lane; c < h.padded; c += 32)
+    for (int c = h.d + lane; to && c < h.padded; c += 32)
         put_operand(to, h.bf16, at + c, 0);
     if (big)
         *h.overflow = 1;

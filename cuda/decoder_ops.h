@@ -55,9 +55,11 @@ struct ops_heads {
     double eps;
     const float *rope; /* ops_rope_table of all tokens */
     bool bf16;         /* of the operands; else float16 */
-    void *q, *k, *v;   /* [heads or kv_heads][tokens][padded] */
-    float *k32, *v32;  /* [kv_heads][tokens][d]: k and v once more as they are; NULL = not wanted */
-    int *overflow;     /* becomes 1 when a value is beyond float16, or 2^39 with bf16 */
+    void *q, *k, *v;   /* [heads or kv_heads][tokens][padded]; NULL = not wanted */
+    /* [heads or kv_heads][tokens32][d]: once more as they are; NULL = not wanted */
+    float *q32, *k32, *v32;
+    int64_t tokens32;
+    int *overflow; /* becomes 1 when an operand's value is beyond float16, or 2^39 with bf16 */
 };
 
 /* Norm and rotate q and k in place in y [n][(heads + 2 kv_heads) d], and copy q, k, v as operands
@@ -100,6 +102,23 @@ int ops_head_rows(struct gpu *g, const void *x, int heads, int64_t tokens, int d
 /* x [n][d] -> bf16 [n][terms * d]. */
 int ops_split_rows(struct gpu *g, const float *x, int64_t n, int64_t d, int terms, void *out,
                    struct err *err);
+
+/* Rows of a table as stored: out [n][d] = table[ids [n]]. */
+int ops_take_rows(struct gpu *g, const void *table, enum dtype type, int64_t d, const int32_t *ids,
+                  int64_t n, float *out, struct err *err);
+
+/* Attention of a few rows in float32: row i of q [m][ld], heads side by side, sees the keys [0, pos
+ * + i]. k and v [kv_heads][stride][d], d a multiple of 4 and at most 128. out [m][heads * d]. */
+struct ops_few {
+    const float *q, *k, *v;
+    int64_t ld, stride, pos, m;
+    int heads, kv_heads, d;
+    double scale;
+    float *parts; /* scratch: ops_few_parts floats for every row */
+    float *out;
+};
+int64_t ops_few_parts(int heads, int d, int64_t keys);
+int ops_attend_few(struct gpu *g, const struct ops_few *f, struct err *err);
 
 /* Partial sums of (x - ref)^2 and ref^2 over n values: sums [OPS_SUMS][2], to be added in order. */
 #define OPS_SUMS 1024

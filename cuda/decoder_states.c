@@ -21,7 +21,7 @@ int decoder_alloc_states(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
     struct gpu *g = &d->on.gpu;
-    int64_t n = s->tokens;
+    int64_t n = s->tokens, kept = s->kept ? (int64_t)s->kept * s->states : 1;
     int rc = 0;
 
     d->cap = n;
@@ -31,72 +31,109 @@ int decoder_alloc_states(struct decoder *d, struct err *err)
     d->h = d->states[0];
     TRY(gpu_alloc(g, n * d->qdim * 4, &d->o_rows, err));
     TRY(gpu_alloc(g, n * d->qdim * 4, &d->o_ref, err));
-    TRY(gpu_alloc(g, n * d->kvdim * 4, &d->k_rows, err));
-    TRY(gpu_alloc(g, n * d->kvdim * 4, &d->v_rows, err));
+    TRY(gpu_alloc(g, n * d->qdim * 4, &d->q_rows, err));
+    TRY(gpu_alloc(g, kept * n * d->kvdim * 4, &d->k_rows, err));
+    TRY(gpu_alloc(g, kept * n * d->kvdim * 4, &d->v_rows, err));
     TRY(gpu_alloc(g, 2 * OPS_SUMS * 8, &d->sums, err));
+    TRY(gpu_alloc(g, n * 4, &d->ids, err));
+    if (s->kept)
+        TRY(decoder_alloc_few(d, err));
 out:
     return rc;
 }
 
-static int begin(struct decoder *d, int64_t n, struct err *err)
+/* ---- a sequence ----------------------------------------------------------------------------- */
+
+/* Below what belongs to one sequence. */
+static int put_table(struct decoder *d, const struct decoder_tensor *table, struct err *err)
 {
+    const struct decoder_shape *s = &d->shape;
+    int64_t bytes = table->rows * table->cols * (int64_t)dtype_size(table->dtype);
     int rc = 0;
+
+    if (table->rows != s->vocab || table->cols != s->hidden)
+        FAIL(err, ERR_RUN, "the embeddings do not have the shape that the model's sizes say");
+    TRY(gpu_alloc(&d->on.gpu, bytes, &d->table, err));
+    TRY(gpu_put(&d->on.gpu, d->table, table->data, bytes, err));
+    TRY(gpu_sync(&d->on.gpu, err));
+    d->table_type = table->dtype;
+    d->base = gpu_mark(&d->on.gpu);
+out:
+    return rc;
+}
+
+static int begin(struct decoder *d, const int32_t *tokens, int64_t n, struct err *err)
+{
+    int64_t bytes = n * d->shape.hidden * 4;
+    struct gpu *g = &d->on.gpu;
+    int rc = 0;
+
     if (n < 1 || n > d->cap)
         FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)n, (long long)d->cap);
-    d->shape.tokens = n;
     attn_job_free(&d->attend);
     d->attend = (struct attn_job){0};
-    gpu_release(&d->on.gpu, d->base);
+    gpu_release(g, d->base);
+    d->shape.tokens = n;
     TRY(decoder_make_attention(d, err));
-out:
-    return rc;
-}
-
-static int put_hidden(struct decoder *d, int64_t tok0, int64_t n, const float *h, struct err *err)
-{
-    int64_t width = d->shape.hidden, bytes = n * width * 4;
-    int rc = 0;
-    TRY(gpu_put(&d->on.gpu, d->states[0] + tok0 * width, h, bytes, err));
+    TRY(gpu_put(g, d->ids, tokens, n * 4, err));
+    TRY(ops_take_rows(g, d->table, d->table_type, d->shape.hidden, d->ids, n, d->states[0], err));
     for (int i = 1; i < d->shape.states; i++)
-        CU(err, cudaMemcpyAsync(d->states[i] + tok0 * width, d->states[0] + tok0 * width,
-                                (size_t)bytes, cudaMemcpyDeviceToDevice, d->on.gpu.stream));
-    TRY(gpu_sync(&d->on.gpu, err));
+        CU(err, cudaMemcpyAsync(d->states[i], d->states[0], (size_t)bytes, cudaMemcpyDeviceToDevice,
+                                g->stream));
+    TRY(gpu_sync(g, err));
 out:
     return rc;
 }
 
 /* ---- a layer -------------------------------------------------------------------------------- */
 
-/* k and v of all tokens to the host. */
-static int fetch_kv(struct decoder *d, const struct decoder_rows *rows, struct err *err)
+static int load(struct decoder *d, int layer, const struct decoder_tensor *w, struct err *err)
 {
-    const struct decoder_shape *s = &d->shape;
-    int64_t n = s->tokens * s->head_dim;
+    d->layer = layer;
+    d->w = d->layers + (d->shape.kept ? layer : 0);
+    return w ? decoder_put_weights(d, w, err) : 0;
+}
+
+/* Heads of one tensor to the host. */
+static int fetch_heads(struct decoder *d, const float *from, int heads, float *to, struct err *err)
+{
+    int64_t n = d->shape.tokens * d->shape.head_dim, step = d->cap * d->shape.head_dim;
     int rc = 0;
-    for (int h = 0; h < s->kv_heads; h++) {
-        TRY(gpu_get(&d->on.gpu, rows->k + h * rows->kv_stride, d->k_rows + h * n, n * 4, err));
-        TRY(gpu_get(&d->on.gpu, rows->v + h * rows->kv_stride, d->v_rows + h * n, n * 4, err));
-    }
+    for (int h = 0; h < heads; h++)
+        TRY(fetch_locked(&d->on, to + h * n, from + h * step, n * 4, err));
 out:
     return rc;
 }
 
-static int project(struct decoder *d, int state, const struct decoder_rows *rows,
+/* What was projected, to the host; nobody has waited for it. */
+static int fetch_rows(struct decoder *d, struct decoder_rows *rows, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    int64_t q = s->tokens * d->qdim, kv = s->tokens * d->kvdim;
+    int rc = 0;
+    if (!d->pinned)
+        TRY(host_locked(d->cap * (d->qdim + 2 * d->kvdim) * 4, "queries, keys and values",
+                        &d->pinned, err));
+    *rows = (struct decoder_rows){d->pinned, d->pinned + q, d->pinned + q + kv};
+    TRY(fetch_heads(d, d->q_rows, s->heads, rows->q, err));
+    TRY(fetch_heads(d, decoder_kept_rows(d, d->k_rows), s->kv_heads, rows->k, err));
+    TRY(fetch_heads(d, decoder_kept_rows(d, d->v_rows), s->kv_heads, rows->v, err));
+out:
+    return rc;
+}
+
+static int project(struct decoder *d, int state, struct decoder_rows *rows,
                    struct decoder_operands *operands, struct err *err)
 {
-    int64_t ld = d->qdim + 2 * d->kvdim;
     int rc = 0;
+    d->state = state;
     d->h = d->states[state];
-    for (int64_t t = 0; t < d->shape.tokens; t += d->rows) {
-        int64_t n = decoder_chunk(d, t);
-        TRY(decoder_project(d, t, n, err));
-        if (rows && rows->q)
-            TRY(fetch_columns(&d->on, d->y, ld, n, 0, d->qdim, rows->q + t * d->qdim, err));
-    }
-    if (rows && rows->k)
-        TRY(fetch_kv(d, rows, err));
+    for (int64_t t = 0; t < d->shape.tokens; t += d->rows)
+        TRY(decoder_project(d, t, decoder_chunk(d, t), err));
+    if (rows)
+        TRY(fetch_rows(d, rows, err));
     TRY(decoder_check_overflow(d, err)); /* waits for the device */
-    *operands = (struct decoder_operands){d->q, d->k, d->v, (int)d->padded};
+    *operands = (struct decoder_operands){d->q, d->k, d->v, (int)d->padded, d->o_rows};
 out:
     return rc;
 }
@@ -169,10 +206,11 @@ out:
     return rc;
 }
 
-static int get_hidden(struct decoder *d, int state, int64_t row, float *h, struct err *err)
+static int get_hidden(struct decoder *d, int state, int64_t row, int64_t n, float *h,
+                      struct err *err)
 {
     int64_t width = d->shape.hidden;
-    return gpu_get(&d->on.gpu, h, d->states[state] + row * width, width * 4, err);
+    return gpu_get(&d->on.gpu, h, d->states[state] + row * width, n * width * 4, err);
 }
 
 /* ---- likelihoods ---------------------------------------------------------------------------- */
@@ -205,7 +243,7 @@ static int scoring_open(struct decoder *d, const struct decoder_tensor *norm,
     TRY(gpu_alloc(g, n * 4, &s->ids, err));
     TRY(gpu_alloc(g, s->rows * (int64_t)sizeof *s->scores, &s->scores, err));
     TRY(decoder_put_head(d, head, s->terms, s->w, err));
-    TRY(put_vector(&d->on, norm, d->vector[LLM_NORM1], err));
+    TRY(put_vector(&d->on, norm, d->norm, err));
     if (tokens)
         TRY(gpu_put(g, s->ids, tokens, n * 4, err));
     TRY(gpu_sync(g, err));
@@ -219,8 +257,8 @@ static int logits(struct decoder *d, const struct scoring *s, int state, int64_t
 {
     const struct decoder_shape *c = &d->shape;
     int rc = 0;
-    TRY(ops_rms_norm(&d->on.gpu, d->states[state] + t * c->hidden, n, c->hidden,
-                     d->vector[LLM_NORM1], c->eps, s->terms, d->x, err));
+    TRY(ops_rms_norm(&d->on.gpu, d->states[state] + t * c->hidden, n, c->hidden, d->norm, c->eps,
+                     s->terms, d->x, err));
     TRY(blas_bf16(d->on.blas, n, c->vocab, c->hidden * s->terms, d->x, s->w, 0, out, c->vocab,
                   err));
 out:
@@ -287,6 +325,7 @@ static int layer_work(struct decoder *d, void *ctx, struct err *err)
 {
     const struct layer_work *w = ctx;
     int rc = 0;
+    d->state = 0;
     d->h = w->scratch;
     for (int64_t t = 0; t < d->shape.tokens; t += d->rows)
         TRY(decoder_project(d, t, decoder_chunk(d, t), err));
@@ -333,15 +372,16 @@ out:
 }
 
 const struct decoder_states cuda_decoder_states = {
+    .put_table = put_table,
     .begin = begin,
-    .put_hidden = put_hidden,
-    .load = decoder_put_weights,
+    .load = load,
     .project = project,
     .attend = attend,
     .put_attended = put_attended,
     .finish = finish,
     .score = score,
     .get_hidden = get_hidden,
+    .rows = decoder_run_few,
     .time_layer = time_layer,
     .time_head = time_head,
 };

@@ -176,7 +176,8 @@ static void denoiser_close(struct denoiser **out)
     model_run_close(&d->on);
     free(d->blocks);
     free(d->host);
-    free(d->attended);
+    free(d->own.attended);
+    host_locked_free(d->own.host);
     free(d);
     *out = NULL;
 }

@@ -45,8 +45,13 @@ struct denoiser {
     float *freq, *text_in, *text; /* inputs of the embeddings; [n_text][dim] */
     float *temb, *emod, *mod;     /* [dim], [6][dim] of the timestep, [6][dim] of a block */
     int *overflow;
-    float *host;     /* [rows][3 dim] by tensor; owned */
-    float *attended; /* [tokens][dim] of somebody else's attention; owned, NULL before it */
+    float *host;            /* [rows][3 dim] by tensor; owned */
+    struct {                /* of somebody else's attention, NULL before it */
+        float *qkv, *out;   /* on the device: [3][heads][tokens][d], [tokens][dim] */
+        float *host;        /* qkv for the host; owned, page-locked */
+        float *attended;    /* [tokens][dim], owned */
+        bool wanted, there; /* in the layer at hand; its outputs are in `out` */
+    } own;
 };
 
 /* begin, layer and end of core/denoiser.h. */

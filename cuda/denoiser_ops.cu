@@ -209,6 +209,8 @@ static __global__ void split_wide(const ops_wide w, float *y)
         big = big || !(fabsf(a) <= limit) || !(fabsf(b) <= limit);
         put_operand(w.to, w.bf16, at, a);
         put_operand(w.to, w.bf16, at + 1, b);
+        if (w.wide)
+            *(float2 *)(w.wide + (head * w.tokens + token) * w.d + 2 * p) = make_float2(a, b);
     }
     if (big)
         *w.overflow = 1;

@@ -63,6 +63,7 @@ struct ops_wide {
     const float *table[3];
     bool bf16;     /* of the operand; else float16 */
     void *to;      /* [heads][tokens][padded] */
+    float *wide;   /* [heads][tokens][d]: once more as they are; NULL = not wanted */
     int *overflow; /* as in struct ops_heads */
 };
 

@@ -74,14 +74,14 @@ static int64_t chunk(const struct denoiser *d, int64_t t)
 
 /* An operand of `tokens` tokens from columns of d->y. */
 static int split(struct denoiser *d, float *y, int64_t ld, int64_t t, int64_t n, int64_t tokens,
-                 const float *norm, bool rotate, void *to, struct err *err)
+                 const float *norm, bool rotate, void *to, float *wide, struct err *err)
 {
     const struct denoiser_shape *s = &d->shape;
     /* clang-format off */
     struct ops_wide w = {
         .heads = s->heads, .d = s->head_dim, .padded = (int)d->padded, .n = n, .tok0 = t, .ld = ld,
         .tokens = tokens, .norm = norm, .eps = s->eps, .rotate = rotate, .bf16 = s->bf16, .to = to,
-        .overflow = d->overflow};
+        .wide = wide, .overflow = d->overflow};
     /* clang-format on */
     for (int a = 0; a < 3; a++) {
         w.grid[a] = d->in.grid[a];
@@ -151,13 +151,15 @@ out:
 /* q, k, v of the self-attention of a chunk, in d->y and by head. */
 static int project(struct denoiser *d, const struct block *b, int64_t t, int64_t n, struct err *err)
 {
-    int64_t dim = d->dim, ld = 3 * dim;
+    int64_t dim = d->dim, ld = 3 * dim, N = d->tokens;
+    float *q = d->own.wanted ? d->own.qkv : NULL, *k = q ? q + N * dim : NULL;
+    float *v = q ? k + N * dim : NULL;
     int rc = 0;
     TRY(take_normed(d, t, n, d->mod + dim, d->mod, b->l + QKV1, err));
     TRY(apply_bias(d, b->l + QKV1, n, d->y, err));
-    TRY(split(d, d->y, ld, t, n, d->tokens, b->q1_norm, true, d->q, err));
-    TRY(split(d, d->y + dim, ld, t, n, d->tokens, b->k1_norm, true, d->k, err));
-    TRY(split(d, d->y + 2 * dim, ld, t, n, d->tokens, NULL, false, d->v, err));
+    TRY(split(d, d->y, ld, t, n, N, b->q1_norm, true, d->q, q, err));
+    TRY(split(d, d->y + dim, ld, t, n, N, b->k1_norm, true, d->k, k, err));
+    TRY(split(d, d->y + 2 * dim, ld, t, n, N, NULL, false, d->v, v, err));
 out:
     return rc;
 }
@@ -187,8 +189,8 @@ static int project_all(struct denoiser *d, const struct block *b, const struct d
     TRY(ops_modulation(&d->on.gpu, b->mod, d->emod, false, 6, dim, 1u << 1 | 1u << 4, d->mod, err));
     TRY(take(d, d->text, n_text, b->l + KV2, err));
     TRY(apply_bias(d, b->l + KV2, n_text, d->y, err));
-    TRY(split(d, d->y, 2 * dim, 0, n_text, n_text, b->k2_norm, false, d->k2, err));
-    TRY(split(d, d->y + dim, 2 * dim, 0, n_text, n_text, NULL, false, d->v2, err));
+    TRY(split(d, d->y, 2 * dim, 0, n_text, n_text, b->k2_norm, false, d->k2, NULL, err));
+    TRY(split(d, d->y + dim, 2 * dim, 0, n_text, n_text, NULL, false, d->v2, NULL, err));
     TRY(span_end(&d->on, err));
     for (int64_t t = 0; t < d->tokens; t += d->rows) {
         TRY(span_begin(&d->on, err));
@@ -201,11 +203,42 @@ out:
     return rc;
 }
 
+/* Room for somebody else's attention. */
+static int open_own(struct denoiser *d, struct err *err)
+{
+    int64_t n = d->tokens * d->dim;
+    int rc = 0;
+    if (d->own.attended)
+        return 0;
+    if (!d->own.qkv)
+        TRY(gpu_alloc(&d->on.gpu, 3 * n * 4, &d->own.qkv, err));
+    if (!d->own.out)
+        TRY(gpu_alloc(&d->on.gpu, n * 4, &d->own.out, err));
+    if (!d->own.host)
+        TRY(host_locked(3 * n * 4, "queries, keys and values", &d->own.host, err));
+    TRY(mem_alloc(&d->own.attended, n, sizeof(float), "attention output", err));
+out:
+    return rc;
+}
+
+static int attend_own(struct denoiser *d, const struct denoiser_sink *sink, struct err *err)
+{
+    int64_t n = d->tokens * d->dim;
+    struct decoder_operands there = {d->q, d->k, d->v, (int)d->padded, d->own.out};
+    struct decoder_rows rows = {d->own.host, d->own.host + n, d->own.host + 2 * n};
+    int rc = 0;
+    TRY(fetch_locked(&d->on, d->own.host, d->own.qkv, 3 * n * 4, err));
+    TRY(gpu_sync(&d->on.gpu, err));
+    d->own.there = false;
+    rc = sink->attend(sink->ctx, &there, &rows, d->own.attended, &d->own.there, err);
+out:
+    return rc;
+}
+
 /* Self-attention, its maps, and what somebody else puts in its place. */
 static int attend(struct denoiser *d, const struct denoiser_sink *sink, struct err *err)
 {
     const struct denoiser_shape *s = &d->shape;
-    struct decoder_operands there = {d->q, d->k, d->v, (int)d->padded};
     struct map_source from = {d->q,     d->k,           d->lse,    s->heads,
                               s->heads, (int)d->padded, d->tokens, 1 / sqrt(s->head_dim),
                               false};
@@ -220,24 +253,22 @@ static int attend(struct denoiser *d, const struct denoiser_sink *sink, struct e
     }
     if (sink->pool)
         TRY(make_maps(&d->on, &from, sink->pool, sink->map_sum, sink->map_max, err));
-    if (!sink->attend)
-        goto out;
-    if (!d->attended)
-        TRY(mem_alloc(&d->attended, d->tokens * d->dim, sizeof(float), "attention output", err));
-    TRY(gpu_sync(&d->on.gpu, err));
-    TRY(sink->attend(sink->ctx, &there, d->attended, err));
+    if (sink->attend)
+        return attend_own(d, sink, err);
 out:
     return rc;
 }
 
 /* What follows self-attention, up to the queries of cross-attention. */
-static int finish_self(struct denoiser *d, const struct block *b, bool own, int64_t t, int64_t n,
+static int finish_self(struct denoiser *d, const struct block *b, int64_t t, int64_t n,
                        struct err *err)
 {
+    float *own = d->own.there ? d->own.out + t * d->dim : d->y;
     int rc = 0;
-    if (own) {
-        TRY(gpu_put(&d->on.gpu, d->y, d->attended + t * d->dim, n * d->dim * 4, err));
-        TRY(take(d, d->y, n, b->l + OUT1, err));
+    if (d->own.wanted) {
+        if (!d->own.there)
+            TRY(gpu_put(&d->on.gpu, own, d->own.attended + t * d->dim, n * d->dim * 4, err));
+        TRY(take(d, own, n, b->l + OUT1, err));
     } else {
         TRY(take_attended(d, t, n, b->l + OUT1, err));
     }
@@ -247,7 +278,7 @@ static int finish_self(struct denoiser *d, const struct block *b, bool own, int6
     else
         TRY(take(d, d->h + t * d->dim, n, b->l + Q2, err));
     TRY(apply_bias(d, b->l + Q2, n, d->y, err));
-    TRY(split(d, d->y, d->dim, t, n, d->tokens, b->q2_norm, false, d->q, err));
+    TRY(split(d, d->y, d->dim, t, n, d->tokens, b->q2_norm, false, d->q, NULL, err));
 out:
     return rc;
 }
@@ -283,12 +314,15 @@ int denoiser_layer(struct denoiser *d, int at, const struct denoiser_sink *sink,
     const struct block *b = d->blocks + at;
     int rc = 0;
 
+    d->own.wanted = sink->attend != NULL;
+    if (d->own.wanted)
+        TRY(open_own(d, err));
     TRY(project_all(d, b, sink, err));
     TRY(check_overflow(d, err));
     TRY(attend(d, sink, err));
     TRY(span_begin(&d->on, err));
     for (int64_t t = 0; t < d->tokens; t += d->rows)
-        TRY(finish_self(d, b, sink->attend != NULL, t, chunk(d, t), err));
+        TRY(finish_self(d, b, t, chunk(d, t), err));
     TRY(attn_job_launch(&d->on.gpu, &d->cross, err));
     for (int64_t t = 0; t < d->tokens; t += d->rows)
         TRY(finish_cross(d, b, t, chunk(d, t), err));

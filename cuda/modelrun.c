@@ -138,3 +138,25 @@ int fetch_columns(struct model_run *r, const float *y, int64_t ld, int64_t n, in
 out:
     return rc;
 }
+
+int host_locked(int64_t bytes, const char *what, void *out, struct err *err)
+{
+    int rc = 0;
+    CU(err, cudaHostAlloc(out, (size_t)bytes, cudaHostAllocDefault));
+out:
+    return rc ? err_prefix(err, "%s: %lld bytes of page-locked memory", what, (long long)bytes) : 0;
+}
+
+void host_locked_free(void *p)
+{
+    if (p)
+        cudaFreeHost(p);
+}
+
+int fetch_locked(struct model_run *r, void *to, const void *from, int64_t bytes, struct err *err)
+{
+    int rc = 0;
+    CU(err, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToHost, r->gpu.stream));
+out:
+    return rc;
+}

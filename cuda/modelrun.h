@@ -57,6 +57,14 @@ int multiply(struct model_run *r, const struct matrix *m, int64_t n, const void 
 int fetch_columns(struct model_run *r, const float *y, int64_t ld, int64_t n, int64_t at,
                   int64_t width, float *to, struct err *err);
 
+/* Page-locked memory of the host, to which the device copies at full speed; freed by
+ * host_locked_free, which accepts NULL. ERR_NOMEM names `what`. */
+int host_locked(int64_t bytes, const char *what, void *out, struct err *err);
+void host_locked_free(void *p);
+
+/* bytes from the device to such memory; nobody has waited for the device. */
+int fetch_locked(struct model_run *r, void *to, const void *from, int64_t bytes, struct err *err);
+
 /* Library and GPU, as computed_by of core/decoder.h. */
 void model_computed_by(char *text, size_t size);
 

@@ -37,6 +37,8 @@ static void forget(struct accel_session *s)
 
 void session_drop_kept(struct accel_session *s)
 {
+    if (s->kept.dense)
+        s->call.dense = (struct metrics_dense){0};
     if (s->kept.jobs)
         gpu_release(&s->gpu, s->kept.mark);
     forget_kept(s);
@@ -322,6 +324,7 @@ int session_call_dense(struct accel_session *s, struct err *err)
         c->dense = (struct metrics_dense){0};
         gpu_release(&s->gpu, mark);
     }
+    s->kept.dense = !rc && s->kept.jobs;
     return rc;
 }
 

@@ -44,6 +44,7 @@ struct accel_session {
         int n;
         struct gpu_mark mark;  /* below them */
         struct tile_rows rows; /* heads 0: none are there */
+        bool dense;            /* call.dense lies above them, and goes with them */
     } kept;
     struct session_plan *plans; /* of static masks (session_plans.h) */
     int64_t plans_used;         /* how often one was asked for */
@@ -78,7 +79,8 @@ void session_drop_kept(struct accel_session *s);
 int session_call_head(const struct accel_session *s, uint64_t data);
 
 /* Dense attention of the call on the device, computed when it is first asked for. It stays with the
- * call: nothing may lie above the call in the arena when it is. */
+ * call, or with the masks that stay there already: nothing else may lie above the call in the arena
+ * when it is. */
 int session_call_dense(struct accel_session *s, struct err *err);
 
 /* How many copies of a head of such a call a launch holds (copies.h): options.copies if set, else 1

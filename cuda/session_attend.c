@@ -11,6 +11,7 @@
 #include "core/mem.h"
 #include "cuda/attn/attn_filter.h"
 #include "cuda/attn/planrows.h"
+#include "cuda/headrows.h"
 #include "cuda/own/added.h"
 #include "cuda/own/own.h"
 #include "cuda/session_plans.h"
@@ -452,13 +453,18 @@ static int fetch_head(struct attend *a, int h, struct accel_call_head *r, struct
     const struct attn_problem *p = &c->problem;
     double unit = ldexp(1, c->v_exp[h / (p->heads / p->kv_heads)]);
     int64_t n = p->nq * p->d;
+    const struct accel_there *there = a->w->call->x[h]->there;
+    const char *from = (const char *)a->x.out + h * n * 2;
     uint16_t *out = NULL;
     float *lse = NULL;
     int rc = 0;
 
+    if (accel_stays(a->w->call->x[h]))
+        TRY(head_rows_put(&a->s->gpu, from, p->nq, p->d, (float)unit, there->out, there->stride,
+                          err));
     if (r->out) {
         TRY(mem_alloc(&out, n, sizeof *out, "output", err));
-        TRY(gpu_get(&a->s->gpu, out, (const char *)a->x.out + h * n * 2, n * 2, err));
+        TRY(gpu_get(&a->s->gpu, out, from, n * 2, err));
         for (int64_t i = 0; i < n; i++)
             r->out[i] = bf16_to_f32(out[i]) * unit;
     }
@@ -616,6 +622,7 @@ static int attend_locked(struct accel_session *s, const struct accel_call_work *
     TRY(launch_all(&s->gpu, &a, err));
     for (int h = w->first; h < w->first + w->count; h++)
         TRY(fetch_head(&a, h, r->heads + h, err));
+    TRY(gpu_sync(&s->gpu, err)); /* outputs that stay are read by others next */
     if (w->filters)
         TRY(count_filtered(&a, r, err));
     lap(&laps, "outputs");

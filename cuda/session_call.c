@@ -142,8 +142,8 @@ out:
 
 /* ---- masks that stay ------------------------------------------------------------------------ */
 
-/* Begin to keep the choices of a call, if all may stay. Dense attention, which metrics need and
- * which lies below them, has to be there first. */
+/* Begin to keep the choices of a call, if all may stay. Dense attention, where metrics need it,
+ * lies below them and has to be there first. */
 static int begin_kept(struct accel_session *s, struct choosing *c, struct err *err)
 {
     int n = c->call->n, rc = 0;
@@ -152,7 +152,8 @@ static int begin_kept(struct accel_session *s, struct choosing *c, struct err *e
         c->keep &= c->choices[i].method && c->choices[i].stays;
     if (!c->keep)
         return 0;
-    TRY(session_call_dense(s, err));
+    if (!c->call->unmeasured)
+        TRY(session_call_dense(s, err));
     TRY(mem_zalloc(&c->runs, n, sizeof *c->runs, "runs of heads", err));
     s->kept.mark = gpu_mark(&s->gpu);
     TRY(mem_zalloc(&s->kept.jobs, n, sizeof *s->kept.jobs, "selections", err));

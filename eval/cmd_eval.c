@@ -6,6 +6,7 @@
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/gemm.h"
+#include "core/laps.h"
 #include "core/log.h"
 #include "core/manifest.h"
 #include "core/mem.h"
@@ -162,8 +163,10 @@ static int open_device(const struct app *app, const struct eval_opts *o, const s
                        struct sim_device *d, struct eval_how *how, struct err *err)
 {
     /* Timed launches hold as many copies of a head as its call has heads. */
-    struct accel_options want = {
-        .local_rank = shard->local, .samples = (int)o->samples, .copies = o->samples ? 0 : 1};
+    struct accel_options want = {.local_rank = shard->local,
+                                 .samples = (int)o->samples,
+                                 .copies = o->samples ? 0 : 1,
+                                 .events = o->samples == 0}; /* CUPTI takes time to start */
     if (o->device == 0)
         return o->samples == 0 ? 0
                                : err_set(err, ERR_USAGE,
@@ -400,10 +403,12 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     struct lockstep_on on;
     struct eval_model m = {0};
     struct task_opts t = {0};
+    struct laps laps = {.since = clock_ns()};
     int rc = 0;
 
     TRY(eval_check_kind(o, false, err));
     TRY(eval_model_open(&m, o->model, o->bos, err));
+    lap(&laps, "model");
     if (o->found)
         TRY(found_params_take(app->methods, o->found, m.name, runs, n_runs, err));
     TRY(eval_task_options(o, &t, err));
@@ -411,6 +416,7 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     TRY(eval_how_options(o, &shape, m.llm.c.dtype, &r.how, err));
     TRY(shard_from_env(o->shard, &r.shard, err));
     TRY(open_device(app, o, &r.shard, &device, &r.how, err));
+    lap(&laps, "device");
     r.m = &m;
     TRY(choose_decoder(app, o, &r, &on, err));
     r.jobs = cmd_jobs(&o->c);
@@ -418,7 +424,10 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     for (int i = 0; i < r.n_runs; i++)
         TRY(method_calib_fits(runs + i, m.name, "none", err));
     TRY(open_tasks(o, &t, &r, err));
+    lap(&laps, "tasks");
     TRY(run_language(app, o, &r, err));
+    lap(&laps, "cells");
+    laps_log(&laps, "eval");
     struct tally sum = {r.cells, r.todo, r.done_ok, r.done_skip, r.done_error, eval_memory(&r)};
     TRY((o->c.dry_run ? print_plan : print_result)(o, &sum, err));
 out:

@@ -4,6 +4,7 @@
  */
 #include "eval/evalrun.h"
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/npy.h"
@@ -137,11 +138,32 @@ static void count(struct eval_run *r, enum record_status s)
     r->done_error += s == RECORD_ERROR;
 }
 
-/* Prediction before record: a cell is done when its record is there. */
+/* What was generated in the cell, on the disk before its records: a cell is done when its record is
+ * there. */
+static int deliver_predictions(struct eval_run *r, const struct cell_records *c,
+                               const struct cell_run *run, struct err *err)
+{
+    bool any = false;
+    int rc = 0;
+    for (int i = 0; i < c->n; i++) {
+        if (c->done[i] || !run->predicted[i].data)
+            continue;
+        any = true;
+        TRY(predictions_add(r->predictions, c->rec + i, run->prompt_id, buf_str(run->predicted + i),
+                            err));
+    }
+    if (any)
+        TRY(predictions_sync(r->predictions, err));
+out:
+    return rc;
+}
+
 static int deliver(struct eval_run *r, struct cell_records *c, struct cell_run *run,
                    struct err *err)
 {
-    int rc = 0;
+    int rc = deliver_predictions(r, c, run, err);
+    if (rc)
+        return rc;
     for (int i = 0; i < c->n; i++) {
         struct record *rec = c->rec + i;
         const struct stream *s = run->l->s + i;
@@ -152,9 +174,6 @@ static int deliver(struct eval_run *r, struct cell_records *c, struct cell_run *
             TRY(eval_record_layers(run->l, i, rec, err));
         else
             snprintf(rec->reason, sizeof rec->reason, "%s", s->reason);
-        if (run->predicted[i].data)
-            TRY(predictions_add(r->predictions, rec, run->prompt_id, buf_str(run->predicted + i),
-                                err));
         TRY(record_file_append(r->records, rec, err));
         count(r, s->status);
     }
@@ -223,10 +242,12 @@ static int do_task(struct eval_run *r, struct eval_task *t, struct layer_attn *a
 {
     struct lockstep l = {0};
     struct buf name = {0};
+    double since = clock_ns();
     int rc = 0;
 
     TRY(lockstep_open(&l, (struct llm_model *)(uintptr_t)&r->m->llm, attn, r->n_runs, t->cap,
                       t->decodes, r->how.round, r->jobs, r->on, err));
+    log_debug("the model was made ready in %.3f s", 1e-9 * (clock_ns() - since));
     for (int64_t i = 0; i < t->cells; i++) {
         if (!owned(r, (int)(t - r->tasks), i))
             continue;

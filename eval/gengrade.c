@@ -15,17 +15,16 @@
 
 /* ---- ids ------------------------------------------------------------------------------------ */
 
-static int open_wrong(struct grade *g, struct err *err)
+/* n: ids of the prompt alone, of which the right answer may have left fewer. */
+static int open_wrong(struct grade *g, int64_t n, struct err *err)
 {
     const struct prompt *p = g->prompt;
-    struct id_list prompt = {0};
     bool again;
     int rc = 0;
 
     TRY(mem_zalloc(&g->wrong, p->wrong.n, sizeof *g->wrong, "answers", err));
     for (int64_t i = 0; i < p->wrong.n; i++) {
-        struct id_list *w = g->wrong + g->n_wrong;
-        TRY(prompt_ids(g->m, g->chat, p->text.data, p->text.len, &prompt, err));
+        struct id_list *w = g->wrong + g->n_wrong, prompt = {g->ids.v, n};
         TRY(answer_ids(g->m, g->chat, p->text.data, p->text.len, p->wrong.items[i], &prompt, w,
                        &again, err));
         /* An answer that begins at another id of the prompt cannot be scored behind the same one.
@@ -36,7 +35,6 @@ static int open_wrong(struct grade *g, struct err *err)
             id_list_free(w);
     }
 out:
-    id_list_free(&prompt);
     return rc;
 }
 
@@ -64,6 +62,7 @@ int grade_open(struct grade *g, struct err *err)
     int rc = 0;
 
     TRY(prompt_ids(g->m, g->chat, p->text.data, p->text.len, &g->ids, err));
+    int64_t n = g->ids.n;
     if (kind == PROMPT_CHAIN || kind == PROMPT_TRACK)
         goto out;
     TRY(answer_ids(g->m, g->chat, p->text.data, p->text.len, p->answers.items[0], &g->ids,
@@ -79,7 +78,7 @@ int grade_open(struct grade *g, struct err *err)
     if (kind == PROMPT_COPY)
         find_first(g);
     else
-        TRY(open_wrong(g, err));
+        TRY(open_wrong(g, n, err));
 out:
     buf_free(&covered);
     return rc;
@@ -190,18 +189,20 @@ static int first_nll(struct grading *x, double *mean, struct err *err)
 {
     const struct grade *g = x->g;
     const struct llm_config *c = &g->m->llm.c;
-    const float *h = x->c->l->s[x->d.stream].h;
-    float *logits = NULL;
+    float *logits = NULL, *h = NULL;
     int rc = 0;
 
     TRY(mem_alloc(&logits, c->vocab, sizeof *logits, "logits", err));
+    TRY(mem_alloc(&h, g->first_n * c->hidden, sizeof *h, "hidden state", err));
+    TRY(lockstep_hidden(x->c->l, x->d.stream, g->first_at - 1, g->first_n, h, err));
     *mean = 0;
     for (int64_t i = 0; i < g->first_n; i++) {
-        TRY(lockstep_logits(x->c->l, h + (g->first_at + i - 1) * c->hidden, 1, logits, err));
+        TRY(lockstep_logits(x->c->l, h + i * c->hidden, 1, logits, err));
         *mean += logits_nll(logits, c->vocab, g->ids.v[g->first_at + i], NULL) / (double)g->first_n;
     }
 out:
     free(logits);
+    free(h);
     return rc;
 }
 

@@ -131,6 +131,28 @@ static int describe(struct head_work *w, struct err *err)
     return r->params ? 0 : err_set(err, ERR_NOMEM, "record: out of memory");
 }
 
+bool layer_may_stay(const struct layer_job *j)
+{
+    const struct layer_attn *a = j->a;
+    const struct eval_how *how = a->how;
+    const struct decoder_operands *o = a->there;
+    const struct attn_shape *c = &a->shape;
+    const struct method *m = a->run->method;
+    const char *order = m->order && c->geom.t ? m->order(a->run->params) : "none";
+    struct attn_in x = {.nq = j->nq,
+                        .nk = j->nk,
+                        .d = c->head_dim,
+                        .dv = c->head_dim,
+                        .scale = 1,
+                        .causal = c->causal};
+    int64_t bq = ACCEL_TILE, bk = ACCEL_TILE;
+    char why[160];
+    bool moves = order && (strcmp(order, "none") != 0 || (m->order && c->geom.t && a->run->calib));
+    return o && o->out && o->padded == c->head_dim && how->device && !a->decoding && !moves &&
+           !how->local_errors && !how->masks && j->dense_rows == 0 &&
+           how->device->accel->supports(how->device->session, &x, &bq, &bk, why);
+}
+
 /* The head on the device, as what the methods' kernels take. */
 static void find_there(struct head_work *w)
 {
@@ -142,6 +164,10 @@ static void find_there(struct head_work *w)
     w->there = (struct accel_there){.q = (const char *)o->q + w->head * head + j->row0 * row,
                                     .k = (const char *)o->k + w->in.kv_head * head,
                                     .v = (const char *)o->v + w->in.kv_head * head};
+    if (j->stays) {
+        w->there.stride = (int64_t)j->a->shape.heads * w->in.x.d;
+        w->there.out = o->out + j->row0 * w->there.stride + (int64_t)w->head * w->in.x.d;
+    }
     w->in.x.there = &w->there;
 }
 
@@ -152,17 +178,23 @@ int head_open(struct head_work *w, const struct layer_job *j, int head, struct e
     const struct attn_shape *c = &a->shape;
     int d = c->head_dim, kv_head = head / (c->heads / c->kv_heads), rc = 0;
     int64_t at = kv_head * j->kv->n * d;
+    const float *q = j->q;
 
     *w = (struct head_work){.j = j, .sum = j->sums + head, .head = head};
     record_init(&w->rec);
-    TRY(mem_alloc(&w->q, j->nq * d, sizeof *w->q, "queries of a head", err));
-    nn_take_head(j->q, j->nq, c->heads, d, head, w->q);
+    if (a->there) {
+        q += (head * a->there_tokens + j->row0) * d;
+    } else {
+        TRY(mem_alloc(&w->q, j->nq * d, sizeof *w->q, "queries of a head", err));
+        nn_take_head(j->q, j->nq, c->heads, d, head, w->q);
+        q = w->q;
+    }
     w->in = (struct head_in){
         .x = {.nq = j->nq,
               .nk = j->nk,
               .d = d,
               .dv = d,
-              .q = w->q,
+              .q = q,
               .k = j->kv->k + at,
               .v = j->kv->v + at,
               .scale = 1 / sqrt(d),
@@ -261,7 +293,7 @@ struct sim_cell method_cell(struct head_work *w, const struct sim_device *device
                              .in = &w->in,
                              .device = device,
                              .measure = MEASURE_COUNTS,
-                             .sink = take_rows,
+                             .sink = w->j->stays ? NULL : take_rows,
                              .sink_ctx = w,
                              .sink_rows = !a->how->masks && w->j->dense_rows == 0};
 }
@@ -324,11 +356,13 @@ static int dense_on_device(struct head_work *w, bool *done, struct err *err)
         return 0;
     head.bq = (int)bq;
     head.bk = (int)bk;
-    TRY(mem_alloc(&r.out, x->nq * x->dv, sizeof *r.out, "output of a head", err));
+    if (!accel_stays(x))
+        TRY(mem_alloc(&r.out, x->nq * x->dv, sizeof *r.out, "output of a head", err));
     TRY(mem_alloc(&r.lse, x->nq, sizeof *r.lse, "log-sum-exp of a head", err));
     TRY(on->accel->attend(on->session, &head, &r, err));
-    put_rows(w, 0, x->nq, r.out);
-    if (w->j->a->how->local_errors)
+    if (r.out)
+        put_rows(w, 0, x->nq, r.out);
+    if (r.out && w->j->a->how->local_errors)
         TRY(add_errors(w, 0, x->nq, r.out, err));
     w->rec.n_metrics = 0;
     if (r.attend.samples) {
@@ -348,6 +382,8 @@ static int attend_dense_head(struct head_work *w, struct err *err)
     int rc = 0;
     if (!w->j->a->decoding)
         TRY(dense_on_device(w, &done, err));
+    if (!done && w->j->stays)
+        FAIL(err, ERR_RUN, "the GPU did not attend to a head whose outputs were to stay there");
     if (!done)
         TRY(dense_rows(w, 0, err));
 out:

@@ -19,13 +19,15 @@ struct head_sum {
 struct layer_job {
     struct layer_attn *a;
     int layer;
-    const float *q;
+    const float
+        *q; /* [nq][heads * d]; with a->there of the whole prefill, [heads][there_tokens][d] */
     int64_t nq, nk;
     int64_t row0;       /* of the rows in the prefill */
     int64_t dense_rows; /* last of them that attend exactly */
     double share;       /* of the prefill's pairs */
     const struct nn_kv *kv;
     float *out;
+    bool stays;            /* outputs go to a->there->out, and not to out */
     struct head_sum *sums; /* [heads] */
 };
 
@@ -34,6 +36,9 @@ static inline bool head_is_dense(const struct layer_job *j, int head)
 {
     return j->a->how->dense_head[(int64_t)j->layer * j->a->shape.heads + head];
 }
+
+/* May the outputs of all rows and heads stay on the device, where q, k, v are? */
+bool layer_may_stay(const struct layer_job *j);
 
 /* An item of pool_run: ctx is a struct layer_job. */
 int head_attend(void *ctx, int64_t head, int worker, struct err *err);

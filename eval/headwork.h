@@ -20,7 +20,7 @@ struct head_work {
     struct head_in in;
     struct accel_there there;
     struct exact exact;
-    float *q;      /* owned */
+    float *q;      /* NULL: the layer's are by head; owned */
     int64_t *perm; /* row i of the method is row perm[i] of the model; NULL: the same; owned */
     struct span *spans;
     int64_t cap_spans;

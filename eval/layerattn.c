@@ -163,7 +163,7 @@ static int attend_in_chunks(const struct layer_job *whole, int64_t step, struct 
     for (int64_t r = 0; r < nq; r += step) {
         int64_t end = r + step < nq ? r + step : nq, dense = whole->dense_rows - (nq - end);
         struct layer_job j = *whole;
-        j.q += r * width;
+        j.q += whole->a->there ? 0 : r * width;
         j.out += r * width;
         j.nq = end - r;
         j.nk = before + end;
@@ -193,12 +193,16 @@ int layer_attn_attend(void *ctx, int layer, const float *q, int64_t nq, const st
                           .kv = kv,
                           .out = out};
 
+    a->stayed = false;
+    if (a->there && layer_attn_is_dense(a, layer, nk))
+        return err_set(err, ERR_RUN, "a layer that attends exactly was not left to the device");
     if (layer_attn_is_dense(a, layer, nk)) {
         if (!a->decoding)
             layer_attn_count_dense(a, layer);
         return nn_attention(q, kv, nq, nk, c->heads, 1 / sqrt(c->head_dim), c->causal, a->jobs, out,
                             NULL, err);
     }
+    a->stayed = j.stays = layer_may_stay(&j);
     return step > 0 && step < nq ? attend_in_chunks(&j, step, err) : attend_rows(&j, err);
 }
 
@@ -218,7 +222,12 @@ static void set_there(void *ctx, const struct decoder_operands *there, int64_t n
     a->there_tokens = n;
 }
 
+static bool stayed(void *ctx)
+{
+    return ((const struct layer_attn *)ctx)->stayed;
+}
+
 struct layer_attention layer_attn_own(struct layer_attn *a)
 {
-    return (struct layer_attention){a, layer_attn_attend, exact_after_all, set_there};
+    return (struct layer_attention){a, layer_attn_attend, exact_after_all, set_there, stayed};
 }

@@ -59,9 +59,11 @@ struct layer_attn {
     int step, n_steps;  /* video: denoising step, steps of the run */
     int branch;         /* video: guidance branch */
     double timestep;    /* NAN for text */
-    /* q, k, v of the call on the device, NULL: only here. [heads][there_tokens][padded] */
+    /* q, k, v of the call on the device, [heads][there_tokens][padded], and q is by head; NULL:
+     * only here. */
     const struct decoder_operands *there;
     int64_t there_tokens;
+    bool stayed; /* after the call: the outputs are in there->out */
 
     /* Video: what methods carry from step to step, [branches][layers * heads] and, shared by the
      * branches, [layers * heads]; NULL: every call is on its own. Owned. */
@@ -103,7 +105,7 @@ void layer_attn_count_dense(struct layer_attn *a, int layer);
 struct layer_attention layer_attn_own(struct layer_attn *a);
 
 /* layer_attention.attend with a struct layer_attn as ctx. METHOD_SKIP with `skip` set where the
- * method does not apply. */
+ * method does not apply. With `there`, layers that attend exactly as a whole are the caller's. */
 int layer_attn_attend(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
                       int64_t nk, float *out, struct err *err);
 

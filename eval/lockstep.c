@@ -31,16 +31,16 @@ static void stream_free(struct stream *s, int caches)
     free(s->resid_ref);
 }
 
+/* Layers whose keys and values, or weights, are here at a time. */
 static int caches(const struct lockstep *l)
 {
-    return l->keep ? l->model->c.layers : 1;
+    return l->keep ? l->model->c.layers : l->device ? 0 : 1;
 }
 
 void lockstep_close(struct lockstep *l)
 {
     if (!l->model)
         return;
-    lockstep_device_close(l);
     for (int i = 0; l->s && i < l->n_streams; i++)
         stream_free(l->s + i, caches(l));
     for (int i = 0; l->weights && i < caches(l); i++)
@@ -52,6 +52,7 @@ void lockstep_close(struct lockstep *l)
     free(l->o);
     free(l->dense_o);
     free(l->s);
+    lockstep_device_close(l); /* which caches() asks about */
     llm_work_free(&l->work);
     memset(l, 0, sizeof *l);
 }
@@ -90,7 +91,7 @@ int lockstep_open(struct lockstep *l, struct llm_model *m, struct layer_attn *at
     TRY(llm_work_init(&l->work, c, cap < CHUNK ? cap : CHUNK, jobs, err));
     l->work.round = round;
     if (on)
-        TRY(lockstep_device_open(l, on, err));
+        TRY(lockstep_device_open(l, attn, on, err));
     TRY(mem_zalloc(&l->s, l->n_streams, sizeof *l->s, "streams", err));
     for (int i = 0; i < l->n_streams; i++)
         TRY(stream_init(l, l->s + i, i ? attn + i - 1 : NULL, err));
@@ -246,8 +247,9 @@ out:
     return rc;
 }
 
-int lockstep_rows(struct lockstep *l, int stream, const int32_t *tokens, int64_t pos, int64_t m,
-                  float *rows, struct err *err)
+/* Rows through the layers here, not normed. */
+static int rows_here(struct lockstep *l, int stream, const int32_t *tokens, int64_t pos, int64_t m,
+                     float *rows, struct err *err)
 {
     const struct llm_config *c = &l->model->c;
     struct stream *s = l->s + stream;
@@ -255,8 +257,6 @@ int lockstep_rows(struct lockstep *l, int stream, const int32_t *tokens, int64_t
     int64_t step = one_by_one ? 1 : m;
     int rc = 0;
 
-    if (pos + m > l->cap)
-        FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)(pos + m), (long long)l->cap);
     if (s->attn) {
         s->attn->decoding = true;
         s->attn->dense_rows = 0;
@@ -270,6 +270,20 @@ int lockstep_rows(struct lockstep *l, int stream, const int32_t *tokens, int64_t
             if (rc)
                 goto out;
         }
+out:
+    return rc;
+}
+
+int lockstep_rows(struct lockstep *l, int stream, const int32_t *tokens, int64_t pos, int64_t m,
+                  float *rows, struct err *err)
+{
+    int rc = 0;
+    if (pos + m > l->cap)
+        FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)(pos + m), (long long)l->cap);
+    rc = l->keep ? rows_here(l, stream, tokens, pos, m, rows, err)
+                 : lockstep_device_rows(l, stream, tokens, pos, m, rows, err);
+    if (rc)
+        goto out;
     TRY(llm_final_norm(l->model, m, rows, err));
 out:
     return rc;
@@ -280,4 +294,19 @@ int lockstep_logits(struct lockstep *l, const float *rows, int64_t m, float *log
 {
     const struct llm_config *c = &l->model->c;
     return nn_linear(rows, m, c->hidden, l->head, NULL, c->vocab, l->jobs, logits, err);
+}
+
+int lockstep_hidden(struct lockstep *l, int stream, int64_t row, int64_t n, float *h,
+                    struct err *err)
+{
+    int64_t hidden = l->model->c.hidden;
+    int rc = 0;
+    if (l->device) {
+        TRY(lockstep_device_hidden(l, stream, row, n, h, err));
+        TRY(llm_final_norm(l->model, n, h, err));
+        return 0;
+    }
+    memcpy(h, l->s[stream].h + row * hidden, (size_t)(n * hidden) * sizeof *h);
+out:
+    return rc;
 }

@@ -19,7 +19,8 @@ struct stream {
     float *h;                      /* [n][hidden], after the last layer normed; owned. On a
                                     * device: NULL */
     float *last;                   /* [hidden]: the last row of it; owned */
-    struct nn_kv *kv;              /* [layers], or one that all layers use in turn; owned */
+    struct nn_kv *kv;              /* [layers], or one that all layers use in turn; owned. NULL
+                                    * where the device has them */
     bool idle;                     /* not wanted for this sequence */
     enum record_status status;     /* RECORD_OK, or why the stream is out */
     char reason[512];              /* of a stream that is out */
@@ -41,16 +42,16 @@ struct lockstep {
     int n_streams;
     int64_t n, cap;   /* tokens of the sequence; that h and a cache hold */
     int64_t question; /* last rows of the sequence that are its question, for DENSE_LAST_QUESTION */
-    bool keep;        /* keys and values of all layers are kept, for rows that follow */
+    bool keep;        /* keys and values of all layers are kept here, for rows that follow */
     struct llm_layer *weights;      /* [layers] with `keep`, read once; else one; owned */
     bool *loaded;                   /* [layers] */
-    float *head;                    /* [vocab][hidden] with `keep`; owned */
+    float *head;                    /* [vocab][hidden] where rows may follow; owned */
     float *q, *o, *dense_o;         /* [cap][heads * d]; owned */
     struct lockstep_device *device; /* where prefills run; NULL: on this processor; owned */
 };
 
 /* Room for `cap` tokens a sequence. attn [n_streams - 1] are the methods. keep: rows may follow.
- * on: the device that prefills run on, or NULL; rows that follow run on this processor. */
+ * on: the device that prefills run on, and rows that follow, where it can; or NULL. */
 int lockstep_open(struct lockstep *l, struct llm_model *m, struct layer_attn *attn, int n_methods,
                   int64_t cap, bool keep, enum dtype round, int jobs, const struct lockstep_on *on,
                   struct err *err);
@@ -76,7 +77,11 @@ int lockstep_prefill(struct lockstep *l, const int32_t *tokens, int64_t n, struc
 int lockstep_rows(struct lockstep *l, int stream, const int32_t *tokens, int64_t pos, int64_t m,
                   float *rows, struct err *err);
 
-/* Logits [m][vocab] of normed outputs [m][hidden]. Needs `keep`. */
+/* The normed outputs h [n][hidden] of the rows [row, row + n) of the last prefill. */
+int lockstep_hidden(struct lockstep *l, int stream, int64_t row, int64_t n, float *h,
+                    struct err *err);
+
+/* Logits [m][vocab] of normed outputs [m][hidden], where rows may follow. */
 int lockstep_logits(struct lockstep *l, const float *rows, int64_t m, float *logits,
                     struct err *err);
 

@@ -15,14 +15,56 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EMBED_ROWS 1024
-
 static const struct decoder_states *states(const struct lockstep *l)
 {
     return l->device->on->decoder->states;
 }
 
-int lockstep_device_open(struct lockstep *l, const struct lockstep_on *on, struct err *err)
+/* May rows that follow run there? */
+static bool may_keep(const struct lockstep *l, const struct layer_attn *attn)
+{
+    bool method = l->n_streams > 1 && attn->how->decode_method;
+    return l->keep && !method && l->work.round == DT_F32 && l->model->c.head_dim % 4 == 0;
+}
+
+static int open_decoder(struct lockstep *l, const struct layer_attn *attn, struct err *err)
+{
+    struct lockstep_device *dev = l->device;
+    const struct lockstep_on *on = dev->on;
+    int layers = l->model->c.layers;
+    struct err own = {0};
+
+    if (may_keep(l, attn)) {
+        int rc = llm_device_open(l->model, on->decoder, on->local_rank, l->cap, l->n_streams,
+                                 layers, &dev->d, &own);
+        if (rc != ERR_NOMEM) {
+            *err = rc ? own : *err;
+            l->keep = false;
+            return rc ? rc : mem_zalloc(&dev->loaded, layers, sizeof *dev->loaded, "layers", err);
+        }
+        log_warn("the device has no room for keys, values and weights of all layers: what follows "
+                 "a prompt is decoded on the CPU (%s)",
+                 own.msg);
+    }
+    return llm_device_open(l->model, on->decoder, on->local_rank, l->cap, l->n_streams, 0, &dev->d,
+                           err);
+}
+
+static int put_table(struct lockstep *l, struct err *err)
+{
+    const struct llm_model *m = l->model;
+    struct decoder_tensor own = {0}, *table = m->embed == m->head ? &l->device->head : &own;
+    int rc = 0;
+    if (table == &own)
+        TRY(raw_tensor_read(m->file, m->embed, &own, err));
+    TRY(states(l)->put_table(l->device->d, table, err));
+out:
+    raw_tensor_free(&own);
+    return rc;
+}
+
+int lockstep_device_open(struct lockstep *l, const struct layer_attn *attn,
+                         const struct lockstep_on *on, struct err *err)
 {
     struct lockstep_device *dev;
     int rc = 0;
@@ -30,9 +72,10 @@ int lockstep_device_open(struct lockstep *l, const struct lockstep_on *on, struc
     TRY(mem_zalloc(&l->device, 1, sizeof *l->device, "device", err));
     dev = l->device;
     dev->on = on;
-    TRY(llm_device_open(l->model, on->decoder, on->local_rank, l->cap, l->n_streams, &dev->d, err));
+    TRY(open_decoder(l, attn, err));
     TRY(raw_tensor_read(l->model->file, l->model->norm, &dev->norm, err));
     TRY(raw_tensor_read(l->model->file, l->model->head, &dev->head, err));
+    TRY(put_table(l, err));
 out:
     return rc;
 }
@@ -46,25 +89,9 @@ void lockstep_device_close(struct lockstep *l)
     llm_raw_free(&dev->layer);
     raw_tensor_free(&dev->norm);
     raw_tensor_free(&dev->head);
+    free(dev->loaded);
     free(dev);
     l->device = NULL;
-}
-
-static int embed(struct lockstep *l, const int32_t *tokens, int64_t n, struct err *err)
-{
-    int64_t hidden = l->model->c.hidden;
-    float *h = NULL;
-    int rc = 0;
-
-    TRY(mem_alloc(&h, EMBED_ROWS * hidden, sizeof *h, "embeddings", err));
-    for (int64_t t = 0; t < n; t += EMBED_ROWS) {
-        int64_t rows = n - t < EMBED_ROWS ? n - t : EMBED_ROWS;
-        TRY(llm_embed(l->model, tokens + t, rows, h, err));
-        TRY(states(l)->put_hidden(l->device->d, t, rows, h, err));
-    }
-out:
-    free(h);
-    return rc;
 }
 
 /* ---- layers --------------------------------------------------------------------------------- */
@@ -83,57 +110,68 @@ static void round_rows(const struct lockstep *l, const struct decoder_rows *rows
     int64_t n = l->n * c->head_dim;
     if (l->work.round == DT_F32)
         return;
-    if (rows->q)
-        round_all(rows->q, c->heads * n, l->work.round);
-    for (int h = 0; rows->k && h < c->kv_heads; h++) {
-        round_all(rows->k + h * rows->kv_stride, n, l->work.round);
-        round_all(rows->v + h * rows->kv_stride, n, l->work.round);
+    round_all(rows->q, c->heads * n, l->work.round);
+    round_all(rows->k, c->kv_heads * n, l->work.round);
+    round_all(rows->v, c->kv_heads * n, l->work.round);
+}
+
+/* Keys and values into the cache that rows here will see. */
+static void keep_rows(const struct lockstep *l, const struct decoder_rows *rows, struct nn_kv *kv)
+{
+    int64_t n = l->n * kv->d, step = kv->n * kv->d;
+    for (int h = 0; h < kv->heads; h++) {
+        memcpy(kv->k + h * step, rows->k + h * n, (size_t)n * sizeof *rows->k);
+        memcpy(kv->v + h * step, rows->v + h * n, (size_t)n * sizeof *rows->v);
     }
 }
 
+static bool attends_exactly(const struct lockstep *l, const struct stream *s, int layer)
+{
+    return !s->attn || layer_attn_is_dense(s->attn, layer, l->n);
+}
+
 /* Attention of a stream; METHOD_SKIP with its reason in the stream's layer_attn. */
-static int attend(struct lockstep *l, struct stream *s, int layer, struct nn_kv *kv,
+static int attend(struct lockstep *l, struct stream *s, int layer, const struct decoder_rows *rows,
                   const struct decoder_operands *operands, struct err *err)
 {
+    const struct llm_config *c = &l->model->c;
     struct decoder *d = l->device->d;
     struct layer_attn *a = s->attn;
+    struct nn_kv kv = {l->n, c->kv_heads, c->head_dim, rows->k, rows->v, {0}};
     int rc = 0;
 
-    if (!a || (layer_attn_is_dense(a, layer, l->n) && !l->device->on->samples)) {
+    if (attends_exactly(l, s, layer)) {
         if (a)
             layer_attn_count_dense(a, layer);
         return states(l)->attend(d, err);
     }
     a->there = operands;
     a->there_tokens = l->n;
-    rc = layer_attn_attend(a, layer, l->q, l->n, kv, l->n, l->o, err);
+    rc = layer_attn_attend(a, layer, rows->q, l->n, &kv, l->n, l->o, err);
     a->there = NULL;
-    return rc ? rc : states(l)->put_attended(d, l->o, err);
+    return rc || a->stayed ? rc : states(l)->put_attended(d, l->o, err);
 }
 
 static int stream_layer(struct lockstep *l, int i, int layer, struct err *err)
 {
-    const struct llm_config *c = &l->model->c;
     struct stream *s = l->s + i;
-    struct nn_kv *kv = s->kv + (l->keep ? layer : 0);
     struct decoder_operands operands;
-    struct decoder_rows rows = {.kv_stride = kv->n * c->head_dim};
+    struct decoder_rows rows = {0};
     struct decoder_diff diff = {0};
     struct lockstep_device *dev = l->device;
+    bool wanted = l->keep || !attends_exactly(l, s, layer);
     struct err own = {0};
     double since = clock_ns(), then;
     int rc = 0;
 
-    rows.q = s->attn ? l->q : NULL;
-    if (s->attn || l->keep) {
-        rows.k = kv->k;
-        rows.v = kv->v;
-    }
-    TRY(states(l)->project(dev->d, i, &rows, &operands, err));
-    round_rows(l, &rows);
+    TRY(states(l)->project(dev->d, i, wanted ? &rows : NULL, &operands, err));
+    if (wanted)
+        round_rows(l, &rows);
+    if (l->keep)
+        keep_rows(l, &rows, s->kv + layer);
     then = clock_ns();
     dev->project_ns += then - since;
-    rc = attend(l, s, layer, kv, &operands, &own);
+    rc = attend(l, s, layer, &rows, &operands, &own);
     since = clock_ns();
     dev->methods_ns += since - then;
     if (rc)
@@ -150,6 +188,20 @@ out:
     return rc;
 }
 
+static int load(struct lockstep *l, int layer, struct err *err)
+{
+    struct lockstep_device *dev = l->device;
+    bool there = dev->loaded && dev->loaded[layer];
+    int rc = 0;
+    if (!there)
+        TRY(llm_raw_load(l->model, layer, &dev->layer, err));
+    TRY(states(l)->load(dev->d, layer, there ? NULL : dev->layer.t, err));
+    if (dev->loaded)
+        dev->loaded[layer] = true;
+out:
+    return rc;
+}
+
 static int run_layer(struct lockstep *l, int layer, struct err *err)
 {
     struct lockstep_device *dev = l->device;
@@ -158,8 +210,7 @@ static int run_layer(struct lockstep *l, int layer, struct err *err)
 
     if (interrupted())
         FAIL(err, ERR_INTERRUPTED, "interrupted");
-    TRY(llm_raw_load(l->model, layer, &dev->layer, err));
-    TRY(states(l)->load(dev->d, dev->layer.t, err));
+    TRY(load(l, layer, err));
     if (dev->on->samples)
         TRY(states(l)->time_layer(dev->d, dev->on->samples, &ns, err));
     dev->linear_ns += ns;
@@ -177,8 +228,7 @@ int lockstep_device_prefill(struct lockstep *l, const int32_t *tokens, int64_t n
     int rc = 0;
 
     dev->project_ns = dev->methods_ns = dev->finish_ns = 0;
-    TRY(states(l)->begin(dev->d, n, err));
-    TRY(embed(l, tokens, n, err));
+    TRY(states(l)->begin(dev->d, tokens, n, err));
     for (int layer = 0; layer < l->model->c.layers; layer++) {
         rc = run_layer(l, layer, err);
         if (rc) {
@@ -193,7 +243,7 @@ int lockstep_device_prefill(struct lockstep *l, const int32_t *tokens, int64_t n
     for (int i = 0; i < l->n_streams; i++) {
         if (!stream_runs(l->s + i))
             continue;
-        TRY(states(l)->get_hidden(dev->d, i, n - 1, l->s[i].last, err));
+        TRY(states(l)->get_hidden(dev->d, i, n - 1, 1, l->s[i].last, err));
         TRY(llm_final_norm(l->model, 1, l->s[i].last, err));
     }
     log_debug("prefill of %lld tokens: %.3f s on the host's clock, of which q, k, v %.3f, "
@@ -209,4 +259,16 @@ int lockstep_device_score(struct lockstep *l, const int32_t *tokens, int64_t fro
 {
     struct lockstep_device *dev = l->device;
     return states(l)->score(dev->d, &dev->norm, &dev->head, tokens, from, wants, out, err);
+}
+
+int lockstep_device_rows(struct lockstep *l, int stream, const int32_t *tokens, int64_t pos,
+                         int64_t m, float *rows, struct err *err)
+{
+    return states(l)->rows(l->device->d, stream, tokens, pos, m, rows, err);
+}
+
+int lockstep_device_hidden(struct lockstep *l, int stream, int64_t row, int64_t n, float *h,
+                           struct err *err)
+{
+    return states(l)->get_hidden(l->device->d, stream, row, n, h, err);
 }

@@ -131,9 +131,13 @@ int predictions_add(struct predictions *p, const struct record *r, const char *p
     TRY(buf_check(&p->key, p->path, err));
     TRY(buf_check(&p->line, p->path, err));
     TRY(io_write(p->fd, p->path, p->line.data, (int64_t)p->line.len, err));
-    /* A record on the disk means that its prediction is there. */
-    if (fdatasync(p->fd) != 0 && errno != EINVAL && errno != EROFS)
-        rc = err_sys(err, ERR_IO, "%s: cannot sync", p->path);
 out:
     return rc;
+}
+
+int predictions_sync(struct predictions *p, struct err *err)
+{
+    if (fdatasync(p->fd) != 0 && errno != EINVAL && errno != EROFS)
+        return err_sys(err, ERR_IO, "%s: cannot sync", p->path);
+    return 0;
 }

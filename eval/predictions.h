@@ -15,8 +15,9 @@ int predictions_open(const char *path, const struct record_file *records, bool f
                      struct predictions **out, struct err *err);
 void predictions_close(struct predictions **p); /* accepts NULL inside */
 
-/* Append the text of a record; written before the record is. */
+/* Append the text of a record; added and synced before the record is written. */
 int predictions_add(struct predictions *p, const struct record *r, const char *prompt_id,
                     const char *text, struct err *err);
+int predictions_sync(struct predictions *p, struct err *err);
 
 #endif

@@ -65,7 +65,7 @@ static int judge_masks(void *self, const struct mask *masks, int64_t n,
     const struct device_map *m = &judge->map;
     const struct sim_device *d = m->device;
     const struct attn_in *x = &m->in->x;
-    const struct accel_call call = {1, 1, &x, m->data};
+    const struct accel_call call = {.n = 1, .group = 1, .x = &x, .data = m->data};
     const struct head_masks of_head = {masks, n};
     struct accel_call_head head = {.mass = mass};
     struct accel_call_result r = {.heads = &head};
@@ -101,7 +101,8 @@ static int judge_many(void *self, struct judge_many *masks, char why[160], struc
 
     if (!judge->many)
         judge->many = device_numbers(JUDGE_MANY);
-    const struct accel_call call = {JUDGE_MANY, JUDGE_MANY, x, judge->many};
+    const struct accel_call call = {
+        .n = JUDGE_MANY, .group = JUDGE_MANY, .x = x, .data = judge->many};
     struct accel_call_work w = {.call = &call};
     for (int i = 0; i < JUDGE_MANY; i++) {
         x[i] = &judge->map.in->x;
@@ -122,7 +123,7 @@ static int choose(void *self, const char *method, const union method_rule *rule,
     const struct device_map *m = &((struct device_judge *)self)->map;
     const struct sim_device *d = m->device;
     const struct attn_in *x = &m->in->x;
-    const struct accel_call call = {1, 1, &x, m->data};
+    const struct accel_call call = {.n = 1, .group = 1, .x = &x, .data = m->data};
     const struct accel_choice choice = {
         .method = method, .x = x, .data = m->data, .call = {1, 1}, .rule = rule};
     char reasons[1][160] = {"the back end does not select"};

@@ -102,7 +102,7 @@ static int result_init(struct run *run, bool measure, int64_t rows, struct accel
     const struct attn_in *x = &run->in->x;
     int rc = 0;
     TRY(mem_alloc(&res->lse, x->nq, sizeof(double), "method log-sum-exp", err));
-    if (run->cell->sink || !measure)
+    if ((run->cell->sink || !measure) && !accel_stays(x))
         TRY(mem_alloc(&res->out, x->nq * x->dv, sizeof(double), "method output", err));
     if (measure) {
         TRY(mem_alloc(&res->rows, x->nq, sizeof *res->rows, "errors of rows", err));

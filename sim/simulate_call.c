@@ -256,7 +256,7 @@ static void gather_call(struct calling *k)
         return;
     bool all = k->n == k->c->n;
     uint64_t data = all && in_order ? k->c->data : device_numbers(k->n + 1);
-    k->call = (struct accel_call){k->n, all ? k->c->group : 1, k->x, data};
+    k->call = (struct accel_call){k->n, all ? k->c->group : 1, k->x, data, !k->device->metrics};
     for (int i = 0; i < k->n; i++) {
         struct head *h = k->heads + k->at[i];
         h->data = h->run.map.data = data + (uint64_t)i;
@@ -390,7 +390,8 @@ static int alloc_results(struct calling *k, struct err *err)
         const struct head *h = k->heads + k->at[i];
         const struct attn_in *x = k->x[i];
         struct accel_call_head *r = k->results + i;
-        bool outputs = h->cell.sink || !k->device->metrics;
+        bool measured = k->device->metrics || h->cell.measure != MEASURE_ALL;
+        bool outputs = (h->cell.sink || !measured) && !accel_stays(x);
         if (outputs)
             TRY(mem_alloc(&r->out, x->nq * x->dv, sizeof(double), "method output", err));
         if (outputs || hears_lse(h))

@@ -94,7 +94,27 @@ evals() {
         END {print "   " rows, "settings, nll_mean at most", worst, "apart (relative); a full mask", full, "nat from exact"
              exit !(rows == 11 && worst <= 1e-3 && full <= 1e-3)}' || return
     awk -F, '/^spargeattn|^sale/ {rows++; print "   " $1 ": needle", $5} END {exit rows != 2}' "$work/needle.csv" &&
-        grep -q ttft_ns "$work/eval-needle/records.jsonl"
+        grep -q ttft_ns "$work/eval-needle/records.jsonl" && answers
+}
+
+# What follows a prompt, decoded on both sides: the same texts, and likelihoods of the right answers within
+# what bf16 operands of the prefill do to them.
+answers() {
+    local device
+    for device in cpu cuda; do
+        "$bin/lacuna" eval -q --model datasets/models/code-lm --task needle --task chain:h=3 --task copy --tokens 2048 \
+            --depth 0.5 --trials 1 --seed 7 -m sale -m sampleattention --device "$device" -o "$work/answers-$device" || return
+        "$bin/lacuna" analyze "$work/answers-$device" --group task,method --columns answer_nll,copy_nll,copy_gain,chain_hops \
+            --format csv | tr -d '\r' >"$work/answers-$device.csv" || return
+        sed 's/.*"task":"\([^"]*\)".*"method":"\([^"]*\)".*"prediction":\(.*\),"key".*/\1 \2 \3/' \
+            "$work/answers-$device/predictions.jsonl" | sort >"$work/answers-$device.txt"
+    done
+    cmp "$work/answers-cpu.txt" "$work/answers-cuda.txt" || return
+    paste -d, "$work/answers-cpu.csv" "$work/answers-cuda.csv" | awk -F, '
+        NR > 1 {for (i = 1; i <= NF / 2; i++) {a = $i; b = $(i + NF / 2)
+                if (a !~ /^-?[0-9.e-]+$/) {wrong += a != b; continue}
+                n++; d = a > b ? a - b : b - a; worst = d > worst ? d : worst; far += d > 0.02 + 0.02 * (a < 0 ? -a : a)}}
+        END {print "   " n, "numbers of answers at most", worst, "apart"; exit wrong || far || n < 12}'
 }
 
 # Numbers of two calibrations' heads, line by line: how many are the same. Others may be a step of a bisection

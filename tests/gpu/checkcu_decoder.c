@@ -4,11 +4,15 @@
  * Attention on the GPU rounds its operands and its output to float16, a relative error of about
  * 3e-4 that the following layers see; everything else is float32 on both sides. These roundings
  * alone, made on the CPU, move q, k, v and maps of these models by up to 1.2e-3 (relative L2) and
- * the worst token's likelihood by 4e-3 to 1.2e-2 nat. Bounds: 2e-3 and 2e-2.
+ * the worst token's likelihood by 4e-3 to 1.2e-2 nat. Bounds: 2e-3 and 2e-2. Rows behind a sequence
+ * attend in float32, the prefill that they are compared with in bf16, eight times as coarse as
+ * float16: 1.6e-2.
  */
 #include "tests/gpu/checkcu_decoder.h"
 
-#include "capture/llm_model.h"
+#include "capture/llm_device.h"
+#include "capture/llm_weights.h"
+#include "capture/rawtensor.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "tests/gpu/checkcu_checkpoint.h"
@@ -18,6 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define ROWS_BOUND 1.6e-2
 
 enum { LAYERS = 3, HIDDEN = 96, FFN = 160, VOCAB = 200, TOKENS = 333 };
 
@@ -230,6 +236,90 @@ out:
     return rc;
 }
 
+/* ---- rows behind a sequence ------------------------------------------------------------------ */
+
+enum { BEHIND = 70 }; /* more than are computed at a time */
+
+/* Both states through all layers over the first n tokens. */
+static int prefill(const struct llm_model *m, const struct decoder_accel *on, struct decoder *d,
+                   const int32_t *tokens, int64_t n, bool again, struct err *err)
+{
+    const struct decoder_states *s = on->states;
+    struct llm_raw_layer w = {0};
+    struct decoder_operands operands;
+    struct decoder_rows rows;
+    struct decoder_diff diff;
+    int rc = 0;
+
+    TRY(s->begin(d, tokens, n, err));
+    for (int l = 0; l < LAYERS; l++) {
+        if (!again)
+            TRY(llm_raw_load(m, l, &w, err));
+        TRY(s->load(d, l, again ? NULL : w.t, err));
+        for (int state = 0; state < 2; state++) {
+            TRY(s->project(d, state, state ? &rows : NULL, &operands, err));
+            TRY(s->attend(d, err));
+            TRY(s->finish(d, state, state ? &diff : NULL, err));
+        }
+    }
+out:
+    llm_raw_free(&w);
+    return rc;
+}
+
+/* The last rows of a sequence as rows behind its beginning, in two steps, against a prefill of all
+ * of it: *worst is the relative difference of what the last layer gives. */
+static int rows_behind(const struct llm_model *m, const struct decoder_accel *on,
+                       const int32_t *tokens, double *worst, struct err *err)
+{
+    enum { FROM = TOKENS - BEHIND };
+    struct decoder_tensor table = {0};
+    struct decoder *d = NULL;
+    float *got = NULL, *want = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&got, BEHIND * HIDDEN, sizeof *got, "rows", err));
+    TRY(mem_alloc(&want, BEHIND * HIDDEN, sizeof *want, "rows", err));
+    TRY(llm_device_open(m, on, 0, TOKENS, 2, LAYERS, &d, err));
+    TRY(raw_tensor_read(m->file, m->embed, &table, err));
+    TRY(on->states->put_table(d, &table, err));
+    TRY(prefill(m, on, d, tokens, TOKENS, false, err));
+    TRY(on->states->get_hidden(d, 1, FROM, BEHIND, want, err));
+    TRY(prefill(m, on, d, tokens, FROM, true, err));
+    TRY(on->states->rows(d, 1, tokens + FROM, FROM, 1, got, err));
+    TRY(on->states->rows(d, 1, tokens + FROM + 1, FROM + 1, BEHIND - 1, got + HIDDEN, err));
+    *worst = cu_relative(got, want, (int64_t)BEHIND * HIDDEN);
+out:
+    on->close(&d);
+    raw_tensor_free(&table);
+    free(got);
+    free(want);
+    return rc;
+}
+
+static int check_rows(const char *dir, const struct model *m, const struct decoder_accel *device,
+                      double *worst, struct err *err)
+{
+    struct llm_model llm = {0};
+    int32_t tokens[TOKENS];
+    char config[300], weights[300];
+    int rc = 0;
+
+    snprintf(config, sizeof config, "%s/config.json", dir);
+    snprintf(weights, sizeof weights, "%s/model.safetensors", dir);
+    for (int i = 0; i < TOKENS; i++)
+        tokens[i] = (int32_t)(rng_uniform(9, 0, (uint64_t)i) * VOCAB);
+    TRY(put_config(m, config, err));
+    TRY(put_weights(m, weights, err));
+    TRY(llm_open(dir, &llm, err));
+    TRY(rows_behind(&llm, device, tokens, worst, err));
+out:
+    llm_close(&llm);
+    unlink(config);
+    unlink(weights);
+    return rc;
+}
+
 void check_decoder(const struct decoder_accel *device, int64_t *n_checks, int64_t *n_failures)
 {
     const char *tmp = getenv("TMPDIR");
@@ -246,6 +336,13 @@ void check_decoder(const struct decoder_accel *device, int64_t *n_checks, int64_
         *n_failures += !ok;
         printf("  %-5s decoder %s: q, k, v, maps %.1e, nll %.1e %s\n", ok ? "ok" : "FAIL",
                models[i].text, rows, nll, err.msg);
+        err = (struct err){0};
+        rc = made ? check_rows(dir, models + i, device, &rows, &err) : ERR_IO;
+        ok = !rc && rows <= ROWS_BOUND;
+        ++*n_checks;
+        *n_failures += !ok;
+        printf("  %-5s decoder %s: rows behind a sequence %.1e %s\n", ok ? "ok" : "FAIL",
+               models[i].text, rows, err.msg);
     }
     if (made)
         rmdir(dir);

@@ -6,9 +6,11 @@
 
 #include "core/accel.h"
 #include "core/attention.h"
+#include "core/mem.h"
 #include "tests/harness/suite.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* Whole blocks of a head's lists as a mask; without lists everything. */
 static inline void accel_lists_mask(const struct accel_head *h, struct mask *m, struct err *err)
@@ -23,19 +25,6 @@ static inline void accel_lists_mask(const struct accel_head *h, struct mask *m, 
         for (int64_t i = h->ptr[g]; i < h->ptr[g + 1]; i++)
             assert_ok(mask_lists_add(m, g, h->col[i], err), err);
     mask_lists_finish(m);
-}
-
-/* Exact attention in float32 over the head's lists, as a kernel would do it. */
-static inline void accel_attend_lists(const struct accel_head *h, struct accel_result *r,
-                                      struct err *err)
-{
-    struct attn_ops ops = {0};
-    struct mask m;
-    accel_lists_mask(h, &m, err);
-    assert_ok(attn_prepare(&ops, h->x, PREC_F32, err), err);
-    assert_ok(attn_rows(&ops, &m, r->out, r->lse, err), err);
-    attn_release(&ops);
-    mask_free(&m);
 }
 
 /* Tiles with bits as lists of keys, row by row. */
@@ -65,6 +54,30 @@ static inline void accel_head_mask(const struct accel_head *h, struct mask *m, s
         accel_bits_mask(h, m, err);
     else
         accel_lists_mask(h, m, err);
+}
+
+/* Exact attention in float32 over whatever the head has, as a kernel would do it. Where the head's
+ * outputs stay "on the device", nobody may want them here. */
+static inline void accel_attend_lists(const struct accel_head *h, struct accel_result *r,
+                                      struct err *err)
+{
+    const struct attn_in *x = h->x;
+    struct attn_ops ops = {0};
+    struct mask m;
+    double *own = NULL, *lse = NULL;
+    accel_head_mask(h, &m, err);
+    ck_assert(!(accel_stays(x) && r->out));
+    if (accel_stays(x))
+        assert_ok(mem_alloc(&own, x->nq * x->dv, sizeof *own, "outputs", err), err);
+    assert_ok(mem_alloc(&lse, x->nq, sizeof *lse, "log-sum-exp", err), err);
+    assert_ok(attn_prepare(&ops, x, PREC_F32, err), err);
+    assert_ok(attn_rows(&ops, &m, own ? own : r->out, r->lse ? r->lse : lse, err), err);
+    for (int64_t i = 0; own && i < x->nq * x->dv; i++)
+        x->there->out[i / x->dv * x->there->stride + i % x->dv] = (float)own[i];
+    free(own);
+    free(lse);
+    attn_release(&ops);
+    mask_free(&m);
 }
 
 /* Errors of a row. */

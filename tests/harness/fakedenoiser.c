@@ -204,12 +204,32 @@ struct scratch {
     double *lse;
 };
 
+/* What the caller puts in its place: queries by head, as keys and values are in kv. */
+static int attend_own(struct denoiser *d, const struct denoiser_sink *sink, struct scratch *a,
+                      const struct nn_kv *kv, struct err *e)
+{
+    const struct denoiser_shape *s = &d->s;
+    int64_t size = d->n * s->head_dim;
+    float *q = room(d->n * d->dim), *stays = room(d->n * d->dim);
+    struct decoder_operands there = {a->q, a->k, a->v, s->head_dim, stays};
+    struct decoder_rows rows = {q, kv->k, kv->v};
+    bool stayed = false;
+
+    for (int h = 0; h < s->heads; h++)
+        nn_take_head(a->q, d->n, s->heads, s->head_dim, h, q + h * size);
+    int rc = sink->attend(sink->ctx, &there, &rows, a->o, &stayed, e);
+    if (stayed)
+        memcpy(a->o, stays, (size_t)(d->n * d->dim) * sizeof *stays);
+    free(q);
+    free(stays);
+    return rc;
+}
+
 static int self_attention(struct denoiser *d, float **w, const float *mod, struct scratch *a,
                           const struct denoiser_sink *sink, struct err *e)
 {
     const struct denoiser_shape *s = &d->s;
     int64_t dim = d->dim;
-    struct decoder_operands there = {a->q, a->k, a->v, s->head_dim};
     struct nn_kv kv = {0};
     int rc = 0;
 
@@ -230,7 +250,7 @@ static int self_attention(struct denoiser *d, float **w, const float *mod, struc
         TRY(attnmap_rows(&m, a->q, &kv, 0, d->n, d->n, 1 / sqrt(s->head_dim), false, a->lse, 1, e));
     }
     if (sink->attend)
-        TRY(sink->attend(sink->ctx, &there, a->o, e));
+        TRY(attend_own(d, sink, a, &kv, e));
     linear(w, WAN_O1, a->o, d->n, dim, dim, a->x);
     add_gated(d, a->x, mod + 2 * dim);
 out:

@@ -75,8 +75,12 @@ static const struct accel fake_calls = {.name = "fake",
 
 static double attn_ns, dense_ns; /* of head 0 of the last run */
 
-static void run(const struct sim_device *device, const char *method, float *out, double *density)
+/* there: q, k, v lie on the device, too, and q is by head; the outputs stay there. */
+static void run_at(const struct sim_device *device, const char *method, bool there, float *out,
+                   double *density)
 {
+    static float by_head[N * HEADS * D];
+    struct decoder_operands operands = {.padded = D, .out = out};
     struct eval_how how = {.round = DT_F32, .precision = PREC_F32, .device = device};
     struct attn_shape shape = {
         .layers = 1, .heads = HEADS, .kv_heads = KV, .head_dim = D, .causal = true};
@@ -98,7 +102,13 @@ static void run(const struct sim_device *device, const char *method, float *out,
         kv.k[i] = (float)rng_normal(1, 2, (uint64_t)i);
         kv.v[i] = (float)rng_normal(1, 3, (uint64_t)i);
     }
-    assert_ok(layer_attn_attend(&a, 0, q, N, &kv, N, out, &err), &err);
+    for (int h = 0; h < HEADS; h++)
+        nn_take_head(q, N, HEADS, D, h, by_head + h * N * D);
+    a.there = there ? &operands : NULL;
+    a.there_tokens = there ? N : 0;
+    assert_ok(layer_attn_attend(&a, 0, there ? by_head : q, N, &kv, N, there ? NULL : out, &err),
+              &err);
+    ck_assert(a.stayed == there);
     *density = a.elem[0];
     attn_ns = a.attn_ns[0];
     dense_ns = a.dense_ns[0];
@@ -106,6 +116,11 @@ static void run(const struct sim_device *device, const char *method, float *out,
     nn_kv_free(&kv);
     free(q);
     method_runs_free(runs, n);
+}
+
+static void run(const struct sim_device *device, const char *method, float *out, double *density)
+{
+    run_at(device, method, false, out, density);
 }
 
 START_TEST(a_device_attends)
@@ -151,12 +166,32 @@ START_TEST(a_device_attends_to_a_call)
 }
 END_TEST
 
+/* The outputs of a call, and of the head that attends exactly beside it, without a copy here. */
+START_TEST(outputs_of_a_call_stay_there)
+{
+    static const char *const method = "xattention:profile=clean:tau=0.5";
+    const struct sim_device device = {.accel = &fake_calls, .select = SELECT_AUTO};
+    static float cpu[N * HEADS * D], gpu[N * HEADS * D];
+    double d_cpu, d_gpu;
+
+    run(NULL, method, cpu, &d_cpu);
+    calls = 0;
+    run_at(&device, method, true, gpu, &d_gpu);
+    ck_assert_int_eq(calls, 2);
+    ck_assert_double_eq(d_cpu, d_gpu);
+    for (int i = 0; i < N * HEADS * D; i++)
+        ck_assert_msg(fabsf(cpu[i] - gpu[i]) < 1e-5F, "%d: %g %g", i, (double)cpu[i],
+                      (double)gpu[i]);
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("evaldevice");
     TCase *t = tcase_create("evaldevice");
     tcase_add_loop_test(t, a_device_attends, 0, 2);
     tcase_add_test(t, a_device_attends_to_a_call);
+    tcase_add_test(t, outputs_of_a_call_stay_there);
     suite_add_tcase(s, t);
     return s;
 }

@@ -15,7 +15,8 @@
 extern const struct command cmd_eval;
 
 static struct err err;
-static int attended, there; /* heads that the methods' device took; whose q, k, v lay there */
+static int attended, there, stayed; /* heads that the methods' device took; whose q, k, v lay there;
+                                     * whose outputs stayed */
 
 static int open_session(const struct accel_options *o, struct accel_session **s, struct err *e)
 {
@@ -37,6 +38,7 @@ static int attend(struct accel_session *s, const struct accel_head *h, struct ac
 {
     __atomic_add_fetch(&attended, 1, __ATOMIC_RELAXED);
     __atomic_add_fetch(&there, h->x->there != NULL, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&stayed, accel_stays(h->x), __ATOMIC_RELAXED);
     accel_attend_lists(h, r, e);
     return 0;
 }
@@ -94,6 +96,7 @@ START_TEST(a_device_gives_what_the_cpu_gives)
     /* 2 settings x 5 layers, one being exact, x 2 heads x 2 steps x 2 branches */
     ck_assert_int_eq(attended, 80);
     ck_assert_int_eq(there, attended);
+    ck_assert_int_eq(stayed, attended);
 
     struct evalcmd_records x = evalcmd_load(dev), y = evalcmd_load(cpu);
     ck_assert(x.n == 3 && y.n == 3);

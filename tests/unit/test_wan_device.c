@@ -142,11 +142,13 @@ START_TEST(unwanted_layer_hands_out_nothing)
 }
 END_TEST
 
-/* An attention that is none: half of the query plus the value. */
+/* An attention that is none: half of the query plus the value. On a device it leaves what it makes
+ * of layer 1 there. */
 struct own {
     int refuse, exact; /* layers, -1 = none */
     const struct decoder_operands *there;
     int calls, were_there;
+    bool stayed;
 };
 
 static int own_attend(void *ctx, int layer, const float *q, int64_t nq, const struct nn_kv *kv,
@@ -159,10 +161,19 @@ static int own_attend(void *ctx, int layer, const float *q, int64_t nq, const st
     o->were_there += o->there != NULL;
     if (o->refuse == layer)
         return 1;
+    o->stayed = o->there && layer == 1;
+    out = o->stayed ? o->there->out : out;
     for (int64_t t = 0; t < N; t++)
-        for (int64_t i = 0; i < DIM; i++)
-            out[t * DIM + i] = q[t * DIM + i] / 2 + kv->v[(i / d * N + t) * d + i % d];
+        for (int64_t i = 0; i < DIM; i++) {
+            int64_t by_head = (i / d * N + t) * d + i % d;
+            out[t * DIM + i] = q[o->there ? by_head : t * DIM + i] / 2 + kv->v[by_head];
+        }
     return 0;
+}
+
+static bool own_stayed(void *ctx)
+{
+    return ((struct own *)ctx)->stayed;
 }
 
 static bool own_exact(void *ctx, int layer, int64_t n)
@@ -180,7 +191,7 @@ static void own_there(void *ctx, const struct decoder_operands *there, int64_t n
 START_TEST(own_attention_takes_the_place_of_exact_attention)
 {
     struct own o = {.refuse = -1, .exact = -1};
-    struct layer_attention own = {&o, own_attend, own_exact, own_there};
+    struct layer_attention own = {&o, own_attend, own_exact, own_there, own_stayed};
     put_model();
     fake_denoiser_fails = -1;
     assert_ok(evaluate(NULL, &own, 0, &on_cpu), &err);
@@ -200,7 +211,7 @@ END_TEST
 START_TEST(own_attention_may_leave_a_layer_to_the_device)
 {
     struct own o = {.refuse = -1, .exact = 0};
-    struct layer_attention own = {&o, own_attend, own_exact, own_there};
+    struct layer_attention own = {&o, own_attend, own_exact, own_there, own_stayed};
     put_model();
     fake_denoiser_fails = -1;
     assert_ok(evaluate(NULL, NULL, -1, &on_cpu), &err);
