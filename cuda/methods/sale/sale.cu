@@ -11,10 +11,9 @@
  *
  * O(N^2 d / 2) integer products; N d (1 + 2) bytes of operands per head.
  */
-#include "cuda/methods/sale/sale_operands.cuh"
 #include "cuda/methods/sale/sale_portable.cuh"
+#include "cuda/methods/sale/sale_queries.cuh"
 #include "cuda/methods/sale/sale_sm90.cuh"
-#include "cuda/methods/sale/sale_thresholds.cuh"
 #include "cuda/select/lists.h"
 #include "cuda/tensormap.h"
 
@@ -40,47 +39,22 @@ static __global__ void add_kept_blocks(const sale_args a)
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
-template <int D> static int launch_keys(struct gpu *g, const sale_args &a, struct err *err)
+/* Means first: both sides need them. */
+template <int D> static int launch_operands(struct gpu *g, const sale_args &a, struct err *err)
 {
-    unsigned n = (unsigned)a.npad, heads = (unsigned)a.kv_heads;
-    int rc = 0;
-    sum_tokens<D>
-        <<<dim3((unsigned)a.chunks, heads), 256, 0, g->stream>>>(a.k, a.n, a.chunks, a.k_part);
-    CU_LAUNCHED(err);
-    mean_tokens<D><<<heads, D, 0, g->stream>>>(a.k_part, a.n, a.chunks, a.k_mean);
-    CU_LAUNCHED(err);
-    TRY(gpu_zero(g, a.k_norm, (a.kv_heads + 1) * 4, err)); /* and a.inexact */
-    quantise_keys<D><<<dim3(n / 32, heads), 128, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
-template <int D> static int launch_queries(struct gpu *g, const sale_args &a, struct err *err)
-{
-    unsigned n = (unsigned)a.npad, heads = (unsigned)a.heads;
-    int rc = 0;
-    sum_tokens<D>
-        <<<dim3((unsigned)a.chunks, heads), 256, 0, g->stream>>>(a.q, a.n, a.chunks, a.q_part);
-    CU_LAUNCHED(err);
-    mean_tokens<D><<<heads, D, 0, g->stream>>>(a.q_part, a.n, a.chunks, a.q_mean);
-    CU_LAUNCHED(err);
-    quantise_queries<D><<<dim3(n / 16, heads), 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    TRY(gpu_zero(g, a.corr_max, a.heads * 4, err));
-    correct_keys<D><<<dim3(n / 128, (unsigned)a.kv_heads), 128, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
-template <int D> static int launch_thresholds(struct gpu *g, const sale_args &a, struct err *err)
-{
+    unsigned heads = (unsigned)a.heads, kv_heads = (unsigned)a.kv_heads;
     int rc = 0, bytes = THRESHOLD_BLOCKS(a) * BK * D * 2;
-    CU(err, cudaFuncSetAttribute((const void *)find_thresholds<D>,
+    TRY(gpu_zero(g, a.k_norm, (a.kv_heads + a.heads + 1) * 4, err));
+    sum_tokens<D><<<dim3((unsigned)a.chunks, heads + kv_heads), 256, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    mean_tokens<D><<<heads + kv_heads, dim3(D, MEAN_PARTS), 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    prepare_keys<D><<<dim3((unsigned)(a.npad / 128), kv_heads), 128, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    CU(err, cudaFuncSetAttribute((const void *)prepare_queries<D>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    find_thresholds<D>
-        <<<dim3((unsigned)a.groups, (unsigned)a.kv_heads), THRESHOLD_THREADS, bytes, g->side>>>(a);
+    prepare_queries<D>
+        <<<dim3((unsigned)(a.npad / BQ), kv_heads), QUERY_THREADS, bytes, g->stream>>>(a);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -109,12 +83,8 @@ static int launch_all(struct gpu *g, const sale_state &s, const struct select_li
 {
     const sale_args &a = s.args;
     int rc = 0;
-    TRY(launch_keys<D>(g, a, err));
-    TRY(gpu_fork(g, err)); /* thresholds need products, queries memory: side by side */
-    TRY(launch_thresholds<D>(g, a, err));
-    TRY(launch_queries<D>(g, a, err));
     TRY(gpu_zero(g, l->map, l->rows * l->words * 4, err));
-    TRY(gpu_join(g, err));
+    TRY(launch_operands<D>(g, a, err));
     if (s.maps) {
         TRY(sale_test_e4m3_sm90(g, a, D, s.maps, err));
         TRY(sale_test_sm90(g, a, D, s.maps, err));
@@ -145,22 +115,20 @@ static int alloc_operands(struct gpu *g, const struct select_problem *p, sale_ar
 {
     int64_t q = p->heads, k = p->kv_heads, d = p->d;
     int rc = 0;
-    TRY(gpu_alloc(g, q * a->chunks * d * 8, &a->q_part, err));
-    TRY(gpu_alloc(g, k * a->chunks * d * 8, &a->k_part, err));
-    TRY(gpu_alloc(g, q * d * 4, &a->q_mean, err));
-    TRY(gpu_alloc(g, k * d * 4, &a->k_mean, err));
+    TRY(gpu_alloc(g, (q + k) * a->chunks * d * 8, &a->part, err));
+    TRY(gpu_alloc(g, (q + k) * d * 2, &a->mean, err));
     TRY(gpu_alloc(g, k * a->npad * d * 2, &a->k16, err));
     TRY(gpu_alloc(g, q * a->npad * PITCH, &a->qi, err));
     TRY(gpu_alloc(g, k * a->npad * PITCH, &a->ki, err));
-    TRY(gpu_alloc(g, q * a->npad / 2 * 4, &a->q_norm, err));
-    TRY(gpu_alloc(g, (k + 1) * 4, &a->k_norm, err));
-    a->inexact = a->k_norm + k;
     TRY(gpu_alloc(g, q * a->npad / 2 * 8, &a->q_scale, err));
     TRY(gpu_alloc(g, k * a->npad / 8 * 2, &a->k_scale, err));
-    TRY(gpu_alloc(g, k * a->npad / 8 * 4, &a->k_mul, err));
+    TRY(gpu_alloc(g, k * a->npad / 8 * 2, &a->k_scale1, err));
     TRY(gpu_alloc(g, q * a->npad * 2, &a->corr, err));
-    TRY(gpu_alloc(g, q * 4, &a->corr_max, err));
+    TRY(gpu_alloc(g, q * a->npad / 2 * 4, &a->q_norm, err));
     TRY(gpu_alloc(g, q * a->npad * 4, &a->thr, err));
+    TRY(gpu_alloc(g, (k + q + 1) * 4, &a->k_norm, err));
+    a->corr_max = (unsigned *)a->k_norm + k;
+    a->inexact = a->k_norm + k + q;
 out:
     return rc;
 }

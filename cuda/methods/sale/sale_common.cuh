@@ -24,20 +24,20 @@ struct sale_args {
     int64_t n, npad; /* tokens; rounded up to 128 */
     int heads, kv_heads, per_kv, groups, units, words, local, chunks, strict, causal_stats;
     double tau, scale;
-    double *q_part, *k_part; /* [heads][chunks][d] sums of tokens */
-    float *q_mean, *k_mean;  /* [heads][d], [kv_heads][d], values of fp16 */
-    __half *k16;             /* [kv_heads][npad][d] smoothed keys */
-    int e4m3;                /* bytes are e4m3 numbers (Hopper), not integers */
-    int8_t *qi, *ki;         /* [heads][npad][PITCH], [kv_heads][npad][PITCH] */
-    float2 *q_scale;         /* [heads][npad / 2] by query group: scale and fp16(1 / scale) */
+    double *part;    /* [heads + kv_heads][chunks][d] sums of tokens */
+    __half *mean;    /* [heads + kv_heads][d] */
+    __half *k16;     /* [kv_heads][npad][d] smoothed keys; channels as sale_operands.cuh says */
+    int e4m3;        /* bytes are e4m3 numbers (Hopper), not integers */
+    int8_t *qi, *ki; /* [heads][npad][PITCH], [kv_heads][npad][PITCH]; channels in the same order */
+    float2 *q_scale; /* [heads][npad / 2] by query group: scale and fp16(1 / scale) */
     __half *k_scale; /* [kv_heads][npad / 8] by key group; those of a lane of 128 keys together */
-    float *k_mul;    /* [kv_heads][npad / 8] by key group: 7 / largest */
-    int *inexact;    /* some rows are left for sale_sm90.cu */
-    __half *corr;    /* [heads][npad]; 32 keys in the order of their groups */
+    __half *k_scale1; /* the same of tiles of 128 keys that begin with the second block */
+    __half *corr;     /* [heads][npad]; 32 keys in the order of their groups */
+    int *q_norm;      /* [heads][npad / 2] by query group: largest sum of squares of a row */
+    float *thr;       /* [heads][npad] */
+    int *k_norm; /* [kv_heads] largest sum of squares of a key; with the next two in one place */
     unsigned *corr_max; /* [heads] bits of the largest |corr| */
-    int *q_norm;        /* [heads][npad / 2] by query group: largest sum of squares of a row */
-    int *k_norm;        /* [kv_heads] the same of all keys */
-    float *thr;         /* [heads][npad] */
+    int *inexact;       /* some rows are left for sale_sm90.cu */
     map_rows map;
 };
 
@@ -57,6 +57,12 @@ static __device__ __forceinline__ regions regions_of(const sale_args &a, int m)
 static __device__ __forceinline__ float fl16(float x)
 {
     return __half2float(__float2half_rn(fminf(fmaxf(x, -65504.0f), 65504.0f)));
+}
+
+static __device__ __forceinline__ __half2 clamp16(__half2 x)
+{
+    const __half2 most = __half2half2(__ushort_as_half(0x7bff)); /* 65504 */
+    return __hmin2(__hmax2(x, __hneg2(most)), most);
 }
 
 #endif

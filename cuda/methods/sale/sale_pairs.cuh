@@ -25,12 +25,6 @@ static __device__ __forceinline__ bool passes(const sale_args &a, float x, float
     return a.strict ? x > thr : x >= thr;
 }
 
-static __device__ __forceinline__ __half2 clamp16(__half2 x)
-{
-    const __half2 most = __half2half2(__ushort_as_half(0x7bff)); /* 65504 */
-    return __hmin2(__hmax2(x, __hneg2(most)), most);
-}
-
 /* The estimate of an all-zero query group is the correction alone. */
 static __device__ bool test_flat(const sale_args &a, const __half *corr, float k_scale,
                                  const row_side &r)

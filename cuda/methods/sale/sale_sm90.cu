@@ -131,8 +131,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
         feed_init(sm, 8);
     __syncthreads();
     if (warp == 8) {
+        ring<STAGES> k;
         if ((threadIdx.x & 31) == 0)
-            feed(sm, a, &mq, &mk, tile, head, n_tiles);
+            feed(sm, k, a, &mq, &mk, tile, head, n_tiles, 0);
         return;
     }
     test_consumer<D> c = {a, sm, r, others, mid};

@@ -1,0 +1,220 @@
+/*
+ * sale_queries.cuh - what SALE makes of the queries before the test: low-bit operands, and the
+ * thresholds of the rows from exact scores of a query block with its sink and local blocks
+ * (sim/methods/sale/sale_quant.c and sale_select.c have the rules).
+ *
+ * The four lanes that have two rows of a 16-row product hold a query group. So a warp reads its
+ * rows once, for both.
+ */
+#ifndef LACUNA_SALE_QUERIES_CUH
+#define LACUNA_SALE_QUERIES_CUH
+
+#include "cuda/methods/sale/sale_operands.cuh"
+#include "cuda/mma.cuh"
+
+#define QUERY_THREADS 256
+#define THRESHOLD_BLOCKS(a) ((a).local + 4) /* most sink and local blocks of a query block */
+
+static __device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1)
+{
+    MMA_16X8X16("f16", d, a, b0, b1);
+}
+
+#define NO_SCORE -1e30f /* below every product of fp16 rows, and finite */
+
+/* Largest score of a row so far and the sum of e^(score - largest), of the keys that a lane has. */
+struct online {
+    float top = NO_SCORE, sum = 0;
+
+    /* Eight scores, -INFINITY for none. */
+    __device__ __forceinline__ void add(const float (&x)[8], float factor)
+    {
+        float most = top, part = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            most = fmaxf(most, x[i]);
+        float shift = -most * factor;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            part += exp2_fast(fmaf(x[i], factor, shift));
+        sum = fmaf(sum, exp2_fast((top - most) * factor), part);
+        top = most;
+    }
+    __device__ __forceinline__ void merge(int bit, float factor)
+    {
+        float other = __shfl_xor_sync(~0u, top, bit), most = fmaxf(top, other);
+        float theirs = __shfl_xor_sync(~0u, sum, bit);
+        sum = sum * exp2_fast((top - most) * factor) + theirs * exp2_fast((other - most) * factor);
+        top = most;
+    }
+};
+
+/* A lane's part of a warp's 16 rows, in fp16: of rows lane / 4 and lane / 4 + 8 in turn two pairs
+ * of channels of an A operand. */
+template <int D> struct query_rows {
+    uint32_t x[D / 16][4];
+
+    __device__ __forceinline__ void load(const sale_args &a, int head, int64_t row)
+    {
+        const uint4 *q = a.q + head * a.n * (D / 8) + (threadIdx.x & 3);
+        uint4 raw[2][D / 32];
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int b = 0; b < D / 32; b++)
+                raw[r][b] = row + 8 * r < a.n ? __ldcs(q + (row + 8 * r) * (D / 8) + 4 * b)
+                                              : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int b = 0; b < D / 32; b++) {
+                x[2 * b][r] = half2_bits(two_fl16(raw[r][b].x));
+                x[2 * b][r + 2] = half2_bits(two_fl16(raw[r][b].y));
+                x[2 * b + 1][r] = half2_bits(two_fl16(raw[r][b].z));
+                x[2 * b + 1][r + 2] = half2_bits(two_fl16(raw[r][b].w));
+            }
+    }
+
+    /* Its low-bit operands; rows past the end are zero. */
+    __device__ __forceinline__ void quantise(const sale_args &a, int head, int64_t row) const
+    {
+        int l = threadIdx.x & 3;
+        const uint4 *mean = (const uint4 *)(a.mean + head * D) + l;
+        bool valid[2] = {row < a.n, row + 8 < a.n};
+        __half2 y[D / 16][4];
+        __half2 top = half2_in(0);
+        int norm = 0;
+#pragma unroll
+        for (int b = 0; b < D / 32; b++) {
+            uint4 four = mean[4 * b];
+            uint32_t m[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                __half2 &z = y[2 * b + e / 4][e % 4];
+                z = smooth(half2_in(x[2 * b + e / 4][e % 4]), half2_in(m[e / 4 * 2 + e % 4 / 2]));
+                z = valid[e % 2] ? z : half2_in(0);
+                top = larger(top, z);
+            }
+        }
+        float most = larger_of(top);
+#pragma unroll
+        for (int bit = 1; bit < 4; bit *= 2)
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, bit));
+        float mul = most > 0 ? __fdiv_rn(LEVELS, most) : 0;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            uint4 *to = (uint4 *)(a.qi + (head * a.npad + row + 8 * r) * PITCH) + l;
+            float squares = 0;
+#pragma unroll
+            for (int c = 0; c < D / 16; c += 4) {
+                uint32_t w[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    w[i] = four_bytes(a, y[c + i][r], y[c + i][r + 2], mul, squares);
+                to[c] = make_uint4(w[0], w[1], w[2], w[3]);
+            }
+            squares += __shfl_xor_sync(~0u, squares, 1);
+            squares += __shfl_xor_sync(~0u, squares, 2);
+            norm = max(norm, (int)squares);
+        }
+        if (l == 0) {
+            int64_t group = head * (a.npad / 2) + row / 16 * 8 + row % 8;
+            float scale = most > 0 ? fl16(__fdiv_rn(most, LEVELS)) : 0;
+            a.q_norm[group] = norm;
+            a.q_scale[group] = make_float2(scale, scale > 0 ? fl16(__fdiv_rn(1, scale)) : 0);
+        }
+    }
+
+    /* Scores with 32 keys, by strip of 8. */
+    __device__ __forceinline__ void scores(uint32_t keys, float (&acc)[4][4]) const
+    {
+#pragma unroll
+        for (int c = 0; c < D / 16; c++)
+#pragma unroll
+            for (int i = 0; i < 4; i += 2) {
+                uint32_t k[4];
+                load_b<D>(keys, 8 * i, c, k);
+                mma_f16(acc[i], x[c], k[0], k[1]);
+                mma_f16(acc[i + 1], x[c], k[2], k[3]);
+            }
+    }
+
+    /* Without the keys from `seen` on; first: the lane's first key of the block. */
+    static __device__ __forceinline__ void cut(float (&x)[8], int first, int seen)
+    {
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            x[e] = first + 8 * (e / 2) + e % 2 < seen ? x[e] : -INFINITY;
+    }
+
+    /* Thresholds of the rows; keys: the sink and local blocks one after the other. */
+    __device__ __forceinline__ void find_thresholds(const sale_args &a, int head, int64_t row,
+                                                    const regions &g, uint32_t keys) const
+    {
+        float factor = (float)(a.scale * 1.4426950408889634);
+        int lane = threadIdx.x & 31, row0 = (int)row - (lane >> 2);
+        int all_see = a.causal_stats ? min(row0 + 1, (int)a.n) : (int)a.n;
+        online s[2];
+        for (int j = 0, at = 0; j < g.n; j = j == 0 ? g.mid + 1 : j + 1, at++) {
+            float acc[4][4] = {{0}}, x[2][8];
+            if (a.causal_stats && j * BK > row0 + 15)
+                break;
+            scores(keys + at * BK * D * 2, acc);
+#pragma unroll
+            for (int e = 0; e < 16; e++)
+                x[e / 2 % 2][e / 4 * 2 + e % 2] = acc[e / 4][e % 4];
+            if ((j + 1) * BK > all_see) {
+                int first = j * BK + 2 * (lane & 3);
+                cut(x[0], first, a.causal_stats ? min((int)row + 1, (int)a.n) : (int)a.n);
+                cut(x[1], first, a.causal_stats ? min((int)row + 9, (int)a.n) : (int)a.n);
+            }
+            s[0].add(x[0], factor);
+            s[1].add(x[1], factor);
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            s[r].merge(1, factor);
+            s[r].merge(2, factor);
+        }
+        if ((lane & 3) < 2) { /* a lane for each row */
+            online mine = lane & 1 ? s[1] : s[0];
+            double thr = log2(a.tau * mine.sum) / (a.scale * 1.4426950408889634) + mine.top;
+            a.thr[head * a.npad + row + 8 * (lane & 1)] = fl16((float)thr);
+        }
+    }
+};
+
+/* All of a query block's rows in the heads that read the same keys, a warp for 16 rows of one head
+ * in two. Grid (npad / 64, kv_heads). */
+template <int D>
+static __global__ void __launch_bounds__(QUERY_THREADS, 2) prepare_queries(const sale_args a)
+{
+    extern __shared__ __align__(128) uint8_t shared[];
+    int m = blockIdx.x, kv = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int64_t row = (int64_t)m * BQ + 16 * (warp % 4) + (lane >> 2);
+    const uint4 *keys = (const uint4 *)a.k16 + kv * a.npad * (D / 8);
+    regions g = m < a.groups ? regions_of(a, m) : regions{0, 0};
+
+    if (g.mid > 0)
+        for (int j = 0, at = 0; j < g.n; j = j == 0 ? g.mid + 1 : j + 1, at++)
+            copy_tile<D, BK, QUERY_THREADS>(shared_addr(shared) + at * BK * D * 2, keys, j * BK,
+                                            a.npad);
+    copy_commit();
+    for (int i = warp / 4; i < (a.per_kv + 1) / 2 * 2; i += 2) {
+        int head = kv * a.per_kv + i;
+        query_rows<D> q;
+        if (i < a.per_kv) {
+            q.load(a, head, row);
+            q.quantise(a, head, row);
+        }
+        if (i < 2) {
+            copy_wait<0>();
+            __syncthreads();
+        }
+        if (i < a.per_kv && g.mid > 0)
+            q.find_thresholds(a, head, row, g, shared_addr(shared));
+    }
+}
+
+#endif
