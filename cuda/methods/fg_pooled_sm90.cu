@@ -208,6 +208,25 @@ DEVICE float2 add_keys(float2 part, const float (&acc)[64], int h, int limit, fl
     return make_float2(most, part.y * exp2_fast(part.x - base) + sum);
 }
 
+/* A tile that both groups of the thread see, with two chains each for their maxima and sums. */
+DEVICE void add_tile(float2 (&part)[2], const float (&acc)[64], float scale)
+{
+    float most[2][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}}, sum[2][2] = {{0}};
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        most[i / 2 % 2][i % 2] = fmaxf(most[i / 2 % 2][i % 2], acc[i]);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        most[h][0] = fmaxf(part[h].x, scale * fmaxf(most[h][0], most[h][1]));
+#pragma unroll
+    for (int i = 0; i < 64; i++)
+        sum[i / 2 % 2][i % 2] += exp2_fast(fmaf(acc[i], scale, -most[i / 2 % 2][0]));
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        part[h] = make_float2(
+            most[h][0], fmaf(part[h].y, exp2_fast(part[h].x - most[h][0]), sum[h][0] + sum[h][1]));
+}
+
 template <int D>
 DEVICE void sum_groups(pooled_smem<D> &sm, const fg_args &a, const fg_pooled &p, const piece &x,
                        const two_rows &r, stand &at)
@@ -215,12 +234,14 @@ DEVICE void sum_groups(pooled_smem<D> &sm, const fg_args &a, const fg_pooled &p,
     float2 part[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
     float scale = a.scale * 1.4426950408889634f;
     auto add = [&](int t, const float(&acc)[64]) {
-        int from = t * KEYS + 2 * (threadIdx.x & 3);
+        int from = t * KEYS + 2 * (threadIdx.x & 3), end = (t + 1) * KEYS;
+        if (min(r.limit[0], r.limit[1]) >= end) {
+            add_tile(part, acc, scale);
+            return;
+        }
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            if (r.limit[h] >= (t + 1) * KEYS)
-                part[h] = add_keys(part[h], acc, h, KEYS, scale);
-            else if (r.limit[h] > t * KEYS)
+            if (r.limit[h] > t * KEYS)
                 part[h] = add_keys(part[h], acc, h, r.limit[h] - from, scale);
     };
     walk_keys<D, LSE_TERMS>(sm, x, at, add);

@@ -170,10 +170,11 @@ static DEVICE void reduce_row(const xattn_args &a, int64_t row, int key0, int ha
 {
     constexpr int MINE = N / PER / 4, CELLS = PER / 8; /* blocks of a lane; 8 columns of a block */
     int quad = threadIdx.x & 3;
-    float top = -INFINITY, sum[MINE];
+    float tops[2] = {-INFINITY, -INFINITY}, sum[MINE];
 #pragma unroll
     for (int c = 0; c < N / 4; c++)
-        top = fmaxf(top, score[4 * (c / 2) + 2 * half + c % 2]);
+        tops[c % 2] = fmaxf(tops[c % 2], score[4 * (c / 2) + 2 * half + c % 2]);
+    float top = fmaxf(tops[0], tops[1]);
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2)) * a.factor;
     float base = top == -INFINITY ? 0 : top;
