@@ -25,10 +25,16 @@ out:
 int tensor_map(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
                struct err *err)
 {
+    return tensor_map_heads(map, x, d, n, heads, rows, 1, err);
+}
+
+int tensor_map_heads(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
+                     int box_heads, struct err *err)
+{
     PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
     cuuint64_t dims[3] = {(cuuint64_t)d, (cuuint64_t)n, (cuuint64_t)heads};
     cuuint64_t strides[2] = {(cuuint64_t)d * 2, (cuuint64_t)n * (cuuint64_t)d * 2};
-    cuuint32_t box[3] = {64, (cuuint32_t)rows, 1}, steps[3] = {1, 1, 1};
+    cuuint32_t box[3] = {64, (cuuint32_t)rows, (cuuint32_t)box_heads}, steps[3] = {1, 1, 1};
     int rc = 0;
     TRY(encoder(&encode, err));
     CUresult r =

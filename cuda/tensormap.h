@@ -19,6 +19,10 @@ extern "C" {
 int tensor_map(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
                struct err *err);
 
+/* The same with boxes of `rows` tokens of `box_heads` heads, one head after the other. */
+int tensor_map_heads(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
+                     int box_heads, struct err *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -11,8 +11,8 @@
  *            are ranked, they are kept, and a thread block per group normalises, compares or ranks
  *            its row.
  *
- * Cached: one Q K^T. Pooled: N^2 d / M products, three times, and again or 4 N^2 / M bytes per
- * head.
+ * Cached: one Q K^T. Pooled: N^2 d / M products, three times, and again twice or 4 N^2 / M bytes
+ * per head.
  */
 #include "core/intmath.h"
 #include "cuda/attn/attn.h"
@@ -24,7 +24,6 @@
 #include "cuda/select/means.cuh"
 #include "cuda/select/select.h"
 #include "cuda/select/wide.cuh"
-#include "cuda/tensormap.h"
 
 extern "C" {
 #include "core/mem.h"
@@ -298,7 +297,7 @@ out:
 
 struct fg_state {
     fg_args args;
-    CUtensorMap *maps; /* for fg_pooled_sm90.cu; NULL: not used; owned */
+    struct fg_pooled *pooled; /* on Hopper, where keys are not ranked; owned */
     bool cached, dense_call;
     int d;
     struct attn_job dense;     /* for the log-sum-exps */
@@ -411,8 +410,8 @@ static int launch_whole(struct gpu *g, const fg_state *s, const struct select_li
         TRY(launch_cached(g, s, l, err));
     else
         TRY(s->d == 128 ? launch_means<128>(g, a, err) : launch_means<64>(g, a, err));
-    if (s->maps)
-        TRY(fg_pooled_sm90(g, a, s->d, s->maps, err));
+    if (s->pooled)
+        TRY(fg_pooled_launch(g, a, s->pooled, err));
     else if (!s->cached)
         TRY(s->d == 128 ? launch_pooled<128>(g, a, err) : launch_pooled<64>(g, a, err));
     if (ranked) {
@@ -426,7 +425,7 @@ static int launch_whole(struct gpu *g, const fg_state *s, const struct select_li
         fold_values<<<grid, 256, 0, g->stream>>>(f, a);
         CU_LAUNCHED(err);
     }
-    if (!s->cached && !s->maps)
+    if (!s->cached && !s->pooled)
         TRY(launch_choice(g, a, err));
     if (f.width > 1 && !ranked) {
         fold_bits<<<(unsigned)((f.rows + 7) / 8), 256, 0, g->stream>>>(f);
@@ -474,24 +473,6 @@ out:
     return rc;
 }
 
-/* As many ranges of keys as give each multiprocessor a few thread blocks. */
-static int init_sm90(struct gpu *g, const struct select_problem *p, fg_state *s, struct err *err)
-{
-    fg_args *a = &s->args;
-    int tiles = (int)ceil_div(p->nk, FG_KEYS), rc = 0;
-    int64_t blocks = ceil_div(a->groups, FG_GROUPS) * a->heads, want = ceil_div(4 * g->sms, blocks);
-    a->each = (int)ceil_div(tiles, want < tiles ? want : tiles);
-    a->ranges = (int)ceil_div(tiles, a->each);
-    TRY(gpu_alloc(g, (int64_t)a->heads * a->groups * a->ranges * 8, &a->part, err));
-    s->maps = (CUtensorMap *)aligned_alloc(128, 2 * sizeof *s->maps);
-    if (!s->maps)
-        FAIL(err, ERR_NOMEM, "tensor maps: out of memory");
-    TRY(tensor_map(s->maps, a->mean, p->d, a->groups, 3 * a->heads, FG_GROUPS, err));
-    TRY(tensor_map(s->maps + 1, p->k, p->d, p->nk, p->kv_heads, FG_KEYS, err));
-out:
-    return rc;
-}
-
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
@@ -533,7 +514,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     } else {
         TRY(gpu_alloc(g, 3LL * job->lists.rows * p->d * 2, &s->args.mean, err));
         if (g->sm == 90 && r->by != FG_CHOOSE_TOPK)
-            TRY(init_sm90(g, p, s, err));
+            TRY(fg_pooled_init(g, s->args, p->d, &s->pooled, err));
         else
             TRY(gpu_alloc(g, job->lists.rows * p->nk * 4, &s->args.t, err));
         s->fold.t = s->args.t;
@@ -554,7 +535,7 @@ static void release(struct select_job *job)
     for (int h = 0; s->pass && h < s->args.heads; h++)
         metrics_pass_free(s->pass + h);
     free(s->pass);
-    free(s->maps);
+    fg_pooled_free(s->pooled);
 }
 
 extern "C" const struct select_method select_fg_attn = {

@@ -11,28 +11,23 @@
 #include <cuda.h>
 #include <stdint.h>
 
-#define FG_GROUPS 128 /* groups and keys of a tile of fg_pooled_sm90.cu */
-#define FG_KEYS 128
-
 struct fg_args {
     const uint4 *q, *k;
     int64_t nq, nk;
     int heads, per_kv, groups, words, M, causal, by;
     int64_t text0, text1, want;
     float scale, at;
-    uint4 *mean;      /* [3][heads][groups][d / 8] bf16: the terms of the mean queries */
-    float *t;         /* [heads][groups][nk], or [units] where units are ranked; NULL: not needed */
-    int64_t keys;     /* values of a row of t */
-    int width;        /* keys of a value of t */
-    int each, ranges; /* fg_pooled_sm90.cu: key tiles of a thread block; ceil(tiles / each) */
-    float2 *part;     /* [heads][groups][ranges]: largest in base 2, sum */
+    uint4 *mean;  /* [3][heads][groups][d / 8] bf16: the terms of the mean queries */
+    float *t;     /* [heads][groups][nk], or [units] where units are ranked; NULL: not needed */
+    int64_t keys; /* values of a row of t */
+    int width;    /* keys of a value of t */
     uint32_t *map;
     int32_t *count;
 };
 
 /* Keys of group g that some row may see: [0, limit); those from `forced` on are kept anyway. */
-static __device__ __forceinline__ void group_bounds(const fg_args &a, int g, int *limit,
-                                                    int *forced)
+static __device__ __host__ __forceinline__ void group_bounds(const fg_args &a, int g, int *limit,
+                                                             int *forced)
 {
     int64_t r0 = (int64_t)g * a.M, r1 = min(r0 + a.M, a.nq), shift = a.nk - a.nq;
     bool text = a.text0 < a.text1 && r0 + shift < a.text1 && r1 + shift > a.text0;
@@ -40,9 +35,14 @@ static __device__ __forceinline__ void group_bounds(const fg_args &a, int g, int
     *forced = (int)(text ? 0 : a.causal ? max(r0 + shift, (int64_t)0) : a.nk);
 }
 
-/* Fill a.map and a.count by the rules norm and literal, from a.mean. maps: of a.mean, as 3 heads
- * rows of groups, and of k, boxes of FG_GROUPS and FG_KEYS rows; d: 64 or 128. */
-int fg_pooled_sm90(struct gpu *g, const fg_args &a, int d, const CUtensorMap *maps,
-                   struct err *err);
+/* What fg_pooled_sm90.cu needs beside fg_args; of a pass over the scores of mean queries. */
+struct fg_pooled;
+
+/* d: 64 or 128; a.mean is there. *out is the caller's, to be released with fg_pooled_free. */
+int fg_pooled_init(struct gpu *g, const fg_args &a, int d, struct fg_pooled **out, struct err *err);
+void fg_pooled_free(struct fg_pooled *p);
+
+/* Fill a.map and a.count by the rules norm and literal, from a.mean. */
+int fg_pooled_launch(struct gpu *g, const fg_args &a, const struct fg_pooled *p, struct err *err);
 
 #endif

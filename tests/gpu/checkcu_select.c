@@ -723,6 +723,10 @@ static int check_setting(struct gpu *g, const struct method_run *run, bool small
                             .data = i % 4 < 2 ? DATA_NORMAL : DATA_SMOOTH};
         TRY(check_case(g, run, c, t, err));
     }
+    if (!small) { /* more heads than multiprocessors: some thread blocks have more than one tile */
+        struct cu_case c = {.problem = {160, 40, 64, 300, 300, 0, 1, 0}, .data = DATA_NORMAL};
+        TRY(check_case(g, run, c, t, err));
+    }
     for (int i = 0; i < 2 * DATA_COUNT && !small; i++) {
         struct cu_case c = {.problem = {2, 1, i % 2 ? 64 : 128, 1500, 1500, 0, i / 2 % 2 == 0, 0},
                             .data = (enum cu_data)(i / 2)};

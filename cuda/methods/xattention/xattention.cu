@@ -21,6 +21,8 @@
 #include <string.h>
 
 #define MAX_COLS 20480 /* masses of a row in shared memory */
+#define MAX_PER_BLOCK 32
+#define ROW_THREADS 64
 
 struct xattn_state {
     xattn_args args;
@@ -30,38 +32,47 @@ struct xattn_state {
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
-/* Masses of row block i over all columns, padded ones (logit 0) included. */
-static __device__ void block_masses(const xattn_args &a, int head, int i, double *mass)
+/* Reduced row r of a head: what its sums are multiplied by. */
+struct row_scale {
+    double share, pad; /* 1 / sum over the row; mass of a padded column (logit 0) */
+    float top;         /* the row's largest score */
+    int blocks, limit; /* column blocks with a real column, reduced columns */
+};
+
+static __device__ row_scale scale_of(const xattn_args &a, int64_t head, int r)
 {
-    int lane = threadIdx.x & 31;
-    for (int j = lane; j < a.cols; j += 32)
-        mass[j] = 0;
-    for (int r = i * a.per_block; r < (i + 1) * a.per_block && r < a.rows; r++) {
-        int64_t limit = columns(a, r), at = (int64_t)head * a.rows + r;
-        int real = (int)min(limit, (int64_t)a.keys);
-        int tiles = (real + TILE - 1) / TILE, blocks = (real + a.per_block - 1) / a.per_block;
-        const float *tops = a.top + at * a.tiles, *sums = a.sum + at * a.key_blocks;
-        float top = limit > a.keys ? 0 : -INFINITY;
-        double all = 0;
-        for (int t = lane; t < tiles; t += 32)
-            top = fmaxf(top, tops[t]);
-        top = warp_max(top);
-        for (int j = lane; j < blocks; j += 32)
-            all += (double)sums[j] * exp2f(tops[j / a.stride] - top);
-        double pad = exp2f(-top);
-        all = warp_add(all) + (limit > a.keys ? (double)(limit - a.keys) * pad : 0);
-        double share = 1 / all;
-        for (int j = lane; j < blocks; j += 32)
-            mass[j] += (double)sums[j] * exp2f(tops[j / a.stride] - top) * share;
-        for (int64_t j = a.keys / a.per_block / 32 * 32 + lane; j * a.per_block < limit; j += 32) {
-            if ((j + 1) * a.per_block <= a.keys)
-                continue;
-            int64_t from = max(j * a.per_block, (int64_t)a.keys);
-            int64_t to = min((j + 1) * a.per_block, limit);
-            mass[j] += from < to ? (double)(to - from) * pad * share : 0;
-        }
-    }
-    __syncwarp();
+    int lane = threadIdx.x & 31, limit = columns(a, r), real = min(limit, a.keys);
+    int blocks = (real + a.per_block - 1) >> a.block_shift;
+    const float *tops = a.top + (head * a.rows + r) * a.tiles;
+    const float *sums = a.sum + (head * a.rows + r) * a.pitch;
+    float top = limit > a.keys ? 0 : -INFINITY;
+    double all = 0;
+    for (int t = lane; t << a.top_shift < blocks; t += 32)
+        top = fmaxf(top, tops[t]);
+    top = warp_max(top);
+    for (int j = lane; j < blocks; j += 32)
+        all += (double)sums[j] * exp2f(tops[j >> a.top_shift] - top);
+    double pad = limit > a.keys ? exp2f(-top) : 0;
+    all = warp_add(all) + max(limit - a.keys, 0) * pad;
+    return {1 / all, pad > 0 ? pad / all : 0, top, blocks, limit};
+}
+
+/* Mass of column block j in a row block of n reduced rows from r0 on, padded columns included. */
+static __device__ double mass_of(const xattn_args &a, const row_scale *rows, int64_t head, int r0,
+                                 int n, int j)
+{
+    const float *tops = a.top + (head * a.rows + r0) * a.tiles + (j >> a.top_shift);
+    const float *sums = a.sum + (head * a.rows + r0) * a.pitch + j;
+    double mass = 0;
+#pragma unroll 4
+    for (int r = 0; r < n; r++)
+        if (j < rows[r].blocks)
+            mass += (double)sums[(int64_t)r * a.pitch] *
+                    exp2f(tops[(int64_t)r * a.tiles] - rows[r].top) * rows[r].share;
+    int from = max(j << a.block_shift, a.keys), end = (j + 1) << a.block_shift;
+    for (int r = 0; from < end && r < n; r++)
+        mass += max(min(end, rows[r].limit) - from, 0) * rows[r].pad;
+    return mass;
 }
 
 /* One entry more than the cut has: the next in order. */
@@ -103,24 +114,31 @@ static __device__ cut cut_row(const xattn_args &a, double *mass, int n, bool fir
     return cut_reach(list, n, need - taken, 0);
 }
 
-/* A warp per row block. */
-static __global__ void select_rows(const xattn_args a)
+/* A thread block per row block: a warp per reduced row, a thread per column block, and the first
+ * warp cuts. Rows with many columns come first, and heads whose scores are latest and may be in L2.
+ */
+static __global__ void __launch_bounds__(ROW_THREADS, 24) select_rows(const xattn_args a)
 {
-    extern __shared__ double masses[];
-    int warp = threadIdx.x >> 5;
-    int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + warp;
-    if (row >= (int64_t)a.heads * a.row_blocks)
-        return;
-    double *mass = masses + (int64_t)warp * a.cols;
+    extern __shared__ double mass[];
+    __shared__ row_scale scales[MAX_PER_BLOCK];
+    int64_t row = gridDim.x - 1 - (int64_t)blockIdx.x;
     int head = (int)(row / a.row_blocks), i = (int)(row % a.row_blocks), seen = 0;
     int64_t end = min((int64_t)(i + 1) * BLOCK, a.nq);
     int own = (int)((i * (int64_t)BLOCK + a.shift) / BLOCK);
     int last = (int)((end - 1 + a.shift) / BLOCK);
     int n = a.causal ? last + 1 : a.cols;
+    int r0 = i << a.block_shift, rows = min(a.per_block, a.rows - r0);
+    for (int r = threadIdx.x >> 5; r < rows; r += ROW_THREADS / 32)
+        scales[r] = scale_of(a, head, r0 + r);
+    __syncthreads();
+    for (int j = threadIdx.x; j < n; j += ROW_THREADS)
+        mass[j] = mass_of(a, scales, head, r0, rows, j);
+    __syncthreads();
+    if (threadIdx.x >= 32)
+        return;
     bool forced = a.causal && a.profile != PROFILE_PAPER;
     bool first = a.causal && a.profile == PROFILE_OFFICIAL &&
                  a.shift / BLOCK + i / a.chunk_blocks * a.chunk_blocks == 0;
-    block_masses(a, head, i, mass);
     cut c = cut_row(a, mass, n, first, forced, own);
     int limit = min(n, a.key_blocks);
     fill_row(a.map, row, [&](int j) {
@@ -149,8 +167,7 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const xattn_state &s = *(const xattn_state *)job->state;
     const xattn_args &a = s.args;
-    int64_t rows = job->lists.rows;
-    int rc = 0, warps = row_warps(a.cols * 8), smem = warps * a.cols * 8;
+    int rc = 0, smem = a.cols * 8;
 
     if (s.sm90)
         TRY(xattn_sm90_launch(g, a, job->problem.d, s.hop, err));
@@ -160,7 +177,7 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
         TRY(launch_tiles<64>(g, a, err));
     CU(err, cudaFuncSetAttribute((const void *)select_rows,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-    select_rows<<<(unsigned)ceil_div(rows, warps), 32 * warps, smem, g->stream>>>(a);
+    select_rows<<<(unsigned)job->lists.rows, ROW_THREADS, smem, g->stream>>>(a);
     CU_LAUNCHED(err);
     TRY(lists_make(g, &job->lists, err));
 out:
@@ -198,7 +215,6 @@ static void resolve(const struct select_problem *p, xattn_args *a)
     a->causal = p->causal;
     a->rows = (int)ceil_div(p->nq, a->stride);
     a->keys = (int)ceil_div(p->nk, a->stride);
-    a->tiles = (int)ceil_div(a->keys, TILE);
     a->row_blocks = (int)ceil_div(p->nq, BLOCK);
     a->key_blocks = (int)ceil_div(p->nk, BLOCK);
     bool official = a->profile == PROFILE_OFFICIAL;
@@ -231,6 +247,15 @@ static bool fits(const struct select_problem *p, char why[160])
     return false;
 }
 
+/* With one top for so many reduced columns. */
+static void lay_out_sums(xattn_args *a, int columns)
+{
+    a->tiles = (int)ceil_div(a->keys, columns);
+    a->pitch = a->tiles * (columns / a->per_block);
+    a->block_shift = __builtin_ctz(a->per_block);
+    a->top_shift = __builtin_ctz(columns / a->per_block);
+}
+
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
@@ -246,9 +271,10 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     resolve(p, a);
     TRY(select_lists_init(g, job, BLOCK, BLOCK, err));
     a->map = map_rows_of(&job->lists);
-    TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->tiles * 4, &a->top, err));
-    TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->key_blocks * 4, &a->sum, err));
     s->sm90 = g->sm == 90 && a->per_block >= 8; /* fewer columns a block take many registers */
+    lay_out_sums(a, s->sm90 ? XATTN_COLUMNS : TILE);
+    TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->tiles * 4, &a->top, err));
+    TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->pitch * 4, &a->sum, err));
     if (s->sm90)
         TRY(xattn_sm90_init(g, *a, p->d, &s->hop, err));
 out:

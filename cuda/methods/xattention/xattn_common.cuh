@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define BLOCK 128 /* tokens of a mask unit, both ways */
-#define TILE 128  /* reduced rows and columns of a thread block */
+#define TILE 128  /* reduced rows and columns of a thread block of xattn_portable.cuh */
 
 enum profile { PROFILE_OFFICIAL, PROFILE_CLEAN, PROFILE_PAPER };
 
@@ -18,15 +18,16 @@ struct xattn_args {
     int heads, per_kv, stride, per_block; /* per_block: reduced rows of a block, 128 / S */
     int profile, causal;
     int rows, keys;                   /* reduced rows and columns with a real token */
-    int tiles;                        /* of reduced columns */
+    int tiles, pitch;                 /* tops and sums of a reduced row */
+    int block_shift, top_shift;       /* log2 of per_block; of column blocks that share a top */
     int row_blocks, key_blocks, cols; /* cols: column blocks, padded ones included */
     int chunk_blocks;                 /* row blocks of a pass, official */
     double tau;
     float factor; /* temperature * log2 e */
 
     const uint4 *q, *k;
-    float *top; /* [heads][rows][tiles]: largest score of a tile, in base 2 */
-    float *sum; /* [heads][rows][key_blocks] */
+    float *top; /* [heads][rows][tiles]: largest score of some column blocks, in base 2 */
+    float *sum; /* [heads][rows][pitch]: of a column block, of 2^(score - top) */
     map_rows map;
 };
 

@@ -68,7 +68,7 @@ static __device__ void reduce_tile(const xattn_args &a, const float *s, int head
             break;
         for (int j = b * a.per_block; j < (b + 1) * a.per_block; j++)
             sum += j < n ? exp2f(fmaf(s[r * PITCH + j], a.factor, -top)) : 0;
-        a.sum[at * a.key_blocks + block] = sum;
+        a.sum[at * a.pitch + block] = sum;
     }
 }
 

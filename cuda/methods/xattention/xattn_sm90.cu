@@ -3,13 +3,16 @@
  *
  * A run of S tokens is one row of S D channels in memory, so the scores are a plain product of two
  * matrices of N / S rows; only the runs of q are read from their last token to their first. A
- * thread block per multiprocessor takes tiles of 256 x 128 scores in turn: two warpgroups have 128
- * rows each, one warp copies 64 channels at a time. A thread reduces its scores in registers, while
- * the copies of the next tile are under way.
+ * thread block per multiprocessor has a list of tiles of 192 x 256 scores, of which 110 FLOP are
+ * made per byte from L2. Three warpgroups have 64 rows each. They take the registers of three and a
+ * half, so no warp is left to copy: the first one copies a stage once all have returned its buffer.
+ * At the diagonal a warpgroup multiplies no more columns than its rows see, in steps of 64. A
+ * thread reduces its scores in registers, while the copies of the next tile are under way.
  */
 #include "core/intmath.h"
 #include "cuda/methods/xattention/xattn_sm90.cuh"
 #include "cuda/tensormap.h"
+#include "cuda/warp.cuh"
 #include "cuda/wgmma.cuh"
 
 extern "C" {
@@ -18,158 +21,259 @@ extern "C" {
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define DEPTH 64 /* channels of a stage */
 #define STAGES 4
-#define SM90_THREADS (256 + 32)
+#define COLUMNS XATTN_COLUMNS
+#define BOX 128 /* columns of a copy */
+#define ROWS 64 /* of a warpgroup */
+#define WARPGROUPS 3
+#define TILE_ROWS (ROWS * WARPGROUPS)
 
 struct score_smem {
-    alignas(1024) uint8_t q[STAGES][WIDE_ROWS * DEPTH * 2];
-    alignas(1024) uint8_t k[STAGES][TILE * DEPTH * 2];
+    alignas(1024) uint8_t q[STAGES][TILE_ROWS * DEPTH * 2];
+    alignas(1024) uint8_t k[STAGES][COLUMNS * DEPTH * 2];
     uint64_t full[STAGES], empty[STAGES];
 };
 
 struct place {
-    int head, row0, key0; /* reduced */
+    int head, row0, key0, boxes; /* reduced rows; copies of keys */
 };
 
-template <int PER> static DEVICE place place_at(const xattn_args &a, const xattn_sm90 &s, int i)
+static DEVICE place place_at(int2 tile)
 {
-    int at = __ldg(s.places + i % s.n_places);
-    return {i / s.n_places, (at >> 16) * WIDE_ROWS, (at & 0xffff) * TILE};
+    return {tile.x >> 16, (tile.x & 0xffff) * TILE_ROWS, (tile.y & 0xffffff) * COLUMNS,
+            tile.y >> 24};
+}
+
+/* Columns of a tile that one of `rows` rows from row0 on sees. */
+static __host__ __device__ __forceinline__ int seen_columns(const xattn_args &a, int row0, int rows,
+                                                            int key0)
+{
+    int last = row0 + rows < a.rows ? row0 + rows - 1 : a.rows - 1;
+    int end = row0 < a.rows ? columns(a, last) : 0;
+    end = (end < a.keys ? end : a.keys) - key0;
+    return end < 0 ? 0 : end < COLUMNS ? end : COLUMNS;
 }
 
 /* ---- copies --------------------------------------------------------------------------------- */
 
-template <int PER>
-static DEVICE void produce(score_smem &sm, const xattn_args &a, const xattn_sm90 &s,
-                           const CUtensorMap *mq, const CUtensorMap *mk, int d)
+/* Stage c of a tile into buffer `at`, by one thread, when the buffer's phase is over. */
+static DEVICE void copy_stage(score_smem &sm, const xattn_args &a, const CUtensorMap *mq,
+                              const CUtensorMap *mk, const place &p, int c, int log_d, int at)
 {
-    int n = a.stride * d / DEPTH;
+    uint32_t bar = smem_addr(&sm.full[at]), k = smem_addr(sm.k[at]);
+    int x = c * DEPTH, t = x >> log_d;
+    mbar_expect(bar, sizeof sm.q[0] + p.boxes * (BOX * DEPTH * 2));
+    tma_load(smem_addr(sm.q[at]), mq, bar, x + ((a.stride - 1 - 2 * t) << log_d), p.row0, p.head,
+             L2_EVICT_LAST);
+    tma_load(k, mk, bar, x, p.key0, p.head / a.per_kv, L2_EVICT_LAST);
+    if (p.boxes > 1)
+        tma_load(k + BOX * DEPTH * 2, mk, bar, x, p.key0 + BOX, p.head / a.per_kv, L2_EVICT_LAST);
+}
+
+/* What a warpgroup does a stage at a time: wait for it, and return it. */
+struct walk {
+    score_smem &sm;
+    const xattn_args &a;
+    const CUtensorMap *mq, *mk;
+    int stages, log_d, group;
     ring<STAGES> at;
-    for (int i = blockIdx.x; i < s.n_places * a.heads; i += gridDim.x) {
-        place p = place_at<PER>(a, s, i);
-        for (int c = 0; c < n; c++) {
-            uint32_t bar = smem_addr(&sm.full[at.at]);
-            int x = c * DEPTH, t = x / d;
-            mbar_wait(smem_addr(&sm.empty[at.at]), at.parity ^ 1);
-            mbar_expect(bar, sizeof sm.q[0] + sizeof sm.k[0]);
-            tma_load(smem_addr(sm.q[at.at]), mq, bar, x + (a.stride - 1 - 2 * t) * d, p.row0,
-                     p.head, L2_EVICT_LAST);
-            tma_load(smem_addr(sm.k[at.at]), mk, bar, x, p.key0, p.head / a.per_kv, L2_EVICT_LAST);
+
+    /* One warp of the block copies. The buffer of stage c is returned when all warps have read it;
+     * then it takes the stage that is STAGES later, of this tile or the next. */
+    DEVICE void give_back(int c, int buffer, uint32_t parity, const int2 &tile, const int2 &next)
+    {
+        warp_arrive(smem_addr(&sm.empty[buffer]));
+        if (threadIdx.x >= 32)
+            return;
+        int later = c + STAGES;
+        bool here = later < stages;
+        if (!here && next.y < 0)
+            return;
+        mbar_wait(smem_addr(&sm.empty[buffer]), parity);
+        if (is_elected())
+            copy_stage(sm, a, mq, mk, place_at(here ? tile : next), here ? later : later - stages,
+                       log_d, buffer);
+        __syncwarp();
+    }
+
+    /* A warpgroup without scores in a tile. */
+    DEVICE void pass_by(const int2 &tile, const int2 &next)
+    {
+        for (int c = 0; c < stages; c++) {
+            mbar_wait(smem_addr(&sm.full[at.at]), at.parity);
+            give_back(c, at.at, at.parity, tile, next);
             at.next();
         }
     }
+
+    /* The first stages of the first tile; a tile has no fewer than STAGES. */
+    DEVICE void begin(int2 tile)
+    {
+        if (threadIdx.x == 0)
+            for (int c = 0; c < STAGES; c++)
+                copy_stage(sm, a, mq, mk, place_at(tile), c, log_d, c);
+        __syncwarp();
+    }
+};
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/* Scores of a warpgroup's 64 rows with the first N columns of a tile. */
+template <int N>
+static DEVICE void multiply(walk &w, const int2 &tile, const int2 &next, float (&acc)[N / 2])
+{
+    ring<STAGES> before;
+#pragma unroll 1
+    for (int c = 0; c < w.stages; c++) {
+        mbar_wait(smem_addr(&w.sm.full[w.at.at]), w.at.parity);
+        uint64_t q = descriptor(desc_low(smem_addr(w.sm.q[w.at.at]) + w.group * ROWS * 128, 16));
+        uint64_t k = descriptor(desc_low(smem_addr(w.sm.k[w.at.at]), 16));
+        wgmma_fence();
+#pragma unroll
+        for (int kk = 0; kk < DEPTH / 16; kk++)
+            wgmma_ss<N>(acc, q + 2 * kk, k + 2 * kk, c + kk > 0);
+        wgmma_commit();
+        wgmma_wait<1>(); /* the stage before is done */
+        if (c > 0)
+            w.give_back(c - 1, before.at, before.parity, tile, next);
+        before = w.at;
+        w.at.next();
+    }
+    wgmma_wait<0>();
+    hold(acc);
+    w.give_back(w.stages - 1, before.at, before.parity, tile, next);
 }
 
 /* ---- scores of a tile ------------------------------------------------------------------------ */
 
-/* From the 64 scores of a thread to the largest and the block sums of its two rows; PER reduced
- * columns a block. A quad has a row: the sum of a block of 8 and more columns is over its lanes, of
- * 4 over two of them. */
-template <int PER>
-static DEVICE void reduce_rows(const xattn_args &a, const place &p, int row0,
-                               const float (&score)[64])
+/* `to` is aligned to as many floats as divide N. */
+template <int N> static DEVICE void store_sums(float *to, const float (&x)[N])
 {
-    constexpr int BLOCKS = TILE / PER, LANES = PER >= 8 ? 4 : PER / 2;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (N % 4 == 0 && i % 4 == 0)
+            ((float4 *)to)[i / 4] = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+        else if (N % 4 && N % 2 == 0 && i % 2 == 0)
+            ((float2 *)to)[i / 2] = make_float2(x[i], x[i + 1]);
+        else if (N % 2)
+            to[i] = x[i];
+}
+
+/* The largest score and the block sums of one of a thread's two rows; PER reduced columns a block.
+ * A quad has the row, and each of its lanes stores the sums of a quarter of the blocks. */
+template <int PER, int N>
+static DEVICE void reduce_row(const xattn_args &a, int64_t row, int key0, int half, bool really,
+                              const float (&score)[N / 2])
+{
+    constexpr int MINE = N / PER / 4, CELLS = PER / 8; /* blocks of a lane; 8 columns of a block */
     int quad = threadIdx.x & 3;
+    float tops[2] = {-INFINITY, -INFINITY}, sum[MINE];
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int row = row0 + 8 * half;
-        int limit = row < a.rows ? min(columns(a, row), a.keys) : 0;
-        int n = min(max(limit - p.key0, 0), TILE);
-        int64_t at = (int64_t)p.head * a.rows + row;
-        float top = -INFINITY;
+    for (int c = 0; c < N / 4; c++)
+        tops[c % 2] = fmaxf(tops[c % 2], score[4 * (c / 2) + 2 * half + c % 2]);
+    float top = fmaxf(tops[0], tops[1]);
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2)) * a.factor;
+    float base = top == -INFINITY ? 0 : top;
 #pragma unroll
-        for (int c = 0; c < 32; c++)
-            if (8 * (c / 2) + 2 * quad + c % 2 < n)
-                top = fmaxf(top, score[4 * (c / 2) + 2 * half + c % 2]);
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, 2)) * a.factor;
-        if (row < a.rows && quad == 0)
-            a.top[at * a.tiles + p.key0 / TILE] = n > 0 ? top : -INFINITY;
+    for (int i = 0; i < MINE; i++) {
+        float part[4];
 #pragma unroll
-        for (int b0 = 0; b0 < BLOCKS; b0 += 4 / LANES) { /* those that lie in the same columns */
-            float sum = 0;
-            int block = b0 + quad / LANES;
+        for (int lane = 0; lane < 4; lane++) {
+            part[lane] = 0;
 #pragma unroll
-            for (int c = 0; c < (PER >= 8 ? PER / 4 : 2); c++) {
-                int column = b0 * PER / 8 + c / 2;
-                float x = score[4 * column + 2 * half + c % 2];
-                bool in = 8 * column + 2 * quad + c % 2 < n;
-                sum += in ? exp2_fast(fmaf(x, a.factor, -top)) : 0;
+            for (int c = 0; c < 2 * CELLS; c++) {
+                int cell = (lane * MINE + i) * CELLS + c / 2;
+                float x = fmaf(score[4 * cell + 2 * half + c % 2], a.factor, -base);
+                part[lane] += exp2_fast(x);
             }
-#pragma unroll
-            for (int step = 1; step < LANES; step *= 2)
-                sum += __shfl_xor_sync(~0u, sum, step);
-            int to = p.key0 / PER + block;
-            bool mine = LANES == 4 ? quad == b0 % 4 : quad % LANES == 0;
-            if (mine && row < a.rows && to < a.key_blocks)
-                a.sum[at * a.key_blocks + to] = sum;
         }
+        sum[i] = quad_add(part[0], part[1], part[2], part[3]);
     }
+    if (really && quad == 0)
+        a.top[row * a.tiles + key0 / COLUMNS] = top;
+    if (really)
+        store_sums<MINE>(a.sum + row * a.pitch + key0 / PER + quad * MINE, sum);
 }
 
-template <int PER>
-static DEVICE void consume(score_smem &sm, const xattn_args &a, const xattn_sm90 &s, int d)
+/* Columns from n on are not seen by a row. */
+template <int N> static DEVICE void hide_columns(float (&score)[N / 2], int half, int n)
 {
-    int n = a.stride * d / DEPTH, group = threadIdx.x >> 7;
-    int own = 128 * group + 16 * (threadIdx.x >> 5 & 3) + (threadIdx.x >> 2 & 7);
-    float acc[2][64];
-    ring<STAGES> at;
-    for (int i = blockIdx.x; i < s.n_places * a.heads; i += gridDim.x) {
-        place p = place_at<PER>(a, s, i);
-        int before = 0;
-#pragma unroll 1
-        for (int c = 0; c < n; c++) {
-            mbar_wait(smem_addr(&sm.full[at.at]), at.parity);
-            uint64_t q = descriptor(desc_low(smem_addr(sm.q[at.at]) + group * 128 * 128, 16));
-            uint64_t k = descriptor(desc_low(smem_addr(sm.k[at.at]), 16));
-            wgmma_fence();
+    int from = n - 2 * (threadIdx.x & 3);
 #pragma unroll
-            for (int kk = 0; kk < DEPTH / 16; kk++) {
-                wgmma_ss<128>(acc[0], q + 2 * kk, k + 2 * kk, c + kk > 0);
-                wgmma_ss<128>(acc[1], q + 512 + 2 * kk, k + 2 * kk, c + kk > 0);
-            }
-            wgmma_commit();
-            wgmma_wait<1>(); /* the stage before is done */
-            if (c > 0)
-                warp_arrive(smem_addr(&sm.empty[before]));
-            before = at.at;
-            at.next();
-        }
-        wgmma_wait<0>();
-        hold(acc[0]);
-        hold(acc[1]);
-        warp_arrive(smem_addr(&sm.empty[before]));
-        reduce_rows<PER>(a, p, p.row0 + own, acc[0]);
-        reduce_rows<PER>(a, p, p.row0 + own + 64, acc[1]);
+    for (int c = 0; c < N / 4; c++) {
+        float &x = score[4 * (c / 2) + 2 * half + c % 2];
+        x = 8 * (c / 2) + c % 2 < from ? x : -INFINITY;
+    }
+}
+
+/* A warpgroup's part of a tile, of which some of its rows see more than N - 64 columns, or N - 128.
+ */
+template <int PER, int N> static DEVICE void score_tile(walk &w, const int2 &tile, const int2 &next)
+{
+    float acc[N / 2] = {0}; /* else the registers of all widths live through the loop over tiles */
+    multiply<N>(w, tile, next, acc);
+    const xattn_args &a = w.a;
+    place p = place_at(tile);
+    int row0 = p.row0 + ROWS * w.group;
+    int row = row0 + 16 * (threadIdx.x >> 5 & 3) + (threadIdx.x >> 2 & 7);
+    int64_t at_row = (int64_t)p.head * a.rows + row;
+    if (N < COLUMNS || uniform(seen_columns(a, row0, 1, p.key0)) < N)
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+            hide_columns<N>(acc, half, seen_columns(a, row + 8 * half, 1, p.key0));
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+        reduce_row<PER, N>(a, at_row + 8 * half, p.key0, half, row + 8 * half < a.rows, acc);
+}
+
+template <int PER> static DEVICE void consume(walk &w, const xattn_sm90 &s)
+{
+    constexpr int STEP = PER < 32 ? 64 : 128; /* four lanes share the blocks of a step */
+    int i = s.first[blockIdx.x], end = s.first[blockIdx.x + 1];
+    int2 tile, next = s.tiles[i];
+    for (; i < end; i++) {
+        tile = next;
+        next = i + 1 < end ? s.tiles[i + 1] : make_int2(0, -1);
+        place p = place_at(tile);
+        int n = uniform(seen_columns(w.a, p.row0 + ROWS * w.group, ROWS, p.key0));
+        int width = (n + STEP - 1) / STEP * STEP;
+        if (width == 256)
+            score_tile<PER, 256>(w, tile, next);
+        else if (STEP == 64 && width == 192)
+            score_tile<PER, STEP == 64 ? 192 : 128>(w, tile, next);
+        else if (width == 128)
+            score_tile<PER, 128>(w, tile, next);
+        else if (STEP == 64 && width == 64)
+            score_tile<PER, STEP>(w, tile, next);
+        else
+            w.pass_by(tile, next);
     }
 }
 
 template <int PER>
-static __global__ void __launch_bounds__(SM90_THREADS, 1)
+static __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
     score_runs(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
-               const __grid_constant__ xattn_args a, const __grid_constant__ xattn_sm90 s, int d)
+               const __grid_constant__ xattn_args a, const __grid_constant__ xattn_sm90 s,
+               int log_d)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t raw[];
     score_smem &sm = *(score_smem *)raw;
-    int warp = uniform(threadIdx.x >> 5);
+    walk w = {sm, a, &mq, &mk, (a.stride << log_d) / DEPTH, log_d, uniform(threadIdx.x >> 7)};
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             mbar_init(smem_addr(&sm.full[i]), 1);
-            mbar_init(smem_addr(&sm.empty[i]), 8);
+            mbar_init(smem_addr(&sm.empty[i]), 4 * WARPGROUPS);
         }
         mbar_init_fence();
     }
     __syncthreads();
-    if (warp == 8) {
-        if ((threadIdx.x & 31) == 0)
-            produce<PER>(sm, a, s, &mq, &mk, d);
-        return;
-    }
-    consume<PER>(sm, a, s, d);
+    w.begin(s.tiles[s.first[blockIdx.x]]);
+    consume<PER>(w, s);
 #endif
 }
 
@@ -201,22 +305,18 @@ out:
 template <int PER>
 static int launch(struct gpu *g, const xattn_args &a, int d, const xattn_sm90 &s, struct err *err)
 {
-    int rc = 0, tiles = s.n_places * a.heads;
-    unsigned grid = (unsigned)(tiles < g->sms ? tiles : g->sms);
+    int rc = 0, bytes = sizeof(score_smem), log_d = d == 128 ? 7 : 6;
     CU(err, cudaFuncSetAttribute((const void *)score_runs<PER>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(score_smem)));
-    score_runs<PER><<<grid, SM90_THREADS, sizeof(score_smem), g->stream>>>(s.q, s.k, a, s, d);
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    score_runs<PER><<<s.blocks, 128 * WARPGROUPS, bytes, g->stream>>>(s.q, s.k, a, s, log_d);
     CU_LAUNCHED(err);
 out:
     return rc;
 }
 
-int xattn_sm90_launch(struct gpu *g, const xattn_args &a, int d, const xattn_sm90 &s,
-                      struct err *err)
+static int launch_stride(struct gpu *g, const xattn_args &a, int d, const xattn_sm90 &s,
+                         struct err *err)
 {
-    int rc = 0;
-    TRY(pad(g, a.q, a.nq, (int64_t)a.rows * a.stride, d, a.heads, s.padded[0], err));
-    TRY(pad(g, a.k, a.nk, (int64_t)a.keys * a.stride, d, a.heads / a.per_kv, s.padded[1], err));
     switch (a.per_block) {
     case 8:
         return launch<8>(g, a, d, s, err);
@@ -225,29 +325,125 @@ int xattn_sm90_launch(struct gpu *g, const xattn_args &a, int d, const xattn_sm9
     default:
         return launch<32>(g, a, d, s, err);
     }
+}
+
+int xattn_sm90_launch(struct gpu *g, const xattn_args &a, int d, const xattn_sm90 &s,
+                      struct err *err)
+{
+    int rc = 0;
+    TRY(pad(g, a.q, a.nq, (int64_t)a.rows * a.stride, d, a.heads, s.padded[0], err));
+    TRY(pad(g, a.k, a.nk, (int64_t)a.keys * a.stride, d, a.heads / a.per_kv, s.padded[1], err));
+    if (s.blocks == 0)
+        return 0;
+    return launch_stride(g, a, d, s, err);
 out:
     return rc;
 }
 
-/* Tiles that hold a score, row by row. */
-static int make_places(struct gpu *g, const xattn_args &a, xattn_sm90 *s, struct err *err)
+/* ---- which thread block has which tiles ------------------------------------------------------ */
+
+struct job {
+    int2 tile;
+    int cost;
+};
+
+#define TILE_COST 10 /* of a tile beside its products */
+#define STEP_COST 20 /* of 64 x 64 scores */
+#define LAST_HEADS 8 /* whose cheap tiles come last */
+
+static int cost_of(const xattn_args &a, int row0, int key0)
 {
-    int64_t rows = ceil_div(a.rows, WIDE_ROWS);
-    int32_t *places = NULL, *to = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&places, rows * a.tiles, sizeof *places, "tiles of scores", err));
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t last = (r + 1) * WIDE_ROWS < a.rows ? (r + 1) * WIDE_ROWS : a.rows;
-        int n = columns(a, (int)last - 1);
-        n = n < 0 ? 0 : n < a.keys ? n : a.keys;
-        for (int64_t t = 0; t * TILE < n; t++)
-            places[s->n_places++] = (int32_t)(r << 16 | t);
+    int steps = 0;
+    for (int w = 0; w < WARPGROUPS; w++)
+        steps += (seen_columns(a, row0 + w * ROWS, ROWS, key0) + 63) / 64;
+    return steps > 0 ? TILE_COST + STEP_COST * steps : 0;
+}
+
+static int dearer(const void *x, const void *y)
+{
+    const job *l = (const job *)x, *r = (const job *)y;
+    if (l->cost != r->cost)
+        return l->cost > r->cost ? -1 : 1;
+    if (l->tile.x != r->tile.x)
+        return l->tile.x < r->tile.x ? -1 : 1;
+    return l->tile.y < r->tile.y ? -1 : l->tile.y > r->tile.y;
+}
+
+/* Tiles that hold a score: row by row, long rows first, so that tiles at work share rows and
+ * columns in L2. Those of the last heads are in order of their cost, so that all thread blocks end
+ * together. Returns their number. */
+static int64_t list_jobs(const xattn_args &a, job *jobs)
+{
+    int64_t n = 0, last = 0;
+    for (int head = 0; head < a.heads; head++) {
+        if (head == max(a.heads - LAST_HEADS, 0))
+            last = n;
+        for (int r = (a.rows - 1) / TILE_ROWS; r >= 0; r--)
+            for (int t = 0; t < a.tiles; t++) {
+                int cost = cost_of(a, r * TILE_ROWS, t * COLUMNS);
+                int seen = seen_columns(a, r * TILE_ROWS, TILE_ROWS, t * COLUMNS);
+                int boxes = (seen + BOX - 1) / BOX;
+                if (cost > 0)
+                    jobs[n++] = {{head << 16 | r, boxes << 24 | t}, cost};
+            }
     }
-    TRY(gpu_alloc(g, (int64_t)s->n_places * 4 + 4, &to, err));
-    TRY(gpu_put(g, to, places, (int64_t)s->n_places * 4, err));
-    s->places = to;
+    qsort(jobs + last, (size_t)(n - last), sizeof *jobs, dearer);
+    return n;
+}
+
+/* Each job to the thread block that is free first; {tiles by thread block, where each begins}. */
+static int deal_jobs(const job *jobs, int64_t n, int blocks, int2 *tiles, int32_t *first,
+                     struct err *err)
+{
+    int32_t *owner = NULL, *at = NULL;
+    int64_t *load = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&owner, n, sizeof *owner, "owners of tiles", err));
+    TRY(mem_zalloc(&load, blocks, sizeof *load, "loads of thread blocks", err));
+    TRY(mem_zalloc(&at, blocks + 1, sizeof *at, "tiles of thread blocks", err));
+    for (int64_t i = 0; i < n; i++) {
+        int least = 0;
+        for (int b = 1; b < blocks; b++)
+            least = load[b] < load[least] ? b : least;
+        load[least] += jobs[i].cost;
+        owner[i] = least;
+        at[least + 1]++;
+    }
+    for (int b = 0; b < blocks; b++)
+        at[b + 1] += at[b];
+    memcpy(first, at, (size_t)(blocks + 1) * sizeof *at);
+    for (int64_t i = 0; i < n; i++)
+        tiles[at[owner[i]]++] = jobs[i].tile;
 out:
-    free(places);
+    free(owner);
+    free(load);
+    free(at);
+    return rc;
+}
+
+static int make_tiles(struct gpu *g, const xattn_args &a, xattn_sm90 *s, struct err *err)
+{
+    int64_t most = a.heads * ceil_div(a.rows, TILE_ROWS) * a.tiles, n = 0;
+    job *jobs = NULL;
+    int2 *tiles = NULL, *to = NULL;
+    int32_t *first = NULL, *to_first = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&jobs, most, sizeof *jobs, "tiles of scores", err));
+    TRY(mem_alloc(&tiles, most, sizeof *tiles, "tiles of scores", err));
+    TRY(mem_alloc(&first, g->sms + 1, sizeof *first, "tiles of thread blocks", err));
+    n = list_jobs(a, jobs);
+    s->blocks = (int)(n < g->sms ? n : g->sms);
+    TRY(deal_jobs(jobs, n, s->blocks, tiles, first, err));
+    TRY(gpu_alloc(g, n * 8 + 8, &to, err));
+    TRY(gpu_alloc(g, (s->blocks + 1) * 4, &to_first, err));
+    TRY(gpu_put(g, to, tiles, n * 8, err));
+    TRY(gpu_put(g, to_first, first, (s->blocks + 1) * 4, err));
+    s->tiles = to;
+    s->first = to_first;
+out:
+    free(jobs);
+    free(tiles);
+    free(first);
     return rc;
 }
 
@@ -260,10 +456,10 @@ int xattn_sm90_init(struct gpu *g, const xattn_args &a, int d, xattn_sm90 *s, st
     if (nk != a.nk)
         TRY(gpu_alloc(g, kv_heads * nk * d * 2, &s->padded[1], err));
     TRY(tensor_map(&s->q, s->padded[0] ? s->padded[0] : a.q, a.stride * d, a.rows, a.heads,
-                   WIDE_ROWS, err));
-    TRY(tensor_map(&s->k, s->padded[1] ? s->padded[1] : a.k, a.stride * d, a.keys, kv_heads, TILE,
+                   TILE_ROWS, err));
+    TRY(tensor_map(&s->k, s->padded[1] ? s->padded[1] : a.k, a.stride * d, a.keys, kv_heads, BOX,
                    err));
-    TRY(make_places(g, a, s, err));
+    TRY(make_tiles(g, a, s, err));
 out:
     return rc;
 }

@@ -9,14 +9,16 @@
 
 #include <cuda.h>
 
-#define WIDE_ROWS 256 /* reduced rows of a thread block there */
+#define XATTN_COLUMNS 256 /* reduced columns of a tile there */
 
 /* What the launch needs beside xattn_args. */
 struct xattn_sm90 {
-    CUtensorMap q, k; /* of rows of S D channels, boxes of 64 channels x WIDE_ROWS, TILE rows */
-    const int32_t *places; /* on the device: row of tiles << 16 | tile, of those with a score */
-    int n_places;          /* of a head */
-    uint4 *padded[2];      /* q and k with whole runs of S tokens; NULL where they have them */
+    CUtensorMap q, k;  /* of rows of S D channels, boxes of 64 channels */
+    const int2 *tiles; /* on the device: {head << 16 | rows of tiles, copies of keys << 24 | tile of
+                          columns} */
+    const int32_t *first; /* on the device: tiles of thread block b from first[b] to first[b + 1] */
+    int blocks;
+    uint4 *padded[2]; /* q and k with whole runs of S tokens; NULL where they have them */
 };
 
 /* Memory and descriptors for d = 64 or 128. */
