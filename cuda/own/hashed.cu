@@ -74,11 +74,9 @@ static __device__ __forceinline__ void load_step(const hashed_attend &a, const t
     copy_commit();
 }
 
-/* 16 rows of a warp; a thread has two of them, lane / 4 and 8 below. Queries stay in registers
- * where there is one thread block on a multiprocessor. */
+/* 16 rows of a warp; a thread has two of them, lane / 4 and 8 below. */
 template <int D> struct warp_rows {
-    static constexpr int HELD = D == 64 ? 0 : D / 16;
-    uint32_t q[HELD ? HELD : 1][4];
+    uint32_t q[D / 16][4];
     float s[KEYS / 8][4], o[D / 8][4], m[2], l[2];
     int lo[2]; /* first of a row's own keys in the order of the square */
 
@@ -411,6 +409,7 @@ static __global__ void __launch_bounds__(THREADS) merge_rows(const __grid_consta
         own.x[c / 2] = *(uint32_t *)&two;
     }
     *out = own;
+    __syncwarp(); /* every lane has read it */
     if (lane == 0)
         a.lse[row] = top + logf(sum);
 }
