@@ -92,6 +92,58 @@ START_TEST(pairs_that_are_multiplied)
 }
 END_TEST
 
+/* The cut of [lo, hi), counted by hand: every pair of a query and a key up to it is in one exact
+ * range or one hashed square. */
+static void mark(const struct own_hashed *r, int64_t lo, int64_t hi, int64_t n, uint8_t *hashed)
+{
+    int64_t mid = lo + (hi - lo) / 2;
+    if (hi - lo <= r->min_len || hi - lo < 2)
+        return;
+    for (int64_t i = mid; i < hi && hi - mid >= r->min_len; i++)
+        memset(hashed + i * n + lo, 1, (size_t)(mid - lo));
+    mark(r, lo, mid, n, hashed);
+    mark(r, mid, hi, n, hashed);
+}
+
+static void assert_cut(int64_t n, int64_t min_len)
+{
+    struct own_hashed r = {.block = 8, .samples = 3, .min_len = min_len};
+    struct own_squares s;
+    struct err err = {0};
+    uint8_t *hashed = calloc((size_t)(n * n), 1);
+    int64_t at = 0;
+    mark(&r, 0, n, n, hashed);
+    assert_ok(own_squares_make(&r, n, n, true, &s, &err), &err);
+    ck_assert_int_eq(s.n_hashed > 0, own_squares_any(&r, n, true));
+    for (int64_t i = 0; i < n; i++) {
+        struct own_walk w = {0, n, 1};
+        int64_t from = 0;
+        for (int32_t k; (k = own_walk_next(s.node, i, &w)) >= 0; from = s.square[k].k1) {
+            ck_assert(s.square[k].hashed && s.square[k].q0 <= i && i < s.square[k].q1);
+            ck_assert_int_eq(s.square[k].k0, from);
+            for (int64_t j = from; j < s.square[k].k1; j++)
+                ck_assert_int_eq(hashed[i * n + j], 1);
+        }
+        ck_assert_int_eq(w.lo, from);
+        for (int64_t j = from; j <= i; j++)
+            ck_assert_int_eq(hashed[i * n + j], 0);
+        at += i == s.exact[at].hi;
+        ck_assert(s.exact[at].lo == w.lo && s.exact[at].hi == w.hi);
+    }
+    ck_assert_int_eq(at, s.n_exact - 1);
+    own_squares_free(&s);
+    free(hashed);
+}
+
+START_TEST(squares_and_ranges_of_causal_heads)
+{
+    static const int64_t min_len[] = {0, 1, 2, 3, 10, 32, 33, 65, 200};
+    for (int64_t n = 1; n < 140; n += 1 + n / 9)
+        for (size_t k = 0; k < sizeof min_len / sizeof *min_len; k++)
+            assert_cut(n, min_len[k]);
+}
+END_TEST
+
 START_TEST(one_block_is_dense)
 {
     for (int causal = 0; causal < 2; causal++) {
@@ -324,6 +376,7 @@ Suite *make_suite(void)
     tcase_add_test(c, ranks_of_bins);
     tcase_add_test(c, merging);
     tcase_add_test(c, pairs_that_are_multiplied);
+    tcase_add_test(c, squares_and_ranges_of_causal_heads);
     tcase_add_test(c, one_block_is_dense);
     tcase_add_test(c, zero_vectors_keep_their_order);
     tcase_add_test(c, outputs_are_those_of_the_weights);
