@@ -103,7 +103,7 @@ out:
 int bench_own(struct bench *b, struct err *err)
 {
     static const char *const settings[] = {"longnet", "sageattention", "sageattention:version=1",
-                                           "sageattention:version=2pp"};
+                                           "sageattention:version=2pp", "hyperattention"};
     static const int64_t tokens[] = {8192, 32768};
     int rc = 0;
     for (size_t i = 0; i < 2 * sizeof settings / sizeof *settings && !rc; i++)
