@@ -14,19 +14,16 @@
 
 #include <cuda_bf16.h>
 #include <math.h>
-#include <stdlib.h>
 
 #define ROWS HASHED_ROWS
 #define KEYS HASHED_KEYS
+#define THREADS (2 * ROWS)
 #define LN2 0.69314718055994531f
 
-/* A warp has MT times 16 rows. With 32, what it reads of keys and values serves twice as many
- * products, but scores and outputs take more registers: then scores are made of half of a step's
- * keys at a time, and queries are read again for each. */
-template <int D, int MT> struct shape {
-    static constexpr int THREADS = 32 * ROWS / (16 * MT), STAGES = MT == 1 ? 3 : 2;
-    static constexpr int PART = KEYS / MT, BLOCKS = D == 64 || MT == 2 ? 2 : 1;
-    /* Shared memory: the queries, and per stage keys, values and places of drawn keys. */
+/* A warp has 16 rows. Shared memory: the queries, and per stage keys, values and places of drawn
+ * keys. */
+template <int D> struct shape {
+    static constexpr int STAGES = 3, BLOCKS = D == 64 ? 2 : 1;
     static constexpr int Q = ROWS * D * 2, TILE = KEYS * D * 2, PLACES = 2 * TILE;
     static constexpr int STAGE = PLACES + KEYS * 4, ALL = Q + STAGES * STAGE;
 };
@@ -56,17 +53,17 @@ static __device__ __forceinline__ void copy_word(uint32_t dst, const void *src)
 }
 
 /* Keys, values and places of step i to shared memory. A group of copies of each thread. */
-template <int D, int MT>
+template <int D>
 static __device__ __forceinline__ void load_step(const hashed_attend &a, const tile_keys &t, int i,
                                                  uint32_t to)
 {
-    using L = shape<D, MT>;
+    using L = shape<D>;
     constexpr int CHUNKS = D / 8;
     int chunk = threadIdx.x % CHUNKS, first = t.first(i), end = t.end(i);
     bool own = i < t.own_steps;
-#pragma unroll(MT == 1 ? 4 : 2)
-    for (int n = 0; n < KEYS * CHUNKS / L::THREADS; n++) {
-        int r = threadIdx.x / CHUNKS + n * (L::THREADS / CHUNKS), e = min(first + r, end - 1);
+#pragma unroll
+    for (int n = 0; n < KEYS * CHUNKS / THREADS; n++) {
+        int r = threadIdx.x / CHUNKS + n * (THREADS / CHUNKS), e = min(first + r, end - 1);
         int token = own ? __ldg(t.order + e) : __ldg(&t.drawn[e].x);
         int64_t from = (int64_t)(t.token0 + token) * CHUNKS + chunk;
         uint32_t at = to + chunk_at<D>(r, chunk);
@@ -79,102 +76,81 @@ static __device__ __forceinline__ void load_step(const hashed_attend &a, const t
     copy_commit();
 }
 
-/* The rows of a warp; of each 16 a thread has two, lane / 4 and 8 below. */
-template <int D, int MT> struct warp_rows {
-    static constexpr int PART = shape<D, MT>::PART;
-    static constexpr bool HELD = MT == 1; /* queries stay in registers */
-    uint32_t q[HELD ? D / 16 : 1][4];
-    float s[MT][PART / 8][4], o[MT][D / 8][4], m[MT][2], l[MT][2];
-    int lo[MT][2]; /* first of a row's own keys in the order of the square */
+/* The 16 rows of a warp; a thread has two of them, lane / 4 and 8 below. */
+template <int D> struct warp_rows {
+    uint32_t q[D / 16][4];
+    float s[KEYS / 8][4], o[D / 8][4], m[2], l[2];
+    int lo[2]; /* first of a row's own keys in the order of the square */
 
     static __device__ __forceinline__ int lane()
     {
         return threadIdx.x & 31;
     }
 
-    /* First row of the warp's t-th 16. */
-    static __device__ __forceinline__ int base(int t)
+    /* The warp's first row in the tile. */
+    static __device__ __forceinline__ int base()
     {
-        return 16 * (MT * (threadIdx.x >> 5) + t);
+        return 16 * (threadIdx.x >> 5);
     }
 
     __device__ __forceinline__ void start(uint32_t q_smem)
     {
 #pragma unroll
-        for (int kk = 0; kk < D / 16 && HELD; kk++)
-            load_a<D>(q_smem, base(0), kk, q[HELD ? kk : 0]);
+        for (int kk = 0; kk < D / 16; kk++)
+            load_a<D>(q_smem, base(), kk, q[kk]);
 #pragma unroll
-        for (int t = 0; t < MT; t++) {
-#pragma unroll
-            for (int i = 0; i < D / 8; i++)
-                o[t][i][0] = o[t][i][1] = o[t][i][2] = o[t][i][3] = 0;
-            m[t][0] = m[t][1] = -INFINITY;
-            l[t][0] = l[t][1] = 0;
-        }
+        for (int i = 0; i < D / 8; i++)
+            o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
+        m[0] = m[1] = -INFINITY;
+        l[0] = l[1] = 0;
     }
 
     /* In log2 units, with the logarithm of a weight added. */
-    __device__ __forceinline__ void scores(uint32_t q_smem, uint32_t k_smem, int row0,
-                                           float scale_log2, float weight)
+    __device__ __forceinline__ void scores(uint32_t k_smem, float scale_log2, float weight)
     {
 #pragma unroll
-        for (int t = 0; t < MT; t++)
-#pragma unroll
-            for (int j = 0; j < PART / 8; j++)
-                s[t][j][0] = s[t][j][1] = s[t][j][2] = s[t][j][3] = 0;
+        for (int j = 0; j < KEYS / 8; j++)
+            s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0;
 #pragma unroll
         for (int kk = 0; kk < D / 16; kk++) {
-            uint32_t x[MT][4];
 #pragma unroll
-            for (int t = 0; t < MT && !HELD; t++)
-                load_a<D>(q_smem, base(t), kk, x[t]);
-#pragma unroll
-            for (int j = 0; j < PART / 8; j += 2) {
+            for (int j = 0; j < KEYS / 8; j += 2) {
                 uint32_t b[4];
-                load_b<D>(k_smem, row0 + 8 * j, kk, b);
-#pragma unroll
-                for (int t = 0; t < MT; t++) {
-                    mma_bf16(s[t][j], HELD ? q[HELD ? kk : 0] : x[t], b[0], b[1]);
-                    mma_bf16(s[t][j + 1], HELD ? q[HELD ? kk : 0] : x[t], b[2], b[3]);
-                }
+                load_b<D>(k_smem, 8 * j, kk, b);
+                mma_bf16(s[j], q[kk], b[0], b[1]);
+                mma_bf16(s[j + 1], q[kk], b[2], b[3]);
             }
         }
 #pragma unroll
-        for (int t = 0; t < MT; t++)
+        for (int j = 0; j < KEYS / 8; j++)
 #pragma unroll
-            for (int j = 0; j < PART / 8; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    s[t][j][e] = fmaf(s[t][j][e], scale_log2, weight);
+            for (int e = 0; e < 4; e++)
+                s[j][e] = fmaf(s[j][e], scale_log2, weight);
     }
 
     /* Of the keys from `first` on in the square's order, those of other blocks. */
     __device__ __forceinline__ void leave_others(int first, int block)
     {
 #pragma unroll
-        for (int t = 0; t < MT; t++)
+        for (int j = 0; j < KEYS / 8; j++)
 #pragma unroll
-            for (int j = 0; j < PART / 8; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) {
-                    int key = first + 8 * j + 2 * (lane() & 3) + (e & 1);
-                    if ((unsigned)(key - lo[t][e >> 1]) >= (unsigned)block)
-                        s[t][j][e] = -INFINITY;
-                }
+            for (int e = 0; e < 4; e++) {
+                int key = first + 8 * j + 2 * (lane() & 3) + (e & 1);
+                if ((unsigned)(key - lo[e >> 1]) >= (unsigned)block)
+                    s[j][e] = -INFINITY;
+            }
     }
 
     /* Of drawn keys, with their places in the square's order, those of the row's own block. */
     __device__ __forceinline__ void leave_own(const int *places, int block)
     {
 #pragma unroll
-        for (int j = 0; j < PART / 8; j++) {
+        for (int j = 0; j < KEYS / 8; j++) {
             int2 at = *(const int2 *)(places + 8 * j + 2 * (lane() & 3));
 #pragma unroll
-            for (int t = 0; t < MT; t++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    if ((unsigned)((e & 1 ? at.y : at.x) - lo[t][e >> 1]) < (unsigned)block)
-                        s[t][j][e] = -INFINITY;
+            for (int e = 0; e < 4; e++)
+                if ((unsigned)((e & 1 ? at.y : at.x) - lo[e >> 1]) < (unsigned)block)
+                    s[j][e] = -INFINITY;
         }
     }
 
@@ -182,66 +158,58 @@ template <int D, int MT> struct warp_rows {
     __device__ __forceinline__ void leave_rest(int n)
     {
 #pragma unroll
-        for (int t = 0; t < MT; t++)
+        for (int j = 0; j < KEYS / 8; j++)
 #pragma unroll
-            for (int j = 0; j < PART / 8; j++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    if (8 * j + 2 * (lane() & 3) + (e & 1) >= n)
-                        s[t][j][e] = -INFINITY;
+            for (int e = 0; e < 4; e++)
+                if (8 * j + 2 * (lane() & 3) + (e & 1) >= n)
+                    s[j][e] = -INFINITY;
     }
 
     /* Largest scores, of those before too. Where any row's has grown, sums and outputs follow. */
     __device__ __forceinline__ void raise()
     {
-        float top[MT][2];
+        float top[2];
         bool grown = false;
 #pragma unroll
-        for (int t = 0; t < MT; t++)
+        for (int r = 0; r < 2; r++) {
+            float x = m[r];
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float x = m[t][r];
-#pragma unroll
-                for (int j = 0; j < PART / 8; j++)
-                    x = fmaxf(x, fmaxf(s[t][j][2 * r], s[t][j][2 * r + 1]));
-                x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-                top[t][r] = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-                grown |= top[t][r] > m[t][r];
-            }
+            for (int j = 0; j < KEYS / 8; j++)
+                x = fmaxf(x, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
+            x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+            top[r] = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+            grown |= top[r] > m[r];
+        }
         if (!__any_sync(~0u, grown))
             return;
 #pragma unroll
-        for (int t = 0; t < MT; t++)
+        for (int r = 0; r < 2; r++) {
+            float f = m[r] == top[r] ? 1 : exp2_fast(m[r] - top[r]);
+            m[r] = top[r];
+            l[r] *= f;
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float f = m[t][r] == top[t][r] ? 1 : exp2_fast(m[t][r] - top[t][r]);
-                m[t][r] = top[t][r];
-                l[t][r] *= f;
-#pragma unroll
-                for (int i = 0; i < D / 8; i++) {
-                    o[t][i][2 * r] *= f;
-                    o[t][i][2 * r + 1] *= f;
-                }
+            for (int i = 0; i < D / 8; i++) {
+                o[i][2 * r] *= f;
+                o[i][2 * r + 1] *= f;
             }
+        }
     }
 
     __device__ __forceinline__ void softmax()
     {
         raise();
 #pragma unroll
-        for (int t = 0; t < MT; t++)
+        for (int r = 0; r < 2; r++) {
+            float base = m[r] == -INFINITY ? 0 : m[r], add = 0;
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                float base = m[t][r] == -INFINITY ? 0 : m[t][r], add = 0;
+            for (int j = 0; j < KEYS / 8; j++)
 #pragma unroll
-                for (int j = 0; j < PART / 8; j++)
-#pragma unroll
-                    for (int e = 2 * r; e < 2 * r + 2; e++) {
-                        s[t][j][e] = exp2_fast(s[t][j][e] - base);
-                        add += s[t][j][e];
-                    }
-                l[t][r] += add;
-            }
+                for (int e = 2 * r; e < 2 * r + 2; e++) {
+                    s[j][e] = exp2_fast(s[j][e] - base);
+                    add += s[j][e];
+                }
+            l[r] += add;
+        }
     }
 
     static __device__ __forceinline__ uint32_t pack(float lo, float hi)
@@ -250,51 +218,44 @@ template <int D, int MT> struct warp_rows {
         return *(uint32_t *)&x;
     }
 
-    __device__ __forceinline__ void values(uint32_t v_smem, int row0)
+    __device__ __forceinline__ void values(uint32_t v_smem)
     {
 #pragma unroll
-        for (int kk = 0; kk < PART / 16; kk++) {
-            uint32_t x[MT][4];
+        for (int kk = 0; kk < KEYS / 16; kk++) {
+            uint32_t x[4];
 #pragma unroll
-            for (int t = 0; t < MT; t++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    x[t][e] =
-                        pack(s[t][2 * kk + e / 2][e % 2 * 2], s[t][2 * kk + e / 2][e % 2 * 2 + 1]);
+            for (int e = 0; e < 4; e++)
+                x[e] = pack(s[2 * kk + e / 2][e % 2 * 2], s[2 * kk + e / 2][e % 2 * 2 + 1]);
 #pragma unroll
             for (int i = 0; i < D / 8; i += 2) {
                 uint32_t b[4];
-                load_transposed(
-                    v_smem + chunk_at<D>(row0 + 16 * kk + (lane() & 15), i + (lane() >> 4)), b);
-#pragma unroll
-                for (int t = 0; t < MT; t++) {
-                    mma_bf16(o[t][i], x[t], b[0], b[1]);
-                    mma_bf16(o[t][i + 1], x[t], b[2], b[3]);
-                }
+                load_transposed(v_smem + chunk_at<D>(16 * kk + (lane() & 15), i + (lane() >> 4)),
+                                b);
+                mma_bf16(o[i], x, b[0], b[1]);
+                mma_bf16(o[i + 1], x, b[2], b[3]);
             }
         }
     }
 
     /* `zeros` keys of score 0 and value 0 for a row whose sum is complete. */
-    __device__ __forceinline__ void add_zeros(int t, int r, int zeros)
+    __device__ __forceinline__ void add_zeros(int r, int zeros)
     {
-        float score = log2f((float)zeros), top = fmaxf(m[t][r], score);
-        float f = exp2_fast(m[t][r] - top);
-        l[t][r] = l[t][r] * f + exp2_fast(score - top);
-        m[t][r] = top;
+        float score = log2f((float)zeros), top = fmaxf(m[r], score);
+        float f = exp2_fast(m[r] - top);
+        l[r] = l[r] * f + exp2_fast(score - top);
+        m[r] = top;
 #pragma unroll
         for (int i = 0; i < D / 8; i++) {
-            o[t][i][2 * r] *= f;
-            o[t][i][2 * r + 1] *= f;
+            o[i][2 * r] *= f;
+            o[i][2 * r + 1] *= f;
         }
     }
 };
 
 /* The keys of a tile of rows [row0, row1), and which of them each row of the thread has. */
-template <int D, int MT>
+template <int D>
 static __device__ __forceinline__ void find_keys(const hashed_attend &a, const hashed_square &s,
-                                                 int head, int row0, tile_keys &t,
-                                                 warp_rows<D, MT> &w)
+                                                 int head, int row0, tile_keys &t, warp_rows<D> &w)
 {
     int kv = head / a.c.per_kv, row1 = min(row0 + ROWS, s.nq);
     int from = row0 / s.per, to = (row1 - 1) / s.per;
@@ -307,36 +268,35 @@ static __device__ __forceinline__ void find_keys(const hashed_attend &a, const h
     t.own_steps = (t.e1 - t.e0 + KEYS - 1) / KEYS;
     t.steps = t.own_steps + (t.m + KEYS - 1) / KEYS;
     t.one_block = from == to;
-    for (int k = 0; k < 2 * MT; k++) {
-        int row = row0 + w.base(k / 2) + (w.lane() >> 2) + 8 * (k % 2);
-        w.lo[k / 2][k % 2] = min(row, row1 - 1) / s.per * s.block;
+    for (int r = 0; r < 2; r++) {
+        int row = row0 + w.base() + (w.lane() >> 2) + 8 * r;
+        w.lo[r] = min(row, row1 - 1) / s.per * s.block;
     }
 }
 
-/* Scores of PART keys of step i, from its key `at` on, with what a row does not attend to at -inf.
- */
-template <int D, int MT>
-static __device__ __forceinline__ void
-take_scores(const hashed_attend &a, const hashed_square &s, const tile_keys &t, int i, int at,
-            uint32_t q_smem, uint32_t stage, const int *places, warp_rows<D, MT> &w)
+/* Scores of the keys of step i, with what a row does not attend to at -inf. */
+template <int D>
+static __device__ __forceinline__ void take_scores(const hashed_attend &a, const hashed_square &s,
+                                                   const tile_keys &t, int i, uint32_t stage,
+                                                   const int *places, warp_rows<D> &w)
 {
     bool own = i < t.own_steps;
-    int left = t.end(i) - t.first(i) - at;
-    w.scores(q_smem, stage, at, a.scale_log2, own ? 0 : s.weight);
+    int left = t.end(i) - t.first(i);
+    w.scores(stage, a.scale_log2, own ? 0 : s.weight);
     if (own && !t.one_block)
-        w.leave_others(t.first(i) + at, s.block);
+        w.leave_others(t.first(i), s.block);
     if (!own && a.c.rule.exclude)
-        w.leave_own(places + at, s.block);
-    if (left < w.PART)
+        w.leave_own(places, s.block);
+    if (left < KEYS)
         w.leave_rest(left);
 }
 
 /* The warp's rows to their tokens: through the shared memory of its queries, so that a row is
  * written in whole. */
-template <int D, int MT>
+template <int D>
 static __device__ __forceinline__ void store_rows(const hashed_attend &a, const hashed_square &s,
                                                   int head, int row0, uint8_t *shared,
-                                                  warp_rows<D, MT> &w)
+                                                  warp_rows<D> &w)
 {
     constexpr int CHUNKS = D / 8;
     const int32_t *order = a.c.q_order + head * a.c.q_all + s.q_at;
@@ -344,26 +304,25 @@ static __device__ __forceinline__ void store_rows(const hashed_attend &a, const 
     int64_t to = head * a.c.q_all + s.q_at - s.q0;
     __syncwarp(); /* nobody reads the queries any more */
 #pragma unroll
-    for (int k = 0; k < 2 * MT; k++) {
-        const int t = k / 2, r = k % 2;
-        int in_tile = w.base(t) + (lane >> 2) + 8 * r, row = row0 + in_tile;
-        float &l = w.l[t][r];
+    for (int r = 0; r < 2; r++) {
+        int in_tile = w.base() + (lane >> 2) + 8 * r, row = row0 + in_tile;
+        float &l = w.l[r];
         l += __shfl_xor_sync(~0u, l, 1);
         l += __shfl_xor_sync(~0u, l, 2);
-        if (s.zeros && w.lo[t][r] / s.block == s.last)
-            w.add_zeros(t, r, s.zeros);
+        if (s.zeros && w.lo[r] / s.block == s.last)
+            w.add_zeros(r, s.zeros);
         float inv = l > 0 ? 1 / l : 0;
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++)
             *(uint32_t *)(shared + chunk_at<D>(in_tile, i) + 4 * (lane & 3)) =
-                w.pack(w.o[t][i][2 * r] * inv, w.o[t][i][2 * r + 1] * inv);
+                w.pack(w.o[i][2 * r] * inv, w.o[i][2 * r + 1] * inv);
         if (row < s.nq && (lane & 3) == 0)
-            a.lse[to + __ldg(order + row)] = l > 0 ? (w.m[t][r] + log2f(l)) * LN2 : -INFINITY;
+            a.lse[to + __ldg(order + row)] = l > 0 ? (w.m[r] + log2f(l)) * LN2 : -INFINITY;
     }
     __syncwarp();
 #pragma unroll 4
-    for (int e = lane; e < 16 * MT * CHUNKS; e += 32) {
-        int r = w.base(0) + e / CHUNKS, row = row0 + r;
+    for (int e = lane; e < 16 * CHUNKS; e += 32) {
+        int r = w.base() + e / CHUNKS, row = row0 + r;
         if (row < s.nq)
             ((uint4 *)a.out)[(to + __ldg(order + row)) * CHUNKS + e % CHUNKS] =
                 *(const uint4 *)(shared + chunk_at<D>(r, e % CHUNKS));
@@ -371,11 +330,11 @@ static __device__ __forceinline__ void store_rows(const hashed_attend &a, const 
 }
 
 /* Grid (tiles, heads). */
-template <int D, int MT>
-static __global__ void __launch_bounds__(shape<D, MT>::THREADS, shape<D, MT>::BLOCKS)
+template <int D>
+static __global__ void __launch_bounds__(THREADS, shape<D>::BLOCKS)
     attend_squares(const __grid_constant__ hashed_attend a)
 {
-    using L = shape<D, MT>;
+    using L = shape<D>;
     constexpr int CHUNKS = D / 8, AHEAD = L::STAGES - 1;
     extern __shared__ __align__(128) uint8_t shared[];
     int2 tile = __ldg(a.tiles + blockIdx.x);
@@ -384,51 +343,45 @@ static __global__ void __launch_bounds__(shape<D, MT>::THREADS, shape<D, MT>::BL
     const int32_t *order = a.c.q_order + head * a.c.q_all + s.q_at;
     uint32_t q_smem = shared_addr(shared);
     tile_keys t;
-    warp_rows<D, MT> w;
+    warp_rows<D> w;
 
-    find_keys<D, MT>(a, s, head, row0, t, w);
-    for (int r = threadIdx.x / CHUNKS; r < ROWS; r += L::THREADS / CHUNKS) {
+    find_keys<D>(a, s, head, row0, t, w);
+    for (int r = threadIdx.x / CHUNKS; r < ROWS; r += THREADS / CHUNKS) {
         int64_t token = __ldg(order + min(row0 + r, s.nq - 1));
         copy_async(q_smem + chunk_at<D>(r, chunk),
                    (const uint4 *)a.c.q + (head * a.c.nq + token) * CHUNKS + chunk,
                    row0 + r < s.nq);
     }
-    load_step<D, MT>(a, t, 0, q_smem + L::Q); /* and the queries; a tile has keys of its own */
-    if (AHEAD > 1 && t.steps > 1)
-        load_step<D, MT>(a, t, 1, q_smem + L::Q + L::STAGE);
-    else if (AHEAD > 1)
+    load_step<D>(a, t, 0, q_smem + L::Q); /* and the queries; a tile has keys of its own */
+    if (t.steps > 1)
+        load_step<D>(a, t, 1, q_smem + L::Q + L::STAGE);
+    else
         copy_commit();
     for (int i = 0, at = 0; i < t.steps; i++, at = at == AHEAD ? 0 : at + 1) {
         int stage = L::Q + at * L::STAGE;
         copy_wait<AHEAD - 1>();
         __syncthreads(); /* the step is there, and nobody is at the one before it */
         if (i + AHEAD < t.steps)
-            load_step<D, MT>(a, t, i + AHEAD,
-                             q_smem + L::Q + (at == 0 ? AHEAD : at - 1) * L::STAGE);
+            load_step<D>(a, t, i + AHEAD, q_smem + L::Q + (at == 0 ? AHEAD : at - 1) * L::STAGE);
         else
             copy_commit();
         if (i == 0)
             w.start(q_smem);
-#pragma unroll 1
-        for (int part = 0; part < KEYS; part += L::PART) {
-            take_scores<D, MT>(a, s, t, i, part, q_smem, q_smem + stage,
-                               (const int *)(shared + stage + L::PLACES), w);
-            w.softmax();
-            w.values(q_smem + stage + L::TILE, part);
-        }
+        take_scores<D>(a, s, t, i, q_smem + stage, (const int *)(shared + stage + L::PLACES), w);
+        w.softmax();
+        w.values(q_smem + stage + L::TILE);
     }
-    store_rows<D, MT>(a, s, head, row0, shared, w);
+    store_rows<D>(a, s, head, row0, shared, w);
 }
 
-template <int D, int MT>
-static int launch_attend(struct gpu *g, const hashed_attend *a, struct err *err)
+template <int D> static int launch_attend(struct gpu *g, const hashed_attend *a, struct err *err)
 {
-    using L = shape<D, MT>;
+    using L = shape<D>;
     int rc = 0, bytes = L::ALL;
     dim3 grid((unsigned)a->n_tiles, (unsigned)a->c.heads);
-    CU(err, cudaFuncSetAttribute((const void *)attend_squares<D, MT>,
+    CU(err, cudaFuncSetAttribute((const void *)attend_squares<D>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    attend_squares<D, MT><<<grid, L::THREADS, bytes, g->stream>>>(*a);
+    attend_squares<D><<<grid, THREADS, bytes, g->stream>>>(*a);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -436,10 +389,7 @@ out:
 
 extern "C" int hashed_attend_launch(struct gpu *g, const struct hashed_attend *a, struct err *err)
 {
-    const char *test = getenv("HYPER_TEST");
-    if (test && *test == '2')
-        return a->c.d == 64 ? launch_attend<64, 2>(g, a, err) : launch_attend<128, 2>(g, a, err);
-    return a->c.d == 64 ? launch_attend<64, 1>(g, a, err) : launch_attend<128, 1>(g, a, err);
+    return a->c.d == 64 ? launch_attend<64>(g, a, err) : launch_attend<128>(g, a, err);
 }
 
 /* ---- merge ---------------------------------------------------------------------------------- */
