@@ -47,11 +47,27 @@ struct own_quantised {
     enum own_sum sum;     /* of one tile of P V */
 };
 
+/* HyperAttention (arXiv 2310.05869): queries and keys sorted by a hash, exact attention of a block
+ * of queries to the block of keys at its place, and drawn keys with weights for all others.
+ * core/squares.h says how a head is cut. Random numbers are those of seed, call and head. */
+struct own_hashed {
+    int64_t block, samples, min_len; /* keys of a block, drawn keys, shortest hashed square */
+    uint64_t seed;
+    int32_t projs; /* bits of the hash */
+    int32_t layer, step, head;
+    bool inverse; /* order of the bins: the inverse Gray map, else the Gray code */
+    bool exclude; /* drawn keys of the own block do not count */
+    bool padded;  /* the zero rows that fill the last block are keys of score and value 0 */
+    bool axes;    /* directions are unit vectors, else rng_normal */
+    char branch[20];
+};
+
 struct own_rule {
-    enum { OWN_DILATED, OWN_QUANTISED } kind;
+    enum { OWN_DILATED, OWN_QUANTISED, OWN_HASHED } kind;
     union {
         struct own_dilated dilated;
         struct own_quantised quantised;
+        struct own_hashed hashed;
     } of;
 };
 

@@ -44,6 +44,22 @@ RNG_FN uint64_t rng_below(uint64_t seed, uint64_t stream, uint64_t counter, uint
     return (uint64_t)(((unsigned __int128)rng_u64(seed, stream, counter) * n) >> 64);
 }
 
+/* A stream number that is a hash of layer, step and branch: two different calls have different
+ * streams in practice. `salt` separates the users of one seed. branch may be NULL. */
+RNG_FN uint64_t rng_call_stream(uint64_t salt, int layer, int step, const char *branch)
+{
+    uint64_t h = rng_mix(salt ^ ((uint64_t)layer << 32 | (uint32_t)step));
+    for (const char *c = branch; c && *c; c++)
+        h = rng_mix(h + (unsigned char)*c + 0x9E3779B97F4A7C15ull);
+    return h;
+}
+
+/* That of one head of a call with the stream `call`. */
+RNG_FN uint64_t rng_head_stream(uint64_t call, int head)
+{
+    return rng_mix(call + 0x9E3779B97F4A7C15ull * ((uint64_t)head + 1));
+}
+
 /* Standard normal (Box-Muller; uses counters 2c and 2c+1 of the stream). */
 RNG_FN double rng_normal(uint64_t seed, uint64_t stream, uint64_t counter)
 {

@@ -120,6 +120,10 @@ struct strided_rule {
     int64_t stride, near;
 };
 
+/* HyperAttention's choice is the orders and the drawn keys of its arithmetic (core/ownrule.h),
+ * whose mask is every pair with a weight. `head` of the rule is 0. Given: int32_t, the head's
+ * number. */
+
 /* What comes beside a mask that a device chooses from the method's parameters alone.
  *
  * SpargeAttn: struct sparge_own, a byte per query block and a byte per key block: self-similar.
@@ -148,6 +152,7 @@ union method_rule {
     struct chip_rule_numbers chip;
     struct svg2_rule svg2;
     struct own_dilated dilated;
+    struct own_hashed hashed;
     struct strided_rule strided;
 };
 

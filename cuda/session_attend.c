@@ -43,7 +43,7 @@ static int launch_selects(struct gpu *g, const void *jobs, struct err *err)
     const struct jobs *j = jobs;
     int rc = 0;
     for (int i = 0; i < j->n && !rc; i++)
-        rc = j->select[i].method->launch(g, j->select + i, err);
+        rc = select_job_choose(g, j->select + i, err);
     return rc;
 }
 
@@ -82,6 +82,7 @@ static int make_selects(struct accel_session *s, const struct accel_call_work *w
             FAIL(err, ERR_RUN, "%s", why);
         if (full)
             continue;
+        p.no_mask = true;
         TRY(select_job_init(&s->gpu, m, &p, out->select + out->n, err));
         out->n++;
     }

@@ -12,15 +12,16 @@
 static const struct own_kind *const kinds[] = {
     [OWN_DILATED] = &own_kind_dilated,
     [OWN_QUANTISED] = &own_kind_quantised,
+    [OWN_HASHED] = &own_kind_hashed,
 };
 
 bool own_fits(int sm, const struct attn_problem *p, const struct own_rule *r, char why[160])
 {
+    const struct own_kind *kind = kinds[r->kind];
     const struct attn_kernel *k;
     struct err e = {0};
-    (void)r;
     if (attn_kernel_find(p, sm, NULL, &k, &e) == 0)
-        return true;
+        return !kind->fits || kind->fits(p, r, why);
     snprintf(why, 160, "%.150s", e.msg);
     return false;
 }

@@ -26,20 +26,23 @@ struct own_job {
     void *state; /* of the kind, owned */
 };
 
-/* What a kind of arithmetic brings. `init` takes rules [heads] and fills name, pairs, plan_ns,
+/* What a kind of arithmetic brings. `fits`: false with the reason for what it cannot do; NULL: it
+ * can everything. `init` takes rules [heads] and fills name, pairs, plan_ns,
  * balance and state of a job whose other members are set; the launches may be repeated. */
 struct own_kind {
+    bool (*fits)(const struct attn_problem *p, const struct own_rule *r, char why[160]);
     int (*init)(struct gpu *g, struct own_job *job, const struct own_rule *rules, struct err *err);
     int (*quant)(struct gpu *g, const struct own_job *job, struct err *err); /* NULL: nothing */
     int (*attend)(struct gpu *g, const struct own_job *job, struct err *err);
     void (*release)(void *state); /* accepts NULL */
 };
-extern const struct own_kind own_kind_dilated, own_kind_quantised;
+extern const struct own_kind own_kind_dilated, own_kind_quantised, own_kind_hashed;
 
 /* Are there kernels for such heads? If not, why. */
 bool own_fits(int sm, const struct attn_problem *p, const struct own_rule *r, char why[160]);
 
-/* rules [heads], valid until this returns; heads of one launch may differ in phases alone. */
+/* rules [heads], valid until this returns; heads of one launch may differ in phases and numbers of
+ * heads alone. */
 int own_job_init(struct gpu *g, const struct attn_problem *p, const struct own_rule *rules,
                  const struct attn_tensors *x, struct own_job *job, struct err *err);
 void own_job_free(struct own_job *job); /* also of a zeroed one */

@@ -468,5 +468,5 @@ static void release(void *state)
 }
 
 extern "C" {
-const struct own_kind own_kind_quantised = {init, quant, attend, release};
+const struct own_kind own_kind_quantised = {NULL, init, quant, attend, release};
 }

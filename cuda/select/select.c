@@ -131,6 +131,12 @@ void select_job_free(struct select_job *job)
     memset(job, 0, sizeof *job);
 }
 
+int select_job_choose(struct gpu *g, const void *job, struct err *err)
+{
+    const struct select_job *j = job;
+    return j->choose ? j->choose(g, j, err) : j->method->launch(g, j, err);
+}
+
 const void *select_given(const struct select_problem *p, int head)
 {
     return p->choices ? p->choices[head % p->n_choices].given : NULL;

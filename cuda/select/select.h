@@ -37,6 +37,7 @@ struct select_problem {
                                          * `given` is valid until init returns; NULL: none */
     int n_choices;
     const int *v_exp; /* see select_v_exp. Valid until init returns; NULL: 0 */
+    bool no_mask;     /* the choice is only to be timed (select_job_choose) */
 };
 
 struct select_job;
@@ -78,6 +79,11 @@ struct select_job {
     struct select_lists lists;
     struct select_operands operands; /* only if the method has launch_quantised */
     void *state;                     /* host, from calloc, owned by the job */
+
+    /* For a method whose own attention (cuda/own/) does not read the mask, set by init: what of
+     * `launch` is its choice. The mask beside it is for counts and recall, and no part of a time:
+     * with no_mask the lists have no memory. NULL: all is. */
+    int (*choose)(struct gpu *g, const struct select_job *job, struct err *err);
 };
 
 struct select_method {
@@ -124,6 +130,9 @@ const struct select_method *select_for(const char *name, struct select_problem *
 int select_job_init(struct gpu *g, const struct select_method *method,
                     const struct select_problem *p, struct select_job *job, struct err *err);
 void select_job_free(struct select_job *job);
+
+/* Launch what is timed as the choice, of a struct select_job. */
+int select_job_choose(struct gpu *g, const void *job, struct err *err);
 
 /* What the head's choice was given, NULL: nothing. */
 const void *select_given(const struct select_problem *p, int head);

@@ -33,22 +33,17 @@ int select_head_mask(struct gpu *g, const struct select_job *job, int head,
     return rc || !c->own ? rc : select_fetch_own(g, job, head, c->own, err);
 }
 
-static int launch(struct gpu *g, const void *job, struct err *err)
-{
-    const struct select_job *j = job;
-    return j->method->launch(g, j, err);
-}
-
 /* Time of the selection, for copies of the head as heads of one problem. */
 static int time_copies(struct accel_session *s, const struct select_method *method,
                        struct select_problem p, struct accel_heads copies, struct accel_time *time,
                        struct err *err)
 {
     struct select_job job = {0};
-    struct session_work work = {launch, &job};
+    struct session_work work = {select_job_choose, &job};
     int rc = 0;
     p.heads = copies.q;
     p.kv_heads = copies.kv;
+    p.no_mask = true;
     TRY(select_job_init(&s->gpu, method, &p, &job, err));
     TRY(session_time(s, &work, 1, time, err));
     session_share(time, copies.q);

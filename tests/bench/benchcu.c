@@ -25,7 +25,7 @@
  *
  * --cold: no warm-up and single launches, for a profiler (with --samples 1 --events).
  * --single: single launches as samples.
- * --kernels: under each selection and plan the times of its kernels, by name.
+ * --kernels: under each selection, own arithmetic and plan the times of its kernels, by name.
  * --choices: lines of selections only.
  * --all also measures the kernels that are no default; TEXT keeps only lines that contain it.
  */

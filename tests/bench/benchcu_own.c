@@ -48,6 +48,8 @@ static int own_line(struct bench *b, const char *text, const char *phase,
     int rc = 0;
 
     TRY(bench_warm_up(b, work, 0.2, err));
+    if (b->kernels)
+        timer_by_name(b->timer);
     timer_reset(b->timer);
     for (int i = 0; i < b->samples; i++) {
         TRY(bench_timed(b, &(struct work){bench_launch_attn, dense, 1}, &ids[2 * i], err));
@@ -64,6 +66,8 @@ static int own_line(struct bench *b, const char *text, const char *phase,
     struct quartiles k = quartiles_of(times[1].ns, b->samples);
     printf("%-58s %-9s %9.1f us %5.1f%% dense %9.1f us %6.4f of it\n", text, phase, k.median * 1e-3,
            100 * (k.q3 - k.q1) / k.median, d.median * 1e-3, k.median / d.median);
+    if (b->kernels)
+        timer_print_names(stdout);
     fflush(stdout);
     b->lines++;
 out:
@@ -103,7 +107,7 @@ out:
 int bench_own(struct bench *b, struct err *err)
 {
     static const char *const settings[] = {"longnet", "sageattention", "sageattention:version=1",
-                                           "sageattention:version=2pp"};
+                                           "sageattention:version=2pp", "hyperattention"};
     static const int64_t tokens[] = {8192, 32768};
     int rc = 0;
     for (size_t i = 0; i < 2 * sizeof settings / sizeof *settings && !rc; i++)

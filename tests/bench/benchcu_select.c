@@ -14,6 +14,12 @@
 
 typedef int select_launch(struct gpu *g, const struct select_job *job, struct err *err);
 
+/* What is timed of a launch (select.h). */
+static int choose(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    return select_job_choose(g, job, err);
+}
+
 /* Samples of a selection between samples of dense attention on the same q and k. */
 static int sample_select(struct bench *b, const struct attn_job *dense,
                          const struct select_job *job, select_launch *launch, struct series *times,
@@ -201,7 +207,8 @@ static int bench_select(struct bench *b, const char *setting, int64_t tokens, bo
     if (runs->method->rule)
         TRY(ask(runs, &p, &asked, err));
     TRY(select_job_init(&b->gpu, me, &p, &job, err));
-    TRY(select_line(b, text, "select", &r.job, &job, me->launch, err));
+    TRY(me->launch(&b->gpu, &job, err)); /* for what is kept */
+    TRY(select_line(b, text, "select", &r.job, &job, choose, err));
     if (me->launch_quantised)
         TRY(select_line(b, text, "select + quantise", &r.job, &job, me->launch_quantised, err));
 out:
@@ -237,6 +244,7 @@ int bench_selections(struct bench *b, struct err *err)
         {"fg-attn", true, false, 32},
         {"hash-sparse", false, true, 8},
         {"qk-sparse", false, true, 8},
+        {"hyperattention", true, true, 8},
         {"oracle", true, true, 8},
         {"oracle:kind=topk:k=10%", false, true, 8},
         {"oracle:kind=block:unit=64x64", false, true, 8},

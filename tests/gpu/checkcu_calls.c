@@ -60,6 +60,7 @@ static const char *const settings[] = {
     "longnet:segments=300+1024:ratios=1+3",
     "sageattention",
     "sageattention:version=1",
+    "hyperattention:min_len=256:block=64:samples=64",
 };
 
 /* All rows of a head, as dumped. */

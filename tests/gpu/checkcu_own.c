@@ -29,6 +29,10 @@ static const char *const settings[] = {
     "sageattention:qk=int4:gran=token:smooth_v=1",
     "sageattention:profile=paper:gran=block:accum=f16:v_max=2:smooth_k=0",
     "sageattention:version=1:gran=tensor:arch=sm80:accum=f32",
+    "hyperattention:min_len=32:block=16:samples=24",
+    "hyperattention:min_len=0:block=24:samples=16:exclude=0:official_pad=1",
+    "hyperattention:min_len=60:block=64:samples=0:proj_dir=axes:gray=inverse",
+    "hyperattention:min_len=200:block=256:samples=256:projs=11",
 };
 
 /* One head on both sides; owned. */

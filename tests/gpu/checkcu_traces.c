@@ -87,6 +87,8 @@ static const struct {
     {"longnet", HOST},
     {"longnet:segments=300+1024:ratios=1+3", HOST},
     {"longnet:segments=256+2048:ratios=2+4:official_pad=1", HOST},
+    {"hyperattention:min_len=256:block=64:samples=64", GPU},
+    {"hyperattention:min_len=500:block=100:samples=32:exclude=0:official_pad=1:projs=10", GPU},
     {"sageattention", HOST},
     {"sageattention:version=1", HOST},
     {"sageattention:version=2pp", HOST},
@@ -244,9 +246,10 @@ static void add(struct tally *t, const struct record *cpu, const struct record *
     if (on_gpu && isnan(differ)) /* chosen by a rule, and nobody compared */
         differ = (double)s->unlike;
     bool same = isnan(differ) || differ == 0;
-    bool filtered = gpu->notes.data && (strstr(gpu->notes.data, "kernel=filter") ||
-                                        strstr(gpu->notes.data, "kernel=dilated") ||
-                                        strstr(gpu->notes.data, "kernel=quantised"));
+    bool filtered =
+        gpu->notes.data &&
+        (strstr(gpu->notes.data, "kernel=filter") || strstr(gpu->notes.data, "kernel=dilated") ||
+         strstr(gpu->notes.data, "kernel=quantised") || strstr(gpu->notes.data, "kernel=hashed"));
     bool by_cpu = filtered || s->moved;
     const struct error *e = by_cpu ? &s->cpu : &s->exact;
     t->ran++;

@@ -1,9 +1,11 @@
 /*
  * test_accelown.c - methods with arithmetic of their own on a back end that has kernels for it: the
  * rule that the back end is given, and what of its answer stands in the record. The back end here
- * computes LongNet from the rule alone, by the weights of its pairs, and not as the method's CPU
- * side does, segment by segment.
+ * computes LongNet and HyperAttention from the rule alone, by the weights of their pairs, and not
+ * as the methods' CPU sides do; it chooses HyperAttention's mask from the rule as well.
  */
+#include "core/intmath.h"
+#include "sim/methods/hyperattention/hyperplan.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/methodrun.h"
 #include "tests/harness/spargerun.h"
@@ -65,18 +67,123 @@ static void dilated_row(const struct attn_in *x, const struct own_dilated *d, in
     *lse = log(sum);
 }
 
+/* Weights of the keys of query i, [nk], and of the zero keys. */
+static double hashed_weights(const struct hyper_plan *p, int64_t i, double *w)
+{
+    struct hyper_part parts[HYPER_PARTS];
+    int n = hyper_parts(p, i, parts);
+    double zeros = 0;
+    memset(w, 0, (size_t)p->nk * sizeof *w);
+    for (int k = 0; k < n; k++) {
+        for (int64_t j = parts[k].lo; j < parts[k].hi; j++)
+            w[j] = 1;
+        if (parts[k].square < 0)
+            continue;
+        const struct own_square *at = p->at.square + parts[k].square;
+        const struct hyper_square *s = p->squares + parts[k].square;
+        const int32_t *keys;
+        int64_t block = hyper_block(p, parts[k].square, parts[k].block, &keys);
+        double share = (double)(at->k1 - at->k0) / (double)p->rule.samples;
+        for (int64_t e = 0; e < block; e++)
+            w[keys[e]] += 1;
+        for (int64_t e = 0; e < s->n_samples; e++)
+            if (!p->rule.exclude || s->samples[e].block != parts[k].block)
+                w[s->samples[e].key] += share * s->samples[e].count;
+        zeros += parts[k].block == at->blocks - 1 ? (double)at->zeros : 0;
+    }
+    return zeros;
+}
+
+static void hashed_plan(struct hyper_plan *p, const struct own_hashed *r, const struct attn_in *x)
+{
+    struct err err = {0};
+    assert_ok(hyper_plan_cut(p, r, x, &err), &err);
+    assert_ok(hyper_plan_hash(p, x, &err), &err);
+}
+
+static void hashed_rows(const struct attn_in *x, const struct own_hashed *r, double *out,
+                        double *lse)
+{
+    struct hyper_plan p;
+    double w[N];
+    hashed_plan(&p, r, x);
+    for (int64_t i = 0; i < x->nq; i++) {
+        double sum = hashed_weights(&p, i, w), *o = out + i * x->dv;
+        memset(o, 0, (size_t)x->dv * sizeof *o);
+        for (int64_t j = 0; j < x->nk; j++) {
+            double s = 0;
+            for (int c = 0; c < x->d && w[j] > 0; c++)
+                s += (double)x->q[i * x->d + c] * x->k[j * x->d + c];
+            s = w[j] * exp(s * x->scale);
+            sum += s;
+            for (int c = 0; c < x->dv; c++)
+                o[c] += s * x->v[j * x->dv + c];
+        }
+        for (int c = 0; c < x->dv; c++)
+            o[c] /= sum;
+        lse[i] = log(sum);
+    }
+    hyper_plan_free(&p);
+}
+
+/* HyperAttention's mask, from what the question says. */
+static int select_hashed(struct accel_session *s, const struct accel_choice *c, struct mask *m,
+                         struct accel_time *time, char why[160], struct err *err)
+{
+    const struct attn_in *x = c->x;
+    struct own_hashed r = c->rule->hashed;
+    struct hyper_plan p;
+    double w[N];
+    ck_assert_int_eq(r.head, 0);
+    *time = (struct accel_time){4, 4, 4, 1};
+    if (!own_squares_any(&r, x->nq, x->causal)) {
+        mask_full(m, x->nq, x->nk, 0, x->nq, x->causal);
+        return 0;
+    }
+    r.head = *(const int32_t *)c->given;
+    hashed_plan(&p, &r, x);
+    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, 1, 1, err), err);
+    for (int64_t i = 0; i < x->nq; i++) {
+        hashed_weights(&p, i, w);
+        for (int64_t j = 0; j < x->nk; j++)
+            if (w[j] > 0)
+                assert_ok(mask_lists_add(m, i, (int32_t)j, err), err);
+    }
+    mask_lists_finish(m);
+    hyper_plan_free(&p);
+    return 0;
+}
+
+/* Where nothing is hashed there is no arithmetic of its own: softmax over the mask. */
+static void plain_rows(const struct attn_in *x, struct accel_result *r, struct err *err)
+{
+    struct attn_ops ops = {0};
+    struct mask full;
+    mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
+    assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
+    assert_ok(attn_rows(&ops, &full, r->out, r->lse, err), err);
+    attn_release(&ops);
+}
+
 static int attend(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
                   struct err *err)
 {
     static const struct accel_time one = {1, 1, 1, 1}, two = {2, 2, 2, 1};
     const struct attn_in *x = h->x;
-    ck_assert(h->own && !h->filter);
-    s->asked = *h->own;
+    ck_assert(!h->filter);
     s->attended++;
     r->attend = one;
-    r->quant = two;
     r->dense = (struct accel_time){6, 6, 6, 1};
     r->pairs_exec = 1;
+    if (!h->own) {
+        plain_rows(x, r, err);
+        return 0;
+    }
+    s->asked = *h->own;
+    if (h->own->kind == OWN_HASHED)
+        hashed_rows(x, &h->own->of.hashed, r->out, r->lse);
+    else
+        r->quant = two;
     for (int64_t i = 0; i < x->nq && h->own->kind == OWN_DILATED; i++)
         dilated_row(x, &h->own->of.dilated, i, r->out + i * x->dv, r->lse + i);
     for (int64_t i = 0; i < x->nq * x->dv && h->own->kind == OWN_QUANTISED; i++)
@@ -86,6 +193,8 @@ static int attend(struct accel_session *s, const struct accel_head *h, struct ac
 
 static const struct accel able = {
     .name = "cpu", .supports = supports, .attend = attend, .owns = owns};
+static const struct accel chooses = {
+    .name = "cpu", .supports = supports, .attend = attend, .owns = owns, .select = select_hashed};
 static const struct accel unable = {.name = "cpu", .supports = supports, .attend = attend};
 
 static void make_head(struct sim_head *h)
@@ -102,8 +211,9 @@ static void make_head(struct sim_head *h)
 static void run(struct accel_session *s, const struct accel *accel, const struct sim_head *h,
                 const char *text, struct record *r)
 {
-    const struct sim_device device = {.accel = accel, .session = s, .select = SELECT_CPU};
-    struct method_ctx ctx = {0};
+    const struct sim_device device = {
+        .accel = accel, .session = s, .select = accel->select ? SELECT_GPU : SELECT_CPU};
+    struct method_ctx ctx = {.seed = 1}; /* as run_text */
     struct err err = {0};
     assert_ok(run_on_device(&device, &h->in, text, &ctx, r, &err), &err);
 }
@@ -132,6 +242,49 @@ START_TEST(same_record_as_on_the_cpu)
     record_free(&gpu);
     record_free(&cpu);
     sim_head_free(&h);
+}
+END_TEST
+
+/* Choice and attention from the rule and the head's number. The parameters say in which squares. */
+START_TEST(hashed_as_on_the_cpu)
+{
+    static const char *const texts[] = {
+        "min_len=30:block=16:samples=24", "min_len=0:block=20:samples=9:exclude=0:official_pad=1",
+        "min_len=70:block=32:samples=0:projs=11", "min_len=300:block=32"};
+    static const char *const names[] = {"pairs_kept",    "density_tile", "density_exec",
+                                        "err_l1_rel",    "cra_mean",     "pairs_exec",
+                                        "mass_est_mean", "mass_est_sd"};
+    char text[120];
+    for (int i = 0; i < 8; i++) {
+        struct accel_session s = {.attended = 0};
+        struct sim_head h;
+        struct record gpu, cpu;
+        make_head(&h);
+        h.in.x.causal = i & 1;
+        exact_free(h.in.exact);
+        exact_init(h.in.exact, &h.in.x, PREC_F64);
+        snprintf(text, sizeof text, "hyperattention:%s", texts[i / 2]);
+        run(&s, &chooses, &h, text, &gpu);
+        run_text(text, &h.in, &cpu);
+        ck_assert_msg(gpu.status == RECORD_OK, "%s", gpu.reason);
+        for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+            double a = record_get(&gpu, names[k]), b = record_get(&cpu, names[k]);
+            ck_assert_msg((isnan(a) && isnan(b)) || fabs(a - b) < 1e-9, "%s %s: %.12g and %.12g",
+                          text, names[k], a, b);
+        }
+        const char *squares = strstr(buf_str(&cpu.notes), "squares=");
+        ck_assert(strncmp(strstr(buf_str(&gpu.notes), "squares="), squares,
+                          strcspn(squares, ",\"")) == 0);
+        ck_assert(strstr(buf_str(&gpu.notes), "select_backend=cuda") != NULL);
+        ck_assert_double_eq(record_get(&gpu, "time_select_ns"), 4);
+        ck_assert_double_eq(record_get(&gpu, "time_total_ns"), 5);
+        bool hashed = i < 6 || !(i & 1);
+        ck_assert(!hashed || (s.asked.kind == OWN_HASHED && s.asked.of.hashed.head == 2));
+        ck_assert_int_eq(isnan(record_get(&gpu, "mass_est_mean")), i / 2 == 2 || !hashed);
+        record_free(&gpu);
+        record_free(&cpu);
+        sim_head_free(&h);
+    }
 }
 END_TEST
 
@@ -184,6 +337,7 @@ Suite *make_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, same_record_as_on_the_cpu);
+    tcase_add_test(t, hashed_as_on_the_cpu);
     tcase_add_test(t, times_of_operands);
     tcase_add_test(t, what_is_skipped);
     suite_add_tcase(s, t);

@@ -13,15 +13,15 @@ START_TEST(ranks_of_bins)
     static const uint32_t official[] = {0, 1, 3, 2, 6, 7, 5, 4, 12, 13, 15, 14, 10, 11, 9, 8};
     static const uint32_t inverse[] = {0, 1, 3, 2, 7, 6, 4, 5, 15, 14, 12, 13, 8, 9, 11, 10};
     for (uint32_t b = 0; b < 16; b++) {
-        ck_assert_uint_eq(hyper_rank(b, false), official[b]);
-        ck_assert_uint_eq(hyper_rank(b, true), inverse[b]);
+        ck_assert_uint_eq(own_hash_rank(b, false), official[b]);
+        ck_assert_uint_eq(own_hash_rank(b, true), inverse[b]);
     }
     /* Bits in which the bins of neighbouring ranks differ. */
     for (int inv = 0; inv < 2; inv++) {
         uint32_t bin_of[128];
         int bits[8] = {0};
         for (uint32_t b = 0; b < 128; b++)
-            bin_of[hyper_rank(b, inv)] = b;
+            bin_of[own_hash_rank(b, inv)] = b;
         for (int r = 1; r < 128; r++)
             bits[__builtin_popcount(bin_of[r] ^ bin_of[r - 1])]++;
         ck_assert_int_eq(bits[1], inv ? 127 : 96);
@@ -65,7 +65,7 @@ static double exec_of(const char *text, int64_t n, bool causal)
     assert_ok(method_runs_parse(test_methods, text, &runs, &count, &err), &err);
     assert_ok(runs[0].method->prepare(&ctx, runs[0].params, &in, &state, &err), &err);
     struct hyper_plan *plan = state; /* the state begins with it */
-    double pairs = plan->pairs_exec;
+    double pairs = plan->at.pairs;
     runs[0].method->release(state);
     method_runs_free(runs, count);
     record_free(&r);
@@ -89,6 +89,58 @@ START_TEST(pairs_that_are_multiplied)
         ck_assert_double_eq(exec_of("hyperattention", causal[k].n, true), causal[k].pairs);
     for (int k = 0; k < 5; k++)
         ck_assert_double_eq(exec_of("hyperattention", other[k].n, false), other[k].pairs);
+}
+END_TEST
+
+/* The cut of [lo, hi), counted by hand: every pair of a query and a key up to it is in one exact
+ * range or one hashed square. */
+static void mark(const struct own_hashed *r, int64_t lo, int64_t hi, int64_t n, uint8_t *hashed)
+{
+    int64_t mid = lo + (hi - lo) / 2;
+    if (hi - lo <= r->min_len || hi - lo < 2)
+        return;
+    for (int64_t i = mid; i < hi && hi - mid >= r->min_len; i++)
+        memset(hashed + i * n + lo, 1, (size_t)(mid - lo));
+    mark(r, lo, mid, n, hashed);
+    mark(r, mid, hi, n, hashed);
+}
+
+static void assert_cut(int64_t n, int64_t min_len)
+{
+    struct own_hashed r = {.block = 8, .samples = 3, .min_len = min_len};
+    struct own_squares s;
+    struct err err = {0};
+    uint8_t *hashed = calloc((size_t)(n * n), 1);
+    int64_t at = 0;
+    mark(&r, 0, n, n, hashed);
+    assert_ok(own_squares_make(&r, n, n, true, &s, &err), &err);
+    ck_assert_int_eq(s.n_hashed > 0, own_squares_any(&r, n, true));
+    for (int64_t i = 0; i < n; i++) {
+        struct own_walk w = {0, n, 1};
+        int64_t from = 0;
+        for (int32_t k; (k = own_walk_next(s.node, i, &w)) >= 0; from = s.square[k].k1) {
+            ck_assert(s.square[k].hashed && s.square[k].q0 <= i && i < s.square[k].q1);
+            ck_assert_int_eq(s.square[k].k0, from);
+            for (int64_t j = from; j < s.square[k].k1; j++)
+                ck_assert_int_eq(hashed[i * n + j], 1);
+        }
+        ck_assert_int_eq(w.lo, from);
+        for (int64_t j = from; j <= i; j++)
+            ck_assert_int_eq(hashed[i * n + j], 0);
+        at += i == s.exact[at].hi;
+        ck_assert(s.exact[at].lo == w.lo && s.exact[at].hi == w.hi);
+    }
+    ck_assert_int_eq(at, s.n_exact - 1);
+    own_squares_free(&s);
+    free(hashed);
+}
+
+START_TEST(squares_and_ranges_of_causal_heads)
+{
+    static const int64_t min_len[] = {0, 1, 2, 3, 10, 32, 33, 65, 200};
+    for (int64_t n = 1; n < 140; n += 1 + n / 9)
+        for (size_t k = 0; k < sizeof min_len / sizeof *min_len; k++)
+            assert_cut(n, min_len[k]);
 }
 END_TEST
 
@@ -131,40 +183,53 @@ END_TEST
 /* W [nq][nk] of a plan, and the number of zero rows per query. */
 static void weights(const struct hyper_plan *p, double *w, double *zeros)
 {
-    for (int64_t i = 0; i < p->nq; i++) {
+    for (int64_t i = 0; i < p->at.nq; i++) {
         struct hyper_part parts[HYPER_PARTS];
         int n = hyper_parts(p, i, parts);
         zeros[i] = 0;
         for (int k = 0; k < n; k++) {
-            const struct hyper_square *s = parts[k].square;
             for (int64_t j = parts[k].lo; j < parts[k].hi; j++)
                 w[i * p->nk + j] += 1;
-            if (!s)
+            if (parts[k].square < 0)
                 continue;
-            for (int64_t e = 0; e < s->k1 - s->k0; e++)
-                if (e / p->c.block == parts[k].block)
+            const struct own_square *at = p->at.square + parts[k].square;
+            const struct hyper_square *s = p->squares + parts[k].square;
+            for (int64_t e = 0; e < at->k1 - at->k0; e++)
+                if (e / p->rule.block == parts[k].block)
                     w[i * p->nk + s->keys[e]] += 1;
             for (int64_t e = 0; e < s->n_samples; e++)
-                if (!p->c.exclude || s->samples[e].block != parts[k].block)
+                if (!p->rule.exclude || s->samples[e].block != parts[k].block)
                     w[i * p->nk + s->samples[e].key] +=
-                        (double)(s->k1 - s->k0) / (double)p->c.samples * s->samples[e].count;
-            zeros[i] += parts[k].block == s->blocks - 1 ? (double)s->pad : 0;
+                        (double)(at->k1 - at->k0) / (double)p->rule.samples * s->samples[e].count;
+            zeros[i] += parts[k].block == at->blocks - 1 ? (double)at->zeros : 0;
         }
     }
 }
 
-static void assert_weighted(const char *text, const struct hyper_config *c, bool causal)
+static void build(struct hyper_plan *p, const struct own_hashed *rule, const struct head_in *in)
+{
+    struct err err = {0};
+    struct own_hashed r = *rule;
+    r.seed = 5;
+    r.layer = in->layer;
+    r.step = in->step;
+    r.head = in->head;
+    snprintf(r.branch, sizeof r.branch, "%s", in->branch);
+    assert_ok(hyper_plan_cut(p, &r, &in->x, &err), &err);
+    assert_ok(hyper_plan_hash(p, &in->x, &err), &err);
+}
+
+static void assert_weighted(const char *text, const struct own_hashed *c, bool causal)
 {
     enum { N = 129, D = 64 };
     static double w[N * N], zeros[N];
-    struct err err = {0};
     struct hyper_plan p;
     struct conform_result res;
     struct sim_head h;
 
     conform_head(NORMAL, N, N, causal, PREC_F64, &h);
     memset(w, 0, sizeof w);
-    assert_ok(hyper_plan_build(&p, c, &h.in, 5, &err), &err);
+    build(&p, c, &h.in);
     weights(&p, w, zeros);
     conform_run(text, &h.in, NULL, 5, &res);
     for (int i = 0; i < N; i++) {
@@ -190,13 +255,13 @@ static void assert_weighted(const char *text, const struct hyper_config *c, bool
 
 START_TEST(outputs_are_those_of_the_weights)
 {
-    struct hyper_config c = {7, 16, 24, 20, false, true, false, false};
+    struct own_hashed c = {.projs = 7, .block = 16, .samples = 24, .min_len = 20, .exclude = true};
     for (int causal = 0; causal < 2; causal++) {
         c.exclude = true;
-        c.pad = false;
+        c.padded = false;
         assert_weighted("hyperattention:block=16:samples=24:min_len=20", &c, causal);
         c.exclude = false;
-        c.pad = true;
+        c.padded = true;
         assert_weighted("hyperattention:block=16:samples=24:min_len=20:exclude=0:official_pad=1",
                         &c, causal);
     }
@@ -266,21 +331,20 @@ END_TEST
 /* Seeds, heads and calls draw other keys; the directions are those of the call for all heads. */
 START_TEST(random_numbers_belong_to_the_call)
 {
-    struct hyper_config c = {7, 16, 24, 20, false, true, false, false};
+    struct own_hashed c = {.projs = 7, .block = 16, .samples = 24, .min_len = 20, .exclude = true};
     struct hyper_plan a, b;
-    struct err err = {0};
     struct sim_head h;
     conform_head(NORMAL, 129, 129, false, PREC_F64, &h);
-    assert_ok(hyper_plan_build(&a, &c, &h.in, 5, &err), &err);
+    build(&a, &c, &h.in);
     h.in.head++;
-    assert_ok(hyper_plan_build(&b, &c, &h.in, 5, &err), &err);
+    build(&b, &c, &h.in);
     ck_assert_int_eq(memcmp(a.squares->keys, b.squares->keys, 129 * sizeof(int32_t)), 0);
     ck_assert(a.squares->n_samples != b.squares->n_samples ||
               memcmp(a.squares->samples, b.squares->samples,
                      (size_t)a.squares->n_samples * sizeof *a.squares->samples) != 0);
     hyper_plan_free(&b);
     h.in.step++;
-    assert_ok(hyper_plan_build(&b, &c, &h.in, 5, &err), &err);
+    build(&b, &c, &h.in);
     ck_assert_int_ne(memcmp(a.squares->keys, b.squares->keys, 129 * sizeof(int32_t)), 0);
     hyper_plan_free(&a);
     hyper_plan_free(&b);
@@ -312,6 +376,7 @@ Suite *make_suite(void)
     tcase_add_test(c, ranks_of_bins);
     tcase_add_test(c, merging);
     tcase_add_test(c, pairs_that_are_multiplied);
+    tcase_add_test(c, squares_and_ranges_of_causal_heads);
     tcase_add_test(c, one_block_is_dense);
     tcase_add_test(c, zero_vectors_keep_their_order);
     tcase_add_test(c, outputs_are_those_of_the_weights);

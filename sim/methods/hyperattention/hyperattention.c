@@ -16,15 +16,20 @@
  * blocks) rows. official_pad=1 has the zero rows that the code puts behind the last block;
  * exclude=0 counts drawn keys of the own block twice, as one of its two paths does.
  */
+#include "core/accel.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "core/rules.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/selectcost.h"
+#include "sim/blocks/slicemask.h"
 #include "sim/methods/hyperattention/hyperplan.h"
 
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { GRAY_OFFICIAL, GRAY_INVERSE };
 enum { NORMAL, AXES };
@@ -68,9 +73,10 @@ static const struct opt options[] = {
 struct hyper_state {
     struct hyper_plan plan;
     const struct head_in *in;
-    bool weighted;              /* some square is hashed: weights, or zero rows */
-    double *score, *weighted_v; /* [samples of a row], [dv] */
+    bool weighted;              /* weights, or zero rows */
+    double *score, *weighted_v; /* [samples of a row], [dv]; NULL: attend was not called */
     double *est;                /* [nq] log-sum-exp with weights; rows not attended to: NAN */
+    struct slice_mask given;    /* the mask of a device that chose; bits NULL: none did */
 };
 
 static void release(void *state)
@@ -82,48 +88,64 @@ static void release(void *state)
     free(s->score);
     free(s->weighted_v);
     free(s->est);
+    slice_mask_free(&s->given);
     free(s);
 }
 
-static int buffers(struct hyper_state *s, int64_t samples, struct err *err)
+/* Everything that the plan follows from, but for q and k. */
+static void fill_rule(const struct hyper_params *p, const struct head_in *in, uint64_t seed,
+                      struct own_hashed *r)
 {
-    int64_t nq = s->in->x.nq;
-    int rc = 0;
-    TRY(mem_alloc(&s->score, samples * HYPER_PARTS + 1, sizeof *s->score, "scores", err));
-    TRY(mem_alloc(&s->weighted_v, s->in->x.dv, sizeof *s->weighted_v, "weighted values", err));
-    TRY(mem_alloc(&s->est, nq, sizeof *s->est, "estimated sums", err));
-    for (int64_t i = 0; i < nq; i++)
-        s->est[i] = NAN;
-out:
-    return rc;
+    memset(r, 0, sizeof *r);
+    r->block = p->block;
+    r->samples = p->samples;
+    r->min_len = p->min_len;
+    r->seed = seed;
+    r->projs = (int32_t)p->projs;
+    r->layer = in->layer;
+    r->step = in->step;
+    r->head = in->head;
+    r->inverse = p->gray == GRAY_INVERSE;
+    r->exclude = p->exclude;
+    r->padded = p->official_pad;
+    r->axes = p->proj_dir == AXES;
+    snprintf(r->branch, sizeof r->branch, "%s", in->branch ? in->branch : "");
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void **state, struct err *err)
 {
     const struct hyper_params *p = params;
-    struct hyper_config c = {
-        (int)p->projs,           p->block,   p->samples,      p->min_len,
-        p->gray == GRAY_INVERSE, p->exclude, p->official_pad, p->proj_dir == AXES};
     struct hyper_state *s = NULL;
+    struct own_hashed rule;
     int rc = 0;
 
     if (in->x.causal && in->x.nq != in->x.nk)
         return method_skip(ctx, "causal heads need as many queries as keys");
-    if (c.axes && p->projs > in->x.d)
+    if (p->proj_dir == AXES && p->projs > in->x.d)
         return method_skip(ctx, "proj_dir=axes has no %lld unit vectors in a head of dimension %d",
                            (long long)p->projs, in->x.d);
+    fill_rule(p, in, ctx->seed, &rule);
+    if (in->branch && strcmp(in->branch, rule.branch) != 0)
+        return err_set(err, ERR_INPUT, "branch '%s': a name of at most %zu characters was expected",
+                       in->branch, sizeof rule.branch - 1);
     TRY(mem_zalloc(&s, 1, sizeof *s, "hyperattention state", err));
     s->in = in;
-    TRY(hyper_plan_build(&s->plan, &c, in, ctx->seed, err));
-    for (int64_t k = 0; k < s->plan.n; k++)
-        s->weighted = s->weighted || s->plan.squares[k].n_samples || s->plan.squares[k].pad;
-    TRY(buffers(s, p->samples, err));
+    TRY(hyper_plan_cut(&s->plan, &rule, &in->x, err));
+    for (int64_t k = 0; k < s->plan.at.n; k++)
+        s->weighted = s->weighted || s->plan.at.square[k].draws || s->plan.at.square[k].zeros;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
+}
+
+/* Hash, unless that was done or there is nothing to hash. */
+static int make_plan(struct hyper_state *s, struct err *err)
+{
+    return s->plan.squares || s->plan.at.n_hashed == 0 ? 0
+                                                       : hyper_plan_hash(&s->plan, &s->in->x, err);
 }
 
 /* ---- the mask: every pair with a weight ------------------------------------------------------ */
@@ -132,9 +154,9 @@ out:
 static int add_hashed(const struct hyper_state *s, const struct hyper_part *part, bool samples,
                       struct mask *m, int64_t g, struct err *err)
 {
-    const struct hyper_square *q = part->square;
+    const struct hyper_square *q = s->plan.squares + part->square;
     const int32_t *keys;
-    int64_t n = hyper_block(&s->plan, q, part->block, &keys), a = 0, b = 0;
+    int64_t n = hyper_block(&s->plan, part->square, part->block, &keys), a = 0, b = 0;
     int64_t drawn = samples ? q->n_samples : 0;
     int rc = 0;
     while (!rc && (a < n || b < drawn)) {
@@ -146,20 +168,20 @@ static int add_hashed(const struct hyper_state *s, const struct hyper_part *part
     return rc;
 }
 
-static int make_mask(const struct hyper_state *s, bool samples, int64_t row0, int64_t row1,
+static int make_mask(struct hyper_state *s, bool samples, int64_t row0, int64_t row1,
                      struct mask *out, struct err *err)
 {
     const struct attn_in *x = &s->in->x;
     struct hyper_part parts[HYPER_PARTS];
     int rc = 0;
+    TRY(make_plan(s, err));
     TRY(mask_lists_init(out, x->nq, x->nk, row0, row1, x->causal, 1, 1, err));
-    out->exec = EXEC_NONE; /* report has what the blocks and samples multiply */
     for (int64_t i = row0; i < row1; i++) {
         int n = hyper_parts(&s->plan, i, parts);
         for (int k = 0; k < n; k++)
-            TRY(parts[k].square ? add_hashed(s, &parts[k], samples, out, i - row0, err)
-                                : mask_lists_add_run(out, i - row0, (int32_t)parts[k].lo,
-                                                     (int32_t)parts[k].hi, err));
+            TRY(parts[k].square >= 0 ? add_hashed(s, &parts[k], samples, out, i - row0, err)
+                                     : mask_lists_add_run(out, i - row0, (int32_t)parts[k].lo,
+                                                          (int32_t)parts[k].hi, err));
     }
     mask_lists_finish(out);
 out:
@@ -168,7 +190,70 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    return make_mask(state, true, row0, row1, out, err);
+    struct hyper_state *s = state;
+    const struct attn_in *x = &s->in->x;
+    int rc = 0;
+    if (s->plan.at.n_hashed == 0)
+        mask_full(out, x->nq, x->nk, row0, row1, x->causal);
+    else if (s->given.bits)
+        TRY(slice_mask_lists(&s->given, row0, row1, out, err));
+    else
+        TRY(make_mask(s, true, row0, row1, out, err));
+    out->exec = EXEC_NONE; /* report has what the blocks and samples multiply */
+out:
+    return rc;
+}
+
+/* ---- on a device ---------------------------------------------------------------------------- */
+
+static struct mask_origin origin(const void *state)
+{
+    return (struct mask_origin){SOURCE_OWN, 1};
+}
+
+static bool rule(const void *state, union method_rule *r, char why[160])
+{
+    r->hashed = ((const struct hyper_state *)state)->plan.rule;
+    r->hashed.head = 0; /* `given` has it */
+    return true;
+}
+
+static const void *given(const void *state)
+{
+    return &((const struct hyper_state *)state)->plan.rule.head;
+}
+
+static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+{
+    struct hyper_state *s = state;
+    if (m->form == MASK_FULL && s->plan.at.n_hashed == 0)
+        return 0;
+    return slice_mask_adopt(&s->given, m, 1, 1, err);
+}
+
+static bool own(const void *state, struct own_rule *r, char why[160])
+{
+    *r = (struct own_rule){.kind = OWN_HASHED};
+    r->of.hashed = ((const struct hyper_state *)state)->plan.rule;
+    return true;
+}
+
+static int est_init(struct hyper_state *s, struct err *err)
+{
+    int64_t nq = s->in->x.nq;
+    int rc = s->est ? 0 : mem_alloc(&s->est, nq, sizeof *s->est, "estimated sums", err);
+    for (int64_t i = 0; i < nq && !rc; i++)
+        s->est[i] = NAN;
+    return rc;
+}
+
+static int attended(void *state, const double *lse, struct err *err)
+{
+    struct hyper_state *s = state;
+    int rc = est_init(s, err);
+    if (!rc)
+        memcpy(s->est, lse, (size_t)s->in->x.nq * sizeof *lse);
+    return rc;
 }
 
 /* ---- attention ------------------------------------------------------------------------------ */
@@ -177,7 +262,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 static bool counts(const struct hyper_state *s, const struct hyper_part *part,
                    const struct hyper_sample *drawn)
 {
-    return !s->plan.c.exclude || drawn->block != part->block;
+    return !s->plan.rule.exclude || drawn->block != part->block;
 }
 
 static double dot(const float *a, const float *b, int d)
@@ -197,10 +282,11 @@ static double sample_scores(struct hyper_state *s, int64_t i, const struct hyper
     double top = -INFINITY;
     int64_t e = 0, zeros = 0;
     for (int k = 0; k < n; k++) {
-        const struct hyper_square *q = parts[k].square;
-        if (!q)
+        if (parts[k].square < 0)
             continue;
-        double share = (double)(q->k1 - q->k0) / (double)s->plan.c.samples;
+        const struct own_square *at = s->plan.at.square + parts[k].square;
+        const struct hyper_square *q = s->plan.squares + parts[k].square;
+        double share = (double)(at->k1 - at->k0) / (double)s->plan.rule.samples;
         for (int64_t r = 0; r < q->n_samples; r++) {
             if (!counts(s, &parts[k], &q->samples[r]))
                 continue;
@@ -209,7 +295,7 @@ static double sample_scores(struct hyper_state *s, int64_t i, const struct hyper
                 log(share * q->samples[r].count);
             top = fmax(top, s->score[e++]);
         }
-        zeros += parts[k].block == q->blocks - 1 ? q->pad : 0;
+        zeros += parts[k].block == at->blocks - 1 ? at->zeros : 0;
     }
     *pad = zeros ? log((double)zeros) : -INFINITY;
     return fmax(top, *pad);
@@ -226,8 +312,10 @@ static double sample_output(struct hyper_state *s, int64_t i, const struct hyper
     for (int c = 0; c < x->dv; c++)
         s->weighted_v[c] = 0;
     for (int k = 0; k < n; k++) {
-        const struct hyper_square *q = parts[k].square;
-        for (int64_t r = 0; q && r < q->n_samples; r++) {
+        if (parts[k].square < 0)
+            continue;
+        const struct hyper_square *q = s->plan.squares + parts[k].square;
+        for (int64_t r = 0; r < q->n_samples; r++) {
             if (!counts(s, &parts[k], &q->samples[r]))
                 continue;
             double w = exp(s->score[e++] - top);
@@ -243,9 +331,23 @@ static double sample_output(struct hyper_state *s, int64_t i, const struct hyper
     return top + log(sum);
 }
 
+/* Also without weights: blocks of sorted tokens are no tiles of a mask. */
 static bool attends(const void *state)
 {
-    return ((const struct hyper_state *)state)->weighted;
+    return ((const struct hyper_state *)state)->plan.at.n_hashed > 0;
+}
+
+static int buffers(struct hyper_state *s, struct err *err)
+{
+    int64_t samples = s->plan.rule.samples;
+    int rc = 0;
+    if (s->score)
+        return 0;
+    TRY(est_init(s, err));
+    TRY(mem_alloc(&s->weighted_v, s->in->x.dv, sizeof *s->weighted_v, "weighted values", err));
+    TRY(mem_alloc(&s->score, samples * HYPER_PARTS + 1, sizeof *s->score, "scores", err));
+out:
+    return rc;
 }
 
 /* Pairs of weight 1 by the exact softmax of the framework, then the drawn keys of each row. */
@@ -258,6 +360,7 @@ static int attend(void *state, const struct mask *m, double *out, double *lse,
     int64_t dv = s->in->x.dv;
     int rc = 0;
 
+    TRY(buffers(s, err));
     TRY(make_mask(s, false, m->row0, m->row1, &ones, err));
     TRY(exact_attend(s->in->exact, &ones, out, lse, err));
     for (int64_t i = m->row0; i < m->row1; i++) {
@@ -285,7 +388,7 @@ static int report_mass(struct hyper_state *s, struct record *r, struct err *err)
     int rc = 0;
     TRY(exact_lse(s->in->exact, 0, nq, &lse, err));
     for (int64_t i = 0; i < nq; i++) {
-        double x = isnan(s->est[i]) ? 1 : exp(fmin(s->est[i] - lse[i], 300));
+        double x = !s->est || isnan(s->est[i]) ? 1 : exp(fmin(s->est[i] - lse[i], 300));
         sum += x;
         squares += x * x;
     }
@@ -299,13 +402,11 @@ out:
 static int report(void *state, struct record *r, struct err *err)
 {
     struct hyper_state *s = state;
-    int64_t hashed = 0;
+    const struct own_squares *at = &s->plan.at;
     int rc = 0;
-    for (int64_t k = 0; k < s->plan.n; k++)
-        hashed += s->plan.squares[k].hashed;
-    record_note(r, "squares=%lld;hashed=%lld", (long long)s->plan.n, (long long)hashed);
-    TRY(record_metric(r, "pairs_exec", s->plan.pairs_exec, err));
-    TRY(record_metric(r, "density_exec", s->plan.pairs_exec / record_get(r, "pairs_allowed"), err));
+    record_note(r, "squares=%lld;hashed=%lld", (long long)at->n, (long long)at->n_hashed);
+    TRY(record_metric(r, "pairs_exec", at->pairs, err));
+    TRY(record_metric(r, "density_exec", at->pairs / record_get(r, "pairs_allowed"), err));
     if (s->weighted)
         TRY(report_mass(s, r, err));
 out:
@@ -316,10 +417,10 @@ out:
 static bool cost(const void *state, struct select_cost *c)
 {
     const struct hyper_state *s = state;
-    for (int64_t k = 0; k < s->plan.n; k++) {
-        const struct hyper_square *q = &s->plan.squares[k];
+    for (int64_t k = 0; k < s->plan.at.n; k++) {
+        const struct own_square *q = s->plan.at.square + k;
         double tokens = q->hashed ? (double)(q->q1 - q->q0 + q->k1 - q->k0) : 0;
-        cost_products(c, tokens * s->plan.c.projs, s->in->x.d);
+        cost_products(c, tokens * s->plan.rule.projs, s->in->x.d);
         cost_rows(c, s->in, tokens, s->in->x.d);
         cost_kept(c, tokens);
     }
@@ -329,12 +430,9 @@ static bool cost(const void *state, struct select_cost *c)
 static bool why_full(const void *state, char why[160])
 {
     const struct hyper_state *s = state;
-    int64_t hashed = 0;
-    for (int64_t k = 0; k < s->plan.n; k++)
-        hashed += s->plan.squares[k].hashed;
-    snprintf(why, 160, "%lld tokens have no part of min_len=%lld", (long long)s->plan.nq,
-             (long long)s->plan.c.min_len);
-    return hashed == 0;
+    snprintf(why, 160, "%lld tokens have no part of min_len=%lld", (long long)s->in->x.nq,
+             (long long)s->plan.rule.min_len);
+    return s->plan.at.n_hashed == 0;
 }
 
 /* clang-format off */
@@ -366,8 +464,15 @@ const struct method method_hyperattention = {
     .prepare = prepare,
     .select = select_rows,
     .cost = cost,
+    .origin = origin,
+    .rule = rule,
+    .given = given,
+    .adopt = adopt,
+    .adopt_units = slice_mask_adopt_units,
     .attends = attends,
     .attend = attend,
+    .own = own,
+    .attended = attended,
     .why_full = why_full,
     .report = report,
     .release = release,

@@ -7,23 +7,10 @@
 
 #include "core/intmath.h"
 #include "core/mem.h"
-#include "sim/blocks/callrng.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define SALT_DIRECTIONS 0x687970657264ull /* keep its numbers apart from those of other methods */
-#define SALT_SAMPLES 0x687970657273ull
-
-uint32_t hyper_rank(uint32_t bin, bool inverse)
-{
-    if (!inverse)
-        return bin ^ bin >> 1;
-    for (uint32_t shift = 1; shift < 32; shift *= 2)
-        bin ^= bin >> shift;
-    return bin;
-}
 
 void hyper_merge(double lse1, double lse2, double *t, double *lse)
 {
@@ -40,34 +27,34 @@ void hyper_merge(double lse1, double lse2, double *t, double *lse)
 
 /* ---- the hash ------------------------------------------------------------------------------- */
 
-static int make_directions(struct hyper_plan *p, const struct head_in *in, uint64_t seed,
-                           struct err *err)
+static int make_directions(struct hyper_plan *p, int d, struct err *err)
 {
-    int64_t n = p->c.projs, d = in->x.d;
-    uint64_t stream = call_stream(SALT_DIRECTIONS, in);
+    const struct own_hashed *r = &p->rule;
+    int64_t n = r->projs;
+    uint64_t stream = own_direction_stream(r);
     int rc = mem_alloc(&p->dir, n * d, sizeof *p->dir, "directions", err);
     for (int64_t i = 0; i < n * d && !rc; i++)
-        p->dir[i] = p->c.axes ? (double)(i % d == i / d) : rng_normal(seed, stream, (uint64_t)i);
+        p->dir[i] = r->axes ? (double)(i % d == i / d) : rng_normal(r->seed, stream, (uint64_t)i);
     return rc;
 }
 
 static uint32_t rank_of(const struct hyper_plan *p, const float *x, int d)
 {
     uint32_t bin = 0;
-    for (int r = 0; r < p->c.projs; r++) {
+    for (int r = 0; r < p->rule.projs; r++) {
         double sum = 0;
         for (int c = 0; c < d; c++)
             sum += p->dir[(int64_t)r * d + c] * (double)x[c];
         bin |= (uint32_t)(sum > 0) << r;
     }
-    return hyper_rank(bin, p->c.inverse);
+    return own_hash_rank(bin, p->rule.inverse);
 }
 
 /* Rows [r0, r1) of x in the order of their ranks, stably: order [r1 - r0], absolute. */
 static int sort_rows(const struct hyper_plan *p, const float *x, int64_t r0, int64_t r1, int d,
                      int32_t *order, struct err *err)
 {
-    int64_t bins = (int64_t)1 << p->c.projs, n = r1 - r0, *start = NULL;
+    int64_t bins = (int64_t)1 << p->rule.projs, n = r1 - r0, *start = NULL;
     uint32_t *rank = NULL;
     int rc = 0;
 
@@ -102,17 +89,18 @@ static int by_key(const void *a, const void *b)
 }
 
 /* Keys drawn from the sorted order with replacement, equal ones together. */
-static int draw(const struct hyper_plan *p, const struct head_in *in, struct hyper_square *s,
-                int64_t index, const int32_t *order, uint64_t seed, struct err *err)
+static int draw(const struct hyper_plan *p, int64_t square, struct err *err)
 {
-    int64_t m = p->c.samples, n = s->k1 - s->k0, kept = 0;
-    uint64_t stream = head_stream(SALT_SAMPLES + (uint64_t)index, in, in->head);
+    const struct own_square *at = p->at.square + square;
+    struct hyper_square *s = p->squares + square;
+    int64_t m = p->rule.samples, n = at->k1 - at->k0, kept = 0;
+    uint64_t stream = rng_head_stream(own_draw_stream(&p->rule, square), p->rule.head);
     int rc = mem_alloc(&s->samples, m, sizeof *s->samples, "drawn keys", err);
     if (rc)
         return rc;
     for (int64_t i = 0; i < m; i++) {
-        int64_t at = (int64_t)rng_below(seed, stream, (uint64_t)i, (uint64_t)n);
-        s->samples[i] = (struct hyper_sample){order[at], (int32_t)(at / p->c.block), 1};
+        int64_t to = (int64_t)rng_below(p->rule.seed, stream, (uint64_t)i, (uint64_t)n);
+        s->samples[i] = (struct hyper_sample){s->keys[to], (int32_t)(to / p->rule.block), 1};
     }
     qsort(s->samples, (size_t)m, sizeof *s->samples, by_key);
     for (int64_t i = 0; i < m; i++)
@@ -124,92 +112,48 @@ static int draw(const struct hyper_plan *p, const struct head_in *in, struct hyp
     return 0;
 }
 
-/* Queries that go to one block of keys. The published code demands that this divides evenly. */
-static int64_t queries_per_block(const struct hyper_plan *p, const struct hyper_square *s)
+static int hash_square(const struct hyper_plan *p, const struct attn_in *x, int64_t square,
+                       struct err *err)
 {
-    int64_t nq = s->q1 - s->q0;
-    return nq == s->k1 - s->k0 ? p->c.block : ceil_div(nq, s->blocks);
-}
-
-static int hash_square(struct hyper_plan *p, const struct head_in *in, struct hyper_square *s,
-                       int64_t index, uint64_t seed, struct err *err)
-{
-    int64_t nq = s->q1 - s->q0, nk = s->k1 - s->k0, b = p->c.block;
+    const struct own_square *at = p->at.square + square;
+    struct hyper_square *s = p->squares + square;
+    int64_t nq = at->q1 - at->q0, nk = at->k1 - at->k0, b = p->rule.block;
     int32_t *order = NULL;
     int rc = 0;
 
-    s->blocks = ceil_div(nk, b);
-    int64_t per = queries_per_block(p, s);
     TRY(mem_alloc(&s->block_of, nq, sizeof *s->block_of, "blocks of queries", err));
     TRY(mem_alloc(&s->keys, nk, sizeof *s->keys, "keys by block", err));
     TRY(mem_alloc(&order, nq, sizeof *order, "sorted queries", err));
-    TRY(sort_rows(p, in->x.q, s->q0, s->q1, in->x.d, order, err));
+    TRY(sort_rows(p, x->q, at->q0, at->q1, x->d, order, err));
     for (int64_t i = 0; i < nq; i++)
-        s->block_of[order[i] - s->q0] = (int32_t)(i / per);
-    TRY(sort_rows(p, in->x.k, s->k0, s->k1, in->x.d, s->keys, err));
-    p->pairs_exec += (double)nq * (double)(b < nk ? b : nk);
-    if (p->c.samples && nq > per && nk > b) {
-        TRY(draw(p, in, s, index, s->keys, seed, err));
-        p->pairs_exec += (double)nq * (double)p->c.samples;
-    }
-    s->pad = p->c.pad ? s->blocks * b - nk : 0;
-    for (int64_t c = 0; c < s->blocks; c++)
-        qsort(s->keys + c * b, (size_t)(c * b + b < nk ? b : nk - c * b), sizeof *s->keys,
-              ascending);
+        s->block_of[order[i] - at->q0] = (int32_t)(i / at->per);
+    TRY(sort_rows(p, x->k, at->k0, at->k1, x->d, s->keys, err));
+    if (at->draws)
+        TRY(draw(p, square, err));
+    for (int64_t c = 0; c < at->blocks; c++)
+        qsort(s->keys + c * b, (size_t)MIN(b, nk - c * b), sizeof *s->keys, ascending);
 out:
     free(order);
     return rc;
 }
 
-static int add_square(struct hyper_plan *p, const struct head_in *in, struct hyper_square s,
-                      uint64_t seed, struct err *err)
-{
-    int64_t index = p->n;
-    int rc = mem_grow(&p->squares, &p->cap, p->n + 1, sizeof *p->squares, "squares", err);
-    if (rc)
-        return rc;
-    s.hashed = s.q1 - s.q0 >= p->c.min_len;
-    p->squares[p->n++] = s;
-    if (s.hashed)
-        return hash_square(p, in, &p->squares[index], index, seed, err);
-    p->pairs_exec += (double)(s.q1 - s.q0) * (double)(s.k1 - s.k0);
-    return 0;
-}
-
 /* ---- a head --------------------------------------------------------------------------------- */
 
-static bool is_leaf(const struct hyper_plan *p, int64_t n)
+int hyper_plan_cut(struct hyper_plan *p, const struct own_hashed *rule, const struct attn_in *x,
+                   struct err *err)
 {
-    return n <= p->c.min_len || n < 2;
+    *p = (struct hyper_plan){.rule = *rule, .nk = x->nk};
+    return own_squares_make(rule, x->nq, x->nk, x->causal, &p->at, err);
 }
 
-/* Halves of the rows [lo, hi): the later attends to the earlier by a square. */
-static int halve(struct hyper_plan *p, const struct head_in *in, int64_t lo, int64_t hi,
-                 uint64_t seed, struct err *err)
+int hyper_plan_hash(struct hyper_plan *p, const struct attn_in *x, struct err *err)
 {
-    int64_t n = hi - lo, mid = lo + n / 2;
     int rc = 0;
-    if (is_leaf(p, n)) {
-        p->pairs_exec += (double)n * (double)(n + 1) / 2;
-        return 0;
-    }
-    TRY(add_square(p, in, (struct hyper_square){mid, hi, lo, mid, .hashed = false}, seed, err));
-    TRY(halve(p, in, lo, mid, seed, err));
-    TRY(halve(p, in, mid, hi, seed, err));
-out:
-    return rc;
-}
-
-int hyper_plan_build(struct hyper_plan *p, const struct hyper_config *c, const struct head_in *in,
-                     uint64_t seed, struct err *err)
-{
-    const struct attn_in *x = &in->x;
-    struct hyper_square all = {0, x->nq, 0, x->nk, .hashed = false};
-    int rc = 0;
-
-    *p = (struct hyper_plan){.c = *c, .nq = x->nq, .nk = x->nk, .causal = x->causal};
-    TRY(make_directions(p, in, seed, err));
-    rc = x->causal ? halve(p, in, 0, x->nq, seed, err) : add_square(p, in, all, seed, err);
+    TRY(mem_zalloc(&p->squares, p->at.n + 1, sizeof *p->squares, "squares", err));
+    TRY(make_directions(p, x->d, err));
+    for (int64_t k = 0; k < p->at.n; k++)
+        if (p->at.square[k].hashed)
+            TRY(hash_square(p, x, k, err));
 out:
     free(p->dir);
     p->dir = NULL;
@@ -218,57 +162,43 @@ out:
 
 void hyper_plan_free(struct hyper_plan *p)
 {
-    for (int64_t i = 0; i < p->n; i++) {
+    for (int64_t i = 0; p->squares && i < p->at.n; i++) {
         free(p->squares[i].block_of);
         free(p->squares[i].keys);
         free(p->squares[i].samples);
     }
     free(p->squares);
     free(p->dir);
+    own_squares_free(&p->at);
     memset(p, 0, sizeof *p);
 }
 
 /* ---- a row ---------------------------------------------------------------------------------- */
 
-static struct hyper_part part_of(const struct hyper_square *s, int64_t i)
+static struct hyper_part hashed_part(const struct hyper_plan *p, int64_t square, int64_t i)
 {
-    return s->hashed ? (struct hyper_part){0, 0, s, s->block_of[i - s->q0]}
-                     : (struct hyper_part){s->k0, s->k1, NULL, 0};
-}
-
-/* Squares of a subtree of n rows. */
-static int64_t squares_in(const struct hyper_plan *p, int64_t n)
-{
-    return is_leaf(p, n) ? 0 : 1 + squares_in(p, n / 2) + squares_in(p, n - n / 2);
+    int64_t block = p->squares[square].block_of[i - p->at.square[square].q0];
+    return (struct hyper_part){0, 0, square, block};
 }
 
 int hyper_parts(const struct hyper_plan *p, int64_t i, struct hyper_part parts[HYPER_PARTS])
 {
-    int64_t lo = 0, hi = p->nq, at = 0;
+    struct own_walk w = {0, p->at.nq, 1};
     int n = 0;
-    if (!p->causal) {
-        parts[0] = part_of(&p->squares[0], i);
+    if (!p->at.causal) {
+        parts[0] = p->at.n_hashed ? hashed_part(p, 0, i) : (struct hyper_part){0, p->nk, -1, 0};
         return 1;
     }
-    while (!is_leaf(p, hi - lo)) {
-        int64_t mid = lo + (hi - lo) / 2;
-        if (i < mid) {
-            hi = mid;
-            at++;
-        } else {
-            parts[n++] = part_of(&p->squares[at], i);
-            at += 1 + squares_in(p, mid - lo);
-            lo = mid;
-        }
-    }
-    parts[n++] = (struct hyper_part){lo, i + 1, NULL, 0};
+    for (int32_t s; (s = own_walk_next(p->at.node, i, &w)) >= 0;)
+        parts[n++] = hashed_part(p, s, i);
+    parts[n++] = (struct hyper_part){w.lo, i + 1, -1, 0};
     return n;
 }
 
-int64_t hyper_block(const struct hyper_plan *p, const struct hyper_square *s, int64_t block,
-                    const int32_t **keys)
+int64_t hyper_block(const struct hyper_plan *p, int64_t square, int64_t block, const int32_t **keys)
 {
-    int64_t b = p->c.block, n = s->k1 - s->k0, from = block * b;
-    *keys = s->keys + from;
-    return from + b < n ? b : n - from;
+    const struct own_square *at = p->at.square + square;
+    int64_t b = p->rule.block, n = at->k1 - at->k0, from = block * b;
+    *keys = p->squares[square].keys + from;
+    return MIN(b, n - from);
 }
