@@ -205,6 +205,7 @@ static int add_dir(struct model_set *s, const char *text, const char *role,
     const char *path = role ? text : split_role(text, m->role);
     if (role)
         snprintf(m->role, sizeof m->role, "%s", role);
+    m->given = !role;
     m->dir = realpath(path, NULL);
     if (!m->dir)
         return err_sys(err, ERR_INPUT, "--model %s", path);
@@ -229,6 +230,7 @@ static int add_trace(struct model_set *s, const char *text, const struct paper_d
     const char *path = split_role(text, m->role);
     TRY(trace_open(path, &t, err));
     const struct trace_meta *meta = trace_meta(t);
+    m->given = true;
     m->trace = realpath(path, NULL);
     snprintf(m->name, sizeof m->name, "%s", meta->name);
     snprintf(m->id, sizeof m->id, "%s", trace_id(t));

@@ -77,8 +77,8 @@ struct page {
 };
 
 /* Build a page from what is finished. Free also after a failure. */
-int page_make(const struct plan *p, int recipe, const struct paper_data *d, bool has_cuda,
-              struct page *out, struct err *err);
+int page_make(const struct plan *p, int recipe, const struct paper_data *d, struct page *out,
+              struct err *err);
 void page_free(struct page *p);
 
 /* grid.c: rows and columns of the printed table, of our models, lengths and extra entries. */
