@@ -35,6 +35,10 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
 /* ERR_USAGE where an option of the other kind of model is given: it would not be read. */
 int eval_check_kind(const struct eval_opts *o, bool video, struct err *err);
 
+/* ERR_USAGE where an option is given that none of the tasks reads. */
+int eval_check_tasks(const struct eval_opts *o, const struct eval_task *tasks, int n,
+                     struct err *err);
+
 /* native: the checkpoint's type, for --qkv model. */
 int eval_how_options(const struct eval_opts *o, const struct attn_shape *shape, enum dtype native,
                      struct eval_how *how, struct err *err);

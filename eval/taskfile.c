@@ -183,6 +183,15 @@ static bool has_text(const struct str_list *l, const char *s)
     return false;
 }
 
+/* An empty text stands in every text, ends it before it begins, and is the likeliest of all. */
+static int refuse_empty(const struct str_list *l, const char *key, const char *where,
+                        struct err *err)
+{
+    return has_text(l, "")
+               ? err_set(err, ERR_INPUT, "%s: \"%s\": a text in it is empty", where, key)
+               : 0;
+}
+
 static int check_choices(const struct question *q, const char *where, struct err *err)
 {
     bool needs = q->metric == TEXT_CHOICE || q->metric == TEXT_CLASSIFY;
@@ -213,10 +222,14 @@ static int parse_question(const json_t *o, const char *tmpl, const char *where, 
         TRY(get_texts(o, key, where, &q->answers, err));
     if (q->answers.n == 0)
         FAIL(err, ERR_INPUT, "%s: no \"answers\"", where);
+    if (q->metric == TEXT_CONTAINS || q->metric == TEXT_CONTAINS_ALL)
+        TRY(refuse_empty(&q->answers, key, where, err));
     if ((key = first_key(o, choices)) != NULL)
         TRY(get_texts(o, key, where, &q->choices, err));
+    TRY(refuse_empty(&q->choices, key, where, err));
     TRY(check_choices(q, where, err));
     TRY(get_texts(o, "stop", where, &q->stop, err));
+    TRY(refuse_empty(&q->stop, "stop", where, err));
     TRY(jget_size_opt(o, "max_new_tokens", where, 1 << 20, &q->max_new, err));
     TRY(jget_bool_opt(o, "first_line", where, &q->first_line, err));
     TRY(jget_bool_opt(o, "ignore_case", where, &q->ignore_case, err));
