@@ -280,7 +280,8 @@ static int add_defaults(struct model_set *s, const struct recipe *r, const struc
     return rc;
 }
 
-/* A role that no recipe has would be silently without effect. */
+/* A role that no recipe has would be silently without effect, and hours of captures would fail
+ * where a video model stands in the place of a language model. */
 static int check_roles(const struct model_set *s, const struct recipe *recipes, int n,
                        struct err *err)
 {
@@ -302,6 +303,11 @@ static int check_roles(const struct model_set *s, const struct recipe *recipes, 
                            "reproduce: %s has the role '%s', and none of these tables has a model "
                            "in it; give another as ROLE=PATH, or other tables",
                            s->m[i].name, s->m[i].role);
+        if (s->m[i].causal != (strcmp(s->m[i].role, "lm") == 0))
+            return err_set(err, ERR_USAGE,
+                           "reproduce: %s attends %s; the role '%s' is of %s models", s->m[i].name,
+                           s->m[i].causal ? "causally" : "in both directions", s->m[i].role,
+                           s->m[i].causal ? "video" : "language");
     }
     return 0;
 }
