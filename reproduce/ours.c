@@ -340,6 +340,9 @@ static int put_value(struct page *p, const struct page_block *b, int row, int co
 
     if (r->extra || e->extra)
         stat = json_str_or(r->extra ? r->j : e->j, "stat", stat);
+    c->stat = stat;
+    c->pairs = choice->pairs;
+    c->second = page_metric(p, b, r, e, rule, 1);
     for (int k = 0; k < CELL_PARTS; k++) {
         const char *metric = page_metric(p, b, r, e, rule, k);
         c->value[k] = NAN;

@@ -48,6 +48,9 @@ struct page_cell {
     char letters[16];
     char *reason;            /* owned, NULL: none */
     char *metric, *where;    /* owned: how it was chosen */
+    const char *stat;        /* of the rule; NULL: a setting that a calibration found */
+    const char *second;      /* metric of the second part, NULL: none */
+    const json_t *pairs;     /* the rule's choice of calls, NULL: all */
     int model, job;          /* -1: none */
     struct str_list records; /* keys, hashed */
     int kept[8], n_kept;     /* jobs of the store behind it */

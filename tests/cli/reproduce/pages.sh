@@ -24,9 +24,12 @@ for f in out/pages/*.html; do # the letters, q among them, stand in both
 done
 grep -c '<td class="n" title="[^"]*quick">' out/pages/fg-attn-2.html
 grep -o 'Made by: .*' out/pages/fg-attn-2.md
-"$LACUNA" reproduce fg-attn:1 sampleattention:4 --quick --only T --trace lm=t.h5 -o out -q
+"$LACUNA" reproduce sampleattention:3 sampleattention:4 spargeattn:f1 --quick --trace lm=t.h5 -o out -q
 grep -o '<sup>[a-z]*q</sup>' out/pages/sampleattention-4.html | sort | uniq -c | sed 's/^ *//'
 grep -c 'fg-attn:2</a> Block sparsity' out/index.html # of the call before
+"$LACUNA" analyze out --explain 'sampleattention:3:code-lm/(0.90,0.90):1' | sed -n 's/(0[0-9.]*)/(X)/; /^formula/p; /^filter/p'
+"$LACUNA" analyze out --explain 'sampleattention:4:256:ours, alpha 0.90' | grep '^filter'
+"$LACUNA" analyze out --explain spargeattn:f1:a:b
 if command -v pdflatex >/dev/null && kpsewhich booktabs.sty >/dev/null; then
     for f in out/pages/*.tex; do
         printf '%s\n' '\documentclass[twocolumn,10pt]{article}' '\usepackage{booktabs}' \
