@@ -82,6 +82,8 @@ int eval_check_kind(const struct eval_opts *o, bool video, struct err *err)
                                           "score-from",
                                           "bos",
                                           "template",
+                                          "metric",
+                                          "max-new",
                                           "truncate",
                                           "dense-below",
                                           "dense-last",
@@ -247,6 +249,8 @@ int eval_check_tasks(const struct eval_opts *o, const struct eval_task *tasks, i
         {"haystack", {"generated"}, "generated prompts"},
         {"chat", {"generated", "file"}, "prompts"},
         {"template", {"file"}, "task files"},
+        {"metric", {"file"}, "task files"},
+        {"max-new", {"file"}, "task files"},
         {"truncate", {"file"}, "task files"},
         {"stride", {"text"}, "texts"},
         {"windows", {"text"}, "texts"},
@@ -277,6 +281,8 @@ int eval_task_options(const struct eval_opts *o, struct task_opts *t, struct err
     t->haystack = o->haystack;
     t->chat = o->chat;
     t->template = o->template;
+    t->metric = o->metric;
+    t->max_new = o->max_new;
     t->truncate = o->truncate == 1 ? TRUNCATE_ERROR : TRUNCATE_MIDDLE;
     int rc = chat_check(o->chat, err);
     rc = rc ? rc : template_check(o->template, err);

@@ -13,8 +13,8 @@ struct eval_opts {
     struct str_list methods, tasks;
     char *model, *out, *tokens, *dense_layers, *dense_heads, *dense_last, *dump_masks, *dump_nll;
     char *depth, *haystack, *chat, *template;
-    int truncate;
-    int64_t trials, stride, windows, score_from, dense_below, prefill_chunk, samples;
+    int truncate, metric;
+    int64_t max_new, trials, stride, windows, score_from, dense_below, prefill_chunk, samples;
     char *shard, *calibrate_inside, *found;
     int64_t calibrate_tokens;
     int bos, decode, qkv, on_skip, precision, device;
