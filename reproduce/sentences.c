@@ -227,6 +227,9 @@ static void put_why(const struct members *all, const struct claim_result *r, str
     const struct member *x = &all->m[r->a], *y = r->b >= 0 ? &all->m[r->b] : NULL;
     if (c->n < CLAIM_MIN_UNITS) {
         buf_printf(b, "there are only %lld %s", (long long)c->n, all->m[0].units.of);
+    } else if (is_kind(r, "ratio") && y && !isfinite(c->d)) {
+        put_metric(y, " of ", b);
+        buf_printf(b, "%s is 0, which has no ratio", y->label);
     } else if (is_range(r)) {
         put_range(all, r, "across", b);
     } else if (is_kind(r, "trend")) {

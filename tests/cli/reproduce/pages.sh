@@ -24,6 +24,7 @@ for f in out/pages/*.html; do # the letters, q among them, stand in both
 done
 grep -c '<td class="n" title="[^"]*quick">' out/pages/fg-attn-2.html
 grep -o 'Made by: .*' out/pages/fg-attn-2.md
+grep -o 'because below_b64 .*' out/pages/fg-attn-2.md
 "$LACUNA" reproduce sampleattention:3 sampleattention:4 spargeattn:f1 --quick --trace lm=t.h5 -o out -q
 grep -o '<sup>[a-z]*q</sup>' out/pages/sampleattention-4.html | sort | uniq -c | sed 's/^ *//'
 grep -c 'fg-attn:2</a> Block sparsity' out/index.html # of the call before
