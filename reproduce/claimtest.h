@@ -31,8 +31,6 @@ struct claim_pair {
 int claim_more(const double *x, const double *y, int64_t n, double tie, int tests,
                struct claim_pair *out, struct err *err);
 
-/* Is mean(x) - with y: mean(x) / mean(y), or with `difference` mean(x - y) - inside of [l, h]? Ends
- * may be infinite: below and above. */
 /* Does the mean rise along the axis? v: [members][n], one row per point of the axis, units in the
  * same order. Spearman's rho of the means, with its interval over units.
  *   holds lower end > 0, does not hold upper end < 0; else, with fewer than 5 points or
@@ -44,6 +42,8 @@ int claim_trend(const double *v, int members, int64_t n, struct claim_pair *out,
 int claim_spread(double *const *x, const int64_t *n, int groups, bool paired, double least,
                  struct claim_pair *out, int *high, int *low, struct err *err);
 
+/* Is mean(x), mean(x) / mean(y) or mean(x - y) inside of [l, h]? Ends may be infinite: below and
+ * above. y is NULL with RANGE_OF_MEAN. */
 enum claim_range { RANGE_OF_MEAN, RANGE_OF_RATIO, RANGE_OF_DIFFERENCE };
 int claim_within(const double *x, const double *y, int64_t n, enum claim_range of, double l,
                  double h, struct claim_pair *out, struct err *err);
