@@ -91,7 +91,7 @@ CU_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(if $(USE_CUDA),$(wildcard $(addsuffix /
            $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
 LIB     := $(BUILD)/liblacuna.a
 # Those that take longest begin first, so that nobody waits for them at the end.
-LONGEST := $(addprefix tests/unit/test_,conform.c h5guard.c eval.c evalset.c maps.c trace_damage.c)
+LONGEST := $(addprefix tests/unit/test_,conform.c h5guard.c eval.c evalset.c evaltasks.c maps.c trace_damage.c)
 TESTS   := $(patsubst %.c,$(BUILD)/%,$(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/unit/test_*.c)))
 TEST_COMMON := $(addprefix $(BUILD)/tests/harness/,check_main.o golden.o trace_fixture.o tinymodel.o records_fixture.o \
                testmethods.o meanblocks.o evalcmd.o)

@@ -53,6 +53,11 @@ static const json_t *find_cell(const json_t *page, const struct cell_name *n, st
         if (row)
             names_add(&columns, text_of(c, "column"));
     }
+    if (json_array_size(json_object_get(page, "cells")) == 0) {
+        err_set(err, ERR_USAGE, "--explain: %s has no table, and so no cells",
+                text_of(page, "title"));
+        return NULL;
+    }
     names_unknown(has_row ? &columns : &rows, has_row ? "column" : "row",
                   has_row ? n->column : n->row, err);
     return NULL;
@@ -93,9 +98,34 @@ static void put_sample(const json_t *c, struct buf *b)
         return;
     }
     bool of_calls = strcmp(of, "prompts") != 0;
-    buf_printf(b, ") over %lld %s, %lld %s\n", units, of, calls, of_calls ? "calls" : "records");
-    buf_printf(b, "formula    %s, mean of each %.*s's %s first, then over %s\n", metric, one, of,
-               of_calls ? "calls" : "records", of);
+    const char *stat = text_of(c, "stat"), *parts = of_calls ? "calls" : "records";
+    buf_printf(b, ") over %lld %s, %lld %s\n", units, of, calls, parts);
+    buf_printf(b, "formula    %s", metric);
+    if (text_of(c, "second_metric")[0])
+        buf_printf(b, "; then %s (%.6g)", text_of(c, "second_metric"),
+                   json_number_value(json_object_get(c, "second")));
+    if (strcmp(stat, "calls") == 0)
+        buf_printf(b, ", mean over all %s\n", parts);
+    else
+        buf_printf(b, ", mean of each %.*s's %s first, then %s %s\n", one, of, parts,
+                   strcmp(stat, "sum-over-layers") == 0 ? "every metric summed over"
+                   : strcmp(stat, "min") == 0           ? "the least of the"
+                   : strcmp(stat, "max") == 0           ? "the largest of the"
+                                                        : "over",
+                   of);
+}
+
+/* Which records, in the words of the recipe. */
+static void put_filter(const json_t *c, struct buf *b)
+{
+    const json_t *pairs = json_object_get(c, "pairs"), *cases = json_object_get(pairs, "cases");
+    const char *where = text_of(c, "where");
+    buf_printf(b, "filter     job %s%s%s\n", text_of(c, "job"), where[0] ? ", " : "", where);
+    if (pairs)
+        buf_printf(b, "           calls where %s of '%s' and of '%s' differ by more than %.6g\n",
+                   text_of(pairs, "metric"), json_string_value(json_array_get(cases, 0)),
+                   json_string_value(json_array_get(cases, 1)),
+                   json_number_value(json_object_get(pairs, "above")));
 }
 
 static void put_cell(const json_t *page, const json_t *c, struct buf *b)
@@ -114,7 +144,7 @@ static void put_cell(const json_t *page, const json_t *c, struct buf *b)
                        json_number_value(json_object_get(c, "lo")),
                        json_number_value(json_object_get(c, "hi")));
         put_sample(c, b);
-        buf_printf(b, "filter     job %s, %s\n", text_of(c, "job"), text_of(c, "where"));
+        put_filter(c, b);
         buf_printf(b, "model      %s, weights %s\n", text_of(c, "model"), text_of(c, "weights"));
         buf_printf(b, "state      %s%s%s\n", text_of(c, "state"),
                    text_of(c, "letters")[0] ? ", letters " : "", text_of(c, "letters"));

@@ -304,11 +304,10 @@ static int calib_is_of(const struct method_run *run, const char *key, const char
     int rc = jget_str_opt(run->calib_doc, key, run->calib, &of, err);
     if (rc || !of || strcmp(of, is) == 0)
         return rc;
-    return err_set(
-        err, ERR_INPUT,
-        "%s was calibrated with %s %s, this trace is replayed with %s (calibrate it so, or "
-        "remove \"%s\" from the file and set its \"sum\" to null if that is meant)",
-        run->calib, what, of, is, key);
+    return err_set(err, ERR_INPUT,
+                   "%s was calibrated with %s %s and is used with %s (calibrate it so, or "
+                   "remove \"%s\" from the file and set its \"sum\" to null if that is meant)",
+                   run->calib, what, of, is, key);
 }
 
 int method_calib_fits(const struct method_run *run, const char *model, const char *permute,

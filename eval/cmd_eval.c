@@ -277,6 +277,7 @@ static int open_tasks(const struct eval_opts *o, const struct task_opts *t, stru
         TRY(eval_task_open(o->tasks.items[i], r->m, t, r->tasks + i, err));
         r->n_tasks++;
     }
+    TRY(eval_check_tasks(o, r->tasks, r->n_tasks, err));
     bool one = r->n_tasks == 1 && r->tasks[0].cells == 1 && !r->tasks[0].decodes;
     if (o->dump_masks && o->prefill_chunk)
         FAIL(err, ERR_USAGE,

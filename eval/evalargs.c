@@ -82,6 +82,8 @@ int eval_check_kind(const struct eval_opts *o, bool video, struct err *err)
                                           "score-from",
                                           "bos",
                                           "template",
+                                          "metric",
+                                          "max-new",
                                           "truncate",
                                           "dense-below",
                                           "dense-last",
@@ -226,6 +228,49 @@ int chat_check(const char *chat, struct err *err)
                : err_set(err, ERR_USAGE, "--chat: the text has no {prompt}");
 }
 
+/* Without a hole every line of a task file would ask the same. */
+static int template_check(const char *text, struct err *err)
+{
+    const char *open = text ? strchr(text, '{') : NULL;
+    return !text || (open && strchr(open, '}'))
+               ? 0
+               : err_set(err, ERR_USAGE,
+                         "--template: the text has no {key} of a line in it, as in {context}");
+}
+
+int eval_check_tasks(const struct eval_opts *o, const struct eval_task *tasks, int n,
+                     struct err *err)
+{
+    static const struct {
+        const char *option, *kinds[2], *what;
+    } of[] = {
+        {"depth", {"generated"}, "generated prompts"},
+        {"trials", {"generated"}, "generated prompts"},
+        {"haystack", {"generated"}, "generated prompts"},
+        {"chat", {"generated", "file"}, "prompts"},
+        {"template", {"file"}, "task files"},
+        {"metric", {"file"}, "task files"},
+        {"max-new", {"file"}, "task files"},
+        {"truncate", {"file"}, "task files"},
+        {"stride", {"text"}, "texts"},
+        {"windows", {"text"}, "texts"},
+        {"score-from", {"text"}, "texts"},
+    };
+    int rc = 0;
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        bool is_default, used = false;
+        TRY(opt_is_default(opt_find(eval_options, of[i].option), o, &is_default, err));
+        for (int t = 0; t < n; t++)
+            for (int k = 0; k < 2; k++)
+                used = used || (of[i].kinds[k] && !strcmp(of[i].kinds[k], tasks[t].kind->name));
+        if (!is_default && !used)
+            FAIL(err, ERR_USAGE, "eval: --%s belongs to %s, and no --task is one", of[i].option,
+                 of[i].what);
+    }
+out:
+    return rc;
+}
+
 int eval_task_options(const struct eval_opts *o, struct task_opts *t, struct err *err)
 {
     t->stride = o->stride;
@@ -236,8 +281,11 @@ int eval_task_options(const struct eval_opts *o, struct task_opts *t, struct err
     t->haystack = o->haystack;
     t->chat = o->chat;
     t->template = o->template;
+    t->metric = o->metric;
+    t->max_new = o->max_new;
     t->truncate = o->truncate == 1 ? TRUNCATE_ERROR : TRUNCATE_MIDDLE;
     int rc = chat_check(o->chat, err);
+    rc = rc ? rc : template_check(o->template, err);
     rc = rc ? rc : depths_parse(o->depth, &t->depths, &t->n_depths, err);
     return rc ? rc : tokens_parse(o->tokens, "--tokens", &t->tokens, &t->n_tokens, err);
 }

@@ -13,8 +13,8 @@ struct eval_opts {
     struct str_list methods, tasks;
     char *model, *out, *tokens, *dense_layers, *dense_heads, *dense_last, *dump_masks, *dump_nll;
     char *depth, *haystack, *chat, *template;
-    int truncate;
-    int64_t trials, stride, windows, score_from, dense_below, prefill_chunk, samples;
+    int truncate, metric;
+    int64_t max_new, trials, stride, windows, score_from, dense_below, prefill_chunk, samples;
     char *shard, *calibrate_inside, *found;
     int64_t calibrate_tokens;
     int bos, decode, qkv, on_skip, precision, device;
@@ -34,6 +34,10 @@ int eval_methods(const struct method *const *methods, const struct eval_opts *o,
 
 /* ERR_USAGE where an option of the other kind of model is given: it would not be read. */
 int eval_check_kind(const struct eval_opts *o, bool video, struct err *err);
+
+/* ERR_USAGE where an option is given that none of the tasks reads. */
+int eval_check_tasks(const struct eval_opts *o, const struct eval_task *tasks, int n,
+                     struct err *err);
 
 /* native: the checkpoint's type, for --qkv model. */
 int eval_how_options(const struct eval_opts *o, const struct attn_shape *shape, enum dtype native,

@@ -2,6 +2,7 @@
  * evaloptions.c - the option table of `lacuna eval` (evalargs.h).
  */
 #include "eval/evalargs.h"
+#include "eval/textmetric.h"
 
 static const char *const bos_values[] = {"auto", "yes", "no", NULL};
 static const char *const qkv_values[] = {"f32", "model", NULL};
@@ -64,7 +65,14 @@ const struct opt eval_options[] = {
      .help = "Whether a beginning-of-text token stands first; auto: as the tokenizer says."},
     {.name = "template", .type = OPT_STR, .offset = offsetof(struct eval_opts, template),
      .arg = "TEXT", .flags = OPT_UNSET,
-     .help = "Task files: the prompt, with {context}, {input} or any other text of a line in it."},
+     .help = "Task files: the prompt, with {context}, {input} or any other text of a line in it; "
+             "{OPTION_A}, {OPTION_B}...: its options."},
+    {.name = "metric", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, metric),
+     .flags = OPT_UNSET, .values = text_metric_names,
+     .help = "Task files: grade of lines that name no metric."},
+    {.name = "max-new", .type = OPT_INT, .offset = offsetof(struct eval_opts, max_new), .arg = "N",
+     .def = "32", .min = 1, .max = 1 << 20, .unit = "tokens",
+     .help = "Task files: room for the answer to lines that do not say it."},
     {.name = "truncate", .type = OPT_ENUM, .offset = offsetof(struct eval_opts, truncate),
      .def = "middle", .values = truncate_values,
      .help = "Task files: what happens to a prompt that is longer than --tokens or the context: "

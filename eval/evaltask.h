@@ -35,6 +35,8 @@ struct task_opts {
     const char *haystack;                /* file, NULL: generated */
     const char *chat;                    /* text with {prompt}, NULL: none */
     const char *template;                /* text with {context} and others, NULL: none */
+    int metric;                          /* enum text_metric of lines that name none, -1: none */
+    int64_t max_new;                     /* ids of an answer, of lines that do not say it */
     int truncate;                        /* enum truncate_how */
     uint64_t seed;
 };

@@ -273,7 +273,8 @@ int file_task_open(const char *path, struct eval_task *t, struct err *err)
     if (s->limit > context)
         FAIL(err, ERR_USAGE, "%s: --tokens %lld is more than the model's context of %lld", path,
              (long long)s->limit, (long long)context);
-    TRY(taskfile_read(&s->f, path, t->o->template, err));
+    const struct line_defaults d = {t->o->template, t->o->metric, t->o->max_new};
+    TRY(taskfile_read(&s->f, path, &d, err));
     t->cells = s->f.n;
     t->decodes = true;
     TRY(plan_room(t, err));

@@ -71,6 +71,8 @@ static bool kind_has(enum prompt_kind k, const char *key)
 static int parse_pairs(const char *text, enum prompt_kind kind, struct prompt_params *p,
                        struct err *err)
 {
+    enum { KEYS = sizeof params / sizeof *params };
+    bool given[KEYS] = {false};
     char pair[128], who[64];
     snprintf(who, sizeof who, "task %s", names[kind]);
     for (const char *at = strchr(text, ':'); at; at = strchr(at + 1, ':')) {
@@ -85,6 +87,10 @@ static int parse_pairs(const char *text, enum prompt_kind kind, struct prompt_pa
             return rc;
         if (strcmp(pair, "domain") != 0 && !kind_has(kind, pair))
             return err_set(err, ERR_USAGE, "%s has no parameter '%s'", who, pair);
+        bool *again = &given[opt_find(params, pair) - params];
+        if (*again)
+            return err_set(err, ERR_USAGE, "%s: %s is given twice", who, pair);
+        *again = true;
     }
     return 0;
 }

@@ -14,7 +14,6 @@
 
 #define LINE_MAX_BYTES ((size_t)256 << 20)
 #define FILE_MAX_BYTES ((int64_t)16 << 30)
-#define DEFAULT_NEW 32
 
 /* How the English and code datasets of LongBench are graded, by the name that its lines carry, and
  * how much may be generated (its config/dataset2maxlen.json). */
@@ -90,6 +89,19 @@ static const char *first_key(const json_t *o, const char *const *keys)
     return NULL;
 }
 
+static const char *const choice_keys[] = {"choices", "all_classes", "options", NULL};
+
+/* A text of the line; OPTION_A.. are its choices, as in InfiniteBench's prompts. NULL: none. */
+static const char *hole_text(const json_t *o, const char *key)
+{
+    const char *text = json_string_value(json_object_get(o, key)),
+               *list = first_key(o, choice_keys);
+    if (!text && list && strncmp(key, "OPTION_", 7) == 0 && key[7] >= 'A' && key[7] <= 'Z' &&
+        !key[8])
+        text = json_string_value(json_array_get(json_object_get(o, list), (size_t)(key[7] - 'A')));
+    return text;
+}
+
 /* Put the line's texts into the holes {key} of a template. */
 static int fill(const char *tmpl, const json_t *o, const char *where, struct buf *out,
                 struct err *err)
@@ -105,7 +117,7 @@ static int fill(const char *tmpl, const json_t *o, const char *where, struct buf
         }
         char key[64];
         snprintf(key, sizeof key, "%.*s", (int)(end - p - 1 < 63 ? end - p - 1 : 63), p + 1);
-        const char *text = json_string_value(json_object_get(o, key));
+        const char *text = hole_text(o, key);
         if (!text)
             return err_set(err, ERR_INPUT,
                            "%s: the template asks for {%s}, which the line does "
@@ -140,7 +152,8 @@ out:
     return rc;
 }
 
-static int get_metric(struct question *q, const json_t *o, const char *where, struct err *err)
+static int get_metric(struct question *q, const json_t *o, const struct line_defaults *d,
+                      const char *where, struct err *err)
 {
     const char *name = NULL, *dataset = NULL;
     struct names all = {0};
@@ -149,7 +162,7 @@ static int get_metric(struct question *q, const json_t *o, const char *where, st
 
     TRY(jget_str_opt(o, "metric", where, &name, err));
     TRY(jget_str_opt(o, "dataset", where, &dataset, err));
-    q->max_new = DEFAULT_NEW;
+    q->max_new = d->max_new;
     for (size_t i = 0; dataset && i < sizeof known / sizeof *known; i++)
         if (strcmp(known[i].dataset, dataset) == 0) {
             q->metric = known[i].metric;
@@ -166,9 +179,13 @@ static int get_metric(struct question *q, const json_t *o, const char *where, st
             return 0;
         }
     }
+    if (!name && d->metric >= 0) {
+        q->metric = (enum text_metric)d->metric;
+        return 0;
+    }
     names_text(&all, &list);
     if (!name)
-        FAIL(err, ERR_INPUT, "%s: no \"metric\" (%s)", where, buf_str(&list));
+        FAIL(err, ERR_INPUT, "%s: no \"metric\", nor --metric (%s)", where, buf_str(&list));
     FAIL(err, ERR_INPUT, "%s: unknown metric '%.60s' (there are %s)", where, name, buf_str(&list));
 out:
     buf_free(&list);
@@ -183,6 +200,15 @@ static bool has_text(const struct str_list *l, const char *s)
     return false;
 }
 
+/* An empty text stands in every text, ends it before it begins, and is the likeliest of all. */
+static int refuse_empty(const struct str_list *l, const char *key, const char *where,
+                        struct err *err)
+{
+    return has_text(l, "")
+               ? err_set(err, ERR_INPUT, "%s: \"%s\": a text in it is empty", where, key)
+               : 0;
+}
+
 static int check_choices(const struct question *q, const char *where, struct err *err)
 {
     bool needs = q->metric == TEXT_CHOICE || q->metric == TEXT_CLASSIFY;
@@ -195,28 +221,46 @@ static int check_choices(const struct question *q, const char *where, struct err
     return 0;
 }
 
-static int parse_question(const json_t *o, const char *tmpl, const char *where, struct question *q,
-                          struct err *err)
+/* InfiniteBench names the right option by its text: its letter is an answer too. */
+static void add_letters(struct question *q)
+{
+    int64_t n = q->answers.n;
+    for (int64_t i = 0; q->metric == TEXT_LETTER && i < n; i++)
+        for (int64_t k = 0; k < q->choices.n && k < 26; k++) {
+            char letter[2] = {(char)('A' + k), '\0'};
+            if (strcmp(q->choices.items[k], q->answers.items[i]) == 0)
+                str_list_add(&q->answers, letter);
+        }
+}
+
+static int parse_question(const json_t *o, const struct line_defaults *d, const char *where,
+                          struct question *q, struct err *err)
 {
     static const char *const answers[] = {"answers", "outputs", "answer", NULL};
-    static const char *const choices[] = {"choices", "all_classes", "options", NULL};
     const char *group = NULL, *key;
     int rc = 0;
 
     if (!json_is_object(o))
         FAIL(err, ERR_INPUT, "%s: a JSON object was expected", where);
-    TRY(get_prompt(q, o, tmpl, where, err));
+    TRY(get_prompt(q, o, d->template, where, err));
     if (q->prompt.len == 0)
         FAIL(err, ERR_INPUT, "%s: the prompt is empty", where);
-    TRY(get_metric(q, o, where, err));
+    TRY(get_metric(q, o, d, where, err));
     if ((key = first_key(o, answers)) != NULL)
         TRY(get_texts(o, key, where, &q->answers, err));
     if (q->answers.n == 0)
         FAIL(err, ERR_INPUT, "%s: no \"answers\"", where);
-    if ((key = first_key(o, choices)) != NULL)
+    if (q->metric == TEXT_CONTAINS || q->metric == TEXT_CONTAINS_ALL)
+        TRY(refuse_empty(&q->answers, key, where, err));
+    if ((key = first_key(o, choice_keys)) != NULL)
         TRY(get_texts(o, key, where, &q->choices, err));
+    TRY(refuse_empty(&q->choices, key, where, err));
     TRY(check_choices(q, where, err));
+    add_letters(q);
+    if (q->answers.failed)
+        FAIL(err, ERR_NOMEM, "%s: out of memory", where);
     TRY(get_texts(o, "stop", where, &q->stop, err));
+    TRY(refuse_empty(&q->stop, "stop", where, err));
     TRY(jget_size_opt(o, "max_new_tokens", where, 1 << 20, &q->max_new, err));
     TRY(jget_bool_opt(o, "first_line", where, &q->first_line, err));
     TRY(jget_bool_opt(o, "ignore_case", where, &q->ignore_case, err));
@@ -229,7 +273,8 @@ out:
     return rc;
 }
 
-int taskfile_read(struct taskfile *f, const char *path, const char *tmpl, struct err *err)
+int taskfile_read(struct taskfile *f, const char *path, const struct line_defaults *d,
+                  struct err *err)
 {
     struct io_lines l = {0};
     struct hash_state *h = NULL;
@@ -256,7 +301,7 @@ int taskfile_read(struct taskfile *f, const char *path, const char *tmpl, struct
         TRY(mem_grow(&f->q, &f->cap, f->n + 1, sizeof *f->q, "questions", err));
         memset(f->q + f->n, 0, sizeof *f->q);
         f->q[f->n].line = l.number;
-        TRY(parse_question(o, tmpl, where, f->q + f->n++, err));
+        TRY(parse_question(o, d, where, f->q + f->n++, err));
         json_decref(o);
         o = NULL;
     }

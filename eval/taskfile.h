@@ -25,9 +25,17 @@ struct taskfile {
 };
 void taskfile_free(struct taskfile *f);
 
-/* Read and check a whole file. tmpl: text with {key} for texts of the line, NULL: the line's
- * prompt, or its input and answer_prefix. ERR_INPUT with file and line for a line that is not
+/* What holds for lines that do not say it themselves. */
+struct line_defaults {
+    const char *template; /* text with {key} for texts of the line and {OPTION_A}.. for its options;
+                           * NULL: the line's prompt, or its input and answer_prefix */
+    int metric;           /* enum text_metric, -1: every line names its own */
+    int64_t max_new;      /* ids of an answer */
+};
+
+/* Read and check a whole file. ERR_INPUT with file and line for a line that is not
  * JSON, or whose prompt, answers, metric or choices are missing or wrong. */
-int taskfile_read(struct taskfile *f, const char *path, const char *tmpl, struct err *err);
+int taskfile_read(struct taskfile *f, const char *path, const struct line_defaults *d,
+                  struct err *err);
 
 #endif

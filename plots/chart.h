@@ -36,7 +36,8 @@ void chart_groups_free(struct chart_groups *c);
  * of a recorded one that was meant. */
 int chart_nothing(const struct figure_args *a, const char *metric, struct err *err);
 
-/* "heads of 6 layers and up to 4 steps": what a group's mean is taken over; groups may differ. */
+/* "heads of 6 layers and up to 4 steps", "10 texts or prompts": what a group's mean is taken over;
+ * groups may differ. */
 void chart_over(const struct chart_groups *c, struct buf *b);
 
 /* "code-lm, 2048: sale tau=0.02": scope, method, parameters (params NULL: none). */

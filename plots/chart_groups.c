@@ -229,6 +229,21 @@ static struct spread spread_of(const struct grouping *gs, enum group_key k)
     return s;
 }
 
+/* Of methods inside a model a record is a text, a prompt or a clip. */
+static bool over_tasks(const struct grouping *gs, struct buf *b)
+{
+    int64_t least = INT64_MAX, most = 0;
+    for (int64_t i = 0; i < gs->n; i++) {
+        if (gs->g[i].first->scope != RECORD_OF_MODEL)
+            return false;
+        least = gs->g[i].n < least ? gs->g[i].n : least;
+        most = gs->g[i].n > most ? gs->g[i].n : most;
+    }
+    buf_printf(b, "%s%lld %s", least < most ? "up to " : "", (long long)most,
+               most == 1 ? "text or prompt" : "texts or prompts");
+    return true;
+}
+
 void chart_over(const struct chart_groups *c, struct buf *b)
 {
     static const struct {
@@ -242,6 +257,8 @@ void chart_over(const struct chart_groups *c, struct buf *b)
     enum { N = sizeof all / sizeof *all };
     struct spread s[N];
     int left = 0;
+    if (over_tasks(&c->gs, b))
+        return;
     for (int k = 0; k < N; k++) {
         s[k] = spread_of(&c->gs, all[k].key);
         left += s[k].most > 1;

@@ -184,6 +184,9 @@ static int read_recipes(struct session *s, const struct str_list *items, struct 
         TRY(recipe_path(&s->data, ids.items[i], &path, err));
         struct recipe *r = &s->recipes[s->n_recipes++];
         TRY(recipe_read(buf_str(&path), &s->data, r, err));
+        if (strcmp(r->id, ids.items[i]) != 0)
+            FAIL(err, ERR_INPUT, "%s: id: '%s' was expected, found '%s'", buf_str(&path),
+                 ids.items[i], r->id);
         TRY(recipe_check(r, s->app, err));
         if (!only_takes(s, r)) {
             recipe_free(r);
@@ -209,6 +212,15 @@ static const char *state_here(const struct session *s, const struct recipe *r)
     return traces || s->app->accel ? "ready" : "needs GPU";
 }
 
+/* How long it is, without the full stop or the colon that ends it. */
+static int first_sentence(const char *text)
+{
+    size_t n = strcspn(text, ".:");
+    while (text[n] && text[n + 1] && text[n + 1] != ' ')
+        n += 1 + strcspn(text + n + 1, ".:");
+    return (int)n;
+}
+
 static int print_list(const struct session *s, struct err *err)
 {
     struct buf b = {0};
@@ -229,8 +241,12 @@ static int print_list(const struct session *s, struct err *err)
             jw_kstr(&w, "reason", why);
             jw_obj_end(&w);
         } else {
-            buf_printf(&b, "%-22s %-4s %s%s%s\n", r->id, r->needs[0] ? r->needs : "-", state,
-                       why[0] ? ": " : "", why);
+            bool again = strncmp(why, state, strlen(state)) == 0; /* "needs eval with the files" */
+            buf_printf(&b, "%-22s %-4s %s%s%s", r->id, r->needs[0] ? r->needs : "-",
+                       again ? "" : state, why[0] && !again ? ": " : "", why);
+            if (!why[0] && caption[0])
+                buf_printf(&b, ": %.*s", first_sentence(caption), caption);
+            buf_puts(&b, "\n");
         }
     }
     if (s->o.c.json) {

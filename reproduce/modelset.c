@@ -205,6 +205,7 @@ static int add_dir(struct model_set *s, const char *text, const char *role,
     const char *path = role ? text : split_role(text, m->role);
     if (role)
         snprintf(m->role, sizeof m->role, "%s", role);
+    m->given = !role;
     m->dir = realpath(path, NULL);
     if (!m->dir)
         return err_sys(err, ERR_INPUT, "--model %s", path);
@@ -229,6 +230,7 @@ static int add_trace(struct model_set *s, const char *text, const struct paper_d
     const char *path = split_role(text, m->role);
     TRY(trace_open(path, &t, err));
     const struct trace_meta *meta = trace_meta(t);
+    m->given = true;
     m->trace = realpath(path, NULL);
     snprintf(m->name, sizeof m->name, "%s", meta->name);
     snprintf(m->id, sizeof m->id, "%s", trace_id(t));
@@ -278,7 +280,8 @@ static int add_defaults(struct model_set *s, const struct recipe *r, const struc
     return rc;
 }
 
-/* A role that no recipe has would be silently without effect. */
+/* A role that no recipe has would be silently without effect, and hours of captures would fail
+ * where a video model stands in the place of a language model. */
 static int check_roles(const struct model_set *s, const struct recipe *recipes, int n,
                        struct err *err)
 {
@@ -300,6 +303,11 @@ static int check_roles(const struct model_set *s, const struct recipe *recipes, 
                            "reproduce: %s has the role '%s', and none of these tables has a model "
                            "in it; give another as ROLE=PATH, or other tables",
                            s->m[i].name, s->m[i].role);
+        if (s->m[i].causal != (strcmp(s->m[i].role, "lm") == 0))
+            return err_set(err, ERR_USAGE,
+                           "reproduce: %s attends %s; the role '%s' is of %s models", s->m[i].name,
+                           s->m[i].causal ? "causally" : "in both directions", s->m[i].role,
+                           s->m[i].causal ? "video" : "language");
     }
     return 0;
 }

@@ -19,6 +19,7 @@ struct model_use {
     char *dir;        /* owned; checkpoint, NULL for a trace */
     char *trace;      /* owned; NULL for a checkpoint */
     char id[40];      /* of the checkpoint's files or the trace's content */
+    bool given;       /* by an option, not the default of a role */
     bool has_weights; /* the weights are known by hash */
     bool causal;
     struct shape shape;

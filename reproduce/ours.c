@@ -81,6 +81,13 @@ const json_t *page_rule(const struct page *p, const struct grid_entry *row,
     return NULL;
 }
 
+/* The metric of a place in the table: an added row has its own in every column. */
+static const char *layout_metric(const struct grid_entry *row, const struct grid_entry *column)
+{
+    const char *of_row = json_str_or(row->j, "ours", NULL);
+    return row->extra && of_row ? of_row : json_str_or(column->j, "ours", of_row);
+}
+
 const char *page_metric(const struct page *p, const struct page_block *b,
                         const struct grid_entry *row, const struct grid_entry *column,
                         const json_t *rule, int k)
@@ -93,7 +100,7 @@ const char *page_metric(const struct page *p, const struct page_block *b,
         own = NULL;
     if (json_is_string(own))
         return json_string_value(own);
-    const char *metric = json_str_or(column->j, "ours", json_str_or(row->j, "ours", NULL));
+    const char *metric = layout_metric(row, column);
     if (metric || json_object_get(rule, "metric"))
         return k == 0 ? metric : NULL;
     return json_str_or(json_array_get(json_object_get(b->j, "cell"), (size_t)k), "ours", NULL);
@@ -333,6 +340,9 @@ static int put_value(struct page *p, const struct page_block *b, int row, int co
 
     if (r->extra || e->extra)
         stat = json_str_or(r->extra ? r->j : e->j, "stat", stat);
+    c->stat = stat;
+    c->pairs = choice->pairs;
+    c->second = page_metric(p, b, r, e, rule, 1);
     for (int k = 0; k < CELL_PARTS; k++) {
         const char *metric = page_metric(p, b, r, e, rule, k);
         c->value[k] = NAN;
@@ -364,16 +374,22 @@ out:
     return rc;
 }
 
-/* Where the paper's labels leave no place for a model, ours stands in entries of its own (lengths,
- * extra rows): they are of the first model. */
-static int only_model(const struct page *p, const struct page_block *b)
+static bool has_model(const struct grid_axis *a)
 {
-    for (int i = 0; i < b->rows.n; i++)
-        if (b->rows.e[i].model >= 0)
-            return -1;
-    for (int i = 0; i < b->columns.n; i++)
-        if (b->columns.e[i].model >= 0)
-            return -1;
+    for (int i = 0; i < a->n; i++)
+        if (a->e[i].model >= 0)
+            return true;
+    return false;
+}
+
+/* Where the paper's labels leave no place for a model, ours stands in entries of its own (lengths,
+ * extra rows): they are of the first model, and so is what a recipe adds beside the models. */
+static int own_model(const struct page *p, const struct page_block *b, const struct grid_entry *row,
+                     const struct grid_entry *column)
+{
+    bool rows = has_model(&b->rows), columns = has_model(&b->columns);
+    if ((rows && !row->extra) || (columns && !column->extra))
+        return -1;
     for (int i = 0; i < p->plan->n; i++)
         if (p->plan->s[i].recipe == p->at && p->plan->s[i].model >= 0)
             return p->plan->s[i].model;
@@ -392,7 +408,7 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
 
     c->model = e->model >= 0 ? e->model : r->model;
     if (c->model < 0 && (!r->printed || !e->printed))
-        c->model = only_model(p, b);
+        c->model = own_model(p, b, r, e);
     c->job = -1;
     TRY(put_printed(p, b, row, column, err));
     c->state = c->printed ? CELL_PRINTED : CELL_EMPTY;
@@ -401,8 +417,7 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
         goto out;
     }
     const json_t *rule = page_rule(p, r, e);
-    const char *metric = rule ? page_metric(p, b, r, e, rule, 0)
-                              : json_str_or(e->j, "ours", json_str_or(r->j, "ours", NULL));
+    const char *metric = rule ? page_metric(p, b, r, e, rule, 0) : layout_metric(r, e);
     if (c->model < 0) {
         rc = c->printed ? set_reason(c,
                                      p->recipe->n_jobs ? "no checkpoint of this model was given"

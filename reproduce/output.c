@@ -134,7 +134,7 @@ static int write_page(struct output *o, int recipe, bool *pending, struct err *e
     struct buf path = {0}, text = {0};
     int rc = 0;
     TRY(make_dirs("../pages", err));
-    TRY(page_make(o->plan, recipe, o->data, o->plan->cuda, &page, err));
+    TRY(page_make(o->plan, recipe, o->data, &page, err));
     TRY(copy_figure(o, recipe, err));
     for (size_t i = 0; i < WRITERS; i++) {
         buf_reset(&text);
@@ -171,6 +171,22 @@ int output_page(struct output *o, int recipe, struct err *err)
     return rc;
 }
 
+/* The entry of layouts.json: pages of earlier calls belong to the index, too. */
+static const json_t *layout_item(const struct paper_data *d, const char *id)
+{
+    static const char *const keys[] = {"tables", "figures"};
+    for (int k = 0; k < 2; k++) {
+        size_t i;
+        json_t *o;
+        json_array_foreach(json_object_get(d->layouts, keys[k]), i, o)
+        {
+            if (strcmp(json_str_or(o, "id", ""), id) == 0)
+                return o;
+        }
+    }
+    return NULL;
+}
+
 static int write_index(const struct output *o, struct err *err)
 {
     struct buf b = {0};
@@ -188,12 +204,8 @@ static int write_index(const struct output *o, struct err *err)
             buf_put(&b, *c == ':' ? "-" : c, 1);
         buf_puts(&b, ".html\">");
         html_text(id, &b);
-        buf_puts(&b, "</a>");
-        for (int i = 0; i < o->plan->n_recipes; i++)
-            if (strcmp(o->plan->recipes[i].id, id) == 0) {
-                buf_puts(&b, " ");
-                html_text(json_str_or(o->plan->recipes[i].item, "caption", ""), &b);
-            }
+        buf_puts(&b, "</a> ");
+        html_text(json_str_or(layout_item(o->data, id), "caption", ""), &b);
         buf_puts(&b, "\n");
     }
     buf_puts(&b, "</ul>\n");

@@ -166,7 +166,8 @@ static void add_commands(struct page *p)
 
 static int refuse_equal_runs(struct page *p, struct err *err)
 {
-    /* Two cases with equal numbers in every unit were one experiment under two names. */
+    /* Two cases with equal numbers in every unit were one experiment under two names; not so two
+     * names that a recipe gives to one. */
     const json_t *cases = p->recipe->cases;
     const char *a, *b;
     json_t *x, *y;
@@ -175,7 +176,7 @@ static int refuse_equal_runs(struct page *p, struct err *err)
     {
         struct unit_values u = {0}, w = {0};
         struct choice ca = {-1, -1, x, NULL}, cb = {-1, -1, y, NULL};
-        if (strcmp(a, b) >= 0)
+        if (strcmp(a, b) >= 0 || json_equal(x, y))
             continue;
         rc = evidence_units(&p->evidence, &ca, "err_l1_rel", &u, err);
         if (!rc)
@@ -200,11 +201,10 @@ static int refuse_equal_runs(struct page *p, struct err *err)
     return rc;
 }
 
-int page_make(const struct plan *plan, int recipe, const struct paper_data *d, bool has_cuda,
-              struct page *p, struct err *err)
+int page_make(const struct plan *plan, int recipe, const struct paper_data *d, struct page *p,
+              struct err *err)
 {
     int rc = 0;
-    (void)has_cuda;
     p->plan = plan;
     p->data = d;
     p->at = recipe;

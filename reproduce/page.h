@@ -48,6 +48,9 @@ struct page_cell {
     char letters[16];
     char *reason;            /* owned, NULL: none */
     char *metric, *where;    /* owned: how it was chosen */
+    const char *stat;        /* of the rule; NULL: a setting that a calibration found */
+    const char *second;      /* metric of the second part, NULL: none */
+    const json_t *pairs;     /* the rule's choice of calls, NULL: all */
     int model, job;          /* -1: none */
     struct str_list records; /* keys, hashed */
     int kept[8], n_kept;     /* jobs of the store behind it */
@@ -77,8 +80,8 @@ struct page {
 };
 
 /* Build a page from what is finished. Free also after a failure. */
-int page_make(const struct plan *p, int recipe, const struct paper_data *d, bool has_cuda,
-              struct page *out, struct err *err);
+int page_make(const struct plan *p, int recipe, const struct paper_data *d, struct page *out,
+              struct err *err);
 void page_free(struct page *p);
 
 /* grid.c: rows and columns of the printed table, of our models, lengths and extra entries. */

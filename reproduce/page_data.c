@@ -102,6 +102,16 @@ static void json_cell(const struct page *p, const struct page_block *g, int row,
         jw_kstr(w, "model", p->plan->models->m[c->model].name);
         jw_kstr(w, "weights", p->plan->models->m[c->model].id);
         jw_kstr(w, "metric", c->metric);
+        if (c->stat)
+            jw_kstr(w, "stat", c->stat);
+        if (c->second && isfinite(c->value[1])) {
+            jw_knum(w, "second", c->value[1]);
+            jw_kstr(w, "second_metric", c->second);
+        }
+        if (c->pairs) {
+            jw_key(w, "pairs");
+            jw_value(w, c->pairs);
+        }
         jw_kstr(w, "job", p->recipe->jobs[c->job].name);
         jw_kstr(w, "where", c->where);
         jw_key(w, "folders");

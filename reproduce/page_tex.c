@@ -222,11 +222,12 @@ static int part_end(const struct page *p, const struct page_block *b, int from, 
 
 static void put_caption(const struct page *p, struct buf *out)
 {
+    bool has = page_caption(p)[0];
     buf_puts(out, "\\caption{");
     put(out, page_caption(p));
-    buf_puts(out, " (");
+    buf_puts(out, has ? " (" : "");
     put(out, buf_str(&p->title));
-    buf_puts(out, ").");
+    buf_puts(out, has ? ")." : ".");
     if (p->ours.len) {
         buf_puts(out, " Ours: ");
         put(out, buf_str(&p->ours));
@@ -273,13 +274,11 @@ void page_tex(const struct page *p, struct buf *b)
     if (page_has_figure(p)) {
         page_file(p->recipe, &file);
         buf_printf(b,
+                   "%% graphicx, and where the drawings lie: \\graphicspath{{figures/}}\n"
                    "\\begin{figure}[t]\\centering\n\\includegraphics[width=\\linewidth]{%s.pdf}\n",
                    buf_str(&file));
-        buf_puts(b, "\\caption{");
-        put(b, buf_str(&p->title));
-        buf_puts(b, p->ours.len ? ". Ours: " : ".");
-        put(b, buf_str(&p->ours));
-        buf_puts(b, "}\\end{figure}\n");
+        put_caption(p, b);
+        buf_puts(b, "\\end{figure}\n");
     }
     if (!p->n_blocks && !page_has_figure(p))
         buf_puts(b, "% nothing of ours can be drawn here; see the page's reasons\n");

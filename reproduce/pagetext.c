@@ -99,8 +99,17 @@ const char *page_caption(const struct page *p)
 
 void page_command(const struct page *p, struct buf *b)
 {
-    buf_printf(b, "lacuna reproduce %s%s%s -o DIR", p->recipe->id, p->plan->quick ? " --quick" : "",
+    const struct model_set *set = p->plan->models;
+    buf_printf(b, "lacuna reproduce %s%s%s", p->recipe->id, p->plan->quick ? " --quick" : "",
                p->plan->cuda ? " --backend cuda" : "");
+    for (int i = 0; i < set->n; i++) {
+        const struct model_use *m = &set->m[i];
+        const char *path = m->trace ? m->trace : m->dir, *slash = strrchr(path, '/');
+        if (m->given && json_object_get(p->recipe->roles, m->role))
+            buf_printf(b, " --%s %s=%s", m->trace ? "trace" : "model", m->role,
+                       slash ? slash + 1 : path);
+    }
+    buf_puts(b, " -o DIR");
 }
 
 void page_agreement(const struct page *p, struct buf *b)

@@ -27,7 +27,8 @@ const char *arrow_text(const struct grid_entry *e, const char *up, const char *d
 /* The caption of the layout, or "". */
 const char *page_caption(const struct page *p);
 
-/* Words that repeat the page: "lacuna reproduce ID [--quick] [--backend cuda] -o DIR". */
+/* Words that repeat the page: "lacuna reproduce ID [--quick] [--backend cuda] [--trace ROLE=T.h5]
+ * -o DIR"; models and traces without their folders. */
 void page_command(const struct page *p, struct buf *b);
 
 /* "No agreement is tested: ..." or "N of M cells agree ..."; nothing where there is no number. */

@@ -171,12 +171,10 @@ static int line_holds(const json_t *test, const struct line *l)
     return is_inside(test, kind, l);
 }
 
-static void take_line(const struct page *p, const json_t *test, const struct page_block *b,
-                      const struct line *l, const char *label, struct printed_claim *out)
+static void take_line(const json_t *test, const struct line *l, const char *label,
+                      struct printed_claim *out)
 {
     int holds = l->n ? line_holds(test, l) : -1;
-    (void)p;
-    (void)b;
     if (holds < 0)
         return;
     out->lines++;
@@ -195,7 +193,7 @@ void claim_on_printed(const struct page *p, const json_t *test, struct printed_c
             struct line l = {.n = 0};
             for (int r = 0; r < b->rows.n; r++)
                 take_cell(p, test, b, &b->rows.e[r], &b->columns.e[c], &l);
-            take_line(p, test, b, &l, b->columns.e[c].path, out);
+            take_line(test, &l, b->columns.e[c].path, out);
         }
         for (int r = 0; r < b->rows.n && !one; r++) {
             struct line l = {.n = 0};
@@ -205,7 +203,7 @@ void claim_on_printed(const struct page *p, const json_t *test, struct printed_c
             for (int k = 1; k < l.n; k++)
                 varies = varies || strcmp(l.value[k], l.value[0]) != 0;
             if (varies)
-                take_line(p, test, b, &l, b->rows.e[r].path, out);
+                take_line(test, &l, b->rows.e[r].path, out);
         }
     }
 }

@@ -52,6 +52,11 @@ int recipe_path(const struct paper_data *d, const char *id, struct buf *path, st
  * metrics. */
 int recipe_check(const struct recipe *r, const struct app *app, struct err *err);
 
+/* Parts of it: claims; conditions on records, `what` names where they stand. */
+int recipe_check_claims(const struct recipe *r, const struct app *app, struct err *err);
+int recipe_check_where(const struct recipe *r, const struct app *app, const json_t *where,
+                       const char *what, struct err *err);
+
 int recipe_job_find(const struct recipe *r, const char *name); /* -1: none */
 
 /* The value of a variable: a string, or an array of them; NULL: no such variable. */

@@ -33,6 +33,28 @@ static int put_value(void *ctx, const char *literal, size_t len, const char *wor
     return 0;
 }
 
+/* Long options of the command with their values; alone stand a prompt's task and what a drawing
+ * reads. Where a result goes is no choice of a recipe. */
+static int check_words(const struct command *c, const struct recipe_job *j, const char *who,
+                       const struct str_list *words, struct err *err)
+{
+    int64_t alone = 0;
+    for (int64_t i = 0; i < words->n; i++) {
+        const char *w = words->items[i];
+        if (strncmp(w, "--", 2) == 0) {
+            const struct opt *o = opt_find_or_fail(c->options, who, "--", w + 2, err);
+            if (!o)
+                return err->code;
+            if (strcmp(o->name, "output") == 0)
+                return err_set(err, ERR_INPUT, "%s: --output is not a recipe's", who);
+            i += o->type != OPT_BOOL;
+        } else if (w[0] == '-' || (j->kind != DO_DRAW && (j->kind != DO_PROMPT || alone++ > 0))) {
+            return err_set(err, ERR_INPUT, "%s: args: '%s' is no option", who, w);
+        }
+    }
+    return 0;
+}
+
 static int check_options(const struct recipe *r, const struct recipe_job *j, const struct app *app,
                          struct err *err)
 {
@@ -47,10 +69,7 @@ static int check_options(const struct recipe *r, const struct recipe_job *j, con
     TRY(template_each(j->args, r->id, put_value, &text, err));
     if (text.out.len)
         TRY(words_split(buf_str(&text.out), &words, err));
-    for (int64_t i = 0; i < words.n; i++)
-        if (strncmp(words.items[i], "--", 2) == 0 &&
-            !opt_find_or_fail(c->options, buf_str(&who), "--", words.items[i] + 2, err))
-            FAIL(err, ERR_INPUT, "%s", "");
+    TRY(check_words(c, j, buf_str(&who), &words, err));
 out:
     if (rc == ERR_USAGE)
         rc = err->code = ERR_INPUT;
@@ -107,7 +126,11 @@ static int check_metric(void *ctx, const char *metric, struct err *err)
 
 static int check_expression(const struct recipe *r, const json_t *v, struct err *err)
 {
-    return json_is_string(v) ? expr_metrics(json_string_value(v), check_metric, (void *)r, err) : 0;
+    int rc =
+        json_is_string(v) ? expr_metrics(json_string_value(v), check_metric, (void *)r, err) : 0;
+    if (rc && !strstr(err->msg, buf_str(&r->path)))
+        err_prefix(err, "%s", buf_str(&r->path));
+    return rc;
 }
 
 /* Does the pattern meet a label, levels joined with '/'? */
@@ -147,13 +170,62 @@ static bool label_known(const struct recipe *r, const char *axis, const char *la
     return false;
 }
 
-static int check_ours(const struct recipe *r, struct err *err)
+static int check_stat(const struct recipe *r, const json_t *o, struct err *err)
+{
+    static const char *const known[] = {"mean", "calls", "min", "max", "sum-over-layers", NULL};
+    const char *stat = json_str_or(o, "stat", "mean");
+    char hint[HINT_MAX];
+    for (int i = 0; known[i]; i++)
+        if (strcmp(known[i], stat) == 0)
+            return 0;
+    return err_set(err, ERR_INPUT, "%s: unknown stat '%s'%s", buf_str(&r->path), stat,
+                   did_you_mean(stat, known, hint));
+}
+
+static int check_extra(const struct recipe *r, struct err *err)
+{
+    size_t i;
+    json_t *o;
+    int rc = 0;
+    json_array_foreach(r->extra, i, o)
+    {
+        const char *axis = json_str_or(o, "axis", "");
+        if (strcmp(axis, "row") != 0 && strcmp(axis, "column") != 0)
+            FAIL(err, ERR_INPUT, "%s: extra entry %zu: axis is row or column, found '%s'",
+                 buf_str(&r->path), i + 1, axis);
+        TRY(check_stat(r, o, err));
+        TRY(check_expression(r, json_object_get(o, "ours"), err));
+    }
+out:
+    return rc;
+}
+
+static int check_cases(const struct recipe *r, const struct app *app, struct err *err)
+{
+    const char *name;
+    char what[200];
+    json_t *o;
+    int rc = 0;
+    json_object_foreach((json_t *)r->cases, name, o)
+    {
+        snprintf(what, sizeof what, "case '%.150s'", name);
+        TRY(recipe_check_where(r, app, o, what, err));
+    }
+out:
+    return rc;
+}
+
+static int check_ours(const struct recipe *r, const struct app *app, struct err *err)
 {
     size_t i, k;
     json_t *o, *v;
+    char what[40];
     int rc = 0;
     json_array_foreach(r->ours, i, o)
     {
+        snprintf(what, sizeof what, "ours entry %zu: where", i + 1);
+        TRY(recipe_check_where(r, app, json_object_get(o, "where"), what, err));
+        TRY(check_stat(r, o, err));
         const char *row = json_str_or(o, "row", "*"), *column = json_str_or(o, "column", "*");
         const json_t *metric = json_object_get(o, "metric");
         TRY(check_expression(r, metric, err));
@@ -163,7 +235,6 @@ static int check_ours(const struct recipe *r, struct err *err)
             FAIL(err, ERR_INPUT, "%s: ours entry %zu: no label of %s is like row '%s', column '%s'",
                  buf_str(&r->path), i + 1, r->layout, row, column);
     }
-    json_array_foreach(r->extra, i, o) TRY(check_expression(r, json_object_get(o, "ours"), err));
     const char *pattern;
     json_object_foreach((json_t *)r->absent, pattern,
                         o) if (!json_is_string(o) ||
@@ -213,8 +284,11 @@ int recipe_check(const struct recipe *r, const struct app *app, struct err *err)
         TRY(check_options(r, &r->jobs[i], app, err));
         TRY(check_methods(r, &r->jobs[i], app, err));
     }
-    TRY(check_ours(r, err));
+    TRY(check_ours(r, app, err));
+    TRY(check_extra(r, err));
+    TRY(check_cases(r, app, err));
     TRY(check_claims(r, err));
+    TRY(recipe_check_claims(r, app, err));
 out:
     return rc;
 }

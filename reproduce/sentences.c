@@ -114,8 +114,7 @@ static void put_range(const struct members *all, const struct claim_result *r, c
         buf_printf(b, "%s of %s (%.3f) less that of %s (%.3f)", x->metric, x->label, c->a, y->label,
                    c->b);
     } else {
-        if (!y)
-            put_metric(x, " of ", b);
+        put_metric(x, y ? ": " : " of ", b);
         buf_printf(b, "%s%s%s", x->label, y ? is_kind(r, "ratio") ? " / " : " - " : "",
                    y ? y->label : "");
     }
@@ -151,6 +150,12 @@ static void put_holds(const struct members *all, const struct claim_result *r, s
     if (is_kind(r, "front")) {
         buf_puts(b, "no other is better in both; nearest ");
         put_front(all, r, b);
+        return;
+    }
+    if (all->n == 1 && (is_kind(r, "below") || is_kind(r, "above"))) {
+        buf_printf(b, "%s is %.4f [%.4f, %.4f]", x->metric, c->d, c->lo, c->hi);
+        put_n(all, c, b);
+        buf_printf(b, ", %s %g", r->kind, isfinite(r->h) ? r->h : r->l);
         return;
     }
     if (is_kind(r, "below") || is_kind(r, "above")) {
@@ -222,6 +227,9 @@ static void put_why(const struct members *all, const struct claim_result *r, str
     const struct member *x = &all->m[r->a], *y = r->b >= 0 ? &all->m[r->b] : NULL;
     if (c->n < CLAIM_MIN_UNITS) {
         buf_printf(b, "there are only %lld %s", (long long)c->n, all->m[0].units.of);
+    } else if (is_kind(r, "ratio") && y && !isfinite(c->d)) {
+        put_metric(y, " of ", b);
+        buf_printf(b, "%s is 0, which has no ratio", y->label);
     } else if (is_range(r)) {
         put_range(all, r, "across", b);
     } else if (is_kind(r, "trend")) {

@@ -46,7 +46,8 @@ static int grade(const struct question *q, struct err *err)
 static int read_with(const char *path, const char *tmpl, size_t len, struct err *err)
 {
     struct taskfile f = {0};
-    int rc = taskfile_read(&f, path, tmpl, err);
+    const struct line_defaults d = {tmpl, tmpl ? TEXT_LETTER : -1, 32};
+    int rc = taskfile_read(&f, path, &d, err);
     if (!rc && (f.n < 1 || f.n > (int64_t)len))
         fuzz_wild("%lld questions in %zu bytes", (long long)f.n, len);
     for (int64_t i = 0; !rc && i < f.n; i++) {

@@ -225,6 +225,25 @@ START_TEST(what_a_recipe_misspells_is_named)
     refuse("\"column\": \"Sim-*\"", "\"column\": \"Simm-*\"", "Simm-*");
     refuse("mochi-1", "mochi-9", "no model 'mochi-9'");
     refuse("\"most\": \"hilbert\"", "\"mots\": \"hilbert\"", "unknown test 'mots'");
+    refuse("\"most\": \"hilbert\"", "\"most\": \"hilbrt\"", "no such member: 'hilbrt'");
+    refuse("\"of\": \"order\"", "\"of\": \"ordr\"", "'ordr'");
+    refuse("\"most\": \"hilbert\"", "\"least\": \"row\", \"most\": \"hilbert\"",
+           "another, 'least'");
+    refuse("\"below\": 0.06", "\"below\": \"0.06\"", "a number was expected");
+    refuse("\"below\": 0.06", "\"within\": [0.06]", "two numbers");
+    refuse("\"below\": 0.06", "\"more\": [\"sim_q\"]", "a list was expected");
+    refuse("\"id\": \"sim-k\"", "\"id\": \"sim-q\"", "two claims");
+    refuse("\"id\": \"sim-k\"", "\"id\": \"sim-k\", \"needs\": \"Q\"", "needs is K or M");
+    refuse("\"metric\": \"sim_q\"", "\"metric\": \"sim_q\", \"where\": {\"case\": \"x\"}",
+           "no case 'x'");
+    refuse("\"stat\": \"mean\"", "\"stat\": \"average\"", "unknown stat 'average'");
+    refuse("{row.permute}", "{row.colour}", "no row has a field 'colour'");
+    refuse("\"where\": {\"order\"", "\"where\": {\"odrer\"", "records have no 'odrer'");
+    refuse("--precision f32 --", "--precision f32 -o elsewhere --", "'-o' is no option");
+    refuse("--precision f32 --", "--output elsewhere --precision f32 --", "--output");
+    refuse("--precision f32 --", "--precision f32 rm --", "'rm' is no option");
+    refuse("\"claims\"", "\"extra\": [{\"axis\": \"rows\", \"label\": \"x\"}], \"claims\"",
+           "axis is row or column");
     paper_data_free(&data);
 }
 END_TEST

@@ -1,5 +1,7 @@
 /* Grades of texts: values of the Python code of LongBench (PyPI rouge 1.0.1, python-Levenshtein)
  * and by hand. */
+#include "core/fileio.h"
+#include "eval/taskfile.h"
 #include "eval/textmetric.h"
 #include "tests/harness/suite.h"
 
@@ -134,6 +136,42 @@ START_TEST(letters)
 }
 END_TEST
 
+/* What a line does not say comes from the options; an option's letter is an answer, too. */
+START_TEST(lines_and_defaults)
+{
+    static const char lines[] =
+        "{\"context\":\"A "
+        "story.\",\"input\":\"Who?\",\"answer\":[\"Bob\"],\"options\":[\"Ann\",\"Bob\"]}\n"
+        "{\"context\":\"c\",\"input\":\"i\",\"answers\":\"x\",\"metric\":\"f1\",\"max_new_tokens\":"
+        "7,"
+        "\"options\":[\"y\",\"z\"]}\n"
+        "{\"context\":\"c\",\"input\":\"i\",\"answers\":\"x\",\"dataset\":\"hotpotqa\",\"options\":"
+        "[\"y\",\"z\"]}\n";
+    const struct line_defaults d = {"{context} {input} A. {OPTION_A} B. {OPTION_B}", TEXT_LETTER,
+                                    5};
+    struct taskfile f = {0};
+    char path[300];
+    snprintf(path, sizeof path, "%s/q.jsonl", test_tmpdir());
+    assert_ok(file_write_atomic(path, lines, strlen(lines), &err), &err);
+    assert_ok(taskfile_read(&f, path, &d, &err), &err);
+    ck_assert_int_eq(f.n, 3);
+    ck_assert_str_eq(buf_str(&f.q[0].prompt), "A story. Who? A. Ann B. Bob");
+    ck_assert_int_eq(f.q[0].metric, TEXT_LETTER);
+    ck_assert_int_eq(f.q[0].max_new, 5);
+    struct text_case c = {TEXT_LETTER, &f.q[0].answers, &f.q[0].choices, false, false};
+    double score = 0;
+    assert_ok(text_score(&c, " B. because", &score, &err), &err);
+    ck_assert_double_eq(score, 1);
+    assert_ok(text_score(&c, "A", &score, &err), &err);
+    ck_assert_double_eq(score, 0);
+    ck_assert_int_eq(f.q[1].metric, TEXT_F1);
+    ck_assert_int_eq(f.q[1].max_new, 7);
+    ck_assert_int_eq(f.q[2].metric, TEXT_F1);
+    ck_assert_int_eq(f.q[2].max_new, 32);
+    taskfile_free(&f);
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("textmetric");
@@ -145,6 +183,7 @@ Suite *make_suite(void)
     tcase_add_test(t, others);
     tcase_add_test(t, classes);
     tcase_add_loop_test(t, letters, 0, 6);
+    tcase_add_test(t, lines_and_defaults);
     suite_add_tcase(s, t);
     return s;
 }

@@ -42,6 +42,8 @@ plot needle a --params 'tau=0.1' --metric answer_nll
 sed -n 's/^set palette.*(//p' needle.gp
 plot growth a --params 'tau=0.1'
 cat growth.dat
+plot curves a --method sale --x tau --metric answer_nll
+grep -o 'mean over [a-z0-9 ]*' curves.gp
 plot inside a b --metric err_l2_rel,answer_nll
 cat inside.dat
 grep -o "rho [-0-9.]*" inside.gp | head -1

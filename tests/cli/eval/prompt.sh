@@ -22,6 +22,7 @@ try
 try needel
 try needle kv
 try needle:n=2
+try needle:domain=c:domain=en
 try needle -n 1K,2K
 try needle -n 20
 try needle --depth 2

@@ -21,6 +21,10 @@ try --model "$model" -o d -m streaming --task t.txt --dense-heads 1:8
 try --model "$model" -o d -m streaming --task t.txt --dense-last many
 try --model "$model" -o d -m streaming --task t.txt --task t.txt --dump-nll x.npy
 try --model "$model" -o d -m streaming --task t.txt --dump-nll t.txt
+try --model "$model" -o d -m streaming --task t.txt --depth 0.5
+try --model "$model" -o d -m streaming --task t.txt --chat 'a {prompt}'
+try --model "$model" -o d -m streaming --task needle -n 256 --windows 2
+try --model "$model" -o d -m streaming --task needle -n 256 --template '{input}'
 ls
 echo 'int b;' >cal.txt
 try --model "$model" -o d -m streaming@density_elem=0.2:per=model --task t.txt

@@ -16,6 +16,17 @@ run --task q.jsonl
 run --task q.jsonl -n 120
 "$LACUNA" analyze d --group task,method --columns truncated | grep 'limit=120.*exact\|exact.*limit=120'
 run --task q.jsonl -n 120 --truncate error
+cat >others.jsonl <<'JSON'
+{"id":1,"context":"int x;","input":"Who?","answer":["Bob"],"options":["Ann","Bob","Cid","Dan"]}
+JSON
+run --task others.jsonl --metric letter --max-new 4 --template '{context} {input} A. {OPTION_A} B. {OPTION_B} Answer: B'
+run --task others.jsonl --metric choice --template '{input}'
+run --task others.jsonl --metric letter --template '{OPTION_E}'
+run --task others.jsonl --template '{input}'
+printf '{"index":0,"input":"int","answer_prefix":" main","outputs":["(void)"]}\n' >ruler.jsonl
+run --task ruler.jsonl --metric contains_all --max-new 5
+"$LACUNA" analyze d --where task='file:file=others*|file:file=ruler*' --group task,method --columns 'score@letter,choice_acc' |
+    grep -oE '(others|ruler).jsonl:metric=[a-z_]*:max_new=[0-9]*' | sort -u
 try()
 {
     printf '%s\n' "$1" >bad.jsonl
@@ -34,4 +45,8 @@ try '{"prompt":"a","answers":[1.5],"metric":"exact"}'
 try '{"prompt":"a","answers":["x"],"metric":"choice"}'
 try '{"prompt":"a","answers":["x"],"metric":"choice","choices":["y","z"]}'
 try '{"prompt":"a","answers":["x"],"metric":"exact","max_new_tokens":0}'
+try '{"prompt":"a","answers":["x",""],"metric":"contains"}'
+try '{"prompt":"a","answers":["x"],"metric":"choice","choices":["x",""]}'
+try '{"prompt":"a","answers":["x"],"metric":"exact","stop":[""]}'
+try '{"context":"a","answers":["x"],"metric":"exact"}' --template 'the same for all'
 try ''

@@ -6,6 +6,12 @@ ls out/figures
 cat out/jobs/*/figure.gp out/jobs/*/figure.dat 2>/dev/null | grep -o -e 'SampleAttention both' -e 'sampleattention' | sort -u
 count() { find out/jobs -mindepth 2 -name "$1" | wc -l; }
 echo "$(count records.jsonl) replay, $(count figure.png) drawing"
+sed -n '/includegraphics/p; s/^.caption/caption/p' out/pages/sampleattention-f7.tex
+if command -v pdflatex >/dev/null; then
+    printf '%s\n' '\documentclass{article}' '\usepackage{graphicx}' '\graphicspath{{out/figures/}}' '\begin{document}' \
+        '\input{out/pages/sampleattention-f7.tex}' '\end{document}' >t.tex
+    pdflatex -interaction=nonstopmode -halt-on-error t.tex >log 2>&1 || grep -m3 '^!' log
+fi
 "$LACUNA" reproduce sampleattention:f7 --quick --trace lm=t.h5 -q --style slide -o out
 echo "$(count records.jsonl) replay, $(count figure.png) drawings"
 mkdir none # without gnuplot drawings are left to another call

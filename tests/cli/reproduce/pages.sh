@@ -1,6 +1,7 @@
 # The five forms of a page: rows of equal length, no reference to a network, LaTeX that fits the page.
 "$LACUNA" capture --model "$ROOT/datasets/models/video-dit" --size 4x32x48 --steps 50 \
     --capture-steps 0,15,30 -q -o clip.h5
+"$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --prompt "$ROOT/LICENSE" --tokens 256 -q -o t.h5
 "$LACUNA" reproduce fg-attn:2 fg-attn:1 fg-attn:3 spargeattn:1 spargeattn:2 spargeattn:11 sampleattention:2 sale:1 sale:2 --quick \
     --trace dit=clip.h5 -o out -q
 echo "exit $?"
@@ -17,6 +18,19 @@ for f in out/pages/*.html; do
         [ "$(grep -oE "<${tag}[ >]" "$f" | wc -l)" = "$(grep -o "</$tag>" "$f" | wc -l)" ] || echo "$f: $tag"
     done
 done
+for f in out/pages/*.html; do # the letters, q among them, stand in both
+    md=$(grep -o '<sup>[a-z]*' "${f%html}md" | wc -l)
+    [ "$(grep -o '<sup>[a-z]*' "$f" | wc -l)" = "$md" ] || echo "$f: not the $md letters of its md"
+done
+grep -c '<td class="n" title="[^"]*quick">' out/pages/fg-attn-2.html
+grep -o 'Made by: .*' out/pages/fg-attn-2.md
+grep -o 'because below_b64 .*' out/pages/fg-attn-2.md
+"$LACUNA" reproduce sampleattention:3 sampleattention:4 spargeattn:f1 --quick --trace lm=t.h5 -o out -q
+grep -o '<sup>[a-z]*q</sup>' out/pages/sampleattention-4.html | sort | uniq -c | sed 's/^ *//'
+grep -c 'fg-attn:2</a> Block sparsity' out/index.html # of the call before
+"$LACUNA" analyze out --explain 'sampleattention:3:code-lm/(0.90,0.90):1' | sed -n 's/(0[0-9.]*)/(X)/; /^formula/p; /^filter/p'
+"$LACUNA" analyze out --explain 'sampleattention:4:256:ours, alpha 0.90' | grep '^filter'
+"$LACUNA" analyze out --explain spargeattn:f1:a:b
 if command -v pdflatex >/dev/null && kpsewhich booktabs.sty >/dev/null; then
     for f in out/pages/*.tex; do
         printf '%s\n' '\documentclass[twocolumn,10pt]{article}' '\usepackage{booktabs}' \
