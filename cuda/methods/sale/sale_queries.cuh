@@ -21,6 +21,87 @@ static __device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a
     MMA_16X8X16("f16", d, a, b0, b1);
 }
 
+/* Where 8 channels from 8 c on of a row of BK keys lie: panels of 64 channels, rows of 128 bytes
+ * swizzled as wgmma reads them. */
+static __device__ __forceinline__ uint32_t key_chunk_at(int row, int c)
+{
+    return (uint32_t)(c / 8 * (BK * 128) + row * 128 + ((c % 8 ^ (row & 7)) << 4));
+}
+
+/* BK keys from row0 on, by QUERY_THREADS threads. */
+template <int D>
+static __device__ __forceinline__ void copy_keys(uint32_t dst, const uint4 *keys, int64_t row0)
+{
+#pragma unroll
+    for (int e = threadIdx.x; e < BK * (D / 8); e += QUERY_THREADS) {
+        int r = e / (D / 8), c = e % (D / 8);
+        copy_async(dst + key_chunk_at(r, c), keys + (row0 + r) * (D / 8) + c, true);
+    }
+}
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+/* D[64][32] += A[64][16] B[32][16]^T of float16, A in registers as for mma_f16, by four warps. */
+static __device__ __forceinline__ void wgmma_f16(float (&d)[4][4], const uint32_t (&a)[4],
+                                                 uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+                 "}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;\n"
+                 : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]),
+                   "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]),
+                   "+f"(d[2][2]), "+f"(d[2][3]), "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]),
+                   "+f"(d[3][3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* Keys in shared memory are there for wgmma too, once all threads have passed a barrier. */
+static __device__ __forceinline__ void publish_keys()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Scores of the 64 rows of four warps with BK keys: a warp has its own 16. */
+template <int D>
+static __device__ __forceinline__ void score_keys(float (&acc)[4][4],
+                                                  const uint32_t (&x)[D / 16][4], uint32_t keys)
+{
+    const uint64_t swizzled = 1ull << 62 | (uint64_t)(1024 >> 4) << 32 | 1u << 16;
+    uint64_t at = swizzled | (keys & 0x3ffff) >> 4;
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int c = 0; c < D / 16; c++)
+        wgmma_f16(acc, x[c], at + c / 4 * (BK * 128 >> 4) + c % 4 * 2);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        asm volatile("" : "+f"(acc[i / 4][i % 4])::"memory");
+}
+#else
+static __device__ __forceinline__ void publish_keys()
+{
+}
+
+/* Scores of a warp's 16 rows with BK keys, by strip of 8. */
+template <int D>
+static __device__ __forceinline__ void score_keys(float (&acc)[4][4],
+                                                  const uint32_t (&x)[D / 16][4], uint32_t keys)
+{
+    int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int c = 0; c < D / 16; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+            uint32_t k[4];
+            load_matrices(
+                keys + key_chunk_at(8 * i + (lane & 7) + (lane >> 4) * 8, 2 * c + (lane >> 3 & 1)),
+                k);
+            mma_f16(acc[i], x[c], k[0], k[1]);
+            mma_f16(acc[i + 1], x[c], k[2], k[3]);
+        }
+}
+#endif
+
 #define NO_SCORE -1e30f /* below every product of fp16 rows, and finite */
 
 /* Largest score of a row so far and the sum of e^(score - largest), of the keys that a lane has. */
@@ -126,20 +207,6 @@ template <int D> struct query_rows {
         }
     }
 
-    /* Scores with 32 keys, by strip of 8. */
-    __device__ __forceinline__ void scores(uint32_t keys, float (&acc)[4][4]) const
-    {
-#pragma unroll
-        for (int c = 0; c < D / 16; c++)
-#pragma unroll
-            for (int i = 0; i < 4; i += 2) {
-                uint32_t k[4];
-                load_b<D>(keys, 8 * i, c, k);
-                mma_f16(acc[i], x[c], k[0], k[1]);
-                mma_f16(acc[i + 1], x[c], k[2], k[3]);
-            }
-    }
-
     /* Without the keys from `seen` on; first: the lane's first key of the block. */
     static __device__ __forceinline__ void cut(float (&x)[8], int first, int seen)
     {
@@ -148,7 +215,8 @@ template <int D> struct query_rows {
             x[e] = first + 8 * (e / 2) + e % 2 < seen ? x[e] : -INFINITY;
     }
 
-    /* Thresholds of the rows; keys: the sink and local blocks one after the other. */
+    /* Thresholds of the rows; keys: the sink and local blocks one after the other. Warps whose rows
+     * see none of a block take part in its scores. */
     __device__ __forceinline__ void find_thresholds(const sale_args &a, int head, int64_t row,
                                                     const regions &g, uint32_t keys) const
     {
@@ -157,20 +225,18 @@ template <int D> struct query_rows {
         int all_see = a.causal_stats ? min(row0 + 1, (int)a.n) : (int)a.n;
         online s[2];
         for (int j = 0, at = 0; j < g.n; j = j == 0 ? g.mid + 1 : j + 1, at++) {
-            float acc[4][4] = {{0}}, x[2][8];
-            if (a.causal_stats && j * BK > row0 + 15)
-                break;
-            scores(keys + at * BK * D * 2, acc);
+            float acc[4][4] = {{0}}, y[2][8];
+            score_keys<D>(acc, x, keys + at * BK * D * 2);
 #pragma unroll
             for (int e = 0; e < 16; e++)
-                x[e / 2 % 2][e / 4 * 2 + e % 2] = acc[e / 4][e % 4];
+                y[e / 2 % 2][e / 4 * 2 + e % 2] = acc[e / 4][e % 4];
             if ((j + 1) * BK > all_see) {
                 int first = j * BK + 2 * (lane & 3);
-                cut(x[0], first, a.causal_stats ? min((int)row + 1, (int)a.n) : (int)a.n);
-                cut(x[1], first, a.causal_stats ? min((int)row + 9, (int)a.n) : (int)a.n);
+                cut(y[0], first, a.causal_stats ? min((int)row + 1, (int)a.n) : (int)a.n);
+                cut(y[1], first, a.causal_stats ? min((int)row + 9, (int)a.n) : (int)a.n);
             }
-            s[0].add(x[0], factor);
-            s[1].add(x[1], factor);
+            s[0].add(y[0], factor);
+            s[1].add(y[1], factor);
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -190,7 +256,7 @@ template <int D> struct query_rows {
 template <int D>
 static __global__ void __launch_bounds__(QUERY_THREADS, 2) prepare_queries(const sale_args a)
 {
-    extern __shared__ __align__(128) uint8_t shared[];
+    extern __shared__ __align__(1024) uint8_t region[];
     int m = blockIdx.x, kv = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     int64_t row = (int64_t)m * BQ + 16 * (warp % 4) + (lane >> 2);
     const uint4 *keys = (const uint4 *)a.k16 + kv * a.npad * (D / 8);
@@ -198,8 +264,7 @@ static __global__ void __launch_bounds__(QUERY_THREADS, 2) prepare_queries(const
 
     if (g.mid > 0)
         for (int j = 0, at = 0; j < g.n; j = j == 0 ? g.mid + 1 : j + 1, at++)
-            copy_tile<D, BK, QUERY_THREADS>(shared_addr(shared) + at * BK * D * 2, keys, j * BK,
-                                            a.npad);
+            copy_keys<D>(shared_addr(region) + at * BK * D * 2, keys, j * BK);
     copy_commit();
     for (int i = warp / 4; i < (a.per_kv + 1) / 2 * 2; i += 2) {
         int head = kv * a.per_kv + i;
@@ -210,10 +275,11 @@ static __global__ void __launch_bounds__(QUERY_THREADS, 2) prepare_queries(const
         }
         if (i < 2) {
             copy_wait<0>();
+            publish_keys();
             __syncthreads();
         }
         if (i < a.per_kv && g.mid > 0)
-            q.find_thresholds(a, head, row, g, shared_addr(shared));
+            q.find_thresholds(a, head, row, g, shared_addr(region));
     }
 }
 
