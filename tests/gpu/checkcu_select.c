@@ -42,6 +42,7 @@ static const char *const settings[] = {
     "xattention:stride=8:tau=0.6:profile=clean",
     "xattention:stride=4:tau=0.3:chunk=256",
     "xattention:stride=64:profile=paper:norm=0.5",
+    "xattention:tau=0.7:chunk=65536", /* rows of more masses than a warp has in registers */
     "flexprefill:min_budget=128",
     "flexprefill:gamma=0.7:tau=0.5:min_budget=0:block=64",
     /* Rows of nearly uniform maps sum to 1: gamma nb must not be whole, or rounding decides. */

@@ -23,6 +23,7 @@
 #define MAX_COLS 20480 /* masses of a row in shared memory */
 #define MAX_PER_BLOCK 32
 #define ROW_THREADS 64
+#define SHORT 256 /* masses of a row in the registers of a warp */
 
 struct xattn_state {
     xattn_args args;
@@ -75,8 +76,40 @@ static __device__ double mass_of(const xattn_args &a, const row_scale *rows, int
     return mass;
 }
 
+/* Masses of a row block in shared memory. */
+struct mass_shared : list_shared {
+    template <class F> __device__ __forceinline__ void edit(F f)
+    {
+        for (int j = threadIdx.x & 31; j < n; j += 32)
+            f(j, ((double *)v)[j]);
+        __syncwarp();
+    }
+    __device__ __forceinline__ double at(int j) const
+    {
+        return j < n ? v[j] : -1;
+    }
+};
+
+/* Masses of a row block in registers, lane l has blocks l, l + 32, ... */
+struct mass_registers : list_registers<SHORT / 32> {
+    template <class F> __device__ __forceinline__ void edit(F f)
+    {
+#pragma unroll
+        for (int i = 0; i < SHORT / 32; i++)
+            f(i * 32 + (int)(threadIdx.x & 31), v[i]);
+    }
+    __device__ __forceinline__ double at(int j) const
+    {
+        long long x = 0; /* bits: a choice of doubles would put the list into memory */
+#pragma unroll
+        for (int i = 0; i < SHORT / 32; i++)
+            x |= __double_as_longlong(v[i]) & -(long long)(j >> 5 == i);
+        return __longlong_as_double(x);
+    }
+};
+
 /* One entry more than the cut has: the next in order. */
-static __device__ cut cut_one_more(const list_shared &list, const cut &c)
+template <class L> static __device__ __forceinline__ cut cut_one_more(const L &list, const cut &c)
 {
     int equal, above;
     cut_mass(list, c.t, true, &equal);
@@ -86,32 +119,59 @@ static __device__ cut cut_one_more(const list_shared &list, const cut &c)
     return {cut_below(list, c.t), 1};
 }
 
-/* Choose those of a row's n blocks that reach tau together with the blocks that are kept anyway,
+/* A block of 128 queries of a head. */
+struct row_block {
+    int64_t row; /* of the map */
+    int head, n; /* n: column blocks it sees */
+    int r0, rows, own, last;
+    bool forced, first;
+};
+
+static __device__ row_block block_at(const xattn_args &a, int64_t row)
+{
+    int head = (int)(row / a.row_blocks), i = (int)(row % a.row_blocks), r0 = i << a.block_shift;
+    int64_t end = min((int64_t)(i + 1) * BLOCK, a.nq);
+    int own = (int)((i * (int64_t)BLOCK + a.shift) / BLOCK);
+    int last = (int)((end - 1 + a.shift) / BLOCK);
+    bool first = a.causal && a.profile == PROFILE_OFFICIAL &&
+                 a.shift / BLOCK + i / a.chunk_blocks * a.chunk_blocks == 0;
+    return {row, head, a.causal ? last + 1 : a.cols,           r0,   min(a.per_block, a.rows - r0),
+            own, last, a.causal && a.profile != PROFILE_PAPER, first};
+}
+
+/* Choose those of a row's blocks that reach tau together with the blocks that are kept anyway,
  * whose mass becomes -1 here: with `forced`, block 0 and the blocks from `own` on. `first` (first
  * chunk of rows of the published code): the last block is kept anyway, and of the others always the
  * best one, and one more than reaches the need. */
-static __device__ cut cut_row(const xattn_args &a, double *mass, int n, bool first, bool forced,
-                              int own)
+template <class L>
+static __device__ __forceinline__ cut cut_row(const xattn_args &a, L &list, const row_block &b)
 {
-    int lane = threadIdx.x & 31, number;
-    list_shared list = {mass, n};
+    int number;
     double need = a.tau * cut_mass(list, 0, true, &number), taken = 0;
-    if (first) {
-        taken = mass[n - 1];
-        __syncwarp();
-        if (lane == 0)
-            mass[n - 1] = -1;
-        __syncwarp();
-        return cut_one_more(list, cut_reach(list, n, need - taken, 0));
-    }
-    for (int j = lane; forced && j < n; j += 32)
-        if (j == 0 || j >= own) {
-            taken += mass[j];
-            mass[j] = -1;
+    list.edit([&](int j, double &mass) {
+        bool kept = b.first ? j == b.n - 1 : b.forced && (j == 0 || j >= b.own);
+        if (kept && j < b.n) {
+            taken += mass;
+            mass = -1;
         }
-    taken = warp_add(taken);
-    __syncwarp();
-    return cut_reach(list, n, need - taken, 0);
+    });
+    cut c = cut_reach(list, b.n, need - warp_add(taken), 0);
+    return b.first ? cut_one_more(list, c) : c;
+}
+
+/* The row of the map, by one warp. */
+template <class L>
+static __device__ __forceinline__ void keep_row(const xattn_args &a, L &list, const row_block &b)
+{
+    cut c = cut_row(a, list, b);
+    int limit = min(b.n, a.key_blocks), seen = 0;
+    fill_row(a.map, b.row, [&](int j) {
+        double mass = list.at(j);
+        bool keep = cut_has(c, mass, mass >= 0, &seen);
+        keep = keep || (b.forced && (j == 0 || (j >= b.own && j <= b.last))) ||
+               (!a.causal && a.profile == PROFILE_OFFICIAL && j == 0);
+        return keep && j < limit;
+    });
 }
 
 /* A thread block per row block: a warp per reduced row, a thread per column block, and the first
@@ -121,32 +181,61 @@ static __global__ void __launch_bounds__(ROW_THREADS, 24) select_rows(const xatt
 {
     extern __shared__ double mass[];
     __shared__ row_scale scales[MAX_PER_BLOCK];
-    int64_t row = gridDim.x - 1 - (int64_t)blockIdx.x;
-    int head = (int)(row / a.row_blocks), i = (int)(row % a.row_blocks), seen = 0;
-    int64_t end = min((int64_t)(i + 1) * BLOCK, a.nq);
-    int own = (int)((i * (int64_t)BLOCK + a.shift) / BLOCK);
-    int last = (int)((end - 1 + a.shift) / BLOCK);
-    int n = a.causal ? last + 1 : a.cols;
-    int r0 = i << a.block_shift, rows = min(a.per_block, a.rows - r0);
-    for (int r = threadIdx.x >> 5; r < rows; r += ROW_THREADS / 32)
-        scales[r] = scale_of(a, head, r0 + r);
+    row_block b = block_at(a, gridDim.x - 1 - (int64_t)blockIdx.x);
+    for (int r = threadIdx.x >> 5; r < b.rows; r += ROW_THREADS / 32)
+        scales[r] = scale_of(a, b.head, b.r0 + r);
     __syncthreads();
-    for (int j = threadIdx.x; j < n; j += ROW_THREADS)
-        mass[j] = mass_of(a, scales, head, r0, rows, j);
+    for (int j = threadIdx.x; j < b.n; j += ROW_THREADS)
+        mass[j] = mass_of(a, scales, b.head, b.r0, b.rows, j);
     __syncthreads();
     if (threadIdx.x >= 32)
         return;
-    bool forced = a.causal && a.profile != PROFILE_PAPER;
-    bool first = a.causal && a.profile == PROFILE_OFFICIAL &&
-                 a.shift / BLOCK + i / a.chunk_blocks * a.chunk_blocks == 0;
-    cut c = cut_row(a, mass, n, first, forced, own);
-    int limit = min(n, a.key_blocks);
-    fill_row(a.map, row, [&](int j) {
-        bool keep = cut_has(c, j < n ? mass[j] : -1, j < n && mass[j] >= 0, &seen);
-        keep = keep || (forced && (j == 0 || (j >= own && j <= last))) ||
-               (!a.causal && a.profile == PROFILE_OFFICIAL && j == 0);
-        return keep && j < limit;
-    });
+    mass_shared list = {{mass, b.n}};
+    keep_row(a, list, b);
+}
+
+/* Add reduced row r to the masses; of each sum a lane loads the one of its block. */
+static __device__ __forceinline__ void add_row(const xattn_args &a, int head, int r,
+                                               mass_registers &list)
+{
+    int lane = threadIdx.x & 31, limit = columns(a, r), real = min(limit, a.keys);
+    int blocks = (real + a.per_block - 1) >> a.block_shift, padded = max(limit - a.keys, 0);
+    int64_t at = (int64_t)head * a.rows + r;
+    const float *tops = a.top + at * a.tiles, *sums = a.sum + at * a.pitch;
+    float top = padded ? 0 : -INFINITY, t[SHORT / 32], x[SHORT / 32];
+#pragma unroll
+    for (int i = 0; i < SHORT / 32; i++) {
+        int j = i * 32 + lane;
+        t[i] = j < blocks ? tops[j >> a.top_shift] : -INFINITY;
+        x[i] = j < blocks ? sums[j] : 0;
+        top = fmaxf(top, t[i]);
+    }
+    top = warp_max(top);
+    double w[SHORT / 32], all = 0;
+#pragma unroll
+    for (int i = 0; i < SHORT / 32; i++) {
+        w[i] = i * 32 + lane < blocks ? (double)x[i] * exp2f(t[i] - top) : 0;
+        all += w[i];
+    }
+    double pad = padded ? exp2f(-top) : 0, share = 1 / (warp_add(all) + padded * pad);
+#pragma unroll
+    for (int i = 0; i < SHORT / 32; i++) {
+        int from = max((i * 32 + lane) << a.block_shift, a.keys);
+        int end = min((i * 32 + lane + 1) << a.block_shift, limit);
+        list.v[i] += (w[i] + max(end - from, 0) * pad) * share;
+    }
+}
+
+/* The same for at most SHORT column blocks, a warp per row block: each sum is loaded once. */
+static __global__ void __launch_bounds__(32, 24) select_short_rows(const xattn_args a)
+{
+    row_block b = block_at(a, gridDim.x - 1 - (int64_t)blockIdx.x);
+    mass_registers list = {};
+#pragma unroll 1
+    for (int r = 0; r < b.rows; r++)
+        add_row(a, b.head, b.r0 + r, list);
+    list.edit([&](int j, double &mass) { mass = j < b.n ? mass : -1; });
+    keep_row(a, list, b);
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
@@ -163,11 +252,26 @@ out:
     return rc;
 }
 
+static int launch_rows(struct gpu *g, const xattn_args &a, int64_t rows, struct err *err)
+{
+    int rc = 0, smem = a.cols * 8;
+    if (a.cols <= SHORT) {
+        select_short_rows<<<(unsigned)rows, 32, 0, g->stream>>>(a);
+    } else {
+        CU(err, cudaFuncSetAttribute((const void *)select_rows,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
+        select_rows<<<(unsigned)rows, ROW_THREADS, smem, g->stream>>>(a);
+    }
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const xattn_state &s = *(const xattn_state *)job->state;
     const xattn_args &a = s.args;
-    int rc = 0, smem = a.cols * 8;
+    int rc = 0;
 
     if (s.sm90)
         TRY(xattn_sm90_launch(g, a, job->problem.d, s.hop, err));
@@ -175,10 +279,7 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
         TRY(launch_tiles<128>(g, a, err));
     else
         TRY(launch_tiles<64>(g, a, err));
-    CU(err, cudaFuncSetAttribute((const void *)select_rows,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-    select_rows<<<(unsigned)job->lists.rows, ROW_THREADS, smem, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    TRY(launch_rows(g, a, job->lists.rows, err));
     TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
