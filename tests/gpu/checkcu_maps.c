@@ -247,7 +247,7 @@ static int wrong_plan(struct gpu *g, const struct attn_problem *p, const struct 
     struct row_plan rows;
     int rc = 0;
 
-    TRY(attn_plan_rows(p, &tile, csr, g->sms, &want, err));
+    TRY(attn_plan_rows(p, &tile, csr, -1, g->sms, &want, err));
     TRY(row_plan_make(g, p, &tile, csr, at, &rows, &got, err));
     if (got.n_items != want.n_items || got.n_splits != want.n_splits ||
         got.n_slots != want.n_slots || got.n_empty != want.n_empty)

@@ -256,7 +256,7 @@ START_TEST(plans_by_rows)
         make_lists(&p, &tile, cases[k].share, cases[k].skewed, 6, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = col};
         assert_ok(attn_plan_make(&p, &tile, &csr, 132, false, &whole, &err), &err);
-        assert_ok(attn_plan_rows(&p, &tile, &csr, 132, &rows, &err), &err);
+        assert_ok(attn_plan_rows(&p, &tile, &csr, -1, 132, &rows, &err), &err);
         check_covered(&whole, &rows, p.heads);
         ck_assert_double_le(rows.balance, cases[k].most);
         ck_assert_int_eq(rows.n_empty, whole.n_empty);
