@@ -141,7 +141,7 @@ struct list_case {
     bool filter;
 };
 
-static int bench_lists(struct bench *b, const struct list_case *c, struct err *err)
+static int bench_blocks(struct bench *b, const struct list_case *c, struct err *err)
 {
     int64_t rows = TOKENS / c->map.bq, words = TOKENS / c->map.bk / 32, blocks[HEADS], sum = 0;
     struct gpu_mark mark = gpu_mark(&b->gpu);
@@ -206,7 +206,7 @@ int bench_plans(struct bench *b, struct err *err)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         TRY(bench_plan(b, cases + i, err));
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        TRY(bench_lists(b, lists + i, err));
+        TRY(bench_blocks(b, lists + i, err));
 out:
     return rc;
 }
