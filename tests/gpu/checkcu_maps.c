@@ -1,7 +1,7 @@
 /*
- * checkcu_maps.c - tiles with bits that the GPU makes of maps of kept units, against those that the
- * host makes of the same masks (sim/acceltiles.h), bit by bit, the counts of the masks, and plans
- * of such tiles.
+ * checkcu_maps.c - tiles with bits, and lists of blocks, that the GPU makes of maps of kept units,
+ * against those that the host makes of the same masks (sim/acceltiles.h, cuda/attn/plan.h), bit by
+ * bit, the counts of the masks, and plans of such tiles and lists.
  */
 #include "tests/gpu/checkcu_maps.h"
 
@@ -246,6 +246,11 @@ out:
 
 /* ---- plans ---------------------------------------------------------------------------------- */
 
+static bool differ(const void *a, const void *b, int64_t n, size_t size)
+{
+    return n && memcmp(a, b, (size_t)n * size) != 0;
+}
+
 /* A plan of the GPU against the host's. */
 static void compare_plans(const struct attn_plan *got, const struct attn_plan *want, char what[200])
 {
@@ -255,10 +260,9 @@ static void compare_plans(const struct attn_plan *got, const struct attn_plan *w
                  "a plan of %d items, %d split rows, %d slots, %d empty rows, not %d, %d, %d, %d",
                  got->n_items, got->n_splits, got->n_slots, got->n_empty, want->n_items,
                  want->n_splits, want->n_slots, want->n_empty);
-    else if (memcmp(got->items, want->items, (size_t)want->n_items * sizeof *want->items) != 0 ||
-             memcmp(got->splits, want->splits, (size_t)want->n_splits * sizeof *want->splits) !=
-                 0 ||
-             memcmp(got->empty, want->empty, (size_t)want->n_empty * sizeof *want->empty) != 0)
+    else if (differ(got->items, want->items, want->n_items, sizeof *want->items) ||
+             differ(got->splits, want->splits, want->n_splits, sizeof *want->splits) ||
+             differ(got->empty, want->empty, want->n_empty, sizeof *want->empty))
         snprintf(what, 200, "the plan of %d items differs", want->n_items);
     else if (got->masked_units != want->masked_units || got->balance != want->balance)
         snprintf(what, 200, "%d masked units, balance %.6f, not %d, %.6f", got->masked_units,
