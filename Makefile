@@ -165,10 +165,11 @@ $(BUILD)/tests/unit/test_maskblocks: $(BUILD)/tests/harness/maskblocks.o
 $(addprefix $(BUILD)/tests/unit/test_,wan_device evalvideo): $(BUILD)/tests/harness/fakedenoiser.o
 $(BUILD)/tests/unit/test_h5guard: $(BUILD)/tests/harness/h5walk.o
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.
-$(BUILD)/tests/unit/test_copies: $(BUILD)/cuda/copies.o $(BUILD)/cuda/attn/plan.o
+PLAN_OBJ := $(BUILD)/cuda/attn/plan.o $(BUILD)/cuda/attn/planitems.o
+$(BUILD)/tests/unit/test_copies: $(BUILD)/cuda/copies.o $(PLAN_OBJ)
 $(BUILD)/tests/unit/test_values: $(BUILD)/cuda/values.o
-$(BUILD)/tests/unit/test_plan: $(BUILD)/cuda/attn/plan.o
-$(BUILD)/tests/unit/test_metrics_plan: $(BUILD)/cuda/metrics/metrics_plan.o $(BUILD)/cuda/attn/plan.o
+$(BUILD)/tests/unit/test_plan: $(PLAN_OBJ)
+$(BUILD)/tests/unit/test_metrics_plan: $(BUILD)/cuda/metrics/metrics_plan.o $(PLAN_OBJ)
 # More than a hundred programs: where there is a faster linker, it takes half the time.
 TEST_LINKER := $(if $(shell command -v ld.gold),-fuse-ld=gold)
 $(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(TEST_COMMON) $(LIB)

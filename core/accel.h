@@ -171,7 +171,9 @@ struct accel_units {
     int32_t *count; /* [groups] units that a group keeps and some row of it may see; the caller's to
                      * free */
     int64_t pairs, units, kept64; /* kept pairs; the sum of count; 64 x 64 tiles with a kept pair */
-    int64_t tiles[2]; /* 128 x 128 tiles with a kept pair; tiles that gathered keys would fill */
+    int64_t empty;                /* query rows without one */
+    int64_t tiles[2]; /* 128 x 128 tiles with a kept pair; tiles that gathered keys would fill, 0
+                       * where units are made of blocks that kernels have lists of */
     int64_t words;
     uint32_t *map; /* [groups][words]: a bit per unit, the caller's to free; NULL unless `fetch` */
 };
@@ -233,9 +235,9 @@ struct accel_call_lists {
     const int32_t *col, *bits, *keys;
     const uint64_t *words;
     int64_t n_bits;
-    enum accel_made { ACCEL_HOST_LISTS, ACCEL_TILES, ACCEL_GATHERED_TILES } made;
-    /* Not ACCEL_HOST_LISTS: the device makes tiles of the masks that select_call left there, and
-     * nothing else here is set but bq and bk. */
+    enum accel_made { ACCEL_HOST_LISTS, ACCEL_LISTS, ACCEL_TILES, ACCEL_GATHERED_TILES } made;
+    /* Not ACCEL_HOST_LISTS: the device makes lists of blocks, or tiles, of the masks that
+     * select_call left there, and nothing else here is set but bq and bk. */
 };
 
 /* The heads [first, first + count) of a call: all of it, or a section of whole groups where the
@@ -282,8 +284,9 @@ struct accel_call_result {
     struct accel_call_head *heads;                  /* [n] */
     struct accel_time select, build, attend, dense; /* of the whole call, in turns. select, build:
                                                      * NAN where no mask is chosen */
-    struct accel_time plan; /* from masks on the device to tiles, there; NAN with lists of the host,
-                             * and where the masks are static: then it is part of `build` */
+    struct accel_time plan; /* from masks on the device to lists or tiles and the order of the work,
+                             * there; NAN with lists of the host, and where the masks are static:
+                             * then it is part of `build` */
     struct accel_time quant; /* as in struct accel_result */
     struct accel_time total; /* select + quant + plan + attend of the same sample */
     double host_plan_ns;     /* wall time on the host to plan the launches from the lists */
@@ -352,10 +355,9 @@ struct accel {
      * is filled where answers[i] becomes 0; where it becomes ACCEL_NO_SELECT, why[i] says the
      * reason. Heads with equal parameters are chosen for in one launch. Nothing is timed.
      *
-     * Where all choices have `stays` and are answered with masks of one unit, whose tiles the
-     * kernels take with bits, the masks stay on the device, for attend_call until something else is
-     * put there: each *stays is filled instead of its mask, and the metrics of attend_call have to
-     * be the device's. NULL: never. */
+     * Where all choices have `stays` and are answered with masks of one unit, the masks stay on the
+     * device, for attend_call until something else is put there: each *stays is filled instead of
+     * its mask, and the metrics of attend_call have to be the device's. NULL: never. */
     int (*select_call)(struct accel_session *s, const struct accel_call *call,
                        const struct accel_choice *choices, struct mask *masks, int *answers,
                        char (*why)[160], struct err *err);

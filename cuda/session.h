@@ -6,6 +6,7 @@
 #define LACUNA_SESSION_H
 
 #include "core/accel.h"
+#include "cuda/attn/maplists.h"
 #include "cuda/attn/maptiles.h"
 #include "cuda/counters.h"
 #include "cuda/metrics/metrics.h"
@@ -42,9 +43,10 @@ struct accel_session {
     struct session_kept { /* masks of its heads that stay there, above it (accel_choice.stays) */
         struct select_job *jobs; /* [n], owned: who chose them */
         int n;
-        struct gpu_mark mark;  /* below them */
-        struct tile_rows rows; /* heads 0: none are there */
-        bool dense;            /* call.dense lies above them, and goes with them */
+        struct gpu_mark mark;   /* below them */
+        struct tile_rows rows;  /* of units that become tiles; heads 0: none are there */
+        struct map_lists lists; /* of units that become lists of blocks, the same */
+        bool dense;             /* call.dense lies above them, and goes with them */
     } kept;
     struct session_plan *plans; /* of static masks (session_plans.h) */
     int64_t plans_used;         /* how often one was asked for */

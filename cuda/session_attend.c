@@ -102,12 +102,26 @@ struct attend {
     const struct session_plan *held; /* of the lists, made for an earlier call; or NULL */
     struct accel_call_lists lists;   /* w->lists, or of `plan` or `held`: ptr of the host, the rest
                                       * not set */
-    struct map_plan plan;            /* of masks that are on the device */
+    struct map_plan plan;            /* tiles of masks that are on the device, */
+    struct list_plan block_plan;     /* or blocks of them, */
+    int64_t *blocks;                 /* [count] how many, owned; else NULL, */
+    struct attn_plan *filter_plans;  /* and with filters the plans of the runs, owned */
+    int n_filter_plans;
     struct jobs jobs, whole, dense, select, build;
     const struct filter_kernel **kernels; /* [jobs.n] with filters, owned */
     struct head_run *runs;                /* [jobs.n], owned */
     int64_t groups;                       /* rows of blocks of a head */
 };
+
+static bool makes_blocks(const struct attend *a)
+{
+    return a->lists.made == ACCEL_LISTS;
+}
+
+static bool keeps_all(const struct attend *a)
+{
+    return !a->lists.ptr && !makes_blocks(a);
+}
 
 /* Rows of a head of the section in the lists. */
 static const int64_t *rows_of(const struct attend *a, int head)
@@ -117,6 +131,8 @@ static const int64_t *rows_of(const struct attend *a, int head)
 
 static int64_t blocks_of(const struct attend *a, int head)
 {
+    if (a->blocks)
+        return a->blocks[head - a->w->first];
     const int64_t *rows = rows_of(a, head);
     return rows[a->groups] - rows[0];
 }
@@ -153,14 +169,15 @@ static struct attn_problem problem_of(const struct attend *a, struct head_run r)
     const struct accel_call_lists *l = &a->lists;
     p.heads = r.n;
     p.kv_heads = r.kv;
-    p.lists = a->held       ? a->held->problem.lists
-              : !l->ptr     ? ATTN_DENSE
-              : l->made     ? (a->plan.tiles.gathered ? ATTN_GATHER : ATTN_BITS)
-              : l->keys     ? ATTN_GATHER
-              : l->bits     ? ATTN_BITS
-              : l->bq == 64 ? ATTN_64x64
-              : l->bk == 64 ? ATTN_128x64
-                            : ATTN_128x128;
+    p.lists = a->held                           ? a->held->problem.lists
+              : keeps_all(a)                    ? ATTN_DENSE
+              : l->made == ACCEL_TILES          ? ATTN_BITS
+              : l->made == ACCEL_GATHERED_TILES ? ATTN_GATHER
+              : l->keys                         ? ATTN_GATHER
+              : l->bits                         ? ATTN_BITS
+              : l->bq == 64                     ? ATTN_64x64
+              : l->bk == 64                     ? ATTN_128x64
+                                                : ATTN_128x128;
     return p;
 }
 
@@ -175,6 +192,10 @@ static int make_plan(struct attend *a, const struct attn_problem *p, const struc
     int rc = 0;
     if (a->held) {
         *plan = a->held->plan;
+    } else if (makes_blocks(a)) {
+        struct list_run all = {0, p->heads, p->kv_heads, -1};
+        TRY(list_plan_make(g, &a->s->kept.lists, a->w->first, p, &k->tile, &all, 1, &a->block_plan,
+                           plan, a->blocks, err));
     } else if (a->lists.made) {
         TRY(row_plan_make(g, p, &k->tile, csr, a->plan.tiles.at, &a->plan.rows, plan, err));
     } else {
@@ -201,7 +222,7 @@ static int plain_job(struct attend *a, struct head_run r, struct attn_job *job,
     int rc = 0;
 
     TRY(attn_kernel_find(&p, a->s->gpu.sm, NULL, &k, err));
-    if (p.lists != ATTN_DENSE && !a->held)
+    if (p.lists != ATTN_DENSE && !a->held && !makes_blocks(a))
         TRY(csr_of(a, r, &csr, &ptr, err));
     TRY(make_plan(a, &p, k, p.lists == ATTN_DENSE ? NULL : &csr, &plan, res, err));
     int64_t pairs =
@@ -217,35 +238,56 @@ out:
     return rc;
 }
 
-/* The filter's kernel for a run. x: where the outputs go. */
-static int filter_job(struct attend *a, struct head_run r, const struct accel_filter *f,
+static int find_filter(const struct attend *a, const struct accel_filter *f, struct attn_problem *p,
+                       const struct filter_kernel **kernel, struct err *err)
+{
+    char why[160];
+    *kernel = filter_kernel_find(p->d, a->s->gpu.sm, f, why);
+    if (!*kernel)
+        return err_set(err, ERR_RUN, "%s", why);
+    p->lists = (*kernel)->kernel.lists;
+    return 0;
+}
+
+/* The host's plan of a run with a filter. */
+static int filter_plan(const struct attend *a, struct head_run r, const struct attn_problem *p,
+                       const struct attn_tile *tile, int tail, struct attn_plan *plan,
+                       struct accel_call_result *res, struct err *err)
+{
+    struct attn_csr csr;
+    int64_t *ptr = NULL;
+    int rc = 0;
+    TRY(csr_of(a, r, &csr, &ptr, err));
+    double since = clock_ns();
+    TRY(attn_plan_filtered(p, tile, &csr, tail, a->s->gpu.sms, plan, err));
+    if (res)
+        res->host_plan_ns += clock_ns() - since;
+out:
+    free(ptr);
+    return rc;
+}
+
+/* The filter's kernel for run number i. x: where the outputs go. */
+static int filter_job(struct attend *a, int i, const struct accel_filter *f,
                       const struct attn_tensors *x, struct attn_job *job,
                       const struct filter_kernel **kernel, struct accel_call_result *res,
                       struct err *err)
 {
+    struct head_run r = a->runs[i];
     struct attn_problem p = problem_of(a, r);
     struct attn_tensors own = run_tensors(&a->s->call, x, r);
     struct attn_plan plan = {0};
-    struct attn_csr csr;
-    int64_t *ptr = NULL;
-    char why[160];
+    const struct attn_plan *made = a->filter_plans ? a->filter_plans + i : &plan;
     int rc = 0;
 
-    *kernel = filter_kernel_find(p.d, a->s->gpu.sm, f, why);
-    if (!*kernel)
-        FAIL(err, ERR_RUN, "%s", why);
-    p.lists = (*kernel)->kernel.lists;
-    TRY(csr_of(a, r, &csr, &ptr, err));
-    double since = clock_ns();
-    TRY(attn_plan_filtered(&p, &(*kernel)->kernel.tile, &csr, f->tail, a->s->gpu.sms, &plan, err));
-    if (res) {
-        res->host_plan_ns += clock_ns() - since;
-        res->balance = fmax(res->balance, plan.balance);
-    }
-    TRY(filter_job_init(&a->s->gpu, &p, *kernel, &plan, f, &own, job, err));
+    TRY(find_filter(a, f, &p, kernel, err));
+    if (!a->filter_plans)
+        TRY(filter_plan(a, r, &p, &(*kernel)->kernel.tile, f->tail, &plan, res, err));
+    if (res)
+        res->balance = fmax(res->balance, made->balance);
+    TRY(filter_job_init(&a->s->gpu, &p, *kernel, made, f, &own, job, err));
 out:
     attn_plan_free(&plan);
-    free(ptr);
     return rc;
 }
 
@@ -257,19 +299,45 @@ static bool same_filter(const void *ctx, int i, int k)
            a->keep_denominator == b->keep_denominator;
 }
 
+/* The plans of n runs that the device makes together: filters of one unit have tiles of one shape.
+ */
+static int plan_filters(struct attend *a, int n, struct err *err)
+{
+    const struct accel_call_work *w = a->w;
+    struct head_run all = {w->first, w->count, w->count / w->call->group};
+    struct attn_problem p = problem_of(a, all);
+    const struct filter_kernel *kernel;
+    struct list_run *runs = NULL;
+    int rc = 0;
+    TRY(find_filter(a, w->filters + w->first, &p, &kernel, err));
+    TRY(mem_alloc(&runs, n, sizeof *runs, "runs of heads", err));
+    TRY(mem_zalloc(&a->filter_plans, n, sizeof *a->filter_plans, "plans", err));
+    for (int i = 0; i < n; i++) {
+        struct head_run r = a->runs[i];
+        runs[i] = (struct list_run){r.first - w->first, r.n, r.kv, w->filters[r.first].tail};
+    }
+    TRY(list_plan_make(&a->s->gpu, &a->s->kept.lists, w->first, &p, &kernel->kernel.tile, runs, n,
+                       &a->block_plan, a->filter_plans, a->blocks, err));
+    a->n_filter_plans = n;
+out:
+    free(runs);
+    return rc;
+}
+
 static int make_filter_jobs(struct attend *a, struct accel_call_result *res, struct err *err)
 {
-    const struct accel_call *call = a->w->call;
-    int end = a->w->first + a->w->count;
-    struct head_run r;
-    int rc = 0;
+    const struct accel_call_work *w = a->w;
+    int end = w->first + w->count, n = 0, rc = 0;
 
-    TRY(mem_zalloc(&a->kernels, call->n, sizeof *a->kernels, "kernels", err));
-    for (int i = a->w->first; i < end; i += r.n) {
-        r = run_from(end, call->group, i, same_filter, a->w->filters);
-        TRY(filter_job(a, r, a->w->filters + i, &a->x, a->jobs.attend + a->jobs.n,
-                       a->kernels + a->jobs.n, res, err));
-        a->runs[a->jobs.n++] = r;
+    TRY(mem_zalloc(&a->kernels, w->call->n, sizeof *a->kernels, "kernels", err));
+    for (int i = w->first; i < end; i += a->runs[n++].n)
+        a->runs[n] = run_from(end, w->call->group, i, same_filter, w->filters);
+    if (makes_blocks(a))
+        TRY(plan_filters(a, n, err));
+    for (int i = 0; i < n; i++) {
+        TRY(filter_job(a, i, w->filters + a->runs[i].first, &a->x, a->jobs.attend + i,
+                       a->kernels + i, res, err));
+        a->jobs.n++;
     }
 out:
     return rc;
@@ -363,8 +431,11 @@ static int take_lists(struct attend *a, struct err *err)
     a->lists = a->w->lists;
     if (!a->lists.made)
         return take_held(a, err);
-    if (s->kept.rows.maps.heads != a->w->call->n)
+    const struct unit_maps *kept = makes_blocks(a) ? &s->kept.lists.maps : &s->kept.rows.maps;
+    if (kept->heads != a->w->call->n)
         FAIL(err, ERR_RUN, "the masks of the call are no longer on the GPU");
+    if (makes_blocks(a))
+        return mem_zalloc(&a->blocks, a->w->count, sizeof *a->blocks, "counts of blocks", err);
     TRY(map_tiles_make(&s->gpu, &s->kept.rows, a->w->first, a->w->count,
                        a->lists.made == ACCEL_GATHERED_TILES, &a->plan.tiles, err));
     a->lists.ptr = a->plan.tiles.csr.ptr;
@@ -428,7 +499,7 @@ static int run_whole(struct attend *a, struct err *err)
     int rc = 0;
 
     a->whole_lse = a->x.lse;
-    if (a->w->owns && a->lists.ptr)
+    if (a->w->owns && !keeps_all(a))
         return run_mask(a, err);
     if (!a->w->filters || a->w->filters[0].keep_denominator)
         return 0;
@@ -437,7 +508,7 @@ static int run_whole(struct attend *a, struct err *err)
     for (int i = 0; i < a->jobs.n; i++) {
         struct accel_filter all = a->w->filters[a->runs[i].first];
         all.keep_denominator = true;
-        TRY(filter_job(a, a->runs[i], &all, &x, a->whole.attend + i, &kernel, NULL, err));
+        TRY(filter_job(a, i, &all, &x, a->whole.attend + i, &kernel, NULL, err));
         a->whole.n++;
     }
     TRY(launch_attends(&s->gpu, &a->whole, err));
@@ -516,7 +587,7 @@ static int measure(struct attend *a, struct accel_call_result *res, struct err *
 
     TRY(run_whole(a, err));
     struct metrics_outputs o = {(const char *)a->x.out + row * p.d * 2, a->x.lse + row,
-                                a->whole_lse + row, !a->lists.ptr};
+                                a->whole_lse + row, keeps_all(a)};
     p.heads = a->w->count;
     p.kv_heads = p.heads / size;
     TRY(mem_alloc(&sums, p.heads, sizeof *sums, "sums of errors", err));
@@ -534,12 +605,20 @@ out:
     return rc;
 }
 
+/* From masks on the device to their lists or tiles and the order of the work. */
+static int launch_plan(struct gpu *g, const void *attend, struct err *err)
+{
+    const struct attend *a = attend;
+    return makes_blocks(a) ? list_plan_launch(g, &a->block_plan, err)
+                           : map_plan_launch(g, &a->plan, err);
+}
+
 /* Static masks, and what becomes of those that stay on the device. */
 static int launch_build(struct gpu *g, const void *attend, struct err *err)
 {
     const struct attend *a = attend;
     int rc = launch_selects(g, &a->build, err);
-    return rc || !a->lists.made ? rc : map_plan_launch(g, &a->plan, err);
+    return rc || !a->lists.made ? rc : launch_plan(g, a, err);
 }
 
 static int take_times(struct attend *a, struct accel_call_result *res, struct err *err)
@@ -553,7 +632,7 @@ static int take_times(struct attend *a, struct accel_call_result *res, struct er
     if (chosen)
         work[n++] = (struct session_work){launch_selects, &a->select};
     if (plan)
-        work[n++] = (struct session_work){map_plan_launch, &a->plan};
+        work[n++] = (struct session_work){launch_plan, a};
     if (quant)
         work[n++] = (struct session_work){own_job_quant, &a->own};
     work[n++] = (struct session_work){launch_all, a};
@@ -646,6 +725,10 @@ out:
     jobs_free(&a.select);
     jobs_free(&a.build);
     map_tiles_free(&a.plan.tiles);
+    for (int i = 0; i < a.n_filter_plans; i++)
+        attn_plan_free(a.filter_plans + i);
+    free(a.filter_plans);
+    free(a.blocks);
     free(a.kernels);
     free(a.runs);
     gpu_release(&s->gpu, mark);

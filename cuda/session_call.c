@@ -161,8 +161,14 @@ out:
     return rc;
 }
 
-/* Has every head a mask of one unit that becomes tiles with bits, and nothing beside it but what
- * goes with counts alone? */
+/* Are units whole blocks of the kernels, as session_supports has it? */
+static bool are_blocks(const struct select_lists *l)
+{
+    return l->bq % 64 == 0 && l->bk % 64 == 0;
+}
+
+/* Has every head a mask of one unit, and, where that is fine, nothing beside it but what goes with
+ * counts alone? */
 static bool can_stay(const struct accel_session *s, const struct choosing *c)
 {
     const struct select_lists *first = &s->kept.jobs->lists;
@@ -173,11 +179,10 @@ static bool can_stay(const struct accel_session *s, const struct choosing *c)
         const struct select_lists *l = &s->kept.jobs[i].lists;
         heads += c->runs[i].n;
         if (l->bq != first->bq || l->bk != first->bk || l->partial ||
-            (l->own && c->choices[c->runs[i].first].fetch))
+            (!are_blocks(l) && l->own && c->choices[c->runs[i].first].fetch))
             return false;
     }
-    return heads == c->call->n && first->bk < SELECT_LISTS_FROM &&
-           c->call->x[0]->nk <= INT32_MAX / 4;
+    return heads == c->call->n && c->call->x[0]->nk <= INT32_MAX / 4;
 }
 
 static void fill_units(const struct select_lists *l, const struct map_totals *t,
@@ -192,24 +197,22 @@ static void fill_units(const struct select_lists *l, const struct map_totals *t,
                               .count = own,
                               .pairs = (int64_t)t->pairs,
                               .units = (int64_t)t->units,
-                              .kept64 = (int64_t)t->kept64};
+                              .kept64 = (int64_t)t->kept64,
+                              .empty = (int64_t)t->empty,
+                              .tiles = {(int64_t)t->kept128}};
 }
 
-/* Tiles of every head. */
-static int count_tiles(struct accel_session *s, const struct choosing *c, struct err *err)
+/* Tiles that gathered keys of every head would fill. */
+static int count_gathered(struct accel_session *s, const struct choosing *c, struct err *err)
 {
     const struct tile_rows *r = &s->kept.rows;
     int64_t rows = c->call->n * r->groups;
     int32_t *n = NULL;
     int rc = 0;
-    TRY(mem_alloc(&n, 2 * rows, sizeof *n, "tiles of rows", err));
-    TRY(gpu_get(&s->gpu, n, r->place, rows * 4, err));
-    TRY(gpu_get(&s->gpu, n + rows, r->keys, rows * 4, err));
-    for (int64_t i = 0; i < rows; i++) {
-        struct accel_units *u = c->choices[i / r->groups].stays;
-        u->tiles[0] += n[i];
-        u->tiles[1] += ceil_div(n[rows + i], ACCEL_TILE);
-    }
+    TRY(mem_alloc(&n, rows, sizeof *n, "tiles of rows", err));
+    TRY(gpu_get(&s->gpu, n, r->keys, rows * 4, err));
+    for (int64_t i = 0; i < rows; i++)
+        c->choices[i / r->groups].stays->tiles[1] += ceil_div(n[i], ACCEL_TILE);
 out:
     free(n);
     return rc;
@@ -218,19 +221,24 @@ out:
 static int count_kept(struct accel_session *s, const struct choosing *c, struct err *err)
 {
     const struct select_lists *l = &s->kept.jobs->lists;
+    bool blocks = s->kept.lists.maps.heads != 0;
     struct map_totals *totals = NULL;
     int32_t *count = NULL;
     int n = c->call->n, rc = 0;
 
     TRY(mem_alloc(&totals, n, sizeof *totals, "counts of masks", err));
     TRY(mem_alloc(&count, n * l->groups, sizeof *count, "counts of masks", err));
-    TRY(tile_rows_totals(&s->gpu, &s->kept.rows, totals, count, err));
+    if (blocks)
+        TRY(map_lists_totals(&s->gpu, &s->kept.lists, totals, count, err));
+    else
+        TRY(tile_rows_totals(&s->gpu, &s->kept.rows, totals, count, err));
     for (int i = 0; i < n; i++) {
         struct accel_units *u = c->choices[i].stays;
         TRY(mem_alloc(&u->count, l->groups, sizeof *u->count, "counts of masks", err));
         fill_units(l, totals + i, count + i * l->groups, u);
     }
-    TRY(count_tiles(s, c, err));
+    if (!blocks)
+        TRY(count_gathered(s, c, err));
 out:
     free(totals);
     free(count);
@@ -251,7 +259,10 @@ static int keep_masks(struct accel_session *s, const struct choosing *c, struct 
                 job[i].lists.map + h * job[i].lists.groups * job[i].lists.words;
     struct unit_maps m = {c->call->n,       p->nq,     p->nk, job->lists.bq, job->lists.bk,
                           job->lists.words, p->causal, map};
-    TRY(tile_rows_init(&s->gpu, &m, &s->kept.rows, err));
+    if (are_blocks(&job->lists))
+        TRY(map_lists_init(&s->gpu, &m, &s->kept.lists, err));
+    else
+        TRY(tile_rows_init(&s->gpu, &m, &s->kept.rows, err));
     TRY(count_kept(s, c, err));
 out:
     free(map);

@@ -199,7 +199,7 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s,
 /* Lists of the heads of a call while they are made, each on its own, a section at a time. */
 struct making {
     const struct head_masks *heads;
-    int64_t nq, bq, bk;
+    int64_t nq, nk, bq, bk;
     enum { MAKE_LISTS, MAKE_IN_PLACE, MAKE_GATHERED } how;
     int64_t parts;             /* in which the tiles of a head are made: its chunks, or 1 */
     struct lists *lists;       /* [n], owned */
@@ -209,6 +209,7 @@ struct making {
     bool *as_first;            /* [n], owned: the head's masks are those of the first */
     char (*why)[160];          /* [n][parts], owned: not empty where the bits are too many */
     int n, first;              /* heads; the first of those that are made at the moment */
+    bool there;                /* the device makes them, of masks that are there */
 };
 
 /* The chunks of part p of a head. */
@@ -493,11 +494,14 @@ out:
     return rc;
 }
 
-/* Bytes that a head's tiles take at most; its lists otherwise are small. */
+/* Bytes that a head's tiles take at most. Lists of the host are small; those that the device makes
+ * have room for every block, which it numbers by units of 64 keys. */
 static double tile_bytes(const struct making *m, int h)
 {
     int64_t entry = ACCEL_TILE_WORDS * 8 + (m->how == MAKE_GATHERED ? ACCEL_TILE * 4 : 0);
-    return m->how == MAKE_LISTS ? 0 : (double)(m->counts[h][m->how == MAKE_GATHERED] * entry);
+    if (m->how == MAKE_LISTS)
+        return m->there ? (double)ceil_div(m->nq, ACCEL_TILE) * (double)ceil_div(m->nk, 64) * 4 : 0;
+    return (double)(m->counts[h][m->how == MAKE_GATHERED] * entry);
 }
 
 /* How many heads from `first` on, whole groups of the call, are attended to at once. */
@@ -524,11 +528,12 @@ static int attend_section(const struct accel *a, struct accel_session *s, int jo
     double begin = clock_ns();
     int rc = 0;
 
-    if (w->units) {
-        w->lists = (struct accel_call_lists){.bq = ACCEL_TILE,
-                                             .bk = ACCEL_TILE,
-                                             .made = m->how == MAKE_GATHERED ? ACCEL_GATHERED_TILES
-                                                                             : ACCEL_TILES};
+    if (m->there) {
+        static const enum accel_made made[] = {[MAKE_LISTS] = ACCEL_LISTS,
+                                               [MAKE_IN_PLACE] = ACCEL_TILES,
+                                               [MAKE_GATHERED] = ACCEL_GATHERED_TILES};
+        w->lists =
+            (struct accel_call_lists){.bq = (int)m->bq, .bk = (int)m->bk, .made = made[m->how]};
         TRY(a->attend_call(s, w, r, err));
         goto out;
     }
@@ -620,7 +625,13 @@ int accel_attend_call(const struct accel *a, struct accel_session *s, int jobs,
         w->lists = (struct accel_call_lists){.bq = (int)bq, .bk = (int)bk};
     if (!unit_q || held)
         return a->attend_call(s, w, r, err);
-    struct making m = {.heads = heads, .nq = x->nq, .bq = bq, .bk = bk, .n = w->call->n};
+    struct making m = {.heads = heads,
+                       .nq = x->nq,
+                       .nk = x->nk,
+                       .bq = bq,
+                       .bk = bk,
+                       .n = w->call->n,
+                       .there = w->units != NULL};
     TRY(making_init(&m, unit_q % bq != 0 || unit_k % bk != 0, w->units, jobs, err));
     rc = attend_sections(a, s, jobs, w, &m, r, why, err);
 out:

@@ -30,10 +30,10 @@ out:
 }
 
 /* Counts of a mask that is not gone through: what stays on the device, what heads share. */
-static int add_counts(struct run *run, const struct choice *c, struct err *err)
+static int add_counts(struct run *run, const struct choice *c, double tiles_pv, struct err *err)
 {
     if (c->units.there)
-        return metrics_add_units(&run->acc, &c->lists, &c->units, err);
+        return metrics_add_units(&run->acc, &c->lists, &c->units, tiles_pv, err);
     metrics_add_tally(&run->acc, &c->shared->tally);
     return 0;
 }
@@ -49,7 +49,7 @@ int accel_add_masks(struct run *run, const struct choice *c, const struct accel_
     if (counted && !sim_reads_masks(cell)) {
         struct mask rows;
         mask_full(&rows, x->nq, x->nk, 0, x->nq, x->causal);
-        TRY(add_counts(run, c, err));
+        TRY(add_counts(run, c, o->tiles_pv, err));
         return cell->sink ? cell->sink(cell->sink_ctx, &rows, o->out, o->lse, err) : 0;
     }
     for (int64_t i = 0; i < c->n; i++)

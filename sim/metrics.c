@@ -171,7 +171,7 @@ static int64_t pairs_exec_of(const struct mask *lists, const struct accel_units 
 }
 
 int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const struct accel_units *u,
-                      struct err *err)
+                      double tiles_pv, struct err *err)
 {
     struct mask_tally t = {0};
     int rc = mask_tally_add(&t, lists, err);
@@ -182,7 +182,7 @@ int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const str
     t.counts.pairs_exec = pairs_exec_of(lists, u);
     t.kept64 = u->kept64;
     t.kept128 = u->tiles[0];
-    add_tally(a, &t, -1);
+    add_tally(a, &t, tiles_pv);
     return 0;
 }
 

@@ -60,7 +60,7 @@ int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_p
 
 /* Of a mask that stays on a device: lists has its unit and exec, and no entries. */
 int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const struct accel_units *u,
-                      struct err *err);
+                      double tiles_pv, struct err *err);
 
 /* Add the n accumulators of groups of sampled rows to *a, which was made for all their rows. */
 void metrics_merge(struct metrics_acc *a, struct metrics_acc *part, int64_t n);

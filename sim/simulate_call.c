@@ -281,8 +281,8 @@ static int check_shapes(const struct calling *k, struct err *err)
 
 static int may_stay(const struct head *h)
 {
-    bool lists = h->way == OWN_NONE || h->way == OWN_KERNELS; /* or none, but for metrics */
-    return lists ? choice_may_stay(&h->run, &h->choice) : STAYS_NOT;
+    bool alone = h->way != OWN_ADDED; /* lists, or none but for metrics */
+    return alone ? choice_may_stay(&h->run, &h->choice) : STAYS_NOT;
 }
 
 /* Ask the device for what the heads' methods compare their masks with. */

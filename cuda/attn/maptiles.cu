@@ -123,8 +123,8 @@ static __global__ void __launch_bounds__(THREADS)
 {
     int head = first + blockIdx.y, row0 = blockIdx.x * TILE, lane = threadIdx.x & 31;
     int64_t row = head * r.groups + blockIdx.x;
-    int rows = min(TILE, (int)r.maps.nq - row0), limit = key_limit_of(r, row0 + rows - 1);
-    int seen = key_limit_of(r, row0), cols = (int)r.cols;
+    int rows = min(TILE, (int)r.maps.nq - row0), limit = key_limit_of(r.maps, row0 + rows - 1);
+    int seen = key_limit_of(r.maps, row0), cols = (int)r.cols;
     int place = 0, partial = 0, keys = 0, kept64 = 0;
     const uint32_t *map = key_row(r, head, row0);
     unsigned long long pairs = 0;
@@ -169,26 +169,33 @@ static __global__ void __launch_bounds__(THREADS)
     pairs = warp_add(pairs);
     if (lane == 0)
         atomicAdd(&totals[head].pairs, pairs);
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         atomicAdd(&totals[head].kept64, (unsigned long long)kept64);
+        atomicAdd(&totals[head].kept128, (unsigned long long)place);
+    }
 }
 
 /* Kept units of each row of a map that some query of it may see. A warp per row. */
 static __global__ void count_units(tile_rows r, int64_t rows, map_totals *totals, int32_t *units)
 {
     int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
-    int lane = threadIdx.x & 31, head = blockIdx.y, n = 0;
+    int lane = threadIdx.x & 31, head = blockIdx.y, n = 0, first = INT32_MAX;
     if (row >= rows)
         return;
-    int64_t end = (row + 1) * r.maps.bq, last = (end < r.maps.nq ? end : r.maps.nq) - 1;
-    int limit = key_limit_of(r, (int)last), seen = (int)((limit + r.maps.bk - 1) / r.maps.bk);
-    for (int w = lane; w < r.maps.words && 32 * w < seen; w += 32)
-        n += __popc(r.map[head][row * r.maps.words + w] & low_bits(seen - 32 * w));
+    int64_t row0 = row * r.maps.bq, row1 = MIN(row0 + r.maps.bq, r.maps.nq);
+    int limit = key_limit_of(r.maps, (int)row1 - 1);
+    int seen = (int)((limit + r.maps.bk - 1) / r.maps.bk);
+    for (int w = lane; w < r.maps.words && 32 * w < seen; w += 32) {
+        uint32_t bits = r.map[head][row * r.maps.words + w] & low_bits(seen - 32 * w);
+        first = bits && first == INT32_MAX ? 32 * w + __ffs(bits) - 1 : first;
+        n += __popc(bits);
+    }
     n = warp_add(n);
+    first = __reduce_min_sync(~0u, first);
     if (lane)
         return;
     units[head * rows + row] = n;
-    atomicAdd(&totals[head].units, (unsigned long long)n);
+    add_units(r.maps, (int)row0, (int)row1, first, n, totals + head);
 }
 
 extern "C" int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct tile_rows *r,
@@ -312,7 +319,7 @@ struct query {
 static __device__ query query_of(const tile_rows &r, int head, int row)
 {
     int nq = (int)r.maps.nq;
-    return {key_row(r, head, min(row, nq - 1)), row < nq ? key_limit_of(r, row) : 0};
+    return {key_row(r, head, min(row, nq - 1)), row < nq ? key_limit_of(r.maps, row) : 0};
 }
 
 static __device__ __forceinline__ uint32_t bits_of(const query &x, int w)

@@ -40,8 +40,9 @@ struct tile_rows {
 
 /* Of a head. */
 struct map_totals {
-    unsigned long long pairs, units; /* kept pairs; kept units with a pair that a row may see */
-    unsigned long long kept64;       /* tiles of 64 x 64 with a kept pair */
+    unsigned long long pairs, units;    /* kept; units with a pair that a row may see */
+    unsigned long long kept64, kept128; /* tiles of 64 x 64, of 128 x 128 with a kept pair */
+    unsigned long long empty;           /* query rows without one */
 };
 
 /* Take memory from the arena. `units` and `totals` are for tile_rows_totals. */

@@ -213,7 +213,7 @@ static __global__ void __launch_bounds__(PACK_THREADS, 6) write_gathered(map_til
     int limit = 0;
 
     if (threadIdx.x < rows) { /* the rank of the first key that the query does not see */
-        int end = key_limit_of(r, row0 + threadIdx.x), w = end / 32;
+        int end = key_limit_of(r.maps, row0 + threadIdx.x), w = end / 32;
         limit = w < 4 * r.cols
                     ? t.before[own * 4 * r.cols + w] + __popc(any[w] & low_bits(end - 32 * w))
                     : keys;

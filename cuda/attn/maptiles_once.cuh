@@ -74,7 +74,7 @@ static __global__ void __launch_bounds__(THREADS) write_once(map_tiles t, tile_r
     int64_t row = head * r.groups + blockIdx.x, own = row - t.first * r.groups;
     int rows = min(TILE, (int)r.maps.nq - row0), a = word_row(threadIdx.x), q = threadIdx.x & 3;
 
-    if (c0 * TILE >= key_limit_of(r, row0 + rows - 1)) {
+    if (c0 * TILE >= key_limit_of(r.maps, row0 + rows - 1)) {
         if (threadIdx.x < ONCE_TILES && c0 + threadIdx.x < r.cols)
             r.state[row * r.cols + c0 + threadIdx.x] = EMPTY;
         return;

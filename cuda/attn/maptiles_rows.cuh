@@ -7,6 +7,7 @@
 #include "core/accel.h"
 #include "cuda/attn/maptiles.h"
 #include "cuda/attn/tilewords.cuh"
+#include "cuda/attn/unitmaps.cuh"
 
 #define TILE ACCEL_TILE
 #define TILE_WORDS ACCEL_TILE_WORDS
@@ -15,12 +16,6 @@
 enum { EMPTY, PARTIAL, WHOLE };
 
 /* ---- maps ----------------------------------------------------------------------------------- */
-
-static __device__ int key_limit_of(const tile_rows &r, int row)
-{
-    int64_t p = r.maps.causal ? row + r.maps.nk - r.maps.nq + 1 : r.maps.nk;
-    return (int)(p < 0 ? 0 : p > r.maps.nk ? r.maps.nk : p);
-}
 
 /* The row of the map for a query, a bit per key. */
 static __device__ const uint32_t *key_row(const tile_rows &r, int head, int row)

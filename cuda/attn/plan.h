@@ -101,15 +101,19 @@ int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
                    struct err *err);
 void attn_plan_free(struct attn_plan *plan);
 
-/* A plan by rules that a GPU can follow for all rows at once; planrows.h makes the same one there.
- * csr: ATTN_BITS or ATTN_GATHER, of which only ptr is read. Rows of a section go longest first. A
- * row that is longer than each multiprocessor's share of all that is left from it on is cut into
- * equal pieces. */
+/* A plan by rules that a GPU can follow for all rows at once; planrows.h and maplists.h make the
+ * same one there. Rows of a section go longest first. A row that is longer than each
+ * multiprocessor's share of all that is left from it on is cut into equal pieces of whole stages.
+ * With tail >= 0 it is one for a filter, as attn_plan_filtered has it, and no row is cut.
+ * The entries of block lists have the same room in every row, attn_row_room, used or not. csr:
+ * of ATTN_BITS and ATTN_GATHER only ptr is read. */
 int attn_plan_rows(const struct attn_problem *p, const struct attn_tile *tile,
-                   const struct attn_csr *csr, int sms, struct attn_plan *plan, struct err *err);
+                   const struct attn_csr *csr, int tail, int sms, struct attn_plan *plan,
+                   struct err *err);
+int64_t attn_row_room(const struct attn_problem *p, const struct attn_tile *tile);
 
 /* Such a plan without items, of which none has a place yet; and the last step, its balance, when
- * they are there. */
+ * they are there. csr NULL: the lists are made with the items. */
 int attn_plan_begin(const struct attn_problem *p, const struct attn_tile *tile,
                     const struct attn_csr *csr, struct attn_plan *plan, struct err *err);
 int attn_plan_rate(struct attn_plan *plan, int sms, struct err *err);
@@ -142,6 +146,15 @@ PLAN_FN int32_t attn_row_pieces(int64_t stages, int64_t left, int64_t all, int s
     least = least < MIN_PIECE ? MIN_PIECE : least;
     most = most < least ? least : most;
     return (int32_t)((stages + most - 1) / most);
+}
+
+/* Where piece k, counted from the beginning of a row of so many units and stages, begins, in units
+ * from there; k = pieces: the row's end. The first stage of an item may not be full: it is the one
+ * at the end of the row, so that all others begin at whole stages. */
+PLAN_FN int64_t attn_piece_begin(int64_t units, int64_t stages, int per_stage, int64_t pieces,
+                                 int64_t k)
+{
+    return k == pieces ? units : per_stage * (stages * k / pieces);
 }
 
 /* The most items of such a plan of so many rows. */

@@ -14,13 +14,23 @@
 #define THREADS 256
 #define CUT_THREADS 1024
 
-/* By section, longest first; rows without a tile behind all others. */
+static __device__ __forceinline__ int units_of(const row_plan &r, int64_t row)
+{
+    return r.at ? (int)(r.at[row + 1] - r.at[row]) : r.units[row];
+}
+
+static __device__ __forceinline__ int stages_of(const row_plan &r, int64_t row)
+{
+    return (units_of(r, row) + r.per_stage - 1) / r.per_stage;
+}
+
+/* By section, longest first; rows without a unit behind all others. */
 static __global__ void make_keys(row_plan r)
 {
     int64_t row = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
     if (row >= r.rows)
         return;
-    int64_t n = r.at[row + 1] - r.at[row];
+    int n = stages_of(r, row);
     r.key[row] = n ? (unsigned long long)(row / r.section) << 32 | (uint32_t)~n : ~0ull;
 }
 
@@ -46,13 +56,15 @@ static __global__ void __launch_bounds__(THREADS) order_rows(row_plan r)
         r.order[before[lane]] = row;
 }
 
-static __device__ void write_row(const row_plan &r, int row, int beg, int n, int pieces, int item,
+/* The pieces of a row of so many stages. */
+static __device__ void write_row(const row_plan &r, int row, int stages, int pieces, int item,
                                  int slot, int split)
 {
+    int units = units_of(r, row), beg = (int)(r.at ? r.at[row] : row * r.room), end = beg + units;
     for (int k = 0; k < pieces; k++) {
-        int64_t from = pieces - 1 - k;
-        r.items[item + k] = {row, beg + (int32_t)(n * from / pieces),
-                             beg + (int32_t)(n * (from + 1) / pieces), pieces > 1 ? slot + k : -1};
+        int from = beg + (int)attn_piece_begin(units, stages, r.per_stage, pieces, pieces - 1 - k);
+        r.items[item + k] = {row, from, end, pieces > 1 ? slot + k : -1};
+        end = from;
     }
     if (pieces > 1)
         r.splits[split] = {row, slot, pieces};
@@ -64,14 +76,18 @@ static __global__ void __launch_bounds__(CUT_THREADS) cut_rows(row_plan r)
 {
     __shared__ int64_t part[2][2][32];
     int rows = (int)r.rows, some = 0;
-    int64_t before = 0, cut = 0, all, sum;
+    int64_t before = 0, cut = 0, cost = 0, all, sum;
 
-    for (int i = 0; i < rows; i += CUT_THREADS)
-        some += __syncthreads_count(i + threadIdx.x < rows && r.key[i + threadIdx.x] != ~0ull);
-    int64_t cost = r.at[rows] + (int64_t)ITEM_COST * some;
+    for (int i = 0; i < rows; i += CUT_THREADS) {
+        int n = i + threadIdx.x < rows ? stages_of(r, i + threadIdx.x) : 0;
+        some += __syncthreads_count(n > 0);
+        cost += n;
+    }
+    sum_before(cost, part[1][1], &cost);
+    cost += (int64_t)ITEM_COST * some;
     for (int base = 0, turn = 0; base < rows; base += CUT_THREADS, turn ^= 1) {
         int i = base + threadIdx.x, row = i < rows ? r.order[i] : 0;
-        int64_t beg = r.at[row], n = i < some ? r.at[row + 1] - beg : 0;
+        int n = i < some ? stages_of(r, row) : 0;
         int64_t left =
             cost - before - sum_before(n + (i < some ? ITEM_COST : 0), part[turn][0], &all);
         int pieces = i < some ? attn_row_pieces(n, left, cost, r.sms) : 1;
@@ -79,7 +95,7 @@ static __global__ void __launch_bounds__(CUT_THREADS) cut_rows(row_plan r)
         int64_t at = cut + sum_before(own, part[turn][1], &sum);
         int slot = (int)(at >> 32), split = (int)at;
         if (i < some)
-            write_row(r, row, (int)beg, (int)n, pieces, i + slot - split, slot, split);
+            write_row(r, row, n, pieces, i + slot - split, slot, split);
         else if (i < rows)
             r.empty[i - some] = row;
         before += all;
@@ -91,15 +107,31 @@ static __global__ void __launch_bounds__(CUT_THREADS) cut_rows(row_plan r)
     }
 }
 
+extern "C" int row_plan_order(struct gpu *g, const struct row_plan *r, struct err *err)
+{
+    int rc = 0;
+    order_rows<<<(unsigned)((r->rows + 31) / 32), THREADS, 0, g->stream>>>(*r);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+extern "C" int row_plan_cut(struct gpu *g, const struct row_plan *r, struct err *err)
+{
+    int rc = 0;
+    TRY(row_plan_order(g, r, err));
+    cut_rows<<<1, CUT_THREADS, 0, g->stream>>>(*r);
+    CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
 extern "C" int row_plan_launch(struct gpu *g, const struct row_plan *r, struct err *err)
 {
     int rc = 0;
     make_keys<<<(unsigned)((r->rows + THREADS - 1) / THREADS), THREADS, 0, g->stream>>>(*r);
     CU_LAUNCHED(err);
-    order_rows<<<(unsigned)((r->rows + 31) / 32), THREADS, 0, g->stream>>>(*r);
-    CU_LAUNCHED(err);
-    cut_rows<<<1, CUT_THREADS, 0, g->stream>>>(*r);
-    CU_LAUNCHED(err);
+    TRY(row_plan_cut(g, r, err));
 out:
     return rc;
 }
@@ -115,8 +147,8 @@ static int fetch(struct gpu *g, const T *from, int64_t n, T **to, struct err *er
     return gpu_get(g, *to, from, n * (int64_t)sizeof **to, err);
 }
 
-static int fetch_plan(struct gpu *g, const struct row_plan *r, struct attn_plan *plan,
-                      struct err *err)
+extern "C" int row_plan_fetch(struct gpu *g, const struct row_plan *r, struct attn_plan *plan,
+                              struct err *err)
 {
     struct plan_counts n;
     int rc = 0;
@@ -142,29 +174,39 @@ extern "C" int map_plan_launch(struct gpu *g, const void *plan, struct err *err)
     return rc ? rc : row_plan_launch(g, &p->rows, err);
 }
 
+extern "C" int row_plan_init(struct gpu *g, int64_t rows, int per_stage, struct row_plan *r,
+                             struct err *err)
+{
+    int64_t most = attn_row_items(rows, g->sms);
+    int rc = 0;
+    *r = {};
+    r->rows = rows;
+    r->sms = g->sms;
+    r->per_stage = per_stage;
+    TRY(gpu_alloc(g, rows * 8, &r->key, err));
+    TRY(gpu_alloc(g, rows * 4, &r->units, err));
+    TRY(gpu_alloc(g, rows * 4, &r->order, err));
+    TRY(gpu_alloc(g, most * (int64_t)sizeof *r->items, &r->items, err));
+    TRY(gpu_alloc(g, most * (int64_t)sizeof *r->splits, &r->splits, err));
+    TRY(gpu_alloc(g, rows * 4, &r->empty, err));
+    TRY(gpu_alloc(g, sizeof *r->n, &r->n, err));
+out:
+    return rc;
+}
+
 extern "C" int row_plan_make(struct gpu *g, const struct attn_problem *p,
                              const struct attn_tile *tile, const struct attn_csr *csr,
                              const int64_t *at, struct row_plan *r, struct attn_plan *plan,
                              struct err *err)
 {
-    int64_t most;
     int rc = 0;
 
     TRY(attn_plan_begin(p, tile, csr, plan, err));
-    *r = {};
-    r->rows = (int64_t)p->heads * plan->q_blocks;
+    TRY(row_plan_init(g, (int64_t)p->heads * plan->q_blocks, tile->units, r, err));
     r->section = attn_section_rows(p, plan->q_blocks);
-    r->sms = g->sms;
     r->at = at;
-    most = attn_row_items(r->rows, g->sms);
-    TRY(gpu_alloc(g, r->rows * 8, &r->key, err));
-    TRY(gpu_alloc(g, r->rows * 4, &r->order, err));
-    TRY(gpu_alloc(g, most * (int64_t)sizeof *r->items, &r->items, err));
-    TRY(gpu_alloc(g, most * (int64_t)sizeof *r->splits, &r->splits, err));
-    TRY(gpu_alloc(g, r->rows * 4, &r->empty, err));
-    TRY(gpu_alloc(g, sizeof *r->n, &r->n, err));
     TRY(row_plan_launch(g, r, err));
-    TRY(fetch_plan(g, r, plan, err));
+    TRY(row_plan_fetch(g, r, plan, err));
 out:
     if (rc)
         attn_plan_free(plan);

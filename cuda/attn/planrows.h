@@ -20,15 +20,29 @@ struct plan_counts {
 /* A plan on the device. Memory comes from the arena. */
 struct row_plan {
     int64_t rows, section; /* rows of tiles; those of a section (attn_section_rows) */
-    int sms;
-    const int64_t *at;         /* [rows + 1] first tile of each */
+    int sms, per_stage;    /* per_stage: units of a stage */
+    const int64_t *at;     /* [rows + 1] first unit of each; NULL: row r has units[r] from r * room
+                            * on */
+    int32_t *units;
+    int64_t room;
     unsigned long long *key;   /* [rows] by which rows are ordered */
-    int32_t *order;            /* [rows], those without a tile last */
+    int32_t *order;            /* [rows], those without a unit last */
     struct attn_item *items;   /* [attn_row_items] */
     struct attn_split *splits; /* the same number at most */
     int32_t *empty;            /* [rows] */
     struct plan_counts *n;
 };
+
+/* Take memory for the plan of so many rows. `section`, `at` and `room` are the caller's to set. */
+int row_plan_init(struct gpu *g, int64_t rows, int per_stage, struct row_plan *r, struct err *err);
+
+/* Order the rows by the keys that are there; the same, and cut them into items. */
+int row_plan_order(struct gpu *g, const struct row_plan *r, struct err *err);
+int row_plan_cut(struct gpu *g, const struct row_plan *r, struct err *err);
+
+/* Wait, and fetch what row_plan_cut made. Lists of the plan are those of plan->lists. */
+int row_plan_fetch(struct gpu *g, const struct row_plan *r, struct attn_plan *plan,
+                   struct err *err);
 
 /* Take memory, make the plan of lists whose ptr also lies at `at` on the device, wait and fetch it.
  * attn_plan_free releases the host's copy; device memory lives until the arena's release. */
@@ -36,7 +50,7 @@ int row_plan_make(struct gpu *g, const struct attn_problem *p, const struct attn
                   const struct attn_csr *csr, const int64_t *at, struct row_plan *r,
                   struct attn_plan *plan, struct err *err);
 
-/* Make it again. */
+/* Make it again, keys included. */
 int row_plan_launch(struct gpu *g, const struct row_plan *r, struct err *err);
 
 /* From masks on the device to the items of their launch. */

@@ -15,14 +15,6 @@ static __device__ __forceinline__ int word_row(int t)
     return 16 * (t / 32) + t % 32 / 4;
 }
 
-/* The low n bits; none for n < 0, all for n > 32. */
-static __device__ __forceinline__ uint32_t low_bits(int n)
-{
-    uint32_t mask;
-    asm("bmsk.clamp.b32 %0, 0, %1;" : "=r"(mask) : "r"(n > 0 ? n : 0));
-    return mask;
-}
-
 /* Nibbles 0, 2, 4, 6 of x in the low half, 1, 3, 5, 7 in the high half. */
 static __device__ __forceinline__ uint32_t split_nibbles(uint32_t x)
 {

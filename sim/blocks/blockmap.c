@@ -3,6 +3,7 @@
  */
 #include "sim/blocks/blockmap.h"
 
+#include "core/accel.h"
 #include "core/mem.h"
 
 #include <stdlib.h>
@@ -35,18 +36,33 @@ int64_t block_map_row(const struct block_map *m, int64_t i, int32_t *cols)
 
 int64_t block_map_count(const struct block_map *m)
 {
-    int64_t n = 0;
+    int64_t n = m->there;
     for (int64_t w = 0; w < m->rows * m->words; w++)
         n += __builtin_popcountll(m->bits[w]);
     return n;
 }
 
+static int check_unit(const struct block_map *m, int64_t bq, int64_t bk, struct err *err)
+{
+    if (bq == m->block && bk == m->block)
+        return 0;
+    return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
+                   (long long)bq, (long long)bk, (long long)m->block, (long long)m->block);
+}
+
+int block_map_adopt_units(struct block_map *m, const struct accel_units *u, struct err *err)
+{
+    m->there = u->units;
+    return check_unit(m, u->bq, u->bk, err);
+}
+
 int block_map_adopt(struct block_map *m, const struct mask *lists, struct err *err)
 {
-    if (lists->form != MASK_LISTS || lists->bq != m->block || lists->bk != m->block)
-        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
-                       (long long)lists->bq, (long long)lists->bk, (long long)m->block,
-                       (long long)m->block);
+    int rc = check_unit(m, lists->bq, lists->bk, err);
+    if (rc)
+        return rc;
+    if (lists->form != MASK_LISTS)
+        return err_set(err, ERR_RUN, "a choice that is no list of blocks");
     for (int64_t g = 0; g < lists->ngroups; g++)
         for (int64_t i = lists->ptr[g]; i < lists->ptr[g + 1]; i++)
             block_map_set(m, g, lists->col[i]);

@@ -11,11 +11,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct accel_units; /* core/accel.h */
+
 struct block_map {
     int64_t nq, nk, block;
     int64_t rows, cols, words; /* row blocks, column blocks, 64-bit words of a row */
     bool causal;
     uint64_t *bits; /* [rows][words], owned */
+    int64_t there;  /* kept blocks of a map that is on a device, not in `bits` */
 };
 
 /* Make a map without kept blocks. */
@@ -46,6 +49,9 @@ int64_t block_map_count(const struct block_map *m);
 /* Keep the blocks of lists over the whole head in the map's unit, as a device chose them. ERR_RUN
  * if the lists have another one. */
 int block_map_adopt(struct block_map *m, const struct mask *lists, struct err *err);
+
+/* The same of a mask that stays on the device: the number of its blocks is all that is known. */
+int block_map_adopt_units(struct block_map *m, const struct accel_units *u, struct err *err);
 
 /* Mask of the query rows [row0, row1), row0 a multiple of the block. */
 int block_map_mask(const struct block_map *m, int64_t row0, int64_t row1, struct mask *out,

@@ -4,6 +4,7 @@
  */
 #include "core/mem.h"
 #include "core/rng.h"
+#include "cuda/attn/maplists.h"
 #include "cuda/attn/planrows.h"
 #include "tests/bench/benchcu.h"
 
@@ -71,27 +72,25 @@ out:
     return rc;
 }
 
-static int sample(struct bench *b, const struct plan_case *c, const struct map_plan *p,
+/* A line: `what` follows the time. */
+static int sample(struct bench *b, const char *name, const struct work *w, const char *what,
                   struct err *err)
 {
-    const struct map_tiles *t = &p->tiles;
-    int64_t ids[MAX_SAMPLES] = {0}, rows = t->count * t->rows->groups;
+    int64_t ids[MAX_SAMPLES] = {0};
     struct series s = {.n = b->samples, .launches = 1};
     int rc = 0;
 
-    TRY(bench_warm_up(b, &(struct work){map_plan_launch, p, 1}, 0.1, err));
+    TRY(bench_warm_up(b, w, 0.1, err));
     if (b->kernels)
         timer_by_name(b->timer);
     timer_reset(b->timer);
     for (int i = 0; i < s.n; i++)
-        TRY(bench_timed(b, &(struct work){map_plan_launch, p, 1}, &ids[i], err));
+        TRY(bench_timed(b, w, &ids[i], err));
     TRY(timer_collect(b->timer, &b->gpu, err));
     for (int i = 0; i < s.n; i++)
         s.ns[i] = timer_span(b->timer, ids[i]).kernel_ns;
-    bench_raw(b, c->name, &s, 0);
-    printf("%-58s %9.1f us, %lld tiles%s, %lld with bits\n", c->name,
-           quartiles_of(s.ns, s.n).median * 1e-3, (long long)t->csr.ptr[rows],
-           t->gathered ? " of gathered keys" : "", (long long)t->csr.n_bits);
+    bench_raw(b, name, &s, 0);
+    printf("%-58s %9.1f us, %s\n", name, quartiles_of(s.ns, s.n).median * 1e-3, what);
     if (b->kernels)
         timer_print_names(stdout);
     fflush(stdout);
@@ -111,6 +110,7 @@ static int bench_plan(struct bench *b, const struct plan_case *c, struct err *er
     struct tile_rows made;
     const uint32_t *dev[HEADS];
     struct unit_maps m = {HEADS, TOKENS, TOKENS, c->bq, c->bk, words, true, dev};
+    char what[80];
     int rc = 0;
 
     if (b->only && !strstr(c->name, b->only))
@@ -121,10 +121,52 @@ static int bench_plan(struct bench *b, const struct plan_case *c, struct err *er
     TRY(map_tiles_make(&b->gpu, &made, 0, HEADS, c->gathered, &planned.tiles, err));
     TRY(row_plan_make(&b->gpu, &p, &tile, &planned.tiles.csr, planned.tiles.at, &planned.rows,
                       &plan, err));
-    TRY(sample(b, c, &planned, err));
+    snprintf(what, sizeof what, "%lld tiles%s, %lld with bits",
+             (long long)planned.tiles.csr.ptr[HEADS * made.groups],
+             c->gathered ? " of gathered keys" : "", (long long)planned.tiles.csr.n_bits);
+    TRY(sample(b, c->name, &(struct work){map_plan_launch, &planned, 1}, what, err));
 out:
     attn_plan_free(&plan);
     map_tiles_free(&planned.tiles);
+    gpu_release(&b->gpu, mark);
+    return rc;
+}
+
+/* The plan of lists of blocks of the map's units, of a kernel for head dim 128; filter: its lists
+ * for a filter, all heads in one run. */
+struct list_case {
+    struct plan_case map;
+    enum attn_lists lists;
+    struct attn_tile tile;
+    bool filter;
+};
+
+static int bench_blocks(struct bench *b, const struct list_case *c, struct err *err)
+{
+    int64_t rows = TOKENS / c->map.bq, words = TOKENS / c->map.bk / 32, blocks[HEADS], sum = 0;
+    struct gpu_mark mark = gpu_mark(&b->gpu);
+    const struct attn_problem p = {HEADS, HEADS, 128, TOKENS, TOKENS, 1, true, c->lists};
+    const struct list_run run = {0, HEADS, HEADS, c->filter ? 0 : -1};
+    const uint32_t *dev[HEADS];
+    struct unit_maps m = {HEADS, TOKENS, TOKENS, c->map.bq, c->map.bk, words, true, dev};
+    struct map_lists lists;
+    struct list_plan planned;
+    struct attn_plan plan = {0};
+    char what[80];
+    int rc = 0;
+
+    if (b->only && !strstr(c->map.name, b->only))
+        return 0;
+    TRY(put_maps(&b->gpu, &c->map, rows, words, dev, err));
+    TRY(map_lists_init(&b->gpu, &m, &lists, err));
+    TRY(list_plan_make(&b->gpu, &lists, 0, &p, &c->tile, &run, 1, &planned, &plan, blocks, err));
+    for (int h = 0; h < HEADS; h++)
+        sum += blocks[h];
+    snprintf(what, sizeof what, "%lld blocks, %d items, balance %.4f", (long long)sum, plan.n_items,
+             plan.balance);
+    TRY(sample(b, c->map.name, &(struct work){list_plan_launch, &planned, 1}, what, err));
+out:
+    attn_plan_free(&plan);
     gpu_release(&b->gpu, mark);
     return rc;
 }
@@ -138,9 +180,33 @@ int bench_plans(struct bench *b, struct err *err)
         {"plan of single pairs, 1/16 kept", 1, 1, 4, 16, false},
         {"plan of single pairs, half of 5/16 of the keys, gathered", 1, 1, 1, 5, true},
     };
+    static const struct list_case lists[] = {
+        {{"plan of 128 x 128 blocks, 1/10 kept", 128, 128, 3, 13, false},
+         ATTN_128x128,
+         {128, 128, 1},
+         false},
+        {{"plan of 128 x 128 blocks, half kept", 128, 128, 1, 16, false},
+         ATTN_128x128,
+         {128, 128, 1},
+         false},
+        {{"plan of 64 x 64 blocks, 1/10 kept", 64, 64, 3, 13, false},
+         ATTN_64x64,
+         {128, 128, 2},
+         false},
+        {{"plan of 64 x 64 blocks, half kept", 64, 64, 1, 16, false},
+         ATTN_64x64,
+         {128, 128, 2},
+         false},
+        {{"plan of 64 x 128 tiles with a filter, 1/10 kept", 64, 128, 3, 13, false},
+         ATTN_64x128,
+         {128, 128, 1},
+         true},
+    };
     int rc = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         TRY(bench_plan(b, cases + i, err));
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        TRY(bench_blocks(b, lists + i, err));
 out:
     return rc;
 }

@@ -42,7 +42,8 @@ count() { grep -c "$1" "$2"; }
 calls() { # T.h5
     local methods=(-m dense -m streaming:sink=4:window=512 -m sampleattention -m sale -m xattention -m fg-attn:mode=pooled
         -m fg-attn:refresh=1:M=32 -m oracle -m hash-sparse -m qk-sparse -m longformer -m sparse-transformer -m longnet
-        -m hyperattention:min_len=512:block=64:samples=64)
+        -m hyperattention:min_len=512:block=64:samples=64 -m spargeattn -m flexprefill -m minference:pattern=block
+        -m oracle:kind=block:unit=64x64)
     local runs=$((${#methods[@]} / 2))
     local records=$work/calls/records.jsonl layers
     "$bin/lacuna" replay -q --backend cuda "$1" "${methods[@]}" --samples 5 -o "$work/calls" || return

@@ -1,7 +1,7 @@
 /*
- * checkcu_maps.c - tiles with bits that the GPU makes of maps of kept units, against those that the
- * host makes of the same masks (sim/acceltiles.h), bit by bit, the counts of the masks, and plans
- * of such tiles.
+ * checkcu_maps.c - tiles with bits, and lists of blocks, that the GPU makes of maps of kept units,
+ * against those that the host makes of the same masks (sim/acceltiles.h, cuda/attn/plan.h), bit by
+ * bit, the counts of the masks, and plans of such tiles and lists.
  */
 #include "tests/gpu/checkcu_maps.h"
 
@@ -10,6 +10,7 @@
 #include "core/mask.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "cuda/attn/maplists.h"
 #include "cuda/attn/maptiles.h"
 #include "cuda/attn/planrows.h"
 #include "sim/acceltiles.h"
@@ -115,19 +116,27 @@ static void free_maps(struct maps *m)
 
 /* ---- comparison ----------------------------------------------------------------------------- */
 
+/* The counts of the maps that `rows` or `lists` are of. */
 static int wrong_totals(struct gpu *g, const struct maps *m, const struct tile_rows *rows,
-                        char what[200], struct err *err)
+                        const struct map_lists *lists, char what[200], struct err *err)
 {
     struct map_totals totals[MAPS];
     int32_t *units = NULL;
     int rc = 0;
     TRY(mem_alloc(&units, m->heads * m->groups, sizeof *units, "counts", err));
-    TRY(tile_rows_totals(g, rows, totals, units, err));
+    if (lists)
+        TRY(map_lists_totals(g, lists, totals, units, err));
+    else
+        TRY(tile_rows_totals(g, rows, totals, units, err));
     for (int h = 0; h < m->heads; h++) {
         struct mask_counts c;
-        int64_t kept, allowed;
+        int64_t kept, large, allowed;
         TRY(mask_count(m->mask + h, &c, err));
         TRY(mask_tiles_kept(m->mask + h, 64, 64, &kept, &allowed, err));
+        TRY(mask_tiles_kept(m->mask + h, 128, 128, &large, &allowed, err));
+        if ((int64_t)totals[h].kept128 != large || (int64_t)totals[h].empty != c.rows_empty)
+            snprintf(what, 200, "head %d: %llu tiles of 128, %llu empty rows, not %lld, %lld", h,
+                     totals[h].kept128, totals[h].empty, (long long)large, (long long)c.rows_empty);
         if ((int64_t)totals[h].pairs != c.pairs_kept || (int64_t)totals[h].units != c.tiles_kept ||
             (int64_t)totals[h].kept64 != kept)
             snprintf(what, 200,
@@ -237,6 +246,29 @@ out:
 
 /* ---- plans ---------------------------------------------------------------------------------- */
 
+static bool differ(const void *a, const void *b, int64_t n, size_t size)
+{
+    return n && memcmp(a, b, (size_t)n * size) != 0;
+}
+
+/* A plan of the GPU against the host's. */
+static void compare_plans(const struct attn_plan *got, const struct attn_plan *want, char what[200])
+{
+    if (got->n_items != want->n_items || got->n_splits != want->n_splits ||
+        got->n_slots != want->n_slots || got->n_empty != want->n_empty)
+        snprintf(what, 200,
+                 "a plan of %d items, %d split rows, %d slots, %d empty rows, not %d, %d, %d, %d",
+                 got->n_items, got->n_splits, got->n_slots, got->n_empty, want->n_items,
+                 want->n_splits, want->n_slots, want->n_empty);
+    else if (differ(got->items, want->items, want->n_items, sizeof *want->items) ||
+             differ(got->splits, want->splits, want->n_splits, sizeof *want->splits) ||
+             differ(got->empty, want->empty, want->n_empty, sizeof *want->empty))
+        snprintf(what, 200, "the plan of %d items differs", want->n_items);
+    else if (got->masked_units != want->masked_units || got->balance != want->balance)
+        snprintf(what, 200, "%d masked units, balance %.6f, not %d, %.6f", got->masked_units,
+                 got->balance, want->masked_units, want->balance);
+}
+
 /* The GPU's plan of these lists against the host's. */
 static int wrong_plan(struct gpu *g, const struct attn_problem *p, const struct attn_csr *csr,
                       const int64_t *at, char what[200], struct err *err)
@@ -247,18 +279,9 @@ static int wrong_plan(struct gpu *g, const struct attn_problem *p, const struct 
     struct row_plan rows;
     int rc = 0;
 
-    TRY(attn_plan_rows(p, &tile, csr, g->sms, &want, err));
+    TRY(attn_plan_rows(p, &tile, csr, -1, g->sms, &want, err));
     TRY(row_plan_make(g, p, &tile, csr, at, &rows, &got, err));
-    if (got.n_items != want.n_items || got.n_splits != want.n_splits ||
-        got.n_slots != want.n_slots || got.n_empty != want.n_empty)
-        snprintf(what, 200,
-                 "a plan of %d items, %d split rows, %d slots, %d empty rows, not %d, %d, %d, %d",
-                 got.n_items, got.n_splits, got.n_slots, got.n_empty, want.n_items, want.n_splits,
-                 want.n_slots, want.n_empty);
-    else if (memcmp(got.items, want.items, (size_t)want.n_items * sizeof *want.items) != 0 ||
-             memcmp(got.splits, want.splits, (size_t)want.n_splits * sizeof *want.splits) != 0 ||
-             memcmp(got.empty, want.empty, (size_t)want.n_empty * sizeof *want.empty) != 0)
-        snprintf(what, 200, "the plan of %d items differs", want.n_items);
+    compare_plans(&got, &want, what);
 out:
     attn_plan_free(&got);
     attn_plan_free(&want);
@@ -341,6 +364,199 @@ static bool check_plans(struct gpu *g, const struct cu_choice *choice, int64_t *
     return lost;
 }
 
+/* ---- lists of blocks ------------------------------------------------------------------------ */
+
+/* A kernel's lists: blocks, tile, and whether it has a filter. */
+struct geometry {
+    enum attn_lists lists;
+    struct attn_tile tile;
+    bool filter;
+};
+
+/* The lists of the heads [first, first + n) in the kernel's blocks. *ptr and *col are the caller's.
+ */
+static int make_csr(const struct maps *m, const struct geometry *k, int first, int n, int64_t **ptr,
+                    int32_t **col, struct err *err)
+{
+    const struct shape *s = &m->shape;
+    int64_t bq = attn_block_rows(k->lists, &k->tile), bk = attn_block_keys(k->lists, &k->tile);
+    int64_t rows = ceil_div(s->nq, bq), split = s->bk / bk, at = 0;
+    int rc = 0;
+    TRY(mem_alloc(ptr, n * rows + 1, sizeof **ptr, "lists", err));
+    TRY(mem_alloc(col, n * rows * ceil_div(s->nk, bk) + 1, sizeof **col, "lists", err));
+    for (int64_t r = 0; r < n * rows; r++) {
+        const struct mask *mask = m->mask + first + r / rows;
+        int64_t row0 = r % rows * bq, g = row0 / s->bq;
+        int64_t limit = key_limit(s->nq, s->nk, s->causal, MIN(row0 + bq, s->nq) - 1);
+        (*ptr)[r] = at;
+        for (int64_t i = mask->ptr[g]; i < mask->ptr[g + 1]; i++)
+            for (int64_t b = mask->col[i] * split; b < (mask->col[i] + 1) * split; b++)
+                if (b * bk < limit)
+                    (*col)[at++] = (int32_t)b;
+    }
+    (*ptr)[n * rows] = at;
+out:
+    return rc;
+}
+
+/* Entries of the items of a run, whose first row is row0 of the GPU's. */
+static void compare_entries(const int32_t *got, const struct attn_plan *want, int per_block,
+                            int64_t at, char what[200])
+{
+    for (int32_t i = 0; i < want->n_items && !what[0]; i++) {
+        int64_t beg = want->items[i].beg / per_block;
+        int64_t n = ceil_div(want->items[i].end, per_block) - beg;
+        if (memcmp(got + at + beg, want->cols + beg, (size_t)n * sizeof *got) != 0)
+            snprintf(what, 200, "the entries of item %d, row %d, differ", i, want->items[i].row);
+    }
+}
+
+/* So wide that every head has a section of its own, or not. */
+static int width_of(const struct maps *m)
+{
+    return m->heads % 2 ? 128 : 1 << 24;
+}
+
+/* The plan of a run: items of the GPU count units from the first row of all. */
+static int wrong_run(const struct maps *m, const struct geometry *k, const struct list_plan *x,
+                     const struct list_run *run, struct attn_plan *got, const int32_t *cols,
+                     int64_t blocks, int sms, char what[200], struct err *err)
+{
+    const struct shape *s = &m->shape;
+    struct attn_problem p = {run->heads, run->kv_heads, width_of(m), s->nq, s->nk,
+                             1,          s->causal,     k->lists};
+    int64_t at = (int64_t)run->first * x->shape.q_blocks * x->room;
+    struct attn_plan want = {0};
+    int64_t *ptr = NULL;
+    int32_t *col = NULL;
+    int rc = 0;
+
+    TRY(make_csr(m, k, x->shape.first + run->first, run->heads, &ptr, &col, err));
+    struct attn_csr csr = {.ptr = ptr, .col = col};
+    TRY(attn_plan_rows(&p, &k->tile, &csr, run->tail, sms, &want, err));
+    for (int32_t i = 0; i < got->n_items; i++) {
+        got->items[i].beg -= (int32_t)(at * x->per_block);
+        got->items[i].end -= (int32_t)(at * x->per_block);
+    }
+    compare_plans(got, &want, what);
+    if (!what[0])
+        compare_entries(cols, &want, x->per_block, at, what);
+    if (!what[0] && (blocks != want.blocks || got->blocks != want.blocks))
+        snprintf(what, 200, "%lld blocks, not %lld", (long long)blocks, (long long)want.blocks);
+out:
+    attn_plan_free(&want);
+    free(ptr);
+    free(col);
+    return rc;
+}
+
+/* Plans of the heads from `first` on; with a filter each has a run and a tail of its own, but for
+ * the last two, which share one. */
+static int wrong_lists(struct gpu *g, const struct maps *m, const struct map_lists *lists,
+                       const struct geometry *k, int first, char what[200], struct err *err)
+{
+    const struct shape *s = &m->shape;
+    int n = m->heads - first, n_runs = k->filter && n > 2 ? n - 1 : 1, rc = 0;
+    struct attn_problem p = {n, n, width_of(m), s->nq, s->nk, 1, s->causal, k->lists};
+    struct gpu_mark mark = gpu_mark(g);
+    struct list_run runs[MAPS];
+    struct attn_plan plans[MAPS];
+    struct list_plan x;
+    int64_t blocks[MAPS];
+    int32_t *cols = NULL;
+
+    memset(plans, 0, sizeof plans);
+    for (int i = 0; i < n_runs; i++) {
+        int heads = i == n_runs - 1 ? n - i : 1;
+        runs[i] = (struct list_run){i, heads, heads % 2 ? heads : heads / 2, k->filter ? i : -1};
+    }
+    TRY(list_plan_make(g, lists, first, &p, &k->tile, runs, n_runs, &x, plans, blocks, err));
+    TRY(list_plan_launch(g, &x, err)); /* again, as a sample does */
+    TRY(mem_alloc(&cols, x.rows.rows * x.room, sizeof *cols, "entries", err));
+    TRY(gpu_get(g, cols, x.cols, x.rows.rows * x.room * 4, err));
+    for (int i = 0; i < n_runs && !what[0]; i++) {
+        int64_t sum = 0;
+        for (int h = runs[i].first; h < runs[i].first + runs[i].heads; h++)
+            sum += blocks[h];
+        TRY(wrong_run(m, k, &x, runs + i, plans + i, cols, sum, g->sms, what, err));
+    }
+out:
+    for (int i = 0; i < n_runs; i++)
+        attn_plan_free(plans + i);
+    free(cols);
+    gpu_release(g, mark);
+    return rc;
+}
+
+static int check_list(struct gpu *g, const struct shape *s, const struct geometry *k, int heads,
+                      enum pattern pattern, uint64_t seed, char what[200], struct err *err)
+{
+    struct gpu_mark mark = gpu_mark(g);
+    struct map_lists lists;
+    struct maps m;
+    int rc = make_maps(g, s, heads, pattern, seed, &m, err);
+    struct unit_maps u = {heads, s->nq, s->nk, s->bq, s->bk, m.words, s->causal, m.dev};
+
+    if (rc)
+        goto out;
+    TRY(map_lists_init(g, &u, &lists, err));
+    TRY(wrong_totals(g, &m, NULL, &lists, what, err));
+    if (!what[0])
+        TRY(wrong_lists(g, &m, &lists, k, 0, what, err));
+    if (!what[0])
+        TRY(wrong_lists(g, &m, &lists, k, heads / 2, what, err));
+out:
+    free_maps(&m);
+    gpu_release(g, mark);
+    return rc;
+}
+
+/* True: the GPU is lost. */
+static bool check_lists(struct gpu *g, const struct cu_choice *choice, int64_t *n_checks,
+                        int64_t *n_failures)
+{
+    static const int64_t lengths[][2] = {{1, 1},      {129, 129},   {300, 77},    {61, 300},
+                                         {140, 9000}, {1000, 1000}, {2309, 2309}, {9000, 4500}};
+    static const struct {
+        int64_t bq, bk;
+        struct geometry k;
+    } kinds[] = {{128, 128, {ATTN_128x128, {128, 128, 1}, false}},
+                 {128, 128, {ATTN_128x128, {128, 192, 3}, false}},
+                 {128, 64, {ATTN_128x64, {128, 192, 3}, false}},
+                 {64, 64, {ATTN_64x64, {128, 128, 2}, false}},
+                 {64, 128, {ATTN_64x64, {128, 128, 2}, false}},
+                 {64, 64, {ATTN_64x64, {64, 64, 1}, false}},
+                 {256, 192, {ATTN_128x64, {128, 128, 2}, false}},
+                 {64, 128, {ATTN_64x128, {128, 128, 1}, true}},
+                 {128, 64, {ATTN_128x64, {128, 128, 2}, true}}};
+    int n_lengths = (int)(sizeof lengths / sizeof *lengths) - (choice->small ? 2 : 0);
+    int n_kinds = (int)(sizeof kinds / sizeof *kinds);
+    bool lost = false;
+
+    for (int i = 0; i < n_lengths * n_kinds * 2 && !lost; i++) {
+        const int64_t *n = lengths[i / 2 % n_lengths];
+        int kind = i / 2 / n_lengths, pattern = i % PATTERNS;
+        struct shape s = {n[0], n[1], i % 2, kinds[kind].bq, kinds[kind].bk};
+        int last = choice->small || choice->brief ? pattern + 1 : pattern + PATTERNS;
+        for (; pattern < last && !lost; pattern++) {
+            struct err err = {0};
+            char what[200] = "";
+            int rc =
+                check_list(g, &s, &kinds[kind].k, 1 + (i + pattern) % MAPS,
+                           (enum pattern)(pattern % PATTERNS), (uint64_t)*n_checks, what, &err);
+            ++*n_checks;
+            if (!rc && !what[0])
+                continue;
+            ++*n_failures;
+            printf("FAIL lists %lld x %lld%s, units %lld x %lld, kind %d, pattern %d: %s\n",
+                   (long long)s.nq, (long long)s.nk, s.causal ? " causal" : "", (long long)s.bq,
+                   (long long)s.bk, kind, pattern % PATTERNS, rc ? err.msg : what);
+            lost = rc && cudaGetLastError() != cudaSuccess;
+        }
+    }
+    return lost;
+}
+
 /* ---- cases ---------------------------------------------------------------------------------- */
 
 static int check_map(struct gpu *g, const struct shape *s, int heads, enum pattern pattern,
@@ -355,7 +571,7 @@ static int check_map(struct gpu *g, const struct shape *s, int heads, enum patte
     if (rc)
         goto out;
     TRY(tile_rows_init(g, &u, &rows, err));
-    TRY(wrong_totals(g, &m, &rows, what, err));
+    TRY(wrong_totals(g, &m, &rows, NULL, what, err));
     for (int gathered = 0; gathered < 2 && !what[0]; gathered++)
         TRY(wrong_tiles(g, &m, &rows, gathered ? 0 : heads / 2, gathered, what, err));
 out:
@@ -375,7 +591,8 @@ bool check_maps(struct gpu *g, const struct cu_choice *choice, int64_t *n_checks
     int n_lengths = (int)(sizeof lengths / sizeof *lengths) - (choice->small ? 3 : 0);
     int n_units = choice->brief ? 4 : (int)(sizeof units / sizeof *units);
     int64_t before = *n_checks, failed = *n_failures;
-    bool lost = check_plans(g, choice, n_checks, n_failures);
+    bool lost = check_plans(g, choice, n_checks, n_failures) ||
+                check_lists(g, choice, n_checks, n_failures);
 
     for (int i = 0; i < n_lengths * n_units * 2 && !lost; i++) {
         const int64_t *n = lengths[i / 2 % n_lengths], *b = units[i / 2 / n_lengths];

@@ -256,7 +256,7 @@ START_TEST(plans_by_rows)
         make_lists(&p, &tile, cases[k].share, cases[k].skewed, 6, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = col};
         assert_ok(attn_plan_make(&p, &tile, &csr, 132, false, &whole, &err), &err);
-        assert_ok(attn_plan_rows(&p, &tile, &csr, 132, &rows, &err), &err);
+        assert_ok(attn_plan_rows(&p, &tile, &csr, -1, 132, &rows, &err), &err);
         check_covered(&whole, &rows, p.heads);
         ck_assert_double_le(rows.balance, cases[k].most);
         ck_assert_int_eq(rows.n_empty, whole.n_empty);
@@ -269,6 +269,124 @@ START_TEST(plans_by_rows)
                 ck_assert_int_le(abs(it->end - it->beg - (it[1].end - it[1].beg)), 1);
         }
         attn_plan_free(&whole);
+        attn_plan_free(&rows);
+        free(ptr);
+        free(col);
+    }
+}
+END_TEST
+
+/* Entries of a row in two plans of block lists; `room` is of `b`. */
+static void check_entries(const struct attn_plan *a, const struct attn_plan *b, int per_block,
+                          int64_t room)
+{
+    for (int32_t i = 0; i < a->n_items; i++) {
+        const struct attn_item *it = a->items + i;
+        int64_t n = (it->end - it->beg + per_block - 1) / per_block;
+        ck_assert_mem_eq(a->cols + it->beg / per_block, b->cols + it->row * room,
+                         (size_t)n * sizeof *a->cols);
+    }
+}
+
+/* Borders of pieces lie at whole stages from the row's room on; pieces of a row differ by one stage
+ * at most and are no shorter than half of what they may be. */
+static void check_pieces(const struct attn_plan *plan, int per_block, int64_t room)
+{
+    int units = plan->tile.units;
+    for (int32_t s = 0; s < plan->n_splits; s++) {
+        int64_t least = INT64_MAX, most = 0;
+        for (int32_t i = 0; i < plan->n_items; i++) {
+            const struct attn_item *it = plan->items + i;
+            int32_t piece = it->slot - plan->splits[s].slot;
+            if (it->slot < 0 || piece < 0 || piece >= plan->splits[s].n)
+                continue;
+            int64_t from = it->beg - it->row * room * per_block, n = it->end - it->beg;
+            ck_assert_int_eq(it->row, plan->splits[s].row);
+            ck_assert_int_eq(from % units, 0);
+            ck_assert(piece == 0 || n % units == 0); /* the first of a row is at its end */
+            least = (n + units - 1) / units < least ? (n + units - 1) / units : least;
+            most = (n + units - 1) / units > most ? (n + units - 1) / units : most;
+        }
+        ck_assert_int_le(most - least, 1);
+        ck_assert_int_ge(least, MIN_PIECE / 2);
+    }
+}
+
+/* Plans of block lists by rows: what the other plans cover, with the same entries. */
+START_TEST(blocks_by_rows)
+{
+    static const struct {
+        enum attn_lists lists;
+        struct attn_tile tile;
+        int per_block, tail;
+    } kinds[] = {{ATTN_128x128, {128, 128, 1}, 1, -1}, {ATTN_128x128, {128, 192, 3}, 2, -1},
+                 {ATTN_128x64, {128, 128, 2}, 1, -1},  {ATTN_128x64, {128, 192, 3}, 1, -1},
+                 {ATTN_64x64, {128, 128, 2}, 1, -1},   {ATTN_64x64, {64, 64, 1}, 1, -1},
+                 {ATTN_128x64, {128, 128, 2}, 1, 2},   {ATTN_64x128, {128, 128, 1}, 1, 0}};
+    struct err err = {0};
+    int cut = 0;
+
+    for (int k = 0; k < 80; k++) {
+        int kind = k % 8, per_block = kinds[kind].per_block, tail = kinds[kind].tail;
+        const struct attn_tile *t = &kinds[kind].tile;
+        struct attn_problem p = {3,
+                                 1,
+                                 64,
+                                 61 + 1237 * (k % 5),
+                                 61 + 2011 * (k / 8 % 4),
+                                 0.1,
+                                 k % 3 == 0,
+                                 kinds[kind].lists};
+        struct attn_plan whole, rows;
+        int64_t *ptr;
+        int32_t *col;
+        p.nk = p.causal ? p.nq : p.nk;
+        make_lists(&p, t, 0.1 * (k / 8 % 7), k % 2, (uint64_t)k, &ptr, &col);
+        struct attn_csr csr = {.ptr = ptr, .col = col};
+        if (tail < 0)
+            assert_ok(attn_plan_make(&p, t, &csr, 9, false, &whole, &err), &err);
+        else
+            assert_ok(attn_plan_filtered(&p, t, &csr, tail, 9, &whole, &err), &err);
+        assert_ok(attn_plan_rows(&p, t, &csr, tail, 9, &rows, &err), &err);
+        check_covered(&whole, &rows, p.heads);
+        check_entries(&whole, &rows, per_block, attn_row_room(&p, t));
+        check_pieces(&rows, per_block, attn_row_room(&p, t));
+        ck_assert_int_eq(rows.masked_units, whole.masked_units);
+        ck_assert_int_eq(rows.n_empty, whole.n_empty);
+        ck_assert(tail < 0 || rows.n_splits == 0);
+        cut += rows.n_splits > 0;
+        attn_plan_free(&whole);
+        attn_plan_free(&rows);
+        free(ptr);
+        free(col);
+    }
+    ck_assert_int_gt(cut, 20);
+}
+END_TEST
+
+/* Random lists of 32K without exchanges at the end, which come within 0.1 % (fitted_end): each
+ * piece costs as much as a stage, which counts where rows are short. */
+START_TEST(balance_of_blocks_by_rows)
+{
+    static const struct {
+        enum attn_lists lists;
+        struct attn_tile tile;
+        double share, most;
+    } cases[] = {
+        {ATTN_128x128, {128, 128, 1}, 0.5, 1.006}, {ATTN_128x128, {128, 128, 1}, 0.1, 1.015},
+        {ATTN_128x128, {128, 192, 3}, 0.5, 1.006}, {ATTN_128x128, {128, 192, 3}, 0.1, 1.015},
+        {ATTN_128x64, {128, 128, 2}, 0.1, 1.015},  {ATTN_64x64, {128, 128, 2}, 0.1, 1.01}};
+    struct err err = {0};
+
+    for (int k = 0; k < 6; k++) {
+        struct attn_problem p = {8, 8, 64, 32768, 32768, 0.1, false, cases[k].lists};
+        struct attn_plan rows;
+        int64_t *ptr;
+        int32_t *col;
+        make_lists(&p, &cases[k].tile, cases[k].share, false, 6, &ptr, &col);
+        struct attn_csr csr = {.ptr = ptr, .col = col};
+        assert_ok(attn_plan_rows(&p, &cases[k].tile, &csr, -1, 132, &rows, &err), &err);
+        ck_assert_double_le(rows.balance, cases[k].most);
         attn_plan_free(&rows);
         free(ptr);
         free(col);
@@ -376,6 +494,8 @@ Suite *make_suite(void)
     tcase_add_test(tc, last_wave);
     tcase_add_test(tc, fitted_end);
     tcase_add_test(tc, plans_by_rows);
+    tcase_add_test(tc, blocks_by_rows);
+    tcase_add_test(tc, balance_of_blocks_by_rows);
     tcase_add_test(tc, diagonal_of_late_rows);
     tcase_add_test(tc, word_of_a_tile);
     tcase_add_test(tc, stages_across_blocks);

@@ -329,8 +329,8 @@ out:
     return rc;
 }
 
-static int take_plan(struct state *s, const struct mask *m, const struct accel_own *own,
-                     struct err *err)
+static int take_plan(struct state *s, const struct mask *m, const struct accel_units *u,
+                     const struct accel_own *own, struct err *err)
 {
     struct flex_own numbers;
     int rc = accel_own_check(own, sizeof numbers, err);
@@ -340,7 +340,7 @@ static int take_plan(struct state *s, const struct mask *m, const struct accel_o
     s->chosen = true;
     s->t_v = numbers.tokens[0];
     s->t_s = numbers.tokens[1];
-    return flex_plan_adopt(&s->plan, &s->c, m, &numbers, err);
+    return flex_plan_adopt(&s->plan, &s->c, m, u, &numbers, err);
 }
 
 static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
@@ -349,22 +349,24 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
     if (s->kind == DENSE)
         return m->form == MASK_FULL ? 0 : err_set(err, ERR_RUN, "a choice where all is kept");
     if (s->kind == PLAN)
-        return take_plan(s, m, own, err);
+        return take_plan(s, m, NULL, own, err);
     int rc = take_lists(s, own, err);
     return rc ? rc : slice_mask_adopt(&s->given, m, VSLASH_BLOCK, 1, err);
 }
 
 static bool stays(const void *state)
 {
-    return ((const struct state *)state)->kind == LISTS;
+    return ((const struct state *)state)->kind != DENSE;
 }
 
 static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
                        struct mask *lists, struct err *err)
 {
-    (void)u;
+    struct state *s = state;
+    if (s->kind == PLAN)
+        return take_plan(s, NULL, u, own, err);
     set_exec(lists);
-    return take_lists(state, own, err);
+    return take_lists(s, own, err);
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */

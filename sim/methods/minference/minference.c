@@ -305,14 +305,14 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
 
 static bool stays(const void *state)
 {
-    return ((const struct minf_head *)state)->c.pattern == MINF_VS;
+    const struct minf_head *h = state;
+    return h->c.pattern == MINF_VS || h->c.pattern == MINF_BLOCK;
 }
 
 static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
                        struct mask *lists, struct err *err)
 {
-    (void)u;
-    return minf_adopt_units(state, own, lists, err);
+    return minf_adopt_units(state, u, own, lists, err);
 }
 
 static int report_lists(const struct minf_head *h, struct record *r, struct err *err)

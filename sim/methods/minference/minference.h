@@ -52,11 +52,11 @@ int minf_init(struct minf_head *h, const struct minf_config *c, const struct hea
               struct err *err);
 
 /* The choice of a device (core/rules.h). minf_adopt: lists of the whole head. minf_adopt_units: of
- * a mask that stays there; only with MINF_VS. */
+ * a mask that stays there; with MINF_VS and MINF_BLOCK. */
 int minf_adopt(struct minf_head *h, const struct mask *m, const struct accel_own *own,
                struct err *err);
-int minf_adopt_units(struct minf_head *h, const struct accel_own *own, struct mask *lists,
-                     struct err *err);
+int minf_adopt_units(struct minf_head *h, const struct accel_units *u, const struct accel_own *own,
+                     struct mask *lists, struct err *err);
 void minf_free(struct minf_head *h); /* also of a zeroed one */
 int64_t minf_unit(const struct minf_head *h);
 /* What estimating columns and distances, or scoring pooled blocks, costs. */

@@ -284,9 +284,13 @@ static void set_exec(const struct minf_head *h, struct mask *m)
     m->exec_bk = h->c.realised ? 1 : m->exec_bk;
 }
 
-int minf_adopt_units(struct minf_head *h, const struct accel_own *own, struct mask *lists,
-                     struct err *err)
+int minf_adopt_units(struct minf_head *h, const struct accel_units *u, const struct accel_own *own,
+                     struct mask *lists, struct err *err)
 {
+    if (h->c.pattern == MINF_BLOCK) {
+        h->chosen = true;
+        return block_map_adopt_units(&h->map, u, err);
+    }
     set_exec(h, lists);
     return take_lists(h, own, err);
 }

@@ -258,6 +258,13 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
     return sparge_adopt(state, m, own, err);
 }
 
+static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
+                       struct mask *lists, struct err *err)
+{
+    (void)lists; /* as select_rows has it */
+    return sparge_adopt_units(state, u, own, err);
+}
+
 static bool attends(const void *state)
 {
     const struct sparge *s = state;
@@ -436,6 +443,7 @@ const struct method method_spargeattn = {
     .unit_rows = unit_rows,
     .select = select_rows,
     .adopt = adopt,
+    .adopt_units = adopt_units,
     .cost = cost,
     .attends = attends,
     .attend = attend,

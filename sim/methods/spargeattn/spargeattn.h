@@ -88,13 +88,17 @@ int sparge_new(const struct sparge_params *p, const struct head_in *in, struct s
                struct err *err);
 
 /* The same in two steps: sparge_begin takes parameters and sizes alone, sparge_make reads q, k, v.
- * sparge_adopt in its place takes the choice of a device (core/rules.h). */
+ * sparge_adopt in its place takes the choice of a device (core/rules.h), sparge_adopt_units what is
+ * known of one that stays there. */
 struct accel_own;
+struct accel_units;
 int sparge_begin(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
                  struct err *err);
 int sparge_make(struct sparge *s, struct err *err);
 int sparge_adopt(struct sparge *s, const struct mask *m, const struct accel_own *own,
                  struct err *err);
+int sparge_adopt_units(struct sparge *s, const struct accel_units *u, const struct accel_own *own,
+                       struct err *err);
 void sparge_free(struct sparge *s); /* accepts NULL */
 
 /* Set the parameters that a search varies. sparge_set_theta decides again which blocks are similar,

@@ -283,26 +283,44 @@ out:
     return rc;
 }
 
-int sparge_adopt(struct sparge *s, const struct mask *m, const struct accel_own *own,
-                 struct err *err)
+static int take_numbers(struct sparge *s, int64_t bq, int64_t bk, const struct accel_own *own,
+                        struct err *err)
 {
     int64_t used = (int64_t)sizeof(struct sparge_own) + s->nq_blocks + s->nk_blocks;
     const uint8_t *flags = (const uint8_t *)own->data + sizeof(struct sparge_own);
     struct sparge_own numbers;
     int rc = 0;
-    if (own->bytes != (used + 7) / 8 * 8 || m->form != MASK_LISTS || m->bq != s->rules.bq ||
-        m->bk != s->rules.bk)
+    if (own->bytes != (used + 7) / 8 * 8 || bq != s->rules.bq || bk != s->rules.bk)
         FAIL(err, ERR_RUN, "a choice of units of %lld x %lld with %lld bytes of numbers",
-             (long long)m->bq, (long long)m->bk, (long long)own->bytes);
+             (long long)bq, (long long)bk, (long long)own->bytes);
     memcpy(&numbers, own->data, sizeof numbers);
     s->cut_mass = numbers.mass;
     s->cut_rows = numbers.rows;
     TRY(take_flags(&s->qb, flags, s->nq_blocks, err));
     TRY(take_flags(&s->kb, flags + s->nq_blocks, s->nk_blocks, err));
-    TRY(mask_lists_rows(m, m->row0, m->row1, &s->given, err));
     s->ready = true;
 out:
     return rc;
+}
+
+int sparge_adopt(struct sparge *s, const struct mask *m, const struct accel_own *own,
+                 struct err *err)
+{
+    int rc = 0;
+    if (m->form != MASK_LISTS)
+        FAIL(err, ERR_RUN, "a choice that is no list of tiles");
+    TRY(take_numbers(s, m->bq, m->bk, own, err));
+    TRY(mask_lists_rows(m, m->row0, m->row1, &s->given, err));
+out:
+    return rc;
+}
+
+int sparge_adopt_units(struct sparge *s, const struct accel_units *u, const struct accel_own *own,
+                       struct err *err)
+{
+    s->kept = u->units;
+    s->dead_rows = u->empty;
+    return take_numbers(s, u->bq, u->bk, own, err);
 }
 
 void sparge_free(struct sparge *s)

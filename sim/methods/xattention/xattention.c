@@ -209,6 +209,16 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
     return block_map_adopt(&s->map, m, err);
 }
 
+static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
+                       struct mask *lists, struct err *err)
+{
+    struct state *s = state;
+    (void)own;
+    (void)lists; /* as block_map_mask has it */
+    s->chosen = true;
+    return block_map_adopt_units(&s->map, u, err);
+}
+
 /* A score is a product of depth S d; each one enters the mass of its block. */
 static bool cost(const void *state, struct select_cost *c)
 {
@@ -277,6 +287,7 @@ const struct method method_xattention = {
     .unit_rows = unit_rows,
     .select = select_rows,
     .adopt = adopt,
+    .adopt_units = adopt_units,
     .cost = cost,
     .report = report,
     .calibrate = calibrate,
