@@ -286,7 +286,7 @@ static int take_lists(struct recipe *r, struct err *err)
     static const char *const ours[] = {"column", "row",   "job",   "where",   "stat",
                                        "metric", "pairs", "needs", "setting", NULL};
     static const char *const claims[] = {"id", "text", "test", "needs", NULL};
-    static const char *const extra[] = {"axis",  "label", "ours",   "block", "arrow",
+    static const char *const extra[] = {"axis",  "label", "ours",   "block", "arrow", "pick",
                                         "scale", "stat",  "digits", "n",     NULL};
     static const char *const match[] = {"length",      "prompt", "settings",  "arith",
                                         "calibration", "gpu",    "stands_in", NULL};
