@@ -101,7 +101,8 @@ static int kind_of(const struct claim_check *c, const char **kind, struct err *e
     json_object_foreach((json_t *)c->test, key, v)
     {
         bool known = strcmp(key, *kind) == 0 ||
-                     (strcmp(key, "within") == 0 && strcmp(*kind, "ratio") == 0) ||
+                     (strcmp(key, "within") == 0 &&
+                      (strcmp(*kind, "ratio") == 0 || strcmp(*kind, "step") == 0)) ||
                      (strcmp(key, "above") == 0 && strcmp(*kind, "spread") == 0);
         (void)v;
         for (int i = 0; qualifiers[i]; i++)
@@ -181,11 +182,13 @@ static int check_operands(const struct claim_check *c, const char *kind, struct 
 
     if (strcmp(kind, "most") == 0 || strcmp(kind, "least") == 0 || strcmp(kind, "front") == 0)
         return x ? check_set(c, of, x, err) : fail(c, "a member was expected in", kind, err);
-    if (strcmp(kind, "more") == 0 || strcmp(kind, "ratio") == 0)
+    if (strcmp(kind, "more") == 0 && json_array_size(what) == 4)
+        TRY(check_names(c, what, 4, 4, err));
+    else if (strcmp(kind, "more") == 0 || strcmp(kind, "ratio") == 0)
         TRY(check_names(c, what, 2, 2, err));
     else if (strcmp(kind, "within") != 0 && !bound)
         TRY(check_set(c, what, NULL, err));
-    if (strcmp(kind, "within") == 0 || strcmp(kind, "ratio") == 0)
+    if (strcmp(kind, "within") == 0 || strcmp(kind, "ratio") == 0 || strcmp(kind, "step") == 0)
         TRY(check_range(c, json_object_get(c->test, "within"), err));
     if ((bound && !json_is_number(what)) ||
         (strcmp(kind, "spread") == 0 && !json_is_number(json_object_get(c->test, "above"))))

@@ -86,6 +86,31 @@ START_TEST(a_spread_is_between_the_outer_groups)
 }
 END_TEST
 
+/* 1, 0.8, 0.64 are steps by -20 %; 1, 0.9, 0.64 as well in the mean. */
+START_TEST(a_mean_step_is_relative)
+{
+    double v[3][6];
+    struct claim_pair c;
+    for (int i = 0; i < 6; i++) {
+        v[0][i] = 1 + 0.01 * i;
+        v[1][i] = 0.9 * v[0][i];
+        v[2][i] = 0.64 * v[0][i];
+    }
+    assert_ok(claim_step(&v[0][0], 3, 6, -0.25, -0.15, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS);
+    ck_assert_double_eq_tol(c.d, -0.2, 1e-12);
+    ck_assert_double_eq_tol(c.lo, -0.2, 1e-12); /* heads agree */
+    assert_ok(claim_step(&v[0][0], 3, 6, -0.15, 0, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS_NOT);
+    assert_ok(claim_step(&v[0][0], 2, 6, -0.15, 0, &c, &e), &e);
+    ck_assert_double_eq_tol(c.d, -0.1, 1e-12);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS);
+    memset(v[0], 0, sizeof v[0]);
+    assert_ok(claim_step(&v[0][0], 3, 6, -0.25, -0.15, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_CANNOT);
+}
+END_TEST
+
 /* ---- every claim of every recipe --------------------------------------------------------------
  */
 
@@ -118,6 +143,8 @@ static double mean_of(const json_t *test, const struct members *all, int k, bool
         return wrong ? 0.1 * k : 1 - 0.1 * k;
     if (strcmp(kind, "spread") == 0)
         return wrong ? 0.5 : 0.5 * k;
+    if (strcmp(kind, "step") == 0)
+        return pow(1 + inside, k);
     if (strcmp(kind, "front") == 0)
         return 0.5 + better(all->m[k].metric) * (named != wrong ? 0.3 : 0);
     if (strcmp(kind, "below") == 0 || strcmp(kind, "above") == 0)
@@ -289,6 +316,35 @@ static void check_contradicted(const struct page *p, const json_t *claim, int mo
     lines++;
 }
 
+/* Both models of sampleattention:4 drop by 19 and 18 % of their pairs from 4K to 128K. */
+static void check_step(const struct page *p, const json_t *claim, int model)
+{
+    struct printed_claim in;
+    json_t *test;
+    (void)model;
+    if (strcmp(p->recipe->id, "sampleattention:4") != 0 ||
+        strcmp(json_str_or(claim, "id", ""), "step"))
+        return;
+    test = json_deep_copy(json_object_get(claim, "test"));
+    claim_on_printed(p, test, &in);
+    ck_assert_int_eq(in.lines, 2);
+    ck_assert_int_eq(in.held, 2);
+    json_object_set_new(test, "within", json_pack("[f, f]", -0.1, 0.0));
+    claim_on_printed(p, test, &in);
+    ck_assert_int_eq(in.lines, 2);
+    ck_assert_int_eq(in.held, 0);
+    json_decref(test);
+    lines++;
+}
+
+START_TEST(a_step_is_tested_on_printed_numbers)
+{
+    lines = 0;
+    each_page(check_step);
+    ck_assert_int_eq(lines, 1);
+}
+END_TEST
+
 START_TEST(a_contradicted_claim_is_seen)
 {
     lines = 0;
@@ -309,6 +365,8 @@ Suite *make_suite(void)
     tcase_add_test(t, other_numbers_make_another_sentence);
     tcase_add_test(t, claims_hold_in_the_printed_numbers);
     tcase_add_test(t, a_contradicted_claim_is_seen);
+    tcase_add_test(t, a_mean_step_is_relative);
+    tcase_add_test(t, a_step_is_tested_on_printed_numbers);
     suite_add_tcase(s, t);
     return s;
 }
