@@ -84,6 +84,7 @@ static int add_member(const struct page *p, const json_t *test, const char *metr
     if (key)
         json_object_set_new(m->where, key, json_string(value));
     snprintf(m->metric, sizeof m->metric, "%s", metric);
+    m->setting = key && !is_record_key(key);
     if (key && is_record_key(key))
         snprintf(m->label, sizeof m->label, "%s %d", strcmp(key, "trace") ? key : "sample",
                  strcmp(key, "trace") ? atoi(value) : all->n);
@@ -513,6 +514,24 @@ static int test_front(const struct members *all, const char *name, double tie,
     return rc;
 }
 
+/* Settings with the same number in every unit were one experiment under several names, and decide
+ * nothing about a comparison of them. */
+static bool is_unmoved(const json_t *test, const struct members *all)
+{
+    const char *kind = claim_kind(test);
+    bool compares = strcmp(kind, "below") != 0 && strcmp(kind, "above") != 0 &&
+                    strcmp(kind, "front") != 0 &&
+                    (strcmp(kind, "within") != 0 || json_object_get(test, "difference"));
+    if (!compares || all->n < 2 || all->m[0].units.n < 1 || !same_units(all))
+        return false;
+    for (int k = 0; k < all->n; k++)
+        for (int64_t i = 0; i < all->m[0].units.n; i++)
+            if (!all->m[k].setting || all->m[k].units.u[i].sum != all->m[0].units.u[i].sum ||
+                all->m[k].units.u[i].calls != all->m[0].units.u[i].calls)
+                return false;
+    return true;
+}
+
 int claim_test(const json_t *test, const struct members *all, double tie, struct claim_result *r,
                struct err *err)
 {
@@ -523,6 +542,9 @@ int claim_test(const json_t *test, const struct members *all, double tie, struct
 
     *r = (struct claim_result){.kind = kind, .a = -1, .b = -1};
     r->pair.state = CLAIM_CANNOT;
+    r->unmoved = is_unmoved(test, all);
+    if (r->unmoved)
+        return 0;
     if (strcmp(kind, "rises") == 0 || strcmp(kind, "falls") == 0)
         return all->n < 3 ? 0 : test_order(all, 0, all->n - 1, kind[0] == 'f', tie, r, err);
     if (strcmp(kind, "trend") == 0)

@@ -238,6 +238,16 @@ static void put_not(const struct members *all, const struct claim_result *r, str
 static void put_why(const struct members *all, const struct claim_result *r, struct buf *b)
 {
     const struct claim_pair *c = &r->pair;
+    if (r->unmoved) {
+        const char *last = all->m[all->n - 1].label;
+        buf_puts(b, "the setting changed nothing: ");
+        put_metric(&all->m[0], " of ", b);
+        for (int i = 0; i < all->n - 1; i++)
+            buf_printf(b, "%s%s", i ? ", " : "", all->m[i].label);
+        buf_printf(b, " and %s is the same in each of %lld %s", last, (long long)all->m[0].units.n,
+                   all->m[0].units.of);
+        return;
+    }
     int points = is_kind(r, "trend")                          ? 5
                  : is_order(r)                                ? 3
                  : is_kind(r, "spread") || is_kind(r, "step") ? 2

@@ -283,6 +283,11 @@ START_TEST(what_a_recipe_misspells_is_named)
     refuse("calib={tuned}", "calib={tuned}:lamda=1", "lamda");
     refuse("\"metric\": \"sim_q\"", "\"metric\": \"sim_x\"", "unknown metric 'sim_x'");
     refuse("\"column\": \"Sim-*\"", "\"column\": \"Simm-*\"", "Simm-*");
+    refuse("\"l1\": 0.05", "\"l1\": \"x\"", "l1: a number was expected");
+    refuse("\"l1\": 0.05", "\"l3\": 0.05", "unknown field 'l3'");
+    refuse("\"per\": \"layer\", \"inputs\"", "\"per\": \"token\", \"inputs\"",
+           "per: head, layer or model");
+    refuse("\"inputs\": 5", "\"inputs\": 0.5", "inputs: a number from 1 on");
     refuse("mochi-1", "mochi-9", "no model 'mochi-9'");
     refuse("\"most\": \"hilbert\"", "\"mots\": \"hilbert\"", "unknown test 'mots'");
     refuse("\"most\": \"hilbert\"", "\"most\": \"hilbrt\"", "no such member: 'hilbrt'");
