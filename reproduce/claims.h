@@ -45,6 +45,9 @@ struct printed_claim {
     int lines, held;
     char failed[96]; /* the first one where it does not hold */
 };
+/* A claim whose members are the labels of printed columns, `labels: "column"`, is of the paper's
+ * numbers alone: no model of ours is tested. */
+bool claim_of_labels(const json_t *test);
 void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out);
 
 /* The sentence of a result for a model. */

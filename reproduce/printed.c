@@ -205,12 +205,43 @@ static void take_line(const json_t *test, const struct line *l, const char *labe
         snprintf(out->failed, sizeof out->failed, "%s", label);
 }
 
+bool claim_of_labels(const json_t *test)
+{
+    return json_object_get(test, "labels") != NULL;
+}
+
+/* Lines of a claim over labels: the printed numbers of a row, by the labels of their columns. */
+static void take_labels(const struct page *p, const json_t *test, const struct page_block *b,
+                        struct printed_claim *out)
+{
+    for (int r = 0; r < b->rows.n; r++) {
+        struct line l = {.n = 0};
+        for (int c = 0; c < b->columns.n && l.n < MEMBERS_MAX; c++) {
+            struct paper_number x;
+            char *end;
+            if (!page_printed(p, b, &b->rows.e[r], &b->columns.e[c], 0, &x))
+                continue;
+            double number = strtod(x.value, &end);
+            if (end == x.value)
+                continue;
+            snprintf(l.value[l.n], sizeof l.value[0], "%s", b->columns.e[c].path);
+            l.tie = fmax(l.tie, 0.5 * pow(10, -printed_digits(x.value)));
+            l.x[l.n++] = number;
+        }
+        take_line(test, &l, b->rows.e[r].path, out);
+    }
+}
+
 void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out)
 {
     bool one = strcmp(claim_kind(test), "below") == 0 || strcmp(claim_kind(test), "above") == 0;
     *out = (struct printed_claim){.lines = 0};
     for (int i = 0; i < p->n_blocks; i++) {
         const struct page_block *b = &p->blocks[i];
+        if (claim_of_labels(test)) {
+            take_labels(p, test, b, out);
+            continue;
+        }
         for (int c = 0; c < b->columns.n; c++) {
             struct line l = {.n = 0};
             for (int r = 0; r < b->rows.n; r++)

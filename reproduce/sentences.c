@@ -339,6 +339,20 @@ static void put_claim(const struct page *p, const char *text, const json_t *test
     buf_puts(b, ": ");
 }
 
+/* What the paper prints about its own labels. */
+static void put_labels(const struct page *p, const json_t *claim, struct buf *b)
+{
+    struct printed_claim in;
+    claim_on_printed(p, json_object_get(claim, "test"), &in);
+    buf_printf(b, "\"%s\": ", json_str_or(claim, "text", ""));
+    if (in.lines && in.held == in.lines)
+        buf_printf(b, "Holds in the printed numbers, %d rows.", in.lines);
+    else if (in.lines)
+        buf_printf(b, "Holds in %d of %d printed rows; not in %s.", in.held, in.lines, in.failed);
+    else
+        buf_puts(b, "Cannot be tested, because the table does not print these numbers.");
+}
+
 static int add_sentence(struct page *p, const json_t *claim, int model, struct err *err)
 {
     const json_t *test = json_object_get(claim, "test");
@@ -376,7 +390,8 @@ int page_claims(struct page *p, struct err *err)
         json_array_foreach(p->recipe->claims, i, claim)
         {
             const char *needs = json_str_or(claim, "needs", "");
-            if (used && (!needs[0] || p->plan->cuda))
+            if (used && !claim_of_labels(json_object_get(claim, "test")) &&
+                (!needs[0] || p->plan->cuda))
                 TRY(add_sentence(p, claim, m, err));
         }
     }
@@ -384,6 +399,12 @@ int page_claims(struct page *p, struct err *err)
     {
         const char *needs = json_str_or(claim, "needs", "");
         struct buf b = {0};
+        if (claim_of_labels(json_object_get(claim, "test"))) {
+            put_labels(p, claim, &b);
+            str_list_add(&p->sentences, buf_str(&b));
+            buf_free(&b);
+            continue;
+        }
         if (!needs[0] || (p->plan->cuda && p->recipe->n_jobs))
             continue;
         put_claim(p, json_str_or(claim, "text", ""), json_object_get(claim, "test"), &b);
