@@ -14,10 +14,10 @@ struct grid_entry {
     const json_t *j;           /* its object in layouts.json, or in `extra` of the recipe */
     char *level[LABEL_LEVELS]; /* owned: "Sim-q", "CogvideoX" */
     int levels;
-    char *path;    /* owned: levels joined with '/' */
-    bool printed;  /* the paper has it */
-    bool extra;    /* of the recipe's `extra` */
-    bool picked;   /* numbers of this head alone, chosen by the entry's rule `pick` */
+    char *path;   /* owned: levels joined with '/' */
+    bool printed; /* the paper has it */
+    bool extra;   /* of the recipe's `extra` */
+    bool picked;  /* numbers of this head alone, chosen by the entry's rule `pick` */
     int layer, head;
     double length; /* of ours-only lengths; NAN: that of j */
     int model;     /* whose numbers of ours stand here; -1: every model's that has no own entry */
