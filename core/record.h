@@ -111,6 +111,16 @@ bool record_file_has(const struct record_file *f, const char *key);
 int record_file_holds(const struct record_file *f, const struct record *r, bool *holds,
                       struct err *err);
 
+/* What a run measures only where it is asked to. */
+enum record_extra {
+    RECORD_LOCAL = 2, /* err_local@LAYER */
+    RECORD_TIMES = 4, /* times of prefills */
+};
+
+/* Is the cell of r finished and ok, and without that? As record_file_holds. */
+int record_file_lacks(const struct record_file *f, const struct record *r, enum record_extra what,
+                      bool *lacks, struct err *err);
+
 /* Thread-safe; one write() of the whole line. At most every few seconds the file is synced as well:
  * that is what a power failure may cost. */
 int record_file_append(struct record_file *f, const struct record *r, struct err *err);

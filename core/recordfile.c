@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,11 +27,14 @@
 
 #define OPEN_TRIES 10 /* while `records repair` replaces the file between opening and locking */
 
+/* Beside enum record_extra: the cell's last record is ok or skip. */
+#define RECORD_FINISHED 1
+
 struct record_file {
     char *path;
     int fd;
     pthread_mutex_t lock; /* guards done and the file */
-    struct strmap done;   /* keys of finished cells */
+    struct strmap done;   /* of cells: RECORD_FINISHED and enum record_extra */
     struct buf line, key;
     double synced_s; /* when the file was last synced */
 };
@@ -41,7 +45,14 @@ static int note_key(struct record_file *f, const struct record *r, struct err *e
     buf_reset(&f->key);
     record_key(r, &f->key);
     int rc = buf_check(&f->key, "record key", err);
-    return rc ? rc : strmap_put(&f->done, buf_str(&f->key), r->status != RECORD_ERROR, err);
+    if (rc)
+        return rc;
+    int64_t has = r->status != RECORD_ERROR ? RECORD_FINISHED : 0;
+    if (r->status != RECORD_OK || isfinite(record_get(r, "err_local@0")))
+        has |= RECORD_LOCAL;
+    if (r->status != RECORD_OK || isfinite(record_get(r, "time_linear_ns")))
+        has |= RECORD_TIMES;
+    return strmap_put(&f->done, buf_str(&f->key), has, err);
 }
 
 static int note_old(void *ctx, struct record *r, struct err *err)
@@ -182,9 +193,9 @@ bool record_file_has(const struct record_file *f, const char *key)
 {
     pthread_mutex_t *lock = (pthread_mutex_t *)(uintptr_t)&f->lock;
     pthread_mutex_lock(lock);
-    bool has = strmap_get(&f->done, key) > 0;
+    int64_t has = strmap_get(&f->done, key); /* -1: not there */
     pthread_mutex_unlock(lock);
-    return has;
+    return has > 0 && (has & RECORD_FINISHED);
 }
 
 int record_file_holds(const struct record_file *f, const struct record *r, bool *holds,
@@ -198,6 +209,21 @@ int record_file_holds(const struct record_file *f, const struct record *r, bool 
     int rc = buf_check(&key, "record key", err);
     if (!rc)
         *holds = record_file_has(f, buf_str(&key));
+    buf_free(&key);
+    return rc;
+}
+
+int record_file_lacks(const struct record_file *f, const struct record *r, enum record_extra what,
+                      bool *lacks, struct err *err)
+{
+    struct buf key = {0};
+    *lacks = false;
+    if (!f)
+        return 0;
+    record_key(r, &key);
+    int rc = buf_check(&key, "record key", err);
+    if (!rc && record_file_has(f, buf_str(&key)))
+        *lacks = !(strmap_get(&f->done, buf_str(&key)) & what);
     buf_free(&key);
     return rc;
 }

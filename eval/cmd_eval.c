@@ -81,6 +81,16 @@ static int print_plan(const struct eval_opts *o, const struct tally *t, struct e
     return rc;
 }
 
+static void say_lacking(const struct eval_run *r)
+{
+    static const char *const what[] = {"the errors of --local-errors", "the times of --samples"};
+    for (int i = 0; i < 2; i++)
+        if (r->lacking[i])
+            log_warn("finished records without %s: %lld, not done again; --force or another -o "
+                     "measures them",
+                     what[i], (long long)r->lacking[i]);
+}
+
 static int print_result(const struct eval_opts *o, const struct tally *t, struct err *err)
 {
     struct buf b = {0};
@@ -424,11 +434,13 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     TRY(calibrate_runs(app, o, &r, runs, err));
     for (int i = 0; i < r.n_runs; i++)
         TRY(method_calib_fits(runs + i, m.name, "none", err));
+    r.wants_times = o->samples > 0;
     TRY(open_tasks(o, &t, &r, err));
     lap(&laps, "tasks");
     TRY(run_language(app, o, &r, err));
     lap(&laps, "cells");
     laps_log(&laps, "eval");
+    say_lacking(&r);
     struct tally sum = {r.cells, r.todo, r.done_ok, r.done_skip, r.done_error, eval_memory(&r)};
     TRY((o->c.dry_run ? print_plan : print_result)(o, &sum, err));
 out:

@@ -106,12 +106,29 @@ static bool owned(const struct eval_run *r, int task, int64_t cell)
     return r->owner[cell] == r->shard.index;
 }
 
+/* A finished cell is not done again for what an earlier call did not measure in it. */
+static int count_lacking(struct eval_run *r, const struct record *rec, struct err *err)
+{
+    static const enum record_extra what[] = {RECORD_LOCAL, RECORD_TIMES};
+    const bool wanted[] = {r->how.local_errors, r->wants_times};
+    bool lacks;
+    int rc = 0;
+    for (int i = 0; i < 2; i++) {
+        if (!wanted[i])
+            continue;
+        TRY(record_file_lacks(r->records, rec, what[i], &lacks, err));
+        r->lacking[i] += lacks;
+    }
+out:
+    return rc;
+}
+
 int eval_plan(struct eval_run *r, struct err *err)
 {
     struct cell_records c = {0};
     int rc = 0;
 
-    r->cells = r->todo = 0;
+    r->cells = r->todo = r->lacking[0] = r->lacking[1] = 0;
     TRY(assign_cells(r, err));
     for (int i = 0; i < r->n_tasks; i++)
         for (int64_t k = 0; k < r->tasks[i].cells; k++) {
@@ -121,6 +138,8 @@ int eval_plan(struct eval_run *r, struct err *err)
             r->cells += c.n;
             for (int j = 0; j < c.n; j++)
                 r->todo += !c.done[j];
+            for (int j = 1; j < c.n; j++)
+                TRY(count_lacking(r, c.rec + j, err));
             cell_records_free(&c);
             c = (struct cell_records){0};
         }

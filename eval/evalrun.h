@@ -13,6 +13,8 @@ struct eval_run {
     const struct eval_model *m;
     const struct method_run *runs; /* settings; borrowed */
     int n_runs;
+    bool wants_times;   /* --samples */
+    int64_t lacking[2]; /* finished cells without err_local, without times, that were asked for */
     struct eval_how how;
     struct eval_task *tasks; /* owned */
     int n_tasks;

@@ -315,7 +315,7 @@ static int compare_clips(struct video_work *w, struct video_stream *s, struct er
 
     if (e->model.c.out_channels != 3)
         return 0;
-    TRY(clip_compare(s->x, w->s->x, size, &d, err));
+    TRY(clip_compare(s->x, w->s->x, size, e->jobs, &d, err));
     const struct {
         const char *name;
         double value;

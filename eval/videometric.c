@@ -4,6 +4,7 @@
 #include "eval/videometric.h"
 
 #include "core/mem.h"
+#include "core/pool.h"
 #include "sim/metrics.h"
 
 #include <math.h>
@@ -85,55 +86,72 @@ static void compare_flicker(const double *x, const double *ref, struct clip_size
 
 /* Weighted means of x, y, x^2, y^2, x y over the window around every pixel, separable. */
 struct moments {
-    double *m[5]; /* [h][w], owned */
-    double *tmp;  /* owned */
+    double *m[5];         /* [h][w], owned */
+    double *values, *tmp; /* owned */
 };
 
 static void moments_free(struct moments *m)
 {
     for (int i = 0; i < 5; i++)
         free(m->m[i]);
+    free(m->values);
     free(m->tmp);
 }
 
-static double product(const double *x, const double *y, int64_t i, int k)
+static int moments_alloc(struct moments *m, int64_t frame, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < 5; i++)
+        TRY(mem_alloc(&m->m[i], frame, sizeof(double), "windows", err));
+    TRY(mem_alloc(&m->values, frame, sizeof(double), "windows", err));
+    TRY(mem_alloc(&m->tmp, frame, sizeof(double), "windows", err));
+out:
+    return rc;
+}
+
+static double product(double x, double y, int k)
 {
     switch (k) {
     case 0:
-        return x[i];
+        return x;
     case 1:
-        return y[i];
+        return y;
     case 2:
-        return x[i] * x[i];
+        return x * x;
     case 3:
-        return y[i] * y[i];
+        return y * y;
     default:
-        return x[i] * y[i];
+        return x * y;
     }
 }
 
-/* What stands outside of the frame is 0. */
+static void add_scaled(double *restrict to, const double *restrict from, double w, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] += w * from[i];
+}
+
+/* What stands outside of the frame is 0. Every sum goes over the window in its order. */
 static void smooth(const double *x, const double *y, struct clip_size s, const double *w,
                    struct moments *m)
 {
     enum { R = WINDOW / 2 };
+    int64_t frame = s.h * s.w;
     for (int k = 0; k < 5; k++) {
+        for (int64_t i = 0; i < frame; i++)
+            m->values[i] = product(x[i], y[i], k);
+        memset(m->tmp, 0, (size_t)frame * sizeof *m->tmp);
+        memset(m->m[k], 0, (size_t)frame * sizeof *m->tmp);
         for (int64_t i = 0; i < s.h; i++)
-            for (int64_t j = 0; j < s.w; j++) {
-                double sum = 0;
-                for (int d = -R; d <= R; d++)
-                    if (j + d >= 0 && j + d < s.w)
-                        sum += w[d + R] * product(x, y, i * s.w + j + d, k);
-                m->tmp[i * s.w + j] = sum;
+            for (int64_t d = -R; d <= R; d++) {
+                int64_t from = d < 0 ? -d : 0, to = d > 0 ? s.w - d : s.w;
+                add_scaled(&m->tmp[i * s.w + from], &m->values[i * s.w + from + d], w[d + R],
+                           to - from);
             }
         for (int64_t i = 0; i < s.h; i++)
-            for (int64_t j = 0; j < s.w; j++) {
-                double sum = 0;
-                for (int d = -R; d <= R; d++)
-                    if (i + d >= 0 && i + d < s.h)
-                        sum += w[d + R] * m->tmp[(i + d) * s.w + j];
-                m->m[k][i * s.w + j] = sum;
-            }
+            for (int64_t d = -R; d <= R; d++)
+                if (i + d >= 0 && i + d < s.h)
+                    add_scaled(&m->m[k][i * s.w], &m->tmp[(i + d) * s.w], w[d + R], s.w);
     }
 }
 
@@ -168,36 +186,61 @@ static void weights(double gauss[WINDOW], double box[WINDOW])
         gauss[i] /= sum;
 }
 
-static int compare_structure(const double *x, const double *ref, struct clip_size s,
+/* A frame of a channel is an item of work. */
+struct structure {
+    const double *x, *ref;
+    struct clip_size size;
+    double gauss[WINDOW], box[WINDOW];
+    struct moments *m; /* owned [workers] */
+    double *ssim;      /* owned [frames][2]: of the Gaussian, of the box */
+};
+
+static int compare_frame(void *ctx, int64_t f, int worker, struct err *err)
+{
+    struct structure *c = ctx;
+    struct moments *m = &c->m[worker];
+    int64_t at = f * c->size.h * c->size.w;
+    (void)err;
+    smooth(c->x + at, c->ref + at, c->size, c->gauss, m);
+    c->ssim[2 * f] = mean_ssim(m, c->size, true);
+    smooth(c->x + at, c->ref + at, c->size, c->box, m);
+    c->ssim[2 * f + 1] = mean_ssim(m, c->size, false);
+    return 0;
+}
+
+static int compare_structure(const double *x, const double *ref, struct clip_size s, int jobs,
                              struct clip_diff *out, struct err *err)
 {
-    double gauss[WINDOW], box[WINDOW], sum = 0, sum_box = 0;
-    int64_t frame = s.h * s.w, n = CHANNELS * s.t;
-    struct moments m = {{0}, NULL};
+    struct structure c = {.x = x, .ref = ref, .size = s};
+    int64_t n = CHANNELS * s.t, workers = jobs < 1 ? 1 : jobs < n ? jobs : n;
+    double sum = 0, sum_box = 0;
     int rc = 0;
 
     out->ssim = out->ssim_box11 = NAN;
     if (s.h < WINDOW || s.w < WINDOW)
         return 0;
-    weights(gauss, box);
-    for (int i = 0; i < 5; i++)
-        TRY(mem_alloc(&m.m[i], frame, sizeof(double), "windows", err));
-    TRY(mem_alloc(&m.tmp, frame, sizeof(double), "windows", err));
-    for (int64_t f = 0; f < n; f++) {
-        smooth(x + f * frame, ref + f * frame, s, gauss, &m);
-        sum += mean_ssim(&m, s, true);
-        smooth(x + f * frame, ref + f * frame, s, box, &m);
-        sum_box += mean_ssim(&m, s, false);
+    weights(c.gauss, c.box);
+    TRY(mem_zalloc(&c.m, workers, sizeof *c.m, "windows", err));
+    TRY(mem_alloc(&c.ssim, 2 * n, sizeof *c.ssim, "frames", err));
+    for (int64_t i = 0; i < workers; i++)
+        TRY(moments_alloc(&c.m[i], s.h * s.w, err));
+    TRY(pool_run((int)workers, n, compare_frame, &c, err));
+    for (int64_t f = 0; f < n; f++) { /* in the order of frames, whoever was done first */
+        sum += c.ssim[2 * f];
+        sum_box += c.ssim[2 * f + 1];
     }
     out->ssim = sum / (double)n;
     out->ssim_box11 = sum_box / (double)n;
 out:
-    moments_free(&m);
+    for (int64_t i = 0; c.m && i < workers; i++)
+        moments_free(&c.m[i]);
+    free(c.m);
+    free(c.ssim);
     return rc;
 }
 
-int clip_compare(const float *x, const float *ref, struct clip_size size, struct clip_diff *out,
-                 struct err *err)
+int clip_compare(const float *x, const float *ref, struct clip_size size, int jobs,
+                 struct clip_diff *out, struct err *err)
 {
     double *a = NULL, *b = NULL;
     int rc = 0;
@@ -206,7 +249,7 @@ int clip_compare(const float *x, const float *ref, struct clip_size size, struct
     TRY(to_unit(ref, size, &b, err));
     compare_pixels(a, b, size, out);
     compare_flicker(a, b, size, out);
-    TRY(compare_structure(a, b, size, out, err));
+    TRY(compare_structure(a, b, size, jobs, out, err));
 out:
     free(a);
     free(b);

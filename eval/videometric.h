@@ -24,9 +24,9 @@ struct clip_diff {
     double flicker, flicker_dense, flicker_ratio, flicker_diff; /* NAN for one frame */
 };
 
-/* x against the reference. */
-int clip_compare(const float *x, const float *ref, struct clip_size size, struct clip_diff *out,
-                 struct err *err);
+/* x against the reference, on `jobs` threads; the numbers do not depend on how many. */
+int clip_compare(const float *x, const float *ref, struct clip_size size, int jobs,
+                 struct clip_diff *out, struct err *err);
 
 /* ||x - ref|| / ||ref|| (0/0 = 0) and the cosine of the flattened values (1 if both are zero). */
 void vector_compare(const float *x, const float *ref, int64_t n, double *l2, double *cosine);

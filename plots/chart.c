@@ -67,7 +67,7 @@ static int row_height(struct chart *c)
 
 static int total_height(struct chart *c)
 {
-    return c->top + c->rows * row_height(c) + (c->key == KEY_BELOW ? key_height(c) : 0);
+    return c->top + c->rows * row_height(c) + c->below + (c->key == KEY_BELOW ? key_height(c) : 0);
 }
 
 static void set_cols(struct chart *c, int cols)
@@ -91,6 +91,7 @@ static void fit_width(const struct chart_layout *l, struct chart *c, int width)
     double aspect = l->width > 0 ? (double)l->height / l->width : 0.65;
     c->height = (int)(c->width * fmin(fmax(aspect, 0.45), 0.8));
     c->height = c->height < c->least ? c->least : c->height < 40 ? 40 : c->height;
+    c->below = l->below;
     c->narrow = true;
 }
 

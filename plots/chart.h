@@ -95,7 +95,7 @@ struct chart {
     int panels, cols, rows;
     int width, height; /* of one panel's plotting area */
     int left, gap, top, head, bottom;
-    int legend, legend_lines, least;
+    int legend, legend_lines, least, below;
     enum key_place key;
     bool narrow; /* of a given width: the height follows */
     int key_columns;
@@ -112,6 +112,7 @@ struct chart_layout {
     int cols;  /* panels of a row; 0: as many as fit */
     int left, gap, legend;
     int lines;  /* of a legend: lower than that no panel may be beside one */
+    int below;  /* room below the panels of a figure of a given width, such as for a colour bar */
     bool each;  /* legends of their own: of every panel or, with cols, of every row */
     bool heads; /* titles above the panels */
 };

@@ -172,6 +172,26 @@ static void tics(const struct axis *a, char letter, struct gp *g)
     buf_printf(s, ") noenhanced\nset %crange [-0.5:%.1f]\n", letter, a->n - 0.5);
 }
 
+#define BAR_ROOM 62 /* below the axes: the bar, its numbers and its title */
+#define BAR_HEIGHT 14
+
+/* The colour bar with its title: beside the panel, and below it in a figure of a given width. */
+static void color_bar(struct chart *c, double low, double high, const char *title)
+{
+    struct buf *s = &c->gp.script;
+    bool below = c->key == KEY_BELOW || c->key == KEY_EACH_BELOW;
+    double w = c->gp.width, h = c->gp.height;
+    if (below)
+        buf_printf(s,
+                   "set colorbox horizontal user origin screen %.8f, screen %.8f size screen %.8f, "
+                   "screen %.8f\nset cbtics %.8g offset 0,0.4\n",
+                   c->left / w, (BAR_ROOM - BAR_HEIGHT) / h, c->width / w, BAR_HEIGHT / h,
+                   gp_step(high - low, 5));
+    buf_puts(s, "set cblabel ");
+    gp_text(&c->gp, s, title);
+    buf_printf(s, " noenhanced offset %s\n", below ? "0,0.8" : "2.5,0");
+}
+
 static int render(struct sweep *q, const struct figure_args *a, struct err *err)
 {
     struct chart c = {0};
@@ -190,20 +210,18 @@ static int render(struct sweep *q, const struct figure_args *a, struct err *err)
                                   .panels = 1,
                                   .width = q->x.n * 58 > 240 ? q->x.n * 58 : 240,
                                   .height = q->y.n * 34 > 230 ? q->y.n * 34 : 230,
-                                  .legend = 150};
+                                  .legend = 150,
+                                  .below = BAR_ROOM};
     TRY(chart_open(a, &layout, &c, err));
     write_cells(q, low, high, &data);
     chart_panel(&c, 0, q->x.name, q->y.name);
     struct buf *s = &c.gp.script;
     palette_viridis(s);
-    if (c.key != KEY_RIGHT && c.key != KEY_EACH_RIGHT)
-        buf_puts(s,
-                 "unset colorbox\n"); /* no room beside the panel; the cells have their numbers */
     tics(&q->x, 'x', &c.gp);
     tics(&q->y, 'y', &c.gp);
-    buf_printf(s, "unset grid\nset cbrange [%.8g:%.8g]\nset cblabel ", low, high);
-    gp_text(&c.gp, s, buf_str(&bar));
-    buf_puts(s, " noenhanced offset 2.5,0\nplot ");
+    buf_printf(s, "unset grid\nset cbrange [%.8g:%.8g]\n", low, high);
+    color_bar(&c, low, high, buf_str(&bar));
+    buf_puts(s, "plot ");
     gp_data_name(&c.gp, "dat");
     buf_puts(s, " using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid "
                 "noborder lc palette notitle");

@@ -91,8 +91,8 @@ int recipe_check_where(const struct recipe *r, const struct app *app, const json
 /* The one test of a claim; `within` and `above` are bounds of others. */
 static int kind_of(const struct claim_check *c, const char **kind, struct err *err)
 {
-    static const char *const qualifiers[] = {"of",    "metric",     "metrics", "job",
-                                             "where", "difference", NULL};
+    static const char *const qualifiers[] = {"labels", "of",    "metric",     "metrics",
+                                             "job",    "where", "difference", NULL};
     const char *key;
     json_t *v;
     *kind = claim_kind(c->test);
@@ -101,7 +101,8 @@ static int kind_of(const struct claim_check *c, const char **kind, struct err *e
     json_object_foreach((json_t *)c->test, key, v)
     {
         bool known = strcmp(key, *kind) == 0 ||
-                     (strcmp(key, "within") == 0 && strcmp(*kind, "ratio") == 0) ||
+                     (strcmp(key, "within") == 0 &&
+                      (strcmp(*kind, "ratio") == 0 || strcmp(*kind, "step") == 0)) ||
                      (strcmp(key, "above") == 0 && strcmp(*kind, "spread") == 0);
         (void)v;
         for (int i = 0; qualifiers[i]; i++)
@@ -181,11 +182,13 @@ static int check_operands(const struct claim_check *c, const char *kind, struct 
 
     if (strcmp(kind, "most") == 0 || strcmp(kind, "least") == 0 || strcmp(kind, "front") == 0)
         return x ? check_set(c, of, x, err) : fail(c, "a member was expected in", kind, err);
-    if (strcmp(kind, "more") == 0 || strcmp(kind, "ratio") == 0)
+    if (strcmp(kind, "more") == 0 && json_array_size(what) == 4)
+        TRY(check_names(c, what, 4, 4, err));
+    else if (strcmp(kind, "more") == 0 || strcmp(kind, "ratio") == 0)
         TRY(check_names(c, what, 2, 2, err));
     else if (strcmp(kind, "within") != 0 && !bound)
         TRY(check_set(c, what, NULL, err));
-    if (strcmp(kind, "within") == 0 || strcmp(kind, "ratio") == 0)
+    if (strcmp(kind, "within") == 0 || strcmp(kind, "ratio") == 0 || strcmp(kind, "step") == 0)
         TRY(check_range(c, json_object_get(c->test, "within"), err));
     if ((bound && !json_is_number(what)) ||
         (strcmp(kind, "spread") == 0 && !json_is_number(json_object_get(c->test, "above"))))
@@ -196,6 +199,32 @@ static int check_operands(const struct claim_check *c, const char *kind, struct 
         rc = check_set(c, of, NULL, err);
 out:
     return rc;
+}
+
+/* `labels: "column"`: rises or falls over labels of the layout's columns. */
+static int check_labels(const struct claim_check *c, const char *kind, struct err *err)
+{
+    const json_t *list = json_object_get(c->test, kind);
+    size_t i, b, k;
+    json_t *v, *block, *o;
+    if (strcmp(json_str_or(c->test, "labels", ""), "column") != 0)
+        return fail(c, "labels are of a column, found", json_str_or(c->test, "labels", ""), err);
+    if ((strcmp(kind, "rises") != 0 && strcmp(kind, "falls") != 0) || json_array_size(list) < 2)
+        return fail(c, "over labels a list that rises or falls was expected in", kind, err);
+    json_array_foreach(list, i, v)
+    {
+        const char *name = json_is_string(v) ? json_string_value(v) : "";
+        bool known = false;
+        json_array_foreach(json_object_get(c->r->item, "blocks"), b, block)
+            json_array_foreach(json_object_get(block, "columns"), k, o)
+        {
+            const json_t *head = json_object_get(o, "head");
+            known = known || (json_array_size(head) == 1 && has_value(head, name));
+        }
+        if (!known)
+            return fail(c, "the layout has no column", name, err);
+    }
+    return 0;
 }
 
 static int check_claim(struct claim_check *c, const json_t *claim, struct err *err)
@@ -210,7 +239,7 @@ static int check_claim(struct claim_check *c, const json_t *claim, struct err *e
     if (job && recipe_job_find(c->r, job) < 0)
         return fail(c, "no job", job, err);
     TRY(kind_of(c, &kind, err));
-    TRY(check_operands(c, kind, err));
+    TRY(claim_of_labels(c->test) ? check_labels(c, kind, err) : check_operands(c, kind, err));
     snprintf(what, sizeof what, "claim '%.150s': where", c->id);
     TRY(recipe_check_where(c->r, c->app, json_object_get(c->test, "where"), what, err));
 out:

@@ -84,6 +84,7 @@ static int add_member(const struct page *p, const json_t *test, const char *metr
     if (key)
         json_object_set_new(m->where, key, json_string(value));
     snprintf(m->metric, sizeof m->metric, "%s", metric);
+    m->setting = key && !is_record_key(key);
     if (key && is_record_key(key))
         snprintf(m->label, sizeof m->label, "%s %d", strcmp(key, "trace") ? key : "sample",
                  strcmp(key, "trace") ? atoi(value) : all->n);
@@ -179,10 +180,10 @@ out:
     return rc;
 }
 
-static const char *const kinds[] = {"most",  "least", "more",  "rises", "falls",  "trend", "spread",
-                                    "front", "below", "above", "ratio", "within", NULL};
+static const char *const kinds[] = {"most",  "least", "more",  "rises", "falls", "trend",  "spread",
+                                    "front", "below", "above", "ratio", "step",  "within", NULL};
 
-/* `above` is the bound of a spread, and `within` that of a ratio. */
+/* `above` is the bound of a spread, and `within` that of a ratio or step. */
 const char *claim_kind(const json_t *test)
 {
     for (int i = 0; kinds[i]; i++)
@@ -239,6 +240,11 @@ int claim_members(const struct page *p, const json_t *test, int model, struct me
 /* ---- tests ------------------------------------------------------------------------------------
  */
 
+static int by_unit(const struct unit *u, const struct unit *w)
+{
+    return u->layer != w->layer ? u->layer - w->layer : u->head - w->head;
+}
+
 /* Values of the units that both members have, in the same order; malloc'd. */
 static int pair_up(const struct member *a, const struct member *b, double **x, double **y,
                    int64_t *n, struct err *err)
@@ -250,7 +256,7 @@ static int pair_up(const struct member *a, const struct member *b, double **x, d
     TRY(mem_alloc(y, a->units.n, sizeof **y, "values", err));
     while (i < a->units.n && (!b || k < b->units.n)) {
         const struct unit *u = &a->units.u[i], *w = b ? &b->units.u[k] : u;
-        int order = u->layer != w->layer ? u->layer - w->layer : u->head - w->head;
+        int order = by_unit(u, w);
         if (order == 0) {
             (*x)[*n] = u->sum / (double)u->calls;
             (*y)[(*n)++] = w->sum / (double)w->calls;
@@ -272,6 +278,40 @@ static int test_more(const struct member *a, const struct member *b, double tie,
         rc = claim_more(x, y, n, tie, tests, out, err);
     free(x);
     free(y);
+    return rc;
+}
+
+/* Is A - B more than C - D in the units that all four have? */
+static int test_gaps(const struct members *all, double tie, struct claim_pair *out, struct err *err)
+{
+    struct member gap[2] = {{.units = {.n = 0}}};
+    int rc = 0;
+    for (int k = 0; k < 2; k++) {
+        double *x = NULL, *y = NULL;
+        const struct member *a = &all->m[2 * k], *b = &all->m[2 * k + 1];
+        int64_t n = 0, at = 0;
+        rc = pair_up(a, b, &x, &y, &n, err);
+        if (!rc)
+            rc = mem_alloc(&gap[k].units.u, a->units.n, sizeof *gap[k].units.u, "gaps", err);
+        for (int64_t i = 0, w = 0; !rc && i < a->units.n && at < n; i++) {
+            const struct unit *u = &a->units.u[i];
+            while (w < b->units.n && by_unit(&b->units.u[w], u) < 0)
+                w++;
+            if (w < b->units.n && by_unit(&b->units.u[w], u) == 0) {
+                gap[k].units.u[at] = (struct unit){u->layer, u->head, x[at] - y[at], 1};
+                at++;
+            }
+        }
+        gap[k].units.n = at;
+        free(x);
+        free(y);
+        if (rc)
+            break;
+    }
+    if (!rc)
+        rc = test_more(&gap[0], &gap[1], tie, 1, out, err);
+    unit_values_free(&gap[0].units);
+    unit_values_free(&gap[1].units);
     return rc;
 }
 
@@ -380,6 +420,33 @@ out:
     return rc;
 }
 
+/* The mean of the relative steps from each member to the next. */
+static int test_step(const struct members *all, const json_t *within, struct claim_result *r,
+                     struct err *err)
+{
+    int64_t n = all->n ? all->m[0].units.n : 0;
+    double *v = NULL, *x = NULL;
+    int rc = 0;
+    r->l = json_number_value(json_array_get(within, 0));
+    r->h = json_number_value(json_array_get(within, 1));
+    if (all->n < 2 || n == 0 || !same_units(all))
+        return 0;
+    TRY(mem_alloc(&v, all->n * n, sizeof *v, "values", err));
+    for (int k = 0; k < all->n; k++) {
+        TRY(values_of(&all->m[k], &x, err));
+        memcpy(&v[k * n], x, (size_t)n * sizeof *v);
+        free(x);
+        x = NULL;
+    }
+    TRY(claim_step(v, all->n, n, r->l, r->h, &r->pair, err));
+    r->a = 0;
+    r->b = all->n - 1;
+out:
+    free(v);
+    free(x);
+    return rc;
+}
+
 static int test_spread(const struct members *all, double least, struct claim_result *r,
                        struct err *err)
 {
@@ -447,6 +514,24 @@ static int test_front(const struct members *all, const char *name, double tie,
     return rc;
 }
 
+/* Settings with the same number in every unit were one experiment under several names, and decide
+ * nothing about a comparison of them. */
+static bool is_unmoved(const json_t *test, const struct members *all)
+{
+    const char *kind = claim_kind(test);
+    bool compares = strcmp(kind, "below") != 0 && strcmp(kind, "above") != 0 &&
+                    strcmp(kind, "front") != 0 &&
+                    (strcmp(kind, "within") != 0 || json_object_get(test, "difference"));
+    if (!compares || all->n < 2 || all->m[0].units.n < 1 || !same_units(all))
+        return false;
+    for (int k = 0; k < all->n; k++)
+        for (int64_t i = 0; i < all->m[0].units.n; i++)
+            if (!all->m[k].setting || all->m[k].units.u[i].sum != all->m[0].units.u[i].sum ||
+                all->m[k].units.u[i].calls != all->m[0].units.u[i].calls)
+                return false;
+    return true;
+}
+
 int claim_test(const json_t *test, const struct members *all, double tie, struct claim_result *r,
                struct err *err)
 {
@@ -457,21 +542,29 @@ int claim_test(const json_t *test, const struct members *all, double tie, struct
 
     *r = (struct claim_result){.kind = kind, .a = -1, .b = -1};
     r->pair.state = CLAIM_CANNOT;
+    r->unmoved = is_unmoved(test, all);
+    if (r->unmoved)
+        return 0;
     if (strcmp(kind, "rises") == 0 || strcmp(kind, "falls") == 0)
         return all->n < 3 ? 0 : test_order(all, 0, all->n - 1, kind[0] == 'f', tie, r, err);
     if (strcmp(kind, "trend") == 0)
         return test_trend(all, r, err);
     if (strcmp(kind, "spread") == 0)
         return test_spread(all, json_number_value(json_object_get(test, "above")), r, err);
+    if (strcmp(kind, "step") == 0)
+        return test_step(all, in, r, err);
     if (strcmp(kind, "front") == 0)
         return test_front(all, json_string_value(what), tie, r, err);
     if (strcmp(kind, "most") == 0 || strcmp(kind, "least") == 0)
         return test_extreme(all, json_string_value(what), kind[0] == 'm', tie, r, err);
     if (strcmp(kind, "more") == 0) {
         struct claim_pair pair;
-        rc = all->n == 2 ? test_more(&all->m[0], &all->m[1], tie, 1, &pair, err) : 0;
-        if (!rc && all->n == 2)
-            join(r, &pair, pair.d, 0, 1);
+        if (all->n != 2 && all->n != 4)
+            return 0;
+        rc = all->n == 2 ? test_more(&all->m[0], &all->m[1], tie, 1, &pair, err)
+                         : test_gaps(all, tie, &pair, err);
+        if (!rc)
+            join(r, &pair, pair.d, 0, all->n == 4 ? 2 : 1);
         return rc;
     }
     if (json_is_array(in)) {

@@ -14,6 +14,7 @@
 struct member {
     char label[96], value[96], metric[64];
     json_t *where; /* owned */
+    bool setting;  /* of a variable or a case, not of a metric or a key of records */
     struct unit_values units;
 };
 
@@ -28,6 +29,7 @@ struct claim_result {
     int a, b;               /* its members; -1: none */
     double margin;          /* how far it is from another state */
     double l, h;            /* bounds */
+    bool unmoved;           /* all members are equal in every unit: nothing was compared */
 };
 
 const char *claim_kind(const json_t *test); /* NULL: unknown */
@@ -43,6 +45,9 @@ struct printed_claim {
     int lines, held;
     char failed[96]; /* the first one where it does not hold */
 };
+/* A claim whose members are the labels of printed columns, `labels: "column"`, is of the paper's
+ * numbers alone: no model of ours is tested. */
+bool claim_of_labels(const json_t *test);
 void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out);
 
 /* The sentence of a result for a model. */

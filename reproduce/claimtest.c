@@ -136,6 +136,36 @@ out:
     return rc;
 }
 
+int claim_step(const double *v, int members, int64_t n, double l, double h, struct claim_pair *out,
+               struct err *err)
+{
+    const double *last = &v[(members - 1) * n];
+    double root = members > 1 ? 1.0 / (members - 1) : NAN;
+    *out = (struct claim_pair){.a = mean(v, n),
+                               .b = mean(last, n),
+                               .d = NAN,
+                               .lo = NAN,
+                               .hi = NAN,
+                               .n = n,
+                               .state = CLAIM_CANNOT};
+    if (members < 2 || !(out->a > 0) || !(out->b > 0))
+        return 0;
+    out->d = pow(out->b / out->a, root) - 1;
+    int rc = mean_interval(last, v, n, 0.95, &out->lo, &out->hi, err);
+    if (rc)
+        return rc;
+    /* A root keeps the order of what is above 0, and so the percentiles. */
+    out->lo = pow(out->lo, root) - 1;
+    out->hi = pow(out->hi, root) - 1;
+    if (n < CLAIM_MIN_UNITS || !isfinite(out->lo) || !isfinite(out->hi))
+        return 0;
+    if (out->lo >= l && out->hi <= h)
+        out->state = CLAIM_HOLDS;
+    else if (out->lo > h || out->hi < l)
+        out->state = CLAIM_HOLDS_NOT;
+    return 0;
+}
+
 int claim_spread(double *const *x, const int64_t *n, int groups, bool paired, double least,
                  struct claim_pair *out, int *high, int *low, struct err *err)
 {

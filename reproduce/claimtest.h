@@ -37,6 +37,12 @@ int claim_more(const double *x, const double *y, int64_t n, double tie, int test
  *   CLAIM_MIN_UNITS units, cannot be told */
 int claim_trend(const double *v, int members, int64_t n, struct claim_pair *out, struct err *err);
 
+/* Does the mean change from one point of the axis to the next by a share inside of [l, h], in the
+ * geometric mean over the steps: (last / first)^(1 / (members - 1)) - 1, of means over units? v as
+ * above; 0.2: a rise by 20 % at each step. Cannot be told where a mean is not above 0. */
+int claim_step(const double *v, int members, int64_t n, double l, double h, struct claim_pair *out,
+               struct err *err);
+
 /* Is the largest mean of a group at least `least` above the smallest? x[i]: the n[i] values of
  * group i; `paired`: all groups have the same units. high, low: the groups. */
 int claim_spread(double *const *x, const int64_t *n, int groups, bool paired, double least,

@@ -59,7 +59,8 @@ static const struct opt options[] = {
              "(default with --quick: 20m)."},
     {.name = "only", .type = OPT_STR, .offset = offsetof(struct reproduce_opts, only),
      .arg = "T,K,M", .flags = OPT_UNSET,
-     .help = "Only tables that traces (T), kernels (K) or eval (M) give numbers for."},
+     .help = "Only tables that traces (T), kernels (K) or eval (M) give numbers for; K and M with "
+             "--backend cuda."},
     {.name = "list", .type = OPT_BOOL, .offset = offsetof(struct reproduce_opts, list),
      .def = "0", .min = 0, .max = 1,
      .help = "List tables and figures with what they need."},
@@ -157,12 +158,15 @@ static int check_items(const struct str_list *items, const struct str_list *ids,
     return 0;
 }
 
+/* Kernels and eval give numbers on a GPU only: without it a table that needs them beside traces is
+ * taken for its traces, and by --only for nothing. */
 static bool only_takes(const struct session *s, const struct recipe *r)
 {
+    bool gives = s->o.list || s->o.backend == 1;
     if (!s->o.only)
         return true;
     for (const char *c = s->o.only; *c; c++)
-        if (*c != ',' && strchr(r->needs, *c))
+        if (*c != ',' && strchr(r->needs, *c) && (gives || *c == 'T'))
             return true;
     return false;
 }
@@ -194,7 +198,11 @@ static int read_recipes(struct session *s, const struct str_list *items, struct 
         }
     }
     if (s->n_recipes == 0)
-        FAIL(err, ERR_USAGE, "reproduce: none of these tables is of the kind --only %s", s->o.only);
+        FAIL(err, ERR_USAGE, "reproduce: none of these tables is of the kind --only %s%s",
+             s->o.only,
+             strpbrk(s->o.only, "KM") && s->o.backend != 1
+                 ? ", of which K and M give numbers with --backend cuda"
+                 : "");
 out:
     str_list_free(&ids);
     buf_free(&path);

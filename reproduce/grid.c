@@ -43,6 +43,14 @@ void grid_free(struct page *p)
     p->n_blocks = 0;
 }
 
+int page_first_model(const struct page *p)
+{
+    for (int i = 0; i < p->plan->n; i++)
+        if (p->plan->s[i].recipe == p->at && p->plan->s[i].model >= 0)
+            return p->plan->s[i].model;
+    return -1;
+}
+
 struct page_cell *page_cell_at(const struct page_block *b, int row, int column)
 {
     return &b->cell[row * b->columns.n + column];
@@ -286,6 +294,56 @@ out:
     return rc;
 }
 
+static int by_mean(const void *a, const void *b)
+{
+    const struct unit *x = a, *y = b;
+    double u = x->sum / (double)x->calls, v = y->sum / (double)y->calls;
+    if (u != v)
+        return u < v ? -1 : 1;
+    return x->layer != y->layer ? x->layer - y->layer : x->head - y->head;
+}
+
+/* {"by": METRIC, "job", "where", "rank": least, median or largest}: the head of that rank among
+ * those of the first model; of an even number the lower of the two in the middle. While there is
+ * no record no head is known. */
+static int pick_head(const struct page *p, const json_t *pick, struct grid_entry *e,
+                     struct err *err)
+{
+    struct choice c = {page_first_model(p),
+                       recipe_job_find(p->recipe, json_str_or(pick, "job", "")),
+                       json_object_get(pick, "where"), NULL};
+    const char *rank = json_str_or(pick, "rank", "");
+    struct unit_values u = {0};
+    int rc = 0;
+    TRY(evidence_units(&p->evidence, &c, json_str_or(pick, "by", ""), &u, err));
+    if (u.n) {
+        qsort(u.u, (size_t)u.n, sizeof *u.u, by_mean);
+        const struct unit *one = &u.u[rank[0] == 'm'   ? (u.n - 1) / 2
+                                      : rank[1] == 'e' ? 0
+                                                       : u.n - 1];
+        e->picked = true;
+        e->layer = one->layer;
+        e->head = one->head;
+    }
+out:
+    unit_values_free(&u);
+    return rc;
+}
+
+/* "ours, least" becomes "ours, least (layer 2, head 5)". */
+static int name_picked(struct grid_entry *e, struct err *err)
+{
+    char **last = &e->level[e->levels - 1];
+    struct buf b = {0};
+    buf_printf(&b, "%s (layer %d, head %d)", *last ? *last : "", e->layer, e->head);
+    int rc = buf_check(&b, "label", err);
+    if (rc)
+        return rc;
+    free(*last);
+    *last = b.data;
+    return make_path(e, err);
+}
+
 /* Entries that the recipe adds: to every block, or to the one that it says, counted from 1. */
 static int place_extra(struct page *p, struct page_block *b, struct err *err)
 {
@@ -303,6 +361,10 @@ static int place_extra(struct page *p, struct page_block *b, struct err *err)
         TRY(insert(a, a->n, o, &e, err));
         e->extra = true;
         TRY(set_label(e, json_object_get(o, "label"), err));
+        if (json_object_get(o, "pick"))
+            TRY(pick_head(p, json_object_get(o, "pick"), e, err));
+        if (e->picked)
+            TRY(name_picked(e, err));
     }
 out:
     return rc;

@@ -63,6 +63,29 @@ static int take_list(const json_t *doc, const char *key, struct str_list *out)
     return 0;
 }
 
+/* A calibration that is gone, damaged or edited fails what needs it, not the tables that do not. */
+static int check_calibration(struct kept_job *j, struct err *err)
+{
+    struct buf path = {0};
+    struct err own = {0};
+    json_t *doc = NULL;
+    int rc = 0;
+    buf_printf(&path, "%s/%s", j->dir, job_output_name(j->kind));
+    TRY(buf_check(&path, "path", err));
+    rc = seal_json_file(buf_str(&path), (size_t)1 << 30, &doc, &own);
+    if (rc == ERR_NOMEM)
+        rc = err_set(err, ERR_NOMEM, "%s", own.msg);
+    else if (rc) {
+        snprintf(j->damage, sizeof j->damage, "%.200s; remove its folder to make it again",
+                 own.msg);
+        rc = 0;
+    }
+out:
+    json_decref(doc);
+    buf_free(&path);
+    return rc;
+}
+
 static int read_job(struct kept_job *j, struct err *err)
 {
     struct buf path = {0};
@@ -90,6 +113,10 @@ static int read_job(struct kept_job *j, struct err *err)
     buf_printf(&made, "%s/%s", j->dir, job_output_name(j->kind));
     bool gone = j->kind == DO_CAPTURE && output[0] && access(buf_str(&made), F_OK) != 0;
     buf_free(&made);
+    if (j->kind == DO_CALIBRATE)
+        TRY(check_calibration(j, err));
+    if (j->damage[0])
+        goto out;
     if (gone)
         snprintf(j->output, sizeof j->output, "%s", output);
     else

@@ -17,6 +17,7 @@ struct kept_job {
     struct str_list steps;    /* capture: denoising steps */
     struct str_list commands; /* shell text */
     double seconds;
+    char damage[256]; /* of a calibration: why it cannot be used, "" = it can */
 };
 
 struct job_store {

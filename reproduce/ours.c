@@ -135,6 +135,13 @@ json_t *page_where(const json_t *rule, const struct grid_entry *row,
         else if (row && column)
             json_object_set_new(out, key, json_string("no such field"));
     }
+    const struct grid_entry *head = row && row->picked         ? row
+                                    : column && column->picked ? column
+                                                               : NULL;
+    if (head) {
+        json_object_set_new(out, "layer", json_integer(head->layer));
+        json_object_set_new(out, "head", json_integer(head->head));
+    }
     return out;
 }
 
@@ -390,10 +397,7 @@ static int own_model(const struct page *p, const struct page_block *b, const str
     bool rows = has_model(&b->rows), columns = has_model(&b->columns);
     if ((rows && !row->extra) || (columns && !column->extra))
         return -1;
-    for (int i = 0; i < p->plan->n; i++)
-        if (p->plan->s[i].recipe == p->at && p->plan->s[i].model >= 0)
-            return p->plan->s[i].model;
-    return -1;
+    return page_first_model(p);
 }
 
 static int fill_cell(struct page *p, const struct page_block *b, int row, int column,

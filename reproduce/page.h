@@ -14,9 +14,11 @@ struct grid_entry {
     const json_t *j;           /* its object in layouts.json, or in `extra` of the recipe */
     char *level[LABEL_LEVELS]; /* owned: "Sim-q", "CogvideoX" */
     int levels;
-    char *path;    /* owned: levels joined with '/' */
-    bool printed;  /* the paper has it */
-    bool extra;    /* of the recipe's `extra` */
+    char *path;   /* owned: levels joined with '/' */
+    bool printed; /* the paper has it */
+    bool extra;   /* of the recipe's `extra` */
+    bool picked;  /* numbers of this head alone, chosen by the entry's rule `pick` */
+    int layer, head;
     double length; /* of ours-only lengths; NAN: that of j */
     int model;     /* whose numbers of ours stand here; -1: every model's that has no own entry */
 };
@@ -90,6 +92,9 @@ void grid_free(struct page *p);
 /* A field of the entry's object as text; "length" is that of ours where it is. */
 bool entry_field(const struct grid_entry *e, const char *field, char *text, size_t size);
 struct page_cell *page_cell_at(const struct page_block *b, int row, int column);
+
+/* The first model that has a step of the page's recipe, -1: none. */
+int page_first_model(const struct page *p);
 
 /* ours.c */
 int page_fill(struct page *p, struct err *err);

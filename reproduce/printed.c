@@ -79,8 +79,14 @@ static void take_cell(const struct page *p, const json_t *test, const struct pag
         l->n == MEMBERS_MAX || !page_printed(p, b, row, column, 0, &x))
         return;
     const char *metric = page_metric(p, b, row, column, rule, 0);
+    const char *want = json_str_or(test, "metric", "");
     json_t *where = page_where(rule, row, column);
     double number = strtod(x.value, &end);
+    bool rest = metric && strncmp(metric, "1-", 2) == 0 && strcmp(metric + 2, want) == 0;
+    if (rest) { /* the table prints what the claim's metric leaves */
+        metric = want;
+        number = factor - number;
+    }
     if (metric && end != x.value &&
         member_of(p, test, where, metric, l->value[l->n], sizeof l->value[0])) {
         double tie = 0.5 * pow(10, -printed_digits(x.value)) / factor;
@@ -153,6 +159,18 @@ static int is_inside(const json_t *test, const char *kind, const struct line *l)
     return l->n ? 1 : -1;
 }
 
+/* The relative step between neighbours, in the geometric mean; a tie at either end moves it. */
+static int step_inside(const json_t *test, const struct line *l)
+{
+    const json_t *in = json_object_get(test, "within");
+    double low = json_number_value(json_array_get(in, 0)), root = 1.0 / (l->n - 1);
+    double high = json_number_value(json_array_get(in, 1)), a = l->x[0], b = l->x[l->n - 1];
+    if (l->n < 3 || !(a - l->tie > 0) || !(b - l->tie > 0))
+        return -1;
+    return pow((b + l->tie) / (a - l->tie), root) - 1 >= low &&
+           pow((b - l->tie) / (a + l->tie), root) - 1 <= high;
+}
+
 /* 1 holds, 0 does not, -1 the line has not what the claim compares. */
 static int line_holds(const json_t *test, const struct line *l)
 {
@@ -164,8 +182,12 @@ static int line_holds(const json_t *test, const struct line *l)
         return is_ordered(l, json_is_array(what) ? what : NULL, kind[0] == 'r' ? 1 : -1);
     if (strcmp(kind, "more") == 0) {
         double d = listed(l, what, 0) - listed(l, what, 1);
+        if (json_array_size(what) == 4) /* of two differences each has two roundings */
+            d = (d - listed(l, what, 2) + listed(l, what, 3)) / 2;
         return isfinite(d) ? d > l->tie : -1;
     }
+    if (strcmp(kind, "step") == 0)
+        return step_inside(test, l);
     if (strcmp(kind, "trend") == 0 || strcmp(kind, "spread") == 0 || strcmp(kind, "front") == 0)
         return -1; /* of figures, whose numbers stand in no table */
     return is_inside(test, kind, l);
@@ -183,12 +205,43 @@ static void take_line(const json_t *test, const struct line *l, const char *labe
         snprintf(out->failed, sizeof out->failed, "%s", label);
 }
 
+bool claim_of_labels(const json_t *test)
+{
+    return json_object_get(test, "labels") != NULL;
+}
+
+/* Lines of a claim over labels: the printed numbers of a row, by the labels of their columns. */
+static void take_labels(const struct page *p, const json_t *test, const struct page_block *b,
+                        struct printed_claim *out)
+{
+    for (int r = 0; r < b->rows.n; r++) {
+        struct line l = {.n = 0};
+        for (int c = 0; c < b->columns.n && l.n < MEMBERS_MAX; c++) {
+            struct paper_number x;
+            char *end;
+            if (!page_printed(p, b, &b->rows.e[r], &b->columns.e[c], 0, &x))
+                continue;
+            double number = strtod(x.value, &end);
+            if (end == x.value)
+                continue;
+            snprintf(l.value[l.n], sizeof l.value[0], "%s", b->columns.e[c].path);
+            l.tie = fmax(l.tie, 0.5 * pow(10, -printed_digits(x.value)));
+            l.x[l.n++] = number;
+        }
+        take_line(test, &l, b->rows.e[r].path, out);
+    }
+}
+
 void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out)
 {
     bool one = strcmp(claim_kind(test), "below") == 0 || strcmp(claim_kind(test), "above") == 0;
     *out = (struct printed_claim){.lines = 0};
     for (int i = 0; i < p->n_blocks; i++) {
         const struct page_block *b = &p->blocks[i];
+        if (claim_of_labels(test)) {
+            take_labels(p, test, b, out);
+            continue;
+        }
         for (int c = 0; c < b->columns.n; c++) {
             struct line l = {.n = 0};
             for (int r = 0; r < b->rows.n; r++)

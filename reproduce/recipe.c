@@ -281,12 +281,42 @@ out:
     return rc;
 }
 
+/* What a published calibration states: bounds are numbers, `per` a granularity of `calibrate`. */
+static int check_calibration(const json_t *match, const char *path, struct err *err)
+{
+    static const char *const known[] = {"l1", "l2", "theta", "per", "inputs", NULL};
+    static const char *const pers[] = {"head", "layer", "model", NULL};
+    const json_t *o = json_object_get(match, "calibration");
+    const char *key;
+    json_t *v;
+    int rc = o ? check_fields(o, path, "match: calibration", known, err) : 0;
+    if (rc)
+        return rc;
+    json_object_foreach((json_t *)o, key, v)
+    {
+        const char *text = json_is_string(v) ? json_string_value(v) : "";
+        int k = 0;
+        while (pers[k] && strcmp(pers[k], text) != 0)
+            k++;
+        if (strcmp(key, "per") == 0 && !pers[k])
+            return err_set(err, ERR_INPUT, "%s: match: calibration: per: head, layer or model",
+                           path);
+        if (strcmp(key, "inputs") == 0 && (!json_is_integer(v) || json_integer_value(v) < 1))
+            return err_set(err, ERR_INPUT, "%s: match: calibration: inputs: a number from 1 on",
+                           path);
+        if (strcmp(key, "per") != 0 && !json_is_number(v))
+            return err_set(err, ERR_INPUT, "%s: match: calibration: %s: a number was expected",
+                           path, key);
+    }
+    return 0;
+}
+
 static int take_lists(struct recipe *r, struct err *err)
 {
     static const char *const ours[] = {"column", "row",   "job",   "where",   "stat",
                                        "metric", "pairs", "needs", "setting", NULL};
     static const char *const claims[] = {"id", "text", "test", "needs", NULL};
-    static const char *const extra[] = {"axis",  "label", "ours",   "block", "arrow",
+    static const char *const extra[] = {"axis",  "label", "ours",   "block", "arrow", "pick",
                                         "scale", "stat",  "digits", "n",     NULL};
     static const char *const match[] = {"length",      "prompt", "settings",  "arith",
                                         "calibration", "gpu",    "stands_in", NULL};
@@ -304,6 +334,7 @@ static int take_lists(struct recipe *r, struct err *err)
     TRY(take_object(r->doc, "match", path, &r->match, err));
     if (r->match)
         TRY(check_fields(r->match, path, "match", match, err));
+    TRY(check_calibration(r->match, path, err));
     TRY(take_objects(r->doc, "ours", path, ours, &r->ours, err));
     TRY(take_objects(r->doc, "claims", path, claims, &r->claims, err));
     TRY(take_objects(r->doc, "extra", path, extra, &r->extra, err));

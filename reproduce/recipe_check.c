@@ -182,7 +182,42 @@ static int check_stat(const struct recipe *r, const json_t *o, struct err *err)
                    did_you_mean(stat, known, hint));
 }
 
-static int check_extra(const struct recipe *r, struct err *err)
+/* The rule that chooses the head of an added row or column. */
+static int check_pick(const struct recipe *r, const struct app *app, const json_t *pick, size_t i,
+                      struct err *err)
+{
+    static const char *const known[] = {"by", "job", "where", "rank", NULL};
+    const char *rank = json_str_or(pick, "rank", ""), *path = buf_str(&r->path), *key;
+    char hint[HINT_MAX], what[40];
+    json_t *v;
+    int rc = 0;
+    json_object_foreach((json_t *)pick, key, v)
+    {
+        int k = 0;
+        while (known[k] && strcmp(known[k], key) != 0)
+            k++;
+        if (!known[k])
+            FAIL(err, ERR_INPUT, "%s: extra entry %zu: pick: unknown field '%s'%s", path, i, key,
+                 did_you_mean(key, known, hint));
+    }
+    if (strcmp(rank, "least") != 0 && strcmp(rank, "median") != 0 && strcmp(rank, "largest") != 0)
+        FAIL(err, ERR_INPUT,
+             "%s: extra entry %zu: pick: rank is least, median or largest, found "
+             "'%s'",
+             path, i, rank);
+    if (!json_is_string(json_object_get(pick, "by")))
+        FAIL(err, ERR_INPUT, "%s: extra entry %zu: pick: by names no metric", path, i);
+    if (recipe_job_find(r, json_str_or(pick, "job", "")) < 0)
+        FAIL(err, ERR_INPUT, "%s: extra entry %zu: pick: no job '%s'", path, i,
+             json_str_or(pick, "job", ""));
+    TRY(check_expression(r, json_object_get(pick, "by"), err));
+    snprintf(what, sizeof what, "extra entry %zu: pick", i);
+    TRY(recipe_check_where(r, app, json_object_get(pick, "where"), what, err));
+out:
+    return rc;
+}
+
+static int check_extra(const struct recipe *r, const struct app *app, struct err *err)
 {
     size_t i;
     json_t *o;
@@ -195,6 +230,8 @@ static int check_extra(const struct recipe *r, struct err *err)
                  buf_str(&r->path), i + 1, axis);
         TRY(check_stat(r, o, err));
         TRY(check_expression(r, json_object_get(o, "ours"), err));
+        if (json_object_get(o, "pick"))
+            TRY(check_pick(r, app, json_object_get(o, "pick"), i + 1, err));
     }
 out:
     return rc;
@@ -248,10 +285,10 @@ out:
 
 static int check_claims(const struct recipe *r, struct err *err)
 {
-    static const char *const known[] = {"most",  "least",  "more",       "rises",  "falls",
-                                        "trend", "spread", "front",      "below",  "above",
-                                        "ratio", "within", "of",         "metric", "metrics",
-                                        "job",   "where",  "difference", NULL};
+    static const char *const known[] = {
+        "most",   "least",   "more",  "rises", "falls",      "trend",  "spread",
+        "front",  "below",   "above", "ratio", "step",       "within", "of",
+        "metric", "metrics", "job",   "where", "difference", "labels", NULL};
     size_t i, m;
     json_t *o, *v;
     const char *key;
@@ -285,7 +322,7 @@ int recipe_check(const struct recipe *r, const struct app *app, struct err *err)
         TRY(check_methods(r, &r->jobs[i], app, err));
     }
     TRY(check_ours(r, app, err));
-    TRY(check_extra(r, err));
+    TRY(check_extra(r, app, err));
     TRY(check_cases(r, app, err));
     TRY(check_claims(r, err));
     TRY(recipe_check_claims(r, app, err));

@@ -168,6 +168,11 @@ static int resolve_single(struct plan *p, struct step *s, struct err *err)
         const struct kept_job *k = &p->store->j[i];
         if (k->kind != step_job(p, s)->kind || strcmp(k->key, s->key) != 0)
             continue;
+        if (k->damage[0]) {
+            s->failed = true;
+            snprintf(s->reason, sizeof s->reason, "%s", k->damage);
+            return 0;
+        }
         s->done = true;
         snprintf(s->output, sizeof s->output, "%s", k->output[0] ? k->output : k->key);
         return add_kept(s, i, err);

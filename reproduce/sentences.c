@@ -87,14 +87,7 @@ static bool is_order(const struct claim_result *r)
 static bool is_range(const struct claim_result *r)
 {
     return is_kind(r, "below") || is_kind(r, "above") || is_kind(r, "ratio") ||
-           is_kind(r, "within") || is_kind(r, "spread");
-}
-
-/* "A 0.100, B 0.200" */
-static void put_means(const struct members *all, struct buf *b)
-{
-    for (int i = 0; i < all->n; i++)
-        buf_printf(b, "%s%s %.3f", i ? ", " : "", all->m[i].label, member_mean(&all->m[i]));
+           is_kind(r, "within") || is_kind(r, "spread") || is_kind(r, "step");
 }
 
 /* The metric, where the label does not say it already. */
@@ -102,6 +95,27 @@ static void put_metric(const struct member *x, const char *behind, struct buf *b
 {
     if (strcmp(x->metric, x->label))
         buf_printf(b, "%s%s", x->metric, behind);
+}
+
+static bool is_gap(const struct members *all, const struct claim_result *r)
+{
+    return is_kind(r, "more") && all->n == 4;
+}
+
+/* "A - B has 0.100 and C - D 0.200, " */
+static void put_gaps(const struct members *all, const struct claim_result *r, struct buf *b)
+{
+    put_metric(&all->m[0], ": ", b);
+    buf_printf(b, "%s less %s is %.3f, %s less %s %.3f; the first is more by ", all->m[0].label,
+               all->m[1].label, r->pair.a, all->m[2].label, all->m[3].label, r->pair.b);
+    put_pair(all, &r->pair, b);
+}
+
+/* "A 0.100, B 0.200" */
+static void put_means(const struct members *all, struct buf *b)
+{
+    for (int i = 0; i < all->n; i++)
+        buf_printf(b, "%s%s %.3f", i ? ", " : "", all->m[i].label, member_mean(&all->m[i]));
 }
 
 /* "A - B is 0.1 [0.0, 0.2] over 12 heads, WHERE [0, 1]" */
@@ -113,6 +127,10 @@ static void put_range(const struct members *all, const struct claim_result *r, c
     if (y && is_kind(r, "spread")) {
         buf_printf(b, "%s of %s (%.3f) less that of %s (%.3f)", x->metric, x->label, c->a, y->label,
                    c->b);
+    } else if (y && is_kind(r, "step")) {
+        put_metric(x, ": ", b);
+        put_means(all, b);
+        buf_puts(b, "; the mean relative step");
     } else {
         put_metric(x, y ? ": " : " of ", b);
         buf_printf(b, "%s%s%s", x->label, y ? is_kind(r, "ratio") ? " / " : " - " : "",
@@ -164,6 +182,10 @@ static void put_holds(const struct members *all, const struct claim_result *r, s
         put_n(all, c, b);
         return;
     }
+    if (is_gap(all, r)) {
+        put_gaps(all, r, b);
+        return;
+    }
     if (is_range(r)) {
         put_range(all, r, "inside of", b);
         return;
@@ -195,7 +217,9 @@ static void put_not(const struct members *all, const struct claim_result *r, str
 {
     const struct member *x = &all->m[r->a], *y = r->b >= 0 ? &all->m[r->b] : NULL;
     const struct claim_pair *c = &r->pair;
-    if (is_range(r)) {
+    if (is_gap(all, r)) {
+        put_gaps(all, r, b);
+    } else if (is_range(r)) {
         put_range(all, r, "outside of", b);
     } else if (is_kind(r, "trend")) {
         put_metric(x, ": ", b);
@@ -214,7 +238,20 @@ static void put_not(const struct members *all, const struct claim_result *r, str
 static void put_why(const struct members *all, const struct claim_result *r, struct buf *b)
 {
     const struct claim_pair *c = &r->pair;
-    int points = is_kind(r, "trend") ? 5 : is_order(r) ? 3 : is_kind(r, "spread") ? 2 : 0;
+    if (r->unmoved) {
+        const char *last = all->m[all->n - 1].label;
+        buf_puts(b, "the setting changed nothing: ");
+        put_metric(&all->m[0], " of ", b);
+        for (int i = 0; i < all->n - 1; i++)
+            buf_printf(b, "%s%s", i ? ", " : "", all->m[i].label);
+        buf_printf(b, " and %s is the same in each of %lld %s", last, (long long)all->m[0].units.n,
+                   all->m[0].units.of);
+        return;
+    }
+    int points = is_kind(r, "trend")                          ? 5
+                 : is_order(r)                                ? 3
+                 : is_kind(r, "spread") || is_kind(r, "step") ? 2
+                                                              : 0;
     if (r->a < 0 && all->n < points) {
         buf_printf(b, "there %s only %d point%s", all->n == 1 ? "is" : "are", all->n,
                    all->n == 1 ? "" : "s");
@@ -227,6 +264,8 @@ static void put_why(const struct members *all, const struct claim_result *r, str
     const struct member *x = &all->m[r->a], *y = r->b >= 0 ? &all->m[r->b] : NULL;
     if (c->n < CLAIM_MIN_UNITS) {
         buf_printf(b, "there are only %lld %s", (long long)c->n, all->m[0].units.of);
+    } else if (is_gap(all, r)) {
+        put_gaps(all, r, b);
     } else if (is_kind(r, "ratio") && y && !isfinite(c->d)) {
         put_metric(y, " of ", b);
         buf_printf(b, "%s is 0, which has no ratio", y->label);
@@ -300,6 +339,20 @@ static void put_claim(const struct page *p, const char *text, const json_t *test
     buf_puts(b, ": ");
 }
 
+/* What the paper prints about its own labels. */
+static void put_labels(const struct page *p, const json_t *claim, struct buf *b)
+{
+    struct printed_claim in;
+    claim_on_printed(p, json_object_get(claim, "test"), &in);
+    buf_printf(b, "\"%s\": ", json_str_or(claim, "text", ""));
+    if (in.lines && in.held == in.lines)
+        buf_printf(b, "Holds in the printed numbers, %d rows.", in.lines);
+    else if (in.lines)
+        buf_printf(b, "Holds in %d of %d printed rows; not in %s.", in.held, in.lines, in.failed);
+    else
+        buf_puts(b, "Cannot be tested, because the table does not print these numbers.");
+}
+
 static int add_sentence(struct page *p, const json_t *claim, int model, struct err *err)
 {
     const json_t *test = json_object_get(claim, "test");
@@ -337,7 +390,8 @@ int page_claims(struct page *p, struct err *err)
         json_array_foreach(p->recipe->claims, i, claim)
         {
             const char *needs = json_str_or(claim, "needs", "");
-            if (used && (!needs[0] || p->plan->cuda))
+            if (used && !claim_of_labels(json_object_get(claim, "test")) &&
+                (!needs[0] || p->plan->cuda))
                 TRY(add_sentence(p, claim, m, err));
         }
     }
@@ -345,6 +399,12 @@ int page_claims(struct page *p, struct err *err)
     {
         const char *needs = json_str_or(claim, "needs", "");
         struct buf b = {0};
+        if (claim_of_labels(json_object_get(claim, "test"))) {
+            put_labels(p, claim, &b);
+            str_list_add(&p->sentences, buf_str(&b));
+            buf_free(&b);
+            continue;
+        }
         if (!needs[0] || (p->plan->cuda && p->recipe->n_jobs))
             continue;
         put_claim(p, json_str_or(claim, "text", ""), json_object_get(claim, "test"), &b);

@@ -800,6 +800,68 @@ START_TEST(a_sweep_has_a_cell_per_setting)
 }
 END_TEST
 
+START_TEST(the_colour_bar_of_a_sweep_has_a_title_at_every_size)
+{
+    struct figure_args a = args();
+    a.x = "alpha_c";
+    a.y = "alpha_s";
+    add("sampleattention", "alpha_c=0.5:alpha_s=0.5", 0, 0, 0.1);
+    add("sampleattention", "alpha_c=0.9:alpha_s=0.5", 0, 0, 0.4);
+    draw("sweep", &a);
+    assert_has(&script, "set cblabel 'pairs kept");
+    assert_lacks(&script, "set colorbox horizontal");
+    a.width = 396;
+    draw("sweep", &a);
+    assert_has(&script, "set cblabel 'pairs kept");
+    assert_has(&script, "set colorbox horizontal");
+    assert_lacks(&script, "unset colorbox");
+}
+END_TEST
+
+START_TEST(means_have_their_numbers_and_the_mean_of_all_bars)
+{
+    struct figure_args a = args();
+    a.metric = "density_elem";
+    add("sale", "", 0, 0, 0.1);
+    add("sale", "", 0, 1, 0.3);
+    add("sale", "", 1, 0, 0.999);
+    add("sale", "", 1, 1, 0.999);
+    draw("means", &a);
+    assert_has(&dat, "0 0.2 \"0.20\" 0\n1 0.999 \">0.99\" 1\n"); /* never rounded to 1 */
+    assert_has(&script, "'mean of all 0.60'");
+    assert_has(&script, ", 0.5995 with lines lw 1.6 dt 2");
+    assert_has(&caption, "Dashed: the mean of the bars.");
+    a.x = "head";
+    draw("means", &a);
+    assert_has(&dat, "0 0.1 \"0.10\" 0\n1 0.3 \"0.30\" 1\n\n\n");
+    assert_has(&script, "'L0, max 0.30'");
+    assert_has(&script, "'L1, max >0.99'");
+    assert_lacks(&script, "with labels"); /* of panels the title has a number, bars have none */
+    a.x = "step";
+    assert_fails(figure_find("means", &e)->draw(&a, &e), &e, ERR_USAGE, "layer, sample or head");
+}
+END_TEST
+
+START_TEST(means_of_samples_begin_with_the_largest)
+{
+    struct figure_args a = args();
+    a.metric = "density_elem";
+    a.x = "sample";
+    for (int i = 0; i < 3; i++) {
+        struct record *r = add("sale", "", 0, 0, 0.5 + 0.02 * (i == 1) - 0.02 * (i == 2));
+        snprintf(r->trace, sizeof r->trace, "%d", 3 - i);
+    }
+    draw("means", &a);
+    assert_has(&dat, "0 0.52 \"0.520\" 2\n1 0.5 \"0.500\" 1\n2 0.48 \"0.480\" 3\n");
+    assert_has(&script, "set xtics ('2' 0, '1' 1, '3' 2)");
+    add("sale", "", 0, 0, 0.5);
+    add("sale", "tau=0.5", 0, 0, 0.5);
+    recset_free(&set);
+    fixture_set(&f, &set);
+    assert_fails(figure_find("means", &e)->draw(&a, &e), &e, ERR_USAGE, "of one setting");
+}
+END_TEST
+
 START_TEST(a_sweep_shows_settings_that_differ_in_nothing_else)
 {
     struct figure_args a = args();
@@ -863,6 +925,9 @@ Suite *make_suite(void)
     tcase_add_test(c, settings_with_a_target_have_a_line_and_a_band);
     tcase_add_test(c, a_sweep_has_a_cell_per_setting);
     tcase_add_test(c, a_sweep_shows_settings_that_differ_in_nothing_else);
+    tcase_add_test(c, the_colour_bar_of_a_sweep_has_a_title_at_every_size);
+    tcase_add_test(c, means_have_their_numbers_and_the_mean_of_all_bars);
+    tcase_add_test(c, means_of_samples_begin_with_the_largest);
     suite_add_tcase(s, c);
     return s;
 }

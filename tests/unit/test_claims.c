@@ -86,8 +86,35 @@ START_TEST(a_spread_is_between_the_outer_groups)
 }
 END_TEST
 
+/* 1, 0.8, 0.64 are steps by -20 %; 1, 0.9, 0.64 as well in the mean. */
+START_TEST(a_mean_step_is_relative)
+{
+    double v[3][6];
+    struct claim_pair c;
+    for (int i = 0; i < 6; i++) {
+        v[0][i] = 1 + 0.01 * i;
+        v[1][i] = 0.9 * v[0][i];
+        v[2][i] = 0.64 * v[0][i];
+    }
+    assert_ok(claim_step(&v[0][0], 3, 6, -0.25, -0.15, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS);
+    ck_assert_double_eq_tol(c.d, -0.2, 1e-12);
+    ck_assert_double_eq_tol(c.lo, -0.2, 1e-12); /* heads agree */
+    assert_ok(claim_step(&v[0][0], 3, 6, -0.15, 0, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS_NOT);
+    assert_ok(claim_step(&v[0][0], 2, 6, -0.15, 0, &c, &e), &e);
+    ck_assert_double_eq_tol(c.d, -0.1, 1e-12);
+    ck_assert_int_eq(c.state, CLAIM_HOLDS);
+    memset(v[0], 0, sizeof v[0]);
+    assert_ok(claim_step(&v[0][0], 3, 6, -0.25, -0.15, &c, &e), &e);
+    ck_assert_int_eq(c.state, CLAIM_CANNOT);
+}
+END_TEST
+
 /* ---- every claim of every recipe --------------------------------------------------------------
  */
+
+static int unmoved; /* claims that were given equal numbers */
 
 enum scene { RIGHT, RIGHT_TOO, WRONG, FEW };
 
@@ -105,7 +132,7 @@ static double mean_of(const json_t *test, const struct members *all, int k, bool
     bool named = json_is_string(what) && strcmp(all->m[k].value, json_string_value(what)) == 0;
     double l = json_number_value(json_array_get(in, 0)),
            h = json_number_value(json_array_get(in, 1));
-    double inside = wrong ? h + 1 : (l + h) / 2;
+    double inside = wrong ? h + 1 : l + 0.46 * (h - l);
     if (strcmp(kind, "most") == 0)
         return named != wrong ? 0.9 : 0.1;
     if (strcmp(kind, "least") == 0)
@@ -118,6 +145,8 @@ static double mean_of(const json_t *test, const struct members *all, int k, bool
         return wrong ? 0.1 * k : 1 - 0.1 * k;
     if (strcmp(kind, "spread") == 0)
         return wrong ? 0.5 : 0.5 * k;
+    if (strcmp(kind, "step") == 0)
+        return pow(1 + inside, k);
     if (strcmp(kind, "front") == 0)
         return 0.5 + better(all->m[k].metric) * (named != wrong ? 0.3 : 0);
     if (strcmp(kind, "below") == 0 || strcmp(kind, "above") == 0)
@@ -169,6 +198,25 @@ static void sentence(const struct page *p, const json_t *test, struct members *a
     claim_sentence(p, &few, &r, model, b);
 }
 
+/* With one number for all settings a comparison of settings is not decided. */
+static void check_unmoved(const struct page *p, const json_t *test, struct members *all, int model)
+{
+    struct claim_result r;
+    struct buf b = {0};
+    fill(test, all, RIGHT);
+    for (int k = 1; k < all->n; k++)
+        memcpy(all->m[k].units.u, all->m[0].units.u,
+               (size_t)all->m[0].units.n * sizeof *all->m[0].units.u);
+    assert_ok(claim_test(test, all, 0.0005, &r, &e), &e);
+    ck_assert(r.unmoved);
+    ck_assert_int_eq(r.pair.state, CLAIM_CANNOT);
+    claim_sentence(p, all, &r, model, &b);
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "because the setting changed nothing: "));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), " is the same in each of 12 heads."));
+    buf_free(&b);
+    unmoved++;
+}
+
 static void check_claim(const struct page *p, const json_t *claim, int model)
 {
     const json_t *test = json_object_get(claim, "test");
@@ -177,6 +225,10 @@ static void check_claim(const struct page *p, const json_t *claim, int model)
     struct members *all = calloc(1, sizeof *all);
     struct buf b[4] = {{0}};
     ck_assert_ptr_nonnull(all);
+    if (claim_of_labels(test)) { /* of no model */
+        free(all);
+        return;
+    }
     assert_ok(claim_members(p, test, model, all, &e), &e);
     if (all->n == 0)
         invent_members(json_str_or(test, "metric", ""), all);
@@ -189,6 +241,8 @@ static void check_claim(const struct page *p, const json_t *claim, int model)
             ck_assert_msg(strcmp(buf_str(&b[i]), buf_str(&b[k])) != 0, "%s: %s", p->recipe->id,
                           buf_str(&b[i]));
     }
+    if (all->n == 2 && all->m[0].setting && strcmp(claim_kind(test), "more") == 0)
+        check_unmoved(p, test, all, model);
     for (int i = 0; i < 4; i++)
         buf_free(&b[i]);
     members_free(all);
@@ -244,7 +298,9 @@ static int each_page(void (*fn)(const struct page *p, const json_t *claim, int m
 
 START_TEST(other_numbers_make_another_sentence)
 {
+    unmoved = 0;
     ck_assert_int_ge(each_page(check_claim), 40);
+    ck_assert_int_ge(unmoved, 2);
 }
 END_TEST
 
@@ -289,6 +345,63 @@ static void check_contradicted(const struct page *p, const json_t *claim, int mo
     lines++;
 }
 
+/* Both models of sampleattention:4 drop by 19 and 18 % of their pairs from 4K to 128K. */
+static void check_step(const struct page *p, const json_t *claim, int model)
+{
+    struct printed_claim in;
+    json_t *test;
+    (void)model;
+    if (strcmp(p->recipe->id, "sampleattention:4") != 0 ||
+        strcmp(json_str_or(claim, "id", ""), "step"))
+        return;
+    test = json_deep_copy(json_object_get(claim, "test"));
+    claim_on_printed(p, test, &in);
+    ck_assert_int_eq(in.lines, 2);
+    ck_assert_int_eq(in.held, 2);
+    json_object_set_new(test, "within", json_pack("[f, f]", -0.1, 0.0));
+    claim_on_printed(p, test, &in);
+    ck_assert_int_eq(in.lines, 2);
+    ck_assert_int_eq(in.held, 0);
+    json_decref(test);
+    lines++;
+}
+
+START_TEST(a_step_is_tested_on_printed_numbers)
+{
+    lines = 0;
+    each_page(check_step);
+    ck_assert_int_eq(lines, 1);
+}
+END_TEST
+
+static void check_labels(const struct page *p, const json_t *claim, int model)
+{
+    struct printed_claim in;
+    json_t *test = json_deep_copy(json_object_get(claim, "test"));
+    (void)model;
+    if (claim_of_labels(test)) {
+        claim_on_printed(p, test, &in);
+        ck_assert_int_eq(in.lines, 4);
+        ck_assert_int_eq(in.held, 4);
+        json_object_set(test, "rises", json_object_get(test, "falls"));
+        json_object_del(test, "falls");
+        claim_on_printed(p, test, &in);
+        ck_assert_int_eq(in.lines, 4);
+        ck_assert_int_eq(in.held, 0);
+        ck_assert_str_eq(in.failed, "CogvideoX/RTX4090");
+        lines++;
+    }
+    json_decref(test);
+}
+
+START_TEST(labels_are_compared_in_printed_numbers_alone)
+{
+    lines = 0;
+    each_page(check_labels);
+    ck_assert_int_eq(lines, 1);
+}
+END_TEST
+
 START_TEST(a_contradicted_claim_is_seen)
 {
     lines = 0;
@@ -309,6 +422,9 @@ Suite *make_suite(void)
     tcase_add_test(t, other_numbers_make_another_sentence);
     tcase_add_test(t, claims_hold_in_the_printed_numbers);
     tcase_add_test(t, a_contradicted_claim_is_seen);
+    tcase_add_test(t, a_mean_step_is_relative);
+    tcase_add_test(t, labels_are_compared_in_printed_numbers_alone);
+    tcase_add_test(t, a_step_is_tested_on_printed_numbers);
     suite_add_tcase(s, t);
     return s;
 }

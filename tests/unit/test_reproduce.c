@@ -9,6 +9,7 @@
 #include "reproduce/expr.h"
 #include "reproduce/page.h"
 #include "sim/registry.h"
+#include "tests/harness/records_fixture.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -185,6 +186,65 @@ START_TEST(layouts_place_every_printed_number)
 }
 END_TEST
 
+/* Rows of sampleattention:5 show the head of a rank: of four heads the second is the median. */
+START_TEST(a_row_picks_its_head_by_a_rule)
+{
+    static const double recall[4] = {0.7, 0.9, 0.6, 0.8};
+    struct fixture_records f = {0};
+    struct recset set = {0};
+    struct proof v[4];
+    struct recipe recipe = {0};
+    struct buf path = {0};
+    struct model_set models = {0};
+    struct job_store store = {0};
+    struct str_list none = {0};
+    int seen = 0, run = -1;
+    assert_ok(paper_data_load(&data, &e), &e);
+    assert_ok(recipe_path(&data, "sampleattention:5", &path, &e), &e);
+    assert_ok(recipe_read(buf_str(&path), &data, &recipe, &e), &e);
+    assert_ok(model_set_make(&none, &none, &recipe, 1, &data, &models, &e), &e);
+    struct plan plan = {
+        .recipes = &recipe, .n_recipes = 1, .models = &models, .store = &store, .style = "paper"};
+    assert_ok(plan_expand(&plan, &e), &e);
+    for (int i = 0; i < plan.n; i++)
+        run = step_job(&plan, &plan.s[i])->kind == DO_REPLAY ? i : run;
+    struct page page = {.plan = &plan, .data = &data, .recipe = &recipe};
+    page.evidence = (struct evidence){.plan = &plan, .v = v, .n = 4};
+    for (int i = 0; i < 4; i++) {
+        struct record *r = fixture_record(&f, "oracle", "k=10%", i / 2, i % 2);
+        fixture_metric(r, "cra_mean", recall[i]);
+    }
+    fixture_set(&f, &set);
+    for (int i = 0; i < 4; i++)
+        v[i] = (struct proof){&set.r[i], run};
+    assert_ok(grid_make(&page, &e), &e);
+    for (int k = 0; k < page.blocks[0].rows.n; k++) {
+        const struct grid_entry *row = &page.blocks[0].rows.e[k];
+        static const char *const want[] = {"ours, least head (layer 1, head 0)",
+                                           "ours, median head (layer 0, head 0)",
+                                           "ours, largest head (layer 0, head 1)"};
+        if (!row->picked)
+            continue;
+        ck_assert_int_lt(seen, 3);
+        ck_assert_str_eq(row->path, want[seen]);
+        json_t *where = page_where(page_rule(&page, row, &page.blocks[0].columns.e[0]), row, NULL);
+        ck_assert_int_eq(json_integer_value(json_object_get(where, "layer")), row->layer);
+        ck_assert_int_eq(json_integer_value(json_object_get(where, "head")), row->head);
+        ck_assert_str_eq(json_str_or(where, "k", ""), "2.5%");
+        json_decref(where);
+        seen++;
+    }
+    ck_assert_int_eq(seen, 3);
+    recset_free(&set);
+    grid_free(&page);
+    plan_free(&plan);
+    model_set_free(&models);
+    recipe_free(&recipe);
+    buf_free(&path);
+    paper_data_free(&data);
+}
+END_TEST
+
 /* A recipe with one word changed is refused, and the message names what is wrong. */
 static void refuse(const char *from, const char *to, const char *message)
 {
@@ -223,6 +283,11 @@ START_TEST(what_a_recipe_misspells_is_named)
     refuse("calib={tuned}", "calib={tuned}:lamda=1", "lamda");
     refuse("\"metric\": \"sim_q\"", "\"metric\": \"sim_x\"", "unknown metric 'sim_x'");
     refuse("\"column\": \"Sim-*\"", "\"column\": \"Simm-*\"", "Simm-*");
+    refuse("\"l1\": 0.05", "\"l1\": \"x\"", "l1: a number was expected");
+    refuse("\"l1\": 0.05", "\"l3\": 0.05", "unknown field 'l3'");
+    refuse("\"per\": \"layer\", \"inputs\"", "\"per\": \"token\", \"inputs\"",
+           "per: head, layer or model");
+    refuse("\"inputs\": 5", "\"inputs\": 0.5", "inputs: a number from 1 on");
     refuse("mochi-1", "mochi-9", "no model 'mochi-9'");
     refuse("\"most\": \"hilbert\"", "\"mots\": \"hilbert\"", "unknown test 'mots'");
     refuse("\"most\": \"hilbert\"", "\"most\": \"hilbrt\"", "no such member: 'hilbrt'");
@@ -242,6 +307,10 @@ START_TEST(what_a_recipe_misspells_is_named)
     refuse("--precision f32 --", "--precision f32 -o elsewhere --", "'-o' is no option");
     refuse("--precision f32 --", "--output elsewhere --precision f32 --", "--output");
     refuse("--precision f32 --", "--precision f32 rm --", "'rm' is no option");
+    refuse("\"claims\"",
+           "\"extra\": [{\"axis\": \"row\", \"label\": \"x\", \"pick\": {\"by\": \"sim_q\", "
+           "\"job\": \"run\", \"rank\": \"middle\"}}], \"claims\"",
+           "rank is least, median or largest");
     refuse("\"claims\"", "\"extra\": [{\"axis\": \"rows\", \"label\": \"x\"}], \"claims\"",
            "axis is row or column");
     paper_data_free(&data);
@@ -392,6 +461,7 @@ Suite *make_suite(void)
     tcase_add_test(t, expressions_bind_as_usual);
     tcase_add_test(t, every_table_and_figure_has_a_recipe);
     tcase_add_test(t, layouts_place_every_printed_number);
+    tcase_add_test(t, a_row_picks_its_head_by_a_rule);
     tcase_add_test(t, what_a_recipe_misspells_is_named);
     tcase_add_test(t, agreement_needs_every_condition);
     suite_add_tcase(s, t);

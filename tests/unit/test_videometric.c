@@ -4,6 +4,7 @@
 #include "tests/harness/suite.h"
 
 #include <math.h>
+#include <string.h>
 #include <stdlib.h>
 
 enum { T = 3, H = 16, W = 20, N = 3 * T * H * W };
@@ -35,7 +36,7 @@ START_TEST(against_scikit_image)
     float a[N], b[N];
     struct clip_diff d;
     fill(a, b);
-    assert_ok(clip_compare(b, a, size, &d, &err), &err);
+    assert_ok(clip_compare(b, a, size, 1, &d, &err), &err);
     ck_assert_double_eq_tol(d.psnr, 45.151528, 2e-6);
     ck_assert_double_eq_tol(d.psnr_clip, 45.151528, 2e-6);
     ck_assert_double_eq_tol(d.ssim, 0.998754, 5e-7);
@@ -74,13 +75,24 @@ START_TEST(equal_and_one_level_off)
         a[i] = value(i % 200);
         b[i] = value(i % 200 + 1);
     }
-    assert_ok(clip_compare(a, a, size, &d, &err), &err);
+    assert_ok(clip_compare(a, a, size, 1, &d, &err), &err);
     ck_assert(isinf(d.psnr) && isinf(d.psnr_clip));
     ck_assert_double_eq_tol(d.ssim, 1, 1e-12);
     ck_assert_double_eq(d.flicker_ratio, 1);
     ck_assert_double_eq(d.flicker_diff, 0);
-    assert_ok(clip_compare(b, a, size, &d, &err), &err);
+    assert_ok(clip_compare(b, a, size, 1, &d, &err), &err);
     ck_assert_double_eq_tol(d.psnr, 48.130804, 2e-5);
+}
+END_TEST
+
+START_TEST(threads_change_no_bit)
+{
+    float a[N], b[N];
+    struct clip_diff one, many;
+    fill(a, b);
+    assert_ok(clip_compare(b, a, size, 1, &one, &err), &err);
+    assert_ok(clip_compare(b, a, size, 3, &many, &err), &err);
+    ck_assert_int_eq(memcmp(&one, &many, sizeof one), 0);
 }
 END_TEST
 
@@ -90,7 +102,7 @@ START_TEST(not_computed)
     float a[N], b[N];
     struct clip_diff d;
     fill(a, b);
-    assert_ok(clip_compare(b, a, (struct clip_size){1, 10, 32}, &d, &err), &err);
+    assert_ok(clip_compare(b, a, (struct clip_size){1, 10, 32}, 1, &d, &err), &err);
     ck_assert(isnan(d.ssim) && isnan(d.ssim_box11));
     ck_assert(isnan(d.flicker) && isnan(d.flicker_ratio));
 }
@@ -104,6 +116,7 @@ Suite *make_suite(void)
     tcase_add_test(t, vectors);
     tcase_add_test(t, equal_and_one_level_off);
     tcase_add_test(t, not_computed);
+    tcase_add_test(t, threads_change_no_bit);
     suite_add_tcase(s, t);
     return s;
 }

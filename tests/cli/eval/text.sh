@@ -4,6 +4,7 @@ cp "$ROOT/tests/data/code-lm-a.txt" t.txt
 "$LACUNA" eval --model "$model" -m dense -m streaming:sink=4:window=64 -m radial --task t.txt -n 128 -o d
 "$LACUNA" eval --model "$model" -m streaming:sink=4:window=64 --task t.txt -n 128 -o d --dry-run
 "$LACUNA" eval --model "$model" -m streaming:sink=4:window=64,32 --task t.txt -n 128 -o d
+"$LACUNA" eval --model "$model" -m streaming:sink=4:window=64 --task t.txt -n 128 -o d --local-errors
 "$LACUNA" analyze d --table eval --columns density_elem,tokens_scored
 "$LACUNA" analyze d --table status
 "$LACUNA" analyze d --group scope,task,tokens,setting,layer --columns density_elem

@@ -27,5 +27,12 @@ sums | cmp - first && echo "and neither does a kill"
 "$LACUNA" analyze out --explain fg-attn:2:64x64:video-dit
 "$LACUNA" analyze out --explain 'fg-attn:2:64×64:video-dt'
 "$LACUNA" analyze out --explain spargeattn:9
+
+# A calibration that is damaged fails what reads it, and no other table.
+"$LACUNA" reproduce spargeattn:f14 --quick --trace dit=clip.h5 -o out -q
+for calib in out/jobs/*/calib.json; do echo '{"sum": "0"}' >"$calib"; done
+"$LACUNA" reproduce spargeattn:f14 fg-attn:2 --quick --trace dit=clip.h5 -o out -q
+echo "exit $?"
+grep -o 'Failed: .*' out/pages/*.md | sed 's|Failed: \([a-z, ]*\):.*calib.json|Failed: \1: calib.json|'
 echo damaged >>"out/jobs/$job/job.json"
 "$LACUNA" reproduce fg-attn:2 --quick --trace dit=clip.h5 -o out 2>&1 | sed 's|error: .*/out/|error: |; s/[0-9a-f]\{16\}/ID/'

@@ -10,6 +10,8 @@ try sale:3 -o out --model lm="$ROOT/datasets/models/video-dit"
 try fg-attn:2 -o out --budget soon
 try fg-attn:2 -o out --only X
 try fg-attn:2 -o out --only K
+try spargeattn:1 -o out --only K,M
+try fg-attn:2 -o out --only K,T --dry-run | sed -n 1p
 "$LACUNA" reproduce --list | cut -c1-50 | grep -E '^(spargeattn:(9|2|11)|sampleattention:2|sale:3|fg-attn:3|sale:fp16)'
 "$LACUNA" reproduce --list --json | grep -c '"id"'
 ls
