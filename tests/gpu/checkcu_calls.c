@@ -337,14 +337,23 @@ static int steps_of(const struct trace *t, int steps[8])
     return n;
 }
 
+/* Its directions are drawn for each call of a model, so that heads of several layers have several.
+ */
+static bool of_one_layer(const struct method_run *run)
+{
+    return strcmp(run->method->name, "hyperattention") == 0;
+}
+
 /* All settings on calls of `heads` heads, the steps in their order. */
 static void check_size(struct pass *p, const struct method_run *runs, int64_t n_runs, int heads,
                        int64_t *n_checks, int64_t *n_failures)
 {
     int steps[8], n_steps = steps_of(p->trace, steps);
-    int64_t failed = *n_failures;
+    int64_t failed = *n_failures, before = *n_checks;
     for (int64_t k = 0; k < n_runs; k++) {
         char what[240] = "";
+        if (of_one_layer(runs + k) && heads > trace_meta(p->trace)->heads)
+            continue;
         p->run = runs + k;
         for (int s = 0; s < n_steps && s < 2 && !what[0]; s++) {
             struct err err = {0};
@@ -364,7 +373,7 @@ static void check_size(struct pass *p, const struct method_run *runs, int64_t n_
                    *p->run->canonical ? ":" : "", p->run->canonical, heads, what);
     }
     printf("  %-5s calls of %d heads in groups of %d: %lld settings\n",
-           *n_failures > failed ? "FAIL" : "ok", p->n, p->group, (long long)n_runs);
+           *n_failures > failed ? "FAIL" : "ok", p->n, p->group, (long long)(*n_checks - before));
 }
 
 static int check_trace(struct pass *p, const char *path, const struct method_run *runs,
