@@ -131,6 +131,8 @@ figure steps 'A head of a video model over its denoising steps, lines between fr
     steps video.h5 --layer 3 --width 7.5in
 figure pareto 'What is kept against what it costs.' pareto code
 figure bars 'A metric by layer.' bars code --method sale,sampleattention
+figure means 'The means of one setting with their numbers, and the mean of all.' means code --method sale --params tau=0.016 \
+    --metric density_elem
 figure curves 'A metric against a parameter, which is something else in each method.' \
     curves code --x tau --metric cra_mean
 figure sweep 'A metric over two parameters.' sweep code --method sampleattention --x alpha_c --y alpha_s
