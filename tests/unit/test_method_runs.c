@@ -389,9 +389,11 @@ START_TEST(a_calibration_holds_for_its_model_and_order)
     write_calib("{\"method\":\"tuned\",\"model\":\"toy\",\"permute\":\"none\",\"heads\":[]}");
     assert_ok(parse(calib_text), &e);
     assert_ok(method_calib_fits(&runs[1], "toy", "none", &e), &e);
-    assert_fails(method_calib_fits(&runs[1], "toy-2", "none", &e), &e, ERR_INPUT, "model toy,");
+    assert_fails(method_calib_fits(&runs[1], "toy-2", "none", &e), &e, ERR_INPUT,
+                 "with model toy and");
     memset(&e, 0, sizeof e);
-    assert_fails(method_calib_fits(&runs[1], "toy", "time", &e), &e, ERR_INPUT, "order none,");
+    assert_fails(method_calib_fits(&runs[1], "toy", "time", &e), &e, ERR_INPUT,
+                 "with token order none and");
     memset(&e, 0, sizeof e);
     assert_ok(parse("tuned:tau=0.5"), &e);
     assert_ok(method_calib_fits(&runs[2], "any", "time", &e), &e);

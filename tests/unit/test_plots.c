@@ -640,11 +640,11 @@ static void add_reused_mask(struct fixture_records *f)
     fixture_metric(r, "mask_recall", 0.9);
 }
 
-/* Figures that want parameters by name, or records of a model with methods inside: they have tests
+/* Figures of one setting, of parameters by name, or of a model with methods inside: they have tests
  * of their own. */
 static bool wants_more(const char *figure)
 {
-    static const char *const names[] = {"sweep", "needle", "growth", "inside", NULL};
+    static const char *const names[] = {"means", "sweep", "needle", "growth", "inside", NULL};
     for (int i = 0; names[i]; i++)
         if (strcmp(figure, names[i]) == 0)
             return true;
