@@ -397,26 +397,36 @@ static bool same_units(const struct members *all)
     return true;
 }
 
-static int test_trend(const struct members *all, struct claim_result *r, struct err *err)
+/* Values of all members, [members][n], the caller's to free. */
+static int rows_of(const struct members *all, int64_t n, double **v, struct err *err)
 {
-    int64_t n = all->n ? all->m[0].units.n : 0;
-    double *v = NULL, *x = NULL;
+    double *x = NULL;
     int rc = 0;
-    if (all->n < CLAIM_MIN_TREND || n == 0 || !same_units(all))
-        return 0;
-    TRY(mem_alloc(&v, all->n * n, sizeof *v, "values", err));
+    TRY(mem_alloc(v, all->n * n, sizeof **v, "values", err));
     for (int k = 0; k < all->n; k++) {
         TRY(values_of(&all->m[k], &x, err));
-        memcpy(&v[k * n], x, (size_t)n * sizeof *v);
+        memcpy(*v + k * n, x, (size_t)n * sizeof **v);
         free(x);
         x = NULL;
     }
+out:
+    free(x);
+    return rc;
+}
+
+static int test_trend(const struct members *all, struct claim_result *r, struct err *err)
+{
+    int64_t n = all->n ? all->m[0].units.n : 0;
+    double *v = NULL;
+    int rc = 0;
+    if (all->n < CLAIM_MIN_TREND || n == 0 || !same_units(all))
+        return 0;
+    TRY(rows_of(all, n, &v, err));
     TRY(claim_trend(v, all->n, n, &r->pair, err));
     r->a = 0;
     r->b = all->n - 1;
 out:
     free(v);
-    free(x);
     return rc;
 }
 
@@ -425,25 +435,18 @@ static int test_step(const struct members *all, const json_t *within, struct cla
                      struct err *err)
 {
     int64_t n = all->n ? all->m[0].units.n : 0;
-    double *v = NULL, *x = NULL;
+    double *v = NULL;
     int rc = 0;
     r->l = json_number_value(json_array_get(within, 0));
     r->h = json_number_value(json_array_get(within, 1));
     if (all->n < 2 || n == 0 || !same_units(all))
         return 0;
-    TRY(mem_alloc(&v, all->n * n, sizeof *v, "values", err));
-    for (int k = 0; k < all->n; k++) {
-        TRY(values_of(&all->m[k], &x, err));
-        memcpy(&v[k * n], x, (size_t)n * sizeof *v);
-        free(x);
-        x = NULL;
-    }
+    TRY(rows_of(all, n, &v, err));
     TRY(claim_step(v, all->n, n, r->l, r->h, &r->pair, err));
     r->a = 0;
     r->b = all->n - 1;
 out:
     free(v);
-    free(x);
     return rc;
 }
 
