@@ -8,6 +8,7 @@
  * double. The A-shape and the Tri-shape need neither q nor k (streaming.cu).
  */
 #include "core/intmath.h"
+#include "core/presets.h"
 #include "cuda/select/cut.cuh"
 #include "cuda/select/lastrows.cuh"
 #include "cuda/select/lists.h"
@@ -136,15 +137,6 @@ static int size_of(const struct select_problem *p, const char *name, int64_t oth
     return (int)(x < (double)least ? fmin((double)least, n) : x);
 }
 
-/* v or s of a published setting. */
-static int64_t preset_of(const struct select_problem *p, bool distances)
-{
-    return select_is(p, "preset", "llama31")         ? (distances ? 2048 : 512)
-           : select_is(p, "preset", "light")         ? (distances ? 800 : 100)
-           : select_is(p, "preset", "dense-columns") ? (distances ? 100 : 3500)
-                                                     : (distances ? 6096 : 1000);
-}
-
 static bool is_slash(const struct select_problem *p)
 {
     return select_is(p, "pattern", "vs") || select_is(p, "pattern", "table");
@@ -176,6 +168,7 @@ static bool fits(const struct select_problem *p, char why[160])
 static int init_slash(struct gpu *g, struct select_job *job, minference_state *s, struct err *err)
 {
     const struct select_problem *p = &job->problem;
+    struct minf_preset preset = minf_preset(select_index(p, "preset"));
     int64_t rows = given(p, "last_q", 64);
     int rc = 0;
 
@@ -183,8 +176,8 @@ static int init_slash(struct gpu *g, struct select_job *job, minference_state *s
     s->realised = select_is(p, "mask", "realised");
     TRY(select_lists_init(g, job, s->realised ? SLASH_ROWS : 1, 1, err));
     TRY(last_rows_init(g, p, (int)(rows < p->nk ? rows : p->nk), 1, &s->last, err));
-    s->lists.n_cols = size_of(p, "v", preset_of(p, false), 0.2, "min_v", 30);
-    s->lists.n_dists = size_of(p, "s", preset_of(p, true), 0.8, "min_s", 50);
+    s->lists.n_cols = size_of(p, "v", preset.v, 0.2, "min_v", 30);
+    s->lists.n_dists = size_of(p, "s", preset.s, 0.8, "min_s", 50);
     s->lists.force_cols = (int)given(p, "force_cols", 30);
     s->lists.force_dists = (int)given(p, "force_dists", 100);
     TRY(slash_init(g, job, &s->last, 0, &s->lists, err));

@@ -72,6 +72,12 @@ const char *select_text(const struct select_problem *p, const char *name)
     return *(char *const *)field(p, name, OPT_STR, &o);
 }
 
+int select_index(const struct select_problem *p, const char *name)
+{
+    const struct opt *o;
+    return *(const int *)field(p, name, OPT_ENUM, &o);
+}
+
 const char *select_word(const struct select_problem *p, const char *name)
 {
     const struct opt *o;

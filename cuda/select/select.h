@@ -165,6 +165,7 @@ bool select_flag(const struct select_problem *p, const char *name);
 const char *select_text(const struct select_problem *p, const char *name);
 const char *select_word(const struct select_problem *p, const char *name);
 bool select_is(const struct select_problem *p, const char *name, const char *word);
+int select_index(const struct select_problem *p, const char *name); /* of an enum's word */
 
 #ifdef __cplusplus
 }

@@ -36,6 +36,7 @@ static const char *const settings[] = {
     "sampleattention:merge=union:chunks=3:extend=cover1:alpha_s=0.5",
     "sampleattention:merge=mean:chunks=4:profile=safe:alpha_c=0.7",
     "sampleattention:profile=strict:alpha_c=0.3:alpha_s=0",
+    "sampleattention:preset=internlm2-spd:block=64",
     "sampleattention:profile=v2",
     "sampleattention:profile=v2:alpha=0.5:rows=0.3:window=0.02:bottom=5",
     "xattention",
@@ -47,6 +48,8 @@ static const char *const settings[] = {
     "flexprefill:gamma=0.7:tau=0.5:min_budget=0:block=64",
     /* Rows of nearly uniform maps sum to 1: gamma nb must not be whole, or rounding decides. */
     "flexprefill:gamma=0.55:tau=0.8:min_budget=0",
+    "flexprefill:preset=api",
+    "flexprefill:profile=frontier:preset=readme:min_budget=80",
     "flexprefill:profile=frontier",
     "flexprefill:profile=frontier:gamma=0.3:min_budget=80",
     "minference:pattern=block:top=3",
