@@ -19,7 +19,6 @@
 #include "cuda/methods/fg_pooled.cuh"
 #include "cuda/metrics/metrics.h"
 #include "cuda/mma.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/maprows.cuh"
 #include "cuda/select/means.cuh"
 #include "cuda/select/select.h"
@@ -431,8 +430,6 @@ static int launch_whole(struct gpu *g, const fg_state *s, const struct select_li
         fold_bits<<<(unsigned)((f.rows + 7) / 8), 256, 0, g->stream>>>(f);
         CU_LAUNCHED(err);
     }
-    if (l->ptr)
-        TRY(lists_make(g, l, err));
 out:
     return rc;
 }

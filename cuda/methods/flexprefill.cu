@@ -10,7 +10,6 @@
 #include "core/presets.h"
 #include "cuda/select/cut.cuh"
 #include "cuda/select/lastrows.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/maprows.cuh"
 #include "cuda/select/means.cuh"
 #include "cuda/select/slashmap.cuh"
@@ -307,7 +306,6 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     CU_LAUNCHED(err);
     fill_map<<<rows, 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }

@@ -11,7 +11,6 @@
 #include "core/presets.h"
 #include "cuda/select/cut.cuh"
 #include "cuda/select/lastrows.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/maprows.cuh"
 #include "cuda/select/means.cuh"
 #include "cuda/select/slashmap.cuh"
@@ -103,7 +102,6 @@ static int launch_blocks(struct gpu *g, const struct select_job *job, struct err
     best_blocks<<<(unsigned)ceil_div(l->rows, warps), 32 * warps, smem, g->stream>>>(
         s->score, l->rows, n, s->top, job->problem.causal, map_rows_of(l));
     CU_LAUNCHED(err);
-    TRY(lists_make(g, l, err));
 out:
     return rc;
 }

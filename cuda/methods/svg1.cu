@@ -11,7 +11,6 @@
 #include "core/intmath.h"
 #include "core/rng.h"
 #include "cuda/mma.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/select.h"
 #include "cuda/warp.cuh"
 
@@ -358,8 +357,6 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     const svg1_args &a = *(const svg1_args *)job->state;
     int rc = 0;
     TRY(a.d == 128 ? launch_trials<128>(g, a, err) : launch_trials<64>(g, a, err));
-    if (job->lists.ptr)
-        TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }

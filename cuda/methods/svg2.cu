@@ -13,7 +13,6 @@
 #include "core/intmath.h"
 #include "core/rng.h"
 #include "cuda/mma.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/means.cuh"
 #include "cuda/select/select.h"
 #include "cuda/warp.cuh"
@@ -526,8 +525,6 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
                        : launch_side<64>(g, a, a.side[i], err));
     keep_clusters<<<dim3(a.side[0].k, a.heads), THREADS, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    if (job->lists.ptr)
-        TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }

@@ -12,7 +12,6 @@
 #include "core/intmath.h"
 #include "cuda/methods/oracle/oracle_cut.cuh"
 #include "cuda/methods/oracle/oracle_scores.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/select.h"
 
 #include <math.h>
@@ -118,8 +117,6 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
         TRY(launch_heads(g, s, err));
     else
         TRY(launch_tiles(g, s, 0, s->args.heads * s->args.row_tiles, err));
-    if (job->lists.ptr)
-        TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }

@@ -14,7 +14,6 @@
 #include "core/presets.h"
 #include "cuda/methods/sampleattention/sample_tokens.h"
 #include "cuda/select/cut.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/maprows.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/select/rowlse.cuh"
@@ -328,7 +327,6 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     CU_LAUNCHED(err);
     fill_map<<<(unsigned)ceil_div(rows, 8), 256, 0, g->stream>>>(a, s->block, rows);
     CU_LAUNCHED(err);
-    TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }
