@@ -39,7 +39,6 @@ struct svg1_args {
     double *error;      /* [heads][rows][2] */
     struct svg1_own *own;
     uint32_t *map;
-    int32_t *count;
 };
 
 /* ---- trial bands ---------------------------------------------------------------------------- */
@@ -330,7 +329,6 @@ static __global__ void choose_class(const svg1_args a)
         a.own[head].mse[k] = sum[k] / ((double)a.rule.rows * a.d) * unit * unit;
     bool temporal = a.own[head].mse[1] < a.own[head].mse[0];
     a.map[head] = temporal;
-    a.count[head] = temporal;
 }
 
 /* ---- the table's functions ------------------------------------------------------------------ */
@@ -424,7 +422,6 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     job->lists.own = a->own;
     job->lists.own_bytes = sizeof *a->own;
     a->map = job->lists.map;
-    a->count = job->lists.count;
 out:
     return rc;
 }

@@ -108,7 +108,6 @@ int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t
     if (!mul_ok(l->rows, l->words, &cells) || cells > INT64_MAX / 4)
         FAIL(err, ERR_NOMEM, "maps of %lld x %lld units", (long long)l->rows, (long long)l->units);
     TRY(gpu_alloc(g, cells * 4, &l->map, err));
-    TRY(gpu_alloc(g, l->rows * 4, &l->count, err));
 out:
     return rc;
 }

@@ -50,7 +50,6 @@ struct select_lists {
     int64_t bq, bk, groups, units; /* groups = ceil(nq / bq), units = ceil(nk / bk), per head */
     int64_t rows, words;           /* heads * groups; 32-bit words of a row of the map */
     uint32_t *map;                 /* [rows][words], on the device as all below */
-    int32_t *count;                /* [rows] bits set */
     uint32_t *partial; /* [rows][words] kept tiles of a band that it does not fill; else NULL */
     void *own;         /* [heads][own_bytes] what comes beside the mask (core/rules.h), or NULL */
     int64_t own_bytes;

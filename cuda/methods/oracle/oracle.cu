@@ -180,7 +180,6 @@ static void set_args(const struct select_job *job, oracle_args *a)
     a->in_shared = 4 * (KEY_FEW + a->mass_pitch) <= SHARED_BYTES;
     a->scale_log2 = (float)(p->scale * M_LOG2E);
     a->map = job->lists.map;
-    a->count = job->lists.count;
 }
 
 /* Tiles whose scores take half of L2, at least two so that every multiprocessor has a row. */

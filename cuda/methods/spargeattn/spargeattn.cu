@@ -181,7 +181,6 @@ static int launch_rows(struct gpu *g, const struct select_job *job, int head0, i
                   count * l->groups,
                   l->words,
                   l->map + row0 * l->words,
-                  l->count + row0,
                   s->mass + row0};
     if (!s->dense)
         score_means<<<dim3((unsigned)ceil_div(n, SCORE_TILE),
