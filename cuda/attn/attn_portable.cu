@@ -12,7 +12,7 @@
  */
 #include "cuda/attn/attn_args.h"
 #include "cuda/attn/attn_table.h"
-#include "cuda/mma.cuh"
+#include "cuda/softrows.cuh"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -156,8 +156,7 @@ template <int D, class E> struct warp_tile {
 #pragma unroll
             for (int j = 0; j < BN / 8; j++)
                 top = fmaxf(top, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-            top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+            top = row_max(top);
             float base = top == -INFINITY ? 0 : top * scale_log2, add = 0;
             float c = exp2_fast(fmaf(m[r], scale_log2, -base));
             m[r] = top;
@@ -169,11 +168,7 @@ template <int D, class E> struct warp_tile {
                     add += s[j][i];
                 }
             l[r] = fmaf(l[r], c, add);
-#pragma unroll
-            for (int i = 0; i < D / 8; i++) {
-                o[i][2 * r] *= c;
-                o[i][2 * r + 1] *= c;
-            }
+            scale_row(o, r, c);
         }
     }
 
@@ -202,8 +197,7 @@ template <int D, class E> struct warp_tile {
         int in_tile = (threadIdx.x >> 5) * 16 + (lane() >> 2);
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            l[r] += __shfl_xor_sync(~0u, l[r], 1);
-            l[r] += __shfl_xor_sync(~0u, l[r], 2);
+            l[r] = row_add(l[r]);
             int row = in_tile + 8 * r;
             float inv = l[r] > 0 ? 1 / l[r] : 0;
             size_t to = slot >= 0 ? (size_t)slot * rows + row : (size_t)head * a.nq + row0 + row;

@@ -8,8 +8,7 @@
 #include "cuda/attn/maplists.h"
 
 #include "core/intmath.h"
-#include "cuda/attn/unitmaps.cuh"
-#include "cuda/warp.cuh"
+#include "cuda/attn/unittotals.cuh"
 
 #include <stdlib.h>
 #include <string.h>
@@ -66,49 +65,6 @@ static __device__ __forceinline__ uint32_t blocks_of(const list_shape &p, const 
 
 /* ---- counts --------------------------------------------------------------------------------- */
 
-/* Pairs of a unit whose key some query may not see: later queries see what earlier ones see. */
-static __device__ int64_t pairs_of_unit(const unit_maps &m, int row0, int row1, int key0, int key1)
-{
-    int64_t n = 0;
-    if (key_limit_of(m, row0) >= key1)
-        return (int64_t)(row1 - row0) * (key1 - key0);
-    for (int row = row0; row < row1; row++)
-        n += max(0, min(key_limit_of(m, row), key1) - key0);
-    return n;
-}
-
-/* A warp per row of a map. */
-static __global__ void __launch_bounds__(THREADS)
-    count_lists(map_lists l, int64_t rows, map_totals *totals, int32_t *units)
-{
-    const unit_maps &m = l.maps;
-    int64_t row = (blockIdx.x * (int64_t)THREADS + threadIdx.x) >> 5;
-    int lane = threadIdx.x & 31, head = blockIdx.y, n = 0, bk = (int)m.bk, first = INT32_MAX;
-    unsigned long long pairs = 0;
-
-    if (row >= rows)
-        return;
-    int row0 = (int)(row * m.bq), row1 = (int)min(row0 + m.bq, m.nq);
-    int seen = (key_limit_of(m, row1 - 1) + bk - 1) / bk;
-    for (int w = lane; 32 * w < seen; w += 32) {
-        uint32_t bits = l.map[head][row * m.words + w] & low_bits(seen - 32 * w);
-        first = bits && first == INT32_MAX ? 32 * w + __ffs(bits) - 1 : first;
-        n += __popc(bits);
-        for (; bits; bits &= bits - 1) {
-            int key0 = (32 * w + __ffs(bits) - 1) * bk, key1 = (int)min(key0 + m.bk, m.nk);
-            pairs += pairs_of_unit(m, row0, row1, key0, key1);
-        }
-    }
-    n = warp_add(n);
-    pairs = warp_add(pairs);
-    first = __reduce_min_sync(~0u, first);
-    if (lane)
-        return;
-    units[head * rows + row] = n;
-    atomicAdd(&totals[head].pairs, pairs);
-    add_units(m, row0, row1, first, n, totals + head);
-}
-
 /* Tiles with a kept pair: blocks of 64 x 64 and, two by two, tiles of 128 x 128. A warp per row of
  * the latter. */
 static __global__ void __launch_bounds__(THREADS)
@@ -150,29 +106,18 @@ out:
 extern "C" int map_lists_totals(struct gpu *g, const struct map_lists *l, struct map_totals *totals,
                                 int32_t *units, struct err *err)
 {
-    struct gpu_mark mark = gpu_mark(g);
-    int64_t heads = l->maps.heads, rows = (l->maps.nq + l->maps.bq - 1) / l->maps.bq;
-    int64_t bytes = heads * (int64_t)sizeof *totals;
     int q_blocks = (int)((l->maps.nq + 127) / 128);
-    list_shape kept = {*l, 0, q_blocks, 128, 64, 64, (int)l->maps.bk / 64};
-    dim3 grid((unsigned)((rows + WARPS - 1) / WARPS), (unsigned)heads);
-    map_totals *sums = NULL;
-    int32_t *per_row = NULL;
-    int rc = 0;
-
-    TRY(gpu_alloc(g, bytes, &sums, err));
-    TRY(gpu_alloc(g, heads * rows * 4, &per_row, err));
-    TRY(gpu_zero(g, sums, bytes, err));
-    count_lists<<<grid, THREADS, 0, g->stream>>>(*l, rows, sums, per_row);
-    CU_LAUNCHED(err);
-    grid = dim3((unsigned)((heads * q_blocks + WARPS - 1) / WARPS));
-    count_kept<<<grid, THREADS, 0, g->stream>>>(kept, heads * q_blocks, sums);
-    CU_LAUNCHED(err);
-    TRY(gpu_get(g, totals, sums, bytes, err));
-    TRY(gpu_get(g, units, per_row, heads * rows * 4, err));
-out:
-    gpu_release(g, mark);
-    return rc;
+    int64_t rows = l->maps.heads * (int64_t)q_blocks;
+    list_shape shape = {*l, 0, q_blocks, 128, 64, 64, (int)l->maps.bk / 64};
+    auto tiles = [&](map_totals *sums) {
+        int rc = 0;
+        count_kept<<<(unsigned)((rows + WARPS - 1) / WARPS), THREADS, 0, g->stream>>>(shape, rows,
+                                                                                      sums);
+        CU_LAUNCHED(err);
+    out:
+        return rc;
+    };
+    return unit_totals<true>(g, &l->maps, l->map, tiles, totals, units, err);
 }
 
 /* ---- entries -------------------------------------------------------------------------------- */

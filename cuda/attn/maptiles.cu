@@ -11,8 +11,8 @@
 #include "core/mask.h"
 #include "cuda/attn/maptiles_gather.cuh"
 #include "cuda/attn/maptiles_once.cuh"
+#include "cuda/attn/unittotals.cuh"
 #include "cuda/blocksum.cuh"
-#include "cuda/warp.cuh"
 
 #include <stdlib.h>
 #include <string.h>
@@ -175,29 +175,6 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Kept units of each row of a map that some query of it may see. A warp per row. */
-static __global__ void count_units(tile_rows r, int64_t rows, map_totals *totals, int32_t *units)
-{
-    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
-    int lane = threadIdx.x & 31, head = blockIdx.y, n = 0, first = INT32_MAX;
-    if (row >= rows)
-        return;
-    int64_t row0 = row * r.maps.bq, row1 = MIN(row0 + r.maps.bq, r.maps.nq);
-    int limit = key_limit_of(r.maps, (int)row1 - 1);
-    int seen = (int)((limit + r.maps.bk - 1) / r.maps.bk);
-    for (int w = lane; w < r.maps.words && 32 * w < seen; w += 32) {
-        uint32_t bits = r.map[head][row * r.maps.words + w] & low_bits(seen - 32 * w);
-        first = bits && first == INT32_MAX ? 32 * w + __ffs(bits) - 1 : first;
-        n += __popc(bits);
-    }
-    n = warp_add(n);
-    first = __reduce_min_sync(~0u, first);
-    if (lane)
-        return;
-    units[head * rows + row] = n;
-    add_units(r.maps, (int)row0, (int)row1, first, n, totals + head);
-}
-
 extern "C" int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct tile_rows *r,
                               struct err *err)
 {
@@ -253,25 +230,8 @@ extern "C" int tile_rows_launch(struct gpu *g, const struct tile_rows *r, int fi
 extern "C" int tile_rows_totals(struct gpu *g, const struct tile_rows *r, struct map_totals *totals,
                                 int32_t *units, struct err *err)
 {
-    struct gpu_mark mark = gpu_mark(g);
-    int heads = r->maps.heads, rc = 0;
-    int64_t rows = (r->maps.nq + r->maps.bq - 1) / r->maps.bq;
-    int64_t bytes = heads * (int64_t)sizeof *totals;
-    dim3 grid((unsigned)((rows + 7) / 8), (unsigned)heads);
-    map_totals *sums = NULL;
-    int32_t *per_row = NULL;
-
-    TRY(gpu_alloc(g, bytes, &sums, err));
-    TRY(gpu_alloc(g, heads * rows * 4, &per_row, err));
-    TRY(gpu_zero(g, sums, bytes, err));
-    TRY(launch_counts(g, r, 0, heads, sums, err));
-    count_units<<<grid, 256, 0, g->stream>>>(*r, rows, sums, per_row);
-    CU_LAUNCHED(err);
-    TRY(gpu_get(g, totals, sums, bytes, err));
-    TRY(gpu_get(g, units, per_row, heads * rows * 4, err));
-out:
-    gpu_release(g, mark);
-    return rc;
+    auto tiles = [&](map_totals *sums) { return launch_counts(g, r, 0, r->maps.heads, sums, err); };
+    return unit_totals<false>(g, &r->maps, r->map, tiles, totals, units, err);
 }
 
 /* ---- places --------------------------------------------------------------------------------- */

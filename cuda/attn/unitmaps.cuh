@@ -23,22 +23,4 @@ static __device__ __forceinline__ int key_limit_of(const unit_maps &m, int row)
     return (int)(p < 0 ? 0 : p > m.nk ? m.nk : p);
 }
 
-/* Query rows of [row0, row1) that see no key of the unit from `key` on, their first one. */
-static __device__ __forceinline__ int rows_before(const unit_maps &m, int row0, int row1,
-                                                  int64_t key)
-{
-    int64_t n = m.causal ? key + m.nq - m.nk - row0 : 0;
-    return (int)(n < 0 ? 0 : n < row1 - row0 ? n : row1 - row0);
-}
-
-/* By a lane for the row of a map with the queries [row0, row1), of whose units the first is number
- * `first` and n are kept. */
-static __device__ __forceinline__ void add_units(const unit_maps &m, int row0, int row1, int first,
-                                                 int n, map_totals *t)
-{
-    int empty = n ? rows_before(m, row0, row1, first * m.bk) : row1 - row0;
-    atomicAdd(&t->units, (unsigned long long)n);
-    atomicAdd(&t->empty, (unsigned long long)empty);
-}
-
 #endif

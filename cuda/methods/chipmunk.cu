@@ -40,7 +40,6 @@ struct chip_args {
     int32_t *n_fixed;       /* [groups] */
     float *sum;             /* [some heads][groups][n] */
     uint32_t *map;
-    int32_t *count;
     unsigned long long *selected; /* [heads] pairs before padding */
 };
 
@@ -253,8 +252,6 @@ static __global__ void __launch_bounds__(WIDE) choose_keys(const chip_args a)
         if ((threadIdx.x & 31) == 0 && w < a.words)
             map[w] = word;
     }
-    if (threadIdx.x == 0)
-        a.count[row] = kept + want;
 }
 
 /* ---- the table's functions ------------------------------------------------------------------ */
@@ -358,7 +355,6 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
         a->scale_log2 = (float)(p->scale * M_LOG2E);
         a->rule = p->rule->chip;
         a->map = l->map;
-        a->count = l->count;
         sums = l->groups * p->nk * 4;
         s->at_once = (int)(SUM_BYTES / sums < 1          ? 1
                            : SUM_BYTES / sums > p->heads ? p->heads

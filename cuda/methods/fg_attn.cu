@@ -19,7 +19,6 @@
 #include "cuda/methods/fg_pooled.cuh"
 #include "cuda/metrics/metrics.h"
 #include "cuda/mma.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/maprows.cuh"
 #include "cuda/select/means.cuh"
 #include "cuda/select/select.h"
@@ -144,7 +143,7 @@ static __device__ int count_before(bool x, int *all)
 /* A thread block per group: which keys of its row of t are kept. */
 static __global__ void __launch_bounds__(WIDE) choose_keys(const fg_args a)
 {
-    int g = blockIdx.x, limit, forced, m = 0, seen = 0, kept = 0;
+    int g = blockIdx.x, limit, forced, m = 0, seen = 0;
     int64_t row = blockIdx.y * (int64_t)a.groups + g;
     const float *t = a.t + row * a.keys;
     uint32_t from = 0;
@@ -181,11 +180,7 @@ static __global__ void __launch_bounds__(WIDE) choose_keys(const fg_args a)
         uint32_t word = __ballot_sync(~0u, keep);
         if ((threadIdx.x & 31) == 0 && j / 32 < a.words)
             a.map[row * a.words + j / 32] = word;
-        kept += keep;
     }
-    kept = wide_sum(kept);
-    if (threadIdx.x == 0)
-        a.count[row] = kept;
 }
 
 /* ---- pooled scores -------------------------------------------------------------------------- */
@@ -306,20 +301,6 @@ struct fg_state {
     struct metrics_pass *pass; /* [heads], owned */
 };
 
-/* Bits of a row of the map, a warp per row. */
-static __global__ void count_bits(const uint32_t *map, int64_t rows, int words, int32_t *count)
-{
-    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
-    int n = 0;
-    if (row >= rows)
-        return;
-    for (int w = threadIdx.x & 31; w < words; w += 32)
-        n += __popc(map[row * words + w]);
-    n = __reduce_add_sync(~0u, n);
-    if ((threadIdx.x & 31) == 0)
-        count[row] = n;
-}
-
 /* Attention with the keys as values, because nobody asks for the output. */
 static int init_dense(struct gpu *g, const struct select_problem *p, fg_state *s, struct err *err)
 {
@@ -389,11 +370,6 @@ static int launch_cached(struct gpu *g, const fg_state *s, const struct select_l
     TRY(gpu_zero(g, a.map, l->rows * a.words * 4, err));
     for (int h = 0; h < a.heads; h++)
         TRY(metrics_pass_launch(g, s->pass + h, err));
-    if (s->fold.width > 1)
-        return 0;
-    count_bits<<<(unsigned)((l->rows + 7) / 8), 256, 0, g->stream>>>(a.map, l->rows, a.words,
-                                                                     l->count);
-    CU_LAUNCHED(err);
 out:
     return rc;
 }
@@ -421,7 +397,6 @@ static int launch_whole(struct gpu *g, const fg_state *s, const struct select_li
         a.width = f.width;
         a.words = (int)l->words;
         a.map = l->map;
-        a.count = l->count;
         fold_values<<<grid, 256, 0, g->stream>>>(f, a);
         CU_LAUNCHED(err);
     }
@@ -431,8 +406,6 @@ static int launch_whole(struct gpu *g, const fg_state *s, const struct select_li
         fold_bits<<<(unsigned)((f.rows + 7) / 8), 256, 0, g->stream>>>(f);
         CU_LAUNCHED(err);
     }
-    if (l->ptr)
-        TRY(lists_make(g, l, err));
 out:
     return rc;
 }
@@ -506,7 +479,6 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     s->args.scale = (float)p->scale;
     s->args.at = (float)r->at;
     s->args.map = job->lists.map;
-    s->args.count = job->lists.count;
     if (r->width > 1)
         TRY(init_fold(g, job, s, err));
     if (s->cached) {

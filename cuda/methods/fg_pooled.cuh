@@ -22,7 +22,6 @@ struct fg_args {
     int64_t keys; /* values of a row of t */
     int width;    /* keys of a value of t */
     uint32_t *map;
-    int32_t *count;
 };
 
 /* Keys of group g that some row may see: [0, limit); those from `forced` on are kept anyway. */
@@ -42,7 +41,7 @@ struct fg_pooled;
 int fg_pooled_init(struct gpu *g, const fg_args &a, int d, struct fg_pooled **out, struct err *err);
 void fg_pooled_free(struct fg_pooled *p);
 
-/* Fill a.map and a.count by the rules norm and literal, from a.mean. */
+/* Fill a.map by the rules norm and literal, from a.mean. */
 int fg_pooled_launch(struct gpu *g, const fg_args &a, const struct fg_pooled *p, struct err *err);
 
 #endif

@@ -301,7 +301,7 @@ template <int D>
 DEVICE void choose_groups(pooled_smem<D> &sm, const fg_args &a, const fg_pooled &p, const piece &x,
                           const two_rows &r, stand &at)
 {
-    int quad = threadIdx.x & 3, kept[2] = {0}, text0 = (int)a.text0, text1 = (int)a.text1;
+    int quad = threadIdx.x & 3, text0 = (int)a.text0, text1 = (int)a.text1;
     float cut[2] = {cut_of(a, p, r.head[0], r.group[0], r.limit[0], x.number),
                     cut_of(a, p, r.head[1], r.group[1], r.limit[1], x.number)};
     auto compare = [&](int t, const float(&acc)[64]) {
@@ -324,19 +324,11 @@ DEVICE void choose_groups(pooled_smem<D> &sm, const fg_args &a, const fg_pooled 
             int key = t * KEYS + 32 * quad;
             mine |= bits_between(key, r.forced[h], (int)a.nk) | bits_between(key, text0, text1);
             mine &= bits_between(key, 0, r.limit[h]);
-            kept[h] += __popc(mine);
             if (r.group[h] < a.groups && key < a.nk)
                 a.map[(r.head[h] * (int64_t)a.groups + r.group[h]) * a.words + key / 32] = mine;
         }
     };
     walk_keys<D, TERMS>(sm, x, at, compare);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        kept[h] += __shfl_xor_sync(~0u, kept[h], 1);
-        kept[h] += __shfl_xor_sync(~0u, kept[h], 2);
-        if (quad == 0 && kept[h])
-            atomicAdd(a.count + r.head[h] * (int64_t)a.groups + r.group[h], kept[h]);
-    }
     if (x.at == x.number - 1)
         clear_words(a, r, at.own * (KEYS / 32));
 }
@@ -407,7 +399,6 @@ static int launch_passes(struct gpu *g, const fg_args &a, const fg_pooled &p, st
     int rc = 0;
     if (a.by == FG_CHOOSE_NORM)
         TRY((launch<D, false>(g, a, p, err)));
-    TRY(gpu_zero(g, a.count, (int64_t)a.heads * a.groups * 4, err));
     TRY((launch<D, true>(g, a, p, err)));
 out:
     return rc;

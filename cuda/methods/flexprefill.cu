@@ -7,9 +7,9 @@
  * sim/methods/flexprefill/flexprefill_scores.c and _plan.c.
  */
 #include "core/intmath.h"
+#include "core/presets.h"
 #include "cuda/select/cut.cuh"
 #include "cuda/select/lastrows.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/maprows.cuh"
 #include "cuda/select/means.cuh"
 #include "cuda/select/slashmap.cuh"
@@ -306,7 +306,6 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     CU_LAUNCHED(err);
     fill_map<<<rows, 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }
@@ -318,12 +317,14 @@ static int at_most(int64_t x, int64_t most)
     return (int)(x < most ? x : most);
 }
 
-/* What is not given is as in the published benchmark settings, or as in the port (preset=profile).
- */
+/* What is not given is the preset's, or with none the port's. */
 static void resolve(const struct select_problem *p, flex_args *a)
 {
     int64_t least = select_int(p, "min_budget"), most = select_int(p, "max_budget");
+    struct flex_preset preset = flex_preset(select_index(p, "preset"));
     a->frontier = select_is(p, "profile", "frontier");
+    if (a->frontier && select_index(p, "preset") == 0)
+        preset = {0.65, 0, 512};
     a->both = !p->causal;
     a->n = p->nk;
     a->heads = p->heads;
@@ -332,10 +333,10 @@ static void resolve(const struct select_problem *p, flex_args *a)
     a->block = select_is(p, "block", "64") ? 64 : 128;
     a->nb = (int)ceil_div(a->n, a->block);
     a->gamma = select_num(p, "gamma");
-    a->gamma = isnan(a->gamma) ? (a->frontier ? 0.65 : 0.95) : a->gamma;
+    a->gamma = isnan(a->gamma) ? preset.gamma : a->gamma;
     a->tau = select_num(p, "tau");
-    a->tau = isnan(a->tau) ? 0.1 : a->tau;
-    least = least == INT64_MIN ? (a->frontier ? 512 : 1024) : least;
+    a->tau = isnan(a->tau) ? preset.tau : a->tau;
+    least = least == INT64_MIN ? preset.min_budget : least;
     a->min_tokens = at_most(least, a->n);
     a->max_tokens = at_most(most > 0 ? most : a->n, a->n);
     least = ceil_div(least, a->block);
@@ -352,8 +353,7 @@ static bool dense(const struct select_problem *p)
 {
     flex_args a;
     resolve(p, &a);
-    return select_is(p, "profile", "official") && select_is(p, "preset", "profile") &&
-           !select_is(p, "block", "32") &&
+    return select_is(p, "profile", "official") && !select_is(p, "block", "32") &&
            (a.n <= 2 * a.block || a.n <= (int64_t)a.min_blocks * a.block);
 }
 
@@ -365,8 +365,6 @@ static bool fits(const struct select_problem *p, char why[160])
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
     else if (select_is(p, "profile", "paper") || !select_is(p, "emulate", "none"))
         snprintf(why, 160, "the GPU side has the profiles official and frontier with emulate=none");
-    else if (!select_is(p, "preset", "profile"))
-        snprintf(why, 160, "presets have no GPU side; give gamma, tau and min_budget");
     else if (!isnan(select_num(p, "sparsity")))
         snprintf(why, 160, "sparsity is searched on the CPU; give gamma");
     else if (select_is(p, "block", "32") && !a.frontier)

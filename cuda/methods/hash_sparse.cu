@@ -9,7 +9,7 @@
 #include "core/intmath.h"
 #include "core/rng.h"
 #include "cuda/select/maprows.cuh"
-#include "cuda/select/means.cuh"
+#include "cuda/select/products.cuh"
 #include "cuda/select/select.h"
 
 #include <stdio.h>
@@ -41,21 +41,6 @@ static __global__ void make_directions(const hash_args a)
         g[c] = g[c] / sqrt(norm);
 }
 
-/* Dot product with direction r as the reference takes it. */
-static __device__ double exact_dot(const hash_args &a, const uint4 *x, int r)
-{
-    const double *g = a.dir + (int64_t)r * a.d;
-    double dot = 0;
-    for (int c = 0; c < a.d; c += 8) {
-        float v[8];
-        unpack(x[c / 8], v);
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            dot = __dadd_rn(dot, __dmul_rn(g[c + e], (double)v[e]));
-    }
-    return dot;
-}
-
 /* The first of the largest values [x R, -x R], of those directions for which near(r). */
 template <class F> static __device__ int exact_bucket(const hash_args &a, const uint4 *x, F near)
 {
@@ -64,7 +49,7 @@ template <class F> static __device__ int exact_bucket(const hash_args &a, const 
     for (int r = 0; r < half; r++) {
         if (!near(r))
             continue;
-        double dot = exact_dot(a, x, r);
+        double dot = exact_product(a.dir + (int64_t)r * a.d, x, a.d);
         for (int sign = 0; sign < 2; sign++)
             if ((sign ? -dot : dot) > best[sign]) {
                 best[sign] = sign ? -dot : dot;
@@ -103,24 +88,7 @@ static __device__ __forceinline__ void add_directions(const hash_args &a, const 
 {
     int half = (int)a.rule.buckets / 2;
     float dot[DIRECTIONS] = {0};
-#pragma unroll 1
-    for (int c = 0; c < a.d; c += 8) {
-        float v[8];
-        unpack(x[c / 8], v);
-#pragma unroll
-        for (int e = 0; e < 8; e++) {
-            const float4 *g = (const float4 *)(shared + (c + e) * DIRECTIONS);
-            *most = fmaxf(*most, fabsf(v[e]));
-#pragma unroll
-            for (int i = 0; i < DIRECTIONS / 4; i++) {
-                float4 four = g[i];
-                dot[4 * i] = fmaf(four.x, v[e], dot[4 * i]);
-                dot[4 * i + 1] = fmaf(four.y, v[e], dot[4 * i + 1]);
-                dot[4 * i + 2] = fmaf(four.z, v[e], dot[4 * i + 2]);
-                dot[4 * i + 3] = fmaf(four.w, v[e], dot[4 * i + 3]);
-            }
-        }
-    }
+    add_products<DIRECTIONS>(x, a.d, shared, dot, most);
 #pragma unroll
     for (int i = 0; i < DIRECTIONS; i++)
         if (r0 + i < half)
@@ -150,7 +118,7 @@ static __global__ void __launch_bounds__(128)
     if (i >= n)
         return;
     float slack = TOLERANCE * most;
-    if (!(most > 1e-25f && most < 1e30f)) /* products near the ends of float's range */
+    if (!products_in_range(most))
         best.bucket = exact_bucket(a, x, [](int) { return true; });
     else if (!(best.first - best.second > slack))
         best.bucket = exact_bucket(a, x, [&](int r) {

@@ -8,12 +8,13 @@
  * double. The A-shape and the Tri-shape need neither q nor k (streaming.cu).
  */
 #include "core/intmath.h"
+#include "core/presets.h"
 #include "cuda/select/cut.cuh"
 #include "cuda/select/lastrows.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/maprows.cuh"
 #include "cuda/select/means.cuh"
 #include "cuda/select/slashmap.cuh"
+#include "cuda/select/slashshare.cuh"
 
 #include <math.h>
 #include <stdio.h>
@@ -101,7 +102,6 @@ static int launch_blocks(struct gpu *g, const struct select_job *job, struct err
     best_blocks<<<(unsigned)ceil_div(l->rows, warps), 32 * warps, smem, g->stream>>>(
         s->score, l->rows, n, s->top, job->problem.causal, map_rows_of(l));
     CU_LAUNCHED(err);
-    TRY(lists_make(g, l, err));
 out:
     return rc;
 }
@@ -142,7 +142,7 @@ static bool is_slash(const struct select_problem *p)
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    const char *table = select_text(p, "table"), *preset = select_word(p, "preset");
+    const char *table = select_text(p, "table");
     bool slash = is_slash(p), blocks = select_is(p, "pattern", "block");
     int64_t most = slash ? SLASH_MOST : (int64_t)MAX_UNITS * BLOCK;
     if (!slash && !blocks)
@@ -151,10 +151,6 @@ static bool fits(const struct select_problem *p, char why[160])
         snprintf(why, 160, "the GPU side has the profiles official and paper with emulate=none");
     else if (select_int(p, "start_layer") >= 0 || (table && select_is(p, "pattern", "table")))
         snprintf(why, 160, "the GPU side has no table and no start_layer");
-    else if (!isnan(select_num(p, "sparsity")))
-        snprintf(why, 160, "sparsity is searched on the CPU; give v and s, or top");
-    else if (slash && preset && strcmp(preset, "profile") != 0 && strcmp(preset, "default") != 0)
-        snprintf(why, 160, "presets have no GPU side; give v and s");
     else if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
     else if (p->nq != p->nk || p->nk > most)
@@ -165,9 +161,12 @@ static bool fits(const struct select_problem *p, char why[160])
     return false;
 }
 
+/* With sparsity= the sizes are searched here, once: the search stands for those that somebody has
+ * tuned before, and is in no time of a choice. */
 static int init_slash(struct gpu *g, struct select_job *job, minference_state *s, struct err *err)
 {
     const struct select_problem *p = &job->problem;
+    struct minf_preset preset = minf_preset(select_index(p, "preset"));
     int64_t rows = given(p, "last_q", 64);
     int rc = 0;
 
@@ -175,13 +174,32 @@ static int init_slash(struct gpu *g, struct select_job *job, minference_state *s
     s->realised = select_is(p, "mask", "realised");
     TRY(select_lists_init(g, job, s->realised ? SLASH_ROWS : 1, 1, err));
     TRY(last_rows_init(g, p, (int)(rows < p->nk ? rows : p->nk), 1, &s->last, err));
-    s->lists.n_cols = size_of(p, "v", 1000, 0.2, "min_v", 30);
-    s->lists.n_dists = size_of(p, "s", 6096, 0.8, "min_s", 50);
+    s->lists.n_cols = size_of(p, "v", preset.v, 0.2, "min_v", 30);
+    s->lists.n_dists = size_of(p, "s", preset.s, 0.8, "min_s", 50);
     s->lists.force_cols = (int)given(p, "force_cols", 30);
     s->lists.force_dists = (int)given(p, "force_dists", 100);
     TRY(slash_init(g, job, &s->last, 0, &s->lists, err));
+    if (isnan(select_num(p, "sparsity")))
+        goto out;
+    TRY(last_rows_launch(g, s->last, p->d, err));
+    TRY(share_sizes(g, &s->lists, 1 - select_num(p, "sparsity"), err));
 out:
     return rc;
+}
+
+/* The number of blocks per row block whose work comes nearest to a share of dense attention, as
+ * sim/methods/minference/minference_head.c finds it. */
+static int top_of_share(double share, int64_t units, bool causal)
+{
+    double nb = (double)units, all = causal ? nb * (nb + 1) / 2 : nb * nb, best = INFINITY;
+    int found = 1;
+    for (int top = 1; top <= units; top++) {
+        double t = top, kept = causal ? t * (t + 1) / 2 + (nb - t) * t : t * nb;
+        double off = fabs(kept / all - share);
+        found = off < best ? top : found;
+        best = off < best ? off : best;
+    }
+    return found;
 }
 
 static int init_blocks(struct gpu *g, struct select_job *job, minference_state *s, struct err *err)
@@ -190,8 +208,10 @@ static int init_blocks(struct gpu *g, struct select_job *job, minference_state *
     const struct select_lists *l = &job->lists;
     int rc = 0;
 
-    s->top = (int)given(p, "top", 100);
+    double sparsity = select_num(p, "sparsity");
     TRY(select_lists_init(g, job, BLOCK, BLOCK, err));
+    s->top = isnan(sparsity) ? (int)given(p, "top", 100)
+                             : top_of_share(1 - sparsity, l->units, p->causal);
     TRY(gpu_alloc(g, l->rows * p->d * 4, &s->q_mean, err));
     TRY(gpu_alloc(g, p->kv_heads * l->units * p->d * 4, &s->k_mean, err));
     TRY(gpu_alloc(g, l->rows * l->units * 8, &s->score, err));

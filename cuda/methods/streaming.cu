@@ -6,7 +6,6 @@
  *
  * A warp per row of tiles, O(tiles).
  */
-#include "cuda/select/lists.h"
 #include "cuda/select/maprows.cuh"
 
 #include <stdio.h>
@@ -64,7 +63,6 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     int rc = 0;
     band_tiles<<<(a.rows + 7) / 8, 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }

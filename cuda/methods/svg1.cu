@@ -11,7 +11,6 @@
 #include "core/intmath.h"
 #include "core/rng.h"
 #include "cuda/mma.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/select.h"
 #include "cuda/warp.cuh"
 
@@ -40,7 +39,6 @@ struct svg1_args {
     double *error;      /* [heads][rows][2] */
     struct svg1_own *own;
     uint32_t *map;
-    int32_t *count;
 };
 
 /* ---- trial bands ---------------------------------------------------------------------------- */
@@ -331,7 +329,6 @@ static __global__ void choose_class(const svg1_args a)
         a.own[head].mse[k] = sum[k] / ((double)a.rule.rows * a.d) * unit * unit;
     bool temporal = a.own[head].mse[1] < a.own[head].mse[0];
     a.map[head] = temporal;
-    a.count[head] = temporal;
 }
 
 /* ---- the table's functions ------------------------------------------------------------------ */
@@ -358,8 +355,6 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     const svg1_args &a = *(const svg1_args *)job->state;
     int rc = 0;
     TRY(a.d == 128 ? launch_trials<128>(g, a, err) : launch_trials<64>(g, a, err));
-    if (job->lists.ptr)
-        TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }
@@ -427,7 +422,6 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     job->lists.own = a->own;
     job->lists.own_bytes = sizeof *a->own;
     a->map = job->lists.map;
-    a->count = job->lists.count;
 out:
     return rc;
 }

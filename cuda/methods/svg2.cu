@@ -13,7 +13,6 @@
 #include "core/intmath.h"
 #include "core/rng.h"
 #include "cuda/mma.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/means.cuh"
 #include "cuda/select/select.h"
 #include "cuda/warp.cuh"
@@ -61,7 +60,6 @@ struct svg2_args {
     double scale;
     uint8_t *kept; /* [qc][kc] of the first head */
     uint32_t *map;
-    int32_t *count;
 };
 
 template <class T> static __device__ __forceinline__ T *of_head(const svg2_side &s, T *x, int head)
@@ -477,7 +475,7 @@ static __global__ void __launch_bounds__(THREADS) keep_clusters(const svg2_args 
     for (int i = threadIdx.x; i < kept; i += THREADS)
         row[(uint32_t)rank[i]] = 1;
     if (blockIdx.x == 0 && threadIdx.x == 0)
-        a.map[head] = a.count[head] = 1;
+        a.map[head] = 1;
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
@@ -526,8 +524,6 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
                        : launch_side<64>(g, a, a.side[i], err));
     keep_clusters<<<dim3(a.side[0].k, a.heads), THREADS, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    if (job->lists.ptr)
-        TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }
@@ -635,7 +631,6 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->d = p->d;
     a->scale = p->scale;
     a->map = job->lists.map;
-    a->count = job->lists.count;
     TRY(init_own(g, job, a, err));
     for (int i = 0; i < 2; i++) {
         svg2_side *s = &a->side[i];

@@ -9,8 +9,8 @@
  * of the products; 4 d (block + samples) operations and as many bytes per tile from L2. A last
  * kernel mixes what a query has in its squares and its exact range by their log-sum-exps.
  */
-#include "cuda/mma.cuh"
 #include "cuda/own/hashed.h"
+#include "cuda/softrows.cuh"
 
 #include <cuda_bf16.h>
 #include <math.h>
@@ -176,23 +176,14 @@ template <int D> struct warp_rows {
 #pragma unroll
             for (int j = 0; j < KEYS / 8; j++)
                 x = fmaxf(x, fmaxf(s[j][2 * r], s[j][2 * r + 1]));
-            x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-            top[r] = fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+            top[r] = row_max(x);
             grown |= top[r] > m[r];
         }
         if (!__any_sync(~0u, grown))
             return;
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float f = m[r] == top[r] ? 1 : exp2_fast(m[r] - top[r]);
-            m[r] = top[r];
-            l[r] *= f;
-#pragma unroll
-            for (int i = 0; i < D / 8; i++) {
-                o[i][2 * r] *= f;
-                o[i][2 * r + 1] *= f;
-            }
-        }
+        for (int r = 0; r < 2; r++)
+            raise_row(m, l, o, r, top[r]);
     }
 
     __device__ __forceinline__ void softmax()
@@ -240,15 +231,9 @@ template <int D> struct warp_rows {
     /* `zeros` keys of score 0 and value 0 for a row whose sum is complete. */
     __device__ __forceinline__ void add_zeros(int r, int zeros)
     {
-        float score = log2f((float)zeros), top = fmaxf(m[r], score);
-        float f = exp2_fast(m[r] - top);
-        l[r] = l[r] * f + exp2_fast(score - top);
-        m[r] = top;
-#pragma unroll
-        for (int i = 0; i < D / 8; i++) {
-            o[i][2 * r] *= f;
-            o[i][2 * r + 1] *= f;
-        }
+        float score = log2f((float)zeros);
+        raise_row(m, l, o, r, fmaxf(m[r], score));
+        l[r] += exp2_fast(score - m[r]);
     }
 };
 
@@ -307,8 +292,7 @@ static __device__ __forceinline__ void store_rows(const hashed_attend &a, const 
     for (int r = 0; r < 2; r++) {
         int in_tile = w.base() + (lane >> 2) + 8 * r, row = row0 + in_tile;
         float &l = w.l[r];
-        l += __shfl_xor_sync(~0u, l, 1);
-        l += __shfl_xor_sync(~0u, l, 2);
+        l = row_add(l);
         if (s.zeros && w.lo[r] / s.block == s.last)
             w.add_zeros(r, s.zeros);
         float inv = l > 0 ? 1 / l : 0;

@@ -10,7 +10,7 @@
  */
 #include "core/rng.h"
 #include "cuda/own/hashed.h"
-#include "cuda/select/means.cuh"
+#include "cuda/select/products.cuh"
 
 #include <math.h>
 
@@ -19,14 +19,7 @@
 /* Is the product with a direction above 0, as the reference takes it? */
 static __device__ __noinline__ bool exact_side(const double *g, const uint4 *x, int d)
 {
-    double dot = 0;
-    for (int c = 0; c < d; c += 8) {
-        float v[8];
-        unpack(x[c / 8], v);
-        for (int e = 0; e < 8; e++)
-            dot = __dadd_rn(dot, __dmul_rn(g[c + e], (double)v[e]));
-    }
-    return dot > 0;
+    return exact_product(g, x, d) > 0;
 }
 
 /* Ranks of x [heads][n][d]. Grid (ceil(n / 128), heads), 128 threads, a token each; at most P
@@ -47,25 +40,8 @@ static __global__ void __launch_bounds__(128)
     __syncthreads();
     if (i >= n)
         return;
-#pragma unroll 1
-    for (int c = 0; c < a.d; c += 8) {
-        float v[8];
-        unpack(x[c / 8], v);
-#pragma unroll
-        for (int e = 0; e < 8; e++) {
-            const float4 *g = (const float4 *)(shared + (c + e) * P);
-            most = fmaxf(most, fabsf(v[e]));
-#pragma unroll
-            for (int r = 0; r < P; r += 4) {
-                float4 four = g[r / 4];
-                dot[r] = fmaf(four.x, v[e], dot[r]);
-                dot[r + 1] = fmaf(four.y, v[e], dot[r + 1]);
-                dot[r + 2] = fmaf(four.z, v[e], dot[r + 2]);
-                dot[r + 3] = fmaf(four.w, v[e], dot[r + 3]);
-            }
-        }
-    }
-    bool range = most > 1e-25f && most < 1e30f; /* else products are near the ends of float's */
+    add_products<P>(x, a.d, shared, dot, &most);
+    bool range = products_in_range(most);
 #pragma unroll
     for (int r = 0; r < P; r++) {
         if (r >= a.rule.projs)

@@ -12,9 +12,9 @@
  *
  * 4 d N_q N_k operations per head, half when causal, of which the scores run at the integer rate.
  */
-#include "cuda/mma.cuh"
 #include "cuda/own/own.h"
 #include "cuda/own/quantise.cuh"
+#include "cuda/softrows.cuh"
 
 #include <math.h>
 #include <stdio.h>
@@ -122,16 +122,8 @@ template <int D, int SUM> struct warp_rows {
     {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
-            top[r] = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 2));
-            float f = top[r] == m[r] ? 1 : exp2_fast(m[r] - top[r]);
-            m[r] = top[r];
-            l[r] *= f;
-#pragma unroll
-            for (int i = 0; i < D / 8; i++) {
-                o[i][2 * r] *= f;
-                o[i][2 * r + 1] *= f;
-            }
+            top[r] = row_max(top[r]);
+            raise_row(m, l, o, r, top[r]);
         }
     }
 
@@ -205,8 +197,7 @@ template <int D, int SUM> struct warp_rows {
         const float *mean = a.rule.smooth_v ? a.v_mean + head / a.per_kv * D : NULL;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            l[r] += __shfl_xor_sync(~0u, l[r], 1);
-            l[r] += __shfl_xor_sync(~0u, l[r], 2);
+            l[r] = row_add(l[r]);
             if (row + 8 * r >= a.nq)
                 continue;
             int64_t to = head * a.nq + row + 8 * r;

@@ -1,6 +1,6 @@
 /*
  * maprows.cuh - write rows of a selection's map (select.h), one warp per row: bits of the kept
- * units, and their number.
+ * units.
  */
 #ifndef LACUNA_MAPROWS_CUH
 #define LACUNA_MAPROWS_CUH
@@ -8,14 +8,13 @@
 #include "cuda/select/select.h"
 
 struct map_rows {
-    uint32_t *map;  /* [rows][words] */
-    int32_t *count; /* [rows] */
+    uint32_t *map; /* [rows][words] */
     int words;
 };
 
 static inline map_rows map_rows_of(const struct select_lists *l)
 {
-    return {l->map, l->count, (int)l->words};
+    return {l->map, (int)l->words};
 }
 
 #define MAX_ROW_WARPS 8
@@ -35,30 +34,20 @@ static inline int row_warps(int bytes)
 template <class F>
 static __device__ __forceinline__ void fill_row(const map_rows &m, int64_t row, F keep)
 {
-    int lane = threadIdx.x & 31, kept = 0;
+    int lane = threadIdx.x & 31;
     for (int j0 = 0; j0 < m.words * 32; j0 += 32) {
         uint32_t word = __ballot_sync(~0u, keep(j0 + lane));
-        kept += __popc(word);
         if (lane == 0)
             m.map[row * m.words + j0 / 32] = word;
     }
-    if (lane == 0)
-        m.count[row] = kept;
 }
 
 /* The same by whole words: word_of(w) is word w of the row; one lane calls it. */
 template <class F>
 static __device__ __forceinline__ void fill_row_words(const map_rows &m, int64_t row, F word_of)
 {
-    int lane = threadIdx.x & 31, kept = 0;
-    for (int w = lane; w < m.words; w += 32) {
-        uint32_t word = word_of(w);
-        m.map[row * m.words + w] = word;
-        kept += __popc(word);
-    }
-    kept = __reduce_add_sync(~0u, kept);
-    if (lane == 0)
-        m.count[row] = kept;
+    for (int w = threadIdx.x & 31; w < m.words; w += 32)
+        m.map[row * m.words + w] = word_of(w);
 }
 
 static __device__ __forceinline__ uint32_t low_bits(uint32_t word, int64_t n)
@@ -75,7 +64,6 @@ static __device__ __forceinline__ void copy_row_bits(const map_rows &m, int64_t 
         fill_row_words(m, row, [&](int w) { return low_bits(from[w], limit - 32LL * w); });
         return;
     }
-    int kept = 0;
     uint4 *to = (uint4 *)(m.map + row * m.words);
     for (int i = threadIdx.x & 31; i < m.words / 4; i += 32) {
         int64_t left = limit - 128LL * i;
@@ -86,13 +74,9 @@ static __device__ __forceinline__ void copy_row_bits(const map_rows &m, int64_t 
             four.y = low_bits(four.y, left - 32);
             four.z = low_bits(four.z, left - 64);
             four.w = low_bits(four.w, left - 96);
-            kept += __popc(four.x) + __popc(four.y) + __popc(four.z) + __popc(four.w);
         }
         __stcs(to + i, four);
     }
-    kept = __reduce_add_sync(~0u, kept);
-    if ((threadIdx.x & 31) == 0)
-        m.count[row] = kept;
 }
 
 #endif

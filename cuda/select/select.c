@@ -72,6 +72,12 @@ const char *select_text(const struct select_problem *p, const char *name)
     return *(char *const *)field(p, name, OPT_STR, &o);
 }
 
+int select_index(const struct select_problem *p, const char *name)
+{
+    const struct opt *o;
+    return *(const int *)field(p, name, OPT_ENUM, &o);
+}
+
 const char *select_word(const struct select_problem *p, const char *name)
 {
     const struct opt *o;
@@ -99,14 +105,9 @@ int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t
         .bq = bq, .bk = bk, .groups = (p->nq + bq - 1) / bq, .units = (p->nk + bk - 1) / bk};
     l->rows = p->heads * l->groups;
     l->words = (l->units + 31) / 32;
-    if (!mul_ok(l->rows, l->units, &cells) || cells > INT64_MAX / 4)
-        FAIL(err, ERR_NOMEM, "block lists of %lld x %lld", (long long)l->rows, (long long)l->units);
-    TRY(gpu_alloc(g, l->rows * l->words * 4, &l->map, err));
-    TRY(gpu_alloc(g, l->rows * 4, &l->count, err));
-    if (bk < SELECT_LISTS_FROM)
-        return 0;
-    TRY(gpu_alloc(g, (l->rows + 1) * 8, &l->ptr, err));
-    TRY(gpu_alloc(g, cells * 4, &l->col, err));
+    if (!mul_ok(l->rows, l->words, &cells) || cells > INT64_MAX / 4)
+        FAIL(err, ERR_NOMEM, "maps of %lld x %lld units", (long long)l->rows, (long long)l->units);
+    TRY(gpu_alloc(g, cells * 4, &l->map, err));
 out:
     return rc;
 }
@@ -149,13 +150,12 @@ int select_v_exp(const struct select_problem *p, int kv)
 
 /* ---- results -------------------------------------------------------------------------------- */
 
-/* The indices of the bits of a map's rows. */
-static int fetch_map(struct gpu *g, const struct select_job *job, int64_t row0, int64_t n_rows,
-                     int64_t **ptr, int32_t **col, struct err *err)
+int select_fetch_rows(struct gpu *g, const struct select_job *job, int64_t row0, int64_t row1,
+                      int64_t **ptr, int32_t **col, struct err *err)
 {
     const struct select_lists *l = &job->lists;
+    int64_t n_rows = row1 - row0, n = 0;
     uint32_t *map = NULL;
-    int64_t n = 0;
     int rc = 0;
 
     TRY(mem_alloc(&map, n_rows * l->words, sizeof *map, "map of kept keys", err));
@@ -174,29 +174,6 @@ static int fetch_map(struct gpu *g, const struct select_job *job, int64_t row0, 
             (*col)[n++] = (int32_t)(i % l->words * 32 + __builtin_ctz(bits));
 out:
     free(map);
-    return rc;
-}
-
-int select_fetch_rows(struct gpu *g, const struct select_job *job, int64_t row0, int64_t row1,
-                      int64_t **ptr, int32_t **col, struct err *err)
-{
-    const struct select_lists *l = &job->lists;
-    int64_t n_rows = row1 - row0;
-    int rc = 0;
-    if (!l->ptr)
-        return fetch_map(g, job, row0, n_rows, ptr, col, err);
-    TRY(mem_alloc(ptr, n_rows + 1, sizeof **ptr, "block lists", err));
-    TRY(gpu_get(g, *ptr, l->ptr + row0, (n_rows + 1) * 8, err));
-    int64_t first = (*ptr)[0], n = (*ptr)[n_rows] - first;
-    if (first < 0 || n < 0 || n > n_rows * l->units)
-        FAIL(err, ERR_RUN, "%s on the GPU: %lld list entries in %lld x %lld units",
-             job->method->name, (long long)n, (long long)n_rows, (long long)l->units);
-    for (int64_t r = 0; r <= n_rows; r++)
-        (*ptr)[r] -= first;
-    TRY(mem_alloc(col, n, sizeof **col, "block lists", err));
-    if (n)
-        TRY(gpu_get(g, *col, l->col + first, n * 4, err));
-out:
     return rc;
 }
 

@@ -1,5 +1,5 @@
 /*
- * select.h - a method's selection on the GPU: from q and k to lists of kept units, all heads at
+ * select.h - a method's selection on the GPU: from q and k to maps of kept units, all heads at
  * once.
  *
  * A method's GPU side is one file cuda/methods/<name>.cu that defines `const struct select_method
@@ -43,21 +43,13 @@ struct select_problem {
 struct select_job;
 typedef int own_make_fn(struct gpu *g, const struct select_job *job, struct err *err);
 
-/* Keys of a unit from which on a kernel takes lists of units. Finer masks become tiles with bits,
- * of the map. */
-#define SELECT_LISTS_FROM 64
-
 /* The result of a selection. Row r = head * groups + group of the map has a bit for each unit of bk
- * keys. The kernels of a method fill map and count, and lists_make (lists.h) makes CSR lists of
- * them. For units of fewer keys than SELECT_LISTS_FROM the map itself is the result, because a list
- * would be up to 32 times longer. */
+ * keys. Lists of blocks and tiles with bits are made of maps: there (cuda/attn/maplists.h,
+ * maptiles.h), or on the host of a fetched one. */
 struct select_lists {
     int64_t bq, bk, groups, units; /* groups = ceil(nq / bq), units = ceil(nk / bk), per head */
     int64_t rows, words;           /* heads * groups; 32-bit words of a row of the map */
     uint32_t *map;                 /* [rows][words], on the device as all below */
-    int32_t *count;                /* [rows] bits set */
-    int64_t *ptr;                  /* [rows + 1]; NULL with col where the map is the result */
-    int32_t *col;                  /* [rows * units], ascending in each row */
     uint32_t *partial; /* [rows][words] kept tiles of a band that it does not fill; else NULL */
     void *own;         /* [heads][own_bytes] what comes beside the mask (core/rules.h), or NULL */
     int64_t own_bytes;
@@ -95,7 +87,7 @@ struct select_method {
     /* Take memory from the arena, fill job->state and job->lists. */
     int (*init)(struct gpu *g, struct select_job *job, struct err *err);
 
-    /* Launch everything from q and k to the CSR lists, or to the map. */
+    /* Launch everything from q and k to the map. */
     int (*launch)(struct gpu *g, const struct select_job *job, struct err *err);
 
     /* The same, and make the 8-bit operands of the method's own attention, which share their reads
@@ -165,6 +157,7 @@ bool select_flag(const struct select_problem *p, const char *name);
 const char *select_text(const struct select_problem *p, const char *name);
 const char *select_word(const struct select_problem *p, const char *name);
 bool select_is(const struct select_problem *p, const char *name, const char *word);
+int select_index(const struct select_problem *p, const char *name); /* of an enum's word */
 
 #ifdef __cplusplus
 }

@@ -210,14 +210,19 @@ static __device__ __forceinline__ void cover_block(uint32_t *cover, int words, i
         atomicOr(cover + w + 2, (1u << s) - 1);
 }
 
-/* Blocks of the row block that ends at e, 32 runs of them at a time; returns one past the last
- * column that is still listed. */
-static __device__ int cover_distances(const slash_lists &a, int head, int e, uint32_t *cover)
+/* A warp: the keys of the blocks of the row block that ends at e, 32 runs of blocks at a time, and
+ * the number of these blocks; returns one past the last column that is still listed. */
+static __device__ __forceinline__ int cover_distances(const slash_lists &a, int head, int e,
+                                                      uint32_t *cover, int *listed)
 {
     const uint32_t *follow = a.follow + (int64_t)head * a.n;
     const uint32_t *dists = a.dists + (int64_t)head * a.stride;
     const int32_t *last = a.last + (int64_t)head * a.words;
     int lane = threadIdx.x & 31, d = distance_below(dists, last, min(e, a.n)), hi = e;
+    for (int w = lane; w < a.words; w += 32)
+        cover[w] = 0;
+    __syncwarp();
+    *listed = 0;
     if (d < 0)
         return e;
     d = min(d, e - SLASH_ROWS); /* a block is not before the first key */
@@ -231,6 +236,7 @@ static __device__ int cover_distances(const slash_lists &a, int head, int e, uin
                 blocks = run + 1;
             }
             hi = e - d + SLASH_ROWS * run;
+            *listed += run + 1;
             d = (int)(next & 0x7ffff) - 1;
         }
         for (uint32_t left = __ballot_sync(~0u, blocks > 4); left; left &= left - 1) {
@@ -250,17 +256,14 @@ static __device__ int cover_distances(const slash_lists &a, int head, int e, uin
 static __global__ void slash_lists_map(const slash_lists a)
 {
     extern __shared__ uint32_t covers[];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.y;
+    int warp = threadIdx.x >> 5, head = blockIdx.y, blocks;
     int group = blockIdx.x * (blockDim.x >> 5) + warp, e = (group + 1) * SLASH_ROWS;
     uint32_t *cover = covers + warp * a.words;
     const uint32_t *cols = a.cols + (int64_t)head * a.stride;
 
     if (group >= a.groups)
         return;
-    for (int w = lane; w < a.words; w += 32)
-        cover[w] = 0;
-    __syncwarp();
-    int end = cover_distances(a, head, e, cover);
+    int end = cover_distances(a, head, e, cover, &blocks);
     fill_row_words(a.map, (int64_t)head * a.groups + group, [&](int w) {
         return (cover[w] | (cols[w] & below(w, end))) & below(w, min(e, a.n));
     });
@@ -295,10 +298,11 @@ static __device__ void mark_rows(const slash_lists &a, const uint32_t *ahead, in
 }
 
 /* Blocks of 64 keys, from the left: one starts at each marked key that none covers yet. By one
- * lane. */
-static __device__ void cover_marked(uint32_t *cover, int words)
+ * lane, to which it returns their number. */
+static __device__ int cover_marked(uint32_t *cover, int words)
 {
     uint32_t covered = 0; /* bits of word w that the block before covers */
+    int blocks = 0;
     for (int w = 0; w < words;) {
         uint32_t bits = cover[w] & ~covered;
         if (bits == 0) {
@@ -312,7 +316,26 @@ static __device__ void cover_marked(uint32_t *cover, int words)
             cover[w + 1] = ~0u;
         covered = (1u << s) - 1;
         w += 2;
+        blocks++;
     }
+    return blocks;
+}
+
+/* Of a bidirectional head: the keys of the blocks that cover the distances of rows m, ..., m + 63;
+ * lane 0 receives the number of these blocks. */
+static __device__ __forceinline__ int cover_both(const slash_lists &a, int head, int m,
+                                                 uint32_t *cover)
+{
+    int blocks = 0;
+    if (m + SLASH_ROWS <= a.n)
+        mark_rows(a, a.ahead + (int64_t)head * (a.words + 2), m, cover);
+    else
+        mark_last(a, a.dists + (int64_t)head * a.stride, m, a.n, cover);
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0)
+        blocks = cover_marked(cover, a.words);
+    __syncwarp();
+    return blocks;
 }
 
 /* Of a bidirectional head: a warp per 64 rows, blocks that cover the distances, and the columns. */
@@ -326,14 +349,7 @@ static __global__ void slash_both_map(const slash_lists a)
 
     if (group >= a.groups)
         return;
-    if (m + SLASH_ROWS <= a.n)
-        mark_rows(a, a.ahead + (int64_t)head * (a.words + 2), m, cover);
-    else
-        mark_last(a, a.dists + (int64_t)head * a.stride, m, a.n, cover);
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0)
-        cover_marked(cover, a.words);
-    __syncwarp();
+    cover_both(a, head, m, cover);
     fill_row_words(a.map, (int64_t)head * a.groups + group,
                    [&](int w) { return (cover[w] | cols[w]) & below(w, a.n); });
 }
@@ -357,14 +373,23 @@ static __global__ void slash_pairs_map(const slash_lists a)
     });
 }
 
-/* From scores to the map: groups of 64 rows (realised), or single rows. */
-static int slash_launch(struct gpu *g, const slash_lists &a, bool realised, struct err *err)
+/* From scores to columns and distances. */
+static int slash_choose(struct gpu *g, const slash_lists &a, struct err *err)
 {
-    int rc = 0, warps = 4, bits = a.words * 4;
+    int rc = 0, bits = a.words * 4;
     CU(err, cudaFuncSetAttribute((const void *)slash_pick,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bits));
     slash_pick<<<dim3(a.heads, 2), WIDE, bits, g->stream>>>(a);
     CU_LAUNCHED(err);
+out:
+    return rc;
+}
+
+/* From scores to the map: groups of 64 rows (realised), or single rows. */
+static int slash_launch(struct gpu *g, const slash_lists &a, bool realised, struct err *err)
+{
+    int rc = 0, warps = 4, bits = a.words * 4;
+    TRY(slash_choose(g, a, err));
     if (realised) {
         auto lists = a.both ? slash_both_map : slash_lists_map;
         CU(err, cudaFuncSetAttribute((const void *)lists,

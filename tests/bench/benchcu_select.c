@@ -57,14 +57,34 @@ out:
     return rc;
 }
 
+/* Kept units, of a map that is fetched piece by piece: those of single keys have gigabytes. */
+static int kept_units(struct gpu *g, const struct select_lists *l, int64_t *kept, struct err *err)
+{
+    enum { PIECE = 1 << 24 };
+    int64_t words = l->rows * l->words;
+    uint32_t *map = NULL;
+    int rc = 0;
+
+    *kept = 0;
+    TRY(mem_alloc(&map, PIECE, sizeof *map, "a piece of a map", err));
+    for (int64_t at = 0; at < words; at += PIECE) {
+        int64_t n = words - at < PIECE ? words - at : PIECE;
+        TRY(gpu_get(g, map, l->map + at, n * (int64_t)sizeof *map, err));
+        for (int64_t i = 0; i < n; i++)
+            *kept += __builtin_popcount(map[i]);
+    }
+out:
+    free(map);
+    return rc;
+}
+
 static int select_line(struct bench *b, const char *text, const char *phase,
                        const struct attn_job *dense, const struct select_job *job,
                        select_launch *launch, struct err *err)
 {
     struct series times[2];
     char name[160];
-    int32_t *count = NULL;
-    int64_t kept = 0, rows = job->lists.rows;
+    int64_t kept = 0;
     int rc = 0;
 
     snprintf(name, sizeof name, "%s: %s", text, phase);
@@ -73,23 +93,19 @@ static int select_line(struct bench *b, const char *text, const char *phase,
     if (b->kernels)
         timer_by_name(b->timer);
     TRY(sample_select(b, dense, job, launch, times, err));
-    TRY(mem_alloc(&count, rows, sizeof *count, "kept units", err));
-    TRY(gpu_get(&b->gpu, count, job->lists.count, rows * 4, err));
-    for (int64_t r = 0; r < rows; r++)
-        kept += count[r];
+    TRY(kept_units(&b->gpu, &job->lists, &kept, err));
     bench_raw(b, "dense", &times[0], cu_flop_dense(&dense->problem));
     bench_raw(b, name, &times[1], 0);
     struct quartiles d = quartiles_of(times[0].ns, b->samples);
     struct quartiles k = quartiles_of(times[1].ns, b->samples);
     printf("%-70s %9.1f us %5.1f%% dense %9.1f us %6.4f of it, %4.1f%% of units kept\n", name,
            k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, d.median * 1e-3, k.median / d.median,
-           100.0 * (double)kept / (double)(rows * job->lists.units));
+           100.0 * (double)kept / (double)(job->lists.rows * job->lists.units));
     if (b->kernels)
         timer_print_names(stdout);
     fflush(stdout);
     b->lines++;
 out:
-    free(count);
     return rc;
 }
 

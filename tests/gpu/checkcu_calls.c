@@ -48,6 +48,7 @@ static const char *const settings[] = {
     "flexprefill:min_budget=256",
     "xattention",
     "minference:v=200:s=400",
+    "minference:sparsity=0.5",
     "minference:pattern=ashape:init=64:local=512",
     "oracle:kind=block:unit=64x64:alpha=0.9",
     "oracle:kind=topk:k=10%",

@@ -70,6 +70,7 @@ static const struct {
     {"xattention:stride=8:tau=0.7", GPU},
     {"minference:v=200:s=400", GPU},
     {"minference:v=200:s=400:mask=requested", GPU},
+    {"minference:sparsity=0.5", GPU},
     {"minference:pattern=ashape:init=64:local=512", GPU},
     {"minference:pattern=trishape:init=64:local=512", GPU},
     {"minference:pattern=block:top=8", GPU},

@@ -265,6 +265,52 @@ START_TEST(heads_of_a_group_do_not_depend_on_their_numbers)
 }
 END_TEST
 
+/* A device that searched the sizes gives columns and distances: the share that they reach is that
+ * of the head that searched here. */
+START_TEST(an_adopted_search_reaches_the_same_share)
+{
+    struct sim_head h;
+    struct err err = {0};
+    assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
+    for (int realised = 0; realised < 2; realised++) {
+        struct minf_config c = {.pattern = MINF_VS,
+                                .n = 4096,
+                                .last_q = 64,
+                                .force_cols = 4,
+                                .force_dists = 10,
+                                .realised = realised,
+                                .p_dtype = DT_F32,
+                                .block = 64,
+                                .work = 0.6};
+        struct minf_head here, there;
+        struct mask m = {0}, again = {0};
+        uint32_t bits[2][4096 / 32] = {0};
+        struct accel_own own = {bits, sizeof bits};
+        assert_ok(minf_init(&here, &c, &h.in, &err), &err);
+        assert_ok(minf_select(&here, 0, 4096, &m, &err), &err);
+        for (int64_t i = 0; i < here.lists.n_cols; i++)
+            bits[0][here.lists.cols[i] / 32] |= 1u << here.lists.cols[i] % 32;
+        for (int64_t i = 0; i < here.lists.n_dists; i++)
+            bits[1][here.lists.dists[i] / 32] |= 1u << here.lists.dists[i] % 32;
+        assert_ok(minf_begin(&there, &c, &h.in, &err), &err);
+        assert_ok(minf_adopt(&there, &m, &own, &err), &err);
+        assert_ok(minf_select(&there, 0, 4096, &again, &err), &err);
+        ck_assert_double_eq_tol(here.work, 0.6, 0.01);
+        ck_assert_double_eq(there.work, here.work);
+        ck_assert_int_eq(mask_lists_differ(&m, &again), 0);
+        if (realised) {
+            ck_assert_int_eq(there.lists.blocks, here.lists.blocks);
+            ck_assert_int_eq(there.lists.columns, here.lists.columns);
+        }
+        mask_free(&m);
+        mask_free(&again);
+        minf_free(&here);
+        minf_free(&there);
+    }
+    sim_head_free(&h);
+}
+END_TEST
+
 /* ---- block pattern ---------------------------------------------------------------------- */
 
 START_TEST(block_counts)
@@ -635,6 +681,7 @@ Suite *make_suite(void)
     tcase_add_test(w, sizes_are_scaled_then_clamped);
     tcase_add_test(w, full_sizes_and_odd_lengths);
     tcase_add_test(w, heads_of_a_group_do_not_depend_on_their_numbers);
+    tcase_add_test(w, an_adopted_search_reaches_the_same_share);
     tcase_add_test(w, golden_trace_blocks);
     tcase_add_test(w, equal_blocks_go_to_the_lower_index);
     tcase_add_test(w, block_scores_are_rounded_to_bf16);

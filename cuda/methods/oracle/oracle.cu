@@ -12,7 +12,6 @@
 #include "core/intmath.h"
 #include "cuda/methods/oracle/oracle_cut.cuh"
 #include "cuda/methods/oracle/oracle_scores.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/select.h"
 
 #include <math.h>
@@ -118,8 +117,6 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
         TRY(launch_heads(g, s, err));
     else
         TRY(launch_tiles(g, s, 0, s->args.heads * s->args.row_tiles, err));
-    if (job->lists.ptr)
-        TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }
@@ -183,7 +180,6 @@ static void set_args(const struct select_job *job, oracle_args *a)
     a->in_shared = 4 * (KEY_FEW + a->mass_pitch) <= SHARED_BYTES;
     a->scale_log2 = (float)(p->scale * M_LOG2E);
     a->map = job->lists.map;
-    a->count = job->lists.count;
 }
 
 /* Tiles whose scores take half of L2, at least two so that every multiprocessor has a row. */

@@ -29,7 +29,6 @@ struct oracle_args {
     int64_t mass_pitch;
     int in_shared; /* the keys of a row fit into shared memory */
     uint32_t *map;
-    int32_t *count;
 };
 
 /* Keys that row i sees: [0, limit). */

@@ -251,14 +251,14 @@ static __device__ __forceinline__ key_cut find_cut(const key_list<MASS> &list, d
     return {r.high, r.low, equal - (int)fmin(out, MASS ? equal - 1.0 : equal)};
 }
 
-/* Bits of the kept keys, and of the units [lo, hi); the number of both. `seen` ties lie before the
- * list; returns those up to its end. */
+/* Bits of the kept keys, and of the units [lo, hi). `seen` ties lie before the list; returns those
+ * up to its end. */
 template <bool MASS>
 static __device__ __forceinline__ int write_kept(const oracle_args &a, int64_t row,
                                                  const key_list<MASS> &list, const key_cut &cut,
                                                  int lo, int hi, int seen = 0)
 {
-    int kept = 0, lane = threadIdx.x & 31;
+    int lane = threadIdx.x & 31;
     for (int x = 4 * (int)threadIdx.x; x - 4 * (int)threadIdx.x < a.words * 32; x += KEY_STEP) {
         uint4 four = x < list.n ? *(const uint4 *)(list.keys + x)
                                 : make_uint4(KEY_NONE, KEY_NONE, KEY_NONE, KEY_NONE);
@@ -279,7 +279,6 @@ static __device__ __forceinline__ int write_kept(const oracle_args &a, int64_t r
             before += tie;
             bits |= (uint32_t)keep << e;
         }
-        kept += __popc(bits);
         bits <<= 4 * (lane & 7);
 #pragma unroll
         for (int step = 1; step < 8; step *= 2)
@@ -287,9 +286,6 @@ static __device__ __forceinline__ int write_kept(const oracle_args &a, int64_t r
         if ((lane & 7) == 0 && x / 32 < a.words)
             a.map[row * a.words + x / 32] = bits;
     }
-    kept = wide_sum(kept);
-    if (threadIdx.x == 0)
-        a.count[row] = kept;
     return seen;
 }
 

@@ -14,7 +14,6 @@
 #include "cuda/methods/sale/sale_portable.cuh"
 #include "cuda/methods/sale/sale_queries.cuh"
 #include "cuda/methods/sale/sale_sm90.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/tensormap.h"
 
 #include <stdio.h>
@@ -92,7 +91,6 @@ static int launch_all(struct gpu *g, const sale_state &s, const struct select_li
         TRY(launch_portable<D>(g, a, err));
     add_kept_blocks<<<(unsigned)((l->rows + 7) / 8), 256, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
-    TRY(lists_make(g, l, err));
 out:
     return rc;
 }

@@ -11,9 +11,9 @@
  * 2 B N d FLOP per slice and head; the records take 32 N bytes per slice and head.
  */
 #include "core/intmath.h"
+#include "core/presets.h"
 #include "cuda/methods/sampleattention/sample_tokens.h"
 #include "cuda/select/cut.cuh"
-#include "cuda/select/lists.h"
 #include "cuda/select/maprows.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/select/rowlse.cuh"
@@ -327,24 +327,22 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     CU_LAUNCHED(err);
     fill_map<<<(unsigned)ceil_div(rows, 8), 256, 0, g->stream>>>(a, s->block, rows);
     CU_LAUNCHED(err);
-    TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }
 
 /* ---- set-up --------------------------------------------------------------------------------- */
 
-/* alpha_c, alpha_s and chunks as given; their defaults are those of the method without a preset. */
-static double alpha(const struct select_problem *p, const char *name)
+/* alpha_c, alpha_s and chunks as given, else the preset's. */
+static struct sample_preset settings_of(const struct select_problem *p)
 {
-    double a = select_num(p, name);
-    return isnan(a) ? 0.95 : a;
-}
-
-static int chunks_of(const struct select_problem *p)
-{
+    struct sample_preset s = sample_preset(select_index(p, "preset"), p->nk);
+    double c = select_num(p, "alpha_c"), d = select_num(p, "alpha_s");
     int64_t n = select_int(p, "chunks");
-    return n == INT64_MIN ? 1 : (int)n;
+    s.alpha_c = isnan(c) ? s.alpha_c : c;
+    s.alpha_s = isnan(d) ? s.alpha_s : d;
+    s.chunks = n == INT64_MIN ? s.chunks : (int)n;
+    return s;
 }
 
 static int block_of(const struct select_problem *p)
@@ -356,8 +354,7 @@ static int block_of(const struct select_problem *p)
 static bool dense(const struct select_problem *p)
 {
     int64_t b = block_of(p);
-    return !sample_tokens(p) && select_is(p, "preset", "none") &&
-           (p->nq < 2 * b || chunks_of(p) * b >= p->nq);
+    return !sample_tokens(p) && (p->nq < 2 * b || settings_of(p).chunks * b >= p->nq);
 }
 
 static bool fits(const struct select_problem *p, char why[160])
@@ -371,8 +368,6 @@ static bool fits(const struct select_problem *p, char why[160])
         return true;
     else if (select_is(p, "reduce", "max"))
         snprintf(why, 160, "reduce=max has no GPU side");
-    else if (!select_is(p, "preset", "none"))
-        snprintf(why, 160, "presets have no GPU side; give alpha_c, alpha_s and chunks");
     else if (ceil_div(p->nk, b) > MAX_BLOCKS)
         snprintf(why, 160, "the GPU side takes up to %d blocks of keys", MAX_BLOCKS);
     else
@@ -384,16 +379,17 @@ static void resolve(const struct gpu *g, const struct select_problem *p, sample_
 {
     sample_args *a = &s->args;
     int64_t b = s->block, shift = p->nk - p->nq;
+    struct sample_preset preset = settings_of(p);
     bool strict = select_is(p, "profile", "strict"), safe = select_is(p, "profile", "safe");
     a->nq = p->nq;
     a->nk = p->nk;
     a->heads = p->heads;
     a->per_kv = p->heads / p->kv_heads;
     a->nb = (int)ceil_div(p->nk, b);
-    a->chunks = chunks_of(p);
+    a->chunks = preset.chunks;
     a->units = 2 * a->nb;
-    a->alpha_c = alpha(p, "alpha_c");
-    a->alpha_s = alpha(p, "alpha_s");
+    a->alpha_c = preset.alpha_c;
+    a->alpha_s = preset.alpha_s;
     a->centred = select_is(p, "extend", "centred");
     a->cover2 = select_is(p, "extend", "cover2");
     a->merge = select_is(p, "merge", "perchunk") ? MERGE_PERCHUNK

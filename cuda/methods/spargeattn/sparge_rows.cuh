@@ -19,7 +19,6 @@ struct row_args {
     int top; /* entries of select=topk */
     int64_t rows, words;
     uint32_t *map;
-    int32_t *count;
     double *mass; /* [rows] probability that the cut takes, -1 of a row that is not judged */
 };
 
@@ -173,15 +172,13 @@ template <class L> static __device__ __forceinline__ cut cut_row(const row_args 
  * probability; `judged` says that the row was cut at all. */
 static __device__ __forceinline__ void keep_blocks(const row_args &a, int64_t row, int i, int j0,
                                                    const uint8_t *k_like, bool all, bool judged,
-                                                   const cut &c, double p, int *seen, int *kept,
-                                                   double *mass)
+                                                   const cut &c, double p, int *seen, double *mass)
 {
     int j = j0 + (threadIdx.x & 31);
     bool in = j < a.units && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
     bool taken = cut_has(c, p, judged && j < a.units, seen);
     bool keep = in && (all || taken || !k_like[j] || (a.sink && j == 0));
     uint32_t word = __ballot_sync(~0u, keep);
-    *kept += __popc(word);
     *mass += taken ? p : 0;
     if ((threadIdx.x & 31) == 0)
         a.map[row * a.words + j0 / 32] = word;
@@ -195,7 +192,7 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const r
     int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + (threadIdx.x >> 5);
     if (row >= a.rows)
         return;
-    int head = (int)(row / a.groups), i = (int)(row % a.groups), seen = 0, kept = 0;
+    int head = (int)(row / a.groups), i = (int)(row % a.groups), seen = 0;
     const uint8_t *k_like = a.k_like + (int64_t)(head / a.per_kv) * a.units;
     bool all = a.dense || !a.q_like[row], judged = false;
     double mass = 0; /* of the lane's blocks that the cut takes */
@@ -209,7 +206,7 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const r
         for (int u = 0; u < N; u++)
             if (u * 32 < a.units)
                 keep_blocks(a, row, i, u * 32, k_like, all, judged, c, judged ? p.v[u] : 0, &seen,
-                            &kept, &mass);
+                            &mass);
     } else {
         double *p = shared + (int64_t)(threadIdx.x >> 5) * a.units;
         judged = !all && coarse_row(a, row, i, k_like, p);
@@ -218,14 +215,12 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const r
         for (int j0 = 0; j0 < a.units; j0 += 32) {
             int j = j0 + (threadIdx.x & 31);
             keep_blocks(a, row, i, j0, k_like, all, judged, c, judged && j < a.units ? p[j] : 0,
-                        &seen, &kept, &mass);
+                        &seen, &mass);
         }
     }
     mass = warp_add(mass);
-    if ((threadIdx.x & 31) == 0) {
-        a.count[row] = kept;
+    if ((threadIdx.x & 31) == 0)
         a.mass[row] = judged ? mass : -1;
-    }
 }
 
 #endif

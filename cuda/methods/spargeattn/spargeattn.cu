@@ -15,7 +15,6 @@
  * of the queries, or over V.
  */
 #include "core/intmath.h"
-#include "cuda/select/lists.h"
 #include "cuda/select/maprows.cuh"
 #include "cuda/methods/spargeattn/sparge_blocks.cuh"
 #include "cuda/methods/spargeattn/sparge_rows.cuh"
@@ -182,7 +181,6 @@ static int launch_rows(struct gpu *g, const struct select_job *job, int head0, i
                   count * l->groups,
                   l->words,
                   l->map + row0 * l->words,
-                  l->count + row0,
                   s->mass + row0};
     if (!s->dense)
         score_means<<<dim3((unsigned)ceil_div(n, SCORE_TILE),
@@ -196,7 +194,7 @@ out:
     return rc;
 }
 
-/* Beside the rows of the first heads run the queries of the others, or beside all rows and lists V.
+/* Beside the rows of the first heads run the queries of the others, or beside all rows V.
  */
 template <int D>
 static int launch_all(struct gpu *g, const struct select_job *job, bool quantise, struct err *err)
@@ -204,7 +202,6 @@ static int launch_all(struct gpu *g, const struct select_job *job, bool quantise
     const struct select_problem *p = &job->problem;
     int rc = 0, per_kv = p->heads / p->kv_heads;
     int first = quantise ? p->heads : (p->kv_heads + 1) / 2 * per_kv, rest = p->heads - first;
-    struct gpu side = *g;
 
     TRY(launch_keys<D>(g, job, quantise, err));
     TRY(launch_queries<D>(g, job, 0, first, quantise, err));
@@ -215,8 +212,6 @@ static int launch_all(struct gpu *g, const struct select_job *job, bool quantise
         TRY(gpu_fork(g, err));
         TRY(launch_rows(g, job, first, rest, err));
     }
-    side.stream = g->side;
-    TRY(lists_make(&side, &job->lists, err));
     if (quantise)
         TRY(launch_values<D>(g, job, err));
     TRY(gpu_join(g, err));

@@ -14,7 +14,6 @@
 #include "cuda/methods/xattention/xattn_portable.cuh"
 #include "cuda/methods/xattention/xattn_sm90.cuh"
 #include "cuda/select/cut.cuh"
-#include "cuda/select/lists.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -280,7 +279,6 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     else
         TRY(launch_tiles<64>(g, a, err));
     TRY(launch_rows(g, a, job->lists.rows, err));
-    TRY(lists_make(g, &job->lists, err));
 out:
     return rc;
 }

@@ -19,6 +19,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "core/presets.h"
 #include "sim/blocks/blockgrid.h"
 #include "sim/blocks/slicemask.h"
 #include "sim/blocks/selectcost.h"
@@ -92,19 +93,12 @@ static const struct opt options[] = {
 };
 /* clang-format on */
 
-/* The authors' two benchmark settings, the README's, the function's defaults, a strict one. */
-struct setting {
-    double gamma, tau;
-    int64_t min_budget;
-};
-static const struct setting settings[] = {{0.95, 0.1, 1024}, {0.95, 0.1, 1024}, {0.90, 0.1, 1024},
-                                          {0.90, 0.1, 512},  {0.90, 0, 0},      {0.99, 0.1, 1024}};
-static const struct setting FRONTIER_SETTING = {0.65, 0, 512};
+static const struct flex_preset FRONTIER_SETTING = {0.65, 0, 512};
 
 static struct flex_config resolve(const struct params *p, const struct attn_in *x)
 {
     static const int SIZES[] = {32, 64, 128};
-    struct setting s = settings[p->preset];
+    struct flex_preset s = flex_preset(p->preset);
     if (p->profile == PROFILE_FRONTIER && p->preset == 0)
         s = FRONTIER_SETTING;
     return (struct flex_config){

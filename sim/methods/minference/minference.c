@@ -20,6 +20,7 @@
 #include "core/hash.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "core/presets.h"
 #include "sim/methods/minference/minference.h"
 
 #include <math.h>
@@ -182,11 +183,9 @@ static int64_t or_default(int64_t value, int64_t otherwise)
 /* v and s before ratio and clamps. */
 static void sizes(const struct params *p, int64_t n, int64_t *v, int64_t *s)
 {
-    static const int64_t SETTINGS[][2] = {
-        {1000, 6096}, {1000, 6096}, {512, 2048}, {100, 800}, {3500, 100}};
     bool port = p->profile == PROFILE_FRONTIER && p->preset == 0;
-    *v = or_default(p->v, port ? 512 : SETTINGS[p->preset][0]);
-    *s = or_default(p->s, port ? 512 : SETTINGS[p->preset][1]);
+    *v = or_default(p->v, port ? 512 : minf_preset(p->preset).v);
+    *s = or_default(p->s, port ? 512 : minf_preset(p->preset).s);
     if (p->budget > 0)
         minf_budget(n, p->budget, v, s);
 }

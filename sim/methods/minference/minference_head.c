@@ -42,26 +42,12 @@ static double dense_blocks(const struct minf_config *c)
     return c->both ? nb * nb : nb * (nb + 1) / 2;
 }
 
-/* What the lists of the whole head multiply, over what those of dense attention do. */
-static int work_of(const struct minf_head *h, double *work, struct err *err)
+/* What the lists of the whole head, which are counted, multiply, over what those of dense attention
+ * do. */
+static double work_of(const struct minf_head *h)
 {
     const struct vslash *v = &h->lists;
-    int32_t *blocks = NULL, *columns = NULL;
-    int64_t nb, nc;
-    double sum = 0;
-    int rc = 0;
-    TRY(mem_alloc(&blocks, 2 * (v->n_dists + 1 + v->n / VSLASH_BLOCK), sizeof *blocks, "block list",
-                  err));
-    TRY(mem_alloc(&columns, v->n_cols, sizeof *columns, "column list", err));
-    for (int64_t m = 0; m < v->n; m += VSLASH_BLOCK) {
-        vslash_block(v, m, blocks, &nb, columns, &nc);
-        sum += (double)nb + (double)nc / VSLASH_BLOCK;
-    }
-    *work = sum / dense_blocks(&h->c);
-out:
-    free(blocks);
-    free(columns);
-    return rc;
+    return ((double)v->blocks + (double)v->columns / VSLASH_BLOCK) / dense_blocks(&h->c);
 }
 
 /* Sizes of the budget of `tokens`: a fifth columns, the rest distances, as `budget` has them. */
@@ -70,8 +56,12 @@ static int lists_of(struct minf_head *h, const double *col, const double *slash,
 {
     h->c.v = MIN(tokens / 5, h->c.n);
     h->c.s = MIN(tokens - tokens / 5, h->c.n);
-    int rc = make_lists(h, col, slash, h->c.v, h->c.s, err);
-    return rc ? rc : work_of(h, work, err);
+    int rc = 0;
+    TRY(make_lists(h, col, slash, h->c.v, h->c.s, err));
+    TRY(vslash_add_all(&h->lists, err));
+    *work = work_of(h);
+out:
+    return rc;
 }
 
 /* The budget whose work comes nearest to the share that is asked for; work grows with it. */
@@ -96,6 +86,7 @@ static int search_lists(struct minf_head *h, const double *col, const double *sl
         h->work = above;
     else
         TRY(lists_of(h, col, slash, lo - 1, &below, err));
+    h->lists.blocks = h->lists.columns = 0; /* they are counted again with the masks */
 out:
     return rc;
 }
@@ -186,8 +177,6 @@ static int init_blocks(struct minf_head *h, const struct head_in *in, struct err
     float *q = NULL, *k = NULL;
     double *score = NULL;
     int32_t *order = NULL;
-    if (c->work > 0)
-        search_top(h);
     int64_t nb = h->map.rows;
     TRY(mem_alloc(&q, nb * d, sizeof *q, "pooled queries", err));
     TRY(mem_alloc(&k, nb * d, sizeof *k, "pooled keys", err));
@@ -212,11 +201,17 @@ out:
 int minf_begin(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
                struct err *err)
 {
+    int rc = 0;
     memset(h, 0, sizeof *h);
     h->c = *c;
     h->in = in;
-    return c->pattern == MINF_BLOCK ? block_map_init(&h->map, c->n, c->n, c->block, !c->both, err)
-                                    : 0;
+    if (c->pattern != MINF_BLOCK)
+        return 0;
+    TRY(block_map_init(&h->map, c->n, c->n, c->block, !c->both, err));
+    if (c->work > 0)
+        search_top(h);
+out:
+    return rc;
 }
 
 static int choose(struct minf_head *h, struct err *err)
@@ -258,8 +253,10 @@ static int take_lists(struct minf_head *h, const struct accel_own *own, struct e
     TRY(accel_own_check(own, 2 * words * (int64_t)sizeof(uint32_t), err));
     TRY(vslash_from_bits(&h->lists, h->c.n, own->data, words, err));
     h->lists.both = h->c.both;
-    if (h->c.realised)
+    if (h->c.realised || h->c.work > 0)
         TRY(vslash_add_all(&h->lists, err));
+    if (h->c.work > 0)
+        h->work = work_of(h);
     h->chosen = true;
 out:
     return rc;

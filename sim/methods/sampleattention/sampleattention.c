@@ -18,6 +18,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "core/presets.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
 #include "sim/methods/sampleattention/sampleattention.h"
@@ -29,7 +30,6 @@
 #include <string.h>
 
 enum profile { PROFILE_PAPER, PROFILE_STRICT, PROFILE_SAFE, PROFILE_V2 };
-enum preset { PRESET_NONE, GLM4_ACC, GLM4_SPD, INTERNLM2_ACC, INTERNLM2_SPD };
 enum target { TARGET_ACC, TARGET_SPD };
 
 static const char *const profiles[] = {"paper", "strict", "safe", "v2", NULL};
@@ -119,30 +119,9 @@ static const struct param_scope scopes[] = {
     {0},
 };
 
-/* Table 6 of the paper, rows N < 16K, < 48K, < 80K, < 112K, >= 112K (K = 1024). */
-struct tuned {
-    double alpha_c, alpha_s;
-    int chunks;
-};
-static const struct tuned TUNED[4][5] = {
-    {{.98, .90, 1}, {.95, .95, 1}, {.95, .95, 1}, {.90, .90, 2}, {.95, .85, 1}}, /* glm4-acc */
-    {{.85, .85, 1}, {.85, .80, 1}, {.80, .80, 1}, {.80, .80, 1}, {.80, .80, 1}}, /* glm4-spd */
-    {{.98, .95, 1}, {.95, .90, 1}, {.92, .92, 1}, {.92, .90, 2}, {.95, .90, 2}}, /* internlm2-acc */
-    {{.85, .85, 1}, {.80, .80, 1}, {.80, .80, 1}, {.80, .80, 1}, {.80, .80, 1}}, /* internlm2-spd */
-};
-
-static struct tuned preset_values(int preset, int64_t n)
-{
-    static const int64_t LIMITS[] = {16 * 1024, 48 * 1024, 80 * 1024, 112 * 1024};
-    int seg = 0;
-    while (seg < 4 && n >= LIMITS[seg])
-        seg++;
-    return preset == PRESET_NONE ? (struct tuned){.95, .95, 1} : TUNED[preset - 1][seg];
-}
-
 static struct sample_config resolve(const struct params *p, int64_t nq, int64_t nk)
 {
-    struct tuned t = preset_values(p->preset, nk);
+    struct sample_preset t = sample_preset(p->preset, nk);
     return (struct sample_config){
         .nq = nq,
         .nk = nk,
