@@ -92,7 +92,6 @@ int eval_check_kind(const struct eval_opts *o, bool video, struct err *err)
                                           "dump-masks",
                                           "dump-nll",
                                           "prefill-chunk",
-                                          "samples",
                                           "shard",
                                           "calibrate-inside",
                                           "calibrate-tokens",
