@@ -167,20 +167,20 @@ struct attention_ns eval_attention_ns(const struct layer_attn *a)
     return sum;
 }
 
-/* The whole that attention is a part of. */
-static int put_whole(const char *name, double dense, double method, struct record *r,
+/* The whole that attention is a part of: dense, with the method, the first by the second. */
+static const char *const names_of_prefill[] = {"ttft_dense_ns", "ttft_ns", "ttft_speedup"};
+static const char *const names_of_clip[] = {"generation_dense_ns", "generation_ns",
+                                            "generation_speedup"};
+
+static int put_whole(const char *const names[3], double dense, double method, struct record *r,
                      struct err *err)
 {
-    char full[3][48];
     int rc = 0;
-    snprintf(full[0], sizeof full[0], "%s_dense_ns", name);
-    snprintf(full[1], sizeof full[1], "%s_ns", name);
-    snprintf(full[2], sizeof full[2], "%s_speedup", name);
-    TRY(record_metric(r, full[0], dense, err));
+    TRY(record_metric(r, names[0], dense, err));
     if (isnan(method))
         return 0;
-    TRY(record_metric(r, full[1], method, err));
-    TRY(record_metric(r, full[2], dense / method, err));
+    TRY(record_metric(r, names[1], method, err));
+    TRY(record_metric(r, names[2], dense / method, err));
 out:
     return rc;
 }
@@ -214,7 +214,7 @@ static int put_times(const struct lockstep_device *dev, const struct layer_attn 
     int rc = 0;
     TRY(record_metric(r, "time_linear_ns", linear, err));
     TRY(put_attention(&t, r, err));
-    TRY(put_whole("ttft", linear + t.dense, linear + t.method, r, err));
+    TRY(put_whole(names_of_prefill, linear + t.dense, linear + t.method, r, err));
 out:
     return rc;
 }
@@ -225,8 +225,8 @@ int eval_record_clip_times(const struct clip_times *t, const struct layer_attn *
     double steps = (double)t->steps, branches = (double)t->branches;
     double linear = branches * t->of.linear, product = branches * t->of.product;
     double own = branches * t->of.attention;
-    struct attention_ns at = a ? mean_of(eval_attention_ns(a), steps)
-                               : (struct attention_ns){own, own, 0};
+    struct attention_ns at =
+        a ? mean_of(eval_attention_ns(a), steps) : (struct attention_ns){own, own, 0};
     int rc = 0;
 
     TRY(record_metric(r, "time_linear_ns", linear, err));
@@ -235,7 +235,8 @@ int eval_record_clip_times(const struct clip_times *t, const struct layer_attn *
     TRY(put_attention(&at, r, err));
     if (!isnan(at.method))
         TRY(record_metric(r, "attn_share", at.method / (linear + at.method), err));
-    TRY(put_whole("generation", steps * (linear + at.dense), steps * (linear + at.method), r, err));
+    TRY(put_whole(names_of_clip, steps * (linear + at.dense), steps * (linear + at.method), r,
+                  err));
 out:
     return rc;
 }

@@ -59,8 +59,8 @@ static int find_unit(struct unit_values *v, int64_t *cap, int layer, int head, s
     return rc;
 }
 
-/* The number of a prompt is made of its task's text, so that it is the same under every method; of a
- * clip, of its text and noise, so that it is the same at every size. */
+/* The number of a prompt is made of its task's text, so that it is the same under every method; of
+ * a clip, of its text and noise, so that it is the same at every size. */
 static int number_of_prompt(const struct record *r)
 {
     const char *task = r->task ? r->task : "", *text = strstr(task, ":text=");

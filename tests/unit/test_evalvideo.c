@@ -132,7 +132,8 @@ START_TEST(times_of_a_clip)
     char dir[4096];
     snprintf(dir, sizeof dir, "%s", evalcmd_own_path("times"));
     fake_denoiser_timed = 0;
-    assert_ok(run_eval("cuda", "--samples 5 -m radial:dense_steps=1:dense_layers=0 "
+    assert_ok(run_eval("cuda",
+                       "--samples 5 -m radial:dense_steps=1:dense_layers=0 "
                        "-m spargeattn:theta=-1:tau=0.5:pv=off",
                        dir),
               &err);
