@@ -152,6 +152,12 @@ static double number_or_none(int x)
     return x < 0 ? NAN : x;
 }
 
+/* A clip's task has its size in pixels. */
+static bool is_clip(const struct record *r)
+{
+    return r->scope == RECORD_OF_MODEL && r->task && strncmp(r->task, "video:", 6) == 0;
+}
+
 double key_number(const struct record *r, enum group_key k)
 {
     switch (k) {
@@ -176,7 +182,7 @@ double key_number(const struct record *r, enum group_key k)
     case KEY_KV_HEAD:
         return number_or_none(r->kv_head);
     case KEY_TOKENS:
-        return task_number(r, "tokens");
+        return is_clip(r) ? (double)r->n_q : task_number(r, "tokens");
     case KEY_DEPTH:
         return task_number(r, "depth");
     case KEY_SAMPLE:

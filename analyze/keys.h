@@ -25,7 +25,7 @@
     X(KEY_SCOPE, "scope", false, "scope", "head, call (its heads together) or model")              \
     X(KEY_HEADS, "heads", false, "heads", "scope call: its query heads, if not all of the trace")  \
     X(KEY_TASK, "task", false, "task", "scope model: what was asked, without the three below")     \
-    X(KEY_TOKENS, "tokens", true, "tokens", "scope model: length of the text or prompt")           \
+    X(KEY_TOKENS, "tokens", true, "tokens", "scope model: length of the text, prompt or clip")     \
     X(KEY_DEPTH, "depth", true, "depth", "scope model: where the asked item stands, 0 = front")    \
     X(KEY_SAMPLE, "sample", true, "sample", "scope model: number of the sample")                   \
     X(KEY_SETTING, "setting", false, "setting", "scope model: how the method stands in the model") \

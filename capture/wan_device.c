@@ -137,6 +137,11 @@ double wan_device_seconds(const struct wan_device *d)
     return d->on->seconds(d->d);
 }
 
+int wan_device_time(struct wan_model *m, int samples, struct denoiser_times *t, struct err *err)
+{
+    return m->device->on->time(m->device->d, samples, t, err);
+}
+
 /* ---- an evaluation -------------------------------------------------------------------------- */
 
 /* Chunks of rows, put together; the hook sees all of them. */

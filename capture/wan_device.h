@@ -26,6 +26,9 @@ void wan_device_close(struct wan_device **d);
 int wan_device_forward(struct wan_model *m, const struct wan_input *in,
                        const struct wan_hooks *hooks, float *v, struct err *err);
 
+/* Times of the parts of one evaluation, after one (denoiser_accel.time). */
+int wan_device_time(struct wan_model *m, int samples, struct denoiser_times *t, struct err *err);
+
 /* Of the device: time of its work so far in seconds. */
 double wan_device_seconds(const struct wan_device *d);
 

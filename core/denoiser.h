@@ -63,6 +63,14 @@ struct denoiser_sink {
     float *map_sum, *map_max;
 };
 
+/* Device times of one evaluation in ns. */
+struct denoiser_times {
+    double linear;    /* everything but self-attention: embeddings, norms, products, rotary
+                       * embedding, cross-attention, feed-forward, the velocity */
+    double product;   /* of it, the products with weights */
+    double attention; /* the model's own self-attention, all layers */
+};
+
 struct denoiser;
 
 struct denoiser_accel {
@@ -89,6 +97,10 @@ struct denoiser_accel {
     int (*layer)(struct denoiser *d, int layer, const struct denoiser_sink *sink, struct err *err);
     /* The velocity [out_channels][t][h][w]. */
     int (*end)(struct denoiser *d, float *v, struct err *err);
+
+    /* Medians of `samples` runs of the parts on their own, after an evaluation, whose state is used
+     * up. */
+    int (*time)(struct denoiser *d, int samples, struct denoiser_times *t, struct err *err);
 
     /* Device time so far in seconds, without the time to read weights and to hand out results. */
     double (*seconds)(const struct denoiser *d);

@@ -114,7 +114,7 @@ int record_file_holds(const struct record_file *f, const struct record *r, bool 
 /* What a run measures only where it is asked to. */
 enum record_extra {
     RECORD_LOCAL = 2, /* err_local@LAYER */
-    RECORD_TIMES = 4, /* times of prefills */
+    RECORD_TIMES = 4, /* times of prefills and clips */
 };
 
 /* Is the cell of r finished and ok, and without that? As record_file_holds. */

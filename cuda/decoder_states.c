@@ -8,14 +8,12 @@
 #include "cuda/decoder_body.h"
 
 #include "core/mem.h"
-#include "cuda/timer.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define SCORE_BYTES (512LL << 20) /* of logits */
-#define MAX_SAMPLES 1000
 
 int decoder_alloc_states(struct decoder *d, struct err *err)
 {
@@ -297,33 +295,15 @@ out:
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
-/* The median of `samples` runs of `work`, after one that is not counted. */
-static int time_work(struct decoder *d, int (*work)(struct decoder *d, void *ctx, struct err *err),
-                     void *ctx, int samples, double *ns, struct err *err)
-{
-    double x[MAX_SAMPLES];
-    int rc = 0;
-    samples = samples < MAX_SAMPLES ? samples : MAX_SAMPLES;
-    TRY(work(d, ctx, err));
-    for (int i = 0; i < samples; i++) {
-        double before = d->on.seconds;
-        TRY(span_begin(&d->on, err));
-        TRY(work(d, ctx, err));
-        TRY(span_end(&d->on, err));
-        x[i] = 1e9 * (d->on.seconds - before);
-    }
-    *ns = quartiles_of(x, samples).median;
-out:
-    return rc;
-}
-
 struct layer_work {
+    struct decoder *d;
     float *scratch;
 };
 
-static int layer_work(struct decoder *d, void *ctx, struct err *err)
+static int layer_work(void *ctx, struct err *err)
 {
     const struct layer_work *w = ctx;
+    struct decoder *d = w->d;
     int rc = 0;
     d->state = 0;
     d->h = w->scratch;
@@ -338,13 +318,13 @@ static int time_layer(struct decoder *d, int samples, double *ns, struct err *er
 {
     struct gpu_mark mark = gpu_mark(&d->on.gpu);
     int64_t bytes = d->shape.tokens * d->shape.hidden * 4;
-    struct layer_work w;
+    struct layer_work w = {.d = d};
     int rc = 0;
 
     TRY(gpu_alloc(&d->on.gpu, bytes, &w.scratch, err));
     CU(err, cudaMemcpyAsync(w.scratch, d->states[0], (size_t)bytes, cudaMemcpyDeviceToDevice,
                             d->on.gpu.stream));
-    TRY(time_work(d, layer_work, &w, samples, ns, err));
+    TRY(time_work(&d->on, layer_work, &w, samples, ns, err));
     TRY(gpu_zero(&d->on.gpu, d->overflow, 4, err)); /* the copy may have grown beyond all bounds */
 out:
     d->h = d->states[0];
@@ -352,20 +332,25 @@ out:
     return rc;
 }
 
-static int head_work(struct decoder *d, void *ctx, struct err *err)
+struct head_work {
+    struct decoder *d;
+    struct scoring s;
+};
+
+static int head_work(void *ctx, struct err *err)
 {
-    const struct scoring *s = ctx;
-    return logits(d, s, 0, d->shape.tokens - 1, 1, s->p, err);
+    const struct head_work *w = ctx;
+    return logits(w->d, &w->s, 0, w->d->shape.tokens - 1, 1, w->s.p, err);
 }
 
 static int time_head(struct decoder *d, const struct decoder_tensor *norm,
                      const struct decoder_tensor *head, int samples, double *ns, struct err *err)
 {
     struct gpu_mark mark = gpu_mark(&d->on.gpu);
-    struct scoring s = {0};
+    struct head_work w = {.d = d};
     int rc = 0;
-    TRY(scoring_open(d, norm, head, NULL, &s, err));
-    TRY(time_work(d, head_work, &s, samples, ns, err));
+    TRY(scoring_open(d, norm, head, NULL, &w.s, err));
+    TRY(time_work(&d->on, head_work, &w, samples, ns, err));
 out:
     gpu_release(&d->on.gpu, mark);
     return rc;

@@ -310,6 +310,7 @@ const struct denoiser_accel cuda_denoiser = {
     .begin = denoiser_begin,
     .layer = denoiser_layer,
     .end = denoiser_end,
+    .time = denoiser_time,
     .seconds = seconds,
     .device = device,
 };

@@ -54,10 +54,11 @@ struct denoiser {
     } own;
 };
 
-/* begin, layer and end of core/denoiser.h. */
+/* begin, layer, end and time of core/denoiser.h. */
 int denoiser_begin(struct denoiser *d, const float *x, const float *frequencies, const float *text,
                    struct err *err);
 int denoiser_layer(struct denoiser *d, int at, const struct denoiser_sink *sink, struct err *err);
 int denoiser_end(struct denoiser *d, float *v, struct err *err);
+int denoiser_time(struct denoiser *d, int samples, struct denoiser_times *t, struct err *err);
 
 #endif

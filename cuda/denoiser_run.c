@@ -121,11 +121,26 @@ out:
     return rc;
 }
 
+/* Embeddings of timestep, text and latent. */
+static int embed(struct denoiser *d, struct err *err)
+{
+    const struct linear *patch = d->outer + PATCH;
+    int rc = 0;
+    TRY(embed_time(d, err));
+    TRY(embed_text(d, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows) {
+        int64_t n = chunk(d, t);
+        TRY(ops_patches(&d->on.gpu, d->latent, &d->in, t, n, patch->m.terms, d->x, err));
+        TRY(apply_bias(d, patch, n, d->h + t * d->dim, err));
+    }
+out:
+    return rc;
+}
+
 int denoiser_begin(struct denoiser *d, const float *x, const float *frequencies, const float *text,
                    struct err *err)
 {
     const struct denoiser_shape *s = &d->shape;
-    const struct linear *patch = d->outer + PATCH;
     struct gpu *g = &d->on.gpu;
     int64_t pixels = s->size[0] * s->size[1] * s->size[2];
     int rc = 0;
@@ -134,13 +149,7 @@ int denoiser_begin(struct denoiser *d, const float *x, const float *frequencies,
     TRY(gpu_put(g, d->freq, frequencies, s->freq * 4, err));
     TRY(gpu_put(g, d->text_in, text, s->n_text * s->text_dim * 4, err));
     TRY(span_begin(&d->on, err));
-    TRY(embed_time(d, err));
-    TRY(embed_text(d, err));
-    for (int64_t t = 0; t < d->tokens; t += d->rows) {
-        int64_t n = chunk(d, t);
-        TRY(ops_patches(g, d->latent, &d->in, t, n, patch->m.terms, d->x, err));
-        TRY(apply_bias(d, patch, n, d->h + t * d->dim, err));
-    }
+    TRY(embed(d, err));
     TRY(span_end(&d->on, err));
 out:
     return rc;
@@ -178,19 +187,27 @@ out:
     return rc;
 }
 
-/* Modulation, keys and values of the text, then q, k, v of all tokens. */
-static int project_all(struct denoiser *d, const struct block *b, const struct denoiser_sink *sink,
-                       struct err *err)
+/* Modulation, keys and values of the text. */
+static int project_text(struct denoiser *d, const struct block *b, struct err *err)
 {
     int64_t n_text = d->shape.n_text, dim = d->dim;
     int rc = 0;
-
-    TRY(span_begin(&d->on, err));
     TRY(ops_modulation(&d->on.gpu, b->mod, d->emod, false, 6, dim, 1u << 1 | 1u << 4, d->mod, err));
     TRY(take(d, d->text, n_text, b->l + KV2, err));
     TRY(apply_bias(d, b->l + KV2, n_text, d->y, err));
     TRY(split(d, d->y, 2 * dim, 0, n_text, n_text, b->k2_norm, false, d->k2, NULL, err));
     TRY(split(d, d->y + dim, 2 * dim, 0, n_text, n_text, NULL, false, d->v2, NULL, err));
+out:
+    return rc;
+}
+
+/* The same, then q, k, v of all tokens. */
+static int project_all(struct denoiser *d, const struct block *b, const struct denoiser_sink *sink,
+                       struct err *err)
+{
+    int rc = 0;
+    TRY(span_begin(&d->on, err));
+    TRY(project_text(d, b, err));
     TRY(span_end(&d->on, err));
     for (int64_t t = 0; t < d->tokens; t += d->rows) {
         TRY(span_begin(&d->on, err));
@@ -300,6 +317,19 @@ out:
     return rc;
 }
 
+/* What follows self-attention of all tokens. */
+static int finish(struct denoiser *d, const struct block *b, struct err *err)
+{
+    int rc = 0;
+    for (int64_t t = 0; t < d->tokens; t += d->rows)
+        TRY(finish_self(d, b, t, chunk(d, t), err));
+    TRY(attn_job_launch(&d->on.gpu, &d->cross, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows)
+        TRY(finish_cross(d, b, t, chunk(d, t), err));
+out:
+    return rc;
+}
+
 static int check_overflow(struct denoiser *d, struct err *err)
 {
     int flag = 0, rc = gpu_get(&d->on.gpu, &flag, d->overflow, 4, err);
@@ -321,26 +351,19 @@ int denoiser_layer(struct denoiser *d, int at, const struct denoiser_sink *sink,
     TRY(check_overflow(d, err));
     TRY(attend(d, sink, err));
     TRY(span_begin(&d->on, err));
-    for (int64_t t = 0; t < d->tokens; t += d->rows)
-        TRY(finish_self(d, b, t, chunk(d, t), err));
-    TRY(attn_job_launch(&d->on.gpu, &d->cross, err));
-    for (int64_t t = 0; t < d->tokens; t += d->rows)
-        TRY(finish_cross(d, b, t, chunk(d, t), err));
+    TRY(finish(d, b, err));
     TRY(span_end(&d->on, err));
     TRY(check_overflow(d, err));
 out:
     return rc;
 }
 
-int denoiser_end(struct denoiser *d, float *v, struct err *err)
+/* -> d->latent */
+static int velocity(struct denoiser *d, struct err *err)
 {
-    const struct denoiser_shape *s = &d->shape;
     const struct linear *head = d->outer + HEAD;
     struct gpu *g = &d->on.gpu;
-    int64_t pixels = s->size[0] * s->size[1] * s->size[2];
     int rc = 0;
-
-    TRY(span_begin(&d->on, err));
     TRY(ops_modulation(g, d->out_mod, d->temb, true, 2, d->dim, 1u << 1, d->mod, err));
     for (int64_t t = 0; t < d->tokens; t += d->rows) {
         int64_t n = chunk(d, t);
@@ -348,8 +371,100 @@ int denoiser_end(struct denoiser *d, float *v, struct err *err)
         TRY(apply(d, head, n, d->y, err));
         TRY(ops_pixels(g, d->y, head->bias, &d->out, t, n, d->latent, err));
     }
+out:
+    return rc;
+}
+
+int denoiser_end(struct denoiser *d, float *v, struct err *err)
+{
+    const struct denoiser_shape *s = &d->shape;
+    int64_t pixels = s->size[0] * s->size[1] * s->size[2];
+    struct gpu *g = &d->on.gpu;
+    int rc = 0;
+
+    TRY(span_begin(&d->on, err));
+    TRY(velocity(d, err));
     TRY(span_end(&d->on, err));
     TRY(gpu_get(g, v, d->latent, s->out_channels * pixels * 4, err));
+out:
+    return rc;
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+/* An evaluation without self-attention, whose outputs are those of before. */
+static int all_but_attention(void *ctx, struct err *err)
+{
+    struct denoiser *d = ctx;
+    int rc = 0;
+    TRY(embed(d, err));
+    for (int i = 0; i < d->shape.layers; i++) {
+        TRY(project_text(d, d->blocks + i, err));
+        for (int64_t t = 0; t < d->tokens; t += d->rows)
+            TRY(project(d, d->blocks + i, t, chunk(d, t), err));
+        TRY(finish(d, d->blocks + i, err));
+    }
+    TRY(velocity(d, err));
+out:
+    return rc;
+}
+
+/* Products of n rows with the matrices `which` of l. */
+static int products(struct denoiser *d, const struct linear *l, const int *which, int count,
+                    int64_t n, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < count; i++)
+        TRY(apply(d, l + which[i], n, d->y, err));
+out:
+    return rc;
+}
+
+/* The products of an evaluation, of whatever rows lie in d->x. */
+static int all_products(void *ctx, struct err *err)
+{
+    static const int of_time[] = {TIME1, TIME2, TIME_PROJ}, of_text[] = {TEXT1, TEXT2};
+    static const int of_tokens[] = {PATCH, HEAD}, of_block_text[] = {KV2};
+    static const int of_block[] = {QKV1, OUT1, Q2, OUT2, FFN0, FFN2};
+    struct denoiser *d = ctx;
+    int64_t n_text = d->shape.n_text;
+    int rc = 0;
+
+    TRY(products(d, d->outer, of_time, 3, 1, err));
+    TRY(products(d, d->outer, of_text, 2, n_text, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows)
+        TRY(products(d, d->outer, of_tokens, 2, chunk(d, t), err));
+    for (int i = 0; i < d->shape.layers; i++) {
+        TRY(products(d, d->blocks[i].l, of_block_text, 1, n_text, err));
+        for (int64_t t = 0; t < d->tokens; t += d->rows)
+            TRY(products(d, d->blocks[i].l, of_block, 6, chunk(d, t), err));
+    }
+out:
+    return rc;
+}
+
+static int self_attention(void *ctx, struct err *err)
+{
+    struct denoiser *d = ctx;
+    int rc = 0;
+    for (int i = 0; i < d->shape.layers; i++)
+        TRY(attn_job_launch(&d->on.gpu, &d->self, err));
+out:
+    return rc;
+}
+
+int denoiser_time(struct denoiser *d, int samples, struct denoiser_times *t, struct err *err)
+{
+    const struct block *last = d->blocks + d->shape.layers - 1;
+    int rc = 0;
+
+    d->own.wanted = false;
+    TRY(time_work(&d->on, all_but_attention, d, samples, &t->linear, err));
+    TRY(time_work(&d->on, all_products, d, samples, &t->product, err));
+    for (int64_t at = 0; at < d->tokens; at += d->rows) /* cross-attention has used the queries */
+        TRY(project(d, last, at, chunk(d, at), err));
+    TRY(time_work(&d->on, self_attention, d, samples, &t->attention, err));
+    TRY(gpu_zero(&d->on.gpu, d->overflow, 4, err)); /* a state may have grown beyond all bounds */
 out:
     return rc;
 }

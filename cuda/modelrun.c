@@ -4,9 +4,12 @@
 #include "cuda/modelrun.h"
 
 #include "cuda/decoder_ops.h"
+#include "cuda/timer.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#define MAX_SAMPLES 1000
 
 int model_run_open(int local_rank, struct model_run *r, struct err *err)
 {
@@ -69,6 +72,26 @@ int span_end(struct model_run *r, struct err *err)
     CU(err, cudaEventSynchronize(r->end));
     CU(err, cudaEventElapsedTime(&ms, r->begin, r->end));
     r->seconds += 1e-3 * (double)ms;
+out:
+    return rc;
+}
+
+int time_work(struct model_run *r, int (*work)(void *ctx, struct err *err), void *ctx, int samples,
+              double *ns, struct err *err)
+{
+    double x[MAX_SAMPLES];
+    int rc = 0;
+    samples = samples < MAX_SAMPLES ? samples : MAX_SAMPLES;
+    TRY(work(ctx, err));
+    for (int i = 0; i < samples; i++) {
+        double before = r->seconds;
+        TRY(span_begin(r, err));
+        TRY(work(ctx, err));
+        TRY(span_end(r, err));
+        x[i] = 1e9 * (r->seconds - before);
+        r->seconds = before;
+    }
+    *ns = quartiles_of(x, samples).median;
 out:
     return rc;
 }

@@ -37,6 +37,11 @@ int pad_head_dim(int head_dim, int64_t *padded, struct err *err);
 int span_begin(struct model_run *r, struct err *err);
 int span_end(struct model_run *r, struct err *err);
 
+/* Median device time in ns of `samples` runs of `work`, after one that is not counted; `work`
+ * begins no span. r->seconds stays. */
+int time_work(struct model_run *r, int (*work)(void *ctx, struct err *err), void *ctx, int samples,
+              double *ns, struct err *err);
+
 /* t as it is -> r->raw. */
 int put_raw(struct model_run *r, const struct decoder_tensor *t, struct err *err);
 

@@ -81,14 +81,12 @@ static int print_plan(const struct eval_opts *o, const struct tally *t, struct e
     return rc;
 }
 
-static void say_lacking(const struct eval_run *r)
+static void say_lacking(const char *what, int64_t n)
 {
-    static const char *const what[] = {"the errors of --local-errors", "the times of --samples"};
-    for (int i = 0; i < 2; i++)
-        if (r->lacking[i])
-            log_warn("finished records without %s: %lld, not done again; --force or another -o "
-                     "measures them",
-                     what[i], (long long)r->lacking[i]);
+    if (n)
+        log_warn("finished records without %s: %lld, not done again; --force or another -o "
+                 "measures them",
+                 what, (long long)n);
 }
 
 static int print_result(const struct eval_opts *o, const struct tally *t, struct err *err)
@@ -204,18 +202,25 @@ static void close_device(struct sim_device *d)
 /* ---- video ---------------------------------------------------------------------------------- */
 
 /* The GPU for the whole model, too, where it has kernels of its head dimension. */
-static void choose_denoiser(const struct app *app, const struct eval_opts *o, struct video_eval *v)
+static int choose_denoiser(const struct app *app, const struct eval_opts *o, struct video_eval *v,
+                           struct err *err)
 {
     if (o->device == 0)
-        return;
+        return 0;
+    if (v->model.c.head_dim > 128 && o->samples)
+        return err_set(err, ERR_USAGE,
+                       "eval: --samples times whole evaluations on the GPU, which has no head dims "
+                       "above 128 as %s needs",
+                       v->name);
     if (v->model.c.head_dim > 128) {
         log_warn("the GPU has no head dims above 128, which %s needs: the methods attend there, "
                  "everything else runs on the CPU",
                  v->name);
-        return;
+        return 0;
     }
     v->device = app->denoiser;
     v->how.all_on_device = true;
+    return 0;
 }
 
 static int eval_video(const struct app *app, const struct eval_opts *o, struct method_run *runs,
@@ -236,6 +241,7 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
         .runs = runs,
         .n_runs = (int)n_runs,
         .frames = o->save_frames,
+        .samples = (int)o->samples,
         .jobs = cmd_jobs(&o->c),
     };
     const struct shard all = {0, 1, 0};
@@ -250,7 +256,7 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
         TRY(found_params_take(app->methods, o->found, v.name, runs, n_runs, err));
     TRY(eval_how_options(o, &v.shape, DT_F32, &v.how, err));
     TRY(open_device(app, o, &all, &device, &v.how, err));
-    choose_denoiser(app, o, &v);
+    TRY(choose_denoiser(app, o, &v, err));
     for (int64_t i = 0; i < n_runs; i++)
         TRY(method_calib_fits(runs + i, v.name, "none", err));
     TRY(gemm_ready(err));
@@ -259,6 +265,7 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
     else
         TRY(open_records(app, o, v.weights, &all, &v.records, &manifest, err));
     TRY(video_eval_plan(&v, err));
+    say_lacking("the times of --samples", v.lacking);
     t.todo = v.todo;
     t.memory = video_eval_memory(&v);
     if (!o->c.dry_run)
@@ -440,7 +447,8 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     TRY(run_language(app, o, &r, err));
     lap(&laps, "cells");
     laps_log(&laps, "eval");
-    say_lacking(&r);
+    say_lacking("the errors of --local-errors", r.lacking[0]);
+    say_lacking("the times of --samples", r.lacking[1]);
     struct tally sum = {r.cells, r.todo, r.done_ok, r.done_skip, r.done_error, eval_memory(&r)};
     TRY((o->c.dry_run ? print_plan : print_result)(o, &sum, err));
 out:

@@ -127,7 +127,8 @@ const struct opt eval_options[] = {
     {.name = "samples", .type = OPT_INT, .offset = offsetof(struct eval_opts, samples), .arg = "N",
      .def = "0", .min = 0, .max = 1000,
      .help = "With cuda: timed launches of each attention, exact attention in turns with the "
-             "method, for the time of attention and to the first token; 0: no times."},
+             "method, for the time of attention and to the first token, or of a whole clip; 0: no "
+             "times."},
     {.name = "shard", .type = OPT_STR, .offset = offsetof(struct eval_opts, shard), .arg = "I/N",
      .flags = OPT_UNSET,
      .help = "Language models: do part I of N (from 0) of the cells; default: from the environment "

@@ -154,31 +154,89 @@ out:
     return rc;
 }
 
+/* ---- times ---------------------------------------------------------------------------------- */
+
+struct attention_ns eval_attention_ns(const struct layer_attn *a)
+{
+    struct attention_ns sum = {0};
+    for (int64_t i = 0; i < (int64_t)a->shape.layers * a->shape.heads; i++) {
+        sum.method += a->attn_ns[i];
+        sum.dense += a->dense_ns[i];
+        sum.plan += a->plan_ns[i];
+    }
+    return sum;
+}
+
+/* The whole that attention is a part of: dense, with the method, the first by the second. */
+static const char *const names_of_prefill[] = {"ttft_dense_ns", "ttft_ns", "ttft_speedup"};
+static const char *const names_of_clip[] = {"generation_dense_ns", "generation_ns",
+                                            "generation_speedup"};
+
+static int put_whole(const char *const names[3], double dense, double method, struct record *r,
+                     struct err *err)
+{
+    int rc = 0;
+    TRY(record_metric(r, names[0], dense, err));
+    if (isnan(method))
+        return 0;
+    TRY(record_metric(r, names[1], method, err));
+    TRY(record_metric(r, names[2], dense / method, err));
+out:
+    return rc;
+}
+
+static int put_attention(const struct attention_ns *t, struct record *r, struct err *err)
+{
+    int rc = 0;
+    TRY(record_metric(r, "time_attn_dense_ns", t->dense, err));
+    if (isnan(t->method)) {
+        record_note(r, "time_attn_ns=a part of it ran on the CPU");
+        return 0;
+    }
+    TRY(record_metric(r, "time_attn_ns", t->method, err));
+    TRY(record_metric(r, "attn_speedup", t->dense / t->method, err));
+    TRY(record_metric(r, "host_plan_ns", t->plan, err));
+out:
+    return rc;
+}
+
+static struct attention_ns mean_of(struct attention_ns sum, double n)
+{
+    return (struct attention_ns){sum.method / n, sum.dense / n, sum.plan / n};
+}
+
 /* Device times of a prefill, the mean over prefills. */
 static int put_times(const struct lockstep_device *dev, const struct layer_attn *a,
                      struct record *r, struct err *err)
 {
-    int64_t heads = (int64_t)a->shape.layers * a->shape.heads;
-    double attn = 0, dense = 0, plan = 0, n = dev->prefills, linear = dev->linear_ns / n;
+    struct attention_ns t = mean_of(eval_attention_ns(a), dev->prefills);
+    double linear = dev->linear_ns / dev->prefills;
+    int rc = 0;
+    TRY(record_metric(r, "time_linear_ns", linear, err));
+    TRY(put_attention(&t, r, err));
+    TRY(put_whole(names_of_prefill, linear + t.dense, linear + t.method, r, err));
+out:
+    return rc;
+}
+
+int eval_record_clip_times(const struct clip_times *t, const struct layer_attn *a, struct record *r,
+                           struct err *err)
+{
+    double steps = (double)t->steps, branches = (double)t->branches;
+    double linear = branches * t->of.linear, product = branches * t->of.product;
+    double own = branches * t->of.attention;
+    struct attention_ns at =
+        a ? mean_of(eval_attention_ns(a), steps) : (struct attention_ns){own, own, 0};
     int rc = 0;
 
-    for (int64_t i = 0; i < heads; i++) {
-        attn += a->attn_ns[i] / n;
-        dense += a->dense_ns[i] / n;
-        plan += a->plan_ns[i] / n;
-    }
     TRY(record_metric(r, "time_linear_ns", linear, err));
-    TRY(record_metric(r, "time_attn_dense_ns", dense, err));
-    TRY(record_metric(r, "ttft_dense_ns", linear + dense, err));
-    if (isnan(attn)) {
-        record_note(r, "time_attn_ns=a part of it ran on the CPU");
-        return 0;
-    }
-    TRY(record_metric(r, "time_attn_ns", attn, err));
-    TRY(record_metric(r, "ttft_ns", linear + attn, err));
-    TRY(record_metric(r, "attn_speedup", dense / attn, err));
-    TRY(record_metric(r, "ttft_speedup", (linear + dense) / (linear + attn), err));
-    TRY(record_metric(r, "host_plan_ns", plan, err));
+    TRY(record_metric(r, "time_product_ns", product, err));
+    TRY(record_metric(r, "time_other_ns", linear - product, err));
+    TRY(put_attention(&at, r, err));
+    if (!isnan(at.method))
+        TRY(record_metric(r, "attn_share", at.method / (linear + at.method), err));
+    TRY(put_whole(names_of_clip, steps * (linear + at.dense), steps * (linear + at.method), r,
+                  err));
 out:
     return rc;
 }

@@ -7,6 +7,7 @@
 #include "capture/flow.h"
 #include "capture/frames.h"
 #include "capture/wan_device.h"
+#include "core/clock.h"
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/log.h"
@@ -108,12 +109,16 @@ static int make_records(struct video_eval *v, struct record *rec, bool *done, st
     int rc = 0;
 
     TRY(task_name(v, &name, err));
-    v->todo = 0;
+    v->todo = v->lacking = 0;
     for (int i = 0; i <= v->n_runs; i++) {
+        bool lacks = false;
         TRY(eval_identity(&m, &v->how, buf_str(&name), i ? v->runs + i - 1 : NULL, rec + i, err));
         rec[i].n_q = rec[i].n_k = v->in.grid[0] * v->in.grid[1] * v->in.grid[2];
         TRY(record_file_holds(v->records, rec + i, done + i, err));
         v->todo += !done[i];
+        if (v->samples)
+            TRY(record_file_lacks(v->records, rec + i, RECORD_TIMES, &lacks, err));
+        v->lacking += lacks;
     }
 out:
     buf_free(&name);
@@ -127,6 +132,7 @@ struct video_stream {
     struct layer_attn attn; /* not of stream 0 */
     float *x, *v;           /* sample, velocity of the step; owned */
     bool runs;              /* takes part, and its method has applied so far */
+    double wall_ns;         /* on the host's clock, so far */
     struct record rec;
 };
 
@@ -135,6 +141,7 @@ struct video_work {
     struct video_stream *s; /* [n_runs + 1], owned */
     bool *done;             /* owned */
     float *uncond;          /* velocity of the other branch, owned */
+    struct clip_times times;
     struct progress *progress;
 };
 
@@ -212,6 +219,17 @@ static int evaluate(struct video_work *w, struct video_stream *s, int64_t step, 
     return rc;
 }
 
+/* What an evaluation takes beside a method's attention, behind the first of all. */
+static int take_times(struct video_work *w, struct err *err)
+{
+    struct video_eval *e = w->e;
+    double heads = (double)e->shape.layers * e->shape.heads;
+    int rc = wan_device_time(&e->model, e->samples, &w->times.of, err);
+    for (int i = 1; i <= e->n_runs; i++)
+        w->s[i].attn.exact_ns = rc ? NAN : w->times.of.attention / heads;
+    return rc;
+}
+
 /* A stream whose method ended it: a fatal error ends the run. */
 static int drop_out(struct video_stream *s, int rc, const struct err *why, struct err *err)
 {
@@ -246,12 +264,30 @@ static int put_step(struct record *r, const char *name, int64_t step, double x, 
     return record_metric(r, full, x, err);
 }
 
-/* How far a stream is from the exact one after a step. */
-static int compare_step(struct video_work *w, struct video_stream *s, int64_t step, double kept,
-                        struct err *err)
+/* Of a stream before a step. */
+struct before_step {
+    double kept, attn_ns, wall_ns;
+};
+
+static struct before_step before_step(const struct video_work *w, const struct video_stream *s)
+{
+    int64_t heads = (int64_t)w->e->shape.layers * w->e->shape.heads;
+    struct before_step b = {.wall_ns = clock_ns()};
+    if (s == w->s)
+        return b;
+    b.kept = sum_of(s->attn.elem, heads);
+    b.attn_ns = eval_attention_ns(&s->attn).method;
+    return b;
+}
+
+/* What a step of a stream kept and took, and how far it is from the exact one after it. */
+static int compare_step(struct video_work *w, struct video_stream *s, int64_t step,
+                        const struct before_step *before, struct err *err)
 {
     const struct video_stream *dense = w->s;
     int64_t n = w->e->in.size, heads = (int64_t)w->e->shape.layers * w->e->shape.heads;
+    double kept = sum_of(s->attn.elem, heads) - before->kept;
+    double attn_ns = eval_attention_ns(&s->attn).method - before->attn_ns;
     double l2, cosine, v_l2, v_cosine;
     int rc = 0;
 
@@ -261,6 +297,8 @@ static int compare_step(struct video_work *w, struct video_stream *s, int64_t st
     TRY(put_step(&s->rec, "x_cos", step, cosine, err));
     TRY(put_step(&s->rec, "v_l2", step, v_l2, err));
     TRY(put_step(&s->rec, "density_elem", step, kept / (double)(heads * w->e->in.branches), err));
+    if (w->e->samples && !isnan(attn_ns))
+        TRY(put_step(&s->rec, "time_attn_ns", step, attn_ns, err));
 out:
     return rc;
 }
@@ -268,8 +306,7 @@ out:
 static int step_stream(struct video_work *w, struct video_stream *s, int64_t step, struct err *err)
 {
     struct video_eval *e = w->e;
-    int64_t heads = (int64_t)e->shape.layers * e->shape.heads;
-    double before = s->attn.elem ? sum_of(s->attn.elem, heads) : 0;
+    struct before_step before = before_step(w, s);
     struct err own = {0};
     int rc = evaluate(w, s, step, 0, s->v, &own);
     if (!rc && e->in.branches == 2) {
@@ -284,9 +321,10 @@ static int step_stream(struct video_work *w, struct video_stream *s, int64_t ste
     if (rc)
         return drop_out(s, rc, &own, err);
     flow_step(s->x, s->v, e->in.size, e->in.sigma[step], e->in.sigma[step + 1]);
+    s->wall_ns += clock_ns() - before.wall_ns;
     if (s == w->s)
-        return 0;
-    return compare_step(w, s, step, sum_of(s->attn.elem, heads) - before, err);
+        return e->samples && step == 0 ? take_times(w, err) : 0;
+    return compare_step(w, s, step, &before, err);
 }
 
 static int sample(struct video_work *w, struct err *err)
@@ -370,6 +408,10 @@ static int finish(struct video_work *w, int i, struct err *err)
             TRY(record_metric(&s->rec, "density_elem", 1, err));
         else
             TRY(eval_record_densities(&s->attn, &s->rec, err));
+        if (e->samples)
+            TRY(eval_record_clip_times(&w->times, i ? &s->attn : NULL, &s->rec, err));
+        log_debug("%s: %lld steps took %.3f s on the host's clock", s->rec.method,
+                  (long long)e->ask.steps, 1e-9 * s->wall_ns);
         if (e->frames)
             TRY(save_pictures(w, i, err));
     } else {
@@ -413,7 +455,7 @@ static int open_device(struct video_eval *v, struct err *err)
 
 int video_eval_run(struct video_eval *v, struct err *err)
 {
-    struct video_work w = {.e = v};
+    struct video_work w = {.e = v, .times = {.steps = v->ask.steps, .branches = v->in.branches}};
     struct err own = {0};
     int rc = 0, synced;
 

@@ -24,7 +24,9 @@ struct video_eval {
     const char *frames;          /* directory for pictures, NULL: none */
     int jobs;
     const struct denoiser_accel *device; /* where the model runs; NULL: on this processor */
+    int samples;                         /* timed runs of every part, 0 = none; needs device */
     int64_t todo;                        /* records that are missing, of n_runs + 1 */
+    int64_t lacking;                     /* finished ones without the times that were asked for */
     int64_t done_ok, done_skip, done_error;
 };
 

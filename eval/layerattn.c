@@ -50,7 +50,7 @@ int layer_attn_init(struct layer_attn *a, const struct method_run *run, const st
     int rc = 0;
 
     *a = (struct layer_attn){.run = run, .how = how, .shape = *shape, .model = model, .jobs = jobs};
-    a->timestep = NAN;
+    a->timestep = a->exact_ns = NAN;
     double **of_heads[] = {&a->calls,        &a->elem,    &a->exec,     &a->sparse,
                            &a->sparse_calls, &a->attn_ns, &a->dense_ns, &a->plan_ns};
     for (size_t i = 0; i < sizeof of_heads / sizeof *of_heads; i++)
@@ -107,7 +107,9 @@ void layer_attn_count_dense(struct layer_attn *a, int layer)
         a->calls[at]++;
         a->elem[at] += 1;
         a->exec[at] += 1;
-        a->attn_ns[at] = a->dense_ns[at] = a->plan_ns[at] = NAN;
+        a->attn_ns[at] += a->exact_ns;
+        a->dense_ns[at] += a->exact_ns;
+        a->plan_ns[at] += isnan(a->exact_ns) ? NAN : 0; /* the model's own launch has no plan */
     }
 }
 

@@ -59,6 +59,8 @@ struct layer_attn {
     int step, n_steps;  /* video: denoising step, steps of the run */
     int branch;         /* video: guidance branch */
     double timestep;    /* NAN for text */
+    double exact_ns;    /* device time of a head in a layer that attends exactly as a whole; NAN:
+                         * not measured */
     /* q, k, v of the call on the device, [heads][there_tokens][padded], and q is by head; NULL:
      * only here. */
     const struct decoder_operands *there;

@@ -21,8 +21,13 @@ struct bars {
     struct bar *bar; /* owned [g.gs.n] */
     struct series_list l;
     struct chart_facets f;
-    int low, high; /* layers */
+    int low, high; /* layers; of records of whole models -1 */
 };
+
+static bool of_models(const struct bars *q)
+{
+    return q->high < 0;
+}
 
 static int collect(struct bars *q, struct err *err)
 {
@@ -108,6 +113,8 @@ static void draw_facet(const struct bars *q, struct chart *c, int i)
                "set xrange [%g:%g]\nset xtics %g nomirror\nset grid noxtics\nset yrange [%s]\n",
                width * 0.92, q->low - 0.6, q->high + 0.6, gp_count_step(layers, c->width / 26 + 1),
                metric_axis(q->metric) == AXIS_SHARE ? "0:1" : "0:*");
+    if (of_models(q))
+        buf_puts(s, "unset xtics\n");
     for (int k = 0; k < f->n; k++) {
         buf_puts(s, k ? ", " : "plot ");
         gp_data_name(&c->gp, "dat");
@@ -140,7 +147,7 @@ static int lay_out(struct bars *q, const struct figure_args *a, struct buf *titl
                                                          : want,
                                   .height = 340};
     chart_metric_name(q->metric, title);
-    buf_puts(title, " by layer, median over ");
+    buf_puts(title, of_models(q) ? ", median over " : " by layer, median over ");
     chart_over(&q->g, title);
     chart_facets_note(&q->f, &q->l, false, caption);
     TRY(buf_check(title, "title", err));
@@ -166,7 +173,7 @@ static int draw(struct bars *q, const struct figure_args *a, struct err *err)
     write_bars(q, &data);
     chart_metric_label(q->metric, &label, &scale);
     for (int i = 0; i < q->f.n; i++) {
-        chart_panel(&c, i, "layer", i % c.cols == 0 ? buf_str(&label) : "");
+        chart_panel(&c, i, of_models(q) ? "" : "layer", i % c.cols == 0 ? buf_str(&label) : "");
         if (q->f.n > 1) {
             chart_head(&c, i, q->f.f[i].title);
             chart_key(&c, i);
@@ -205,7 +212,7 @@ out:
 }
 
 const struct figure figure_bars = {
-    .listed = {"bars", "a metric by layer, one bar per method",
+    .listed = {"bars", "a metric by layer, or of a model, one bar per method",
                "input: records; --metric (density_elem)"},
     .input = FIGURE_RECORDS,
     .draw = draw_bars,

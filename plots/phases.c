@@ -12,16 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Times of the GPU and of the host never share a figure: the first kind that the records have. */
+/* Times of different kinds never share a figure: the first kind that the records have. */
+enum { OF_GPU, OF_HOST, OF_CLIPS, KINDS };
 static const struct {
     const char *what, *phase[3], *name[3];
-} kinds[2] = {
+} kinds[KINDS] = {
     {"measured on the GPU",
      {"time_quant_ns", "time_select_ns", "time_attend_ns"},
      {"quantise", "select", "attend"}},
     {"wall time of the CPU reference",
      {"host_prepare_ns", "host_select_ns", "host_attend_ns"},
      {"prepare", "select", "attend"}},
+    {"measured on the GPU",
+     {"time_attn_ns", "time_product_ns", "time_other_ns"},
+     {"attention", "linear", "others"}},
 };
 
 /* Light, middle and dark: parts that touch are told apart in print without colours, too. */
@@ -53,7 +57,7 @@ static struct group cells_of(const struct grouping **gs, const struct group *g, 
 {
     struct group own = *g, calls;
     const struct grouping *theirs;
-    if (kind != 0 || !group_of_calls(*gs, measured_attend))
+    if (kind != OF_GPU || !group_of_calls(*gs, measured_attend))
         return own;
     own.n = 0;
     if (!group_calls(*gs, g, &theirs, &calls))
@@ -65,7 +69,7 @@ static struct group cells_of(const struct grouping **gs, const struct group *g, 
 /* Over the cells that the figure draws, not over all of the set. */
 static int find_kind(const struct grouping *all)
 {
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < KINDS; k++)
         for (int64_t i = 0; i < all->n; i++) {
             const struct grouping *gs = all;
             struct group g = cells_of(&gs, &all->g[i], k);
@@ -91,9 +95,9 @@ static bool mean_times(const struct grouping *gs, const struct group *g, int kin
             double x = record_value(r, kinds[kind].phase[p]);
             out->phase[p] += isfinite(x) ? x : 0;
         }
-        double plan = kind == 0 ? record_value(r, measured_plan) : 0;
+        double plan = kind == OF_GPU ? record_value(r, measured_plan) : 0;
         out->phase[2] += isfinite(plan) ? plan : 0;
-        out->no_select |= kind == 0 && !record_has(r, measured_total);
+        out->no_select |= kind == OF_GPU && !record_has(r, measured_total);
     }
     for (int p = 0; n && p < 3; p++)
         out->phase[p] /= (double)n;
@@ -131,6 +135,14 @@ static int collect(struct phases *f, struct err *err)
     f->unit = longest < 1e5 ? "µs" : "ms";
     f->longest = longest > 0 ? longest * f->scale : 1;
     return series_labels(&f->l, 48, err);
+}
+
+/* What a bar is the time of. */
+static const char *subject(const struct phases *f)
+{
+    bool calls =
+        group_of_calls(&f->g.gs, measured_attend) || f->g.gs.g[0].first->scope == RECORD_OF_CALL;
+    return f->kind == OF_CLIPS ? "denoising step" : f->kind == OF_GPU && calls ? "call" : "head";
 }
 
 /* Is the width given, and the height free? */
@@ -224,9 +236,7 @@ static int draw(const struct phases *f, const struct figure_args *a, struct err 
     struct buf data = {0}, tics = {0}, title = {0}, x = {0};
     int rows = f->l.n, without = (int)f->g.gs.n - rows, rc = 0;
 
-    bool calls = f->kind == 0 && (group_of_calls(&f->g.gs, measured_attend) ||
-                                  f->g.gs.g[0].first->scope == RECORD_OF_CALL);
-    buf_printf(&title, "Mean time of a %s, %s", calls ? "call" : "head", kinds[f->kind].what);
+    buf_printf(&title, "Mean time of a %s, %s", subject(f), kinds[f->kind].what);
     if (without)
         buf_printf(&title, "; %d setting%s without times left out", without,
                    without > 1 ? "s" : "");
@@ -278,9 +288,9 @@ out:
 
 const struct figure figure_phases = {
     .listed =
-        {"phases", "time of prepare, select and attend by method",
-         "input: records with times: measured on a GPU, else those of the CPU reference; never "
-         "mixed"},
+        {"phases", "time of prepare, select and attend by method, or of a clip's steps",
+         "input: records with times: measured on a GPU, else those of the CPU reference, else of "
+         "clips; never mixed"},
     .input = FIGURE_RECORDS,
     .draw = draw_phases,
 };

@@ -283,8 +283,9 @@ static int job_state(struct page *p, int model, int job, const json_t *where, bo
 
 bool page_is_time(const char *metric)
 {
-    return strstr(metric, "time_") || strstr(metric, "ttft_") || strncmp(metric, "speed", 5) == 0 ||
-           strcmp(metric, "select_share") == 0;
+    return strstr(metric, "time_") || strstr(metric, "ttft_") || strstr(metric, "generation_") ||
+           strncmp(metric, "speed", 5) == 0 || strcmp(metric, "attn_speedup") == 0 ||
+           strcmp(metric, "select_share") == 0 || strcmp(metric, "attn_share") == 0;
 }
 
 static const char *missing_reason(const char *metric, bool has_jobs)

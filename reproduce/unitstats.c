@@ -59,16 +59,23 @@ static int find_unit(struct unit_values *v, int64_t *cap, int layer, int head, s
     return rc;
 }
 
-/* Where a record belongs: (layer, head), (layer, -1) or (-1, number of the prompt). The number is
- * made of the task's text, so that a prompt has the same one under every method. */
+/* The number of a prompt is made of its task's text, so that it is the same under every method; of
+ * a clip, of its text and noise, so that it is the same at every size. */
+static int number_of_prompt(const struct record *r)
+{
+    const char *task = r->task ? r->task : "", *text = strstr(task, ":text=");
+    bool clip = strncmp(task, "video:", 6) == 0 && text;
+    uint64_t h = hash_bytes(clip ? text : task, strlen(clip ? text : task)).lo;
+    return (int)((clip ? h + r->seed : h) & 0x7fffffff);
+}
+
+/* Where a record belongs: (layer, head), (layer, -1) or (-1, number of the prompt). */
 static void unit_place(const struct record *r, bool keys, int *layer, int *head)
 {
     *layer = r->scope == RECORD_OF_MODEL ? -1 : r->layer;
     *head = r->scope == RECORD_OF_CALL ? -1 : keys ? r->kv_head : r->head;
-    if (r->scope == RECORD_OF_MODEL) {
-        const char *task = r->task ? r->task : "";
-        *head = (int)(hash_bytes(task, strlen(task)).lo & 0x7fffffff);
-    }
+    if (r->scope == RECORD_OF_MODEL)
+        *head = number_of_prompt(r);
 }
 
 int evidence_units(const struct evidence *e, const struct choice *c, const char *metric,

@@ -158,6 +158,7 @@ for name in $("$lacuna" list tables | cut -d' ' -f1); do
     case $name in
     eval-tasks) table "$name" eval ;;
     eval-clips | eval-steps) table "$name" clip ;;
+    eval-clip-time) ;; # times of clips: no records of a GPU are kept here
     eval-time) table "$name" prefill ;;
     time) table "$name" times ;;
     counters) table "$name" counters ;;

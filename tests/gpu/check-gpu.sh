@@ -96,7 +96,22 @@ evals() {
         END {print "   " rows, "settings, nll_mean at most", worst, "apart (relative); a full mask", full, "nat from exact"
              exit !(rows == 11 && worst <= 1e-3 && full <= 1e-3)}' || return
     awk -F, '/^spargeattn|^sale/ {rows++; print "   " $1 ": needle", $5} END {exit rows != 2}' "$work/needle.csv" &&
-        grep -q ttft_ns "$work/eval-needle/records.jsonl" && answers
+        grep -q ttft_ns "$work/eval-needle/records.jsonl" && answers && clip_times
+}
+
+# Times of a clip: a method that attends exactly by its own schedule is as fast as exact attention, of the model's
+# own launch (the record of dense) as of the launches in turns; every record has a time of the generation.
+clip_times() {
+    "$bin/lacuna" eval -q --model datasets/models/video-dit --size 8x256x384 --steps 2 --guidance 3 -m fg-attn \
+        -m radial:dense_steps=2 --samples 5 --device cuda -o "$work/clip-times" || return
+    "$bin/lacuna" analyze "$work/clip-times" --group method --format csv \
+        --columns generation_ns,attn_speedup,time_attn_dense_ns | tr -d '\r' | awk -F, '
+        function off(x) { return x > 1.15 || x < 1 / 1.15 }
+        NR == 1 {for (i = 1; i <= NF; i++) at[$i] = i; next}
+        {rows++; wrong += !($at["generation_ns"] > 0); dense[$1] = $at["time_attn_dense_ns"]; fast[$1] = $at["attn_speedup"]}
+        END {for (m in dense) {r = dense[m] / dense["dense"]; print "   " m ": attention", fast[m], "x; dense in turns", r, "of dense alone"
+                 wrong += off(r)}
+             exit wrong || rows != 3 || off(fast["radial"])}'
 }
 
 # What follows a prompt, decoded on both sides: the same texts, and likelihoods of the right answers within

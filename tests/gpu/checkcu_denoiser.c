@@ -297,7 +297,7 @@ static void compare(const struct seen *got, const struct seen *ref, double e[3])
 }
 
 static int check_model(const char *dir, const struct model *m, const struct denoiser_accel *device,
-                       double e[3], bool *same, struct err *err)
+                       double e[3], bool *same, struct denoiser_times *t, struct err *err)
 {
     struct wan_device_ask ask = {
         .on = device, .size = {m->size[0], m->size[1], m->size[2]}, .n_text = m->n_text};
@@ -314,6 +314,7 @@ static int check_model(const char *dir, const struct model *m, const struct deno
     TRY(evaluate(&wan, m, &ref, err));
     TRY(wan_device_open(&wan, &ask, err));
     TRY(evaluate(&wan, m, &got, err));
+    TRY(wan_device_time(&wan, 3, t, err)); /* which changes no evaluation behind it */
     TRY(evaluate(&wan, m, &again, err));
     compare(&got, &ref, e);
     *same = memcmp(got.v, again.v, (size_t)got.v_n * sizeof *got.v) == 0;
@@ -336,15 +337,18 @@ void check_denoiser(const struct denoiser_accel *device, int64_t *n_checks, int6
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         struct err err = {0};
         double e[3] = {0, 0, 0};
+        struct denoiser_times t = {0};
         bool same = false;
-        int rc = made ? check_model(dir, models + i, device, e, &same, &err)
+        int rc = made ? check_model(dir, models + i, device, e, &same, &t, &err)
                       : err_sys(&err, ERR_IO, "%s", dir);
-        bool ok = !rc && e[0] <= 5e-4 && e[1] <= 1.5e-3 && e[2] <= 5e-4 && same;
+        bool times = t.product > 0 && t.linear > t.product && t.attention > 0;
+        bool ok = !rc && e[0] <= 5e-4 && e[1] <= 1.5e-3 && e[2] <= 5e-4 && same && times;
         ++*n_checks;
         *n_failures += !ok;
-        printf("  %-5s denoiser %s: q, k, v %.1e, maps %.1e, velocity %.1e%s %s\n",
+        printf("  %-5s denoiser %s: q, k, v %.1e, maps %.1e, velocity %.1e%s; %.0f us, products "
+               "%.0f, attention %.0f %s\n",
                ok ? "ok" : "FAIL", models[i].text, e[0], e[1], e[2], same ? "" : ", not repeatable",
-               err.msg);
+               1e-3 * t.linear, 1e-3 * t.product, 1e-3 * t.attention, err.msg);
     }
     if (made)
         rmdir(dir);

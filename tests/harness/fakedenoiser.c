@@ -23,7 +23,7 @@ struct denoiser {
     int next, layers; /* the layer that comes next; all of them so far */
 };
 
-int fake_denoisers, fake_denoiser_fails = -1;
+int fake_denoisers, fake_denoiser_timed, fake_denoiser_fails = -1;
 
 static float *room(int64_t n)
 {
@@ -343,6 +343,16 @@ static int dev_end(struct denoiser *d, float *v, struct err *e)
     return 0;
 }
 
+static int dev_time(struct denoiser *d, int samples, struct denoiser_times *t, struct err *e)
+{
+    ck_assert_int_eq(d->next, 0); /* between two evaluations, after one */
+    ck_assert_int_ge(d->layers, d->s.layers);
+    ck_assert_int_eq(samples, 5);
+    *t = (struct denoiser_times){.linear = 700, .product = 500, .attention = 12000};
+    fake_denoiser_timed++;
+    return 0;
+}
+
 static double dev_seconds(const struct denoiser *d)
 {
     return 0.25 * d->layers;
@@ -362,7 +372,7 @@ static void dev_computed_by(char *text, size_t size)
 const struct denoiser_accel fake_denoiser = {
     .name = "fake", .arithmetic = "float32 of a test", .computed_by = dev_computed_by,
     .open = dev_open, .close = dev_close, .put_outer = dev_put_outer, .put_block = dev_put_block,
-    .begin = dev_begin, .layer = dev_layer, .end = dev_end, .seconds = dev_seconds,
-    .device = dev_name,
+    .begin = dev_begin, .layer = dev_layer, .end = dev_end, .time = dev_time,
+    .seconds = dev_seconds, .device = dev_name,
 };
 /* clang-format on */

@@ -175,6 +175,50 @@ START_TEST(short_times_are_in_microseconds_on_few_tics)
 }
 END_TEST
 
+/* A clip of exact attention: its task says the size. */
+static struct record *add_clip(const char *method, int64_t tokens, double attn, double speedup)
+{
+    struct record *r = add(method, "", -1, -1, 1);
+    char task[64];
+    record_of_model(r);
+    r->layer = r->head = -1;
+    r->n_q = r->n_k = tokens;
+    snprintf(task, sizeof task, "video:size=1x8x%lld:steps=50:text=ab", (long long)(8 * tokens));
+    free(r->task);
+    r->task = strdup(task);
+    fixture_metric(r, "time_attn_ns", attn);
+    fixture_metric(r, "time_product_ns", 2e6);
+    fixture_metric(r, "time_other_ns", 1e6);
+    fixture_metric(r, "generation_speedup", speedup);
+    return r;
+}
+
+START_TEST(parts_of_a_clips_step_are_stacked_by_size)
+{
+    add_clip("dense", 384, 3e6, 1);
+    add_clip("dense", 768, 12e6, 1);
+    draw_all("phases");
+    assert_has(&dat, "tokens=384: dense\n0 0 3 5 6\n");
+    assert_has(&dat, "tokens=768: dense\n1 0 12 14 15\n");
+    assert_has(&script, "Mean time of a denoising step, measured on the GPU");
+    assert_has(&script, "'linear'");
+}
+END_TEST
+
+START_TEST(bars_of_whole_models_have_no_layer)
+{
+    add_clip("dense", 384, 3e6, 1);
+    add_clip("radial", 384, 1.5e6, 1.5);
+    struct figure_args a = args();
+    a.metric = "generation_speedup";
+    draw("bars", &a);
+    assert_has(&dat, "-1 1.5 1.5 1.5\n");
+    assert_has(&script, "Speed-up of a generation, median over");
+    assert_lacks(&script, "layer");
+    assert_has(&script, "unset xtics");
+}
+END_TEST
+
 /* ---- what is averaged ---------------------------------------------------------------------- */
 
 /* 2 layers x 2 steps x 2 heads of a method. */
@@ -887,6 +931,8 @@ Suite *make_suite(void)
     tcase_add_test(c, a_method_without_times_is_no_empty_bar);
     tcase_add_test(c, the_kind_of_times_is_that_of_the_chosen_methods);
     tcase_add_test(c, short_times_are_in_microseconds_on_few_tics);
+    tcase_add_test(c, parts_of_a_clips_step_are_stacked_by_size);
+    tcase_add_test(c, bars_of_whole_models_have_no_layer);
     tcase_add_test(c, titles_say_what_varies_beside_the_head);
     tcase_add_test(c, groups_over_different_numbers_say_up_to);
     tcase_add_test(c, calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so);

@@ -306,6 +306,78 @@ END_TEST
 
 static int lines;
 
+/* A record of a step of fg-attn:f4: the sample is prompt/seed. */
+static struct record *clip_record(const struct step *s, double share)
+{
+    struct record *r = calloc(1, sizeof *r);
+    const char *sample = step_value(s, "sample"), *size = step_value(s, "size");
+    char task[120];
+    ck_assert_ptr_nonnull(r);
+    record_init(r);
+    record_of_model(r);
+    snprintf(r->method, sizeof r->method, "dense");
+    snprintf(task, sizeof task, "video:size=%s:steps=50:text=%.1s", size, sample);
+    r->task = strdup(task);
+    r->seed = (uint64_t)(sample[2] - '0');
+    r->status = RECORD_OK;
+    assert_ok(record_metric(r, "attn_share", share, &e), &e);
+    return r;
+}
+
+/* The share of attention at three sizes, of six clips: the same prompt and noise are one unit. */
+static enum claim_state state_of_clips(const struct page *p, const json_t *claim, int model,
+                                       double slope)
+{
+    const json_t *test = json_object_get(claim, "test");
+    struct members *all = calloc(1, sizeof *all);
+    struct page own = *p;
+    struct claim_result r;
+    ck_assert_ptr_nonnull(all);
+    own.evidence.v = calloc((size_t)p->plan->n, sizeof *own.evidence.v);
+    ck_assert_ptr_nonnull(own.evidence.v);
+    for (int i = 0; i < p->plan->n; i++) {
+        const struct step *s = &p->plan->s[i];
+        const char *size = step_value(s, "size");
+        if (!size)
+            continue;
+        int place = strcmp(size, "8x128x192") == 0 ? 0 : strcmp(size, "8x256x384") == 0 ? 1 : 2;
+        own.evidence.v[own.evidence.n++] =
+            (struct proof){clip_record(s, 0.5 + slope * place + 1e-4 * i), i};
+    }
+    ck_assert_int_eq(own.evidence.n, 18);
+    assert_ok(claim_members(&own, test, model, all, &e), &e);
+    ck_assert_int_eq(all->n, 3);
+    for (int k = 0; k < 3; k++)
+        ck_assert_int_eq(all->m[k].units.n, 6);
+    assert_ok(claim_test(test, all, 0.0005, &r, &e), &e);
+    ck_assert_int_eq(r.pair.n, 6);
+    for (int64_t i = 0; i < own.evidence.n; i++) {
+        record_free((struct record *)(uintptr_t)own.evidence.v[i].r);
+        free((void *)(uintptr_t)own.evidence.v[i].r);
+    }
+    free(own.evidence.v);
+    members_free(all);
+    free(all);
+    return r.pair.state;
+}
+
+static void check_clips(const struct page *p, const json_t *claim, int model)
+{
+    if (strcmp(p->recipe->id, "fg-attn:f4") != 0)
+        return;
+    ck_assert_int_eq(state_of_clips(p, claim, model, 0.1), CLAIM_HOLDS);
+    ck_assert_int_eq(state_of_clips(p, claim, model, -0.1), CLAIM_HOLDS_NOT);
+    lines++;
+}
+
+START_TEST(clips_of_two_sizes_are_paired)
+{
+    lines = 0;
+    each_page(check_clips);
+    ck_assert_int_eq(lines, 1);
+}
+END_TEST
+
 static void check_printed(const struct page *p, const json_t *claim, int model)
 {
     struct printed_claim in;
@@ -420,6 +492,7 @@ Suite *make_suite(void)
     tcase_add_test(t, a_trend_that_heads_disagree_about_is_open);
     tcase_add_test(t, a_spread_is_between_the_outer_groups);
     tcase_add_test(t, other_numbers_make_another_sentence);
+    tcase_add_test(t, clips_of_two_sizes_are_paired);
     tcase_add_test(t, claims_hold_in_the_printed_numbers);
     tcase_add_test(t, a_contradicted_claim_is_seen);
     tcase_add_test(t, a_mean_step_is_relative);

@@ -18,8 +18,11 @@ static struct err err;
 static int attended, there, stayed; /* heads that the methods' device took; whose q, k, v lay there;
                                      * whose outputs stayed */
 
+static int samples; /* that the session was opened for */
+
 static int open_session(const struct accel_options *o, struct accel_session **s, struct err *e)
 {
+    samples = o->samples;
     return 0;
 }
 
@@ -40,6 +43,11 @@ static int attend(struct accel_session *s, const struct accel_head *h, struct ac
     __atomic_add_fetch(&there, h->x->there != NULL, __ATOMIC_RELAXED);
     __atomic_add_fetch(&stayed, accel_stays(h->x), __ATOMIC_RELAXED);
     accel_attend_lists(h, r, e);
+    if (samples) { /* of a mask a quarter of exact attention's time */
+        double ns = h->ptr ? 250 : 1000;
+        r->attend = (struct accel_time){ns, ns, ns, samples};
+        r->dense = (struct accel_time){1000, 1000, 1000, samples};
+    }
     return 0;
 }
 
@@ -49,7 +57,7 @@ static const struct accel fake_accel = {.name = "fake",
                                         .supports = supports,
                                         .attend = attend};
 
-static int run_eval(const char *device, const char *dir)
+static int run_eval(const char *device, const char *more, const char *dir)
 {
     static const struct command *const none[] = {NULL};
     struct app app = {
@@ -59,9 +67,8 @@ static int run_eval(const char *device, const char *dir)
 
     snprintf(line, sizeof line,
              "--model datasets/models/video-dit --size 4x32x48 --steps 2 --seed 5 --guidance 3 "
-             "--dense-layers 1 -m spargeattn:theta=-1:tau=0.5:pv=off -m fg-attn --jobs 2 --quiet "
-             "--device %s -o",
-             device);
+             "--dense-layers 1 --jobs 2 --quiet --device %s %s -o",
+             device, more);
     for (char *w; (w = strtok_r(rest, " ", &rest)) != NULL;)
         argv[argc++] = w;
     argv[argc++] = (char *)(uintptr_t)dir;
@@ -84,14 +91,16 @@ static void compare(const struct record *x, const struct record *y)
     }
 }
 
+static const char methods[] = "-m spargeattn:theta=-1:tau=0.5:pv=off -m fg-attn";
+
 START_TEST(a_device_gives_what_the_cpu_gives)
 {
     char cpu[4096], dev[4096];
     snprintf(cpu, sizeof cpu, "%s", evalcmd_own_path("cpu"));
     snprintf(dev, sizeof dev, "%s", evalcmd_own_path("dev"));
-    assert_ok(run_eval("cpu", cpu), &err);
+    assert_ok(run_eval("cpu", methods, cpu), &err);
     ck_assert_int_eq(attended, 0);
-    assert_ok(run_eval("cuda", dev), &err);
+    assert_ok(run_eval("cuda", methods, dev), &err);
     ck_assert_int_eq(fake_denoisers, 0);
     /* 2 settings x 5 layers, one being exact, x 2 heads x 2 steps x 2 branches */
     ck_assert_int_eq(attended, 80);
@@ -111,12 +120,70 @@ START_TEST(a_device_gives_what_the_cpu_gives)
 }
 END_TEST
 
+static double metric(const struct record *r, const char *name)
+{
+    return record_get(r, name);
+}
+
+/* A step is two evaluations of 6 layers of 2 heads. A layer is exact: its heads take what the
+ * model's own attention does, 12000 / 12. radial attends exactly in the first step. */
+START_TEST(times_of_a_clip)
+{
+    char dir[4096];
+    snprintf(dir, sizeof dir, "%s", evalcmd_own_path("times"));
+    fake_denoiser_timed = 0;
+    assert_ok(run_eval("cuda",
+                       "--samples 5 -m radial:dense_steps=1:dense_layers=0 "
+                       "-m spargeattn:theta=-1:tau=0.5:pv=off",
+                       dir),
+              &err);
+    ck_assert_int_eq(fake_denoiser_timed, 1);
+    struct evalcmd_records x = evalcmd_load(dir);
+    const struct record *exact = evalcmd_find(&x, "dense", ""), *r = NULL, *s = NULL;
+    for (int64_t i = 0; i < x.n; i++) {
+        r = strcmp(x.r[i].method, "radial") == 0 ? x.r + i : r;
+        s = strcmp(x.r[i].method, "spargeattn") == 0 ? x.r + i : s;
+    }
+    ck_assert(r && s && x.n == 3);
+    ck_assert_double_eq(metric(exact, "time_attn_ns"), 24000);
+    ck_assert_double_eq(metric(exact, "time_linear_ns"), 1400);
+    ck_assert_double_eq(metric(exact, "time_product_ns"), 1000);
+    ck_assert_double_eq(metric(exact, "time_other_ns"), 400);
+    ck_assert_double_eq(metric(exact, "generation_ns"), 2 * (24000 + 1400));
+    ck_assert_double_eq(metric(exact, "generation_speedup"), 1);
+    ck_assert_double_eq_tol(metric(exact, "attn_share"), 24000 / 25400.0, 1e-12);
+
+    ck_assert_double_eq(metric(r, "time_attn_ns@step=0"), 24000);
+    ck_assert_double_eq(metric(r, "time_attn_ns@step=1"), 4 * 1000 + 20 * 250);
+    ck_assert_double_eq(metric(r, "time_attn_ns"), 16500);
+    ck_assert_double_eq(metric(r, "time_attn_dense_ns"), 24000);
+    ck_assert_double_eq(metric(r, "generation_ns"), 2 * (16500 + 1400));
+    ck_assert_double_eq(metric(r, "generation_dense_ns"), 2 * (24000 + 1400));
+    ck_assert_double_eq_tol(metric(r, "generation_speedup"), 25400 / 17900.0, 1e-12);
+
+    /* Chosen on the CPU: of the method only what it leaves alone. */
+    ck_assert(isnan(metric(s, "time_attn_ns")) && isnan(metric(s, "generation_ns")));
+    ck_assert(isnan(metric(s, "attn_share")) && isnan(metric(s, "generation_speedup")));
+    ck_assert_double_eq(metric(s, "generation_dense_ns"), 2 * (24000 + 1400));
+    ck_assert_ptr_nonnull(strstr(s->notes.data, "time_attn_ns=a part of it ran on the CPU"));
+    records_free(x.r, x.n);
+
+    /* Without times, and again with: nothing is done again. */
+    snprintf(dir, sizeof dir, "%s", evalcmd_own_path("later"));
+    assert_ok(run_eval("cuda", methods, dir), &err);
+    assert_ok(run_eval("cuda", "--samples 5 -m fg-attn", dir), &err);
+    ck_assert_int_eq(fake_denoiser_timed, 1);
+    samples = 0;
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("evalvideo");
     TCase *t = tcase_create("evalvideo");
     tcase_set_timeout(t, 60);
     tcase_add_test(t, a_device_gives_what_the_cpu_gives);
+    tcase_add_test(t, times_of_a_clip);
     suite_add_tcase(s, t);
     return s;
 }

@@ -42,6 +42,16 @@ for m in dense sale streaming; do
     printf '"time_attn_dense_ns":13456789,"attn_speedup":5.7,"time_linear_ns":9876543,'
     printf '"host_plan_ns":123456}\n'
 done >first/records.jsonl
+mkdir timed
+for m in dense radial fg-attn; do
+    printf '{"scope":"model","weights":"xxh3:a","model":"toy","task":"video:size=1x8x8:steps=50:text=ab",'
+    printf '"setting":"","method":"%s","params":"","seed":0,"backend":"cuda","precision":"f32",' $m
+    printf '"n_q":64,"n_k":64,"causal":false,"status":"ok","density_elem":0.5,'
+    printf '"time_attn_ns":2345678,"time_attn_dense_ns":13456789,"attn_speedup":5.7,'
+    printf '"time_linear_ns":9876543,"time_product_ns":5432109,"time_other_ns":4444434,'
+    printf '"attn_share":0.19,"generation_ns":611111050,"generation_dense_ns":1166666600,'
+    printf '"generation_speedup":1.91,"host_plan_ns":123456}\n'
+done >timed/records.jsonl
 
 preamble='\usepackage{booktabs,longtable}\hbadness=10000\vbadness=10000'
 for form in '' twocolumn; do
@@ -59,7 +69,7 @@ check() { # WHAT... of analyze
     done
 }
 made=
-for dir in text video 'video hilbert' equal inside clips sampled 'both bothinside' gpu first 'text video hilbert'; do
+for dir in text video 'video hilbert' equal inside clips sampled 'both bothinside' gpu first timed 'text video hilbert'; do
     for t in $("$LACUNA" list tables | awk '/^[a-z]/ { print $1 }'); do
         # shellcheck disable=SC2086 # several directories
         set -- $dir --table "$t"

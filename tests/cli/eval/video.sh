@@ -19,6 +19,7 @@ run -m radial:dense_steps=3 -m fg-attn --dry-run
 run -m fg-attn --guidance 3 -q
 "$LACUNA" analyze d --group task,method --columns density_elem@step=0 --format csv | cut -d, -f1-6 | tail -2
 run -m fg-attn --task t.txt
+run -m fg-attn --samples 3
 run -m fg-attn --qkv model
 run -m fg-attn@density_elem=0.3
 "$LACUNA" eval --model "$model" -m radial -o e

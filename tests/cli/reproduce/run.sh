@@ -2,15 +2,15 @@
 sums() { find out/pages out/plan.json -type f | LC_ALL=C sort | xargs cksum; }
 "$LACUNA" capture --model "$ROOT/datasets/models/video-dit" --size 4x32x48 --steps 50 \
     --capture-steps 0,15,30 -q -o clip.h5
-"$LACUNA" reproduce fg-attn:2 spargeattn:2 --quick --trace dit=clip.h5 -o out --dry-run
+"$LACUNA" reproduce fg-attn:2 spargeattn:f1 --quick --trace dit=clip.h5 -o out --dry-run
 [ -e out ] || echo "a dry run makes nothing"
-"$LACUNA" reproduce fg-attn:2 spargeattn:2 --quick --trace dit=clip.h5 -o out -q
+"$LACUNA" reproduce fg-attn:2 spargeattn:f1 --quick --trace dit=clip.h5 -o out -q
 echo "exit $?"
 ls out out/pages
 grep -c 'other model, other length, other prompts' out/pages/fg-attn-2.md
 grep -cE 'agrees|differs' out/pages/fg-attn-2.csv
 sums >first
-"$LACUNA" reproduce fg-attn:2 spargeattn:2 --quick --trace dit=clip.h5 -o out 2>&1
+"$LACUNA" reproduce fg-attn:2 spargeattn:f1 --quick --trace dit=clip.h5 -o out 2>&1
 sums | cmp - first && echo "the second call changes nothing"
 
 # A kill leaves a folder that is not finished, in it records of which the last may be torn.
@@ -19,7 +19,7 @@ mv "out/jobs/$job" "out/jobs/$job.part"
 rm "out/jobs/$job.part/job.json"
 head -n 7 "out/jobs/$job.part/records.jsonl" >part && mv part "out/jobs/$job.part/records.jsonl"
 printf '{"trace":' >>"out/jobs/$job.part/records.jsonl"
-"$LACUNA" reproduce fg-attn:2 spargeattn:2 --quick --trace dit=clip.h5 -o out -q
+"$LACUNA" reproduce fg-attn:2 spargeattn:f1 --quick --trace dit=clip.h5 -o out -q
 sums | cmp - first && echo "and neither does a kill"
 
 "$LACUNA" analyze out --explain 'fg-attn:2:64×64:video-dit' | sed 's/[0-9a-f]\{16\}/ID/g; s|replay [^ ]*clip.h5|replay clip.h5|' |
