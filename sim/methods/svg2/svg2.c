@@ -468,6 +468,10 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
     const struct svg2_params *p = s->params;
     bool warm = s->given.centroids[0] != NULL;
 
+    if (s->dense) {
+        snprintf(why, 160, "a dense call has nothing to choose");
+        return false;
+    }
     if (s->cut.bf16_sums || s->cut.dtype != DT_BF16) {
         snprintf(why, 160, "the GPU side has traces of bf16 with emulate=none and cumsum=f32");
         return false;
@@ -532,6 +536,13 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
         TRY(keep_centroids(s, s->slot, err));
 out:
     return rc;
+}
+
+/* The mask itself stays on the device. */
+static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
+                       struct mask *lists, struct err *err)
+{
+    return adopt(state, NULL, own, err);
 }
 
 /* A step of k-means is a product per token and centroid, and a sum per token. */
@@ -631,6 +642,7 @@ const struct method method_svg2 = {
     .rule = rule,
     .given = given,
     .adopt = adopt,
+    .adopt_units = adopt_units,
     .report = report,
     .release = release,
     .variants = variants,
