@@ -96,7 +96,8 @@ struct chip_given {
 };
 
 /* Sparse VideoGen 2 (arXiv 2505.18875): k-means of queries and keys, the heaviest key clusters of
- * every query cluster. The choice is one unit. Given: struct svg2_given. Own: struct svg2_own. */
+ * every query cluster. The choice is one unit, or the pairs of a mask that stays. Given: struct
+ * svg2_given. Own: struct svg2_own. */
 struct svg2_rule {
     int64_t video, qc, kc; /* tokens that are clustered, from 0 on; clusters */
     int64_t iterations;    /* at most */

@@ -20,8 +20,27 @@ struct search_seen {
 
 static bool is_of(const struct method_run *run, const char *model, const struct record *r)
 {
-    return r->status == RECORD_OK && strcmp(r->method, run->method->name) == 0 &&
-           strcmp(r->params, run->canonical) == 0 && strcmp(r->model, model) == 0;
+    return strcmp(r->method, run->method->name) == 0 && strcmp(r->params, run->canonical) == 0 &&
+           strcmp(r->model, model) == 0;
+}
+
+/* Why there is nothing to take: the search ended in skips or errors, or there was none. */
+static int found_nothing(const struct method_run *run, const char *dir, const char *model,
+                         const struct record *r, int64_t n, struct err *err)
+{
+    static const char *const ends[] = {
+        [RECORD_OK] = "found no value", [RECORD_SKIP] = "was skipped", [RECORD_ERROR] = "failed"};
+    const char *name = run->method->name, *colon = method_run_colon(run);
+    for (int64_t i = 0; i < n; i++)
+        if (is_of(run, model, r + i))
+            return err_set(err, ERR_INPUT,
+                           "--found %s: the search of %s%s%s %s%s%.300s; leave it out", dir, name,
+                           colon, run->canonical, ends[r[i].status], r[i].reason[0] ? ": " : "",
+                           r[i].reason);
+    return err_set(err, ERR_INPUT,
+                   "--found %s: no record of %s on a trace of %s: replay one with -m '%s%s%s' "
+                   "first",
+                   dir, name, model, name, colon, run->canonical);
 }
 
 static int look(const struct method_run *run, const char *dir, const char *model,
@@ -32,8 +51,8 @@ static int look(const struct method_run *run, const char *dir, const char *model
     int rc = 0;
 
     for (int64_t i = 0; i < n; i++) {
-        const char *note =
-            is_of(run, model, r + i) ? record_note_value(r + i, "found", &len) : NULL;
+        bool counts = r[i].status == RECORD_OK && is_of(run, model, r + i);
+        const char *note = counts ? record_note_value(r + i, "found", &len) : NULL;
         if (!note)
             continue;
         snprintf(found, sizeof found, "%.*s", (int)len, note);
@@ -49,9 +68,7 @@ static int look(const struct method_run *run, const char *dir, const char *model
         s->cells++;
     }
     if (!s->cells)
-        FAIL(err, ERR_INPUT,
-             "--found %s: no record of %s on a trace of %s: replay one with -m '%s%s%s' first", dir,
-             run->method->name, model, run->method->name, method_run_colon(run), run->canonical);
+        rc = found_nothing(run, dir, model, r, n, err);
 out:
     return rc;
 }

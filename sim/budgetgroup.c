@@ -6,6 +6,7 @@
 
 #include "core/mem.h"
 #include "core/pool.h"
+#include "core/utf8.h"
 #include "sim/simulate.h"
 
 #include <math.h>
@@ -66,10 +67,11 @@ out:
 struct sum {
     double value, cost;
     int64_t cells;
+    char why[160]; /* a head is skipped, "": none is */
 };
 
-/* The metric of one head with given parameters; nothing is added where the method skips it. A
- * device (or NULL) chooses masks where their counts are enough. */
+/* The metric of one head with given parameters; but its reason nothing is added where the method
+ * skips it. A device (or NULL) chooses masks where their counts are enough. */
 static int measure(const struct method_run *run, const struct head_in *in,
                    const struct sim_device *device, struct method_ctx *ctx, const void *params,
                    struct sum *sum, struct err *err)
@@ -87,8 +89,10 @@ static int measure(const struct method_run *run, const struct head_in *in,
 
     record_init(&rec);
     TRY(sim_run(&cell, &rec, err));
-    if (rec.status != RECORD_OK)
+    if (rec.status != RECORD_OK) {
+        utf8_copy(sum->why, sizeof sum->why, rec.reason);
         goto out;
+    }
     double x = record_get(&rec, metric), cost = record_get(&rec, "density_exec");
     if (isnan(x))
         FAIL(err, ERR_RUN, "method %s gives no %s here, which @%s asks for", run->method->name,
@@ -192,6 +196,8 @@ static int trial_run(struct group *g, const struct budget_range *range, int64_t 
         mean->value += t.sums[i].value;
         mean->cost += t.sums[i].cost;
         mean->cells += t.sums[i].cells;
+        if (!mean->why[0])
+            memcpy(mean->why, t.sums[i].why, sizeof mean->why);
     }
     if (mean->cells) {
         mean->value /= (double)mean->cells;
@@ -213,7 +219,7 @@ struct hunt {
     const struct sim_device *device; /* of `in`, or NULL */
     void *params;                    /* of the head */
     uint64_t seed;
-    bool skipped;
+    char why[160]; /* all cells are skipped, "": one is not */
 };
 
 static int evaluate(void *ctx, int64_t at, double *value, double *cost, struct err *err)
@@ -228,7 +234,8 @@ static int evaluate(void *ctx, int64_t at, double *value, double *cost, struct e
     } else {
         TRY(trial_run(h->g, h->range, at, &sum, err));
     }
-    h->skipped |= sum.cells == 0; /* zeros then: they end the search soon */
+    if (sum.cells == 0) /* zeros then: they end the search soon */
+        memcpy(h->why, sum.why, sizeof h->why);
     *value = sum.value;
     *cost = sum.cost;
 out:
@@ -256,7 +263,8 @@ static int seek(struct hunt *h, const void *params, int64_t nk, struct budget_fo
                                 .eval = evaluate,
                                 .ctx = h};
     TRY(budget_search(&q, &f->answer, err));
-    if (h->skipped)
+    memcpy(f->why, h->why, sizeof f->why);
+    if (h->why[0])
         goto out;
     TRY(mem_zalloc(&scratch, 1, m->params_size, "method parameters", err));
     TRY(opt_copy(m->params, params, scratch, err));

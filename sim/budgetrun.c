@@ -195,6 +195,10 @@ static int open_group(struct replay *r, struct budget_book *b, int64_t k, const 
         log_info("%s%s%s: %s of %s: %s (%d evaluations)", run->method->name, method_run_colon(run),
                  run->canonical, name.layer < 0 ? "all layers" : "a layer",
                  trace_path(r->traces[s->trace]), f.params, f.answer.evals);
+    else
+        log_warn("%s%s%s: no value is found, because %s of %s is skipped: %s", run->method->name,
+                 method_run_colon(run), run->canonical, name.layer < 0 ? "every head" : "a layer",
+                 trace_path(r->traces[s->trace]), f.why);
 out:
     budget_found_free(&f);
     return rc < 0

@@ -25,7 +25,8 @@ void budget_book_free(struct budget_book **book);
 /* What a search found. */
 struct budget_found {
     struct budget_answer answer;
-    char *params; /* owned text, "window=137"; NULL: the method skips these cells */
+    char *params;  /* owned text, "window=137"; NULL: the method skips these cells */
+    char why[160]; /* it skips them, the first one's reason; "" where it has parameters */
 };
 void budget_found_free(struct budget_found *f);
 

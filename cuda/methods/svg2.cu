@@ -13,6 +13,7 @@
 #include "core/intmath.h"
 #include "core/rng.h"
 #include "cuda/mma.cuh"
+#include "cuda/select/maprows.cuh"
 #include "cuda/select/means.cuh"
 #include "cuda/select/select.h"
 #include "cuda/warp.cuh"
@@ -59,7 +60,12 @@ struct svg2_args {
     int heads, d;
     double scale;
     uint8_t *kept; /* [qc][kc] of the first head */
-    uint32_t *map;
+    uint32_t *map; /* of the one unit, [heads] */
+
+    /* Of a mask that stays on the device, in place of it: its rows, and the keys of each query
+     * cluster, [heads][qc + 1], the last of them all keys, for tokens behind the video. */
+    bool spread;
+    map_rows rows, clusters;
 };
 
 template <class T> static __device__ __forceinline__ T *of_head(const svg2_side &s, T *x, int head)
@@ -474,8 +480,49 @@ static __global__ void __launch_bounds__(THREADS) keep_clusters(const svg2_args 
     __syncthreads();
     for (int i = threadIdx.x; i < kept; i += THREADS)
         row[(uint32_t)rank[i]] = 1;
-    if (blockIdx.x == 0 && threadIdx.x == 0)
+    if (!a.spread && blockIdx.x == 0 && threadIdx.x == 0)
         a.map[head] = 1;
+}
+
+/* ---- masks that stay ------------------------------------------------------------------------ */
+
+/* The keys of a query cluster; a warp each. */
+static __global__ void __launch_bounds__(THREADS) spread_clusters(const svg2_args a)
+{
+    const svg2_side &keys = a.side[1];
+    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5, each = a.side[0].k + 1;
+    if (row >= a.heads * each)
+        return;
+    int head = (int)(row / each), q = (int)(row % each);
+    const int32_t *label = of_head(keys, keys.label, head);
+    const uint8_t *kept = of_head(keys, a.kept, head) + (int64_t)q * keys.k;
+    bool all = q == a.side[0].k;
+    fill_row(a.clusters, row,
+             [&](int64_t j) { return j < keys.n && (all || j >= keys.video || kept[label[j]]); });
+}
+
+/* A warp per row of the mask: the keys of its token's cluster. */
+static __global__ void __launch_bounds__(THREADS) spread_tokens(const svg2_args a)
+{
+    const svg2_side &queries = a.side[0];
+    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5, each = queries.k + 1;
+    if (row >= a.heads * queries.n)
+        return;
+    int64_t head = row / queries.n, i = row % queries.n;
+    int64_t q = i < queries.video ? of_head(queries, queries.label, (int)head)[i] : queries.k;
+    copy_row_bits(a.rows, row, a.clusters.map + (head * each + q) * a.clusters.words, a.side[1].n);
+}
+
+static int spread(struct gpu *g, const svg2_args &a, struct err *err)
+{
+    int64_t clusters = a.heads * (int64_t)(a.side[0].k + 1), rows = a.heads * a.side[0].n;
+    int rc = 0;
+    spread_clusters<<<(unsigned)ceil_div(clusters, THREADS / 32), THREADS, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+    spread_tokens<<<(unsigned)ceil_div(rows, THREADS / 32), THREADS, 0, g->stream>>>(a);
+    CU_LAUNCHED(err);
+out:
+    return rc;
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
@@ -524,6 +571,8 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
                        : launch_side<64>(g, a, a.side[i], err));
     keep_clusters<<<dim3(a.side[0].k, a.heads), THREADS, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
+    if (a.spread)
+        TRY(spread(g, a, err));
 out:
     return rc;
 }
@@ -616,6 +665,24 @@ out:
     return rc;
 }
 
+/* The mask's pairs where it stays on the device and nobody asks for more; else one unit, and who
+ * has the clusters makes the mask. */
+static int init_map(struct gpu *g, struct select_job *job, svg2_args *a, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    int64_t rows = a->heads * (a->rule.qc + 1);
+    int rc = 0;
+    a->spread = p->choices->stays && !p->choices->fetch;
+    TRY(select_lists_init(g, job, a->spread ? 1 : p->nq, a->spread ? 1 : p->nk, err));
+    a->map = job->lists.map;
+    if (!a->spread)
+        return 0;
+    a->rows = a->clusters = map_rows_of(&job->lists);
+    TRY(gpu_alloc(g, rows * a->clusters.words * 4, &a->clusters.map, err));
+out:
+    return rc;
+}
+
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
@@ -625,12 +692,11 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     job->state = a;
     if (!a)
         FAIL(err, ERR_NOMEM, "svg2 on the GPU: out of memory");
-    TRY(select_lists_init(g, job, p->nq, p->nk, err));
     a->rule = p->rule->svg2;
     a->heads = p->heads;
     a->d = p->d;
     a->scale = p->scale;
-    a->map = job->lists.map;
+    TRY(init_map(g, job, a, err));
     TRY(init_own(g, job, a, err));
     for (int i = 0; i < 2; i++) {
         svg2_side *s = &a->side[i];

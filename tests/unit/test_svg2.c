@@ -665,6 +665,62 @@ START_TEST(a_device_clusters)
 }
 END_TEST
 
+/* Operands of float32 that lie on a device are bf16 there: it clusters them, and where it does not
+ * the clusters here are those of rounded tokens. */
+START_TEST(operands_on_a_device_are_bf16)
+{
+    static const struct accel_there there = {0};
+    struct err err = {0};
+    struct sim_head h;
+    struct method_run *runs = NULL;
+    struct method_ctx ctx = {.seed = 1};
+    union method_rule rule;
+    struct accel_own own = {0};
+    void *state = NULL;
+    char why[160];
+    int64_t n = 192, n_runs = 0;
+    uint8_t *want = calloc((size_t)(n * n), 1), *got = calloc((size_t)(n * n), 1);
+    struct record r;
+
+    video_head(12, 0, 0, &h);
+    run_text_carry(RULE, &h.in, NULL, 1, sink_bits, want, &r);
+    record_free(&r);
+    h.in.x.there = &there;
+    run_text_carry(RULE, &h.in, NULL, 1, sink_bits, got, &r);
+    record_free(&r);
+    ck_assert_int_ne(memcmp(want, got, (size_t)(n * n)), 0);
+    assert_ok(
+        method_runs_parse(test_methods, "svg2:preset=none:cold=1:qc=3:kc=4", &runs, &n_runs, &err),
+        &err);
+    const struct method *me = runs->method;
+    assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
+    ck_assert(me->rule(state, &rule, why));
+    make_own(h.in.x.nq, h.in.x.d, &own);
+    assert_ok(me->adopt_units(state, NULL, &own, NULL, &err), &err); /* its mask stays there */
+    record_init(&r);
+    assert_ok(record_metric(&r, "pairs_allowed", (double)(n * n), &err), &err);
+    assert_ok(me->report(state, &r, &err), &err);
+    ck_assert_double_eq(record_get(&r, "map_density"), 1);
+    me->release(state);
+    h.in.src_dtype = DT_BF16;
+    h.in.x.there = NULL;
+    for (int64_t i = 0; i < n * h.in.x.d; i++) {
+        h.q[i] = dtype_round(DT_BF16, h.q[i]);
+        h.k[i] = dtype_round(DT_BF16, h.k[i]);
+    }
+    memset(want, 0, (size_t)(n * n));
+    record_free(&r);
+    run_text_carry(RULE, &h.in, NULL, 1, sink_bits, want, &r);
+    record_free(&r);
+    ck_assert_int_eq(memcmp(want, got, (size_t)(n * n)), 0);
+    free(own.data);
+    free(want);
+    free(got);
+    method_runs_free(runs, n_runs);
+    sim_head_free(&h);
+}
+END_TEST
+
 START_TEST(other_inputs_are_skipped)
 {
     struct sim_head h;
@@ -806,6 +862,7 @@ Suite *make_suite(void)
     tcase_add_test(c, iterations_are_limited);
     tcase_add_test(c, first_steps_and_layers_are_dense);
     tcase_add_test(c, a_device_clusters);
+    tcase_add_test(c, operands_on_a_device_are_bf16);
     tcase_add_test(c, other_inputs_are_skipped);
     tcase_add_test(c, branches_share_their_centroids);
     tcase_add_test(c, other_methods_keep_their_branches_apart);

@@ -115,6 +115,11 @@ struct svg2_state {
     struct kmeans queries, keys;
     uint8_t *map; /* [qc][kc], NULL on dense calls */
 
+    /* The keys of query cluster a, text included, are key[first[a]] to key[first[a + 1] - 1],
+     * ascending. Made by the first select; owned. */
+    int64_t *first;
+    int32_t *key;
+
     /* Of a call that chooses: by the first select, or by adopt. */
     bool pending;
     uint64_t seed;
@@ -139,14 +144,17 @@ static void release(void *state)
     kmeans_free(&s->queries);
     kmeans_free(&s->keys);
     free(s->map);
+    free(s->first);
+    free(s->key);
     free(s);
 }
 
 /* ---- clusters ------------------------------------------------------------------------------- */
 
+/* Operands that lie on a device are in bf16 there (struct accel_there), whatever they come from. */
 static enum dtype tensor_dtype(const struct svg2_params *p, const struct head_in *in)
 {
-    if (p->emulate)
+    if (p->emulate || in->x.there)
         return DT_BF16;
     return in->src_dtype == DT_BF16 || in->src_dtype == DT_F16 ? in->src_dtype : DT_F32;
 }
@@ -211,7 +219,7 @@ static int cluster_side(const struct svg2_state *s, const float *x, int64_t k, i
 
     TRY(kmeans_init(m, s->video, k, d, t, err));
     m->bf16_norms = p->emulate == 1;
-    if (p->emulate && s->in.src_dtype != t) {
+    if (s->in.src_dtype != t) {
         TRY(mem_alloc(&own, s->video * d, sizeof *own, "tokens in bf16", err));
         for (int64_t i = 0; i < s->video * d; i++)
             own[i] = dtype_round(t, x[i]);
@@ -341,22 +349,36 @@ out:
 
 /* ---- masks ---------------------------------------------------------------------------------- */
 
-static int select_row(const struct svg2_state *s, int64_t i, struct mask *m, struct err *err)
+/* All rows of a query cluster keep the same keys. */
+static int list_keys(struct svg2_state *s, struct err *err)
 {
-    int64_t g = i - m->row0, n = s->in.x.nk, lo = 0;
+    int64_t n = s->in.x.nk, kc = s->keys.k, total = 0;
     int rc = 0;
-    if (i >= s->video)
-        return mask_lists_add_run(m, g, 0, (int32_t)n, err);
-    const uint8_t *kept = s->map + s->queries.labels[i] * s->keys.k;
-    for (int64_t j = 0; j <= s->video; j++) {
-        if (j < s->video && kept[s->keys.labels[j]])
-            continue;
-        TRY(mask_lists_add_run(m, g, (int32_t)lo, (int32_t)j, err));
-        lo = j + 1;
+    TRY(mem_alloc(&s->first, s->qc + 1, sizeof *s->first, "keys of clusters", err));
+    for (int64_t a = 0; a < s->qc; a++) {
+        s->first[a] = total;
+        total += n - s->video;
+        for (int64_t b = 0; b < kc; b++)
+            total += s->map[a * kc + b] ? s->keys.sizes[b] : 0;
     }
-    TRY(mask_lists_add_run(m, g, (int32_t)s->video, (int32_t)n, err));
+    s->first[s->qc] = total;
+    TRY(mem_alloc(&s->key, total, sizeof *s->key, "keys of clusters", err));
+    int32_t *to = s->key;
+    for (int64_t a = 0; a < s->qc; a++)
+        for (int64_t j = 0; j < n; j++)
+            if (j >= s->video || s->map[a * kc + s->keys.labels[j]])
+                *to++ = (int32_t)j;
 out:
     return rc;
+}
+
+static int select_row(const struct svg2_state *s, int64_t i, struct mask *m, struct err *err)
+{
+    int64_t g = i - m->row0;
+    if (i >= s->video)
+        return mask_lists_add_run(m, g, 0, (int32_t)s->in.x.nk, err);
+    int64_t a = s->queries.labels[i], from = s->first[a];
+    return mask_lists_add_all(m, g, s->key + from, s->first[a + 1] - from, err);
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -369,6 +391,8 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
         mask_full(out, s->in.x.nq, s->in.x.nk, row0, row1, false);
         return 0;
     }
+    if (!s->first)
+        TRY(list_keys(s, err));
     TRY(mask_lists_init(out, s->in.x.nq, s->in.x.nk, row0, row1, false, 1, 1, err));
     for (int64_t i = row0; i < row1; i++)
         TRY(select_row(s, i, out, err));
@@ -444,6 +468,10 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
     const struct svg2_params *p = s->params;
     bool warm = s->given.centroids[0] != NULL;
 
+    if (s->dense) {
+        snprintf(why, 160, "a dense call has nothing to choose");
+        return false;
+    }
     if (s->cut.bf16_sums || s->cut.dtype != DT_BF16) {
         snprintf(why, 160, "the GPU side has traces of bf16 with emulate=none and cumsum=f32");
         return false;
@@ -508,6 +536,13 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
         TRY(keep_centroids(s, s->slot, err));
 out:
     return rc;
+}
+
+/* The mask itself stays on the device. */
+static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
+                       struct mask *lists, struct err *err)
+{
+    return adopt(state, NULL, own, err);
 }
 
 /* A step of k-means is a product per token and centroid, and a sum per token. */
@@ -607,6 +642,7 @@ const struct method method_svg2 = {
     .rule = rule,
     .given = given,
     .adopt = adopt,
+    .adopt_units = adopt_units,
     .report = report,
     .release = release,
     .variants = variants,

@@ -16,4 +16,7 @@ cp "$ROOT/tests/data/code-lm-a.txt" t.txt
 "$LACUNA" analyze f --table eval --columns density_elem
 "$LACUNA" eval --model "$model" -m streaming@density_elem=0.3:per=model --found found --task t.txt -n 128 -o f
 "$LACUNA" eval --model "$model" -m streaming --found found --task t.txt -n 128 -o f
+# A search of what does not apply finds nothing, and says why.
+"$LACUNA" replay t.h5 --layers 0 --heads 1 -m bigbird@density_elem=0.3:per=model -o none
+"$LACUNA" eval --model "$model" -m bigbird@density_elem=0.3:per=model --found none --task t.txt -n 128 -o f
 ls d
