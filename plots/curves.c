@@ -316,6 +316,27 @@ static void plot_lines(struct chart *c, const struct series_list *l)
     chart_end(c);
 }
 
+static bool counts_tokens(enum group_key key)
+{
+    return key == KEY_TOKENS || key == KEY_N_Q || key == KEY_N_K;
+}
+
+/* Lengths are told apart by what they are times another: "8K 16K 32K", all at one distance. */
+static void token_axis(double low, double high, struct buf *s)
+{
+    int first = (int)ceil(log2(low) - 0.01), last = (int)floor(log2(high) + 0.01);
+    int every = (last - first) / 8 + 1;
+    buf_printf(s, "set logscale x 2\nset xrange [%.6g:%.6g]\nset xtics (", low / 1.15, high * 1.15);
+    for (int k = first; k <= last; k += every)
+        buf_printf(s, "%s'%.0f%s' %.0f", k > first ? ", " : "", ldexp(1, k % 10),
+                   k < 10   ? ""
+                   : k < 20 ? "K"
+                   : k < 30 ? "M"
+                            : "G",
+                   ldexp(1, k));
+    buf_puts(s, ")\n");
+}
+
 /* Steps, layers and the like are counted: no tics between them. */
 static void curve_axes(const struct figure_args *a, const struct xy *p, int64_t n,
                        enum group_key key, const char *metric, struct buf *s)
@@ -325,10 +346,13 @@ static void curve_axes(const struct figure_args *a, const struct xy *p, int64_t 
         low = fmin(low, p[i].x);
         high = fmax(high, p[i].x);
     }
-    if (spans_decade(p, n))
+    if (counts_tokens(key) && low >= 1 && high >= 2 * low)
+        token_axis(low, high, s);
+    else if (spans_decade(p, n))
         buf_puts(s, "set logscale x\n");
     else if (key != KEY_COUNT)
-        buf_printf(s, "set xtics %g nomirror\n", gp_count_step(high - low + 1, 12));
+        buf_printf(s, "set xtics %g nomirror\n",
+                   gp_count_step(high - low + 1, counts_tokens(key) ? 5 : 12));
     if (metric_axis(metric) == AXIS_LOG && all_positive(p, n))
         buf_printf(s, "set logscale y\nset format y '%s'\n", figure_powers(a->output));
     else

@@ -454,6 +454,24 @@ START_TEST(tics_of_counts_are_whole)
 }
 END_TEST
 
+START_TEST(tics_of_lengths_double_and_fit_the_page)
+{
+    for (int i = 0; i < 3; i++) {
+        struct record *r = add("sale", "", 0, 0, 0.5);
+        r->n_q = r->n_k = 8192 << i;
+    }
+    struct figure_args a = args();
+    a.x = "n_q";
+    a.width = 400;
+    draw("curves", &a);
+    assert_has(&script, "set logscale x 2\n");
+    assert_has(&script, "set xtics ('8K' 8192, '16K' 16384, '32K' 32768)\n");
+    /* Half of a number of seven letters stands right of the axis's end. */
+    double right = strtod(strstr(buf_str(&script), "set rmargin at screen") + 21, NULL);
+    ck_assert_double_ge((1 - right) * 400, 25.9);
+}
+END_TEST
+
 START_TEST(a_scaled_metric_does_not_name_its_old_unit)
 {
     struct buf b = {0};
@@ -906,6 +924,7 @@ Suite *make_suite(void)
     tcase_add_test(c, what_no_method_sweeps_leaves_the_layer);
     tcase_add_test(c, a_step_that_was_chosen_is_no_axis);
     tcase_add_test(c, tics_of_counts_are_whole);
+    tcase_add_test(c, tics_of_lengths_double_and_fit_the_page);
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
     tcase_add_test(c, whiskers_are_named_where_they_are_drawn);
