@@ -201,14 +201,44 @@ out:
     return rc;
 }
 
+/* `labels: "row"`: a difference of rows by two patterns, within bounds. */
+static int check_row_pairs(const struct claim_check *c, const char *kind, struct err *err)
+{
+    const json_t *two = json_object_get(c->test, "difference");
+    size_t i, b, k;
+    json_t *v, *block, *o;
+    char part[96];
+    if (strcmp(kind, "within") != 0 || json_array_size(two) != 2)
+        return fail(c, "over rows a difference of two within bounds was expected in", kind, err);
+    json_array_foreach(two, i, v)
+    {
+        const char *name = json_is_string(v) ? json_string_value(v) : "";
+        bool known = false;
+        json_array_foreach(json_object_get(c->r->item, "blocks"), b, block)
+            json_array_foreach(json_object_get(block, "rows"), k, o)
+        {
+            const json_t *label = json_object_get(o, "label");
+            known = known ||
+                    (json_array_size(label) == 1 &&
+                     claim_label_part(name, json_string_value(json_array_get(label, 0)), part));
+        }
+        if (!known || !strchr(name, '*'))
+            return fail(c, "the layout has no row", name, err);
+    }
+    return check_range(c, json_object_get(c->test, "within"), err);
+}
+
 /* `labels: "column"`: rises or falls over labels of the layout's columns. */
 static int check_labels(const struct claim_check *c, const char *kind, struct err *err)
 {
     const json_t *list = json_object_get(c->test, kind);
     size_t i, b, k;
     json_t *v, *block, *o;
+    if (claim_of_rows(c->test))
+        return check_row_pairs(c, kind, err);
     if (strcmp(json_str_or(c->test, "labels", ""), "column") != 0)
-        return fail(c, "labels are of a column, found", json_str_or(c->test, "labels", ""), err);
+        return fail(c, "labels are of a row or column, found", json_str_or(c->test, "labels", ""),
+                    err);
     if ((strcmp(kind, "rises") != 0 && strcmp(kind, "falls") != 0) || json_array_size(list) < 2)
         return fail(c, "over labels a list that rises or falls was expected in", kind, err);
     json_array_foreach(list, i, v)

@@ -45,9 +45,13 @@ struct printed_claim {
     int lines, held;
     char failed[96]; /* the first one where it does not hold */
 };
-/* A claim whose members are the labels of printed columns, `labels: "column"`, is of the paper's
- * numbers alone: no model of ours is tested. */
+/* A claim whose members are labels of the printed table, `labels: "column"` or `"row"`, is of the
+ * paper's numbers alone: no model of ours is tested. */
 bool claim_of_labels(const json_t *test);
+/* `labels: "row"`: a difference of rows that two patterns name, equal in what stands for the '*',
+ * which claim_label_part writes; false: the label is not of the pattern. */
+bool claim_of_rows(const json_t *test);
+bool claim_label_part(const char *pattern, const char *label, char part[96]);
 void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out);
 
 /* The sentence of a result for a model. */

@@ -343,12 +343,13 @@ static void put_claim(const struct page *p, const char *text, const json_t *test
 static void put_labels(const struct page *p, const json_t *claim, struct buf *b)
 {
     struct printed_claim in;
+    const char *of = claim_of_rows(json_object_get(claim, "test")) ? "pairs" : "rows";
     claim_on_printed(p, json_object_get(claim, "test"), &in);
     buf_printf(b, "\"%s\": ", json_str_or(claim, "text", ""));
     if (in.lines && in.held == in.lines)
-        buf_printf(b, "Holds in the printed numbers, %d rows.", in.lines);
+        buf_printf(b, "Holds in the printed numbers, %d %s.", in.lines, of);
     else if (in.lines)
-        buf_printf(b, "Holds in %d of %d printed rows; not in %s.", in.held, in.lines, in.failed);
+        buf_printf(b, "Holds in %d of %d printed %s; not in %s.", in.held, in.lines, of, in.failed);
     else
         buf_puts(b, "Cannot be tested, because the table does not print these numbers.");
 }
