@@ -145,13 +145,15 @@ void chart_entry(struct chart *c, const struct series *s, const char *label);
 void chart_entry_as(struct chart *c, const char *how, const char *label);
 
 /* Draw line charts: a block of the data per series, x in column 1, y in column 2. */
+struct marks;
 struct chart_lines {
     const struct series_list *l;
     const char *x_label, *y_label;
-    const char *with;    /* "linespoints", or "steps" with marks of their own */
-    const char *axes;    /* commands before every panel */
-    const int64_t *rows; /* of the blocks, for marks of steps; else NULL */
-    bool split;          /* a panel per method always: their x is not the same quantity */
+    const char *with;          /* "linespoints", or "steps" with marks of their own */
+    const char *axes;          /* commands before every panel */
+    const int64_t *rows;       /* of the blocks, for marks of steps; else NULL */
+    const struct marks *marks; /* a last block of the data; NULL: none */
+    bool split;                /* a panel per method always: their x is not the same quantity */
 };
 int chart_draw_lines(const struct figure_args *a, struct chart_layout *layout,
                      const struct chart_lines *d, const struct buf *data, struct err *err);

@@ -3,6 +3,7 @@
  * (how sparse the exact map is at each block size).
  */
 #include "plots/chart.h"
+#include "plots/marks.h"
 
 #include "analyze/params.h"
 #include "analyze/metricfacts.h"
@@ -339,12 +340,16 @@ static void token_axis(double low, double high, struct buf *s)
 
 /* Steps, layers and the like are counted: no tics between them. */
 static void curve_axes(const struct figure_args *a, const struct xy *p, int64_t n,
-                       enum group_key key, const char *metric, struct buf *s)
+                       const struct marks *k, enum group_key key, const char *metric, struct buf *s)
 {
     double low = INFINITY, high = -INFINITY;
     for (int64_t i = 0; i < n; i++) {
         low = fmin(low, p[i].x);
         high = fmax(high, p[i].x);
+    }
+    for (int i = 0; i < k->n; i++) {
+        low = fmin(low, k->m[i].x);
+        high = fmax(high, k->m[i].x);
     }
     if (counts_tokens(key) && low >= 1 && high >= 2 * low)
         token_axis(low, high, s);
@@ -400,9 +405,11 @@ static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
                       const char *metric, const struct axis *x, struct err *err)
 {
     struct buf data = {0}, x_label = {0}, y_label = {0}, title = {0}, axes = {0}, name = {0};
+    struct marks marks = {.n = 0};
     double scale;
     int rc = 0;
 
+    TRY(marks_parse(a->marks, &marks, err));
     x_name(a, x, only_method(l), &x_label);
     if (x->metric)
         chart_metric_name(x->x, &name);
@@ -410,8 +417,9 @@ static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
     buf_printf(&title, " against %s, mean over ", x->metric ? buf_str(&name) : buf_str(&x_label));
     chart_over(g, &title);
     chart_metric_label(metric, &y_label, &scale);
-    curve_axes(a, p, n, x->key, metric, &axes);
+    curve_axes(a, p, n, &marks, x->key, metric, &axes);
     write_xy(p, n, l, &data);
+    marks_data(&marks, &data);
     TRY(buf_check(&title, "title", err));
     TRY(buf_check(&x_label, "title", err));
     TRY(buf_check(&axes, "axes", err));
@@ -424,9 +432,11 @@ static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
                                       .y_label = buf_str(&y_label),
                                       .with = "linespoints",
                                       .axes = buf_str(&axes),
+                                      .marks = &marks,
                                       .split = unlike(x, l)};
     TRY(chart_draw_lines(a, &layout, &lines, &data, err));
 out:
+    marks_free(&marks);
     buf_free(&data);
     buf_free(&x_label);
     buf_free(&y_label);

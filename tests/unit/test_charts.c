@@ -459,6 +459,7 @@ START_TEST(tics_of_lengths_double_and_fit_the_page)
     for (int i = 0; i < 3; i++) {
         struct record *r = add("sale", "", 0, 0, 0.5);
         r->n_q = r->n_k = 8192 << i;
+        r->trace[5] = (char)('a' + i);
     }
     struct figure_args a = args();
     a.x = "n_q";
@@ -469,6 +470,48 @@ START_TEST(tics_of_lengths_double_and_fit_the_page)
     /* Half of a number of seven letters stands right of the axis's end. */
     double right = strtod(strstr(buf_str(&script), "set rmargin at screen") + 21, NULL);
     ck_assert_double_ge((1 - right) * 400, 25.9);
+}
+END_TEST
+
+START_TEST(marks_from_elsewhere_are_open_and_named)
+{
+    for (int i = 0; i < 3; i++) {
+        struct record *r = add("sale", "", i, 0, 0.5);
+        r->n_q = r->n_k = 8192 << i;
+        r->trace[5] = (char)('a' + i);
+    }
+    struct figure_args a = args();
+    a.x = "n_q";
+    a.marks = "printed (M)=32768:0.25,1048576:0.75";
+    draw("curves", &a);
+    assert_has(&dat, "# printed (M): x, y\n32768 0.25\n1048576 0.75\n");
+    assert_has(&script, "index 1 using ($1-0):2 with points pt 64");
+    assert_has(&script, "title 'printed (M)'");
+    assert_has(&script, "'1M' 1048576"); /* the axis has room for them */
+    assert_has(&caption, "Grey marks: printed (M).");
+}
+END_TEST
+
+START_TEST(marks_stand_where_no_bar_is)
+{
+    for (int i = 0; i < 3; i++)
+        fixture_metric(add("sale", "", i, 0, 0.5), "sparsity_total", 0.1 * i);
+    struct figure_args a = args();
+    a.x = "layer";
+    a.marks = "printed (M)=0:0.5,7:0.9"; /* more layers than ours */
+    draw("means", &a);
+    assert_has(&script, "index 1 using ($1-0):2 with points pt 64");
+    assert_has(&script, "set xrange [-0.7:7.7]");
+    a.marks = NULL;
+    draw("means", &a);
+    assert_lacks(&script, "pt 64");
+    static const char *const bad[] = {"M", "=1:2", "M=1", "M=1:2,", "M=1:x", "M=1:2,3", "M="};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        memset(&e, 0, sizeof e);
+        a.marks = bad[i];
+        ck_assert_int_eq(figure_find("means", &e)->draw(&a, &e), ERR_USAGE);
+        ck_assert_msg(strncmp(e.msg, "--marks: ", 9) == 0, "%s: %s", bad[i], e.msg);
+    }
 }
 END_TEST
 
@@ -925,6 +968,8 @@ Suite *make_suite(void)
     tcase_add_test(c, a_step_that_was_chosen_is_no_axis);
     tcase_add_test(c, tics_of_counts_are_whole);
     tcase_add_test(c, tics_of_lengths_double_and_fit_the_page);
+    tcase_add_test(c, marks_from_elsewhere_are_open_and_named);
+    tcase_add_test(c, marks_stand_where_no_bar_is);
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
     tcase_add_test(c, whiskers_are_named_where_they_are_drawn);

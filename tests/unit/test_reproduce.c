@@ -317,6 +317,34 @@ START_TEST(what_a_recipe_misspells_is_named)
 }
 END_TEST
 
+/* Marks of figure 11b of SampleAttention: row, unit of the axis and what comes of it. */
+static void check_marks(const char *row, const char *unit, int want, const char *text)
+{
+    struct buf b = {0};
+    json_t *marks = json_pack("{s:s,s:s,s:s,s:s}", "row", row, "column", "TTFT speedup", "unit",
+                              unit, "label", "GLM4-9B");
+    memset(&e, 0, sizeof e);
+    int rc = paper_marks(&data, paper_figure(&data, "sampleattention:f11b"), marks, &b, &e);
+    ck_assert_int_eq(rc, want);
+    ck_assert_msg(strstr(rc ? e.msg : buf_str(&b), text) != NULL, "%s, %s", buf_str(&b), e.msg);
+    json_decref(marks);
+    buf_free(&b);
+}
+
+START_TEST(printed_numbers_are_marks_where_the_axes_are_theirs)
+{
+    assert_ok(paper_data_load(&data, &e), &e);
+    check_marks("GLM4-9B, N = *", "x", 0,
+                "printed (GLM4-9B)=32768:1.15,65536:1.60,131072:1.95,262144:2.86,524288:3.94,"
+                "1048576:5.29");
+    check_marks("GLM4-9B, N = *", "ms", ERR_INPUT, "not a number in ms");
+    check_marks("GLM4-9B, M = *", "x", ERR_INPUT, "no printed number has row 'GLM4-9B, M = *'");
+    check_marks("GLM4-9B, *", "x", ERR_INPUT, "no printed number"); /* "N = 32K" is no x */
+    memset(&e, 0, sizeof e);
+    paper_data_free(&data);
+}
+END_TEST
+
 /* ---- verdicts ----------------------------------------------------------------------------------
  */
 
@@ -462,6 +490,7 @@ Suite *make_suite(void)
     tcase_add_test(t, every_table_and_figure_has_a_recipe);
     tcase_add_test(t, layouts_place_every_printed_number);
     tcase_add_test(t, a_row_picks_its_head_by_a_rule);
+    tcase_add_test(t, printed_numbers_are_marks_where_the_axes_are_theirs);
     tcase_add_test(t, what_a_recipe_misspells_is_named);
     tcase_add_test(t, agreement_needs_every_condition);
     suite_add_tcase(s, t);
