@@ -187,13 +187,14 @@ static int number_turn(const struct means *q, const struct chart *c)
     return pitch > (q->digits ? q->digits + 2 : 5) * LABEL_CHAR ? 1 : 2;
 }
 
-/* Numbers stand on the bars, so that the axis goes on above the longest. */
+/* Numbers stand on the bars, so that the axis goes on above the longest; with marks, which they
+ * would hide, at the foot. */
 static void axes(const struct means *q, const struct chart *c, int first, int turn, struct buf *s)
 {
-    static const double room[] = {8, 24, 52};
+    static const double rooms[] = {8, 24, 52};
+    double room = rooms[q->marks.n ? 0 : turn];
     double top = fmax(q->largest, 0), low = fmin(q->least, 0);
-    double more =
-        (top - low) * room[turn] / (c->height - room[turn] > 40 ? c->height - room[turn] : 40);
+    double more = (top - low) * room / fmax(c->height - room, 40);
     int step = (int)gp_count_step(q->most, c->width / 26 + 1);
     if (!(top > low))
         top = low + 1;
@@ -225,8 +226,9 @@ static void draw_panel(const struct means *q, struct chart *c, int first, int bl
         buf_puts(s, ", ");
         gp_data_name(&c->gp, "dat");
         buf_printf(s,
-                   " index %d using 1:2:3 with labels %s boxed font font_small noenhanced notitle",
-                   block, turn == 1 ? "center offset 0,0.6" : "left rotate by 90 offset 0,0.5");
+                   " index %d using 1:%s:3 with labels %s boxed font font_small noenhanced notitle",
+                   block, q->marks.n ? "(0)" : "2",
+                   turn == 1 ? "center offset 0,0.6" : "left rotate by 90 offset 0,0.5");
     }
     marks_plot(&q->marks, c, q->panels, first_place(q));
     if (last && q->key != KEY_HEAD) {

@@ -502,9 +502,11 @@ START_TEST(marks_stand_where_no_bar_is)
     draw("means", &a);
     assert_has(&script, "index 1 using ($1-0):2 with points pt 64");
     assert_has(&script, "set xrange [-0.7:7.7]");
+    assert_has(&script, "using 1:(0):3 with labels"); /* which marks do not hide */
     a.marks = NULL;
     draw("means", &a);
     assert_lacks(&script, "pt 64");
+    assert_has(&script, "using 1:2:3 with labels");
     static const char *const bad[] = {"M", "=1:2", "M=1", "M=1:2,", "M=1:x", "M=1:2,3", "M="};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         memset(&e, 0, sizeof e);
