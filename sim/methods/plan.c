@@ -219,8 +219,6 @@ static int identify(void *params, struct err *err)
     char id[HASH_TEXT_MAX];
     struct plan_file *f = NULL;
     int rc = 0;
-    if (!p->file)
-        return 0;
     TRY(read_plan(p->file, id, &f, err));
     if (p->id && strcmp(p->id, id) != 0)
         FAIL(err, ERR_INPUT, "%s has the id %s, not %s: it has changed", p->file, id, p->id);
@@ -239,8 +237,6 @@ static int fits(const void *params, const char *model, const char *permute, stru
     char id[HASH_TEXT_MAX];
     json_t *doc = NULL;
     int rc = 0;
-    if (!p->file)
-        return 0;
     TRY(load(p->file, &doc, id, err));
     TRY(jget_str_opt(doc, "model", p->file, &of, err));
     TRY(jget_str_opt(doc, "permute", p->file, &order, err));
