@@ -141,7 +141,7 @@ static int lay_out(struct bars *q, const struct figure_args *a, struct buf *titl
                                   .height = 340};
     chart_metric_name(q->metric, title);
     buf_puts(title, " by layer, median over ");
-    chart_over(&q->g, title);
+    chart_over(&q->g, NULL, title);
     chart_facets_note(&q->f, &q->l, false, caption);
     TRY(buf_check(title, "title", err));
     TRY(buf_check(caption, "caption", err));

@@ -37,8 +37,9 @@ void chart_groups_free(struct chart_groups *c);
 int chart_nothing(const struct figure_args *a, const char *metric, struct err *err);
 
 /* "heads of 6 layers and up to 4 steps", "10 texts or prompts": what a group's mean is taken over;
- * groups may differ. */
-void chart_over(const struct chart_groups *c, struct buf *b);
+ * groups may differ. Texts count that have one of the metrics; NULL: the groups' records all have
+ * what is drawn. */
+void chart_over(const struct chart_groups *c, const struct str_list *metrics, struct buf *b);
 
 /* "code-lm, 2048: sale tau=0.02": scope, method, parameters (params NULL: none). */
 void chart_name(const struct chart_groups *c, const struct record *r, const char *params,

@@ -415,7 +415,7 @@ static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
         chart_metric_name(x->x, &name);
     chart_metric_name(metric, &title);
     buf_printf(&title, " against %s, mean over ", x->metric ? buf_str(&name) : buf_str(&x_label));
-    chart_over(g, &title);
+    chart_over(g, NULL, &title);
     chart_metric_label(metric, &y_label, &scale);
     curve_axes(a, p, n, &marks, x->key, metric, &axes);
     write_xy(p, n, l, &data);
@@ -535,7 +535,7 @@ static int draw_granularity(const struct figure_args *a, struct err *err)
         TRY(granularity_series(&g, &g.gs.g[i], true, &l, &data, err));
     }
     buf_puts(&title, "Share of blocks whose largest weight is below 0.5/N, mean over ");
-    chart_over(&g, &title);
+    chart_over(&g, NULL, &title);
     TRY(buf_check(&title, "title", err));
     struct chart_layout layout = {
         .title = buf_str(&title), .panels = 1, .width = 520, .height = 340};

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MARK_STYLE "points pt 64 lw 1.6 ps 1.1*point_scale lc rgb '#8c8c8c'"
+#define MARK_STYLE "points pt 64 lw 1.6 ps 1.1*point_scale lc rgb '#595959'"
 
 static int take(const char **p, char end, double *out)
 {

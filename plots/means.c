@@ -263,7 +263,7 @@ static void describe(const struct means *q, struct buf *title, struct buf *capti
 {
     chart_metric_name(q->metric, title);
     buf_printf(title, " of %s by %s, mean over ", q->l.s[0].name, axis_name(q));
-    chart_over(&q->g, title);
+    chart_over(&q->g, NULL, title);
     if (q->key == KEY_HEAD)
         buf_puts(caption, " A panel per layer; its title has the largest of its heads.");
     else

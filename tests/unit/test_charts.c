@@ -326,6 +326,24 @@ START_TEST(a_metric_that_no_record_has_gets_no_panel)
 END_TEST
 
 /* A count of pairs that are allowed says nothing about a method. */
+START_TEST(texts_without_the_metric_are_not_counted)
+{
+    for (int i = 0; i < 5; i++) {
+        struct record *r = add("sale", "", -1, -1, 0.5);
+        r->scope = RECORD_OF_MODEL;
+        r->trace[5] = (char)('a' + i);
+        if (i < 2)
+            fixture_metric(r, "nll_delta", 0.1);
+        else
+            fixture_metric(r, "score", 0.5);
+    }
+    struct figure_args a = args();
+    a.metric = "nll_delta";
+    draw("pareto", &a);
+    assert_has(&caption, "mean over 2 texts or prompts.");
+}
+END_TEST
+
 START_TEST(a_metric_without_a_better_direction_dominates_nobody)
 {
     fixture_metric(add("sale", "", 0, 0, 0.5), "pairs_allowed", 10);
@@ -959,6 +977,7 @@ Suite *make_suite(void)
     tcase_add_test(c, rounding_is_larger_in_f32);
     tcase_add_test(c, a_small_error_in_f64_is_one);
     tcase_add_test(c, a_metric_that_no_record_has_gets_no_panel);
+    tcase_add_test(c, texts_without_the_metric_are_not_counted);
     tcase_add_test(c, a_metric_without_a_better_direction_dominates_nobody);
     tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
     tcase_add_test(c, thresholds_need_not_include_one_half);
