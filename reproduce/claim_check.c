@@ -91,8 +91,8 @@ int recipe_check_where(const struct recipe *r, const struct app *app, const json
 /* The one test of a claim; `within` and `above` are bounds of others. */
 static int kind_of(const struct claim_check *c, const char **kind, struct err *err)
 {
-    static const char *const qualifiers[] = {"labels", "of",    "metric",     "metrics",
-                                             "job",    "where", "difference", NULL};
+    static const char *const qualifiers[] = {
+        "labels", "at_largest", "of", "metric", "metrics", "job", "where", "difference", NULL};
     const char *key;
     json_t *v;
     *kind = claim_kind(c->test);
@@ -260,6 +260,7 @@ static int check_labels(const struct claim_check *c, const char *kind, struct er
 static int check_claim(struct claim_check *c, const json_t *claim, struct err *err)
 {
     const char *needs = json_str_or(claim, "needs", ""), *job = json_str_or(c->test, "job", NULL);
+    const char *at = json_str_or(c->test, "at_largest", NULL);
     const char *kind;
     char what[200];
     int rc = 0;
@@ -268,7 +269,14 @@ static int check_claim(struct claim_check *c, const json_t *claim, struct err *e
         return fail(c, "needs is K or M, found", needs, err);
     if (job && recipe_job_find(c->r, job) < 0)
         return fail(c, "no job", job, err);
+    if (claim_of_setting(c->test))
+        return setting_claim_check(c->r, c->test) == 0
+                   ? 0
+                   : fail(c, "at_most a number or two jobs of a setting in `ours` were expected of",
+                          json_str_or(c->test, "setting", ""), err);
     TRY(kind_of(c, &kind, err));
+    if (at && !recipe_variable(c->r, false, at) && !recipe_variable(c->r, true, at))
+        return fail(c, "at_largest: no variable", at, err);
     TRY(claim_of_labels(c->test) ? check_labels(c, kind, err) : check_operands(c, kind, err));
     snprintf(what, sizeof what, "claim '%.150s': where", c->id);
     TRY(recipe_check_where(c->r, c->app, json_object_get(c->test, "where"), what, err));

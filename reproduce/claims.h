@@ -54,6 +54,14 @@ bool claim_of_rows(const json_t *test);
 bool claim_label_part(const char *pattern, const char *label, char part[96]);
 void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out);
 
+/* settingclaims.c: claims on what calibrations found. setting_claim_check: -1 where no rule of
+ * `ours` shows the setting of these jobs, or there is no bound. */
+bool claim_of_setting(const json_t *test);
+int setting_claim_check(const struct recipe *r, const json_t *test);
+void setting_on_printed(const struct page *p, const json_t *test, struct printed_claim *out);
+int setting_sentence(const struct page *p, const json_t *test, int model, struct buf *b,
+                     struct err *err);
+
 /* The sentence of a result for a model. */
 void claim_sentence(const struct page *p, const struct members *all, const struct claim_result *r,
                     int model, struct buf *b);

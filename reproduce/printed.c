@@ -69,6 +69,35 @@ static bool member_of(const struct page *p, const json_t *test, const json_t *wh
     return value != NULL;
 }
 
+/* The value of `at_largest`'s variable in a printed cell; NAN: it has none, or another claim. */
+static double size_at(const struct page *p, const json_t *test, const struct page_block *b, int r,
+                      int c)
+{
+    const json_t *rule = page_rule(p, &b->rows.e[r], &b->columns.e[c]);
+    struct paper_number x;
+    if (!rule || !b->rows.e[r].printed || !b->columns.e[c].printed ||
+        !page_printed(p, b, &b->rows.e[r], &b->columns.e[c], 0, &x))
+        return NAN;
+    json_t *where = page_where(rule, &b->rows.e[r], &b->columns.e[c]);
+    double size = size_value(json_str_or(where, json_str_or(test, "at_largest", ""), ""));
+    json_decref(where);
+    return size;
+}
+
+/* Does the claim take the cell, or only those of a larger value? */
+static bool is_taken(const struct page *p, const json_t *test, const struct page_block *b,
+                     const struct grid_entry *row, const struct grid_entry *column)
+{
+    if (!json_object_get(test, "at_largest"))
+        return true;
+    double own = size_at(p, test, b, (int)(row - b->rows.e), (int)(column - b->columns.e));
+    for (int r = 0; r < b->rows.n; r++)
+        for (int c = 0; c < b->columns.n; c++)
+            if (size_at(p, test, b, r, c) > own)
+                return false;
+    return isfinite(own);
+}
+
 static void take_cell(const struct page *p, const json_t *test, const struct page_block *b,
                       const struct grid_entry *row, const struct grid_entry *column, struct line *l)
 {
@@ -77,7 +106,8 @@ static void take_cell(const struct page *p, const json_t *test, const struct pag
     struct paper_number x;
     char *end;
     if (!rule || json_object_get(rule, "metric") || !row->printed || !column->printed ||
-        l->n == MEMBERS_MAX || !page_printed(p, b, row, column, 0, &x))
+        l->n == MEMBERS_MAX || !page_printed(p, b, row, column, 0, &x) ||
+        !is_taken(p, test, b, row, column))
         return;
     const char *metric = page_metric(p, b, row, column, rule, 0);
     const char *want = json_str_or(test, "metric", "");
@@ -283,8 +313,13 @@ static void take_row_pairs(const struct page *p, const json_t *test, const struc
 
 void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out)
 {
-    bool one = strcmp(claim_kind(test), "below") == 0 || strcmp(claim_kind(test), "above") == 0;
+    const char *kind = claim_of_setting(test) ? "" : claim_kind(test);
+    bool one = strcmp(kind, "below") == 0 || strcmp(kind, "above") == 0;
     *out = (struct printed_claim){.lines = 0};
+    if (claim_of_setting(test)) {
+        setting_on_printed(p, test, out);
+        return;
+    }
     for (int i = 0; i < p->n_blocks; i++) {
         const struct page_block *b = &p->blocks[i];
         if (claim_of_labels(test)) {

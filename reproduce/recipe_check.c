@@ -286,9 +286,9 @@ out:
 static int check_claims(const struct recipe *r, struct err *err)
 {
     static const char *const known[] = {
-        "most",   "least",   "more",  "rises", "falls",      "trend",  "spread",
-        "front",  "below",   "above", "ratio", "step",       "within", "of",
-        "metric", "metrics", "job",   "where", "difference", "labels", NULL};
+        "most",  "least", "more",       "rises",  "falls",      "trend",   "spread",  "front",
+        "below", "above", "ratio",      "step",   "within",     "of",      "metric",  "metrics",
+        "job",   "where", "difference", "labels", "at_largest", "setting", "at_most", NULL};
     size_t i, m;
     json_t *o, *v;
     const char *key;

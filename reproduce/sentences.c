@@ -363,6 +363,13 @@ static int add_sentence(struct page *p, const json_t *claim, int model, struct e
     struct buf b = {0};
     int rc = 0;
 
+    if (claim_of_setting(test)) {
+        put_claim(p, text, test, &b);
+        TRY(setting_sentence(p, test, model, &b, err));
+        TRY(buf_check(&b, "sentence", err));
+        str_list_add(&p->sentences, buf_str(&b));
+        goto out;
+    }
     TRY(mem_zalloc(&all, 1, sizeof *all, "claim", err));
     TRY(claim_members(p, test, model, all, err));
     const char *metric = json_str_or(test, "metric", all->n ? all->m[0].metric : "");

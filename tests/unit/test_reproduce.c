@@ -296,6 +296,8 @@ START_TEST(what_a_recipe_misspells_is_named)
            "another, 'least'");
     refuse("\"below\": 0.06", "\"below\": \"0.06\"", "a number was expected");
     refuse("\"below\": 0.06", "\"within\": [0.06]", "two numbers");
+    refuse("\"below\": 0.06", "\"below\": 0.06, \"at_largest\": \"m\"", "no variable");
+    refuse("\"below\": 0.06, \"of\": \"order\"", "\"setting\": \"l1\", \"at_most\": 1", "at_most");
     refuse("\"below\": 0.06", "\"more\": [\"sim_q\"]", "a list was expected");
     refuse("\"id\": \"sim-k\"", "\"id\": \"sim-q\"", "two claims");
     refuse("\"id\": \"sim-k\"", "\"id\": \"sim-k\", \"needs\": \"Q\"", "needs is K or M");
