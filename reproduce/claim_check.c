@@ -91,8 +91,9 @@ int recipe_check_where(const struct recipe *r, const struct app *app, const json
 /* The one test of a claim; `within` and `above` are bounds of others. */
 static int kind_of(const struct claim_check *c, const char **kind, struct err *err)
 {
-    static const char *const qualifiers[] = {
-        "labels", "at_largest", "of", "metric", "metrics", "job", "where", "difference", NULL};
+    static const char *const qualifiers[] = {"labels",     "at_largest", "at_equal", "of",
+                                             "metric",     "metrics",    "job",      "where",
+                                             "difference", NULL};
     const char *key;
     json_t *v;
     *kind = claim_kind(c->test);
@@ -261,6 +262,7 @@ static int check_claim(struct claim_check *c, const json_t *claim, struct err *e
 {
     const char *needs = json_str_or(claim, "needs", ""), *job = json_str_or(c->test, "job", NULL);
     const char *at = json_str_or(c->test, "at_largest", NULL);
+    const char *equal = json_str_or(c->test, "at_equal", NULL);
     const char *kind;
     char what[200];
     int rc = 0;
@@ -275,6 +277,9 @@ static int check_claim(struct claim_check *c, const json_t *claim, struct err *e
                    : fail(c, "at_most a number or two jobs of a setting in `ours` were expected of",
                           json_str_or(c->test, "setting", ""), err);
     TRY(kind_of(c, &kind, err));
+    if (equal && (strcmp(kind, "more") != 0 || !metric_def_find(equal) ||
+                  json_array_size(json_object_get(c->test, kind)) != 2))
+        return fail(c, "at_equal takes a metric, for `more` of two cases, found", equal, err);
     if (at && !recipe_variable(c->r, false, at) && !recipe_variable(c->r, true, at))
         return fail(c, "at_largest: no variable", at, err);
     TRY(claim_of_labels(c->test) ? check_labels(c, kind, err) : check_operands(c, kind, err));

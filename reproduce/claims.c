@@ -249,8 +249,11 @@ int claim_members(const struct page *p, const json_t *test, int model, struct me
         return add_list(p, test, json_object_get(test, "difference"), model, all, err);
     if (of)
         return add_values(p, test, metric, of, model, all, err);
-    if (json_is_array(what) && strcmp(kind, "within") != 0)
-        return add_list(p, test, what, model, all, err);
+    if (json_is_array(what) && strcmp(kind, "within") != 0) {
+        int rc = add_list(p, test, what, model, all, err);
+        return rc || !json_object_get(test, "at_equal") ? rc
+                                                        : claim_at_equal(p, test, model, all, err);
+    }
     if (json_is_string(what))
         return add_values(p, test, metric, json_string_value(what), model, all, err);
     return add_member(p, test, metric, NULL, NULL, model, all, err);

@@ -54,6 +54,11 @@ bool claim_of_rows(const json_t *test);
 bool claim_label_part(const char *pattern, const char *label, char part[96]);
 void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out);
 
+/* curveclaims.c: with `at_equal: METRIC` the first of two members becomes the value of its
+ * settings' curve where the second one is, in the units where the curve reaches so far. */
+int claim_at_equal(const struct page *p, const json_t *test, int model, struct members *all,
+                   struct err *err);
+
 /* settingclaims.c: claims on what calibrations found. setting_claim_check: -1 where no rule of
  * `ours` shows the setting of these jobs, or there is no bound. */
 bool claim_of_setting(const json_t *test);
