@@ -60,9 +60,16 @@ static void put_n(const struct members *all, const struct claim_pair *c, struct 
     buf_printf(b, " over %lld %s", (long long)c->n, all->n ? all->m[0].units.of : "heads");
 }
 
+/* Numbers below 0.01, such as errors, need more digits than shares. */
+static int pair_digits(const struct claim_pair *c)
+{
+    return fmax(fabs(c->a), fabs(c->b)) < 0.01 ? 5 : 3;
+}
+
 static void put_pair(const struct members *all, const struct claim_pair *c, struct buf *b)
 {
-    buf_printf(b, "%+.3f [%.3f, %.3f]", c->d, c->lo, c->hi);
+    int digits = pair_digits(c);
+    buf_printf(b, "%+.*f [%.*f, %.*f]", digits, c->d, digits, c->lo, digits, c->hi);
     put_n(all, c, b);
 }
 
@@ -208,7 +215,8 @@ static void put_holds(const struct members *all, const struct claim_result *r, s
         buf_puts(b, "; smallest step ");
     } else {
         put_metric(x, ": ", b);
-        buf_printf(b, "%s has %.3f and %s %.3f, ", x->label, c->a, y->label, c->b);
+        buf_printf(b, "%s has %.*f and %s %.*f, ", x->label, pair_digits(c), c->a, y->label,
+                   pair_digits(c), c->b);
     }
     put_pair(all, c, b);
 }
@@ -228,9 +236,9 @@ static void put_not(const struct members *all, const struct claim_result *r, str
         buf_printf(b, "%s is better in both: ", y->label);
         put_front(all, r, b);
     } else {
-        buf_printf(b, "%s is %.3f with %s and %.3f with %s, ",
-                   strcmp(x->metric, x->label) ? x->metric : "the share", c->b, y->label, c->a,
-                   x->label);
+        buf_printf(b, "%s is %.*f with %s and %.*f with %s, ",
+                   strcmp(x->metric, x->label) ? x->metric : "the share", pair_digits(c), c->b,
+                   y->label, pair_digits(c), c->a, x->label);
         put_pair(all, c, b);
     }
 }
