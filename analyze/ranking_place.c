@@ -10,6 +10,7 @@
 
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
+#include "analyze/curve.h"
 #include "core/mem.h"
 #include "core/method.h"
 
@@ -189,47 +190,13 @@ out:
     return rc;
 }
 
-struct point {
-    double x, y;
-};
-
-static int by_x(const void *a, const void *b)
-{
-    double x = ((const struct point *)a)->x, y = ((const struct point *)b)->x;
-    return (x > y) - (x < y);
-}
-
-/* Between two points: linear in the logarithms, in the numbers themselves where one is not
- * positive. */
-static double between(const struct point *a, const struct point *b, double x)
-{
-    bool log_x = a->x > 0 && b->x > 0, log_y = a->y > 0 && b->y > 0;
-    if (a->x == b->x)
-        return (a->y + b->y) / 2;
-    double t = log_x ? log(x / a->x) / log(b->x / a->x) : (x - a->x) / (b->x - a->x);
-    return log_y ? a->y * pow(b->y / a->y, t) : a->y + t * (b->y - a->y);
-}
-
-/* y of a curve at x, NAN beyond its ends. */
-static double on_curve(struct point *p, int64_t n, double x)
-{
-    qsort(p, (size_t)n, sizeof *p, by_x);
-    for (int64_t i = 0; i < n; i++)
-        if (p[i].x == x)
-            return p[i].y;
-    for (int64_t i = 1; i < n; i++)
-        if (p[i - 1].x < x && x < p[i].x)
-            return between(p + i - 1, p + i, x);
-    return NAN;
-}
-
 /* Values of the heads that have none yet, on the curve through all settings of the contestant's
  * family. */
 static int fill_by_curve(struct ranking *k, struct contestant *c, const struct place *at,
                          struct err *err)
 {
     struct buf other = {0};
-    struct point *p = NULL;
+    struct curve_point *p = NULL;
     bool *member = NULL;
     int rc = 0;
 
@@ -245,11 +212,11 @@ static int fill_by_curve(struct ranking *k, struct contestant *c, const struct p
         int64_t n = 0;
         for (int64_t i = 0; i < k->n_settings; i++)
             if (member[i] && !isnan(k->settings[i].x[u]))
-                p[n++] = (struct point){k->settings[i].x[u], k->settings[i].y[u]};
+                p[n++] = (struct curve_point){k->settings[i].x[u], k->settings[i].y[u]};
         if (!isnan(c->y[u]))
             continue;
         c->x[u] = at->value;
-        c->y[u] = on_curve(p, n, at->value);
+        c->y[u] = curve_at(p, n, at->value);
     }
 out:
     buf_free(&other);

@@ -70,6 +70,9 @@ static int get_texts(const json_t *o, const char *key, const char *where, struct
         if (json_is_integer(x)) {
             snprintf(number, sizeof number, "%lld", (long long)json_integer_value(x));
             str_list_add(out, number);
+        } else if (json_is_real(x)) { /* InfiniteBench's math_find */
+            num_text(json_real_value(x), number);
+            str_list_add(out, number);
         } else if (json_is_string(x)) {
             str_list_add(out, json_string_value(x));
         } else {

@@ -393,24 +393,53 @@ static double score_code_sim(const char *prediction, const char *answer, bool *f
 
 /* ---- numbers, words, letters ---------------------------------------------------------------- */
 
-/* Next run of digits from *s on, NULL at the end. */
-static const char *next_digits(const char **s, size_t *len)
+/* Next run of digits from *s on, NULL at the end; of decimals with the digits behind its point. */
+static const char *next_number(const char **s, bool decimal, size_t *len)
 {
-    const char *at = *s + strcspn(*s, "0123456789");
-    *len = strspn(at, "0123456789");
+    static const char digits[] = "0123456789";
+    const char *at = *s + strcspn(*s, digits);
+    *len = strspn(at, digits);
+    size_t behind = decimal && at[*len] == '.' ? strspn(at + *len + 1, digits) : 0;
+    *len += behind ? 1 + behind : 0;
     *s = at + *len;
     return *len ? at : NULL;
+}
+
+/* An answer with a point, such as 3.5, is compared with numbers that may have one. */
+static bool is_decimal(const char *answer)
+{
+    size_t len;
+    const char *at = next_number(&answer, true, &len);
+    return at && memchr(at, '.', len);
+}
+
+/* Length without the zeros that end a fraction: 3.50 is 3.5, and 2.0 is 2. */
+static size_t value_length(const char *at, size_t len)
+{
+    if (!memchr(at, '.', len))
+        return len;
+    while (at[len - 1] == '0')
+        len--;
+    return len - (at[len - 1] == '.');
+}
+
+static bool same_number(const char *a, size_t na, const char *b, size_t nb)
+{
+    na = value_length(a, na);
+    nb = value_length(b, nb);
+    return na == nb && strncmp(a, b, na) == 0;
 }
 
 /* Share of the prediction's numbers that are the answer's first one. */
 static double score_number(const char *prediction, const char *answer, bool *failed)
 {
     size_t want_len, len;
-    const char *want = next_digits(&answer, &want_len), *at;
+    bool decimal = is_decimal(answer);
+    const char *want = next_number(&answer, decimal, &want_len), *at;
     double n = 0, right = 0;
-    while (want && (at = next_digits(&prediction, &len)) != NULL) {
+    while (want && (at = next_number(&prediction, decimal, &len)) != NULL) {
         n++;
-        right += len == want_len && strncmp(at, want, len) == 0;
+        right += same_number(at, len, want, want_len);
     }
     return n > 0 ? right / n : 0;
 }
@@ -418,8 +447,8 @@ static double score_number(const char *prediction, const char *answer, bool *fai
 static double score_first_int(const char *prediction, const char *answer, bool *failed)
 {
     size_t len;
-    const char *at = next_digits(&prediction, &len);
-    return at && strlen(answer) == len && strncmp(at, answer, len) == 0;
+    const char *at = next_number(&prediction, is_decimal(answer), &len);
+    return at && same_number(at, len, answer, strlen(answer));
 }
 
 static double has_word(const char *prediction, const char *answer)

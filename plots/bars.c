@@ -148,7 +148,7 @@ static int lay_out(struct bars *q, const struct figure_args *a, struct buf *titl
                                   .height = 340};
     chart_metric_name(q->metric, title);
     buf_puts(title, of_models(q) ? ", median over " : " by layer, median over ");
-    chart_over(&q->g, title);
+    chart_over(&q->g, NULL, title);
     chart_facets_note(&q->f, &q->l, false, caption);
     TRY(buf_check(title, "title", err));
     TRY(buf_check(caption, "caption", err));

@@ -65,7 +65,7 @@ static int draw_steps(const struct figure_args *a, const struct cdf *f, const ch
 
     chart_metric_name(metric, &title);
     buf_puts(&title, ": share of ");
-    chart_over(&f->g, &title);
+    chart_over(&f->g, NULL, &title);
     buf_puts(&title, " at or below a value");
     chart_metric_label(metric, &label, &scale);
     axes(f, &before);

@@ -21,6 +21,7 @@
 #define CHAR 7.4
 #define SAMPLE 72       /* of a legend beside its text */
 #define SAMPLE_LEAST 50 /* of one that stands below, in columns */
+#define RIGHT 26        /* of the last panel, where no legend is: half of a tic's 7 letters */
 #define LEAST_WIDTH 150 /* of a panel that is not the only one of its row */
 #define HEAD 20         /* above a panel, for its title */
 #define TITLE_CHAR 8.4  /* a letter of the figure's title, of 12 points */
@@ -38,7 +39,7 @@ static bool is_narrow(const struct figure_args *a)
 
 static int panel_width(const struct chart *c, int width)
 {
-    int beside = c->key == KEY_RIGHT || c->key == KEY_EACH_RIGHT ? c->legend : 18;
+    int beside = c->key == KEY_RIGHT || c->key == KEY_EACH_RIGHT ? c->legend : RIGHT;
     int cols = c->cols > 0 ? c->cols : 1;
     return (width - c->left - (cols - 1) * c->gap - beside) / cols;
 }
@@ -118,7 +119,7 @@ static void geometry(const struct figure_args *a, const struct chart_layout *l, 
     *c = (struct chart){.panels = l->panels,
                         .left = l->left ? l->left : 84,
                         .gap = l->gap ? l->gap : 92,
-                        .legend = l->legend ? l->legend : 24,
+                        .legend = l->legend ? l->legend : RIGHT,
                         .legend_lines = l->lines,
                         .least = l->least,
                         .head = l->heads ? HEAD : 0,
@@ -130,7 +131,7 @@ static void geometry(const struct figure_args *a, const struct chart_layout *l, 
         *h = total_height(c);
     } else {
         fit_screen(l, c);
-        int beside = c->key == KEY_EACH_BELOW ? 24 : c->legend;
+        int beside = c->key == KEY_EACH_BELOW ? RIGHT : c->legend;
         *w = c->left + c->cols * (c->width + c->gap) - c->gap + beside;
         *w = text > *w ? text : *w;
         *h = total_height(c);

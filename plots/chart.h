@@ -37,8 +37,9 @@ void chart_groups_free(struct chart_groups *c);
 int chart_nothing(const struct figure_args *a, const char *metric, struct err *err);
 
 /* "heads of 6 layers and up to 4 steps", "10 texts or prompts": what a group's mean is taken over;
- * groups may differ. */
-void chart_over(const struct chart_groups *c, struct buf *b);
+ * groups may differ. Texts count that have one of the metrics; NULL: the groups' records all have
+ * what is drawn. */
+void chart_over(const struct chart_groups *c, const struct str_list *metrics, struct buf *b);
 
 /* "code-lm, 2048: sale tau=0.02": scope, method, parameters (params NULL: none). */
 void chart_name(const struct chart_groups *c, const struct record *r, const char *params,
@@ -145,13 +146,15 @@ void chart_entry(struct chart *c, const struct series *s, const char *label);
 void chart_entry_as(struct chart *c, const char *how, const char *label);
 
 /* Draw line charts: a block of the data per series, x in column 1, y in column 2. */
+struct marks;
 struct chart_lines {
     const struct series_list *l;
     const char *x_label, *y_label;
-    const char *with;    /* "linespoints", or "steps" with marks of their own */
-    const char *axes;    /* commands before every panel */
-    const int64_t *rows; /* of the blocks, for marks of steps; else NULL */
-    bool split;          /* a panel per method always: their x is not the same quantity */
+    const char *with;          /* "linespoints", or "steps" with marks of their own */
+    const char *axes;          /* commands before every panel */
+    const int64_t *rows;       /* of the blocks, for marks of steps; else NULL */
+    const struct marks *marks; /* a last block of the data; NULL: none */
+    bool split;                /* a panel per method always: their x is not the same quantity */
 };
 int chart_draw_lines(const struct figure_args *a, struct chart_layout *layout,
                      const struct chart_lines *d, const struct buf *data, struct err *err);

@@ -229,22 +229,40 @@ static struct spread spread_of(const struct grouping *gs, enum group_key k)
     return s;
 }
 
-/* Of methods inside a model a record is a text, a prompt or a clip. */
-static bool over_tasks(const struct grouping *gs, struct buf *b)
+/* Records of a group with one of the metrics (NULL: all records). */
+static int64_t count_having(const struct grouping *gs, const struct group *g,
+                            const struct str_list *metrics)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < g->n; i++) {
+        bool has = !metrics;
+        for (int64_t k = 0; metrics && k < metrics->n; k++)
+            has = has || record_has(&gs->set->r[g->at[i]], metrics->items[k]);
+        n += has;
+    }
+    return n;
+}
+
+/* Of methods inside a model a record is a text, a prompt or a clip. Groups with none of the metrics
+ * are not drawn. */
+static bool over_tasks(const struct grouping *gs, const struct str_list *metrics, struct buf *b)
 {
     int64_t least = INT64_MAX, most = 0;
     for (int64_t i = 0; i < gs->n; i++) {
         if (gs->g[i].first->scope != RECORD_OF_MODEL)
             return false;
-        least = gs->g[i].n < least ? gs->g[i].n : least;
-        most = gs->g[i].n > most ? gs->g[i].n : most;
+        int64_t n = count_having(gs, &gs->g[i], metrics);
+        if (n == 0)
+            continue;
+        least = n < least ? n : least;
+        most = n > most ? n : most;
     }
     buf_printf(b, "%s%lld %s", least < most ? "up to " : "", (long long)most,
                most == 1 ? "text or prompt" : "texts or prompts");
     return true;
 }
 
-void chart_over(const struct chart_groups *c, struct buf *b)
+void chart_over(const struct chart_groups *c, const struct str_list *metrics, struct buf *b)
 {
     static const struct {
         enum group_key key;
@@ -257,7 +275,7 @@ void chart_over(const struct chart_groups *c, struct buf *b)
     enum { N = sizeof all / sizeof *all };
     struct spread s[N];
     int left = 0;
-    if (over_tasks(&c->gs, b))
+    if (over_tasks(&c->gs, metrics, b))
         return;
     for (int k = 0; k < N; k++) {
         s[k] = spread_of(&c->gs, all[k].key);

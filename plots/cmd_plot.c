@@ -16,8 +16,8 @@
 
 struct plot_opts {
     struct common_opts common;
-    char *output, *layer, *head, *branch, *method, *params, *metric, *against, *x, *y, *title,
-        *size, *range, *masks, *width, *font, *rows, *keys, *tokens;
+    char *output, *layer, *head, *branch, *method, *params, *metric, *against, *x, *y, *marks,
+        *title, *size, *range, *masks, *width, *font, *rows, *keys, *tokens;
     struct str_list where;
     int64_t step, frame;
     double font_size;
@@ -62,6 +62,10 @@ static const struct opt options[] = {
              "or head."},
     {.name = "y", .type = OPT_STR, .offset = offsetof(struct plot_opts, y), .arg = "NAME",
      .flags = OPT_UNSET, .help = "sweep: the other parameter."},
+    {.name = "marks", .type = OPT_STR, .offset = offsetof(struct plot_opts, marks),
+     .arg = "NAME=X:Y,...", .flags = OPT_UNSET,
+     .help = "curves, means: points from elsewhere, such as printed ones, in grey; x and y as the "
+             "axes count."},
     {.name = "masks", .type = OPT_STR, .offset = offsetof(struct plot_opts, masks), .arg = "M.h5",
      .flags = OPT_UNSET, .help = "overlay: the file of `lacuna replay --dump-masks`."},
     {.name = "mean", .type = OPT_BOOL, .offset = offsetof(struct plot_opts, mean), .def = "0",
@@ -233,6 +237,7 @@ static int fill_args(const struct plot_opts *o, struct figure_args *a, struct er
                               .against = o->against,
                               .x = o->x,
                               .y = o->y,
+                              .marks = o->marks,
                               .title = o->title,
                               .mean = o->mean,
                               .rows = o->rows,

@@ -3,6 +3,7 @@
  * (how sparse the exact map is at each block size).
  */
 #include "plots/chart.h"
+#include "plots/marks.h"
 
 #include "analyze/params.h"
 #include "analyze/metricfacts.h"
@@ -316,19 +317,47 @@ static void plot_lines(struct chart *c, const struct series_list *l)
     chart_end(c);
 }
 
+static bool counts_tokens(enum group_key key)
+{
+    return key == KEY_TOKENS || key == KEY_N_Q || key == KEY_N_K;
+}
+
+/* Lengths are told apart by what they are times another: "8K 16K 32K", all at one distance. */
+static void token_axis(double low, double high, struct buf *s)
+{
+    int first = (int)ceil(log2(low) - 0.01), last = (int)floor(log2(high) + 0.01);
+    int every = (last - first) / 8 + 1;
+    buf_printf(s, "set logscale x 2\nset xrange [%.6g:%.6g]\nset xtics (", low / 1.15, high * 1.15);
+    for (int k = first; k <= last; k += every)
+        buf_printf(s, "%s'%.0f%s' %.0f", k > first ? ", " : "", ldexp(1, k % 10),
+                   k < 10   ? ""
+                   : k < 20 ? "K"
+                   : k < 30 ? "M"
+                            : "G",
+                   ldexp(1, k));
+    buf_puts(s, ")\n");
+}
+
 /* Steps, layers and the like are counted: no tics between them. */
 static void curve_axes(const struct figure_args *a, const struct xy *p, int64_t n,
-                       enum group_key key, const char *metric, struct buf *s)
+                       const struct marks *k, enum group_key key, const char *metric, struct buf *s)
 {
     double low = INFINITY, high = -INFINITY;
     for (int64_t i = 0; i < n; i++) {
         low = fmin(low, p[i].x);
         high = fmax(high, p[i].x);
     }
-    if (spans_decade(p, n))
+    for (int i = 0; i < k->n; i++) {
+        low = fmin(low, k->m[i].x);
+        high = fmax(high, k->m[i].x);
+    }
+    if (counts_tokens(key) && low >= 1 && high >= 2 * low)
+        token_axis(low, high, s);
+    else if (spans_decade(p, n))
         buf_puts(s, "set logscale x\n");
     else if (key != KEY_COUNT)
-        buf_printf(s, "set xtics %g nomirror\n", gp_count_step(high - low + 1, 12));
+        buf_printf(s, "set xtics %g nomirror\n",
+                   gp_count_step(high - low + 1, counts_tokens(key) ? 5 : 12));
     if (metric_axis(metric) == AXIS_LOG && all_positive(p, n))
         buf_printf(s, "set logscale y\nset format y '%s'\n", figure_powers(a->output));
     else
@@ -376,18 +405,21 @@ static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
                       const char *metric, const struct axis *x, struct err *err)
 {
     struct buf data = {0}, x_label = {0}, y_label = {0}, title = {0}, axes = {0}, name = {0};
+    struct marks marks = {.n = 0};
     double scale;
     int rc = 0;
 
+    TRY(marks_parse(a->marks, &marks, err));
     x_name(a, x, only_method(l), &x_label);
     if (x->metric)
         chart_metric_name(x->x, &name);
     chart_metric_name(metric, &title);
     buf_printf(&title, " against %s, mean over ", x->metric ? buf_str(&name) : buf_str(&x_label));
-    chart_over(g, &title);
+    chart_over(g, NULL, &title);
     chart_metric_label(metric, &y_label, &scale);
-    curve_axes(a, p, n, x->key, metric, &axes);
+    curve_axes(a, p, n, &marks, x->key, metric, &axes);
     write_xy(p, n, l, &data);
+    marks_data(&marks, &data);
     TRY(buf_check(&title, "title", err));
     TRY(buf_check(&x_label, "title", err));
     TRY(buf_check(&axes, "axes", err));
@@ -400,9 +432,11 @@ static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
                                       .y_label = buf_str(&y_label),
                                       .with = "linespoints",
                                       .axes = buf_str(&axes),
+                                      .marks = &marks,
                                       .split = unlike(x, l)};
     TRY(chart_draw_lines(a, &layout, &lines, &data, err));
 out:
+    marks_free(&marks);
     buf_free(&data);
     buf_free(&x_label);
     buf_free(&y_label);
@@ -501,7 +535,7 @@ static int draw_granularity(const struct figure_args *a, struct err *err)
         TRY(granularity_series(&g, &g.gs.g[i], true, &l, &data, err));
     }
     buf_puts(&title, "Share of blocks whose largest weight is below 0.5/N, mean over ");
-    chart_over(&g, &title);
+    chart_over(&g, NULL, &title);
     TRY(buf_check(&title, "title", err));
     struct chart_layout layout = {
         .title = buf_str(&title), .panels = 1, .width = 520, .height = 340};

@@ -2,6 +2,7 @@
  * facets.c - many series in one chart: a panel per method, with the others in grey behind.
  */
 #include "plots/chart.h"
+#include "plots/marks.h"
 
 #include "core/log.h"
 #include "core/mem.h"
@@ -198,12 +199,16 @@ static void draw_facet(struct chart *c, const struct chart_lines *d, const struc
         one_line(c, d, own->s[k], false);
         before = ", ";
     }
+    if (d->marks)
+        marks_plot(d->marks, c, d->l->n, 0);
     for (int k = 0; k < own->n; k++) {
         const char *label = chart_facet_label(f, &d->l->s[own->s[k]]);
         /* Against a parameter a line has many of its values: it needs no name of its own. */
         if (!d->split || own->n > 1 || strcmp(label, "defaults") != 0)
             chart_entry(c, &d->l->s[own->s[k]], label);
     }
+    if (d->marks)
+        marks_entry(d->marks, c);
     chart_end(c);
 }
 
@@ -217,9 +222,16 @@ int chart_draw_lines(const struct figure_args *a, struct chart_layout *layout,
 
     TRY(chart_facets_make(d->l, d->split, &f, err));
     layout->panels = 1;
+    if (d->marks && d->marks->n) {
+        int name = (int)strlen(d->marks->name);
+        f.longest = name > f.longest ? name : f.longest;
+        f.most++;
+    }
     chart_facets_room(&f, layout);
     buf_puts(&note, layout->caption ? layout->caption : "");
     chart_facets_note(&f, d->l, !d->split, &note);
+    if (d->marks && d->marks->n)
+        buf_printf(&note, " Grey marks: %s.", d->marks->name);
     TRY(buf_check(&note, "caption", err));
     layout->caption = buf_str(&note);
     TRY(chart_open(a, layout, &c, err));

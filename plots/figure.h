@@ -37,6 +37,7 @@ struct figure_args {
     const char *against;         /* layerhead: subtract this method */
     const char *x;               /* curves: "step", "layer", "n_q" or a parameter */
     const char *y;               /* sweep: the second parameter */
+    const char *marks;           /* curves, means: "NAME=X:Y,X:Y", drawn in grey */
     const char *title;
     struct gp_style style;
     bool untitled;           /* the figure's own title is not drawn: it is in the caption */

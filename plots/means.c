@@ -4,6 +4,7 @@
  * (figures 14, 16 and 17 of SpargeAttn, arXiv 2502.18137).
  */
 #include "plots/chart.h"
+#include "plots/marks.h"
 
 #include "analyze/metricfacts.h"
 #include "core/mem.h"
@@ -28,6 +29,7 @@ struct means {
     double mean, least, largest;
     int digits; /* behind the point, of shares; 0: three significant ones */
     struct series_list l;
+    struct marks marks; /* by layer, or by the place of a sample from 1 */
 };
 
 #define PANELS_MOST 64
@@ -77,11 +79,33 @@ static void scale_of(struct means *q)
         q->digits = q->largest - q->least < 0.1 ? 3 : 2;
 }
 
+static int first_place(const struct means *q)
+{
+    return q->key == KEY_LAYER ? q->bar[0].name : 1;
+}
+
+/* Marks have places of their own, also where no bar is. */
+static int place_marks(struct means *q, struct err *err)
+{
+    if (q->marks.n && (q->key == KEY_HEAD ||
+                       (q->key == KEY_LAYER && q->bar[q->n - 1].name - q->bar[0].name != q->n - 1)))
+        return err_set(err, ERR_USAGE,
+                       "--marks: of samples, or of layers of which none between is left out");
+    for (int i = 0; i < q->marks.n; i++) {
+        int place = (int)q->marks.m[i].x - first_place(q);
+        q->most = place + 1 > q->most ? place + 1 : q->most;
+        q->largest = fmax(q->largest, q->marks.m[i].y);
+        q->least = fmin(q->least, q->marks.m[i].y);
+    }
+    return 0;
+}
+
 /* Places within the panels; bars come in the order of layer, then head. */
 static int place_bars(struct means *q, struct err *err)
 {
     if (q->key == KEY_TRACE)
         qsort(q->bar, (size_t)q->n, sizeof *q->bar, by_mean);
+    int rc = 0;
     for (int i = 0; i < q->n; i++) {
         struct mean_bar *b = &q->bar[i];
         bool same = i > 0 && (q->key != KEY_HEAD || b[-1].panel == b->panel);
@@ -89,10 +113,12 @@ static int place_bars(struct means *q, struct err *err)
         q->panels += !same;
         q->most = b->place + 1 > q->most ? b->place + 1 : q->most;
     }
+    TRY(place_marks(q, err));
     if (q->panels > PANELS_MOST)
         return err_set(err, ERR_USAGE, "%d layers, of which %d have room: choose with --layer",
                        q->panels, PANELS_MOST);
-    return 0;
+out:
+    return rc;
 }
 
 static int collect(struct means *q, struct err *err)
@@ -161,13 +187,14 @@ static int number_turn(const struct means *q, const struct chart *c)
     return pitch > (q->digits ? q->digits + 2 : 5) * LABEL_CHAR ? 1 : 2;
 }
 
-/* Numbers stand on the bars, so that the axis goes on above the longest. */
+/* Numbers stand on the bars, so that the axis goes on above the longest; with marks, which they
+ * would hide, at the foot. */
 static void axes(const struct means *q, const struct chart *c, int first, int turn, struct buf *s)
 {
-    static const double room[] = {8, 24, 52};
+    static const double rooms[] = {8, 24, 52};
+    double room = rooms[q->marks.n ? 0 : turn];
     double top = fmax(q->largest, 0), low = fmin(q->least, 0);
-    double more =
-        (top - low) * room[turn] / (c->height - room[turn] > 40 ? c->height - room[turn] : 40);
+    double more = (top - low) * room / fmax(c->height - room, 40);
     int step = (int)gp_count_step(q->most, c->width / 26 + 1);
     if (!(top > low))
         top = low + 1;
@@ -177,6 +204,9 @@ static void axes(const struct means *q, const struct chart *c, int first, int tu
     for (int i = first, k = 0; i < q->n && (i == first || q->bar[i].place > 0); i++, k++)
         if (k % step == 0)
             buf_printf(s, "%s'%d' %d", k ? ", " : "", q->bar[i].name, k);
+    for (int k = q->n; q->key == KEY_LAYER && k < q->most; k++) /* of marks alone */
+        if (k % step == 0)
+            buf_printf(s, ", '%d' %d", q->bar[0].name + k, k);
     buf_puts(s, ")\n");
 }
 
@@ -196,14 +226,17 @@ static void draw_panel(const struct means *q, struct chart *c, int first, int bl
         buf_puts(s, ", ");
         gp_data_name(&c->gp, "dat");
         buf_printf(s,
-                   " index %d using 1:2:3 with labels %s boxed font font_small noenhanced notitle",
-                   block, turn == 1 ? "center offset 0,0.6" : "left rotate by 90 offset 0,0.5");
+                   " index %d using 1:%s:3 with labels %s boxed font font_small noenhanced notitle",
+                   block, q->marks.n ? "(0)" : "2",
+                   turn == 1 ? "center offset 0,0.6" : "left rotate by 90 offset 0,0.5");
     }
+    marks_plot(&q->marks, c, q->panels, first_place(q));
     if (last && q->key != KEY_HEAD) {
         char label[64];
         number_text(q, q->mean, text);
         snprintf(label, sizeof label, "mean of all %s", text);
         chart_entry_as(c, "lines lw 1.6 dt 2 lc rgb '#990000'", label);
+        marks_entry(&q->marks, c);
     }
     chart_end(c);
 }
@@ -230,13 +263,15 @@ static void describe(const struct means *q, struct buf *title, struct buf *capti
 {
     chart_metric_name(q->metric, title);
     buf_printf(title, " of %s by %s, mean over ", q->l.s[0].name, axis_name(q));
-    chart_over(&q->g, title);
+    chart_over(&q->g, NULL, title);
     if (q->key == KEY_HEAD)
         buf_puts(caption, " A panel per layer; its title has the largest of its heads.");
     else
         buf_puts(caption, " Dashed: the mean of the bars.");
     if (q->key == KEY_TRACE)
         buf_puts(caption, " Samples from the largest to the least.");
+    if (q->marks.n)
+        buf_printf(caption, " Grey: %s.", q->marks.name);
 }
 
 static int draw_bars(struct means *q, const struct figure_args *a, struct err *err)
@@ -244,16 +279,17 @@ static int draw_bars(struct means *q, const struct figure_args *a, struct err *e
     struct chart c = {0};
     struct buf data = {0}, title = {0}, caption = {0}, label = {0};
     bool heads = q->key == KEY_HEAD;
-    int want = heads ? 150 : q->n * 30 < 420 ? 420 : q->n * 30 > 1400 ? 1400 : q->n * 30, rc = 0;
+    int want = heads ? 150 : (int)fmin(fmax(q->most * 30, 420), 1400), rc = 0;
     double scale;
-    struct chart_layout layout = {.panels = q->panels,
-                                  .width = want,
-                                  .height = heads ? 110 : 290,
-                                  .gap = heads ? 30 : 0,
-                                  .cols = heads ? COLUMNS : 0,
-                                  .legend = heads ? 0 : 170,
-                                  .lines = !heads,
-                                  .heads = heads};
+    struct chart_layout layout = {
+        .panels = q->panels,
+        .width = want,
+        .height = heads ? 110 : 290,
+        .gap = heads ? 30 : 0,
+        .cols = heads ? COLUMNS : 0,
+        .legend = heads ? 0 : (int)fmax(170, 72 + 7.4 * (double)strlen(q->marks.name)),
+        .lines = heads ? 0 : 1 + (q->marks.n > 0),
+        .heads = heads};
     describe(q, &title, &caption);
     if (heads)
         chart_metric_name(q->metric, &label); /* low panels have no room for the unit */
@@ -265,6 +301,8 @@ static int draw_bars(struct means *q, const struct figure_args *a, struct err *e
     layout.caption = buf_str(&caption);
     TRY(chart_open(a, &layout, &c, err));
     write_bars(q, &data);
+    buf_puts(&data, q->marks.n ? "\n" : "");
+    marks_data(&q->marks, &data);
     for (int i = 0, p = 0; i < q->n; i++) {
         if (q->bar[i].place > 0)
             continue;
@@ -302,6 +340,7 @@ static int draw_means(const struct figure_args *a, struct err *err)
     struct means q = {.metric = a->metric ? a->metric : "sparsity_total"};
     int rc = 0;
     TRY(choose_key(a, &q.key, err));
+    TRY(marks_parse(a->marks, &q.marks, err));
     keys[2] = q.key == KEY_HEAD ? KEY_LAYER : q.key;
     TRY(chart_group(a, keys, q.key == KEY_HEAD ? 4 : 3, 0, q.metric, KEY_COUNT, &q.g, err));
     TRY(mem_alloc(&q.bar, q.g.gs.n, sizeof *q.bar, "bars", err));
@@ -310,6 +349,7 @@ static int draw_means(const struct figure_args *a, struct err *err)
 out:
     chart_groups_free(&q.g);
     series_free(&q.l);
+    marks_free(&q.marks);
     free(q.bar);
     return rc;
 }

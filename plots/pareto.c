@@ -308,7 +308,7 @@ static int open_chart(const struct figure_args *a, const struct pareto *q,
         chart_metric_name(metrics->items[i], &title);
     }
     buf_puts(&title, "; mean over ");
-    chart_over(&q->g, &title);
+    chart_over(&q->g, metrics, &title);
     TRY(buf_check(&title, "title", err));
     layout.title = buf_str(&title);
     layout.caption = any_target(q)

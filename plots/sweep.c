@@ -204,7 +204,7 @@ static int render(struct sweep *q, const struct figure_args *a, struct err *err)
     chart_metric_label(q->metric, &bar, &scale);
     chart_metric_name(q->metric, &title);
     buf_printf(&title, " of %s, mean over ", buf_str(&q->rest));
-    chart_over(&q->g, &title);
+    chart_over(&q->g, NULL, &title);
     TRY(buf_check(&title, "title", err));
     struct chart_layout layout = {.title = buf_str(&title),
                                   .panels = 1,

@@ -91,8 +91,9 @@ int recipe_check_where(const struct recipe *r, const struct app *app, const json
 /* The one test of a claim; `within` and `above` are bounds of others. */
 static int kind_of(const struct claim_check *c, const char **kind, struct err *err)
 {
-    static const char *const qualifiers[] = {"labels", "of",    "metric",     "metrics",
-                                             "job",    "where", "difference", NULL};
+    static const char *const qualifiers[] = {"labels",     "at_largest", "at_equal", "of",
+                                             "metric",     "metrics",    "job",      "where",
+                                             "difference", NULL};
     const char *key;
     json_t *v;
     *kind = claim_kind(c->test);
@@ -201,14 +202,44 @@ out:
     return rc;
 }
 
+/* `labels: "row"`: a difference of rows by two patterns, within bounds. */
+static int check_row_pairs(const struct claim_check *c, const char *kind, struct err *err)
+{
+    const json_t *two = json_object_get(c->test, "difference");
+    size_t i, b, k;
+    json_t *v, *block, *o;
+    char part[96];
+    if (strcmp(kind, "within") != 0 || json_array_size(two) != 2)
+        return fail(c, "over rows a difference of two within bounds was expected in", kind, err);
+    json_array_foreach(two, i, v)
+    {
+        const char *name = json_is_string(v) ? json_string_value(v) : "";
+        bool known = false;
+        json_array_foreach(json_object_get(c->r->item, "blocks"), b, block)
+            json_array_foreach(json_object_get(block, "rows"), k, o)
+        {
+            const json_t *label = json_object_get(o, "label");
+            known = known ||
+                    (json_array_size(label) == 1 &&
+                     claim_label_part(name, json_string_value(json_array_get(label, 0)), part));
+        }
+        if (!known || !strchr(name, '*'))
+            return fail(c, "the layout has no row", name, err);
+    }
+    return check_range(c, json_object_get(c->test, "within"), err);
+}
+
 /* `labels: "column"`: rises or falls over labels of the layout's columns. */
 static int check_labels(const struct claim_check *c, const char *kind, struct err *err)
 {
     const json_t *list = json_object_get(c->test, kind);
     size_t i, b, k;
     json_t *v, *block, *o;
+    if (claim_of_rows(c->test))
+        return check_row_pairs(c, kind, err);
     if (strcmp(json_str_or(c->test, "labels", ""), "column") != 0)
-        return fail(c, "labels are of a column, found", json_str_or(c->test, "labels", ""), err);
+        return fail(c, "labels are of a row or column, found", json_str_or(c->test, "labels", ""),
+                    err);
     if ((strcmp(kind, "rises") != 0 && strcmp(kind, "falls") != 0) || json_array_size(list) < 2)
         return fail(c, "over labels a list that rises or falls was expected in", kind, err);
     json_array_foreach(list, i, v)
@@ -230,6 +261,8 @@ static int check_labels(const struct claim_check *c, const char *kind, struct er
 static int check_claim(struct claim_check *c, const json_t *claim, struct err *err)
 {
     const char *needs = json_str_or(claim, "needs", ""), *job = json_str_or(c->test, "job", NULL);
+    const char *at = json_str_or(c->test, "at_largest", NULL);
+    const char *equal = json_str_or(c->test, "at_equal", NULL);
     const char *kind;
     char what[200];
     int rc = 0;
@@ -238,7 +271,17 @@ static int check_claim(struct claim_check *c, const json_t *claim, struct err *e
         return fail(c, "needs is K or M, found", needs, err);
     if (job && recipe_job_find(c->r, job) < 0)
         return fail(c, "no job", job, err);
+    if (claim_of_setting(c->test))
+        return setting_claim_check(c->r, c->test) == 0
+                   ? 0
+                   : fail(c, "at_most a number or two jobs of a setting in `ours` were expected of",
+                          json_str_or(c->test, "setting", ""), err);
     TRY(kind_of(c, &kind, err));
+    if (equal && (strcmp(kind, "more") != 0 || !metric_def_find(equal) ||
+                  json_array_size(json_object_get(c->test, kind)) != 2))
+        return fail(c, "at_equal takes a metric, for `more` of two cases, found", equal, err);
+    if (at && !recipe_variable(c->r, false, at) && !recipe_variable(c->r, true, at))
+        return fail(c, "at_largest: no variable", at, err);
     TRY(claim_of_labels(c->test) ? check_labels(c, kind, err) : check_operands(c, kind, err));
     snprintf(what, sizeof what, "claim '%.150s': where", c->id);
     TRY(recipe_check_where(c->r, c->app, json_object_get(c->test, "where"), what, err));

@@ -69,6 +69,24 @@ static bool is_record_key(const char *key)
            strcmp(key, "trace") == 0;
 }
 
+/* `at_largest: VARIABLE`: records of the largest value that steps of this model have, which names
+ * the member. */
+static void take_largest(const struct page *p, const json_t *test, int model, struct member *m)
+{
+    const char *variable = json_str_or(test, "at_largest", NULL), *largest = NULL;
+    for (int i = 0; variable && i < p->plan->n; i++) {
+        const struct step *s = &p->plan->s[i];
+        const char *value =
+            s->recipe == p->at && s->model == model ? step_value(s, variable) : NULL;
+        if (value && (!largest || size_value(value) > size_value(largest)))
+            largest = value;
+    }
+    if (!largest)
+        return;
+    json_object_set_new(m->where, variable, json_string(largest));
+    snprintf(m->label, sizeof m->label, "%s", largest);
+}
+
 /* A member: records with `key` = `value` (key NULL: none), of a metric. */
 static int add_member(const struct page *p, const json_t *test, const char *metric, const char *key,
                       const char *value, int model, struct members *all, struct err *err)
@@ -92,6 +110,7 @@ static int add_member(const struct page *p, const json_t *test, const char *metr
         label_of(p, value, m->label, sizeof m->label);
     else
         snprintf(m->label, sizeof m->label, "%s", metric);
+    take_largest(p, test, model, m);
     snprintf(m->value, sizeof m->value, "%s", key ? value : metric);
     struct choice c = {model, recipe_job_find(p->recipe, job), m->where, NULL};
     return evidence_units(&p->evidence, &c, metric, &m->units, err);
@@ -230,8 +249,11 @@ int claim_members(const struct page *p, const json_t *test, int model, struct me
         return add_list(p, test, json_object_get(test, "difference"), model, all, err);
     if (of)
         return add_values(p, test, metric, of, model, all, err);
-    if (json_is_array(what) && strcmp(kind, "within") != 0)
-        return add_list(p, test, what, model, all, err);
+    if (json_is_array(what) && strcmp(kind, "within") != 0) {
+        int rc = add_list(p, test, what, model, all, err);
+        return rc || !json_object_get(test, "at_equal") ? rc
+                                                        : claim_at_equal(p, test, model, all, err);
+    }
     if (json_is_string(what))
         return add_values(p, test, metric, json_string_value(what), model, all, err);
     return add_member(p, test, metric, NULL, NULL, model, all, err);

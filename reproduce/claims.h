@@ -45,10 +45,27 @@ struct printed_claim {
     int lines, held;
     char failed[96]; /* the first one where it does not hold */
 };
-/* A claim whose members are the labels of printed columns, `labels: "column"`, is of the paper's
- * numbers alone: no model of ours is tested. */
+/* A claim whose members are labels of the printed table, `labels: "column"` or `"row"`, is of the
+ * paper's numbers alone: no model of ours is tested. */
 bool claim_of_labels(const json_t *test);
+/* `labels: "row"`: a difference of rows that two patterns name, equal in what stands for the '*',
+ * which claim_label_part writes; false: the label is not of the pattern. */
+bool claim_of_rows(const json_t *test);
+bool claim_label_part(const char *pattern, const char *label, char part[96]);
 void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out);
+
+/* curveclaims.c: with `at_equal: METRIC` the first of two members becomes the value of its
+ * settings' curve where the second one is, in the units where the curve reaches so far. */
+int claim_at_equal(const struct page *p, const json_t *test, int model, struct members *all,
+                   struct err *err);
+
+/* settingclaims.c: claims on what calibrations found. setting_claim_check: -1 where no rule of
+ * `ours` shows the setting of these jobs, or there is no bound. */
+bool claim_of_setting(const json_t *test);
+int setting_claim_check(const struct recipe *r, const json_t *test);
+void setting_on_printed(const struct page *p, const json_t *test, struct printed_claim *out);
+int setting_sentence(const struct page *p, const json_t *test, int model, struct buf *b,
+                     struct err *err);
 
 /* The sentence of a result for a model. */
 void claim_sentence(const struct page *p, const struct members *all, const struct claim_result *r,

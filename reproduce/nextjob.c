@@ -275,6 +275,10 @@ static void draw_job(struct plan *p, const struct step *s, struct job *j)
         else
             add_all(a, &s->inputs);
         add_all(a, &s->words);
+        if (step_job(p, s)->marks.len) {
+            str_list_add(a, "--marks");
+            str_list_add(a, buf_str(&step_job(p, s)->marks));
+        }
         str_list_add(a, "--style");
         str_list_add(a, p->style);
         str_list_add(a, "-o");

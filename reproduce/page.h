@@ -121,6 +121,11 @@ int page_digits(const struct page *p, const struct page_block *b, int row, int c
 int page_setting(struct page *p, const struct page_block *b, int row, int column,
                  const json_t *rule, const char **reason, struct err *err);
 
+/* What a calibration of the page's recipe found for a model: a parameter that all heads share.
+ * *reason: why there is none, NULL where there is. */
+int page_found(const struct page *p, int model, const char *job, const char *name, double *x,
+               const char **reason, struct err *err);
+
 /* Is it a number of GPU times? */
 bool page_is_time(const char *metric);
 

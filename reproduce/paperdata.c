@@ -211,5 +211,43 @@ double size_value(const char *text)
         return NAN;
     if ((*end == 'K' || *end == 'k') && !end[1])
         return 1024 * x;
+    if (*end == 'M' && !end[1])
+        return 1024 * 1024 * x;
     return *end ? NAN : x;
+}
+
+/* The part of a row that stands for the '*' of a pattern. */
+static bool starred(const char *pattern, const char *row, char out[32])
+{
+    size_t before = strcspn(pattern, "*"), n = strlen(row);
+    const char *behind = pattern + before + (pattern[before] == '*');
+    size_t after = strlen(behind);
+    return n > before + after && strncmp(pattern, row, before) == 0 &&
+           strcmp(row + n - after, behind) == 0 &&
+           (size_t)snprintf(out, 32, "%.*s", (int)(n - before - after), row + before) < 32;
+}
+
+int paper_marks(const struct paper_data *d, const json_t *item, const json_t *marks,
+                struct buf *out, struct err *err)
+{
+    const char *id = json_str_or(item, "id", ""), *unit = json_str_or(marks, "unit", "");
+    const char *pattern = json_str_or(marks, "row", ""), *column = json_str_or(marks, "column", "");
+    const char *table = json_str_or(json_object_get(item, "numbers"), "table", "");
+    struct paper_number x;
+    char text[32], *end;
+    int n = 0;
+    buf_printf(out, "printed (%s)=", json_str_or(marks, "label", ""));
+    for (int64_t i = 0; paper_number_at(d, json_str_or(item, "csv", ""), table, i, &x); i++) {
+        if (strcmp(x.column, column) != 0 || !starred(pattern, x.row, text) ||
+            !isfinite(size_value(text)))
+            continue; /* such as the mean of all */
+        double y = strtod(x.value, &end);
+        if (end == x.value || *end || !isfinite(y) || strcmp(x.unit, unit) != 0)
+            return err_set(err, ERR_INPUT, "%s: marks: '%s' prints '%s' %s, not a number in %s", id,
+                           x.row, x.value, x.unit, unit);
+        buf_printf(out, "%s%.10g:%s", n++ ? "," : "", size_value(text), x.value);
+    }
+    return n ? buf_check(out, "marks", err)
+             : err_set(err, ERR_INPUT, "%s: marks: no printed number has row '%s', column '%s'", id,
+                       pattern, column);
 }

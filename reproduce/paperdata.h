@@ -50,7 +50,13 @@ const json_t *paper_model(const struct paper_data *d, const char *id);
 bool json_text(const json_t *o, const char *key, char *text, size_t size);
 const char *json_str_or(const json_t *o, const char *key, const char *otherwise);
 
-/* "8K" = 8192, "16k", "4096"; NAN for anything else. */
+/* The printed numbers of a figure on its axes, as `plot --marks` takes them: "printed
+ * (LABEL)=X:Y,..." of the rows that `row` matches, whose '*' stands for X, in `column`. Each has
+ * the unit of the axis. None, another unit, an X or a value that is no number: ERR_INPUT. */
+int paper_marks(const struct paper_data *d, const json_t *item, const json_t *marks,
+                struct buf *out, struct err *err);
+
+/* "8K" = 8192, "16k", "1M", "4096"; NAN for anything else. */
 double size_value(const char *text);
 
 #endif

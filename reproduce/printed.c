@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* The numbers of one line, by member. */
 struct line {
@@ -68,6 +69,35 @@ static bool member_of(const struct page *p, const json_t *test, const json_t *wh
     return value != NULL;
 }
 
+/* The value of `at_largest`'s variable in a printed cell; NAN: it has none, or another claim. */
+static double size_at(const struct page *p, const json_t *test, const struct page_block *b, int r,
+                      int c)
+{
+    const json_t *rule = page_rule(p, &b->rows.e[r], &b->columns.e[c]);
+    struct paper_number x;
+    if (!rule || !b->rows.e[r].printed || !b->columns.e[c].printed ||
+        !page_printed(p, b, &b->rows.e[r], &b->columns.e[c], 0, &x))
+        return NAN;
+    json_t *where = page_where(rule, &b->rows.e[r], &b->columns.e[c]);
+    double size = size_value(json_str_or(where, json_str_or(test, "at_largest", ""), ""));
+    json_decref(where);
+    return size;
+}
+
+/* Does the claim take the cell, or only those of a larger value? */
+static bool is_taken(const struct page *p, const json_t *test, const struct page_block *b,
+                     const struct grid_entry *row, const struct grid_entry *column)
+{
+    if (!json_object_get(test, "at_largest"))
+        return true;
+    double own = size_at(p, test, b, (int)(row - b->rows.e), (int)(column - b->columns.e));
+    for (int r = 0; r < b->rows.n; r++)
+        for (int c = 0; c < b->columns.n; c++)
+            if (size_at(p, test, b, r, c) > own)
+                return false;
+    return isfinite(own);
+}
+
 static void take_cell(const struct page *p, const json_t *test, const struct page_block *b,
                       const struct grid_entry *row, const struct grid_entry *column, struct line *l)
 {
@@ -76,7 +106,8 @@ static void take_cell(const struct page *p, const json_t *test, const struct pag
     struct paper_number x;
     char *end;
     if (!rule || json_object_get(rule, "metric") || !row->printed || !column->printed ||
-        l->n == MEMBERS_MAX || !page_printed(p, b, row, column, 0, &x))
+        l->n == MEMBERS_MAX || !page_printed(p, b, row, column, 0, &x) ||
+        !is_taken(p, test, b, row, column))
         return;
     const char *metric = page_metric(p, b, row, column, rule, 0);
     const char *want = json_str_or(test, "metric", "");
@@ -210,36 +241,89 @@ bool claim_of_labels(const json_t *test)
     return json_object_get(test, "labels") != NULL;
 }
 
+bool claim_of_rows(const json_t *test)
+{
+    return strcmp(json_str_or(test, "labels", ""), "row") == 0;
+}
+
+bool claim_label_part(const char *pattern, const char *label, char part[96])
+{
+    size_t before = strcspn(pattern, "*"), n = strlen(label);
+    const char *behind = pattern + before + (pattern[before] == '*');
+    size_t after = strlen(behind);
+    return n > before + after && strncasecmp(pattern, label, before) == 0 &&
+           strcasecmp(label + n - after, behind) == 0 &&
+           (size_t)snprintf(part, 96, "%.*s", (int)(n - before - after), label + before) < 96;
+}
+
+/* Put the printed number of a cell under a member's name. */
+static void put_number(const struct page *p, const struct page_block *b, int r, int c,
+                       const char *name, struct line *l)
+{
+    struct paper_number x;
+    char *end;
+    if (!page_printed(p, b, &b->rows.e[r], &b->columns.e[c], 0, &x))
+        return;
+    double number = strtod(x.value, &end);
+    if (end == x.value)
+        return;
+    snprintf(l->value[l->n], sizeof l->value[0], "%s", name);
+    l->tie = fmax(l->tie, 0.5 * pow(10, -printed_digits(x.value)));
+    l->x[l->n++] = number;
+}
+
 /* Lines of a claim over labels: the printed numbers of a row, by the labels of their columns. */
 static void take_labels(const struct page *p, const json_t *test, const struct page_block *b,
                         struct printed_claim *out)
 {
     for (int r = 0; r < b->rows.n; r++) {
         struct line l = {.n = 0};
-        for (int c = 0; c < b->columns.n && l.n < MEMBERS_MAX; c++) {
-            struct paper_number x;
-            char *end;
-            if (!page_printed(p, b, &b->rows.e[r], &b->columns.e[c], 0, &x))
-                continue;
-            double number = strtod(x.value, &end);
-            if (end == x.value)
-                continue;
-            snprintf(l.value[l.n], sizeof l.value[0], "%s", b->columns.e[c].path);
-            l.tie = fmax(l.tie, 0.5 * pow(10, -printed_digits(x.value)));
-            l.x[l.n++] = number;
-        }
+        for (int c = 0; c < b->columns.n && l.n < MEMBERS_MAX; c++)
+            put_number(p, b, r, c, b->columns.e[c].path, &l);
         take_line(test, &l, b->rows.e[r].path, out);
     }
 }
 
+/* Lines of a claim over pairs of rows, "* FGAttn" and "* baseline": the two numbers of a column.
+ * Papers write the same word with and without a capital. */
+static void take_row_pairs(const struct page *p, const json_t *test, const struct page_block *b,
+                           struct printed_claim *out)
+{
+    const json_t *two = json_object_get(test, "difference");
+    const char *first = json_string_value(json_array_get(two, 0));
+    const char *second = json_string_value(json_array_get(two, 1));
+    for (int r = 0; r < b->rows.n; r++)
+        for (int s = 0; s < b->rows.n; s++) {
+            char star[2][96];
+            if (!claim_label_part(first, b->rows.e[r].path, star[0]) ||
+                !claim_label_part(second, b->rows.e[s].path, star[1]) ||
+                strcmp(star[0], star[1]) != 0)
+                continue;
+            for (int c = 0; c < b->columns.n; c++) {
+                struct line l = {.n = 0};
+                char label[96];
+                put_number(p, b, r, c, first, &l);
+                put_number(p, b, s, c, second, &l);
+                snprintf(label, sizeof label, "%.48s, %.40s", b->rows.e[r].path,
+                         b->columns.e[c].path);
+                take_line(test, &l, label, out);
+            }
+        }
+}
+
 void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out)
 {
-    bool one = strcmp(claim_kind(test), "below") == 0 || strcmp(claim_kind(test), "above") == 0;
+    const char *kind = claim_of_setting(test) ? "" : claim_kind(test);
+    bool one = strcmp(kind, "below") == 0 || strcmp(kind, "above") == 0;
     *out = (struct printed_claim){.lines = 0};
+    if (claim_of_setting(test)) {
+        setting_on_printed(p, test, out);
+        return;
+    }
     for (int i = 0; i < p->n_blocks; i++) {
         const struct page_block *b = &p->blocks[i];
         if (claim_of_labels(test)) {
-            take_labels(p, test, b, out);
+            (claim_of_rows(test) ? take_row_pairs : take_labels)(p, test, b, out);
             continue;
         }
         for (int c = 0; c < b->columns.n; c++) {

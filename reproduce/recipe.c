@@ -182,8 +182,9 @@ out:
 
 static int take_job(struct recipe *r, const char *name, const json_t *o, struct err *err)
 {
-    static const char *const known[] = {"do",   "model", "each",   "from",  "method", "methods",
-                                        "args", "drop",  "figure", "needs", "series", NULL};
+    static const char *const known[] = {"do",      "model", "each", "from",   "method",
+                                        "methods", "args",  "drop", "figure", "needs",
+                                        "series",  "marks", NULL};
     struct recipe_job *j = &r->jobs[r->n_jobs];
     const char *path = buf_str(&r->path), *kind = json_str_or(o, "do", "");
     char where[96], hint[HINT_MAX];
@@ -209,6 +210,8 @@ static int take_job(struct recipe *r, const char *name, const json_t *o, struct 
     j->series = json_object_get(o, "series");
     if (j->series && (!json_is_object(j->series) || j->kind != DO_DRAW))
         FAIL(err, ERR_INPUT, "%s: %s: series: an object, of a drawing", path, where);
+    if (json_object_get(o, "marks") && j->kind != DO_DRAW)
+        FAIL(err, ERR_INPUT, "%s: %s: marks: of a drawing only", path, where);
     TRY(take_names(o, "each", path, where, &j->each, err));
     TRY(take_names(o, "from", path, where, &j->from, err));
     TRY(take_names(o, "methods", path, where, &j->methods, err));
@@ -234,6 +237,28 @@ static int take_jobs(struct recipe *r, struct err *err)
     json_object_foreach((json_t *)all, name, o) TRY(take_job(r, name, o, err));
     for (int i = 0; i < r->n_jobs; i++)
         TRY(check_job_words(r, i, err));
+out:
+    return rc;
+}
+
+/* Printed numbers that a drawing shows on its axes. */
+static int take_marks(struct recipe *r, const struct paper_data *d, struct err *err)
+{
+    static const char *const known[] = {"row", "column", "unit", "label", NULL};
+    int rc = 0;
+    for (int i = 0; i < r->n_jobs; i++) {
+        struct recipe_job *j = &r->jobs[i];
+        const json_t *o =
+            json_object_get(json_object_get(json_object_get(r->doc, "jobs"), j->name), "marks");
+        if (!o)
+            continue;
+        TRY(check_fields(o, buf_str(&r->path), "marks", known, err));
+        for (int k = 0; known[k]; k++)
+            if (!json_is_string(json_object_get(o, known[k])))
+                FAIL(err, ERR_INPUT, "%s: job '%s': marks: a text was expected as %s",
+                     buf_str(&r->path), j->name, known[k]);
+        TRY(paper_marks(d, r->item, o, &j->marks, err));
+    }
 out:
     return rc;
 }
@@ -382,12 +407,15 @@ int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, 
     TRY(take_needs(r, err));
     TRY(take_roles(r, d, err));
     TRY(take_lists(r, err));
+    TRY(take_marks(r, d, err));
 out:
     return rc;
 }
 
 void recipe_free(struct recipe *r)
 {
+    for (int i = 0; i < r->n_jobs; i++)
+        buf_free(&r->jobs[i].marks);
     free(r->jobs);
     json_decref(r->doc);
     buf_free(&r->path);

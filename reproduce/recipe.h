@@ -20,6 +20,7 @@ struct recipe_job {
     const json_t *each, *from; /* arrays of names, or NULL */
     const json_t *methods;     /* array of texts, or NULL */
     const json_t *series;      /* draw: name -> conditions on records, or NULL */
+    struct buf marks;          /* draw: printed numbers for plot --marks, empty: none */
     const char *args, *figure; /* "" = none; figure: draw only */
     char needs;                /* 'K' a GPU, 'M' the method inside the model; 0: nothing more */
     bool drop;                 /* left out first where a budget is short */

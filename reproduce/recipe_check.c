@@ -285,10 +285,11 @@ out:
 
 static int check_claims(const struct recipe *r, struct err *err)
 {
-    static const char *const known[] = {
-        "most",   "least",   "more",  "rises", "falls",      "trend",  "spread",
-        "front",  "below",   "above", "ratio", "step",       "within", "of",
-        "metric", "metrics", "job",   "where", "difference", "labels", NULL};
+    static const char *const known[] = {"most",       "least",    "more",    "rises",      "falls",
+                                        "trend",      "spread",   "front",   "below",      "above",
+                                        "ratio",      "step",     "within",  "of",         "metric",
+                                        "metrics",    "job",      "where",   "difference", "labels",
+                                        "at_largest", "at_equal", "setting", "at_most",    NULL};
     size_t i, m;
     json_t *o, *v;
     const char *key;

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Raised when a command's results change, so that kept jobs of older programs are not used. */
-static const int result_version[DO_COUNT] = {1, 1, 1, 1, 1, 2};
+static const int result_version[DO_COUNT] = {1, 1, 1, 1, 1, 3};
 
 static void hash_word(struct hash_state *h, const char *s)
 {
@@ -49,6 +49,8 @@ static int make_key(struct plan *p, struct step *s, struct err *err)
     hash_word(h, j->kind == DO_DRAW ? j->figure : "");
     if (j->kind == DO_DRAW)
         hash_word(h, p->style);
+    if (j->marks.len)
+        hash_word(h, buf_str(&j->marks));
     if (j->series) {
         struct buf text = {0};
         struct jw w;

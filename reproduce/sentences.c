@@ -60,9 +60,16 @@ static void put_n(const struct members *all, const struct claim_pair *c, struct 
     buf_printf(b, " over %lld %s", (long long)c->n, all->n ? all->m[0].units.of : "heads");
 }
 
+/* Numbers below 0.01, such as errors, need more digits than shares. */
+static int pair_digits(const struct claim_pair *c)
+{
+    return fmax(fabs(c->a), fabs(c->b)) < 0.01 ? 5 : 3;
+}
+
 static void put_pair(const struct members *all, const struct claim_pair *c, struct buf *b)
 {
-    buf_printf(b, "%+.3f [%.3f, %.3f]", c->d, c->lo, c->hi);
+    int digits = pair_digits(c);
+    buf_printf(b, "%+.*f [%.*f, %.*f]", digits, c->d, digits, c->lo, digits, c->hi);
     put_n(all, c, b);
 }
 
@@ -208,7 +215,8 @@ static void put_holds(const struct members *all, const struct claim_result *r, s
         buf_puts(b, "; smallest step ");
     } else {
         put_metric(x, ": ", b);
-        buf_printf(b, "%s has %.3f and %s %.3f, ", x->label, c->a, y->label, c->b);
+        buf_printf(b, "%s has %.*f and %s %.*f, ", x->label, pair_digits(c), c->a, y->label,
+                   pair_digits(c), c->b);
     }
     put_pair(all, c, b);
 }
@@ -228,9 +236,9 @@ static void put_not(const struct members *all, const struct claim_result *r, str
         buf_printf(b, "%s is better in both: ", y->label);
         put_front(all, r, b);
     } else {
-        buf_printf(b, "%s is %.3f with %s and %.3f with %s, ",
-                   strcmp(x->metric, x->label) ? x->metric : "the share", c->b, y->label, c->a,
-                   x->label);
+        buf_printf(b, "%s is %.*f with %s and %.*f with %s, ",
+                   strcmp(x->metric, x->label) ? x->metric : "the share", pair_digits(c), c->b,
+                   y->label, pair_digits(c), c->a, x->label);
         put_pair(all, c, b);
     }
 }
@@ -343,12 +351,13 @@ static void put_claim(const struct page *p, const char *text, const json_t *test
 static void put_labels(const struct page *p, const json_t *claim, struct buf *b)
 {
     struct printed_claim in;
+    const char *of = claim_of_rows(json_object_get(claim, "test")) ? "pairs" : "rows";
     claim_on_printed(p, json_object_get(claim, "test"), &in);
     buf_printf(b, "\"%s\": ", json_str_or(claim, "text", ""));
     if (in.lines && in.held == in.lines)
-        buf_printf(b, "Holds in the printed numbers, %d rows.", in.lines);
+        buf_printf(b, "Holds in the printed numbers, %d %s.", in.lines, of);
     else if (in.lines)
-        buf_printf(b, "Holds in %d of %d printed rows; not in %s.", in.held, in.lines, in.failed);
+        buf_printf(b, "Holds in %d of %d printed %s; not in %s.", in.held, in.lines, of, in.failed);
     else
         buf_puts(b, "Cannot be tested, because the table does not print these numbers.");
 }
@@ -362,6 +371,13 @@ static int add_sentence(struct page *p, const json_t *claim, int model, struct e
     struct buf b = {0};
     int rc = 0;
 
+    if (claim_of_setting(test)) {
+        put_claim(p, text, test, &b);
+        TRY(setting_sentence(p, test, model, &b, err));
+        TRY(buf_check(&b, "sentence", err));
+        str_list_add(&p->sentences, buf_str(&b));
+        goto out;
+    }
     TRY(mem_zalloc(&all, 1, sizeof *all, "claim", err));
     TRY(claim_members(p, test, model, all, err));
     const char *metric = json_str_or(test, "metric", all->n ? all->m[0].metric : "");

@@ -54,6 +54,19 @@ out:
     return rc;
 }
 
+int page_found(const struct page *p, int model, const char *job, const char *name, double *x,
+               const char **reason, struct err *err)
+{
+    const struct step *s = step_of(p, model, recipe_job_find(p->recipe, job));
+    *x = NAN;
+    *reason = s && s->reason[0] ? s->reason : "there is no calibration of this";
+    if (!s || s->failed || s->left_out || !s->done)
+        return 0;
+    int rc = read_value(p, s, name, x, err);
+    *reason = isfinite(*x) ? NULL : "the calibration has no setting that all heads share";
+    return rc;
+}
+
 int page_setting(struct page *p, const struct page_block *b, int row, int column,
                  const json_t *rule, const char **reason, struct err *err)
 {

@@ -22,7 +22,7 @@ struct plan_params {
 /* clang-format off */
 static const struct opt options[] = {
     {.name = "file", .type = OPT_STR, .offset = offsetof(struct plan_params, file),
-     .flags = OPT_UNSET | OPT_IDENTITY_NOT, .unit = "file", .help = "plan of `lacuna choose`"},
+     .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .unit = "file", .help = "plan of `lacuna choose`"},
     {.name = "id", .type = OPT_STR, .offset = offsetof(struct plan_params, id),
      .flags = OPT_UNSET, .help = "hash of the file, filled in; given as well, it must fit"},
     {0},
@@ -203,8 +203,6 @@ static int open_plan(const void *params, void **session, struct err *err)
     struct plan_file *f = NULL;
     char id[HASH_TEXT_MAX];
     int rc = 0;
-    if (!p->file)
-        return 0;
     TRY(read_plan(p->file, id, &f, err));
     for (int64_t i = 0; i < f->n; i++)
         TRY(method_run_open(&f->runs[i], err));
@@ -221,8 +219,6 @@ static int identify(void *params, struct err *err)
     char id[HASH_TEXT_MAX];
     struct plan_file *f = NULL;
     int rc = 0;
-    if (!p->file)
-        return 0;
     TRY(read_plan(p->file, id, &f, err));
     if (p->id && strcmp(p->id, id) != 0)
         FAIL(err, ERR_INPUT, "%s has the id %s, not %s: it has changed", p->file, id, p->id);
@@ -241,8 +237,6 @@ static int fits(const void *params, const char *model, const char *permute, stru
     char id[HASH_TEXT_MAX];
     json_t *doc = NULL;
     int rc = 0;
-    if (!p->file)
-        return 0;
     TRY(load(p->file, &doc, id, err));
     TRY(jget_str_opt(doc, "model", p->file, &of, err));
     TRY(jget_str_opt(doc, "permute", p->file, &order, err));
@@ -332,8 +326,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     char id[HASH_TEXT_MAX];
     int rc = 0;
 
-    if (!p->file)
-        return method_skip(ctx, "no plan is given: plan:file=PLAN.json");
     TRY(mem_zalloc(&s, 1, sizeof *s, "plan", err));
     if (!f) {
         TRY(read_plan(p->file, id, &s->own, err));

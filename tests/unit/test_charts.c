@@ -370,6 +370,24 @@ START_TEST(a_metric_that_no_record_has_gets_no_panel)
 END_TEST
 
 /* A count of pairs that are allowed says nothing about a method. */
+START_TEST(texts_without_the_metric_are_not_counted)
+{
+    for (int i = 0; i < 5; i++) {
+        struct record *r = add("sale", "", -1, -1, 0.5);
+        r->scope = RECORD_OF_MODEL;
+        r->trace[5] = (char)('a' + i);
+        if (i < 2)
+            fixture_metric(r, "nll_delta", 0.1);
+        else
+            fixture_metric(r, "score", 0.5);
+    }
+    struct figure_args a = args();
+    a.metric = "nll_delta";
+    draw("pareto", &a);
+    assert_has(&caption, "mean over 2 texts or prompts.");
+}
+END_TEST
+
 START_TEST(a_metric_without_a_better_direction_dominates_nobody)
 {
     fixture_metric(add("sale", "", 0, 0, 0.5), "pairs_allowed", 10);
@@ -495,6 +513,69 @@ START_TEST(tics_of_counts_are_whole)
         fixture_metric(add("sale", "", layer, 0, 0.5), "sparsity_total", 0.5);
     draw_all("profile");
     assert_has(&script, "set xtics 5 nomirror\n");
+}
+END_TEST
+
+START_TEST(tics_of_lengths_double_and_fit_the_page)
+{
+    for (int i = 0; i < 3; i++) {
+        struct record *r = add("sale", "", 0, 0, 0.5);
+        r->n_q = r->n_k = 8192 << i;
+        r->trace[5] = (char)('a' + i);
+    }
+    struct figure_args a = args();
+    a.x = "n_q";
+    a.width = 400;
+    draw("curves", &a);
+    assert_has(&script, "set logscale x 2\n");
+    assert_has(&script, "set xtics ('8K' 8192, '16K' 16384, '32K' 32768)\n");
+    /* Half of a number of seven letters stands right of the axis's end. */
+    double right = strtod(strstr(buf_str(&script), "set rmargin at screen") + 21, NULL);
+    ck_assert_double_ge((1 - right) * 400, 25.9);
+}
+END_TEST
+
+START_TEST(marks_from_elsewhere_are_open_and_named)
+{
+    for (int i = 0; i < 3; i++) {
+        struct record *r = add("sale", "", i, 0, 0.5);
+        r->n_q = r->n_k = 8192 << i;
+        r->trace[5] = (char)('a' + i);
+    }
+    struct figure_args a = args();
+    a.x = "n_q";
+    a.marks = "printed (M)=32768:0.25,1048576:0.75";
+    draw("curves", &a);
+    assert_has(&dat, "# printed (M): x, y\n32768 0.25\n1048576 0.75\n");
+    assert_has(&script, "index 1 using ($1-0):2 with points pt 64");
+    assert_has(&script, "title 'printed (M)'");
+    assert_has(&script, "'1M' 1048576"); /* the axis has room for them */
+    assert_has(&caption, "Grey marks: printed (M).");
+}
+END_TEST
+
+START_TEST(marks_stand_where_no_bar_is)
+{
+    for (int i = 0; i < 3; i++)
+        fixture_metric(add("sale", "", i, 0, 0.5), "sparsity_total", 0.1 * i);
+    struct figure_args a = args();
+    a.x = "layer";
+    a.marks = "printed (M)=0:0.5,7:0.9"; /* more layers than ours */
+    draw("means", &a);
+    assert_has(&script, "index 1 using ($1-0):2 with points pt 64");
+    assert_has(&script, "set xrange [-0.7:7.7]");
+    assert_has(&script, "using 1:(0):3 with labels"); /* which marks do not hide */
+    a.marks = NULL;
+    draw("means", &a);
+    assert_lacks(&script, "pt 64");
+    assert_has(&script, "using 1:2:3 with labels");
+    static const char *const bad[] = {"M", "=1:2", "M=1", "M=1:2,", "M=1:x", "M=1:2,3", "M="};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        memset(&e, 0, sizeof e);
+        a.marks = bad[i];
+        ck_assert_int_eq(figure_find("means", &e)->draw(&a, &e), ERR_USAGE);
+        ck_assert_msg(strncmp(e.msg, "--marks: ", 9) == 0, "%s: %s", bad[i], e.msg);
+    }
 }
 END_TEST
 
@@ -942,6 +1023,7 @@ Suite *make_suite(void)
     tcase_add_test(c, rounding_is_larger_in_f32);
     tcase_add_test(c, a_small_error_in_f64_is_one);
     tcase_add_test(c, a_metric_that_no_record_has_gets_no_panel);
+    tcase_add_test(c, texts_without_the_metric_are_not_counted);
     tcase_add_test(c, a_metric_without_a_better_direction_dominates_nobody);
     tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
     tcase_add_test(c, thresholds_need_not_include_one_half);
@@ -952,6 +1034,9 @@ Suite *make_suite(void)
     tcase_add_test(c, what_no_method_sweeps_leaves_the_layer);
     tcase_add_test(c, a_step_that_was_chosen_is_no_axis);
     tcase_add_test(c, tics_of_counts_are_whole);
+    tcase_add_test(c, tics_of_lengths_double_and_fit_the_page);
+    tcase_add_test(c, marks_from_elsewhere_are_open_and_named);
+    tcase_add_test(c, marks_stand_where_no_bar_is);
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
     tcase_add_test(c, whiskers_are_named_where_they_are_drawn);

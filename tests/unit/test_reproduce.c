@@ -2,9 +2,11 @@
  * by hand. */
 #include "tests/harness/suite.h"
 
+#include "analyze/curve.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/metricdef.h"
+#include "reproduce/claims.h"
 #include "reproduce/claimtest.h"
 #include "reproduce/expr.h"
 #include "reproduce/page.h"
@@ -296,6 +298,8 @@ START_TEST(what_a_recipe_misspells_is_named)
            "another, 'least'");
     refuse("\"below\": 0.06", "\"below\": \"0.06\"", "a number was expected");
     refuse("\"below\": 0.06", "\"within\": [0.06]", "two numbers");
+    refuse("\"below\": 0.06", "\"below\": 0.06, \"at_largest\": \"m\"", "no variable");
+    refuse("\"below\": 0.06, \"of\": \"order\"", "\"setting\": \"l1\", \"at_most\": 1", "at_most");
     refuse("\"below\": 0.06", "\"more\": [\"sim_q\"]", "a list was expected");
     refuse("\"id\": \"sim-k\"", "\"id\": \"sim-q\"", "two claims");
     refuse("\"id\": \"sim-k\"", "\"id\": \"sim-k\", \"needs\": \"Q\"", "needs is K or M");
@@ -317,8 +321,111 @@ START_TEST(what_a_recipe_misspells_is_named)
 }
 END_TEST
 
+/* Marks of figure 11b of SampleAttention: row, unit of the axis and what comes of it. */
+static void check_marks(const char *row, const char *unit, int want, const char *text)
+{
+    struct buf b = {0};
+    json_t *marks = json_pack("{s:s,s:s,s:s,s:s}", "row", row, "column", "TTFT speedup", "unit",
+                              unit, "label", "GLM4-9B");
+    memset(&e, 0, sizeof e);
+    int rc = paper_marks(&data, paper_figure(&data, "sampleattention:f11b"), marks, &b, &e);
+    ck_assert_int_eq(rc, want);
+    ck_assert_msg(strstr(rc ? e.msg : buf_str(&b), text) != NULL, "%s, %s", buf_str(&b), e.msg);
+    json_decref(marks);
+    buf_free(&b);
+}
+
+START_TEST(printed_numbers_are_marks_where_the_axes_are_theirs)
+{
+    assert_ok(paper_data_load(&data, &e), &e);
+    check_marks("GLM4-9B, N = *", "x", 0,
+                "printed (GLM4-9B)=32768:1.15,65536:1.60,131072:1.95,262144:2.86,524288:3.94,"
+                "1048576:5.29");
+    check_marks("GLM4-9B, N = *", "ms", ERR_INPUT, "not a number in ms");
+    check_marks("GLM4-9B, M = *", "x", ERR_INPUT, "no printed number has row 'GLM4-9B, M = *'");
+    check_marks("GLM4-9B, *", "x", ERR_INPUT, "no printed number"); /* "N = 32K" is no x */
+    memset(&e, 0, sizeof e);
+    paper_data_free(&data);
+}
+END_TEST
+
 /* ---- verdicts ----------------------------------------------------------------------------------
  */
+
+START_TEST(a_curve_is_read_between_its_points)
+{
+    struct curve_point p[] = {{0.4, 0.16}, {0.1, 0.01}, {0.2, 0.04}};
+    ck_assert_double_eq_tol(curve_at(p, 3, 0.3), 0.09,
+                            1e-12); /* y = x^2 is straight in logarithms */
+    ck_assert_double_eq(curve_at(p, 3, 0.2), 0.04);
+    ck_assert_double_nan(curve_at(p, 3, 0.05));
+    ck_assert_double_nan(curve_at(p, 3, 0.41));
+    struct curve_point zero[] = {{0, 0}, {1, 2}};
+    ck_assert_double_eq(curve_at(zero, 2, 0.25), 0.5); /* which 0 has none of */
+}
+END_TEST
+
+/* Eight heads with tau 1, 2, 3 and a calibration: at sparsity 0.1 tau the error is 0.01 tau; head i
+ * of the calibration has the sparsity 0.15, or beyond the curve 0.35, and this error. */
+static void add_taus(struct record *rec, struct proof *proof, double calibrated)
+{
+    for (int i = 0; i < 32; i++) {
+        int tau = i / 8 + 1, head = i % 8;
+        bool own = tau == 4;
+        record_init(&rec[i]);
+        rec[i].layer = 0;
+        rec[i].head = rec[i].kv_head = head;
+        rec[i].params = strdup(own        ? "calib=77"
+                               : tau == 1 ? "tau=1"
+                               : tau == 2 ? "tau=2"
+                                          : "tau=3");
+        snprintf(rec[i].method, sizeof rec[i].method, "sale");
+        double sparsity = own ? head == 7 ? 0.35 : 0.15 : 0.1 * tau;
+        assert_ok(record_metric(&rec[i], "sparsity_total", sparsity, &e), &e);
+        assert_ok(record_metric(&rec[i], "err_l1_rel", own ? calibrated : 0.01 * tau, &e), &e);
+        proof[i] = (struct proof){&rec[i], 0};
+    }
+}
+
+START_TEST(errors_are_compared_at_equal_sparsity)
+{
+    static const double errors[] = {0.005, 0.02};
+    struct recipe r = {0};
+    struct buf path = {0};
+    assert_ok(paper_data_load(&data, &e), &e);
+    assert_ok(recipe_path(&data, "sale:calib", &path, &e), &e);
+    assert_ok(recipe_read(buf_str(&path), &data, &r, &e), &e);
+    const json_t *test = json_object_get(json_array_get(r.claims, 0), "test");
+    struct model_use m = {.role = "lm"};
+    struct model_set set = {&m, 1, 1};
+    struct step step = {.job = recipe_job_find(&r, "run"), .model = 0, .ready = true, .done = true};
+    struct plan plan = {.recipes = &r, .n_recipes = 1, .models = &set, .s = &step, .n = 1};
+    for (int k = 0; k < 2; k++) {
+        struct page page = {.plan = &plan, .data = &data, .recipe = &r};
+        struct record rec[32];
+        struct proof proof[32];
+        struct members *all = calloc(1, sizeof *all);
+        struct claim_result result;
+        ck_assert_ptr_nonnull(all);
+        add_taus(rec, proof, errors[k]);
+        page.evidence = (struct evidence){.plan = &plan, .v = proof, .n = 32};
+        assert_ok(claim_members(&page, test, 0, all, &e), &e);
+        ck_assert_int_eq(all->m[0].units.n, 7); /* without the head beyond the ends */
+        ck_assert_double_eq_tol(all->m[0].units.u[0].sum, 0.015, 1e-12);
+        ck_assert_str_eq(all->m[0].label, "one tau at equal sparsity_total");
+        assert_ok(claim_test(test, all, 0.0005, &result, &e), &e);
+        ck_assert_int_eq(result.pair.state, k ? CLAIM_HOLDS_NOT : CLAIM_HOLDS);
+        ck_assert_int_eq(result.pair.n, 7);
+        members_free(all);
+        free(all);
+        for (int i = 0; i < 32; i++)
+            record_free(&rec[i]);
+    }
+    recipe_free(&r);
+    buf_free(&path);
+    paper_data_free(&data);
+}
+END_TEST
 
 static const char tiny_recipe[] =
     "{\"recipe\": 1, \"id\": \"fg-attn:2\", \"layout\": \"fg-attn:2\", \"needs\": [\"T\"],"
@@ -462,6 +569,9 @@ Suite *make_suite(void)
     tcase_add_test(t, every_table_and_figure_has_a_recipe);
     tcase_add_test(t, layouts_place_every_printed_number);
     tcase_add_test(t, a_row_picks_its_head_by_a_rule);
+    tcase_add_test(t, printed_numbers_are_marks_where_the_axes_are_theirs);
+    tcase_add_test(t, a_curve_is_read_between_its_points);
+    tcase_add_test(t, errors_are_compared_at_equal_sparsity);
     tcase_add_test(t, what_a_recipe_misspells_is_named);
     tcase_add_test(t, agreement_needs_every_condition);
     suite_add_tcase(s, t);

@@ -106,6 +106,15 @@ START_TEST(others)
     ck_assert_double_eq(score_of(TEXT_NUMBER, "none", "3", NULL, 0, 0), 0);
     ck_assert_double_eq(score_of(TEXT_FIRST_INT, "the key 042 or 7", "042", NULL, 0, 0), 1);
     ck_assert_double_eq(score_of(TEXT_FIRST_INT, "42", "042", NULL, 0, 0), 0);
+    /* An answer with a point reads numbers with one; a whole one reads runs of digits. */
+    ck_assert_double_eq(score_of(TEXT_FIRST_INT, "it is 3.5.", "3.5", NULL, 0, 0), 1);
+    ck_assert_double_eq(score_of(TEXT_FIRST_INT, "it is 3.50, not 3", "3.5", NULL, 0, 0), 1);
+    ck_assert_double_eq(score_of(TEXT_FIRST_INT, "3. Or 3.5", "3.5", NULL, 0, 0), 0);
+    ck_assert_double_eq(score_of(TEXT_FIRST_INT, "2", "2.0", NULL, 0, 0), 1);
+    ck_assert_double_eq(score_of(TEXT_FIRST_INT, "20", "2.0", NULL, 0, 0), 0);
+    ck_assert_double_eq(score_of(TEXT_FIRST_INT, "3.5", "3", NULL, 0, 0), 1);
+    ck_assert_double_eq(score_of(TEXT_NUMBER, "3.5 or 4, 3.5", "3.5", NULL, 0, 0), 2.0 / 3);
+    ck_assert_double_eq(score_of(TEXT_NUMBER, "3 or 5", "3.5", NULL, 0, 0), 0);
     ck_assert_double_eq(score_of(TEXT_WORD, "it is:{bob}!", "bob", NULL, 0, 0), 1);
     ck_assert_double_eq(score_of(TEXT_WORD, "BOB", "bob", NULL, false, false), 0);
     ck_assert_double_eq(score_of(TEXT_WORD, "BOB", "bob", NULL, false, true), 1);

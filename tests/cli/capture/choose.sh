@@ -26,7 +26,8 @@ done <plan/records.jsonl
 "$LACUNA" analyze mask opt plan --table plan --format csv | cut -d, -f2,3,8 | tr -d '\r' | sort | uniq -c | sed 's/^ *//'
 "$LACUNA" replay -q mask.h5 -m plan:file=plan.json -o plan; echo "exit $?"
 "$LACUNA" analyze mask --table plan; echo "exit $?"
-# Refusals: a damaged plan, another model, no file, a limit that is none.
+# Refusals: no plan, a damaged one, another model, no file, a limit that is none.
+"$LACUNA" replay -q mask.h5 -m plan -o x; echo "exit $?"
 sed 's/"head": 1/"head": 9/' plan.json >edited.json
 "$LACUNA" replay -q mask.h5 -m plan:file=edited.json -o x; echo "exit $?"
 sed 's/"model": "[^"]*"/"model": "another"/; s/"sum": .*/"sum": null/' plan.json >other.json

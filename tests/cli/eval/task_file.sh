@@ -27,6 +27,8 @@ printf '{"index":0,"input":"int","answer_prefix":" main","outputs":["(void)"]}\n
 run --task ruler.jsonl --metric contains_all --max-new 5
 "$LACUNA" analyze d --where task='file:file=others*|file:file=ruler*' --group task,method --columns 'score@letter,choice_acc' |
     grep -oE '(others|ruler).jsonl:metric=[a-z_]*:max_new=[0-9]*' | sort -u
+printf '{"prompt":"int","answers":[1.5],"metric":"first_int","max_new_tokens":1}\n' >decimal.jsonl
+run --task decimal.jsonl
 try()
 {
     printf '%s\n' "$1" >bad.jsonl
@@ -41,7 +43,7 @@ try '{"context":"a","input":"b","answers":["x"],"metric":"exact"}' --template '{
 try '{"prompt":"a","answers":["x"]}'
 try '{"prompt":"a","answers":["x"],"metric":"rouge"}'
 try '{"prompt":"a","metric":"exact"}'
-try '{"prompt":"a","answers":[1.5],"metric":"exact"}'
+try '{"prompt":"a","answers":[true],"metric":"exact"}'
 try '{"prompt":"a","answers":["x"],"metric":"choice"}'
 try '{"prompt":"a","answers":["x"],"metric":"choice","choices":["y","z"]}'
 try '{"prompt":"a","answers":["x"],"metric":"exact","max_new_tokens":0}'
