@@ -298,7 +298,8 @@ static int test_gaps(const struct members *all, double tie, struct claim_pair *o
             while (w < b->units.n && by_unit(&b->units.u[w], u) < 0)
                 w++;
             if (w < b->units.n && by_unit(&b->units.u[w], u) == 0) {
-                gap[k].units.u[at] = (struct unit){u->layer, u->head, x[at] - y[at], 1};
+                gap[k].units.u[at] = (struct unit){
+                    .layer = u->layer, .head = u->head, .sum = x[at] - y[at], .calls = 1};
                 at++;
             }
         }

@@ -20,7 +20,7 @@
 struct reproduce_opts {
     struct common_opts c;
     char *out, *only, *budget;
-    struct str_list models, traces;
+    struct str_list models, traces, tasks;
     int backend, style;
     int64_t parallel;
     bool quick, list;
@@ -40,6 +40,10 @@ static const struct opt options[] = {
     {.name = "trace", .type = OPT_LIST, .offset = offsetof(struct reproduce_opts, traces),
      .arg = "[ROLE=]T.h5", .flags = OPT_UNSET,
      .help = "Trace that exists, in place of captures of a model. Repeatable."},
+    {.name = "tasks", .type = OPT_LIST, .offset = offsetof(struct reproduce_opts, tasks),
+     .arg = "DIR", .flags = OPT_UNSET,
+     .help = "Folder with files of LongBench or InfiniteBench as published (qasper.jsonl, "
+             "passkey.jsonl, ...). Repeatable."},
     {.name = "backend", .type = OPT_ENUM, .offset = offsetof(struct reproduce_opts, backend),
      .def = "cpu", .values = backends, .help = "Where methods run; cuda also gives times."},
     {.name = "quick", .type = OPT_BOOL, .offset = offsetof(struct reproduce_opts, quick),
@@ -103,6 +107,7 @@ struct session {
     struct recipe *recipes;
     int n_recipes;
     struct model_set models;
+    struct task_set tasks;
     struct job_store store;
     struct plan plan;
     struct output output;
@@ -377,6 +382,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
     }
     TRY(model_set_make(&s->o.models, &s->o.traces, s->recipes, s->n_recipes, &s->data, &s->models,
                        err));
+    TRY(task_set_make(&s->data, &s->o.tasks, &s->tasks, err));
     TRY(enter(s, err));
     for (int i = 0; i < s->n_recipes; i++)
         s->recipes[i].on_gpu = s->o.backend == 1;
@@ -385,6 +391,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
                             .recipes = s->recipes,
                             .n_recipes = s->n_recipes,
                             .models = &s->models,
+                            .tasks = &s->tasks,
                             .store = &s->store,
                             .quick = s->o.quick,
                             .cuda = s->o.backend == 1,
@@ -420,6 +427,7 @@ static void close_session(struct session *s)
     plan_free(&s->plan);
     job_store_free(&s->store);
     model_set_free(&s->models);
+    task_set_free(&s->tasks);
     for (int i = 0; i < s->n_recipes; i++)
         recipe_free(&s->recipes[i]);
     free(s->recipes);

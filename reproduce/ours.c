@@ -400,6 +400,13 @@ static int own_model(const struct page *p, const struct page_block *b, const str
     return page_first_model(p);
 }
 
+/* Does the rule take numbers of a benchmark's files? */
+static bool has_tasks(const struct page *p, const json_t *rule)
+{
+    int job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
+    return job >= 0 && p->recipe->jobs[job].tasks;
+}
+
 static int fill_cell(struct page *p, const struct page_block *b, int row, int column,
                      struct err *err)
 {
@@ -422,6 +429,13 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
     }
     const json_t *rule = page_rule(p, r, e);
     const char *metric = rule ? page_metric(p, b, r, e, rule, 0) : layout_metric(r, e);
+    if (c->model < 0 && c->printed && has_tasks(p, rule)) {
+        where = page_where(rule, r, e);
+        job_state(p, page_first_model(p), recipe_job_find(p->recipe, json_str_or(rule, "job", "")),
+                  where, &pending, &reason);
+        if (reason)
+            TRY(set_reason(c, reason, err));
+    }
     if (c->model < 0) {
         rc = c->printed ? set_reason(c,
                                      p->recipe->n_jobs ? "no checkpoint of this model was given"
