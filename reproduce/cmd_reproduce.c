@@ -225,6 +225,31 @@ static const char *state_here(const struct session *s, const struct recipe *r)
     return traces || s->app->accel ? "ready" : "needs GPU";
 }
 
+/* Of what benchmarks it takes files, "LongBench, InfiniteBench"; "" of none. */
+static void list_files(const struct session *s, const struct recipe *r, struct buf *b)
+{
+    for (int j = 0; j < r->n_jobs; j++) {
+        char name[64];
+        size_t i;
+        json_t *v;
+        if (!r->jobs[j].tasks || sscanf(r->jobs[j].tasks, "{%60[^.}]", name) != 1)
+            continue;
+        const json_t *values = recipe_variable(r, false, name);
+        for (size_t t = 0; t < json_array_size(s->data.tasks); t++) {
+            const json_t *task = json_array_get(s->data.tasks, t);
+            const char *id = json_str_or(task, "id", ""), *of = json_str_or(task, "of", "");
+            bool has = false;
+            json_array_foreach(values, i, v)
+            {
+                const char *slash = strrchr(json_string_value(v), '/');
+                has = has || strcmp(slash ? slash + 1 : json_string_value(v), id) == 0;
+            }
+            if (has && !(b->len && strstr(buf_str(b), of)))
+                buf_printf(b, "%s%s", b->len ? ", " : "", of);
+        }
+    }
+}
+
 /* How long it is, without the full stop or the colon that ends it. */
 static int first_sentence(const char *text)
 {
@@ -245,6 +270,8 @@ static int print_list(const struct session *s, struct err *err)
         const struct recipe *r = &s->recipes[i];
         const char *caption = json_str_or(r->item, "caption", ""), *state = state_here(s, r);
         const char *why = json_str_or(r->absent, "*", "");
+        struct buf files = {0};
+        list_files(s, r, &files);
         if (s->o.c.json) {
             jw_obj(&w);
             jw_kstr(&w, "id", r->id);
@@ -252,15 +279,19 @@ static int print_list(const struct session *s, struct err *err)
             jw_kstr(&w, "needs", r->needs);
             jw_kstr(&w, "state", state);
             jw_kstr(&w, "reason", why);
+            jw_kstr(&w, "files", buf_str(&files));
             jw_obj_end(&w);
         } else {
             bool again = strncmp(why, state, strlen(state)) == 0; /* "needs eval with the files" */
             buf_printf(&b, "%-22s %-4s %s%s%s", r->id, r->needs[0] ? r->needs : "-",
                        again ? "" : state, why[0] && !again ? ": " : "", why);
+            if (files.len)
+                buf_printf(&b, "; takes files of %s (--tasks)", buf_str(&files));
             if (!why[0] && caption[0])
                 buf_printf(&b, ": %.*s", first_sentence(caption), caption);
             buf_puts(&b, "\n");
         }
+        buf_free(&files);
     }
     if (s->o.c.json) {
         jw_arr_end(&w);

@@ -68,7 +68,7 @@ struct unit_values {
         double sum;
         int64_t calls;
         uint64_t task; /* of a prompt: its dataset or kind */
-    } * u; /* owned, by layer and head */
+    } * u;             /* owned, by layer and head */
     int64_t n, calls;
 };
 

@@ -231,8 +231,8 @@ static bool stands_beside(const struct page *p, const json_t *beside)
 {
     bool any = json_is_true(beside);
     for (int i = 0; i < p->plan->n && json_is_string(beside); i++)
-        any = any || (p->plan->s[i].recipe == p->at && p->plan->s[i].task &&
-                      p->plan->s[i].task->path);
+        any = any ||
+              (p->plan->s[i].recipe == p->at && p->plan->s[i].task && p->plan->s[i].task->path);
     return any;
 }
 

@@ -33,7 +33,7 @@ struct step_unit {
 };
 
 struct step {
-    int recipe, job, model; /* model -1: none */
+    int recipe, job, model;       /* model -1: none */
     const struct task_file *task; /* the file whose questions it asks, or NULL */
     struct step_var var[STEP_VARS];
     int n_vars;

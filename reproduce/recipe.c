@@ -158,14 +158,14 @@ static int check_word(void *ctx, const char *literal, size_t len, const char *wo
 static int check_tasks(const struct recipe *r, const struct paper_data *d,
                        const struct recipe_job *j, const char *where, struct err *err)
 {
-    const json_t *sets[3] = {r->full, r->quick, r->cuda};
+    const json_t *sets[] = {r->full, r->quick, r->cuda, r->each};
     char name[64], id[64];
     int part = 0, got = sscanf(j->tasks, "{%60[^.}].%d", name, &part);
     if (j->kind != DO_EVAL || got < 1 || !recipe_repeats(j, name))
         return err_set(err, ERR_INPUT,
-                       "%s: tasks: of an eval, a {variable} that it repeats over, found '%s'", where,
-                       j->tasks);
-    for (int k = 0; k < 3; k++) {
+                       "%s: tasks: of an eval, a {variable} that it repeats over, found '%s'",
+                       where, j->tasks);
+    for (int k = 0; k < 4; k++) {
         size_t i;
         json_t *v;
         json_array_foreach(json_object_get(sets[k], name), i, v)
@@ -214,8 +214,9 @@ out:
 
 static int take_job(struct recipe *r, const char *name, const json_t *o, struct err *err)
 {
-    static const char *const known[] = {"do",   "model", "each",   "from",  "method", "methods",
-                                        "args", "drop",  "figure", "needs", "series", "tasks", NULL};
+    static const char *const known[] = {"do",      "model", "each", "from",   "method",
+                                        "methods", "args",  "drop", "figure", "needs",
+                                        "series",  "tasks", NULL};
     struct recipe_job *j = &r->jobs[r->n_jobs];
     const char *path = buf_str(&r->path), *kind = json_str_or(o, "do", "");
     char where[96], hint[HINT_MAX];

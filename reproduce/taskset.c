@@ -21,7 +21,8 @@ static bool is_folder(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* ---- the first line --------------------------------------------------------------------------- */
+/* ---- the first line ---------------------------------------------------------------------------
+ */
 
 /* Does the line have what a hole of the prompt asks for? Options stand in a list. */
 static bool has_hole(const json_t *line, const char *key)
@@ -84,7 +85,8 @@ out:
     return rc;
 }
 
-/* ---- folders ---------------------------------------------------------------------------------- */
+/* ---- folders ----------------------------------------------------------------------------------
+ */
 
 /* The file in this folder, if it is there. */
 static int look_in(struct task_file *f, const char *folder, bool *has, struct err *err)
@@ -121,11 +123,11 @@ int task_set_make(const struct paper_data *d, const struct str_list *folders, st
     json_t *o;
     int rc = 0;
     TRY(mem_zalloc(&s->f, (int64_t)json_array_size(d->tasks) + 1, sizeof *s->f, "tasks", err));
-    json_array_foreach(d->tasks, i, o)
-        s->f[s->n++] = (struct task_file){.j = o,
-                                          .id = json_str_or(o, "id", ""),
-                                          .file = json_str_or(o, "file", ""),
-                                          .of = json_str_or(o, "of", "")};
+    json_array_foreach(d->tasks, i, o) s->f[s->n++] =
+        (struct task_file){.j = o,
+                           .id = json_str_or(o, "id", ""),
+                           .file = json_str_or(o, "file", ""),
+                           .of = json_str_or(o, "of", "")};
     for (int64_t k = 0; k < folders->n; k++) {
         const char *folder = folders->items[k];
         bool any = false;

@@ -9,10 +9,10 @@
 #include "reproduce/paperdata.h"
 
 struct task_file {
-    const json_t *j;      /* its entry of tasks.json, borrowed from paper_data */
+    const json_t *j;            /* its entry of tasks.json, borrowed from paper_data */
     const char *id, *file, *of; /* "qasper", "qasper.jsonl", "LongBench" */
-    char *path;           /* owned; NULL: no folder has it */
-    char hash[40];        /* of what is in it */
+    char *path;                 /* owned; NULL: no folder has it */
+    char hash[40];              /* of what is in it */
 };
 
 struct task_set {

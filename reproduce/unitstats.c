@@ -19,7 +19,7 @@
  * likeliest choice, of generated prompts the share that is right. */
 static double score_of(const struct record *r)
 {
-    static const char *const names[] = {"needle_acc", "multi_acc",  "kv_acc",
+    static const char *const names[] = {"needle_acc", "multi_acc", "kv_acc",
                                         "chain_acc",  "copy_top1", "choice_acc"};
     for (int64_t i = 0; i < r->n_metrics; i++)
         if (strncmp(r->metrics[i].name, "score@", 6) == 0)
@@ -113,8 +113,8 @@ static void weigh_tasks(struct unit_values *v, bool sum)
     for (int64_t i = 0; i < v->n; i++)
         tasks += units_of_task(v, i, v->u[i].task) == 0;
     for (int64_t i = 0; i < v->n; i++)
-        v->u[i].sum *= (double)v->n / (double)units_of_task(v, v->n, v->u[i].task) /
-                       (sum ? 1 : (double)tasks);
+        v->u[i].sum *=
+            (double)v->n / (double)units_of_task(v, v->n, v->u[i].task) / (sum ? 1 : (double)tasks);
 }
 
 int evidence_units(const struct evidence *e, const struct choice *c, const char *metric,

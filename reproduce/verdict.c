@@ -219,7 +219,7 @@ static double tolerance(const struct page *p, const struct page_cell *c, double 
         t = 0.05 * fabs(c->number);
     else if (page_is_time(c->metric))
         t = 0.1 * fabs(c->number);
-    else if (strncmp(c->metric, "100*score", 9) == 0)
+    else if (strstr(c->metric, "score"))
         t = 1;
     else
         t = 0.02 * scale;

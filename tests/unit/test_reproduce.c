@@ -272,6 +272,47 @@ static void refuse(const char *from, const char *to, const char *message)
     memset(&e, 0, sizeof e);
 }
 
+/* Three prompts of one task and one of another: grades have different names, and each task counts
+ * the same. */
+START_TEST(every_task_counts_the_same)
+{
+    static const struct {
+        const char *task, *metric;
+        double grade;
+    } asked[4] = {{"needle:domain=c:tokens=1024:sample=0", "needle_acc", 1},
+                  {"needle:domain=c:tokens=1024:sample=1", "needle_acc", 0},
+                  {"needle:domain=c:tokens=1024:sample=2", "needle_acc", 0},
+                  {"file:file=qasper.jsonl:metric=f1:line=1", "score@f1", 0.8}};
+    struct fixture_records f = {0};
+    struct recset set = {0};
+    struct proof v[4];
+    struct recipe recipe = {0};
+    struct step step = {.ready = true};
+    struct plan plan = {.recipes = &recipe, .n_recipes = 1, .s = &step, .n = 1};
+    struct evidence evidence = {.plan = &plan, .v = v, .n = 4};
+    struct choice all = {0, 0, NULL, NULL};
+    struct sample_stats s;
+    for (int i = 0; i < 4; i++) {
+        struct record *r = fixture_record(&f, "dense", "", 0, 0);
+        record_of_model(r);
+        r->task = strdup(asked[i].task);
+        fixture_metric(r, asked[i].metric, asked[i].grade);
+    }
+    fixture_set(&f, &set);
+    for (int i = 0; i < 4; i++)
+        v[i] = (struct proof){&set.r[i], 0};
+    assert_ok(evidence_stat(&evidence, &all, "100*score", "mean", &s, &e), &e);
+    ck_assert_double_eq_tol(s.value, 45, 1e-9);
+    assert_ok(evidence_stat(&evidence, &all, "100*score", "mean-over-tasks", &s, &e), &e);
+    ck_assert_double_eq_tol(s.value, (100 / 3.0 + 80) / 2, 1e-9);
+    ck_assert_int_eq(s.units, 4);
+    ck_assert(s.lo < s.value && s.value < s.hi);
+    assert_ok(evidence_stat(&evidence, &all, "100*score", "sum-over-tasks", &s, &e), &e);
+    ck_assert_double_eq_tol(s.value, 100 / 3.0 + 80, 1e-9);
+    recset_free(&set);
+}
+END_TEST
+
 START_TEST(what_a_recipe_misspells_is_named)
 {
     assert_ok(paper_data_load(&data, &e), &e);
@@ -302,6 +343,10 @@ START_TEST(what_a_recipe_misspells_is_named)
     refuse("\"metric\": \"sim_q\"", "\"metric\": \"sim_q\", \"where\": {\"case\": \"x\"}",
            "no case 'x'");
     refuse("\"stat\": \"mean\"", "\"stat\": \"average\"", "unknown stat 'average'");
+    refuse("\"do\": \"replay\"", "\"tasks\": \"{order}\", \"do\": \"eval\"",
+           "tasks.json has no dataset 'random'");
+    refuse("\"do\": \"replay\"", "\"tasks\": \"{order}\", \"do\": \"replay\"",
+           "tasks: of an eval, a {variable} that it repeats over");
     refuse("{row.permute}", "{row.colour}", "no row has a field 'colour'");
     refuse("\"where\": {\"order\"", "\"where\": {\"odrer\"", "records have no 'odrer'");
     refuse("--precision f32 --", "--precision f32 -o elsewhere --", "'-o' is no option");
@@ -462,6 +507,7 @@ Suite *make_suite(void)
     tcase_add_test(t, every_table_and_figure_has_a_recipe);
     tcase_add_test(t, layouts_place_every_printed_number);
     tcase_add_test(t, a_row_picks_its_head_by_a_rule);
+    tcase_add_test(t, every_task_counts_the_same);
     tcase_add_test(t, what_a_recipe_misspells_is_named);
     tcase_add_test(t, agreement_needs_every_condition);
     suite_add_tcase(s, t);
