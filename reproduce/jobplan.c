@@ -201,11 +201,16 @@ out:
     return rc;
 }
 
+bool step_lacks_file(const struct step *s)
+{
+    return s->task && !s->task->path;
+}
+
 /* Why a job cannot be done here; NULL: it can. A file that is missing is named, in `text`. */
 static const char *cannot(const struct plan *p, const struct step *s, char text[200])
 {
     const struct recipe_job *j = step_job(p, s);
-    if (j->tasks && !(s->task && s->task->path)) {
+    if (step_lacks_file(s) || (j->tasks && !s->task)) {
         snprintf(text, 200, "needs %s of %s (--tasks DIR)%s", s->task ? s->task->file : "a file",
                  s->task ? s->task->of : "a benchmark", p->cuda ? "" : " and --backend cuda");
         return text;
@@ -245,7 +250,8 @@ static void leave_out(struct plan *p)
             if (reads(&p->s[k], i)) {
                 readers++;
                 out += p->s[k].left_out;
-                last = k;
+                if (last < 0 || !step_lacks_file(&p->s[k])) /* a file is the last thing to say */
+                    last = k;
             }
         if (s->left_out || !readers || out < readers ||
             (kind != DO_PROMPT && kind != DO_CAPTURE && kind != DO_CALIBRATE))

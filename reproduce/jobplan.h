@@ -103,6 +103,9 @@ int step_words(struct plan *p, struct step *s, struct err *err);
 /* The dataset that a step asks questions of. */
 int step_find_task(struct plan *p, struct step *s, struct err *err);
 
+/* Does it ask questions of a file that was not given? */
+bool step_lacks_file(const struct step *s); /* jobplan.c */
+
 /* The path of the one output of a finished step, relative to DIR/jobs. */
 int step_output(const struct plan *p, const struct step *s, struct buf *path, struct err *err);
 

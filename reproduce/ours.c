@@ -278,7 +278,7 @@ static int missing_files(const struct page *p, struct page_cell *c, int model, i
     int rc = 0;
     for (int i = 0; i < p->plan->n; i++) {
         const struct step *s = &p->plan->s[i];
-        if (!s->task || s->task->path || !stands_behind(p, s, model, job, where))
+        if (!step_lacks_file(s) || !stands_behind(p, s, model, job, where))
             continue;
         buf_printf(&b, "%s%s", b.len ? ", " : "needs ", s->task->file);
         of = s->task->of;

@@ -58,11 +58,6 @@ static void name_ours(struct page *p)
     }
 }
 
-static bool lacks_file(const struct step *s)
-{
-    return s->task && !s->task->path;
-}
-
 /* One note for all files of benchmarks that were not given. */
 static void add_missing_files(struct page *p)
 {
@@ -73,7 +68,7 @@ static void add_missing_files(struct page *p)
         bool told = false;
         for (int k = 0; k < i; k++)
             told = told || (p->plan->s[k].recipe == p->at && p->plan->s[k].task == s->task);
-        if (s->recipe != p->at || !lacks_file(s) || told)
+        if (s->recipe != p->at || !step_lacks_file(s) || told)
             continue;
         bool first = strcmp(of, s->task->of) != 0;
         buf_printf(&b, "%s%s%s%s", !b.len ? "Files that were not given (--tasks DIR): " : "",
@@ -94,7 +89,7 @@ static void add_missing(struct page *p)
         struct str_list names = {0};
         struct buf b = {0};
         bool told = false;
-        if (s->recipe != p->at || (!s->failed && !s->left_out) || lacks_file(s))
+        if (s->recipe != p->at || (!s->failed && !s->left_out) || step_lacks_file(s))
             continue;
         p->failed = p->failed || s->failed;
         for (int k = 0; k < p->plan->n; k++) {

@@ -313,6 +313,63 @@ START_TEST(every_task_counts_the_same)
 }
 END_TEST
 
+/* On a GPU without any file: generated prompts are asked, datasets are left out, each with the name
+ * of its file, and what the tables of SALE time is one job with the figure. */
+START_TEST(without_files_generated_prompts_are_asked)
+{
+    static const char *const ids[] = {
+        "sampleattention:2",  "sale:1", "sale:2", "sale:speedup", "sampleattention:6",
+        "sampleattention:f10"};
+    enum { N = sizeof ids / sizeof *ids };
+    struct recipe recipes[N] = {{0}};
+    struct model_set models = {0};
+    struct task_set tasks = {0};
+    struct job_store store = {0};
+    struct str_list none = {0};
+    struct plan plan = {.app = &app,
+                        .recipes = recipes,
+                        .n_recipes = N,
+                        .models = &models,
+                        .tasks = &tasks,
+                        .store = &store,
+                        .style = "paper",
+                        .cuda = true,
+                        .at_once = 1};
+    int made = 0, files = 0;
+    assert_ok(paper_data_load(&data, &e), &e);
+    for (int i = 0; i < N; i++) {
+        struct buf path = {0};
+        assert_ok(recipe_path(&data, ids[i], &path, &e), &e);
+        assert_ok(recipe_read(buf_str(&path), &data, &recipes[i], &e), &e);
+        recipes[i].on_gpu = true;
+        buf_free(&path);
+    }
+    assert_ok(model_set_make(&none, &none, recipes, N, &data, &models, &e), &e);
+    assert_ok(task_set_make(&data, &none, &tasks, &e), &e);
+    assert_ok(plan_expand(&plan, &e), &e);
+    assert_ok(plan_resolve(&plan, &e), &e);
+    for (int i = 0; i < plan.n; i++) {
+        const struct step *s = &plan.s[i];
+        const char *name = step_job(&plan, s)->name;
+        ck_assert_int_eq(s->left_out, step_lacks_file(s));
+        made += strcmp(name, "made") == 0;
+        if (!s->task)
+            continue;
+        files++;
+        ck_assert_msg(strstr(s->reason, s->task->file) && strstr(s->reason, "--tasks DIR"), "%s",
+                      s->reason);
+    }
+    ck_assert_int_eq(made, 4);
+    ck_assert_int_eq(files, 26 + 14 + 5);
+    plan_free(&plan);
+    task_set_free(&tasks);
+    model_set_free(&models);
+    for (int i = 0; i < N; i++)
+        recipe_free(&recipes[i]);
+    paper_data_free(&data);
+}
+END_TEST
+
 START_TEST(what_a_recipe_misspells_is_named)
 {
     assert_ok(paper_data_load(&data, &e), &e);
@@ -508,6 +565,7 @@ Suite *make_suite(void)
     tcase_add_test(t, layouts_place_every_printed_number);
     tcase_add_test(t, a_row_picks_its_head_by_a_rule);
     tcase_add_test(t, every_task_counts_the_same);
+    tcase_add_test(t, without_files_generated_prompts_are_asked);
     tcase_add_test(t, what_a_recipe_misspells_is_named);
     tcase_add_test(t, agreement_needs_every_condition);
     suite_add_tcase(s, t);
