@@ -230,6 +230,8 @@ int claim_members(const struct page *p, const json_t *test, int model, struct me
         return add_list(p, test, json_object_get(test, "difference"), model, all, err);
     if (of)
         return add_values(p, test, metric, of, model, all, err);
+    if (json_is_array(json_object_get(test, "of")))
+        return add_list(p, test, json_object_get(test, "of"), model, all, err);
     if (json_is_array(what) && strcmp(kind, "within") != 0)
         return add_list(p, test, what, model, all, err);
     if (json_is_string(what))
