@@ -360,7 +360,7 @@ START_TEST(without_files_generated_prompts_are_asked)
                       s->reason);
     }
     ck_assert_int_eq(made, 4);
-    ck_assert_int_eq(files, 26 + 14 + 5);
+    ck_assert_int_eq(files, 27 + 14 + 5);
     plan_free(&plan);
     task_set_free(&tasks);
     model_set_free(&models);
