@@ -1,5 +1,6 @@
 /*
- * bars.c - bars: a metric by layer, a bar per setting, its median over heads with quartiles.
+ * bars.c - bars: a metric by layer, or of evals by task, a bar per setting: its median over heads
+ * or prompts with quartiles.
  */
 #include "plots/chart.h"
 
@@ -21,12 +22,36 @@ struct bars {
     struct bar *bar; /* owned [g.gs.n] */
     struct series_list l;
     struct chart_facets f;
-    int low, high; /* layers; of records of whole models -1 */
+    int low, high; /* layers, or numbers of tasks; of records of whole models -1 */
+    bool by_task;
+    struct str_list tasks; /* texts of tasks in the order of their names */
 };
 
 static bool of_models(const struct bars *q)
 {
     return q->high < 0;
+}
+
+/* The number of a record's task, new if it is the first of it; -1: out of memory. */
+static int task_number(struct bars *q, const struct record *r)
+{
+    struct buf text = {0};
+    int64_t k = 0;
+    key_text(r, KEY_TASK, &text);
+    while (k < q->tasks.n && strcmp(q->tasks.items[k], buf_str(&text)) != 0)
+        k++;
+    if (k == q->tasks.n)
+        str_list_add(&q->tasks, buf_str(&text));
+    bool failed = text.failed || q->tasks.failed;
+    buf_free(&text);
+    return failed ? -1 : (int)k;
+}
+
+/* "needle" of "needle:domain=c", "qasper.jsonl" of "file:file=qasper.jsonl:metric=f1". */
+static void put_task(struct buf *b, const char *task)
+{
+    const char *name = strncmp(task, "file:file=", 10) == 0 ? task + 10 : task;
+    buf_printf(b, "%.*s", (int)strcspn(name, ":"), name);
 }
 
 static int collect(struct bars *q, struct err *err)
@@ -43,9 +68,12 @@ static int collect(struct bars *q, struct err *err)
         int k = rc ? -1 : chart_series(&q->g, r, r->params, &q->l, err);
         if (k < 0)
             return err->code;
-        q->bar[i] = (struct bar){k, r->layer, s.median * scale, s.q1 * scale, s.q3 * scale};
-        q->low = r->layer < q->low ? r->layer : q->low;
-        q->high = r->layer > q->high ? r->layer : q->high;
+        int at = q->by_task ? task_number(q, r) : r->layer;
+        if (q->by_task && at < 0)
+            return err_set(err, ERR_NOMEM, "figure bars: out of memory");
+        q->bar[i] = (struct bar){k, at, s.median * scale, s.q1 * scale, s.q3 * scale};
+        q->low = at < q->low ? at : q->low;
+        q->high = at > q->high ? at : q->high;
     }
     return 0;
 }
@@ -101,17 +129,36 @@ static const char *fill_of(const struct bars *q, const struct chart_facet *f, in
     return methods % 2 ? "fs solid 1.0 border lc rgb '#333333'" : "fs solid 1.0 noborder";
 }
 
+static void put_tics(const struct bars *q, const struct chart *c, struct buf *s)
+{
+    if (!q->by_task) {
+        buf_printf(s, "set xtics %g nomirror\n",
+                   gp_count_step(q->high - q->low + 1, c->width / 26 + 1));
+        return;
+    }
+    buf_puts(s, "set xtics nomirror (");
+    for (int64_t k = 0; k < q->tasks.n; k++) {
+        struct buf name = {0};
+        put_task(&name, q->tasks.items[k]);
+        buf_puts(s, k ? ", " : "");
+        gp_tic(&c->gp, s, buf_str(&name));
+        buf_printf(s, " %lld", (long long)k);
+        buf_free(&name);
+    }
+    buf_puts(s, ")\n");
+}
+
 static void draw_facet(const struct bars *q, struct chart *c, int i)
 {
     const struct chart_facet *f = &q->f.f[i];
     struct buf *s = &c->gp.script;
     double width = GROUP_WIDTH / f->n;
     bool whiskers = draws_whiskers(q, c, f->n);
-    int layers = q->high - q->low + 1;
+    put_tics(q, c, s);
     buf_printf(s,
                "set boxwidth %.6f absolute\nset style fill solid 1.0 noborder\n"
-               "set xrange [%g:%g]\nset xtics %g nomirror\nset grid noxtics\nset yrange [%s]\n",
-               width * 0.92, q->low - 0.6, q->high + 0.6, gp_count_step(layers, c->width / 26 + 1),
+               "set xrange [%g:%g]\nset grid noxtics\nset yrange [%s]\n",
+               width * 0.92, q->low - 0.6, q->high + 0.6,
                metric_axis(q->metric) == AXIS_SHARE ? "0:1" : "0:*");
     if (of_models(q))
         buf_puts(s, "unset xtics\n");
@@ -147,7 +194,8 @@ static int lay_out(struct bars *q, const struct figure_args *a, struct buf *titl
                                                          : want,
                                   .height = 340};
     chart_metric_name(q->metric, title);
-    buf_puts(title, of_models(q) ? ", median over " : " by layer, median over ");
+    buf_puts(title, of_models(q) ? "" : q->by_task ? " by task" : " by layer");
+    buf_puts(title, ", median over ");
     chart_over(&q->g, NULL, title);
     chart_facets_note(&q->f, &q->l, false, caption);
     TRY(buf_check(title, "title", err));
@@ -173,7 +221,11 @@ static int draw(struct bars *q, const struct figure_args *a, struct err *err)
     write_bars(q, &data);
     chart_metric_label(q->metric, &label, &scale);
     for (int i = 0; i < q->f.n; i++) {
-        chart_panel(&c, i, of_models(q) ? "" : "layer", i % c.cols == 0 ? buf_str(&label) : "");
+        chart_panel(&c, i,
+                    of_models(q) ? ""
+                    : q->by_task ? "task"
+                                 : "layer",
+                    i % c.cols == 0 ? buf_str(&label) : "");
         if (q->f.n > 1) {
             chart_head(&c, i, q->f.f[i].title);
             chart_key(&c, i);
@@ -192,9 +244,13 @@ out:
 
 static int draw_bars(const struct figure_args *a, struct err *err)
 {
-    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS, KEY_LAYER};
-    struct bars q = {.metric = a->metric ? a->metric : "density_elem"};
+    struct bars q = {.metric = a->metric ? a->metric : "density_elem",
+                     .by_task = a->x && strcmp(a->x, "task") == 0};
+    enum group_key keys[] = {KEY_METHOD, KEY_PARAMS, q.by_task ? KEY_TASK : KEY_LAYER};
     int rc = 0;
+
+    if (a->x && !q.by_task && strcmp(a->x, "layer") != 0)
+        FAIL(err, ERR_USAGE, "figure bars: --x %s: bars stand by layer or by task", a->x);
 
     TRY(chart_group(a, keys, 3, GROUP_SPLIT_STEPS, q.metric, KEY_COUNT, &q.g, err));
     TRY(mem_alloc(&q.bar, q.g.gs.n, sizeof *q.bar, "bars", err));
@@ -207,13 +263,14 @@ out:
     chart_groups_free(&q.g);
     series_free(&q.l);
     chart_facets_free(&q.f);
+    str_list_free(&q.tasks);
     free(q.bar);
     return rc;
 }
 
 const struct figure figure_bars = {
     .listed = {"bars", "a metric by layer, or of a model, one bar per method",
-               "input: records; --metric (density_elem)"},
+               "input: records; --metric (density_elem), --x task: of evals by task"},
     .input = FIGURE_RECORDS,
     .draw = draw_bars,
 };

@@ -59,7 +59,7 @@ static const struct opt options[] = {
      .help = "layerhead: draw the difference to this method."},
     {.name = "x", .type = OPT_STR, .offset = offsetof(struct plot_opts, x), .arg = "NAME",
      .flags = OPT_UNSET, .help = "curves: step, layer, head, n_q or a parameter. sweep: a parameter. means: layer, sample "
-             "or head."},
+             "or head. bars: layer or task."},
     {.name = "y", .type = OPT_STR, .offset = offsetof(struct plot_opts, y), .arg = "NAME",
      .flags = OPT_UNSET, .help = "sweep: the other parameter."},
     {.name = "marks", .type = OPT_STR, .offset = offsetof(struct plot_opts, marks),

@@ -458,10 +458,13 @@ static int draw_curves(const struct figure_args *a, struct err *err)
     int rc = 0;
 
     TRY(choose_x(a, &metric, &x, err));
-    keys[2] = x.key;
+    /* A time belongs to one length: over several a line leads from length to length. */
+    bool by_length = x.metric && (strstr(x.x, "speedup") || strstr(x.x, "time_"));
+    keys[2] = by_length ? KEY_TOKENS : x.key;
     /* Against the step a method's schedule is what one wants to see. */
-    TRY(chart_group(a, keys, x.key == KEY_COUNT ? 2 : 3, x.key == KEY_STEP ? 0 : GROUP_SPLIT_STEPS,
-                    metric, x.key, &g, err));
+    TRY(chart_group(a, keys, by_length || x.key != KEY_COUNT ? 3 : 2,
+                    x.key == KEY_STEP ? 0 : GROUP_SPLIT_STEPS, metric,
+                    by_length ? KEY_TOKENS : x.key, &g, err));
     TRY(mem_alloc(&p, g.gs.n, sizeof *p, "points", err));
     TRY(collect(&g, &x, metric, &l, p, &n, err));
     TRY(series_labels(&l, LEGEND_CHARS, err));

@@ -249,6 +249,8 @@ int claim_members(const struct page *p, const json_t *test, int model, struct me
         return add_list(p, test, json_object_get(test, "difference"), model, all, err);
     if (of)
         return add_values(p, test, metric, of, model, all, err);
+    if (json_is_array(json_object_get(test, "of")))
+        return add_list(p, test, json_object_get(test, "of"), model, all, err);
     if (json_is_array(what) && strcmp(kind, "within") != 0) {
         int rc = add_list(p, test, what, model, all, err);
         return rc || !json_object_get(test, "at_equal") ? rc
@@ -320,7 +322,8 @@ static int test_gaps(const struct members *all, double tie, struct claim_pair *o
             while (w < b->units.n && by_unit(&b->units.u[w], u) < 0)
                 w++;
             if (w < b->units.n && by_unit(&b->units.u[w], u) == 0) {
-                gap[k].units.u[at] = (struct unit){u->layer, u->head, x[at] - y[at], 1};
+                gap[k].units.u[at] = (struct unit){
+                    .layer = u->layer, .head = u->head, .sum = x[at] - y[at], .calls = 1};
                 at++;
             }
         }

@@ -20,7 +20,7 @@
 struct reproduce_opts {
     struct common_opts c;
     char *out, *only, *budget;
-    struct str_list models, traces;
+    struct str_list models, traces, tasks;
     int backend, style;
     int64_t parallel;
     bool quick, list;
@@ -40,6 +40,10 @@ static const struct opt options[] = {
     {.name = "trace", .type = OPT_LIST, .offset = offsetof(struct reproduce_opts, traces),
      .arg = "[ROLE=]T.h5", .flags = OPT_UNSET,
      .help = "Trace that exists, in place of captures of a model. Repeatable."},
+    {.name = "tasks", .type = OPT_LIST, .offset = offsetof(struct reproduce_opts, tasks),
+     .arg = "DIR", .flags = OPT_UNSET,
+     .help = "Folder with files of LongBench or InfiniteBench as published (qasper.jsonl, "
+             "passkey.jsonl, ...). Repeatable."},
     {.name = "backend", .type = OPT_ENUM, .offset = offsetof(struct reproduce_opts, backend),
      .def = "cpu", .values = backends, .help = "Where methods run; cuda also gives times."},
     {.name = "quick", .type = OPT_BOOL, .offset = offsetof(struct reproduce_opts, quick),
@@ -103,6 +107,7 @@ struct session {
     struct recipe *recipes;
     int n_recipes;
     struct model_set models;
+    struct task_set tasks;
     struct job_store store;
     struct plan plan;
     struct output output;
@@ -220,6 +225,31 @@ static const char *state_here(const struct session *s, const struct recipe *r)
     return traces || s->app->accel ? "ready" : "needs GPU";
 }
 
+/* Of what benchmarks it takes files, "LongBench, InfiniteBench"; "" of none. */
+static void list_files(const struct session *s, const struct recipe *r, struct buf *b)
+{
+    for (int j = 0; j < r->n_jobs; j++) {
+        char name[64];
+        size_t i;
+        json_t *v;
+        if (!r->jobs[j].tasks || sscanf(r->jobs[j].tasks, "{%60[^.}]", name) != 1)
+            continue;
+        const json_t *values = recipe_variable(r, false, name);
+        for (size_t t = 0; t < json_array_size(s->data.tasks); t++) {
+            const json_t *task = json_array_get(s->data.tasks, t);
+            const char *id = json_str_or(task, "id", ""), *of = json_str_or(task, "of", "");
+            bool has = false;
+            json_array_foreach(values, i, v)
+            {
+                const char *slash = strrchr(json_string_value(v), '/');
+                has = has || strcmp(slash ? slash + 1 : json_string_value(v), id) == 0;
+            }
+            if (has && !(b->len && strstr(buf_str(b), of)))
+                buf_printf(b, "%s%s", b->len ? ", " : "", of);
+        }
+    }
+}
+
 /* How long it is, without the full stop or the colon that ends it. */
 static int first_sentence(const char *text)
 {
@@ -240,6 +270,8 @@ static int print_list(const struct session *s, struct err *err)
         const struct recipe *r = &s->recipes[i];
         const char *caption = json_str_or(r->item, "caption", ""), *state = state_here(s, r);
         const char *why = json_str_or(r->absent, "*", "");
+        struct buf files = {0};
+        list_files(s, r, &files);
         if (s->o.c.json) {
             jw_obj(&w);
             jw_kstr(&w, "id", r->id);
@@ -247,15 +279,19 @@ static int print_list(const struct session *s, struct err *err)
             jw_kstr(&w, "needs", r->needs);
             jw_kstr(&w, "state", state);
             jw_kstr(&w, "reason", why);
+            jw_kstr(&w, "files", buf_str(&files));
             jw_obj_end(&w);
         } else {
             bool again = strncmp(why, state, strlen(state)) == 0; /* "needs eval with the files" */
             buf_printf(&b, "%-22s %-4s %s%s%s", r->id, r->needs[0] ? r->needs : "-",
                        again ? "" : state, why[0] && !again ? ": " : "", why);
+            if (files.len)
+                buf_printf(&b, "; takes files of %s (--tasks)", buf_str(&files));
             if (!why[0] && caption[0])
                 buf_printf(&b, ": %.*s", first_sentence(caption), caption);
             buf_puts(&b, "\n");
         }
+        buf_free(&files);
     }
     if (s->o.c.json) {
         jw_arr_end(&w);
@@ -377,6 +413,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
     }
     TRY(model_set_make(&s->o.models, &s->o.traces, s->recipes, s->n_recipes, &s->data, &s->models,
                        err));
+    TRY(task_set_make(&s->data, &s->o.tasks, &s->tasks, err));
     TRY(enter(s, err));
     for (int i = 0; i < s->n_recipes; i++)
         s->recipes[i].on_gpu = s->o.backend == 1;
@@ -385,6 +422,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
                             .recipes = s->recipes,
                             .n_recipes = s->n_recipes,
                             .models = &s->models,
+                            .tasks = &s->tasks,
                             .store = &s->store,
                             .quick = s->o.quick,
                             .cuda = s->o.backend == 1,
@@ -420,6 +458,7 @@ static void close_session(struct session *s)
     plan_free(&s->plan);
     job_store_free(&s->store);
     model_set_free(&s->models);
+    task_set_free(&s->tasks);
     for (int i = 0; i < s->n_recipes; i++)
         recipe_free(&s->recipes[i]);
     free(s->recipes);

@@ -103,7 +103,7 @@ int claim_at_equal(const struct page *p, const json_t *test, int model, struct m
     for (int64_t i = 0; i < x.n; i++) {
         double y = at_unit(c, &x.u[i], x.u[i].sum / (double)x.u[i].calls);
         if (isfinite(y))
-            kept.u[kept.n++] = (struct unit){x.u[i].layer, x.u[i].head, y, 1};
+            kept.u[kept.n++] = (struct unit){x.u[i].layer, x.u[i].head, y, 1, x.u[i].task};
     }
     kept.of = all->m[1].units.of;
     unit_values_free(&all->m[0].units);

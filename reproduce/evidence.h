@@ -67,7 +67,8 @@ struct unit_values {
         int layer, head; /* head -1: the layer; layer -1: head is a prompt's number */
         double sum;
         int64_t calls;
-    } * u; /* owned, by layer and head */
+        uint64_t task; /* of a prompt: its dataset or kind */
+    } * u;             /* owned, by layer and head */
     int64_t n, calls;
 };
 
@@ -76,8 +77,11 @@ int evidence_units(const struct evidence *e, const struct choice *c, const char 
                    struct unit_values *out, struct err *err);
 void unit_values_free(struct unit_values *v);
 
-/* stat: "mean", "calls" (mean over calls, as "cases" are counted), "min", "max",
- * "sum-over-layers" (the expression over sums of unit means). units = 0: no value. */
+/* The metric "score" is the grade of a prompt, whatever its task calls it.
+ *
+ * stat: "mean", "calls" (mean over calls, as "cases" are counted), "min", "max",
+ * "sum-over-layers" (the expression over sums of unit means), "mean-over-tasks", "sum-over-tasks"
+ * (of the means of each task). units = 0: no value. */
 int evidence_stat(const struct evidence *e, const struct choice *c, const char *metric,
                   const char *stat, struct sample_stats *out, struct err *err);
 

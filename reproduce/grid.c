@@ -226,6 +226,16 @@ out:
     return rc;
 }
 
+/* true: always; "tasks": when a file was given that one of the recipe's jobs reads. */
+static bool stands_beside(const struct page *p, const json_t *beside)
+{
+    bool any = json_is_true(beside);
+    for (int i = 0; i < p->plan->n && json_is_string(beside); i++)
+        any = any ||
+              (p->plan->s[i].recipe == p->at && p->plan->s[i].task && p->plan->s[i].task->path);
+    return any;
+}
+
 static int place_models(struct page *p, struct page_block *b, struct err *err)
 {
     const struct model_set *set = p->plan->models;
@@ -240,7 +250,7 @@ static int place_models(struct page *p, struct page_block *b, struct err *err)
             TRY(place_model(&b->columns, column, &set->m[i], i, map, err));
         else if (row >= 0)
             TRY(place_model(&b->rows, row, &set->m[i], i, map, err));
-        else if (json_is_true(json_object_get(role, "beside_all")))
+        else if (stands_beside(p, json_object_get(role, "beside_all")))
             TRY(place_beside_all(&b->columns, &set->m[i], i, err));
     }
 out:

@@ -185,6 +185,7 @@ static int expand_job(struct plan *p, int recipe, int job, int model, int first,
                 FAIL(err, ERR_INPUT, "%s: variable '%s' has no value", buf_str(&r->path), name);
         }
         s->n_vars = (int)n;
+        TRY(step_find_task(p, s, err));
         TRY(connect(p, p->n - 1, first, err));
         size_t k = n;
         while (k > 0) {
@@ -200,9 +201,20 @@ out:
     return rc;
 }
 
-/* Why a job cannot be done here; NULL: it can. */
-static const char *cannot(const struct plan *p, const struct recipe_job *j)
+bool step_lacks_file(const struct step *s)
 {
+    return s->task && !s->task->path;
+}
+
+/* Why a job cannot be done here; NULL: it can. A file that is missing is named, in `text`. */
+static const char *cannot(const struct plan *p, const struct step *s, char text[200])
+{
+    const struct recipe_job *j = step_job(p, s);
+    if (step_lacks_file(s) || (j->tasks && !s->task)) {
+        snprintf(text, 200, "needs %s of %s (--tasks DIR)%s", s->task ? s->task->file : "a file",
+                 s->task ? s->task->of : "a benchmark", p->cuda ? "" : " and --backend cuda");
+        return text;
+    }
     if (p->cuda || !j->needs)
         return NULL;
     return j->needs == 'K' ? "needs a GPU (--backend cuda)"
@@ -222,7 +234,8 @@ static void leave_out(struct plan *p)
 {
     for (int i = 0; i < p->n; i++) {
         struct step *s = &p->s[i];
-        const char *why = cannot(p, step_job(p, s));
+        char text[200];
+        const char *why = cannot(p, s, text);
         for (int k = 0; k < s->n_in && !why; k++)
             why = p->s[s->in[k]].left_out ? p->s[s->in[k]].reason : NULL;
         s->left_out = why != NULL;
@@ -237,7 +250,8 @@ static void leave_out(struct plan *p)
             if (reads(&p->s[k], i)) {
                 readers++;
                 out += p->s[k].left_out;
-                last = k;
+                if (last < 0 || !step_lacks_file(&p->s[k])) /* a file is the last thing to say */
+                    last = k;
             }
         if (s->left_out || !readers || out < readers ||
             (kind != DO_PROMPT && kind != DO_CAPTURE && kind != DO_CALIBRATE))

@@ -13,6 +13,7 @@
 
 #include "reproduce/jobstore.h"
 #include "reproduce/modelset.h"
+#include "reproduce/taskset.h"
 
 #define STEP_VARS 8
 
@@ -32,7 +33,8 @@ struct step_unit {
 };
 
 struct step {
-    int recipe, job, model; /* model -1: none */
+    int recipe, job, model;       /* model -1: none */
+    const struct task_file *task; /* the file whose questions it asks, or NULL */
     struct step_var var[STEP_VARS];
     int n_vars;
     int *in; /* owned: steps that it reads; the first n_from are those of `from` */
@@ -62,6 +64,7 @@ struct plan {
     const struct recipe *recipes;
     int n_recipes;
     const struct model_set *models;
+    const struct task_set *tasks; /* NULL: none is looked for */
     struct job_store *store;
     bool quick, cuda, no_gnuplot;
     int at_once;             /* jobs that run side by side */
@@ -96,6 +99,12 @@ void step_text(const struct step *s, struct buf *b);
 
 /* Fill words, texts, wanted and maps of a step: variables and outputs of inputs in place. */
 int step_words(struct plan *p, struct step *s, struct err *err);
+
+/* The dataset that a step asks questions of. */
+int step_find_task(struct plan *p, struct step *s, struct err *err);
+
+/* Does it ask questions of a file that was not given? */
+bool step_lacks_file(const struct step *s); /* jobplan.c */
 
 /* The path of the one output of a finished step, relative to DIR/jobs. */
 int step_output(const struct plan *p, const struct step *s, struct buf *path, struct err *err);

@@ -27,7 +27,7 @@ static int is_weight(const struct dirent *e)
            strcmp(e->d_name, "config.json") == 0 || strcmp(e->d_name, "tokenizer.json") == 0;
 }
 
-static int hash_file(struct hash_state *h, const char *path, const char *name, struct err *err)
+int hash_input_file(struct hash_state *h, const char *path, const char *name, struct err *err)
 {
     struct stat st;
     struct buf text = {0};
@@ -56,7 +56,7 @@ static int identify(struct model_use *m, struct err *err)
     for (int i = 0; i < n; i++) {
         struct buf path = {0};
         buf_printf(&path, "%s/%s", m->dir, files[i]->d_name);
-        rc = hash_file(h, buf_str(&path), files[i]->d_name, err);
+        rc = hash_input_file(h, buf_str(&path), files[i]->d_name, err);
         buf_free(&path);
         if (rc)
             goto out;

@@ -5,6 +5,7 @@
 #ifndef LACUNA_MODELSET_H
 #define LACUNA_MODELSET_H
 
+#include "core/hash.h"
 #include "core/trace.h"
 #include "reproduce/recipe.h"
 
@@ -40,6 +41,10 @@ int model_set_make(const struct str_list *dirs, const struct str_list *traces,
                    const struct recipe *recipes, int n_recipes, const struct paper_data *d,
                    struct model_set *out, struct err *err);
 void model_set_free(struct model_set *s);
+
+/* Add a file to a hash by name, size and content; one above 256 MiB by its time of change instead
+ * of its content. */
+int hash_input_file(struct hash_state *h, const char *path, const char *name, struct err *err);
 
 /* The model of models.json with this shape; NULL: it is none of the papers' models. */
 const json_t *shape_paper_model(const struct paper_data *d, const struct shape *s);

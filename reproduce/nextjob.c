@@ -239,6 +239,10 @@ static void records_job(struct plan *p, const struct step *s, struct job *j)
         str_list_add(a, "-m");
         str_list_add(a, texts.items[i]);
     }
+    if (s->task) {
+        str_list_add(a, "--task");
+        str_list_add(a, s->task->path);
+    }
     add_all(a, &s->words);
     if (p->cuda) {
         str_list_add(a, j->kind == DO_EVAL ? "--device" : "--backend");

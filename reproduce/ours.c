@@ -249,6 +249,49 @@ static const char *absent_reason(const struct page *p, const struct grid_entry *
     return NULL;
 }
 
+/* Is the step one of those behind a cell? */
+static bool stands_behind(const struct page *p, const struct step *s, int model, int job,
+                          const json_t *where)
+{
+    const char *key;
+    json_t *v;
+    bool takes = s->recipe == p->at && s->job == job && s->model == model;
+    json_object_foreach((json_t *)where, key, v)
+    {
+        const char *have = takes ? step_value(s, key) : NULL;
+        double a = have ? size_value(have) : NAN;
+        double b = json_is_string(v) ? size_value(json_string_value(v)) : NAN;
+        if (have && json_is_string(v))
+            takes = isfinite(a) && isfinite(b) ? fabs(a - b) <= 0.02 * b
+                                               : fnmatch(json_string_value(v), have, 0) == 0;
+    }
+    return takes;
+}
+
+/* Set as the reason all files of benchmarks behind a cell that were not given; nothing: none is
+ * missing. */
+static int missing_files(const struct page *p, struct page_cell *c, int model, int job,
+                         const json_t *where, struct err *err)
+{
+    struct buf b = {0};
+    const char *of = "";
+    int rc = 0;
+    for (int i = 0; i < p->plan->n; i++) {
+        const struct step *s = &p->plan->s[i];
+        if (!step_lacks_file(s) || !stands_behind(p, s, model, job, where))
+            continue;
+        buf_printf(&b, "%s%s", b.len ? ", " : "needs ", s->task->file);
+        of = s->task->of;
+    }
+    if (b.len) {
+        buf_printf(&b, " of %s (--tasks DIR)%s", of, p->plan->cuda ? "" : " and --backend cuda");
+        rc = buf_check(&b, "cell", err);
+        rc = rc ? rc : set_reason(c, buf_str(&b), err);
+    }
+    buf_free(&b);
+    return rc;
+}
+
 /* Are the steps behind a cell finished? A reason where one failed. */
 static int job_state(struct page *p, int model, int job, const json_t *where, bool *pending,
                      const char **reason)
@@ -258,19 +301,7 @@ static int job_state(struct page *p, int model, int job, const json_t *where, bo
     *reason = NULL;
     for (int i = 0; i < p->plan->n; i++) {
         const struct step *s = &p->plan->s[i];
-        const char *key;
-        json_t *v;
-        bool takes = s->recipe == p->at && s->job == job && s->model == model;
-        json_object_foreach((json_t *)where, key, v)
-        {
-            const char *have = takes ? step_value(s, key) : NULL;
-            double a = have ? size_value(have) : NAN;
-            double b = json_is_string(v) ? size_value(json_string_value(v)) : NAN;
-            if (have && json_is_string(v))
-                takes = isfinite(a) && isfinite(b) ? fabs(a - b) <= 0.02 * b
-                                                   : fnmatch(json_string_value(v), have, 0) == 0;
-        }
-        if (!takes)
+        if (!stands_behind(p, s, model, job, where))
             continue;
         steps++;
         if (s->failed || s->left_out)
@@ -401,6 +432,13 @@ static int own_model(const struct page *p, const struct page_block *b, const str
     return page_first_model(p);
 }
 
+/* Does the rule take numbers of a benchmark's files? */
+static bool has_tasks(const struct page *p, const json_t *rule)
+{
+    int job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
+    return job >= 0 && p->recipe->jobs[job].tasks;
+}
+
 static int fill_cell(struct page *p, const struct page_block *b, int row, int column,
                      struct err *err)
 {
@@ -423,6 +461,11 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
     }
     const json_t *rule = page_rule(p, r, e);
     const char *metric = rule ? page_metric(p, b, r, e, rule, 0) : layout_metric(r, e);
+    if (c->model < 0 && c->printed && has_tasks(p, rule)) {
+        where = page_where(rule, r, e);
+        TRY(missing_files(p, c, page_first_model(p),
+                          recipe_job_find(p->recipe, json_str_or(rule, "job", "")), where, err));
+    }
     if (c->model < 0) {
         rc = c->printed ? set_reason(c,
                                      p->recipe->n_jobs ? "no checkpoint of this model was given"
@@ -454,6 +497,7 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
     c->job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
     int steps = job_state(p, c->model, c->job, where, &pending, &reason);
     struct choice choice = {c->model, c->job, where, json_object_get(rule, "pairs")};
+    TRY(missing_files(p, c, c->model, c->job, where, err));
     if (!pending && !reason)
         TRY(put_value(p, b, row, column, rule, &choice, err));
     if (pending)

@@ -58,6 +58,29 @@ static void name_ours(struct page *p)
     }
 }
 
+/* One note for all files of benchmarks that were not given. */
+static void add_missing_files(struct page *p)
+{
+    struct buf b = {0};
+    const char *of = "";
+    for (int i = 0; i < p->plan->n; i++) {
+        const struct step *s = &p->plan->s[i];
+        bool told = false;
+        for (int k = 0; k < i; k++)
+            told = told || (p->plan->s[k].recipe == p->at && p->plan->s[k].task == s->task);
+        if (s->recipe != p->at || !step_lacks_file(s) || told)
+            continue;
+        bool first = strcmp(of, s->task->of) != 0;
+        buf_printf(&b, "%s%s%s%s", !b.len ? "Files that were not given (--tasks DIR): " : "",
+                   b.len ? first ? "; " : ", " : "", first ? s->task->of : "", first ? "'s " : "");
+        buf_puts(&b, s->task->file);
+        of = s->task->of;
+    }
+    if (b.len)
+        str_list_add(&p->notes, buf_str(&b));
+    buf_free(&b);
+}
+
 /* Jobs that were left out or failed, those with one reason in one note. */
 static void add_missing(struct page *p)
 {
@@ -66,7 +89,7 @@ static void add_missing(struct page *p)
         struct str_list names = {0};
         struct buf b = {0};
         bool told = false;
-        if (s->recipe != p->at || (!s->failed && !s->left_out))
+        if (s->recipe != p->at || (!s->failed && !s->left_out) || step_lacks_file(s))
             continue;
         p->failed = p->failed || s->failed;
         for (int k = 0; k < p->plan->n; k++) {
@@ -143,6 +166,7 @@ static int add_notes(struct page *p, struct err *err)
         buf_free(&b);
     }
     add_missing(p);
+    add_missing_files(p);
     return p->notes.failed ? err_set(err, ERR_NOMEM, "page: out of memory") : 0;
 }
 

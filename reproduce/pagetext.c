@@ -109,6 +109,11 @@ void page_command(const struct page *p, struct buf *b)
             buf_printf(b, " --%s %s=%s", m->trace ? "trace" : "model", m->role,
                        slash ? slash + 1 : path);
     }
+    for (int i = 0; i < p->plan->n; i++)
+        if (p->plan->s[i].recipe == p->at && p->plan->s[i].task && p->plan->s[i].task->path) {
+            buf_puts(b, " --tasks FILES");
+            break;
+        }
     buf_puts(b, " -o DIR");
 }
 

@@ -81,7 +81,7 @@ static void hash_json(struct hash_state *h, const json_t *j)
 int paper_data_load(struct paper_data *d, struct err *err)
 {
     struct hash_state *h = NULL;
-    json_t *models = NULL;
+    json_t *models = NULL, *tasks = NULL;
     int rc = 0;
 
     TRY(datadir_find("paper", &d->dir, err));
@@ -93,6 +93,10 @@ int paper_data_load(struct paper_data *d, struct err *err)
     d->models = json_incref(json_object_get(models, "models"));
     if (!json_is_array(d->models))
         FAIL(err, ERR_INPUT, "%s/models.json: no list 'models'", buf_str(&d->dir));
+    TRY(read_json(d, "tasks.json", &tasks, err));
+    d->tasks = json_incref(json_object_get(tasks, "tasks"));
+    if (!json_is_array(d->tasks))
+        FAIL(err, ERR_INPUT, "%s/tasks.json: no list 'tasks'", buf_str(&d->dir));
     hash_json(h, d->layouts);
     hash_json(h, d->models);
     for (int p = 0; p < PAPERS; p++)
@@ -100,6 +104,7 @@ int paper_data_load(struct paper_data *d, struct err *err)
     hash_text(hash_digest(h), d->content);
 out:
     json_decref(models);
+    json_decref(tasks);
     hash_free(h);
     return rc;
 }
@@ -109,6 +114,7 @@ void paper_data_free(struct paper_data *d)
     buf_free(&d->dir);
     json_decref(d->layouts);
     json_decref(d->models);
+    json_decref(d->tasks);
     for (int p = 0; p < PAPERS; p++)
         csv_free(&d->csv[p]);
     memset(d, 0, sizeof *d);
@@ -135,6 +141,11 @@ const json_t *paper_figure(const struct paper_data *d, const char *id)
 const json_t *paper_model(const struct paper_data *d, const char *id)
 {
     return find_id(d->models, id);
+}
+
+const json_t *paper_task(const struct paper_data *d, const char *id)
+{
+    return find_id(d->tasks, id);
 }
 
 /* The index of "sale.csv" in paper_ids, -1: none. */

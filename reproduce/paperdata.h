@@ -1,7 +1,7 @@
 /*
  * paperdata.h - what the papers print and how: datasets/paper/layouts.json (rows, columns and
  * labels of tables, panels of figures), models.json (shapes of the papers' models) and the numbers
- * of PAPER.csv.
+ * of PAPER.csv; tasks.json, files of benchmarks that a user may have.
  */
 #ifndef LACUNA_PAPERDATA_H
 #define LACUNA_PAPERDATA_H
@@ -17,6 +17,7 @@ struct paper_data {
     struct buf dir;  /* of the files */
     json_t *layouts; /* owned */
     json_t *models;  /* owned: the array */
+    json_t *tasks;   /* owned: the array of tasks.json */
     struct csv csv[PAPERS];
     int64_t at[PAPERS][9]; /* columns of struct paper_number's fields in csv */
     char content[40];      /* hash of all files */
@@ -45,6 +46,9 @@ bool paper_number_at(const struct paper_data *d, const char *csv, const char *ta
 
 /* A model of models.json, NULL: unknown. */
 const json_t *paper_model(const struct paper_data *d, const char *id);
+
+/* A dataset of tasks.json, NULL: unknown. */
+const json_t *paper_task(const struct paper_data *d, const char *id);
 
 /* A member of an object as text (numbers as num_text writes them) into `text`; false: absent. */
 bool json_text(const json_t *o, const char *key, char *text, size_t size);

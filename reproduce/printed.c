@@ -50,6 +50,7 @@ static bool member_of(const struct page *p, const json_t *test, const json_t *wh
     const char *kind = claim_kind(test), *want = json_str_or(test, "metric", NULL);
     const json_t *what = json_object_get(test, kind);
     const json_t *list = json_object_get(test, "difference") ? json_object_get(test, "difference")
+                         : json_is_array(json_object_get(test, "of")) ? json_object_get(test, "of")
                          : strcmp(kind, "within") != 0 && json_is_array(what) ? what
                                                                               : NULL;
     const char *axis =

@@ -154,7 +154,37 @@ static int check_word(void *ctx, const char *literal, size_t len, const char *wo
     return 0;
 }
 
-static int check_job_words(const struct recipe *r, int at, struct err *err)
+/* Part `.i` of every value of the variable that {variable.i} names is a dataset. */
+static int check_tasks(const struct recipe *r, const struct paper_data *d,
+                       const struct recipe_job *j, const char *where, struct err *err)
+{
+    const json_t *sets[] = {r->full, r->quick, r->cuda, r->each};
+    char name[64], id[64];
+    int part = 0, got = sscanf(j->tasks, "{%60[^.}].%d", name, &part);
+    if (j->kind != DO_EVAL || got < 1 || !recipe_repeats(j, name))
+        return err_set(err, ERR_INPUT,
+                       "%s: tasks: of an eval, a {variable} that it repeats over, found '%s'",
+                       where, j->tasks);
+    for (int k = 0; k < 4; k++) {
+        size_t i;
+        json_t *v;
+        json_array_foreach(json_object_get(sets[k], name), i, v)
+        {
+            const char *text = json_is_string(v) ? json_string_value(v) : "";
+            for (int n = 0; got == 2 && n < part; n++)
+                text = strchr(text, '/') ? strchr(text, '/') + 1 : "";
+            snprintf(id, sizeof id, "%.*s", (int)(got == 2 ? strcspn(text, "/") : strlen(text)),
+                     text);
+            if (!paper_task(d, id))
+                return err_set(err, ERR_INPUT, "%s: tasks: tasks.json has no dataset '%s'", where,
+                               id);
+        }
+    }
+    return 0;
+}
+
+static int check_job_words(const struct recipe *r, const struct paper_data *d, int at,
+                           struct err *err)
 {
     const struct recipe_job *j = &r->jobs[at];
     struct buf where = {0};
@@ -166,6 +196,8 @@ static int check_job_words(const struct recipe *r, int at, struct err *err)
     TRY(buf_check(&where, "recipe", err));
     struct word_check c = {r, at, buf_str(&where)};
     TRY(template_each(j->args, c.where, check_word, &c, err));
+    if (j->tasks)
+        TRY(check_tasks(r, d, j, c.where, err));
     json_array_foreach(j->methods, i, v)
         TRY(template_each(json_string_value(v), c.where, check_word, &c, err));
     json_array_foreach(j->each, i, v) if (!recipe_variable(r, false, json_string_value(v)))
@@ -182,9 +214,9 @@ out:
 
 static int take_job(struct recipe *r, const char *name, const json_t *o, struct err *err)
 {
-    static const char *const known[] = {"do",      "model", "each", "from",   "method",
-                                        "methods", "args",  "drop", "figure", "needs",
-                                        "series",  "marks", NULL};
+    static const char *const known[] = {"do",      "model", "each",  "from",   "method",
+                                        "methods", "args",  "drop",  "figure", "needs",
+                                        "series",  "marks", "tasks", NULL};
     struct recipe_job *j = &r->jobs[r->n_jobs];
     const char *path = buf_str(&r->path), *kind = json_str_or(o, "do", "");
     char where[96], hint[HINT_MAX];
@@ -202,6 +234,7 @@ static int take_job(struct recipe *r, const char *name, const json_t *o, struct 
                              .role = json_str_or(o, "model", NULL),
                              .args = json_str_or(o, "args", ""),
                              .figure = json_str_or(o, "figure", ""),
+                             .tasks = json_str_or(o, "tasks", NULL),
                              .needs = json_str_or(o, "needs", "")[0],
                              .drop = json_is_true(json_object_get(o, "drop"))};
     if (j->needs && strcmp(json_str_or(o, "needs", ""), "K") != 0 &&
@@ -226,7 +259,7 @@ out:
     return rc;
 }
 
-static int take_jobs(struct recipe *r, struct err *err)
+static int take_jobs(struct recipe *r, const struct paper_data *d, struct err *err)
 {
     const json_t *all;
     const char *name;
@@ -236,7 +269,7 @@ static int take_jobs(struct recipe *r, struct err *err)
     TRY(mem_zalloc(&r->jobs, (int64_t)json_object_size(all) + 1, sizeof *r->jobs, "jobs", err));
     json_object_foreach((json_t *)all, name, o) TRY(take_job(r, name, o, err));
     for (int i = 0; i < r->n_jobs; i++)
-        TRY(check_job_words(r, i, err));
+        TRY(check_job_words(r, d, i, err));
 out:
     return rc;
 }
@@ -336,7 +369,7 @@ static int check_calibration(const json_t *match, const char *path, struct err *
     return 0;
 }
 
-static int take_lists(struct recipe *r, struct err *err)
+static int take_lists(struct recipe *r, const struct paper_data *d, struct err *err)
 {
     static const char *const ours[] = {"column", "row",   "job",   "where",   "stat",
                                        "metric", "pairs", "needs", "setting", NULL};
@@ -364,7 +397,7 @@ static int take_lists(struct recipe *r, struct err *err)
     TRY(take_objects(r->doc, "claims", path, claims, &r->claims, err));
     TRY(take_objects(r->doc, "extra", path, extra, &r->extra, err));
     TRY(take_names(r->doc, "notes", path, "recipe", &r->notes, err));
-    TRY(take_jobs(r, err));
+    TRY(take_jobs(r, d, err));
     json_array_foreach(r->ours, i, o) if (recipe_job_find(r, json_str_or(o, "job", "")) < 0) FAIL(
         err, ERR_INPUT, "%s: ours entry %zu: no job '%s'", path, i + 1, json_str_or(o, "job", ""));
     json_array_foreach(r->claims, i, o) if (!json_is_string(json_object_get(o, "id")) ||
@@ -406,7 +439,7 @@ int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, 
         goto out;
     TRY(take_needs(r, err));
     TRY(take_roles(r, d, err));
-    TRY(take_lists(r, err));
+    TRY(take_lists(r, d, err));
     TRY(take_marks(r, d, err));
 out:
     return rc;

@@ -22,6 +22,7 @@ struct recipe_job {
     const json_t *series;      /* draw: name -> conditions on records, or NULL */
     struct buf marks;          /* draw: printed numbers for plot --marks, empty: none */
     const char *args, *figure; /* "" = none; figure: draw only */
+    const char *tasks;         /* eval: {variable} of a dataset of tasks.json, or NULL */
     char needs;                /* 'K' a GPU, 'M' the method inside the model; 0: nothing more */
     bool drop;                 /* left out first where a budget is short */
 };

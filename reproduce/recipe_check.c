@@ -172,7 +172,9 @@ static bool label_known(const struct recipe *r, const char *axis, const char *la
 
 static int check_stat(const struct recipe *r, const json_t *o, struct err *err)
 {
-    static const char *const known[] = {"mean", "calls", "min", "max", "sum-over-layers", NULL};
+    static const char *const known[] = {
+        "mean",           "calls", "min", "max", "sum-over-layers", "mean-over-tasks",
+        "sum-over-tasks", NULL};
     const char *stat = json_str_or(o, "stat", "mean");
     char hint[HINT_MAX];
     for (int i = 0; known[i]; i++)

@@ -61,6 +61,8 @@ static int make_key(struct plan *p, struct step *s, struct err *err)
     }
     for (int64_t i = 0; i < s->words.n; i++)
         hash_word(h, s->words.items[i]);
+    if (s->task)
+        hash_word(h, s->task->hash);
     if (j->kind == DO_CALIBRATE)
         for (int64_t i = 0; i < s->texts.n; i++)
             hash_word(h, s->texts.items[i]);

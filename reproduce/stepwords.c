@@ -80,6 +80,19 @@ static int fill(struct plan *p, struct step *s, const char *text, struct buf *ou
     return rc;
 }
 
+int step_find_task(struct plan *p, struct step *s, struct err *err)
+{
+    struct buf id = {0};
+    int rc = 0;
+    if (!step_job(p, s)->tasks)
+        return 0;
+    TRY(fill(p, s, step_job(p, s)->tasks, &id, err));
+    s->task = task_set_find(p->tasks, buf_str(&id));
+out:
+    buf_free(&id);
+    return rc;
+}
+
 /* ---- lists of denoising steps ---------------------------------------------------------------- */
 
 static int by_number(const void *a, const void *b)
@@ -180,6 +193,8 @@ int step_words(struct plan *p, struct step *s, struct err *err)
     if (text.len)
         TRY(words_split(buf_str(&text), &words, err));
     take_words(s, j->kind, &words);
+    if (s->task)
+        TRY(task_file_options(s->task, &s->words, err));
     json_array_foreach(j->methods, i, v)
     {
         TRY(fill(p, s, json_string_value(v), &text, err));

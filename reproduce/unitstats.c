@@ -15,9 +15,24 @@
 
 #define RESAMPLES 10000
 
+/* "score" is the grade of a question, whatever it is called: of a task file score@METRIC or the
+ * likeliest choice, of generated prompts the share that is right. */
+static double score_of(const struct record *r)
+{
+    static const char *const names[] = {"needle_acc", "multi_acc", "kv_acc",
+                                        "chain_acc",  "copy_top1", "choice_acc"};
+    for (int64_t i = 0; i < r->n_metrics; i++)
+        if (strncmp(r->metrics[i].name, "score@", 6) == 0)
+            return r->metrics[i].value;
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++)
+        if (isfinite(record_get(r, names[k])))
+            return record_get(r, names[k]);
+    return NAN;
+}
+
 static double get_metric(const void *ctx, const char *metric)
 {
-    return record_get(ctx, metric);
+    return strcmp(metric, "score") == 0 ? score_of(ctx) : record_get(ctx, metric);
 }
 
 static int find_keys(void *ctx, const char *metric, struct err *err)
@@ -54,7 +69,7 @@ static int find_unit(struct unit_values *v, int64_t *cap, int layer, int head, s
     int rc = mem_grow(&v->u, cap, v->n + 1, sizeof *v->u, "units", err);
     if (!rc) {
         *out = &v->u[v->n++];
-        **out = (struct unit){layer, head, 0, 0};
+        **out = (struct unit){.layer = layer, .head = head};
     }
     return rc;
 }
@@ -76,6 +91,37 @@ static void unit_place(const struct record *r, bool keys, int *layer, int *head)
     *head = r->scope == RECORD_OF_CALL ? -1 : keys ? r->kv_head : r->head;
     if (r->scope == RECORD_OF_MODEL)
         *head = number_of_prompt(r);
+}
+
+/* The dataset or the kind of generated prompt that a record is of: the text of its task up to the
+ * first option, of a file up to its name's end. */
+static uint64_t task_hash(const struct record *r)
+{
+    const char *task = r->task ? r->task : "";
+    size_t n = strcspn(task, ":");
+    if (strncmp(task, "file:", 5) == 0)
+        n += 1 + strcspn(task + n + 1, ":");
+    return hash_bytes(task, n).lo;
+}
+
+static int64_t units_of_task(const struct unit_values *v, int64_t end, uint64_t task)
+{
+    int64_t n = 0;
+    for (int64_t k = 0; k < end; k++)
+        n += v->u[k].task == task;
+    return n;
+}
+
+/* Let every task count the same: the mean over units becomes the mean, or the sum, of the tasks'
+ * means. */
+static void weigh_tasks(struct unit_values *v, bool sum)
+{
+    int64_t tasks = 0;
+    for (int64_t i = 0; i < v->n; i++)
+        tasks += units_of_task(v, i, v->u[i].task) == 0;
+    for (int64_t i = 0; i < v->n; i++)
+        v->u[i].sum *=
+            (double)v->n / (double)units_of_task(v, v->n, v->u[i].task) / (sum ? 1 : (double)tasks);
 }
 
 int evidence_units(const struct evidence *e, const struct choice *c, const char *metric,
@@ -100,6 +146,7 @@ int evidence_units(const struct evidence *e, const struct choice *c, const char 
         unit_place(r, keys, &layer, &head);
         TRY(find_unit(out, &cap, layer, head, &u, err));
         u->sum += x;
+        u->task = task_hash(r);
         u->calls++;
         out->calls++;
     }
@@ -220,7 +267,12 @@ int evidence_stat(const struct evidence *e, const struct choice *c, const char *
     TRY(evidence_units(e, c, metric, &v, err));
     if (v.n == 0)
         goto out;
+    bool tasks = strcmp(stat, "mean-over-tasks") == 0 || strcmp(stat, "sum-over-tasks") == 0;
+    if (tasks)
+        weigh_tasks(&v, stat[0] == 's');
     TRY(spread(&v, strcmp(stat, "calls") == 0, out, err));
+    if (tasks)
+        out->sd = out->min = out->max = NAN;
     out->units = v.n;
     out->calls = v.calls;
     out->of = v.of;

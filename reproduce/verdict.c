@@ -55,6 +55,25 @@ static const struct record *first_record(const struct page *p, const struct page
     return found;
 }
 
+/* Are the questions those of a benchmark's file? They are the paper's own. */
+static bool is_of_file(const struct record *r)
+{
+    return r->task && strncmp(r->task, "file:", 5) == 0;
+}
+
+/* Did one of them lose its middle, so that the model read another prompt? */
+static bool was_cut(const struct page *p, const struct page_cell *c)
+{
+    json_t *where = c->where ? json_loads(c->where, 0, NULL) : NULL;
+    struct choice choice = {c->model, c->job, where, NULL};
+    bool cut = false;
+    for (int64_t i = 0; i < p->evidence.n && !cut; i++)
+        cut = choice_takes(&p->evidence, &choice, &p->evidence.v[i]) &&
+              record_get(p->evidence.v[i].r, "truncated") > 0;
+    json_decref(where);
+    return cut;
+}
+
 /* ---- conditions ------------------------------------------------------------------------------ */
 
 static bool near(double n, double k)
@@ -219,6 +238,8 @@ static double tolerance(const struct page *p, const struct page_cell *c, double 
         t = 0.05 * fabs(c->number);
     else if (page_is_time(c->metric))
         t = 0.1 * fabs(c->number);
+    else if (strstr(c->metric, "score"))
+        t = 1;
     else
         t = 0.02 * scale;
     return fmax(t, unit / 2) * (1 + 1e-9);
@@ -262,9 +283,9 @@ int page_judge(struct page *p, const struct page_block *b, int row, int column, 
         return err_set(err, ERR_RUN, "%s: a cell has a value and no record", p->recipe->id);
     if (!m->paper || !m->has_weights)
         letters_add(c->letters, 'a');
-    if (!length_fits(p, m, r, e, (double)first->n_q))
+    if (is_of_file(first) ? was_cut(p, c) : !length_fits(p, m, r, e, (double)first->n_q))
         letters_add(c->letters, 'b');
-    if (!prompt_fits(p, m))
+    if (!is_of_file(first) && !prompt_fits(p, m))
         letters_add(c->letters, 'c');
     if (!settings_fit(p, first))
         letters_add(c->letters, 'd');

@@ -618,6 +618,52 @@ START_TEST(a_size_that_drops_names_is_refused_with_one_that_does_not)
 }
 END_TEST
 
+/* A speed-up belongs to one length: a method is a line that leads from length to length. */
+START_TEST(speed_ups_of_two_lengths_are_two_points)
+{
+    static const char *const tasks[2] = {"kv:domain=c:tokens=1024:depth=0:sample=0",
+                                         "kv:domain=c:tokens=2048:depth=0:sample=0"};
+    for (int i = 0; i < 2; i++) {
+        struct record *r = add("streaming", "", 0, 0, 0.5);
+        record_of_model(r);
+        r->task = strdup(tasks[i]);
+        fixture_metric(r, "attn_speedup", 2 + 2 * i);
+        fixture_metric(r, "answer_p", 0.75 - 0.25 * i);
+    }
+    struct figure_args a;
+    fixture_set(&f, &set);
+    a = args();
+    a.x = "attn_speedup";
+    a.metric = "answer_p";
+    draw("curves", &a);
+    assert_has(&dat, "# streaming: x, mean, sd\nnan nan nan\n2 0.75 0\n4 0.5 0\n");
+}
+END_TEST
+
+/* Of evals a group of bars is a task; its name stands below it. */
+START_TEST(bars_stand_by_task)
+{
+    static const char *const tasks[2] = {"kv:domain=c:tokens=1024:depth=0:sample=0",
+                                         "file:file=qasper.jsonl:metric=f1:hash=0:line=1"};
+    for (int i = 0; i < 2; i++) {
+        struct record *r = add("streaming", "", 0, 0, 0.2 + 0.1 * i);
+        record_of_model(r);
+        r->task = strdup(tasks[i]);
+    }
+    struct figure_args a;
+    fixture_set(&f, &set);
+    a = args();
+    a.x = "task";
+    draw("bars", &a);
+    assert_has(&script, "'kv' ");
+    assert_has(&script, "'qasper.jsonl' ");
+    assert_has(&dat, " 1 0.2 0.2 0.2\n"); /* tasks by name */
+    assert_has(&caption, "by task, median over 1 text or prompt");
+    a.x = "head";
+    assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_USAGE, "by layer or by task");
+}
+END_TEST
+
 START_TEST(whiskers_are_named_where_they_are_drawn)
 {
     char params[32];
@@ -1040,6 +1086,8 @@ Suite *make_suite(void)
     tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
     tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
     tcase_add_test(c, whiskers_are_named_where_they_are_drawn);
+    tcase_add_test(c, bars_stand_by_task);
+    tcase_add_test(c, speed_ups_of_two_lengths_are_two_points);
     tcase_add_test(c, parameters_that_all_settings_share_are_left_out);
     tcase_add_test(c, long_labels_are_cut_where_they_do_not_differ);
     tcase_add_test(c, labels_that_no_cut_tells_apart_stay_long);

@@ -166,11 +166,12 @@ static void fill(const json_t *test, struct members *all, enum scene scene)
         u->u = calloc((size_t)u->n, sizeof *u->u);
         ck_assert_ptr_nonnull(u->u);
         for (int i = 0; i < u->n; i++)
-            u->u[i] =
-                (struct unit){i / 2, i % 2,
-                              mean_of(test, all, k, scene == WRONG) +
-                                  (scene == RIGHT_TOO ? 1e-3 * (k + 1) : 0) + 1e-6 * i * (i % 3),
-                              1};
+            u->u[i] = (struct unit){.layer = i / 2,
+                                    .head = i % 2,
+                                    .sum = mean_of(test, all, k, scene == WRONG) +
+                                           (scene == RIGHT_TOO ? 1e-3 * (k + 1) * (k + 1) : 0) +
+                                           1e-6 * i * (i % 3),
+                                    .calls = 1};
     }
 }
 

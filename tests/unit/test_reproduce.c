@@ -274,6 +274,104 @@ static void refuse(const char *from, const char *to, const char *message)
     memset(&e, 0, sizeof e);
 }
 
+/* Three prompts of one task and one of another: grades have different names, and each task counts
+ * the same. */
+START_TEST(every_task_counts_the_same)
+{
+    static const struct {
+        const char *task, *metric;
+        double grade;
+    } asked[4] = {{"needle:domain=c:tokens=1024:sample=0", "needle_acc", 1},
+                  {"needle:domain=c:tokens=1024:sample=1", "needle_acc", 0},
+                  {"needle:domain=c:tokens=1024:sample=2", "needle_acc", 0},
+                  {"file:file=qasper.jsonl:metric=f1:line=1", "score@f1", 0.8}};
+    struct fixture_records f = {0};
+    struct recset set = {0};
+    struct proof v[4];
+    struct recipe recipe = {0};
+    struct step step = {.ready = true};
+    struct plan plan = {.recipes = &recipe, .n_recipes = 1, .s = &step, .n = 1};
+    struct evidence evidence = {.plan = &plan, .v = v, .n = 4};
+    struct choice all = {0, 0, NULL, NULL};
+    struct sample_stats s;
+    for (int i = 0; i < 4; i++) {
+        struct record *r = fixture_record(&f, "dense", "", 0, 0);
+        record_of_model(r);
+        r->task = strdup(asked[i].task);
+        fixture_metric(r, asked[i].metric, asked[i].grade);
+    }
+    fixture_set(&f, &set);
+    for (int i = 0; i < 4; i++)
+        v[i] = (struct proof){&set.r[i], 0};
+    assert_ok(evidence_stat(&evidence, &all, "100*score", "mean", &s, &e), &e);
+    ck_assert_double_eq_tol(s.value, 45, 1e-9);
+    assert_ok(evidence_stat(&evidence, &all, "100*score", "mean-over-tasks", &s, &e), &e);
+    ck_assert_double_eq_tol(s.value, (100 / 3.0 + 80) / 2, 1e-9);
+    ck_assert_int_eq(s.units, 4);
+    ck_assert(s.lo < s.value && s.value < s.hi);
+    assert_ok(evidence_stat(&evidence, &all, "100*score", "sum-over-tasks", &s, &e), &e);
+    ck_assert_double_eq_tol(s.value, 100 / 3.0 + 80, 1e-9);
+    recset_free(&set);
+}
+END_TEST
+
+/* On a GPU without any file: generated prompts are asked, datasets are left out, each with the name
+ * of its file, and what the tables of SALE time is one job with the figure. */
+START_TEST(without_files_generated_prompts_are_asked)
+{
+    static const char *const ids[] = {
+        "sampleattention:2",  "sale:1", "sale:2", "sale:speedup", "sampleattention:6",
+        "sampleattention:f10"};
+    enum { N = sizeof ids / sizeof *ids };
+    struct recipe recipes[N] = {{0}};
+    struct model_set models = {0};
+    struct task_set tasks = {0};
+    struct job_store store = {0};
+    struct str_list none = {0};
+    struct plan plan = {.app = &app,
+                        .recipes = recipes,
+                        .n_recipes = N,
+                        .models = &models,
+                        .tasks = &tasks,
+                        .store = &store,
+                        .style = "paper",
+                        .cuda = true,
+                        .at_once = 1};
+    int made = 0, files = 0;
+    assert_ok(paper_data_load(&data, &e), &e);
+    for (int i = 0; i < N; i++) {
+        struct buf path = {0};
+        assert_ok(recipe_path(&data, ids[i], &path, &e), &e);
+        assert_ok(recipe_read(buf_str(&path), &data, &recipes[i], &e), &e);
+        recipes[i].on_gpu = true;
+        buf_free(&path);
+    }
+    assert_ok(model_set_make(&none, &none, recipes, N, &data, &models, &e), &e);
+    assert_ok(task_set_make(&data, &none, &tasks, &e), &e);
+    assert_ok(plan_expand(&plan, &e), &e);
+    assert_ok(plan_resolve(&plan, &e), &e);
+    for (int i = 0; i < plan.n; i++) {
+        const struct step *s = &plan.s[i];
+        const char *name = step_job(&plan, s)->name;
+        ck_assert_int_eq(s->left_out, step_lacks_file(s));
+        made += strcmp(name, "made") == 0;
+        if (!s->task)
+            continue;
+        files++;
+        ck_assert_msg(strstr(s->reason, s->task->file) && strstr(s->reason, "--tasks DIR"), "%s",
+                      s->reason);
+    }
+    ck_assert_int_eq(made, 4);
+    ck_assert_int_eq(files, 27 + 14 + 5);
+    plan_free(&plan);
+    task_set_free(&tasks);
+    model_set_free(&models);
+    for (int i = 0; i < N; i++)
+        recipe_free(&recipes[i]);
+    paper_data_free(&data);
+}
+END_TEST
+
 START_TEST(what_a_recipe_misspells_is_named)
 {
     assert_ok(paper_data_load(&data, &e), &e);
@@ -306,6 +404,10 @@ START_TEST(what_a_recipe_misspells_is_named)
     refuse("\"metric\": \"sim_q\"", "\"metric\": \"sim_q\", \"where\": {\"case\": \"x\"}",
            "no case 'x'");
     refuse("\"stat\": \"mean\"", "\"stat\": \"average\"", "unknown stat 'average'");
+    refuse("\"do\": \"replay\"", "\"tasks\": \"{order}\", \"do\": \"eval\"",
+           "tasks.json has no dataset 'random'");
+    refuse("\"do\": \"replay\"", "\"tasks\": \"{order}\", \"do\": \"replay\"",
+           "tasks: of an eval, a {variable} that it repeats over");
     refuse("{row.permute}", "{row.colour}", "no row has a field 'colour'");
     refuse("\"where\": {\"order\"", "\"where\": {\"odrer\"", "records have no 'odrer'");
     refuse("--precision f32 --", "--precision f32 -o elsewhere --", "'-o' is no option");
@@ -572,6 +674,8 @@ Suite *make_suite(void)
     tcase_add_test(t, printed_numbers_are_marks_where_the_axes_are_theirs);
     tcase_add_test(t, a_curve_is_read_between_its_points);
     tcase_add_test(t, errors_are_compared_at_equal_sparsity);
+    tcase_add_test(t, every_task_counts_the_same);
+    tcase_add_test(t, without_files_generated_prompts_are_asked);
     tcase_add_test(t, what_a_recipe_misspells_is_named);
     tcase_add_test(t, agreement_needs_every_condition);
     suite_add_tcase(s, t);
