@@ -207,6 +207,7 @@ out:
 const struct figure figure_bars = {
     .listed = {"bars", "a metric by layer, one bar per method",
                "input: records; --metric (density_elem)"},
+    .uses = "layer,head,step,branch,method,params,metric",
     .input = FIGURE_RECORDS,
     .draw = draw_bars,
 };

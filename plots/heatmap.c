@@ -717,6 +717,7 @@ const struct figure figure_heatmap = {
          "and --keys a part, "
          "--mean shows the mean weight of a cell instead of the largest, --range LOW:HIGH the "
          "colour scale"},
+    .uses = "layer,head,step,branch,rows,keys,mean,range,map,tokens",
     .input = FIGURE_TRACE,
     .several = true,
     .draw = draw_heatmap,
@@ -727,6 +728,7 @@ const struct figure figure_overlay = {
                "input: a trace and --masks FILE of `lacuna replay --dump-masks`; of several "
                "settings --method and --params choose some, else each is a column and each head a "
                "row"},
+    .uses = "layer,head,step,branch,method,params,masks,rows,keys,mean,range,map",
     .input = FIGURE_TRACE,
     .needs_masks = true,
     .draw = draw_overlay,
@@ -736,6 +738,7 @@ const struct figure figure_mask = {
     .listed = {"mask", "dumped masks as kept share per cell",
                "input: a file of dumped masks; of several settings each is a row and each head a "
                "column"},
+    .uses = "layer,head,step,branch,method,params,rows,keys,frame,range",
     .input = FIGURE_MASKS,
     .draw = draw_mask,
 };

@@ -385,6 +385,7 @@ out:
 const struct figure figure_pareto = {
     .listed = {"pareto", "density against error and recall, dominated settings hollow",
                "input: records; --metric LIST gives the panels (err_l1_rel,cra_mean,cra_p1)"},
+    .uses = "layer,head,step,branch,method,params,metric",
     .input = FIGURE_RECORDS,
     .draw = draw,
 };
