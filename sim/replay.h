@@ -42,6 +42,7 @@ struct call_group {
 /* Cells of a run that this replay finished; atomic adds. */
 struct run_tally {
     int64_t ok, full; /* full: the mask kept every allowed pair */
+    int64_t missed;   /* the search for a target ended beside it */
     int told;
     char why[160]; /* reason of one such cell, by its method; "" if it gives none */
 };

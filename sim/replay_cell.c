@@ -80,6 +80,13 @@ static void tell_why(struct run_tally *t, const struct record *rec)
         snprintf(t->why, sizeof t->why, "%.*s", (int)len, why);
 }
 
+static bool missed_target(const struct record *rec)
+{
+    size_t len;
+    const char *end = record_note_value(rec, "budget", &len);
+    return end && (len != 3 || strncmp(end, "met", 3) != 0);
+}
+
 int replay_deliver(struct replay *r, const struct method_run *run, const struct record *rec,
                    struct err *err)
 {
@@ -94,6 +101,8 @@ int replay_deliver(struct replay *r, const struct method_run *run, const struct 
             __atomic_add_fetch(&own->full, 1, __ATOMIC_RELAXED);
             tell_why(own, rec);
         }
+        if (missed_target(rec))
+            __atomic_add_fetch(&own->missed, 1, __ATOMIC_RELAXED);
     }
     return record_file_append(r->records, rec, err);
 }
