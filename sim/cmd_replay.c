@@ -294,6 +294,19 @@ static void warn_missed(const struct replay *r)
     }
 }
 
+/* A setting without a result leaves nothing to see in a table, so one of its reasons is told. */
+static void warn_none(const struct replay *r)
+{
+    for (int64_t i = 0; i < r->n_runs && r->tally; i++) {
+        const struct run_tally *t = &r->tally[i];
+        if (t->ok == 0 && t->skip + t->error > 0)
+            log_warn("%s%s%s: none of its cells is ok, %lld %s: %s%s", r->runs[i].method->name,
+                     r->runs[i].canonical[0] ? ":" : "", r->runs[i].canonical,
+                     (long long)(t->error ? t->error : t->skip), t->error ? "failed" : "skipped",
+                     t->skip + t->error > 1 ? "for one, " : "", t->bad);
+    }
+}
+
 static int print_result(const struct replay *r, const struct replay_opts *o, int64_t before,
                         struct err *err)
 {
@@ -301,6 +314,7 @@ static int print_result(const struct replay *r, const struct replay_opts *o, int
     struct jw w;
     warn_full(r);
     warn_missed(r);
+    warn_none(r);
     if (!o->c.json) {
         log_info("%s: %lld ok, %lld skipped, %lld failed, %lld already done", o->out,
                  (long long)r->done_ok, (long long)r->done_skip, (long long)r->done_error,

@@ -93,9 +93,15 @@ int replay_deliver(struct replay *r, const struct method_run *run, const struct 
     int64_t *tally = rec->status == RECORD_OK     ? &r->done_ok
                      : rec->status == RECORD_SKIP ? &r->done_skip
                                                   : &r->done_error;
+    struct run_tally *own = &r->tally[run - r->runs];
     __atomic_add_fetch(tally, 1, __ATOMIC_RELAXED);
+    if (rec->status != RECORD_OK && rec->scope == RECORD_OF_HEAD) {
+        __atomic_add_fetch(rec->status == RECORD_SKIP ? &own->skip : &own->error, 1,
+                           __ATOMIC_RELAXED);
+        if (!__atomic_exchange_n(&own->told_bad, 1, __ATOMIC_RELAXED))
+            snprintf(own->bad, sizeof own->bad, "%.255s", rec->reason);
+    }
     if (rec->status == RECORD_OK && rec->scope == RECORD_OF_HEAD) {
-        struct run_tally *own = &r->tally[run - r->runs];
         __atomic_add_fetch(&own->ok, 1, __ATOMIC_RELAXED);
         if (record_get(rec, "density_elem") == 1) {
             __atomic_add_fetch(&own->full, 1, __ATOMIC_RELAXED);
