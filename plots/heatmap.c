@@ -401,8 +401,9 @@ static int overlay_maps(const struct figure_args *a, const struct overlay *o, st
     for (int i = 0; i < f->n; i++)
         all[i] = o->c.panel[i / o->n];
     TRY(map_read(a, all, f->n, &span, map_most_cells(a, &room), f->maps, &stored, err));
-    buf_puts(caption, "Dropped pairs are pale, in proportion to their share of a cell; numbers are "
-                      "kept pairs over allowed pairs of the whole map. ");
+    buf_puts(caption,
+             "The paleness of a cell is the share of its pairs that are dropped; numbers are "
+             "kept pairs over allowed pairs of the whole map. ");
     map_caption(a, &f->maps[0], stored, caption);
     TRY(buf_check(caption, "caption", err));
 out:
