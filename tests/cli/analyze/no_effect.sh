@@ -27,3 +27,8 @@ try analyze r --table sample --group layer
 try analyze r --table sample --columns cra_p9
 try analyze r --table sample --columns density_exec # no density is below 0
 try compare r r --metrics 'density_elem,cra_p9'
+# Conditions that every record or none fulfils, whatever it holds.
+for where in 'layer!=3..1' 'layer=1..' 'layer!=..2' 'density_elem>nan'; do
+    try analyze r --where "$where"
+done
+try analyze r --where 'layer=0..1|7' --columns density_exec --format csv | cut -d, -f1-6
