@@ -3,6 +3,7 @@
  * after it was killed. Each shard has a manifest and a file of records of its own. Lines are
  * counted, not read, since the last line of a running replay may not be whole yet.
  */
+#include "analyze/inputs.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/mem.h"
@@ -11,7 +12,6 @@
 #include "core/text.h"
 
 #include <errno.h>
-#include <glob.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -215,19 +215,16 @@ out:
 
 static int one_directory(const char *dir, struct jw *w, struct err *err)
 {
-    struct buf pattern = {0};
-    glob_t found = {0};
+    struct str_list found = {0};
     int rc = 0;
 
-    buf_printf(&pattern, "%s/manifest*.json", dir);
-    TRY(buf_check(&pattern, "path", err));
-    if (glob(buf_str(&pattern), 0, NULL, &found) != 0)
+    TRY(input_files(dir, "manifest*.json", &found, err));
+    if (found.n == 0)
         FAIL(err, ERR_INPUT, "%s: holds no manifest*.json: pass the -o directory of a replay", dir);
-    for (size_t i = 0; i < found.gl_pathc; i++)
-        TRY(one_shard(found.gl_pathv[i], w, err));
+    for (int64_t i = 0; i < found.n; i++)
+        TRY(one_shard(found.items[i], w, err));
 out:
-    globfree(&found);
-    buf_free(&pattern);
+    str_list_free(&found);
     return rc;
 }
 

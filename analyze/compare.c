@@ -243,32 +243,6 @@ out:
     return rc;
 }
 
-/* A pattern that no metric fits would make any two sets equal. */
-static int check_patterns(const struct recset *a, const struct recset *b, const char *patterns,
-                          struct err *err)
-{
-    int rc = 0;
-    for (const char *p = patterns; p && *p;) {
-        size_t len = strcspn(p, ",");
-        char one[64];
-        struct str_list found = {0};
-        snprintf(one, sizeof one, "%.*s", (int)(len < sizeof one ? len : sizeof one - 1), p);
-        rc = recset_metrics(a, one, &found, err);
-        if (!rc && !found.n)
-            rc = recset_metrics(b, one, &found, err);
-        bool any = found.n > 0;
-        str_list_free(&found);
-        if (rc)
-            return rc;
-        if (!any)
-            FAIL(err, ERR_USAGE, "--metrics: no ok record has a metric '%s' (lacuna list metrics)",
-                 one);
-        p += len + (p[len] == ',');
-    }
-out:
-    return rc;
-}
-
 int compare_sets(const struct recset *a, const struct recset *b, const struct compare_opts *o,
                  struct compare_result *res, struct table *out, struct err *err)
 {
@@ -281,7 +255,8 @@ int compare_sets(const struct recset *a, const struct recset *b, const struct co
     table_init(out, "compare", "Differences between two sets of records");
     TRY(add_columns(out, err));
     TRY(choose_keys(&w, err));
-    TRY(check_patterns(a, b, o->metrics, err));
+    if (o->metrics)
+        TRY(recset_check_metrics(a, b, "--metrics", o->metrics, err));
     TRY(recset_all(a, &all_a, err));
     TRY(recset_all(b, &all_b, err));
     TRY(sorted(&all_a, &w, &x, err));

@@ -113,6 +113,30 @@ int recset_metrics(const struct recset *s, const char *patterns, struct str_list
     return 0;
 }
 
+int recset_check_metrics(const struct recset *a, const struct recset *b, const char *option,
+                         const char *patterns, struct err *err)
+{
+    for (const char *p = patterns; *p;) {
+        int len = (int)strcspn(p, ",");
+        char one[64];
+        struct str_list found = {0};
+        snprintf(one, sizeof one, "%.*s", len, p);
+        int rc = recset_metrics(a, one, &found, err);
+        if (!rc && !found.n && b)
+            rc = recset_metrics(b, one, &found, err);
+        bool any = found.n > 0;
+        str_list_free(&found);
+        if (rc)
+            return rc;
+        if (!any)
+            return err_set(err, ERR_USAGE,
+                           "%s: no ok record has a metric '%.*s' (lacuna list metrics)", option,
+                           len, p);
+        p += len + (p[len] == ',');
+    }
+    return 0;
+}
+
 bool recset_varies(const struct recset *s, enum group_key k)
 {
     for (int64_t i = 1; i < s->n; i++)

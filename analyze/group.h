@@ -92,6 +92,13 @@ bool grouping_varies(const struct grouping *g, enum group_key k);
 int recset_metrics(const struct recset *s, const char *patterns, struct str_list *out,
                    struct err *err);
 
+/* Does every one of the comma-separated patterns match a metric of an ok record of a, or of b,
+ * which may be NULL? ERR_USAGE names the first that does not; `option` is what the user gave it to.
+ * A name with a typing error would otherwise be left out of the result, or make any two sets equal.
+ */
+int recset_check_metrics(const struct recset *a, const struct recset *b, const char *option,
+                         const char *patterns, struct err *err);
+
 /* Does `name` match one of the comma-separated shell patterns? */
 bool name_matches(const char *patterns, const char *name);
 

@@ -2,9 +2,11 @@
 
 #include "core/h5util.h"
 
+#include <dirent.h>
 #include <fcntl.h>
-#include <glob.h>
+#include <fnmatch.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -43,13 +45,30 @@ static enum kind hdf5_kind(const char *path)
     return kind;
 }
 
-static bool has_files(const char *dir, const char *names)
+int input_files(const char *dir, const char *pattern, struct str_list *out, struct err *err)
 {
-    char pattern[4096];
-    glob_t found = {0};
-    snprintf(pattern, sizeof pattern, "%s/%s", dir, names);
-    bool any = glob(pattern, GLOB_NOSORT, NULL, &found) == 0;
-    globfree(&found);
+    struct dirent **names = NULL;
+    int n = scandir(dir, &names, NULL, alphasort), rc = 0;
+    for (int i = 0; i < n; i++) {
+        struct buf path = {0};
+        if (fnmatch(pattern, names[i]->d_name, FNM_PERIOD) == 0) {
+            buf_printf(&path, "%s/%s", dir, names[i]->d_name);
+            rc = rc ? rc : buf_check(&path, dir, err);
+            str_list_add(out, buf_str(&path));
+        }
+        buf_free(&path);
+        free(names[i]);
+    }
+    free(names);
+    return rc ? rc : out->failed ? err_set(err, ERR_NOMEM, "%s: list of files", dir) : 0;
+}
+
+static bool has_files(const char *dir, const char *pattern)
+{
+    struct str_list found = {0};
+    struct err ignored = {0};
+    bool any = input_files(dir, pattern, &found, &ignored) == 0 && found.n > 0;
+    str_list_free(&found);
     return any;
 }
 

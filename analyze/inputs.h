@@ -6,6 +6,7 @@
 #define LACUNA_INPUTS_H
 
 #include "core/err.h"
+#include "core/text.h"
 
 #include <stdbool.h>
 
@@ -16,6 +17,10 @@ enum wanted_input { WANT_RECORDS, WANT_TRACE, WANT_MASKS };
  * records. 0 if it is of the wanted kind, or missing or damaged: whoever opens it says that best.
  */
 int input_check(const char *path, enum wanted_input want, struct err *err);
+
+/* Paths of the files of a directory whose names fit the shell pattern, sorted; none if it cannot be
+ * read. Brackets and stars in the directory's own name are not patterns. */
+int input_files(const char *dir, const char *pattern, struct str_list *out, struct err *err);
 
 /* Is `path` a directory with .h5 files and without records? */
 bool input_is_traces(const char *path);

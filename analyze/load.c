@@ -6,7 +6,9 @@
 #include "analyze/load.h"
 
 #include "analyze/inputs.h"
+#include "core/log.h"
 #include "core/mem.h"
+#include "core/sealed.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -173,6 +175,29 @@ static int append(const char *path, struct recset *s, struct err *err)
     return 0;
 }
 
+/* Numbers of a replay that has not ended are of the cells so far, which look like all of them. */
+static void warn_unfinished(const char *dir)
+{
+    struct str_list found = {0};
+    struct err ignored = {0};
+    int rc = input_files(dir, "manifest*.json", &found, &ignored);
+    for (int64_t i = 0; !rc && i < found.n; i++) {
+        json_t *m = NULL;
+        const char *status = NULL;
+        if (seal_json_file(found.items[i], (size_t)64 << 20, &m, &ignored) == 0)
+            status = json_string_value(json_object_get(m, "status"));
+        if (status && strcmp(status, "ok") != 0) {
+            log_warn("%s: its run %s, so cells may be missing (`lacuna status` counts them)", dir,
+                     strcmp(status, "running") == 0  ? "is at work or was killed"
+                     : strcmp(status, "failed") == 0 ? "failed"
+                                                     : "was interrupted");
+            i = found.n;
+        }
+        json_decref(m);
+    }
+    str_list_free(&found);
+}
+
 int recset_load(const struct str_list *paths, struct recset *out, struct err *err)
 {
     struct recset s = {0};
@@ -182,6 +207,8 @@ int recset_load(const struct str_list *paths, struct recset *out, struct err *er
         FAIL(err, ERR_USAGE, "no directory with records given: pass the -o directory of a replay");
     for (int64_t i = 0; i < paths->n; i++)
         TRY(append(paths->items[i], &s, err));
+    for (int64_t i = 0; i < paths->n; i++)
+        warn_unfinished(paths->items[i]);
     if (s.n == 0)
         FAIL(err, ERR_INPUT, "%s: no records%s", paths->items[0],
              paths->n > 1 ? ", and none in the other directories" : "");

@@ -117,13 +117,14 @@ static int put_estimate(struct table *t, int64_t col, const char *metric, const 
                         struct err *err)
 {
     const struct metric_def *def = metric_def_find(metric);
-    bool share = def && def->axis == AXIS_SHARE, positive = def && def->axis == AXIS_LOG;
+    bool share = def && def->axis == AXIS_SHARE;
+    bool positive = share || (def && def->axis == AXIS_LOG) || strncmp(metric, "density_", 8) == 0;
     double low = e->value - e->half, high = e->value + e->half;
     int rc = table_text(t, col + METRIC_COL, metric, err);
 
     table_num(t, col + VALUE_COL, e->value);
     table_num(t, col + HALF_COL, e->half);
-    table_num(t, col + LOW_COL, (share || positive) && low < 0 ? 0 : low);
+    table_num(t, col + LOW_COL, positive && low < 0 ? 0 : low);
     table_num(t, col + HIGH_COL, share && high > 1 ? 1 : high);
     table_num(t, col + CELLS_COL, (double)e->n);
     return rc;
@@ -137,6 +138,10 @@ static int build_sample(const struct table_def *def, const struct recset *set,
     struct str_list metrics = {0};
     int n = 0, rc = 0;
 
+    if (req->group || req->pivot)
+        FAIL(err, ERR_USAGE, "--group and --pivot do not apply to this table");
+    if (req->columns)
+        TRY(recset_check_metrics(set, NULL, "--columns", req->columns, err));
     TRY(recset_scope(set, keys, &n, err));
     keys[n++] = KEY_METHOD;
     keys[n++] = KEY_PARAMS;

@@ -19,6 +19,8 @@ const char *choice_head(const struct choice *ch, int64_t col)
         return metric_head(c->name);
     if (table_has_params(ch->t, col))
         return "setting";
+    if (strcmp(c->name, "setting") == 0 && table_find(ch->t, "params") >= 0)
+        return "in the model"; /* evals: dense_layers, decode and the like, beside the parameters */
     return c->type == COL_STATS && metric_head(c->name) != c->name ? metric_head(c->name)
                                                                    : c->title;
 }

@@ -583,13 +583,14 @@ static int choose_metrics(const struct table_def *def, const struct recset *set,
                           struct err *err)
 {
     const char *patterns = req->columns ? req->columns : def->metrics;
-    int rc = recset_metrics(set, patterns, metrics, err);
+    int rc = req->columns ? recset_check_metrics(set, NULL, "--columns", patterns, err) : 0;
+    if (!rc)
+        rc = recset_metrics(set, patterns, metrics, err);
     bool alone = !rc && !req->columns && set->n_ok && !table_has_data(def, set);
     if (rc || (metrics->n && !alone) ||
         (!req->columns && set->n_ok == 0)) /* then the counts are the table */
         return rc;
-    return err_set(err, req->columns ? ERR_USAGE : ERR_INPUT, "no ok record has a metric %s",
-                   patterns);
+    return err_set(err, ERR_INPUT, "no ok record has a metric %s", patterns);
 }
 
 static int put_groups(const struct grouping *gs, const struct recset *set,
@@ -674,6 +675,8 @@ static int build_status(const struct table_def *def, const struct recset *set,
     struct recset all = {0};
     int n, rc = 0;
 
+    if (req->columns || req->pivot)
+        FAIL(err, ERR_USAGE, "--columns and --pivot do not apply to this table, it counts cells");
     TRY(recset_all(set, &all, err));
     TRY(choose_keys(def, &all, req, keys, &n, err));
     if (!has_key(keys, n, KEY_STATUS))

@@ -51,6 +51,38 @@ static int resolve(struct condition *c, struct err *err)
     return why.code;
 }
 
+/* A number that fills the text; NAN otherwise. */
+static double number(const char *text)
+{
+    char *end;
+    double x = strtod(text, &end);
+    if (end != text && *end == '%' && !end[1])
+        return x / 100;
+    return end == text || *end ? NAN : x;
+}
+
+/* Does one of the values have the form of a range, 1..3, but an end that lacks or lies below the
+ * beginning? `!=` would keep every record. */
+static bool empty_range(const char *values)
+{
+    for (const char *p = values;;) {
+        size_t len = strcspn(p, "|");
+        char low[192];
+        snprintf(low, sizeof low, "%.*s", (int)len, p);
+        char *dots = strstr(low, "..");
+        if (dots) {
+            *dots = '\0';
+            double a = number(low), b = number(dots + 2);
+            bool one_end = (!isnan(a) && !dots[2]) || (!isnan(b) && !low[0]);
+            if (one_end || a > b)
+                return true;
+        }
+        if (!p[len])
+            return false;
+        p += len + 1;
+    }
+}
+
 static int parse(const char *text, size_t len, struct condition *c, struct err *err)
 {
     *c = (struct condition){0};
@@ -71,20 +103,12 @@ static int parse(const char *text, size_t len, struct condition *c, struct err *
     if (c->relation > IS_NOT) {
         char *end;
         c->limit = strtod(c->values, &end);
-        if (end == c->values || *end)
+        if (end == c->values || *end || isnan(c->limit))
             return bad(c, "not a number", err);
+    } else if (empty_range(c->values)) {
+        return bad(c, "a range that no value is in", err);
     }
     return resolve(c, err);
-}
-
-/* A number that fills the text; NAN otherwise. */
-static double number(const char *text)
-{
-    char *end;
-    double x = strtod(text, &end);
-    if (end != text && *end == '%' && !end[1])
-        return x / 100;
-    return end == text || *end ? NAN : x;
 }
 
 static bool value_is(const char *value, const char *wanted)

@@ -83,6 +83,17 @@ static int parse_per(char *text, const char *who, enum target_per *per, struct e
                    who, colon);
 }
 
+/* No setting reaches a share above 1 or an error below 0: every search would end at an edge. */
+static int check_value(const char *metric, double x, const char *who, struct err *err)
+{
+    const struct metric_def *m = metric_def_find(metric);
+    bool share = m && m->axis == AXIS_SHARE, positive = share || (m && m->axis == AXIS_LOG);
+    if ((positive && x < 0) || (share && x > 1))
+        return err_set(err, ERR_USAGE, "%s: @%s: %.6g is never reached, it is %s", who, metric, x,
+                       share ? "a share from 0 to 1" : "0 or more");
+    return 0;
+}
+
 static int add_value(const char *word, const char *who, const struct budget_target *t,
                      struct budget_target **list, int64_t *n, int64_t *cap, struct err *err)
 {
@@ -91,6 +102,7 @@ static int add_value(const char *word, const char *who, const struct budget_targ
     int rc = 0;
     if (end == word || *end || !isfinite(x))
         FAIL(err, ERR_USAGE, "%s: @%s: '%s' is not a number", who, t->metric, word);
+    TRY(check_value(t->metric, x, who, err));
     TRY(mem_grow(list, cap, *n + 1, sizeof **list, "targets", err));
     (*list)[*n] = *t;
     (*list)[(*n)++].value = x;

@@ -120,13 +120,23 @@ static bool draws_whiskers(const struct bars *q, const struct chart *c, int n)
     return any && c->width * GROUP_WIDTH / n / (q->high - q->low + 1.2) >= 4;
 }
 
-/* Bars of every second method of a panel have a border: in grey their colours are alike. */
-static const char *fill_of(const struct bars *q, const struct chart_facet *f, int k)
+/* Bars of every second method of a panel have a border: in grey their colours are alike. Methods of
+ * one colour (styles.def) differ by hatching, as they do by points in other figures. */
+static void fill_of(const struct bars *q, const struct chart_facet *f, int k, struct buf *b)
 {
-    int methods = 0;
-    for (int j = 1; j <= k; j++)
-        methods += strcmp(q->l.s[f->s[j]].method, q->l.s[f->s[j - 1]].method) != 0;
-    return methods % 2 ? "fs solid 1.0 border lc rgb '#333333'" : "fs solid 1.0 noborder";
+    int methods = 0, alike = 0;
+    const struct series *own = &q->l.s[f->s[k]];
+    for (int j = 1; j <= k; j++) {
+        const struct series *last = &q->l.s[f->s[j - 1]];
+        bool next = strcmp(q->l.s[f->s[j]].method, last->method) != 0;
+        methods += next;
+        alike +=
+            next && strcmp(last->method, own->method) != 0 && strcmp(last->color, own->color) == 0;
+    }
+    if (alike)
+        buf_printf(b, "fs pattern %d border lc rgb '#333333'", alike == 1 ? 5 : 2);
+    else
+        buf_puts(b, methods % 2 ? "fs solid 1.0 border lc rgb '#333333'" : "fs solid 1.0 noborder");
 }
 
 static void put_tics(const struct bars *q, const struct chart *c, struct buf *s)
@@ -165,8 +175,10 @@ static void draw_facet(const struct bars *q, struct chart *c, int i)
     for (int k = 0; k < f->n; k++) {
         buf_puts(s, k ? ", " : "plot ");
         gp_data_name(&c->gp, "dat");
-        buf_printf(s, " index %d using 1:3 with boxes lc rgb '%s' %s notitle", f->s[k],
-                   q->l.s[f->s[k]].color, fill_of(q, f, k));
+        buf_printf(s, " index %d using 1:3 with boxes lc rgb '%s' ", f->s[k],
+                   q->l.s[f->s[k]].color);
+        fill_of(q, f, k, s);
+        buf_puts(s, " notitle");
         if (!whiskers)
             continue;
         buf_puts(s, ", ");
@@ -177,9 +189,11 @@ static void draw_facet(const struct bars *q, struct chart *c, int i)
                    f->s[k]);
     }
     for (int k = 0; k < f->n; k++) {
-        char how[96];
-        snprintf(how, sizeof how, "boxes lc rgb '%s' %s", q->l.s[f->s[k]].color, fill_of(q, f, k));
-        chart_entry_as(c, how, chart_facet_label(&q->f, &q->l.s[f->s[k]]));
+        struct buf how = {0};
+        buf_printf(&how, "boxes lc rgb '%s' ", q->l.s[f->s[k]].color);
+        fill_of(q, f, k, &how);
+        chart_entry_as(c, buf_str(&how), chart_facet_label(&q->f, &q->l.s[f->s[k]]));
+        buf_free(&how);
     }
     chart_end(c);
 }
@@ -271,6 +285,7 @@ out:
 const struct figure figure_bars = {
     .listed = {"bars", "a metric by layer, or of a model, one bar per method",
                "input: records; --metric (density_elem), --x task: of evals by task"},
+    .uses = "layer,head,step,branch,method,params,metric,x",
     .input = FIGURE_RECORDS,
     .draw = draw_bars,
 };

@@ -110,6 +110,7 @@ out:
 
 const struct figure figure_cdf = {
     .listed = {"cdf", "distribution of a metric over heads", "input: records; --metric (cra_min)"},
+    .uses = "layer,head,step,branch,method,params,metric",
     .input = FIGURE_RECORDS,
     .draw = draw_cdf,
 };

@@ -1,6 +1,7 @@
 /*
  * cmd_plot.c - `lacuna plot`: records, traces and masks to figures.
  */
+#include "analyze/group.h"
 #include "analyze/inputs.h"
 #include "analyze/where.h"
 #include "core/cmd.h"
@@ -255,6 +256,27 @@ out:
     return rc;
 }
 
+/* An option that the figure does not read would change nothing and say nothing. */
+static int check_uses(const struct figure *f, const struct plot_opts *o, struct err *err)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } all[] = {{"layer", o->layer},   {"head", o->head},       {"step", o->step != INT64_MIN},
+               {"branch", o->branch}, {"method", o->method},   {"params", o->params},
+               {"metric", o->metric}, {"against", o->against}, {"x", o->x},
+               {"y", o->y},           {"marks", o->marks},     {"masks", o->masks},
+               {"mean", o->mean},     {"range", o->range},     {"tokens", o->tokens},
+               {"frame", o->frame},   {"rows", o->rows},       {"keys", o->keys},
+               {"map", o->map != 0}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].given && !name_matches(f->uses, all[i].name))
+            return err_set(err, ERR_USAGE, "--%s changes nothing in the figure %s, which reads %s",
+                           all[i].name, f->listed.name,
+                           f->uses[0] ? f->uses : "none of the options of some figures");
+    return 0;
+}
+
 struct inputs {
     struct recset set;
     struct trace *traces[FIGURE_TRACES];
@@ -365,10 +387,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     }
     for (int64_t i = 1; i < rest.n; i++)
         str_list_add(&paths, rest.items[i]);
-    if (o.tokens && strcmp(f->listed.name, "heatmap") != 0)
-        FAIL(err, ERR_USAGE, "--tokens is of the figure heatmap, not of %s", f->listed.name);
-    if (o.frame && strcmp(f->listed.name, "mask") != 0)
-        FAIL(err, ERR_USAGE, "--frame is of the figure mask, not of %s", f->listed.name);
+    TRY(check_uses(f, &o, err));
     TRY(fill_args(&o, &a, err));
     TRY(open_inputs(f, &o, &paths, &in, err));
     if (o.common.dry_run) {

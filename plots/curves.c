@@ -563,6 +563,7 @@ const struct figure figure_curves = {
         {"curves", "a metric against a parameter, step, layer or length",
          "input: records; --metric (density_elem), --x a key, parameter or metric (step when it "
          "varies, else a swept parameter, else the density of calibrations, else layer)"},
+    .uses = "layer,head,step,branch,method,params,metric,x,marks",
     .input = FIGURE_RECORDS,
     .draw = draw_curves,
 };
@@ -570,6 +571,7 @@ const struct figure figure_curves = {
 const struct figure figure_granularity = {
     .listed = {"granularity", "share of blocks and slices below 0.5/N by their size",
                "input: records of the method dense"},
+    .uses = "layer,head,step,branch,method,params",
     .input = FIGURE_RECORDS,
     .draw = draw_granularity,
 };

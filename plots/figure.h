@@ -60,6 +60,7 @@ struct figure {
     enum figure_input input;
     bool needs_masks; /* --masks must be given as well */
     bool several;     /* takes several traces or pictures, up to FIGURE_TRACES */
+    const char *uses; /* names of the options of some figures that it reads: "metric,x,range" */
     int (*draw)(const struct figure_args *a, struct err *err);
 };
 

@@ -164,6 +164,7 @@ const struct figure figure_frames = {
     .listed = {"frames", "frames of clips below the exact ones",
                "input: strips that `lacuna eval --save-frames` wrote, NN-METHOD.png, of one size; "
                "of one strip its difference is drawn as well"},
+    .uses = "",
     .input = FIGURE_PICTURES,
     .several = true,
     .draw = draw,

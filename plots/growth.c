@@ -169,6 +169,7 @@ const struct figure figure_growth = {
     .listed = {"growth", "growth of the error inside the model, by layer or denoising step",
                "input: records of `lacuna eval`; --metric (err_resid), also err_attn, err_local, "
                "density_elem; of clips x_l2, x_cos, v_l2"},
+    .uses = "layer,head,step,branch,method,params,metric",
     .input = FIGURE_RECORDS,
     .draw = draw,
 };

@@ -401,8 +401,9 @@ static int overlay_maps(const struct figure_args *a, const struct overlay *o, st
     for (int i = 0; i < f->n; i++)
         all[i] = o->c.panel[i / o->n];
     TRY(map_read(a, all, f->n, &span, map_most_cells(a, &room), f->maps, &stored, err));
-    buf_puts(caption, "Dropped pairs are pale, in proportion to their share of a cell; numbers are "
-                      "kept pairs over allowed pairs of the whole map. ");
+    buf_puts(caption,
+             "The paleness of a cell is the share of its pairs that are dropped; numbers are "
+             "kept pairs over allowed pairs of the whole map. ");
     map_caption(a, &f->maps[0], stored, caption);
     TRY(buf_check(caption, "caption", err));
 out:
@@ -717,6 +718,7 @@ const struct figure figure_heatmap = {
          "and --keys a part, "
          "--mean shows the mean weight of a cell instead of the largest, --range LOW:HIGH the "
          "colour scale"},
+    .uses = "layer,head,step,branch,rows,keys,mean,range,map,tokens",
     .input = FIGURE_TRACE,
     .several = true,
     .draw = draw_heatmap,
@@ -727,6 +729,7 @@ const struct figure figure_overlay = {
                "input: a trace and --masks FILE of `lacuna replay --dump-masks`; of several "
                "settings --method and --params choose some, else each is a column and each head a "
                "row"},
+    .uses = "layer,head,step,branch,method,params,masks,rows,keys,mean,range,map",
     .input = FIGURE_TRACE,
     .needs_masks = true,
     .draw = draw_overlay,
@@ -736,6 +739,7 @@ const struct figure figure_mask = {
     .listed = {"mask", "dumped masks as kept share per cell",
                "input: a file of dumped masks; of several settings each is a row and each head a "
                "column"},
+    .uses = "layer,head,step,branch,method,params,rows,keys,frame,range",
     .input = FIGURE_MASKS,
     .draw = draw_mask,
 };

@@ -176,6 +176,7 @@ const struct figure figure_inside = {
     .listed = {"inside", "a replay's metric against one of the model with the method inside",
                "input: records of a replay and of `lacuna eval`; --metric REPLAY,INSIDE "
                "(err_l2_rel,nll_delta)"},
+    .uses = "method,params,metric",
     .input = FIGURE_RECORDS,
     .draw = draw,
 };

@@ -390,6 +390,7 @@ const struct figure figure_layerhead = {
         {"layerhead", "layer x head map of a metric, one panel per method",
          "input: records; --metric (density_elem); --against METHOD[:PARAMS] shows differences "
          "to it on a diverging scale"},
+    .uses = "layer,head,step,branch,method,params,metric,against,range",
     .input = FIGURE_RECORDS,
     .draw = draw,
 };

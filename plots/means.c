@@ -358,6 +358,7 @@ const struct figure figure_means = {
     .listed = {"means", "means of a setting by layer or sample, or by head in a panel per layer",
                "input: records of one setting; --x (layer), sample or head; --metric "
                "(sparsity_total)"},
+    .uses = "layer,head,step,branch,method,params,metric,x,marks",
     .input = FIGURE_RECORDS,
     .draw = draw_means,
 };

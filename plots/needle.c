@@ -346,6 +346,7 @@ const struct figure figure_needle = {
     .listed = {"needle", "grid of a retrieval task, length by depth, one panel per setting",
                "input: records of `lacuna eval`; --metric (needle_acc), also multi_acc, kv_acc, "
                "answer_nll"},
+    .uses = "layer,head,step,branch,method,params,metric,range",
     .input = FIGURE_RECORDS,
     .draw = draw,
 };

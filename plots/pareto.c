@@ -298,8 +298,9 @@ static bool any_target(const struct pareto *q)
 static int open_chart(const struct figure_args *a, const struct pareto *q,
                       const struct str_list *metrics, struct chart *c, struct err *err)
 {
-    struct buf title = {0};
+    struct buf title = {0}, caption = {0};
     int panels = (int)metrics->n, rc = 0;
+    bool zero = false;
     struct chart_layout layout = {
         .panels = panels, .width = panels == 1 ? 560 : 330, .height = 330};
     buf_puts(&title, "Pairs kept against ");
@@ -311,17 +312,23 @@ static int open_chart(const struct figure_args *a, const struct pareto *q,
     chart_over(&q->g, metrics, &title);
     TRY(buf_check(&title, "title", err));
     layout.title = buf_str(&title);
-    layout.caption = any_target(q)
-                         ? "A line joins the settings of a method. Hollow: dominated, another "
-                           "setting is better in both. Grey bands: densities that settings were "
-                           "to have, within 2 %."
-                         : "A line joins the settings of a method. Hollow: dominated, another "
-                           "setting is better in both.";
+    buf_puts(&caption,
+             "A line joins the settings of a method. Hollow: dominated, another setting is "
+             "better in both.");
+    if (any_target(q))
+        buf_puts(&caption, " Grey bands: densities that settings were to have, within 2 %.");
+    for (int i = 0; i < panels && !zero; i++)
+        zero = metric_axis(metrics->items[i]) == AXIS_LOG;
+    if (zero)
+        buf_puts(&caption, " What is 0 stands on the lower edge of a logarithmic axis.");
+    TRY(buf_check(&caption, "caption", err));
+    layout.caption = buf_str(&caption);
     chart_legend_room(&q->series, &layout);
     layout.lines++; /* what hollow means */
     layout.legend = layout.legend < 200 ? 200 : layout.legend;
     TRY(chart_open(a, &layout, c, err));
 out:
+    buf_free(&caption);
     buf_free(&title);
     return rc;
 }
@@ -385,6 +392,7 @@ out:
 const struct figure figure_pareto = {
     .listed = {"pareto", "density against error and recall, dominated settings hollow",
                "input: records; --metric LIST gives the panels (err_l1_rel,cra_mean,cra_p1)"},
+    .uses = "layer,head,step,branch,method,params,metric",
     .input = FIGURE_RECORDS,
     .draw = draw,
 };

@@ -291,6 +291,7 @@ const struct figure figure_phases = {
         {"phases", "time of prepare, select and attend by method, or of a clip's steps",
          "input: records with times: measured on a GPU, else those of the CPU reference, else of "
          "clips; never mixed"},
+    .uses = "layer,head,step,branch,method,params",
     .input = FIGURE_RECORDS,
     .draw = draw_phases,
 };

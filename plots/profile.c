@@ -357,6 +357,7 @@ out:
 const struct figure figure_profile = {
     .listed = {"profile", "a metric by layer, denoising step, sample and head, side by side",
                "input: records; --metric (sparsity_total); a key that does not vary has no panel"},
+    .uses = "layer,head,step,branch,method,params,metric,x",
     .input = FIGURE_RECORDS,
     .draw = draw_profile,
 };
@@ -364,6 +365,7 @@ const struct figure figure_profile = {
 const struct figure figure_stability = {
     .listed = {"stability", "reused masks against each step's own, by age and layer",
                "input: records of fg-attn with compare=1"},
+    .uses = "layer,head,step,branch,method,params",
     .input = FIGURE_RECORDS,
     .draw = draw_stability,
 };

@@ -163,6 +163,7 @@ const struct figure figure_steps = {
     .listed = {"steps", "attention maps of a head over the denoising steps",
                "input: a video trace; --layer and --head choose (the first of each), --branch "
                "the guidance branch, --mean and --range as for heatmap"},
+    .uses = "layer,head,branch,rows,keys,mean,range,map",
     .input = FIGURE_TRACE,
     .draw = draw_steps,
 };

@@ -272,6 +272,7 @@ const struct figure figure_sweep = {
     .listed = {"sweep", "a metric over two parameters of a method, a cell per setting",
                "input: records of one method; --x and --y name the parameters, --metric "
                "(density_elem)"},
+    .uses = "layer,head,step,branch,method,params,metric,x,y,range",
     .input = FIGURE_RECORDS,
     .draw = draw,
 };

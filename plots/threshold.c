@@ -300,6 +300,7 @@ const struct figure figure_threshold = {
     .listed =
         {"threshold", "share of blocks below c/N, density and recall of slice masks, against c",
          "input: records of dense:c=a+b+... and of fg-attn:tau=a,b,...; either alone will do"},
+    .uses = "layer,head,step,branch,method,params",
     .input = FIGURE_RECORDS,
     .draw = draw_threshold,
 };

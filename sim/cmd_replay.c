@@ -29,6 +29,8 @@ struct replay_opts {
     bool allow_nonfinite, counters, read_ahead, ceilings;
 };
 
+enum { DEFAULT_SAMPLES = 20 }; /* as in the table: on a CPU another number would change nothing */
+
 static const char *const backends[] = {"cpu", "cuda", NULL};
 static const char *const select_backends[] = {"auto", "cpu", "cuda", NULL};
 static const char *const metrics_backends[] = {"auto", "cpu", "cuda", NULL};
@@ -278,12 +280,41 @@ static void warn_full(const struct replay *r)
     buf_free(&name);
 }
 
+/* A search that ended beside its target leaves a setting that is called by the target all the same.
+ */
+static void warn_missed(const struct replay *r)
+{
+    for (int64_t i = 0; i < r->n_runs && r->tally; i++) {
+        const struct run_tally *t = &r->tally[i];
+        if (t->missed)
+            log_warn("%s:%s is not at its target in %lld of %lld cells: `lacuna analyze DIR "
+                     "--columns budget_miss` says by how much",
+                     r->runs[i].method->name, r->runs[i].canonical, (long long)t->missed,
+                     (long long)t->ok);
+    }
+}
+
+/* A setting without a result leaves nothing to see in a table, so one of its reasons is told. */
+static void warn_none(const struct replay *r)
+{
+    for (int64_t i = 0; i < r->n_runs && r->tally; i++) {
+        const struct run_tally *t = &r->tally[i];
+        if (t->ok == 0 && t->skip + t->error > 0)
+            log_warn("%s%s%s: none of its cells is ok, %lld %s: %s%s", r->runs[i].method->name,
+                     r->runs[i].canonical[0] ? ":" : "", r->runs[i].canonical,
+                     (long long)(t->error ? t->error : t->skip), t->error ? "failed" : "skipped",
+                     t->skip + t->error > 1 ? "for one, " : "", t->bad);
+    }
+}
+
 static int print_result(const struct replay *r, const struct replay_opts *o, int64_t before,
                         struct err *err)
 {
     struct buf b = {0};
     struct jw w;
     warn_full(r);
+    warn_missed(r);
+    warn_none(r);
     if (!o->c.json) {
         log_info("%s: %lld ok, %lld skipped, %lld failed, %lld already done", o->out,
                  (long long)r->done_ok, (long long)r->done_skip, (long long)r->done_error,
@@ -430,6 +461,13 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
         return err_set(err, ERR_USAGE, "replay: --ceilings needs --backend cuda");
     if (o->backend == 0 && o->metrics_backend == 2)
         return err_set(err, ERR_USAGE, "replay: --metrics-backend cuda needs --backend cuda");
+    if (o->backend == 0 &&
+        (o->copies >= 0 || o->l2 || o->timer || (o->samples && o->samples != DEFAULT_SAMPLES)))
+        return err_set(err, ERR_USAGE, "replay: --%s needs --backend cuda, the CPU is not timed",
+                       o->copies >= 0 ? "copies"
+                       : o->l2        ? "l2"
+                       : o->timer     ? "timer"
+                                      : "samples");
     if (o->backend == 0)
         return o->select_backend != SELECT_GPU
                    ? 0

@@ -42,8 +42,11 @@ struct call_group {
 /* Cells of a run that this replay finished; atomic adds. */
 struct run_tally {
     int64_t ok, full; /* full: the mask kept every allowed pair */
-    int told;
-    char why[160]; /* reason of one such cell, by its method; "" if it gives none */
+    int64_t missed;   /* the search for a target ended beside it */
+    int64_t skip, error;
+    int told, told_bad;
+    char why[160]; /* reason of one full cell, by its method; "" if it gives none */
+    char bad[256]; /* reason of one that was skipped or failed */
 };
 
 struct replay {

@@ -174,6 +174,19 @@ class Functions(Case):
             scores, _ = self.check(model, lambda m: m(tiny.normal(1, 24, 32).to(DEVICE, dtype)), kept)
         self.assertEqual([s["causal"] for s in scores], [True, True])
 
+    def test_a_class_of_any_name(self):
+        """A module that is not called Attention names its calls by the layer that it stands in, and is not left out."""
+        kept = Kept()
+
+        def how(m, q, k, v):
+            out = OWN["sdpa"](None, m, q, k, v)
+            kept.add(*hnd(q, k, v, out))
+            return out
+        model = test_format.Own(how, kv_heads=2)
+        model.layers = torch.nn.ModuleList(test_format.Block(how, kv_heads=2) for _ in range(2))
+        _, report = self.check(model.eval().to(DEVICE), lambda m: m(tiny.normal(1, 24, 32).to(DEVICE)), kept)
+        self.assertEqual((report.calls, dict(report.left_out)), (2, {}))
+
 
 def exact(fake):
     """The stand-in computes in float32 and rounds what it returns, as the kernels do."""

@@ -16,6 +16,7 @@ import threading
 import torch
 
 from .calls import Seen
+from .identity import layer_of
 from .layout import TraceError
 from .pipe import Whole
 
@@ -26,10 +27,13 @@ UNKNOWN = {"indices": "keys are chosen by the model itself (indices): it is spar
 
 
 class Frame:
-    """A module whose forward runs. `calls` counts its attention calls: Mochi has one per batch element."""
+    """A module whose forward runs. `calls` counts its attention calls: Mochi has one per batch element.
 
-    def __init__(self, module):
-        self.module, self.calls = module, 0
+    `plain`: it is not known to be attention; it names a call only where no module around the call is.
+    """
+
+    def __init__(self, module, plain):
+        self.module, self.plain, self.calls = module, plain, 0
 
 
 class Hooks:
@@ -57,10 +61,15 @@ class Hooks:
     def _is_attention(self, m):
         return "Attention" in type(m).__name__ or hasattr(m, "processor") or isinstance(getattr(m, "layer_idx", None), int)
 
+    def _is_plain(self, path, m):
+        """A part of a numbered layer, whatever its class is called: programs have an Attn or a Mixer of their own."""
+        return layer_of(path, m) is not None and next(m.children(), None) is not None
+
     def _push(self, module, args, kwargs):
-        self.stack().append(Frame(module))
+        root = any(module is r for r in self.roots.values())
+        self.stack().append(Frame(module, not root and not self._is_attention(module)))
         self.ran.add(id(module))
-        if any(module is r for r in self.roots.values()):
+        if root:
             self.sink.entered(module, args, kwargs)
 
     def _pop(self, module, args, result):
@@ -88,7 +97,7 @@ class Hooks:
     def install(self):
         try:
             for path, m in list(self.paths.values()):
-                if self._is_attention(m) or any(m is r for r in self.roots.values()):
+                if self._is_attention(m) or any(m is r for r in self.roots.values()) or self._is_plain(path, m):
                     self.undo.append(m.register_forward_pre_hook(self._push, with_kwargs=True).remove)
                     self.undo.append(m.register_forward_hook(self._pop, always_call=True).remove)
             self._transformers()
@@ -152,7 +161,7 @@ class Hooks:
 
     def _tell(self, seen):
         stack = self.stack()
-        self.heard.update(id(f.module) for f in stack)
+        self.heard.update(id(f.module) for f in stack if not f.plain)
         self.heard.add(id(seen.module))
         frame = next((f for f in reversed(stack) if f.module is seen.module), None)
         if frame is not None:
@@ -160,8 +169,10 @@ class Hooks:
         self.sink.saw(seen)
 
     def _top(self):
-        """The innermost attention-like module that runs now."""
-        return self.stack()[-1].module
+        """The innermost attention-like module that runs now; else the innermost one of a numbered layer, else the root."""
+        stack = self.stack()
+        known = next((f for f in reversed(stack) if not f.plain), stack[-1])
+        return (stack[-1] if known.plain or any(known.module is r for r in self.roots.values()) else known).module
 
     # ---- 1. transformers --------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class Text:
             return self.report.leave_out(seen.path, "cross-attention")
         at = layer_of(seen.path, seen.module)
         if at is None:
-            return self.report.leave_out(seen.path, "no layer number in its path")
+            return self.report.leave_out(seen.path, "no layer number: neither a name with one in its path, as in layers.3, nor a layer_idx")
         layer = at[1]
         if self.o.layers is not None and layer not in self.o.layers:
             return self.report.leave_out(seen.path, "not in layers=")

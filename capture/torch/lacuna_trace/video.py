@@ -200,7 +200,7 @@ class Video:
             return self.report.leave_out(seen.path, "no self-attention over the grid")
         at = self._layer(seen)
         if at is None or self.o.layers is not None and at[0] not in self.o.layers:
-            return self.report.leave_out(seen.path, "not in layers=" if at else "no layer number in its path")
+            return self.report.leave_out(seen.path, "not in layers=" if at else "no layer number: neither a name with one in its path, as in layers.3, nor a layer_idx")
         if self.o.steps is not None and self.index not in self.o.steps:
             return self.report.leave_out(seen.path, "not in steps=")
         part = self.now.batch // len(self.now.branches)

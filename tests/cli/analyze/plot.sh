@@ -15,3 +15,13 @@ cp fig.png first.png && rm fig.png && gnuplot fig.gp && cmp fig.png first.png &&
 PATH= "$LACUNA" plot cdf a -o none.png
 echo "exit $?"
 ls none.*
+# Bars of two methods of one colour differ by hatching; what is 0 on a logarithmic axis is said.
+mkdir b
+for method in dense oracle; do
+    sed "s/\"spargeattn\",\"params\":\"tau=[0-9.]*\"/\"$method\",\"params\":\"\"/
+        s/\"cra_min\"/\"err_l1_rel\":0,\"cra_min\"/" a/records.jsonl | sed -n '1p;3p'
+done >b/records.jsonl
+"$LACUNA" plot bars b -q -o bars.svg
+grep -o "index [0-9] using 1:3 with boxes lc rgb '#000000' fs [a-z]*" bars.gp
+"$LACUNA" plot pareto b -q --metric err_l1_rel -o pareto.svg
+grep -o 'What is 0.*' pareto.txt

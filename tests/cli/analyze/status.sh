@@ -13,3 +13,8 @@ printf '{"status":"ok",' >>k/records.jsonl # the line that it was writing
 "$LACUNA" status k | sed 's/record [0-9:]* [a-z]* ago/record T ago/'
 "$LACUNA" status t.h5; echo "exit $?"
 "$LACUNA" status; echo "exit $?"
+# Tables of a run that has not ended say so; brackets in a directory's name are no pattern.
+"$LACUNA" analyze k --group method --columns density_elem --format csv | tail -1 | cut -d, -f1,2
+cp -r r 'r[1]'
+"$LACUNA" status 'r[1]' | sed 's/after [0-9:]* [a-z]*/after T/'
+"$LACUNA" analyze 'r[1]' --group method --columns density_elem --format csv | head -2 | cut -d, -f1,2

@@ -12,3 +12,10 @@ grep -o '"notes":"[^"]*found[^"]*"' r/records.jsonl | tail -1
 "$LACUNA" replay -q t.h5 -m streaming:window=8@density_elem=0.2 -o r; echo "exit $?"
 "$LACUNA" replay -q t.h5 -m streaming@density=0.2 -o r; echo "exit $?"
 "$LACUNA" calibrate -q sale@density_elem=0.2 t.h5 -o c.json; echo "exit $?"
+# What no setting can reach is no target, and a number that only a GPU's clock knows is not taken.
+"$LACUNA" replay -q t.h5 -m streaming@density_elem=2 -o r; echo "exit $?"
+"$LACUNA" replay -q t.h5 -m 'streaming@err_l1_rel<=-1' -o r; echo "exit $?"
+"$LACUNA" replay -q t.h5 -m streaming --samples 5 -o r; echo "exit $?"
+"$LACUNA" replay -q t.h5 -m streaming --l2 cold -o r; echo "exit $?"
+# A sink of 128 keys keeps more than the target, whatever the window.
+"$LACUNA" replay -q t.h5 -m streaming@density_elem=0.1 -m streaming:sink=0@density_elem=0.3 -o s; echo "exit $?"

@@ -23,3 +23,11 @@ sed 's/.*"reason":"\([^"]*\)".*/\1/; s|mask: .*/masks|mask: DATA/masks|' c/recor
 cp m.h5 n.h5 # another content, another identity: nothing counts as done
 "$LACUNA" replay t.h5 -m dense --dump-masks n.h5 -o d -q --force
 "$LACUNA" replay t.h5 -j 1 -m mask:file=n.h5 -o b; echo "exit $?"
+# Masks of the 2 kv heads are none of the 8 query heads, also where only the first two are replayed.
+"$LACUNA" capture -q --model "$ROOT/datasets/models/code-lm" --prompt "$ROOT/core/mask.c" --tokens 64 --layers 0 -o u.h5
+{
+    printf '\223NUMPY\001\000\166\000'
+    printf '%-117s\n' "{'descr': '|b1', 'fortran_order': False, 'shape': (2, 64, 64), }"
+    head -c 8192 /dev/zero
+} >kv.npy
+"$LACUNA" replay u.h5 -j 1 -m mask:file=kv.npy --heads 0-1 -o f; echo "exit $?"
