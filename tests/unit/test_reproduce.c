@@ -315,6 +315,37 @@ START_TEST(every_task_counts_the_same)
 }
 END_TEST
 
+/* A choice that makes its own operands has no phase of quantisation: no time, and not no number. A
+ * record without times has none. */
+START_TEST(a_phase_that_is_not_there_takes_no_time)
+{
+    struct fixture_records f = {0};
+    struct recset set = {0};
+    struct proof v[2];
+    struct recipe recipe = {0};
+    struct step step = {.ready = true};
+    struct plan plan = {.recipes = &recipe, .n_recipes = 1, .s = &step, .n = 1};
+    struct evidence evidence = {.plan = &plan, .v = v, .n = 2};
+    struct choice all = {0, 0, NULL, NULL};
+    struct sample_stats s;
+    const char *overhead = "100*(time_quant_ns+time_select_ns)/time_dense_ns";
+    for (int layer = 0; layer < 2; layer++) {
+        struct record *r = fixture_record(&f, "sale", "", layer, 0);
+        if (layer == 0)
+            fixture_metric(r, "time_total_ns", 90);
+        fixture_metric(r, "time_select_ns", 30);
+        fixture_metric(r, "time_dense_ns", 120);
+    }
+    fixture_set(&f, &set);
+    for (int i = 0; i < 2; i++)
+        v[i] = (struct proof){&set.r[i], 0};
+    assert_ok(evidence_stat(&evidence, &all, overhead, "mean", &s, &e), &e);
+    ck_assert_double_eq_tol(s.value, 25, 1e-9);
+    ck_assert_int_eq(s.units, 1);
+    recset_free(&set);
+}
+END_TEST
+
 /* On a GPU without any file: generated prompts are asked, datasets are left out, each with the name
  * of its file, and what the tables of SALE time is one job with the figure. */
 START_TEST(without_files_generated_prompts_are_asked)
@@ -675,6 +706,7 @@ Suite *make_suite(void)
     tcase_add_test(t, a_curve_is_read_between_its_points);
     tcase_add_test(t, errors_are_compared_at_equal_sparsity);
     tcase_add_test(t, every_task_counts_the_same);
+    tcase_add_test(t, a_phase_that_is_not_there_takes_no_time);
     tcase_add_test(t, without_files_generated_prompts_are_asked);
     tcase_add_test(t, what_a_recipe_misspells_is_named);
     tcase_add_test(t, agreement_needs_every_condition);
