@@ -234,6 +234,13 @@ out:
     return rc;
 }
 
+/* A setting as it is given to -m: METHOD, METHOD:PARAMS or METHOD@TARGET. */
+static void put_setting(struct buf *b, const struct method_run *run)
+{
+    const char *params = run->canonical;
+    buf_printf(b, "%s%s%s", run->method->name, params[0] && params[0] != '@' ? ":" : "", params);
+}
+
 /* A setting that keeps every pair of every head is dense attention: what it costs and loses says
  * nothing about its method. */
 static void warn_full(const struct replay *r)
@@ -249,12 +256,11 @@ static void warn_full(const struct replay *r)
             r->tally[i].full < r->tally[i].ok)
             continue;
         buf_reset(&name);
-        buf_puts(&name, run->method->name);
         bool cut = run->calib || strlen(run->canonical) > 40;
         if (cut)
-            buf_puts(&name, run->calib ? " (calibrated)" : ":...");
-        else if (run->canonical[0])
-            buf_printf(&name, ":%s", run->canonical);
+            buf_printf(&name, "%s%s", run->method->name, run->calib ? " (calibrated)" : ":...");
+        else
+            put_setting(&name, run);
         if (cut && strstr(buf_str(&b), buf_str(&name))) /* of several the same is left */
             continue;
         const char *why = r->tally[i].why;
@@ -284,27 +290,33 @@ static void warn_full(const struct replay *r)
  */
 static void warn_missed(const struct replay *r)
 {
+    struct buf name = {0};
     for (int64_t i = 0; i < r->n_runs && r->tally; i++) {
         const struct run_tally *t = &r->tally[i];
+        buf_reset(&name);
+        put_setting(&name, &r->runs[i]);
         if (t->missed)
-            log_warn("%s:%s is not at its target in %lld of %lld cells: `lacuna analyze DIR "
+            log_warn("%s is not at its target in %lld of %lld cells: `lacuna analyze DIR "
                      "--columns budget_miss` says by how much",
-                     r->runs[i].method->name, r->runs[i].canonical, (long long)t->missed,
-                     (long long)t->ok);
+                     buf_str(&name), (long long)t->missed, (long long)t->ok);
     }
+    buf_free(&name);
 }
 
 /* A setting without a result leaves nothing to see in a table, so one of its reasons is told. */
 static void warn_none(const struct replay *r)
 {
+    struct buf name = {0};
     for (int64_t i = 0; i < r->n_runs && r->tally; i++) {
         const struct run_tally *t = &r->tally[i];
+        buf_reset(&name);
+        put_setting(&name, &r->runs[i]);
         if (t->ok == 0 && t->skip + t->error > 0)
-            log_warn("%s%s%s: none of its cells is ok, %lld %s: %s%s", r->runs[i].method->name,
-                     r->runs[i].canonical[0] ? ":" : "", r->runs[i].canonical,
+            log_warn("%s: none of its cells is ok, %lld %s: %s%s", buf_str(&name),
                      (long long)(t->error ? t->error : t->skip), t->error ? "failed" : "skipped",
                      t->skip + t->error > 1 ? "for one, " : "", t->bad);
     }
+    buf_free(&name);
 }
 
 static int print_result(const struct replay *r, const struct replay_opts *o, int64_t before,

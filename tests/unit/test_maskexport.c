@@ -92,6 +92,7 @@ static void assert_back(const char *path, int head, bool causal, const uint8_t *
     char text[600];
     conform_head(NORMAL, N, N, causal, PREC_F64, &h);
     h.in.head = head;
+    h.in.n_kv_heads = h.in.n_heads; /* as many masks as kv heads would be those of kv heads */
     snprintf(text, sizeof text, "mask:file=%s", path);
     conform_run(text, &h.in, NULL, 1, &res);
     ck_assert_msg(res.r.status == RECORD_OK, "%s: %s", text, res.r.reason);

@@ -1,6 +1,6 @@
 # How far a replay is: done, in shards, stopped, and what is no replay's directory.
 "$LACUNA" capture -q --model "$ROOT/datasets/models/code-lm" --prompt "$ROOT/core/mask.c" --tokens 64 --layers 0 -o t.h5
-"$LACUNA" replay -q t.h5 -m dense -m streaming:window=8 -m radial -o r
+"$LACUNA" replay -q t.h5 -j 1 -m dense -m streaming:window=8 -m radial -o r
 "$LACUNA" status r | sed 's/after [0-9:]* [a-z]*/after T/'
 for shard in 0/3 2/3; do "$LACUNA" replay -q t.h5 -m dense --shard $shard -o s; done
 "$LACUNA" status s --json | grep '"manifest"\|"state"\|"cells"\|"ok"'
@@ -8,7 +8,8 @@ for shard in 0/3 2/3; do "$LACUNA" replay -q t.h5 -m dense --shard $shard -o s; 
 mkdir k
 printf '{"status":"running","pid":999999999,"start":"2025-01-01T00:00:00Z","host":{"name":"%s"},"cells":9}\n' \
     "$(uname -n)" >k/manifest.json
-head -2 r/records.jsonl >k/records.jsonl
+grep -m 1 '"dense"' r/records.jsonl >k/records.jsonl
+grep -m 1 '"streaming"' r/records.jsonl >>k/records.jsonl
 printf '{"status":"ok",' >>k/records.jsonl # the line that it was writing
 "$LACUNA" status k | sed 's/record [0-9:]* [a-z]* ago/record T ago/'
 "$LACUNA" status t.h5; echo "exit $?"
