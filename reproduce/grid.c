@@ -354,7 +354,8 @@ static int name_picked(struct grid_entry *e, struct err *err)
     return make_path(e, err);
 }
 
-/* Entries that the recipe adds: to every block, or to the one that it says, counted from 1. */
+/* Entries that the recipe adds: to every block, or to the one that it says, counted from 1. Those
+ * that need a GPU are left out without one: nothing is printed that they would stand beside. */
 static int place_extra(struct page *p, struct page_block *b, struct err *err)
 {
     size_t i;
@@ -366,7 +367,8 @@ static int place_extra(struct page *p, struct page_block *b, struct err *err)
             strcmp(json_str_or(o, "axis", ""), "column") == 0 ? &b->columns : &b->rows;
         struct grid_entry *e = NULL;
         const json_t *block = json_object_get(o, "block");
-        if (block && json_integer_value(block) != p->n_blocks)
+        if ((block && json_integer_value(block) != p->n_blocks) ||
+            (json_object_get(o, "needs") && !p->plan->cuda))
             continue;
         TRY(insert(a, a->n, o, &e, err));
         e->extra = true;

@@ -374,8 +374,9 @@ static int take_lists(struct recipe *r, const struct paper_data *d, struct err *
     static const char *const ours[] = {"column", "row",   "job",   "where",   "stat",
                                        "metric", "pairs", "needs", "setting", NULL};
     static const char *const claims[] = {"id", "text", "test", "needs", NULL};
-    static const char *const extra[] = {"axis",  "label", "ours",   "block", "arrow",  "pick",
-                                        "scale", "stat",  "digits", "n",     "suffix", NULL};
+    static const char *const extra[] = {"axis",   "label", "ours", "block",  "arrow",
+                                        "pick",   "scale", "stat", "digits", "n",
+                                        "suffix", "needs", NULL};
     static const char *const match[] = {"length",      "prompt", "settings",  "arith",
                                         "calibration", "gpu",    "stands_in", NULL};
     const char *path = buf_str(&r->path);
