@@ -39,7 +39,7 @@ static void grid(int count, int wish, int *cols, int *rows)
     *rows = (count + *cols - 1) / *cols;
 }
 
-enum { ROW_HEAD = 34, COL_HEAD = 22, BELOW = 16, AXIS = 28 };
+enum { ROW_HEAD = 40, COL_HEAD = 22, BELOW = 16, AXIS = 28 };
 
 /* Between rows: titles, or the text below. */
 static int gap_y(int lines)
@@ -411,7 +411,7 @@ void panels_heads(const struct panels *p, int i, char (*rows)[96], char (*cols)[
     }
     if (col == 0) {
         letter(rows, p->rows, row, p->height + p->gap_y, " Rows: ", text, &g->caption);
-        head_lines(g, short_head(text, p->height + p->gap_y), p->height + p->gap_y, (x - 62) / w,
+        head_lines(g, short_head(text, p->height + p->gap_y), p->height + p->gap_y, (x - 68) / w,
                    1 - (y + p->height / 2.0) / h, 15 / w, 0, "center rotate by 90");
     }
 }
