@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 /* Raised when the same inputs give another page. */
-#define PAGE_VERSION "5"
+#define PAGE_VERSION "6"
 
 static const struct writer {
     const char *suffix;

@@ -271,7 +271,8 @@ static void put_why(const struct members *all, const struct claim_result *r, str
     }
     const struct member *x = &all->m[r->a], *y = r->b >= 0 ? &all->m[r->b] : NULL;
     if (c->n < CLAIM_MIN_UNITS) {
-        buf_printf(b, "there are only %lld %s", (long long)c->n, all->m[0].units.of);
+        buf_printf(b, "it takes %d %s and there %s %lld", CLAIM_MIN_UNITS, all->m[0].units.of,
+                   c->n == 1 ? "is" : "are", (long long)c->n);
     } else if (is_gap(all, r)) {
         put_gaps(all, r, b);
     } else if (is_kind(r, "ratio") && y && !isfinite(c->d)) {
