@@ -421,15 +421,27 @@ static bool has_model(const struct grid_axis *a)
     return false;
 }
 
+/* The model that the rule's job runs on; -1: no rule or no such job. */
+static int model_of_job(const struct page *p, const json_t *rule)
+{
+    int job = rule ? recipe_job_find(p->recipe, json_str_or(rule, "job", "")) : -1;
+    for (int i = 0; i < p->plan->n && job >= 0; i++)
+        if (p->plan->s[i].recipe == p->at && p->plan->s[i].job == job)
+            return p->plan->s[i].model;
+    return -1;
+}
+
 /* Where the paper's labels leave no place for a model, ours stands in entries of its own (lengths,
- * extra rows): they are of the first model, and so is what a recipe adds beside the models. */
+ * extra rows): they are of the model that their job runs on, else of the first, and so is what a
+ * recipe adds beside the models. */
 static int own_model(const struct page *p, const struct page_block *b, const struct grid_entry *row,
                      const struct grid_entry *column)
 {
     bool rows = has_model(&b->rows), columns = has_model(&b->columns);
     if ((rows && !row->extra) || (columns && !column->extra))
         return -1;
-    return page_first_model(p);
+    int model = model_of_job(p, page_rule(p, row, column));
+    return model >= 0 ? model : page_first_model(p);
 }
 
 /* Does the rule take numbers of a benchmark's files? */
