@@ -151,8 +151,8 @@ static int fail_at(const struct maskset *s, const struct array_at *a, const stru
 
 /* Split the shape of `a` into leading heads and `tail` dimensions: *first element of this head.
  * Leading dimensions: none, [heads], or [1][heads]; one head stands for all. As many as the trace
- * has kv heads are of those, also for the query heads that they reach; others may be the first heads,
- * as in an export of these. */
+ * has kv heads are of those, also for the query heads that they reach; others may be the first
+ * heads, as in an export of these. */
 static int find_head(const struct array_at *a, int tail, const struct head_in *in, bool one_head,
                      int64_t *first, struct err *err)
 {
@@ -166,7 +166,8 @@ static int find_head(const struct array_at *a, int tail, const struct head_in *i
                        lead == 2 ? "a batch of 1, and " : "", tail);
     for (int i = lead; i < a->ndim; i++)
         size *= a->shape[i];
-    if (heads != 1 && (one_head || in->head >= heads || (heads == in->n_kv_heads && heads < in->n_heads)))
+    if (heads != 1 &&
+        (one_head || in->head >= heads || (heads == in->n_kv_heads && heads < in->n_heads)))
         return err_set(err, ERR_INPUT, "shape %s has %lld heads, expected %s", text,
                        (long long)heads,
                        one_head ? "one, which its name says" : "1 or one per query head");
