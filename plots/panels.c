@@ -192,7 +192,7 @@ void panels_layout(struct panels *p, const struct panels_wish *want)
                                   (want->below ? BELOW : 0) + (want->own_axes ? AXIS : 0),
                          .heads = heads};
     if (heads)
-        p->top += above_heads(want->lines, p->gap_y);
+        p->top += above_heads(want->lines, p->gap_y - (want->own_axes ? AXIS : 0));
     if (want->below)
         p->bottom += 14;
     if (want->own_axes)
