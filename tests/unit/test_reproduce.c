@@ -247,6 +247,51 @@ START_TEST(a_row_picks_its_head_by_a_rule)
 }
 END_TEST
 
+/* Rows that a recipe adds are of the model that the job of their numbers runs on, and not of the
+ * first that the recipe names. */
+START_TEST(rows_of_ours_are_of_their_jobs_model)
+{
+    struct recipe recipe = {0};
+    struct buf path = {0};
+    struct model_set models = {0};
+    struct job_store store = {0};
+    struct str_list none = {0};
+    int seen = 0;
+    assert_ok(paper_data_load(&data, &e), &e);
+    assert_ok(recipe_path(&data, "spargeattn:2", &path, &e), &e);
+    assert_ok(recipe_read(buf_str(&path), &data, &recipe, &e), &e);
+    assert_ok(model_set_make(&none, &none, &recipe, 1, &data, &models, &e), &e);
+    struct plan plan = {.recipes = &recipe,
+                        .n_recipes = 1,
+                        .models = &models,
+                        .store = &store,
+                        .style = "paper",
+                        .cuda = true};
+    assert_ok(plan_expand(&plan, &e), &e);
+    struct page page = {.plan = &plan, .data = &data, .recipe = &recipe};
+    page.evidence = (struct evidence){.plan = &plan};
+    assert_ok(grid_make(&page, &e), &e);
+    assert_ok(page_fill(&page, &e), &e);
+    for (int k = 0; k < page.blocks[0].rows.n; k++) {
+        const struct grid_entry *row = &page.blocks[0].rows.e[k];
+        if (!row->extra)
+            continue;
+        const struct page_cell *c = page_cell_at(&page.blocks[0], k, page.blocks[0].columns.n - 1);
+        const char *want = strncmp(row->path, "code-lm", 7) == 0 ? "code-lm" : "video-dit";
+        ck_assert_int_ge(c->model, 0);
+        ck_assert_str_eq(models.m[c->model].name, want);
+        seen++;
+    }
+    ck_assert_int_eq(seen, 2);
+    grid_free(&page);
+    plan_free(&plan);
+    model_set_free(&models);
+    recipe_free(&recipe);
+    buf_free(&path);
+    paper_data_free(&data);
+}
+END_TEST
+
 /* A recipe with one word changed is refused, and the message names what is wrong. */
 static void refuse(const char *from, const char *to, const char *message)
 {
@@ -705,6 +750,7 @@ Suite *make_suite(void)
     tcase_add_test(t, printed_numbers_are_marks_where_the_axes_are_theirs);
     tcase_add_test(t, a_curve_is_read_between_its_points);
     tcase_add_test(t, errors_are_compared_at_equal_sparsity);
+    tcase_add_test(t, rows_of_ours_are_of_their_jobs_model);
     tcase_add_test(t, every_task_counts_the_same);
     tcase_add_test(t, a_phase_that_is_not_there_takes_no_time);
     tcase_add_test(t, without_files_generated_prompts_are_asked);
