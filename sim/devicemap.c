@@ -125,7 +125,7 @@ void device_map_attach_as(struct device_map *m, const struct sim_device *device,
     m->gives_dense = can_reference(device, &in->x);
     if (m->gives_dense)
         exact_dense_from(in->exact, dense, m);
-    if (device->metrics)
+    if (device->metrics || device->dense)
         exact_masked_from(in->exact, masked, m);
 }
 

@@ -76,7 +76,7 @@ void exact_masked_from(struct exact *e, exact_masked_fn *fn, void *self);
 /* Does a device that attends to the head answer for its map? */
 static inline bool exact_on_device(const struct exact *e)
 {
-    return e->below != NULL;
+    return e->masked != NULL;
 }
 
 /* Log-sum-exps (natural log, -inf for a row that sees no key) and outputs of dense attention:

@@ -3,6 +3,8 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "eval/layerattn.h"
+#include "sim/blocks/exact.h"
+#include "sim/devicemap.h"
 #include "sim/registry.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/suite.h"
@@ -185,6 +187,25 @@ START_TEST(outputs_of_a_call_stay_there)
 }
 END_TEST
 
+/* Methods whose output is exact attention in some steps leave these to a device, also where nothing
+ * is measured. */
+START_TEST(a_device_answers_for_masks_without_metrics)
+{
+    struct exact exact = {0};
+    struct head_in in = {.exact = &exact};
+    struct sim_device d = {.accel = &fake, .dense = true};
+    struct device_map m;
+    device_map_attach(&m, &d, &in);
+    ck_assert(exact_on_device(&exact));
+    device_map_detach(&m);
+    ck_assert(!exact_on_device(&exact));
+    d.dense = false;
+    device_map_attach(&m, &d, &in);
+    ck_assert(!exact_on_device(&exact));
+    device_map_detach(&m);
+}
+END_TEST
+
 Suite *make_suite(void)
 {
     Suite *s = suite_create("evaldevice");
@@ -192,6 +213,7 @@ Suite *make_suite(void)
     tcase_add_loop_test(t, a_device_attends, 0, 2);
     tcase_add_test(t, a_device_attends_to_a_call);
     tcase_add_test(t, outputs_of_a_call_stay_there);
+    tcase_add_test(t, a_device_answers_for_masks_without_metrics);
     suite_add_tcase(s, t);
     return s;
 }
