@@ -202,28 +202,39 @@ out:
     return rc;
 }
 
+/* Is one of the layout's "rows" or "columns" of a single label, which `field` holds, named so? Of
+ * rows the name is a pattern. */
+static bool is_label(const struct claim_check *c, const char *axis, const char *field,
+                     const char *name)
+{
+    bool rows = strcmp(axis, "rows") == 0;
+    char part[96];
+    size_t b, k;
+    json_t *block, *o;
+    json_array_foreach(json_object_get(c->r->item, "blocks"), b, block)
+        json_array_foreach(json_object_get(block, axis), k, o)
+    {
+        const json_t *label = json_object_get(o, field);
+        const char *text = json_string_value(json_array_get(label, 0));
+        if (json_array_size(label) == 1 && text &&
+            (rows ? label_part(name, text, true, part, sizeof part) : strcmp(text, name) == 0))
+            return true;
+    }
+    return false;
+}
+
 /* `labels: "row"`: a difference of rows by two patterns, within bounds. */
 static int check_row_pairs(const struct claim_check *c, const char *kind, struct err *err)
 {
     const json_t *two = json_object_get(c->test, "difference");
-    size_t i, b, k;
-    json_t *v, *block, *o;
-    char part[96];
+    size_t i;
+    json_t *v;
     if (strcmp(kind, "within") != 0 || json_array_size(two) != 2)
         return fail(c, "over rows a difference of two within bounds was expected in", kind, err);
     json_array_foreach(two, i, v)
     {
         const char *name = json_is_string(v) ? json_string_value(v) : "";
-        bool known = false;
-        json_array_foreach(json_object_get(c->r->item, "blocks"), b, block)
-            json_array_foreach(json_object_get(block, "rows"), k, o)
-        {
-            const json_t *label = json_object_get(o, "label");
-            known = known ||
-                    (json_array_size(label) == 1 &&
-                     claim_label_part(name, json_string_value(json_array_get(label, 0)), part));
-        }
-        if (!known || !strchr(name, '*'))
+        if (!strchr(name, '*') || !is_label(c, "rows", "label", name))
             return fail(c, "the layout has no row", name, err);
     }
     return check_range(c, json_object_get(c->test, "within"), err);
@@ -233,8 +244,8 @@ static int check_row_pairs(const struct claim_check *c, const char *kind, struct
 static int check_labels(const struct claim_check *c, const char *kind, struct err *err)
 {
     const json_t *list = json_object_get(c->test, kind);
-    size_t i, b, k;
-    json_t *v, *block, *o;
+    size_t i;
+    json_t *v;
     if (claim_of_rows(c->test))
         return check_row_pairs(c, kind, err);
     if (strcmp(json_str_or(c->test, "labels", ""), "column") != 0)
@@ -245,14 +256,7 @@ static int check_labels(const struct claim_check *c, const char *kind, struct er
     json_array_foreach(list, i, v)
     {
         const char *name = json_is_string(v) ? json_string_value(v) : "";
-        bool known = false;
-        json_array_foreach(json_object_get(c->r->item, "blocks"), b, block)
-            json_array_foreach(json_object_get(block, "columns"), k, o)
-        {
-            const json_t *head = json_object_get(o, "head");
-            known = known || (json_array_size(head) == 1 && has_value(head, name));
-        }
-        if (!known)
+        if (!is_label(c, "columns", "head", name))
             return fail(c, "the layout has no column", name, err);
     }
     return 0;

@@ -48,10 +48,9 @@ struct printed_claim {
 /* A claim whose members are labels of the printed table, `labels: "column"` or `"row"`, is of the
  * paper's numbers alone: no model of ours is tested. */
 bool claim_of_labels(const json_t *test);
-/* `labels: "row"`: a difference of rows that two patterns name, equal in what stands for the '*',
- * which claim_label_part writes; false: the label is not of the pattern. */
+/* `labels: "row"`: a difference of rows that two patterns name, equal in what stands for the '*'
+ * (label_part). */
 bool claim_of_rows(const json_t *test);
-bool claim_label_part(const char *pattern, const char *label, char part[96]);
 void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out);
 
 /* curveclaims.c: with `at_equal: METRIC` the first of two members becomes the value of its

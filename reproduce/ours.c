@@ -435,12 +435,12 @@ static int model_of_job(const struct page *p, const json_t *rule)
  * extra rows): they are of the model that their job runs on, else of the first, and so is what a
  * recipe adds beside the models. */
 static int own_model(const struct page *p, const struct page_block *b, const struct grid_entry *row,
-                     const struct grid_entry *column)
+                     const struct grid_entry *column, const json_t *rule)
 {
     bool rows = has_model(&b->rows), columns = has_model(&b->columns);
     if ((rows && !row->extra) || (columns && !column->extra))
         return -1;
-    int model = model_of_job(p, page_rule(p, row, column));
+    int model = model_of_job(p, rule);
     return model >= 0 ? model : page_first_model(p);
 }
 
@@ -456,6 +456,7 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
 {
     struct page_cell *c = page_cell_at(b, row, column);
     const struct grid_entry *r = &b->rows.e[row], *e = &b->columns.e[column];
+    const json_t *rule = page_rule(p, r, e);
     const char *reason = NULL;
     bool pending = false;
     json_t *where = NULL;
@@ -463,7 +464,7 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
 
     c->model = e->model >= 0 ? e->model : r->model;
     if (c->model < 0 && (!r->printed || !e->printed))
-        c->model = own_model(p, b, r, e);
+        c->model = own_model(p, b, r, e, rule);
     c->job = -1;
     TRY(put_printed(p, b, row, column, err));
     c->state = c->printed ? CELL_PRINTED : CELL_EMPTY;
@@ -471,7 +472,6 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
         rc = c->printed || c->model >= 0 ? set_reason(c, absent_reason(p, r, e), err) : 0;
         goto out;
     }
-    const json_t *rule = page_rule(p, r, e);
     const char *metric = rule ? page_metric(p, b, r, e, rule, 0) : layout_metric(r, e);
     if (c->model < 0 && c->printed && has_tasks(p, rule)) {
         where = page_where(rule, r, e);

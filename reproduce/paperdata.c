@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 const char *const paper_ids[PAPERS + 1] = {"spargeattn", "sampleattention", "sale", "fg-attn",
                                            NULL};
@@ -227,15 +228,15 @@ double size_value(const char *text)
     return *end ? NAN : x;
 }
 
-/* The part of a row that stands for the '*' of a pattern. */
-static bool starred(const char *pattern, const char *row, char out[32])
+bool label_part(const char *pattern, const char *label, bool any_case, char *part, size_t size)
 {
-    size_t before = strcspn(pattern, "*"), n = strlen(row);
+    int (*differ)(const char *, const char *, size_t) = any_case ? strncasecmp : strncmp;
+    size_t before = strcspn(pattern, "*"), n = strlen(label);
     const char *behind = pattern + before + (pattern[before] == '*');
     size_t after = strlen(behind);
-    return n > before + after && strncmp(pattern, row, before) == 0 &&
-           strcmp(row + n - after, behind) == 0 &&
-           (size_t)snprintf(out, 32, "%.*s", (int)(n - before - after), row + before) < 32;
+    return n > before + after && differ(pattern, label, before) == 0 &&
+           differ(label + n - after, behind, after) == 0 &&
+           (size_t)snprintf(part, size, "%.*s", (int)(n - before - after), label + before) < size;
 }
 
 int paper_marks(const struct paper_data *d, const json_t *item, const json_t *marks,
@@ -249,8 +250,8 @@ int paper_marks(const struct paper_data *d, const json_t *item, const json_t *ma
     int n = 0;
     buf_printf(out, "printed (%s)=", json_str_or(marks, "label", ""));
     for (int64_t i = 0; paper_number_at(d, json_str_or(item, "csv", ""), table, i, &x); i++) {
-        if (strcmp(x.column, column) != 0 || !starred(pattern, x.row, text) ||
-            !isfinite(size_value(text)))
+        if (strcmp(x.column, column) != 0 ||
+            !label_part(pattern, x.row, false, text, sizeof text) || !isfinite(size_value(text)))
             continue; /* such as the mean of all */
         double y = strtod(x.value, &end);
         if (end == x.value || *end || !isfinite(y) || strcmp(x.unit, unit) != 0)

@@ -63,4 +63,8 @@ int paper_marks(const struct paper_data *d, const json_t *item, const json_t *ma
 /* "8K" = 8192, "16k", "1M", "4096"; NAN for anything else. */
 double size_value(const char *text);
 
+/* The part of a label that stands for the '*' of a pattern, any_case: letters of either case are
+ * the same. false: the label is not of the pattern, or `part` has no room. */
+bool label_part(const char *pattern, const char *label, bool any_case, char *part, size_t size);
+
 #endif

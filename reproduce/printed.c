@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 /* The numbers of one line, by member. */
 struct line {
@@ -247,16 +246,6 @@ bool claim_of_rows(const json_t *test)
     return strcmp(json_str_or(test, "labels", ""), "row") == 0;
 }
 
-bool claim_label_part(const char *pattern, const char *label, char part[96])
-{
-    size_t before = strcspn(pattern, "*"), n = strlen(label);
-    const char *behind = pattern + before + (pattern[before] == '*');
-    size_t after = strlen(behind);
-    return n > before + after && strncasecmp(pattern, label, before) == 0 &&
-           strcasecmp(label + n - after, behind) == 0 &&
-           (size_t)snprintf(part, 96, "%.*s", (int)(n - before - after), label + before) < 96;
-}
-
 /* Put the printed number of a cell under a member's name. */
 static void put_number(const struct page *p, const struct page_block *b, int r, int c,
                        const char *name, struct line *l)
@@ -296,8 +285,8 @@ static void take_row_pairs(const struct page *p, const json_t *test, const struc
     for (int r = 0; r < b->rows.n; r++)
         for (int s = 0; s < b->rows.n; s++) {
             char star[2][96];
-            if (!claim_label_part(first, b->rows.e[r].path, star[0]) ||
-                !claim_label_part(second, b->rows.e[s].path, star[1]) ||
+            if (!label_part(first, b->rows.e[r].path, true, star[0], sizeof star[0]) ||
+                !label_part(second, b->rows.e[s].path, true, star[1], sizeof star[1]) ||
                 strcmp(star[0], star[1]) != 0)
                 continue;
             for (int c = 0; c < b->columns.n; c++) {
