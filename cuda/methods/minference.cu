@@ -9,6 +9,7 @@
  */
 #include "core/intmath.h"
 #include "core/presets.h"
+#include "core/topshare.h"
 #include "cuda/select/cut.cuh"
 #include "cuda/select/lastrows.cuh"
 #include "cuda/select/maprows.cuh"
@@ -187,21 +188,6 @@ out:
     return rc;
 }
 
-/* The number of blocks per row block whose work comes nearest to a share of dense attention, as
- * sim/methods/minference/minference_head.c finds it. */
-static int top_of_share(double share, int64_t units, bool causal)
-{
-    double nb = (double)units, all = causal ? nb * (nb + 1) / 2 : nb * nb, best = INFINITY;
-    int found = 1;
-    for (int top = 1; top <= units; top++) {
-        double t = top, kept = causal ? t * (t + 1) / 2 + (nb - t) * t : t * nb;
-        double off = fabs(kept / all - share);
-        found = off < best ? top : found;
-        best = off < best ? off : best;
-    }
-    return found;
-}
-
 static int init_blocks(struct gpu *g, struct select_job *job, minference_state *s, struct err *err)
 {
     const struct select_problem *p = &job->problem;
@@ -211,7 +197,7 @@ static int init_blocks(struct gpu *g, struct select_job *job, minference_state *
     double sparsity = select_num(p, "sparsity");
     TRY(select_lists_init(g, job, BLOCK, BLOCK, err));
     s->top = isnan(sparsity) ? (int)given(p, "top", 100)
-                             : top_of_share(1 - sparsity, l->units, p->causal);
+                             : (int)top_of_share(1 - sparsity, l->units, p->causal);
     TRY(gpu_alloc(g, l->rows * p->d * 4, &s->q_mean, err));
     TRY(gpu_alloc(g, p->kv_heads * l->units * p->d * 4, &s->k_mean, err));
     TRY(gpu_alloc(g, l->rows * l->units * 8, &s->score, err));

@@ -10,6 +10,7 @@
 #include "core/accel.h"
 #include "core/json.h"
 #include "core/mem.h"
+#include "core/topshare.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/tokscore.h"
 
@@ -143,20 +144,6 @@ static int64_t blocks_seen(const struct minf_head *h, int64_t i)
     return h->c.both ? h->map.cols : i + 1;
 }
 
-/* The number of blocks per row block whose work comes nearest to the share that is asked for. */
-static void search_top(struct minf_head *h)
-{
-    double nb = (double)h->map.rows, best = INFINITY;
-    for (int64_t top = 1; top <= h->map.rows; top++) {
-        double t = (double)top, kept = h->c.both ? t * nb : t * (t + 1) / 2 + (nb - t) * t;
-        if (fabs(kept / dense_blocks(&h->c) - h->c.work) < best) {
-            best = fabs(kept / dense_blocks(&h->c) - h->c.work);
-            h->c.top = top;
-            h->work = kept / dense_blocks(&h->c);
-        }
-    }
-}
-
 /* Keep the `top` best of row block i. Rows with at most `top` blocks are dense. */
 static int keep_row(struct minf_head *h, double *score, int32_t *order, int64_t i, struct err *err)
 {
@@ -208,8 +195,10 @@ int minf_begin(struct minf_head *h, const struct minf_config *c, const struct he
     if (c->pattern != MINF_BLOCK)
         return 0;
     TRY(block_map_init(&h->map, c->n, c->n, c->block, !c->both, err));
-    if (c->work > 0)
-        search_top(h);
+    if (c->work > 0) {
+        h->c.top = top_of_share(c->work, h->map.rows, !c->both);
+        h->work = share_of_top(h->c.top, h->map.rows, !c->both);
+    }
 out:
     return rc;
 }
