@@ -141,6 +141,10 @@ static void fill_of(const struct bars *q, const struct chart_facet *f, int k, st
 
 static void put_tics(const struct bars *q, const struct chart *c, struct buf *s)
 {
+    if (of_models(q)) {
+        buf_puts(s, "unset xtics\n");
+        return;
+    }
     if (!q->by_task) {
         buf_printf(s, "set xtics %g nomirror\n",
                    gp_count_step(q->high - q->low + 1, c->width / 26 + 1));
@@ -170,8 +174,6 @@ static void draw_facet(const struct bars *q, struct chart *c, int i)
                "set xrange [%g:%g]\nset grid noxtics\nset yrange [%s]\n",
                width * 0.92, q->low - 0.6, q->high + 0.6,
                metric_axis(q->metric) == AXIS_SHARE ? "0:1" : "0:*");
-    if (of_models(q))
-        buf_puts(s, "unset xtics\n");
     for (int k = 0; k < f->n; k++) {
         buf_puts(s, k ? ", " : "plot ");
         gp_data_name(&c->gp, "dat");
