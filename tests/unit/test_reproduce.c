@@ -319,6 +319,28 @@ static void refuse(const char *from, const char *to, const char *message)
     memset(&e, 0, sizeof e);
 }
 
+/* The records as what one step of one job gave. */
+struct one_step {
+    struct recipe recipe;
+    struct step step;
+    struct plan plan;
+    struct proof v[4];
+    struct evidence evidence;
+    struct recset set; /* freed by the test */
+};
+
+static void give(struct fixture_records *f, struct one_step *o)
+{
+    memset(o, 0, sizeof *o);
+    fixture_set(f, &o->set);
+    ck_assert_int_le(o->set.n, 4);
+    o->step.ready = true;
+    o->plan = (struct plan){.recipes = &o->recipe, .n_recipes = 1, .s = &o->step, .n = 1};
+    for (int64_t i = 0; i < o->set.n; i++)
+        o->v[i] = (struct proof){&o->set.r[i], 0};
+    o->evidence = (struct evidence){.plan = &o->plan, .v = o->v, .n = o->set.n};
+}
+
 /* Three prompts of one task and one of another: grades have different names, and each task counts
  * the same. */
 START_TEST(every_task_counts_the_same)
@@ -331,12 +353,7 @@ START_TEST(every_task_counts_the_same)
                   {"needle:domain=c:tokens=1024:sample=2", "needle_acc", 0},
                   {"file:file=qasper.jsonl:metric=f1:line=1", "score@f1", 0.8}};
     struct fixture_records f = {0};
-    struct recset set = {0};
-    struct proof v[4];
-    struct recipe recipe = {0};
-    struct step step = {.ready = true};
-    struct plan plan = {.recipes = &recipe, .n_recipes = 1, .s = &step, .n = 1};
-    struct evidence evidence = {.plan = &plan, .v = v, .n = 4};
+    struct one_step o;
     struct choice all = {0, 0, NULL, NULL};
     struct sample_stats s;
     for (int i = 0; i < 4; i++) {
@@ -345,18 +362,16 @@ START_TEST(every_task_counts_the_same)
         r->task = strdup(asked[i].task);
         fixture_metric(r, asked[i].metric, asked[i].grade);
     }
-    fixture_set(&f, &set);
-    for (int i = 0; i < 4; i++)
-        v[i] = (struct proof){&set.r[i], 0};
-    assert_ok(evidence_stat(&evidence, &all, "100*score", "mean", &s, &e), &e);
+    give(&f, &o);
+    assert_ok(evidence_stat(&o.evidence, &all, "100*score", "mean", &s, &e), &e);
     ck_assert_double_eq_tol(s.value, 45, 1e-9);
-    assert_ok(evidence_stat(&evidence, &all, "100*score", "mean-over-tasks", &s, &e), &e);
+    assert_ok(evidence_stat(&o.evidence, &all, "100*score", "mean-over-tasks", &s, &e), &e);
     ck_assert_double_eq_tol(s.value, (100 / 3.0 + 80) / 2, 1e-9);
     ck_assert_int_eq(s.units, 4);
     ck_assert(s.lo < s.value && s.value < s.hi);
-    assert_ok(evidence_stat(&evidence, &all, "100*score", "sum-over-tasks", &s, &e), &e);
+    assert_ok(evidence_stat(&o.evidence, &all, "100*score", "sum-over-tasks", &s, &e), &e);
     ck_assert_double_eq_tol(s.value, 100 / 3.0 + 80, 1e-9);
-    recset_free(&set);
+    recset_free(&o.set);
 }
 END_TEST
 
@@ -365,12 +380,7 @@ END_TEST
 START_TEST(a_phase_that_is_not_there_takes_no_time)
 {
     struct fixture_records f = {0};
-    struct recset set = {0};
-    struct proof v[2];
-    struct recipe recipe = {0};
-    struct step step = {.ready = true};
-    struct plan plan = {.recipes = &recipe, .n_recipes = 1, .s = &step, .n = 1};
-    struct evidence evidence = {.plan = &plan, .v = v, .n = 2};
+    struct one_step o;
     struct choice all = {0, 0, NULL, NULL};
     struct sample_stats s;
     const char *overhead = "100*(time_quant_ns+time_select_ns)/time_dense_ns";
@@ -381,13 +391,11 @@ START_TEST(a_phase_that_is_not_there_takes_no_time)
         fixture_metric(r, "time_select_ns", 30);
         fixture_metric(r, "time_dense_ns", 120);
     }
-    fixture_set(&f, &set);
-    for (int i = 0; i < 2; i++)
-        v[i] = (struct proof){&set.r[i], 0};
-    assert_ok(evidence_stat(&evidence, &all, overhead, "mean", &s, &e), &e);
+    give(&f, &o);
+    assert_ok(evidence_stat(&o.evidence, &all, overhead, "mean", &s, &e), &e);
     ck_assert_double_eq_tol(s.value, 25, 1e-9);
     ck_assert_int_eq(s.units, 1);
-    recset_free(&set);
+    recset_free(&o.set);
 }
 END_TEST
 
