@@ -293,6 +293,8 @@ struct accel_call_result {
     double balance; /* planned time of the busiest multiprocessor / of the mean one, the largest
                      * of the launches */
     int launches;   /* of attention: 1, or more for sections and heads with other filters */
+    int selections; /* in `select`, one after the other: more than 1 where heads have settings that
+                     * the method's kernels do not take together */
     int sections;   /* the caller's: in how many the call was attended to */
     int kv;         /* heads of keys and values */
     struct accel_counters counters;

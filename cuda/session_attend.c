@@ -711,6 +711,7 @@ static int attend_locked(struct accel_session *s, const struct accel_call_work *
     lap(&laps, "metrics");
     if (s->options.samples > 0 && w->choices && w->first == 0) {
         TRY(make_selects(s, w, false, &a.select, err));
+        r->selections = a.select.n;
         TRY(make_selects(s, w, true, &a.build, err));
     }
     if (s->options.samples > 0)

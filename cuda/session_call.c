@@ -62,12 +62,22 @@ static bool same_rule(const union method_rule *a, const union method_rule *b)
     return a == b || (a && b && memcmp(x, y, sizeof *a) == 0);
 }
 
+/* Does the method choose for heads of different settings, such as calibrated ones, in one launch?
+ */
+static bool go_together(const struct accel_choice *a, const struct accel_choice *b)
+{
+    const struct select_method *m = select_find(a->method);
+    return m && m->together && a->rule && b->rule && m->together(a->rule, b->rule);
+}
+
 bool run_same_choice(const void *choices, int i, int k)
 {
     const struct accel_choice *a = (const struct accel_choice *)choices + i;
     const struct accel_choice *b = (const struct accel_choice *)choices + k;
-    return a->method && b->method && strcmp(a->method, b->method) == 0 && a->seed == b->seed &&
-           a->params == b->params && same_band(a->shape, b->shape) && same_rule(a->rule, b->rule);
+    if (!a->method || !b->method || strcmp(a->method, b->method) != 0 || a->seed != b->seed ||
+        !same_band(a->shape, b->shape))
+        return false;
+    return (a->params == b->params && same_rule(a->rule, b->rule)) || go_together(a, b);
 }
 
 const struct select_method *run_select(const struct session_call *c,

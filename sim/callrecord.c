@@ -111,6 +111,8 @@ int call_record_times(const struct call_record *c, struct err *err)
     TRY(record_metric(r, "call_heads", (double)c->n, err));
     TRY(record_metric(r, "call_heads_kv", (double)res->kv, err));
     TRY(record_metric(r, "call_launches", (double)res->launches, err));
+    if (res->selections)
+        TRY(record_metric(r, "call_selections", (double)res->selections, err));
     TRY(record_metric(r, "plan_balance", res->balance, err));
     TRY(record_metric(r, "host_plan_ns", res->host_plan_ns, err));
     TRY(record_counters(&res->counters, r, err));

@@ -372,5 +372,5 @@ out:
 }
 
 extern "C" const struct select_method select_chipmunk = {
-    "chipmunk", fits, init, launch, NULL, NULL, false, NULL, false,
+    "chipmunk", fits, init, launch, NULL, NULL, false, NULL, false, NULL,
 };

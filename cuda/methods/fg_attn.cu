@@ -511,5 +511,5 @@ static void release(struct select_job *job)
 }
 
 extern "C" const struct select_method select_fg_attn = {
-    "fg-attn", fits, init, launch, NULL, NULL, false, release, false,
+    "fg-attn", fits, init, launch, NULL, NULL, false, release, false, NULL,
 };

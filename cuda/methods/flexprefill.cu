@@ -433,5 +433,5 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
 }
 
 extern "C" const struct select_method select_flexprefill = {
-    "flexprefill", fits, init, launch, NULL, dense, false, NULL, false,
+    "flexprefill", fits, init, launch, NULL, dense, false, NULL, false, NULL,
 };

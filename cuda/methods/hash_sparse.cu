@@ -224,5 +224,5 @@ out:
 }
 
 extern "C" const struct select_method select_hash_sparse = {
-    "hash-sparse", fits, init, launch, NULL, NULL, false, NULL, false,
+    "hash-sparse", fits, init, launch, NULL, NULL, false, NULL, false, NULL,
 };

@@ -158,5 +158,5 @@ out:
 }
 
 extern "C" const struct select_method select_hyperattention = {
-    "hyperattention", fits, init, launch, NULL, is_dense, false, NULL, false,
+    "hyperattention", fits, init, launch, NULL, is_dense, false, NULL, false, NULL,
 };

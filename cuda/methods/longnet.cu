@@ -55,5 +55,5 @@ out:
 }
 
 extern "C" const struct select_method select_longnet = {
-    "longnet", pair_maps_fit, init, launch, NULL, NULL, false, NULL, false,
+    "longnet", pair_maps_fit, init, launch, NULL, NULL, false, NULL, false, NULL,
 };

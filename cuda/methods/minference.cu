@@ -215,5 +215,5 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
 }
 
 extern "C" const struct select_method select_minference = {
-    "minference", fits, init, launch, NULL, NULL, true, NULL, false,
+    "minference", fits, init, launch, NULL, NULL, true, NULL, false, NULL,
 };

@@ -80,5 +80,5 @@ out:
 }
 
 extern "C" const struct select_method select_qk_sparse = {
-    "qk-sparse", fits, init, launch, NULL, NULL, false, NULL, false,
+    "qk-sparse", fits, init, launch, NULL, NULL, false, NULL, false, NULL,
 };

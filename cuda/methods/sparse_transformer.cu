@@ -47,5 +47,5 @@ out:
 }
 
 extern "C" const struct select_method select_sparse_transformer = {
-    "sparse-transformer", pair_maps_fit, init, launch, NULL, NULL, false, NULL, false,
+    "sparse-transformer", pair_maps_fit, init, launch, NULL, NULL, false, NULL, false, NULL,
 };

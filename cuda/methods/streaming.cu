@@ -94,5 +94,5 @@ out:
 }
 
 extern "C" const struct select_method select_streaming = {
-    "streaming", fits, init, launch, NULL, NULL, true, NULL, false,
+    "streaming", fits, init, launch, NULL, NULL, true, NULL, false, NULL,
 };

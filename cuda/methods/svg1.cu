@@ -427,5 +427,5 @@ out:
 }
 
 extern "C" const struct select_method select_svg1 = {
-    "svg1", fits, init, launch, NULL, NULL, false, NULL, true,
+    "svg1", fits, init, launch, NULL, NULL, false, NULL, true, NULL,
 };

@@ -713,5 +713,5 @@ out:
 }
 
 extern "C" const struct select_method select_svg2 = {
-    "svg2", fits, init, launch, NULL, NULL, false, NULL, false,
+    "svg2", fits, init, launch, NULL, NULL, false, NULL, false, NULL,
 };

@@ -138,6 +138,12 @@ int select_job_choose(struct gpu *g, const void *job, struct err *err)
     return j->choose ? j->choose(g, j, err) : j->method->launch(g, j, err);
 }
 
+const union method_rule *select_rule(const struct select_problem *p, int head)
+{
+    const union method_rule *own = p->choices ? p->choices[head % p->n_choices].rule : NULL;
+    return own ? own : p->rule;
+}
+
 const void *select_given(const struct select_problem *p, int head)
 {
     return p->choices ? p->choices[head % p->n_choices].given : NULL;

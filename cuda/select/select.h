@@ -106,6 +106,10 @@ struct select_method {
     void (*release)(struct select_job *job);
 
     bool values; /* it reads v as well; else v may be NULL */
+
+    /* May heads with these rules, and whatever parameters, be chosen for in one launch? Then init
+     * asks for the rule of each (select_rule). NULL: only heads with the same of both. */
+    bool (*together)(const union method_rule *a, const union method_rule *b);
 };
 
 /* Every GPU side, in the order of kernels.def, then NULL. */
@@ -125,6 +129,9 @@ void select_job_free(struct select_job *job);
 
 /* Launch what is timed as the choice, of a struct select_job. */
 int select_job_choose(struct gpu *g, const void *job, struct err *err);
+
+/* The head's rule, valid until init returns. */
+const union method_rule *select_rule(const struct select_problem *p, int head);
 
 /* What the head's choice was given, NULL: nothing. */
 const void *select_given(const struct select_problem *p, int head);

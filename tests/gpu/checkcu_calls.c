@@ -31,7 +31,7 @@
 #define SECTION_BYTES (1 << 20) /* of a call of 8 heads: tiles with bits are in sections */
 
 /* Settings with lists of every geometry, bits, gathered keys, filters, carried and static masks,
- * and masks that the CPU chooses. */
+ * and masks that the CPU chooses. Several settings in one line: heads have them in turns. */
 static const char *const settings[] = {
     "dense",
     "streaming:sink=4:window=512",
@@ -41,6 +41,7 @@ static const char *const settings[] = {
     "spargeattn:profile=paper:lambda=-4:tau=0.9:theta=0.3",
     "sampleattention:alpha_c=0.8:chunks=3",
     "sale:tau=0.02:local=256",
+    "sale:tau=0.02,0.2,0.005:local=256",
     "fg-attn:refresh=2:M=32:compare=1",
     "fg-attn:refresh=1",
     "fg-attn:mode=pooled",
@@ -63,6 +64,8 @@ static const char *const settings[] = {
     "sageattention:version=1",
     "hyperattention:min_len=256:block=64:samples=64",
 };
+
+enum { SETTINGS = sizeof settings / sizeof *settings };
 
 /* All rows of a head, as dumped. */
 struct output {
@@ -94,7 +97,8 @@ struct pass {
     struct accel_session *session;
     struct static_masks *statics; /* of calls; heads by themselves make their own */
     const struct trace *trace;
-    const struct method_run *run;
+    const struct method_run *run; /* [mixed] of the heads, in turns */
+    int64_t mixed;
     int step, n, group, jobs;
     struct head heads[MOST];
 };
@@ -165,7 +169,7 @@ static struct sim_cell cell_of(struct pass *p, struct head *h, const struct sim_
 {
     h->ctx = (struct method_ctx){.seed = 1, .carry = carry, .shared = carry + 1};
     return (struct sim_cell){.method = p->run->method,
-                             .params = p->run->params,
+                             .params = p->run[(h - p->heads) % p->mixed].params,
                              .ctx = &h->ctx,
                              .in = &h->h.in,
                              .device = device,
@@ -345,17 +349,24 @@ static bool of_one_layer(const struct method_run *run)
     return strcmp(run->method->name, "hyperattention") == 0;
 }
 
+/* A line of `settings`. */
+struct line {
+    struct method_run *runs; /* [n], owned */
+    int64_t n;
+};
+
 /* All settings on calls of `heads` heads, the steps in their order. */
-static void check_size(struct pass *p, const struct method_run *runs, int64_t n_runs, int heads,
+static void check_size(struct pass *p, const struct line lines[SETTINGS], int heads,
                        int64_t *n_checks, int64_t *n_failures)
 {
     int steps[8], n_steps = steps_of(p->trace, steps);
     int64_t failed = *n_failures, before = *n_checks;
-    for (int64_t k = 0; k < n_runs; k++) {
+    for (size_t k = 0; k < SETTINGS; k++) {
         char what[240] = "";
-        if (of_one_layer(runs + k) && heads > trace_meta(p->trace)->heads)
+        if (of_one_layer(lines[k].runs) && heads > trace_meta(p->trace)->heads)
             continue;
-        p->run = runs + k;
+        p->run = lines[k].runs;
+        p->mixed = lines[k].n;
         for (int s = 0; s < n_steps && s < 2 && !what[0]; s++) {
             struct err err = {0};
             p->step = steps[s];
@@ -370,15 +381,14 @@ static void check_size(struct pass *p, const struct method_run *runs, int64_t n_
         ++*n_checks;
         *n_failures += what[0] != 0;
         if (what[0])
-            printf("FAIL %s%s%s in a call of %d heads: %s\n", p->run->method->name,
-                   *p->run->canonical ? ":" : "", p->run->canonical, heads, what);
+            printf("FAIL %s in a call of %d heads: %s\n", settings[k], heads, what);
     }
     printf("  %-5s calls of %d heads in groups of %d: %lld settings\n",
            *n_failures > failed ? "FAIL" : "ok", p->n, p->group, (long long)(*n_checks - before));
 }
 
-static int check_trace(struct pass *p, const char *path, const struct method_run *runs,
-                       int64_t n_runs, int64_t *n_checks, int64_t *n_failures, struct err *err)
+static int check_trace(struct pass *p, const char *path, const struct line lines[SETTINGS],
+                       int64_t *n_checks, int64_t *n_failures, struct err *err)
 {
     static const int sizes[] = {1, 3, 8, 32};
     struct trace *t = NULL;
@@ -387,7 +397,7 @@ static int check_trace(struct pass *p, const char *path, const struct method_run
     p->trace = t;
     printf("%s: calls\n", path);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        check_size(p, runs, n_runs, sizes[i], n_checks, n_failures);
+        check_size(p, lines, sizes[i], n_checks, n_failures);
 out:
     trace_close(&t);
     return rc;
@@ -396,21 +406,20 @@ out:
 void check_calls(int n, char *const *paths, int64_t *n_checks, int64_t *n_failures)
 {
     const struct accel_options o = {.copies = 1};
-    struct method_run *runs = NULL;
+    struct line lines[SETTINGS] = {{0}};
     struct pass *p = calloc(1, sizeof *p);
     struct err err = {0};
-    int64_t n_runs = 0;
     int rc = 0;
 
     if (!p)
         FAIL(&err, ERR_NOMEM, "out of memory");
     p->jobs = cpu_count();
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        TRY(method_runs_parse(sim_methods, settings[i], &runs, &n_runs, &err));
+    for (size_t i = 0; i < SETTINGS; i++)
+        TRY(method_runs_parse(sim_methods, settings[i], &lines[i].runs, &lines[i].n, &err));
     TRY(static_masks_new(1 << 26, cpu_count(), &p->statics, &err));
     TRY(cuda_accel.open(&o, &p->session, &err));
     for (int i = 0; i < n; i++)
-        TRY(check_trace(p, paths[i], runs, n_runs, n_checks, n_failures, &err));
+        TRY(check_trace(p, paths[i], lines, n_checks, n_failures, &err));
 out:
     if (rc) {
         printf("FAIL calls: %s\n", err.msg);
@@ -421,6 +430,7 @@ out:
         cuda_accel.close(&p->session);
     if (p)
         static_masks_free(&p->statics);
-    method_runs_free(runs, n_runs);
+    for (size_t i = 0; i < SETTINGS; i++)
+        method_runs_free(lines[i].runs, lines[i].n);
     free(p);
 }

@@ -221,5 +221,5 @@ out:
 }
 
 extern "C" const struct select_method select_oracle = {
-    "oracle", fits, init, launch, NULL, NULL, false, NULL, false,
+    "oracle", fits, init, launch, NULL, NULL, false, NULL, false, NULL,
 };

@@ -16,6 +16,10 @@
 #include "cuda/methods/sale/sale_sm90.cuh"
 #include "cuda/tensormap.h"
 
+extern "C" {
+#include "core/mem.h"
+}
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -113,6 +117,7 @@ static int alloc_operands(struct gpu *g, const struct select_problem *p, sale_ar
 {
     int64_t q = p->heads, k = p->kv_heads, d = p->d;
     int rc = 0;
+    TRY(gpu_alloc(g, q * 8, &a->tau, err));
     TRY(gpu_alloc(g, (q + k) * a->chunks * d * 8, &a->part, err));
     TRY(gpu_alloc(g, (q + k) * d * 2, &a->mean, err));
     TRY(gpu_alloc(g, k * a->npad * d * 2, &a->k16, err));
@@ -128,6 +133,18 @@ static int alloc_operands(struct gpu *g, const struct select_problem *p, sale_ar
     a->corr_max = (unsigned *)a->k_norm + k;
     a->inexact = a->k_norm + k + q;
 out:
+    return rc;
+}
+
+/* A calibration gives every head its own. */
+static int put_tau(struct gpu *g, const struct select_problem *p, double *tau, struct err *err)
+{
+    double *of_heads;
+    int rc = mem_alloc(&of_heads, p->heads, sizeof *of_heads, "thresholds of heads", err);
+    for (int h = 0; h < p->heads && !rc; h++)
+        of_heads[h] = select_rule(p, h)->sale.tau;
+    rc = rc ? rc : gpu_put(g, tau, of_heads, p->heads * (int64_t)sizeof *of_heads, err);
+    free(of_heads);
     return rc;
 }
 
@@ -170,11 +187,11 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->local = (int)r->local_blocks;
     a->strict = r->strict;
     a->causal_stats = r->causal_stats;
-    a->tau = r->tau;
     a->scale = r->scale;
     a->e4m3 = g->sm == 90;
     a->map = map_rows_of(&job->lists);
     TRY(alloc_operands(g, p, a, err));
+    TRY(put_tau(g, p, a->tau, err));
     if (a->e4m3)
         TRY(make_maps(a, &s->maps, err));
 out:
@@ -193,6 +210,14 @@ static void release(struct select_job *job)
     free(((sale_state *)job->state)->maps);
 }
 
+/* Heads differ in their threshold alone. */
+static bool together(const union method_rule *a, const union method_rule *b)
+{
+    const struct sale_rule *x = &a->sale, *y = &b->sale;
+    return x->scale == y->scale && x->local_blocks == y->local_blocks && x->strict == y->strict &&
+           x->causal_stats == y->causal_stats;
+}
+
 extern "C" const struct select_method select_sale = {
-    "sale", fits, init, launch, NULL, NULL, false, release, false,
+    "sale", fits, init, launch, NULL, NULL, false, release, false, together,
 };

@@ -23,7 +23,8 @@ struct sale_args {
     const uint4 *q, *k;
     int64_t n, npad; /* tokens; rounded up to 128 */
     int heads, kv_heads, per_kv, groups, units, words, local, chunks, strict, causal_stats;
-    double tau, scale;
+    double scale;
+    double *tau;     /* [heads] */
     double *part;    /* [heads + kv_heads][chunks][d] sums of tokens */
     __half *mean;    /* [heads + kv_heads][d] */
     __half *k16;     /* [kv_heads][npad][d] smoothed keys; channels as sale_operands.cuh says */

@@ -245,7 +245,7 @@ template <int D> struct query_rows {
         }
         if ((lane & 3) < 2) { /* a lane for each row */
             online mine = lane & 1 ? s[1] : s[0];
-            double thr = log2(a.tau * mine.sum) / (a.scale * 1.4426950408889634) + mine.top;
+            double thr = log2(a.tau[head] * mine.sum) / (a.scale * 1.4426950408889634) + mine.top;
             a.thr[head * a.npad + row + 8 * (lane & 1)] = fl16((float)thr);
         }
     }

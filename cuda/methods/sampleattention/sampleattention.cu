@@ -443,5 +443,5 @@ out:
 }
 
 extern "C" const struct select_method select_sampleattention = {
-    "sampleattention", fits, init, launch, NULL, dense, false, NULL, false,
+    "sampleattention", fits, init, launch, NULL, dense, false, NULL, false, NULL,
 };

@@ -372,5 +372,5 @@ out:
 }
 
 extern "C" const struct select_method select_spargeattn = {
-    "spargeattn", fits, init, launch, launch_quantised, NULL, false, NULL, false,
+    "spargeattn", fits, init, launch, launch_quantised, NULL, false, NULL, false, NULL,
 };

@@ -381,5 +381,5 @@ out:
 }
 
 extern "C" const struct select_method select_xattention = {
-    "xattention", fits, init, launch, NULL, NULL, false, NULL, false,
+    "xattention", fits, init, launch, NULL, NULL, false, NULL, false, NULL,
 };
