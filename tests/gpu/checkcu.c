@@ -9,13 +9,13 @@
  * (or 2e-6 of the largest score, which is what float scores can carry), and a second launch gives
  * the same bits. Exit code 1 when a check failed or none ran, 4 without a GPU.
  *
+ * Only kernels and settings whose name contains TEXT, `metrics` or `maps`, and every N-th of them:
  *   checkcu [--small] [--brief] [--part I/N] [TEXT]
- *                              only kernels and settings whose name contains TEXT, `metrics` or
- * `maps`, and every N-th of them; --small: few and short sequences, for compute-sanitizer; --brief:
- * and of these a part, for its racecheck, in which every launch takes 20 ms checkcu --traces T.h5
- * ...  every method on heads of these traces (checkcu_traces.c) checkcu --calls T.h5 ...   every
- * method on whole calls of these traces (checkcu_calls.c) checkcu --same A.h5 B.h5   two captures
- * of one run (checkcu_traces.c)
+ *     --small  few and short sequences, for compute-sanitizer
+ *     --brief  of these a part, launched once, for its racecheck, in which every launch takes 20 ms
+ *   checkcu --traces T.h5 ...  every method on heads of these traces (checkcu_traces.c)
+ *   checkcu --calls T.h5 ...   every method on whole calls of these traces (checkcu_calls.c)
+ *   checkcu --same A.h5 B.h5   two captures of one run (checkcu_traces.c)
  */
 #include "core/log.h"
 #include "cuda/backend.h"
@@ -68,6 +68,7 @@ static int check(struct gpu *g, struct cu_case c)
     struct err err = {0};
 
     c.seed = (uint64_t)n_checks + 1;
+    c.once = choice.brief;
     c.problem.scale = c.problem.d == 64 ? 0.125 : 0.08838834764831845;
     int rc = cu_run_init(g, &c, &r, &err);
     if (!rc) {
@@ -85,7 +86,8 @@ static int check_lengths(struct gpu *g, struct cu_case c)
     static const struct {
         int heads, kv;
     } groups[] = {{1, 1}, {4, 1}, {8, 2}};
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i += choice.small ? 3 : 1)
+    size_t step = choice.brief ? 6 : choice.small ? 3 : 1; /* in brief 129 and 1024 tokens */
+    for (size_t i = choice.brief ? 6 : 0; i < sizeof lengths / sizeof *lengths; i += step)
         for (int causal = 0; causal < 2; causal++) {
             c.problem.nq = c.problem.nk = lengths[i];
             c.problem.causal = causal;
@@ -103,7 +105,8 @@ static int check_rectangles(struct gpu *g, struct cu_case c)
     static const int64_t shapes[][2] = {{1, 500}, {77, 1000}, {300, 1111}, {1000, 129}, {640, 200}};
     c.problem.heads = 2;
     c.problem.kv_heads = 1;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += choice.small ? 2 : 1)
+    size_t step = choice.brief ? 4 : choice.small ? 2 : 1;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += step)
         for (int causal = 0; causal < 2; causal++) {
             c.problem.nq = shapes[i][0];
             c.problem.nk = shapes[i][1];
@@ -152,7 +155,7 @@ static int check_many_items(struct gpu *g, struct cu_case c)
     c.problem.heads = 4 * c.problem.kv_heads;
     c.split = true;
     for (int shape = 0; shape < shapes_of(&c); shape++) {
-        set_shape(&c, shape, choice.brief ? 130 : choice.small ? 700 : 2500);
+        set_shape(&c, shape, choice.brief ? 100 : choice.small ? 700 : 2500);
         if (check(g, c))
             return 1;
     }

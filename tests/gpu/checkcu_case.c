@@ -24,6 +24,21 @@ static float round_bf16(double x)
 
 /* ---- data ----------------------------------------------------------------------------------- */
 
+/* Normal numbers are most of a check's time on the CPU. Each tensor reads the same ones, from a
+ * place that its seed chooses. The count is prime: a head's tokens meet them in other channels each
+ * time. */
+enum { N_NORMAL = 262147 };
+
+static const double *normal_numbers(int which)
+{
+    static double z[3][N_NORMAL];
+    static bool drawn[3];
+    for (uint64_t i = 0; i < N_NORMAL && !drawn[which]; i++)
+        z[which][i] = rng_normal(1, (uint64_t)which, i);
+    drawn[which] = true;
+    return z[which];
+}
+
 /* Token i of its head, row `at` of the tensor; `which` is 0 for q, 1 for k, 2 for v. */
 static void fill_token(const struct cu_case *k, int which, int64_t at, int64_t i, float *x)
 {
@@ -39,8 +54,10 @@ static void fill_token(const struct cu_case *k, int which, int64_t at, int64_t i
                   : i < nk / 8 ? 42.25
                   : i < nk / 2 ? 38.25
                                : 0;
+    const double *normal = normal_numbers(which);
+    uint64_t first = rng_below(k->seed, (uint64_t)which, 0, N_NORMAL) + (uint64_t)(at * d);
     for (int c = 0; c < d; c++) {
-        double z = rng_normal(k->seed, (uint64_t)which, (uint64_t)(at * d + c)), y = z;
+        double z = normal[(first + (uint64_t)c) % N_NORMAL], y = z;
         if (data == DATA_EQUAL)
             y = score ? 0.5 : 0.25 * (c % 7);
         else if (data == DATA_HUGE)
@@ -326,13 +343,13 @@ int cu_run_check(struct gpu *g, struct cu_run *r, struct cu_errors *e, struct er
     int rc = 0;
 
     memset(e, 0, sizeof *e);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < (r->c.once ? 1 : 2); i++) {
         TRY(mem_alloc(&out[i], n * p->d, 2, "outputs", err));
         TRY(mem_alloc(&lse[i], n, 4, "outputs", err));
         TRY(launch_and_get(g, r, out[i], lse[i], err));
     }
-    e->same = memcmp(out[0], out[1], (size_t)(n * p->d * 2)) == 0 &&
-              memcmp(lse[0], lse[1], (size_t)n * 4) == 0;
+    e->same = r->c.once || (memcmp(out[0], out[1], (size_t)(n * p->d * 2)) == 0 &&
+                            memcmp(lse[0], lse[1], (size_t)n * 4) == 0);
     TRY(compare_all(r, out[0], lse[0], e, err));
 out:
     for (int i = 0; i < 2; i++) {

@@ -54,6 +54,7 @@ struct cu_case {
     int64_t window;     /* of BITS_BAND */
     const char *kernel; /* NULL = the default one */
     bool split;
+    bool once; /* one launch: whether a second one gives the same bits is not asked */
     uint64_t seed;
     bool on_device;               /* normal data made on the GPU: no comparison possible */
     const struct attn_csr *given; /* lists in place of a pattern's, or NULL; must outlive the run */
@@ -106,7 +107,7 @@ struct cu_errors {
 int cu_metrics_check(struct gpu *g, const struct cu_run *r, bool brief, double *worst,
                      char what[200], struct err *err);
 
-/* Launch twice on poisoned outputs and compare. */
+/* Launch twice on poisoned outputs, or once (struct cu_case), and compare. */
 int cu_run_check(struct gpu *g, struct cu_run *r, struct cu_errors *e, struct err *err);
 
 #endif

@@ -533,7 +533,7 @@ static bool check_lists(struct gpu *g, const struct cu_choice *choice, int64_t *
     int n_kinds = (int)(sizeof kinds / sizeof *kinds);
     bool lost = false;
 
-    for (int i = 0; i < n_lengths * n_kinds * 2 && !lost; i++) {
+    for (int i = 0; i < n_lengths * n_kinds * 2 && !lost; i += choice->brief ? 5 : 1) {
         const int64_t *n = lengths[i / 2 % n_lengths];
         int kind = i / 2 / n_lengths, pattern = i % PATTERNS;
         struct shape s = {n[0], n[1], i % 2, kinds[kind].bq, kinds[kind].bk};
@@ -594,7 +594,7 @@ bool check_maps(struct gpu *g, const struct cu_choice *choice, int64_t *n_checks
     bool lost = check_plans(g, choice, n_checks, n_failures) ||
                 check_lists(g, choice, n_checks, n_failures);
 
-    for (int i = 0; i < n_lengths * n_units * 2 && !lost; i++) {
+    for (int i = 0; i < n_lengths * n_units * 2 && !lost; i += choice->brief ? 3 : 1) {
         const int64_t *n = lengths[i / 2 % n_lengths], *b = units[i / 2 / n_lengths];
         struct shape s = {n[0], n[1], i % 2, b[0], b[1]};
         int pattern = i % PATTERNS, last = choice->small ? pattern + 1 : pattern + PATTERNS;

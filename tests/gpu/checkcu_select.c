@@ -667,8 +667,10 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
     }
     TRY(select_job_init(g, me, &q, &s->job, err));
     TRY(launch_and_fetch(g, s, 0, false, err));
-    TRY(launch_and_fetch(g, s, 1, false, err));
-    t->unlike += !same_bits(s);
+    if (!s->c.once) {
+        TRY(launch_and_fetch(g, s, 1, false, err));
+        t->unlike += !same_bits(s);
+    }
     for (int h = 0; h < p->heads; h++) {
         struct mask m = {0};
         if (is_video(s)) {
@@ -733,9 +735,11 @@ static bool like_before(size_t i)
     return strncmp(a, b, n) == 0;
 }
 
-/* little: of the small cases those of up to 400 tokens. */
-static int check_setting(struct gpu *g, const struct method_run *run, bool small, bool little,
-                         struct tally *t, struct err *err)
+/* Of the small cases every third; in brief, of a setting like the one before (`like`), only those
+ * of 129 and 300 tokens. */
+static int check_setting(struct gpu *g, const struct method_run *run,
+                         const struct cu_choice *choice, bool like, struct tally *t,
+                         struct err *err)
 {
     static const int64_t shapes[][2] = {
         {1, 1},       {63, 63},     {64, 64},     {65, 65},     {127, 127}, {128, 128},
@@ -743,11 +747,13 @@ static int check_setting(struct gpu *g, const struct method_run *run, bool small
         {2300, 2300}, {2048, 2048}, {1500, 4000}, {4097, 4097},
     };
     static const int heads[][2] = {{1, 1}, {4, 1}, {2, 2}};
-    int rc = 0, n = small ? 11 : (int)(sizeof shapes / sizeof *shapes);
-    for (int i = 0; i < 2 * n; i += little ? 5 : small ? 3 : 1) {
+    bool small = choice->small, little = choice->brief && like;
+    int rc = 0, n = little ? 8 : small ? 11 : (int)(sizeof shapes / sizeof *shapes);
+    for (int i = little ? 13 : 0; i < 2 * n; i += small && !little ? 3 : 1) {
         int h = i % 3, causal = i % 2;
         struct cu_case c = {.problem = {heads[h][0], heads[h][1], i / 2 % 2 ? 64 : 128,
                                         shapes[i / 2][0], shapes[i / 2][1], 0, causal, 0},
+                            .once = choice->brief,
                             .data = i % 4 < 2 ? DATA_NORMAL : DATA_SMOOTH};
         TRY(check_case(g, run, c, t, err));
     }
@@ -777,7 +783,7 @@ int check_selections(struct gpu *g, struct cu_choice *choice, int64_t *checks, i
             continue;
         int rc = method_runs_parse(sim_methods, settings[i], &runs, &n, &err);
         if (!rc)
-            rc = check_setting(g, runs, choice->small, choice->brief && like_before(i), &t, &err);
+            rc = check_setting(g, runs, choice, like_before(i), &t, &err);
         method_runs_free(runs, n);
         bool ok = rc == 0 && t.cases > 0 && !t.unlike && t.differ * 10000 <= t.units &&
                   !(t.differ && is_exact(settings[i])) && t.codes_differ * 10000 <= t.codes;
