@@ -118,8 +118,33 @@ static int fitting_columns(const struct grid *q, int panels)
     return cols;
 }
 
-/* "sale tau=0.016" over its density; where a width is given, the method over its parameters. */
-static int name_panel(struct grid *q, const struct record *r, double density, struct err *err)
+/* Parameters for titles of a figure of a given width. Those that tell no panels apart give way, but
+ * where all panels share some, which no other text would say. */
+static void name_settings(struct grid *q, struct title_params t[PANELS_MOST])
+{
+    int n = (int)q->g.gs.n;
+    size_t most = panels_title_room(n, q->cols, 0, q->g.args->width);
+    struct buf text = {0};
+    for (int i = 0; i < n; i++) {
+        const struct record *r = q->g.gs.g[i].first;
+        t[i] = (struct title_params){.above = r->method, .params = r->params};
+    }
+    title_params(t, n, most, &text);
+    bool shared = text.len > 0;
+    for (int i = 0; i < n; i++) {
+        buf_reset(&text);
+        title_cut(t[i].params ? t[i].params : "", most, &text);
+        if (shared)
+            snprintf(t[i].text, sizeof t[i].text, "%s", buf_str(&text));
+        else if (strcmp(t[i].text, "...") == 0)
+            t[i].text[0] = 0;
+    }
+    buf_free(&text);
+}
+
+/* "sale tau=0.016" over its density; where a width is given, the method over `params`. */
+static int name_panel(struct grid *q, const struct record *r, const char *params, double density,
+                      struct err *err)
 {
     const struct figure_args *a = q->g.args;
     size_t most = a->width ? panels_title_room((int)q->g.gs.n, q->cols, 0, a->width) : 40;
@@ -130,7 +155,7 @@ static int name_panel(struct grid *q, const struct record *r, double density, st
     title_cut(buf_str(&name), most, &cut);
     if (a->width) {
         buf_puts(&cut, "\n");
-        title_cut(r->params ? r->params : "", most, &cut);
+        buf_puts(&cut, params);
         snprintf(q->below[q->n], sizeof q->below[0], "%.3g", density);
     } else
         buf_printf(&cut, "\ndensity %.3g", density);
@@ -145,6 +170,7 @@ out:
 
 static int collect(struct grid *q, struct err *err)
 {
+    struct title_params t[PANELS_MOST];
     double density;
     int rc = 0;
 
@@ -152,6 +178,8 @@ static int collect(struct grid *q, struct err *err)
         FAIL(err, ERR_USAGE, "more than %d panels: choose with --method and --params", PANELS_MOST);
     TRY(find_axes(q, err));
     q->cols = q->g.args->width ? fitting_columns(q, (int)q->g.gs.n) : q->g.gs.n <= 3 ? 3 : 0;
+    if (q->g.args->width)
+        name_settings(q, t);
     for (int64_t i = 0; i < q->g.gs.n; i++) {
         const struct record *r = q->g.gs.g[i].first;
         TRY(fill(q, &q->g.gs.g[i], &q->map[q->n], &density, err));
@@ -159,7 +187,7 @@ static int collect(struct grid *q, struct err *err)
             cells_free(&q->map[q->n]);
             continue;
         }
-        TRY(name_panel(q, r, density, err));
+        TRY(name_panel(q, r, t[i].text, density, err));
     }
 out:
     return rc;

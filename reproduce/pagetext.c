@@ -111,7 +111,7 @@ void page_command(const struct page *p, struct buf *b)
     }
     for (int i = 0; i < p->plan->n; i++)
         if (p->plan->s[i].recipe == p->at && p->plan->s[i].task && p->plan->s[i].task->path) {
-            buf_puts(b, " --tasks FILES");
+            buf_puts(b, " --tasks DIR");
             break;
         }
     buf_puts(b, " -o DIR");

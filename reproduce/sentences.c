@@ -248,7 +248,7 @@ static void put_why(const struct members *all, const struct claim_result *r, str
     const struct claim_pair *c = &r->pair;
     if (r->unmoved) {
         const char *last = all->m[all->n - 1].label;
-        buf_puts(b, "the setting changed nothing: ");
+        buf_puts(b, "nothing tells them apart: ");
         put_metric(&all->m[0], " of ", b);
         for (int i = 0; i < all->n - 1; i++)
             buf_printf(b, "%s%s", i ? ", " : "", all->m[i].label);
