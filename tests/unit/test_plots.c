@@ -896,6 +896,43 @@ START_TEST(maps_that_are_not_there_are_explained)
 }
 END_TEST
 
+START_TEST(token_orders_walk_through_the_grid)
+{
+    struct trace_meta m = fixture_video(DT_F32); /* 2 frames of 3 x 4 tokens, a cell apart */
+    struct trace *t = NULL;
+    struct buf dat = {0};
+    int w, h;
+    assert_ok(fixture_write(in_dir("v.h5"), &m, 1, &e), &e);
+    assert_ok(trace_open(in_dir("v.h5"), &t, &e), &e);
+    struct figure_args a = args_for("o.png");
+    a.trace = t;
+    assert_ok(figure_find("order", &e)->draw(&a, &e), &e);
+    png_size("o.png", &w, &h);
+    ck_assert(w > 100 && h > 100);
+    read_file("o.dat", &dat);
+    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# row: column, row, block of 4 tokens\n"
+                                                "0 0 0\n1 0 0\n2 0 0\n3 0 0\n0 1 1\n"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# column: column, row, block of 4 tokens\n"
+                                                "0 0 0\n0 1 0\n0 2 0\n1 0 0\n1 1 1\n"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# time: column, row, block of 4 tokens\n"
+                                                "0 0 0\n5 0 0\n1 0 0\n6 0 0\n2 0 1\n"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# time: column, row, and how far the next token "
+                                                "is\n0 0 5 0\n5 0 -4 0\n"));
+    trace_close(&t);
+    buf_free(&dat);
+}
+END_TEST
+
+START_TEST(text_has_no_token_orders)
+{
+    struct trace *t = small_trace(0);
+    struct figure_args a = args_for("o.png");
+    a.trace = t;
+    assert_fails(figure_find("order", &e)->draw(&a, &e), &e, ERR_INPUT, "grid of a video");
+    trace_close(&t);
+}
+END_TEST
+
 /* Masks of one layer and head for two parameter settings. */
 static struct maskfile *small_masks(const char *trace_id)
 {
@@ -1027,6 +1064,8 @@ Suite *make_suite(void)
     tcase_add_test(c, parts_of_maps_have_their_tokens_on_the_axes);
     tcase_add_test(c, grids_have_heads_of_rows_and_columns);
     tcase_add_test(c, maps_that_are_not_there_are_explained);
+    tcase_add_test(c, token_orders_walk_through_the_grid);
+    tcase_add_test(c, text_has_no_token_orders);
     tcase_add_test(c, an_overlay_veils_what_the_mask_drops);
     tcase_add_test(c, masks_of_another_trace_are_refused);
     suite_add_tcase(s, c);
