@@ -75,6 +75,9 @@ struct unit_values {
 /* Means per unit of an expression over metrics. */
 int evidence_units(const struct evidence *e, const struct choice *c, const char *metric,
                    struct unit_values *out, struct err *err);
+/* Has the record a number for the expression? */
+bool evidence_reads(const char *metric, const struct record *r);
+
 void unit_values_free(struct unit_values *v);
 
 /* The metric "score" is the grade of a prompt, whatever its task calls it.

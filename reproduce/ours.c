@@ -335,15 +335,19 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* Those that have a number for one of the cell's parts, [CELL_PARTS] with NULL for none. */
 static int collect_records(struct page *p, struct page_cell *cell, const struct choice *c,
-                           struct err *err)
+                           const char *const *metrics, struct err *err)
 {
     struct buf key = {0};
     char text[40];
     int rc = 0;
     for (int64_t i = 0; i < p->evidence.n && !rc; i++) {
         const struct proof *v = &p->evidence.v[i];
-        if (!choice_takes(&p->evidence, c, v))
+        bool read = false;
+        for (int k = 0; k < CELL_PARTS; k++)
+            read |= metrics[k] && evidence_reads(metrics[k], v->r);
+        if (!read || !choice_takes(&p->evidence, c, v))
             continue;
         buf_reset(&key);
         record_key(v->r, &key);
@@ -375,6 +379,7 @@ static int put_value(struct page *p, const struct page_block *b, int row, int co
     double scale = scale_of(b, r, e);
     struct buf text = {0};
     struct sample_stats s;
+    const char *metrics[CELL_PARTS] = {NULL};
     int n = 0, rc = 0, digits = page_digits(p, b, row, column);
 
     if (r->extra || e->extra)
@@ -391,6 +396,7 @@ static int put_value(struct page *p, const struct page_block *b, int row, int co
         if (s.units == 0 || !isfinite(s.value))
             continue;
         double x = scale;
+        metrics[k] = metric;
         c->value[k] = s.value * x;
         buf_printf(&text, "%s%.*f", n ? json_str_or(b->j, "sep", " / ") : "", digits, c->value[k]);
         if (n++ == 0) {
@@ -407,7 +413,7 @@ static int put_value(struct page *p, const struct page_block *b, int row, int co
     TRY(buf_check(&text, "cell", err));
     c->ours = text.data;
     text = (struct buf){0};
-    TRY(collect_records(p, c, choice, err));
+    TRY(collect_records(p, c, choice, metrics, err));
 out:
     buf_free(&text);
     return rc;

@@ -61,6 +61,11 @@ bool metric_of_keys(const char *metric)
     return expr_metrics(metric, find_keys, &all, &ignored) == 0 && all;
 }
 
+bool evidence_reads(const char *metric, const struct record *r)
+{
+    return isfinite(expr_eval(metric, get_metric, r));
+}
+
 static int by_place(const void *a, const void *b)
 {
     const struct unit *x = a, *y = b;

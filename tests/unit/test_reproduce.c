@@ -395,6 +395,9 @@ START_TEST(a_phase_that_is_not_there_takes_no_time)
     assert_ok(evidence_stat(&o.evidence, &all, overhead, "mean", &s, &e), &e);
     ck_assert_double_eq_tol(s.value, 25, 1e-9);
     ck_assert_int_eq(s.units, 1);
+    ck_assert(evidence_reads(overhead, o.v[0].r));
+    ck_assert(!evidence_reads(overhead, o.v[1].r));
+    ck_assert(evidence_reads("time_select_ns", o.v[1].r));
     recset_free(&o.set);
 }
 END_TEST
