@@ -276,6 +276,7 @@ out:
     t.ok = v.done_ok;
     t.skip = v.done_skip;
     t.error = v.done_error;
+    setting_tally_warn(runs, v.tally, n_runs);
     close_device(&device);
     video_eval_close(&v);
     return rc ? rc : o->c.dry_run ? print_plan(o, &t, err) : print_result(o, &t, err);
@@ -449,6 +450,7 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     laps_log(&laps, "eval");
     say_lacking("the errors of --local-errors", r.lacking[0]);
     say_lacking("the times of --samples", r.lacking[1]);
+    setting_tally_warn(runs, r.tally, r.n_runs);
     struct tally sum = {r.cells, r.todo, r.done_ok, r.done_skip, r.done_error, eval_memory(&r)};
     TRY((o->c.dry_run ? print_plan : print_result)(o, &sum, err));
 out:

@@ -24,6 +24,7 @@ void eval_run_free(struct eval_run *r)
         eval_task_close(r->tasks + i);
     free(r->tasks);
     free(r->owner);
+    free(r->tally);
     free(r->how.dense_head);
     memset(r, 0, sizeof *r);
 }
@@ -195,6 +196,8 @@ static int deliver(struct eval_run *r, struct cell_records *c, struct cell_run *
             snprintf(rec->reason, sizeof rec->reason, "%s", s->reason);
         TRY(record_file_append(r->records, rec, err));
         count(r, s->status);
+        if (i)
+            setting_tally_add(r->tally + i - 1, rec);
     }
 out:
     return rc;
@@ -295,6 +298,7 @@ int eval_execute(struct eval_run *r, struct err *err)
     struct err own = {0};
 
     TRY(mem_zalloc(&attn, r->n_runs, sizeof *attn, "settings", err));
+    TRY(mem_zalloc(&r->tally, r->n_runs, sizeof *r->tally, "settings", err));
     for (int i = 0; i < r->n_runs; i++)
         TRY(layer_attn_init(attn + i, r->runs + i, &r->how, &shape, r->m->name, r->jobs, err));
     for (int i = 0; i < r->n_tasks; i++) {

@@ -8,6 +8,7 @@
 #include "eval/evaltask.h"
 #include "core/shard.h"
 #include "eval/layerattn.h"
+#include "sim/settingtally.h"
 
 struct eval_run {
     const struct eval_model *m;
@@ -27,6 +28,7 @@ struct eval_run {
     int64_t *owner;      /* the shard of each cell, tasks one after the other; owned */
     int64_t cells, todo; /* records that the run (of a shard: its part) has, and that are missing */
     int64_t done_ok, done_skip, done_error;
+    struct setting_tally *tally; /* [n_runs], owned; NULL before eval_execute */
 };
 
 /* Count cells and what is missing. */

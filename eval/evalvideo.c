@@ -58,6 +58,7 @@ void video_eval_close(struct video_eval *v)
     wan_close(&v->model);
     video_input_close(&v->in);
     free(v->how.dense_head);
+    free(v->tally);
 }
 
 int64_t video_eval_memory(const struct video_eval *v)
@@ -423,6 +424,8 @@ static int finish(struct video_work *w, int i, struct err *err)
     e->done_ok += s->rec.status == RECORD_OK;
     e->done_skip += s->rec.status == RECORD_SKIP;
     e->done_error += s->rec.status == RECORD_ERROR;
+    if (i)
+        setting_tally_add(e->tally + i - 1, &s->rec);
 out:
     return rc;
 }
@@ -459,6 +462,7 @@ int video_eval_run(struct video_eval *v, struct err *err)
     struct err own = {0};
     int rc = 0, synced;
 
+    TRY(mem_zalloc(&v->tally, v->n_runs, sizeof *v->tally, "settings", err));
     TRY(open_streams(&w, err));
     if (v->todo == 0)
         goto out;

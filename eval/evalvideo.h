@@ -10,6 +10,7 @@
 #include "capture/wan_model.h"
 #include "core/record.h"
 #include "eval/layerattn.h"
+#include "sim/settingtally.h"
 
 struct video_eval {
     struct wan_model model;
@@ -28,6 +29,7 @@ struct video_eval {
     int64_t todo;                        /* records that are missing, of n_runs + 1 */
     int64_t lacking;                     /* finished ones without the times that were asked for */
     int64_t done_ok, done_skip, done_error;
+    struct setting_tally *tally; /* [n_runs], owned; NULL before video_eval_run */
 };
 
 /* ask, runs, n_runs and jobs are set. */

@@ -234,99 +234,12 @@ out:
     return rc;
 }
 
-/* A setting as it is given to -m: METHOD, METHOD:PARAMS or METHOD@TARGET. */
-static void put_setting(struct buf *b, const struct method_run *run)
-{
-    const char *params = run->canonical;
-    buf_printf(b, "%s%s%s", run->method->name, params[0] && params[0] != '@' ? ":" : "", params);
-}
-
-/* A setting that keeps every pair of every head is dense attention: what it costs and loses says
- * nothing about its method. */
-static void warn_full(const struct replay *r)
-{
-    enum { MOST = 4 };
-    struct buf b = {0}, name = {0};
-    const char *last = ""; /* reason, which stands behind all that have it */
-    size_t end = 0;
-    int64_t shown = 0, more = 0;
-    for (int64_t i = 0; i < r->n_runs && r->tally; i++) {
-        const struct method_run *run = &r->runs[i];
-        if (run->method->flags & METHOD_KEEPS_ALL || r->tally[i].ok == 0 ||
-            r->tally[i].full < r->tally[i].ok)
-            continue;
-        buf_reset(&name);
-        bool cut = run->calib || strlen(run->canonical) > 40;
-        if (cut)
-            buf_printf(&name, "%s%s", run->method->name, run->calib ? " (calibrated)" : ":...");
-        else
-            put_setting(&name, run);
-        if (cut && strstr(buf_str(&b), buf_str(&name))) /* of several the same is left */
-            continue;
-        const char *why = r->tally[i].why;
-        if (shown == MOST) {
-            more++;
-            continue;
-        }
-        if (shown && why[0] && strcmp(why, last) == 0)
-            b.len = end;
-        buf_printf(&b, "%s%s", shown++ ? ", " : "", buf_str(&name));
-        end = b.len;
-        last = why;
-        if (why[0])
-            buf_printf(&b, " (%s)", why);
-    }
-    if (more)
-        buf_printf(&b, " and %lld other setting%s", (long long)more, more == 1 ? "" : "s");
-    if (shown)
-        log_warn("%s kept every allowed pair in every cell: the results of %s are those of dense "
-                 "attention",
-                 buf_str(&b), shown == 1 ? "this setting" : "these settings");
-    buf_free(&b);
-    buf_free(&name);
-}
-
-/* A search that ended beside its target leaves a setting that is called by the target all the same.
- */
-static void warn_missed(const struct replay *r)
-{
-    struct buf name = {0};
-    for (int64_t i = 0; i < r->n_runs && r->tally; i++) {
-        const struct run_tally *t = &r->tally[i];
-        buf_reset(&name);
-        put_setting(&name, &r->runs[i]);
-        if (t->missed)
-            log_warn("%s is not at its target in %lld of %lld cells: `lacuna analyze DIR "
-                     "--columns budget_miss` says by how much",
-                     buf_str(&name), (long long)t->missed, (long long)t->ok);
-    }
-    buf_free(&name);
-}
-
-/* A setting without a result leaves nothing to see in a table, so one of its reasons is told. */
-static void warn_none(const struct replay *r)
-{
-    struct buf name = {0};
-    for (int64_t i = 0; i < r->n_runs && r->tally; i++) {
-        const struct run_tally *t = &r->tally[i];
-        buf_reset(&name);
-        put_setting(&name, &r->runs[i]);
-        if (t->ok == 0 && t->skip + t->error > 0)
-            log_warn("%s: none of its cells is ok, %lld %s: %s%s", buf_str(&name),
-                     (long long)(t->error ? t->error : t->skip), t->error ? "failed" : "skipped",
-                     t->skip + t->error > 1 ? "for one, " : "", t->bad);
-    }
-    buf_free(&name);
-}
-
 static int print_result(const struct replay *r, const struct replay_opts *o, int64_t before,
                         struct err *err)
 {
     struct buf b = {0};
     struct jw w;
-    warn_full(r);
-    warn_missed(r);
-    warn_none(r);
+    setting_tally_warn(r->runs, r->tally, r->n_runs);
     if (!o->c.json) {
         log_info("%s: %lld ok, %lld skipped, %lld failed, %lld already done", o->out,
                  (long long)r->done_ok, (long long)r->done_skip, (long long)r->done_error,

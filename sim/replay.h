@@ -18,6 +18,7 @@
 #include "sim/devicemap.h"
 #include "sim/headload.h"
 #include "sim/outfile.h"
+#include "sim/settingtally.h"
 
 #include <stdint.h>
 
@@ -37,16 +38,6 @@ struct call_group {
     int64_t *series, n; /* their indices, ascending by head; owned */
     int group;          /* query heads in a row that share keys and values; divides n */
     char *heads;        /* as in struct record; owned */
-};
-
-/* Cells of a run that this replay finished; atomic adds. */
-struct run_tally {
-    int64_t ok, full; /* full: the mask kept every allowed pair */
-    int64_t missed;   /* the search for a target ended beside it */
-    int64_t skip, error;
-    int told, told_bad;
-    char why[160]; /* reason of one full cell, by its method; "" if it gives none */
-    char bad[256]; /* reason of one that was skipped or failed */
 };
 
 struct replay {
@@ -69,7 +60,7 @@ struct replay {
     struct progress *progress;
     struct shard shard;                     /* {0} or the one that replay_shard kept */
     int64_t done_ok, done_skip, done_error; /* atomic adds */
-    struct run_tally *tally;                /* owned, [n_runs]; NULL before replay_execute */
+    struct setting_tally *tally; /* of heads; owned, [n_runs]; NULL before replay_execute */
 };
 
 /* Which calls and heads to replay: index lists, NULL = all. */

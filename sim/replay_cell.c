@@ -71,45 +71,15 @@ out:
     return rc;
 }
 
-/* The method's reason, of the first cell that has one. */
-static void tell_why(struct run_tally *t, const struct record *rec)
-{
-    size_t len;
-    const char *why = record_note_value(rec, "full", &len);
-    if (why && !__atomic_exchange_n(&t->told, 1, __ATOMIC_RELAXED))
-        snprintf(t->why, sizeof t->why, "%.*s", (int)len, why);
-}
-
-static bool missed_target(const struct record *rec)
-{
-    size_t len;
-    const char *end = record_note_value(rec, "budget", &len);
-    return end && (len != 3 || strncmp(end, "met", 3) != 0);
-}
-
 int replay_deliver(struct replay *r, const struct method_run *run, const struct record *rec,
                    struct err *err)
 {
     int64_t *tally = rec->status == RECORD_OK     ? &r->done_ok
                      : rec->status == RECORD_SKIP ? &r->done_skip
                                                   : &r->done_error;
-    struct run_tally *own = &r->tally[run - r->runs];
     __atomic_add_fetch(tally, 1, __ATOMIC_RELAXED);
-    if (rec->status != RECORD_OK && rec->scope == RECORD_OF_HEAD) {
-        __atomic_add_fetch(rec->status == RECORD_SKIP ? &own->skip : &own->error, 1,
-                           __ATOMIC_RELAXED);
-        if (!__atomic_exchange_n(&own->told_bad, 1, __ATOMIC_RELAXED))
-            snprintf(own->bad, sizeof own->bad, "%.255s", rec->reason);
-    }
-    if (rec->status == RECORD_OK && rec->scope == RECORD_OF_HEAD) {
-        __atomic_add_fetch(&own->ok, 1, __ATOMIC_RELAXED);
-        if (record_get(rec, "density_elem") == 1) {
-            __atomic_add_fetch(&own->full, 1, __ATOMIC_RELAXED);
-            tell_why(own, rec);
-        }
-        if (missed_target(rec))
-            __atomic_add_fetch(&own->missed, 1, __ATOMIC_RELAXED);
-    }
+    if (rec->scope == RECORD_OF_HEAD)
+        setting_tally_add(&r->tally[run - r->runs], rec);
     return record_file_append(r->records, rec, err);
 }
 
