@@ -139,7 +139,7 @@ out:
 /* A calibration gives every head its own. */
 static int put_tau(struct gpu *g, const struct select_problem *p, double *tau, struct err *err)
 {
-    double *of_heads;
+    double *of_heads = NULL;
     int rc = mem_alloc(&of_heads, p->heads, sizeof *of_heads, "thresholds of heads", err);
     for (int h = 0; h < p->heads && !rc; h++)
         of_heads[h] = select_rule(p, h)->sale.tau;
