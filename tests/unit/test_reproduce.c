@@ -188,6 +188,45 @@ START_TEST(layouts_place_every_printed_number)
 }
 END_TEST
 
+/* A recipe with the default models, its plan and its page without evidence. */
+struct opened {
+    struct recipe recipe;
+    struct model_set models;
+    struct job_store store;
+    struct plan plan;
+    struct page page;
+};
+
+static void open_recipe(const char *id, bool cuda, struct opened *o)
+{
+    struct str_list none = {0};
+    struct buf path = {0};
+    memset(o, 0, sizeof *o);
+    assert_ok(paper_data_load(&data, &e), &e);
+    assert_ok(recipe_path(&data, id, &path, &e), &e);
+    assert_ok(recipe_read(buf_str(&path), &data, &o->recipe, &e), &e);
+    assert_ok(model_set_make(&none, &none, &o->recipe, 1, &data, &o->models, &e), &e);
+    o->plan = (struct plan){.recipes = &o->recipe,
+                            .n_recipes = 1,
+                            .models = &o->models,
+                            .store = &o->store,
+                            .style = "paper",
+                            .cuda = cuda};
+    assert_ok(plan_expand(&o->plan, &e), &e);
+    o->page = (struct page){.plan = &o->plan, .data = &data, .recipe = &o->recipe};
+    o->page.evidence = (struct evidence){.plan = &o->plan};
+    buf_free(&path);
+}
+
+static void close_recipe(struct opened *o)
+{
+    grid_free(&o->page);
+    plan_free(&o->plan);
+    model_set_free(&o->models);
+    recipe_free(&o->recipe);
+    paper_data_free(&data);
+}
+
 /* Rows of sampleattention:5 show the head of a rank: of four heads the second is the median. */
 START_TEST(a_row_picks_its_head_by_a_rule)
 {
@@ -195,23 +234,12 @@ START_TEST(a_row_picks_its_head_by_a_rule)
     struct fixture_records f = {0};
     struct recset set = {0};
     struct proof v[4];
-    struct recipe recipe = {0};
-    struct buf path = {0};
-    struct model_set models = {0};
-    struct job_store store = {0};
-    struct str_list none = {0};
+    struct opened o;
     int seen = 0, run = -1;
-    assert_ok(paper_data_load(&data, &e), &e);
-    assert_ok(recipe_path(&data, "sampleattention:5", &path, &e), &e);
-    assert_ok(recipe_read(buf_str(&path), &data, &recipe, &e), &e);
-    assert_ok(model_set_make(&none, &none, &recipe, 1, &data, &models, &e), &e);
-    struct plan plan = {
-        .recipes = &recipe, .n_recipes = 1, .models = &models, .store = &store, .style = "paper"};
-    assert_ok(plan_expand(&plan, &e), &e);
-    for (int i = 0; i < plan.n; i++)
-        run = step_job(&plan, &plan.s[i])->kind == DO_REPLAY ? i : run;
-    struct page page = {.plan = &plan, .data = &data, .recipe = &recipe};
-    page.evidence = (struct evidence){.plan = &plan, .v = v, .n = 4};
+    open_recipe("sampleattention:5", false, &o);
+    for (int i = 0; i < o.plan.n; i++)
+        run = step_job(&o.plan, &o.plan.s[i])->kind == DO_REPLAY ? i : run;
+    o.page.evidence = (struct evidence){.plan = &o.plan, .v = v, .n = 4};
     for (int i = 0; i < 4; i++) {
         struct record *r = fixture_record(&f, "oracle", "k=10%", i / 2, i % 2);
         fixture_metric(r, "cra_mean", recall[i]);
@@ -219,9 +247,9 @@ START_TEST(a_row_picks_its_head_by_a_rule)
     fixture_set(&f, &set);
     for (int i = 0; i < 4; i++)
         v[i] = (struct proof){&set.r[i], run};
-    assert_ok(grid_make(&page, &e), &e);
-    for (int k = 0; k < page.blocks[0].rows.n; k++) {
-        const struct grid_entry *row = &page.blocks[0].rows.e[k];
+    assert_ok(grid_make(&o.page, &e), &e);
+    for (int k = 0; k < o.page.blocks[0].rows.n; k++) {
+        const struct grid_entry *row = &o.page.blocks[0].rows.e[k];
         static const char *const want[] = {"ours, least head (layer 1, head 0)",
                                            "ours, median head (layer 0, head 0)",
                                            "ours, largest head (layer 0, head 1)"};
@@ -229,7 +257,8 @@ START_TEST(a_row_picks_its_head_by_a_rule)
             continue;
         ck_assert_int_lt(seen, 3);
         ck_assert_str_eq(row->path, want[seen]);
-        json_t *where = page_where(page_rule(&page, row, &page.blocks[0].columns.e[0]), row, NULL);
+        json_t *where =
+            page_where(page_rule(&o.page, row, &o.page.blocks[0].columns.e[0]), row, NULL);
         ck_assert_int_eq(json_integer_value(json_object_get(where, "layer")), row->layer);
         ck_assert_int_eq(json_integer_value(json_object_get(where, "head")), row->head);
         ck_assert_str_eq(json_str_or(where, "k", ""), "2.5%");
@@ -238,12 +267,7 @@ START_TEST(a_row_picks_its_head_by_a_rule)
     }
     ck_assert_int_eq(seen, 3);
     recset_free(&set);
-    grid_free(&page);
-    plan_free(&plan);
-    model_set_free(&models);
-    recipe_free(&recipe);
-    buf_free(&path);
-    paper_data_free(&data);
+    close_recipe(&o);
 }
 END_TEST
 
@@ -251,44 +275,24 @@ END_TEST
  * first that the recipe names. */
 START_TEST(rows_of_ours_are_of_their_jobs_model)
 {
-    struct recipe recipe = {0};
-    struct buf path = {0};
-    struct model_set models = {0};
-    struct job_store store = {0};
-    struct str_list none = {0};
+    struct opened o;
     int seen = 0;
-    assert_ok(paper_data_load(&data, &e), &e);
-    assert_ok(recipe_path(&data, "spargeattn:2", &path, &e), &e);
-    assert_ok(recipe_read(buf_str(&path), &data, &recipe, &e), &e);
-    assert_ok(model_set_make(&none, &none, &recipe, 1, &data, &models, &e), &e);
-    struct plan plan = {.recipes = &recipe,
-                        .n_recipes = 1,
-                        .models = &models,
-                        .store = &store,
-                        .style = "paper",
-                        .cuda = true};
-    assert_ok(plan_expand(&plan, &e), &e);
-    struct page page = {.plan = &plan, .data = &data, .recipe = &recipe};
-    page.evidence = (struct evidence){.plan = &plan};
-    assert_ok(grid_make(&page, &e), &e);
-    assert_ok(page_fill(&page, &e), &e);
-    for (int k = 0; k < page.blocks[0].rows.n; k++) {
-        const struct grid_entry *row = &page.blocks[0].rows.e[k];
+    open_recipe("spargeattn:2", true, &o);
+    assert_ok(grid_make(&o.page, &e), &e);
+    assert_ok(page_fill(&o.page, &e), &e);
+    for (int k = 0; k < o.page.blocks[0].rows.n; k++) {
+        const struct grid_entry *row = &o.page.blocks[0].rows.e[k];
         if (!row->extra)
             continue;
-        const struct page_cell *c = page_cell_at(&page.blocks[0], k, page.blocks[0].columns.n - 1);
+        const struct page_cell *c =
+            page_cell_at(&o.page.blocks[0], k, o.page.blocks[0].columns.n - 1);
         const char *want = strncmp(row->path, "code-lm", 7) == 0 ? "code-lm" : "video-dit";
         ck_assert_int_ge(c->model, 0);
-        ck_assert_str_eq(models.m[c->model].name, want);
+        ck_assert_str_eq(o.models.m[c->model].name, want);
         seen++;
     }
     ck_assert_int_eq(seen, 2);
-    grid_free(&page);
-    plan_free(&plan);
-    model_set_free(&models);
-    recipe_free(&recipe);
-    buf_free(&path);
-    paper_data_free(&data);
+    close_recipe(&o);
 }
 END_TEST
 
