@@ -143,10 +143,7 @@ int eval_record_densities(const struct layer_attn *a, struct record *r, struct e
         TRY(record_metric(r, "budget_target", a->run->target->value, err));
         TRY(record_metric(r, "budget_miss", a->target.miss / n, err));
         TRY(record_metric(r, "budget_evals", (double)a->target.evals / n, err));
-        record_note(r,
-                    "budget=%lld heads met, %lld between two values, %lld at the end of the range",
-                    (long long)a->target.ends[BUDGET_MET], (long long)a->target.ends[BUDGET_COARSE],
-                    (long long)a->target.ends[BUDGET_RANGE]);
+        budget_note_heads(r, a->target.ends);
     }
     if (a->was_skip_dense)
         record_note(r, "heads_that_did_not_apply=dense");

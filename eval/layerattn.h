@@ -12,6 +12,7 @@
 #include "core/decoder.h"
 #include "core/maskfile.h"
 #include "core/method.h"
+#include "sim/budgetsearch.h"
 #include "sim/devicemap.h"
 
 #include <stdbool.h>
@@ -81,9 +82,9 @@ struct layer_attn {
      * exact attention; NAN where a part was not measured. Owned. */
     double *attn_ns, *dense_ns, *plan_ns;
     struct target_sum {
-        int64_t n, evals, ends[3]; /* searches, settings evaluated, how they ended */
-        double miss;               /* sum of what was reached less the target */
-    } target;                      /* of a run with one */
+        int64_t n, evals, ends[BUDGET_ENDS]; /* searches, settings evaluated, how they ended */
+        double miss;                         /* sum of what was reached less the target */
+    } target;                                /* of a run with one */
     int64_t heads_without_calib;
     double *local_err, *local_ref; /* [layers]: sums of squares; owned */
     bool was_skip_dense;           /* a head attends exactly because the method did not apply */

@@ -116,8 +116,6 @@ static char *note_value(const struct record *rec, const char *key)
     return NULL;
 }
 
-static const char *const ends[] = {"met", "coarse", "range"};
-
 struct reading {
     struct replay *r;
     struct budget_book *book;
@@ -127,7 +125,7 @@ static int take_found(struct reading *x, int64_t k, int trace, const struct reco
                       struct err *err)
 {
     struct budget_found f = {.params = note_value(rec, "found"), .answer.next = NAN};
-    char *end = note_value(rec, "budget"), *next = note_value(rec, "budget_next"), key[96];
+    char *next = note_value(rec, "budget_next"), key[96];
     char *scanned = note_value(rec, "budget_scan");
     const struct trace_meta *m = trace_meta(x->r->traces[trace]);
     int head = 0, rc = 0;
@@ -136,11 +134,8 @@ static int take_found(struct reading *x, int64_t k, int trace, const struct reco
         head++;
     struct budget_item name = group_name(x->r, k, rec->layer, head, rec->branch);
     group_key(k, trace, &name, key);
-    if (!f.params || !end || strmap_get(&x->book->index, key) >= 0)
+    if (!f.params || !budget_end_of(rec, &f.answer.end) || strmap_get(&x->book->index, key) >= 0)
         goto out;
-    for (int e = 0; e < 3; e++)
-        if (strcmp(end, ends[e]) == 0)
-            f.answer.end = (enum budget_end)e;
     f.answer.value = record_get(rec, "budget_target") + record_get(rec, "budget_miss");
     f.answer.evals = (int)record_get(rec, "budget_evals");
     f.answer.next = next ? strtod(next, NULL) : NAN;
@@ -148,7 +143,6 @@ static int take_found(struct reading *x, int64_t k, int trace, const struct reco
     TRY(book_put(x->book, key, &f, err));
 out:
     budget_found_free(&f);
-    free(end);
     free(next);
     free(scanned);
     return rc;
@@ -280,7 +274,8 @@ int budget_record(const struct budget_target *t, const struct budget_found *f, s
     TRY(record_metric(rec, "budget_target", t->value, err));
     TRY(record_metric(rec, "budget_miss", f->answer.value - t->value, err));
     TRY(record_metric(rec, "budget_evals", f->answer.evals, err));
-    record_note(rec, "found=%s;budget=%s", f->params, ends[f->answer.end]);
+    record_note(rec, "found=%s", f->params);
+    budget_note_end(rec, f->answer.end);
     if (f->answer.end != BUDGET_MET && !isnan(f->answer.next))
         record_note(rec, "budget_next=%.6g", f->answer.next);
     if (f->answer.scanned)

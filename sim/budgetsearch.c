@@ -4,7 +4,9 @@
 #include "sim/budgetsearch.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A continuous search ends within this share of the target; after so many evaluations, which tell
  * that the metric moves in steps, the tolerance is enough. */
@@ -13,6 +15,48 @@
 
 /* A bound: the settings on its two sides cost the same but for this share. */
 #define COST_NEAR 5e-3
+
+/* ---- notes ---------------------------------------------------------------------------------- */
+
+static const char *const ends[BUDGET_ENDS] = {"met", "coarse", "range"};
+
+#define HEADS "%lld heads met, %lld between two values, %lld at the end of the range"
+
+void budget_note_end(struct record *r, enum budget_end end)
+{
+    record_note(r, "budget=%s", ends[end]);
+}
+
+void budget_note_heads(struct record *r, const int64_t heads[BUDGET_ENDS])
+{
+    record_note(r, "budget=" HEADS, (long long)heads[BUDGET_MET], (long long)heads[BUDGET_COARSE],
+                (long long)heads[BUDGET_RANGE]);
+}
+
+bool budget_end_of(const struct record *r, enum budget_end *end)
+{
+    size_t len;
+    const char *note = record_note_value(r, "budget", &len);
+    for (int e = 0; note && e < BUDGET_ENDS; e++)
+        if (len == strlen(ends[e]) && strncmp(note, ends[e], len) == 0) {
+            *end = (enum budget_end)e;
+            return true;
+        }
+    return false;
+}
+
+bool budget_missed(const struct record *r)
+{
+    long long n[BUDGET_ENDS];
+    enum budget_end end;
+    size_t len;
+    const char *note = record_note_value(r, "budget", &len);
+    if (note && sscanf(note, HEADS, n, n + 1, n + 2) == BUDGET_ENDS)
+        return n[BUDGET_COARSE] + n[BUDGET_RANGE] > 0;
+    return budget_end_of(r, &end) && end != BUDGET_MET;
+}
+
+/* ---- the search ----------------------------------------------------------------------------- */
 
 struct point {
     int64_t at;

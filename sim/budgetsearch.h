@@ -10,6 +10,7 @@
 #define LACUNA_BUDGETSEARCH_H
 
 #include "core/budget.h"
+#include "core/record.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,7 +38,18 @@ enum budget_end {
     BUDGET_MET,
     BUDGET_COARSE, /* the values on both sides of the target miss it */
     BUDGET_RANGE,  /* the whole range lies on one side of the target */
+    BUDGET_ENDS,
 };
+
+/* The record's note of how its search ended, or how many of its heads' searches ended how. */
+void budget_note_end(struct record *r, enum budget_end end);
+void budget_note_heads(struct record *r, const int64_t heads[BUDGET_ENDS]);
+
+/* How the record's search ended; false where no note of one search says so. */
+bool budget_end_of(const struct record *r, enum budget_end *end);
+
+/* Does the record's note say that a target was missed? */
+bool budget_missed(const struct record *r);
 
 struct budget_answer {
     int64_t at;

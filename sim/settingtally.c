@@ -5,6 +5,7 @@
 
 #include "core/buf.h"
 #include "core/log.h"
+#include "sim/budgetsearch.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,20 +19,6 @@ static void tell_why(struct setting_tally *t, const struct record *rec)
     const char *why = record_note_value(rec, "full", &len);
     if (why && !__atomic_exchange_n(&t->told, 1, __ATOMIC_RELAXED))
         snprintf(t->why, sizeof t->why, "%.*s", (int)len, why);
-}
-
-/* The note of a head says how its search ended, that of a model how many of its heads' ended how.
- */
-static bool missed_target(const struct record *rec)
-{
-    long long met, between, end;
-    size_t len;
-    const char *note = record_note_value(rec, "budget", &len);
-    if (!note)
-        return false;
-    if (sscanf(note, "%lld heads met, %lld between two values, %lld at", &met, &between, &end) == 3)
-        return between + end > 0;
-    return len != 3 || strncmp(note, "met", 3) != 0;
 }
 
 static void add_one(int64_t *count, bool yes)
@@ -53,7 +40,7 @@ void setting_tally_add(struct setting_tally *t, const struct record *rec)
     add_one(&t->ok, true);
     add_one(&t->full, full);
     add_one(&t->empty, density == 0);
-    add_one(&t->missed, missed_target(rec));
+    add_one(&t->missed, budget_missed(rec));
     if (full)
         tell_why(t, rec);
 }
