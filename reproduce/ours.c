@@ -335,6 +335,14 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
+static bool reads_any(const char *const *metrics, const struct record *r)
+{
+    for (int k = 0; k < CELL_PARTS; k++)
+        if (metrics[k] && evidence_reads(metrics[k], r))
+            return true;
+    return false;
+}
+
 /* Those that have a number for one of the cell's parts, [CELL_PARTS] with NULL for none. */
 static int collect_records(struct page *p, struct page_cell *cell, const struct choice *c,
                            const char *const *metrics, struct err *err)
@@ -344,10 +352,7 @@ static int collect_records(struct page *p, struct page_cell *cell, const struct 
     int rc = 0;
     for (int64_t i = 0; i < p->evidence.n && !rc; i++) {
         const struct proof *v = &p->evidence.v[i];
-        bool read = false;
-        for (int k = 0; k < CELL_PARTS; k++)
-            read |= metrics[k] && evidence_reads(metrics[k], v->r);
-        if (!read || !choice_takes(&p->evidence, c, v))
+        if (!choice_takes(&p->evidence, c, v) || !reads_any(metrics, v->r))
             continue;
         buf_reset(&key);
         record_key(v->r, &key);
