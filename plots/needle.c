@@ -133,11 +133,11 @@ static void name_settings(struct grid *q, struct title_params t[PANELS_MOST])
     bool shared = text.len > 0;
     for (int i = 0; i < n; i++) {
         buf_reset(&text);
-        title_cut(t[i].params ? t[i].params : "", most, &text);
         if (shared)
-            snprintf(t[i].text, sizeof t[i].text, "%s", buf_str(&text));
-        else if (strcmp(t[i].text, "...") == 0)
-            t[i].text[0] = 0;
+            title_cut(t[i].params ? t[i].params : "", most, &text);
+        else if (strcmp(t[i].text, "...") != 0)
+            buf_puts(&text, t[i].text);
+        snprintf(t[i].text, sizeof t[i].text, "%s", buf_str(&text));
     }
     buf_free(&text);
 }
