@@ -9,6 +9,7 @@
 #include "core/metricdef.h"
 #include "core/pool.h"
 #include "core/progress.h"
+#include "core/shard.h"
 #include "core/text.h"
 
 #include <ctype.h>
@@ -379,5 +380,5 @@ out:
 
 int cmd_jobs(const struct common_opts *c)
 {
-    return c->jobs > 0 ? (int)c->jobs : cpu_count();
+    return c->jobs > 0 ? (int)c->jobs : shard_cpus(cpu_count(), cpu_online());
 }

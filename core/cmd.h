@@ -63,7 +63,7 @@ const struct command *app_command(const struct app *app, const char *name, struc
 /* Options that every command has: the first member of each command's option struct. */
 struct common_opts {
     bool json, quiet, verbose, dry_run, force, help;
-    int64_t jobs; /* 0 = all processors */
+    int64_t jobs; /* 0 = all processors, or this process's share of them */
     int64_t seed;
     char *config; /* owned: released by opt_free */
     bool print_config;
@@ -92,7 +92,8 @@ extern const char *const progress_mode_names[];
      .help = "Overwrite or redo what is already there."},                                          \
     {.name = "jobs", .type = OPT_INT, .offset = offsetof(struct common_opts, jobs),                \
      .short_name = 'j', .arg = "N", .def = "0", .min = 0, .max = 4096, .flags = OPT_IDENTITY_NOT,  \
-     .unit = "threads", .help = "Worker threads; 0 = all processors."},                            \
+     .unit = "threads",                                                                          \
+     .help = "Worker threads; 0 = all processors, shared among processes of mpirun."},           \
     {.name = "seed", .type = OPT_INT, .offset = offsetof(struct common_opts, seed), .arg = "N",    \
      .def = "0", .min = 0, .max = 9e15, .help = "Seed of everything random, up to 9e15."},         \
     {.name = "config", .type = OPT_STR, .offset = offsetof(struct common_opts, config),            \
@@ -117,7 +118,7 @@ extern const char *const progress_mode_names[];
 int cmd_begin(const struct command *cmd, void *obj, int argc, char **argv, struct str_list *rest,
               bool *done, struct err *err);
 
-/* Jobs to use: --jobs or the processors. */
+/* Jobs to use: --jobs or the processors (shard_cpus). */
 int cmd_jobs(const struct common_opts *c);
 
 /* The summary with a capital letter and without a full stop. */

@@ -74,15 +74,20 @@ static int cgroup_quota(void)
     return got == 2 && quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
 }
 
+int cpu_online(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (int)n : 1;
+}
+
 int cpu_count(void)
 {
     cpu_set_t set;
-    long n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
-                                                         : sysconf(_SC_NPROCESSORS_ONLN);
+    int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : cpu_online();
     int quota = cgroup_quota();
     if (quota > 0 && quota < n)
         n = quota;
-    return n > 0 ? (int)n : 1;
+    return n > 0 ? n : 1;
 }
 
 struct pool {

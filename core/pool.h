@@ -18,7 +18,8 @@ typedef int pool_fn(void *ctx, int64_t item, int worker, struct err *err);
  * are finished). */
 int pool_run(int jobs, int64_t n, pool_fn *fn, void *ctx, struct err *err);
 
-int cpu_count(void); /* processors this process may use */
+int cpu_count(void);  /* processors this process may use */
+int cpu_online(void); /* processors of the machine */
 
 /* SIGINT, SIGTERM, SIGHUP and SIGQUIT set a flag that long loops poll; a second one of its kind
  * kills. SIGTERM, SIGHUP and SIGQUIT stay ignored where they are (nohup). */

@@ -7,7 +7,9 @@
  */
 #include "core/shard.h"
 
+#include "core/log.h"
 #include "core/mem.h"
+#include "core/pool.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -166,6 +168,52 @@ int shard_from_env(const char *opt, struct shard *out, struct err *err)
 out:
     return rc;
 }
+
+/* ---- processors ----------------------------------------------------------------------------- */
+
+/* Processes of the launcher on this host, 1 where it does not say. */
+static int64_t local_size(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+                                        "MV2_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE",
+                                        "SLURM_NTASKS_PER_NODE"};
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        int64_t n;
+        const char *s = getenv(names[k]);
+        if (s && number(s, &n) && n >= 1)
+            return n;
+    }
+    return 1;
+}
+
+/* An equal part of the host for each of its processes, rounded up. */
+static int64_t share_of_host(int64_t processors)
+{
+    int64_t n = local_size();
+    return (processors + n - 1) / n;
+}
+
+int shard_cpus(int allowed, int online)
+{
+    int64_t share = share_of_host(online);
+    return (int)(allowed < share ? allowed : share);
+}
+
+bool shard_is_bound(int allowed, int online)
+{
+    return local_size() > 1 && 4 * (int64_t)allowed <= share_of_host(online);
+}
+
+void shard_warn_bound(const char *command)
+{
+    int allowed = cpu_count(), online = cpu_online();
+    if (shard_is_bound(allowed, online))
+        log_warn("%s: the launcher lets this process use %d of the %d processors; `mpirun "
+                 "--bind-to none` or `srun -c N` gives it more",
+                 command, allowed, online);
+}
+
+/* ---- names ---------------------------------------------------------------------------------- */
 
 void shard_file_name(const struct shard *s, const char *stem, const char *ext, char name[96])
 {

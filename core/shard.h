@@ -7,6 +7,7 @@
 
 #include "core/err.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct shard {
@@ -19,6 +20,16 @@ struct shard {
  * SLURM_PROCID/SLURM_NTASKS; a SLURM array multiplies them: shard = array index * size + rank.
  * Nonsense, and array ids that are no arithmetic sequence, are ERR_USAGE asking for --shard. */
 int shard_from_env(const char *opt, struct shard *out, struct err *err);
+
+/* How many of a host's `online` processors this process should use: those that it is allowed to
+ * use, but no more than an equal share for each process that its launcher started there. At
+ * least 1. */
+int shard_cpus(int allowed, int online);
+
+/* Whether a launcher that started several processes on this host allows this one a quarter of its
+ * share or less: Open MPI binds each of two processes to one core unless told otherwise. */
+bool shard_is_bound(int allowed, int online);
+void shard_warn_bound(const char *command); /* say so, with a way out, headed by the command */
 
 /* "stem.ext" for a single shard, else "stem.<index>-of-<count>.ext". */
 void shard_file_name(const struct shard *s, const char *stem, const char *ext, char name[96]);

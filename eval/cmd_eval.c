@@ -434,6 +434,7 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     struct attn_shape shape = eval_model_shape(&m);
     TRY(eval_how_options(o, &shape, m.llm.c.dtype, &r.how, err));
     TRY(shard_from_env(o->shard, &r.shard, err));
+    shard_warn_bound("eval");
     TRY(open_device(app, o, &r.shard, &device, &r.how, err));
     lap(&laps, "device");
     r.m = &m;

@@ -422,6 +422,7 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     int64_t before = 0;
 
     TRY(shard_from_env(o->shard, &shard, err));
+    shard_warn_bound("replay");
     TRY(open_backend(app, o, r, &shard, err));
     if (!o->out && !o->c.dry_run)
         FAIL(err, ERR_USAGE, "replay: -o DIR is missing");

@@ -15,7 +15,9 @@ static const char *const variables[] = {
     "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN",
     "SLURM_ARRAY_TASK_MAX", "SLURM_ARRAY_TASK_STEP", "SLURM_ARRAY_TASK_COUNT",
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK",
-    "PMI_SIZE", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID"};
+    "PMI_SIZE", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID",
+    "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE", "PALS_LOCAL_SIZE",
+    "SLURM_NTASKS_PER_NODE"};
 /* clang-format on */
 
 /* "NAME=value NAME=value": exactly these of the launchers' variables. */
@@ -158,6 +160,34 @@ START_TEST(progress_names_the_shard_of_several)
 }
 END_TEST
 
+static const struct {
+    const char *env;
+    int allowed, online, used;
+    bool bound;
+} hosts[] = {
+    {"", 32, 32, 32, false},
+    {"", 1, 32, 1, false}, /* by taskset: somebody's choice */
+    {"OMPI_COMM_WORLD_LOCAL_SIZE=2", 32, 32, 16, false},
+    {"OMPI_COMM_WORLD_LOCAL_SIZE=2", 16, 32, 16, false},
+    {"OMPI_COMM_WORLD_LOCAL_SIZE=2", 5, 32, 5, false},
+    {"OMPI_COMM_WORLD_LOCAL_SIZE=2", 4, 32, 4, true},
+    {"OMPI_COMM_WORLD_LOCAL_SIZE=2", 1, 32, 1, true},
+    {"OMPI_COMM_WORLD_LOCAL_SIZE=2", 1, 2, 1, false},
+    {"MPI_LOCALNRANKS=3", 32, 32, 11, false},
+    {"MV2_COMM_WORLD_LOCAL_SIZE=64", 32, 32, 1, false},
+    {"PALS_LOCAL_SIZE=4", 64, 64, 16, false},
+    {"SLURM_NTASKS_PER_NODE=4", 2, 64, 2, true},
+    {"SLURM_NTASKS_PER_NODE=many", 64, 64, 64, false},
+};
+
+START_TEST(processes_of_a_launcher_share_their_host)
+{
+    environment(hosts[_i].env);
+    ck_assert_int_eq(shard_cpus(hosts[_i].allowed, hosts[_i].online), hosts[_i].used);
+    ck_assert_int_eq(shard_is_bound(hosts[_i].allowed, hosts[_i].online), hosts[_i].bound);
+}
+END_TEST
+
 START_TEST(shards_are_balanced_and_every_cell_has_one)
 {
     enum { N = 1000, SHARDS = 7 };
@@ -201,6 +231,8 @@ Suite *make_suite(void)
     tcase_add_loop_test(c, shards_come_from_option_launcher_and_array, 0,
                         sizeof good / sizeof *good);
     tcase_add_loop_test(c, nonsense_is_refused, 0, sizeof bad / sizeof *bad);
+    tcase_add_loop_test(c, processes_of_a_launcher_share_their_host, 0,
+                        sizeof hosts / sizeof *hosts);
     tcase_add_test(c, shards_of_an_array_with_tasks_are_all_different);
     tcase_add_test(c, file_names_carry_the_shard);
     tcase_add_test(c, shards_are_balanced_and_every_cell_has_one);
