@@ -94,6 +94,9 @@ bool opt_is_unset(const struct opt *o, const void *obj);
 int opt_check_required(const struct opt *table, const void *obj, const char *who,
                        const char *prefix, struct err *err);
 
+/* Have two structs of a table the same value in this field, as text? False without memory. */
+bool opt_same(const struct opt *o, const void *a, const void *b);
+
 /* Does the field hold its default? */
 int opt_is_default(const struct opt *o, const void *obj, bool *out, struct err *err);
 

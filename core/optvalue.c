@@ -70,6 +70,17 @@ void opt_value_text(const struct opt *o, const void *obj, struct buf *b)
     }
 }
 
+bool opt_same(const struct opt *o, const void *a, const void *b)
+{
+    struct buf x = {0}, y = {0};
+    opt_value_text(o, a, &x);
+    opt_value_text(o, b, &y);
+    bool same = !x.failed && !y.failed && strcmp(buf_str(&x), buf_str(&y)) == 0;
+    buf_free(&x);
+    buf_free(&y);
+    return same;
+}
+
 int opt_is_default(const struct opt *o, const void *obj, bool *out, struct err *err)
 {
     struct opt alone[2] = {*o, {.type = OPT_END}};

@@ -171,7 +171,7 @@ static int make_filter_job(struct accel_session *s, const struct copied_head *c,
                            &plan, err));
     *plan_ns = (clock_ns() - since) / c->copies.q;
     *blocks = plan.blocks / c->copies.q;
-    TRY(filter_job_init(&s->gpu, &p, *kernel, &plan, h->filter, &c->t, job, err));
+    TRY(filter_job_init(&s->gpu, &p, *kernel, &plan, h->filter, 1, &c->t, job, err));
 out:
     attn_plan_free(&plan);
     copied_lists_free(&lists);

@@ -267,7 +267,7 @@ out:
     return rc;
 }
 
-/* The filter's kernel for run number i. x: where the outputs go. */
+/* The filter's kernel for run number i. f: of the run's heads; x: where the outputs go. */
 static int filter_job(struct attend *a, int i, const struct accel_filter *f,
                       const struct attn_tensors *x, struct attn_job *job,
                       const struct filter_kernel **kernel, struct accel_call_result *res,
@@ -285,18 +285,18 @@ static int filter_job(struct attend *a, int i, const struct accel_filter *f,
         TRY(filter_plan(a, r, &p, &(*kernel)->kernel.tile, f->tail, &plan, res, err));
     if (res)
         res->balance = fmax(res->balance, made->balance);
-    TRY(filter_job_init(&a->s->gpu, &p, *kernel, made, f, &own, job, err));
+    TRY(filter_job_init(&a->s->gpu, &p, *kernel, made, f, r.n, &own, job, err));
 out:
     attn_plan_free(&plan);
     return rc;
 }
 
+/* May heads with these filters be of one launch? Each has its own distance there. */
 static bool same_filter(const void *ctx, int i, int k)
 {
     const struct accel_filter *a = (const struct accel_filter *)ctx + i;
     const struct accel_filter *b = (const struct accel_filter *)ctx + k;
-    return a->pv == b->pv && a->scope == b->scope && a->tail == b->tail &&
-           a->keep_denominator == b->keep_denominator;
+    return a->scope == b->scope && a->tail == b->tail && a->keep_denominator == b->keep_denominator;
 }
 
 /* The plans of n runs that the device makes together: filters of one unit have tiles of one shape.
@@ -496,6 +496,7 @@ static int run_whole(struct attend *a, struct err *err)
     const struct attn_problem *p = &s->call.problem;
     struct attn_tensors x = s->call.x;
     const struct filter_kernel *kernel;
+    struct accel_filter *all = NULL;
     int rc = 0;
 
     a->whole_lse = a->x.lse;
@@ -505,15 +506,19 @@ static int run_whole(struct attend *a, struct err *err)
         return 0;
     TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &x.lse, err));
     TRY(mem_zalloc(&a->whole.attend, a->jobs.n, sizeof *a->whole.attend, "launches", err));
+    TRY(mem_alloc(&all, p->heads, sizeof *all, "filters", err));
+    for (int h = 0; h < p->heads; h++) {
+        all[h] = a->w->filters[h];
+        all[h].keep_denominator = true;
+    }
     for (int i = 0; i < a->jobs.n; i++) {
-        struct accel_filter all = a->w->filters[a->runs[i].first];
-        all.keep_denominator = true;
-        TRY(filter_job(a, i, &all, &x, a->whole.attend + i, &kernel, NULL, err));
+        TRY(filter_job(a, i, all + a->runs[i].first, &x, a->whole.attend + i, &kernel, NULL, err));
         a->whole.n++;
     }
     TRY(launch_attends(&s->gpu, &a->whole, err));
     a->whole_lse = x.lse;
 out:
+    free(all);
     return rc;
 }
 

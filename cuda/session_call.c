@@ -67,7 +67,7 @@ static bool same_rule(const union method_rule *a, const union method_rule *b)
 static bool go_together(const struct accel_choice *a, const struct accel_choice *b)
 {
     const struct select_method *m = select_find(a->method);
-    return m && m->together && a->rule && b->rule && m->together(a->rule, b->rule);
+    return m && m->together && m->together(a, b);
 }
 
 bool run_same_choice(const void *choices, int i, int k)

@@ -14,6 +14,7 @@
 #include "sim/callrecord.h"
 #include "sim/freshmask.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -345,21 +346,45 @@ static int number_masks(const struct calling *k, uint64_t *number, struct err *e
     return rc;
 }
 
+/* Exact softmax over a mask is a filter that skips nothing: a head that a calibration left dense
+ * attends so beside others of its call that have one. */
+static bool joins_filters(const struct head *h, struct accel_filter *f)
+{
+    char why[160];
+    const struct method *m = h->run.method;
+    return h->way == OWN_NONE && m->filter && m->filter(h->run.state, f, why) && f->pv == INFINITY;
+}
+
+/* The way of all heads of the call; their filters, where they have some. */
+static int common_way(struct calling *k, enum own_way *way, struct err *err)
+{
+    const struct accel_filter *first = k->filters;
+    bool same = true;
+    *way = k->heads[k->at[0]].way;
+    for (int i = 1; i < k->n && *way == OWN_NONE; i++)
+        *way = k->heads[k->at[i]].way == OWN_FILTER ? OWN_FILTER : OWN_NONE;
+    for (int i = 0; i < k->n; i++) {
+        const struct head *h = k->heads + k->at[i];
+        k->filters[i] = h->filter;
+        same &= h->way == *way || (*way == OWN_FILTER && joins_filters(h, k->filters + i));
+        same &= k->filters[i].bq == first->bq && k->filters[i].bk == first->bk; /* 0 without */
+    }
+    return same ? 0
+                : err_set(err, ERR_RUN,
+                          "heads of one call that attend in different ways: --copies replays them "
+                          "one by one");
+}
+
 /* What the attention is over, and what is timed beside it. */
 static int describe_work(struct calling *k, struct accel_call_work *w, struct err *err)
 {
-    enum own_way way = k->heads[k->at[0]].way;
+    enum own_way way;
     bool any = false, stay = true;
-    const struct accel_filter *first = &k->heads[k->at[0]].filter;
-
+    int rc = common_way(k, &way, err);
+    if (rc)
+        return rc;
     for (int i = 0; i < k->n; i++) {
         struct head *h = k->heads + k->at[i];
-        if (h->way != way ||
-            (way == OWN_FILTER && (h->filter.bq != first->bq || h->filter.bk != first->bk)))
-            return err_set(err, ERR_RUN,
-                           "heads of one call that attend in different ways: --copies replays "
-                           "them one by one");
-        k->filters[i] = h->filter;
         k->owns[i] = h->own;
         k->added[i] = way == OWN_ADDED ? h->run.method->added(h->run.state) : NULL;
         k->masks[i] = (struct head_masks){h->choice.masks, h->choice.n};

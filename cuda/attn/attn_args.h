@@ -36,9 +36,10 @@ struct attn_args {
 /* Arguments of the kernels with a filter on P V (attn_filter.cuh). */
 struct filter_args {
     struct attn_args base; /* first: jobs hold one of these */
-    float gap;             /* the filter's distance in units of scores before scaling */
-    int always, keep_sum;  /* never skip; skipped tiles count in the normaliser */
-    unsigned *computed;    /* [rows of tiles][2 warpgroups][4 scopes] P V computed */
+    const float *gap; /* [heads] the filter's distance in units of scores before scaling, INFINITY:
+                       * no tile is skipped */
+    int keep_sum;     /* skipped tiles count in the normaliser */
+    unsigned *computed; /* [rows of tiles][2 warpgroups][4 scopes] P V computed */
 };
 
 #endif

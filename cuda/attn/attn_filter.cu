@@ -81,33 +81,38 @@ filter_kernel_find(int d, int sm, const struct accel_filter *f, char why[160])
 }
 
 /* Counts, zero where no thread block comes by. */
-static int init_args(struct gpu *g, const struct accel_filter *f, int64_t rows,
+static int init_args(struct gpu *g, const struct accel_filter *f, int n, int heads, int64_t rows,
                      struct attn_job *job, struct err *err)
 {
     int rc = 0;
     int64_t bytes = rows * 2 * SCOPES * 4;
     filter_args *a = (filter_args *)realloc(job->args, sizeof *a);
+    float *gap = (float *)malloc((size_t)heads * sizeof *gap), *there = NULL;
 
-    if (!a)
+    job->args = a ? a : job->args;
+    if (!a || !gap)
         FAIL(err, ERR_NOMEM, "kernel arguments: out of memory");
-    job->args = a;
-    a->gap = (float)(f->pv / (double)a->base.scale_log2);
-    a->always = f->pv == INFINITY;
+    for (int h = 0; h < heads; h++)
+        gap[h] = (float)(f[h % n].pv / (double)a->base.scale_log2);
+    TRY(gpu_alloc(g, heads * 4LL, &there, err));
+    TRY(gpu_put(g, there, gap, heads * 4LL, err));
+    a->gap = there;
     a->keep_sum = f->keep_denominator;
     TRY(gpu_alloc(g, bytes, &a->computed, err));
     TRY(gpu_zero(g, a->computed, bytes, err));
 out:
+    free(gap);
     return rc;
 }
 
 extern "C" int filter_job_init(struct gpu *g, const struct attn_problem *p,
                                const struct filter_kernel *kernel, const struct attn_plan *plan,
-                               const struct accel_filter *f, const struct attn_tensors *x,
+                               const struct accel_filter *f, int n, const struct attn_tensors *x,
                                struct attn_job *job, struct err *err)
 {
     int rc = 0;
     TRY(attn_job_init(g, p, &kernel->kernel, plan, x, job, err));
-    TRY(init_args(g, f, (int64_t)p->heads * plan->q_blocks, job, err));
+    TRY(init_args(g, f, n, p->heads, (int64_t)p->heads * plan->q_blocks, job, err));
 out:
     if (rc)
         attn_job_free(job);

@@ -61,6 +61,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
     smem &votes;
     ring<smem::SLOTS> ballot; /* slot of the stage's votes */
     int first;                /* first query row of the warpgroup */
+    float gap;                /* of the item's head */
     unsigned computed;        /* tiles of the item whose P V this thread's scope computed */
     int pending;              /* bit u: P V of unit u of the stage before is to be computed */
 
@@ -69,6 +70,12 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
     using base::sm, base::tile, base::w;
 
     /* ---- decisions -------------------------------------------------------------------------- */
+
+    /* Is no tile of the item skipped? */
+    DEVICE bool always() const
+    {
+        return gap == INFINITY;
+    }
 
     /* Does a row of the scope say yes, or of the warp where a scope has more than two of them? */
     DEVICE bool warps_any(bool mine) const
@@ -104,7 +111,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
         bool yes = false;
 #pragma unroll
         for (int r = 0; r < 2; r++)
-            yes = yes || (top[r] - to[r] > -f.gap && row + 8 * r < a.nq);
+            yes = yes || (top[r] - to[r] > -gap && row + 8 * r < a.nq);
         return yes;
     }
 
@@ -184,7 +191,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
         for (int u = 0; u < UNITS; u++) {
             int entry = base::key_of(kv.at, UNITS + u);
             listed |= (entry >> (FILTER_WANTED + w) & 1) << u;
-            exempt |= (f.always || entry >> (FILTER_EXEMPT + w) & 1) << u;
+            exempt |= (always() || entry >> (FILTER_EXEMPT + w) & 1) << u;
         }
     }
 
@@ -201,12 +208,12 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
                 row_tops<0, SCORES>(s, top);
             else
                 row_tops<BN / 2 - SCORES, BN / 2>(s, top);
-            own |= (!f.always && warps_any(near(top, to))) << u;
+            own |= (!always() && warps_any(near(top, to))) << u;
 #pragma unroll
             for (int r = 0; r < 2; r++)
                 to[r] = fmaxf(to[r], top[r]);
         }
-        any = f.always ? 0 : vote(own, listed & ~exempt);
+        any = always() ? 0 : vote(own, listed & ~exempt);
         mine = ((SCOPE < 64 ? own : any) | exempt) & listed;
         any = (any | exempt) & listed;
     }
@@ -318,6 +325,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
             tile = next.x;
             base::slot = -1;
             first = base::first_row(tile);
+            gap = f.gap[head_of(tile)];
             clear();
 #pragma unroll 1
             for (int i = 0; i < n; i++) {

@@ -24,9 +24,10 @@ extern const struct filter_kernel filter_kernels[]; /* NULL-terminated by name *
 const struct filter_kernel *filter_kernel_find(int d, int sm, const struct accel_filter *f,
                                                char why[160]);
 
-/* Like attn_job_init, with a plan of attn_plan_filtered. Launch and free the job like any other. */
+/* Like attn_job_init, with a plan of attn_plan_filtered. Launch and free the job like any other.
+ * Head h has the filter f[h % n]; they differ in `pv` alone. */
 int filter_job_init(struct gpu *g, const struct attn_problem *p, const struct filter_kernel *kernel,
-                    const struct attn_plan *plan, const struct accel_filter *f,
+                    const struct attn_plan *plan, const struct accel_filter *f, int n,
                     const struct attn_tensors *x, struct attn_job *job, struct err *err);
 
 /* After a launch: per head the number of tiles whose P V was computed; a tile counts with the share

@@ -144,6 +144,33 @@ const union method_rule *select_rule(const struct select_problem *p, int head)
     return own ? own : p->rule;
 }
 
+struct select_problem select_head(const struct select_problem *p, int head)
+{
+    struct select_problem own = *p;
+    const struct accel_choice *c = p->choices ? p->choices + head % p->n_choices : NULL;
+    if (c && c->params) {
+        own.options = c->options;
+        own.params = c->params;
+    }
+    return own;
+}
+
+static bool is_named(const char *const *names, const char *name)
+{
+    while (*names && strcmp(*names, name) != 0)
+        names++;
+    return *names != NULL;
+}
+
+bool select_same_params(const struct accel_choice *a, const struct accel_choice *b,
+                        const char *const *but)
+{
+    bool same = a->options == b->options && a->params && b->params;
+    for (const struct opt *o = a->options; same && o->type != OPT_END; o++)
+        same = is_named(but, o->name) || opt_same(o, a->params, b->params);
+    return same;
+}
+
 const void *select_given(const struct select_problem *p, int head)
 {
     return p->choices ? p->choices[head % p->n_choices].given : NULL;

@@ -107,9 +107,10 @@ struct select_method {
 
     bool values; /* it reads v as well; else v may be NULL */
 
-    /* May heads with these rules, and whatever parameters, be chosen for in one launch? Then init
-     * asks for the rule of each (select_rule). NULL: only heads with the same of both. */
-    bool (*together)(const union method_rule *a, const union method_rule *b);
+    /* May heads with these choices of the method be chosen for in one launch? Then init asks for
+     * the rule or the parameters of each (select_rule, select_head). NULL: only heads with the same
+     * of both. */
+    bool (*together)(const struct accel_choice *a, const struct accel_choice *b);
 };
 
 /* Every GPU side, in the order of kernels.def, then NULL. */
@@ -132,6 +133,14 @@ int select_job_choose(struct gpu *g, const void *job, struct err *err);
 
 /* The head's rule, valid until init returns. */
 const union method_rule *select_rule(const struct select_problem *p, int head);
+
+/* The problem with the head's parameters, for select_num and its like. */
+struct select_problem select_head(const struct select_problem *p, int head);
+
+/* Have two choices of one method equal parameters, apart from those named in `but` (NULL at its
+ * end)? */
+bool select_same_params(const struct accel_choice *a, const struct accel_choice *b,
+                        const char *const *but);
 
 /* What the head's choice was given, NULL: nothing. */
 const void *select_given(const struct select_problem *p, int head);

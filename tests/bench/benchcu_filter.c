@@ -60,7 +60,7 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     TRY(random_lists(&c.problem, density, &ptr, &col, err));
     struct attn_csr csr = {.ptr = ptr, .col = col};
     TRY(attn_plan_filtered(&c.problem, &k->kernel.tile, &csr, f.tail, b->gpu.sms, &plan, err));
-    TRY(filter_job_init(&b->gpu, &c.problem, k, &plan, &f, &r.job.x, &job, err));
+    TRY(filter_job_init(&b->gpu, &c.problem, k, &plan, &f, 1, &r.job.x, &job, err));
     struct work work = {bench_launch_attn, &job, 1};
     TRY(bench_warm_up(b, &work, 0.3, err));
     TRY(bench_sample(b, &work, &matmul, &kernel, err));

@@ -39,6 +39,9 @@ static const char *const settings[] = {
     "spargeattn:pv=off:tau=0.9:theta=0.3",
     "spargeattn:tau=0.9:theta=0.3",
     "spargeattn:profile=paper:lambda=-4:tau=0.9:theta=0.3",
+    "spargeattn:tau=0.9,0.5:theta=0.3,-0.1:pv=off,6:dense=0,1",
+    "spargeattn:profile=paper:lambda=-4,-12:tau=0.9,0.5:theta=0.3,0.5",
+    "spargeattn:arch=sm90:select=topk:topk=0.2,0.6:theta=-0.1,0.4:pv=off",
     "sampleattention:alpha_c=0.8:chunks=3",
     "sale:tau=0.02:local=256",
     "sale:tau=0.02,0.2,0.005:local=256",
@@ -304,6 +307,10 @@ static bool call_is_ok(const struct pass *p, const struct record *of_call, char 
                  (int)of_call->status);
     else if (!skipped && record_get(of_call, "call_heads") != p->n)
         snprintf(what, 240, "%d heads, the call has %g", p->n, record_get(of_call, "call_heads"));
+    else if (!skipped && p->mixed > 1 && !strstr(buf_str(&of_call->notes), "sections=") &&
+             record_get(of_call, "call_launches") != 1)
+        snprintf(what, 240, "settings of heads attend in %g launches",
+                 record_get(of_call, "call_launches"));
     return !what[0];
 }
 

@@ -32,7 +32,7 @@ struct tally {
 struct filter_case {
     struct cu_case c;
     const struct filter_kernel *kernel;
-    struct accel_filter filter;
+    struct accel_filter filters[2]; /* of even and odd heads: they differ in pv */
     float *q, *k, *v;
     int64_t *ptr;
     int32_t *col;
@@ -49,7 +49,7 @@ struct filter_case {
 static int make_lists(struct filter_case *f, struct err *err)
 {
     const struct attn_problem *p = &f->c.problem;
-    int bq = (int)f->filter.bq, bk = (int)f->filter.bk, rc = 0;
+    int bq = (int)f->filters[0].bq, bk = (int)f->filters[0].bk, rc = 0;
     int64_t blocks = (p->nq + bq - 1) / bq, at = 0;
     TRY(mem_alloc(&f->ptr, p->heads * blocks + 1, sizeof *f->ptr, "lists", err));
     TRY(mem_alloc(&f->col, p->heads * blocks * ((p->nk + bk - 1) / bk), sizeof *f->col, "lists",
@@ -85,9 +85,9 @@ static int case_init(struct gpu *g, struct filter_case *f, struct err *err)
     TRY(gpu_alloc(g, n * 4, &f->x.lse, err));
     TRY(make_lists(f, err));
     struct attn_csr csr = {.ptr = f->ptr, .col = f->col};
-    TRY(attn_plan_filtered(p, &f->kernel->kernel.tile, &csr, f->filter.tail, g->sms, &f->plan,
+    TRY(attn_plan_filtered(p, &f->kernel->kernel.tile, &csr, f->filters[0].tail, g->sms, &f->plan,
                            err));
-    TRY(filter_job_init(g, p, f->kernel, &f->plan, &f->filter, &f->x, &f->job, err));
+    TRY(filter_job_init(g, p, f->kernel, &f->plan, f->filters, 2, &f->x, &f->job, err));
     TRY(mem_alloc(&f->out, n * p->d, 2, "outputs", err));
     TRY(mem_alloc(&f->lse, n, 4, "outputs", err));
     TRY(mem_alloc(&f->tiles, p->heads, sizeof *f->tiles, "counts", err));
@@ -133,10 +133,10 @@ static int same_bits(struct gpu *g, struct filter_case *f, double pv, bool *same
     float *lse = NULL;
     int rc = 0;
     if (pv >= 0) {
-        struct accel_filter other = f->filter;
+        struct accel_filter other = f->filters[0];
         other.pv = pv;
         attn_job_free(&f->job);
-        TRY(filter_job_init(g, p, f->kernel, &f->plan, &other, &f->x, &f->job, err));
+        TRY(filter_job_init(g, p, f->kernel, &f->plan, &other, 1, &f->x, &f->job, err));
     }
     TRY(mem_alloc(&out, n * p->d, 2, "outputs", err));
     TRY(mem_alloc(&lse, n, 4, "outputs", err));
@@ -183,8 +183,8 @@ static void compare_rows(const struct filter_case *f, struct model *m, int head,
 static void compare_list(const struct filter_case *f, struct model *m, int head, int64_t row0,
                          const int32_t *col, int64_t n, double slack, struct tally *t)
 {
-    int64_t bq = f->filter.bq, left = f->c.problem.nq - row0, rows = left < bq ? left : bq;
-    double pv = f->filter.pv, low = 0, high = 0;
+    int64_t bq = f->filters[0].bq, left = f->c.problem.nq - row0, rows = left < bq ? left : bq;
+    double pv = f->filters[head % 2].pv, low = 0, high = 0;
     m->tile.pv = pv + slack;
     tile_attn_block(&m->tile, m->work, row0, rows, col, n, m->out, m->lse, &high);
     m->tile.pv = pv - slack;
@@ -203,7 +203,7 @@ static int compare_head(const struct filter_case *f, struct model *m, int head, 
                         struct tally *t, char what[160], struct err *err)
 {
     const struct attn_problem *p = &f->c.problem;
-    const struct accel_filter *s = &f->filter;
+    const struct accel_filter *s = f->filters + head % 2;
     int64_t kv = head / (p->heads / p->kv_heads) * p->nk * p->d,
             blocks = (p->nq + s->bq - 1) / s->bq;
     struct attn_in in = {.nq = p->nq,
@@ -279,7 +279,7 @@ static int run_case(struct gpu *g, struct filter_case *f, struct tally *t, char 
     TRY(compare(f, t, what, err));
     if (!f->c.once)
         TRY(same_bits(g, f, -1, &same, err));
-    if (f->filter.pv == INFINITY && !f->c.once)
+    if (f->filters[0].pv == INFINITY && f->filters[1].pv == INFINITY && !f->c.once)
         TRY(same_bits(g, f, 1e9, &unfiltered, err));
     if (!same || !unfiltered)
         snprintf(what, 160, "%s", same ? "other bits at a distance of 1e9" : "not repeatable");
@@ -289,8 +289,9 @@ out:
 }
 
 /* Nonzero when the GPU is lost. */
-static int check_case(struct gpu *g, const struct filter_kernel *k, struct cu_case c, double pv,
-                      int tail, bool keep, struct tally *t, int64_t *checks, int64_t *failures)
+static int check_case(struct gpu *g, const struct filter_kernel *k, struct cu_case c,
+                      const double pv[2], int tail, bool keep, struct tally *t, int64_t *checks,
+                      int64_t *failures)
 {
     struct filter_case f = {.c = c, .kernel = k};
     struct gpu_mark mark = gpu_mark(g);
@@ -301,12 +302,13 @@ static int check_case(struct gpu *g, const struct filter_kernel *k, struct cu_ca
     f.c.problem.d = k->kernel.d;
     f.c.problem.lists = k->kernel.lists;
     f.c.problem.scale = k->kernel.d == 64 ? 0.125 : 0.08838834764831845;
-    f.filter = (struct accel_filter){attn_block_rows(k->kernel.lists, NULL),
-                                     attn_block_keys(k->kernel.lists, NULL),
-                                     pv,
-                                     k->scope,
-                                     tail,
-                                     keep};
+    for (int i = 0; i < 2; i++)
+        f.filters[i] = (struct accel_filter){attn_block_rows(k->kernel.lists, NULL),
+                                             attn_block_keys(k->kernel.lists, NULL),
+                                             pv[i],
+                                             k->scope,
+                                             tail,
+                                             keep};
     int rc = run_case(g, &f, t, what, &err);
     case_free(&f);
     gpu_release(g, mark);
@@ -314,10 +316,11 @@ static int check_case(struct gpu *g, const struct filter_kernel *k, struct cu_ca
     if (!rc && !*what)
         return 0;
     ++*failures;
-    printf("FAIL %s: %d/%d heads, %lld x %lld%s, data %s, density %g, pv %g, tail %d%s: %s\n",
-           k->kernel.name, c.problem.heads, c.problem.kv_heads, (long long)c.problem.nq,
-           (long long)c.problem.nk, c.problem.causal ? " causal" : "", cu_data_names[c.data],
-           c.density, pv, tail, keep ? ", all in the normaliser" : "", rc ? err.msg : what);
+    printf(
+        "FAIL %s: %d/%d heads, %lld x %lld%s, data %s, density %g, pv %g and %g, tail %d%s: %s\n",
+        k->kernel.name, c.problem.heads, c.problem.kv_heads, (long long)c.problem.nq,
+        (long long)c.problem.nk, c.problem.causal ? " causal" : "", cu_data_names[c.data],
+        c.density, pv[0], pv[1], tail, keep ? ", all in the normaliser" : "", rc ? err.msg : what);
     return rc && cudaGetLastError() != cudaSuccess;
 }
 
@@ -348,7 +351,11 @@ static int check_kernel(struct gpu *g, const struct filter_kernel *k,
                     continue;
                 if (choice->brief && at % 7) /* prime to the periods of everything else */
                     continue;
-                if (check_case(g, k, c, settings[s].pv, at % 3, at % 5 == 4, t, checks, failures))
+                double pv = settings[s].pv, odd = at % 4 == 1   ? 2 * pv + 1
+                                                  : at % 4 == 3 ? INFINITY
+                                                                : pv;
+                if (check_case(g, k, c, (const double[]){pv, odd}, at % 3, at % 5 == 4, t, checks,
+                               failures))
                     return 1;
             }
     return 0;

@@ -192,6 +192,26 @@ START_TEST(canonical_form_holds_only_what_differs)
 }
 END_TEST
 
+START_TEST(fields_are_compared_by_value)
+{
+    static const char *const sets[][2] = {{"on", "0"},      {"bytes", "1"},   {"later", "3"},
+                                          {"alpha", "0.5"}, {"kind", "mean"}, {"path", "p"},
+                                          {"keep", "5%"},   {"item", "two"}};
+    struct sample other = {0};
+    assert_ok(opt_defaults(table, &other, &e), &e);
+    for (const struct opt *o = table; o->type != OPT_END; o++)
+        ck_assert_msg(opt_same(o, &s, &other), "%s", o->name);
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        const struct opt *o = opt_find(table, sets[i][0]);
+        assert_ok(opt_set(table, &other, "m", sets[i][0], sets[i][1], &e), &e);
+        ck_assert_msg(!opt_same(o, &s, &other), "%s", o->name);
+        assert_ok(opt_set(table, &s, "m", sets[i][0], sets[i][1], &e), &e);
+        ck_assert_msg(opt_same(o, &s, &other), "%s", o->name);
+    }
+    opt_free(table, &other);
+}
+END_TEST
+
 START_TEST(copies_are_deep)
 {
     struct sample copy = {0};
@@ -391,6 +411,7 @@ Suite *make_suite(void)
     tcase_add_test(c, equal_bounds_fix_a_value);
     tcase_add_test(c, shares_resolve_to_the_ceiling);
     tcase_add_test(c, canonical_form_holds_only_what_differs);
+    tcase_add_test(c, fields_are_compared_by_value);
     tcase_add_test(c, copies_are_deep);
     tcase_add_test(c, all_spellings_of_options_work);
     tcase_add_test(c, lists_replace_their_default_and_collect);

@@ -211,9 +211,11 @@ static void release(struct select_job *job)
 }
 
 /* Heads differ in their threshold alone. */
-static bool together(const union method_rule *a, const union method_rule *b)
+static bool together(const struct accel_choice *a, const struct accel_choice *b)
 {
-    const struct sale_rule *x = &a->sale, *y = &b->sale;
+    if (!a->rule || !b->rule)
+        return false;
+    const struct sale_rule *x = &a->rule->sale, *y = &b->rule->sale;
     return x->scale == y->scale && x->local_blocks == y->local_blocks && x->strict == y->strict &&
            x->causal_stats == y->causal_stats;
 }

@@ -18,10 +18,11 @@ struct block_args {
     const uint4 *x;    /* [heads][n][d] */
     const float *kbar; /* [heads][d] or NULL */
     int64_t n, blocks;
-    double theta;
+    const double *theta; /* [heads][judges] */
+    int judges;          /* query heads that judge a head's blocks, each by its own theta */
     int paper;
     float *mean;   /* [heads][blocks][d] */
-    uint8_t *like; /* [heads][blocks] */
+    uint8_t *like; /* [heads][judges][blocks] */
     uint2 *q8;     /* [heads][n][d], NULL: not quantised */
     float *scale;  /* [heads][blocks] */
 };
@@ -115,12 +116,12 @@ static __device__ __forceinline__ void judge_mean(const float (&part)[WARPS][D],
                                                    __fdiv_rn(m.z, rows), __fdiv_rn(m.w, rows));
 }
 
-/* Self-similarity of the block, by one warp: |mean of unit rows|^2; as in the paper, |mean|^2 /
- * |longest row|^2. */
+/* Self-similarity of block number `block` of a head, by one warp: |mean of unit rows|^2; as in the
+ * paper, |mean|^2 / |longest row|^2. */
 template <int D, int WARPS>
 static __device__ __forceinline__ void
 judge_like(const block_args &a, const float (&part)[WARPS][D], const float (&longest)[WARPS],
-           int rows, int lane, bool whole, uint8_t *like)
+           int rows, int lane, bool whole, int64_t head, int64_t block)
 {
     float4 u = judge_total<D, WARPS>(part, lane);
     double s =
@@ -135,7 +136,8 @@ judge_like(const block_args &a, const float (&part)[WARPS][D], const float (&lon
         s = top > 0 ? s / top : 1;
     }
     s = fmin(s, 1.0);
-    *like = a.paper ? s >= a.theta : whole && s > a.theta;
+    for (int64_t i = head * a.judges; i < (head + 1) * a.judges; i++)
+        a.like[i * a.blocks + block] = a.paper ? s >= a.theta[i] : whole && s > a.theta[i];
 }
 
 /* Place of a thread's rows. Past the end of x the last row is read again, which changes no maximum.
@@ -345,8 +347,8 @@ static __global__ void __launch_bounds__(judge_shape<D, BLOCK>::SIZE,
     if (warp == 1)
         judge_mean<D, WARPS>(sh.sum, rows, lane, a.mean + at * D);
     else if (warp == 0)
-        judge_like<D, WARPS>(a, a.paper ? sh.sum : sh.unit, sh.longest, rows, lane, whole,
-                             a.like + at);
+        judge_like<D, WARPS>(a, a.paper ? sh.sum : sh.unit, sh.longest, rows, lane, whole, head,
+                             block);
 }
 
 #endif

@@ -9,14 +9,19 @@
 #include "cuda/select/cut.cuh"
 #include "cuda/select/maprows.cuh"
 
+/* Where a head's rows are cut. */
+struct head_cut {
+    double tau;
+    int top;   /* entries of select=topk */
+    int dense; /* every block is kept */
+};
+
 struct row_args {
     const double *score;
-    const uint8_t *q_like, *k_like;
-    int groups, units, per_kv, causal, bq, bk;
-    int paper, topk_cut, dense, sink;
-    float tau;
-    double tau_wide;
-    int top; /* entries of select=topk */
+    const uint8_t *q_like, *k_like; /* [heads][groups], [heads][units] */
+    const head_cut *of;             /* [heads] */
+    int groups, units, causal, bq, bk;
+    int paper, topk_cut, sink;
     int64_t rows, words;
     uint32_t *map;
     double *mass; /* [rows] probability that the cut takes, -1 of a row that is not judged */
@@ -78,17 +83,18 @@ static __device__ bool coarse_row(const row_args &a, int64_t row, int i, const u
 }
 
 /* Does a prefix of this sum and number go past the cut? */
-static __device__ __forceinline__ bool cut_full(const row_args &a, float bound, double sum, int n)
+static __device__ __forceinline__ bool cut_full(const row_args &a, int top, float bound, double sum,
+                                                int n)
 {
-    return a.topk_cut ? n >= a.top : (float)sum > bound;
+    return a.topk_cut ? n >= top : (float)sum > bound;
 }
 
 /* The largest entry t for which the entries >= t go past the cut, for lists in shared memory. */
 static __device__ __forceinline__ double cut_value(const row_args &a, const list_shared &p,
-                                                   double mass, float bound)
+                                                   double mass, int top, float bound)
 {
     double guess = a.topk_cut ? 0 : (mass - bound) / a.units;
-    return cut_find(p, guess, [&](double sum, int n) { return cut_full(a, bound, sum, n); });
+    return cut_find(p, guess, [&](double sum, int n) { return cut_full(a, top, bound, sum, n); });
 }
 
 /* The same for a row in registers. The search uses integers, which one instruction adds over the
@@ -96,7 +102,7 @@ static __device__ __forceinline__ double cut_value(const row_args &a, const list
  * then checked in double, and moved entry by entry where roundings decided. */
 template <int N>
 static __device__ __forceinline__ double cut_value(const row_args &a, const list_registers<N> &p,
-                                                   double mass, float bound)
+                                                   double mass, int top, float bound)
 {
     uint32_t key[N], weight[N], low = 1, high = 0, need = __float2uint_rz(bound * 0x1p31f);
     int at_low = 0, at_high = 0;
@@ -123,7 +129,7 @@ static __device__ __forceinline__ double cut_value(const row_args &a, const list
         }
         sum = __reduce_add_sync(~0u, sum);
         n = __reduce_add_sync(~0u, n);
-        bool full = a.topk_cut ? n >= a.top : sum > need;
+        bool full = a.topk_cut ? n >= top : sum > need;
         low = full ? middle : low;
         high = full ? high : middle;
         at_low = full ? n : at_low;
@@ -135,9 +141,9 @@ static __device__ __forceinline__ double cut_value(const row_args &a, const list
     for (;;) {
         int n, above;
         double sum = cut_mass(p, t, true, &n), sum_above = cut_mass(p, t, false, &above);
-        if (!cut_full(a, bound, sum, n) && t > 0)
+        if (!cut_full(a, top, bound, sum, n) && t > 0)
             t = cut_below(p, t);
-        else if (above && cut_full(a, bound, sum_above, above))
+        else if (above && cut_full(a, top, bound, sum_above, above))
             t = cut_above(p, t);
         else
             return t;
@@ -146,19 +152,20 @@ static __device__ __forceinline__ double cut_value(const row_args &a, const list
 
 /* The cut of a row: sorted by (probability descending, block ascending), the longest prefix whose
  * sum, as a float, stays at or below the bound; or the `top` largest. */
-template <class L> static __device__ __forceinline__ cut cut_row(const row_args &a, const L &p)
+template <class L>
+static __device__ __forceinline__ cut cut_row(const row_args &a, const head_cut &at, const L &p)
 {
     int number, equal;
     double mass = cut_mass(p, 0, true, &number);
-    float bound = a.paper ? (float)(a.tau_wide * mass) : a.tau;
+    float bound = a.paper ? (float)(at.tau * mass) : (float)at.tau;
     if (!a.topk_cut && (float)mass <= bound)
         return {-0.5, 0};
-    double t = cut_value(a, p, mass, bound);
+    double t = cut_value(a, p, mass, at.top, bound);
     cut_mass(p, t, true, &equal);
     mass = cut_mass(p, t, false, &number);
     equal -= number;
     if (a.topk_cut)
-        return {t, a.top - number};
+        return {t, at.top - number};
     int m = t > 0 ? (int)fmin((bound - mass) / t, (double)equal) : equal;
     m = max(m, 0);
     while (m < equal && (float)(mass + (m + 1) * t) <= bound)
@@ -193,15 +200,16 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const r
     if (row >= a.rows)
         return;
     int head = (int)(row / a.groups), i = (int)(row % a.groups), seen = 0;
-    const uint8_t *k_like = a.k_like + (int64_t)(head / a.per_kv) * a.units;
-    bool all = a.dense || !a.q_like[row], judged = false;
+    const uint8_t *k_like = a.k_like + (int64_t)head * a.units;
+    const head_cut at = a.of[head];
+    bool all = at.dense || !a.q_like[row], judged = false;
     double mass = 0; /* of the lane's blocks that the cut takes */
     cut c = {0, 0};
     if constexpr (N > 0) {
         list_registers<N> p;
         judged = !all && coarse_row(a, row, i, k_like, p);
         if (judged)
-            c = cut_row(a, p);
+            c = cut_row(a, at, p);
 #pragma unroll
         for (int u = 0; u < N; u++)
             if (u * 32 < a.units)
@@ -211,7 +219,7 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const r
         double *p = shared + (int64_t)(threadIdx.x >> 5) * a.units;
         judged = !all && coarse_row(a, row, i, k_like, p);
         if (judged)
-            c = cut_row(a, list_shared{p, a.units});
+            c = cut_row(a, at, list_shared{p, a.units});
         for (int j0 = 0; j0 < a.units; j0 += 32) {
             int j = j0 + (threadIdx.x & 31);
             keep_blocks(a, row, i, j0, k_like, all, judged, c, judged && j < a.units ? p[j] : 0,

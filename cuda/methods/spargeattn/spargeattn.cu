@@ -21,6 +21,10 @@
 #include "cuda/methods/spargeattn/sparge_tokens.cuh"
 #include "cuda/methods/spargeattn/sparge_values.cuh"
 
+extern "C" {
+#include "core/mem.h"
+}
+
 #include <cuda_bf16.h>
 #include <math.h>
 #include <stdio.h>
@@ -28,15 +32,18 @@
 #define MAX_UNITS 24576 /* of a row whose probabilities fit into shared memory */
 
 struct sparge_state {
-    bool paper, topk_cut, dense, sink, smooth_k;
+    bool paper, topk_cut, sink, smooth_k;
+    bool dense; /* no head is judged */
     int bq, bk;
-    double theta, tau, topk;
     float v_top;
+    double *theta;            /* [heads] */
+    head_cut *cuts;           /* [heads] */
     int64_t shares;           /* of the token mean */
     double *partial;          /* [kv_heads][shares][d] */
     float *kbar;              /* [kv_heads][d] */
     float *q_mean, *k_mean;   /* [heads][groups][d], [kv_heads][units][d] */
-    uint8_t *q_like, *k_like; /* self-similar */
+    uint8_t *q_like, *k_like; /* [heads][groups], [heads][units]: self-similar, as the query head
+                               * judges */
     double *score;            /* [heads][groups][units] */
     double *mass;             /* [heads][groups] */
     unsigned *v_max;          /* [kv_heads][d]: bits of max |v| */
@@ -75,6 +82,7 @@ static int launch_keys(struct gpu *g, const struct select_job *job, bool quantis
                     p->nk,
                     job->lists.units,
                     s->theta,
+                    p->heads / p->kv_heads,
                     s->paper,
                     s->k_mean,
                     s->k_like,
@@ -105,7 +113,8 @@ static int launch_queries(struct gpu *g, const struct select_job *job, int head0
                     NULL,
                     p->nq,
                     job->lists.groups,
-                    s->theta,
+                    s->theta + head0,
+                    1,
                     s->paper,
                     s->q_mean + row0 * D,
                     s->q_like + row0,
@@ -159,25 +168,19 @@ static int launch_rows(struct gpu *g, const struct select_job *job, int head0, i
     const struct select_lists *l = &job->lists;
     const sparge_state *s = (const sparge_state *)job->state;
     int rc = 0, n = (int)l->units, per_kv = p->heads / p->kv_heads, kv0 = head0 / per_kv;
-    int64_t top = (int64_t)((float)s->topk * (float)n), row0 = head0 * l->groups;
+    int64_t row0 = head0 * l->groups;
     row_args a = {s->score + row0 * n,
                   s->q_like + row0,
-                  s->k_like + (int64_t)kv0 * n,
+                  s->k_like + (int64_t)head0 * n,
+                  s->cuts + head0,
                   (int)l->groups,
                   n,
-                  per_kv,
                   p->causal,
                   s->bq,
                   s->bk,
                   s->paper,
                   s->topk_cut,
-                  s->dense,
                   s->sink,
-                  (float)s->tau,
-                  s->tau,
-                  (int)(top < 1   ? 1
-                        : top > n ? n
-                                  : top),
                   count * l->groups,
                   l->words,
                   l->map + row0 * l->words,
@@ -260,7 +263,7 @@ static bool fits(const struct select_problem *p, char why[160])
 /* ---- numbers beside the masks ---------------------------------------------------------------- */
 
 struct number_args {
-    int groups, units, per_kv;
+    int groups, units;
     const double *mass;
     const uint8_t *q_like, *k_like;
     uint8_t *own;
@@ -282,7 +285,7 @@ static __global__ void __launch_bounds__(32) collect_numbers(const number_args a
         own[sizeof *first + i] = a.q_like[(int64_t)head * a.groups + i];
     }
     for (int j = lane; j < a.units; j += 32)
-        own[sizeof *first + a.groups + j] = a.k_like[(int64_t)(head / a.per_kv) * a.units + j];
+        own[sizeof *first + a.groups + j] = a.k_like[(int64_t)head * a.units + j];
     sum = warp_add(sum);
     rows = __reduce_add_sync(~0u, rows);
     if (lane == 0) {
@@ -296,8 +299,8 @@ static int make_numbers(struct gpu *g, const struct select_job *job, struct err 
     const struct select_problem *p = &job->problem;
     const struct select_lists *l = &job->lists;
     const sparge_state *s = (const sparge_state *)job->state;
-    number_args a = {(int)l->groups, (int)l->units, p->heads / p->kv_heads, s->mass,
-                     s->q_like,      s->k_like,     (uint8_t *)l->own,      l->own_bytes};
+    number_args a = {(int)l->groups, (int)l->units,     s->mass,     s->q_like,
+                     s->k_like,      (uint8_t *)l->own, l->own_bytes};
     int rc = 0;
     collect_numbers<<<(unsigned)p->heads, 32, 0, g->stream>>>(a);
     CU_LAUNCHED(err);
@@ -330,6 +333,52 @@ out:
     return rc;
 }
 
+/* Similarity above which the head takes a block for its mean. */
+static double theta_of(const struct select_problem *p)
+{
+    double theta = select_num(p, "theta");
+    if (!select_flag(p, "judge"))
+        return -1;
+    return !isnan(theta) ? theta : select_is(p, "select", "topk") ? -0.1 : 0.6;
+}
+
+static head_cut cut_of(const struct select_problem *p, int64_t units)
+{
+    int64_t top = (int64_t)((float)select_num(p, "topk") * (float)units);
+    return {select_num(p, "tau"),
+            (int)(top < 1       ? 1
+                  : top > units ? units
+                                : top),
+            select_flag(p, "dense")};
+}
+
+/* What a calibration gives each head. */
+static int put_heads(struct gpu *g, const struct select_job *job, sparge_state *s, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    int64_t n = p->heads;
+    double *theta = NULL;
+    head_cut *cuts = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&theta, n, sizeof *theta, "thresholds of heads", err));
+    TRY(mem_alloc(&cuts, n, sizeof *cuts, "cuts of heads", err));
+    s->dense = true;
+    for (int h = 0; h < n; h++) {
+        struct select_problem own = select_head(p, h);
+        theta[h] = theta_of(&own);
+        cuts[h] = cut_of(&own, job->lists.units);
+        s->dense &= cuts[h].dense;
+    }
+    TRY(gpu_alloc(g, n * 8, &s->theta, err));
+    TRY(gpu_alloc(g, n * (int64_t)sizeof *cuts, &s->cuts, err));
+    TRY(gpu_put(g, s->theta, theta, n * 8, err));
+    TRY(gpu_put(g, s->cuts, cuts, n * (int64_t)sizeof *cuts, err));
+out:
+    free(theta);
+    free(cuts);
+    return rc;
+}
+
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
@@ -343,25 +392,18 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     tile_of(p, &s->bq, &s->bk);
     s->paper = select_is(p, "profile", "paper");
     s->topk_cut = select_is(p, "select", "topk");
-    s->dense = select_flag(p, "dense");
     s->sink = select_flag(p, "sink");
     s->smooth_k = select_flag(p, "smooth_k");
-    s->theta = select_num(p, "theta");
-    if (isnan(s->theta))
-        s->theta = s->topk_cut ? -0.1 : 0.6;
-    if (!select_flag(p, "judge"))
-        s->theta = -1;
-    s->tau = select_num(p, "tau");
-    s->topk = select_num(p, "topk");
     s->v_top = select_is(p, "v_max", "2.25") ? 2.25f : 448.0f;
     s->shares = ceil_div(p->nk, MEAN_ROWS);
     TRY(select_lists_init(g, job, s->bq, s->bk, err));
+    TRY(put_heads(g, job, s, err));
     TRY(gpu_alloc(g, p->kv_heads * s->shares * p->d * 8, &s->partial, err));
     TRY(gpu_alloc(g, p->kv_heads * p->d * 4LL, &s->kbar, err));
     TRY(gpu_alloc(g, l->rows * p->d * 4, &s->q_mean, err));
     TRY(gpu_alloc(g, p->kv_heads * l->units * p->d * 4, &s->k_mean, err));
     TRY(gpu_alloc(g, l->rows, &s->q_like, err));
-    TRY(gpu_alloc(g, p->kv_heads * l->units, &s->k_like, err));
+    TRY(gpu_alloc(g, p->heads * l->units, &s->k_like, err));
     TRY(gpu_alloc(g, l->rows * l->units * 8, &s->score, err));
     TRY(gpu_alloc(g, l->rows * 8, &s->mass, err));
     TRY(init_numbers(g, job, err));
@@ -371,6 +413,14 @@ out:
     return rc;
 }
 
+/* Heads differ in what a calibration searches: thresholds, cuts, and the filter on P V, which comes
+ * after the choice. */
+static bool together(const struct accel_choice *a, const struct accel_choice *b)
+{
+    static const char *const searched[] = {"theta", "tau", "topk", "dense", "pv", NULL};
+    return select_same_params(a, b, searched);
+}
+
 extern "C" const struct select_method select_spargeattn = {
-    "spargeattn", fits, init, launch, launch_quantised, NULL, false, NULL, false, NULL,
+    "spargeattn", fits, init, launch, launch_quantised, NULL, false, NULL, false, together,
 };
