@@ -10,7 +10,7 @@
  * the same bits. Exit code 1 when a check failed or none ran, 4 without a GPU.
  *
  * Only kernels and settings whose name contains TEXT, `metrics` or `maps`, and every N-th of them:
- *   checkcu [--small] [--brief] [--part I/N] [--not TEXT] [TEXT]
+ *   checkcu [--small] [--brief] [--part I/N] [TEXT]
  *     --small  few and short sequences, for compute-sanitizer
  *     --brief  of these a part, launched once, for its racecheck, in which every launch takes 20 ms
  *   checkcu --traces T.h5 ...  every method on heads of these traces (checkcu_traces.c)
@@ -305,10 +305,10 @@ static int check_all(struct gpu *g)
         lost = check_filters(g, &choice, &n_checks, &n_failures);
     if (!lost && cu_chosen(&choice, "cublas-scores"))
         check_scores(g);
-    if (!lost && cu_chosen(&choice, "decoder"))
-        check_decoder(&cuda_decoder, &n_checks, &n_failures);
-    if (!lost && cu_chosen(&choice, "denoiser"))
-        check_denoiser(&cuda_denoiser, &n_checks, &n_failures);
+    if (!lost)
+        check_decoder(&cuda_decoder, &choice, &n_checks, &n_failures);
+    if (!lost)
+        check_denoiser(&cuda_denoiser, &choice, &n_checks, &n_failures);
     if (!lost && cu_chosen(&choice, "values"))
         check_values(&cuda_accel, &choice, &n_checks, &n_failures);
     if (!lost)
@@ -327,7 +327,7 @@ static int check_all(struct gpu *g)
     return summary();
 }
 
-/* [--small] [--brief] [--part I/N] [--not TEXT] [TEXT] */
+/* [--small] [--brief] [--part I/N] [TEXT] */
 static bool parse_choice(int argc, char **argv)
 {
     char rest;
@@ -337,8 +337,6 @@ static bool parse_choice(int argc, char **argv)
             choice.small = true;
         else if (strcmp(argv[i], "--brief") == 0)
             choice.small = choice.brief = true;
-        else if (strcmp(argv[i], "--not") == 0 && i + 1 < argc)
-            choice.but = argv[++i];
         else if (strcmp(argv[i], "--part") != 0 || ++i == argc ||
                  sscanf(argv[i], "%d/%d%c", &choice.part, &choice.parts, &rest) != 2 ||
                  choice.part < 0 || choice.part >= choice.parts)
@@ -362,11 +360,10 @@ int main(int argc, char **argv)
     bool traces = argc > 1 && strcmp(argv[1], "--traces") == 0;
     bool calls = argc > 1 && strcmp(argv[1], "--calls") == 0;
     if (!traces && !calls && !parse_choice(argc, argv)) {
-        fprintf(
-            stderr,
-            "checkcu: [--small] [--brief] [--part I/N] [--not TEXT] [TEXT] | --traces T.h5 ... | "
-            "--calls T.h5 ... | --same A.h5 B.h5; found '%s'\n",
-            argv[1]);
+        fprintf(stderr,
+                "checkcu: [--small] [--brief] [--part I/N] [TEXT] | --traces T.h5 ... | "
+                "--calls T.h5 ... | --same A.h5 B.h5; found '%s'\n",
+                argv[1]);
         return 2;
     }
     if (gpu_open(0, &g, &err)) {

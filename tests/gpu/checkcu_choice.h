@@ -9,7 +9,6 @@
 
 struct cu_choice {
     const char *only; /* in the name of a kernel, a setting, ... */
-    const char *but;  /* not in it, NULL: nothing */
     bool small;       /* few and short sequences */
     bool brief;       /* and of these a part */
     int part, parts;  /* every parts-th of those, from number `part` on */
@@ -18,7 +17,7 @@ struct cu_choice {
 
 static inline bool cu_chosen(struct cu_choice *c, const char *name)
 {
-    return strstr(name, c->only) && !(c->but && strstr(name, c->but)) && c->at++ % c->parts == c->part;
+    return strstr(name, c->only) && c->at++ % c->parts == c->part;
 }
 
 #endif

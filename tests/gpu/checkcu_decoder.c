@@ -320,7 +320,8 @@ out:
     return rc;
 }
 
-void check_decoder(const struct decoder_accel *device, int64_t *n_checks, int64_t *n_failures)
+void check_decoder(const struct decoder_accel *device, struct cu_choice *choice, int64_t *n_checks,
+                   int64_t *n_failures)
 {
     const char *tmp = getenv("TMPDIR");
     char dir[256];
@@ -329,6 +330,10 @@ void check_decoder(const struct decoder_accel *device, int64_t *n_checks, int64_
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         struct err err = {0};
         double rows = NAN, nll = NAN;
+        char name[80];
+        snprintf(name, sizeof name, "decoder %s", models[i].text);
+        if (!cu_chosen(choice, name))
+            continue;
         int rc = made ? check_model(dir, models + i, device, &rows, &nll, &err)
                       : err_sys(&err, ERR_IO, "%s", dir);
         bool ok = !rc && rows <= 2e-3 && nll <= 2e-2;
