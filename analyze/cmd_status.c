@@ -4,6 +4,7 @@
  * counted, not read, since the last line of a running replay may not be whole yet.
  */
 #include "analyze/inputs.h"
+#include "analyze/shardset.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/mem.h"
@@ -47,7 +48,7 @@ const struct command cmd_status = {
         "cells with a record of all cells, and while it runs the time that is left at the rate so\n"
         "far. A shard is stopped if its process is gone; of one that runs on another host, the "
         "age\n"
-        "of the last record tells.\n"
+        "of the last record tells. Shards that were not started are told of on standard error.\n"
         "\n"
         "Examples:\n"
         "  lacuna status out\n"
@@ -247,6 +248,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     for (int64_t i = 0; i < dirs.n; i++)
         TRY(one_directory(dirs.items[i], o.common.json ? &w : NULL, err));
     jw_arr_end(&w);
+    TRY(shards_warn_absent(&dirs, "", err));
     TRY(buf_check(&b, "status", err));
     if (o.common.json)
         printf("%s\n", buf_str(&b));

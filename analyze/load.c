@@ -6,6 +6,7 @@
 #include "analyze/load.h"
 
 #include "analyze/inputs.h"
+#include "analyze/shardset.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/sealed.h"
@@ -209,6 +210,7 @@ int recset_load(const struct str_list *paths, struct recset *out, struct err *er
         TRY(append(paths->items[i], &s, err));
     for (int64_t i = 0; i < paths->n; i++)
         warn_unfinished(paths->items[i]);
+    TRY(shards_warn_absent(paths, ", so cells are missing", err));
     if (s.n == 0)
         FAIL(err, ERR_INPUT, "%s: no records%s", paths->items[0],
              paths->n > 1 ? ", and none in the other directories" : "");
