@@ -85,6 +85,7 @@ struct head_in {
     const char *order;             /* token order of the video (permute.h); NULL: raster */
     const char *moved; /* the order into which the trace's tokens were put; NULL: as stored */
     const char *trace; /* id of the trace, "" where there is none; may be NULL */
+    bool nonfinite[3]; /* q, k, v hold NaN or infinity: softmax of their rows has no value */
 };
 
 /* State that a METHOD_NEEDS_STEPS method carries from step to step, one slot per (method,

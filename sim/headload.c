@@ -8,15 +8,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Refuse NaN and infinity: one such key makes every later row of a causal head NaN. */
+/* Refuse NaN and infinity, or say that they are there: one such key makes every later row of a
+ * causal head NaN. */
 static int check_finite(const struct trace *t, const struct trace_call *c, const char *what,
-                        int head, const float *x, int64_t n, int d, struct err *err)
+                        int head, const float *x, int64_t n, int d, const struct head_load *how,
+                        bool *found, struct err *err)
 {
     int64_t bad = 0, first = 0;
     for (int64_t i = 0; i < n * d; i++)
         if (!isfinite(x[i]) && bad++ == 0)
             first = i;
-    if (!bad)
+    *found = bad > 0;
+    if (!bad || how->allow_nonfinite)
         return 0;
     return err_set(
         err, ERR_INPUT,
@@ -27,14 +30,16 @@ static int check_finite(const struct trace *t, const struct trace_call *c, const
 }
 
 static int read_tensor(const struct trace *t, int64_t call, enum trace_what what, int head,
-                       int64_t n, int d, const struct head_load *how, float **out, struct err *err)
+                       int64_t n, int d, const struct head_load *how, struct head_in *in,
+                       float **out, struct err *err)
 {
     static const char *const names[] = {"q", "k", "v"};
     int rc = mem_alloc(out, n * d, sizeof(float), names[what], err);
     if (!rc)
         rc = trace_read(t, call, what, head, 0, n, *out, err);
-    if (!rc && !how->allow_nonfinite)
-        rc = check_finite(t, trace_call(t, call), names[what], head, *out, n, d, err);
+    if (!rc)
+        rc = check_finite(t, trace_call(t, call), names[what], head, *out, n, d, how,
+                          in->nonfinite + what, err);
     return rc;
 }
 
@@ -47,7 +52,7 @@ static int read_sample(const struct trace *t, int64_t call, int head, int d,
     float *stored = NULL;
     int rc = 0;
 
-    TRY(read_tensor(t, call, TRACE_Q, head, s->n, d, how, &stored, err));
+    TRY(read_tensor(t, call, TRACE_Q, head, s->n, d, how, &h->in, &stored, err));
     TRY(mem_zalloc(&h->q, trace_meta(t)->n_k * d, sizeof *h->q, "q", err));
     for (int64_t i = 0; i < s->n; i++)
         memcpy(h->q + s->at[i] * d, stored + i * d, (size_t)d * sizeof *stored);
@@ -163,8 +168,8 @@ static int load_kv(const struct trace *t, int64_t call, int head, const struct h
 {
     const struct attn_in *x = &h->in.x;
     int kv = head / (trace_meta(t)->heads / trace_meta(t)->kv_heads), rc = 0;
-    TRY(read_tensor(t, call, TRACE_K, kv, x->nk, x->d, how, &h->k, err));
-    TRY(read_tensor(t, call, TRACE_V, kv, x->nk, x->dv, how, &h->v, err));
+    TRY(read_tensor(t, call, TRACE_K, kv, x->nk, x->d, how, &h->in, &h->k, err));
+    TRY(read_tensor(t, call, TRACE_V, kv, x->nk, x->dv, how, &h->in, &h->v, err));
 out:
     return rc;
 }
@@ -182,11 +187,13 @@ int head_load_kin(const struct trace *t, int64_t call, int head, const struct he
     if (trace_rows(t, &h->sample))
         TRY(read_sample(t, call, head, x->d, how, h, err));
     else
-        TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->q, err));
+        TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->in, &h->q, err));
     h->borrows_kv = kin != NULL;
     if (kin) {
         h->k = kin->k;
         h->v = kin->v;
+        h->in.nonfinite[TRACE_K] = kin->in.nonfinite[TRACE_K];
+        h->in.nonfinite[TRACE_V] = kin->in.nonfinite[TRACE_V];
     } else {
         TRY(load_kv(t, call, head, how, h, err));
     }

@@ -279,6 +279,8 @@ int run_record(struct run *run, struct record *r, struct err *err)
         return own_report(run, r, err);
     }
     TRY(record_score(run, r, err));
+    const bool *bad = run->in->nonfinite;
+    run->acc.undefined = bad[0] || bad[1] || bad[2];
     TRY(metrics_finish(&run->acc, nq, nk, run->in->rows != NULL, r, err));
     TRY(record_sample(run, r, err));
     TRY(own_report(run, r, err));

@@ -361,6 +361,20 @@ START_TEST(non_finite_keys_are_named_and_refused)
     ck_assert_int_eq(RUN(trace, "-m", "dense", "-o", dir_a, "-q"), 3);
     assert_log_has("layer 1: k of head 1 has 1 non-finite values, the first at token 5, channel 3");
     ck_assert_int_eq(RUN(trace, "-m", "dense", "-o", dir_b, "-q", "--allow-nonfinite"), 0);
+    struct record *r = NULL;
+    int64_t n = 0, undefined = 0;
+    struct err err = {0};
+    assert_ok(records_load(dir_b, &r, &n, &err), &err);
+    for (int64_t i = 0; i < n; i++) {
+        bool bad = r[i].layer == 1 && r[i].kv_head == 1;
+        undefined += bad;
+        ck_assert_int_eq(isnan(record_get(r + i, "cra_p1")), bad);
+        ck_assert_int_eq(isnan(record_get(r + i, "err_l1_rel")), bad);
+        ck_assert_double_eq(record_get(r + i, "density_elem"), 1);
+    }
+    ck_assert_int_gt(undefined, 1); /* all query heads of the key head */
+    ck_assert_int_gt(n, undefined);
+    records_free(r, n);
 }
 END_TEST
 
