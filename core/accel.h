@@ -292,8 +292,8 @@ struct accel_call_result {
     double host_plan_ns;     /* wall time on the host to plan the launches from the lists */
     double balance; /* planned time of the busiest multiprocessor / of the mean one, the largest
                      * of the launches */
-    int launches;   /* of attention: 1, or more for sections and heads whose filters differ in more
-                     * than   their distance */
+    int launches;   /* of attention: more than 1 for sections, and for heads whose filters differ
+                     * in more than their distance */
     int selections; /* in `select`, one after the other: more than 1 where heads have settings that
                      * the method's kernels do not take together */
     int sections;   /* the caller's: in how many the call was attended to */
