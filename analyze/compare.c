@@ -13,9 +13,16 @@
 
 /* What makes a cell, in the order in which differences are listed. */
 static const enum group_key cell_keys[] = {
-    KEY_MODEL, KEY_TRACE,  KEY_RUN,    KEY_STEP, KEY_BRANCH,    KEY_LAYER,   KEY_SCOPE,   KEY_HEADS,
-    KEY_HEAD,  KEY_METHOD, KEY_PARAMS, KEY_SEED, KEY_PRECISION, KEY_BACKEND, KEY_PERMUTE,
+    KEY_MODEL,   KEY_TRACE, KEY_RUN,    KEY_STEP,   KEY_BRANCH, KEY_LAYER,     KEY_SCOPE,
+    KEY_HEADS,   KEY_HEAD,  KEY_METHOD, KEY_PARAMS, KEY_SEED,   KEY_PRECISION, KEY_BACKEND,
+    KEY_PERMUTE, KEY_TASK,  KEY_TOKENS, KEY_DEPTH,  KEY_SAMPLE, KEY_SETTING, /* of a model */
 };
+
+static bool is_of_model(enum group_key k)
+{
+    return k == KEY_TASK || k == KEY_TOKENS || k == KEY_DEPTH || k == KEY_SAMPLE ||
+           k == KEY_SETTING;
+}
 
 #define N_CELL_KEYS (int)(sizeof cell_keys / sizeof *cell_keys)
 
@@ -61,12 +68,13 @@ static int sorted(const struct recset *s, struct walk *w, const struct record **
     qsort_r(p, (size_t)s->n, sizeof *p, by_cell, w);
     for (int64_t i = 1; i < s->n; i++)
         if (record_order(w, p[i - 1], p[i]) == 0) {
+            const struct record *r = p[i];
             free(p);
             return err_set(err, ERR_USAGE,
-                           "without %s several records are the same cell "
-                           "(layer %d head %d method %s)",
-                           w->o->ignore ? w->o->ignore : "", s->r[i].layer, s->r[i].head,
-                           s->r[i].method);
+                           "%s%s: several records are the same cell (layer %d head %d "
+                           "method %s)",
+                           w->o->ignore ? "without " : "compare", w->o->ignore ? w->o->ignore : "",
+                           r->layer, r->head, r->method);
         }
     *out = p;
     return 0;
@@ -81,6 +89,7 @@ static void cell_name(const struct walk *w, const struct record *r, struct buf *
             (k == KEY_SEED && r->seed == 0) || (k == KEY_SCOPE && r->scope != RECORD_OF_CALL) ||
             (k == KEY_HEADS && (!r->heads || !r->heads[0])) ||
             (k == KEY_HEAD && r->scope == RECORD_OF_CALL) ||
+            (is_of_model(k) && r->scope != RECORD_OF_MODEL) ||
             (k == KEY_BACKEND && strcmp(r->backend, "cpu") == 0) ||
             (k == KEY_PERMUTE && strcmp(r->permute, "none") == 0))
             continue; /* what is usual is not worth a word */
