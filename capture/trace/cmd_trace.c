@@ -428,6 +428,33 @@ static int find_action(const char *name, const struct action **out, struct err *
     return err_prefix(err, "trace");
 }
 
+/* An option that the action does not read would change nothing and say nothing. */
+static int check_uses(const struct action *a, const struct trace_opts *o, struct err *err)
+{
+    static const char *const uses[][2] = {{"output", "pack export subset join map"},
+                                          {"gzip", "pack"},
+                                          {"unpack", "pack"},
+                                          {"kv", "pack"},
+                                          {"rows", "verify subset"},
+                                          {"layers", "export subset join map"},
+                                          {"heads", "export subset map"},
+                                          {"steps", "export subset join map"},
+                                          {"branch", "export subset join map"},
+                                          {"tokens", "subset map"},
+                                          {"maps", "map"},
+                                          {"tensors", "export"}};
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        bool is_default = true;
+        int rc = opt_is_default(opt_find(options, uses[i][0]), o, &is_default, err);
+        if (rc)
+            return rc;
+        if (!is_default && !strstr(uses[i][1], a->name))
+            return err_set(err, ERR_USAGE, "trace %s: --%s changes nothing here; it is for %s",
+                           a->name, uses[i][0], uses[i][1]);
+    }
+    return 0;
+}
+
 /* info and verify of several traces: one after the other, as JSON an array. What is wrong with one
  * does not hide the others. */
 static int run_each(const struct trace_opts *o, const struct action *a,
@@ -539,6 +566,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         FAIL(err, ERR_USAGE,
              "trace: one of info, verify, pack, export, subset, join, map was expected");
     TRY(find_action(rest.items[0], &a, err));
+    TRY(check_uses(a, &o, err));
     bool join = !a->run, each = a->run == info || a->run == verify;
     TRY(trace_list(rest.items + 1, rest.n - 1, &files, err));
     if (files.n < 1 + join)
