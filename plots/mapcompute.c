@@ -110,8 +110,12 @@ int map_compute(const struct trace *t, const struct map_panel *p, const struct c
 {
     struct head h = {.q = NULL};
     struct cells c = {0};
+    struct row_sample sample;
     int rc = 0;
 
+    if (trace_rows(t, &sample))
+        FAIL(err, ERR_INPUT, "%s holds a sample of query rows; maps are of all rows",
+             trace_path(t));
     TRY(cells_new(span, tokens, &c, err));
     TRY(head_read(t, p, &h, err));
     TRY(fill(&h, mean, &c, err));

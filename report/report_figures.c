@@ -204,6 +204,9 @@ static int draw_records(struct report *r, struct err *err)
 /* ---- maps ---------------------------------------------------------------------------------- */
 
 /* Layers for a heatmap: all when the panels stay few, else the first, two in between, the last. */
+#define MAPS_DRAWN 48  /* about as many as choose_layers and its caller choose */
+#define MAPS_WORK 4e11 /* operations: some seconds on two cores */
+
 static void choose_layers(const struct trace_meta *m, char text[64])
 {
     int n = m->layers;
@@ -213,9 +216,20 @@ static void choose_layers(const struct trace_meta *m, char text[64])
         snprintf(text, 64, "0,%d,%d,%d", n / 3, 2 * n / 3, n - 1);
 }
 
+/* Maps that the trace holds are drawn, and those that a few seconds compute from q and k. */
+static bool has_maps(const struct trace *t)
+{
+    const struct trace_meta *m = trace_meta(t);
+    struct row_sample sample;
+    return m->pool > 0 ||
+           (!trace_rows(t, &sample) &&
+            4.0 * (double)m->n_q * (double)m->n_k * m->head_dim * MAPS_DRAWN <= MAPS_WORK);
+}
+
 static int draw_heatmap(struct report *r, int64_t i, struct err *err)
 {
     struct trace *t = NULL;
+    struct row_sample sample;
     char layers[64], heads[32], file[32];
     int rc = trace_open(r->traces.items[i], &t, err);
     if (rc) {
@@ -227,7 +241,11 @@ static int draw_heatmap(struct report *r, int64_t i, struct err *err)
     choose_layers(m, layers);
     snprintf(heads, sizeof heads, m->heads > 12 ? "0-11" : "all");
     snprintf(file, sizeof file, "heatmap-%lld", (long long)i);
-    if (m->pool > 0)
+    if (!has_maps(t))
+        log_warn("%s: no heat map of it: it holds no maps, and %s", r->traces.items[i],
+                 trace_rows(t, &sample) ? "a sample of query rows has none"
+                                        : "`lacuna trace map` computes those of so long a trace");
+    else
         rc = draw(r,
                   &(struct item){.figure = "heatmap",
                                  .file = file,
@@ -246,7 +264,7 @@ static const char *trace_of(const struct report *r, const char *id)
     for (int64_t i = 0; i < r->traces.n && !found; i++) {
         struct trace *t = NULL;
         if (trace_open(r->traces.items[i], &t, NULL) == 0 && strcmp(trace_id(t), id) == 0 &&
-            trace_meta(t)->pool > 0)
+            has_maps(t))
             found = r->traces.items[i];
         trace_close(&t);
     }
