@@ -85,6 +85,7 @@ struct head_in {
     const char *order;             /* token order of the video (permute.h); NULL: raster */
     const char *moved; /* the order into which the trace's tokens were put; NULL: as stored */
     const char *trace; /* id of the trace, "" where there is none; may be NULL */
+    bool some_heads;   /* head numbers are the model's, of which the trace holds a part */
     bool nonfinite[3]; /* q, k, v hold NaN or infinity: softmax of their rows has no value */
 };
 

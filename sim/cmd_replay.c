@@ -111,7 +111,7 @@ static const struct opt options[] = {
      .help = "Write every method's output and log-sum-exp to this HDF5 file."},
     {.name = "allow-nonfinite", .type = OPT_BOOL,
      .offset = offsetof(struct replay_opts, allow_nonfinite), .def = "0", .min = 0, .max = 1,
-     .help = "Replay heads whose q, k or v hold NaN or infinity."},
+     .help = "Skip heads whose q, k or v hold NaN or infinity; else refuse the trace."},
     {.name = "shard", .type = OPT_STR, .offset = offsetof(struct replay_opts, shard), .arg = "I/N",
      .flags = OPT_UNSET,
      .help = "Do part I of N (from 0); default: from the environment of mpirun, srun or a job "

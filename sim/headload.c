@@ -24,7 +24,7 @@ static int check_finite(const struct trace *t, const struct trace_call *c, const
     return err_set(
         err, ERR_INPUT,
         "%s: step %d, branch %s, layer %d: %s of head %d has %lld non-finite values, the "
-        "first at token %lld, channel %lld (use --allow-nonfinite to replay all the same)",
+        "first at token %lld, channel %lld (--allow-nonfinite skips such heads)",
         trace_path(t), c->step, c->branch, c->layer, what, head, (long long)bad,
         (long long)(first / d), (long long)(first % d));
 }
@@ -90,6 +90,7 @@ static void describe(const struct trace *t, int64_t call, int head, const struct
     in->head = trace_head_number(m, head);
     in->kv_head = trace_kv_number(m, head / (m->heads / m->kv_heads));
     in->n_heads = m->heads;
+    in->some_heads = m->head_ids[0] != '\0';
     in->n_kv_heads = m->kv_heads;
     in->n_layers = m->layers;
     in->step = c->step;

@@ -338,7 +338,7 @@ int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, bool sample, s
     TRY(metrics_counts(a, nq, nk, r, err));
     a->sum_recall = sum_of(a->recall, a->n);
     sort_f64(a->recall, a->n);
-    struct named v[] = {
+    const struct named v[] = {
         {sample ? "cra_min~" : "cra_min", a->recall[0]},
         {"cra_p1", percentile_sorted(a->recall, a->n, 1)},
         {"cra_p5", percentile_sorted(a->recall, a->n, 5)},
@@ -355,8 +355,6 @@ int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, bool sample, s
         {sample ? "err_lse_max~" : "err_lse_max", a->max_lse},
         {"rows_empty", (double)a->rows_empty},
     };
-    for (size_t i = 0; i < sizeof v / sizeof *v && a->undefined; i++)
-        v[i].value = NAN;
     TRY(put_all(r, v, sizeof v / sizeof *v, err));
 out:
     return rc;

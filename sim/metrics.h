@@ -20,7 +20,6 @@ struct metrics_acc {
     double sum_lse, max_lse;
     double sum_recall; /* once metrics_merge or metrics_finish has added it up */
     int64_t rows_lse, rows_empty;
-    bool undefined; /* q, k or v hold NaN or infinity: mass and errors have no value */
 
     struct mask_counts counts; /* sums over chunks */
     double tiles_pv;

@@ -150,6 +150,10 @@ static int run_prepare(struct run *run, struct err *err)
     struct method_ctx *ctx = run->cell->ctx;
     unsigned need = run->in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
     char why[128];
+    for (int i = 0; i < 3; i++)
+        if (run->in->nonfinite[i])
+            return method_skip(ctx, "%c holds NaN or infinity: softmax of its rows has no value",
+                               "qkv"[i]);
     if (!(run->method->flags & need))
         return method_skip(ctx, run->in->x.causal ? "bidirectional only" : "causal only");
     if (run->cell->device && !attn_is_plain(&run->in->x))
@@ -279,8 +283,6 @@ int run_record(struct run *run, struct record *r, struct err *err)
         return own_report(run, r, err);
     }
     TRY(record_score(run, r, err));
-    const bool *bad = run->in->nonfinite;
-    run->acc.undefined = bad[0] || bad[1] || bad[2];
     TRY(metrics_finish(&run->acc, nq, nk, run->in->rows != NULL, r, err));
     TRY(record_sample(run, r, err));
     TRY(own_report(run, r, err));
