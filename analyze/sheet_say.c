@@ -17,6 +17,8 @@ struct setting {
     const struct stats *kept, *recall;
 };
 
+#define DENSE_ERROR 5e-3 /* of exact attention, with operands of bf16 */
+
 static const double levels[] = {0.99, 0.95, 0.9, 0.8, 0.7, 0.5};
 
 void sheet_setting_name(const char *method, const char *params, struct buf *b)
@@ -128,7 +130,7 @@ static int64_t collect(const struct table *t, struct setting *out, struct full *
 {
     int64_t m = table_find(t, "method"), p = table_find(t, "params"), n = 0, n_full = 0;
     int64_t kept = table_find(t, "density_elem"), recall = table_find(t, "cra_p1");
-    int64_t steps = table_find(t, "steps");
+    int64_t steps = table_find(t, "steps"), error = table_find(t, "err_l1_rel");
     for (int64_t r = 0; r < t->n_rows && m >= 0 && p >= 0 && kept >= 0; r++) {
         const struct cell *c = table_cell(t, r, kept);
         struct setting x = {table_cell(t, r, m)->text, table_cell(t, r, p)->text, &c->stats,
@@ -138,6 +140,9 @@ static int64_t collect(const struct table *t, struct setting *out, struct full *
             continue;
         if (in_list(&t->keep_all, x.method))
             continue;
+        if (sheet_keeps_all(x.kept) && error >= 0 && table_cell(t, r, error)->set &&
+            table_cell(t, r, error)->stats.max > DENSE_ERROR)
+            continue; /* weights, skipped products or fewer bits: nothing that pairs tell */
         if (sheet_keeps_all(x.kept))
             add_full(t, &x, full, &n_full, s);
         else if (recall >= 0 && table_cell(t, r, recall)->set)
@@ -226,7 +231,7 @@ void sheet_say(const struct table *t, struct sheet *s)
     n = collect(t, x, full, s);
     while (l < sizeof levels / sizeof *levels && (m = at_level(x, n, levels[l])) < 2)
         l++;
-    if (m >= 2 && x[0].kept->median > 0) {
+    if (m >= 2 && x[0].kept->median > 0 && x[0].kept->median < 1) {
         put_name(&x[0], &b);
         buf_printf(&b,
                    " keeps the fewest pairs of the settings with recall p1 of at least %g (medians "

@@ -177,8 +177,7 @@ static int build_blocks(const struct table_def *def, const struct recset *set,
             TRY(put_keys(out, gs.g[i].first, keys, n, err));
             TRY(put_below(out, n, &gs, &gs.g[i], names.items[k], err));
         }
-    table_note(out,
-               "mean and standard deviation over heads of calls; each head of a call counts once");
+    table_note(out, "over heads of calls; each head of a call counts once");
 out:
     grouping_free(&gs);
     str_list_free(&names);

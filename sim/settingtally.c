@@ -10,6 +10,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Every pair kept with a larger error is not dense attention: weights, skipped products or operands
+ * of fewer bits make the difference. Exact attention of bf16 operands is below it. */
+#define DENSE_ERROR 5e-3
+
 /* ---- counting ------------------------------------------------------------------------------- */
 
 /* The method's reason, of the first cell that has one. */
@@ -37,6 +41,7 @@ void setting_tally_add(struct setting_tally *t, const struct record *rec)
     }
     double density = record_get(rec, "density_elem");
     bool full = density >= 1 - 1e-12; /* of a model it is a mean */
+    full = full && !(record_get(rec, "err_l2_rel") > DENSE_ERROR);
     add_one(&t->ok, true);
     add_one(&t->full, full);
     add_one(&t->empty, density == 0);

@@ -110,6 +110,10 @@ static int validate(void *params, struct err *err)
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void **state, struct err *err)
 {
+    if (in->some_heads)
+        return method_skip(ctx,
+                           "the trace holds some of the model's heads: the places of a head follow "
+                           "from its number among all of them");
     struct longnet_state *s = NULL;
     int64_t w[BRANCHES_MOST], r[BRANCHES_MOST];
     int rc = 0;

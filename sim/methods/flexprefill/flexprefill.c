@@ -567,6 +567,10 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
         return err_set(err, ERR_USAGE,
                        "method flexprefill: profile=frontier cannot be calibrated; "
                        "use official or paper");
+    if (!isnan(p->sparsity))
+        return err_set(
+            err, ERR_USAGE,
+            "method flexprefill: sparsity searches gamma, which a calibration gives: leave it out");
     for (int t = 0; t < N_GRID; t++)
         sum[t] = block_score_none;
     for (int i = 0; i < n; i++) {
