@@ -431,16 +431,16 @@ static int find_action(const char *name, const struct action **out, struct err *
 /* An option that the action does not read would change nothing and say nothing. */
 static int check_uses(const struct action *a, const struct trace_opts *o, struct err *err)
 {
-    static const char *const uses[][2] = {{"output", "pack export subset join map"},
+    static const char *const uses[][2] = {{"output", "pack, export, subset, join, map"},
                                           {"gzip", "pack"},
                                           {"unpack", "pack"},
                                           {"kv", "pack"},
-                                          {"rows", "verify subset"},
-                                          {"layers", "export subset join map"},
-                                          {"heads", "export subset map"},
-                                          {"steps", "export subset join map"},
-                                          {"branch", "export subset join map"},
-                                          {"tokens", "subset map"},
+                                          {"rows", "verify, subset"},
+                                          {"layers", "export, subset, join, map"},
+                                          {"heads", "export, subset, map"},
+                                          {"steps", "export, subset, join, map"},
+                                          {"branch", "export, subset, join, map"},
+                                          {"tokens", "subset, map"},
                                           {"maps", "map"},
                                           {"tensors", "export"}};
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
