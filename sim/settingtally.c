@@ -40,12 +40,15 @@ void setting_tally_add(struct setting_tally *t, const struct record *rec)
         return;
     }
     double density = record_get(rec, "density_elem");
+    size_t len;
     bool full = density >= 1 - 1e-12; /* of a model it is a mean */
     full = full && !(record_get(rec, "err_l2_rel") > DENSE_ERROR);
     add_one(&t->ok, true);
     add_one(&t->full, full);
     add_one(&t->empty, density == 0);
     add_one(&t->missed, budget_missed(rec));
+    add_one(&t->uncalibrated,
+            rec->scope == RECORD_OF_MODEL && record_note_value(rec, "calib", &len));
     if (full)
         tell_why(t, rec);
 }
@@ -122,6 +125,11 @@ static void warn_of(const struct method_run *run, const struct setting_tally *t)
         log_warn("%s is not at its target in %lld of %lld cells: `lacuna analyze DIR "
                  "--columns budget_miss` says by how much",
                  buf_str(&name), (long long)t->missed, (long long)t->ok);
+    if (t->uncalibrated)
+        log_warn(
+            "%s has no parameters for some heads, in %lld of %lld cells: they keep those given, "
+            "with the note calib=absent",
+            run->calib ? run->calib : buf_str(&name), (long long)t->uncalibrated, (long long)t->ok);
     /* A setting without a result leaves nothing to see in a table, so one of its reasons is told.
      */
     if (t->ok == 0 && t->skip + t->error > 0)

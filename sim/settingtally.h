@@ -11,6 +11,7 @@
 struct setting_tally {
     int64_t ok, full, empty; /* full, empty: of ok, every allowed pair was kept, or none */
     int64_t missed;          /* of ok, a search for a target ended beside it */
+    int64_t uncalibrated;    /* of ok, of a model: heads that the calibration file lacks */
     int64_t skip, error;
     int told, told_bad;
     char why[160]; /* reason of one full cell, by its method; "" if it gives none */
