@@ -154,6 +154,7 @@ struct chart_lines {
     const char *axes;          /* commands before every panel */
     const int64_t *rows;       /* of the blocks, for marks of steps; else NULL */
     const struct marks *marks; /* a last block of the data; NULL: none */
+    bool through;              /* a line leads through several settings of its method */
     bool split;                /* a panel per method always: their x is not the same quantity */
 };
 int chart_draw_lines(const struct figure_args *a, struct chart_layout *layout,

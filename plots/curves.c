@@ -433,6 +433,7 @@ static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
                                       .with = "linespoints",
                                       .axes = buf_str(&axes),
                                       .marks = &marks,
+                                      .through = x->key == KEY_COUNT,
                                       .split = unlike(x, l)};
     TRY(chart_draw_lines(a, &layout, &lines, &data, err));
 out:

@@ -203,8 +203,8 @@ static void draw_facet(struct chart *c, const struct chart_lines *d, const struc
         marks_plot(d->marks, c, d->l->n, 0);
     for (int k = 0; k < own->n; k++) {
         const char *label = chart_facet_label(f, &d->l->s[own->s[k]]);
-        /* Against a parameter a line has many of its values: it needs no name of its own. */
-        if (!d->split || own->n > 1 || strcmp(label, "defaults") != 0)
+        /* A line through many values of a parameter needs no name of its own. */
+        if (!d->through || f->n == 1 || own->n > 1 || strcmp(label, "defaults") != 0)
             chart_entry(c, &d->l->s[own->s[k]], label);
     }
     if (d->marks)
