@@ -62,6 +62,7 @@ struct place {
     int64_t n, cap;
     int64_t calls; /* distinct cells of any setting */
     int chosen;    /* -1: dense */
+    double dense;  /* cost of dense attention, NAN: not known */
 };
 
 struct chooser {
@@ -166,14 +167,24 @@ static bool is_density(const char *metric)
     return m && m->section && strcmp(m->section, "density") == 0;
 }
 
+/* What dense attention costs at a place: by its own records, else 1 of a density. */
+static double dense_cost(const struct chooser *k, const struct place *p)
+{
+    for (int64_t i = 0; i < p->n; i++)
+        if (strcmp(p->c[i].first->method, "dense") == 0 && isfinite(p->c[i].cost))
+            return p->c[i].cost;
+    return strncmp(k->req->cost, "density_", 8) == 0 ? 1 : NAN;
+}
+
 static void choose_at(const struct chooser *k, struct place *p)
 {
     p->chosen = -1;
+    p->dense = dense_cost(k, p);
     for (int64_t i = 0; i < p->n; i++) {
         const struct candidate *c = &p->c[i];
         bool complete = c->n == p->calls && c->n > 0 && isfinite(c->cost);
         bool within = (double)c->ok >= k->req->quantile * (double)c->n;
-        if (!c->params || !complete || !within || (is_density(k->req->cost) && c->cost >= 1))
+        if (!c->params || !complete || !within || c->cost >= p->dense)
             continue;
         if (p->chosen < 0 || better(c, &p->c[p->chosen]))
             p->chosen = (int)i;
@@ -306,7 +317,7 @@ static int put_entries(const struct chooser *k, struct jw *w, struct choose_summ
         sum->heads++;
         if (p->chosen < 0) {
             sum->dense++;
-            total += 1;
+            total += p->dense;
             continue;
         }
         const struct candidate *c = &p->c[p->chosen];

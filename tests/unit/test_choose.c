@@ -100,6 +100,22 @@ START_TEST(the_cheapest_within_the_limits_is_chosen)
 }
 END_TEST
 
+/* Partial tiles count whole: dense attention executes more than 1, and records of it say how much.
+ */
+START_TEST(dense_costs_what_its_records_say)
+{
+    put("dense", "", 0, 1.1, 0);
+    put("sale", "tau=0.01", 0, 1.05, 0.001);
+    put("dense", "", 1, 1.1, 0);
+    put("sale", "tau=0.01", 1, 1.1, 0);
+    assert_ok(choose(CHOOSE_HEAD, 1), &e);
+    ck_assert_uint_eq(entries(), 1);
+    ck_assert_str_eq(entry(0), "0 sale tau=0.01");
+    ck_assert(sum.heads == 2 && sum.dense == 1);
+    ck_assert_double_eq_tol(sum.cost, (1.05 + 1.1) / 2, 1e-12);
+}
+END_TEST
+
 START_TEST(a_layer_has_one_setting)
 {
     put("sale", "tau=0.02", 0, 0.2, 0.01);
@@ -250,6 +266,7 @@ Suite *make_suite(void)
     TCase *tc = tcase_create("choose");
     tcase_add_checked_fixture(tc, begin, end);
     tcase_add_test(tc, the_cheapest_within_the_limits_is_chosen);
+    tcase_add_test(tc, dense_costs_what_its_records_say);
     tcase_add_test(tc, a_layer_has_one_setting);
     tcase_add_test(tc, a_setting_must_have_every_call);
     tcase_add_test(tc, found_parameters_are_written_out);
