@@ -242,9 +242,10 @@ static void attend_part(struct accel_session *s, const struct accel_call_work *w
         add_row(&r->sums, &c, i);
         r->mass[i] = c.lse[i] == -INFINITY ? 0 : exp(c.lse[i] - c.ref_lse[i]);
     }
-    if (w->filters)
-        r->tiles_pv =
-            0.5 * (double)(l->made ? kept->ptr[kept->ngroups] : head.ptr[groups] - head.ptr[0]);
+    if (w->filters && l->made)
+        r->tiles_pv = 0.5 * (double)kept->ptr[kept->ngroups];
+    else if (w->filters && head.ptr)
+        r->tiles_pv = 0.5 * (double)(head.ptr[groups] - head.ptr[0]);
     ck_assert_ptr_null(r->out); /* nobody dumps it */
     r->pairs_exec = N;
     computed_free(&c);
