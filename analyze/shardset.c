@@ -5,64 +5,69 @@
 
 #include "analyze/inputs.h"
 #include "core/log.h"
+#include "core/mem.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* The shard in the name of a manifest, such as 1 and 3 of DIR/manifest.1-of-3.json. */
-static bool shard_of(const char *path, int64_t *index, int64_t *count)
+struct shard_number {
+    int64_t count, index;
+};
+
+/* The shard in the name of a manifest, such as 1 of 3 in DIR/manifest.1-of-3.json. */
+static bool shard_of(const char *path, struct shard_number *out)
 {
     const char *name = strrchr(path, '/');
     long long i, n;
     int end = 0;
     if (sscanf(name ? name + 1 : path, "manifest.%lld-of-%lld.json%n", &i, &n, &end) != 2 || !end)
         return false;
-    *index = i;
-    *count = n;
+    *out = (struct shard_number){n, i};
     return i >= 0 && i < n;
 }
 
-static bool is_there(const struct str_list *manifests, int64_t index, int64_t count)
+static int by_number(const void *a, const void *b)
 {
-    int64_t i, n;
-    for (int64_t k = 0; k < manifests->n; k++)
-        if (shard_of(manifests->items[k], &i, &n) && i == index && n == count)
-            return true;
-    return false;
+    const struct shard_number *x = a, *y = b;
+    if (x->count != y->count)
+        return x->count < y->count ? -1 : 1;
+    return (x->index > y->index) - (x->index < y->index);
 }
 
-/* Of `count` shards those that have a manifest. */
-static int64_t count_there(const struct str_list *manifests, int64_t count)
+/* What lacks of the run of x[0].count shards, whose numbers are ascending; *end is the first of
+ * another run. */
+static struct absent_shards lacking_of(const struct shard_number *x, int64_t n, int64_t *end)
 {
-    int64_t there = 0, i, n;
-    for (int64_t k = 0; k < manifests->n; k++) {
-        if (!shard_of(manifests->items[k], &i, &n) || n != count)
-            continue;
-        bool seen = false; /* in a directory before this one */
-        for (int64_t j = 0; j < k && !seen; j++) {
-            int64_t other, of;
-            seen = shard_of(manifests->items[j], &other, &of) && other == i && of == count;
-        }
-        there += !seen;
+    struct absent_shards a = {.n = x->count, .of = x->count};
+    int64_t i = 0;
+    for (; i < n && x[i].count == x->count; i++) {
+        a.n -= i == 0 || x[i].index != x[i - 1].index; /* several directories may have it */
+        a.first += x[i].index == a.first;
     }
-    return there;
+    *end = i;
+    return a;
 }
 
 /* What these manifests lack, by the number of shards that lacks fewest. */
-static struct absent_shards lacking(const struct str_list *manifests)
+static int lacking(const struct str_list *manifests, struct absent_shards *least, struct err *err)
 {
-    struct absent_shards least = {0};
-    for (int64_t k = 0; k < manifests->n; k++) {
-        int64_t i, n;
-        if (!shard_of(manifests->items[k], &i, &n))
-            return (struct absent_shards){0};
-        int64_t absent = n - count_there(manifests, n);
-        if (k == 0 || absent < least.n)
-            least = (struct absent_shards){.n = absent, .of = n};
+    struct shard_number *x = NULL;
+    int64_t n = manifests->n, length;
+    int rc = mem_alloc(&x, n, sizeof *x, "numbers of shards", err);
+    *least = (struct absent_shards){0};
+    for (int64_t k = 0; k < n && !rc; k++)
+        if (!shard_of(manifests->items[k], x + k))
+            n = 0; /* of an undivided run */
+    if (!rc)
+        qsort(x, (size_t)n, sizeof *x, by_number);
+    for (int64_t i = 0; i < n && !rc; i += length) {
+        struct absent_shards a = lacking_of(x + i, n - i, &length);
+        if (i == 0 || a.n < least->n)
+            *least = a;
     }
-    while (least.n && is_there(manifests, least.first, least.of))
-        least.first++;
-    return least;
+    free(x);
+    return rc;
 }
 
 int shards_absent(const struct str_list *dirs, struct absent_shards *out, struct err *err)
@@ -70,19 +75,21 @@ int shards_absent(const struct str_list *dirs, struct absent_shards *out, struct
     struct str_list open = {0}, found = {0};
     const char *dir = NULL;
     int rc = 0;
-    for (int64_t d = 0; d < dirs->n && !rc; d++) {
+    for (int64_t d = 0; d < dirs->n; d++) {
         str_list_free(&found);
-        rc = input_files(dirs->items[d], "manifest*.json", &found, err);
-        if (rc || lacking(&found).n == 0)
+        TRY(input_files(dirs->items[d], "manifest*.json", &found, err));
+        TRY(lacking(&found, out, err));
+        if (out->n == 0)
             continue;
         dir = dir ? dir : dirs->items[d];
         for (int64_t k = 0; k < found.n; k++)
             str_list_add(&open, found.items[k]);
     }
-    if (!rc && open.failed)
-        rc = err_set(err, ERR_NOMEM, "list of shards: out of memory");
-    *out = lacking(&open);
+    if (open.failed)
+        FAIL(err, ERR_NOMEM, "list of shards: out of memory");
+    TRY(lacking(&open, out, err));
     out->dir = dir;
+out:
     str_list_free(&found);
     str_list_free(&open);
     return rc;
