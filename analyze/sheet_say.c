@@ -17,8 +17,6 @@ struct setting {
     const struct stats *kept, *recall;
 };
 
-#define DENSE_ERROR 5e-3 /* of exact attention, with operands of bf16 */
-
 static const double levels[] = {0.99, 0.95, 0.9, 0.8, 0.7, 0.5};
 
 void sheet_setting_name(const char *method, const char *params, struct buf *b)
@@ -140,13 +138,15 @@ static int64_t collect(const struct table *t, struct setting *out, struct full *
             continue;
         if (in_list(&t->keep_all, x.method))
             continue;
-        if (sheet_keeps_all(x.kept) && error >= 0 && table_cell(t, r, error)->set &&
-            table_cell(t, r, error)->stats.max > DENSE_ERROR)
-            continue; /* weights, skipped products or fewer bits: nothing that pairs tell */
-        if (sheet_keeps_all(x.kept))
+        if (!sheet_keeps_all(x.kept)) {
+            if (recall >= 0 && table_cell(t, r, recall)->set)
+                out[n++] = x;
+            continue;
+        }
+        /* With a larger error its arithmetic is another: nothing that pairs tell. */
+        if (error < 0 || !table_cell(t, r, error)->set ||
+            !(table_cell(t, r, error)->stats.max > DENSE_ERROR))
             add_full(t, &x, full, &n_full, s);
-        else if (recall >= 0 && table_cell(t, r, recall)->set)
-            out[n++] = x;
     }
     warn_all(full, n_full, s);
     return n;

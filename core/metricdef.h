@@ -4,6 +4,11 @@
 #ifndef LACUNA_METRICDEF_H
 #define LACUNA_METRICDEF_H
 
+/* Every pair kept with a larger relative error than this is not dense attention: weights, skipped
+ * products or operands of fewer bits make the difference. Exact attention of bf16 operands is below
+ * it. */
+#define DENSE_ERROR 5e-3
+
 #include <stdbool.h>
 
 /* Which direction is the better one; BETTER_NEITHER for counts and settings. */

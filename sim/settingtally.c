@@ -5,14 +5,11 @@
 
 #include "core/buf.h"
 #include "core/log.h"
+#include "core/metricdef.h"
 #include "sim/budgetsearch.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* Every pair kept with a larger error is not dense attention: weights, skipped products or operands
- * of fewer bits make the difference. Exact attention of bf16 operands is below it. */
-#define DENSE_ERROR 5e-3
 
 /* ---- counting ------------------------------------------------------------------------------- */
 
