@@ -17,7 +17,6 @@
 
 #define MAPS_MOST 1200000 /* bytes of pictures */
 #define MASKS_MOST 1800000
-#define EXACT_MOST 4e11 /* operations for maps that are computed from q and k */
 
 /* ---- maps ----------------------------------------------------------------------------------- */
 
@@ -118,9 +117,7 @@ static int maps_of(struct explorer *e, struct view *v, struct err *err)
     struct buf *png = NULL;
     int rc = 0;
     TRY(trace_open(v->path, &t, err));
-    const struct trace_meta *m = trace_meta(t);
-    v->exact = !trace_is_padded(t) &&
-               4.0 * (double)m->n_q * (double)m->n_k * m->head_dim * (double)n <= EXACT_MOST;
+    v->exact = !trace_is_padded(t) && shots_are_cheap(t, n);
     TRY(mem_zalloc(&png, n, sizeof *png, "pictures", err));
     struct map_job job = {e, v, t, side_for(n), png};
     rc = pool_run(cpu_count(), n, draw_map, &job, err);

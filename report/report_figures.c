@@ -3,6 +3,7 @@
  * embedded in the page, each with the command that draws it.
  */
 #include "report/report.h"
+#include "report/shots.h"
 
 #include "analyze/format.h"
 #include "analyze/group.h"
@@ -203,10 +204,9 @@ static int draw_records(struct report *r, struct err *err)
 
 /* ---- maps ---------------------------------------------------------------------------------- */
 
-/* Layers for a heatmap: all when the panels stay few, else the first, two in between, the last. */
-#define MAPS_DRAWN 48  /* about as many as choose_layers and its caller choose */
-#define MAPS_WORK 4e11 /* operations: some seconds on two cores */
+#define MAPS_DRAWN 48 /* at most, by choose_layers and its caller */
 
+/* Layers for a heatmap: all when the panels stay few, else the first, two in between, the last. */
 static void choose_layers(const struct trace_meta *m, char text[64])
 {
     int n = m->layers;
@@ -219,11 +219,8 @@ static void choose_layers(const struct trace_meta *m, char text[64])
 /* Maps that the trace holds are drawn, and those that a few seconds compute from q and k. */
 static bool has_maps(const struct trace *t)
 {
-    const struct trace_meta *m = trace_meta(t);
     struct row_sample sample;
-    return m->pool > 0 ||
-           (!trace_rows(t, &sample) &&
-            4.0 * (double)m->n_q * (double)m->n_k * m->head_dim * MAPS_DRAWN <= MAPS_WORK);
+    return trace_meta(t)->pool > 0 || (!trace_rows(t, &sample) && shots_are_cheap(t, MAPS_DRAWN));
 }
 
 static int draw_heatmap(struct report *r, int64_t i, struct err *err)

@@ -105,6 +105,14 @@ int shot_of_mask(const struct cells *c, struct buf *b, struct err *err)
 
 /* ---- cells ---------------------------------------------------------------------------------- */
 
+#define MAPS_WORK 4e11 /* operations: some seconds on two cores */
+
+bool shots_are_cheap(const struct trace *t, int64_t maps)
+{
+    const struct trace_meta *m = trace_meta(t);
+    return 4.0 * (double)m->n_q * (double)m->n_k * m->head_dim * (double)maps <= MAPS_WORK;
+}
+
 int shot_cells(const struct trace *t, int64_t call, int stored, int64_t side, bool exact,
                struct cells *out, struct err *err)
 {

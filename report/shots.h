@@ -14,6 +14,9 @@
 int shot_of_map(const struct cells *c, struct buf *b, struct err *err);
 int shot_of_mask(const struct cells *c, struct buf *b, struct err *err);
 
+/* Are so many maps of the trace's heads computed from q and k within seconds? */
+bool shots_are_cheap(const struct trace *t, int64_t maps);
+
 /* The map of one stored head of a call, of at most `side` cells along its longer axis: computed
  * from q and k (`exact`; O(n_q n_k d)), or pooled from the map of the trace. ERR_INPUT where the
  * trace has none. */
