@@ -216,32 +216,23 @@ kernels() {
     return "$rc"
 }
 
-sanitizer() { compute-sanitizer --tool "$1" --show-backtrace no --print-limit 1000 "${@:2}"; }
-
-# What a tool said of all its parts. Errors and hazards are failures; cuBLAS's own kernels (nvjet) are not ours to mend.
-# They run under racecheck all the same: where it leaves them out it dies of an exception of its own, now and then.
-sanitized() { # TOOL
-    local tool=$1 found
+# Errors and hazards are failures. cuBLAS's own kernels (nvjet) are not ours to mend; they run under racecheck all the same:
+# where it leaves them out it dies of an exception of its own, now and then.
+sanitizer() { # TOOL SIZE
+    local tool=$1 rc=0 found
+    parts "$tool" compute-sanitizer --tool "$tool" --show-backtrace no --print-limit 1000 \
+        "$bin/checkcu" "$2" || rc=1
     found=$(cat "$work/$tool".* | grep -E '^=+ +(Error|Warning|Invalid|Program hit|Internal)' | grep -vc nvjet)
     cat "$work/$tool".* | grep FAIL | head
     cat "$work/$tool".* | grep -E '^=+ +(Error|Warning|Invalid|Program hit|Internal)' | grep -v nvjet |
         sed 's/+0x.*//; s/(.*//' | sort | uniq -c | sort -rn | head -5
     cat "$work/$tool".* | awk -v t="$tool" -v n="$found" '/ passed, / {p += $1}
         END {print "   " t ": " p + 0, "checks,", n, "errors"}'
-    [ "$found" = 0 ]
+    [ "$rc" = 0 ] && [ "$found" = 0 ]
 }
 
-memcheck() {
-    local rc=0
-    parts memcheck sanitizer memcheck "$bin/checkcu" --small || rc=1
-    sanitized memcheck && return "$rc"
-}
-
-racecheck() {
-    local rc=0
-    parts racecheck sanitizer racecheck "$bin/checkcu" --brief || rc=1
-    sanitized racecheck && return "$rc"
-}
+memcheck() { sanitizer memcheck --small; }
+racecheck() { sanitizer racecheck --brief; }
 
 # One part after the other: racecheck keeps the GPU busy, and beside it the short launches of `kernels`, which wait for
 # their turn, take three times as long.
