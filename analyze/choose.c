@@ -379,8 +379,7 @@ static int check_set(const struct recset *set, const struct choose_request *req,
         if (set->r[i].scope == RECORD_OF_MODEL)
             return err_set(err, ERR_INPUT,
                            "a plan chooses for heads; records of `lacuna eval` are of whole "
-                           "models: give those "
-                           "of a replay");
+                           "models: give those of a replay");
     for (int64_t i = 0; i < set->n; i++)
         if (set->r[i].status == RECORD_OK && record_has(&set->r[i], req->cost))
             return 0;

@@ -59,8 +59,8 @@ static const struct opt options[] = {
      .help = "Softmax scale; that of the file's metadata, or 1/sqrt(head dim)."},
     {.name = "window", .type = OPT_INT, .offset = offsetof(struct import_opts, window), .arg = "W",
      .min = 1, .max = 2147483647, .flags = OPT_UNSET, .unit = "keys",
-     .help = "Sliding window: a query sees its own key and the W - 1 before it; without --causal also all "
-             "keys behind it."},
+     .help = "Sliding window: a query sees its own key and the W - 1 before it; without --causal "
+             "also all keys behind it."},
     {.name = "chunk", .type = OPT_INT, .offset = offsetof(struct import_opts, chunk), .arg = "C",
      .min = 1, .max = 2147483647, .flags = OPT_UNSET, .unit = "tokens",
      .help = "A query sees keys of its own run of C tokens."},
