@@ -325,7 +325,7 @@ template <class T, int SCOPE> struct filter_consumer : consumer<T> {
             tile = next.x;
             base::slot = -1;
             first = base::first_row(tile);
-            gap = __int_as_float(uniform(__float_as_int(f.gap[head_of(tile)])));
+            gap = f.gap[head_of(tile)];
             clear();
 #pragma unroll 1
             for (int i = 0; i < n; i++) {

@@ -216,8 +216,8 @@ kernels() {
     return "$rc"
 }
 
-# Errors and hazards are failures. cuBLAS's own kernels (nvjet) are not ours to mend; they run under racecheck all the same:
-# where it leaves them out it dies of an exception of its own, now and then.
+# Errors and hazards are failures, but for those in cuBLAS's own kernels (nvjet). The sanitizer's memory grows with the
+# launches of a process, under racecheck to tens of GB in one with many products, which the kernel then kills.
 sanitizer() { # TOOL SIZE
     local tool=$1 rc=0 found
     parts "$tool" compute-sanitizer --tool "$tool" --show-backtrace no --print-limit 1000 \

@@ -90,18 +90,19 @@ struct mass_shared : list_shared {
 };
 
 /* Masses of a row block in registers, lane l has blocks l, l + 32, ... */
-struct mass_registers : list_registers<SHORT / 32> {
+template <int N> struct mass_registers : list_registers<N> {
+    using list_registers<N>::v;
     template <class F> __device__ __forceinline__ void edit(F f)
     {
 #pragma unroll
-        for (int i = 0; i < SHORT / 32; i++)
+        for (int i = 0; i < N; i++)
             f(i * 32 + (int)(threadIdx.x & 31), v[i]);
     }
     __device__ __forceinline__ double at(int j) const
     {
         long long x = 0; /* bits: a choice of doubles would put the list into memory */
 #pragma unroll
-        for (int i = 0; i < SHORT / 32; i++)
+        for (int i = 0; i < N; i++)
             x |= __double_as_longlong(v[i]) & -(long long)(j >> 5 == i);
         return __longlong_as_double(x);
     }
@@ -194,47 +195,72 @@ static __global__ void __launch_bounds__(ROW_THREADS, 24) select_rows(const xatt
 }
 
 /* Add reduced row r to the masses; of each sum a lane loads the one of its block. */
+template <int N>
 static __device__ __forceinline__ void add_row(const xattn_args &a, int head, int r,
-                                               mass_registers &list)
+                                               mass_registers<N> &list)
 {
     int lane = threadIdx.x & 31, limit = columns(a, r), real = min(limit, a.keys);
     int blocks = (real + a.per_block - 1) >> a.block_shift, padded = max(limit - a.keys, 0);
     int64_t at = (int64_t)head * a.rows + r;
     const float *tops = a.top + at * a.tiles, *sums = a.sum + at * a.pitch;
-    float top = padded ? 0 : -INFINITY, t[SHORT / 32], x[SHORT / 32];
+    float top = padded ? 0 : -INFINITY, t[N], x[N];
 #pragma unroll
-    for (int i = 0; i < SHORT / 32; i++) {
+    for (int i = 0; i < N; i++) {
         int j = i * 32 + lane;
         t[i] = j < blocks ? tops[j >> a.top_shift] : -INFINITY;
         x[i] = j < blocks ? sums[j] : 0;
         top = fmaxf(top, t[i]);
     }
     top = warp_max(top);
-    double w[SHORT / 32], all = 0;
+    double w[N], all = 0;
 #pragma unroll
-    for (int i = 0; i < SHORT / 32; i++) {
+    for (int i = 0; i < N; i++) {
         w[i] = i * 32 + lane < blocks ? (double)x[i] * exp2f(t[i] - top) : 0;
         all += w[i];
     }
     double pad = padded ? exp2f(-top) : 0, share = 1 / (warp_add(all) + padded * pad);
+    if (padded)
 #pragma unroll
-    for (int i = 0; i < SHORT / 32; i++) {
-        int from = max((i * 32 + lane) << a.block_shift, a.keys);
-        int end = min((i * 32 + lane + 1) << a.block_shift, limit);
-        list.v[i] += (w[i] + max(end - from, 0) * pad) * share;
-    }
+        for (int i = 0; i < N; i++) {
+            int from = max((i * 32 + lane) << a.block_shift, a.keys);
+            int end = min((i * 32 + lane + 1) << a.block_shift, limit);
+            w[i] += max(end - from, 0) * pad;
+        }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        list.v[i] += w[i] * share;
 }
 
-/* The same for at most SHORT column blocks, a warp per row block: each sum is loaded once. */
-static __global__ void __launch_bounds__(32, 24) select_short_rows(const xattn_args a)
+/* A row block of at most 32 N column blocks. */
+template <int N>
+static __device__ __forceinline__ void select_row(const xattn_args &a, const row_block &b)
 {
-    row_block b = block_at(a, gridDim.x - 1 - (int64_t)blockIdx.x);
-    mass_registers list = {};
+    mass_registers<N> list = {};
 #pragma unroll 1
     for (int r = 0; r < b.rows; r++)
         add_row(a, b.head, b.r0 + r, list);
     list.edit([&](int j, double &mass) { mass = j < b.n ? mass : -1; });
     keep_row(a, list, b);
+}
+
+/* The same for at most SHORT column blocks, a warp per row block: each sum is loaded once. Causal
+ * rows see a part of the columns, and a list that is no longer than this part takes fewer
+ * instructions. */
+static __global__ void __launch_bounds__(32, 24) select_short_rows(const xattn_args a)
+{
+    row_block b = block_at(a, gridDim.x - 1 - (int64_t)blockIdx.x);
+    int seen = (columns(a, b.r0 + b.rows - 1) + a.per_block - 1) >> a.block_shift;
+    switch ((max(seen, b.n) + SHORT / 4 - 1) / (SHORT / 4)) {
+    case 0:
+    case 1:
+        return select_row<SHORT / 128>(a, b);
+    case 2:
+        return select_row<SHORT / 64>(a, b);
+    case 3:
+        return select_row<3 * SHORT / 128>(a, b);
+    default:
+        return select_row<SHORT / 32>(a, b);
+    }
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */

@@ -3,11 +3,10 @@
  *
  * A run of S tokens is one row of S D channels in memory, so the scores are a plain product of two
  * matrices of N / S rows; only the runs of q are read from their last token to their first. A
- * thread block per multiprocessor has a list of tiles of 192 x 256 scores, of which 110 FLOP are
- * made per byte from L2. Three warpgroups have 64 rows each. They take the registers of three and a
- * half, so no warp is left to copy: the first one copies a stage once all have returned its buffer.
- * At the diagonal a warpgroup multiplies no more columns than its rows see, in steps of 64. A
- * thread reduces its scores in registers, while the copies of the next tile are under way.
+ * thread block per multiprocessor takes one tile of 192 x 256 scores after the other, of which 110
+ * FLOP are made per byte from L2. One thread copies, three warpgroups have 64 rows each, and one
+ * may reduce its scores, in registers, while the others multiply the next tile. At the diagonal a
+ * warpgroup multiplies no more columns than its rows see, in steps of 64.
  */
 #include "core/intmath.h"
 #include "cuda/methods/xattention/xattn_sm90.cuh"
@@ -25,6 +24,12 @@ extern "C" {
 
 #define DEPTH 64 /* channels of a stage */
 #define STAGES 4
+/* Tiles at work. A tile has no fewer than STAGES stages, so that copies are at most two tiles ahead
+ * of the slowest warpgroup. */
+#define SLOTS 4
+/* Columns of a wgmma. One of 256 takes more registers than the compiler counts with, the share of a
+ * thread before they are dealt out anew. */
+#define MOST 128
 #define COLUMNS XATTN_COLUMNS
 #define BOX 128 /* columns of a copy */
 #define ROWS 64 /* of a warpgroup */
@@ -34,6 +39,7 @@ extern "C" {
 struct score_smem {
     alignas(1024) uint8_t q[STAGES][TILE_ROWS * DEPTH * 2];
     alignas(1024) uint8_t k[STAGES][COLUMNS * DEPTH * 2];
+    alignas(16) int4 tiles[SLOTS]; /* at work, {place, 0}; y < 0: no more */
     uint64_t full[STAGES], empty[STAGES];
 };
 
@@ -73,57 +79,76 @@ static DEVICE void copy_stage(score_smem &sm, const xattn_args &a, const CUtenso
         tma_load(k + BOX * DEPTH * 2, mk, bar, x, p.key0 + BOX, p.head / a.per_kv, L2_EVICT_LAST);
 }
 
-/* What a warpgroup does a stage at a time: wait for it, and return it. */
+/* A warpgroup's way through the stages: wait for one, and return its buffer. */
 struct walk {
     score_smem &sm;
     const xattn_args &a;
-    const CUtensorMap *mq, *mk;
-    int stages, log_d, group;
+    int stages, group;
     ring<STAGES> at;
 
-    /* One warp of the block copies. The buffer of stage c is returned when all warps have read it;
-     * then it takes the stage that is STAGES later, of this tile or the next. */
-    DEVICE void give_back(int c, int buffer, uint32_t parity, const int2 &tile, const int2 &next)
+    DEVICE void give_back(int buffer)
     {
         warp_arrive(smem_addr(&sm.empty[buffer]));
-        if (threadIdx.x >= 32)
-            return;
-        int later = c + STAGES;
-        bool here = later < stages;
-        if (!here && next.y < 0)
-            return;
-        mbar_wait(smem_addr(&sm.empty[buffer]), parity);
-        if (is_elected())
-            copy_stage(sm, a, mq, mk, place_at(here ? tile : next), here ? later : later - stages,
-                       log_d, buffer);
-        __syncwarp();
     }
 
     /* A warpgroup without scores in a tile. */
-    DEVICE void pass_by(const int2 &tile, const int2 &next)
+    DEVICE void pass_by()
     {
         for (int c = 0; c < stages; c++) {
             mbar_wait(smem_addr(&sm.full[at.at]), at.parity);
-            give_back(c, at.at, at.parity, tile, next);
+            give_back(at.at);
             at.next();
         }
     }
+};
 
-    /* The first stages of the first tile; a tile has no fewer than STAGES. */
-    DEVICE void begin(int2 tile)
+/* All stages of the thread block's tiles, by one thread, as buffers come back. */
+struct feed {
+    score_smem &sm;
+    const xattn_args &a;
+    const CUtensorMap *mq, *mk;
+    const xattn_sm90 &s;
+    int stages, log_d;
+    ring<STAGES> at;
+
+    /* Copies a tile and takes the next one: late, so that it goes to a block that is free early,
+     * and before a wait, under which it arrives. */
+    DEVICE int copy_tile(int i, int tile)
     {
-        if (threadIdx.x == 0)
-            for (int c = 0; c < STAGES; c++)
-                copy_stage(sm, a, mq, mk, place_at(tile), c, log_d, c);
-        __syncwarp();
+        int2 where = s.tiles[tile];
+        place p = place_at(where);
+        int next = 0;
+#pragma unroll 1
+        for (int c = 0; c < stages; c++) {
+            if (c == stages - 1)
+                next = atomicAdd(s.taken, 1) + (int)gridDim.x;
+            mbar_wait(smem_addr(&sm.empty[at.at]), at.parity ^ 1);
+            if (c == 0)
+                sm.tiles[i % SLOTS] = make_int4(where.x, where.y, 0, 0);
+            copy_stage(sm, a, mq, mk, p, c, log_d, at.at);
+            at.next();
+        }
+        return next;
+    }
+
+    DEVICE void run()
+    {
+        int i = 0;
+        for (int tile = blockIdx.x; tile < s.n; i++)
+            tile = copy_tile(i, tile);
+        mbar_wait(smem_addr(&sm.empty[at.at]), at.parity ^ 1);
+        sm.tiles[i % SLOTS] = make_int4(0, -1, 0, 0);
+        mbar_arrive(smem_addr(&sm.full[at.at]));
+        if (atomicAdd(s.taken + 1, 1) ==
+            (int)gridDim.x - 1) /* the last block: for the next launch */
+            s.taken[0] = s.taken[1] = 0;
     }
 };
 
 /* ---- products -------------------------------------------------------------------------------- */
 
 /* Scores of a warpgroup's 64 rows with the first N columns of a tile. */
-template <int N>
-static DEVICE void multiply(walk &w, const int2 &tile, const int2 &next, float (&acc)[N / 2])
+template <int N> static DEVICE void multiply(walk &w, float (&acc)[N / 2])
 {
     ring<STAGES> before;
 #pragma unroll 1
@@ -134,17 +159,23 @@ static DEVICE void multiply(walk &w, const int2 &tile, const int2 &next, float (
         wgmma_fence();
 #pragma unroll
         for (int kk = 0; kk < DEPTH / 16; kk++)
-            wgmma_ss<N>(acc, q + 2 * kk, k + 2 * kk, c + kk > 0);
+            if constexpr (N == 2 * MOST) {
+                wgmma_ss<MOST>((float(&)[MOST / 2]) acc[0], q + 2 * kk, k + 2 * kk, c + kk > 0);
+                wgmma_ss<MOST>((float(&)[MOST / 2]) acc[MOST / 2], q + 2 * kk,
+                               k + MOST * DEPTH * 2 / 16 + 2 * kk, c + kk > 0);
+            } else {
+                wgmma_ss<N>(acc, q + 2 * kk, k + 2 * kk, c + kk > 0);
+            }
         wgmma_commit();
         wgmma_wait<1>(); /* the stage before is done */
         if (c > 0)
-            w.give_back(c - 1, before.at, before.parity, tile, next);
+            w.give_back(before.at);
         before = w.at;
         w.at.next();
     }
     wgmma_wait<0>();
     hold(acc);
-    w.give_back(w.stages - 1, before.at, before.parity, tile, next);
+    w.give_back(before.at);
 }
 
 /* ---- scores of a tile ------------------------------------------------------------------------ */
@@ -212,10 +243,10 @@ template <int N> static DEVICE void hide_columns(float (&score)[N / 2], int half
 
 /* A warpgroup's part of a tile, of which some of its rows see more than N - 64 columns, or N - 128.
  */
-template <int PER, int N> static DEVICE void score_tile(walk &w, const int2 &tile, const int2 &next)
+template <int PER, int N> static DEVICE void score_tile(walk &w, const int2 &tile)
 {
     float acc[N / 2] = {0}; /* else the registers of all widths live through the loop over tiles */
-    multiply<N>(w, tile, next, acc);
+    multiply<N>(w, acc);
     const xattn_args &a = w.a;
     place p = place_at(tile);
     int row0 = p.row0 + ROWS * w.group;
@@ -233,29 +264,30 @@ template <int PER, int N> static DEVICE void score_tile(walk &w, const int2 &til
 template <int PER> static DEVICE void consume(walk &w, const xattn_sm90 &s)
 {
     constexpr int STEP = PER < 32 ? 64 : 128; /* four lanes share the blocks of a step */
-    int i = s.first[blockIdx.x], end = s.first[blockIdx.x + 1];
-    int2 tile, next = s.tiles[i];
-    for (; i < end; i++) {
-        tile = next;
-        next = i + 1 < end ? s.tiles[i + 1] : make_int2(0, -1);
+    for (int i = 0;; i++) {
+        mbar_wait(smem_addr(&w.sm.full[w.at.at]), w.at.parity);
+        int4 at = warp_load(&w.sm.tiles[i % SLOTS]);
+        int2 tile = make_int2(at.x, at.y);
+        if (tile.y < 0)
+            return;
         place p = place_at(tile);
         int n = uniform(seen_columns(w.a, p.row0 + ROWS * w.group, ROWS, p.key0));
         int width = (n + STEP - 1) / STEP * STEP;
         if (width == 256)
-            score_tile<PER, 256>(w, tile, next);
+            score_tile<PER, 256>(w, tile);
         else if (STEP == 64 && width == 192)
-            score_tile<PER, STEP == 64 ? 192 : 128>(w, tile, next);
+            score_tile<PER, STEP == 64 ? 192 : 128>(w, tile);
         else if (width == 128)
-            score_tile<PER, 128>(w, tile, next);
+            score_tile<PER, 128>(w, tile);
         else if (STEP == 64 && width == 64)
-            score_tile<PER, STEP>(w, tile, next);
+            score_tile<PER, STEP>(w, tile);
         else
-            w.pass_by(tile, next);
+            w.pass_by();
     }
 }
 
 template <int PER>
-static __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
+static __global__ void __launch_bounds__(128 * (WARPGROUPS + 1), 1)
     score_runs(const __grid_constant__ CUtensorMap mq, const __grid_constant__ CUtensorMap mk,
                const __grid_constant__ xattn_args a, const __grid_constant__ xattn_sm90 s,
                int log_d)
@@ -263,7 +295,6 @@ static __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ __align__(1024) uint8_t raw[];
     score_smem &sm = *(score_smem *)raw;
-    walk w = {sm, a, &mq, &mk, (a.stride << log_d) / DEPTH, log_d, uniform(threadIdx.x >> 7)};
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             mbar_init(smem_addr(&sm.full[i]), 1);
@@ -272,8 +303,16 @@ static __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
         mbar_init_fence();
     }
     __syncthreads();
-    w.begin(s.tiles[s.first[blockIdx.x]]);
-    consume<PER>(w, s);
+    int stages = (a.stride << log_d) / DEPTH, group = uniform(threadIdx.x >> 7);
+    if (group == 0) {
+        regs_dec<32>(); /* with 3 x 160 all that a multiprocessor has */
+        if (threadIdx.x == 0)
+            feed{sm, a, &mq, &mk, s, stages, log_d}.run();
+    } else {
+        regs_inc<160>();
+        walk w = {sm, a, stages, group - 1};
+        consume<PER>(w, s);
+    }
 #endif
 }
 
@@ -308,7 +347,7 @@ static int launch(struct gpu *g, const xattn_args &a, int d, const xattn_sm90 &s
     int rc = 0, bytes = sizeof(score_smem), log_d = d == 128 ? 7 : 6;
     CU(err, cudaFuncSetAttribute((const void *)score_runs<PER>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    score_runs<PER><<<s.blocks, 128 * WARPGROUPS, bytes, g->stream>>>(s.q, s.k, a, s, log_d);
+    score_runs<PER><<<s.blocks, 128 * (WARPGROUPS + 1), bytes, g->stream>>>(s.q, s.k, a, s, log_d);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -349,7 +388,7 @@ struct job {
 
 #define TILE_COST 10 /* of a tile beside its products */
 #define STEP_COST 20 /* of 64 x 64 scores */
-#define LAST_HEADS 8 /* whose cheap tiles come last */
+#define LAST 3       /* tiles per thread block that are taken in order of their cost */
 
 static int cost_of(const xattn_args &a, int row0, int key0)
 {
@@ -370,14 +409,12 @@ static int dearer(const void *x, const void *y)
 }
 
 /* Tiles that hold a score: row by row, long rows first, so that tiles at work share rows and
- * columns in L2. Those of the last heads are in order of their cost, so that all thread blocks end
- * together. Returns their number. */
-static int64_t list_jobs(const xattn_args &a, job *jobs)
+ * columns in L2; the last ones in order of their cost, so that all of the `blocks` thread blocks
+ * end together. Returns their number. */
+static int64_t list_jobs(const xattn_args &a, int blocks, job *jobs)
 {
-    int64_t n = 0, last = 0;
-    for (int head = 0; head < a.heads; head++) {
-        if (head == max(a.heads - LAST_HEADS, 0))
-            last = n;
+    int64_t n = 0;
+    for (int head = 0; head < a.heads; head++)
         for (int r = (a.rows - 1) / TILE_ROWS; r >= 0; r--)
             for (int t = 0; t < a.tiles; t++) {
                 int cost = cost_of(a, r * TILE_ROWS, t * COLUMNS);
@@ -386,39 +423,9 @@ static int64_t list_jobs(const xattn_args &a, job *jobs)
                 if (cost > 0)
                     jobs[n++] = {{head << 16 | r, boxes << 24 | t}, cost};
             }
-    }
-    qsort(jobs + last, (size_t)(n - last), sizeof *jobs, dearer);
+    int64_t sorted = n < LAST * (int64_t)blocks ? n : LAST * (int64_t)blocks;
+    qsort(jobs + n - sorted, (size_t)sorted, sizeof *jobs, dearer);
     return n;
-}
-
-/* Each job to the thread block that is free first; {tiles by thread block, where each begins}. */
-static int deal_jobs(const job *jobs, int64_t n, int blocks, int2 *tiles, int32_t *first,
-                     struct err *err)
-{
-    int32_t *owner = NULL, *at = NULL;
-    int64_t *load = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&owner, n, sizeof *owner, "owners of tiles", err));
-    TRY(mem_zalloc(&load, blocks, sizeof *load, "loads of thread blocks", err));
-    TRY(mem_zalloc(&at, blocks + 1, sizeof *at, "tiles of thread blocks", err));
-    for (int64_t i = 0; i < n; i++) {
-        int least = 0;
-        for (int b = 1; b < blocks; b++)
-            least = load[b] < load[least] ? b : least;
-        load[least] += jobs[i].cost;
-        owner[i] = least;
-        at[least + 1]++;
-    }
-    for (int b = 0; b < blocks; b++)
-        at[b + 1] += at[b];
-    memcpy(first, at, (size_t)(blocks + 1) * sizeof *at);
-    for (int64_t i = 0; i < n; i++)
-        tiles[at[owner[i]]++] = jobs[i].tile;
-out:
-    free(owner);
-    free(load);
-    free(at);
-    return rc;
 }
 
 static int make_tiles(struct gpu *g, const xattn_args &a, xattn_sm90 *s, struct err *err)
@@ -426,24 +433,22 @@ static int make_tiles(struct gpu *g, const xattn_args &a, xattn_sm90 *s, struct 
     int64_t most = a.heads * ceil_div(a.rows, TILE_ROWS) * a.tiles, n = 0;
     job *jobs = NULL;
     int2 *tiles = NULL, *to = NULL;
-    int32_t *first = NULL, *to_first = NULL;
     int rc = 0;
     TRY(mem_alloc(&jobs, most, sizeof *jobs, "tiles of scores", err));
     TRY(mem_alloc(&tiles, most, sizeof *tiles, "tiles of scores", err));
-    TRY(mem_alloc(&first, g->sms + 1, sizeof *first, "tiles of thread blocks", err));
-    n = list_jobs(a, jobs);
+    n = list_jobs(a, g->sms, jobs);
+    for (int64_t i = 0; i < n; i++)
+        tiles[i] = jobs[i].tile;
+    s->n = (int)n;
     s->blocks = (int)(n < g->sms ? n : g->sms);
-    TRY(deal_jobs(jobs, n, s->blocks, tiles, first, err));
     TRY(gpu_alloc(g, n * 8 + 8, &to, err));
-    TRY(gpu_alloc(g, (s->blocks + 1) * 4, &to_first, err));
+    TRY(gpu_alloc(g, 8, &s->taken, err));
     TRY(gpu_put(g, to, tiles, n * 8, err));
-    TRY(gpu_put(g, to_first, first, (s->blocks + 1) * 4, err));
+    CU(err, cudaMemsetAsync(s->taken, 0, 8, g->stream));
     s->tiles = to;
-    s->first = to_first;
 out:
     free(jobs);
     free(tiles);
-    free(first);
     return rc;
 }
 

@@ -16,8 +16,9 @@ struct xattn_sm90 {
     CUtensorMap q, k;  /* of rows of S D channels, boxes of 64 channels */
     const int2 *tiles; /* on the device: {head << 16 | rows of tiles, copies of keys << 24 | tile of
                           columns} */
-    const int32_t *first; /* on the device: tiles of thread block b from first[b] to first[b + 1] */
-    int blocks;
+    int n, blocks;     /* tiles; thread blocks, which take one after the other */
+    int *taken;       /* on the device: tiles taken beside the first of each block, blocks that have
+                         ended; 0       between launches */
     uint4 *padded[2]; /* q and k with whole runs of S tokens; NULL where they have them */
 };
 
