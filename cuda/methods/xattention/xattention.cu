@@ -194,7 +194,8 @@ static __global__ void __launch_bounds__(ROW_THREADS, 24) select_rows(const xatt
     keep_row(a, list, b);
 }
 
-/* Add reduced row r to the masses; of each sum a lane loads the one of its block. */
+/* Add reduced row r to the masses; a lane loads the sums of its blocks, and tops for all lanes:
+ * there are no more than 64, two for four blocks of 32 reduced columns. */
 template <int N>
 static __device__ __forceinline__ void add_row(const xattn_args &a, int head, int r,
                                                mass_registers<N> &list)
@@ -203,19 +204,26 @@ static __device__ __forceinline__ void add_row(const xattn_args &a, int head, in
     int blocks = (real + a.per_block - 1) >> a.block_shift, padded = max(limit - a.keys, 0);
     int64_t at = (int64_t)head * a.rows + r;
     const float *tops = a.top + at * a.tiles, *sums = a.sum + at * a.pitch;
-    float top = padded ? 0 : -INFINITY, t[N], x[N];
+    int n_tops = blocks > 0 ? ((blocks - 1) >> a.top_shift) + 1 : 0;
+    float t[2] = {lane < n_tops ? tops[lane] : -INFINITY,
+                  lane + 32 < n_tops ? tops[lane + 32] : -INFINITY};
+    float x[N];
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        int j = i * 32 + lane;
-        t[i] = j < blocks ? tops[j >> a.top_shift] : -INFINITY;
-        x[i] = j < blocks ? sums[j] : 0;
-        top = fmaxf(top, t[i]);
-    }
-    top = warp_max(top);
+    for (int i = 0; i < N; i++)
+        x[i] = i * 32 + lane < blocks ? sums[i * 32 + lane] : 0;
+    float top = warp_max(fmaxf(fmaxf(t[0], t[1]), padded ? 0 : -INFINITY));
+    t[0] = exp2f(t[0] - top);
+    t[1] = exp2f(t[1] - top);
     double w[N], all = 0;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        w[i] = i * 32 + lane < blocks ? (double)x[i] * exp2f(t[i] - top) : 0;
+        int j = i * 32 + lane, of = j >> a.top_shift;
+        float factor = __shfl_sync(~0u, t[0], of & 31);
+        if (n_tops > 32) {
+            float high = __shfl_sync(~0u, t[1], of & 31);
+            factor = of < 32 ? factor : high;
+        }
+        w[i] = j < blocks ? (double)x[i] * factor : 0;
         all += w[i];
     }
     double pad = padded ? exp2f(-top) : 0, share = 1 / (warp_add(all) + padded * pad);
@@ -246,7 +254,7 @@ static __device__ __forceinline__ void select_row(const xattn_args &a, const row
 /* The same for at most SHORT column blocks, a warp per row block: each sum is loaded once. Causal
  * rows see a part of the columns, and a list that is no longer than this part takes fewer
  * instructions. */
-static __global__ void __launch_bounds__(32, 24) select_short_rows(const xattn_args a)
+static __global__ void __launch_bounds__(32, 28) select_short_rows(const xattn_args a)
 {
     row_block b = block_at(a, gridDim.x - 1 - (int64_t)blockIdx.x);
     int seen = (columns(a, b.r0 + b.rows - 1) + a.per_block - 1) >> a.block_shift;
