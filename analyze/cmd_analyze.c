@@ -8,6 +8,7 @@
 #include "analyze/where.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
+#include "core/log.h"
 #include "core/text.h"
 
 #include <fnmatch.h>
@@ -79,6 +80,18 @@ static const struct opt options[] = {
 };
 /* clang-format on */
 
+/* The name of a file promises a format that no table has. */
+static void warn_suffix(const char *output, const char *suffix)
+{
+    struct buf known = {0};
+    for (int i = 0; table_formats[i]; i++)
+        buf_printf(&known, "%s%s", known.len ? ", " : "", table_formats[i]->suffix);
+    log_warn("analyze: %s: no format has the ending %s (%s); it is written as text, --format "
+             "chooses another one",
+             output, suffix, buf_str(&known));
+    buf_free(&known);
+}
+
 /* --json, then --format, then the suffix of the output file. */
 static int choose_format(const struct analyze_opts *o, const struct table_format **out,
                          struct err *err)
@@ -91,10 +104,16 @@ static int choose_format(const struct analyze_opts *o, const struct table_format
     if (o->common.json && given && strcmp(o->format, "json") != 0)
         return err_set(err, ERR_USAGE, "--json and --format %s contradict each other", o->format);
     const char *name = o->common.json ? "json" : o->format;
-    const char *dot = o->output ? strrchr(o->output, '.') : NULL;
+    const char *file = o->output ? strrchr(o->output, '/') : NULL;
+    const char *dot = o->output ? strrchr(file ? file : o->output, '.') : NULL;
+    bool known = false;
     for (int i = 0; !given && !o->common.json && dot && table_formats[i]; i++)
-        if (strcmp(dot, table_formats[i]->suffix) == 0)
+        if (strcmp(dot, table_formats[i]->suffix) == 0) {
             name = table_formats[i]->name;
+            known = true;
+        }
+    if (!given && !o->common.json && dot && !known)
+        warn_suffix(o->output, dot);
     *out = format_find(name, err);
     return *out ? 0 : err->code;
 }

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HASH_DIGITS 8 /* that tell texts apart */
+
 static const struct {
     const char *name;
     bool number;
@@ -123,7 +125,13 @@ static double task_number(const struct record *r, const char *name)
     return v ? strtod(v, NULL) : NAN;
 }
 
-/* The task without what other keys say, and without hashes. */
+const char *task_hash(const struct record *r, size_t *len)
+{
+    return task_value(r, "hash", len);
+}
+
+/* The task without what other keys say, and without hashes; of a record that tells texts apart with
+ * the first digits of its text's. */
 static void task_text(const struct record *r, struct buf *b)
 {
     static const char *const left_out[] = {"tokens", "depth",    "sample", "hash", "line",
@@ -136,6 +144,8 @@ static void task_text(const struct record *r, struct buf *b)
                             strncmp(p, left_out[i], name) == 0);
         if (!skip)
             buf_printf(b, "%s%.*s", b->len ? ":" : "", (int)len, p);
+        else if (r->tells_text && strncmp(p, "hash=", 5) == 0)
+            buf_printf(b, ":%.*s", (int)(len < 5 + HASH_DIGITS ? len : 5 + HASH_DIGITS), p);
         p += len + (p[len] == ':');
     }
 }

@@ -6,6 +6,7 @@
 #include "analyze/load.h"
 
 #include "analyze/inputs.h"
+#include "analyze/keys.h"
 #include "analyze/shardset.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -86,6 +87,49 @@ static void count_status(struct recset *s)
     }
 }
 
+/* Is the text of two tasks of one name another one? */
+static bool other_text(const struct record *a, const struct record *b)
+{
+    size_t n = 0, m = 0;
+    const char *x = task_hash(a, &n), *y = task_hash(b, &m);
+    return x && y && (n != m || memcmp(x, y, n) != 0);
+}
+
+/* Records of one task whose texts have the same name but not the same content tell them apart. */
+static int tell_texts(struct recset *s, struct err *err)
+{
+    struct keyed *k = NULL;
+    struct buf b = {0};
+    int64_t n = 0;
+    int rc = 0;
+
+    TRY(mem_zalloc(&k, s->n, sizeof *k, "tasks", err));
+    for (int64_t i = 0; i < s->n; i++) {
+        if (s->r[i].scope != RECORD_OF_MODEL)
+            continue;
+        buf_reset(&b);
+        key_text(&s->r[i], KEY_TASK, &b);
+        TRY(buf_check(&b, "task", err));
+        k[n] = (struct keyed){strdup(buf_str(&b)), i};
+        if (!k[n++].key)
+            FAIL(err, ERR_NOMEM, "tasks: out of memory");
+    }
+    qsort(k, (size_t)n, sizeof *k, by_key);
+    for (int64_t from = 0, to; from < n; from = to) {
+        bool differ = false;
+        for (to = from; to < n && strcmp(k[to].key, k[from].key) == 0; to++)
+            differ = differ || other_text(&s->r[k[from].i], &s->r[k[to].i]);
+        for (int64_t i = from; i < to; i++)
+            s->r[k[i].i].tells_text = differ;
+    }
+out:
+    for (int64_t i = 0; k && i < n; i++)
+        free(k[i].key);
+    free(k);
+    buf_free(&b);
+    return rc;
+}
+
 /* Calls into an array of their own. */
 static int part_calls(struct recset *s, struct err *err)
 {
@@ -145,6 +189,7 @@ int recset_from(struct record *r, int64_t n, struct recset *out, struct err *err
     struct recset s = {.r = r, .n = n, .cap = n};
     int rc = drop_repeated(&s, err);
     rc = rc ? rc : part_calls(&s, err);
+    rc = rc ? rc : tell_texts(&s, err);
     if (rc) {
         recset_free(&s);
         return rc;

@@ -41,6 +41,7 @@ struct record {
     char *task, *setting; /* RECORD_OF_MODEL: what was asked,
                            * "needle:tokens=2048:depth=0.5:sample=3", and how the method stands in
                            * the model, "dense_layers=0:decode=dense"; owned, NULL = "" */
+    bool tells_text; /* set by readers of several: texts of other content have this task's name */
     uint64_t seed;
     char backend[8];   /* "cpu", "cuda" */
     char precision[8]; /* "f64", "f32" */

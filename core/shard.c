@@ -68,6 +68,7 @@ static int launcher_rank(int64_t *rank, int64_t *size, struct err *err)
         {"PMI_RANK", "PMI_SIZE"},
         {"SLURM_PROCID", "SLURM_NTASKS"},
     };
+    const char *alone = NULL; /* a rank above 0 without the number of ranks */
     *rank = 0;
     *size = 1;
     for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++) {
@@ -78,8 +79,10 @@ static int launcher_rank(int64_t *rank, int64_t *size, struct err *err)
             rc = env_number(pairs[k][1], &n, &has_n, err);
         if (rc)
             return rc;
-        if (!has_r || !has_n)
+        if (!has_r || !has_n) {
+            alone = has_r && r > 0 && !alone ? pairs[k][0] : alone;
             continue;
+        }
         if (n < 1 || n > MOST_SHARDS || r >= n)
             return err_set(err, ERR_USAGE, "%s=%lld of %s=%lld makes no sense; give --shard i/n",
                            pairs[k][0], (long long)r, pairs[k][1], (long long)n);
@@ -87,6 +90,11 @@ static int launcher_rank(int64_t *rank, int64_t *size, struct err *err)
         *size = n;
         return 0;
     }
+    if (alone)
+        return err_set(err, ERR_USAGE,
+                       "%s=%s is set, but nothing says of how many: every process would do all of "
+                       "the work; give --shard i/n",
+                       alone, getenv(alone));
     return 0;
 }
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define STRIP_ROWS 3
 #define STRIP_FRAMES 5
@@ -28,7 +29,13 @@ struct frames {
 static int read_strip(const char *path, struct frames *f, int at, struct err *err)
 {
     png_image image = {.version = PNG_IMAGE_VERSION};
+    struct stat st;
     int rc = 0;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return err_set(err, ERR_USAGE,
+                       "figure frames: %s is a directory; name strips of frames, such as %s/*.png "
+                       "(lacuna eval --save-frames)",
+                       path, path);
     if (!png_image_begin_read_from_file(&image, path))
         return err_set(err, ERR_INPUT,
                        "figure frames: %s: %s; strips of frames are wanted (lacuna eval "

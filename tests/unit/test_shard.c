@@ -53,8 +53,8 @@ static const struct {
     /* mpirun inside of srun: the launcher's own counts. */
     {"SLURM_LOCALID=0 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1",
      NULL, 1, 2, 1},
-    /* A rank without a size says nothing. */
-    {"PMI_RANK=5", NULL, 0, 1, 0},
+    /* Rank 0 without a size says nothing, as in a batch script. */
+    {"PMI_RANK=0", NULL, 0, 1, 0},
     {"SLURM_NTASKS=8", NULL, 0, 1, 0},
     /* mpirun in a SLURM batch script: every rank inherits SLURM_PROCID=0. */
     {"SLURM_PROCID=0 SLURM_NTASKS=1 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4", NULL, 3, 4, 0},
@@ -96,6 +96,7 @@ static const struct {
     {"", "1/2/3", "i/n"},
     {"", "0/99999999999", "i/n"},
     {"SLURM_PROCID=4 SLURM_NTASKS=4", NULL, "--shard"},
+    {"PMI_RANK=5", NULL, "PMI_RANK=5 is set"},
     {"PMI_RANK=a PMI_SIZE=4", NULL, "PMI_RANK='a'"},
     {"SLURM_ARRAY_TASK_ID=1", NULL, "--shard"},
     /* --array=1,2,7: all three tasks must refuse, or cells would be lost or done twice. */
