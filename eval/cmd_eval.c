@@ -23,6 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MAX_TEXT ((size_t)1 << 30) /* bytes */
+
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_eval = {
@@ -380,6 +382,19 @@ static int choose_decoder(const struct app *app, const struct eval_opts *o, stru
     return 0;
 }
 
+/* Are two files the same bytes, under whatever names? A task that is no file is none. */
+static bool same_content(const char *a, const char *b)
+{
+    struct buf x = {0}, y = {0};
+    struct err none = {0};
+    bool same = strcmp(a, b) == 0;
+    if (!same && !buf_read_file(&x, a, MAX_TEXT, &none) && !buf_read_file(&y, b, MAX_TEXT, &none))
+        same = x.len == y.len && memcmp(buf_str(&x), buf_str(&y), x.len) == 0;
+    buf_free(&x);
+    buf_free(&y);
+    return same;
+}
+
 /* Parameters that are searched inside the model before anything is evaluated; not in a dry run. */
 static int calibrate_runs(const struct app *app, const struct eval_opts *o,
                           const struct eval_run *r, struct method_run *runs, struct err *err)
@@ -395,10 +410,10 @@ static int calibrate_runs(const struct app *app, const struct eval_opts *o,
     if (!o->calibrate_inside || o->c.dry_run)
         return 0;
     for (int64_t i = 0; i < o->tasks.n; i++)
-        if (strcmp(o->tasks.items[i], o->calibrate_inside) == 0)
+        if (same_content(o->tasks.items[i], o->calibrate_inside))
             FAIL(err, ERR_USAGE,
-                 "--calibrate-inside %s: the text is a --task, too: calibrate on another one",
-                 o->calibrate_inside);
+                 "--calibrate-inside %s: the text is a --task, too (%s): calibrate on another one",
+                 o->calibrate_inside, o->tasks.items[i]);
     for (int i = 0; i < r->n_runs; i++) {
         if (!runs[i].method->calibrate || runs[i].calib || runs[i].target)
             continue;

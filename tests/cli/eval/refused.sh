@@ -33,6 +33,8 @@ try --model "$model" -o d -m streaming --task t.txt --samples 3
 try --model "$model" -o d -m streaming --task t.txt --shard 2/2
 try --model "$model" -o d -m streaming --task t.txt --prefill-chunk 64 --dump-masks m.h5
 try --model "$model" -o d -m spargeattn --task t.txt --calibrate-inside t.txt
+cp t.txt same.txt
+try --model "$model" -o d -m spargeattn --task t.txt --calibrate-inside same.txt
 try --model "$model" -o e -m streaming --task t.txt --calibrate-inside cal.txt
 try --model "$model" -o e -m spargeattn --task t.txt --calibrate-inside short.txt
 echo 'int a;' >short.txt
