@@ -92,9 +92,10 @@ static void warn_suffix(const char *output, const char *suffix)
     buf_free(&known);
 }
 
-/* --json, then --format, then the suffix of the output file. */
+/* --json, then --format, then the suffix of the output file. *unknown: the suffix where it decides
+ * and no format has it, else NULL. */
 static int choose_format(const struct analyze_opts *o, const struct table_format **out,
-                         struct err *err)
+                         const char **unknown, struct err *err)
 {
     bool given;
     int rc = opt_is_default(opt_find(options, "format"), o, &given, err);
@@ -106,14 +107,12 @@ static int choose_format(const struct analyze_opts *o, const struct table_format
     const char *name = o->common.json ? "json" : o->format;
     const char *file = o->output ? strrchr(o->output, '/') : NULL;
     const char *dot = o->output ? strrchr(file ? file : o->output, '.') : NULL;
-    bool known = false;
-    for (int i = 0; !given && !o->common.json && dot && table_formats[i]; i++)
+    *unknown = given || o->common.json ? NULL : dot;
+    for (int i = 0; *unknown && table_formats[i]; i++)
         if (strcmp(dot, table_formats[i]->suffix) == 0) {
             name = table_formats[i]->name;
-            known = true;
+            *unknown = NULL;
         }
-    if (!given && !o->common.json && dot && !known)
-        warn_suffix(o->output, dot);
     *out = format_find(name, err);
     return *out ? 0 : err->code;
 }
@@ -231,6 +230,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     struct table t = {0};
     const struct table_def *def;
     const struct table_format *f;
+    const char *unknown = NULL;
     bool done;
     int rc = 0;
 
@@ -245,8 +245,10 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         rc = err->code;
         goto out;
     }
-    TRY(choose_format(&o, &f, err));
+    TRY(choose_format(&o, &f, &unknown, err));
     TRY(check_output(o.output, &dirs, err));
+    if (unknown)
+        warn_suffix(o.output, unknown);
     TRY(recset_load(&dirs, &set, err));
     TRY(recset_where(&o.where, &set, err));
     def = table_def_find(o.table ? o.table : default_table(&set), err);
