@@ -70,8 +70,8 @@ int keys_parse(const char *text, const char *what, enum group_key keys[KEYS_MAX]
 double key_number(const struct record *r, enum group_key k);
 void key_text(const struct record *r, enum group_key k, struct buf *b);
 
-/* Hash of the text that a task reads, NULL of a task without one; *len: its length. It stands in the
- * key `task` of records with `tells_text` alone. */
+/* Hash of the text that a task reads, NULL of a task without one; *len: its length. It stands in
+ * the key `task` of records with `tells_text` alone. */
 const char *task_hash(const struct record *r, size_t *len);
 
 /* Order of two records by one key: numbers by value; methods with "dense" first, then by name; text
