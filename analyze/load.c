@@ -27,29 +27,54 @@ static int by_key(const void *a, const void *b)
     return c ? c : (x->i > y->i) - (x->i < y->i);
 }
 
-int records_repeated(const struct record *r, int64_t n, bool *drop, struct err *err)
+static void free_keys(struct keyed *k, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        free(k[i].key);
+    free(k);
+}
+
+/* What `text` appends for each of n records, in ascending order; those that it appends nothing for
+ * are left out. *out, of *n_keys, goes to free_keys. */
+static int sorted_keys(const struct record *r, int64_t n,
+                       void (*text)(const struct record *, struct buf *), struct keyed **out,
+                       int64_t *n_keys, struct err *err)
 {
     struct keyed *k = NULL;
     struct buf b = {0};
+    int64_t at = 0;
     int rc = 0;
 
     TRY(mem_zalloc(&k, n, sizeof *k, "record keys", err));
     for (int64_t i = 0; i < n; i++) {
         buf_reset(&b);
-        record_key(&r[i], &b);
+        text(&r[i], &b);
         TRY(buf_check(&b, "record key", err));
-        k[i] = (struct keyed){strdup(buf_str(&b)), i};
-        if (!k[i].key)
+        if (b.len == 0)
+            continue;
+        k[at] = (struct keyed){strdup(buf_str(&b)), i};
+        if (!k[at].key)
             FAIL(err, ERR_NOMEM, "record keys: out of memory");
+        at++;
     }
-    qsort(k, (size_t)n, sizeof *k, by_key);
-    for (int64_t i = 0; i + 1 < n; i++)
-        drop[k[i].i] = strcmp(k[i].key, k[i + 1].key) == 0;
+    qsort(k, (size_t)at, sizeof *k, by_key);
+    *out = k;
+    *n_keys = at;
+    k = NULL;
 out:
-    for (int64_t i = 0; k && i < n; i++)
-        free(k[i].key);
-    free(k);
+    free_keys(k, k ? at : 0);
     buf_free(&b);
+    return rc;
+}
+
+int records_repeated(const struct record *r, int64_t n, bool *drop, struct err *err)
+{
+    struct keyed *k = NULL;
+    int64_t n_keys = 0;
+    int rc = sorted_keys(r, n, record_key, &k, &n_keys, err);
+    for (int64_t i = 0; i + 1 < n_keys; i++)
+        drop[k[i].i] = strcmp(k[i].key, k[i + 1].key) == 0;
+    free_keys(k, n_keys);
     return rc;
 }
 
@@ -95,26 +120,18 @@ static bool other_text(const struct record *a, const struct record *b)
     return x && y && (n != m || memcmp(x, y, n) != 0);
 }
 
+static void task_of(const struct record *r, struct buf *b)
+{
+    if (r->scope == RECORD_OF_MODEL)
+        key_text(r, KEY_TASK, b);
+}
+
 /* Records of one task whose texts have the same name but not the same content tell them apart. */
 static int tell_texts(struct recset *s, struct err *err)
 {
     struct keyed *k = NULL;
-    struct buf b = {0};
     int64_t n = 0;
-    int rc = 0;
-
-    TRY(mem_zalloc(&k, s->n, sizeof *k, "tasks", err));
-    for (int64_t i = 0; i < s->n; i++) {
-        if (s->r[i].scope != RECORD_OF_MODEL)
-            continue;
-        buf_reset(&b);
-        key_text(&s->r[i], KEY_TASK, &b);
-        TRY(buf_check(&b, "task", err));
-        k[n] = (struct keyed){strdup(buf_str(&b)), i};
-        if (!k[n++].key)
-            FAIL(err, ERR_NOMEM, "tasks: out of memory");
-    }
-    qsort(k, (size_t)n, sizeof *k, by_key);
+    int rc = sorted_keys(s->r, s->n, task_of, &k, &n, err);
     for (int64_t from = 0, to; from < n; from = to) {
         bool differ = false;
         for (to = from; to < n && strcmp(k[to].key, k[from].key) == 0; to++)
@@ -122,11 +139,7 @@ static int tell_texts(struct recset *s, struct err *err)
         for (int64_t i = from; i < to; i++)
             s->r[k[i].i].tells_text = differ;
     }
-out:
-    for (int64_t i = 0; k && i < n; i++)
-        free(k[i].key);
-    free(k);
-    buf_free(&b);
+    free_keys(k, n);
     return rc;
 }
 

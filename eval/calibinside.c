@@ -12,6 +12,7 @@
 #include "core/pool.h"
 #include "core/sealed.h"
 #include "core/version.h"
+#include "eval/evaltask.h"
 #include "sim/blocks/exact.h"
 
 #include <math.h>
@@ -74,7 +75,7 @@ static int read_windows(struct search *s, struct err *err)
     int64_t n = 0;
     int rc = 0;
 
-    TRY(buf_read_file(&text, s->c->text, (size_t)1 << 30, err));
+    TRY(buf_read_file(&text, s->c->text, EVAL_TEXT_MAX, err));
     hash_text(hash_bytes(buf_str(&text), text.len), s->id);
     TRY(tokenizer_encode_plain(s->c->m->tok, buf_str(&text), text.len, &ids, &n, err));
     TRY(make_windows(s, ids, n, err));

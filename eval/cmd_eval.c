@@ -22,8 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define MAX_TEXT ((size_t)1 << 30) /* bytes */
+#include <sys/stat.h>
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
@@ -382,17 +381,37 @@ static int choose_decoder(const struct app *app, const struct eval_opts *o, stru
     return 0;
 }
 
-/* Are two files the same bytes, under whatever names? A task that is no file is none. */
-static bool same_content(const char *a, const char *b)
+/* Appends a file that can be read again. */
+static bool read_regular(const char *path, struct buf *b)
 {
-    struct buf x = {0}, y = {0};
+    struct stat st;
     struct err none = {0};
-    bool same = strcmp(a, b) == 0;
-    if (!same && !buf_read_file(&x, a, MAX_TEXT, &none) && !buf_read_file(&y, b, MAX_TEXT, &none))
-        same = x.len == y.len && memcmp(buf_str(&x), buf_str(&y), x.len) == 0;
-    buf_free(&x);
-    buf_free(&y);
-    return same;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) &&
+           buf_read_file(b, path, EVAL_TEXT_MAX, &none) == 0;
+}
+
+/* Parameters are searched on another text than those of the tasks, whatever their files are called.
+ * A task that is no file and a pipe have their names alone. */
+static int refuse_task_text(const struct eval_opts *o, struct err *err)
+{
+    struct buf text = {0}, task = {0};
+    bool read = read_regular(o->calibrate_inside, &text);
+    int rc = 0;
+    for (int64_t i = 0; i < o->tasks.n && !rc; i++) {
+        const char *name = o->tasks.items[i];
+        bool same = strcmp(name, o->calibrate_inside) == 0;
+        buf_reset(&task);
+        if (!same && read && read_regular(name, &task))
+            same = task.len == text.len && memcmp(buf_str(&task), buf_str(&text), text.len) == 0;
+        if (same)
+            rc = err_set(err, ERR_USAGE,
+                         "--calibrate-inside %s: the text is a --task, too (%s): calibrate on "
+                         "another one",
+                         o->calibrate_inside, name);
+    }
+    buf_free(&text);
+    buf_free(&task);
+    return rc;
 }
 
 /* Parameters that are searched inside the model before anything is evaluated; not in a dry run. */
@@ -409,11 +428,7 @@ static int calibrate_runs(const struct app *app, const struct eval_opts *o,
 
     if (!o->calibrate_inside || o->c.dry_run)
         return 0;
-    for (int64_t i = 0; i < o->tasks.n; i++)
-        if (same_content(o->tasks.items[i], o->calibrate_inside))
-            FAIL(err, ERR_USAGE,
-                 "--calibrate-inside %s: the text is a --task, too (%s): calibrate on another one",
-                 o->calibrate_inside, o->tasks.items[i]);
+    TRY(refuse_task_text(o, err));
     for (int i = 0; i < r->n_runs; i++) {
         if (!runs[i].method->calibrate || runs[i].calib || runs[i].target)
             continue;

@@ -11,6 +11,8 @@
 #include "core/record.h"
 #include "eval/lockstep.h"
 
+#define EVAL_TEXT_MAX ((size_t)1 << 30) /* bytes of a text file */
+
 /* The model and its tokenizer. */
 struct eval_model {
     struct llm_model llm;

@@ -7,13 +7,13 @@
 #include "core/hash.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "eval/evaltask.h"
 #include "eval/haysource.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TEXT ((size_t)1 << 30)
 
 /* ---- random numbers and words --------------------------------------------------------------- */
 
@@ -79,7 +79,7 @@ int lines_read(struct lines *l, const char *path, char hash[40], struct err *err
     struct buf text = {0};
     int rc = 0;
 
-    TRY(buf_read_file(&text, path, MAX_TEXT, err));
+    TRY(buf_read_file(&text, path, EVAL_TEXT_MAX, err));
     hash_text(hash_bytes(buf_str(&text), text.len), hash);
     for (size_t at = 0; at < text.len;) {
         const char *end = memchr(text.data + at, '\n', text.len - at);

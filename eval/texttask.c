@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_TEXT ((size_t)1 << 30)
 
 struct text_state {
     char path[4096], hash[HASH_TEXT_MAX];
@@ -34,7 +33,7 @@ static int read_text(struct text_state *s, const struct eval_model *m, struct er
     int32_t *ids = NULL;
     int rc = 0;
 
-    TRY(buf_read_file(&text, s->path, MAX_TEXT, err));
+    TRY(buf_read_file(&text, s->path, EVAL_TEXT_MAX, err));
     hash_text(hash_bytes(buf_str(&text), text.len), s->hash);
     rc = tokenizer_encode(m->tok, buf_str(&text), text.len, &has_bos, &ids, &s->n, err);
     if (rc) {

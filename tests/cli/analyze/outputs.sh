@@ -12,3 +12,5 @@ mkfifo pipe
 head -1 pipe & table pipe; wait
 [ -p pipe ] && echo "the pipe stays"
 find . -name '*.part'
+# An ending that no format has: text, and a word about it.
+"$LACUNA" analyze a --columns density_elem -o table.xyz

@@ -12,3 +12,6 @@ ls
 "$LACUNA" plot bars a.jsonl --metric density -o m.svg
 "$LACUNA" plot pareto a.jsonl --metric quality -o m.svg
 echo "exit $?"
+# A directory is no strip of frames.
+"$LACUNA" plot frames . -o f.png
+echo "exit $?"

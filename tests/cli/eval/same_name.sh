@@ -8,5 +8,3 @@ for d in a b; do
 done
 "$LACUNA" analyze a/e b/e --group task,method --columns heads_dense --format csv | sed 's/hash=[0-9a-f]\{8\}/hash=8 digits/'
 "$LACUNA" analyze a/e --group task,method --columns heads_dense --format csv
-"$LACUNA" analyze a/e -o table.xyz
-"$LACUNA" plot frames a -o f.png
