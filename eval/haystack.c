@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 /* ---- random numbers and words --------------------------------------------------------------- */
 
 struct draws draws_of(uint64_t seed, enum draw_task task, int purpose, int64_t sample)

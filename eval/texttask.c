@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 struct text_state {
     char path[4096], hash[HASH_TEXT_MAX];
     int32_t *ids; /* without the one of the beginning, owned */
