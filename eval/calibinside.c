@@ -179,6 +179,7 @@ static int keep_found(struct search *s, struct err *err)
             s->lacking += !s->c->how->dense_head[(int64_t)s->layer * c->heads + h];
             continue;
         }
+        json_object_del(e, "grid"); /* all that a grid judged: no parameter */
         if (json_object_set_new(e, "layer", json_integer(s->layer)) ||
             json_object_set_new(e, "head", json_integer(h)) || json_array_append_new(heads, e))
             return err_set(err, ERR_NOMEM, "calibration: out of memory");

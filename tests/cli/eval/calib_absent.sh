@@ -4,3 +4,8 @@ model=$ROOT/datasets/models/code-lm
 "$LACUNA" calibrate -q flexprefill t.h5 -o c.json
 "$LACUNA" eval -q --model "$model" --task "$ROOT/core/version.c" --tokens 64 --windows 1 -m flexprefill:calib=c.json -o e
 grep -c 'calib=absent for' e/records.jsonl
+# A grid searched inside the model: what it found is in the file, the table of all that it judged is not.
+for i in 1 2 3 4 5 6 7 8; do cat "$ROOT/core/version.c"; done >text.c
+"$LACUNA" eval -q --model "$model" --task "$ROOT/core/shard.c" --tokens 64 --windows 1 -m flexprefill \
+    --calibrate-inside text.c --calibrate-tokens 256 -o f && grep -c '"gamma"' f/*.json | grep -v ':0' | sed 's/.*:/gamma: /'
+grep -l '"grid"' f/*.json || echo 'no grid'
