@@ -11,7 +11,6 @@
 #include "core/err.h"
 #include "core/json.h"
 #include "core/mask.h"
-#include "core/opt.h"
 #include "core/ownrule.h"
 #include "core/rules.h"
 
@@ -193,26 +192,21 @@ static inline int accel_own_check(const struct accel_own *own, int64_t bytes, st
                          (long long)own->bytes, (long long)bytes);
 }
 
-/* A method with its parameters, for one head. */
+/* How the mask of one head is to be chosen. */
 struct accel_choice {
-    const char *method;        /* public name */
-    const struct opt *options; /* the method's table over params */
-    const void *params;
-    uint64_t seed;
+    const char *method;            /* public name; NULL: nobody is asked */
+    const union method_rule *rule; /* core/rules.h; other bytes than its numbers are 0 */
+    const void *given;             /* the head's own data for the rule (core/rules.h), or NULL */
     const struct attn_in *x;
-    uint64_t data;           /* as in accel_head */
-    struct accel_heads call; /* as in accel_head */
-    const struct mask
-        *shape; /* the reference's mask over the whole head if that is a band, else NULL */
-    const union method_rule *rule; /* core/rules.h; NULL: the method has parameters only */
+    uint64_t data;             /* as in accel_head */
+    struct accel_heads call;   /* as in accel_head */
     struct accel_units *stays; /* in a call: the mask may stay on the device; NULL: it may not */
     bool fetch;                /* with stays: its map is wanted as well */
-    const void *given;         /* the head's own data for the rule (core/rules.h), or NULL */
     struct accel_own *own;     /* receives what comes beside the mask; NULL: not wanted */
     bool once;                 /* for the mask alone: nothing is timed */
 };
 
-/* Answer of `select`: the back end does not select for this method with these parameters. */
+/* Answer of `select`: the back end does not select by this rule. */
 #define ACCEL_NO_SELECT 1
 
 /* ---- a call --------------------------------------------------------------------------------- */
@@ -343,9 +337,8 @@ struct accel {
                   struct err *err);
 
     /* Choose on the device what the method keeps, from q and k rounded to bf16. *m receives lists
-     * over the whole head (the caller releases it with mask_free), *time the device time. A band
-     * that follows from the method's parameters gives the 128 x 128 tiles that it touches. Where
-     * parameters and sizes leave nothing to choose, *m is MASK_FULL and the time 0. Returns
+     * over the whole head (the caller releases it with mask_free), *time the device time. Where
+     * rule and sizes leave nothing to choose, *m is MASK_FULL and the time 0. Returns
      * ACCEL_NO_SELECT with a reason where the device does not choose. Thread-safe. NULL: never. */
     int (*select)(struct accel_session *s, const struct accel_choice *c, struct mask *m,
                   struct accel_time *time, char why[160], struct err *err);
@@ -356,7 +349,7 @@ struct accel {
 
     /* `select` for the heads of a call. choices[i].method NULL: head i is not asked for. masks[i]
      * is filled where answers[i] becomes 0; where it becomes ACCEL_NO_SELECT, why[i] says the
-     * reason. Heads with equal parameters are chosen for in one launch. Nothing is timed.
+     * reason. Heads with equal rules are chosen for in one launch. Nothing is timed.
      *
      * Where all choices have `stays` and are answered with masks of one unit, the masks stay on the
      * device, for attend_call until something else is put there: each *stays is filled instead of

@@ -125,22 +125,83 @@ struct strided_rule {
  * whose mask is every pair with a weight. `head` of the rule is 0. Given: int32_t, the head's
  * number. */
 
-/* What comes beside a mask that a device chooses from the method's parameters alone.
- *
- * SpargeAttn: struct sparge_own, a byte per query block and a byte per key block: self-similar.
- * SampleAttention: double [2][chunks][blocks], mass of block columns and of distance bins of every
- * sampled slice; with profile=v2 int32_t, the columns.
- * FlexPrefill: struct flex_own, after which with profile=frontier come the lists as for MInference.
- * MInference, vertical-slash: uint32_t [2][ceil(tokens / 32)], a bit per chosen column and per
- * chosen distance. */
+/* SpargeAttn (arXiv 2502.18137, section 3.3): blocks of bq queries and bk keys, judged by their
+ * means. Own: struct sparge_own, then a byte per query block and a byte per key block:
+ * self-similar. */
+struct sparge_rule {
+    int64_t bq, bk;
+    bool paper; /* similarity and empty rows by the printed formulas, else by the authors' code */
+    bool by_count; /* the cut takes `top` blocks, else the mass tau */
+    bool sink;     /* key block 0 always */
+    bool smooth_k; /* K without its token mean */
+    float v_max;   /* largest 8-bit |V| */
+    /* What a calibration gives each head: */
+    bool dense; /* every block */
+    double theta, tau;
+    int64_t top;
+};
 struct sparge_own {
     double mass;  /* coarse probability that the cuts take, over the judged query blocks */
     int64_t rows; /* these blocks */
+};
+
+/* SampleAttention (arXiv:2406.15486, algorithm 1): block columns and bins of distances that hold a
+ * share of the mass of sampled slices. Own: double [2][chunks][blocks], mass of block columns and
+ * of distance bins of every slice. The earlier algorithm (v1 and v2) has tokens in the place of
+ * blocks. Own: int32_t, the columns. */
+enum sample_extend { SAMPLE_COVER2, SAMPLE_COVER1, SAMPLE_CENTRED };
+enum sample_merge { SAMPLE_PERCHUNK, SAMPLE_UNION, SAMPLE_MEAN };
+struct sample_rule {
+    bool all;    /* too few rows for the slices: every pair */
+    bool tokens; /* the earlier algorithm */
+    /* Blocks: */
+    int64_t block;
+    int chunks;
+    double alpha_c, alpha_s;
+    enum sample_extend extend;
+    enum sample_merge merge;
+    bool keep_diag, keep_sink;
+    /* Tokens: */
+    double alpha;
+    int64_t window, step, bottom; /* window in keys; every step-th row is sampled, from the last one
+                                   * back; last rows that keep all keys */
+};
+
+/* FlexPrefill (arXiv:2502.20766). Own: struct flex_own, after which with `lists` come the columns
+ * and distances as for MInference. */
+struct flex_rule {
+    bool all;   /* so short a prompt that every pair stays */
+    bool lists; /* the port: columns and distances, no pattern test */
+    int64_t block;
+    double gamma, tau;
+    int64_t least, most; /* block columns, and block diagonals; with lists columns, and distances */
 };
 struct flex_own {
     double js;          /* distance of the pattern test; NAN: undefined */
     int32_t tokens[2];  /* columns and distances that hold gamma, as the method counts them */
     int32_t aware, pad; /* query-aware */
+};
+
+/* XAttention (arXiv:2503.16428): blocks of 128 x 128, scored along antidiagonals. */
+enum xattn_profile { XATTN_OFFICIAL, XATTN_CLEAN, XATTN_PAPER };
+struct xattn_rule {
+    enum xattn_profile profile;
+    int64_t stride, chunk; /* chunk: rows of a pass, XATTN_OFFICIAL */
+    double tau, norm;      /* norm divides the scores */
+};
+
+/* MInference (arXiv:2407.02490): columns and distances by the mass of the last rows, or the best
+ * blocks of 64 x 64 by the products of their means. Own, of columns and distances: uint32_t [2][
+ * ceil(tokens / 32)], a bit per chosen column and per chosen distance. */
+struct minf_rule {
+    bool blocks;
+    int64_t top; /* blocks of a row of blocks */
+    /* Columns and distances: */
+    int64_t rows; /* last rows */
+    int64_t v, s; /* number of columns and of distances, with the forced ones */
+    int64_t force_cols, force_dists;
+    bool realised; /* what the kernel's lists cover, else the pairs asked for */
+    double work;   /* above 0: v and s are searched for this share of dense work */
 };
 
 union method_rule {
@@ -155,6 +216,11 @@ union method_rule {
     struct own_dilated dilated;
     struct own_hashed hashed;
     struct strided_rule strided;
+    struct sparge_rule sparge;
+    struct sample_rule sample;
+    struct flex_rule flex;
+    struct xattn_rule xattn;
+    struct minf_rule minf;
 };
 
 #endif

@@ -49,35 +49,10 @@ out:
 
 /* ---- selection ------------------------------------------------------------------------------ */
 
-static bool same_band(const struct mask *a, const struct mask *b)
-{
-    return a == b || (a && b && a->form == b->form && a->sink == b->sink &&
-                      a->window == b->window && a->dense_from == b->dense_from);
-}
-
-/* By their bytes: rules are zeroed before they are filled. */
-static bool same_rule(const union method_rule *a, const union method_rule *b)
-{
-    const void *x = a, *y = b;
-    return a == b || (a && b && memcmp(x, y, sizeof *a) == 0);
-}
-
-/* Does the method choose for heads of different settings, such as calibrated ones, in one launch?
- */
-static bool go_together(const struct accel_choice *a, const struct accel_choice *b)
-{
-    const struct select_method *m = select_find(a->method);
-    return m && m->together && m->together(a, b);
-}
-
 bool run_same_choice(const void *choices, int i, int k)
 {
-    const struct accel_choice *a = (const struct accel_choice *)choices + i;
-    const struct accel_choice *b = (const struct accel_choice *)choices + k;
-    if (!a->method || !b->method || strcmp(a->method, b->method) != 0 || a->seed != b->seed ||
-        !same_band(a->shape, b->shape))
-        return false;
-    return (a->params == b->params && same_rule(a->rule, b->rule)) || go_together(a, b);
+    const struct accel_choice *c = choices;
+    return select_together(c + i, c + k);
 }
 
 const struct select_method *run_select(const struct session_call *c,
@@ -93,7 +68,7 @@ const struct select_method *run_select(const struct session_call *c,
     p->v = t.v;
     p->v_exp = c->v_exp + r.first / (c->problem.heads / c->problem.kv_heads);
     p->n_choices = r.n;
-    const struct select_method *m = select_for(choice->method, p);
+    const struct select_method *m = select_find(choice->method);
     *full = m && m->dense && m->dense(p);
     if (!m)
         snprintf(why, 160, "method %s has no GPU side", choice->method);
@@ -188,7 +163,7 @@ static bool can_stay(const struct accel_session *s, const struct choosing *c)
     for (int i = 0; i < s->kept.n; i++) {
         const struct select_lists *l = &s->kept.jobs[i].lists;
         heads += c->runs[i].n;
-        if (l->bq != first->bq || l->bk != first->bk || l->partial ||
+        if (l->bq != first->bq || l->bk != first->bk ||
             (!are_blocks(l) && l->own && c->choices[c->runs[i].first].fetch))
             return false;
     }

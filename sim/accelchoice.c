@@ -74,97 +74,7 @@ out:
     return rc;
 }
 
-/* Lists that are the head's own, in the place of shared ones: they are to be changed. */
-static int own_lists(struct choice *c, struct err *err)
-{
-    const struct static_mask *from = c->shared;
-    int rc = 0;
-    if (!from || from->masks->form != MASK_LISTS)
-        return 0;
-    c->masks = NULL;
-    c->shared = NULL;
-    TRY(mem_zalloc(&c->masks, c->n, sizeof *c->masks, "masks", err));
-    for (int64_t i = 0; i < c->n; i++) {
-        const struct mask *m = from->masks + i;
-        TRY(mask_lists_rows(m, m->row0, m->row1, c->masks + i, err));
-        c->masks[i].exec = m->exec;
-        c->masks[i].exec_bq = m->exec_bq;
-        c->masks[i].exec_bk = m->exec_bk;
-    }
-out:
-    static_masks_return(c->store, from);
-    return rc;
-}
-
 /* ---- what the device chose ------------------------------------------------------------------- */
-
-/* The rows of chunk *m, as the lists of the whole head have them, in the place of *m. Counts what
- * differs. */
-static int take_rows(const struct mask *whole, struct mask *m, int64_t *differs, struct err *err)
-{
-    struct mask part = {0};
-    int rc = 0;
-
-    TRY(mask_lists_rows(whole, m->row0, m->row1, &part, err));
-    part.exec = m->exec;
-    part.exec_bq = m->exec_bq;
-    part.exec_bk = m->exec_bk;
-    *differs += mask_lists_differ(&part, m);
-    mask_free(m);
-    *m = part;
-    part = (struct mask){0};
-out:
-    mask_free(&part);
-    return rc;
-}
-
-/* Tiles of the whole head's lists that a band does not touch, and the other way round. */
-static int compare_tiles(const struct mask *whole, const struct mask *m, int64_t *differs,
-                         struct err *err)
-{
-    int32_t *col = NULL;
-    int rc = 0;
-
-    TRY(mem_alloc(&col, ceil_div(m->nk, whole->bk), sizeof *col, "tiles of a band", err));
-    for (int64_t r = m->row0; r < m->row1; r += whole->bq) {
-        int64_t from = whole->ptr[r / whole->bq], to = whole->ptr[r / whole->bq + 1];
-        int64_t last = r + whole->bq < m->row1 ? r + whole->bq : m->row1;
-        int64_t n = mask_union_tiles(m, r, last, whole->bk, col, err);
-        if (n < 0) {
-            rc = (int)n;
-            goto out;
-        }
-        *differs += list_differ(whole->col + from, to - from, col, n);
-    }
-out:
-    free(col);
-    return rc;
-}
-
-/* One chunk's mask as the GPU chose it. */
-static int take_mask(const struct mask *whole, struct mask *m, int64_t *differs, struct err *err)
-{
-    if (whole->form == MASK_FULL && m->form == MASK_FULL)
-        return 0;
-    if (whole->form == MASK_LISTS && m->form == MASK_BAND)
-        return compare_tiles(whole, m, differs, err);
-    if (whole->form == m->form && whole->bq == m->bq && whole->bk == m->bk)
-        return take_rows(whole, m, differs, err);
-    return err_set(err, ERR_RUN, "the GPU selects units of %lld x %lld, the reference does not",
-                   (long long)whole->bq, (long long)whole->bk);
-}
-
-/* Is the mask of the head one band? */
-static bool whole_band(const struct mask *masks, int64_t n, struct mask *band)
-{
-    *band = masks[0];
-    band->row1 = masks[n - 1].row1;
-    for (int64_t i = 0; i < n; i++)
-        if (masks[i].form != MASK_BAND || masks[i].sink != band->sink ||
-            masks[i].window != band->window || masks[i].dense_from != band->dense_from)
-            return false;
-    return true;
-}
 
 int choice_init(struct run *run, struct choice *c, struct err *err)
 {
@@ -190,16 +100,6 @@ void choice_free(struct choice *c)
     memset(c, 0, sizeof *c);
 }
 
-/* Does the device choose from the parameters, without the method? Where counts are all that is
- * recorded nobody asks in what the two differ. */
-static bool asks_alone(const struct run *run, bool own)
-{
-    const struct method *me = run->method;
-    const struct sim_device *device = run->cell->device;
-    bool unasked = device->calls || run->cell->measure != MEASURE_ALL;
-    return own && me->adopt && !me->rule && unasked && device->select != SELECT_CPU;
-}
-
 /* Is it worth while that the device builds a static mask? Only where it stays there: on the host it
  * is made once for all calls. */
 static bool builds(const struct run *run, const struct choice *c)
@@ -209,14 +109,16 @@ static bool builds(const struct run *run, const struct choice *c)
            device->metrics && run->cell->measure == MEASURE_ALL && !run->cell->sink;
 }
 
-/* Does the device choose by the method's rule? */
-static bool asks_by_rule(struct run *run, struct choice *c, bool own)
+/* Does the device choose? Where it does not, `why` says the reason. */
+static bool asks(struct run *run, struct choice *c)
 {
-    if (!(own || builds(run, c)) || !run->method->rule || run->cell->device->select == SELECT_CPU)
+    const struct method *me = run->method;
+    bool own = c->origin.source == SOURCE_OWN && !c->none;
+    if (run->cell->device->select == SELECT_CPU || !(own || builds(run, c)))
         return false;
-    if (run->method->rule(run->state, &c->rule, c->why))
-        return true;
-    c->refused = true;
+    if (me->rule)
+        return me->rule(run->state, &c->rule, c->why);
+    snprintf(c->why, sizeof c->why, "method %s has no GPU side", me->name);
     return false;
 }
 
@@ -231,28 +133,10 @@ static int choose_here(struct run *run, struct choice *c, struct err *err)
 
 int choice_begin(struct run *run, struct choice *c, struct err *err)
 {
-    const struct method *me = run->method;
-    bool cpu = run->cell->device->select == SELECT_CPU;
-    int rc = 0;
-
-    if (me->origin)
-        c->origin = me->origin(run->state);
-    bool own = c->origin.source == SOURCE_OWN && !c->none;
-    if (asks_by_rule(run, c, own)) {
-        c->ask = ASK_BY_RULE;
-        return 0;
-    }
-    if (asks_alone(run, own)) {
-        c->ask = ASK_ALONE;
-        return 0;
-    }
-    TRY(choose_here(run, c, err));
-    if (!me->rule && !c->none && !cpu && c->origin.source != SOURCE_REUSED) {
-        c->ask = ASK_BY_PARAMS;
-        c->is_band = whole_band(c->masks, c->n, &c->band);
-    }
-out:
-    return rc;
+    if (run->method->origin)
+        c->origin = run->method->origin(run->state);
+    c->asked = asks(run, c);
+    return c->asked ? 0 : choose_here(run, c, err);
 }
 
 /* Does the device have what is measured of a mask that stays there? */
@@ -265,34 +149,29 @@ static bool measured_there(const struct sim_cell *cell)
 int choice_may_stay(const struct run *run, const struct choice *c)
 {
     const struct method *me = run->method;
-    const struct sim_cell *cell = run->cell;
-    if (c->ask == ASK_NOBODY || c->is_band || !measured_there(cell))
+    if (!c->asked || !measured_there(run->cell))
         return STAYS_NOT;
-    bool counts = c->ask != ASK_BY_PARAMS && me->adopt_units && !sim_reads_masks(cell);
+    bool counts = me->adopt_units && !sim_reads_masks(run->cell);
     return counts && (!me->stays || me->stays(run->state)) ? STAYS_ALONE : STAYS_TOO;
 }
 
 struct accel_choice choice_of_head(const struct run *run)
 {
     const struct head_in *in = run->in;
-    return (struct accel_choice){.options = run->method->params,
-                                 .params = run->cell->params,
-                                 .seed = run->cell->ctx->seed,
-                                 .x = &in->x,
-                                 .data = run->map.data,
-                                 .call = {in->n_heads, in->n_kv_heads}};
+    return (struct accel_choice){
+        .x = &in->x, .data = run->map.data, .call = {in->n_heads, in->n_kv_heads}};
 }
 
 struct accel_choice choice_question(const struct run *run, struct choice *c)
 {
     const struct method *me = run->method;
     struct accel_choice q = choice_of_head(run);
-    bool by_rule = c->ask == ASK_BY_RULE, alone = by_rule || c->ask == ASK_ALONE;
-    q.method = c->ask == ASK_NOBODY ? NULL : me->name;
-    q.shape = c->is_band ? &c->band : NULL;
-    q.rule = by_rule ? &c->rule : NULL;
-    q.given = by_rule && me->given ? me->given(run->state) : NULL;
-    q.own = alone ? &c->own : NULL;
+    if (!c->asked)
+        return q;
+    q.method = me->name;
+    q.rule = &c->rule;
+    q.given = me->given ? me->given(run->state) : NULL;
+    q.own = &c->own;
     q.once = run->cell->measure == MEASURE_MASK;
     q.stays = c->stays ? &c->units : NULL;
     q.fetch = c->stays == STAYS_TOO;
@@ -322,50 +201,6 @@ out:
     return rc;
 }
 
-/* Units that only one of a map and the method's own masks has. */
-static int64_t differs_from_map(const struct choice *c)
-{
-    const struct accel_units *u = &c->units;
-    int64_t differs = u->units;
-    for (int64_t i = 0; i < c->n; i++) {
-        const struct mask *m = c->masks + i;
-        for (int64_t g = 0; g < m->ngroups; g++) {
-            const uint32_t *row = u->map + (m->row0 / m->bq + g) * u->words;
-            int64_t both = 0, end = m->ptr[g + 1];
-            for (int64_t e = m->ptr[g]; e < end; e++)
-                both += row[m->col[e] / 32] >> m->col[e] % 32 & 1;
-            differs += end - m->ptr[g] - 2 * both;
-        }
-    }
-    return differs;
-}
-
-/* Are all masks lists in the unit of the device's? */
-static bool lists_like_there(const struct choice *c)
-{
-    for (int64_t i = 0; i < c->n; i++)
-        if (c->masks[i].form != MASK_LISTS || c->masks[i].bq != c->units.bq ||
-            c->masks[i].bk != c->units.bk)
-            return false;
-    return true;
-}
-
-/* The device's mask in place of the reference's, or as what the method hands out. */
-static int take_answer(struct run *run, struct choice *c, const struct mask *whole, struct err *err)
-{
-    int rc = 0;
-    if (c->ask != ASK_BY_PARAMS)
-        TRY(run->method->adopt(run->state, whole, &c->own, err));
-    else if (whole->form == MASK_LISTS)
-        TRY(own_lists(c, err));
-    for (int64_t i = 0; i < c->n && c->ask == ASK_BY_PARAMS; i++)
-        TRY(take_mask(whole, c->masks + i, &c->differs, err));
-    c->compared = c->ask == ASK_BY_PARAMS;
-    c->gpu = true;
-out:
-    return rc;
-}
-
 /* What is known of a mask that stays on the device. */
 static int take_units(struct run *run, struct choice *c, struct err *err)
 {
@@ -391,10 +226,12 @@ static int describe_units(struct run *run, struct choice *c, struct err *err)
 static bool as_there(const struct choice *c)
 {
     int64_t units = 0;
-    if (!lists_like_there(c))
-        return false;
-    for (int64_t i = 0; i < c->n; i++)
-        units += c->masks[i].ptr[c->masks[i].ngroups];
+    for (int64_t i = 0; i < c->n; i++) {
+        const struct mask *m = c->masks + i;
+        if (m->form != MASK_LISTS || m->bq != c->units.bq || m->bk != c->units.bk)
+            return false;
+        units += m->ptr[m->ngroups];
+    }
     return units == c->units.units;
 }
 
@@ -402,17 +239,7 @@ static bool as_there(const struct choice *c)
 static int adopt_units(struct run *run, struct choice *c, struct err *err)
 {
     int rc = take_units(run, c, err);
-    c->gpu = true;
     return rc ? rc : run->method->adopt_units(run->state, &c->units, &c->own, &c->lists, err);
-}
-
-/* The masks are here as well. */
-static int compare_units(struct run *run, struct choice *c, struct err *err)
-{
-    c->units.there = c->units.there && as_there(c);
-    if (!c->units.there)
-        return 0;
-    return describe_units(run, c, err);
 }
 
 int choice_end(struct run *run, struct choice *c, struct mask *whole, const char *why,
@@ -421,27 +248,22 @@ int choice_end(struct run *run, struct choice *c, struct mask *whole, const char
     bool own = c->origin.source == SOURCE_OWN && !c->none;
     int rc = 0;
 
+    c->gpu = whole != NULL;
+    if (c->asked && !whole)
+        snprintf(c->why, sizeof c->why, "%s", why);
+    if (own && !whole && run->cell->device->select == SELECT_GPU)
+        return method_skip(run->cell->ctx, "%s", c->why);
     if (whole && c->units.there && c->stays == STAYS_ALONE)
         return adopt_units(run, c, err);
-    if (whole && c->units.map && c->ask == ASK_BY_PARAMS && !sim_reads_masks(run->cell) &&
-        lists_like_there(c)) { /* nobody reads the masks here any more */
-        c->differs = differs_from_map(c);
-        c->compared = c->gpu = true;
-        return describe_units(run, c, err);
-    }
     if (whole && c->units.map)
         TRY(lists_of(&run->in->x, &c->units, whole, err));
     if (whole)
-        TRY(take_answer(run, c, whole, err));
-    if (c->ask != ASK_NOBODY && !whole) {
-        c->refused = true;
-        snprintf(c->why, sizeof c->why, "%s", why);
-    }
-    if (c->refused && own && run->cell->device->select == SELECT_GPU)
-        return method_skip(run->cell->ctx, "%s", c->why);
-    if (c->ask == ASK_BY_RULE || c->ask == ASK_ALONE)
+        TRY(run->method->adopt(run->state, whole, &c->own, err));
+    if (c->asked)
         TRY(choose_here(run, c, err));
-    TRY(compare_units(run, c, err));
+    c->units.there = c->units.there && as_there(c);
+    if (c->units.there)
+        TRY(describe_units(run, c, err));
 out:
     return rc;
 }

@@ -1,7 +1,6 @@
 /*
- * accelchoice.h - where the mask of a head on a GPU is chosen: by the GPU from the method's rule or
- * parameters, by the GPU beside the method itself (then what differs is counted), or by the method
- * alone.
+ * accelchoice.h - who chooses the mask of a head on a GPU: the GPU by the method's rule, or the
+ * method itself.
  */
 #ifndef LACUNA_ACCELCHOICE_H
 #define LACUNA_ACCELCHOICE_H
@@ -11,21 +10,16 @@
 #include "sim/staticmasks.h"
 
 struct choice {
-    enum { ASK_NOBODY, ASK_BY_RULE, ASK_ALONE, ASK_BY_PARAMS } ask;
-    bool none;     /* nothing to choose: dense attention */
-    bool refused;  /* the GPU does not choose; `why` says the reason */
-    bool gpu;      /* chosen, or built, on the GPU */
-    bool compared; /* the method has chosen too */
+    bool none;  /* nothing to choose: dense attention */
+    bool asked; /* the GPU is asked, by `rule` */
+    bool gpu;   /* chosen, or built, on the GPU */
     struct mask_origin origin;
-    int64_t differs;    /* units in which the GPU's mask and the method's differ */
     struct mask *masks; /* [n]: chunks of `step` rows; owned unless `shared` has them */
     int64_t n, step;
     const struct static_mask *shared; /* taken from the device's store; NULL: the head's own */
     struct static_masks *store;
     union method_rule rule;
     struct accel_own own; /* what the GPU gave beside the mask, owned */
-    struct mask band;
-    bool is_band; /* the method's masks are one band: `band` */
     enum {
         STAYS_NOT,
         STAYS_TOO,
@@ -35,14 +29,14 @@ struct choice {
                                * choice_may_stay */
     struct accel_units units; /* there: the mask is on the device, as the method applies it */
     struct mask lists;        /* with units: of their unit, without entries */
-    char why[160];
+    char why[160];            /* the GPU does not choose */
 };
 
 /* Memory of the chunks. choice_free may follow in any case. */
 int choice_init(struct run *run, struct choice *c, struct err *err);
 void choice_free(struct choice *c);
 
-/* What is to be asked of the GPU; without a rule the method chooses first. */
+/* Is the GPU to be asked? If not, the method chooses. */
 int choice_begin(struct run *run, struct choice *c, struct err *err);
 
 /* May the device, in a call, attend to the mask that it chose? STAYS_ALONE: counts are all that

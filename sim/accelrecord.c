@@ -90,7 +90,6 @@ int record_accel(const struct run *run, const struct choice *c, const char *kern
 {
     static const char *const kinds[] = {"own", "static", "reused"};
     const struct attn_in *x = &run->in->x;
-    int rc = 0;
 
     record_note(r, "select_backend=%s;kernel=%s;dense_kernel=%s;operands=bf16",
                 c->none  ? "none"
@@ -101,12 +100,8 @@ int record_accel(const struct run *run, const struct choice *c, const char *kern
         record_note(r, "select_kind=%s", kinds[c->origin.source]);
     record_note(r, run->cell->device->metrics ? "metrics_backend=cuda;reference=dense-fp32"
                                               : "metrics_backend=cpu");
-    TRY(record_metric(r, "density_kernel",
-                      (double)pairs_exec / (double)pairs_allowed(x->nq, x->nk, x->causal), err));
-    if (c->compared)
-        TRY(record_metric(r, "mask_diff", (double)c->differs, err));
-out:
-    return rc;
+    return record_metric(r, "density_kernel",
+                         (double)pairs_exec / (double)pairs_allowed(x->nq, x->nk, x->causal), err);
 }
 
 int record_total(const struct accel_total *t, struct record *r, struct err *err)

@@ -26,7 +26,7 @@ int record_time(struct record *r, const char *name, const struct accel_time *t, 
 /* Nothing where counters were not asked for. */
 int record_counters(const struct accel_counters *c, struct record *r, struct err *err);
 
-/* Where the mask was chosen, the kernels, who measured: notes, density_kernel, mask_diff. */
+/* Where the mask was chosen, the kernels, who measured: notes, density_kernel. */
 int record_accel(const struct run *run, const struct choice *c, const char *kernel,
                  const char *dense_kernel, int64_t pairs_exec, struct record *r, struct err *err);
 

@@ -297,8 +297,6 @@ static bool fits(const struct select_problem *p, char why[160])
 {
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
-    else if (!p->choices)
-        snprintf(why, 160, "the GPU side needs the normalisers of the rows");
     else
         return true;
     return false;
@@ -353,7 +351,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
         a->groups = (int)l->groups;
         a->words = (int)l->words;
         a->scale_log2 = (float)(p->scale * M_LOG2E);
-        a->rule = p->rule->chip;
+        a->rule = select_rule(p, 0)->chip;
         a->map = l->map;
         sums = l->groups * p->nk * 4;
         s->at_once = (int)(SUM_BYTES / sums < 1          ? 1
@@ -372,5 +370,5 @@ out:
 }
 
 extern "C" const struct select_method select_chipmunk = {
-    "chipmunk", fits, init, launch, NULL, NULL, false, NULL, false, NULL,
+    "chipmunk", fits, init, launch, NULL, NULL, NULL, false, NULL,
 };

@@ -334,7 +334,7 @@ static int init_cached(struct gpu *g, struct select_job *job, fg_state *s, struc
 {
     const struct select_problem *p = &job->problem;
     const struct select_lists *l = &job->lists;
-    const struct fg_rule *r = &p->rule->fg;
+    const struct fg_rule *r = &select_rule(p, 0)->fg;
     double c = r->at * (double)p->nk;
     int rc = 0;
 
@@ -414,7 +414,7 @@ out:
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    const struct fg_rule *r = &p->rule->fg;
+    const struct fg_rule *r = &select_rule(p, 0)->fg;
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
     else if (r->by == FG_CHOOSE_MAX && r->M != 16 && r->M != 32 && r->M != 64 && r->M != 128)
@@ -449,7 +449,7 @@ out:
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    const struct fg_rule *r = &p->rule->fg;
+    const struct fg_rule *r = &select_rule(p, 0)->fg;
     fg_state *s = (fg_state *)calloc(1, sizeof *s);
     int rc = 0;
 
@@ -511,5 +511,5 @@ static void release(struct select_job *job)
 }
 
 extern "C" const struct select_method select_fg_attn = {
-    "fg-attn", fits, init, launch, NULL, NULL, false, release, false, NULL,
+    "fg-attn", fits, init, launch, NULL, NULL, release, false, NULL,
 };

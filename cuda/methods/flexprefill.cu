@@ -7,7 +7,6 @@
  * sim/methods/flexprefill/flexprefill_scores.c and _plan.c.
  */
 #include "core/intmath.h"
-#include "core/presets.h"
 #include "cuda/select/cut.cuh"
 #include "cuda/select/lastrows.cuh"
 #include "cuda/select/maprows.cuh"
@@ -29,21 +28,21 @@
 struct flex_args {
     int64_t n;
     int heads, kv_heads, per_kv, block, nb;
-    int min_blocks, max_blocks;
+    int least,
+        most; /* block columns, and block diagonals; of the frontier columns, and distances */
     double gamma, tau, scale;
     const uint4 *q, *k;
     struct last_rows last; /* the last `block` rows (frontier: 512); means over them */
     bool frontier;
-    bool both;                  /* bidirectional: all blocks, distances to both sides */
-    slash_lists lists;          /* of the frontier */
-    int min_tokens, max_tokens; /* of the frontier: of a list */
-    double *col, *diag;         /* [heads][nb] */
-    float *q_last;              /* [heads][d] mean of the last rows */
-    float *q_mean, *k_mean;     /* [heads][nb][d], [kv_heads][nb][d] */
-    double *score;              /* [heads][nb][nb] */
-    int *tokens;                /* [heads][2] */
-    uint8_t *aware;             /* [heads] */
-    struct flex_own *own;       /* of the first head; the next one's is own_bytes on */
+    bool both;              /* bidirectional: all blocks, distances to both sides */
+    slash_lists lists;      /* of the frontier */
+    double *col, *diag;     /* [heads][nb] */
+    float *q_last;          /* [heads][d] mean of the last rows */
+    float *q_mean, *k_mean; /* [heads][nb][d], [kv_heads][nb][d] */
+    double *score;          /* [heads][nb][nb] */
+    int *tokens;            /* [heads][2] */
+    uint8_t *aware;         /* [heads] */
+    struct flex_own *own;   /* of the first head; the next one's is own_bytes on */
     int64_t own_bytes;
     uint8_t *cols, *diags; /* [heads][nb] */
     float *share;          /* [heads][entries] of query-aware heads: probabilities */
@@ -103,8 +102,8 @@ static __global__ void __launch_bounds__(WIDE) count_tokens(const flex_args a)
     }
     if (threadIdx.x == 0)
         own_of(a, blockIdx.x)->tokens[blockIdx.y] = (int)number + 1;
-    number = a.frontier ? max(number + 1, (int64_t)a.min_tokens) : number + 1;
-    number = a.frontier ? min(number, (int64_t)a.max_tokens) : number;
+    number = a.frontier ? max(number + 1, (int64_t)a.least) : number + 1;
+    number = a.frontier ? min(number, (int64_t)a.most) : number;
     if (threadIdx.x == 0)
         a.tokens[2 * blockIdx.x + blockIdx.y] = (int)number;
 }
@@ -167,10 +166,10 @@ static __global__ void __launch_bounds__(32) best_blocks(const flex_args a)
     uint8_t *flags = (blockIdx.y ? a.diags : a.cols) + (int64_t)head * a.nb;
     int k = a.tokens[2 * head + blockIdx.y] / TOKENS_PER_BLOCK + 1;
     cut c = {-0.5, 0};
-    k = max(a.min_blocks, k);
-    k = min(a.max_blocks, k);
+    k = max(a.least, k);
+    k = min(a.most, k);
     if (a.aware[head])
-        k = a.min_blocks;
+        k = a.least;
     for (int j = lane; j < a.nb; j += 32)
         values[j] = j == forced ? FIRST : v[j];
     __syncwarp();
@@ -317,44 +316,29 @@ static int at_most(int64_t x, int64_t most)
     return (int)(x < most ? x : most);
 }
 
-/* What is not given is the preset's, or with none the port's. */
 static void resolve(const struct select_problem *p, flex_args *a)
 {
-    int64_t least = select_int(p, "min_budget"), most = select_int(p, "max_budget");
-    struct flex_preset preset = flex_preset(select_index(p, "preset"));
-    a->frontier = select_is(p, "profile", "frontier");
-    if (a->frontier && select_index(p, "preset") == 0)
-        preset = {0.65, 0, 512};
+    const struct flex_rule *r = &select_rule(p, 0)->flex;
+    a->frontier = r->lists;
     a->both = !p->causal;
     a->n = p->nk;
     a->heads = p->heads;
     a->kv_heads = p->kv_heads;
     a->per_kv = p->heads / p->kv_heads;
-    a->block = select_is(p, "block", "64") ? 64 : 128;
+    a->block = (int)r->block;
     a->nb = (int)ceil_div(a->n, a->block);
-    a->gamma = select_num(p, "gamma");
-    a->gamma = isnan(a->gamma) ? preset.gamma : a->gamma;
-    a->tau = select_num(p, "tau");
-    a->tau = isnan(a->tau) ? preset.tau : a->tau;
-    least = least == INT64_MIN ? preset.min_budget : least;
-    a->min_tokens = at_most(least, a->n);
-    a->max_tokens = at_most(most > 0 ? most : a->n, a->n);
-    least = ceil_div(least, a->block);
-    most = ceil_div(most, a->block);
-    a->min_blocks = at_most(least < 1 ? 1 : least, INT32_MAX / 256);
-    a->max_blocks = most > 0 && most < a->nb ? (int)most : a->nb;
+    a->gamma = r->gamma;
+    a->tau = r->tau;
+    a->least = (int)r->least;
+    a->most = (int)r->most;
     a->scale = p->scale;
     a->q = (const uint4 *)p->q;
     a->k = (const uint4 *)p->k;
 }
 
-/* Prompts up to the least budget, and up to two blocks, stay dense. */
 static bool dense(const struct select_problem *p)
 {
-    flex_args a;
-    resolve(p, &a);
-    return select_is(p, "profile", "official") && !select_is(p, "block", "32") &&
-           (a.n <= 2 * a.block || a.n <= (int64_t)a.min_blocks * a.block);
+    return select_rule(p, 0)->flex.all;
 }
 
 static bool fits(const struct select_problem *p, char why[160])
@@ -363,15 +347,11 @@ static bool fits(const struct select_problem *p, char why[160])
     resolve(p, &a);
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
-    else if (select_is(p, "profile", "paper") || !select_is(p, "emulate", "none"))
-        snprintf(why, 160, "the GPU side has the profiles official and frontier with emulate=none");
-    else if (!isnan(select_num(p, "sparsity")))
-        snprintf(why, 160, "sparsity is searched on the CPU; give gamma");
-    else if (select_is(p, "block", "32") && !a.frontier)
+    else if (a.block == 32 && !a.frontier)
         snprintf(why, 160, "the GPU side has blocks of 64 and 128");
     else if (p->nq != p->nk)
         snprintf(why, 160, "whole prompts only");
-    else if (a.nb > MAX_BLOCKS || (a.frontier && a.n > SLASH_MOST))
+    else if (a.frontier ? a.n > SLASH_MOST : a.nb > MAX_BLOCKS)
         snprintf(why, 160, "the GPU side takes up to %d blocks and %d tokens", MAX_BLOCKS,
                  SLASH_MOST);
     else
@@ -433,5 +413,5 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
 }
 
 extern "C" const struct select_method select_flexprefill = {
-    "flexprefill", fits, init, launch, NULL, dense, false, NULL, false, NULL,
+    "flexprefill", fits, init, launch, NULL, dense, NULL, false, NULL,
 };

@@ -191,7 +191,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->per_kv = p->heads / p->kv_heads;
     a->d = p->d;
     a->causal = p->causal;
-    a->rule = p->rule->hash;
+    a->rule = select_rule(p, 0)->hash;
     a->map = map_rows_of(&job->lists);
     TRY(gpu_alloc(g, a->rule.buckets / 2 * p->d * 8, &a->dir, err));
     TRY(gpu_alloc(g, a->heads * a->nq, &a->q_bucket, err));
@@ -224,5 +224,5 @@ out:
 }
 
 extern "C" const struct select_method select_hash_sparse = {
-    "hash-sparse", fits, init, launch, NULL, NULL, false, NULL, false, NULL,
+    "hash-sparse", fits, init, launch, NULL, NULL, NULL, false, NULL,
 };

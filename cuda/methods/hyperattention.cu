@@ -73,7 +73,7 @@ static __global__ void map_pairs(const __grid_constant__ hyper_args a)
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    int64_t heads = p->choices && p->choices->call.q > p->heads ? p->choices->call.q : p->heads;
+    int64_t heads = p->choices->call.q > p->heads ? p->choices->call.q : p->heads;
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
     else if ((double)heads * (double)p->nq * (double)p->nk / 8 > (double)MAP_BYTES)
@@ -82,20 +82,20 @@ static bool fits(const struct select_problem *p, char why[160])
     else if (p->nk / 8 + 4 > ROW_BYTES)
         snprintf(why, 160, "a bit for every key takes more than %d KB", ROW_BYTES >> 10);
     else
-        return hashed_choice_fits(&p->rule->hashed, p->nq, p->nk, p->causal, why);
+        return hashed_choice_fits(&select_rule(p, 0)->hashed, p->nq, p->nk, p->causal, why);
     return false;
 }
 
 static bool is_dense(const struct select_problem *p)
 {
-    return !own_squares_any(&p->rule->hashed, p->nq, p->causal);
+    return !own_squares_any(&select_rule(p, 0)->hashed, p->nq, p->causal);
 }
 
 /* Numbers of the heads: as given, or one after the other where nobody gave any. */
 static int find_choice(struct gpu *g, const struct select_problem *p, hashed_choice *c,
                        struct err *err)
 {
-    const struct own_hashed *r = &p->rule->hashed;
+    const struct own_hashed *r = &select_rule(p, 0)->hashed;
     struct attn_problem problem = {p->heads, p->kv_heads, p->d,      p->nq,
                                    p->nk,    p->scale,    p->causal, ATTN_DENSE};
     int32_t *head = (int32_t *)malloc((size_t)p->heads * sizeof *head);
@@ -158,5 +158,5 @@ out:
 }
 
 extern "C" const struct select_method select_hyperattention = {
-    "hyperattention", fits, init, launch, NULL, is_dense, false, NULL, false, NULL,
+    "hyperattention", fits, init, launch, NULL, is_dense, NULL, false, NULL,
 };

@@ -39,7 +39,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     int rc = 0;
     TRY(pair_map_init(g, job, &a, err));
     a->causal = job->problem.causal;
-    a->rule = job->problem.rule->dilated;
+    a->rule = select_rule(&job->problem, 0)->dilated;
 out:
     return rc;
 }
@@ -55,5 +55,5 @@ out:
 }
 
 extern "C" const struct select_method select_longnet = {
-    "longnet", pair_maps_fit, init, launch, NULL, NULL, false, NULL, false, NULL,
+    "longnet", pair_maps_fit, init, launch, NULL, NULL, NULL, false, NULL,
 };

@@ -5,11 +5,9 @@
  * Vertical-slash: mass per key and per distance of the last rows (lastrows.cuh), the best of both,
  * and the lists of 64-row blocks (slashmap.cuh). Block: products of mean-pooled queries and keys,
  * and a fixed number of best blocks per row block of 64; reads Q and K once, 2 nb^2 d FLOP in
- * double. The A-shape and the Tri-shape need neither q nor k (streaming.cu).
+ * double.
  */
 #include "core/intmath.h"
-#include "core/presets.h"
-#include "core/topshare.h"
 #include "cuda/select/cut.cuh"
 #include "cuda/select/lastrows.cuh"
 #include "cuda/select/maprows.cuh"
@@ -117,42 +115,10 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 
 /* ---- set-up --------------------------------------------------------------------------------- */
 
-static int64_t given(const struct select_problem *p, const char *name, int64_t otherwise)
-{
-    int64_t x = select_int(p, name);
-    return x == INT64_MIN ? otherwise : x;
-}
-
-/* Columns or distances, as sim/methods/minference/minference.c clamps them. */
-static int size_of(const struct select_problem *p, const char *name, int64_t otherwise,
-                   double share, const char *least_name, int64_t least)
-{
-    double n = (double)p->nk, x = (double)given(p, name, otherwise);
-    double budget = select_num(p, "budget");
-    if (budget > 0)
-        x = trunc(share * trunc(n * budget));
-    x = fmin(trunc(x * select_num(p, "ratio")), n);
-    least = given(p, least_name, least);
-    return (int)(x < (double)least ? fmin((double)least, n) : x);
-}
-
-static bool is_slash(const struct select_problem *p)
-{
-    return select_is(p, "pattern", "vs") || select_is(p, "pattern", "table");
-}
-
 static bool fits(const struct select_problem *p, char why[160])
 {
-    const char *table = select_text(p, "table");
-    bool slash = is_slash(p), blocks = select_is(p, "pattern", "block");
-    int64_t most = slash ? SLASH_MOST : (int64_t)MAX_UNITS * BLOCK;
-    if (!slash && !blocks)
-        snprintf(why, 160, "pattern=%s looks at no query", select_word(p, "pattern"));
-    else if (select_is(p, "profile", "frontier") || !select_is(p, "emulate", "none"))
-        snprintf(why, 160, "the GPU side has the profiles official and paper with emulate=none");
-    else if (select_int(p, "start_layer") >= 0 || (table && select_is(p, "pattern", "table")))
-        snprintf(why, 160, "the GPU side has no table and no start_layer");
-    else if (p->d != 64 && p->d != 128)
+    int64_t most = select_rule(p, 0)->minf.blocks ? (int64_t)MAX_UNITS * BLOCK : SLASH_MOST;
+    if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
     else if (p->nq != p->nk || p->nk > most)
         snprintf(why, 160, "the GPU side takes whole prompts of up to %lld tokens",
@@ -162,28 +128,27 @@ static bool fits(const struct select_problem *p, char why[160])
     return false;
 }
 
-/* With sparsity= the sizes are searched here, once: the search stands for those that somebody has
- * tuned before, and is in no time of a choice. */
+/* For a share of work the sizes are searched here, once: the search stands for those that somebody
+ * has tuned before, and is in no time of a choice. */
 static int init_slash(struct gpu *g, struct select_job *job, minference_state *s, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    struct minf_preset preset = minf_preset(select_index(p, "preset"));
-    int64_t rows = given(p, "last_q", 64);
+    const struct minf_rule *r = &select_rule(p, 0)->minf;
     int rc = 0;
 
     s->slash = true;
-    s->realised = select_is(p, "mask", "realised");
+    s->realised = r->realised;
     TRY(select_lists_init(g, job, s->realised ? SLASH_ROWS : 1, 1, err));
-    TRY(last_rows_init(g, p, (int)(rows < p->nk ? rows : p->nk), 1, &s->last, err));
-    s->lists.n_cols = size_of(p, "v", preset.v, 0.2, "min_v", 30);
-    s->lists.n_dists = size_of(p, "s", preset.s, 0.8, "min_s", 50);
-    s->lists.force_cols = (int)given(p, "force_cols", 30);
-    s->lists.force_dists = (int)given(p, "force_dists", 100);
+    TRY(last_rows_init(g, p, (int)r->rows, 1, &s->last, err));
+    s->lists.n_cols = (int)r->v;
+    s->lists.n_dists = (int)r->s;
+    s->lists.force_cols = (int)r->force_cols;
+    s->lists.force_dists = (int)r->force_dists;
     TRY(slash_init(g, job, &s->last, 0, &s->lists, err));
-    if (isnan(select_num(p, "sparsity")))
+    if (!(r->work > 0))
         goto out;
     TRY(last_rows_launch(g, s->last, p->d, err));
-    TRY(share_sizes(g, &s->lists, 1 - select_num(p, "sparsity"), err));
+    TRY(share_sizes(g, &s->lists, r->work, err));
 out:
     return rc;
 }
@@ -194,10 +159,8 @@ static int init_blocks(struct gpu *g, struct select_job *job, minference_state *
     const struct select_lists *l = &job->lists;
     int rc = 0;
 
-    double sparsity = select_num(p, "sparsity");
     TRY(select_lists_init(g, job, BLOCK, BLOCK, err));
-    s->top = isnan(sparsity) ? (int)given(p, "top", 100)
-                             : (int)top_of_share(1 - sparsity, l->units, p->causal);
+    s->top = (int)select_rule(p, 0)->minf.top;
     TRY(gpu_alloc(g, l->rows * p->d * 4, &s->q_mean, err));
     TRY(gpu_alloc(g, p->kv_heads * l->units * p->d * 4, &s->k_mean, err));
     TRY(gpu_alloc(g, l->rows * l->units * 8, &s->score, err));
@@ -211,9 +174,10 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     job->state = s;
     if (!s)
         return err_set(err, ERR_NOMEM, "minference on the GPU: out of memory");
-    return is_slash(&job->problem) ? init_slash(g, job, s, err) : init_blocks(g, job, s, err);
+    bool blocks = select_rule(&job->problem, 0)->minf.blocks;
+    return blocks ? init_blocks(g, job, s, err) : init_slash(g, job, s, err);
 }
 
 extern "C" const struct select_method select_minference = {
-    "minference", fits, init, launch, NULL, NULL, true, NULL, false, NULL,
+    "minference", fits, init, launch, NULL, NULL, NULL, false, NULL,
 };

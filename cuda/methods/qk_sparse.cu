@@ -60,7 +60,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->nk = p->nk;
     a->heads = p->heads;
     a->causal = p->causal;
-    a->rule = p->rule->qk;
+    a->rule = select_rule(p, 0)->qk;
     a->map = map_rows_of(&job->lists);
     TRY(gpu_alloc(g, a->map.words * 4LL, &a->keys, err));
 out:
@@ -80,5 +80,5 @@ out:
 }
 
 extern "C" const struct select_method select_qk_sparse = {
-    "qk-sparse", fits, init, launch, NULL, NULL, false, NULL, false, NULL,
+    "qk-sparse", fits, init, launch, NULL, NULL, NULL, false, NULL,
 };

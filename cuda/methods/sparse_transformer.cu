@@ -31,7 +31,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     strided_args *a;
     int rc = 0;
     TRY(pair_map_init(g, job, &a, err));
-    a->rule = job->problem.rule->strided;
+    a->rule = select_rule(&job->problem, 0)->strided;
 out:
     return rc;
 }
@@ -47,5 +47,5 @@ out:
 }
 
 extern "C" const struct select_method select_sparse_transformer = {
-    "sparse-transformer", pair_maps_fit, init, launch, NULL, NULL, false, NULL, false, NULL,
+    "sparse-transformer", pair_maps_fit, init, launch, NULL, NULL, NULL, false, NULL,
 };

@@ -363,9 +363,9 @@ static bool fits(const struct select_problem *p, char why[160])
 {
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
-    else if (p->rule->svg1.rows > MOST_ROWS)
+    else if (select_rule(p, 0)->svg1.rows > MOST_ROWS)
         snprintf(why, 160, "the GPU side has up to %d sampled rows, not %lld", MOST_ROWS,
-                 (long long)p->rule->svg1.rows);
+                 (long long)select_rule(p, 0)->svg1.rows);
     else
         return true;
     return false;
@@ -406,7 +406,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     a->heads = p->heads;
     a->per_kv = p->heads / p->kv_heads;
     a->d = p->d;
-    a->rule = p->rule->svg1;
+    a->rule = select_rule(p, 0)->svg1;
     a->tiles = (int)ceil_div(a->rule.rows, ROWS);
     a->scale_log2 = (float)(p->scale * M_LOG2E);
     ranges = 4 * g->sms / ((int64_t)a->heads * a->tiles); /* a few waves of thread blocks */
@@ -427,5 +427,5 @@ out:
 }
 
 extern "C" const struct select_method select_svg1 = {
-    "svg1", fits, init, launch, NULL, NULL, false, NULL, true, NULL,
+    "svg1", fits, init, launch, NULL, NULL, NULL, true, NULL,
 };

@@ -581,14 +581,12 @@ out:
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    const struct svg2_rule *r = &p->rule->svg2;
+    const struct svg2_rule *r = &select_rule(p, 0)->svg2;
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
     else if (r->qc > MOST_CLUSTERS || r->kc > MOST_CLUSTERS)
         snprintf(why, 160, "the GPU side has up to %d clusters, not %lld", MOST_CLUSTERS,
                  (long long)(r->qc > r->kc ? r->qc : r->kc));
-    else if (!p->choices)
-        snprintf(why, 160, "the GPU side needs to know where the clusters start");
     else
         return true;
     return false;
@@ -692,7 +690,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     job->state = a;
     if (!a)
         FAIL(err, ERR_NOMEM, "svg2 on the GPU: out of memory");
-    a->rule = p->rule->svg2;
+    a->rule = select_rule(p, 0)->svg2;
     a->heads = p->heads;
     a->d = p->d;
     a->scale = p->scale;
@@ -713,5 +711,5 @@ out:
 }
 
 extern "C" const struct select_method select_svg2 = {
-    "svg2", fits, init, launch, NULL, NULL, false, NULL, false, NULL,
+    "svg2", fits, init, launch, NULL, NULL, NULL, false, NULL,
 };

@@ -1,11 +1,10 @@
 /*
- * select.c - the GPU sides of methods: table, memory of their lists, parameters by name (select.h).
+ * select.c - the GPU sides of methods: table, rules, memory of their lists (select.h).
  */
 #include "cuda/select/select.h"
 
 #include "core/mem.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,69 +25,6 @@ const struct select_method *select_find(const char *name)
     while (*m && strcmp((*m)->name, name) != 0)
         m++;
     return *m;
-}
-
-const struct select_method *select_for(const char *name, struct select_problem *p)
-{
-    const struct select_method *m = select_find(name);
-    if (m && m->bands && p->shape && p->shape->form == MASK_BAND)
-        return &select_streaming;
-    p->shape = NULL;
-    return m;
-}
-
-/* ---- parameters ----------------------------------------------------------------------------- */
-
-static const void *field(const struct select_problem *p, const char *name, enum opt_type type,
-                         const struct opt **opt)
-{
-    *opt = opt_find(p->options, name);
-    assert(*opt && (*opt)->type == type);
-    (void)type;
-    return (const char *)p->params + (*opt)->offset;
-}
-
-double select_num(const struct select_problem *p, const char *name)
-{
-    const struct opt *o;
-    return *(const double *)field(p, name, OPT_NUM, &o);
-}
-
-int64_t select_int(const struct select_problem *p, const char *name)
-{
-    const struct opt *o;
-    return *(const int64_t *)field(p, name, OPT_INT, &o);
-}
-
-bool select_flag(const struct select_problem *p, const char *name)
-{
-    const struct opt *o;
-    return *(const bool *)field(p, name, OPT_BOOL, &o);
-}
-
-const char *select_text(const struct select_problem *p, const char *name)
-{
-    const struct opt *o;
-    return *(char *const *)field(p, name, OPT_STR, &o);
-}
-
-int select_index(const struct select_problem *p, const char *name)
-{
-    const struct opt *o;
-    return *(const int *)field(p, name, OPT_ENUM, &o);
-}
-
-const char *select_word(const struct select_problem *p, const char *name)
-{
-    const struct opt *o;
-    int i = *(const int *)field(p, name, OPT_ENUM, &o);
-    return i < 0 ? NULL : o->values[i];
-}
-
-bool select_is(const struct select_problem *p, const char *name, const char *word)
-{
-    const char *w = select_word(p, name);
-    return w && strcmp(w, word) == 0;
 }
 
 /* ---- jobs ----------------------------------------------------------------------------------- */
@@ -140,40 +76,23 @@ int select_job_choose(struct gpu *g, const void *job, struct err *err)
 
 const union method_rule *select_rule(const struct select_problem *p, int head)
 {
-    const union method_rule *own = p->choices ? p->choices[head % p->n_choices].rule : NULL;
-    return own ? own : p->rule;
-}
-
-struct select_problem select_head(const struct select_problem *p, int head)
-{
-    struct select_problem own = *p;
-    const struct accel_choice *c = p->choices ? p->choices + head % p->n_choices : NULL;
-    if (c && c->params) {
-        own.options = c->options;
-        own.params = c->params;
-    }
-    return own;
-}
-
-static bool is_named(const char *const *names, const char *name)
-{
-    while (*names && strcmp(*names, name) != 0)
-        names++;
-    return *names != NULL;
-}
-
-bool select_same_params(const struct accel_choice *a, const struct accel_choice *b,
-                        const char *const *but)
-{
-    bool same = a->options == b->options && a->params && b->params;
-    for (const struct opt *o = a->options; same && o->type != OPT_END; o++)
-        same = is_named(but, o->name) || opt_same(o, a->params, b->params);
-    return same;
+    return p->choices[head % p->n_choices].rule;
 }
 
 const void *select_given(const struct select_problem *p, int head)
 {
-    return p->choices ? p->choices[head % p->n_choices].given : NULL;
+    return p->choices[head % p->n_choices].given;
+}
+
+/* Rules are compared by their bytes: they are zeroed before they are filled. */
+bool select_together(const struct accel_choice *a, const struct accel_choice *b)
+{
+    if (!a->method || !b->method || strcmp(a->method, b->method) != 0)
+        return false;
+    const struct select_method *m = select_find(a->method);
+    const void *x = a->rule, *y = b->rule;
+    return memcmp(x, y, sizeof *a->rule) == 0 ||
+           (m && m->together && m->together(a->rule, b->rule));
 }
 
 int select_v_exp(const struct select_problem *p, int kv)

@@ -4,7 +4,7 @@
  *
  * A method's GPU side is one file cuda/methods/<name>.cu that defines `const struct select_method
  * select_<id>`, and a line in kernels.def. It must choose what the method's CPU side chooses. The
- * two sides are connected only by the method's name and the names of its parameters.
+ * two sides are connected only by the method's name and its rule (core/rules.h).
  */
 #ifndef LACUNA_SELECT_H
 #define LACUNA_SELECT_H
@@ -15,7 +15,6 @@ extern "C" {
 
 #include "core/accel.h"
 #include "core/mask.h"
-#include "core/opt.h"
 #include "core/rules.h"
 #include "cuda/device.h"
 
@@ -26,15 +25,10 @@ struct select_problem {
     int heads, kv_heads, d;
     int64_t nq, nk;
     double scale;
-    bool causal;           /* key j is seen by row i iff j <= i + nk - nq */
-    const void *q, *k, *v; /* on the device, bf16 [heads][nq][d], [kv_heads][nk][d] */
-    uint64_t seed;
-    const struct opt *options; /* the method's option table */
-    const void *params;
-    const struct mask *shape;           /* NULL, or a band that follows from parameters and sizes */
-    const union method_rule *rule;      /* NULL: parameters only. Valid until init returns */
+    bool causal;                        /* key j is seen by row i iff j <= i + nk - nq */
+    const void *q, *k, *v;              /* on the device, bf16 [heads][nq][d], [kv_heads][nk][d] */
     const struct accel_choice *choices; /* [n_choices], head h is the choice h % n_choices, whose
-                                         * `given` is valid until init returns; NULL: none */
+                                         * `rule` and `given` are valid until init returns */
     int n_choices;
     const int *v_exp; /* see select_v_exp. Valid until init returns; NULL: 0 */
     bool no_mask;     /* the choice is only to be timed (select_job_choose) */
@@ -50,8 +44,7 @@ struct select_lists {
     int64_t bq, bk, groups, units; /* groups = ceil(nq / bq), units = ceil(nk / bk), per head */
     int64_t rows, words;           /* heads * groups; 32-bit words of a row of the map */
     uint32_t *map;                 /* [rows][words], on the device as all below */
-    uint32_t *partial; /* [rows][words] kept tiles of a band that it does not fill; else NULL */
-    void *own;         /* [heads][own_bytes] what comes beside the mask (core/rules.h), or NULL */
+    void *own; /* [heads][own_bytes] what comes beside the mask (core/rules.h), or NULL */
     int64_t own_bytes;
     own_make_fn *own_make; /* fills `own` when somebody asks for it; NULL: `launch` has */
 };
@@ -81,7 +74,7 @@ struct select_job {
 struct select_method {
     const char *name; /* of the method */
 
-    /* Is there a GPU side for these parameters and shapes? If not, why. */
+    /* Is there a GPU side for this rule and these shapes? If not, why. */
     bool (*fits)(const struct select_problem *p, char why[160]);
 
     /* Take memory from the arena, fill job->state and job->lists. */
@@ -94,33 +87,24 @@ struct select_method {
      * with the selection. NULL: the method has none. */
     int (*launch_quantised)(struct gpu *g, const struct select_job *job, struct err *err);
 
-    /* Do the parameters and sizes alone make the mask full, so that there is nothing to choose?
-     * Asked before fits. NULL: never. */
+    /* Do rule and sizes alone make the mask full, so that there is nothing to choose? Asked before
+     * fits. NULL: never. */
     bool (*dense)(const struct select_problem *p);
-
-    /* True if a mask of the method that is a band (MASK_BAND) depends on parameters and sizes
-     * alone: then select_streaming makes the lists of its tiles. */
-    bool bands;
 
     /* Release what job->state holds on the host, without job->state itself. NULL: nothing. */
     void (*release)(struct select_job *job);
 
     bool values; /* it reads v as well; else v may be NULL */
 
-    /* May heads with these choices of the method be chosen for in one launch? Then init asks for
-     * the rule or the parameters of each (select_rule, select_head). NULL: only heads with the same
-     * of both. */
-    bool (*together)(const struct accel_choice *a, const struct accel_choice *b);
+    /* May heads with these rules be chosen for in one launch? Then init asks for the rule of each.
+     * NULL: only heads with equal rules. */
+    bool (*together)(const union method_rule *a, const union method_rule *b);
 };
 
 /* Every GPU side, in the order of kernels.def, then NULL. */
 extern const struct select_method *const select_methods[];
 
 const struct select_method *select_find(const char *name); /* NULL: none */
-
-/* The GPU side for a problem of the method `name`, NULL if there is none. For a band in p->shape,
- * where the method has `bands`, it is select_streaming; otherwise p->shape is cleared. */
-const struct select_method *select_for(const char *name, struct select_problem *p);
 
 /* Device memory comes from the arena and lives until its release; select_job_free frees host
  * memory. */
@@ -134,13 +118,8 @@ int select_job_choose(struct gpu *g, const void *job, struct err *err);
 /* The head's rule, valid until init returns. */
 const union method_rule *select_rule(const struct select_problem *p, int head);
 
-/* The problem with the head's parameters, for select_num and its like. */
-struct select_problem select_head(const struct select_problem *p, int head);
-
-/* Have two choices of one method equal parameters, apart from those named in `but` (NULL at its
- * end)? */
-bool select_same_params(const struct accel_choice *a, const struct accel_choice *b,
-                        const char *const *but);
+/* May the heads of two choices be chosen for in one launch? */
+bool select_together(const struct accel_choice *a, const struct accel_choice *b);
 
 /* What the head's choice was given, NULL: nothing. */
 const void *select_given(const struct select_problem *p, int head);
@@ -164,16 +143,6 @@ int select_fetch_rows(struct gpu *g, const struct select_job *job, int64_t row0,
 /* Of all rows. */
 int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int32_t **col,
                  struct err *err);
-
-/* Parameters by name. The option must be in the table and of this type. An enum is returned as its
- * word, NULL when not given. */
-double select_num(const struct select_problem *p, const char *name);
-int64_t select_int(const struct select_problem *p, const char *name);
-bool select_flag(const struct select_problem *p, const char *name);
-const char *select_text(const struct select_problem *p, const char *name);
-const char *select_word(const struct select_problem *p, const char *name);
-bool select_is(const struct select_problem *p, const char *name, const char *word);
-int select_index(const struct select_problem *p, const char *name); /* of an enum's word */
 
 #ifdef __cplusplus
 }

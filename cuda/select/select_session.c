@@ -92,11 +92,6 @@ struct select_problem select_problem_of(const struct accel_choice *c)
                                    .nk = x->nk,
                                    .scale = x->scale,
                                    .causal = x->causal,
-                                   .seed = c->seed,
-                                   .options = c->options,
-                                   .params = c->params,
-                                   .shape = c->shape,
-                                   .rule = c->rule,
                                    .choices = c,
                                    .n_choices = 1};
 }
@@ -106,7 +101,7 @@ int session_select(struct accel_session *s, const struct accel_choice *c, struct
 {
     const struct attn_in *x = c->x;
     struct select_problem p = select_problem_of(c);
-    const struct select_method *method = select_for(c->method, &p);
+    const struct select_method *method = select_find(c->method);
     *time = (struct accel_time){NAN, NAN, NAN, 0};
     if (!method) {
         snprintf(why, 160, "method %s has no GPU side", c->method);

@@ -58,11 +58,11 @@ int block_map_adopt_units(struct block_map *m, const struct accel_units *u, stru
 
 int block_map_adopt(struct block_map *m, const struct mask *lists, struct err *err)
 {
+    if (lists->form != MASK_LISTS)
+        return err_set(err, ERR_RUN, "a choice that is no list of blocks");
     int rc = check_unit(m, lists->bq, lists->bk, err);
     if (rc)
         return rc;
-    if (lists->form != MASK_LISTS)
-        return err_set(err, ERR_RUN, "a choice that is no list of blocks");
     for (int64_t g = 0; g < lists->ngroups; g++)
         for (int64_t i = lists->ptr[g]; i < lists->ptr[g + 1]; i++)
             block_map_set(m, g, lists->col[i]);

@@ -170,8 +170,8 @@ static int ask(const struct method_run *run, struct select_problem *p, struct as
     TRY(me->prepare(&a->ctx, run->params, &a->in, &a->state, err));
     if (!me->rule(a->state, &a->rule, why))
         FAIL(err, ERR_RUN, "%s: %s", me->name, why);
+    a->choice.rule = &a->rule;
     a->choice.given = me->given ? me->given(a->state) : NULL;
-    p->rule = &a->rule;
     p->choices = &a->choice;
     p->n_choices = 1;
 out:
@@ -216,12 +216,8 @@ static int bench_select(struct bench *b, const char *setting, int64_t tokens, bo
                                .causal = causal,
                                .q = r.job.x.q,
                                .k = r.job.x.k,
-                               .v = r.job.x.v,
-                               .seed = 1,
-                               .options = runs->method->params,
-                               .params = runs->params};
-    if (runs->method->rule)
-        TRY(ask(runs, &p, &asked, err));
+                               .v = r.job.x.v};
+    TRY(ask(runs, &p, &asked, err));
     TRY(select_job_init(&b->gpu, me, &p, &job, err));
     TRY(me->launch(&b->gpu, &job, err)); /* for what is kept */
     TRY(select_line(b, text, "select", &r.job, &job, choose, err));

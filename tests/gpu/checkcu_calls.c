@@ -257,9 +257,7 @@ static const char *records_differ(const struct record *a, const struct record *b
     for (int64_t i = 0; i < a->n_metrics; i++) {
         const char *name = a->metrics[i].name;
         double x = a->metrics[i].value, y = record_get(b, name);
-        bool alone =
-            strcmp(name, "mask_diff") == 0 && isnan(y); /* a head is compared, a call not */
-        if (alone || is_one_of(name, clocks) || is_one_of(name, scaled) ||
+        if (is_one_of(name, clocks) || is_one_of(name, scaled) ||
             (!same_kernel && is_one_of(name, kernels)))
             continue;
         double most = is_one_of(name, loose)    ? 2e-3 + 2e-2 * fabs(x)

@@ -54,12 +54,6 @@ static const char *const settings[] = {
     "flexprefill:profile=frontier:gamma=0.3:min_budget=80",
     "minference:pattern=block:top=3",
     "minference:pattern=block:profile=paper:top=20",
-    "minference:pattern=ashape:init=70:local=300",
-    "minference:pattern=trishape:init=64:local=129:last=200",
-    "streaming",
-    "streaming:sink=130:window=65:last=70",
-    "streaming:sink=0:window=1",
-    "streaming:sink=64:window=30%",
     "minference",
     "minference:pattern=vs:v=60:s=120",
     "minference:v=300:s=500:last_q=128:force_cols=0:force_dists=0",
@@ -145,8 +139,10 @@ struct selection {
     struct select_job job;
     int64_t *ptr[2];
     int32_t *col[2];
-    struct prepared *heads;       /* [heads], owned; asked head by head, as long as it is asked */
-    struct accel_choice *choices; /* [heads], owned */
+    union method_rule rule;       /* of all heads */
+    struct prepared *heads;       /* [n_asked], owned; `given` of a choice is theirs */
+    struct accel_choice *choices; /* [n_asked], owned */
+    int n_asked;                  /* all heads, or one for all */
 };
 
 /* A method that is about to choose. */
@@ -226,32 +222,15 @@ static void prepared_free(const struct selection *s, struct prepared *p)
     exact_free(&p->exact);
 }
 
-/* The mask of all rows of a head or, unless NULL, the rule by which it is chosen (all heads of a
- * case have the same); METHOD_SKIP when the method does not apply or nothing is chosen. */
-static int run_reference(const struct selection *s, int head, struct mask *m,
-                         union method_rule *rule, struct err *err)
-{
-    const struct method *me = s->run->method;
-    struct prepared p = {0};
-    char why[160];
-    int rc = 0;
-
-    if ((rc = prepare_head(s, head, 0, NULL, &p, err)) != 0)
-        goto out;
-    if (rule && me->rule && me->origin(p.state).source != SOURCE_REUSED)
-        rc = me->rule(p.state, rule, why) ? 0 : METHOD_SKIP;
-    else if (rule)
-        rc = me->rule ? METHOD_SKIP : 0;
-    else
-        TRY(me->select(p.state, 0, p.in.x.nq, m, err));
-out:
-    prepared_free(s, &p);
-    return rc;
-}
-
+/* The mask of all rows of a head. */
 static int reference_mask(const struct selection *s, int head, struct mask *m, struct err *err)
 {
-    return run_reference(s, head, m, NULL, err);
+    struct prepared p = {0};
+    int rc = prepare_head(s, head, 0, NULL, &p, err);
+    if (!rc)
+        rc = s->run->method->select(p.state, 0, p.in.x.nq, m, err);
+    prepared_free(s, &p);
+    return rc;
 }
 
 /* ---- methods for video ---------------------------------------------------------------------- */
@@ -341,9 +320,11 @@ out:
     return rc;
 }
 
+/* ---- rules ---------------------------------------------------------------------------------- */
+
 static void forget_heads(struct selection *s)
 {
-    for (int h = 0; s->heads && h < s->c.problem.heads; h++) {
+    for (int h = 0; s->heads && h < s->n_asked; h++) {
         struct carry *carry = s->heads[h].ctx.carry;
         prepared_free(s, s->heads + h);
         if (carry && carry->free)
@@ -356,91 +337,40 @@ static void forget_heads(struct selection *s)
     s->choices = NULL;
 }
 
-/* The rule of a case, and what each head is given beside it. */
-static int ask_heads(struct selection *s, union method_rule *rule, struct err *err)
+/* The rule by which a head is chosen, and what it is given beside it; METHOD_SKIP where nothing is
+ * chosen. */
+static int ask_head(struct selection *s, int head, struct err *err)
 {
     const struct method *me = s->run->method;
-    int n = s->c.problem.heads, rc = 0;
+    struct prepared *p = s->heads + head;
+    struct carry *carry = NULL;
     char why[160];
+    int rc = 0;
 
-    TRY(mem_zalloc(&s->heads, n, sizeof *s->heads, "heads", err));
-    TRY(mem_zalloc(&s->choices, n, sizeof *s->choices, "heads", err));
-    for (int h = 0; h < n; h++) {
-        struct carry *carry = NULL;
+    if (by_head(s))
         TRY(mem_zalloc(&carry, 1, sizeof *carry, "state between steps", err));
-        s->heads[h].ctx.carry = carry;
-        if ((rc = prepare_head(s, h, is_video(s), carry, s->heads + h, err)) != 0)
-            goto out;
-        if (me->origin(s->heads[h].state).source != SOURCE_OWN ||
-            !me->rule(s->heads[h].state, rule, why)) {
-            rc = METHOD_SKIP;
-            goto out;
-        }
-        s->choices[h].given = me->given ? me->given(s->heads[h].state) : NULL;
-    }
+    p->ctx.carry = carry;
+    if ((rc = prepare_head(s, head, is_video(s), carry, p, err)) != 0)
+        goto out;
+    enum mask_source source = me->origin ? me->origin(p->state).source : SOURCE_OWN;
+    if (source == SOURCE_REUSED || (by_head(s) && source != SOURCE_OWN) ||
+        !me->rule(p->state, &s->rule, why))
+        return METHOD_SKIP;
+    s->choices[head].rule = &s->rule;
+    s->choices[head].given = me->given ? me->given(p->state) : NULL;
 out:
     return rc;
 }
 
-/* ---- bands ---------------------------------------------------------------------------------- */
-
-/* Keys [lo, hi) of a row, counted in the tiles that they touch. */
-static void count_keys(int32_t *tiles, int64_t width, int64_t lo, int64_t hi)
+static int ask_heads(struct selection *s, struct err *err)
 {
-    for (int64_t u = lo / width; u * width < hi; u++) {
-        int64_t from = u * width < lo ? lo : u * width;
-        int64_t to = (u + 1) * width < hi ? (u + 1) * width : hi;
-        tiles[u] += (int32_t)(to - from);
-    }
-}
-
-/* Tiles of a head that hold a kept pair, and those that lack an allowed one, against the map and
- * the bits of `partial`. */
-static int compare_tiles(const struct select_lists *l, const struct mask *m, const uint32_t *map,
-                         const uint32_t *partial, struct tally *t, struct err *err)
-{
-    int32_t *kept = NULL, *allowed = NULL;
     int rc = 0;
-    TRY(mem_alloc(&kept, l->units, sizeof *kept, "tiles", err));
-    TRY(mem_alloc(&allowed, l->units, sizeof *allowed, "tiles", err));
-    for (int64_t g = 0; g < l->groups; g++) {
-        memset(kept, 0, (size_t)l->units * sizeof *kept);
-        memset(allowed, 0, (size_t)l->units * sizeof *allowed);
-        for (int64_t i = g * l->bq; i < (g + 1) * l->bq && i < m->nq; i++) {
-            struct span s[2];
-            int64_t n = mask_row_spans(m, i, s);
-            for (int64_t e = 0; e < n; e++)
-                count_keys(kept, l->bk, s[e].lo, s[e].hi);
-            count_keys(allowed, l->bk, 0, mask_limit(m, i));
-        }
-        for (int64_t u = 0; u < l->units; u++) {
-            bool in = map[g * l->words + u / 32] >> u % 32 & 1;
-            bool cut = partial[g * l->words + u / 32] >> u % 32 & 1;
-            t->differ += in != (kept[u] > 0) || cut != (kept[u] > 0 && kept[u] < allowed[u]);
-            t->units += allowed[u] > 0;
-        }
-    }
+    s->n_asked = by_head(s) ? s->c.problem.heads : 1;
+    TRY(mem_zalloc(&s->heads, s->n_asked, sizeof *s->heads, "heads", err));
+    TRY(mem_zalloc(&s->choices, s->n_asked, sizeof *s->choices, "heads", err));
+    for (int h = 0; h < s->n_asked && !rc; h++)
+        rc = ask_head(s, h, err);
 out:
-    free(kept);
-    free(allowed);
-    return rc;
-}
-
-static int compare_band(struct gpu *g, const struct selection *s, int head, const struct mask *m,
-                        struct tally *t, struct err *err)
-{
-    const struct select_lists *l = &s->job.lists;
-    int64_t n = l->groups * l->words;
-    uint32_t *map = NULL, *partial = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&map, n, sizeof *map, "tiles", err));
-    TRY(mem_alloc(&partial, n, sizeof *partial, "tiles", err));
-    TRY(gpu_get(g, map, l->map + head * n, n * 4, err));
-    TRY(gpu_get(g, partial, l->partial + head * n, n * 4, err));
-    TRY(compare_tiles(l, m, map, partial, t, err));
-out:
-    free(map);
-    free(partial);
     return rc;
 }
 
@@ -580,7 +510,7 @@ static int compare_operands(struct gpu *g, struct selection *s, struct tally *t,
                              o->q + h * p->nq * p->d, o->q_scale + h * l->groups, t, err));
     for (int h = 0; h < p->kv_heads; h++) {
         const float *x = s->k + h * p->nk * p->d;
-        if (select_flag(&s->job.problem, "smooth_k"))
+        if (s->rule.sparge.smooth_k)
             token_mean(x, p->nk, p->d, DT_F32, kbar);
         token_centre(x, p->nk, p->d, kbar, DT_F32, k);
         TRY(compare_integers(g, k, p->nk, p->d, l->bk, true, o->k + h * p->nk * p->d,
@@ -630,33 +560,23 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
 {
     const struct attn_problem *p = &s->c.problem;
     const struct select_method *me = select_find(s->run->method->name);
-    struct mask shape = {0};
-    union method_rule rule;
     struct select_problem q = {.heads = p->heads,
                                .kv_heads = p->kv_heads,
                                .d = p->d,
                                .nq = p->nq,
                                .nk = p->nk,
                                .scale = p->scale,
-                               .causal = p->causal,
-                               .seed = s->c.seed,
-                               .options = s->run->method->params,
-                               .params = s->run->params};
+                               .causal = p->causal};
     char why[160];
     int rc = 0;
 
     if (!me)
         return METHOD_SKIP;
     TRY(upload(g, s, &q, err));
-    if (me->bands)
-        TRY(reference_mask(s, 0, &shape, err));
-    q.shape = me->bands ? &shape : NULL;
-    if ((rc = by_head(s) ? ask_heads(s, &rule, err) : run_reference(s, 0, NULL, &rule, err)) != 0)
+    if ((rc = ask_heads(s, err)) != 0)
         goto out;
     q.choices = s->choices;
-    q.n_choices = p->heads;
-    q.rule = s->run->method->rule ? &rule : NULL;
-    me = select_for(s->run->method->name, &q);
+    q.n_choices = s->n_asked;
     if (me->dense && me->dense(&q)) {
         TRY(check_dense(s, t, err));
         goto out;
@@ -679,7 +599,7 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
         }
         rc = reference_mask(s, h, &m, err);
         if (!rc)
-            rc = q.shape ? compare_band(g, s, h, &m, t, err) : compare_masks(s, h, &m, t, err);
+            rc = compare_masks(s, h, &m, t, err);
         mask_free(&m);
         if (rc)
             goto out;
@@ -688,7 +608,6 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
         TRY(compare_operands(g, s, t, err));
     t->cases++;
 out:
-    mask_free(&shape);
     return rc;
 }
 

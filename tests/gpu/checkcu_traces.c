@@ -40,8 +40,8 @@ static const struct {
     enum chooser chooser;
 } settings[] = {
     {"dense:c=0.25+1", HOST},
-    {"streaming:sink=4:window=512", GPU},
-    {"streaming:sink=64:window=10%:last=128", GPU},
+    {"streaming:sink=4:window=512", HOST},
+    {"streaming:sink=64:window=10%:last=128", HOST},
     {"streaming:dilate=dilated1", HOST},
     {"spargeattn:pv=off:tau=0.9:theta=0.3", GPU},
     {"spargeattn:pv=off:arch=sm90:tau=0.8:theta=-1", GPU},
@@ -71,8 +71,8 @@ static const struct {
     {"minference:v=200:s=400", GPU},
     {"minference:v=200:s=400:mask=requested", GPU},
     {"minference:sparsity=0.5", GPU},
-    {"minference:pattern=ashape:init=64:local=512", GPU},
-    {"minference:pattern=trishape:init=64:local=512", GPU},
+    {"minference:pattern=ashape:init=64:local=512", HOST},
+    {"minference:pattern=trishape:init=64:local=512", HOST},
     {"minference:pattern=block:top=8", GPU},
     {"longformer:window=128:global=4", HOST},
     {"longformer:window=64:dilation=3", HOST},
@@ -238,15 +238,11 @@ static void add(struct tally *t, const struct record *cpu, const struct record *
         snprintf(t->reason, sizeof t->reason, "%.150s", gpu->reason);
         return;
     }
-    double differ = record_get(gpu, "mask_diff");
-    if (!isnan(record_get(gpu, "mask_iou"))) { /* of a reused mask and the step's own */
+    if (!isnan(record_get(gpu, "mask_iou"))) /* of a reused mask and the step's own */
         t->recall = fmax(t->recall, apart(cpu, gpu, "mask_iou"));
-        differ = NAN;
-    }
     bool on_gpu = gpu->notes.data && strstr(gpu->notes.data, "select_backend=cuda");
-    if (on_gpu && isnan(differ)) /* chosen by a rule, and nobody compared */
-        differ = (double)s->unlike;
-    bool same = isnan(differ) || differ == 0;
+    int64_t differ = on_gpu ? s->unlike : 0;
+    bool same = differ == 0;
     bool filtered =
         gpu->notes.data &&
         (strstr(gpu->notes.data, "kernel=filter") || strstr(gpu->notes.data, "kernel=dilated") ||
@@ -255,8 +251,8 @@ static void add(struct tally *t, const struct record *cpu, const struct record *
     const struct error *e = by_cpu ? &s->cpu : &s->exact;
     t->ran++;
     t->units += s->units;
-    t->gpu_selected += !isnan(differ);
-    t->differ += isnan(differ) ? 0 : (int64_t)differ;
+    t->gpu_selected += on_gpu;
+    t->differ += differ;
     if (!by_cpu || same) {
         t->delta2 += e->delta2;
         t->ref2 += e->ref2;

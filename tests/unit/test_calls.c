@@ -12,7 +12,7 @@
 #include "sim/blocks/exactmap.h"
 #include "sim/simulate_call.h"
 #include "tests/harness/accelrun.h"
-#include "tests/harness/choiceown.h"
+#include "tests/harness/rulechoice.h"
 #include "tests/harness/methodrun.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ enum { N = 300, D = 16, HEADS = 4, KV = 2, LAYERS = 2 };
 struct accel_session {
     int n, group;           /* of the last call */
     int launches, selected; /* calls attended to; heads chosen for */
-    int parameters;         /* that the neighbours of these heads do not share */
+    int rules;              /* that the neighbours of these heads do not share */
     bool timed;
     struct mask kept[HEADS]; /* owned, where masks stay on the device */
     int stayed;              /* heads of which only counts came */
@@ -41,6 +41,8 @@ struct accel_session {
 };
 
 static struct accel_session session;
+static struct method_run *settings; /* that the device tells apart by their rules */
+static int64_t n_settings;
 static int ceilings_measured; /* so often, over all sessions */
 static int driver = 13000;
 
@@ -287,27 +289,30 @@ static int attend_call(struct accel_session *s, const struct accel_call_work *w,
     return 0;
 }
 
-static void select_by_method(const struct accel_choice *c, struct mask *m, struct err *err)
+/* What the method itself would choose: by the rule alone, or with the parameters whose rule it is.
+ */
+static void select_by_rule(const struct accel_choice *c, int head, struct mask *m, struct err *err)
 {
-    const struct attn_in *x = c->x;
-    const struct method *me = method_find(test_methods, c->method, err);
-    struct method_ctx ctx = {.seed = c->seed};
     struct exact exact;
-    struct head_in in = {.x = *x, .src_dtype = DT_F32, .n_layers = 1, .exact = &exact};
-    void *state = NULL;
-    exact_init(&exact, x, PREC_F64);
-    assert_ok(me->prepare(&ctx, c->params, &in, &state, err), err);
-    assert_ok(me->select(state, 0, x->nq, m, err), err);
-    choice_own(c, &in);
-    me->release(state);
+    struct head_in in = {.x = *c->x,
+                         .src_dtype = DT_F32,
+                         .head = head,
+                         .n_layers = LAYERS,
+                         .branch = "main",
+                         .exact = &exact};
+    exact_init(&exact, c->x, PREC_F64);
+    bool found = rule_choose(c, &in, m);
+    for (; !found && in.layer < LAYERS; in.layer++)
+        found = setting_choose(settings, n_settings, c, &in, m);
+    ck_assert_msg(found, "%s: a rule of no setting", c->method);
     exact_free(&exact);
 }
 
 static void select_head(const struct accel_choice *c, struct mask *m, struct err *err)
 {
     const struct attn_in *x = c->x;
-    if (!c->rule) {
-        select_by_method(c, m, err);
+    if (strcmp(c->method, "fg-attn") != 0) {
+        select_by_rule(c, 0, m, err);
         return;
     } /* slices: nothing is kept but by force */
     assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, c->rule->fg.M,
@@ -317,7 +322,7 @@ static void select_head(const struct accel_choice *c, struct mask *m, struct err
 
 static bool chooses(const struct accel_choice *c)
 {
-    return !c->shape && strcmp(c->method, "oracle") != 0;
+    return strcmp(c->method, "oracle") != 0;
 }
 
 static int select_one(struct accel_session *s, const struct accel_choice *c, struct mask *m,
@@ -334,13 +339,13 @@ static int select_call(struct accel_session *s, const struct accel_call *call,
                        const struct accel_choice *choices, struct mask *masks, int *answers,
                        char (*why)[160], struct err *err)
 {
-    const void *params = NULL;
+    const union method_rule *before = NULL;
     for (int i = 0; i < call->n; i++) {
         if (!choices[i].method || !chooses(choices + i))
             continue;
         ck_assert_uint_eq(choices[i].data, call->data + (uint64_t)i);
-        s->parameters += params != choices[i].params;
-        params = choices[i].params;
+        s->rules += !before || memcmp(before, choices[i].rule, sizeof *before) != 0;
+        before = choices[i].rule;
         select_head(choices + i, masks + i, err);
         answers[i] = 0;
         s->selected++;
@@ -383,10 +388,10 @@ static int keep_call(struct accel_session *s, const struct accel_call *call,
     for (int i = 0; i < call->n; i++) {
         const struct accel_choice *c = choices + i;
         struct mask *m = s->kept + i;
-        if (!c->method || c->shape)
+        if (!c->method)
             continue;
         mask_free(m);
-        select_by_method(c, m, err);
+        select_by_rule(c, i, m, err);
         answers[i] = 0;
         s->selected++;
         bool stays = c->stays && m->form == MASK_LISTS;
@@ -587,7 +592,7 @@ START_TEST(heads_say_what_they_say_one_by_one)
     ck_assert_int_eq(session.n, HEADS);
     ck_assert_int_eq(session.group, HEADS / KV);
     ck_assert_int_eq(session.selected, LAYERS * HEADS); /* spargeattn; no one else */
-    ck_assert_int_eq(session.parameters, LAYERS);
+    ck_assert_int_eq(session.rules, LAYERS);
     ck_assert_int_eq(n, LAYERS * RUNS * (HEADS + 1));
     ck_assert_int_eq(count_of(calls, n, RECORD_OF_CALL), LAYERS * RUNS);
     ck_assert(masks_differ(calls, n, "spargeattn"));
@@ -602,8 +607,6 @@ START_TEST(heads_say_what_they_say_one_by_one)
         ck_assert(strstr(buf_str(&b->notes), "time=") == NULL);
         for (int64_t k = 0; k < a->n_metrics; k++) {
             const char *name = a->metrics[k].name;
-            if (strcmp(name, "mask_diff") == 0) /* in a call the device chooses alone */
-                continue;
             if (measured(name)) {
                 ck_assert(strcmp(name, "density_kernel") == 0 || strncmp(name, "host_", 5) == 0 ||
                           isnan(record_get(b, name)));
@@ -636,12 +639,24 @@ END_TEST
     "-m sparse-transformer:pattern=merged:stride=9"
 enum { UNIT_RUNS = 20, ALONE = 18, BUILT = 2 };
 
+/* Tell the device the settings of "-m SETTING ...". */
+static void settings_parse(const char *words)
+{
+    char copy[1200];
+    struct err err = {0};
+    snprintf(copy, sizeof copy, "%s", words);
+    for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
+        if (strcmp(w, "-m") != 0)
+            assert_ok(method_runs_parse(test_methods, w, &settings, &n_settings, &err), &err);
+}
+
 /* A mask that stays on the device, and its counts alone or a copy come, says what the mask says. */
 START_TEST(masks_may_stay_on_the_device)
 {
     struct record *here, *there;
     int compared = 0, planned = 0, built = 0;
     set_up();
+    settings_parse(UNITS);
     int64_t n = replay(directory("here"), UNITS " --select-backend cpu", &here);
     int64_t m = replay_on(&keeping, directory("there"), UNITS, &there);
     ck_assert_int_eq(n, LAYERS * UNIT_RUNS * (HEADS + 1));
@@ -662,7 +677,7 @@ START_TEST(masks_may_stay_on_the_device)
                  record_get(a, "time_total_ns") == 300;
         for (int64_t k = 0; k < a->n_metrics && a->scope == RECORD_OF_HEAD; k++) {
             const char *name = a->metrics[k].name;
-            if (measured(name) || strcmp(name, "mask_diff") == 0)
+            if (measured(name))
                 continue;
             ck_assert_msg(fabs(a->metrics[k].value - record_get(b, name)) <= 1e-6,
                           "%s:%s head %d %s: %g and %g", a->method, a->params, a->head, name,
@@ -673,6 +688,7 @@ START_TEST(masks_may_stay_on_the_device)
     ck_assert_int_gt(compared, 20 * LAYERS * UNIT_RUNS * HEADS);
     ck_assert_int_ge(planned, LAYERS * (ALONE - BUILT + 2)); /* two have a copy here */
     ck_assert_int_eq(built, LAYERS * BUILT);
+    method_runs_free(settings, n_settings);
     records_free(here, n);
     records_free(there, m);
 }
@@ -702,7 +718,7 @@ START_TEST(a_dense_head_joins_filtered_ones)
     ck_assert_int_eq(count_of(r, n, RECORD_OF_HEAD), LAYERS * HEADS);
     ck_assert_int_eq(count_of(r, n, RECORD_OF_CALL), LAYERS);
     ck_assert_int_eq(session.launches, LAYERS);
-    ck_assert_int_eq(session.parameters, LAYERS * HEADS);
+    ck_assert_int_eq(session.rules, LAYERS * HEADS);
     for (int64_t i = 0; i < n; i++) {
         if (r[i].scope != RECORD_OF_HEAD)
             continue;

@@ -129,14 +129,14 @@ out:
 /* Masses of a head, padded. */
 static int64_t head_masses(const struct select_problem *p)
 {
-    const struct oracle_rule *r = &p->rule->oracle;
+    const struct oracle_rule *r = &select_rule(p, 0)->oracle;
     int64_t rows = ceil_div(p->nq, ORACLE_TILE) * (ORACLE_TILE / r->bq);
     return rows * row_values(ceil_div(p->nk, r->bk));
 }
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    const struct oracle_rule *r = &p->rule->oracle;
+    const struct oracle_rule *r = &select_rule(p, 0)->oracle;
     bool in_tile = r->bq == p->nq ? r->bq <= ORACLE_TILE : ORACLE_TILE % r->bq == 0;
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
@@ -169,7 +169,7 @@ static void set_args(const struct select_job *job, oracle_args *a)
     a->per_kv = p->heads / p->kv_heads;
     a->causal = p->causal;
     a->row_tiles = (int)ceil_div(p->nq, ORACLE_TILE);
-    a->rule = p->rule->oracle;
+    a->rule = select_rule(p, 0)->oracle;
     a->bq = (int)a->rule.bq;
     a->bk = a->rule.bk;
     a->per_tile = ORACLE_TILE / a->bq;
@@ -194,7 +194,7 @@ static int tiles_at_once(const struct gpu *g, const oracle_args &a)
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     oracle_state *s = (oracle_state *)calloc(1, sizeof *s);
-    const struct oracle_rule *r = &job->problem.rule->oracle;
+    const struct oracle_rule *r = &select_rule(&job->problem, 0)->oracle;
     int64_t masses;
     int rc = 0;
 
@@ -221,5 +221,5 @@ out:
 }
 
 extern "C" const struct select_method select_oracle = {
-    "oracle", fits, init, launch, NULL, NULL, false, NULL, false, NULL,
+    "oracle", fits, init, launch, NULL, NULL, NULL, false, NULL,
 };

@@ -103,7 +103,7 @@ out:
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    if (!p->rule || !p->causal || p->nq != p->nk)
+    if (!p->causal || p->nq != p->nk)
         snprintf(why, 160, "whole causal prompts only");
     else if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
@@ -164,7 +164,7 @@ out:
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    const struct sale_rule *r = &p->rule->sale;
+    const struct sale_rule *r = &select_rule(p, 0)->sale;
     sale_state *s = (sale_state *)calloc(1, sizeof *s);
     sale_args *a = &s->args;
     int rc = 0;
@@ -211,15 +211,13 @@ static void release(struct select_job *job)
 }
 
 /* Heads differ in their threshold alone. */
-static bool together(const struct accel_choice *a, const struct accel_choice *b)
+static bool together(const union method_rule *a, const union method_rule *b)
 {
-    if (!a->rule || !b->rule)
-        return false;
-    const struct sale_rule *x = &a->rule->sale, *y = &b->rule->sale;
+    const struct sale_rule *x = &a->sale, *y = &b->sale;
     return x->scale == y->scale && x->local_blocks == y->local_blocks && x->strict == y->strict &&
            x->causal_stats == y->causal_stats;
 }
 
 extern "C" const struct select_method select_sale = {
-    "sale", fits, init, launch, NULL, NULL, false, release, false, together,
+    "sale", fits, init, launch, NULL, NULL, release, false, together,
 };

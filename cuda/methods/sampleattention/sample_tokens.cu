@@ -12,7 +12,6 @@
 #include "cuda/select/maprows.cuh"
 #include "cuda/select/wide.cuh"
 
-#include <math.h>
 #include <stdlib.h>
 
 struct token_args {
@@ -98,24 +97,22 @@ out:
 int sample_tokens_init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
+    const struct sample_rule *r = &select_rule(p, 0)->sample;
     token_args *a = (token_args *)calloc(1, sizeof *a);
-    double step = round(1 / select_num(p, "rows"));
-    struct share window = {select_num(p, "window"), true};
     int rc = 0;
 
     job->state = a;
     if (!a)
         FAIL(err, ERR_NOMEM, "sampleattention on the GPU: out of memory");
-    step = step < 1 ? 1 : step < (double)p->nq ? step : (double)p->nq;
     TRY(select_lists_init(g, job, 1, 1, err));
     a->nq = p->nq;
     a->nk = p->nk;
-    a->window = share_resolve(window, p->nk);
-    a->bottom = select_int(p, "bottom");
-    a->alpha = select_num(p, "alpha");
+    a->window = r->window;
+    a->bottom = r->bottom;
+    a->alpha = r->alpha;
     a->map = map_rows_of(&job->lists);
-    TRY(last_rows_init(g, p, (int)ceil_div(p->nq, (int64_t)step), 1, &a->rows, err));
-    a->rows.step = (int)step;
+    TRY(last_rows_init(g, p, (int)ceil_div(p->nq, r->step), 1, &a->rows, err));
+    a->rows.step = (int)r->step;
     a->rows.sla = NULL;
     TRY(gpu_alloc(g, p->heads * 4, &a->number, err));
     job->lists.own = a->number;

@@ -8,11 +8,7 @@
 
 #define SAMPLE_MOST_TOKENS (1 << 24)
 
-/* Do the parameters ask for it? Then init and launch of the job are the following. */
-static inline bool sample_tokens(const struct select_problem *p)
-{
-    return select_is(p, "profile", "v2");
-}
+/* With sample_rule.tokens init and launch of the job, whose lists are of single keys. */
 int sample_tokens_init(struct gpu *g, struct select_job *job, struct err *err);
 int sample_tokens_launch(struct gpu *g, const struct select_job *job, struct err *err);
 

@@ -11,7 +11,6 @@
  * 2 B N d FLOP per slice and head; the records take 32 N bytes per slice and head.
  */
 #include "core/intmath.h"
-#include "core/presets.h"
 #include "cuda/methods/sampleattention/sample_tokens.h"
 #include "cuda/select/cut.cuh"
 #include "cuda/select/maprows.cuh"
@@ -26,8 +25,6 @@
 #define MAX_BLOCKS 24576 /* a list of scores in shared memory */
 #define THREADS 256
 #define MOST_TILES 8 /* tiles of keys that a thread block walks */
-
-enum merge { MERGE_PERCHUNK, MERGE_UNION, MERGE_MEAN };
 
 struct sample_args {
     int64_t nq, nk;
@@ -222,13 +219,13 @@ static __global__ void __launch_bounds__(32) choose(const sample_args a)
 {
     extern __shared__ double values[];
     int lane = threadIdx.x, nb = a.nb;
-    int to = a.merge == MERGE_PERCHUNK ? blockIdx.x : 0;
+    int to = a.merge == SAMPLE_PERCHUNK ? blockIdx.x : 0;
     const double *score = (blockIdx.z ? a.slash : a.col) + 2 * (int64_t)blockIdx.y * a.chunks * nb;
     int seen = 0, number;
 
     for (int x = lane; x < nb; x += 32) {
         double sum = 0;
-        if (a.merge == MERGE_MEAN) {
+        if (a.merge == SAMPLE_MEAN) {
             for (int i = 0; i < a.chunks; i++)
                 sum += score[(int64_t)i * nb + x];
             sum /= a.chunks;
@@ -306,7 +303,7 @@ out:
 
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
-    if (sample_tokens(&job->problem))
+    if (job->lists.bk == 1)
         return sample_tokens_launch(g, job, err);
     const sample_state *s = (const sample_state *)job->state;
     const sample_args &a = s->args;
@@ -323,7 +320,7 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     CU(err, cudaMemsetAsync(a.cols, 0, (size_t)(flags * (2 * a.nb + 1)), g->stream));
     CU(err, cudaFuncSetAttribute((const void *)choose, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  a.nb * 8));
-    choose<<<dim3(a.merge == MERGE_MEAN ? 1 : a.chunks, a.heads, 2), 32, a.nb * 8, g->stream>>>(a);
+    choose<<<dim3(a.merge == SAMPLE_MEAN ? 1 : a.chunks, a.heads, 2), 32, a.nb * 8, g->stream>>>(a);
     CU_LAUNCHED(err);
     fill_map<<<(unsigned)ceil_div(rows, 8), 256, 0, g->stream>>>(a, s->block, rows);
     CU_LAUNCHED(err);
@@ -333,42 +330,19 @@ out:
 
 /* ---- set-up --------------------------------------------------------------------------------- */
 
-/* alpha_c, alpha_s and chunks as given, else the preset's. */
-static struct sample_preset settings_of(const struct select_problem *p)
-{
-    struct sample_preset s = sample_preset(select_index(p, "preset"), p->nk);
-    double c = select_num(p, "alpha_c"), d = select_num(p, "alpha_s");
-    int64_t n = select_int(p, "chunks");
-    s.alpha_c = isnan(c) ? s.alpha_c : c;
-    s.alpha_s = isnan(d) ? s.alpha_s : d;
-    s.chunks = n == INT64_MIN ? s.chunks : (int)n;
-    return s;
-}
-
-static int block_of(const struct select_problem *p)
-{
-    return select_is(p, "block", "64") ? 64 : 128;
-}
-
-/* A prompt too short for the slices stays dense. */
 static bool dense(const struct select_problem *p)
 {
-    int64_t b = block_of(p);
-    return !sample_tokens(p) && (p->nq < 2 * b || settings_of(p).chunks * b >= p->nq);
+    return select_rule(p, 0)->sample.all;
 }
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    int64_t b = block_of(p);
+    const struct sample_rule *r = &select_rule(p, 0)->sample;
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
-    else if (sample_tokens(p) && p->nk > SAMPLE_MOST_TOKENS)
+    else if (r->tokens && p->nk > SAMPLE_MOST_TOKENS)
         snprintf(why, 160, "the GPU side of profile=v2 takes up to %d keys", SAMPLE_MOST_TOKENS);
-    else if (sample_tokens(p))
-        return true;
-    else if (select_is(p, "reduce", "max"))
-        snprintf(why, 160, "reduce=max has no GPU side");
-    else if (ceil_div(p->nk, b) > MAX_BLOCKS)
+    else if (!r->tokens && ceil_div(p->nk, r->block) > MAX_BLOCKS)
         snprintf(why, 160, "the GPU side takes up to %d blocks of keys", MAX_BLOCKS);
     else
         return true;
@@ -379,25 +353,22 @@ static void resolve(const struct gpu *g, const struct select_problem *p, sample_
 {
     sample_args *a = &s->args;
     int64_t b = s->block, shift = p->nk - p->nq;
-    struct sample_preset preset = settings_of(p);
-    bool strict = select_is(p, "profile", "strict"), safe = select_is(p, "profile", "safe");
+    const struct sample_rule *r = &select_rule(p, 0)->sample;
     a->nq = p->nq;
     a->nk = p->nk;
     a->heads = p->heads;
     a->per_kv = p->heads / p->kv_heads;
     a->nb = (int)ceil_div(p->nk, b);
-    a->chunks = preset.chunks;
+    a->chunks = r->chunks;
     a->units = 2 * a->nb;
-    a->alpha_c = preset.alpha_c;
-    a->alpha_s = preset.alpha_s;
-    a->centred = select_is(p, "extend", "centred");
-    a->cover2 = select_is(p, "extend", "cover2");
-    a->merge = select_is(p, "merge", "perchunk") ? MERGE_PERCHUNK
-               : select_is(p, "merge", "union")  ? MERGE_UNION
-                                                 : MERGE_MEAN;
-    a->lists = a->merge == MERGE_PERCHUNK ? a->chunks : 1;
-    a->keep_diag = select_is(p, "keep_diag", "profile") ? !strict : select_is(p, "keep_diag", "1");
-    a->keep_sink = select_is(p, "keep_sink", "profile") ? safe : select_is(p, "keep_sink", "1");
+    a->alpha_c = r->alpha_c;
+    a->alpha_s = r->alpha_s;
+    a->centred = r->extend == SAMPLE_CENTRED;
+    a->cover2 = r->extend == SAMPLE_COVER2;
+    a->merge = r->merge;
+    a->lists = r->merge == SAMPLE_PERCHUNK ? r->chunks : 1;
+    a->keep_diag = r->keep_diag;
+    a->keep_sink = r->keep_sink;
     a->scale_log2 = (float)(p->scale * M_LOG2E);
     a->end[0] = (int)shift;
     for (int i = 1; i < a->chunks; i++)
@@ -413,7 +384,7 @@ static void resolve(const struct gpu *g, const struct select_problem *p, sample_
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    if (sample_tokens(p))
+    if (select_rule(p, 0)->sample.tokens)
         return sample_tokens_init(g, job, err);
     sample_state *s = (sample_state *)calloc(1, sizeof *s);
     int rc = 0;
@@ -421,7 +392,7 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     job->state = s;
     if (!s)
         FAIL(err, ERR_NOMEM, "sampleattention on the GPU: out of memory");
-    s->block = block_of(p);
+    s->block = (int)select_rule(p, 0)->sample.block;
     resolve(g, p, s);
     {
         sample_args *a = &s->args;
@@ -443,5 +414,5 @@ out:
 }
 
 extern "C" const struct select_method select_sampleattention = {
-    "sampleattention", fits, init, launch, NULL, dense, false, NULL, false, NULL,
+    "sampleattention", fits, init, launch, NULL, dense, NULL, false, NULL,
 };

@@ -32,10 +32,8 @@ extern "C" {
 #define MAX_UNITS 24576 /* of a row whose probabilities fit into shared memory */
 
 struct sparge_state {
-    bool paper, topk_cut, sink, smooth_k;
-    bool dense; /* no head is judged */
-    int bq, bk;
-    float v_top;
+    struct sparge_rule rule;  /* what all heads have */
+    bool dense;               /* no head is judged */
     double *theta;            /* [heads] */
     head_cut *cuts;           /* [heads] */
     int64_t shares;           /* of the token mean */
@@ -83,19 +81,19 @@ static int launch_keys(struct gpu *g, const struct select_job *job, bool quantis
                     job->lists.units,
                     s->theta,
                     p->heads / p->kv_heads,
-                    s->paper,
+                    s->rule.paper,
                     s->k_mean,
                     s->k_like,
                     quantise ? (uint2 *)job->operands.k : NULL,
                     job->operands.k_scale};
-    if (s->smooth_k)
+    if (s->rule.smooth_k)
         sum_keys<D><<<dim3((unsigned)s->shares, p->kv_heads), THREADS, 0, g->stream>>>(
             (const uint4 *)p->k, p->nk, s->shares, s->partial);
     CU_LAUNCHED(err);
-    finish_mean<D><<<p->kv_heads, D * MEAN_GROUPS, 0, g->stream>>>(s->partial, s->shares, p->nk,
-                                                                   s->smooth_k, s->kbar, s->v_max);
+    finish_mean<D><<<p->kv_heads, D * MEAN_GROUPS, 0, g->stream>>>(
+        s->partial, s->shares, p->nk, s->rule.smooth_k, s->kbar, s->v_max);
     CU_LAUNCHED(err);
-    TRY((launch_blocks<D, true>(g, p->kv_heads, s->bk, k, err)));
+    TRY((launch_blocks<D, true>(g, p->kv_heads, (int)s->rule.bk, k, err)));
 out:
     return rc;
 }
@@ -115,12 +113,12 @@ static int launch_queries(struct gpu *g, const struct select_job *job, int head0
                     job->lists.groups,
                     s->theta + head0,
                     1,
-                    s->paper,
+                    s->rule.paper,
                     s->q_mean + row0 * D,
                     s->q_like + row0,
                     quantise ? (uint2 *)o->q + at : NULL,
                     o->q_scale + row0};
-    return launch_blocks<D, false>(g, count, s->bq, q, err);
+    return launch_blocks<D, false>(g, count, (int)s->rule.bq, q, err);
 }
 
 template <int D>
@@ -134,7 +132,7 @@ static int launch_values(struct gpu *g, const struct select_job *job, struct err
         (const uint4 *)p->v, p->nk, s->v_max);
     CU_LAUNCHED(err);
     quantise_values<D><<<dim3((unsigned)(o->v_keys / 128), p->kv_heads), THREADS, 0, g->stream>>>(
-        (const uint4 *)p->v, p->nk, o->v_keys, s->v_top, s->v_max, o->v, o->v_scale);
+        (const uint4 *)p->v, p->nk, o->v_keys, s->rule.v_max, s->v_max, o->v, o->v_scale);
     CU_LAUNCHED(err);
 out:
     return rc;
@@ -169,28 +167,18 @@ static int launch_rows(struct gpu *g, const struct select_job *job, int head0, i
     const sparge_state *s = (const sparge_state *)job->state;
     int rc = 0, n = (int)l->units, per_kv = p->heads / p->kv_heads, kv0 = head0 / per_kv;
     int64_t row0 = head0 * l->groups;
-    row_args a = {s->score + row0 * n,
-                  s->q_like + row0,
-                  s->k_like + (int64_t)head0 * n,
-                  s->cuts + head0,
-                  (int)l->groups,
-                  n,
-                  p->causal,
-                  s->bq,
-                  s->bk,
-                  s->paper,
-                  s->topk_cut,
-                  s->sink,
-                  count * l->groups,
-                  l->words,
-                  l->map + row0 * l->words,
+    row_args a = {s->score + row0 * n, s->q_like + row0, s->k_like + (int64_t)head0 * n,
+                  s->cuts + head0,     (int)l->groups,   n,
+                  p->causal,           (int)s->rule.bq,  (int)s->rule.bk,
+                  s->rule.paper,       s->rule.by_count, s->rule.sink,
+                  count * l->groups,   l->words,         l->map + row0 * l->words,
                   s->mass + row0};
     if (!s->dense)
         score_means<<<dim3((unsigned)ceil_div(n, SCORE_TILE),
                            (unsigned)ceil_div(l->groups, SCORE_TILE), count),
                       128, 0, g->side>>>(
             s->q_mean + row0 * p->d, s->k_mean + (int64_t)kv0 * n * p->d, p->d, (int)l->groups, n,
-            per_kv, p->scale, p->causal, s->bq, s->bk, s->score + row0 * n);
+            per_kv, p->scale, p->causal, (int)s->rule.bq, (int)s->rule.bk, s->score + row0 * n);
     CU_LAUNCHED(err);
     TRY(launch_select(a, g->side, err));
 out:
@@ -236,24 +224,11 @@ static int launch_quantised(struct gpu *g, const struct select_job *job, struct 
 
 /* ---- set-up --------------------------------------------------------------------------------- */
 
-/* Tile of the official kernels (sim/methods/spargeattn/spargeattn_head.c). */
-static void tile_of(const struct select_problem *p, int *bq, int *bk)
-{
-    const char *tile = select_word(p, "tile");
-    bool wide = tile ? tile[0] == '6' : select_is(p, "arch", "sm90");
-    *bq = wide ? 64 : 128;
-    *bk = wide ? 128 : 64;
-}
-
 static bool fits(const struct select_problem *p, char why[160])
 {
-    int bq, bk;
-    tile_of(p, &bq, &bk);
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
-    else if (!select_is(p, "map_dtype", "f32") || !select_is(p, "cdf_dtype", "f32"))
-        snprintf(why, 160, "the GPU side has map_dtype=f32 and cdf_dtype=f32");
-    else if (ceil_div(p->nk, bk) > MAX_UNITS || p->nq > INT32_MAX / 2)
+    else if (ceil_div(p->nk, select_rule(p, 0)->sparge.bk) > MAX_UNITS || p->nq > INT32_MAX / 2)
         snprintf(why, 160, "the GPU side takes rows of up to %d blocks", MAX_UNITS);
     else
         return true;
@@ -333,25 +308,6 @@ out:
     return rc;
 }
 
-/* Similarity above which the head takes a block for its mean. */
-static double theta_of(const struct select_problem *p)
-{
-    double theta = select_num(p, "theta");
-    if (!select_flag(p, "judge"))
-        return -1;
-    return !isnan(theta) ? theta : select_is(p, "select", "topk") ? -0.1 : 0.6;
-}
-
-static head_cut cut_of(const struct select_problem *p, int64_t units)
-{
-    int64_t top = (int64_t)((float)select_num(p, "topk") * (float)units);
-    return {select_num(p, "tau"),
-            (int)(top < 1       ? 1
-                  : top > units ? units
-                                : top),
-            select_flag(p, "dense")};
-}
-
 /* What a calibration gives each head. */
 static int put_heads(struct gpu *g, const struct select_job *job, sparge_state *s, struct err *err)
 {
@@ -364,9 +320,9 @@ static int put_heads(struct gpu *g, const struct select_job *job, sparge_state *
     TRY(mem_alloc(&cuts, n, sizeof *cuts, "cuts of heads", err));
     s->dense = true;
     for (int h = 0; h < n; h++) {
-        struct select_problem own = select_head(p, h);
-        theta[h] = theta_of(&own);
-        cuts[h] = cut_of(&own, job->lists.units);
+        const struct sparge_rule *r = &select_rule(p, h)->sparge;
+        theta[h] = r->theta;
+        cuts[h] = {r->tau, (int)r->top, r->dense};
         s->dense &= cuts[h].dense;
     }
     TRY(gpu_alloc(g, n * 8, &s->theta, err));
@@ -389,14 +345,9 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
     job->state = s;
     if (!s)
         FAIL(err, ERR_NOMEM, "spargeattn on the GPU: out of memory");
-    tile_of(p, &s->bq, &s->bk);
-    s->paper = select_is(p, "profile", "paper");
-    s->topk_cut = select_is(p, "select", "topk");
-    s->sink = select_flag(p, "sink");
-    s->smooth_k = select_flag(p, "smooth_k");
-    s->v_top = select_is(p, "v_max", "2.25") ? 2.25f : 448.0f;
+    s->rule = select_rule(p, 0)->sparge;
     s->shares = ceil_div(p->nk, MEAN_ROWS);
-    TRY(select_lists_init(g, job, s->bq, s->bk, err));
+    TRY(select_lists_init(g, job, s->rule.bq, s->rule.bk, err));
     TRY(put_heads(g, job, s, err));
     TRY(gpu_alloc(g, p->kv_heads * s->shares * p->d * 8, &s->partial, err));
     TRY(gpu_alloc(g, p->kv_heads * p->d * 4LL, &s->kbar, err));
@@ -413,14 +364,14 @@ out:
     return rc;
 }
 
-/* Heads differ in what a calibration searches: thresholds, cuts, and the filter on P V, which comes
- * after the choice. */
-static bool together(const struct accel_choice *a, const struct accel_choice *b)
+/* Heads differ in what a calibration gives them. */
+static bool together(const union method_rule *a, const union method_rule *b)
 {
-    static const char *const searched[] = {"theta", "tau", "topk", "dense", "pv", NULL};
-    return select_same_params(a, b, searched);
+    const struct sparge_rule *x = &a->sparge, *y = &b->sparge;
+    return x->bq == y->bq && x->bk == y->bk && x->paper == y->paper && x->by_count == y->by_count &&
+           x->sink == y->sink && x->smooth_k == y->smooth_k && x->v_max == y->v_max;
 }
 
 extern "C" const struct select_method select_spargeattn = {
-    "spargeattn", fits, init, launch, launch_quantised, NULL, false, NULL, false, together,
+    "spargeattn", fits, init, launch, launch_quantised, NULL, NULL, false, together,
 };

@@ -133,10 +133,10 @@ static __device__ row_block block_at(const xattn_args &a, int64_t row)
     int64_t end = min((int64_t)(i + 1) * BLOCK, a.nq);
     int own = (int)((i * (int64_t)BLOCK + a.shift) / BLOCK);
     int last = (int)((end - 1 + a.shift) / BLOCK);
-    bool first = a.causal && a.profile == PROFILE_OFFICIAL &&
+    bool first = a.causal && a.profile == XATTN_OFFICIAL &&
                  a.shift / BLOCK + i / a.chunk_blocks * a.chunk_blocks == 0;
-    return {row, head, a.causal ? last + 1 : a.cols,           r0,   min(a.per_block, a.rows - r0),
-            own, last, a.causal && a.profile != PROFILE_PAPER, first};
+    return {row, head, a.causal ? last + 1 : a.cols,         r0,   min(a.per_block, a.rows - r0),
+            own, last, a.causal && a.profile != XATTN_PAPER, first};
 }
 
 /* Choose those of a row's blocks that reach tau together with the blocks that are kept anyway,
@@ -169,7 +169,7 @@ static __device__ __forceinline__ void keep_row(const xattn_args &a, L &list, co
         double mass = list.at(j);
         bool keep = cut_has(c, mass, mass >= 0, &seen);
         keep = keep || (b.forced && (j == 0 || (j >= b.own && j <= b.last))) ||
-               (!a.causal && a.profile == PROFILE_OFFICIAL && j == 0);
+               (!a.causal && a.profile == XATTN_OFFICIAL && j == 0);
         return keep && j < limit;
     });
 }
@@ -319,45 +319,29 @@ out:
 
 /* ---- set-up --------------------------------------------------------------------------------- */
 
-/* Rows of a pass of the published code: as given, or its own choice for nk keys. */
-static int64_t chunk_of(const struct select_problem *p)
-{
-    const char *text = select_text(p, "chunk");
-    int64_t n = 1;
-    if (text && strcmp(text, "auto") != 0)
-        return strtoll(text, NULL, 10);
-    while (n < p->nk)
-        n *= 2;
-    int64_t most = ((int64_t)1 << 28) / n, chunk = n > 2048 ? n : 2048;
-    chunk = chunk < most ? chunk : most;
-    return chunk > 2048 ? chunk : 2048;
-}
-
 static void resolve(const struct select_problem *p, xattn_args *a)
 {
-    const char *stride = select_word(p, "stride");
-    a->profile = select_is(p, "profile", "official") ? PROFILE_OFFICIAL
-                 : select_is(p, "profile", "clean")  ? PROFILE_CLEAN
-                                                     : PROFILE_PAPER;
+    const struct xattn_rule *r = &select_rule(p, 0)->xattn;
+    a->profile = r->profile;
     a->nq = p->nq;
     a->nk = p->nk;
     a->heads = p->heads;
     a->per_kv = p->heads / p->kv_heads;
-    a->stride = stride ? (int)strtol(stride, NULL, 10) : 16;
+    a->stride = (int)r->stride;
     a->per_block = BLOCK / a->stride;
     a->causal = p->causal;
     a->rows = (int)ceil_div(p->nq, a->stride);
     a->keys = (int)ceil_div(p->nk, a->stride);
     a->row_blocks = (int)ceil_div(p->nq, BLOCK);
     a->key_blocks = (int)ceil_div(p->nk, BLOCK);
-    bool official = a->profile == PROFILE_OFFICIAL;
-    int64_t unit = official ? chunk_of(p) : BLOCK;
+    bool official = r->profile == XATTN_OFFICIAL;
+    int64_t unit = official ? r->chunk : BLOCK;
     a->cols = (int)(ceil_div(p->nk, unit) * (unit / BLOCK));
     a->shift = official ? (int64_t)a->cols * BLOCK - ceil_div(p->nq, unit) * unit : p->nk - p->nq;
     a->chunk_blocks = official ? (int)(unit / BLOCK) : 1;
-    a->tau = select_num(p, "tau");
-    double s = a->profile == PROFILE_PAPER ? sqrt(a->stride) : a->stride;
-    a->factor = (float)(p->scale / (s * select_num(p, "norm")) * M_LOG2E);
+    a->tau = r->tau;
+    double s = r->profile == XATTN_PAPER ? sqrt(a->stride) : a->stride;
+    a->factor = (float)(p->scale / (s * r->norm) * M_LOG2E);
     a->q = (const uint4 *)p->q;
     a->k = (const uint4 *)p->k;
 }
@@ -365,13 +349,10 @@ static void resolve(const struct select_problem *p, xattn_args *a)
 static bool fits(const struct select_problem *p, char why[160])
 {
     xattn_args a;
-    double tau = select_num(p, "tau");
     resolve(p, &a);
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
-    else if (!select_is(p, "emulate", "none"))
-        snprintf(why, 160, "the GPU side has emulate=none");
-    else if (tau <= 0 || tau >= 1)
+    else if (a.tau <= 0 || a.tau >= 1)
         snprintf(why, 160, "the GPU side has 0 < tau < 1");
     else if (a.cols > MAX_COLS)
         snprintf(why, 160, "the GPU side takes up to %d blocks of keys", MAX_COLS);
@@ -415,5 +396,5 @@ out:
 }
 
 extern "C" const struct select_method select_xattention = {
-    "xattention", fits, init, launch, NULL, NULL, false, NULL, false, NULL,
+    "xattention", fits, init, launch, NULL, NULL, NULL, false, NULL,
 };

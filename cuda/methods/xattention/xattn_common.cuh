@@ -11,8 +11,6 @@
 #define BLOCK 128 /* tokens of a mask unit, both ways */
 #define TILE 128  /* reduced rows and columns of a thread block of xattn_portable.cuh */
 
-enum profile { PROFILE_OFFICIAL, PROFILE_CLEAN, PROFILE_PAPER };
-
 struct xattn_args {
     int64_t nq, nk, shift;                /* query row q stands at position q + shift */
     int heads, per_kv, stride, per_block; /* per_block: reduced rows of a block, 128 / S */
@@ -34,7 +32,7 @@ struct xattn_args {
 /* Reduced columns that reduced row r may see, padded ones included. */
 static __host__ __device__ __forceinline__ int columns(const xattn_args &a, int r)
 {
-    int n = a.profile == PROFILE_OFFICIAL ? a.cols * a.per_block : a.keys;
+    int n = a.profile == XATTN_OFFICIAL ? a.cols * a.per_block : a.keys;
     int limit = (r * a.stride + a.stride - 1 + (int)a.shift) / a.stride + 1;
     return !a.causal || limit > n ? n : limit;
 }

@@ -19,7 +19,6 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
-#include "core/presets.h"
 #include "sim/blocks/blockgrid.h"
 #include "sim/blocks/slicemask.h"
 #include "sim/blocks/selectcost.h"
@@ -27,6 +26,7 @@
 #include "sim/blocks/vslash.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,12 +93,20 @@ static const struct opt options[] = {
 };
 /* clang-format on */
 
-static const struct flex_preset FRONTIER_SETTING = {0.65, 0, 512};
+/* Settings by preset: none, the authors' two benchmark settings, the README's, the function's
+ * defaults, a strict one; and the port's. */
+struct setting {
+    double gamma, tau;
+    int64_t min_budget;
+};
+static const struct setting SETTINGS[] = {{0.95, 0.1, 1024}, {0.95, 0.1, 1024}, {0.90, 0.1, 1024},
+                                          {0.90, 0.1, 512},  {0.90, 0, 0},      {0.99, 0.1, 1024}};
+static const struct setting FRONTIER_SETTING = {0.65, 0, 512};
 
 static struct flex_config resolve(const struct params *p, const struct attn_in *x)
 {
     static const int SIZES[] = {32, 64, 128};
-    struct flex_preset s = flex_preset(p->preset);
+    struct setting s = SETTINGS[p->preset];
     if (p->profile == PROFILE_FRONTIER && p->preset == 0)
         s = FRONTIER_SETTING;
     return (struct flex_config){
@@ -304,6 +312,31 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 }
 
 /* ---- the choice of a device ------------------------------------------------------------------ */
+
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct state *s = state;
+    const struct flex_config *c = &s->c;
+    bool all = s->kind == DENSE, lists = s->kind == LISTS;
+    int64_t nb = ceil_div(c->n, c->block), most = c->max_budget > 0 ? c->max_budget : c->n;
+    if (!all && (c->profile == FLEX_PAPER || c->bf16)) {
+        snprintf(why, 160, "the GPU side has the profiles official and frontier with emulate=none");
+        return false;
+    }
+    if (!all && !isnan(s->sparsity)) {
+        snprintf(why, 160, "sparsity is searched on the CPU; give gamma");
+        return false;
+    }
+    rule->flex = (struct flex_rule){.all = all,
+                                    .lists = lists,
+                                    .block = c->block,
+                                    .gamma = c->gamma,
+                                    .tau = c->tau,
+                                    .least = lists ? MIN(c->min_budget, c->n)
+                                                   : MIN(flex_min_blocks(c), nb),
+                                    .most = lists ? MIN(most, c->n) : flex_max_blocks(c)};
+    return true;
+}
 
 static int take_lists(struct state *s, const struct accel_own *own, struct err *err)
 {
@@ -645,6 +678,7 @@ const struct method method_flexprefill = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .rule = rule,
     .adopt = adopt,
     .stays = stays,
     .adopt_units = adopt_units,

@@ -18,12 +18,14 @@
  */
 #include "core/fileio.h"
 #include "core/hash.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
-#include "core/presets.h"
+#include "core/rules.h"
 #include "sim/methods/minference/minference.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -180,12 +182,17 @@ static int64_t or_default(int64_t value, int64_t otherwise)
     return value == INT64_MIN ? otherwise : value;
 }
 
+/* v and s by preset. */
+static const struct {
+    int64_t v, s;
+} SIZES[] = {{1000, 6096}, {1000, 6096}, {512, 2048}, {100, 800}, {3500, 100}};
+
 /* v and s before ratio and clamps. */
 static void sizes(const struct params *p, int64_t n, int64_t *v, int64_t *s)
 {
     bool port = p->profile == PROFILE_FRONTIER && p->preset == 0;
-    *v = or_default(p->v, port ? 512 : minf_preset(p->preset).v);
-    *s = or_default(p->s, port ? 512 : minf_preset(p->preset).s);
+    *v = or_default(p->v, port ? 512 : SIZES[p->preset].v);
+    *s = or_default(p->s, port ? 512 : SIZES[p->preset].s);
     if (p->budget > 0)
         minf_budget(n, p->budget, v, s);
 }
@@ -295,6 +302,29 @@ static int64_t unit_rows(const void *state)
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     return minf_select(state, row0, row1, out, err);
+}
+
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct minf_config *c = &((const struct minf_head *)state)->c;
+    const char *no = c->pattern != MINF_VS && c->pattern != MINF_BLOCK
+                         ? "the pattern looks at no query"
+                     : c->force_blocks || c->bf16
+                         ? "the GPU side has the profiles official and paper with emulate=none"
+                         : NULL;
+    if (no)
+        snprintf(why, 160, "%s", no);
+    else if (c->pattern == MINF_BLOCK)
+        rule->minf = (struct minf_rule){.blocks = true, .top = c->top};
+    else
+        rule->minf = (struct minf_rule){.rows = MIN(c->last_q, c->n),
+                                        .v = c->v,
+                                        .s = c->s,
+                                        .force_cols = c->force_cols,
+                                        .force_dists = c->force_dists,
+                                        .realised = c->realised,
+                                        .work = c->work};
+    return !no;
 }
 
 static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
@@ -524,6 +554,7 @@ const struct method method_minference = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .rule = rule,
     .adopt = adopt,
     .stays = stays,
     .adopt_units = adopt_units,

@@ -18,7 +18,6 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
-#include "core/presets.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
 #include "sim/methods/sampleattention/sampleattention.h"
@@ -119,9 +118,31 @@ static const struct param_scope scopes[] = {
     {0},
 };
 
+/* Settings of table 6 for n keys: rows n < 16K, < 48K, < 80K, < 112K, >= 112K (K = 1024). */
+struct setting {
+    double alpha_c, alpha_s;
+    int chunks;
+};
+static struct setting setting_of(int preset, int64_t n)
+{
+    static const int64_t LIMITS[] = {16 * 1024, 48 * 1024, 80 * 1024, 112 * 1024};
+    static const struct setting
+        NONE = {.95, .95, 1},
+        TUNED[4][5] = {
+            {{.98, .90, 1}, {.95, .95, 1}, {.95, .95, 1}, {.90, .90, 2}, {.95, .85, 1}},
+            {{.85, .85, 1}, {.85, .80, 1}, {.80, .80, 1}, {.80, .80, 1}, {.80, .80, 1}},
+            {{.98, .95, 1}, {.95, .90, 1}, {.92, .92, 1}, {.92, .90, 2}, {.95, .90, 2}},
+            {{.85, .85, 1}, {.80, .80, 1}, {.80, .80, 1}, {.80, .80, 1}, {.80, .80, 1}},
+        };
+    int row = 0;
+    while (row < 4 && n >= LIMITS[row])
+        row++;
+    return preset == 0 ? NONE : TUNED[preset - 1][row];
+}
+
 static struct sample_config resolve(const struct params *p, int64_t nq, int64_t nk)
 {
-    struct sample_preset t = sample_preset(p->preset, nk);
+    struct setting t = setting_of(p->preset, nk);
     return (struct sample_config){
         .nq = nq,
         .nk = nk,
@@ -179,6 +200,33 @@ static int choose(struct state *s, struct err *err)
 out:
     sample_scores_free(&scores);
     return rc;
+}
+
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct state *s = state;
+    const struct sample_config *c = &s->c;
+    if (s->kind == PLAN && c->reduce == SAMPLE_MAX) {
+        snprintf(why, 160, "reduce=max has no GPU side");
+        return false;
+    }
+    if (s->kind == TOKENS)
+        rule->sample = (struct sample_rule){.tokens = true,
+                                            .alpha = s->alpha,
+                                            .window = s->v2.window,
+                                            .step = s->v2.step,
+                                            .bottom = s->v2.bottom};
+    else
+        rule->sample = (struct sample_rule){.all = s->kind == DENSE,
+                                            .block = c->block,
+                                            .chunks = c->chunks,
+                                            .alpha_c = c->alpha_c,
+                                            .alpha_s = c->alpha_s,
+                                            .extend = c->extend,
+                                            .merge = c->merge,
+                                            .keep_diag = c->keep_diag,
+                                            .keep_sink = c->keep_sink};
+    return true;
 }
 
 static int take_columns(struct state *s, const struct accel_own *own, struct err *err)
@@ -446,6 +494,7 @@ const struct method method_sampleattention = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .rule = rule,
     .adopt = adopt,
     .stays = stays,
     .adopt_units = adopt_units,

@@ -10,6 +10,7 @@
 
 #include "core/err.h"
 #include "core/mask.h"
+#include "core/rules.h"
 #include "sim/blocks/exact.h"
 
 #include <stdbool.h>
@@ -17,8 +18,6 @@
 
 #define SAMPLE_MAX_CHUNKS 64
 
-enum sample_extend { SAMPLE_COVER2, SAMPLE_COVER1, SAMPLE_CENTRED };
-enum sample_merge { SAMPLE_PERCHUNK, SAMPLE_UNION, SAMPLE_MEAN };
 enum sample_reduce { SAMPLE_SUM, SAMPLE_MAX };
 
 /* One head's settings with presets and defaults resolved. */

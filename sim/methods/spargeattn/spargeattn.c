@@ -17,6 +17,7 @@
  * form in double, a row without a visible key is zero unless dead=mean.
  */
 #include "core/accel.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/methods/spargeattn/spargeattn.h"
@@ -253,6 +254,29 @@ out:
     return rc;
 }
 
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct sparge *s = state;
+    const struct sparge_rules *r = &s->rules;
+    int64_t top = (int64_t)((float)r->topk * (float)s->nk_blocks);
+    if (r->map_input || r->cdf != DT_F32) {
+        snprintf(why, 160, "the GPU side has map_dtype=f32 and cdf_dtype=f32");
+        return false;
+    }
+    rule->sparge = (struct sparge_rule){.bq = r->bq,
+                                        .bk = r->bk,
+                                        .paper = r->paper,
+                                        .by_count = r->topk_cut,
+                                        .sink = r->sink,
+                                        .smooth_k = r->smooth_k,
+                                        .v_max = r->v_max,
+                                        .dense = r->dense,
+                                        .theta = r->theta,
+                                        .tau = r->tau,
+                                        .top = MAX(1, MIN(top, s->nk_blocks))};
+    return true;
+}
+
 static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
 {
     return sparge_adopt(state, m, own, err);
@@ -442,6 +466,7 @@ const struct method method_spargeattn = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .rule = rule,
     .adopt = adopt,
     .adopt_units = adopt_units,
     .cost = cost,

@@ -21,6 +21,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -202,6 +203,21 @@ out:
     return rc;
 }
 
+static bool rule(const void *state, union method_rule *rule, char why[160])
+{
+    const struct xattn_config *c = &((const struct state *)state)->c;
+    if (c->bf16) {
+        snprintf(why, 160, "the GPU side has emulate=none");
+        return false;
+    }
+    rule->xattn = (struct xattn_rule){.profile = c->profile,
+                                      .stride = c->stride,
+                                      .chunk = c->chunk,
+                                      .tau = c->tau,
+                                      .norm = c->norm};
+    return true;
+}
+
 static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
 {
     struct state *s = state;
@@ -286,6 +302,7 @@ const struct method method_xattention = {
     .prepare = prepare,
     .unit_rows = unit_rows,
     .select = select_rows,
+    .rule = rule,
     .adopt = adopt,
     .adopt_units = adopt_units,
     .cost = cost,

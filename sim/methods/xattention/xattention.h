@@ -11,14 +11,13 @@
 #define LACUNA_XATTENTION_H
 
 #include "core/method.h"
+#include "core/rules.h"
 #include "sim/blocks/twins.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #define XATTN_BLOCK 128
-
-enum xattn_profile { XATTN_OFFICIAL, XATTN_CLEAN, XATTN_PAPER };
 
 struct xattn_config {
     enum xattn_profile profile;
