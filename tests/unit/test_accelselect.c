@@ -320,8 +320,7 @@ START_TEST(nothing_to_choose_takes_no_time)
     ck_assert_double_eq(record_get(&r, "select_share"), 0);
     record_free(&r);
     /* A full mask where there is something to choose is no answer. */
-    assert_fails(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err, ERR_RUN,
-                 "no list of blocks");
+    assert_fails(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err, ERR_RUN, "no list of blocks");
     record_free(&r);
     sim_head_free(&h);
 }

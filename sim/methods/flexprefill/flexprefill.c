@@ -327,14 +327,14 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
         snprintf(why, 160, "sparsity is searched on the CPU; give gamma");
         return false;
     }
-    rule->flex = (struct flex_rule){.all = all,
-                                    .lists = lists,
-                                    .block = c->block,
-                                    .gamma = c->gamma,
-                                    .tau = c->tau,
-                                    .least = lists ? MIN(c->min_budget, c->n)
-                                                   : MIN(flex_min_blocks(c), nb),
-                                    .most = lists ? MIN(most, c->n) : flex_max_blocks(c)};
+    rule->flex =
+        (struct flex_rule){.all = all,
+                           .lists = lists,
+                           .block = c->block,
+                           .gamma = c->gamma,
+                           .tau = c->tau,
+                           .least = lists ? MIN(c->min_budget, c->n) : MIN(flex_min_blocks(c), nb),
+                           .most = lists ? MIN(most, c->n) : flex_max_blocks(c)};
     return true;
 }
 
