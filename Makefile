@@ -160,7 +160,7 @@ $(BUILD)/tests/unit/test_exec.o: DEFINES += -DEXEC_PEER='"$(BUILD)/tests/harness
 $(BUILD)/tests/harness/execpeer: $(BUILD)/tests/harness/execpeer.o
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^
-$(BUILD)/tests/unit/test_calls $(BUILD)/tests/unit/test_accelselect: $(BUILD)/tests/harness/rulechoice.o
+$(addprefix $(BUILD)/tests/unit/test_,calls accelselect rules): $(BUILD)/tests/harness/rulechoice.o
 $(BUILD)/tests/unit/test_maskblocks: $(BUILD)/tests/harness/maskblocks.o
 $(addprefix $(BUILD)/tests/unit/test_,wan_device evalvideo): $(BUILD)/tests/harness/fakedenoiser.o
 $(BUILD)/tests/unit/test_h5guard: $(BUILD)/tests/harness/h5walk.o

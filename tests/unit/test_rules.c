@@ -1,0 +1,117 @@
+/* Rules of core/rules.h: they say all that a choice follows from. Of five methods, by whose rules
+ * the choice is made here with the method's parts (tests/harness/rulechoice.h), the mask is that of
+ * the method, which has parameters, presets and sizes. */
+#include "tests/harness/methodrun.h"
+#include "tests/harness/rulechoice.h"
+#include "tests/harness/spargerun.h"
+
+static const char *const settings[] = {
+    "spargeattn:theta=-0.1:tau=0.9",
+    "spargeattn:tau=0.5",
+    "spargeattn:arch=sm90:theta=0.3:tau=0.7",
+    "spargeattn:tile=64x128:judge=0:tau=0.4",
+    "spargeattn:profile=paper:theta=0.3:tau=0.7",
+    "spargeattn:select=topk:topk=0.3:sink=1",
+    "spargeattn:select=topk:topk=0.01:theta=-1",
+    "spargeattn:smooth_k=0:theta=0.2",
+    "spargeattn:dense=1",
+    "sampleattention",
+    "sampleattention:block=64:chunks=4:alpha_c=0.8:alpha_s=0.7",
+    "sampleattention:extend=centred:chunks=3:alpha_c=0.6",
+    "sampleattention:merge=union:chunks=3:extend=cover1:alpha_s=0.5",
+    "sampleattention:merge=mean:chunks=4:profile=safe:alpha_c=0.7",
+    "sampleattention:profile=strict:alpha_c=0.3:alpha_s=0",
+    "sampleattention:keep_diag=0:keep_sink=1:alpha_c=0.4:block=64",
+    "sampleattention:preset=internlm2-spd:block=64",
+    "sampleattention:profile=v2",
+    "sampleattention:profile=v2:alpha=0.5:rows=0.3:window=0.02:bottom=5",
+    "xattention",
+    "xattention:stride=8:tau=0.6:profile=clean",
+    "xattention:stride=4:tau=0.3:chunk=256",
+    "xattention:stride=64:profile=paper:norm=0.5",
+    "flexprefill",
+    "flexprefill:min_budget=128",
+    "flexprefill:gamma=0.7:tau=0.5:min_budget=0:block=64",
+    "flexprefill:gamma=0.55:tau=0.8:min_budget=0",
+    "flexprefill:gamma=0.9:min_budget=64:max_budget=200:block=64",
+    "flexprefill:preset=api",
+    "flexprefill:profile=frontier:preset=readme:min_budget=80",
+    "flexprefill:profile=frontier",
+    "flexprefill:profile=frontier:gamma=0.3:min_budget=80:max_budget=120",
+    "minference:pattern=block:top=3",
+    "minference:pattern=block:profile=paper:top=20",
+    "minference",
+    "minference:pattern=vs:v=60:s=120",
+    "minference:v=300:s=500:last_q=128:force_cols=0:force_dists=0",
+    "minference:budget=0.2:last_q=40:min_v=4",
+    "minference:v=80:s=150:last_q=300:ratio=0.5",
+    "minference:mask=requested:v=100:s=300:last_q=64:force_cols=4:force_dists=10",
+    "minference:preset=light",
+    "minference:sparsity=0.5",
+    "minference:sparsity=0.3:mask=requested",
+    "minference:sparsity=0.6:pattern=block",
+};
+
+/* The mask by the rule of a head; false where the method does not apply. */
+static bool chosen_by_rule(const struct method_run *run, const struct head_in *in, struct mask *m,
+                           struct mask *own)
+{
+    const struct method *me = run->method;
+    struct method_ctx ctx = {.seed = 1};
+    union method_rule rule;
+    struct err err = {0};
+    void *state = NULL;
+    char why[160] = "";
+    int rc = me->prepare(&ctx, run->params, in, &state, &err);
+    if (rc == METHOD_SKIP)
+        return false;
+    assert_ok(rc, &err);
+    memset(&rule, 0, sizeof rule);
+    ck_assert_msg(me->rule(state, &rule, why), "%s: %s", run->canonical, why);
+    const struct accel_choice c = {.method = me->name, .rule = &rule, .x = &in->x};
+    ck_assert(rule_choose(&c, in, m));
+    assert_ok(me->select(state, 0, in->x.nq, own, &err), &err);
+    me->release(state);
+    return true;
+}
+
+START_TEST(rules_are_complete)
+{
+    static const int64_t shapes[][3] = {{65, 65, 1}, {700, 700, 1}, {640, 700, 1}, {700, 700, 0}};
+    enum { N = 700, D = 16 };
+    struct method_run *run = NULL;
+    struct err err = {0};
+    int64_t n = 0, seen = 0;
+    float *x = normals(3, 3 * N * D);
+    assert_ok(method_runs_parse(test_methods, settings[_i], &run, &n, &err), &err);
+    for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+        const struct head_in from =
+            one_head(x, x + N * D, x + 2 * N * D, shapes[k][0], shapes[k][1], D, shapes[k][2] != 0);
+        struct mask m = {0}, own = {0};
+        struct sim_head h;
+        assert_ok(head_init(&h, &from, PREC_F64, &err), &err);
+        if (chosen_by_rule(run, &h.in, &m, &own)) {
+            ck_assert_int_eq(m.form, own.form);
+            if (m.form == MASK_LISTS)
+                ck_assert_msg(m.bq == own.bq && m.bk == own.bk && !mask_lists_differ(&m, &own),
+                              "%s, shape %zu", settings[_i], k);
+            seen++;
+        }
+        mask_free(&m);
+        mask_free(&own);
+        sim_head_free(&h);
+    }
+    ck_assert_int_gt(seen, 1);
+    method_runs_free(run, n);
+    free(x);
+}
+END_TEST
+
+Suite *make_suite(void)
+{
+    Suite *s = suite_create("rules");
+    TCase *t = tcase_create("all");
+    tcase_add_loop_test(t, rules_are_complete, 0, sizeof settings / sizeof *settings);
+    suite_add_tcase(s, t);
+    return s;
+}
