@@ -256,10 +256,9 @@ struct method {
      * `adopt` receives the choice, lists over the whole head in the rule's unit, before the first
      * `select`, which then does not choose; `own` is what the device's side gives beside the mask,
      * NULL where core/rules.h has nothing. `prepare` leaves the choosing to the first `select`.
-     * `rule` NULL, with `adopt`: in a call a device that knows the method's parameters chooses
-     * alone; elsewhere beside the method, which then says how many units differ. `given`: data of
-     * this head that the rule needs beside its numbers, so that heads with equal numbers are chosen
-     * for together; NULL: none. */
+     * *rule is zeroed before. `rule` NULL: the method alone chooses. `given`: data of this head
+     * that the rule needs beside its numbers, so that heads with equal numbers are chosen for
+     * together; NULL: none. */
     bool (*rule)(const void *state, union method_rule *rule, char why[160]);
     const void *(*given)(const void *state);
     int (*adopt)(void *state, const struct mask *m, const struct accel_own *own, struct err *err);

@@ -28,8 +28,7 @@
 struct flex_args {
     int64_t n;
     int heads, kv_heads, per_kv, block, nb;
-    int least,
-        most; /* block columns, and block diagonals; of the frontier columns, and distances */
+    int least, most; /* columns, and distances: of blocks, or of tokens on the frontier */
     double gamma, tau, scale;
     const uint4 *q, *k;
     struct last_rows last; /* the last `block` rows (frontier: 512); means over them */

@@ -10,7 +10,6 @@
 #include "core/accel.h"
 #include "core/json.h"
 #include "core/mem.h"
-#include "core/topshare.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/tokscore.h"
 
@@ -181,6 +180,30 @@ out:
     free(score);
     free(order);
     return rc;
+}
+
+/* Work of the `top` best blocks of each of `blocks` rows of as many blocks, over dense attention's;
+ * a row that sees fewer keeps all of them. */
+static double share_of_top(int64_t top, int64_t blocks, bool causal)
+{
+    double t = (double)top, nb = (double)blocks;
+    double kept = causal ? t * (t + 1) / 2 + (nb - t) * t : t * nb;
+    return kept / (causal ? nb * (nb + 1) / 2 : nb * nb);
+}
+
+/* The number whose work comes nearest to `share`, the least of several; 1 <= it <= blocks. */
+static int64_t top_of_share(double share, int64_t blocks, bool causal)
+{
+    double best = INFINITY;
+    int64_t found = 1;
+    for (int64_t top = 1; top <= blocks; top++) {
+        double off = fabs(share_of_top(top, blocks, causal) - share);
+        if (off < best) {
+            best = off;
+            found = top;
+        }
+    }
+    return found;
 }
 
 /* ---- a head ----------------------------------------------------------------------------- */
