@@ -36,36 +36,34 @@ static int make_static(void *ctx, int64_t i, struct mask *m, struct err *err)
 }
 
 /* All that the mask follows from. */
-static int static_key(const struct run *run, const struct choice *c, const struct static_kin *k,
+static int static_key(const struct run *run, const struct choice *c, const struct mask_origin *o,
                       struct buf *key, struct err *err)
 {
     const struct head_in *in = run->in;
     const struct geometry *g = &in->geom;
     buf_printf(key, "%s:", run->method->name);
-    int rc = opt_canonical(run->method->params, run->cell->params, key, err);
+    int rc = opt_canonical(run->method->params.table, run->cell->params, key, err);
     buf_printf(key, "|%lld %lld %d|%lld %lld %lld %lld %d %lld|%s|%llu %d %d %d|%lld %llu",
                (long long)in->x.nq, (long long)in->x.nk, in->x.causal, (long long)g->t,
                (long long)g->h, (long long)g->w, (long long)g->text, g->text_place,
                (long long)in->n_padding, in->order ? in->order : "",
                (unsigned long long)run->cell->ctx->seed, in->n_heads, in->n_kv_heads, in->x.d,
-               (long long)c->step, (unsigned long long)k->which);
+               (long long)c->step, (unsigned long long)o->which);
     return rc ? rc : buf_check(key, "static mask", err);
 }
 
 /* The masks from the store. */
-static int take_static(struct run *run, struct choice *c, struct err *err)
+static int take_static(struct run *run, struct choice *c, const struct mask_origin *o,
+                       struct err *err)
 {
-    struct static_kin kin;
     struct buf key = {0};
     int rc = 0;
     double t = run_clock(run);
-    run->method->kin(run->state, &kin);
-    const struct static_maker maker = {make_static,   run,         c->n,
-                                       kin.any_order, kin.counted, kin.bytes};
-    TRY(static_key(run, c, &kin, &key, err));
+    const struct static_maker maker = {make_static, run, c->n, o->any_order, o->counted, o->bytes};
+    TRY(static_key(run, c, o, &key, err));
     TRY(static_masks_take(c->store, buf_str(&key), &maker, &c->shared, err));
-    if (kin.counted)
-        memcpy(kin.counted, c->shared->counted, kin.bytes);
+    if (o->counted)
+        memcpy(o->counted, c->shared->counted, o->bytes);
     free(c->masks);
     c->masks = c->shared->masks;
     run->ns_select = run_clock(run) - t;
@@ -197,7 +195,7 @@ static bool asks_alone(const struct run *run, bool own)
     const struct method *me = run->method;
     const struct sim_device *device = run->cell->device;
     bool unasked = device->calls || run->cell->measure != MEASURE_ALL;
-    return own && me->adopt && !me->rule && unasked && device->select != SELECT_CPU;
+    return own && me->device.take && !me->device.rule && unasked && device->select != SELECT_CPU;
 }
 
 /* Is it worth while that the device builds a static mask? Only where it stays there: on the host it
@@ -205,16 +203,18 @@ static bool asks_alone(const struct run *run, bool own)
 static bool builds(const struct run *run, const struct choice *c)
 {
     const struct sim_device *device = run->cell->device;
-    return c->origin.source == SOURCE_STATIC && run->method->adopt_units && device->calls &&
-           device->metrics && run->cell->measure == MEASURE_ALL && !run->cell->sink;
+    return c->origin.source == SOURCE_STATIC && run->method->device.keep_on_device &&
+           device->calls && device->metrics && run->cell->measure == MEASURE_ALL &&
+           !run->cell->sink;
 }
 
 /* Does the device choose by the method's rule? */
 static bool asks_by_rule(struct run *run, struct choice *c, bool own)
 {
-    if (!(own || builds(run, c)) || !run->method->rule || run->cell->device->select == SELECT_CPU)
+    if (!(own || builds(run, c)) || !run->method->device.rule ||
+        run->cell->device->select == SELECT_CPU)
         return false;
-    if (run->method->rule(run->state, &c->rule, c->why))
+    if (run->method->device.rule(run->state, &c->rule, c->why))
         return true;
     c->refused = true;
     return false;
@@ -224,9 +224,10 @@ static bool asks_by_rule(struct run *run, struct choice *c, bool own)
  * few by what the device has answered. */
 static int choose_here(struct run *run, struct choice *c, struct err *err)
 {
+    struct mask_origin now = method_origin(run->method, run->state);
     bool known = c->origin.source == SOURCE_STATIC || c->gpu;
-    bool shared = known && run->method->kin && c->store;
-    return shared ? take_static(run, c, err) : select_all(run, c, err);
+    bool shared = known && now.same_mask && c->store;
+    return shared ? take_static(run, c, &now, err) : select_all(run, c, err);
 }
 
 int choice_begin(struct run *run, struct choice *c, struct err *err)
@@ -235,8 +236,7 @@ int choice_begin(struct run *run, struct choice *c, struct err *err)
     bool cpu = run->cell->device->select == SELECT_CPU;
     int rc = 0;
 
-    if (me->origin)
-        c->origin = me->origin(run->state);
+    c->origin = method_origin(me, run->state);
     bool own = c->origin.source == SOURCE_OWN && !c->none;
     if (asks_by_rule(run, c, own)) {
         c->ask = ASK_BY_RULE;
@@ -247,7 +247,7 @@ int choice_begin(struct run *run, struct choice *c, struct err *err)
         return 0;
     }
     TRY(choose_here(run, c, err));
-    if (!me->rule && !c->none && !cpu && c->origin.source != SOURCE_REUSED) {
+    if (!me->device.rule && !c->none && !cpu && c->origin.source != SOURCE_REUSED) {
         c->ask = ASK_BY_PARAMS;
         c->is_band = whole_band(c->masks, c->n, &c->band);
     }
@@ -268,14 +268,14 @@ int choice_may_stay(const struct run *run, const struct choice *c)
     const struct sim_cell *cell = run->cell;
     if (c->ask == ASK_NOBODY || c->is_band || !measured_there(cell))
         return STAYS_NOT;
-    bool counts = c->ask != ASK_BY_PARAMS && me->adopt_units && !sim_reads_masks(cell);
-    return counts && (!me->stays || me->stays(run->state)) ? STAYS_ALONE : STAYS_TOO;
+    bool counts = c->ask != ASK_BY_PARAMS && me->device.keep_on_device && !sim_reads_masks(cell);
+    return counts && me->device.keep_on_device(run->state) ? STAYS_ALONE : STAYS_TOO;
 }
 
 struct accel_choice choice_of_head(const struct run *run)
 {
     const struct head_in *in = run->in;
-    return (struct accel_choice){.options = run->method->params,
+    return (struct accel_choice){.options = run->method->params.table,
                                  .params = run->cell->params,
                                  .seed = run->cell->ctx->seed,
                                  .x = &in->x,
@@ -290,8 +290,8 @@ struct accel_choice choice_question(const struct run *run, struct choice *c)
     bool by_rule = c->ask == ASK_BY_RULE, alone = by_rule || c->ask == ASK_ALONE;
     q.method = c->ask == ASK_NOBODY ? NULL : me->name;
     q.shape = c->is_band ? &c->band : NULL;
-    q.rule = by_rule ? &c->rule : NULL;
-    q.given = by_rule && me->given ? me->given(run->state) : NULL;
+    q.rule = by_rule ? &c->rule.of : NULL;
+    q.given = by_rule ? c->rule.data : NULL;
     q.own = alone ? &c->own : NULL;
     q.once = run->cell->measure == MEASURE_MASK;
     q.stays = c->stays ? &c->units : NULL;
@@ -353,9 +353,10 @@ static bool lists_like_there(const struct choice *c)
 /* The device's mask in place of the reference's, or as what the method hands out. */
 static int take_answer(struct run *run, struct choice *c, const struct mask *whole, struct err *err)
 {
+    const struct device_choice chosen = {.lists = whole, .own = &c->own};
     int rc = 0;
     if (c->ask != ASK_BY_PARAMS)
-        TRY(run->method->adopt(run->state, whole, &c->own, err));
+        TRY(run->method->device.take(run->state, &chosen, err));
     else if (whole->form == MASK_LISTS)
         TRY(own_lists(c, err));
     for (int64_t i = 0; i < c->n && c->ask == ASK_BY_PARAMS; i++)
@@ -399,11 +400,12 @@ static bool as_there(const struct choice *c)
 }
 
 /* Only the counts came. */
-static int adopt_units(struct run *run, struct choice *c, struct err *err)
+static int take_counts(struct run *run, struct choice *c, struct err *err)
 {
+    const struct device_choice chosen = {.counts = &c->units, .exec = &c->lists, .own = &c->own};
     int rc = take_units(run, c, err);
     c->gpu = true;
-    return rc ? rc : run->method->adopt_units(run->state, &c->units, &c->own, &c->lists, err);
+    return rc ? rc : run->method->device.take(run->state, &chosen, err);
 }
 
 /* The masks are here as well. */
@@ -422,7 +424,7 @@ int choice_end(struct run *run, struct choice *c, struct mask *whole, const char
     int rc = 0;
 
     if (whole && c->units.there && c->stays == STAYS_ALONE)
-        return adopt_units(run, c, err);
+        return take_counts(run, c, err);
     if (whole && c->units.map && c->ask == ASK_BY_PARAMS && !sim_reads_masks(run->cell) &&
         lists_like_there(c)) { /* nobody reads the masks here any more */
         c->differs = differs_from_map(c);

@@ -110,11 +110,11 @@ static int parse_method(const struct app *app, const char *text, struct method_r
     if (rc)
         return rc;
     const struct method *m = (*runs)[0].method;
-    if (!m->calibrate) {
+    if (!m->search.calibrate) {
         char names[256] = "";
         size_t used = 0;
         for (const struct method *const *k = app->methods; *k; k++)
-            if ((*k)->calibrate && used < sizeof names)
+            if ((*k)->search.calibrate && used < sizeof names)
                 used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
                                          used ? ", " : "", (*k)->name);
         return err_set(err, ERR_USAGE, "calibrate: method %s has nothing to search; these have: %s",
@@ -158,7 +158,7 @@ out:
 static int choose_order(struct calibrate *c, const struct calibrate_opts *o, struct err *err)
 {
     const struct method *m = c->run->method;
-    const char *own = m->order ? m->order(c->run->params) : NULL;
+    const char *own = m->params.order ? m->params.order(c->run->params) : NULL;
     c->load.permute = o->permute;
     if (!own || !strcmp(own, "none"))
         return 0;
@@ -201,12 +201,11 @@ static int estimate(const struct calibrate *c, const struct calibrate_cost *cost
     int rc = 0;
     if (c->device.accel) {
         TRY(device_judge_rate(&c->device, m->head_dim, m->causal, &judge, err));
-        *seconds = me->calibrate_trials *
+        *seconds = me->search.trials *
                    (judge.fixed * (double)cost->all_samples + judge.per_pair * cost->pairs);
     } else {
         TRY(attn_rate(c->load.precision, &rate, err));
-        *seconds =
-            me->calibrate_passes > 0 ? me->calibrate_passes * 2 * cost->flop / rate / jobs : NAN;
+        *seconds = me->search.passes > 0 ? me->search.passes * 2 * cost->flop / rate / jobs : NAN;
     }
 out:
     return rc;

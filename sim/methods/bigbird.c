@@ -102,6 +102,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->seed = ctx->seed;
     s->stream = (uint64_t)in->layer << 32 | (uint64_t)in->head;
     TRY(mem_alloc(&s->pool, s->n, sizeof *s->pool, "blocks to draw from", err));
+    ctx->unit_rows = p->preset == PRESET_SAMPLE ? 1 : p->block;
     *state = s;
     s = NULL;
 out:
@@ -234,12 +235,6 @@ out:
     return rc;
 }
 
-static int64_t unit_rows(const void *state)
-{
-    const struct bigbird_params *p = ((const struct bigbird_state *)state)->params;
-    return p->preset == PRESET_SAMPLE ? 1 : p->block;
-}
-
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct bigbird_state *s = state;
@@ -257,10 +252,11 @@ out:
 }
 
 /* Blocks are drawn for every head. */
-static void kin(void *state, struct static_kin *k)
+static struct mask_origin origin(void *state)
 {
     struct bigbird_state *s = state;
-    *k = (struct static_kin){s->random ? s->stream : 0, &s->gathered, sizeof s->gathered, false};
+    return (struct mask_origin){
+        .which = s->random ? s->stream : 0, .counted = &s->gathered, .bytes = sizeof s->gathered};
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -299,16 +295,12 @@ const struct method method_bigbird = {
     .summary = "block window, first and last block, random blocks",
     .paper = "Zaheer et al., Big Bird: Transformers for Longer Sequences, arXiv 2007.14062",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE,
-    .params_size = sizeof(struct bigbird_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
+    .params = {.table = options, .size = sizeof(struct bigbird_params), .budget = budget},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .origin = mask_is_static,
-    .kin = kin,
     .report = report,
     .release = release,
-    .variants = variants,
+    .metrics = metrics,
+    .reuse = {.always_static = true, .of = origin},
+    .tests = {.variants = variants},
 };

@@ -156,13 +156,10 @@ const struct method method_dense = {
     .paper = "Vaswani et al., Attention Is All You Need, arXiv 1706.03762",
     .flags = METHOD_ROWS | METHOD_ROWS_REPORT | METHOD_CAUSAL | METHOD_BIDIRECTIONAL |
              METHOD_KEEPS_ALL | METHOD_ANY_SCORE | METHOD_PREFIX,
-    .params_size = sizeof(struct dense_params),
-    .params = options,
-    .budget_full = "",
-    .validate = validate,
+    .params = {.table = options, .size = sizeof(struct dense_params), .validate = validate},
     .prepare = prepare,
     .select = select_rows,
     .report = report,
     .release = free,
-    .variants = variants,
+    .tests = {.full = "", .variants = variants},
 };

@@ -253,34 +253,29 @@ out:
 
 /* ---- on a device ---------------------------------------------------------------------------- */
 
-static struct mask_origin origin(const void *state)
-{
-    return (struct mask_origin){SOURCE_OWN, 1};
-}
-
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct hash_sparse_state *s = state;
-    rule->hash = (struct hash_rule){.buckets = s->params->buckets,
-                                    .strict = s->params->strict,
-                                    .axes = s->params->proj_dir == AXES,
-                                    .seed = s->seed,
-                                    .stream = s->stream};
+    rule->of.hash = (struct hash_rule){.buckets = s->params->buckets,
+                                       .strict = s->params->strict,
+                                       .axes = s->params->proj_dir == AXES,
+                                       .seed = s->seed,
+                                       .stream = s->stream};
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return slice_mask_adopt(&((struct hash_sparse_state *)state)->given, m, 1, 1, err);
+    return slice_mask_take(&((struct hash_sparse_state *)state)->given, c, 1, 1, err);
 }
 
-static bool attends(const void *state)
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    return ((const struct hash_sparse_state *)state)->unit.k != NULL;
+    a->kind = ((const struct hash_sparse_state *)state)->unit.k ? ARITH_CPU : ARITH_SOFTMAX;
 }
 
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     const struct hash_sparse_state *s = state;
     return attn_rows(&s->unit.ops, m, out, lse, err);
@@ -401,24 +396,19 @@ const struct method method_hash_sparse = {
     .paper =
         "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse Flash "
         "Attention, arXiv 2306.01160",
-    .flags =
-        METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
-    .params_size = sizeof(struct hash_sparse_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .validate = validate,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
+    .params = {.table = options,
+               .size = sizeof(struct hash_sparse_params),
+               .budget = budget,
+               .validate = validate,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .adopt = adopt,
-    .adopt_units = slice_mask_adopt_units,
-    .attends = attends,
-    .attend = attend,
     .report = report,
     .release = release,
-    .variants = variants,
-    .may_be_empty = may_be_empty,
+    .metrics = metrics,
+    .cost = cost,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
+    .tests = {.variants = variants},
 };

@@ -7,6 +7,7 @@
  * scores of 1e4 carry an error of 1e-3 there: rounding orders the units, and such differences are
  * printed, but no failure. 8-bit operands are compared with sim/blocks/quant.h in the same way.
  */
+#include "core/method_run.h"
 #include "tests/gpu/checkcu_select.h"
 
 #include "core/mem.h"
@@ -163,10 +164,10 @@ static bool is_video(const struct selection *s)
     return !(s->run->method->flags & METHOD_CAUSAL);
 }
 
-/* Do heads have numbers of their own, and a part of the rule for each? */
+/* Do heads have data of their own beside the rule? */
 static bool by_head(const struct selection *s)
 {
-    return is_video(s) || s->run->method->given;
+    return is_video(s) || strcmp(s->run->method->name, "hyperattention") == 0;
 }
 
 /* ---- the CPU side --------------------------------------------------------------------------- */
@@ -233,17 +234,20 @@ static int run_reference(const struct selection *s, int head, struct mask *m,
 {
     const struct method *me = s->run->method;
     struct prepared p = {0};
+    struct rule of_head = {0};
     char why[160];
     int rc = 0;
 
     if ((rc = prepare_head(s, head, 0, NULL, &p, err)) != 0)
         goto out;
-    if (rule && me->rule && me->origin(p.state).source != SOURCE_REUSED)
-        rc = me->rule(p.state, rule, why) ? 0 : METHOD_SKIP;
+    if (rule && me->device.rule && method_origin(me, p.state).source != SOURCE_REUSED)
+        rc = me->device.rule(p.state, &of_head, why) ? 0 : METHOD_SKIP;
     else if (rule)
-        rc = me->rule ? METHOD_SKIP : 0;
+        rc = me->device.rule ? METHOD_SKIP : 0;
     else
         TRY(me->select(p.state, 0, p.in.x.nq, m, err));
+    if (rule)
+        *rule = of_head.of;
 out:
     prepared_free(s, &p);
     return rc;
@@ -271,7 +275,8 @@ static int video_mask(const struct selection *s, int head, const struct mask *an
         if ((rc = prepare_head(s, head, step, &carry, &p, err)) != 0)
             goto out;
         if (answer && step == 1)
-            TRY(me->adopt(p.state, answer, own, err));
+            TRY(me->device.take(p.state, &(struct device_choice){.lists = answer, .own = own},
+                                err));
         mask_free(m);
         TRY(me->select(p.state, 0, p.in.x.nq, m, err));
         prepared_free(s, &p);
@@ -356,7 +361,7 @@ static void forget_heads(struct selection *s)
     s->choices = NULL;
 }
 
-/* The rule of a case, and what each head is given beside it. */
+/* The rule of a case, and the data of each head. */
 static int ask_heads(struct selection *s, union method_rule *rule, struct err *err)
 {
     const struct method *me = s->run->method;
@@ -367,16 +372,18 @@ static int ask_heads(struct selection *s, union method_rule *rule, struct err *e
     TRY(mem_zalloc(&s->choices, n, sizeof *s->choices, "heads", err));
     for (int h = 0; h < n; h++) {
         struct carry *carry = NULL;
+        struct rule of_head = {0};
         TRY(mem_zalloc(&carry, 1, sizeof *carry, "state between steps", err));
         s->heads[h].ctx.carry = carry;
         if ((rc = prepare_head(s, h, is_video(s), carry, s->heads + h, err)) != 0)
             goto out;
-        if (me->origin(s->heads[h].state).source != SOURCE_OWN ||
-            !me->rule(s->heads[h].state, rule, why)) {
+        if (method_origin(me, s->heads[h].state).source != SOURCE_OWN ||
+            !me->device.rule(s->heads[h].state, &of_head, why)) {
             rc = METHOD_SKIP;
             goto out;
         }
-        s->choices[h].given = me->given ? me->given(s->heads[h].state) : NULL;
+        *rule = of_head.of;
+        s->choices[h].given = of_head.data;
     }
 out:
     return rc;
@@ -640,7 +647,7 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
                                .scale = p->scale,
                                .causal = p->causal,
                                .seed = s->c.seed,
-                               .options = s->run->method->params,
+                               .options = s->run->method->params.table,
                                .params = s->run->params};
     char why[160];
     int rc = 0;
@@ -655,7 +662,7 @@ static int run_case(struct gpu *g, struct selection *s, struct tally *t, struct 
         goto out;
     q.choices = s->choices;
     q.n_choices = p->heads;
-    q.rule = s->run->method->rule ? &rule : NULL;
+    q.rule = s->run->method->device.rule ? &rule : NULL;
     me = select_for(s->run->method->name, &q);
     if (me->dense && me->dense(&q)) {
         TRY(check_dense(s, t, err));

@@ -67,7 +67,7 @@ static void select_on_cpu(const struct accel_choice *c, const struct head_in *in
     const struct method *me = method_find(test_methods, c->method, err);
     struct method_ctx ctx = {.seed = c->seed};
     void *state = NULL;
-    ck_assert_ptr_eq(c->options, me->params);
+    ck_assert_ptr_eq(c->options, me->params.table);
     ck_assert_ptr_eq(c->x->q, in->x.q);
     assert_ok(me->prepare(&ctx, c->params, in, &state, err), err);
     assert_ok(me->select(state, 0, in->x.nq, m, err), err);

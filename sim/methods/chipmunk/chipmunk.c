@@ -143,7 +143,7 @@ struct chip_state {
     enum call call;
     struct chip_carry *carry; /* whose mask is applied, or was made; NULL: none */
 
-    /* Of a call that makes a mask: by the first select, or by adopt. */
+    /* Of a call that makes a mask: by the first select, or by take. */
     bool pending;
     double *raised;          /* [n] normalisers of the masses, owned */
     struct chip_given given; /* the same, for a device */
@@ -434,6 +434,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         if (rc)
             goto out;
     }
+    ctx->unit_rows = CHIP_ROWS;
     *state = s;
     s = NULL;
 out:
@@ -442,11 +443,6 @@ out:
 }
 
 /* ---- masks, output, numbers ------------------------------------------------------------------ */
-
-static int64_t unit_rows(const void *state)
-{
-    return CHIP_ROWS;
-}
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
@@ -471,16 +467,21 @@ out:
 
 /* Column-sparse attention alone is exact softmax over the mask, and so is dense attention for which
  * a device stands by. */
-static bool attends(const void *state)
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
     const struct chip_state *s = state;
-    return s->call == CALL_SPARSE ? s->params->delta : !exact_on_device(s->in.exact);
+    if (s->call != CALL_SPARSE) {
+        a->kind = exact_on_device(s->in.exact) ? ARITH_SOFTMAX : ARITH_CPU;
+    } else if (s->params->delta) {
+        a->added = s->carry->rounded;
+        a->kind = a->added ? ARITH_ADDED : ARITH_CPU;
+    }
 }
 
 /* A full step's output is dense attention, which the head's exact map has: no second computation
  * with another order of sums. */
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     const struct chip_state *s = state;
     int64_t dv = s->in.x.dv, rows = m->row1 - m->row0;
@@ -499,12 +500,6 @@ static int attend(void *state, const struct mask *m, double *out, double *lse,
         out[k] += s->carry->delta[m->row0 * dv + k];
 out:
     return rc;
-}
-
-static const float *added(const void *state)
-{
-    const struct chip_state *s = state;
-    return s->call == CALL_SPARSE && s->params->delta ? s->carry->rounded : NULL;
 }
 
 /* Share of the output that the stored difference is, of the full step that made it. */
@@ -545,13 +540,14 @@ out:
     return rc;
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct chip_state *s = state;
     const struct chip_rule *r = &s->rule;
     const int64_t *grid = s->shape.grid;
 
-    rule->chip =
+    rule->data = &s->given;
+    rule->of.chip =
         (struct chip_rule_numbers){.n = s->shape.n,
                                    .video = s->shape.video,
                                    .grid = {grid[0], grid[1], grid[2]},
@@ -569,25 +565,20 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
     return true;
 }
 
-static const void *given(const void *state)
-{
-    return &((const struct chip_state *)state)->given;
-}
-
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct chip_state *s = state;
-    struct chip_carry *c = s->carry;
+    struct chip_carry *keep = s->carry;
     int rc = 0;
-    TRY(accel_own_check(own, sizeof c->selected, err));
-    TRY(slice_mask_adopt(&c->mask, m, CHIP_ROWS, 1, err));
-    memcpy(&c->selected, own->data, sizeof c->selected);
+    TRY(accel_own_check(c->own, sizeof keep->selected, err));
+    TRY(slice_mask_take(&keep->mask, c, CHIP_ROWS, 1, err));
+    memcpy(&keep->selected, c->own->data, sizeof keep->selected);
     TRY(complete(s, err));
 out:
     return rc;
 }
 
-static struct mask_origin origin(const void *state)
+static struct mask_origin origin(void *state)
 {
     const struct chip_state *s = state;
     return (struct mask_origin){.source = s->call == CALL_SPARSE ? SOURCE_REUSED
@@ -660,27 +651,21 @@ const struct method method_chipmunk = {
     .summary = "video: dense on a few steps, then the heaviest columns plus a stored difference",
     .paper = "Chipmunk: Training-Free Acceleration of Diffusion Transformers with Dynamic "
              "Column-Sparse Deltas, arXiv 2506.03275",
-    .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM | METHOD_CHANGES_MATH,
-    .params_size = sizeof(struct chip_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .budget_full = "top_keys=1:profile=clean",
-    .validate = validate,
-    .order = token_order,
+    .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM,
+    .params = {.table = options,
+               .size = sizeof(struct chip_params),
+               .budget = budget,
+               .validate = validate,
+               .order = token_order,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .given = given,
-    .adopt = adopt,
-    .attends = attends,
-    .attend = attend,
-    .added = added,
     .report = report,
     .release = release,
-    .variants = variants,
-    .may_be_empty = may_be_empty,
+    .metrics = metrics,
+    .cost = cost,
+    .device = {.rule = rule, .take = take},
+    .arith = {.kind = ARITH_ADDED, .how = how, .attend = attend},
+    .reuse = {.of = origin},
+    .tests = {.full = "top_keys=1:profile=clean", .variants = variants},
 };

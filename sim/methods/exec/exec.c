@@ -223,16 +223,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if ((rc = ask(session, params, ctx, in, s, err)) != 0)
         goto out;
     s->ns = clock_ns() - t;
+    ctx->unit_rows = s->given.whole.bq;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return ((const struct exec_state *)state)->given.whole.bq;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -258,16 +254,14 @@ const struct method method_exec = {
     .paper = "none: masks from outside",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE |
              METHOD_PREFIX,
-    .params_size = sizeof(struct exec_params),
-    .params = options,
-    .metrics = metrics,
-    .may_be_empty = may_be_empty,
-    .open = open_session,
-    .close = close_session,
-    .validate = validate,
+    .params = {.table = options,
+               .size = sizeof(struct exec_params),
+               .validate = validate,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
     .report = report,
     .release = release,
+    .metrics = metrics,
+    .session = {.open = open_session, .close = close_session},
 };

@@ -116,7 +116,7 @@ struct fg_state {
     bool comparing;                /* it is wanted */
     struct fg_carry *carry;        /* of the framework's; NULL: no state over steps */
     const double *lse;             /* normaliser of the mask to be made; NULL: this head's */
-    bool pending;                  /* a mask is to be made, by the first select or by adopt */
+    bool pending;                  /* a mask is to be made, by the first select or by take */
     struct fg_stats stats;
     bool has_stats, has_keys_min;
     int age;
@@ -365,16 +365,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         if ((rc = prepare_cached(s, ctx, err)) != 0)
             goto out;
     }
+    ctx->unit_rows = s->params->M;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return ((const struct fg_state *)state)->params->M;
 }
 
 static bool runs_dense(const struct fg_state *s)
@@ -396,7 +392,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 
 /* ---- on a device ----------------------------------------------------------------------------- */
 
-static struct mask_origin origin(const void *state)
+static struct mask_origin origin(void *state)
 {
     const struct fg_state *s = state;
     bool carried = s->call == CALL_REFRESH || s->call == CALL_REUSE;
@@ -438,56 +434,25 @@ static void own_rule_of(const struct fg_state *s, struct fg_rule *r)
     fg_text_keys(&s->in, &r->text0, &r->text1);
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+/* In a call that reuses a mask: the one to compare it with. */
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct fg_state *s = state;
+    if (s->call == CALL_REUSE && !s->comparing)
+        return false;
     if (s->lse) {
         snprintf(why, 160, "norm=previous takes the normaliser of another step");
         return false;
     }
-    own_rule_of(s, &rule->fg);
+    own_rule_of(s, &rule->of.fg);
     return true;
 }
 
-static bool fresh_rule(const void *state, union method_rule *rule)
+static void take_counts(struct fg_state *s, const struct device_choice *c)
 {
-    const struct fg_state *s = state;
-    own_rule_of(s, &rule->fg);
-    return s->comparing;
-}
-
-static int take_fresh(void *state, const struct mask *m, struct err *err)
-{
-    struct fg_state *s = state;
-    int64_t keys_min;
-    return fg_adopted_mask(s->params, &s->in, m, &s->fresh, &keys_min, err);
-}
-
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
-{
-    struct fg_state *s = state;
-    int rc = fg_adopted_mask(s->params, &s->in, m, &s->own, &s->stats.keys_min, err);
-    s->has_keys_min = !rc && s->params->mode == FG_CACHED;
-    if (!rc)
-        keep_mask(s);
-    return rc;
-}
-
-/* What is applied by this call alone; kept_keys of counts needs units of one key. */
-static bool stays(const void *state)
-{
-    const struct fg_state *s = state;
-    return s->call == CALL_OWN && s->params->width == 1;
-}
-
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    struct fg_state *s = state;
-    (void)own;
-    (void)err;
-    lists->exec = EXEC_GATHER; /* as slice_mask_lists has it */
-    lists->exec_bq = lists->exec_bk = 128;
+    const struct accel_units *u = c->counts;
+    c->exec->exec = EXEC_GATHER; /* as slice_mask_lists has it */
+    c->exec->exec_bq = c->exec->exec_bk = 128;
     s->pending = false;
     s->stays = true;
     s->pairs = u->pairs;
@@ -496,7 +461,30 @@ static int adopt_units(void *state, const struct accel_units *u, const struct ac
     for (int64_t g = 0; g < u->groups; g++)
         s->stats.keys_min = MIN(s->stats.keys_min, u->count[g]);
     s->has_keys_min = s->params->mode == FG_CACHED;
-    return 0;
+}
+
+static int take(void *state, const struct device_choice *c, struct err *err)
+{
+    struct fg_state *s = state;
+    int64_t keys_min;
+    if (s->call == CALL_REUSE)
+        return fg_given_mask(s->params, &s->in, c->lists, &s->fresh, &keys_min, err);
+    if (!c->lists) {
+        take_counts(s, c);
+        return 0;
+    }
+    int rc = fg_given_mask(s->params, &s->in, c->lists, &s->own, &s->stats.keys_min, err);
+    s->has_keys_min = !rc && s->params->mode == FG_CACHED;
+    if (!rc)
+        keep_mask(s);
+    return rc;
+}
+
+/* What is applied by this call alone; kept_keys of counts needs units of one key. */
+static bool keep_on_device(const void *state)
+{
+    const struct fg_state *s = state;
+    return s->call == CALL_OWN && s->params->width == 1;
 }
 
 static bool why_full(const void *state, char why[160])
@@ -636,33 +624,23 @@ const struct method method_fg_attn = {
     .summary = "M x 1 slices kept where the largest p exceeds c/N, cached over steps or pooled",
     .paper = "FG-Attn: Leveraging Fine-Grained Sparse Attention in Video Diffusion Models, "
              "arXiv 2509.16518",
-    .flags =
-        METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_CALIBRATED,
-    .params_size = sizeof(struct fg_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .scopes = scopes,
-    .budget_full = "mode=pooled:pool=topk:kappa=1",
-    .validate = validate,
-    .order = token_order,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS,
+    .params = {.table = options,
+               .size = sizeof(struct fg_params),
+               .scopes = scopes,
+               .budget = budget,
+               .validate = validate,
+               .order = token_order,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .adopt = adopt,
-    .stays = stays,
-    .adopt_units = adopt_units,
-    .fresh_rule = fresh_rule,
-    .take_fresh = take_fresh,
-    .why_full = why_full,
     .report = report,
-    .calibrate = fg_calibrate,
-    .calibrate_passes = 2,
     .release = release,
-    .variants = variants,
-    .budgets = budgets,
-    .may_be_empty = may_be_empty,
+    .metrics = metrics,
+    .cost = cost,
+    .why_full = why_full,
+    .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device, .compares = true},
+    .reuse = {.of = origin},
+    .search = {.calibrate = fg_calibrate, .passes = 2},
+    .tests = {.full = "mode=pooled:pool=topk:kappa=1", .variants = variants, .budgets = budgets},
 };

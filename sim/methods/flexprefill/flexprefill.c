@@ -126,8 +126,8 @@ struct state {
     int64_t t_v, t_s;
     double sparsity;         /* to search for; NAN: none */
     double reached;          /* share of blocks left out by a search, NAN without one */
-    bool chosen;             /* by the first select, or adopted */
-    struct slice_mask given; /* LISTS: the mask that was adopted, if it is here */
+    bool chosen;             /* by the first select, or taken */
+    struct slice_mask given; /* LISTS: the mask that was taken, if it is here */
 };
 
 static int validate(void *params, struct err *err)
@@ -262,17 +262,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         rc = method_all_rows(ctx, in, "a query-aware head");
     if (rc)
         goto out;
+    ctx->unit_rows = s->kind == LISTS ? VSLASH_BLOCK : s->c.block;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    const struct state *s = state;
-    return s->kind == LISTS ? VSLASH_BLOCK : s->c.block;
 }
 
 /* As vslash_mask has it. */
@@ -323,44 +318,39 @@ out:
     return rc;
 }
 
-static int take_plan(struct state *s, const struct mask *m, const struct accel_units *u,
-                     const struct accel_own *own, struct err *err)
+static int take_plan(struct state *s, const struct device_choice *c, struct err *err)
 {
     struct flex_own numbers;
-    int rc = accel_own_check(own, sizeof numbers, err);
+    int rc = accel_own_check(c->own, sizeof numbers, err);
     if (rc)
         return rc;
-    memcpy(&numbers, own->data, sizeof numbers);
+    memcpy(&numbers, c->own->data, sizeof numbers);
     s->chosen = true;
     s->t_v = numbers.tokens[0];
     s->t_s = numbers.tokens[1];
-    return flex_plan_adopt(&s->plan, &s->c, m, u, &numbers, err);
+    return flex_plan_take(&s->plan, &s->c, c, &numbers, err);
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
+    int rc = 0;
     if (s->kind == DENSE)
-        return m->form == MASK_FULL ? 0 : err_set(err, ERR_RUN, "a choice where all is kept");
+        return c->lists->form == MASK_FULL ? 0
+                                           : err_set(err, ERR_RUN, "a choice where all is kept");
     if (s->kind == PLAN)
-        return take_plan(s, m, NULL, own, err);
-    int rc = take_lists(s, own, err);
-    return rc ? rc : slice_mask_adopt(&s->given, m, VSLASH_BLOCK, 1, err);
+        return take_plan(s, c, err);
+    TRY(take_lists(s, c->own, err));
+    TRY(slice_mask_take(&s->given, c, VSLASH_BLOCK, 1, err));
+    if (!c->lists)
+        set_exec(c->exec);
+out:
+    return rc;
 }
 
-static bool stays(const void *state)
+static bool keep_on_device(const void *state)
 {
     return ((const struct state *)state)->kind != DENSE;
-}
-
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    struct state *s = state;
-    if (s->kind == PLAN)
-        return take_plan(s, NULL, u, own, err);
-    set_exec(lists);
-    return take_lists(s, own, err);
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */
@@ -635,26 +625,22 @@ const struct method method_flexprefill = {
     .name = "flexprefill",
     .summary = "block columns and diagonals, or pooled blocks, chosen per head by a pattern test",
     .paper = "FlexPrefill, arXiv:2502.20766",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_SINK,
-    .params_size = sizeof(struct params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .budget_full = "gamma=1",
-    .validate = validate,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_SINK,
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .budget = budget,
+               .validate = validate},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .adopt = adopt,
-    .stays = stays,
-    .adopt_units = adopt_units,
+    .report = report,
+    .release = release,
+    .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
-    .report = report,
-    .calibrate = calibrate,
-    .calibrate_passes = 2.5,
-    .judges = block_grid_judges,
-    .calibrate_trials = N_GRID,
-    .release = release,
-    .variants = variants,
+    .device = {.take = take, .keep_on_device = keep_on_device},
+    .search = {.calibrate = calibrate,
+               .passes = 2.5,
+               .trials = N_GRID,
+               .on_device = block_grid_on_device},
+    .tests = {.full = "gamma=1", .variants = variants},
 };

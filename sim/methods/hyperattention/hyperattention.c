@@ -206,36 +206,32 @@ out:
 
 /* ---- on a device ---------------------------------------------------------------------------- */
 
-static struct mask_origin origin(const void *state)
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    return (struct mask_origin){SOURCE_OWN, 1};
-}
-
-static bool rule(const void *state, union method_rule *r, char why[160])
-{
-    r->hashed = ((const struct hyper_state *)state)->plan.rule;
-    r->hashed.head = 0; /* `given` has it */
+    const struct hyper_state *s = state;
+    rule->of.hashed = s->plan.rule;
+    rule->of.hashed.head = 0;
+    rule->data = &s->plan.rule.head;
     return true;
 }
 
-static const void *given(const void *state)
-{
-    return &((const struct hyper_state *)state)->plan.rule.head;
-}
-
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct hyper_state *s = state;
-    if (m->form == MASK_FULL && s->plan.at.n_hashed == 0)
+    if (c->lists && c->lists->form == MASK_FULL && s->plan.at.n_hashed == 0)
         return 0;
-    return slice_mask_adopt(&s->given, m, 1, 1, err);
+    return slice_mask_take(&s->given, c, 1, 1, err);
 }
 
-static bool own(const void *state, struct own_rule *r, char why[160])
+/* Also without weights: blocks of sorted tokens are no tiles of a mask. */
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    *r = (struct own_rule){.kind = OWN_HASHED};
-    r->of.hashed = ((const struct hyper_state *)state)->plan.rule;
-    return true;
+    const struct hyper_state *s = state;
+    if (s->plan.at.n_hashed == 0)
+        return;
+    a->kind = ARITH_KERNEL;
+    a->own = (struct own_rule){.kind = OWN_HASHED};
+    a->own.of.hashed = s->plan.rule;
 }
 
 static int est_init(struct hyper_state *s, struct err *err)
@@ -247,7 +243,7 @@ static int est_init(struct hyper_state *s, struct err *err)
     return rc;
 }
 
-static int attended(void *state, const double *lse, struct err *err)
+static int done(void *state, double tiles_pv, const double *lse, struct err *err)
 {
     struct hyper_state *s = state;
     int rc = est_init(s, err);
@@ -331,12 +327,6 @@ static double sample_output(struct hyper_state *s, int64_t i, const struct hyper
     return top + log(sum);
 }
 
-/* Also without weights: blocks of sorted tokens are no tiles of a mask. */
-static bool attends(const void *state)
-{
-    return ((const struct hyper_state *)state)->plan.at.n_hashed > 0;
-}
-
 static int buffers(struct hyper_state *s, struct err *err)
 {
     int64_t samples = s->plan.rule.samples;
@@ -351,8 +341,8 @@ out:
 }
 
 /* Pairs of weight 1 by the exact softmax of the framework, then the drawn keys of each row. */
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     struct hyper_state *s = state;
     struct hyper_part parts[HYPER_PARTS];
@@ -456,25 +446,15 @@ const struct method method_hyperattention = {
     .summary = "blocks of hashed and sorted tokens, and drawn keys with weights for the rest",
     .paper =
         "Han et al., HyperAttention: Long-context Attention in Near-Linear Time, arXiv 2310.05869",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
-    .params_size = sizeof(struct hyper_params),
-    .params = options,
-    .budget = budget,
-    .budget_full = "min_len=1000000000",
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
+    .params = {.table = options, .size = sizeof(struct hyper_params), .budget = budget},
     .prepare = prepare,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .given = given,
-    .adopt = adopt,
-    .adopt_units = slice_mask_adopt_units,
-    .attends = attends,
-    .attend = attend,
-    .own = own,
-    .attended = attended,
-    .why_full = why_full,
     .report = report,
     .release = release,
-    .variants = variants,
+    .cost = cost,
+    .why_full = why_full,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .arith = {.kind = ARITH_KERNEL, .how = how, .attend = attend, .done = done},
+    .tests = {.full = "min_len=1000000000", .variants = variants},
 };

@@ -280,6 +280,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     TRY(resolve(params, in, &c, err));
     TRY(mem_zalloc(&h, 1, sizeof *h, "minference", err));
     TRY(minf_begin(h, &c, in, err));
+    ctx->unit_rows = minf_unit(h);
     *state = h;
     h = NULL;
 out:
@@ -287,31 +288,20 @@ out:
     return rc;
 }
 
-static int64_t unit_rows(const void *state)
-{
-    return minf_unit(state);
-}
-
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     return minf_select(state, row0, row1, out, err);
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return minf_adopt(state, m, own, err);
+    return minf_take(state, c, err);
 }
 
-static bool stays(const void *state)
+static bool keep_on_device(const void *state)
 {
     const struct minf_head *h = state;
     return h->c.pattern == MINF_VS || h->c.pattern == MINF_BLOCK;
-}
-
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    return minf_adopt_units(state, u, own, lists, err);
 }
 
 static int report_lists(const struct minf_head *h, struct record *r, struct err *err)
@@ -346,7 +336,7 @@ static double native_blocks(const struct minf_config *c)
     return 2 * (double)c->block * (double)c->top / (double)c->n;
 }
 
-static struct mask_origin origin(const void *state)
+static struct mask_origin origin(void *state)
 {
     const struct minf_head *h = state;
     bool chosen = h->c.pattern == MINF_VS || h->c.pattern == MINF_BLOCK;
@@ -512,30 +502,24 @@ const struct method method_minference = {
     .name = "minference",
     .summary = "A-shape, vertical-slash or block pattern per head with fixed budgets",
     .paper = "MInference 1.0, arXiv:2407.02490",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_SINK,
-    .params_size = sizeof(struct params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .scopes = scopes,
-    .budget_full = "v=2147483647:s=2147483647",
-    .validate = validate,
-    .identify = identify,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_SINK,
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .scopes = scopes,
+               .budget = budget,
+               .validate = validate,
+               .identify = identify},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .adopt = adopt,
-    .stays = stays,
-    .adopt_units = adopt_units,
-    .cost = cost,
-    .origin = origin,
-    .why_full = why_full,
     .report = report,
-    .calibrate = calibrate,
-    .calibrate_passes = 4,
-    .judges = judges,
-    .calibrate_trials = MINF_CANDIDATES,
     .release = release,
-    .variants = variants,
-    .calibrate_short = "rows_from=0",
+    .metrics = metrics,
+    .cost = cost,
+    .why_full = why_full,
+    .device = {.take = take, .keep_on_device = keep_on_device},
+    .reuse = {.of = origin},
+    .search = {.calibrate = calibrate, .passes = 4, .trials = MINF_CANDIDATES, .on_device = judges},
+    .tests = {.full = "v=2147483647:s=2147483647",
+              .variants = variants,
+              .calibrate_short = "rows_from=0"},
 };

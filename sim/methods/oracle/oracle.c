@@ -518,16 +518,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->pending = s->head_wide;
     if (s->kind == KIND_STRIPES)
         TRY(choose_stripes(s, err));
+    ctx->unit_rows = s->unit.bq;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return ((const struct oracle_state *)state)->unit.bq;
 }
 
 static int select_group(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
@@ -599,13 +595,7 @@ out:
 
 /* ---- on a device ---------------------------------------------------------------------------- */
 
-static struct mask_origin origin(const void *state)
-{
-    (void)state;
-    return (struct mask_origin){SOURCE_OWN, 1};
-}
-
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     static const enum oracle_forced forced[] = {ORACLE_FORCED_NONE, ORACLE_DIAG, ORACLE_SINK,
                                                 ORACLE_WINDOW};
@@ -617,36 +607,26 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
         snprintf(why, 160, "the GPU side has the kinds topk, topp, mean and block");
         return false;
     }
-    rule->oracle = (struct oracle_rule){.by = by_count ? ORACLE_TOPK : ORACLE_MASS,
-                                        .head_wide = s->head_wide,
-                                        .bq = s->unit.bq,
-                                        .bk = s->unit.bk,
-                                        .alpha = p->alpha,
-                                        .k = p->k.value,
-                                        .k_share = p->k.is_share,
-                                        .forced = forced[s->unit.forced],
-                                        .forced_n = s->unit.forced_n};
+    rule->of.oracle = (struct oracle_rule){.by = by_count ? ORACLE_TOPK : ORACLE_MASS,
+                                           .head_wide = s->head_wide,
+                                           .bq = s->unit.bq,
+                                           .bk = s->unit.bk,
+                                           .alpha = p->alpha,
+                                           .k = p->k.value,
+                                           .k_share = p->k.is_share,
+                                           .forced = forced[s->unit.forced],
+                                           .forced_n = s->unit.forced_n};
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct oracle_state *s = state;
+    const struct accel_units *u = c->counts;
     s->chosen = true;
-    return slice_mask_adopt(&s->given, m, s->unit.bq, s->unit.bk, err);
-}
-
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    struct oracle_state *s = state;
-    (void)own;
-    (void)err;
-    s->chosen = true;
-    lists->exec = EXEC_NONE;
-    for (int64_t g = 0; g < u->groups; g++)
+    for (int64_t g = 0; u && g < u->groups; g++)
         note_given(s, MIN((g + 1) * u->bq, s->in.x.nq), u->count[g]);
-    return 0;
+    return slice_mask_take(&s->given, c, s->unit.bq, s->unit.bk, err);
 }
 
 static int report_sd(const struct oracle_state *s, struct record *r, struct err *err)
@@ -762,23 +742,17 @@ const struct method method_oracle = {
     .paper = "CRA: Zhu et al., SampleAttention, arXiv 2406.15486; the oracles are lacuna's own",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_BOUND | METHOD_ANY_SCORE |
              METHOD_PREFIX,
-    .params_size = sizeof(struct oracle_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .scopes = scopes,
-    .budget_full = "kind=topk:k=100%",
-    .validate = validate,
+    .params = {.table = options,
+               .size = sizeof(struct oracle_params),
+               .scopes = scopes,
+               .budget = budget,
+               .validate = validate,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .origin = origin,
-    .rule = rule,
-    .adopt = adopt,
-    .adopt_units = adopt_units,
     .report = report,
     .release = release,
-    .variants = variants,
-    .budgets = budgets,
-    .may_be_empty = may_be_empty,
+    .metrics = metrics,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .tests = {.full = "kind=topk:k=100%", .variants = variants, .budgets = budgets},
 };

@@ -199,7 +199,7 @@ static void release(void *state)
         return;
     m->release(s->table);
     if (s->table_params)
-        opt_free(m->params, s->table_params);
+        opt_free(m->params.table, s->table_params);
     free(s->table_params);
     given_free(&s->given);
     maskset_close(&s->own);
@@ -214,10 +214,10 @@ static int prepare_table(struct mask_state *s, struct method_ctx *ctx, const str
     int rc = 0;
     if (!(m->flags & (in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)))
         return method_skip(ctx, "MInference's table needs a causal trace");
-    TRY(mem_zalloc(&s->table_params, 1, m->params_size, "parameters of minference", err));
-    TRY(opt_defaults(m->params, s->table_params, err));
-    TRY(opt_set(m->params, s->table_params, "mask", "table", s->set->path, err));
-    TRY(m->validate(s->table_params, err));
+    TRY(mem_zalloc(&s->table_params, 1, m->params.size, "parameters of minference", err));
+    TRY(opt_defaults(m->params.table, s->table_params, err));
+    TRY(opt_set(m->params.table, s->table_params, "mask", "table", s->set->path, err));
+    TRY(m->params.validate(s->table_params, err));
     rc = m->prepare(ctx, s->table_params, in, &s->table, err);
 out:
     return rc;
@@ -238,6 +238,7 @@ static int prepare_mask(struct mask_state *s, const struct mask_params *p, struc
                            p->order ? p->order : "none", in->moved ? in->moved : "none");
     }
     rc = maskset_find(s->set, &how, ctx, in, &s->given, &s->rows, err);
+    ctx->unit_rows = s->given.whole.bq;
 out:
     return rc;
 }
@@ -264,12 +265,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    const struct mask_state *s = state;
-    return s->table ? method_minference.unit_rows(s->table) : s->given.whole.bq;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -304,18 +299,16 @@ const struct method method_mask = {
     .summary = "a mask from a file: a dump, arrays, BSR, a FlexAttention BlockMask",
     .paper = "none: masks from outside",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE | METHOD_PREFIX,
-    .params_size = sizeof(struct mask_params),
-    .params = options,
-    .metrics = metrics,
-    .may_be_empty = may_be_empty,
-    .identify = identify,
-    .open = open_session,
-    .close = close_session,
-    .validate = validate,
-    .order = order_of,
+    .params = {.table = options,
+               .size = sizeof(struct mask_params),
+               .validate = validate,
+               .identify = identify,
+               .order = order_of,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
     .report = report,
     .release = release,
+    .metrics = metrics,
+    .session = {.open = open_session, .close = close_session},
 };

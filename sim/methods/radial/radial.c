@@ -198,6 +198,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         s->kept_full = block_map_count(&s->map);
         trim(&s->map, in->x.nq);
     }
+    ctx->unit_rows = s->rule.block;
     *state = s;
     s = NULL;
 out:
@@ -206,11 +207,6 @@ out:
 }
 
 /* ---- masks ---------------------------------------------------------------------------------- */
-
-static int64_t unit_rows(const void *state)
-{
-    return ((const struct radial_state *)state)->rule.block;
-}
 
 static int paper_row(const struct radial_state *s, int64_t i, struct mask *m, struct err *err)
 {
@@ -254,10 +250,10 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 }
 
 /* The first layers and steps run dense. */
-static void kin(void *state, struct static_kin *k)
+static struct mask_origin origin(void *state)
 {
     struct radial_state *s = state;
-    *k = (struct static_kin){s->dense, &s->tiles, sizeof s->tiles, false};
+    return (struct mask_origin){.which = s->dense, .counted = &s->tiles, .bytes = sizeof s->tiles};
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -311,17 +307,15 @@ const struct method method_radial = {
     .paper = "Radial Attention: O(n log n) Sparse Attention with Energy Decay for Long Video "
              "Generation, arXiv 2506.19852",
     .flags = METHOD_BIDIRECTIONAL | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
-    .params_size = sizeof(struct radial_params),
-    .params = options,
-    .budget = budget,
-    .scopes = scopes,
+    .params = {.table = options,
+               .size = sizeof(struct radial_params),
+               .scopes = scopes,
+               .budget = budget,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .origin = mask_is_static,
-    .kin = kin,
     .report = report,
     .release = release,
-    .variants = variants,
-    .may_be_empty = may_be_empty,
+    .reuse = {.always_static = true, .of = origin},
+    .tests = {.variants = variants},
 };

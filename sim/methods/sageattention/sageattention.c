@@ -284,13 +284,9 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->params = *(const struct sage_params *)params;
     s->in = *in;
     sage_resolve(&s->params, in->x.d, &s->rules);
+    ctx->unit_rows = s->rules.bq;
     *state = s;
     return 0;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return ((const struct state *)state)->rules.bq;
 }
 
 /* Every pair, counted in the kernel's tiles. */
@@ -303,15 +299,15 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return 0;
 }
 
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     struct state *s = state;
     int rc = 0;
     if (!s->operands)
         TRY(sage_new(&s->params, &s->in, &s->operands, err));
-    stats->tiles_pv = 0;
-    TRY(tile_attn_rows(&s->operands->tile, m, out, lse, &stats->tiles_pv, err));
+    *tiles_pv = 0;
+    TRY(tile_attn_rows(&s->operands->tile, m, out, lse, tiles_pv, err));
 out:
     return rc;
 }
@@ -327,17 +323,19 @@ _Static_assert((int)OWN_SUM_F32 == TILE_ACC_F32 && (int)OWN_SUM_FP22 == TILE_ACC
                    (int)OWN_SUM_F16 == TILE_ACC_F16,
                "accumulators");
 
-static bool own(const void *state, struct own_rule *out, char why[160])
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
     const struct state *s = state;
     const struct sage_rules *r = &s->rules;
     if (r->smooth_q) {
         snprintf(why, 160, "no CUDA kernel for smooth_q=1; smooth_q=0 has one");
-        return false;
+        a->kind = ARITH_CPU;
+        return;
     }
-    memset(out, 0, sizeof *out); /* rules are compared as bytes */
-    out->kind = OWN_QUANTISED;
-    struct own_quantised *q = &out->of.quantised;
+    a->kind = ARITH_KERNEL;
+    memset(&a->own, 0, sizeof a->own); /* rules are compared as bytes */
+    a->own.kind = OWN_QUANTISED;
+    struct own_quantised *q = &a->own.of.quantised;
     q->bq = (int)r->bq;
     q->bk = (int)r->bk;
     q->warp = (int)r->warp;
@@ -354,7 +352,6 @@ static bool own(const void *state, struct own_rule *out, char why[160])
     q->factor = r->p_factor;
     q->v_top = r->v_max;
     q->sum = (enum own_sum)r->acc;
-    return true;
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -382,19 +379,15 @@ static const char *const variants[] = {
 
 const struct method method_sageattention = {
     .name = "sageattention",
+    .alias = "sage",
     .summary = "dense attention with INT8 or INT4 Q.K and fp16 or e4m3 P.V",
     .paper = "Zhang et al., SageAttention 1, 2, 2++, arXiv 2410.02367, 2411.10958, 2505.21136",
-    .alias = "sage",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CHANGES_MATH |
-             METHOD_KEEPS_ALL | METHOD_SINK,
-    .params_size = sizeof(struct sage_params),
-    .params = options,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_KEEPS_ALL | METHOD_SINK,
+    .params = {.table = options, .size = sizeof(struct sage_params)},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .attend = attend,
-    .own = own,
     .report = report,
     .release = release,
-    .variants = variants,
+    .arith = {.kind = ARITH_KERNEL, .how = how, .attend = attend},
+    .tests = {.variants = variants},
 };

@@ -216,16 +216,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         TRY(sale_head_quantise(&s->head, err));
     if (s->sage1)
         TRY(prepare_sage(s, in, err));
+    ctx->unit_rows = SALE_BQ;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return SALE_BQ;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -234,7 +230,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return sale_select(&s->head, row0, row1, out, err);
 }
 
-static struct mask_origin origin(const void *state)
+static struct mask_origin origin(void *state)
 {
     const struct state *s = state;
     return (struct mask_origin){.source = sale_dense(&s->head) ? SOURCE_STATIC : SOURCE_OWN};
@@ -249,36 +245,35 @@ static bool has_gpu_side(const struct sale_config *c, char why[160])
     return false;
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct sale_config *c = &((const struct state *)state)->head.c;
     if (!has_gpu_side(c, why))
         return false;
-    rule->sale = (struct sale_rule){.tau = c->tau,
-                                    .scale = c->scale,
-                                    .local_blocks = c->w,
-                                    .strict = c->strict,
-                                    .causal_stats = c->causal_stats};
+    rule->of.sale = (struct sale_rule){.tau = c->tau,
+                                       .scale = c->scale,
+                                       .local_blocks = c->w,
+                                       .strict = c->strict,
+                                       .causal_stats = c->causal_stats};
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return sale_head_adopt(&((struct state *)state)->head, m, err);
+    return sale_head_take(&((struct state *)state)->head, c->lists, err);
 }
 
-static bool attends(const void *state)
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    const struct state *s = state;
-    return s->sage1;
+    a->kind = ((const struct state *)state)->sage1 ? ARITH_CPU : ARITH_SOFTMAX;
 }
 
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     struct state *s = state;
-    stats->tiles_pv = 0;
-    return tile_attn_rows(&s->s.t, m, out, lse, &stats->tiles_pv, err);
+    *tiles_pv = 0;
+    return tile_attn_rows(&s->s.t, m, out, lse, tiles_pv, err);
 }
 
 static bool cost(const void *state, struct select_cost *c)
@@ -309,7 +304,7 @@ static int report(void *state, struct record *r, struct err *err)
     TRY(record_metric(r, "tau", s->head.c.tau, err));
     TRY(record_metric(r, "tested_share", tested / tiles, err));
     TRY(record_metric(r, "tested_kept", tested > 0 ? (double)n->tested_kept / tested : 0, err));
-    if (!s->head.adopted)
+    if (!s->head.taken)
         TRY(record_metric(r, "ties", (double)n->ties, err));
     if (sale_dense(&s->head))
         record_note(r, "dense=%s", s->head.n <= s->head.c.dense_below ? "short" : "tau");
@@ -335,11 +330,11 @@ static int own_error(struct state *s, const struct head_in *in, int64_t row0, in
 {
     int rc = 0, dv = in->x.dv;
     struct mask m = {0};
-    struct attend_stats stats = {0};
+    double tiles_pv = 0;
     double *lse = out + (row1 - row0) * dv;
     const double *ref;
     TRY(sale_select(&s->head, row0, row1, &m, err));
-    TRY(attend(s, &m, out, lse, &stats, err));
+    TRY(attend(s, &m, out, lse, &tiles_pv, err));
     TRY(exact_out(in->exact, row0, row1, &ref, err));
     for (int64_t i = 0; i < (row1 - row0) * dv; i++)
         *sum += fabs(out[i] - ref[i]);
@@ -366,10 +361,9 @@ static int chosen_blocks(struct state *s, const struct judge *by, struct judging
                          struct err *err)
 {
     struct mask m = {0};
-    union method_rule r;
+    struct rule r = {0};
     char why[160] = "";
-    memset(&r, 0, sizeof r);
-    int rc = rule(s, &r, why) ? by->choose(by->self, "sale", &r, &m, why, err) : METHOD_SKIP;
+    int rc = rule(s, &r, why) ? by->choose(by->self, "sale", &r.of, &m, why, err) : METHOD_SKIP;
     if (rc == METHOD_SKIP)
         return err_set(err, ERR_RUN, "sale: the GPU does not choose: %s", why);
     return rc ? rc : judge_add(j, &m, err);
@@ -501,28 +495,21 @@ const struct method method_sale = {
     .name = "sale",
     .summary = "blocks tested pair by pair with 4-bit queries and keys",
     .paper = "SALE, arXiv:2505.24179",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_CHANGES_MATH | METHOD_SINK,
-    .params_size = sizeof(struct params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .budget_full = "tau=0",
-    .validate = validate,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_SINK,
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .budget = budget,
+               .validate = validate},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .adopt = adopt,
-    .attends = attends,
-    .attend = attend,
-    .why_full = why_full,
     .report = report,
-    .calibrate = calibrate,
-    .calibrate_passes = 1,
-    .judges = judges,
-    .calibrate_trials = 6,
     .release = release,
-    .variants = variants,
+    .metrics = metrics,
+    .cost = cost,
+    .why_full = why_full,
+    .device = {.rule = rule, .take = take},
+    .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
+    .reuse = {.of = origin},
+    .search = {.calibrate = calibrate, .passes = 1, .trials = 6, .on_device = judges},
+    .tests = {.full = "tau=0", .variants = variants},
 };

@@ -143,7 +143,7 @@ struct state {
     enum kind kind;
     const struct head_in *in;
     struct sample_config c;
-    bool chosen; /* by the first select, or adopted: then the mask is in `given` or `kept` */
+    bool chosen; /* by the first select, or taken: then the mask is in `given` or `kept` */
     struct sample_plan plan; /* PLAN */
     struct sample_v2 v2;     /* TOKENS */
     double alpha;            /* of v2 */
@@ -208,31 +208,24 @@ out:
     return rc;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
     if (s->kind == DENSE)
-        return m->form == MASK_FULL ? 0 : err_set(err, ERR_RUN, "a choice where all is kept");
+        return c->lists->form == MASK_FULL ? 0
+                                           : err_set(err, ERR_RUN, "a choice where all is kept");
     if (s->kind == PLAN)
-        return take_plan(s, m, own, err);
-    int rc = take_columns(s, own, err);
-    return rc ? rc : slice_mask_adopt(&s->kept, m, 1, 1, err);
+        return take_plan(s, c->lists, c->own, err);
+    int rc = take_columns(s, c->own, err);
+    return rc ? rc : slice_mask_take(&s->kept, c, 1, 1, err);
 }
 
-static bool stays(const void *state)
+static bool keep_on_device(const void *state)
 {
     return ((const struct state *)state)->kind == TOKENS;
 }
 
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    (void)u;
-    lists->exec = EXEC_NONE;
-    return take_columns(state, own, err);
-}
-
-/* The rows of adopted lists. */
+/* The rows of taken lists. */
 static int given_rows(struct state *s, int64_t row0, int64_t row1, struct mask *out,
                       struct err *err)
 {
@@ -272,17 +265,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->kind = p->profile == PROFILE_V2 ? TOKENS : sample_applies(&s->c) ? PLAN : DENSE;
     if (s->kind == TOKENS)
         sample_v2_init(&s->v2, &in->x, p->window, p->rows, p->bottom);
+    ctx->unit_rows = s->kind == PLAN ? sample_unit(&s->c) : s->kind == DENSE ? s->c.block : 1;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    const struct state *s = state;
-    return s->kind == PLAN ? sample_unit(&s->c) : s->kind == DENSE ? s->c.block : 1;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -436,26 +424,19 @@ const struct method method_sampleattention = {
     .name = "sampleattention",
     .summary = "key columns and slashes from exact softmax rows of sampled slices",
     .paper = "SampleAttention, arXiv:2406.15486",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_ANY_SCORE,
-    .params_size = sizeof(struct params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .scopes = scopes,
-    .budget_full = "alpha_c=1",
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_ANY_SCORE,
+    .params = {.table = options, .size = sizeof(struct params), .scopes = scopes, .budget = budget},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .adopt = adopt,
-    .stays = stays,
-    .adopt_units = adopt_units,
+    .report = report,
+    .release = release,
+    .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
-    .report = report,
-    .calibrate = calibrate,
-    .calibrate_passes = 4,
-    .judges = block_grid_judges,
-    .calibrate_trials = SAMPLE_TRIALS,
-    .release = release,
-    .variants = variants,
+    .device = {.take = take, .keep_on_device = keep_on_device},
+    .search = {.calibrate = calibrate,
+               .passes = 4,
+               .trials = SAMPLE_TRIALS,
+               .on_device = block_grid_on_device},
+    .tests = {.full = "alpha_c=1", .variants = variants},
 };

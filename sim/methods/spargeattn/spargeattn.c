@@ -182,14 +182,11 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                            in->x.d, TILE_MAX_D);
     struct sparge *s = NULL;
     int rc = sparge_begin(p, in, &s, err);
-    if (!rc)
-        *state = s;
-    return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return ((const struct sparge *)state)->rules.bq;
+    if (rc)
+        return rc;
+    ctx->unit_rows = s->rules.bq;
+    *state = s;
+    return 0;
 }
 
 /* Rows of query block i that see no key of the first kept tile (so of none). */
@@ -253,31 +250,18 @@ out:
     return rc;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return sparge_adopt(state, m, own, err);
+    return sparge_take(state, c, err);
 }
 
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    (void)lists; /* as select_rows has it */
-    return sparge_adopt_units(state, u, own, err);
-}
-
-static bool attends(const void *state)
-{
-    const struct sparge *s = state;
-    return s->rules.arith != SPARGE_EXACT || s->rules.pv < INFINITY || s->rules.dead_mean;
-}
-
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     struct sparge *s = state;
-    stats->tiles_pv = 0;
-    int rc = tile_attn_rows(&s->tile, m, out, lse, &stats->tiles_pv, err);
-    s->tiles_pv += stats->tiles_pv;
+    *tiles_pv = 0;
+    int rc = tile_attn_rows(&s->tile, m, out, lse, tiles_pv, err);
+    s->tiles_pv += *tiles_pv;
     return rc;
 }
 
@@ -296,10 +280,16 @@ bool sparge_filter(const struct sparge_rules *r, struct accel_filter *f, char wh
     return true;
 }
 
-/* What a GPU does in place of attend. */
-static bool pv_filter(const void *state, struct accel_filter *f, char why[160])
+static bool is_softmax(const struct sparge_rules *r)
 {
-    return sparge_filter(&((const struct sparge *)state)->rules, f, why);
+    return r->arith == SPARGE_EXACT && r->pv == INFINITY && !r->dead_mean;
+}
+
+static void how(const void *state, struct arithmetic *a, char why[160])
+{
+    const struct sparge_rules *r = &((const struct sparge *)state)->rules;
+    bool filter = sparge_filter(r, &a->filter, why);
+    a->kind = is_softmax(r) ? ARITH_SOFTMAX : filter ? ARITH_FILTER : ARITH_CPU;
 }
 
 static bool judges(const void *params, char why[160])
@@ -310,9 +300,10 @@ static bool judges(const void *params, char why[160])
     return sparge_filter(&r, &f, why);
 }
 
-static void pv_filtered(void *state, double tiles_pv)
+static int done(void *state, double tiles_pv, const double *lse, struct err *err)
 {
     ((struct sparge *)state)->tiles_pv += tiles_pv;
+    return 0;
 }
 
 static bool cost(const void *state, struct select_cost *c)
@@ -353,7 +344,7 @@ static int report(void *state, struct record *r, struct err *err)
 {
     const struct sparge *s = state;
     bool causal = s->in.x.causal;
-    double kept = (double)s->kept, pv = attends(s) ? s->tiles_pv : kept;
+    double kept = (double)s->kept, pv = is_softmax(&s->rules) ? kept : s->tiles_pv;
     double tiles_all = (double)sparge_tiles(s->nq_blocks, s->nk_blocks, &s->rules, causal);
     double native = s->rules.paper
                         ? (kept + pv) / (2 * tiles_all)
@@ -426,37 +417,26 @@ static const struct budget_param budget[] = {
 
 const struct method method_spargeattn = {
     .name = "spargeattn",
+    .alias = "sparge",
     .summary = "block means choose key blocks, an online filter skips P.V products",
     .paper = "Zhang et al., SpargeAttention, arXiv 2502.18137",
-    .alias = "sparge",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED |
-             METHOD_CHANGES_MATH | METHOD_RANDOM | METHOD_SINK,
-    .params_size = sizeof(struct sparge_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .scopes = scopes,
-    .budget_full = "theta=1:pv=off",
-    .validate = validate,
-    .order = token_order,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_SINK,
+    .params = {.table = options,
+               .size = sizeof(struct sparge_params),
+               .scopes = scopes,
+               .budget = budget,
+               .validate = validate,
+               .order = token_order,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .adopt = adopt,
-    .adopt_units = adopt_units,
-    .cost = cost,
-    .attends = attends,
-    .attend = attend,
-    .filter = pv_filter,
-    .filtered = pv_filtered,
-    .why_full = why_full,
     .report = report,
-    .calibrate = sparge_calibrate,
-    .calibrate_passes = 8,
-    .judges = judges,
-    .calibrate_trials = 120,
     .release = release,
-    .variants = variants,
-    .budgets = budgets,
-    .may_be_empty = may_be_empty,
+    .metrics = metrics,
+    .cost = cost,
+    .why_full = why_full,
+    .device = {.take = take, .keep_on_device = method_always},
+    .arith = {.kind = ARITH_FILTER, .how = how, .attend = attend, .done = done},
+    .search = {.calibrate = sparge_calibrate, .passes = 8, .trials = 120, .on_device = judges},
+    .tests = {.full = "theta=1:pv=off", .variants = variants, .budgets = budgets},
 };

@@ -94,7 +94,7 @@ struct svg1_state {
     struct svg_band band;
     double width_frames;
     bool dense, bf16, changed;
-    bool classified; /* by the first select, or adopted */
+    bool classified; /* by the first select, or taken */
     struct svg_class class;
     int64_t n_padding;
     uint64_t seed;
@@ -254,6 +254,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->n_padding = in->n_padding;
     s->dense = in->layer < warm.layers || in->step < warm.steps;
     TRY(make_band(p, in, family, s, err));
+    ctx->unit_rows = SVG_BLOCK;
     *state = s;
     s = NULL;
 out:
@@ -262,11 +263,6 @@ out:
 }
 
 /* ---- masks and numbers ---------------------------------------------------------------------- */
-
-static int64_t unit_rows(const void *state)
-{
-    return SVG_BLOCK;
-}
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
@@ -313,21 +309,17 @@ out:
     return rc;
 }
 
-static struct mask_origin origin(const void *state)
-{
-    const struct svg1_state *s = state;
-    return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
-}
-
 /* One mask for each class, and that of a dense call. */
-static void kin(void *state, struct static_kin *k)
+static struct mask_origin origin(void *state)
 {
     const struct svg1_state *s = state;
-    *k = (struct static_kin){.which = s->dense ? 2 : s->band.temporal,
-                             .any_order = s->dense || s->classified};
+    return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN,
+                                .same_mask = true,
+                                .which = s->dense ? 2 : s->band.temporal,
+                                .any_order = s->dense || s->classified};
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct svg1_state *s = state;
     struct svg_band trial[2];
@@ -339,7 +331,7 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
         return false;
     }
     trial_bands(s, trial);
-    rule->svg1 =
+    rule->of.svg1 =
         (struct svg1_rule){.frames = s->band.T,
                            .frame = s->band.F,
                            .text = s->band.text,
@@ -376,12 +368,13 @@ out:
     return rc;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct svg1_state *s = state;
-    const struct svg1_own *numbers = own->data;
+    const struct mask *m = c->lists;
+    const struct svg1_own *numbers = c->own->data;
     if (m->form != MASK_LISTS || m->bq != s->x.nq || m->bk != s->x.nk ||
-        own->bytes != (int64_t)sizeof *numbers)
+        c->own->bytes != (int64_t)sizeof *numbers)
         return err_set(err, ERR_RUN, "the device has chosen no class of the head");
     s->class = (struct svg_class){.mse = {numbers->mse[0], numbers->mse[1]},
                                   .temporal = m->ptr[1] > m->ptr[0]};
@@ -462,21 +455,17 @@ const struct method method_svg1 = {
     .paper = "Sparse VideoGen: Accelerating Video Diffusion Transformers with Spatial-Temporal "
              "Sparsity, arXiv 2502.01776",
     .flags = METHOD_BIDIRECTIONAL | METHOD_RANDOM,
-    .params_size = sizeof(struct svg1_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .validate = validate,
+    .params = {.table = options,
+               .size = sizeof(struct svg1_params),
+               .budget = budget,
+               .validate = validate},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .kin = kin,
-    .rule = rule,
-    .adopt = adopt,
     .report = report,
     .release = release,
-    .variants = variants,
-    .budgets = budgets,
+    .metrics = metrics,
+    .cost = cost,
+    .device = {.rule = rule, .take = take},
+    .reuse = {.of = origin},
+    .tests = {.variants = variants, .budgets = budgets},
 };

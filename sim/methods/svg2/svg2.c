@@ -120,7 +120,7 @@ struct svg2_state {
     int64_t *first;
     int32_t *key;
 
-    /* Of a call that chooses: by the first select, or by adopt. */
+    /* Of a call that chooses: by the first select, or by take. */
     bool pending;
     uint64_t seed;
     struct svg2_cut cut;
@@ -456,13 +456,13 @@ out:
     return rc;
 }
 
-static struct mask_origin origin(const void *state)
+static struct mask_origin origin(void *state)
 {
     const struct svg2_state *s = state;
     return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct svg2_state *s = state;
     const struct svg2_params *p = s->params;
@@ -476,26 +476,22 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
         snprintf(why, 160, "the GPU side has traces of bf16 with emulate=none and cumsum=f32");
         return false;
     }
-    rule->svg2 = (struct svg2_rule){.video = s->video,
-                                    .qc = s->qc,
-                                    .kc = p->kc,
-                                    .iterations = warm ? p->iter_step : p->iter_init,
-                                    .tol = p->tol,
-                                    .top_p = p->top_p,
-                                    .least = (int64_t)(p->min_kc * (double)p->kc),
-                                    .seed = s->seed};
+    rule->data = &s->given;
+    rule->of.svg2 = (struct svg2_rule){.video = s->video,
+                                       .qc = s->qc,
+                                       .kc = p->kc,
+                                       .iterations = warm ? p->iter_step : p->iter_init,
+                                       .tol = p->tol,
+                                       .top_p = p->top_p,
+                                       .least = (int64_t)(p->min_kc * (double)p->kc),
+                                       .seed = s->seed};
     return true;
 }
 
-static const void *given(const void *state)
-{
-    return &((const struct svg2_state *)state)->given;
-}
-
 /* Clusters of one side as a device made them. */
-static int adopt_side(const struct svg2_state *s, int64_t k, int64_t iterations,
-                      const float *centroids, const int32_t *labels, struct kmeans *m,
-                      struct err *err)
+static int take_side(const struct svg2_state *s, int64_t k, int64_t iterations,
+                     const float *centroids, const int32_t *labels, struct kmeans *m,
+                     struct err *err)
 {
     int rc = kmeans_init(m, s->video, k, s->in.x.d, DT_BF16, err);
     if (rc)
@@ -512,9 +508,10 @@ static int adopt_side(const struct svg2_state *s, int64_t k, int64_t iterations,
     return 0;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct svg2_state *s = state;
+    const struct accel_own *own = c->own;
     int64_t d = s->in.x.d, kc = s->params->kc, map = s->qc * kc;
     const struct svg2_own *head = own->data;
     int64_t bytes = (int64_t)sizeof *head + (s->qc + kc) * d * 4 + 2 * s->video * 4 + map;
@@ -525,9 +522,9 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
              (long long)own->bytes, (long long)bytes);
     const float *centroids = (const float *)(head + 1);
     const int32_t *labels = (const int32_t *)(centroids + (s->qc + kc) * d);
-    TRY(adopt_side(s, s->qc, head->iterations[0], centroids, labels, &s->queries, err));
-    TRY(adopt_side(s, kc, head->iterations[1], centroids + s->qc * d, labels + s->video, &s->keys,
-                   err));
+    TRY(take_side(s, s->qc, head->iterations[0], centroids, labels, &s->queries, err));
+    TRY(take_side(s, kc, head->iterations[1], centroids + s->qc * d, labels + s->video, &s->keys,
+                  err));
     TRY(mem_alloc(&s->map, map, 1, "cluster map", err));
     memcpy(s->map, labels + 2 * s->video, (size_t)map);
     s->clustered = true;
@@ -536,13 +533,6 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
         TRY(keep_centroids(s, s->slot, err));
 out:
     return rc;
-}
-
-/* The mask itself stays on the device. */
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    return adopt(state, NULL, own, err);
 }
 
 /* A step of k-means is a product per token and centroid, and a sum per token. */
@@ -629,22 +619,15 @@ const struct method method_svg2 = {
     .summary = "video: clusters of queries and keys, the heaviest key clusters per query cluster",
     .paper = "Sparse VideoGen2: Accelerate Video Generation with Sparse Attention via "
              "Semantic-Aware Permutation, arXiv 2505.18875",
-    .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM | METHOD_SHARES_BRANCHES,
-    .params_size = sizeof(struct svg2_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .budget_full = "top_p=1:qc=1:kc=1:dense_steps=0",
+    .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM,
+    .params = {.table = options, .size = sizeof(struct svg2_params), .budget = budget},
     .prepare = prepare,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .given = given,
-    .adopt = adopt,
-    .adopt_units = adopt_units,
     .report = report,
     .release = release,
-    .variants = variants,
-    .budgets = budgets,
+    .metrics = metrics,
+    .cost = cost,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .reuse = {.shares_branches = true, .of = origin},
+    .tests = {.full = "top_p=1:qc=1:kc=1:dense_steps=0", .variants = variants, .budgets = budgets},
 };

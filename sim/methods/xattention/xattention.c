@@ -178,16 +178,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->c = xattn_config_of(&base, &in->x);
     s->stride = s->c.stride;
     TRY(count_blocks(s, err));
+    ctx->unit_rows = XATTN_BLOCK;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return XATTN_BLOCK;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -202,21 +198,11 @@ out:
     return rc;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
     s->chosen = true;
-    return block_map_adopt(&s->map, m, err);
-}
-
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    struct state *s = state;
-    (void)own;
-    (void)lists; /* as block_map_mask has it */
-    s->chosen = true;
-    return block_map_adopt_units(&s->map, u, err);
+    return block_map_take(&s->map, c, err);
 }
 
 /* A score is a product of depth S d; each one enters the mass of its block. */
@@ -274,23 +260,20 @@ const struct method method_xattention = {
     .name = "xattention",
     .summary = "blocks scored along antidiagonals, kept up to a share of each row's mass",
     .paper = "XAttention, arXiv:2503.16428",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_SINK,
-    .params_size = sizeof(struct params),
-    .params = options,
-    .budget = budget,
-    .scopes = scopes,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_SINK,
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .scopes = scopes,
+               .budget = budget,
+               .validate = validate},
+    .prepare = prepare,
+    .select = select_rows,
+    .report = report,
+    .release = release,
+    .cost = cost,
+    .device = {.take = take, .keep_on_device = method_always},
+    .search = {.calibrate = calibrate, .passes = 1.5},
     /* official may misplace prompt chunks; tau = 1 keeps blocks with mass, and antidiagonals
      * sampled over a partial query block can miss a partial key block: full on squares only. */
-    .budget_full = "profile=clean:tau=1",
-    .validate = validate,
-    .prepare = prepare,
-    .unit_rows = unit_rows,
-    .select = select_rows,
-    .adopt = adopt,
-    .adopt_units = adopt_units,
-    .cost = cost,
-    .report = report,
-    .calibrate = calibrate,
-    .calibrate_passes = 1.5,
-    .release = release,
+    .tests = {.full = "profile=clean:tau=1"},
 };
