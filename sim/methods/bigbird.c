@@ -41,23 +41,16 @@ struct bigbird_params {
     int rand_scope, preset;
 };
 
-/* clang-format off */
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "block", .type = OPT_INT, .offset = offsetof(struct bigbird_params, block),
-     .def = "64", .min = 16, .max = 128, .unit = "tokens", .help = "block size"},
-    {.name = "random", .type = OPT_INT, .offset = offsetof(struct bigbird_params, random), .min = 0,
-     .max = RANDOM_MOST, .flags = OPT_UNSET, .unit = "blocks",
-     .help = "random key blocks per inner row block; unset = 3, with preset=sample 0"},
-    {.name = "rand_scope", .type = OPT_ENUM, .offset = offsetof(struct bigbird_params, rand_scope),
-     .def = "official", .values = scopes,
-     .help = "where they are drawn from: as the code does, or everywhere"},
-    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct bigbird_params, preset),
-     .def = "none", .values = presets, .help = "sample: causal, window 8 % and global columns 8 %"},
+    OPT_INT(struct bigbird_params, block, "64", 16, 128, "tokens", "block size"),
+    OPT_INT(struct bigbird_params, random, NULL, 0, RANDOM_MOST, "blocks",
+            "random key blocks per inner row block; unset = 3, with preset=sample 0"),
+    OPT_ENUM(struct bigbird_params, rand_scope, "official", scopes,
+             "where they are drawn from: as the code does, or everywhere"),
+    OPT_ENUM(struct bigbird_params, preset, "none", presets,
+             "sample: causal, window 8 % and global columns 8 %"),
     {0},
 };
-/* clang-format on */
-/* clang-format on */
 
 struct bigbird_state {
     const struct bigbird_params *params;

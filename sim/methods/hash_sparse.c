@@ -47,22 +47,19 @@ struct hash_sparse_params {
     int proj_dir;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "buckets", .type = OPT_INT, .offset = offsetof(struct hash_sparse_params, buckets),
-     .def = "16", .min = 2, .max = BUCKETS_MOST,
-     .help = "buckets of the hash, an even number: a direction and its opposite are two"},
-    {.name = "strict", .type = OPT_BOOL, .offset = offsetof(struct hash_sparse_params, strict),
-     .def = "0", .help = "causal: a query does not see its own position, as in training"},
-    {.name = "normalize_k", .type = OPT_BOOL,
-     .offset = offsetof(struct hash_sparse_params, normalize_k), .def = "0",
-     .help = "attend with keys of unit length, as the paper's model; buckets do not change"},
-    {.name = "proj_dir", .type = OPT_ENUM, .offset = offsetof(struct hash_sparse_params, proj_dir),
-     .def = "normal", .values = direction_names,
-     .help = "directions: random, or the first unit vectors, which depend on no seed"},
+    OPT_INT(struct hash_sparse_params, buckets, "16", 2, BUCKETS_MOST, "",
+            "buckets of the hash, an even number: a direction and its opposite are two"),
+    OPT_BOOL(struct hash_sparse_params, strict, "0",
+             "causal: a query does not see its own position, as in training"),
+    OPT_BOOL(struct hash_sparse_params, normalize_k, "0",
+             "attend with keys of unit length, as the paper's model; buckets do not change"),
+    OPT_ENUM(struct hash_sparse_params, proj_dir, "normal", direction_names,
+             "directions: random, or the first unit vectors, which depend on no seed"),
     {0},
 };
 
+/* clang-format off */
 static const struct metric_def metrics[] = {
     {.name = "bucket_most_q", .unit = "1", .definition = "queries in the fullest bucket"},
     {.name = "bucket_most_k", .unit = "1", .definition = "keys in the fullest bucket"},

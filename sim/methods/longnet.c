@@ -39,21 +39,15 @@ struct longnet_params {
     bool official_pad;
 };
 
-/* clang-format off */
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "segments", .type = OPT_STR, .offset = offsetof(struct longnet_params, segments),
-     .def = "2048+4096+8192+16384+32768", .unit = "tokens",
-     .help = "segment length of every branch, a+b+c"},
-    {.name = "ratios", .type = OPT_STR, .offset = offsetof(struct longnet_params, ratios),
-     .def = "1+2+4+6+12", .unit = "tokens", .help = "dilation of every branch, a+b+c"},
-    {.name = "official_pad", .type = OPT_BOOL,
-     .offset = offsetof(struct longnet_params, official_pad), .def = "0",
-     .help = "zero keys of the padding enter the softmax when not causal, as in the code"},
+    OPT_STR(struct longnet_params, segments, "2048+4096+8192+16384+32768", NULL,
+            "segment length of every branch, a+b+c", .unit = "tokens"),
+    OPT_STR(struct longnet_params, ratios, "1+2+4+6+12", NULL, "dilation of every branch, a+b+c",
+            .unit = "tokens"),
+    OPT_BOOL(struct longnet_params, official_pad, "0",
+             "zero keys of the padding enter the softmax when not causal, as in the code"),
     {0},
 };
-/* clang-format on */
-/* clang-format on */
 
 /* One branch's problem on a segment: gathered operands, its output and log-sum-exps. */
 struct branch_buf {

@@ -19,15 +19,13 @@ struct plan_params {
     char *file, *id;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "file", .type = OPT_STR, .offset = offsetof(struct plan_params, file),
-     .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .unit = "file", .help = "plan of `lacuna choose`"},
-    {.name = "id", .type = OPT_STR, .offset = offsetof(struct plan_params, id),
-     .flags = OPT_UNSET, .help = "hash of the file, filled in; given as well, it must fit"},
+    OPT_STR(struct plan_params, file, NULL, NULL, "plan of `lacuna choose`",
+            .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .unit = "file"),
+    OPT_STR(struct plan_params, id, NULL, NULL,
+            "hash of the file, filled in; given as well, it must fit"),
     {0},
 };
-/* clang-format on */
 
 #define PLAN_MOST ((size_t)256 << 20)
 

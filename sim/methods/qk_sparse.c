@@ -46,22 +46,20 @@ struct qk_params {
     bool normalize_k;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "drop", .type = OPT_NUM, .offset = offsetof(struct qk_params, drop), .def = "0.5",
-     .min = 0, .max = 1, .flags = OPT_MAX_OPEN, .unit = "share", .help = "Dropped keys."},
-    {.name = "select", .type = OPT_ENUM, .offset = offsetof(struct qk_params, select),
-     .def = "random", .values = selectors,
-     .help = "Which keys stay: random, or the largest |k|, |v| or column mass of the exact map."},
-    {.name = "drop_q", .type = OPT_NUM, .offset = offsetof(struct qk_params, drop_q), .min = 0,
-     .max = 1, .flags = OPT_UNSET | OPT_MAX_OPEN, .unit = "share",
-     .help = "Dropped queries, at random; unset: as keys with select=random, else none."},
-    {.name = "normalize_k", .type = OPT_BOOL, .offset = offsetof(struct qk_params, normalize_k),
-     .def = "0", .help = "Attend with keys of unit length, as the code does; the choice is that of the "
-                         "trace's keys."},
+    OPT_NUM(struct qk_params, drop, "0.5", 0, 1, "share", "Dropped keys.", .flags = OPT_MAX_OPEN),
+    OPT_ENUM(struct qk_params, select, "random", selectors,
+             "Which keys stay: random, or the largest |k|, |v| or column mass of the exact map."),
+    OPT_NUM(struct qk_params, drop_q, NULL, 0, 1, "share",
+            "Dropped queries, at random; unset: as keys with select=random, else none.",
+            .flags = OPT_MAX_OPEN),
+    OPT_BOOL(struct qk_params, normalize_k, "0",
+             "Attend with keys of unit length, as the code does; the choice is that of the "
+             "trace's keys."),
     {0},
 };
 
+/* clang-format off */
 static const struct metric_def metrics[] = {
     {.name = "queries_kept", .unit = "1", .definition = "queries that are not dropped"},
     {.name = "keys_kept", .unit = "1", .definition = "keys that are not dropped"},

@@ -33,24 +33,16 @@ struct st_params {
     int64_t stride, block, verts, vertsize;
 };
 
-/* clang-format off */
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "pattern", .type = OPT_ENUM, .offset = offsetof(struct st_params, pattern),
-     .def = "strided", .values = patterns,
-     .help = "which pattern every head uses; merged = local or strided"},
-    {.name = "stride", .type = OPT_INT, .offset = offsetof(struct st_params, stride), .def = "128",
-     .min = 1, .max = 1e9, .unit = "tokens", .help = "local window and stride"},
-    {.name = "block", .type = OPT_INT, .offset = offsetof(struct st_params, block), .def = "32",
-     .min = 8, .max = 64, .unit = "tokens", .help = "fixed: block size, 8, 16, 32 or 64"},
-    {.name = "verts", .type = OPT_INT, .offset = offsetof(struct st_params, verts), .def = "4",
-     .min = 1, .max = 1e9, .help = "fixed: number of different summary positions over heads"},
-    {.name = "vertsize", .type = OPT_INT, .offset = offsetof(struct st_params, vertsize),
-     .def = "1", .min = 1, .max = 1e9, .unit = "blocks", .help = "fixed: summary blocks per chunk"},
+    OPT_ENUM(struct st_params, pattern, "strided", patterns,
+             "which pattern every head uses; merged = local or strided"),
+    OPT_INT(struct st_params, stride, "128", 1, 1e9, "tokens", "local window and stride"),
+    OPT_INT(struct st_params, block, "32", 8, 64, "tokens", "fixed: block size, 8, 16, 32 or 64"),
+    OPT_INT(struct st_params, verts, "4", 1, 1e9, "",
+            "fixed: number of different summary positions over heads"),
+    OPT_INT(struct st_params, vertsize, "1", 1, 1e9, "blocks", "fixed: summary blocks per chunk"),
     {0},
 };
-/* clang-format on */
-/* clang-format on */
 
 static const struct param_scope scopes[] = {
     {"block verts vertsize", "pattern=fixed"},

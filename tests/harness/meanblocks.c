@@ -17,13 +17,13 @@ struct meanblocks_params {
     int64_t keep;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "keep", .type = OPT_INT, .offset = offsetof(struct meanblocks_params, keep),
-     .def = "8", .min = 0, .max = 1e9, .unit = "blocks", .help = "key blocks chosen by their mean"},
+    OPT_INT(struct meanblocks_params, keep, "8", 0, 1e9, "blocks",
+            "key blocks chosen by their mean"),
     {0},
 };
 
+/* clang-format off */
 static const struct metric_def metrics[] = {
     {.name = "blocks_per_row", .unit = "1", .better = BETTER_LOWER,
      .definition = "key blocks that a query block keeps, mean over the query blocks"},

@@ -23,23 +23,15 @@ struct params {
 
 static const char *const kinds[] = {"mean", "max", NULL};
 
-/* clang-format off */
 static const struct opt params_table[] = {
-    {.name = "window", .type = OPT_INT, .offset = offsetof(struct params, window), .def = "64",
-     .min = 1, .max = 1 << 20, .unit = "tokens", .help = "Window."},
-    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct params, tau), .def = "0.9", .min = 0,
-     .max = 1, .help = "Threshold."},
-    {.name = "kind", .type = OPT_ENUM, .offset = offsetof(struct params, kind), .def = "mean",
-     .values = kinds, .help = "Pooling."},
-    {.name = "sink", .type = OPT_BOOL, .offset = offsetof(struct params, sink), .def = "0",
-     .min = 0, .max = 1, .help = "Keep the sink."},
-    {.name = "budget", .type = OPT_SHARE, .offset = offsetof(struct params, budget), .def = "8%",
-     .min = 0, .max = 1e6, .help = "Budget."},
-    {.name = "segments", .type = OPT_STR, .offset = offsetof(struct params, segments),
-     .def = "2048", .help = "Lengths."},
+    OPT_INT(struct params, window, "64", 1, 1 << 20, "tokens", "Window."),
+    OPT_NUM(struct params, tau, "0.9", 0, 1, "", "Threshold."),
+    OPT_ENUM(struct params, kind, "mean", kinds, "Pooling."),
+    OPT_BOOL(struct params, sink, "0", "Keep the sink."),
+    OPT_SHARE(struct params, budget, "8%", 0, 1e6, "", "Budget."),
+    OPT_STR(struct params, segments, "2048", NULL, "Lengths."),
     {0},
 };
-/* clang-format on */
 
 /* Also derives a field, as methods may. */
 static int validate(void *p, struct err *err)

@@ -28,23 +28,23 @@ struct exec_params {
     double timeout;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "cmd", .type = OPT_STR, .offset = offsetof(struct exec_params, cmd),
-     .flags = OPT_REQUIRED, .unit = "command",
-     .help = "Program and arguments; quotes keep words together, no shell is involved."},
-    {.name = "params", .type = OPT_STR, .offset = offsetof(struct exec_params, params), .def = "",
-     .help = "Text for the program; part of the setting, as cmd is."},
-    {.name = "rows", .type = OPT_BOOL, .offset = offsetof(struct exec_params, rows), .def = "0",
-     .min = 0, .max = 1,
-     .help = "1: the program chooses for a sample of query rows, whose positions it is told; the others "
-             "are 0 in q."},
-    {.name = "timeout", .type = OPT_NUM, .offset = offsetof(struct exec_params, timeout),
-     .def = "120", .min = 0, .max = 1e6, .flags = OPT_MIN_OPEN | OPT_IDENTITY_NOT, .unit = "s",
-     .help = "Time for one head, the start of the program included."},
+    OPT_STR(struct exec_params, cmd, NULL, NULL,
+            "Program and arguments; quotes keep words together, no shell is involved.",
+            .flags = OPT_REQUIRED, .unit = "command"),
+    OPT_STR(struct exec_params, params, "", NULL,
+            "Text for the program; part of the setting, as cmd is."),
+    OPT_BOOL(
+        struct exec_params, rows, "0",
+        "1: the program chooses for a sample of query rows, whose positions it is told; the others "
+        "are 0 in q."),
+    OPT_NUM(struct exec_params, timeout, "120", 0, 1e6, "s",
+            "Time for one head, the start of the program included.",
+            .flags = OPT_MIN_OPEN | OPT_IDENTITY_NOT),
     {0},
 };
 
+/* clang-format off */
 static const struct metric_def metrics[] = {
     {.name = "pairs_dropped", .unit = "1",
      .definition = "pairs of a mask from outside that were left out because their unit lies after "

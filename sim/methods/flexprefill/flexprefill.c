@@ -51,47 +51,37 @@ struct params {
     double sparsity; /* NAN: gamma decides */
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct params, profile),
-     .def = "official", .values = profiles,
-     .help = "official: the published code; paper: selects the tokens themselves; frontier: a "
-             "port without the pattern test."},
-    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct params, preset),
-     .def = "profile", .values = presets, .flags = OPT_CALIB_FIXED,
-     .help = "gamma, tau and min_budget of a published setting; unset: paper-a, frontier 0.65 "
-             "and 512."},
-    {.name = "gamma", .type = OPT_NUM, .offset = offsetof(struct params, gamma), .min = 0, .max = 1,
-     .flags = OPT_UNSET | OPT_MIN_OPEN, .unit = "mass share",
-     .help = "Cumulative threshold; unset: the preset's (0.95)."},
-    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct params, tau), .min = 0,
-     .max = 0.8326, .flags = OPT_UNSET, .unit = "JS distance",
-     .help = "Query-aware below this distance, 0 = never; unset: the preset's (0.1)."},
-    {.name = "min_budget", .type = OPT_INT, .offset = offsetof(struct params, min_budget), .min = 0,
-     .max = 9e15, .flags = OPT_UNSET, .unit = "tokens",
-     .help = "Least columns and least distances; unset: the preset's (1024)."},
-    {.name = "max_budget", .type = OPT_INT, .offset = offsetof(struct params, max_budget),
-     .def = "0", .min = 0, .max = 9e15, .unit = "tokens",
-     .help = "Most columns and most distances, 0 = no limit."},
-    {.name = "block", .type = OPT_ENUM, .offset = offsetof(struct params, block), .def = "128",
-     .values = blocks, .unit = "tokens", .help = "Block size and number of sampled rows."},
-    {.name = "sparsity", .type = OPT_NUM, .offset = offsetof(struct params, sparsity), .min = 0,
-     .max = 1, .flags = OPT_UNSET | OPT_MIN_OPEN | OPT_MAX_OPEN, .unit = "share of blocks",
-     .help = "gamma is searched per head so that this share of dense attention's blocks is left "
-             "out: papers' \"FlexPrefill (0.35)\"."},
-    {.name = "emulate", .type = OPT_ENUM, .offset = offsetof(struct params, emulate), .def = "none",
-     .values = emulate,
-     .help = "bf16 reproduces the code's roundings of scaled queries, logits, pooled means and "
-             "pooled scores."},
-    {.name = "target_p1", .type = OPT_NUM, .offset = offsetof(struct params, target_p1),
-     .def = "0.90", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT, .unit = "mass share",
-     .help = "calibrate: least 1st percentile of the rows' recall."},
-    {.name = "target_err", .type = OPT_NUM, .offset = offsetof(struct params, target_err),
-     .def = "0.05", .min = 0, .max = INFINITY, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate: largest relative L2 error of the output."},
+    OPT_ENUM(struct params, profile, "official", profiles,
+             "official: the published code; paper: selects the tokens themselves; frontier: a "
+             "port without the pattern test."),
+    OPT_ENUM(struct params, preset, "profile", presets,
+             "gamma, tau and min_budget of a published setting; unset: paper-a, frontier 0.65 "
+             "and 512.",
+             .flags = OPT_CALIB_FIXED),
+    OPT_NUM(struct params, gamma, NULL, 0, 1, "mass share",
+            "Cumulative threshold; unset: the preset's (0.95).", .flags = OPT_MIN_OPEN),
+    OPT_NUM(struct params, tau, NULL, 0, 0.8326, "JS distance",
+            "Query-aware below this distance, 0 = never; unset: the preset's (0.1)."),
+    OPT_INT(struct params, min_budget, NULL, 0, 9e15, "tokens",
+            "Least columns and least distances; unset: the preset's (1024)."),
+    OPT_INT(struct params, max_budget, "0", 0, 9e15, "tokens",
+            "Most columns and most distances, 0 = no limit."),
+    OPT_ENUM(struct params, block, "128", blocks, "Block size and number of sampled rows.",
+             .unit = "tokens"),
+    OPT_NUM(struct params, sparsity, NULL, 0, 1, "share of blocks",
+            "gamma is searched per head so that this share of dense attention's blocks is left "
+            "out: papers' \"FlexPrefill (0.35)\".",
+            .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
+    OPT_ENUM(struct params, emulate, "none", emulate,
+             "bf16 reproduces the code's roundings of scaled queries, logits, pooled means and "
+             "pooled scores."),
+    OPT_NUM(struct params, target_p1, "0.90", 0, 1, "mass share",
+            "calibrate: least 1st percentile of the rows' recall.", .flags = OPT_IDENTITY_NOT),
+    OPT_NUM(struct params, target_err, "0.05", 0, INFINITY, "",
+            "calibrate: largest relative L2 error of the output.", .flags = OPT_IDENTITY_NOT),
     {0},
 };
-/* clang-format on */
 
 static const struct flex_preset FRONTIER_SETTING = {0.65, 0, 512};
 

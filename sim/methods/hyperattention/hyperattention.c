@@ -42,33 +42,25 @@ struct hyper_params {
     bool exclude, official_pad;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "projs", .type = OPT_INT, .offset = offsetof(struct hyper_params, projs), .def = "7",
-     .min = 1, .max = 16, .unit = "bits", .help = "Bits of the hash."},
-    {.name = "block", .type = OPT_INT, .offset = offsetof(struct hyper_params, block),
-     .def = "256", .min = 1, .max = 1e9, .unit = "tokens", .help = "Keys of a block."},
-    {.name = "samples", .type = OPT_INT, .offset = offsetof(struct hyper_params, samples),
-     .def = "256", .min = 0, .max = 1e7, .unit = "keys",
-     .help = "Keys drawn for all queries of a head (causal: of a half)."},
-    {.name = "min_len", .type = OPT_INT, .offset = offsetof(struct hyper_params, min_len),
-     .def = "4096", .min = 0, .max = 1e9, .unit = "tokens",
-     .help = "Shorter sequences, and causal halves up to this length, are exact."},
-    {.name = "gray", .type = OPT_ENUM, .offset = offsetof(struct hyper_params, gray),
-     .def = "official", .values = grays,
-     .help = "Order of the bins: their Gray code as in the published table, or the inverse map, whose "
-             "neighbours differ in one bit."},
-    {.name = "exclude", .type = OPT_BOOL, .offset = offsetof(struct hyper_params, exclude),
-     .def = "1", .help = "Drawn keys of the query's own block do not count again."},
-    {.name = "official_pad", .type = OPT_BOOL,
-     .offset = offsetof(struct hyper_params, official_pad), .def = "0",
-     .help = "The zero rows that fill the last block count as keys of score 0, as in the code."},
-    {.name = "proj_dir", .type = OPT_ENUM, .offset = offsetof(struct hyper_params, proj_dir),
-     .def = "normal", .values = direction_names,
-     .help = "Directions: random, or the first unit vectors, which depend on no seed."},
+    OPT_INT(struct hyper_params, projs, "7", 1, 16, "bits", "Bits of the hash."),
+    OPT_INT(struct hyper_params, block, "256", 1, 1e9, "tokens", "Keys of a block."),
+    OPT_INT(struct hyper_params, samples, "256", 0, 1e7, "keys",
+            "Keys drawn for all queries of a head (causal: of a half)."),
+    OPT_INT(struct hyper_params, min_len, "4096", 0, 1e9, "tokens",
+            "Shorter sequences, and causal halves up to this length, are exact."),
+    OPT_ENUM(
+        struct hyper_params, gray, "official", grays,
+        "Order of the bins: their Gray code as in the published table, or the inverse map, whose "
+        "neighbours differ in one bit."),
+    OPT_BOOL(struct hyper_params, exclude, "1",
+             "Drawn keys of the query's own block do not count again."),
+    OPT_BOOL(struct hyper_params, official_pad, "0",
+             "The zero rows that fill the last block count as keys of score 0, as in the code."),
+    OPT_ENUM(struct hyper_params, proj_dir, "normal", direction_names,
+             "Directions: random, or the first unit vectors, which depend on no seed."),
     {0},
 };
-/* clang-format on */
 
 struct hyper_state {
     struct hyper_plan plan;

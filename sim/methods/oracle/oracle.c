@@ -65,34 +65,27 @@ static const char *const kinds[] = {"topk",      "topp",  "mean",    "block",
 static const char *const ranks[] = {"full", "sampled", NULL};
 static const char *const scope_names[] = {"qblock", "head", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "kind", .type = OPT_ENUM, .offset = offsetof(struct oracle_params, kind),
-     .def = "topp", .values = kinds, .help = "what is kept together and what is guaranteed"},
-    {.name = "k", .type = OPT_SHARE, .offset = offsetof(struct oracle_params, k), .min = 1,
-     .max = 1e9, .flags = OPT_UNSET, .unit = "keys",
-     .help = "topk: keys kept per row, a share of those that it sees; stripes: columns, a share of all; "
-             "mean, and block with scope=head: units of the head that are kept, in place of alpha"},
-    {.name = "alpha", .type = OPT_NUM, .offset = offsetof(struct oracle_params, alpha),
-     .def = "0.95", .min = 0, .max = 1, .flags = OPT_MIN_OPEN, .unit = "mass share",
-     .help = "probability mass to be reached"},
-    {.name = "unit", .type = OPT_STR, .offset = offsetof(struct oracle_params, unit), .def = "1x1",
-     .unit = "tokens", .help = "block kinds: query rows x keys of a unit, such as 128x1 or 64x64"},
-    {.name = "scope", .type = OPT_ENUM, .offset = offsetof(struct oracle_params, scope),
-     .def = "qblock", .values = scope_names,
-     .help = "block: the target holds per query block or over the head"},
-    {.name = "rank", .type = OPT_ENUM, .offset = offsetof(struct oracle_params, rank),
-     .def = "full", .values = ranks,
-     .help = "stripes: columns are ranked by their mass in all rows, or in slices of 128 rows"},
-    {.name = "chunks", .type = OPT_INT, .offset = offsetof(struct oracle_params, chunks),
-     .def = "1", .min = 1, .max = 1e6, .help = "stripes, rank=sampled: slices"},
-    {.name = "forced", .type = OPT_STR, .offset = offsetof(struct oracle_params, forced),
-     .def = "none",
-     .help = "entries kept in advance that count towards the target: none, diag, sink-N, "
-             "window-N"},
+    OPT_ENUM(struct oracle_params, kind, "topp", kinds,
+             "what is kept together and what is guaranteed"),
+    OPT_SHARE(
+        struct oracle_params, k, NULL, 1, 1e9, "keys",
+        "topk: keys kept per row, a share of those that it sees; stripes: columns, a share of all; "
+        "mean, and block with scope=head: units of the head that are kept, in place of alpha"),
+    OPT_NUM(struct oracle_params, alpha, "0.95", 0, 1, "mass share",
+            "probability mass to be reached", .flags = OPT_MIN_OPEN),
+    OPT_STR(struct oracle_params, unit, "1x1", NULL,
+            "block kinds: query rows x keys of a unit, such as 128x1 or 64x64", .unit = "tokens"),
+    OPT_ENUM(struct oracle_params, scope, "qblock", scope_names,
+             "block: the target holds per query block or over the head"),
+    OPT_ENUM(struct oracle_params, rank, "full", ranks,
+             "stripes: columns are ranked by their mass in all rows, or in slices of 128 rows"),
+    OPT_INT(struct oracle_params, chunks, "1", 1, 1e6, "", "stripes, rank=sampled: slices"),
+    OPT_STR(struct oracle_params, forced, "none", NULL,
+            "entries kept in advance that count towards the target: none, diag, sink-N, "
+            "window-N"),
     {0},
 };
-/* clang-format on */
 
 struct parsed {
     int64_t bq, bk;

@@ -30,29 +30,27 @@ struct mask_params {
     int64_t pick;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "file", .type = OPT_STR, .offset = offsetof(struct mask_params, file),
-     .flags = OPT_REQUIRED, .unit = "file",
-     .help = "Masks: a dump of lacuna replay, .npy, .npz, .safetensors, HDF5, or MInference's .json."},
-    {.name = "unit", .type = OPT_STR, .offset = offsetof(struct mask_params, unit),
-     .flags = OPT_UNSET, .unit = "queries x keys",
-     .help = "Size of the blocks of arrays, such as 64x64; unset: the file says it, or pairs."},
-    {.name = "pick", .type = OPT_INT, .offset = offsetof(struct mask_params, pick), .min = 0,
-     .max = 1e6, .flags = OPT_UNSET,
-     .help = "Which setting of a dump with several, by its number in lacuna mask list."},
-    {.name = "match", .type = OPT_ENUM, .offset = offsetof(struct mask_params, match),
-     .def = "names", .values = matches,
-     .help = "order: take a dump's masks for another trace of the same shape."},
-    {.name = "order", .type = OPT_STR, .offset = offsetof(struct mask_params, order),
-     .flags = OPT_UNSET,
-     .help = "Token order of the mask's rows and keys (as --permute); a dump says it itself."},
-    {.name = "id", .type = OPT_STR, .offset = offsetof(struct mask_params, id),
-     .flags = OPT_UNSET, .unit = "checksum",
-     .help = "Content of the file; filled in, and refused where the file has another."},
+    OPT_STR(
+        struct mask_params, file, NULL, NULL,
+        "Masks: a dump of lacuna replay, .npy, .npz, .safetensors, HDF5, or MInference's .json.",
+        .flags = OPT_REQUIRED, .unit = "file"),
+    OPT_STR(struct mask_params, unit, NULL, NULL,
+            "Size of the blocks of arrays, such as 64x64; unset: the file says it, or pairs.",
+            .unit = "queries x keys"),
+    OPT_INT(struct mask_params, pick, NULL, 0, 1e6, "",
+            "Which setting of a dump with several, by its number in lacuna mask list."),
+    OPT_ENUM(struct mask_params, match, "names", matches,
+             "order: take a dump's masks for another trace of the same shape."),
+    OPT_STR(struct mask_params, order, NULL, NULL,
+            "Token order of the mask's rows and keys (as --permute); a dump says it itself."),
+    OPT_STR(struct mask_params, id, NULL, NULL,
+            "Content of the file; filled in, and refused where the file has another.",
+            .unit = "checksum"),
     {0},
 };
 
+/* clang-format off */
 static const struct metric_def metrics[] = {
     {.name = "pairs_dropped", .unit = "1",
      .definition = "pairs of a mask from outside that were left out because their unit lies after "

@@ -40,42 +40,33 @@ static const char *const switches[] = {"0", "1", NULL};
 static const char *const pvs[] = {"f16", "f8", NULL};
 static const char *const accums[] = {"f32", "fp22", "f16", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "version", .type = OPT_ENUM, .offset = offsetof(struct sage_params, version),
-     .def = "2", .values = versions, .help = "SageAttention 1, 2 or 2++."},
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct sage_params, profile),
-     .def = "official", .values = profiles, .help = "The authors' code or the papers' numbers."},
-    {.name = "arch", .type = OPT_ENUM, .offset = offsetof(struct sage_params, arch), .def = "sm90",
-     .values = archs,
-     .help = "Tile and scale groups of versions 2 and 2pp: 128x64, on sm90 64x128."},
-    {.name = "qk", .type = OPT_ENUM, .offset = offsetof(struct sage_params, qk), .def = "int8",
-     .values = qks, .help = "Integers of Q and K: levels 127 or 7."},
-    {.name = "gran", .type = OPT_ENUM, .offset = offsetof(struct sage_params, gran),
-     .values = grans, .flags = OPT_UNSET,
-     .help = "Tokens that share a scale; unset = block (version 1), thread (2, 2pp)."},
-    {.name = "smooth_k", .type = OPT_BOOL, .offset = offsetof(struct sage_params, smooth_k),
-     .def = "1", .help = "Subtract the token mean of K."},
-    {.name = "smooth_q", .type = OPT_ENUM, .offset = offsetof(struct sage_params, smooth_q),
-     .values = switches, .flags = OPT_UNSET,
-     .help = "Subtract the block mean of Q and correct the scores; unset = 1 for int4 in the "
-             "paper's profile, else 0."},
-    {.name = "smooth_v", .type = OPT_BOOL, .offset = offsetof(struct sage_params, smooth_v),
-     .def = "0", .help = "Subtract the token mean of V and add it to the output."},
-    {.name = "pv", .type = OPT_ENUM, .offset = offsetof(struct sage_params, pv), .values = pvs,
-     .flags = OPT_UNSET, .help = "Type of P and V; unset = f16 (version 1), f8 (2, 2pp)."},
-    {.name = "p_max", .type = OPT_NUM, .offset = offsetof(struct sage_params, p_max), .min = 0,
-     .max = 448, .flags = OPT_UNSET | OPT_MIN_OPEN,
-     .help = "Largest quantised P; unset = 2^8.807 (official), 448 or, 2pp, 224 (paper)."},
-    {.name = "v_max", .type = OPT_NUM, .offset = offsetof(struct sage_params, v_max), .min = 0,
-     .max = 448, .flags = OPT_UNSET | OPT_MIN_OPEN,
-     .help = "Largest quantised |V|; unset = 448, in 2pp 2.25 (official) or 4.5 (paper)."},
-    {.name = "accum", .type = OPT_ENUM, .offset = offsetof(struct sage_params, accum),
-     .values = accums, .flags = OPT_UNSET,
-     .help = "Accumulator inside a key block; unset = f16 (1, 2pp), f32 (2)."},
+    OPT_ENUM(struct sage_params, version, "2", versions, "SageAttention 1, 2 or 2++."),
+    OPT_ENUM(struct sage_params, profile, "official", profiles,
+             "The authors' code or the papers' numbers."),
+    OPT_ENUM(struct sage_params, arch, "sm90", archs,
+             "Tile and scale groups of versions 2 and 2pp: 128x64, on sm90 64x128."),
+    OPT_ENUM(struct sage_params, qk, "int8", qks, "Integers of Q and K: levels 127 or 7."),
+    OPT_ENUM(struct sage_params, gran, NULL, grans,
+             "Tokens that share a scale; unset = block (version 1), thread (2, 2pp)."),
+    OPT_BOOL(struct sage_params, smooth_k, "1", "Subtract the token mean of K."),
+    OPT_ENUM(struct sage_params, smooth_q, NULL, switches,
+             "Subtract the block mean of Q and correct the scores; unset = 1 for int4 in the "
+             "paper's profile, else 0."),
+    OPT_BOOL(struct sage_params, smooth_v, "0",
+             "Subtract the token mean of V and add it to the output."),
+    OPT_ENUM(struct sage_params, pv, NULL, pvs,
+             "Type of P and V; unset = f16 (version 1), f8 (2, 2pp)."),
+    OPT_NUM(struct sage_params, p_max, NULL, 0, 448, "",
+            "Largest quantised P; unset = 2^8.807 (official), 448 or, 2pp, 224 (paper).",
+            .flags = OPT_MIN_OPEN),
+    OPT_NUM(struct sage_params, v_max, NULL, 0, 448, "",
+            "Largest quantised |V|; unset = 448, in 2pp 2.25 (official) or 4.5 (paper).",
+            .flags = OPT_MIN_OPEN),
+    OPT_ENUM(struct sage_params, accum, NULL, accums,
+             "Accumulator inside a key block; unset = f16 (1, 2pp), f32 (2)."),
     {0},
 };
-/* clang-format on */
 
 /* ---- rules ---------------------------------------------------------------------------------- */
 

@@ -47,44 +47,33 @@ static const char *const trials[] = {"emulation", "executed", NULL};
 static const char *const off_on[] = {"0", "1", NULL};
 static const char *const ariths[] = {"f32", "bf16", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, profile),
-     .def = "official", .values = profiles,
-     .help = "the published code, or the method without its shortcuts"},
-    {.name = "family", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, family),
-     .def = "auto", .values = svg_families,
-     .help = "model family: mask rule; auto = of the preset, else from the place of the text"},
-    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, preset),
-     .values = svg_presets, .flags = OPT_UNSET,
-     .help = "published settings; unset = the family's at 720p"},
-    {.name = "target", .type = OPT_NUM, .offset = offsetof(struct svg1_params, target), .min = 0,
-     .max = 1, .flags = OPT_UNSET | OPT_MIN_OPEN | OPT_MAX_OPEN, .unit = "share of pairs",
-     .help = "density that the width is computed for; unset = of the preset, else 0.3 (wan), "
-             "0.25"},
-    {.name = "rows", .type = OPT_STR, .offset = offsetof(struct svg1_params, rows),
-     .flags = OPT_UNSET, .unit = "rows",
-     .help = "sampled query rows, or all; unset = of the preset (64, cog 32)"},
-    {.name = "row_limit", .type = OPT_INT, .offset = offsetof(struct svg1_params, row_limit),
-     .min = 1, .max = INT_MAX, .flags = OPT_UNSET, .unit = "rows",
-     .help = "rows are drawn from the first so many; unset = 10000; cog and profile=plain: all"},
-    {.name = "trial", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, trial),
-     .values = trials, .flags = OPT_UNSET,
-     .help = "masks that classify: fixed block bands, or those that are run; unset = by profile"},
-    {.name = "sink", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, sink),
-     .values = off_on, .flags = OPT_UNSET,
-     .help = "always keep the first frame's columns; unset = 1 for wan and cosmos"},
-    {.name = "arith", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, arith), .def = "f32",
-     .values = ariths, .help = "bf16 rounds the classification as the code does"},
-    {.name = "dense_layers", .type = OPT_NUM, .offset = offsetof(struct svg1_params, dense_layers),
-     .min = 0, .max = 1, .flags = OPT_UNSET, .unit = "share of layers",
-     .help = "first layers that run dense; unset = preset"},
-    {.name = "dense_steps", .type = OPT_NUM, .offset = offsetof(struct svg1_params, dense_steps),
-     .min = 0, .max = 1, .flags = OPT_UNSET, .unit = "share of steps",
-     .help = "first denoising steps that run dense; unset = preset"},
+    OPT_ENUM(struct svg1_params, profile, "official", profiles,
+             "the published code, or the method without its shortcuts"),
+    OPT_ENUM(struct svg1_params, family, "auto", svg_families,
+             "model family: mask rule; auto = of the preset, else from the place of the text"),
+    OPT_ENUM(struct svg1_params, preset, NULL, svg_presets,
+             "published settings; unset = the family's at 720p"),
+    OPT_NUM(struct svg1_params, target, NULL, 0, 1, "share of pairs",
+            "density that the width is computed for; unset = of the preset, else 0.3 (wan), "
+            "0.25",
+            .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
+    OPT_STR(struct svg1_params, rows, NULL, NULL,
+            "sampled query rows, or all; unset = of the preset (64, cog 32)", .unit = "rows"),
+    OPT_INT(struct svg1_params, row_limit, NULL, 1, INT_MAX, "rows",
+            "rows are drawn from the first so many; unset = 10000; cog and profile=plain: all"),
+    OPT_ENUM(struct svg1_params, trial, NULL, trials,
+             "masks that classify: fixed block bands, or those that are run; unset = by profile"),
+    OPT_ENUM(struct svg1_params, sink, NULL, off_on,
+             "always keep the first frame's columns; unset = 1 for wan and cosmos"),
+    OPT_ENUM(struct svg1_params, arith, "f32", ariths,
+             "bf16 rounds the classification as the code does"),
+    OPT_NUM(struct svg1_params, dense_layers, NULL, 0, 1, "share of layers",
+            "first layers that run dense; unset = preset"),
+    OPT_NUM(struct svg1_params, dense_steps, NULL, 0, 1, "share of steps",
+            "first denoising steps that run dense; unset = preset"),
     {0},
 };
-/* clang-format on */
 
 struct svg1_state {
     struct attn_in x;

@@ -36,35 +36,30 @@ struct params {
     char *chunk;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct params, profile),
-     .def = "official", .values = profiles,
-     .help = "official: the published code; clean: its rule without chunk and padding effects; "
-             "paper: the printed algorithm."},
-    {.name = "stride", .type = OPT_ENUM, .offset = offsetof(struct params, stride), .def = "16",
-     .values = strides, .unit = "tokens", .help = "Antidiagonal run length S."},
-    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct params, tau), .def = "0.9", .min = 0,
-     .max = 1, .unit = "mass share", .help = "Share of a row block's estimated mass to keep."},
-    {.name = "norm", .type = OPT_NUM, .offset = offsetof(struct params, norm), .def = "1", .min = 0,
-     .max = INFINITY, .flags = OPT_MIN_OPEN | OPT_MAX_OPEN, .help = "Divides the scores."},
-    {.name = "block", .type = OPT_INT, .offset = offsetof(struct params, block), .def = "128",
-     .min = XATTN_BLOCK, .max = XATTN_BLOCK, .unit = "tokens", .help = "Block size; fixed."},
-    {.name = "chunk", .type = OPT_STR, .offset = offsetof(struct params, chunk), .def = "auto",
-     .unit = "rows",
-     .help = "Rows of an estimator pass, a multiple of 128, or auto; matters for "
-             "profile=official only."},
-    {.name = "emulate", .type = OPT_ENUM, .offset = offsetof(struct params, emulate), .def = "none",
-     .values = emulate, .help = "bf16 rounds scores and block masses as the code does."},
-    {.name = "rule", .type = OPT_ENUM, .offset = offsetof(struct params, rule), .def = "repo",
-     .values = rules, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate: repo is the published routine, dp steps of 0.9 under an error bound."},
-    {.name = "target_err", .type = OPT_NUM, .offset = offsetof(struct params, target_err),
-     .def = "0.05", .min = 0, .max = INFINITY, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate, rule=dp: largest relative L2 error of the output."},
+    OPT_ENUM(struct params, profile, "official", profiles,
+             "official: the published code; clean: its rule without chunk and padding effects; "
+             "paper: the printed algorithm."),
+    OPT_ENUM(struct params, stride, "16", strides, "Antidiagonal run length S.", .unit = "tokens"),
+    OPT_NUM(struct params, tau, "0.9", 0, 1, "mass share",
+            "Share of a row block's estimated mass to keep."),
+    OPT_NUM(struct params, norm, "1", 0, INFINITY, "", "Divides the scores.",
+            .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
+    OPT_INT(struct params, block, "128", XATTN_BLOCK, XATTN_BLOCK, "tokens", "Block size; fixed."),
+    OPT_STR(struct params, chunk, "auto", NULL,
+            "Rows of an estimator pass, a multiple of 128, or auto; matters for "
+            "profile=official only.",
+            .unit = "rows"),
+    OPT_ENUM(struct params, emulate, "none", emulate,
+             "bf16 rounds scores and block masses as the code does."),
+    OPT_ENUM(struct params, rule, "repo", rules,
+             "calibrate: repo is the published routine, dp steps of 0.9 under an error bound.",
+             .flags = OPT_IDENTITY_NOT),
+    OPT_NUM(struct params, target_err, "0.05", 0, INFINITY, "",
+            "calibrate, rule=dp: largest relative L2 error of the output.",
+            .flags = OPT_IDENTITY_NOT),
     {0},
 };
-/* clang-format on */
 
 /* Rows of chunk=TEXT, 0 for auto, -1 if it is neither. */
 static int64_t chunk_rows(const char *text)
