@@ -77,7 +77,7 @@ bool record_param(const struct record *r, const char *name, struct buf *b)
     size_t len;
     const char *note = record_note_value(r, "found", &len);
     const struct method *m = method_of(r->method);
-    const struct opt *o = m && *name != '@' ? opt_find(m->params, name) : NULL;
+    const struct opt *o = m && *name != '@' ? opt_find(m->params.table, name) : NULL;
 
     if (note) {
         snprintf(found, sizeof found, "%.*s", (int)len, note);
@@ -97,7 +97,7 @@ bool params_known(const char *name)
     if (strcmp(name, "a") == 0 || strcmp(name, "b") == 0) /* of lacuna overlap */
         return true;
     for (const struct method *const *m = metric_def_known_methods(); m && *m; m++)
-        if (opt_find((*m)->params, name))
+        if (opt_find((*m)->params.table, name))
             return true;
     return false;
 }

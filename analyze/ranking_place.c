@@ -136,7 +136,7 @@ static bool is_bound(const struct record *r)
 static int without_budget(const struct method *m, struct buf *b, struct err *err)
 {
     struct buf rest = {0};
-    for (const struct budget_param *p = m ? m->budget : NULL; p && p->params; p++)
+    for (const struct budget_param *p = m ? m->params.budget : NULL; p && p->params; p++)
         for (const char *word = p->params; *word;) {
             char name[48];
             size_t len = strcspn(word, " ");

@@ -174,7 +174,7 @@ static bool holds(const struct method *m, const void *params, const char *cond, 
     snprintf(text, sizeof text, "%.*s", (int)len, cond);
     char *values = strchr(text, '=');
     *values++ = '\0';
-    const struct opt *o = opt_find(m->params, text);
+    const struct opt *o = opt_find(m->params.table, text);
     int i = *(const int *)((const char *)params + o->offset);
     const char *has = i < 0 ? "unset" : o->values[i];
     return in_words(values, '|', has, strlen(has));
@@ -193,7 +193,7 @@ static bool applies(const struct method *m, const void *params, const struct bud
 
 const struct budget_param *budget_of(const struct method *m, const void *params)
 {
-    for (const struct budget_param *b = m->budget; b && b->params; b++)
+    for (const struct budget_param *b = m->params.budget; b && b->params; b++)
         if (applies(m, params, b))
             return b;
     return NULL;
@@ -209,13 +209,13 @@ static const struct opt *next_param(const struct method *m, const char **list)
         return NULL;
     snprintf(name, sizeof name, "%.*s", (int)len, *list);
     *list += len + ((*list)[len] == ' ');
-    return opt_find(m->params, name);
+    return opt_find(m->params.table, name);
 }
 
 static int no_budget(const struct budget_target *t, const struct method *m, struct err *err)
 {
     struct buf where = {0};
-    for (const struct budget_param *b = m->budget; b && b->params; b++)
+    for (const struct budget_param *b = m->params.budget; b && b->params; b++)
         buf_printf(&where, "%s%s%s%s", where.len ? ", " : "", b->params, b->only ? " with " : "",
                    b->only ? b->only : "");
     int rc = where.len ? err_set(err, ERR_USAGE,
@@ -347,8 +347,8 @@ int budget_set(const struct budget_range *r, const struct budget_target *t, cons
         if (found)
             buf_printf(found, "%s%s=%s", found->len ? ":" : "", o->name, text);
     }
-    if (m->validate)
-        TRY(m->validate(params, err));
+    if (m->params.validate)
+        TRY(m->params.validate(params, err));
     if (found)
         TRY(buf_check(found, "parameters that were found", err));
 out:
@@ -376,7 +376,7 @@ int budget_bind(struct budget_target *t, const struct method *m, void *params, c
     t->params[0] = '\0';
     for (const char *p = t->of->params; (o = next_param(m, &p));) {
         size_t used = strlen(t->params);
-        if (!given[o - m->params])
+        if (!given[o - m->params.table])
             snprintf(t->params + used, sizeof t->params - used, "%s%s", used ? " " : "", o->name);
         unset |= opt_is_unset(o, params);
     }
@@ -400,10 +400,10 @@ int budget_apply(const struct budget_target *t, const struct method *m, const ch
         if (!eq || !in_words(t->params, ' ', part, (size_t)(eq - part)))
             FAIL(err, ERR_USAGE, "'%s' does not set %s", found, t->params);
         *eq = '\0';
-        TRY(opt_set(m->params, params, m->name, part, eq + 1, err));
+        TRY(opt_set(m->params.table, params, m->name, part, eq + 1, err));
     }
-    if (m->validate)
-        TRY(m->validate(params, err));
+    if (m->params.validate)
+        TRY(m->params.validate(params, err));
 out:
     free(copy);
     return rc;

@@ -68,10 +68,10 @@ void budget_text(const struct budget_target *t, struct buf *b);
 /* The budget parameter that m has under these parameters, NULL if none. */
 const struct budget_param *budget_of(const struct method *m, const void *params);
 
-/* Find what is searched: given[i] says that the user set parameter i of m->params, which then stays
- * as it is. A parameter that has no value yet gets one from the middle of its range, because a
- * method's check may demand one. ERR_USAGE if the method has no budget parameter here, or the user
- * set it. */
+/* Find what is searched: given[i] says that the user set parameter i of m->params.table, which then
+ * stays as it is. A parameter that has no value yet gets one from the middle of its range, because
+ * a method's check may demand one. ERR_USAGE if the method has no budget parameter here, or the
+ * user set it. */
 int budget_bind(struct budget_target *t, const struct method *m, void *params, const bool *given,
                 struct err *err);
 

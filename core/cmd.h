@@ -73,43 +73,31 @@ struct common_opts {
 extern const char *const progress_mode_names[];
 
 /* Table entries for a `struct common_opts` at offset 0; put at the end of a command's table. */
-/* clang-format off */
 #define COMMON_OPTS                                                                                \
-    {.name = "json", .type = OPT_BOOL, .offset = offsetof(struct common_opts, json), .def = "0",   \
-     .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT,                                                \
-     .help = "Print JSON on stdout, and nothing else there."},                                     \
-    {.name = "quiet", .type = OPT_BOOL, .offset = offsetof(struct common_opts, quiet),             \
-     .short_name = 'q', .def = "0", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT,                 \
-     .help = "Only warnings and errors on stderr."},                                               \
-    {.name = "verbose", .type = OPT_BOOL, .offset = offsetof(struct common_opts, verbose),         \
-     .short_name = 'v', .def = "0", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT,                 \
-     .help = "More detail on stderr."},                                                            \
-    {.name = "dry-run", .type = OPT_BOOL, .offset = offsetof(struct common_opts, dry_run),         \
-     .def = "0", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT,                                    \
-     .help = "Say what would be done, with sizes, and do nothing."},                               \
-    {.name = "force", .type = OPT_BOOL, .offset = offsetof(struct common_opts, force), .def = "0", \
-     .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT,                                                \
-     .help = "Overwrite or redo what is already there."},                                          \
-    {.name = "jobs", .type = OPT_INT, .offset = offsetof(struct common_opts, jobs),                \
-     .short_name = 'j', .arg = "N", .def = "0", .min = 0, .max = 4096, .flags = OPT_IDENTITY_NOT,  \
-     .unit = "threads",                                                                          \
-     .help = "Worker threads; 0 = all processors, shared among processes of mpirun."},           \
-    {.name = "seed", .type = OPT_INT, .offset = offsetof(struct common_opts, seed), .arg = "N",    \
-     .def = "0", .min = 0, .max = 9e15, .help = "Seed of everything random, up to 9e15."},         \
-    {.name = "config", .type = OPT_STR, .offset = offsetof(struct common_opts, config),            \
-     .arg = "FILE", .flags = OPT_UNSET | OPT_IDENTITY_NOT,                                         \
-     .help = "JSON file with options; keys are their long names."},                                \
-    {.name = "print-config", .type = OPT_BOOL,                                                     \
-     .offset = offsetof(struct common_opts, print_config), .def = "0", .min = 0, .max = 1,         \
-     .flags = OPT_IDENTITY_NOT,                                                                    \
-     .help = "Print a file for --config that repeats this call, and do nothing."},                 \
-    {.name = "progress", .type = OPT_ENUM, .offset = offsetof(struct common_opts, progress),       \
-     .def = "auto", .values = progress_mode_names, .flags = OPT_IDENTITY_NOT,                      \
-     .help = "Progress on stderr."},                                                               \
-    {.name = "help", .type = OPT_BOOL, .offset = offsetof(struct common_opts, help),               \
-     .short_name = 'h', .def = "0", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT,                 \
-     .help = "Show this help; -h the short one."}
-/* clang-format on */
+    OPT_BOOL(struct common_opts, json, "0", "Print JSON on stdout, and nothing else there.",       \
+             .flags = OPT_IDENTITY_NOT),                                                           \
+        OPT_BOOL(struct common_opts, quiet, "0", "Only warnings and errors on stderr.",            \
+                 .flags = OPT_IDENTITY_NOT, .short_name = 'q'),                                    \
+        OPT_BOOL(struct common_opts, verbose, "0", "More detail on stderr.",                       \
+                 .flags = OPT_IDENTITY_NOT, .short_name = 'v'),                                    \
+        OPT_AS("dry-run", OPT_BOOL, struct common_opts, dry_run, "0", .flags = OPT_IDENTITY_NOT,   \
+               .help = "Say what would be done, with sizes, and do nothing."),                     \
+        OPT_BOOL(struct common_opts, force, "0", "Overwrite or redo what is already there.",       \
+                 .flags = OPT_IDENTITY_NOT),                                                       \
+        OPT_INT(struct common_opts, jobs, "0", 0, 4096, "threads",                                 \
+                "Worker threads; 0 = all processors, shared among processes of mpirun.",           \
+                .flags = OPT_IDENTITY_NOT, .short_name = 'j', .arg = "N"),                         \
+        OPT_INT(struct common_opts, seed, "0", 0, 9e15, "",                                        \
+                "Seed of everything random, up to 9e15.", .arg = "N"),                             \
+        OPT_STR(struct common_opts, config, NULL, "FILE",                                          \
+                "JSON file with options; keys are their long names.", .flags = OPT_IDENTITY_NOT),  \
+        OPT_AS("print-config", OPT_BOOL, struct common_opts, print_config, "0",                    \
+               .flags = OPT_IDENTITY_NOT,                                                          \
+               .help = "Print a file for --config that repeats this call, and do nothing."),       \
+        OPT_ENUM(struct common_opts, progress, "auto", progress_mode_names, "Progress on stderr.", \
+                 .flags = OPT_IDENTITY_NOT),                                                       \
+        OPT_BOOL(struct common_opts, help, "0", "Show this help; -h the short one.",               \
+                 .flags = OPT_IDENTITY_NOT, .short_name = 'h')
 
 /* Start a command: read options from defaults, --config, LACUNA_* variables and argv (a later
  * source wins), check required options, set the log level. --help and --print-config print and set

@@ -13,16 +13,13 @@ struct help_opts {
     char *completion;
 };
 
-/* clang-format off */
 static const struct opt help_options[] = {
-    {.name = "man", .type = OPT_BOOL, .offset = offsetof(struct help_opts, man), .def = "0",
-     .min = 0, .max = 1, .help = "Print the manual page (roff), of COMMAND or of all."},
-    {.name = "completion", .type = OPT_STR, .offset = offsetof(struct help_opts, completion),
-     .arg = "SHELL", .flags = OPT_UNSET, .help = "Print a completion script for this shell: bash, zsh or fish."},
+    OPT_BOOL(struct help_opts, man, "0", "Print the manual page (roff), of COMMAND or of all."),
+    OPT_STR(struct help_opts, completion, NULL, "SHELL",
+            "Print a completion script for this shell: bash, zsh or fish."),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 extern const struct command cmd_help;
 

@@ -27,27 +27,37 @@ static const struct opt list_options[] = {
 
 /* ---- registries as JSON --------------------------------------------------------------------- */
 
-static const struct {
-    unsigned flag;
-    const char *name;
-} flag_names[] = {
-    {METHOD_CAUSAL, "causal"},
-    {METHOD_BIDIRECTIONAL, "bidirectional"},
-    {METHOD_NEEDS_STEPS, "needs-steps"},
-    {METHOD_RANDOM, "random"},
-    {METHOD_CALIBRATED, "calibrated"},
-    {METHOD_CHANGES_MATH, "changes-math"},
-    {METHOD_BOUND, "bound"},
-};
+/* What kind of method it is, in a word each. */
+static void list_flags(const struct method *m, struct jw *w)
+{
+    const struct {
+        bool is;
+        const char *name;
+    } flags[] = {
+        {m->flags & METHOD_CAUSAL, "causal"},
+        {m->flags & METHOD_BIDIRECTIONAL, "bidirectional"},
+        {m->flags & METHOD_NEEDS_STEPS, "needs-steps"},
+        {m->flags & METHOD_RANDOM, "random"},
+        {m->search.calibrate, "calibrated"},
+        {m->arith.attend, "changes-math"},
+        {m->flags & METHOD_BOUND, "bound"},
+    };
+    jw_key(w, "flags");
+    jw_arr(w);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (flags[i].is)
+            jw_str(w, flags[i].name);
+    jw_arr_end(w);
+}
 
 /* "profile=v2: alpha window rows bottom": which parameters count only there. */
 static void list_scopes(const struct method *m, struct jw *w)
 {
-    if (!m->scopes)
+    if (!m->params.scopes)
         return;
     jw_key(w, "only with");
     jw_arr(w);
-    for (const struct param_scope *s = m->scopes; s->params; s++) {
+    for (const struct param_scope *s = m->params.scopes; s->params; s++) {
         struct buf text = {0};
         buf_printf(&text, "%s: %s", s->only, s->params);
         jw_str(w, buf_str(&text));
@@ -59,11 +69,11 @@ static void list_scopes(const struct method *m, struct jw *w)
 /* "tau with select=cdf: larger keeps more": what @METRIC=TARGET searches. */
 static void list_budget(const struct method *m, struct jw *w)
 {
-    if (!m->budget)
+    if (!m->params.budget)
         return;
     jw_key(w, "budget");
     jw_arr(w);
-    for (const struct budget_param *b = m->budget; b->params; b++) {
+    for (const struct budget_param *b = m->params.budget; b->params; b++) {
         struct buf text = {0};
         buf_printf(&text, "%s%s%s: %s keeps more", b->params, b->only ? " with " : "",
                    b->only ? b->only : "", b->falls ? "smaller" : "larger");
@@ -90,25 +100,27 @@ static bool has_id(const char *const *ids, const char *name)
  * no GPU side: its page says which. */
 static void list_on_gpu(const struct app *app, const struct method *m, struct jw *w)
 {
-    bool is_static = m->origin == mask_is_static;
+    static const char *const attention[] = {
+        [ARITH_SOFTMAX] = "attention on the GPU",
+        [ARITH_FILTER] = "attention on the GPU, its filter on P V too",
+        [ARITH_KERNEL] = "attention on the GPU, in its own arithmetic",
+        [ARITH_ADDED] = "attention on the GPU, with what is added to it",
+        [ARITH_CPU] = "attention on the GPU, unless a setting changes its arithmetic: such heads "
+                      "are skipped",
+    };
+    bool is_static = m->reuse.always_static;
+    bool cpu_only = m->arith.attend && !m->arith.how;
     const char *choice = m->flags & METHOD_KEEPS_ALL        ? "no mask to choose"
-                         : is_static && m->rule             ? "mask static, built on the GPU"
+                         : is_static && m->device.rule      ? "mask static, built on the GPU"
                          : is_static                        ? "mask static, made once"
                          : has_id(app->gpu_select, m->name) ? "mask chosen on the GPU"
                                                             : "mask chosen on the CPU";
-    const char *attention = !m->attend   ? "attention on the GPU"
-                            : m->filter  ? "attention on the GPU, its filter on P V too"
-                            : m->own     ? "attention on the GPU, in its own arithmetic"
-                            : m->added   ? "attention on the GPU, with what is added to it"
-                            : m->attends ? "attention on the GPU, unless a setting changes its "
-                                           "arithmetic: such heads are skipped"
-                                         : "attention on the CPU only: heads are skipped";
     jw_key(w, "on a GPU");
     jw_arr(w);
     jw_str(w, choice);
-    if (m->origin && (m->flags & METHOD_NEEDS_STEPS) && !is_static)
+    if (m->reuse.of && (m->flags & METHOD_NEEDS_STEPS))
         jw_str(w, "used again by later steps at no cost");
-    jw_str(w, attention);
+    jw_str(w, cpu_only ? "attention on the CPU only: heads are skipped" : attention[m->arith.kind]);
     jw_arr_end(w);
 }
 
@@ -122,17 +134,12 @@ static int list_methods(const struct app *app, struct jw *w, struct err *err)
         jw_kstr(w, "paper", m->paper);
         if (m->alias)
             jw_kstr(w, "alias", m->alias);
-        jw_key(w, "flags");
-        jw_arr(w);
-        for (size_t i = 0; i < sizeof flag_names / sizeof *flag_names; i++)
-            if (m->flags & flag_names[i].flag)
-                jw_str(w, flag_names[i].name);
-        jw_arr_end(w);
+        list_flags(m, w);
         list_on_gpu(app, m, w);
         list_scopes(m, w);
         list_budget(m, w);
         jw_key(w, "parameters");
-        opt_table_json(m->params, w);
+        opt_table_json(m->params.table, w);
         jw_obj_end(w);
     }
     return 0;
@@ -277,10 +284,10 @@ static void print_details(const struct app *app, const struct topic *t, const js
     }
     if (t->list == list_methods) {
         const struct method *m = method_find(app->methods, text_of(entry, "name"), NULL);
-        if (m && m->params && m->params->type != OPT_END) {
+        if (m && m->params.table && m->params.table->type != OPT_END) {
             buf_puts(b, "    parameters:\n");
-            print_parameters(m->params, b);
-            if ((m->flags & METHOD_CALIBRATED) && !opt_find(m->params, "calib"))
+            print_parameters(m->params.table, b);
+            if (m->search.calibrate && !opt_find(m->params.table, "calib"))
                 buf_puts(b, "      calib=FILE          parameters per head, as lacuna calibrate "
                             "writes them; others given beside it\n"
                             "                          win over the file\n");

@@ -42,7 +42,7 @@ static void metric_words(struct buf *b)
 
 static void parameter_words(const struct method *m, struct buf *b)
 {
-    for (const struct opt *o = m->params; o && o->type != OPT_END; o++) {
+    for (const struct opt *o = m->params.table; o && o->type != OPT_END; o++) {
         add_word(b, o->name);
         buf_puts(b, "=");
     }

@@ -48,7 +48,7 @@ static int apply_value(const struct opt *table, const char *key, const json_t *v
     struct err why = {0};
     const struct opt *o = opt_find(table, key);
     int rc = 0;
-    if (o && json_is_null(v) && o->flags & OPT_UNSET)
+    if (o && json_is_null(v) && !o->def)
         buf_puts(&text, o->type == OPT_STR ? "" : "unset");
     else
         rc = scalar_text(v, where, key, &text, err);
@@ -63,7 +63,7 @@ static int apply_value(const struct opt *table, const char *key, const json_t *v
 static int apply_entry(const struct method_run *run, const json_t *entry, const char *where,
                        void *params, struct err *err)
 {
-    const struct opt *table = run->method->params;
+    const struct opt *table = run->method->params.table;
     struct buf text = {0};
     const char *key;
     json_t *v;
@@ -104,8 +104,8 @@ static int apply_settings(struct method_run *run, struct err *err)
     if (!json_is_object(settings))
         return err_set(err, ERR_INPUT, "%s: an object was expected", where);
     json_object_foreach((json_t *)(uintptr_t)settings, key, v)
-        TRY(apply_value(m->params, key, v, where, run->params, err));
-    if (m->validate && m->validate(run->params, &why))
+        TRY(apply_value(m->params.table, key, v, where, run->params, err));
+    if (m->params.validate && m->params.validate(run->params, &why))
         rc = err_set(err, ERR_INPUT, "%s: %s", where, why.msg);
 out:
     return rc;
@@ -185,14 +185,14 @@ int method_params_for_head(const struct method_run *run, int layer, int head, in
     char where[512];
     const json_t *entry = run->calib_doc ? calib_entry(run, layer, head, tokens) : NULL;
 
-    TRY(mem_zalloc(&params, 1, m->params_size, "method parameters", err));
-    TRY(opt_copy(m->params, run->params, params, err));
+    TRY(mem_zalloc(&params, 1, m->params.size, "method parameters", err));
+    TRY(opt_copy(m->params.table, run->params, params, err));
     if (entry) {
         snprintf(where, sizeof where, "%s: layer %d head %d", run->calib, layer, head);
         TRY(apply_entry(run, entry, where, params, err));
     }
     struct err why = {0};
-    if (m->validate && (rc = m->validate(params, &why)) != 0) {
+    if (m->params.validate && (rc = m->params.validate(params, &why)) != 0) {
         rc = entry ? err_set(err, ERR_INPUT, "%s: %s", where, why.msg)
                    : err_set(err, rc, "method %s: %s", m->name, why.msg);
         goto out;
@@ -201,7 +201,7 @@ int method_params_for_head(const struct method_run *run, int layer, int head, in
     params = NULL;
 out:
     if (params)
-        opt_free(m->params, params);
+        opt_free(m->params.table, params);
     free(params);
     return rc;
 }
@@ -227,22 +227,22 @@ int method_calib_validate(struct method_run *run, struct err *err)
     bool any = false;
     int rc = 0;
 
-    TRY(mem_zalloc(&before, 1, m->params_size, "method parameters", err));
-    TRY(opt_copy(m->params, run->params, before, err));
-    TRY(m->validate(run->params, err));
-    for (const struct opt *o = m->params; o->type != OPT_END; o++)
-        any |= run->given[o - m->params];
-    for (const struct opt *o = m->params; any && o->type != OPT_END; o++) {
+    TRY(mem_zalloc(&before, 1, m->params.size, "method parameters", err));
+    TRY(opt_copy(m->params.table, run->params, before, err));
+    TRY(m->params.validate(run->params, err));
+    for (const struct opt *o = m->params.table; o->type != OPT_END; o++)
+        any |= run->given[o - m->params.table];
+    for (const struct opt *o = m->params.table; any && o->type != OPT_END; o++) {
         buf_reset(&old);
         buf_reset(&new);
         opt_value_text(o, before, &old);
         opt_value_text(o, run->params, &new);
         TRY(buf_check(old.failed ? &old : &new, o->name, err));
-        run->given[o - m->params] |= strcmp(buf_str(&old), buf_str(&new)) != 0;
+        run->given[o - m->params.table] |= strcmp(buf_str(&old), buf_str(&new)) != 0;
     }
 out:
     if (before)
-        opt_free(m->params, before);
+        opt_free(m->params.table, before);
     free(before);
     buf_free(&old);
     buf_free(&new);
@@ -290,7 +290,7 @@ int method_calib_check(const struct method_run *run, struct err *err)
         entry_lengths(e, &from, &below);
         if ((rc = method_params_for_head(run, (int)layer, (int)head, from, &params, err)))
             return rc;
-        opt_free(run->method->params, params);
+        opt_free(run->method->params.table, params);
         free(params);
     }
     return 0;
@@ -314,10 +314,10 @@ int method_calib_fits(const struct method_run *run, const char *model, const cha
                       struct err *err)
 {
     const struct method *m = run->method;
-    const char *own = m->order ? m->order(run->params) : NULL;
+    const char *own = m->params.order ? m->params.order(run->params) : NULL;
     int rc = 0;
-    if (m->fits)
-        TRY(m->fits(run->params, model, permute, err));
+    if (m->session.fits)
+        TRY(m->session.fits(run->params, model, permute, err));
     if (!run->calib_doc)
         return 0;
     TRY(calib_is_of(run, "model", "model", model, err));
@@ -336,7 +336,7 @@ bool method_calib_lacks(const struct method_run *run, int layer, int head, int64
 static int note_search(const struct method_run *run, struct record *rec, struct err *err)
 {
     struct buf b = {0};
-    for (const struct opt *o = run->method->params; o->type != OPT_END; o++)
+    for (const struct opt *o = run->method->params.table; o->type != OPT_END; o++)
         /* A preset of other options has filled these in. */
         if (o->flags & OPT_IDENTITY_NOT && !(o->flags & OPT_CALIB_FIXED)) {
             buf_printf(&b, "%s%s=", b.len ? ":" : "", o->name);
@@ -388,7 +388,7 @@ int method_calib_load(struct method_run *run, const char *path, char id[HASH_TEX
     char text[HASH_TEXT_MAX];
     int64_t n = 0;
 
-    while (run->method->params[n].type != OPT_END)
+    while (run->method->params.table[n].type != OPT_END)
         n++;
     TRY(mem_zalloc(&run->given, n, sizeof *run->given, "parameters given", err));
     if (!(run->calib = strdup(path)))

@@ -5,7 +5,7 @@
 
 #include "core/buf.h"
 #include "core/hash.h"
-#include "core/method.h"
+#include "core/method_run.h"
 
 /* Read the calibration at `path` into a run whose parameters are at their defaults: run->calib,
  * calib_doc, given (none yet), and the file's settings into run->params. `id` becomes the hash of

@@ -1,7 +1,7 @@
 /*
- * method_scope.c - parameters that only count beside another one (method.h).
+ * method_scope.c - parameters that only count beside another one (method_run.h).
  */
-#include "core/method.h"
+#include "core/method_run.h"
 
 #include "core/buf.h"
 
@@ -41,15 +41,15 @@ static int refuse(const struct opt *o, const struct param_scope *s, const struct
 int param_scopes_check(const struct method *m, const void *params, struct err *err)
 {
     int rc = 0;
-    for (const struct param_scope *s = m->scopes; s && s->params; s++) {
+    for (const struct param_scope *s = m->params.scopes; s && s->params; s++) {
         char name[32];
         size_t len = strcspn(s->only, "=");
         snprintf(name, sizeof name, "%.*s", (int)len, s->only);
-        const struct opt *key = opt_find(m->params, name);
+        const struct opt *key = opt_find(m->params.table, name);
         const char *has = enum_name(key, params);
         if (!has || in_words(s->only + len + 1, "|", has, strlen(has)))
             continue;
-        for (const struct opt *o = m->params; o->type != OPT_END; o++) {
+        for (const struct opt *o = m->params.table; o->type != OPT_END; o++) {
             bool is_default;
             if (!in_words(s->params, " ", o->name, strlen(o->name)))
                 continue;

@@ -52,7 +52,9 @@ struct opt {
     const char *name; /* long name without dashes; parameter key */
     enum opt_type type;
     size_t offset;   /* of the field in the struct */
-    const char *def; /* default as text, parsed by the same code; NULL with OPT_UNSET */
+    const char *def; /* default as text, parsed by the same code. NULL: OPT_REQUIRED, or "not
+                      * given": OPT_NUM NAN, OPT_INT and OPT_BYTES INT64_MIN, OPT_STR NULL,
+                      * OPT_ENUM -1, OPT_SHARE NAN, OPT_LIST empty */
     double min, max; /* numeric range, inclusive unless a flag says otherwise; none
                       * when both are 0. OPT_SHARE: range of a count */
     unsigned flags;
@@ -62,6 +64,32 @@ struct opt {
     char short_name;           /* command lines only, 0 = none */
     const char *arg;           /* command lines only: "FILE", "N"; NULL: from the type */
 };
+
+/* Entries of a table over `S`, a struct type. The key is the field's name. After the help there may
+ * be more members, `.flags = OPT_MIN_OPEN`. A table ends with {0}. */
+#define OPT_INT(S, field, def, min, max, unit, ...)                                                \
+    OPT_RANGE_(OPT_INT, S, field, def, min, max, unit, __VA_ARGS__)
+#define OPT_NUM(S, field, def, min, max, unit, ...)                                                \
+    OPT_RANGE_(OPT_NUM, S, field, def, min, max, unit, __VA_ARGS__)
+#define OPT_SHARE(S, field, def, min, max, unit, ...)                                              \
+    OPT_RANGE_(OPT_SHARE, S, field, def, min, max, unit, __VA_ARGS__)
+#define OPT_BYTES(S, field, def, min, max, unit, ...)                                              \
+    OPT_RANGE_(OPT_BYTES, S, field, def, min, max, unit, __VA_ARGS__)
+#define OPT_BOOL(S, field, def, ...) OPT_AS(#field, OPT_BOOL, S, field, def, .help = __VA_ARGS__)
+#define OPT_ENUM(S, field, def, names, ...)                                                        \
+    OPT_AS(#field, OPT_ENUM, S, field, def, .values = names, .help = __VA_ARGS__)
+#define OPT_STR(S, field, def, what, ...)                                                          \
+    OPT_AS(#field, OPT_STR, S, field, def, .arg = what, .help = __VA_ARGS__)
+#define OPT_LIST(S, field, def, what, ...)                                                         \
+    OPT_AS(#field, OPT_LIST, S, field, def, .arg = what, .help = __VA_ARGS__)
+
+/* An entry whose key is not the field's name, such as "max-len". */
+#define OPT_AS(key, kind, S, field, text, ...)                                                     \
+    {                                                                                              \
+        .name = key, .type = kind, .offset = offsetof(S, field), .def = text, __VA_ARGS__          \
+    }
+#define OPT_RANGE_(kind, S, field, text, lo, hi, of, ...)                                          \
+    OPT_AS(#field, kind, S, field, text, .min = lo, .max = hi, .unit = of, .help = __VA_ARGS__)
 
 /* Fill every field from its default. obj must be zeroed or fresh memory. */
 int opt_defaults(const struct opt *table, void *obj, struct err *err);
@@ -87,7 +115,7 @@ const struct opt *opt_find_or_fail(const struct opt *table, const char *who, con
 int opt_set_field(const struct opt *o, void *obj, const char *label, const char *value, bool append,
                   struct err *err);
 
-/* True if the field is "not given" (OPT_UNSET), or OPT_REQUIRED and not yet set. */
+/* True if the field is "not given" or OPT_REQUIRED and not yet set. */
 bool opt_is_unset(const struct opt *o, const void *obj);
 
 /* ERR_USAGE naming the first OPT_REQUIRED field that was not given. */

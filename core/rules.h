@@ -77,7 +77,7 @@ struct svg1_own {
 };
 
 /* Chipmunk (arXiv 2506.03275): slices of 192 rows x 1 key in voxel order (sim/methods/chipmunk).
- * Given: struct chip_given. Own: int64_t, kept pairs before the lists are padded. */
+ * Data: struct chip_given. Own: int64_t, kept pairs before the lists are padded. */
 struct chip_rule_numbers {
     int64_t n, video, grid[3]; /* tokens; boxes in time, height, width */
     int64_t top;               /* keys of a group by mass */
@@ -96,7 +96,7 @@ struct chip_given {
 };
 
 /* Sparse VideoGen 2 (arXiv 2505.18875): k-means of queries and keys, the heaviest key clusters of
- * every query cluster. The choice is one unit, or the pairs of a mask that stays. Given: struct
+ * every query cluster. The choice is one unit, or the pairs of a mask that stays. Data: struct
  * svg2_given. Own: struct svg2_own. */
 struct svg2_rule {
     int64_t video, qc, kc; /* tokens that are clustered, from 0 on; clusters */
@@ -122,7 +122,7 @@ struct strided_rule {
 };
 
 /* HyperAttention's choice is the orders and the drawn keys of its arithmetic (core/ownrule.h),
- * whose mask is every pair with a weight. `head` of the rule is 0. Given: int32_t, the head's
+ * whose mask is every pair with a weight. `head` of the rule is 0. Data: int32_t, the head's
  * number. */
 
 /* SpargeAttn (arXiv 2502.18137, section 3.3): blocks of bq queries and bk keys, judged by their
@@ -221,6 +221,13 @@ union method_rule {
     struct flex_rule flex;
     struct xattn_rule xattn;
     struct minf_rule minf;
+};
+
+/* How the mask of one head is chosen. Heads whose `of` has equal bytes are chosen for together;
+ * `data`, NULL where the struct of the method says nothing of it, is the head's own. */
+struct rule {
+    union method_rule of;
+    const void *data;
 };
 
 #endif

@@ -128,7 +128,7 @@ static int search_samples(struct search *s, struct head_in *in, int head, struct
         return 0; /* searches know no window; the layer keeps the settings of all heads */
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    rc = s->run.method->calibrate(&ctx, s->run.params, in, s->n, &w, err);
+    rc = s->run.method->search.calibrate(&ctx, s->run.params, in, s->n, &w, err);
     jw_obj_end(&w);
     if (rc == METHOD_SKIP)
         rc = 0;
@@ -237,7 +237,7 @@ static int write_file(const struct search *s, const char *path, struct err *err)
     jw_kint(&w, "tokens", s->c->tokens);
     jw_key(&w, "params");
     jw_obj(&w);
-    opt_json(run->method->params, run->params, &w);
+    opt_json(run->method->params.table, run->params, &w);
     jw_obj_end(&w);
     jw_key(&w, "traces");
     jw_arr(&w);
@@ -271,7 +271,7 @@ static void file_path(const struct search *s, const struct method_run *run, char
                (unsigned long long)c->how->seed);
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    opt_json(run->method->params, run->params, &w);
+    opt_json(run->method->params.table, run->params, &w);
     jw_obj_end(&w);
     for (int64_t i = 0; i < (int64_t)m->layers * m->heads; i++)
         buf_puts(&b, c->how->dense_head[i] ? "d" : ".");
@@ -335,7 +335,7 @@ static int open_search(struct search *s, const struct calib_inside *c, const str
                                  .params = run->params,
                                  .canonical = run->canonical,
                                  .calib = (char *)(uintptr_t) "the search inside the model"};
-    while (run->method->params[n].type != OPT_END)
+    while (run->method->params.table[n].type != OPT_END)
         n++;
     TRY(mem_zalloc(&s->run.given, n, sizeof *s->run.given, "parameters given", err));
     if (!(s->run.calib_doc = json_pack("{s:[]}", "heads")))

@@ -7,7 +7,7 @@
 #ifndef LACUNA_CALIBINSIDE_H
 #define LACUNA_CALIBINSIDE_H
 
-#include "core/method.h"
+#include "core/method_run.h"
 #include "eval/evaltask.h"
 #include "eval/layerattn.h"
 

@@ -430,7 +430,7 @@ static int calibrate_runs(const struct app *app, const struct eval_opts *o,
         return 0;
     TRY(refuse_task_text(o, err));
     for (int i = 0; i < r->n_runs; i++) {
-        if (!runs[i].method->calibrate || runs[i].calib || runs[i].target)
+        if (!runs[i].method->search.calibrate || runs[i].calib || runs[i].target)
             continue;
         searched++;
         TRY(calib_inside(&c, app->methods, runs + i, err));

@@ -22,33 +22,26 @@ struct prompt_opts {
 
 static const char *const bos_values[] = {"auto", "yes", "no", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "model", .type = OPT_STR, .offset = offsetof(struct prompt_opts, model), .arg = "DIR",
-     .flags = OPT_UNSET,
-     .help = "Checkpoint whose tokenizer counts (default: the code-lm that ships with lacuna)."},
-    {.name = "tokens", .type = OPT_STR, .offset = offsetof(struct prompt_opts, tokens),
-     .short_name = 'n', .arg = "N", .def = "2K", .unit = "tokens",
-     .help = "Ids of the prompt and of the answer that may follow, as in 16K (K = 1024)."},
-    {.name = "depth", .type = OPT_NUM, .offset = offsetof(struct prompt_opts, depth), .arg = "D",
-     .def = "0.5", .min = 0, .max = 1, .help = "Where the asked item stands, 0 = front, 1 = end."},
-    {.name = "sample", .type = OPT_INT, .offset = offsetof(struct prompt_opts, sample),
-     .arg = "N", .def = "0", .min = 0, .max = 1e9, .help = "Number of the sample."},
-    {.name = "haystack", .type = OPT_STR, .offset = offsetof(struct prompt_opts, haystack),
-     .arg = "FILE", .flags = OPT_UNSET,
-     .help = "Hide things between the lines of this text instead of generated ones."},
-    {.name = "chat", .type = OPT_STR, .offset = offsetof(struct prompt_opts, chat), .arg = "TEXT",
-     .flags = OPT_UNSET,
-     .help = "Count this text with {prompt} in it too; it is not written."},
-    {.name = "bos", .type = OPT_ENUM, .offset = offsetof(struct prompt_opts, bos), .def = "auto",
-     .values = bos_values, .help = "Whether a beginning-of-text token counts."},
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct prompt_opts, out),
-     .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET,
-     .help = "File to write (default: standard output)."},
+    OPT_STR(struct prompt_opts, model, NULL, "DIR",
+            "Checkpoint whose tokenizer counts (default: the code-lm that ships with lacuna)."),
+    OPT_STR(struct prompt_opts, tokens, "2K", "N",
+            "Ids of the prompt and of the answer that may follow, as in 16K (K = 1024).",
+            .unit = "tokens", .short_name = 'n'),
+    OPT_NUM(struct prompt_opts, depth, "0.5", 0, 1, "",
+            "Where the asked item stands, 0 = front, 1 = end.", .arg = "D"),
+    OPT_INT(struct prompt_opts, sample, "0", 0, 1e9, "", "Number of the sample.", .arg = "N"),
+    OPT_STR(struct prompt_opts, haystack, NULL, "FILE",
+            "Hide things between the lines of this text instead of generated ones."),
+    OPT_STR(struct prompt_opts, chat, NULL, "TEXT",
+            "Count this text with {prompt} in it too; it is not written."),
+    OPT_ENUM(struct prompt_opts, bos, "auto", bos_values,
+             "Whether a beginning-of-text token counts."),
+    OPT_AS("output", OPT_STR, struct prompt_opts, out, NULL,
+           .help = "File to write (default: standard output).", .short_name = 'o', .arg = "FILE"),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 

@@ -5,7 +5,7 @@
 #ifndef LACUNA_FOUNDPARAMS_H
 #define LACUNA_FOUNDPARAMS_H
 
-#include "core/method.h"
+#include "core/method_run.h"
 
 /* Give every run with a target per=model the parameters that the records of `dir` (a directory or a
  * file) found for the same method text on a trace of this model: it becomes that setting, without a

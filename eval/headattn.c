@@ -138,7 +138,7 @@ bool layer_may_stay(const struct layer_job *j)
     const struct decoder_operands *o = a->there;
     const struct attn_shape *c = &a->shape;
     const struct method *m = a->run->method;
-    const char *order = m->order && c->geom.t ? m->order(a->run->params) : "none";
+    const char *order = m->params.order && c->geom.t ? m->params.order(a->run->params) : "none";
     struct attn_in x = {.nq = j->nq,
                         .nk = j->nk,
                         .d = c->head_dim,
@@ -147,7 +147,8 @@ bool layer_may_stay(const struct layer_job *j)
                         .causal = c->causal};
     int64_t bq = ACCEL_TILE, bk = ACCEL_TILE;
     char why[160];
-    bool moves = order && (strcmp(order, "none") != 0 || (m->order && c->geom.t && a->run->calib));
+    bool moves =
+        order && (strcmp(order, "none") != 0 || (m->params.order && c->geom.t && a->run->calib));
     return o && o->out && o->padded == c->head_dim && how->device && !a->decoding && !moves &&
            !how->local_errors && !how->masks && j->dense_rows == 0 &&
            how->device->accel->supports(how->device->session, &x, &bq, &bk, why);
@@ -231,7 +232,7 @@ void head_close(struct head_work *w)
             w->fresh[i].free(w->fresh[i].data);
     budget_found_free(&w->found);
     if (w->params)
-        opt_free(m->params, w->params);
+        opt_free(m->params.table, w->params);
     free(w->params);
     exact_free(&w->exact);
     record_free(&w->rec);
@@ -245,7 +246,7 @@ void head_close(struct head_work *w)
 static int find_order(struct head_work *w, const void *params, struct err *err)
 {
     const struct method *m = w->j->a->run->method;
-    const char *order = m->order ? m->order(params) : NULL;
+    const char *order = m->params.order ? m->params.order(params) : NULL;
     struct err none = {0};
     if (!order || strcmp(order, "none") == 0 || !w->in.geom.t)
         return 0;
@@ -260,7 +261,7 @@ int method_begin(struct head_work *w, struct err *err)
     const struct method_run *run = a->run;
     int64_t at = (int64_t)w->j->layer * a->shape.heads + w->head;
     bool steps = run->method->flags & METHOD_NEEDS_STEPS;
-    bool shares = run->method->flags & METHOD_SHARES_BRANCHES;
+    bool shares = run->method->reuse.shares_branches;
     struct carry *mine =
         a->carry ? a->carry + (int64_t)a->branch * a->shape.layers * a->shape.heads + at : w->fresh;
     int rc = 0;

@@ -11,7 +11,7 @@
 #include "capture/nn.h"
 #include "core/decoder.h"
 #include "core/maskfile.h"
-#include "core/method.h"
+#include "core/method_run.h"
 #include "sim/budgetsearch.h"
 #include "sim/devicemap.h"
 

@@ -23,21 +23,16 @@ struct prompt_params {
     int domain; /* -1: the model's */
 };
 
-/* clang-format off */
 static const struct opt params[] = {
-    {.name = "domain", .type = OPT_ENUM, .offset = offsetof(struct prompt_params, domain),
-     .flags = OPT_UNSET, .values = domains, .help = "Kind of text: C functions of made-up words, English, files of C source."},
-    {.name = "n", .type = OPT_INT, .offset = offsetof(struct prompt_params, n), .def = "8",
-     .min = 1, .max = 100000, .help = "multi: needles."},
-    {.name = "h", .type = OPT_INT, .offset = offsetof(struct prompt_params, h), .def = "4",
-     .min = 1, .max = 100, .help = "chain, track: hops."},
-    {.name = "lines", .type = OPT_INT, .offset = offsetof(struct prompt_params, lines),
-     .def = "12", .min = 2, .max = 1000, .help = "copy: lines of the repeated passage."},
-    {.name = "cue", .type = OPT_INT, .offset = offsetof(struct prompt_params, cue), .def = "3",
-     .min = 1, .max = 999, .help = "copy: lines of it that the prompt ends with."},
+    OPT_ENUM(struct prompt_params, domain, NULL, domains,
+             "Kind of text: C functions of made-up words, English, files of C source."),
+    OPT_INT(struct prompt_params, n, "8", 1, 100000, "", "multi: needles."),
+    OPT_INT(struct prompt_params, h, "4", 1, 100, "", "chain, track: hops."),
+    OPT_INT(struct prompt_params, lines, "12", 2, 1000, "", "copy: lines of the repeated passage."),
+    OPT_INT(struct prompt_params, cue, "3", 1, 999, "",
+            "copy: lines of it that the prompt ends with."),
     {0},
 };
-/* clang-format on */
 
 static int find_kind(const char *text, size_t len)
 {

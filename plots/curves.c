@@ -55,8 +55,8 @@ static double param_value(const struct figure_args *a, const struct record *r, c
     if (v || !is_swept(a->set, r->method, name))
         return v ? number_of(v) : NAN;
     for (int i = 0; a->methods && a->methods[i]; i++)
-        if (strcmp(a->methods[i]->name, r->method) == 0 && a->methods[i]->params) {
-            const struct opt *o = opt_find(a->methods[i]->params, name);
+        if (strcmp(a->methods[i]->name, r->method) == 0 && a->methods[i]->params.table) {
+            const struct opt *o = opt_find(a->methods[i]->params.table, name);
             return o && o->def ? number_of(o->def) : NAN;
         }
     return NAN;
@@ -371,8 +371,8 @@ static void x_name(const struct figure_args *a, const struct axis *x, const char
     double scale;
     const struct opt *o = NULL;
     for (int i = 0; method && a->methods && a->methods[i]; i++)
-        if (strcmp(a->methods[i]->name, method) == 0 && a->methods[i]->params)
-            o = opt_find(a->methods[i]->params, x->x);
+        if (strcmp(a->methods[i]->name, method) == 0 && a->methods[i]->params.table)
+            o = opt_find(a->methods[i]->params.table, x->x);
     if (x->metric)
         chart_metric_label(x->x, b, &scale);
     else if (x->x[0] == '@') {

@@ -28,7 +28,7 @@ static int fail(const struct claim_check *c, const char *what, const char *word,
 static bool is_parameter(const struct app *app, const char *key)
 {
     for (int i = 0; app->methods[i]; i++)
-        if (app->methods[i]->params && opt_find(app->methods[i]->params, key))
+        if (app->methods[i]->params.table && opt_find(app->methods[i]->params.table, key))
             return true;
     return false;
 }

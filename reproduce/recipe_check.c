@@ -4,6 +4,7 @@
  */
 #include "reproduce/recipe.h"
 
+#include "core/method_run.h"
 #include "core/metricdef.h"
 #include "reproduce/expr.h"
 

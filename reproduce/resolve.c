@@ -3,6 +3,7 @@
  */
 #include "core/hash.h"
 #include "core/mem.h"
+#include "core/method_run.h"
 #include "reproduce/jobplan.h"
 
 #include <stdlib.h>

@@ -36,36 +36,34 @@ static int make_static(void *ctx, int64_t i, struct mask *m, struct err *err)
 }
 
 /* All that the mask follows from. */
-static int static_key(const struct run *run, const struct choice *c, const struct static_kin *k,
+static int static_key(const struct run *run, const struct choice *c, const struct mask_origin *o,
                       struct buf *key, struct err *err)
 {
     const struct head_in *in = run->in;
     const struct geometry *g = &in->geom;
     buf_printf(key, "%s:", run->method->name);
-    int rc = opt_canonical(run->method->params, run->cell->params, key, err);
+    int rc = opt_canonical(run->method->params.table, run->cell->params, key, err);
     buf_printf(key, "|%lld %lld %d|%lld %lld %lld %lld %d %lld|%s|%llu %d %d %d|%lld %llu",
                (long long)in->x.nq, (long long)in->x.nk, in->x.causal, (long long)g->t,
                (long long)g->h, (long long)g->w, (long long)g->text, g->text_place,
                (long long)in->n_padding, in->order ? in->order : "",
                (unsigned long long)run->cell->ctx->seed, in->n_heads, in->n_kv_heads, in->x.d,
-               (long long)c->step, (unsigned long long)k->which);
+               (long long)c->step, (unsigned long long)o->which);
     return rc ? rc : buf_check(key, "static mask", err);
 }
 
 /* The masks from the store. */
-static int take_static(struct run *run, struct choice *c, struct err *err)
+static int take_static(struct run *run, struct choice *c, const struct mask_origin *o,
+                       struct err *err)
 {
-    struct static_kin kin;
     struct buf key = {0};
     int rc = 0;
     double t = run_clock(run);
-    run->method->kin(run->state, &kin);
-    const struct static_maker maker = {make_static,   run,         c->n,
-                                       kin.any_order, kin.counted, kin.bytes};
-    TRY(static_key(run, c, &kin, &key, err));
+    const struct static_maker maker = {make_static, run, c->n, o->any_order, o->counted, o->bytes};
+    TRY(static_key(run, c, o, &key, err));
     TRY(static_masks_take(c->store, buf_str(&key), &maker, &c->shared, err));
-    if (kin.counted)
-        memcpy(kin.counted, c->shared->counted, kin.bytes);
+    if (o->counted)
+        memcpy(o->counted, c->shared->counted, o->bytes);
     free(c->masks);
     c->masks = c->shared->masks;
     run->ns_select = run_clock(run) - t;
@@ -105,8 +103,9 @@ void choice_free(struct choice *c)
 static bool builds(const struct run *run, const struct choice *c)
 {
     const struct sim_device *device = run->cell->device;
-    return c->origin.source == SOURCE_STATIC && run->method->adopt_units && device->calls &&
-           device->metrics && run->cell->measure == MEASURE_ALL && !run->cell->sink;
+    return c->origin.source == SOURCE_STATIC && run->method->device.keep_on_device &&
+           device->calls && device->metrics && run->cell->measure == MEASURE_ALL &&
+           !run->cell->sink;
 }
 
 /* Does the device choose? Where it does not, `why` says the reason. */
@@ -116,8 +115,8 @@ static bool asks(struct run *run, struct choice *c)
     bool own = c->origin.source == SOURCE_OWN && !c->none;
     if (run->cell->device->select == SELECT_CPU || !(own || builds(run, c)))
         return false;
-    if (me->rule)
-        return me->rule(run->state, &c->rule, c->why);
+    if (me->device.rule)
+        return me->device.rule(run->state, &c->rule, c->why);
     snprintf(c->why, sizeof c->why, "method %s has no GPU side", me->name);
     return false;
 }
@@ -126,15 +125,15 @@ static bool asks(struct run *run, struct choice *c)
  * few by what the device has answered. */
 static int choose_here(struct run *run, struct choice *c, struct err *err)
 {
+    struct mask_origin now = method_origin(run->method, run->state);
     bool known = c->origin.source == SOURCE_STATIC || c->gpu;
-    bool shared = known && run->method->kin && c->store;
-    return shared ? take_static(run, c, err) : select_all(run, c, err);
+    bool shared = known && now.same_mask && c->store;
+    return shared ? take_static(run, c, &now, err) : select_all(run, c, err);
 }
 
 int choice_begin(struct run *run, struct choice *c, struct err *err)
 {
-    if (run->method->origin)
-        c->origin = run->method->origin(run->state);
+    c->origin = method_origin(run->method, run->state);
     c->asked = asks(run, c);
     return c->asked ? 0 : choose_here(run, c, err);
 }
@@ -151,8 +150,8 @@ int choice_may_stay(const struct run *run, const struct choice *c)
     const struct method *me = run->method;
     if (!c->asked || !measured_there(run->cell))
         return STAYS_NOT;
-    bool counts = me->adopt_units && !sim_reads_masks(run->cell);
-    return counts && (!me->stays || me->stays(run->state)) ? STAYS_ALONE : STAYS_TOO;
+    bool counts = me->device.keep_on_device && !sim_reads_masks(run->cell);
+    return counts && me->device.keep_on_device(run->state) ? STAYS_ALONE : STAYS_TOO;
 }
 
 struct accel_choice choice_of_head(const struct run *run)
@@ -169,8 +168,8 @@ struct accel_choice choice_question(const struct run *run, struct choice *c)
     if (!c->asked)
         return q;
     q.method = me->name;
-    q.rule = &c->rule;
-    q.given = me->given ? me->given(run->state) : NULL;
+    q.rule = &c->rule.of;
+    q.given = c->rule.data;
     q.own = &c->own;
     q.once = run->cell->measure == MEASURE_MASK;
     q.stays = c->stays ? &c->units : NULL;
@@ -236,10 +235,11 @@ static bool as_there(const struct choice *c)
 }
 
 /* Only the counts came. */
-static int adopt_units(struct run *run, struct choice *c, struct err *err)
+static int take_counts(struct run *run, struct choice *c, struct err *err)
 {
+    const struct device_choice chosen = {.counts = &c->units, .exec = &c->lists, .own = &c->own};
     int rc = take_units(run, c, err);
-    return rc ? rc : run->method->adopt_units(run->state, &c->units, &c->own, &c->lists, err);
+    return rc ? rc : run->method->device.take(run->state, &chosen, err);
 }
 
 int choice_end(struct run *run, struct choice *c, struct mask *whole, const char *why,
@@ -254,11 +254,13 @@ int choice_end(struct run *run, struct choice *c, struct mask *whole, const char
     if (own && !whole && run->cell->device->select == SELECT_GPU)
         return method_skip(run->cell->ctx, "%s", c->why);
     if (whole && c->units.there && c->stays == STAYS_ALONE)
-        return adopt_units(run, c, err);
+        return take_counts(run, c, err);
     if (whole && c->units.map)
         TRY(lists_of(&run->in->x, &c->units, whole, err));
-    if (whole)
-        TRY(run->method->adopt(run->state, whole, &c->own, err));
+    if (whole) {
+        const struct device_choice chosen = {.lists = whole, .own = &c->own};
+        TRY(run->method->device.take(run->state, &chosen, err));
+    }
     if (c->asked)
         TRY(choose_here(run, c, err));
     c->units.there = c->units.there && as_there(c);

@@ -18,7 +18,7 @@ struct choice {
     int64_t n, step;
     const struct static_mask *shared; /* taken from the device's store; NULL: the head's own */
     struct static_masks *store;
-    union method_rule rule;
+    struct rule rule;
     struct accel_own own; /* what the GPU gave beside the mask, owned */
     enum {
         STAYS_NOT,

@@ -42,7 +42,7 @@ static int add_item(struct group *g, const struct budget_item *i, struct err *er
 static int fill_group(struct group *g, const struct budget_item *name, struct err *err)
 {
     const struct trace *t = g->r->traces[g->trace];
-    bool joins = g->run->method->flags & METHOD_SHARES_BRANCHES;
+    bool joins = g->run->method->reuse.shares_branches;
     int rc = 0;
     for (int64_t c = 0; c < trace_calls(t); c++) {
         const struct trace_call *call = trace_call(t, c);
@@ -128,7 +128,7 @@ static int trial_call(struct trial *t, const struct budget_item *i, int64_t call
     struct method_ctx ctx = {.seed = t->g->r->seed,
                              .session = run->session,
                              .carry = m->flags & METHOD_NEEDS_STEPS ? own : NULL,
-                             .shared = m->flags & METHOD_SHARES_BRANCHES ? shared : NULL};
+                             .shared = m->reuse.shares_branches ? shared : NULL};
     struct sim_head h = {0};
     void *params = NULL;
     int rc = 0;
@@ -139,7 +139,7 @@ static int trial_call(struct trial *t, const struct budget_item *i, int64_t call
     TRY(measure(run, &h.in, t->g->device.accel ? &t->g->device : NULL, &ctx, params, sum, err));
 out:
     if (params)
-        opt_free(m->params, params);
+        opt_free(m->params.table, params);
     free(params);
     sim_head_free(&h);
     return rc;
@@ -266,14 +266,14 @@ static int seek(struct hunt *h, const void *params, int64_t nk, struct budget_fo
     memcpy(f->why, h->why, sizeof f->why);
     if (h->why[0])
         goto out;
-    TRY(mem_zalloc(&scratch, 1, m->params_size, "method parameters", err));
-    TRY(opt_copy(m->params, params, scratch, err));
+    TRY(mem_zalloc(&scratch, 1, m->params.size, "method parameters", err));
+    TRY(opt_copy(m->params.table, params, scratch, err));
     TRY(budget_set(&range, t, m, f->answer.at, scratch, &text, err));
     if (!(f->params = strdup(buf_str(&text))))
         rc = err_set(err, ERR_NOMEM, "parameters that were found: out of memory");
 out:
     if (scratch)
-        opt_free(m->params, scratch);
+        opt_free(m->params.table, scratch);
     free(scratch);
     buf_free(&text);
     return rc;
@@ -309,14 +309,14 @@ int budget_resolve_head(const struct method_run *run, const struct head_in *in,
     int rc = 0;
 
     memset(f, 0, sizeof *f);
-    TRY(mem_zalloc(&h.params, 1, run->method->params_size, "method parameters", err));
-    TRY(opt_copy(run->method->params, params, h.params, err));
+    TRY(mem_zalloc(&h.params, 1, run->method->params.size, "method parameters", err));
+    TRY(opt_copy(run->method->params.table, params, h.params, err));
     TRY(seek(&h, params, in->x.nk, f, err));
     if (f->params)
         TRY(budget_apply(run->target, run->method, f->params, params, err));
 out:
     if (h.params)
-        opt_free(run->method->params, h.params);
+        opt_free(run->method->params.table, h.params);
     free(h.params);
     return rc;
 }

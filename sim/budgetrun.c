@@ -62,7 +62,7 @@ static struct budget_item group_name(const struct replay *r, int64_t run, int la
     enum target_per per = r->runs[run].target->per;
     struct budget_item i = {.layer = per == TARGET_PER_MODEL ? -1 : layer,
                             .head = per == TARGET_PER_HEAD ? head : -1};
-    bool joins = r->runs[run].method->flags & METHOD_SHARES_BRANCHES;
+    bool joins = r->runs[run].method->reuse.shares_branches;
     if (per == TARGET_PER_HEAD && !joins)
         snprintf(i.branch, sizeof i.branch, "%s", branch);
     return i;

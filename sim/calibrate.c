@@ -31,11 +31,11 @@ struct execution {
 bool calibrate_on_device(const struct calibrate *c, char why[160])
 {
     const struct method *me = c->run->method;
-    if (!me->judges) {
+    if (!me->search.on_device) {
         snprintf(why, 160, "its search has no GPU side");
         return false;
     }
-    if (!me->judges(c->run->params, why))
+    if (!me->search.on_device(c->run->params, why))
         return false;
     for (int64_t j = 0; j < c->n_jobs; j++)
         for (int64_t s = 0; s < c->jobs[j].n; s++) {
@@ -97,7 +97,7 @@ static int search(const struct calibrate *c, struct calibrate_job *j, const stru
                        : err_set(err, ERR_NOMEM, "calibration: out of memory");
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    rc = method->calibrate(&ctx, c->run->params, samples, (int)j->n, &w, err);
+    rc = method->search.calibrate(&ctx, c->run->params, samples, (int)j->n, &w, err);
     jw_obj_end(&w);
     if (rc == METHOD_SKIP) {
         rc = 0;
@@ -181,7 +181,7 @@ static int identity_text(const struct calibrate *c, struct buf *b, struct err *e
         jw_kstr(&w, "backend", c->device.accel->name);
     jw_key(&w, "params");
     jw_obj(&w);
-    opt_json(c->run->method->params, c->run->params, &w);
+    opt_json(c->run->method->params.table, c->run->params, &w);
     jw_obj_end(&w);
     jw_key(&w, "segments");
     jw_arr(&w);
@@ -416,7 +416,7 @@ void calibrate_write(const struct calibrate *c, struct jw *w)
         jw_kstr(w, "backend", c->device.accel->name);
     jw_key(w, "params");
     jw_obj(w);
-    opt_json(c->run->method->params, c->run->params, w);
+    opt_json(c->run->method->params.table, c->run->params, w);
     jw_obj_end(w);
     write_traces(c, w);
     write_heads(c, w);

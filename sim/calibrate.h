@@ -10,7 +10,7 @@
 #ifndef LACUNA_CALIBRATE_H
 #define LACUNA_CALIBRATE_H
 
-#include "core/method.h"
+#include "core/method_run.h"
 #include "core/trace.h"
 #include "sim/devicemap.h"
 #include "sim/headload.h"

@@ -29,54 +29,42 @@ static const char *const precisions[] = {"f64", "f32", NULL};
 static const char *const backends[] = {"cpu", "cuda", NULL};
 static const char *const pers[] = {"head", "layer", "model", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, out),
-     .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET,
-     .help = "Calibration file to write (JSON)."},
-    {.name = "per", .type = OPT_ENUM, .offset = offsetof(struct calibrate_opts, per),
-     .def = "head", .values = pers,
-     .help = "What shares parameters: every head has its own, all heads of a layer, or all of the "
-             "model; their samples are then searched together, and lie in memory together."},
-    {.name = "segments", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, segments),
-     .arg = "LIST", .flags = OPT_UNSET,
-     .help = "Lengths at which prompts have parameters of their own, as in "
-             "16384,49152,81920,114688: traces of each segment are searched by themselves, and a "
-             "replay takes those of its own length."},
-    {.name = "grid", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, grid),
-     .arg = "FILE.csv", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
-     .help = "Write every setting that was judged, with its density, recall and error, of methods "
-             "that search a grid (sampleattention, flexprefill); the result has it as well."},
-    {.name = "backend", .type = OPT_ENUM, .offset = offsetof(struct calibrate_opts, backend),
-     .def = "cpu", .values = backends,
-     .help = "Where settings are judged: attention over their masks, its error and recall. A search "
-             "without a GPU side runs on the CPU, and a warning says why."},
-    {.name = "name", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, name),
-     .arg = "NAME", .flags = OPT_UNSET,
-     .help = "Name of the calibration in tables; default: the file's without its suffix."},
-    {.name = "precision", .type = OPT_ENUM, .offset = offsetof(struct calibrate_opts, precision),
-     .def = "f32", .values = precisions,
-     .help = "Arithmetic of exact attention: f32 (fast, agrees to about 1e-6, far below any "
-             "bound) or f64."},
-    {.name = "layers", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, layers),
-     .arg = "LIST", .def = "all", .help = "Layers, as in 0,4-7."},
-    {.name = "heads", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, heads),
-     .arg = "LIST", .def = "all", .help = "Query heads."},
-    {.name = "steps", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, steps),
-     .arg = "LIST", .def = "all", .help = "Denoising steps."},
-    {.name = "branch", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, branch),
-     .arg = "NAME", .def = "", .help = "Guidance branch, such as cond; all if empty."},
-    {.name = "permute", .type = OPT_STR, .offset = offsetof(struct calibrate_opts, permute),
-     .arg = "NAME", .def = "none",
-     .help = "Token order of video traces: none, row, column, time, random, hilbert, "
-             "voxel:AxBxC."},
-    {.name = "allow-nonfinite", .type = OPT_BOOL,
-     .offset = offsetof(struct calibrate_opts, allow_nonfinite), .def = "0", .min = 0, .max = 1,
-     .help = "Use heads whose q, k or v hold NaN or infinity."},
+    OPT_AS("output", OPT_STR, struct calibrate_opts, out, NULL,
+           .help = "Calibration file to write (JSON).", .short_name = 'o', .arg = "FILE"),
+    OPT_ENUM(struct calibrate_opts, per, "head", pers,
+             "What shares parameters: every head has its own, all heads of a layer, or all of the "
+             "model; their samples are then searched together, and lie in memory together."),
+    OPT_STR(struct calibrate_opts, segments, NULL, "LIST",
+            "Lengths at which prompts have parameters of their own, as in "
+            "16384,49152,81920,114688: traces of each segment are searched by themselves, and a "
+            "replay takes those of its own length."),
+    OPT_STR(struct calibrate_opts, grid, NULL, "FILE.csv",
+            "Write every setting that was judged, with its density, recall and error, of methods "
+            "that search a grid (sampleattention, flexprefill); the result has it as well.",
+            .flags = OPT_IDENTITY_NOT),
+    OPT_ENUM(
+        struct calibrate_opts, backend, "cpu", backends,
+        "Where settings are judged: attention over their masks, its error and recall. A search "
+        "without a GPU side runs on the CPU, and a warning says why."),
+    OPT_STR(struct calibrate_opts, name, NULL, "NAME",
+            "Name of the calibration in tables; default: the file's without its suffix."),
+    OPT_ENUM(struct calibrate_opts, precision, "f32", precisions,
+             "Arithmetic of exact attention: f32 (fast, agrees to about 1e-6, far below any "
+             "bound) or f64."),
+    OPT_STR(struct calibrate_opts, layers, "all", "LIST", "Layers, as in 0,4-7."),
+    OPT_STR(struct calibrate_opts, heads, "all", "LIST", "Query heads."),
+    OPT_STR(struct calibrate_opts, steps, "all", "LIST", "Denoising steps."),
+    OPT_STR(struct calibrate_opts, branch, "", "NAME",
+            "Guidance branch, such as cond; all if empty."),
+    OPT_STR(struct calibrate_opts, permute, "none", "NAME",
+            "Token order of video traces: none, row, column, time, random, hilbert, "
+            "voxel:AxBxC."),
+    OPT_AS("allow-nonfinite", OPT_BOOL, struct calibrate_opts, allow_nonfinite, "0",
+           .help = "Use heads whose q, k or v hold NaN or infinity."),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
@@ -110,11 +98,11 @@ static int parse_method(const struct app *app, const char *text, struct method_r
     if (rc)
         return rc;
     const struct method *m = (*runs)[0].method;
-    if (!m->calibrate) {
+    if (!m->search.calibrate) {
         char names[256] = "";
         size_t used = 0;
         for (const struct method *const *k = app->methods; *k; k++)
-            if ((*k)->calibrate && used < sizeof names)
+            if ((*k)->search.calibrate && used < sizeof names)
                 used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
                                          used ? ", " : "", (*k)->name);
         return err_set(err, ERR_USAGE, "calibrate: method %s has nothing to search; these have: %s",
@@ -158,7 +146,7 @@ out:
 static int choose_order(struct calibrate *c, const struct calibrate_opts *o, struct err *err)
 {
     const struct method *m = c->run->method;
-    const char *own = m->order ? m->order(c->run->params) : NULL;
+    const char *own = m->params.order ? m->params.order(c->run->params) : NULL;
     c->load.permute = o->permute;
     if (!own || !strcmp(own, "none"))
         return 0;
@@ -201,12 +189,11 @@ static int estimate(const struct calibrate *c, const struct calibrate_cost *cost
     int rc = 0;
     if (c->device.accel) {
         TRY(device_judge_rate(&c->device, m->head_dim, m->causal, &judge, err));
-        *seconds = me->calibrate_trials *
+        *seconds = me->search.trials *
                    (judge.fixed * (double)cost->all_samples + judge.per_pair * cost->pairs);
     } else {
         TRY(attn_rate(c->load.precision, &rate, err));
-        *seconds =
-            me->calibrate_passes > 0 ? me->calibrate_passes * 2 * cost->flop / rate / jobs : NAN;
+        *seconds = me->search.passes > 0 ? me->search.passes * 2 * cost->flop / rate / jobs : NAN;
     }
 out:
     return rc;

@@ -28,17 +28,15 @@ struct overlap_opts {
 
 static const char *const precisions[] = {"f64", "f32", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct overlap_opts, out),
-     .short_name = 'o', .arg = "DIR", .flags = OPT_UNSET,
-     .help = "Directory for records.jsonl and manifest.json; an interrupted run continues there."},
-    {.name = "precision", .type = OPT_ENUM, .offset = offsetof(struct overlap_opts, precision),
-     .def = "f64", .values = precisions, .help = "Arithmetic of the exact map."},
+    OPT_AS("output", OPT_STR, struct overlap_opts, out, NULL,
+           .help =
+               "Directory for records.jsonl and manifest.json; an interrupted run continues there.",
+           .short_name = 'o', .arg = "DIR"),
+    OPT_ENUM(struct overlap_opts, precision, "f64", precisions, "Arithmetic of the exact map."),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 /* A dumped mask of one of the traces. */
 struct dumped {

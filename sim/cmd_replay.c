@@ -38,88 +38,75 @@ static const char *const l2_states[] = {"warm", "cold", NULL};
 static const char *const timers[] = {"cupti", "events", NULL};
 static const char *const precisions[] = {"f64", "f32", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "method", .type = OPT_LIST, .offset = offsetof(struct replay_opts, methods),
-     .short_name = 'm', .arg = "METHOD", .flags = OPT_UNSET,
-     .help = "Method with parameters, NAME[:key=value]...[@METRIC=TARGET]; key=a,b,c sweeps. "
-             "Repeatable."},
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct replay_opts, out),
-     .short_name = 'o', .arg = "DIR", .flags = OPT_UNSET,
-     .help = "Directory for records.jsonl and manifest.json; an interrupted run continues there."},
-    {.name = "backend", .type = OPT_ENUM, .offset = offsetof(struct replay_opts, backend),
-     .def = "cpu", .values = backends, .help = "Where the methods run."},
-    {.name = "select-backend", .type = OPT_ENUM,
-     .offset = offsetof(struct replay_opts, select_backend), .def = "auto",
-     .values = select_backends,
-     .help = "With cuda: where masks are chosen; auto = on the GPU where the method has a GPU "
-             "side."},
-    {.name = "metrics-backend", .type = OPT_ENUM,
-     .offset = offsetof(struct replay_opts, metrics_backend), .def = "auto",
-     .values = metrics_backends,
-     .help = "With cuda: where recall, errors and the statistics of the exact map are computed; "
-             "auto = on the GPU, cpu = against the exact reference."},
-    {.name = "precision", .type = OPT_ENUM, .offset = offsetof(struct replay_opts, precision),
-     .def = "f64", .values = precisions,
-     .help = "Arithmetic of the exact reference: f64 (as the metrics are defined) or f32 "
-             "(faster, agrees to about 1e-6)."},
-    {.name = "samples", .type = OPT_INT, .offset = offsetof(struct replay_opts, samples),
-     .arg = "N", .def = "20", .min = 0, .max = 1000,
-     .help = "With cuda: timed runs of everything from choosing the masks to the outputs, in turns with "
-             "dense attention; 0 = no times."},
-    {.name = "copies", .type = OPT_INT, .offset = offsetof(struct replay_opts, copies), .arg = "N",
-     .flags = OPT_UNSET, .min = 0, .max = 1024,
-     .help = "With cuda: replay heads one by one and time a head by a launch of N copies of it, "
-             "divided by N; 0 = as many as the trace has query heads, but no more than keep the GPU "
-             "busy. Not given: all heads of a call at once, whose times are the call's."},
-    {.name = "ceilings", .type = OPT_BOOL, .offset = offsetof(struct replay_opts, ceilings),
-     .def = "0", .min = 0, .max = 1,
-     .help = "With cuda: measure the GPU's best rates again. Otherwise those that DIR keeps of this "
-             "GPU and driver stand in the manifest."},
-    {.name = "read-ahead", .type = OPT_BOOL, .offset = offsetof(struct replay_opts, read_ahead),
-     .def = "1", .min = 0, .max = 1,
-     .help = "With cuda: read and check the next call while the GPU has the present one; both are in "
-             "memory then. 0 = read each when it is needed."},
-    {.name = "counters", .type = OPT_BOOL, .offset = offsetof(struct replay_opts, counters),
-     .def = "0", .min = 0, .max = 1,
-     .help = "With cuda: read hardware counters of each attention (tensor pipe, bytes of GPU "
+    OPT_AS("method", OPT_LIST, struct replay_opts, methods, NULL,
+           .help = "Method with parameters, NAME[:key=value]...[@METRIC=TARGET]; key=a,b,c sweeps. "
+                   "Repeatable.",
+           .short_name = 'm', .arg = "METHOD"),
+    OPT_AS("output", OPT_STR, struct replay_opts, out, NULL,
+           .help =
+               "Directory for records.jsonl and manifest.json; an interrupted run continues there.",
+           .short_name = 'o', .arg = "DIR"),
+    OPT_ENUM(struct replay_opts, backend, "cpu", backends, "Where the methods run."),
+    OPT_AS("select-backend", OPT_ENUM, struct replay_opts, select_backend, "auto",
+           .values = select_backends,
+           .help =
+               "With cuda: where masks are chosen; auto = on the GPU where the method has a GPU "
+               "side."),
+    OPT_AS("metrics-backend", OPT_ENUM, struct replay_opts, metrics_backend, "auto",
+           .values = metrics_backends,
+           .help =
+               "With cuda: where recall, errors and the statistics of the exact map are computed; "
+               "auto = on the GPU, cpu = against the exact reference."),
+    OPT_ENUM(struct replay_opts, precision, "f64", precisions,
+             "Arithmetic of the exact reference: f64 (as the metrics are defined) or f32 "
+             "(faster, agrees to about 1e-6)."),
+    OPT_INT(
+        struct replay_opts, samples, "20", 0, 1000, "",
+        "With cuda: timed runs of everything from choosing the masks to the outputs, in turns with "
+        "dense attention; 0 = no times.",
+        .arg = "N"),
+    OPT_INT(struct replay_opts, copies, NULL, 0, 1024, "",
+            "With cuda: replay heads one by one and time a head by a launch of N copies of it, "
+            "divided by N; 0 = as many as the trace has query heads, but no more than keep the GPU "
+            "busy. Not given: all heads of a call at once, whose times are the call's.",
+            .arg = "N"),
+    OPT_BOOL(
+        struct replay_opts, ceilings, "0",
+        "With cuda: measure the GPU's best rates again. Otherwise those that DIR keeps of this "
+        "GPU and driver stand in the manifest."),
+    OPT_AS("read-ahead", OPT_BOOL, struct replay_opts, read_ahead, "1",
+           .help = "With cuda: read and check the next call while the GPU has the present one; "
+                   "both are in "
+                   "memory then. 0 = read each when it is needed."),
+    OPT_BOOL(struct replay_opts, counters, "0",
+             "With cuda: read hardware counters of each attention (tensor pipe, bytes of GPU "
              "memory) instead of timing it; where that is not permitted, a note in the record "
-             "says so."},
-    {.name = "l2", .type = OPT_ENUM, .offset = offsetof(struct replay_opts, l2), .def = "warm",
-     .values = l2_states,
-     .help = "With cuda: state of the L2 cache before a timed launch, as the last one left it "
-             "or overwritten."},
-    {.name = "timer", .type = OPT_ENUM, .offset = offsetof(struct replay_opts, timer),
-     .def = "cupti", .values = timers,
-     .help = "With cuda: kernel times from CUPTI (events without it) or from CUDA events."},
-    {.name = "layers", .type = OPT_STR, .offset = offsetof(struct replay_opts, layers),
-     .arg = "LIST", .def = "all", .help = "Layers, as in 0,4-7."},
-    {.name = "heads", .type = OPT_STR, .offset = offsetof(struct replay_opts, heads), .arg = "LIST",
-     .def = "all", .help = "Query heads."},
-    {.name = "steps", .type = OPT_STR, .offset = offsetof(struct replay_opts, steps), .arg = "LIST",
-     .def = "all", .help = "Denoising steps."},
-    {.name = "branch", .type = OPT_STR, .offset = offsetof(struct replay_opts, branch),
-     .arg = "NAME", .def = "", .help = "Guidance branch, such as cond; all if empty."},
-    {.name = "permute", .type = OPT_STR, .offset = offsetof(struct replay_opts, permute),
-     .arg = "NAME", .def = "none",
-     .help = "Token order of video traces: none, row, column, time, random, hilbert, "
-             "voxel:AxBxC."},
-    {.name = "dump-masks", .type = OPT_STR, .offset = offsetof(struct replay_opts, dump_masks),
-     .arg = "FILE", .flags = OPT_UNSET, .help = "Write every mask to this HDF5 file."},
-    {.name = "dump-outputs", .type = OPT_STR, .offset = offsetof(struct replay_opts, dump_outputs),
-     .arg = "FILE", .flags = OPT_UNSET,
-     .help = "Write every method's output and log-sum-exp to this HDF5 file."},
-    {.name = "allow-nonfinite", .type = OPT_BOOL,
-     .offset = offsetof(struct replay_opts, allow_nonfinite), .def = "0", .min = 0, .max = 1,
-     .help = "Skip heads whose q, k or v hold NaN or infinity; else refuse the trace."},
-    {.name = "shard", .type = OPT_STR, .offset = offsetof(struct replay_opts, shard), .arg = "I/N",
-     .flags = OPT_UNSET,
-     .help = "Do part I of N (from 0); default: from the environment of mpirun, srun or a job "
-             "array."},
+             "says so."),
+    OPT_ENUM(struct replay_opts, l2, "warm", l2_states,
+             "With cuda: state of the L2 cache before a timed launch, as the last one left it "
+             "or overwritten."),
+    OPT_ENUM(struct replay_opts, timer, "cupti", timers,
+             "With cuda: kernel times from CUPTI (events without it) or from CUDA events."),
+    OPT_STR(struct replay_opts, layers, "all", "LIST", "Layers, as in 0,4-7."),
+    OPT_STR(struct replay_opts, heads, "all", "LIST", "Query heads."),
+    OPT_STR(struct replay_opts, steps, "all", "LIST", "Denoising steps."),
+    OPT_STR(struct replay_opts, branch, "", "NAME", "Guidance branch, such as cond; all if empty."),
+    OPT_STR(struct replay_opts, permute, "none", "NAME",
+            "Token order of video traces: none, row, column, time, random, hilbert, "
+            "voxel:AxBxC."),
+    OPT_AS("dump-masks", OPT_STR, struct replay_opts, dump_masks, NULL,
+           .help = "Write every mask to this HDF5 file.", .arg = "FILE"),
+    OPT_AS("dump-outputs", OPT_STR, struct replay_opts, dump_outputs, NULL,
+           .help = "Write every method's output and log-sum-exp to this HDF5 file.", .arg = "FILE"),
+    OPT_AS("allow-nonfinite", OPT_BOOL, struct replay_opts, allow_nonfinite, "0",
+           .help = "Skip heads whose q, k or v hold NaN or infinity; else refuse the trace."),
+    OPT_STR(struct replay_opts, shard, NULL, "I/N",
+            "Do part I of N (from 0); default: from the environment of mpirun, srun or a job "
+            "array."),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 static int open_traces(struct replay *r, const struct str_list *paths, struct err *err)
 {

@@ -11,7 +11,7 @@
 
 struct fresh {
     struct run *const *runs;
-    union method_rule *rules;
+    struct rule *rules;
     struct accel_choice *choices;
     struct mask *masks;
     int *answers;
@@ -19,14 +19,16 @@ struct fresh {
 };
 
 /* method NULL: nobody is asked. */
-static struct accel_choice question(const struct run *run, union method_rule *rule)
+static struct accel_choice question(const struct run *run, struct rule *rule)
 {
     const struct method *me = run->method;
     struct accel_choice q = choice_of_head(run);
-    bool ask = me->fresh_rule && run->cell->device->select != SELECT_CPU &&
-               me->fresh_rule(run->state, rule);
+    char why[160];
+    bool ask = me->device.compares && run->source == SOURCE_REUSED &&
+               run->cell->device->select != SELECT_CPU && me->device.rule(run->state, rule, why);
     q.method = ask ? me->name : NULL;
-    q.rule = rule;
+    q.rule = &rule->of;
+    q.given = rule->data;
     q.once = true;
     return q;
 }
@@ -38,7 +40,8 @@ static int take(void *fresh, int64_t i, int worker, struct err *err)
     (void)worker;
     if (!f->choices[i].method || f->answers[i] != 0)
         return 0;
-    int rc = run->method->take_fresh(run->state, f->masks + i, err);
+    int rc =
+        run->method->device.take(run->state, &(struct device_choice){.lists = f->masks + i}, err);
     mask_free(f->masks + i);
     return rc;
 }
@@ -80,7 +83,7 @@ out:
 int fresh_mask_of_head(struct run *run, struct err *err)
 {
     const struct sim_device *device = run->cell->device;
-    union method_rule rule = {0};
+    struct rule rule = {0};
     struct accel_choice choice = question(run, &rule);
     struct accel_time time;
     struct mask m = {0};
@@ -90,7 +93,7 @@ int fresh_mask_of_head(struct run *run, struct err *err)
         return 0;
     int rc = device->accel->select(device->session, &choice, &m, &time, why, err);
     if (rc == 0)
-        rc = run->method->take_fresh(run->state, &m, err);
+        rc = run->method->device.take(run->state, &(struct device_choice){.lists = &m}, err);
     mask_free(&m);
     return rc < 0 ? rc : 0;
 }

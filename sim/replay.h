@@ -10,7 +10,7 @@
 #define LACUNA_REPLAY_H
 
 #include "core/maskfile.h"
-#include "core/method.h"
+#include "core/method_run.h"
 #include "core/progress.h"
 #include "core/record.h"
 #include "core/shard.h"

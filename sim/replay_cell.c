@@ -85,9 +85,9 @@ int replay_deliver(struct replay *r, const struct method_run *run, const struct 
 
 struct slots slots_of(const struct method_run *run, struct slots all)
 {
-    unsigned flags = run->method->flags;
-    return (struct slots){flags & METHOD_NEEDS_STEPS ? all.branch : NULL,
-                          flags & METHOD_SHARES_BRANCHES ? all.shared : NULL};
+    const struct method *m = run->method;
+    return (struct slots){m->flags & METHOD_NEEDS_STEPS ? all.branch : NULL,
+                          m->reuse.shares_branches ? all.shared : NULL};
 }
 
 int cell_run_init(struct replay *r, const struct series *s, int64_t run_index,
@@ -113,7 +113,8 @@ int cell_run_init(struct replay *r, const struct series *s, int64_t run_index,
     TRY(method_calib_note(run, rec->trace, rec, err));
     if (run->target)
         TRY(budget_resolve(r, s, run_index, in, c->params, &c->found, err));
-    TRY(dump_init(&c->dump, r, rec, in, method->order ? method->order(c->params) : NULL, err));
+    TRY(dump_init(&c->dump, r, rec, in,
+                  method->params.order ? method->params.order(c->params) : NULL, err));
     c->cell.params = c->params;
 out:
     return rc;
@@ -129,7 +130,7 @@ void cell_run_free(struct cell_run *c)
     budget_found_free(&c->found);
     dump_free(&c->dump);
     if (c->params)
-        opt_free(c->run->method->params, c->params);
+        opt_free(c->run->method->params.table, c->params);
     free(c->params);
     memset(c, 0, sizeof *c);
 }

@@ -22,7 +22,7 @@ struct wanted {
 static bool joins_branches(const struct replay *r)
 {
     for (int64_t k = 0; k < r->n_runs; k++)
-        if (r->runs[k].method->flags & METHOD_SHARES_BRANCHES)
+        if (r->runs[k].method->reuse.shares_branches)
             return true;
     return false;
 }

@@ -5,7 +5,7 @@
 #ifndef LACUNA_SETTINGTALLY_H
 #define LACUNA_SETTINGTALLY_H
 
-#include "core/method.h"
+#include "core/method_run.h"
 #include "core/record.h"
 
 struct setting_tally {

@@ -27,20 +27,19 @@ static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv,
 {
     const struct method *me = run->method;
     struct exact *exact = run->in->exact;
-    struct attend_stats stats = {-1, 0};
     bool own = run_own_arithmetic(run);
     const double *ref, *ref_lse;
     int rc = 0;
 
+    *tiles_pv = -1;
     double t = run_clock(run);
     if (own)
-        TRY(me->attend(run->state, m, run->out, run->lse, &stats, err));
+        TRY(me->arith.attend(run->state, m, run->out, run->lse, tiles_pv, err));
     if (own)
         share_with_sink(&run->in->x, m->row1 - m->row0, run->lse, run->out);
     else
         TRY(exact_attend(exact, m, run->out, run->lse, err));
     run->ns_attend += run_clock(run) - t;
-    *tiles_pv = stats.tiles_pv;
     if (run->cell->measure != MEASURE_ALL)
         goto out;
     /* Recall belongs to the mask, whatever the arithmetic did with it. */
@@ -136,7 +135,7 @@ static bool sample_serves(const struct method *m, bool device, char why[128])
 /* Groups of rows that a method takes together must lie within the sample's. */
 static int check_unit(const struct run *run, struct method_ctx *ctx)
 {
-    int64_t unit = run->method->unit_rows ? run->method->unit_rows(run->state) : 1;
+    int64_t unit = run->unit_rows;
     if (!run->in->rows || run->in->rows->group % unit == 0)
         return 0;
     return method_skip(ctx,
@@ -163,12 +162,16 @@ static int run_prepare(struct run *run, struct err *err)
         return method_skip(ctx, "%s %s", run->method->name, why);
     if (run->in->rows && !sample_serves(run->method, run->cell->device != NULL, why))
         return method_skip(ctx, "%s", why);
+    ctx->unit_rows = 0;
     double t = run_clock(run);
     int rc = run->method->prepare(ctx, run->cell->params, run->in, &run->state, err);
     run->ns_prepare = run_clock(run) - t;
-    if (!rc && run->method->origin)
-        run->source = run->method->origin(run->state).source;
-    return rc ? rc : check_unit(run, ctx);
+    if (rc)
+        return rc;
+    run->unit_rows = ctx->unit_rows ? ctx->unit_rows : 1;
+    run->source = method_origin(run->method, run->state).source;
+    method_arithmetic(run->method, run->state, &run->arith, run->why_cpu);
+    return check_unit(run, ctx);
 }
 
 /* What the head adds to scaled products and causality, and what its sink takes. */
@@ -367,7 +370,8 @@ int run_reorder(const struct sim_cell *cell, struct sim_head *h, bool *moved, st
                 struct err *err)
 {
     const struct head_in *in = cell->in;
-    const char *order = cell->method->order ? cell->method->order(cell->params) : NULL;
+    const char *order =
+        cell->method->params.order ? cell->method->params.order(cell->params) : NULL;
 
     *moved = order && strcmp(order, "none") != 0 && !(in->order && strcmp(in->order, order) == 0);
     if (!*moved)

@@ -151,35 +151,31 @@ int run_on_accel(struct run *run, struct record *r, struct err *err)
     struct accel_result res = {0};
     struct accel_time time = {NAN, NAN, NAN, 0};
     struct choice c = {0};
-    struct accel_filter filter;
     struct accel_head head = {
         .x = x, .data = run->map.data, .call = {run->in->n_heads, run->in->n_kv_heads}};
-    struct own_rule own;
-    char why[160] = "the method's own arithmetic has no CUDA kernel";
-    enum own_way way;
+    enum arith_kind kind = run->arith.kind;
+    char why[160];
     int rc = 0;
 
     if (run->cell->measure == MEASURE_MASK)
         return mask_on_accel(run, err);
-    if ((way = run_own_way(run, &filter, &own, why)) == OWN_NOWHERE)
-        return method_skip(run->cell->ctx, "%s", why);
+    if (kind == ARITH_CPU)
+        return method_skip(run->cell->ctx, "%s", run->why_cpu);
     TRY(choice_init(run, &c, err));
     TRY(result_init(run, device->metrics, c.step < x->nq ? c.step : x->nq, &res, err));
     if ((rc = choose(run, &c, &time, err)) != 0)
         goto out;
-    head.filter = way == OWN_FILTER ? &filter : NULL;
-    head.own = way == OWN_KERNELS ? &own : NULL;
-    head.added = way == OWN_ADDED ? run->method->added(run->state) : NULL;
+    head.filter = kind == ARITH_FILTER ? &run->arith.filter : NULL;
+    head.own = kind == ARITH_KERNEL ? &run->arith.own : NULL;
+    head.added = run->arith.added;
     rc = accel_attend_masks(device->accel, device->session, &head, c.masks, c.n, &res, why, err);
     if (rc) {
         rc = rc == METHOD_SKIP ? method_skip(run->cell->ctx, "%s", why) : rc;
         goto out;
     }
-    if (way == OWN_FILTER)
-        run->method->filtered(run->state, res.tiles_pv);
-    if (way == OWN_KERNELS && run->method->attended)
-        TRY(run->method->attended(run->state, res.lse, err));
-    struct accel_outputs o = {res.out, res.lse, way == OWN_FILTER ? res.tiles_pv : -1};
+    if (run_hears(run))
+        TRY(run->method->arith.done(run->state, res.tiles_pv, res.lse, err));
+    struct accel_outputs o = {res.out, res.lse, kind == ARITH_FILTER ? res.tiles_pv : -1};
     TRY(accel_add_masks(run, &c, &o, err));
     if (res.rows)
         metrics_add_measured(&run->acc, &res);

@@ -27,10 +27,7 @@ struct head {
     uint64_t data; /* number of its q, k, v on the device */
     struct run run;
     struct choice choice;
-    enum own_way way;
-    struct accel_filter filter; /* OWN_FILTER */
-    struct own_rule own;        /* OWN_KERNELS */
-    bool skipped;               /* the method does not apply */
+    bool skipped; /* the method does not apply */
     struct call_outcome *outcome;
 };
 
@@ -102,12 +99,11 @@ static int reorder_head(void *calling, int64_t i, int worker, struct err *err)
 
 static int start(struct head *h, struct err *err)
 {
-    char why[160] = "the method's own arithmetic has no CUDA kernel";
     int rc = run_start(&h->run, err);
     if (rc)
         return rc;
-    if ((h->way = run_own_way(&h->run, &h->filter, &h->own, why)) == OWN_NOWHERE)
-        return method_skip(h->cell.ctx, "%s", why);
+    if (h->run.arith.kind == ARITH_CPU)
+        return method_skip(h->cell.ctx, "%s", h->run.why_cpu);
     TRY(choice_init(&h->run, &h->choice, err));
     TRY(choice_begin(&h->run, &h->choice, err));
 out:
@@ -148,20 +144,19 @@ static int answer_head(void *calling, int64_t i, int worker, struct err *err)
 /* Does the method want to know the log-sum-exps? */
 static bool hears_lse(const struct head *h)
 {
-    return h->way == OWN_KERNELS && h->run.method->attended;
+    return h->run.arith.kind == ARITH_KERNEL && run_hears(&h->run);
 }
 
 static int finish(struct calling *k, int64_t i, struct head *h, struct err *err)
 {
     struct accel_call_head *r = k->results + i;
-    struct accel_outputs o = {r->out, r->lse, h->way == OWN_FILTER ? r->tiles_pv : -1};
+    bool filter = h->run.arith.kind == ARITH_FILTER;
+    struct accel_outputs o = {r->out, r->lse, filter ? r->tiles_pv : -1};
     int64_t step = h->choice.step, nq = h->run.in->x.nq;
     int rc = 0;
 
-    if (h->way == OWN_FILTER)
-        h->run.method->filtered(h->run.state, r->tiles_pv);
-    if (hears_lse(h))
-        TRY(h->run.method->attended(h->run.state, r->lse, err));
+    if (run_hears(&h->run))
+        TRY(h->run.method->arith.done(h->run.state, r->tiles_pv, r->lse, err));
     if (!k->device->metrics)
         TRY(mem_alloc(&h->run.lse_mask, step < nq ? step : nq, sizeof(double), "mask log-sum-exp",
                       err));
@@ -282,7 +277,7 @@ static int check_shapes(const struct calling *k, struct err *err)
 
 static int may_stay(const struct head *h)
 {
-    bool alone = h->way != OWN_ADDED; /* lists, or none but for metrics */
+    bool alone = h->run.arith.kind != ARITH_ADDED; /* lists, or none but for metrics */
     return alone ? choice_may_stay(&h->run, &h->choice) : STAYS_NOT;
 }
 
@@ -348,26 +343,26 @@ static int number_masks(const struct calling *k, uint64_t *number, struct err *e
 
 /* Exact softmax over a mask is a filter that skips nothing: a head that a calibration left dense
  * attends so beside others of its call that have one. */
-static bool joins_filters(const struct head *h, struct accel_filter *f)
+static bool joins_filters(const struct arithmetic *a)
 {
-    char why[160];
-    const struct method *m = h->run.method;
-    return h->way == OWN_NONE && m->filter && m->filter(h->run.state, f, why) && f->pv == INFINITY;
+    return a->kind == ARITH_SOFTMAX && a->filter.bq && a->filter.pv == INFINITY;
 }
 
-/* The way of all heads of the call; their filters, where they have some. */
-static int common_way(struct calling *k, enum own_way *way, struct err *err)
+/* How all heads of the call attend; their filters, where they have some. */
+static int common_arithmetic(struct calling *k, enum arith_kind *kind, struct err *err)
 {
     const struct accel_filter *first = k->filters;
     bool same = true;
-    *way = k->heads[k->at[0]].way;
-    for (int i = 1; i < k->n && *way == OWN_NONE; i++)
-        *way = k->heads[k->at[i]].way == OWN_FILTER ? OWN_FILTER : OWN_NONE;
+    *kind = k->heads[k->at[0]].run.arith.kind;
+    for (int i = 1; i < k->n && *kind == ARITH_SOFTMAX; i++)
+        if (k->heads[k->at[i]].run.arith.kind == ARITH_FILTER)
+            *kind = ARITH_FILTER;
     for (int i = 0; i < k->n; i++) {
-        const struct head *h = k->heads + k->at[i];
-        k->filters[i] = h->filter;
-        same &= h->way == *way || (*way == OWN_FILTER && joins_filters(h, k->filters + i));
-        same &= k->filters[i].bq == first->bq && k->filters[i].bk == first->bk; /* 0 without */
+        const struct arithmetic *a = &k->heads[k->at[i]].run.arith;
+        k->filters[i] = a->filter;
+        same &= a->kind == *kind || (*kind == ARITH_FILTER && joins_filters(a));
+        same &= *kind != ARITH_FILTER ||
+                (k->filters[i].bq == first->bq && k->filters[i].bk == first->bk);
     }
     return same ? 0
                 : err_set(err, ERR_RUN,
@@ -378,15 +373,15 @@ static int common_way(struct calling *k, enum own_way *way, struct err *err)
 /* What the attention is over, and what is timed beside it. */
 static int describe_work(struct calling *k, struct accel_call_work *w, struct err *err)
 {
-    enum own_way way;
+    enum arith_kind kind;
     bool any = false, stay = true;
-    int rc = common_way(k, &way, err);
+    int rc = common_arithmetic(k, &kind, err);
     if (rc)
         return rc;
     for (int i = 0; i < k->n; i++) {
         struct head *h = k->heads + k->at[i];
-        k->owns[i] = h->own;
-        k->added[i] = way == OWN_ADDED ? h->run.method->added(h->run.state) : NULL;
+        k->owns[i] = h->run.arith.own;
+        k->added[i] = h->run.arith.added;
         k->masks[i] = (struct head_masks){h->choice.masks, h->choice.n};
         k->units[i] = h->choice.units;
         stay &= h->choice.units.there;
@@ -399,9 +394,9 @@ static int describe_work(struct calling *k, struct accel_call_work *w, struct er
         k->heads[k->at[i]].choice.units.there = stay;
     *w = (struct accel_call_work){.call = &k->call,
                                   .section_bytes = k->device->section_bytes,
-                                  .filters = way == OWN_FILTER ? k->filters : NULL,
-                                  .owns = way == OWN_KERNELS ? k->owns : NULL,
-                                  .added = way == OWN_ADDED ? k->added : NULL,
+                                  .filters = kind == ARITH_FILTER ? k->filters : NULL,
+                                  .owns = kind == ARITH_KERNEL ? k->owns : NULL,
+                                  .added = kind == ARITH_ADDED ? k->added : NULL,
                                   .choices = any ? k->choices : NULL,
                                   .built = any ? k->built : NULL,
                                   .units = stay ? k->units : NULL};
@@ -532,7 +527,7 @@ int sim_share_params(struct sim_cell *cells, const struct call_outcome *heads, i
         if (heads[i].err.code)
             continue;
         buf_reset(&text);
-        TRY(opt_canonical(cells[i].method->params, cells[i].params, &text, err));
+        TRY(opt_canonical(cells[i].method->params.table, cells[i].params, &text, err));
         if (shared && strcmp(buf_str(&before), buf_str(&text)) == 0)
             cells[i].params = shared;
         shared = cells[i].params;
@@ -563,7 +558,7 @@ int sim_run_call(const struct sim_call *c, struct err *err)
     TRY(pool_run(c->jobs, c->n, start_head, &k, err));
     lap(&k.laps, "prepare");
     gather_call(&k);
-    if (k.n && k.heads[k.at[0]].run.method->fresh_rule)
+    if (k.n && k.heads[k.at[0]].run.method->device.compares)
         TRY(choose_fresh(&k, err));
     if (k.n)
         TRY(choose(&k, err));

@@ -12,8 +12,7 @@
 
 int64_t run_chunk_rows(const struct run *run)
 {
-    int64_t unit = run->method->unit_rows ? run->method->unit_rows(run->state) : 1;
-    int64_t step = unit / gcd(unit, 128) * 128;
+    int64_t step = run->unit_rows / gcd(run->unit_rows, 128) * 128;
     int64_t want =
         CHUNK_PAIRS / run->in->x.nk < CHUNK_ROWS ? CHUNK_PAIRS / run->in->x.nk : CHUNK_ROWS;
     return want <= step ? step : ceil_div(want, step) * step;

@@ -6,7 +6,6 @@
 #define LACUNA_SIMULATE_RUN_H
 
 #include "core/clock.h"
-#include "core/ownrule.h"
 #include "sim/blocks/exact.h"
 #include "sim/devicemap.h"
 #include "sim/metrics.h"
@@ -26,6 +25,9 @@ struct run {
     double *out, *lse, *lse_mask; /* of the rows of a chunk */
     double ns_prepare, ns_select, ns_attend;
     enum mask_source source; /* of the mask, as it is known before the first select */
+    int64_t unit_rows;       /* as prepare set them */
+    struct arithmetic arith; /* of this head */
+    char why_cpu[160];       /* with ARITH_CPU: why a device cannot do it */
 };
 
 /* A clock that stands still while the exact map is computed: its cost belongs to the head and not
@@ -44,29 +46,14 @@ static inline int64_t head_rows(const struct head_in *in)
 /* Does the method attend by itself, and not by exact softmax over its mask? */
 static inline bool run_own_arithmetic(const struct run *run)
 {
-    const struct method *m = run->method;
-    return m->attend && (!m->attends || m->attends(run->state));
+    return run->arith.kind != ARITH_SOFTMAX;
 }
 
-/* How a device attends for the method. */
-enum own_way {
-    OWN_NONE,    /* exact softmax over the mask */
-    OWN_FILTER,  /* and a filter on P V: *filter is filled */
-    OWN_KERNELS, /* by kernels for its own arithmetic: *rule is filled */
-    OWN_ADDED,   /* exact softmax over the mask, and to its output method->added is added */
-    OWN_NOWHERE, /* it cannot; `why` may say the reason */
-};
-static inline enum own_way run_own_way(const struct run *run, struct accel_filter *filter,
-                                       struct own_rule *rule, char why[160])
+/* Does the method want to know what a device counted in its arithmetic? */
+static inline bool run_hears(const struct run *run)
 {
-    const struct method *m = run->method;
-    if (!run_own_arithmetic(run))
-        return OWN_NONE;
-    if (m->added && m->added(run->state))
-        return OWN_ADDED;
-    if (m->own)
-        return m->own(run->state, rule, why) ? OWN_KERNELS : OWN_NOWHERE;
-    return m->filter && m->filter(run->state, filter, why) ? OWN_FILTER : OWN_NOWHERE;
+    bool counts = run->arith.kind == ARITH_FILTER || run->arith.kind == ARITH_KERNEL;
+    return counts && run->method->arith.done;
 }
 
 /* Rows of a chunk: a common multiple of the method's groups and of the 128-row tiles in which masks

@@ -20,7 +20,7 @@ struct static_mask {
     struct mask *masks; /* [n], owned: chunks of rows, in order */
     int64_t n;
     struct mask_tally tally; /* over all chunks */
-    void *counted;           /* owned, as in struct static_kin; NULL: nothing */
+    void *counted;           /* owned, as in struct mask_origin; NULL: nothing */
 };
 
 /* Who makes a mask that is not there: chunk i of n, each once. */

@@ -27,46 +27,36 @@ struct trace_opts {
 enum { KV_KEEP, KV_FP8 };
 static const char *const kv_forms[] = {"keep", "fp8", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct trace_opts, output),
-     .short_name = 'o', .arg = "PATH", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
-     .help = "pack, subset, join, map: the new trace. export: a directory for .npy files, or one "
-             "file NAME.safetensors."},
-    {.name = "gzip", .type = OPT_BOOL, .offset = offsetof(struct trace_opts, gzip), .def = "0",
-     .min = 0, .max = 1, .help = "pack: deflate instead of zstd: slower, but every HDF5 reads it."},
-    {.name = "unpack", .type = OPT_BOOL, .offset = offsetof(struct trace_opts, unpack), .def = "0",
-     .min = 0, .max = 1, .help = "pack: back to the contiguous form."},
-    {.name = "kv", .type = OPT_ENUM, .offset = offsetof(struct trace_opts, kv), .def = "keep",
-     .values = kv_forms,
-     .help = "pack: fp8 rounds keys and values to e4m3 with a power of two per head: another "
-             "content, about half the bytes."},
-    {.name = "rows", .type = OPT_STR, .offset = offsetof(struct trace_opts, rows), .arg = "N[xR]",
-     .flags = OPT_UNSET,
-     .help = "verify: where outputs are stored, recompute N of their rows per head; 0 = none (16). "
-             "subset: draw a sample of query rows, N groups of R (128) by --seed."},
-    {.name = "layers", .type = OPT_STR, .offset = offsetof(struct trace_opts, layers),
-     .arg = "LIST", .def = "all", .help = "export, subset, join, map: layers, as in 0,4-7."},
-    {.name = "heads", .type = OPT_STR, .offset = offsetof(struct trace_opts, heads), .arg = "LIST",
-     .def = "all",
-     .help = "export, subset, map: query heads; of k and v the kv heads that serve them."},
-    {.name = "steps", .type = OPT_STR, .offset = offsetof(struct trace_opts, steps), .arg = "LIST",
-     .def = "all", .help = "export, subset, join, map: denoising steps."},
-    {.name = "branch", .type = OPT_STR, .offset = offsetof(struct trace_opts, branch),
-     .arg = "NAME", .def = "", .help = "export, subset, join, map: guidance branch; all if empty."},
-    {.name = "tokens", .type = OPT_INT, .offset = offsetof(struct trace_opts, tokens), .arg = "N",
-     .def = "0", .min = 0, .max = 2147483647, .unit = "tokens",
-     .help = "subset, map: the first N tokens of a causal trace; 0 = all."},
-    {.name = "maps", .type = OPT_INT, .offset = offsetof(struct trace_opts, maps), .arg = "P",
-     .min = 1, .max = 65536, .flags = OPT_UNSET, .unit = "tokens",
-     .help = "map: cell size; 64, or as many more as give at most 1024 cells a side."},
-    {.name = "tensors", .type = OPT_STR, .offset = offsetof(struct trace_opts, tensors),
-     .arg = "LIST", .def = "q,k,v",
-     .help = "export: which of q, k, v, out, lse, map_sum, map_max."},
+    OPT_STR(struct trace_opts, output, NULL, "PATH",
+            "pack, subset, join, map: the new trace. export: a directory for .npy files, or one "
+            "file NAME.safetensors.",
+            .flags = OPT_IDENTITY_NOT, .short_name = 'o'),
+    OPT_BOOL(struct trace_opts, gzip, "0",
+             "pack: deflate instead of zstd: slower, but every HDF5 reads it."),
+    OPT_BOOL(struct trace_opts, unpack, "0", "pack: back to the contiguous form."),
+    OPT_ENUM(struct trace_opts, kv, "keep", kv_forms,
+             "pack: fp8 rounds keys and values to e4m3 with a power of two per head: another "
+             "content, about half the bytes."),
+    OPT_STR(struct trace_opts, rows, NULL, "N[xR]",
+            "verify: where outputs are stored, recompute N of their rows per head; 0 = none (16). "
+            "subset: draw a sample of query rows, N groups of R (128) by --seed."),
+    OPT_STR(struct trace_opts, layers, "all", "LIST",
+            "export, subset, join, map: layers, as in 0,4-7."),
+    OPT_STR(struct trace_opts, heads, "all", "LIST",
+            "export, subset, map: query heads; of k and v the kv heads that serve them."),
+    OPT_STR(struct trace_opts, steps, "all", "LIST", "export, subset, join, map: denoising steps."),
+    OPT_STR(struct trace_opts, branch, "", "NAME",
+            "export, subset, join, map: guidance branch; all if empty."),
+    OPT_INT(struct trace_opts, tokens, "0", 0, 2147483647, "tokens",
+            "subset, map: the first N tokens of a causal trace; 0 = all.", .arg = "N"),
+    OPT_INT(struct trace_opts, maps, NULL, 1, 65536, "tokens",
+            "map: cell size; 64, or as many more as give at most 1024 cells a side.", .arg = "P"),
+    OPT_STR(struct trace_opts, tensors, "q,k,v", "LIST",
+            "export: which of q, k, v, out, lse, map_sum, map_max."),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 static void print_json(struct buf *b)
 {

@@ -269,7 +269,7 @@ out:
     return rc;
 }
 
-bool block_grid_judges(const void *params, char why[160])
+bool block_grid_on_device(const void *params, char why[160])
 {
     (void)params;
     (void)why;

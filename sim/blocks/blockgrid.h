@@ -37,8 +37,8 @@ struct block_score {
  * candidates at a time, whose `list` is asked by several threads. */
 int block_grid_run(const struct block_grid *g, struct block_score *score, struct err *err);
 
-/* method.judges of a search over a grid: always. */
-bool block_grid_judges(const void *params, char why[160]);
+/* A ready-made `on_device` (struct method_search): always. */
+bool block_grid_on_device(const void *params, char why[160]);
 
 /* Combine the scores of n samples: start with block_score_none and add each. The density is their
  * mean; recall and error are those of the worst sample. */

@@ -50,14 +50,13 @@ static int check_unit(const struct block_map *m, int64_t bq, int64_t bk, struct 
                    (long long)bq, (long long)bk, (long long)m->block, (long long)m->block);
 }
 
-int block_map_adopt_units(struct block_map *m, const struct accel_units *u, struct err *err)
+int block_map_take(struct block_map *m, const struct device_choice *c, struct err *err)
 {
-    m->there = u->units;
-    return check_unit(m, u->bq, u->bk, err);
-}
-
-int block_map_adopt(struct block_map *m, const struct mask *lists, struct err *err)
-{
+    const struct mask *lists = c->lists;
+    if (!lists) {
+        m->there = c->counts->units;
+        return check_unit(m, c->counts->bq, c->counts->bk, err);
+    }
     if (lists->form != MASK_LISTS)
         return err_set(err, ERR_RUN, "a choice that is no list of blocks");
     int rc = check_unit(m, lists->bq, lists->bk, err);

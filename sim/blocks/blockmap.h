@@ -5,13 +5,10 @@
 #ifndef LACUNA_BLOCKMAP_H
 #define LACUNA_BLOCKMAP_H
 
-#include "core/err.h"
-#include "core/mask.h"
+#include "core/method_device.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-struct accel_units; /* core/accel.h */
 
 struct block_map {
     int64_t nq, nk, block;
@@ -46,12 +43,9 @@ int64_t block_map_row(const struct block_map *m, int64_t i, int32_t *cols);
 
 int64_t block_map_count(const struct block_map *m);
 
-/* Keep the blocks of lists over the whole head in the map's unit, as a device chose them. ERR_RUN
- * if the lists have another one. */
-int block_map_adopt(struct block_map *m, const struct mask *lists, struct err *err);
-
-/* The same of a mask that stays on the device: the number of its blocks is all that is known. */
-int block_map_adopt_units(struct block_map *m, const struct accel_units *u, struct err *err);
+/* Take the choice of a device over (struct method_device): the blocks of its lists, or the number
+ * of blocks of a mask that stays there. ERR_RUN if it has another unit. */
+int block_map_take(struct block_map *m, const struct device_choice *c, struct err *err);
 
 /* Mask of the query rows [row0, row1), row0 a multiple of the block. */
 int block_map_mask(const struct block_map *m, int64_t row0, int64_t row1, struct mask *out,

@@ -33,10 +33,15 @@ void slice_mask_free(struct slice_mask *m)
     memset(m, 0, sizeof *m);
 }
 
-int slice_mask_adopt(struct slice_mask *m, const struct mask *lists, int64_t height, int64_t width,
-                     struct err *err)
+int slice_mask_take(struct slice_mask *m, const struct device_choice *c, int64_t height,
+                    int64_t width, struct err *err)
 {
+    const struct mask *lists = c->lists;
     int rc = 0;
+    if (!lists) {
+        c->exec->exec = EXEC_NONE;
+        return 0;
+    }
     if (lists->form != MASK_LISTS || lists->bq != height || lists->bk != width)
         FAIL(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
              (long long)lists->bq, (long long)lists->bk, (long long)height, (long long)width);
@@ -48,14 +53,13 @@ out:
     return rc;
 }
 
-int slice_mask_adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                           struct mask *lists, struct err *err)
+int pairs_take(void *state, const struct device_choice *c, struct err *err)
 {
     (void)state;
-    (void)u;
-    (void)own;
-    (void)err;
-    lists->exec = EXEC_NONE;
+    if (!c->lists)
+        c->exec->exec_bq = c->exec->exec_bk = 1;
+    else if (c->lists->bq != 1 || c->lists->bk != 1)
+        return err_set(err, ERR_RUN, "a choice in units, not in pairs");
     return 0;
 }
 

@@ -6,13 +6,10 @@
 #ifndef LACUNA_SLICEMASK_H
 #define LACUNA_SLICEMASK_H
 
-#include "core/mask.h"
+#include "core/method_device.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-struct accel_units; /* core/accel.h */
-struct accel_own;
 
 struct slice_mask {
     int64_t nq, nk, height, width;
@@ -35,14 +32,14 @@ static inline bool slice_mask_has(const struct slice_mask *m, int64_t g, int64_t
     return m->bits[g * m->words + u / 64] >> (u % 64) & 1;
 }
 
-/* The mask of lists over the whole head, as a device chose it. ERR_RUN if its units are others. */
-int slice_mask_adopt(struct slice_mask *m, const struct mask *lists, int64_t height, int64_t width,
-                     struct err *err);
+/* Take the choice of a device over (struct method_device): the mask of its lists. Nothing is kept
+ * of a mask that stays there, whose kernel is not described (EXEC_NONE). ERR_RUN if it has another
+ * unit. */
+int slice_mask_take(struct slice_mask *m, const struct device_choice *c, int64_t height,
+                    int64_t width, struct err *err);
 
-/* adopt_units of a method (core/method.h) that reports itself what its kernel multiplies: the mask
- * stays on the device, and nothing of it is taken over. */
-int slice_mask_adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                           struct mask *lists, struct err *err);
+/* A ready-made `take` for masks of single pairs that a device makes and nobody needs here. */
+int pairs_take(void *state, const struct device_choice *c, struct err *err);
 
 /* Units of group g that some row of the group may see: [0, slice_mask_visible). */
 int64_t slice_mask_visible(const struct slice_mask *m, int64_t g);

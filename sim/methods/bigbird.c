@@ -41,23 +41,16 @@ struct bigbird_params {
     int rand_scope, preset;
 };
 
-/* clang-format off */
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "block", .type = OPT_INT, .offset = offsetof(struct bigbird_params, block),
-     .def = "64", .min = 16, .max = 128, .unit = "tokens", .help = "block size"},
-    {.name = "random", .type = OPT_INT, .offset = offsetof(struct bigbird_params, random), .min = 0,
-     .max = RANDOM_MOST, .flags = OPT_UNSET, .unit = "blocks",
-     .help = "random key blocks per inner row block; unset = 3, with preset=sample 0"},
-    {.name = "rand_scope", .type = OPT_ENUM, .offset = offsetof(struct bigbird_params, rand_scope),
-     .def = "official", .values = scopes,
-     .help = "where they are drawn from: as the code does, or everywhere"},
-    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct bigbird_params, preset),
-     .def = "none", .values = presets, .help = "sample: causal, window 8 % and global columns 8 %"},
+    OPT_INT(struct bigbird_params, block, "64", 16, 128, "tokens", "block size"),
+    OPT_INT(struct bigbird_params, random, NULL, 0, RANDOM_MOST, "blocks",
+            "random key blocks per inner row block; unset = 3, with preset=sample 0"),
+    OPT_ENUM(struct bigbird_params, rand_scope, "official", scopes,
+             "where they are drawn from: as the code does, or everywhere"),
+    OPT_ENUM(struct bigbird_params, preset, "none", presets,
+             "sample: causal, window 8 % and global columns 8 %"),
     {0},
 };
-/* clang-format on */
-/* clang-format on */
 
 struct bigbird_state {
     const struct bigbird_params *params;
@@ -102,6 +95,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->seed = ctx->seed;
     s->stream = (uint64_t)in->layer << 32 | (uint64_t)in->head;
     TRY(mem_alloc(&s->pool, s->n, sizeof *s->pool, "blocks to draw from", err));
+    ctx->unit_rows = p->preset == PRESET_SAMPLE ? 1 : p->block;
     *state = s;
     s = NULL;
 out:
@@ -234,12 +228,6 @@ out:
     return rc;
 }
 
-static int64_t unit_rows(const void *state)
-{
-    const struct bigbird_params *p = ((const struct bigbird_state *)state)->params;
-    return p->preset == PRESET_SAMPLE ? 1 : p->block;
-}
-
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct bigbird_state *s = state;
@@ -257,10 +245,11 @@ out:
 }
 
 /* Blocks are drawn for every head. */
-static void kin(void *state, struct static_kin *k)
+static struct mask_origin origin(void *state)
 {
     struct bigbird_state *s = state;
-    *k = (struct static_kin){s->random ? s->stream : 0, &s->gathered, sizeof s->gathered, false};
+    return (struct mask_origin){
+        .which = s->random ? s->stream : 0, .counted = &s->gathered, .bytes = sizeof s->gathered};
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -299,16 +288,12 @@ const struct method method_bigbird = {
     .summary = "block window, first and last block, random blocks",
     .paper = "Zaheer et al., Big Bird: Transformers for Longer Sequences, arXiv 2007.14062",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE,
-    .params_size = sizeof(struct bigbird_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
+    .params = {.table = options, .size = sizeof(struct bigbird_params), .budget = budget},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .origin = mask_is_static,
-    .kin = kin,
     .report = report,
     .release = release,
-    .variants = variants,
+    .metrics = metrics,
+    .reuse = {.always_static = true, .of = origin},
+    .tests = {.variants = variants},
 };

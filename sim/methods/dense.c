@@ -30,23 +30,18 @@ struct dense_params {
     int64_t sim_block_q, sim_block_k;
 };
 
-/* clang-format off */
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "c", .type = OPT_STR, .offset = offsetof(struct dense_params, c), .def = "0.5",
-     .unit = "1/N", .help = "thresholds of the below_* shares, a+b+c for several in one pass"},
-    {.name = "map", .type = OPT_BOOL, .offset = offsetof(struct dense_params, map), .def = "1",
-     .help = "report the statistics of the exact map (one more pass)"},
-    {.name = "sums", .type = OPT_BOOL, .offset = offsetof(struct dense_params, sums), .def = "0",
-     .help = "on a GPU: add up p in every row, and with one threshold find the largest"},
-    {.name = "sim_block_q", .type = OPT_INT, .offset = offsetof(struct dense_params, sim_block_q),
-     .def = "128", .min = 1, .max = 1 << 20, .unit = "rows", .help = "query rows per sim_q block"},
-    {.name = "sim_block_k", .type = OPT_INT, .offset = offsetof(struct dense_params, sim_block_k),
-     .def = "64", .min = 1, .max = 1 << 20, .unit = "rows", .help = "keys per sim_k block"},
+    OPT_STR(struct dense_params, c, "0.5", NULL,
+            "thresholds of the below_* shares, a+b+c for several in one pass", .unit = "1/N"),
+    OPT_BOOL(struct dense_params, map, "1",
+             "report the statistics of the exact map (one more pass)"),
+    OPT_BOOL(struct dense_params, sums, "0",
+             "on a GPU: add up p in every row, and with one threshold find the largest"),
+    OPT_INT(struct dense_params, sim_block_q, "128", 1, 1 << 20, "rows",
+            "query rows per sim_q block"),
+    OPT_INT(struct dense_params, sim_block_k, "64", 1, 1 << 20, "rows", "keys per sim_k block"),
     {0},
 };
-/* clang-format on */
-/* clang-format on */
 
 struct dense_state {
     const struct dense_params *params;
@@ -156,13 +151,10 @@ const struct method method_dense = {
     .paper = "Vaswani et al., Attention Is All You Need, arXiv 1706.03762",
     .flags = METHOD_ROWS | METHOD_ROWS_REPORT | METHOD_CAUSAL | METHOD_BIDIRECTIONAL |
              METHOD_KEEPS_ALL | METHOD_ANY_SCORE | METHOD_PREFIX,
-    .params_size = sizeof(struct dense_params),
-    .params = options,
-    .budget_full = "",
-    .validate = validate,
+    .params = {.table = options, .size = sizeof(struct dense_params), .validate = validate},
     .prepare = prepare,
     .select = select_rows,
     .report = report,
     .release = free,
-    .variants = variants,
+    .tests = {.full = "", .variants = variants},
 };

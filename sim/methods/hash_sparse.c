@@ -47,22 +47,19 @@ struct hash_sparse_params {
     int proj_dir;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "buckets", .type = OPT_INT, .offset = offsetof(struct hash_sparse_params, buckets),
-     .def = "16", .min = 2, .max = BUCKETS_MOST,
-     .help = "buckets of the hash, an even number: a direction and its opposite are two"},
-    {.name = "strict", .type = OPT_BOOL, .offset = offsetof(struct hash_sparse_params, strict),
-     .def = "0", .help = "causal: a query does not see its own position, as in training"},
-    {.name = "normalize_k", .type = OPT_BOOL,
-     .offset = offsetof(struct hash_sparse_params, normalize_k), .def = "0",
-     .help = "attend with keys of unit length, as the paper's model; buckets do not change"},
-    {.name = "proj_dir", .type = OPT_ENUM, .offset = offsetof(struct hash_sparse_params, proj_dir),
-     .def = "normal", .values = direction_names,
-     .help = "directions: random, or the first unit vectors, which depend on no seed"},
+    OPT_INT(struct hash_sparse_params, buckets, "16", 2, BUCKETS_MOST, "",
+            "buckets of the hash, an even number: a direction and its opposite are two"),
+    OPT_BOOL(struct hash_sparse_params, strict, "0",
+             "causal: a query does not see its own position, as in training"),
+    OPT_BOOL(struct hash_sparse_params, normalize_k, "0",
+             "attend with keys of unit length, as the paper's model; buckets do not change"),
+    OPT_ENUM(struct hash_sparse_params, proj_dir, "normal", direction_names,
+             "directions: random, or the first unit vectors, which depend on no seed"),
     {0},
 };
 
+/* clang-format off */
 static const struct metric_def metrics[] = {
     {.name = "bucket_most_q", .unit = "1", .definition = "queries in the fullest bucket"},
     {.name = "bucket_most_k", .unit = "1", .definition = "keys in the fullest bucket"},
@@ -253,34 +250,29 @@ out:
 
 /* ---- on a device ---------------------------------------------------------------------------- */
 
-static struct mask_origin origin(const void *state)
-{
-    return (struct mask_origin){SOURCE_OWN, 1};
-}
-
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct hash_sparse_state *s = state;
-    rule->hash = (struct hash_rule){.buckets = s->params->buckets,
-                                    .strict = s->params->strict,
-                                    .axes = s->params->proj_dir == AXES,
-                                    .seed = s->seed,
-                                    .stream = s->stream};
+    rule->of.hash = (struct hash_rule){.buckets = s->params->buckets,
+                                       .strict = s->params->strict,
+                                       .axes = s->params->proj_dir == AXES,
+                                       .seed = s->seed,
+                                       .stream = s->stream};
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return slice_mask_adopt(&((struct hash_sparse_state *)state)->given, m, 1, 1, err);
+    return slice_mask_take(&((struct hash_sparse_state *)state)->given, c, 1, 1, err);
 }
 
-static bool attends(const void *state)
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    return ((const struct hash_sparse_state *)state)->unit.k != NULL;
+    a->kind = ((const struct hash_sparse_state *)state)->unit.k ? ARITH_CPU : ARITH_SOFTMAX;
 }
 
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     const struct hash_sparse_state *s = state;
     return attn_rows(&s->unit.ops, m, out, lse, err);
@@ -401,24 +393,19 @@ const struct method method_hash_sparse = {
     .paper =
         "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse Flash "
         "Attention, arXiv 2306.01160",
-    .flags =
-        METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
-    .params_size = sizeof(struct hash_sparse_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .validate = validate,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
+    .params = {.table = options,
+               .size = sizeof(struct hash_sparse_params),
+               .budget = budget,
+               .validate = validate,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .adopt = adopt,
-    .adopt_units = slice_mask_adopt_units,
-    .attends = attends,
-    .attend = attend,
     .report = report,
     .release = release,
-    .variants = variants,
-    .may_be_empty = may_be_empty,
+    .metrics = metrics,
+    .cost = cost,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
+    .tests = {.variants = variants},
 };

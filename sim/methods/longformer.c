@@ -31,24 +31,17 @@ struct longformer_params {
     int variant;
 };
 
-/* clang-format off */
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "window", .type = OPT_INT, .offset = offsetof(struct longformer_params, window),
-     .def = "256", .min = 1, .max = 1e9, .unit = "tokens",
-     .help = "kept offsets on one side, or the block of variant=no-overlap"},
-    {.name = "dilation", .type = OPT_INT, .offset = offsetof(struct longformer_params, dilation),
-     .def = "1", .min = 1, .max = 1e9, .unit = "tokens", .help = "step between kept offsets"},
-    {.name = "global", .type = OPT_STR, .offset = offsetof(struct longformer_params, global),
-     .def = "0", .unit = "tokens",
-     .help = "global tokens: a count g (the first g), or indices and ranges such as 0+5+17-20"},
-    {.name = "variant", .type = OPT_ENUM, .offset = offsetof(struct longformer_params, variant),
-     .def = "sliding", .values = chunkings,
-     .help = "sliding window, or own, previous and next block"},
+    OPT_INT(struct longformer_params, window, "256", 1, 1e9, "tokens",
+            "kept offsets on one side, or the block of variant=no-overlap"),
+    OPT_INT(struct longformer_params, dilation, "1", 1, 1e9, "tokens", "step between kept offsets"),
+    OPT_STR(struct longformer_params, global, "0", NULL,
+            "global tokens: a count g (the first g), or indices and ranges such as 0+5+17-20",
+            .unit = "tokens"),
+    OPT_ENUM(struct longformer_params, variant, "sliding", chunkings,
+             "sliding window, or own, previous and next block"),
     {0},
 };
-/* clang-format on */
-/* clang-format on */
 
 struct longformer_state {
     const struct longformer_params *params;
@@ -228,16 +221,13 @@ const struct method method_longformer = {
     .summary = "window on both sides, optionally dilated, and global tokens",
     .paper = "Beltagy et al., Longformer: The Long-Document Transformer, arXiv 2004.05150",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
-    .params_size = sizeof(struct longformer_params),
-    .params = options,
-    .budget = budget,
-    .budget_full = "window=1000000000",
-    .validate = validate,
+    .params = {.table = options,
+               .size = sizeof(struct longformer_params),
+               .budget = budget,
+               .validate = validate},
     .prepare = prepare,
     .select = select_rows,
-    .origin = mask_is_static,
-    .kin = mask_of_all,
     .release = release,
-    .variants = variants,
-    .budgets = budgets,
+    .reuse = {.always_static = true},
+    .tests = {.full = "window=1000000000", .variants = variants, .budgets = budgets},
 };

@@ -23,7 +23,7 @@
 #include "core/method.h"
 #include "core/mem.h"
 #include "core/rules.h"
-#include "sim/blocks/adoptpairs.h"
+#include "sim/blocks/slicemask.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/numlist.h"
 
@@ -39,21 +39,15 @@ struct longnet_params {
     bool official_pad;
 };
 
-/* clang-format off */
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "segments", .type = OPT_STR, .offset = offsetof(struct longnet_params, segments),
-     .def = "2048+4096+8192+16384+32768", .unit = "tokens",
-     .help = "segment length of every branch, a+b+c"},
-    {.name = "ratios", .type = OPT_STR, .offset = offsetof(struct longnet_params, ratios),
-     .def = "1+2+4+6+12", .unit = "tokens", .help = "dilation of every branch, a+b+c"},
-    {.name = "official_pad", .type = OPT_BOOL,
-     .offset = offsetof(struct longnet_params, official_pad), .def = "0",
-     .help = "zero keys of the padding enter the softmax when not causal, as in the code"},
+    OPT_STR(struct longnet_params, segments, "2048+4096+8192+16384+32768", NULL,
+            "segment length of every branch, a+b+c", .unit = "tokens"),
+    OPT_STR(struct longnet_params, ratios, "1+2+4+6+12", NULL, "dilation of every branch, a+b+c",
+            .unit = "tokens"),
+    OPT_BOOL(struct longnet_params, official_pad, "0",
+             "zero keys of the padding enter the softmax when not causal, as in the code"),
     {0},
 };
-/* clang-format on */
-/* clang-format on */
 
 /* One branch's problem on a segment: gathered operands, its output and log-sum-exps. */
 struct branch_buf {
@@ -291,10 +285,13 @@ out:
 }
 
 /* The branches' phases are those of the head's number. */
-static void kin(void *state, struct static_kin *k)
+static struct mask_origin origin(void *state)
 {
     struct longnet_state *s = state;
-    *k = (struct static_kin){(uint64_t)s->in.head, &s->weights, sizeof s->weights, true};
+    return (struct mask_origin){.which = (uint64_t)s->in.head,
+                                .any_order = true,
+                                .counted = &s->weights,
+                                .bytes = sizeof s->weights};
 }
 
 /* ---- on a device ---------------------------------------------------------------------------- */
@@ -306,10 +303,10 @@ static void describe(const struct longnet_state *s, struct own_dilated *d)
     memcpy(d->b, s->b, (size_t)s->n * sizeof *s->b);
 }
 
-static bool rule(const void *state, union method_rule *r, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     (void)why;
-    describe(state, &r->dilated);
+    describe(state, &rule->of.dilated);
     return true;
 }
 
@@ -341,15 +338,11 @@ static void weigh(struct longnet_state *s)
     add_weights(s, sum, max);
 }
 
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *o,
-                       struct mask *lists, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    (void)u;
-    (void)o;
-    (void)err;
-    weigh(state);
-    lists->exec_bq = lists->exec_bk = 1;
-    return 0;
+    if (!c->lists)
+        weigh(state);
+    return pairs_take(state, c, err);
 }
 
 /* ---- attention ------------------------------------------------------------------------------ */
@@ -464,8 +457,8 @@ static int count_estimates(struct longnet_state *s, int64_t row0, int64_t row1, 
     return rc;
 }
 
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     struct longnet_state *s = state;
     const struct attn_in *x = &s->in.x;
@@ -486,17 +479,18 @@ out:
     return rc;
 }
 
-static bool own(const void *state, struct own_rule *r, char why[160])
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
     (void)why;
-    *r = (struct own_rule){.kind = OWN_DILATED};
-    describe(state, &r->of.dilated);
-    return true;
+    a->kind = ARITH_KERNEL;
+    a->own = (struct own_rule){.kind = OWN_DILATED};
+    describe(state, &a->own.of.dilated);
 }
 
-static int attended(void *state, const double *lse, struct err *err)
+static int done(void *state, double tiles_pv, const double *lse, struct err *err)
 {
     struct longnet_state *s = state;
+    (void)tiles_pv;
     return count_estimates(s, 0, s->in.x.nq, lse, err);
 }
 
@@ -548,24 +542,18 @@ const struct method method_longnet = {
     .name = "longnet",
     .summary = "dilated segments of growing length, mixed by their softmax denominators",
     .paper = "Ding et al., LongNet: Scaling Transformers to 1,000,000,000 Tokens, arXiv 2307.02486",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CHANGES_MATH,
-    .params_size = sizeof(struct longnet_params),
-    .params = options,
-    .metrics = metrics,
-    .budget_full = "segments=1000000000:ratios=1",
-    .validate = validate,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
+    .params = {.table = options,
+               .size = sizeof(struct longnet_params),
+               .validate = validate,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
     .select = select_rows,
-    .origin = mask_is_static,
-    .kin = kin,
-    .rule = rule,
-    .adopt = adopt_pairs,
-    .adopt_units = adopt_units,
-    .attend = attend,
-    .own = own,
-    .attended = attended,
     .report = report,
     .release = release,
-    .variants = variants,
-    .may_be_empty = may_be_empty,
+    .metrics = metrics,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .arith = {.kind = ARITH_KERNEL, .how = how, .attend = attend, .done = done},
+    .reuse = {.always_static = true, .of = origin},
+    .tests = {.full = "segments=1000000000:ratios=1", .variants = variants},
 };

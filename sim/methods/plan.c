@@ -8,7 +8,7 @@
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/mem.h"
-#include "core/method.h"
+#include "core/method_run.h"
 #include "core/sealed.h"
 #include "sim/registry.h"
 
@@ -19,15 +19,13 @@ struct plan_params {
     char *file, *id;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "file", .type = OPT_STR, .offset = offsetof(struct plan_params, file),
-     .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .unit = "file", .help = "plan of `lacuna choose`"},
-    {.name = "id", .type = OPT_STR, .offset = offsetof(struct plan_params, id),
-     .flags = OPT_UNSET, .help = "hash of the file, filled in; given as well, it must fit"},
+    OPT_STR(struct plan_params, file, NULL, NULL, "plan of `lacuna choose`",
+            .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .unit = "file"),
+    OPT_STR(struct plan_params, id, NULL, NULL,
+            "hash of the file, filled in; given as well, it must fit"),
     {0},
 };
-/* clang-format on */
 
 #define PLAN_MOST ((size_t)256 << 20)
 
@@ -96,7 +94,7 @@ static int parse_entry(const json_t *doc, const json_t *entry, const char *where
     if (method_runs_parse(sim_methods, buf_str(&text), run, &n, &why))
         FAIL(err, ERR_INPUT, "%s: %s", where, why.msg);
     const struct method *m = (*run)->method;
-    const char *order = m->order ? m->order((*run)->params) : NULL;
+    const char *order = m->params.order ? m->params.order((*run)->params) : NULL;
     if (n != 1 || (*run)->target || (order && strcmp(order, "none") != 0))
         FAIL(err, ERR_INPUT, "%s: '%s' is %s", where, buf_str(&text),
              n != 1           ? "a sweep"
@@ -310,10 +308,11 @@ static int prepare_inner(struct plan_state *s, struct method_ctx *ctx, const str
         return fits_not;
     if (!(m->flags & METHOD_NEEDS_STEPS))
         own.carry = NULL;
-    if (!(m->flags & METHOD_SHARES_BRANCHES))
+    if (!(m->reuse.shares_branches))
         own.shared = NULL;
     own.session = s->run->session;
     int rc = m->prepare(&own, s->run->params, in, &s->inner, err);
+    ctx->unit_rows = own.unit_rows;
     return rc == METHOD_SKIP ? method_skip(ctx, "%s: %.200s", m->name, own.skip) : rc;
 }
 
@@ -348,22 +347,18 @@ static const struct method *inner(const struct plan_state *s)
     return s->run->method;
 }
 
-static int64_t unit_rows(const void *state)
-{
-    const struct plan_state *s = state;
-    return inner(s)->unit_rows ? inner(s)->unit_rows(s->inner) : 1;
-}
-
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct plan_state *s = state;
     return inner(s)->select(s->inner, row0, row1, out, err);
 }
 
-static struct mask_origin origin(const void *state)
+/* Heads of several methods do not share masks. */
+static struct mask_origin origin(void *state)
 {
-    const struct plan_state *s = state;
-    return inner(s)->origin ? inner(s)->origin(s->inner) : (struct mask_origin){SOURCE_OWN, 0};
+    struct plan_state *s = state;
+    struct mask_origin o = method_origin(inner(s), s->inner);
+    return (struct mask_origin){.source = o.source, .calls = o.calls};
 }
 
 static bool cost(const void *state, struct select_cost *c)
@@ -372,39 +367,29 @@ static bool cost(const void *state, struct select_cost *c)
     return inner(s)->flags & METHOD_KEEPS_ALL || (inner(s)->cost && inner(s)->cost(s->inner, c));
 }
 
-static bool attends(const void *state)
+/* A plan has heads of several methods: no kernels of one method's own arithmetic run for it. */
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
     const struct plan_state *s = state;
-    return inner(s)->attend && (!inner(s)->attends || inner(s)->attends(s->inner));
-}
-
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
-{
-    struct plan_state *s = state;
-    return inner(s)->attend(s->inner, m, out, lse, stats, err);
-}
-
-static const float *added(const void *state)
-{
-    const struct plan_state *s = state;
-    return inner(s)->added ? inner(s)->added(s->inner) : NULL;
-}
-
-static bool filter(const void *state, struct accel_filter *f, char why[160])
-{
-    const struct plan_state *s = state;
-    if (inner(s)->filter)
-        return inner(s)->filter(s->inner, f, why);
+    method_arithmetic(inner(s), s->inner, a, why);
+    if (a->kind != ARITH_KERNEL && (a->kind != ARITH_CPU || inner(s)->arith.kind == ARITH_FILTER))
+        return;
+    a->kind = ARITH_CPU;
     snprintf(why, 160, "%s has arithmetic of its own", inner(s)->name);
-    return false;
 }
 
-static void filtered(void *state, double tiles_pv)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     struct plan_state *s = state;
-    if (inner(s)->filtered)
-        inner(s)->filtered(s->inner, tiles_pv);
+    return inner(s)->arith.attend(s->inner, m, out, lse, tiles_pv, err);
+}
+
+static int done(void *state, double tiles_pv, const double *lse, struct err *err)
+{
+    struct plan_state *s = state;
+    const struct method_arith *a = &inner(s)->arith;
+    return a->done ? a->done(s->inner, tiles_pv, lse, err) : 0;
 }
 
 static bool why_full(const void *state, char why[160])
@@ -433,26 +418,19 @@ const struct method method_plan = {
     .summary = "a method per head, as lacuna choose found it",
     .paper = "none: a file of choices",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS |
-             METHOD_RANDOM | METHOD_SHARES_BRANCHES | METHOD_CHANGES_MATH | METHOD_ANY_SCORE |
+             METHOD_RANDOM | METHOD_ANY_SCORE |
              METHOD_PREFIX, /* as far as the entry's method can (check_inner) */
-    .params_size = sizeof(struct plan_params),
-    .params = options,
-    .identify = identify,
-    .open = open_plan,
-    .close = close_plan,
-    .fits = fits,
+    .params = {.table = options,
+               .size = sizeof(struct plan_params),
+               .identify = identify,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .attends = attends,
-    .attend = attend,
-    .added = added,
-    .filter = filter,
-    .filtered = filtered,
-    .why_full = why_full,
     .report = report,
     .release = release,
-    .may_be_empty = may_be_empty,
+    .cost = cost,
+    .why_full = why_full,
+    .arith = {.kind = ARITH_FILTER, .how = how, .attend = attend, .done = done},
+    .reuse = {.shares_branches = true, .of = origin},
+    .session = {.open = open_plan, .close = close_plan, .fits = fits},
 };

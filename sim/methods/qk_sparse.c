@@ -46,22 +46,20 @@ struct qk_params {
     bool normalize_k;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "drop", .type = OPT_NUM, .offset = offsetof(struct qk_params, drop), .def = "0.5",
-     .min = 0, .max = 1, .flags = OPT_MAX_OPEN, .unit = "share", .help = "Dropped keys."},
-    {.name = "select", .type = OPT_ENUM, .offset = offsetof(struct qk_params, select),
-     .def = "random", .values = selectors,
-     .help = "Which keys stay: random, or the largest |k|, |v| or column mass of the exact map."},
-    {.name = "drop_q", .type = OPT_NUM, .offset = offsetof(struct qk_params, drop_q), .min = 0,
-     .max = 1, .flags = OPT_UNSET | OPT_MAX_OPEN, .unit = "share",
-     .help = "Dropped queries, at random; unset: as keys with select=random, else none."},
-    {.name = "normalize_k", .type = OPT_BOOL, .offset = offsetof(struct qk_params, normalize_k),
-     .def = "0", .help = "Attend with keys of unit length, as the code does; the choice is that of the "
-                         "trace's keys."},
+    OPT_NUM(struct qk_params, drop, "0.5", 0, 1, "share", "Dropped keys.", .flags = OPT_MAX_OPEN),
+    OPT_ENUM(struct qk_params, select, "random", selectors,
+             "Which keys stay: random, or the largest |k|, |v| or column mass of the exact map."),
+    OPT_NUM(struct qk_params, drop_q, NULL, 0, 1, "share",
+            "Dropped queries, at random; unset: as keys with select=random, else none.",
+            .flags = OPT_MAX_OPEN),
+    OPT_BOOL(struct qk_params, normalize_k, "0",
+             "Attend with keys of unit length, as the code does; the choice is that of the "
+             "trace's keys."),
     {0},
 };
 
+/* clang-format off */
 static const struct metric_def metrics[] = {
     {.name = "queries_kept", .unit = "1", .definition = "queries that are not dropped"},
     {.name = "keys_kept", .unit = "1", .definition = "keys that are not dropped"},
@@ -213,34 +211,29 @@ out:
 
 /* ---- on a device ---------------------------------------------------------------------------- */
 
-static struct mask_origin origin(const void *state)
-{
-    return (struct mask_origin){SOURCE_OWN, 1};
-}
-
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct qk_state *s = state;
     if (s->params->select != RANDOM) {
         snprintf(why, 160, "the GPU side has select=random");
         return false;
     }
-    rule->qk = (struct qk_rule){s->params->drop, s->drop_q, s->seed, s->stream_q, s->stream_k};
+    rule->of.qk = (struct qk_rule){s->params->drop, s->drop_q, s->seed, s->stream_q, s->stream_k};
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return slice_mask_adopt(&((struct qk_state *)state)->given, m, 1, 1, err);
+    return slice_mask_take(&((struct qk_state *)state)->given, c, 1, 1, err);
 }
 
-static bool attends(const void *state)
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    return ((const struct qk_state *)state)->unit.k != NULL;
+    a->kind = ((const struct qk_state *)state)->unit.k ? ARITH_CPU : ARITH_SOFTMAX;
 }
 
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     const struct qk_state *s = state;
     return attn_rows(&s->unit.ops, m, out, lse, err);
@@ -324,25 +317,18 @@ const struct method method_qk_sparse = {
     .paper =
         "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse Flash "
         "Attention, arXiv 2306.01160",
-    .flags =
-        METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
-    .params_size = sizeof(struct qk_params),
-    .params = options,
-    .metrics = metrics,
-    .budget = budget,
-    .budget_full = "drop=0",
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
+    .params = {.table = options,
+               .size = sizeof(struct qk_params),
+               .budget = budget,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .adopt = adopt,
-    .adopt_units = slice_mask_adopt_units,
-    .attends = attends,
-    .attend = attend,
     .report = report,
     .release = release,
-    .variants = variants,
-    .budgets = budgets,
-    .may_be_empty = may_be_empty,
+    .metrics = metrics,
+    .cost = cost,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
+    .tests = {.full = "drop=0", .variants = variants, .budgets = budgets},
 };

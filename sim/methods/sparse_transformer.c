@@ -19,7 +19,7 @@
 #include "core/method.h"
 #include "core/mem.h"
 #include "core/rules.h"
-#include "sim/blocks/adoptpairs.h"
+#include "sim/blocks/slicemask.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -33,24 +33,16 @@ struct st_params {
     int64_t stride, block, verts, vertsize;
 };
 
-/* clang-format off */
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "pattern", .type = OPT_ENUM, .offset = offsetof(struct st_params, pattern),
-     .def = "strided", .values = patterns,
-     .help = "which pattern every head uses; merged = local or strided"},
-    {.name = "stride", .type = OPT_INT, .offset = offsetof(struct st_params, stride), .def = "128",
-     .min = 1, .max = 1e9, .unit = "tokens", .help = "local window and stride"},
-    {.name = "block", .type = OPT_INT, .offset = offsetof(struct st_params, block), .def = "32",
-     .min = 8, .max = 64, .unit = "tokens", .help = "fixed: block size, 8, 16, 32 or 64"},
-    {.name = "verts", .type = OPT_INT, .offset = offsetof(struct st_params, verts), .def = "4",
-     .min = 1, .max = 1e9, .help = "fixed: number of different summary positions over heads"},
-    {.name = "vertsize", .type = OPT_INT, .offset = offsetof(struct st_params, vertsize),
-     .def = "1", .min = 1, .max = 1e9, .unit = "blocks", .help = "fixed: summary blocks per chunk"},
+    OPT_ENUM(struct st_params, pattern, "strided", patterns,
+             "which pattern every head uses; merged = local or strided"),
+    OPT_INT(struct st_params, stride, "128", 1, 1e9, "tokens", "local window and stride"),
+    OPT_INT(struct st_params, block, "32", 8, 64, "tokens", "fixed: block size, 8, 16, 32 or 64"),
+    OPT_INT(struct st_params, verts, "4", 1, 1e9, "",
+            "fixed: number of different summary positions over heads"),
+    OPT_INT(struct st_params, vertsize, "1", 1, 1e9, "blocks", "fixed: summary blocks per chunk"),
     {0},
 };
-/* clang-format on */
-/* clang-format on */
 
 static const struct param_scope scopes[] = {
     {"block verts vertsize", "pattern=fixed"},
@@ -98,15 +90,10 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->params = p;
     s->x = in->x;
     s->turn = in->head % p->verts;
+    ctx->unit_rows = p->pattern == FIXED ? p->block : 1;
     *state = s;
 out:
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    const struct st_params *p = ((const struct st_state *)state)->params;
-    return p->pattern == FIXED ? p->block : 1;
 }
 
 static int select_local(const struct st_state *s, int64_t row0, int64_t row1, struct mask *out)
@@ -171,35 +158,24 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 }
 
 /* Heads of a fixed pattern take turns. */
-static void kin(void *state, struct static_kin *k)
+static struct mask_origin origin(void *state)
 {
     const struct st_state *s = state;
-    *k = (struct static_kin){.which = s->params->pattern == FIXED ? (uint64_t)s->turn : 0,
-                             .any_order = true};
+    return (struct mask_origin){.which = s->params->pattern == FIXED ? (uint64_t)s->turn : 0,
+                                .any_order = true};
 }
 
 /* ---- on a device ---------------------------------------------------------------------------- */
 
-static bool rule(const void *state, union method_rule *r, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct st_params *p = ((const struct st_state *)state)->params;
     if (p->pattern == LOCAL || p->pattern == FIXED) {
         snprintf(why, 160, "the GPU side has single pairs, pattern=strided and pattern=merged");
         return false;
     }
-    r->strided = (struct strided_rule){p->stride, p->pattern == MERGED ? p->stride : 0};
+    rule->of.strided = (struct strided_rule){p->stride, p->pattern == MERGED ? p->stride : 0};
     return true;
-}
-
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *o,
-                       struct mask *lists, struct err *err)
-{
-    (void)state;
-    (void)u;
-    (void)o;
-    (void)err;
-    lists->exec_bq = lists->exec_bk = 1;
-    return 0;
 }
 
 static const char *const variants[] = {
@@ -226,21 +202,15 @@ const struct method method_sparse_transformer = {
     .summary = "local, strided and fixed patterns of the Sparse Transformer",
     .paper = "Child et al., Generating Long Sequences with Sparse Transformers, arXiv 1904.10509",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_ANY_SCORE,
-    .params_size = sizeof(struct st_params),
-    .params = options,
-    .budget = budget,
-    .scopes = scopes,
-    .budget_full = "stride=1",
-    .validate = validate,
+    .params = {.table = options,
+               .size = sizeof(struct st_params),
+               .scopes = scopes,
+               .budget = budget,
+               .validate = validate},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .origin = mask_is_static,
-    .kin = kin,
-    .rule = rule,
-    .adopt = adopt_pairs,
-    .adopt_units = adopt_units,
     .release = free,
-    .variants = variants,
-    .budgets = budgets,
+    .device = {.rule = rule, .take = pairs_take, .keep_on_device = method_always},
+    .reuse = {.always_static = true, .of = origin},
+    .tests = {.full = "stride=1", .variants = variants, .budgets = budgets},
 };

@@ -47,28 +47,19 @@ static const char *const preset_values[][3] = {
     {"4", "8%", "0"},
 };
 
-/* clang-format off */
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "sink", .type = OPT_SHARE, .offset = offsetof(struct streaming_params, sink),
-     .def = SINK_DEFAULT, .min = 0, .max = 1e9, .unit = "tokens",
-     .help = "first keys kept; a share is of N_k"},
-    {.name = "window", .type = OPT_SHARE, .offset = offsetof(struct streaming_params, window),
-     .def = WINDOW_DEFAULT, .min = 1, .max = 1e9, .unit = "tokens",
-     .help = "keys at distance 0 .. window-1, the query's own included; a share is of N_k"},
-    {.name = "last", .type = OPT_SHARE, .offset = offsetof(struct streaming_params, last),
-     .def = LAST_DEFAULT, .min = 0, .max = 1e9, .unit = "rows",
-     .help = "last query rows that see everything; a share is of N_q"},
-    {.name = "dilate", .type = OPT_ENUM, .offset = offsetof(struct streaming_params, dilate),
-     .def = "none", .values = dilates,
-     .help = "dilated window of MInference instead of sink and window"},
-    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct streaming_params, preset),
-     .def = "none", .values = presets,
-     .help = "published settings; they fill sink, window and last where these have their default"},
+    OPT_SHARE(struct streaming_params, sink, SINK_DEFAULT, 0, 1e9, "tokens",
+              "first keys kept; a share is of N_k"),
+    OPT_SHARE(struct streaming_params, window, WINDOW_DEFAULT, 1, 1e9, "tokens",
+              "keys at distance 0 .. window-1, the query's own included; a share is of N_k"),
+    OPT_SHARE(struct streaming_params, last, LAST_DEFAULT, 0, 1e9, "rows",
+              "last query rows that see everything; a share is of N_q"),
+    OPT_ENUM(struct streaming_params, dilate, "none", dilates,
+             "dilated window of MInference instead of sink and window"),
+    OPT_ENUM(struct streaming_params, preset, "none", presets,
+             "published settings; they fill sink, window and last where these have their default"),
     {0},
 };
-/* clang-format on */
-/* clang-format on */
 
 struct streaming_state {
     struct attn_in x;
@@ -254,17 +245,12 @@ const struct method method_streaming = {
     .paper = "Xiao et al., Efficient Streaming Language Models with Attention Sinks, "
              "arXiv 2309.17453",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
-    .params_size = sizeof(struct streaming_params),
-    .params = options,
-    .budget = budget,
-    .budget_full = "window=100%",
+    .params = {.table = options, .size = sizeof(struct streaming_params), .budget = budget},
     .prepare = prepare,
     .select = select_rows,
-    .origin = mask_is_static,
-    .kin = mask_of_all,
-    .why_full = why_full,
     .report = report,
     .release = free,
-    .variants = variants,
-    .budgets = budgets,
+    .why_full = why_full,
+    .reuse = {.always_static = true},
+    .tests = {.full = "window=100%", .variants = variants, .budgets = budgets},
 };

@@ -99,8 +99,8 @@ static int bench_item(void *ctx, int64_t item, int worker, struct err *err)
     TRY(mask_count(&full, &counts, err));
     if (!job->method)
         goto out;
-    TRY(mem_zalloc(&params, 1, job->method->params_size + 1, "parameters", err));
-    TRY(opt_defaults(job->method->params, params, err));
+    TRY(mem_zalloc(&params, 1, job->method->params.size + 1, "parameters", err));
+    TRY(opt_defaults(job->method->params.table, params, err));
     mctx.carry = &carry;
     struct sim_cell cell = {.method = job->method, .params = params, .ctx = &mctx, .in = &h.in};
     TRY(sim_run(&cell, &r, err));
@@ -121,7 +121,7 @@ out:
     if (carry.free)
         carry.free(carry.data);
     if (params)
-        opt_free(job->method->params, params);
+        opt_free(job->method->params.table, params);
     free(params);
     record_free(&r);
     sim_head_free(&h);

@@ -3,7 +3,7 @@
  * its attention, beside dense attention on the same q, k, v.
  */
 #include "core/mem.h"
-#include "core/method.h"
+#include "core/method_run.h"
 #include "cuda/own/own.h"
 #include "sim/registry.h"
 #include "tests/bench/benchcu.h"
@@ -31,10 +31,15 @@ static int find_rules(const struct method_run *run, const struct attn_problem *p
                              .head = h,
                              .n_heads = p->heads,
                              .branch = "main"};
+        struct arithmetic a;
         void *state = NULL;
         rc = me->prepare(&ctx, run->params, &in, &state, err);
-        if (!rc && !me->own(state, rules + h, why))
-            rc = err_set(err, ERR_RUN, "%s: %s", me->name, why);
+        if (!rc) {
+            method_arithmetic(me, state, &a, why);
+            rules[h] = a.own;
+            if (a.kind != ARITH_KERNEL)
+                rc = err_set(err, ERR_RUN, "%s: %s", me->name, why);
+        }
         me->release(state);
     }
     return rc;

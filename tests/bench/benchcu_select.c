@@ -1,6 +1,7 @@
 /*
  * benchcu_select.c - lines of benchcu for the choice of masks.
  */
+#include "core/method_run.h"
 #include "core/clock.h"
 #include "core/mem.h"
 #include "cuda/select/select.h"
@@ -118,7 +119,7 @@ struct asked {
     struct head_in in;
     void *state;
     float *zeros;
-    union method_rule rule;
+    struct rule rule;
     struct accel_choice choice;
 };
 
@@ -168,10 +169,10 @@ static int ask(const struct method_run *run, struct select_problem *p, struct as
     if (video)
         exact_dense_from(&a->exact, equal_rows, &a->in.x);
     TRY(me->prepare(&a->ctx, run->params, &a->in, &a->state, err));
-    if (!me->rule(a->state, &a->rule, why))
+    if (!me->device.rule(a->state, &a->rule, why))
         FAIL(err, ERR_RUN, "%s: %s", me->name, why);
-    a->choice.rule = &a->rule;
-    a->choice.given = me->given ? me->given(a->state) : NULL;
+    a->choice.rule = &a->rule.of;
+    a->choice.given = a->rule.data;
     p->choices = &a->choice;
     p->n_choices = 1;
 out:

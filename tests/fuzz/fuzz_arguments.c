@@ -25,24 +25,16 @@ struct fields {
 
 static const char *const kinds[] = {"mean", "max", NULL};
 
-/* clang-format off */
 static const struct opt table[] = {
-    {.name = "whole", .type = OPT_INT, .offset = offsetof(struct fields, whole), .def = "1",
-     .min = -5, .max = 1e15, .help = "Whole."},
-    {.name = "number", .type = OPT_NUM, .offset = offsetof(struct fields, number), .def = "0.5",
-     .min = -1e6, .max = 1e6, .help = "Number."},
-    {.name = "flag", .type = OPT_BOOL, .offset = offsetof(struct fields, flag), .def = "0",
-     .min = 0, .max = 1, .help = "Flag."},
-    {.name = "kind", .type = OPT_ENUM, .offset = offsetof(struct fields, kind), .def = "mean",
-     .values = kinds, .help = "Kind."},
-    {.name = "share", .type = OPT_SHARE, .offset = offsetof(struct fields, share), .def = "8%",
-     .min = 0, .max = 1e6, .help = "Share."},
-    {.name = "text", .type = OPT_STR, .offset = offsetof(struct fields, text), .def = "",
-     .help = "Text."},
-    {.name = "list", .type = OPT_LIST, .offset = offsetof(struct fields, list), .help = "List."},
+    OPT_INT(struct fields, whole, "1", -5, 1e15, "", "Whole."),
+    OPT_NUM(struct fields, number, "0.5", -1e6, 1e6, "", "Number."),
+    OPT_BOOL(struct fields, flag, "0", "Flag."),
+    OPT_ENUM(struct fields, kind, "mean", kinds, "Kind."),
+    OPT_SHARE(struct fields, share, "8%", 0, 1e6, "", "Share."),
+    OPT_STR(struct fields, text, "", NULL, "Text."),
+    OPT_LIST(struct fields, list, NULL, NULL, "List."),
     {0},
 };
-/* clang-format on */
 
 static int seeds(struct fuzz_corpus *c, struct err *err)
 {

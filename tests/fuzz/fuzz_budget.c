@@ -6,7 +6,7 @@
 #include "analyze/choose.h"
 #include "analyze/params.h"
 #include "core/budget.h"
-#include "core/method.h"
+#include "core/method_run.h"
 #include "sim/registry.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
                                           "@density_tile@64x64=0.1,0.2,3e-1", "@pairs_kept=1e5"};
     int k = 0;
     for (const struct method *const *m = sim_methods; *m; m++)
-        for (const struct budget_param *p = (*m)->budget; p && p->params; p++, k++) {
+        for (const struct budget_param *p = (*m)->params.budget; p && p->params; p++, k++) {
             struct buf b = {0};
             const char *only = p->only ? p->only : "";
             buf_printf(&b, "%s%s%.*s%s", (*m)->name, *only ? ":" : "", (int)strcspn(only, "| "),

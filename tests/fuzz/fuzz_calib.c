@@ -2,7 +2,7 @@
  * fuzz_calib.c - calibration files: -m METHOD:calib=FILE, then the parameters of every head.
  */
 #include "tests/fuzz/fuzz.h"
-#include "core/method.h"
+#include "core/method_run.h"
 #include "sim/registry.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ static void add_method(struct fuzz_corpus *c, const struct method *m)
         jw_obj(&w);
         jw_kint(&w, "layer", i / 2);
         jw_kint(&w, "head", i % 2);
-        for (const struct opt *o = m->params; o->type != OPT_END && i > 0; o++)
+        for (const struct opt *o = m->params.table; o->type != OPT_END && i > 0; o++)
             if (o->def && i < 3)
                 jw_kstr(&w, o->name, o->def);
             else if (o->def && (o->type == OPT_INT || o->type == OPT_NUM) && strcmp(o->def, "off"))
@@ -39,7 +39,7 @@ static void add_method(struct fuzz_corpus *c, const struct method *m)
 static int seeds(struct fuzz_corpus *c, struct err *err)
 {
     for (const struct method *const *m = sim_methods; *m; m++)
-        if ((*m)->flags & METHOD_CALIBRATED)
+        if ((*m)->search.calibrate)
             add_method(c, *m);
     return c->n > 0 ? 0 : err_set(err, ERR_RUN, "no method is calibrated");
 }
@@ -50,7 +50,7 @@ static const char *method_in(const char *text)
     const char *first = NULL;
     for (const struct method *const *m = sim_methods; *m; m++) {
         struct buf quoted = {0};
-        if (!((*m)->flags & METHOD_CALIBRATED))
+        if (!(*m)->search.calibrate)
             continue;
         first = first ? first : (*m)->name;
         buf_printf(&quoted, "\"%s\"", (*m)->name);
@@ -75,7 +75,7 @@ static int run(const void *data, size_t len, struct err *err)
         if (rc)
             fuzz_wild("an accepted file fails for a head: %s", err->msg);
         else
-            opt_free(runs[0].method->params, params);
+            opt_free(runs[0].method->params.table, params);
         free(params);
     }
     method_runs_free(runs, n);

@@ -3,7 +3,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 #include "core/indexlist.h"
-#include "core/method.h"
+#include "core/method_run.h"
 #include "sim/registry.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ static void add_param(struct fuzz_corpus *c, const struct method *m, const struc
 /* A method that needs a file or a program is no seed by its name alone. */
 static bool has_defaults(const struct method *m)
 {
-    for (const struct opt *o = m->params; o->type != OPT_END; o++)
+    for (const struct opt *o = m->params.table; o->type != OPT_END; o++)
         if (o->flags & OPT_REQUIRED)
             return false;
     return true;
@@ -44,7 +44,7 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
     for (const struct method *const *m = sim_methods; *m; m++) {
         if (has_defaults(*m))
             fuzz_add(c, (*m)->name, strlen((*m)->name));
-        for (const struct opt *o = (*m)->params; o && o->type != OPT_END; o++)
+        for (const struct opt *o = (*m)->params.table; o && o->type != OPT_END; o++)
             add_param(c, *m, o);
     }
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
@@ -69,7 +69,7 @@ static int check_canonical(const struct method_run *r, struct err *err)
     err_clear(err);
     rc = method_params_for_head(r, 0, 0, 1000, &params, err);
     if (rc == 0)
-        opt_free(r->method->params, params);
+        opt_free(r->method->params.table, params);
     free(params);
     method_runs_free(again, n);
     buf_free(&b);

@@ -20,22 +20,17 @@ struct fields {
     bool flag;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "method", .type = OPT_LIST, .offset = offsetof(struct fields, methods),
-     .short_name = 'm', .arg = "METHOD", .flags = OPT_UNSET, .help = "Method."},
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct fields, out), .short_name = 'o',
-     .arg = "DIR", .flags = OPT_UNSET, .help = "Directory."},
-    {.name = "samples", .type = OPT_INT, .offset = offsetof(struct fields, samples), .arg = "N",
-     .def = "20", .min = 0, .max = 1000, .help = "Samples."},
-    {.name = "scale", .type = OPT_NUM, .offset = offsetof(struct fields, scale), .arg = "X",
-     .def = "1", .min = 0, .max = 10, .help = "Scale."},
-    {.name = "flag", .type = OPT_BOOL, .offset = offsetof(struct fields, flag), .def = "0",
-     .min = 0, .max = 1, .help = "Flag."},
+    OPT_AS("method", OPT_LIST, struct fields, methods, NULL, .help = "Method.", .short_name = 'm',
+           .arg = "METHOD"),
+    OPT_AS("output", OPT_STR, struct fields, out, NULL, .help = "Directory.", .short_name = 'o',
+           .arg = "DIR"),
+    OPT_INT(struct fields, samples, "20", 0, 1000, "", "Samples.", .arg = "N"),
+    OPT_NUM(struct fields, scale, "1", 0, 10, "", "Scale.", .arg = "X"),
+    OPT_BOOL(struct fields, flag, "0", "Flag."),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 static const struct command command = {.name = "fuzz", .summary = "Fuzz", .options = options};
 

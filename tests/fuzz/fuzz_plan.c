@@ -4,7 +4,7 @@
 #include "tests/fuzz/fuzz.h"
 #include "analyze/choose.h"
 #include "core/json.h"
-#include "core/method.h"
+#include "core/method_run.h"
 #include "core/sealed.h"
 #include "sim/registry.h"
 
@@ -52,9 +52,9 @@ static void add_plan(struct fuzz_corpus *c, const struct method *m)
     jw_key(&w, "entries");
     jw_arr(&w);
     add_entry(&w, 0, m->name, "");
-    for (int i = 0; m->variants && m->variants[i] && i < 6; i++)
-        if (!strstr(m->variants[i], "permute="))
-            add_entry(&w, i + 1, m->name, m->variants[i]);
+    for (int i = 0; m->tests.variants && m->tests.variants[i] && i < 6; i++)
+        if (!strstr(m->tests.variants[i], "permute="))
+            add_entry(&w, i + 1, m->name, m->tests.variants[i]);
     jw_arr_end(&w);
     jw_obj_end(&w);
     seal_put(&b, 0);
@@ -116,7 +116,7 @@ static int run(const void *data, size_t len, struct err *err)
     if (!rc && !memmem(data, len, "exec", 4))
         rc = method_run_open(&runs[0], err);
     if (!rc)
-        rc = runs[0].method->fits(runs[0].params, "code-lm", "none", err);
+        rc = runs[0].method->session.fits(runs[0].params, "code-lm", "none", err);
     if (!rc)
         check_exports(copy);
     method_runs_free(runs, n);

@@ -7,6 +7,7 @@
  * scores of 1e4 carry an error of 1e-3 there: rounding orders the units, and such differences are
  * printed, but no failure. 8-bit operands are compared with sim/blocks/quant.h in the same way.
  */
+#include "core/method_run.h"
 #include "tests/gpu/checkcu_select.h"
 
 #include "core/mem.h"
@@ -139,8 +140,7 @@ struct selection {
     struct select_job job;
     int64_t *ptr[2];
     int32_t *col[2];
-    union method_rule rule;       /* of all heads */
-    struct prepared *heads;       /* [n_asked], owned; `given` of a choice is theirs */
+    struct prepared *heads;       /* [n_asked], owned; rules and data of the choices are theirs */
     struct accel_choice *choices; /* [n_asked], owned */
     int n_asked;                  /* all heads, or one for all */
 };
@@ -151,6 +151,7 @@ struct prepared {
     struct method_ctx ctx;
     struct head_in in;
     void *state;
+    struct rule rule;
 };
 
 /* Is the method for video alone? Its choice may be something else than the mask of the call. */
@@ -159,10 +160,10 @@ static bool is_video(const struct selection *s)
     return !(s->run->method->flags & METHOD_CAUSAL);
 }
 
-/* Do heads have numbers of their own, and a part of the rule for each? */
+/* Do heads have data of their own beside the rule? */
 static bool by_head(const struct selection *s)
 {
-    return is_video(s) || s->run->method->given;
+    return is_video(s) || strcmp(s->run->method->name, "hyperattention") == 0;
 }
 
 /* ---- the CPU side --------------------------------------------------------------------------- */
@@ -250,7 +251,8 @@ static int video_mask(const struct selection *s, int head, const struct mask *an
         if ((rc = prepare_head(s, head, step, &carry, &p, err)) != 0)
             goto out;
         if (answer && step == 1)
-            TRY(me->adopt(p.state, answer, own, err));
+            TRY(me->device.take(p.state, &(struct device_choice){.lists = answer, .own = own},
+                                err));
         mask_free(m);
         TRY(me->select(p.state, 0, p.in.x.nq, m, err));
         prepared_free(s, &p);
@@ -337,8 +339,7 @@ static void forget_heads(struct selection *s)
     s->choices = NULL;
 }
 
-/* The rule by which a head is chosen, and what it is given beside it; METHOD_SKIP where nothing is
- * chosen. */
+/* The rule by which a head is chosen; METHOD_SKIP where nothing is chosen. */
 static int ask_head(struct selection *s, int head, struct err *err)
 {
     const struct method *me = s->run->method;
@@ -352,12 +353,12 @@ static int ask_head(struct selection *s, int head, struct err *err)
     p->ctx.carry = carry;
     if ((rc = prepare_head(s, head, is_video(s), carry, p, err)) != 0)
         goto out;
-    enum mask_source source = me->origin ? me->origin(p->state).source : SOURCE_OWN;
+    enum mask_source source = method_origin(me, p->state).source;
     if (source == SOURCE_REUSED || (by_head(s) && source != SOURCE_OWN) ||
-        !me->rule(p->state, &s->rule, why))
+        !me->device.rule(p->state, &p->rule, why))
         return METHOD_SKIP;
-    s->choices[head].rule = &s->rule;
-    s->choices[head].given = me->given ? me->given(p->state) : NULL;
+    s->choices[head].rule = &p->rule.of;
+    s->choices[head].given = p->rule.data;
 out:
     return rc;
 }
@@ -510,7 +511,7 @@ static int compare_operands(struct gpu *g, struct selection *s, struct tally *t,
                              o->q + h * p->nq * p->d, o->q_scale + h * l->groups, t, err));
     for (int h = 0; h < p->kv_heads; h++) {
         const float *x = s->k + h * p->nk * p->d;
-        if (s->rule.sparge.smooth_k)
+        if (s->choices->rule->sparge.smooth_k)
             token_mean(x, p->nk, p->d, DT_F32, kbar);
         token_centre(x, p->nk, p->d, kbar, DT_F32, k);
         TRY(compare_integers(g, k, p->nk, p->d, l->bk, true, o->k + h * p->nk * p->d,

@@ -12,6 +12,7 @@
  *     differs,
  * and it fails when the CPU runs it and the GPU does not.
  */
+#include "core/method_run.h"
 #include "tests/gpu/checkcu_traces.h"
 
 #include "core/mem.h"
@@ -291,7 +292,7 @@ static int run_setting(struct pass *p, const struct head_in *in, int64_t k, stru
     struct record a, b;
     int rc = 0;
 
-    const char *order = run->method->order ? run->method->order(run->params) : NULL;
+    const char *order = run->method->params.order ? run->method->params.order(run->params) : NULL;
     s.moved = order && strcmp(order, "none") != 0;
     record_init(&a);
     record_init(&b);

@@ -36,21 +36,16 @@ int conform_list(void)
         char text[160];
         if (has_defaults(*m))
             add_variant((*m)->name);
-        if ((*m)->budget_full && (*m)->budget_full[0]) {
-            conform_text(*m, (*m)->budget_full, text);
+        if ((*m)->tests.full && (*m)->tests.full[0]) {
+            conform_text(*m, (*m)->tests.full, text);
             add_variant(text);
         }
-        for (int k = 0; (*m)->variants && (*m)->variants[k]; k++) {
-            conform_text(*m, (*m)->variants[k], text);
+        for (int k = 0; (*m)->tests.variants && (*m)->tests.variants[k]; k++) {
+            conform_text(*m, (*m)->tests.variants[k], text);
             add_variant(text);
         }
     }
     return n_variants;
-}
-
-bool conform_full_on(const struct method *m, int64_t nq, int64_t nk)
-{
-    return nq == nk || !(m->flags & METHOD_FULL_ON_SQUARES);
 }
 
 const struct method *conform_method(const char *text, struct method_run **runs)
@@ -191,7 +186,7 @@ bool conform_reordered(const char *text, const struct head_in *in, uint64_t seed
 {
     struct method_run *runs;
     const struct method *m = conform_method(text, &runs);
-    const char *order = m->order ? m->order(runs[0].params) : NULL;
+    const char *order = m->params.order ? m->params.order(runs[0].params) : NULL;
     bool other = order && strcmp(order, "none") != 0;
     struct err err = {0};
     if (other)
@@ -312,7 +307,7 @@ static void check_result(const char *text, const char *where, const struct confo
     const struct method *m = conform_method(text, &runs);
     struct sim_head other = {0};
     unsigned need = in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
-    bool may_be_empty = m->may_be_empty && m->may_be_empty(runs[0].params);
+    bool may_be_empty = m->params.may_be_empty && m->params.may_be_empty(runs[0].params);
 
     method_runs_free(runs, 1);
     if (res->r.status == RECORD_SKIP) {
@@ -327,7 +322,7 @@ static void check_result(const char *text, const char *where, const struct confo
         expect(record_get(&res->r, "rows_empty") == 0, "%g rows have no key",
                record_get(&res->r, "rows_empty"));
     const struct head_in *seen = conform_reordered(text, in, seed, &other) ? &other.in : in;
-    check_recall(where, res, seen, m->attend == NULL);
+    check_recall(where, res, seen, m->arith.attend == NULL);
     check_errors(where, res, seen);
     sim_head_free(&other);
 }

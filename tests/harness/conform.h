@@ -20,9 +20,6 @@ void conform_text(const struct method *m, const char *params, char text[160]);
 /* Does the text run this method? */
 bool conform_belongs(const char *text, const struct method *m);
 
-/* Is budget_full full for this shape? */
-bool conform_full_on(const struct method *m, int64_t nq, int64_t nk);
-
 /* Parse one parameter set; release with method_runs_free(*runs, 1). */
 const struct method *conform_method(const char *text, struct method_run **runs);
 

@@ -17,13 +17,13 @@ struct meanblocks_params {
     int64_t keep;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "keep", .type = OPT_INT, .offset = offsetof(struct meanblocks_params, keep),
-     .def = "8", .min = 0, .max = 1e9, .unit = "blocks", .help = "key blocks chosen by their mean"},
+    OPT_INT(struct meanblocks_params, keep, "8", 0, 1e9, "blocks",
+            "key blocks chosen by their mean"),
     {0},
 };
 
+/* clang-format off */
 static const struct metric_def metrics[] = {
     {.name = "blocks_per_row", .unit = "1", .better = BETTER_LOWER,
      .definition = "key blocks that a query block keeps, mean over the query blocks"},
@@ -83,16 +83,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         int64_t end = (b + 1) * BLOCK < in->x.nk ? (b + 1) * BLOCK : in->x.nk;
         mean_rows(in->x.k, b * BLOCK, end, d, s->kbar + b * d);
     }
+    ctx->unit_rows = BLOCK;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return BLOCK;
 }
 
 static int select_block(struct meanblocks_state *s, struct mask *m, int64_t g, struct err *err)
@@ -151,16 +147,11 @@ const struct method method_meanblocks = {
     .summary = "key blocks whose mean key fits the query block's mean query",
     .paper = "none: an example",
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
-    .params_size = sizeof(struct meanblocks_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
+    .params = {.table = options, .size = sizeof(struct meanblocks_params), .budget = budget},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
     .report = report,
     .release = release,
-    .budget_full = "keep=1000000000",
-    .variants = variants,
-    .budgets = budgets,
+    .metrics = metrics,
+    .tests = {.full = "keep=1000000000", .variants = variants, .budgets = budgets},
 };

@@ -119,7 +119,7 @@ static inline int calibrate_text(const char *text, const struct head_in *in, int
     assert_ok(method_runs_parse(test_methods, text, &runs, &n_runs, &e), &e);
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    int rc = runs[0].method->calibrate(&ctx, runs[0].params, in, n, &w, err);
+    int rc = runs[0].method->search.calibrate(&ctx, runs[0].params, in, n, &w, err);
     jw_obj_end(&w);
     if (rc == 0)
         assert_ok(json_read_text(buf_str(&b), b.len, "calibration", doc, &e), &e);
@@ -159,7 +159,7 @@ static inline struct mask_counts shape_counts(const char *text, int64_t nq, int6
     assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
     const struct method *m = runs[0].method;
     assert_ok(m->prepare(&ctx, runs[0].params, &in, &state, &err), &err);
-    int64_t unit = m->unit_rows ? m->unit_rows(state) : 1;
+    int64_t unit = ctx.unit_rows ? ctx.unit_rows : 1;
     int64_t step = (1024 + unit - 1) / unit * unit;
     for (int64_t r = 0; r < nq; r += step) {
         struct mask mask = {0};

@@ -257,14 +257,15 @@ bool setting_choose(const struct method_run *runs, int64_t n, const struct accel
     for (int64_t i = 0; i < n; i++) {
         const struct method *me = runs[i].method;
         struct method_ctx ctx = {0};
-        union method_rule rule;
+        struct rule rule;
         void *state = NULL;
         char why[160];
         if (strcmp(me->name, c->method) != 0)
             continue;
         memset(&rule, 0, sizeof rule);
         assert_ok(me->prepare(&ctx, runs[i].params, in, &state, &err), &err);
-        bool same = me->rule(state, &rule, why) && memcmp(&rule, c->rule, sizeof rule) == 0;
+        bool same =
+            me->device.rule(state, &rule, why) && memcmp(&rule.of, c->rule, sizeof rule.of) == 0;
         if (same)
             assert_ok(me->select(state, 0, in->x.nq, m, &err), &err);
         me->release(state);

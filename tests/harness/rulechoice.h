@@ -5,7 +5,7 @@
 #define LACUNA_RULECHOICE_H
 
 #include "core/accel.h"
-#include "core/method.h"
+#include "core/method_run.h"
 
 /* Choose by the rule alone, with the parts of the method: the mask of all rows into *m, and what
  * comes beside it into *c->own unless that is NULL. False: it is none of the methods that this can

@@ -18,7 +18,7 @@ const struct method *const test_methods[] = {
 
 bool has_defaults(const struct method *m)
 {
-    for (const struct opt *o = m->params; o->type != OPT_END; o++)
+    for (const struct opt *o = m->params.table; o->type != OPT_END; o++)
         if (o->flags & OPT_REQUIRED)
             return false;
     return true;

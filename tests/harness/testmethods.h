@@ -5,7 +5,7 @@
 #ifndef LACUNA_TESTMETHODS_H
 #define LACUNA_TESTMETHODS_H
 
-#include "core/method.h"
+#include "core/method_run.h"
 
 extern const struct method *const test_methods[]; /* NULL-terminated */
 

@@ -233,7 +233,7 @@ static double density(const struct method_run *run, struct sim_head *h, const vo
     struct record r;
     for (int step = 0; step < (steps ? 3 : 1); step++) {
         struct method_ctx ctx = {.seed = 5, .carry = steps ? &own : NULL};
-        ctx.shared = run->method->flags & METHOD_SHARES_BRANCHES ? &shared : NULL;
+        ctx.shared = run->method->reuse.shares_branches ? &shared : NULL;
         struct sim_cell cell = {.method = run->method,
                                 .params = params,
                                 .ctx = &ctx,
@@ -287,7 +287,7 @@ END_TEST
 START_TEST(every_budget_is_in_the_table)
 {
     for (const struct method *const *m = test_methods; *m; m++)
-        for (const struct budget_param *b = (*m)->budget; b && b->params; b++) {
+        for (const struct budget_param *b = (*m)->params.budget; b && b->params; b++) {
             bool seen = false;
             for (int i = 0; i < SETTINGS && !seen; i++) {
                 char text[160];
@@ -318,7 +318,7 @@ START_TEST(found_texts_set_what_was_found)
         assert_ok(budget_set(&r, runs->target, runs->method, at, runs->params, &a, &e), &e);
         assert_ok(budget_apply(runs->target, runs->method, buf_str(&a), runs->params, &e), &e);
         buf_puts(&b, "tau=");
-        opt_value_text(opt_find(runs->method->params, "tau"), runs->params, &b);
+        opt_value_text(opt_find(runs->method->params.table, "tau"), runs->params, &b);
         ck_assert_str_eq(buf_str(&a), buf_str(&b));
     }
     assert_fails(budget_apply(runs->target, runs->method, "stride=8", runs->params, &e), &e,

@@ -209,7 +209,7 @@ START_TEST(file_is_applied_to_its_heads)
         ck_assert_double_eq(p->pv, json_number_value(json_object_get(e, "pv")));
         ck_assert_int_eq(p->dense, json_is_true(json_object_get(e, "dense")));
         ck_assert(p->sink);
-        opt_free(runs->method->params, raw);
+        opt_free(runs->method->params.table, raw);
         free(raw);
     }
     struct sparge_params *other;
@@ -218,7 +218,7 @@ START_TEST(file_is_applied_to_its_heads)
     other = raw;
     ck_assert_double_eq(other->tau, 0.98);
     ck_assert(!other->sink);
-    opt_free(runs->method->params, raw);
+    opt_free(runs->method->params.table, raw);
     free(raw);
     method_runs_free(runs, n);
     json_decref(doc);
@@ -261,9 +261,9 @@ static void applied(const char *method, const char *given, const char *file, con
         snprintf(canonical, 200, "%.*s#%s", (int)(at - runs[0].canonical), runs[0].canonical,
                  at + 32);
         assert_ok(method_params_for_head(runs, 0, 0, 1000, &p, err), err);
-        opt_value_text(opt_find(runs->method->params, name), p, &b);
+        opt_value_text(opt_find(runs->method->params.table, name), p, &b);
         snprintf(value, 64, "%s", buf_str(&b));
-        opt_free(runs->method->params, p);
+        opt_free(runs->method->params.table, p);
         free(p);
     }
     buf_free(&b);
@@ -293,7 +293,7 @@ static char *settings_json(const char *method)
     assert_ok(method_runs_parse(sim_methods, method, &runs, &n, &err), &err);
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    opt_json(runs->method->params, runs->params, &w);
+    opt_json(runs->method->params.table, runs->params, &w);
     jw_obj_end(&w);
     method_runs_free(runs, n);
     return b.data;
@@ -395,8 +395,8 @@ START_TEST(published_bounds_have_names)
     int64_t n = 0;
     assert_ok(method_runs_parse(sim_methods, "spargeattn:bounds=llama3.1", &runs, &n, &err), &err);
     assert_ok(method_runs_parse(sim_methods, "sale:bounds=qwen2.5", &runs, &n, &err), &err);
-    const struct opt *l1 = opt_find(runs[0].method->params, "l1");
-    const struct opt *theta = opt_find(runs[1].method->params, "theta");
+    const struct opt *l1 = opt_find(runs[0].method->params.table, "l1");
+    const struct opt *theta = opt_find(runs[1].method->params.table, "theta");
     ck_assert_double_eq(*(double *)((char *)runs[0].params + l1->offset), 0.08);
     ck_assert_double_eq(*(double *)((char *)runs[1].params + theta->offset), 2.0);
     for (int i = 0; i < 2; i++)
@@ -413,7 +413,8 @@ START_TEST(given_parameters_win_in_every_method)
         size_t i = 0;
         while (i < n && strcmp(searched[i].method, (*m)->name) != 0)
             i++;
-        ck_assert_msg(i < n || !(*m)->calibrate, "%s is calibrated and not tested", (*m)->name);
+        ck_assert_msg(i < n || !(*m)->search.calibrate, "%s is calibrated and not tested",
+                      (*m)->name);
     }
     for (size_t i = 0; i < n; i++) {
         char entry[64], given[64], want[80];
@@ -523,7 +524,8 @@ static int fake_calibrate(struct method_ctx *ctx, const void *params, const stru
 START_TEST(skips_and_failures)
 {
     static const struct opt none[] = {{0}};
-    static const struct method fake = {.name = "fake", .params = none, .calibrate = fake_calibrate};
+    static const struct method fake = {
+        .name = "fake", .params = {.table = none}, .search = {.calibrate = fake_calibrate}};
     struct method_run run = {.method = &fake};
     const char *path = path_of("a.h5");
     struct session s;

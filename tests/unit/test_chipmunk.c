@@ -400,7 +400,9 @@ START_TEST(a_device_chooses)
     int64_t n_runs = 0, selected = 77;
     struct accel_own own = {&selected, sizeof selected}, none = {0};
     struct mask choice = {0}, m = {0};
-    union method_rule rule;
+    struct rule rule;
+    const struct device_choice good = {.lists = &choice, .own = &own},
+                               bad = {.lists = &choice, .own = &none};
     void *state = NULL;
     char why[160];
 
@@ -413,10 +415,10 @@ START_TEST(a_device_chooses)
     const struct method *me = runs->method;
     h.in.step = 1;
     assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert_int_eq(me->origin(state).source, SOURCE_OWN);
-    ck_assert(me->rule(state, &rule, why));
-    ck_assert_int_eq(rule.chip.n, n);
-    const struct chip_given *given = me->given(state);
+    ck_assert_int_eq(method_origin(me, state).source, SOURCE_OWN);
+    ck_assert(me->device.rule(state, &rule, why));
+    ck_assert_int_eq(rule.of.chip.n, n);
+    const struct chip_given *given = rule.data;
     for (int64_t i = 0; i < n; i++)
         ck_assert_double_eq(given->lse[i], head_lse(&h.in)[i]);
     assert_ok(mask_lists_init(&choice, n, n, 0, n, false, CHIP_ROWS, 1, &err), &err);
@@ -424,8 +426,8 @@ START_TEST(a_device_chooses)
         assert_ok(mask_lists_add_run(&choice, g, (int32_t)(3 * g), (int32_t)(3 * g + 128), &err),
                   &err);
     mask_lists_finish(&choice);
-    ck_assert_int_eq(me->adopt(state, &choice, &none, &err), ERR_RUN);
-    assert_ok(me->adopt(state, &choice, &own, &err), &err);
+    ck_assert_int_eq(me->device.take(state, &bad, &err), ERR_RUN);
+    assert_ok(me->device.take(state, &good, &err), &err);
     assert_ok(me->select(state, 0, n, &m, &err), &err);
     ck_assert_int_eq(m.form, MASK_FULL); /* of the call itself */
     mask_free(&m);
@@ -433,7 +435,7 @@ START_TEST(a_device_chooses)
 
     h.in.step = 2;
     assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert_int_eq(me->origin(state).source, SOURCE_REUSED);
+    ck_assert_int_eq(method_origin(me, state).source, SOURCE_REUSED);
     assert_ok(me->select(state, 0, n, &m, &err), &err);
     ck_assert_int_eq(mask_lists_differ(&m, &choice), 0);
     me->release(state);

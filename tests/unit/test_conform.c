@@ -14,16 +14,16 @@ START_TEST(descriptions_are_complete)
                   m->name);
     ck_assert_msg(m->prepare && m->select && m->release, "%s: a required hook is missing", m->name);
     ck_assert_msg(m->flags & (METHOD_CAUSAL | METHOD_BIDIRECTIONAL), "%s runs on nothing", m->name);
-    ck_assert_msg(!(m->flags & METHOD_CALIBRATED) == !m->calibrate,
-                  "%s: flag and callback of calibration disagree", m->name);
-    ck_assert_msg(!m->attends || m->attend, "%s decides about an attend it does not have", m->name);
+    ck_assert_msg(!m->arith.how || m->arith.attend, "%s decides about an attend it does not have",
+                  m->name);
+    ck_assert_msg(!m->device.rule || m->device.take, "%s has a rule and takes no choice", m->name);
     for (int k = 0; k < _i; k++)
         ck_assert_msg(strcmp(m->name, test_methods[k]->name) != 0 &&
                           (!m->alias || strcmp(m->alias, test_methods[k]->name) != 0),
                       "%s: the name is taken", m->name);
-    for (const struct opt *o = m->params; o && o->type != OPT_END; o++) {
+    for (const struct opt *o = m->params.table; o && o->type != OPT_END; o++) {
         ck_assert_msg(o->help && o->help[0], "%s: %s has no help", m->name, o->name);
-        ck_assert_msg(opt_find(m->params, o->name) == o, "%s: %s twice", m->name, o->name);
+        ck_assert_msg(opt_find(m->params.table, o->name) == o, "%s: %s twice", m->name, o->name);
     }
 }
 END_TEST
@@ -157,7 +157,7 @@ static bool select_in_steps(const char *text, const struct head_in *in, int64_t 
                  ? m->prepare(&ctx, runs[0].params, in, &state, &err)
                  : METHOD_SKIP;
     ck_assert_msg(rc >= 0, "%s: %s", text, err.msg);
-    int64_t step = units * (rc == 0 && m->unit_rows ? m->unit_rows(state) : 1);
+    int64_t step = units * (rc == 0 && ctx.unit_rows ? ctx.unit_rows : 1);
     for (int64_t r = 0; rc == 0 && r < in->x.nq; r += step) {
         struct mask mask = {0};
         int64_t end = r + step < in->x.nq ? r + step : in->x.nq;
@@ -207,14 +207,13 @@ START_TEST(full_budget_is_dense)
 {
     const struct method *m = test_methods[_i];
     char text[160];
-    if (!m->budget_full)
+    if (!m->tests.full)
         return;
-    conform_text(m, m->budget_full, text);
+    conform_text(m, m->tests.full, text);
     for (int k = 0; k < 2 * N_LENGTHS; k++) {
         struct sim_head h;
         struct conform_result res;
-        if (!(m->flags & (k & 1 ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)) ||
-            !conform_full_on(m, lengths[k / 2][0], lengths[k / 2][1]))
+        if (!(m->flags & (k & 1 ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)))
             continue;
         conform_head(NORMAL, lengths[k / 2][0], lengths[k / 2][1], k & 1, PREC_F64, &h);
         conform_run(text, &h.in, NULL, 1, &res);
@@ -259,7 +258,7 @@ static void check_budget(const struct method *m, const struct method_budget *b, 
 START_TEST(larger_budgets_keep_more)
 {
     const struct method *m = test_methods[_i];
-    for (const struct method_budget *b = m->budgets; b && b->form; b++)
+    for (const struct method_budget *b = m->tests.budgets; b && b->form; b++)
         for (int causal = 0; causal < 2; causal++)
             check_budget(m, b, causal);
 }
@@ -366,7 +365,7 @@ START_TEST(calibration_writes_parameters)
 {
     const struct method *m = test_methods[_i];
     struct err err = {0};
-    if (!m->calibrate)
+    if (!m->search.calibrate)
         return;
     for (int causal = 0; causal < 2; causal++) {
         struct sim_head h[2];
@@ -385,11 +384,11 @@ START_TEST(calibration_writes_parameters)
         conform_head(ONE_HOT, 300, 300, causal, PREC_F64, &h[1]);
         in[0] = h[0].in;
         in[1] = h[1].in;
-        conform_text(m, m->calibrate_short, text);
+        conform_text(m, m->tests.calibrate_short, text);
         conform_method(text, &runs);
         jw_init(&w, &b, 0);
         jw_obj(&w);
-        int rc = m->calibrate(&ctx, runs[0].params, in, 2, &w, &err);
+        int rc = m->search.calibrate(&ctx, runs[0].params, in, 2, &w, &err);
         ck_assert_msg(rc == 0 || (rc == METHOD_SKIP && ctx.skip[0]), "%s: %d %s", text, rc,
                       err.msg);
         jw_obj_end(&w);
@@ -406,10 +405,10 @@ START_TEST(calibration_writes_parameters)
                 snprintf(text, sizeof text, "%lld", (long long)json_integer_value(v));
             else
                 snprintf(text, sizeof text, "%.17g", json_real_value(v));
-            assert_ok(opt_set(m->params, runs[0].params, m->name, key, text, &err), &err);
+            assert_ok(opt_set(m->params.table, runs[0].params, m->name, key, text, &err), &err);
         }
-        if (m->validate)
-            assert_ok(m->validate(runs[0].params, &err), &err);
+        if (m->params.validate)
+            assert_ok(m->params.validate(runs[0].params, &err), &err);
         json_decref(doc);
         buf_free(&b);
         method_runs_free(runs, 1);

@@ -70,9 +70,9 @@ START_TEST(full_budgets_are_exact_attention)
                TEXT, N, nll, dir);
     for (int i = 0; sim_methods[i]; i++) {
         const struct method *m = sim_methods[i];
-        if (!(m->flags & METHOD_CAUSAL) || !m->budget_full || strcmp(m->name, "dense") == 0)
+        if (!(m->flags & METHOD_CAUSAL) || !m->tests.full || strcmp(m->name, "dense") == 0)
             continue;
-        buf_printf(&line, " -m %s:%s", m->name, m->budget_full);
+        buf_printf(&line, " -m %s:%s", m->name, m->tests.full);
     }
     evalcmd_run_ok(buf_str(&line));
     buf_free(&line);

@@ -148,8 +148,8 @@ static void put_full_budgets(struct buf *line)
 {
     for (int i = 0; sim_methods[i]; i++) {
         const struct method *m = sim_methods[i];
-        if ((m->flags & METHOD_CAUSAL) && m->budget_full && strcmp(m->name, "dense") != 0)
-            buf_printf(line, " -m %s:%s", m->name, m->budget_full);
+        if ((m->flags & METHOD_CAUSAL) && m->tests.full && strcmp(m->name, "dense") != 0)
+            buf_printf(line, " -m %s:%s", m->name, m->tests.full);
     }
 }
 

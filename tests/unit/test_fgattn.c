@@ -709,7 +709,7 @@ static double calibrated(const char *text, const struct head_in *samples, int n,
     assert_ok(method_runs_parse(test_methods, text, &runs, &count, &err), &err);
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    assert_ok(runs[0].method->calibrate(&ctx, runs[0].params, samples, n, &w, &err), &err);
+    assert_ok(runs[0].method->search.calibrate(&ctx, runs[0].params, samples, n, &w, &err), &err);
     jw_obj_end(&w);
     assert_ok(json_read_text(buf_str(&b), b.len, "calibration", &doc, &err), &err);
     assert_ok(jget_num(doc, key, "calibration", &x, &err), &err);

@@ -8,7 +8,7 @@
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/manifest.h"
-#include "core/method.h"
+#include "core/method_run.h"
 #include "core/record.h"
 #include "core/sealed.h"
 #include "sim/registry.h"
@@ -162,9 +162,9 @@ static int read_calibration(struct buf *text, struct err *err)
             break;
         buf_puts(text, method_calib_lacks(&runs[0], 0, head, 1000) ? "absent" : "there");
         jw_obj(&w);
-        opt_json(runs[0].method->params, params, &w);
+        opt_json(runs[0].method->params.table, params, &w);
         jw_obj_end(&w);
-        opt_free(runs[0].method->params, params);
+        opt_free(runs[0].method->params.table, params);
         free(params);
     }
     if (!rc) {

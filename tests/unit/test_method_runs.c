@@ -4,7 +4,7 @@
 #include "core/buf.h"
 #include "core/fileio.h"
 #include "core/hash.h"
-#include "core/method.h"
+#include "core/method_run.h"
 #include "tests/harness/testmethods.h"
 
 #include <math.h>
@@ -23,23 +23,15 @@ struct params {
 
 static const char *const kinds[] = {"mean", "max", NULL};
 
-/* clang-format off */
 static const struct opt params_table[] = {
-    {.name = "window", .type = OPT_INT, .offset = offsetof(struct params, window), .def = "64",
-     .min = 1, .max = 1 << 20, .unit = "tokens", .help = "Window."},
-    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct params, tau), .def = "0.9", .min = 0,
-     .max = 1, .help = "Threshold."},
-    {.name = "kind", .type = OPT_ENUM, .offset = offsetof(struct params, kind), .def = "mean",
-     .values = kinds, .help = "Pooling."},
-    {.name = "sink", .type = OPT_BOOL, .offset = offsetof(struct params, sink), .def = "0",
-     .min = 0, .max = 1, .help = "Keep the sink."},
-    {.name = "budget", .type = OPT_SHARE, .offset = offsetof(struct params, budget), .def = "8%",
-     .min = 0, .max = 1e6, .help = "Budget."},
-    {.name = "segments", .type = OPT_STR, .offset = offsetof(struct params, segments),
-     .def = "2048", .help = "Lengths."},
+    OPT_INT(struct params, window, "64", 1, 1 << 20, "tokens", "Window."),
+    OPT_NUM(struct params, tau, "0.9", 0, 1, "", "Threshold."),
+    OPT_ENUM(struct params, kind, "mean", kinds, "Pooling."),
+    OPT_BOOL(struct params, sink, "0", "Keep the sink."),
+    OPT_SHARE(struct params, budget, "8%", 0, 1e6, "", "Budget."),
+    OPT_STR(struct params, segments, "2048", NULL, "Lengths."),
     {0},
 };
-/* clang-format on */
 
 /* Also derives a field, as methods may. */
 static int validate(void *p, struct err *err)
@@ -51,22 +43,25 @@ static int validate(void *p, struct err *err)
     return 0;
 }
 
+static int find_nothing(struct method_ctx *ctx, const void *params, const struct head_in *samples,
+                        int n, struct jw *w, struct err *err)
+{
+    return 0;
+}
+
 /* clang-format off */
 static const struct method plain = {
     .name = "plain", .alias = "simple", .flags = METHOD_CAUSAL,
-    .params_size = sizeof(struct params), .params = params_table, .validate = validate};
-/* clang-format on */
-/* clang-format off */
+    .params = {.table = params_table, .size = sizeof(struct params), .validate = validate}};
 static const struct method tuned = {
-    .name = "tuned", .flags = METHOD_CAUSAL | METHOD_CALIBRATED,
-    .params_size = sizeof(struct params), .params = params_table, .validate = validate};
+    .name = "tuned", .flags = METHOD_CAUSAL, .search = {.calibrate = find_nothing},
+    .params = {.table = params_table, .size = sizeof(struct params), .validate = validate}};
 /* clang-format on */
 static const struct param_scope max_scopes[] = {{"sink window", "kind=max"}, {0}};
-static const struct method scoped = {.name = "scoped",
-                                     .flags = METHOD_CAUSAL,
-                                     .params_size = sizeof(struct params),
-                                     .params = params_table,
-                                     .scopes = max_scopes};
+static const struct method scoped = {
+    .name = "scoped",
+    .flags = METHOD_CAUSAL,
+    .params = {.table = params_table, .size = sizeof(struct params), .scopes = max_scopes}};
 static const struct method *const methods[] = {&plain, &tuned, &scoped, NULL};
 
 static struct err e;
@@ -360,13 +355,14 @@ START_TEST(scopes_name_parameters_and_values_that_exist)
 {
     int64_t seen = 0;
     for (const struct method *const *m = test_methods; *m; m++)
-        for (const struct param_scope *s = (*m)->scopes; s && s->params; s++, seen++) {
+        for (const struct param_scope *s = (*m)->params.scopes; s && s->params; s++, seen++) {
             char text[256], *word, *save = NULL;
             snprintf(text, sizeof text, "%s", s->params);
             for (word = strtok_r(text, " ", &save); word; word = strtok_r(NULL, " ", &save))
-                ck_assert_msg(opt_find((*m)->params, word) != NULL, "%s: %s", (*m)->name, word);
+                ck_assert_msg(opt_find((*m)->params.table, word) != NULL, "%s: %s", (*m)->name,
+                              word);
             snprintf(text, sizeof text, "%s", s->only);
-            const struct opt *key = opt_find((*m)->params, strtok_r(text, "=", &save));
+            const struct opt *key = opt_find((*m)->params.table, strtok_r(text, "=", &save));
             ck_assert(key && key->type == OPT_ENUM);
             while ((word = strtok_r(NULL, "|", &save))) {
                 int k = 0;

@@ -267,7 +267,7 @@ END_TEST
 
 /* A device that searched the sizes gives columns and distances: the share that they reach is that
  * of the head that searched here. */
-START_TEST(an_adopted_search_reaches_the_same_share)
+START_TEST(a_search_of_a_device_reaches_the_same_share)
 {
     struct sim_head h;
     struct err err = {0};
@@ -293,7 +293,7 @@ START_TEST(an_adopted_search_reaches_the_same_share)
         for (int64_t i = 0; i < here.lists.n_dists; i++)
             bits[1][here.lists.dists[i] / 32] |= 1u << here.lists.dists[i] % 32;
         assert_ok(minf_begin(&there, &c, &h.in, &err), &err);
-        assert_ok(minf_adopt(&there, &m, &own, &err), &err);
+        assert_ok(minf_take(&there, &(struct device_choice){.lists = &m, .own = &own}, &err), &err);
         assert_ok(minf_select(&there, 0, 4096, &again, &err), &err);
         ck_assert_double_eq_tol(here.work, 0.6, 0.01);
         ck_assert_double_eq(there.work, here.work);
@@ -681,7 +681,7 @@ Suite *make_suite(void)
     tcase_add_test(w, sizes_are_scaled_then_clamped);
     tcase_add_test(w, full_sizes_and_odd_lengths);
     tcase_add_test(w, heads_of_a_group_do_not_depend_on_their_numbers);
-    tcase_add_test(w, an_adopted_search_reaches_the_same_share);
+    tcase_add_test(w, a_search_of_a_device_reaches_the_same_share);
     tcase_add_test(w, golden_trace_blocks);
     tcase_add_test(w, equal_blocks_go_to_the_lower_index);
     tcase_add_test(w, block_scores_are_rounded_to_bf16);

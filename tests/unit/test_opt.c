@@ -22,38 +22,25 @@ struct sample {
 
 static const char *const kinds[] = {"mean", "max", "antidiagonal", NULL};
 
-/* clang-format off */
 static const struct opt table[] = {
-    {.name = "flag", .type = OPT_BOOL, .offset = offsetof(struct sample, flag), .short_name = 'f',
-     .def = "0", .min = 0, .max = 1, .help = "A flag."},
-    {.name = "on", .type = OPT_BOOL, .offset = offsetof(struct sample, on), .def = "1", .min = 0,
-     .max = 1, .help = "On by default."},
-    {.name = "count", .type = OPT_INT, .offset = offsetof(struct sample, count), .short_name = 'n',
-     .arg = "N", .def = "8", .min = 1, .max = 100, .unit = "tokens", .help = "A count."},
-    {.name = "bytes", .type = OPT_BYTES, .offset = offsetof(struct sample, bytes), .def = "4KiB",
-     .min = 0, .max = 1e12, .flags = OPT_IDENTITY_NOT, .unit = "bytes", .help = "A size."},
-    {.name = "later", .type = OPT_INT, .offset = offsetof(struct sample, later), .min = 0,
-     .max = 10, .flags = OPT_UNSET, .help = "Unset."},
-    {.name = "alpha", .type = OPT_NUM, .offset = offsetof(struct sample, alpha), .short_name = 'a',
-     .def = "0.95", .min = 0, .max = 1, .flags = OPT_MIN_OPEN, .unit = "mass share",
-     .help = "A share."},
-    {.name = "limit", .type = OPT_NUM, .offset = offsetof(struct sample, limit), .def = "off",
-     .min = 0, .max = 10, .flags = OPT_OFF, .help = "A limit."},
-    {.name = "free", .type = OPT_NUM, .offset = offsetof(struct sample, free_num), .def = "0",
-     .min = -INFINITY, .max = INFINITY, .help = "Any."},
-    {.name = "kind", .type = OPT_ENUM, .offset = offsetof(struct sample, kind), .short_name = 'k',
-     .def = "max", .values = kinds, .help = "A kind."},
-    {.name = "name", .type = OPT_STR, .offset = offsetof(struct sample, name), .def = "x",
-     .help = "A name."},
-    {.name = "path", .type = OPT_STR, .offset = offsetof(struct sample, path), .short_name = 'o',
-     .arg = "FILE", .flags = OPT_UNSET | OPT_IDENTITY_NOT, .help = "A path."},
-    {.name = "keep", .type = OPT_SHARE, .offset = offsetof(struct sample, keep), .def = "8%",
-     .min = 1, .max = 1e6, .help = "A budget."},
-    {.name = "item", .type = OPT_LIST, .offset = offsetof(struct sample, items), .short_name = 'm',
-     .def = "one", .help = "Items."},
+    OPT_BOOL(struct sample, flag, "0", "A flag.", .short_name = 'f'),
+    OPT_BOOL(struct sample, on, "1", "On by default."),
+    OPT_INT(struct sample, count, "8", 1, 100, "tokens", "A count.", .short_name = 'n', .arg = "N"),
+    OPT_BYTES(struct sample, bytes, "4KiB", 0, 1e12, "bytes", "A size.", .flags = OPT_IDENTITY_NOT),
+    OPT_INT(struct sample, later, NULL, 0, 10, "", "Unset."),
+    OPT_NUM(struct sample, alpha, "0.95", 0, 1, "mass share", "A share.", .flags = OPT_MIN_OPEN,
+            .short_name = 'a'),
+    OPT_NUM(struct sample, limit, "off", 0, 10, "", "A limit.", .flags = OPT_OFF),
+    OPT_AS("free", OPT_NUM, struct sample, free_num, "0", .min = -INFINITY, .max = INFINITY,
+           .help = "Any."),
+    OPT_ENUM(struct sample, kind, "max", kinds, "A kind.", .short_name = 'k'),
+    OPT_STR(struct sample, name, "x", NULL, "A name."),
+    OPT_STR(struct sample, path, NULL, "FILE", "A path.", .flags = OPT_IDENTITY_NOT,
+            .short_name = 'o'),
+    OPT_SHARE(struct sample, keep, "8%", 1, 1e6, "", "A budget."),
+    OPT_AS("item", OPT_LIST, struct sample, items, "one", .help = "Items.", .short_name = 'm'),
     {0},
 };
-/* clang-format on */
 
 static struct sample s;
 static struct err e;

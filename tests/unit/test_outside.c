@@ -291,7 +291,7 @@ static void run_dumped(const char *text, const struct head_in *in, struct maskfi
     struct method_run *runs;
     struct record id;
     const struct method *m = conform_method(text, &runs);
-    const char *order = m->order ? m->order(runs[0].params) : NULL;
+    const char *order = m->params.order ? m->params.order(runs[0].params) : NULL;
     record_init(&id);
     snprintf(id.trace, sizeof id.trace, "xxh3:1");
     snprintf(id.method, sizeof id.method, "%s", m->name);

@@ -58,7 +58,7 @@ static bool chosen_by_rule(const struct method_run *run, const struct head_in *i
 {
     const struct method *me = run->method;
     struct method_ctx ctx = {.seed = 1};
-    union method_rule rule;
+    struct rule rule;
     struct err err = {0};
     void *state = NULL;
     char why[160] = "";
@@ -67,8 +67,8 @@ static bool chosen_by_rule(const struct method_run *run, const struct head_in *i
         return false;
     assert_ok(rc, &err);
     memset(&rule, 0, sizeof rule);
-    ck_assert_msg(me->rule(state, &rule, why), "%s: %s", run->canonical, why);
-    const struct accel_choice c = {.method = me->name, .rule = &rule, .x = &in->x};
+    ck_assert_msg(me->device.rule(state, &rule, why), "%s: %s", run->canonical, why);
+    const struct accel_choice c = {.method = me->name, .rule = &rule.of, .x = &in->x};
     ck_assert(rule_choose(&c, in, m));
     assert_ok(me->select(state, 0, in->x.nq, own, &err), &err);
     me->release(state);

@@ -526,7 +526,7 @@ static void longnet_weights(const struct method_run *run, const struct head_in *
     record_init(&r);
     assert_ok(me->prepare(&ctx, run->params, in, &state, &err), &err);
     if (device)
-        assert_ok(me->adopt_units(state, NULL, NULL, &m, &err), &err);
+        assert_ok(me->device.take(state, &(struct device_choice){.exec = &m}, &err), &err);
     else
         assert_ok(me->select(state, 0, in->x.nq, &m, &err), &err);
     ck_assert(m.exec_bq == 1 && m.exec_bk == 1);

@@ -532,20 +532,22 @@ static void adopt_class(const struct method_run *run, const struct head_in *in, 
     struct svg1_own numbers = {{2.5, temporal ? 1.5 : 3.5}};
     struct accel_own own = {&numbers, sizeof numbers}, none = {0};
     struct mask choice = {0};
-    union method_rule rule;
+    const struct device_choice good = {.lists = &choice, .own = &own},
+                               bad = {.lists = &choice, .own = &none};
+    struct rule rule;
     void *state = NULL;
     char why[160];
     int64_t n = in->x.nq;
 
     assert_ok(run->method->prepare(&ctx, run->params, in, &state, &err), &err);
-    ck_assert(run->method->rule(state, &rule, why));
-    ck_assert_int_eq(rule.svg1.frames * rule.svg1.frame + rule.svg1.text, n);
+    ck_assert(run->method->device.rule(state, &rule, why));
+    ck_assert_int_eq(rule.of.svg1.frames * rule.of.svg1.frame + rule.of.svg1.text, n);
     assert_ok(mask_lists_init(&choice, n, n, 0, n, false, n, n, &err), &err);
     if (temporal)
         assert_ok(mask_lists_add(&choice, 0, 0, &err), &err);
     mask_lists_finish(&choice);
-    ck_assert_int_eq(run->method->adopt(state, &choice, &none, &err), ERR_RUN);
-    assert_ok(run->method->adopt(state, &choice, &own, &err), &err);
+    ck_assert_int_eq(run->method->device.take(state, &bad, &err), ERR_RUN);
+    assert_ok(run->method->device.take(state, &good, &err), &err);
     assert_ok(run->method->select(state, 0, n, m, &err), &err);
     assert_ok(run->method->report(state, r, &err), &err);
     run->method->release(state);

@@ -613,7 +613,9 @@ START_TEST(a_device_clusters)
     struct method_ctx ctx = {.seed = 1, .carry = &carry};
     struct accel_own own = {0}, none = {0};
     struct mask m = {0}, choice = {0};
-    union method_rule rule;
+    const struct device_choice good = {.lists = &choice, .own = &own},
+                               bad = {.lists = &choice, .own = &none};
+    struct rule rule;
     struct record r;
     void *state = NULL;
     char why[160];
@@ -626,12 +628,12 @@ START_TEST(a_device_clusters)
               &err);
     const struct method *me = runs->method;
     assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert(me->rule(state, &rule, why));
-    ck_assert_int_eq(rule.svg2.video, video);
-    ck_assert_ptr_null(((const struct svg2_given *)me->given(state))->centroids[0]);
+    ck_assert(me->device.rule(state, &rule, why));
+    ck_assert_int_eq(rule.of.svg2.video, video);
+    ck_assert_ptr_null(((const struct svg2_given *)rule.data)->centroids[0]);
     make_own(video, h.in.x.d, &own);
-    ck_assert_int_eq(me->adopt(state, &choice, &none, &err), ERR_RUN);
-    assert_ok(me->adopt(state, &choice, &own, &err), &err);
+    ck_assert_int_eq(me->device.take(state, &bad, &err), ERR_RUN);
+    assert_ok(me->device.take(state, &good, &err), &err);
     assert_ok(me->select(state, 0, video, &m, &err), &err);
     ck_assert_int_eq(m.ptr[video], video * video);
     record_init(&r);
@@ -646,15 +648,16 @@ START_TEST(a_device_clusters)
     /* A label that no cluster has. */
     h.in.step++;
     assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert_ptr_nonnull(((const struct svg2_given *)me->given(state))->centroids[0]);
+    ck_assert(me->device.rule(state, &rule, why));
+    ck_assert_ptr_nonnull(((const struct svg2_given *)rule.data)->centroids[0]);
     memset((char *)own.data + sizeof(struct svg2_own) + 7 * h.in.x.d * 4, 9, 1);
-    ck_assert_int_eq(me->adopt(state, &choice, &own, &err), ERR_RUN);
+    ck_assert_int_eq(me->device.take(state, &good, &err), ERR_RUN);
     me->release(state);
 
     h.in.src_dtype = DT_F32;
     h.in.step++;
     assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert(!me->rule(state, &rule, why));
+    ck_assert(!me->device.rule(state, &rule, why));
     me->release(state);
     carry.free(carry.data);
     record_free(&r);
@@ -674,7 +677,7 @@ START_TEST(operands_on_a_device_are_bf16)
     struct sim_head h;
     struct method_run *runs = NULL;
     struct method_ctx ctx = {.seed = 1};
-    union method_rule rule;
+    struct rule rule;
     struct accel_own own = {0};
     void *state = NULL;
     char why[160];
@@ -694,9 +697,10 @@ START_TEST(operands_on_a_device_are_bf16)
         &err);
     const struct method *me = runs->method;
     assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
-    ck_assert(me->rule(state, &rule, why));
+    ck_assert(me->device.rule(state, &rule, why));
     make_own(h.in.x.nq, h.in.x.d, &own);
-    assert_ok(me->adopt_units(state, NULL, &own, NULL, &err), &err); /* its mask stays there */
+    assert_ok(me->device.take(state, &(struct device_choice){.own = &own}, &err),
+              &err); /* its mask stays there */
     record_init(&r);
     assert_ok(record_metric(&r, "pairs_allowed", (double)(n * n), &err), &err);
     assert_ok(me->report(state, &r, &err), &err);

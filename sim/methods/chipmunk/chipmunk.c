@@ -64,57 +64,44 @@ static const char *const orders[] = {
     "voxel:2x12x8",  "voxel:3x8x8",  "voxel:6x4x8",  "voxel:8x4x6",  "voxel:8x6x4",
     "voxel:1x12x16", "voxel:1x8x24", "voxel:12x4x4"};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct chip_params, profile),
-     .def = "official", .values = profiles,
-     .help = "the published code, or its idea without the artefacts"},
-    {.name = "kind", .type = OPT_ENUM, .offset = offsetof(struct chip_params, kind), .def = "auto",
-     .values = kinds,
-     .help = "model family with these defaults; auto: hunyuan with joint text, else wan"},
-    {.name = "top_keys", .type = OPT_NUM, .offset = offsetof(struct chip_params, top_keys),
-     .min = 0, .max = 1, .flags = OPT_UNSET, .unit = "share of N",
-     .help = "keys kept per group by column mass; unset = 0.1 (wan), 0.05 (hunyuan); 1 keeps all"},
-    {.name = "random_keys", .type = OPT_NUM, .offset = offsetof(struct chip_params, random_keys),
-     .def = "0.01", .min = 0, .max = 1, .unit = "probability",
-     .help = "keys of the static mask drawn once per seed"},
-    {.name = "redraw", .type = OPT_NUM, .offset = offsetof(struct chip_params, redraw),
-     .def = "0.01", .min = 0, .max = 1, .unit = "probability",
-     .help = "keys drawn anew with every mask"},
-    {.name = "local_voxels", .type = OPT_INT, .offset = offsetof(struct chip_params, local_voxels),
-     .min = 0, .max = 1001, .flags = OPT_UNSET, .unit = "voxels",
-     .help = "side of the cube of voxels around a group's own, or 0 for none; an even side acts "
-             "as the next odd one; unset = 5 (wan), 0 (hunyuan)"},
-    {.name = "local_1d", .type = OPT_NUM, .offset = offsetof(struct chip_params, local_1d),
-     .def = "0", .min = 0, .max = 1, .unit = "share of video tokens",
-     .help = "window of neighbours in voxel order"},
-    {.name = "full_every", .type = OPT_INT, .offset = offsetof(struct chip_params, full_every),
-     .min = 1, .max = 1e6, .flags = OPT_UNSET, .unit = "steps",
-     .help = "full steps are 0, 1 and the multiples of it; unset = 10, or hunyuan's list"},
-    {.name = "full_steps", .type = OPT_STR, .offset = offsetof(struct chip_params, full_steps),
-     .flags = OPT_UNSET, .unit = "steps",
-     .help = "full steps as a+b+c instead; unset = none (wan), 0+1+10+40 (hunyuan)"},
-    {.name = "dense_layers", .type = OPT_INT, .offset = offsetof(struct chip_params, dense_layers),
-     .def = "2", .min = 0, .max = 1e6, .unit = "layers",
-     .help = "first layers that are always dense"},
-    {.name = "recompute", .type = OPT_BOOL, .offset = offsetof(struct chip_params, recompute),
-     .def = "1", .help = "new mask on every full step after step 0; 0: on step 1 only"},
-    {.name = "rows", .type = OPT_INT, .offset = offsetof(struct chip_params, rows), .def = "192",
-     .min = CHIP_ROWS, .max = CHIP_ROWS, .unit = "rows", .help = "queries of a group; fixed"},
-    {.name = "multiple", .type = OPT_ENUM, .offset = offsetof(struct chip_params, multiple),
-     .def = "128", .values = multiples, .unit = "keys", .help = "key counts are rounded to this"},
-    {.name = "delta", .type = OPT_BOOL, .offset = offsetof(struct chip_params, delta), .def = "1",
-     .help = "add the stored difference; 0: column-sparse attention alone"},
-    {.name = "norm", .type = OPT_ENUM, .offset = offsetof(struct chip_params, norm),
-     .values = norms, .flags = OPT_UNSET,
-     .help = "normaliser of the column mass: of the full step before, or of the step itself; "
-             "unset = previous, with profile=clean exact"},
-    {.name = "voxel", .type = OPT_ENUM, .offset = offsetof(struct chip_params, voxel),
-     .def = "4x6x8", .values = voxels, .unit = "tokens",
-     .help = "box of 192 tokens, time x height x width"},
+    OPT_ENUM(struct chip_params, profile, "official", profiles,
+             "the published code, or its idea without the artefacts"),
+    OPT_ENUM(struct chip_params, kind, "auto", kinds,
+             "model family with these defaults; auto: hunyuan with joint text, else wan"),
+    OPT_NUM(struct chip_params, top_keys, NULL, 0, 1, "share of N",
+            "keys kept per group by column mass; unset = 0.1 (wan), 0.05 (hunyuan); 1 keeps all"),
+    OPT_NUM(struct chip_params, random_keys, "0.01", 0, 1, "probability",
+            "keys of the static mask drawn once per seed"),
+    OPT_NUM(struct chip_params, redraw, "0.01", 0, 1, "probability",
+            "keys drawn anew with every mask"),
+    OPT_INT(struct chip_params, local_voxels, NULL, 0, 1001, "voxels",
+            "side of the cube of voxels around a group's own, or 0 for none; an even side acts "
+            "as the next odd one; unset = 5 (wan), 0 (hunyuan)"),
+    OPT_NUM(struct chip_params, local_1d, "0", 0, 1, "share of video tokens",
+            "window of neighbours in voxel order"),
+    OPT_INT(struct chip_params, full_every, NULL, 1, 1e6, "steps",
+            "full steps are 0, 1 and the multiples of it; unset = 10, or hunyuan's list"),
+    OPT_STR(struct chip_params, full_steps, NULL, NULL,
+            "full steps as a+b+c instead; unset = none (wan), 0+1+10+40 (hunyuan)",
+            .unit = "steps"),
+    OPT_INT(struct chip_params, dense_layers, "2", 0, 1e6, "layers",
+            "first layers that are always dense"),
+    OPT_BOOL(struct chip_params, recompute, "1",
+             "new mask on every full step after step 0; 0: on step 1 only"),
+    OPT_INT(struct chip_params, rows, "192", CHIP_ROWS, CHIP_ROWS, "rows",
+            "queries of a group; fixed"),
+    OPT_ENUM(struct chip_params, multiple, "128", multiples, "key counts are rounded to this",
+             .unit = "keys"),
+    OPT_BOOL(struct chip_params, delta, "1",
+             "add the stored difference; 0: column-sparse attention alone"),
+    OPT_ENUM(struct chip_params, norm, NULL, norms,
+             "normaliser of the column mass: of the full step before, or of the step itself; "
+             "unset = previous, with profile=clean exact"),
+    OPT_ENUM(struct chip_params, voxel, "4x6x8", voxels, "box of 192 tokens, time x height x width",
+             .unit = "tokens"),
     {0},
 };
-/* clang-format on */
 
 enum call { CALL_DENSE, CALL_FULL, CALL_SPARSE };
 
@@ -143,7 +130,7 @@ struct chip_state {
     enum call call;
     struct chip_carry *carry; /* whose mask is applied, or was made; NULL: none */
 
-    /* Of a call that makes a mask: by the first select, or by adopt. */
+    /* Of a call that makes a mask: by the first select, or by take. */
     bool pending;
     double *raised;          /* [n] normalisers of the masses, owned */
     struct chip_given given; /* the same, for a device */
@@ -434,6 +421,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         if (rc)
             goto out;
     }
+    ctx->unit_rows = CHIP_ROWS;
     *state = s;
     s = NULL;
 out:
@@ -442,11 +430,6 @@ out:
 }
 
 /* ---- masks, output, numbers ------------------------------------------------------------------ */
-
-static int64_t unit_rows(const void *state)
-{
-    return CHIP_ROWS;
-}
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
@@ -471,16 +454,21 @@ out:
 
 /* Column-sparse attention alone is exact softmax over the mask, and so is dense attention for which
  * a device stands by. */
-static bool attends(const void *state)
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
     const struct chip_state *s = state;
-    return s->call == CALL_SPARSE ? s->params->delta : !exact_on_device(s->in.exact);
+    if (s->call != CALL_SPARSE) {
+        a->kind = exact_on_device(s->in.exact) ? ARITH_SOFTMAX : ARITH_CPU;
+    } else if (s->params->delta) {
+        a->added = s->carry->rounded;
+        a->kind = a->added ? ARITH_ADDED : ARITH_CPU;
+    }
 }
 
 /* A full step's output is dense attention, which the head's exact map has: no second computation
  * with another order of sums. */
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     const struct chip_state *s = state;
     int64_t dv = s->in.x.dv, rows = m->row1 - m->row0;
@@ -499,12 +487,6 @@ static int attend(void *state, const struct mask *m, double *out, double *lse,
         out[k] += s->carry->delta[m->row0 * dv + k];
 out:
     return rc;
-}
-
-static const float *added(const void *state)
-{
-    const struct chip_state *s = state;
-    return s->call == CALL_SPARSE && s->params->delta ? s->carry->rounded : NULL;
 }
 
 /* Share of the output that the stored difference is, of the full step that made it. */
@@ -545,13 +527,14 @@ out:
     return rc;
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct chip_state *s = state;
     const struct chip_rule *r = &s->rule;
     const int64_t *grid = s->shape.grid;
 
-    rule->chip =
+    rule->data = &s->given;
+    rule->of.chip =
         (struct chip_rule_numbers){.n = s->shape.n,
                                    .video = s->shape.video,
                                    .grid = {grid[0], grid[1], grid[2]},
@@ -569,25 +552,20 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
     return true;
 }
 
-static const void *given(const void *state)
-{
-    return &((const struct chip_state *)state)->given;
-}
-
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct chip_state *s = state;
-    struct chip_carry *c = s->carry;
+    struct chip_carry *keep = s->carry;
     int rc = 0;
-    TRY(accel_own_check(own, sizeof c->selected, err));
-    TRY(slice_mask_adopt(&c->mask, m, CHIP_ROWS, 1, err));
-    memcpy(&c->selected, own->data, sizeof c->selected);
+    TRY(accel_own_check(c->own, sizeof keep->selected, err));
+    TRY(slice_mask_take(&keep->mask, c, CHIP_ROWS, 1, err));
+    memcpy(&keep->selected, c->own->data, sizeof keep->selected);
     TRY(complete(s, err));
 out:
     return rc;
 }
 
-static struct mask_origin origin(const void *state)
+static struct mask_origin origin(void *state)
 {
     const struct chip_state *s = state;
     return (struct mask_origin){.source = s->call == CALL_SPARSE ? SOURCE_REUSED
@@ -660,27 +638,21 @@ const struct method method_chipmunk = {
     .summary = "video: dense on a few steps, then the heaviest columns plus a stored difference",
     .paper = "Chipmunk: Training-Free Acceleration of Diffusion Transformers with Dynamic "
              "Column-Sparse Deltas, arXiv 2506.03275",
-    .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM | METHOD_CHANGES_MATH,
-    .params_size = sizeof(struct chip_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .budget_full = "top_keys=1:profile=clean",
-    .validate = validate,
-    .order = token_order,
+    .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM,
+    .params = {.table = options,
+               .size = sizeof(struct chip_params),
+               .budget = budget,
+               .validate = validate,
+               .order = token_order,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .given = given,
-    .adopt = adopt,
-    .attends = attends,
-    .attend = attend,
-    .added = added,
     .report = report,
     .release = release,
-    .variants = variants,
-    .may_be_empty = may_be_empty,
+    .metrics = metrics,
+    .cost = cost,
+    .device = {.rule = rule, .take = take},
+    .arith = {.kind = ARITH_ADDED, .how = how, .attend = attend},
+    .reuse = {.of = origin},
+    .tests = {.full = "top_keys=1:profile=clean", .variants = variants},
 };

@@ -28,23 +28,23 @@ struct exec_params {
     double timeout;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "cmd", .type = OPT_STR, .offset = offsetof(struct exec_params, cmd),
-     .flags = OPT_REQUIRED, .unit = "command",
-     .help = "Program and arguments; quotes keep words together, no shell is involved."},
-    {.name = "params", .type = OPT_STR, .offset = offsetof(struct exec_params, params), .def = "",
-     .help = "Text for the program; part of the setting, as cmd is."},
-    {.name = "rows", .type = OPT_BOOL, .offset = offsetof(struct exec_params, rows), .def = "0",
-     .min = 0, .max = 1,
-     .help = "1: the program chooses for a sample of query rows, whose positions it is told; the others "
-             "are 0 in q."},
-    {.name = "timeout", .type = OPT_NUM, .offset = offsetof(struct exec_params, timeout),
-     .def = "120", .min = 0, .max = 1e6, .flags = OPT_MIN_OPEN | OPT_IDENTITY_NOT, .unit = "s",
-     .help = "Time for one head, the start of the program included."},
+    OPT_STR(struct exec_params, cmd, NULL, NULL,
+            "Program and arguments; quotes keep words together, no shell is involved.",
+            .flags = OPT_REQUIRED, .unit = "command"),
+    OPT_STR(struct exec_params, params, "", NULL,
+            "Text for the program; part of the setting, as cmd is."),
+    OPT_BOOL(
+        struct exec_params, rows, "0",
+        "1: the program chooses for a sample of query rows, whose positions it is told; the others "
+        "are 0 in q."),
+    OPT_NUM(struct exec_params, timeout, "120", 0, 1e6, "s",
+            "Time for one head, the start of the program included.",
+            .flags = OPT_MIN_OPEN | OPT_IDENTITY_NOT),
     {0},
 };
 
+/* clang-format off */
 static const struct metric_def metrics[] = {
     {.name = "pairs_dropped", .unit = "1",
      .definition = "pairs of a mask from outside that were left out because their unit lies after "
@@ -223,16 +223,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if ((rc = ask(session, params, ctx, in, s, err)) != 0)
         goto out;
     s->ns = clock_ns() - t;
+    ctx->unit_rows = s->given.whole.bq;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return ((const struct exec_state *)state)->given.whole.bq;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -258,16 +254,14 @@ const struct method method_exec = {
     .paper = "none: masks from outside",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE |
              METHOD_PREFIX,
-    .params_size = sizeof(struct exec_params),
-    .params = options,
-    .metrics = metrics,
-    .may_be_empty = may_be_empty,
-    .open = open_session,
-    .close = close_session,
-    .validate = validate,
+    .params = {.table = options,
+               .size = sizeof(struct exec_params),
+               .validate = validate,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
     .report = report,
     .release = release,
+    .metrics = metrics,
+    .session = {.open = open_session, .close = close_session},
 };

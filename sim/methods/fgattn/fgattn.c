@@ -41,58 +41,41 @@ static const char *const pools[] = {"norm", "literal", "topk", NULL};
 static const char *const tokens[] = {"valid", "all", NULL};
 static const char *const cal_metrics[] = {"cra_p1", "err_l1_rel", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "mode", .type = OPT_ENUM, .offset = offsetof(struct fg_params, mode), .def = "cached",
-     .values = modes, .help = "which rule chooses slices"},
-    {.name = "M", .type = OPT_INT, .offset = offsetof(struct fg_params, M), .def = "128", .min = 16,
-     .max = 256, .unit = "rows", .help = "queries per group, a multiple of 16"},
-    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct fg_params, tau), .def = "0.5",
-     .min = 0, .max = INFINITY, .flags = OPT_MIN_OPEN, .unit = "1/N",
-     .help = "cached: keep iff a slice's largest p > tau/N"},
-    {.name = "refresh", .type = OPT_INT, .offset = offsetof(struct fg_params, refresh), .def = "15",
-     .min = 1, .max = 1e6, .unit = "steps",
-     .help = "cached: dense step and new mask every so many steps"},
-    {.name = "norm", .type = OPT_ENUM, .offset = offsetof(struct fg_params, norm), .def = "exact",
-     .values = norms, .help = "cached: normaliser of p on a refresh step"},
-    {.name = "pool", .type = OPT_ENUM, .offset = offsetof(struct fg_params, pool), .def = "norm",
-     .values = pools, .help = "pooled: reading of the rule"},
-    {.name = "c1", .type = OPT_NUM, .offset = offsetof(struct fg_params, c1), .def = "0.5",
-     .min = 0, .max = INFINITY, .flags = OPT_MIN_OPEN, .unit = "1/N",
-     .help = "pool=norm: keep iff pi >= c1/N"},
-    {.name = "tau1", .type = OPT_NUM, .offset = offsetof(struct fg_params, tau1), .min = 0,
-     .max = INFINITY, .flags = OPT_UNSET | OPT_MIN_OPEN,
-     .help = "pool=literal: keep iff e^t/d >= tau1"},
-    {.name = "kappa", .type = OPT_NUM, .offset = offsetof(struct fg_params, kappa), .min = 0,
-     .max = 1, .flags = OPT_UNSET | OPT_MIN_OPEN, .unit = "share of N",
-     .help = "pool=topk: keys kept"},
-    {.name = "width", .type = OPT_INT, .offset = offsetof(struct fg_params, width), .def = "1",
-     .min = 1, .max = 128, .unit = "keys", .help = "keys per unit: 1, 8, 16, 32, 64 or 128"},
-    {.name = "dense_layers", .type = OPT_INT, .offset = offsetof(struct fg_params, dense_layers),
-     .def = "0", .min = 0, .max = 1e6, .unit = "layers", .help = "first layers that run dense"},
-    {.name = "dense_steps", .type = OPT_INT, .offset = offsetof(struct fg_params, dense_steps),
-     .def = "0", .min = 0, .max = 1e6, .unit = "steps",
-     .help = "first denoising steps that run dense"},
-    {.name = "permute", .type = OPT_STR, .offset = offsetof(struct fg_params, permute),
-     .def = "none",
-     .help = "token order before grouping: none, row, column, time, random, hilbert, voxel-AxBxC"},
-    {.name = "normaliser_n", .type = OPT_ENUM, .offset = offsetof(struct fg_params, normaliser_n),
-     .def = "valid", .values = tokens,
-     .help = "N of c/N: valid tokens, or all with the padding text tokens"},
-    {.name = "compare", .type = OPT_BOOL, .offset = offsetof(struct fg_params, compare), .def = "0",
-     .help = "on steps that reuse a mask, compare it with the step's own (one more pass)"},
-    {.name = "cal_list", .type = OPT_STR, .offset = offsetof(struct fg_params, cal_list),
-     .def = "0.1+0.2+0.3+0.5+0.7+1+1.5+2+3+4+6+8", .flags = OPT_IDENTITY_NOT, .unit = "1/N",
-     .help = "calibrate, cached: values of tau to choose from, a+b+c"},
-    {.name = "cal_metric", .type = OPT_ENUM, .offset = offsetof(struct fg_params, cal_metric),
-     .def = "cra_p1", .values = cal_metrics, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate, cached: what is bounded"},
-    {.name = "cal_bound", .type = OPT_NUM, .offset = offsetof(struct fg_params, cal_bound),
-     .min = 0, .max = INFINITY, .flags = OPT_UNSET | OPT_IDENTITY_NOT,
-     .help = "calibrate, cached: cra_p1 at least (0.95), or err_l1_rel at most (0.05)"},
+    OPT_ENUM(struct fg_params, mode, "cached", modes, "which rule chooses slices"),
+    OPT_INT(struct fg_params, M, "128", 16, 256, "rows", "queries per group, a multiple of 16"),
+    OPT_NUM(struct fg_params, tau, "0.5", 0, INFINITY, "1/N",
+            "cached: keep iff a slice's largest p > tau/N", .flags = OPT_MIN_OPEN),
+    OPT_INT(struct fg_params, refresh, "15", 1, 1e6, "steps",
+            "cached: dense step and new mask every so many steps"),
+    OPT_ENUM(struct fg_params, norm, "exact", norms, "cached: normaliser of p on a refresh step"),
+    OPT_ENUM(struct fg_params, pool, "norm", pools, "pooled: reading of the rule"),
+    OPT_NUM(struct fg_params, c1, "0.5", 0, INFINITY, "1/N", "pool=norm: keep iff pi >= c1/N",
+            .flags = OPT_MIN_OPEN),
+    OPT_NUM(struct fg_params, tau1, NULL, 0, INFINITY, "", "pool=literal: keep iff e^t/d >= tau1",
+            .flags = OPT_MIN_OPEN),
+    OPT_NUM(struct fg_params, kappa, NULL, 0, 1, "share of N", "pool=topk: keys kept",
+            .flags = OPT_MIN_OPEN),
+    OPT_INT(struct fg_params, width, "1", 1, 128, "keys", "keys per unit: 1, 8, 16, 32, 64 or 128"),
+    OPT_INT(struct fg_params, dense_layers, "0", 0, 1e6, "layers", "first layers that run dense"),
+    OPT_INT(struct fg_params, dense_steps, "0", 0, 1e6, "steps",
+            "first denoising steps that run dense"),
+    OPT_STR(struct fg_params, permute, "none", NULL,
+            "token order before grouping: none, row, column, time, random, hilbert, voxel-AxBxC"),
+    OPT_ENUM(struct fg_params, normaliser_n, "valid", tokens,
+             "N of c/N: valid tokens, or all with the padding text tokens"),
+    OPT_BOOL(struct fg_params, compare, "0",
+             "on steps that reuse a mask, compare it with the step's own (one more pass)"),
+    OPT_STR(struct fg_params, cal_list, "0.1+0.2+0.3+0.5+0.7+1+1.5+2+3+4+6+8", NULL,
+            "calibrate, cached: values of tau to choose from, a+b+c", .flags = OPT_IDENTITY_NOT,
+            .unit = "1/N"),
+    OPT_ENUM(struct fg_params, cal_metric, "cra_p1", cal_metrics,
+             "calibrate, cached: what is bounded", .flags = OPT_IDENTITY_NOT),
+    OPT_NUM(struct fg_params, cal_bound, NULL, 0, INFINITY, "",
+            "calibrate, cached: cra_p1 at least (0.95), or err_l1_rel at most (0.05)",
+            .flags = OPT_IDENTITY_NOT),
     {0},
 };
-/* clang-format on */
 
 /* Why a call runs the way it does. */
 enum call { CALL_DENSE, CALL_REFRESH, CALL_REUSE, CALL_OWN };
@@ -116,7 +99,7 @@ struct fg_state {
     bool comparing;                /* it is wanted */
     struct fg_carry *carry;        /* of the framework's; NULL: no state over steps */
     const double *lse;             /* normaliser of the mask to be made; NULL: this head's */
-    bool pending;                  /* a mask is to be made, by the first select or by adopt */
+    bool pending;                  /* a mask is to be made, by the first select or by take */
     struct fg_stats stats;
     bool has_stats, has_keys_min;
     int age;
@@ -365,16 +348,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         if ((rc = prepare_cached(s, ctx, err)) != 0)
             goto out;
     }
+    ctx->unit_rows = s->params->M;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return ((const struct fg_state *)state)->params->M;
 }
 
 static bool runs_dense(const struct fg_state *s)
@@ -396,7 +375,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 
 /* ---- on a device ----------------------------------------------------------------------------- */
 
-static struct mask_origin origin(const void *state)
+static struct mask_origin origin(void *state)
 {
     const struct fg_state *s = state;
     bool carried = s->call == CALL_REFRESH || s->call == CALL_REUSE;
@@ -438,56 +417,25 @@ static void own_rule_of(const struct fg_state *s, struct fg_rule *r)
     fg_text_keys(&s->in, &r->text0, &r->text1);
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+/* In a call that reuses a mask: the one to compare it with. */
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct fg_state *s = state;
+    if (s->call == CALL_REUSE && !s->comparing)
+        return false;
     if (s->lse) {
         snprintf(why, 160, "norm=previous takes the normaliser of another step");
         return false;
     }
-    own_rule_of(s, &rule->fg);
+    own_rule_of(s, &rule->of.fg);
     return true;
 }
 
-static bool fresh_rule(const void *state, union method_rule *rule)
+static void take_counts(struct fg_state *s, const struct device_choice *c)
 {
-    const struct fg_state *s = state;
-    own_rule_of(s, &rule->fg);
-    return s->comparing;
-}
-
-static int take_fresh(void *state, const struct mask *m, struct err *err)
-{
-    struct fg_state *s = state;
-    int64_t keys_min;
-    return fg_adopted_mask(s->params, &s->in, m, &s->fresh, &keys_min, err);
-}
-
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
-{
-    struct fg_state *s = state;
-    int rc = fg_adopted_mask(s->params, &s->in, m, &s->own, &s->stats.keys_min, err);
-    s->has_keys_min = !rc && s->params->mode == FG_CACHED;
-    if (!rc)
-        keep_mask(s);
-    return rc;
-}
-
-/* What is applied by this call alone; kept_keys of counts needs units of one key. */
-static bool stays(const void *state)
-{
-    const struct fg_state *s = state;
-    return s->call == CALL_OWN && s->params->width == 1;
-}
-
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    struct fg_state *s = state;
-    (void)own;
-    (void)err;
-    lists->exec = EXEC_GATHER; /* as slice_mask_lists has it */
-    lists->exec_bq = lists->exec_bk = 128;
+    const struct accel_units *u = c->counts;
+    c->exec->exec = EXEC_GATHER; /* as slice_mask_lists has it */
+    c->exec->exec_bq = c->exec->exec_bk = 128;
     s->pending = false;
     s->stays = true;
     s->pairs = u->pairs;
@@ -496,7 +444,30 @@ static int adopt_units(void *state, const struct accel_units *u, const struct ac
     for (int64_t g = 0; g < u->groups; g++)
         s->stats.keys_min = MIN(s->stats.keys_min, u->count[g]);
     s->has_keys_min = s->params->mode == FG_CACHED;
-    return 0;
+}
+
+static int take(void *state, const struct device_choice *c, struct err *err)
+{
+    struct fg_state *s = state;
+    int64_t keys_min;
+    if (s->call == CALL_REUSE)
+        return fg_given_mask(s->params, &s->in, c->lists, &s->fresh, &keys_min, err);
+    if (!c->lists) {
+        take_counts(s, c);
+        return 0;
+    }
+    int rc = fg_given_mask(s->params, &s->in, c->lists, &s->own, &s->stats.keys_min, err);
+    s->has_keys_min = !rc && s->params->mode == FG_CACHED;
+    if (!rc)
+        keep_mask(s);
+    return rc;
+}
+
+/* What is applied by this call alone; kept_keys of counts needs units of one key. */
+static bool keep_on_device(const void *state)
+{
+    const struct fg_state *s = state;
+    return s->call == CALL_OWN && s->params->width == 1;
 }
 
 static bool why_full(const void *state, char why[160])
@@ -636,33 +607,23 @@ const struct method method_fg_attn = {
     .summary = "M x 1 slices kept where the largest p exceeds c/N, cached over steps or pooled",
     .paper = "FG-Attn: Leveraging Fine-Grained Sparse Attention in Video Diffusion Models, "
              "arXiv 2509.16518",
-    .flags =
-        METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_CALIBRATED,
-    .params_size = sizeof(struct fg_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .scopes = scopes,
-    .budget_full = "mode=pooled:pool=topk:kappa=1",
-    .validate = validate,
-    .order = token_order,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS,
+    .params = {.table = options,
+               .size = sizeof(struct fg_params),
+               .scopes = scopes,
+               .budget = budget,
+               .validate = validate,
+               .order = token_order,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .adopt = adopt,
-    .stays = stays,
-    .adopt_units = adopt_units,
-    .fresh_rule = fresh_rule,
-    .take_fresh = take_fresh,
-    .why_full = why_full,
     .report = report,
-    .calibrate = fg_calibrate,
-    .calibrate_passes = 2,
     .release = release,
-    .variants = variants,
-    .budgets = budgets,
-    .may_be_empty = may_be_empty,
+    .metrics = metrics,
+    .cost = cost,
+    .why_full = why_full,
+    .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device, .compares = true},
+    .reuse = {.of = origin},
+    .search = {.calibrate = fg_calibrate, .passes = 2},
+    .tests = {.full = "mode=pooled:pool=topk:kappa=1", .variants = variants, .budgets = budgets},
 };

@@ -50,8 +50,8 @@ int fg_pooled_mask(const struct fg_params *p, const struct head_in *in, struct s
 /* The mask that somebody else chose for the whole head, in units of M x width, without the forced
  * slices or with them. Initialises *out; *keys_min as in fg_stats. ERR_RUN: lists of other units.
  */
-int fg_adopted_mask(const struct fg_params *p, const struct head_in *in, const struct mask *m,
-                    struct slice_mask *out, int64_t *keys_min, struct err *err);
+int fg_given_mask(const struct fg_params *p, const struct head_in *in, const struct mask *m,
+                  struct slice_mask *out, int64_t *keys_min, struct err *err);
 
 /* Units of a group that pool=topk keeps: a share of all keys. */
 int64_t fg_topk_units(const struct fg_params *p, const struct head_in *in);

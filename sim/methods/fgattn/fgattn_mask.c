@@ -257,8 +257,8 @@ void fg_pooled_cost(const struct fg_params *p, const struct head_in *in, struct 
 
 /* ---- chosen elsewhere ----------------------------------------------------------------------- */
 
-int fg_adopted_mask(const struct fg_params *p, const struct head_in *in, const struct mask *m,
-                    struct slice_mask *out, int64_t *keys_min, struct err *err)
+int fg_given_mask(const struct fg_params *p, const struct head_in *in, const struct mask *m,
+                  struct slice_mask *out, int64_t *keys_min, struct err *err)
 {
     const struct attn_in *x = &in->x;
     int rc = 0;

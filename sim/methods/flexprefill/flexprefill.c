@@ -51,47 +51,37 @@ struct params {
     double sparsity; /* NAN: gamma decides */
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct params, profile),
-     .def = "official", .values = profiles,
-     .help = "official: the published code; paper: selects the tokens themselves; frontier: a "
-             "port without the pattern test."},
-    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct params, preset),
-     .def = "profile", .values = presets, .flags = OPT_CALIB_FIXED,
-     .help = "gamma, tau and min_budget of a published setting; unset: paper-a, frontier 0.65 "
-             "and 512."},
-    {.name = "gamma", .type = OPT_NUM, .offset = offsetof(struct params, gamma), .min = 0, .max = 1,
-     .flags = OPT_UNSET | OPT_MIN_OPEN, .unit = "mass share",
-     .help = "Cumulative threshold; unset: the preset's (0.95)."},
-    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct params, tau), .min = 0,
-     .max = 0.8326, .flags = OPT_UNSET, .unit = "JS distance",
-     .help = "Query-aware below this distance, 0 = never; unset: the preset's (0.1)."},
-    {.name = "min_budget", .type = OPT_INT, .offset = offsetof(struct params, min_budget), .min = 0,
-     .max = 9e15, .flags = OPT_UNSET, .unit = "tokens",
-     .help = "Least columns and least distances; unset: the preset's (1024)."},
-    {.name = "max_budget", .type = OPT_INT, .offset = offsetof(struct params, max_budget),
-     .def = "0", .min = 0, .max = 9e15, .unit = "tokens",
-     .help = "Most columns and most distances, 0 = no limit."},
-    {.name = "block", .type = OPT_ENUM, .offset = offsetof(struct params, block), .def = "128",
-     .values = blocks, .unit = "tokens", .help = "Block size and number of sampled rows."},
-    {.name = "sparsity", .type = OPT_NUM, .offset = offsetof(struct params, sparsity), .min = 0,
-     .max = 1, .flags = OPT_UNSET | OPT_MIN_OPEN | OPT_MAX_OPEN, .unit = "share of blocks",
-     .help = "gamma is searched per head so that this share of dense attention's blocks is left "
-             "out: papers' \"FlexPrefill (0.35)\"."},
-    {.name = "emulate", .type = OPT_ENUM, .offset = offsetof(struct params, emulate), .def = "none",
-     .values = emulate,
-     .help = "bf16 reproduces the code's roundings of scaled queries, logits, pooled means and "
-             "pooled scores."},
-    {.name = "target_p1", .type = OPT_NUM, .offset = offsetof(struct params, target_p1),
-     .def = "0.90", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT, .unit = "mass share",
-     .help = "calibrate: least 1st percentile of the rows' recall."},
-    {.name = "target_err", .type = OPT_NUM, .offset = offsetof(struct params, target_err),
-     .def = "0.05", .min = 0, .max = INFINITY, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate: largest relative L2 error of the output."},
+    OPT_ENUM(struct params, profile, "official", profiles,
+             "official: the published code; paper: selects the tokens themselves; frontier: a "
+             "port without the pattern test."),
+    OPT_ENUM(struct params, preset, "profile", presets,
+             "gamma, tau and min_budget of a published setting; unset: paper-a, frontier 0.65 "
+             "and 512.",
+             .flags = OPT_CALIB_FIXED),
+    OPT_NUM(struct params, gamma, NULL, 0, 1, "mass share",
+            "Cumulative threshold; unset: the preset's (0.95).", .flags = OPT_MIN_OPEN),
+    OPT_NUM(struct params, tau, NULL, 0, 0.8326, "JS distance",
+            "Query-aware below this distance, 0 = never; unset: the preset's (0.1)."),
+    OPT_INT(struct params, min_budget, NULL, 0, 9e15, "tokens",
+            "Least columns and least distances; unset: the preset's (1024)."),
+    OPT_INT(struct params, max_budget, "0", 0, 9e15, "tokens",
+            "Most columns and most distances, 0 = no limit."),
+    OPT_ENUM(struct params, block, "128", blocks, "Block size and number of sampled rows.",
+             .unit = "tokens"),
+    OPT_NUM(struct params, sparsity, NULL, 0, 1, "share of blocks",
+            "gamma is searched per head so that this share of dense attention's blocks is left "
+            "out: papers' \"FlexPrefill (0.35)\".",
+            .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
+    OPT_ENUM(struct params, emulate, "none", emulate,
+             "bf16 reproduces the code's roundings of scaled queries, logits, pooled means and "
+             "pooled scores."),
+    OPT_NUM(struct params, target_p1, "0.90", 0, 1, "mass share",
+            "calibrate: least 1st percentile of the rows' recall.", .flags = OPT_IDENTITY_NOT),
+    OPT_NUM(struct params, target_err, "0.05", 0, INFINITY, "",
+            "calibrate: largest relative L2 error of the output.", .flags = OPT_IDENTITY_NOT),
     {0},
 };
-/* clang-format on */
 
 /* Settings by preset: none, the authors' two benchmark settings, the README's, the function's
  * defaults, a strict one; and the port's. */
@@ -134,8 +124,8 @@ struct state {
     int64_t t_v, t_s;
     double sparsity;         /* to search for; NAN: none */
     double reached;          /* share of blocks left out by a search, NAN without one */
-    bool chosen;             /* by the first select, or adopted */
-    struct slice_mask given; /* LISTS: the mask that was adopted, if it is here */
+    bool chosen;             /* by the first select, or taken */
+    struct slice_mask given; /* LISTS: the mask that was taken, if it is here */
 };
 
 static int validate(void *params, struct err *err)
@@ -270,17 +260,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         rc = method_all_rows(ctx, in, "a query-aware head");
     if (rc)
         goto out;
+    ctx->unit_rows = s->kind == LISTS ? VSLASH_BLOCK : s->c.block;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    const struct state *s = state;
-    return s->kind == LISTS ? VSLASH_BLOCK : s->c.block;
 }
 
 /* As vslash_mask has it. */
@@ -313,7 +298,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 
 /* ---- the choice of a device ------------------------------------------------------------------ */
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct state *s = state;
     const struct flex_config *c = &s->c;
@@ -327,7 +312,7 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
         snprintf(why, 160, "sparsity is searched on the CPU; give gamma");
         return false;
     }
-    rule->flex =
+    rule->of.flex =
         (struct flex_rule){.all = all,
                            .lists = lists,
                            .block = c->block,
@@ -356,44 +341,39 @@ out:
     return rc;
 }
 
-static int take_plan(struct state *s, const struct mask *m, const struct accel_units *u,
-                     const struct accel_own *own, struct err *err)
+static int take_plan(struct state *s, const struct device_choice *c, struct err *err)
 {
     struct flex_own numbers;
-    int rc = accel_own_check(own, sizeof numbers, err);
+    int rc = accel_own_check(c->own, sizeof numbers, err);
     if (rc)
         return rc;
-    memcpy(&numbers, own->data, sizeof numbers);
+    memcpy(&numbers, c->own->data, sizeof numbers);
     s->chosen = true;
     s->t_v = numbers.tokens[0];
     s->t_s = numbers.tokens[1];
-    return flex_plan_adopt(&s->plan, &s->c, m, u, &numbers, err);
+    return flex_plan_take(&s->plan, &s->c, c, &numbers, err);
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
+    int rc = 0;
     if (s->kind == DENSE)
-        return m->form == MASK_FULL ? 0 : err_set(err, ERR_RUN, "a choice where all is kept");
+        return c->lists->form == MASK_FULL ? 0
+                                           : err_set(err, ERR_RUN, "a choice where all is kept");
     if (s->kind == PLAN)
-        return take_plan(s, m, NULL, own, err);
-    int rc = take_lists(s, own, err);
-    return rc ? rc : slice_mask_adopt(&s->given, m, VSLASH_BLOCK, 1, err);
+        return take_plan(s, c, err);
+    TRY(take_lists(s, c->own, err));
+    TRY(slice_mask_take(&s->given, c, VSLASH_BLOCK, 1, err));
+    if (!c->lists)
+        set_exec(c->exec);
+out:
+    return rc;
 }
 
-static bool stays(const void *state)
+static bool keep_on_device(const void *state)
 {
     return ((const struct state *)state)->kind != DENSE;
-}
-
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    struct state *s = state;
-    if (s->kind == PLAN)
-        return take_plan(s, NULL, u, own, err);
-    set_exec(lists);
-    return take_lists(s, own, err);
 }
 
 /* ---- numbers --------------------------------------------------------------------------------- */
@@ -668,27 +648,22 @@ const struct method method_flexprefill = {
     .name = "flexprefill",
     .summary = "block columns and diagonals, or pooled blocks, chosen per head by a pattern test",
     .paper = "FlexPrefill, arXiv:2502.20766",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_SINK,
-    .params_size = sizeof(struct params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .budget_full = "gamma=1",
-    .validate = validate,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_SINK,
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .budget = budget,
+               .validate = validate},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .rule = rule,
-    .adopt = adopt,
-    .stays = stays,
-    .adopt_units = adopt_units,
+    .report = report,
+    .release = release,
+    .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
-    .report = report,
-    .calibrate = calibrate,
-    .calibrate_passes = 2.5,
-    .judges = block_grid_judges,
-    .calibrate_trials = N_GRID,
-    .release = release,
-    .variants = variants,
+    .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device},
+    .search = {.calibrate = calibrate,
+               .passes = 2.5,
+               .trials = N_GRID,
+               .on_device = block_grid_on_device},
+    .tests = {.full = "gamma=1", .variants = variants},
 };

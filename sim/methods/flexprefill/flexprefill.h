@@ -83,11 +83,9 @@ int flex_plan_build(struct flex_plan *p, const struct flex_config *c, struct fle
                     const struct head_in *in, struct err *err);
 void flex_plan_free(struct flex_plan *p);
 
-/* The plan of a device (profile official): its mask, or what is known of one that stays there, with
- * m NULL; and what came beside it. */
-struct flex_own;
-int flex_plan_adopt(struct flex_plan *p, const struct flex_config *c, const struct mask *m,
-                    const struct accel_units *u, const struct flex_own *own, struct err *err);
+/* The plan of a device (profile official): its mask, and `own` that came beside it. */
+int flex_plan_take(struct flex_plan *p, const struct flex_config *c,
+                   const struct device_choice *chosen, const struct flex_own *own, struct err *err);
 
 /* Set in the map those entries of the estimated block map w [nb][nb] that are kept. In order of
  * weight (ties: lower index) these are the entries with running sum <= budget or, with cross, the

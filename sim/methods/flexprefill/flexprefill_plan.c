@@ -211,8 +211,8 @@ out:
     return rc;
 }
 
-int flex_plan_adopt(struct flex_plan *p, const struct flex_config *c, const struct mask *m,
-                    const struct accel_units *u, const struct flex_own *own, struct err *err)
+int flex_plan_take(struct flex_plan *p, const struct flex_config *c,
+                   const struct device_choice *chosen, const struct flex_own *own, struct err *err)
 {
     int rc = 0;
     *p = (struct flex_plan){.query_aware = own->aware != 0,
@@ -222,10 +222,7 @@ int flex_plan_adopt(struct flex_plan *p, const struct flex_config *c, const stru
     p->k_v = p->query_aware ? flex_min_blocks(c) : blocks_of(c, p->t_v);
     p->k_s = p->query_aware ? flex_min_blocks(c) : blocks_of(c, p->t_s);
     TRY(block_map_init(&p->map, c->n, c->n, c->block, !c->both, err));
-    if (m)
-        TRY(block_map_adopt(&p->map, m, err));
-    else
-        TRY(block_map_adopt_units(&p->map, u, err));
+    TRY(block_map_take(&p->map, chosen, err));
 out:
     return rc;
 }

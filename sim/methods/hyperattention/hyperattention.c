@@ -42,33 +42,25 @@ struct hyper_params {
     bool exclude, official_pad;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "projs", .type = OPT_INT, .offset = offsetof(struct hyper_params, projs), .def = "7",
-     .min = 1, .max = 16, .unit = "bits", .help = "Bits of the hash."},
-    {.name = "block", .type = OPT_INT, .offset = offsetof(struct hyper_params, block),
-     .def = "256", .min = 1, .max = 1e9, .unit = "tokens", .help = "Keys of a block."},
-    {.name = "samples", .type = OPT_INT, .offset = offsetof(struct hyper_params, samples),
-     .def = "256", .min = 0, .max = 1e7, .unit = "keys",
-     .help = "Keys drawn for all queries of a head (causal: of a half)."},
-    {.name = "min_len", .type = OPT_INT, .offset = offsetof(struct hyper_params, min_len),
-     .def = "4096", .min = 0, .max = 1e9, .unit = "tokens",
-     .help = "Shorter sequences, and causal halves up to this length, are exact."},
-    {.name = "gray", .type = OPT_ENUM, .offset = offsetof(struct hyper_params, gray),
-     .def = "official", .values = grays,
-     .help = "Order of the bins: their Gray code as in the published table, or the inverse map, whose "
-             "neighbours differ in one bit."},
-    {.name = "exclude", .type = OPT_BOOL, .offset = offsetof(struct hyper_params, exclude),
-     .def = "1", .help = "Drawn keys of the query's own block do not count again."},
-    {.name = "official_pad", .type = OPT_BOOL,
-     .offset = offsetof(struct hyper_params, official_pad), .def = "0",
-     .help = "The zero rows that fill the last block count as keys of score 0, as in the code."},
-    {.name = "proj_dir", .type = OPT_ENUM, .offset = offsetof(struct hyper_params, proj_dir),
-     .def = "normal", .values = direction_names,
-     .help = "Directions: random, or the first unit vectors, which depend on no seed."},
+    OPT_INT(struct hyper_params, projs, "7", 1, 16, "bits", "Bits of the hash."),
+    OPT_INT(struct hyper_params, block, "256", 1, 1e9, "tokens", "Keys of a block."),
+    OPT_INT(struct hyper_params, samples, "256", 0, 1e7, "keys",
+            "Keys drawn for all queries of a head (causal: of a half)."),
+    OPT_INT(struct hyper_params, min_len, "4096", 0, 1e9, "tokens",
+            "Shorter sequences, and causal halves up to this length, are exact."),
+    OPT_ENUM(
+        struct hyper_params, gray, "official", grays,
+        "Order of the bins: their Gray code as in the published table, or the inverse map, whose "
+        "neighbours differ in one bit."),
+    OPT_BOOL(struct hyper_params, exclude, "1",
+             "Drawn keys of the query's own block do not count again."),
+    OPT_BOOL(struct hyper_params, official_pad, "0",
+             "The zero rows that fill the last block count as keys of score 0, as in the code."),
+    OPT_ENUM(struct hyper_params, proj_dir, "normal", direction_names,
+             "Directions: random, or the first unit vectors, which depend on no seed."),
     {0},
 };
-/* clang-format on */
 
 struct hyper_state {
     struct hyper_plan plan;
@@ -206,36 +198,32 @@ out:
 
 /* ---- on a device ---------------------------------------------------------------------------- */
 
-static struct mask_origin origin(const void *state)
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    return (struct mask_origin){SOURCE_OWN, 1};
-}
-
-static bool rule(const void *state, union method_rule *r, char why[160])
-{
-    r->hashed = ((const struct hyper_state *)state)->plan.rule;
-    r->hashed.head = 0; /* `given` has it */
+    const struct hyper_state *s = state;
+    rule->of.hashed = s->plan.rule;
+    rule->of.hashed.head = 0;
+    rule->data = &s->plan.rule.head;
     return true;
 }
 
-static const void *given(const void *state)
-{
-    return &((const struct hyper_state *)state)->plan.rule.head;
-}
-
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct hyper_state *s = state;
-    if (m->form == MASK_FULL && s->plan.at.n_hashed == 0)
+    if (c->lists && c->lists->form == MASK_FULL && s->plan.at.n_hashed == 0)
         return 0;
-    return slice_mask_adopt(&s->given, m, 1, 1, err);
+    return slice_mask_take(&s->given, c, 1, 1, err);
 }
 
-static bool own(const void *state, struct own_rule *r, char why[160])
+/* Also without weights: blocks of sorted tokens are no tiles of a mask. */
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    *r = (struct own_rule){.kind = OWN_HASHED};
-    r->of.hashed = ((const struct hyper_state *)state)->plan.rule;
-    return true;
+    const struct hyper_state *s = state;
+    if (s->plan.at.n_hashed == 0)
+        return;
+    a->kind = ARITH_KERNEL;
+    a->own = (struct own_rule){.kind = OWN_HASHED};
+    a->own.of.hashed = s->plan.rule;
 }
 
 static int est_init(struct hyper_state *s, struct err *err)
@@ -247,7 +235,7 @@ static int est_init(struct hyper_state *s, struct err *err)
     return rc;
 }
 
-static int attended(void *state, const double *lse, struct err *err)
+static int done(void *state, double tiles_pv, const double *lse, struct err *err)
 {
     struct hyper_state *s = state;
     int rc = est_init(s, err);
@@ -331,12 +319,6 @@ static double sample_output(struct hyper_state *s, int64_t i, const struct hyper
     return top + log(sum);
 }
 
-/* Also without weights: blocks of sorted tokens are no tiles of a mask. */
-static bool attends(const void *state)
-{
-    return ((const struct hyper_state *)state)->plan.at.n_hashed > 0;
-}
-
 static int buffers(struct hyper_state *s, struct err *err)
 {
     int64_t samples = s->plan.rule.samples;
@@ -351,8 +333,8 @@ out:
 }
 
 /* Pairs of weight 1 by the exact softmax of the framework, then the drawn keys of each row. */
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     struct hyper_state *s = state;
     struct hyper_part parts[HYPER_PARTS];
@@ -456,25 +438,15 @@ const struct method method_hyperattention = {
     .summary = "blocks of hashed and sorted tokens, and drawn keys with weights for the rest",
     .paper =
         "Han et al., HyperAttention: Long-context Attention in Near-Linear Time, arXiv 2310.05869",
-    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_CHANGES_MATH,
-    .params_size = sizeof(struct hyper_params),
-    .params = options,
-    .budget = budget,
-    .budget_full = "min_len=1000000000",
+    .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
+    .params = {.table = options, .size = sizeof(struct hyper_params), .budget = budget},
     .prepare = prepare,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .given = given,
-    .adopt = adopt,
-    .adopt_units = slice_mask_adopt_units,
-    .attends = attends,
-    .attend = attend,
-    .own = own,
-    .attended = attended,
-    .why_full = why_full,
     .report = report,
     .release = release,
-    .variants = variants,
+    .cost = cost,
+    .why_full = why_full,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .arith = {.kind = ARITH_KERNEL, .how = how, .attend = attend, .done = done},
+    .tests = {.full = "min_len=1000000000", .variants = variants},
 };

@@ -49,83 +49,64 @@ struct params {
     bool scale_sizes;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct params, profile),
-     .def = "official", .values = profiles,
-     .help = "official and paper differ in calibrate only; frontier is a port with one budget "
-             "for all heads."},
-    {.name = "pattern", .type = OPT_ENUM, .offset = offsetof(struct params, pattern),
-     .def = "table", .values = patterns,
-     .help = "Pattern of the head; table: from the table, else vertical-slash."},
-    {.name = "table", .type = OPT_STR, .offset = offsetof(struct params, table),
-     .flags = OPT_UNSET | OPT_CALIB_FIXED, .unit = "file", .help = "Per-head table in the published JSON layout."},
-    {.name = "table_id", .type = OPT_STR, .offset = offsetof(struct params, table_id),
-     .flags = OPT_UNSET | OPT_CALIB_FIXED, .unit = "checksum",
-     .help = "Content of the table; filled in, and refused where the file has another."},
-    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct params, preset),
-     .def = "profile", .values = presets, .flags = OPT_CALIB_FIXED,
-     .help = "v and s of a published setting; unset: 1000 and 6096, frontier 512 and 512."},
-    {.name = "v", .type = OPT_INT, .offset = offsetof(struct params, v), .min = 1,
-     .max = 2147483647, .flags = OPT_UNSET, .unit = "columns",
-     .help = "Vertical-slash columns, forced ones included; unset: the preset's."},
-    {.name = "s", .type = OPT_INT, .offset = offsetof(struct params, s), .min = 1,
-     .max = 2147483647, .flags = OPT_UNSET, .unit = "distances",
-     .help = "Vertical-slash distances, forced ones included; unset: the preset's."},
-    {.name = "ratio", .type = OPT_NUM, .offset = offsetof(struct params, ratio), .def = "1",
-     .min = 0, .max = 1e6, .flags = OPT_MIN_OPEN,
-     .help = "Multiplies the sizes of the table, or v and s, before the clamps."},
-    {.name = "budget", .type = OPT_NUM, .offset = offsetof(struct params, budget), .def = "0",
-     .min = 0, .max = 1, .unit = "share of N",
-     .help = "Above 0: v and s are 0.2 and 0.8 of this share of the prompt."},
-    {.name = "sparsity", .type = OPT_NUM, .offset = offsetof(struct params, sparsity), .min = 0,
-     .max = 1, .flags = OPT_UNSET | OPT_MIN_OPEN | OPT_MAX_OPEN, .unit = "share of dense work",
-     .help = "v and s (0.2 and 0.8 of a budget) or top are searched per head so that the kernel "
-             "leaves out this share: papers' \"MInference (0.5)\"."},
-    {.name = "last_q", .type = OPT_INT, .offset = offsetof(struct params, last_q), .min = 1,
-     .max = 2147483647, .flags = OPT_UNSET, .unit = "rows",
-     .help = "Estimation rows, the last of the prompt; unset: 64, frontier 256."},
-    {.name = "force_cols", .type = OPT_INT, .offset = offsetof(struct params, force_cols), .min = 0,
-     .max = 2147483647, .flags = OPT_UNSET, .unit = "columns",
-     .help = "First columns always kept; unset: 30, frontier 4."},
-    {.name = "force_dists", .type = OPT_INT, .offset = offsetof(struct params, force_dists),
-     .min = 0, .max = 2147483647, .flags = OPT_UNSET, .unit = "distances",
-     .help = "Smallest distances always kept; unset: 100, frontier 64."},
-    {.name = "min_v", .type = OPT_INT, .offset = offsetof(struct params, min_v), .min = 1,
-     .max = 2147483647, .flags = OPT_UNSET, .unit = "columns",
-     .help = "Lower clamp of v; unset: 30, frontier 4."},
-    {.name = "min_s", .type = OPT_INT, .offset = offsetof(struct params, min_s), .min = 1,
-     .max = 2147483647, .flags = OPT_UNSET, .unit = "distances",
-     .help = "Lower clamp of s; unset: 50, frontier 64."},
-    {.name = "init", .type = OPT_INT, .offset = offsetof(struct params, init), .def = "128",
-     .min = 0, .max = 2147483647, .unit = "tokens", .help = "A-shape: first keys kept."},
-    {.name = "local", .type = OPT_INT, .offset = offsetof(struct params, local), .def = "3968",
-     .min = 1, .max = 2147483647, .unit = "tokens", .help = "A-shape: window."},
-    {.name = "last", .type = OPT_INT, .offset = offsetof(struct params, last), .def = "100",
-     .min = 0, .max = 2147483647, .unit = "rows", .help = "Tri-shape: last rows dense."},
-    {.name = "top", .type = OPT_INT, .offset = offsetof(struct params, top), .min = 1,
-     .max = 2147483647, .flags = OPT_UNSET, .unit = "blocks",
-     .help = "Block pattern: blocks of a row block; unset: 100, frontier 64."},
-    {.name = "start_layer", .type = OPT_INT, .offset = offsetof(struct params, start_layer),
-     .def = "-1", .min = -1, .max = 1e6, .unit = "layer", .help = "Layers below are dense."},
-    {.name = "mask", .type = OPT_ENUM, .offset = offsetof(struct params, mask), .def = "realised",
-     .values = masks,
-     .help = "Vertical-slash: what the kernel's lists cover, or the pairs that were asked for."},
-    {.name = "emulate", .type = OPT_ENUM, .offset = offsetof(struct params, emulate), .def = "none",
-     .values = emulate, .help = "bf16 reproduces the code's roundings of logits, block means and block scores."},
-    {.name = "search", .type = OPT_ENUM, .offset = offsetof(struct params, search),
-     .def = "realised", .values = search, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate, profile=official: judge the kernels' masks, or the token-exact ones of "
-             "the published routine."},
-    {.name = "scale_sizes", .type = OPT_BOOL, .offset = offsetof(struct params, scale_sizes),
-     .def = "0", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate: candidate sizes times N/131072."},
-    {.name = "rows_from", .type = OPT_INT, .offset = offsetof(struct params, rows_from), .min = 0,
-     .max = 2147483647, .flags = OPT_IDENTITY_NOT | OPT_UNSET, .unit = "row",
-     .help = "calibrate: first row of the mean recall; unset: 2500, below 10000 tokens N/4."},
+    OPT_ENUM(struct params, profile, "official", profiles,
+             "official and paper differ in calibrate only; frontier is a port with one budget "
+             "for all heads."),
+    OPT_ENUM(struct params, pattern, "table", patterns,
+             "Pattern of the head; table: from the table, else vertical-slash."),
+    OPT_STR(struct params, table, NULL, NULL, "Per-head table in the published JSON layout.",
+            .flags = OPT_CALIB_FIXED, .unit = "file"),
+    OPT_STR(struct params, table_id, NULL, NULL,
+            "Content of the table; filled in, and refused where the file has another.",
+            .flags = OPT_CALIB_FIXED, .unit = "checksum"),
+    OPT_ENUM(struct params, preset, "profile", presets,
+             "v and s of a published setting; unset: 1000 and 6096, frontier 512 and 512.",
+             .flags = OPT_CALIB_FIXED),
+    OPT_INT(struct params, v, NULL, 1, 2147483647, "columns",
+            "Vertical-slash columns, forced ones included; unset: the preset's."),
+    OPT_INT(struct params, s, NULL, 1, 2147483647, "distances",
+            "Vertical-slash distances, forced ones included; unset: the preset's."),
+    OPT_NUM(struct params, ratio, "1", 0, 1e6, "",
+            "Multiplies the sizes of the table, or v and s, before the clamps.",
+            .flags = OPT_MIN_OPEN),
+    OPT_NUM(struct params, budget, "0", 0, 1, "share of N",
+            "Above 0: v and s are 0.2 and 0.8 of this share of the prompt."),
+    OPT_NUM(struct params, sparsity, NULL, 0, 1, "share of dense work",
+            "v and s (0.2 and 0.8 of a budget) or top are searched per head so that the kernel "
+            "leaves out this share: papers' \"MInference (0.5)\".",
+            .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
+    OPT_INT(struct params, last_q, NULL, 1, 2147483647, "rows",
+            "Estimation rows, the last of the prompt; unset: 64, frontier 256."),
+    OPT_INT(struct params, force_cols, NULL, 0, 2147483647, "columns",
+            "First columns always kept; unset: 30, frontier 4."),
+    OPT_INT(struct params, force_dists, NULL, 0, 2147483647, "distances",
+            "Smallest distances always kept; unset: 100, frontier 64."),
+    OPT_INT(struct params, min_v, NULL, 1, 2147483647, "columns",
+            "Lower clamp of v; unset: 30, frontier 4."),
+    OPT_INT(struct params, min_s, NULL, 1, 2147483647, "distances",
+            "Lower clamp of s; unset: 50, frontier 64."),
+    OPT_INT(struct params, init, "128", 0, 2147483647, "tokens", "A-shape: first keys kept."),
+    OPT_INT(struct params, local, "3968", 1, 2147483647, "tokens", "A-shape: window."),
+    OPT_INT(struct params, last, "100", 0, 2147483647, "rows", "Tri-shape: last rows dense."),
+    OPT_INT(struct params, top, NULL, 1, 2147483647, "blocks",
+            "Block pattern: blocks of a row block; unset: 100, frontier 64."),
+    OPT_INT(struct params, start_layer, "-1", -1, 1e6, "layer", "Layers below are dense."),
+    OPT_ENUM(struct params, mask, "realised", masks,
+             "Vertical-slash: what the kernel's lists cover, or the pairs that were asked for."),
+    OPT_ENUM(struct params, emulate, "none", emulate,
+             "bf16 reproduces the code's roundings of logits, block means and block scores."),
+    OPT_ENUM(struct params, search, "realised", search,
+             "calibrate, profile=official: judge the kernels' masks, or the token-exact ones of "
+             "the published routine.",
+             .flags = OPT_IDENTITY_NOT),
+    OPT_BOOL(struct params, scale_sizes, "0", "calibrate: candidate sizes times N/131072.",
+             .flags = OPT_IDENTITY_NOT),
+    OPT_INT(struct params, rows_from, NULL, 0, 2147483647, "row",
+            "calibrate: first row of the mean recall; unset: 2500, below 10000 tokens N/4.",
+            .flags = OPT_IDENTITY_NOT),
     {0},
 };
-/* clang-format on */
 
 static const struct param_scope scopes[] = {
     {"v s preset budget force_cols force_dists min_v min_s mask", "pattern=table|vs"},
@@ -287,6 +268,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     TRY(resolve(params, in, &c, err));
     TRY(mem_zalloc(&h, 1, sizeof *h, "minference", err));
     TRY(minf_begin(h, &c, in, err));
+    ctx->unit_rows = minf_unit(h);
     *state = h;
     h = NULL;
 out:
@@ -294,17 +276,12 @@ out:
     return rc;
 }
 
-static int64_t unit_rows(const void *state)
-{
-    return minf_unit(state);
-}
-
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     return minf_select(state, row0, row1, out, err);
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct minf_config *c = &((const struct minf_head *)state)->c;
     const char *no = c->pattern != MINF_VS && c->pattern != MINF_BLOCK
@@ -315,33 +292,27 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
     if (no)
         snprintf(why, 160, "%s", no);
     else if (c->pattern == MINF_BLOCK)
-        rule->minf = (struct minf_rule){.blocks = true, .top = c->top};
+        rule->of.minf = (struct minf_rule){.blocks = true, .top = c->top};
     else
-        rule->minf = (struct minf_rule){.rows = MIN(c->last_q, c->n),
-                                        .v = c->v,
-                                        .s = c->s,
-                                        .force_cols = c->force_cols,
-                                        .force_dists = c->force_dists,
-                                        .realised = c->realised,
-                                        .work = c->work};
+        rule->of.minf = (struct minf_rule){.rows = MIN(c->last_q, c->n),
+                                           .v = c->v,
+                                           .s = c->s,
+                                           .force_cols = c->force_cols,
+                                           .force_dists = c->force_dists,
+                                           .realised = c->realised,
+                                           .work = c->work};
     return !no;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return minf_adopt(state, m, own, err);
+    return minf_take(state, c, err);
 }
 
-static bool stays(const void *state)
+static bool keep_on_device(const void *state)
 {
     const struct minf_head *h = state;
     return h->c.pattern == MINF_VS || h->c.pattern == MINF_BLOCK;
-}
-
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    return minf_adopt_units(state, u, own, lists, err);
 }
 
 static int report_lists(const struct minf_head *h, struct record *r, struct err *err)
@@ -376,7 +347,7 @@ static double native_blocks(const struct minf_config *c)
     return 2 * (double)c->block * (double)c->top / (double)c->n;
 }
 
-static struct mask_origin origin(const void *state)
+static struct mask_origin origin(void *state)
 {
     const struct minf_head *h = state;
     bool chosen = h->c.pattern == MINF_VS || h->c.pattern == MINF_BLOCK;
@@ -542,31 +513,24 @@ const struct method method_minference = {
     .name = "minference",
     .summary = "A-shape, vertical-slash or block pattern per head with fixed budgets",
     .paper = "MInference 1.0, arXiv:2407.02490",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_SINK,
-    .params_size = sizeof(struct params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .scopes = scopes,
-    .budget_full = "v=2147483647:s=2147483647",
-    .validate = validate,
-    .identify = identify,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_SINK,
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .scopes = scopes,
+               .budget = budget,
+               .validate = validate,
+               .identify = identify},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .rule = rule,
-    .adopt = adopt,
-    .stays = stays,
-    .adopt_units = adopt_units,
-    .cost = cost,
-    .origin = origin,
-    .why_full = why_full,
     .report = report,
-    .calibrate = calibrate,
-    .calibrate_passes = 4,
-    .judges = judges,
-    .calibrate_trials = MINF_CANDIDATES,
     .release = release,
-    .variants = variants,
-    .calibrate_short = "rows_from=0",
+    .metrics = metrics,
+    .cost = cost,
+    .why_full = why_full,
+    .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device},
+    .reuse = {.of = origin},
+    .search = {.calibrate = calibrate, .passes = 4, .trials = MINF_CANDIDATES, .on_device = judges},
+    .tests = {.full = "v=2147483647:s=2147483647",
+              .variants = variants,
+              .calibrate_short = "rows_from=0"},
 };

@@ -40,8 +40,8 @@ struct minf_head {
     struct vslash lists;      /* MINF_VS */
     struct block_map map;     /* MINF_BLOCK */
     double work;              /* share of dense work that a search reached */
-    bool chosen;              /* by minf_choose, or adopted */
-    struct slice_mask given;  /* MINF_VS: the mask that was adopted, if it is here */
+    bool chosen;              /* by minf_choose, or taken */
+    struct slice_mask given;  /* MINF_VS: the mask that was taken, if it is here */
 };
 
 /* Prepare a head. `in` gives q, k and the exact map; the A-shape and the Tri-shape do not use it.
@@ -51,12 +51,8 @@ int minf_begin(struct minf_head *h, const struct minf_config *c, const struct he
 int minf_init(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
               struct err *err);
 
-/* The choice of a device (core/rules.h). minf_adopt: lists of the whole head. minf_adopt_units: of
- * a mask that stays there; with MINF_VS and MINF_BLOCK. */
-int minf_adopt(struct minf_head *h, const struct mask *m, const struct accel_own *own,
-               struct err *err);
-int minf_adopt_units(struct minf_head *h, const struct accel_units *u, const struct accel_own *own,
-                     struct mask *lists, struct err *err);
+/* Take the choice of a device over (struct method_device); counts with MINF_VS and MINF_BLOCK. */
+int minf_take(struct minf_head *h, const struct device_choice *c, struct err *err);
 void minf_free(struct minf_head *h); /* also of a zeroed one */
 int64_t minf_unit(const struct minf_head *h);
 /* What estimating columns and distances, or scoring pooled blocks, costs. */

@@ -274,17 +274,6 @@ out:
     return rc;
 }
 
-int minf_adopt(struct minf_head *h, const struct mask *m, const struct accel_own *own,
-               struct err *err)
-{
-    if (h->c.pattern == MINF_VS) {
-        int rc = take_lists(h, own, err);
-        return rc ? rc : slice_mask_adopt(&h->given, m, h->c.realised ? VSLASH_BLOCK : 1, 1, err);
-    }
-    h->chosen = true;
-    return block_map_adopt(&h->map, m, err);
-}
-
 /* What select_given sets, too. */
 static void set_exec(const struct minf_head *h, struct mask *m)
 {
@@ -293,15 +282,19 @@ static void set_exec(const struct minf_head *h, struct mask *m)
     m->exec_bk = h->c.realised ? 1 : m->exec_bk;
 }
 
-int minf_adopt_units(struct minf_head *h, const struct accel_units *u, const struct accel_own *own,
-                     struct mask *lists, struct err *err)
+int minf_take(struct minf_head *h, const struct device_choice *c, struct err *err)
 {
-    if (h->c.pattern == MINF_BLOCK) {
+    int rc = 0;
+    if (h->c.pattern != MINF_VS) {
         h->chosen = true;
-        return block_map_adopt_units(&h->map, u, err);
+        return block_map_take(&h->map, c, err);
     }
-    set_exec(h, lists);
-    return take_lists(h, own, err);
+    TRY(take_lists(h, c->own, err));
+    TRY(slice_mask_take(&h->given, c, h->c.realised ? VSLASH_BLOCK : 1, 1, err));
+    if (!c->lists)
+        set_exec(h, c->exec);
+out:
+    return rc;
 }
 
 static int select_given(const struct minf_head *h, int64_t row0, int64_t row1, struct mask *out,

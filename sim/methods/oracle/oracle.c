@@ -65,34 +65,27 @@ static const char *const kinds[] = {"topk",      "topp",  "mean",    "block",
 static const char *const ranks[] = {"full", "sampled", NULL};
 static const char *const scope_names[] = {"qblock", "head", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "kind", .type = OPT_ENUM, .offset = offsetof(struct oracle_params, kind),
-     .def = "topp", .values = kinds, .help = "what is kept together and what is guaranteed"},
-    {.name = "k", .type = OPT_SHARE, .offset = offsetof(struct oracle_params, k), .min = 1,
-     .max = 1e9, .flags = OPT_UNSET, .unit = "keys",
-     .help = "topk: keys kept per row, a share of those that it sees; stripes: columns, a share of all; "
-             "mean, and block with scope=head: units of the head that are kept, in place of alpha"},
-    {.name = "alpha", .type = OPT_NUM, .offset = offsetof(struct oracle_params, alpha),
-     .def = "0.95", .min = 0, .max = 1, .flags = OPT_MIN_OPEN, .unit = "mass share",
-     .help = "probability mass to be reached"},
-    {.name = "unit", .type = OPT_STR, .offset = offsetof(struct oracle_params, unit), .def = "1x1",
-     .unit = "tokens", .help = "block kinds: query rows x keys of a unit, such as 128x1 or 64x64"},
-    {.name = "scope", .type = OPT_ENUM, .offset = offsetof(struct oracle_params, scope),
-     .def = "qblock", .values = scope_names,
-     .help = "block: the target holds per query block or over the head"},
-    {.name = "rank", .type = OPT_ENUM, .offset = offsetof(struct oracle_params, rank),
-     .def = "full", .values = ranks,
-     .help = "stripes: columns are ranked by their mass in all rows, or in slices of 128 rows"},
-    {.name = "chunks", .type = OPT_INT, .offset = offsetof(struct oracle_params, chunks),
-     .def = "1", .min = 1, .max = 1e6, .help = "stripes, rank=sampled: slices"},
-    {.name = "forced", .type = OPT_STR, .offset = offsetof(struct oracle_params, forced),
-     .def = "none",
-     .help = "entries kept in advance that count towards the target: none, diag, sink-N, "
-             "window-N"},
+    OPT_ENUM(struct oracle_params, kind, "topp", kinds,
+             "what is kept together and what is guaranteed"),
+    OPT_SHARE(
+        struct oracle_params, k, NULL, 1, 1e9, "keys",
+        "topk: keys kept per row, a share of those that it sees; stripes: columns, a share of all; "
+        "mean, and block with scope=head: units of the head that are kept, in place of alpha"),
+    OPT_NUM(struct oracle_params, alpha, "0.95", 0, 1, "mass share",
+            "probability mass to be reached", .flags = OPT_MIN_OPEN),
+    OPT_STR(struct oracle_params, unit, "1x1", NULL,
+            "block kinds: query rows x keys of a unit, such as 128x1 or 64x64", .unit = "tokens"),
+    OPT_ENUM(struct oracle_params, scope, "qblock", scope_names,
+             "block: the target holds per query block or over the head"),
+    OPT_ENUM(struct oracle_params, rank, "full", ranks,
+             "stripes: columns are ranked by their mass in all rows, or in slices of 128 rows"),
+    OPT_INT(struct oracle_params, chunks, "1", 1, 1e6, "", "stripes, rank=sampled: slices"),
+    OPT_STR(struct oracle_params, forced, "none", NULL,
+            "entries kept in advance that count towards the target: none, diag, sink-N, "
+            "window-N"),
     {0},
 };
-/* clang-format on */
 
 struct parsed {
     int64_t bq, bk;
@@ -518,16 +511,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->pending = s->head_wide;
     if (s->kind == KIND_STRIPES)
         TRY(choose_stripes(s, err));
+    ctx->unit_rows = s->unit.bq;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return ((const struct oracle_state *)state)->unit.bq;
 }
 
 static int select_group(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
@@ -599,13 +588,7 @@ out:
 
 /* ---- on a device ---------------------------------------------------------------------------- */
 
-static struct mask_origin origin(const void *state)
-{
-    (void)state;
-    return (struct mask_origin){SOURCE_OWN, 1};
-}
-
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     static const enum oracle_forced forced[] = {ORACLE_FORCED_NONE, ORACLE_DIAG, ORACLE_SINK,
                                                 ORACLE_WINDOW};
@@ -617,36 +600,26 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
         snprintf(why, 160, "the GPU side has the kinds topk, topp, mean and block");
         return false;
     }
-    rule->oracle = (struct oracle_rule){.by = by_count ? ORACLE_TOPK : ORACLE_MASS,
-                                        .head_wide = s->head_wide,
-                                        .bq = s->unit.bq,
-                                        .bk = s->unit.bk,
-                                        .alpha = p->alpha,
-                                        .k = p->k.value,
-                                        .k_share = p->k.is_share,
-                                        .forced = forced[s->unit.forced],
-                                        .forced_n = s->unit.forced_n};
+    rule->of.oracle = (struct oracle_rule){.by = by_count ? ORACLE_TOPK : ORACLE_MASS,
+                                           .head_wide = s->head_wide,
+                                           .bq = s->unit.bq,
+                                           .bk = s->unit.bk,
+                                           .alpha = p->alpha,
+                                           .k = p->k.value,
+                                           .k_share = p->k.is_share,
+                                           .forced = forced[s->unit.forced],
+                                           .forced_n = s->unit.forced_n};
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct oracle_state *s = state;
+    const struct accel_units *u = c->counts;
     s->chosen = true;
-    return slice_mask_adopt(&s->given, m, s->unit.bq, s->unit.bk, err);
-}
-
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    struct oracle_state *s = state;
-    (void)own;
-    (void)err;
-    s->chosen = true;
-    lists->exec = EXEC_NONE;
-    for (int64_t g = 0; g < u->groups; g++)
+    for (int64_t g = 0; u && g < u->groups; g++)
         note_given(s, MIN((g + 1) * u->bq, s->in.x.nq), u->count[g]);
-    return 0;
+    return slice_mask_take(&s->given, c, s->unit.bq, s->unit.bk, err);
 }
 
 static int report_sd(const struct oracle_state *s, struct record *r, struct err *err)
@@ -762,23 +735,17 @@ const struct method method_oracle = {
     .paper = "CRA: Zhu et al., SampleAttention, arXiv 2406.15486; the oracles are lacuna's own",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_BOUND | METHOD_ANY_SCORE |
              METHOD_PREFIX,
-    .params_size = sizeof(struct oracle_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .scopes = scopes,
-    .budget_full = "kind=topk:k=100%",
-    .validate = validate,
+    .params = {.table = options,
+               .size = sizeof(struct oracle_params),
+               .scopes = scopes,
+               .budget = budget,
+               .validate = validate,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .origin = origin,
-    .rule = rule,
-    .adopt = adopt,
-    .adopt_units = adopt_units,
     .report = report,
     .release = release,
-    .variants = variants,
-    .budgets = budgets,
-    .may_be_empty = may_be_empty,
+    .metrics = metrics,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .tests = {.full = "kind=topk:k=100%", .variants = variants, .budgets = budgets},
 };

@@ -30,29 +30,27 @@ struct mask_params {
     int64_t pick;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "file", .type = OPT_STR, .offset = offsetof(struct mask_params, file),
-     .flags = OPT_REQUIRED, .unit = "file",
-     .help = "Masks: a dump of lacuna replay, .npy, .npz, .safetensors, HDF5, or MInference's .json."},
-    {.name = "unit", .type = OPT_STR, .offset = offsetof(struct mask_params, unit),
-     .flags = OPT_UNSET, .unit = "queries x keys",
-     .help = "Size of the blocks of arrays, such as 64x64; unset: the file says it, or pairs."},
-    {.name = "pick", .type = OPT_INT, .offset = offsetof(struct mask_params, pick), .min = 0,
-     .max = 1e6, .flags = OPT_UNSET,
-     .help = "Which setting of a dump with several, by its number in lacuna mask list."},
-    {.name = "match", .type = OPT_ENUM, .offset = offsetof(struct mask_params, match),
-     .def = "names", .values = matches,
-     .help = "order: take a dump's masks for another trace of the same shape."},
-    {.name = "order", .type = OPT_STR, .offset = offsetof(struct mask_params, order),
-     .flags = OPT_UNSET,
-     .help = "Token order of the mask's rows and keys (as --permute); a dump says it itself."},
-    {.name = "id", .type = OPT_STR, .offset = offsetof(struct mask_params, id),
-     .flags = OPT_UNSET, .unit = "checksum",
-     .help = "Content of the file; filled in, and refused where the file has another."},
+    OPT_STR(
+        struct mask_params, file, NULL, NULL,
+        "Masks: a dump of lacuna replay, .npy, .npz, .safetensors, HDF5, or MInference's .json.",
+        .flags = OPT_REQUIRED, .unit = "file"),
+    OPT_STR(struct mask_params, unit, NULL, NULL,
+            "Size of the blocks of arrays, such as 64x64; unset: the file says it, or pairs.",
+            .unit = "queries x keys"),
+    OPT_INT(struct mask_params, pick, NULL, 0, 1e6, "",
+            "Which setting of a dump with several, by its number in lacuna mask list."),
+    OPT_ENUM(struct mask_params, match, "names", matches,
+             "order: take a dump's masks for another trace of the same shape."),
+    OPT_STR(struct mask_params, order, NULL, NULL,
+            "Token order of the mask's rows and keys (as --permute); a dump says it itself."),
+    OPT_STR(struct mask_params, id, NULL, NULL,
+            "Content of the file; filled in, and refused where the file has another.",
+            .unit = "checksum"),
     {0},
 };
 
+/* clang-format off */
 static const struct metric_def metrics[] = {
     {.name = "pairs_dropped", .unit = "1",
      .definition = "pairs of a mask from outside that were left out because their unit lies after "
@@ -199,7 +197,7 @@ static void release(void *state)
         return;
     m->release(s->table);
     if (s->table_params)
-        opt_free(m->params, s->table_params);
+        opt_free(m->params.table, s->table_params);
     free(s->table_params);
     given_free(&s->given);
     maskset_close(&s->own);
@@ -214,10 +212,10 @@ static int prepare_table(struct mask_state *s, struct method_ctx *ctx, const str
     int rc = 0;
     if (!(m->flags & (in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)))
         return method_skip(ctx, "MInference's table needs a causal trace");
-    TRY(mem_zalloc(&s->table_params, 1, m->params_size, "parameters of minference", err));
-    TRY(opt_defaults(m->params, s->table_params, err));
-    TRY(opt_set(m->params, s->table_params, "mask", "table", s->set->path, err));
-    TRY(m->validate(s->table_params, err));
+    TRY(mem_zalloc(&s->table_params, 1, m->params.size, "parameters of minference", err));
+    TRY(opt_defaults(m->params.table, s->table_params, err));
+    TRY(opt_set(m->params.table, s->table_params, "mask", "table", s->set->path, err));
+    TRY(m->params.validate(s->table_params, err));
     rc = m->prepare(ctx, s->table_params, in, &s->table, err);
 out:
     return rc;
@@ -238,6 +236,7 @@ static int prepare_mask(struct mask_state *s, const struct mask_params *p, struc
                            p->order ? p->order : "none", in->moved ? in->moved : "none");
     }
     rc = maskset_find(s->set, &how, ctx, in, &s->given, &s->rows, err);
+    ctx->unit_rows = s->given.whole.bq;
 out:
     return rc;
 }
@@ -264,12 +263,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    const struct mask_state *s = state;
-    return s->table ? method_minference.unit_rows(s->table) : s->given.whole.bq;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -304,18 +297,16 @@ const struct method method_mask = {
     .summary = "a mask from a file: a dump, arrays, BSR, a FlexAttention BlockMask",
     .paper = "none: masks from outside",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE | METHOD_PREFIX,
-    .params_size = sizeof(struct mask_params),
-    .params = options,
-    .metrics = metrics,
-    .may_be_empty = may_be_empty,
-    .identify = identify,
-    .open = open_session,
-    .close = close_session,
-    .validate = validate,
-    .order = order_of,
+    .params = {.table = options,
+               .size = sizeof(struct mask_params),
+               .validate = validate,
+               .identify = identify,
+               .order = order_of,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
     .report = report,
     .release = release,
+    .metrics = metrics,
+    .session = {.open = open_session, .close = close_session},
 };

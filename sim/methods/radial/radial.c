@@ -56,41 +56,31 @@ static const struct preset {
 };
 enum { PRESET_NONE, PRESET_WAN21, PRESET_HUNYUAN = 3 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct radial_params, profile),
-     .def = "official", .values = profiles,
-     .help = "the published mask function, or the paper's formula per element"},
-    {.name = "kind", .type = OPT_ENUM, .offset = offsetof(struct radial_params, kind),
-     .def = "auto", .values = kinds,
-     .help = "model family: decay and sink; auto: of the preset, else wan without joint text"},
-    {.name = "decay", .type = OPT_NUM, .offset = offsetof(struct radial_params, decay), .min = 0,
-     .max = 1, .flags = OPT_UNSET | OPT_MIN_OPEN,
-     .help = "official: factor on the band width; unset = of the preset, else 0.2 (wan), 0.95 "
-             "(hunyuan)"},
-    {.name = "block", .type = OPT_ENUM, .offset = offsetof(struct radial_params, block),
-     .values = blocks, .flags = OPT_UNSET, .unit = "tokens",
-     .help = "block of the mask; unset = of the preset, else 128"},
-    {.name = "sink", .type = OPT_ENUM, .offset = offsetof(struct radial_params, sink),
-     .values = off_on, .flags = OPT_UNSET,
-     .help = "all queries see frame 0; unset = 1 for wan and profile=paper, 0 for hunyuan"},
-    {.name = "thin", .type = OPT_INT, .offset = offsetof(struct radial_params, thin), .def = "128",
-     .min = 1, .max = 1e9, .unit = "tokens",
-     .help = "official: band length below which frame pairs are thinned"},
-    {.name = "dense_layers", .type = OPT_INT,
-     .offset = offsetof(struct radial_params, dense_layers), .min = 0, .max = 1e6,
-     .flags = OPT_UNSET, .unit = "layers", .help = "first layers that run dense; unset = preset"},
-    {.name = "dense_steps", .type = OPT_INT, .offset = offsetof(struct radial_params, dense_steps),
-     .min = 0, .max = 1e6, .flags = OPT_UNSET, .unit = "steps",
-     .help = "first denoising steps that run dense; unset = preset"},
-    {.name = "pad", .type = OPT_ENUM, .offset = offsetof(struct radial_params, pad), .def = "ours",
-     .values = pads, .help = "official: skip a sequence that is no multiple of the block"},
-    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct radial_params, preset),
-     .values = presets, .flags = OPT_UNSET,
-     .help = "published settings; unset = wan21 or hunyuan, as the kind"},
+    OPT_ENUM(struct radial_params, profile, "official", profiles,
+             "the published mask function, or the paper's formula per element"),
+    OPT_ENUM(struct radial_params, kind, "auto", kinds,
+             "model family: decay and sink; auto: of the preset, else wan without joint text"),
+    OPT_NUM(struct radial_params, decay, NULL, 0, 1, "",
+            "official: factor on the band width; unset = of the preset, else 0.2 (wan), 0.95 "
+            "(hunyuan)",
+            .flags = OPT_MIN_OPEN),
+    OPT_ENUM(struct radial_params, block, NULL, blocks,
+             "block of the mask; unset = of the preset, else 128", .unit = "tokens"),
+    OPT_ENUM(struct radial_params, sink, NULL, off_on,
+             "all queries see frame 0; unset = 1 for wan and profile=paper, 0 for hunyuan"),
+    OPT_INT(struct radial_params, thin, "128", 1, 1e9, "tokens",
+            "official: band length below which frame pairs are thinned"),
+    OPT_INT(struct radial_params, dense_layers, NULL, 0, 1e6, "layers",
+            "first layers that run dense; unset = preset"),
+    OPT_INT(struct radial_params, dense_steps, NULL, 0, 1e6, "steps",
+            "first denoising steps that run dense; unset = preset"),
+    OPT_ENUM(struct radial_params, pad, "ours", pads,
+             "official: skip a sequence that is no multiple of the block"),
+    OPT_ENUM(struct radial_params, preset, NULL, presets,
+             "published settings; unset = wan21 or hunyuan, as the kind"),
     {0},
 };
-/* clang-format on */
 
 static const struct param_scope scopes[] = {
     {"decay thin pad", "profile=official"},
@@ -198,6 +188,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         s->kept_full = block_map_count(&s->map);
         trim(&s->map, in->x.nq);
     }
+    ctx->unit_rows = s->rule.block;
     *state = s;
     s = NULL;
 out:
@@ -206,11 +197,6 @@ out:
 }
 
 /* ---- masks ---------------------------------------------------------------------------------- */
-
-static int64_t unit_rows(const void *state)
-{
-    return ((const struct radial_state *)state)->rule.block;
-}
 
 static int paper_row(const struct radial_state *s, int64_t i, struct mask *m, struct err *err)
 {
@@ -254,10 +240,10 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 }
 
 /* The first layers and steps run dense. */
-static void kin(void *state, struct static_kin *k)
+static struct mask_origin origin(void *state)
 {
     struct radial_state *s = state;
-    *k = (struct static_kin){s->dense, &s->tiles, sizeof s->tiles, false};
+    return (struct mask_origin){.which = s->dense, .counted = &s->tiles, .bytes = sizeof s->tiles};
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -311,17 +297,15 @@ const struct method method_radial = {
     .paper = "Radial Attention: O(n log n) Sparse Attention with Energy Decay for Long Video "
              "Generation, arXiv 2506.19852",
     .flags = METHOD_BIDIRECTIONAL | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
-    .params_size = sizeof(struct radial_params),
-    .params = options,
-    .budget = budget,
-    .scopes = scopes,
+    .params = {.table = options,
+               .size = sizeof(struct radial_params),
+               .scopes = scopes,
+               .budget = budget,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .origin = mask_is_static,
-    .kin = kin,
     .report = report,
     .release = release,
-    .variants = variants,
-    .may_be_empty = may_be_empty,
+    .reuse = {.always_static = true, .of = origin},
+    .tests = {.variants = variants},
 };

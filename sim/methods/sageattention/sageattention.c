@@ -40,42 +40,33 @@ static const char *const switches[] = {"0", "1", NULL};
 static const char *const pvs[] = {"f16", "f8", NULL};
 static const char *const accums[] = {"f32", "fp22", "f16", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "version", .type = OPT_ENUM, .offset = offsetof(struct sage_params, version),
-     .def = "2", .values = versions, .help = "SageAttention 1, 2 or 2++."},
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct sage_params, profile),
-     .def = "official", .values = profiles, .help = "The authors' code or the papers' numbers."},
-    {.name = "arch", .type = OPT_ENUM, .offset = offsetof(struct sage_params, arch), .def = "sm90",
-     .values = archs,
-     .help = "Tile and scale groups of versions 2 and 2pp: 128x64, on sm90 64x128."},
-    {.name = "qk", .type = OPT_ENUM, .offset = offsetof(struct sage_params, qk), .def = "int8",
-     .values = qks, .help = "Integers of Q and K: levels 127 or 7."},
-    {.name = "gran", .type = OPT_ENUM, .offset = offsetof(struct sage_params, gran),
-     .values = grans, .flags = OPT_UNSET,
-     .help = "Tokens that share a scale; unset = block (version 1), thread (2, 2pp)."},
-    {.name = "smooth_k", .type = OPT_BOOL, .offset = offsetof(struct sage_params, smooth_k),
-     .def = "1", .help = "Subtract the token mean of K."},
-    {.name = "smooth_q", .type = OPT_ENUM, .offset = offsetof(struct sage_params, smooth_q),
-     .values = switches, .flags = OPT_UNSET,
-     .help = "Subtract the block mean of Q and correct the scores; unset = 1 for int4 in the "
-             "paper's profile, else 0."},
-    {.name = "smooth_v", .type = OPT_BOOL, .offset = offsetof(struct sage_params, smooth_v),
-     .def = "0", .help = "Subtract the token mean of V and add it to the output."},
-    {.name = "pv", .type = OPT_ENUM, .offset = offsetof(struct sage_params, pv), .values = pvs,
-     .flags = OPT_UNSET, .help = "Type of P and V; unset = f16 (version 1), f8 (2, 2pp)."},
-    {.name = "p_max", .type = OPT_NUM, .offset = offsetof(struct sage_params, p_max), .min = 0,
-     .max = 448, .flags = OPT_UNSET | OPT_MIN_OPEN,
-     .help = "Largest quantised P; unset = 2^8.807 (official), 448 or, 2pp, 224 (paper)."},
-    {.name = "v_max", .type = OPT_NUM, .offset = offsetof(struct sage_params, v_max), .min = 0,
-     .max = 448, .flags = OPT_UNSET | OPT_MIN_OPEN,
-     .help = "Largest quantised |V|; unset = 448, in 2pp 2.25 (official) or 4.5 (paper)."},
-    {.name = "accum", .type = OPT_ENUM, .offset = offsetof(struct sage_params, accum),
-     .values = accums, .flags = OPT_UNSET,
-     .help = "Accumulator inside a key block; unset = f16 (1, 2pp), f32 (2)."},
+    OPT_ENUM(struct sage_params, version, "2", versions, "SageAttention 1, 2 or 2++."),
+    OPT_ENUM(struct sage_params, profile, "official", profiles,
+             "The authors' code or the papers' numbers."),
+    OPT_ENUM(struct sage_params, arch, "sm90", archs,
+             "Tile and scale groups of versions 2 and 2pp: 128x64, on sm90 64x128."),
+    OPT_ENUM(struct sage_params, qk, "int8", qks, "Integers of Q and K: levels 127 or 7."),
+    OPT_ENUM(struct sage_params, gran, NULL, grans,
+             "Tokens that share a scale; unset = block (version 1), thread (2, 2pp)."),
+    OPT_BOOL(struct sage_params, smooth_k, "1", "Subtract the token mean of K."),
+    OPT_ENUM(struct sage_params, smooth_q, NULL, switches,
+             "Subtract the block mean of Q and correct the scores; unset = 1 for int4 in the "
+             "paper's profile, else 0."),
+    OPT_BOOL(struct sage_params, smooth_v, "0",
+             "Subtract the token mean of V and add it to the output."),
+    OPT_ENUM(struct sage_params, pv, NULL, pvs,
+             "Type of P and V; unset = f16 (version 1), f8 (2, 2pp)."),
+    OPT_NUM(struct sage_params, p_max, NULL, 0, 448, "",
+            "Largest quantised P; unset = 2^8.807 (official), 448 or, 2pp, 224 (paper).",
+            .flags = OPT_MIN_OPEN),
+    OPT_NUM(struct sage_params, v_max, NULL, 0, 448, "",
+            "Largest quantised |V|; unset = 448, in 2pp 2.25 (official) or 4.5 (paper).",
+            .flags = OPT_MIN_OPEN),
+    OPT_ENUM(struct sage_params, accum, NULL, accums,
+             "Accumulator inside a key block; unset = f16 (1, 2pp), f32 (2)."),
     {0},
 };
-/* clang-format on */
 
 /* ---- rules ---------------------------------------------------------------------------------- */
 
@@ -284,13 +275,9 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->params = *(const struct sage_params *)params;
     s->in = *in;
     sage_resolve(&s->params, in->x.d, &s->rules);
+    ctx->unit_rows = s->rules.bq;
     *state = s;
     return 0;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return ((const struct state *)state)->rules.bq;
 }
 
 /* Every pair, counted in the kernel's tiles. */
@@ -303,15 +290,15 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return 0;
 }
 
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     struct state *s = state;
     int rc = 0;
     if (!s->operands)
         TRY(sage_new(&s->params, &s->in, &s->operands, err));
-    stats->tiles_pv = 0;
-    TRY(tile_attn_rows(&s->operands->tile, m, out, lse, &stats->tiles_pv, err));
+    *tiles_pv = 0;
+    TRY(tile_attn_rows(&s->operands->tile, m, out, lse, tiles_pv, err));
 out:
     return rc;
 }
@@ -327,17 +314,19 @@ _Static_assert((int)OWN_SUM_F32 == TILE_ACC_F32 && (int)OWN_SUM_FP22 == TILE_ACC
                    (int)OWN_SUM_F16 == TILE_ACC_F16,
                "accumulators");
 
-static bool own(const void *state, struct own_rule *out, char why[160])
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
     const struct state *s = state;
     const struct sage_rules *r = &s->rules;
     if (r->smooth_q) {
         snprintf(why, 160, "no CUDA kernel for smooth_q=1; smooth_q=0 has one");
-        return false;
+        a->kind = ARITH_CPU;
+        return;
     }
-    memset(out, 0, sizeof *out); /* rules are compared as bytes */
-    out->kind = OWN_QUANTISED;
-    struct own_quantised *q = &out->of.quantised;
+    a->kind = ARITH_KERNEL;
+    memset(&a->own, 0, sizeof a->own); /* rules are compared as bytes */
+    a->own.kind = OWN_QUANTISED;
+    struct own_quantised *q = &a->own.of.quantised;
     q->bq = (int)r->bq;
     q->bk = (int)r->bk;
     q->warp = (int)r->warp;
@@ -354,7 +343,6 @@ static bool own(const void *state, struct own_rule *out, char why[160])
     q->factor = r->p_factor;
     q->v_top = r->v_max;
     q->sum = (enum own_sum)r->acc;
-    return true;
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -382,19 +370,15 @@ static const char *const variants[] = {
 
 const struct method method_sageattention = {
     .name = "sageattention",
+    .alias = "sage",
     .summary = "dense attention with INT8 or INT4 Q.K and fp16 or e4m3 P.V",
     .paper = "Zhang et al., SageAttention 1, 2, 2++, arXiv 2410.02367, 2411.10958, 2505.21136",
-    .alias = "sage",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CHANGES_MATH |
-             METHOD_KEEPS_ALL | METHOD_SINK,
-    .params_size = sizeof(struct sage_params),
-    .params = options,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_KEEPS_ALL | METHOD_SINK,
+    .params = {.table = options, .size = sizeof(struct sage_params)},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .attend = attend,
-    .own = own,
     .report = report,
     .release = release,
-    .variants = variants,
+    .arith = {.kind = ARITH_KERNEL, .how = how, .attend = attend},
+    .tests = {.variants = variants},
 };

@@ -49,59 +49,45 @@ struct params {
 static const char *const bounds_of[] = {"none", "llama3.1", "qwen2.5", NULL};
 static const double bounds_values[] = {0.4, 0.4, 2.0};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct params, profile),
-     .def = "official", .values = profiles,
-     .help = "official: estimate > threshold, both in fp16; paper: >=, both in fp32. Operands are "
-             "fp16 in either."},
-    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct params, tau), .def = "0.004",
-     .min = 0, .max = 1, .flags = OPT_MAX_OPEN, .unit = "share",
-     .help = "Keep a block when a pair's relative score exceeds it; below 1e-5 the head is "
-             "dense."},
-    {.name = "bq", .type = OPT_INT, .offset = offsetof(struct params, bq), .def = "64",
-     .min = SALE_BQ, .max = SALE_BQ, .unit = "tokens", .help = "Rows of a block; fixed."},
-    {.name = "bk", .type = OPT_INT, .offset = offsetof(struct params, bk), .def = "32",
-     .min = SALE_BK, .max = SALE_BK, .unit = "tokens", .help = "Keys of a block; fixed."},
-    {.name = "sink", .type = OPT_INT, .offset = offsetof(struct params, sink), .def = "32",
-     .min = SALE_BK, .max = SALE_BK, .unit = "tokens",
-     .help = "Always kept at the start: one key block; fixed."},
-    {.name = "local", .type = OPT_ENUM, .offset = offsetof(struct params, local), .def = "128",
-     .values = locals, .unit = "tokens", .help = "Least always-kept stretch before the diagonal."},
-    {.name = "dense_below", .type = OPT_INT, .offset = offsetof(struct params, dense_below),
-     .def = "1024", .min = 0, .max = 9e15, .unit = "tokens",
-     .help = "Prompts up to this length stay dense."},
-    {.name = "bits", .type = OPT_ENUM, .offset = offsetof(struct params, bits), .def = "4",
-     .values = bits, .unit = "bit", .help = "Width of the estimate; 16 is fp16 without integers."},
-    {.name = "thr_dtype", .type = OPT_ENUM, .offset = offsetof(struct params, thr_dtype),
-     .def = "profile", .values = thr_dtypes,
-     .help = "Rounding of threshold and estimate; unset: f16, with profile=paper f32."},
-    {.name = "sl_mask", .type = OPT_ENUM, .offset = offsetof(struct params, sl_mask),
-     .def = "causal", .values = sl_masks,
-     .help = "Mask inside the sink-local statistics; none lets later keys in."},
-    {.name = "arith", .type = OPT_ENUM, .offset = offsetof(struct params, arith), .def = "exact",
-     .values = ariths,
-     .help = "Attention on kept blocks: exact softmax, or INT8 Q.K and fp16 P.V."},
-    {.name = "quant", .type = OPT_ENUM, .offset = offsetof(struct params, quant), .def = "none",
-     .values = quants, .help = "int8 is another name of arith=sage1."},
-    {.name = "theta", .type = OPT_NUM, .offset = offsetof(struct params, theta), .def = "0.4",
-     .min = 0, .max = INFINITY, .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN,
-     .unit = "output L1 per token", .help = "calibrate: bound of the output error."},
-    {.name = "bounds", .type = OPT_ENUM, .offset = offsetof(struct params, bounds),
-     .def = "none", .values = bounds_of, .flags = OPT_IDENTITY_NOT | OPT_CALIB_FIXED,
-     .help = "calibrate: theta that the paper used for this model."},
-    {.name = "tau0", .type = OPT_NUM, .offset = offsetof(struct params, tau0), .def = "0.008",
-     .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN | OPT_MAX_OPEN, .unit = "share",
-     .help = "calibrate: first tau."},
-    {.name = "tau_min", .type = OPT_NUM, .offset = offsetof(struct params, tau_min), .def = "1e-4",
-     .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT | OPT_MAX_OPEN, .unit = "share",
-     .help = "calibrate: at or below it tau becomes 0."},
-    {.name = "calib_local", .type = OPT_ENUM, .offset = offsetof(struct params, calib_local),
-     .def = "profile", .values = calib_locals, .flags = OPT_IDENTITY_NOT, .unit = "tokens",
-     .help = "calibrate: local stretch; unset: 256, with profile=paper 128."},
+    OPT_ENUM(struct params, profile, "official", profiles,
+             "official: estimate > threshold, both in fp16; paper: >=, both in fp32. Operands are "
+             "fp16 in either."),
+    OPT_NUM(struct params, tau, "0.004", 0, 1, "share",
+            "Keep a block when a pair's relative score exceeds it; below 1e-5 the head is "
+            "dense.",
+            .flags = OPT_MAX_OPEN),
+    OPT_INT(struct params, bq, "64", SALE_BQ, SALE_BQ, "tokens", "Rows of a block; fixed."),
+    OPT_INT(struct params, bk, "32", SALE_BK, SALE_BK, "tokens", "Keys of a block; fixed."),
+    OPT_INT(struct params, sink, "32", SALE_BK, SALE_BK, "tokens",
+            "Always kept at the start: one key block; fixed."),
+    OPT_ENUM(struct params, local, "128", locals, "Least always-kept stretch before the diagonal.",
+             .unit = "tokens"),
+    OPT_INT(struct params, dense_below, "1024", 0, 9e15, "tokens",
+            "Prompts up to this length stay dense."),
+    OPT_ENUM(struct params, bits, "4", bits, "Width of the estimate; 16 is fp16 without integers.",
+             .unit = "bit"),
+    OPT_ENUM(struct params, thr_dtype, "profile", thr_dtypes,
+             "Rounding of threshold and estimate; unset: f16, with profile=paper f32."),
+    OPT_ENUM(struct params, sl_mask, "causal", sl_masks,
+             "Mask inside the sink-local statistics; none lets later keys in."),
+    OPT_ENUM(struct params, arith, "exact", ariths,
+             "Attention on kept blocks: exact softmax, or INT8 Q.K and fp16 P.V."),
+    OPT_ENUM(struct params, quant, "none", quants, "int8 is another name of arith=sage1."),
+    OPT_NUM(struct params, theta, "0.4", 0, INFINITY, "output L1 per token",
+            "calibrate: bound of the output error.", .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN),
+    OPT_ENUM(struct params, bounds, "none", bounds_of,
+             "calibrate: theta that the paper used for this model.",
+             .flags = OPT_IDENTITY_NOT | OPT_CALIB_FIXED),
+    OPT_NUM(struct params, tau0, "0.008", 0, 1, "share", "calibrate: first tau.",
+            .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN | OPT_MAX_OPEN),
+    OPT_NUM(struct params, tau_min, "1e-4", 0, 1, "share",
+            "calibrate: at or below it tau becomes 0.", .flags = OPT_IDENTITY_NOT | OPT_MAX_OPEN),
+    OPT_ENUM(struct params, calib_local, "profile", calib_locals,
+             "calibrate: local stretch; unset: 256, with profile=paper 128.",
+             .flags = OPT_IDENTITY_NOT, .unit = "tokens"),
     {0},
 };
-/* clang-format on */
 
 static struct sale_config resolve(const struct params *p, double scale)
 {
@@ -216,16 +202,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         TRY(sale_head_quantise(&s->head, err));
     if (s->sage1)
         TRY(prepare_sage(s, in, err));
+    ctx->unit_rows = SALE_BQ;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return SALE_BQ;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -234,7 +216,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return sale_select(&s->head, row0, row1, out, err);
 }
 
-static struct mask_origin origin(const void *state)
+static struct mask_origin origin(void *state)
 {
     const struct state *s = state;
     return (struct mask_origin){.source = sale_dense(&s->head) ? SOURCE_STATIC : SOURCE_OWN};
@@ -249,36 +231,35 @@ static bool has_gpu_side(const struct sale_config *c, char why[160])
     return false;
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct sale_config *c = &((const struct state *)state)->head.c;
     if (!has_gpu_side(c, why))
         return false;
-    rule->sale = (struct sale_rule){.tau = c->tau,
-                                    .scale = c->scale,
-                                    .local_blocks = c->w,
-                                    .strict = c->strict,
-                                    .causal_stats = c->causal_stats};
+    rule->of.sale = (struct sale_rule){.tau = c->tau,
+                                       .scale = c->scale,
+                                       .local_blocks = c->w,
+                                       .strict = c->strict,
+                                       .causal_stats = c->causal_stats};
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return sale_head_adopt(&((struct state *)state)->head, m, err);
+    return sale_head_take(&((struct state *)state)->head, c->lists, err);
 }
 
-static bool attends(const void *state)
+static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    const struct state *s = state;
-    return s->sage1;
+    a->kind = ((const struct state *)state)->sage1 ? ARITH_CPU : ARITH_SOFTMAX;
 }
 
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     struct state *s = state;
-    stats->tiles_pv = 0;
-    return tile_attn_rows(&s->s.t, m, out, lse, &stats->tiles_pv, err);
+    *tiles_pv = 0;
+    return tile_attn_rows(&s->s.t, m, out, lse, tiles_pv, err);
 }
 
 static bool cost(const void *state, struct select_cost *c)
@@ -309,7 +290,7 @@ static int report(void *state, struct record *r, struct err *err)
     TRY(record_metric(r, "tau", s->head.c.tau, err));
     TRY(record_metric(r, "tested_share", tested / tiles, err));
     TRY(record_metric(r, "tested_kept", tested > 0 ? (double)n->tested_kept / tested : 0, err));
-    if (!s->head.adopted)
+    if (!s->head.taken)
         TRY(record_metric(r, "ties", (double)n->ties, err));
     if (sale_dense(&s->head))
         record_note(r, "dense=%s", s->head.n <= s->head.c.dense_below ? "short" : "tau");
@@ -335,11 +316,11 @@ static int own_error(struct state *s, const struct head_in *in, int64_t row0, in
 {
     int rc = 0, dv = in->x.dv;
     struct mask m = {0};
-    struct attend_stats stats = {0};
+    double tiles_pv = 0;
     double *lse = out + (row1 - row0) * dv;
     const double *ref;
     TRY(sale_select(&s->head, row0, row1, &m, err));
-    TRY(attend(s, &m, out, lse, &stats, err));
+    TRY(attend(s, &m, out, lse, &tiles_pv, err));
     TRY(exact_out(in->exact, row0, row1, &ref, err));
     for (int64_t i = 0; i < (row1 - row0) * dv; i++)
         *sum += fabs(out[i] - ref[i]);
@@ -366,10 +347,9 @@ static int chosen_blocks(struct state *s, const struct judge *by, struct judging
                          struct err *err)
 {
     struct mask m = {0};
-    union method_rule r;
+    struct rule r = {0};
     char why[160] = "";
-    memset(&r, 0, sizeof r);
-    int rc = rule(s, &r, why) ? by->choose(by->self, "sale", &r, &m, why, err) : METHOD_SKIP;
+    int rc = rule(s, &r, why) ? by->choose(by->self, "sale", &r.of, &m, why, err) : METHOD_SKIP;
     if (rc == METHOD_SKIP)
         return err_set(err, ERR_RUN, "sale: the GPU does not choose: %s", why);
     return rc ? rc : judge_add(j, &m, err);
@@ -501,28 +481,21 @@ const struct method method_sale = {
     .name = "sale",
     .summary = "blocks tested pair by pair with 4-bit queries and keys",
     .paper = "SALE, arXiv:2505.24179",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_CHANGES_MATH | METHOD_SINK,
-    .params_size = sizeof(struct params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .budget_full = "tau=0",
-    .validate = validate,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_SINK,
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .budget = budget,
+               .validate = validate},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .adopt = adopt,
-    .attends = attends,
-    .attend = attend,
-    .why_full = why_full,
     .report = report,
-    .calibrate = calibrate,
-    .calibrate_passes = 1,
-    .judges = judges,
-    .calibrate_trials = 6,
     .release = release,
-    .variants = variants,
+    .metrics = metrics,
+    .cost = cost,
+    .why_full = why_full,
+    .device = {.rule = rule, .take = take},
+    .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
+    .reuse = {.of = origin},
+    .search = {.calibrate = calibrate, .passes = 1, .trials = 6, .on_device = judges},
+    .tests = {.full = "tau=0", .variants = variants},
 };

@@ -48,9 +48,9 @@ struct sale_head {
     const float *q, *k; /* [n][d], the caller's */
     int64_t n;
     int d;
-    struct sale_quant z;  /* owned; made by sale_head_quantise */
-    void *scratch;        /* owned, with z */
-    struct mask *adopted; /* owned; NULL: the head chooses itself */
+    struct sale_quant z; /* owned; made by sale_head_quantise */
+    void *scratch;       /* owned, with z */
+    struct mask *taken;  /* owned; NULL: the head chooses itself */
     struct sale_counts counts;
 };
 
@@ -64,7 +64,7 @@ int sale_head_quantise(struct sale_head *h, struct err *err);
 
 /* From now on sale_select hands out *m, lists of 64 x 32 blocks over the whole head that somebody
  * else chose by the same rule, and tests nothing. ERR_RUN: lists of other units. */
-int sale_head_adopt(struct sale_head *h, const struct mask *m, struct err *err);
+int sale_head_take(struct sale_head *h, const struct mask *m, struct err *err);
 
 /* True if every block of the head is kept: a short prompt, or tau < 1e-5. */
 bool sale_dense(const struct sale_head *h);

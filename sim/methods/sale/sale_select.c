@@ -102,21 +102,21 @@ void sale_head_free(struct sale_head *h)
 {
     sale_quant_free(&h->z);
     scratch_free(h->scratch);
-    if (h->adopted)
-        mask_free(h->adopted);
-    free(h->adopted);
+    if (h->taken)
+        mask_free(h->taken);
+    free(h->taken);
     memset(h, 0, sizeof *h);
 }
 
-int sale_head_adopt(struct sale_head *h, const struct mask *m, struct err *err)
+int sale_head_take(struct sale_head *h, const struct mask *m, struct err *err)
 {
     struct mask *own = NULL;
     int rc = 0;
     if (m->form != MASK_LISTS || m->bq != SALE_BQ || m->bk != SALE_BK)
         return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %d x %d",
                        (long long)m->bq, (long long)m->bk, SALE_BQ, SALE_BK);
-    TRY(mem_zalloc(&own, 1, sizeof *own, "adopted mask", err));
-    h->adopted = own;
+    TRY(mem_zalloc(&own, 1, sizeof *own, "taken mask", err));
+    h->taken = own;
     TRY(mask_lists_rows(m, m->row0, m->row1, own, err));
 out:
     return rc;
@@ -397,11 +397,11 @@ out:
     return rc;
 }
 
-/* The same from the adopted lists. */
+/* The same from the taken lists. */
 static int take_blocks(const struct sale_head *h, int64_t m, int64_t g, int64_t mid, int64_t *kept,
                        struct mask *out, struct err *err)
 {
-    const struct mask *a = h->adopted;
+    const struct mask *a = h->taken;
     int rc = 0;
     for (int64_t i = a->ptr[m]; i < a->ptr[m + 1]; i++) {
         if (a->col[i] < 1 || a->col[i] > mid)
@@ -425,7 +425,7 @@ static int select_block(struct sale_head *h, int64_t m, int64_t g, struct mask *
         return mask_lists_add_run(out, g, 0, (int32_t)r.n, err);
     }
     TRY(mask_lists_add(out, g, 0, err));
-    if (h->adopted)
+    if (h->taken)
         TRY(take_blocks(h, m, g, r.mid, &kept, out, err));
     else
         TRY(test_blocks(h, m, g, r.mid, &kept, out, err));
@@ -440,7 +440,7 @@ out:
 int sale_select(struct sale_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     int rc = 0;
-    if (!h->adopted && !sale_dense(h))
+    if (!h->taken && !sale_dense(h))
         TRY(sale_head_quantise(h, err));
     TRY(mask_lists_init(out, h->n, h->n, row0, row1, true, SALE_BQ, SALE_BK, err));
     for (int64_t g = 0; g < out->ngroups; g++)

@@ -51,65 +51,47 @@ struct params {
     double target_p1, target_err, target_mean;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct params, profile),
-     .def = "paper", .values = profiles,
-     .help = "paper forces the diagonal block, strict no block, safe diagonal and sink; v2 is "
-             "the earlier algorithm (window and token columns)."},
-    {.name = "alpha_c", .type = OPT_NUM, .offset = offsetof(struct params, alpha_c), .min = 0,
-     .max = 1, .flags = OPT_UNSET, .unit = "mass share",
-     .help = "Column threshold; unset: the preset's, else 0.95."},
-    {.name = "alpha_s", .type = OPT_NUM, .offset = offsetof(struct params, alpha_s), .min = 0,
-     .max = 1, .flags = OPT_UNSET, .unit = "mass share",
-     .help = "Slash threshold; unset: the preset's, else 0.95."},
-    {.name = "chunks", .type = OPT_INT, .offset = offsetof(struct params, chunks), .min = 1,
-     .max = SAMPLE_MAX_CHUNKS, .flags = OPT_UNSET, .unit = "slices",
-     .help = "Sampled slices; unset: the preset's, else 1."},
-    {.name = "block", .type = OPT_ENUM, .offset = offsetof(struct params, block), .def = "128",
-     .values = blocks, .unit = "tokens", .help = "Slice height and block size."},
-    {.name = "extend", .type = OPT_ENUM, .offset = offsetof(struct params, extend), .def = "cover2",
-     .values = extends,
-     .help = "Block diagonals of a slash bin: both it touches, the lower one, or one for "
-             "centred bins."},
-    {.name = "merge", .type = OPT_ENUM, .offset = offsetof(struct params, merge), .def = "perchunk",
-     .values = merges,
-     .help = "Rows a slice's lists govern: its chunk, all (united), or all (scores averaged)."},
-    {.name = "reduce", .type = OPT_ENUM, .offset = offsetof(struct params, reduce), .def = "sum",
-     .values = reduces, .help = "Block reduction; max is an ablation."},
-    {.name = "keep_diag", .type = OPT_ENUM, .offset = offsetof(struct params, keep_diag),
-     .def = "profile", .values = switch_names,
-     .help = "Always keep the diagonal block; unset: 1, with profile=strict 0."},
-    {.name = "keep_sink", .type = OPT_ENUM, .offset = offsetof(struct params, keep_sink),
-     .def = "profile", .values = switch_names,
-     .help = "Always keep the first key block; unset: 0, with profile=safe 1."},
-    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct params, preset), .def = "none",
-     .values = presets, .flags = OPT_CALIB_FIXED,
-     .help = "alpha_c, alpha_s and chunks by prompt length, from table 6 of the paper."},
-    {.name = "alpha", .type = OPT_NUM, .offset = offsetof(struct params, alpha), .def = "0.95",
-     .min = 0, .max = 1, .unit = "mass share", .help = "profile=v2: column threshold."},
-    {.name = "window", .type = OPT_NUM, .offset = offsetof(struct params, window), .def = "0.08",
-     .min = 0, .max = 1, .unit = "share of N", .help = "profile=v2: local window."},
-    {.name = "rows", .type = OPT_NUM, .offset = offsetof(struct params, rows), .def = "0.05",
-     .min = 0, .max = 1, .flags = OPT_MIN_OPEN, .unit = "share of N",
-     .help = "profile=v2: sampled rows."},
-    {.name = "bottom", .type = OPT_INT, .offset = offsetof(struct params, bottom), .def = "128",
-     .min = 0, .max = 2147483647, .unit = "tokens", .help = "profile=v2: last rows kept dense."},
-    {.name = "target", .type = OPT_ENUM, .offset = offsetof(struct params, target), .def = "acc",
-     .values = targets, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate: acc meets target_p1 and target_err, spd meets target_mean."},
-    {.name = "target_p1", .type = OPT_NUM, .offset = offsetof(struct params, target_p1),
-     .def = "0.90", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT, .unit = "mass share",
-     .help = "calibrate: least 1st percentile of the rows' recall."},
-    {.name = "target_err", .type = OPT_NUM, .offset = offsetof(struct params, target_err),
-     .def = "0.05", .min = 0, .max = INFINITY, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate: largest relative L2 error of the output."},
-    {.name = "target_mean", .type = OPT_NUM, .offset = offsetof(struct params, target_mean),
-     .def = "0.90", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT, .unit = "mass share",
-     .help = "calibrate: least mean recall."},
+    OPT_ENUM(struct params, profile, "paper", profiles,
+             "paper forces the diagonal block, strict no block, safe diagonal and sink; v2 is "
+             "the earlier algorithm (window and token columns)."),
+    OPT_NUM(struct params, alpha_c, NULL, 0, 1, "mass share",
+            "Column threshold; unset: the preset's, else 0.95."),
+    OPT_NUM(struct params, alpha_s, NULL, 0, 1, "mass share",
+            "Slash threshold; unset: the preset's, else 0.95."),
+    OPT_INT(struct params, chunks, NULL, 1, SAMPLE_MAX_CHUNKS, "slices",
+            "Sampled slices; unset: the preset's, else 1."),
+    OPT_ENUM(struct params, block, "128", blocks, "Slice height and block size.", .unit = "tokens"),
+    OPT_ENUM(struct params, extend, "cover2", extends,
+             "Block diagonals of a slash bin: both it touches, the lower one, or one for "
+             "centred bins."),
+    OPT_ENUM(struct params, merge, "perchunk", merges,
+             "Rows a slice's lists govern: its chunk, all (united), or all (scores averaged)."),
+    OPT_ENUM(struct params, reduce, "sum", reduces, "Block reduction; max is an ablation."),
+    OPT_ENUM(struct params, keep_diag, "profile", switch_names,
+             "Always keep the diagonal block; unset: 1, with profile=strict 0."),
+    OPT_ENUM(struct params, keep_sink, "profile", switch_names,
+             "Always keep the first key block; unset: 0, with profile=safe 1."),
+    OPT_ENUM(struct params, preset, "none", presets,
+             "alpha_c, alpha_s and chunks by prompt length, from table 6 of the paper.",
+             .flags = OPT_CALIB_FIXED),
+    OPT_NUM(struct params, alpha, "0.95", 0, 1, "mass share", "profile=v2: column threshold."),
+    OPT_NUM(struct params, window, "0.08", 0, 1, "share of N", "profile=v2: local window."),
+    OPT_NUM(struct params, rows, "0.05", 0, 1, "share of N", "profile=v2: sampled rows.",
+            .flags = OPT_MIN_OPEN),
+    OPT_INT(struct params, bottom, "128", 0, 2147483647, "tokens",
+            "profile=v2: last rows kept dense."),
+    OPT_ENUM(struct params, target, "acc", targets,
+             "calibrate: acc meets target_p1 and target_err, spd meets target_mean.",
+             .flags = OPT_IDENTITY_NOT),
+    OPT_NUM(struct params, target_p1, "0.90", 0, 1, "mass share",
+            "calibrate: least 1st percentile of the rows' recall.", .flags = OPT_IDENTITY_NOT),
+    OPT_NUM(struct params, target_err, "0.05", 0, INFINITY, "",
+            "calibrate: largest relative L2 error of the output.", .flags = OPT_IDENTITY_NOT),
+    OPT_NUM(struct params, target_mean, "0.90", 0, 1, "mass share", "calibrate: least mean recall.",
+            .flags = OPT_IDENTITY_NOT),
     {0},
 };
-/* clang-format on */
 
 static const struct param_scope scopes[] = {
     {"alpha window rows bottom", "profile=v2"},
@@ -164,7 +146,7 @@ struct state {
     enum kind kind;
     const struct head_in *in;
     struct sample_config c;
-    bool chosen; /* by the first select, or adopted: then the mask is in `given` or `kept` */
+    bool chosen; /* by the first select, or taken: then the mask is in `given` or `kept` */
     struct sample_plan plan; /* PLAN */
     struct sample_v2 v2;     /* TOKENS */
     double alpha;            /* of v2 */
@@ -202,7 +184,7 @@ out:
     return rc;
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct state *s = state;
     const struct sample_config *c = &s->c;
@@ -211,21 +193,21 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
         return false;
     }
     if (s->kind == TOKENS)
-        rule->sample = (struct sample_rule){.tokens = true,
-                                            .alpha = s->alpha,
-                                            .window = s->v2.window,
-                                            .step = s->v2.step,
-                                            .bottom = s->v2.bottom};
+        rule->of.sample = (struct sample_rule){.tokens = true,
+                                               .alpha = s->alpha,
+                                               .window = s->v2.window,
+                                               .step = s->v2.step,
+                                               .bottom = s->v2.bottom};
     else
-        rule->sample = (struct sample_rule){.all = s->kind == DENSE,
-                                            .block = c->block,
-                                            .chunks = c->chunks,
-                                            .alpha_c = c->alpha_c,
-                                            .alpha_s = c->alpha_s,
-                                            .extend = c->extend,
-                                            .merge = c->merge,
-                                            .keep_diag = c->keep_diag,
-                                            .keep_sink = c->keep_sink};
+        rule->of.sample = (struct sample_rule){.all = s->kind == DENSE,
+                                               .block = c->block,
+                                               .chunks = c->chunks,
+                                               .alpha_c = c->alpha_c,
+                                               .alpha_s = c->alpha_s,
+                                               .extend = c->extend,
+                                               .merge = c->merge,
+                                               .keep_diag = c->keep_diag,
+                                               .keep_sink = c->keep_sink};
     return true;
 }
 
@@ -256,31 +238,24 @@ out:
     return rc;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
     if (s->kind == DENSE)
-        return m->form == MASK_FULL ? 0 : err_set(err, ERR_RUN, "a choice where all is kept");
+        return c->lists->form == MASK_FULL ? 0
+                                           : err_set(err, ERR_RUN, "a choice where all is kept");
     if (s->kind == PLAN)
-        return take_plan(s, m, own, err);
-    int rc = take_columns(s, own, err);
-    return rc ? rc : slice_mask_adopt(&s->kept, m, 1, 1, err);
+        return take_plan(s, c->lists, c->own, err);
+    int rc = take_columns(s, c->own, err);
+    return rc ? rc : slice_mask_take(&s->kept, c, 1, 1, err);
 }
 
-static bool stays(const void *state)
+static bool keep_on_device(const void *state)
 {
     return ((const struct state *)state)->kind == TOKENS;
 }
 
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    (void)u;
-    lists->exec = EXEC_NONE;
-    return take_columns(state, own, err);
-}
-
-/* The rows of adopted lists. */
+/* The rows of taken lists. */
 static int given_rows(struct state *s, int64_t row0, int64_t row1, struct mask *out,
                       struct err *err)
 {
@@ -320,17 +295,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->kind = p->profile == PROFILE_V2 ? TOKENS : sample_applies(&s->c) ? PLAN : DENSE;
     if (s->kind == TOKENS)
         sample_v2_init(&s->v2, &in->x, p->window, p->rows, p->bottom);
+    ctx->unit_rows = s->kind == PLAN ? sample_unit(&s->c) : s->kind == DENSE ? s->c.block : 1;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    const struct state *s = state;
-    return s->kind == PLAN ? sample_unit(&s->c) : s->kind == DENSE ? s->c.block : 1;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -484,27 +454,19 @@ const struct method method_sampleattention = {
     .name = "sampleattention",
     .summary = "key columns and slashes from exact softmax rows of sampled slices",
     .paper = "SampleAttention, arXiv:2406.15486",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_CALIBRATED | METHOD_ANY_SCORE,
-    .params_size = sizeof(struct params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .scopes = scopes,
-    .budget_full = "alpha_c=1",
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_ANY_SCORE,
+    .params = {.table = options, .size = sizeof(struct params), .scopes = scopes, .budget = budget},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .rule = rule,
-    .adopt = adopt,
-    .stays = stays,
-    .adopt_units = adopt_units,
+    .report = report,
+    .release = release,
+    .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
-    .report = report,
-    .calibrate = calibrate,
-    .calibrate_passes = 4,
-    .judges = block_grid_judges,
-    .calibrate_trials = SAMPLE_TRIALS,
-    .release = release,
-    .variants = variants,
+    .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device},
+    .search = {.calibrate = calibrate,
+               .passes = 4,
+               .trials = SAMPLE_TRIALS,
+               .on_device = block_grid_on_device},
+    .tests = {.full = "alpha_c=1", .variants = variants},
 };

@@ -48,87 +48,67 @@ static const char *const bounds_of[] = {"none",           "llama3.1", "cogvideox
 static const double bounds_values[][2] = {{0, 0},        {0.08, 0.09}, {0.05, 0.06}, {0.05, 0.06},
                                           {0.03, 0.035}, {0.07, 0.08}, {0.07, 0.08}};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, profile),
-     .def = "official", .values = profiles,
-     .help = "Rule set: the authors' code or the paper's formulas."},
-    {.name = "arch", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, arch),
-     .def = "sm80", .values = archs,
-     .help = "Official preset: tile, filter scope, exempt tail, P.V type."},
-    {.name = "tile", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, tile),
-     .values = tiles, .flags = OPT_UNSET, .help = "Query x key tile; unset = from arch."},
-    {.name = "select", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, select),
-     .def = "cdf", .values = selects,
-     .help = "Cut of filter 1: by coarse mass or by number of blocks."},
-    {.name = "theta", .type = OPT_NUM, .offset = offsetof(struct sparge_params, theta), .min = -1,
-     .max = 1, .flags = OPT_UNSET, .unit = "cosine",
-     .help = "A block is self-similar above it, below 0 all are; unset = 0.6 (cdf), -0.1 (topk)."},
-    {.name = "judge", .type = OPT_BOOL, .offset = offsetof(struct sparge_params, judge), .def = "1",
-     .min = 0, .max = 1,
-     .help = "Judge self-similarity; 0 = theta is -1, that of a calibration file too."},
-    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct sparge_params, tau), .def = "0.98",
-     .min = 0, .max = 1, .unit = "probability", .help = "Coarse mass that filter 1 keeps at most."},
-    {.name = "topk", .type = OPT_NUM, .offset = offsetof(struct sparge_params, topk), .def = "0.5",
-     .min = 0, .max = 1, .flags = OPT_MIN_OPEN, .unit = "share of key blocks",
-     .help = "Blocks kept per row with select=topk."},
-    {.name = "pv", .type = OPT_NUM, .offset = offsetof(struct sparge_params, pv), .def = "50",
-     .min = 0, .max = INFINITY, .flags = OPT_OFF, .unit = "log2",
-     .help = "Filter 2 skips P.V of tiles that stay this far below the running maximum; off = "
-             "never."},
-    {.name = "lambda", .type = OPT_NUM, .offset = offsetof(struct sparge_params, lambda),
-     .min = -INFINITY, .max = 0, .flags = OPT_UNSET | OPT_MAX_OPEN | OPT_MIN_OPEN, .unit = "nat",
-     .help = "The paper's form of pv: pv = -lambda log2(e)."},
-    {.name = "pv_scope", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, pv_scope),
-     .values = pv_scopes, .flags = OPT_UNSET,
-     .help = "Rows that agree before P.V is skipped; unset = cta (official), warp (paper)."},
-    {.name = "pv_tail", .type = OPT_INT, .offset = offsetof(struct sparge_params, pv_tail),
-     .min = 0, .max = 2, .flags = OPT_UNSET, .unit = "tiles",
-     .help = "Last kept tiles that filter 2 never skips; unset = from arch (official), 0 "
-             "(paper)."},
-    {.name = "sink", .type = OPT_BOOL, .offset = offsetof(struct sparge_params, sink), .def = "0",
-     .min = 0, .max = 1, .help = "Always keep key block 0."},
-    {.name = "smooth_k", .type = OPT_BOOL, .offset = offsetof(struct sparge_params, smooth_k),
-     .def = "1", .min = 0, .max = 1,
-     .help = "Subtract the token mean of K before pooling, similarity and quantisation."},
-    {.name = "map_dtype", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, map_dtype),
-     .def = "f32", .values = map_dtypes,
-     .help = "Grid of pooled vectors, scores and probabilities."},
-    {.name = "cdf_dtype", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, cdf_dtype),
-     .def = "f32", .values = cdf_dtypes, .help = "Type of the running sum that tau cuts."},
-    {.name = "arith", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, arith),
-     .def = "exact", .values = ariths,
-     .help = "Arithmetic on kept tiles: exact, INT8 + fp16 (sage1), INT8 + e4m3 (sage2)."},
-    {.name = "quant", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, quant),
-     .def = "none", .values = quants, .help = "int8 is another way to write arith=sage1."},
-    {.name = "v_max", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, v_max),
-     .def = "448", .values = v_maxs, .help = "Largest quantised |V| with arith=sage2."},
-    {.name = "dead", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, dead),
-     .def = "zero", .values = deads, .help = "Output of a row that sees no key of its kept tiles."},
-    {.name = "permute", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, permute),
-     .def = "none", .values = orders, .help = "Token order of a video trace."},
-    {.name = "dense", .type = OPT_BOOL, .offset = offsetof(struct sparge_params, dense), .def = "0",
-     .min = 0, .max = 1, .help = "Keep every block and skip nothing: set per head by calibration."},
-    {.name = "search", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, search),
-     .def = "bisect", .values = searches, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate: how tau and pv are searched."},
-    {.name = "bin", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, bin), .def = "sum",
-     .values = bins, .flags = OPT_IDENTITY_NOT, .help = "calibrate: how bins of theta are ranked."},
-    {.name = "l1", .type = OPT_NUM, .offset = offsetof(struct sparge_params, l1), .def = "0.07",
-     .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN, .unit = "relative L1",
-     .help = "calibrate: error bound while theta and tau are searched."},
-    {.name = "l2", .type = OPT_NUM, .offset = offsetof(struct sparge_params, l2), .def = "0.08",
-     .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN, .unit = "relative L1",
-     .help = "calibrate: error bound while pv is searched; above l1."},
-    {.name = "bounds", .type = OPT_ENUM, .offset = offsetof(struct sparge_params, bounds),
-     .def = "none", .values = bounds_of, .flags = OPT_IDENTITY_NOT | OPT_CALIB_FIXED,
-     .help = "calibrate: l1 and l2 that the paper used for this model."},
-    {.name = "tune_pv", .type = OPT_BOOL, .offset = offsetof(struct sparge_params, tune_pv),
-     .def = "1", .min = 0, .max = 1, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate: search pv; otherwise 20."},
+    OPT_ENUM(struct sparge_params, profile, "official", profiles,
+             "Rule set: the authors' code or the paper's formulas."),
+    OPT_ENUM(struct sparge_params, arch, "sm80", archs,
+             "Official preset: tile, filter scope, exempt tail, P.V type."),
+    OPT_ENUM(struct sparge_params, tile, NULL, tiles, "Query x key tile; unset = from arch."),
+    OPT_ENUM(struct sparge_params, select, "cdf", selects,
+             "Cut of filter 1: by coarse mass or by number of blocks."),
+    OPT_NUM(struct sparge_params, theta, NULL, -1, 1, "cosine",
+            "A block is self-similar above it, below 0 all are; unset = 0.6 (cdf), -0.1 (topk)."),
+    OPT_BOOL(struct sparge_params, judge, "1",
+             "Judge self-similarity; 0 = theta is -1, that of a calibration file too."),
+    OPT_NUM(struct sparge_params, tau, "0.98", 0, 1, "probability",
+            "Coarse mass that filter 1 keeps at most."),
+    OPT_NUM(struct sparge_params, topk, "0.5", 0, 1, "share of key blocks",
+            "Blocks kept per row with select=topk.", .flags = OPT_MIN_OPEN),
+    OPT_NUM(struct sparge_params, pv, "50", 0, INFINITY, "log2",
+            "Filter 2 skips P.V of tiles that stay this far below the running maximum; off = "
+            "never.",
+            .flags = OPT_OFF),
+    OPT_NUM(struct sparge_params, lambda, NULL, -INFINITY, 0, "nat",
+            "The paper's form of pv: pv = -lambda log2(e).", .flags = OPT_MAX_OPEN | OPT_MIN_OPEN),
+    OPT_ENUM(struct sparge_params, pv_scope, NULL, pv_scopes,
+             "Rows that agree before P.V is skipped; unset = cta (official), warp (paper)."),
+    OPT_INT(struct sparge_params, pv_tail, NULL, 0, 2, "tiles",
+            "Last kept tiles that filter 2 never skips; unset = from arch (official), 0 "
+            "(paper)."),
+    OPT_BOOL(struct sparge_params, sink, "0", "Always keep key block 0."),
+    OPT_BOOL(struct sparge_params, smooth_k, "1",
+             "Subtract the token mean of K before pooling, similarity and quantisation."),
+    OPT_ENUM(struct sparge_params, map_dtype, "f32", map_dtypes,
+             "Grid of pooled vectors, scores and probabilities."),
+    OPT_ENUM(struct sparge_params, cdf_dtype, "f32", cdf_dtypes,
+             "Type of the running sum that tau cuts."),
+    OPT_ENUM(struct sparge_params, arith, "exact", ariths,
+             "Arithmetic on kept tiles: exact, INT8 + fp16 (sage1), INT8 + e4m3 (sage2)."),
+    OPT_ENUM(struct sparge_params, quant, "none", quants,
+             "int8 is another way to write arith=sage1."),
+    OPT_ENUM(struct sparge_params, v_max, "448", v_maxs, "Largest quantised |V| with arith=sage2."),
+    OPT_ENUM(struct sparge_params, dead, "zero", deads,
+             "Output of a row that sees no key of its kept tiles."),
+    OPT_ENUM(struct sparge_params, permute, "none", orders, "Token order of a video trace."),
+    OPT_BOOL(struct sparge_params, dense, "0",
+             "Keep every block and skip nothing: set per head by calibration."),
+    OPT_ENUM(struct sparge_params, search, "bisect", searches,
+             "calibrate: how tau and pv are searched.", .flags = OPT_IDENTITY_NOT),
+    OPT_ENUM(struct sparge_params, bin, "sum", bins, "calibrate: how bins of theta are ranked.",
+             .flags = OPT_IDENTITY_NOT),
+    OPT_NUM(struct sparge_params, l1, "0.07", 0, 1, "relative L1",
+            "calibrate: error bound while theta and tau are searched.",
+            .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN),
+    OPT_NUM(struct sparge_params, l2, "0.08", 0, 1, "relative L1",
+            "calibrate: error bound while pv is searched; above l1.",
+            .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN),
+    OPT_ENUM(struct sparge_params, bounds, "none", bounds_of,
+             "calibrate: l1 and l2 that the paper used for this model.",
+             .flags = OPT_IDENTITY_NOT | OPT_CALIB_FIXED),
+    OPT_BOOL(struct sparge_params, tune_pv, "1", "calibrate: search pv; otherwise 20.",
+             .flags = OPT_IDENTITY_NOT),
     {0},
 };
-/* clang-format on */
 
 static const struct param_scope scopes[] = {
     {"tau", "select=cdf"},
@@ -183,14 +163,11 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                            in->x.d, TILE_MAX_D);
     struct sparge *s = NULL;
     int rc = sparge_begin(p, in, &s, err);
-    if (!rc)
-        *state = s;
-    return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return ((const struct sparge *)state)->rules.bq;
+    if (rc)
+        return rc;
+    ctx->unit_rows = s->rules.bq;
+    *state = s;
+    return 0;
 }
 
 /* Rows of query block i that see no key of the first kept tile (so of none). */
@@ -254,7 +231,7 @@ out:
     return rc;
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct sparge *s = state;
     const struct sparge_rules *r = &s->rules;
@@ -263,45 +240,32 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
         snprintf(why, 160, "the GPU side has map_dtype=f32 and cdf_dtype=f32");
         return false;
     }
-    rule->sparge = (struct sparge_rule){.bq = r->bq,
-                                        .bk = r->bk,
-                                        .paper = r->paper,
-                                        .by_count = r->topk_cut,
-                                        .sink = r->sink,
-                                        .smooth_k = r->smooth_k,
-                                        .v_max = r->v_max,
-                                        .dense = r->dense,
-                                        .theta = r->theta,
-                                        .tau = r->tau,
-                                        .top = MAX(1, MIN(top, s->nk_blocks))};
+    rule->of.sparge = (struct sparge_rule){.bq = r->bq,
+                                           .bk = r->bk,
+                                           .paper = r->paper,
+                                           .by_count = r->topk_cut,
+                                           .sink = r->sink,
+                                           .smooth_k = r->smooth_k,
+                                           .v_max = r->v_max,
+                                           .dense = r->dense,
+                                           .theta = r->theta,
+                                           .tau = r->tau,
+                                           .top = MAX(1, MIN(top, s->nk_blocks))};
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return sparge_adopt(state, m, own, err);
+    return sparge_take(state, c, err);
 }
 
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    (void)lists; /* as select_rows has it */
-    return sparge_adopt_units(state, u, own, err);
-}
-
-static bool attends(const void *state)
-{
-    const struct sparge *s = state;
-    return s->rules.arith != SPARGE_EXACT || s->rules.pv < INFINITY || s->rules.dead_mean;
-}
-
-static int attend(void *state, const struct mask *m, double *out, double *lse,
-                  struct attend_stats *stats, struct err *err)
+static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
+                  struct err *err)
 {
     struct sparge *s = state;
-    stats->tiles_pv = 0;
-    int rc = tile_attn_rows(&s->tile, m, out, lse, &stats->tiles_pv, err);
-    s->tiles_pv += stats->tiles_pv;
+    *tiles_pv = 0;
+    int rc = tile_attn_rows(&s->tile, m, out, lse, tiles_pv, err);
+    s->tiles_pv += *tiles_pv;
     return rc;
 }
 
@@ -320,10 +284,16 @@ bool sparge_filter(const struct sparge_rules *r, struct accel_filter *f, char wh
     return true;
 }
 
-/* What a GPU does in place of attend. */
-static bool pv_filter(const void *state, struct accel_filter *f, char why[160])
+static bool is_softmax(const struct sparge_rules *r)
 {
-    return sparge_filter(&((const struct sparge *)state)->rules, f, why);
+    return r->arith == SPARGE_EXACT && r->pv == INFINITY && !r->dead_mean;
+}
+
+static void how(const void *state, struct arithmetic *a, char why[160])
+{
+    const struct sparge_rules *r = &((const struct sparge *)state)->rules;
+    bool filter = sparge_filter(r, &a->filter, why);
+    a->kind = is_softmax(r) ? ARITH_SOFTMAX : filter ? ARITH_FILTER : ARITH_CPU;
 }
 
 static bool judges(const void *params, char why[160])
@@ -334,9 +304,10 @@ static bool judges(const void *params, char why[160])
     return sparge_filter(&r, &f, why);
 }
 
-static void pv_filtered(void *state, double tiles_pv)
+static int done(void *state, double tiles_pv, const double *lse, struct err *err)
 {
     ((struct sparge *)state)->tiles_pv += tiles_pv;
+    return 0;
 }
 
 static bool cost(const void *state, struct select_cost *c)
@@ -377,7 +348,7 @@ static int report(void *state, struct record *r, struct err *err)
 {
     const struct sparge *s = state;
     bool causal = s->in.x.causal;
-    double kept = (double)s->kept, pv = attends(s) ? s->tiles_pv : kept;
+    double kept = (double)s->kept, pv = is_softmax(&s->rules) ? kept : s->tiles_pv;
     double tiles_all = (double)sparge_tiles(s->nq_blocks, s->nk_blocks, &s->rules, causal);
     double native = s->rules.paper
                         ? (kept + pv) / (2 * tiles_all)
@@ -450,38 +421,26 @@ static const struct budget_param budget[] = {
 
 const struct method method_spargeattn = {
     .name = "spargeattn",
+    .alias = "sparge",
     .summary = "block means choose key blocks, an online filter skips P.V products",
     .paper = "Zhang et al., SpargeAttention, arXiv 2502.18137",
-    .alias = "sparge",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED |
-             METHOD_CHANGES_MATH | METHOD_RANDOM | METHOD_SINK,
-    .params_size = sizeof(struct sparge_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .scopes = scopes,
-    .budget_full = "theta=1:pv=off",
-    .validate = validate,
-    .order = token_order,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_SINK,
+    .params = {.table = options,
+               .size = sizeof(struct sparge_params),
+               .scopes = scopes,
+               .budget = budget,
+               .validate = validate,
+               .order = token_order,
+               .may_be_empty = may_be_empty},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .rule = rule,
-    .adopt = adopt,
-    .adopt_units = adopt_units,
-    .cost = cost,
-    .attends = attends,
-    .attend = attend,
-    .filter = pv_filter,
-    .filtered = pv_filtered,
-    .why_full = why_full,
     .report = report,
-    .calibrate = sparge_calibrate,
-    .calibrate_passes = 8,
-    .judges = judges,
-    .calibrate_trials = 120,
     .release = release,
-    .variants = variants,
-    .budgets = budgets,
-    .may_be_empty = may_be_empty,
+    .metrics = metrics,
+    .cost = cost,
+    .why_full = why_full,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .arith = {.kind = ARITH_FILTER, .how = how, .attend = attend, .done = done},
+    .search = {.calibrate = sparge_calibrate, .passes = 8, .trials = 120, .on_device = judges},
+    .tests = {.full = "theta=1:pv=off", .variants = variants, .budgets = budgets},
 };

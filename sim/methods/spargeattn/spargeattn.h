@@ -76,7 +76,7 @@ struct sparge {
     float *v, *v_scale;  /* owned, the same */
     struct tile_attn tile;
     struct sparge_row *row;
-    bool ready;        /* what sparge_make makes is there, or a choice was adopted: */
+    bool ready;        /* what sparge_make makes is there, or a choice was taken: */
     struct mask given; /* then its mask, owned */
     /* counts over the rows selected so far */
     int64_t kept, dead_rows, cut_rows;
@@ -88,17 +88,11 @@ int sparge_new(const struct sparge_params *p, const struct head_in *in, struct s
                struct err *err);
 
 /* The same in two steps: sparge_begin takes parameters and sizes alone, sparge_make reads q, k, v.
- * sparge_adopt in its place takes the choice of a device (core/rules.h), sparge_adopt_units what is
- * known of one that stays there. */
-struct accel_own;
-struct accel_units;
+ * sparge_take in its place takes the choice of a device over (struct method_device). */
 int sparge_begin(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
                  struct err *err);
 int sparge_make(struct sparge *s, struct err *err);
-int sparge_adopt(struct sparge *s, const struct mask *m, const struct accel_own *own,
-                 struct err *err);
-int sparge_adopt_units(struct sparge *s, const struct accel_units *u, const struct accel_own *own,
-                       struct err *err);
+int sparge_take(struct sparge *s, const struct device_choice *c, struct err *err);
 void sparge_free(struct sparge *s); /* accepts NULL */
 
 /* Set the parameters that a search varies. sparge_set_theta decides again which blocks are similar,

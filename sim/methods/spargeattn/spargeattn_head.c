@@ -303,24 +303,21 @@ out:
     return rc;
 }
 
-int sparge_adopt(struct sparge *s, const struct mask *m, const struct accel_own *own,
-                 struct err *err)
+int sparge_take(struct sparge *s, const struct device_choice *c, struct err *err)
 {
+    const struct mask *m = c->lists;
     int rc = 0;
+    if (!m) {
+        s->kept = c->counts->units;
+        s->dead_rows = c->counts->empty;
+        return take_numbers(s, c->counts->bq, c->counts->bk, c->own, err);
+    }
     if (m->form != MASK_LISTS)
         FAIL(err, ERR_RUN, "a choice that is no list of tiles");
-    TRY(take_numbers(s, m->bq, m->bk, own, err));
+    TRY(take_numbers(s, m->bq, m->bk, c->own, err));
     TRY(mask_lists_rows(m, m->row0, m->row1, &s->given, err));
 out:
     return rc;
-}
-
-int sparge_adopt_units(struct sparge *s, const struct accel_units *u, const struct accel_own *own,
-                       struct err *err)
-{
-    s->kept = u->units;
-    s->dead_rows = u->empty;
-    return take_numbers(s, u->bq, u->bk, own, err);
 }
 
 void sparge_free(struct sparge *s)

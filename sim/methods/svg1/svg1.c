@@ -47,44 +47,33 @@ static const char *const trials[] = {"emulation", "executed", NULL};
 static const char *const off_on[] = {"0", "1", NULL};
 static const char *const ariths[] = {"f32", "bf16", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, profile),
-     .def = "official", .values = profiles,
-     .help = "the published code, or the method without its shortcuts"},
-    {.name = "family", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, family),
-     .def = "auto", .values = svg_families,
-     .help = "model family: mask rule; auto = of the preset, else from the place of the text"},
-    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, preset),
-     .values = svg_presets, .flags = OPT_UNSET,
-     .help = "published settings; unset = the family's at 720p"},
-    {.name = "target", .type = OPT_NUM, .offset = offsetof(struct svg1_params, target), .min = 0,
-     .max = 1, .flags = OPT_UNSET | OPT_MIN_OPEN | OPT_MAX_OPEN, .unit = "share of pairs",
-     .help = "density that the width is computed for; unset = of the preset, else 0.3 (wan), "
-             "0.25"},
-    {.name = "rows", .type = OPT_STR, .offset = offsetof(struct svg1_params, rows),
-     .flags = OPT_UNSET, .unit = "rows",
-     .help = "sampled query rows, or all; unset = of the preset (64, cog 32)"},
-    {.name = "row_limit", .type = OPT_INT, .offset = offsetof(struct svg1_params, row_limit),
-     .min = 1, .max = INT_MAX, .flags = OPT_UNSET, .unit = "rows",
-     .help = "rows are drawn from the first so many; unset = 10000; cog and profile=plain: all"},
-    {.name = "trial", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, trial),
-     .values = trials, .flags = OPT_UNSET,
-     .help = "masks that classify: fixed block bands, or those that are run; unset = by profile"},
-    {.name = "sink", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, sink),
-     .values = off_on, .flags = OPT_UNSET,
-     .help = "always keep the first frame's columns; unset = 1 for wan and cosmos"},
-    {.name = "arith", .type = OPT_ENUM, .offset = offsetof(struct svg1_params, arith), .def = "f32",
-     .values = ariths, .help = "bf16 rounds the classification as the code does"},
-    {.name = "dense_layers", .type = OPT_NUM, .offset = offsetof(struct svg1_params, dense_layers),
-     .min = 0, .max = 1, .flags = OPT_UNSET, .unit = "share of layers",
-     .help = "first layers that run dense; unset = preset"},
-    {.name = "dense_steps", .type = OPT_NUM, .offset = offsetof(struct svg1_params, dense_steps),
-     .min = 0, .max = 1, .flags = OPT_UNSET, .unit = "share of steps",
-     .help = "first denoising steps that run dense; unset = preset"},
+    OPT_ENUM(struct svg1_params, profile, "official", profiles,
+             "the published code, or the method without its shortcuts"),
+    OPT_ENUM(struct svg1_params, family, "auto", svg_families,
+             "model family: mask rule; auto = of the preset, else from the place of the text"),
+    OPT_ENUM(struct svg1_params, preset, NULL, svg_presets,
+             "published settings; unset = the family's at 720p"),
+    OPT_NUM(struct svg1_params, target, NULL, 0, 1, "share of pairs",
+            "density that the width is computed for; unset = of the preset, else 0.3 (wan), "
+            "0.25",
+            .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
+    OPT_STR(struct svg1_params, rows, NULL, NULL,
+            "sampled query rows, or all; unset = of the preset (64, cog 32)", .unit = "rows"),
+    OPT_INT(struct svg1_params, row_limit, NULL, 1, INT_MAX, "rows",
+            "rows are drawn from the first so many; unset = 10000; cog and profile=plain: all"),
+    OPT_ENUM(struct svg1_params, trial, NULL, trials,
+             "masks that classify: fixed block bands, or those that are run; unset = by profile"),
+    OPT_ENUM(struct svg1_params, sink, NULL, off_on,
+             "always keep the first frame's columns; unset = 1 for wan and cosmos"),
+    OPT_ENUM(struct svg1_params, arith, "f32", ariths,
+             "bf16 rounds the classification as the code does"),
+    OPT_NUM(struct svg1_params, dense_layers, NULL, 0, 1, "share of layers",
+            "first layers that run dense; unset = preset"),
+    OPT_NUM(struct svg1_params, dense_steps, NULL, 0, 1, "share of steps",
+            "first denoising steps that run dense; unset = preset"),
     {0},
 };
-/* clang-format on */
 
 struct svg1_state {
     struct attn_in x;
@@ -94,7 +83,7 @@ struct svg1_state {
     struct svg_band band;
     double width_frames;
     bool dense, bf16, changed;
-    bool classified; /* by the first select, or adopted */
+    bool classified; /* by the first select, or taken */
     struct svg_class class;
     int64_t n_padding;
     uint64_t seed;
@@ -254,6 +243,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->n_padding = in->n_padding;
     s->dense = in->layer < warm.layers || in->step < warm.steps;
     TRY(make_band(p, in, family, s, err));
+    ctx->unit_rows = SVG_BLOCK;
     *state = s;
     s = NULL;
 out:
@@ -262,11 +252,6 @@ out:
 }
 
 /* ---- masks and numbers ---------------------------------------------------------------------- */
-
-static int64_t unit_rows(const void *state)
-{
-    return SVG_BLOCK;
-}
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
@@ -313,21 +298,17 @@ out:
     return rc;
 }
 
-static struct mask_origin origin(const void *state)
-{
-    const struct svg1_state *s = state;
-    return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
-}
-
 /* One mask for each class, and that of a dense call. */
-static void kin(void *state, struct static_kin *k)
+static struct mask_origin origin(void *state)
 {
     const struct svg1_state *s = state;
-    *k = (struct static_kin){.which = s->dense ? 2 : s->band.temporal,
-                             .any_order = s->dense || s->classified};
+    return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN,
+                                .same_mask = true,
+                                .which = s->dense ? 2 : s->band.temporal,
+                                .any_order = s->dense || s->classified};
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct svg1_state *s = state;
     struct svg_band trial[2];
@@ -339,7 +320,7 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
         return false;
     }
     trial_bands(s, trial);
-    rule->svg1 =
+    rule->of.svg1 =
         (struct svg1_rule){.frames = s->band.T,
                            .frame = s->band.F,
                            .text = s->band.text,
@@ -376,12 +357,13 @@ out:
     return rc;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct svg1_state *s = state;
-    const struct svg1_own *numbers = own->data;
+    const struct mask *m = c->lists;
+    const struct svg1_own *numbers = c->own->data;
     if (m->form != MASK_LISTS || m->bq != s->x.nq || m->bk != s->x.nk ||
-        own->bytes != (int64_t)sizeof *numbers)
+        c->own->bytes != (int64_t)sizeof *numbers)
         return err_set(err, ERR_RUN, "the device has chosen no class of the head");
     s->class = (struct svg_class){.mse = {numbers->mse[0], numbers->mse[1]},
                                   .temporal = m->ptr[1] > m->ptr[0]};
@@ -462,21 +444,17 @@ const struct method method_svg1 = {
     .paper = "Sparse VideoGen: Accelerating Video Diffusion Transformers with Spatial-Temporal "
              "Sparsity, arXiv 2502.01776",
     .flags = METHOD_BIDIRECTIONAL | METHOD_RANDOM,
-    .params_size = sizeof(struct svg1_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .validate = validate,
+    .params = {.table = options,
+               .size = sizeof(struct svg1_params),
+               .budget = budget,
+               .validate = validate},
     .prepare = prepare,
-    .unit_rows = unit_rows,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .kin = kin,
-    .rule = rule,
-    .adopt = adopt,
     .report = report,
     .release = release,
-    .variants = variants,
-    .budgets = budgets,
+    .metrics = metrics,
+    .cost = cost,
+    .device = {.rule = rule, .take = take},
+    .reuse = {.of = origin},
+    .tests = {.variants = variants, .budgets = budgets},
 };

@@ -47,55 +47,40 @@ static const char *const off_on[] = {"0", "1", NULL};
 static const char *const sums[] = {"f32", "bf16", NULL};
 static const char *const emulate[] = {"none", "bf16", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "family", .type = OPT_ENUM, .offset = offsetof(struct svg2_params, family),
-     .def = "auto", .values = svg_families,
-     .help = "model family; auto = of the preset, else from the place of the text"},
-    {.name = "preset", .type = OPT_ENUM, .offset = offsetof(struct svg2_params, preset),
-     .values = svg_presets, .flags = OPT_UNSET,
-     .help = "published settings; unset = the family's at 720p"},
-    {.name = "qc", .type = OPT_INT, .offset = offsetof(struct svg2_params, qc), .min = 1,
-     .max = INT_MAX, .flags = OPT_UNSET, .unit = "clusters",
-     .help = "query clusters; unset = of the preset (300 for wan), else 200"},
-    {.name = "kc", .type = OPT_INT, .offset = offsetof(struct svg2_params, kc), .def = "1000",
-     .min = 1, .max = INT_MAX, .unit = "clusters", .help = "key clusters"},
-    {.name = "top_p", .type = OPT_NUM, .offset = offsetof(struct svg2_params, top_p), .def = "0.9",
-     .min = 0, .max = 1, .flags = OPT_MIN_OPEN, .unit = "mass share",
-     .help = "mass of the map that kept clusters exceed"},
-    {.name = "min_kc", .type = OPT_NUM, .offset = offsetof(struct svg2_params, min_kc),
-     .def = "0.10", .min = 0, .max = 1, .unit = "share of kc",
-     .help = "key clusters that are always kept, the heaviest ones"},
-    {.name = "iter_init", .type = OPT_INT, .offset = offsetof(struct svg2_params, iter_init),
-     .def = "50", .min = 1, .max = 1e6, .unit = "iterations", .help = "k-means from random tokens"},
-    {.name = "iter_step", .type = OPT_INT, .offset = offsetof(struct svg2_params, iter_step),
-     .def = "2", .min = 1, .max = 1e6, .unit = "iterations",
-     .help = "k-means from the last call's centroids"},
-    {.name = "tol", .type = OPT_NUM, .offset = offsetof(struct svg2_params, tol), .def = "1e-4",
-     .min = 0, .max = INFINITY, .help = "stop when no centroid moves that far"},
-    {.name = "warm", .type = OPT_ENUM, .offset = offsetof(struct svg2_params, warm),
-     .values = off_on, .flags = OPT_UNSET,
-     .help = "also cluster in the dense first steps; unset = preset"},
-    {.name = "cumsum", .type = OPT_ENUM, .offset = offsetof(struct svg2_params, cumsum),
-     .def = "f32", .values = sums,
-     .help = "running sum of a row of the map; bf16 as on 16-bit tensors"},
-    {.name = "emulate", .type = OPT_ENUM, .offset = offsetof(struct svg2_params, emulate),
-     .def = "none", .values = emulate,
-     .help = "bf16 reproduces the code's roundings of tensors, norms and scores, and cumsum=bf16"},
-    {.name = "share_branches", .type = OPT_BOOL,
-     .offset = offsetof(struct svg2_params, share_branches), .def = "1",
-     .help = "both guidance branches move the same centroids, in call order"},
-    {.name = "cold", .type = OPT_BOOL, .offset = offsetof(struct svg2_params, cold), .def = "0",
-     .help = "where the step before is not in the trace start from random tokens; 0: skip"},
-    {.name = "dense_layers", .type = OPT_NUM, .offset = offsetof(struct svg2_params, dense_layers),
-     .min = 0, .max = 1, .flags = OPT_UNSET, .unit = "share of layers",
-     .help = "first layers that run dense; unset = preset"},
-    {.name = "dense_steps", .type = OPT_NUM, .offset = offsetof(struct svg2_params, dense_steps),
-     .min = 0, .max = 1, .flags = OPT_UNSET, .unit = "share of steps",
-     .help = "first denoising steps that run dense; unset = preset"},
+    OPT_ENUM(struct svg2_params, family, "auto", svg_families,
+             "model family; auto = of the preset, else from the place of the text"),
+    OPT_ENUM(struct svg2_params, preset, NULL, svg_presets,
+             "published settings; unset = the family's at 720p"),
+    OPT_INT(struct svg2_params, qc, NULL, 1, INT_MAX, "clusters",
+            "query clusters; unset = of the preset (300 for wan), else 200"),
+    OPT_INT(struct svg2_params, kc, "1000", 1, INT_MAX, "clusters", "key clusters"),
+    OPT_NUM(struct svg2_params, top_p, "0.9", 0, 1, "mass share",
+            "mass of the map that kept clusters exceed", .flags = OPT_MIN_OPEN),
+    OPT_NUM(struct svg2_params, min_kc, "0.10", 0, 1, "share of kc",
+            "key clusters that are always kept, the heaviest ones"),
+    OPT_INT(struct svg2_params, iter_init, "50", 1, 1e6, "iterations",
+            "k-means from random tokens"),
+    OPT_INT(struct svg2_params, iter_step, "2", 1, 1e6, "iterations",
+            "k-means from the last call's centroids"),
+    OPT_NUM(struct svg2_params, tol, "1e-4", 0, INFINITY, "",
+            "stop when no centroid moves that far"),
+    OPT_ENUM(struct svg2_params, warm, NULL, off_on,
+             "also cluster in the dense first steps; unset = preset"),
+    OPT_ENUM(struct svg2_params, cumsum, "f32", sums,
+             "running sum of a row of the map; bf16 as on 16-bit tensors"),
+    OPT_ENUM(struct svg2_params, emulate, "none", emulate,
+             "bf16 reproduces the code's roundings of tensors, norms and scores, and cumsum=bf16"),
+    OPT_BOOL(struct svg2_params, share_branches, "1",
+             "both guidance branches move the same centroids, in call order"),
+    OPT_BOOL(struct svg2_params, cold, "0",
+             "where the step before is not in the trace start from random tokens; 0: skip"),
+    OPT_NUM(struct svg2_params, dense_layers, NULL, 0, 1, "share of layers",
+            "first layers that run dense; unset = preset"),
+    OPT_NUM(struct svg2_params, dense_steps, NULL, 0, 1, "share of steps",
+            "first denoising steps that run dense; unset = preset"),
     {0},
 };
-/* clang-format on */
 
 /* Centroids after the last call. */
 struct svg2_carry {
@@ -120,7 +105,7 @@ struct svg2_state {
     int64_t *first;
     int32_t *key;
 
-    /* Of a call that chooses: by the first select, or by adopt. */
+    /* Of a call that chooses: by the first select, or by take. */
     bool pending;
     uint64_t seed;
     struct svg2_cut cut;
@@ -456,13 +441,13 @@ out:
     return rc;
 }
 
-static struct mask_origin origin(const void *state)
+static struct mask_origin origin(void *state)
 {
     const struct svg2_state *s = state;
     return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct svg2_state *s = state;
     const struct svg2_params *p = s->params;
@@ -476,26 +461,22 @@ static bool rule(const void *state, union method_rule *rule, char why[160])
         snprintf(why, 160, "the GPU side has traces of bf16 with emulate=none and cumsum=f32");
         return false;
     }
-    rule->svg2 = (struct svg2_rule){.video = s->video,
-                                    .qc = s->qc,
-                                    .kc = p->kc,
-                                    .iterations = warm ? p->iter_step : p->iter_init,
-                                    .tol = p->tol,
-                                    .top_p = p->top_p,
-                                    .least = (int64_t)(p->min_kc * (double)p->kc),
-                                    .seed = s->seed};
+    rule->data = &s->given;
+    rule->of.svg2 = (struct svg2_rule){.video = s->video,
+                                       .qc = s->qc,
+                                       .kc = p->kc,
+                                       .iterations = warm ? p->iter_step : p->iter_init,
+                                       .tol = p->tol,
+                                       .top_p = p->top_p,
+                                       .least = (int64_t)(p->min_kc * (double)p->kc),
+                                       .seed = s->seed};
     return true;
 }
 
-static const void *given(const void *state)
-{
-    return &((const struct svg2_state *)state)->given;
-}
-
 /* Clusters of one side as a device made them. */
-static int adopt_side(const struct svg2_state *s, int64_t k, int64_t iterations,
-                      const float *centroids, const int32_t *labels, struct kmeans *m,
-                      struct err *err)
+static int take_side(const struct svg2_state *s, int64_t k, int64_t iterations,
+                     const float *centroids, const int32_t *labels, struct kmeans *m,
+                     struct err *err)
 {
     int rc = kmeans_init(m, s->video, k, s->in.x.d, DT_BF16, err);
     if (rc)
@@ -512,9 +493,10 @@ static int adopt_side(const struct svg2_state *s, int64_t k, int64_t iterations,
     return 0;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct svg2_state *s = state;
+    const struct accel_own *own = c->own;
     int64_t d = s->in.x.d, kc = s->params->kc, map = s->qc * kc;
     const struct svg2_own *head = own->data;
     int64_t bytes = (int64_t)sizeof *head + (s->qc + kc) * d * 4 + 2 * s->video * 4 + map;
@@ -525,9 +507,9 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
              (long long)own->bytes, (long long)bytes);
     const float *centroids = (const float *)(head + 1);
     const int32_t *labels = (const int32_t *)(centroids + (s->qc + kc) * d);
-    TRY(adopt_side(s, s->qc, head->iterations[0], centroids, labels, &s->queries, err));
-    TRY(adopt_side(s, kc, head->iterations[1], centroids + s->qc * d, labels + s->video, &s->keys,
-                   err));
+    TRY(take_side(s, s->qc, head->iterations[0], centroids, labels, &s->queries, err));
+    TRY(take_side(s, kc, head->iterations[1], centroids + s->qc * d, labels + s->video, &s->keys,
+                  err));
     TRY(mem_alloc(&s->map, map, 1, "cluster map", err));
     memcpy(s->map, labels + 2 * s->video, (size_t)map);
     s->clustered = true;
@@ -536,13 +518,6 @@ static int adopt(void *state, const struct mask *m, const struct accel_own *own,
         TRY(keep_centroids(s, s->slot, err));
 out:
     return rc;
-}
-
-/* The mask itself stays on the device. */
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    return adopt(state, NULL, own, err);
 }
 
 /* A step of k-means is a product per token and centroid, and a sum per token. */
@@ -629,22 +604,15 @@ const struct method method_svg2 = {
     .summary = "video: clusters of queries and keys, the heaviest key clusters per query cluster",
     .paper = "Sparse VideoGen2: Accelerate Video Generation with Sparse Attention via "
              "Semantic-Aware Permutation, arXiv 2505.18875",
-    .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM | METHOD_SHARES_BRANCHES,
-    .params_size = sizeof(struct svg2_params),
-    .params = options,
-    .budget = budget,
-    .metrics = metrics,
-    .budget_full = "top_p=1:qc=1:kc=1:dense_steps=0",
+    .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM,
+    .params = {.table = options, .size = sizeof(struct svg2_params), .budget = budget},
     .prepare = prepare,
     .select = select_rows,
-    .cost = cost,
-    .origin = origin,
-    .rule = rule,
-    .given = given,
-    .adopt = adopt,
-    .adopt_units = adopt_units,
     .report = report,
     .release = release,
-    .variants = variants,
-    .budgets = budgets,
+    .metrics = metrics,
+    .cost = cost,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .reuse = {.shares_branches = true, .of = origin},
+    .tests = {.full = "top_p=1:qc=1:kc=1:dense_steps=0", .variants = variants, .budgets = budgets},
 };

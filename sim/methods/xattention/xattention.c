@@ -37,35 +37,30 @@ struct params {
     char *chunk;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "profile", .type = OPT_ENUM, .offset = offsetof(struct params, profile),
-     .def = "official", .values = profiles,
-     .help = "official: the published code; clean: its rule without chunk and padding effects; "
-             "paper: the printed algorithm."},
-    {.name = "stride", .type = OPT_ENUM, .offset = offsetof(struct params, stride), .def = "16",
-     .values = strides, .unit = "tokens", .help = "Antidiagonal run length S."},
-    {.name = "tau", .type = OPT_NUM, .offset = offsetof(struct params, tau), .def = "0.9", .min = 0,
-     .max = 1, .unit = "mass share", .help = "Share of a row block's estimated mass to keep."},
-    {.name = "norm", .type = OPT_NUM, .offset = offsetof(struct params, norm), .def = "1", .min = 0,
-     .max = INFINITY, .flags = OPT_MIN_OPEN | OPT_MAX_OPEN, .help = "Divides the scores."},
-    {.name = "block", .type = OPT_INT, .offset = offsetof(struct params, block), .def = "128",
-     .min = XATTN_BLOCK, .max = XATTN_BLOCK, .unit = "tokens", .help = "Block size; fixed."},
-    {.name = "chunk", .type = OPT_STR, .offset = offsetof(struct params, chunk), .def = "auto",
-     .unit = "rows",
-     .help = "Rows of an estimator pass, a multiple of 128, or auto; matters for "
-             "profile=official only."},
-    {.name = "emulate", .type = OPT_ENUM, .offset = offsetof(struct params, emulate), .def = "none",
-     .values = emulate, .help = "bf16 rounds scores and block masses as the code does."},
-    {.name = "rule", .type = OPT_ENUM, .offset = offsetof(struct params, rule), .def = "repo",
-     .values = rules, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate: repo is the published routine, dp steps of 0.9 under an error bound."},
-    {.name = "target_err", .type = OPT_NUM, .offset = offsetof(struct params, target_err),
-     .def = "0.05", .min = 0, .max = INFINITY, .flags = OPT_IDENTITY_NOT,
-     .help = "calibrate, rule=dp: largest relative L2 error of the output."},
+    OPT_ENUM(struct params, profile, "official", profiles,
+             "official: the published code; clean: its rule without chunk and padding effects; "
+             "paper: the printed algorithm."),
+    OPT_ENUM(struct params, stride, "16", strides, "Antidiagonal run length S.", .unit = "tokens"),
+    OPT_NUM(struct params, tau, "0.9", 0, 1, "mass share",
+            "Share of a row block's estimated mass to keep."),
+    OPT_NUM(struct params, norm, "1", 0, INFINITY, "", "Divides the scores.",
+            .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
+    OPT_INT(struct params, block, "128", XATTN_BLOCK, XATTN_BLOCK, "tokens", "Block size; fixed."),
+    OPT_STR(struct params, chunk, "auto", NULL,
+            "Rows of an estimator pass, a multiple of 128, or auto; matters for "
+            "profile=official only.",
+            .unit = "rows"),
+    OPT_ENUM(struct params, emulate, "none", emulate,
+             "bf16 rounds scores and block masses as the code does."),
+    OPT_ENUM(struct params, rule, "repo", rules,
+             "calibrate: repo is the published routine, dp steps of 0.9 under an error bound.",
+             .flags = OPT_IDENTITY_NOT),
+    OPT_NUM(struct params, target_err, "0.05", 0, INFINITY, "",
+            "calibrate, rule=dp: largest relative L2 error of the output.",
+            .flags = OPT_IDENTITY_NOT),
     {0},
 };
-/* clang-format on */
 
 /* Rows of chunk=TEXT, 0 for auto, -1 if it is neither. */
 static int64_t chunk_rows(const char *text)
@@ -179,16 +174,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->c = xattn_config_of(&base, &in->x);
     s->stride = s->c.stride;
     TRY(count_blocks(s, err));
+    ctx->unit_rows = XATTN_BLOCK;
     *state = s;
     s = NULL;
 out:
     release(s);
     return rc;
-}
-
-static int64_t unit_rows(const void *state)
-{
-    return XATTN_BLOCK;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
@@ -203,36 +194,26 @@ out:
     return rc;
 }
 
-static bool rule(const void *state, union method_rule *rule, char why[160])
+static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct xattn_config *c = &((const struct state *)state)->c;
     if (c->bf16) {
         snprintf(why, 160, "the GPU side has emulate=none");
         return false;
     }
-    rule->xattn = (struct xattn_rule){.profile = c->profile,
-                                      .stride = c->stride,
-                                      .chunk = c->chunk,
-                                      .tau = c->tau,
-                                      .norm = c->norm};
+    rule->of.xattn = (struct xattn_rule){.profile = c->profile,
+                                         .stride = c->stride,
+                                         .chunk = c->chunk,
+                                         .tau = c->tau,
+                                         .norm = c->norm};
     return true;
 }
 
-static int adopt(void *state, const struct mask *m, const struct accel_own *own, struct err *err)
+static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
     s->chosen = true;
-    return block_map_adopt(&s->map, m, err);
-}
-
-static int adopt_units(void *state, const struct accel_units *u, const struct accel_own *own,
-                       struct mask *lists, struct err *err)
-{
-    struct state *s = state;
-    (void)own;
-    (void)lists; /* as block_map_mask has it */
-    s->chosen = true;
-    return block_map_adopt_units(&s->map, u, err);
+    return block_map_take(&s->map, c, err);
 }
 
 /* A score is a product of depth S d; each one enters the mass of its block. */
@@ -290,24 +271,20 @@ const struct method method_xattention = {
     .name = "xattention",
     .summary = "blocks scored along antidiagonals, kept up to a share of each row's mass",
     .paper = "XAttention, arXiv:2503.16428",
-    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_CALIBRATED | METHOD_SINK,
-    .params_size = sizeof(struct params),
-    .params = options,
-    .budget = budget,
-    .scopes = scopes,
+    .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_SINK,
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .scopes = scopes,
+               .budget = budget,
+               .validate = validate},
+    .prepare = prepare,
+    .select = select_rows,
+    .report = report,
+    .release = release,
+    .cost = cost,
+    .device = {.rule = rule, .take = take, .keep_on_device = method_always},
+    .search = {.calibrate = calibrate, .passes = 1.5},
     /* official may misplace prompt chunks; tau = 1 keeps blocks with mass, and antidiagonals
      * sampled over a partial query block can miss a partial key block: full on squares only. */
-    .budget_full = "profile=clean:tau=1",
-    .validate = validate,
-    .prepare = prepare,
-    .unit_rows = unit_rows,
-    .select = select_rows,
-    .rule = rule,
-    .adopt = adopt,
-    .adopt_units = adopt_units,
-    .cost = cost,
-    .report = report,
-    .calibrate = calibrate,
-    .calibrate_passes = 1.5,
-    .release = release,
+    .tests = {.full = "profile=clean:tau=1"},
 };

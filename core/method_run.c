@@ -1,0 +1,502 @@
+/*
+ * method_run.c - parse "name:key=v1,v2:...@metric=v" into runs.
+ *
+ * Sweeps are the Cartesian product of the value lists, the first key varying slowest. A range
+ * "a..b/logN" has the values a (b/a)^(i/(N-1)), "a..b/linN" a + (b-a) i/(N-1), both ends exact and
+ * the others rounded to 12 significant digits (integers for integer parameters).
+ */
+#include "core/method_impl.h"
+
+#include "core/hash.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/strmap.h"
+#include "core/text.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_KEYS 64
+#define MOST_RUNS 100000
+#define MOST_VALUES 10000
+
+/* ---- the parts of a method text -------------------------------------------------------------- */
+
+/* One "key=values" of the text. */
+struct axis {
+    const struct opt *opt;
+    char *text; /* "key=values", owned; values points into it */
+    char *values;
+    struct str_list items;
+};
+
+struct spec {
+    const struct method *method;
+    char who[96];
+    struct axis axes[MOST_KEYS];
+    int n_axes;
+    char *calib;                   /* owned path or NULL */
+    struct budget_target *targets; /* owned */
+    int64_t n_targets;
+};
+
+static void spec_free(struct spec *s)
+{
+    for (int i = 0; i < s->n_axes; i++) {
+        free(s->axes[i].text);
+        str_list_free(&s->axes[i].items);
+    }
+    free(s->calib);
+    free(s->targets);
+}
+
+/* The i-th of n values between a and b, as text. */
+static void range_value(const struct opt *o, double a, double b, bool is_log, int64_t i, int64_t n,
+                        const char *suffix, struct str_list *items)
+{
+    char text[64];
+    double t = n > 1 ? (double)i / (double)(n - 1) : 0;
+    double x = i == 0 ? a : i == n - 1 ? b : is_log ? a * pow(b / a, t) : a + (b - a) * t;
+    bool integer =
+        o->type == OPT_INT || o->type == OPT_BYTES || (o->type == OPT_SHARE && !suffix[0]);
+    if (integer)
+        snprintf(text, sizeof text, "%.0f%s", round(x), suffix);
+    else
+        snprintf(text, sizeof text, "%.*g%s", i == 0 || i == n - 1 ? 17 : 12, x, suffix);
+    /* Rounding may repeat a value; neighbours are equal then. */
+    if (items->n == 0 || strcmp(items->items[items->n - 1], text) != 0)
+        str_list_add(items, text);
+}
+
+static bool range_end(const char *s, const char *end, double *x, bool *percent)
+{
+    char tmp[64], *stop;
+    size_t n = (size_t)(end - s);
+    if (n == 0 || n >= sizeof tmp)
+        return false;
+    memcpy(tmp, s, n);
+    tmp[n] = '\0';
+    *x = strtod(tmp, &stop);
+    *percent = *stop == '%';
+    return stop > tmp && stop[*percent] == '\0' && isfinite(*x);
+}
+
+/* Expand "a..b/logN" or "a..b/linN" into items; *is_range = false when the text is none. */
+static int expand_range(const struct spec *s, const struct opt *o, const char *text,
+                        struct str_list *items, bool *is_range, struct err *err)
+{
+    const char *dots = strstr(text, ".."), *slash = strchr(text, '/');
+    double a, b;
+    bool pa, pb, is_log;
+    int64_t n = 0;
+    char *stop = NULL;
+
+    *is_range = dots && (o->type == OPT_INT || o->type == OPT_NUM || o->type == OPT_SHARE ||
+                         o->type == OPT_BYTES);
+    if (!*is_range)
+        return 0;
+    is_log = slash && strncmp(slash, "/log", 4) == 0;
+    if (is_log || (slash && strncmp(slash, "/lin", 4) == 0))
+        n = strtoll(slash + 4, &stop, 10);
+    if (!stop || stop == slash + 4 || *stop || dots > slash || !range_end(text, dots, &a, &pa) ||
+        !range_end(dots + 2, slash, &b, &pb) || pa != pb)
+        return err_set(err, ERR_USAGE,
+                       "%s: %s: '%s' is not a range; write a..b/linN or a..b/logN, N values",
+                       s->who, o->name, text);
+    if (n < 1 || n > MOST_VALUES || (n == 1 && a != b))
+        return err_set(err, ERR_USAGE, "%s: %s: '%s': the number of values must be 2..%d", s->who,
+                       o->name, text, MOST_VALUES);
+    if (is_log && !(a > 0 && b > 0))
+        return err_set(err, ERR_USAGE, "%s: %s: '%s': both ends of a /log range must be positive",
+                       s->who, o->name, text);
+    for (int64_t i = 0; i < n; i++)
+        range_value(o, a, b, is_log, i, n, pa ? "%" : "", items);
+    return 0;
+}
+
+static int expand_values(const struct spec *s, struct axis *a, struct err *err)
+{
+    for (char *p = a->values;;) {
+        bool is_range;
+        char *comma = strchr(p, ',');
+        if (comma)
+            *comma = '\0';
+        int rc = expand_range(s, a->opt, p, &a->items, &is_range, err);
+        if (rc)
+            return rc;
+        if (!is_range)
+            str_list_add(&a->items, p);
+        if (!comma)
+            break;
+        p = comma + 1;
+    }
+    if (a->items.failed)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", s->who);
+    return 0;
+}
+
+/* Does "calib" name a calibration file, or is it a parameter of the method's own? */
+static bool is_calib(const struct method *m, const char *key)
+{
+    return strcmp(key, "calib") == 0 && !opt_find(m->params.table, key);
+}
+
+static int add_calib(struct spec *s, const char *path, struct err *err)
+{
+    if (!s->method->search.calibrate)
+        return err_set(err, ERR_USAGE, "%s: calib: this method has no per-head parameters", s->who);
+    if (s->calib)
+        return err_set(err, ERR_USAGE, "%s: calib is given twice", s->who);
+    if (!path || !path[0])
+        return err_set(err, ERR_USAGE, "%s: calib needs a file: calib=FILE", s->who);
+    s->calib = strdup(path);
+    return s->calib ? 0 : err_set(err, ERR_NOMEM, "%s: out of memory", s->who);
+}
+
+/* One "key=values" or, for a flag, "key". */
+static int add_axis(struct spec *s, const char *part, struct err *err)
+{
+    struct axis *a = &s->axes[s->n_axes];
+    if (s->n_axes == MOST_KEYS)
+        return err_set(err, ERR_USAGE, "%s: more than %d parameters", s->who, MOST_KEYS);
+    *a = (struct axis){.text = strdup(part)};
+    if (!a->text)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", s->who);
+    s->n_axes++;
+    char *eq = strchr(a->text, '=');
+    if (eq)
+        *eq = '\0';
+    if (is_calib(s->method, a->text)) {
+        int rc = add_calib(s, eq ? eq + 1 : NULL, err);
+        free(a->text);
+        s->n_axes--;
+        return rc;
+    }
+    a->opt = opt_find_or_fail(s->method->params.table, s->who, "", a->text, err);
+    if (!a->opt)
+        return ERR_USAGE;
+    for (int i = 0; i < s->n_axes - 1; i++)
+        if (s->axes[i].opt == a->opt)
+            return err_set(err, ERR_USAGE, "%s: %s is given twice", s->who, a->text);
+    static char yes[] = "1";
+    if (!eq && a->opt->type != OPT_BOOL)
+        return err_set(err, ERR_USAGE, "%s: '%s' needs a value: %s=VALUE", s->who, a->text,
+                       a->text);
+    a->values = eq ? eq + 1 : yes;
+    return expand_values(s, a, err);
+}
+
+static int spec_parse(struct spec *s, const struct method *const *methods, const char *text,
+                      struct err *err)
+{
+    const char *target = budget_find(text);
+    char *copy = target ? strndup(text, (size_t)(target - text)) : strdup(text), *save = NULL;
+    int rc = 0;
+    if (!copy)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", text);
+    char *rest = strchr(copy, ':');
+    if (rest)
+        *rest++ = '\0';
+    if (strchr(copy, '@'))
+        FAIL(err, ERR_USAGE,
+             "'%s': after '@' a target was expected, such as @density_elem=0.3, @cra_p1>=0.95 or "
+             "@err_l1_rel<=0.05",
+             copy);
+    s->method = method_find(methods, copy, err);
+    if (!s->method) {
+        rc = ERR_USAGE;
+        goto out;
+    }
+    snprintf(s->who, sizeof s->who, "method %s", s->method->name);
+    for (char *part = rest ? strtok_r(rest, ":", &save) : NULL; part;
+         part = strtok_r(NULL, ":", &save))
+        TRY(add_axis(s, part, err));
+    if (target)
+        TRY(budget_parse(target + 1, s->who, &s->targets, &s->n_targets, err));
+out:
+    free(copy);
+    return rc;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+static void run_free(struct method_run *r)
+{
+    if (r->session)
+        r->method->session.close(r->session);
+    if (r->method && r->params)
+        opt_free(r->method->params.table, r->params);
+    free(r->params);
+    free(r->canonical);
+    free(r->calib);
+    free(r->given);
+    free(r->target);
+    json_decref(r->calib_doc);
+    memset(r, 0, sizeof *r);
+}
+
+void method_runs_free(struct method_run *runs, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        run_free(&runs[i]);
+    free(runs);
+}
+
+const char *method_run_colon(const struct method_run *run)
+{
+    return run->canonical[0] && run->canonical[0] != '@' ? ":" : "";
+}
+
+int method_run_open(struct method_run *run, struct err *err)
+{
+    if (!run->method->session.open || run->session)
+        return 0;
+    int rc = run->method->session.open(run->params, &run->session, err);
+    return rc ? err_prefix(err, "method %s", run->method->name) : 0;
+}
+
+/* Set one parameter of the text. Beside a calibration it wins over the file where it says something
+ * else. What counts in the search alone, or stands in for values that the heads of the file have,
+ * is refused there: it would be a setting that was not applied. */
+static int give(const struct spec *s, const struct opt *o, const char *value,
+                struct method_run *run, struct err *err)
+{
+    const struct opt *table = s->method->params.table;
+    struct buf of_file = {0}, now = {0};
+    int rc = 0;
+
+    opt_value_text(o, run->params, &of_file);
+    TRY(opt_set(table, run->params, s->who, o->name, value, err));
+    if (!run->calib)
+        goto out;
+    opt_value_text(o, run->params, &now);
+    TRY(buf_check(now.failed ? &now : &of_file, o->name, err));
+    bool differs = strcmp(buf_str(&of_file), buf_str(&now)) != 0;
+    if (differs && o->flags & (OPT_IDENTITY_NOT | OPT_CALIB_FIXED))
+        FAIL(err, ERR_USAGE,
+             "%s: %s=%s would change nothing beside calib=%s, which was made with %s=%s and has "
+             "values per head: leave it out, or calibrate again with it",
+             s->who, o->name, buf_str(&now), run->calib, o->name, buf_str(&of_file));
+    run->given[o - table] = differs || method_calib_sets(run, o->name);
+out:
+    buf_free(&of_file);
+    buf_free(&now);
+    return rc;
+}
+
+static void put_param(const struct opt *o, const void *params, struct buf *b)
+{
+    buf_printf(b, "%s%s=", b->len ? ":" : "", o->name);
+    size_t start = b->len;
+    opt_value_text(o, params, b);
+    /* ':' separates parameters: the order voxel:2x4x4 of a file is written as voxel-2x4x4. */
+    for (size_t i = start; i < b->len; i++)
+        if (b->data[i] == ':')
+            b->data[i] = '-';
+}
+
+/* Left to right, what stands later wins: the settings that hold for all heads, the calibration, and
+ * what was given beside it. So calib=F and calib=F:tau=T differ, even where T is the default. */
+static int canonical_text(const struct method_run *run, const char *calib_id, struct buf *b,
+                          struct err *err)
+{
+    const struct opt *table = run->method->params.table;
+    if (!run->calib)
+        return opt_canonical(table, run->params, b, err);
+    for (const struct opt *o = table; o->type != OPT_END; o++) {
+        bool is_default;
+        int rc = opt_is_default(o, run->params, &is_default, err);
+        if (rc)
+            return rc;
+        if (!is_default && !run->given[o - table] && !(o->flags & OPT_IDENTITY_NOT) &&
+            !method_calib_sets(run, o->name))
+            put_param(o, run->params, b);
+    }
+    buf_printf(b, "%scalib=%s", b->len ? ":" : "", calib_id);
+    for (const struct opt *o = table; o->type != OPT_END; o++)
+        if (run->given[o - table])
+            put_param(o, run->params, b);
+    return buf_check(b, "canonical parameters", err);
+}
+
+/* Scopes and the method's own check. */
+static int check_params(const struct spec *s, struct method_run *run, struct err *err)
+{
+    const struct method *m = run->method;
+    int rc = param_scopes_check(m, run->params, err);
+    if (!rc && m->params.validate)
+        rc = run->calib ? method_calib_validate(run, err) : m->params.validate(run->params, err);
+    if (rc && run->calib)
+        err_prefix(err, "with the settings of %s", run->calib);
+    return rc ? err_prefix(err, "%s", s->who) : 0;
+}
+
+/* Give the run a target, and its text to the canonical one. */
+static int bind_target(const struct spec *s, const struct budget_target *t, struct method_run *run,
+                       struct buf *canonical, struct err *err)
+{
+    const struct opt *table = s->method->params.table;
+    bool *given = NULL;
+    int64_t n = 0;
+    int rc = 0;
+    while (table[n].type != OPT_END)
+        n++;
+    TRY(mem_zalloc(&given, n, sizeof *given, "parameters given", err));
+    for (int k = 0; k < s->n_axes; k++)
+        given[s->axes[k].opt - table] = true;
+    TRY(mem_alloc(&run->target, 1, sizeof *run->target, "target", err));
+    *run->target = *t;
+    TRY(budget_bind(run->target, s->method, run->params, given, err));
+    budget_text(t, canonical);
+    TRY(buf_check(canonical, "canonical parameters", err));
+out:
+    free(given);
+    return rc;
+}
+
+/* The run with item pick[k] of every axis k, and the target unless NULL. */
+static int make_run(const struct spec *s, const int64_t *pick, const struct budget_target *target,
+                    struct method_run *run, struct err *err)
+{
+    const struct method *m = s->method;
+    struct buf canonical = {0};
+    char calib_id[HASH_TEXT_MAX] = "";
+    int rc = 0;
+
+    *run = (struct method_run){.method = m};
+    TRY(mem_zalloc(&run->params, 1, m->params.size, "method parameters", err));
+    TRY(opt_defaults(m->params.table, run->params, err));
+    if (s->calib)
+        TRY(method_calib_load(run, s->calib, calib_id, err));
+    for (int k = 0; k < s->n_axes; k++)
+        TRY(give(s, s->axes[k].opt, s->axes[k].items.items[pick[k]], run, err));
+    TRY(opt_check_required(m->params.table, run->params, s->who, "", err));
+    if (m->params.identify && (rc = m->params.identify(run->params, err)) != 0) {
+        err_prefix(err, "%s", s->who);
+        goto out;
+    }
+    TRY(canonical_text(run, calib_id, &canonical, err));
+    if (target)
+        TRY(bind_target(s, target, run, &canonical, err));
+    TRY(check_params(s, run, err));
+    if (s->calib)
+        TRY(method_calib_check(run, err));
+    if (!(run->canonical = strdup(buf_str(&canonical))))
+        rc = err_set(err, ERR_NOMEM, "%s: out of memory", s->who);
+out:
+    buf_free(&canonical);
+    if (rc)
+        run_free(run);
+    return rc;
+}
+
+/* Runs, and a map of their "method:canonical" to find repetitions in a large sweep. */
+struct runs {
+    struct method_run *list;
+    int64_t n, cap;
+    struct strmap known;
+    struct buf key;
+};
+
+static int run_key(struct runs *all, const struct method_run *r, struct err *err)
+{
+    buf_reset(&all->key);
+    buf_printf(&all->key, "%s:%s", r->method->name, r->canonical);
+    return buf_check(&all->key, r->method->name, err);
+}
+
+static int know_runs(struct runs *all, struct err *err)
+{
+    int rc = 0;
+    for (int64_t i = 0; !rc && i < all->n; i++) {
+        rc = run_key(all, all->list + i, err);
+        rc = rc ? rc : strmap_put(&all->known, buf_str(&all->key), i, err);
+    }
+    return rc;
+}
+
+/* Append r, or release it when it is known. */
+static int keep_run(struct method_run *r, struct runs *all, struct err *err)
+{
+    int rc = 0;
+    TRY(run_key(all, r, err));
+    if (strmap_get(&all->known, buf_str(&all->key)) >= 0) {
+        log_debug("method %s: %s is given twice, kept once", r->method->name, r->canonical);
+        goto out;
+    }
+    TRY(mem_grow(&all->list, &all->cap, all->n + 1, sizeof *r, "runs", err));
+    TRY(strmap_put(&all->known, buf_str(&all->key), all->n, err));
+    all->list[all->n++] = *r;
+    return 0;
+out:
+    run_free(r);
+    return rc;
+}
+
+/* Count up the mixed-radix number `pick`, last axis fastest; false after the last. */
+static bool next_pick(const struct spec *s, int64_t *pick)
+{
+    for (int k = s->n_axes - 1; k >= 0; k--) {
+        if (++pick[k] < s->axes[k].items.n)
+            return true;
+        pick[k] = 0;
+    }
+    return false;
+}
+
+static int append_runs(const struct spec *s, struct runs *all, struct err *err)
+{
+    int64_t total = s->n_targets ? s->n_targets : 1, pick[MOST_KEYS] = {0}, t = 0;
+    for (int k = 0; k < s->n_axes; k++) {
+        if (!mul_ok(total, s->axes[k].items.n, &total) || total > MOST_RUNS)
+            return err_set(err, ERR_USAGE, "%s: the sweep has more than %d runs", s->who,
+                           MOST_RUNS);
+    }
+    int rc = 0;
+    while (!rc) {
+        struct method_run r;
+        rc = make_run(s, pick, s->targets ? s->targets + t : NULL, &r, err);
+        rc = rc ? rc : keep_run(&r, all, err);
+        if (++t < s->n_targets)
+            continue;
+        t = 0;
+        if (!next_pick(s, pick))
+            break;
+    }
+    return rc;
+}
+
+static int parse_one(const struct method *const *methods, const char *text, struct runs *all,
+                     struct err *err)
+{
+    struct spec s = {0};
+    int rc = spec_parse(&s, methods, text, err);
+    if (rc == 0)
+        rc = append_runs(&s, all, err);
+    spec_free(&s);
+    return rc;
+}
+
+int method_runs_parse_all(const struct method *const *methods, char *const *texts, int64_t n_texts,
+                          struct method_run **runs, int64_t *n, struct err *err)
+{
+    struct runs all = {.list = *runs, .n = *n, .cap = *n};
+    int rc = know_runs(&all, err);
+    for (int64_t i = 0; !rc && i < n_texts; i++)
+        rc = parse_one(methods, texts[i], &all, err);
+    *runs = all.list;
+    *n = all.n;
+    strmap_free(&all.known);
+    buf_free(&all.key);
+    return rc;
+}
+
+int method_runs_parse(const struct method *const *methods, const char *text,
+                      struct method_run **runs, int64_t *n, struct err *err)
+{
+    char *one = (char *)(uintptr_t)text;
+    return method_runs_parse_all(methods, &one, 1, runs, n, err);
+}

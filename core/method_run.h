@@ -1,0 +1,69 @@
+/*
+ * method_run.h - methods with parameters: what a user asks for as "name:key=value", with sweeps,
+ * targets and calibration files.
+ */
+#ifndef LACUNA_METHOD_RUN_H
+#define LACUNA_METHOD_RUN_H
+
+#include "core/method.h"
+
+/* A method with one concrete set of parameters. */
+struct method_run {
+    const struct method *method;
+    void *params;      /* owned */
+    char *canonical;   /* owned; "" when all defaults */
+    char *calib;       /* owned path of calib=FILE or NULL */
+    json_t *calib_doc; /* owned or NULL */
+    void *session;     /* owned: what the method's `open` gave, or NULL */
+    bool *given; /* owned, per entry of method->params.table, NULL without calib: given beside it
+                  * and other than the file has it, so that it wins over the values of heads */
+    struct budget_target *target; /* owned: what to search for; NULL: run as it is */
+};
+
+/* ERR_USAGE naming a parameter that is not at its default outside of its scope. */
+int param_scopes_check(const struct method *m, const void *params, struct err *err);
+
+/* Parse "name:key=v1,v2:key=value", or the same with a target behind it as in
+ * "name:key=value@density_elem=0.2,0.3" (budget.h), and append the Cartesian product of its lists
+ * to *runs. A range "a..b/logN" or "a..b/linN" is N values. With calib=FILE the settings of the
+ * file stand in for the defaults, and what the text gives wins over these and over the values per
+ * head. */
+int method_runs_parse(const struct method *const *methods, const char *text,
+                      struct method_run **runs, int64_t *n, struct err *err);
+
+/* The same for every one of n_texts texts, in time that grows with their number. */
+int method_runs_parse_all(const struct method *const *methods, char *const *texts, int64_t n_texts,
+                          struct method_run **runs, int64_t *n, struct err *err);
+void method_runs_free(struct method_run *runs, int64_t n);
+
+/* What stands between name and canonical text: ":", or "" before a target or nothing. */
+const char *method_run_colon(const struct method_run *run);
+
+/* Open the session of a run whose method has one, unless it is open. */
+int method_run_open(struct method_run *run, struct err *err);
+
+/* Are the calibration of the run, if it has one, and what else its method reads from a file
+ * (`fits`) of this model and token order ("none" = as stored; a method's own order counts before
+ * it)? ERR_INPUT naming both where the file says otherwise. */
+int method_calib_fits(const struct method_run *run, const char *model, const char *permute,
+                      struct err *err);
+
+/* True if the run has a calibration without parameters for this head of so many keys, which then
+ * uses those that the run gives for all heads. */
+bool method_calib_lacks(const struct method_run *run, int layer, int head, int64_t tokens);
+
+/* Note in a record how the calibration of its run was made, if it has one: calib_search (options of
+ * the search), calib_per ("head" unless the file says otherwise), calib_inputs (traces) and
+ * calib_own (1 = the record's trace, whose id this is, is one of them), as far as the file tells.
+ */
+int method_calib_note(const struct method_run *run, const char *trace_id, struct record *rec,
+                      struct err *err);
+
+/* Parameters of one head: a copy of run->params (the settings of the calibration file and what was
+ * given beside it) with the file's values for (layer, head), but for the given ones. A file that
+ * was calibrated per length has several entries for a head: `tokens`, its keys, says which counts.
+ * Free with opt_free(method->params.table, *out) and free(*out). */
+int method_params_for_head(const struct method_run *run, int layer, int head, int64_t tokens,
+                           void **out, struct err *err);
+
+#endif
