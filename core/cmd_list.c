@@ -18,12 +18,10 @@ struct list_opts {
     struct common_opts common;
 };
 
-/* clang-format off */
 static const struct opt list_options[] = {
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 /* ---- registries as JSON --------------------------------------------------------------------- */
 

@@ -7,12 +7,10 @@
 
 #include <stdio.h>
 
-/* clang-format off */
 static const struct opt version_options[] = {
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 extern const struct command cmd_version;
 

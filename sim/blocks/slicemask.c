@@ -17,6 +17,7 @@ int slice_mask_init(struct slice_mask *m, int64_t nq, int64_t nk, bool causal, i
     m->nq = nq;
     m->nk = nk;
     m->causal = causal;
+    m->exec_bq = m->exec_bk = 128;
     m->height = height;
     m->width = width;
     m->groups = (nq + height - 1) / height;
@@ -33,19 +34,33 @@ void slice_mask_free(struct slice_mask *m)
     memset(m, 0, sizeof *m);
 }
 
+/* What a kernel multiplies for the mask. */
+static void set_exec(const struct slice_mask *m, struct mask *out)
+{
+    out->exec = m->exec_bq ? EXEC_GATHER : EXEC_NONE;
+    if (m->exec_bq) {
+        out->exec_bq = m->exec_bq;
+        out->exec_bk = m->exec_bk;
+    }
+}
+
 int slice_mask_take(struct slice_mask *m, const struct device_choice *c, int64_t height,
-                    int64_t width, struct err *err)
+                    int64_t width, int64_t exec_bq, struct err *err)
 {
     const struct mask *lists = c->lists;
     int rc = 0;
     if (!lists) {
-        c->exec->exec = EXEC_NONE;
+        m->exec_bq = exec_bq;
+        m->exec_bk = 1;
+        set_exec(m, c->exec);
         return 0;
     }
     if (lists->form != MASK_LISTS || lists->bq != height || lists->bk != width)
         FAIL(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
              (long long)lists->bq, (long long)lists->bk, (long long)height, (long long)width);
     TRY(slice_mask_init(m, lists->nq, lists->nk, lists->causal, height, width, err));
+    m->exec_bq = exec_bq;
+    m->exec_bk = 1;
     for (int64_t g = 0; g < lists->ngroups; g++)
         mask_mark_units(m->bits + g * m->words, lists->col + lists->ptr[g],
                         lists->ptr[g + 1] - lists->ptr[g]);
@@ -103,8 +118,7 @@ int slice_mask_lists(const struct slice_mask *m, int64_t row0, int64_t row1, str
 {
     int rc = 0;
     TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->height, m->width, err));
-    out->exec = EXEC_GATHER;
-    out->exec_bq = out->exec_bk = 128;
+    set_exec(m, out);
     for (int64_t g = 0; g < out->ngroups; g++)
         TRY(mask_lists_add_bits(out, g, m->bits + (row0 / m->height + g) * m->words, m->words,
                                 err));

@@ -16,6 +16,8 @@ struct slice_mask {
     bool causal;
     int64_t groups, units, words; /* words: 64-bit words per group */
     uint64_t *bits;               /* [groups][words], owned */
+    int64_t exec_bq, exec_bk;     /* rows and keys that a kernel gathers at once; exec_bq 0: what
+                                   * it multiplies is not described (EXEC_NONE) */
 };
 
 int slice_mask_init(struct slice_mask *m, int64_t nq, int64_t nk, bool causal, int64_t height,
@@ -32,11 +34,11 @@ static inline bool slice_mask_has(const struct slice_mask *m, int64_t g, int64_t
     return m->bits[g * m->words + u / 64] >> (u % 64) & 1;
 }
 
-/* Take the choice of a device over (struct method_device): the mask of its lists. Nothing is kept
- * of a mask that stays there, whose kernel is not described (EXEC_NONE). ERR_RUN if it has another
- * unit. */
+/* Take the choice of a device over (struct method_device): the mask of its lists, whose kernel
+ * gathers the keys of `exec_bq` rows one by one, or 0. Of a mask that stays there only that is
+ * noted. ERR_RUN if it has another unit. */
 int slice_mask_take(struct slice_mask *m, const struct device_choice *c, int64_t height,
-                    int64_t width, struct err *err);
+                    int64_t width, int64_t exec_bq, struct err *err);
 
 /* A ready-made `take` for masks of single pairs that a device makes and nobody needs here. */
 int pairs_take(void *state, const struct device_choice *c, struct err *err);
@@ -51,7 +53,7 @@ int64_t slice_mask_total(const struct slice_mask *m);
 int64_t slice_mask_common(const struct slice_mask *a, const struct slice_mask *b);
 
 /* The mask of rows [row0, row1) as lists; row0 is a multiple of height. pairs_exec counts kept keys
- * gathered into 128-key tiles (EXEC_GATHER). */
+ * gathered into 128-key tiles (EXEC_GATHER), unless exec_bq says otherwise. */
 int slice_mask_lists(const struct slice_mask *m, int64_t row0, int64_t row1, struct mask *out,
                      struct err *err);
 

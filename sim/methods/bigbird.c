@@ -260,13 +260,12 @@ static int report(void *state, struct record *r, struct err *err)
     return record_metric(r, "blocks_gathered", (double)s->gathered, err);
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "blocks_gathered", .unit = "1",
+    {.name = "blocks_gathered",
+     .unit = "1",
      .definition = "key blocks read, one that is drawn and global at once counted twice"},
     {0},
 };
-/* clang-format on */
 
 static const char *const variants[] = {
     "block=16",
@@ -276,12 +275,10 @@ static const char *const variants[] = {
     NULL,
 };
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "random", .scale = BUDGET_COUNT},
     {0},
 };
-/* clang-format on */
 
 const struct method method_bigbird = {
     .name = "bigbird",

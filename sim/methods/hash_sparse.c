@@ -59,13 +59,11 @@ static const struct opt options[] = {
     {0},
 };
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
     {.name = "bucket_most_q", .unit = "1", .definition = "queries in the fullest bucket"},
     {.name = "bucket_most_k", .unit = "1", .definition = "keys in the fullest bucket"},
     {0},
 };
-/* clang-format on */
 
 /* Tokens in the order of their buckets. */
 struct sorted {
@@ -230,11 +228,8 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     const struct hash_sparse_state *s = state;
     int rc = 0;
-    if (s->given.bits) {
-        rc = slice_mask_lists(&s->given, row0, row1, out, err);
-        out->exec = EXEC_NONE;
-        return rc;
-    }
+    if (s->given.bits)
+        return slice_mask_lists(&s->given, row0, row1, out, err);
     TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
     out->exec = EXEC_NONE; /* report counts the tiles of the sorted order */
     for (int64_t i = row0; i < row1; i++) {
@@ -263,7 +258,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return slice_mask_take(&((struct hash_sparse_state *)state)->given, c, 1, 1, err);
+    return slice_mask_take(&((struct hash_sparse_state *)state)->given, c, 1, 1, 0, err);
 }
 
 static void how(const void *state, struct arithmetic *a, char why[160])

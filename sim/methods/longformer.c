@@ -209,12 +209,10 @@ static const struct method_budget budgets[] = {
     {0},
 };
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "window", .scale = BUDGET_COUNT},
     {0},
 };
-/* clang-format on */
 
 const struct method method_longformer = {
     .name = "longformer",

@@ -511,13 +511,12 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "weight_max", .unit = "1",
+    {.name = "weight_max",
+     .unit = "1",
      .definition = "largest number of branches that hold a pair"},
     {0},
 };
-/* clang-format on */
 
 static const char *const variants[] = {
     "segments=32+128:ratios=1+3",

@@ -59,13 +59,11 @@ static const struct opt options[] = {
     {0},
 };
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
     {.name = "queries_kept", .unit = "1", .definition = "queries that are not dropped"},
     {.name = "keys_kept", .unit = "1", .definition = "keys that are not dropped"},
     {0},
 };
-/* clang-format on */
 
 struct qk_state {
     const struct qk_params *params;
@@ -193,11 +191,8 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     const struct qk_state *s = state;
     int rc = 0;
-    if (s->given.bits) {
-        rc = slice_mask_lists(&s->given, row0, row1, out, err);
-        out->exec = EXEC_NONE;
-        return rc;
-    }
+    if (s->given.bits)
+        return slice_mask_lists(&s->given, row0, row1, out, err);
     TRY(mask_lists_init(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, 1, 1, err));
     out->exec = EXEC_NONE; /* report counts the tiles of the compact arrays */
     for (int64_t i = row0; i < row1; i++) {
@@ -224,7 +219,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return slice_mask_take(&((struct qk_state *)state)->given, c, 1, 1, err);
+    return slice_mask_take(&((struct qk_state *)state)->given, c, 1, 1, 0, err);
 }
 
 static void how(const void *state, struct arithmetic *a, char why[160])
@@ -286,12 +281,10 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "drop", .scale = BUDGET_LIN, .falls = true},
     {0},
 };
-/* clang-format on */
 
 static const char *const variants[] = {
     "drop=0.3:drop_q=0", "select=knorm:drop=0.7", "select=vnorm:drop_q=0.2",

@@ -190,12 +190,10 @@ static const struct method_budget budgets[] = {
     {0},
 };
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "stride", .only = "pattern=local", .scale = BUDGET_COUNT},
     {0},
 };
-/* clang-format on */
 
 const struct method method_sparse_transformer = {
     .name = "sparse-transformer",

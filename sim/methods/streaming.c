@@ -33,26 +33,19 @@ static const char *const dilates[] = {"none", "dilated1", "dilated2", NULL};
 static const char *const presets[] = {
     "none", "a-shape", "tri-shape", "streamingllm", "streamingllm-demo", "sample", NULL};
 
-#define SINK_DEFAULT "128"
-#define WINDOW_DEFAULT "3968"
-#define LAST_DEFAULT "0"
-
-/* sink, window and last of the presets, as parameter text. */
-static const char *const preset_values[][3] = {
-    {SINK_DEFAULT, WINDOW_DEFAULT, LAST_DEFAULT},
-    {"128", "3968", "0"},
-    {"128", "3968", "100"},
-    {"4", "512", "0"},
-    {"4", "2000", "0"},
-    {"4", "8%", "0"},
+/* sink, window and last of the presets; of "none" the defaults. */
+static const struct share preset_values[][3] = {
+    {{128, false}, {3968, false}, {0, false}},   {{128, false}, {3968, false}, {0, false}},
+    {{128, false}, {3968, false}, {100, false}}, {{4, false}, {512, false}, {0, false}},
+    {{4, false}, {2000, false}, {0, false}},     {{4, false}, {0.08, true}, {0, false}},
 };
 
 static const struct opt options[] = {
-    OPT_SHARE(struct streaming_params, sink, SINK_DEFAULT, 0, 1e9, "tokens",
+    OPT_SHARE(struct streaming_params, sink, "128", 0, 1e9, "tokens",
               "first keys kept; a share is of N_k"),
-    OPT_SHARE(struct streaming_params, window, WINDOW_DEFAULT, 1, 1e9, "tokens",
+    OPT_SHARE(struct streaming_params, window, "3968", 1, 1e9, "tokens",
               "keys at distance 0 .. window-1, the query's own included; a share is of N_k"),
-    OPT_SHARE(struct streaming_params, last, LAST_DEFAULT, 0, 1e9, "rows",
+    OPT_SHARE(struct streaming_params, last, "0", 0, 1e9, "rows",
               "last query rows that see everything; a share is of N_q"),
     OPT_ENUM(struct streaming_params, dilate, "none", dilates,
              "dilated window of MInference instead of sink and window"),
@@ -63,30 +56,17 @@ static const struct opt options[] = {
 
 struct streaming_state {
     struct attn_in x;
-    int64_t sink, window, dense_from;
+    struct band band;
     int dilate;
 };
 
 /* Value of field k (0 sink, 1 window, 2 last): the given one, or the preset's when it is at the
  * default. */
-static int resolve(const struct streaming_params *p, int k, int64_t of, int64_t *out,
-                   struct err *err)
+static int64_t resolve(const struct streaming_params *p, int k, struct share given, int64_t of)
 {
-    struct streaming_params tmp = {0};
-    const struct share *given[] = {&p->sink, &p->window, &p->last};
-    const struct share *other[] = {&tmp.sink, &tmp.window, &tmp.last};
-    bool is_default;
-    int rc = opt_is_default(&options[k], p, &is_default, err);
-    if (rc)
-        return rc;
-    *out = share_resolve(*given[k], of);
-    if (!is_default || p->preset == 0)
-        return 0;
-    if ((rc = opt_set(options, &tmp, "preset", options[k].name, preset_values[p->preset][k],
-                      err)) != 0)
-        return rc;
-    *out = share_resolve(*other[k], of);
-    return 0;
+    const struct share *def = preset_values[0] + k;
+    bool is_default = given.value == def->value && given.is_share == def->is_share;
+    return share_resolve(is_default ? preset_values[p->preset][k] : given, of);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
@@ -94,60 +74,51 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 {
     const struct streaming_params *p = params;
     struct streaming_state *s = NULL;
-    int64_t last = 0;
-    int rc = 0;
 
     if (p->dilate != DILATE_NONE && reach_any(&in->x.reach))
         return method_skip(ctx, "dilate=%s cannot combine a window or chunk of the model",
                            dilates[p->dilate]);
     if (p->dilate != DILATE_NONE && !in->x.causal)
         return method_skip(ctx, "dilated windows are causal");
-    TRY(mem_zalloc(&s, 1, sizeof *s, "streaming state", err));
+    int rc = mem_zalloc(&s, 1, sizeof *s, "streaming state", err);
+    if (rc)
+        return rc;
+    int64_t last = resolve(p, 2, p->last, in->x.nq);
     s->x = in->x;
     s->dilate = p->dilate;
-    TRY(resolve(p, 0, in->x.nk, &s->sink, err));
-    TRY(resolve(p, 1, in->x.nk, &s->window, err));
-    TRY(resolve(p, 2, in->x.nq, &last, err));
-    s->window = MAX(1, s->window);
-    s->dense_from = last > 0 ? in->x.nq - MIN(last, in->x.nq - 1) : in->x.nq;
+    s->band.sink = resolve(p, 0, p->sink, in->x.nk);
+    s->band.window = MAX(1, resolve(p, 1, p->window, in->x.nk));
+    s->band.dense_from = last > 0 ? in->x.nq - MIN(last, in->x.nq - 1) : in->x.nq;
     *state = s;
-    s = NULL;
-out:
-    free(s);
-    return rc;
+    return 0;
 }
 
 /* ---- dilated windows ------------------------------------------------------------------------ */
 
 #define DILATED_COLUMNS 1024
 
-/* Distances of the two variants: contiguous ones 0 .. near-1, odd ones up to far. */
-static int64_t dilated_near(int dilate)
-{
-    return dilate == DILATE_1 ? 1 : 2048;
-}
-
-static int64_t dilated_far(int dilate)
-{
-    return dilate == DILATE_1 ? 8191 : 6143;
-}
+/* Distances of the two variants: contiguous ones 0 .. near - 1, odd ones up to far. */
+static const struct {
+    int64_t near, far;
+} dilated[] = {[DILATE_1] = {1, 8191}, [DILATE_2] = {2048, 6143}};
 
 static int dilated_row(const struct streaming_state *s, struct mask *m, int64_t i, struct err *err)
 {
-    int64_t p = i + s->x.nk - s->x.nq, g = i - m->row0, rc = 0;
+    int64_t p = i + s->x.nk - s->x.nq, g = i - m->row0;
+    int rc = 0;
     if (p < 0)
         return 0;
-    if (i >= s->dense_from)
+    if (i >= s->band.dense_from)
         return mask_lists_add_run(m, g, 0, (int32_t)(p + 1), err);
-    int64_t near = MAX(0, p - dilated_near(s->dilate) + 1), columns = MIN(DILATED_COLUMNS, near);
-    if ((rc = mask_lists_add_run(m, g, 0, (int32_t)columns, err)) != 0)
-        return (int)rc;
+    int64_t near = MAX(0, p - dilated[s->dilate].near + 1), columns = MIN(DILATED_COLUMNS, near);
+    TRY(mask_lists_add_run(m, g, 0, (int32_t)columns, err));
     /* Odd distances, farthest first, so that keys ascend. */
-    int64_t far = MIN(dilated_far(s->dilate), p - columns);
+    int64_t far = MIN(dilated[s->dilate].far, p - columns);
     for (int64_t d = far % 2 ? far : far - 1; p - d < near; d -= 2)
-        if ((rc = mask_lists_add(m, g, (int32_t)(p - d), err)) != 0)
-            return (int)rc;
-    return mask_lists_add_run(m, g, (int32_t)near, (int32_t)(p + 1), err);
+        TRY(mask_lists_add(m, g, (int32_t)(p - d), err));
+    TRY(mask_lists_add_run(m, g, (int32_t)near, (int32_t)(p + 1), err));
+out:
+    return rc;
 }
 
 static int dilated_select(const struct streaming_state *s, int64_t row0, int64_t row1,
@@ -172,8 +143,8 @@ static int64_t dilated_exec(const struct streaming_state *s)
         int64_t end = MIN(r + 64, s->x.nq) + s->x.nk - s->x.nq;
         if (end <= 0)
             continue;
-        int64_t far = MIN(end, dilated_far(s->dilate) + 64);
-        int64_t band = r + 64 > s->dense_from ? end : far;
+        int64_t far = MIN(end, dilated[s->dilate].far + 64);
+        int64_t band = r + 64 > s->band.dense_from ? end : far;
         int64_t columns = MIN(DILATED_COLUMNS, end - band);
         pairs += 64 * 64 * ((band + 63) / 64 + (columns + 63) / 64);
     }
@@ -187,8 +158,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     const struct streaming_state *s = state;
     if (s->dilate != DILATE_NONE)
         return dilated_select(s, row0, row1, out, err);
-    mask_band(out, s->x.nq, s->x.nk, row0, row1, s->x.causal,
-              (struct band){s->sink, s->window, s->dense_from});
+    mask_band(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, s->band);
     return 0;
 }
 
@@ -197,8 +167,8 @@ static bool why_full(const void *state, char why[160])
     const struct streaming_state *s = state;
     snprintf(why, 160,
              "its %lld first keys and window of %lld are not fewer than the sequence's %lld keys",
-             (long long)s->sink, (long long)s->window, (long long)s->x.nk);
-    return s->dilate == DILATE_NONE && s->sink + s->window >= s->x.nk;
+             (long long)s->band.sink, (long long)s->band.window, (long long)s->x.nk);
+    return s->dilate == DILATE_NONE && s->band.sink + s->band.window >= s->x.nk;
 }
 
 static int report(void *state, struct record *r, struct err *err)
@@ -231,12 +201,10 @@ static const struct method_budget budgets[] = {
     {0},
 };
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "window", .only = "dilate=none", .scale = BUDGET_COUNT},
     {0},
 };
-/* clang-format on */
 
 const struct method method_streaming = {
     .name = "streaming",

@@ -558,7 +558,7 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     struct chip_carry *keep = s->carry;
     int rc = 0;
     TRY(accel_own_check(c->own, sizeof keep->selected, err));
-    TRY(slice_mask_take(&keep->mask, c, CHIP_ROWS, 1, err));
+    TRY(slice_mask_take(&keep->mask, c, CHIP_ROWS, 1, CHIP_ROWS, err));
     memcpy(&keep->selected, c->own->data, sizeof keep->selected);
     TRY(complete(s, err));
 out:
@@ -626,12 +626,10 @@ static bool may_be_empty(const void *params)
     return p->local_voxels == 0;
 }
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "top_keys", .scale = BUDGET_LIN},
     {0},
 };
-/* clang-format on */
 
 const struct method method_chipmunk = {
     .name = "chipmunk",

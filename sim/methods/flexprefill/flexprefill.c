@@ -268,25 +268,14 @@ out:
     return rc;
 }
 
-/* As vslash_mask has it. */
-static void set_exec(struct mask *m)
-{
-    m->exec = EXEC_GATHER;
-    m->exec_bq = VSLASH_BLOCK;
-    m->exec_bk = 1;
-}
-
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     struct state *s = state;
     int rc = s->chosen ? 0 : choose(s, err);
     if (rc)
         return rc;
-    if (s->given.bits) {
-        rc = slice_mask_lists(&s->given, row0, row1, out, err);
-        set_exec(out);
-        return rc;
-    }
+    if (s->given.bits)
+        return slice_mask_lists(&s->given, row0, row1, out, err);
     if (s->kind == LISTS)
         return vslash_mask(&s->lists, true, row0, row1, out, err);
     if (s->kind == PLAN)
@@ -357,18 +346,13 @@ static int take_plan(struct state *s, const struct device_choice *c, struct err 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
     struct state *s = state;
-    int rc = 0;
     if (s->kind == DENSE)
         return c->lists->form == MASK_FULL ? 0
                                            : err_set(err, ERR_RUN, "a choice where all is kept");
     if (s->kind == PLAN)
         return take_plan(s, c, err);
-    TRY(take_lists(s, c->own, err));
-    TRY(slice_mask_take(&s->given, c, VSLASH_BLOCK, 1, err));
-    if (!c->lists)
-        set_exec(c->exec);
-out:
-    return rc;
+    int rc = take_lists(s, c->own, err);
+    return rc ? rc : slice_mask_take(&s->given, c, VSLASH_BLOCK, 1, VSLASH_BLOCK, err);
 }
 
 static bool keep_on_device(const void *state)
@@ -627,12 +611,10 @@ static const struct metric_def metrics[] = {
 };
 /* clang-format on */
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "gamma", .scale = BUDGET_COMPLEMENT},
     {0},
 };
-/* clang-format on */
 
 static const char *const variants[] = {
     "block=32:min_budget=0",

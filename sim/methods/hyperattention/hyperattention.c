@@ -212,7 +212,7 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     struct hyper_state *s = state;
     if (c->lists && c->lists->form == MASK_FULL && s->plan.at.n_hashed == 0)
         return 0;
-    return slice_mask_take(&s->given, c, 1, 1, err);
+    return slice_mask_take(&s->given, c, 1, 1, 0, err);
 }
 
 /* Also without weights: blocks of sorted tokens are no tiles of a mask. */
@@ -417,12 +417,10 @@ static bool why_full(const void *state, char why[160])
     return s->plan.at.n_hashed == 0;
 }
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "samples", .scale = BUDGET_COUNT},
     {0},
 };
-/* clang-format on */
 
 static const char *const variants[] = {
     "min_len=0:block=16:samples=8",

@@ -488,14 +488,12 @@ static const struct metric_def metrics[] = {
 };
 /* clang-format on */
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "ratio", .only = "pattern=table|vs", .scale = BUDGET_LOG, .lo = 1e-3, .hi = 1e4},
     {.params = "top", .only = "pattern=block", .scale = BUDGET_COUNT},
     {.params = "local", .only = "pattern=ashape|trishape", .scale = BUDGET_COUNT},
     {0},
 };
-/* clang-format on */
 
 static const char *const variants[] = {
     "v=40:s=60:force_dists=10:min_s=10",

@@ -274,35 +274,15 @@ out:
     return rc;
 }
 
-/* What select_given sets, too. */
-static void set_exec(const struct minf_head *h, struct mask *m)
-{
-    m->exec = h->c.realised ? EXEC_GATHER : EXEC_NONE;
-    m->exec_bq = h->c.realised ? VSLASH_BLOCK : m->exec_bq;
-    m->exec_bk = h->c.realised ? 1 : m->exec_bk;
-}
-
 int minf_take(struct minf_head *h, const struct device_choice *c, struct err *err)
 {
-    int rc = 0;
     if (h->c.pattern != MINF_VS) {
         h->chosen = true;
         return block_map_take(&h->map, c, err);
     }
-    TRY(take_lists(h, c->own, err));
-    TRY(slice_mask_take(&h->given, c, h->c.realised ? VSLASH_BLOCK : 1, 1, err));
-    if (!c->lists)
-        set_exec(h, c->exec);
-out:
-    return rc;
-}
-
-static int select_given(const struct minf_head *h, int64_t row0, int64_t row1, struct mask *out,
-                        struct err *err)
-{
-    int rc = slice_mask_lists(&h->given, row0, row1, out, err);
-    set_exec(h, out);
-    return rc;
+    int64_t unit = h->c.realised ? VSLASH_BLOCK : 1;
+    int rc = take_lists(h, c->own, err);
+    return rc ? rc : slice_mask_take(&h->given, c, unit, 1, h->c.realised ? unit : 0, err);
 }
 
 /* ---- masks -------------------------------------------------------------------------------- */
@@ -321,7 +301,7 @@ int minf_select(struct minf_head *h, int64_t row0, int64_t row1, struct mask *ou
     if (rc)
         return rc;
     if (h->given.bits)
-        return select_given(h, row0, row1, out, err);
+        return slice_mask_lists(&h->given, row0, row1, out, err);
     if (c->pattern == MINF_VS)
         return vslash_mask(&h->lists, c->realised, row0, row1, out, err);
     if (c->pattern == MINF_BLOCK)

@@ -555,7 +555,6 @@ static int select_given(struct oracle_state *s, int64_t row0, int64_t row1, stru
                         struct err *err)
 {
     int rc = slice_mask_lists(&s->given, row0, row1, out, err);
-    out->exec = EXEC_NONE;
     for (int64_t g = 0; g < out->ngroups && !rc; g++) {
         int64_t r0 = row0 + g * s->unit.bq, r1 = MIN(r0 + s->unit.bq, row1);
         note_given(s, r1, out->ptr[g + 1] - out->ptr[g]);
@@ -619,7 +618,7 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     s->chosen = true;
     for (int64_t g = 0; u && g < u->groups; g++)
         note_given(s, MIN((g + 1) * u->bq, s->in.x.nq), u->count[g]);
-    return slice_mask_take(&s->given, c, s->unit.bq, s->unit.bk, err);
+    return slice_mask_take(&s->given, c, s->unit.bq, s->unit.bk, 0, err);
 }
 
 static int report_sd(const struct oracle_state *s, struct record *r, struct err *err)
@@ -720,14 +719,12 @@ static bool may_be_empty(const void *params)
     return p->kind == KIND_MEAN || p->kind == KIND_BLOCK || p->kind == KIND_STRIPES;
 }
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "k", .only = "kind=topk|stripes|mean", .scale = BUDGET_LIN, .lo = 1e-6, .hi = 1},
     {.params = "k", .only = "kind=block scope=head", .scale = BUDGET_LIN, .lo = 1e-6, .hi = 1},
     {.params = "alpha", .scale = BUDGET_COMPLEMENT},
     {0},
 };
-/* clang-format on */
 
 const struct method method_oracle = {
     .name = "oracle",

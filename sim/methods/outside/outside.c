@@ -50,14 +50,13 @@ static const struct opt options[] = {
     {0},
 };
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "pairs_dropped", .unit = "1",
+    {.name = "pairs_dropped",
+     .unit = "1",
      .definition = "pairs of a mask from outside that were left out because their unit lies after "
                    "all its queries (causal)"},
     {0},
 };
-/* clang-format on */
 
 /* ---- the file ------------------------------------------------------------------------------- */
 

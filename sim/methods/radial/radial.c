@@ -284,12 +284,10 @@ static bool may_be_empty(const void *params)
     return p->preset == PRESET_NONE;
 }
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "decay", .only = "profile=official", .scale = BUDGET_LIN},
     {0},
 };
-/* clang-format on */
 
 const struct method method_radial = {
     .name = "radial",

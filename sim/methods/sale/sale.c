@@ -470,12 +470,10 @@ static int validate(void *params, struct err *err)
     return 0;
 }
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "tau", .scale = BUDGET_LOG, .falls = true, .lo = 1e-6, .hi = 0.999},
     {0},
 };
-/* clang-format on */
 
 const struct method method_sale = {
     .name = "sale",

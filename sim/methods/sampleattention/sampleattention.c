@@ -247,7 +247,7 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     if (s->kind == PLAN)
         return take_plan(s, c->lists, c->own, err);
     int rc = take_columns(s, c->own, err);
-    return rc ? rc : slice_mask_take(&s->kept, c, 1, 1, err);
+    return rc ? rc : slice_mask_take(&s->kept, c, 1, 1, 0, err);
 }
 
 static bool keep_on_device(const void *state)
@@ -309,11 +309,8 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     int rc = s->chosen || s->kind == DENSE ? 0 : choose(s, err);
     if (rc)
         return rc;
-    if (s->kept.bits) {
-        rc = slice_mask_lists(&s->kept, row0, row1, out, err);
-        out->exec = EXEC_NONE;
-        return rc;
-    }
+    if (s->kept.bits)
+        return slice_mask_lists(&s->kept, row0, row1, out, err);
     if (s->given.ptr)
         return given_rows(s, row0, row1, out, err);
     if (s->kind == TOKENS)
@@ -442,13 +439,11 @@ static const char *const variants[] = {
     NULL,
 };
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "alpha", .only = "profile=v2", .scale = BUDGET_COMPLEMENT},
     {.params = "alpha_c alpha_s", .scale = BUDGET_COMPLEMENT},
     {0},
 };
-/* clang-format on */
 
 const struct method method_sampleattention = {
     .name = "sampleattention",

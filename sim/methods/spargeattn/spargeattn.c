@@ -411,13 +411,11 @@ static bool may_be_empty(const void *params)
     return p->profile == SPARGE_PAPER;
 }
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "tau", .only = "select=cdf", .scale = BUDGET_COMPLEMENT},
     {.params = "topk", .only = "select=topk", .scale = BUDGET_LIN},
     {0},
 };
-/* clang-format on */
 
 const struct method method_spargeattn = {
     .name = "spargeattn",

@@ -430,12 +430,10 @@ static const struct method_budget budgets[] = {
     {0},
 };
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "target", .scale = BUDGET_LIN},
     {0},
 };
-/* clang-format on */
 
 const struct method method_svg1 = {
     .name = "svg1",

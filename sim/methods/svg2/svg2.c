@@ -592,12 +592,10 @@ static const struct method_budget budgets[] = {
     {0},
 };
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "top_p", .scale = BUDGET_COMPLEMENT},
     {0},
 };
-/* clang-format on */
 
 const struct method method_svg2 = {
     .name = "svg2",

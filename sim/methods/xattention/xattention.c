@@ -260,12 +260,10 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct budget_param budget[] = {
     {.params = "tau", .scale = BUDGET_COMPLEMENT},
     {0},
 };
-/* clang-format on */
 
 const struct method method_xattention = {
     .name = "xattention",
