@@ -1,6 +1,6 @@
 /*
- * accel.h - the interface of a GPU back end: attention of one head, or of all heads of a call, over
- * masks, mask selection for some methods, metrics, device times, and a description of the machine.
+ * accel.h - the interface of a GPU back end: attention calls of one or more heads over masks, mask
+ * selection for some methods, metrics, device times, and a description of the machine.
  * sim and cuda both include this header and never each other; main.c puts the back end into struct
  * app.
  */
@@ -37,7 +37,7 @@ static inline int accel_bit(int row, int key)
  * them, and keeps them until the head's last call.
  *
  * out: where the head's outputs go as floats, row r at out + r * stride; NULL: they go to the host.
- * They are there when `attend` or `attend_call` returns, whose `out` is then NULL. */
+ * They are there when `attend_call` returns. */
 struct accel_there {
     const void *q, *k, *v;
     float *out;
@@ -60,52 +60,15 @@ struct accel_filter {
     bool keep_denominator; /* skipped tiles count in the normaliser */
 };
 
-/* Numbers of query heads and of KV heads; kv divides q. In accel_head.call they are those of the
- * trace's call and limit accel_options.copies; {0, 0} stands for {1, 1}. In accel_result.copies
- * they are the copies of one head's queries, and of its keys and values, in a launch. */
+/* Numbers of query heads and of KV heads; kv divides q. {0, 0} stands for {1, 1}. */
 struct accel_heads {
     int q, kv;
 };
 
-/* Attention of one head, over a list of blocks:
- * - Group g of bq query rows has the blocks col[ptr[g] .. ptr[g + 1]) of bk keys. They ascend, are
- *   unique, and each has an allowed pair. ptr NULL: every allowed pair.
- * - With `bits`, blocks are ACCEL_TILE x ACCEL_TILE. Block i keeps the pairs whose bit is set in
- *   words[bits[i] * ACCEL_TILE_WORDS ..]; bits[i] = -1 keeps every allowed pair. Bits of pairs that
- *   are not allowed are 0.
- * - With `keys`, the keys of a block need not be neighbours: block i has those from keys[i *
- *   ACCEL_TILE] on, ascending, -1 after the last. There bits[i] = -1 says that every row may see
- *   all of them, and col is NULL. */
-struct accel_head {
-    const struct attn_in *x;
-    uint64_t data; /* successive calls with the same nonzero number have the same q, k, v */
-    struct accel_heads call;
-    int bq, bk;
-    const int64_t *ptr;
-    const int32_t *col;
-    const int32_t *bits; /* NULL: whole blocks */
-    const uint64_t *words;
-    int64_t n_bits; /* blocks that `words` holds */
-    const int32_t *keys;
-    const struct accel_filter *filter; /* NULL: none. Blocks are of its unit */
-    const struct own_rule *own; /* outputs by this arithmetic; the list says whose mass is kept.
-                                 * NULL: softmax over the list */
-    const float *added; /* [nq][dv] what the outputs have in addition, and log-sum-exps have not;
-                         * NULL: nothing. With neither filter nor own */
-    bool once;          /* for the outputs alone: nothing is timed or counted */
-};
-
-/* Median and quartiles over `samples` launches, in ns of device time. For attention and selections
- * the time is the share of one copy of the head (accel_options.copies). */
+/* Median and quartiles over `samples` launches, in ns of device time. */
 struct accel_time {
     double median, q1, q3;
     int64_t samples;
-};
-
-/* Sums over the channels of one row: of the method's output as delivered, of the dense reference,
- * and of their difference (delta). */
-struct accel_row {
-    float abs_delta, sq_delta, abs_ref, sq_ref, sq_out, dot, max_delta;
 };
 
 /* Blocks of 16, 32, 64, 128, slices of 16, 64, 128 rows, as in sim/blocks/exactmap.h. */
@@ -118,43 +81,12 @@ struct accel_counters {
     char why[160];
 };
 
-/* Arrays are the caller's. */
-struct accel_result {
-    double *out; /* [nq][dv] or NULL: as the device delivers it, in bf16 */
-    double *lse; /* [nq], natural log, -inf for an empty row */
-
-    /* All NULL or none: metrics of the head, measured on the device against dense attention with
-     * the same operands and fp32 outputs. mass = sum of dense p over the kept pairs of a row. */
-    struct accel_row *rows;   /* [nq] */
-    int rows_exp;             /* rows are of outputs divided by 2^rows_exp, whose squares fit */
-    double *mass, *dense_lse; /* [nq] */
-
-    struct accel_time
-        metrics; /* with rows: dense reference and errors; also a second run of a filter that leaves
-                  * tiles out of the normaliser, with these tiles in it */
-    struct accel_time attend, dense; /* attention over the mask and dense attention, interleaved */
-    struct accel_time
-        quant;       /* of own arithmetic: operands from q, k, v; no samples: it makes none */
-    double tiles_pv; /* with a filter: tiles whose P V was computed; a tile counts with the share of
-                      * its scopes that computed it */
-    int64_t pairs_exec;  /* pairs that the kernel multiplied; with a filter the mean of the pairs in
-                          * Q K and in P V */
-    double host_plan_ns; /* wall time on the host to plan the launch from the lists; the share of
-                          * one copy */
-    struct accel_counters counters; /* with accel_options.counters */
-    struct accel_heads copies;      /* how many a launch of `attend` and `dense` holds */
-    char kernel[64], dense_kernel[64];
-};
-
 /* How sparse the exact map is: for each of n_c thresholds c, the number of units whose largest p is
  * below c / nk, and of their allowed pairs. Units are in the order of sim/blocks/exactmap.h. Arrays
  * are the caller's, [ACCEL_UNITS][n_c]. */
 struct accel_map {
-    uint64_t data; /* as in accel_head */
     int n_c;
     const double *c;
-    const double *lse; /* [nq], dense_lse of an attend on the same operands; NULL: the pass measures
-                        * it first */
     bool sums; /* ask for sum_err (an exponential per pair) and, with one threshold, p_max */
     int64_t *units, *pairs;
     double
@@ -163,7 +95,7 @@ struct accel_map {
     struct accel_time time; /* of the pass, without the dense reference */
 };
 
-/* What a mask keeps that stays on the device: of one head, in units of bq x bk. */
+/* What a mask keeps that stays on the device, in units of bq x bk. */
 struct accel_units {
     bool there; /* it does stay; else the rest is not set */
     int64_t bq, bk, groups;
@@ -197,64 +129,13 @@ struct accel_choice {
     const char *method;            /* public name; NULL: nobody is asked */
     const union method_rule *rule; /* core/rules.h; other bytes than its numbers are 0 */
     const void *given;             /* the head's own data for the rule (core/rules.h), or NULL */
-    const struct attn_in *x;
-    uint64_t data;             /* as in accel_head */
-    struct accel_heads call;   /* as in accel_head */
-    struct accel_units *stays; /* in a call: the mask may stay on the device; NULL: it may not */
-    bool fetch;                /* with stays: its map is wanted as well */
-    struct accel_own *own;     /* receives what comes beside the mask; NULL: not wanted */
-    bool once;                 /* for the mask alone: nothing is timed */
+    struct accel_own *own;         /* receives what comes beside the mask; NULL: not wanted */
+    struct accel_units *stays;     /* the mask may stay on the device; NULL: it may not */
+    bool fetch;                    /* with stays: its map is wanted as well */
 };
 
-/* Answer of `select`: the back end does not select by this rule. */
+/* Answer of `select_call`: the back end does not select by this rule. */
 #define ACCEL_NO_SELECT 1
-
-/* ---- a call --------------------------------------------------------------------------------- */
-
-/* Query heads of one attention call, on the device together. They have one shape and scale. Heads
- * [g * group, (g + 1) * group) share the k and v of the first of them; group divides n. */
-struct accel_call {
-    int n, group;
-    const struct attn_in *const *x; /* [n] */
-    uint64_t data; /* not 0: calls with the same number have the same q, k, v. Head i alone has the
-                    * number data + i (accel_head.data) */
-    bool unmeasured; /* attend_call will not be asked for metrics */
-};
-
-/* Attention of heads of a call, over lists of blocks as in struct accel_head: row (h - first) *
- * groups + g of head h, where groups are the rows of blocks of one head. */
-struct accel_call_lists {
-    int bq, bk;
-    const int64_t *ptr; /* [count * groups + 1]; NULL: every allowed pair of every head */
-    const int32_t *col, *bits, *keys;
-    const uint64_t *words;
-    int64_t n_bits;
-    enum accel_made { ACCEL_HOST_LISTS, ACCEL_LISTS, ACCEL_TILES, ACCEL_GATHERED_TILES } made;
-    /* Not ACCEL_HOST_LISTS: the device makes lists of blocks, or tiles, of the masks that
-     * select_call left there, and nothing else here is set but bq and bk. */
-};
-
-/* The heads [first, first + count) of a call: all of it, or a section of whole groups where the
- * lists of all heads would take too much memory. Arrays are of the whole call. The section that
- * begins with head 0 is timed together with the choice of all masks and with dense attention. */
-struct accel_call_work {
-    const struct accel_call *call;
-    int first, count;
-    int64_t section_bytes; /* of tiles, before a section is full; 0: the default */
-    struct accel_call_lists lists;
-    const struct accel_filter *filters; /* [n], all of one unit; NULL: none */
-    const struct own_rule *owns;        /* [n] as in struct accel_head; NULL: none */
-    const float *const *added;          /* [n] the same */
-    const struct accel_choice *choices; /* [n] how the device chooses the masks, method NULL where
-                                         * it does not; NULL: nowhere */
-    const bool
-        *built; /* [n] with choices: the mask is static, so that choosing it is in no total */
-    const struct accel_units *units; /* [n] of the masks, which stay on the device; NULL: lists */
-    uint64_t static_id; /* not 0: the masks follow from parameters and sizes alone, and the lists,
-                         * which are of the whole call, are those of every call with this number,
-                         * whatever its q, k, v. The device may keep what it makes of them; while it
-                         * `holds` that, nothing of them is set but bq and bk */
-};
 
 /* Sums over rows of a head, of outputs divided by 2^exp; what they are sums of is said in
  * sim/metrics.h. */
@@ -265,23 +146,99 @@ struct accel_sums {
     int exp;
 };
 
-/* Of one head of a call. Arrays are the caller's, NULL where they are not wanted. */
-struct accel_call_head {
-    double *out, *lse; /* as in accel_result */
-    double *mass;      /* [nq] as in accel_result; with it the device measures `sums` */
+/* A query head of a call: what is asked for it and what came. The caller zeroes it first. */
+struct accel_head {
+    const struct attn_in *x;
+
+    /* select_call: the question, and the answer. `answer` 0: the mask, whose lists the caller
+     * releases, or choice.stays; ACCEL_NO_SELECT: `why`. */
+    struct accel_choice choice;
+    int answer;
+    char why[160];
+    struct mask mask;
+
+    const struct mask *masks; /* [n_masks] chunks of the mask to attend to, all rows in order: lists
+                               * are made of them (sim/accelattend.h). Not with a mask that stays
+                               * on the device */
+    int64_t n_masks;
+
+    /* attend_call. At most one of filter, own and added, the same one for all heads. */
+    const struct accel_filter *filter; /* on P V, of the unit of the lists; NULL: none */
+    const struct own_rule *own; /* outputs by this arithmetic; the lists say whose mass is kept.
+                                 * NULL: softmax over the lists */
+    const float *added; /* [nq][dv] what the outputs have in addition, and log-sum-exps have not;
+                         * NULL: nothing */
+    bool built;         /* the mask is static, so that choosing it is in no total */
+
+    /* Results. The arrays are the caller's, NULL where they are not wanted. */
+    double *out;  /* [nq][dv] as the device delivers it, in bf16 */
+    double *lse;  /* [nq], natural log, -inf for an empty row */
+    double *mass; /* [nq] sum of dense p over the kept pairs of a row; with it the device measures
+                   * `sums`, against dense attention with the same operands and fp32 outputs */
     struct accel_sums sums;
-    double tiles_pv;
-    int64_t pairs_exec;
+    double tiles_pv;    /* with a filter: tiles whose P V was computed; a tile counts with the share
+                         * of its scopes that computed it */
+    int64_t pairs_exec; /* pairs that the kernel multiplied; with a filter the mean of the pairs in
+                         * Q K and in P V */
 };
 
-struct accel_call_result {
-    struct accel_call_head *heads;                  /* [n] */
-    struct accel_time select, build, attend, dense; /* of the whole call, in turns. select, build:
-                                                     * NAN where no mask is chosen */
+/* Query heads of one attention call, on the device together; a head alone is a call of one. They
+ * have one shape and scale. Heads [g * group, (g + 1) * group) share the k and v of the first of
+ * them; group divides n. */
+struct accel_call {
+    int n, group;
+    struct accel_head *heads; /* [n] */
+    uint64_t data; /* not 0: calls with the same number have the same q, k, v. Head i alone has the
+                    * number data + i */
+    int copies; /* the first so many heads, none or all but one, are copies of the last: they fill
+                 * the GPU while it is timed. Nothing is chosen, measured or fetched for them */
+    bool unmeasured; /* attend_call will not be asked for metrics */
+};
+
+/* Do the masks stay on the device? Then those of all heads do. */
+static inline bool accel_on_device(const struct accel_call *call)
+{
+    return call->heads->choice.stays && call->heads->choice.stays->there;
+}
+
+/* What attention of the heads [first, first + count) of a call is over: all heads, or a section of
+ * whole groups where the lists of all heads would take too much memory. The section that begins
+ * with head 0 is timed together with the choice of all masks and with dense attention.
+ *
+ * Row (h - first) * groups + g of the lists is group g of bq query rows of head h:
+ * - It has the blocks col[ptr[row] .. ptr[row + 1]) of bk keys. They ascend, are unique, and each
+ *   has an allowed pair. ptr NULL: every allowed pair of every head.
+ * - With `bits`, blocks are ACCEL_TILE x ACCEL_TILE. Block i keeps the pairs whose bit is set in
+ *   words[bits[i] * ACCEL_TILE_WORDS ..]; bits[i] = -1 keeps every allowed pair. Bits of pairs that
+ *   are not allowed are 0.
+ * - With `keys`, the keys of a block need not be neighbours: block i has those from keys[i *
+ *   ACCEL_TILE] on, ascending, -1 after the last. There bits[i] = -1 says that every row may see
+ *   all of them, and col is NULL. */
+struct accel_lists {
+    int first, count;
+    int bq, bk;
+    const int64_t *ptr; /* [count * groups + 1] */
+    const int32_t *col, *bits, *keys;
+    const uint64_t *words;
+    int64_t n_bits; /* blocks that `words` holds */
+    enum accel_made { ACCEL_HOST_LISTS, ACCEL_LISTS, ACCEL_TILES, ACCEL_GATHERED_TILES } made;
+    /* Not ACCEL_HOST_LISTS: the device makes lists of blocks, or tiles, of the masks that
+     * select_call left there, and only bq and bk are set. */
+    uint64_t static_id; /* not 0: the masks follow from parameters and sizes alone, and the lists,
+                         * which are of the whole call, are those of every call with this number,
+                         * whatever its q, k, v. The device may keep what it makes of them; while it
+                         * `holds` that, only bq and bk are set */
+    bool untimed;       /* for the outputs alone: nothing is timed or counted */
+};
+
+/* Times and other numbers of a whole call. */
+struct accel_result {
+    struct accel_time select, build, attend, dense; /* in turns. select, build: NAN where no mask is
+                                                     * chosen */
     struct accel_time plan; /* from masks on the device to lists or tiles and the order of the work,
                              * there; NAN with lists of the host, and where the masks are static:
                              * then it is part of `build` */
-    struct accel_time quant; /* as in struct accel_result */
+    struct accel_time quant; /* own arithmetic: operands from q, k, v; no samples: it makes none */
     struct accel_time total; /* select + quant + plan + attend of the same sample */
     double host_plan_ns;     /* wall time on the host to plan the launches from the lists */
     double balance; /* planned time of the busiest multiprocessor / of the mean one, the largest
@@ -299,13 +256,10 @@ struct accel_call_result {
 struct accel_options {
     int local_rank; /* picks the GPU */
     int samples;    /* timed launches of each kernel; 0 = none */
-    int copies; /* copies of the head in a timed launch of attention or of a selection; 0 = as many
-                 * as its call has heads, but no more than keep the GPU busy. Copies share keys and
-                 * values in groups as large as the call's, or in smaller ones where that size does
-                 * not divide their number */
-    bool l2_cold;  /* overwrite L2 before every sample */
-    bool events;   /* time with CUDA events even if CUPTI is available */
-    bool counters; /* read hardware counters instead of timing */
+    int copies;     /* what `copies` below answers; 0 = as many as keep the GPU busy */
+    bool l2_cold;   /* overwrite L2 before every sample */
+    bool events;    /* time with CUDA events even if CUPTI is available */
+    bool counters;  /* read hardware counters instead of timing */
 };
 
 struct accel_session;
@@ -332,49 +286,43 @@ struct accel {
     bool (*owns)(const struct accel_session *s, const struct attn_in *x, const struct own_rule *r,
                  char why[160]);
 
-    /* Thread-safe; one head at a time is on the device. Operands are rounded to bf16. */
-    int (*attend)(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
-                  struct err *err);
+    /* How many heads a launch holds that times one head of a call of so many heads: itself and its
+     * copies. They share keys and values in groups as large as the call's, or in smaller ones where
+     * that size does not divide their number. NULL: 1. */
+    struct accel_heads (*copies)(const struct accel_session *s, const struct attn_in *x,
+                                 struct accel_heads call);
 
-    /* Choose on the device what the method keeps, from q and k rounded to bf16. *m receives lists
-     * over the whole head (the caller releases it with mask_free), *time the device time. Where
-     * rule and sizes leave nothing to choose, *m is MASK_FULL and the time 0. Returns
-     * ACCEL_NO_SELECT with a reason where the device does not choose. Thread-safe. NULL: never. */
-    int (*select)(struct accel_session *s, const struct accel_choice *c, struct mask *m,
-                  struct accel_time *time, char why[160], struct err *err);
-
-    /* Put a call onto the device, where it stays until another call, or a head that is none of its
-     * own, takes its place. The functions below do so themselves. Thread-safe. */
+    /* Put a call onto the device, where it stays until another call takes its place. Operands are
+     * rounded to bf16. The functions below do so themselves. All are thread-safe. */
     int (*put_call)(struct accel_session *s, const struct accel_call *call, struct err *err);
 
-    /* `select` for the heads of a call. choices[i].method NULL: head i is not asked for. masks[i]
-     * is filled where answers[i] becomes 0; where it becomes ACCEL_NO_SELECT, why[i] says the
-     * reason. Heads with equal rules are chosen for in one launch. Nothing is timed.
+    /* Choose on the device what the methods of heads[i].choice keep, from q and k rounded to bf16.
+     * A mask is lists over the whole head, or MASK_FULL where rule and sizes leave nothing to
+     * choose. Heads with equal rules are chosen for in one launch. Nothing is timed.
      *
-     * Where all choices have `stays` and are answered with masks of one unit, the masks stay on the
-     * device, for attend_call until something else is put there: each *stays is filled instead of
-     * its mask, and the metrics of attend_call have to be the device's. NULL: never. */
-    int (*select_call)(struct accel_session *s, const struct accel_call *call,
-                       const struct accel_choice *choices, struct mask *masks, int *answers,
-                       char (*why)[160], struct err *err);
+     * Where all heads have choice.stays and are answered with masks of one unit, the masks stay on
+     * the device, for attend_call until something else is put there: each *stays is filled instead
+     * of `mask`, and the metrics of attend_call have to be the device's. NULL: never. */
+    int (*select_call)(struct accel_session *s, const struct accel_call *call, struct err *err);
 
     /* Attention of a call, one launch over the lists of all heads, with times, metrics and
-     * counters. `supports` must have agreed. NULL: heads one by one only. */
-    int (*attend_call)(struct accel_session *s, const struct accel_call_work *w,
-                       struct accel_call_result *r, struct err *err);
+     * counters. `supports` must have agreed. */
+    int (*attend_call)(struct accel_session *s, const struct accel_call *call,
+                       const struct accel_lists *l, struct accel_result *r, struct err *err);
 
-    /* Does the device still have what it made of the lists with this number (accel_call_work)? What
+    /* Does the device still have what it made of the lists with this number (accel_lists)? What
      * it says holds until the next attend_call returns. NULL: it keeps nothing. */
     bool (*holds)(struct accel_session *s, uint64_t static_id);
 
-    /* Dense attention of one head: lse [nq] (natural log, -inf for a row that sees no key) and,
-     * unless NULL, out [nq][dv]. Operands are rounded to bf16, outputs are sums in fp32. This is
-     * what methods ask of the exact map (sim/blocks/exact.h). Thread-safe. NULL: not offered. */
+    /* Dense attention of the head with the number `data`, of the call that is on the device or a
+     * call of one: lse [nq] (natural log, -inf for a row that sees no key) and, unless NULL, out
+     * [nq][dv]. Outputs are sums in fp32. This is what methods ask of the exact map
+     * (sim/blocks/exact.h). NULL: not offered. */
     int (*reference)(struct accel_session *s, const struct attn_in *x, uint64_t data, double *out,
                      double *lse, struct err *err);
 
-    /* One pass over the exact map, for the sizes that `attend` takes. Thread-safe. */
-    int (*map)(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
+    /* One pass over the exact map of such a head, for the sizes that `attend_call` takes. */
+    int (*map)(struct accel_session *s, const struct attn_in *x, uint64_t data, struct accel_map *m,
                struct err *err);
 
     /* Peak of the device memory held so far, in bytes. */

@@ -12,7 +12,6 @@ extern "C" {
 #endif
 
 #include "core/accel.h"
-#include "cuda/attn/plan.h"
 
 /* Number of copies of head x:
  * - `wanted` if it is not 0. Their groups (query heads that share keys and values) are as large as
@@ -24,16 +23,6 @@ extern "C" {
 #define COPIES_SHARE 8
 struct accel_heads copies_of(int wanted, struct accel_heads call, const struct attn_in *x, int sms,
                              int64_t memory);
-
-/* The lists of h repeated n times; groups = rows of blocks of one copy. With n = 1 they are h's own
- * lists, and h must outlive them. */
-struct copied_lists {
-    struct attn_csr csr;
-    void *owned[4];
-};
-int copied_lists_make(const struct accel_head *h, int64_t groups, int n, struct copied_lists *l,
-                      struct err *err);
-void copied_lists_free(struct copied_lists *l);
 
 #ifdef __cplusplus
 }

@@ -12,6 +12,7 @@
 #include "core/mem.h"
 #include "cuda/copies.h"
 #include "cuda/session_plans.h"
+#include "cuda/session_runs.h"
 #include "cuda/values.h"
 
 #include <math.h>
@@ -32,7 +33,6 @@ static void forget(struct accel_session *s)
     forget_kept(s);
     free(s->call.v_exp);
     s->call = (struct session_call){0};
-    s->head = (struct session_head){0};
 }
 
 void session_drop_kept(struct accel_session *s)
@@ -103,36 +103,12 @@ double session_used(struct accel_session *s)
     return 1e-9 * atomic_load(&s->used_ns);
 }
 
-struct accel_heads session_copies(const struct accel_session *s, struct accel_heads call,
-                                  const struct attn_in *x)
+struct accel_heads session_copies(const struct accel_session *s, const struct attn_in *x,
+                                  struct accel_heads call)
 {
     bool measures = s->options.samples > 0 || s->counters;
     int wanted = s->options.copies || measures ? s->options.copies : 1;
     return copies_of(wanted, call, x, s->gpu.sms, s->gpu.memory_bytes);
-}
-
-int session_blame(int rc, int copies, struct err *err)
-{
-    if (rc == ERR_NOMEM && copies > 1)
-        err_prefix(err, "%d copies of a head (fewer with --copies)", copies);
-    return rc;
-}
-
-static int put_values(struct gpu *g, const struct attn_in *x, int copies, int *v_exp,
-                      const void **v, struct err *err)
-{
-    int64_t n = x->nk * x->dv;
-    float *scaled = NULL;
-    int rc = 0;
-    *v_exp = values_exponent(x->v, n);
-    if (*v_exp) {
-        TRY(mem_alloc(&scaled, n, sizeof *scaled, "scaled values", err));
-        values_scale(x->v, n, *v_exp, scaled);
-    }
-    TRY(gpu_put_as(g, DT_BF16, scaled ? scaled : x->v, n, copies, v, err));
-out:
-    free(scaled);
-    return rc;
 }
 
 static int copy_there(struct gpu *g, void *to, const void *x, int64_t bytes, struct err *err)
@@ -140,83 +116,6 @@ static int copy_there(struct gpu *g, void *to, const void *x, int64_t bytes, str
     int rc = 0;
     CU(err, cudaMemcpyAsync(to, x, (size_t)bytes, cudaMemcpyDeviceToDevice, g->stream));
 out:
-    return rc;
-}
-
-/* `copies` copies, one after the other, of what is on the device; a single one stays where it is.
- */
-static int take_there(struct gpu *g, const void *x, int64_t bytes, int copies, const void **out,
-                      struct err *err)
-{
-    char *to = NULL;
-    int rc = 0;
-    *out = x;
-    if (copies == 1)
-        return 0;
-    TRY(gpu_alloc(g, bytes * copies, &to, err));
-    for (int i = 0; i < copies; i++)
-        TRY(copy_there(g, to + i * bytes, x, bytes, err));
-    *out = to;
-out:
-    return rc;
-}
-
-/* One matrix [n][d] of a head, from there or from the host. */
-static int put_matrix(struct gpu *g, const float *x, const void *there, int64_t n, int d,
-                      int copies, const void **out, struct err *err)
-{
-    return there ? take_there(g, there, n * d * 2, copies, out, err)
-                 : gpu_put_as(g, DT_BF16, x, n * d, copies, out, err);
-}
-
-int session_call_head(const struct accel_session *s, uint64_t data)
-{
-    const struct session_call *c = &s->call;
-    bool has = c->data && data >= c->data && data < c->data + (uint64_t)c->problem.heads;
-    return has ? (int)(data - c->data) : -1;
-}
-
-/* Head i of the call that is there. */
-static void head_of_call(struct accel_session *s, int i)
-{
-    const struct session_call *c = &s->call;
-    const struct attn_problem *p = &c->problem;
-    int kv = i / (p->heads / p->kv_heads);
-    int64_t q = i * p->nq * p->d * 2, k = kv * p->nk * p->d * 2;
-    s->head = (struct session_head){.data = c->data + (uint64_t)i,
-                                    .copies = {1, 1},
-                                    .q = (const char *)c->x.q + q,
-                                    .k = (const char *)c->x.k + k,
-                                    .v = (const char *)c->x.v + k,
-                                    .v_exp = c->v_exp[kv]};
-}
-
-int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data,
-                     struct accel_heads copies, bool values, struct err *err)
-{
-    const struct accel_there *there = x->there;
-    struct session_head *h = &s->head;
-    struct gpu *g = &s->gpu;
-    int rc = 0, in_call = copies.q == 1 ? session_call_head(s, data) : -1;
-    if (in_call >= 0) {
-        head_of_call(s, in_call);
-        return 0;
-    }
-    if (!data || h->data != data || h->copies.q < copies.q || h->copies.kv < copies.kv) {
-        forget(s);
-        h->copies = copies;
-        gpu_release(g, s->base);
-        TRY(put_matrix(g, x->q, there ? there->q : NULL, x->nq, x->d, copies.q, &h->q, err));
-        TRY(put_matrix(g, x->k, there ? there->k : NULL, x->nk, x->d, copies.kv, &h->k, err));
-        h->data = data;
-    }
-    if (values && !h->v && there)
-        TRY(take_there(g, there->v, x->nk * x->dv * 2, h->copies.kv, &h->v, err));
-    else if (values && !h->v)
-        TRY(put_values(g, x, h->copies.kv, &h->v_exp, &h->v, err));
-out:
-    if (rc)
-        forget(s);
     return rc;
 }
 
@@ -236,22 +135,28 @@ static int put_rows(struct gpu *g, const float *x, int64_t n, void *staging, voi
     return gpu_put(g, to, staging, n * 2, err);
 }
 
-/* n numbers of a call's q or k, from there or from the host. */
-static int put_call_rows(struct gpu *g, const float *x, const void *there, int64_t n, void *staging,
-                         void *to, struct err *err)
+/* n numbers of a call's q, k or v, from there or from the host. */
+static int put_matrix(struct gpu *g, const float *x, const void *there, int64_t n, void *staging,
+                      void *to, struct err *err)
 {
     return there ? copy_there(g, to, there, n * 2, err) : put_rows(g, x, n, staging, to, err);
 }
 
-static int put_call_values(struct gpu *g, const struct attn_in *x, float *scaled, void *staging,
-                           int *v_exp, void *to, struct err *err)
+static int put_values(struct gpu *g, const struct attn_in *x, float *scaled, void *staging,
+                      int *v_exp, void *to, struct err *err)
 {
     int64_t n = x->nk * x->dv;
     *v_exp = x->there ? 0 : values_exponent(x->v, n);
     if (*v_exp)
         values_scale(x->v, n, *v_exp, scaled);
-    return put_call_rows(g, *v_exp ? scaled : x->v, x->there ? x->there->v : NULL, n, staging, to,
-                         err);
+    return put_matrix(g, *v_exp ? scaled : x->v, x->there ? x->there->v : NULL, n, staging, to,
+                      err);
+}
+
+/* Is number i of the operands a copy of the first? */
+static bool is_copy(const struct accel_call *c, int i)
+{
+    return c->copies && i > 0;
 }
 
 static int put_tensors(struct accel_session *s, const struct accel_call *c, struct err *err)
@@ -271,15 +176,21 @@ static int put_tensors(struct accel_session *s, const struct accel_call *c, stru
     TRY(mem_alloc(&staging, most, 2, "operands in bf16", err));
     TRY(mem_alloc(&scaled, k, sizeof *scaled, "scaled values", err));
     for (int i = 0; i < c->n; i++) {
-        const struct attn_in *x = c->x[i];
-        TRY(put_call_rows(&s->gpu, x->q, x->there ? x->there->q : NULL, q, staging,
-                          at_q + i * q * 2, err));
+        const struct attn_in *x = c->heads[i].x;
+        const void *there = is_copy(c, i) ? at_q : x->there ? x->there->q : NULL;
+        TRY(put_matrix(&s->gpu, x->q, there, q, staging, at_q + i * q * 2, err));
     }
     for (int g = 0; g < p->kv_heads; g++) {
-        const struct attn_in *x = c->x[g * c->group];
-        TRY(put_call_rows(&s->gpu, x->k, x->there ? x->there->k : NULL, k, staging,
-                          at_k + g * k * 2, err));
-        TRY(put_call_values(&s->gpu, x, scaled, staging, s->call.v_exp + g, at_v + g * k * 2, err));
+        const struct attn_in *x = c->heads[g * c->group].x;
+        bool copy = is_copy(c, g);
+        const void *there = copy ? at_k : x->there ? x->there->k : NULL;
+        TRY(put_matrix(&s->gpu, x->k, there, k, staging, at_k + g * k * 2, err));
+        if (copy) {
+            s->call.v_exp[g] = s->call.v_exp[0];
+            TRY(copy_there(&s->gpu, at_v + g * k * 2, at_v, k * 2, err));
+        } else {
+            TRY(put_values(&s->gpu, x, scaled, staging, s->call.v_exp + g, at_v + g * k * 2, err));
+        }
     }
     TRY(gpu_sync(&s->gpu, err));
     s->call.x.q = at_q;
@@ -293,9 +204,9 @@ out:
 
 int session_put_call(struct accel_session *s, const struct accel_call *c, struct err *err)
 {
-    const struct attn_in *x = c->x[0];
+    const struct attn_in *x = c->heads[0].x;
     int rc = 0;
-    if (s->call.data == c->data)
+    if (s->call.data == c->data && s->call.problem.heads == c->n)
         return 0;
     forget(s);
     gpu_release(&s->gpu, s->base);
@@ -303,6 +214,7 @@ int session_put_call(struct accel_session *s, const struct accel_call *c, struct
                                             x->nk, x->scale,        x->causal, ATTN_DENSE};
     TRY(mem_alloc(&s->call.v_exp, c->n / c->group, sizeof *s->call.v_exp, "values", err));
     TRY(put_tensors(s, c, err));
+    s->call.copies = c->copies;
     s->call.data = c->data;
 out:
     if (rc) {
@@ -312,14 +224,37 @@ out:
     return rc;
 }
 
+int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, int *index,
+                     struct err *err)
+{
+    const struct session_call *c = &s->call;
+    struct accel_head head = {.x = x};
+    const struct accel_call one = {.n = 1, .group = 1, .heads = &head, .data = data};
+    uint64_t first = c->data + (uint64_t)c->copies, end = c->data + (uint64_t)c->problem.heads;
+    bool there = c->data && data >= first && data < end;
+    *index = there ? (int)(data - c->data) : 0;
+    return there ? 0 : session_put_call(s, &one, err);
+}
+
+struct head_run session_own_heads(const struct session_call *c)
+{
+    int n = c->problem.heads - c->copies;
+    return (struct head_run){c->copies, n, c->copies ? 1 : c->problem.kv_heads};
+}
+
 int session_call_dense(struct accel_session *s, struct err *err)
 {
     struct session_call *c = &s->call;
     struct gpu_mark mark = gpu_mark(&s->gpu);
+    struct attn_problem p = c->problem;
+    struct head_run own = session_own_heads(c);
+    struct attn_tensors x = run_tensors(c, &c->x, own);
     int rc = 0;
     if (c->dense.out)
         return 0;
-    rc = metrics_dense_make(&s->gpu, &c->problem, &c->x, &c->dense, err);
+    p.heads = own.n;
+    p.kv_heads = own.kv;
+    rc = metrics_dense_make(&s->gpu, &p, &x, &c->dense, err);
     if (rc) {
         c->dense = (struct metrics_dense){0};
         gpu_release(&s->gpu, mark);
@@ -401,15 +336,8 @@ out:
     return rc;
 }
 
-int session_time(struct accel_session *s, const struct session_work *work, int n,
-                 struct accel_time *times, struct err *err)
+int session_time(struct accel_session *s, const struct session_work *work, struct accel_time *time,
+                 struct err *err)
 {
-    return session_time_chain(s, work, n, n, 0, times, NULL, err);
-}
-
-void session_share(struct accel_time *t, int copies)
-{
-    t->median /= copies;
-    t->q1 /= copies;
-    t->q3 /= copies;
+    return session_time_chain(s, work, 1, 1, 0, time, NULL, err);
 }

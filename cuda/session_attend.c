@@ -1,6 +1,6 @@
 /*
  * session_attend.c - attention of all heads of a call, or of a section of them: one launch over all
- * their lists, metrics and times (struct accel_call_work in core/accel.h).
+ * their lists, metrics and times (struct accel_lists in core/accel.h).
  */
 #include "cuda/session_runs.h"
 
@@ -61,10 +61,10 @@ static void jobs_free(struct jobs *j)
 }
 
 /* Selections again, of the masks that are built or of those that are not. */
-static int make_selects(struct accel_session *s, const struct accel_call_work *w, bool built,
-                        struct jobs *out, struct err *err)
+static int make_selects(struct accel_session *s, const struct accel_call *call,
+                        const struct accel_choice *choices, bool built, struct jobs *out,
+                        struct err *err)
 {
-    const struct accel_call *call = w->call;
     struct head_run r;
     char why[160];
     int rc = 0;
@@ -74,10 +74,10 @@ static int make_selects(struct accel_session *s, const struct accel_call_work *w
         struct select_problem p;
         bool full = false;
         r = (struct head_run){i, 1, 1};
-        if (!w->choices[i].method || w->built[i] != built)
+        if (!choices[i].method || call->heads[i].built != built)
             continue;
-        r = run_from(call->n, call->group, i, run_same_choice, w->choices);
-        const struct select_method *m = run_select(&s->call, w->choices + i, r, &p, &full, why);
+        r = run_from(call->n, call->group, i, run_same_choice, choices);
+        const struct select_method *m = run_select(&s->call, choices, r, &p, &full, why);
         if (!m)
             FAIL(err, ERR_RUN, "%s", why);
         if (full)
@@ -94,13 +94,15 @@ out:
 
 struct attend {
     struct accel_session *s;
-    const struct accel_call_work *w;
+    const struct accel_call *call;
+    struct accel_filter *filters;    /* [n], owned; NULL: none */
+    bool owns, adds;                 /* the heads have `own`, or `added` */
     struct attn_tensors x;           /* of all heads */
     float *whole_lse;                /* [n][nq] of the whole masks, where x.lse is not */
-    struct own_job own;              /* with w->owns, in place of `jobs` */
-    struct added_job added;          /* with w->added, after `jobs` */
+    struct own_job own;              /* with `owns`, in place of `jobs` */
+    struct added_job added;          /* with `adds`, after `jobs` */
     const struct session_plan *held; /* of the lists, made for an earlier call; or NULL */
-    struct accel_call_lists lists;   /* w->lists, or of `plan` or `held`: ptr of the host, the rest
+    struct accel_lists lists;        /* as asked, or of `plan` or `held`: ptr of the host, the rest
                                       * not set */
     struct map_plan plan;            /* tiles of masks that are on the device, */
     struct list_plan block_plan;     /* or blocks of them, */
@@ -112,6 +114,12 @@ struct attend {
     struct head_run *runs;                /* [jobs.n], owned */
     int64_t groups;                       /* rows of blocks of a head */
 };
+
+/* The heads that the lists are of. */
+static struct head_run section_of(const struct attend *a)
+{
+    return (struct head_run){a->lists.first, a->lists.count, a->lists.count / a->call->group};
+}
 
 static bool makes_blocks(const struct attend *a)
 {
@@ -126,13 +134,13 @@ static bool keeps_all(const struct attend *a)
 /* Rows of a head of the section in the lists. */
 static const int64_t *rows_of(const struct attend *a, int head)
 {
-    return a->lists.ptr + (head - a->w->first) * a->groups;
+    return a->lists.ptr + (head - a->lists.first) * a->groups;
 }
 
 static int64_t blocks_of(const struct attend *a, int head)
 {
     if (a->blocks)
-        return a->blocks[head - a->w->first];
+        return a->blocks[head - a->lists.first];
     const int64_t *rows = rows_of(a, head);
     return rows[a->groups] - rows[0];
 }
@@ -141,7 +149,7 @@ static int64_t blocks_of(const struct attend *a, int head)
 static int csr_of(const struct attend *a, struct head_run r, struct attn_csr *csr, int64_t **ptr,
                   struct err *err)
 {
-    const struct accel_call_lists *l = &a->lists;
+    const struct accel_lists *l = &a->lists;
     const int64_t *rows = rows_of(a, r.first);
     int64_t n = r.n * a->groups, from = rows[0];
     if (l->made) { /* all heads of the section are one run */
@@ -166,7 +174,7 @@ static int csr_of(const struct attend *a, struct head_run r, struct attn_csr *cs
 static struct attn_problem problem_of(const struct attend *a, struct head_run r)
 {
     struct attn_problem p = a->s->call.problem;
-    const struct accel_call_lists *l = &a->lists;
+    const struct accel_lists *l = &a->lists;
     p.heads = r.n;
     p.kv_heads = r.kv;
     p.lists = a->held                           ? a->held->problem.lists
@@ -184,8 +192,8 @@ static struct attn_problem problem_of(const struct attend *a, struct head_run r)
 /* The plan of lists: kept, the GPU's of its own lists, or the host's, which is kept where the lists
  * are of a static mask. */
 static int make_plan(struct attend *a, const struct attn_problem *p, const struct attn_kernel *k,
-                     const struct attn_csr *csr, struct attn_plan *plan,
-                     struct accel_call_result *res, struct err *err)
+                     const struct attn_csr *csr, struct attn_plan *plan, struct accel_result *res,
+                     struct err *err)
 {
     struct gpu *g = &a->s->gpu;
     double since = clock_ns();
@@ -194,14 +202,14 @@ static int make_plan(struct attend *a, const struct attn_problem *p, const struc
         *plan = a->held->plan;
     } else if (makes_blocks(a)) {
         struct list_run all = {0, p->heads, p->kv_heads, -1};
-        TRY(list_plan_make(g, &a->s->kept.lists, a->w->first, p, &k->tile, &all, 1, &a->block_plan,
-                           plan, a->blocks, err));
+        TRY(list_plan_make(g, &a->s->kept.lists, a->lists.first, p, &k->tile, &all, 1,
+                           &a->block_plan, plan, a->blocks, err));
     } else if (a->lists.made) {
         TRY(row_plan_make(g, p, &k->tile, csr, a->plan.tiles.at, &a->plan.rows, plan, err));
     } else {
         TRY(attn_plan_make(p, &k->tile, csr, g->sms, true, plan, err));
-        if (a->w->static_id && csr && p->heads == a->w->call->n)
-            TRY(session_keep_plan(a->s, a->w->static_id, p, csr, a->groups, plan, err));
+        if (a->lists.static_id && csr && p->heads == a->call->n)
+            TRY(session_keep_plan(a->s, a->lists.static_id, p, csr, a->groups, plan, err));
         res->host_plan_ns += clock_ns() - since;
     }
     res->balance = fmax(res->balance, plan->balance);
@@ -211,7 +219,7 @@ out:
 
 /* The kernel over lists (or the dense one) for a run. */
 static int plain_job(struct attend *a, struct head_run r, struct attn_job *job,
-                     struct accel_call_result *res, struct err *err)
+                     struct accel_result *res, struct err *err)
 {
     struct attn_problem p = problem_of(a, r);
     struct attn_tensors x = run_tensors(&a->s->call, &a->x, r);
@@ -227,9 +235,9 @@ static int plain_job(struct attend *a, struct head_run r, struct attn_job *job,
     TRY(make_plan(a, &p, k, p.lists == ATTN_DENSE ? NULL : &csr, &plan, res, err));
     int64_t pairs =
         (int64_t)attn_block_rows(p.lists, &k->tile) * attn_block_keys(p.lists, &k->tile);
-    for (int h = r.first; h < r.first + r.n; h++) {
+    for (int h = r.first; h < r.first + r.n && !a->owns; h++) {
         int64_t blocks = p.lists == ATTN_DENSE ? plan.blocks / r.n : blocks_of(a, h);
-        res->heads[h].pairs_exec = blocks * pairs;
+        a->call->heads[h].pairs_exec = blocks * pairs;
     }
     TRY(attn_job_init(&a->s->gpu, &p, k, &plan, &x, job, err));
 out:
@@ -252,7 +260,7 @@ static int find_filter(const struct attend *a, const struct accel_filter *f, str
 /* The host's plan of a run with a filter. */
 static int filter_plan(const struct attend *a, struct head_run r, const struct attn_problem *p,
                        const struct attn_tile *tile, int tail, struct attn_plan *plan,
-                       struct accel_call_result *res, struct err *err)
+                       struct accel_result *res, struct err *err)
 {
     struct attn_csr csr;
     int64_t *ptr = NULL;
@@ -270,7 +278,7 @@ out:
 /* The filter's kernel for run number i. f: of the run's heads; x: where the outputs go. */
 static int filter_job(struct attend *a, int i, const struct accel_filter *f,
                       const struct attn_tensors *x, struct attn_job *job,
-                      const struct filter_kernel **kernel, struct accel_call_result *res,
+                      const struct filter_kernel **kernel, struct accel_result *res,
                       struct err *err)
 {
     struct head_run r = a->runs[i];
@@ -303,20 +311,20 @@ static bool same_filter(const void *ctx, int i, int k)
  */
 static int plan_filters(struct attend *a, int n, struct err *err)
 {
-    const struct accel_call_work *w = a->w;
-    struct head_run all = {w->first, w->count, w->count / w->call->group};
+    int first = a->lists.first;
+    struct head_run all = section_of(a);
     struct attn_problem p = problem_of(a, all);
     const struct filter_kernel *kernel;
     struct list_run *runs = NULL;
     int rc = 0;
-    TRY(find_filter(a, w->filters + w->first, &p, &kernel, err));
+    TRY(find_filter(a, a->filters + first, &p, &kernel, err));
     TRY(mem_alloc(&runs, n, sizeof *runs, "runs of heads", err));
     TRY(mem_zalloc(&a->filter_plans, n, sizeof *a->filter_plans, "plans", err));
     for (int i = 0; i < n; i++) {
         struct head_run r = a->runs[i];
-        runs[i] = (struct list_run){r.first - w->first, r.n, r.kv, w->filters[r.first].tail};
+        runs[i] = (struct list_run){r.first - first, r.n, r.kv, a->filters[r.first].tail};
     }
-    TRY(list_plan_make(&a->s->gpu, &a->s->kept.lists, w->first, &p, &kernel->kernel.tile, runs, n,
+    TRY(list_plan_make(&a->s->gpu, &a->s->kept.lists, first, &p, &kernel->kernel.tile, runs, n,
                        &a->block_plan, a->filter_plans, a->blocks, err));
     a->n_filter_plans = n;
 out:
@@ -324,18 +332,18 @@ out:
     return rc;
 }
 
-static int make_filter_jobs(struct attend *a, struct accel_call_result *res, struct err *err)
+static int make_filter_jobs(struct attend *a, struct accel_result *res, struct err *err)
 {
-    const struct accel_call_work *w = a->w;
-    int end = w->first + w->count, n = 0, rc = 0;
+    const struct accel_call *call = a->call;
+    int first = a->lists.first, end = first + a->lists.count, n = 0, rc = 0;
 
-    TRY(mem_zalloc(&a->kernels, w->call->n, sizeof *a->kernels, "kernels", err));
-    for (int i = w->first; i < end; i += a->runs[n++].n)
-        a->runs[n] = run_from(end, w->call->group, i, same_filter, w->filters);
+    TRY(mem_zalloc(&a->kernels, call->n, sizeof *a->kernels, "kernels", err));
+    for (int i = first; i < end; i += a->runs[n++].n)
+        a->runs[n] = run_from(end, call->group, i, same_filter, a->filters);
     if (makes_blocks(a))
         TRY(plan_filters(a, n, err));
     for (int i = 0; i < n; i++) {
-        TRY(filter_job(a, i, w->filters + a->runs[i].first, &a->x, a->jobs.attend + i,
+        TRY(filter_job(a, i, a->filters + a->runs[i].first, &a->x, a->jobs.attend + i,
                        a->kernels + i, res, err));
         a->jobs.n++;
     }
@@ -344,60 +352,70 @@ out:
 }
 
 /* The methods' own arithmetic for all heads of the section. */
-static int make_own(struct attend *a, struct head_run all, struct accel_call_result *res,
+static int make_own(struct attend *a, struct head_run all, struct accel_result *res,
                     struct err *err)
 {
     struct attn_problem p = problem_of(a, all);
     struct attn_tensors x = run_tensors(&a->s->call, &a->x, all);
+    struct own_rule *rules = NULL;
     int rc = 0;
-    TRY(own_job_init(&a->s->gpu, &p, a->w->owns + all.first, &x, &a->own, err));
+    TRY(mem_alloc(&rules, all.n, sizeof *rules, "rules of heads", err));
+    for (int h = 0; h < all.n; h++)
+        rules[h] = *a->call->heads[all.first + h].own;
+    TRY(own_job_init(&a->s->gpu, &p, rules, &x, &a->own, err));
     res->host_plan_ns += a->own.plan_ns;
     res->balance = a->own.balance;
     for (int h = 0; h < all.n; h++)
-        res->heads[all.first + h].pairs_exec = a->own.pairs[h];
+        a->call->heads[all.first + h].pairs_exec = a->own.pairs[h];
 out:
+    free(rules);
     return rc;
 }
 
 static int launch_all(struct gpu *g, const void *attend, struct err *err)
 {
     const struct attend *a = attend;
-    int rc = a->w->owns ? own_job_attend(g, &a->own, err) : launch_attends(g, &a->jobs, err);
-    return rc || !a->w->added ? rc : added_launch(g, &a->added, err);
+    int rc = a->owns ? own_job_attend(g, &a->own, err) : launch_attends(g, &a->jobs, err);
+    return rc || !a->adds ? rc : added_launch(g, &a->added, err);
 }
 
 /* What is added to the outputs of the section. */
 static int make_added(struct attend *a, struct err *err)
 {
     const struct session_call *c = &a->s->call;
-    const struct accel_call_work *w = a->w;
+    int first = a->lists.first, count = a->lists.count;
     int64_t n = c->problem.nq * c->problem.d;
+    const float **added = NULL;
     int *exp = NULL, rc = 0;
-    if (!w->added)
+    if (!a->adds)
         return 0;
-    TRY(mem_alloc(&exp, w->count, sizeof *exp, "exponents of outputs", err));
-    for (int h = 0; h < w->count; h++)
-        exp[h] = c->v_exp[(w->first + h) / (c->problem.heads / c->problem.kv_heads)];
-    TRY(added_init(&a->s->gpu, w->added + w->first, exp, w->count, n, &a->added, err));
-    a->added.out = (char *)a->x.out + w->first * n * 2;
-    a->added.heads = w->count;
+    TRY(mem_alloc(&exp, count, sizeof *exp, "exponents of outputs", err));
+    TRY(mem_alloc(&added, count, sizeof *added, "what is added to outputs", err));
+    for (int h = 0; h < count; h++) {
+        exp[h] = c->v_exp[(first + h) / (c->problem.heads / c->problem.kv_heads)];
+        added[h] = a->call->heads[first + h].added;
+    }
+    TRY(added_init(&a->s->gpu, added, exp, count, n, &a->added, err));
+    a->added.out = (char *)a->x.out + first * n * 2;
+    a->added.heads = count;
 out:
     free(exp);
+    free(added);
     return rc;
 }
 
-static int make_jobs(struct attend *a, struct accel_call_result *res, struct err *err)
+static int make_jobs(struct attend *a, struct accel_result *res, struct err *err)
 {
-    const struct accel_call_lists *l = &a->lists;
-    int n = a->w->count, rc = 0;
-    struct head_run all = {a->w->first, n, n / a->w->call->group};
+    const struct accel_lists *l = &a->lists;
+    int n = a->lists.count, rc = 0;
+    struct head_run all = section_of(a);
 
     a->groups = l->ptr ? ceil_div(a->s->call.problem.nq, l->bq) : 0;
-    if (a->w->owns)
+    if (a->owns)
         return make_own(a, all, res, err);
     TRY(mem_zalloc(&a->jobs.attend, n, sizeof *a->jobs.attend, "launches", err));
     TRY(mem_zalloc(&a->runs, n, sizeof *a->runs, "launches", err));
-    if (a->w->filters)
+    if (a->filters)
         return make_filter_jobs(a, res, err);
     TRY(plain_job(a, all, a->jobs.attend, res, err));
     a->runs[a->jobs.n++] = all;
@@ -408,14 +426,13 @@ out:
 /* The plan that an earlier call left, for the same problem. */
 static int take_held(struct attend *a, struct err *err)
 {
-    const struct accel_call_work *w = a->w;
     const struct attn_problem *p = &a->s->call.problem;
     int rc = 0;
-    a->held = session_find_plan(a->s, w->static_id);
+    a->held = session_find_plan(a->s, a->lists.static_id);
     if (!a->held)
         return 0;
     const struct attn_problem *of = &a->held->problem;
-    if (w->filters || of->heads != p->heads || of->kv_heads != p->kv_heads || of->d != p->d ||
+    if (a->filters || of->heads != p->heads || of->kv_heads != p->kv_heads || of->d != p->d ||
         of->nq != p->nq || of->nk != p->nk || of->causal != p->causal)
         FAIL(err, ERR_RUN, "calls of different kinds have one number of static masks");
     a->lists.ptr = a->held->ptr;
@@ -428,15 +445,14 @@ static int take_lists(struct attend *a, struct err *err)
 {
     struct accel_session *s = a->s;
     int rc = 0;
-    a->lists = a->w->lists;
     if (!a->lists.made)
         return take_held(a, err);
     const struct unit_maps *kept = makes_blocks(a) ? &s->kept.lists.maps : &s->kept.rows.maps;
-    if (kept->heads != a->w->call->n)
+    if (kept->heads != a->call->n)
         FAIL(err, ERR_RUN, "the masks of the call are no longer on the GPU");
     if (makes_blocks(a))
-        return mem_zalloc(&a->blocks, a->w->count, sizeof *a->blocks, "counts of blocks", err);
-    TRY(map_tiles_make(&s->gpu, &s->kept.rows, a->w->first, a->w->count,
+        return mem_zalloc(&a->blocks, a->lists.count, sizeof *a->blocks, "counts of blocks", err);
+    TRY(map_tiles_make(&s->gpu, &s->kept.rows, a->lists.first, a->lists.count,
                        a->lists.made == ACCEL_GATHERED_TILES, &a->plan.tiles, err));
     a->lists.ptr = a->plan.tiles.csr.ptr;
 out:
@@ -445,7 +461,7 @@ out:
 
 /* Dense attention of all heads, to the call's own scratch: what it would be, and where times are
  * taken its job. */
-static int make_dense(struct attend *a, struct accel_call_result *r, struct err *err)
+static int make_dense(struct attend *a, struct accel_result *r, struct err *err)
 {
     struct accel_session *s = a->s;
     const struct attn_problem *p = &s->call.problem;
@@ -470,21 +486,18 @@ out:
 static int run_mask(struct attend *a, struct err *err)
 {
     struct accel_session *s = a->s;
-    int n = a->w->count, rc = 0;
-    struct head_run all = {a->w->first, n, n / a->w->call->group};
-    struct accel_call_result ignored = {0};
+    int rc = 0;
+    struct accel_result ignored = {0};
     struct attend mask = *a;
 
     mask.x = s->call.x;
     TRY(gpu_alloc(&s->gpu, s->call.problem.heads * s->call.problem.nq * 4, &mask.x.lse, err));
-    TRY(mem_zalloc(&ignored.heads, all.first + n, sizeof *ignored.heads, "heads", err));
     TRY(mem_zalloc(&a->whole.attend, 1, sizeof *a->whole.attend, "launches", err));
-    TRY(plain_job(&mask, all, a->whole.attend, &ignored, err));
+    TRY(plain_job(&mask, section_of(a), a->whole.attend, &ignored, err));
     a->whole.n = 1;
     TRY(launch_attends(&s->gpu, &a->whole, err));
     a->whole_lse = mask.x.lse;
 out:
-    free(ignored.heads);
     return rc;
 }
 
@@ -500,15 +513,15 @@ static int run_whole(struct attend *a, struct err *err)
     int rc = 0;
 
     a->whole_lse = a->x.lse;
-    if (a->w->owns && !keeps_all(a))
+    if (a->owns && !keeps_all(a))
         return run_mask(a, err);
-    if (!a->w->filters || a->w->filters[0].keep_denominator)
+    if (!a->filters || a->filters[0].keep_denominator)
         return 0;
     TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &x.lse, err));
     TRY(mem_zalloc(&a->whole.attend, a->jobs.n, sizeof *a->whole.attend, "launches", err));
     TRY(mem_alloc(&all, p->heads, sizeof *all, "filters", err));
     for (int h = 0; h < p->heads; h++) {
-        all[h] = a->w->filters[h];
+        all[h] = a->filters[h];
         all[h].keep_denominator = true;
     }
     for (int i = 0; i < a->jobs.n; i++) {
@@ -524,19 +537,26 @@ out:
 
 /* ---- results -------------------------------------------------------------------------------- */
 
-static int fetch_head(struct attend *a, int h, struct accel_call_head *r, struct err *err)
+/* The first head of the section that is no copy. */
+static int own_head(const struct attend *a)
 {
+    return a->lists.first < a->call->copies ? a->call->copies : a->lists.first;
+}
+
+static int fetch_head(struct attend *a, int h, struct err *err)
+{
+    struct accel_head *r = a->call->heads + h;
     const struct session_call *c = &a->s->call;
     const struct attn_problem *p = &c->problem;
     double unit = ldexp(1, c->v_exp[h / (p->heads / p->kv_heads)]);
     int64_t n = p->nq * p->d;
-    const struct accel_there *there = a->w->call->x[h]->there;
+    const struct accel_there *there = r->x->there;
     const char *from = (const char *)a->x.out + h * n * 2;
     uint16_t *out = NULL;
     float *lse = NULL;
     int rc = 0;
 
-    if (accel_stays(a->w->call->x[h]))
+    if (accel_stays(r->x))
         TRY(head_rows_put(&a->s->gpu, from, p->nq, p->d, (float)unit, there->out, there->stride,
                           err));
     if (r->out) {
@@ -558,19 +578,19 @@ out:
 }
 
 /* How many tiles of P V the launches computed. */
-static int count_filtered(struct attend *a, struct accel_call_result *res, struct err *err)
+static int count_filtered(struct attend *a, struct accel_result *res, struct err *err)
 {
-    const struct accel_call_lists *l = &a->lists;
+    const struct accel_lists *l = &a->lists;
     double *tiles = NULL;
     int rc = 0;
-    TRY(mem_alloc(&tiles, a->w->count, sizeof *tiles, "counts of tiles", err));
+    TRY(mem_alloc(&tiles, a->lists.count, sizeof *tiles, "counts of tiles", err));
     for (int i = 0; i < a->jobs.n; i++) {
         struct head_run r = a->runs[i];
         TRY(filter_tiles(&a->s->gpu, a->jobs.attend + i, a->kernels[i], tiles, err));
         for (int h = r.first; h < r.first + r.n; h++) {
             int64_t blocks = blocks_of(a, h);
-            res->heads[h].tiles_pv = tiles[h - r.first];
-            res->heads[h].pairs_exec =
+            a->call->heads[h].tiles_pv = tiles[h - r.first];
+            a->call->heads[h].pairs_exec =
                 (int64_t)(((double)blocks + tiles[h - r.first]) / 2 * ((double)l->bq * l->bk));
         }
     }
@@ -579,13 +599,13 @@ out:
     return rc;
 }
 
-static int measure(struct attend *a, struct accel_call_result *res, struct err *err)
+static int measure(struct attend *a, struct err *err)
 {
     const struct session_call *c = &a->s->call;
     struct attn_problem p = c->problem;
-    int first = a->w->first, size = p.heads / p.kv_heads;
-    int64_t row = first * p.nq;
-    struct metrics_dense ref = {c->dense.out + row * p.d, c->dense.lse + row, NULL};
+    int size = p.heads / p.kv_heads, first = own_head(a), end = a->lists.first + a->lists.count;
+    int64_t row = first * p.nq, ref_row = (first - c->copies) * p.nq;
+    struct metrics_dense ref = {c->dense.out + ref_row * p.d, c->dense.lse + ref_row, NULL};
     struct accel_sums *sums = NULL;
     double *mass = NULL;
     int rc = 0;
@@ -593,16 +613,15 @@ static int measure(struct attend *a, struct accel_call_result *res, struct err *
     TRY(run_whole(a, err));
     struct metrics_outputs o = {(const char *)a->x.out + row * p.d * 2, a->x.lse + row,
                                 a->whole_lse + row, keeps_all(a)};
-    p.heads = a->w->count;
-    p.kv_heads = p.heads / size;
+    p.heads = end - first;
     TRY(mem_alloc(&sums, p.heads, sizeof *sums, "sums of errors", err));
     TRY(mem_alloc(&mass, p.heads * p.nq, sizeof *mass, "kept mass of rows", err));
     TRY(metrics_compare(&a->s->gpu, &p, &ref, &o, sums, mass, err));
-    for (int h = 0; h < p.heads; h++) {
-        struct accel_call_head *head = res->heads + first + h;
-        head->sums = sums[h];
-        head->sums.exp = c->v_exp[(first + h) / size];
-        memcpy(head->mass, mass + h * p.nq, (size_t)p.nq * sizeof *mass);
+    for (int h = first; h < end; h++) {
+        struct accel_head *head = a->call->heads + h;
+        head->sums = sums[h - first];
+        head->sums.exp = c->v_exp[h / size];
+        memcpy(head->mass, mass + (h - first) * p.nq, (size_t)p.nq * sizeof *mass);
     }
 out:
     free(sums);
@@ -626,12 +645,12 @@ static int launch_build(struct gpu *g, const void *attend, struct err *err)
     return rc || !a->lists.made ? rc : launch_plan(g, a, err);
 }
 
-static int take_times(struct attend *a, struct accel_call_result *res, struct err *err)
+static int take_times(struct attend *a, struct accel_result *res, struct err *err)
 {
     struct session_work work[5];
     struct accel_time times[5];
-    bool chosen = a->select.n > 0, built = a->build.n > 0 && !a->w->owns;
-    bool quant = a->w->owns && a->own.has_quant, plan = a->lists.made && !a->w->owns && !built;
+    bool chosen = a->select.n > 0, built = a->build.n > 0 && !a->owns;
+    bool quant = a->owns && a->own.has_quant, plan = a->lists.made && !a->owns && !built;
     int n = 0, rc = 0;
 
     if (chosen)
@@ -668,19 +687,108 @@ static int count_events(struct attend *a, struct accel_counters *c, struct err *
     return counters_measure(a->s->counters, &a->s->gpu, launch_all, a, c, err);
 }
 
-static int attend_locked(struct accel_session *s, const struct accel_call_work *w,
-                         struct accel_call_result *r, struct err *err)
+/* How the heads attend. */
+static int find_way(struct attend *a, struct err *err)
 {
-    struct attend a = {.s = s, .w = w};
-    struct gpu_mark mark = gpu_mark(&s->gpu);
+    const struct accel_head *h = a->call->heads;
+    int rc = 0;
+    a->owns = h->own;
+    a->adds = h->added;
+    if (!h->filter)
+        return 0;
+    TRY(mem_alloc(&a->filters, a->call->n, sizeof *a->filters, "filters", err));
+    for (int i = 0; i < a->call->n; i++)
+        a->filters[i] = *h[i].filter;
+out:
+    return rc;
+}
+
+static void attend_free(struct attend *a)
+{
+    jobs_free(&a->jobs);
+    own_job_free(&a->own);
+    jobs_free(&a->whole);
+    jobs_free(&a->dense);
+    jobs_free(&a->select);
+    jobs_free(&a->build);
+    map_tiles_free(&a->plan.tiles);
+    for (int i = 0; i < a->n_filter_plans; i++)
+        attn_plan_free(a->filter_plans + i);
+    free(a->filter_plans);
+    free(a->filters);
+    free(a->blocks);
+    free(a->kernels);
+    free(a->runs);
+}
+
+/* Times and counters of the launches, and in the first section of the choices. */
+static int take_samples(struct attend *a, struct accel_result *r, struct err *err)
+{
+    struct accel_session *s = a->s;
+    struct accel_choice *choices = NULL;
+    int rc = 0;
+    if (s->options.samples > 0 && a->lists.first == 0) {
+        TRY(call_choices(a->call, &choices, err));
+        TRY(make_selects(s, a->call, choices, false, &a->select, err));
+        r->selections = a->select.n;
+        TRY(make_selects(s, a->call, choices, true, &a->build, err));
+    }
+    if (s->options.samples > 0)
+        TRY(take_times(a, r, err));
+    if (s->counters)
+        TRY(count_events(a, &r->counters, err));
+out:
+    free(choices);
+    return rc;
+}
+
+/* The launches over the lists, with outputs and metrics, in memory that the caller releases. */
+static int attend_lists(struct attend *a, struct accel_result *r, struct laps *laps,
+                        struct err *err)
+{
+    struct accel_session *s = a->s;
     const struct attn_problem *p = &s->call.problem;
-    bool metrics = r->heads[w->first].mass != NULL;
+    int end = a->lists.first + a->lists.count, rc = 0;
+
+    TRY(take_lists(a, err));
+    lap(laps, "tiles");
+    a->x = s->call.x;
+    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * p->d * 2, &a->x.out, err));
+    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &a->x.lse, err));
+    TRY(make_jobs(a, r, err));
+    TRY(make_added(a, err));
+    if (a->lists.first == 0)
+        TRY(make_dense(a, r, err));
+    lap(laps, "plan");
+    r->launches = a->owns ? a->own.launches : a->jobs.n;
+    r->kv = p->kv_heads;
+    snprintf(r->kernel, sizeof r->kernel, "%s",
+             a->owns ? a->own.name : a->jobs.attend[0].kernel->name);
+    if (a->owns)
+        TRY(own_job_quant(&s->gpu, &a->own, err));
+    TRY(launch_all(&s->gpu, a, err));
+    for (int h = own_head(a); h < end; h++)
+        TRY(fetch_head(a, h, err));
+    TRY(gpu_sync(&s->gpu, err)); /* outputs that stay are read by others next */
+    if (a->filters)
+        TRY(count_filtered(a, r, err));
+    lap(laps, "outputs");
+out:
+    return rc;
+}
+
+static int attend_locked(struct accel_session *s, const struct accel_call *call,
+                         const struct accel_lists *l, struct accel_result *r, struct err *err)
+{
+    struct attend a = {.s = s, .call = call, .lists = *l};
+    bool metrics = call->heads[l->first + l->count - 1].mass != NULL;
+    struct gpu_mark mark = gpu_mark(&s->gpu);
     struct laps laps = {.since = clock_ns()};
     int rc = 0;
 
     CU(err, cudaSetDevice(s->gpu.device));
-    TRY(session_put_call(s, w->call, err));
-    if (!w->lists.made)
+    TRY(session_put_call(s, call, err));
+    if (!l->made)
         session_drop_kept(s);
     mark = gpu_mark(&s->gpu);
     if (metrics) {
@@ -688,63 +796,23 @@ static int attend_locked(struct accel_session *s, const struct accel_call_work *
         mark = gpu_mark(&s->gpu);
     }
     lap(&laps, "reference");
-    TRY(take_lists(&a, err));
-    lap(&laps, "tiles");
-    a.x = s->call.x;
-    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * p->d * 2, &a.x.out, err));
-    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &a.x.lse, err));
-    TRY(make_jobs(&a, r, err));
-    TRY(make_added(&a, err));
-    if (w->first == 0)
-        TRY(make_dense(&a, r, err));
-    lap(&laps, "plan");
-    r->launches = w->owns ? a.own.launches : a.jobs.n;
-    r->kv = p->kv_heads;
-    snprintf(r->kernel, sizeof r->kernel, "%s",
-             w->owns ? a.own.name : a.jobs.attend[0].kernel->name);
-    if (w->owns)
-        TRY(own_job_quant(&s->gpu, &a.own, err));
-    TRY(launch_all(&s->gpu, &a, err));
-    for (int h = w->first; h < w->first + w->count; h++)
-        TRY(fetch_head(&a, h, r->heads + h, err));
-    TRY(gpu_sync(&s->gpu, err)); /* outputs that stay are read by others next */
-    if (w->filters)
-        TRY(count_filtered(&a, r, err));
-    lap(&laps, "outputs");
+    TRY(find_way(&a, err));
+    TRY(attend_lists(&a, r, &laps, err));
     if (metrics)
-        TRY(measure(&a, r, err));
+        TRY(measure(&a, err));
     lap(&laps, "metrics");
-    if (s->options.samples > 0 && w->choices && w->first == 0) {
-        TRY(make_selects(s, w, false, &a.select, err));
-        r->selections = a.select.n;
-        TRY(make_selects(s, w, true, &a.build, err));
-    }
-    if (s->options.samples > 0)
-        TRY(take_times(&a, r, err));
-    if (s->counters)
-        TRY(count_events(&a, &r->counters, err));
+    if (!l->untimed)
+        TRY(take_samples(&a, r, err));
 out:
-    jobs_free(&a.jobs);
-    own_job_free(&a.own);
-    jobs_free(&a.whole);
-    jobs_free(&a.dense);
-    jobs_free(&a.select);
-    jobs_free(&a.build);
-    map_tiles_free(&a.plan.tiles);
-    for (int i = 0; i < a.n_filter_plans; i++)
-        attn_plan_free(a.filter_plans + i);
-    free(a.filter_plans);
-    free(a.blocks);
-    free(a.kernels);
-    free(a.runs);
+    attend_free(&a);
     gpu_release(&s->gpu, mark);
     lap(&laps, "release");
     laps_log(&laps, "attention on the GPU");
     return rc;
 }
 
-int session_attend_call(struct accel_session *s, const struct accel_call_work *w,
-                        struct accel_call_result *r, struct err *err)
+int session_attend_call(struct accel_session *s, const struct accel_call *call,
+                        const struct accel_lists *l, struct accel_result *r, struct err *err)
 {
     static const struct accel_time none = {NAN, NAN, NAN, 0};
     session_lock(s);
@@ -752,7 +820,7 @@ int session_attend_call(struct accel_session *s, const struct accel_call_work *w
     r->host_plan_ns = r->balance = 0;
     r->counters = (struct accel_counters){NAN, NAN, NAN, ""};
     memcpy(r->counters.why, s->no_counters, sizeof r->counters.why);
-    int rc = attend_locked(s, w, r, err);
+    int rc = attend_locked(s, call, l, r, err);
     session_unlock(s);
     return rc;
 }

@@ -5,7 +5,6 @@
 #include "core/intmath.h"
 #include "core/laps.h"
 #include "core/mem.h"
-#include "cuda/select/select_session.h"
 #include "cuda/session_runs.h"
 
 #include <stdio.h>
@@ -56,18 +55,26 @@ bool run_same_choice(const void *choices, int i, int k)
 }
 
 const struct select_method *run_select(const struct session_call *c,
-                                       const struct accel_choice *choice, struct head_run r,
+                                       const struct accel_choice *choices, struct head_run r,
                                        struct select_problem *p, bool *full, char why[160])
 {
+    const struct attn_problem *of = &c->problem;
+    const struct accel_choice *choice = choices + r.first;
     struct attn_tensors t = run_tensors(c, &c->x, r);
-    *p = select_problem_of(choice);
-    p->heads = r.n;
-    p->kv_heads = r.kv;
-    p->q = t.q;
-    p->k = t.k;
-    p->v = t.v;
-    p->v_exp = c->v_exp + r.first / (c->problem.heads / c->problem.kv_heads);
-    p->n_choices = r.n;
+    *p = (struct select_problem){.heads = r.n,
+                                 .kv_heads = r.kv,
+                                 .of_heads = of->heads,
+                                 .d = of->d,
+                                 .nq = of->nq,
+                                 .nk = of->nk,
+                                 .scale = of->scale,
+                                 .causal = of->causal,
+                                 .q = t.q,
+                                 .k = t.k,
+                                 .v = t.v,
+                                 .v_exp = c->v_exp + r.first / (of->heads / of->kv_heads),
+                                 .choices = choice,
+                                 .n_choices = r.n};
     const struct select_method *m = select_find(choice->method);
     *full = m && m->dense && m->dense(p);
     if (!m)
@@ -75,13 +82,46 @@ const struct select_method *run_select(const struct session_call *c,
     return m && (*full || m->fits(p, why)) ? m : NULL;
 }
 
-/* The mask of every head of a job to the host, and what comes beside it. */
-static int fetch_masks(struct accel_session *s, const struct select_job *job, struct head_run r,
-                       const struct accel_choice *choices, struct mask *masks, struct err *err)
+int call_choices(const struct accel_call *call, struct accel_choice **out, struct err *err)
+{
+    int rc = mem_alloc(out, call->n, sizeof **out, "choices of heads", err);
+    for (int i = 0; i < call->n && !rc; i++)
+        (*out)[i] = call->heads[i].choice;
+    return rc;
+}
+
+/* The lists of a head to the host, and what comes beside them. */
+static int fetch_mask(struct gpu *g, const struct select_job *job, int head,
+                      const struct accel_choice *c, struct mask *m, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    const struct select_lists *l = &job->lists;
+    int64_t *ptr = NULL;
+    int32_t *col = NULL;
+    int rc = select_fetch_rows(g, job, head * l->groups, (head + 1) * l->groups, &ptr, &col, err);
+    if (!rc)
+        rc = mask_lists_init(m, p->nq, p->nk, 0, p->nq, p->causal, l->bq, l->bk, err);
+    if (rc) {
+        free(ptr);
+        free(col);
+        return rc;
+    }
+    free(m->ptr);
+    m->ptr = ptr;
+    m->col = col;
+    m->col_cap = ptr[l->groups];
+    rc = mask_check(m, err);
+    return rc || !c->own ? rc : select_fetch_own(g, job, head, c->own, err);
+}
+
+/* The masks of a job's heads. */
+static int fetch_masks(struct accel_session *s, const struct accel_call *call,
+                       const struct select_job *job, struct head_run r, struct err *err)
 {
     int rc = 0;
     for (int i = r.first; i < r.first + r.n && !rc; i++)
-        rc = select_head_mask(&s->gpu, job, i - r.first, choices + i, masks + i, err);
+        rc = fetch_mask(&s->gpu, job, i - r.first, &call->heads[i].choice, &call->heads[i].mask,
+                        err);
     return rc < 0 ? err_prefix(err, "%s on the GPU", job->method->name) : rc;
 }
 
@@ -98,12 +138,9 @@ out:
 /* The heads of a call while their masks are chosen. */
 struct choosing {
     const struct accel_call *call;
-    const struct accel_choice *choices;
-    struct mask *masks;
-    int *answers;
-    char (*why)[160];
-    struct head_run *runs; /* [n], owned: of s->kept.jobs */
-    bool keep;             /* the jobs are kept until all runs have chosen */
+    struct accel_choice *choices; /* [n], owned: those of its heads */
+    struct head_run *runs;        /* [n], owned: of s->kept.jobs */
+    bool keep;                    /* the jobs are kept until all runs have chosen */
 };
 
 static int choose_run(struct accel_session *s, const struct choosing *c,
@@ -118,7 +155,7 @@ static int choose_run(struct accel_session *s, const struct choosing *c,
         return launch_run(s, m, p, s->kept.jobs + s->kept.n++, err);
     }
     TRY(launch_run(s, m, p, &job, err));
-    TRY(fetch_masks(s, &job, r, c->choices, c->masks, err));
+    TRY(fetch_masks(s, c->call, &job, r, err));
 out:
     select_job_free(&job);
     gpu_release(&s->gpu, mark);
@@ -167,7 +204,7 @@ static bool can_stay(const struct accel_session *s, const struct choosing *c)
             (!are_blocks(l) && l->own && c->choices[c->runs[i].first].fetch))
             return false;
     }
-    return heads == c->call->n && c->call->x[0]->nk <= INT32_MAX / 4;
+    return heads == c->call->n && s->call.problem.nk <= INT32_MAX / 4;
 }
 
 static void fill_units(const struct select_lists *l, const struct map_totals *t,
@@ -288,7 +325,7 @@ static int end_kept(struct accel_session *s, const struct choosing *c, struct er
         if (stay)
             TRY(fetch_maps(s, c, s->kept.jobs + i, c->runs[i], err));
         else
-            TRY(fetch_masks(s, s->kept.jobs + i, c->runs[i], c->choices, c->masks, err));
+            TRY(fetch_masks(s, c->call, s->kept.jobs + i, c->runs[i], err));
     if (!stay)
         session_drop_kept(s);
 out:
@@ -297,10 +334,24 @@ out:
 
 /* ---- selection of a call -------------------------------------------------------------------- */
 
+/* The answer to a run of heads; `full`: every pair is kept. */
+static void answer_run(struct accel_session *s, const struct accel_call *call, struct head_run r,
+                       int answer, bool full)
+{
+    const struct attn_problem *p = &s->call.problem;
+    for (int i = r.first; i < r.first + r.n; i++) {
+        struct accel_head *h = call->heads + i;
+        h->answer = answer;
+        if (i > r.first)
+            memcpy(h->why, call->heads[r.first].why, sizeof h->why);
+        if (full)
+            mask_full(&h->mask, p->nq, p->nk, 0, p->nq, p->causal);
+    }
+}
+
 static int select_runs(struct accel_session *s, const struct choosing *c, struct err *err)
 {
     const struct accel_call *call = c->call;
-    const struct attn_in *x = call->x[0];
     struct head_run r;
     int rc = 0;
 
@@ -312,14 +363,8 @@ static int select_runs(struct accel_session *s, const struct choosing *c, struct
             continue;
         r = run_from(call->n, call->group, i, run_same_choice, c->choices);
         const struct select_method *m =
-            run_select(&s->call, c->choices + i, r, &p, &full, c->why[i]);
-        for (int k = i; k < i + r.n; k++) {
-            c->answers[k] = m ? 0 : ACCEL_NO_SELECT;
-            if (!m && k > i)
-                memcpy(c->why[k], c->why[i], sizeof *c->why);
-            if (full)
-                mask_full(c->masks + k, x->nq, x->nk, 0, x->nq, x->causal);
-        }
+            run_select(&s->call, c->choices, r, &p, &full, call->heads[i].why);
+        answer_run(s, call, r, m ? 0 : ACCEL_NO_SELECT, full);
         if (m && !full)
             TRY(choose_run(s, c, m, &p, r, err));
     }
@@ -335,6 +380,7 @@ static int select_locked(struct accel_session *s, struct choosing *c, struct err
     CU(err, cudaSetDevice(s->gpu.device));
     session_drop_kept(s);
     TRY(session_put_call(s, c->call, err));
+    TRY(call_choices(c->call, &c->choices, err));
     TRY(begin_kept(s, c, err));
     lap(&laps, "reference");
     TRY(select_runs(s, c, err));
@@ -345,15 +391,14 @@ static int select_locked(struct accel_session *s, struct choosing *c, struct err
 out:
     if (rc)
         session_drop_kept(s);
+    free(c->choices);
     free(c->runs);
     return rc;
 }
 
-int session_select_call(struct accel_session *s, const struct accel_call *call,
-                        const struct accel_choice *choices, struct mask *masks, int *answers,
-                        char (*why)[160], struct err *err)
+int session_select_call(struct accel_session *s, const struct accel_call *call, struct err *err)
 {
-    struct choosing c = {call, choices, masks, answers, why, NULL, false};
+    struct choosing c = {.call = call};
     session_lock(s);
     int rc = select_locked(s, &c, err);
     session_unlock(s);

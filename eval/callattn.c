@@ -25,7 +25,7 @@ struct layer_call {
 bool layer_is_call(const struct layer_job *j)
 {
     const struct sim_device *d = j->a->how->device;
-    return d && !j->a->decoding && d->accel->select_call && d->accel->attend_call;
+    return d && !j->a->decoding;
 }
 
 /* ---- before and after the call -----------------------------------------------------------------

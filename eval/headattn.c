@@ -7,6 +7,7 @@
 #include "core/mem.h"
 #include "core/permute.h"
 #include "core/text.h"
+#include "sim/accelattend.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -302,10 +303,9 @@ struct sim_cell method_cell(struct head_work *w, const struct sim_device *device
 /* The method on the head: w->rec receives status and counts. */
 static int run_method(struct head_work *w, struct err *err)
 {
-    const struct layer_attn *a = w->j->a;
     int rc = 0;
     TRY(method_begin(w, err));
-    struct sim_cell cell = method_cell(w, a->decoding ? NULL : a->how->device);
+    struct sim_cell cell = method_cell(w, NULL);
     TRY(sim_run(&cell, &w->rec, err));
 out:
     return rc;
@@ -341,39 +341,61 @@ static void add_density(const struct head_work *w, bool is_dense)
     a->plan_ns[at] += record_get(&w->rec, "host_plan_ns");
 }
 
-/* The head on the device as exact attention, with its times. *done: it was. */
+/* The times of a launch of n copies, as those of one. */
+static int take_times(struct record *rec, const struct accel_result *r, int n, struct err *err)
+{
+    int rc = 0;
+    rec->n_metrics = 0;
+    if (!r->attend.samples)
+        return 0;
+    TRY(record_metric(rec, "time_total_ns", r->attend.median / n, err));
+    TRY(record_metric(rec, "time_dense_ns", r->dense.median / n, err));
+    TRY(record_metric(rec, "host_plan_ns", r->host_plan_ns / n, err));
+out:
+    return rc;
+}
+
+/* The head on the device as exact attention, a call of its copies. *done: it was. */
 static int dense_on_device(struct head_work *w, bool *done, struct err *err)
 {
     const struct sim_device *on = w->j->a->how->device;
     const struct attn_in *x = &w->in.x;
-    struct accel_head head = {.x = x, .call = {w->in.n_heads, w->in.n_kv_heads}};
-    struct accel_result r = {0};
-    int64_t bq = ACCEL_TILE, bk = ACCEL_TILE;
+    const struct accel_heads of_call = {w->in.n_heads, w->in.n_kv_heads};
+    const struct attend_how how = {.jobs = 1};
+    struct accel_heads n = {1, 1};
+    struct accel_call call = {.unmeasured = true};
+    struct accel_result r;
     char why[160];
     int rc = 0;
 
-    *done = x->there && on->accel->supports(on->session, x, &bq, &bk, why);
-    if (!*done)
+    if (!x->there)
         return 0;
-    head.bq = (int)bq;
-    head.bk = (int)bk;
+    if (on->accel->copies)
+        n = on->accel->copies(on->session, x, of_call);
+    call.n = n.q;
+    call.group = n.q / n.kv;
+    call.copies = n.q - 1;
+    call.data = device_numbers(n.q);
+    TRY(mem_zalloc(&call.heads, n.q, sizeof *call.heads, "copies of a head", err));
+    for (int i = 0; i < n.q; i++)
+        call.heads[i].x = x;
+    struct accel_head *own = call.heads + call.copies;
     if (!accel_stays(x))
-        TRY(mem_alloc(&r.out, x->nq * x->dv, sizeof *r.out, "output of a head", err));
-    TRY(mem_alloc(&r.lse, x->nq, sizeof *r.lse, "log-sum-exp of a head", err));
-    TRY(on->accel->attend(on->session, &head, &r, err));
-    if (r.out)
-        put_rows(w, 0, x->nq, r.out);
-    if (r.out && w->j->a->how->local_errors)
-        TRY(add_errors(w, 0, x->nq, r.out, err));
-    w->rec.n_metrics = 0;
-    if (r.attend.samples) {
-        TRY(record_metric(&w->rec, "time_total_ns", r.attend.median, err));
-        TRY(record_metric(&w->rec, "time_dense_ns", r.dense.median, err));
-        TRY(record_metric(&w->rec, "host_plan_ns", r.host_plan_ns, err));
-    }
+        TRY(mem_alloc(&own->out, x->nq * x->dv, sizeof *own->out, "output of a head", err));
+    rc = accel_attend_masks(on->accel, on->session, &how, &call, &r, why, err);
+    *done = rc == 0;
+    rc = rc == METHOD_SKIP ? 0 : rc;
+    if (!*done)
+        goto out;
+    if (own->out)
+        put_rows(w, 0, x->nq, own->out);
+    if (own->out && w->j->a->how->local_errors)
+        TRY(add_errors(w, 0, x->nq, own->out, err));
+    TRY(take_times(&w->rec, &r, n.q, err));
 out:
-    free(r.out);
-    free(r.lse);
+    if (call.heads)
+        free(call.heads[call.copies].out);
+    free(call.heads);
     return rc;
 }
 

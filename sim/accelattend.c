@@ -1,7 +1,7 @@
 /*
- * accelattend.c - row chunks of the masks of one or several heads become one block list in the
- * geometry of a kernel (accelattend.h). Units that are larger than the kernel's blocks are cut;
- * finer ones, and windows, become tiles with bits (acceltiles.h). The pairs stay the same.
+ * accelattend.c - row chunks of the masks of a call's heads become one block list in the geometry
+ * of a kernel (accelattend.h). Units that are larger than the kernel's blocks are cut; finer ones,
+ * and windows, become tiles with bits (acceltiles.h). The pairs stay the same.
  */
 #include "sim/accelattend.h"
 
@@ -100,53 +100,15 @@ static void common_unit(const struct mask *masks, int64_t n, int64_t *bq, int64_
     }
 }
 
-static int attend_lists(const struct accel *a, struct accel_session *s, struct accel_head *h,
-                        const struct mask *masks, int64_t n, struct accel_result *r,
-                        struct err *err)
-{
-    struct lists l = {.bq = h->bq, .bk = h->bk};
-    double begin = clock_ns();
-    int rc = 0;
-    TRY(make_lists(masks, n, h->x->nq, &l, err));
-    double made_ns = clock_ns() - begin;
-    h->ptr = l.ptr;
-    h->col = l.col;
-    TRY(a->attend(s, h, r, err));
-    r->host_plan_ns += h->own ? 0 : made_ns;
-out:
-    lists_free(&l);
-    return rc;
-}
-
-static int attend_tiles(const struct accel *a, struct accel_session *s, struct accel_head *h,
-                        const struct mask *masks, int64_t n, struct accel_result *r, char why[160],
-                        struct err *err)
-{
-    struct accel_tiles t = {0};
-    double begin = clock_ns();
-    int rc = 0;
-    if ((rc = accel_tiles_make(masks, n, TILES_BEST, BITS_BYTES, &t, why, err)) != 0)
-        goto out;
-    double made_ns = clock_ns() - begin;
-    h->ptr = t.ptr;
-    h->col = t.col;
-    h->bits = t.n_bits || t.keys ? t.bits : NULL;
-    h->words = t.words;
-    h->n_bits = t.n_bits;
-    h->keys = t.keys;
-    TRY(a->attend(s, h, r, err));
-    r->host_plan_ns += h->own ? 0 : made_ns;
-out:
-    accel_tiles_free(&t);
-    return rc;
-}
-
 /* The kernel's blocks *bq x *bk for masks of that unit, 0 = every pair is kept. With a filter they
  * stay the unit: it decides tile by tile. METHOD_SKIP with `why`: there is no kernel. */
-static int geometry(const struct accel *a, const struct accel_session *s, const struct attn_in *x,
-                    const struct accel_filter *filter, const struct own_rule *own, int64_t *bq,
-                    int64_t *bk, char why[160], struct err *err)
+static int geometry(const struct accel *a, const struct accel_session *s,
+                    const struct accel_head *h, int64_t *bq, int64_t *bk, char why[160],
+                    struct err *err)
 {
+    const struct accel_filter *filter = h->filter;
+    const struct own_rule *own = h->own;
+    const struct attn_in *x = h->x;
     if (own && !a->owns) {
         snprintf(why, 160, "the back end has no kernels for the method's own arithmetic");
         return METHOD_SKIP;
@@ -173,32 +135,9 @@ static int geometry(const struct accel *a, const struct accel_session *s, const 
     return 0;
 }
 
-int accel_attend_masks(const struct accel *a, struct accel_session *s,
-                       const struct accel_head *head, const struct mask *masks, int64_t n,
-                       struct accel_result *r, char why[160], struct err *err)
-{
-    struct accel_head h = *head;
-    int64_t unit_q = 0, unit_k = 0;
-
-    common_unit(masks, n, &unit_q, &unit_k);
-    int64_t bq = unit_q, bk = unit_k;
-    int rc = geometry(a, s, h.x, h.filter, h.own, &bq, &bk, why, err);
-    if (rc)
-        return rc;
-    h.bq = (int)bq;
-    h.bk = (int)bk;
-    if (!unit_q)
-        return a->attend(s, &h, r, err);
-    if (unit_q % bq == 0 && unit_k % bk == 0)
-        return attend_lists(a, s, &h, masks, n, r, err);
-    return attend_tiles(a, s, &h, masks, n, r, why, err);
-}
-
-/* ---- a call --------------------------------------------------------------------------------- */
-
 /* Lists of the heads of a call while they are made, each on its own, a section at a time. */
 struct making {
-    const struct head_masks *heads;
+    const struct accel_call *call;
     int64_t nq, nk, bq, bk;
     enum { MAKE_LISTS, MAKE_IN_PLACE, MAKE_GATHERED } how;
     int64_t parts;             /* in which the tiles of a head are made: its chunks, or 1 */
@@ -212,11 +151,12 @@ struct making {
     bool there;                /* the device makes them, of masks that are there */
 };
 
-/* The chunks of part p of a head. */
-static struct head_masks part_of(const struct making *m, int64_t h, int64_t p)
+/* The chunks of part p of a head: *n of them. */
+static const struct mask *part_of(const struct making *m, int64_t h, int64_t p, int64_t *n)
 {
-    const struct head_masks *x = m->heads + h;
-    return m->parts == 1 ? *x : (struct head_masks){x->masks + p, 1};
+    const struct accel_head *x = m->call->heads + h;
+    *n = m->parts == 1 ? x->n_masks : 1;
+    return m->parts == 1 ? x->masks : x->masks + p;
 }
 
 static bool same_ints(const void *a, const void *b, int64_t n, size_t size)
@@ -240,11 +180,11 @@ static bool same_mask(const struct mask *a, const struct mask *b)
 static int compare_head(void *making, int64_t h, int worker, struct err *err)
 {
     struct making *m = making;
-    const struct head_masks *a = m->heads, *b = m->heads + h;
+    const struct accel_head *a = m->call->heads, *b = a + h;
     (void)worker;
     (void)err;
-    m->as_first[h] = h > 0 && a->n == b->n;
-    for (int64_t i = 0; i < b->n && m->as_first[h]; i++)
+    m->as_first[h] = h > 0 && a->n_masks == b->n_masks;
+    for (int64_t i = 0; i < b->n_masks && m->as_first[h]; i++)
         m->as_first[h] = same_mask(a->masks + i, b->masks + i);
     return 0;
 }
@@ -252,11 +192,10 @@ static int compare_head(void *making, int64_t h, int worker, struct err *err)
 static int count_part(void *making, int64_t i, int worker, struct err *err)
 {
     struct making *m = making;
-    struct head_masks x = part_of(m, i / m->parts, i % m->parts);
+    int64_t n;
+    const struct mask *x = part_of(m, i / m->parts, i % m->parts, &n);
     (void)worker;
-    if (m->as_first[i / m->parts])
-        return 0;
-    return accel_tiles_count(x.masks, x.n, m->part[i], err);
+    return m->as_first[i / m->parts] ? 0 : accel_tiles_count(x, n, m->part[i], err);
 }
 
 /* The head of the section from `first` on whose tiles are those of head h. */
@@ -272,17 +211,17 @@ static int make_part(void *making, int64_t i, int worker, struct err *err)
 {
     struct making *m = making;
     int64_t h = m->first + i / m->parts, p = i % m->parts, at = h * m->parts + p;
-    struct head_masks x = part_of(m, h, p);
+    int64_t n;
+    const struct mask *x = part_of(m, h, p, &n);
     (void)worker;
     if (maker_of(m, m->first, (int)h) != h)
         return 0;
     if (m->how == MAKE_LISTS) {
         m->lists[h] = (struct lists){.bq = m->bq, .bk = m->bk};
-        return make_lists(x.masks, x.n, m->nq, m->lists + h, err);
+        return make_lists(x, n, m->nq, m->lists + h, err);
     }
     int rc =
-        accel_tiles_make(x.masks, x.n, m->how == MAKE_GATHERED ? TILES_GATHERED : TILES_IN_PLACE,
-                         BITS_BYTES, m->tiles + at, m->why[at], err);
+        accel_tiles_make(x, n, m->how == MAKE_GATHERED, BITS_BYTES, m->tiles + at, m->why[at], err);
     return rc < 0 ? rc : 0;
 }
 
@@ -312,24 +251,23 @@ static void making_free(struct making *m)
 /* Every chunk is a part where all heads have the same chunks of whole rows of tiles. */
 static int64_t parts_of(const struct making *m)
 {
-    int64_t n = m->heads[0].n;
+    const struct accel_head *heads = m->call->heads;
     for (int h = 0; h < m->n; h++)
-        for (int64_t i = 0; i < m->heads[h].n; i++)
-            if (m->heads[h].n != n || m->heads[h].masks[i].row0 % ACCEL_TILE)
+        for (int64_t i = 0; i < heads[h].n_masks; i++)
+            if (heads[h].n_masks != heads->n_masks || heads[h].masks[i].row0 % ACCEL_TILE)
                 return 1;
-    return n;
+    return heads->n_masks;
 }
 
-/* Memory, and for tiles whether all heads gather their keys. units: of masks on the device, or
- * NULL. */
-static int making_init(struct making *m, bool tiles, const struct accel_units *units, int jobs,
-                       struct err *err)
+/* Memory, and for tiles whether all heads gather their keys. */
+static int making_init(struct making *m, bool tiles, int jobs, struct err *err)
 {
+    bool here = !m->there;
     int64_t all[2] = {0, 0};
     int rc = 0;
 
     TRY(mem_zalloc(&m->lists, m->n, sizeof *m->lists, "block lists", err));
-    m->parts = tiles && !units ? parts_of(m) : 1;
+    m->parts = tiles && here ? parts_of(m) : 1;
     TRY(mem_zalloc(&m->tiles, m->n * m->parts, sizeof *m->tiles, "tiles", err));
     TRY(mem_zalloc(&m->part, m->n * m->parts, sizeof *m->part, "tiles", err));
     TRY(mem_zalloc(&m->counts, m->n, sizeof *m->counts, "tiles", err));
@@ -337,13 +275,13 @@ static int making_init(struct making *m, bool tiles, const struct accel_units *u
     TRY(mem_zalloc(&m->why, m->n * m->parts, sizeof *m->why, "tiles", err));
     if (!tiles)
         return 0;
-    for (int h = 0; units && h < m->n; h++)
-        memcpy(m->counts[h], units[h].tiles, sizeof m->counts[h]);
-    if (!units) {
+    for (int h = 0; m->there && h < m->n; h++)
+        memcpy(m->counts[h], m->call->heads[h].choice.stays->tiles, sizeof m->counts[h]);
+    if (here) {
         TRY(pool_run(jobs, m->n, compare_head, m, err));
         TRY(pool_run(jobs, m->n * m->parts, count_part, m, err));
     }
-    for (int64_t i = 0; !units && i < m->n * m->parts; i++)
+    for (int64_t i = 0; here && i < m->n * m->parts; i++)
         for (int k = 0; k < 2; k++)
             m->counts[i / m->parts][k] += m->part[i][k];
     for (int h = 0; h < m->n; h++) {
@@ -505,10 +443,10 @@ static double tile_bytes(const struct making *m, int h)
 }
 
 /* How many heads from `first` on, whole groups of the call, are attended to at once. */
-static int section_of(const struct making *m, const struct accel_call_work *w, int first)
+static int section_of(const struct making *m, int64_t section_bytes, int first)
 {
-    const struct accel_call *c = w->call;
-    double bytes = 0, most = (double)(w->section_bytes ? w->section_bytes : SECTION_BYTES);
+    const struct accel_call *c = m->call;
+    double bytes = 0, most = (double)(section_bytes ? section_bytes : SECTION_BYTES);
     int n = 0;
     while (first + n < c->n) {
         for (int h = first + n; h < first + n + c->group; h++)
@@ -521,34 +459,35 @@ static int section_of(const struct making *m, const struct accel_call_work *w, i
 }
 
 static int attend_section(const struct accel *a, struct accel_session *s, int jobs,
-                          struct accel_call_work *w, struct making *m, struct accel_call_result *r,
+                          struct accel_lists *l, struct making *m, struct accel_result *r,
                           char why[160], struct err *err)
 {
+    static const enum accel_made made[] = {[MAKE_LISTS] = ACCEL_LISTS,
+                                           [MAKE_IN_PLACE] = ACCEL_TILES,
+                                           [MAKE_GATHERED] = ACCEL_GATHERED_TILES};
     struct joined j = {0};
     double begin = clock_ns();
     int rc = 0;
 
     if (m->there) {
-        static const enum accel_made made[] = {[MAKE_LISTS] = ACCEL_LISTS,
-                                               [MAKE_IN_PLACE] = ACCEL_TILES,
-                                               [MAKE_GATHERED] = ACCEL_GATHERED_TILES};
-        w->lists =
-            (struct accel_call_lists){.bq = (int)m->bq, .bk = (int)m->bk, .made = made[m->how]};
-        TRY(a->attend_call(s, w, r, err));
-        goto out;
+        l->made = made[m->how];
+        return a->attend_call(s, m->call, l, r, err);
     }
-    if ((rc = make_heads(m, w->first, w->count, jobs, why, err)) != 0)
+    if ((rc = make_heads(m, l->first, l->count, jobs, why, err)) != 0)
         goto out;
-    TRY(join(m, w->first, w->count, ceil_div(m->nq, m->bq), &j, err));
+    TRY(join(m, l->first, l->count, ceil_div(m->nq, m->bq), &j, err));
     double made_ns = clock_ns() - begin;
-    w->lists = (struct accel_call_lists){(int)m->bq, (int)m->bk, j.ptr,    j.col,           j.bits,
-                                         j.keys,     j.words,    j.n_bits, ACCEL_HOST_LISTS};
-    TRY(a->attend_call(s, w, r, err));
-    r->host_plan_ns += w->owns ? 0 : made_ns;
+    l->ptr = j.ptr;
+    l->col = j.col;
+    l->bits = j.bits;
+    l->keys = j.keys;
+    l->words = j.words;
+    l->n_bits = j.n_bits;
+    TRY(a->attend_call(s, m->call, l, r, err));
+    r->host_plan_ns += m->call->heads->own ? 0 : made_ns;
 out:
     joined_free(&j);
-    forget_heads(m, w->first, w->count);
-    w->lists = (struct accel_call_lists){0};
+    forget_heads(m, l->first, l->count);
     return rc;
 }
 
@@ -560,7 +499,7 @@ static void add_time(struct accel_time *sum, const struct accel_time *t)
 }
 
 /* A later section's part of the call. Its launches follow those of the others. */
-static void add_section(struct accel_call_result *r, const struct accel_call_result *part)
+static void add_section(struct accel_result *r, const struct accel_result *part)
 {
     add_time(&r->attend, &part->attend);
     add_time(&r->total, &part->attend);
@@ -580,60 +519,61 @@ static void add_section(struct accel_call_result *r, const struct accel_call_res
     r->counters.tensor_pipe_pct = NAN;
 }
 
-static int attend_sections(const struct accel *a, struct accel_session *s, int jobs,
-                           struct accel_call_work *w, struct making *m, struct accel_call_result *r,
-                           char why[160], struct err *err)
+static int attend_sections(const struct accel *a, struct accel_session *s,
+                           const struct attend_how *how, const struct accel_lists *all,
+                           struct making *m, struct accel_result *r, char why[160], struct err *err)
 {
-    int rc = 0, n = 0;
-    for (w->first = 0; w->first < w->call->n; w->first += w->count, n++) {
-        struct accel_call_result part = {.heads = r->heads};
-        w->count = section_of(m, w, w->first);
-        if (w->count < w->call->n)
-            w->static_id = 0; /* a number of all heads' lists */
-        rc = attend_section(a, s, jobs, w, m, n ? &part : r, why, err);
+    int n = 0;
+    for (int first = 0; first < m->n; n++) {
+        struct accel_result part = {0};
+        struct accel_lists l = *all;
+        l.first = first;
+        l.count = section_of(m, how->section_bytes, first);
+        if (l.count < m->n)
+            l.static_id = 0; /* a number of all heads' lists */
+        int rc = attend_section(a, s, how->jobs, &l, m, n ? &part : r, why, err);
         if (rc)
             return rc;
         if (n)
             add_section(r, &part);
+        first += l.count;
     }
     r->sections = n;
     return 0;
 }
 
-int accel_attend_call(const struct accel *a, struct accel_session *s, int jobs,
-                      struct accel_call_work *w, const struct head_masks *heads,
-                      struct accel_call_result *r, char why[160], struct err *err)
+int accel_attend_masks(const struct accel *a, struct accel_session *s, const struct attend_how *how,
+                       const struct accel_call *call, struct accel_result *r, char why[160],
+                       struct err *err)
 {
-    const struct attn_in *x = w->call->x[0];
-    int64_t unit_q = 0, unit_k = 0;
+    const struct accel_head *first = call->heads;
+    bool there = accel_on_device(call);
+    int64_t unit_q = there ? first->choice.stays->bq : 0;
+    int64_t unit_k = there ? first->choice.stays->bk : 0;
 
-    for (int h = 0; !w->units && h < w->call->n; h++)
-        common_unit(heads[h].masks, heads[h].n, &unit_q, &unit_k);
-    if (w->units) {
-        unit_q = w->units->bq;
-        unit_k = w->units->bk;
-    }
+    for (int h = 0; !there && h < call->n; h++)
+        common_unit(first[h].masks, first[h].n_masks, &unit_q, &unit_k);
     int64_t bq = unit_q, bk = unit_k;
-    int rc = geometry(a, s, x, w->filters, w->owns, &bq, &bk, why, err);
+    int rc = geometry(a, s, first, &bq, &bk, why, err);
     if (rc)
         return rc;
-    w->first = 0;
-    w->count = w->call->n;
+    struct accel_lists l = {.count = call->n,
+                            .bq = (int)bq,
+                            .bk = (int)bk,
+                            .static_id = how->static_id,
+                            .untimed = how->untimed};
     r->sections = 1;
-    bool held = w->static_id && a->holds && a->holds(s, w->static_id);
-    if (held)
-        w->lists = (struct accel_call_lists){.bq = (int)bq, .bk = (int)bk};
-    if (!unit_q || held)
-        return a->attend_call(s, w, r, err);
-    struct making m = {.heads = heads,
-                       .nq = x->nq,
-                       .nk = x->nk,
+    if (!unit_q || (how->static_id && a->holds && a->holds(s, how->static_id)))
+        return a->attend_call(s, call, &l, r, err);
+    struct making m = {.call = call,
+                       .nq = first->x->nq,
+                       .nk = first->x->nk,
                        .bq = bq,
                        .bk = bk,
-                       .n = w->call->n,
-                       .there = w->units != NULL};
-    TRY(making_init(&m, unit_q % bq != 0 || unit_k % bk != 0, w->units, jobs, err));
-    rc = attend_sections(a, s, jobs, w, &m, r, why, err);
+                       .n = call->n,
+                       .there = there};
+    TRY(making_init(&m, unit_q % bq != 0 || unit_k % bk != 0, how->jobs, err));
+    rc = attend_sections(a, s, how, &l, &m, r, why, err);
 out:
     making_free(&m);
     return rc;

@@ -154,24 +154,16 @@ int choice_may_stay(const struct run *run, const struct choice *c)
     return counts && me->device.keep_on_device(run->state) ? STAYS_ALONE : STAYS_TOO;
 }
 
-struct accel_choice choice_of_head(const struct run *run)
-{
-    const struct head_in *in = run->in;
-    return (struct accel_choice){
-        .x = &in->x, .data = run->map.data, .call = {in->n_heads, in->n_kv_heads}};
-}
-
 struct accel_choice choice_question(const struct run *run, struct choice *c)
 {
     const struct method *me = run->method;
-    struct accel_choice q = choice_of_head(run);
+    struct accel_choice q = {0};
     if (!c->asked)
         return q;
     q.method = me->name;
     q.rule = &c->rule.of;
     q.given = c->rule.data;
     q.own = &c->own;
-    q.once = run->cell->measure == MEASURE_MASK;
     q.stays = c->stays ? &c->units : NULL;
     q.fetch = c->stays == STAYS_TOO;
     return q;

@@ -43,9 +43,6 @@ int choice_begin(struct run *run, struct choice *c, struct err *err);
  * anybody else needs of it. */
 int choice_may_stay(const struct run *run, const struct choice *c);
 
-/* What a question says of the head alone: nobody is asked yet. */
-struct accel_choice choice_of_head(const struct run *run);
-
 /* The question, whose pointers lead into *run and *c; method NULL: none. */
 struct accel_choice choice_question(const struct run *run, struct choice *c);
 

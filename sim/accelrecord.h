@@ -1,5 +1,5 @@
 /*
- * accelrecord.h - what records of a GPU run say, of a head through copies of it and of a call.
+ * accelrecord.h - what records of a GPU run say, of heads and of calls.
  */
 #ifndef LACUNA_ACCELRECORD_H
 #define LACUNA_ACCELRECORD_H
@@ -20,24 +20,22 @@ struct accel_outputs {
 int accel_add_masks(struct run *run, const struct choice *c, const struct accel_outputs *o,
                     struct err *err);
 
-/* Metric `name` with its quartiles. */
-int record_time(struct record *r, const char *name, const struct accel_time *t, struct err *err);
-
-/* Nothing where counters were not asked for. */
-int record_counters(const struct accel_counters *c, struct record *r, struct err *err);
-
 /* Where the mask was chosen, the kernels, who measured: notes, density_kernel. */
 int record_accel(const struct run *run, const struct choice *c, const char *kernel,
                  const char *dense_kernel, int64_t pairs_exec, struct record *r, struct err *err);
 
-/* A total from q, k, v to the outputs: of `x`, all of `heads` heads. select NULL: nothing to
- * choose; where choosing costs the call nothing it is zeros. quant NULL or without samples: no
- * operands to make. *total may be NULL: the sum of the medians. */
-struct accel_total {
-    const struct attn_in *x;
-    int heads;
-    const struct accel_time *select, *quant, *attend, *dense, *total;
+/* What a call took. */
+struct call_record {
+    const struct accel_call *call;
+    const struct accel_result *res;
+    const struct choice **choices; /* [call->n] */
+    struct record *record;
+    double *choose_ns; /* as in struct sim_call */
 };
-int record_total(const struct accel_total *t, struct record *r, struct err *err);
+
+/* Notes, times and counters of a whole call into its record, whose status becomes ok; or those of
+ * one copy into the record of the head that the call's heads are copies of. */
+int record_call(const struct call_record *c, struct err *err);
+int record_copies(const struct call_record *c, struct err *err);
 
 #endif

@@ -398,21 +398,15 @@ out:
     return rc;
 }
 
-int accel_tiles_make(const struct mask *masks, int64_t n, enum tile_keys which, int64_t max_bytes,
+int accel_tiles_make(const struct mask *masks, int64_t n, bool gathered, int64_t max_bytes,
                      struct accel_tiles *t, char why[160], struct err *err)
 {
-    bool gathered = which == TILES_GATHERED;
     struct group *g = NULL;
     int rc = 0;
 
     memset(t, 0, sizeof *t);
     TRY(mem_zalloc(&g, 1, sizeof *g, "tiles of a mask", err));
     g->n_cols = ceil_div(masks->nk, TILE);
-    if (which == TILES_BEST) {
-        int64_t tiles[2];
-        TRY(count_tiles(g, masks, n, tiles, err));
-        gathered = accel_tiles_gather(tiles);
-    }
     TRY(mem_zalloc(&g->map, g->n_cols * TILE * 2, sizeof *g->map, "tiles of a mask", err));
     TRY(mem_zalloc(&g->seen, g->n_cols, 1, "tiles of a mask", err));
     TRY(mem_zalloc(&g->row, g->n_cols * 2, sizeof *g->row, "tiles of a mask", err));

@@ -1,6 +1,6 @@
 /*
  * acceltiles.h - a mask of any form as tiles of 128 x 128 pairs, with a bit per pair (struct
- * accel_head in core/accel.h), for GPU kernels that multiply whole tiles. The 128 keys of a tile
+ * accel_lists in core/accel.h), for GPU kernels that multiply whole tiles. The 128 keys of a tile
  * are either neighbours or gathered. With gathered keys, a group of 128 rows needs only the tiles
  * that the keys kept by any of its rows fill.
  */
@@ -10,10 +10,8 @@
 #include "core/accel.h"
 #include "core/mask.h"
 
-/* TILES_BEST gathers where that leaves fewer than GATHER_BELOW of the tiles, because a tile whose
- * keys are copied one by one has 0.70 to 0.74 of the speed of a tile in place (doc/performance.md).
- */
-enum tile_keys { TILES_BEST, TILES_IN_PLACE, TILES_GATHERED };
+/* It pays to gather where that leaves fewer than this share of the tiles, because a tile whose keys
+ * are copied one by one has 0.70 to 0.74 of the speed of a tile in place (doc/performance.md). */
 #define GATHER_BELOW 0.7
 
 struct accel_tiles {
@@ -33,7 +31,7 @@ bool accel_tiles_gather(const int64_t tiles[2]);
 /* Make tiles of masks[0..n), which cover rows in order, from a multiple of 128 to another or to the
  * end. Returns METHOD_SKIP with `why` when
  * the bits would take more than max_bytes. */
-int accel_tiles_make(const struct mask *masks, int64_t n, enum tile_keys which, int64_t max_bytes,
+int accel_tiles_make(const struct mask *masks, int64_t n, bool gathered, int64_t max_bytes,
                      struct accel_tiles *t, char why[160], struct err *err);
 void accel_tiles_free(struct accel_tiles *t);
 

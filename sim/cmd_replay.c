@@ -390,7 +390,7 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
         return err_set(err, ERR_MACHINE,
                        "replay: --backend cuda needs a build with CUDA (make CUDA=1)");
     r->device.accel = app->accel;
-    r->device.calls = o->copies < 0 && app->accel->attend_call;
+    r->device.calls = o->copies < 0;
     r->read_ahead = o->read_ahead;
     r->device.timed = r->device.calls && (o->samples > 0 || o->counters);
     if (o->c.dry_run)

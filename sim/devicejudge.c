@@ -16,10 +16,7 @@
 bool device_judges(const struct sim_device *d, const struct attn_in *x, char why[160])
 {
     int64_t bq = ACCEL_TILE, bk = ACCEL_TILE;
-    if (d->accel->attend_call)
-        return d->accel->supports(d->session, x, &bq, &bk, why);
-    snprintf(why, 160, "the back end attends to no calls");
-    return false;
+    return d->accel->supports(d->session, x, &bq, &bk, why);
 }
 
 static bool filters(void *self, const struct accel_filter *f, char why[160])
@@ -32,7 +29,7 @@ static bool filters(void *self, const struct accel_filter *f, char why[160])
     return false;
 }
 
-static struct judged sums_of(const struct accel_call_head *h)
+static struct judged sums_of(const struct accel_head *h)
 {
     const struct accel_sums *s = &h->sums;
     return (struct judged){.abs_delta = ldexp(s->abs_delta, s->exp),
@@ -64,21 +61,19 @@ static int judge_masks(void *self, const struct mask *masks, int64_t n,
     struct device_judge *judge = self;
     const struct device_map *m = &judge->map;
     const struct sim_device *d = m->device;
-    const struct attn_in *x = &m->in->x;
-    const struct accel_call call = {.n = 1, .group = 1, .x = &x, .data = m->data};
-    const struct head_masks of_head = {masks, n};
-    struct accel_call_head head = {.mass = mass};
-    struct accel_call_result r = {.heads = &head};
-    struct accel_call_work w = {.call = &call, .filters = f};
+    struct accel_head head = {
+        .x = &m->in->x, .masks = masks, .n_masks = n, .filter = f, .mass = mass};
+    const struct accel_call call = {.n = 1, .group = 1, .heads = &head, .data = m->data};
+    const struct attend_how how = {.jobs = judge->judge.jobs};
+    struct accel_result r;
     double *own = NULL;
     int rc = 0;
 
     if (!mass) /* without it nothing is measured */
-        TRY(mem_alloc(&own, x->nq, sizeof *own, "kept mass of rows", err));
+        TRY(mem_alloc(&own, head.x->nq, sizeof *own, "kept mass of rows", err));
     if (own)
         head.mass = own;
-    if ((rc = accel_attend_call(d->accel, d->session, judge->judge.jobs, &w, &of_head, &r, why,
-                                err)) != 0)
+    if ((rc = accel_attend_masks(d->accel, d->session, &how, &call, &r, why, err)) != 0)
         goto out;
     *j = sums_of(&head);
     j->tiles_pv = f ? head.tiles_pv : 0;
@@ -94,22 +89,21 @@ static int judge_many(void *self, struct judge_many *masks, char why[160], struc
 {
     struct device_judge *judge = self;
     const struct sim_device *d = judge->map.device;
-    const struct attn_in *x[JUDGE_MANY];
-    struct head_masks of_head[JUDGE_MANY];
-    struct accel_call_head heads[JUDGE_MANY];
-    struct accel_call_result r = {.heads = heads};
+    struct accel_head heads[JUDGE_MANY] = {{0}};
+    struct accel_result r;
 
     if (!judge->many)
         judge->many = device_numbers(JUDGE_MANY);
     const struct accel_call call = {
-        .n = JUDGE_MANY, .group = JUDGE_MANY, .x = x, .data = judge->many};
-    struct accel_call_work w = {.call = &call};
+        .n = JUDGE_MANY, .group = JUDGE_MANY, .heads = heads, .data = judge->many};
+    const struct attend_how how = {.jobs = judge->judge.jobs};
     for (int i = 0; i < JUDGE_MANY; i++) {
-        x[i] = &judge->map.in->x;
-        of_head[i] = (struct head_masks){&masks[i].mask, 1};
-        heads[i] = (struct accel_call_head){.mass = masks[i].mass};
+        heads[i].x = &judge->map.in->x;
+        heads[i].masks = &masks[i].mask;
+        heads[i].n_masks = 1;
+        heads[i].mass = masks[i].mass;
     }
-    int rc = accel_attend_call(d->accel, d->session, judge->judge.jobs, &w, of_head, &r, why, err);
+    int rc = accel_attend_masks(d->accel, d->session, &how, &call, &r, why, err);
     for (int i = 0; i < JUDGE_MANY && !rc; i++) {
         masks[i].sum = sums_of(heads + i);
         rc = forgive_full(&masks[i].mask, 1, &masks[i].sum, err);
@@ -122,19 +116,20 @@ static int choose(void *self, const char *method, const union method_rule *rule,
 {
     const struct device_map *m = &((struct device_judge *)self)->map;
     const struct sim_device *d = m->device;
-    const struct attn_in *x = &m->in->x;
-    const struct accel_call call = {.n = 1, .group = 1, .x = &x, .data = m->data};
-    const struct accel_choice choice = {
-        .method = method, .x = x, .data = m->data, .call = {1, 1}, .rule = rule};
-    char reasons[1][160] = {"the back end does not select"};
-    int answer = ACCEL_NO_SELECT, rc = 0;
+    struct accel_head head = {.x = &m->in->x,
+                              .choice = {.method = method, .rule = rule},
+                              .answer = ACCEL_NO_SELECT,
+                              .why = "the back end does not select"};
+    const struct accel_call call = {.n = 1, .group = 1, .heads = &head, .data = m->data};
+    int rc = 0;
 
     if (d->accel->select_call)
-        TRY(d->accel->select_call(d->session, &call, &choice, whole, &answer, reasons, err));
-    if (answer == ACCEL_NO_SELECT) {
-        memcpy(why, reasons[0], 160);
+        TRY(d->accel->select_call(d->session, &call, err));
+    if (head.answer == ACCEL_NO_SELECT) {
+        memcpy(why, head.why, 160);
         return METHOD_SKIP;
     }
+    *whole = head.mask;
 out:
     return rc;
 }
@@ -142,7 +137,7 @@ out:
 void device_judge_attach(struct device_judge *j, const struct sim_device *d,
                          const struct head_in *in, int jobs)
 {
-    device_map_attach(&j->map, d, in);
+    device_map_attach(&j->map, d, in, device_numbers(1));
     j->judge = (struct judge){.self = j,
                               .jobs = jobs,
                               .filters = filters,

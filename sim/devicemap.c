@@ -37,13 +37,12 @@ static int below(void *self, struct map_below *b, struct err *err)
     struct device_map *m = self;
     const struct sim_device *d = m->device;
     int64_t n = BELOW_UNITS * (int64_t)b->n_c;
-    struct accel_map map = {
-        .data = m->data, .n_c = b->n_c, .c = b->c, .lse = m->lse, .sums = b->sums};
+    struct accel_map map = {.n_c = b->n_c, .c = b->c, .sums = b->sums};
     int rc = 0;
 
     TRY(mem_zalloc(&map.units, n, sizeof *map.units, "counts", err));
     TRY(mem_zalloc(&map.pairs, n, sizeof *map.pairs, "counts", err));
-    TRY(d->accel->map(d->session, &m->in->x, &map, err));
+    TRY(d->accel->map(d->session, &m->in->x, m->data, &map, err));
     take_counts(&m->in->x, &map, b);
 out:
     free(map.units);
@@ -78,10 +77,13 @@ static int masked(void *self, const struct mask *m, double *out, double *lse, st
 {
     struct device_map *map = self;
     const struct sim_device *d = map->device;
-    struct accel_head head = {.x = &map->in->x, .data = map->data, .once = true};
-    struct accel_result res = {.out = out, .lse = lse};
+    struct accel_head head = {.x = &map->in->x, .masks = m, .n_masks = 1, .out = out, .lse = lse};
+    const struct accel_call one = {
+        .n = 1, .group = 1, .heads = &head, .data = map->data, .unmeasured = true};
+    const struct attend_how how = {.jobs = 1, .untimed = true};
+    struct accel_result r;
     char why[160];
-    return accel_attend_masks(d->accel, d->session, &head, m, 1, &res, why, err);
+    return accel_attend_masks(d->accel, d->session, &how, &one, &r, why, err);
 }
 
 static bool can_reference(const struct sim_device *d, const struct attn_in *x)
@@ -111,13 +113,7 @@ uint64_t device_numbers(int n)
 }
 
 void device_map_attach(struct device_map *m, const struct sim_device *device,
-                       const struct head_in *in)
-{
-    device_map_attach_as(m, device, in, device_numbers(1));
-}
-
-void device_map_attach_as(struct device_map *m, const struct sim_device *device,
-                          const struct head_in *in, uint64_t data)
+                       const struct head_in *in, uint64_t data)
 {
     *m = (struct device_map){.device = device, .in = in, .data = data};
     if (device->metrics)
@@ -138,12 +134,4 @@ void device_map_detach(struct device_map *m)
     free(m->ref_lse);
     free(m->ref_out);
     m->ref_lse = m->ref_out = NULL;
-    free(m->lse);
-    m->lse = NULL;
-}
-
-void device_map_lse(struct device_map *m, double **lse)
-{
-    m->lse = *lse;
-    *lse = NULL;
 }

@@ -25,7 +25,7 @@ struct sim_device {
     bool dense;   /* dense rows that methods ask for come from there even without `metrics` */
     bool calls;   /* what is put there, attended to and timed at once is a whole call */
     bool timed;   /* with calls: a call has times, or counters */
-    int64_t section_bytes;        /* with calls: accel_call_work.section_bytes */
+    int64_t section_bytes;        /* with calls: attend_how.section_bytes */
     struct static_masks *statics; /* masks that heads share; NULL: each makes its own */
 };
 
@@ -33,19 +33,16 @@ struct sim_device {
 struct device_map {
     const struct sim_device *device;
     const struct head_in *in;
-    uint64_t data;    /* number of its q, k, v there (accel_head.data) */
-    double *lse;      /* [nq] dense log-sum-exps from there, owned; NULL: not measured yet */
-    bool gives_dense; /* the device computes dense rows */
+    uint64_t data;             /* number of its q, k, v there (accel_call.data) */
+    bool gives_dense;          /* the device computes dense rows */
     double *ref_lse, *ref_out; /* [nq], [nq][dv] of the reference there, owned; NULL: not asked */
 };
 
-/* attach_as: the head's q, k, v have this number, else a new one. Where the device measures, let it
- * say how sparse the map is, and let it compute dense rows: in double on the CPU they take seconds
- * to minutes per head, on the device milliseconds. */
+/* The head's q, k, v have the number `data`. Where the device measures, let it say how sparse the
+ * map is, and let it compute dense rows: in double on the CPU they take seconds to minutes per
+ * head, on the device milliseconds. */
 void device_map_attach(struct device_map *m, const struct sim_device *device,
-                       const struct head_in *in);
-void device_map_attach_as(struct device_map *m, const struct sim_device *device,
-                          const struct head_in *in, uint64_t data);
+                       const struct head_in *in, uint64_t data);
 void device_map_detach(struct device_map *m);
 
 /* Let lines of progress say how much of the time the device is in use. */
@@ -54,8 +51,5 @@ void device_meter(const struct sim_device *d, struct progress *p);
 
 /* n numbers of q, k, v on a device, from the returned one on, that nobody had. Thread-safe. */
 uint64_t device_numbers(int n);
-
-/* Take over *lse [nq], which becomes NULL. */
-void device_map_lse(struct device_map *m, double **lse);
 
 #endif

@@ -9,91 +9,64 @@
 
 #include <stdlib.h>
 
+/* The calls' heads with questions of their own. */
 struct fresh {
+    struct accel_call call; /* heads owned */
     struct run *const *runs;
-    struct rule *rules;
-    struct accel_choice *choices;
-    struct mask *masks;
-    int *answers;
-    char (*why)[160];
+    struct rule *rules; /* owned */
 };
 
 /* method NULL: nobody is asked. */
 static struct accel_choice question(const struct run *run, struct rule *rule)
 {
     const struct method *me = run->method;
-    struct accel_choice q = choice_of_head(run);
+    struct accel_choice q = {0};
     char why[160];
     bool ask = me->device.compares && run->source == SOURCE_REUSED &&
                run->cell->device->select != SELECT_CPU && me->device.rule(run->state, rule, why);
     q.method = ask ? me->name : NULL;
     q.rule = &rule->of;
     q.given = rule->data;
-    q.once = true;
     return q;
 }
 
 static int take(void *fresh, int64_t i, int worker, struct err *err)
 {
     struct fresh *f = fresh;
-    struct run *run = f->runs[i];
+    struct accel_head *h = f->call.heads + i;
     (void)worker;
-    if (!f->choices[i].method || f->answers[i] != 0)
+    if (!h->choice.method || h->answer != 0)
         return 0;
-    int rc =
-        run->method->device.take(run->state, &(struct device_choice){.lists = f->masks + i}, err);
-    mask_free(f->masks + i);
-    return rc;
+    const struct device_choice chosen = {.lists = &h->mask};
+    return f->runs[i]->method->device.take(f->runs[i]->state, &chosen, err);
 }
 
-int fresh_masks_of_call(const struct accel_call *call, struct run *const *runs, int jobs,
-                        struct err *err)
+int fresh_masks(const struct accel_call *call, struct run *const *runs, int jobs, struct err *err)
 {
     const struct sim_device *device = runs[0]->cell->device;
-    struct fresh f = {.runs = runs};
+    struct fresh f = {.call = *call, .runs = runs};
     bool any = false;
-    int n = call->n, rc = 0;
+    int rc = 0;
 
-    TRY(mem_zalloc(&f.rules, n, sizeof *f.rules, "rules of heads", err));
-    TRY(mem_zalloc(&f.choices, n, sizeof *f.choices, "heads of a call", err));
-    TRY(mem_zalloc(&f.masks, n, sizeof *f.masks, "heads of a call", err));
-    TRY(mem_zalloc(&f.answers, n, sizeof *f.answers, "heads of a call", err));
-    TRY(mem_zalloc(&f.why, n, sizeof *f.why, "heads of a call", err));
-    for (int i = 0; i < n; i++) {
-        f.choices[i] = question(runs[i], f.rules + i);
-        f.answers[i] = ACCEL_NO_SELECT;
-        any |= f.choices[i].method != NULL;
+    f.call.heads = NULL;
+    TRY(mem_zalloc(&f.rules, call->n, sizeof *f.rules, "rules of heads", err));
+    TRY(mem_zalloc(&f.call.heads, call->n, sizeof *f.call.heads, "heads of a call", err));
+    for (int i = 0; i < call->n; i++) {
+        struct accel_head *h = f.call.heads + i;
+        h->x = call->heads[i].x;
+        h->answer = ACCEL_NO_SELECT;
+        if (i >= call->copies)
+            h->choice = question(runs[i], f.rules + i);
+        any |= h->choice.method != NULL;
     }
     if (!any || !device->accel->select_call)
         goto out;
-    TRY(device->accel->select_call(device->session, call, f.choices, f.masks, f.answers, f.why,
-                                   err));
-    TRY(pool_run(jobs, n, take, &f, err));
+    TRY(device->accel->select_call(device->session, &f.call, err));
+    TRY(pool_run(jobs, call->n, take, &f, err));
 out:
-    for (int i = 0; f.masks && i < n; i++)
-        mask_free(f.masks + i);
+    for (int i = 0; f.call.heads && i < call->n; i++)
+        mask_free(&f.call.heads[i].mask);
+    free(f.call.heads);
     free(f.rules);
-    free(f.choices);
-    free(f.masks);
-    free(f.answers);
-    free(f.why);
     return rc;
-}
-
-int fresh_mask_of_head(struct run *run, struct err *err)
-{
-    const struct sim_device *device = run->cell->device;
-    struct rule rule = {0};
-    struct accel_choice choice = question(run, &rule);
-    struct accel_time time;
-    struct mask m = {0};
-    char why[160];
-
-    if (!choice.method || !device->accel->select)
-        return 0;
-    int rc = device->accel->select(device->session, &choice, &m, &time, why, err);
-    if (rc == 0)
-        rc = run->method->device.take(run->state, &(struct device_choice){.lists = &m}, err);
-    mask_free(&m);
-    return rc < 0 ? rc : 0;
 }

@@ -12,10 +12,6 @@
 /* For runs[0..call->n), heads of the call in its order, on up to `jobs` threads. Heads that want
  * none and those that the device does not choose for are left alone: their method makes its mask
  * itself. Negative code on errors. */
-int fresh_masks_of_call(const struct accel_call *call, struct run *const *runs, int jobs,
-                        struct err *err);
-
-/* The same for one head. */
-int fresh_mask_of_head(struct run *run, struct err *err);
+int fresh_masks(const struct accel_call *call, struct run *const *runs, int jobs, struct err *err);
 
 #endif

@@ -92,25 +92,6 @@ void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const doub
     }
 }
 
-void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r)
-{
-    double one = ldexp(1, r->rows_exp), square = one * one;
-    for (int64_t i = 0; i < a->n; i++) {
-        const struct accel_row *e = r->rows + i;
-        a->sum_abs_delta += one * e->abs_delta;
-        a->sum_sq_delta += square * e->sq_delta;
-        a->sum_abs_ref += one * e->abs_ref;
-        a->sum_sq_ref += square * e->sq_ref;
-        a->sum_sq_out += square * e->sq_out;
-        a->dot += square * e->dot;
-        keep_max(&a->max_delta, one * e->max_delta);
-        keep_min(&a->min_row_cos, cosine(e->dot, e->sq_out, e->sq_ref));
-        a->recall[i] = r->mass[i];
-        a->rows_empty += r->lse[i] == -INFINITY;
-        add_row_lse(a, r->lse[i], r->dense_lse[i]);
-    }
-}
-
 void metrics_add_sums(struct metrics_acc *a, const struct accel_sums *s, const double *mass)
 {
     double one = ldexp(1, s->exp), square = one * one;

@@ -36,11 +36,7 @@ void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const doub
                       const double *ref, const double *lse_mask, const double *lse_out,
                       const double *lse_ref);
 
-/* Add all rows of a head as a back end measured them: r->rows, r->mass, r->lse of the output,
- * r->dense_lse. */
-void metrics_add_measured(struct metrics_acc *a, const struct accel_result *r);
-
-/* The same of sums that a back end made itself, with the kept mass of every row. */
+/* Add a head's sums as a back end measured them, with the kept mass of every row. */
 void metrics_add_sums(struct metrics_acc *a, const struct accel_sums *s, const double *mass);
 
 /* What is counted of masks, summed over chunks. */

@@ -7,6 +7,7 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "sim/reorder.h"
+#include "sim/simulate_call.h"
 #include "sim/simulate_run.h"
 
 #include <math.h>
@@ -334,7 +335,7 @@ static int run_phases(struct run *run, struct record *r, struct err *err)
     int rc = run_start(run, err);
     if (rc)
         return rc;
-    rc = run->cell->device ? run_on_accel(run, r, err) : run_chunks(run, err);
+    rc = run_chunks(run, err);
     return rc ? rc : run_record(run, r, err);
 }
 
@@ -342,11 +343,8 @@ static int run_method(const struct sim_cell *cell, struct record *r, struct err 
 {
     struct run run = {.cell = cell, .method = cell->method, .in = cell->in};
 
-    /* Errors of the output are taken against dense attention, unless the device does that. */
-    if (cell->measure == MEASURE_ALL && (!cell->device || !cell->device->metrics))
+    if (cell->measure == MEASURE_ALL) /* errors of the output are taken against dense attention */
         exact_expect_out(cell->in->exact);
-    if (cell->device)
-        device_map_attach(&run.map, cell->device, cell->in);
     int rc = run_phases(&run, r, err);
     if (rc == METHOD_SKIP) {
         run_skipped(&run, r);
@@ -394,6 +392,8 @@ int sim_run(const struct sim_cell *cell, struct record *r, struct err *err)
     struct sim_cell here = *cell;
     struct sim_head h = {0};
     bool moved;
+    if (cell->device)
+        return sim_run_head(cell, r, err);
     int rc = run_reorder(cell, &h, &moved, r, err);
     if (moved && !rc)
         here.in = &h.in;

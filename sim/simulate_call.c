@@ -11,7 +11,6 @@
 #include "core/pool.h"
 #include "sim/accelattend.h"
 #include "sim/accelrecord.h"
-#include "sim/callrecord.h"
 #include "sim/freshmask.h"
 
 #include <math.h>
@@ -35,30 +34,21 @@ struct head {
 struct calling {
     const struct sim_call *c;
     const struct sim_device *device;
-    struct head *heads; /* [c->n], owned */
-
-    /* Of the heads that are still in it, owned, [c->n] each. */
-    int *at; /* their indices */
-    int n;
-    const struct attn_in **x;
-    struct accel_call call;
-    struct accel_choice *choices;
-    bool *built;
-    struct accel_units *units; /* of the masks that stay on the device */
-    struct mask *whole;        /* as the device chose */
-    int *answers;
-    char (*why)[160];
+    enum sim_measure measure;
+    struct head *heads;     /* [c->n], owned */
+    struct accel_call call; /* of the heads that are still in it, or of copies; heads owned */
+    int *at;                /* [call.n], owned: the heads' indices */
     struct laps laps;
-    struct accel_filter *filters;
-    struct own_rule *owns;
-    const float **added;
-    struct head_masks *masks;
-    struct accel_call_head *results;
 };
 
 static bool alive(const struct head *h)
 {
     return !h->skipped && h->outcome->err.code == 0;
+}
+
+static struct head *head_of(const struct calling *k, int i)
+{
+    return k->heads + k->at[i];
 }
 
 /* Take the code of a step on one head: 0, METHOD_SKIP or a failure of this head. */
@@ -102,7 +92,7 @@ static int start(struct head *h, struct err *err)
     int rc = run_start(&h->run, err);
     if (rc)
         return rc;
-    if (h->run.arith.kind == ARITH_CPU)
+    if (h->cell.measure != MEASURE_MASK && h->run.arith.kind == ARITH_CPU)
         return method_skip(h->cell.ctx, "%s", h->run.why_cpu);
     TRY(choice_init(&h->run, &h->choice, err));
     TRY(choice_begin(&h->run, &h->choice, err));
@@ -120,24 +110,26 @@ static int start_head(void *calling, int64_t i, int worker, struct err *err)
     (void)err;
     if (!alive(h))
         return 0;
-    if (!k->device->metrics && h->cell.measure == MEASURE_ALL)
+    if (!k->device->metrics && k->measure == MEASURE_ALL)
         exact_expect_out(h->cell.in->exact);
-    device_map_attach_as(&h->run.map, k->device, h->cell.in, h->data);
+    device_map_attach(&h->run.map, k->device, h->cell.in, h->data);
     settle(h, start(h, &own), &own);
     return 0;
 }
 
-/* The device's answer, for head number i of those in the call. */
+/* The device's answer, for head number i of those in the call that are no copies. */
 static int answer_head(void *calling, int64_t i, int worker, struct err *err)
 {
     struct calling *k = calling;
-    struct head *h = k->heads + k->at[i];
-    bool chosen = k->choices[i].method && k->answers[i] == 0;
+    struct accel_head *asked = k->call.heads + k->call.copies + i;
+    struct head *h = head_of(k, k->call.copies + (int)i);
+    bool chosen = asked->choice.method && asked->answer == 0;
     struct err own = {0};
     (void)worker;
     (void)err;
-    settle(h, choice_end(&h->run, &h->choice, chosen ? k->whole + i : NULL, k->why[i], &own), &own);
-    mask_free(k->whole + i);
+    settle(h, choice_end(&h->run, &h->choice, chosen ? &asked->mask : NULL, asked->why, &own),
+           &own);
+    mask_free(&asked->mask);
     return 0;
 }
 
@@ -147,21 +139,22 @@ static bool hears_lse(const struct head *h)
     return h->run.arith.kind == ARITH_KERNEL && run_hears(&h->run);
 }
 
-static int finish(struct calling *k, int64_t i, struct head *h, struct err *err)
+static int finish(const struct calling *k, const struct accel_head *r, struct head *h,
+                  struct err *err)
 {
-    struct accel_call_head *r = k->results + i;
-    bool filter = h->run.arith.kind == ARITH_FILTER;
+    bool attends = k->measure != MEASURE_MASK, measured = k->measure == MEASURE_ALL;
+    bool filter = attends && h->run.arith.kind == ARITH_FILTER;
     struct accel_outputs o = {r->out, r->lse, filter ? r->tiles_pv : -1};
     int64_t step = h->choice.step, nq = h->run.in->x.nq;
     int rc = 0;
 
-    if (run_hears(&h->run))
+    if (attends && run_hears(&h->run))
         TRY(h->run.method->arith.done(h->run.state, r->tiles_pv, r->lse, err));
-    if (!k->device->metrics)
+    if (measured && !k->device->metrics)
         TRY(mem_alloc(&h->run.lse_mask, step < nq ? step : nq, sizeof(double), "mask log-sum-exp",
                       err));
     TRY(accel_add_masks(&h->run, &h->choice, &o, err));
-    if (k->device->metrics)
+    if (r->mass)
         metrics_add_sums(&h->run.acc, &r->sums, r->mass);
     TRY(run_record(&h->run, h->outcome->record, err));
 out:
@@ -171,40 +164,50 @@ out:
 static int finish_head(void *calling, int64_t i, int worker, struct err *err)
 {
     struct calling *k = calling;
-    struct head *h = k->heads + k->at[i];
+    int at = k->call.copies + (int)i;
     struct err own = {0};
     (void)worker;
     (void)err;
-    settle(h, finish(k, i, h, &own), &own);
+    settle(head_of(k, at), finish(k, k->call.heads + at, head_of(k, at), &own), &own);
     return 0;
 }
 
 /* ---- the call ------------------------------------------------------------------------------- */
 
+/* Do something for every head in the call that is no copy. */
+static int for_heads(struct calling *k, pool_fn *fn, struct err *err)
+{
+    return pool_run(k->c->jobs, k->call.n - k->call.copies, fn, k, err);
+}
+
 static int alloc_call(struct calling *k, struct err *err)
 {
-    int64_t n = k->c->n;
+    int64_t n = k->c->n, most = k->c->copies ? k->c->copies : n;
     int rc = 0;
     TRY(mem_zalloc(&k->heads, n, sizeof *k->heads, "heads of a call", err));
-    TRY(mem_zalloc(&k->at, n, sizeof *k->at, "heads of a call", err));
-    TRY(mem_zalloc(&k->x, n, sizeof *k->x, "heads of a call", err));
-    TRY(mem_zalloc(&k->choices, n, sizeof *k->choices, "heads of a call", err));
-    TRY(mem_zalloc(&k->built, n, sizeof *k->built, "heads of a call", err));
-    TRY(mem_zalloc(&k->units, n, sizeof *k->units, "heads of a call", err));
-    TRY(mem_zalloc(&k->whole, n, sizeof *k->whole, "heads of a call", err));
-    TRY(mem_zalloc(&k->answers, n, sizeof *k->answers, "heads of a call", err));
-    TRY(mem_zalloc(&k->why, n, sizeof *k->why, "heads of a call", err));
-    TRY(mem_zalloc(&k->filters, n, sizeof *k->filters, "heads of a call", err));
-    TRY(mem_zalloc(&k->owns, n, sizeof *k->owns, "heads of a call", err));
-    TRY(mem_zalloc(&k->added, n, sizeof *k->added, "heads of a call", err));
-    TRY(mem_zalloc(&k->masks, n, sizeof *k->masks, "heads of a call", err));
-    TRY(mem_zalloc(&k->results, n, sizeof *k->results, "heads of a call", err));
+    TRY(mem_zalloc(&k->call.heads, most, sizeof *k->call.heads, "heads of a call", err));
+    TRY(mem_zalloc(&k->at, most, sizeof *k->at, "heads of a call", err));
+    for (int i = 0; i < most; i++)
+        k->at[i] = k->c->copies ? 0 : i;
+    k->call.n = (int)most;
+    k->call.unmeasured = !k->device->metrics || k->measure == MEASURE_MASK;
 out:
     return rc;
 }
 
+static void free_results(struct calling *k)
+{
+    for (int i = 0; k->call.heads && i < k->call.n; i++) {
+        free(k->call.heads[i].out);
+        free(k->call.heads[i].lse);
+        free(k->call.heads[i].mass);
+        mask_free(&k->call.heads[i].mask);
+    }
+}
+
 static void free_call(struct calling *k)
 {
+    free_results(k);
     for (int i = 0; k->heads && i < k->c->n; i++) {
         struct head *h = k->heads + i;
         if (h->run.method)
@@ -212,51 +215,36 @@ static void free_call(struct calling *k)
         choice_free(&h->choice);
         sim_head_free(&h->moved);
     }
-    for (int i = 0; k->results && i < k->c->n; i++) {
-        free(k->results[i].out);
-        free(k->results[i].lse);
-        free(k->results[i].mass);
-    }
-    for (int i = 0; k->whole && i < k->c->n; i++)
-        mask_free(k->whole + i);
     free(k->heads);
+    free(k->call.heads);
     free(k->at);
-    free(k->x);
-    free(k->choices);
-    free(k->built);
-    free(k->units); /* whose counts are the heads' */
-    free(k->whole);
-    free(k->answers);
-    free(k->why);
-    free(k->filters);
-    free(k->owns);
-    free(k->added);
-    free(k->masks);
-    free(k->results);
 }
 
-/* The call of the heads that are still in it. The operands keep their number as long as all of them
- * are, in the trace's order. Query heads that lost others of their group have keys of their own. */
+/* The call of the heads that are still in it, or of the copies of the only one. The operands keep
+ * their number as long as all of them are, in the trace's order. Query heads that lost others of
+ * their group have keys of their own. */
 static void gather_call(struct calling *k)
 {
+    int before = k->call.n, n = 0;
     bool in_order = true;
-    int before = k->n;
-    k->n = 0;
-    for (int i = 0; i < k->c->n; i++)
-        if (alive(k->heads + i)) {
-            in_order &= k->heads[i].in_order;
-            k->x[k->n] = &k->heads[i].cell.in->x;
-            k->at[k->n++] = i;
-        }
-    if (k->n == before)
-        return;
-    bool all = k->n == k->c->n;
-    uint64_t data = all && in_order ? k->c->data : device_numbers(k->n + 1);
-    k->call = (struct accel_call){k->n, all ? k->c->group : 1, k->x, data, !k->device->metrics};
-    for (int i = 0; i < k->n; i++) {
-        struct head *h = k->heads + k->at[i];
-        h->data = h->run.map.data = data + (uint64_t)i;
+    for (int i = 0; i < before; i++) {
+        const struct head *h = head_of(k, i);
+        if (!alive(h))
+            continue;
+        in_order &= h->in_order;
+        k->call.heads[n] = k->call.heads[i];
+        k->call.heads[n].x = &h->cell.in->x;
+        k->at[n++] = k->at[i];
     }
+    if (n == before && k->call.data)
+        return;
+    bool all = n == (k->c->copies ? k->c->copies : k->c->n);
+    k->call.n = n;
+    k->call.group = all ? k->c->group : 1;
+    k->call.copies = k->c->copies && n ? n - 1 : 0;
+    k->call.data = all && in_order ? k->c->data : device_numbers(n + 1);
+    for (int i = 0; i < n; i++)
+        head_of(k, i)->data = head_of(k, i)->run.map.data = k->call.data + (uint64_t)i;
 }
 
 static bool same_shape(const struct attn_in *a, const struct attn_in *b)
@@ -267,57 +255,54 @@ static bool same_shape(const struct attn_in *a, const struct attn_in *b)
 
 static int check_shapes(const struct calling *k, struct err *err)
 {
-    for (int i = 1; i < k->n; i++)
-        if (!same_shape(k->x[0], k->x[i]))
+    for (int i = 1; i < k->call.n; i++)
+        if (!same_shape(k->call.heads[0].x, k->call.heads[i].x))
             return err_set(err, ERR_INPUT,
                            "heads of one call differ in shape or scale: --copies replays them one "
                            "by one");
     return 0;
 }
 
-static int may_stay(const struct head *h)
-{
-    bool alone = h->run.arith.kind != ARITH_ADDED; /* lists, or none but for metrics */
-    return alone ? choice_may_stay(&h->run, &h->choice) : STAYS_NOT;
-}
-
 /* Ask the device for what the heads' methods compare their masks with. */
 static int choose_fresh(struct calling *k, struct err *err)
 {
     struct run **runs = NULL;
-    int rc = mem_alloc(&runs, k->n, sizeof *runs, "heads of a call", err);
+    int rc = mem_alloc(&runs, k->call.n, sizeof *runs, "heads of a call", err);
     if (rc)
         return rc;
-    for (int i = 0; i < k->n; i++)
-        runs[i] = &k->heads[k->at[i]].run;
-    rc = fresh_masks_of_call(&k->call, runs, k->c->jobs, err);
+    for (int i = 0; i < k->call.n; i++)
+        runs[i] = &head_of(k, i)->run;
+    rc = fresh_masks(&k->call, runs, k->c->jobs, err);
     free(runs);
     lap(&k->laps, "masks to compare with");
     return rc;
 }
 
-/* Ask the device for the masks. */
+/* Ask the device for the masks. Those of a head that is timed by copies come here. */
 static int choose(struct calling *k, struct err *err)
 {
     const struct accel *a = k->device->accel;
-    int stays = STAYS_ALONE, rc = 0;
+    int stays = k->c->copies ? STAYS_NOT : STAYS_ALONE, rc = 0;
     bool any = false;
 
-    for (int i = 0; i < k->n; i++)
-        stays = MIN(stays, may_stay(k->heads + k->at[i]));
-    for (int i = 0; i < k->n; i++) {
-        struct head *h = k->heads + k->at[i];
+    for (int i = 0; i < k->call.n; i++) {
+        const struct head *h = head_of(k, i); /* what is added needs lists, or metrics there */
+        bool added = h->run.arith.kind == ARITH_ADDED;
+        stays = MIN(stays, added ? STAYS_NOT : choice_may_stay(&h->run, &h->choice));
+    }
+    for (int i = k->call.copies; i < k->call.n; i++) {
+        struct accel_head *asked = k->call.heads + i;
+        struct head *h = head_of(k, i);
         h->choice.stays = stays;
-        k->choices[i] = choice_question(&h->run, &h->choice);
-        k->answers[i] = ACCEL_NO_SELECT;
-        snprintf(k->why[i], sizeof k->why[i], "the back end does not select");
-        any |= k->choices[i].method != NULL;
+        asked->choice = choice_question(&h->run, &h->choice);
+        asked->answer = ACCEL_NO_SELECT;
+        snprintf(asked->why, sizeof asked->why, "the back end does not select");
+        any |= asked->choice.method != NULL;
     }
     if (any && a->select_call)
-        TRY(a->select_call(k->device->session, &k->call, k->choices, k->whole, k->answers, k->why,
-                           err));
+        TRY(a->select_call(k->device->session, &k->call, err));
     lap(&k->laps, "choice");
-    TRY(pool_run(k->c->jobs, k->n, answer_head, k, err));
+    TRY(for_heads(k, answer_head, err));
     lap(&k->laps, "masks");
 out:
     return rc;
@@ -328,15 +313,15 @@ static int number_masks(const struct calling *k, uint64_t *number, struct err *e
 {
     uint64_t *ids = NULL;
     bool all = k->device->statics != NULL;
-    int rc = mem_alloc(&ids, k->n, sizeof *ids, "static masks of a call", err);
+    int rc = mem_alloc(&ids, k->call.n, sizeof *ids, "static masks of a call", err);
     *number = 0;
-    for (int i = 0; i < k->n && all && !rc; i++) {
-        const struct choice *c = &k->heads[k->at[i]].choice;
+    for (int i = 0; i < k->call.n && all && !rc; i++) {
+        const struct choice *c = &head_of(k, i)->choice;
         all = c->shared != NULL;
         ids[i] = all ? c->shared->id : 0;
     }
     if (all && !rc)
-        rc = static_masks_number(k->device->statics, ids, k->n, number, err);
+        rc = static_masks_number(k->device->statics, ids, k->call.n, number, err);
     free(ids);
     return rc;
 }
@@ -348,21 +333,20 @@ static bool joins_filters(const struct arithmetic *a)
     return a->kind == ARITH_SOFTMAX && a->filter.bq && a->filter.pv == INFINITY;
 }
 
-/* How all heads of the call attend; their filters, where they have some. */
+/* How all heads of the call attend. */
 static int common_arithmetic(struct calling *k, enum arith_kind *kind, struct err *err)
 {
-    const struct accel_filter *first = k->filters;
+    const struct accel_filter *first = &head_of(k, 0)->run.arith.filter;
     bool same = true;
-    *kind = k->heads[k->at[0]].run.arith.kind;
-    for (int i = 1; i < k->n && *kind == ARITH_SOFTMAX; i++)
-        if (k->heads[k->at[i]].run.arith.kind == ARITH_FILTER)
+    *kind = head_of(k, 0)->run.arith.kind;
+    for (int i = 1; i < k->call.n && *kind == ARITH_SOFTMAX; i++)
+        if (head_of(k, i)->run.arith.kind == ARITH_FILTER)
             *kind = ARITH_FILTER;
-    for (int i = 0; i < k->n; i++) {
-        const struct arithmetic *a = &k->heads[k->at[i]].run.arith;
-        k->filters[i] = a->filter;
-        same &= a->kind == *kind || (*kind == ARITH_FILTER && joins_filters(a));
-        same &= *kind != ARITH_FILTER ||
-                (k->filters[i].bq == first->bq && k->filters[i].bk == first->bk);
+    for (int i = 0; i < k->call.n; i++) {
+        const struct arithmetic *a = &head_of(k, i)->run.arith;
+        bool filter = *kind == ARITH_FILTER;
+        same &= a->kind == *kind || (filter && joins_filters(a));
+        same &= !filter || (a->filter.bq == first->bq && a->filter.bk == first->bk);
     }
     return same ? 0
                 : err_set(err, ERR_RUN,
@@ -371,46 +355,41 @@ static int common_arithmetic(struct calling *k, enum arith_kind *kind, struct er
 }
 
 /* What the attention is over, and what is timed beside it. */
-static int describe_work(struct calling *k, struct accel_call_work *w, struct err *err)
+static int describe_heads(struct calling *k, struct err *err)
 {
     enum arith_kind kind;
-    bool any = false, stay = true;
+    bool stay = true;
     int rc = common_arithmetic(k, &kind, err);
     if (rc)
         return rc;
-    for (int i = 0; i < k->n; i++) {
-        struct head *h = k->heads + k->at[i];
-        k->owns[i] = h->run.arith.own;
-        k->added[i] = h->run.arith.added;
-        k->masks[i] = (struct head_masks){h->choice.masks, h->choice.n};
-        k->units[i] = h->choice.units;
-        stay &= h->choice.units.there;
-        k->built[i] = h->choice.origin.source == SOURCE_STATIC;
+    for (int i = 0; i < k->call.n; i++)
+        stay &= head_of(k, i)->choice.units.there;
+    for (int i = k->call.n - 1; i >= 0; i--) {
+        struct accel_head *a = k->call.heads + i;
+        struct head *h = head_of(k, i);
+        h->choice.units.there = stay; /* if a mask is here: all from here */
+        a->masks = h->choice.masks;
+        a->n_masks = h->choice.n;
+        a->filter = kind == ARITH_FILTER ? &h->run.arith.filter : NULL;
+        a->own = kind == ARITH_KERNEL ? &h->run.arith.own : NULL;
+        a->added = kind == ARITH_ADDED ? h->run.arith.added : NULL;
+        a->built = h->choice.origin.source == SOURCE_STATIC;
+        if (i < k->call.copies)
+            a->choice = a[1].choice;
         if (!h->choice.gpu)
-            k->choices[i].method = NULL;
-        any |= h->choice.gpu;
+            a->choice.method = NULL;
     }
-    for (int i = 0; i < k->n; i++) /* a mask that is here as well: all from here */
-        k->heads[k->at[i]].choice.units.there = stay;
-    *w = (struct accel_call_work){.call = &k->call,
-                                  .section_bytes = k->device->section_bytes,
-                                  .filters = kind == ARITH_FILTER ? k->filters : NULL,
-                                  .owns = kind == ARITH_KERNEL ? k->owns : NULL,
-                                  .added = kind == ARITH_ADDED ? k->added : NULL,
-                                  .choices = any ? k->choices : NULL,
-                                  .built = any ? k->built : NULL,
-                                  .units = stay ? k->units : NULL};
-    return number_masks(k, &w->static_id, err);
+    return 0;
 }
 
 static int alloc_results(struct calling *k, struct err *err)
 {
+    bool measured = k->device->metrics || k->measure != MEASURE_ALL;
     int rc = 0;
-    for (int i = 0; i < k->n; i++) {
-        const struct head *h = k->heads + k->at[i];
-        const struct attn_in *x = k->x[i];
-        struct accel_call_head *r = k->results + i;
-        bool measured = k->device->metrics || h->cell.measure != MEASURE_ALL;
+    for (int i = k->call.copies; i < k->call.n; i++) {
+        const struct head *h = head_of(k, i);
+        struct accel_head *r = k->call.heads + i;
+        const struct attn_in *x = r->x;
         bool outputs = (h->cell.sink || !measured) && !accel_stays(x);
         if (outputs)
             TRY(mem_alloc(&r->out, x->nq * x->dv, sizeof(double), "method output", err));
@@ -423,28 +402,24 @@ out:
     return rc;
 }
 
-static int record_heads(struct calling *k, const struct accel_call_result *res, struct err *err)
+/* Kernels and pairs of every head; the times of the call, or of a head by its copies. */
+static int record_launch(struct calling *k, const struct accel_result *res, struct err *err)
 {
+    struct call_record r = {.call = &k->call, .res = res, .choose_ns = k->c->choose_ns};
     int rc = 0;
-    for (int i = 0; i < k->n; i++) {
-        struct head *h = k->heads + k->at[i];
+    for (int i = k->call.copies; i < k->call.n; i++) {
+        struct head *h = head_of(k, i);
         TRY(record_accel(&h->run, &h->choice, res->kernel, res->dense_kernel,
-                         k->results[i].pairs_exec, h->outcome->record, err));
+                         k->call.heads[i].pairs_exec, h->outcome->record, err));
     }
+    r.record = k->c->copies ? head_of(k, 0)->outcome->record : k->c->record;
+    if (!r.record || (!k->c->copies && k->call.n < k->c->n))
+        goto out;
+    TRY(mem_alloc(&r.choices, k->call.n, sizeof *r.choices, "heads of a call", err));
+    for (int i = 0; i < k->call.n; i++)
+        r.choices[i] = &head_of(k, i)->choice;
+    TRY(k->c->copies ? record_copies(&r, err) : record_call(&r, err));
 out:
-    return rc;
-}
-
-static int record_call(struct calling *k, const struct accel_call_result *res, struct err *err)
-{
-    struct call_record r = {
-        .x = k->x[0], .res = res, .record = k->c->record, .choose_ns = k->c->choose_ns, .n = k->n};
-    int rc = mem_alloc(&r.choices, k->n, sizeof *r.choices, "heads of a call", err);
-    if (rc)
-        return rc;
-    for (int i = 0; i < k->n; i++)
-        r.choices[i] = &k->heads[k->at[i]].choice;
-    rc = call_record_times(&r, err);
     free(r.choices);
     return rc;
 }
@@ -453,23 +428,22 @@ static int record_call(struct calling *k, const struct accel_call_result *res, s
 static void skip_all(struct calling *k, const char *why)
 {
     struct err none = {0};
-    for (int i = 0; i < k->n; i++) {
-        struct head *h = k->heads + k->at[i];
-        settle(h, method_skip(h->cell.ctx, "%s", why), &none);
-    }
+    for (int i = k->call.copies; i < k->call.n; i++)
+        settle(head_of(k, i), method_skip(head_of(k, i)->cell.ctx, "%s", why), &none);
 }
 
 static int attend(struct calling *k, struct err *err)
 {
-    struct accel_call_result res = {.heads = k->results};
-    struct accel_call_work w;
+    struct attend_how how = {.jobs = k->c->jobs, .section_bytes = k->device->section_bytes};
+    struct accel_result res = {0};
     char why[160] = "";
     int rc = 0;
 
-    TRY(describe_work(k, &w, err));
+    TRY(describe_heads(k, err));
+    if (!k->c->copies)
+        TRY(number_masks(k, &how.static_id, err));
     TRY(alloc_results(k, err));
-    rc = accel_attend_call(k->device->accel, k->device->session, k->c->jobs, &w, k->masks, &res,
-                           why, err);
+    rc = accel_attend_masks(k->device->accel, k->device->session, &how, &k->call, &res, why, err);
     if (rc == METHOD_SKIP) {
         skip_all(k, why);
         return 0;
@@ -477,10 +451,8 @@ static int attend(struct calling *k, struct err *err)
     if (rc)
         goto out;
     lap(&k->laps, "attention");
-    TRY(record_heads(k, &res, err));
-    TRY(pool_run(k->c->jobs, k->n, finish_head, k, err));
-    if (k->c->record && k->n == k->c->n)
-        TRY(record_call(k, &res, err));
+    TRY(record_launch(k, &res, err));
+    TRY(for_heads(k, finish_head, err));
 out:
     return rc;
 }
@@ -544,27 +516,30 @@ out:
 
 int sim_run_call(const struct sim_call *c, struct err *err)
 {
-    struct calling k = {.c = c, .device = c->cells->device, .laps = {.since = clock_ns()}};
+    struct calling k = {.c = c,
+                        .device = c->cells->device,
+                        .measure = c->cells->measure,
+                        .laps = {.since = clock_ns()}};
     int rc = 0;
 
     TRY(alloc_call(&k, err));
     TRY(pool_run(c->jobs, c->n, reorder_head, &k, err));
     gather_call(&k);
-    if (k.n)
+    if (k.call.n)
         TRY(check_shapes(&k, err));
-    if (k.n == c->n && k.device->accel->put_call) /* for what the methods ask of the exact map */
+    if (k.call.data == c->data && k.device->accel->put_call) /* methods ask for the exact map */
         TRY(k.device->accel->put_call(k.device->session, &k.call, err));
     lap(&k.laps, "operands");
     TRY(pool_run(c->jobs, c->n, start_head, &k, err));
     lap(&k.laps, "prepare");
     gather_call(&k);
-    if (k.n && k.heads[k.at[0]].run.method->device.compares)
+    if (k.call.n && head_of(&k, 0)->run.method->device.compares)
         TRY(choose_fresh(&k, err));
-    if (k.n)
+    if (k.call.n)
         TRY(choose(&k, err));
     gather_call(&k);
-    if (k.n)
-        TRY(attend(&k, err));
+    if (k.call.n)
+        TRY(k.measure == MEASURE_MASK ? for_heads(&k, finish_head, err) : attend(&k, err));
     if (c->record)
         TRY(conclude(&k, err));
     lap(&k.laps, "records");
@@ -572,5 +547,32 @@ out:
     free_call(&k);
     lap(&k.laps, "release");
     laps_log(&k.laps, c->cells->method->name);
+    if (rc == ERR_NOMEM && c->copies > 1)
+        err_prefix(err, "%d copies of a head (fewer with --copies)", c->copies);
     return rc < 0 ? err_prefix(err, "%s", c->cells->method->name) : rc;
+}
+
+int sim_run_head(const struct sim_cell *cell, struct record *r, struct err *err)
+{
+    const struct sim_device *d = cell->device;
+    const struct accel_heads of_call = {cell->in->n_heads, cell->in->n_kv_heads};
+    struct carry *carry = cell->ctx->carry;
+    struct accel_heads n = {1, 1};
+    struct call_outcome out = {.record = r};
+
+    if (cell->measure != MEASURE_MASK && d->accel->copies)
+        n = d->accel->copies(d->session, &cell->in->x, of_call);
+    struct sim_call c = {.cells = cell,
+                         .heads = &out,
+                         .n = 1,
+                         .group = n.q / n.kv,
+                         .copies = n.q,
+                         .data = device_numbers(n.q),
+                         .jobs = 1,
+                         .choose_ns = carry ? &carry->choose_ns : NULL};
+    int rc = sim_run_call(&c, err);
+    if (rc || !out.err.code)
+        return rc;
+    *err = out.err;
+    return out.err.code;
 }

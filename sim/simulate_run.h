@@ -1,6 +1,5 @@
 /*
- * simulate_run.h - the state of a running method, shared by simulate.c, simulate_accel.c and
- * simulate_call.c.
+ * simulate_run.h - the state of a running method, shared by simulate.c and simulate_call.c.
  */
 #ifndef LACUNA_SIMULATE_RUN_H
 #define LACUNA_SIMULATE_RUN_H
@@ -73,9 +72,5 @@ void run_end(struct run *run);
  * one than the head is in. METHOD_SKIP: the record says why it cannot be. */
 int run_reorder(const struct sim_cell *cell, struct sim_head *h, bool *moved, struct record *r,
                 struct err *err);
-
-/* Run the method with its attention on the GPU, a head at a time. The GPU takes all rows at once,
- * so the masks of all rows are chosen first. */
-int run_on_accel(struct run *run, struct record *r, struct err *err);
 
 #endif

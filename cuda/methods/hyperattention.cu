@@ -73,7 +73,7 @@ static __global__ void map_pairs(const __grid_constant__ hyper_args a)
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    int64_t heads = p->choices->call.q > p->heads ? p->choices->call.q : p->heads;
+    int64_t heads = p->of_heads ? p->of_heads : p->heads;
     if (p->d != 64 && p->d != 128)
         snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
     else if ((double)heads * (double)p->nq * (double)p->nk / 8 > (double)MAP_BYTES)

@@ -1,11 +1,10 @@
 /*
- * metrics.cu - launches of the metrics of a head: dense reference with errors, second pass
+ * metrics.cu - launches of the metrics of a head: dense reference, second pass
  * (metrics.h).
  */
 #include "cuda/metrics/metrics.h"
 
 #include "cuda/metrics/metrics_pass.cuh"
-#include "cuda/metrics/metrics_errors.cuh"
 #include "cuda/metrics/metrics_table.h"
 #include "cuda/tensormap.h"
 
@@ -27,6 +26,9 @@ static int put(struct gpu *g, const void *src, int64_t bytes, void *dst, struct 
 
 /* ---- dense reference ------------------------------------------------------------------------ */
 
+/* Lanes that have the channels of a row between them. */
+#define ROW_LANES 8
+
 struct finish_args {
     const int2 *rows;
     const float *piece_out;
@@ -36,13 +38,11 @@ struct finish_args {
     float *out;           /* NULL: not wanted */
     double *lse;
     float2 *norm;
-    const __nv_bfloat16 *other; /* NULL: no errors */
-    accel_row *errors;
 };
 
 /* Pieces of a row become O = sum_i 2^(m_i - m) O_i / sum_i 2^(m_i - m) l_i in fp32, the natural
- * LSE, and the normaliser: b = LSE in base 2, rounded, and 2^(b - LSE); and how far another output
- * is from O. Lane l of a row has channels 4 l + 32 i. */
+ * LSE, and the normaliser: b = LSE in base 2, rounded, and 2^(b - LSE). Lane l of a row has
+ * channels 4 l + 32 i. */
 template <int D> __global__ void finish_reference(const finish_args a)
 {
     constexpr int N = D / ROW_LANES;
@@ -74,7 +74,6 @@ template <int D> __global__ void finish_reference(const finish_args a)
         }
     }
     size_t to = (size_t)row * D + 4 * lane;
-    accel_row e = {};
 #pragma unroll
     for (int c = 0; c < N; c += 4) {
 #pragma unroll
@@ -83,20 +82,6 @@ template <int D> __global__ void finish_reference(const finish_args a)
         if (a.out && mine)
             *(float4 *)(a.out + to + ROW_LANES * c) =
                 make_float4(o[c], o[c + 1], o[c + 2], o[c + 3]);
-        if (a.other) {
-            uint2 x = *(const uint2 *)(a.other + to + ROW_LANES * c);
-            float2 lo = __bfloat1622float2(*(__nv_bfloat162 *)&x.x);
-            float2 hi = __bfloat1622float2(*(__nv_bfloat162 *)&x.y);
-            add_error(e, lo.x, o[c]);
-            add_error(e, lo.y, o[c + 1]);
-            add_error(e, hi.x, o[c + 2]);
-            add_error(e, hi.y, o[c + 3]);
-        }
-    }
-    if (a.other) {
-        sum_errors(e);
-        if (lane == 0 && mine)
-            a.errors[row] = e;
     }
     if (lane || !mine)
         return;
@@ -186,7 +171,7 @@ extern "C" int metrics_dense_make(struct gpu *g, const struct attn_problem *p,
     mark = gpu_mark(g);
     rc = ref_job(g, p, x, &r, err);
     if (!rc)
-        rc = metrics_ref_launch(g, &r, NULL, NULL, err);
+        rc = metrics_ref_launch(g, &r, err);
     if (!rc)
         rc = gpu_sync(g, err);
     gpu_release(g, mark);
@@ -195,8 +180,7 @@ out:
     return rc;
 }
 
-extern "C" int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, const void *out,
-                                  struct accel_row *errors, struct err *err)
+extern "C" int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *err)
 {
     int rc = 0;
     const attn_args *a = (const attn_args *)r->job.args;
@@ -211,9 +195,7 @@ extern "C" int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, co
                      n,
                      r->out,
                      r->lse,
-                     (float2 *)r->norm,
-                     (const __nv_bfloat16 *)out,
-                     errors};
+                     (float2 *)r->norm};
 
     TRY(attn_job_launch(g, &r->job, err));
     if (r->job.problem.d == 128)

@@ -1,9 +1,9 @@
 /*
  * metrics.h - the metrics of heads in a replay, on the GPU and without N x N storage.
  *
- * 1. metrics_ref: dense attention with unrounded fp32 outputs; per row the normaliser of p and, for
- *    another output, sums over channels of its difference from these.
- * 2. metrics_kept: the mass that a mask keeps of a row, from the log-sum-exps of both runs.
+ * 1. metrics_ref: dense attention with unrounded fp32 outputs; per row the normaliser of p.
+ * 2. metrics_compare: differences of other outputs from these, and the mass that a mask keeps of a
+ *    row, from the log-sum-exps of both runs.
  * 3. metrics_pass: S = Q K^T again, tile by tile: shares of blocks and slices whose largest p_ij =
  *    e^{s_ij - LSE_i} is below c/N (sim/blocks/exactmap.h has the same on the CPU), sums of p over
  * rows, and maps of 64 x 64 sums and maxima.
@@ -37,10 +37,7 @@ struct metrics_ref {
 int metrics_ref_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
                      bool keep_out, struct metrics_ref *r, struct err *err);
 
-/* Launch the reference. errors [heads][nq], on the device, receives the errors of out, bf16
- * [heads][nq][d], against it; both may be NULL. */
-int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, const void *out,
-                       struct accel_row *errors, struct err *err);
+int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *err);
 void metrics_ref_free(struct metrics_ref *r);
 
 /* Dense attention that stays on the device: out, lse and norm as in metrics_ref. */
@@ -63,18 +60,14 @@ struct metrics_outputs {
 };
 
 /* sums [heads] and, unless NULL, mass [heads][nq] on the host; `exp` of the sums is not set. The
- * sums over rows are in double and in one order. */
+ * sums over rows are in double and in one order.
+ *
+ * The mass is the sum of a row's dense p over the mask: (sum of e^s over the kept keys) / (sum over
+ * all keys) = e^(lse_mask - dense lse). At most 1; 0 for a row that keeps nothing. Its error comes
+ * from the LSEs: 1e-7 for sums in fp32, up to 6e-8 |LSE| where one of them is rounded to fp32. */
 int metrics_compare(struct gpu *g, const struct attn_problem *p, const struct metrics_dense *d,
                     const struct metrics_outputs *o, struct accel_sums *sums, double *mass,
                     struct err *err);
-
-/* Kept mass of a row, the sum of its dense p over a mask: (sum of e^s over the kept keys) / (sum
- * over all keys) = e^(lse - dense_lse). At most 1; 0 for a row that keeps nothing. Its error comes
- * from the LSEs: 1e-7 for sums in fp32, up to 6e-8 |LSE| where one of them is rounded to fp32. */
-double metrics_kept(double lse, double dense_lse);
-
-/* Compute the normaliser of a row from its natural log-sum-exp. */
-void metrics_norm(double lse, float norm[2]);
 
 /* Compute normalisers from natural log-sum-exps in fp32, whose rounding changes p by 6e-8 |LSE|.
  * norm [n] is new device memory of the arena. */

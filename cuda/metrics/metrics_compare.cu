@@ -4,8 +4,6 @@
  */
 #include "cuda/metrics/metrics.h"
 
-#include "cuda/metrics/metrics_errors.cuh"
-
 extern "C" {
 #include "core/mem.h"
 }
@@ -17,6 +15,44 @@ extern "C" {
 #define THREADS 256
 #define LANES_ROWS (THREADS / ROW_LANES) /* rows at a time */
 #define BLOCK_ROWS 256                   /* of a thread block */
+
+/* Sums over the channels of one row: of the method's output, of the dense reference, and of their
+ * difference (delta). */
+struct row_errors {
+    float abs_delta, sq_delta, abs_ref, sq_ref, sq_out, dot, max_delta;
+};
+
+/* Eight lanes have the channels of a row between them. */
+#define ROW_LANES 8
+
+static __device__ __forceinline__ void add_error(row_errors &e, float x, float y)
+{
+    float delta = x - y;
+    e.abs_delta += fabsf(delta);
+    e.sq_delta += delta * delta;
+    e.abs_ref += fabsf(y);
+    e.sq_ref += y * y;
+    e.sq_out += x * x;
+    e.dot += x * y;
+    if (!(fabsf(delta) <= e.max_delta)) /* NaN stays */
+        e.max_delta = fabsf(delta);
+}
+
+static __device__ __forceinline__ void sum_errors(row_errors &e)
+{
+#pragma unroll
+    for (int bit = 1; bit < ROW_LANES; bit *= 2) {
+        e.abs_delta += __shfl_xor_sync(~0u, e.abs_delta, bit);
+        e.sq_delta += __shfl_xor_sync(~0u, e.sq_delta, bit);
+        e.abs_ref += __shfl_xor_sync(~0u, e.abs_ref, bit);
+        e.sq_ref += __shfl_xor_sync(~0u, e.sq_ref, bit);
+        e.sq_out += __shfl_xor_sync(~0u, e.sq_out, bit);
+        e.dot += __shfl_xor_sync(~0u, e.dot, bit);
+        float other = __shfl_xor_sync(~0u, e.max_delta, bit);
+        if (isnan(other) || other > e.max_delta)
+            e.max_delta = other;
+    }
+}
 
 /* The fields of struct accel_sums in its order. */
 enum { SUM_FIELDS = 12, MAX_DELTA = 6, MIN_COS = 7, MAX_LSE = 9 };
@@ -48,7 +84,7 @@ static __device__ __forceinline__ double initial(int field)
 }
 
 /* Two zero vectors: 1; one of them: 0. */
-static __device__ double row_cosine(const accel_row &e)
+static __device__ double row_cosine(const row_errors &e)
 {
     if (e.sq_out == 0 && e.sq_ref == 0)
         return 1;
@@ -57,7 +93,7 @@ static __device__ double row_cosine(const accel_row &e)
                : (double)e.dot / (sqrt((double)e.sq_out) * sqrt((double)e.sq_ref));
 }
 
-static __device__ void add_row(double *sum, const accel_row &e, double lse, double ref)
+static __device__ void add_row(double *sum, const row_errors &e, double lse, double ref)
 {
     bool both = lse != -INFINITY && ref != -INFINITY;
     double apart = both ? fabs(lse - ref) : 0;
@@ -70,7 +106,6 @@ static __device__ void add_row(double *sum, const accel_row &e, double lse, doub
         sum[f] = combine(f, sum[f], v[f]);
 }
 
-/* As metrics_kept. */
 static __device__ double kept_mass(double lse, double ref, bool all)
 {
     if (all)
@@ -80,10 +115,11 @@ static __device__ double kept_mass(double lse, double ref, bool all)
 }
 
 /* Eight lanes have a row between them: channels 4 l + 32 i. */
-template <int D> static __device__ accel_row row_errors(const compare_args &a, size_t row, int lane)
+template <int D>
+static __device__ row_errors errors_of_row(const compare_args &a, size_t row, int lane)
 {
     size_t at = row * D + 4 * lane;
-    accel_row e = {};
+    row_errors e = {};
 #pragma unroll
     for (int c = 0; c < D; c += 4 * ROW_LANES) {
         float4 y = *(const float4 *)(a.ref + at + c);
@@ -111,7 +147,7 @@ template <int D> __global__ void __launch_bounds__(THREADS) compare_rows(const c
         int in_head = blockIdx.x * BLOCK_ROWS + i + group;
         bool mine = in_head < a.nq;
         size_t row = (size_t)blockIdx.y * a.nq + (mine ? in_head : a.nq - 1);
-        accel_row e = row_errors<D>(a, row, lane);
+        row_errors e = errors_of_row<D>(a, row, lane);
         if (lane || !mine)
             continue;
         add_row(sum, e, a.lse[row], a.ref_lse[row]);

@@ -32,7 +32,7 @@ static __device__ __forceinline__ uint32_t every_key(int first, int step, int en
 
 static inline bool pair_maps_fit(const struct select_problem *p, char why[160])
 {
-    int64_t heads = p->choices->call.q > p->heads ? p->choices->call.q : p->heads;
+    int64_t heads = p->of_heads ? p->of_heads : p->heads;
     bool fit = p->nq <= PAIR_TOKENS && p->nk <= PAIR_TOKENS &&
                (double)heads * (double)p->nq * (double)p->nk / 8 <= (double)PAIR_MAP_BYTES;
     if (!fit)

@@ -23,6 +23,7 @@ extern "C" {
 
 struct select_problem {
     int heads, kv_heads, d;
+    int of_heads; /* of the call of which these are a part; 0: these are all */
     int64_t nq, nk;
     double scale;
     bool causal;                        /* key j is seen by row i iff j <= i + nk - nq */

@@ -12,12 +12,10 @@
 /* What a replay measures of a head, or a part of it. */
 struct metrics_job {
     const char *name;
-    bool reference;                /* and the errors against it */
+    bool reference;
     const struct metrics_ask *ask; /* NULL: no pass */
     struct metrics_pass pass;
     const struct metrics_ref *ref;
-    const void *out;
-    struct accel_row *rows;
 };
 
 static int launch_metrics(struct gpu *g, const void *job, struct err *err)
@@ -25,7 +23,7 @@ static int launch_metrics(struct gpu *g, const void *job, struct err *err)
     const struct metrics_job *m = job;
     int rc = 0;
     if (m->reference)
-        TRY(metrics_ref_launch(g, m->ref, m->out, m->rows, err));
+        TRY(metrics_ref_launch(g, m->ref, err));
     if (m->ask)
         TRY(metrics_pass_launch(g, &m->pass, err));
 out:
@@ -91,7 +89,7 @@ static int metrics_case(struct bench *b, const char *text, const struct cu_run *
                                              .sums = true},
                                     maps = {.cells = true, .sums = true};
     struct metrics_job jobs[] = {
-        {.name = "reference, errors", .reference = true},
+        {.name = "reference", .reference = true},
         {.name = "1 threshold", .ask = &one},
         {.name = "8 thresholds", .ask = &tops},
         {.name = "1 threshold, sums of p", .ask = &one_sums},
@@ -106,15 +104,11 @@ static int metrics_case(struct bench *b, const char *text, const struct cu_run *
     struct work works[N + 1] = {{bench_launch_attn, &r->job, 1}};
     const char *names[N + 1] = {"dense attention"};
     struct metrics_ref ref = {0};
-    struct accel_row *rows = NULL;
     int rc = 0;
 
     TRY(metrics_ref_init(&b->gpu, &r->c.problem, &r->job.x, false, &ref, err));
-    TRY(gpu_alloc(&b->gpu, r->c.problem.nq * (int64_t)sizeof *rows, &rows, err));
     for (int i = 0; i < N; i++) {
         jobs[i].ref = &ref;
-        jobs[i].out = r->job.x.out;
-        jobs[i].rows = rows;
         if (jobs[i].ask)
             TRY(metrics_pass_init(&b->gpu, &r->c.problem, &r->job.x, ref.norm, jobs[i].ask,
                                   &jobs[i].pass, err));

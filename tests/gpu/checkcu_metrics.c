@@ -1,7 +1,7 @@
 /*
  * checkcu_metrics.c - the metrics of the GPU against those of the CPU in double: normalisers and
  * dense outputs, the mass that a mask keeps, sums of p, blocks and slices below thresholds, pooled
- * maps, and row by row the differences of two outputs.
+ * maps, and the differences of two outputs.
  *
  * Probabilities of the GPU come from fp32 scores, whose error grows with their size: the tolerance
  * of p is 1e-4, or 4e-6 of the largest |LSE|. Counts of units below c must lie between the CPU's
@@ -105,17 +105,14 @@ static double row_sum(const struct metrics_check *k, int64_t row)
     return k->lse[row] == -INFINITY ? 0 : 1;
 }
 
-/* Of the masked attention's LSEs and the reference's, as a replay takes it. */
-static int check_mass(struct metrics_check *k, const struct metrics_ref *ref, struct err *err)
+/* Against the CPU's mass over the mask. */
+static int check_mass(struct metrics_check *k, const double *mass, struct err *err)
 {
     const struct attn_problem *p = &k->r->c.problem;
     struct mask m = {0};
-    double *dense = NULL, *kept = NULL;
-    float *lse = NULL;
+    double *kept = NULL;
     int bq = attn_block_rows(p->lists, NULL), rc = 0;
 
-    TRY(mem_alloc(&lse, p->nq, sizeof *lse, "log-sum-exp", err));
-    TRY(mem_alloc(&dense, p->nq, sizeof *dense, "log-sum-exp", err));
     TRY(mem_alloc(&kept, p->nq, sizeof *kept, "mass", err));
     TRY(mask_lists_init(&m, p->nq, p->nk, 0, p->nq, p->causal, bq, attn_block_keys(p->lists, NULL),
                         err));
@@ -124,20 +121,14 @@ static int check_mass(struct metrics_check *k, const struct metrics_ref *ref, st
             TRY(mask_lists_add(&m, b, k->r->col[i], err));
     mask_lists_finish(&m);
     TRY(attn_rows(k->ops, &m, NULL, kept, err));
-    TRY(attn_job_launch(k->g, &k->r->job, err));
-    TRY(gpu_get(k->g, lse, k->r->job.x.lse, p->nq * 4, err));
-    TRY(gpu_get(k->g, dense, ref->lse, p->nq * 8, err));
     for (int64_t i = 0; i < p->nq; i++) {
         double want = kept[i] == -INFINITY ? 0 : exp(kept[i] - k->lse[i]);
-        double got = metrics_kept(lse[i], dense[i]);
-        if (!near(k, "kept mass of a row", got, want, k->tolerance))
+        if (!near(k, "kept mass of a row", mass[i], want, k->tolerance))
             break;
-        k->worst = fmax(k->worst, fabs(got - want));
+        k->worst = fmax(k->worst, fabs(mass[i] - want));
     }
 out:
     mask_free(&m);
-    free(lse);
-    free(dense);
     free(kept);
     return rc;
 }
@@ -217,11 +208,11 @@ out:
 }
 
 /* Against the same formulas in double, on the very outputs that the device compared. */
-static bool row_agrees(struct metrics_check *k, const uint16_t *out, const float *ref,
-                       const struct accel_row *row)
+static void sums_agree(struct metrics_check *k, const uint16_t *out, const float *ref,
+                       const struct accel_sums *s)
 {
     double l1 = 0, l2 = 0, a = 0, rr = 0, oo = 0, dot = 0, most = 0;
-    for (int c = 0; c < k->p.d; c++) {
+    for (int64_t c = 0; c < k->p.nq * k->p.d; c++) {
         double x = bf16_to_f32(out[c]), y = ref[c];
         l1 += fabs(x - y);
         l2 += (x - y) * (x - y);
@@ -231,39 +222,41 @@ static bool row_agrees(struct metrics_check *k, const uint16_t *out, const float
         dot += x * y;
         most = fmax(most, fabs(x - y));
     }
-    return near(k, "sum |Delta|", row->abs_delta, l1, 1e-5 * (l1 + 1e-3 * a)) &&
-           near(k, "sum Delta^2", row->sq_delta, l2, 1e-5 * (l2 + 1e-4 * rr)) &&
-           near(k, "sum |O|", row->abs_ref, a, 1e-5 * a) &&
-           near(k, "sum O^2", row->sq_ref, rr, 1e-5 * rr) &&
-           near(k, "sum O'^2", row->sq_out, oo, 1e-5 * oo) &&
-           near(k, "sum O' O", row->dot, dot, 1e-5 * sqrt(oo * rr)) &&
-           near(k, "max |Delta|", row->max_delta, most, 1e-5 * (most + 1e-3 * a));
+    near(k, "sum |Delta|", s->abs_delta, l1, 1e-5 * (l1 + 1e-3 * a));
+    near(k, "sum Delta^2", s->sq_delta, l2, 1e-5 * (l2 + 1e-4 * rr));
+    near(k, "sum |O|", s->abs_ref, a, 1e-5 * a);
+    near(k, "sum O^2", s->sq_ref, rr, 1e-5 * rr);
+    near(k, "sum O'^2", s->sq_out, oo, 1e-5 * oo);
+    near(k, "sum O' O", s->dot, dot, 1e-5 * sqrt(oo * rr));
+    near(k, "max |Delta|", s->max_delta, most, 1e-5 * (most + 1e-3 * a));
 }
 
-static int check_errors(struct metrics_check *k, const struct metrics_ref *ref, struct err *err)
+/* The outputs over the mask, compared as a replay does it. */
+static int check_compare(struct metrics_check *k, const struct metrics_ref *ref, struct err *err)
 {
     int64_t n = k->p.nq * k->p.d;
+    const struct attn_tensors *x = &k->r->job.x;
+    const struct metrics_dense dense = {ref->out, ref->lse, ref->norm};
+    const struct metrics_outputs o = {x->out, x->lse, x->lse, false};
+    struct accel_sums sums;
     uint16_t *out = NULL;
     float *want = NULL;
-    struct accel_row *rows = NULL, *dev = NULL;
+    double *mass = NULL;
     int rc = 0;
 
     TRY(mem_alloc(&out, n, sizeof *out, "output", err));
     TRY(mem_alloc(&want, n, sizeof *want, "output", err));
-    TRY(mem_alloc(&rows, k->p.nq, sizeof *rows, "errors of rows", err));
-    TRY(gpu_alloc(k->g, k->p.nq * (int64_t)sizeof *rows, &dev, err));
+    TRY(mem_alloc(&mass, k->p.nq, sizeof *mass, "mass", err));
     TRY(attn_job_launch(k->g, &k->r->job, err));
-    TRY(metrics_ref_launch(k->g, ref, k->r->job.x.out, dev, err));
-    TRY(gpu_get(k->g, rows, dev, k->p.nq * (int64_t)sizeof *rows, err));
-    TRY(gpu_get(k->g, out, k->r->job.x.out, n * 2, err));
+    TRY(metrics_compare(k->g, &k->p, &dense, &o, &sums, mass, err));
+    TRY(gpu_get(k->g, out, x->out, n * 2, err));
     TRY(gpu_get(k->g, want, ref->out, n * 4, err));
-    for (int64_t i = 0; i < k->p.nq; i++)
-        if (!row_agrees(k, out + i * k->p.d, want + i * k->p.d, rows + i))
-            break;
+    sums_agree(k, out, want, &sums);
+    TRY(check_mass(k, mass, err));
 out:
     free(out);
     free(want);
-    free(rows);
+    free(mass);
     return rc;
 }
 
@@ -351,10 +344,9 @@ int cu_metrics_check(struct gpu *g, const struct cu_run *r, bool brief, double *
     k.p.lists = ATTN_DENSE;
     TRY(cpu_reference(&k, err));
     TRY(metrics_ref_init(g, &k.p, &r->job.x, true, &ref, err));
-    TRY(metrics_ref_launch(g, &ref, NULL, NULL, err));
+    TRY(metrics_ref_launch(g, &ref, err));
     TRY(check_reference(&k, &ref, err));
-    TRY(check_mass(&k, &ref, err));
-    TRY(check_errors(&k, &ref, err));
+    TRY(check_compare(&k, &ref, err));
     for (size_t i = brief ? turn : 0; i < (brief ? turn + 1 : n); i++)
         TRY(check_pass(&k, &ref, asks + i, !brief, err));
 out:

@@ -24,6 +24,7 @@ struct head {
     double *out, *lse; /* of the CPU */
     int64_t *ptr;
     int32_t *col;
+    struct accel_head head; /* its arrays owned */
     struct accel_result r;
 };
 
@@ -36,11 +37,9 @@ static void head_free(struct head *h)
     free(h->lse);
     free(h->ptr);
     free(h->col);
-    free(h->r.out);
-    free(h->r.lse);
-    free(h->r.rows);
-    free(h->r.mass);
-    free(h->r.dense_lse);
+    free(h->head.out);
+    free(h->head.lse);
+    free(h->head.mass);
 }
 
 static int reference(struct head *h, struct err *err)
@@ -80,11 +79,10 @@ static int head_init(int d, bool causal, enum cu_data data, int exponent, struct
                             .scale = c.problem.scale,
                             .causal = causal};
     TRY(reference(h, err));
-    TRY(mem_alloc(&h->r.out, N * d, sizeof *h->r.out, "outputs", err));
-    TRY(mem_alloc(&h->r.lse, N, sizeof *h->r.lse, "log-sum-exp", err));
-    TRY(mem_alloc(&h->r.rows, N, sizeof *h->r.rows, "rows", err));
-    TRY(mem_alloc(&h->r.mass, N, sizeof *h->r.mass, "mass", err));
-    TRY(mem_alloc(&h->r.dense_lse, N, sizeof *h->r.dense_lse, "log-sum-exp", err));
+    h->head.x = &h->x;
+    TRY(mem_alloc(&h->head.out, N * d, sizeof *h->head.out, "outputs", err));
+    TRY(mem_alloc(&h->head.lse, N, sizeof *h->head.lse, "log-sum-exp", err));
+    TRY(mem_alloc(&h->head.mass, N, sizeof *h->head.mass, "mass", err));
 out:
     return rc;
 }
@@ -109,28 +107,28 @@ out:
 
 static void compare(const struct head *h, char what[160])
 {
-    double delta = 0, ref = 0, lse = 0, most = 0, row_delta = 0, row_ref = 0;
-    double square = ldexp(1, 2 * h->r.rows_exp);
+    const struct accel_sums *sums = &h->head.sums;
+    double delta = 0, ref = 0, lse = 0, most = 0;
+    double sum_delta = ldexp(sums->sq_delta, 2 * sums->exp);
+    double sum_ref = ldexp(sums->sq_ref, 2 * sums->exp);
     for (int64_t i = 0; i < (int64_t)N * h->x.d; i++) {
-        double d = h->r.out[i] - h->out[i];
+        double d = h->head.out[i] - h->out[i];
         delta += d * d;
         ref += h->out[i] * h->out[i];
     }
     for (int64_t i = 0; i < N; i++) {
-        lse = fmax(lse, isnan(h->r.lse[i]) ? INFINITY : fabs(h->r.lse[i] - h->lse[i]));
+        lse = fmax(lse, isnan(h->head.lse[i]) ? INFINITY : fabs(h->head.lse[i] - h->lse[i]));
         most = fmax(most, fabs(h->lse[i]));
-        row_delta += square * h->r.rows[i].sq_delta;
-        row_ref += square * h->r.rows[i].sq_ref;
     }
     if (!(delta <= 25e-6 * ref))
         snprintf(what, 160, "output %.2e", sqrt(delta / ref));
     else if (!(lse <= fmax(1e-3, 2e-6 * most)))
         snprintf(what, 160, "lse %.2e of %.1f", lse, most);
-    else if (!(fabs(row_ref - ref) <= 1e-2 * ref))
-        snprintf(what, 160, "measured norm of the reference %.6g, expected %.6g", sqrt(row_ref),
+    else if (!(fabs(sum_ref - ref) <= 1e-2 * ref))
+        snprintf(what, 160, "measured norm of the reference %.6g, expected %.6g", sqrt(sum_ref),
                  sqrt(ref));
-    else if (!(row_delta <= 25e-6 * ref))
-        snprintf(what, 160, "measured difference %.2e", sqrt(row_delta / ref));
+    else if (!(sum_delta <= 25e-6 * ref))
+        snprintf(what, 160, "measured difference %.2e", sqrt(sum_delta / ref));
 }
 
 /* The kernel for lists of bq x bk blocks, 0 = dense, or of a filter. */
@@ -145,8 +143,10 @@ static bool check_case(const struct accel *a, struct accel_session *s, const str
 {
     struct accel_filter filter = {f->bq, f->bk, INFINITY, f->filter ? f->filter->scope : 0,
                                   0,     true};
-    struct accel_head head = {
-        .x = &h->x, .call = {1, 1}, .bq = f->bq ? f->bq : 128, .bk = f->bk ? f->bk : 128};
+    struct accel_lists l = {
+        .count = 1, .bq = f->bq ? f->bq : 128, .bk = f->bk ? f->bk : 128, .untimed = true};
+    static uint64_t data; /* every head has another number */
+    const struct accel_call call = {.n = 1, .group = 1, .heads = &h->head, .data = ++data};
     char why[160];
     int rc = 0;
 
@@ -154,10 +154,10 @@ static bool check_case(const struct accel *a, struct accel_session *s, const str
         return false;
     if (f->bq)
         TRY(all_blocks(h, f->bq, f->bk, err));
-    head.ptr = h->ptr;
-    head.col = h->col;
-    head.filter = f->filter ? &filter : NULL;
-    TRY(a->attend(s, &head, &h->r, err));
+    l.ptr = h->ptr;
+    l.col = h->col;
+    h->head.filter = f->filter ? &filter : NULL;
+    TRY(a->attend_call(s, &call, &l, &h->r, err));
     compare(h, what);
 out:
     if (rc)

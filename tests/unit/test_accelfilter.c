@@ -31,20 +31,23 @@ static bool filters(const struct accel_session *s, const struct attn_in *x,
     return !s->refuses;
 }
 
-static int attend(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
-                  struct err *err)
+static int attend(struct accel_session *s, const struct accel_call *c, const struct accel_lists *l,
+                  struct accel_result *r, struct err *err)
 {
+    struct accel_head *h = c->heads;
+    const struct accel_filter *f = h->filter;
     const struct attn_in *x = h->x;
     struct exact exact;
     struct mask m = {0};
+    ck_assert_int_eq(c->n, 1);
     s->attended++;
     memset(&s->asked, 0, sizeof s->asked);
+    accel_untimed(c, r);
     r->attend = r->dense = (struct accel_time){1, 1, 1, 1};
-    r->pairs_exec = 1;
+    h->pairs_exec = 1;
     exact_init(&exact, x, PREC_F64);
-    if (h->filter) {
-        const struct accel_filter *f = h->filter;
-        ck_assert(h->bq == f->bq && h->bk == f->bk);
+    if (f) {
+        ck_assert(l->bq == f->bq && l->bk == f->bk);
         struct tile_attn t = {.nq = x->nq,
                               .nk = x->nk,
                               .d = x->d,
@@ -59,11 +62,11 @@ static int attend(struct accel_session *s, const struct accel_head *h, struct ac
                               .keep_denominator = f->keep_denominator,
                               .out_dtype = DT_NONE};
         s->asked = *f;
-        accel_lists_mask(h, &m, err);
-        assert_ok(tile_attn_rows(&t, &m, r->out, r->lse, &r->tiles_pv, err), err);
+        accel_head_mask(c, l, 0, &m, err);
+        assert_ok(tile_attn_rows(&t, &m, h->out, h->lse, &h->tiles_pv, err), err);
     } else {
         mask_full(&m, x->nq, x->nk, 0, x->nq, x->causal);
-        assert_ok(exact_attend(&exact, &m, r->out, r->lse, err), err);
+        assert_ok(exact_attend(&exact, &m, h->out, h->lse, err), err);
     }
     mask_free(&m);
     exact_free(&exact);
@@ -71,8 +74,8 @@ static int attend(struct accel_session *s, const struct accel_head *h, struct ac
 }
 
 static const struct accel able = {
-    .name = "cpu", .supports = supports, .attend = attend, .filters = filters};
-static const struct accel unable = {.name = "cpu", .supports = supports, .attend = attend};
+    .name = "cpu", .supports = supports, .attend_call = attend, .filters = filters};
+static const struct accel unable = {.name = "cpu", .supports = supports, .attend_call = attend};
 
 /* Neighbouring tokens resemble each other: far ones are skipped. */
 static void make_head(struct sim_head *h, bool causal)

@@ -15,74 +15,41 @@
 struct accel_session {
     int maps;       /* calls of `map` */
     int references; /* calls of `reference` */
-    uint64_t data;  /* of the last `attend` */
+    uint64_t data;  /* of the last `attend_call` */
 };
 
-static bool supports_all(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
-                         int64_t *bk, char why[160])
+#define SUMS_EXP 20 /* sums are of outputs that were divided by 2^20 */
+
+static int attend_on_cpu(struct accel_session *s, const struct accel_call *c,
+                         const struct accel_lists *l, struct accel_result *r, struct err *err)
 {
-    if (*bq % 64 || *bk % 64)
-        *bq = *bk = ACCEL_TILE;
-    return true;
-}
+    struct accel_head *h = c->heads;
+    struct accel_outs o;
+    struct mask m = {0};
 
-#define ROWS_EXP 20 /* rows are of outputs that were divided by 2^20 */
-
-static void measure_row(const double *out, const double *ref, int d, struct accel_row *e)
-{
-    double v[7] = {0};
-    for (int c = 0; c < d; c++) {
-        double x = ldexp(out[c], -ROWS_EXP), y = ldexp(ref[c], -ROWS_EXP), delta = x - y;
-        v[0] += fabs(delta);
-        v[1] += delta * delta;
-        v[2] += fabs(y);
-        v[3] += y * y;
-        v[4] += x * x;
-        v[5] += x * y;
-        v[6] = fmax(v[6], fabs(delta));
-    }
-    *e = (struct accel_row){(float)v[0], (float)v[1], (float)v[2], (float)v[3],
-                            (float)v[4], (float)v[5], (float)v[6]};
-}
-
-static int attend_on_cpu(struct accel_session *s, const struct accel_head *h,
-                         struct accel_result *r, struct err *err)
-{
-    const struct attn_in *x = h->x;
-    struct attn_ops ops = {0};
-    struct mask m = {0}, full;
-    double *out = calloc((size_t)(x->nq * x->dv), sizeof *out);
-    double *ref = calloc((size_t)(x->nq * x->dv), sizeof *ref);
-
-    assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
-    accel_head_mask(h, &m, err);
-    assert_ok(attn_rows(&ops, &m, out, r->lse, err), err);
-    mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
-    s->data = h->data;
-    r->rows_exp = ROWS_EXP;
-    ck_assert_ptr_nonnull(r->rows);
-    ck_assert_ptr_null(r->out); /* nobody asked for it */
-    assert_ok(attn_rows(&ops, &full, ref, r->dense_lse, err), err);
-    for (int64_t i = 0; i < x->nq; i++) {
-        measure_row(out + i * x->dv, ref + i * x->dv, x->dv, r->rows + i);
-        r->mass[i] = r->lse[i] == -INFINITY ? 0 : exp(r->lse[i] - r->dense_lse[i]);
-    }
-    r->attend = r->dense = r->metrics = (struct accel_time){1, 1, 1, 1};
-    r->pairs_exec = 1;
+    ck_assert_int_eq(c->n, 1);
+    s->data = c->data;
+    ck_assert_ptr_nonnull(h->mass);
+    ck_assert_ptr_null(h->out); /* nobody asked for it */
+    accel_head_mask(c, l, 0, &m, err);
+    accel_compute(h->x, &m, PREC_F64, &o, err);
+    accel_deliver(h, &o);
+    accel_measure(h, &o, SUMS_EXP);
+    accel_untimed(c, r);
+    r->attend = r->dense = (struct accel_time){1, 1, 1, 1};
+    h->pairs_exec = 1;
+    accel_outs_free(&o);
     mask_free(&m);
-    attn_release(&ops);
-    free(out);
-    free(ref);
     return 0;
 }
 
-static int map_on_cpu(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
-                      struct err *err)
+static int map_on_cpu(struct accel_session *s, const struct attn_in *x, uint64_t data,
+                      struct accel_map *m, struct err *err)
 {
     struct exact exact;
     struct map_below *b = calloc(1, sizeof *b);
 
-    ck_assert_uint_eq(m->data, s->data); /* the same operands, which are there already */
+    ck_assert_uint_eq(data, s->data); /* the same operands, which are there already */
     exact_init(&exact, x, PREC_F64);
     b->n_c = m->n_c;
     memcpy(b->c, m->c, (size_t)m->n_c * sizeof *m->c);
@@ -115,10 +82,10 @@ static int reference_on_cpu(struct accel_session *s, const struct attn_in *x, ui
 }
 
 static const struct accel on_cpu = {
-    .name = "cpu", .supports = supports_all, .attend = attend_on_cpu, .map = map_on_cpu};
+    .name = "cpu", .supports = accel_supports_all, .attend_call = attend_on_cpu, .map = map_on_cpu};
 static const struct accel with_reference = {.name = "cpu",
-                                            .supports = supports_all,
-                                            .attend = attend_on_cpu,
+                                            .supports = accel_supports_all,
+                                            .attend_call = attend_on_cpu,
                                             .map = map_on_cpu,
                                             .reference = reference_on_cpu};
 

@@ -127,20 +127,21 @@ static void hashed_rows(const struct attn_in *x, const struct own_hashed *r, dou
 }
 
 /* HyperAttention's mask, from what the question says. */
-static int select_hashed(struct accel_session *s, const struct accel_choice *c, struct mask *m,
-                         struct accel_time *time, char why[160], struct err *err)
+static int select_hashed(struct accel_session *s, const struct accel_call *call, struct err *err)
 {
-    const struct attn_in *x = c->x;
-    struct own_hashed r = c->rule->hashed;
+    struct accel_head *h = call->heads;
+    const struct attn_in *x = h->x;
+    struct own_hashed r = h->choice.rule->hashed;
+    struct mask *m = &h->mask;
     struct hyper_plan p;
     double w[N];
     ck_assert_int_eq(r.head, 0);
-    *time = (struct accel_time){4, 4, 4, 1};
+    h->answer = 0;
     if (!own_squares_any(&r, x->nq, x->causal)) {
         mask_full(m, x->nq, x->nk, 0, x->nq, x->causal);
         return 0;
     }
-    r.head = *(const int32_t *)c->given;
+    r.head = *(const int32_t *)h->choice.given;
     hashed_plan(&p, &r, x);
     assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, 1, 1, err), err);
     for (int64_t i = 0; i < x->nq; i++) {
@@ -155,47 +156,55 @@ static int select_hashed(struct accel_session *s, const struct accel_choice *c, 
 }
 
 /* Where nothing is hashed there is no arithmetic of its own: softmax over the mask. */
-static void plain_rows(const struct attn_in *x, struct accel_result *r, struct err *err)
+static void plain_rows(const struct accel_head *h, struct err *err)
 {
     struct attn_ops ops = {0};
     struct mask full;
-    mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
-    assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
-    assert_ok(attn_rows(&ops, &full, r->out, r->lse, err), err);
+    mask_full(&full, h->x->nq, h->x->nk, 0, h->x->nq, h->x->causal);
+    assert_ok(attn_prepare(&ops, h->x, PREC_F64, err), err);
+    assert_ok(attn_rows(&ops, &full, h->out, h->lse, err), err);
     attn_release(&ops);
 }
 
-static int attend(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
-                  struct err *err)
+static int attend(struct accel_session *s, const struct accel_call *c, const struct accel_lists *l,
+                  struct accel_result *r, struct err *err)
 {
-    static const struct accel_time one = {1, 1, 1, 1}, two = {2, 2, 2, 1};
+    static const struct accel_time one = {1, 1, 1, 1}, two = {2, 2, 2, 1}, four = {4, 4, 4, 1};
+    struct accel_head *h = c->heads;
     const struct attn_in *x = h->x;
-    ck_assert(!h->filter);
+    const struct own_rule *own = h->own;
+    ck_assert(c->n == 1 && !h->filter);
     s->attended++;
+    accel_untimed(c, r);
     r->attend = one;
     r->dense = (struct accel_time){6, 6, 6, 1};
-    r->pairs_exec = 1;
-    if (!h->own) {
-        plain_rows(x, r, err);
+    h->pairs_exec = 1;
+    if (h->choice.method)
+        r->select = four;
+    if (!own) {
+        plain_rows(h, err);
         return 0;
     }
-    s->asked = *h->own;
-    if (h->own->kind == OWN_HASHED)
-        hashed_rows(x, &h->own->of.hashed, r->out, r->lse);
+    s->asked = *own;
+    if (own->kind == OWN_HASHED)
+        hashed_rows(x, &own->of.hashed, h->out, h->lse);
     else
         r->quant = two;
-    for (int64_t i = 0; i < x->nq && h->own->kind == OWN_DILATED; i++)
-        dilated_row(x, &h->own->of.dilated, i, r->out + i * x->dv, r->lse + i);
-    for (int64_t i = 0; i < x->nq * x->dv && h->own->kind == OWN_QUANTISED; i++)
-        r->out[i] = r->lse[i / x->dv] = 0;
+    for (int64_t i = 0; i < x->nq && own->kind == OWN_DILATED; i++)
+        dilated_row(x, &own->of.dilated, i, h->out + i * x->dv, h->lse + i);
+    for (int64_t i = 0; i < x->nq * x->dv && own->kind == OWN_QUANTISED; i++)
+        h->out[i] = h->lse[i / x->dv] = 0;
     return 0;
 }
 
 static const struct accel able = {
-    .name = "cpu", .supports = supports, .attend = attend, .owns = owns};
-static const struct accel chooses = {
-    .name = "cpu", .supports = supports, .attend = attend, .owns = owns, .select = select_hashed};
-static const struct accel unable = {.name = "cpu", .supports = supports, .attend = attend};
+    .name = "cpu", .supports = supports, .attend_call = attend, .owns = owns};
+static const struct accel chooses = {.name = "cpu",
+                                     .supports = supports,
+                                     .attend_call = attend,
+                                     .owns = owns,
+                                     .select_call = select_hashed};
+static const struct accel unable = {.name = "cpu", .supports = supports, .attend_call = attend};
 
 static void make_head(struct sim_head *h)
 {
@@ -212,7 +221,7 @@ static void run(struct accel_session *s, const struct accel *accel, const struct
                 const char *text, struct record *r)
 {
     const struct sim_device device = {
-        .accel = accel, .session = s, .select = accel->select ? SELECT_GPU : SELECT_CPU};
+        .accel = accel, .session = s, .select = accel->select_call ? SELECT_GPU : SELECT_CPU};
     struct method_ctx ctx = {.seed = 1}; /* as run_text */
     struct err err = {0};
     assert_ok(run_on_device(&device, &h->in, text, &ctx, r, &err), &err);

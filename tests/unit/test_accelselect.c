@@ -12,6 +12,7 @@
 /* ---- a back end ----------------------------------------------------------------------------- */
 
 #define N 2700 /* more rows than a chunk of the reference */
+enum { COPIES = 8 };
 
 enum answer { SAME, CHANGED, REFUSES, OTHER_UNIT, FULL };
 
@@ -20,55 +21,73 @@ struct accel_session {
     const char *setting; /* the method with its parameters */
     enum answer answer;
     int selections;
-    bool once;                  /* of the last choice: without times */
+    int asked;                  /* heads of the call of the last choice */
     int64_t attended;           /* blocks that attend was asked for */
     uint64_t data, data_before; /* of the selection in this run; of the run before */
     struct carry carry;         /* of the method, from run to run */
 };
 
-static bool supports_all(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
-                         int64_t *bk, char why[160])
+/* Copies in pairs that share keys and values. */
+static struct accel_heads eight(const struct accel_session *s, const struct attn_in *x,
+                                struct accel_heads call)
 {
-    if (*bk == 1)
-        *bq = *bk = ACCEL_TILE;
-    return true;
+    ck_assert_int_eq(call.q, s->in->n_heads);
+    ck_assert_int_eq(call.kv, s->in->n_kv_heads);
+    return (struct accel_heads){COPIES, COPIES / 2};
 }
 
-static int attend_on_cpu(struct accel_session *s, const struct accel_head *h,
-                         struct accel_result *r, struct err *err)
+static struct accel_time of_copies(double ns)
 {
-    const struct attn_in *x = h->x;
-    struct attn_ops ops = {0};
-    struct mask m = {0};
+    ns *= COPIES;
+    return (struct accel_time){ns, 0.9 * ns, 1.1 * ns, 5};
+}
+
+static int attend_on_cpu(struct accel_session *s, const struct accel_call *c,
+                         const struct accel_lists *l, struct accel_result *r, struct err *err)
+{
+    const struct accel_head *last = c->heads + COPIES - 1;
+    struct mask full;
+    ck_assert(c->n == COPIES && c->group == 2 && c->copies == COPIES - 1);
+    ck_assert(l->first == 0 && l->count == COPIES);
     if (s->data)
-        ck_assert_uint_eq(h->data, s->data);
-    ck_assert_uint_ne(h->data, s->data_before);
-    s->data_before = h->data;
-    if (h->bits)
-        mask_full(&m, x->nq, x->nk, 0, x->nq, x->causal);
-    else
-        accel_lists_mask(h, &m, err);
-    assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
-    assert_ok(attn_rows(&ops, &m, r->out, r->lse, err), err);
-    s->attended = h->ptr ? h->ptr[m.ngroups] : 0;
-    r->attend = (struct accel_time){300, 290, 310, 5};
-    r->dense = (struct accel_time){1200, 1190, 1210, 5};
-    r->pairs_exec = 1;
-    r->copies = (struct accel_heads){8, 4};
-    ck_assert_int_eq(h->call.q, s->in->n_heads);
-    ck_assert_int_eq(h->call.kv, s->in->n_kv_heads);
-    mask_free(&m);
-    attn_release(&ops);
+        ck_assert_uint_eq(c->data, s->data);
+    ck_assert_uint_ne(c->data, s->data_before);
+    s->data_before = c->data;
+    for (int h = 0; h < COPIES; h++) {
+        const int64_t *ptr = accel_rows_of(c, l, h);
+        ck_assert_ptr_eq(c->heads[h].x, last->x);
+        ck_assert(!ptr || ptr[ceil_div(N, l->bq)] - ptr[0] == l->ptr[ceil_div(N, l->bq)]);
+        ck_assert_ptr_eq(c->heads[h].choice.method, last->choice.method);
+        c->heads[h].pairs_exec = 1;
+    }
+    accel_untimed(c, r);
+    s->attended = l->ptr ? l->ptr[ceil_div(N, l->bq)] : 0;
+    if (l->bits) {
+        struct accel_outs o;
+        mask_full(&full, N, N, 0, N, last->x->causal);
+        accel_compute(last->x, &full, PREC_F64, &o, err);
+        accel_deliver(c->heads + COPIES - 1, &o);
+        accel_outs_free(&o);
+    } else {
+        accel_attend_head(c, l, COPIES - 1, PREC_F64, err);
+    }
+    r->attend = of_copies(300);
+    r->dense = of_copies(1200);
+    if (last->choice.method && s->answer != FULL)
+        *(last->built ? &r->build : &r->select) = of_copies(100);
+    r->counters.tensor_pipe_pct = 50;
+    r->counters.dram_read_bytes = r->counters.dram_write_bytes = 64 * COPIES;
     return 0;
 }
 
 /* The rule has to be that of the setting. */
-static void select_on_cpu(const struct accel_session *s, const struct accel_choice *c,
-                          struct mask *m, struct err *err)
+static void select_on_cpu(const struct accel_session *s, const struct accel_head *h, struct mask *m,
+                          struct err *err)
 {
+    const struct accel_choice *c = &h->choice;
     struct method_run *run = NULL;
     int64_t n = 0;
-    ck_assert_ptr_eq(c->x->q, s->in->x.q);
+    ck_assert_ptr_eq(h->x->q, s->in->x.q);
     if (rule_choose(c, s->in, m))
         return;
     assert_ok(method_runs_parse(test_methods, s->setting, &run, &n, err), err);
@@ -89,52 +108,67 @@ static void change(const struct mask *m, struct mask *out, struct err *err)
 }
 
 /* The first n keys for each group of FG-Attn. */
-static void first_keys(const struct accel_choice *c, int n, struct mask *m, struct err *err)
+static void first_keys(const struct accel_head *h, int n, struct mask *m, struct err *err)
 {
-    const struct attn_in *x = c->x;
-    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, c->rule->fg.M, 1, err), err);
+    const struct attn_in *x = h->x;
+    int64_t M = h->choice.rule->fg.M;
+    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, M, 1, err), err);
     for (int64_t g = 0; g < m->ngroups; g++)
         assert_ok(mask_lists_add_run(m, g, 0, n, err), err);
     mask_lists_finish(m);
 }
 
-static int select_head(struct accel_session *s, const struct accel_choice *c, struct mask *m,
-                       struct accel_time *time, char why[160], struct err *err)
+static int select_call(struct accel_session *s, const struct accel_call *call, struct err *err)
 {
-    struct mask own = {0};
-    ck_assert_uint_ne(c->data, 0);
-    ck_assert_int_eq(c->call.q, s->in->n_heads);
-    ck_assert_int_eq(c->call.kv, s->in->n_kv_heads);
-    s->data = c->data;
+    struct accel_head *h = call->heads + call->n - 1;
+    const struct accel_choice *c = &h->choice;
+    const struct attn_in *x = h->x;
+    struct mask own = {0}, *m = &h->mask;
+    ck_assert_uint_ne(call->data, 0);
+    ck_assert_int_eq(call->copies, call->n - 1);
+    for (int i = 0; i < call->copies; i++) /* one of them is enough */
+        ck_assert_ptr_null(call->heads[i].choice.method);
+    s->data = call->data;
     s->selections++;
-    s->once = c->once;
-    *time = (struct accel_time){100, 90, 110, 5};
+    s->asked = call->n;
+    h->answer = 0;
     if (s->answer == FULL) {
-        mask_full(m, c->x->nq, c->x->nk, 0, c->x->nq, c->x->causal);
-        *time = (struct accel_time){0, 0, 0, 5};
+        mask_full(m, x->nq, x->nk, 0, x->nq, x->causal);
         return 0;
     }
     if (s->answer == REFUSES) {
-        snprintf(why, 160, "%s has no GPU side here", c->method);
-        return ACCEL_NO_SELECT;
-    }
-    if (s->answer == OTHER_UNIT)
-        return mask_lists_init(m, c->x->nq, c->x->nk, 0, c->x->nq, c->x->causal, 64, 64, err);
-    if (strcmp(c->method, "fg-attn") == 0) { /* whose call on a refresh step is full */
-        ck_assert_int_eq(c->rule->fg.by, FG_CHOOSE_MAX);
-        ck_assert_double_eq(c->rule->fg.at, 0.5 / (double)c->x->nk);
-        first_keys(c, s->selections, m, err);
+        snprintf(h->why, sizeof h->why, "%s has no GPU side here", c->method);
+        h->answer = ACCEL_NO_SELECT;
         return 0;
     }
-    select_on_cpu(s, c, s->answer == CHANGED ? &own : m, err);
+    if (s->answer == OTHER_UNIT)
+        return mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, 64, 64, err);
+    if (strcmp(c->method, "fg-attn") == 0) { /* whose call on a refresh step is full */
+        ck_assert_int_eq(c->rule->fg.by, FG_CHOOSE_MAX);
+        ck_assert_double_eq(c->rule->fg.at, 0.5 / (double)x->nk);
+        first_keys(h, s->selections, m, err);
+        return 0;
+    }
+    select_on_cpu(s, h, s->answer == CHANGED ? &own : m, err);
     if (s->answer == CHANGED)
         change(&own, m, err);
     mask_free(&own);
     return 0;
 }
 
-static const struct accel on_cpu = {
-    .name = "cpu", .supports = supports_all, .attend = attend_on_cpu, .select = select_head};
+static bool supports(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
+                     int64_t *bk, char why[160])
+{
+    if (*bk == 1)
+        *bq = *bk = ACCEL_TILE;
+    return true;
+}
+
+static const struct accel on_cpu = {.name = "cpu",
+                                    .supports = supports,
+                                    .copies = eight,
+                                    .attend_call = attend_on_cpu,
+                                    .select_call = select_call};
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
@@ -191,6 +225,7 @@ START_TEST(same_mask_and_total_time)
     ck_assert_double_eq(record_get(&r, "copies_kv"), 4);
     ck_assert_double_eq(record_get(&r, "counter_copies"), 8);
     ck_assert_double_eq(record_get(&r, "counter_copies_kv"), 4);
+    ck_assert_double_eq(record_get(&r, "dram_read_bytes"), 64);
     ck_assert_double_eq(record_get(&r, "speedup"), 3);
     record_free(&r);
     record_free(&cpu);
@@ -252,9 +287,9 @@ START_TEST(counts_alone_are_chosen_untimed)
     for (int changed = 0; changed < 2; changed++) {
         s.answer = changed ? CHANGED : SAME;
         assert_ok(run(&s, &h, SELECT_AUTO, METHOD, &all, &err), &err);
-        ck_assert(!s.once);
+        ck_assert_int_eq(s.asked, COPIES);
         count_mask(&s, &h, &counts);
-        ck_assert(s.once);
+        ck_assert_int_eq(s.asked, 1);
         ck_assert_double_eq(record_get(&counts, "pairs_kept"), record_get(&all, "pairs_kept"));
         record_free(&all);
         record_free(&counts);

@@ -7,7 +7,7 @@
 #include "core/rng.h"
 #include "sim/accelattend.h"
 #include "sim/acceltiles.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/accelrun.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -124,7 +124,7 @@ static void check_entries(const struct accel_tiles *t, const uint8_t *map, const
     ck_assert_int_eq(t->ptr[(nq + T - 1) / T], t->n_tiles);
 }
 
-static void compare_as(const struct mask *masks, int64_t n, enum tile_keys which)
+static void compare_as(const struct mask *masks, int64_t n, bool gathered)
 {
     int64_t nq = masks->nq, nk = masks->nk;
     uint8_t *map = malloc((size_t)(nq * nk)), *row = malloc((size_t)nk);
@@ -132,7 +132,7 @@ static void compare_as(const struct mask *masks, int64_t n, enum tile_keys which
     struct err err = {0};
     char why[160] = "";
 
-    assert_ok(accel_tiles_make(masks, n, which, 1 << 30, &t, why, &err), &err);
+    assert_ok(accel_tiles_make(masks, n, gathered, 1 << 30, &t, why, &err), &err);
     for (int64_t c = 0; c < n; c++)
         for (int64_t i = masks[c].row0; i < masks[c].row1; i++) {
             mask_row(masks + c, i, map + i * nk);
@@ -141,7 +141,7 @@ static void compare_as(const struct mask *masks, int64_t n, enum tile_keys which
                           "%lld x %lld, units of %lld x %lld: row %lld differs", (long long)nq,
                           (long long)nk, (long long)masks->bq, (long long)masks->bk, (long long)i);
         }
-    if (which == TILES_GATHERED)
+    if (gathered)
         check_keys(&t, map, masks);
     else
         check_entries(&t, map, masks);
@@ -152,8 +152,8 @@ static void compare_as(const struct mask *masks, int64_t n, enum tile_keys which
 
 static void compare(const struct mask *masks, int64_t n)
 {
-    compare_as(masks, n, TILES_IN_PLACE);
-    compare_as(masks, n, TILES_GATHERED);
+    compare_as(masks, n, false);
+    compare_as(masks, n, true);
 }
 
 /* ---- tests ---------------------------------------------------------------------------------- */
@@ -216,16 +216,24 @@ START_TEST(too_many_bits_are_refused)
     struct err err = {0};
     char why[160] = "";
     random_lists(&s, false, 0, 512, 1, &m);
-    ck_assert_int_eq(accel_tiles_make(&m, 1, TILES_IN_PLACE, 16 * 2048 - 1, &t, why, &err),
-                     METHOD_SKIP);
+    ck_assert_int_eq(accel_tiles_make(&m, 1, false, 16 * 2048 - 1, &t, why, &err), METHOD_SKIP);
     ck_assert_ptr_nonnull(strstr(why, "bits"));
     ck_assert_ptr_null(t.words);
-    assert_ok(accel_tiles_make(&m, 1, TILES_IN_PLACE, 16 * 2048, &t, why, &err), &err);
+    assert_ok(accel_tiles_make(&m, 1, false, 16 * 2048, &t, why, &err), &err);
     ck_assert_int_eq(t.n_bits, 16);
     accel_tiles_free(&t);
     mask_free(&m);
 }
 END_TEST
+
+/* Does it pay to gather the keys of a mask? */
+static bool pays(const struct mask *m)
+{
+    int64_t tiles[2];
+    struct err err = {0};
+    assert_ok(accel_tiles_count(m, 1, tiles, &err), &err);
+    return accel_tiles_gather(tiles);
+}
 
 /* Gathered where that leaves fewer tiles: slices do, dense rows and windows do not. */
 START_TEST(gathers_where_it_pays)
@@ -236,56 +244,46 @@ START_TEST(gathers_where_it_pays)
     struct err err = {0};
     char why[160];
     random_lists(&slices, false, 0, 1024, 1, &m);
-    assert_ok(accel_tiles_make(&m, 1, TILES_BEST, 1 << 30, &t, why, &err), &err);
+    ck_assert(pays(&m));
+    assert_ok(accel_tiles_make(&m, 1, true, 1 << 30, &t, why, &err), &err);
     ck_assert_ptr_nonnull(t.keys);
     ck_assert_int_lt(t.n_tiles, 16 + 6 * 6); /* of 7 * 16: a group keeps nothing, another all */
     accel_tiles_free(&t);
     mask_free(&m);
     random_lists(&dense, false, 0, 1024, 1, &m);
-    assert_ok(accel_tiles_make(&m, 1, TILES_BEST, 1 << 30, &t, why, &err), &err);
-    ck_assert_ptr_null(t.keys);
-    accel_tiles_free(&t);
+    ck_assert(!pays(&m));
     mask_free(&m);
     mask_band(&m, 1024, 1024, 0, 1024, true, (struct band){64, 300, 1024});
-    assert_ok(accel_tiles_make(&m, 1, TILES_BEST, 1 << 30, &t, why, &err), &err);
-    ck_assert_ptr_null(t.keys);
-    accel_tiles_free(&t);
+    ck_assert(!pays(&m));
 }
 END_TEST
 
 /* ---- what a back end is asked for ------------------------------------------------------------ */
 
 struct accel_session {
-    struct accel_head seen;
+    struct accel_lists seen;
 };
 
-/* Blocks of 64 or 128, else bits: as the kernels have it. */
-static bool supports(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
-                     int64_t *bk, char why[160])
+static int attend(struct accel_session *s, const struct accel_call *c, const struct accel_lists *l,
+                  struct accel_result *r, struct err *err)
 {
-    bool fine = *bq % 64 || *bk % 64;
-    *bq = fine ? T : 64;
-    *bk = fine ? T : 64;
-    return true;
-}
-
-static int attend(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
-                  struct err *err)
-{
-    s->seen = *h;
+    s->seen = *l;
     return 0;
 }
 
-static struct accel_head asked(const struct mask *masks, int64_t n)
+static struct accel_lists asked(const struct mask *masks, int64_t n)
 {
-    static const struct accel a = {.name = "test", .supports = supports, .attend = attend};
+    static const struct accel a = {
+        .name = "test", .supports = accel_supports_all, .attend_call = attend};
     struct attn_in x = {.nq = masks->nq, .nk = masks->nk, .d = 64, .dv = 64, .scale = 1};
+    struct accel_head head = {.x = &x, .masks = masks, .n_masks = n};
+    const struct accel_call call = {.n = 1, .group = 1, .heads = &head, .data = 1};
+    const struct attend_how how = {.jobs = 1};
     struct accel_session s = {{0}};
     struct accel_result r = {0};
     struct err err = {0};
-    struct accel_head h = {.x = &x, .data = 1};
     char why[160];
-    assert_ok(accel_attend_masks(&a, &s, &h, masks, n, &r, why, &err), &err);
+    assert_ok(accel_attend_masks(&a, &s, &how, &call, &r, why, &err), &err);
     return s.seen;
 }
 
@@ -295,7 +293,7 @@ START_TEST(bits_only_where_needed)
     struct shape blocks = {512, 512, 128, 64, 0.5, 0}, halves = {512, 512, 64, 64, 0.5, 0};
     struct shape fine = {512, 512, 16, 16, 0.5, 0};
     struct mask m[2];
-    struct accel_head h;
+    struct accel_lists h;
 
     mask_full(m, 512, 512, 0, 512, false);
     ck_assert_ptr_null(asked(m, 1).ptr);

@@ -85,57 +85,49 @@ static void enter(struct accel_session *s, uint64_t data)
 }
 
 /* Head h of the call as a device that has divided its values by 4. */
-static void attend_head(const struct accel_call_work *w, int h, struct accel_call_head *r,
+static void attend_head(const struct accel_call *c, const struct accel_lists *l, int h,
                         struct err *err)
 {
-    const struct accel_call_lists *l = &w->lists;
-    const struct attn_in *x = w->call->x[h];
-    int64_t groups = l->ptr ? (x->nq + l->bq - 1) / l->bq : 0;
-    struct accel_head head = {.x = x,
-                              .bq = l->bq,
-                              .bk = l->bk,
-                              .ptr = l->ptr ? l->ptr + h * groups : NULL,
-                              .col = l->col,
-                              .bits = l->bits,
-                              .words = l->words,
-                              .keys = l->keys};
+    struct accel_head *r = c->heads + h;
+    const int64_t *ptr = accel_rows_of(c, l, h);
     struct exact exact;
     struct mask m = {0};
     struct judging j;
-    accel_head_mask(&head, &m, err);
-    exact_init(&exact, x, PREC_F64);
+    accel_head_mask(c, l, h, &m, err);
+    exact_init(&exact, r->x, PREC_F64);
     judge_begin(&j, &exact, r->mass);
     assert_ok(judge_add(&j, &m, err), err);
     r->sums = (struct accel_sums){.abs_delta = j.sum.abs_delta / 4,
                                   .sq_delta = j.sum.sq_delta / 16,
                                   .sq_ref = j.sum.sq_ref / 16,
                                   .exp = 2};
-    r->tiles_pv = w->filters && l->ptr ? (double)(head.ptr[groups] - head.ptr[0]) : 0;
+    r->tiles_pv = r->filter && ptr ? (double)(ptr[ceil_div(N, l->bq)] - ptr[0]) : 0;
     judge_free(&j);
     exact_free(&exact);
+    mask_free(&m);
 }
 
-static int attend_call(struct accel_session *s, const struct accel_call_work *w,
-                       struct accel_call_result *r, struct err *err)
+static int attend_call(struct accel_session *s, const struct accel_call *c,
+                       const struct accel_lists *l, struct accel_result *r, struct err *err)
 {
-    enter(s, w->call->data);
-    ck_assert(w->first == 0 && w->count == w->call->n);
-    ck_assert_int_eq(w->call->group, w->call->n);
-    for (int h = 0; h < w->call->n; h++) {
-        ck_assert_ptr_eq(w->call->x[h]->q, w->call->x[0]->q);
-        attend_head(w, h, r->heads + h, err);
+    enter(s, c->data);
+    ck_assert(l->first == 0 && l->count == c->n);
+    ck_assert_int_eq(c->group, c->n);
+    for (int h = 0; h < c->n; h++) {
+        ck_assert_ptr_eq(c->heads[h].x->q, c->heads[0].x->q);
+        attend_head(c, l, h, err);
     }
-    s->judged += w->call->n;
+    accel_untimed(c, r);
+    s->judged += c->n;
     s->launches++;
     atomic_fetch_sub(&s->inside, 1);
     return 0;
 }
 
-static int select_call(struct accel_session *s, const struct accel_call *call,
-                       const struct accel_choice *choices, struct mask *masks, int *answers,
-                       char (*why)[160], struct err *err)
+static int select_call(struct accel_session *s, const struct accel_call *call, struct err *err)
 {
-    const struct sale_rule *rule = &choices->rule->sale;
+    struct accel_head *head = call->heads;
+    const struct sale_rule *rule = &head->choice.rule->sale;
     struct sale_config c = {.tau = rule->tau,
                             .scale = rule->scale,
                             .bits = 4,
@@ -144,13 +136,12 @@ static int select_call(struct accel_session *s, const struct accel_call *call,
                             .strict = rule->strict,
                             .causal_stats = rule->causal_stats};
     struct sale_head h;
-    (void)why;
     enter(s, call->data);
-    ck_assert_str_eq(choices->method, "sale");
-    sale_head_init(&h, &c, call->x[0]->q, call->x[0]->k, N, D);
-    assert_ok(sale_select(&h, 0, N, masks, err), err);
+    ck_assert_str_eq(head->choice.method, "sale");
+    sale_head_init(&h, &c, head->x->q, head->x->k, N, D);
+    assert_ok(sale_select(&h, 0, N, &head->mask, err), err);
     sale_head_free(&h);
-    *answers = 0;
+    head->answer = 0;
     s->chosen++;
     atomic_fetch_sub(&s->inside, 1);
     return 0;

@@ -5,6 +5,7 @@
  */
 #include "core/cmd.h"
 #include "core/fileio.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "core/trace.h"
@@ -63,16 +64,6 @@ static void close_session(struct accel_session **s)
     *s = NULL;
 }
 
-static bool supports_all(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
-                         int64_t *bk, char why[160])
-{
-    if (*bq % 64 || *bk % 64)
-        *bq = *bk = ACCEL_TILE;
-    else
-        *bq = *bk = 64;
-    return true;
-}
-
 /* A filter that skips half of the tiles, and changes nothing by it. */
 static bool filters_half(const struct accel_session *s, const struct attn_in *x,
                          const struct accel_filter *f, char why[160])
@@ -101,87 +92,6 @@ static int64_t bytes_peak(const struct accel_session *s)
     return 0;
 }
 
-/* Output of a head over its lists, and of dense attention; all owned by the caller. */
-struct computed {
-    double *out, *lse, *ref, *ref_lse;
-};
-
-static void compute_over(const struct attn_in *x, const struct mask *m, struct computed *c,
-                         struct err *err)
-{
-    struct attn_ops ops = {0};
-    struct mask full;
-    c->out = calloc((size_t)(x->nq * x->dv), sizeof(double));
-    c->ref = calloc((size_t)(x->nq * x->dv), sizeof(double));
-    c->lse = calloc((size_t)x->nq, sizeof(double));
-    c->ref_lse = calloc((size_t)x->nq, sizeof(double));
-    mask_full(&full, x->nq, x->nk, 0, x->nq, x->causal);
-    assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
-    assert_ok(attn_rows(&ops, m, c->out, c->lse, err), err);
-    assert_ok(attn_rows(&ops, &full, c->ref, c->ref_lse, err), err);
-    attn_release(&ops);
-}
-
-static void compute(const struct accel_head *h, struct computed *c, struct err *err)
-{
-    struct mask m = {0};
-    accel_head_mask(h, &m, err);
-    compute_over(h->x, &m, c, err);
-    mask_free(&m);
-}
-
-static void computed_free(struct computed *c)
-{
-    free(c->out);
-    free(c->lse);
-    free(c->ref);
-    free(c->ref_lse);
-}
-
-static int attend_head(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
-                       struct err *err)
-{
-    const struct attn_in *x = h->x;
-    struct computed c;
-    compute(h, &c, err);
-    for (int64_t i = 0; i < x->nq; i++) {
-        r->rows[i] = accel_row_of(c.out + i * D, c.ref + i * D, D);
-        r->lse[i] = c.lse[i];
-        r->dense_lse[i] = c.ref_lse[i];
-        r->mass[i] = c.lse[i] == -INFINITY ? 0 : exp(c.lse[i] - c.ref_lse[i]);
-    }
-    if (s->timed) {
-        r->attend = r->metrics = (struct accel_time){100, 90, 110, 5};
-        r->dense = (struct accel_time){300, 290, 310, 5};
-    }
-    r->counters.tensor_pipe_pct = NAN;
-    r->copies = (struct accel_heads){2, 1};
-    computed_free(&c);
-    return 0;
-}
-
-static void add_row(struct accel_sums *s, const struct computed *c, int64_t i)
-{
-    struct accel_row e = accel_row_of(c->out + i * D, c->ref + i * D, D);
-    double cosine = e.sq_out == 0 || e.sq_ref == 0
-                        ? e.sq_out == e.sq_ref
-                        : (double)e.dot / (sqrt((double)e.sq_out) * sqrt((double)e.sq_ref));
-    bool empty = c->lse[i] == -INFINITY;
-    double lse = empty ? 0 : fabs(c->lse[i] - c->ref_lse[i]);
-    s->abs_delta += e.abs_delta;
-    s->sq_delta += e.sq_delta;
-    s->abs_ref += e.abs_ref;
-    s->sq_ref += e.sq_ref;
-    s->sq_out += e.sq_out;
-    s->dot += e.dot;
-    s->max_delta = fmax(s->max_delta, e.max_delta);
-    s->min_row_cos = fmin(s->min_row_cos, cosine);
-    s->sum_lse += lse;
-    s->max_lse = fmax(s->max_lse, lse);
-    s->rows_lse += !empty;
-    s->rows_empty += empty;
-}
-
 /* A device that keeps the masks of one static number. */
 static bool holds(struct accel_session *s, uint64_t static_id)
 {
@@ -189,118 +99,104 @@ static bool holds(struct accel_session *s, uint64_t static_id)
     return s->static_id == static_id;
 }
 
-static void hold(struct accel_session *s, const struct accel_call_work *w, int h,
-                 const struct accel_head *head, struct err *err)
+/* What head h of the call keeps, into *m; its blocks in the lists, or none. */
+static int64_t mask_of(struct accel_session *s, const struct accel_call *c,
+                       const struct accel_lists *l, int h, struct mask *m, struct err *err)
 {
-    mask_free(s->held + h);
-    accel_head_mask(head, s->held + h, err);
-    if (h == w->call->n - 1)
-        s->static_id = w->static_id;
-}
-
-static void attend_part(struct accel_session *s, const struct accel_call_work *w, int h,
-                        struct accel_call_head *r, struct err *err)
-{
-    const struct accel_call_lists *l = &w->lists;
-    struct accel_tiles tiles = {0};
-    char why[160];
-    const struct attn_in *x = w->call->x[h];
     const struct mask *kept = s->kept + h;
-    int64_t groups = l->ptr ? (x->nq + l->bq - 1) / l->bq : 0;
-    struct accel_head head = {.x = x,
-                              .bq = l->bq,
-                              .bk = l->bk,
-                              .ptr = l->ptr ? l->ptr + (h - w->first) * groups : NULL,
-                              .col = l->col,
-                              .bits = l->bits,
-                              .words = l->words,
-                              .keys = l->keys};
-    struct computed c;
-    if (l->made > ACCEL_LISTS) {
-        assert_ok(accel_tiles_make(
-                      kept, 1, l->made == ACCEL_GATHERED_TILES ? TILES_GATHERED : TILES_IN_PLACE,
-                      1 << 24, &tiles, why, err),
-                  err);
-        head.ptr = tiles.ptr;
-        head.col = tiles.col;
-        head.bits = tiles.bits;
-        head.words = tiles.words;
-        head.keys = tiles.keys;
+    const int64_t *ptr = accel_rows_of(c, l, h);
+    bool holding = s->holds && l->static_id, held = holding && l->static_id == s->static_id;
+    if (held || l->made) {
+        ck_assert_ptr_null(ptr);
+        ck_assert(held || l->made > ACCEL_LISTS ||
+                  (kept->bq % l->bq == 0 && kept->bk % l->bk == 0));
+        assert_ok(mask_lists_rows(held ? s->held + h : kept, 0, N, m, err), err);
+        return held ? 0 : kept->ptr[kept->ngroups];
     }
-    if (s->holds && w->static_id && w->static_id == s->static_id) {
-        ck_assert_ptr_null(l->ptr);
-        compute_over(x, s->held + h, &c, err);
-    } else if (l->made == ACCEL_LISTS) {
-        ck_assert(kept->bq % l->bq == 0 && kept->bk % l->bk == 0);
-        compute_over(x, kept, &c, err);
-    } else {
-        if (s->holds && w->static_id && l->ptr)
-            hold(s, w, h, &head, err);
-        compute(&head, &c, err);
+    accel_head_mask(c, l, h, m, err);
+    if (holding && ptr) {
+        mask_free(s->held + h);
+        assert_ok(mask_lists_rows(m, 0, N, s->held + h, err), err);
+        if (h == c->n - 1)
+            s->static_id = l->static_id;
     }
-    accel_tiles_free(&tiles);
-    r->sums = (struct accel_sums){.min_row_cos = INFINITY};
-    for (int64_t i = 0; i < x->nq; i++) {
-        add_row(&r->sums, &c, i);
-        r->mass[i] = c.lse[i] == -INFINITY ? 0 : exp(c.lse[i] - c.ref_lse[i]);
-    }
-    if (w->filters && l->made)
-        r->tiles_pv = 0.5 * (double)kept->ptr[kept->ngroups];
-    else if (w->filters && head.ptr)
-        r->tiles_pv = 0.5 * (double)(head.ptr[groups] - head.ptr[0]);
-    ck_assert_ptr_null(r->out); /* nobody dumps it */
-    r->pairs_exec = N;
-    computed_free(&c);
+    return ptr ? ptr[ceil_div(N, l->bq)] - ptr[0] : 0;
 }
 
-static int attend_call(struct accel_session *s, const struct accel_call_work *w,
-                       struct accel_call_result *r, struct err *err)
+static void attend_part(struct accel_session *s, const struct accel_call *c,
+                        const struct accel_lists *l, int h, struct err *err)
 {
-    static const struct accel_time none = {NAN, NAN, NAN, 0};
-    const struct accel_call *c = w->call;
+    struct accel_head *r = c->heads + h;
+    struct accel_outs o;
+    struct mask m = {0};
+    int64_t blocks = mask_of(s, c, l, h, &m, err);
+    r->pairs_exec = N;
+    r->tiles_pv = r->filter ? 0.5 * (double)blocks : 0;
+    if (h >= c->copies) {
+        ck_assert_ptr_null(r->out); /* nobody dumps it */
+        accel_compute(r->x, &m, PREC_F64, &o, err);
+        accel_measure(r, &o, 0);
+        accel_outs_free(&o);
+    }
+    mask_free(&m);
+}
+
+static struct accel_time around(double ns)
+{
+    return (struct accel_time){ns, ns - 10, ns + 10, 5};
+}
+
+static int attend_call(struct accel_session *s, const struct accel_call *c,
+                       const struct accel_lists *l, struct accel_result *r, struct err *err)
+{
     bool chosen = false, built = false;
-    s->reused += s->holds && w->static_id && w->static_id == s->static_id;
-    for (int h = w->first; h < w->first + w->count; h++) {
-        attend_part(s, w, h, r->heads + h, err);
-        ck_assert_ptr_eq(c->x[h]->k, c->x[h / c->group * c->group]->k);
-        chosen |= w->choices && w->choices[h].method && !w->built[h];
-        built |= w->choices && w->choices[h].method && w->built[h];
+    s->reused += s->holds && l->static_id && l->static_id == s->static_id;
+    for (int h = l->first; h < l->first + l->count; h++) {
+        const struct accel_head *a = c->heads + h;
+        attend_part(s, c, l, h, err);
+        ck_assert_ptr_eq(a->x->k, c->heads[h / c->group * c->group].x->k);
+        chosen |= a->choice.method && !a->built;
+        built |= a->choice.method && a->built;
     }
     s->n = c->n;
     s->group = c->group;
     s->launches++;
-    r->select = r->build = r->plan = r->attend = r->dense = r->total = none;
-    r->counters.tensor_pipe_pct = NAN;
-    r->kv = c->n / c->group;
-    r->launches = 1;
-    r->balance = 1;
+    accel_untimed(c, r);
     if (!s->timed)
         return 0;
-    bool plan = w->lists.made && !built; /* that of a static mask is part of `build` */
+    bool plan = l->made && !built; /* that of a static mask is part of `build` */
     if (plan)
         r->plan = (struct accel_time){20, 19, 21, 5};
     if (chosen)
-        r->select = (struct accel_time){100, 90, 110, 5};
+        r->select = around(100);
     if (built)
         r->build = (struct accel_time){7, 6, 8, 5};
-    r->attend = (struct accel_time){300, 290, 310, 5};
-    r->dense = (struct accel_time){1200, 1190, 1210, 5};
+    r->attend = around(300);
+    r->dense = around(1200);
     r->total = (struct accel_time){(chosen ? 400 : 300) + (plan ? 20 : 0), 390, 410, 5};
     return 0;
 }
 
+static struct accel_heads two_copies(const struct accel_session *s, const struct attn_in *x,
+                                     struct accel_heads call)
+{
+    ck_assert(call.q == HEADS && call.kv == KV);
+    return (struct accel_heads){2, 1};
+}
+
 /* What the method itself would choose: by the rule alone, or with the parameters whose rule it is.
  */
-static void select_by_rule(const struct accel_choice *c, int head, struct mask *m, struct err *err)
+static void select_by_rule(const struct accel_head *h, int head, struct mask *m, struct err *err)
 {
+    const struct accel_choice *c = &h->choice;
     struct exact exact;
-    struct head_in in = {.x = *c->x,
+    struct head_in in = {.x = *h->x,
                          .src_dtype = DT_F32,
                          .head = head,
                          .n_layers = LAYERS,
                          .branch = "main",
                          .exact = &exact};
-    exact_init(&exact, c->x, PREC_F64);
+    exact_init(&exact, h->x, PREC_F64);
     bool found = rule_choose(c, &in, m);
     for (; !found && in.layer < LAYERS; in.layer++)
         found = setting_choose(settings, n_settings, c, &in, m);
@@ -308,46 +204,29 @@ static void select_by_rule(const struct accel_choice *c, int head, struct mask *
     exact_free(&exact);
 }
 
-static void select_head(const struct accel_choice *c, struct mask *m, struct err *err)
-{
-    const struct attn_in *x = c->x;
-    if (strcmp(c->method, "fg-attn") != 0) {
-        select_by_rule(c, 0, m, err);
-        return;
-    } /* slices: nothing is kept but by force */
-    assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, c->rule->fg.M,
-                              c->rule->fg.width, err),
-              err);
-}
-
 static bool chooses(const struct accel_choice *c)
 {
-    return strcmp(c->method, "oracle") != 0;
+    return c->method && strcmp(c->method, "oracle") != 0;
 }
 
-static int select_one(struct accel_session *s, const struct accel_choice *c, struct mask *m,
-                      struct accel_time *time, char why[160], struct err *err)
-{
-    if (!chooses(c))
-        return ACCEL_NO_SELECT;
-    select_head(c, m, err);
-    *time = (struct accel_time){40, 30, 50, 5};
-    return 0;
-}
-
-static int select_call(struct accel_session *s, const struct accel_call *call,
-                       const struct accel_choice *choices, struct mask *masks, int *answers,
-                       char (*why)[160], struct err *err)
+static int select_call(struct accel_session *s, const struct accel_call *call, struct err *err)
 {
     const union method_rule *before = NULL;
     for (int i = 0; i < call->n; i++) {
-        if (!choices[i].method || !chooses(choices + i))
+        struct accel_head *h = call->heads + i;
+        const struct accel_choice *c = &h->choice;
+        const struct attn_in *x = h->x;
+        if (!chooses(c))
             continue;
-        ck_assert_uint_eq(choices[i].data, call->data + (uint64_t)i);
-        s->rules += !before || memcmp(before, choices[i].rule, sizeof *before) != 0;
-        before = choices[i].rule;
-        select_head(choices + i, masks + i, err);
-        answers[i] = 0;
+        s->rules += !before || memcmp(before, c->rule, sizeof *before) != 0;
+        before = c->rule;
+        if (strcmp(c->method, "fg-attn") == 0) /* slices: nothing is kept but by force */
+            assert_ok(mask_lists_init(&h->mask, x->nq, x->nk, 0, x->nq, x->causal, c->rule->fg.M,
+                                      c->rule->fg.width, err),
+                      err);
+        else
+            select_by_rule(h, 0, &h->mask, err);
+        h->answer = 0;
         s->selected++;
     }
     return 0;
@@ -381,18 +260,17 @@ static void fetch_map(const struct mask *m, struct accel_units *u)
 }
 
 /* A device that chooses what the method itself would, and keeps it. */
-static int keep_call(struct accel_session *s, const struct accel_call *call,
-                     const struct accel_choice *choices, struct mask *masks, int *answers,
-                     char (*why)[160], struct err *err)
+static int keep_call(struct accel_session *s, const struct accel_call *call, struct err *err)
 {
     for (int i = 0; i < call->n; i++) {
-        const struct accel_choice *c = choices + i;
+        struct accel_head *h = call->heads + i;
+        const struct accel_choice *c = &h->choice;
         struct mask *m = s->kept + i;
         if (!c->method)
             continue;
         mask_free(m);
-        select_by_rule(c, i, m, err);
-        answers[i] = 0;
+        select_by_rule(h, i, m, err);
+        h->answer = 0;
         s->selected++;
         bool stays = c->stays && m->form == MASK_LISTS;
         s->stayed += stays && !c->fetch;
@@ -401,15 +279,15 @@ static int keep_call(struct accel_session *s, const struct accel_call *call,
         if (stays && c->fetch)
             fetch_map(m, c->stays);
         else if (!stays && m->form == MASK_LISTS)
-            assert_ok(mask_lists_rows(m, 0, m->nq, masks + i, err), err);
+            assert_ok(mask_lists_rows(m, 0, m->nq, &h->mask, err), err);
         else if (!stays)
-            mask_full(masks + i, m->nq, m->nk, 0, m->nq, m->causal);
+            mask_full(&h->mask, m->nq, m->nk, 0, m->nq, m->causal);
     }
     return 0;
 }
 
-static int map_on_cpu(struct accel_session *s, const struct attn_in *x, struct accel_map *m,
-                      struct err *err)
+static int map_on_cpu(struct accel_session *s, const struct attn_in *x, uint64_t data,
+                      struct accel_map *m, struct err *err)
 {
     struct exact exact;
     struct map_below *b = calloc(1, sizeof *b);
@@ -431,10 +309,9 @@ static int map_on_cpu(struct accel_session *s, const struct attn_in *x, struct a
 static const struct accel fake = {.name = "fake",
                                   .open = open_session,
                                   .close = close_session,
-                                  .supports = supports_all,
+                                  .supports = accel_supports_all,
                                   .filters = filters_half,
-                                  .attend = attend_head,
-                                  .select = select_one,
+                                  .copies = two_copies,
                                   .select_call = select_call,
                                   .attend_call = attend_call,
                                   .map = map_on_cpu,
@@ -445,7 +322,7 @@ static const struct accel fake = {.name = "fake",
 static const struct accel holding = {.name = "fake",
                                      .open = open_session,
                                      .close = close_session,
-                                     .supports = supports_all,
+                                     .supports = accel_supports_all,
                                      .attend_call = attend_call,
                                      .holds = holds,
                                      .map = map_on_cpu,
@@ -456,9 +333,8 @@ static const struct accel holding = {.name = "fake",
 static const struct accel keeping = {.name = "fake",
                                      .open = open_session,
                                      .close = close_session,
-                                     .supports = supports_all,
+                                     .supports = accel_supports_all,
                                      .filters = filters_half,
-                                     .attend = attend_head,
                                      .select_call = keep_call,
                                      .attend_call = attend_call,
                                      .map = map_on_cpu,

@@ -503,43 +503,27 @@ struct accel_session {
     int added, attended; /* heads with a stored difference; all that were attended to */
 };
 
-static bool takes_tiles(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
-                        int64_t *bk, char why[160])
-{
-    *bq = *bk = ACCEL_TILE;
-    return true;
-}
-
 /* In double; what is added is a float. */
-static int attend_there(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
-                        struct err *err)
+static int attend_there(struct accel_session *s, const struct accel_call *c,
+                        const struct accel_lists *l, struct accel_result *r, struct err *err)
 {
+    struct accel_head *h = c->heads;
     const struct attn_in *x = h->x;
-    struct attn_ops ops = {0};
-    struct mask m, full;
-    double *out = calloc((size_t)(2 * x->nq * x->dv), sizeof *out), *ref = out + x->nq * x->dv;
-    double *dense_lse = calloc((size_t)x->nq, sizeof *dense_lse);
-    accel_head_mask(h, &m, err);
-    mask_full(&full, x->nq, x->nk, 0, x->nq, false);
-    assert_ok(attn_prepare(&ops, x, PREC_F64, err), err);
-    assert_ok(attn_rows(&ops, &m, out, r->lse, err), err);
-    assert_ok(attn_rows(&ops, &full, ref, dense_lse, err), err);
+    struct accel_outs o;
+    struct mask m = {0};
+    ck_assert_int_eq(c->n, 1);
+    accel_head_mask(c, l, 0, &m, err);
+    accel_compute(x, &m, PREC_F64, &o, err);
     for (int64_t k = 0; h->added && k < x->nq * x->dv; k++)
-        out[k] += h->added[k];
-    for (int64_t i = 0; r->rows && i < x->nq; i++) {
-        r->rows[i] = accel_row_of(out + i * x->dv, ref + i * x->dv, x->dv);
-        r->mass[i] = r->lse[i] == -INFINITY ? 0 : exp(r->lse[i] - dense_lse[i]);
-        r->dense_lse[i] = dense_lse[i];
-    }
-    if (r->out)
-        memcpy(r->out, out, (size_t)(x->nq * x->dv) * sizeof *out);
+        o.out[k] += h->added[k];
+    accel_deliver(h, &o);
+    if (h->mass)
+        accel_measure(h, &o, 0);
     s->attended++;
     s->added += h->added != NULL;
-    r->counters.tensor_pipe_pct = NAN;
-    attn_release(&ops);
+    accel_untimed(c, r);
+    accel_outs_free(&o);
     mask_free(&m);
-    free(out);
-    free(dense_lse);
     return 0;
 }
 
@@ -549,7 +533,7 @@ START_TEST(a_device_adds_the_difference)
     static const char *const names[] = {"err_l2_rel",   "err_max",    "err_lse_max",  "cra_mean",
                                         "density_elem", "dense_call", "delta_l2_rel", "mask_age"};
     static const struct accel there = {
-        .name = "there", .supports = takes_tiles, .attend = attend_there};
+        .name = "there", .supports = accel_supports_all, .attend_call = attend_there};
     struct accel_session session = {0};
     const struct sim_device device = {.accel = &there, .session = &session, .metrics = true};
     struct carry here = {0}, carry = {0};

@@ -1,15 +1,9 @@
 /*
- * test_copies.c - a head several times over in one launch (cuda/copies.c), which needs no GPU: how
- * often, and that its lists are those of every copy.
+ * test_copies.c - how often a launch holds a head that it times (cuda/copies.c), which needs no
+ * GPU.
  */
 #include "cuda/copies.h"
 #include "tests/harness/suite.h"
-
-enum { GROUPS = 3, BLOCKS = 4 };
-
-static const int64_t ptr[GROUPS + 1] = {0, 1, 1, BLOCKS};
-static const int32_t col[BLOCKS] = {0, 0, 1, 2}, bits[BLOCKS] = {-1, 1, -1, 0};
-static const uint64_t words[2 * ACCEL_TILE_WORDS];
 
 /* Of 132 multiprocessors, head dim 128. */
 static struct accel_heads copies_in(int64_t memory, int wanted, int heads, int kv, int64_t nq,
@@ -87,69 +81,6 @@ START_TEST(groups_share_keys)
 }
 END_TEST
 
-START_TEST(lists_of_each_copy)
-{
-    int32_t keys[BLOCKS * ACCEL_TILE];
-    struct accel_head h = {
-        .ptr = ptr, .col = col, .bits = bits, .words = words, .n_bits = 2, .keys = keys};
-    struct copied_lists l;
-    struct err err = {0};
-
-    for (int i = 0; i < BLOCKS * ACCEL_TILE; i++)
-        keys[i] = 3 * i;
-    assert_ok(copied_lists_make(&h, GROUPS, 3, &l, &err), &err);
-    for (int c = 0; c < 3; c++) {
-        for (int g = 0; g < GROUPS; g++) {
-            int64_t beg = l.csr.ptr[c * GROUPS + g], end = l.csr.ptr[c * GROUPS + g + 1];
-            ck_assert_int_eq(beg, c * BLOCKS + ptr[g]);
-            ck_assert_int_eq(end - beg, ptr[g + 1] - ptr[g]);
-        }
-        ck_assert_mem_eq(l.csr.col + c * BLOCKS, col, sizeof col);
-        ck_assert_mem_eq(l.csr.bits + c * BLOCKS, bits, sizeof bits);
-        ck_assert_mem_eq(l.csr.keys + c * BLOCKS * ACCEL_TILE, keys, sizeof keys);
-    }
-    ck_assert(l.csr.words == words && l.csr.n_bits == 2);
-    copied_lists_free(&l);
-}
-END_TEST
-
-START_TEST(one_copy_is_the_head)
-{
-    struct accel_head h = {.ptr = ptr, .col = col}, dense = {.ptr = NULL};
-    struct copied_lists l;
-    struct err err = {0};
-
-    assert_ok(copied_lists_make(&h, GROUPS, 1, &l, &err), &err);
-    ck_assert(l.csr.ptr == ptr && l.csr.col == col && !l.csr.bits && !l.csr.keys);
-    copied_lists_free(&l);
-    assert_ok(copied_lists_make(&dense, GROUPS, 7, &l, &err), &err);
-    ck_assert(!l.csr.ptr);
-    copied_lists_free(&l);
-}
-END_TEST
-
-/* What a launch of the copies multiplies is that of one, n times. */
-START_TEST(a_plan_of_copies)
-{
-    struct attn_problem p = {1, 1, 128, GROUPS * 128, GROUPS * 128, 0.1, false, ATTN_128x128};
-    struct attn_tile tile = {128, 128, 1};
-    struct accel_head h = {.ptr = ptr, .col = col};
-    struct attn_plan plan;
-    struct copied_lists l;
-    struct err err = {0};
-
-    for (int n = 1; n <= 5; n += 4) {
-        assert_ok(copied_lists_make(&h, GROUPS, n, &l, &err), &err);
-        p.heads = p.kv_heads = n;
-        assert_ok(attn_plan_make(&p, &tile, &l.csr, 132, true, &plan, &err), &err);
-        ck_assert_int_eq(plan.blocks, n * BLOCKS);
-        ck_assert_int_eq(plan.n_empty, n); /* the second row of each */
-        attn_plan_free(&plan);
-        copied_lists_free(&l);
-    }
-}
-END_TEST
-
 Suite *make_suite(void)
 {
     Suite *s = suite_create("copies");
@@ -159,9 +90,6 @@ Suite *make_suite(void)
     tcase_add_test(tc, no_more_than_keep_it_busy);
     tcase_add_test(tc, no_more_than_fit);
     tcase_add_test(tc, groups_share_keys);
-    tcase_add_test(tc, lists_of_each_copy);
-    tcase_add_test(tc, one_copy_is_the_head);
-    tcase_add_test(tc, a_plan_of_copies);
     suite_add_tcase(s, tc);
     return s;
 }

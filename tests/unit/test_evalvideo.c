@@ -30,23 +30,20 @@ static void close_session(struct accel_session **s)
 {
 }
 
-static bool supports(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
-                     int64_t *bk, char why[160])
+static int attend_call(struct accel_session *s, const struct accel_call *c,
+                       const struct accel_lists *l, struct accel_result *r, struct err *e)
 {
-    return true;
-}
-
-static int attend(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
-                  struct err *e)
-{
-    __atomic_add_fetch(&attended, 1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&there, h->x->there != NULL, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&stayed, accel_stays(h->x), __ATOMIC_RELAXED);
-    accel_attend_lists(h, r, e);
-    if (samples) { /* of a mask a quarter of exact attention's time */
-        double ns = h->ptr ? 250 : 1000;
-        r->attend = (struct accel_time){ns, ns, ns, samples};
-        r->dense = (struct accel_time){1000, 1000, 1000, samples};
+    for (int h = 0; h < c->n; h++) {
+        attended++;
+        there += c->heads[h].x->there != NULL;
+        stayed += accel_stays(c->heads[h].x);
+        accel_attend_head(c, l, h, PREC_F32, e);
+    }
+    accel_untimed(c, r);
+    if (samples) { /* over a mask a quarter of exact attention's time */
+        double ns = c->n * (l->ptr ? 250 : 1000), dense = c->n * 1000;
+        r->attend = r->total = (struct accel_time){ns, ns, ns, samples};
+        r->dense = (struct accel_time){dense, dense, dense, samples};
     }
     return 0;
 }
@@ -54,8 +51,8 @@ static int attend(struct accel_session *s, const struct accel_head *h, struct ac
 static const struct accel fake_accel = {.name = "fake",
                                         .open = open_session,
                                         .close = close_session,
-                                        .supports = supports,
-                                        .attend = attend};
+                                        .supports = accel_supports_all,
+                                        .attend_call = attend_call};
 
 static int run_eval(const char *device, const char *more, const char *dir)
 {

@@ -292,25 +292,21 @@ static const struct decoder_accel fake = {.name = "fake",
 
 static int attended, stayed; /* heads; those whose outputs stayed */
 
-static bool supports(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
-                     int64_t *bk, char why[160])
+static int attend_call(struct accel_session *s, const struct accel_call *c,
+                       const struct accel_lists *l, struct accel_result *r, struct err *e)
 {
-    *bq = *bk = ACCEL_TILE;
-    return true;
-}
-
-static int attend_head(struct accel_session *s, const struct accel_head *h, struct accel_result *r,
-                       struct err *e)
-{
-    __atomic_add_fetch(&attended, 1, __ATOMIC_RELAXED);
-    __atomic_add_fetch(&stayed, accel_stays(h->x), __ATOMIC_RELAXED);
-    ck_assert_ptr_nonnull(h->x->there);
-    accel_attend_lists(h, r, e);
+    for (int h = 0; h < c->n; h++) {
+        attended++;
+        stayed += accel_stays(c->heads[h].x);
+        ck_assert_ptr_nonnull(c->heads[h].x->there);
+        accel_attend_head(c, l, h, PREC_F32, e);
+    }
+    accel_untimed(c, r);
     return 0;
 }
 
 static const struct accel fake_accel = {
-    .name = "fake", .supports = supports, .attend = attend_head};
+    .name = "fake", .supports = accel_supports_all, .attend_call = attend_call};
 static const struct sim_device fake_device = {.accel = &fake_accel, .select = SELECT_AUTO};
 
 /* ---- runs ----------------------------------------------------------------------------------- */

@@ -68,7 +68,7 @@ static bool chosen_by_rule(const struct method_run *run, const struct head_in *i
     assert_ok(rc, &err);
     memset(&rule, 0, sizeof rule);
     ck_assert_msg(me->device.rule(state, &rule, why), "%s: %s", run->canonical, why);
-    const struct accel_choice c = {.method = me->name, .rule = &rule.of, .x = &in->x};
+    const struct accel_choice c = {.method = me->name, .rule = &rule.of};
     ck_assert(rule_choose(&c, in, m));
     assert_ok(me->select(state, 0, in->x.nq, own, &err), &err);
     me->release(state);
