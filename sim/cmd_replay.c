@@ -391,7 +391,7 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
                        "replay: --backend cuda needs a build with CUDA (make CUDA=1)");
     r->device.accel = app->accel;
     r->device.calls = o->copies < 0;
-    r->read_ahead = o->read_ahead;
+    r->read_ahead = r->device.calls && o->read_ahead;
     r->device.timed = r->device.calls && (o->samples > 0 || o->counters);
     if (o->c.dry_run)
         return 0;

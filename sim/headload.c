@@ -175,8 +175,8 @@ out:
     return rc;
 }
 
-int head_load_kin(const struct trace *t, int64_t call, int head, const struct head_load *how,
-                  const struct sim_head *kin, struct sim_head *h, struct err *err)
+int head_load_sharing(const struct trace *t, int64_t call, int head, const struct head_load *how,
+                      const struct sim_head *owner, struct sim_head *h, struct err *err)
 {
     int rc = 0;
 
@@ -189,12 +189,12 @@ int head_load_kin(const struct trace *t, int64_t call, int head, const struct he
         TRY(read_sample(t, call, head, x->d, how, h, err));
     else
         TRY(read_tensor(t, call, TRACE_Q, head, x->nq, x->d, how, &h->in, &h->q, err));
-    h->borrows_kv = kin != NULL;
-    if (kin) {
-        h->k = kin->k;
-        h->v = kin->v;
-        h->in.nonfinite[TRACE_K] = kin->in.nonfinite[TRACE_K];
-        h->in.nonfinite[TRACE_V] = kin->in.nonfinite[TRACE_V];
+    h->borrows_kv = owner != NULL;
+    if (owner) {
+        h->k = owner->k;
+        h->v = owner->v;
+        h->in.nonfinite[TRACE_K] = owner->in.nonfinite[TRACE_K];
+        h->in.nonfinite[TRACE_V] = owner->in.nonfinite[TRACE_V];
     } else {
         TRY(load_kv(t, call, head, how, h, err));
     }
@@ -211,7 +211,7 @@ out:
 int head_load(const struct trace *t, int64_t call, int head, const struct head_load *how,
               struct sim_head *h, struct err *err)
 {
-    return head_load_kin(t, call, head, how, NULL, h, err);
+    return head_load_sharing(t, call, head, how, NULL, h, err);
 }
 
 int64_t head_load_bytes(const struct trace_meta *m)

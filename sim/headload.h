@@ -20,10 +20,10 @@ struct head_load {
 int head_load(const struct trace *t, int64_t call, int head, const struct head_load *how,
               struct sim_head *h, struct err *err);
 
-/* The same with the k and v of `kin`, a loaded head of the call with the same KV head, which
+/* The same with the k and v of `owner`, a loaded head of the call with the same KV head, which
  * outlives *h. NULL: as head_load. */
-int head_load_kin(const struct trace *t, int64_t call, int head, const struct head_load *how,
-                  const struct sim_head *kin, struct sim_head *h, struct err *err);
+int head_load_sharing(const struct trace *t, int64_t call, int head, const struct head_load *how,
+                      const struct sim_head *owner, struct sim_head *h, struct err *err);
 
 /* Bytes that head_load reads. */
 int64_t head_load_bytes(const struct trace_meta *m);

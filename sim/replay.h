@@ -2,9 +2,9 @@
  * replay.h - many methods over many heads: the plan (which cells to do) and its execution.
  *
  * A cell is (trace, step, branch, layer, head, method with parameters). Cells of one (trace,
- * branch, layer, head) form a series. One thread does a series in call order, because methods may
- * carry state from step to step; series are independent of each other. If one of the methods shares
- * state between guidance branches, a series holds all branches of its head.
+ * branch, layer, head) form a series, which is done in call order, because methods may carry state
+ * from step to step. If one of the methods shares state between guidance branches, a series holds
+ * all branches of its head. Series whose calls are done together form a group.
  */
 #ifndef LACUNA_REPLAY_H
 #define LACUNA_REPLAY_H
@@ -32,12 +32,13 @@ struct series {
     int64_t searches;        /* of these, cells whose parameter is to be searched */
 };
 
-/* Series of one (trace, branch, layer) with the same calls, whose heads a GPU has at once. A call
- * of them is a cell more, of scope `call`, where it is timed. */
+/* Series whose heads are done together: with device.calls those of one (trace, branch, layer) with
+ * the same calls, else a single one. A call of them is a cell more, of scope `call`, where it is
+ * timed. */
 struct call_group {
     int64_t *series, n; /* their indices, ascending by head; owned */
     int group;          /* query heads in a row that share keys and values; divides n */
-    char *heads;        /* as in struct record; owned */
+    char *heads;        /* as in struct record, with device.calls; owned */
 };
 
 struct replay {
@@ -51,7 +52,7 @@ struct replay {
     uint64_t seed;
     struct series *series; /* owned */
     int64_t n_series, cap_series;
-    struct call_group *groups; /* owned; with device.calls */
+    struct call_group *groups; /* owned */
     int64_t n_groups, cap_groups;
     struct record_file *records; /* of a dry run: its keys alone, or NULL without a directory */
     struct maskfile *masks;      /* NULL: not dumped */
@@ -76,7 +77,7 @@ int replay_plan(struct replay *r, const struct replay_select *sel, struct err *e
  * the query heads of a KV head. */
 int replay_shard(struct replay *r, const struct shard *shard, struct err *err);
 
-/* With device.calls: make the groups, and count the cells of their calls. After replay_shard. */
+/* Make the groups, and count the cells of their calls. After replay_shard. */
 int replay_groups(struct replay *r, struct err *err);
 void replay_groups_free(struct replay *r);
 
@@ -94,7 +95,7 @@ int replay_call_identity(const struct replay *r, const struct call_group *g, int
 int replay_identity(const struct replay *r, const struct series *s, int64_t call,
                     const struct method_run *run, struct record *rec, struct err *err);
 
-/* Do all series on `jobs` threads. A cell whose method fails gets an error record, and the replay
+/* Do all groups on `jobs` threads. A cell whose method fails gets an error record, and the replay
  * goes on. Usage errors, unreadable input, unwritable output and a machine that lacks something end
  * it. */
 int replay_execute(struct replay *r, int jobs, struct err *err);

@@ -142,38 +142,3 @@ bool replay_ends(const struct replay *r, int code)
     return code == ERR_IO || code == ERR_MACHINE || code == ERR_USAGE || code == ERR_INTERRUPTED ||
            (code == ERR_NOMEM && (r->masks || r->outputs));
 }
-
-static void slots_free(struct carry *c, int64_t n)
-{
-    for (int64_t k = 0; c && k < n; k++)
-        if (c[k].free)
-            c[k].free(c[k].data);
-    free(c);
-}
-
-void states_free(struct states *st)
-{
-    for (int64_t b = 0; b < st->n; b++)
-        slots_free(st->branches[b].carry, st->n_runs);
-    slots_free(st->shared, st->n_runs);
-    free(st->branches);
-}
-
-int states_branch(struct states *st, const char *name, struct carry **out, struct err *err)
-{
-    int rc = 0;
-    for (int64_t b = 0; b < st->n; b++)
-        if (strcmp(st->branches[b].name, name) == 0) {
-            *out = st->branches[b].carry;
-            return 0;
-        }
-    TRY(mem_grow(&st->branches, &st->cap, st->n + 1, sizeof *st->branches, "branches", err));
-    struct branch_state *b = &st->branches[st->n];
-    memset(b, 0, sizeof *b);
-    snprintf(b->name, sizeof b->name, "%s", name);
-    TRY(mem_zalloc(&b->carry, st->n_runs, sizeof *b->carry, "state across steps", err));
-    st->n++;
-    *out = b->carry;
-out:
-    return rc;
-}

@@ -1,6 +1,6 @@
 /*
- * replay_cell.h - what a replay does with a cell, whether heads come one by one (replay_run.c) or
- * call by call (replay_calls.c): parameters, dumps, state over calls, the finished record.
+ * replay_cell.h - what a replay does with a cell (replay_loop.c): parameters, dumps, the finished
+ * record.
  */
 #ifndef LACUNA_REPLAY_CELL_H
 #define LACUNA_REPLAY_CELL_H
@@ -53,22 +53,5 @@ int replay_deliver(struct replay *r, const struct method_run *run, const struct 
 
 /* Does such a failure of a cell end the replay? */
 bool replay_ends(const struct replay *r, int code);
-
-/* State of a series: one slot per run and branch, and one per run for all branches. */
-struct states {
-    struct branch_state {
-        char name[16];
-        struct carry *carry; /* [n_runs], owned */
-    } * branches;
-    int64_t n, cap, n_runs;
-    struct carry *shared; /* [n_runs], owned */
-};
-
-/* *out: the slots [n_runs] of a branch, new ones where it has none. */
-int states_branch(struct states *st, const char *name, struct carry **out, struct err *err);
-void states_free(struct states *st);
-
-/* Calls instead of series: all heads of a call at once (replay_calls.c). */
-int replay_calls(struct replay *r, int jobs, struct err *err);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * replay_groups.c - which heads a GPU has at once: those of one attention call (replay.h).
+ * replay_groups.c - which heads are done together: on a GPU those of one attention call (replay.h).
  */
 #include "sim/replay.h"
 
@@ -33,7 +33,7 @@ static struct call_group *find_group(struct replay *r, const struct series *s)
 
 static int add_series(struct replay *r, int64_t series, struct err *err)
 {
-    struct call_group *g = find_group(r, r->series + series);
+    struct call_group *g = r->device.calls ? find_group(r, r->series + series) : NULL;
     int rc = 0;
     if (!g) {
         TRY(mem_grow(&r->groups, &r->cap_groups, r->n_groups + 1, sizeof *g, "calls", err));
@@ -112,10 +112,12 @@ static int count_calls(struct replay *r, const struct call_group *g, struct err 
 int replay_groups(struct replay *r, struct err *err)
 {
     int rc = 0;
-    for (int64_t i = 0; i < r->n_series && r->device.calls; i++)
+    for (int64_t i = 0; i < r->n_series; i++)
         TRY(add_series(r, i, err));
     for (int64_t i = 0; i < r->n_groups; i++) {
         r->groups[i].group = group_size(r, r->groups + i);
+        if (!r->device.calls)
+            continue;
         TRY(heads_text(r, r->groups + i, err));
         TRY(count_calls(r, r->groups + i, err));
     }

@@ -121,8 +121,8 @@ static int load(struct pass *p, struct err *err)
         if (call->step != p->step || strcmp(call->branch, trace_call(p->trace, 0)->branch) != 0)
             continue;
         for (int h = 0; h < m->heads && at < p->n; h++, at++) {
-            struct sim_head *kin = h % size && at ? &p->heads[at - h % size].h : NULL;
-            TRY(head_load_kin(p->trace, c, h, &how, kin, &p->heads[at].h, err));
+            struct sim_head *owner = h % size && at ? &p->heads[at - h % size].h : NULL;
+            TRY(head_load_sharing(p->trace, c, h, &how, owner, &p->heads[at].h, err));
         }
     }
     p->n = at;

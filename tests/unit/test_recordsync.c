@@ -136,11 +136,15 @@ START_TEST(a_run_that_ends_is_synced)
 {
     struct replay run = {0};
     struct series one = {0};
+    int64_t first = 0;
+    struct call_group group = {.series = &first, .n = 1, .group = 1};
     assert_ok(record_file_open(path, &run.records, &e), &e);
     assert_ok(replay_execute(&run, 1, &e), &e);
     ck_assert_int_eq(data_syncs, 1);
     run.series = &one;
     run.n_series = 1;
+    run.groups = &group;
+    run.n_groups = 1;
     interrupt_install();
     raise(SIGINT);
     assert_fails(replay_execute(&run, 1, &e), &e, ERR_INTERRUPTED, "interrupted");
@@ -148,6 +152,8 @@ START_TEST(a_run_that_ends_is_synced)
     record_file_close(&run.records);
     run.series = NULL;
     run.n_series = 0;
+    run.groups = NULL;
+    run.n_groups = 0;
     replay_free(&run);
 }
 END_TEST

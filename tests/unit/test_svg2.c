@@ -770,6 +770,7 @@ static int64_t replay_fixture(const char *text, const char *other, const char *b
         assert_ok(method_runs_parse(test_methods, other, &r.runs, &r.n_runs, &err), &err);
     assert_ok(record_file_open(file, &r.records, &err), &err);
     assert_ok(replay_plan(&r, &sel, &err), &err);
+    assert_ok(replay_groups(&r, &err), &err);
     assert_ok(replay_execute(&r, 2, &err), &err);
     record_file_close(&r.records);
     method_runs_free(r.runs, r.n_runs);
