@@ -38,16 +38,16 @@ static inline int accel_bit(int row, int key)
  *
  * out: where the head's outputs go as floats, row r at out + r * stride; NULL: they go to the host.
  * They are there when `attend_call` returns. */
-struct accel_there {
+struct accel_operands {
     const void *q, *k, *v;
     float *out;
     int64_t stride;
 };
 
 /* Do the outputs of a head stay on the device? */
-static inline bool accel_stays(const struct attn_in *x)
+static inline bool accel_keeps_output(const struct attn_in *x)
 {
-    return x->there && x->there->out;
+    return x->on_device && x->on_device->out;
 }
 
 /* A filter on P V inside the online softmax (sim/blocks/tileattn.h), over the tiles of a mask of bq
@@ -97,7 +97,7 @@ struct accel_map {
 
 /* What a mask keeps that stays on the device, in units of bq x bk. */
 struct accel_units {
-    bool there; /* it does stay; else the rest is not set */
+    bool on_device; /* it does stay; else the rest is not set */
     int64_t bq, bk, groups;
     int32_t *count; /* [groups] units that a group keeps and some row of it may see; the caller's to
                      * free */
@@ -130,8 +130,8 @@ struct accel_choice {
     const union method_rule *rule; /* core/rules.h; other bytes than its numbers are 0 */
     const void *given;             /* the head's own data for the rule (core/rules.h), or NULL */
     struct accel_own *own;         /* receives what comes beside the mask; NULL: not wanted */
-    struct accel_units *stays;     /* the mask may stay on the device; NULL: it may not */
-    bool fetch;                    /* with stays: its map is wanted as well */
+    struct accel_units *keep_on_device; /* the mask may stay on the device; NULL: it may not */
+    bool fetch;                         /* with it: its map is wanted as well */
 };
 
 /* Answer of `select_call`: the back end does not select by this rule. */
@@ -151,7 +151,7 @@ struct accel_head {
     const struct attn_in *x;
 
     /* select_call: the question, and the answer. `answer` 0: the mask, whose lists the caller
-     * releases, or choice.stays; ACCEL_NO_SELECT: `why`. */
+     * releases, or choice.keep_on_device; ACCEL_NO_SELECT: `why`. */
     struct accel_choice choice;
     int answer;
     char why[160];
@@ -162,10 +162,10 @@ struct accel_head {
                                * on the device */
     int64_t n_masks;
 
-    /* attend_call. At most one of filter, own and added, the same one for all heads. */
+    /* attend_call. At most one of filter, own_kernel and added, the same one for all heads. */
     const struct accel_filter *filter; /* on P V, of the unit of the lists; NULL: none */
-    const struct own_rule *own; /* outputs by this arithmetic; the lists say whose mass is kept.
-                                 * NULL: softmax over the lists */
+    const struct own_rule *own_kernel; /* outputs by this arithmetic; the lists say whose mass is
+                                        * kept. NULL: softmax over the lists */
     const float *added; /* [nq][dv] what the outputs have in addition, and log-sum-exps have not;
                          * NULL: nothing */
     bool built;         /* the mask is static, so that choosing it is in no total */
@@ -198,7 +198,7 @@ struct accel_call {
 /* Do the masks stay on the device? Then those of all heads do. */
 static inline bool accel_on_device(const struct accel_call *call)
 {
-    return call->heads->choice.stays && call->heads->choice.stays->there;
+    return call->heads->choice.keep_on_device && call->heads->choice.keep_on_device->on_device;
 }
 
 /* What attention of the heads [first, first + count) of a call is over: all heads, or a section of
@@ -278,13 +278,9 @@ struct accel {
     bool (*supports)(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
                      int64_t *bk, char why[160]);
 
-    /* Is there a kernel with this filter? If not, why. NULL: never. */
-    bool (*filters)(const struct accel_session *s, const struct attn_in *x,
-                    const struct accel_filter *f, char why[160]);
-
-    /* Are there kernels for a method's own arithmetic? If not, why. NULL: never. */
-    bool (*owns)(const struct accel_session *s, const struct attn_in *x, const struct own_rule *r,
-                 char why[160]);
+    /* Are there kernels for the head's filter, or for its own arithmetic? If not, why. NULL: for
+     * neither. */
+    bool (*can_attend)(const struct accel_session *s, const struct accel_head *h, char why[160]);
 
     /* How many heads a launch holds that times one head of a call of so many heads: itself and its
      * copies. They share keys and values in groups as large as the call's, or in smaller ones where
@@ -300,9 +296,10 @@ struct accel {
      * A mask is lists over the whole head, or MASK_FULL where rule and sizes leave nothing to
      * choose. Heads with equal rules are chosen for in one launch. Nothing is timed.
      *
-     * Where all heads have choice.stays and are answered with masks of one unit, the masks stay on
-     * the device, for attend_call until something else is put there: each *stays is filled instead
-     * of `mask`, and the metrics of attend_call have to be the device's. NULL: never. */
+     * Where all heads have choice.keep_on_device and are answered with masks of one unit, the masks
+     * stay on the device, for attend_call until something else is put there: each *keep_on_device
+     * is filled instead of `mask`, and the metrics of attend_call have to be the device's. NULL:
+     * never. */
     int (*select_call)(struct accel_session *s, const struct accel_call *call, struct err *err);
 
     /* Attention of a call, one launch over the lists of all heads, with times, metrics and

@@ -55,7 +55,7 @@ static inline bool score_has_bias(const struct score_mods *s)
     return s->alibi != 0 || s->rel || s->pair.b;
 }
 
-struct accel_there;
+struct accel_operands;
 
 /* Key and value matrices of one head in the working precision, contiguous [n][d]. */
 struct attn_in {
@@ -67,7 +67,7 @@ struct attn_in {
     bool causal;
     struct reach reach;              /* keys around a row; with one, nq <= nk */
     struct score_mods mods;          /* cap, bias, sink */
-    const struct accel_there *there; /* the same on a device (core/accel.h); NULL: only here */
+    const struct accel_operands *on_device; /* the same on a device (core/accel.h); NULL: only here */
 };
 
 static inline struct head_shape attn_shape(const struct attn_in *in)

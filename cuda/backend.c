@@ -41,17 +41,14 @@ static bool session_supports(const struct accel_session *s, const struct attn_in
     return true;
 }
 
-static bool session_filters(const struct accel_session *s, const struct attn_in *x,
-                            const struct accel_filter *f, char why[160])
+static bool session_can_attend(const struct accel_session *s, const struct accel_head *h,
+                               char why[160])
 {
-    return filter_kernel_find(x->d, s->gpu.sm, f, why) != NULL;
-}
-
-static bool session_owns(const struct accel_session *s, const struct attn_in *x,
-                         const struct own_rule *r, char why[160])
-{
+    const struct attn_in *x = h->x;
     struct attn_problem p = {1, 1, x->d, x->nq, x->nk, x->scale, x->causal, ATTN_DENSE};
-    return own_fits(s->gpu.sm, &p, r, why);
+    if (h->filter && !filter_kernel_find(x->d, s->gpu.sm, h->filter, why))
+        return false;
+    return !h->own_kernel || own_fits(s->gpu.sm, &p, h->own_kernel, why);
 }
 
 /* ---- description ---------------------------------------------------------------------------- */
@@ -140,8 +137,7 @@ const struct accel cuda_accel = {
     .open = session_open,
     .close = session_close,
     .supports = session_supports,
-    .filters = session_filters,
-    .owns = session_owns,
+    .can_attend = session_can_attend,
     .copies = session_copies,
     .put_call = session_bring_call,
     .select_call = session_select_call,

@@ -1,5 +1,5 @@
 /*
- * headrows.h - outputs of a head that stay on the device (struct accel_there in core/accel.h).
+ * headrows.h - outputs of a head that stay on the device (struct accel_operands in core/accel.h).
  */
 #ifndef LACUNA_HEADROWS_H
 #define LACUNA_HEADROWS_H

@@ -146,11 +146,11 @@ static int put_values(struct gpu *g, const struct attn_in *x, float *scaled, voi
                       int *v_exp, void *to, struct err *err)
 {
     int64_t n = x->nk * x->dv;
-    *v_exp = x->there ? 0 : values_exponent(x->v, n);
+    *v_exp = x->on_device ? 0 : values_exponent(x->v, n);
     if (*v_exp)
         values_scale(x->v, n, *v_exp, scaled);
-    return put_matrix(g, *v_exp ? scaled : x->v, x->there ? x->there->v : NULL, n, staging, to,
-                      err);
+    return put_matrix(g, *v_exp ? scaled : x->v, x->on_device ? x->on_device->v : NULL, n, staging,
+                      to, err);
 }
 
 /* Is number i of the operands a copy of the first? */
@@ -177,13 +177,13 @@ static int put_tensors(struct accel_session *s, const struct accel_call *c, stru
     TRY(mem_alloc(&scaled, k, sizeof *scaled, "scaled values", err));
     for (int i = 0; i < c->n; i++) {
         const struct attn_in *x = c->heads[i].x;
-        const void *there = is_copy(c, i) ? at_q : x->there ? x->there->q : NULL;
+        const void *there = is_copy(c, i) ? at_q : x->on_device ? x->on_device->q : NULL;
         TRY(put_matrix(&s->gpu, x->q, there, q, staging, at_q + i * q * 2, err));
     }
     for (int g = 0; g < p->kv_heads; g++) {
         const struct attn_in *x = c->heads[g * c->group].x;
         bool copy = is_copy(c, g);
-        const void *there = copy ? at_k : x->there ? x->there->k : NULL;
+        const void *there = copy ? at_k : x->on_device ? x->on_device->k : NULL;
         TRY(put_matrix(&s->gpu, x->k, there, k, staging, at_k + g * k * 2, err));
         if (copy) {
             s->call.v_exp[g] = s->call.v_exp[0];

@@ -36,7 +36,8 @@ struct accel_session {
         struct metrics_dense dense; /* of the heads that are no copies; out NULL: not asked for
                                      * yet */
     } call;
-    struct session_kept { /* masks of its heads that stay there, above it (accel_choice.stays) */
+    struct session_kept {        /* masks of its heads that stay there, above it
+                                    (accel_choice.keep_on_device) */
         struct select_job *jobs; /* [n], owned: who chose them */
         int n;
         struct gpu_mark mark;   /* below them */

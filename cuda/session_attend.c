@@ -7,7 +7,7 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/intmath.h"
-#include "core/laps.h"
+#include "core/stopwatch.h"
 #include "core/mem.h"
 #include "cuda/attn/attn_filter.h"
 #include "cuda/attn/planrows.h"
@@ -96,10 +96,10 @@ struct attend {
     struct accel_session *s;
     const struct accel_call *call;
     struct accel_filter *filters;    /* [n], owned; NULL: none */
-    bool owns, adds;                 /* the heads have `own`, or `added` */
+    bool own_kernel, adds;           /* the heads have it, or `added` */
     struct attn_tensors x;           /* of all heads */
     float *whole_lse;                /* [n][nq] of the whole masks, where x.lse is not */
-    struct own_job own;              /* with `owns`, in place of `jobs` */
+    struct own_job own;              /* with `own_kernel`, in place of `jobs` */
     struct added_job added;          /* with `adds`, after `jobs` */
     const struct session_plan *held; /* of the lists, made for an earlier call; or NULL */
     struct accel_lists lists;        /* as asked, or of `plan` or `held`: ptr of the host, the rest
@@ -235,7 +235,7 @@ static int plain_job(struct attend *a, struct head_run r, struct attn_job *job,
     TRY(make_plan(a, &p, k, p.lists == ATTN_DENSE ? NULL : &csr, &plan, res, err));
     int64_t pairs =
         (int64_t)attn_block_rows(p.lists, &k->tile) * attn_block_keys(p.lists, &k->tile);
-    for (int h = r.first; h < r.first + r.n && !a->owns; h++) {
+    for (int h = r.first; h < r.first + r.n && !a->own_kernel; h++) {
         int64_t blocks = p.lists == ATTN_DENSE ? plan.blocks / r.n : blocks_of(a, h);
         a->call->heads[h].pairs_exec = blocks * pairs;
     }
@@ -361,7 +361,7 @@ static int make_own(struct attend *a, struct head_run all, struct accel_result *
     int rc = 0;
     TRY(mem_alloc(&rules, all.n, sizeof *rules, "rules of heads", err));
     for (int h = 0; h < all.n; h++)
-        rules[h] = *a->call->heads[all.first + h].own;
+        rules[h] = *a->call->heads[all.first + h].own_kernel;
     TRY(own_job_init(&a->s->gpu, &p, rules, &x, &a->own, err));
     res->host_plan_ns += a->own.plan_ns;
     res->balance = a->own.balance;
@@ -375,7 +375,7 @@ out:
 static int launch_all(struct gpu *g, const void *attend, struct err *err)
 {
     const struct attend *a = attend;
-    int rc = a->owns ? own_job_attend(g, &a->own, err) : launch_attends(g, &a->jobs, err);
+    int rc = a->own_kernel ? own_job_attend(g, &a->own, err) : launch_attends(g, &a->jobs, err);
     return rc || !a->adds ? rc : added_launch(g, &a->added, err);
 }
 
@@ -411,7 +411,7 @@ static int make_jobs(struct attend *a, struct accel_result *res, struct err *err
     struct head_run all = section_of(a);
 
     a->groups = l->ptr ? ceil_div(a->s->call.problem.nq, l->bq) : 0;
-    if (a->owns)
+    if (a->own_kernel)
         return make_own(a, all, res, err);
     TRY(mem_zalloc(&a->jobs.attend, n, sizeof *a->jobs.attend, "launches", err));
     TRY(mem_zalloc(&a->runs, n, sizeof *a->runs, "launches", err));
@@ -513,7 +513,7 @@ static int run_whole(struct attend *a, struct err *err)
     int rc = 0;
 
     a->whole_lse = a->x.lse;
-    if (a->owns && !keeps_all(a))
+    if (a->own_kernel && !keeps_all(a))
         return run_mask(a, err);
     if (!a->filters || a->filters[0].keep_denominator)
         return 0;
@@ -550,15 +550,14 @@ static int fetch_head(struct attend *a, int h, struct err *err)
     const struct attn_problem *p = &c->problem;
     double unit = ldexp(1, c->v_exp[h / (p->heads / p->kv_heads)]);
     int64_t n = p->nq * p->d;
-    const struct accel_there *there = r->x->there;
+    const struct accel_operands *o = r->x->on_device;
     const char *from = (const char *)a->x.out + h * n * 2;
     uint16_t *out = NULL;
     float *lse = NULL;
     int rc = 0;
 
-    if (accel_stays(r->x))
-        TRY(head_rows_put(&a->s->gpu, from, p->nq, p->d, (float)unit, there->out, there->stride,
-                          err));
+    if (accel_keeps_output(r->x))
+        TRY(head_rows_put(&a->s->gpu, from, p->nq, p->d, (float)unit, o->out, o->stride, err));
     if (r->out) {
         TRY(mem_alloc(&out, n, sizeof *out, "output", err));
         TRY(gpu_get(&a->s->gpu, out, from, n * 2, err));
@@ -649,8 +648,9 @@ static int take_times(struct attend *a, struct accel_result *res, struct err *er
 {
     struct session_work work[5];
     struct accel_time times[5];
-    bool chosen = a->select.n > 0, built = a->build.n > 0 && !a->owns;
-    bool quant = a->owns && a->own.has_quant, plan = a->lists.made && !a->owns && !built;
+    bool chosen = a->select.n > 0, built = a->build.n > 0 && !a->own_kernel;
+    bool quant = a->own_kernel && a->own.has_quant,
+         plan = a->lists.made && !a->own_kernel && !built;
     int n = 0, rc = 0;
 
     if (chosen)
@@ -692,7 +692,7 @@ static int find_way(struct attend *a, struct err *err)
 {
     const struct accel_head *h = a->call->heads;
     int rc = 0;
-    a->owns = h->own;
+    a->own_kernel = h->own_kernel;
     a->adds = h->added;
     if (!h->filter)
         return 0;
@@ -743,7 +743,7 @@ out:
 }
 
 /* The launches over the lists, with outputs and metrics, in memory that the caller releases. */
-static int attend_lists(struct attend *a, struct accel_result *r, struct laps *laps,
+static int attend_lists(struct attend *a, struct accel_result *r, struct stopwatch *watch,
                         struct err *err)
 {
     struct accel_session *s = a->s;
@@ -751,7 +751,7 @@ static int attend_lists(struct attend *a, struct accel_result *r, struct laps *l
     int end = a->lists.first + a->lists.count, rc = 0;
 
     TRY(take_lists(a, err));
-    lap(laps, "tiles");
+    stopwatch_lap(watch, "tiles");
     a->x = s->call.x;
     TRY(gpu_alloc(&s->gpu, p->heads * p->nq * p->d * 2, &a->x.out, err));
     TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &a->x.lse, err));
@@ -759,12 +759,12 @@ static int attend_lists(struct attend *a, struct accel_result *r, struct laps *l
     TRY(make_added(a, err));
     if (a->lists.first == 0)
         TRY(make_dense(a, r, err));
-    lap(laps, "plan");
-    r->launches = a->owns ? a->own.launches : a->jobs.n;
+    stopwatch_lap(watch, "plan");
+    r->launches = a->own_kernel ? a->own.launches : a->jobs.n;
     r->kv = p->kv_heads;
     snprintf(r->kernel, sizeof r->kernel, "%s",
-             a->owns ? a->own.name : a->jobs.attend[0].kernel->name);
-    if (a->owns)
+             a->own_kernel ? a->own.name : a->jobs.attend[0].kernel->name);
+    if (a->own_kernel)
         TRY(own_job_quant(&s->gpu, &a->own, err));
     TRY(launch_all(&s->gpu, a, err));
     for (int h = own_head(a); h < end; h++)
@@ -772,7 +772,7 @@ static int attend_lists(struct attend *a, struct accel_result *r, struct laps *l
     TRY(gpu_sync(&s->gpu, err)); /* outputs that stay are read by others next */
     if (a->filters)
         TRY(count_filtered(a, r, err));
-    lap(laps, "outputs");
+    stopwatch_lap(watch, "outputs");
 out:
     return rc;
 }
@@ -783,7 +783,7 @@ static int attend_locked(struct accel_session *s, const struct accel_call *call,
     struct attend a = {.s = s, .call = call, .lists = *l};
     bool metrics = call->heads[l->first + l->count - 1].mass != NULL;
     struct gpu_mark mark = gpu_mark(&s->gpu);
-    struct laps laps = {.since = clock_ns()};
+    struct stopwatch watch = {.since = clock_ns()};
     int rc = 0;
 
     CU(err, cudaSetDevice(s->gpu.device));
@@ -795,19 +795,19 @@ static int attend_locked(struct accel_session *s, const struct accel_call *call,
         TRY(session_call_dense(s, err));
         mark = gpu_mark(&s->gpu);
     }
-    lap(&laps, "reference");
+    stopwatch_lap(&watch, "reference");
     TRY(find_way(&a, err));
-    TRY(attend_lists(&a, r, &laps, err));
+    TRY(attend_lists(&a, r, &watch, err));
     if (metrics)
         TRY(measure(&a, err));
-    lap(&laps, "metrics");
+    stopwatch_lap(&watch, "metrics");
     if (!l->untimed)
         TRY(take_samples(&a, r, err));
 out:
     attend_free(&a);
     gpu_release(&s->gpu, mark);
-    lap(&laps, "release");
-    laps_log(&laps, "attention on the GPU");
+    stopwatch_lap(&watch, "release");
+    stopwatch_log(&watch, "attention on the GPU");
     return rc;
 }
 

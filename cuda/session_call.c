@@ -3,7 +3,7 @@
  * core/accel.h).
  */
 #include "core/intmath.h"
-#include "core/laps.h"
+#include "core/stopwatch.h"
 #include "core/mem.h"
 #include "cuda/session_runs.h"
 
@@ -171,7 +171,7 @@ static int begin_kept(struct accel_session *s, struct choosing *c, struct err *e
     int n = c->call->n, rc = 0;
     c->keep = true;
     for (int i = 0; i < n; i++)
-        c->keep &= c->choices[i].method && c->choices[i].stays;
+        c->keep &= c->choices[i].method && c->choices[i].keep_on_device;
     if (!c->keep)
         return 0;
     if (!c->call->unmeasured)
@@ -191,7 +191,7 @@ static bool are_blocks(const struct select_lists *l)
 
 /* Has every head a mask of one unit, and, where that is fine, nothing beside it but what goes with
  * counts alone? */
-static bool can_stay(const struct accel_session *s, const struct choosing *c)
+static bool can_keep(const struct accel_session *s, const struct choosing *c)
 {
     const struct select_lists *first = &s->kept.jobs->lists;
     int heads = 0;
@@ -212,7 +212,7 @@ static void fill_units(const struct select_lists *l, const struct map_totals *t,
 {
     int32_t *own = u->count;
     memcpy(own, count, (size_t)l->groups * sizeof *own);
-    *u = (struct accel_units){.there = true,
+    *u = (struct accel_units){.on_device = true,
                               .bq = l->bq,
                               .bk = l->bk,
                               .groups = l->groups,
@@ -234,7 +234,7 @@ static int count_gathered(struct accel_session *s, const struct choosing *c, str
     TRY(mem_alloc(&n, rows, sizeof *n, "tiles of rows", err));
     TRY(gpu_get(&s->gpu, n, r->keys, rows * 4, err));
     for (int64_t i = 0; i < rows; i++)
-        c->choices[i / r->groups].stays->tiles[1] += ceil_div(n[i], ACCEL_TILE);
+        c->choices[i / r->groups].keep_on_device->tiles[1] += ceil_div(n[i], ACCEL_TILE);
 out:
     free(n);
     return rc;
@@ -255,7 +255,7 @@ static int count_kept(struct accel_session *s, const struct choosing *c, struct 
     else
         TRY(tile_rows_totals(&s->gpu, &s->kept.rows, totals, count, err));
     for (int i = 0; i < n; i++) {
-        struct accel_units *u = c->choices[i].stays;
+        struct accel_units *u = c->choices[i].keep_on_device;
         TRY(mem_alloc(&u->count, l->groups, sizeof *u->count, "counts of masks", err));
         fill_units(l, totals + i, count + i * l->groups, u);
     }
@@ -300,7 +300,7 @@ static int fetch_maps(struct accel_session *s, const struct choosing *c,
     int rc = 0;
     for (int i = 0; i < r.n; i++) {
         const struct accel_choice *choice = c->choices + r.first + i;
-        struct accel_units *u = choice->stays;
+        struct accel_units *u = choice->keep_on_device;
         if (choice->own)
             TRY(select_fetch_own(&s->gpu, job, i, choice->own, err));
         if (!choice->fetch)
@@ -318,7 +318,7 @@ static int end_kept(struct accel_session *s, const struct choosing *c, struct er
     int rc = 0;
     if (!c->keep)
         return 0;
-    bool stay = can_stay(s, c);
+    bool stay = can_keep(s, c);
     if (stay)
         TRY(keep_masks(s, c, err));
     for (int i = 0; i < s->kept.n; i++)
@@ -374,7 +374,7 @@ out:
 
 static int select_locked(struct accel_session *s, struct choosing *c, struct err *err)
 {
-    struct laps laps = {.since = clock_ns()};
+    struct stopwatch watch = {.since = clock_ns()};
     int rc = 0;
 
     CU(err, cudaSetDevice(s->gpu.device));
@@ -382,12 +382,12 @@ static int select_locked(struct accel_session *s, struct choosing *c, struct err
     TRY(session_put_call(s, c->call, err));
     TRY(call_choices(c->call, &c->choices, err));
     TRY(begin_kept(s, c, err));
-    lap(&laps, "reference");
+    stopwatch_lap(&watch, "reference");
     TRY(select_runs(s, c, err));
-    lap(&laps, "choice");
+    stopwatch_lap(&watch, "choice");
     TRY(end_kept(s, c, err));
-    lap(&laps, "counts");
-    laps_log(&laps, "choice on the GPU");
+    stopwatch_lap(&watch, "counts");
+    stopwatch_log(&watch, "choice on the GPU");
 out:
     if (rc)
         session_drop_kept(s);

@@ -6,7 +6,7 @@
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/gemm.h"
-#include "core/laps.h"
+#include "core/stopwatch.h"
 #include "core/log.h"
 #include "core/manifest.h"
 #include "core/mem.h"
@@ -452,12 +452,12 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     struct lockstep_on on;
     struct eval_model m = {0};
     struct task_opts t = {0};
-    struct laps laps = {.since = clock_ns()};
+    struct stopwatch watch = {.since = clock_ns()};
     int rc = 0;
 
     TRY(eval_check_kind(o, false, err));
     TRY(eval_model_open(&m, o->model, o->bos, err));
-    lap(&laps, "model");
+    stopwatch_lap(&watch, "model");
     if (o->found)
         TRY(found_params_take(app->methods, o->found, m.name, runs, n_runs, err));
     TRY(eval_task_options(o, &t, err));
@@ -466,7 +466,7 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
     TRY(shard_from_env(o->shard, &r.shard, err));
     shard_warn_bound("eval");
     TRY(open_device(app, o, &r.shard, &device, &r.how, err));
-    lap(&laps, "device");
+    stopwatch_lap(&watch, "device");
     r.m = &m;
     TRY(choose_decoder(app, o, &r, &on, err));
     r.jobs = cmd_jobs(&o->c);
@@ -475,10 +475,10 @@ static int eval_language(const struct app *app, const struct eval_opts *o, struc
         TRY(method_calib_fits(runs + i, m.name, "none", err));
     r.wants_times = o->samples > 0;
     TRY(open_tasks(o, &t, &r, err));
-    lap(&laps, "tasks");
+    stopwatch_lap(&watch, "tasks");
     TRY(run_language(app, o, &r, err));
-    lap(&laps, "cells");
-    laps_log(&laps, "eval");
+    stopwatch_lap(&watch, "cells");
+    stopwatch_log(&watch, "eval");
     say_lacking("the errors of --local-errors", r.lacking[0]);
     say_lacking("the times of --samples", r.lacking[1]);
     setting_tally_warn(runs, r.tally, r.n_runs);

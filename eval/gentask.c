@@ -5,7 +5,7 @@
 #include "eval/evaltask.h"
 
 #include "core/hash.h"
-#include "core/laps.h"
+#include "core/stopwatch.h"
 #include "core/mem.h"
 #include "eval/generate.h"
 #include "eval/gengrade.h"
@@ -147,7 +147,7 @@ static int run_cell(struct eval_task *t, int64_t cell, struct cell_run *c, struc
     const struct gen_state *s = t->state;
     struct prompt p = {0};
     struct grade g = {.spec = &s->spec, .m = t->m, .prompt = &p, .chat = t->o->chat};
-    struct laps laps = {.since = clock_ns()};
+    struct stopwatch watch = {.since = clock_ns()};
     int64_t tokens, sample;
     double depth;
     int rc = 0;
@@ -158,16 +158,16 @@ static int run_cell(struct eval_task *t, int64_t cell, struct cell_run *c, struc
     hash_text(hash_bytes(p.text.data, p.text.len), c->prompt_id);
     TRY(grade_open(&g, err));
     TRY(question_ids(c, t->o->chat, &p, g.ids.n, err));
-    lap(&laps, "prompt");
+    stopwatch_lap(&watch, "prompt");
     TRY(lockstep_prefill(c->l, g.ids.v, g.ids.n, err));
-    lap(&laps, "prefill");
+    stopwatch_lap(&watch, "prefill");
     for (int i = 0; i < c->l->n_streams; i++) {
         c->rec[i].n_q = c->rec[i].n_k = g.ids.n;
         if (stream_runs(c->l->s + i))
             TRY(grade_stream(&g, c, i, err));
     }
-    lap(&laps, "answers");
-    laps_log(&laps, prompt_name(&s->spec));
+    stopwatch_lap(&watch, "answers");
+    stopwatch_log(&watch, prompt_name(&s->spec));
 out:
     grade_close(&g);
     prompt_free(&p);

@@ -163,14 +163,14 @@ static void find_there(struct head_work *w)
     if (!o || o->padded != w->in.x.d)
         return;
     int64_t row = 2 * o->padded, head = j->a->there_tokens * row;
-    w->there = (struct accel_there){.q = (const char *)o->q + w->head * head + j->row0 * row,
-                                    .k = (const char *)o->k + w->in.kv_head * head,
-                                    .v = (const char *)o->v + w->in.kv_head * head};
+    w->there = (struct accel_operands){.q = (const char *)o->q + w->head * head + j->row0 * row,
+                                       .k = (const char *)o->k + w->in.kv_head * head,
+                                       .v = (const char *)o->v + w->in.kv_head * head};
     if (j->stays) {
         w->there.stride = (int64_t)j->a->shape.heads * w->in.x.d;
         w->there.out = o->out + j->row0 * w->there.stride + (int64_t)w->head * w->in.x.d;
     }
-    w->in.x.there = &w->there;
+    w->in.x.on_device = &w->there;
 }
 
 int head_open(struct head_work *w, const struct layer_job *j, int head, struct err *err)
@@ -368,7 +368,7 @@ static int dense_on_device(struct head_work *w, bool *done, struct err *err)
     char why[160];
     int rc = 0;
 
-    if (!x->there)
+    if (!x->on_device)
         return 0;
     if (on->accel->copies)
         n = on->accel->copies(on->session, x, of_call);
@@ -380,7 +380,7 @@ static int dense_on_device(struct head_work *w, bool *done, struct err *err)
     for (int i = 0; i < n.q; i++)
         call.heads[i].x = x;
     struct accel_head *own = call.heads + call.copies;
-    if (!accel_stays(x))
+    if (!accel_keeps_output(x))
         TRY(mem_alloc(&own->out, x->nq * x->dv, sizeof *own->out, "output of a head", err));
     rc = accel_attend_masks(on->accel, on->session, &how, &call, &r, why, err);
     *done = rc == 0;

@@ -18,7 +18,7 @@ struct head_work {
     struct head_sum *sum;
     int head;
     struct head_in in;
-    struct accel_there there;
+    struct accel_operands there;
     struct exact exact;
     float *q;      /* NULL: the layer's are by head; owned */
     int64_t *perm; /* row i of the method is row perm[i] of the model; NULL: the same; owned */

@@ -107,26 +107,16 @@ static int geometry(const struct accel *a, const struct accel_session *s,
                     struct err *err)
 {
     const struct accel_filter *filter = h->filter;
-    const struct own_rule *own = h->own;
-    const struct attn_in *x = h->x;
-    if (own && !a->owns) {
-        snprintf(why, 160, "the back end has no kernels for the method's own arithmetic");
-        return METHOD_SKIP;
-    }
-    if (own && !a->owns(s, x, own, why))
-        return METHOD_SKIP;
     if (filter && (*bq != filter->bq || *bk != filter->bk))
         return err_set(err, ERR_RUN, "a filter on units of %lld x %lld, the mask has others",
                        (long long)filter->bq, (long long)filter->bk);
-    if (filter && !a->filters) {
-        snprintf(why, 160, "the back end has no filter on P V");
-        return METHOD_SKIP;
-    }
-    if (filter && !a->filters(s, x, filter, why))
+    snprintf(why, 160, "the back end has no %s",
+             filter ? "filter on P V" : "kernels for the method's own arithmetic");
+    if ((filter || h->own_kernel) && !(a->can_attend && a->can_attend(s, h, why)))
         return METHOD_SKIP;
     *bq = *bq ? *bq : ACCEL_TILE;
     *bk = *bk ? *bk : ACCEL_TILE;
-    if (!a->supports(s, x, bq, bk, why))
+    if (!a->supports(s, h->x, bq, bk, why))
         return METHOD_SKIP;
     if (filter) {
         *bq = filter->bq;
@@ -148,7 +138,7 @@ struct making {
     bool *as_first;            /* [n], owned: the head's masks are those of the first */
     char (*why)[160];          /* [n][parts], owned: not empty where the bits are too many */
     int n, first;              /* heads; the first of those that are made at the moment */
-    bool there;                /* the device makes them, of masks that are there */
+    bool on_device;            /* the device makes them, of masks that are there */
 };
 
 /* The chunks of part p of a head: *n of them. */
@@ -262,7 +252,7 @@ static int64_t parts_of(const struct making *m)
 /* Memory, and for tiles whether all heads gather their keys. */
 static int making_init(struct making *m, bool tiles, int jobs, struct err *err)
 {
-    bool here = !m->there;
+    bool here = !m->on_device;
     int64_t all[2] = {0, 0};
     int rc = 0;
 
@@ -275,8 +265,8 @@ static int making_init(struct making *m, bool tiles, int jobs, struct err *err)
     TRY(mem_zalloc(&m->why, m->n * m->parts, sizeof *m->why, "tiles", err));
     if (!tiles)
         return 0;
-    for (int h = 0; m->there && h < m->n; h++)
-        memcpy(m->counts[h], m->call->heads[h].choice.stays->tiles, sizeof m->counts[h]);
+    for (int h = 0; m->on_device && h < m->n; h++)
+        memcpy(m->counts[h], m->call->heads[h].choice.keep_on_device->tiles, sizeof m->counts[h]);
     if (here) {
         TRY(pool_run(jobs, m->n, compare_head, m, err));
         TRY(pool_run(jobs, m->n * m->parts, count_part, m, err));
@@ -438,7 +428,8 @@ static double tile_bytes(const struct making *m, int h)
 {
     int64_t entry = ACCEL_TILE_WORDS * 8 + (m->how == MAKE_GATHERED ? ACCEL_TILE * 4 : 0);
     if (m->how == MAKE_LISTS)
-        return m->there ? (double)ceil_div(m->nq, ACCEL_TILE) * (double)ceil_div(m->nk, 64) * 4 : 0;
+        return m->on_device ? (double)ceil_div(m->nq, ACCEL_TILE) * (double)ceil_div(m->nk, 64) * 4
+                            : 0;
     return (double)(m->counts[h][m->how == MAKE_GATHERED] * entry);
 }
 
@@ -469,7 +460,7 @@ static int attend_section(const struct accel *a, struct accel_session *s, int jo
     double begin = clock_ns();
     int rc = 0;
 
-    if (m->there) {
+    if (m->on_device) {
         l->made = made[m->how];
         return a->attend_call(s, m->call, l, r, err);
     }
@@ -484,7 +475,7 @@ static int attend_section(const struct accel *a, struct accel_session *s, int jo
     l->words = j.words;
     l->n_bits = j.n_bits;
     TRY(a->attend_call(s, m->call, l, r, err));
-    r->host_plan_ns += m->call->heads->own ? 0 : made_ns;
+    r->host_plan_ns += m->call->heads->own_kernel ? 0 : made_ns;
 out:
     joined_free(&j);
     forget_heads(m, l->first, l->count);
@@ -547,11 +538,11 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
                        struct err *err)
 {
     const struct accel_head *first = call->heads;
-    bool there = accel_on_device(call);
-    int64_t unit_q = there ? first->choice.stays->bq : 0;
-    int64_t unit_k = there ? first->choice.stays->bk : 0;
+    bool on_device = accel_on_device(call);
+    int64_t unit_q = on_device ? first->choice.keep_on_device->bq : 0;
+    int64_t unit_k = on_device ? first->choice.keep_on_device->bk : 0;
 
-    for (int h = 0; !there && h < call->n; h++)
+    for (int h = 0; !on_device && h < call->n; h++)
         common_unit(first[h].masks, first[h].n_masks, &unit_q, &unit_k);
     int64_t bq = unit_q, bk = unit_k;
     int rc = geometry(a, s, first, &bq, &bk, why, err);
@@ -571,7 +562,7 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
                        .bq = bq,
                        .bk = bk,
                        .n = call->n,
-                       .there = there};
+                       .on_device = on_device};
     TRY(making_init(&m, unit_q % bq != 0 || unit_k % bk != 0, how->jobs, err));
     rc = attend_sections(a, s, how, &l, &m, r, why, err);
 out:

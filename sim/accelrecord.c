@@ -34,7 +34,7 @@ out:
 /* Counts of a mask that is not gone through: what stays on the device, what heads share. */
 static int add_counts(struct run *run, const struct choice *c, double tiles_pv, struct err *err)
 {
-    if (c->units.there)
+    if (c->units.on_device)
         return metrics_add_units(&run->acc, &c->lists, &c->units, tiles_pv, err);
     metrics_add_tally(&run->acc, &c->shared->tally);
     return 0;
@@ -46,7 +46,7 @@ int accel_add_masks(struct run *run, const struct choice *c, const struct accel_
     const struct sim_cell *cell = run->cell;
     const struct attn_in *x = &run->in->x;
     bool there = cell->device->metrics || cell->measure != MEASURE_ALL;
-    bool counted = c->units.there || (c->shared && o->tiles_pv < 0 && there);
+    bool counted = c->units.on_device || (c->shared && o->tiles_pv < 0 && there);
     int rc = 0;
     if (counted && !sim_reads_masks(cell)) {
         struct mask rows;

@@ -5,7 +5,7 @@
 #define LACUNA_ACCELRECORD_H
 
 #include "core/accel.h"
-#include "sim/accelchoice.h"
+#include "sim/maskchoice.h"
 #include "sim/simulate_run.h"
 
 /* Outputs of a head from the GPU: all rows, or NULL where metrics came from there and nobody dumps

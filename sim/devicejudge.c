@@ -23,10 +23,9 @@ static bool filters(void *self, const struct accel_filter *f, char why[160])
 {
     const struct device_map *m = &((struct device_judge *)self)->map;
     const struct accel *a = m->device->accel;
-    if (a->filters)
-        return a->filters(m->device->session, &m->in->x, f, why);
+    const struct accel_head head = {.x = &m->in->x, .filter = f};
     snprintf(why, 160, "the back end has no filter on P V");
-    return false;
+    return a->can_attend && a->can_attend(m->device->session, &head, why);
 }
 
 static struct judged sums_of(const struct accel_head *h)

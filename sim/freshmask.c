@@ -5,7 +5,7 @@
 
 #include "core/mem.h"
 #include "core/pool.h"
-#include "sim/accelchoice.h"
+#include "sim/maskchoice.h"
 
 #include <stdlib.h>
 

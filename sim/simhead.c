@@ -11,7 +11,7 @@ void sim_head_ready(struct sim_head *h, enum precision prec)
     h->in.x.q = h->q;
     h->in.x.k = h->k;
     h->in.x.v = h->v;
-    h->in.x.there = NULL; /* a device has the head as it was, if at all */
+    h->in.x.on_device = NULL; /* a device has the head as it was, if at all */
     exact_init(&h->exact, &h->in.x, prec);
     h->in.exact = &h->exact;
 }

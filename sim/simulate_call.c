@@ -6,7 +6,7 @@
 
 #include "core/buf.h"
 #include "core/intmath.h"
-#include "core/laps.h"
+#include "core/stopwatch.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "sim/accelattend.h"
@@ -38,7 +38,7 @@ struct calling {
     struct head *heads;     /* [c->n], owned */
     struct accel_call call; /* of the heads that are still in it, or of copies; heads owned */
     int *at;                /* [call.n], owned: the heads' indices */
-    struct laps laps;
+    struct stopwatch watch;
 };
 
 static bool alive(const struct head *h)
@@ -274,7 +274,7 @@ static int choose_fresh(struct calling *k, struct err *err)
         runs[i] = &head_of(k, i)->run;
     rc = fresh_masks(&k->call, runs, k->c->jobs, err);
     free(runs);
-    lap(&k->laps, "masks to compare with");
+    stopwatch_lap(&k->watch, "masks to compare with");
     return rc;
 }
 
@@ -282,18 +282,19 @@ static int choose_fresh(struct calling *k, struct err *err)
 static int choose(struct calling *k, struct err *err)
 {
     const struct accel *a = k->device->accel;
-    int stays = k->c->copies ? STAYS_NOT : STAYS_ALONE, rc = 0;
+    enum keep keep = k->c->copies ? KEEP_NOT : KEEP_ALONE;
+    int rc = 0;
     bool any = false;
 
     for (int i = 0; i < k->call.n; i++) {
         const struct head *h = head_of(k, i); /* what is added needs lists, or metrics there */
         bool added = h->run.arith.kind == ARITH_ADDED;
-        stays = MIN(stays, added ? STAYS_NOT : choice_may_stay(&h->run, &h->choice));
+        keep = MIN(keep, added ? KEEP_NOT : choice_may_keep(&h->run, &h->choice));
     }
     for (int i = k->call.copies; i < k->call.n; i++) {
         struct accel_head *asked = k->call.heads + i;
         struct head *h = head_of(k, i);
-        h->choice.stays = stays;
+        h->choice.keep = keep;
         asked->choice = choice_question(&h->run, &h->choice);
         asked->answer = ACCEL_NO_SELECT;
         snprintf(asked->why, sizeof asked->why, "the back end does not select");
@@ -301,9 +302,9 @@ static int choose(struct calling *k, struct err *err)
     }
     if (any && a->select_call)
         TRY(a->select_call(k->device->session, &k->call, err));
-    lap(&k->laps, "choice");
+    stopwatch_lap(&k->watch, "choice");
     TRY(for_heads(k, answer_head, err));
-    lap(&k->laps, "masks");
+    stopwatch_lap(&k->watch, "masks");
 out:
     return rc;
 }
@@ -358,20 +359,20 @@ static int common_arithmetic(struct calling *k, enum arith_kind *kind, struct er
 static int describe_heads(struct calling *k, struct err *err)
 {
     enum arith_kind kind;
-    bool stay = true;
+    bool keep = true;
     int rc = common_arithmetic(k, &kind, err);
     if (rc)
         return rc;
     for (int i = 0; i < k->call.n; i++)
-        stay &= head_of(k, i)->choice.units.there;
+        keep &= head_of(k, i)->choice.units.on_device;
     for (int i = k->call.n - 1; i >= 0; i--) {
         struct accel_head *a = k->call.heads + i;
         struct head *h = head_of(k, i);
-        h->choice.units.there = stay; /* if a mask is here: all from here */
+        h->choice.units.on_device = keep; /* if a mask is here: all from here */
         a->masks = h->choice.masks;
         a->n_masks = h->choice.n;
         a->filter = kind == ARITH_FILTER ? &h->run.arith.filter : NULL;
-        a->own = kind == ARITH_KERNEL ? &h->run.arith.own : NULL;
+        a->own_kernel = kind == ARITH_KERNEL ? &h->run.arith.own : NULL;
         a->added = kind == ARITH_ADDED ? h->run.arith.added : NULL;
         a->built = h->choice.origin.source == SOURCE_STATIC;
         if (i < k->call.copies)
@@ -390,7 +391,7 @@ static int alloc_results(struct calling *k, struct err *err)
         const struct head *h = head_of(k, i);
         struct accel_head *r = k->call.heads + i;
         const struct attn_in *x = r->x;
-        bool outputs = (h->cell.sink || !measured) && !accel_stays(x);
+        bool outputs = (h->cell.sink || !measured) && !accel_keeps_output(x);
         if (outputs)
             TRY(mem_alloc(&r->out, x->nq * x->dv, sizeof(double), "method output", err));
         if (outputs || hears_lse(h))
@@ -450,7 +451,7 @@ static int attend(struct calling *k, struct err *err)
     }
     if (rc)
         goto out;
-    lap(&k->laps, "attention");
+    stopwatch_lap(&k->watch, "attention");
     TRY(record_launch(k, &res, err));
     TRY(for_heads(k, finish_head, err));
 out:
@@ -519,7 +520,7 @@ int sim_run_call(const struct sim_call *c, struct err *err)
     struct calling k = {.c = c,
                         .device = c->cells->device,
                         .measure = c->cells->measure,
-                        .laps = {.since = clock_ns()}};
+                        .watch = {.since = clock_ns()}};
     int rc = 0;
 
     TRY(alloc_call(&k, err));
@@ -529,9 +530,9 @@ int sim_run_call(const struct sim_call *c, struct err *err)
         TRY(check_shapes(&k, err));
     if (k.call.data == c->data && k.device->accel->put_call) /* methods ask for the exact map */
         TRY(k.device->accel->put_call(k.device->session, &k.call, err));
-    lap(&k.laps, "operands");
+    stopwatch_lap(&k.watch, "operands");
     TRY(pool_run(c->jobs, c->n, start_head, &k, err));
-    lap(&k.laps, "prepare");
+    stopwatch_lap(&k.watch, "prepare");
     gather_call(&k);
     if (k.call.n && head_of(&k, 0)->run.method->device.compares)
         TRY(choose_fresh(&k, err));
@@ -542,11 +543,11 @@ int sim_run_call(const struct sim_call *c, struct err *err)
         TRY(k.measure == MEASURE_MASK ? for_heads(&k, finish_head, err) : attend(&k, err));
     if (c->record)
         TRY(conclude(&k, err));
-    lap(&k.laps, "records");
+    stopwatch_lap(&k.watch, "records");
 out:
     free_call(&k);
-    lap(&k.laps, "release");
-    laps_log(&k.laps, c->cells->method->name);
+    stopwatch_lap(&k.watch, "release");
+    stopwatch_log(&k.watch, c->cells->method->name);
     if (rc == ERR_NOMEM && c->copies > 1)
         err_prefix(err, "%d copies of a head (fewer with --copies)", c->copies);
     return rc < 0 ? err_prefix(err, "%s", c->cells->method->name) : rc;

@@ -670,7 +670,7 @@ static int init_map(struct gpu *g, struct select_job *job, svg2_args *a, struct 
     const struct select_problem *p = &job->problem;
     int64_t rows = a->heads * (a->rule.qc + 1);
     int rc = 0;
-    a->spread = p->choices->stays && !p->choices->fetch;
+    a->spread = p->choices->keep_on_device && !p->choices->fetch;
     TRY(select_lists_init(g, job, a->spread ? 1 : p->nq, a->spread ? 1 : p->nk, err));
     a->map = job->lists.map;
     if (!a->spread)

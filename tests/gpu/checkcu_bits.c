@@ -166,8 +166,7 @@ int cu_bits_lists(const struct cu_case *c, struct accel_tiles *all, struct err *
     TRY(mem_zalloc(&all->ptr, p->heads * groups + 1, sizeof *all->ptr, "tiles", err));
     for (int h = 0; h < p->heads; h++) {
         TRY(cu_bits_mask(c, h, 0, p->nq, &m, err));
-        if ((rc = accel_tiles_make(&m, 1, p->lists == ATTN_GATHER ? TILES_GATHERED : TILES_IN_PLACE,
-                                   INT64_MAX, &t, why, err)) != 0)
+        if ((rc = accel_tiles_make(&m, 1, p->lists == ATTN_GATHER, INT64_MAX, &t, why, err)) != 0)
             goto out;
         TRY(append(all, &t, h, groups, err));
         accel_tiles_free(&t);

@@ -202,8 +202,7 @@ static int wrong_head(const struct maps *m, const struct map_tiles *t, const str
     char why[160];
     int rc = 0;
 
-    TRY(accel_tiles_make(m->mask + h, 1, t->gathered ? TILES_GATHERED : TILES_IN_PLACE, INT64_MAX,
-                         &want, why, err));
+    TRY(accel_tiles_make(m->mask + h, 1, t->gathered, INT64_MAX, &want, why, err));
     for (int64_t r = 0; r <= groups; r++)
         if (ptr[r] - ptr[0] != want.ptr[r]) {
             snprintf(what, 200, "head %d: row %lld begins with tile %lld, not %lld", h,

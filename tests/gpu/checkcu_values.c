@@ -150,13 +150,13 @@ static bool check_case(const struct accel *a, struct accel_session *s, const str
     char why[160];
     int rc = 0;
 
-    if (f->filter && !a->filters(s, &h->x, &filter, why))
+    h->head.filter = f->filter ? &filter : NULL;
+    if (f->filter && !a->can_attend(s, &h->head, why))
         return false;
     if (f->bq)
         TRY(all_blocks(h, f->bq, f->bk, err));
     l.ptr = h->ptr;
     l.col = h->col;
-    h->head.filter = f->filter ? &filter : NULL;
     TRY(a->attend_call(s, &call, &l, &h->r, err));
     compare(h, what);
 out:

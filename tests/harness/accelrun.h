@@ -150,13 +150,13 @@ static inline void accel_deliver(struct accel_head *h, const struct accel_outs *
 {
     const struct attn_in *x = h->x;
     int64_t n = x->nq * x->dv;
-    ck_assert(!(accel_stays(x) && h->out));
+    ck_assert(!(accel_keeps_output(x) && h->out));
     if (h->out)
         memcpy(h->out, o->out, (size_t)n * sizeof *o->out);
     if (h->lse)
         memcpy(h->lse, o->lse, (size_t)x->nq * sizeof *o->lse);
-    for (int64_t i = 0; accel_stays(x) && i < n; i++)
-        x->there->out[i / x->dv * x->there->stride + i % x->dv] = (float)o->out[i];
+    for (int64_t i = 0; accel_keeps_output(x) && i < n; i++)
+        x->on_device->out[i / x->dv * x->on_device->stride + i % x->dv] = (float)o->out[i];
 }
 
 /* Exact attention of head h over whatever the lists say, as a kernel would do it. */

@@ -23,8 +23,7 @@ static bool supports(const struct accel_session *s, const struct attn_in *x, int
     return true;
 }
 
-static bool filters(const struct accel_session *s, const struct attn_in *x,
-                    const struct accel_filter *f, char why[160])
+static bool can_attend(const struct accel_session *s, const struct accel_head *h, char why[160])
 {
     if (s->refuses)
         snprintf(why, 160, "no such filter here");
@@ -74,7 +73,7 @@ static int attend(struct accel_session *s, const struct accel_call *c, const str
 }
 
 static const struct accel able = {
-    .name = "cpu", .supports = supports, .attend_call = attend, .filters = filters};
+    .name = "cpu", .supports = supports, .attend_call = attend, .can_attend = can_attend};
 static const struct accel unable = {.name = "cpu", .supports = supports, .attend_call = attend};
 
 /* Neighbouring tokens resemble each other: far ones are skipped. */

@@ -28,8 +28,7 @@ static bool supports(const struct accel_session *s, const struct attn_in *x, int
     return true;
 }
 
-static bool owns(const struct accel_session *s, const struct attn_in *x, const struct own_rule *r,
-                 char why[160])
+static bool can_attend(const struct accel_session *s, const struct accel_head *h, char why[160])
 {
     if (s->refuses)
         snprintf(why, 160, "no such kernels here");
@@ -172,7 +171,7 @@ static int attend(struct accel_session *s, const struct accel_call *c, const str
     static const struct accel_time one = {1, 1, 1, 1}, two = {2, 2, 2, 1}, four = {4, 4, 4, 1};
     struct accel_head *h = c->heads;
     const struct attn_in *x = h->x;
-    const struct own_rule *own = h->own;
+    const struct own_rule *own = h->own_kernel;
     ck_assert(c->n == 1 && !h->filter);
     s->attended++;
     accel_untimed(c, r);
@@ -198,11 +197,11 @@ static int attend(struct accel_session *s, const struct accel_call *c, const str
 }
 
 static const struct accel able = {
-    .name = "cpu", .supports = supports, .attend_call = attend, .owns = owns};
+    .name = "cpu", .supports = supports, .attend_call = attend, .can_attend = can_attend};
 static const struct accel chooses = {.name = "cpu",
                                      .supports = supports,
                                      .attend_call = attend,
-                                     .owns = owns,
+                                     .can_attend = can_attend,
                                      .select_call = select_hashed};
 static const struct accel unable = {.name = "cpu", .supports = supports, .attend_call = attend};
 

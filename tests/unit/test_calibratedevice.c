@@ -68,13 +68,11 @@ static bool supports(const struct accel_session *s, const struct attn_in *x, int
 }
 
 /* pv = 50 and nothing sharper: what it leaves out is below 2^-50. */
-static bool filters(const struct accel_session *s, const struct attn_in *x,
-                    const struct accel_filter *f, char why[160])
+static bool filters(const struct accel_session *s, const struct accel_head *h, char why[160])
 {
     (void)s;
-    (void)x;
     (void)why;
-    return f->pv >= 50;
+    return h->filter->pv >= 50;
 }
 
 static void enter(struct accel_session *s, uint64_t data)
@@ -151,7 +149,7 @@ static const struct accel fake = {.name = "fake",
                                   .open = open_session,
                                   .close = close_session,
                                   .supports = supports,
-                                  .filters = filters,
+                                  .can_attend = filters,
                                   .select_call = select_call,
                                   .attend_call = attend_call};
 

@@ -65,8 +65,7 @@ static void close_session(struct accel_session **s)
 }
 
 /* A filter that skips half of the tiles, and changes nothing by it. */
-static bool filters_half(const struct accel_session *s, const struct attn_in *x,
-                         const struct accel_filter *f, char why[160])
+static bool filters_half(const struct accel_session *s, const struct accel_head *h, char why[160])
 {
     return true;
 }
@@ -236,7 +235,7 @@ static void count_units(const struct mask *m, struct accel_units *u, struct err 
 {
     struct mask_counts c;
     int64_t kept, allowed;
-    *u = (struct accel_units){.there = true, .bq = m->bq, .bk = m->bk, .groups = m->ngroups};
+    *u = (struct accel_units){.on_device = true, .bq = m->bq, .bk = m->bk, .groups = m->ngroups};
     assert_ok(mask_count(m, &c, err), err);
     assert_ok(mask_tiles_kept(m, 64, 64, &kept, &allowed, err), err);
     assert_ok(accel_tiles_count(m, 1, u->tiles, err), err);
@@ -272,12 +271,12 @@ static int keep_call(struct accel_session *s, const struct accel_call *call, str
         select_by_rule(h, i, m, err);
         h->answer = 0;
         s->selected++;
-        bool stays = c->stays && m->form == MASK_LISTS;
+        bool stays = c->keep_on_device && m->form == MASK_LISTS;
         s->stayed += stays && !c->fetch;
         if (stays)
-            count_units(m, c->stays, err);
+            count_units(m, c->keep_on_device, err);
         if (stays && c->fetch)
-            fetch_map(m, c->stays);
+            fetch_map(m, c->keep_on_device);
         else if (!stays && m->form == MASK_LISTS)
             assert_ok(mask_lists_rows(m, 0, m->nq, &h->mask, err), err);
         else if (!stays)
@@ -310,7 +309,7 @@ static const struct accel fake = {.name = "fake",
                                   .open = open_session,
                                   .close = close_session,
                                   .supports = accel_supports_all,
-                                  .filters = filters_half,
+                                  .can_attend = filters_half,
                                   .copies = two_copies,
                                   .select_call = select_call,
                                   .attend_call = attend_call,
@@ -334,7 +333,7 @@ static const struct accel keeping = {.name = "fake",
                                      .open = open_session,
                                      .close = close_session,
                                      .supports = accel_supports_all,
-                                     .filters = filters_half,
+                                     .can_attend = filters_half,
                                      .select_call = keep_call,
                                      .attend_call = attend_call,
                                      .map = map_on_cpu,

@@ -35,8 +35,8 @@ static int attend_call(struct accel_session *s, const struct accel_call *c,
 {
     for (int h = 0; h < c->n; h++) {
         attended++;
-        there += c->heads[h].x->there != NULL;
-        stayed += accel_stays(c->heads[h].x);
+        there += c->heads[h].x->on_device != NULL;
+        stayed += accel_keeps_output(c->heads[h].x);
         accel_attend_head(c, l, h, PREC_F32, e);
     }
     accel_untimed(c, r);

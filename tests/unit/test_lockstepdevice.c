@@ -297,8 +297,8 @@ static int attend_call(struct accel_session *s, const struct accel_call *c,
 {
     for (int h = 0; h < c->n; h++) {
         attended++;
-        stayed += accel_stays(c->heads[h].x);
-        ck_assert_ptr_nonnull(c->heads[h].x->there);
+        stayed += accel_keeps_output(c->heads[h].x);
+        ck_assert_ptr_nonnull(c->heads[h].x->on_device);
         accel_attend_head(c, l, h, PREC_F32, e);
     }
     accel_untimed(c, r);

@@ -672,7 +672,7 @@ END_TEST
  * the clusters here are those of rounded tokens. */
 START_TEST(operands_on_a_device_are_bf16)
 {
-    static const struct accel_there there = {0};
+    static const struct accel_operands there = {0};
     struct err err = {0};
     struct sim_head h;
     struct method_run *runs = NULL;
@@ -688,7 +688,7 @@ START_TEST(operands_on_a_device_are_bf16)
     video_head(12, 0, 0, &h);
     run_text_carry(RULE, &h.in, NULL, 1, sink_bits, want, &r);
     record_free(&r);
-    h.in.x.there = &there;
+    h.in.x.on_device = &there;
     run_text_carry(RULE, &h.in, NULL, 1, sink_bits, got, &r);
     record_free(&r);
     ck_assert_int_ne(memcmp(want, got, (size_t)(n * n)), 0);
@@ -707,7 +707,7 @@ START_TEST(operands_on_a_device_are_bf16)
     ck_assert_double_eq(record_get(&r, "map_density"), 1);
     me->release(state);
     h.in.src_dtype = DT_BF16;
-    h.in.x.there = NULL;
+    h.in.x.on_device = NULL;
     for (int64_t i = 0; i < n * h.in.x.d; i++) {
         h.q[i] = dtype_round(DT_BF16, h.q[i]);
         h.k[i] = dtype_round(DT_BF16, h.k[i]);

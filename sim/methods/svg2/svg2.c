@@ -136,10 +136,10 @@ static void release(void *state)
 
 /* ---- clusters ------------------------------------------------------------------------------- */
 
-/* Operands that lie on a device are in bf16 there (struct accel_there), whatever they come from. */
+/* Operands that lie on a device are in bf16 there (struct accel_operands), whatever they come from. */
 static enum dtype tensor_dtype(const struct svg2_params *p, const struct head_in *in)
 {
-    if (p->emulate || in->x.there)
+    if (p->emulate || in->x.on_device)
         return DT_BF16;
     return in->src_dtype == DT_BF16 || in->src_dtype == DT_F16 ? in->src_dtype : DT_F32;
 }

@@ -1,7 +1,7 @@
 /*
- * accelchoice.c - see accelchoice.h.
+ * maskchoice.c - see maskchoice.h.
  */
-#include "sim/accelchoice.h"
+#include "sim/maskchoice.h"
 
 #include "core/buf.h"
 #include "core/intmath.h"
@@ -139,19 +139,19 @@ int choice_begin(struct run *run, struct choice *c, struct err *err)
 }
 
 /* Does the device have what is measured of a mask that stays there? */
-static bool measured_there(const struct sim_cell *cell)
+static bool measured_on_device(const struct sim_cell *cell)
 {
     return cell->measure == MEASURE_COUNTS ||
            (cell->measure == MEASURE_ALL && cell->device->metrics);
 }
 
-int choice_may_stay(const struct run *run, const struct choice *c)
+enum keep choice_may_keep(const struct run *run, const struct choice *c)
 {
     const struct method *me = run->method;
-    if (!c->asked || !measured_there(run->cell))
-        return STAYS_NOT;
+    if (!c->asked || !measured_on_device(run->cell))
+        return KEEP_NOT;
     bool counts = me->device.keep_on_device && !sim_reads_masks(run->cell);
-    return counts && me->device.keep_on_device(run->state) ? STAYS_ALONE : STAYS_TOO;
+    return counts && me->device.keep_on_device(run->state) ? KEEP_ALONE : KEEP_COPY;
 }
 
 struct accel_choice choice_question(const struct run *run, struct choice *c)
@@ -164,8 +164,8 @@ struct accel_choice choice_question(const struct run *run, struct choice *c)
     q.rule = &c->rule.of;
     q.given = c->rule.data;
     q.own = &c->own;
-    q.stays = c->stays ? &c->units : NULL;
-    q.fetch = c->stays == STAYS_TOO;
+    q.keep_on_device = c->keep ? &c->units : NULL;
+    q.fetch = c->keep == KEEP_COPY;
     return q;
 }
 
@@ -214,7 +214,7 @@ static int describe_units(struct run *run, struct choice *c, struct err *err)
 
 /* Do the masks here keep what the device's has? By number: they are made of it, if anything was
  * taken over. */
-static bool as_there(const struct choice *c)
+static bool same_as_on_device(const struct choice *c)
 {
     int64_t units = 0;
     for (int64_t i = 0; i < c->n; i++) {
@@ -245,7 +245,7 @@ int choice_end(struct run *run, struct choice *c, struct mask *whole, const char
         snprintf(c->why, sizeof c->why, "%s", why);
     if (own && !whole && run->cell->device->select == SELECT_GPU)
         return method_skip(run->cell->ctx, "%s", c->why);
-    if (whole && c->units.there && c->stays == STAYS_ALONE)
+    if (whole && c->units.on_device && c->keep == KEEP_ALONE)
         return take_counts(run, c, err);
     if (whole && c->units.map)
         TRY(lists_of(&run->in->x, &c->units, whole, err));
@@ -255,8 +255,8 @@ int choice_end(struct run *run, struct choice *c, struct mask *whole, const char
     }
     if (c->asked)
         TRY(choose_here(run, c, err));
-    c->units.there = c->units.there && as_there(c);
-    if (c->units.there)
+    c->units.on_device = c->units.on_device && same_as_on_device(c);
+    if (c->units.on_device)
         TRY(describe_units(run, c, err));
 out:
     return rc;

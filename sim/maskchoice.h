@@ -1,13 +1,16 @@
 /*
- * accelchoice.h - who chooses the mask of a head on a GPU: the GPU by the method's rule, or the
+ * maskchoice.h - who chooses the mask of a head on a GPU: the GPU by the method's rule, or the
  * method itself.
  */
-#ifndef LACUNA_ACCELCHOICE_H
-#define LACUNA_ACCELCHOICE_H
+#ifndef LACUNA_MASKCHOICE_H
+#define LACUNA_MASKCHOICE_H
 
 #include "core/accel.h"
 #include "sim/simulate_run.h"
 #include "sim/staticmasks.h"
+
+/* May the mask stay on the device: not, beside a copy on the host, or alone? */
+enum keep { KEEP_NOT, KEEP_COPY, KEEP_ALONE };
 
 struct choice {
     bool none;  /* nothing to choose: dense attention */
@@ -19,16 +22,10 @@ struct choice {
     const struct static_mask *shared; /* taken from the device's store; NULL: the head's own */
     struct static_masks *store;
     struct rule rule;
-    struct accel_own own; /* what the GPU gave beside the mask, owned */
-    enum {
-        STAYS_NOT,
-        STAYS_TOO,
-        STAYS_ALONE
-    } stays;                  /* may the mask be on the device, beside a
-                               * copy here or alone: the caller's, from
-                               * choice_may_stay */
-    struct accel_units units; /* there: the mask is on the device, as the method applies it */
-    struct mask lists;        /* with units: of their unit, without entries */
+    struct accel_own own;     /* what the GPU gave beside the mask, owned */
+    enum keep keep;           /* set by the caller, from choice_may_keep */
+    struct accel_units units; /* what is known of a mask that is on the device */
+    struct mask lists;        /* with units: their unit and no entries */
     char why[160];            /* the GPU does not choose */
 };
 
@@ -39,9 +36,9 @@ void choice_free(struct choice *c);
 /* Is the GPU to be asked? If not, the method chooses. */
 int choice_begin(struct run *run, struct choice *c, struct err *err);
 
-/* May the device, in a call, attend to the mask that it chose? STAYS_ALONE: counts are all that
+/* May the device, in a call, attend to the mask that it chose? KEEP_ALONE: counts are all that
  * anybody else needs of it. */
-int choice_may_stay(const struct run *run, const struct choice *c);
+enum keep choice_may_keep(const struct run *run, const struct choice *c);
 
 /* The question, whose pointers lead into *run and *c; method NULL: none. */
 struct accel_choice choice_question(const struct run *run, struct choice *c);
