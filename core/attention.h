@@ -65,9 +65,10 @@ struct attn_in {
     const float *q, *k, *v; /* [nq][d], [nk][d], [nk][dv]; v may be NULL with out = NULL */
     double scale;
     bool causal;
-    struct reach reach;              /* keys around a row; with one, nq <= nk */
-    struct score_mods mods;          /* cap, bias, sink */
-    const struct accel_operands *on_device; /* the same on a device (core/accel.h); NULL: only here */
+    struct reach reach;     /* keys around a row; with one, nq <= nk */
+    struct score_mods mods; /* cap, bias, sink */
+    const struct accel_operands
+        *on_device; /* the same on a device (core/accel.h); NULL: only here */
 };
 
 static inline struct head_shape attn_shape(const struct attn_in *in)

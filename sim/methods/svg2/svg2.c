@@ -136,7 +136,8 @@ static void release(void *state)
 
 /* ---- clusters ------------------------------------------------------------------------------- */
 
-/* Operands that lie on a device are in bf16 there (struct accel_operands), whatever they come from. */
+/* Operands that lie on a device are in bf16 there (struct accel_operands), whatever they come from.
+ */
 static enum dtype tensor_dtype(const struct svg2_params *p, const struct head_in *in)
 {
     if (p->emulate || in->x.on_device)
