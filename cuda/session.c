@@ -162,7 +162,8 @@ static bool is_copy(const struct accel_call *c, int i)
 static int put_tensors(struct accel_session *s, const struct accel_call *c, struct err *err)
 {
     const struct attn_problem *p = &s->call.problem;
-    int64_t q = p->nq * p->d, k = p->nk * p->d, most = q > k ? q : k;
+    int64_t q = p->nq * p->d, k = p->nk * p->d, v = p->nk * c->heads->x->dv;
+    int64_t most = MAX(q, MAX(k, v));
     char *at_q, *at_k, *at_v;
     float *scaled = NULL;
     void *staging = NULL;
@@ -170,11 +171,11 @@ static int put_tensors(struct accel_session *s, const struct accel_call *c, stru
 
     TRY(take(&s->gpu, p->heads, q * 2, &at_q, err));
     TRY(take(&s->gpu, p->kv_heads, k * 2, &at_k, err));
-    TRY(take(&s->gpu, p->kv_heads, k * 2, &at_v, err));
+    TRY(take(&s->gpu, p->kv_heads, v * 2, &at_v, err));
     TRY(take(&s->gpu, p->heads, q * 2, &s->call.x.out, err));
     TRY(take(&s->gpu, p->heads, p->nq * 4, &s->call.x.lse, err));
     TRY(mem_alloc(&staging, most, 2, "operands in bf16", err));
-    TRY(mem_alloc(&scaled, k, sizeof *scaled, "scaled values", err));
+    TRY(mem_alloc(&scaled, v, sizeof *scaled, "scaled values", err));
     for (int i = 0; i < c->n; i++) {
         const struct attn_in *x = c->heads[i].x;
         const void *there = is_copy(c, i) ? at_q : x->on_device ? x->on_device->q : NULL;
@@ -187,9 +188,9 @@ static int put_tensors(struct accel_session *s, const struct accel_call *c, stru
         TRY(put_matrix(&s->gpu, x->k, there, k, staging, at_k + g * k * 2, err));
         if (copy) {
             s->call.v_exp[g] = s->call.v_exp[0];
-            TRY(copy_there(&s->gpu, at_v + g * k * 2, at_v, k * 2, err));
+            TRY(copy_there(&s->gpu, at_v + g * v * 2, at_v, v * 2, err));
         } else {
-            TRY(put_values(&s->gpu, x, scaled, staging, s->call.v_exp + g, at_v + g * k * 2, err));
+            TRY(put_values(&s->gpu, x, scaled, staging, s->call.v_exp + g, at_v + g * v * 2, err));
         }
     }
     TRY(gpu_sync(&s->gpu, err));
