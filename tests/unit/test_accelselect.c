@@ -69,9 +69,9 @@ static void select_on_cpu(const struct accel_choice *c, const struct head_in *in
     void *state = NULL;
     ck_assert_ptr_eq(c->options, me->params.table);
     ck_assert_ptr_eq(c->x->q, in->x.q);
-    assert_ok(me->prepare(&ctx, c->params, in, &state, err), err);
+    assert_ok(method_prepare(me, &ctx, c->params, in, &state, err), err);
     assert_ok(me->select(state, 0, in->x.nq, m, err), err);
-    me->release(state);
+    method_release(me, state);
 }
 
 /* Group 1 loses its first block, and the last group gets all that it may see. */

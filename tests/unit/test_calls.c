@@ -296,10 +296,10 @@ static void select_by_method(const struct accel_choice *c, struct mask *m, struc
     struct head_in in = {.x = *x, .src_dtype = DT_F32, .n_layers = 1, .exact = &exact};
     void *state = NULL;
     exact_init(&exact, x, PREC_F64);
-    assert_ok(me->prepare(&ctx, c->params, &in, &state, err), err);
+    assert_ok(method_prepare(me, &ctx, c->params, &in, &state, err), err);
     assert_ok(me->select(state, 0, x->nq, m, err), err);
     choice_own(c, &in);
-    me->release(state);
+    method_release(me, state);
     exact_free(&exact);
 }
 
