@@ -3,10 +3,12 @@
  */
 #include "core/method.h"
 
+#include "core/mem.h"
 #include "core/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 bool method_always(const void *state)
@@ -39,6 +41,27 @@ void method_arithmetic(const struct method *m, const void *state, struct arithme
         m->arith.how(state, a, why);
     else
         a->kind = ARITH_CPU;
+}
+
+int method_prepare(const struct method *m, struct method_ctx *ctx, const void *params,
+                   const struct head_in *in, void **state, struct err *err)
+{
+    *state = NULL;
+    ctx->unit_rows = 1;
+    int rc = mem_zalloc(state, 1, m->state_size, m->name, err);
+    rc = rc ? rc : m->prepare(ctx, params, in, *state, err);
+    if (rc) {
+        method_release(m, *state);
+        *state = NULL;
+    }
+    return rc;
+}
+
+void method_release(const struct method *m, void *state)
+{
+    if (state && m->release)
+        m->release(state);
+    free(state);
 }
 
 bool method_combines(const struct method *m, const struct attn_in *x, char why[128])

@@ -56,7 +56,7 @@ struct method_ctx {
                            * NULL without reuse.shares_branches */
     void *session;        /* what session.open returned; NULL: it was not called */
     int64_t unit_rows;    /* set by prepare: query rows that share one list of the mask; `select` is
-                           * called for ranges that start at a multiple of it. 0: 1 row */
+                           * called for ranges that start at a multiple of it. Default 1 */
     char skip[256];       /* set by method_skip */
 };
 
@@ -151,32 +151,29 @@ struct method_search {
 struct method_session {
     int (*open)(const void *params, void **session, struct err *err);
     void (*close)(void *session);
-
-    /* May the parameters be used on traces of this model, replayed in this token order? ERR_INPUT
-     * that says why not. NULL: on all. */
+    /* ERR_INPUT where the parameters do not suit traces of this model in this token order. */
     int (*fits)(const void *params, const char *model, const char *permute, struct err *err);
 };
 
 /* What the conformance suite runs beside the defaults. */
 struct method_tests {
-    const char *full;                    /* parameters that make the mask full, "alpha_c=1" */
-    const char *const *variants;         /* parameter texts worth a run; NULL-terminated */
-    const struct method_budget *budgets; /* ends with an empty one */
-    const char *calibrate_short;         /* parameters with which 300 tokens can be calibrated */
-};
-struct method_budget {            /* density and mean recall must not fall along the values */
-    const char *form, *values[8]; /* the %s of the form; the values end with a NULL */
+    const char *full;                 /* parameters that make the mask full, "alpha_c=1" */
+    const char *const *variants;      /* parameter texts worth a run; NULL-terminated */
+    const struct method_budget {      /* density and mean recall must not fall along the values */
+        const char *form, *values[8]; /* the %s of the form; the values end with a NULL */
+    } * budgets;                      /* ends with an empty one */
+    const char *calibrate_short;      /* parameters with which 300 tokens can be calibrated */
 };
 
 struct method {
     const char *name, *summary, *paper; /* public name; one line; citation with arXiv id */
     unsigned flags;                     /* enum method_flags */
     struct method_params params;
+    size_t state_size; /* of what the method keeps for a head */
 
-    /* The work done once per head. The method owns *state until `release`. Returns 0, METHOD_SKIP
-     * or an error. */
+    /* The work done once per head, into a zeroed state. Returns 0, METHOD_SKIP or an error. */
     int (*prepare)(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err);
+                   void *state, struct err *err);
 
     /* Mask of the query rows [row0, row1) into *out (zeroed; the caller frees it with mask_free).
      * Ranges ascend and cover all rows once; the mask does not depend on where they are cut. */
@@ -184,11 +181,10 @@ struct method {
 
     /* Numbers and notes of the method, after the last range. May be NULL. */
     int (*report)(void *state, struct record *r, struct err *err);
-    void (*release)(void *state); /* accepts NULL */
+    void (*release)(void *state); /* frees what it points to, also of a failed prepare; or NULL */
 
     const char *alias;                /* another name accepted on input, or NULL */
-    const struct metric_def *metrics; /* that `report` records and core/metrics.def does not define;
-                                       * ends with an empty one, without `section` and `method` */
+    const struct metric_def *metrics; /* of its own in `report`; ends with an empty one */
 
     /* After the last range, each may be NULL. Add what choosing the mask cost, or false if that is
      * not known; asked for SOURCE_OWN only. Why the mask keeps every pair and what would change
@@ -204,15 +200,19 @@ struct method {
     struct method_tests tests;
 };
 
-/* NULL-terminated registry, in the order of methods.def (struct app). Finds by name or alias;
- * unknown: ERR_USAGE with the nearest. */
+/* By name or alias, in a NULL-terminated list (struct app); unknown: ERR_USAGE with the nearest. */
 const struct method *method_find(const struct method *const *methods, const char *name,
                                  struct err *err);
+
+/* Make the state of a head: *state is NULL unless 0 is returned. method_release accepts NULL. */
+int method_prepare(const struct method *m, struct method_ctx *ctx, const void *params,
+                   const struct head_in *in, void **state, struct err *err);
+void method_release(const struct method *m, void *state);
 
 /* Can the method do what the head's attention adds? False: `why` names what it cannot combine. */
 bool method_combines(const struct method *m, const struct attn_in *x, char why[128]);
 
-/* The answers of `reuse.of` and `arith.how`, or what stands for them where these are NULL. */
+/* `reuse.of` and `arith.how`, or their answers where these are NULL. */
 struct mask_origin method_origin(const struct method *m, void *state);
 void method_arithmetic(const struct method *m, const void *state, struct arithmetic *a,
                        char why[160]);

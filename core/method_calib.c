@@ -48,7 +48,7 @@ static int apply_value(const struct opt *table, const char *key, const json_t *v
     struct err why = {0};
     const struct opt *o = opt_find(table, key);
     int rc = 0;
-    if (o && json_is_null(v) && !o->def)
+    if (o && json_is_null(v) && !o->def && !(o->flags & OPT_REQUIRED))
         buf_puts(&text, o->type == OPT_STR ? "" : "unset");
     else
         rc = scalar_text(v, where, key, &text, err);

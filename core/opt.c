@@ -303,7 +303,8 @@ int opt_set_field(const struct opt *o, void *obj, const char *label, const char 
                   struct err *err)
 {
     void *p = opt_field(o, obj);
-    if (!o->def && strcmp(value, o->type == OPT_STR ? "" : "unset") == 0) {
+    if (!o->def && !(o->flags & OPT_REQUIRED) &&
+        strcmp(value, o->type == OPT_STR ? "" : "unset") == 0) {
         free_field(o, p);
         set_unset(o, p);
         return 0;

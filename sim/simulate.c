@@ -163,13 +163,12 @@ static int run_prepare(struct run *run, struct err *err)
         return method_skip(ctx, "%s %s", run->method->name, why);
     if (run->in->rows && !sample_serves(run->method, run->cell->device != NULL, why))
         return method_skip(ctx, "%s", why);
-    ctx->unit_rows = 0;
     double t = run_clock(run);
-    int rc = run->method->prepare(ctx, run->cell->params, run->in, &run->state, err);
+    int rc = method_prepare(run->method, ctx, run->cell->params, run->in, &run->state, err);
     run->ns_prepare = run_clock(run) - t;
     if (rc)
         return rc;
-    run->unit_rows = ctx->unit_rows ? ctx->unit_rows : 1;
+    run->unit_rows = ctx->unit_rows;
     run->source = method_origin(run->method, run->state).source;
     method_arithmetic(run->method, run->state, &run->arith, run->why_cpu);
     return check_unit(run, ctx);
@@ -316,8 +315,7 @@ void run_skipped(const struct run *run, struct record *r)
 
 void run_end(struct run *run)
 {
-    if (run->method->release)
-        run->method->release(run->state);
+    method_release(run->method, run->state);
     if (run->map.device)
         device_map_detach(&run->map);
     metrics_free(&run->acc);

@@ -65,17 +65,14 @@ struct bigbird_state {
 static void release(void *state)
 {
     struct bigbird_state *s = state;
-    if (!s)
-        return;
     free(s->pool);
-    free(s);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct bigbird_params *p = params;
-    struct bigbird_state *s = NULL;
+    struct bigbird_state *s = state;
     int rc = 0;
 
     if (in->x.causal && p->preset != PRESET_SAMPLE)
@@ -84,7 +81,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         return method_skip(ctx, "preset=sample is causal");
     if (!in->x.causal && in->x.nq != in->x.nk)
         return method_skip(ctx, "needs as many queries as keys");
-    TRY(mem_zalloc(&s, 1, sizeof *s, "bigbird state", err));
     s->params = p;
     s->x = in->x;
     s->n = (in->x.nk + p->block - 1) / p->block;
@@ -96,10 +92,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->stream = (uint64_t)in->layer << 32 | (uint64_t)in->head;
     TRY(mem_alloc(&s->pool, s->n, sizeof *s->pool, "blocks to draw from", err));
     ctx->unit_rows = p->preset == PRESET_SAMPLE ? 1 : p->block;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -286,6 +279,7 @@ const struct method method_bigbird = {
     .paper = "Zaheer et al., Big Bird: Transformers for Longer Sequences, arXiv 2007.14062",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE,
     .params = {.table = options, .size = sizeof(struct bigbird_params), .budget = budget},
+    .state_size = sizeof(struct bigbird_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

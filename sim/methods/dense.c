@@ -57,15 +57,11 @@ static int validate(void *params, struct err *err)
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
-    struct dense_state *s = NULL;
-    int rc = mem_zalloc(&s, 1, sizeof *s, "dense state", err);
-    if (rc)
-        return rc;
+    struct dense_state *s = state;
     s->params = params;
     s->in = *in;
-    *state = s;
     return 0;
 }
 
@@ -152,9 +148,9 @@ const struct method method_dense = {
     .flags = METHOD_ROWS | METHOD_ROWS_REPORT | METHOD_CAUSAL | METHOD_BIDIRECTIONAL |
              METHOD_KEEPS_ALL | METHOD_ANY_SCORE | METHOD_PREFIX,
     .params = {.table = options, .size = sizeof(struct dense_params), .validate = validate},
+    .state_size = sizeof(struct dense_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
-    .release = free,
     .tests = {.full = "", .variants = variants},
 };

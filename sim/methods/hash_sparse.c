@@ -88,8 +88,6 @@ struct hash_sparse_state {
 static void release(void *state)
 {
     struct hash_sparse_state *s = state;
-    if (!s)
-        return;
     free(s->q.bucket);
     free(s->q.order);
     free(s->k.bucket);
@@ -97,7 +95,6 @@ static void release(void *state)
     free(s->dir);
     unit_keys_free(&s->unit);
     slice_mask_free(&s->given);
-    free(s);
 }
 
 static int validate(void *params, struct err *err)
@@ -188,16 +185,15 @@ out:
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct hash_sparse_params *p = params;
-    struct hash_sparse_state *s = NULL;
+    struct hash_sparse_state *s = state;
     int rc = 0;
 
     if (p->proj_dir == AXES && p->buckets / 2 > in->x.d)
         return method_skip(ctx, "proj_dir=axes has no %lld unit vectors in a head of dimension %d",
                            (long long)p->buckets / 2, in->x.d);
-    TRY(mem_zalloc(&s, 1, sizeof *s, "hash-sparse state", err));
     s->params = p;
     s->in = in;
     s->x = in->x;
@@ -208,10 +204,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     TRY(sort_rows(s, in->x.k, in->x.nk, &s->k, err));
     if (p->normalize_k)
         TRY(unit_keys_make(&s->unit, in, err));
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -394,6 +387,7 @@ const struct method method_hash_sparse = {
                .budget = budget,
                .validate = validate,
                .may_be_empty = may_be_empty},
+    .state_size = sizeof(struct hash_sparse_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -52,10 +52,7 @@ struct longformer_state {
 static void release(void *state)
 {
     struct longformer_state *s = state;
-    if (!s)
-        return;
     free(s->global);
-    free(s);
 }
 
 /* Indices of `text` below n ("a+b-c", or a count) into *list; those beyond n are left out, since
@@ -96,13 +93,12 @@ static int validate(void *params, struct err *err)
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
-    struct longformer_state *s = NULL;
+    struct longformer_state *s = state;
     int64_t *list = NULL, count = 0;
     int rc = 0;
 
-    TRY(mem_zalloc(&s, 1, sizeof *s, "longformer state", err));
     s->params = params;
     s->x = in->x;
     TRY(mem_zalloc(&s->global, in->x.nk, sizeof *s->global, "global tokens", err));
@@ -113,11 +109,8 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
             break;
         s->global[j] = true;
     }
-    *state = s;
-    s = NULL;
 out:
     free(list);
-    release(s);
     return rc;
 }
 
@@ -223,6 +216,7 @@ const struct method method_longformer = {
                .size = sizeof(struct longformer_params),
                .budget = budget,
                .validate = validate},
+    .state_size = sizeof(struct longformer_state),
     .prepare = prepare,
     .select = select_rows,
     .release = release,

@@ -72,14 +72,11 @@ struct longnet_state {
 static void release(void *state)
 {
     struct longnet_state *s = state;
-    if (!s)
-        return;
     free(s->buf.q);
     free(s->buf.k);
     free(s->buf.v);
     free(s->buf.out);
     free(s->buf.lse);
-    free(s);
 }
 
 static int parse_branches(const struct longnet_params *p, int64_t *w, int64_t *r, int *n,
@@ -102,17 +99,16 @@ static int validate(void *params, struct err *err)
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     if (in->some_heads)
         return method_skip(ctx,
                            "the trace holds some of the model's heads: the places of a head follow "
                            "from its number among all of them");
-    struct longnet_state *s = NULL;
+    struct longnet_state *s = state;
     int64_t w[BRANCHES_MOST], r[BRANCHES_MOST];
     int rc = 0;
 
-    TRY(mem_zalloc(&s, 1, sizeof *s, "longnet state", err));
     s->params = params;
     s->in = *in;
     TRY(parse_branches(s->params, w, r, &s->n, err));
@@ -120,10 +116,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         int64_t per_phase = (in->n_heads + r[b] - 1) / r[b];
         s->b[b] = (struct own_branch){MIN(w[b], in->x.nk), r[b], in->head / per_phase};
     }
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -546,6 +539,7 @@ const struct method method_longnet = {
                .size = sizeof(struct longnet_params),
                .validate = validate,
                .may_be_empty = may_be_empty},
+    .state_size = sizeof(struct longnet_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

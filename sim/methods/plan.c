@@ -253,13 +253,10 @@ out:
 static void release(void *state)
 {
     struct plan_state *s = state;
-    if (!s)
-        return;
-    if (s->run && s->run->method->release)
-        s->run->method->release(s->inner);
+    if (s->run)
+        method_release(s->run->method, s->inner);
     close_plan(s->own);
     buf_free(&s->made);
-    free(s);
 }
 
 /* Limits, cost and the first digits of the traces' ids: a table tells by them how well the plan
@@ -311,21 +308,20 @@ static int prepare_inner(struct plan_state *s, struct method_ctx *ctx, const str
     if (!(m->reuse.shares_branches))
         own.shared = NULL;
     own.session = s->run->session;
-    int rc = m->prepare(&own, s->run->params, in, &s->inner, err);
+    int rc = method_prepare(m, &own, s->run->params, in, &s->inner, err);
     ctx->unit_rows = own.unit_rows;
     return rc == METHOD_SKIP ? method_skip(ctx, "%s: %.200s", m->name, own.skip) : rc;
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct plan_params *p = params;
     const struct plan_file *f = ctx->session;
-    struct plan_state *s = NULL;
+    struct plan_state *s = state;
     char id[HASH_TEXT_MAX];
     int rc = 0;
 
-    TRY(mem_zalloc(&s, 1, sizeof *s, "plan", err));
     if (!f) {
         TRY(read_plan(p->file, id, &s->own, err));
         f = s->own;
@@ -335,10 +331,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->run = &f->runs[entry < 0 ? 0 : f->run_of[entry]];
     TRY(note_making(f->doc, p->file, &s->made, err));
     TRY(prepare_inner(s, ctx, in, err));
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -424,6 +417,7 @@ const struct method method_plan = {
                .size = sizeof(struct plan_params),
                .identify = identify,
                .may_be_empty = may_be_empty},
+    .state_size = sizeof(struct plan_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

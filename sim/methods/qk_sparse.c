@@ -81,13 +81,10 @@ struct qk_state {
 static void release(void *state)
 {
     struct qk_state *s = state;
-    if (!s)
-        return;
     free(s->keep_q);
     free(s->keys);
     unit_keys_free(&s->unit);
     slice_mask_free(&s->given);
-    free(s);
 }
 
 /* ---- the choice ----------------------------------------------------------------------------- */
@@ -156,15 +153,14 @@ static void choose_queries(struct qk_state *s, const struct qk_params *p, const 
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct qk_params *p = params;
-    struct qk_state *s = NULL;
+    struct qk_state *s = state;
     int rc = p->select == MASS ? method_all_rows(ctx, in, "select=mass") : 0;
 
     if (rc)
         return rc;
-    TRY(mem_zalloc(&s, 1, sizeof *s, "qk-sparse state", err));
     s->params = p;
     s->in = in;
     s->x = in->x;
@@ -178,10 +174,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         TRY(best_keys(s, p, in, err));
     if (p->normalize_k)
         TRY(unit_keys_make(&s->unit, in, err));
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -315,6 +308,7 @@ const struct method method_qk_sparse = {
                .size = sizeof(struct qk_params),
                .budget = budget,
                .may_be_empty = may_be_empty},
+    .state_size = sizeof(struct qk_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -75,25 +75,21 @@ static int validate(void *params, struct err *err)
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct st_params *p = params;
-    struct st_state *s = NULL;
-    int rc = 0;
+    struct st_state *s = state;
 
     if (p->pattern == FIXED && (in->x.nk - in->x.nq) % p->block)
         return method_skip(ctx,
                            "pattern=fixed: the %lld keys before the queries are not a multiple "
                            "of block=%lld",
                            (long long)(in->x.nk - in->x.nq), (long long)p->block);
-    TRY(mem_zalloc(&s, 1, sizeof *s, "sparse-transformer state", err));
     s->params = p;
     s->x = in->x;
     s->turn = in->head % p->verts;
     ctx->unit_rows = p->pattern == FIXED ? p->block : 1;
-    *state = s;
-out:
-    return rc;
+    return 0;
 }
 
 static int select_local(const struct st_state *s, int64_t row0, int64_t row1, struct mask *out)
@@ -205,9 +201,9 @@ const struct method method_sparse_transformer = {
                .scopes = scopes,
                .budget = budget,
                .validate = validate},
+    .state_size = sizeof(struct st_state),
     .prepare = prepare,
     .select = select_rows,
-    .release = free,
     .device = {.rule = rule, .take = pairs_take, .keep_on_device = method_always},
     .reuse = {.always_static = true, .of = origin},
     .tests = {.full = "stride=1", .variants = variants, .budgets = budgets},

@@ -70,26 +70,22 @@ static int64_t resolve(const struct streaming_params *p, int k, struct share giv
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct streaming_params *p = params;
-    struct streaming_state *s = NULL;
+    struct streaming_state *s = state;
 
     if (p->dilate != DILATE_NONE && reach_any(&in->x.reach))
         return method_skip(ctx, "dilate=%s cannot combine a window or chunk of the model",
                            dilates[p->dilate]);
     if (p->dilate != DILATE_NONE && !in->x.causal)
         return method_skip(ctx, "dilated windows are causal");
-    int rc = mem_zalloc(&s, 1, sizeof *s, "streaming state", err);
-    if (rc)
-        return rc;
     int64_t last = resolve(p, 2, p->last, in->x.nq);
     s->x = in->x;
     s->dilate = p->dilate;
     s->band.sink = resolve(p, 0, p->sink, in->x.nk);
     s->band.window = MAX(1, resolve(p, 1, p->window, in->x.nk));
     s->band.dense_from = last > 0 ? in->x.nq - MIN(last, in->x.nq - 1) : in->x.nq;
-    *state = s;
     return 0;
 }
 
@@ -214,10 +210,10 @@ const struct method method_streaming = {
              "arXiv 2309.17453",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
     .params = {.table = options, .size = sizeof(struct streaming_params), .budget = budget},
+    .state_size = sizeof(struct streaming_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
-    .release = free,
     .why_full = why_full,
     .reuse = {.always_static = true},
     .tests = {.full = "window=100%", .variants = variants, .budgets = budgets},

@@ -33,14 +33,14 @@ static int find_rules(const struct method_run *run, const struct attn_problem *p
                              .branch = "main"};
         struct arithmetic a;
         void *state = NULL;
-        rc = me->prepare(&ctx, run->params, &in, &state, err);
+        rc = method_prepare(me, &ctx, run->params, &in, &state, err);
         if (!rc) {
             method_arithmetic(me, state, &a, why);
             rules[h] = a.own;
             if (a.kind != ARITH_KERNEL)
                 rc = err_set(err, ERR_RUN, "%s: %s", me->name, why);
         }
-        me->release(state);
+        method_release(me, state);
     }
     return rc;
 }

@@ -168,7 +168,7 @@ static int ask(const struct method_run *run, struct select_problem *p, struct as
     exact_init(&a->exact, &a->in.x, PREC_F64);
     if (video)
         exact_dense_from(&a->exact, equal_rows, &a->in.x);
-    TRY(me->prepare(&a->ctx, run->params, &a->in, &a->state, err));
+    TRY(method_prepare(me, &a->ctx, run->params, &a->in, &a->state, err));
     if (!me->device.rule(a->state, &a->rule, why))
         FAIL(err, ERR_RUN, "%s: %s", me->name, why);
     a->choice.rule = &a->rule.of;
@@ -181,8 +181,8 @@ out:
 
 static void asked_free(struct asked *a)
 {
-    if (a->method && a->state)
-        a->method->release(a->state);
+    if (a->method)
+        method_release(a->method, a->state);
     if (a->carry.free)
         a->carry.free(a->carry.data);
     exact_free(&a->exact);

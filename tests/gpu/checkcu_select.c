@@ -213,13 +213,12 @@ static int prepare_head(const struct selection *s, int head, int step, struct ca
     if (is_video(s))
         p->in.geom = geometry_of(p->in.x.nq);
     exact_init(&p->exact, &p->in.x, PREC_F64);
-    return s->run->method->prepare(&p->ctx, s->run->params, &p->in, &p->state, err);
+    return method_prepare(s->run->method, &p->ctx, s->run->params, &p->in, &p->state, err);
 }
 
 static void prepared_free(const struct selection *s, struct prepared *p)
 {
-    if (s->run->method->release)
-        s->run->method->release(p->state);
+    method_release(s->run->method, p->state);
     exact_free(&p->exact);
 }
 

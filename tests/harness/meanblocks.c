@@ -44,13 +44,10 @@ struct meanblocks_state {
 static void release(void *state)
 {
     struct meanblocks_state *s = state;
-    if (!s)
-        return;
     free(s->kbar);
     free(s->qbar);
     free(s->rank);
     prefix_work_free(s->work);
-    free(s);
 }
 
 /* Mean of the rows [r0, r1) of x [n][d]. */
@@ -64,14 +61,13 @@ static void mean_rows(const float *x, int64_t r0, int64_t r1, int d, double *out
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
-    struct meanblocks_state *s = NULL;
+    struct meanblocks_state *s = state;
     int rc = 0, d = in->x.d;
 
     if (in->x.nq != in->x.nk)
         return method_skip(ctx, "needs as many queries as keys");
-    TRY(mem_zalloc(&s, 1, sizeof *s, "mean-blocks state", err));
     s->params = params;
     s->x = in->x;
     s->nb = (in->x.nk + BLOCK - 1) / BLOCK;
@@ -84,10 +80,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         mean_rows(in->x.k, b * BLOCK, end, d, s->kbar + b * d);
     }
     ctx->unit_rows = BLOCK;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -148,6 +141,7 @@ const struct method method_meanblocks = {
     .paper = "none: an example",
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
     .params = {.table = options, .size = sizeof(struct meanblocks_params), .budget = budget},
+    .state_size = sizeof(struct meanblocks_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

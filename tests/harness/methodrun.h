@@ -158,8 +158,8 @@ static inline struct mask_counts shape_counts(const char *text, int64_t nq, int6
 
     assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
     const struct method *m = runs[0].method;
-    assert_ok(m->prepare(&ctx, runs[0].params, &in, &state, &err), &err);
-    int64_t unit = ctx.unit_rows ? ctx.unit_rows : 1;
+    assert_ok(method_prepare(m, &ctx, runs[0].params, &in, &state, &err), &err);
+    int64_t unit = ctx.unit_rows;
     int64_t step = (1024 + unit - 1) / unit * unit;
     for (int64_t r = 0; r < nq; r += step) {
         struct mask mask = {0};
@@ -175,7 +175,7 @@ static inline struct mask_counts shape_counts(const char *text, int64_t nq, int6
         sum.rows_empty += c.rows_empty;
         mask_free(&mask);
     }
-    m->release(state);
+    method_release(m, state);
     method_runs_free(runs, n);
     return sum;
 }

@@ -414,7 +414,7 @@ START_TEST(a_device_chooses)
               &err);
     const struct method *me = runs->method;
     h.in.step = 1;
-    assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
+    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
     ck_assert_int_eq(method_origin(me, state).source, SOURCE_OWN);
     ck_assert(me->device.rule(state, &rule, why));
     ck_assert_int_eq(rule.of.chip.n, n);
@@ -431,14 +431,14 @@ START_TEST(a_device_chooses)
     assert_ok(me->select(state, 0, n, &m, &err), &err);
     ck_assert_int_eq(m.form, MASK_FULL); /* of the call itself */
     mask_free(&m);
-    me->release(state);
+    method_release(me, state);
 
     h.in.step = 2;
-    assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
+    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
     ck_assert_int_eq(method_origin(me, state).source, SOURCE_REUSED);
     assert_ok(me->select(state, 0, n, &m, &err), &err);
     ck_assert_int_eq(mask_lists_differ(&m, &choice), 0);
-    me->release(state);
+    method_release(me, state);
     mask_free(&m);
     mask_free(&choice);
     carry_end(&carry);

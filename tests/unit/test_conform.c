@@ -12,7 +12,8 @@ START_TEST(descriptions_are_complete)
     const struct method *m = test_methods[_i];
     ck_assert_msg(m->summary && m->summary[0] && m->paper && m->paper[0], "%s: no summary or paper",
                   m->name);
-    ck_assert_msg(m->prepare && m->select && m->release, "%s: a required hook is missing", m->name);
+    ck_assert_msg(m->prepare && m->select && m->state_size, "%s: a required hook is missing",
+                  m->name);
     ck_assert_msg(m->flags & (METHOD_CAUSAL | METHOD_BIDIRECTIONAL), "%s runs on nothing", m->name);
     ck_assert_msg(!m->arith.how || m->arith.attend, "%s decides about an attend it does not have",
                   m->name);
@@ -154,10 +155,10 @@ static bool select_in_steps(const char *text, const struct head_in *in, int64_t 
     struct method_ctx ctx = {.seed = 9, .carry = &carry};
     void *state = NULL;
     int rc = m->flags & (in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)
-                 ? m->prepare(&ctx, runs[0].params, in, &state, &err)
+                 ? method_prepare(m, &ctx, runs[0].params, in, &state, &err)
                  : METHOD_SKIP;
     ck_assert_msg(rc >= 0, "%s: %s", text, err.msg);
-    int64_t step = units * (rc == 0 && ctx.unit_rows ? ctx.unit_rows : 1);
+    int64_t step = units * (rc == 0 ? ctx.unit_rows : 1);
     for (int64_t r = 0; rc == 0 && r < in->x.nq; r += step) {
         struct mask mask = {0};
         int64_t end = r + step < in->x.nq ? r + step : in->x.nq;
@@ -168,7 +169,7 @@ static bool select_in_steps(const char *text, const struct head_in *in, int64_t 
         sink_bits(bits, &mask, NULL, NULL, &err);
         mask_free(&mask);
     }
-    m->release(state);
+    method_release(m, state);
     if (carry.free)
         carry.free(carry.data);
     method_runs_free(runs, 1);

@@ -63,10 +63,10 @@ static double exec_of(const char *text, int64_t n, bool causal)
 
     record_init(&r);
     assert_ok(method_runs_parse(test_methods, text, &runs, &count, &err), &err);
-    assert_ok(runs[0].method->prepare(&ctx, runs[0].params, &in, &state, &err), &err);
+    assert_ok(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, &err), &err);
     struct hyper_plan *plan = state; /* the state begins with it */
     double pairs = plan->at.pairs;
-    runs[0].method->release(state);
+    method_release(runs[0].method, state);
     method_runs_free(runs, count);
     record_free(&r);
     free(zero);

@@ -361,9 +361,9 @@ START_TEST(ragged_videos_need_our_padding)
             assert_ok(method_runs_parse(test_methods, official ? "radial:pad=official" : "radial",
                                         &runs, &count, &err),
                       &err);
-            int rc = runs[0].method->prepare(&ctx, runs[0].params, &in, &state, &err);
+            int rc = method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, &err);
             ck_assert_int_eq(rc, official ? METHOD_SKIP : 0);
-            runs[0].method->release(state);
+            method_release(runs[0].method, state);
             method_runs_free(runs, count);
         }
 }

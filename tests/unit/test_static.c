@@ -107,10 +107,10 @@ static struct mask bigbird_mask(const char *text, int64_t n, uint64_t seed)
     struct method_ctx ctx = {.seed = seed};
     struct head_in in = {.x = {.nq = n, .nk = n, .d = 1, .dv = 1, .scale = 1}, .n_heads = 1};
     assert_ok(method_runs_parse(test_methods, text, &runs, &count, &err), &err);
-    assert_ok(runs[0].method->prepare(&ctx, runs[0].params, &in, &state, &err), &err);
+    assert_ok(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, &err), &err);
     assert_ok(runs[0].method->select(state, 0, n, &m, &err), &err);
     assert_ok(mask_check(&m, &err), &err);
-    runs[0].method->release(state);
+    method_release(runs[0].method, state);
     method_runs_free(runs, count);
     return m;
 }
@@ -524,7 +524,7 @@ static void longnet_weights(const struct method_run *run, const struct head_in *
     void *state = NULL;
 
     record_init(&r);
-    assert_ok(me->prepare(&ctx, run->params, in, &state, &err), &err);
+    assert_ok(method_prepare(me, &ctx, run->params, in, &state, &err), &err);
     if (device)
         assert_ok(me->device.take(state, &(struct device_choice){.exec = &m}, &err), &err);
     else
@@ -535,7 +535,7 @@ static void longnet_weights(const struct method_run *run, const struct head_in *
     *most = record_get(&r, "weight_max");
     record_free(&r);
     mask_free(&m);
-    me->release(state);
+    method_release(me, state);
 }
 
 START_TEST(longnet_weighs_masks_that_stay_on_a_device)
@@ -654,12 +654,12 @@ START_TEST(sparse_transformer_local_block_layout)
         snprintf(text, sizeof text, "sparse-transformer:pattern=local:stride=%lld",
                  (long long)cases[k][0]);
         assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
-        assert_ok(runs[0].method->prepare(&ctx, runs[0].params, &in, &state, &err), &err);
+        assert_ok(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, &err), &err);
         assert_ok(runs[0].method->select(state, 0, 1024, &m, &err), &err);
         assert_ok(mask_tiles_kept(&m, 32, 32, &tiles, &allowed, &err), &err);
         ck_assert_int_eq(tiles, cases[k][1]);
         mask_free(&m);
-        runs[0].method->release(state);
+        method_release(runs[0].method, state);
         method_runs_free(runs, n);
     }
 }

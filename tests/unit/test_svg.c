@@ -539,7 +539,7 @@ static void adopt_class(const struct method_run *run, const struct head_in *in, 
     char why[160];
     int64_t n = in->x.nq;
 
-    assert_ok(run->method->prepare(&ctx, run->params, in, &state, &err), &err);
+    assert_ok(method_prepare(run->method, &ctx, run->params, in, &state, &err), &err);
     ck_assert(run->method->device.rule(state, &rule, why));
     ck_assert_int_eq(rule.of.svg1.frames * rule.of.svg1.frame + rule.of.svg1.text, n);
     assert_ok(mask_lists_init(&choice, n, n, 0, n, false, n, n, &err), &err);
@@ -550,7 +550,7 @@ static void adopt_class(const struct method_run *run, const struct head_in *in, 
     assert_ok(run->method->device.take(state, &good, &err), &err);
     assert_ok(run->method->select(state, 0, n, m, &err), &err);
     assert_ok(run->method->report(state, r, &err), &err);
-    run->method->release(state);
+    method_release(run->method, state);
     mask_free(&choice);
 }
 

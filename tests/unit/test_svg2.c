@@ -627,7 +627,7 @@ START_TEST(a_device_clusters)
     assert_ok(method_runs_parse(test_methods, "svg2:preset=none:cold=1:qc=3:kc=4", &runs, &n, &err),
               &err);
     const struct method *me = runs->method;
-    assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
+    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
     ck_assert(me->device.rule(state, &rule, why));
     ck_assert_int_eq(rule.of.svg2.video, video);
     ck_assert_ptr_null(((const struct svg2_given *)rule.data)->centroids[0]);
@@ -643,22 +643,22 @@ START_TEST(a_device_clusters)
     ck_assert_double_eq(record_get(&r, "kmeans_iter_k"), 6);
     ck_assert_double_eq(record_get(&r, "clusters_empty_k"), 3);
     ck_assert_ptr_nonnull(carry.data);
-    me->release(state);
+    method_release(me, state);
 
     /* A label that no cluster has. */
     h.in.step++;
-    assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
+    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
     ck_assert(me->device.rule(state, &rule, why));
     ck_assert_ptr_nonnull(((const struct svg2_given *)rule.data)->centroids[0]);
     memset((char *)own.data + sizeof(struct svg2_own) + 7 * h.in.x.d * 4, 9, 1);
     ck_assert_int_eq(me->device.take(state, &good, &err), ERR_RUN);
-    me->release(state);
+    method_release(me, state);
 
     h.in.src_dtype = DT_F32;
     h.in.step++;
-    assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
+    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
     ck_assert(!me->device.rule(state, &rule, why));
-    me->release(state);
+    method_release(me, state);
     carry.free(carry.data);
     record_free(&r);
     mask_free(&m);
@@ -696,7 +696,7 @@ START_TEST(operands_on_a_device_are_bf16)
         method_runs_parse(test_methods, "svg2:preset=none:cold=1:qc=3:kc=4", &runs, &n_runs, &err),
         &err);
     const struct method *me = runs->method;
-    assert_ok(me->prepare(&ctx, runs->params, &h.in, &state, &err), &err);
+    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
     ck_assert(me->device.rule(state, &rule, why));
     make_own(h.in.x.nq, h.in.x.d, &own);
     assert_ok(me->device.take(state, &(struct device_choice){.own = &own}, &err),
@@ -705,7 +705,7 @@ START_TEST(operands_on_a_device_are_bf16)
     assert_ok(record_metric(&r, "pairs_allowed", (double)(n * n), &err), &err);
     assert_ok(me->report(state, &r, &err), &err);
     ck_assert_double_eq(record_get(&r, "map_density"), 1);
-    me->release(state);
+    method_release(me, state);
     h.in.src_dtype = DT_BF16;
     h.in.x.on_device = NULL;
     for (int64_t i = 0; i < n * h.in.x.d; i++) {

@@ -148,10 +148,7 @@ static void carry_free(void *data)
 
 static void release(void *state)
 {
-    struct chip_state *s = state;
-    if (s)
-        free(s->raised);
-    free(s);
+    free(((struct chip_state *)state)->raised);
 }
 
 static const char *token_order(const void *params)
@@ -404,13 +401,12 @@ static int prepare_sparse(struct chip_state *s, struct method_ctx *ctx, struct c
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
-    struct chip_state *s = NULL;
+    struct chip_state *s = state;
     struct chip_carry *c;
     int rc = 0;
 
-    TRY(mem_zalloc(&s, 1, sizeof *s, "chipmunk state", err));
     TRY(resolve(params, ctx, in, s, err));
     if ((rc = check_head(ctx, s)) != 0)
         goto out;
@@ -422,10 +418,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
             goto out;
     }
     ctx->unit_rows = CHIP_ROWS;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -643,6 +636,7 @@ const struct method method_chipmunk = {
                .validate = validate,
                .order = token_order,
                .may_be_empty = may_be_empty},
+    .state_size = sizeof(struct chip_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -161,12 +161,9 @@ struct exec_state {
 static void release(void *state)
 {
     struct exec_state *s = state;
-    if (!s)
-        return;
     given_free(&s->given);
     free(s->bits.bits);
     close_session(s->own);
-    free(s);
 }
 
 /* Three failures in a row become an error that ends the replay. */
@@ -205,16 +202,15 @@ out:
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
-    struct exec_state *s = NULL;
+    struct exec_state *s = state;
     void *session = ctx->session;
     int rc = 0;
 
     if (in->rows && !((const struct exec_params *)params)->rows)
         return method_skip(ctx, "the trace holds a sample of the query rows: rows=1 gives it to a "
                                 "program that knows of samples");
-    TRY(mem_zalloc(&s, 1, sizeof *s, "exec state", err));
     if (!session) {
         TRY(open_session(params, &session, err));
         s->own = session;
@@ -224,10 +220,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         goto out;
     s->ns = clock_ns() - t;
     ctx->unit_rows = s->given.whole.bq;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -258,6 +251,7 @@ const struct method method_exec = {
                .size = sizeof(struct exec_params),
                .validate = validate,
                .may_be_empty = may_be_empty},
+    .state_size = sizeof(struct exec_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -118,11 +118,8 @@ static void carry_free(void *data)
 static void release(void *state)
 {
     struct fg_state *s = state;
-    if (!s)
-        return;
     slice_mask_free(&s->own);
     slice_mask_free(&s->fresh);
-    free(s);
 }
 
 static int check_order(struct fg_params *p, struct err *err)
@@ -330,13 +327,12 @@ static int prepare_cached(struct fg_state *s, struct method_ctx *ctx, struct err
 /* ---- callbacks ------------------------------------------------------------------------------ */
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
-    struct fg_state *s = NULL;
+    struct fg_state *s = state;
     const struct fg_params *p = params;
     int rc = 0;
 
-    TRY(mem_zalloc(&s, 1, sizeof *s, "fg-attn state", err));
     s->params = p;
     s->in = *in;
     if (in->layer < p->dense_layers || in->step < p->dense_steps) {
@@ -349,10 +345,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
             goto out;
     }
     ctx->unit_rows = s->params->M;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -615,6 +608,7 @@ const struct method method_fg_attn = {
                .validate = validate,
                .order = token_order,
                .may_be_empty = may_be_empty},
+    .state_size = sizeof(struct fg_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -142,12 +142,9 @@ static int validate(void *params, struct err *err)
 static void release(void *state)
 {
     struct state *s = state;
-    if (!s)
-        return;
     flex_plan_free(&s->plan);
     vslash_free(&s->lists);
     slice_mask_free(&s->given);
-    free(s);
 }
 
 static int64_t frontier_tokens(const struct flex_config *c, int64_t tokens)
@@ -235,14 +232,13 @@ static int check_shape(struct method_ctx *ctx, const struct head_in *in)
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct params *p = params;
-    struct state *s = NULL;
+    struct state *s = state;
     int rc = check_shape(ctx, in);
     if (rc)
         return rc;
-    TRY(mem_zalloc(&s, 1, sizeof *s, "flexprefill", err));
     s->in = in;
     s->c = resolve(p, &in->x);
     s->reached = NAN;
@@ -261,10 +257,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (rc)
         goto out;
     ctx->unit_rows = s->kind == LISTS ? VSLASH_BLOCK : s->c.block;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -635,6 +628,7 @@ const struct method method_flexprefill = {
                .size = sizeof(struct params),
                .budget = budget,
                .validate = validate},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

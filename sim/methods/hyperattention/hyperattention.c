@@ -74,14 +74,11 @@ struct hyper_state {
 static void release(void *state)
 {
     struct hyper_state *s = state;
-    if (!s)
-        return;
     hyper_plan_free(&s->plan);
     free(s->score);
     free(s->weighted_v);
     free(s->est);
     slice_mask_free(&s->given);
-    free(s);
 }
 
 /* Everything that the plan follows from, but for q and k. */
@@ -105,10 +102,10 @@ static void fill_rule(const struct hyper_params *p, const struct head_in *in, ui
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct hyper_params *p = params;
-    struct hyper_state *s = NULL;
+    struct hyper_state *s = state;
     struct own_hashed rule;
     int rc = 0;
 
@@ -121,15 +118,11 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (in->branch && strcmp(in->branch, rule.branch) != 0)
         return err_set(err, ERR_INPUT, "branch '%s': a name of at most %zu characters was expected",
                        in->branch, sizeof rule.branch - 1);
-    TRY(mem_zalloc(&s, 1, sizeof *s, "hyperattention state", err));
     s->in = in;
     TRY(hyper_plan_cut(&s->plan, &rule, &in->x, err));
     for (int64_t k = 0; k < s->plan.at.n; k++)
         s->weighted = s->weighted || s->plan.at.square[k].draws || s->plan.at.square[k].zeros;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -438,6 +431,7 @@ const struct method method_hyperattention = {
         "Han et al., HyperAttention: Long-context Attention in Near-Linear Time, arXiv 2310.05869",
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params = {.table = options, .size = sizeof(struct hyper_params), .budget = budget},
+    .state_size = sizeof(struct hyper_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -252,27 +252,21 @@ static int check_shape(struct method_ctx *ctx, const struct head_in *in)
 
 static void release(void *state)
 {
-    if (state)
-        minf_free(state);
-    free(state);
+    minf_free(state);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
-    struct minf_head *h = NULL;
+    struct minf_head *h = state;
     struct minf_config c;
     int rc = check_shape(ctx, in);
     if (rc)
         return rc;
     TRY(resolve(params, in, &c, err));
-    TRY(mem_zalloc(&h, 1, sizeof *h, "minference", err));
     TRY(minf_begin(h, &c, in, err));
     ctx->unit_rows = minf_unit(h);
-    *state = h;
-    h = NULL;
 out:
-    release(h);
     return rc;
 }
 
@@ -518,6 +512,7 @@ const struct method method_minference = {
                .budget = budget,
                .validate = validate,
                .identify = identify},
+    .state_size = sizeof(struct minf_head),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -183,8 +183,6 @@ struct oracle_state {
 static void release(void *state)
 {
     struct oracle_state *s = state;
-    if (!s)
-        return;
     map_rows_free(&s->rows);
     prefix_work_free(s->work);
     free(s->rank);
@@ -194,7 +192,6 @@ static void release(void *state)
     free(s->taken);
     free(s->stripes);
     slice_mask_free(&s->given);
-    free(s);
 }
 
 /* Units [lo, hi) of the query block [r0, r1) that are kept in advance: those with a forced entry.
@@ -488,12 +485,11 @@ static int choose_head(struct oracle_state *s, struct err *err)
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
-    struct oracle_state *s = NULL;
+    struct oracle_state *s = state;
     int rc = 0;
 
-    TRY(mem_zalloc(&s, 1, sizeof *s, "oracle state", err));
     s->params = params;
     s->in = *in;
     s->kind = (enum kind)s->params->kind;
@@ -512,10 +508,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (s->kind == KIND_STRIPES)
         TRY(choose_stripes(s, err));
     ctx->unit_rows = s->unit.bq;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -738,6 +731,7 @@ const struct method method_oracle = {
                .budget = budget,
                .validate = validate,
                .may_be_empty = may_be_empty},
+    .state_size = sizeof(struct oracle_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -192,15 +192,12 @@ static void release(void *state)
 {
     struct mask_state *s = state;
     const struct method *m = &method_minference;
-    if (!s)
-        return;
-    m->release(s->table);
+    method_release(m, s->table);
     if (s->table_params)
         opt_free(m->params.table, s->table_params);
     free(s->table_params);
     given_free(&s->given);
     maskset_close(&s->own);
-    free(s);
 }
 
 /* MInference's table says which pattern a head has, not which pairs: its method finds these. */
@@ -215,7 +212,7 @@ static int prepare_table(struct mask_state *s, struct method_ctx *ctx, const str
     TRY(opt_defaults(m->params.table, s->table_params, err));
     TRY(opt_set(m->params.table, s->table_params, "mask", "table", s->set->path, err));
     TRY(m->params.validate(s->table_params, err));
-    rc = m->prepare(ctx, s->table_params, in, &s->table, err);
+    rc = method_prepare(m, ctx, s->table_params, in, &s->table, err);
 out:
     return rc;
 }
@@ -241,13 +238,12 @@ out:
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct mask_params *p = params;
-    struct mask_state *s = NULL;
+    struct mask_state *s = state;
     int rc = 0;
 
-    TRY(mem_zalloc(&s, 1, sizeof *s, "mask state", err));
     s->set = ctx->session;
     if (!s->set) {
         TRY(maskset_open(p->file, &s->own, err));
@@ -257,10 +253,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                                        : prepare_mask(s, p, ctx, in, err);
     if (rc)
         goto out;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -302,6 +295,7 @@ const struct method method_mask = {
                .identify = identify,
                .order = order_of,
                .may_be_empty = may_be_empty},
+    .state_size = sizeof(struct mask_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -101,10 +101,7 @@ struct radial_state {
 static void release(void *state)
 {
     struct radial_state *s = state;
-    if (!s)
-        return;
     block_map_free(&s->map);
-    free(s);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -164,15 +161,14 @@ static void trim(struct block_map *map, int64_t n)
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct radial_params *p = params;
-    struct radial_state *s = NULL;
+    struct radial_state *s = state;
     int rc = 0;
 
     if ((rc = check_head(ctx, in)) != 0)
         goto out;
-    TRY(mem_zalloc(&s, 1, sizeof *s, "radial state", err));
     resolve(p, in, s);
     s->x = in->x;
     s->n_padding = in->n_padding;
@@ -189,10 +185,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         trim(&s->map, in->x.nq);
     }
     ctx->unit_rows = s->rule.block;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -300,6 +293,7 @@ const struct method method_radial = {
                .scopes = scopes,
                .budget = budget,
                .may_be_empty = may_be_empty},
+    .state_size = sizeof(struct radial_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

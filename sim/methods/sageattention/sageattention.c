@@ -262,21 +262,17 @@ struct state {
 };
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
+    struct state *s = state;
     if (in->x.causal && in->x.nq != in->x.nk)
         return method_skip(ctx, "causal needs nq == nk");
     if (in->x.d > MAX_D)
         return method_skip(ctx, "head dimension %d is above %d", in->x.d, MAX_D);
-    struct state *s = NULL;
-    int rc = mem_zalloc(&s, 1, sizeof *s, "sageattention state", err);
-    if (rc)
-        return rc;
     s->params = *(const struct sage_params *)params;
     s->in = *in;
     sage_resolve(&s->params, in->x.d, &s->rules);
     ctx->unit_rows = s->rules.bq;
-    *state = s;
     return 0;
 }
 
@@ -356,10 +352,7 @@ static int report(void *state, struct record *r, struct err *err)
 
 static void release(void *state)
 {
-    struct state *s = state;
-    if (s)
-        sage_free(s->operands);
-    free(s);
+    sage_free(((struct state *)state)->operands);
 }
 
 static const char *const variants[] = {
@@ -375,6 +368,7 @@ const struct method method_sageattention = {
     .paper = "Zhang et al., SageAttention 1, 2, 2++, arXiv 2410.02367, 2411.10958, 2505.21136",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_KEEPS_ALL | METHOD_SINK,
     .params = {.table = options, .size = sizeof(struct sage_params)},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -121,13 +121,10 @@ struct state {
 static void release(void *state)
 {
     struct state *s = state;
-    if (!s)
-        return;
     sale_head_free(&s->head);
     quant_free(&s->s.q);
     quant_free(&s->s.k);
     free(s->s.v);
-    free(s);
 }
 
 /* Q: INT8 per 64 rows, not smoothed; K: INT8 per 32 keys of k - kbar; V in fp16; fp16 chains of one
@@ -186,15 +183,14 @@ static int check_shape(struct method_ctx *ctx, const struct head_in *in)
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct params *p = params;
-    struct state *s = NULL;
+    struct state *s = state;
     struct sale_config c = resolve(p, in->x.scale);
     int rc = check_shape(ctx, in);
     if (rc)
         return rc;
-    TRY(mem_zalloc(&s, 1, sizeof *s, "sale", err));
     sale_head_init(&s->head, &c, in->x.q, in->x.k, in->x.nq, in->x.d);
     s->in_bytes = (double)dtype_size(in->src_dtype);
     s->sage1 = p->arith == ARITH_SAGE1 || p->quant;
@@ -203,10 +199,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (s->sage1)
         TRY(prepare_sage(s, in, err));
     ctx->unit_rows = SALE_BQ;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -300,6 +293,8 @@ out:
 
 /* ---- calibration ------------------------------------------------------------------------ */
 
+extern const struct method method_sale;
+
 struct trial {
     const struct params *params; /* of the calibration run */
     const struct head_in *samples;
@@ -391,13 +386,13 @@ static int within_bound(void *ctx, int i, double tau, bool *ok, struct err *err)
     double sum = 0;
     int rc = 0;
     if (t->current != i) {
-        void *state = NULL;
-        release(t->state);
-        t->state = NULL;
+        void *state;
+        method_release(&method_sale, t->state);
         t->current = i;
-        if ((rc = prepare(t->ctx, t->params, in, &state, err)) != 0)
-            goto out;
+        rc = method_prepare(&method_sale, t->ctx, t->params, in, &state, err);
         t->state = state;
+        if (rc)
+            goto out;
     }
     t->state->head.c.tau = tau;
     TRY((t->state->sage1 ? own_errors : exact_errors)(t->state, in, &sum, err));
@@ -437,7 +432,7 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
               tau, (long long)rounds);
     jw_knum(w, "tau", tau);
 out:
-    release(t.state);
+    method_release(&method_sale, t.state);
     return rc;
 }
 
@@ -484,6 +479,7 @@ const struct method method_sale = {
                .size = sizeof(struct params),
                .budget = budget,
                .validate = validate},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

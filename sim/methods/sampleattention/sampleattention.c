@@ -158,13 +158,10 @@ struct state {
 static void release(void *state)
 {
     struct state *s = state;
-    if (!s)
-        return;
     sample_plan_free(&s->plan);
     sample_v2_free(&s->v2);
     mask_free(&s->given);
     slice_mask_free(&s->kept);
-    free(s);
 }
 
 /* ---- choice --------------------------------------------------------------------------------- */
@@ -273,17 +270,16 @@ static int given_rows(struct state *s, int64_t row0, int64_t row1, struct mask *
 /* ---- heads ---------------------------------------------------------------------------------- */
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct params *p = params;
-    struct state *s = NULL;
+    struct state *s = state;
     int rc = 0;
     if (!in->x.causal)
         return method_skip(ctx, "causal only");
     if (in->x.nq > in->x.nk)
         return method_skip(ctx, "more queries (%lld) than keys (%lld)", (long long)in->x.nq,
                            (long long)in->x.nk);
-    TRY(mem_zalloc(&s, 1, sizeof *s, "sampleattention", err));
     s->c = resolve(p, in->x.nq, in->x.nk);
     s->c.reach = in->x.reach;
     if (p->profile == PROFILE_V2 || s->c.chunks > 1)
@@ -296,10 +292,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (s->kind == TOKENS)
         sample_v2_init(&s->v2, &in->x, p->window, p->rows, p->bottom);
     ctx->unit_rows = s->kind == PLAN ? sample_unit(&s->c) : s->kind == DENSE ? s->c.block : 1;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -451,6 +444,7 @@ const struct method method_sampleattention = {
     .paper = "SampleAttention, arXiv:2406.15486",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_ANY_SCORE,
     .params = {.table = options, .size = sizeof(struct params), .scopes = scopes, .budget = budget},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

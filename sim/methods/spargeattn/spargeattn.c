@@ -151,9 +151,11 @@ static const char *token_order(const void *params)
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct sparge_params *p = params;
+    struct sparge *s = state;
+
     if (in->x.causal && in->x.nq != in->x.nk)
         return method_skip(ctx, "causal needs nq == nk");
     if (in->x.d > BLOCKPOOL_MAX_D)
@@ -161,12 +163,8 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (p->arith != SPARGE_EXACT && in->x.d > TILE_MAX_D)
         return method_skip(ctx, "head dimension %d is above %d, where integer products are exact",
                            in->x.d, TILE_MAX_D);
-    struct sparge *s = NULL;
-    int rc = sparge_begin(p, in, &s, err);
-    if (rc)
-        return rc;
+    sparge_begin(p, in, s);
     ctx->unit_rows = s->rules.bq;
-    *state = s;
     return 0;
 }
 
@@ -371,7 +369,7 @@ out:
 
 static void release(void *state)
 {
-    sparge_free(state);
+    sparge_clear(state);
 }
 
 /* clang-format off */
@@ -430,6 +428,7 @@ const struct method method_spargeattn = {
                .validate = validate,
                .order = token_order,
                .may_be_empty = may_be_empty},
+    .state_size = sizeof(struct sparge),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

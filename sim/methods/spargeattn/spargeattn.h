@@ -87,13 +87,14 @@ struct sparge {
 int sparge_new(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
                struct err *err);
 
-/* The same in two steps: sparge_begin takes parameters and sizes alone, sparge_make reads q, k, v.
- * sparge_take in its place takes the choice of a device over (struct method_device). */
-int sparge_begin(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
-                 struct err *err);
+/* The same in two steps: sparge_begin takes parameters and sizes alone (s zeroed), sparge_make
+ * reads q, k, v. sparge_take in its place takes the choice of a device over (struct method_device).
+ */
+void sparge_begin(const struct sparge_params *p, const struct head_in *in, struct sparge *s);
 int sparge_make(struct sparge *s, struct err *err);
 int sparge_take(struct sparge *s, const struct device_choice *c, struct err *err);
-void sparge_free(struct sparge *s); /* accepts NULL */
+void sparge_clear(struct sparge *s); /* what it points to */
+void sparge_free(struct sparge *s);  /* accepts NULL */
 
 /* Set the parameters that a search varies. sparge_set_theta decides again which blocks are similar,
  * and returns true if that changed any of them. */

@@ -243,31 +243,25 @@ out:
     return rc;
 }
 
-int sparge_begin(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
-                 struct err *err)
+void sparge_begin(const struct sparge_params *p, const struct head_in *in, struct sparge *s)
 {
-    struct sparge *s = NULL;
-    int rc = mem_zalloc(&s, 1, sizeof *s, "spargeattn state", err);
-    if (rc)
-        return rc;
     s->in = *in;
     sparge_resolve(p, in->x.d, &s->rules);
     size_head(s);
-    *out = s;
-    return 0;
 }
 
 int sparge_new(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
                struct err *err)
 {
     struct sparge *s = NULL;
-    int rc = sparge_begin(p, in, &s, err);
-    if (!rc)
-        rc = sparge_make(s, err);
-    if (rc)
-        sparge_free(s);
-    else
-        *out = s;
+    int rc = 0;
+    TRY(mem_zalloc(&s, 1, sizeof *s, "spargeattn state", err));
+    sparge_begin(p, in, s);
+    TRY(sparge_make(s, err));
+    *out = s;
+    s = NULL;
+out:
+    sparge_free(s);
     return rc;
 }
 
@@ -320,10 +314,8 @@ out:
     return rc;
 }
 
-void sparge_free(struct sparge *s)
+void sparge_clear(struct sparge *s)
 {
-    if (!s)
-        return;
     free(s->q_owned);
     free(s->k);
     free(s->kbar);
@@ -335,5 +327,11 @@ void sparge_free(struct sparge *s)
     free(s->v_scale);
     sparge_row_free(s->row);
     mask_free(&s->given);
+}
+
+void sparge_free(struct sparge *s)
+{
+    if (s)
+        sparge_clear(s);
     free(s);
 }

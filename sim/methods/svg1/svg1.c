@@ -89,11 +89,6 @@ struct svg1_state {
     uint64_t seed;
 };
 
-static void release(void *state)
-{
-    free(state);
-}
-
 /* ---- parameters ----------------------------------------------------------------------------- */
 
 /* "all" = 0. */
@@ -218,12 +213,12 @@ out:
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct svg1_params *p = params;
     enum svg_family family = svg_family(p->family, p->preset, in);
     const struct svg_preset *preset = svg_preset(p->preset, family);
-    struct svg1_state *s = NULL;
+    struct svg1_state *s = state;
     struct svg_warmup warm;
     int rc = 0;
 
@@ -233,7 +228,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
              ctx, family, isnan(p->dense_layers) ? preset->dense_layers : p->dense_layers,
              isnan(p->dense_steps) ? preset->dense_steps : p->dense_steps, in, &warm)) != 0)
         goto out;
-    TRY(mem_zalloc(&s, 1, sizeof *s, "svg1 state", err));
     s->x = in->x;
     s->in = in;
     s->params = p;
@@ -244,10 +238,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->dense = in->layer < warm.layers || in->step < warm.steps;
     TRY(make_band(p, in, family, s, err));
     ctx->unit_rows = SVG_BLOCK;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -446,10 +437,10 @@ const struct method method_svg1 = {
                .size = sizeof(struct svg1_params),
                .budget = budget,
                .validate = validate},
+    .state_size = sizeof(struct svg1_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
-    .release = release,
     .metrics = metrics,
     .cost = cost,
     .device = {.rule = rule, .take = take},

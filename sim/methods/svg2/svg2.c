@@ -124,14 +124,11 @@ static void carry_free(void *data)
 static void release(void *state)
 {
     struct svg2_state *s = state;
-    if (!s)
-        return;
     kmeans_free(&s->queries);
     kmeans_free(&s->keys);
     free(s->map);
     free(s->first);
     free(s->key);
-    free(s);
 }
 
 /* ---- clusters ------------------------------------------------------------------------------- */
@@ -298,14 +295,13 @@ static int prepare_clusters(struct svg2_state *s, struct method_ctx *ctx, int64_
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     const struct svg2_params *p = params;
-    struct svg2_state *s = NULL;
+    struct svg2_state *s = state;
     struct svg_warmup w;
     int rc = 0;
 
-    TRY(mem_zalloc(&s, 1, sizeof *s, "svg2 state", err));
     s->in = *in;
     s->params = p;
     s->family = svg_family(p->family, p->preset, in);
@@ -326,10 +322,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     if (!dense_layer && (!s->dense || warm))
         if ((rc = prepare_clusters(s, ctx, warm ? 0 : w.steps, err)) != 0)
             goto out;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -605,6 +598,7 @@ const struct method method_svg2 = {
              "Semantic-Aware Permutation, arXiv 2505.18875",
     .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM,
     .params = {.table = options, .size = sizeof(struct svg2_params), .budget = budget},
+    .state_size = sizeof(struct svg2_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

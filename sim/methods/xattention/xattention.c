@@ -112,10 +112,7 @@ struct state {
 static void release(void *state)
 {
     struct state *s = state;
-    if (!s)
-        return;
     block_map_free(&s->map);
-    free(s);
 }
 
 /* What follows from the sizes. */
@@ -162,23 +159,19 @@ static int check_shape(struct method_ctx *ctx, const struct head_in *in)
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
-                   void **state, struct err *err)
+                   void *state, struct err *err)
 {
     struct xattn_config base = resolve(params);
-    struct state *s = NULL;
+    struct state *s = state;
     int rc = check_shape(ctx, in);
     if (rc)
         return rc;
-    TRY(mem_zalloc(&s, 1, sizeof *s, "xattention", err));
     s->in = in;
     s->c = xattn_config_of(&base, &in->x);
     s->stride = s->c.stride;
     TRY(count_blocks(s, err));
     ctx->unit_rows = XATTN_BLOCK;
-    *state = s;
-    s = NULL;
 out:
-    release(s);
     return rc;
 }
 
@@ -275,6 +268,7 @@ const struct method method_xattention = {
                .scopes = scopes,
                .budget = budget,
                .validate = validate},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
