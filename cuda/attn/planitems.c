@@ -168,7 +168,6 @@ static int pair_items(const struct attn_problem *p, const struct attn_csr *csr,
             at += got;
         }
     pairing_free(&x);
-    plan->blocks = n;
     plan->n_cols = at;
     return rc;
 }
@@ -200,8 +199,6 @@ static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
             end -= units_beyond(p, &plan->tile, r % plan->q_blocks, csr->col[csr->ptr[r + 1] - 1]);
         plan_add_item(plan, r, beg, end);
     }
-    plan->blocks = n;
-    plan->lists = *csr;
     return 0;
 }
 
