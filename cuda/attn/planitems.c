@@ -244,7 +244,6 @@ int plan_filtered_items(const struct attn_problem *p, const struct attn_csr *csr
     int rows = attn_block_rows(p->lists, &plan->tile);
     int64_t lists = ceil_div(p->nq, rows), at = 0;
 
-    plan->blocks = csr->ptr[p->heads * lists];
     int rc = mem_alloc(&plan->cols, plan->blocks, sizeof(int32_t), "block lists", err);
     if (rc)
         return rc;
