@@ -421,7 +421,7 @@ $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 # Dense attention alone, for tests/bench/peers.py: a library in a process with other CUDA runtimes.
 $(BUILD)/gpu/libdense.so: $(BUILD)/tests/bench/libdense.o \
         $(filter $(BUILD)/cuda/attn/%,$(CU_OBJ)) \
-        $(addprefix $(BUILD)/,cuda/device.o cuda/tensormap.o core/err.o core/utf8.o core/greedy.o core/mem.o core/dtype.o)
+        $(addprefix $(BUILD)/,cuda/device.o cuda/tensormap.o core/err.o core/utf8.o core/mem.o core/dtype.o)
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(BUNDLE_LINK) -shared -Wl,-Bsymbolic,--exclude-libs,ALL,--no-undefined

@@ -354,7 +354,7 @@ static int set_shape(const struct map_lists *l, const struct attn_problem *p,
     x->unit_keys = tile->bn / tile->units;
     x->per_block = x->shape.block_keys / x->unit_keys;
     x->fixed = plan->masked_units;
-    x->room = (int)attn_row_room(p, tile);
+    x->room = (int)ceil_div(p->nk, x->shape.block_keys);
     if (l->maps.bk % x->shape.block_keys || l->maps.bq % x->shape.block_rows)
         return err_set(err, ERR_RUN, "units of %lld x %lld are no blocks of a kernel",
                        (long long)l->maps.bq, (long long)l->maps.bk);

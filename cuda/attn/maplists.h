@@ -70,8 +70,8 @@ struct list_plan {
 /* Take memory, make lists and plan of the heads [first, first + p->heads), wait and fetch the
  * plans: plans [n_runs], one run of all heads unless there are filters, and blocks [p->heads], how
  * many the lists of each head have. attn_plan_free releases the host's copies; device memory lives
- * until the arena's release. Equal to attn_plan_rows of each run but for the rows in front of it,
- * whose entries are there too. */
+ * until the arena's release. The same items as of attn_plan_make or attn_plan_filtered for each
+ * run; they count units from the first row of all, of which each has room for x->room entries. */
 int list_plan_make(struct gpu *g, const struct map_lists *l, int first,
                    const struct attn_problem *p, const struct attn_tile *tile,
                    const struct list_run *runs, int n_runs, struct list_plan *x,

@@ -1,11 +1,10 @@
 /*
  * plan.h - the work of an attention launch as a list of items in the order in which thread blocks
- * take them, made on the host.
+ * take them. plan.c makes it on the host, planrows.h and maplists.h make the same one on the GPU.
  *
  * Rows of tiles are grouped into sections of heads whose keys and values stay in L2, and within a
- * section the longest come first. If such a plan ends late, the last items of the multiprocessors
- * change places until all end together. Items that still exceed the balanced bound (total stages /
- * multiprocessors) are cut into pieces, whose partial results are combined.
+ * section the longest come first. From the first row on that would end late (attn_row_late) the
+ * rest is cut into a share for each multiprocessor, and partial results of a row are combined.
  */
 #ifndef LACUNA_PLAN_H
 #define LACUNA_PLAN_H
@@ -101,19 +100,9 @@ int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
                    struct err *err);
 void attn_plan_free(struct attn_plan *plan);
 
-/* A plan by rules that a GPU can follow for all rows at once; planrows.h and maplists.h make the
- * same one there. Rows of a section go longest first. A row that is longer than each
- * multiprocessor's share of all that is left from it on is cut into equal pieces of whole stages.
- * With tail >= 0 it is one for a filter, as attn_plan_filtered has it, and no row is cut.
- * The entries of block lists have the same room in every row, attn_row_room, used or not. csr:
- * of ATTN_BITS and ATTN_GATHER only ptr is read. */
-int attn_plan_rows(const struct attn_problem *p, const struct attn_tile *tile,
-                   const struct attn_csr *csr, int tail, int sms, struct attn_plan *plan,
-                   struct err *err);
-int64_t attn_row_room(const struct attn_problem *p, const struct attn_tile *tile);
-
-/* Such a plan without items, of which none has a place yet; and the last step, its balance, when
- * they are there. csr NULL: the lists are made with the items. */
+/* The first step, a plan with room for an item of each row, and the last, its balance, for items
+ * that are made on the GPU. csr NULL: dense, or the lists are made with the items; of others only
+ * ptr is read. */
 int attn_plan_begin(const struct attn_problem *p, const struct attn_tile *tile,
                     const struct attn_csr *csr, struct attn_plan *plan, struct err *err);
 int attn_plan_rate(struct attn_plan *plan, int sms, struct err *err);
@@ -134,33 +123,77 @@ int64_t attn_section_rows(const struct attn_problem *p, int32_t q_blocks);
 /* A piece below this many stages costs more to combine than it balances. */
 #define MIN_PIECE 4
 
-/* Pieces of such a plan have at least this part of what a multiprocessor does: rows of equal
- * lengths then end 0.3 to 0.7 % after the bound. */
-#define PIECE_SHARES 128
-
-/* Pieces of a row of so many stages: left of all stages, with ITEM_COST for each row, from it on.
+/* What a cut must gain, in stages: partial results go through memory, and another launch combines
+ * them (6 stages on an H200 for 100 rows of 47 stages in two pieces each); pieces are more items.
  */
-PLAN_FN int32_t attn_row_pieces(int64_t stages, int64_t left, int64_t all, int sms)
+#define CUT_GAIN 10
+
+/* Would row i of the order end late? own, last: cost of it and of the row in front of it (0: none);
+ * left: cost of all rows from it on; before: the same, sms rows earlier.
+ *
+ * Where rows become longer, a section begins, and the multiprocessors are about level: the row must
+ * fit into an equal share of what is left. In a section, a wave of `sms` rows and the next one in
+ * reverse make them level again. So the first row of every second wave must fit, too, and that of
+ * the waves between together with the last row of the wave before, which it follows. */
+PLAN_FN bool attn_row_late(int32_t i, int64_t own, int64_t last, int64_t left, int64_t before,
+                           int sms)
 {
-    int64_t most = (left + sms - 1) / sms, least = all / sms / PIECE_SHARES;
-    least = least < MIN_PIECE ? MIN_PIECE : least;
-    most = most < least ? least : most;
-    return (int32_t)((stages + most - 1) / most);
+    bool level = own > last || i / sms % 2 == 0;
+    if (own <= last && i % sms)
+        return false;
+    return (own + (level ? 0 : last) - CUT_GAIN) * sms > (level ? left : before);
 }
 
-/* Where piece k, counted from the beginning of a row of so many units and stages, begins, in units
- * from there; k = pieces: the row's end. The first stage of an item may not be full: it is the one
- * at the end of the row, so that all others begin at whole stages. */
-PLAN_FN int64_t attn_piece_begin(int64_t units, int64_t stages, int per_stage, int64_t pieces,
-                                 int64_t k)
+/* The rows from the first late one on, one after the other, as a line of stages in equal shares. */
+struct attn_line {
+    int64_t stages, shares;
+};
+
+PLAN_FN struct attn_line attn_line_of(int64_t stages, int sms)
 {
-    return k == pieces ? units : per_stage * (stages * k / pieces);
+    int64_t most = stages / MIN_PIECE < 1 ? 1 : stages / MIN_PIECE;
+    struct attn_line line = {stages, most < sms ? most : sms};
+    return line;
 }
 
-/* The most items of such a plan of so many rows. */
-static inline int64_t attn_row_items(int64_t rows, int sms)
+/* Where share k begins. */
+PLAN_FN int64_t attn_share_at(struct attn_line line, int64_t k)
 {
-    return rows + (int64_t)PIECE_SHARES * (MIN_PIECE + 1) / MIN_PIECE * sms;
+    return k * line.stages / line.shares;
+}
+
+/* How a row is cut that begins at stage `at` of the line: `share` is the first share to begin
+ * inside of it, and with each that does a piece begins. */
+struct attn_cut {
+    int64_t at, share;
+    int32_t pieces; /* 1: the row stays whole */
+};
+
+/* No piece is below MIN_PIECE, and rows of up to a share stay whole. */
+PLAN_FN struct attn_cut attn_row_cut(struct attn_line line, int64_t at, int64_t stages)
+{
+    int64_t s = line.stages, n = line.shares;
+    int64_t from = ((at + MIN_PIECE) * n + s - 1) / s;
+    int64_t to = ((at + stages - MIN_PIECE + 1) * n + s - 1) / s;
+    struct attn_cut cut = {at, from, to <= from || stages * n <= s ? 1 : (int32_t)(to - from) + 1};
+    return cut;
+}
+
+/* Where piece k of a row of so many units begins, in units from the row's beginning; k = pieces:
+ * the row's end. The first stage of an item may not be full: it is the one at the end of the row,
+ * so that all others begin at whole stages. */
+PLAN_FN int64_t attn_piece_begin(struct attn_line line, struct attn_cut cut, int64_t k,
+                                 int64_t units, int per_stage)
+{
+    if (k == cut.pieces)
+        return units;
+    return k ? per_stage * (attn_share_at(line, cut.share + k - 1) - cut.at) : 0;
+}
+
+/* The most items of a plan of so many rows: every share begins once at most. */
+static inline int64_t attn_most_items(int64_t rows, int sms)
+{
+    return rows + sms;
 }
 
 /* Plan for a kernel that walks over each list in order and decides tile by tile whether to multiply

@@ -168,7 +168,6 @@ static int pair_items(const struct attn_problem *p, const struct attn_csr *csr,
             at += got;
         }
     pairing_free(&x);
-    plan->blocks = n;
     plan->n_cols = at;
     return rc;
 }
@@ -200,8 +199,6 @@ static int list_items(const struct attn_problem *p, const struct attn_csr *csr,
             end -= units_beyond(p, &plan->tile, r % plan->q_blocks, csr->col[csr->ptr[r + 1] - 1]);
         plan_add_item(plan, r, beg, end);
     }
-    plan->blocks = n;
-    plan->lists = *csr;
     return 0;
 }
 
@@ -247,7 +244,6 @@ int plan_filtered_items(const struct attn_problem *p, const struct attn_csr *csr
     int rows = attn_block_rows(p->lists, &plan->tile);
     int64_t lists = ceil_div(p->nq, rows), at = 0;
 
-    plan->blocks = csr->ptr[p->heads * lists];
     int rc = mem_alloc(&plan->cols, plan->blocks, sizeof(int32_t), "block lists", err);
     if (rc)
         return rc;

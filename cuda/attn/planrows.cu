@@ -3,7 +3,8 @@
  *
  * A row's place is the number of rows before it: every warp compares 32 rows with some of the
  * others. That takes rows^2 / 32 steps, 2 us for 2048 rows, and needs no passes that wait for each
- * other. Sums over the order then say what is left from each row on, and with it the pieces.
+ * other. Sums over the order then say which row is the first to end late, and where the shares of
+ * what is left begin.
  */
 #include "cuda/attn/planrows.h"
 
@@ -56,55 +57,103 @@ static __global__ void __launch_bounds__(THREADS) order_rows(row_plan r)
         r.order[before[lane]] = row;
 }
 
-/* The pieces of a row of so many stages. */
-static __device__ void write_row(const row_plan &r, int row, int stages, int pieces, int item,
-                                 int slot, int split)
+/* Sum up the cost of the rows before each, and of all; the number of rows with a unit. */
+static __device__ int sum_rows(const row_plan &r)
 {
-    int units = units_of(r, row), beg = (int)(r.at ? r.at[row] : row * r.room), end = beg + units;
-    for (int k = 0; k < pieces; k++) {
-        int from = beg + (int)attn_piece_begin(units, stages, r.per_stage, pieces, pieces - 1 - k);
-        r.items[item + k] = {row, from, end, pieces > 1 ? slot + k : -1};
-        end = from;
+    __shared__ int64_t part[2][32];
+    int rows = (int)r.rows, some = 0;
+    int64_t before = 0, all;
+    for (int base = 0, turn = 0; base < rows; base += CUT_THREADS, turn ^= 1) {
+        int i = base + threadIdx.x, n = i < rows ? stages_of(r, r.order[i]) : 0;
+        int64_t at = before + sum_before(n ? n + ITEM_COST : 0, part[turn], &all);
+        if (i < rows)
+            r.before[i] = at;
+        some += __syncthreads_count(n > 0);
+        before += all;
     }
-    if (pieces > 1)
-        r.splits[split] = {row, slot, pieces};
+    if (threadIdx.x == 0)
+        r.before[rows] = before;
+    __syncthreads();
+    return some;
 }
 
-/* One thread block: what is left from each row on, its pieces and their places. Slots and split
- * rows are summed up together. */
+/* The first of the rows with a unit that would end late; their number: none would. */
+static __device__ int first_late(const row_plan &r, int some)
+{
+    __shared__ int first;
+    int64_t all = r.before[some];
+    if (threadIdx.x == 0)
+        first = some;
+    __syncthreads();
+    for (int i = threadIdx.x; i < some; i += CUT_THREADS) {
+        int64_t at = r.before[i], last = i ? at - r.before[i - 1] : 0;
+        if (attn_row_late(i, r.before[i + 1] - at, last, all - at,
+                          all - r.before[i < r.sms ? 0 : i - r.sms], r.sms))
+            atomicMin(&first, i);
+    }
+    __syncthreads();
+    return first;
+}
+
+/* A row's pieces, from its end to its beginning, as the items from `item` on of `to`. */
+static __device__ void write_row(const row_plan &r, int row, attn_line line, attn_cut cut,
+                                 attn_item *to, int item, int slot, int split)
+{
+    int units = units_of(r, row), beg = (int)(r.at ? r.at[row] : row * r.room), end = units;
+    for (int k = 0; k < cut.pieces; k++) {
+        int from = (int)attn_piece_begin(line, cut, cut.pieces - 1 - k, units, r.per_stage);
+        to[item + k] = {row, beg + from, beg + end, cut.pieces > 1 ? slot + k : -1};
+        r.stages[item + k] = (end - from + r.per_stage - 1) / r.per_stage;
+        end = from;
+    }
+    if (cut.pieces > 1)
+        r.splits[split] = {row, slot, cut.pieces};
+}
+
+/* The items [first, n), longest first. */
+static __device__ void order_items(const row_plan &r, int first, int n)
+{
+    for (int i = first + threadIdx.x; i < n; i += CUT_THREADS) {
+        int own = r.stages[i], at = first;
+#pragma unroll 8
+        for (int j = first; j < n; j++) {
+            int other = r.stages[j];
+            at += other > own || (other == own && j < i);
+        }
+        r.items[at] = r.cut[i];
+    }
+}
+
+/* One thread block: the rows' pieces and their places. Slots and split rows are summed up together.
+ */
 static __global__ void __launch_bounds__(CUT_THREADS) cut_rows(row_plan r)
 {
-    __shared__ int64_t part[2][2][32];
-    int rows = (int)r.rows, some = 0;
-    int64_t before = 0, cut = 0, cost = 0, all, sum;
+    __shared__ int64_t part[2][32];
+    int rows = (int)r.rows, some = sum_rows(r), first = first_late(r, some);
+    int64_t cut = 0, all, start = r.before[first];
+    attn_line line =
+        attn_line_of(r.before[some] - start - (some - first) * (int64_t)ITEM_COST, r.sms);
 
-    for (int i = 0; i < rows; i += CUT_THREADS) {
-        int n = i + threadIdx.x < rows ? stages_of(r, i + threadIdx.x) : 0;
-        some += __syncthreads_count(n > 0);
-        cost += n;
-    }
-    sum_before(cost, part[1][1], &cost);
-    cost += (int64_t)ITEM_COST * some;
     for (int base = 0, turn = 0; base < rows; base += CUT_THREADS, turn ^= 1) {
         int i = base + threadIdx.x, row = i < rows ? r.order[i] : 0;
-        int n = i < some ? stages_of(r, row) : 0;
-        int64_t left =
-            cost - before - sum_before(n + (i < some ? ITEM_COST : 0), part[turn][0], &all);
-        int pieces = i < some ? attn_row_pieces(n, left, cost, r.sms) : 1;
-        int64_t own = pieces > 1 ? (int64_t)pieces << 32 | 1 : 0;
-        int64_t at = cut + sum_before(own, part[turn][1], &sum);
+        attn_cut c = {0, 0, 1};
+        if (i >= first && i < some)
+            c = attn_row_cut(line, r.before[i] - start - (i - first) * (int64_t)ITEM_COST,
+                             stages_of(r, row));
+        int64_t own = c.pieces > 1 ? (int64_t)c.pieces << 32 | 1 : 0;
+        int64_t at = cut + sum_before(own, part[turn], &all);
         int slot = (int)(at >> 32), split = (int)at;
         if (i < some)
-            write_row(r, row, n, pieces, i + slot - split, slot, split);
+            write_row(r, row, line, c, i < first ? r.items : r.cut, i + slot - split, slot, split);
         else if (i < rows)
             r.empty[i - some] = row;
-        before += all;
-        cut += sum;
+        cut += all;
     }
-    if (threadIdx.x == 0) {
-        int slots = (int)(cut >> 32), splits = (int)cut;
-        *r.n = {some + slots - splits, splits, slots, rows - some};
-    }
+    int slots = (int)(cut >> 32), splits = (int)cut, n = some + slots - splits;
+    __syncthreads();
+    order_items(r, first, n);
+    if (threadIdx.x == 0)
+        *r.n = {n, splits, slots, rows - some};
 }
 
 extern "C" int row_plan_order(struct gpu *g, const struct row_plan *r, struct err *err)
@@ -177,7 +226,7 @@ extern "C" int map_plan_launch(struct gpu *g, const void *plan, struct err *err)
 extern "C" int row_plan_init(struct gpu *g, int64_t rows, int per_stage, struct row_plan *r,
                              struct err *err)
 {
-    int64_t most = attn_row_items(rows, g->sms);
+    int64_t most = attn_most_items(rows, g->sms);
     int rc = 0;
     *r = {};
     r->rows = rows;
@@ -186,8 +235,11 @@ extern "C" int row_plan_init(struct gpu *g, int64_t rows, int per_stage, struct 
     TRY(gpu_alloc(g, rows * 8, &r->key, err));
     TRY(gpu_alloc(g, rows * 4, &r->units, err));
     TRY(gpu_alloc(g, rows * 4, &r->order, err));
+    TRY(gpu_alloc(g, (rows + 1) * 8, &r->before, err));
+    TRY(gpu_alloc(g, most * (int64_t)sizeof *r->cut, &r->cut, err));
+    TRY(gpu_alloc(g, most * 4, &r->stages, err));
     TRY(gpu_alloc(g, most * (int64_t)sizeof *r->items, &r->items, err));
-    TRY(gpu_alloc(g, most * (int64_t)sizeof *r->splits, &r->splits, err));
+    TRY(gpu_alloc(g, rows * (int64_t)sizeof *r->splits, &r->splits, err));
     TRY(gpu_alloc(g, rows * 4, &r->empty, err));
     TRY(gpu_alloc(g, sizeof *r->n, &r->n, err));
 out:

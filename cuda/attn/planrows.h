@@ -1,5 +1,5 @@
 /*
- * planrows.h - attn_plan_rows (plan.h) on the GPU, for lists that lie there: from the numbers of
+ * planrows.h - attn_plan_make (plan.h) on the GPU, for lists that lie there: from the numbers of
  * tiles to the items of a launch, without the host.
  */
 #ifndef LACUNA_PLANROWS_H
@@ -27,8 +27,11 @@ struct row_plan {
     int64_t room;
     unsigned long long *key;   /* [rows] by which rows are ordered */
     int32_t *order;            /* [rows], those without a unit last */
-    struct attn_item *items;   /* [attn_row_items] */
-    struct attn_split *splits; /* the same number at most */
+    int64_t *before;           /* [rows + 1] cost of the rows before each of that order */
+    struct attn_item *cut;     /* [attn_most_items] items in that order of their rows */
+    int32_t *stages;           /* [attn_most_items] of those */
+    struct attn_item *items;   /* [attn_most_items] */
+    struct attn_split *splits; /* [rows] */
     int32_t *empty;            /* [rows] */
     struct plan_counts *n;
 };

@@ -278,7 +278,7 @@ static int wrong_plan(struct gpu *g, const struct attn_problem *p, const struct 
     struct row_plan rows;
     int rc = 0;
 
-    TRY(attn_plan_rows(p, &tile, csr, -1, g->sms, &want, err));
+    TRY(attn_plan_make(p, &tile, csr, g->sms, true, &want, err));
     TRY(row_plan_make(g, p, &tile, csr, at, &rows, &got, err));
     compare_plans(&got, &want, what);
 out:
@@ -398,6 +398,35 @@ out:
     return rc;
 }
 
+/* Items and entries of a host's plan as the GPU has them: every row with the same room. */
+static int spread_rows(struct attn_plan *plan, int64_t rows, int64_t room, int per_block,
+                       struct err *err)
+{
+    int32_t *cols = NULL, *beg = NULL;
+    int rc = 0;
+    TRY(mem_zalloc(&cols, rows * room, sizeof *cols, "entries", err));
+    TRY(mem_alloc(&beg, rows, sizeof *beg, "rows", err));
+    for (int64_t r = 0; r < rows; r++)
+        beg[r] = INT32_MAX;
+    for (int32_t i = 0; i < plan->n_items; i++)
+        beg[plan->items[i].row] = MIN(beg[plan->items[i].row], plan->items[i].beg);
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        struct attn_item *it = plan->items + i;
+        int64_t from = it->beg / per_block, n = ceil_div(it->end, per_block) - from;
+        int32_t shift = (int32_t)(it->row * room * per_block) - beg[it->row];
+        it->beg += shift;
+        it->end += shift;
+        memcpy(cols + it->beg / per_block, plan->cols + from, (size_t)n * sizeof *cols);
+    }
+    free(plan->cols);
+    plan->cols = cols;
+    cols = NULL;
+out:
+    free(cols);
+    free(beg);
+    return rc;
+}
+
 /* Entries of the items of a run, whose first row is row0 of the GPU's. */
 static void compare_entries(const int32_t *got, const struct attn_plan *want, int per_block,
                             int64_t at, char what[200])
@@ -432,7 +461,11 @@ static int wrong_run(const struct maps *m, const struct geometry *k, const struc
 
     TRY(make_csr(m, k, x->shape.first + run->first, run->heads, &ptr, &col, err));
     struct attn_csr csr = {.ptr = ptr, .col = col};
-    TRY(attn_plan_rows(&p, &k->tile, &csr, run->tail, sms, &want, err));
+    if (k->filter)
+        TRY(attn_plan_filtered(&p, &k->tile, &csr, run->tail, sms, &want, err));
+    else
+        TRY(attn_plan_make(&p, &k->tile, &csr, sms, true, &want, err));
+    TRY(spread_rows(&want, run->heads * (int64_t)want.q_blocks, x->room, x->per_block, err));
     for (int32_t i = 0; i < got->n_items; i++) {
         got->items[i].beg -= (int32_t)(at * x->per_block);
         got->items[i].end -= (int32_t)(at * x->per_block);

@@ -1,12 +1,13 @@
 /*
  * test_plan.c - the work items of the attention kernels (cuda/attn/plan.c), which need no GPU:
- * whatever is asked for is covered once, and splitting rows never makes a plan longer.
+ * whatever is asked for is covered once, and rows are cut where that makes a plan shorter.
  */
 #include "core/rng.h"
 #include "cuda/attn/plan.h"
 #include "tests/harness/suite.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Random lists of a problem: about a share of the blocks, and every 16th row full if `skewed`. */
 static void make_lists(const struct attn_problem *p, const struct attn_tile *t, double share,
@@ -80,6 +81,45 @@ static void check_covered(const struct attn_plan *whole, const struct attn_plan 
     ck_assert_int_eq(split->blocks, whole->blocks);
 }
 
+/* Every piece begins at a whole stage from the row's beginning on, and has MIN_PIECE stages or
+ * more; each share of the rest begins in one row at most. */
+static void check_pieces(const struct attn_plan *plan, int heads, int sms)
+{
+    int units = plan->tile.units, rows = heads * plan->q_blocks;
+    int32_t *beg = malloc((size_t)rows * sizeof *beg);
+    ck_assert(beg);
+    for (int32_t r = 0; r < rows; r++)
+        beg[r] = INT32_MAX;
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        const struct attn_item *it = plan->items + i;
+        beg[it->row] = it->beg < beg[it->row] ? it->beg : beg[it->row];
+    }
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        const struct attn_item *it = plan->items + i;
+        ck_assert_int_eq((it->beg - beg[it->row]) % units, 0);
+        ck_assert(it->slot < 0 || (it->end - it->beg + units - 1) / units >= MIN_PIECE);
+    }
+    ck_assert_int_le(plan->n_slots - plan->n_splits, sms);
+    free(beg);
+}
+
+/* The balance, with a search for the multiprocessor that is free first. */
+static double slow_balance(const struct attn_plan *plan, int sms)
+{
+    int64_t free_at[132] = {0}, sum = 0, latest = 0;
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        int units = plan->items[i].end - plan->items[i].beg, first = 0;
+        int64_t cost = (units + plan->tile.units - 1) / plan->tile.units + ITEM_COST;
+        for (int w = 1; w < sms; w++)
+            first = free_at[w] < free_at[first] ? w : first;
+        free_at[first] += cost;
+        sum += cost;
+        latest = free_at[first] > latest ? free_at[first] : latest;
+    }
+    sum -= ITEM_COST * (plan->n_slots - plan->n_splits);
+    return sum ? (double)latest / (double)((sum + sms - 1) / sms) : 1;
+}
+
 START_TEST(every_block_once)
 {
     static const struct attn_tile tiles[] = {{128, 176, 1}, {128, 128, 1}, {192, 128, 1}};
@@ -113,6 +153,8 @@ START_TEST(every_block_once)
         assert_ok(attn_plan_make(&p, t, lists, sms, true, &split, &err), &err);
         ck_assert_int_eq(whole.n_splits, 0);
         check_covered(&whole, &split, p.heads);
+        check_pieces(&split, p.heads, sms);
+        ck_assert_double_eq(split.balance, slow_balance(&split, sms));
         ck_assert_double_le(split.balance, whole.balance);
         attn_plan_free(&whole);
         attn_plan_free(&split);
@@ -213,122 +255,21 @@ START_TEST(last_wave)
 }
 END_TEST
 
-/* Random lists of 31 rows per multiprocessor: exchanges at the end balance them, without a cut. */
-START_TEST(fitted_end)
-{
-    static const struct attn_tile tile = {128, 128, 1};
-    static const double shares[] = {0.5, 0.25, 0.1};
-    struct err err = {0};
-
-    for (int k = 0; k < 3; k++) {
-        struct attn_problem p = {16, 16, 128, 32768, 32768, 0.1, false, ATTN_128x128};
-        struct attn_plan plan;
-        int64_t *ptr;
-        int32_t *col;
-        make_lists(&p, &tile, shares[k], false, 6, &ptr, &col);
-        struct attn_csr csr = {.ptr = ptr, .col = col};
-        assert_ok(attn_plan_make(&p, &tile, &csr, 132, true, &plan, &err), &err);
-        ck_assert_int_eq(plan.n_splits, 0);
-        ck_assert_double_le(plan.balance, 1.0015); /* without exchanges 1.006 to 1.01 */
-        attn_plan_free(&plan);
-        free(ptr);
-        free(col);
-    }
-}
-END_TEST
-
-/* Plans by rows, as a GPU makes them: pieces are no shorter than they may be, differ by one unit,
- * and fill the end about as well as exchanges do. */
-START_TEST(plans_by_rows)
-{
-    static const struct attn_tile tile = {128, 128, 1};
-    static const struct {
-        double share, most;
-        bool skewed;
-    } cases[] = {{1, 1.006, false}, {0.25, 1.008, false}, {0.05, 1.03, true}, {0, 1, false}};
-    struct err err = {0};
-
-    for (int k = 0; k < 4; k++) {
-        struct attn_problem p = {12, 6, 128, 24576, 24576, 0.1, false, ATTN_BITS};
-        struct attn_plan whole, rows;
-        int64_t *ptr;
-        int32_t *col;
-        make_lists(&p, &tile, cases[k].share, cases[k].skewed, 6, &ptr, &col);
-        struct attn_csr csr = {.ptr = ptr, .col = col};
-        assert_ok(attn_plan_make(&p, &tile, &csr, 132, false, &whole, &err), &err);
-        assert_ok(attn_plan_rows(&p, &tile, &csr, -1, 132, &rows, &err), &err);
-        check_covered(&whole, &rows, p.heads);
-        ck_assert_double_le(rows.balance, cases[k].most);
-        ck_assert_int_eq(rows.n_empty, whole.n_empty);
-        for (int32_t i = 0; i + 1 < rows.n_items; i++) {
-            const struct attn_item *it = rows.items + i;
-            if (it->slot < 0)
-                continue;
-            ck_assert_int_ge(it->end - it->beg, MIN_PIECE / 2);
-            if (it[1].row == it->row)
-                ck_assert_int_le(abs(it->end - it->beg - (it[1].end - it[1].beg)), 1);
-        }
-        attn_plan_free(&whole);
-        attn_plan_free(&rows);
-        free(ptr);
-        free(col);
-    }
-}
-END_TEST
-
-/* Entries of a row in two plans of block lists; `room` is of `b`. */
-static void check_entries(const struct attn_plan *a, const struct attn_plan *b, int per_block,
-                          int64_t room)
-{
-    for (int32_t i = 0; i < a->n_items; i++) {
-        const struct attn_item *it = a->items + i;
-        int64_t n = (it->end - it->beg + per_block - 1) / per_block;
-        ck_assert_mem_eq(a->cols + it->beg / per_block, b->cols + it->row * room,
-                         (size_t)n * sizeof *a->cols);
-    }
-}
-
-/* Borders of pieces lie at whole stages from the row's room on; pieces of a row differ by one stage
- * at most and are no shorter than half of what they may be. */
-static void check_pieces(const struct attn_plan *plan, int per_block, int64_t room)
-{
-    int units = plan->tile.units;
-    for (int32_t s = 0; s < plan->n_splits; s++) {
-        int64_t least = INT64_MAX, most = 0;
-        for (int32_t i = 0; i < plan->n_items; i++) {
-            const struct attn_item *it = plan->items + i;
-            int32_t piece = it->slot - plan->splits[s].slot;
-            if (it->slot < 0 || piece < 0 || piece >= plan->splits[s].n)
-                continue;
-            int64_t from = it->beg - it->row * room * per_block, n = it->end - it->beg;
-            ck_assert_int_eq(it->row, plan->splits[s].row);
-            ck_assert_int_eq(from % units, 0);
-            ck_assert(piece == 0 || n % units == 0); /* the first of a row is at its end */
-            least = (n + units - 1) / units < least ? (n + units - 1) / units : least;
-            most = (n + units - 1) / units > most ? (n + units - 1) / units : most;
-        }
-        ck_assert_int_le(most - least, 1);
-        ck_assert_int_ge(least, MIN_PIECE / 2);
-    }
-}
-
-/* Plans of block lists by rows: what the other plans cover, with the same entries. */
-START_TEST(blocks_by_rows)
+/* Lists of all kernels, in one piece and cut: what both cover, with the same entries. */
+START_TEST(pieces_of_lists)
 {
     static const struct {
         enum attn_lists lists;
         struct attn_tile tile;
-        int per_block, tail;
-    } kinds[] = {{ATTN_128x128, {128, 128, 1}, 1, -1}, {ATTN_128x128, {128, 192, 3}, 2, -1},
-                 {ATTN_128x64, {128, 128, 2}, 1, -1},  {ATTN_128x64, {128, 192, 3}, 1, -1},
-                 {ATTN_64x64, {128, 128, 2}, 1, -1},   {ATTN_64x64, {64, 64, 1}, 1, -1},
-                 {ATTN_128x64, {128, 128, 2}, 1, 2},   {ATTN_64x128, {128, 128, 1}, 1, 0}};
+    } kinds[] = {{ATTN_128x128, {128, 128, 1}}, {ATTN_128x128, {128, 192, 3}},
+                 {ATTN_128x64, {128, 128, 2}},  {ATTN_128x64, {128, 192, 3}},
+                 {ATTN_64x64, {128, 128, 2}},   {ATTN_64x64, {64, 64, 1}},
+                 {ATTN_BITS, {128, 128, 1}},    {ATTN_GATHER, {128, 128, 1}}};
     struct err err = {0};
     int cut = 0;
 
     for (int k = 0; k < 80; k++) {
-        int kind = k % 8, per_block = kinds[kind].per_block, tail = kinds[kind].tail;
-        const struct attn_tile *t = &kinds[kind].tile;
+        const struct attn_tile *t = &kinds[k % 8].tile;
         struct attn_problem p = {3,
                                  1,
                                  64,
@@ -336,60 +277,95 @@ START_TEST(blocks_by_rows)
                                  61 + 2011 * (k / 8 % 4),
                                  0.1,
                                  k % 3 == 0,
-                                 kinds[kind].lists};
-        struct attn_plan whole, rows;
+                                 kinds[k % 8].lists};
+        struct attn_plan whole, split;
+        int sms = 9 + 31 * (k % 3);
         int64_t *ptr;
         int32_t *col;
         p.nk = p.causal ? p.nq : p.nk;
         make_lists(&p, t, 0.1 * (k / 8 % 7), k % 2, (uint64_t)k, &ptr, &col);
-        struct attn_csr csr = {.ptr = ptr, .col = col};
-        if (tail < 0)
-            assert_ok(attn_plan_make(&p, t, &csr, 9, false, &whole, &err), &err);
-        else
-            assert_ok(attn_plan_filtered(&p, t, &csr, tail, 9, &whole, &err), &err);
-        assert_ok(attn_plan_rows(&p, t, &csr, tail, 9, &rows, &err), &err);
-        check_covered(&whole, &rows, p.heads);
-        check_entries(&whole, &rows, per_block, attn_row_room(&p, t));
-        check_pieces(&rows, per_block, attn_row_room(&p, t));
-        ck_assert_int_eq(rows.masked_units, whole.masked_units);
-        ck_assert_int_eq(rows.n_empty, whole.n_empty);
-        ck_assert(tail < 0 || rows.n_splits == 0);
-        cut += rows.n_splits > 0;
+        struct attn_csr csr = {.ptr = ptr, .col = p.lists == ATTN_GATHER ? NULL : col};
+        assert_ok(attn_plan_make(&p, t, &csr, sms, false, &whole, &err), &err);
+        assert_ok(attn_plan_make(&p, t, &csr, sms, true, &split, &err), &err);
+        check_covered(&whole, &split, p.heads);
+        check_pieces(&split, p.heads, sms);
+        ck_assert_int_eq(split.n_cols, whole.n_cols);
+        ck_assert(split.n_cols == 0 ||
+                  memcmp(split.cols, whole.cols, (size_t)whole.n_cols * sizeof *whole.cols) == 0);
+        ck_assert_int_eq(split.masked_units, whole.masked_units);
+        ck_assert_int_eq(split.n_empty, whole.n_empty);
+        cut += split.n_splits > 0;
         attn_plan_free(&whole);
-        attn_plan_free(&rows);
+        attn_plan_free(&split);
         free(ptr);
         free(col);
     }
-    ck_assert_int_gt(cut, 20);
+    ck_assert_int_gt(cut, 10);
 }
 END_TEST
 
-/* Random lists of 32K without exchanges at the end, which come within 0.1 % (fitted_end): each
- * piece costs as much as a stage, which counts where rows are short. */
-START_TEST(balance_of_blocks_by_rows)
+/* How late plans of lists end, of 32K tokens: every 16th row full (skewed), or random. */
+START_TEST(balance_of_lists)
 {
     static const struct {
         enum attn_lists lists;
         struct attn_tile tile;
+        int heads;
         double share, most;
-    } cases[] = {
-        {ATTN_128x128, {128, 128, 1}, 0.5, 1.006}, {ATTN_128x128, {128, 128, 1}, 0.1, 1.015},
-        {ATTN_128x128, {128, 192, 3}, 0.5, 1.006}, {ATTN_128x128, {128, 192, 3}, 0.1, 1.015},
-        {ATTN_128x64, {128, 128, 2}, 0.1, 1.015},  {ATTN_64x64, {128, 128, 2}, 0.1, 1.01}};
+        bool skewed;
+    } cases[] = {{ATTN_BITS, {128, 128, 1}, 12, 1, 1.001, false},
+                 {ATTN_BITS, {128, 128, 1}, 12, 0, 1, false},
+                 {ATTN_128x128, {128, 128, 1}, 4, 0.02, 1.02, true},
+                 {ATTN_128x128, {128, 128, 1}, 16, 0.5, 1.01, false},
+                 {ATTN_128x128, {128, 128, 1}, 16, 0.25, 1.01, false},
+                 {ATTN_128x128, {128, 128, 1}, 16, 0.1, 1.01, false},
+                 {ATTN_128x128, {128, 192, 3}, 16, 0.5, 1.01, false},
+                 {ATTN_128x128, {128, 192, 3}, 16, 0.1, 1.01, false},
+                 {ATTN_128x64, {128, 128, 2}, 16, 0.1, 1.01, false},
+                 {ATTN_64x64, {128, 128, 2}, 16, 0.1, 1.01, false}};
     struct err err = {0};
 
-    for (int k = 0; k < 6; k++) {
-        struct attn_problem p = {8, 8, 64, 32768, 32768, 0.1, false, cases[k].lists};
-        struct attn_plan rows;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        struct attn_problem p = {cases[k].heads, cases[k].heads, 64, 32768, 32768, 0.1,
+                                 false,          cases[k].lists};
+        struct attn_plan plan;
         int64_t *ptr;
         int32_t *col;
-        make_lists(&p, &cases[k].tile, cases[k].share, false, 6, &ptr, &col);
+        make_lists(&p, &cases[k].tile, cases[k].share, cases[k].skewed, 6, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = col};
-        assert_ok(attn_plan_rows(&p, &cases[k].tile, &csr, -1, 132, &rows, &err), &err);
-        ck_assert_double_le(rows.balance, cases[k].most);
-        attn_plan_free(&rows);
+        assert_ok(attn_plan_make(&p, &cases[k].tile, &csr, 132, true, &plan, &err), &err);
+        ck_assert_double_le(plan.balance, cases[k].most);
+        attn_plan_free(&plan);
         free(ptr);
         free(col);
+    }
+}
+END_TEST
+
+/* Causal rows get shorter to the end, which balances them: none is cut, unless one alone is longer
+ * than a share of the work. */
+START_TEST(causal_rows)
+{
+    static const struct attn_tile tile = {128, 128, 1};
+    static const struct {
+        int heads;
+        int64_t n;
+        double most;
+        bool cut;
+    } cases[] = {{32, 4096, 1.01, false},
+                 {32, 32768, 1.001, false},
+                 {2, 32768, 1.012, false},
+                 {1, 16384, 1.08, true}};
+    struct err err = {0};
+
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        struct attn_problem p = {cases[k].heads, cases[k].heads, 128, cases[k].n, cases[k].n, 0.1,
+                                 true,           ATTN_DENSE};
+        struct attn_plan plan;
+        assert_ok(attn_plan_make(&p, &tile, NULL, 132, true, &plan, &err), &err);
+        ck_assert_int_eq(plan.n_splits > 0, cases[k].cut);
+        ck_assert_double_le(plan.balance, cases[k].most);
+        attn_plan_free(&plan);
     }
 }
 END_TEST
@@ -492,10 +468,9 @@ Suite *make_suite(void)
     tcase_add_test(tc, every_block_once);
     tcase_add_test(tc, filtered_lists);
     tcase_add_test(tc, last_wave);
-    tcase_add_test(tc, fitted_end);
-    tcase_add_test(tc, plans_by_rows);
-    tcase_add_test(tc, blocks_by_rows);
-    tcase_add_test(tc, balance_of_blocks_by_rows);
+    tcase_add_test(tc, pieces_of_lists);
+    tcase_add_test(tc, balance_of_lists);
+    tcase_add_test(tc, causal_rows);
     tcase_add_test(tc, diagonal_of_late_rows);
     tcase_add_test(tc, word_of_a_tile);
     tcase_add_test(tc, stages_across_blocks);
