@@ -263,12 +263,12 @@ bool setting_choose(const struct method_run *runs, int64_t n, const struct accel
         if (strcmp(me->name, c->method) != 0)
             continue;
         memset(&rule, 0, sizeof rule);
-        assert_ok(me->prepare(&ctx, runs[i].params, in, &state, &err), &err);
+        assert_ok(method_prepare(me, &ctx, runs[i].params, in, &state, &err), &err);
         bool same =
             me->device.rule(state, &rule, why) && memcmp(&rule.of, c->rule, sizeof rule.of) == 0;
         if (same)
             assert_ok(me->select(state, 0, in->x.nq, m, &err), &err);
-        me->release(state);
+        method_release(me, state);
         if (same)
             return true;
     }

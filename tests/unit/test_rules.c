@@ -62,7 +62,7 @@ static bool chosen_by_rule(const struct method_run *run, const struct head_in *i
     struct err err = {0};
     void *state = NULL;
     char why[160] = "";
-    int rc = me->prepare(&ctx, run->params, in, &state, &err);
+    int rc = method_prepare(me, &ctx, run->params, in, &state, &err);
     if (rc == METHOD_SKIP)
         return false;
     assert_ok(rc, &err);
@@ -71,7 +71,7 @@ static bool chosen_by_rule(const struct method_run *run, const struct head_in *i
     const struct accel_choice c = {.method = me->name, .rule = &rule.of};
     ck_assert(rule_choose(&c, in, m));
     assert_ok(me->select(state, 0, in->x.nq, own, &err), &err);
-    me->release(state);
+    method_release(me, state);
     return true;
 }
 
