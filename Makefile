@@ -6,7 +6,9 @@
 #   make install         with PREFIX=/usr/local, DESTDIR=
 #   make help            the other targets and switches
 #
-# Switches: SAN=address,undefined  V=1  WERROR=1  BUILD=dir  OUT=dir  CUDA=auto|0|1  NVCC=path
+# Switches: SAN=address,undefined  V=1  WERROR=1  BUILD=dir  OUT=dir  NVCC=path
+#   CUDA=1|0|auto      build the CUDA side; auto: where nvcc is, but not in `make demo` and `make check`
+#   CUDA_PTX=1         code for GPUs that are not Hopper, too
 
 BUILD  ?= build
 SAN    ?=
@@ -15,6 +17,7 @@ CC     ?= gcc
 OUT    ?= out
 
 Q := $(if $(filter 1,$(V)),,@)
+, := ,
 
 # A library that HDF5 brings calls newlocale, which never frees the path of the locales: the leak
 # sanitizer would fail every test.
@@ -49,11 +52,14 @@ SAN_STATIC := $(if $(findstring address,$(SAN)),-static-libasan) $(if $(findstri
 endif
 
 # ---- CUDA -----------------------------------------------------------------------------------
-# auto: with the toolkit where nvcc is found. cudart is linked statically; CUPTI and cuBLAS are
-# opened at run time by the files that use them, so that one binary runs with and without a GPU.
+# cudart is linked statically; CUPTI and cuBLAS are opened at run time by the files that use them, so
+# that one binary runs with and without a GPU. What is given to others has code for every GPU.
 
 .DEFAULT_GOAL := all
-CUDA ?= auto
+GPU_GOALS := check-cuda gpu-bundle check-gpu bench-gpu
+CUDA      ?= $(if $(filter-out $(GPU_GOALS),$(filter demo demo-run check check-%,$(MAKECMDGOALS))),0,auto)
+CUDA_PTX  ?= $(if $(filter $(GPU_GOALS) deb,$(MAKECMDGOALS)),1,0)
+export CUDA CUDA_PTX
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 ifeq ($(filter auto 0 1,$(CUDA)),)
 $(error CUDA=$(CUDA): expected auto, 0 or 1)
@@ -72,8 +78,9 @@ $(BUILD)/main.o: DEFINES += -DLACUNA_CUDA
 $(BUILD)/cuda/%.o $(BUILD)/tests/gpu/%.o $(BUILD)/tests/bench/%.o: DEFINES += -isystem $(CUDA_HOME)/include
 $(BUILD)/cuda/counters.o: DEFINES += -Icuda/cupti
 CUDA_LDLIBS := $(CUDA_HOME)/lib64/libcudart_static.a -lstdc++ -ldl -lrt -lpthread
+PTX     := $(filter 1,$(CUDA_PTX))
 NVFLAGS := -std=c++17 -O3 -lineinfo -I. -gencode arch=compute_90a,code=sm_90a \
-           -gencode arch=compute_80,code=compute_80 -Xptxas -Werror,-warn-spills \
+           $(if $(PTX),-gencode arch=compute_80$(,)code=compute_80) -Xptxas -Werror,-warn-spills \
            -Xcompiler -Wall,-Wextra,-fno-exceptions
 endif
 
@@ -86,9 +93,13 @@ FOLDERS := core capture capture/trace sim sim/blocks sim/methods $(patsubst %/,%
 SRC     := $(filter-out %_linked.c,$(wildcard $(addsuffix /*.c,$(FOLDERS))))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 CU_DIRS := cuda cuda/attn cuda/metrics cuda/own cuda/select cuda/methods $(patsubst %/,%,$(wildcard cuda/methods/*/))
-CU_SRC  := $(if $(USE_CUDA),$(wildcard $(addsuffix /*.cu,$(CU_DIRS))))
-CU_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(if $(USE_CUDA),$(wildcard $(addsuffix /*.c,$(CU_DIRS))))) \
-           $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
+# Those that take longest begin first, so that nobody waits for them at the end.
+CU_LONG := $(wildcard $(addprefix cuda/,attn/attn_hd128.cu attn/attn_hd64.cu attn/attn_filter_hd128.cu \
+           attn/attn_filter_hd64.cu own/quantised.cu metrics/metrics.cu))
+CU_SRC  := $(if $(USE_CUDA),$(CU_LONG) $(filter-out $(CU_LONG),$(wildcard $(addsuffix /*.cu,$(CU_DIRS)))))
+CU_C    := $(if $(USE_CUDA),$(wildcard $(addsuffix /*.c,$(CU_DIRS))))
+CU_O    := $(if $(PTX),ptx).cu.o
+CU_OBJ  := $(CU_SRC:%.cu=$(BUILD)/%$(CU_O)) $(CU_C:%.c=$(BUILD)/%.o)
 LIB     := $(BUILD)/liblacuna.a
 # Those that take longest begin first, so that nobody waits for them at the end.
 LONGEST := $(addprefix tests/unit/test_,conform.c h5guard.c eval.c evalset.c evaltasks.c maps.c trace_damage.c)
@@ -115,7 +126,7 @@ $(BUILD)/%.o: %.c
 
 # ptxas reports serialised wgmma, ignored setmaxnreg and injected waits as mere information: they
 # fail the build here, as spills do by the flag. C7519 is harmless.
-$(BUILD)/%.cu.o: %.cu
+$(BUILD)/%$(CU_O): %.cu
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  NVCC  $<")
 	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MT $@ -MF $(@:.o=.d) -c -o $@.tmp $< 2>$@.log; rc=$$?; \
@@ -400,10 +411,14 @@ BUNDLE_LINK = $(CXX) -static-libstdc++ -static-libgcc -o $@ $^ $(STATIC_LIBS) \
 CXX ?= g++
 CHECKCU := $(addprefix $(BUILD)/tests/gpu/checkcu,_case.o _bits.o)
 
-.PHONY: gpu-bundle check-gpu bench-gpu
+.PHONY: check-cuda gpu-bundle check-gpu bench-gpu
 ifneq ($(USE_CUDA),)
+check-cuda: all gpu-bundle check-headers
+	@echo "check-cuda: ok"
 gpu-bundle: $(addprefix $(BUILD)/gpu/,lacuna checkcu benchcu libdense.so)
 else
+check-cuda:
+	@echo "check-cuda: skipped, nvcc was not found"
 gpu-bundle:
 	@echo "gpu-bundle needs nvcc (CUDA toolkit 13.0); none was found, or CUDA=0" >&2; exit 4
 endif
@@ -555,7 +570,9 @@ compile_commands:
 check-sources: check-headers check-deps check-registry check-metrics check-names check-example check-format
 
 # Static analysis of the sources (.clang-tidy says of what) and of the shell scripts.
-lint: $(SRC:%=$(BUILD)/lint/%.ok) $(BUILD)/lint/main.c.ok
+$(BUILD)/lint/cuda/%.ok: DEFINES += -isystem $(CUDA_HOME)/include
+$(BUILD)/lint/cuda/counters.c.ok: DEFINES += -Icuda/cupti
+lint: $(patsubst %,$(BUILD)/lint/%.ok,main.c $(SRC) $(CU_C))
 	@command -v shellcheck >/dev/null || { echo "lint: shellcheck is missing"; exit 4; }
 	$(Q)shellcheck .ci/run tests/harness/*.sh tests/gpu/*.sh tests/cli/*.sh tests/h5/*.sh tests/fault/*.sh
 	@echo "lint: ok"
