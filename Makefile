@@ -16,7 +16,8 @@ V      ?= 0
 CC     ?= gcc
 OUT    ?= out
 
-Q := $(if $(filter 1,$(V)),,@)
+Q    := $(if $(filter 1,$(V)),,@)
+say   = $(if $(Q),@printf '  %-5s %s\n' $(1) $(2))
 , := ,
 
 # A library that HDF5 brings calls newlocale, which never frees the path of the locales: the leak
@@ -31,11 +32,12 @@ ARCH := $(strip $(ARCH))
 DEFINES := -I. -D_GNU_SOURCE -I/usr/include/hdf5/serial -I/usr/include/$(ARCH)/openblas-pthread
 CFLAGS ?= -O2 -g
 WERROR ?= 0
-WARN_ERROR := $(if $(filter 1,$(WERROR)),-Werror)
-FLAGS  := $(CFLAGS) -std=c11 -ftree-vectorize -fno-math-errno -fno-trapping-math -pthread
-FLAGS  += -Wall -Wextra $(WARN_ERROR) -Wno-unused-parameter -Wshadow -Wstrict-prototypes \
-          -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wvla
+DIALECT := -std=c11 -ftree-vectorize -fno-math-errno -fno-trapping-math -pthread \
+           -Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror) -Wno-unused-parameter -Wshadow -Wstrict-prototypes \
+           -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wvla
+FLAGS   := $(CFLAGS) $(DIALECT)
 LINKING := -pthread -L/usr/lib/$(ARCH)/hdf5/serial
+LINK     = $(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@
 LIBS := -lhdf5 -ljansson -lpcre2-8 -lutf8proc -lzstd -lz -lpng -lxxhash -ldl -lm
 
 ifneq ($(words $(BUILD)) $(words $(OUT)),1 1)
@@ -45,8 +47,7 @@ endif
 # Beside the plain build; a make inside of a sanitised one does not add the suffix again.
 ifneq ($(SAN),)
 override BUILD := $(BUILD:-san=)-san
-FLAGS    += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
-DEFINES += -DLACUNA_SANITIZE
+FLAGS    += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer -DLACUNA_SANITIZE
 LINKING += -fsanitize=$(SAN)
 SAN_STATIC := $(if $(findstring address,$(SAN)),-static-libasan) $(if $(findstring undefined,$(SAN)),-static-libubsan)
 endif
@@ -101,34 +102,30 @@ CU_C    := $(if $(USE_CUDA),$(wildcard $(addsuffix /*.c,$(CU_DIRS))))
 CU_O    := $(if $(PTX),ptx).cu.o
 CU_OBJ  := $(CU_SRC:%.cu=$(BUILD)/%$(CU_O)) $(CU_C:%.c=$(BUILD)/%.o)
 LIB     := $(BUILD)/liblacuna.a
-# Those that take longest begin first, so that nobody waits for them at the end.
-LONGEST := $(addprefix tests/unit/test_,conform.c h5guard.c eval.c evalset.c evaltasks.c maps.c trace_damage.c)
-TESTS   := $(patsubst %.c,$(BUILD)/%,$(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/unit/test_*.c)))
-TEST_COMMON := $(addprefix $(BUILD)/tests/harness/,check_main.o golden.o trace_fixture.o tinymodel.o records_fixture.o \
-               testmethods.o meanblocks.o evalcmd.o)
+# Objects of tests/ are the same for the plain and the sanitised program.
+TESTS   := $(BUILD:-san=)/tests
 
-.PHONY: all tests clean help FORCE
+.PHONY: all clean help FORCE
 all: $(BUILD)/lacuna
-tests: $(TESTS)
 
 $(BUILD)/lacuna: $(BUILD)/main.o $(CU_OBJ) $(LIB)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS) $(CUDA_LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(LINK) $^ $(LIBS) $(LDLIBS) $(CUDA_LDLIBS)
 
 $(LIB): $(OBJ)
-	$(if $(Q),@echo "  AR    $@")
+	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(if $(Q),@echo "  CC    $<")
+	$(call say,CC,$<)
 	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) $(FLAGS) -MMD -MP -c -o $@ $<
 
 # ptxas reports serialised wgmma, ignored setmaxnreg and injected waits as mere information: they
 # fail the build here, as spills do by the flag. C7519 is harmless.
 $(BUILD)/%$(CU_O): %.cu
 	@mkdir -p $(@D)
-	$(if $(Q),@echo "  NVCC  $<")
+	$(call say,NVCC,$<)
 	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MT $@ -MF $(@:.o=.d) -c -o $@.tmp $< 2>$@.log; rc=$$?; \
 	    grep -v C7519 $@.log >&2; \
 	    if [ $$rc -ne 0 ] || grep -qE 'Potential Performance Loss|C7517' $@.log; then \
@@ -164,31 +161,7 @@ $(BUILD)/inc/report/page_js_sha256.inc: report/page.js
 	@mkdir -p $(@D)
 	$(Q)sha256sum $< | sed 's/ .*//; s/.*/"&"/' >$@
 
-$(addprefix $(BUILD)/tests/unit/test_,conform rowsample budget outside hyperattention qk_sparse bidirectional maskexport selectcost): \
-  $(BUILD)/tests/harness/conform.o
-$(BUILD)/tests/unit/test_exec: $(BUILD)/tests/harness/conform.o | $(BUILD)/tests/harness/execpeer
-$(BUILD)/tests/unit/test_exec.o: DEFINES += -DEXEC_PEER='"$(BUILD)/tests/harness/execpeer"'
-$(BUILD)/tests/harness/execpeer: $(BUILD)/tests/harness/execpeer.o
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^
-$(BUILD)/tests/unit/test_calls: $(BUILD)/tests/harness/choiceown.o
-$(BUILD)/tests/unit/test_maskblocks: $(BUILD)/tests/harness/maskblocks.o
-$(addprefix $(BUILD)/tests/unit/test_,wan_device evalvideo): $(BUILD)/tests/harness/fakedenoiser.o
-$(BUILD)/tests/unit/test_h5guard: $(BUILD)/tests/harness/h5walk.o
-# Plain C that only the GPU's programs link, but that needs no GPU to be tested.
-PLAN_OBJ := $(BUILD)/cuda/attn/plan.o $(BUILD)/cuda/attn/planitems.o
-$(BUILD)/tests/unit/test_copies: $(BUILD)/cuda/copies.o $(PLAN_OBJ)
-$(BUILD)/tests/unit/test_values: $(BUILD)/cuda/values.o
-$(BUILD)/tests/unit/test_plan: $(PLAN_OBJ)
-$(BUILD)/tests/unit/test_metrics_plan: $(BUILD)/cuda/metrics/metrics_plan.o $(PLAN_OBJ)
-# More than a hundred programs: where there is a faster linker, it takes half the time.
-TEST_LINKER := $(if $(shell command -v ld.gold),-fuse-ld=gold)
-$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(TEST_COMMON) $(LIB)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(TEST_LINKER) $(LDFLAGS) -o $@ $(filter-out $(LIB),$^) $(LIB) $(LIBS) $(LDLIBS) -lcheck_pic -lsubunit -lrt
-
-.SECONDARY:
--include $(OBJ:.o=.d) $(CU_OBJ:.o=.d) $(BUILD)/main.d $(wildcard $(BUILD)/tests/*/*.d $(BUILD)/cuda/*.d $(BUILD)/cuda/*/*.d)
+-include $(OBJ:.o=.d) $(CU_OBJ:.o=.d) $(BUILD)/main.d $(wildcard $(addsuffix /*.d,$(TESTS)/* $(BUILD)/tests/* $(BUILD)/cuda $(BUILD)/cuda/*))
 
 # ---- what a machine needs -------------------------------------------------------------------
 
@@ -322,22 +295,64 @@ deb: all
 	$(Q)rm -rf $(OUT)/deb
 
 # ---- tests ----------------------------------------------------------------------------------
+# One program has all of tests/unit: `build/tests/check test_mask` runs a file. The sources of tests
+# are compiled for the build's speed, without sanitizers; the library that they test has them.
 
-.PHONY: check check-build check-unit check-cli check-install check-h5 check-numpy check-variants check-san
-# One after the other whatever -j says: check-san and check-fuzz build the same sanitised library.
-# A part that fails does not stop the next.
+CHECK     := $(BUILD)/tests/check
+UNITS     := $(wildcard tests/unit/test_*.c)
+CHECK_OBJ := $(patsubst %.c,$(BUILD:-san=)/%.o,$(UNITS) $(filter-out %/execpeer.c,$(wildcard tests/harness/*.c)))
+# Plain C that only the GPU's programs link, but that needs no GPU to be tested.
+HOST_OBJ  := $(addprefix $(BUILD)/cuda/,copies.o values.o attn/plan.o attn/planitems.o metrics/metrics_plan.o)
+TEST_OPT  := -O0 -g1
+TEST_FLAGS = $(TEST_NAME) $(CFLAGS) $(TEST_OPT) $(DIALECT) $(filter -fsanitize=thread,$(FLAGS))
+
+$(TESTS)/%.o: tests/%.c
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) $(TEST_FLAGS) -MMD -MP -c -o $@ $<
+# These compute: references, benchmarks, mutations.
+$(addprefix $(TESTS)/,harness/%.o gpu/%.o bench/%.o fuzz/%.o): TEST_OPT := -O2 -g1
+$(TESTS)/unit/%.o: TEST_NAME = -DTEST_NAME='"$(notdir $*)"'
+$(TESTS)/unit/test_exec.o: DEFINES += -DEXEC_PEER='"$(TESTS)/harness/execpeer"'
+
+$(TESTS)/harness/execpeer: $(TESTS)/harness/execpeer.o
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(DIALECT) $(LDFLAGS) -o $@ $^
+
+$(CHECK): $(CHECK_OBJ) $(HOST_OBJ) $(LIB) | $(TESTS)/harness/execpeer
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(LINK) $(if $(shell command -v ld.gold),-fuse-ld=gold) $^ $(LIBS) $(LDLIBS) -lcheck_pic -lsubunit -lrt
+
+# Which files run where. Those that take longest begin first, so that nobody waits for them at the end.
+# Without sanitizers: what measures memory or compares numbers of many evals, and once more whatever runs
+# methods, as on other processors and in another locale.
+names     = $(notdir $(basename $(1)))
+FIRST    := $(addprefix test_,conform h5guard eval evalset maps trace_damage)
+PLAIN    := $(addprefix test_,evaltasks gemm capture_memory)
+METHODS_RUN = $(call names,$(shell grep -lE 'harness/(conform|methodrun|spargerun)\.h"' tests/unit/*.c))
+THREADS_RUN = $(call names,$(shell grep -lE 'pool_run|pthread_|jobs' tests/unit/*.c))
+SANITISED   = $(FIRST) $(filter-out $(FIRST) $(PLAIN),$(call names,$(UNITS)))
+SAN_BUILD   = @$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g1'
+
+.PHONY: tests check check-build check-unit run-unit check-cli check-install check-variants check-h5 check-numpy check-torch
+tests: $(CHECK)
+
+# One part after the other whatever -j says; a part that fails does not stop the next.
 check: deps
-	@WERROR=1 MAKE='$(MAKE)' sh tests/harness/check.sh build sources unit cli install h5 numpy fault variants san fuzz
+	@WERROR=1 MAKE='$(MAKE)' sh tests/harness/check.sh build sources unit variants cli install h5 numpy fault fuzz
 
 check-build:
 	@$(MAKE) --no-print-directory -j2 all tests
+	$(SAN_BUILD) all tests fuzzers
 
-# Damaged files are read under the sanitizers alone (check-san): what they look for is what those see. What compares numbers of many
-# evals runs without them: test_eval goes the same ways.
-DAMAGE := $(addprefix $(BUILD)/tests/unit/test_,trace_damage h5guard)
-NUMBERS := $(BUILD)/tests/unit/test_evaltasks
-check-unit: all tests
-	@LACUNA=$(BUILD)/lacuna sh tests/harness/run.sh $(filter-out $(if $(SAN),$(NUMBERS),$(DAMAGE)),$(TESTS))
+check-unit:
+	$(SAN_BUILD) run-unit
+run-unit: all tests
+	@LACUNA=$(BUILD)/lacuna sh tests/harness/run.sh $(CHECK) $(if $(SAN),$(SANITISED),$(PLAIN) $(SANITISED))
+
+check-variants: all tests
+	@LACUNA=$(BUILD)/lacuna sh tests/harness/variants.sh $(CHECK) $(PLAIN) $(METHODS_RUN)
 
 check-install: all
 	@MAKE='$(MAKE)' sh tests/harness/install.sh
@@ -345,25 +360,14 @@ check-install: all
 check-cli: all
 	@LACUNA=$(BUILD)/lacuna sh tests/cli/run.sh
 
-# The tests that run methods, and the command line, as on other processors and in another locale.
-METHOD_TESTS = $(patsubst %.c,$(BUILD)/%,$(shell grep -lE 'harness/(conform|methodrun|spargerun)\.h"' tests/unit/*.c))
-check-variants: all tests
-	@LACUNA=$(BUILD)/lacuna sh tests/harness/variants.sh $(METHOD_TESTS)
-
-# The same unit tests under the address and undefined-behaviour sanitizers.
-check-san:
-	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g1' all tests
-	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g1' check-unit
-
 # The unit tests that start threads, and the commands that do, under ThreadSanitizer. OpenBLAS and HDF5
 # are not built with it: what happens inside of them is not seen, and needs no suppression.
-THREAD_TESTS = $(patsubst %.c,$(BUILD)/%,$(shell grep -lE 'pool_run|pthread_|jobs' tests/unit/*.c))
 TSAN_OPTIONS ?= exitcode=66 second_deadlock_stack=1
 .PHONY: check-tsan run-tsan
 check-tsan:
 	@$(MAKE) --no-print-directory -j2 BUILD=$(BUILD)-tsan SAN=thread CFLAGS='-O1 -g' CUDA=0 run-tsan
-run-tsan: all $(THREAD_TESTS)
-	@TSAN_OPTIONS='$(TSAN_OPTIONS)' LACUNA=$(BUILD)/lacuna sh tests/harness/run.sh $(THREAD_TESTS)
+run-tsan: all tests
+	@TSAN_OPTIONS='$(TSAN_OPTIONS)' LACUNA=$(BUILD)/lacuna sh tests/harness/run.sh $(CHECK) $(THREADS_RUN)
 	@TSAN_OPTIONS='$(TSAN_OPTIONS)' LACUNA=$(BUILD)/lacuna sh tests/harness/tsan.sh
 
 # Other HDF5 libraries and programs; those that are not installed are skipped, with a line that says so.
@@ -371,13 +375,11 @@ check-h5: all
 	@LACUNA=$(BUILD)/lacuna sh tests/h5/run.sh
 
 # `lacuna eval` against a model in NumPy; without one this says so.
-.PHONY: check-numpy
 check-numpy: all
 	@LACUNA=$(BUILD)/lacuna sh tests/numpy/run.sh
 
 # The Python package of capture/torch. Not a part of `check`: a Python with torch is no package of this
 # project's; without one this says so.
-.PHONY: check-torch
 check-torch: all
 	@LACUNA=$(BUILD)/lacuna sh tests/torch/run.sh
 
@@ -388,14 +390,11 @@ bench: deps
 	@$(MAKE) --no-print-directory -j2 $(BUILD)/tests/bench/bench
 	@$(BUILD)/tests/bench/bench $(BENCH_ARGS)
 
-$(BUILD)/tests/bench/bench: $(BUILD)/tests/bench/bench.o $(BUILD)/tests/harness/golden.o $(LIB)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS)
-
-# Writes checkpoints of the published sizes with random weights (2.8 and 28.6 GB).
-$(BUILD)/tests/bench/makewan: $(BUILD)/tests/bench/makewan.o $(LIB)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS)
+# makewan writes checkpoints of the published sizes with random weights (2.8 and 28.6 GB).
+$(BUILD)/tests/bench/bench: $(TESTS)/harness/golden.o
+$(addprefix $(BUILD)/tests/bench/,bench makewan): $(BUILD)/tests/bench/%: $(TESTS)/bench/%.o $(LIB)
+	$(call say,LINK,$@)
+	$(Q)$(LINK) $(filter %.o,$^) $(LIB) $(LIBS) $(LDLIBS)
 
 # ---- GPU ------------------------------------------------------------------------------------
 # The programs of checkcu need no package of the machine that runs them: gpu-bundle links them, and
@@ -430,7 +429,7 @@ $(BUILD)/gpu/checkcu: $(BLAS_LINKED) $(patsubst %.c,$(BUILD)/%.o,$(wildcard test
 $(BUILD)/gpu/benchcu: $(BLAS_LINKED) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/benchcu*.c)) $(BUILD)/tests/harness/maskblocks.o $(CHECKCU) $(CU_OBJ) $(LIB)
 $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 	@mkdir -p $(@D)
-	$(if $(Q),@echo "  LINK  $@")
+	$(call say,LINK,$@)
 	$(Q)$(BUNDLE_LINK)
 
 # Dense attention alone, for tests/bench/peers.py: a library in a process with other CUDA runtimes.
@@ -438,7 +437,7 @@ $(BUILD)/gpu/libdense.so: $(BUILD)/tests/bench/libdense.o \
         $(filter $(BUILD)/cuda/attn/%,$(CU_OBJ)) \
         $(addprefix $(BUILD)/,cuda/device.o cuda/tensormap.o core/err.o core/utf8.o core/greedy.o core/mem.o core/dtype.o)
 	@mkdir -p $(@D)
-	$(if $(Q),@echo "  LINK  $@")
+	$(call say,LINK,$@)
 	$(Q)$(BUNDLE_LINK) -shared -Wl,-Bsymbolic,--exclude-libs,ALL,--no-undefined
 
 # What lies in GPU_BIN is run as it is: a machine with a GPU needs no compiler.
@@ -451,14 +450,15 @@ bench-gpu: $(if $(wildcard $(GPU_BIN)/benchcu),,gpu-bundle)
 # ---- fuzzers and checks of the sources ------------------------------------------------------
 
 FUZZ     := $(BUILD)/tests/fuzz/fuzz
-FUZZ_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fuzz/*.c)) \
-            $(addprefix $(BUILD)/tests/harness/,trace_fixture.o h5walk.o)
+FUZZ_OBJ := $(patsubst %.c,$(BUILD:-san=)/%.o,$(wildcard tests/fuzz/*.c)) \
+            $(addprefix $(TESTS)/harness/,trace_fixture.o h5walk.o)
 FUZZ_SECONDS ?= 300
 FUZZ_SEED    ?= $(shell date +%s)
 
 $(FUZZ): $(FUZZ_OBJ) $(LIB)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(LINK) $^ $(LIBS) $(LDLIBS)
 
 .PHONY: fuzzers run-fuzzers fuzz check-fuzz fuzz-long fuzz-bundle
 fuzzers: $(FUZZ)
@@ -472,12 +472,10 @@ run-fuzzers: fuzzers
 
 # A long run with a new seed, and a short one that is the same every time.
 fuzz:
-	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g1' run-fuzzers \
-	    FUZZ_ARGS='--seed $(FUZZ_SEED) --seconds $(FUZZ_SECONDS)'
+	$(SAN_BUILD) run-fuzzers FUZZ_ARGS='--seed $(FUZZ_SEED) --seconds $(FUZZ_SECONDS)'
 
 check-fuzz:
-	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g1' run-fuzzers \
-	    FUZZ_ARGS='--seed 1 --cases 3000 --seconds 5'
+	$(SAN_BUILD) run-fuzzers FUZZ_ARGS='--seed 1 --cases 3000 --seconds 5'
 
 # N inputs in all, over all fuzzers and processors, with a table at the end; FUZZ_BIN=file is a program
 # that fuzz-bundle made: it needs no package of the machine that runs it, only this folder's data.
@@ -492,7 +490,7 @@ fuzz-long: $(if $(wildcard $(FUZZ_BIN)),,fuzzers)
 fuzz-bundle: $(BUILD)/fuzz-bundle/fuzz
 $(BUILD)/fuzz-bundle/fuzz: $(FUZZ_OBJ) $(LIB)
 	@mkdir -p $(@D)
-	$(if $(Q),@echo "  LINK  $@")
+	$(call say,LINK,$@)
 	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) $(SAN_STATIC) -static-libgcc -o $@ $^ \
 	    $(filter-out %/libopenblas.a,$(STATIC_LIBS)) -ldl -lrt -lpthread -lm
 	$(Q)strip -g $@
@@ -503,14 +501,15 @@ TORTURE_SEED ?= $(SEED)
 FUZZ_INPUTS  ?= 1000000
 FAULT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/shim.c,$(wildcard tests/fault/*.c)))
 $(BUILD)/tests/fault/fault: $(FAULT_OBJ) $(LIB) $(BUILD)/tests/fault/shim.so
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $(filter-out %.so,$^) $(LIBS) $(LDLIBS)
+	$(call say,LINK,$@)
+	@mkdir -p $(@D)
+	$(Q)$(LINK) $(filter-out %.so,$^) $(LIBS) $(LDLIBS)
 
 # A library that is loaded into other programs: without sanitizers. The interposed functions check
 # pointers that their declarations call never NULL.
 $(BUILD)/tests/fault/shim.so: tests/fault/shim.c tests/fault/faultlog.h
 	@mkdir -p $(@D)
-	$(if $(Q),@echo "  CC    $<")
+	$(call say,CC,$<)
 	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) -O1 -g -std=c11 -Wall -Wextra -fPIC -shared -o $@ $< -ldl
 
 .PHONY: check-fault torture
@@ -518,28 +517,22 @@ check-fault: all $(BUILD)/tests/fault/fault
 	@BUILD=$(BUILD) sh tests/fault/torture.sh short 1
 
 torture: all tests $(BUILD)/tests/fault/fault
-	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g1' all fuzzers
+	$(SAN_BUILD) all fuzzers
 	@BUILD=$(BUILD) FUZZ_INPUTS=$(FUZZ_INPUTS) sh tests/fault/torture.sh long $(TORTURE_SEED)
 
 .PHONY: help
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,/^$$/p'
-	@echo "targets: all demo gallery install uninstall dist deb check check-unit check-cli check-install check-h5 check-numpy check-variants check-san check-fuzz check-fault torture check-tsan fuzz-long fuzz-bundle check-format check-torch format lint bench fuzz compile_commands deps clean"
-	@echo "         gpu-bundle check-gpu bench-gpu"
+	@sed -n 's/^\.PHONY: *//p' Makefile
 
 # Every header compiles alone; those of the GPU where its toolkit is.
-HEADERS := $(wildcard $(addsuffix /*.h,$(FOLDERS) tests/unit tests/fuzz tests/fault tests/harness))
-GPU_HEADERS := $(if $(USE_CUDA),$(wildcard $(addsuffix /*.h,$(CU_DIRS)) tests/gpu/*.h tests/bench/*.h))
-$(GPU_HEADERS:%=$(BUILD)/headers/%.ok): DEFINES += -isystem $(CUDA_HOME)/include
-HEADERS += $(GPU_HEADERS)
+HEADERS = $(wildcard $(addsuffix /*.h,$(FOLDERS) tests/unit tests/fuzz tests/fault tests/harness)) \
+          $(if $(USE_CUDA),$(wildcard $(addsuffix /*.h,$(CU_DIRS)) tests/gpu/*.h tests/bench/*.h))
 .PHONY: check-headers check-deps check-registry check-metrics check-names check-example check-sources lint
-check-headers: $(HEADERS:%=$(BUILD)/headers/%.ok)
+check-headers:
+	@printf '%s\n' $(HEADERS) | xargs -P 2 -I{} $(CC) $(DEFINES) $(if $(USE_CUDA),-isystem $(CUDA_HOME)/include) \
+	    $(CPPFLAGS) $(FLAGS) -fsyntax-only -include {} -x c /dev/null
 	@echo "check-headers: ok"
-$(BUILD)/headers/%.ok: %
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) $(FLAGS) -MMD -MP -MT $@ -MF $(@:.ok=.d) -fsyntax-only -include $< -x c /dev/null
-	@touch $@
--include $(HEADERS:%=$(BUILD)/headers/%.d)
 
 # The dependency order of the folders, .def files against definitions and uses, unique
 # file names, the example of a page against its file.
@@ -579,7 +572,7 @@ lint: $(patsubst %,$(BUILD)/lint/%.ok,main.c $(SRC) $(CU_C))
 $(BUILD)/lint/%.ok: % .clang-tidy
 	@command -v clang-tidy >/dev/null || { echo "lint: clang-tidy is missing"; exit 4; }
 	@mkdir -p $(@D)
-	$(if $(Q),@echo "  LINT  $<")
+	$(call say,LINT,$<)
 	$(Q)clang-tidy --quiet $< -- $(DEFINES) $(CPPFLAGS) -std=c11 2>$@.err || { cat $@.err; exit 1; }
 	@touch $@
 

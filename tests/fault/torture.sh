@@ -37,7 +37,7 @@ else
     job 5-cuts "$fault" cuts
     job 6-flips "$fault" flips
     [ -x "$build-san/lacuna" ] && job 3-san "$san $driver" memory --tries 40
-    job 7-flips "$build/tests/unit/test_flips"
+    job 7-flips "$build/tests/check" test_flips
     [ -x "$build-san/tests/fuzz/fuzz" ] &&
         job 8-fuzz "$build-san/tests/fuzz/fuzz" long --seed "$seed" --inputs "${FUZZ_INPUTS:-1000000}" --jobs 1
 fi >"$logs/jobs"
