@@ -434,7 +434,6 @@ Suite *make_suite(void)
 
     Suite *s = suite_create("conform");
     TCase *c = tcase_create("methods");
-    tcase_set_timeout(c, 600);
     tcase_add_test(c, all_variants_have_room);
     tcase_add_loop_test(c, descriptions_are_complete, 0, methods);
     tcase_add_loop_test(c, full_budget_is_dense, 0, methods);
@@ -442,7 +441,6 @@ Suite *make_suite(void)
     tcase_add_loop_test(c, larger_budgets_keep_more, 0, methods);
     suite_add_tcase(s, c);
     c = tcase_create("variants");
-    tcase_set_timeout(c, 600);
     tcase_add_loop_test(c, canonical_text_is_stable, 0, methods);
     tcase_add_loop_test(c, metrics_recompute_from_the_mask, 0, methods);
     tcase_add_loop_test(c, edge_data_stays_finite, 0, methods);

@@ -321,7 +321,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("eval");
     TCase *t = tcase_create("eval");
-    tcase_set_timeout(t, 300);
     tcase_add_test(t, exact_attention_equals_capture);
     tcase_add_test(t, full_budgets_are_exact_attention);
     tcase_add_test(t, excluded_layers_attend_exactly);

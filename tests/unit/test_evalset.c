@@ -209,7 +209,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("evalset");
     TCase *t = tcase_create("evalset");
-    tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, calls_of_a_part_of_the_rows_add_up, 0, 2);
     tcase_add_test(t, targets_are_met_head_by_head);
     tcase_add_test(t, shards_share_the_cells);

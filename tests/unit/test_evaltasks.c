@@ -206,7 +206,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("evaltasks");
     TCase *t = tcase_create("evaltasks");
-    tcase_set_timeout(t, 300);
     tcase_add_test(t, tasks_are_plain_decoding);
     suite_add_tcase(s, t);
     return s;

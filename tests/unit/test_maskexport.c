@@ -184,7 +184,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("maskexport");
     TCase *c = tcase_create("export");
-    tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, exports_read_back, 0, 4 * DUMPED);
     tcase_add_test(c, full_blocks_are_full);
     suite_add_tcase(s, c);

@@ -249,7 +249,6 @@ Suite *make_suite(void)
     conform_list();
     while (test_methods[methods])
         methods++;
-    tcase_set_timeout(t, 300);
     tcase_add_test(t, the_sample_has_a_group_of_every_stratum_and_the_last);
     tcase_add_test(t, what_is_no_sample_is_refused);
     tcase_add_test(t, options_of_rows);

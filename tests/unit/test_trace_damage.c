@@ -680,7 +680,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("trace damage");
     TCase *c = tcase_create("bytes");
-    tcase_set_timeout(c, 120);
     tcase_add_test(c, every_flipped_payload_byte_is_found);
     tcase_add_test(c, a_damaged_head_is_not_read);
     tcase_add_loop_test(c, any_flipped_byte_is_found_or_means_nothing, 0, 3);
@@ -696,7 +695,6 @@ Suite *make_suite(void)
     suite_add_tcase(s, c);
 
     c = tcase_create("stopped writers");
-    tcase_set_timeout(c, 120);
     tcase_add_test(c, a_killed_writer_leaves_nothing_wrong);
     tcase_add_test(c, a_writer_stopped_at_any_step_leaves_a_file_that_says_so);
     tcase_add_test(c, a_file_being_written_is_not_mistaken_for_a_dead_one);
