@@ -475,7 +475,7 @@ fuzz:
 	$(SAN_BUILD) run-fuzzers FUZZ_ARGS='--seed $(FUZZ_SEED) --seconds $(FUZZ_SECONDS)'
 
 check-fuzz:
-	$(SAN_BUILD) run-fuzzers FUZZ_ARGS='--seed 1 --cases 3000 --seconds 5'
+	$(SAN_BUILD) run-fuzzers FUZZ_ARGS='--seed 1 --cases 3000 --seconds 2'
 
 # N inputs in all, over all fuzzers and processors, with a table at the end; FUZZ_BIN=file is a program
 # that fuzz-bundle made: it needs no package of the machine that runs it, only this folder's data.

@@ -26,10 +26,10 @@ UBSAN_OPTIONS=halt_on_error=1:exitcode=97"
 driver="$build/tests/fault/fault --seed $seed"
 fault="env LACUNA=$build/lacuna $driver"
 if [ "$mode" = short ]; then
-    job 1-calls "$fault" calls clock --tries 20
-    job 2-memory "$fault" memory --tries 20
-    job 3-kills "$fault" kills --tries 6
-    job 4-cuts "$fault" cuts flips --tries 24
+    job 1-calls "$fault" calls clock --tries 4
+    job 2-memory "$fault" memory --tries 4
+    job 3-kills "$fault" kills --tries 2
+    job 4-cuts "$fault" cuts flips --tries 4
 else
     job 2-memory "$fault" memory --tries 5000
     job 4-kills "$fault" kills

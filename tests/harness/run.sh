@@ -4,18 +4,13 @@
 # fail, and close with the plain "N passed, N failed".
 set -u
 
-# cpu NAME: seconds of processor time that this shell's children took.
-cpu()
-{
-    times >"$logs/$1.times" # in a pipe it would tell of the pipe's shell
-    sed -n '2s/[ms]/ /gp' "$logs/$1.times" | awk '{ printf "%.0f", 60 * ($1 + $3) + $2 + $4 }'
-}
-
 one()
 {
     name=$2
     "$1" "$name" >"$logs/$name.log" 2>&1
     code=$?
+    times >"$logs/$name.times" # of this shell, and in the second line of what it ran
+    cpu=$(sed -n '2s/[ms]/ /gp' "$logs/$name.times" | awk '{ printf "%.0f", 60 * ($1 + $3) + $2 + $4 }')
     summary=$(grep -E '^[0-9]+%: Checks:' "$logs/$name.log" | tail -n 1)
     passed=0 failed=1
     if [ -n "$summary" ]; then
@@ -30,7 +25,7 @@ one()
     fi
     echo "$passed $failed" >"$logs/$name.count"
     if [ "$failed" -eq 0 ]; then
-        echo "  ok    $name: $passed checks, $(cpu "$name") s"
+        echo "  ok    $name: $passed checks, $cpu s"
     else
         echo "  FAIL  $name (exit $code)"
         sed 's/^/        /' "$logs/$name.log" | tail -n 60
