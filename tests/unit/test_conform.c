@@ -123,7 +123,7 @@ static void check_equal_seeds_give_equal_results(const char *text)
         struct sim_head h;
         struct conform_result a, b;
         struct carry ca = {0}, cb = {0};
-        conform_head(NORMAL, 300, 300, causal, PREC_F64, &h);
+        conform_head(NORMAL, 200, 200, causal, PREC_F64, &h);
         conform_run(text, &h.in, &ca, 9, &a);
         conform_run(text, &h.in, &cb, 9, &b);
         ck_assert_msg(same_result(&a, &b), "%s differs from run to run", text);
@@ -177,7 +177,7 @@ static bool select_in_steps(const char *text, const struct head_in *in, int64_t 
 
 static void check_row_ranges_do_not_change_the_mask(const char *text)
 {
-    enum { N = 301 };
+    enum { N = 201 };
     static uint8_t whole[N * N], part[N * N];
     for (int causal = 0; causal < 2; causal++) {
         struct sim_head h, other = {0};
@@ -314,7 +314,7 @@ static int dump_chunk(void *ctx, const struct mask *m, const double *out, const 
 
 static void check_dumped_masks_read_back(const char *text)
 {
-    enum { N = 300 };
+    enum { N = 200 };
     static uint8_t bits[N * N], back[N * N];
     for (int causal = 0; causal < 2; causal++) {
         struct err err = {0};

@@ -23,7 +23,7 @@
 #define MODEL "datasets/models/code-lm"
 #define TEXT "tests/data/code-lm-a.txt" /* 770 tokens */
 
-enum { LAYERS = 6, N = 384 };
+enum { LAYERS = 6, N = 256 };
 
 static struct err err;
 
