@@ -122,6 +122,7 @@ in_locale()
 run_case()
 {
     mkdir "$tmp/work"
+    # shellcheck disable=SC3045 # dash has it, too
     (cd "$tmp/work" && ulimit -t 300 && in_locale timeout 3600 sh "$1.sh") >"$tmp/out" 2>"$tmp/err" </dev/null
     echo $? >"$tmp/status"
     ok=0
