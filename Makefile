@@ -80,7 +80,7 @@ $(BUILD)/cuda/%.o $(BUILD)/tests/gpu/%.o $(BUILD)/tests/bench/%.o: DEFINES += -i
 $(BUILD)/cuda/counters.o: DEFINES += -Icuda/cupti
 CUDA_LDLIBS := $(CUDA_HOME)/lib64/libcudart_static.a -lstdc++ -ldl -lrt -lpthread
 PTX     := $(filter 1,$(CUDA_PTX))
-NVFLAGS := -std=c++17 -O3 -lineinfo -I. -gencode arch=compute_90a,code=sm_90a \
+NVFLAGS := -std=c++17 -O3 -lineinfo --compress-mode=size -I. -gencode arch=compute_90a,code=sm_90a \
            $(if $(PTX),-gencode arch=compute_80$(,)code=compute_80) -Xptxas -Werror,-warn-spills \
            -Xcompiler -Wall,-Wextra,-fno-exceptions
 endif
