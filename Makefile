@@ -6,7 +6,9 @@
 #   make install         with PREFIX=/usr/local, DESTDIR=
 #   make help            the other targets and switches
 #
-# Switches: SAN=address,undefined  V=1  WERROR=1  BUILD=dir  OUT=dir  CUDA=auto|0|1  NVCC=path
+# Switches: SAN=address,undefined  V=1  WERROR=1  BUILD=dir  OUT=dir  NVCC=path
+#   CUDA=1|0|auto      build the CUDA side; auto: where nvcc is, but not in `make demo` and `make check`
+#   CUDA_PTX=1         code for GPUs that are not Hopper, too
 
 BUILD  ?= build
 SAN    ?=
@@ -14,7 +16,9 @@ V      ?= 0
 CC     ?= gcc
 OUT    ?= out
 
-Q := $(if $(filter 1,$(V)),,@)
+Q    := $(if $(filter 1,$(V)),,@)
+say   = $(if $(Q),@printf '  %-5s %s\n' $(1) $(2))
+, := ,
 
 # A library that HDF5 brings calls newlocale, which never frees the path of the locales: the leak
 # sanitizer would fail every test.
@@ -28,11 +32,12 @@ ARCH := $(strip $(ARCH))
 DEFINES := -I. -D_GNU_SOURCE -I/usr/include/hdf5/serial -I/usr/include/$(ARCH)/openblas-pthread
 CFLAGS ?= -O2 -g
 WERROR ?= 0
-WARN_ERROR := $(if $(filter 1,$(WERROR)),-Werror)
-FLAGS  := $(CFLAGS) -std=c11 -ftree-vectorize -fno-math-errno -fno-trapping-math -pthread
-FLAGS  += -Wall -Wextra $(WARN_ERROR) -Wno-unused-parameter -Wshadow -Wstrict-prototypes \
-          -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wvla
+DIALECT := -std=c11 -ftree-vectorize -fno-math-errno -fno-trapping-math -pthread \
+           -Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror) -Wno-unused-parameter -Wshadow -Wstrict-prototypes \
+           -Wmissing-prototypes -Wpointer-arith -Wwrite-strings -Wvla
+FLAGS   := $(CFLAGS) $(DIALECT)
 LINKING := -pthread -L/usr/lib/$(ARCH)/hdf5/serial
+LINK     = $(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@
 LIBS := -lhdf5 -ljansson -lpcre2-8 -lutf8proc -lzstd -lz -lpng -lxxhash -ldl -lm
 
 ifneq ($(words $(BUILD)) $(words $(OUT)),1 1)
@@ -42,18 +47,20 @@ endif
 # Beside the plain build; a make inside of a sanitised one does not add the suffix again.
 ifneq ($(SAN),)
 override BUILD := $(BUILD:-san=)-san
-FLAGS    += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer
-DEFINES += -DLACUNA_SANITIZE
+FLAGS    += -fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer -DLACUNA_SANITIZE
 LINKING += -fsanitize=$(SAN)
 SAN_STATIC := $(if $(findstring address,$(SAN)),-static-libasan) $(if $(findstring undefined,$(SAN)),-static-libubsan)
 endif
 
 # ---- CUDA -----------------------------------------------------------------------------------
-# auto: with the toolkit where nvcc is found. cudart is linked statically; CUPTI and cuBLAS are
-# opened at run time by the files that use them, so that one binary runs with and without a GPU.
+# cudart is linked statically; CUPTI and cuBLAS are opened at run time by the files that use them, so
+# that one binary runs with and without a GPU. What is given to others has code for every GPU.
 
 .DEFAULT_GOAL := all
-CUDA ?= auto
+GPU_GOALS := check-cuda gpu-bundle check-gpu bench-gpu
+CUDA      ?= $(if $(filter-out $(GPU_GOALS),$(filter demo demo-run check check-%,$(MAKECMDGOALS))),0,auto)
+CUDA_PTX  ?= $(if $(filter $(GPU_GOALS) deb,$(MAKECMDGOALS)),1,0)
+export CUDA CUDA_PTX
 NVCC ?= $(firstword $(shell command -v nvcc 2>/dev/null) $(wildcard /usr/local/cuda/bin/nvcc))
 ifeq ($(filter auto 0 1,$(CUDA)),)
 $(error CUDA=$(CUDA): expected auto, 0 or 1)
@@ -72,8 +79,9 @@ $(BUILD)/main.o: DEFINES += -DLACUNA_CUDA
 $(BUILD)/cuda/%.o $(BUILD)/tests/gpu/%.o $(BUILD)/tests/bench/%.o: DEFINES += -isystem $(CUDA_HOME)/include
 $(BUILD)/cuda/counters.o: DEFINES += -Icuda/cupti
 CUDA_LDLIBS := $(CUDA_HOME)/lib64/libcudart_static.a -lstdc++ -ldl -lrt -lpthread
-NVFLAGS := -std=c++17 -O3 -lineinfo -I. -gencode arch=compute_90a,code=sm_90a \
-           -gencode arch=compute_80,code=compute_80 -Xptxas -Werror,-warn-spills \
+PTX     := $(filter 1,$(CUDA_PTX))
+NVFLAGS := -std=c++17 -O3 -lineinfo --compress-mode=size -I. -gencode arch=compute_90a,code=sm_90a \
+           $(if $(PTX),-gencode arch=compute_80$(,)code=compute_80) -Xptxas -Werror,-warn-spills \
            -Xcompiler -Wall,-Wextra,-fno-exceptions
 endif
 
@@ -86,38 +94,38 @@ FOLDERS := core capture capture/trace sim sim/blocks sim/methods $(patsubst %/,%
 SRC     := $(filter-out %_linked.c,$(wildcard $(addsuffix /*.c,$(FOLDERS))))
 OBJ     := $(SRC:%.c=$(BUILD)/%.o)
 CU_DIRS := cuda cuda/attn cuda/metrics cuda/own cuda/select cuda/methods $(patsubst %/,%,$(wildcard cuda/methods/*/))
-CU_SRC  := $(if $(USE_CUDA),$(wildcard $(addsuffix /*.cu,$(CU_DIRS))))
-CU_OBJ  := $(patsubst %.c,$(BUILD)/%.o,$(if $(USE_CUDA),$(wildcard $(addsuffix /*.c,$(CU_DIRS))))) \
-           $(CU_SRC:%.cu=$(BUILD)/%.cu.o)
-LIB     := $(BUILD)/liblacuna.a
 # Those that take longest begin first, so that nobody waits for them at the end.
-LONGEST := $(addprefix tests/unit/test_,conform.c h5guard.c eval.c evalset.c evaltasks.c maps.c trace_damage.c)
-TESTS   := $(patsubst %.c,$(BUILD)/%,$(LONGEST) $(filter-out $(LONGEST),$(wildcard tests/unit/test_*.c)))
-TEST_COMMON := $(addprefix $(BUILD)/tests/harness/,check_main.o golden.o trace_fixture.o tinymodel.o records_fixture.o \
-               testmethods.o meanblocks.o evalcmd.o)
+CU_LONG := $(wildcard $(addprefix cuda/,attn/attn_hd128.cu attn/attn_hd64.cu attn/attn_filter_hd128.cu \
+           attn/attn_filter_hd64.cu own/quantised.cu metrics/metrics.cu))
+CU_SRC  := $(if $(USE_CUDA),$(CU_LONG) $(filter-out $(CU_LONG),$(wildcard $(addsuffix /*.cu,$(CU_DIRS)))))
+CU_C    := $(if $(USE_CUDA),$(wildcard $(addsuffix /*.c,$(CU_DIRS))))
+CU_O    := $(if $(PTX),ptx).cu.o
+CU_OBJ  := $(CU_SRC:%.cu=$(BUILD)/%$(CU_O)) $(CU_C:%.c=$(BUILD)/%.o)
+LIB     := $(BUILD)/liblacuna.a
+# Objects of tests/ are the same for the plain and the sanitised program.
+TESTS   := $(BUILD:-san=)/tests
 
-.PHONY: all tests clean help FORCE
+.PHONY: all clean help FORCE
 all: $(BUILD)/lacuna
-tests: $(TESTS)
 
 $(BUILD)/lacuna: $(BUILD)/main.o $(CU_OBJ) $(LIB)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS) $(CUDA_LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(LINK) $^ $(LIBS) $(LDLIBS) $(CUDA_LDLIBS)
 
 $(LIB): $(OBJ)
-	$(if $(Q),@echo "  AR    $@")
+	$(call say,AR,$@)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(if $(Q),@echo "  CC    $<")
+	$(call say,CC,$<)
 	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) $(FLAGS) -MMD -MP -c -o $@ $<
 
 # ptxas reports serialised wgmma, ignored setmaxnreg and injected waits as mere information: they
 # fail the build here, as spills do by the flag. C7519 is harmless.
-$(BUILD)/%.cu.o: %.cu
+$(BUILD)/%$(CU_O): %.cu
 	@mkdir -p $(@D)
-	$(if $(Q),@echo "  NVCC  $<")
+	$(call say,NVCC,$<)
 	$(Q)$(NVCC) $(NVFLAGS) -MMD -MP -MT $@ -MF $(@:.o=.d) -c -o $@.tmp $< 2>$@.log; rc=$$?; \
 	    grep -v C7519 $@.log >&2; \
 	    if [ $$rc -ne 0 ] || grep -qE 'Potential Performance Loss|C7517' $@.log; then \
@@ -153,31 +161,7 @@ $(BUILD)/inc/report/page_js_sha256.inc: report/page.js
 	@mkdir -p $(@D)
 	$(Q)sha256sum $< | sed 's/ .*//; s/.*/"&"/' >$@
 
-$(addprefix $(BUILD)/tests/unit/test_,conform rowsample budget outside hyperattention qk_sparse bidirectional maskexport selectcost): \
-  $(BUILD)/tests/harness/conform.o
-$(BUILD)/tests/unit/test_exec: $(BUILD)/tests/harness/conform.o | $(BUILD)/tests/harness/execpeer
-$(BUILD)/tests/unit/test_exec.o: DEFINES += -DEXEC_PEER='"$(BUILD)/tests/harness/execpeer"'
-$(BUILD)/tests/harness/execpeer: $(BUILD)/tests/harness/execpeer.o
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^
-$(addprefix $(BUILD)/tests/unit/test_,calls accelselect rules): $(BUILD)/tests/harness/rulechoice.o
-$(BUILD)/tests/unit/test_maskblocks: $(BUILD)/tests/harness/maskblocks.o
-$(addprefix $(BUILD)/tests/unit/test_,wan_device evalvideo): $(BUILD)/tests/harness/fakedenoiser.o
-$(BUILD)/tests/unit/test_h5guard: $(BUILD)/tests/harness/h5walk.o
-# Plain C that only the GPU's programs link, but that needs no GPU to be tested.
-PLAN_OBJ := $(BUILD)/cuda/attn/plan.o $(BUILD)/cuda/attn/planitems.o
-$(BUILD)/tests/unit/test_copies: $(BUILD)/cuda/copies.o
-$(BUILD)/tests/unit/test_values: $(BUILD)/cuda/values.o
-$(BUILD)/tests/unit/test_plan: $(PLAN_OBJ)
-$(BUILD)/tests/unit/test_metrics_plan: $(BUILD)/cuda/metrics/metrics_plan.o $(PLAN_OBJ)
-# More than a hundred programs: where there is a faster linker, it takes half the time.
-TEST_LINKER := $(if $(shell command -v ld.gold),-fuse-ld=gold)
-$(BUILD)/tests/unit/%: $(BUILD)/tests/unit/%.o $(TEST_COMMON) $(LIB)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(TEST_LINKER) $(LDFLAGS) -o $@ $(filter-out $(LIB),$^) $(LIB) $(LIBS) $(LDLIBS) -lcheck_pic -lsubunit -lrt
-
-.SECONDARY:
--include $(OBJ:.o=.d) $(CU_OBJ:.o=.d) $(BUILD)/main.d $(wildcard $(BUILD)/tests/*/*.d $(BUILD)/cuda/*.d $(BUILD)/cuda/*/*.d)
+-include $(OBJ:.o=.d) $(CU_OBJ:.o=.d) $(BUILD)/main.d $(wildcard $(addsuffix /*.d,$(TESTS)/* $(BUILD)/tests/* $(BUILD)/cuda $(BUILD)/cuda/*))
 
 # ---- what a machine needs -------------------------------------------------------------------
 
@@ -312,259 +296,14 @@ deb: all
 
 # ---- tests ----------------------------------------------------------------------------------
 
-.PHONY: check check-build check-unit check-cli check-install check-h5 check-numpy check-variants check-san
-# One after the other whatever -j says: check-san and check-fuzz build the same sanitised library.
-# A part that fails does not stop the next.
-check: deps
-	@WERROR=1 MAKE='$(MAKE)' sh tests/harness/check.sh build sources unit cli install h5 numpy fault variants san fuzz
+include tests/tests.mk
 
-check-build:
-	@$(MAKE) --no-print-directory -j2 all tests
-
-# Damaged files are read under the sanitizers alone (check-san): what they look for is what those see. What compares numbers of many
-# evals runs without them: test_eval goes the same ways.
-DAMAGE := $(addprefix $(BUILD)/tests/unit/test_,trace_damage h5guard)
-NUMBERS := $(BUILD)/tests/unit/test_evaltasks
-check-unit: all tests
-	@LACUNA=$(BUILD)/lacuna sh tests/harness/run.sh $(filter-out $(if $(SAN),$(NUMBERS),$(DAMAGE)),$(TESTS))
-
-check-install: all
-	@MAKE='$(MAKE)' sh tests/harness/install.sh
-
-check-cli: all
-	@LACUNA=$(BUILD)/lacuna sh tests/cli/run.sh
-
-# The tests that run methods, and the command line, as on other processors and in another locale.
-METHOD_TESTS = $(patsubst %.c,$(BUILD)/%,$(shell grep -lE 'harness/(conform|methodrun|spargerun)\.h"' tests/unit/*.c))
-check-variants: all tests
-	@LACUNA=$(BUILD)/lacuna sh tests/harness/variants.sh $(METHOD_TESTS)
-
-# The same unit tests under the address and undefined-behaviour sanitizers.
-check-san:
-	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g1' all tests
-	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g1' check-unit
-
-# The unit tests that start threads, and the commands that do, under ThreadSanitizer. OpenBLAS and HDF5
-# are not built with it: what happens inside of them is not seen, and needs no suppression.
-THREAD_TESTS = $(patsubst %.c,$(BUILD)/%,$(shell grep -lE 'pool_run|pthread_|jobs' tests/unit/*.c))
-TSAN_OPTIONS ?= exitcode=66 second_deadlock_stack=1
-.PHONY: check-tsan run-tsan
-check-tsan:
-	@$(MAKE) --no-print-directory -j2 BUILD=$(BUILD)-tsan SAN=thread CFLAGS='-O1 -g' CUDA=0 run-tsan
-run-tsan: all $(THREAD_TESTS)
-	@TSAN_OPTIONS='$(TSAN_OPTIONS)' LACUNA=$(BUILD)/lacuna sh tests/harness/run.sh $(THREAD_TESTS)
-	@TSAN_OPTIONS='$(TSAN_OPTIONS)' LACUNA=$(BUILD)/lacuna sh tests/harness/tsan.sh
-
-# Other HDF5 libraries and programs; those that are not installed are skipped, with a line that says so.
-check-h5: all
-	@LACUNA=$(BUILD)/lacuna sh tests/h5/run.sh
-
-# `lacuna eval` against a model in NumPy; without one this says so.
-.PHONY: check-numpy
-check-numpy: all
-	@LACUNA=$(BUILD)/lacuna sh tests/numpy/run.sh
-
-# The Python package of capture/torch. Not a part of `check`: a Python with torch is no package of this
-# project's; without one this says so.
-.PHONY: check-torch
-check-torch: all
-	@LACUNA=$(BUILD)/lacuna sh tests/torch/run.sh
-
-# ---- benchmarks: ratios for a person to read, never a pass or fail -----------------------------
-
-.PHONY: bench
-bench: deps
-	@$(MAKE) --no-print-directory -j2 $(BUILD)/tests/bench/bench
-	@$(BUILD)/tests/bench/bench $(BENCH_ARGS)
-
-$(BUILD)/tests/bench/bench: $(BUILD)/tests/bench/bench.o $(BUILD)/tests/harness/golden.o $(LIB)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS)
-
-# Writes checkpoints of the published sizes with random weights (2.8 and 28.6 GB).
-$(BUILD)/tests/bench/makewan: $(BUILD)/tests/bench/makewan.o $(LIB)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS)
-
-# ---- GPU ------------------------------------------------------------------------------------
-# The programs of checkcu need no package of the machine that runs them: gpu-bundle links them, and
-# lacuna, with everything but libc and libm inside; check-gpu and bench-gpu then run on the machine
-# with the GPU (GPU_BIN=dir where they lie).
-
-GPU_BIN   ?= $(BUILD)/gpu
-STATIC_LIBS := $(addprefix /usr/lib/$(ARCH)/,libhdf5_serial.a libsz.a libaec.a libpng.a libz.a \
-               libjansson.a libpcre2-8.a libutf8proc.a libzstd.a libxxhash.a \
-               openblas-pthread/libopenblas.a)
-BUNDLE_LINK = $(CXX) -static-libstdc++ -static-libgcc -o $@ $^ $(STATIC_LIBS) \
-              $(CUDA_HOME)/lib64/libcudart_static.a -ldl -lrt -lpthread -lm
-CXX ?= g++
-CHECKCU := $(addprefix $(BUILD)/tests/gpu/checkcu,_case.o _bits.o)
-
-.PHONY: gpu-bundle check-gpu bench-gpu
-ifneq ($(USE_CUDA),)
-gpu-bundle: $(addprefix $(BUILD)/gpu/,lacuna checkcu benchcu libdense.so)
-else
-gpu-bundle:
-	@echo "gpu-bundle needs nvcc (CUDA toolkit 13.0); none was found, or CUDA=0" >&2; exit 4
-endif
-
-# OpenBLAS lies inside the programs of the bundle, not beside them.
-BLAS_LINKED := $(BUILD)/core/openblas_linked.o
-$(BUILD)/gpu/lacuna: $(BLAS_LINKED) $(BUILD)/main.o $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/checkcu: $(BLAS_LINKED) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/gpu/checkcu*.c)) $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/benchcu: $(BLAS_LINKED) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/bench/benchcu*.c)) $(BUILD)/tests/harness/maskblocks.o $(CHECKCU) $(CU_OBJ) $(LIB)
-$(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
-	@mkdir -p $(@D)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(BUNDLE_LINK)
-
-# Dense attention alone, for tests/bench/peers.py: a library in a process with other CUDA runtimes.
-$(BUILD)/gpu/libdense.so: $(BUILD)/tests/bench/libdense.o \
-        $(filter $(BUILD)/cuda/attn/%,$(CU_OBJ)) \
-        $(addprefix $(BUILD)/,cuda/device.o cuda/tensormap.o core/err.o core/utf8.o core/mem.o core/dtype.o)
-	@mkdir -p $(@D)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(BUNDLE_LINK) -shared -Wl,-Bsymbolic,--exclude-libs,ALL,--no-undefined
-
-# What lies in GPU_BIN is run as it is: a machine with a GPU needs no compiler.
-check-gpu: $(if $(wildcard $(GPU_BIN)/checkcu),,gpu-bundle)
-	@tests/gpu/check-gpu.sh $(GPU_BIN)
-
-bench-gpu: $(if $(wildcard $(GPU_BIN)/benchcu),,gpu-bundle)
-	@$(GPU_BIN)/benchcu $(BENCH_ARGS)
-
-# ---- fuzzers and checks of the sources ------------------------------------------------------
-
-FUZZ     := $(BUILD)/tests/fuzz/fuzz
-FUZZ_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/fuzz/*.c)) \
-            $(addprefix $(BUILD)/tests/harness/,trace_fixture.o h5walk.o)
-FUZZ_SECONDS ?= 300
-FUZZ_SEED    ?= $(shell date +%s)
-
-$(FUZZ): $(FUZZ_OBJ) $(LIB)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS)
-
-.PHONY: fuzzers run-fuzzers fuzz check-fuzz fuzz-long fuzz-bundle
-fuzzers: $(FUZZ)
-
-run-fuzzers: fuzzers
-	@passed=0; failed=0; \
-	for f in $$($(FUZZ) list); do \
-	    if $(FUZZ) $$f $(FUZZ_ARGS); then passed=$$((passed + 1)); else failed=$$((failed + 1)); fi; \
-	done; \
-	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ]
-
-# A long run with a new seed, and a short one that is the same every time.
-fuzz:
-	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g1' run-fuzzers \
-	    FUZZ_ARGS='--seed $(FUZZ_SEED) --seconds $(FUZZ_SECONDS)'
-
-check-fuzz:
-	@$(MAKE) --no-print-directory SAN=address,undefined CFLAGS='-O1 -g1' run-fuzzers \
-	    FUZZ_ARGS='--seed 1 --cases 3000 --seconds 5'
-
-# N inputs in all, over all fuzzers and processors, with a table at the end; FUZZ_BIN=file is a program
-# that fuzz-bundle made: it needs no package of the machine that runs it, only this folder's data.
-N    ?= 1000000
-SEED ?= 1
-JOBS ?= $(shell nproc)
-FUZZ_BIN ?= $(FUZZ)
-fuzz-long: $(if $(wildcard $(FUZZ_BIN)),,fuzzers)
-	@$(FUZZ_BIN) long --inputs $(N) --seed $(SEED) --jobs $(JOBS)
-
-# With everything but libc and libm inside (no reader multiplies matrices: no BLAS); SAN=address,undefined puts the sanitizers in as well.
-fuzz-bundle: $(BUILD)/fuzz-bundle/fuzz
-$(BUILD)/fuzz-bundle/fuzz: $(FUZZ_OBJ) $(LIB)
-	@mkdir -p $(@D)
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) $(SAN_STATIC) -static-libgcc -o $@ $^ \
-	    $(filter-out %/libopenblas.a,$(STATIC_LIBS)) -ldl -lrt -lpthread -lm
-	$(Q)strip -g $@
-
-# Commands under faults: system calls and allocations that fail, kills, power cuts, changed bytes.
-# A short run that is the same every time, and a long one with the fuzzers (tests/fault/torture.sh).
-TORTURE_SEED ?= $(SEED)
-FUZZ_INPUTS  ?= 1000000
-FAULT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/shim.c,$(wildcard tests/fault/*.c)))
-$(BUILD)/tests/fault/fault: $(FAULT_OBJ) $(LIB) $(BUILD)/tests/fault/shim.so
-	$(if $(Q),@echo "  LINK  $@")
-	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $(filter-out %.so,$^) $(LIBS) $(LDLIBS)
-
-# A library that is loaded into other programs: without sanitizers. The interposed functions check
-# pointers that their declarations call never NULL.
-$(BUILD)/tests/fault/shim.so: tests/fault/shim.c tests/fault/faultlog.h
-	@mkdir -p $(@D)
-	$(if $(Q),@echo "  CC    $<")
-	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) -O1 -g -std=c11 -Wall -Wextra -fPIC -shared -o $@ $< -ldl
-
-.PHONY: check-fault torture
-check-fault: all $(BUILD)/tests/fault/fault
-	@BUILD=$(BUILD) sh tests/fault/torture.sh short 1
-
-torture: all tests $(BUILD)/tests/fault/fault
-	@$(MAKE) --no-print-directory -j2 SAN=address,undefined CFLAGS='-O1 -g1' all fuzzers
-	@BUILD=$(BUILD) FUZZ_INPUTS=$(FUZZ_INPUTS) sh tests/fault/torture.sh long $(TORTURE_SEED)
+# ---- this file ------------------------------------------------------------------------------
 
 .PHONY: help
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | sed -n '1,/^$$/p'
-	@echo "targets: all demo gallery install uninstall dist deb check check-unit check-cli check-install check-h5 check-numpy check-variants check-san check-fuzz check-fault torture check-tsan fuzz-long fuzz-bundle check-format check-torch format lint bench fuzz compile_commands deps clean"
-	@echo "         gpu-bundle check-gpu bench-gpu"
-
-# Every header compiles alone; those of the GPU where its toolkit is.
-HEADERS := $(wildcard $(addsuffix /*.h,$(FOLDERS) tests/unit tests/fuzz tests/fault tests/harness))
-GPU_HEADERS := $(if $(USE_CUDA),$(wildcard $(addsuffix /*.h,$(CU_DIRS)) tests/gpu/*.h tests/bench/*.h))
-$(GPU_HEADERS:%=$(BUILD)/headers/%.ok): DEFINES += -isystem $(CUDA_HOME)/include
-HEADERS += $(GPU_HEADERS)
-.PHONY: check-headers check-deps check-registry check-metrics check-names check-example check-sources lint
-check-headers: $(HEADERS:%=$(BUILD)/headers/%.ok)
-	@echo "check-headers: ok"
-$(BUILD)/headers/%.ok: %
-	@mkdir -p $(@D)
-	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) $(FLAGS) -MMD -MP -MT $@ -MF $(@:.ok=.d) -fsyntax-only -include $< -x c /dev/null
-	@touch $@
--include $(HEADERS:%=$(BUILD)/headers/%.d)
-
-# The dependency order of the folders, .def files against definitions and uses, unique
-# file names, the example of a page against its file.
-check-deps check-registry check-metrics check-names check-example:
-	@sh tests/harness/sources.sh $(@:check-%=%)
-
-# One declaration style. The formatter's versions differ in details: the project's is 14 (Debian 12).
-CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 2>/dev/null || command -v clang-format 2>/dev/null))
-FORMATTED    := sh tests/harness/sources.sh files '*.c' '*.h' '*.cu' '*.cuh' '*.inc'
-.PHONY: check-format format compile_commands
-check-format:
-	@case "$$($(or $(CLANG_FORMAT),false) --version 2>/dev/null)" in \
-	*"version 14."*) $(FORMATTED) | xargs -r $(CLANG_FORMAT) --dry-run -Werror && echo "check-format: ok" ;; \
-	*) echo "check-format: skipped, clang-format 14 is not installed" ;; esac
-
-format:
-	@$(FORMATTED) | xargs $(or $(CLANG_FORMAT),clang-format) -i
-
-# compile_commands.json for clangd and clang-tidy: how every C file is compiled.
-compile_commands:
-	@for f in main.c $(SRC) $(wildcard cuda/*.c cuda/*/*.c) $(wildcard tests/*/*.c); do \
-	    printf '{"directory": "%s", "file": "%s", "arguments": [' "$(CURDIR)" "$$f"; \
-	    for a in $(CC) $(DEFINES) $(CPPFLAGS) $(if $(USE_CUDA),-isystem $(CUDA_HOME)/include) $(FLAGS) -c $$f; do printf '"%s", ' "$$a"; done; \
-	    printf '"-o", "/dev/null"]},\n'; \
-	done | sed '1s/^/[/; $$s/,$$/]/' >compile_commands.json
-	@echo "compile_commands.json"
-
-check-sources: check-headers check-deps check-registry check-metrics check-names check-example check-format
-
-# Static analysis of the sources (.clang-tidy says of what) and of the shell scripts.
-lint: $(SRC:%=$(BUILD)/lint/%.ok) $(BUILD)/lint/main.c.ok
-	@command -v shellcheck >/dev/null || { echo "lint: shellcheck is missing"; exit 4; }
-	$(Q)shellcheck .ci/run tests/harness/*.sh tests/gpu/*.sh tests/cli/*.sh tests/h5/*.sh tests/fault/*.sh
-	@echo "lint: ok"
-$(BUILD)/lint/%.ok: % .clang-tidy
-	@command -v clang-tidy >/dev/null || { echo "lint: clang-tidy is missing"; exit 4; }
-	@mkdir -p $(@D)
-	$(if $(Q),@echo "  LINT  $<")
-	$(Q)clang-tidy --quiet $< -- $(DEFINES) $(CPPFLAGS) -std=c11 2>$@.err || { cat $@.err; exit 1; }
-	@touch $@
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+	@echo; echo targets:; sed -n 's/^\.PHONY: */  /p' Makefile tests/tests.mk
 
 clean:
 	rm -rf $(BUILD:-san=) $(BUILD:-san=)-san $(BUILD:-san=)-tsan-san

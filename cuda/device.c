@@ -46,9 +46,12 @@ static int error_class(cudaError_t status)
 int gpu_error(struct err *err, const char *file, int line, const char *call, cudaError_t status)
 {
     cudaGetLastError(); /* the next launch must not find it again */
-    return err_set_at(err, file, line, error_class(status), "%.*s: %s (%s)",
+    return err_set_at(err, file, line, error_class(status), "%.*s: %s (%s)%s",
                       (int)strcspn(call, "("), call, cudaGetErrorString(status),
-                      cudaGetErrorName(status));
+                      cudaGetErrorName(status),
+                      status == cudaErrorNoKernelImageForDevice
+                          ? "; for GPUs that are not Hopper build with CUDA_PTX=1"
+                          : "");
 }
 
 /* A driver that is missing or too old is the usual reason on a new machine: say it in words. */

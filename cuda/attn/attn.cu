@@ -1,10 +1,10 @@
 /*
- * attn.cu - the attention kernels for Hopper and their launch: tensor maps, arguments, the two
+ * attn.cu - the table of the attention kernels and their launch: tensor maps, arguments, the two
  * small kernels around the large one.
  */
 #include "cuda/attn/attn.h"
 
-#include "cuda/attn/attn_sm90.cuh"
+#include "cuda/attn/attn_shape.cuh"
 #include "cuda/attn/attn_table.h"
 #include "cuda/tensormap.h"
 
@@ -82,19 +82,6 @@ __global__ void fill_empty(const int *rows, int bm, int q_blocks, int nq, int d,
 
 /* ---- table ---------------------------------------------------------------------------------- */
 
-/* Where no score is left out, the kernel without masks, if there is one. */
-template <class T>
-static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
-{
-    const attn_args *a = (const attn_args *)args;
-    if constexpr (T::UNITS == 1 && (T::KIND == BLOCKS_ALL || T::KIND == BLOCKS_LIST))
-        if (!a->causal && a->nk % T::BN == 0) {
-            attn_start<whole_tiles<T>>(grid, stream, maps, args);
-            return;
-        }
-    attn_start<T>(grid, stream, maps, args);
-}
-
 template <class T>
 static constexpr attn_kernel entry(const char *name, const char *summary, attn_lists lists)
 {
@@ -107,19 +94,13 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             90,
             T::THREADS,
             (int)sizeof(attn_smem<T>),
-            launch<T>};
+            attn_launch<T>};
 }
 
 #define HALF(name, d, rows, keys, threads, summary)                                                \
     {                                                                                              \
         name, summary, d, ATTN_DENSE, {rows, keys, 1}, ATTN_F16, 90, threads, attn_half_smem(d),   \
             attn_half_launch##d                                                                    \
-    }
-
-#define BITS(name, shape, d, lists, summary)                                                       \
-    {                                                                                              \
-        name, summary, d, lists, {128, 128, 1}, ATTN_BF16, 90, 384, attn_##shape##_smem(),         \
-            attn_##shape##_launch                                                                  \
     }
 
 #define PORTABLE(name, d, lists, rows, keys, element, summary)                                     \
@@ -143,14 +124,13 @@ extern "C" const struct attn_kernel attn_kernels[] = {
     entry<list64>("bf16-hd64-128x128", "head dim 64, lists of 128 x 128 blocks", ATTN_128x128),
     entry<half64>("bf16-hd64-128x64", "head dim 64, lists of 128 x 64 blocks", ATTN_128x64),
     entry<pair64>("bf16-hd64-64x64", "head dim 64, lists of 64 x 64 blocks", ATTN_64x64),
-    BITS("bf16-hd128-bits", bits128, 128, ATTN_BITS,
-         "head dim 128, lists of 128 x 128 blocks with bits"),
-    BITS("bf16-hd64-bits", bits64, 64, ATTN_BITS,
-         "head dim 64, lists of 128 x 128 blocks with bits"),
-    BITS("bf16-hd128-gather", gather128, 128, ATTN_GATHER,
-         "head dim 128, lists of keys for 128 rows, with bits"),
-    BITS("bf16-hd64-gather", gather64, 64, ATTN_GATHER,
-         "head dim 64, lists of keys for 128 rows, with bits"),
+    entry<bits128>("bf16-hd128-bits", "head dim 128, lists of 128 x 128 blocks with bits",
+                   ATTN_BITS),
+    entry<bits64>("bf16-hd64-bits", "head dim 64, lists of 128 x 128 blocks with bits", ATTN_BITS),
+    entry<gather128>("bf16-hd128-gather", "head dim 128, lists of keys for 128 rows, with bits",
+                     ATTN_GATHER),
+    entry<gather64>("bf16-hd64-gather", "head dim 64, lists of keys for 128 rows, with bits",
+                    ATTN_GATHER),
     HALF("f16-hd128-dense", 128, 128, 128, 384, "head dim 128, dense, float16"),
     HALF("f16-hd64-dense", 64, 192, 128, 512, "head dim 64, dense, float16"),
     PORTABLE("portable-hd128-dense", 128, ATTN_DENSE, 128, 64, ATTN_BF16,

@@ -1,10 +1,9 @@
 /*
- * attn_filter.cu - the kernels of attn_filter.cuh, their launch, and their counts of computed
- * tiles.
+ * attn_filter.cu - the table of the kernels of attn_filter.cuh, and their counts of computed tiles.
  */
 #include "cuda/attn/attn_filter.h"
 
-#include "cuda/attn/attn_filter.cuh"
+#include "cuda/attn/filter_shape.cuh"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,21 +11,6 @@
 #include <string.h>
 
 #define SCOPES 4 /* of a warpgroup, at most */
-
-/*                             D   BN  WG ST               BLOCK UNIT */
-using filter128_wide = shape<128, 128, 2, 2, BLOCKS_FILTER, 128, 128, false>;
-using filter128_tall = shape<128, 128, 2, 2, BLOCKS_FILTER, 64, 64, false>;
-using filter64_wide = shape<64, 128, 2, 4, BLOCKS_FILTER, 128, 128, false>;
-using filter64_tall = shape<64, 128, 2, 4, BLOCKS_FILTER, 64, 64, false>;
-
-template <class T, int SCOPE>
-static void launch(int grid, cudaStream_t stream, const void *maps, const void *args)
-{
-    cudaFuncSetAttribute(attn_filter<T, SCOPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         (int)sizeof(filter_smem<T>));
-    attn_filter<T, SCOPE><<<grid, T::THREADS, sizeof(filter_smem<T>), stream>>>(
-        *(const attn_maps *)maps, *(const filter_args *)args);
-}
 
 template <class T, int SCOPE>
 static constexpr filter_kernel entry(const char *name, const char *summary)
@@ -40,7 +24,7 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
              90,
              T::THREADS,
              (int)sizeof(filter_smem<T>),
-             launch<T, SCOPE>},
+             filter_launch<T, SCOPE>},
             SCOPE};
 }
 

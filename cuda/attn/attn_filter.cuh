@@ -29,7 +29,7 @@
 
 #include "cuda/attn/attn_consumer.cuh"
 #include "cuda/attn/attn_producer.cuh"
-#include "cuda/attn/plan.h"
+#include "cuda/attn/filter_shape.cuh"
 
 /* Does x hold for any of `threads` threads that meet at this barrier? */
 DEVICE bool named_any(int id, int threads, bool x)
@@ -42,14 +42,6 @@ DEVICE bool named_any(int id, int threads, bool x)
                  : "memory");
     return any;
 }
-
-/* The votes of the warps on a stage. The warps that vote together are at most one ring of keys
- * apart; there are twice as many slots, so that no slot is written before it has been read. */
-template <class T> struct filter_smem : attn_smem<T> {
-    static constexpr int SLOTS = 2 * T::STAGES;
-    alignas(16) int said[SLOTS][4 * T::WG]; /* bit u: near in unit u; by warp */
-    uint64_t said_full[SLOTS][T::WG];
-};
 
 /* SCOPE: rows that decide together, 16, 32, 64 or 128. */
 template <class T, int SCOPE> struct filter_consumer : consumer<T> {
@@ -380,6 +372,15 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         c.run_items();
     }
 #endif
+}
+
+template <class T, int SCOPE>
+void filter_launch(int grid, cudaStream_t stream, const void *maps, const void *args)
+{
+    cudaFuncSetAttribute(attn_filter<T, SCOPE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         (int)sizeof(filter_smem<T>));
+    attn_filter<T, SCOPE><<<grid, T::THREADS, sizeof(filter_smem<T>), stream>>>(
+        *(const attn_maps *)maps, *(const filter_args *)args);
 }
 
 #endif

@@ -174,4 +174,8 @@ using bits64 = shape<64, 128, 2, 4, BLOCKS_BITS>;
 using gather128 = shape<128, 128, 2, 2, BLOCKS_GATHER>;
 using gather64 = shape<64, 128, 2, 4, BLOCKS_GATHER>;
 
+/* Launch the kernel of a shape (struct attn_kernel); a file per head dimension has the code. */
+template <class T>
+void attn_launch(int grid, cudaStream_t stream, const void *maps, const void *args);
+
 #endif

@@ -97,4 +97,17 @@ static void attn_start(int grid, cudaStream_t stream, const void *maps, const vo
                                                                      *(const attn_args *)args);
 }
 
+/* Where no score is left out, the kernel without masks, if there is one. */
+template <class T>
+void attn_launch(int grid, cudaStream_t stream, const void *maps, const void *args)
+{
+    const attn_args *a = (const attn_args *)args;
+    if constexpr (T::UNITS == 1 && (T::KIND == BLOCKS_ALL || T::KIND == BLOCKS_LIST))
+        if (!a->causal && a->nk % T::BN == 0) {
+            attn_start<whole_tiles<T>>(grid, stream, maps, args);
+            return;
+        }
+    attn_start<T>(grid, stream, maps, args);
+}
+
 #endif

@@ -1,6 +1,6 @@
 /*
- * attn_table.h - the kernels of other files that the table in attn.cu lists: Hopper kernels with
- * float16 operands or with bits, and the portable kernels. Launch functions are as in struct
+ * attn_table.h - kernels of other files that the table in attn.cu lists: Hopper kernels with
+ * float16 operands, and the portable kernels. Launch functions are as in struct
  * attn_kernel.
  */
 #ifndef LACUNA_ATTN_TABLE_H
@@ -12,14 +12,6 @@
 int attn_half_smem(int d);
 void attn_half_launch128(int grid, cudaStream_t stream, const void *maps, const void *args);
 void attn_half_launch64(int grid, cudaStream_t stream, const void *maps, const void *args);
-
-/* attn_bits.cu: the kernels for lists with bits, named after their shape. */
-#define BITS_LAUNCHES(X) X(bits128) X(bits64) X(gather128) X(gather64)
-#define X(shape)                                                                                   \
-    int attn_##shape##_smem(void);                                                                 \
-    void attn_##shape##_launch(int grid, cudaStream_t stream, const void *maps, const void *args);
-BITS_LAUNCHES(X)
-#undef X
 
 /* attn_portable.cu: query rows of a thread block and head dim in the name, then the keys of a
  * list's block (0: float16 operands, dense; 1, 2: blocks of 128 with bits, 2: of gathered keys).

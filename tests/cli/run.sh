@@ -8,7 +8,8 @@
 # hold what it must print (absent: nothing), <case>.exit its status (absent: 0). In them a line
 # "..." stands for any lines, "*" within a line for any text. --update rewrites what differs.
 # Cases run JOBS at a time (default: one per processor), with the number format and the character
-# set of CASE_LOCALE (default C) and sorting and messages of C.
+# set of CASE_LOCALE (default C) and sorting and messages of C. A program of a case may take 300 s of
+# processor time; a case that waits is ended after an hour.
 # Prints "N passed, N failed"; exit status 1 if a case failed or none ran.
 set -u
 
@@ -121,7 +122,8 @@ in_locale()
 run_case()
 {
     mkdir "$tmp/work"
-    (cd "$tmp/work" && in_locale timeout 300 sh "$1.sh") >"$tmp/out" 2>"$tmp/err" </dev/null
+    # shellcheck disable=SC3045 # dash has it, too
+    (cd "$tmp/work" && ulimit -t 300 && in_locale timeout 3600 sh "$1.sh") >"$tmp/out" 2>"$tmp/err" </dev/null
     echo $? >"$tmp/status"
     ok=0
     compare "$1" exit "$tmp/status" 0 || ok=1

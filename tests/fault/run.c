@@ -12,11 +12,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define HANG_S 60 /* seconds after which a run is taken for a hang */
+/* After so many seconds a run is taken for a hang: of processor time, and of waiting. */
+#define WORK_S 60
+#define WAIT_S 3600
 
 struct driver driver;
 
@@ -200,7 +203,8 @@ static _Noreturn void become(const char *words, const char *dir, struct fault f,
     for (int fd = 3; fd < 64; fd++)
         close(fd);
     set_environment(f, log);
-    alarm(HANG_S);
+    setrlimit(RLIMIT_CPU, &(struct rlimit){WORK_S, WORK_S + 1});
+    alarm(WAIT_S);
     execv(driver.program, argv);
     _exit(98);
 }

@@ -26,10 +26,10 @@ UBSAN_OPTIONS=halt_on_error=1:exitcode=97"
 driver="$build/tests/fault/fault --seed $seed"
 fault="env LACUNA=$build/lacuna $driver"
 if [ "$mode" = short ]; then
-    job 1-calls "$fault" calls clock --tries 20
-    job 2-memory "$fault" memory --tries 20
-    job 3-kills "$fault" kills --tries 6
-    job 4-cuts "$fault" cuts flips --tries 24
+    job 1-calls "$fault" calls clock --tries 4
+    job 2-memory "$fault" memory --tries 4
+    job 3-kills "$fault" kills --tries 2
+    job 4-cuts "$fault" cuts flips --tries 4
 else
     job 2-memory "$fault" memory --tries 5000
     job 4-kills "$fault" kills
@@ -37,7 +37,7 @@ else
     job 5-cuts "$fault" cuts
     job 6-flips "$fault" flips
     [ -x "$build-san/lacuna" ] && job 3-san "$san $driver" memory --tries 40
-    job 7-flips "$build/tests/unit/test_flips"
+    job 7-flips "$build/tests/check" test_flips
     [ -x "$build-san/tests/fuzz/fuzz" ] &&
         job 8-fuzz "$build-san/tests/fuzz/fuzz" long --seed "$seed" --inputs "${FUZZ_INPUTS:-1000000}" --jobs 1
 fi >"$logs/jobs"

@@ -16,6 +16,7 @@ run_part()
     {
         $MAKE --no-print-directory -k "check-$1"
         echo $? >"$logs/code"
+        times >"$logs/times"
     } 2>&1 | tee "$logs/log"
     [ -f "$logs/code" ] && read -r code <"$logs/code"
     counts=$(sed -n 's/^\(cli: \)\{0,1\}\([0-9]*\) passed, \([0-9]*\) failed$/\2 \3/p' "$logs/log" |
@@ -24,8 +25,9 @@ run_part()
     # A part without counts is one check; none that fails has only passed checks.
     [ -n "$counts" ] || passed=$((code == 0)) failed=0
     [ "$code" -eq 0 ] || [ "$failed" -gt 0 ] || failed=1
-    printf '  %-10s %6d passed, %d failed, %d s\n' \
-        "$1" "$passed" "$failed" $(($(date +%s) - start)) >>"$logs/summary"
+    cpu=$(sed -n '2s/[ms]/ /gp' "$logs/times" | awk '{ printf "%.0f", 60 * ($1 + $3) + $2 + $4 }')
+    printf '  %-10s %6d passed, %d failed, %d s, %d s of processor time\n' \
+        "$1" "$passed" "$failed" $(($(date +%s) - start)) "$cpu" >>"$logs/summary"
 }
 
 for part in "$@"; do

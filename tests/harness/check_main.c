@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,9 +57,49 @@ const char *test_path(const char *name)
     return path[at];
 }
 
-int main(void)
+static struct {
+    const char *name;
+    Suite *(*make)(void);
+} suites[256];
+static int n_suites;
+
+void suite_add(const char *name, Suite *(*make)(void))
+{
+    if (n_suites == sizeof suites / sizeof *suites)
+        abort();
+    suites[n_suites].name = name;
+    suites[n_suites++].make = make;
+}
+
+/* Add the suite of that name, or all if there is none. */
+static bool choose(SRunner *sr, const char *name)
+{
+    bool found = false;
+    for (int i = 0; i < n_suites; i++)
+        if (!name || strcmp(name, suites[i].name) == 0) {
+            srunner_add_suite(sr, suites[i].make());
+            found = true;
+        }
+    if (!found)
+        fprintf(stderr, "no file tests/unit/%s.c has tests\n", name);
+    return found;
+}
+
+/* A test, and a program that it starts, may take 300 s of processor time, however long it waits for
+ * its turn on a busy machine. One that waits for something else is ended after an hour. */
+static void set_limits(void)
+{
+    struct rlimit limit = {300, RLIM_INFINITY};
+    setrlimit(RLIMIT_CPU, &limit);
+    setenv("CK_DEFAULT_TIMEOUT", "3600", 0);
+    setenv("CK_TIMEOUT_MULTIPLIER", "1", 0);
+}
+
+/* check [NAME...]: the tests of these files of tests/unit, by default of all. */
+int main(int argc, char **argv)
 {
     clean_environment();
+    set_limits();
     const char *base = getenv("TMPDIR");
     snprintf(tmpdir, sizeof tmpdir, "%s/lacuna-test-XXXXXX", base ? base : "/tmp");
     if (!mkdtemp(tmpdir)) {
@@ -68,8 +109,12 @@ int main(void)
     tmp_owner = getpid();
     atexit(remove_tmpdir);
 
-    SRunner *sr = srunner_create(make_suite());
-    srunner_run_all(sr, CK_ENV);
+    SRunner *sr = srunner_create(NULL);
+    bool ok = argc > 1 || choose(sr, NULL);
+    for (int i = 1; i < argc; i++)
+        ok = choose(sr, argv[i]) && ok;
+    if (ok)
+        srunner_run_all(sr, CK_ENV);
     int ran = srunner_ntests_run(sr), failed = srunner_ntests_failed(sr);
     srunner_free(sr);
     if (ran == 0)

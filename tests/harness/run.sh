@@ -1,14 +1,16 @@
 #!/bin/sh
-# run.sh PROGRAM... - run test programs from the repository root, two at a time, show a line for
-# each and the output of those that fail, and close with the plain "N passed, N failed".
+# run.sh PROGRAM NAME... - run these files of tests/unit (PROGRAM is build/tests/check) from the
+# repository root, one per processor at a time, show a line for each and the output of those that
+# fail, and close with the plain "N passed, N failed".
 set -u
-# Time limits are there for hangs; a loaded machine must not look like one.
-export CK_DEFAULT_TIMEOUT="${CK_DEFAULT_TIMEOUT:-120}" CK_TIMEOUT_MULTIPLIER="${CK_TIMEOUT_MULTIPLIER:-3}"
-one() {
-    name=$(basename "$1")
-    start=$(date +%s)
-    "$1" >"$logs/$name.log" 2>&1
+
+one()
+{
+    name=$2
+    "$1" "$name" >"$logs/$name.log" 2>&1
     code=$?
+    times >"$logs/$name.times" # of this shell, and in the second line of what it ran
+    cpu=$(sed -n '2s/[ms]/ /gp' "$logs/$name.times" | awk '{ printf "%.0f", 60 * ($1 + $3) + $2 + $4 }')
     summary=$(grep -E '^[0-9]+%: Checks:' "$logs/$name.log" | tail -n 1)
     passed=0 failed=1
     if [ -n "$summary" ]; then
@@ -23,7 +25,7 @@ one() {
     fi
     echo "$passed $failed" >"$logs/$name.count"
     if [ "$failed" -eq 0 ]; then
-        echo "  ok    $name: $passed checks, $(($(date +%s) - start)) s"
+        echo "  ok    $name: $passed checks, $cpu s"
     else
         echo "  FAIL  $name (exit $code)"
         sed 's/^/        /' "$logs/$name.log" | tail -n 60
@@ -32,13 +34,15 @@ one() {
 
 if [ "${1:-}" = --one ]; then
     logs=$2
-    one "$3"
+    one "$3" "$4"
     exit 0
 fi
 logs=$(mktemp -d) || exit 1
 trap 'rm -rf "$logs"' EXIT
-[ $# -gt 0 ] || { echo "run.sh: no test programs given"; exit 1; }
-printf '%s\n' "$@" | xargs -P "$(nproc)" -I{} sh "$0" --one "$logs" {}
+[ $# -gt 1 ] || { echo "usage: run.sh build/tests/check test_NAME..."; exit 1; }
+program=$1
+shift
+printf '%s\n' "$@" | xargs -P "$(nproc)" -I{} sh "$0" --one "$logs" "$program" {}
 
 passed=0 failed=0 counts=0
 for f in "$logs"/*.count; do

@@ -1,6 +1,7 @@
 /*
- * suite.h - what every test program shares. A test_<unit>.c defines make_suite(); check_main.c runs
- * it. Test data lives in tests/data; the working directory of a test is the repository root.
+ * suite.h - what every file of tests/unit shares. A test_<unit>.c defines make_suite();
+ * check_main.c runs those of all files, or of those that are named. Test data lies in tests/data;
+ * the working directory of a test is the repository root.
  */
 #ifndef LACUNA_SUITE_H
 #define LACUNA_SUITE_H
@@ -11,7 +12,17 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+/* A file's suite makes itself known under the file's name before main() begins. */
+void suite_add(const char *name, Suite *(*make)(void));
+#ifdef TEST_NAME
+static Suite *make_suite(void);
+__attribute__((constructor)) static void suite_add_own(void)
+{
+    suite_add(TEST_NAME, make_suite);
+}
+#else
 Suite *make_suite(void);
+#endif
 
 /* Check notes every assertion that holds, to place a crash: a system call each, which is most of
  * the time of a test that looks at millions of elements. Here a line of a file notes itself once.

@@ -278,7 +278,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("attention");
     TCase *t = tcase_create("attention");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, dense_matches_the_definition, 0, 36);
     tcase_add_loop_test(t, scores_are_modified_by_definition, 0, 36);
     tcase_add_loop_test(t, lists_match_the_definition, 0, 24);

@@ -156,7 +156,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("bidirectional");
     TCase *c = tcase_create("bidirectional");
-    tcase_set_timeout(c, 120);
     tcase_add_loop_test(c, masks_of_the_video_model, 0, 2 * N_GOLDEN);
     tcase_add_test(c, requested_pairs_are_counted);
     tcase_add_test(c, shapes);

@@ -332,7 +332,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("budget");
     TCase *tc = tcase_create("budget");
-    tcase_set_timeout(tc, 120);
     tcase_add_checked_fixture(tc, begin, end);
     tcase_add_test(tc, a_target_is_part_of_the_parameters);
     tcase_add_loop_test(tc, what_cannot_be_searched_is_refused, 0,

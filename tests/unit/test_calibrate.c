@@ -619,7 +619,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("calibrate");
     TCase *t = tcase_create("calibrate");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, samples_come_by_trace_then_call);
     tcase_add_test(t, models_do_not_mix);
     tcase_add_test(t, file_is_applied_to_its_heads);

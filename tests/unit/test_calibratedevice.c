@@ -383,7 +383,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("calibratedevice");
     TCase *c = tcase_create("calibratedevice");
-    tcase_set_timeout(c, 120);
     tcase_add_test(c, searches_find_the_same);
     tcase_add_test(c, a_head_is_uploaded_once);
     tcase_add_test(c, what_cannot_run_there_says_so);

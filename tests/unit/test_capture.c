@@ -511,9 +511,7 @@ Suite *make_suite(void)
                         sizeof refused / sizeof *refused);
     tcase_add_test(bad, failures_in_the_run_remove_the_part);
     tcase_add_test(bad, an_existing_trace_is_kept_unless_forced);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        tcase_set_timeout(all[i], 120);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         suite_add_tcase(s, all[i]);
-    }
     return s;
 }

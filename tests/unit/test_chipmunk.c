@@ -838,7 +838,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("chipmunk");
     TCase *c = tcase_create("masks");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, groups_and_voxels, 0, 5);
     tcase_add_test(c, key_counts_are_rounded);
     tcase_add_test(c, cube_moves_inwards_at_the_borders);
@@ -851,7 +850,6 @@ Suite *make_suite(void)
     tcase_add_test(c, padding_keys_are_real_in_the_official_profile);
     suite_add_tcase(s, c);
     c = tcase_create("steps");
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, steps_follow_the_schedule);
     tcase_add_test(c, a_device_chooses);
     tcase_add_test(c, full_steps_are_dense);

@@ -124,7 +124,7 @@ static void check_equal_seeds_give_equal_results(const char *text)
         struct sim_head h;
         struct conform_result a, b;
         struct carry ca = {0}, cb = {0};
-        conform_head(NORMAL, 300, 300, causal, PREC_F64, &h);
+        conform_head(NORMAL, 200, 200, causal, PREC_F64, &h);
         conform_run(text, &h.in, &ca, 9, &a);
         conform_run(text, &h.in, &cb, 9, &b);
         ck_assert_msg(same_result(&a, &b), "%s differs from run to run", text);
@@ -178,7 +178,7 @@ static bool select_in_steps(const char *text, const struct head_in *in, int64_t 
 
 static void check_row_ranges_do_not_change_the_mask(const char *text)
 {
-    enum { N = 301 };
+    enum { N = 201 };
     static uint8_t whole[N * N], part[N * N];
     for (int causal = 0; causal < 2; causal++) {
         struct sim_head h, other = {0};
@@ -314,7 +314,7 @@ static int dump_chunk(void *ctx, const struct mask *m, const double *out, const 
 
 static void check_dumped_masks_read_back(const char *text)
 {
-    enum { N = 300 };
+    enum { N = 200 };
     static uint8_t bits[N * N], back[N * N];
     for (int causal = 0; causal < 2; causal++) {
         struct err err = {0};
@@ -434,7 +434,6 @@ Suite *make_suite(void)
 
     Suite *s = suite_create("conform");
     TCase *c = tcase_create("methods");
-    tcase_set_timeout(c, 600);
     tcase_add_test(c, all_variants_have_room);
     tcase_add_loop_test(c, descriptions_are_complete, 0, methods);
     tcase_add_loop_test(c, full_budget_is_dense, 0, methods);
@@ -442,7 +441,6 @@ Suite *make_suite(void)
     tcase_add_loop_test(c, larger_budgets_keep_more, 0, methods);
     suite_add_tcase(s, c);
     c = tcase_create("variants");
-    tcase_set_timeout(c, 600);
     tcase_add_loop_test(c, canonical_text_is_stable, 0, methods);
     tcase_add_loop_test(c, metrics_recompute_from_the_mask, 0, methods);
     tcase_add_loop_test(c, edge_data_stays_finite, 0, methods);

@@ -170,7 +170,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("decode");
     TCase *t = tcase_create("decode");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, rows_from_the_cache);
     tcase_add_test(t, greedy);
     tcase_add_test(t, ids_of_prompts);

@@ -414,7 +414,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("dense");
     TCase *c = tcase_create("map");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, dense_is_exact, 0, 4);
     tcase_add_loop_test(c, below_equals_its_definition, 0, 8);
     tcase_add_test(c, below_of_uniform_attention);

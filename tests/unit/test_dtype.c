@@ -278,7 +278,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("dtype");
     TCase *c = tcase_create("dtype");
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, every_f16_and_bf16_pattern_decodes_exactly);
     tcase_add_test(c, every_f16_and_bf16_pattern_round_trips);
     tcase_add_test(c, narrowing_agrees_with_reference_around_every_representable_value);

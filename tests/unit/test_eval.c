@@ -23,7 +23,7 @@
 #define MODEL "datasets/models/code-lm"
 #define TEXT "tests/data/code-lm-a.txt" /* 770 tokens */
 
-enum { LAYERS = 6, N = 384 };
+enum { LAYERS = 6, N = 256 };
 
 static struct err err;
 
@@ -321,7 +321,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("eval");
     TCase *t = tcase_create("eval");
-    tcase_set_timeout(t, 300);
     tcase_add_test(t, exact_attention_equals_capture);
     tcase_add_test(t, full_budgets_are_exact_attention);
     tcase_add_test(t, excluded_layers_attend_exactly);

@@ -178,7 +178,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("evalvideo");
     TCase *t = tcase_create("evalvideo");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, a_device_gives_what_the_cpu_gives);
     tcase_add_test(t, times_of_a_clip);
     suite_add_tcase(s, t);

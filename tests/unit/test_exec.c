@@ -232,7 +232,6 @@ Suite *make_suite(void)
     Suite *s = suite_create("exec");
     interrupt_install(); /* as commands do: a pipe that broke is an error, not a signal */
     TCase *c = tcase_create("exec");
-    tcase_set_timeout(c, 120);
     tcase_add_test(c, it_conforms);
     tcase_add_test(c, a_window_is_a_window);
     tcase_add_test(c, the_program_sees_the_arrays);

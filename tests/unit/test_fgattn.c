@@ -801,7 +801,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("fg-attn");
     TCase *c = tcase_create("rules");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, slices_follow_an_explicit_map, 0, 6);
     tcase_add_test(c, thresholds_at_the_ends);
     tcase_add_loop_test(c, kept_set_is_monotone, 0, 3);
@@ -827,7 +826,6 @@ Suite *make_suite(void)
     tcase_add_test(c, foreign_normalisers_do_not_overflow);
     suite_add_tcase(s, c);
     c = tcase_create("golden");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, golden_masks_of_the_same_step, 0, 8);
     tcase_add_loop_test(c, golden_masks_in_float_arithmetic, 0, 8);
     tcase_add_loop_test(c, golden_counts_of_groups, 0, 2);

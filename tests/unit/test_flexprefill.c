@@ -663,7 +663,6 @@ Suite *make_suite(void)
     tcase_add_test(w, max_budget_limits_both_lists);
     tcase_add_test(w, parts_of_a_prompt_are_skipped);
     tcase_add_test(w, calibrated_setting_meets_the_target);
-    tcase_set_timeout(w, 120);
     suite_add_tcase(s, t);
     suite_add_tcase(s, w);
     return s;

@@ -238,7 +238,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("flips");
     TCase *c = tcase_create("flips");
-    tcase_set_timeout(c, 300);
     tcase_add_checked_fixture(c, begin, NULL);
     tcase_add_test(c, no_flipped_bit_of_records_is_used);
     tcase_add_test(c, no_flipped_bit_of_a_calibration_is_used);

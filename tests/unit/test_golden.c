@@ -78,7 +78,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("golden");
     TCase *c = tcase_create("golden");
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, sample_trace_has_its_known_first_values);
     tcase_add_test(c, code_lm_heads_use_the_right_key_and_value_head);
     tcase_add_test(c, video_heads_fill_their_grid);

@@ -329,7 +329,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("hash_sparse");
     TCase *c = tcase_create("hash_sparse");
-    tcase_set_timeout(c, 120);
     tcase_add_test(c, buckets_by_hand);
     tcase_add_test(c, pairs_by_hand);
     tcase_add_test(c, queries_count_from_the_end);

@@ -372,7 +372,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("hyperattention");
     TCase *c = tcase_create("hyperattention");
-    tcase_set_timeout(c, 120);
     tcase_add_test(c, ranks_of_bins);
     tcase_add_test(c, merging);
     tcase_add_test(c, pairs_that_are_multiplied);

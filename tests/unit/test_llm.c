@@ -203,7 +203,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("llm");
     TCase *t = tcase_create("llm");
-    tcase_set_timeout(t, 120);
     tcase_add_test(t, golden_in_one_chunk);
     tcase_add_test(t, golden_in_chunks_of_two_cells);
     tcase_add_test(t, tokens_outside_the_vocabulary_are_refused);

@@ -296,7 +296,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("llm_families");
     TCase *t = tcase_create("llm_families");
-    tcase_set_timeout(t, 120);
     tcase_add_loop_test(t, families_of_the_same_weights_agree, PHI3, KINDS);
     tcase_add_test(t, a_window_takes_keys_away);
     tcase_add_test(t, sizes_of_experts);

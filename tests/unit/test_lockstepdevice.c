@@ -469,7 +469,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("lockstepdevice");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, all_of_it_stays_there);
     tcase_add_loop_test(t, outputs_of_the_host, 0, 3);
     tcase_add_test(t, chunks_of_a_prefill_stay_there);

@@ -158,7 +158,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("manifest");
     TCase *c = tcase_create("manifest");
-    tcase_set_timeout(c, 60);
     tcase_add_checked_fixture(c, begin, NULL);
     tcase_add_test(c, a_run_can_be_read_off_its_manifest);
     tcase_add_test(c, earlier_runs_are_kept_newest_first);

@@ -534,7 +534,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("maskfile");
     TCase *c = tcase_create("round trip");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, lists_put_in_ranges_come_back_whole, 0,
                         (int)(sizeof units / sizeof *units));
     tcase_add_test(c, bands_and_full_masks_come_back);
@@ -547,7 +546,6 @@ Suite *make_suite(void)
     tcase_add_test(c, threads_may_dump_different_cells);
     suite_add_tcase(s, c);
     c = tcase_create("damage");
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, a_flipped_byte_is_refused_or_means_nothing);
     tcase_add_test(c, impossible_sizes_are_refused);
     tcase_add_test(c, other_files_and_unfinished_dumps_are_told_apart);

@@ -139,7 +139,6 @@ Suite *make_suite(void)
         methods++;
     Suite *s = suite_create("metricdef");
     TCase *c = tcase_create("metricdef");
-    tcase_set_timeout(c, 120);
     tcase_add_test(c, definitions_are_complete_and_unique);
     tcase_add_loop_test(c, own_numbers_are_complete_and_of_one_kind, 0, methods);
     tcase_add_test(c, own_numbers_are_found_where_methods_are_known);

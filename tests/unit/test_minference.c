@@ -692,8 +692,6 @@ Suite *make_suite(void)
     tcase_add_test(w, code_search_on_the_golden_trace);
     tcase_add_test(w, paper_search_equalises_the_cost);
     tcase_add_test(w, calibrate_writes_pattern_and_sizes);
-    tcase_set_timeout(t, 60);
-    tcase_set_timeout(w, 120);
     suite_add_tcase(s, t);
     suite_add_tcase(s, w);
     return s;

@@ -271,7 +271,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("models");
     TCase *c = tcase_create("models");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, every_variant_computes_what_transformers_does, 0, TINY_VARIANTS);
     tcase_add_test(c, shards_are_one_checkpoint);
     tcase_add_test(c, chunks_of_any_size_give_the_same);

@@ -750,7 +750,6 @@ Suite *make_suite(void)
     tcase_add_loop_test(c, cover_equals_plain_greedy, 0, 20);
     suite_add_tcase(s, c);
     c = tcase_create("method");
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, rows_and_mean_by_hand);
     tcase_add_test(c, uniform_attention_keeps_a_share);
     tcase_add_loop_test(c, golden_video_counts, 0, 4);

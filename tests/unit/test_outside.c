@@ -423,7 +423,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("outside");
     TCase *c = tcase_create("mask");
-    tcase_set_timeout(c, 120);
     tcase_add_test(c, arrays_of_other_programs);
     tcase_add_test(c, pairs_after_the_query_are_dropped);
     tcase_add_test(c, it_conforms);

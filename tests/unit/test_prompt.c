@@ -242,7 +242,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("prompt");
     TCase *t = tcase_create("prompt");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, random_numbers);
     tcase_add_test(t, haystacks);
     tcase_add_test(t, haystack_of_source);

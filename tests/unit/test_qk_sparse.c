@@ -111,7 +111,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("qk_sparse");
     TCase *c = tcase_create("qk_sparse");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, masks_of_the_language_model, 0, 2);
     tcase_add_test(c, the_largest_keys_stay);
     tcase_add_test(c, random_tokens);

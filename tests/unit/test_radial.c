@@ -527,7 +527,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("radial");
     TCase *c = tcase_create("maps");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, kept_blocks, 0, (int)(sizeof counts / sizeof *counts));
     tcase_add_test(c, maps_by_hand);
     tcase_add_test(c, one_block_per_frame);
@@ -541,7 +540,6 @@ Suite *make_suite(void)
     tcase_add_test(c, paper_closed_form_of_a_frame_pair);
     suite_add_tcase(s, c);
     c = tcase_create("method");
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, other_inputs_are_skipped);
     tcase_add_test(c, ragged_videos_need_our_padding);
     tcase_add_loop_test(c, presets_keep_layers_and_steps_dense, 0, 8);

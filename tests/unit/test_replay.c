@@ -443,7 +443,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("replay");
     TCase *t = tcase_create("replay");
-    tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, closing_signals_end_a_run_in_order, 0, 3);
     tcase_add_test(t, killed_runs_continue_without_loss_or_repetition);
     tcase_add_test(t, a_second_run_does_nothing_and_force_redoes);

@@ -396,7 +396,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("report");
     TCase *c = tcase_create("report");
-    tcase_set_timeout(c, 120);
     tcase_add_checked_fixture(c, begin, end);
     tcase_add_test(c, equal_sets_have_no_difference);
     tcase_add_test(c, a_metric_beyond_the_tolerance_is_named);

@@ -615,8 +615,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("safetensors");
     TCase *c = tcase_create("refused"), *d = tcase_create("read"), *e = tcase_create("shards");
-    tcase_set_timeout(c, 30);
-    tcase_set_timeout(d, 30);
     tcase_add_loop_test(c, bad_header_is_refused, 0, sizeof bad_headers / sizeof *bad_headers);
     tcase_add_test(c, bad_header_length_is_refused);
     tcase_add_test(c, file_shorter_than_its_length_field_is_refused);

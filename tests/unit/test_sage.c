@@ -512,7 +512,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("sageattention");
     TCase *t = tcase_create("sageattention");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, defaults_of_the_versions);
     tcase_add_test(t, smoothing_is_an_identity);
     tcase_add_test(t, equal_keys_give_the_mean_of_v);

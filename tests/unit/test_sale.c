@@ -796,8 +796,6 @@ Suite *make_suite(void)
     tcase_add_test(w, inapplicable_heads_are_skipped);
     tcase_add_test(w, tau_is_halved_down_to_dense);
     tcase_add_test(w, calibration_agrees_with_the_replayed_error);
-    tcase_set_timeout(t, 120);
-    tcase_set_timeout(w, 120);
     suite_add_tcase(s, t);
     suite_add_tcase(s, w);
     return s;

@@ -692,7 +692,6 @@ Suite *make_suite(void)
     tcase_add_test(heads, strict_counts_rows_without_a_key);
     tcase_add_test(heads, search_reports_what_the_replay_measures);
     tcase_add_test(heads, calibrate_writes_a_triple);
-    tcase_set_timeout(heads, 120);
     suite_add_tcase(s, parts);
     suite_add_tcase(s, heads);
     return s;

@@ -235,7 +235,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("spargeattn_search");
     TCase *t = tcase_create("search");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, bisection_points);
     tcase_add_test(t, bins_of_theta);
     tcase_add_test(t, calibrated_head_keeps_the_bound);

@@ -711,7 +711,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("static");
     TCase *c = tcase_create("longformer and bigbird");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, longformer_counts, 0, 9);
     tcase_add_loop_test(c, longformer_follows_its_rule, 0, 3);
     tcase_add_loop_test(c, bigbird_counts_and_places, 0, 9);
@@ -724,7 +723,6 @@ Suite *make_suite(void)
     tcase_add_test(c, bigbird_refuses_what_it_cannot_do);
     suite_add_tcase(s, c);
     c = tcase_create("longnet and sparse transformer");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, longnet_multiplicities, 0, 4);
     tcase_add_test(c, longnet_rows_that_no_branch_selects);
     tcase_add_test(c, longnet_phases_of_heads);

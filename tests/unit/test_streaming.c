@@ -274,7 +274,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("streaming");
     TCase *c = tcase_create("mask");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, counts_over_lengths, 0, 10);
     tcase_add_test(c, window_is_one_wider_in_the_eager_path);
     tcase_add_loop_test(c, preset_of_the_sampleattention_baseline, 0, 4);

@@ -630,7 +630,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("svg");
     TCase *c = tcase_create("bands");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, widths_and_masks_without_text, 0, (int)(sizeof wan / sizeof *wan));
     tcase_add_loop_test(c, widths_and_masks_with_text, 0, (int)(sizeof text / sizeof *text));
     tcase_add_loop_test(c, trial_masks, 0, 8);
@@ -639,7 +638,6 @@ Suite *make_suite(void)
     tcase_add_loop_test(c, warm_up_of_layers_and_steps, 0, 8);
     suite_add_tcase(s, c);
     c = tcase_create("svg1");
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, other_inputs_are_skipped);
     tcase_add_test(c, a_target_below_the_text_share_is_an_error);
     tcase_add_test(c, bad_rows_are_refused);

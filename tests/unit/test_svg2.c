@@ -842,7 +842,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("svg2");
     TCase *c = tcase_create("clusters");
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, kmeans_by_hand);
     tcase_add_test(c, equal_centroids_leave_one_empty);
     tcase_add_loop_test(c, copies_of_a_centroid_stay_empty, 0, 20);
@@ -857,7 +856,6 @@ Suite *make_suite(void)
     tcase_add_test(c, ties_of_the_map_go_to_the_lower_cluster);
     suite_add_tcase(s, c);
     c = tcase_create("method");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, masks_follow_the_clusters, 0, 2);
     tcase_add_test(c, emulation_is_that_of_a_bf16_trace);
     tcase_add_loop_test(c, one_cluster_or_all_mass_is_dense, 0, 3);

@@ -386,7 +386,6 @@ Suite *make_suite(void)
     TCase *golden = tcase_create("golden"), *ends = tcase_create("ends"),
           *bad = tcase_create("bad");
 
-    tcase_set_timeout(golden, 60);
     tcase_add_test(golden, the_golden_file_has_18_tokenizers);
     tcase_add_loop_test(golden, ids_are_those_of_the_reference, 0, 18);
     tcase_add_test(golden, code_lm_ids_are_the_golden_tokens);
@@ -394,7 +393,6 @@ Suite *make_suite(void)
     tcase_add_test(golden, byte_characters_are_a_bijection);
     tcase_add_test(golden, incomplete_characters_decode_to_the_replacement);
     tcase_add_test(ends, ends_come_from_the_first_rule_that_speaks);
-    tcase_set_timeout(bad, 60);
     tcase_add_loop_test(bad, what_cannot_be_done_exactly_is_refused, 0,
                         sizeof refused / sizeof *refused);
     tcase_add_test(bad, text_that_is_not_utf8_is_refused_with_its_offset);

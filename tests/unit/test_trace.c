@@ -656,7 +656,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("trace");
     TCase *c = tcase_create("round trip");
-    tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, payload_comes_back_in_the_dtype_of_the_trace, 0,
                         (int)(sizeof shapes / sizeof *shapes));
     tcase_add_test(c, ranges_of_rows_equal_the_whole);

@@ -486,7 +486,6 @@ Suite *make_suite(void)
     Suite *s = suite_create("video tables");
     TCase *c = tcase_create("video tables");
     tcase_add_checked_fixture(c, begin, end);
-    tcase_set_timeout(c, 60);
     tcase_add_test(c, parameters_taken_apart);
     tcase_add_test(c, blocks_are_listed_by_threshold_and_size_and_counted_once_per_head);
     tcase_add_test(c, thresholds_come_in_order_without_refresh_steps_and_pooled_masks);

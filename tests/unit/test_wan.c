@@ -220,7 +220,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("wan");
     TCase *t = tcase_create("wan");
-    tcase_set_timeout(t, 300);
     tcase_add_test(t, golden_run_with_weights_in_memory);
     tcase_add_test(t, golden_run_reading_weights_layer_by_layer);
     tcase_add_test(t, velocity_does_not_depend_on_the_number_of_threads);

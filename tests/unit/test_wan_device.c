@@ -320,7 +320,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("wan_device");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, equals_the_cpu);
     tcase_add_test(t, unwanted_layer_hands_out_nothing);
     tcase_add_test(t, own_attention_takes_the_place_of_exact_attention);

@@ -581,7 +581,6 @@ Suite *make_suite(void)
     tcase_add_loop_test(w, equal_blocks_have_equal_masses, 0, 5);
     tcase_add_test(w, repository_rule_by_loops);
     tcase_add_test(w, steps_stop_at_the_error_bound);
-    tcase_set_timeout(w, 120);
     suite_add_tcase(s, t);
     suite_add_tcase(s, w);
     return s;

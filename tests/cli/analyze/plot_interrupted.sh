@@ -9,13 +9,13 @@ gnuplot_is()
 }
 try()
 {
-    PATH=$PWD/bin:$PATH timeout -s KILL 60 "$LACUNA" "$@"
+    PATH=$PWD/bin:$PATH timeout -s KILL 600 "$LACUNA" "$@"
     echo "exit $?"
 }
-gnuplot_is 'kill -INT $PPID; exec sleep 100'
+gnuplot_is 'kill -INT $PPID; exec sleep 1000'
 try plot bars a -o fig.png
 try report a -o r1
-gnuplot_is 'kill -TERM $PPID; exec sleep 100'
+gnuplot_is 'kill -TERM $PPID; exec sleep 1000'
 try plot bars a -o fig.png
 gnuplot_is 'kill -INT $PPID; kill -INT $$'
 try plot bars a -o fig.png

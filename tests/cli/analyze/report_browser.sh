@@ -22,7 +22,7 @@ mkdir many && mv records.jsonl many/
 [ "$(wc -c <r/index.html)" -lt 5000000 ] || ls -l r/index.html
 browser()
 {
-    timeout 120 chromium --headless --no-sandbox --disable-gpu --user-data-dir="$PWD/profile" "$@" 2>/dev/null
+    timeout 1200 chromium --headless --no-sandbox --disable-gpu --user-data-dir="$PWD/profile" "$@" 2>/dev/null
 }
 browser --dump-dom "file://$PWD/r/index.html" >dom
 grep -q '<html[^>]* data-error' dom && grep -o '<html[^>]*>' dom

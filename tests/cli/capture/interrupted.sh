@@ -1,8 +1,9 @@
 # An interrupted capture leaves nothing behind and exits with 130.
+. "$ROOT/tests/cli/running.sh"
 awk 'BEGIN { for (i = 0; i < 30000; i++) print i % 4096 }' >ids.txt
 "$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --tokens-file ids.txt -o t.h5 --force &
 pid=$!
-while [ ! -e t.h5.part ] && kill -0 $pid; do sleep 0.05; done
+while [ ! -e t.h5.part ] && running $pid; do sleep 0.05; done
 kill -INT $pid
 wait $pid
 echo $?

@@ -1,8 +1,9 @@
 # A capture that is killed leaves only its unfinished file, which is refused; the next one starts over.
+. "$ROOT/tests/cli/running.sh"
 "$LACUNA" capture --model "$ROOT/datasets/models/video-dit" --size 16x128x192 --steps 50 \
     -o clip.h5 --quiet &
 pid=$!
-while kill -0 $pid && ! find clip.h5.part -size +1000k 2>/dev/null | grep -q .; do sleep 0.05; done
+while running $pid && ! find clip.h5.part -size +1000k 2>/dev/null | grep -q .; do sleep 0.05; done
 kill -KILL $pid
 wait $pid 2>/dev/null
 echo $?
