@@ -406,7 +406,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     a.traces = in.traces;
     a.n_traces = in.n_traces;
     a.masks = in.masks;
-    TRY(f->draw(&a, err));
+    TRY(figure_draw(f, &a, err));
     log_info("%s", o.output);
     if (o.common.json)
         TRY(print_json(f, o.output, err));

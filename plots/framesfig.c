@@ -3,7 +3,7 @@
  * --save-frames` writes: five frames of the exact clip above those of a method, and below four
  * times their difference.
  */
-#include "plots/figure.h"
+#include "plots/drawers.h"
 
 #include "core/mem.h"
 
@@ -156,8 +156,9 @@ out:
     return rc;
 }
 
-static int draw(const struct figure_args *a, struct err *err)
+int draw_frames(const struct figure *f_, const struct figure_args *a, struct err *err)
 {
+    (void)f_;
     struct frames f = {.n = 0};
     int rc = read_rows(a, &f, err);
     if (!rc)
@@ -166,13 +167,3 @@ static int draw(const struct figure_args *a, struct err *err)
         free(f.pixels[i]);
     return rc;
 }
-
-const struct figure figure_frames = {
-    .listed = {"frames", "frames of clips below the exact ones",
-               "input: strips that `lacuna eval --save-frames` wrote, NN-METHOD.png, of one size; "
-               "of one strip its difference is drawn as well"},
-    .uses = "",
-    .input = FIGURE_PICTURES,
-    .several = true,
-    .draw = draw,
-};

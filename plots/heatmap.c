@@ -5,6 +5,7 @@
  * Cells of maps are maxima of the exact softmax, so a vertical line one key wide or a slash one
  * token wide stays visible at any size.
  */
+#include "plots/drawers.h"
 #include "plots/mapfig.h"
 
 #include "analyze/keys.h"
@@ -244,8 +245,9 @@ out:
     return rc;
 }
 
-static int draw_heatmap(const struct figure_args *a, struct err *err)
+int draw_heatmap(const struct figure *f_, const struct figure_args *a, struct err *err)
 {
+    (void)f_;
     return a->n_traces > 1 ? draw_several(a, err) : draw_one(a, err);
 }
 
@@ -441,8 +443,9 @@ static void name_settings(const struct figure_args *a, struct overlay *o, int pa
     buf_free(&shared);
 }
 
-static int draw_overlay(const struct figure_args *a, struct err *err)
+int draw_overlay(const struct figure *f_, const struct figure_args *a, struct err *err)
 {
+    (void)f_;
     struct overlay o = {.n = 0};
     struct map_figure f = {.args = a};
     struct buf title = {0}, caption = {0};
@@ -681,8 +684,9 @@ static void name_masks(const struct figure_args *a, struct mask_list *l, struct 
     buf_free(&shared);
 }
 
-static int draw_mask(const struct figure_args *a, struct err *err)
+int draw_mask(const struct figure *f_, const struct figure_args *a, struct err *err)
 {
+    (void)f_;
     struct map_figure f = {.args = a};
     struct mask_list *l = NULL;
     struct buf title = {0};
@@ -710,36 +714,3 @@ out:
     buf_free(&title);
     return rc;
 }
-
-const struct figure figure_heatmap = {
-    .listed =
-        {"heatmap", "attention maps of a trace, one panel per head",
-         "input: a trace, or several, a row each; --layer, --head, --step, --branch choose, --rows "
-         "and --keys a part, "
-         "--mean shows the mean weight of a cell instead of the largest, --range LOW:HIGH the "
-         "colour scale"},
-    .uses = "layer,head,step,branch,rows,keys,mean,range,map,tokens",
-    .input = FIGURE_TRACE,
-    .several = true,
-    .draw = draw_heatmap,
-};
-
-const struct figure figure_overlay = {
-    .listed = {"overlay", "attention maps with dumped masks over them, a column per method",
-               "input: a trace and --masks FILE of `lacuna replay --dump-masks`; of several "
-               "settings --method and --params choose some, else each is a column and each head a "
-               "row"},
-    .uses = "layer,head,step,branch,method,params,masks,rows,keys,mean,range,map",
-    .input = FIGURE_TRACE,
-    .needs_masks = true,
-    .draw = draw_overlay,
-};
-
-const struct figure figure_mask = {
-    .listed = {"mask", "dumped masks as kept share per cell",
-               "input: a file of dumped masks; of several settings each is a row and each head a "
-               "column"},
-    .uses = "layer,head,step,branch,method,params,rows,keys,frame,range",
-    .input = FIGURE_MASKS,
-    .draw = draw_mask,
-};

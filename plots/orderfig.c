@@ -2,7 +2,7 @@
  * orderfig.c - the figure "order": how the token orders of permute.h walk through the grid of a
  * video, one panel per order (SpargeAttn, arXiv 2502.18137, figure 5).
  */
-#include "plots/figure.h"
+#include "plots/drawers.h"
 #include "plots/palette.h"
 #include "plots/panels.h"
 
@@ -146,8 +146,9 @@ out:
     return rc;
 }
 
-static int draw(const struct figure_args *a, struct err *err)
+int draw_order(const struct figure *f_, const struct figure_args *a, struct err *err)
 {
+    (void)f_;
     const struct trace_meta *m = trace_meta(a->trace);
     const struct geometry g = {.t = m->grid_t, .h = m->grid_h, .w = m->grid_w};
     struct buf data = {0};
@@ -162,12 +163,3 @@ out:
     buf_free(&data);
     return rc;
 }
-
-const struct figure figure_order = {
-    .listed = {"order", "token orders of a video's grid, a line through its tokens for each",
-               "input: a trace of a small clip; random, row, column, time and hilbert order, a "
-               "colour for four successive tokens"},
-    .uses = "",
-    .input = FIGURE_TRACE,
-    .draw = draw,
-};

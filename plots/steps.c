@@ -2,6 +2,7 @@
  * steps.c - the figure "steps": attention maps of a head over the denoising steps, small multiples
  * with one row per head and one column per captured step.
  */
+#include "plots/drawers.h"
 #include "plots/mapfig.h"
 
 #include "core/mem.h"
@@ -117,8 +118,9 @@ out:
     return rc;
 }
 
-static int draw_steps(const struct figure_args *a, struct err *err)
+int draw_steps(const struct figure *f_, const struct figure_args *a, struct err *err)
 {
+    (void)f_;
     struct step_maps s = {0};
     struct map_figure f = {.args = a, .log = true};
     struct buf title = {0}, caption = {0};
@@ -158,12 +160,3 @@ out:
     buf_free(&title);
     return rc;
 }
-
-const struct figure figure_steps = {
-    .listed = {"steps", "attention maps of a head over the denoising steps",
-               "input: a video trace; --layer and --head choose (the first of each), --branch "
-               "the guidance branch, --mean and --range as for heatmap"},
-    .uses = "layer,head,branch,rows,keys,mean,range,map",
-    .input = FIGURE_TRACE,
-    .draw = draw_steps,
-};

@@ -66,7 +66,7 @@ static void draw(const char *figure, const struct figure_args *a)
         recset_free(&set);
         fixture_set(&f, &set);
     }
-    assert_ok(figure_find(figure, &e)->draw(a, &e), &e);
+    assert_ok(figure_draw(figure_find(figure, &e), a, &e), &e);
     read_beside("dat", &dat);
     read_beside("gp", &script);
     read_beside("txt", &caption);
@@ -365,7 +365,7 @@ START_TEST(a_metric_that_no_record_has_gets_no_panel)
     assert_lacks(&dat, "# cra_");
     struct figure_args a = args();
     a.metric = "err_l1_rel,cra_mean";
-    assert_fails(figure_find("pareto", &e)->draw(&a, &e), &e, ERR_INPUT, "with cra_mean");
+    assert_fails(figure_draw(figure_find("pareto", &e), &a, &e), &e, ERR_INPUT, "with cra_mean");
 }
 END_TEST
 
@@ -573,7 +573,7 @@ START_TEST(marks_stand_where_no_bar_is)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         memset(&e, 0, sizeof e);
         a.marks = bad[i];
-        ck_assert_int_eq(figure_find("means", &e)->draw(&a, &e), ERR_USAGE);
+        ck_assert_int_eq(figure_draw(figure_find("means", &e), &a, &e), ERR_USAGE);
         ck_assert_msg(strncmp(e.msg, "--marks: ", 9) == 0, "%s: %s", bad[i], e.msg);
     }
 }
@@ -609,12 +609,12 @@ START_TEST(a_size_that_drops_names_is_refused_with_one_that_does_not)
     struct figure_args a = args();
     a.width = 700;
     a.height = 200;
-    assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_USAGE,
+    assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_USAGE,
                  "too small for this figure, whose names take 8 lines (700x260 would do)");
     a.height = 260;
     draw("bars", &a);
     a.width = 150;
-    assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_USAGE, "x260 would do");
+    assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_USAGE, "x260 would do");
 }
 END_TEST
 
@@ -660,7 +660,7 @@ START_TEST(bars_stand_by_task)
     assert_has(&dat, " 1 0.2 0.2 0.2\n"); /* tasks by name */
     assert_has(&caption, "by task, median over 1 text or prompt");
     a.x = "head";
-    assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_USAGE, "by layer or by task");
+    assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_USAGE, "by layer or by task");
 }
 END_TEST
 
@@ -965,9 +965,9 @@ START_TEST(a_sweep_has_a_cell_per_setting)
     add("sampleattention", "alpha_c=0.9:chunks=2", 0, 0, 0.6);
     recset_free(&set);
     fixture_set(&f, &set);
-    assert_fails(figure_find("sweep", &e)->draw(&a, &e), &e, ERR_INPUT, "one value each");
+    assert_fails(figure_draw(figure_find("sweep", &e), &a, &e), &e, ERR_INPUT, "one value each");
     a.y = NULL;
-    assert_fails(figure_find("sweep", &e)->draw(&a, &e), &e, ERR_USAGE, "needs two parameters");
+    assert_fails(figure_draw(figure_find("sweep", &e), &a, &e), &e, ERR_USAGE, "needs two parameters");
 }
 END_TEST
 
@@ -1009,7 +1009,7 @@ START_TEST(means_have_their_numbers_and_the_mean_of_all_bars)
     assert_has(&script, "'L1, max >0.99'");
     assert_lacks(&script, "with labels"); /* of panels the title has a number, bars have none */
     a.x = "step";
-    assert_fails(figure_find("means", &e)->draw(&a, &e), &e, ERR_USAGE, "layer, sample or head");
+    assert_fails(figure_draw(figure_find("means", &e), &a, &e), &e, ERR_USAGE, "layer, sample or head");
 }
 END_TEST
 
@@ -1029,7 +1029,7 @@ START_TEST(means_of_samples_begin_with_the_largest)
     add("sale", "tau=0.5", 0, 0, 0.5);
     recset_free(&set);
     fixture_set(&f, &set);
-    assert_fails(figure_find("means", &e)->draw(&a, &e), &e, ERR_USAGE, "of one setting");
+    assert_fails(figure_draw(figure_find("means", &e), &a, &e), &e, ERR_USAGE, "of one setting");
 }
 END_TEST
 
@@ -1042,7 +1042,7 @@ START_TEST(a_sweep_shows_settings_that_differ_in_nothing_else)
     add("sampleattention", "alpha_c=0.9", 0, 0, 0.3);
     add("sampleattention", "alpha_c=0.9:chunks=2", 0, 0, 0.6);
     fixture_set(&f, &set);
-    assert_fails(figure_find("sweep", &e)->draw(&a, &e), &e, ERR_USAGE,
+    assert_fails(figure_draw(figure_find("sweep", &e), &a, &e), &e, ERR_USAGE,
                  "differ in more than alpha_c and alpha_s");
 }
 END_TEST

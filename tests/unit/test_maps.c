@@ -75,7 +75,7 @@ static struct figure_args args_for(const char *file)
 
 static void draw(const char *figure, struct figure_args *a)
 {
-    assert_ok(figure_find(figure, &e)->draw(a, &e), &e);
+    assert_ok(figure_draw(figure_find(figure, &e), a, &e), &e);
 }
 
 /* A trace of one layer with two heads and maps of 64-token cells. */
@@ -135,7 +135,7 @@ static void assert_spares_input(const char *name)
     a.trace = t;
     a.inputs = &inputs;
     ck_assert_int_eq(link(test_path("t.h5"), test_path(name)), 0);
-    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_USAGE, name);
+    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_USAGE, name);
     ck_assert_int_eq(access(test_path("own.png.new"), F_OK), -1);
     ck_assert_int_eq(unlink(test_path(name)), 0);
     draw("heatmap", &a); /* its files alone are no hindrance */
@@ -193,7 +193,7 @@ static void assert_no_room(struct fixture_records *f)
     struct figure_args a = args_for("room.png");
     fixture_set(f, &set);
     a.set = &set;
-    assert_fails(figure_find("layerhead", &e)->draw(&a, &e), &e, ERR_INPUT, "can show");
+    assert_fails(figure_draw(figure_find("layerhead", &e), &a, &e), &e, ERR_INPUT, "can show");
     recset_free(&set);
 }
 

@@ -1,10 +1,9 @@
 /*
- * phases.c - phases: where the time of a method goes, stacked.
+ * stacks.c - the drawer of stacked bars: where the time of a method goes.
  */
-#include "plots/chart.h"
+#include "plots/drawers.h"
 
 #include "core/mem.h"
-#include "core/text.h"
 
 #include <limits.h>
 #include <math.h>
@@ -105,9 +104,8 @@ static bool mean_times(const struct grouping *gs, const struct group *g, int kin
 }
 
 /* The figure's bars, in the order of their series. */
-struct phases {
-    struct chart_groups g;
-    struct series_list l;
+struct stacks {
+    struct chart c;
     struct bar *bars; /* owned */
     int kind;
     double scale, longest; /* of ns to the unit drawn; of the bars, in that unit */
@@ -115,16 +113,17 @@ struct phases {
     bool hatched;
 };
 
-static int collect(struct phases *f, struct err *err)
+static int collect(struct stacks *f, struct err *err)
 {
+    struct chart *c = &f->c;
     double longest = 0;
-    f->l.most = INT_MAX; /* rows with names need no colours that can be told apart */
-    for (int64_t i = 0; i < f->g.gs.n; i++) {
-        const struct record *r = f->g.gs.g[i].first;
+    c->l.most = INT_MAX; /* rows with names need no colours that can be told apart */
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        const struct record *r = c->g.gs.g[i].first;
         struct bar b;
-        if (!mean_times(&f->g.gs, &f->g.gs.g[i], f->kind, &b))
+        if (!mean_times(&c->g.gs, &c->g.gs.g[i], f->kind, &b))
             continue;
-        int k = chart_series(&f->g, r, r->params, &f->l, err);
+        int k = chart_series(&c->g, r, r->params, &c->l, err);
         if (k < 0)
             return err->code;
         f->bars[k] = b;
@@ -134,164 +133,135 @@ static int collect(struct phases *f, struct err *err)
     f->scale = longest < 1e5 ? 1e-3 : 1e-6;
     f->unit = longest < 1e5 ? "µs" : "ms";
     f->longest = longest > 0 ? longest * f->scale : 1;
-    return series_labels(&f->l, 48, err);
+    return series_labels(&c->l, 48, err);
 }
 
 /* What a bar is the time of. */
-static const char *subject(const struct phases *f)
+static const char *subject(const struct stacks *f)
 {
-    bool calls =
-        group_of_calls(&f->g.gs, measured_attend) || f->g.gs.g[0].first->scope == RECORD_OF_CALL;
+    const struct grouping *gs = &f->c.g.gs;
+    bool calls = group_of_calls(gs, measured_attend) || gs->g[0].first->scope == RECORD_OF_CALL;
     return f->kind == OF_CLIPS ? "denoising step" : f->kind == OF_GPU && calls ? "call" : "head";
 }
 
-/* Is the width given, and the height free? */
-static bool is_narrow(const struct figure_args *a)
-{
-    return a->width && !a->height;
-}
+/* Characters of the lines that the names of bars have in a figure of a given width. */
+#define NAME_CHARS 24
 
-/* The name of a bar; where a width is given, the parameters stand below the method. */
-static void bar_name(const struct phases *f, struct chart *c, int i, struct buf *tics)
+static int name_chars(const struct stacks *f)
 {
-    const char *label = series_label(&f->l.s[i]),
-               *cut = is_narrow(f->g.args) ? strchr(label, ' ') : NULL;
-    char first[96];
-    if (cut) {
-        snprintf(first, sizeof first, "%.*s", (int)(cut - label), label);
-        gp_tic(&c->gp, tics, first);
-        buf_puts(tics, ".\"\\n\".");
-    }
-    gp_tic(&c->gp, tics, cut ? cut + 1 : label);
-}
-
-/* Characters of the longest line of the names. */
-static int longest_line(const struct phases *f)
-{
-    int longest = 0;
-    for (int i = 0; i < f->l.n; i++) {
-        const char *label = series_label(&f->l.s[i]), *cut = strchr(label, ' ');
-        int first = cut ? (int)(cut - label) : utf8_count(label);
-        int second = cut ? utf8_count(cut + 1) : 0;
-        longest = first > longest ? first : longest;
-        longest = second > longest ? second : longest;
-    }
-    return longest;
+    int longest = series_longest(&f->c.l);
+    return f->c.a->width && longest > NAME_CHARS ? NAME_CHARS : longest;
 }
 
 /* Rows: position, is the selection missing, then the running sums of the phases. */
-static void write_phases(const struct phases *f, struct chart *c, struct buf *b, struct buf *tics)
+static void write_stacks(struct stacks *f)
 {
     const char *const *name = kinds[f->kind].name;
+    struct buf *b = &f->c.data;
     buf_printf(b, "# position, 1 = selection not measured, then cumulative %s: %s, %s, %s\n",
                f->unit, name[0], name[1], name[2]);
-    for (int i = 0; i < f->l.n; i++) {
+    for (int i = 0; i < f->c.l.n; i++) {
         double sum = 0;
-        buf_printf(b, "# %s\n%d %d", f->l.s[i].name, i, f->bars[i].no_select);
+        buf_printf(b, "# %s\n%d %d", f->c.l.s[i].name, i, f->bars[i].no_select);
         for (int p = 0; p < 3; p++) {
             sum += f->bars[i].phase[p] * f->scale;
             buf_printf(b, " %.8g", sum);
         }
         buf_puts(b, "\n");
-        buf_puts(tics, i ? ", " : "");
-        bar_name(f, c, i, tics);
-        buf_printf(tics, " %d", i);
     }
 }
 
+static void put_axes(struct stacks *f)
+{
+    struct canvas *canvas = &f->c.canvas;
+    struct buf *s = &canvas->gp.script;
+    buf_printf(s,
+               "set xrange [0:%.6g]\nset xtics %g nomirror\nset yrange [%d.6:-0.6]\nunset grid\n"
+               "set grid xtics lc rgb '#dddddd' lw 0.6 lt 1\nset ytics scale 0 (",
+               f->longest * 1.04,
+               gp_step(f->longest * 1.04, canvas->width > 140 ? canvas->width / 70 : 2),
+               f->c.l.n - 1);
+    for (int i = 0; i < f->c.l.n; i++) {
+        buf_puts(s, i ? ", " : "");
+        canvas_tic(&canvas->gp, s, series_label(&f->c.l.s[i]), name_chars(f));
+        buf_printf(s, " %d", i);
+    }
+    buf_printf(s, ") noenhanced%s\n", f->c.a->width ? " font font_small" : "");
+}
+
 /* A bar whose selection was not measured is shorter than the method: it is hatched. */
-static void plot_phases(struct chart *c, const struct phases *f, const struct buf *tics)
+static void put_bars(struct stacks *f)
 {
     static const char *const fill[2] = {"solid 1.0 noborder", "pattern 5 border lt -1"};
-    struct buf *s = &c->gp.script;
-    buf_printf(
-        s,
-        "set xrange [0:%.6g]\nset xtics %g nomirror\nset yrange [%d.6:-0.6]\nunset grid\nset grid "
-        "xtics lc rgb '#dddddd' lw 0.6 lt 1\nset ytics scale 0 (%s) noenhanced%s\n",
-        f->longest * 1.04, gp_step(f->longest * 1.04, c->width > 140 ? c->width / 70 : 2),
-        f->l.n - 1, buf_str(tics), is_narrow(f->g.args) ? " font font_small" : "");
+    struct canvas *canvas = &f->c.canvas;
+    char how[96];
+    canvas_key(canvas);
+    buf_puts(&canvas->gp.script, "plot NaN notitle");
     for (int p = 2; p >= 0; p--)
         for (int h = 0; h <= f->hatched; h++) {
-            buf_puts(s, p == 2 && h == 0 ? "plot " : ", ");
-            gp_data_name(&c->gp, "dat");
-            buf_printf(s,
+            buf_puts(&canvas->gp.script, ", ");
+            gp_data_name(&canvas->gp, "dat");
+            buf_printf(&canvas->gp.script,
                        " using ($2==%d?$%d/2:NaN):1:($%d/2):(0.34) with boxxyerror lc rgb '%s' "
                        "fs %s notitle",
                        h, p + 3, p + 3, phase_colors[p], fill[h]);
         }
-    char how[96];
     for (int p = 0; p < 3; p++) {
         snprintf(how, sizeof how, "boxes fs solid lc rgb '%s'", phase_colors[p]);
-        chart_entry_as(c, how, kinds[f->kind].name[p]);
+        canvas_entry(canvas, how, kinds[f->kind].name[p]);
     }
     snprintf(how, sizeof how, "boxes lc rgb '%s' fs %s", phase_colors[2], fill[1]);
     if (f->hatched)
-        chart_entry_as(c, how, "attend; selection not measured");
-    chart_end(c);
+        canvas_entry(canvas, how, "attend; selection not measured");
+    canvas_end(canvas);
 }
 
-static int draw(const struct phases *f, const struct figure_args *a, struct err *err)
+static int draw(struct stacks *f, struct err *err)
 {
-    struct chart c = {0};
-    struct buf data = {0}, tics = {0}, title = {0}, x = {0};
-    int rows = f->l.n, without = (int)f->g.gs.n - rows, rc = 0;
+    struct chart *c = &f->c;
+    int rows = c->l.n, without = (int)c->g.gs.n - rows, rc = 0;
+    bool narrow = c->a->width > 0;
+    char x_name[32];
 
-    buf_printf(&title, "Mean time of a %s, %s", subject(f), kinds[f->kind].what);
+    buf_printf(&c->says, "%s, %s", subject(f), kinds[f->kind].what);
     if (without)
-        buf_printf(&title, "; %d setting%s without times left out", without,
+        buf_printf(&c->says, "; %d setting%s without times left out", without,
                    without > 1 ? "s" : "");
-    TRY(buf_check(&title, "title", err));
-    const struct chart_layout layout = {.title = buf_str(&title),
-                                        .panels = 1,
-                                        .width = 400,
-                                        .height = 60 + 24 * rows,
-                                        .least = rows * (is_narrow(a) ? 26 : 14),
-                                        .left = is_narrow(a)
-                                                    ? (int)(20 + 5.9 * longest_line(f))
-                                                    : (int)(28 + 7.4 * series_longest(&f->l)),
-                                        .legend = f->hatched ? 286 : 110,
-                                        .lines = f->hatched ? 4 : 3};
-    TRY(chart_open(a, &layout, &c, err));
-    write_phases(f, &c, &data, &tics);
-    buf_printf(&x, "time [%s]", f->unit);
-    chart_panel(&c, 0, buf_str(&x), "");
-    plot_phases(&c, f, &tics);
-    TRY(chart_finish(&c, &data, err));
+    TRY(chart_title(c, err));
+    const struct canvas_wish w = {.title = buf_str(&c->title),
+                                .caption = buf_str(&c->caption),
+                                .width = 400,
+                                .height = 60 + 24 * rows,
+                                .least = rows * (narrow ? 26 : 14),
+                                .left = (int)(28 + (narrow ? 0.85 : 1) * CANVAS_CHAR * name_chars(f)),
+                                .entries = f->hatched ? 4 : 3,
+                                .chars = f->hatched ? 30 : 9};
+    TRY(canvas_open(c->a, &w, &c->canvas, err));
+    write_stacks(f);
+    snprintf(x_name, sizeof x_name, "time [%s]", f->unit);
+    canvas_panel(&c->canvas, x_name, "", NULL);
+    put_axes(f);
+    put_bars(f);
+    TRY(canvas_finish(&c->canvas, &c->data, err));
 out:
-    chart_free(&c);
-    buf_free(&data);
-    buf_free(&tics);
-    buf_free(&title);
-    buf_free(&x);
     return rc;
 }
 
-static int draw_phases(const struct figure_args *a, struct err *err)
+int draw_stacks(const struct figure *figure, const struct figure_args *a, struct err *err)
 {
-    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
-    struct phases f = {0};
+    struct stacks f = {.kind = 0};
     int rc = 0;
 
-    TRY(chart_group(a, keys, 2, 0, NULL, KEY_COUNT, &f.g, err));
-    f.kind = find_kind(&f.g.gs);
+    chart_init(&f.c, figure, a);
+    TRY(chart_regroup(&f.c, figure->keys, NULL, KEY_COUNT, figure->flags, err));
+    f.kind = find_kind(&f.c.g.gs);
     if (f.kind < 0)
         FAIL(err, ERR_INPUT, "no ok record has times");
-    TRY(mem_alloc(&f.bars, f.g.gs.n, sizeof *f.bars, "bars", err));
+    TRY(mem_alloc(&f.bars, f.c.g.gs.n, sizeof *f.bars, "bars", err));
     TRY(collect(&f, err));
-    TRY(draw(&f, a, err));
+    TRY(draw(&f, err));
 out:
-    chart_groups_free(&f.g);
-    series_free(&f.l);
+    chart_free(&f.c);
     free(f.bars);
     return rc;
 }
-
-const struct figure figure_phases = {
-    .listed =
-        {"phases", "time of prepare, select and attend by method, or of a clip's steps",
-         "input: records with times: measured on a GPU, else those of the CPU reference, else of "
-         "clips; never mixed"},
-    .uses = "layer,head,step,branch,method,params",
-    .input = FIGURE_RECORDS,
-    .draw = draw_phases,
-};
