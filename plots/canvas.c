@@ -22,35 +22,43 @@
 
 /* ---- text in lines --------------------------------------------------------------------------- */
 
-/* Where a line of at most `chars` characters ends: at the last blank that fits, or before a unit in
- * brackets where the rest fits into the next line. */
-static size_t line_length(const char *text, int chars)
+/* Where a line of at most `chars` characters ends: at the last blank that fits, before a unit in
+ * brackets where the rest fits into the next line, or behind a colon; *next: where the next line
+ * begins, at the end of the text behind the last one. */
+static size_t line_length(const char *text, int chars, size_t *next)
 {
     const char *unit = strstr(text, " [");
+    size_t given = strcspn(text, "\n"), end = 0;
     int n = 0;
-    size_t end = 0, given = strcspn(text, "\n");
     for (const char *p = text; p < text + given; p++)
         n += ((unsigned char)*p & 0xc0) != 0x80;
+    *next = given + (text[given] == '\n');
     if (n <= chars)
         return given;
     n = 0;
     for (const char *p = text; p < text + given && (n <= chars || !end); p++) {
-        if (*p == ' ')
-            end = (size_t)(p - text);
+        if (*p == ' ' || (p[0] == ':' && n < chars)) {
+            end = (size_t)(p - text) + (*p == ':');
+            *next = (size_t)(p - text) + 1;
+        }
         n += ((unsigned char)*p & 0xc0) != 0x80;
     }
-    if (unit && (size_t)(unit - text) < end && utf8_count(unit + 1) <= chars)
+    if (unit && (size_t)(unit - text) < end && utf8_count(unit + 1) <= chars) {
         end = (size_t)(unit - text);
+        *next = end + 1;
+    }
     return end ? end : given;
 }
 
 int canvas_count_lines(const char *text, int chars)
 {
-    int n = 1;
-    for (size_t len = line_length(text, chars); text[len]; len = line_length(text, chars)) {
-        text += len + 1;
+    int n = 0;
+    size_t next;
+    do {
+        line_length(text, chars, &next);
+        text += next;
         n++;
-    }
+    } while (*text);
     return n;
 }
 
@@ -63,15 +71,14 @@ static void put_lines(const struct gp *g, struct buf *b, const char *text, int c
     while (chars > 1 && canvas_count_lines(text, chars - 1) == lines) /* lines of like length */
         chars--;
     chars = g->type == GP_TEX ? INT_MAX : chars; /* whose letters are narrower */
-    for (bool more = true; more;) {
-        size_t len = line_length(text, chars);
-        more = text[len] != '\0';
+    do {
+        size_t next, len = line_length(text, chars, &next);
         buf_reset(&one);
         buf_put(&one, text, len);
         put(g, b, buf_str(&one));
-        buf_puts(b, more ? ".\"\\n\"." : "");
-        text += len + more;
-    }
+        text += next;
+        buf_puts(b, *text ? ".\"\\n\"." : "");
+    } while (*text);
     b->failed |= one.failed;
     buf_free(&one);
 }
@@ -117,7 +124,7 @@ static void set_rows(const struct canvas_wish *w, struct canvas *p)
 {
     int legend = 0;
     p->head = w->head_lines ? w->head_lines * CANVAS_LINE + 8 : 0;
-    p->foot = w->exact ? 0 : p->bottom; /* exact panels have names of axes below the last row only */
+    p->foot = w->foot + (w->exact ? 0 : p->bottom); /* exact panels have names of axes below the last row only */
     if (p->key_right) {
         p->key_rows = w->entries;
         p->key_columns = 1;
@@ -193,7 +200,7 @@ static void geometry(const struct figure_args *a, const struct canvas_wish *w, s
     if (a->width && !narrow && !w->exact)
         p->width = width_of_panels(p, *wide);
     int lines = title[0] ? canvas_count_lines(title, (int)((*wide - 20) / TITLE_CHAR)) : 0;
-    p->top = lines ? 18 + lines * TITLE_LINE : 12;
+    p->top = w->top + (lines ? 18 + lines * TITLE_LINE : 12);
     set_rows(w, p);
     *high = height_of_page(p);
     if (a->height && !w->exact)
@@ -282,15 +289,20 @@ static void put_name(struct canvas *p, const char *what, const char *name, int r
     if (!name)
         return;
     buf_printf(s, "set %s ", what);
-    canvas_lines(&p->gp, s, name, (int)(room / CANVAS_CHAR));
-    buf_puts(s, " noenhanced\n");
+    canvas_lines(&p->gp, s, name, canvas_chars(room));
+    buf_printf(s, " noenhanced%s\n", strcmp(what, "title") == 0 ? " offset 0,-0.5" : "");
+}
+
+int canvas_chars(double room)
+{
+    return room < 2 * CANVAS_CHAR ? 2 : (int)(room / CANVAS_CHAR);
 }
 
 void canvas_panel(struct canvas *p, const char *x_name, const char *y_name, const char *title)
 {
     put_name(p, "xlabel", x_name, p->width + p->gap_x / 2);
     put_name(p, "ylabel", y_name, p->height + p->head + p->bottom / 2);
-    put_name(p, "title", title, p->width + p->gap_x);
+    put_name(p, "title", title, p->width + p->gap_x - 10);
     p->next++;
 }
 

@@ -19,6 +19,7 @@ struct canvas_wish {
     int width, height;   /* of a panel; in a figure of a given width their proportion counts */
     int least;           /* height of a panel that its content needs */
     int left, right, bottom, gap_x, gap_y; /* margins, and room between panels */
+    int top, foot;                         /* more room above the first row, below each panel */
     int head_lines;                        /* of the titles above panels */
     int entries, chars;                    /* of a legend: entries, characters of the longest */
     bool each;  /* a legend below each panel or, where cols is given, each row of panels */
@@ -77,5 +78,8 @@ void canvas_free(struct canvas *p);
 void canvas_lines(const struct gp *g, struct buf *b, const char *text, int chars);
 void canvas_tic(const struct gp *g, struct buf *b, const char *text, int chars); /* as gp_tic */
 int canvas_count_lines(const char *text, int chars);
+
+/* Characters that so many units have room for. */
+int canvas_chars(double room);
 
 #endif

@@ -154,9 +154,9 @@ static void set_panels(const struct chart *c, struct canvas_wish *w)
             w->cols--;
         cell_x = fmin(canvas_panel_width(a, w) / g->cols, a->height ? INFINITY : 1.5 * g->cell_x);
     } else if (text > g->cols * cell_x + w->gap_x)
-        w->gap_x = text - (int)(g->cols * cell_x);
+        w->gap_x = 30; /* more would bring titles near the colour bar */
     w->width = (int)(cell_x >= 2 ? floor(cell_x) * g->cols : cell_x * g->cols);
-    w->head_lines = title_lines(c, (int)((w->width + w->gap_x) / CANVAS_CHAR));
+    w->head_lines = title_lines(c, canvas_chars(w->width + w->gap_x - 10));
     if (a->width)
         cell_y = fmin(cell_x * g->cell_y / g->cell_x, canvas_panel_height(a, w) / g->rows);
     w->height = (int)(cell_y >= 2 ? floor(cell_y) * g->rows : cell_y * g->rows);

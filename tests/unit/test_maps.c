@@ -6,7 +6,6 @@
 #include "core/log.h"
 #include "core/maskfile.h"
 #include "plots/figure.h"
-#include "plots/panels.h"
 #include "plots/titles.h"
 #include "tests/harness/records_fixture.h"
 #include "tests/harness/trace_fixture.h"

@@ -12,7 +12,6 @@
 #include "plots/figure.h"
 #include "plots/mapfig.h"
 #include "plots/palette.h"
-#include "plots/panels.h"
 #include "plots/series.h"
 #include "sim/registry.h"
 #include "tests/harness/records_fixture.h"
