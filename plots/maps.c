@@ -288,9 +288,9 @@ static int by_cell(const void *a, const void *b)
 
 /* The masks that the options choose, in the order of tables. Over maps those of one step and
  * branch. */
-static int list_masks(const struct figure_args *a, struct mask_list *l, struct err *err)
+static int list_masks(const struct figure_args *a, bool over, struct mask_list *l, struct err *err)
 {
-    const struct trace_call *first = a->trace && trace_calls(a->trace) ? trace_call(a->trace, 0) : NULL;
+    const struct trace_call *first = over && trace_calls(a->trace) ? trace_call(a->trace, 0) : NULL;
     int64_t *layers = NULL, *heads = NULL, n_layers = -1, n_heads = -1;
     int64_t step = a->step == INT64_MIN && first ? first->step : a->step;
     const char *branch = !a->branch && first ? first->branch : a->branch;
@@ -398,29 +398,30 @@ static int find_map(const struct figure_args *a, const struct record *id, struct
     return 0;
 }
 
-static int draw_masks(const struct figure_args *a, struct err *err)
+/* The masks alone, or over the maps of their heads. */
+static int draw_masks(const struct figure_args *a, bool over, struct err *err)
 {
-    struct map_figure f = {.a = a, .shares = !a->trace};
+    struct map_figure f = {.a = a, .shares = !over};
     struct mask_list *l = NULL;
     struct buf shared = {0};
     int rc = 0;
 
     TRY(mem_zalloc(&l, 1, sizeof *l, "masks", err));
-    TRY(list_masks(a, l, err));
+    TRY(list_masks(a, over, l, err));
     compare_masks(l, &shared);
     for (int i = 0; i < l->n; i++) {
         const struct record *id = &l->m[i].id;
         struct map m = {.p = {-1, id->layer, id->head, 0}, .step = id->step, .trace = -1};
         m.mask = l->m[i].at;
-        m.trace = a->trace ? 0 : -1;
-        if (a->trace)
+        m.trace = over ? 0 : -1;
+        if (over)
             TRY(find_map(a, id, &m, err));
         name_mask(l, i, &m);
         TRY(add_map(&f, &m, err));
     }
     buf_printf(&f.title, "masks%s", shared.len ? " of " : "");
     title_cut(buf_str(&shared), 72, &f.title);
-    if (a->trace) {
+    if (over) {
         buf_puts(&f.title, " on ");
         put_trace(a->trace, f.m[0].step, l->m[0].id.branch, &f.title);
         buf_puts(&f.title, "; dropped: pale");
@@ -441,11 +442,11 @@ int draw_overlay(const struct figure *figure, const struct figure_args *a, struc
 {
     int rc = check_scale(a, err);
     (void)figure;
-    return rc ? rc : draw_masks(a, err);
+    return rc ? rc : draw_masks(a, true, err);
 }
 
 int draw_mask(const struct figure *figure, const struct figure_args *a, struct err *err)
 {
     (void)figure;
-    return draw_masks(a, err);
+    return draw_masks(a, false, err);
 }

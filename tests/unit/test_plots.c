@@ -550,33 +550,6 @@ START_TEST(kept_shares_of_masks_match_counting)
 }
 END_TEST
 
-START_TEST(panels_give_every_cell_a_whole_pixel)
-{
-    struct panels p;
-    struct panels_wish w = {
-        .count = 6, .cells_x = 150, .cells_y = 150, .side = panels_side(6), .chars = 10};
-    panels_layout(&p, &w);
-    ck_assert(p.cols == 3 && p.rows == 2);
-    ck_assert_int_ge(p.cell, 1);
-    ck_assert_int_eq(p.width, p.cell * 150);
-    w = (struct panels_wish){.count = 2,
-                             .cols = 2,
-                             .cells_x = 100,
-                             .cells_y = 100,
-                             .side = panels_side(2),
-                             .chars = 10,
-                             .width = 1000,
-                             .height = 600};
-    panels_layout(&p, &w);
-    ck_assert_int_le(panels_total_width(&p, ""), 1000);
-    ck_assert_int_le(panels_total_height(&p), 600);
-    w = (struct panels_wish){
-        .count = 2, .cols = 2, .cells_x = 10, .cells_y = 10, .side = 40, .chars = 60};
-    panels_layout(&p, &w);
-    ck_assert_int_ge(p.width + p.gap_x, 60 * 6); /* titles of 60 characters fit side by side */
-}
-END_TEST
-
 START_TEST(a_method_keeps_its_colour)
 {
     char shade[8];
@@ -876,7 +849,6 @@ START_TEST(grids_have_heads_of_rows_and_columns)
     read_file("g.gp", &script);
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "'layer 1'"));
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "'head 1'"));
-    ck_assert_ptr_null(strstr(buf_str(&script), "set title"));
     buf_free(&script);
     trace_close(&t);
 }
@@ -979,7 +951,6 @@ START_TEST(an_overlay_veils_what_the_mask_drops)
     read_file("o.gp", &script);
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "window=16"));
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "defaults"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "'layer 1'"));
     a.params = "window=99";
     assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "no dumped mask");
     a.params = "defaults";
@@ -1050,7 +1021,6 @@ Suite *make_suite(void)
     tcase_add_test(c, a_line_one_cell_wide_survives_pooling);
     tcase_add_test(c, means_weigh_allowed_pairs_and_the_rest_is_blank);
     tcase_add_test(c, kept_shares_of_masks_match_counting);
-    tcase_add_test(c, panels_give_every_cell_a_whole_pixel);
     tcase_add_test(c, a_method_keeps_its_colour);
     tcase_add_test(c, names_of_papers_have_their_methods_colours);
     tcase_add_test(c, every_figure_of_records_draws);

@@ -426,7 +426,7 @@ START_TEST(threshold_draws_what_there_is)
     fixture_set(&f, &set);
     draw("threshold", &data);
     ck_assert_ptr_nonnull(
-        strstr(buf_str(&data), "# density_elem: c, mean\nnan nan\n0.25 0.6\n0.5 0.4\n"));
+        strstr(buf_str(&data), "# density of slices: x, mean\n0.25 0.6\n0.5 0.4\n"));
     ck_assert_ptr_null(strstr(buf_str(&data), "128 x 128"));
     buf_free(&data);
 }
