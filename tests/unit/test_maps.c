@@ -135,7 +135,7 @@ static void assert_spares_input(const char *name)
     a.inputs = &inputs;
     ck_assert_int_eq(link(test_path("t.h5"), test_path(name)), 0);
     assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_USAGE, name);
-    ck_assert_int_eq(access(test_path("own.png.new"), F_OK), -1);
+    ck_assert_int_eq(access(test_path("own.png.part"), F_OK), -1);
     ck_assert_int_eq(unlink(test_path(name)), 0);
     draw("heatmap", &a); /* its files alone are no hindrance */
     trace_close(&t);
