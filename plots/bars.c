@@ -15,8 +15,8 @@
 
 #define GROUP_WIDTH 0.84 /* of the bars at one place */
 #define PANELS_MOST 64
-#define COLUMNS 4       /* of panels of heads, as in the paper */
-#define LABEL_LEAST 13  /* units of a bar below which no number fits, not even a vertical one */
+#define COLUMNS 4      /* of panels of heads, as in the paper */
+#define LABEL_LEAST 13 /* units of a bar below which no number fits, not even a vertical one */
 #define MEAN_LINE "lines lw 1.6 dt 2 lc rgb '#990000'"
 
 static bool has_numbers(const struct chart *c)
@@ -164,9 +164,9 @@ int bars_of_means(struct chart *c, struct err *err)
         FAIL(err, ERR_USAGE, "means: --x takes layer, sample or head");
     c->heads = strcmp(x, "head") == 0;
     snprintf(keys, sizeof keys, "%s,%s", c->f->keys,
-             c->heads                   ? "layer,head"
+             c->heads                  ? "layer,head"
              : strcmp(x, "layer") == 0 ? "layer"
-                                        : "trace");
+                                       : "trace");
     TRY(chart_regroup(c, keys, c->metric, KEY_COUNT, c->f->flags, err));
     chart_panel(c, c->metric, x, AXIS_COUNT);
     TRY(add_means(c, x, err));
@@ -326,9 +326,8 @@ static void put_tics(struct chart *c, int panel)
 {
     struct buf *s = &c->canvas.gp.script;
     struct extent span = span_of(c, panel);
-    double step = c->places.n
-                      ? 1
-                      : gp_count_step(span.high - span.low + 1, c->canvas.width / 26 + 1);
+    double step =
+        c->places.n ? 1 : gp_count_step(span.high - span.low + 1, c->canvas.width / 26 + 1);
     double last = -INFINITY;
     if (span.low < 0) { /* whole models */
         buf_puts(s, "unset xtics\n");
@@ -399,7 +398,8 @@ static void put_means(struct chart *c, int panel)
              c->l.s[0].color);
     put_plot(c, panel, what);
     if (!c->heads)
-        buf_printf(&c->canvas.gp.script, ", %.10g with " MEAN_LINE " notitle", all.sum / (double)all.n);
+        buf_printf(&c->canvas.gp.script, ", %.10g with " MEAN_LINE " notitle",
+                   all.sum / (double)all.n);
     put_numbers(c, panel, number_turn(c, all.high + 1));
     marks_plot(&c->marks, &c->canvas, c->panels_drawn, first_place(c));
     if (c->heads)
@@ -420,7 +420,8 @@ static void put_bars(struct chart *c, const struct chart_facet *f)
         buf_printf(&what, "using 1:3 with %s", buf_str(&how));
         put_plot(c, f->s[k], buf_str(&what));
         if (whiskers)
-            put_plot(c, f->s[k], "using 1:4:(0):($5-$4) with vectors nohead lc rgb '#333333' lw 0.8");
+            put_plot(c, f->s[k],
+                     "using 1:4:(0):($5-$4) with vectors nohead lc rgb '#333333' lw 0.8");
         buf_free(&how);
         buf_free(&what);
     }
@@ -455,7 +456,8 @@ static void draw_panel(struct chart *c, int i)
     char title[64];
     bool first = c->canvas.next % c->canvas.cols == 0;
     chart_metric_label(c->metric, &label, &scale);
-    canvas_panel(&c->canvas, c->panel[0].x_name, first ? buf_str(&label) : "", panel_title(c, i, title));
+    canvas_panel(&c->canvas, c->panel[0].x_name, first ? buf_str(&label) : "",
+                 panel_title(c, i, title));
     if (c->heads)
         buf_printf(s, "set format y '%s'\n", first ? "%h" : "");
     put_tics(c, c->heads ? i : -1);
@@ -483,18 +485,22 @@ static int open_page(struct chart *c, struct err *err)
     int want = numbers ? places * 30 : places * (12 * most + 14);
     int chars = numbers ? (int)fmax(16, (double)strlen(c->marks.name)) : c->facets.longest;
     const struct canvas_wish w = {.title = buf_str(&c->title),
-                                .caption = buf_str(&c->caption),
-                                .panels = c->heads ? c->panels_drawn : c->facets.n,
-                                .cols = c->heads ? COLUMNS : 0,
-                                .width = c->heads ? 150 : many ? 250 : (int)fmin(fmax(want, 460), 1400),
-                                .height = c->heads ? 110 : many ? 190 : 330,
-                                .gap_x = c->heads ? 30 : 0,
-                                .head_lines = c->heads || many,
-                                .entries = c->heads  ? 0
-                                           : numbers ? 1 + (c->marks.n > 0)
-                                                     : most,
-                                .chars = chars,
-                                .each = many};
+                                  .caption = buf_str(&c->caption),
+                                  .panels = c->heads ? c->panels_drawn : c->facets.n,
+                                  .cols = c->heads ? COLUMNS : 0,
+                                  .width = c->heads ? 150
+                                           : many   ? 250
+                                                    : (int)fmin(fmax(want, 460), 1400),
+                                  .height = c->heads ? 110
+                                            : many   ? 190
+                                                     : 330,
+                                  .gap_x = c->heads ? 30 : 0,
+                                  .head_lines = c->heads || many,
+                                  .entries = c->heads  ? 0
+                                             : numbers ? 1 + (c->marks.n > 0)
+                                                       : most,
+                                  .chars = chars,
+                                  .each = many};
     int rc = canvas_open(c->a, &w, &c->canvas, err);
     if (!rc && draws_whiskers(c, c->facets.most))
         buf_puts(&c->canvas.gp.caption, " Whiskers: quartiles.");

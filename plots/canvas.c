@@ -1,7 +1,7 @@
 /*
- * canvas.c - see canvas.h. gnuplot gets one `set multiplot layout` with margins and spacing; names of
- * axes, titles, tics and legends are its own. It gives a legend no more rows than the panel beside
- * it has room for, so panels are at least as high as their legend.
+ * canvas.c - see canvas.h. gnuplot gets one `set multiplot layout` with margins and spacing; names
+ * of axes, titles, tics and legends are its own. It gives a legend no more rows than the panel
+ * beside it has room for, so panels are at least as high as their legend.
  */
 #include "plots/canvas.h"
 
@@ -124,7 +124,9 @@ static void set_rows(const struct canvas_wish *w, struct canvas *p)
 {
     int legend = 0;
     p->head = w->head_lines ? w->head_lines * CANVAS_LINE + 8 : 0;
-    p->foot = w->foot + (w->exact ? 0 : p->bottom); /* exact panels have names of axes below the last row only */
+    p->foot =
+        w->foot +
+        (w->exact ? 0 : p->bottom); /* exact panels have names of axes below the last row only */
     if (p->key_right) {
         p->key_rows = w->entries;
         p->key_columns = 1;
@@ -173,21 +175,23 @@ static const char *title_of(const struct figure_args *a, const struct canvas_wis
 }
 
 /* Size of the page; a figure grows with its title up to twice the width of its panels. */
-static void geometry(const struct figure_args *a, const struct canvas_wish *w, struct canvas *p, int *wide,
-                     int *high)
+static void geometry(const struct figure_args *a, const struct canvas_wish *w, struct canvas *p,
+                     int *wide, int *high)
 {
     const char *title = title_of(a, w);
     bool narrow = is_narrow(a);
     *p = (struct canvas){.panels = w->panels ? w->panels : 1,
-                       .width = w->width,
-                       .height = w->height,
-                       .left = w->left ? w->left : 88,
-                       .right = w->right ? w->right : RIGHT,
-                       .bottom = w->bottom ? w->bottom : 58,
-                       .gap_x = w->gap_x ? w->gap_x : w->each ? 84 : 92,
-                       .gap_y = w->gap_y ? w->gap_y : 4,
-                       .each = w->each,
-                       .key_right = w->entries && !w->each && !narrow};
+                         .width = w->width,
+                         .height = w->height,
+                         .left = w->left ? w->left : 88,
+                         .right = w->right ? w->right : RIGHT,
+                         .bottom = w->bottom ? w->bottom : 58,
+                         .gap_x = w->gap_x  ? w->gap_x
+                                  : w->each ? 84
+                                            : 92,
+                         .gap_y = w->gap_y ? w->gap_y : 4,
+                         .each = w->each,
+                         .key_right = w->entries && !w->each && !narrow};
     if (p->key_right)
         p->right = (int)(w->chars * CANVAS_CHAR) + SAMPLE + 14;
     if (narrow)
@@ -227,7 +231,8 @@ double canvas_panel_height(const struct figure_args *a, const struct canvas_wish
 }
 
 /* Refuse what --size cannot hold; the figure's own size always can. */
-static int check_room(const struct canvas_wish *w, const struct canvas *p, int wide, struct err *err)
+static int check_room(const struct canvas_wish *w, const struct canvas *p, int wide,
+                      struct err *err)
 {
     const struct gp *g = &p->gp;
     int least = w->exact ? 1 : LEAST;
@@ -264,7 +269,8 @@ static void put_layout(const struct canvas *p, const char *title, struct buf *s)
                (row - p->height) / h);
 }
 
-int canvas_open(const struct figure_args *a, const struct canvas_wish *w, struct canvas *p, struct err *err)
+int canvas_open(const struct figure_args *a, const struct canvas_wish *w, struct canvas *p,
+                struct err *err)
 {
     struct buf title = {0};
     int wide, high, rc = 0;
@@ -368,8 +374,8 @@ void canvas_colours(struct canvas *p, double low, double high, bool log, const c
     struct buf *s = &p->gp.script;
     double w = p->gp.width, h = p->gp.height;
     int x = p->left + p->cols * (p->width + p->gap_x) - p->gap_x + 18;
-    int y = p->top + p->head, tall = p->rows * (p->head + p->height + p->foot + p->gap_y) -
-                                     p->gap_y - p->foot - p->head;
+    int y = p->top + p->head,
+        tall = p->rows * (p->head + p->height + p->foot + p->gap_y) - p->gap_y - p->foot - p->head;
     buf_printf(s,
                "set colorbox vertical user origin screen %.6f, screen %.6f size screen %.6f, "
                "screen %.6f\n",

@@ -1,6 +1,7 @@
 /*
- * canvas.h - the page of a figure: panels in rows and columns with names of axes, titles and legends.
- * gnuplot places them (`set multiplot layout`); this file says how much room each part has.
+ * canvas.h - the page of a figure: panels in rows and columns with names of axes, titles and
+ * legends. gnuplot places them (`set multiplot layout`); this file says how much room each part
+ * has.
  *
  * Lengths are units (gp.h). On a screen the legend stands to the right of the panels. Where a width
  * is asked for (and on paper and slides there is always one), panels go to further rows until they
@@ -49,7 +50,7 @@ double canvas_panel_height(const struct figure_args *a, const struct canvas_wish
 
 /* ERR_USAGE, with a size that would do, when --size or --width leave too little room. */
 int canvas_open(const struct figure_args *a, const struct canvas_wish *w, struct canvas *p,
-              struct err *err);
+                struct err *err);
 
 /* Begin the next panel: names of its axes and its title, of which NULL and "" are none. */
 void canvas_panel(struct canvas *p, const char *x_name, const char *y_name, const char *title);

@@ -45,7 +45,8 @@ int chart_regroup(struct chart *c, const char *keys, const char *metric, enum gr
     int n = 0, rc = keys[0] ? keys_parse(keys, "figure", list, &n, err) : 0;
     chart_groups_free(&c->g);
     if (!rc)
-        rc = chart_group(c->a, list, n, (flags & FIGURE_ALL_CALLS ? 0 : GROUP_SPLIT_STEPS) |
+        rc = chart_group(c->a, list, n,
+                         (flags & FIGURE_ALL_CALLS ? 0 : GROUP_SPLIT_STEPS) |
                              (flags & FIGURE_PER_HEAD ? GROUP_PER_HEAD : 0),
                          metric, without, &c->g, err);
     return rc;
@@ -68,7 +69,10 @@ int chart_add_stats(struct chart *c, int series, double x, const struct stats *s
     struct chart_point p = {.series = series,
                             .x = x,
                             .y = (median ? s->median : s->mean) * scale,
-                            .lo = (median ? s->q1 : isnan(s->sd) ? 0 : s->sd) * scale,
+                            .lo = (median         ? s->q1
+                                   : isnan(s->sd) ? 0
+                                                  : s->sd) *
+                                  scale,
                             .hi = s->q3 * scale};
     return series < 0 ? err->code : chart_add(c, &p, err);
 }
@@ -182,7 +186,9 @@ static void x_axis(enum figure_axis axis, double low, double high, int width, st
         chart_log_x(low, high, width, s);
     else if (axis == AXIS_COUNT || axis == AXIS_TOKENS)
         buf_printf(s, "set xrange [%g:%g]\nset xtics %g nomirror\n", low - pad, high + pad,
-                   gp_count_step(high - low + 1, width > 300 ? 12 : width > 200 ? 8 : 5));
+                   gp_count_step(high - low + 1, width > 300   ? 12
+                                                 : width > 200 ? 8
+                                                               : 5));
 }
 
 static void y_axis(const struct chart *c, struct chart_panel *p, double least, bool positive,

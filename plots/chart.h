@@ -60,13 +60,13 @@ int chart_series(const struct chart_groups *c, const struct record *r, const cha
 
 /* One panel of a chart whose series are split: those of one method (and scope). */
 struct chart_facet {
-    char title[96];         /* "" where there is but one facet */
+    char title[96];        /* "" where there is but one facet */
     int s[SERIES_MOST], n; /* indices of series */
-    int hidden;             /* further settings of the method, which are not drawn */
+    int hidden;            /* further settings of the method, which are not drawn */
 };
 
-/* Up to `most` series are one facet. Of more, each method (of each scope) is one; where a method has more than FACET_SERIES settings, as many evenly over their order are
- * drawn. */
+/* Up to `most` series are one facet. Of more, each method (of each scope) is one; where a method
+ * has more than FACET_SERIES settings, as many evenly over their order are drawn. */
 struct chart_facets {
     struct chart_facet *f; /* owned */
     int n;
@@ -83,7 +83,8 @@ const char *chart_facet_label(const struct chart_facets *f, const struct series 
 void chart_facets_note(const struct chart_facets *f, const struct series_list *l, bool grey,
                        struct buf *b);
 
-/* ---- a figure of records in the making --------------------------------------------------------- */
+/* ---- a figure of records in the making ---------------------------------------------------------
+ */
 
 /* A point, bar or cell of a series in a panel. */
 struct chart_point {
@@ -101,8 +102,8 @@ struct chart_point {
 struct chart_panel {
     const char *metric;
     char x_name[96], y_name[96]; /* y_name "": the metric's */
-    enum figure_axis axis; /* of x */
-    bool rounding;         /* some values are rounding only */
+    enum figure_axis axis;       /* of x */
+    bool rounding;               /* some values are rounding only */
 };
 
 #define CHART_PANELS 8
@@ -110,9 +111,9 @@ struct chart_panel {
 /* Cells of the drawer of grids. */
 struct chart_grid {
     int panels, cols, rows;
-    int first_row;                   /* the number of row 0, where rows have no names */
-    double *v;                       /* owned [panels][rows][cols]; NAN: no cell */
-    struct str_list titles, names;   /* of the panels: above them, of one line or more; in full */
+    int first_row;                    /* the number of row 0, where rows have no names */
+    double *v;                        /* owned [panels][rows][cols]; NAN: no cell */
+    struct str_list titles, names;    /* of the panels: above them, of one line or more; in full */
     struct str_list x_names, y_names; /* of columns and rows; none: they are counted */
     const char *x_name, *y_name;
     int cell_x, cell_y; /* units wished */
@@ -141,7 +142,7 @@ struct chart {
     bool split;      /* a panel for each method always: their x is not the same quantity */
     struct chart_grid grid;
     struct str_list places; /* of bars: tasks; owned */
-    bool heads;      /* of bars: a panel for each layer, a bar for each head */
+    bool heads;             /* of bars: a panel for each layer, a bar for each head */
     int panels_drawn;
     bool has_target; /* a setting was to have a density */
     bool through;    /* a line leads through several settings of its method */

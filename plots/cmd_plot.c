@@ -95,7 +95,8 @@ const struct command cmd_plot = {
     .run = run,
     .options = options,
     .details =
-        "`lacuna list figures -v` says of every figure what it takes and which of these options it\n"
+        "`lacuna list figures -v` says of every figure what it takes and which of these options "
+        "it\n"
         "reads; `lacuna plot FIGURE` refuses the others. Beside\n"
         "fig.png stand fig.gp and its data: `gnuplot fig.gp` there draws the same picture, to be\n"
         "restyled at will; and fig.txt, a caption. Needs gnuplot (package gnuplot-nox).\n"

@@ -64,18 +64,18 @@ enum figure_axis {
 };
 
 enum figure_flag {
-    FIGURE_MEAN = 1,       /* points are means */
-    FIGURE_SD = 2,         /* means with standard deviations in the data */
-    FIGURE_QUARTILES = 4,  /* medians with quartiles in the data */
-    FIGURE_WHISKERS = 8,   /* quartiles are drawn */
-    FIGURE_GREY = 16,      /* panels of methods have the lines of the others in grey behind */
-    FIGURE_LOG = 32,       /* y is logarithmic where all values are positive */
-    FIGURE_STEPS = 64,     /* lines of steps with marks of their own */
+    FIGURE_MEAN = 1,        /* points are means */
+    FIGURE_SD = 2,          /* means with standard deviations in the data */
+    FIGURE_QUARTILES = 4,   /* medians with quartiles in the data */
+    FIGURE_WHISKERS = 8,    /* quartiles are drawn */
+    FIGURE_GREY = 16,       /* panels of methods have the lines of the others in grey behind */
+    FIGURE_LOG = 32,        /* y is logarithmic where all values are positive */
+    FIGURE_STEPS = 64,      /* lines of steps with marks of their own */
     FIGURE_ALL_CALLS = 128, /* calls that a method ran dense by its schedule count */
     FIGURE_PER_HEAD = 256,  /* numbers of a head of a trace, whatever the method */
     FIGURE_DOMINATED = 512, /* points that others dominate are hollow */
     FIGURE_NUMBERS = 1024,  /* bars of one setting with their numbers */
-    FIGURE_NARROW = 2048,    /* the axis of shares begins where the data do, with few tics */
+    FIGURE_NARROW = 2048,   /* the axis of shares begins where the data do, with few tics */
 };
 
 /* A row of figures.def. */
@@ -93,7 +93,8 @@ struct figure {
     const char *keys;   /* by which records are grouped, beside those that must not be averaged */
     const char *x;      /* against what: the default of --x, or its choices */
     const char *metric; /* the default of --metric */
-    const char *title;  /* $y: the metrics, $x: against what, $over: over what is averaged, $s: what the source says */
+    const char *title;  /* $y: the metrics, $x: against what, $over: over what is averaged, $s: what
+                           the source says */
     unsigned flags;     /* enum figure_flag */
     const char *caption; /* a sentence of the caption; NULL: none */
 };

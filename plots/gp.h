@@ -39,16 +39,16 @@ struct gp {
     enum gp_type type;
     int width, height; /* units */
     struct gp_style style;
-    struct buf caption;   /* what the figure shows, for "fig.txt": sentences */
-    struct buf dir;       /* directory of the figure, "." when none was named */
-    struct buf file;      /* "fig.png" */
-    struct buf stem;      /* "fig" */
-    struct buf script;    /* commands after terminal and output: append with buf_printf; points are
-                           * `ps X*point_scale` */
+    struct buf caption;    /* what the figure shows, for "fig.txt": sentences */
+    struct buf dir;        /* directory of the figure, "." when none was named */
+    struct buf file;       /* "fig.png" */
+    struct buf stem;       /* "fig" */
+    struct buf script;     /* commands after terminal and output: append with buf_printf; points are
+                            * `ps X*point_scale` */
     struct str_list files; /* names of script, data and caption, relative to dir */
-    struct buf stage;     /* directory of files in the making, empty = none; gp_impl.h */
-    bool replaces;        /* a picture is there already */
-    struct buf made_by;   /* command line that made the figure, a comment of the script */
+    struct buf stage;      /* directory of files in the making, empty = none; gp_impl.h */
+    bool replaces;         /* a picture is there already */
+    struct buf made_by;    /* command line that made the figure, a comment of the script */
     const struct str_list *inputs; /* files that must not be written; NULL = none; borrowed */
 };
 

@@ -7,8 +7,8 @@
 
 #include "plots/gp.h"
 
-/* Begin the files of a figure. A picture or script that would overwrite an input: ERR_USAGE. Opening
- * it again does nothing. */
+/* Begin the files of a figure. A picture or script that would overwrite an input: ERR_USAGE.
+ * Opening it again does nothing. */
 int gp_stage_open(struct gp *g, struct err *err);
 
 /* A file "<stem><suffix>" that takes its place with the others. ERR_USAGE when it is one of the

@@ -191,8 +191,8 @@ static int failed(const struct gp *g, const char *what, const char *said, struct
     char see[300] = "";
     if (!g->replaces)
         snprintf(see, sizeof see, " (see %s/%s.gp)", buf_str(&g->dir), buf_str(&g->stem));
-    return err_set(err, ERR_RUN, "%s/%s: gnuplot %s%s%s%s", buf_str(&g->dir), buf_str(&g->file), what,
-                   see, said[0] ? ": " : "", said);
+    return err_set(err, ERR_RUN, "%s/%s: gnuplot %s%s%s%s", buf_str(&g->dir), buf_str(&g->file),
+                   what, see, said[0] ? ": " : "", said);
 }
 
 static int judge(const struct gp *g, int status, FILE *log, struct err *err)

@@ -77,7 +77,8 @@ static void put_plot(struct chart *c, int block, const char *what, const char *h
     buf_printf(s, " index %d %s with %s notitle", block, what, how);
 }
 
-/* Marks of different lines of steps start at different rows: lines that run together show theirs. */
+/* Marks of different lines of steps start at different rows: lines that run together show theirs.
+ */
 static void put_steps(struct chart *c, int series)
 {
     const struct series *k = &c->l.s[series];
@@ -156,7 +157,7 @@ static void draw_panel(struct chart *c, int facet, int panel)
     else
         chart_metric_label(p->metric, &y, &scale);
     canvas_panel(&c->canvas, p->x_name, named ? buf_str(&y) : "",
-               many ? panel == 0 ? own->title : "" : NULL);
+                 many ? panel == 0 ? own->title : "" : NULL);
     chart_axes(c, panel, &c->canvas.gp.script);
     if (many ? panel == 0 : last)
         canvas_key(&c->canvas);
@@ -179,15 +180,20 @@ static int open_page(struct chart *c, struct err *err)
     int marks = c->marks.n > 0, name = marks ? (int)strlen(c->marks.name) : 0;
     bool many = f->n > 1, grid = c->panels > 1;
     const struct canvas_wish w = {.title = buf_str(&c->title),
-                                .caption = buf_str(&c->caption),
-                                .panels = f->n * c->panels,
-                                .cols = grid ? c->panels : 0,
-                                .width = c->panels > 2 ? 230 : grid ? 360 : many ? 250 : 560,
-                                .height = grid ? many ? 150 : 290 : many ? 190 : 340,
-                                .head_lines = many,
-                                .entries = f->most + marks,
-                                .chars = f->longest > name ? f->longest : name,
-                                .each = many};
+                                  .caption = buf_str(&c->caption),
+                                  .panels = f->n * c->panels,
+                                  .cols = grid ? c->panels : 0,
+                                  .width = c->panels > 2 ? 230
+                                           : grid        ? 360
+                                           : many        ? 250
+                                                         : 560,
+                                  .height = grid   ? many ? 150 : 290
+                                            : many ? 190
+                                                   : 340,
+                                  .head_lines = many,
+                                  .entries = f->most + marks,
+                                  .chars = f->longest > name ? f->longest : name,
+                                  .each = many};
     return canvas_open(c->a, &w, &c->canvas, err);
 }
 

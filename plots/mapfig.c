@@ -58,7 +58,10 @@ static void title_of(const struct map_figure *f, const struct layout *l, int64_t
         cols |= strcmp(f->m[k].col, f->m[0].col) != 0;
     cols |= f->n == 1 || m->mask < 0;
     if (l->grid) /* "head 3" is 3 where there is no room for more */
-        snprintf(text, 240, "%s", i >= l->w.cols ? "" : l->brief ? strrchr(m->col, ' ') + 1 : m->col);
+        snprintf(text, 240, "%s",
+                 i >= l->w.cols ? ""
+                 : l->brief     ? strrchr(m->col, ' ') + 1
+                                : m->col);
     else
         snprintf(text, 240, "%s%s%s", m->row, rows && cols ? " " : "", cols ? m->col : "");
 }
@@ -138,9 +141,9 @@ static int size_panels(const struct map_figure *f, struct layout *l, double side
     int least = l->grid ? 24 : 48;
     if (f->words.keys.n && side < WORDS_UNITS * longest && !given)
         side = (double)(WORDS_UNITS * longest);
-    l->cell = given ? fmin(canvas_panel_width(f->a, &l->w) / x,
-                           canvas_panel_height(f->a, &l->w) / y)
-                    : side / fmax(x, y);
+    l->cell = given
+                  ? fmin(canvas_panel_width(f->a, &l->w) / x, canvas_panel_height(f->a, &l->w) / y)
+                  : side / fmax(x, y);
     if (l->fine <= 1 && !given)
         l->cell = round(l->cell);
     if (given && l->cell * l->fine < 1)
@@ -235,9 +238,9 @@ out:
 
 /* ---- images ---------------------------------------------------------------------------------- */
 
-/* Samples of an image. They are its cells, each repeat x repeat times; on an axis that ends within a
- * cell, or has only one, they are units of the panel instead: gnuplot neither clips the cells of an
- * image nor draws a single row of them. */
+/* Samples of an image. They are its cells, each repeat x repeat times; on an axis that ends within
+ * a cell, or has only one, they are units of the panel instead: gnuplot neither clips the cells of
+ * an image nor draws a single row of them. */
 struct samples {
     int64_t x, y;
 };
@@ -380,8 +383,8 @@ static void frame_lines(struct map_figure *f)
         double at = (double)(first + i * frame);
         if (at > c->k0 && at < c->k0 + c->n_k)
             buf_printf(
-                s, "set arrow from %g, graph 0 to %g, graph 1 nohead front lw 0.5 lc rgb '%s'\n", at,
-                at, color);
+                s, "set arrow from %g, graph 0 to %g, graph 1 nohead front lw 0.5 lc rgb '%s'\n",
+                at, at, color);
         if (at > c->q0 && at < c->q0 + c->n_q)
             buf_printf(s,
                        "set arrow from graph 0, first %g to graph 1, first %g nohead front lw 0.5 "
@@ -514,7 +517,7 @@ static void put_scale(struct map_figure *f, double low, double high)
 
 static const char *bar_label(const struct map_figure *f)
 {
-    return f->shares      ? "kept share of the cell's allowed pairs"
+    return f->shares    ? "kept share of the cell's allowed pairs"
            : f->a->mean ? "mean weight of the cell's pairs"
                         : "largest weight in the cell";
 }

@@ -61,8 +61,8 @@ struct map_figure {
     int64_t n, cap;
     struct words words;
     struct buf title, caption;
-    bool shares;    /* kept shares from 0 to 1 instead of weights on a logarithmic scale */
-    bool own_axes;  /* rows are of different traces: their maps differ in shape */
+    bool shares;   /* kept shares from 0 to 1 instead of weights on a logarithmic scale */
+    bool own_axes; /* rows are of different traces: their maps differ in shape */
     struct canvas canvas;
 };
 

@@ -19,8 +19,8 @@ static int add_map(struct map_figure *f, const struct map *m, struct err *err)
 {
     int rc = 0;
     if (f->n == MAPFIG_MOST)
-        FAIL(err, ERR_USAGE, "more than %d maps: choose with --layer, --head, --method and --params",
-             MAPFIG_MOST);
+        FAIL(err, ERR_USAGE,
+             "more than %d maps: choose with --layer, --head, --method and --params", MAPFIG_MOST);
     TRY(mem_grow(&f->m, &f->cap, f->n + 1, sizeof *f->m, "maps", err));
     f->m[f->n++] = *m;
 out:
@@ -72,7 +72,8 @@ static int add_heads(struct map_figure *f, int trace, const char *layer, const c
     if (layer)
         TRY(index_list_parse(layer, m->layers, "--layer", &layers, &n_layers, err));
     if (head)
-        TRY(index_list_parse(head, m->head_ids[0] ? -1 : m->heads, "--head", &heads, &n_heads, err));
+        TRY(index_list_parse(head, m->head_ids[0] ? -1 : m->heads, "--head", &heads, &n_heads,
+                             err));
     for (int64_t i = 0; i < trace_calls(t); i++) {
         const struct trace_call *call = trace_call(t, i);
         if (call->step != step || strcmp(call->branch, branch) != 0 ||
@@ -211,8 +212,8 @@ static int add_steps(struct map_figure *f, const char *branch, struct err *err)
             m.step = steps[k];
             m.p.call = trace_find(t, m.step, branch, m.p.layer);
             if (m.p.call < 0)
-                FAIL(err, ERR_INPUT, "%s: step %d, branch %s has no layer %d", trace_path(t), m.step,
-                     branch, m.p.layer);
+                FAIL(err, ERR_INPUT, "%s: step %d, branch %s has no layer %d", trace_path(t),
+                     m.step, branch, m.p.layer);
             TRY(add_map(f, &m, err));
         }
     for (int64_t i = 0; i < f->n; i++) {
@@ -358,7 +359,8 @@ static void name_mask(const struct mask_list *l, int i, struct map *m)
     if (!l->settings)
         snprintf(m->row, sizeof m->row, "layer %d", x->layer);
     else
-        snprintf(m->row, sizeof m->row, "%.31s%s%.90s", t->above, t->above[0] && t->text[0] ? " " : "",
+        snprintf(m->row, sizeof m->row, "%.31s%s%.90s", t->above,
+                 t->above[0] && t->text[0] ? " " : "",
                  t->text[0] || t->above[0] ? t->text : "defaults");
     if (l->steps)
         buf_printf(&col, "step %d %s ", x->step, x->branch);
@@ -393,8 +395,10 @@ static int find_map(const struct figure_args *a, const struct record *id, struct
     while (m->p.stored < meta->heads && trace_head_number(meta, m->p.stored) != id->head)
         m->p.stored++;
     if (m->p.call < 0 || m->p.stored == meta->heads)
-        return err_set(err, ERR_INPUT, "%s has no map of layer %d head %d step %d branch %s, of which "
-                       "there is a mask", trace_path(t), id->layer, id->head, id->step, id->branch);
+        return err_set(err, ERR_INPUT,
+                       "%s has no map of layer %d head %d step %d branch %s, of which "
+                       "there is a mask",
+                       trace_path(t), id->layer, id->head, id->step, id->branch);
     return 0;
 }
 

@@ -113,7 +113,8 @@ out:
     return rc;
 }
 
-/* ---- pairs of a replay and a model ------------------------------------------------------------ */
+/* ---- pairs of a replay and a model ------------------------------------------------------------
+ */
 
 int points_of_pairs(struct chart *c, struct err *err)
 {
@@ -150,10 +151,11 @@ int points_of_pairs(struct chart *c, struct err *err)
         p[kept++] = p[i];
     }
     if (kept == 0)
-        FAIL(err, ERR_INPUT,
-             "no setting has both %s of a replay and %s of `lacuna eval`: give directories of both, "
-             "with the same methods",
-             m[0], m[1]);
+        FAIL(
+            err, ERR_INPUT,
+            "no setting has both %s of a replay and %s of `lacuna eval`: give directories of both, "
+            "with the same methods",
+            m[0], m[1]);
     TRY(inside_spearman(p, kept, &rho, err));
     buf_printf(&c->says, "%lld settings", (long long)kept);
     if (!isnan(rho))
@@ -334,7 +336,8 @@ static void put_points(struct chart *c, int panel, int series, const double edge
             buf_printf(s, "($3==%d?$1:NaN):2 with points pt %d ps 1.1*point_scale lw 1.2", part - 1,
                        k->point - part + 1);
         else
-            buf_printf(s, "($1<%.6g?%.6g:$1):($2<%.6g?%.6g:$2) with points pt %d ps 1.2*point_scale",
+            buf_printf(s,
+                       "($1<%.6g?%.6g:$1):($2<%.6g?%.6g:$2) with points pt %d ps 1.2*point_scale",
                        edge[0], edge[0], edge[1], edge[1], k->point);
         buf_printf(s, " lc rgb '%s' notitle", k->color);
     }
@@ -418,15 +421,14 @@ int draw_points(const struct figure *f, const struct figure_args *a, struct err 
     put_caption(&c);
     qsort(c.p, (size_t)c.n, sizeof *c.p, by_series);
     int hollow = any_dominated(&c), longest = series_longest(&c.l);
-    const struct canvas_wish w = {.title = buf_str(&c.title),
-                                .caption = buf_str(&c.caption),
-                                .panels = c.panels,
-                                .width = c.panels == 1 ? 560 : 330,
-                                .height = 330,
-                                .entries = c.l.n + hollow,
-                                .chars = hollow && longest < (int)strlen(HOLLOW)
-                                             ? (int)strlen(HOLLOW)
-                                             : longest};
+    const struct canvas_wish w = {
+        .title = buf_str(&c.title),
+        .caption = buf_str(&c.caption),
+        .panels = c.panels,
+        .width = c.panels == 1 ? 560 : 330,
+        .height = 330,
+        .entries = c.l.n + hollow,
+        .chars = hollow && longest < (int)strlen(HOLLOW) ? (int)strlen(HOLLOW) : longest};
     TRY(canvas_open(a, &w, &c.canvas, err));
     for (int i = 0; i < c.panels; i++)
         draw_panel(&c, i);

@@ -144,7 +144,8 @@ int points_of_values(struct chart *c, struct err *err)
         double *x = NULL;
         rc = group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, &x, err);
         int k = rc ? -1 : chart_series(&c->g, r, r->params, &c->l, err);
-        rc = k < 0 ? err->code : chart_add(c, &(struct chart_point){.series = k, .x = x[0] * scale}, err);
+        rc = k < 0 ? err->code
+                   : chart_add(c, &(struct chart_point){.series = k, .x = x[0] * scale}, err);
         for (int64_t m = 0; m < s.n && !rc; m++)
             if (m + 1 == s.n || x[m + 1] != x[m])
                 rc = chart_add(c,
@@ -265,7 +266,8 @@ out:
     return rc;
 }
 
-/* ---- what the threshold c/N leaves (FG-Attn, arXiv 2509.16518, figure 13) ---------------------- */
+/* ---- what the threshold c/N leaves (FG-Attn, arXiv 2509.16518, figure 13) ----------------------
+ */
 
 static const struct {
     const char *unit, *name, *color;
@@ -395,7 +397,8 @@ static int add_masks(struct chart *c, struct err *err)
     TRY(rc);
     const char *setting = swept_setting(&c->g.gs);
     params_without(setting, "tau", &rest);
-    struct chart_panel *p = chart_panel(c, "density_elem", "c, threshold in units of 1/N", AXIS_PARAM);
+    struct chart_panel *p =
+        chart_panel(c, "density_elem", "c, threshold in units of 1/N", AXIS_PARAM);
     snprintf(p->y_name, sizeof p->y_name, "slice masks of fg-attn %.60s", buf_str(&rest));
     for (int m = 0; m < 3; m++)
         for (int64_t i = 0; i < c->g.gs.n; i++) {
@@ -404,7 +407,8 @@ static int add_masks(struct chart *c, struct err *err)
             if (!same_but_tau(params, setting) ||
                 !mask_mean(own.set, &c->g.gs.g[i], mask_lines[m].metric, &q.y))
                 continue;
-            q.series = plain_series(c, mask_lines[m].name, mask_lines[m].color, 1 + m, 5 + 2 * m, err);
+            q.series =
+                plain_series(c, mask_lines[m].name, mask_lines[m].color, 1 + m, 5 + 2 * m, err);
             TRY(q.series < 0 ? err->code : chart_add(c, &q, err));
         }
 out:

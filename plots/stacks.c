@@ -229,13 +229,14 @@ static int draw(struct stacks *f, struct err *err)
                    without > 1 ? "s" : "");
     TRY(chart_title(c, err));
     const struct canvas_wish w = {.title = buf_str(&c->title),
-                                .caption = buf_str(&c->caption),
-                                .width = 400,
-                                .height = 60 + 24 * rows,
-                                .least = rows * (narrow ? 26 : 14),
-                                .left = (int)(28 + (narrow ? 0.85 : 1) * CANVAS_CHAR * name_chars(f)),
-                                .entries = f->hatched ? 4 : 3,
-                                .chars = f->hatched ? 30 : 9};
+                                  .caption = buf_str(&c->caption),
+                                  .width = 400,
+                                  .height = 60 + 24 * rows,
+                                  .least = rows * (narrow ? 26 : 14),
+                                  .left =
+                                      (int)(28 + (narrow ? 0.85 : 1) * CANVAS_CHAR * name_chars(f)),
+                                  .entries = f->hatched ? 4 : 3,
+                                  .chars = f->hatched ? 30 : 9};
     TRY(canvas_open(c->a, &w, &c->canvas, err));
     write_stacks(f);
     snprintf(x_name, sizeof x_name, "time [%s]", f->unit);

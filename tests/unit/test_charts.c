@@ -640,7 +640,8 @@ START_TEST(bars_stand_by_task)
     assert_has(&dat, " 1 0.2 0.2 0.2\n"); /* tasks by name */
     assert_has(&caption, "by task, median over 1 text or prompt");
     a.x = "head";
-    assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_USAGE, "by layer or by task");
+    assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_USAGE,
+                 "by layer or by task");
 }
 END_TEST
 
@@ -946,7 +947,8 @@ START_TEST(a_sweep_has_a_cell_per_setting)
     fixture_set(&f, &set);
     assert_fails(figure_draw(figure_find("sweep", &e), &a, &e), &e, ERR_INPUT, "one value each");
     a.y = NULL;
-    assert_fails(figure_draw(figure_find("sweep", &e), &a, &e), &e, ERR_USAGE, "needs two parameters");
+    assert_fails(figure_draw(figure_find("sweep", &e), &a, &e), &e, ERR_USAGE,
+                 "needs two parameters");
 }
 END_TEST
 
@@ -985,7 +987,8 @@ START_TEST(means_have_their_numbers_and_the_mean_of_all_bars)
     assert_has(&script, "'L1, max >0.99'");
     assert_lacks(&script, "with labels"); /* of panels the title has a number, bars have none */
     a.x = "step";
-    assert_fails(figure_draw(figure_find("means", &e), &a, &e), &e, ERR_USAGE, "layer, sample or head");
+    assert_fails(figure_draw(figure_find("means", &e), &a, &e), &e, ERR_USAGE,
+                 "layer, sample or head");
 }
 END_TEST
 

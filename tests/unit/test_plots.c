@@ -857,7 +857,8 @@ START_TEST(maps_that_are_not_there_are_explained)
     a.source = "stored";
     assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT, "--maps");
     a.step = 7;
-    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT, "0/main/0 0/main/1");
+    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT,
+                 "0/main/0 0/main/1");
     trace_close(&t);
 }
 END_TEST

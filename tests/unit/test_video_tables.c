@@ -476,7 +476,8 @@ START_TEST(maps_of_a_head_over_steps)
                  "--step belongs to heatmap");
     a.step = INT64_MIN;
     a.branch = "nobody";
-    assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_INPUT, "no call of branch nobody");
+    assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_INPUT,
+                 "no call of branch nobody");
     trace_close(&trace);
 }
 END_TEST

@@ -1,5 +1,5 @@
 /*
- * curve.c - points of the figure "curves": what is x where nobody says it, and its value.
+ * curves.c - points of the figure "curves": what is x where nobody says it, and its value.
  */
 #include "plots/drawers.h"
 
@@ -308,8 +308,8 @@ int points_of_curve(struct chart *c, struct err *err)
         chart_metric_name(x.x, &name);
     buf_puts(&c->says, x.metric ? buf_str(&name) : p->x_name);
     c->through = x.key == KEY_COUNT;
-    /* A parameter of one name in two methods is not one quantity: each method has its own axis. What
-     * begins with @ is a target on a metric, the same for all. */
+    /* A parameter of one name in two methods is not one quantity: each method has its own axis.
+     * What begins with @ is a target on a metric, the same for all. */
     c->split = x.key == KEY_COUNT && !x.metric && x.x[0] != '@' && !only_method(&c->l);
     if (c->split)
         buf_puts(&c->caption, "The parameter means something else in each method, so each has an "

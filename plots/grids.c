@@ -1,6 +1,6 @@
 /*
- * grid.c - the drawer of grids: cells with their colours and, where there is room, their numbers; a
- * panel for each setting, one colour bar.
+ * grids.c - the drawer of grids: cells with their colours and, where there is room, their numbers;
+ * a panel for each setting, one colour bar.
  */
 #include "plots/drawers.h"
 
@@ -194,7 +194,8 @@ static void put_axes(struct chart *c, int i)
         put_names(c, 'y', &g->y_names, leftmost);
         return;
     }
-    buf_printf(s, "set xtics 0,%g out nomirror format '%s'\nset ytics 0,%g out nomirror format '%s'\n",
+    buf_printf(s,
+               "set xtics 0,%g out nomirror format '%s'\nset ytics 0,%g out nomirror format '%s'\n",
                gp_count_step(g->cols, canvas->width / 24 + 1), lowest ? "%.0f" : "",
                gp_count_step(g->rows, canvas->height / 18 + 1), leftmost ? "%.0f" : "");
 }
@@ -205,7 +206,8 @@ static void draw_panel(struct chart *c, int i, double low, double high, const ch
     const struct chart_grid *g = &c->grid;
     struct canvas *canvas = &c->canvas;
     struct buf *s = &canvas->gp.script;
-    bool numbers = canvas->width >= (g->grade ? 24 : 34) * g->cols && canvas->height >= 14 * g->rows;
+    bool numbers =
+        canvas->width >= (g->grade ? 24 : 34) * g->cols && canvas->height >= 14 * g->rows;
     canvas_panel(canvas, NULL, NULL, g->titles.n ? g->titles.items[i] : NULL);
     put_axes(c, i);
     if (i + 1 == g->panels)
@@ -236,11 +238,11 @@ static int render(struct chart *c, struct err *err)
     colour_range(c, &low, &high);
     chart_metric_label(c->metric, &bar, &scale);
     struct canvas_wish w = {.title = buf_str(&c->title),
-                          .caption = buf_str(&c->caption),
-                          .panels = c->grid.panels,
-                          .right = 112,
-                          .gap_y = 14,
-                          .exact = true};
+                            .caption = buf_str(&c->caption),
+                            .panels = c->grid.panels,
+                            .right = 112,
+                            .gap_y = 14,
+                            .exact = true};
     set_panels(c, &w);
     TRY(canvas_open(c->a, &w, &c->canvas, err));
     write_cells(c, low, high);
@@ -249,7 +251,8 @@ static int render(struct chart *c, struct err *err)
         palette_grade(metric_better(c->metric) == BETTER_LOWER, s);
     else
         (c->grid.difference ? palette_diverging : palette_viridis)(s);
-    buf_printf(s, "set border lw 0.6\nset tics scale 0.6\nunset colorbox\nset cbrange [%.8g:%.8g]\n",
+    buf_printf(s,
+               "set border lw 0.6\nset tics scale 0.6\nunset colorbox\nset cbrange [%.8g:%.8g]\n",
                low, high);
     canvas_names(&c->canvas, c->grid.x_name, c->grid.y_name);
     for (int i = 0; i < c->grid.panels; i++)
