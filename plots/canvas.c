@@ -111,12 +111,17 @@ static int width_of_panels(const struct canvas *p, int width)
     return (width - p->left - p->right - (p->cols - 1) * p->gap_x) / p->cols;
 }
 
+static double legend_width(const struct canvas_wish *w)
+{
+    return w->chars * CANVAS_CHAR + SAMPLE;
+}
+
 /* Rows of a legend below panels. */
 static void set_key(const struct canvas_wish *w, struct canvas *p)
 {
     int all = p->cols * (p->width + p->gap_x) - p->gap_x + p->left + p->right - 14;
     int wide = w->each && !w->cols ? p->width + p->gap_x / 2 : all;
-    p->key_columns = (int)fmax(1, fmin(w->entries, wide / (w->chars * CANVAS_CHAR + SAMPLE)));
+    p->key_columns = (int)fmax(1, fmin(w->entries, wide / legend_width(w)));
     p->key_rows = (w->entries + p->key_columns - 1) / p->key_columns;
 }
 
@@ -151,7 +156,7 @@ static void fit_width(const struct figure_args *a, const struct canvas_wish *w, 
 {
     double least = fmin(LEAST_WIDTH, 0.75 * w->width);
     if (w->each && !w->cols)
-        least = fmax(least, w->chars * CANVAS_CHAR + SAMPLE);
+        least = fmax(least, legend_width(w));
     double aspect = w->width > 0 ? (double)w->height / w->width : 0.65;
     set_cols(p, w->cols ? w->cols : p->panels);
     while (p->cols > 1 && !w->exact && width_of_panels(p, a->width) < least)
@@ -193,7 +198,7 @@ static void geometry(const struct figure_args *a, const struct canvas_wish *w, s
                          .each = w->each,
                          .key_right = w->entries && !w->each && !narrow};
     if (p->key_right)
-        p->right = (int)(w->chars * CANVAS_CHAR) + SAMPLE + 14;
+        p->right = (int)legend_width(w) + 14;
     if (narrow)
         fit_width(a, w, p);
     else
@@ -201,8 +206,12 @@ static void geometry(const struct figure_args *a, const struct canvas_wish *w, s
     *wide = p->left + p->cols * (p->width + p->gap_x) - p->gap_x + p->right;
     int text = (int)(TITLE_CHAR * utf8_count(title)) + 28, most = *wide > 560 ? *wide : 560;
     *wide = a->width ? a->width : title[0] && text > *wide ? (text < most ? text : most) : *wide;
-    if (a->width && !narrow && !w->exact)
+    if (a->width && !narrow && !w->exact) {
+        while (w->each && !w->cols && p->cols > 1 && width_of_panels(p, *wide) < legend_width(w))
+            set_cols(p, p->cols - 1);
         p->width = width_of_panels(p, *wide);
+        p->bottom += w->each ? CANVAS_LINE : 0; /* names of axes may have two lines */
+    }
     int lines = title[0] ? canvas_count_lines(title, (int)((*wide - 20) / TITLE_CHAR)) : 0;
     p->top = w->top + (lines ? 18 + lines * TITLE_LINE : 12);
     set_rows(w, p);

@@ -145,12 +145,22 @@ static const char *subject(const struct stacks *f)
 }
 
 /* Characters of the lines that the names of bars have in a figure of a given width. */
-#define NAME_CHARS 24
+#define NAME_CHARS 26
 
 static int name_chars(const struct stacks *f)
 {
     int longest = series_longest(&f->c.l);
     return f->c.a->width && longest > NAME_CHARS ? NAME_CHARS : longest;
+}
+
+static int name_lines(const struct stacks *f)
+{
+    int most = 1;
+    for (int i = 0; i < f->c.l.n; i++) {
+        int n = canvas_count_lines(series_label(&f->c.l.s[i]), name_chars(f));
+        most = n > most ? n : most;
+    }
+    return most;
 }
 
 /* Rows: position, is the selection missing, then the running sums of the phases. */
@@ -220,7 +230,7 @@ static int draw(struct stacks *f, struct err *err)
 {
     struct chart *c = &f->c;
     int rows = c->l.n, without = (int)c->g.gs.n - rows, rc = 0;
-    bool narrow = c->a->width > 0;
+    bool narrow = c->a->width > 0 && !c->a->height;
     char x_name[32];
 
     buf_printf(&c->says, "%s, %s", subject(f), kinds[f->kind].what);
@@ -232,7 +242,7 @@ static int draw(struct stacks *f, struct err *err)
                                   .caption = buf_str(&c->caption),
                                   .width = 400,
                                   .height = 60 + 24 * rows,
-                                  .least = rows * (narrow ? 26 : 14),
+                                  .least = rows * 13 * name_lines(f),
                                   .left =
                                       (int)(28 + (narrow ? 0.85 : 1) * CANVAS_CHAR * name_chars(f)),
                                   .entries = f->hatched ? 4 : 3,
