@@ -371,36 +371,22 @@ static void value_axis(const struct chart *c, int turn, struct buf *s)
         buf_printf(s, "set yrange [%s]\n", metric_axis(c->metric) == AXIS_SHARE ? "0:1" : "0:*");
 }
 
-static void put_plot(struct chart *c, int block, const char *what)
-{
-    struct buf *s = &c->canvas.gp.script;
-    buf_puts(s, ", ");
-    gp_data_name(&c->canvas.gp, "dat");
-    buf_printf(s, " index %d %s notitle", block, what);
-}
-
-static void put_numbers(struct chart *c, int panel, int turn)
-{
-    char what[128];
-    snprintf(what, sizeof what, "using 1:%s:3 with labels %s boxed font font_small noenhanced",
-             c->marks.n ? "(0)" : "2",
-             turn == 1 ? "center offset 0,0.6" : "left rotate by 90 offset 0,0.5");
-    if (turn)
-        put_plot(c, panel, what);
-}
-
 /* The bars of means of a panel, the mean of all, marks. */
 static void put_means(struct chart *c, int panel)
 {
     struct extent all = span_of(c, -1);
+    int turn = number_turn(c, all.high + 1);
     char what[128], text[16];
-    snprintf(what, sizeof what, "using 1:2 with boxes fs solid 1.0 noborder lc rgb '%s'",
-             c->l.s[0].color);
-    put_plot(c, panel, what);
+    canvas_plot(&c->canvas, panel, "using 1:2 with boxes fs solid 1.0 noborder lc rgb '%s'",
+                c->l.s[0].color);
     if (!c->heads)
         buf_printf(&c->canvas.gp.script, ", %.10g with " MEAN_LINE " notitle",
                    all.sum / (double)all.n);
-    put_numbers(c, panel, number_turn(c, all.high + 1));
+    if (turn)
+        canvas_plot(&c->canvas, panel,
+                    "using 1:%s:3 with labels %s boxed font font_small noenhanced",
+                    c->marks.n ? "(0)" : "2",
+                    turn == 1 ? "center offset 0,0.6" : "left rotate by 90 offset 0,0.5");
     marks_plot(&c->marks, &c->canvas, c->panels_drawn, first_place(c));
     if (c->heads)
         return;
@@ -413,24 +399,18 @@ static void put_means(struct chart *c, int panel)
 static void put_bars(struct chart *c, const struct chart_facet *f)
 {
     bool whiskers = draws_whiskers(c, f->n);
+    struct buf how[SERIES_MOST] = {{0}};
     for (int k = 0; k < f->n; k++) {
-        struct buf how = {0}, what = {0};
-        buf_printf(&how, "boxes lc rgb '%s' ", c->l.s[f->s[k]].color);
-        fill_of(c, f, k, &how);
-        buf_printf(&what, "using 1:3 with %s", buf_str(&how));
-        put_plot(c, f->s[k], buf_str(&what));
+        buf_printf(&how[k], "boxes lc rgb '%s' ", c->l.s[f->s[k]].color);
+        fill_of(c, f, k, &how[k]);
+        canvas_plot(&c->canvas, f->s[k], "using 1:3 with %s", buf_str(&how[k]));
         if (whiskers)
-            put_plot(c, f->s[k],
-                     "using 1:4:(0):($5-$4) with vectors nohead lc rgb '#333333' lw 0.8");
-        buf_free(&how);
-        buf_free(&what);
+            canvas_plot(&c->canvas, f->s[k],
+                        "using 1:4:(0):($5-$4) with vectors nohead lc rgb '#333333' lw 0.8");
     }
     for (int k = 0; k < f->n; k++) {
-        struct buf how = {0};
-        buf_printf(&how, "boxes lc rgb '%s' ", c->l.s[f->s[k]].color);
-        fill_of(c, f, k, &how);
-        canvas_entry(&c->canvas, buf_str(&how), chart_facet_label(&c->facets, &c->l.s[f->s[k]]));
-        buf_free(&how);
+        canvas_entry(&c->canvas, buf_str(&how[k]), chart_facet_label(&c->facets, &c->l.s[f->s[k]]));
+        buf_free(&how[k]);
     }
 }
 

@@ -10,6 +10,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -338,6 +339,18 @@ void canvas_key(struct canvas *p)
                "set key at screen %.8f, screen %.8f left top Left reverse noenhanced samplen 2.2 "
                "spacing 1.15 vertical maxrows %d\n",
                fmax(x, 6) / w, 1 - y / h, p->key_rows ? p->key_rows : 1);
+}
+
+void canvas_plot(struct canvas *p, int block, const char *format, ...)
+{
+    char what[512];
+    va_list ap;
+    va_start(ap, format);
+    vsnprintf(what, sizeof what, format, ap);
+    va_end(ap);
+    buf_puts(&p->gp.script, ", ");
+    gp_data_name(&p->gp, "dat");
+    buf_printf(&p->gp.script, " index %d %s notitle", block, what);
 }
 
 void canvas_entry(struct canvas *p, const char *how, const char *label)

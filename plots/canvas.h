@@ -58,6 +58,11 @@ void canvas_panel(struct canvas *p, const char *x_name, const char *y_name, cons
 /* The legend of all panels (or of this one) begins with the entries that follow. */
 void canvas_key(struct canvas *p);
 
+/* A block of the data in the panel's plot command, which is begun: ", DATA index BLOCK ...
+ * notitle". */
+void canvas_plot(struct canvas *p, int block, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* An entry, drawn as `how` says, such as "boxes fs solid". */
 void canvas_entry(struct canvas *p, const char *how, const char *label);
 

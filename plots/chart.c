@@ -77,6 +77,31 @@ int chart_add_stats(struct chart *c, int series, double x, const struct stats *s
     return series < 0 ? err->code : chart_add(c, &p, err);
 }
 
+static int by_place(const void *a, const void *b)
+{
+    const struct chart_point *p = a, *q = b;
+    if (p->panel != q->panel)
+        return p->panel - q->panel;
+    if (p->series != q->series)
+        return p->series - q->series;
+    return p->x != q->x ? (p->x > q->x) - (p->x < q->x) : (p->y > q->y) - (p->y < q->y);
+}
+
+void chart_sort(struct chart *c)
+{
+    if (c->n)
+        qsort(c->p, (size_t)c->n, sizeof *c->p, by_place);
+}
+
+void chart_y_name(const struct chart_panel *p, struct buf *b)
+{
+    double scale;
+    if (p->y_name[0])
+        buf_puts(b, p->y_name);
+    else
+        chart_metric_label(p->metric, b, &scale);
+}
+
 struct chart_panel *chart_panel(struct chart *c, const char *metric, const char *x_name,
                                 enum figure_axis axis)
 {

@@ -164,6 +164,12 @@ int chart_add(struct chart *c, const struct chart_point *p, struct err *err);
 int chart_add_stats(struct chart *c, int series, double x, const struct stats *s, double scale,
                     struct err *err);
 
+/* Points in the order of panels, series, x and y. */
+void chart_sort(struct chart *c);
+
+/* The name of a panel's y axis. */
+void chart_y_name(const struct chart_panel *p, struct buf *b);
+
 /* Labels, colours and panels of the series are made once all points are there. */
 int chart_series_done(struct chart *c, enum series_tell tell, struct err *err);
 

@@ -63,8 +63,8 @@ enum figure_axis {
     AXIS_PARAM,     /* values of a parameter: logarithmic where they span a decade */
 };
 
+/* Without: points are means. */
 enum figure_flag {
-    FIGURE_MEAN = 1,        /* points are means */
     FIGURE_SD = 2,          /* means with standard deviations in the data */
     FIGURE_QUARTILES = 4,   /* medians with quartiles in the data */
     FIGURE_WHISKERS = 8,    /* quartiles are drawn */

@@ -212,20 +212,17 @@ static void draw_panel(struct chart *c, int i, double low, double high, const ch
     put_axes(c, i);
     if (i + 1 == g->panels)
         canvas_colours(canvas, low, high, false, bar);
-    buf_puts(s, "plot ");
-    gp_data_name(&canvas->gp, "dat");
-    buf_printf(s,
-               " index %d using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid "
-               "noborder lc palette notitle",
-               i);
-    for (int light = 0; light < (g->grade ? 1 : 2) && numbers; light++) {
-        buf_puts(s, ", ");
-        gp_data_name(&canvas->gp, "dat");
-        buf_printf(s, " index %d using 1:2:", i);
-        buf_printf(s, g->grade ? "4" : "($5==%d?strcol(4):'')", light);
-        buf_printf(s, " with labels noenhanced font font_small tc rgb '%s' notitle",
-                   light ? "#ffffff" : "#000000");
-    }
+    buf_puts(s, "plot NaN notitle");
+    canvas_plot(canvas, i,
+                "using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid noborder "
+                "lc palette");
+    if (numbers && g->grade)
+        canvas_plot(canvas, i, "using 1:2:4 with labels noenhanced font font_small");
+    for (int light = 0; light < 2 && numbers && !g->grade; light++)
+        canvas_plot(canvas, i,
+                    "using 1:2:($5==%d?strcol(4):'') with labels noenhanced font font_small tc rgb "
+                    "'%s'",
+                    light, light ? "#ffffff" : "#000000");
     canvas_end(canvas);
 }
 

@@ -16,16 +16,6 @@
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-static int by_place(const void *a, const void *b)
-{
-    const struct chart_point *p = a, *q = b;
-    if (p->panel != q->panel)
-        return p->panel - q->panel;
-    if (p->series != q->series)
-        return p->series - q->series;
-    return p->x != q->x ? (p->x > q->x) - (p->x < q->x) : (p->y > q->y) - (p->y < q->y);
-}
-
 static void put_point(const struct chart *c, const struct chart_point *p)
 {
     struct buf *b = (struct buf *)&c->data;
@@ -45,8 +35,7 @@ static void write_lines(struct chart *c)
                           : c->f->flags & FIGURE_STEPS   ? "value, share of cells at or below it"
                                                          : "x, mean";
     int64_t i = 0;
-    if (c->n)
-        qsort(c->p, (size_t)c->n, sizeof *c->p, by_place);
+    chart_sort(c);
     for (int panel = 0; panel < c->panels; panel++)
         for (int s = 0; s < c->l.n; s++) {
             bool any = false;
@@ -63,35 +52,20 @@ static void write_lines(struct chart *c)
 
 /* ---- a panel --------------------------------------------------------------------------------- */
 
-static void line_style(const struct series *k, char how[128])
-{
-    snprintf(how, 128, "linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb '%s'", k->dash,
-             k->point, k->color);
-}
-
-static void put_plot(struct chart *c, int block, const char *what, const char *how)
-{
-    struct buf *s = &c->canvas.gp.script;
-    buf_puts(s, ", ");
-    gp_data_name(&c->canvas.gp, "dat");
-    buf_printf(s, " index %d %s with %s notitle", block, what, how);
-}
-
 /* Marks of different lines of steps start at different rows: lines that run together show theirs.
  */
 static void put_steps(struct chart *c, int series)
 {
     const struct series *k = &c->l.s[series];
-    char how[128], every[64];
     long long rows = 0;
     for (int64_t i = 0; i < c->n; i++)
         rows += c->p[i].series == series;
-    snprintf(how, sizeof how, "steps lw 1.4 dt %d lc rgb '%s'", k->dash, k->color);
-    put_plot(c, series, "using 1:2", how);
     rows = rows / MARKS + 1;
-    snprintf(every, sizeof every, "every %lld::%lld using 1:2", rows, series % rows);
-    snprintf(how, sizeof how, "points pt %d ps 0.9*point_scale lc rgb '%s'", k->point, k->color);
-    put_plot(c, series, every, how);
+    canvas_plot(&c->canvas, series, "using 1:2 with steps lw 1.4 dt %d lc rgb '%s'", k->dash,
+                k->color);
+    canvas_plot(&c->canvas, series,
+                "every %lld::%lld using 1:2 with points pt %d ps 0.9*point_scale lc rgb '%s'", rows,
+                series % rows, k->point, k->color);
 }
 
 static void put_series(struct chart *c, int panel, int series)
@@ -102,12 +76,12 @@ static void put_series(struct chart *c, int panel, int series)
         put_steps(c, series);
         return;
     }
-    if (c->f->flags & FIGURE_WHISKERS) {
-        snprintf(how, sizeof how, "vectors nohead lw 0.8 lc rgb '%s'", c->l.s[series].color);
-        put_plot(c, block, "using 1:3:(0):($4-$3)", how);
-    }
-    line_style(&c->l.s[series], how);
-    put_plot(c, block, "using 1:2", how);
+    if (c->f->flags & FIGURE_WHISKERS)
+        canvas_plot(&c->canvas, block,
+                    "using 1:3:(0):($4-$3) with vectors nohead lw 0.8 lc rgb '%s'",
+                    c->l.s[series].color);
+    series_line(&c->l.s[series], how);
+    canvas_plot(&c->canvas, block, "using 1:2 with %s", how);
 }
 
 static bool in_facet(const struct chart_facet *f, int i)
@@ -124,9 +98,8 @@ static void put_grey(struct chart *c, const struct chart_facet *own)
         return;
     for (int s = 0; s < c->l.n; s++)
         if (!in_facet(own, s))
-            put_plot(c, s, "using 1:2",
-                     c->f->flags & FIGURE_STEPS ? "steps lw 0.8 dt 1 lc rgb '" GREY "'"
-                                                : "lines lw 0.8 dt 1 lc rgb '" GREY "'");
+            canvas_plot(&c->canvas, s, "using 1:2 with %s lw 0.8 dt 1 lc rgb '" GREY "'",
+                        c->f->flags & FIGURE_STEPS ? "steps" : "lines");
 }
 
 /* A line through many values of a parameter needs no name beside its panel's. */
@@ -135,7 +108,7 @@ static void put_entries(struct chart *c, const struct chart_facet *own)
     char how[128];
     for (int k = 0; k < own->n; k++) {
         const char *label = chart_facet_label(&c->facets, &c->l.s[own->s[k]]);
-        line_style(&c->l.s[own->s[k]], how);
+        series_line(&c->l.s[own->s[k]], how);
         if (!c->through || c->facets.n == 1 || own->n > 1 || strcmp(label, "defaults") != 0)
             canvas_entry(&c->canvas, how, label);
     }
@@ -151,11 +124,7 @@ static void draw_panel(struct chart *c, int facet, int panel)
                                      strcmp(p->y_name, c->panel[0].y_name) != 0
                                : c->canvas.next % c->canvas.cols == 0;
     struct buf y = {0};
-    double scale;
-    if (p->y_name[0])
-        buf_puts(&y, p->y_name);
-    else
-        chart_metric_label(p->metric, &y, &scale);
+    chart_y_name(p, &y);
     canvas_panel(&c->canvas, p->x_name, named ? buf_str(&y) : "",
                  many ? panel == 0 ? own->title : "" : NULL);
     chart_axes(c, panel, &c->canvas.gp.script);

@@ -66,12 +66,8 @@ void marks_data(const struct marks *k, struct buf *b)
 
 void marks_plot(const struct marks *k, struct canvas *p, int block, double shift)
 {
-    if (!k->n)
-        return;
-    buf_puts(&p->gp.script, ", ");
-    gp_data_name(&p->gp, "dat");
-    buf_printf(&p->gp.script, " index %d using ($1-%.10g):2 with " MARK_STYLE " notitle", block,
-               shift);
+    if (k->n)
+        canvas_plot(p, block, "using ($1-%.10g):2 with " MARK_STYLE, shift);
 }
 
 void marks_entry(const struct marks *k, struct canvas *p)

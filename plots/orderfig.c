@@ -82,17 +82,12 @@ static void draw_panel(const struct geometry *g, int i, struct canvas *c)
     canvas_panel(c, NULL, NULL, orders[i]);
     buf_printf(s, "set xrange [-0.5:%lld.5]\nset yrange [%lld.5:-0.5]\nunset xtics\nunset ytics\n",
                (long long)(g->t * (g->w + 1) - 2), (long long)(g->h - 1));
-    buf_puts(s, "plot ");
-    gp_data_name(&c->gp, "dat");
-    buf_printf(s,
-               " index %d using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid "
-               "noborder lc palette notitle",
-               2 * i);
-    for (int k = 0; k < 4; k++) {
-        buf_puts(s, ", ");
-        gp_data_name(&c->gp, "dat");
-        buf_printf(s, " index %d %s with %s notitle", 2 * i + (k < 2), parts[k][0], parts[k][1]);
-    }
+    buf_puts(s, "plot NaN notitle");
+    canvas_plot(c, 2 * i,
+                "using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid noborder "
+                "lc palette");
+    for (int k = 0; k < 4; k++)
+        canvas_plot(c, 2 * i + (k < 2), "%s with %s", parts[k][0], parts[k][1]);
     canvas_end(c);
 }
 

@@ -285,16 +285,6 @@ static void target_bands(const struct chart *c, struct buf *s)
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
-static int by_series(const void *a, const void *b)
-{
-    const struct chart_point *p = a, *q = b;
-    if (p->panel != q->panel)
-        return p->panel - q->panel;
-    if (p->series != q->series)
-        return p->series - q->series;
-    return p->x != q->x ? (p->x > q->x) - (p->x < q->x) : (p->y > q->y) - (p->y < q->y);
-}
-
 /* A block for each series of a panel, empty ones too, so that the index is the series. */
 static void write_points(struct chart *c, int panel, double edge)
 {
@@ -324,23 +314,21 @@ static void write_points(struct chart *c, int panel, double edge)
 static void put_points(struct chart *c, int panel, int series, const double edge[2])
 {
     const struct series *k = &c->l.s[series];
-    struct buf *s = &c->canvas.gp.script;
-    bool lines = c->f->flags & FIGURE_DOMINATED;
-    for (int part = lines ? 0 : 1; part < (lines ? 3 : 2); part++) {
-        buf_puts(s, ", ");
-        gp_data_name(&c->canvas.gp, "dat");
-        buf_printf(s, " index %d using ", panel * c->l.n + series);
-        if (part == 0)
-            buf_printf(s, "1:2 with lines lw 1.4 dt %d", k->dash);
-        else if (lines)
-            buf_printf(s, "($3==%d?$1:NaN):2 with points pt %d ps 1.1*point_scale lw 1.2", part - 1,
-                       k->point - part + 1);
-        else
-            buf_printf(s,
-                       "($1<%.6g?%.6g:$1):($2<%.6g?%.6g:$2) with points pt %d ps 1.2*point_scale",
-                       edge[0], edge[0], edge[1], edge[1], k->point);
-        buf_printf(s, " lc rgb '%s' notitle", k->color);
+    int block = panel * c->l.n + series;
+    if (!(c->f->flags & FIGURE_DOMINATED)) {
+        canvas_plot(&c->canvas, block,
+                    "using ($1<%.6g?%.6g:$1):($2<%.6g?%.6g:$2) with points pt %d ps "
+                    "1.2*point_scale lc rgb '%s'",
+                    edge[0], edge[0], edge[1], edge[1], k->point, k->color);
+        return;
     }
+    canvas_plot(&c->canvas, block, "using 1:2 with lines lw 1.4 dt %d lc rgb '%s'", k->dash,
+                k->color);
+    for (int hollow = 0; hollow < 2; hollow++)
+        canvas_plot(
+            &c->canvas, block,
+            "using ($3==%d?$1:NaN):2 with points pt %d ps 1.1*point_scale lw 1.2 lc rgb '%s'",
+            hollow, k->point - hollow, k->color);
 }
 
 #define HOLLOW "hollow: dominated"
@@ -357,10 +345,8 @@ static void put_legend(struct chart *c)
 {
     char how[128];
     for (int i = 0; i < c->l.n; i++) {
-        const struct series *k = &c->l.s[i];
-        snprintf(how, sizeof how, "linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb '%s'",
-                 k->dash, k->point, k->color);
-        canvas_entry(&c->canvas, how, series_label(k));
+        series_line(&c->l.s[i], how);
+        canvas_entry(&c->canvas, how, series_label(&c->l.s[i]));
     }
     if (any_dominated(c))
         canvas_entry(&c->canvas, "points pt 6 ps 1*point_scale lw 1.2 lc rgb '#555555'", HOLLOW);
@@ -371,11 +357,8 @@ static void draw_panel(struct chart *c, int i)
     const struct chart_panel *p = &c->panel[i];
     const char *x_metric = c->f->flags & FIGURE_DOMINATED ? c->f->x : c->metrics.items[0];
     struct buf y = {0};
-    double scale, edge[2];
-    if (p->y_name[0])
-        buf_puts(&y, p->y_name);
-    else
-        chart_metric_label(p->metric, &y, &scale);
+    double edge[2];
+    chart_y_name(p, &y);
     canvas_panel(&c->canvas, p->x_name, buf_str(&y), NULL);
     axis(c, i, false, x_metric, &edge[0]);
     axis(c, i, true, p->metric, &edge[1]);
@@ -419,7 +402,7 @@ int draw_points(const struct figure *f, const struct figure_args *a, struct err 
     if (f->flags & FIGURE_DOMINATED)
         mark_dominated(&c);
     put_caption(&c);
-    qsort(c.p, (size_t)c.n, sizeof *c.p, by_series);
+    chart_sort(&c);
     int hollow = any_dominated(&c), longest = series_longest(&c.l);
     const struct canvas_wish w = {
         .title = buf_str(&c.title),

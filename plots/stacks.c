@@ -208,14 +208,11 @@ static void put_bars(struct stacks *f)
     canvas_key(canvas);
     buf_puts(&canvas->gp.script, "plot NaN notitle");
     for (int p = 2; p >= 0; p--)
-        for (int h = 0; h <= f->hatched; h++) {
-            buf_puts(&canvas->gp.script, ", ");
-            gp_data_name(&canvas->gp, "dat");
-            buf_printf(&canvas->gp.script,
-                       " using ($2==%d?$%d/2:NaN):1:($%d/2):(0.34) with boxxyerror lc rgb '%s' "
-                       "fs %s notitle",
-                       h, p + 3, p + 3, phase_colors[p], fill[h]);
-        }
+        for (int h = 0; h <= f->hatched; h++)
+            canvas_plot(
+                canvas, 0,
+                "using ($2==%d?$%d/2:NaN):1:($%d/2):(0.34) with boxxyerror lc rgb '%s' fs %s", h,
+                p + 3, p + 3, phase_colors[p], fill[h]);
     for (int p = 0; p < 3; p++) {
         snprintf(how, sizeof how, "boxes fs solid lc rgb '%s'", phase_colors[p]);
         canvas_entry(canvas, how, kinds[f->kind].name[p]);

@@ -611,7 +611,8 @@ static void add_reused_mask(struct fixture_records *f)
  * of their own. */
 static bool wants_more(const char *figure)
 {
-    static const char *const names[] = {"means", "sweep", "needle", "growth", "inside", NULL};
+    static const char *const names[] = {"means",  "sweep",    "needle", "growth",
+                                        "inside", "tradeoff", NULL};
     for (int i = 0; names[i]; i++)
         if (strcmp(figure, names[i]) == 0)
             return true;
