@@ -328,13 +328,6 @@ out:
     return rc;
 }
 
-static bool is_slice_mask(const struct record *r)
-{
-    return r->status == RECORD_OK && strcmp(r->method, "fg-attn") == 0 &&
-           record_get(r, "dense_call") != 1 && !params_value(r->params, "mode") &&
-           !*params_target(r->params);
-}
-
 static bool same_but_tau(const char *a, const char *b)
 {
     struct buf rest = {0}, other = {0};
@@ -361,38 +354,24 @@ static const char *swept_setting(const struct grouping *gs)
     return best;
 }
 
-/* Mean of a metric over the slice masks of a group; refresh steps, which run dense, are none. */
-static bool mask_mean(const struct recset *set, const struct group *g, const char *metric,
-                      double *mean)
-{
-    double sum = 0;
-    int64_t n = 0;
-    for (int64_t k = 0; k < g->n; k++) {
-        const struct record *r = &set->r[g->at[k]];
-        if (is_slice_mask(r) && record_has(r, metric)) {
-            sum += record_value(r, metric);
-            n++;
-        }
-    }
-    *mean = sum / (double)n;
-    return n > 0;
-}
-
+/* The slice masks of one setting; refresh steps, which run dense, are none. */
 static int add_masks(struct chart *c, struct err *err)
 {
-    struct figure_args own = *c->a;
     const struct figure_args *all = c->a;
+    struct figure_args own = *all;
     struct buf rest = {0};
+    int64_t before = c->n;
     bool any = false;
     int rc = 0;
 
     for (int64_t i = 0; i < own.set->n; i++)
-        any |= is_slice_mask(&own.set->r[i]) && figure_takes(&own, &own.set->r[i]);
+        any |= own.set->r[i].status == RECORD_OK && strcmp(own.set->r[i].method, "fg-attn") == 0 &&
+               figure_takes(all, &own.set->r[i]);
     if (!any)
         return 0;
     own.method = "fg-attn";
     c->a = &own;
-    rc = one_scope(c, "method,params", "density_elem", FIGURE_ALL_CALLS, err);
+    rc = one_scope(c, "method,params", "density_elem", 0, err);
     c->a = c->g.args = all;
     TRY(rc);
     const char *setting = swept_setting(&c->g.gs);
@@ -403,14 +382,17 @@ static int add_masks(struct chart *c, struct err *err)
     for (int m = 0; m < 3; m++)
         for (int64_t i = 0; i < c->g.gs.n; i++) {
             const char *params = c->g.gs.g[i].first->params, *tau = params_value(params, "tau");
-            struct chart_point q = {.x = tau ? strtod(tau, NULL) : 0.5};
-            if (!same_but_tau(params, setting) ||
-                !mask_mean(own.set, &c->g.gs.g[i], mask_lines[m].metric, &q.y))
-                continue;
-            q.series =
-                plain_series(c, mask_lines[m].name, mask_lines[m].color, 1 + m, 5 + 2 * m, err);
-            TRY(q.series < 0 ? err->code : chart_add(c, &q, err));
+            struct stats s, dense;
+            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], mask_lines[m].metric, &s, NULL, err));
+            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], "dense_call", &dense, NULL, err));
+            if (same_but_tau(params, setting) && s.n && dense.min != 1 &&
+                !params_value(params, "mode") && !*params_target(params))
+                TRY(chart_add_stats(
+                    c,
+                    plain_series(c, mask_lines[m].name, mask_lines[m].color, 1 + m, 5 + 2 * m, err),
+                    tau ? strtod(tau, NULL) : 0.5, &s, 1, err));
         }
+    c->panels -= c->n == before; /* all of them ran dense */
 out:
     buf_free(&rest);
     return rc;
