@@ -304,6 +304,28 @@ START_TEST(an_error_that_is_not_zero_is_not_written_0)
 }
 END_TEST
 
+START_TEST(texts_have_as_many_lines_as_they_need)
+{
+    struct gp g = {.type = GP_PNG};
+    struct buf b = {0};
+    ck_assert_int_eq(canvas_count_lines("attention mass kept, mean of rows", 40), 1);
+    ck_assert_int_eq(canvas_count_lines("attention mass kept, mean of rows", 20), 2);
+    canvas_lines(&g, &b, "attention mass kept, mean of rows", 30); /* lines of like length */
+    ck_assert_str_eq(buf_str(&b), "'attention mass'.\"\\n\".'kept, mean of rows'");
+    buf_reset(&b);
+    canvas_lines(&g, &b, "pairs kept [kept/allowed pairs]", 24); /* a unit stays together */
+    ck_assert_str_eq(buf_str(&b), "'pairs kept'.\"\\n\".'[kept/allowed pairs]'");
+    buf_reset(&b);
+    canvas_lines(&g, &b, "streaming sink=4:window=128", 12);
+    ck_assert_str_eq(buf_str(&b), "'streaming'.\"\\n\".'sink=4:'.\"\\n\".'window=128'");
+    buf_reset(&b);
+    g.type = GP_TEX; /* LaTeX's letters are narrower */
+    canvas_lines(&g, &b, "attention mass kept", 4);
+    ck_assert_str_eq(buf_str(&b), "'attention mass kept'");
+    buf_free(&b);
+}
+END_TEST
+
 START_TEST(a_long_text_keeps_both_ends)
 {
     struct buf b = {0};
@@ -419,6 +441,7 @@ Suite *make_suite(void)
     tcase_add_test(c, layers_and_heads_are_counted_by_whole_round_steps);
     tcase_add_test(c, a_share_is_not_rounded_to_all_or_nothing);
     tcase_add_test(c, an_error_that_is_not_zero_is_not_written_0);
+    tcase_add_test(c, texts_have_as_many_lines_as_they_need);
     tcase_add_test(c, a_long_text_keeps_both_ends);
     tcase_add_test(c, what_panels_share_is_left_out_and_what_differs_stays);
     tcase_add_test(c, a_mask_with_long_settings_says_which_it_is);
