@@ -306,7 +306,13 @@ static void put_name(struct canvas *p, const char *what, const char *name, int r
         return;
     buf_printf(s, "set %s ", what);
     canvas_lines(&p->gp, s, name, canvas_chars(room));
-    buf_printf(s, " noenhanced%s\n", strcmp(what, "title") == 0 ? " offset 0,-0.5" : "");
+    int lines = canvas_count_lines(name, canvas_chars(room));
+    buf_printf(s, " noenhanced offset %s\n",
+               strcmp(what, "title") == 0    ? "0,-0.5"
+               : strcmp(what, "ylabel") != 0 ? "0,0"
+               : lines > 2                   ? "-0.4,0"
+               : lines > 1                   ? "-1.2,0" /* clear of the numbers */
+                                             : "0,0");
 }
 
 int canvas_chars(double room)
@@ -317,7 +323,7 @@ int canvas_chars(double room)
 void canvas_panel(struct canvas *p, const char *x_name, const char *y_name, const char *title)
 {
     put_name(p, "xlabel", x_name, p->width + p->gap_x / 2);
-    put_name(p, "ylabel", y_name, p->height + p->head + p->bottom / 2);
+    put_name(p, "ylabel", y_name, p->height + p->head + p->bottom - 10);
     put_name(p, "title", title, p->width + p->gap_x - 10);
     p->next++;
 }
