@@ -401,7 +401,8 @@ START_TEST(a_mask_with_long_settings_says_which_it_is)
     a.masks = f;
     draw("mask", &a);
     assert_has("long.gp", "'Masks of spargeattn:theta=-1:pv=20, layer 2;");
-    assert_has("long.gp", "'tau=0.5:pv_scope=warp:sink=1:smooth_k=0:...'");
+    assert_has("long.gp",
+               "'tau=0.5:pv_scope=warp:sink=1:'.\"\\n\".'smooth_k=0:map_dtype=input:...'");
     assert_has("long.gp", "'tau=0.6:");
     assert_has("long.gp", "'>0.999'");
     assert_lacks("long.gp", "bf16");
