@@ -1,51 +1,30 @@
 /*
- * bars.c - bars: a metric by layer, or of evals by task, a bar per setting: its median over heads
- * or prompts with quartiles.
+ * bars.c - the drawer of bars: a bar for each setting beside the others of its layer or task, or
+ * the means of one setting with their numbers and the mean of all bars (figures 14, 16 and 17 of
+ * SpargeAttn, arXiv 2502.18137).
  */
-#include "plots/chart.h"
+#include "plots/drawers.h"
 
 #include "analyze/metricfacts.h"
-#include "core/mem.h"
+#include "plots/titles.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct bar {
-    int series, layer;
-    double median, q1, q3;
-};
+#define GROUP_WIDTH 0.84 /* of the bars at one place */
+#define PANELS_MOST 64
+#define COLUMNS 4      /* of panels of heads, as in the paper */
+#define LABEL_LEAST 13 /* units of a bar below which no number fits, not even a vertical one */
+#define MEAN_LINE "lines lw 1.6 dt 2 lc rgb '#990000'"
 
-struct bars {
-    struct chart_groups g;
-    const char *metric;
-    struct bar *bar; /* owned [g.gs.n] */
-    struct series_list l;
-    struct chart_facets f;
-    int low, high; /* layers, or numbers of tasks; of records of whole models -1 */
-    bool by_task;
-    struct str_list tasks; /* texts of tasks in the order of their names */
-};
-
-static bool of_models(const struct bars *q)
+static bool has_numbers(const struct chart *c)
 {
-    return q->high < 0;
+    return c->f->flags & FIGURE_NUMBERS;
 }
 
-/* The number of a record's task, new if it is the first of it; -1: out of memory. */
-static int task_number(struct bars *q, const struct record *r)
-{
-    struct buf text = {0};
-    int64_t k = 0;
-    key_text(r, KEY_TASK, &text);
-    while (k < q->tasks.n && strcmp(q->tasks.items[k], buf_str(&text)) != 0)
-        k++;
-    if (k == q->tasks.n)
-        str_list_add(&q->tasks, buf_str(&text));
-    bool failed = text.failed || q->tasks.failed;
-    buf_free(&text);
-    return failed ? -1 : (int)k;
-}
+/* ---- bars of settings ------------------------------------------------------------------------ */
 
 /* "needle" of "needle:domain=c", "qasper.jsonl" of "file:file=qasper.jsonl:metric=f1". */
 static void put_task(struct buf *b, const char *task)
@@ -54,81 +33,272 @@ static void put_task(struct buf *b, const char *task)
     buf_printf(b, "%.*s", (int)strcspn(name, ":"), name);
 }
 
-static int collect(struct bars *q, struct err *err)
+/* The place of a record's task, a new one if it is the first of it; -1: out of memory. */
+static int task_place(struct chart *c, const struct record *r)
 {
-    const char *unit;
-    double scale = metric_scale(q->metric, &unit);
-    struct stats s;
-    q->low = INT32_MAX;
-    q->high = INT32_MIN;
-    for (int64_t i = 0; i < q->g.gs.n; i++) {
-        const struct group *grp = &q->g.gs.g[i];
-        const struct record *r = grp->first;
-        int rc = group_stats(&q->g.gs, grp, q->metric, &s, NULL, err);
-        int k = rc ? -1 : chart_series(&q->g, r, r->params, &q->l, err);
-        if (k < 0)
-            return err->code;
-        int at = q->by_task ? task_number(q, r) : r->layer;
-        if (q->by_task && at < 0)
-            return err_set(err, ERR_NOMEM, "figure bars: out of memory");
-        q->bar[i] = (struct bar){k, at, s.median * scale, s.q1 * scale, s.q3 * scale};
-        q->low = at < q->low ? at : q->low;
-        q->high = at > q->high ? at : q->high;
+    struct buf text = {0};
+    int64_t k = 0;
+    key_text(r, KEY_TASK, &text);
+    while (k < c->places.n && strcmp(c->places.items[k], buf_str(&text)) != 0)
+        k++;
+    if (k == c->places.n)
+        str_list_add(&c->places, buf_str(&text));
+    bool failed = text.failed || c->places.failed;
+    buf_free(&text);
+    return failed ? -1 : (int)k;
+}
+
+int bars_of_key(struct chart *c, struct err *err)
+{
+    const char *unit, *x = c->a->x ? c->a->x : "layer";
+    double scale = metric_scale(c->metric, &unit);
+    bool by_task = strcmp(x, "task") == 0;
+    struct buf keys = {0};
+    int rc = 0;
+
+    if (!by_task && strcmp(x, "layer") != 0)
+        FAIL(err, ERR_USAGE, "--x %s: bars stand by layer or by task", x);
+    buf_printf(&keys, "%s,%s", c->f->keys, x);
+    TRY(buf_check(&keys, "keys", err));
+    TRY(chart_regroup(c, keys.data, c->metric, KEY_COUNT, c->f->flags, err));
+    bool models = !by_task && c->g.gs.g[c->g.gs.n - 1].first->layer < 0;
+    chart_panel(c, c->metric, models ? "" : x, AXIS_COUNT);
+    buf_printf(&c->says, "%s%s", models ? "" : " by ", models ? "" : x);
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        const struct record *r = c->g.gs.g[i].first;
+        struct stats s;
+        TRY(group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, NULL, err));
+        int at = by_task ? task_place(c, r) : r->layer;
+        if (by_task && at < 0)
+            FAIL(err, ERR_NOMEM, "bars: out of memory");
+        TRY(chart_add_stats(c, chart_series(&c->g, r, r->params, &c->l, err), at, &s, scale, err));
     }
+out:
+    buf_free(&keys);
+    return rc;
+}
+
+/* ---- means of one setting -------------------------------------------------------------------- */
+
+/* Samples are counted from 1, in the order in which the records have them. */
+static int sample_number(const struct recset *set, const struct record *r)
+{
+    int n = 1;
+    for (int64_t i = 0; i < set->n; i++) {
+        bool seen = false;
+        if (key_compare(&set->r[i], r, KEY_TRACE) == 0)
+            return n;
+        for (int64_t k = 0; k < i && !seen; k++)
+            seen = key_compare(&set->r[k], &set->r[i], KEY_TRACE) == 0;
+        n += !seen;
+    }
+    return n;
+}
+
+static int by_mean(const void *a, const void *b)
+{
+    const struct chart_point *p = a, *q = b;
+    return p->y != q->y ? (p->y < q->y) - (p->y > q->y) : p->scope - q->scope;
+}
+
+/* A bar's place among those of its panel; `scope` is its name, the number of a layer, sample or
+ * head. */
+static void place_bars(struct chart *c, bool samples)
+{
+    if (samples)
+        qsort(c->p, (size_t)c->n, sizeof *c->p, by_mean);
+    for (int64_t i = 0; i < c->n; i++)
+        c->p[i].x = i > 0 && c->p[i].panel == c->p[i - 1].panel ? c->p[i - 1].x + 1 : 0;
+}
+
+static int first_place(const struct chart *c)
+{
+    return strcmp(c->panel[0].x_name, "layer") == 0 ? c->p[0].scope : 1;
+}
+
+/* Marks have places of their own, also where no bar is. */
+static int check_marks(const struct chart *c, struct err *err)
+{
+    bool layers = strcmp(c->panel[0].x_name, "layer") == 0;
+    if (c->marks.n &&
+        (c->heads || (layers && c->p[c->n - 1].scope - c->p[0].scope != (int)c->n - 1)))
+        return err_set(err, ERR_USAGE,
+                       "--marks: of samples, or of layers of which none between is left out");
     return 0;
 }
 
-/* Place of a series among the bars of its panel, and their number. */
-static void place_of(const struct bars *q, int series, int *place, int *n)
+static int add_means(struct chart *c, const char *x, struct err *err)
 {
-    *place = *n = 0;
-    for (int i = 0; i < q->f.n; i++)
-        for (int k = 0; k < q->f.f[i].n; k++)
-            if (q->f.f[i].s[k] == series) {
-                *place = k;
-                *n = q->f.f[i].n;
-            }
+    const char *unit;
+    double scale = metric_scale(c->metric, &unit);
+    int rc = 0;
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        const struct record *r = c->g.gs.g[i].first;
+        struct stats s;
+        TRY(group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, NULL, err));
+        TRY(chart_add_stats(c, chart_series(&c->g, r, r->params, &c->l, err), 0, &s, scale, err));
+        if (c->l.n > 1)
+            FAIL(err, ERR_USAGE,
+                 "'%s' and '%s': means are drawn of one setting; choose with --method, --params or "
+                 "--where",
+                 c->l.s[0].name, c->l.s[1].name);
+        struct chart_point *p = &c->p[c->n - 1];
+        c->panels_drawn += c->n == 1 || (c->heads && p[-1].lo != r->layer);
+        p->panel = c->panels_drawn - 1;
+        p->lo = r->layer;
+        p->scope = strcmp(x, "layer") == 0  ? r->layer
+                   : strcmp(x, "head") == 0 ? r->head
+                                            : sample_number(c->g.gs.set, r);
+    }
+out:
+    return rc;
 }
 
-#define GROUP_WIDTH 0.84 /* of the bars of a layer */
-
-/* A block per series: x, layer, median, quartiles. */
-static void write_bars(const struct bars *q, struct buf *b)
+/* All calls count, as in `profile`: the paper's means are of whole runs. */
+int bars_of_means(struct chart *c, struct err *err)
 {
-    for (int s = 0; s < q->l.n; s++) {
-        int place, n;
-        place_of(q, s, &place, &n);
-        buf_printf(b, "# %s: x, layer, median, lower and upper quartile\nnan nan nan nan nan\n",
-                   q->l.s[s].name);
-        for (int64_t i = 0; i < q->g.gs.n && n; i++) {
-            const struct bar *bar = &q->bar[i];
-            double x = bar->layer + (place - (n - 1) / 2.0) * GROUP_WIDTH / n;
-            if (bar->series == s)
-                buf_printf(b, "%.6f %d %.10g %.10g %.10g\n", x, bar->layer, bar->median, bar->q1,
-                           bar->q3);
+    const char *x = c->a->x ? c->a->x : "layer";
+    char keys[64];
+    int rc = 0;
+    if (!name_matches(c->f->x, x))
+        FAIL(err, ERR_USAGE, "means: --x takes layer, sample or head");
+    c->heads = strcmp(x, "head") == 0;
+    snprintf(keys, sizeof keys, "%s,%s", c->f->keys,
+             c->heads                  ? "layer,head"
+             : strcmp(x, "layer") == 0 ? "layer"
+                                       : "trace");
+    TRY(chart_regroup(c, keys, c->metric, KEY_COUNT, c->f->flags, err));
+    chart_panel(c, c->metric, x, AXIS_COUNT);
+    TRY(add_means(c, x, err));
+    if (c->panels_drawn > PANELS_MOST)
+        FAIL(err, ERR_USAGE, "%d layers, of which %d have room: choose with --layer",
+             c->panels_drawn, PANELS_MOST);
+    place_bars(c, strcmp(x, "sample") == 0);
+    TRY(check_marks(c, err));
+    buf_printf(&c->says, " of %s by %s", c->l.s[0].name, x);
+    buf_puts(&c->caption, c->heads ? "A panel per layer; its title has the largest of its heads."
+                                   : "Dashed: the mean of the bars.");
+    if (strcmp(x, "sample") == 0)
+        buf_puts(&c->caption, " Samples from the largest to the least.");
+    if (c->marks.n)
+        buf_printf(&c->caption, " Grey: %s.", c->marks.name);
+out:
+    return rc;
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+/* What a panel spans. */
+struct extent {
+    double low, high, least, largest, sum; /* places; values */
+    int64_t n;
+};
+
+static struct extent span_of(const struct chart *c, int panel)
+{
+    struct extent s = {INFINITY, -INFINITY, INFINITY, -INFINITY, 0, 0};
+    for (int64_t i = 0; i < c->n; i++) {
+        const struct chart_point *p = &c->p[i];
+        if (panel >= 0 && p->panel != panel)
+            continue;
+        s.low = fmin(s.low, p->x);
+        s.high = fmax(s.high, p->x);
+        s.least = fmin(s.least, p->y);
+        s.largest = fmax(s.largest, p->y);
+        s.sum += p->y;
+        s.n++;
+    }
+    for (int i = 0; i < c->marks.n; i++) {
+        s.high = fmax(s.high, c->marks.m[i].x - first_place(c));
+        s.largest = fmax(s.largest, c->marks.m[i].y);
+        s.least = fmin(s.least, c->marks.m[i].y);
+    }
+    return s;
+}
+
+/* A share has two digits as in the paper, three where bars are so alike that two would not tell
+ * them apart. */
+static void number_text(const struct chart *c, double v, char text[16])
+{
+    double least = INFINITY, largest = -INFINITY;
+    for (int64_t i = 0; i < c->n; i++) {
+        least = fmin(least, c->p[i].y);
+        largest = fmax(largest, c->p[i].y);
+    }
+    if (metric_axis(c->metric) == AXIS_SHARE)
+        title_share(v, largest - least < 0.1 ? 3 : 2, text);
+    else
+        snprintf(text, 16, "%.3g", v);
+}
+
+/* A block for each panel of means: place, mean, number, name. */
+static void write_means(struct chart *c)
+{
+    struct buf *b = &c->data;
+    for (int64_t i = 0; i < c->n; i++) {
+        char text[16];
+        if (c->p[i].x == 0)
+            buf_printf(b, "%s# %s: place, mean, number, %s\n", i ? "\n\n" : "", c->l.s[0].name,
+                       c->panel[0].x_name);
+        number_text(c, c->p[i].y, text);
+        buf_printf(b, "%.0f %.10g \"%s\" %d\n", c->p[i].x, c->p[i].y, text, c->p[i].scope);
+    }
+    buf_puts(b, "\n\n");
+    marks_data(&c->marks, b);
+}
+
+/* Place of a series among the bars of its panel; their number, 0: it is not drawn. */
+static int place_of(const struct chart *c, int series, int *place)
+{
+    for (int i = 0; i < c->facets.n; i++)
+        for (int k = 0; k < c->facets.f[i].n; k++)
+            if (c->facets.f[i].s[k] == series) {
+                *place = k;
+                return c->facets.f[i].n;
+            }
+    return 0;
+}
+
+/* A block for each series: x, layer, median, quartiles. */
+static void write_bars(struct chart *c)
+{
+    struct buf *b = &c->data;
+    for (int s = 0; s < c->l.n; s++) {
+        int place = 0, n = place_of(c, s, &place);
+        buf_printf(b, "# %s: x, %s, median, lower and upper quartile\nnan nan nan nan nan\n",
+                   c->l.s[s].name, c->places.n ? "task" : "layer");
+        for (int64_t i = 0; i < c->n && n; i++) {
+            const struct chart_point *p = &c->p[i];
+            if (p->series == s)
+                buf_printf(b, "%.6f %.0f %.10g %.10g %.10g\n",
+                           p->x + (place - (n - 1) / 2.0) * GROUP_WIDTH / n, p->x, p->y, p->lo,
+                           p->hi);
         }
         buf_puts(b, "\n\n");
     }
 }
 
+/* ---- drawing --------------------------------------------------------------------------------- */
+
 /* Is a bar wide enough for a whisker, and is there any? */
-static bool draws_whiskers(const struct bars *q, const struct chart *c, int n)
+static bool draws_whiskers(const struct chart *c, int n)
 {
+    struct extent s = span_of(c, -1);
     bool any = false;
-    for (int64_t i = 0; i < q->g.gs.n; i++)
-        any |= q->bar[i].q1 < q->bar[i].q3;
-    return any && c->width * GROUP_WIDTH / n / (q->high - q->low + 1.2) >= 4;
+    for (int64_t i = 0; i < c->n; i++)
+        any |= !has_numbers(c) && c->p[i].lo < c->p[i].hi;
+    return any && c->canvas.width * GROUP_WIDTH / n / (s.high - s.low + 1.2) >= 4;
 }
 
 /* Bars of every second method of a panel have a border: in grey their colours are alike. Methods of
  * one colour (styles.def) differ by hatching, as they do by points in other figures. */
-static void fill_of(const struct bars *q, const struct chart_facet *f, int k, struct buf *b)
+static void fill_of(const struct chart *c, const struct chart_facet *f, int k, struct buf *b)
 {
     int methods = 0, alike = 0;
-    const struct series *own = &q->l.s[f->s[k]];
+    const struct series *own = &c->l.s[f->s[k]];
     for (int j = 1; j <= k; j++) {
-        const struct series *last = &q->l.s[f->s[j - 1]];
-        bool next = strcmp(q->l.s[f->s[j]].method, last->method) != 0;
+        const struct series *last = &c->l.s[f->s[j - 1]];
+        bool next = strcmp(c->l.s[f->s[j]].method, last->method) != 0;
         methods += next;
         alike +=
             next && strcmp(last->method, own->method) != 0 && strcmp(last->color, own->color) == 0;
@@ -139,155 +309,200 @@ static void fill_of(const struct bars *q, const struct chart_facet *f, int k, st
         buf_puts(b, methods % 2 ? "fs solid 1.0 border lc rgb '#333333'" : "fs solid 1.0 noborder");
 }
 
-static void put_tics(const struct bars *q, const struct chart *c, struct buf *s)
+/* The name of a place: a task, or a number. */
+static void put_tic(struct chart *c, const struct chart_point *p, struct buf *b)
 {
-    if (of_models(q)) {
+    struct buf name = {0};
+    if (c->places.n)
+        put_task(&name, c->places.items[(int)p->x]);
+    else
+        buf_printf(&name, "%d", has_numbers(c) ? p->scope : (int)p->x);
+    gp_tic(&c->canvas.gp, b, buf_str(&name));
+    buf_printf(b, " %.0f", p->x);
+    buf_free(&name);
+}
+
+static void put_tics(struct chart *c, int panel)
+{
+    struct buf *s = &c->canvas.gp.script;
+    struct extent span = span_of(c, panel);
+    double step =
+        c->places.n ? 1 : gp_count_step(span.high - span.low + 1, c->canvas.width / 26 + 1);
+    double last = -INFINITY;
+    if (span.low < 0) { /* whole models */
         buf_puts(s, "unset xtics\n");
         return;
     }
-    if (!q->by_task) {
-        buf_printf(s, "set xtics %g nomirror\n",
-                   gp_count_step(q->high - q->low + 1, c->width / 26 + 1));
-        return;
-    }
     buf_puts(s, "set xtics nomirror (");
-    for (int64_t k = 0; k < q->tasks.n; k++) {
-        struct buf name = {0};
-        put_task(&name, q->tasks.items[k]);
-        buf_puts(s, k ? ", " : "");
-        gp_tic(&c->gp, s, buf_str(&name));
-        buf_printf(s, " %lld", (long long)k);
-        buf_free(&name);
-    }
+    for (double x = span.low; x <= span.high; x += step)
+        for (int64_t i = 0; i < c->n; i++)
+            if (c->p[i].x == x && x > last && (c->p[i].panel == panel || panel < 0)) {
+                buf_puts(s, isinf(last) ? "" : ", ");
+                put_tic(c, &c->p[i], s);
+                last = x;
+            }
+    for (double x = ceil((last + 1) / step) * step; c->marks.n && x <= span.high; x += step)
+        buf_printf(s, ", '%.0f' %.0f", x + first_place(c), x); /* of marks alone */
     buf_puts(s, ")\n");
 }
 
-static void draw_facet(const struct bars *q, struct chart *c, int i)
+/* How numbers stand on bars: 0: there is no room for them, 1: lying, 2: upright. */
+static int number_turn(const struct chart *c, double places)
 {
-    const struct chart_facet *f = &q->f.f[i];
-    struct buf *s = &c->gp.script;
-    double width = GROUP_WIDTH / f->n;
-    bool whiskers = draws_whiskers(q, c, f->n);
-    put_tics(q, c, s);
-    buf_printf(s,
-               "set boxwidth %.6f absolute\nset style fill solid 1.0 noborder\n"
-               "set xrange [%g:%g]\nset grid noxtics\nset yrange [%s]\n",
-               width * 0.92, q->low - 0.6, q->high + 0.6,
-               metric_axis(q->metric) == AXIS_SHARE ? "0:1" : "0:*");
-    for (int k = 0; k < f->n; k++) {
-        buf_puts(s, k ? ", " : "plot ");
-        gp_data_name(&c->gp, "dat");
-        buf_printf(s, " index %d using 1:3 with boxes lc rgb '%s' ", f->s[k],
-                   q->l.s[f->s[k]].color);
-        fill_of(q, f, k, s);
-        buf_puts(s, " notitle");
-        if (!whiskers)
-            continue;
-        buf_puts(s, ", ");
-        gp_data_name(&c->gp, "dat");
-        buf_printf(s,
-                   " index %d using 1:4:(0):($5-$4) with vectors nohead lc rgb '#333333' lw 0.8 "
-                   "notitle",
-                   f->s[k]);
-    }
-    for (int k = 0; k < f->n; k++) {
-        struct buf how = {0};
-        buf_printf(&how, "boxes lc rgb '%s' ", q->l.s[f->s[k]].color);
-        fill_of(q, f, k, &how);
-        chart_entry_as(c, buf_str(&how), chart_facet_label(&q->f, &q->l.s[f->s[k]]));
-        buf_free(&how);
-    }
-    chart_end(c);
+    double pitch = c->canvas.width / (places + 0.4);
+    if (!has_numbers(c) || c->heads || pitch < LABEL_LEAST)
+        return 0;
+    return pitch > 5 * 0.85 * CANVAS_CHAR ? 1 : 2;
 }
 
-static int lay_out(struct bars *q, const struct figure_args *a, struct buf *title,
-                   struct buf *caption, struct chart *c, struct err *err)
+/* Numbers stand on the bars, so that the axis goes on above the longest; with marks, which they
+ * would hide, at the foot. */
+static void value_axis(const struct chart *c, int turn, struct buf *s)
 {
-    int layers = q->high - q->low + 1, want = layers * (12 * q->f.most + 14), rc = 0;
-    struct chart_layout layout = {.panels = 1,
-                                  .width = want < 460    ? 460
-                                           : want > 1400 ? 1400
-                                                         : want,
-                                  .height = 340};
-    chart_metric_name(q->metric, title);
-    buf_puts(title, of_models(q) ? "" : q->by_task ? " by task" : " by layer");
-    buf_puts(title, ", median over ");
-    chart_over(&q->g, NULL, title);
-    chart_facets_note(&q->f, &q->l, false, caption);
-    TRY(buf_check(title, "title", err));
-    TRY(buf_check(caption, "caption", err));
-    layout.title = buf_str(title);
-    layout.caption = buf_str(caption);
-    chart_facets_room(&q->f, &layout);
-    TRY(chart_open(a, &layout, c, err));
-    if (draws_whiskers(q, c, q->f.most))
-        buf_puts(&c->gp.caption, " Whiskers: quartiles.");
-out:
+    static const double rooms[] = {8, 24, 52};
+    struct extent all = span_of(c, -1);
+    double room = rooms[c->marks.n ? 0 : turn], height = fmax(c->canvas.height - room, 40);
+    double top = fmax(all.largest, 0), low = fmin(all.least, 0);
+    double more = (top - low) * room / height;
+    top = top > low ? top : low + 1;
+    if (has_numbers(c))
+        buf_printf(s, "set yrange [%.8g:%.8g]\n", low < 0 ? low - more : 0, top + more);
+    else
+        buf_printf(s, "set yrange [%s]\n", metric_axis(c->metric) == AXIS_SHARE ? "0:1" : "0:*");
+}
+
+/* The bars of means of a panel, the mean of all, marks. */
+static void put_means(struct chart *c, int panel)
+{
+    struct extent all = span_of(c, -1);
+    int turn = number_turn(c, all.high + 1);
+    char what[128], text[16];
+    canvas_plot(&c->canvas, panel, "using 1:2 with boxes fs solid 1.0 noborder lc rgb '%s'",
+                c->l.s[0].color);
+    if (!c->heads)
+        buf_printf(&c->canvas.gp.script, ", %.10g with " MEAN_LINE " notitle",
+                   all.sum / (double)all.n);
+    if (turn)
+        canvas_plot(&c->canvas, panel,
+                    "using 1:%s:3 with labels %s boxed font font_small noenhanced",
+                    c->marks.n ? "(0)" : "2",
+                    turn == 1 ? "center offset 0,0.6" : "left rotate by 90 offset 0,0.5");
+    marks_plot(&c->marks, &c->canvas, c->panels_drawn, first_place(c));
+    if (c->heads)
+        return;
+    number_text(c, all.sum / (double)all.n, text);
+    snprintf(what, sizeof what, "mean of all %s", text);
+    canvas_entry(&c->canvas, MEAN_LINE, what);
+    marks_entry(&c->marks, &c->canvas);
+}
+
+static void put_bars(struct chart *c, const struct chart_facet *f)
+{
+    bool whiskers = draws_whiskers(c, f->n);
+    struct buf how[SERIES_MOST] = {{0}};
+    for (int k = 0; k < f->n; k++) {
+        buf_printf(&how[k], "boxes lc rgb '%s' ", c->l.s[f->s[k]].color);
+        fill_of(c, f, k, &how[k]);
+        canvas_plot(&c->canvas, f->s[k], "using 1:3 with %s", buf_str(&how[k]));
+        if (whiskers)
+            canvas_plot(&c->canvas, f->s[k],
+                        "using 1:4:(0):($5-$4) with vectors nohead lc rgb '#333333' lw 0.8");
+    }
+    for (int k = 0; k < f->n; k++) {
+        canvas_entry(&c->canvas, buf_str(&how[k]), chart_facet_label(&c->facets, &c->l.s[f->s[k]]));
+        buf_free(&how[k]);
+    }
+}
+
+/* "L0, max 0.60" of a panel of heads; the method of a facet. */
+static const char *panel_title(struct chart *c, int i, char text[64])
+{
+    char number[16];
+    if (!c->heads)
+        return c->facets.n > 1 ? c->facets.f[i].title : NULL;
+    struct extent s = span_of(c, i);
+    number_text(c, s.largest, number);
+    for (int64_t k = 0; k < c->n; k++)
+        if (c->p[k].panel == i)
+            snprintf(text, 64, "L%d, max %s", (int)c->p[k].lo, number);
+    return text;
+}
+
+static void draw_panel(struct chart *c, int i)
+{
+    struct buf *s = &c->canvas.gp.script, label = {0};
+    struct extent all = span_of(c, -1);
+    double scale, bars = has_numbers(c) ? 1 : c->facets.f[i].n;
+    char title[64];
+    bool first = c->canvas.next % c->canvas.cols == 0;
+    chart_metric_label(c->metric, &label, &scale);
+    canvas_panel(&c->canvas, c->panel[0].x_name, first ? buf_str(&label) : "",
+                 panel_title(c, i, title));
+    if (c->heads)
+        buf_printf(s, "set format y '%s'\n", first ? "%h" : "");
+    put_tics(c, c->heads ? i : -1);
+    value_axis(c, number_turn(c, all.high + 1), s);
+    buf_printf(s,
+               "set boxwidth %.6f absolute\nset style fill solid 1.0 noborder\nset grid noxtics\n"
+               "set xrange [%g:%g]\nset style textbox opaque noborder margins 0.3, 0.3\n",
+               GROUP_WIDTH / bars * 0.92, all.low - 0.6, all.high + 0.6);
+    if (!c->heads)
+        canvas_key(&c->canvas);
+    buf_puts(s, "plot NaN notitle");
+    if (has_numbers(c))
+        put_means(c, i);
+    else
+        put_bars(c, &c->facets.f[i]);
+    canvas_end(&c->canvas);
+    buf_free(&label);
+}
+
+static int open_page(struct chart *c, struct err *err)
+{
+    struct extent all = span_of(c, -1);
+    bool many = c->facets.n > 1, numbers = has_numbers(c);
+    int places = (int)(all.high - all.low) + 1, most = c->facets.most;
+    int want = numbers ? places * 30 : places * (12 * most + 14);
+    int chars = numbers ? (int)fmax(16, (double)strlen(c->marks.name)) : c->facets.longest;
+    const struct canvas_wish w = {.title = buf_str(&c->title),
+                                  .caption = buf_str(&c->caption),
+                                  .panels = c->heads ? c->panels_drawn : c->facets.n,
+                                  .cols = c->heads ? COLUMNS : 0,
+                                  .width = c->heads ? 150
+                                           : many   ? 250
+                                                    : (int)fmin(fmax(want, 460), 1400),
+                                  .height = c->heads ? 110
+                                            : many   ? 190
+                                                     : 330,
+                                  .gap_x = c->heads ? 30 : 0,
+                                  .head_lines = c->heads || many,
+                                  .entries = c->heads  ? 0
+                                             : numbers ? 1 + (c->marks.n > 0)
+                                                       : most,
+                                  .chars = chars,
+                                  .each = many};
+    int rc = canvas_open(c->a, &w, &c->canvas, err);
+    if (!rc && draws_whiskers(c, c->facets.most))
+        buf_puts(&c->canvas.gp.caption, " Whiskers: quartiles.");
     return rc;
 }
 
-static int draw(struct bars *q, const struct figure_args *a, struct err *err)
+int draw_bars(const struct figure *f, const struct figure_args *a, struct err *err)
 {
-    struct chart c = {0};
-    struct buf data = {0}, label = {0}, title = {0}, caption = {0};
-    double scale;
+    struct chart c;
     int rc = 0;
 
-    TRY(lay_out(q, a, &title, &caption, &c, err));
-    write_bars(q, &data);
-    chart_metric_label(q->metric, &label, &scale);
-    for (int i = 0; i < q->f.n; i++) {
-        chart_panel(&c, i,
-                    of_models(q) ? ""
-                    : q->by_task ? "task"
-                                 : "layer",
-                    i % c.cols == 0 ? buf_str(&label) : "");
-        if (q->f.n > 1) {
-            chart_head(&c, i, q->f.f[i].title);
-            chart_key(&c, i);
-        }
-        draw_facet(q, &c, i);
-    }
-    TRY(chart_finish(&c, &data, err));
+    chart_init(&c, f, a);
+    TRY(marks_parse(a->marks, &c.marks, err));
+    TRY(f->points(&c, err));
+    TRY(chart_series_done(&c, TELL_SHADE, err));
+    TRY(chart_title(&c, err));
+    TRY(open_page(&c, err));
+    (has_numbers(&c) ? write_means : write_bars)(&c);
+    for (int i = 0; i < (c.heads ? c.panels_drawn : c.facets.n); i++)
+        draw_panel(&c, i);
+    TRY(canvas_finish(&c.canvas, &c.data, err));
 out:
     chart_free(&c);
-    buf_free(&data);
-    buf_free(&label);
-    buf_free(&title);
-    buf_free(&caption);
     return rc;
 }
-
-static int draw_bars(const struct figure_args *a, struct err *err)
-{
-    struct bars q = {.metric = a->metric ? a->metric : "density_elem",
-                     .by_task = a->x && strcmp(a->x, "task") == 0};
-    enum group_key keys[] = {KEY_METHOD, KEY_PARAMS, q.by_task ? KEY_TASK : KEY_LAYER};
-    int rc = 0;
-
-    if (a->x && !q.by_task && strcmp(a->x, "layer") != 0)
-        FAIL(err, ERR_USAGE, "figure bars: --x %s: bars stand by layer or by task", a->x);
-
-    TRY(chart_group(a, keys, 3, GROUP_SPLIT_STEPS, q.metric, KEY_COUNT, &q.g, err));
-    TRY(mem_alloc(&q.bar, q.g.gs.n, sizeof *q.bar, "bars", err));
-    TRY(collect(&q, err));
-    TRY(series_labels(&q.l, LEGEND_CHARS, err));
-    series_shade(&q.l, TELL_SHADE);
-    TRY(chart_facets_make(&q.l, false, &q.f, err));
-    TRY(draw(&q, a, err));
-out:
-    chart_groups_free(&q.g);
-    series_free(&q.l);
-    chart_facets_free(&q.f);
-    str_list_free(&q.tasks);
-    free(q.bar);
-    return rc;
-}
-
-const struct figure figure_bars = {
-    .listed = {"bars", "a metric by layer, or of a model, one bar per method",
-               "input: records; --metric (density_elem), --x task: of evals by task"},
-    .uses = "layer,head,step,branch,method,params,metric,x",
-    .input = FIGURE_RECORDS,
-    .draw = draw_bars,
-};

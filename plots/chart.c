@@ -1,404 +1,265 @@
 /*
- * chart.c - panels in rows, legends beside or below them, names of metrics.
- *
- * On a screen panels stand side by side and the legend to their right. Where a width is asked for
- * (and on paper and slides there is always one) panels go to further rows until they are wide
- * enough, and the legend goes below them, in columns.
+ * chart.c - points and panels of a figure of records, names and axes of metrics.
  */
 #include "plots/chart.h"
 
 #include "analyze/metricfacts.h"
-#include "core/text.h"
+#include "core/mem.h"
 #include "plots/titles.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* ---- geometry ------------------------------------------------------------------------------ */
-
-#define LINE_HEIGHT 19
-#define CHAR 7.4
-#define SAMPLE 72       /* of a legend beside its text */
-#define SAMPLE_LEAST 50 /* of one that stands below, in columns */
-#define RIGHT 26        /* of the last panel, where no legend is: half of a tic's 7 letters */
-#define LEAST_WIDTH 150 /* of a panel that is not the only one of its row */
-#define HEAD 20         /* above a panel, for its title */
-#define TITLE_CHAR 8.4  /* a letter of the figure's title, of 12 points */
-
-void chart_legend_room(const struct series_list *l, struct chart_layout *out)
+void chart_init(struct chart *c, const struct figure *f, const struct figure_args *a)
 {
-    out->legend = l->n ? (int)(SAMPLE + CHAR * series_longest(l)) : 0;
-    out->lines = l->n;
-}
-
-static bool is_narrow(const struct figure_args *a)
-{
-    return a->width > 0 && (a->height == 0 || a->style.look != LOOK_SCREEN);
-}
-
-static int panel_width(const struct chart *c, int width)
-{
-    int beside = c->key == KEY_RIGHT || c->key == KEY_EACH_RIGHT ? c->legend : RIGHT;
-    int cols = c->cols > 0 ? c->cols : 1;
-    return (width - c->left - (cols - 1) * c->gap - beside) / cols;
-}
-
-/* Lines of a legend below, and its columns. */
-static int key_lines(struct chart *c, int width)
-{
-    int wide = c->key == KEY_EACH_BELOW ? width : c->left + c->cols * (width + c->gap) - c->gap;
-    int one = c->legend - (SAMPLE - SAMPLE_LEAST);
-    int columns = one > 0 ? wide / one : 1;
-    c->key_columns = columns < 1 ? 1 : columns;
-    return (c->legend_lines + c->key_columns - 1) / c->key_columns;
-}
-
-static int key_height(struct chart *c)
-{
-    bool below = c->key == KEY_BELOW || c->key == KEY_EACH_BELOW;
-    return below && c->legend_lines ? key_lines(c, c->width) * LINE_HEIGHT + 6 : 0;
-}
-
-/* Height of a row of panels: its titles, plotting areas, axes and legends. */
-static int row_height(struct chart *c)
-{
-    return c->head + c->height + c->bottom + (c->key == KEY_EACH_BELOW ? key_height(c) : 0);
-}
-
-static int total_height(struct chart *c)
-{
-    return c->top + c->rows * row_height(c) + c->below + (c->key == KEY_BELOW ? key_height(c) : 0);
-}
-
-static void set_cols(struct chart *c, int cols)
-{
-    c->cols = cols < 1 ? 1 : cols > c->panels ? c->panels : cols;
-    c->rows = (c->panels + c->cols - 1) / c->cols;
-}
-
-/* Rows and legend of a chart of a given width. */
-static void fit_width(const struct chart_layout *l, struct chart *c, int width)
-{
-    c->left = l->left ? l->left : 88;
-    c->bottom += 14; /* names of axes may have two lines */
-    c->key = l->each ? KEY_EACH_BELOW : KEY_BELOW;
-    c->gap = l->each ? 84 : c->gap;
-    set_cols(c, l->cols ? l->cols : c->panels);
-    int least = l->each && !l->cols && l->legend > LEAST_WIDTH ? l->legend : LEAST_WIDTH;
-    while (c->cols > 1 && panel_width(c, width) < least)
-        set_cols(c, c->cols - 1);
-    c->width = panel_width(c, width);
-    double aspect = l->width > 0 ? (double)l->height / l->width : 0.65;
-    c->height = (int)(c->width * fmin(fmax(aspect, 0.45), 0.8));
-    c->height = c->height < c->least ? c->least : c->height < 40 ? 40 : c->height;
-    c->below = l->below;
-    c->narrow = true;
-}
-
-/* A row of panels on a screen, or as many as a page is wide. */
-static void fit_screen(const struct chart_layout *l, struct chart *c)
-{
-    int each = l->width + c->gap, most = (1500 - c->left) / each;
-    c->key = l->each ? l->cols ? KEY_EACH_RIGHT : KEY_EACH_BELOW : KEY_RIGHT;
-    set_cols(c, l->cols ? l->cols : l->each ? most : c->panels);
-    c->width = c->key == KEY_EACH_BELOW && l->legend > l->width ? l->legend : l->width;
-    c->height = l->height;
-    if (c->key == KEY_RIGHT && c->height < l->lines * LINE_HEIGHT)
-        c->height = l->lines * LINE_HEIGHT;
-    if (c->key == KEY_EACH_RIGHT && c->height + c->bottom < l->lines * LINE_HEIGHT)
-        c->height = l->lines * LINE_HEIGHT - c->bottom;
-}
-
-/* Margins and plotting areas; *w and *h: the size that holds the figure as wished. */
-static void geometry(const struct figure_args *a, const struct chart_layout *l, struct chart *c,
-                     int *w, int *h)
-{
-    const char *title = a->title ? a->title : a->untitled ? "" : l->title;
-    int text = title[0] ? 28 + (int)(TITLE_CHAR * (double)strlen(title)) : 0;
-    *c = (struct chart){.panels = l->panels,
-                        .left = l->left ? l->left : 84,
-                        .gap = l->gap ? l->gap : 92,
-                        .legend = l->legend ? l->legend : RIGHT,
-                        .legend_lines = l->lines,
-                        .least = l->least,
-                        .head = l->heads ? HEAD : 0,
-                        .top = title[0] ? 46 : 14,
-                        .bottom = 62};
-    if (is_narrow(a)) {
-        fit_width(l, c, a->width);
-        *w = a->width;
-        *h = total_height(c);
-    } else {
-        fit_screen(l, c);
-        int beside = c->key == KEY_EACH_BELOW ? RIGHT : c->legend;
-        *w = c->left + c->cols * (c->width + c->gap) - c->gap + beside;
-        *w = text > *w ? text : *w;
-        *h = total_height(c);
-        c->width = panel_width(c, a->width ? a->width : *w);
-    }
-    if (a->height)
-        c->height -= (*h - a->height + c->rows - 1) / c->rows;
-}
-
-int chart_panel_width(const struct figure_args *a, const struct chart_layout *l)
-{
-    struct chart c;
-    int w, h;
-    geometry(a, l, &c, &w, &h);
-    return c.width;
-}
-
-/* Refuse what --size cannot hold; the figure's own size always can. */
-static int check_room(struct chart *c, int width, int lines, struct err *err)
-{
-    const struct gp *g = &c->gp;
-    int need = c->key == KEY_RIGHT ? lines * LINE_HEIGHT : 0;
-    need = need < c->least ? c->least : need;
-    int least = need > 40 ? need : 40;
-    if (c->width >= 40 && c->height >= least)
-        return 0;
-    if (c->narrow && c->width < 40)
-        return err_set(err, ERR_USAGE,
-                       "the figure's width is too small: give it %.1f times the --width",
-                       ceil(10.0 * (g->width + c->cols * (40 - c->width)) / g->width) / 10);
-    char legend[64] = "";
-    if (c->height < need)
-        snprintf(legend, sizeof legend, ", whose names take %d lines",
-                 c->least && need == c->least ? need / 14 : lines);
-    int height = c->height < least ? g->height + c->rows * (least - c->height) : g->height;
-    double scale = gp_pixels_per_unit(g->type, &g->style);
-    return err_set(err, ERR_USAGE, "%.0fx%.0f is too small for this figure%s (%.0fx%.0f would do)",
-                   g->width * scale, g->height * scale, legend,
-                   ceil((c->width < 40 ? width : g->width) * scale), ceil(height * scale));
-}
-
-static void draw_title(struct chart *c, const char *title)
-{
-    struct buf *s = &c->gp.script;
-    double fits = (c->gp.width - 20) / (TITLE_CHAR * (double)strlen(title) + 1);
-    if (!title[0])
-        return;
-    buf_puts(s, "set label ");
-    gp_text(&c->gp, s, title);
-    buf_printf(s, " at screen %.6f, screen %.6f left noenhanced font ", 14.0 / c->gp.width,
-               1 - 20.0 / c->gp.height);
-    if (fits < 1)
-        buf_printf(s, "',%.3g'\n", fits < 0.6 ? 7 : 12 * fits);
-    else
-        buf_puts(s, "font_title\n");
-}
-
-static void frame(struct buf *s)
-{
-    buf_puts(s, "set border 3 lw 0.8\n"
-                "set tics out nomirror scale 0.7\n"
-                "set xtics out nomirror\nset ytics out nomirror\n"
-                "set grid xtics ytics lc rgb '#dddddd' lw 0.6 lt 1\n");
-}
-
-int chart_open(const struct figure_args *a, const struct chart_layout *l, struct chart *c,
-               struct err *err)
-{
-    struct buf title = {0};
-    int w, h, rc = 0;
-    geometry(a, l, c, &w, &h);
-    title_sentence(l->title, &title);
-    TRY(buf_check(&title, "title", err));
-    TRY(figure_open(a, w, h, &c->gp, err));
-    TRY(check_room(c, w, l->lines, err));
-    frame(&c->gp.script);
-    buf_puts(&c->gp.script, "unset key\nset multiplot\n");
-    draw_title(c, a->title ? a->title : a->untitled ? "" : buf_str(&title));
-    figure_caption(a, l->title, l->caption, &c->gp);
-out:
-    buf_free(&title);
-    return rc;
-}
-
-/* Left edge and top of a panel's plotting area. */
-static void place(struct chart *c, int i, int *x, int *y)
-{
-    *x = c->left + i % c->cols * (c->width + c->gap);
-    *y = c->top + i / c->cols * row_height(c) + c->head;
-}
-
-/* Where a name has two lines: the blank that leaves the longer one shortest, rather after a comma
- * or before the unit than between words. NULL: there is none. */
-static const char *line_end(const char *text)
-{
-    int all = utf8_count(text), least = all, before = 0;
-    const char *best = NULL;
-    for (const char *p = text; *p; p++) {
-        bool part = p > text && (p[-1] == ',' || p[1] == '[');
-        int longer = before > all - before ? before : all - before;
-        if (*p == ' ' && longer + (part ? 0 : 6) < least) {
-            least = longer + (part ? 0 : 6);
-            best = p;
-        }
-        before += ((unsigned char)*p & 0xc0) != 0x80;
-    }
-    return best;
-}
-
-/* Does the name of an axis of `room` units need two lines? LaTeX's letters are narrower. */
-static bool too_long(const struct chart *c, const char *text, int room)
-{
-    return utf8_count(text) * CHAR > room && c->gp.type != GP_TEX && line_end(text);
-}
-
-static void x_label(struct chart *c, const char *text, int room)
-{
-    struct buf *s = &c->gp.script;
-    const char *cut = too_long(c, text, room) ? line_end(text) : NULL;
-    buf_puts(s, "set xlabel ");
-    if (cut) {
-        char first[160];
-        snprintf(first, sizeof first, "%.*s", (int)(cut - text), text);
-        gp_text(&c->gp, s, first);
-        buf_puts(s, ".\"\\n\".");
-    }
-    gp_text(&c->gp, s, cut ? cut + 1 : text);
-    buf_puts(s, " noenhanced\n");
-}
-
-/* Two lines stand where the margin begins: gnuplot would push them out of the picture when the
- * numbers of the axis are long. x, y: of the panel's upper left corner. */
-static void y_label(struct chart *c, const char *text, int x, int y)
-{
-    struct buf *s = &c->gp.script;
-    const char *cut =
-        too_long(c, text, c->height + c->head + c->bottom / 2) ? line_end(text) : NULL;
-    char first[160];
-    if (!cut) {
-        buf_puts(s, "set ylabel ");
-        gp_text(&c->gp, s, text);
-        buf_puts(s, " noenhanced\n");
-        return;
-    }
-    snprintf(first, sizeof first, "%.*s", (int)(cut - text), text);
-    buf_puts(s, "set ylabel ''\n");
-    for (int line = 0; line < 2; line++) {
-        buf_puts(s, "set label ");
-        gp_text(&c->gp, s, line ? cut + 1 : first);
-        buf_printf(s, " at screen %.8f, screen %.8f center rotate by 90 noenhanced\n",
-                   (x - 76.0 + 14 * line) / c->gp.width, 1 - (y + c->height / 2.0) / c->gp.height);
-    }
-}
-
-void chart_panel(struct chart *c, int i, const char *x_name, const char *y_name)
-{
-    struct buf *s = &c->gp.script;
-    double w = c->gp.width, h = c->gp.height;
-    int x, y;
-    place(c, i, &x, &y);
-    buf_printf(s,
-               "set lmargin at screen %.8f\nset rmargin at screen %.8f\n"
-               "set tmargin at screen %.8f\nset bmargin at screen %.8f\n",
-               x / w, (x + c->width) / w, 1 - y / h, 1 - (y + c->height) / h);
-    x_label(c, x_name, c->width + c->gap / 2);
-    y_label(c, y_name, x, y);
-    if (i == c->panels - 1 && (c->key == KEY_RIGHT || c->key == KEY_BELOW))
-        chart_key(c, i);
-}
-
-void chart_head(struct chart *c, int i, const char *title)
-{
-    int x, y;
-    place(c, i, &x, &y);
-    buf_puts(&c->gp.script, "set label ");
-    gp_text(&c->gp, &c->gp.script, title);
-    buf_printf(&c->gp.script, " at screen %.8f, screen %.8f left noenhanced\n",
-               (double)x / c->gp.width, 1 - (double)(y - HEAD / 2) / c->gp.height);
-}
-
-void chart_key(struct chart *c, int i)
-{
-    double w = c->gp.width, h = c->gp.height;
-    int x, y, row = i / c->cols;
-    place(c, c->key == KEY_RIGHT ? c->cols - 1 : i, &x, &y);
-    c->key_lines = 0;
-    if (c->key == KEY_RIGHT || c->key == KEY_EACH_RIGHT) {
-        buf_printf(&c->gp.script,
-                   "set key at screen %.8f, screen %.8f left top Left reverse noenhanced "
-                   "samplen 2.2 spacing 1.15\n",
-                   (x + c->width + 14) / w, 1 - y / h);
-        return;
-    }
-    c->key_lines = key_lines(c, c->width);
-    c->key_x = c->key == KEY_BELOW ? 14 : x - 40;
-    c->key_y = y + c->height + c->bottom - 4;
-    if (c->key == KEY_BELOW)
-        c->key_y += (c->rows - 1 - row) * row_height(c);
-}
-
-/* gnuplot gives a legend no more lines than the plot beside it has room for, so one below is a plot
- * of its own. */
-static void legend_below(struct chart *c)
-{
-    struct buf *s = &c->gp.script;
-    double w = c->gp.width, h = c->gp.height;
-    int high = c->key_lines * LINE_HEIGHT + 6;
-    buf_printf(s,
-               "unset border\nunset tics\nunset grid\nunset xlabel\nunset ylabel\n"
-               "unset logscale\nunset object\nunset arrow\nset lmargin at screen %.8f\n"
-               "set rmargin at screen 0.999\nset tmargin at screen %.8f\n"
-               "set bmargin at screen %.8f\nset xrange [0:1]\nset yrange [0:1]\n"
-               "set key at screen %.8f, screen %.8f left top Left reverse noenhanced samplen 2.2 "
-               "spacing 1.15 vertical maxrows %d\nplot -1 notitle%s\n",
-               c->key_x / w, 1 - c->key_y / h, 1 - (c->key_y + high) / h, c->key_x / w,
-               1 - c->key_y / h, c->key_lines, buf_str(&c->entries));
-    buf_puts(s, "unset key\nset xrange [*:*]\nset yrange [*:*]\n");
-    frame(s);
-}
-
-void chart_end(struct chart *c)
-{
-    if (!c->key_lines)
-        buf_puts(&c->gp.script, buf_str(&c->entries));
-    buf_puts(&c->gp.script, "\nunset label\n");
-    if (c->key_lines && c->entries.len)
-        legend_below(c);
-    c->gp.script.failed |= c->entries.failed;
-    buf_reset(&c->entries);
-    c->key_lines = 0;
-}
-
-void chart_entry_as(struct chart *c, const char *how, const char *label)
-{
-    buf_printf(&c->entries, ", keyentry with %s title ", how);
-    gp_text(&c->gp, &c->entries, label);
-}
-
-void chart_entry(struct chart *c, const struct series *k, const char *label)
-{
-    char how[128];
-    snprintf(how, sizeof how, "linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb '%s'",
-             k->dash, k->point, k->color);
-    chart_entry_as(c, how, label);
-}
-
-void chart_legend(struct chart *c, const struct series_list *l)
-{
-    for (int i = 0; i < l->n; i++)
-        chart_entry(c, &l->s[i], series_label(&l->s[i]));
-}
-
-int chart_finish(struct chart *c, const struct buf *data, struct err *err)
-{
-    int rc = 0;
-    buf_puts(&c->gp.script, "unset multiplot\n");
-    TRY(buf_check(data, "data of the figure", err));
-    TRY(gp_data(&c->gp, "dat", buf_str(data), data->len, err));
-    TRY(gp_finish(&c->gp, err));
-out:
-    return rc;
+    *c = (struct chart){.f = f, .a = a, .metric = a->metric ? a->metric : f->metric};
 }
 
 void chart_free(struct chart *c)
 {
-    gp_free(&c->gp);
-    buf_free(&c->entries);
+    chart_groups_free(&c->g);
+    series_free(&c->l);
+    chart_facets_free(&c->facets);
+    free(c->p);
+    str_list_free(&c->metrics);
+    str_list_free(&c->places);
+    free(c->grid.v);
+    str_list_free(&c->grid.titles);
+    str_list_free(&c->grid.names);
+    str_list_free(&c->grid.x_names);
+    str_list_free(&c->grid.y_names);
+    marks_free(&c->marks);
+    buf_free(&c->title);
+    buf_free(&c->says);
+    buf_free(&c->caption);
+    buf_free(&c->data);
+    canvas_free(&c->canvas);
+}
+
+int chart_regroup(struct chart *c, const char *keys, const char *metric, enum group_key without,
+                  unsigned flags, struct err *err)
+{
+    enum group_key list[KEYS_MAX];
+    int n = 0, rc = keys[0] ? keys_parse(keys, "figure", list, &n, err) : 0;
+    chart_groups_free(&c->g);
+    if (!rc)
+        rc = chart_group(c->a, list, n,
+                         (flags & FIGURE_ALL_CALLS ? 0 : GROUP_SPLIT_STEPS) |
+                             (flags & FIGURE_PER_HEAD ? GROUP_PER_HEAD : 0),
+                         metric, without, &c->g, err);
+    return rc;
+}
+
+int chart_add(struct chart *c, const struct chart_point *p, struct err *err)
+{
+    int rc = mem_grow(&c->p, &c->cap, c->n + 1, sizeof *c->p, "points", err);
+    if (rc)
+        return rc;
+    c->p[c->n] = *p;
+    c->p[c->n++].panel = c->panels - 1;
+    return 0;
+}
+
+int chart_add_stats(struct chart *c, int series, double x, const struct stats *s, double scale,
+                    struct err *err)
+{
+    bool median = c->f->flags & FIGURE_QUARTILES;
+    struct chart_point p = {.series = series,
+                            .x = x,
+                            .y = (median ? s->median : s->mean) * scale,
+                            .lo = (median         ? s->q1
+                                   : isnan(s->sd) ? 0
+                                                  : s->sd) *
+                                  scale,
+                            .hi = s->q3 * scale};
+    return series < 0 ? err->code : chart_add(c, &p, err);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct chart_point *p = a, *q = b;
+    if (p->panel != q->panel)
+        return p->panel - q->panel;
+    if (p->series != q->series)
+        return p->series - q->series;
+    return p->x != q->x ? (p->x > q->x) - (p->x < q->x) : (p->y > q->y) - (p->y < q->y);
+}
+
+void chart_sort(struct chart *c)
+{
+    if (c->n)
+        qsort(c->p, (size_t)c->n, sizeof *c->p, by_place);
+}
+
+void chart_y_name(const struct chart_panel *p, struct buf *b)
+{
+    double scale;
+    if (p->y_name[0])
+        buf_puts(b, p->y_name);
+    else
+        chart_metric_label(p->metric, b, &scale);
+}
+
+struct chart_panel *chart_panel(struct chart *c, const char *metric, const char *x_name,
+                                enum figure_axis axis)
+{
+    struct chart_panel *p = &c->panel[c->panels++];
+    *p = (struct chart_panel){.metric = metric, .axis = axis};
+    snprintf(p->x_name, sizeof p->x_name, "%s", x_name);
+    return p;
+}
+
+int chart_series_done(struct chart *c, enum series_tell tell, struct err *err)
+{
+    int rc = 0;
+    TRY(series_labels(&c->l, LEGEND_CHARS, err));
+    if (c->l.n && c->l.s[0].method[0])
+        series_shade(&c->l, tell);
+    int most = c->split ? 0 : c->facets_from ? c->facets_from : FACET_SERIES;
+    TRY(chart_facets_make(&c->l, most, &c->facets, err));
+    chart_facets_note(&c->facets, &c->l, (c->f->flags & FIGURE_GREY) && !c->split, &c->caption);
+out:
+    return rc;
+}
+
+/* ---- title ----------------------------------------------------------------------------------- */
+
+static void put_metrics(const struct chart *c, struct buf *b)
+{
+    int n = (int)c->metrics.n;
+    for (int i = 0; i < n; i++) {
+        buf_puts(b, i == 0 ? "" : i + 1 < n ? "; " : " and ");
+        chart_metric_name(c->metrics.items[i], b);
+    }
+    if (n == 0)
+        chart_metric_name(c->metric, b);
+}
+
+/* What stands for a word with a dollar in the title of a figure; its length. */
+static size_t put_word(struct chart *c, const char *word, struct buf *b)
+{
+    if (strncmp(word, "$over", 5) == 0) {
+        chart_over(&c->g, c->metrics.n ? &c->metrics : NULL, b);
+        return 5;
+    }
+    if (word[1] == 'y')
+        put_metrics(c, b);
+    else if (word[1] == 's')
+        buf_puts(b, buf_str(&c->says));
+    else
+        for (int i = 0; i < c->panels; i++)
+            if (i == 0 || strcmp(c->panel[i].x_name, c->panel[i - 1].x_name) != 0)
+                buf_printf(b, "%s%s", i ? ", " : "", c->panel[i].x_name);
+    return 2;
+}
+
+int chart_title(struct chart *c, struct err *err)
+{
+    for (const char *t = c->f->title; *t;) {
+        size_t plain = strcspn(t, "$");
+        buf_put(&c->title, t, plain);
+        t += plain;
+        t += *t ? put_word(c, t, &c->title) : 0;
+    }
+    if (c->f->caption)
+        buf_printf(&c->caption, " %s", c->f->caption);
+    int rc = buf_check(&c->title, "title", err);
+    return rc ? rc : buf_check(&c->caption, "caption", err);
+}
+
+/* ---- axes ------------------------------------------------------------------------------------ */
+
+/* Lengths are told apart by what they are times another: "8K 16K 32K", all at one distance. */
+static void token_axis(double low, double high, struct buf *s)
+{
+    int first = (int)ceil(log2(low) - 0.01), last = (int)floor(log2(high) + 0.01);
+    int every = (last - first) / 8 + 1;
+    buf_printf(s, "set logscale x 2\nset xrange [%.6g:%.6g]\nset xtics (", low / 1.15, high * 1.15);
+    for (int k = first; k <= last; k += every)
+        buf_printf(s, "%s'%.0f%s' %.0f", k > first ? ", " : "", ldexp(1, k % 10),
+                   k < 10   ? ""
+                   : k < 20 ? "K"
+                   : k < 30 ? "M"
+                            : "G",
+                   ldexp(1, k));
+    buf_puts(s, ")\n");
+}
+
+/* An axis of few decades has too few numbers of its own. */
+void chart_log_x(double low, double high, int width, struct buf *s)
+{
+    double first = floor(log10(low)), last = ceil(log10(high));
+    buf_puts(s, "set logscale x\nset format x '%g'\n");
+    if (last - first > width / 150.0)
+        return;
+    buf_puts(s, "set xtics add (");
+    for (double k = first; k < last; k++)
+        buf_printf(s, "%s%g, %g", k > first ? ", " : "", 2 * pow(10, k), 5 * pow(10, k));
+    buf_puts(s, ")\n");
+}
+
+/* A sweep over more than a decade of positive values reads better on a logarithmic axis; layers,
+ * steps and the like are counted: no tics between them. */
+static void x_axis(enum figure_axis axis, double low, double high, int width, struct buf *s)
+{
+    double pad = fmax(0.5, 0.04 * (high - low));
+    if (axis == AXIS_TOKENS && low >= 1 && high >= 2 * low)
+        token_axis(low, high, s);
+    else if (axis == AXIS_PARAM && low > 0 && high >= 10 * low)
+        chart_log_x(low, high, width, s);
+    else if (axis == AXIS_COUNT || axis == AXIS_TOKENS)
+        buf_printf(s, "set xrange [%g:%g]\nset xtics %g nomirror\n", low - pad, high + pad,
+                   gp_count_step(high - low + 1, width > 300   ? 12
+                                                 : width > 200 ? 8
+                                                               : 5));
+}
+
+static void y_axis(const struct chart *c, struct chart_panel *p, double least, bool positive,
+                   double least_median, struct buf *s)
+{
+    bool log = positive && ((c->f->flags & FIGURE_LOG) || metric_axis(p->metric) == AXIS_LOG);
+    if (log)
+        buf_printf(s, "set logscale y\nset format y '%s'\n", figure_powers(c->a->output));
+    if (log && p->rounding && (c->f->flags & FIGURE_LOG))
+        buf_printf(s, "set yrange [%.6g:*]\n", chart_log_floor(least));
+    else if (!log && (c->f->flags & FIGURE_NARROW) && least_median < 1) {
+        double step = gp_step(1 - least_median, 4); /* low panels of one metric, to be compared */
+        buf_printf(s, "set ytics %g nomirror\nset yrange [%.8g:1]\n", step,
+                   1 - step * ceil((1 - least_median) / step));
+    } else if (!log)
+        buf_printf(s, "set yrange [%s]\n", chart_range(p->metric));
+}
+
+void chart_axes(const struct chart *c, int panel, struct buf *s)
+{
+    struct chart_panel *p = (struct chart_panel *)&c->panel[panel];
+    double low = INFINITY, high = -INFINITY, least = INFINITY, least_y = INFINITY;
+    bool positive = true;
+    for (int64_t i = 0; i < c->n; i++) {
+        const struct chart_point *q = &c->p[i];
+        if (q->panel != panel)
+            continue;
+        low = fmin(low, q->x);
+        high = fmax(high, q->x);
+        positive = positive && q->y > 0;
+        least_y = fmin(least_y, q->y);
+        if (!q->rounding)
+            least = fmin(least, q->y);
+    }
+    for (int i = 0; i < c->marks.n; i++) {
+        low = fmin(low, c->marks.m[i].x);
+        high = fmax(high, c->marks.m[i].x);
+    }
+    buf_puts(s, "unset logscale\nset xrange [*:*]\nset yrange [*:*]\n");
+    if (c->f->flags & FIGURE_STEPS) { /* lines at the ends of the axes stand clear of the frame */
+        double pad = high > low ? 0.03 * (high - low) : 0.05 * fmax(fabs(high), 1);
+        buf_printf(s, "set xrange [%.8g:%.8g]\nset yrange [-0.03:1.03]\n", low - pad, high + pad);
+        return;
+    }
+    x_axis(p->axis, low, high, c->canvas.width, s);
+    y_axis(c, p, least, positive, least_y, s);
 }
 
 /* ---- metrics ------------------------------------------------------------------------------- */

@@ -1,12 +1,14 @@
 /*
- * chart.h - what the figures of records share: choice and grouping of cells, axes, panels side by
- * side with one legend.
+ * chart.h - what the figures of records share: choice and grouping of cells, series, panels of
+ * methods, names and axes of metrics.
  */
 #ifndef LACUNA_CHART_H
 #define LACUNA_CHART_H
 
 #include "analyze/group.h"
-#include "plots/figure.h"
+#include "analyze/stats.h"
+#include "plots/marks.h"
+#include "plots/canvas.h"
 #include "plots/series.h"
 
 /* The cells that --method, --params, --layer, --head, --step, --branch choose, grouped by the scope
@@ -58,20 +60,19 @@ int chart_series(const struct chart_groups *c, const struct record *r, const cha
 
 /* One panel of a chart whose series are split: those of one method (and scope). */
 struct chart_facet {
-    char title[96];         /* "" where there is but one facet */
-    int s[FACET_SERIES], n; /* indices of series */
-    int hidden;             /* further settings of the method, which are not drawn */
+    char title[96];        /* "" where there is but one facet */
+    int s[SERIES_MOST], n; /* indices of series */
+    int hidden;            /* further settings of the method, which are not drawn */
 };
 
-/* Few series are one facet, unless they are to be split. Of more, each method (of each scope) is
- * one; where a method has more than FACET_SERIES settings, as many evenly over their order are
- * drawn. */
+/* Up to `most` series are one facet. Of more, each method (of each scope) is one; where a method
+ * has more than FACET_SERIES settings, as many evenly over their order are drawn. */
 struct chart_facets {
     struct chart_facet *f; /* owned */
     int n;
     int longest, most; /* characters of the longest label, most series of a facet */
 };
-int chart_facets_make(const struct series_list *l, bool split, struct chart_facets *out,
+int chart_facets_make(const struct series_list *l, int most, struct chart_facets *out,
                       struct err *err);
 void chart_facets_free(struct chart_facets *f);
 
@@ -82,86 +83,103 @@ const char *chart_facet_label(const struct chart_facets *f, const struct series 
 void chart_facets_note(const struct chart_facets *f, const struct series_list *l, bool grey,
                        struct buf *b);
 
-/* Where a legend stands. */
-enum key_place {
-    KEY_RIGHT,      /* one for all panels, to the right of the first row */
-    KEY_BELOW,      /* one for all panels, in columns below them */
-    KEY_EACH_RIGHT, /* one per row of panels, right of it */
-    KEY_EACH_BELOW, /* one per panel, below it */
+/* ---- a figure of records in the making ---------------------------------------------------------
+ */
+
+/* A point, bar or cell of a series in a panel. */
+struct chart_point {
+    int panel, series;
+    double x, y, lo, hi; /* lo: standard deviation or lower quartile; hi: upper one */
+    double value;        /* of points: y before rounding errors became 0 */
+    double eps;          /* what rounding alone makes of y */
+    int scope;           /* of points: only those of one scope are compared */
+    bool rounding;       /* y is no more than that */
+    bool dominated;
+    const char *text; /* borrowed; NULL: none */
 };
 
-/* Panels in rows. Lengths are units (gp.h). */
-struct chart {
-    struct gp gp;
+/* A metric against something. */
+struct chart_panel {
+    const char *metric;
+    char x_name[96], y_name[96]; /* y_name "": the metric's */
+    enum figure_axis axis;       /* of x */
+    bool rounding;               /* some values are rounding only */
+};
+
+#define CHART_PANELS 8
+
+/* Cells of the drawer of grids. */
+struct chart_grid {
     int panels, cols, rows;
-    int width, height; /* of one panel's plotting area */
-    int left, gap, top, head, bottom;
-    int legend, legend_lines, least, below;
-    enum key_place key;
-    bool narrow; /* of a given width: the height follows */
-    int key_columns;
-    struct buf entries;                 /* of the legend of the panel that is being drawn */
-    int key_x, key_y, key_w, key_lines; /* the place of a legend below */
+    int first_row;                    /* the number of row 0, where rows have no names */
+    double *v;                        /* owned [panels][rows][cols]; NAN: no cell */
+    struct str_list titles, names;    /* of the panels: above them, of one line or more; in full */
+    struct str_list x_names, y_names; /* of columns and rows; none: they are counted */
+    const char *x_name, *y_name;
+    int cell_x, cell_y; /* units wished */
+    bool upwards;       /* row 0 is the lowest */
+    bool difference;    /* colours diverge from 0 */
+    bool grade;         /* colours from bad to good, over 0 to 1 at least */
 };
 
-/* What a chart needs: a plotting area per panel as wished, margins of which 0 is the usual one. */
-struct chart_layout {
-    const char *title;   /* unless --title gives one; not drawn on paper and slides */
-    const char *caption; /* sentences after the title in fig.txt; NULL: none */
-    int panels, width, height;
-    int least; /* height that the panels' content needs; 0: what a legend does */
-    int cols;  /* panels of a row; 0: as many as fit */
-    int left, gap, legend;
-    int lines;  /* of a legend: lower than that no panel may be beside one */
-    int below;  /* room below the panels of a figure of a given width, such as for a colour bar */
-    bool each;  /* legends of their own: of every panel or, with cols, of every row */
-    bool heads; /* titles above the panels */
+struct chart {
+    const struct figure *f;
+    const struct figure_args *a;
+    const char *metric;    /* of --metric, or the figure's own */
+    struct chart_groups g; /* of the panel that was collected last */
+    struct series_list l;
+    struct chart_facets facets;
+    struct chart_panel panel[CHART_PANELS];
+    int panels;
+    struct chart_point *p; /* owned */
+    int64_t n, cap;
+    struct str_list metrics; /* several metrics of --metric; owned */
+    struct marks marks;
+    struct buf title, caption, data;
+    struct buf says; /* $s of the title */
+    struct canvas canvas;
+    int facets_from; /* more series than these are split into facets; 0: FACET_SERIES */
+    bool split;      /* a panel for each method always: their x is not the same quantity */
+    struct chart_grid grid;
+    struct str_list places; /* of bars: tasks; owned */
+    bool heads;             /* of bars: a panel for each layer, a bar for each head */
+    int panels_drawn;
+    bool has_target; /* a setting was to have a density */
+    bool through;    /* a line leads through several settings of its method */
 };
 
-/* Room for the legend of a list of series; of facets. */
-void chart_legend_room(const struct series_list *l, struct chart_layout *out);
-void chart_facets_room(const struct chart_facets *f, struct chart_layout *out);
+void chart_init(struct chart *c, const struct figure *f, const struct figure_args *a);
 
-/* Width of a panel's plotting area that chart_open will give. */
-int chart_panel_width(const struct figure_args *a, const struct chart_layout *l);
+/* Group the records by keys into c->g, whatever was there, as the flags of a figure say. `metric`
+ * and `without` as of chart_group. */
+int chart_regroup(struct chart *c, const char *keys, const char *metric, enum group_key without,
+                  unsigned flags, struct err *err);
 
-/* ERR_USAGE, with a size that would do, when --size leaves too little for panels or legend. */
-int chart_open(const struct figure_args *a, const struct chart_layout *l, struct chart *c,
-               struct err *err);
+/* Begin a panel; the points that follow are its own. */
+struct chart_panel *chart_panel(struct chart *c, const char *metric, const char *x_name,
+                                enum figure_axis axis);
+int chart_add(struct chart *c, const struct chart_point *p, struct err *err);
 
-/* Margins and state of panel i; a legend for all is drawn in the last one, others at chart_key. */
-void chart_panel(struct chart *c, int i, const char *x_name, const char *y_name);
+/* A point of what the figure shows of statistics. series < 0: err is set already. */
+int chart_add_stats(struct chart *c, int series, double x, const struct stats *s, double scale,
+                    struct err *err);
 
-/* A title above panel i, and its own legend. */
-void chart_head(struct chart *c, int i, const char *title);
-void chart_key(struct chart *c, int i);
+/* Points in the order of panels, series, x and y. */
+void chart_sort(struct chart *c);
 
-/* After `plot`: the legend's entries, the end of the line; what is drawn once is taken away. */
-void chart_end(struct chart *c);
+/* The name of a panel's y axis. */
+void chart_y_name(const struct chart_panel *p, struct buf *b);
 
-/* Entries of the legend, which chart_end draws: every series, or one under a name, with lines and
- * points; chart_entry_as: drawn as `how` says, such as "boxes fs solid". */
-void chart_legend(struct chart *c, const struct series_list *l);
-void chart_entry(struct chart *c, const struct series *s, const char *label);
-void chart_entry_as(struct chart *c, const char *how, const char *label);
+/* Labels, colours and panels of the series are made once all points are there. */
+int chart_series_done(struct chart *c, enum series_tell tell, struct err *err);
 
-/* Draw line charts: a block of the data per series, x in column 1, y in column 2. */
-struct marks;
-struct chart_lines {
-    const struct series_list *l;
-    const char *x_label, *y_label;
-    const char *with;          /* "linespoints", or "steps" with marks of their own */
-    const char *axes;          /* commands before every panel */
-    const int64_t *rows;       /* of the blocks, for marks of steps; else NULL */
-    const struct marks *marks; /* a last block of the data; NULL: none */
-    bool through;              /* a line leads through several settings of its method */
-    bool split;                /* a panel per method always: their x is not the same quantity */
-};
-int chart_draw_lines(const struct figure_args *a, struct chart_layout *layout,
-                     const struct chart_lines *d, const struct buf *data, struct err *err);
+/* c->title out of the figure's, and the caption. */
+int chart_title(struct chart *c, struct err *err);
 
-/* Close: writes the data file "<stem>.dat" and runs gnuplot. */
-int chart_finish(struct chart *c, const struct buf *data, struct err *err);
+/* Ranges, scales and tics of a panel's axes; of a logarithmic x axis alone. */
+void chart_axes(const struct chart *c, int panel, struct buf *s);
+void chart_log_x(double low, double high, int width, struct buf *s);
+
 void chart_free(struct chart *c);
 
 /* Name of a metric for people with its unit: "pairs kept [kept/allowed pairs]", "time [ms]".

@@ -30,79 +30,56 @@ static const char *const style_names[] = {"screen", "paper", "slide", NULL}; /* 
 static const char *const map_names[] = {"auto", "computed", "stored", NULL};
 
 /* clang-format off */
+#define TEXT(member, what, text) {.name = #member, .type = OPT_STR, .offset = offsetof(struct plot_opts, member), \
+                                  .arg = what, .flags = OPT_UNSET, .help = text}
 static const struct opt options[] = {
     {.name = "output", .type = OPT_STR, .offset = offsetof(struct plot_opts, output),
      .short_name = 'o', .arg = "FILE", .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
      .help = "Figure to write or replace: .png, .svg, .pdf, .eps or .tex (cairolatex: fig.tex for "
              "\\input, and fig.pdf); script, data and caption (fig.txt) are kept beside it."},
-    {.name = "layer", .type = OPT_STR, .offset = offsetof(struct plot_opts, layer), .arg = "LIST",
-     .flags = OPT_UNSET, .help = "Layers: 0,4-7 or all."},
-    {.name = "head", .type = OPT_STR, .offset = offsetof(struct plot_opts, head), .arg = "LIST",
-     .flags = OPT_UNSET, .help = "Query heads: 0,4-7 or all."},
+    TEXT(layer, "LIST", "Layers: 0,4-7 or all."),
+    TEXT(head, "LIST", "Query heads: 0,4-7 or all."),
     {.name = "step", .type = OPT_INT, .offset = offsetof(struct plot_opts, step), .arg = "N",
      .min = 0, .max = 1e9, .flags = OPT_UNSET,
      .help = "Denoising step; maps take the first captured one."},
-    {.name = "branch", .type = OPT_STR, .offset = offsetof(struct plot_opts, branch), .arg = "NAME",
-     .flags = OPT_UNSET, .help = "Guidance branch; maps take the first captured one."},
-    {.name = "method", .type = OPT_STR, .offset = offsetof(struct plot_opts, method),
-     .arg = "NAMES", .flags = OPT_UNSET,
-     .help = "Only these methods (shell patterns, comma-separated)."},
-    {.name = "params", .type = OPT_STR, .offset = offsetof(struct plot_opts, params),
-     .arg = "PATTERN", .flags = OPT_UNSET,
-     .help = "Only parameters (canonical text) that match this shell pattern; defaults: none "
-             "set."},
+    TEXT(branch, "NAME", "Guidance branch; maps take the first captured one."),
+    TEXT(method, "NAMES", "Only these methods (shell patterns, comma-separated)."),
+    TEXT(params, "PATTERN",
+         "Only parameters (canonical text) that match this shell pattern; defaults: none set."),
     {.name = "where", .type = OPT_LIST, .offset = offsetof(struct plot_opts, where),
      .short_name = 'w', .arg = "CONDITION", .flags = OPT_UNSET, .help = WHERE_HELP},
-    {.name = "metric", .type = OPT_STR, .offset = offsetof(struct plot_opts, metric),
-     .arg = "METRIC", .flags = OPT_UNSET, .help = "What is drawn; a list for pareto."},
-    {.name = "against", .type = OPT_STR, .offset = offsetof(struct plot_opts, against),
-     .arg = "METHOD[:PARAMS]", .flags = OPT_UNSET,
-     .help = "layerhead: draw the difference to this method."},
-    {.name = "x", .type = OPT_STR, .offset = offsetof(struct plot_opts, x), .arg = "NAME",
-     .flags = OPT_UNSET, .help = "curves: step, layer, head, n_q or a parameter. sweep: a parameter. means: layer, sample "
-             "or head. bars: layer or task."},
-    {.name = "y", .type = OPT_STR, .offset = offsetof(struct plot_opts, y), .arg = "NAME",
-     .flags = OPT_UNSET, .help = "sweep: the other parameter."},
-    {.name = "marks", .type = OPT_STR, .offset = offsetof(struct plot_opts, marks),
-     .arg = "NAME=X:Y,...", .flags = OPT_UNSET,
-     .help = "curves, means: points from elsewhere, such as printed ones, in grey; x and y as the "
-             "axes count."},
-    {.name = "masks", .type = OPT_STR, .offset = offsetof(struct plot_opts, masks), .arg = "M.h5",
-     .flags = OPT_UNSET, .help = "overlay: the file of `lacuna replay --dump-masks`."},
+    TEXT(metric, "METRIC", "What is drawn; several, comma-separated, where the figure has a panel for each."),
+    TEXT(against, "METHOD[:PARAMS]", "Draw the difference to this method."),
+    TEXT(x, "NAME", "What is on the x axis: a key, parameter or metric."),
+    TEXT(y, "NAME", "What is on the y axis: another parameter."),
+    TEXT(marks, "NAME=X:Y,...",
+         "Points from elsewhere, such as printed ones, in grey; x and y as the axes count."),
+    TEXT(masks, "M.h5", "The file of `lacuna replay --dump-masks`."),
     {.name = "mean", .type = OPT_BOOL, .offset = offsetof(struct plot_opts, mean), .def = "0",
      .help = "Maps: mean weight of a cell instead of the largest."},
-    {.name = "range", .type = OPT_STR, .offset = offsetof(struct plot_opts, range),
-     .arg = "LOW:HIGH", .flags = OPT_UNSET, .help = "Colour range."},
-    {.name = "tokens", .type = OPT_STR, .offset = offsetof(struct plot_opts, tokens),
-     .arg = "MODEL", .flags = OPT_UNSET,
-     .help = "heatmap: texts of tokens on the axes of a part of at most 96 queries and keys, by the "
-             "tokenizer of this directory."},
+    TEXT(range, "LOW:HIGH", "Colour range."),
+    TEXT(tokens, "MODEL",
+         "Texts of tokens on the axes of a part of at most 96 queries and keys, by the tokenizer of this directory."),
     {.name = "frame", .type = OPT_INT, .offset = offsetof(struct plot_opts, frame),
      .arg = "TOKENS", .def = "0", .min = 0, .max = 1e9,
-     .help = "mask: tokens of a video's frame, for lines between frames (of a trace they are known)."},
-    {.name = "title", .type = OPT_STR, .offset = offsetof(struct plot_opts, title), .arg = "TEXT",
-     .flags = OPT_UNSET, .help = "Title in place of the figure's own."},
-    {.name = "rows", .type = OPT_STR, .offset = offsetof(struct plot_opts, rows), .arg = "A-B",
-     .flags = OPT_UNSET, .help = "heatmap, overlay, steps, mask: only these queries."},
-    {.name = "keys", .type = OPT_STR, .offset = offsetof(struct plot_opts, keys), .arg = "A-B",
-     .flags = OPT_UNSET, .help = "The same of keys."},
+     .help = "Tokens of a video's frame, for lines between frames (of a trace they are known)."},
+    TEXT(title, "TEXT", "Title in place of the figure's own."),
+    TEXT(rows, "A-B", "Maps: only these queries."),
+    TEXT(keys, "A-B", "Maps: only these keys."),
     {.name = "map", .type = OPT_ENUM, .offset = offsetof(struct plot_opts, map), .def = "auto",
      .values = map_names,
      .help = "Maps: computed from q and k in the picture's cells, or as stored with the trace."},
     {.name = "style", .type = OPT_ENUM, .offset = offsetof(struct plot_opts, style),
      .def = "screen", .values = style_names,
      .help = "paper: 8 pt, 3.3 inches wide, no title; slide: 18 pt, 10 inches."},
-    {.name = "width", .type = OPT_STR, .offset = offsetof(struct plot_opts, width), .arg = "LENGTH",
-     .flags = OPT_UNSET, .help = "Such as 3.3in, 6.9in, 17cm; the height follows."},
-    {.name = "font", .type = OPT_STR, .offset = offsetof(struct plot_opts, font), .arg = "NAME",
-     .flags = OPT_UNSET, .help = "Such as Sans, Serif, Times New Roman."},
+    TEXT(width, "LENGTH", "Such as 3.3in, 6.9in, 17cm; the height follows."),
+    TEXT(font, "NAME", "Such as Sans, Serif, Times New Roman."),
     {.name = "serif", .type = OPT_BOOL, .offset = offsetof(struct plot_opts, serif), .def = "0",
      .help = "The same as --font Serif."},
     {.name = "font-size", .type = OPT_NUM, .offset = offsetof(struct plot_opts, font_size),
      .arg = "PT", .min = 4, .max = 72, .flags = OPT_UNSET, .unit = "pt",
      .help = "Size of the letters; all else keeps its proportion to them."},
-    {.name = "size", .type = OPT_STR, .offset = offsetof(struct plot_opts, size), .arg = "WxH",
-     .flags = OPT_UNSET, .help = "Pixels (of a PDF 1/100 inch)."},
+    TEXT(size, "WxH", "Pixels (of a PDF 1/100 inch)."),
     COMMON_OPTS,
     {0},
 };
@@ -118,9 +95,9 @@ const struct command cmd_plot = {
     .run = run,
     .options = options,
     .details =
-        "Figures of records take -o directories of `lacuna replay`; heatmap and overlay take a\n"
-        "trace (heatmap several, a row each), mask a file of dumped masks, frames pictures of\n"
-        "`lacuna eval --save-frames`. `lacuna list figures -v` describes them. Beside\n"
+        "`lacuna list figures -v` says of every figure what it takes and which of these options "
+        "it\n"
+        "reads; `lacuna plot FIGURE` refuses the others. Beside\n"
         "fig.png stand fig.gp and its data: `gnuplot fig.gp` there draws the same picture, to be\n"
         "restyled at will; and fig.txt, a caption. Needs gnuplot (package gnuplot-nox).\n"
         "\n"
@@ -129,7 +106,6 @@ const struct command cmd_plot = {
         "  lacuna plot heatmap t.h5 --layer 5 --head 0 --rows 1000-1400 --keys 0-1400 -o zoom.pdf\n"
         "  lacuna plot pareto out --style paper --width 6.9in -o pareto.pdf\n"
         "  lacuna plot overlay t.h5 --masks m.h5 --layer 5 --head 0 -o overlay.png\n"
-        "  lacuna plot pareto out -o pareto.svg\n"
         "  lacuna plot layerhead out --metric cra_min --method 'sale,spargeattn' -o recall.png\n"
         "  lacuna plot curves out --method sale --x tau --metric cra_mean -o tau.pdf\n"
         "  lacuna plot sweep out --method sampleattention --x alpha_c --y alpha_s -o grid.png\n",
@@ -406,7 +382,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     a.traces = in.traces;
     a.n_traces = in.n_traces;
     a.masks = in.masks;
-    TRY(f->draw(&a, err));
+    TRY(figure_draw(f, &a, err));
     log_info("%s", o.output);
     if (o.common.json)
         TRY(print_json(f, o.output, err));

@@ -1,33 +1,17 @@
 /*
- * curves.c - lines: curves (a metric against a parameter, step, layer or length) and granularity
- * (how sparse the exact map is at each block size).
+ * curves.c - points of the figure "curves": what is x where nobody says it, and its value.
  */
-#include "plots/chart.h"
-#include "plots/marks.h"
+#include "plots/drawers.h"
 
-#include "analyze/params.h"
 #include "analyze/metricfacts.h"
-#include "core/mem.h"
-#include "core/method.h"
+#include "analyze/params.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- curves -------------------------------------------------------------------------------- */
-
-struct xy {
-    int series;
-    double x, y, sd;
-};
-
-static int by_x(const void *a, const void *b)
-{
-    const struct xy *p = a, *q = b;
-    if (p->series != q->series)
-        return p->series - q->series;
-    return (p->x > q->x) - (p->x < q->x);
-}
+/* ---- x --------------------------------------------------------------------------------------- */
 
 /* Number of "0.02", "8%" (as a share), "64x64" (the first side); NAN otherwise. */
 static double number_of(const char *text)
@@ -223,6 +207,8 @@ static int x_of(const struct chart_groups *g, const struct group *grp, const str
     return rc;
 }
 
+/* ---- points ---------------------------------------------------------------------------------- */
+
 /* What of the parameters the line of a setting is named by. */
 static void line_params(const struct record *r, const struct axis *x, struct buf *b)
 {
@@ -233,155 +219,33 @@ static void line_params(const struct record *r, const struct axis *x, struct buf
         params_without(r->params, x->x, b);
 }
 
-static int collect(const struct chart_groups *g, const struct axis *x, const char *metric,
-                   struct series_list *l, struct xy *p, int64_t *n, struct err *err)
+static int add_points(struct chart *c, const struct axis *x, struct err *err)
 {
     struct buf rest = {0};
     struct stats s;
     const char *unit;
-    double scale = metric_scale(metric, &unit), at;
+    double scale = metric_scale(c->metric, &unit), at;
     int rc = 0;
-    *n = 0;
-    for (int64_t i = 0; i < g->gs.n; i++) {
-        const struct record *r = g->gs.g[i].first;
-        TRY(x_of(g, &g->gs.g[i], x, &at, err));
-        TRY(group_stats(&g->gs, &g->gs.g[i], metric, &s, NULL, err));
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        const struct group *g = &c->g.gs.g[i];
+        TRY(x_of(&c->g, g, x, &at, err));
+        TRY(group_stats(&c->g.gs, g, c->metric, &s, NULL, err));
         if (isnan(at) || s.n == 0)
             continue;
-        line_params(r, x, &rest);
+        line_params(g->first, x, &rest);
         TRY(buf_check(&rest, "series", err));
-        int k = chart_series(g, r, x->metric ? NULL : buf_str(&rest), l, err);
-        if (k < 0) {
-            rc = err->code;
-            goto out;
-        }
-        p[(*n)++] = (struct xy){k, at, s.mean * scale, s.sd * scale};
+        int k = chart_series(&c->g, g->first, x->metric ? NULL : buf_str(&rest), &c->l, err);
+        TRY(chart_add_stats(c, k, at, &s, scale, err));
     }
-    if (*n == 0)
+    if (c->n == 0)
         FAIL(err, ERR_INPUT,
              "no record has a number for '%s': --x takes step, layer, head, n_q, of evals tokens "
              "or depth, a metric or a "
              "parameter such as tau",
              x->x);
-    qsort(p, (size_t)*n, sizeof *p, by_x);
 out:
     buf_free(&rest);
     return rc;
-}
-
-static void write_xy(const struct xy *p, int64_t n, const struct series_list *l, struct buf *b)
-{
-    for (int s = 0; s < l->n; s++) {
-        buf_printf(b, "# %s: x, mean, sd\nnan nan nan\n", l->s[s].name);
-        for (int64_t i = 0; i < n; i++)
-            if (p[i].series == s)
-                buf_printf(b, "%.10g %.10g %.6g\n", p[i].x, p[i].y, isnan(p[i].sd) ? 0 : p[i].sd);
-        buf_puts(b, "\n\n");
-    }
-}
-
-/* A sweep over more than a decade of positive values reads better on a logarithmic axis. */
-static bool spans_decade(const struct xy *p, int64_t n)
-{
-    double low = INFINITY, high = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (!(p[i].x > 0))
-            return false;
-        low = fmin(low, p[i].x);
-        high = fmax(high, p[i].x);
-    }
-    return high >= 10 * low;
-}
-
-static bool all_positive(const struct xy *p, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (!(p[i].y > 0))
-            return false;
-    return true;
-}
-
-static void plot_lines(struct chart *c, const struct series_list *l)
-{
-    struct buf *s = &c->gp.script;
-    for (int i = 0; i < l->n; i++) {
-        buf_puts(s, i ? ", " : "plot ");
-        gp_data_name(&c->gp, "dat");
-        buf_printf(s,
-                   " index %d using 1:2 with linespoints lw 1.4 dt %d pt %d ps 1*point_scale "
-                   "lc rgb '%s' "
-                   "notitle",
-                   i, l->s[i].dash, l->s[i].point, l->s[i].color);
-    }
-    chart_legend(c, l);
-    chart_end(c);
-}
-
-static bool counts_tokens(enum group_key key)
-{
-    return key == KEY_TOKENS || key == KEY_N_Q || key == KEY_N_K;
-}
-
-/* Lengths are told apart by what they are times another: "8K 16K 32K", all at one distance. */
-static void token_axis(double low, double high, struct buf *s)
-{
-    int first = (int)ceil(log2(low) - 0.01), last = (int)floor(log2(high) + 0.01);
-    int every = (last - first) / 8 + 1;
-    buf_printf(s, "set logscale x 2\nset xrange [%.6g:%.6g]\nset xtics (", low / 1.15, high * 1.15);
-    for (int k = first; k <= last; k += every)
-        buf_printf(s, "%s'%.0f%s' %.0f", k > first ? ", " : "", ldexp(1, k % 10),
-                   k < 10   ? ""
-                   : k < 20 ? "K"
-                   : k < 30 ? "M"
-                            : "G",
-                   ldexp(1, k));
-    buf_puts(s, ")\n");
-}
-
-/* Steps, layers and the like are counted: no tics between them. */
-static void curve_axes(const struct figure_args *a, const struct xy *p, int64_t n,
-                       const struct marks *k, enum group_key key, const char *metric, struct buf *s)
-{
-    double low = INFINITY, high = -INFINITY;
-    for (int64_t i = 0; i < n; i++) {
-        low = fmin(low, p[i].x);
-        high = fmax(high, p[i].x);
-    }
-    for (int i = 0; i < k->n; i++) {
-        low = fmin(low, k->m[i].x);
-        high = fmax(high, k->m[i].x);
-    }
-    if (counts_tokens(key) && low >= 1 && high >= 2 * low)
-        token_axis(low, high, s);
-    else if (spans_decade(p, n))
-        buf_puts(s, "set logscale x\n");
-    else if (key != KEY_COUNT)
-        buf_printf(s, "set xtics %g nomirror\n",
-                   gp_count_step(high - low + 1, counts_tokens(key) ? 5 : 12));
-    if (metric_axis(metric) == AXIS_LOG && all_positive(p, n))
-        buf_printf(s, "set logscale y\nset format y '%s'\n", figure_powers(a->output));
-    else
-        buf_printf(s, "set yrange [%s]\n", chart_range(metric));
-}
-
-/* "denoising step", "tau [mass share]", "pairs kept [kept/allowed pairs]". */
-static void x_name(const struct figure_args *a, const struct axis *x, const char *method,
-                   struct buf *b)
-{
-    double scale;
-    const struct opt *o = NULL;
-    for (int i = 0; method && a->methods && a->methods[i]; i++)
-        if (strcmp(a->methods[i]->name, method) == 0 && a->methods[i]->params.table)
-            o = opt_find(a->methods[i]->params.table, x->x);
-    if (x->metric)
-        chart_metric_label(x->x, b, &scale);
-    else if (x->x[0] == '@') {
-        buf_puts(b, "target of ");
-        chart_metric_name(x->x + 1, b);
-    } else
-        buf_printf(b, "%s", x->key == KEY_STEP ? "denoising step" : x->x);
-    if (o && o->unit && o->unit[0])
-        buf_printf(b, " [%s]", o->unit);
 }
 
 /* The only method of the series; NULL where there are several. */
@@ -393,186 +257,65 @@ static const char *only_method(const struct series_list *l)
     return l->n ? l->s[0].method : NULL;
 }
 
-/* A parameter of one name in two methods is not one quantity: each method has its own axis. What
- * begins with @ is a target on a metric, the same for all. */
-static bool unlike(const struct axis *x, const struct series_list *l)
+/* "denoising step", "tau [mass share]", "pairs kept [kept/allowed pairs]". */
+static void x_name(const struct chart *c, const struct axis *x, struct buf *b)
 {
-    return x->key == KEY_COUNT && !x->metric && x->x[0] != '@' && !only_method(l);
-}
-
-static int draw_lines(const struct figure_args *a, const struct chart_groups *g,
-                      const struct series_list *l, const struct xy *p, int64_t n,
-                      const char *metric, const struct axis *x, struct err *err)
-{
-    struct buf data = {0}, x_label = {0}, y_label = {0}, title = {0}, axes = {0}, name = {0};
-    struct marks marks = {.n = 0};
+    const char *method = only_method(&c->l);
     double scale;
-    int rc = 0;
-
-    TRY(marks_parse(a->marks, &marks, err));
-    x_name(a, x, only_method(l), &x_label);
+    const struct opt *o = NULL;
+    for (int i = 0; method && c->a->methods && c->a->methods[i]; i++)
+        if (strcmp(c->a->methods[i]->name, method) == 0 && c->a->methods[i]->params.table)
+            o = opt_find(c->a->methods[i]->params.table, x->x);
     if (x->metric)
-        chart_metric_name(x->x, &name);
-    chart_metric_name(metric, &title);
-    buf_printf(&title, " against %s, mean over ", x->metric ? buf_str(&name) : buf_str(&x_label));
-    chart_over(g, NULL, &title);
-    chart_metric_label(metric, &y_label, &scale);
-    curve_axes(a, p, n, &marks, x->key, metric, &axes);
-    write_xy(p, n, l, &data);
-    marks_data(&marks, &data);
-    TRY(buf_check(&title, "title", err));
-    TRY(buf_check(&x_label, "title", err));
-    TRY(buf_check(&axes, "axes", err));
-    struct chart_layout layout = {.title = buf_str(&title), .width = 560, .height = 340};
-    if (unlike(x, l))
-        layout.caption = "The parameter means something else in each method, so each has an axis "
-                         "of its own.";
-    const struct chart_lines lines = {.l = l,
-                                      .x_label = buf_str(&x_label),
-                                      .y_label = buf_str(&y_label),
-                                      .with = "linespoints",
-                                      .axes = buf_str(&axes),
-                                      .marks = &marks,
-                                      .through = x->key == KEY_COUNT,
-                                      .split = unlike(x, l)};
-    TRY(chart_draw_lines(a, &layout, &lines, &data, err));
-out:
-    marks_free(&marks);
-    buf_free(&data);
-    buf_free(&x_label);
-    buf_free(&y_label);
-    buf_free(&title);
-    buf_free(&axes);
-    buf_free(&name);
-    return rc;
+        chart_metric_label(x->x, b, &scale);
+    else if (x->x[0] == '@') {
+        buf_puts(b, "target of ");
+        chart_metric_name(x->x + 1, b);
+    } else
+        buf_printf(b, "%s", x->key == KEY_STEP ? "denoising step" : x->x);
+    if (o && o->unit && o->unit[0])
+        buf_printf(b, " [%s]", o->unit);
 }
 
-static int draw_curves(const struct figure_args *a, struct err *err)
+static enum figure_axis axis_of(const struct axis *x)
 {
-    enum group_key keys[3] = {KEY_METHOD, KEY_PARAMS};
-    const char *metric = a->metric ? a->metric : "density_elem";
-    struct chart_groups g = {0};
-    struct series_list l = {0};
-    struct xy *p = NULL;
+    bool tokens = x->key == KEY_TOKENS || x->key == KEY_N_Q || x->key == KEY_N_K;
+    return tokens ? AXIS_TOKENS : x->key != KEY_COUNT ? AXIS_COUNT : AXIS_PARAM;
+}
+
+int points_of_curve(struct chart *c, struct err *err)
+{
     struct axis x = {.key = KEY_COUNT};
-    int64_t n;
+    struct buf name = {0}, keys = {0};
     int rc = 0;
 
-    TRY(choose_x(a, &metric, &x, err));
+    TRY(choose_x(c->a, &c->metric, &x, err));
     /* A time belongs to one length: over several a line leads from length to length. */
     bool by_length = x.metric && (strstr(x.x, "speedup") || strstr(x.x, "time_"));
-    keys[2] = by_length ? KEY_TOKENS : x.key;
+    enum group_key along = by_length ? KEY_TOKENS : x.key;
+    buf_printf(&keys, "%s%s%s", c->f->keys, along == KEY_COUNT ? "" : ",",
+               along == KEY_COUNT ? "" : key_name(along));
+    TRY(buf_check(&keys, "keys", err));
     /* Against the step a method's schedule is what one wants to see. */
-    TRY(chart_group(a, keys, by_length || x.key != KEY_COUNT ? 3 : 2,
-                    x.key == KEY_STEP ? 0 : GROUP_SPLIT_STEPS, metric,
-                    by_length ? KEY_TOKENS : x.key, &g, err));
-    TRY(mem_alloc(&p, g.gs.n, sizeof *p, "points", err));
-    TRY(collect(&g, &x, metric, &l, p, &n, err));
-    TRY(series_labels(&l, LEGEND_CHARS, err));
-    series_shade(&l, TELL_DASH_POINT);
-    TRY(draw_lines(a, &g, &l, p, n, metric, &x, err));
-out:
-    chart_groups_free(&g);
-    series_free(&l);
-    free(p);
-    return rc;
-}
-
-/* ---- granularity --------------------------------------------------------------------------- */
-
-static const int block_sides[] = {16, 32, 64, 128};
-static const int slice_rows[] = {16, 64, 128};
-
-static int granularity_series(const struct chart_groups *g, const struct group *grp, bool slices,
-                              struct series_list *l, struct buf *b, struct err *err)
-{
-    struct buf name = {0};
-    struct stats s;
-    const int *side = slices ? slice_rows : block_sides;
-    int n = slices ? 3 : 4, rc = 0;
-    for (int i = 0; i < g->n_scope; i++) {
-        if (g->scope[i] != KEY_MODEL)
-            buf_printf(&name, "%s=", key_name(g->scope[i]));
-        key_text(grp->first, g->scope[i], &name);
-        buf_puts(&name, " ");
-    }
-    if (g->n_scope == 0)
-        buf_printf(&name, "%s ", grp->first->model);
-    buf_puts(&name, slices ? "M x 1 slices" : "b x b blocks");
-    /* Colour by model and length, circles for blocks, triangles on dashed lines for slices. */
-    static const char *const colors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"};
-    int k = series_of(l, buf_str(&name), "", err);
-    if (k < 0) {
-        rc = err->code;
-        goto out;
-    }
-    l->s[k].dash = slices ? 2 : 1;
-    l->s[k].point = slices ? 9 : 7;
-    snprintf(l->s[k].color, sizeof l->s[k].color, "%s", colors[k / 2 % 5]);
-    buf_printf(b, "# %s: side, share below the threshold, sd over heads\nnan nan nan\n",
-               buf_str(&name));
-    for (int i = 0; i < n; i++) {
-        char metric[32];
-        snprintf(metric, sizeof metric, "below_%c%d", slices ? 's' : 'b', side[i]);
-        TRY(group_stats(&g->gs, grp, metric, &s, NULL, err));
-        if (s.n)
-            buf_printf(b, "%d %.10g %.6g\n", side[i], s.mean, isnan(s.sd) ? 0 : s.sd);
-    }
-    buf_puts(b, "\n\n");
+    TRY(chart_regroup(c, keys.data, c->metric, along,
+                      (x.key == KEY_STEP ? FIGURE_ALL_CALLS : 0) | c->f->flags, err));
+    struct chart_panel *p = chart_panel(c, c->metric, "", axis_of(&x));
+    TRY(add_points(c, &x, err));
+    x_name(c, &x, &name);
+    snprintf(p->x_name, sizeof p->x_name, "%s", buf_str(&name));
+    buf_reset(&name);
+    if (x.metric)
+        chart_metric_name(x.x, &name);
+    buf_puts(&c->says, x.metric ? buf_str(&name) : p->x_name);
+    c->through = x.key == KEY_COUNT;
+    /* A parameter of one name in two methods is not one quantity: each method has its own axis.
+     * What begins with @ is a target on a metric, the same for all. */
+    c->split = x.key == KEY_COUNT && !x.metric && x.x[0] != '@' && !only_method(&c->l);
+    if (c->split)
+        buf_puts(&c->caption, "The parameter means something else in each method, so each has an "
+                              "axis of its own.");
 out:
     buf_free(&name);
+    buf_free(&keys);
     return rc;
 }
-
-static int draw_granularity(const struct figure_args *a, struct err *err)
-{
-    static const enum group_key keys[] = {KEY_MODEL};
-    struct chart_groups g = {0};
-    struct series_list l = {0};
-    struct chart c = {0};
-    struct buf data = {0}, title = {0};
-    int rc = 0;
-
-    TRY(chart_group(a, keys, 1, GROUP_PER_HEAD, "below_b64", KEY_COUNT, &g, err));
-    for (int64_t i = 0; i < g.gs.n; i++) {
-        TRY(granularity_series(&g, &g.gs.g[i], false, &l, &data, err));
-        TRY(granularity_series(&g, &g.gs.g[i], true, &l, &data, err));
-    }
-    buf_puts(&title, "Share of blocks whose largest weight is below 0.5/N, mean over ");
-    chart_over(&g, NULL, &title);
-    TRY(buf_check(&title, "title", err));
-    struct chart_layout layout = {
-        .title = buf_str(&title), .panels = 1, .width = 520, .height = 340};
-    chart_legend_room(&l, &layout);
-    TRY(chart_open(a, &layout, &c, err));
-    chart_panel(&c, 0, "block side b, or slice rows M [tokens]", "share of units below 0.5/N");
-    buf_puts(&c.gp.script, "set logscale x 2\nset xtics (16, 32, 64, 128)\nset xrange [13:160]\n"
-                           "set yrange [0:1]\n");
-    plot_lines(&c, &l);
-    TRY(chart_finish(&c, &data, err));
-out:
-    chart_free(&c);
-    chart_groups_free(&g);
-    series_free(&l);
-    buf_free(&data);
-    buf_free(&title);
-    return rc;
-}
-
-const struct figure figure_curves = {
-    .listed =
-        {"curves", "a metric against a parameter, step, layer or length",
-         "input: records; --metric (density_elem), --x a key, parameter or metric (step when it "
-         "varies, else a swept parameter, else the density of calibrations, else layer)"},
-    .uses = "layer,head,step,branch,method,params,metric,x,marks",
-    .input = FIGURE_RECORDS,
-    .draw = draw_curves,
-};
-
-const struct figure figure_granularity = {
-    .listed = {"granularity", "share of blocks and slices below 0.5/N by their size",
-               "input: records of the method dense"},
-    .uses = "layer,head,step,branch,method,params",
-    .input = FIGURE_RECORDS,
-    .draw = draw_granularity,
-};

@@ -55,20 +55,58 @@ struct figure_args {
 
 #define FIGURE_TRACES 4
 
+/* What an axis counts. */
+enum figure_axis {
+    AXIS_OF_METRIC, /* values of a metric */
+    AXIS_COUNT,     /* layers, heads, steps: whole numbers */
+    AXIS_TOKENS,    /* lengths and sides of blocks: 8K, 16K, 32K at one distance */
+    AXIS_PARAM,     /* values of a parameter: logarithmic where they span a decade */
+};
+
+/* Without: points are means. */
+enum figure_flag {
+    FIGURE_SD = 2,          /* means with standard deviations in the data */
+    FIGURE_QUARTILES = 4,   /* medians with quartiles in the data */
+    FIGURE_WHISKERS = 8,    /* quartiles are drawn */
+    FIGURE_GREY = 16,       /* panels of methods have the lines of the others in grey behind */
+    FIGURE_LOG = 32,        /* y is logarithmic where all values are positive */
+    FIGURE_STEPS = 64,      /* lines of steps with marks of their own */
+    FIGURE_ALL_CALLS = 128, /* calls that a method ran dense by its schedule count */
+    FIGURE_PER_HEAD = 256,  /* numbers of a head of a trace, whatever the method */
+    FIGURE_DOMINATED = 512, /* points that others dominate are hollow */
+    FIGURE_NUMBERS = 1024,  /* bars of one setting with their numbers */
+    FIGURE_NARROW = 2048,   /* the axis of shares begins where the data do, with few tics */
+};
+
+/* A row of figures.def. */
+struct chart;
 struct figure {
     struct listed listed;
     enum figure_input input;
     bool needs_masks; /* --masks must be given as well */
     bool several;     /* takes several traces or pictures, up to FIGURE_TRACES */
     const char *uses; /* names of the options of some figures that it reads: "metric,x,range" */
-    int (*draw)(const struct figure_args *a, struct err *err);
+    int (*draw)(const struct figure *f, const struct figure_args *a, struct err *err);
+
+    /* Of records. */
+    int (*points)(struct chart *c, struct err *err); /* where the drawer's points come from */
+    const char *keys;   /* by which records are grouped, beside those that must not be averaged */
+    const char *x;      /* against what: the default of --x, or its choices */
+    const char *metric; /* the default of --metric */
+    const char *title;  /* $y: the metrics, $x: against what, $over: over what is averaged, $s: what
+                           the source says */
+    unsigned flags;     /* enum figure_flag */
+    const char *caption; /* a sentence of the caption; NULL: none */
 };
 
-extern const struct figure *const figures[];     /* NULL-terminated */
-extern const struct listed *const figure_list[]; /* the same for struct app */
+extern const struct figure figures[];            /* the last one has no name */
+extern const struct listed *const figure_list[]; /* NULL-terminated, for struct app */
 
 /* ERR_USAGE with the nearest name. */
 const struct figure *figure_find(const char *name, struct err *err);
+
+/* Draw it. */
+int figure_draw(const struct figure *f, const struct figure_args *a, struct err *err);
 
 /* Start gp with the figure's size or `width` x `height`, in its style. */
 int figure_open(const struct figure_args *a, int width, int height, struct gp *g, struct err *err);

@@ -1,25 +1,32 @@
 /*
- * figures.c - the registry of figures.
+ * figures.c - the registry of figures, and what every figure begins with.
  */
-#include "plots/figure.h"
+#include "plots/drawers.h"
 
 #include "core/text.h"
+#include "plots/titles.h"
 
+#include <fnmatch.h>
 #include <string.h>
 
-#define FIGURE(id) extern const struct figure figure_##id;
-#include "plots/figures.def"
-#undef FIGURE
+/* Options that choose cells of records. */
+#define CELLS "layer,head,step,branch,method,params"
 
-const struct figure *const figures[] = {
-#define FIGURE(id) &figure_##id,
+const struct figure figures[] = {
+#define FIGURE(name, summary, details, ...) {.listed = {#name, summary, details}, __VA_ARGS__},
 #include "plots/figures.def"
 #undef FIGURE
-    NULL,
+    {.listed = {NULL, NULL, NULL}},
+};
+
+enum {
+#define FIGURE(name, ...) PLACE_##name,
+#include "plots/figures.def"
+#undef FIGURE
 };
 
 const struct listed *const figure_list[] = {
-#define FIGURE(id) &figure_##id.listed,
+#define FIGURE(name, ...) &figures[PLACE_##name].listed,
 #include "plots/figures.def"
 #undef FIGURE
     NULL,
@@ -28,11 +35,54 @@ const struct listed *const figure_list[] = {
 const struct figure *figure_find(const char *name, struct err *err)
 {
     struct names all = {0};
-    for (const struct figure *const *f = figures; *f; f++) {
-        if (strcmp((*f)->listed.name, name) == 0)
-            return *f;
-        names_add(&all, (*f)->listed.name);
+    for (const struct figure *f = figures; f->listed.name; f++) {
+        if (strcmp(f->listed.name, name) == 0)
+            return f;
+        names_add(&all, f->listed.name);
     }
     names_unknown(&all, "figure", name, err);
     return NULL;
+}
+
+int figure_draw(const struct figure *f, const struct figure_args *a, struct err *err)
+{
+    return f->draw(f, a, err);
+}
+
+int figure_open(const struct figure_args *a, int width, int height, struct gp *g, struct err *err)
+{
+    int rc = gp_open(g, a->output, a->width ? a->width : width, a->height ? a->height : height,
+                     &a->style, err);
+    g->inputs = a->inputs;
+    if (!rc && a->made_by)
+        buf_puts(&g->made_by, a->made_by);
+    return rc;
+}
+
+void figure_caption(const struct figure_args *a, const char *title, const char *caption,
+                    struct gp *g)
+{
+    struct buf *b = &g->caption;
+    if (a->title)
+        buf_printf(b, "%s. ", a->title);
+    title_sentence(title, b);
+    buf_puts(b, ".");
+    if (caption && caption[0])
+        buf_printf(b, "%s%s", caption[0] == ' ' ? "" : " ", caption);
+}
+
+const char *figure_powers(const char *output)
+{
+    size_t len = strlen(output);
+    bool latex = len > 4 && strcmp(output + len - 4, gp_suffixes[GP_TEX]) == 0;
+    return latex ? "$10^{%T}$" : "10^{%T}";
+}
+
+bool figure_takes(const struct figure_args *a, const struct record *r)
+{
+    const char *params = r->params ? r->params : "";
+    if (a->method && !name_matches(a->method, r->method))
+        return false;
+    return !a->params ||
+           fnmatch(strcmp(a->params, "defaults") == 0 ? "" : a->params, params, 0) == 0;
 }

@@ -3,7 +3,7 @@
  * --save-frames` writes: five frames of the exact clip above those of a method, and below four
  * times their difference.
  */
-#include "plots/figure.h"
+#include "plots/drawers.h"
 
 #include "core/mem.h"
 
@@ -94,85 +94,59 @@ out:
     return rc;
 }
 
-enum { ABOVE = 26, MARGIN = 8, NAME = 20, LEAST = 480 };
-
-/* Rows below each other, each below its name. */
-static void draw_rows(const struct frames *f, double wide, double high, struct gp *g)
-{
-    struct buf *s = &g->script;
-    double w = g->width, h = g->height;
-    buf_puts(s, "unset key\nunset border\nunset tics\nset multiplot\n");
-    for (int i = 0; i < f->n; i++) {
-        double y = g->height - MARGIN - (f->n - i) * (high + NAME) + NAME;
-        buf_printf(s, "set lmargin at screen %.8f\nset rmargin at screen %.8f\n", MARGIN / w,
-                   (MARGIN + wide) / w);
-        buf_printf(s, "set tmargin at screen %.8f\nset bmargin at screen %.8f\n", 1 - y / h,
-                   1 - (y + high) / h);
-        buf_puts(s, "set label ");
-        gp_text(g, s, f->name[i]);
-        buf_printf(s, " at screen %.8f, screen %.8f left noenhanced\n", MARGIN / w,
-                   1 - (y - NAME / 2.0) / h);
-        buf_printf(s, "set xrange [0:%d]\nset yrange [%d:0]\nplot ", f->width, f->height);
-        gp_data_name(g, "bin");
-        buf_printf(s,
-                   " binary skip=%lld array=(%d,%d) format='%%uchar' origin=(0.5,0.5) "
-                   "using 1:2:3 with rgbimage notitle\nunset label\n",
-                   (long long)i * f->width * f->height * 3, f->width, f->height);
-    }
-    buf_puts(s, "unset multiplot\n");
-}
+enum { MARGIN = 8, LEAST = 480 };
 
 static int render(const struct figure_args *a, const struct frames *f, struct err *err)
 {
-    static const char title[] = "frames of a clip from the same noise";
-    struct gp g = {0};
+    struct canvas c = {.panels = 0};
     struct buf pixels = {0};
-    bool titled = a->title || !a->untitled;
-    int rc = 0, top = MARGIN + (titled ? ABOVE : 0);
     double wide = a->width ? a->width - 2 * MARGIN : fmin(fmax(LEAST, f->width), 2 * LEAST);
-    double high = wide * f->height / f->width;
+    const struct canvas_wish w = {.title = "frames of a clip from the same noise",
+                                  .caption = "The first, the middle three and the last frame; "
+                                             "every row begins with the same noise.",
+                                  .panels = f->n,
+                                  .cols = 1,
+                                  .width = (int)wide,
+                                  .height = (int)(wide * f->height / f->width),
+                                  .left = MARGIN,
+                                  .right = MARGIN,
+                                  .bottom = MARGIN,
+                                  .head_lines = 1,
+                                  .exact = true};
+    struct buf *s = &c.gp.script;
+    int rc = 0;
 
-    TRY(figure_open(a, (int)(wide + 2 * MARGIN), (int)(top + f->n * (high + NAME) + MARGIN), &g,
-                    err));
-    figure_caption(a, title,
-                   "The first, the middle three and the last frame; every row begins with the same "
-                   "noise.",
-                   &g);
+    TRY(canvas_open(a, &w, &c, err));
     for (int i = 0; i < f->n; i++)
         buf_put(&pixels, f->row[i], (size_t)f->width * f->height * 3);
     TRY(buf_check(&pixels, "frames", err));
-    TRY(gp_data(&g, "bin", pixels.data, pixels.len, err));
-    if (titled) {
-        buf_puts(&g.script, "set label ");
-        gp_text(&g, &g.script, a->title ? a->title : title);
-        buf_printf(&g.script, " at screen %.6f, screen %.6f left noenhanced font font_title\n",
-                   14.0 / g.width, 1 - 18.0 / g.height);
+    TRY(gp_data(&c.gp, "bin", pixels.data, pixels.len, err));
+    buf_puts(s, "unset border\nunset tics\n");
+    for (int i = 0; i < f->n; i++) {
+        canvas_panel(&c, NULL, NULL, f->name[i]);
+        buf_printf(s, "set xrange [0:%d]\nset yrange [%d:0]\nplot ", f->width, f->height);
+        gp_data_name(&c.gp, "bin");
+        buf_printf(s,
+                   " binary skip=%lld array=(%d,%d) format='%%uchar' origin=(0.5,0.5) "
+                   "using 1:2:3 with rgbimage notitle",
+                   (long long)i * f->width * f->height * 3, f->width, f->height);
+        canvas_end(&c);
     }
-    draw_rows(f, wide, high, &g);
-    TRY(gp_finish(&g, err));
+    TRY(canvas_finish(&c, NULL, err));
 out:
-    gp_free(&g);
+    canvas_free(&c);
     buf_free(&pixels);
     return rc;
 }
 
-static int draw(const struct figure_args *a, struct err *err)
+int draw_frames(const struct figure *figure, const struct figure_args *a, struct err *err)
 {
     struct frames f = {.n = 0};
     int rc = read_rows(a, &f, err);
+    (void)figure;
     if (!rc)
         rc = render(a, &f, err);
     for (int i = 0; i < FIGURE_TRACES; i++)
         free(f.pixels[i]);
     return rc;
 }
-
-const struct figure figure_frames = {
-    .listed = {"frames", "frames of clips below the exact ones",
-               "input: strips that `lacuna eval --save-frames` wrote, NN-METHOD.png, of one size; "
-               "of one strip its difference is drawn as well"},
-    .uses = "",
-    .input = FIGURE_PICTURES,
-    .several = true,
-    .draw = draw,
-};

@@ -92,26 +92,23 @@ void gp_free(struct gp *g)
     buf_free(&g->made_by);
     buf_free(&g->caption);
     buf_free(&g->stage);
-    str_list_free(&g->data);
+    str_list_free(&g->files);
 }
 
 int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct err *err)
 {
-    struct buf path = {0}, name = {0};
+    struct buf path = {0}, suffix = {0};
     int rc = 0;
     TRY(gp_stage_open(g, err));
-    buf_printf(&name, "%s.%s", buf_str(&g->stem), tag);
-    TRY(buf_check(&name, "path", err));
-    TRY(gp_stage_refuse(g, name.data, err));
-    gp_stage_path(g, buf_str(&name), &path);
+    buf_printf(&suffix, ".%s", tag);
+    TRY(buf_check(&suffix, "path", err));
+    TRY(gp_stage_name(g, suffix.data, err));
+    gp_stage_path(g, g->files.items[g->files.n - 1], &path);
     TRY(buf_check(&path, "path", err));
-    TRY(file_write_atomic(buf_str(&path), data, len, err));
-    str_list_add(&g->data, buf_str(&name));
-    if (g->data.failed)
-        FAIL(err, ERR_NOMEM, "%s: out of memory", buf_str(&path));
+    TRY(file_write_atomic(path.data, data, len, err));
 out:
     buf_free(&path);
-    buf_free(&name);
+    buf_free(&suffix);
     return rc;
 }
 
@@ -243,9 +240,9 @@ int gp_finish(struct gp *g, struct err *err)
     if (rc == ERR_INTERRUPTED)
         gp_stage_drop(g);
     else if (rc)
-        gp_stage_leave(g);
+        gp_stage_publish(g, false, NULL);
     else
-        rc = gp_stage_publish(g, err);
+        rc = gp_stage_publish(g, true, err);
 out:
     return rc;
 }

@@ -39,16 +39,16 @@ struct gp {
     enum gp_type type;
     int width, height; /* units */
     struct gp_style style;
-    struct buf caption;   /* what the figure shows, for "fig.txt": sentences */
-    struct buf dir;       /* directory of the figure, "." when none was named */
-    struct buf file;      /* "fig.png" */
-    struct buf stem;      /* "fig" */
-    struct buf script;    /* commands after terminal and output: append with buf_printf; points are
-                           * `ps X*point_scale` */
-    struct str_list data; /* names of the data files written, relative to dir */
-    struct buf stage;     /* directory of files in the making, empty = none; gp_impl.h */
-    bool replaces;        /* a picture is there already */
-    struct buf made_by;   /* command line that made the figure, a comment of the script */
+    struct buf caption;    /* what the figure shows, for "fig.txt": sentences */
+    struct buf dir;        /* directory of the figure, "." when none was named */
+    struct buf file;       /* "fig.png" */
+    struct buf stem;       /* "fig" */
+    struct buf script;     /* commands after terminal and output: append with buf_printf; points are
+                            * `ps X*point_scale` */
+    struct str_list files; /* names of script, data and caption, relative to dir */
+    struct buf stage;      /* directory of files in the making, empty = none; gp_impl.h */
+    bool replaces;         /* a picture is there already */
+    struct buf made_by;    /* command line that made the figure, a comment of the script */
     const struct str_list *inputs; /* files that must not be written; NULL = none; borrowed */
 };
 
@@ -83,8 +83,8 @@ void gp_data_name(struct gp *g, const char *tag);
 
 /* Write the script "<stem>.gp" and, where there is a caption, "<stem>.txt", and run it. When
  * gnuplot ended well, left out no map and the picture is not empty, script, data and picture take
- * their places together. Otherwise a picture that is already there keeps its script and data, and
- * the new ones stay in the directory "<fig.png>.new"; where none is, they take their places all the
+ * their places together. Otherwise a picture that is already there keeps its script and data; where
+ * none is, the new ones take their places all the
  * same. gnuplot missing: ERR_MACHINE; a script error: ERR_RUN with gnuplot's message. SIGINT or
  * SIGTERM: ERR_INTERRUPTED, and nothing is left. */
 int gp_finish(struct gp *g, struct err *err);

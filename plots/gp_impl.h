@@ -7,24 +7,19 @@
 
 #include "plots/gp.h"
 
-/* Files are made in the directory "<fig.png>.new" under their own names, which gnuplot reads and
- * writes there, and take their places together when all are good. A picture or script that would
- * overwrite an input: ERR_USAGE. Opening it again does nothing. */
+/* Begin the files of a figure. A picture or script that would overwrite an input: ERR_USAGE.
+ * Opening it again does nothing. */
 int gp_stage_open(struct gp *g, struct err *err);
 
-/* ERR_USAGE when the file of this name beside the figure is one of its inputs. */
+/* A file "<stem><suffix>" that takes its place with the others. ERR_USAGE when it is one of the
+ * figure's inputs; so of any name beside the figure (gp_stage_refuse). */
+int gp_stage_name(struct gp *g, const char *suffix, struct err *err);
 int gp_stage_refuse(const struct gp *g, const char *name, struct err *err);
 void gp_stage_path(const struct gp *g, const char *name, struct buf *path);
 
-/* Data, script and picture take their places; the directory goes. */
-int gp_stage_publish(struct gp *g, struct err *err);
-
-/* Where gp_stage_leave will have put the script. */
-void gp_stage_script(const struct gp *g, struct buf *path);
-
-/* After gnuplot failed: where no picture is there yet, script and data take their places, for
- * inspection or for another machine's gnuplot; a picture keeps its own, and they stay apart. */
-void gp_stage_leave(struct gp *g);
+/* Data, script and picture take their places. Where gnuplot has drawn none, data and script do, for
+ * inspection or for another machine's gnuplot, unless they are those of a picture that is there. */
+int gp_stage_publish(struct gp *g, bool drawn, struct err *err);
 void gp_stage_drop(struct gp *g);
 
 /* Run the script and judge what came of it. The error names the figure and the script. */

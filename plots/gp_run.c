@@ -76,19 +76,18 @@ static int start(char *cd, char *script, int log, pid_t *pid)
 
 static int not_started(const struct gp *g, int e, struct err *err)
 {
-    struct buf script = {0};
-    int rc;
+    const char *dir = buf_str(&g->dir), *stem = buf_str(&g->stem);
     errno = e;
-    gp_stage_script(g, &script);
-    if (e == ENOENT || e == EACCES || e == ENOTDIR)
-        rc = err_set(err, ERR_MACHINE,
-                     "gnuplot not found: install gnuplot-nox; %s and its data are written, "
-                     "`gnuplot %s.gp` there draws the figure",
-                     buf_str(&script), buf_str(&g->stem));
-    else
-        rc = err_sys(err, ERR_RUN, "cannot start gnuplot");
-    buf_free(&script);
-    return rc;
+    if (e != ENOENT && e != EACCES && e != ENOTDIR)
+        return err_sys(err, ERR_RUN, "cannot start gnuplot");
+    if (g->replaces)
+        return err_set(err, ERR_MACHINE,
+                       "gnuplot not found: install gnuplot-nox; %s/%s stays as it is", dir,
+                       buf_str(&g->file));
+    return err_set(err, ERR_MACHINE,
+                   "gnuplot not found: install gnuplot-nox; %s/%s.gp and its data are written, "
+                   "`gnuplot %s.gp` there draws the figure",
+                   dir, stem, stem);
 }
 
 /* A signal (core/pool.h) sets a flag and restarts system calls, so the wait is a loop of looks. A
@@ -185,15 +184,15 @@ static bool left_out_map(FILE *log, char line[300])
     return false;
 }
 
-/* "fig.png: gnuplot WHAT (see fig.gp): SAID" */
+/* "fig.png: gnuplot WHAT (see fig.gp): SAID"; the script of a figure that replaces another is not
+ * kept. */
 static int failed(const struct gp *g, const char *what, const char *said, struct err *err)
 {
-    struct buf script = {0};
-    gp_stage_script(g, &script);
-    int rc = err_set(err, ERR_RUN, "%s/%s: gnuplot %s (see %s)%s%s", buf_str(&g->dir),
-                     buf_str(&g->file), what, buf_str(&script), said[0] ? ": " : "", said);
-    buf_free(&script);
-    return rc;
+    char see[300] = "";
+    if (!g->replaces)
+        snprintf(see, sizeof see, " (see %s/%s.gp)", buf_str(&g->dir), buf_str(&g->stem));
+    return err_set(err, ERR_RUN, "%s/%s: gnuplot %s%s%s%s", buf_str(&g->dir), buf_str(&g->file),
+                   what, see, said[0] ? ": " : "", said);
 }
 
 static int judge(const struct gp *g, int status, FILE *log, struct err *err)

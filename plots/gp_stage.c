@@ -1,6 +1,7 @@
 /*
- * gp_stage.c - the files of a figure change together: a picture must not stand beside the script
- * and the data of another one that failed.
+ * gp_stage.c - the files of a figure change together: they are made in the directory
+ * "<fig.png>.part", where gnuplot reads and writes them under their own names, and renamed when all
+ * are good.
  */
 #include "plots/gp_impl.h"
 
@@ -24,43 +25,8 @@ void gp_stage_path(const struct gp *g, const char *name, struct buf *path)
     in_dir(&g->stage, name, path);
 }
 
-static void script_name(const struct gp *g, struct buf *name)
-{
-    buf_printf(name, "%s.gp", buf_str(&g->stem));
-}
-
-/* What LaTeX includes from fig.tex. */
-static void lines_name(const struct gp *g, struct buf *name)
-{
-    buf_printf(name, "%s.pdf", buf_str(&g->stem));
-}
-
-void gp_stage_script(const struct gp *g, struct buf *path)
-{
-    struct buf name = {0};
-    script_name(g, &name);
-    in_dir(g->replaces ? &g->stage : &g->dir, buf_str(&name), path);
-    path->failed |= name.failed;
-    buf_free(&name);
-}
-
-/* Is there a picture, of any type, to which script and data belong? */
-static bool has_picture(const struct gp *g)
-{
-    struct stat st;
-    struct buf path = {0};
-    bool found = false;
-    for (int i = 0; i < GP_TYPES; i++) {
-        buf_reset(&path);
-        buf_printf(&path, "%s/%s%s", buf_str(&g->dir), buf_str(&g->stem), gp_suffixes[i]);
-        found |= stat(buf_str(&path), &st) == 0;
-    }
-    buf_free(&path);
-    return found;
-}
-
-/* Remove the figure's files: those of a run that failed or was killed may have other names than
- * those of this one. */
+/* Remove the figure's files: those of a run that was killed may have other names than those of this
+ * one. */
 static void clear(const struct gp *g, const char *dir)
 {
     const char *stem = buf_str(&g->stem);
@@ -96,23 +62,18 @@ out:
     return rc;
 }
 
-/* The script and the picture; data are checked when they come. */
-static int refuse_own(const struct gp *g, struct err *err)
+int gp_stage_name(struct gp *g, const char *suffix, struct err *err)
 {
-    struct buf script = {0};
+    struct buf name = {0};
     int rc = 0;
-    script_name(g, &script);
-    TRY(buf_check(&script, "path", err));
-    TRY(gp_stage_refuse(g, script.data, err));
-    TRY(gp_stage_refuse(g, buf_str(&g->file), err));
-    if (g->type == GP_TEX) {
-        buf_reset(&script);
-        lines_name(g, &script);
-        TRY(buf_check(&script, "path", err));
-        TRY(gp_stage_refuse(g, script.data, err));
-    }
+    buf_printf(&name, "%s%s", buf_str(&g->stem), suffix);
+    TRY(buf_check(&name, "path", err));
+    TRY(gp_stage_refuse(g, name.data, err));
+    str_list_add(&g->files, name.data);
+    if (g->files.failed)
+        FAIL(err, ERR_NOMEM, "%s: out of memory", name.data);
 out:
-    buf_free(&script);
+    buf_free(&name);
     return rc;
 }
 
@@ -123,8 +84,17 @@ int gp_stage_open(struct gp *g, struct err *err)
     int rc = 0;
     if (g->stage.len)
         return 0;
-    TRY(refuse_own(g, err));
-    buf_printf(&path, "%s/%s.new", buf_str(&g->dir), buf_str(&g->file));
+    TRY(gp_stage_name(g, ".gp", err));
+    if (g->type == GP_TEX) /* what LaTeX includes from fig.tex */
+        TRY(gp_stage_name(g, ".pdf", err));
+    TRY(gp_stage_refuse(g, buf_str(&g->file), err));
+    for (int i = 0; i < GP_TYPES; i++) {
+        buf_reset(&path);
+        buf_printf(&path, "%s/%s%s", buf_str(&g->dir), buf_str(&g->stem), gp_suffixes[i]);
+        g->replaces |= stat(buf_str(&path), &st) == 0;
+    }
+    in_dir(&g->dir, buf_str(&g->file), &path);
+    buf_puts(&path, ".part");
     TRY(buf_check(&path, "path", err));
     if (mkdir(path.data, 0777) != 0 &&
         (errno != EEXIST || lstat(path.data, &st) != 0 || !S_ISDIR(st.st_mode))) {
@@ -132,7 +102,6 @@ int gp_stage_open(struct gp *g, struct err *err)
         goto out;
     }
     clear(g, path.data);
-    g->replaces = has_picture(g);
     buf_free(&g->stage);
     g->stage = path;
     path = (struct buf){0};
@@ -166,46 +135,15 @@ out:
     return rc;
 }
 
-static int move_sources(const struct gp *g, struct err *err)
+int gp_stage_publish(struct gp *g, bool drawn, struct err *err)
 {
-    struct buf script = {0};
     int rc = 0;
-    for (int64_t i = 0; i < g->data.n; i++)
-        TRY(move(g, g->data.items[i], err));
-    script_name(g, &script);
-    TRY(buf_check(&script, "path", err));
-    TRY(move(g, script.data, err));
-out:
-    buf_free(&script);
-    return rc;
-}
-
-int gp_stage_publish(struct gp *g, struct err *err)
-{
-    struct buf lines = {0};
-    int rc = move_sources(g, err);
-    lines_name(g, &lines);
-    if (!rc)
-        rc = buf_check(&lines, "path", err);
-    if (!rc && g->type == GP_TEX)
-        rc = move(g, lines.data, err);
-    if (!rc)
-        rc = move(g, buf_str(&g->file), err);
-    buf_free(&lines);
-    gp_stage_drop(g);
-    return rc;
-}
-
-void gp_stage_leave(struct gp *g)
-{
-    struct buf picture = {0};
-    gp_stage_path(g, buf_str(&g->file), &picture);
-    unlink(buf_str(&picture));
-    buf_free(&picture);
-    if (g->replaces) {
-        buf_reset(&g->stage);
-        return;
+    for (int64_t i = 0; i < g->files.n && !rc && (drawn || !g->replaces); i++) {
+        int moved = move(g, g->files.items[i], drawn ? err : NULL);
+        rc = drawn ? moved : 0;
     }
-    move_sources(g, NULL); /* the caller already has an error */
+    if (drawn && !rc)
+        rc = move(g, buf_str(&g->file), err);
     gp_stage_drop(g);
+    return rc;
 }

@@ -1,170 +1,312 @@
 /*
- * mapfig.c - maps as images: one data file holds the cells of all panels, each panel reads its
- * part.
+ * mapfig.c - the picture of a figure of maps: panels in rows and columns, each an image. One data
+ * file holds the cells of all panels.
+ *
+ * gnuplot samples images at points, so a panel is a whole number of pixels per whole cell; when a
+ * size is asked for, a cell may get a fraction more than a pixel, never less.
  */
 #include "plots/mapfig.h"
 
-#include "core/indexlist.h"
 #include "core/mem.h"
 #include "plots/palette.h"
-#include "plots/panels.h"
 #include "plots/titles.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- choice -------------------------------------------------------------------------------- */
+/* ---- layout ---------------------------------------------------------------------------------- */
 
-static bool wanted(const int64_t *list, int64_t n, int64_t x)
+/* How the panels stand. */
+struct layout {
+    struct canvas_wish w;
+    bool grid;   /* heads of rows and columns; else titles */
+    bool brief;  /* numbers alone as heads of columns */
+    double fine; /* pixels to a unit; cells of vector files are none: many */
+    double cell; /* units of a cell */
+};
+
+/* Side in units at which this many panels are legible. */
+static int wished_side(int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        if (list[i] == x)
-            return true;
-    return n < 0;
+    return n <= 1 ? 600 : n <= 2 ? 460 : n <= 4 ? 360 : n <= 9 ? 260 : n <= 24 ? 190 : 150;
 }
 
-/* What there is to choose from, for messages. */
-static void describe(const struct trace *t, struct buf *b)
+/* Columns of a grid in which every row has the same ones; 0: the panels are none. */
+static int grid_columns(const struct map_figure *f)
 {
-    for (int64_t i = 0; i < trace_calls(t) && i < 40; i++) {
-        const struct trace_call *c = trace_call(t, i);
-        buf_printf(b, "%s%d/%s/%d", i ? " " : "", c->step, c->branch, c->layer);
+    int cols = 1;
+    while (cols < f->n && strcmp(f->m[cols].row, f->m[0].row) == 0)
+        cols++;
+    if (f->own_axes)
+        return cols;
+    if (cols == 1 || cols > 16 || cols == f->n || f->n % cols != 0)
+        return 0;
+    for (int64_t i = 0; i < f->n; i++)
+        if (strcmp(f->m[i].col, f->m[i % cols].col) != 0 ||
+            strcmp(f->m[i].row, f->m[i - i % cols].row) != 0)
+            return 0;
+    return cols;
+}
+
+static void title_of(const struct map_figure *f, const struct layout *l, int64_t i, char text[240])
+{
+    const struct map *m = &f->m[i];
+    bool cols = false, rows = m->row[0] != '\0';
+    for (int64_t k = 1; k < f->n; k++)
+        cols |= strcmp(f->m[k].col, f->m[0].col) != 0;
+    cols |= f->n == 1 || m->mask < 0;
+    if (l->grid) /* "head 3" is 3 where there is no room for more */
+        snprintf(text, 240, "%s",
+                 i >= l->w.cols ? ""
+                 : l->brief     ? strrchr(m->col, ' ') + 1
+                                : m->col);
+    else
+        snprintf(text, 240, "%s%s%s", m->row, rows && cols ? " " : "", cols ? m->col : "");
+}
+
+static int title_lines(const struct map_figure *f, const struct layout *l, double width)
+{
+    char text[240];
+    int most = 1;
+    for (int64_t i = 0; i < f->n; i++) {
+        title_of(f, l, i, text);
+        int n = canvas_count_lines(text, canvas_chars(width + l->w.gap_x - 10));
+        most = n > most ? n : most;
     }
-    if (trace_calls(t) > 40)
-        buf_puts(b, " ...");
+    return most;
 }
 
-static int no_call(const struct figure_args *a, struct err *err)
+static void set_heads(const struct map_figure *f, struct layout *l, double width)
 {
-    struct buf b = {0};
-    describe(a->trace, &b);
-    int rc = err_set(err, ERR_INPUT, "%s: no such call; step/branch/layer in the trace: %s",
-                     trace_path(a->trace), buf_str(&b));
-    buf_free(&b);
-    return rc;
+    const char *col = f->m[f->n - 1].col;
+    l->brief = l->grid && (strncmp(col, "head ", 5) == 0 || strncmp(col, "step ", 5) == 0) &&
+               strrchr(col, ' ') == col + 4 && width + l->w.gap_x < 8 * CANVAS_CHAR;
+    int lines = title_lines(f, l, width);
+    l->w.head_lines = l->grid ? 1 : lines;
+    l->w.top = l->grid ? lines * CANVAS_LINE : 0;
 }
 
-static int add_panels(const struct figure_args *a, const struct map_choice *c,
-                      const int64_t *layers, int64_t n_layers, const int64_t *heads,
-                      int64_t n_heads, int64_t *cap, struct map_choice *out, struct err *err)
+/* Panels and the room around them; `side`: of a panel at most. */
+static double lay_out(const struct map_figure *f, struct layout *l)
 {
-    int rc = 0;
-    for (int64_t i = 0; i < trace_calls(a->trace); i++) {
-        const struct trace_call *call = trace_call(a->trace, i);
-        if (call->step != c->step || strcmp(call->branch, c->branch) != 0 ||
-            !wanted(layers, n_layers, call->layer))
-            continue;
-        for (int h = 0; h < trace_meta(a->trace)->heads; h++) {
-            int number = trace_head_number(trace_meta(a->trace), h);
-            if (!wanted(heads, n_heads, number))
-                continue;
-            if (out->n == MAPFIG_MOST)
-                FAIL(err, ERR_USAGE, "more than %d maps: choose with --layer and --head",
-                     MAPFIG_MOST);
-            TRY(mem_grow(&out->panel, cap, out->n + 1, sizeof *out->panel, "panels", err));
-            out->panel[out->n++] = (struct map_panel){i, call->layer, number, h};
-        }
-    }
-out:
-    return rc;
+    const struct figure_args *a = f->a;
+    int cols = grid_columns(f);
+    *l = (struct layout){.grid = cols > 0};
+    l->w = (struct canvas_wish){.title = "x",
+                                .panels = (int)f->n,
+                                .cols = cols ? cols : (int)ceil(sqrt((double)f->n)),
+                                .left = 84 + words_room(&f->words.queries),
+                                .right = 112,
+                                .bottom = 58 + words_room(&f->words.keys),
+                                .foot = f->m[0].mask >= 0 ? CANVAS_LINE : 0,
+                                .gap_x = cols ? 8 : 14,
+                                .gap_y = f->own_axes ? 28 : 8,
+                                .exact = true};
+    double side = wished_side(f->n);
+    if (a->width)
+        side = canvas_panel_width(a, &l->w);
+    set_heads(f, l, side);
+    return a->width ? fmin(side, canvas_panel_height(a, &l->w)) : side;
 }
 
-int map_choose(const struct figure_args *a, struct map_choice *out, struct err *err)
-{
-    struct map_choice c = {0};
-    int64_t *layers = NULL, *heads = NULL, n_layers = -1, n_heads = -1, cap = 0;
-    const struct trace_meta *m = trace_meta(a->trace);
-    int rc = 0;
-
-    if (trace_calls(a->trace) == 0)
-        FAIL(err, ERR_INPUT, "%s: holds no attention call", trace_path(a->trace));
-    c.step = a->step == INT64_MIN ? trace_call(a->trace, 0)->step : (int)a->step;
-    c.branch = a->branch ? a->branch : trace_call(a->trace, 0)->branch;
-    if (a->layer)
-        TRY(index_list_parse(a->layer, trace_meta(a->trace)->layers, "--layer", &layers, &n_layers,
-                             err));
-    if (a->head)
-        TRY(index_list_parse(a->head, m->head_ids[0] ? -1 : m->heads, "--head", &heads, &n_heads,
-                             err));
-    TRY(add_panels(a, &c, layers, n_layers, heads, n_heads, &cap, &c, err));
-    if (c.n == 0) {
-        rc = no_call(a, err);
-        goto out;
-    }
-    if (!heads)
-        n_heads = m->heads;
-    c.per_row = c.n > n_heads && n_heads <= 16 ? (int)n_heads : 0; /* a row per layer */
-    *out = c;
-    c.panel = NULL;
-out:
-    free(c.panel);
-    free(layers);
-    free(heads);
-    return rc;
-}
-
-void map_choice_free(struct map_choice *c)
-{
-    free(c->panel);
-    *c = (struct map_choice){0};
-}
-
-/* Cells of vector files are no pixels: a unit may hold many. */
+/* Cells of a vector file do not depend on its size; so many are about its data's resolution on
+ * paper and keep the file below some megabytes. */
+#define VECTOR_CELLS 6e6
+#define VECTOR_SIDE 2048
 #define VECTOR_PIXELS 64
 
-/* ---- data ---------------------------------------------------------------------------------- */
-
-/* How often a cell is repeated in the data: viewers of SVG blur enlarged images, so there a cell is
- * as many samples as it has pixels. */
-static struct panels_samples sampling(const struct map_figure *f, const struct panels *p,
-                                      const struct gp *g)
+static int64_t most_cells(const struct map_figure *f, const struct layout *l, double side)
 {
-    int repeat = g->type != GP_SVG || p->cell < 1 ? 1 : p->cell > 8 ? 8 : p->cell;
-    struct panels_samples s = {0, 0};
-    for (int i = 0; f->own_axes && i < f->n; i++) { /* no cell is lost, none is much too wide */
-        s.x = f->maps[i].cols * 4 > s.x ? f->maps[i].cols * 4 : s.x;
-        s.y = f->maps[i].rows * 4 > s.y ? f->maps[i].rows * 4 : s.y;
+    if (l->fine == VECTOR_PIXELS)
+        return (int64_t)fmin(VECTOR_SIDE, fmax(64, sqrt(VECTOR_CELLS / (double)f->n)));
+    return (int64_t)fmax(16, side * l->fine);
+}
+
+/* Whole units of whole cells, where a cell has one. */
+static int units(double cell, double cells)
+{
+    return (int)ceil((cell >= 1 ? floor(cell) : cell) * cells - 1e-6);
+}
+
+/* The size of the panels. One that would be too low or narrow to read, such as a map of one row of
+ * cells, is stretched. */
+static int size_panels(const struct map_figure *f, struct layout *l, double side, struct err *err)
+{
+    const struct cells *c = &f->m[0].cells;
+    double x = (double)c->n_k / (double)c->tokens, y = (double)c->n_q / (double)c->tokens;
+    int64_t longest = c->n_q > c->n_k ? c->n_q : c->n_k;
+    bool given = f->a->width > 0;
+    int least = l->grid ? 24 : 48;
+    if (f->words.keys.n && side < WORDS_UNITS * longest && !given)
+        side = (double)(WORDS_UNITS * longest);
+    l->cell = given
+                  ? fmin(canvas_panel_width(f->a, &l->w) / x, canvas_panel_height(f->a, &l->w) / y)
+                  : side / fmax(x, y);
+    if (l->fine <= 1 && !given)
+        l->cell = round(l->cell);
+    if (given && l->cell * l->fine < 1)
+        return err_set(err, ERR_USAGE,
+                       "the figure is too small for %d panels in %d columns: choose some with "
+                       "--layer, --head, --method, or give it a larger --width or --size",
+                       (int)f->n, l->w.cols);
+    l->cell = fmax(l->cell, 1 / l->fine);
+    l->w.width = units(l->cell, x);
+    l->w.height = units(l->cell, y);
+    if (!given && l->w.width < least)
+        l->w.width = least;
+    if (l->w.height < least && (!given || !f->a->height))
+        l->w.height = least;
+    set_heads(f, l, l->w.width);
+    return 0;
+}
+
+/* ---- cells ----------------------------------------------------------------------------------- */
+
+static const struct trace *trace_of(const struct map_figure *f, const struct map *m)
+{
+    return f->a->n_traces > 1 ? f->a->traces[m->trace] : f->a->trace;
+}
+
+/* The maps [first, first + n), which are of one trace. */
+static int read_maps(struct map_figure *f, int64_t first, int n, int64_t most, struct err *err)
+{
+    struct figure_args own = *f->a;
+    struct map_panel *p = NULL;
+    struct cells *out = NULL;
+    struct cells_span span;
+    bool stored;
+    int rc = 0;
+    own.trace = trace_of(f, &f->m[first]);
+    const struct trace_meta *m = trace_meta(own.trace);
+    TRY(map_part(&own, m->n_q, m->n_k, &span, err));
+    TRY(words_read(&own, &span, &f->words, err));
+    TRY(mem_alloc(&p, n, sizeof *p, "panels", err));
+    TRY(mem_zalloc(&out, n, sizeof *out, "panels", err));
+    for (int i = 0; i < n; i++)
+        p[i] = f->m[first + i].p;
+    rc = map_read(&own, p, n, &span, most, out, &stored, err);
+    for (int i = 0; i < n; i++)
+        f->m[first + i].cells = out[i];
+    if (rc)
+        goto out;
+    if (f->own_axes)
+        buf_printf(&f->caption, "%s%s: ", first ? " " : "", m->name);
+    map_caption(&own, &f->m[first].cells, stored, &f->caption);
+out:
+    free(p);
+    free(out);
+    return rc;
+}
+
+/* Shares of a mask that are kept: a veil over the cells of its map, or cells of their own. */
+static int read_mask(struct map_figure *f, struct map *m, int64_t most, struct err *err)
+{
+    struct mask mask = {0};
+    struct mask_counts n;
+    struct cells_span span;
+    int rc = 0;
+    TRY(maskfile_read(f->a->masks, m->mask, &mask, err));
+    TRY(map_part(f->a, mask.nq, mask.nk, &span, err));
+    int64_t tokens = f->shares ? cells_factor(span.n_q, span.n_k, most) : m->cells.tokens;
+    TRY(cells_from_mask(&mask, &span, tokens, f->shares ? &m->cells : &m->veil, err));
+    if (m->cells.n_q != f->m[0].cells.n_q || m->cells.n_k != f->m[0].cells.n_k)
+        FAIL(err, ERR_USAGE,
+             "masks of different sizes in one figure: choose with --layer, --method");
+    TRY(mask_count(&mask, &n, err));
+    title_share((double)n.pairs_kept / (double)n.pairs_allowed, 3, m->below);
+out:
+    mask_free(&mask);
+    return rc;
+}
+
+static int read_cells(struct map_figure *f, int64_t most, struct err *err)
+{
+    int rc = 0;
+    for (int64_t i = 0, n; i < f->n && !f->shares; i += n) {
+        for (n = 1; i + n < f->n && f->m[i + n].trace == f->m[i].trace;)
+            n++;
+        TRY(read_maps(f, i, (int)n, most, err));
+    }
+    for (int64_t i = 0; i < f->n; i++)
+        if (f->m[i].mask >= 0)
+            TRY(read_mask(f, &f->m[i], most, err));
+out:
+    return rc;
+}
+
+/* ---- images ---------------------------------------------------------------------------------- */
+
+/* Samples of an image. They are its cells, each repeat x repeat times; on an axis that ends within
+ * a cell, or has only one, they are units of the panel instead: gnuplot neither clips the cells of
+ * an image nor draws a single row of them. */
+struct samples {
+    int64_t x, y;
+};
+
+static int64_t axis_samples(int64_t cells, int64_t tokens, int64_t n, int repeat, int side)
+{
+    if (cells > 1 && n == cells * tokens)
+        return cells * repeat;
+    return side < 2 ? 2 : side;
+}
+
+/* Viewers of SVG blur enlarged images, so there a cell is as many samples as it has units. */
+static struct samples sampling(const struct map_figure *f, double cell)
+{
+    const struct cells *c = &f->m[0].cells;
+    const struct canvas *p = &f->canvas;
+    int repeat = p->gp.type != GP_SVG || cell < 1 ? 1 : cell > 8 ? 8 : (int)cell;
+    struct samples s = {0, 0};
+    for (int64_t i = 0; f->own_axes && i < f->n; i++) { /* no cell is lost, none is much too wide */
+        s.x = f->m[i].cells.cols * 4 > s.x ? f->m[i].cells.cols * 4 : s.x;
+        s.y = f->m[i].cells.rows * 4 > s.y ? f->m[i].cells.rows * 4 : s.y;
     }
     if (f->own_axes)
         return s;
-    return panels_sampling(p, f->maps, repeat);
-}
-
-static void put_value(const void *ctx, int i, int64_t k, struct buf *b)
-{
-    const struct map_figure *f = ctx;
-    float x = f->maps[i].v[k];
-    if (f->log && (double)x < f->low) /* false for NAN */
-        x = (float)f->low;
-    buf_put(b, &x, sizeof x);
+    return (struct samples){axis_samples(c->cols, c->tokens, c->n_k, repeat, p->width),
+                            axis_samples(c->rows, c->tokens, c->n_q, repeat, p->height)};
 }
 
 /* White over the cells that the mask drops: opaque enough to see the mask, not to hide the map. */
 #define VEIL 190
 
-static void put_veil(const void *ctx, int i, int64_t k, struct buf *b)
+static void put_cell(const struct map_figure *f, double low, float x, bool veil, struct buf *b)
 {
-    float kept = ((const struct map_figure *)ctx)->overlay[i].v[k];
     unsigned char px[4] = {255, 255, 255, 0};
-    px[3] = isnan(kept) ? 0 : (unsigned char)lround(VEIL * (1 - fmin(1, (double)kept)));
-    buf_put(b, px, 4);
+    if (veil) {
+        px[3] = isnan(x) ? 0 : (unsigned char)lround(VEIL * (1 - fmin(1, (double)x)));
+        buf_put(b, px, 4);
+        return;
+    }
+    if (!f->shares && (double)x < low) /* false for NAN */
+        x = (float)low;
+    buf_put(b, &x, sizeof x);
 }
 
-static int write_images(const struct map_figure *f, const struct panels *p, struct gp *g,
+/* The cell of sample s of an axis of n tokens: the one that the sample ends in, so that every cell,
+ * the last part of one too, has a sample of its own while there are as many samples as cells. */
+int64_t map_cell_at(int64_t s, int64_t samples, int64_t n, int64_t tokens)
+{
+    return ((s + 1) * n - 1) / (samples * tokens);
+}
+
+static int write_images(struct map_figure *f, struct samples s, double low, bool veil,
                         struct err *err)
 {
     struct buf b = {0};
     int rc = 0;
-    panels_cells(f->maps, f->n, sampling(f, p, g), put_value, f, &b);
-    TRY(buf_check(&b, "cells", err));
-    TRY(gp_data(g, "bin", b.data, b.len, err));
-    if (f->overlay) {
-        buf_reset(&b);
-        panels_cells(f->maps, f->n, sampling(f, p, g), put_veil, f, &b);
-        TRY(buf_check(&b, "veil", err));
-        TRY(gp_data(g, "veil.bin", b.data, b.len, err));
+    for (int64_t i = 0; i < f->n; i++) {
+        const struct cells *c = veil ? &f->m[i].veil : &f->m[i].cells;
+        for (int64_t y = 0; y < s.y; y++) {
+            int64_t row = map_cell_at(y, s.y, c->n_q, c->tokens) * c->cols;
+            for (int64_t x = 0; x < s.x; x++)
+                put_cell(f, low, c->v[row + map_cell_at(x, s.x, c->n_k, c->tokens)], veil, &b);
+        }
     }
+    TRY(buf_check(&b, "cells", err));
+    TRY(gp_data(&f->canvas.gp, veil ? "veil.bin" : "bin", b.data, b.len, err));
 out:
     buf_free(&b);
     return rc;
@@ -194,29 +336,20 @@ static void add_edges(const struct cells *c, struct buf *b)
     buf_puts(b, "\n");
 }
 
-static int write_edges(const struct map_figure *f, struct gp *g, struct err *err)
+static int write_edges(struct map_figure *f, struct err *err)
 {
     struct buf b = {0};
     int rc = 0;
-    for (int i = 0; i < f->n; i++)
-        add_edges(&f->overlay[i], &b);
+    for (int64_t i = 0; i < f->n; i++)
+        add_edges(&f->m[i].veil, &b);
     TRY(buf_check(&b, "edges", err));
-    TRY(gp_data(g, "edges.dat", b.data, b.len, err));
+    TRY(gp_data(&f->canvas.gp, "edges.dat", b.data, b.len, err));
 out:
     buf_free(&b);
     return rc;
 }
 
-/* ---- script -------------------------------------------------------------------------------- */
-
-static void scale(const struct map_figure *f, struct gp *g)
-{
-    palette_viridis(&g->script);
-    if (f->log)
-        buf_printf(&g->script, "set logscale cb\nset format cb '%s'\n",
-                   figure_powers(f->args->output));
-    buf_printf(&g->script, "set cbrange [%.10g:%.10g]\n", f->low, f->high);
-}
+/* ---- script ---------------------------------------------------------------------------------- */
 
 #define FRAMES_MOST 256
 
@@ -238,121 +371,190 @@ static int64_t frame_tokens(const struct figure_args *a, int64_t *first, int64_t
 
 /* Lines between the frames of a video, in tokens: where there are few enough to see the map. White
  * at a half is seen on dark cells, grey on light ones. */
-static void frame_lines(const struct map_figure *f, const struct panels *p, struct gp *g)
+static void frame_lines(struct map_figure *f)
 {
-    const struct cells *c = f->maps;
-    const char *color = f->log ? "#60ffffff" : "#40a0a0a0";
-    int64_t first, n, frame = frame_tokens(f->args, &first, &n);
-    if (frame <= 0 || p->width * frame < 6 * c->n_k)
+    const struct cells *c = &f->m[0].cells;
+    const char *color = f->shares ? "#40a0a0a0" : "#60ffffff";
+    struct buf *s = &f->canvas.gp.script;
+    int64_t first, n, frame = frame_tokens(f->a, &first, &n);
+    if (frame <= 0 || f->own_axes || f->canvas.width * frame < 6 * c->n_k)
         return;
     for (int64_t i = 1; i <= n; i++) {
         double at = (double)(first + i * frame);
         if (at > c->k0 && at < c->k0 + c->n_k)
             buf_printf(
-                &g->script,
-                "set arrow from %g, graph 0 to %g, graph 1 nohead front lw 0.5 lc rgb '%s'\n", at,
-                at, color);
+                s, "set arrow from %g, graph 0 to %g, graph 1 nohead front lw 0.5 lc rgb '%s'\n",
+                at, at, color);
         if (at > c->q0 && at < c->q0 + c->n_q)
-            buf_printf(&g->script,
+            buf_printf(s,
                        "set arrow from graph 0, first %g to graph 1, first %g nohead front lw 0.5 "
                        "lc rgb '%s'\n",
                        at, at, color);
     }
 }
 
-static void draw_panel(const struct map_figure *f, const struct panels *p, int i, struct gp *g)
+/* Tics at every power of two of tokens that leaves `room` units to each; before the end of the axis
+ * where the next panel's numbers begin. */
+static void token_tics(struct buf *s, char letter, int64_t from, int64_t n, int side, int room,
+                       bool shown, bool ends)
 {
-    const struct cells *c = &f->maps[i];
-    bool leftmost, lowest;
-    panels_place(p, i, g, &leftmost, &lowest);
-    lowest = lowest || f->own_axes;
-    panels_token_axes(p, i, c, f->col_heads ? "" : f->titles[i], leftmost, lowest, g);
-    words_axes(f->words, c, p->width, p->height, leftmost, lowest, g);
-    if (f->col_heads)
-        panels_heads(p, i, f->row_heads, f->col_heads, g);
-    if (f->below)
-        panels_below(p, i, f->below[i], g);
-    if (i == f->n - 1)
-        panels_colorbox(p, f->low, f->high, f->log, g);
-    buf_puts(&g->script, "plot ");
-    panels_image(c, i, sampling(f, p, g), "bin", "%float32", g);
-    buf_puts(&g->script, " using 1 with image notitle");
-    if (f->overlay) {
-        buf_puts(&g->script, ", ");
-        panels_image(c, i, sampling(f, p, g), "veil.bin", "%4uchar", g);
-        buf_puts(&g->script, " using 1:2:3:4 with rgbalpha notitle");
-        if (p->cell >= MAP_EDGE_CELL) {
-            buf_puts(&g->script, ", ");
-            gp_data_name(g, "edges.dat");
-            buf_printf(&g->script, " index %d with lines lc rgb '#d55e00' lw 1 notitle", i);
-        }
+    int64_t step = gp_token_step(n, side / room + 1), first = (from + step - 1) / step * step;
+    double end = (double)(from + n) - (ends ? 0 : (double)n * room / 2 / side);
+    if (ends && side < room) /* the end alone */
+        first += step;
+    buf_printf(s, "unset %ctics\n", letter);
+    if (ends || end > (double)first)
+        buf_printf(s, "set %ctics %lld,%lld,%.10g out nomirror format '%s'\n", letter,
+                   (long long)first, (long long)step, fmax(end, (double)first + 1),
+                   shown ? "%.0f" : "");
+}
+
+/* Axes in tokens, row 0 on top, numbers on the outer panels only. */
+static void put_axes(struct map_figure *f, int64_t i)
+{
+    const struct canvas *p = &f->canvas;
+    const struct cells *c = &f->m[i].cells;
+    struct buf *s = &f->canvas.gp.script;
+    bool leftmost = i % p->cols == 0, lowest = i + p->cols >= f->n;
+    bool rightmost = i % p->cols == p->cols - 1 || i + 1 == f->n;
+    int label = 24 + 8 * (int)log10((double)(c->k0 + c->n_k)); /* the longest number and a gap */
+    buf_printf(s, "set xrange [%lld:%lld]\nset yrange [%lld:%lld]\n", (long long)c->k0,
+               (long long)(c->k0 + c->n_k), (long long)(c->q0 + c->n_q), (long long)c->q0);
+    token_tics(s, 'x', c->k0, c->n_k, p->width, label, lowest || f->own_axes, rightmost);
+    token_tics(s, 'y', c->q0, c->n_q, p->height, 28, leftmost, true);
+    words_axes(&f->words, c, p->width, p->height, leftmost, lowest, &f->canvas.gp);
+}
+
+/* The `binary` clause that reads the samples of panel i. */
+static void put_image(struct map_figure *f, int64_t i, struct samples n, const char *tag,
+                      const char *format)
+{
+    const struct cells *c = &f->m[i].cells;
+    double dx = (double)c->n_k / (double)n.x, dy = (double)c->n_q / (double)n.y;
+    gp_data_name(&f->canvas.gp, tag);
+    buf_printf(&f->canvas.gp.script,
+               " binary skip=%lld array=(%lld,%lld) format='%s' endian=little dx=%.10g dy=%.10g "
+               "origin=(%.10g,%.10g)",
+               (long long)(n.x * n.y) * 4 * i, (long long)n.x, (long long)n.y, format, dx, dy,
+               (double)c->k0 + dx / 2, (double)c->q0 + dy / 2);
+}
+
+static void put_label(struct map_figure *f, const char *text, const char *where)
+{
+    buf_puts(&f->canvas.gp.script, "set label ");
+    gp_text(&f->canvas.gp, &f->canvas.gp.script, text);
+    buf_printf(&f->canvas.gp.script, " at %s noenhanced\n", where);
+}
+
+static void draw_panel(struct map_figure *f, const struct layout *l, int64_t i, struct samples n)
+{
+    const struct map *m = &f->m[i];
+    struct buf *s = &f->canvas.gp.script;
+    char title[240];
+    title_of(f, l, i, title);
+    canvas_panel(&f->canvas, NULL, NULL, title);
+    put_axes(f, i);
+    frame_lines(f);
+    if (l->grid)
+        buf_puts(s, "set title offset 0,0.7\n");
+    if (l->grid && i % l->w.cols == 0)
+        put_label(f, m->row, "graph 0, graph 1 left offset -1,0.6");
+    if (m->below[0] && f->canvas.width + l->w.gap_x >= 32)
+        put_label(f, m->below,
+                  i + l->w.cols < f->n ? "graph 0.5, graph 0 center offset 0,-0.7 font font_small"
+                                       : "graph 0.5, graph 0 center offset 0,-2.1 font font_small");
+    buf_puts(s, "plot ");
+    put_image(f, i, n, "bin", "%float32");
+    buf_puts(s, " using 1 with image notitle");
+    if (m->veil.v) {
+        buf_puts(s, ", ");
+        put_image(f, i, n, "veil.bin", "%4uchar");
+        buf_puts(s, " using 1:2:3:4 with rgbalpha notitle");
     }
-    buf_puts(&g->script, "\nunset label\n"); /* drawn once */
+    if (m->veil.v && l->cell >= MAP_EDGE_CELL) {
+        buf_puts(s, ", ");
+        gp_data_name(&f->canvas.gp, "edges.dat");
+        buf_printf(s, " index %lld with lines lc rgb '#d55e00' lw 1 notitle", (long long)i);
+    }
+    canvas_end(&f->canvas);
 }
 
-/* Room for the largest number of an axis, and for heads instead of titles. */
-static void lay_out(const struct map_figure *f, double pixels, struct panels *p)
+/* What the title and the caption say once the cells are there. */
+static int put_texts(struct map_figure *f, const struct layout *l, struct err *err)
 {
-    const struct figure_args *a = f->args;
-    const struct cells *c = f->maps;
-    int chars, lines;
-    bool named = f->words && f->words->keys.n;
-    int64_t longest = c->n_q > c->n_k ? c->n_q : c->n_k, side = panels_side(f->n);
-    if (named && side < WORDS_UNITS * longest)
-        side = WORDS_UNITS * longest;
-    panels_titles((const char(*)[96])(f->col_heads ? f->col_heads : f->titles),
-                  f->col_heads ? f->per_row : f->n, &chars, &lines);
-    panels_layout(p, &(struct panels_wish){.count = f->n,
-                                           .cols = f->per_row,
-                                           .cells_x = (double)c->n_k / (double)c->tokens,
-                                           .cells_y = (double)c->n_q / (double)c->tokens,
-                                           .side = (int)side,
-                                           .left = named ? words_room(&f->words->queries) : 0,
-                                           .bottom = named ? words_room(&f->words->keys) : 0,
-                                           .chars = f->col_heads ? 0 : chars,
-                                           .lines = lines,
-                                           .heads = f->col_heads != NULL,
-                                           .below = f->below != NULL,
-                                           .own_axes = f->own_axes,
-                                           .untitled = a->untitled && !a->title,
-                                           .bar_chars = (int)strlen(f->bar_label),
-                                           .pixels = pixels,
-                                           .width = a->width,
-                                           .height = a->height});
+    const struct figure_args *a = f->a;
+    const struct cells *c = &f->m[0].cells;
+    bool under = !f->shares && f->m[0].mask >= 0;
+    if (!f->shares && (a->rows || a->keys))
+        buf_printf(&f->title, ", queries %lld-%lld, keys %lld-%lld", (long long)c->q0,
+                   (long long)(c->q0 + c->n_q - 1), (long long)c->k0,
+                   (long long)(c->k0 + c->n_k - 1));
+    if (!f->shares && !under && !f->own_axes && c->tokens > 1)
+        buf_printf(&f->title, "; cells of %lld x %lld tokens, %s", (long long)c->tokens,
+                   (long long)c->tokens, a->mean ? "mean" : "maximum");
+    if (f->shares)
+        buf_puts(&f->caption, "Numbers: kept pairs over allowed pairs. Blank: no pair is allowed.");
+    if (under)
+        buf_puts(&f->caption, " The paleness of a cell is the share of its pairs that are dropped; "
+                              "numbers are kept pairs over allowed pairs of the whole map.");
+    if (f->m[0].below[0] && l->w.width + l->w.gap_x < 32)
+        buf_puts(&f->caption, " The panels are too narrow for their numbers.");
+    if (under && l->cell >= MAP_EDGE_CELL)
+        buf_puts(&f->caption, " A red line surrounds the cells of which at least half is kept.");
+    int rc = buf_check(&f->title, "title", err);
+    return rc ? rc : buf_check(&f->caption, "caption", err);
 }
 
-int map_draw(const struct map_figure *f, struct err *err)
+static void put_scale(struct map_figure *f, double low, double high)
 {
-    const struct figure_args *a = f->args;
+    struct buf *s = &f->canvas.gp.script;
+    palette_viridis(s);
+    if (!f->shares)
+        buf_printf(s, "set logscale cb\nset format cb '%s'\n", figure_powers(f->a->output));
+    buf_printf(s, "set cbrange [%.10g:%.10g]\nset border lw 0.6\nset tics scale 0.6\n", low, high);
+    buf_puts(s, "unset colorbox\n");
+}
+
+static const char *bar_label(const struct map_figure *f)
+{
+    return f->shares    ? "kept share of the cell's allowed pairs"
+           : f->a->mean ? "mean weight of the cell's pairs"
+                        : "largest weight in the cell";
+}
+
+int map_draw(struct map_figure *f, struct err *err)
+{
+    const struct figure_args *a = f->a;
+    double low = isnan(a->low) ? f->shares ? 0 : 1e-6 : a->low, high = isnan(a->high) ? 1 : a->high;
     enum gp_type type = GP_PNG;
-    struct panels p;
-    struct gp g = {0};
-    struct buf own = {0};
+    struct layout l;
     int rc = 0;
 
-    title_sentence(f->title, &own);
-    TRY(buf_check(&own, "title", err));
-    const char *title = a->title ? a->title : a->untitled ? "" : buf_str(&own);
     TRY(gp_check_name(a->output, &type, err));
-    lay_out(f, type == GP_PNG ? gp_pixels_per_unit(type, &a->style) : VECTOR_PIXELS, &p);
-    TRY(panels_check(&p, 1, a->width, a->height, err));
-    TRY(figure_open(a, panels_total_width(&p, title), panels_total_height(&p), &g, err));
-    figure_caption(a, f->title, f->caption, &g);
-    if (f->overlay && p.cell >= MAP_EDGE_CELL)
-        buf_puts(&g.caption, " A red line surrounds the cells of which at least half is kept.");
-    TRY(write_images(f, &p, &g, err));
-    if (f->overlay)
-        TRY(write_edges(f, &g, err));
-    scale(f, &g);
-    panels_frame(&p, title, "key [token]", "query [token]", f->bar_label, &g);
-    if (!f->own_axes)
-        frame_lines(f, &p, &g);
-    for (int i = 0; i < f->n; i++)
-        draw_panel(f, &p, i, &g);
-    buf_puts(&g.script, "unset multiplot\n");
-    TRY(gp_finish(&g, err));
+    double side = lay_out(f, &l);
+    l.fine = type == GP_PNG ? gp_pixels_per_unit(type, &a->style) : VECTOR_PIXELS;
+    TRY(read_cells(f, most_cells(f, &l, side), err));
+    lay_out(f, &l);
+    l.fine = type == GP_PNG ? gp_pixels_per_unit(type, &a->style) : VECTOR_PIXELS;
+    TRY(size_panels(f, &l, side, err));
+    TRY(put_texts(f, &l, err));
+    l.w.title = buf_str(&f->title);
+    l.w.caption = buf_str(&f->caption);
+    TRY(canvas_open(a, &l.w, &f->canvas, err));
+    struct samples n = sampling(f, l.cell);
+    TRY(write_images(f, n, low, false, err));
+    if (f->m[0].veil.v) {
+        TRY(write_images(f, n, low, true, err));
+        TRY(write_edges(f, err));
+    }
+    put_scale(f, low, high);
+    canvas_names(&f->canvas, "key [token]", "query [token]");
+    for (int64_t i = 0; i < f->n; i++) {
+        if (i + 1 == f->n)
+            canvas_colours(&f->canvas, low, high, !f->shares, bar_label(f));
+        draw_panel(f, &l, i, n);
+    }
+    TRY(canvas_finish(&f->canvas, NULL, err));
 out:
-    gp_free(&g);
-    buf_free(&own);
     return rc;
 }

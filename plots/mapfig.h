@@ -1,11 +1,12 @@
 /*
- * mapfig.h - what the figures of attention maps share: choice of calls and heads, reading, drawing.
+ * mapfig.h - figures of attention maps and masks: panels (maps.c), their cells (mapread.c,
+ * mapcompute.c) and the picture (mapfig.c).
  */
 #ifndef LACUNA_MAPFIG_H
 #define LACUNA_MAPFIG_H
 
+#include "plots/canvas.h"
 #include "plots/cells.h"
-#include "plots/figure.h"
 #include "plots/words.h"
 
 /* Panels of one figure at most: more cannot be told apart. */
@@ -18,28 +19,9 @@ struct map_panel {
     int stored;      /* the trace's */
 };
 
-struct map_choice {
-    struct map_panel *panel; /* owned */
-    int n, per_row;          /* heads per layer */
-    int step;
-    const char *branch; /* of the trace */
-};
-
-/* The calls and heads that --layer, --head, --step, --branch name (all layers and heads of the
- * first captured step and branch by default). No such call: ERR_INPUT with what the trace has. */
-int map_choose(const struct figure_args *a, struct map_choice *out, struct err *err);
-void map_choice_free(struct map_choice *c);
-
 /* The part that --rows and --keys choose of maps of n_q x n_k tokens; all of them by default. */
 int map_part(const struct figure_args *a, int64_t n_q, int64_t n_k, struct cells_span *out,
              struct err *err);
-
-/* How the panels of a figure stand, and so how many cells each has room for. */
-struct map_room {
-    int panels, per_row; /* 0: a square of panels */
-    int lines;           /* of a panel's title; 0: heads of rows and columns */
-};
-int64_t map_most_cells(const struct figure_args *a, const struct map_room *r);
 
 /* The map of one panel in cells of tokens x tokens, out of q and k (mapcompute.c). */
 int map_compute(const struct trace *t, const struct map_panel *p, const struct cells_span *span,
@@ -60,24 +42,36 @@ int map_read(const struct figure_args *a, const struct map_panel *p, int n,
 /* ". Cells of 8 x 8 tokens hold ..." for captions. */
 void map_caption(const struct figure_args *a, const struct cells *c, bool stored, struct buf *b);
 
-/* Draw maps on the logarithmic scale [low, high] (values below are raised to low; NAN stays blank).
- * overlay, when not NULL, is one kept share per cell of each map: dropped cells are veiled and the
- * kept region is outlined. titles[i], of one line or two, stands above panel i; with heads of rows
- * and columns there are none. */
-struct map_figure {
-    const struct figure_args *args;
-    struct cells *maps, *overlay; /* [n] */
-    char (*titles)[96];
-    char (*row_heads)[96], (*col_heads)[96]; /* [rows], [per_row]; NULL: titles. Lines as there */
-    char (*below)[24];                       /* [n] a number below each panel; or NULL */
-    const struct words *words;               /* names of the tokens on the axes; or NULL */
-    int n, per_row;
-    bool own_axes; /* rows are of different traces: their maps differ in shape */
-    const char *title, *caption, *bar_label;
-    double low, high;
-    bool log;
+/* One panel of a figure of maps. */
+struct map {
+    struct map_panel p;
+    int step;
+    int trace;     /* number of its trace; -1: none, the mask alone */
+    int64_t mask;  /* cell of the file of masks; -1: none */
+    char row[160]; /* what tells its row of panels from others, and its column */
+    char col[64];
+    char below[24];           /* a number below the panel; "": none */
+    struct cells cells, veil; /* veil: kept shares over the cells, where v is not NULL */
 };
-int map_draw(const struct map_figure *f, struct err *err);
+
+/* A figure of maps: panels in rows and columns. */
+struct map_figure {
+    const struct figure_args *a;
+    struct map *m; /* owned */
+    int64_t n, cap;
+    struct words words;
+    struct buf title, caption;
+    bool shares;   /* kept shares from 0 to 1 instead of weights on a logarithmic scale */
+    bool own_axes; /* rows are of different traces: their maps differ in shape */
+    struct canvas canvas;
+};
+
+/* Lay the panels out, read their cells and draw them. */
+int map_draw(struct map_figure *f, struct err *err);
+void map_free(struct map_figure *f);
+
+/* The cell of sample s of an axis of n tokens in cells of so many. */
+int64_t map_cell_at(int64_t s, int64_t samples, int64_t n, int64_t tokens);
 
 /* Edges of an overlay are drawn where cells have so many units. */
 #define MAP_EDGE_CELL 4

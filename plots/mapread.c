@@ -7,7 +7,6 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "plots/panels.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -41,24 +40,6 @@ int map_part(const struct figure_args *a, int64_t n_q, int64_t n_k, struct cells
 {
     int rc = parse_span(a->rows, "--rows", n_q, &out->q0, &out->n_q, err);
     return rc ? rc : parse_span(a->keys, "--keys", n_k, &out->k0, &out->n_k, err);
-}
-
-/* Cells of a vector file do not depend on its size; so many are about its data's resolution on
- * paper and keep the file below some megabytes. */
-#define VECTOR_CELLS 6e6
-#define VECTOR_SIDE 2048
-
-int64_t map_most_cells(const struct figure_args *a, const struct map_room *r)
-{
-    enum gp_type type = GP_PNG;
-    gp_check_name(a->output, &type, NULL);
-    if (type != GP_PNG)
-        return (int64_t)fmin(VECTOR_SIDE, fmax(64, sqrt(VECTOR_CELLS / r->panels)));
-    int side = panels_side(r->panels);
-    if (a->width)
-        side = panels_room(r->panels, r->per_row, r->lines, a->width, a->height);
-    int64_t pixels = (int64_t)(side * gp_pixels_per_unit(type, &a->style));
-    return pixels < 16 ? 16 : pixels;
 }
 
 int map_stored(const struct trace *t, const struct map_panel *p, bool mean, int64_t most,

@@ -64,18 +64,14 @@ void marks_data(const struct marks *k, struct buf *b)
         buf_puts(b, "\n\n");
 }
 
-void marks_plot(const struct marks *k, struct chart *c, int block, double shift)
-{
-    if (!k->n)
-        return;
-    buf_puts(&c->gp.script, ", ");
-    gp_data_name(&c->gp, "dat");
-    buf_printf(&c->gp.script, " index %d using ($1-%.10g):2 with " MARK_STYLE " notitle", block,
-               shift);
-}
-
-void marks_entry(const struct marks *k, struct chart *c)
+void marks_plot(const struct marks *k, struct canvas *p, int block, double shift)
 {
     if (k->n)
-        chart_entry_as(c, MARK_STYLE, k->name);
+        canvas_plot(p, block, "using ($1-%.10g):2 with " MARK_STYLE, shift);
+}
+
+void marks_entry(const struct marks *k, struct canvas *p)
+{
+    if (k->n)
+        canvas_entry(p, MARK_STYLE, k->name);
 }

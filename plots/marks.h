@@ -4,7 +4,7 @@
 #ifndef LACUNA_MARKS_H
 #define LACUNA_MARKS_H
 
-#include "plots/chart.h"
+#include "plots/canvas.h"
 
 struct marks {
     char name[64]; /* in the legend */
@@ -21,9 +21,9 @@ void marks_free(struct marks *k);
 /* A block of the data file; behind the blocks before it. */
 void marks_data(const struct marks *k, struct buf *b);
 
-/* ", DATA index BLOCK ..." of a plot command, with x moved by `shift`; the legend's entry. Open
+/* ", DATA index BLOCK ..." of a plot command, with x moved by `shift`, and the legend's entry: open
  * grey marks, which no method has. Nothing where there are none. */
-void marks_plot(const struct marks *k, struct chart *c, int block, double shift);
-void marks_entry(const struct marks *k, struct chart *c);
+void marks_plot(const struct marks *k, struct canvas *p, int block, double shift);
+void marks_entry(const struct marks *k, struct canvas *p);
 
 #endif

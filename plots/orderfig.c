@@ -2,12 +2,12 @@
  * orderfig.c - the figure "order": how the token orders of permute.h walk through the grid of a
  * video, one panel per order (SpargeAttn, arXiv 2502.18137, figure 5).
  */
-#include "plots/figure.h"
+#include "plots/drawers.h"
 #include "plots/palette.h"
-#include "plots/panels.h"
 
 #include "core/permute.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,104 +70,81 @@ out:
     return rc;
 }
 
-/* A light line under a dark one shows on all colours. */
-static void draw_panel(const struct geometry *g, const struct panels *p, int i, double last,
-                       struct gp *gp)
+/* A light line under a dark one shows on all colours; a dot is where the order begins. */
+static void draw_panel(const struct geometry *g, int i, struct canvas *c)
 {
-    struct buf *s = &gp->script;
-    bool leftmost, lowest;
-    panels_place(p, i, gp, &leftmost, &lowest);
+    static const char *const parts[][2] = {
+        {"using 1:2:3:4", "vectors nohead lw 2.2 lc rgb 'white'"},
+        {"using 1:2:3:4", "vectors nohead lw 0.7 lc rgb 'black'"},
+        {"every ::0::0 using 1:2", "points pt 7 ps 1.1 lc rgb 'white'"},
+        {"every ::0::0 using 1:2", "points pt 7 ps 0.6 lc rgb 'black'"}};
+    struct buf *s = &c->gp.script;
+    canvas_panel(c, NULL, NULL, orders[i]);
     buf_printf(s, "set xrange [-0.5:%lld.5]\nset yrange [%lld.5:-0.5]\nunset xtics\nunset ytics\n",
                (long long)(g->t * (g->w + 1) - 2), (long long)(g->h - 1));
-    panels_title(orders[i], gp);
-    if (i == ORDERS - 1)
-        panels_colorbox(p, 0, last, false, gp);
-    buf_puts(s, "plot ");
-    gp_data_name(gp, "dat");
-    buf_printf(s,
-               " index %d using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid "
-               "noborder lc palette notitle",
-               2 * i);
-    for (int line = 0; line < 2; line++) {
-        buf_puts(s, ", ");
-        gp_data_name(gp, "dat");
-        buf_printf(s, " index %d using 1:2:3:4 with vectors nohead lw %s lc rgb '%s' notitle",
-                   2 * i + 1, line ? "0.7" : "2.2", line ? "black" : "white");
-    }
-    for (int dot = 0; dot < 2; dot++) {
-        buf_puts(s, ", ");
-        gp_data_name(gp, "dat");
-        buf_printf(s, " index %d every ::0::0 using 1:2 with points pt 7 ps %s lc rgb '%s' notitle",
-                   2 * i, dot ? "0.6" : "1.1", dot ? "black" : "white");
-    }
-    buf_puts(s, "\nunset label\n"); /* drawn once */
+    buf_puts(s, "plot NaN notitle");
+    canvas_plot(c, 2 * i,
+                "using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid noborder "
+                "lc palette");
+    for (int k = 0; k < 4; k++)
+        canvas_plot(c, 2 * i + (k < 2), "%s with %s", parts[k][0], parts[k][1]);
+    canvas_end(c);
 }
 
-static int render(const struct figure_args *a, const struct geometry *g, const char *data,
-                  size_t len, struct err *err)
+static int render(const struct figure_args *a, const struct geometry *g, const struct buf *data,
+                  struct err *err)
 {
-    static const char label[] = "block of tokens";
-    struct panels p;
-    struct gp gp = {0};
+    struct canvas c = {.panels = 0};
     char title[96];
-    double last = (double)((g->t * g->h * g->w - 1) / BLOCK);
+    double last = (double)((g->t * g->h * g->w - 1) / BLOCK), high = last > 0 ? last : 1;
+    double x = (double)(g->t * (g->w + 1) - 1), y = (double)g->h;
     int rc = 0;
 
     snprintf(title, sizeof title, "Token orders of %lld x %lld x %lld tokens", (long long)g->t,
              (long long)g->h, (long long)g->w);
-    const char *name = a->title ? a->title : title, *shown = a->title || !a->untitled ? name : "";
-    panels_layout(&p, &(struct panels_wish){.count = ORDERS,
-                                            .cols = 3,
-                                            .cells_x = (double)(g->t * (g->w + 1) - 1),
-                                            .cells_y = (double)g->h,
-                                            .side = 160,
-                                            .chars = a->width ? 0 : 7,
-                                            .lines = 1,
-                                            .bar_chars = sizeof label - 1,
-                                            .untitled = !shown[0],
-                                            .width = a->width,
-                                            .height = a->height});
-    TRY(panels_check(&p, 1, a->width, a->height, err));
-    TRY(figure_open(a, panels_total_width(&p, shown), panels_total_height(&p), &gp, err));
-    figure_caption(a, name,
-                   "Lines join successive tokens, from the dot on; a colour has four of them. "
-                   "random: of seed 0.",
-                   &gp);
-    TRY(gp_data(&gp, "dat", data, len, err));
-    palette_viridis(&gp.script);
-    buf_printf(&gp.script, "set cbrange [0:%g]\n", last > 0 ? last : 1);
-    panels_frame(&p, shown, g->t > 1 ? "column, frame by frame" : "column", "row", label, &gp);
-    for (int i = 0; i < ORDERS; i++)
-        draw_panel(g, &p, i, last > 0 ? last : 1, &gp);
-    buf_puts(&gp.script, "unset multiplot\n");
-    TRY(gp_finish(&gp, err));
+    struct canvas_wish w = {.title = title,
+                            .caption = "Lines join successive tokens, from the dot on; a colour "
+                                       "has four of them. random: of seed 0.",
+                            .panels = ORDERS,
+                            .cols = 3,
+                            .left = 40,
+                            .right = 112,
+                            .bottom = 30,
+                            .gap_x = 14,
+                            .head_lines = 1,
+                            .exact = true};
+    double side = a->width ? fmin(canvas_panel_width(a, &w), canvas_panel_height(a, &w) * x / y)
+                           : 160 * x / fmax(x, y);
+    w.width = (int)side;
+    w.height = (int)(side * y / x);
+    TRY(canvas_open(a, &w, &c, err));
+    palette_viridis(&c.gp.script);
+    buf_printf(&c.gp.script, "set border lw 0.6\nunset colorbox\nset cbrange [0:%g]\n", high);
+    canvas_names(&c, g->t > 1 ? "column, frame by frame" : "column", "row");
+    for (int i = 0; i < ORDERS; i++) {
+        if (i == ORDERS - 1)
+            canvas_colours(&c, 0, high, false, "block of tokens");
+        draw_panel(g, i, &c);
+    }
+    TRY(canvas_finish(&c, data, err));
 out:
-    gp_free(&gp);
+    canvas_free(&c);
     return rc;
 }
 
-static int draw(const struct figure_args *a, struct err *err)
+int draw_order(const struct figure *figure, const struct figure_args *a, struct err *err)
 {
     const struct trace_meta *m = trace_meta(a->trace);
     const struct geometry g = {.t = m->grid_t, .h = m->grid_h, .w = m->grid_w};
     struct buf data = {0};
     int rc = 0;
 
+    (void)figure;
     TRY(check_grid(a, &g, err));
     for (int i = 0; i < ORDERS; i++)
         TRY(write_order(&g, orders[i], &data, err));
-    TRY(buf_check(&data, "token orders", err));
-    TRY(render(a, &g, buf_str(&data), data.len, err));
+    TRY(render(a, &g, &data, err));
 out:
     buf_free(&data);
     return rc;
 }
-
-const struct figure figure_order = {
-    .listed = {"order", "token orders of a video's grid, a line through its tokens for each",
-               "input: a trace of a small clip; random, row, column, time and hilbert order, a "
-               "colour for four successive tokens"},
-    .uses = "",
-    .input = FIGURE_TRACE,
-    .draw = draw,
-};

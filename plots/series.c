@@ -174,6 +174,12 @@ out:
     return rc;
 }
 
+void series_line(const struct series *s, char how[128])
+{
+    snprintf(how, 128, "linespoints lw 1.4 dt %d pt %d ps 1*point_scale lc rgb '%s'", s->dash,
+             s->point, s->color);
+}
+
 const char *series_label(const struct series *s)
 {
     return s->label ? s->label : s->name;

@@ -54,6 +54,9 @@ int series_labels(struct series_list *l, int most, struct err *err);
 int series_longest(const struct series_list *l);
 const char *series_label(const struct series *s);
 
+/* Its line with points, for a plot command. */
+void series_line(const struct series *s, char how[128]);
+
 /* How series of one method are told apart. */
 enum series_tell {
     TELL_SHADE,      /* bars: shades of its colour */

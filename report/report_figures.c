@@ -154,7 +154,7 @@ static int draw(struct report *r, const struct item *it, struct err *err)
     a.inputs = &inputs;
     a.trace = trace;
     a.masks = masks;
-    TRY(f->draw(&a, err));
+    TRY(figure_draw(f, &a, err));
     TRY(embed(r, buf_str(&path), it, f->listed.summary, buf_str(&command), err));
     r->n_figures++;
 out:

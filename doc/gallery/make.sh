@@ -1,8 +1,8 @@
 #!/bin/sh
-# make.sh LACUNA WORK [gpu]: draws every figure and prints every table of this folder again, from the
-# two shipped models. WORK is an empty folder for traces and records; pictures and README.md come here.
-# With `gpu`, on a machine that has one, only the records of gpu/ are made again, from which the tables
-# of GPU times are printed anywhere.
+# make.sh LACUNA WORK [gpu]: draws every figure of this folder again, from the two shipped models, and
+# prints every table to WORK/tables.md. WORK is an empty folder for traces and records; pictures and
+# README.md come here. With `gpu`, on a machine that has one, only the records of gpu/ are made again,
+# from which the tables of GPU times are printed anywhere.
 set -eu
 lacuna=$1 work=$2 part=${3-}
 here=$(cd "$(dirname "$0")" && pwd) root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -96,7 +96,7 @@ table()
                 "$(echo "$*" | sed "s/method=[^ ]*|[^ ]*/'&'/")" "$name"
             cat "$name.text"
             printf '```\n\n'
-        } >>"$here/tables.md"
+        } >>tables.md
     fi
 }
 
@@ -112,9 +112,10 @@ done
 cat >"$page" <<'END'
 # Gallery
 
-Every figure of `lacuna list figures`, drawn from the two shipped models; [tables.md](tables.md) has
-the tables. `make gallery` makes both again. The commands that made traces and records are in
-[make.sh](make.sh); [before.md](before.md) shows what they looked like once. `--style paper` and `--width` set the figures for print; the two at the end are.
+Every figure of `lacuna list figures`, drawn from the two shipped models. `make gallery` draws them again
+and prints every table of `lacuna list tables` to `gallery/tables.md` among its outputs. The commands that
+made traces and records are in [make.sh](make.sh). `--style paper` and `--width` set the figures for print;
+the two at the end are.
 
 END
 figure heatmap 'The attention map of a head, computed in the cells of the picture.' \
@@ -152,8 +153,8 @@ figure pareto-paper 'For a column of a paper, 3.3 inches.' \
 figure mask-paper 'For the width of a page, 6.9 inches.' mask masks.h5 --style paper --width 6.9in
 
 # shellcheck disable=SC2016 # backquotes of Markdown
-printf '# Tables\n\nEvery table of `lacuna list tables`. Those of times on a GPU are made of the records in [gpu](gpu), from an H200.\n\n' \
-    >"$here/tables.md"
+printf '# Tables\n\nEvery table of `lacuna list tables`. Those of times on a GPU are made of the records in doc/gallery/gpu, from an H200.\n\n' \
+    >tables.md
 for name in $("$lacuna" list tables | cut -d' ' -f1); do
     case $name in
     eval-tasks) table "$name" eval ;;

@@ -79,7 +79,6 @@ registry()
     pair sim/methods.def METHOD method method $(find sim/methods -name '*.c')
     # shellcheck disable=SC2046
     pair commands.def COMMAND command cmd $(find core capture sim eval analyze plots report reproduce -name 'cmd_*.c')
-    pair plots/figures.def FIGURE figure figure plots/*.c
     for f in sim/methods/*.c sim/methods/*/; do
         [ -d "$f" ] && f=$f$(basename "$f").c
         grep -q '^const struct method method_' "$f" || echo "$f: defines no method" >>"$bad"

@@ -12,7 +12,6 @@
 #include "plots/figure.h"
 #include "plots/mapfig.h"
 #include "plots/palette.h"
-#include "plots/panels.h"
 #include "plots/series.h"
 #include "sim/registry.h"
 #include "tests/harness/records_fixture.h"
@@ -192,7 +191,7 @@ START_TEST(the_picture_has_the_size_that_was_asked_for)
     png_size("size.png", &w, &h);
     ck_assert_int_eq(w, 320);
     ck_assert_int_eq(h, 200);
-    ck_assert(!exists("size.png.new"));
+    ck_assert(!exists("size.png.part"));
 }
 END_TEST
 
@@ -287,7 +286,7 @@ START_TEST(without_gnuplot_script_and_data_are_left_and_the_package_is_named)
     ck_assert_int_eq(rc, ERR_MACHINE);
     ck_assert_ptr_nonnull(strstr(e.msg, "install gnuplot-nox"));
     ck_assert(exists("none.gp") && exists("none.dat"));
-    ck_assert(!exists("none.png") && !exists("none.png.new"));
+    ck_assert(!exists("none.png") && !exists("none.png.part"));
     ck_assert_int_eq(rerun("none.gp"), 0);
     ck_assert(exists("none.png"));
 }
@@ -319,12 +318,7 @@ START_TEST(a_script_error_leaves_the_old_figure_and_says_why)
         assert_same(names[i], &before[i]);
         buf_free(&before[i]);
     }
-    ck_assert(exists("err.png.new/err.gp") && exists("err.png.new/err.dat"));
-    ck_assert(!exists("err.png.new/err.png"));
-    gp_free(&g);
-    simple_figure("err.png", "x");
-    assert_ok(gp_finish(&g, &e), &e);
-    ck_assert(!exists("err.png.new"));
+    ck_assert(!exists("err.png.part"));
 }
 END_TEST
 
@@ -332,7 +326,7 @@ START_TEST(a_figure_that_is_given_up_leaves_nothing)
 {
     simple_figure("none.png", "x");
     gp_free(&g);
-    ck_assert(!exists("none.dat") && !exists("none.png.new"));
+    ck_assert(!exists("none.dat") && !exists("none.png.part"));
 }
 END_TEST
 
@@ -402,7 +396,7 @@ START_TEST(an_interrupt_ends_gnuplot_and_leaves_the_old_figure)
     ck_assert_double_lt(clock_s() - start, 30);
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     assert_same("long.gp", &before);
-    ck_assert(!exists("long.png.new"));
+    ck_assert(!exists("long.png.part"));
     buf_free(&before);
 }
 END_TEST
@@ -412,7 +406,7 @@ START_TEST(an_interrupt_that_only_gnuplot_got_is_one_too)
     other_gnuplot("#!/bin/sh\nkill -INT $$\n");
     simple_figure("int.png", "x");
     assert_fails(gp_finish(&g, &e), &e, ERR_INTERRUPTED, "interrupted");
-    ck_assert(!exists("int.gp") && !exists("int.png.new"));
+    ck_assert(!exists("int.gp") && !exists("int.png.part"));
 }
 END_TEST
 
@@ -421,7 +415,7 @@ START_TEST(a_script_that_draws_nothing_is_an_error)
     assert_ok(gp_open(&g, in_dir("nothing.png"), 320, 200, NULL, &e), &e);
     buf_puts(&g.script, "x = 1\n");
     ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
-    ck_assert(!exists("nothing.png") && !exists("nothing.png.new"));
+    ck_assert(!exists("nothing.png") && !exists("nothing.png.part"));
 }
 END_TEST
 
@@ -551,33 +545,6 @@ START_TEST(kept_shares_of_masks_match_counting)
 }
 END_TEST
 
-START_TEST(panels_give_every_cell_a_whole_pixel)
-{
-    struct panels p;
-    struct panels_wish w = {
-        .count = 6, .cells_x = 150, .cells_y = 150, .side = panels_side(6), .chars = 10};
-    panels_layout(&p, &w);
-    ck_assert(p.cols == 3 && p.rows == 2);
-    ck_assert_int_ge(p.cell, 1);
-    ck_assert_int_eq(p.width, p.cell * 150);
-    w = (struct panels_wish){.count = 2,
-                             .cols = 2,
-                             .cells_x = 100,
-                             .cells_y = 100,
-                             .side = panels_side(2),
-                             .chars = 10,
-                             .width = 1000,
-                             .height = 600};
-    panels_layout(&p, &w);
-    ck_assert_int_le(panels_total_width(&p, ""), 1000);
-    ck_assert_int_le(panels_total_height(&p), 600);
-    w = (struct panels_wish){
-        .count = 2, .cols = 2, .cells_x = 10, .cells_y = 10, .side = 40, .chars = 60};
-    panels_layout(&p, &w);
-    ck_assert_int_ge(p.width + p.gap_x, 60 * 6); /* titles of 60 characters fit side by side */
-}
-END_TEST
-
 START_TEST(a_method_keeps_its_colour)
 {
     char shade[8];
@@ -644,7 +611,8 @@ static void add_reused_mask(struct fixture_records *f)
  * of their own. */
 static bool wants_more(const char *figure)
 {
-    static const char *const names[] = {"means", "sweep", "needle", "growth", "inside", NULL};
+    static const char *const names[] = {"means",  "sweep",    "needle", "growth",
+                                        "inside", "tradeoff", NULL};
     for (int i = 0; names[i]; i++)
         if (strcmp(figure, names[i]) == 0)
             return true;
@@ -658,16 +626,16 @@ START_TEST(every_figure_of_records_draws)
     fixture_study(&f);
     add_reused_mask(&f);
     fixture_set(&f, &set);
-    for (int i = 0; figures[i]; i++) {
+    for (int i = 0; figures[i].listed.name; i++) {
         char name[64], script[64];
         int w, h;
-        if (figures[i]->input != FIGURE_RECORDS || wants_more(figures[i]->listed.name))
+        if (figures[i].input != FIGURE_RECORDS || wants_more(figures[i].listed.name))
             continue;
-        snprintf(name, sizeof name, "%s.png", figures[i]->listed.name);
-        snprintf(script, sizeof script, "%s.gp", figures[i]->listed.name);
+        snprintf(name, sizeof name, "%s.png", figures[i].listed.name);
+        snprintf(script, sizeof script, "%s.gp", figures[i].listed.name);
         struct figure_args a = args_for(name);
         a.set = &set;
-        assert_ok(figures[i]->draw(&a, &e), &e);
+        assert_ok(figure_draw(&figures[i], &a, &e), &e);
         png_size(name, &w, &h);
         ck_assert_msg(w > 100 && h > 100 && exists(script), "%s", name);
     }
@@ -685,7 +653,7 @@ START_TEST(dominated_settings_are_hollow_and_oracles_dominate_nobody)
     struct figure_args a = args_for("p.png");
     a.set = &set;
     a.metric = "err_l1_rel";
-    assert_ok(figure_find("pareto", &e)->draw(&a, &e), &e);
+    assert_ok(figure_draw(figure_find("pareto", &e), &a, &e), &e);
     read_file("p.dat", &dat);
     /* streaming 0.315 / 0.3 is worse in both than sale 0.265 / 0.1; the oracle 0.115 / 0.05 would
      * be better than both sales. Columns: density, value, dominated. */
@@ -708,12 +676,12 @@ START_TEST(a_sweep_takes_the_default_from_the_method)
     a.set = &set;
     a.x = "tau";
     a.metric = "err_l1_rel";
-    assert_ok(figure_find("curves", &e)->draw(&a, &e), &e);
+    assert_ok(figure_draw(figure_find("curves", &e), &a, &e), &e);
     read_file("c.dat", &dat);
     ck_assert_ptr_nonnull(strstr(buf_str(&dat), "\n0.004 0.02 0\n0.02 0.1 0\n"));
     ck_assert_ptr_null(strstr(buf_str(&dat), "streaming"));
     a.x = "no_such";
-    assert_fails(figure_find("curves", &e)->draw(&a, &e), &e, ERR_INPUT, "no_such");
+    assert_fails(figure_draw(figure_find("curves", &e), &a, &e), &e, ERR_INPUT, "no_such");
     buf_free(&dat);
     recset_free(&set);
 }
@@ -731,11 +699,11 @@ START_TEST(differences_need_the_other_method)
     a.method = "sale";
     a.against = "sale:tau=0.02";
     a.metric = "density_elem";
-    assert_ok(figure_find("layerhead", &e)->draw(&a, &e), &e);
+    assert_ok(figure_draw(figure_find("layerhead", &e), &a, &e), &e);
     read_file("d.dat", &dat);
     ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0 0 0.25 \"0.25\""));
     a.against = "sale:tau=7";
-    assert_fails(figure_find("layerhead", &e)->draw(&a, &e), &e, ERR_INPUT, "tau=7");
+    assert_fails(figure_draw(figure_find("layerhead", &e), &a, &e), &e, ERR_INPUT, "tau=7");
     buf_free(&dat);
     recset_free(&set);
 }
@@ -750,9 +718,9 @@ START_TEST(no_record_left_is_an_error)
     struct figure_args a = args_for("e.png");
     a.set = &set;
     a.method = "nobody";
-    assert_fails(figure_find("bars", &e)->draw(&a, &e), &e, ERR_INPUT, "is left to draw");
+    assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_INPUT, "is left to draw");
     a.method = "radial"; /* skipped cells are no data */
-    assert_fails(figure_find("pareto", &e)->draw(&a, &e), &e, ERR_INPUT, "is left to draw");
+    assert_fails(figure_draw(figure_find("pareto", &e), &a, &e), &e, ERR_INPUT, "is left to draw");
     ck_assert_ptr_null(figure_find("heatmaps", &e));
     ck_assert_ptr_nonnull(strstr(e.msg, "did you mean 'heatmap'"));
     recset_free(&set);
@@ -783,7 +751,7 @@ START_TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
     a.low = 1;
     a.high = 2000;
     a.source = "stored";
-    assert_ok(figure_find("heatmap", &e)->draw(&a, &e), &e);
+    assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
     png_size("h.png", &w, &h);
     read_file("h.bin", &bin);
     ck_assert_int_eq(bin.len, 25 * sizeof(float));
@@ -853,15 +821,15 @@ START_TEST(parts_of_maps_have_their_tokens_on_the_axes)
     a.head = "1";
     a.rows = "10-29";
     a.keys = "4-15";
-    assert_ok(figure_find("heatmap", &e)->draw(&a, &e), &e);
+    assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
     read_file("z.gp", &script);
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "set xrange [4:16]"));
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "set yrange [30:10]"));
     a.rows = "10-40";
-    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_USAGE, "within 0-39");
+    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_USAGE, "within 0-39");
     a.rows = "10-29";
     a.source = "stored";
-    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_USAGE, "computed");
+    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_USAGE, "computed");
     buf_free(&script);
     trace_close(&t);
 }
@@ -873,11 +841,10 @@ START_TEST(grids_have_heads_of_rows_and_columns)
     struct buf script = {0};
     struct figure_args a = args_for("g.png");
     a.trace = t;
-    assert_ok(figure_find("heatmap", &e)->draw(&a, &e), &e);
+    assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
     read_file("g.gp", &script);
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "'layer 1'"));
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "'head 1'"));
-    ck_assert_ptr_null(strstr(buf_str(&script), "set title"));
     buf_free(&script);
     trace_close(&t);
 }
@@ -889,9 +856,10 @@ START_TEST(maps_that_are_not_there_are_explained)
     struct figure_args a = args_for("h.png");
     a.trace = t;
     a.source = "stored";
-    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_INPUT, "--maps");
+    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT, "--maps");
     a.step = 7;
-    assert_fails(figure_find("heatmap", &e)->draw(&a, &e), &e, ERR_INPUT, "0/main/0 0/main/1");
+    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT,
+                 "0/main/0 0/main/1");
     trace_close(&t);
 }
 END_TEST
@@ -906,7 +874,7 @@ START_TEST(token_orders_walk_through_the_grid)
     assert_ok(trace_open(in_dir("v.h5"), &t, &e), &e);
     struct figure_args a = args_for("o.png");
     a.trace = t;
-    assert_ok(figure_find("order", &e)->draw(&a, &e), &e);
+    assert_ok(figure_draw(figure_find("order", &e), &a, &e), &e);
     png_size("o.png", &w, &h);
     ck_assert(w > 100 && h > 100);
     read_file("o.dat", &dat);
@@ -928,7 +896,7 @@ START_TEST(text_has_no_token_orders)
     struct trace *t = small_trace(0);
     struct figure_args a = args_for("o.png");
     a.trace = t;
-    assert_fails(figure_find("order", &e)->draw(&a, &e), &e, ERR_INPUT, "grid of a video");
+    assert_fails(figure_draw(figure_find("order", &e), &a, &e), &e, ERR_INPUT, "grid of a video");
     trace_close(&t);
 }
 END_TEST
@@ -976,15 +944,14 @@ START_TEST(an_overlay_veils_what_the_mask_drops)
     a.head = "1";
     a.source = "stored";
     /* Two settings are two panels, each under its own head. */
-    assert_ok(figure_find("overlay", &e)->draw(&a, &e), &e);
+    assert_ok(figure_draw(figure_find("overlay", &e), &a, &e), &e);
     read_file("o.gp", &script);
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "window=16"));
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "defaults"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "'layer 1'"));
     a.params = "window=99";
-    assert_fails(figure_find("overlay", &e)->draw(&a, &e), &e, ERR_INPUT, "no dumped mask");
+    assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "no dumped mask");
     a.params = "defaults";
-    assert_ok(figure_find("overlay", &e)->draw(&a, &e), &e);
+    assert_ok(figure_draw(figure_find("overlay", &e), &a, &e), &e);
     read_file("o.veil.bin", &veil);
     ck_assert_int_eq(veil.len, 25 * 4);
     for (int r = 0; r < 5; r++)
@@ -993,7 +960,7 @@ START_TEST(an_overlay_veils_what_the_mask_drops)
             ck_assert_msg((alpha > 0) == (k < r), "row %d column %d: %d", r, k, alpha);
         }
     a.head = "0";
-    assert_fails(figure_find("overlay", &e)->draw(&a, &e), &e, ERR_INPUT, "no dumped mask");
+    assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "no dumped mask");
     buf_free(&veil);
     buf_free(&script);
     maskfile_close(&m);
@@ -1011,9 +978,9 @@ START_TEST(masks_of_another_trace_are_refused)
     a.layer = "1";
     a.head = "1";
     a.params = "defaults";
-    assert_fails(figure_find("overlay", &e)->draw(&a, &e), &e, ERR_INPUT, "belong to trace");
+    assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "belong to trace");
     a.layer = a.head = a.params = NULL;
-    assert_ok(figure_find("mask", &e)->draw(&a, &e), &e); /* the mask alone needs no trace */
+    assert_ok(figure_draw(figure_find("mask", &e), &a, &e), &e); /* the mask alone needs no trace */
     maskfile_close(&m);
     trace_close(&t);
 }
@@ -1051,7 +1018,6 @@ Suite *make_suite(void)
     tcase_add_test(c, a_line_one_cell_wide_survives_pooling);
     tcase_add_test(c, means_weigh_allowed_pairs_and_the_rest_is_blank);
     tcase_add_test(c, kept_shares_of_masks_match_counting);
-    tcase_add_test(c, panels_give_every_cell_a_whole_pixel);
     tcase_add_test(c, a_method_keeps_its_colour);
     tcase_add_test(c, names_of_papers_have_their_methods_colours);
     tcase_add_test(c, every_figure_of_records_draws);

@@ -382,7 +382,7 @@ static void draw(const char *name, struct buf *data)
     struct figure_args a = {
         .output = path, .set = &set, .step = INT64_MIN, .low = NAN, .high = NAN};
     ck_assert_ptr_nonnull(figure);
-    assert_ok(figure->draw(&a, &e), &e);
+    assert_ok(figure_draw(figure, &a, &e), &e);
     ck_assert(stat(path, &st) == 0 && st.st_size > 1000);
     assert_ok(buf_read_file(data, dat, 1 << 20, &e), &e);
 }
@@ -426,7 +426,7 @@ START_TEST(threshold_draws_what_there_is)
     fixture_set(&f, &set);
     draw("threshold", &data);
     ck_assert_ptr_nonnull(
-        strstr(buf_str(&data), "# density_elem: c, mean\nnan nan\n0.25 0.6\n0.5 0.4\n"));
+        strstr(buf_str(&data), "# density of slices: x, mean\n0.25 0.6\n0.5 0.4\n"));
     ck_assert_ptr_null(strstr(buf_str(&data), "128 x 128"));
     buf_free(&data);
 }
@@ -447,7 +447,7 @@ static void draw_steps(const struct trace *trace, const char *layer, const char 
                             .step = INT64_MIN,
                             .low = NAN,
                             .high = NAN};
-    assert_ok(figure_find("steps", &e)->draw(&a, &e), &e);
+    assert_ok(figure_draw(figure_find("steps", &e), &a, &e), &e);
     int64_t cells = trace_map_cells(trace, false) * trace_map_cells(trace, true);
     ck_assert(stat(bin, &st) == 0 && st.st_size == panels * cells * (int64_t)sizeof(float));
 }
@@ -472,11 +472,12 @@ START_TEST(maps_of_a_head_over_steps)
     draw_steps(trace, NULL, NULL, steps);
     draw_steps(trace, "all", "0", steps * layers);
     struct figure_args a = {.output = "x.png", .trace = trace, .step = 1, .low = NAN, .high = NAN};
-    assert_fails(figure_find("steps", &e)->draw(&a, &e), &e, ERR_USAGE,
+    assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_USAGE,
                  "--step belongs to heatmap");
     a.step = INT64_MIN;
     a.branch = "nobody";
-    assert_fails(figure_find("steps", &e)->draw(&a, &e), &e, ERR_INPUT, "no call of branch nobody");
+    assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_INPUT,
+                 "no call of branch nobody");
     trace_close(&trace);
 }
 END_TEST

@@ -14,6 +14,6 @@ head -1 maps.txt
 echo "exit $?: $(grep -c rgbimage one.gp) rows"
 "$LACUNA" plot frames frames/01-oracle.png frames/02-streaming.png --style paper -q -o two.png
 echo "exit $?: $(grep -c rgbimage two.gp) rows"
-grep -o "set label '[^']*'" two.gp
+grep -o "set title '[^']*'" two.gp
 "$LACUNA" plot frames frames/dense/frame-000.png -o x.png
 [ -e x.png ] || echo "and no figure"

@@ -1,0 +1,411 @@
+/*
+ * sources.c - points of lines: a metric against keys, its distribution, and metrics whose names
+ * hold x.
+ */
+#include "plots/drawers.h"
+
+#include "analyze/metricfacts.h"
+#include "analyze/params.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const layer_colors[] = {"#000000", "#e69f00", "#0072b2", "#009e73",
+                                           "#d55e00", "#56b4e9", "#cc79a7", "#7f7f7f"};
+
+/* A series that is no method's: its colour, dash and point. */
+static int plain_series(struct chart *c, const char *name, const char *color, int dash, int point,
+                        struct err *err)
+{
+    int k = series_of(&c->l, name, "", err);
+    if (k < 0)
+        return k;
+    snprintf(c->l.s[k].color, sizeof c->l.s[k].color, "%s", color);
+    c->l.s[k].dash = dash;
+    c->l.s[k].point = point;
+    return k;
+}
+
+/* ---- a metric against keys ------------------------------------------------------------------- */
+
+#define LAYERS_MOST 512 /* of all settings; panels thin them out */
+
+/* A layer of a setting is a series where the figure groups by layers. */
+static int series_of_group(struct chart *c, const struct record *r, struct err *err)
+{
+    struct buf name = {0}, setting = {0};
+    int k = -1;
+    if (!name_matches(c->f->keys, "layer"))
+        return chart_series(&c->g, r, r->params, &c->l, err);
+    c->l.most = LAYERS_MOST;
+    bool several = c->g.n_scope || recset_varies(c->a->set, KEY_PARAMS);
+    if (several)
+        chart_name(&c->g, r, r->params, &setting);
+    buf_printf(&name, "%s%slayer %d", buf_str(&setting), several ? " " : "", r->layer);
+    if (!buf_check(&name, "series", err))
+        k = plain_series(c, name.data, layer_colors[r->layer % 8], 1 + r->layer / 8 % 5,
+                         5 + 2 * (r->layer % 5), err);
+    if (k >= 0 && several && !c->l.s[k].scope && !(c->l.s[k].scope = strdup(buf_str(&setting))))
+        k = err_set(err, ERR_NOMEM, "series: out of memory");
+    buf_free(&name);
+    buf_free(&setting);
+    return k;
+}
+
+/* x of a sample: its place among the traces of the set in the order of their ids. */
+static double place_of_trace(const struct grouping *traces, const struct record *r)
+{
+    for (int64_t i = 0; i < traces->n; i++)
+        if (key_compare(traces->g[i].first, r, KEY_TRACE) == 0)
+            return (double)i;
+    return NAN;
+}
+
+static int fill_panel(struct chart *c, enum group_key key, struct err *err)
+{
+    static const enum group_key trace = KEY_TRACE;
+    const char *metric = c->panel[c->panels - 1].metric, *unit;
+    struct grouping traces = {0};
+    struct buf keys = {0};
+    double scale = metric_scale(metric, &unit);
+    int rc = 0;
+
+    buf_printf(&keys, "%s,%s", c->f->keys, key_name(key));
+    TRY(buf_check(&keys, "keys", err));
+    TRY(chart_regroup(c, keys.data, metric, KEY_COUNT, c->f->flags, err));
+    TRY(grouping_make(c->a->set, &trace, 1, 0, NULL, NULL, &traces, err));
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        const struct record *r = c->g.gs.g[i].first;
+        struct stats s;
+        TRY(group_stats(&c->g.gs, &c->g.gs.g[i], metric, &s, NULL, err));
+        double x = key == KEY_TRACE ? place_of_trace(&traces, r) : key_number(r, key);
+        TRY(chart_add_stats(c, series_of_group(c, r, err), x, &s, scale, err));
+    }
+out:
+    grouping_free(&traces);
+    buf_free(&keys);
+    return rc;
+}
+
+/* Only keys that vary get a panel; --x names the only one. */
+int points_by_key(struct chart *c, struct err *err)
+{
+    static const struct {
+        enum group_key key;
+        const char *word, *name;
+    } all[] = {{KEY_LAYER, "layer", "layer"},
+               {KEY_STEP, "step", "denoising step"},
+               {KEY_TRACE, "sample", "sample"},
+               {KEY_HEAD, "head", "head"},
+               {KEY_MASK_AGE, "mask_age", "age of the mask [step]"}};
+    bool only = c->a->x || !strchr(c->f->x, ',');
+    int rc = 0;
+    TRY(metric_list(c->metric, &c->metrics, err));
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        for (int64_t m = 0; m < c->metrics.n; m++) {
+            if (!name_matches(c->f->x, all[k].word) ||
+                (c->a->x && strcmp(c->a->x, all[k].word) != 0) ||
+                (!only && !recset_varies(c->a->set, all[k].key)))
+                continue;
+            if (c->panels == CHART_PANELS)
+                FAIL(err, ERR_USAGE, "more than %d panels", CHART_PANELS);
+            chart_panel(c, c->metrics.items[m], all[k].name, AXIS_COUNT);
+            TRY(fill_panel(c, all[k].key, err));
+        }
+    if (c->panels == 0)
+        rc = err_set(err, ERR_INPUT,
+                     c->a->x ? "--x takes one of %s"
+                             : "the records hold one of each of %s: nothing to compare",
+                     c->f->x);
+out:
+    return rc;
+}
+
+/* ---- the distribution of a metric ------------------------------------------------------------ */
+
+int points_of_values(struct chart *c, struct err *err)
+{
+    const char *unit;
+    double scale = metric_scale(c->metric, &unit), unused;
+    struct buf name = {0};
+    int rc = 0;
+
+    TRY(chart_regroup(c, c->f->keys, c->metric, KEY_COUNT, c->f->flags, err));
+    chart_metric_label(c->metric, &name, &unused);
+    TRY(buf_check(&name, "name", err));
+    struct chart_panel *p = chart_panel(c, c->metric, name.data, AXIS_OF_METRIC);
+    snprintf(p->y_name, sizeof p->y_name, "share of heads of calls");
+    for (int64_t i = 0; i < c->g.gs.n && !rc; i++) {
+        const struct record *r = c->g.gs.g[i].first;
+        struct stats s;
+        double *x = NULL;
+        rc = group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, &x, err);
+        int k = rc ? -1 : chart_series(&c->g, r, r->params, &c->l, err);
+        rc = k < 0 ? err->code
+                   : chart_add(c, &(struct chart_point){.series = k, .x = x[0] * scale}, err);
+        for (int64_t m = 0; m < s.n && !rc; m++)
+            if (m + 1 == s.n || x[m + 1] != x[m])
+                rc = chart_add(c,
+                               &(struct chart_point){.series = k,
+                                                     .x = x[m] * scale,
+                                                     .y = (double)(m + 1) / (double)s.n},
+                               err);
+        free(x);
+    }
+out:
+    buf_free(&name);
+    return rc;
+}
+
+/* ---- metrics whose names hold x -------------------------------------------------------------- */
+
+/* The names of the metric at layers or at steps; `over` becomes "layer" or "step". */
+static int find_names(struct chart *c, struct str_list *names, char over[32], struct err *err)
+{
+    struct buf pattern = {0};
+    int rc = 0;
+
+    buf_printf(&pattern, "%s@*=*", c->metric);
+    TRY(buf_check(&pattern, "metric", err));
+    TRY(recset_metrics(c->a->set, buf_str(&pattern), names, err));
+    if (names->n == 0)
+        FAIL(err, ERR_INPUT,
+             "no record has %s by layer or step: --metric takes err_resid, err_attn, err_local, "
+             "density_elem, x_l2, x_cos, v_l2 of `lacuna eval`",
+             c->metric);
+    const char *at = strchr(names->items[0], '@') + 1;
+    snprintf(over, 32, "%.*s", (int)strcspn(at, "="), at);
+out:
+    buf_free(&pattern);
+    return rc;
+}
+
+/* A name of the other kind (steps among layers) is left out. */
+int points_of_names(struct chart *c, struct err *err)
+{
+    struct str_list names = {0};
+    char over[32];
+    int rc = 0;
+
+    TRY(chart_regroup(c, c->f->keys, NULL, KEY_COUNT, c->f->flags, err));
+    TRY(find_names(c, &names, over, err));
+    struct chart_panel *p =
+        chart_panel(c, c->metric, strcmp(over, "step") == 0 ? "denoising step" : over, AXIS_COUNT);
+    buf_puts(&c->says, over);
+    for (int64_t i = 0; i < c->g.gs.n; i++)
+        for (int64_t k = 0; k < names.n; k++) {
+            const struct record *r = c->g.gs.g[i].first;
+            const char *at = strchr(names.items[k], '@') + 1, *x = strchr(at, '=') + 1;
+            struct stats s;
+            if (strncmp(at, over, strlen(over)) != 0)
+                continue;
+            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], names.items[k], &s, NULL, err));
+            if (s.n == 0)
+                continue;
+            TRY(chart_add_stats(c, chart_series(&c->g, r, r->params, &c->l, err), strtod(x, NULL),
+                                &s, 1, err));
+            c->p[c->n - 1].rounding = s.mean < chart_rounding(c->metric, r);
+            p->rounding |= s.mean > 0 && c->p[c->n - 1].rounding;
+        }
+    if (c->n == 0)
+        FAIL(err, ERR_INPUT, "no setting that is left has %s by %s", c->metric, over);
+    if (p->rounding)
+        buf_puts(&c->caption, "Differences that are rounding lie below the lower edge.");
+out:
+    str_list_free(&names);
+    return rc;
+}
+
+/* Colour by model and length, circles for blocks, triangles on dashed lines for slices. */
+static int add_sizes(struct chart *c, const struct group *g, bool slices, struct err *err)
+{
+    static const int sides[2][5] = {{16, 32, 64, 128, 0}, {16, 64, 128, 0}};
+    static const char *const colors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"};
+    struct buf name = {0};
+    struct stats s;
+    int rc = 0;
+    for (int i = 0; i < c->g.n_scope; i++) {
+        if (c->g.scope[i] != KEY_MODEL)
+            buf_printf(&name, "%s=", key_name(c->g.scope[i]));
+        key_text(g->first, c->g.scope[i], &name);
+        buf_puts(&name, " ");
+    }
+    if (c->g.n_scope == 0)
+        buf_printf(&name, "%s ", g->first->model);
+    buf_puts(&name, slices ? "M x 1 slices" : "b x b blocks");
+    TRY(buf_check(&name, "series", err));
+    int k = plain_series(c, name.data, colors[c->l.n / 2 % 5], slices ? 2 : 1, slices ? 9 : 7, err);
+    for (const int *side = sides[slices]; *side; side++) {
+        char metric[32];
+        snprintf(metric, sizeof metric, "below_%c%d", slices ? 's' : 'b', *side);
+        TRY(group_stats(&c->g.gs, g, metric, &s, NULL, err));
+        if (s.n)
+            TRY(chart_add_stats(c, k, *side, &s, 1, err));
+    }
+out:
+    buf_free(&name);
+    return rc;
+}
+
+int points_of_sizes(struct chart *c, struct err *err)
+{
+    int rc = 0;
+    TRY(chart_regroup(c, c->f->keys, "below_b64", KEY_COUNT, c->f->flags, err));
+    struct chart_panel *p =
+        chart_panel(c, "below_b64", "block side b, or slice rows M [tokens]", AXIS_TOKENS);
+    snprintf(p->y_name, sizeof p->y_name, "share of units below 0.5/N");
+    c->facets_from = SERIES_MOST;
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        TRY(add_sizes(c, &c->g.gs.g[i], false, err));
+        TRY(add_sizes(c, &c->g.gs.g[i], true, err));
+    }
+out:
+    return rc;
+}
+
+/* ---- what the threshold c/N leaves (FG-Attn, arXiv 2509.16518, figure 13) ----------------------
+ */
+
+static const struct {
+    const char *unit, *name, *color;
+    int dash, point;
+} units[] = {{"b128", "128 x 128", "#440154", 1, 7}, {"b64", "64 x 64", "#3b528b", 1, 7},
+             {"b32", "32 x 32", "#21918c", 1, 7},    {"b16", "16 x 16", "#5ec962", 1, 7},
+             {"s128", "128 x 1", "#440154", 2, 9},   {"s64", "64 x 1", "#3b528b", 2, 9},
+             {"s16", "16 x 1", "#5ec962", 2, 9}};
+
+static const struct {
+    const char *metric, *name, *color;
+} mask_lines[] = {{"density_elem", "density of slices", "#0072b2"},
+                  {"cra_mean", "recall, mean of rows", "#009e73"},
+                  {"cra_min", "recall, worst row", "#d55e00"}};
+
+/* The cells of the figure as one scope: several models, lengths or orders would need a choice. */
+static int one_scope(struct chart *c, const char *keys, const char *metric, unsigned flags,
+                     struct err *err)
+{
+    int rc = chart_regroup(c, keys, metric, KEY_COUNT, flags, err);
+    if (!rc && c->g.n_scope)
+        rc = err_set(err, ERR_USAGE, "the records differ in %s: name directories that hold one",
+                     key_name(c->g.scope[0]));
+    return rc;
+}
+
+/* The thresholds differ between records: whichever a record has counts, 0.5 need not be among
+ * them. */
+static int add_units(struct chart *c, struct err *err)
+{
+    struct str_list names = {0};
+    int rc = 0;
+
+    TRY(recset_metrics(c->a->set, "below_b*,below_s*", &names, err));
+    if (names.n == 0)
+        goto out;
+    TRY(one_scope(c, "", NULL, FIGURE_ALL_CALLS | FIGURE_PER_HEAD, err));
+    struct chart_panel *p = chart_panel(c, "below_b64", "c, threshold in units of 1/N", AXIS_PARAM);
+    snprintf(p->y_name, sizeof p->y_name, "share of units, whose largest weight is below c/N");
+    for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+        size_t len = strlen(units[u].unit);
+        for (int64_t i = 0; i < names.n; i++) {
+            const char *rest = names.items[i] + strlen("below_");
+            struct stats s;
+            if (strncmp(rest, units[u].unit, len) != 0 || (rest[len] && rest[len] != '@'))
+                continue;
+            TRY(group_stats(&c->g.gs, &c->g.gs.g[0], names.items[i], &s, NULL, err));
+            if (s.n)
+                TRY(chart_add_stats(c,
+                                    plain_series(c, units[u].name, units[u].color, units[u].dash,
+                                                 units[u].point, err),
+                                    metric_level(names.items[i]), &s, 1, err));
+        }
+    }
+    c->panels -= c->n == 0; /* of the chosen cells none has maps */
+out:
+    str_list_free(&names);
+    return rc;
+}
+
+static bool same_but_tau(const char *a, const char *b)
+{
+    struct buf rest = {0}, other = {0};
+    params_without(a, "tau", &rest);
+    params_without(b, "tau", &other);
+    bool same = strcmp(buf_str(&rest), buf_str(&other)) == 0;
+    buf_free(&rest);
+    buf_free(&other);
+    return same;
+}
+
+/* The setting that was swept over most thresholds: one of its parameter texts. */
+static const char *swept_setting(const struct grouping *gs)
+{
+    const char *best = NULL;
+    int64_t most = 0;
+    for (int64_t i = 0; i < gs->n; i++) {
+        int64_t n = 0;
+        for (int64_t k = 0; k < gs->n; k++)
+            n += same_but_tau(gs->g[i].first->params, gs->g[k].first->params);
+        best = n > most ? gs->g[i].first->params : best;
+        most = n > most ? n : most;
+    }
+    return best;
+}
+
+/* The slice masks of one setting; refresh steps, which run dense, are none. */
+static int add_masks(struct chart *c, struct err *err)
+{
+    const struct figure_args *all = c->a;
+    struct figure_args own = *all;
+    struct buf rest = {0};
+    int64_t before = c->n;
+    bool any = false;
+    int rc = 0;
+
+    for (int64_t i = 0; i < own.set->n; i++)
+        any |= own.set->r[i].status == RECORD_OK && strcmp(own.set->r[i].method, "fg-attn") == 0 &&
+               figure_takes(all, &own.set->r[i]);
+    if (!any)
+        return 0;
+    own.method = "fg-attn";
+    c->a = &own;
+    rc = one_scope(c, "method,params", "density_elem", 0, err);
+    c->a = c->g.args = all;
+    TRY(rc);
+    const char *setting = swept_setting(&c->g.gs);
+    params_without(setting, "tau", &rest);
+    struct chart_panel *p =
+        chart_panel(c, "density_elem", "c, threshold in units of 1/N", AXIS_PARAM);
+    snprintf(p->y_name, sizeof p->y_name, "slice masks of fg-attn %.60s", buf_str(&rest));
+    for (int m = 0; m < 3; m++)
+        for (int64_t i = 0; i < c->g.gs.n; i++) {
+            const char *params = c->g.gs.g[i].first->params, *tau = params_value(params, "tau");
+            struct stats s, dense;
+            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], mask_lines[m].metric, &s, NULL, err));
+            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], "dense_call", &dense, NULL, err));
+            if (same_but_tau(params, setting) && s.n && dense.min != 1 &&
+                !params_value(params, "mode") && !*params_target(params))
+                TRY(chart_add_stats(
+                    c,
+                    plain_series(c, mask_lines[m].name, mask_lines[m].color, 1 + m, 5 + 2 * m, err),
+                    tau ? strtod(tau, NULL) : 0.5, &s, 1, err));
+        }
+    c->panels -= c->n == before; /* all of them ran dense */
+out:
+    buf_free(&rest);
+    return rc;
+}
+
+int points_of_thresholds(struct chart *c, struct err *err)
+{
+    int rc = 0;
+    c->facets_from = SERIES_MOST;
+    TRY(add_units(c, err));
+    TRY(add_masks(c, err));
+    if (c->n == 0)
+        FAIL(err, ERR_INPUT, "no record of dense with below_* and none of fg-attn is left to draw");
+out:
+    return rc;
+}
