@@ -381,8 +381,9 @@ $(BUILD)/tests/bench/bench: $(BUILD)/tests/bench/bench.o $(BUILD)/tests/harness/
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS)
 
-# Writes checkpoints of the published sizes with random weights (2.8 and 28.6 GB).
-$(BUILD)/tests/bench/makewan: $(BUILD)/tests/bench/makewan.o $(LIB)
+# makewan: checkpoints of the published sizes with random weights (2.8 and 28.6 GB); manyrecords: records
+# of a large replay.
+$(BUILD)/tests/bench/makewan $(BUILD)/tests/bench/manyrecords: %: %.o $(LIB)
 	$(if $(Q),@echo "  LINK  $@")
 	$(Q)$(CC) $(FLAGS) $(LINKING) $(LDFLAGS) -o $@ $^ $(LIBS) $(LDLIBS)
 

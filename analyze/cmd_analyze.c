@@ -5,7 +5,7 @@
 #include "analyze/format.h"
 #include "analyze/rows.h"
 #include "analyze/tables.h"
-#include "analyze/where.h"
+#include "analyze/query.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/log.h"

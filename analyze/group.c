@@ -6,144 +6,10 @@
 #include "analyze/metricfacts.h"
 #include "core/mem.h"
 
-#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- metrics of a record ------------------------------------------------------------------- */
-
-static const struct metric *find_metric(const struct record *r, const char *name)
-{
-    for (int64_t i = 0; i < r->n_metrics; i++)
-        if (strcmp(r->metrics[i].name, name) == 0)
-            return &r->metrics[i];
-    return NULL;
-}
-
-/* A sum "A+B" that ends before `end`; false when a metric is absent. */
-static bool sum_value(const struct record *r, const char *p, const char *end, double *out)
-{
-    *out = 0;
-    while (p < end) {
-        size_t len = strcspn(p, "+/");
-        char name[sizeof((struct metric *)0)->name];
-        if (len >= sizeof name)
-            return false;
-        snprintf(name, sizeof name, "%.*s", (int)len, p);
-        const struct metric *m = find_metric(r, name);
-        if (!m)
-            return false;
-        *out += m->value;
-        p += len + (p + len < end);
-    }
-    return true;
-}
-
-static bool expression_value(const struct record *r, const char *text, double *out)
-{
-    bool complement = strncmp(text, "1-", 2) == 0;
-    const char *p = complement ? text + 2 : text, *slash = strchr(p, '/'), *end = p + strlen(p);
-    double num, den = 1;
-    if (!sum_value(r, p, slash ? slash : end, &num) ||
-        (slash && !sum_value(r, slash + 1, end, &den)))
-        return false;
-    *out = complement ? 1 - num / den : num / den;
-    return true;
-}
-
-bool record_has(const struct record *r, const char *metric)
-{
-    double x;
-    return expression_value(r, metric, &x);
-}
-
-double record_value(const struct record *r, const char *metric)
-{
-    double x;
-    return expression_value(r, metric, &x) ? x : NAN;
-}
-
-bool name_matches(const char *patterns, const char *name)
-{
-    for (const char *p = patterns; *p;) {
-        size_t len = strcspn(p, ",");
-        char one[64];
-        snprintf(one, sizeof one, "%.*s", (int)(len < sizeof one ? len : sizeof one - 1), p);
-        if (fnmatch(one, name, 0) == 0)
-            return true;
-        p += len + (p[len] == ',');
-    }
-    return false;
-}
-
-static bool listed(const struct str_list *l, const char *name)
-{
-    for (int64_t i = 0; i < l->n; i++)
-        if (strcmp(l->items[i], name) == 0)
-            return true;
-    return false;
-}
-
-static void add_matching(const struct record *records, int64_t n, const char *pattern,
-                         struct str_list *out)
-{
-    for (int64_t i = 0; i < n; i++) {
-        const struct record *r = &records[i];
-        for (int64_t k = 0; r->status == RECORD_OK && k < r->n_metrics; k++)
-            if (fnmatch(pattern, r->metrics[k].name, 0) == 0 && !listed(out, r->metrics[k].name))
-                str_list_add(out, r->metrics[k].name);
-    }
-}
-
-int recset_metrics(const struct recset *s, const char *patterns, struct str_list *out,
-                   struct err *err)
-{
-    for (const char *p = patterns; *p;) {
-        size_t len = strcspn(p, ",");
-        char one[64];
-        if (len >= sizeof one)
-            return err_set(err, ERR_USAGE, "'%.*s' is longer than any metric's name", (int)len, p);
-        snprintf(one, sizeof one, "%.*s", (int)len, p);
-        add_matching(s->r, s->n, one, out);
-        add_matching(s->calls, s->n_calls, one, out);
-        p += len + (p[len] == ',');
-    }
-    return 0;
-}
-
-int recset_check_metrics(const struct recset *a, const struct recset *b, const char *option,
-                         const char *patterns, struct err *err)
-{
-    for (const char *p = patterns; *p;) {
-        int len = (int)strcspn(p, ",");
-        char one[64];
-        struct str_list found = {0};
-        snprintf(one, sizeof one, "%.*s", len, p);
-        int rc = recset_metrics(a, one, &found, err);
-        if (!rc && !found.n && b)
-            rc = recset_metrics(b, one, &found, err);
-        bool any = found.n > 0;
-        str_list_free(&found);
-        if (rc)
-            return rc;
-        if (!any)
-            return err_set(err, ERR_USAGE,
-                           "%s: no ok record has a metric '%.*s' (lacuna list metrics)", option,
-                           len, p);
-        p += len + (p[len] == ',');
-    }
-    return 0;
-}
-
-bool recset_varies(const struct recset *s, enum group_key k)
-{
-    for (int64_t i = 1; i < s->n; i++)
-        if (key_compare(&s->r[0], &s->r[i], k) != 0)
-            return true;
-    return false;
-}
 
 bool grouping_varies(const struct grouping *gs, enum group_key k)
 {
@@ -183,9 +49,10 @@ static int sort_cmp(const void *a, const void *b, void *ctx)
 
 /* Did the method run this call dense by its own schedule? It says so itself: a mask that happens to
  * keep everything is not meant. */
-static bool is_dense_call(const struct record *r)
+static bool is_dense_call(struct expr *dense_call, const struct record *r)
 {
-    return r->status == RECORD_OK && record_value(r, "dense_call") == 1;
+    double x;
+    return r->status == RECORD_OK && expr_value(dense_call, r, &x) && x == 1;
 }
 
 /* ---- groups -------------------------------------------------------------------------------- */
@@ -219,12 +86,13 @@ static bool same_owner(const struct record *a, const struct record *b, enum metr
 static void count(const struct grouping *gs, struct group *g)
 {
     const struct record *last = NULL;
+    struct expr dense = expr_parse("dense_call");
     for (int64_t i = 0; gs->set->r && i < g->n; i++) {
         const struct record *r = &gs->set->r[g->at[i]];
         if ((gs->flags & GROUP_PER_HEAD) && last && same_head(last, r))
             continue;
         last = r;
-        if (g->steps == STEPS_SPARSE && is_dense_call(r))
+        if (g->steps == STEPS_SPARSE && is_dense_call(&dense, r))
             continue;
         g->n_ok += r->status == RECORD_OK;
         g->n_skip += r->status == RECORD_SKIP;
@@ -248,11 +116,12 @@ static int add_group(struct grouping *gs, int64_t from, int64_t to, enum group_s
 /* Both dense and other calls among order[from..to)? */
 static bool mixes_calls(const struct grouping *gs, int64_t from, int64_t to)
 {
+    struct expr e = expr_parse("dense_call");
     bool dense = false, sparse = false;
-    for (int64_t i = from; i < to; i++) {
+    for (int64_t i = from; i < to && !(dense && sparse); i++) {
         const struct record *r = &gs->set->r[gs->order[i]];
-        dense |= is_dense_call(r);
-        sparse |= r->status == RECORD_OK && !is_dense_call(r);
+        dense |= is_dense_call(&e, r);
+        sparse |= r->status == RECORD_OK && !is_dense_call(&e, r);
     }
     return dense && sparse;
 }
@@ -383,14 +252,6 @@ void grouping_free(struct grouping *g)
     *g = (struct grouping){0};
 }
 
-static bool any_has(const struct recset *s, const char *metric)
-{
-    for (int64_t i = 0; i < s->n; i++)
-        if (s->r[i].status == RECORD_OK && record_has(&s->r[i], metric))
-            return true;
-    return false;
-}
-
 bool group_of_calls(const struct grouping *gs, const char *metric)
 {
     struct call_join *j = gs->calls;
@@ -398,8 +259,8 @@ bool group_of_calls(const struct grouping *gs, const char *metric)
         return false;
     if (strcmp(j->metric, metric) != 0) {
         snprintf(j->metric, sizeof j->metric, "%s", metric);
-        j->of_calls =
-            any_has(&j->set, metric) && (metric_timed(metric) || !any_has(gs->set, metric));
+        j->of_calls = any_has(j->set.r, j->set.n, metric) &&
+                      (metric_timed(metric) || !any_has(gs->set->r, gs->set->n, metric));
     }
     return j->of_calls;
 }
@@ -437,6 +298,7 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
 {
     const struct record *last = NULL;
     enum metric_per per = metric_per(metric);
+    struct expr e = expr_parse(metric), dense = expr_parse("dense_call");
     double *x = NULL;
     int64_t n = 0;
     if (group_of_calls(gs, metric))
@@ -446,10 +308,10 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
         return rc;
     for (int64_t i = 0; i < g->n; i++) {
         const struct record *r = &gs->set->r[g->at[i]];
-        if (r->status != RECORD_OK || (g->steps == STEPS_SPARSE && is_dense_call(r)))
+        if (r->status != RECORD_OK || (g->steps == STEPS_SPARSE && is_dense_call(&dense, r)))
             continue;
         double value;
-        if (!expression_value(r, metric, &value) ||
+        if (!expr_value(&e, r, &value) ||
             ((gs->flags & GROUP_PER_HEAD) && last && same_owner(last, r, per)))
             continue;
         last = r;

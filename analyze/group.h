@@ -4,8 +4,7 @@
 #ifndef LACUNA_GROUP_H
 #define LACUNA_GROUP_H
 
-#include "analyze/keys.h"
-#include "analyze/load.h"
+#include "analyze/query.h"
 #include "analyze/stats.h"
 
 enum group_steps {
@@ -69,37 +68,11 @@ bool group_calls(const struct grouping *gs, const struct group *g, const struct 
 
 /* Statistics of a metric over the ok cells of a group that have it, or over the calls beside it.
  * `values` (may be NULL) receives the sorted finite values, malloc'd. The metric may be an
- * expression, see record_value. */
+ * expression (query.h). */
 int group_stats(const struct grouping *gs, const struct group *g, const char *metric,
                 struct stats *out, double **values, struct err *err);
 
-/* Value of a metric of one record, NAN when absent; or of an expression of metrics of the form
- * [1-]A[+B...][/C[+D...]], for instance "1-density_elem" or "time_select_ns/time_dense_ns" ("+"
- * binds closer than "/"). */
-double record_value(const struct record *r, const char *metric);
-
-/* Does the record have the metric (all those of an expression)? */
-bool record_has(const struct record *r, const char *metric);
-
-/* Does the key take more than one value over the set? */
-bool recset_varies(const struct recset *s, enum group_key k);
-
-/* Does it take more than one value within a group? */
+/* Does the key take more than one value within a group? */
 bool grouping_varies(const struct grouping *g, enum group_key k);
-
-/* Names of all metrics of ok records that match the comma-separated shell patterns, in the order of
- * the patterns, then of first appearance. */
-int recset_metrics(const struct recset *s, const char *patterns, struct str_list *out,
-                   struct err *err);
-
-/* Does every one of the comma-separated patterns match a metric of an ok record of a, or of b,
- * which may be NULL? ERR_USAGE names the first that does not; `option` is what the user gave it to.
- * A name with a typing error would otherwise be left out of the result, or make any two sets equal.
- */
-int recset_check_metrics(const struct recset *a, const struct recset *b, const char *option,
-                         const char *patterns, struct err *err);
-
-/* Does `name` match one of the comma-separated shell patterns? */
-bool name_matches(const char *patterns, const char *name);
 
 #endif

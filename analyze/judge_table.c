@@ -77,12 +77,17 @@ static int add_pair(struct pairs *p, const struct record *with, const struct rec
              {"l1_without", record_get(without, "err_l1_rel")},
              {"sparsity_with", record_get(with, "sparsity_total")},
              {"sparsity_without", record_get(without, "sparsity_total")}};
-    struct record r = *with;
+    struct record r = *with, none;
     char name[48];
     int rc = 0;
 
-    r.metrics = NULL;
-    r.n_metrics = r.cap_metrics = 0;
+    r.names = NULL;
+    r.values = NULL;
+    r.pooled = false;
+    record_init(&none);
+    r.model = none.model;
+    r.reason = none.reason;
+    record_text(&r, &r.model, "%s", with->model);
     memset(&r.notes, 0, sizeof r.notes);
     r.params = strdup(with->params ? with->params : "");
     if (!r.params)

@@ -271,6 +271,8 @@ static bool number_starts(const char *s)
 int natural_compare(const char *a, const char *b)
 {
     const char *a0 = a, *b0 = b;
+    if (a == b || strcmp(a, b) == 0)
+        return 0;
     while (*a && *b) {
         if (number_starts(a) && number_starts(b)) {
             char *a_end, *b_end;

@@ -14,6 +14,7 @@ struct recset {
     struct record *calls; /* owned; of scope `call`: times of all heads of a call. They stand beside
                            * the others and are never counted or averaged with them (group.h) */
     int64_t n_calls, n_calls_ok;
+    struct record_pool *pool; /* owned; of the records that were read, NULL of others */
     int64_t repeated; /* cells that several directories held: the last directory's was kept */
 };
 

@@ -18,7 +18,7 @@ static const struct metric_def *first_def(const char *name)
 {
     const char *p = is_complement(name) ? name + 2 : name;
     size_t len = strcspn(p, "+/");
-    char one[sizeof((struct metric *)0)->name];
+    char one[METRIC_NAME];
     if (len >= sizeof one)
         return NULL;
     snprintf(one, sizeof one, "%.*s", (int)len, p);

@@ -93,10 +93,15 @@ static bool fills(const struct table_def *def, const char *metric)
 static bool any_fills(const struct table_def *def, const char *patterns, const struct record *r,
                       int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; r[i].status == RECORD_OK && k < r[i].n_metrics; k++)
-            if (fills(def, r[i].metrics[k].name) && name_matches(patterns, r[i].metrics[k].name))
+    const struct metric_names *last = NULL;
+    for (int64_t i = 0; i < n; i++) {
+        if (r[i].status != RECORD_OK || r[i].names == last)
+            continue;
+        last = r[i].names;
+        for (int64_t k = 0; k < record_metrics(&r[i]); k++)
+            if (fills(def, last->name[k]) && name_matches(patterns, last->name[k]))
                 return true;
+    }
     return false;
 }
 
@@ -201,50 +206,6 @@ int table_build(const struct table_def *def, const struct recset *set,
 
 /* ---- groups -------------------------------------------------------------------------------- */
 
-/* What differs between these is not a sample of one quantity: never average over it. */
-static const enum group_key scope_keys[] = {
-    KEY_SCOPE,   KEY_HEADS,   KEY_MODEL,     KEY_CAUSAL, KEY_N_Q,    KEY_N_K,     KEY_D,
-    KEY_PERMUTE, KEY_BACKEND, KEY_PRECISION, KEY_SEED,   KEY_TOKENS, KEY_SETTING,
-};
-
-/* Does the key split records that agree in the keys chosen so far? */
-static int splits_further(const struct recset *set, const enum group_key *keys, int n,
-                          enum group_key k, bool *out, struct err *err)
-{
-    struct grouping gs = {0};
-    int rc = grouping_make(set, keys, n, 0, NULL, NULL, &gs, err);
-    *out = false;
-    for (int64_t i = 0; i < gs.n && !*out; i++)
-        for (int64_t m = 1; m < gs.g[i].n && !*out; m++)
-            *out = key_compare(gs.g[i].first, &set->r[gs.g[i].at[m]], k) != 0;
-    grouping_free(&gs);
-    return rc;
-}
-
-int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX], int *n, struct err *err)
-{
-    bool split;
-    *n = 0;
-    for (size_t i = 0; i < sizeof scope_keys / sizeof *scope_keys; i++) {
-        if (!recset_varies(set, scope_keys[i]))
-            continue;
-        int rc = splits_further(set, keys, *n, scope_keys[i], &split, err);
-        if (rc)
-            return rc;
-        if (split)
-            keys[(*n)++] = scope_keys[i];
-    }
-    return 0;
-}
-
-static bool has_key(const enum group_key *keys, int n, enum group_key k)
-{
-    for (int i = 0; i < n; i++)
-        if (keys[i] == k)
-            return true;
-    return false;
-}
-
 /* The request's keys as they are, or the table's with the scope in front. */
 static int choose_keys(const struct table_def *def, const struct recset *set,
                        const struct table_request *req, enum group_key keys[KEYS_MAX], int *n,
@@ -272,10 +233,10 @@ static void note_mixed(const struct grouping *gs, struct table *t)
 {
     bool per_head = gs->flags & GROUP_PER_HEAD; /* whatever the method */
     static const enum group_key own[] = {KEY_METHOD, KEY_PARAMS};
-    enum { SCOPE = sizeof scope_keys / sizeof *scope_keys, ALL = SCOPE + 2 };
+    int scope = n_scope_keys;
     struct buf b = {0};
-    for (int i = 0; i < (per_head ? SCOPE : ALL); i++) {
-        enum group_key k = i < SCOPE ? scope_keys[i] : own[i - SCOPE];
+    for (int i = 0; i < (per_head ? scope : scope + 2); i++) {
+        enum group_key k = i < scope ? scope_keys[i] : own[i - scope];
         if (grouping_varies(gs, k))
             buf_printf(&b, "%s%s", b.len ? ", " : "", key_name(k));
     }
@@ -432,15 +393,6 @@ out:
 }
 
 /* ---- pivot --------------------------------------------------------------------------------- */
-
-static int same_keys(const struct record *a, const struct record *b, const enum group_key *keys,
-                     int n)
-{
-    for (int i = 0; i < n; i++)
-        if (key_compare(a, b, keys[i]) != 0)
-            return 0;
-    return 1;
-}
 
 /* What a target is of, up to its sign: "density_elem" of "density_elem=0.3". */
 static size_t target_metric(const char *target)

@@ -54,8 +54,4 @@ int table_put_key(struct table *t, int64_t col, const struct record *r, enum gro
 /* A column for the statistics of a metric, in the unit that people read. */
 int table_metric_column(struct table *t, const char *metric, struct err *err);
 
-/* The keys that are never averaged over (model, length, backend, ...), as far as they tell records
- * of the set apart: those that vary and are not implied by the ones before. */
-int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX], int *n, struct err *err);
-
 #endif

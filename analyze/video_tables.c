@@ -71,21 +71,12 @@ static int put_stats(struct table *t, int64_t col, const struct grouping *gs, co
     return rc;
 }
 
-static bool same_keys(const struct record *a, const struct record *b, const enum group_key *keys,
-                      int n)
-{
-    for (int i = 0; i < n; i++)
-        if (key_compare(a, b, keys[i]) != 0)
-            return false;
-    return true;
-}
-
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
 static bool has_below(const void *ctx, const struct record *r)
 {
-    for (int64_t i = 0; r->status == RECORD_OK && i < r->n_metrics; i++)
-        if (strncmp(r->metrics[i].name, "below_", 6) == 0)
+    for (int64_t i = 0; r->status == RECORD_OK && i < record_metrics(r); i++)
+        if (strncmp(record_metric_name(r, i), "below_", 6) == 0)
             return true;
     return false;
 }

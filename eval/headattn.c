@@ -115,7 +115,7 @@ static int describe(struct head_work *w, struct err *err)
     const struct layer_attn *a = w->j->a;
     struct record *r = &w->rec;
 
-    utf8_copy(r->model, sizeof r->model, a->model);
+    record_text(r, &r->model, "%s", a->model);
     r->layer = w->in.layer;
     r->head = w->head;
     r->kv_head = w->in.kv_head;
@@ -364,7 +364,7 @@ static int dense_on_device(struct head_work *w, bool *done, struct err *err)
         put_rows(w, 0, x->nq, r.out);
     if (r.out && w->j->a->how->local_errors)
         TRY(add_errors(w, 0, x->nq, r.out, err));
-    w->rec.n_metrics = 0;
+    record_no_metrics(&w->rec);
     if (r.attend.samples) {
         TRY(record_metric(&w->rec, "time_total_ns", r.attend.median, err));
         TRY(record_metric(&w->rec, "time_dense_ns", r.dense.median, err));

@@ -171,8 +171,9 @@ out:
 static bool has_metric(const struct report *r, const char *pattern)
 {
     for (int64_t i = 0; i < r->set.n; i++)
-        for (int64_t k = 0; r->set.r[i].status == RECORD_OK && k < r->set.r[i].n_metrics; k++)
-            if (name_matches(pattern, r->set.r[i].metrics[k].name))
+        for (int64_t k = 0; r->set.r[i].status == RECORD_OK && k < record_metrics(&r->set.r[i]);
+             k++)
+            if (name_matches(pattern, record_metric_name(&r->set.r[i], k)))
                 return true;
     return false;
 }

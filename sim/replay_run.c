@@ -53,7 +53,7 @@ static int do_cell(struct replay *r, const struct series *s, int64_t call, int64
             goto out;
         }
         rec.status = RECORD_ERROR;
-        utf8_copy(rec.reason, sizeof rec.reason, cell.msg);
+        record_text(&rec, &rec.reason, "%s", cell.msg);
     }
     if (!done)
         TRY(replay_deliver(r, run, &rec, err));

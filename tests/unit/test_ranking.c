@@ -3,7 +3,7 @@
 #include "analyze/paired.h"
 #include "analyze/params.h"
 #include "analyze/tables.h"
-#include "analyze/where.h"
+#include "analyze/query.h"
 #include "core/log.h"
 #include "core/metricdef.h"
 #include "sim/registry.h"
