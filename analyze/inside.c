@@ -4,6 +4,7 @@
 #include "analyze/inside.h"
 
 #include "analyze/metricfacts.h"
+#include "analyze/tables.h"
 #include "core/mem.h"
 
 #include <math.h>
@@ -217,10 +218,9 @@ static bool has_inside(const struct recset *set)
 }
 
 const struct table_def table_inside = {
-    {"inside", "Does a replay order settings as the model with the method inside does?",
-     "rows: replay metrics; columns: rank correlation with metrics of scope model"},
-    "",
-    "",
-    0,
-    build_inside,
-    has_inside};
+    .listed = {"inside", "Does a replay order settings as the model with the method inside does?",
+               "rows: replay metrics; columns: rank correlation with metrics of scope model"},
+    .keys = "",
+    .metrics = "",
+    .build = build_inside,
+    .has_data = has_inside};

@@ -5,7 +5,7 @@
  *
  * Sorting by everything but theta brings partners together: O(n log n).
  */
-#include "analyze/video_tables.h"
+#include "analyze/tables.h"
 
 #include "analyze/params.h"
 #include "core/mem.h"
@@ -13,6 +13,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Two cells whose output errors differ by more than this are the "filtered" columns. */
+#define JUDGE_FILTER 0.05
 
 struct judged {
     const struct record *r;
@@ -255,10 +258,11 @@ out:
 }
 
 const struct table_def table_judge = {
-    {"judge", "SpargeAttn with and without the judge of self-similarity (SpargeAttn, table 10)",
-     "rows: settings of spargeattn that were replayed with theta=-1 or judge=0 as well"},
-    "params",
-    "",
-    0,
-    build_judge,
-    judge_data};
+    .listed = {"judge",
+               "SpargeAttn with and without the judge of self-similarity (SpargeAttn, table 10)",
+               "rows: settings of spargeattn that were replayed with theta=-1 or judge=0 as well"},
+    .keys = "params",
+    .brief = "n,l1_with,l1_without,sparsity_with,sparsity_without",
+    .metrics = "",
+    .build = build_judge,
+    .has_data = judge_data};

@@ -19,6 +19,7 @@
     X(KEY_N_K, "n_k", true, "N_k [tokens]", "keys")                                                \
     X(KEY_D, "d", true, "d", "head dimension")                                                     \
     X(KEY_PERMUTE, "permute", false, "token order", "token order")                                 \
+    X(KEY_ORDER, "order", false, "token order", "token order that the method saw")                 \
     X(KEY_BACKEND, "backend", false, "backend", "cpu or cuda")                                     \
     X(KEY_PRECISION, "precision", false, "precision", "arithmetic of the reference")               \
     X(KEY_SEED, "seed", true, "seed", "seed of everything random")                                 \

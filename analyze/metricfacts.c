@@ -97,6 +97,11 @@ bool metric_timed(const char *name)
     return def && def->section && strcmp(def->section, "time") == 0;
 }
 
+double metric_worst(const char *name, const struct stats *s)
+{
+    return metric_better(name) == BETTER_HIGHER ? s->min : s->max;
+}
+
 const char *metric_unit(const char *name)
 {
     const struct metric_def *def = metric_def_find(name);

@@ -1,10 +1,10 @@
 /*
- * plan_table.c - see plan_table.h.
+ * plan_table.c - what a plan gains over the best single setting and over dense.
  *
  * The best single setting is the cheapest one that satisfies the plan's limits on at least the same
  * share of the plan's cells, all of which it must have.
  */
-#include "analyze/plan_table.h"
+#include "analyze/tables.h"
 
 #include "analyze/choose.h"
 #include "analyze/metricfacts.h"
@@ -353,11 +353,12 @@ out:
 }
 
 const struct table_def table_plan = {
-    {"plan", "What a plan gains over the best single setting and over dense",
-     "rows: plan, cheapest single setting with as many cells within the limits, dense; columns: "
-     "traces that the plan was made from, and others"},
-    "",
-    "density_exec",
-    0,
-    build_plan,
-    any_plan};
+    .listed = {"plan", "What a plan gains over the best single setting and over dense",
+               "rows: plan, cheapest single setting with as many cells within the limits, dense; "
+               "columns: "
+               "traces that the plan was made from, and others"},
+    .keys = "",
+    .metrics = "density_exec",
+    .brief = "data,setting,cost,err_l1_rel,within,saved",
+    .build = build_plan,
+    .has_data = any_plan};

@@ -216,18 +216,6 @@ bool same_keys(const struct record *a, const struct record *b, const enum group_
 
 /* ---- conditions ------------------------------------------------------------------------------ */
 
-enum relation { IS, IS_NOT, BELOW, AT_MOST, ABOVE, AT_LEAST };
-
-struct condition {
-    char text[192], name[64];
-    enum relation relation;
-    const char *values; /* of IS and IS_NOT, in text */
-    double limit;       /* of the others */
-    bool is_key;
-    enum group_key key;
-    struct expr metric;
-};
-
 static int bad(const struct condition *c, const char *why, struct err *err)
 {
     return err_set(err, ERR_USAGE,
@@ -304,13 +292,13 @@ static int parse(const char *text, size_t len, struct condition *c, struct err *
                   : *op == '!' ? IS_NOT
                   : *op == '<' ? (equal ? AT_MOST : BELOW)
                                : (equal ? AT_LEAST : ABOVE);
-    c->values = op + 1 + (*op != '=' && equal);
+    c->values = (size_t)(op - c->text) + 1 + (*op != '=' && equal);
     if (c->relation > IS_NOT) {
         char *end;
-        c->limit = strtod(c->values, &end);
-        if (end == c->values || *end || isnan(c->limit))
+        c->limit = strtod(c->text + c->values, &end);
+        if (end == c->text + c->values || *end || isnan(c->limit))
             return bad(c, "not a number", err);
-    } else if (empty_range(c->values)) {
+    } else if (empty_range(c->text + c->values)) {
         return bad(c, "a range that no value is in", err);
     }
     return resolve(c, err);
@@ -372,9 +360,32 @@ static bool holds(struct condition *c, const struct record *r)
     if (c->relation > IS_NOT)
         yes = in_order(c->relation, number(buf_str(&b)), c->limit);
     else
-        yes = is_one_of(buf_str(&b), c->values) == (c->relation == IS);
+        yes = is_one_of(buf_str(&b), c->text + c->values) == (c->relation == IS);
     buf_free(&b);
     return yes;
+}
+
+int where_parse(const char *text, struct condition *out, int most, int *n, struct err *err)
+{
+    *n = 0;
+    for (const char *p = text; *p;) {
+        size_t len = strcspn(p, ",");
+        if (*n == most)
+            return err_set(err, ERR_USAGE, "--where: more than %d conditions in one text", most);
+        int rc = parse(p, len, &out[(*n)++], err);
+        if (rc)
+            return rc;
+        p += len + (p[len] == ',');
+    }
+    return 0;
+}
+
+bool where_holds(struct condition *c, int n, const struct record *r)
+{
+    for (int i = 0; i < n; i++)
+        if (!holds(&c[i], r))
+            return false;
+    return true;
 }
 
 static int64_t keep(struct condition *c, struct record *r, int64_t n)
@@ -388,21 +399,23 @@ static int64_t keep(struct condition *c, struct record *r, int64_t n)
     return kept;
 }
 
+#define CONDITIONS_MOST 32
+
 int recset_where(const struct str_list *texts, struct recset *set, struct err *err)
 {
-    struct condition c;
-    for (int64_t i = 0; i < texts->n; i++)
-        for (const char *p = texts->items[i]; *p;) {
-            size_t len = strcspn(p, ",");
-            int rc = parse(p, len, &c, err);
-            if (rc)
-                return rc;
-            set->n = keep(&c, set->r, set->n);
-            set->n_calls = keep(&c, set->calls, set->n_calls);
+    struct condition c[CONDITIONS_MOST];
+    int n;
+    for (int64_t i = 0; i < texts->n; i++) {
+        int rc = where_parse(texts->items[i], c, CONDITIONS_MOST, &n, err);
+        for (int k = 0; k < n && !rc; k++) {
+            set->n = keep(&c[k], set->r, set->n);
+            set->n_calls = keep(&c[k], set->calls, set->n_calls);
             recset_settle(set);
             if (set->n == 0)
-                return err_set(err, ERR_INPUT, "--where '%s': no record is left", c.text);
-            p += len + (p[len] == ',');
+                rc = err_set(err, ERR_INPUT, "--where '%s': no record is left", c[k].text);
         }
+        if (rc)
+            return rc;
+    }
     return 0;
 }

@@ -88,6 +88,22 @@ bool same_keys(const struct record *a, const struct record *b, const enum group_
     "Only records for which all conditions hold: KEY=V|V, KEY!=V, KEY=1..3, tau<=0.01, "           \
     "cra_p1>0.9; keys, parameters, metrics. Repeatable."
 
+enum relation { IS, IS_NOT, BELOW, AT_MOST, ABOVE, AT_LEAST };
+
+struct condition {
+    char text[192], name[64];
+    enum relation relation;
+    size_t values; /* of IS and IS_NOT: where they begin in text */
+    double limit;  /* of the others */
+    bool is_key;
+    enum group_key key;
+    struct expr metric;
+};
+
+/* The conditions of a text, at most `most`. ERR_USAGE for a bad one. */
+int where_parse(const char *text, struct condition *out, int most, int *n, struct err *err);
+bool where_holds(struct condition *c, int n, const struct record *r);
+
 /* Keep the records for which all conditions of all texts hold. ERR_USAGE for a bad condition;
  * ERR_INPUT that names the condition after which nothing was left. */
 int recset_where(const struct str_list *texts, struct recset *set, struct err *err);

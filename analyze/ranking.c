@@ -324,11 +324,12 @@ out:
 }
 
 const struct table_def table_ranking = {
-    {"ranking", "Who wins at equal density, on how many heads and by how much",
-     "rows: settings with equal targets, or --at METRIC=X; --by METRIC (err_l1_rel) decides; with "
-     "--per layer|head the winner of each"},
-    "method,params",
-    "err_l1_rel",
-    0,
-    build_ranking,
-    any_target};
+    .listed = {"ranking", "Who wins at equal density, on how many heads and by how much",
+               "rows: settings with equal targets, or --at METRIC=X; --by METRIC (err_l1_rel) "
+               "decides; with "
+               "--per layer|head the winner of each"},
+    .keys = "method,params",
+    .metrics = "err_l1_rel",
+    .brief = "at,method,params,value,won,difference,verdict",
+    .build = build_ranking,
+    .has_data = any_target};

@@ -21,16 +21,20 @@ enum table_flags {
     TABLE_SPLIT_STEPS = 1,
     TABLE_PER_HEAD = 2,
     TABLE_HAVING = 4,
+    TABLE_FIRST = 8,
 };
 
 struct table_def {
     struct listed listed; /* name; title; metrics and keys for `lacuna list` */
-    const char *keys, *metrics;
+    const char *keys, *metrics, *brief, *where; /* tables.def; brief and where may be "" */
     unsigned flags;
     int (*build)(const struct table_def *def, const struct recset *set,
                  const struct table_request *req, struct table *out, struct err *err);
     bool (*has_data)(const struct recset *set); /* NULL: some record has one of the metrics */
 };
+
+/* Tables with a builder of their own. */
+extern const struct table_def table_sample, table_ranking, table_plan, table_judge, table_inside;
 
 extern const struct table_def *const table_defs[]; /* NULL-terminated */
 extern const struct listed *const table_list[];    /* the same for struct app */
@@ -42,6 +46,10 @@ const struct table_def *table_def_find(const char *name, struct err *err);
  */
 int table_build(const struct table_def *def, const struct recset *set,
                 const struct table_request *req, struct table *out, struct err *err);
+
+/* The first table with data that shows what was measured: of heads, of calls, or of a model with
+ * methods inside. */
+const struct table_def *table_of_set(const struct recset *set);
 
 /* Does any record have a number for this table? */
 bool table_has_data(const struct table_def *def, const struct recset *set);

@@ -1,5 +1,6 @@
 /* Replays against runs with the method inside: points, ranks. */
 #include "analyze/inside.h"
+#include "analyze/tables.h"
 #include "core/mem.h"
 #include "tests/harness/suite.h"
 
