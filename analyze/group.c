@@ -1,5 +1,5 @@
 /*
- * group.c - grouping by sorting: O(n log n) comparisons of the keys.
+ * group.c - grouping by a hash of the keys; the groups are sorted, not the records.
  */
 #include "analyze/group.h"
 
@@ -13,36 +13,13 @@
 
 bool grouping_varies(const struct grouping *gs, enum group_key k)
 {
+    if (has_key(gs->keys, gs->n_keys, k) || !recset_varies(gs->set, k))
+        return false;
     for (int64_t i = 0; i < gs->n; i++)
         for (int64_t m = 1; m < gs->g[i].n; m++)
             if (key_compare(gs->g[i].first, &gs->set->r[gs->g[i].at[m]], k) != 0)
                 return true;
     return false;
-}
-
-/* ---- sorting ------------------------------------------------------------------------------- */
-
-struct sort_ctx {
-    const struct record *r;
-    const enum group_key *keys;
-    int n;
-};
-
-static int compare_keys(const struct sort_ctx *c, int64_t a, int64_t b)
-{
-    for (int k = 0; k < c->n; k++) {
-        int d = key_compare(&c->r[a], &c->r[b], c->keys[k]);
-        if (d)
-            return d;
-    }
-    return 0;
-}
-
-static int sort_cmp(const void *a, const void *b, void *ctx)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    int d = compare_keys(ctx, x, y);
-    return d ? d : (x > y) - (x < y); /* records of one group stay in file order */
 }
 
 /* ---- dense calls --------------------------------------------------------------------------- */
@@ -126,36 +103,136 @@ static bool mixes_calls(const struct grouping *gs, int64_t from, int64_t to)
     return dense && sparse;
 }
 
+/* The records of a grouping by their keys. */
+struct finder {
+    const struct record *r;
+    const enum group_key *keys;
+    int n_keys;
+    int64_t *slots, cap; /* owned: a hash table of groups, -1 = free */
+    int64_t *first, n;   /* owned: the first record of each group */
+    int64_t *of;         /* owned: the group of each record, -1 = none */
+    int64_t *size;       /* owned: the number of members of each group */
+};
+
+static void finder_free(struct finder *f)
+{
+    free(f->slots);
+    free(f->first);
+    free(f->of);
+    free(f->size);
+}
+
+static int finder_make(const struct record *r, int64_t n, const enum group_key *keys, int n_keys,
+                       struct finder *f, struct err *err)
+{
+    int rc = 0;
+    *f = (struct finder){.r = r, .keys = keys, .n_keys = n_keys, .cap = 64};
+    while (f->cap < 2 * n)
+        f->cap *= 2;
+    TRY(mem_alloc(&f->slots, f->cap, sizeof *f->slots, "groups", err));
+    TRY(mem_alloc(&f->first, n, sizeof *f->first, "groups", err));
+    TRY(mem_alloc(&f->of, n, sizeof *f->of, "groups", err));
+    TRY(mem_zalloc(&f->size, n, sizeof *f->size, "groups", err));
+    memset(f->slots, -1, (size_t)f->cap * sizeof *f->slots);
+out:
+    return rc;
+}
+
+static void find_group(struct finder *f, int64_t i)
+{
+    uint64_t hash = 0;
+    for (int k = 0; k < f->n_keys; k++) {
+        hash = (hash ^ key_hash(&f->r[i], f->keys[k])) * 0x9e3779b97f4a7c15U;
+        hash ^= hash >> 32;
+    }
+    int64_t at = (int64_t)hash & (f->cap - 1);
+    while (f->slots[at] >= 0 &&
+           !same_keys(&f->r[f->first[f->slots[at]]], &f->r[i], f->keys, f->n_keys))
+        at = (at + 1) & (f->cap - 1);
+    if (f->slots[at] < 0) {
+        f->first[f->n] = i;
+        f->slots[at] = f->n++;
+    }
+    f->of[i] = f->slots[at];
+    f->size[f->of[i]]++;
+}
+
+static int by_keys(const void *a, const void *b, void *finder)
+{
+    const struct finder *f = finder;
+    const struct record *x = &f->r[f->first[*(const int64_t *)a]];
+    const struct record *y = &f->r[f->first[*(const int64_t *)b]];
+    int d = 0;
+    for (int k = 0; k < f->n_keys && !d; k++)
+        d = key_compare(x, y, f->keys[k]);
+    return d;
+}
+
+/* order[0..n) by group; to[i] is the end of group i in the order of the keys. */
+static int sort_records(struct finder *f, int64_t n, int64_t *order, int64_t *to, struct err *err)
+{
+    int64_t *sorted = NULL, *at = NULL, sum = 0;
+    int rc = 0;
+    TRY(mem_alloc(&sorted, f->n, sizeof *sorted, "groups", err));
+    TRY(mem_alloc(&at, f->n, sizeof *at, "groups", err));
+    for (int64_t g = 0; g < f->n; g++)
+        sorted[g] = g;
+    qsort_r(sorted, (size_t)f->n, sizeof *sorted, by_keys, f);
+    for (int64_t i = 0; i < f->n; i++) {
+        at[sorted[i]] = sum;
+        to[i] = sum += f->size[sorted[i]];
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (f->of[i] >= 0)
+            order[at[f->of[i]]++] = i; /* records of one group stay in file order */
+out:
+    free(sorted);
+    free(at);
+    return rc;
+}
+
+static int by_head(const void *a, const void *b, void *records)
+{
+    const struct record *r = records;
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    int d = 0;
+    for (int k = 0; k < N_HEAD_KEYS && !d; k++)
+        d = key_compare(&r[x], &r[y], head_keys[k]);
+    return d ? d : (x > y) - (x < y);
+}
+
 static int make_groups(const struct recset *set, const enum group_key *keys, int n_keys,
                        unsigned flags, group_filter *filter, const void *ctx, struct grouping *out,
                        struct err *err)
 {
-    enum group_key inner[KEYS_MAX + N_HEAD_KEYS];
-    struct grouping gs = {.set = set, .flags = flags};
-    struct sort_ctx sort = {set->r, inner, n_keys};
-    int64_t n = 0;
+    struct grouping gs = {.set = set, .flags = flags, .n_keys = n_keys};
+    struct finder f = {0};
+    int64_t *to = NULL;
     int rc = 0;
 
-    TRY(mem_alloc(&gs.order, set->n, sizeof *gs.order, "order of records", err));
-    for (int64_t i = 0; i < set->n; i++)
+    memcpy(gs.keys, keys, (size_t)n_keys * sizeof *keys);
+    TRY(finder_make(set->r, set->n, keys, n_keys, &f, err));
+    for (int64_t i = 0; i < set->n; i++) {
+        f.of[i] = -1;
         if (!filter || filter(ctx, &set->r[i]))
-            gs.order[n++] = i;
-    memcpy(inner, keys, (size_t)n_keys * sizeof *keys);
-    memcpy(inner + n_keys, head_keys, sizeof head_keys);
-    sort.n = n_keys + (flags & GROUP_PER_HEAD ? N_HEAD_KEYS : 0);
-    qsort_r(gs.order, (size_t)n, sizeof *gs.order, sort_cmp, &sort);
-    sort.n = n_keys;
-    for (int64_t i = 0, j; i < n; i = j) {
-        for (j = i; j < n && compare_keys(&sort, gs.order[i], gs.order[j]) == 0; j++)
-            ;
-        TRY(add_group(&gs, i, j, STEPS_ALL, err));
-        if ((flags & GROUP_SPLIT_STEPS) && mixes_calls(&gs, i, j)) {
-            TRY(add_group(&gs, i, j, STEPS_SPARSE, err));
+            find_group(&f, i);
+    }
+    TRY(mem_alloc(&gs.order, set->n, sizeof *gs.order, "order of records", err));
+    TRY(mem_alloc(&to, f.n, sizeof *to, "groups", err));
+    TRY(sort_records(&f, set->n, gs.order, to, err));
+    for (int64_t g = 0, i = 0; g < f.n; i = to[g++]) {
+        if (flags & GROUP_PER_HEAD)
+            qsort_r(gs.order + i, (size_t)(to[g] - i), sizeof *gs.order, by_head, set->r);
+        TRY(add_group(&gs, i, to[g], STEPS_ALL, err));
+        if ((flags & GROUP_SPLIT_STEPS) && mixes_calls(&gs, i, to[g])) {
+            TRY(add_group(&gs, i, to[g], STEPS_SPARSE, err));
             gs.has_sparse = true;
         }
     }
     *out = gs;
 out:
+    finder_free(&f);
+    free(to);
     if (rc)
         grouping_free(&gs);
     return rc;

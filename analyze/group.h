@@ -31,6 +31,8 @@ struct call_join; /* the calls beside the groups */
 struct grouping {
     const struct recset *set;
     unsigned flags;
+    enum group_key keys[KEYS_MAX];
+    int n_keys;
     int64_t *order;  /* owned: indices sorted by the keys */
     struct group *g; /* owned */
     int64_t n, cap;

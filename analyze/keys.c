@@ -354,3 +354,30 @@ int key_compare(const struct record *a, const struct record *b, enum group_key k
     }
     return natural_compare(text_of(a, k), text_of(b, k));
 }
+
+static uint64_t hash_text_of(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325U; /* FNV-1a */
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3U;
+    return hash;
+}
+
+uint64_t key_hash(const struct record *r, enum group_key k)
+{
+    struct buf b = {0};
+    double x = is_param(k) || !info[k].number ? 0 : key_number(r, k);
+    uint64_t hash = 0;
+    if (is_param(k) || k == KEY_TASK || k == KEY_BASE || k == KEY_ORDER) {
+        key_text(r, k, &b);
+        hash = hash_text_of(buf_str(&b));
+    } else if (k == KEY_SEED) {
+        hash = r->seed;
+    } else if (!info[k].number) {
+        hash = hash_text_of(text_of(r, k));
+    } else if (!isnan(x) && x != 0) {
+        memcpy(&hash, &x, sizeof hash);
+    }
+    buf_free(&b);
+    return hash;
+}

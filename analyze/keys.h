@@ -79,6 +79,9 @@ const char *task_hash(const struct record *r, size_t *len);
  * naturally. */
 int key_compare(const struct record *a, const struct record *b, enum group_key k);
 
+/* Equal for records that key_compare finds equal. */
+uint64_t key_hash(const struct record *r, enum group_key k);
+
 /* Order of texts in which embedded numbers count by value: "k=8" < "k=16", "a=0.9" < "a=0.95". */
 int natural_compare(const char *a, const char *b);
 

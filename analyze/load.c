@@ -141,6 +141,16 @@ static int part_calls(struct recset *s, struct err *err)
     return 0;
 }
 
+static void find_varying(struct recset *s)
+{
+    s->varying = 0;
+    for (int64_t i = 1; i < s->n; i++)
+        for (int k = 0; k < KEY_COUNT; k++)
+            if (!(s->varying >> k & 1) && key_compare(&s->r[0], &s->r[i], (enum group_key)k) != 0)
+                s->varying |= (uint64_t)1 << k;
+    s->keys_known = true;
+}
+
 void recset_settle(struct recset *s)
 {
     if (s->n == 0 && s->n_calls) {
@@ -151,6 +161,7 @@ void recset_settle(struct recset *s)
         s->n_calls = 0;
     }
     count_status(s);
+    find_varying(s);
 }
 
 struct recset recset_calls(const struct recset *s)

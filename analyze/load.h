@@ -15,6 +15,8 @@ struct recset {
                            * the others and are never counted or averaged with them (group.h) */
     int64_t n_calls, n_calls_ok;
     struct record_pool *pool; /* owned; of the records that were read, NULL of others */
+    uint64_t varying; /* bits of the keys that take more than one value in r; if keys_known */
+    bool keys_known;
     int64_t repeated; /* cells that several directories held: the last directory's was kept */
 };
 

@@ -90,19 +90,22 @@ bool name_matches(const char *patterns, const char *name)
     return false;
 }
 
-/* Records with the names of the one before have nothing new. */
+bool list_is_new(struct lists_met *met, const struct record *r)
+{
+    for (int k = 0; k < 16; k++)
+        if (met->list[k] == r->names)
+            return false;
+    met->list[met->next++ % 16] = r->names;
+    return true;
+}
+
 static void add_matching(const struct record *r, int64_t n, const char *pattern,
                          struct str_list *out)
 {
-    const struct metric_names *seen[8] = {NULL};
-    int next = 0;
+    struct lists_met met = {0};
     for (int64_t i = 0; i < n; i++) {
-        bool known = r[i].status != RECORD_OK;
-        for (int k = 0; k < 8 && !known; k++)
-            known = seen[k] == r[i].names;
-        if (known)
+        if (r[i].status != RECORD_OK || !list_is_new(&met, &r[i]))
             continue;
-        seen[next++ % 8] = r[i].names;
         for (int64_t k = 0; k < record_metrics(&r[i]); k++) {
             const char *name = record_metric_name(&r[i], k);
             if (fnmatch(pattern, name, 0) == 0 && !str_list_has(out, name))
@@ -155,6 +158,8 @@ int recset_check_metrics(const struct recset *a, const struct recset *b, const c
 
 bool recset_varies(const struct recset *s, enum group_key k)
 {
+    if (s->keys_known && k < KEY_COUNT)
+        return s->varying >> k & 1;
     for (int64_t i = 1; i < s->n; i++)
         if (key_compare(&s->r[0], &s->r[i], k) != 0)
             return true;

@@ -46,6 +46,15 @@ bool record_has(const struct record *r, const char *metric);
 /* Does an ok record of r[0..n) have the metric? */
 bool any_has(const struct record *r, int64_t n, const char *metric);
 
+/* Lists of names that were met lately: records of one list have the same metrics. */
+struct lists_met {
+    const struct metric_names *list[16];
+    int next;
+};
+
+/* Is the record's list new? It is met then. */
+bool list_is_new(struct lists_met *met, const struct record *r);
+
 /* ---- names of metrics ------------------------------------------------------------------------ */
 
 /* Does `name` match one of the comma-separated shell patterns? */

@@ -125,19 +125,19 @@ static bool takes_part(const void *ctx, const struct record *r)
 
 static bool any_fills(const struct table_def *def, const struct record *r, int64_t n)
 {
-    const struct metric_names *last = NULL;
+    struct lists_met met = {0};
     struct table_filter f;
     struct err ignored = {0};
     if (filter_make(def, NULL, &f, &ignored))
         return false;
     const char *patterns = def->flags & (TABLE_HAVING | TABLE_FIRST) ? f.first : def->metrics;
     for (int64_t i = 0; i < n; i++) {
-        if (r[i].status != RECORD_OK || r[i].names == last ||
-            !where_holds(f.where, f.n_where, &r[i]))
+        if (r[i].status != RECORD_OK || !where_holds(f.where, f.n_where, &r[i]) ||
+            !list_is_new(&met, &r[i]))
             continue;
-        last = r[i].names;
         for (int64_t k = 0; k < record_metrics(&r[i]); k++)
-            if (fills(def, last->name[k]) && name_matches(patterns, last->name[k]))
+            if (fills(def, record_metric_name(&r[i], k)) &&
+                name_matches(patterns, record_metric_name(&r[i], k)))
                 return true;
     }
     return false;

@@ -146,7 +146,8 @@ static bool method_used(const struct recset *s, const char *method, const struct
 {
     size_t len = strlen(def->name);
     for (int64_t i = 0; i < s->n; i++)
-        for (int64_t k = 0; strcmp(s->r[i].method, method) == 0 && k < record_metrics(&s->r[i]); k++) {
+        for (int64_t k = 0; strcmp(s->r[i].method, method) == 0 && k < record_metrics(&s->r[i]);
+             k++) {
             const char *name = record_metric_name(&s->r[i], k);
             if (strncmp(name, def->name, len) == 0 && (!name[len] || name[len] == '@'))
                 return true;
