@@ -1,6 +1,6 @@
 /*
- * paired.h - statistics of paired differences: the signed-rank test, Holm's correction, a bootstrap
- * interval of the median.
+ * paired.h - statistics of pairs: the signed-rank test, Holm's correction, a bootstrap interval of
+ * the median, Spearman's rank correlation.
  */
 #ifndef LACUNA_PAIRED_H
 #define LACUNA_PAIRED_H
@@ -23,6 +23,10 @@ int signed_rank_test(const double *d, int64_t n, struct signed_rank *out, struct
 
 /* Holm's step-down correction (S. Holm, 1979) in place; values that are NAN are no tests. */
 void holm_correct(double *p, int n);
+
+/* Spearman's rank correlation of x and y with average ranks; NAN where all values of one side are
+ * equal. */
+int spearman(const double *x, const double *y, int64_t n, double *rho, struct err *err);
 
 /* Median of x[0..n), n >= 1. */
 int median_of(const double *x, int64_t n, double *out, struct err *err);
