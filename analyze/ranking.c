@@ -139,25 +139,16 @@ static void crown(struct ranking *k, int64_t n)
 /* No comparison, or not of everything: why. */
 static void note_place(struct ranking *k, const struct place *at, bool even, struct table *t)
 {
-    bool alone = k->n_c < 2, none = !alone && k->n_common == 0, model = k->per == PER_MODEL;
-    const char *nothing = "fewer than two settings have values: nothing to rank";
-    if (alone && model)
-        table_note(t, "at %s %s", at->text, nothing);
-    else if (alone)
-        ranking_count(k, 1, "", "at %s %s", at->text, nothing);
-    else if (none && model)
-        table_note(t, "at %s no head has values of all settings: leave some out (--where)",
-                   at->text);
-    else if (none)
-        ranking_count(k, 1, "", "at %s no %s has values of all settings", at->text,
-                      ranking_unit(k, false));
-    else if (k->left_out && model)
+    if (k->n_c < 2)
+        ranking_note(k, t, "at %s fewer than two settings have values: nothing to rank", at->text);
+    else if (k->n_common == 0)
+        ranking_note(k, t, "at %s no %s has values of all settings: leave some out (--where)",
+                     at->text, ranking_unit(k, false));
+    else if (k->left_out && k->per == PER_MODEL)
         table_note(t, "at %s %lld heads that only some settings have are left out", at->text,
                    (long long)k->left_out);
-    if (!even && model)
-        table_note(t, "at %s the settings were not replayed on the same calls", at->text);
-    else if (!even)
-        ranking_count(k, 1, "", "at %s the settings were not replayed on the same calls", at->text);
+    if (!even)
+        ranking_note(k, t, "at %s the settings were not replayed on the same calls", at->text);
 }
 
 static int rank_at(struct ranking *k, const struct place *at, struct table *t, struct err *err)
@@ -273,7 +264,6 @@ static int group_settings(struct ranking *k, struct err *err)
 {
     enum group_key keys[KEYS_MAX];
     int rc = recset_scope(k->set, k->scope, &k->n_scope, err);
-    k->n_outer = k->n_scope;
     if (rc)
         return rc;
     if (k->per != PER_MODEL)
@@ -292,12 +282,7 @@ static void ranking_free(struct ranking *k)
         buf_free(&k->outcomes[i].params);
         buf_free(&k->outcomes[i].second);
     }
-    for (int64_t i = 0; i < k->n_tallies; i++) {
-        free(k->tallies[i].text);
-        free(k->tallies[i].item);
-    }
     free(k->outcomes);
-    free(k->tallies);
     free(k->units);
     grouping_free(&k->gs);
 }

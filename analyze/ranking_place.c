@@ -301,49 +301,34 @@ static bool has_any(const struct ranking *k, const struct contestant *c)
     return false;
 }
 
-/* A setting that is left out: why, and of those that miss a target what they have. */
-static void note_dropped(struct ranking *k, const struct place *at, const struct contestant *c,
-                         bool misses, struct buf *coarse, struct table *t)
-{
-    const char *params = buf_str(&c->params);
-    struct buf who = {0};
-    int own = misses ? (int)strcspn(params, "@") : (int)c->params.len;
-    buf_printf(&who, "%s%s%.*s", c->first->method, own ? ":" : "", own, params);
-    if (k->per != PER_MODEL)
-        ranking_count(k, 1, buf_str(&who), "at %s left out, because they %s", at->text,
-                      misses ? "miss it by more than 2 %"
-                             : "have no value there (nothing is extrapolated)");
-    else if (misses)
-        buf_printf(coarse, "%s%s (%.3g)", coarse->len ? ", " : "", buf_str(&who), c->mean_missed);
-    else
-        table_note(t, "%s has no value at %s (nothing is extrapolated)", buf_str(&who), at->text);
-    buf_free(&who);
-}
-
 /* Settings that miss the target on most heads would take the others' heads away, and curves without
  * a value have nothing to compare. */
 static void drop_contestants(struct ranking *k, const struct place *at, struct table *t)
 {
-    struct buf coarse = {0};
     int64_t kept = 0;
     for (int64_t i = 0; i < k->n_c; i++) {
         struct contestant *c = &k->c[i];
+        const char *params = buf_str(&c->params);
         bool misses = !at->curves && 2 * c->missed > c->units;
         if (!misses && has_any(k, c)) {
             k->c[kept++] = *c;
             continue;
         }
-        note_dropped(k, at, c, misses, &coarse, t);
+        int own = misses ? (int)strcspn(params, "@") : (int)c->params.len;
+        if (misses && k->per == PER_MODEL)
+            table_note(t,
+                       "%s%s%.*s is left out at %s, which it misses by more than 2 %% on most "
+                       "heads: it has %.3g there; --at interpolates where other budgets were "
+                       "replayed",
+                       c->first->method, own ? ":" : "", own, params, at->text, c->mean_missed);
+        else
+            ranking_note(k, t, "%s%s%.*s %s at %s%s", c->first->method, own ? ":" : "", own, params,
+                         misses ? "is left out" : "has no value", at->text,
+                         misses ? ", which it misses by more than 2 %"
+                                : " (nothing is extrapolated)");
         contestant_free(c);
     }
     k->n_c = kept;
-    if (coarse.len)
-        table_note(
-            t,
-            "at %s these miss it by more than 2 %% on most heads, and are left out with what "
-            "they have there: %s; --at interpolates where other budgets were replayed",
-            at->text, buf_str(&coarse));
-    buf_free(&coarse);
 }
 
 int ranking_find(struct ranking *k, int64_t from, int64_t to, const struct place *at,
