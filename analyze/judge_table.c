@@ -172,9 +172,7 @@ static int add_columns(struct table *t, const enum group_key *keys, int n, struc
 {
     char title[128], name[48];
     int rc = 0;
-    for (int i = 0; i < n; i++)
-        TRY(table_column(t, key_name(keys[i]), key_title(keys[i]), "",
-                         key_is_number(keys[i]) ? COL_INT : COL_TEXT, 1, err));
+    TRY(table_key_columns(t, keys, n, err));
     TRY(table_column(t, "n", "n", "pairs of cells", COL_INT, 1, err));
     for (int i = 0; i < 4; i++)
         TRY(table_column(t, columns[i].metric, columns[i].title, "", COL_STATS, 1, err));
@@ -191,20 +189,12 @@ out:
 static int put_row(struct table *t, const struct grouping *gs, const struct group *g,
                    const enum group_key *keys, int n, struct err *err)
 {
-    struct buf b = {0};
     struct stats s;
     char name[48];
     int rc = 0;
 
     TRY(table_row(t, err));
-    for (int i = 0; i < n; i++) {
-        buf_reset(&b);
-        key_text(g->first, keys[i], &b);
-        if (key_is_number(keys[i]))
-            table_num(t, i, key_number(g->first, keys[i]));
-        else
-            TRY(table_text(t, i, buf_str(&b), err));
-    }
+    TRY(table_put_keys(t, g->first, keys, n, err));
     table_num(t, n, (double)g->n_ok);
     for (int i = 0; i < 4; i++) {
         TRY(group_stats(gs, g, columns[i].metric, &s, NULL, err));
@@ -216,7 +206,6 @@ static int put_row(struct table *t, const struct grouping *gs, const struct grou
             table_stats(t, n + 6 + i, &s);
     }
 out:
-    buf_free(&b);
     return rc;
 }
 
@@ -236,10 +225,7 @@ static int build_judge(const struct table_def *def, const struct recset *set,
              "no cell of spargeattn has a partner that differs in theta or judge alone: replay "
              "spargeattn:theta=-1 or judge=0 beside the setting");
     TRY(recset_scope(&p.set, keys, &n, err));
-    bool permuted = false;
-    for (int i = 0; i < n; i++)
-        permuted |= keys[i] == KEY_PERMUTE;
-    if (!permuted)
+    if (!has_key(keys, n, KEY_PERMUTE))
         keys[n++] = KEY_PERMUTE;
     keys[n++] = KEY_PARAMS;
     TRY(add_columns(out, keys, n, err));

@@ -10,7 +10,6 @@
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
 #include "core/mem.h"
-#include "core/method.h"
 #include "core/strmap.h"
 
 #include <math.h>
@@ -114,11 +113,7 @@ static struct sums sums_of(const struct planned *p, const struct group *g)
 
 static bool is_single(const struct record *r)
 {
-    const struct method *const *m = metric_def_known_methods();
-    while (m && *m && strcmp((*m)->name, r->method) != 0)
-        m++;
-    return strcmp(r->method, "plan") != 0 && strcmp(r->method, "dense") != 0 &&
-           !(m && *m && (*m)->flags & METHOD_BOUND);
+    return strcmp(r->method, "plan") != 0 && strcmp(r->method, "dense") != 0 && !record_is_bound(r);
 }
 
 static const struct group *best_single(const struct planned *p, const struct grouping *gs,

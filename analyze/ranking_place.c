@@ -12,7 +12,6 @@
 #include "analyze/params.h"
 #include "analyze/curve.h"
 #include "core/mem.h"
-#include "core/method.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -118,20 +117,6 @@ out:
 
 /* ---- contestants ---------------------------------------------------------------------------- */
 
-static const struct method *method_of(const struct record *r)
-{
-    const struct method *const *m = metric_def_known_methods();
-    while (m && *m && strcmp((*m)->name, r->method) != 0)
-        m++;
-    return m ? *m : NULL;
-}
-
-static bool is_bound(const struct record *r)
-{
-    const struct method *m = method_of(r);
-    return m && m->flags & METHOD_BOUND;
-}
-
 /* *b without the parameters that a search of the method may move. */
 static int without_budget(const struct method *m, struct buf *b, struct err *err)
 {
@@ -159,7 +144,7 @@ static int family_of(const struct record *r, struct buf *b, struct err *err)
     const char *all = r->params ? r->params : "", *target = params_target(all);
     buf_reset(b);
     buf_put(b, all, *target ? (size_t)(target - 1 - all) : strlen(all));
-    int rc = without_budget(method_of(r), b, err);
+    int rc = without_budget(record_method(r), b, err);
     buf_puts(b, target + strcspn(target, ":"));
     return rc ? rc : buf_check(b, "parameters", err);
 }
@@ -252,7 +237,7 @@ static void take_met(const struct ranking *k, const struct setting *s, struct co
 
 static bool takes_part(const struct setting *s)
 {
-    return !is_bound(s->first) && s->calls > 0;
+    return !record_is_bound(s->first) && s->calls > 0;
 }
 
 static int find_contestants(struct ranking *k, const struct place *at, struct err *err)

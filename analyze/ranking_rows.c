@@ -119,8 +119,7 @@ static int put_row(const struct ranking *k, const struct outcome *o, struct tabl
     int64_t col = k->n_scope;
     int rc = 0;
     TRY(table_row(t, err));
-    for (int s = 0; s < k->n_scope; s++)
-        TRY(table_put_key(t, s, o->first, k->scope[s], err));
+    TRY(table_put_keys(t, o->first, k->scope, k->n_scope, err));
     TRY(table_text(t, col++, o->at, err));
     TRY(table_text(t, col++, o->method, err));
     TRY(table_text(t, col++, buf_str(&o->params), err));

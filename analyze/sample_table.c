@@ -158,8 +158,7 @@ static int build_sample(const struct table_def *def, const struct recset *set,
             if (e.n == 0)
                 continue;
             TRY(table_row(out, err));
-            for (int k = 0; k < n; k++)
-                TRY(table_put_key(out, k, gs.g[g].first, keys[k], err));
+            TRY(table_put_keys(out, gs.g[g].first, keys, n, err));
             TRY(put_estimate(out, n, metrics.items[m], &e, err));
         }
     table_note(out,

@@ -296,8 +296,8 @@ static void note_status(const struct recset *set, struct table *t)
                    (long long)set->repeated);
 }
 
-int table_put_key(struct table *t, int64_t col, const struct record *r, enum group_key k,
-                  struct err *err)
+static int put_key(struct table *t, int64_t col, const struct record *r, enum group_key k,
+                   struct err *err)
 {
     struct buf b = {0};
     int rc = 0;
@@ -317,23 +317,22 @@ int table_put_key(struct table *t, int64_t col, const struct record *r, enum gro
     return rc;
 }
 
+int table_put_keys(struct table *t, const struct record *r, const enum group_key *keys, int n,
+                   struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < n; i++)
+        TRY(put_key(t, i, r, keys[i], err));
+out:
+    return rc;
+}
+
 int table_key_columns(struct table *t, const enum group_key *keys, int n, struct err *err)
 {
     int rc = 0;
     for (int i = 0; i < n; i++)
         TRY(table_column(t, key_name(keys[i]), key_title(keys[i]), "",
                          key_is_number(keys[i]) ? COL_INT : COL_TEXT, 1, err));
-out:
-    return rc;
-}
-
-static int add_key_columns(struct table *t, const enum group_key *keys, int n, bool steps,
-                           struct err *err)
-{
-    int rc = 0;
-    TRY(table_key_columns(t, keys, n, err));
-    if (steps)
-        TRY(table_column(t, "steps", "steps", "", COL_TEXT, 1, err));
 out:
     return rc;
 }
@@ -367,18 +366,6 @@ out:
     return rc;
 }
 
-static int put_keys(struct table *t, const struct group *g, const enum group_key *keys, int n,
-                    bool steps, struct err *err)
-{
-    int rc = 0;
-    for (int i = 0; i < n; i++)
-        TRY(table_put_key(t, i, g->first, keys[i], err));
-    if (steps)
-        TRY(table_text(t, n, g->steps == STEPS_SPARSE ? "sparse" : "all", err));
-out:
-    return rc;
-}
-
 static int put_group(struct table *t, const struct grouping *gs, const struct group *g,
                      const enum group_key *keys, int n_keys, const struct str_list *metrics,
                      bool *other, struct err *err)
@@ -388,7 +375,9 @@ static int put_group(struct table *t, const struct grouping *gs, const struct gr
     int rc = 0;
 
     TRY(table_row(t, err));
-    TRY(put_keys(t, g, keys, n_keys, gs->has_sparse, err));
+    TRY(table_put_keys(t, g->first, keys, n_keys, err));
+    if (gs->has_sparse)
+        TRY(table_text(t, n_keys, g->steps == STEPS_SPARSE ? "sparse" : "all", err));
     table_num(t, col++, (double)g->n_ok);
     table_num(t, col++, (double)g->n_skip);
     table_num(t, col++, (double)g->n_error);
@@ -526,13 +515,13 @@ static int build_pivot(const struct recset *set, const enum group_key *keys, int
     all[n] = pivot;
     if (n == 0)
         FAIL(err, ERR_USAGE, "--pivot %s: no other key is left for the rows", key_name(pivot));
-    TRY(add_key_columns(t, all, n, false, err));
+    TRY(table_key_columns(t, all, n, err));
     TRY(pivot_columns(t, set, pivot, metrics, &by, err));
     TRY(grouping_make(set, all, n + 1, 0, NULL, NULL, &gs, err));
     for (int64_t i = 0; i < gs.n; i++) {
         if (i == 0 || !same_keys(gs.g[i - 1].first, gs.g[i].first, all, n)) {
             TRY(table_row(t, err));
-            TRY(put_keys(t, &gs.g[i], all, n, false, err));
+            TRY(table_put_keys(t, gs.g[i].first, all, n, err));
         }
         int64_t c = 0;
         while (key_compare(by.g[c].first, gs.g[i].first, pivot) != 0)
@@ -573,7 +562,9 @@ static int put_groups(const struct grouping *gs, const struct recset *set,
 {
     bool other = false;
     int rc = 0;
-    TRY(add_key_columns(out, keys, n_keys, gs->has_sparse, err));
+    TRY(table_key_columns(out, keys, n_keys, err));
+    if (gs->has_sparse)
+        TRY(table_column(out, "steps", "steps", "", COL_TEXT, 1, err));
     TRY(add_metric_columns(out, metrics, calls_in_columns(gs, metrics), err));
     for (int64_t i = 0; i < gs->n; i++)
         TRY(put_group(out, gs, &gs->g[i], keys, n_keys, metrics, &other, err));
@@ -656,11 +647,11 @@ static int build_status(const struct table_def *def, const struct recset *set,
     if (!has_key(keys, n, KEY_REASON))
         keys[n++] = KEY_REASON;
     TRY(grouping_make(&all, keys, n, 0, NULL, NULL, &gs, err));
-    TRY(add_key_columns(out, keys, n, false, err));
+    TRY(table_key_columns(out, keys, n, err));
     TRY(table_column(out, "cells", "cells", "", COL_INT, 1, err));
     for (int64_t i = 0; i < gs.n; i++) {
         TRY(table_row(out, err));
-        TRY(put_keys(out, &gs.g[i], keys, n, false, err));
+        TRY(table_put_keys(out, gs.g[i].first, keys, n, err));
         table_num(out, n, (double)gs.g[i].n);
     }
 out:

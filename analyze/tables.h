@@ -54,10 +54,10 @@ const struct table_def *table_of_set(const struct recset *set);
 /* Does any record have a number for this table? */
 bool table_has_data(const struct table_def *def, const struct recset *set);
 
-/* A column for each of the keys, and the value of one in the last row. */
+/* A column for each of the keys, and their values in the last row. */
 int table_key_columns(struct table *t, const enum group_key *keys, int n, struct err *err);
-int table_put_key(struct table *t, int64_t col, const struct record *r, enum group_key k,
-                  struct err *err);
+int table_put_keys(struct table *t, const struct record *r, const enum group_key *keys, int n,
+                   struct err *err);
 
 /* A column for the statistics of a metric, in the unit that people read. */
 int table_metric_column(struct table *t, const char *metric, struct err *err);
