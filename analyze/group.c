@@ -401,3 +401,73 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
         free(x);
     return 0;
 }
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+static int by_unit(const void *a, const void *b)
+{
+    const struct unit *x = a, *y = b;
+    if (x->layer != y->layer)
+        return x->layer - y->layer;
+    if (x->head != y->head)
+        return x->head - y->head;
+    int d = strcmp(x->trace, y->trace);
+    return d ? d : (x->run > y->run) - (x->run < y->run);
+}
+
+static struct unit unit_of_record(const struct record *r, bool samples)
+{
+    return (struct unit){r->layer, r->head, samples ? r->trace : "", samples ? r->run : 0};
+}
+
+int64_t unit_of(const struct units *units, const struct record *r)
+{
+    struct unit u = unit_of_record(r, units->samples);
+    const struct unit *at = bsearch(&u, units->u, (size_t)units->n, sizeof u, by_unit);
+    return at - units->u;
+}
+
+int units_find(const struct grouping *gs, int64_t from, int64_t to, bool samples, struct units *out,
+               struct err *err)
+{
+    int64_t n = 0;
+    *out = (struct units){.samples = samples};
+    for (int64_t g = from; g < to; g++)
+        n += gs->g[g].n;
+    int rc = mem_alloc(&out->u, n, sizeof *out->u, "heads", err);
+    if (rc)
+        return rc;
+    n = 0;
+    for (int64_t g = from; g < to; g++)
+        for (int64_t i = 0; i < gs->g[g].n; i++)
+            out->u[n++] = unit_of_record(&gs->set->r[gs->g[g].at[i]], samples);
+    qsort(out->u, (size_t)n, sizeof *out->u, by_unit);
+    for (int64_t i = 0; i < n; i++)
+        if (i == 0 || by_unit(&out->u[out->n - 1], out->u + i) != 0)
+            out->u[out->n++] = out->u[i];
+    return 0;
+}
+
+int units_mean(const struct units *units, const struct grouping *gs, const struct group *g,
+               const char *metric, const char *with, double *mean, struct err *err)
+{
+    struct expr value = expr_parse(metric), other = expr_parse(with);
+    double *n = NULL, x, y;
+    int rc = mem_zalloc(&n, units->n, sizeof *n, "heads", err);
+    if (rc)
+        return rc;
+    for (int64_t u = 0; u < units->n; u++)
+        mean[u] = 0;
+    for (int64_t i = 0; i < g->n; i++) {
+        const struct record *r = &gs->set->r[g->at[i]];
+        if (r->status != RECORD_OK || !expr_value(&value, r, &x) || !expr_value(&other, r, &y))
+            continue;
+        int64_t u = unit_of(units, r);
+        mean[u] += x;
+        n[u]++;
+    }
+    for (int64_t u = 0; u < units->n; u++)
+        mean[u] = n[u] > 0 ? mean[u] / n[u] : NAN;
+    free(n);
+    return 0;
+}

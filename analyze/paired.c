@@ -197,3 +197,13 @@ out:
     free(medians);
     return rc;
 }
+
+int paired_test(const double *d, int64_t n, struct paired *out, struct err *err)
+{
+    int rc = 0;
+    TRY(median_of(d, n, &out->median, err));
+    TRY(median_interval(d, n, &out->low, &out->high, err));
+    TRY(signed_rank_test(d, n, &out->test, err));
+out:
+    return rc;
+}

@@ -34,4 +34,11 @@ int median_of(const double *x, int64_t n, double *out, struct err *err);
 /* 95 % percentile interval of the median over 10,000 resamples of the differences, seed 0. */
 int median_interval(const double *x, int64_t n, double *low, double *high, struct err *err);
 
+/* All of these for paired differences d[0..n), n >= 1. */
+struct paired {
+    double median, low, high; /* of the differences, and its interval */
+    struct signed_rank test;
+};
+int paired_test(const double *d, int64_t n, struct paired *out, struct err *err);
+
 #endif

@@ -20,7 +20,7 @@
 static void find_common(struct ranking *k)
 {
     k->n_common = k->left_out = 0;
-    for (int64_t u = 0; u < k->n_units; u++) {
+    for (int64_t u = 0; u < k->units.n; u++) {
         int64_t have = 0;
         for (int64_t i = 0; i < k->n_c; i++)
             have += isfinite(k->c[i].y[u]);
@@ -39,7 +39,7 @@ static void share_wins(struct ranking *k)
 {
     for (int64_t i = 0; i < k->n_c; i++)
         k->c[i].share = k->c[i].mean_x = k->c[i].mean_y = 0;
-    for (int64_t u = 0; u < k->n_units; u++) {
+    for (int64_t u = 0; u < k->units.n; u++) {
         int64_t ties = 0;
         if (!k->common[u])
             continue;
@@ -76,12 +76,10 @@ static int judge(const struct ranking *k, int64_t i, struct verdict *v, struct e
     int64_t n = 0;
     int rc = 0;
     TRY(mem_alloc(&d, k->n_common, sizeof *d, "differences", err));
-    for (int64_t u = 0; u < k->n_units; u++)
+    for (int64_t u = 0; u < k->units.n; u++)
         if (k->common[u])
             d[n++] = c->y[u] - r->y[u];
-    TRY(median_of(d, n, &v->median, err));
-    TRY(median_interval(d, n, &v->low, &v->high, err));
-    TRY(signed_rank_test(d, n, &v->test, err));
+    TRY(paired_test(d, n, &v->diff, err));
 out:
     free(d);
     return rc;
@@ -175,7 +173,7 @@ static int correct_all(struct ranking *k, struct err *err)
     double *p = NULL;
     int rc = mem_alloc(&p, k->n_outcomes, sizeof *p, "verdicts", err);
     for (int64_t i = 0; !rc && i < k->n_outcomes; i++)
-        p[i] = k->outcomes[i].v.test.p;
+        p[i] = k->outcomes[i].v.diff.test.p;
     if (!rc)
         holm_correct(p, (int)k->n_outcomes);
     for (int64_t i = 0; !rc && i < k->n_outcomes; i++)
@@ -283,7 +281,6 @@ static void ranking_free(struct ranking *k)
         buf_free(&k->outcomes[i].second);
     }
     free(k->outcomes);
-    free(k->units);
     grouping_free(&k->gs);
 }
 

@@ -20,13 +20,6 @@ struct place {
     bool curves; /* --at: other settings take part by interpolation */
 };
 
-/* What is paired: a head of a layer, or where one head is compared its samples. */
-struct unit {
-    int layer, head;
-    const char *trace; /* of a record, "" where heads are paired */
-    int run;
-};
-
 /* One method with parameters: what its units have. */
 struct setting {
     const struct record *first;
@@ -47,9 +40,8 @@ struct contestant {
 };
 
 struct verdict {
-    double median, low, high; /* of the difference to the best other setting */
-    struct signed_rank test;
-    double holm; /* p, corrected for all comparisons of the table */
+    struct paired diff; /* to the best other setting */
+    double holm;        /* p, corrected for all comparisons of the table */
 };
 
 /* What the table says of one setting at one place. */
@@ -73,9 +65,9 @@ struct ranking {
     struct outcome *outcomes; /* owned, as what they hold */
     int64_t n_outcomes, cap_outcomes;
     /* of one scope */
-    struct unit *units;
+    struct units units;
     struct setting *settings;
-    int64_t n_units, cap_units, n_settings;
+    int64_t n_settings;
     struct contestant *c;
     int64_t n_c;
     bool *common; /* [units]: all contestants have a value */

@@ -26,7 +26,7 @@ static const char *in_words(const struct ranking *k, const struct verdict *v)
 {
     if (!(v->holm < SIGNIFICANT))
         return "open";
-    bool higher = v->test.plus > v->test.minus;
+    bool higher = v->diff.test.plus > v->diff.test.minus;
     return higher == (metric_better(k->by) == BETTER_HIGHER) ? "better" : "worse";
 }
 
@@ -114,8 +114,9 @@ out:
 static int put_row(const struct ranking *k, const struct outcome *o, struct table *t,
                    struct err *err)
 {
-    const double numbers[] = {o->n,     o->mean_x, o->mean_y,   o->share, o->v.median,
-                              o->v.low, o->v.high, o->v.test.p, o->v.holm};
+    const double numbers[] = {o->n,           o->mean_x,        o->mean_y,
+                              o->share,       o->v.diff.median, o->v.diff.low,
+                              o->v.diff.high, o->v.diff.test.p, o->v.holm};
     int64_t col = k->n_scope;
     int rc = 0;
     TRY(table_row(t, err));
