@@ -33,6 +33,35 @@ static void end_line(struct buf *b)
     buf_puts(b, "\n");
 }
 
+/* Would s[0] begin HTML, a character reference or an escape, or end the text of a link? A sign
+ * between blanks does not, and stays as people write it. */
+static bool md_special(const char *s)
+{
+    bool letter = isalpha((unsigned char)s[1]);
+    switch (*s) {
+    case '|':
+        return true;
+    case '<':
+        return letter || (s[1] && strchr("/!?", s[1]));
+    case '&':
+        return letter || s[1] == '#';
+    case '\\':
+        return ispunct((unsigned char)s[1]);
+    case ']':
+        return s[1] == '(';
+    default:
+        return false;
+    }
+}
+
+static void md_escape(const char *s, struct buf *b)
+{
+    for (; *s; s++) {
+        buf_puts(b, md_special(s) ? "\\" : "");
+        buf_put(b, *s == '\n' || *s == '\r' ? " " : s, 1);
+    }
+}
+
 static void put_list(const struct str_list *items, int64_t from, int64_t to, bool md, int width,
                      struct buf *b)
 {
@@ -45,7 +74,10 @@ static void put_list(const struct str_list *items, int64_t from, int64_t to, boo
         else
             buf_puts(&text, items->items[i] + indent);
         buf_printf(b, "%*s%s", indent, "", md ? "- " : "");
-        text_wrap(b, buf_str(&text), indent + (md ? 2 : 0), indent + 2, width);
+        if (md)
+            buf_printf(b, "%s\n", buf_str(&text));
+        else
+            text_wrap(b, buf_str(&text), indent, indent + 2, width);
     }
     b->failed |= text.failed;
     buf_free(&text);
@@ -190,35 +222,6 @@ void text_show(const struct sheet *s, struct buf *b)
 }
 
 /* ---- Markdown ------------------------------------------------------------------------------- */
-
-/* Would s[0] begin HTML, a character reference or an escape, or end the text of a link? A sign
- * between blanks does not, and stays as people write it. */
-static bool md_special(const char *s)
-{
-    bool letter = isalpha((unsigned char)s[1]);
-    switch (*s) {
-    case '|':
-        return true;
-    case '<':
-        return letter || (s[1] && strchr("/!?", s[1]));
-    case '&':
-        return letter || s[1] == '#';
-    case '\\':
-        return ispunct((unsigned char)s[1]);
-    case ']':
-        return s[1] == '(';
-    default:
-        return false;
-    }
-}
-
-void md_escape(const char *s, struct buf *b)
-{
-    for (; *s; s++) {
-        buf_puts(b, md_special(s) ? "\\" : "");
-        buf_put(b, *s == '\n' || *s == '\r' ? " " : s, 1);
-    }
-}
 
 /* Text of a cell, or of the head with its unit (row -1). */
 static void md_text(const struct sheet *s, int64_t row, int64_t c, struct buf *b)

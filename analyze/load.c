@@ -220,24 +220,6 @@ int recset_from(struct record *r, int64_t n, struct recset *out, struct err *err
     return rc;
 }
 
-int records_repeated(const struct record *r, int64_t n, bool *drop, struct err *err)
-{
-    struct strmap seen = {0};
-    struct buf key = {0};
-    int rc = 0;
-    for (int64_t i = n - 1; i >= 0; i--) {
-        buf_reset(&key);
-        record_key(&r[i], &key);
-        TRY(buf_check(&key, "record key", err));
-        drop[i] = strmap_get(&seen, buf_str(&key)) >= 0;
-        TRY(strmap_put(&seen, buf_str(&key), i, err));
-    }
-out:
-    strmap_free(&seen);
-    buf_free(&key);
-    return rc;
-}
-
 /* Numbers of a replay that has not ended are of the cells so far, which look like all of them. */
 static void warn_unfinished(const char *dir)
 {

@@ -39,7 +39,4 @@ int recset_all(const struct recset *s, struct recset *out, struct err *err);
 /* Where no other record is left, the calls are what the set is of. */
 void recset_settle(struct recset *s);
 
-/* drop[i] = a later record of r[0..n) is of the same cell. drop: n, zeroed. */
-int records_repeated(const struct record *r, int64_t n, bool *drop, struct err *err);
-
 #endif

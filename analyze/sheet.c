@@ -318,12 +318,13 @@ static void put_same(const struct column *c, bool worst, const char *text, struc
                scaled ? " " : "", scaled ? unit : "");
 }
 
-/* A column that is in brief: shown, or named below if it is constant. */
+/* A column that is in brief: shown, or named below if it is constant. What the user chose (no
+ * brief) is shown. */
 static void show_column(struct view *v, struct shown at)
 {
     struct buf text = {0};
     const struct column *c = &v->t->cols[at.col];
-    if (!is_constant(v, at, &text))
+    if (!v->t->brief || !is_constant(v, at, &text))
         v->cols[v->n_cols++] = at;
     else if (strcmp(c->name, "n") != 0)
         put_same(c, at.worst, buf_str(&text), &v->same);

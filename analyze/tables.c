@@ -202,7 +202,7 @@ static void facts_for_sheets(const struct table_def *def, const struct recset *s
 {
     struct buf b = {0}, shown = {0};
     if (!t->brief && !req->columns && !req->pivot)
-        t->brief = def->brief;
+        t->brief = def->brief ? def->brief : "";
     recset_caption(set, &b);
     text_escape(&shown, buf_str(&b), ""); /* models have names from outside */
     snprintf(t->caption, sizeof t->caption, "%s", buf_str(&shown));
@@ -337,7 +337,7 @@ out:
     return rc;
 }
 
-int table_metric_column(struct table *t, const char *metric, struct err *err)
+static int metric_column(struct table *t, const char *metric, struct err *err)
 {
     const char *unit;
     double scale = metric_scale(metric, &unit);
@@ -361,7 +361,7 @@ static int add_metric_columns(struct table *t, const struct str_list *metrics, b
     if (calls)
         TRY(table_column(t, "calls", "calls", "", COL_INT, 1, err));
     for (int64_t i = 0; i < metrics->n; i++)
-        TRY(table_metric_column(t, metrics->items[i], err));
+        TRY(metric_column(t, metrics->items[i], err));
 out:
     return rc;
 }

@@ -59,7 +59,4 @@ int table_key_columns(struct table *t, const enum group_key *keys, int n, struct
 int table_put_keys(struct table *t, const struct record *r, const enum group_key *keys, int n,
                    struct err *err);
 
-/* A column for the statistics of a metric, in the unit that people read. */
-int table_metric_column(struct table *t, const char *metric, struct err *err);
-
 #endif
