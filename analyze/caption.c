@@ -1,6 +1,6 @@
 #include "analyze/caption.h"
 
-#include "analyze/keys.h"
+#include "analyze/query.h"
 #include "analyze/params.h"
 #include "core/mem.h"
 
@@ -14,7 +14,8 @@
 static void values_of(const struct recset *set, enum group_key key, struct str_list *out)
 {
     struct buf b = {0};
-    for (int64_t i = 0; i < set->n; i++) {
+    int64_t n = set->n && !recset_varies(set, key) ? 1 : set->n;
+    for (int64_t i = 0; i < n; i++) {
         if (i && key_compare(&set->r[i - 1], &set->r[i], key) == 0)
             continue;
         buf_reset(&b);
@@ -66,22 +67,32 @@ static int by_number(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
+/* How many different values id[0..n) holds; it is sorted. */
+static int64_t different(int64_t *id, int64_t n)
+{
+    int64_t count = 0;
+    qsort(id, (size_t)n, sizeof *id, by_number);
+    for (int64_t i = 0; i < n; i++)
+        count += i == 0 || id[i] != id[i - 1];
+    return count;
+}
+
 static void put_heads(const struct recset *set, struct buf *b)
 {
-    int64_t *id = calloc((size_t)set->n + 1, sizeof *id), n = 0, cells = 0;
-    for (int64_t i = 0; id && i < set->n; i++)
-        if (set->r[i].scope == RECORD_OF_HEAD)
-            id[cells++] = ((int64_t)set->r[i].layer << 32) + set->r[i].head;
-    if (id)
-        qsort(id, (size_t)cells, sizeof *id, by_number);
-    for (int64_t i = 0; id && i < cells; i++)
-        n += i == 0 || id[i] != id[i - 1];
+    int64_t *id = calloc((size_t)set->n + 1, sizeof *id), cells = 0, found[3] = {0};
     b->failed |= !id;
     if (!id)
         mem_note_short(); /* captions are built on the way to something else */
+    for (int pass = 0; id && pass < 3; pass++) {
+        cells = 0;
+        for (int64_t i = 0; i < set->n; i++)
+            if (set->r[i].scope == RECORD_OF_HEAD)
+                id[cells++] = (pass == 2 ? 0 : (int64_t)set->r[i].layer << 32) +
+                              (pass == 1 ? 0 : set->r[i].head);
+        found[pass] = different(id, cells);
+    }
     free(id);
-    bool mixed = cells < set->n; /* records of a model have no layer: one value more */
-    int64_t layers = count_of(set, KEY_LAYER) - mixed, heads = count_of(set, KEY_HEAD) - mixed;
+    int64_t n = found[0], layers = found[1], heads = found[2];
     buf_printf(b, ", %lld head%s", (long long)n, n == 1 ? "" : "s");
     if (layers > 1 && layers * heads == n)
         buf_printf(b, " (%lld layers x %lld)", (long long)layers, (long long)heads);

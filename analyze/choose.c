@@ -12,7 +12,6 @@
 #include "analyze/stats.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/method.h"
 #include "core/sort.h"
 
 #include <math.h>
@@ -74,20 +73,11 @@ struct chooser {
     int64_t calibrated, drifting, bounds; /* records that no plan can name */
 };
 
-static const struct method *method_of(const struct record *r)
-{
-    const struct method *const *m = metric_def_known_methods();
-    while (m && *m && strcmp((*m)->name, r->method) != 0)
-        m++;
-    return m ? *m : NULL;
-}
-
 /* The parameters that a plan can hold for a setting with these cells: those of a search are filled
  * in if all cells have found the same. */
 static int plan_params(struct chooser *k, struct candidate *c, struct err *err)
 {
     const struct record *r = c->first;
-    const struct method *m = method_of(r);
     struct buf b = {0};
     size_t len, other;
     int rc = 0;
@@ -95,7 +85,7 @@ static int plan_params(struct chooser *k, struct candidate *c, struct err *err)
         k->calibrated++;
         return 0;
     }
-    if (strcmp(r->method, "dense") == 0 || (m && m->flags & METHOD_BOUND)) {
+    if (strcmp(r->method, "dense") == 0 || record_is_bound(r)) {
         k->bounds++;
         return 0;
     }
@@ -193,27 +183,24 @@ static void choose_at(const struct chooser *k, struct place *p)
 
 /* ---- places --------------------------------------------------------------------------------- */
 
-/* Cells of a place, whatever the setting: their number. */
-static int count_calls(struct chooser *k, struct place *p, struct err *err)
+static bool is_at(const struct place *p, const struct record *r)
 {
-    static const enum group_key cell[] = {KEY_TRACE,  KEY_RUN,   KEY_STEP,
-                                          KEY_BRANCH, KEY_LAYER, KEY_HEAD};
-    struct recset view = {0};
+    return (p->layer < 0 || p->layer == r->layer) && (p->head < 0 || p->head == r->head);
+}
+
+/* Cells of each place, whatever the setting: their number. */
+static int count_calls(struct chooser *k, struct err *err)
+{
+    static const enum group_key cell[] = {KEY_LAYER, KEY_HEAD, KEY_TRACE,
+                                          KEY_RUN,   KEY_STEP, KEY_BRANCH};
     struct grouping gs = {0};
-    int64_t cap = 0;
-    int rc = 0;
-    for (int64_t i = 0; i < k->set->n; i++) {
-        const struct record *r = &k->set->r[i];
-        if ((p->layer >= 0 && r->layer != p->layer) || (p->head >= 0 && r->head != p->head))
-            continue;
-        TRY(mem_grow(&view.r, &cap, view.n + 1, sizeof *view.r, "cells", err));
-        view.r[view.n++] = *r; /* borrowed */
+    int rc = grouping_make(k->set, cell, 6, 0, NULL, NULL, &gs, err);
+    for (int64_t i = 0, p = 0; !rc && i < gs.n; i++) { /* both are in the order of layer and head */
+        while (!is_at(&k->places[p], gs.g[i].first))
+            p++;
+        k->places[p].calls++;
     }
-    TRY(grouping_make(&view, cell, 6, 0, NULL, NULL, &gs, err));
-    p->calls = gs.n;
-out:
     grouping_free(&gs);
-    free(view.r);
     return rc;
 }
 
@@ -237,10 +224,10 @@ static int find_places(struct chooser *k, struct err *err)
             TRY(mem_grow(&k->places, &k->cap, k->n + 1, sizeof *k->places, "places", err));
             last = &k->places[k->n++];
             *last = at;
-            TRY(count_calls(k, last, err));
         }
         TRY(add_candidate(k, last, &k->gs.g[i], err));
     }
+    TRY(count_calls(k, err));
     for (int64_t i = 0; i < k->n; i++)
         choose_at(k, &k->places[i]);
 out:
@@ -303,6 +290,7 @@ static int put_entries(const struct chooser *k, struct jw *w, struct choose_summ
                        struct err *err)
 {
     static const enum group_key keys[] = {KEY_LAYER, KEY_HEAD};
+    const struct place *p = k->places;
     struct grouping heads = {0};
     double total = 0;
     int rc = 0;
@@ -311,8 +299,7 @@ static int put_entries(const struct chooser *k, struct jw *w, struct choose_summ
     jw_arr(w);
     for (int64_t i = 0; i < heads.n; i++) {
         const struct record *r = heads.g[i].first;
-        const struct place *p = k->places;
-        while ((p->layer >= 0 && p->layer != r->layer) || (p->head >= 0 && p->head != r->head))
+        while (!is_at(p, r))
             p++;
         sum->heads++;
         if (p->chosen < 0) {

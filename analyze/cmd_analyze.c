@@ -5,7 +5,7 @@
 #include "analyze/format.h"
 #include "analyze/rows.h"
 #include "analyze/tables.h"
-#include "analyze/where.h"
+#include "analyze/query.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/log.h"
@@ -29,8 +29,8 @@ struct analyze_opts {
 static const struct opt options[] = {
     {.name = "table", .type = OPT_STR, .offset = offsetof(struct analyze_opts, table),
      .short_name = 't', .arg = "NAME", .flags = OPT_UNSET,
-     .help = "Which table; `lacuna list tables` names them. Default: summary; of `lacuna eval`, what "
-             "was asked there."},
+     .help = "Which table; `lacuna list tables` names them. Default: the one that shows what was "
+             "measured."},
     {.name = "group", .type = OPT_STR, .offset = offsetof(struct analyze_opts, group),
      .short_name = 'g', .arg = "KEYS", .flags = OPT_UNSET,
      .help = "Group rows by these keys in place of the table's own: model, trace, causal, n_q, "
@@ -63,8 +63,8 @@ static const struct opt options[] = {
      .def = "0", .min = 0, .max = 1e9, .help = "Keep the first N rows; 0 = all."},
     {.name = "wide", .type = OPT_BOOL, .offset = offsetof(struct analyze_opts, wide),
      .def = "0", .min = 0, .max = 1,
-     .help = "Every column, means with standard deviations, instead of what fits in 100 "
-             "characters."},
+     .help = "Every column, means with standard deviations, instead of the few that most look "
+             "at."},
     {.name = "format", .type = OPT_STR, .offset = offsetof(struct analyze_opts, format),
      .short_name = 'f', .arg = "FORMAT", .def = "text",
      .help = "text, md, csv, tex, json or html; without it the suffix of -o decides."},
@@ -131,9 +131,7 @@ static int write_table(const struct table *t, const struct table_format *f,
 {
     struct buf b = {0};
     bool is_text = strcmp(f->name, "text") == 0;
-    struct sheet_opts view = {.wide = o->wide,
-                              .all = o->columns || o->pivot,
-                              .width = is_text ? text_columns(o->output) : 0};
+    struct sheet_opts view = {o->wide, is_text ? text_columns(o->output) : 0};
     const char *path = o->output;
     int rc = 0;
     format_table(f, t, &view, &b);
@@ -168,8 +166,8 @@ const struct command cmd_analyze = {
     .options = options,
     .details = "DIR is the -o directory of `lacuna replay`, or a .jsonl file; several are read as "
                "one set.\n"
-               "text, md and tex show medians in at most 7 columns and 100 characters, and say "
-               "below the table what\n"
+               "text, md and tex show medians and the worst cells of a few columns, and say below "
+               "the table what\n"
                "they leave out. --wide shows every column with mean and standard deviation, or "
                "with median and\n"
                "quartiles where a mean with its deviation would leave the values that a metric "
@@ -204,22 +202,18 @@ static int check_output(const char *output, const struct str_list *dirs, struct 
     return rc;
 }
 
-/* The table that shows what was measured: of heads, or of a model with methods inside. */
-static const char *default_table(const struct recset *set)
+/* A table that does not fit the records: which ones do. */
+static int name_fitting(const struct recset *set, struct err *err)
 {
-    const char *table = "eval-tasks";
-    for (int64_t i = 0; i < set->n; i++) {
-        const struct record *r = &set->r[i];
-        if (r->scope == RECORD_OF_HEAD)
-            return "summary";
-        if (r->scope == RECORD_OF_CALL)
-            return "time";
-        if (record_has(r, "nll_mean"))
-            table = "eval";
-        else if (record_has(r, "psnr"))
-            table = "eval-clips";
-    }
-    return set->n ? table : "summary";
+    struct buf all = {0};
+    for (int i = 0; table_defs[i]; i++)
+        if (table_has_data(table_defs[i], set))
+            buf_printf(&all, "%s%s", all.len ? ", " : "", table_defs[i]->listed.name);
+    struct err why = *err;
+    err_clear(err);
+    err_set(err, ERR_INPUT, "%s; tables that fit these records: %s", why.msg, buf_str(&all));
+    buf_free(&all);
+    return err->code;
 }
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)
@@ -251,7 +245,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         warn_suffix(o.output, unknown);
     TRY(recset_load(&dirs, &set, err));
     TRY(recset_where(&o.where, &set, err));
-    def = table_def_find(o.table ? o.table : default_table(&set), err);
+    def = o.table ? table_def_find(o.table, err) : table_of_set(&set);
     if ((o.at || o.by || o.per) && strcmp(def->listed.name, "ranking") != 0)
         FAIL(err, ERR_USAGE, "--at, --by and --per are of another table: add --table ranking");
     if (o.common.dry_run) {
@@ -260,7 +254,11 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     }
     struct table_request req = {o.group, o.columns, o.pivot, o.at, o.by, o.per, app->methods};
     struct row_opts rows = {o.sort, o.best, o.top};
-    TRY(table_build(def, &set, &req, &t, err));
+    rc = table_build(def, &set, &req, &t, err);
+    if (rc == ERR_INPUT && o.table && !table_has_data(def, &set))
+        rc = name_fitting(&set, err);
+    if (rc)
+        goto out;
     for (int64_t i = 0; i < o.where.n; i++)
         table_note(&t, "only records with %s", o.where.items[i]);
     TRY(table_choose_rows(&t, &rows, err));

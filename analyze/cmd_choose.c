@@ -4,7 +4,7 @@
  */
 #include "analyze/choose.h"
 #include "analyze/planmasks.h"
-#include "analyze/where.h"
+#include "analyze/query.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/log.h"

@@ -3,7 +3,7 @@
  */
 #include "analyze/compare.h"
 #include "analyze/format.h"
-#include "analyze/where.h"
+#include "analyze/query.h"
 #include "core/cmd.h"
 
 #include <stdio.h>

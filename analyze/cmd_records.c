@@ -136,7 +136,7 @@ static int keep_good_lines(const char *path, struct err *err)
     struct salvage s = {0};
     int rc = 0;
     TRY(io_part_open(&s.part, path, err));
-    TRY(record_lines(path, keep_line, &s, err));
+    TRY(record_lines(path, NULL, keep_line, &s, err));
     TRY(flush(&s, err));
 out:
     buf_free(&s.lines);
@@ -183,7 +183,7 @@ static int repair_file(struct finding *f, bool dry_run, struct err *err)
     TRY(io_open(f->path, &fd, &size, err));
     if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         FAIL(err, ERR_RUN, "%s: another process is writing to it", f->path);
-    TRY(record_lines(f->path, look_at_line, f, err));
+    TRY(record_lines(f->path, NULL, look_at_line, f, err));
     if (f->n > 0 && !dry_run)
         TRY(replace_file(f, err));
 out:
@@ -238,7 +238,7 @@ static int each_file(const struct str_list *files, bool repair, const struct rec
     for (int64_t i = 0; i < files->n && !rc; i++) {
         struct finding f = {.path = files->items[i]};
         rc = repair ? repair_file(&f, o->common.dry_run, err)
-                    : record_lines(f.path, look_at_line, &f, err);
+                    : record_lines(f.path, NULL, look_at_line, &f, err);
         if (!rc && o->common.json)
             put_json(&f, w);
         else if (!rc)

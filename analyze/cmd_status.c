@@ -1,27 +1,19 @@
 /*
  * cmd_status.c - `lacuna status`: how far the replay into a directory is, also while it runs and
- * after it was killed. Each shard has a manifest and a file of records of its own. Lines are
- * counted, not read, since the last line of a running replay may not be whole yet.
+ * after it was killed. Each shard has a manifest and a file of records of its own.
  */
 #include "analyze/inputs.h"
 #include "analyze/shardset.h"
 #include "core/cmd.h"
-#include "core/fileio.h"
-#include "core/mem.h"
-#include "core/progress.h"
 #include "core/sealed.h"
 #include "core/text.h"
 
 #include <errno.h>
-#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/utsname.h>
-#include <time.h>
-#include <unistd.h>
 
 struct status_opts {
     struct common_opts common;
@@ -45,10 +37,9 @@ const struct command cmd_status = {
     .details =
         "DIR is the -o directory of `lacuna replay`. One line per shard: done, running or "
         "stopped,\n"
-        "cells with a record of all cells, and while it runs the time that is left at the rate so\n"
-        "far. A shard is stopped if its process is gone; of one that runs on another host, the "
-        "age\n"
-        "of the last record tells. Shards that were not started are told of on standard error.\n"
+        "and the cells with a record of all cells. A shard of this host is stopped if its process "
+        "is\n"
+        "gone. Shards that were not started are named on standard error.\n"
         "\n"
         "Examples:\n"
         "  lacuna status out\n"
@@ -56,86 +47,44 @@ const struct command cmd_status = {
 };
 
 struct shard_state {
-    const char *state;                /* "done", "running", "stopped", ... */
-    int64_t ok, skip, error, cells;   /* cells: -1 = unknown */
-    double elapsed_s, left_s, last_s; /* since the start; to go, NAN; since the last record, NAN */
-    int64_t pid;
-    char host[65];
+    const char *state;              /* "done", "running", "stopped", ...; may be of the manifest */
+    int64_t ok, skip, error, cells; /* cells: -1 = unknown */
 };
 
-/* ---- what files say ---------------------------------------------------------------------------
- */
-
-static bool has(const char *line, size_t len, const char *text)
-{
-    return memmem(line, len, text, strlen(text)) != NULL;
-}
-
+/* Lines are counted, not read: the last one of a running replay may not be whole yet. */
 static int count_records(const char *path, struct shard_state *s, struct err *err)
 {
     FILE *f = fopen(path, "re");
     char *line = NULL;
     size_t cap = 0;
-    struct stat st;
-    s->last_s = NAN;
     if (!f)
         return errno == ENOENT ? 0 : err_sys(err, ERR_INPUT, "%s", path);
     for (ssize_t n; (n = getline(&line, &cap, f)) > 0 && line[n - 1] == '\n';) {
-        s->ok += has(line, (size_t)n, "\"status\":\"ok\"");
-        s->skip += has(line, (size_t)n, "\"status\":\"skip\"");
-        s->error += has(line, (size_t)n, "\"status\":\"error\"");
+        s->ok += strstr(line, "\"status\":\"ok\"") != NULL;
+        s->skip += strstr(line, "\"status\":\"skip\"") != NULL;
+        s->error += strstr(line, "\"status\":\"error\"") != NULL;
     }
-    if (fstat(fileno(f), &st) == 0 && st.st_size > 0)
-        s->last_s = difftime(time(NULL), st.st_mtime);
     free(line);
     fclose(f);
     return 0;
 }
 
-/* Seconds since "2025-01-31T12:00:00Z"; NAN when it is no time. */
-static double seconds_since(const char *text)
-{
-    struct tm tm = {0};
-    if (!text || !strptime(text, "%Y-%m-%dT%H:%M:%SZ", &tm))
-        return NAN;
-    return difftime(time(NULL), timegm(&tm));
-}
-
-static bool is_here(const char *host)
-{
-    struct utsname u;
-    return uname(&u) == 0 && strcmp(u.nodename, host) == 0;
-}
-
-/* "running" is only what the file says: a killed process could not change it. */
-static const char *state_of(const char *status, const struct shard_state *s)
-{
-    if (strcmp(status, "ok") == 0)
-        return "done";
-    if (strcmp(status, "running") != 0)
-        return status; /* interrupted, failed */
-    bool gone = s->pid > 0 && is_here(s->host) && kill((pid_t)s->pid, 0) != 0 && errno == ESRCH;
-    return gone ? "stopped" : "running";
-}
-
+/* "running" is only what the file says: a process of this host that was killed could not change it.
+ */
 static void read_manifest(const json_t *m, struct shard_state *s)
 {
-    const json_t *host = json_object_get(m, "host"), *cells = json_object_get(m, "cells");
+    const json_t *cells = json_object_get(m, "cells");
     const char *status = json_string_value(json_object_get(m, "status"));
-    const char *name = json_string_value(json_object_get(host, "name"));
-    const json_t *elapsed = json_object_get(m, "elapsed_s");
-    double before = json_number_value(json_object_get(m, "cells_before"));
-
-    snprintf(s->host, sizeof s->host, "%s", name ? name : "");
-    s->pid = json_integer_value(json_object_get(m, "pid"));
+    const char *host = json_string_value(json_object_get(json_object_get(m, "host"), "name"));
+    json_int_t pid = json_integer_value(json_object_get(m, "pid"));
+    struct utsname u;
+    bool here = host && uname(&u) == 0 && strcmp(u.nodename, host) == 0;
+    bool gone = here && pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH;
     s->cells = json_is_number(cells) ? (int64_t)json_number_value(cells) : -1;
-    s->state = state_of(status ? status : "unknown", s);
-    s->elapsed_s = elapsed ? json_number_value(elapsed)
-                           : seconds_since(json_string_value(json_object_get(m, "start")));
-    double done = (double)(s->ok + s->skip) - before;
-    s->left_s = NAN;
-    if (strcmp(s->state, "running") == 0 && s->cells > 0 && done > 0)
-        s->left_s = s->elapsed_s * ((double)(s->cells - s->ok - s->skip)) / done;
+    s->state = !status                              ? "unknown"
+               : strcmp(status, "ok") == 0          ? "done"
+               : strcmp(status, "running") || !gone ? status /* interrupted, failed */
+                                                    : "stopped";
 }
 
 /* manifest.json -> records.jsonl, manifest.3-of-16.json -> records.3-of-16.jsonl */
@@ -146,33 +95,16 @@ static void records_name(const char *manifest, struct buf *b)
     buf_printf(b, "%.*s/records%.*s.jsonl", (int)(slash - manifest), manifest, (int)len, middle);
 }
 
-/* ---- what people and programs see -------------------------------------------------------------
- */
-
 static void print_line(const char *name, const struct shard_state *s)
 {
-    char elapsed[DURATION_TEXT], time[DURATION_TEXT];
-    duration_text(s->elapsed_s, elapsed);
     text_printf(stdout, "%s: %s, %lld", name, s->state, (long long)(s->ok + s->skip));
     if (s->cells >= 0)
         printf(" of %lld", (long long)s->cells);
-    printf(" cells (%lld ok, %lld skipped), %lld failed", (long long)s->ok, (long long)s->skip,
-           (long long)s->error);
-    if (!isnan(s->elapsed_s) && strcmp(s->state, "stopped") != 0)
-        printf(", after %s", elapsed);
-    if (!isnan(s->left_s)) {
-        duration_text(s->left_s, time);
-        printf(", about %s left", time);
-    }
-    if (strcmp(s->state, "done") != 0 && !isnan(s->last_s)) {
-        duration_text(s->last_s, time);
-        printf(", last record %s ago", time);
-    }
-    if (strcmp(s->state, "running") == 0)
-        text_printf(stdout, ", process %lld on %s", (long long)s->pid, s->host);
-    else if (strcmp(s->state, "done") != 0)
-        printf("; the same command continues it");
-    putchar('\n');
+    printf(" cells (%lld ok, %lld skipped), %lld failed%s\n", (long long)s->ok, (long long)s->skip,
+           (long long)s->error,
+           strcmp(s->state, "done") == 0 || strcmp(s->state, "running") == 0
+               ? ""
+               : "; the same command continues it");
 }
 
 static void put_json(struct jw *w, const char *name, const struct shard_state *s)
@@ -184,11 +116,6 @@ static void put_json(struct jw *w, const char *name, const struct shard_state *s
     jw_kint(w, "ok", s->ok);
     jw_kint(w, "skip", s->skip);
     jw_kint(w, "error", s->error);
-    jw_knum(w, "elapsed_s", s->elapsed_s);
-    jw_knum(w, "left_s", s->left_s);
-    jw_knum(w, "last_record_s", s->last_s);
-    jw_kint(w, "pid", s->pid);
-    jw_kstr(w, "host", s->host);
     jw_obj_end(w);
 }
 

@@ -122,22 +122,20 @@ out:
     return rc;
 }
 
-static void value_text(const struct metric *m, char text[32])
+static void value_text(const double *x, char text[32])
 {
-    if (!m)
+    if (!x)
         snprintf(text, 32, "-");
-    else if (!isfinite(m->value))
-        snprintf(text, 32, "%s", isnan(m->value) ? "nan" : m->value < 0 ? "-inf" : "inf");
+    else if (!isfinite(*x))
+        snprintf(text, 32, "%s", isnan(*x) ? "nan" : *x < 0 ? "-inf" : "inf");
     else
-        num_text(m->value, text);
+        num_text(*x, text);
 }
 
-static const struct metric *metric_of(const struct record *r, const char *name)
+static const double *value_of(const struct record *r, const char *name)
 {
-    for (int64_t i = 0; i < r->n_metrics; i++)
-        if (strcmp(r->metrics[i].name, name) == 0)
-            return &r->metrics[i];
-    return NULL;
+    int64_t at = metric_place(r->names, name);
+    return at < 0 ? NULL : &r->values[at];
 }
 
 static bool is_compared(const struct walk *w, const char *name)
@@ -154,21 +152,21 @@ static bool equal_values(const struct walk *w, double a, double b)
     return fabs(a - b) <= w->o->atol + w->o->rtol * fmax(fabs(a), fabs(b));
 }
 
-static int compare_metric(struct walk *w, const struct record *a, const char *name,
-                          const struct metric *x, const struct metric *y, struct err *err)
+static int compare_metric(struct walk *w, const struct record *a, const char *name, const double *x,
+                          const double *y, struct err *err)
 {
     char tx[32], ty[32];
     double diff = NAN, rel = NAN;
 
     w->res->metrics++;
-    if (x && y && isfinite(x->value) && isfinite(y->value)) {
-        double size = fmax(fabs(x->value), fabs(y->value));
-        diff = y->value - x->value;
+    if (x && y && isfinite(*x) && isfinite(*y)) {
+        double size = fmax(fabs(*x), fabs(*y));
+        diff = *y - *x;
         rel = size > 0 ? fabs(diff) / size : 0;
         w->res->worst_abs = fmax(w->res->worst_abs, fabs(diff));
         w->res->worst_rel = fmax(w->res->worst_rel, rel);
     }
-    if (x && y && equal_values(w, x->value, y->value))
+    if (x && y && equal_values(w, *x, *y))
         return 0;
     w->res->values++;
     value_text(x, tx);
@@ -190,13 +188,16 @@ static int compare_cell(struct walk *w, const struct record *a, const struct rec
         w->res->reason++;
         return add_row(w, a, "reason", a->reason, b->reason, NAN, NAN, err);
     }
-    for (int64_t i = 0; i < a->n_metrics; i++)
-        if (is_compared(w, a->metrics[i].name))
-            TRY(compare_metric(w, a, a->metrics[i].name, &a->metrics[i],
-                               metric_of(b, a->metrics[i].name), err));
-    for (int64_t i = 0; i < b->n_metrics; i++)
-        if (is_compared(w, b->metrics[i].name) && !metric_of(a, b->metrics[i].name))
-            TRY(compare_metric(w, a, b->metrics[i].name, NULL, &b->metrics[i], err));
+    for (int64_t i = 0; i < record_metrics(a); i++) {
+        const char *name = record_metric_name(a, i);
+        if (is_compared(w, name))
+            TRY(compare_metric(w, a, name, &a->values[i], value_of(b, name), err));
+    }
+    for (int64_t i = 0; i < record_metrics(b); i++) {
+        const char *name = record_metric_name(b, i);
+        if (is_compared(w, name) && !value_of(a, name))
+            TRY(compare_metric(w, a, name, NULL, &b->values[i], err));
+    }
 out:
     return rc;
 }

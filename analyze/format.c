@@ -1,5 +1,5 @@
 /*
- * format.c - the registry of table formats, Markdown and CSV (RFC 4180). CSV and JSON carry every
+ * format.c - the registry of table formats, and CSV (RFC 4180). CSV and JSON carry every
  * digit, and of a group mean, standard deviation, n, minimum, median and maximum in columns of
  * their own; what people see is rounded (format_number.c).
  */
@@ -11,53 +11,34 @@
 #include "analyze/format_impl.h"
 #include "analyze/metricfacts.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void md_write(const struct table *t, struct buf *b);
 static void csv_write(const struct table *t, struct buf *b);
 
-static const struct table_format format_text = {.name = "text",
-                                                .suffix = ".txt",
-                                                .summary = "aligned columns",
-                                                .show = text_show,
-                                                .space = {2, 1, 0, 16}};
-static const struct table_format format_md = {.name = "md",
-                                              .suffix = ".md",
-                                              .summary = "Markdown, aligned",
-                                              .write = md_write,
-                                              .show = md_show,
-                                              .space = {3, 4, 0, 16}};
-static const struct table_format format_csv = {
-    .name = "csv", .suffix = ".csv", .summary = "RFC 4180, full precision", .write = csv_write};
-static const struct table_format format_tex = {.name = "tex",
-                                               .suffix = ".tex",
-                                               .summary = "LaTeX with booktabs",
-                                               .show = tex_show,
-                                               .space = {1, 1, 52, 8}};
-static const struct table_format format_json = {
-    .name = "json", .suffix = ".json", .summary = "JSON, full precision", .write = json_write};
-static const struct table_format format_html = {
-    .name = "html", .suffix = ".html", .summary = "one HTML page", .write = html_write};
-
-const struct table_format *const table_formats[] = {
-    &format_text, &format_md, &format_csv, &format_tex, &format_json, &format_html, NULL,
+static const struct table_format formats[] = {
+    {"text", ".txt", "aligned columns", NULL, text_show},
+    {"md", ".md", "Markdown, aligned", NULL, md_show},
+    {"csv", ".csv", "RFC 4180, full precision", csv_write, NULL},
+    {"tex", ".tex", "LaTeX with booktabs", NULL, tex_show},
+    {"json", ".json", "JSON, full precision", json_write, NULL},
+    {"html", ".html", "one HTML page", html_write, NULL},
 };
 
-/* Markdown has no width: --wide is the whole table. */
+const struct table_format *const table_formats[] = {
+    &formats[0], &formats[1], &formats[2], &formats[3], &formats[4], &formats[5], NULL,
+};
+
 void format_table(const struct table_format *f, const struct table *t, const struct sheet_opts *o,
                   struct buf *b)
 {
     struct sheet s;
-    if (!f->show || (o->wide && f->write)) {
+    if (f->write) {
         f->write(t, b);
         return;
     }
-    struct sheet_opts own = *o;
-    own.space = f->space;
-    sheet_make(t, &own, &s);
+    sheet_make(t, o, &s);
     /* A sheet that failed lacks texts. */
     if (!s.failed)
         f->show(&s, b);
@@ -78,120 +59,6 @@ const struct table_format *format_find(const char *name, struct err *err)
     err_set(err, ERR_USAGE, "unknown table format '%s': the formats are %s", name, buf_str(&all));
     buf_free(&all);
     return NULL;
-}
-
-/* ---- Markdown ------------------------------------------------------------------------------ */
-
-/* Would s[0] begin HTML, a character reference or an escape, or end the text of a link? A sign
- * between blanks does not, and stays as people write it. */
-static bool md_special(const char *s)
-{
-    bool letter = isalpha((unsigned char)s[1]);
-    switch (*s) {
-    case '|':
-        return true;
-    case '<':
-        return letter || (s[1] && strchr("/!?", s[1]));
-    case '&':
-        return letter || s[1] == '#';
-    case '\\':
-        return ispunct((unsigned char)s[1]);
-    case ']':
-        return s[1] == '(';
-    default:
-        return false;
-    }
-}
-
-void md_escape(const char *s, struct buf *b)
-{
-    for (; *s; s++) {
-        buf_puts(b, md_special(s) ? "\\" : "");
-        buf_put(b, *s == '\n' || *s == '\r' ? " " : s, 1);
-    }
-}
-
-static void md_padded(const char *text, int width, bool right, struct buf *b)
-{
-    int pad = width - utf8_count(text);
-    buf_printf(b, " %*s", right && pad > 0 ? pad : 0, "");
-    buf_puts(b, text);
-    buf_printf(b, "%*s |", !right && pad > 0 ? pad : 0, "");
-}
-
-/* Text of the header (row -1) or of a cell, escaped. */
-static void md_text(const struct table *t, int64_t row, int64_t col, struct digits d, struct buf *b)
-{
-    struct buf raw = {0};
-    if (row < 0)
-        format_header(&t->cols[col], d, &raw);
-    else
-        format_cell(t, row, col, d, " \u00b1 ", &raw);
-    buf_reset(b);
-    md_escape(buf_str(&raw), b);
-    b->failed |= raw.failed;
-    buf_free(&raw);
-}
-
-static void md_rule(const struct table *t, int64_t col, int width, struct buf *b)
-{
-    bool right = t->cols[col].type != COL_TEXT;
-    buf_puts(b, right ? " " : " :");
-    for (int i = 1; i < width; i++)
-        buf_puts(b, "-");
-    buf_puts(b, right ? ": |" : " |");
-}
-
-static void md_row(const struct table *t, int64_t row, const int *width, const struct digits *d,
-                   struct buf *text, struct buf *b)
-{
-    buf_puts(b, "|");
-    for (int64_t c = 0; c < t->n_cols; c++) {
-        md_text(t, row, c, d[c], text);
-        md_padded(buf_str(text), width[c], t->cols[c].type != COL_TEXT, b);
-    }
-    buf_puts(b, "\n");
-}
-
-static void md_rows(const struct table *t, int *width, const struct digits *d, struct buf *b)
-{
-    struct buf text = {0};
-    for (int64_t c = 0; c < t->n_cols; c++)
-        for (int64_t r = -1; r < t->n_rows; r++) {
-            width[c] = width[c] < 2 ? 2 : width[c]; /* the rule below the header is at least "-:" */
-            md_text(t, r, c, d[c], &text);
-            int w = utf8_count(buf_str(&text));
-            width[c] = w > width[c] ? w : width[c];
-        }
-    md_row(t, -1, width, d, &text, b);
-    buf_puts(b, "|");
-    for (int64_t c = 0; c < t->n_cols; c++)
-        md_rule(t, c, width[c], b);
-    buf_puts(b, "\n");
-    for (int64_t r = 0; r < t->n_rows; r++)
-        md_row(t, r, width, d, &text, b);
-    b->failed |= text.failed;
-    buf_free(&text);
-}
-
-static void md_write(const struct table *t, struct buf *b)
-{
-    int *width = calloc((size_t)t->n_cols + 1, sizeof *width);
-    struct digits *d = format_all_digits(t, 4, b);
-    b->failed |= !width;
-    buf_puts(b, "**");
-    md_escape(t->title, b);
-    buf_puts(b, "**\n\n");
-    if (width && d && t->n_rows)
-        md_rows(t, width, d, b);
-    buf_puts(b, t->notes.n && t->n_rows ? "\n" : "");
-    for (int64_t i = 0; i < t->notes.n; i++) {
-        buf_puts(b, "- ");
-        md_escape(t->notes.items[i], b);
-        buf_puts(b, "\n");
-    }
-    free(d);
-    free(width);
 }
 
 /* ---- CSV ----------------------------------------------------------------------------------- */

@@ -12,7 +12,6 @@ struct table_format {
     const char *summary;
     void (*write)(const struct table *t, struct buf *b); /* the whole table; or NULL */
     void (*show)(const struct sheet *s, struct buf *b);  /* what people see; or NULL */
-    struct sheet_space space;
 };
 
 /* Write the table: as a sheet where the format has one, else whole. */
@@ -34,9 +33,6 @@ struct digits {
     int decimals;
     bool quartiles; /* median and quartiles in place of mean and deviation */
 };
-
-/* People's header of a column: "density_elem [kept/allowed pairs]". */
-void format_header(const struct column *c, struct digits d, struct buf *b);
 
 /* A number; one that is too small for the decimals of d has `digits` significant ones. */
 void format_number(double x, struct digits d, int digits, struct buf *b);

@@ -11,7 +11,4 @@ void tex_show(const struct sheet *s, struct buf *b);
 void json_write(const struct table *t, struct buf *b);
 void html_write(const struct table *t, struct buf *b);
 
-/* Text of a Markdown cell: no bar, no line break. */
-void md_escape(const char *s, struct buf *b);
-
 #endif

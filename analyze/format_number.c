@@ -165,12 +165,3 @@ void format_cell(const struct table *t, int64_t row, int64_t col, struct digits 
     else
         format_number(shown_value(&t->cols[col], cell), d, 4, b);
 }
-
-void format_header(const struct column *c, struct digits d, struct buf *b)
-{
-    buf_puts(b, c->title);
-    if (c->unit[0])
-        buf_printf(b, " [%s]", c->unit);
-    if (d.quartiles)
-        buf_puts(b, ", median (quartiles)");
-}

@@ -1,21 +1,27 @@
 /*
- * format_text.c - sheets as aligned text for a terminal, and as Markdown.
+ * format_text.c - sheets as aligned text for a terminal, and as Markdown. Where a line of text is
+ * too long, texts wrap in their cells.
  */
 #include "analyze/format_impl.h"
 
 #include "core/text.h"
 
-#include <math.h>
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define GAP 2 /* characters between two columns of text */
+#define GAP 2        /* characters between two columns of text */
+#define NARROWEST 12 /* characters of a column whose texts wrap */
 
-static void put_padded(const char *text, int width, bool right, struct buf *b)
+enum line { LINE_HEAD = -2, LINE_UNIT = -1 }; /* rows from 0 on */
+
+static void put_padded(const char *text, int len, int width, bool right, struct buf *b)
 {
-    int pad = width - utf8_count(text);
+    char piece[512];
+    snprintf(piece, sizeof piece, "%.*s", len, text);
+    int pad = width - utf8_count(piece);
     buf_printf(b, "%*s", right && pad > 0 ? pad : 0, "");
-    buf_puts(b, text);
+    buf_put(b, text, (size_t)len);
     buf_printf(b, "%*s", !right && pad > 0 ? pad : 0, "");
 }
 
@@ -27,68 +33,168 @@ static void end_line(struct buf *b)
     buf_puts(b, "\n");
 }
 
-/* ---- text ----------------------------------------------------------------------------------- */
-
-/* A star stands right of the number; every number of such a column leaves room for it. */
-static bool has_best(const struct sheet *s, int64_t col)
+/* Would s[0] begin HTML, a character reference or an escape, or end the text of a link? A sign
+ * between blanks does not, and stays as people write it. */
+static bool md_special(const char *s)
 {
-    for (int64_t r = 0; r < s->n_rows; r++)
-        if (sheet_cell(s, r, col)->best)
-            return true;
-    return false;
+    bool letter = isalpha((unsigned char)s[1]);
+    switch (*s) {
+    case '|':
+        return true;
+    case '<':
+        return letter || (s[1] && strchr("/!?", s[1]));
+    case '&':
+        return letter || s[1] == '#';
+    case '\\':
+        return ispunct((unsigned char)s[1]);
+    case ']':
+        return s[1] == '(';
+    default:
+        return false;
+    }
 }
 
-static double text_measure(const char *text, bool best)
+static void md_escape(const char *s, struct buf *b)
 {
-    return utf8_count(text);
+    for (; *s; s++) {
+        buf_puts(b, md_special(s) ? "\\" : "");
+        buf_put(b, *s == '\n' || *s == '\r' ? " " : s, 1);
+    }
 }
 
-static int text_width(const struct sheet *s, int64_t col)
-{
-    return (int)sheet_column_width(s, col, text_measure) + (has_best(s, col) ? 1 : 0);
-}
-
-static void text_cell(const struct sheet *s, int64_t row, int64_t col, struct buf *b)
+static void put_list(const struct str_list *items, int64_t from, int64_t to, bool md, int width,
+                     struct buf *b)
 {
     struct buf text = {0};
-    bool star = has_best(s, col);
-    buf_puts(&text, sheet_cell(s, row, col)->text);
-    buf_puts(&text, !star ? "" : sheet_cell(s, row, col)->best ? "*" : " ");
-    put_padded(buf_str(&text), text_width(s, col), s->cols[col].right, b);
+    for (int64_t i = from; i < to; i++) {
+        int indent = (int)strspn(items->items[i], " ");
+        buf_reset(&text);
+        if (md)
+            md_escape(items->items[i] + indent, &text);
+        else
+            buf_puts(&text, items->items[i] + indent);
+        buf_printf(b, "%*s%s", indent, "", md ? "- " : "");
+        if (md)
+            buf_printf(b, "%s\n", buf_str(&text));
+        else
+            text_wrap(b, buf_str(&text), indent, indent + 2, width);
+    }
     b->failed |= text.failed;
     buf_free(&text);
 }
 
-enum line { LINE_HEAD = -2, LINE_UNIT = -1 }; /* rows from 0 on */
-
-/* The keys and the columns of a part. */
-static bool in_part(const struct sheet *s, int64_t c, const int64_t *from, int part)
+/* Notes, hints and sentences, as lines or as a list. */
+static void put_tail(const struct sheet *s, bool md, struct buf *b)
 {
-    return s->cols[c].key || (c >= from[part] && c < from[part + 1]);
+    buf_puts(b, s->notes.n + s->hints.n ? "\n" : "");
+    put_list(&s->notes, 0, s->n_own, md, s->width, b);
+    put_list(&s->hints, 0, s->hints.n, md, s->width, b);
+    put_list(&s->notes, s->n_own, s->notes.n, md, s->width, b);
+    buf_puts(b, s->sentences.n ? "\n" : "");
+    put_list(&s->sentences, 0, s->sentences.n, md, s->width, b);
 }
 
-static void text_line(const struct sheet *s, int64_t row, const int64_t *from, int part,
-                      struct buf *b)
+/* ---- text ----------------------------------------------------------------------------------- */
+
+/* Columns of text: their widths, and room for a star right of the numbers. */
+struct layout {
+    const struct sheet *s;
+    int *width; /* owned */
+    bool *star; /* owned: the column has a best number */
+};
+
+static const char *text_at(const struct sheet *s, int64_t row, int64_t col)
 {
-    bool first = true;
+    const char *text = row == LINE_HEAD   ? s->cols[col].head
+                       : row == LINE_UNIT ? s->cols[col].unit
+                                          : sheet_cell(s, row, col)->text;
+    return text ? text : "";
+}
+
+/* Take a character off the widest column of texts. */
+static void narrow(struct layout *l)
+{
+    int64_t at = -1;
+    for (int64_t c = 0; c < l->s->n_cols; c++)
+        if (!l->s->cols[c].right && (at < 0 || l->width[c] > l->width[at]))
+            at = c;
+    l->width[at]--;
+}
+
+/* How many characters the columns of texts can give. */
+static int spare(const struct layout *l)
+{
+    int sum = 0;
+    for (int64_t c = 0; c < l->s->n_cols; c++)
+        if (!l->s->cols[c].right && l->width[c] > NARROWEST)
+            sum += l->width[c] - NARROWEST;
+    return sum;
+}
+
+static bool layout_make(const struct sheet *s, struct layout *l)
+{
+    int total = -GAP;
+    *l = (struct layout){s, calloc((size_t)s->n_cols + 1, sizeof(int)),
+                         calloc((size_t)s->n_cols + 1, sizeof(bool))};
+    if (!l->width || !l->star)
+        return false;
     for (int64_t c = 0; c < s->n_cols; c++) {
-        if (!in_part(s, c, from, part))
-            continue;
-        const struct sheet_column *col = &s->cols[c];
-        buf_printf(b, "%*s", first ? 0 : GAP, "");
-        if (row >= 0) {
-            text_cell(s, row, c, b);
-        } else {
-            struct buf head = {0};
-            buf_printf(&head, "%s%s", row == LINE_HEAD ? col->head : col->unit,
-                       has_best(s, c) ? " " : "");
-            put_padded(buf_str(&head), text_width(s, c), col->right, b);
-            b->failed |= head.failed;
-            buf_free(&head);
+        for (int64_t r = LINE_HEAD; r < s->n_rows; r++) {
+            int w = utf8_count(text_at(s, r, c));
+            l->width[c] = w > l->width[c] ? w : l->width[c];
+            l->star[c] |= r >= 0 && sheet_cell(s, r, c)->best;
         }
-        first = false;
+        l->width[c] += l->star[c];
+        total += l->width[c] + GAP;
     }
-    end_line(b);
+    /* A table that stays too wide keeps its widths. */
+    for (bool fits = total - s->width <= spare(l); fits && total > s->width; total--)
+        narrow(l);
+    return true;
+}
+
+/* Bytes of the text that fit into `width` characters, up to a sign where it may break. */
+static size_t piece_of(const char *text, int width)
+{
+    size_t fits = 0, sign = 0;
+    int chars = 0;
+    while (text[fits]) {
+        size_t next = fits + 1;
+        while (((unsigned char)text[next] & 0xc0) == 0x80)
+            next++;
+        if (++chars > width)
+            return sign ? sign : fits;
+        fits = next;
+        if (ispunct((unsigned char)text[fits - 1]) || text[fits - 1] == ' ')
+            sign = fits;
+    }
+    return fits;
+}
+
+/* Line `number` of a row whose texts wrap; false: no cell has so many lines. */
+static bool put_line(const struct layout *l, int64_t row, int number, struct buf *b)
+{
+    const struct sheet *s = l->s;
+    bool any = false;
+    size_t start = b->len;
+    for (int64_t c = 0; c < s->n_cols; c++) {
+        const char *text = text_at(s, row, c);
+        size_t len = s->cols[c].right ? strlen(text) : piece_of(text, l->width[c]);
+        for (int i = 0; i < number; i++) {
+            text += len;
+            len = s->cols[c].right ? 0 : piece_of(text, l->width[c]);
+        }
+        any |= len > 0;
+        buf_printf(b, "%*s", c ? GAP : 0, "");
+        put_padded(text, (int)len, l->width[c] - l->star[c], s->cols[c].right, b);
+        if (l->star[c])
+            buf_puts(b, row >= 0 && number == 0 && sheet_cell(s, row, c)->best ? "*" : " ");
+    }
+    if (any || number == 0)
+        end_line(b);
+    else if (!b->failed)
+        b->data[b->len = start] = '\0';
+    return any;
 }
 
 static bool has_units(const struct sheet *s)
@@ -99,172 +205,84 @@ static bool has_units(const struct sheet *s)
     return false;
 }
 
-static void text_notes(const struct sheet *s, const struct str_list *notes, int64_t from,
-                       int64_t to, struct buf *b)
-{
-    for (int64_t i = from; i < to; i++)
-        text_wrap(b, notes->items[i], 0, 2, s->width);
-}
-
-static void text_tail(const struct sheet *s, struct buf *b)
-{
-    if (s->notes.n + s->hints.n)
-        buf_puts(b, "\n");
-    text_notes(s, &s->notes, 0, s->n_own, b);
-    text_notes(s, &s->hints, 0, s->hints.n, b);
-    text_notes(s, &s->notes, s->n_own, s->notes.n, b);
-    if (s->sentences.n)
-        buf_puts(b, "\n");
-    for (int64_t i = 0; i < s->sentences.n; i++) {
-        int indent = (int)strspn(s->sentences.items[i], " ");
-        buf_printf(b, "%*s", indent, "");
-        text_wrap(b, s->sentences.items[i] + indent, indent, indent + 2, s->width);
-    }
-}
-
 void text_show(const struct sheet *s, struct buf *b)
 {
-    int64_t *from = calloc((size_t)s->n_cols + 2, sizeof *from);
-    if (!from) {
-        b->failed = true;
-        return;
-    }
+    struct layout l;
     text_wrap(b, s->title, 0, 0, s->width);
     if (s->caption[0])
         text_wrap(b, s->caption, 0, 0, s->width);
-    int n = s->n_rows ? sheet_parts(s, sheet_characters, GAP, s->width, from) : 0;
-    for (int p = 0; p < n; p++) {
-        buf_puts(b, "\n");
-        text_line(s, LINE_HEAD, from, p, b);
-        if (has_units(s))
-            text_line(s, LINE_UNIT, from, p, b);
-        for (int64_t r = 0; r < s->n_rows; r++)
-            text_line(s, r, from, p, b);
-    }
-    text_tail(s, b);
-    free(from);
+    b->failed |= !layout_make(s, &l);
+    buf_puts(b, s->n_rows ? "\n" : "");
+    for (int64_t r = LINE_HEAD; r < s->n_rows && s->n_rows && !b->failed; r++)
+        for (int i = 0; (r != LINE_UNIT || has_units(s)) && put_line(&l, r, i, b); i++)
+            ;
+    put_tail(s, false, b);
+    free(l.width);
+    free(l.star);
 }
 
 /* ---- Markdown ------------------------------------------------------------------------------- */
 
-#define MD_GAP 3
-
-static void md_head(const struct sheet *s, int64_t c, struct buf *b)
+/* Text of a cell, or of the head with its unit (row -1). */
+static void md_text(const struct sheet *s, int64_t row, int64_t c, struct buf *b)
 {
-    md_escape(s->cols[c].head, b);
-    if (s->cols[c].unit[0]) {
+    const char *star = row >= 0 && sheet_cell(s, row, c)->best ? "**" : "";
+    buf_reset(b);
+    buf_puts(b, star);
+    md_escape(text_at(s, row < 0 ? LINE_HEAD : row, c), b);
+    buf_puts(b, star);
+    if (row < 0 && s->cols[c].unit[0]) {
         buf_puts(b, " [");
         md_escape(s->cols[c].unit, b);
         buf_puts(b, "]");
     }
 }
 
-static void md_cell_text(const struct sheet *s, int64_t row, int64_t c, struct buf *b)
-{
-    buf_reset(b);
-    if (row < 0) {
-        md_head(s, c, b);
-        return;
-    }
-    const char *star = sheet_cell(s, row, c)->best ? "**" : "";
-    buf_puts(b, star);
-    md_escape(sheet_cell(s, row, c)->text, b);
-    buf_puts(b, star);
-}
-
-static void md_line(const struct sheet *s, int64_t row, const int *width, const int64_t *from,
-                    int part, struct buf *b)
+static void md_grid(const struct sheet *s, int *width, struct buf *b)
 {
     struct buf text = {0};
-    buf_puts(b, "|");
     for (int64_t c = 0; c < s->n_cols; c++) {
-        if (!in_part(s, c, from, part))
-            continue;
-        md_cell_text(s, row, c, &text);
-        buf_puts(b, " ");
-        put_padded(buf_str(&text), width[c], s->cols[c].right, b);
-        buf_puts(b, " |");
+        width[c] = 2; /* the rule below the head is at least "-:" */
+        for (int64_t r = -1; r < s->n_rows; r++) {
+            md_text(s, r, c, &text);
+            int own = utf8_count(buf_str(&text));
+            width[c] = own > width[c] ? own : width[c];
+        }
     }
-    buf_puts(b, "\n");
-    b->failed |= text.failed;
-    buf_free(&text);
-}
-
-static void md_rule(const struct sheet *s, const int *width, const int64_t *from, int part,
-                    struct buf *b)
-{
-    buf_puts(b, "|");
-    for (int64_t c = 0; c < s->n_cols; c++) {
-        if (!in_part(s, c, from, part))
-            continue;
-        buf_puts(b, s->cols[c].right ? " " : " :");
-        for (int i = 1; i < width[c]; i++)
-            buf_puts(b, "-");
-        buf_puts(b, s->cols[c].right ? ": |" : " |");
-    }
-    buf_puts(b, "\n");
-}
-
-static int md_width(const struct sheet *s, int64_t c)
-{
-    struct buf text = {0};
-    int w = 2; /* the rule below the head is at least "-:" */
     for (int64_t r = -1; r < s->n_rows; r++) {
-        md_cell_text(s, r, c, &text);
-        int own = utf8_count(buf_str(&text));
-        w = own > w ? own : w;
-    }
-    buf_free(&text);
-    return w;
-}
-
-static void md_list(const struct sheet *s, const struct str_list *items, int64_t from, int64_t to,
-                    struct buf *b)
-{
-    struct buf text = {0};
-    for (int64_t i = from; i < to; i++) {
-        int indent = (int)strspn(items->items[i], " ");
-        buf_reset(&text);
-        md_escape(items->items[i] + indent, &text);
-        buf_printf(b, "%*s- ", indent, "");
-        text_wrap(b, buf_str(&text), indent + 2, indent + 2, s->width);
+        buf_puts(b, "|");
+        for (int64_t c = 0; c < s->n_cols; c++) {
+            md_text(s, r, c, &text);
+            int pad = width[c] - utf8_count(buf_str(&text)), right = s->cols[c].right;
+            buf_printf(b, " %*s%s%*s |", right ? pad : 0, "", buf_str(&text), right ? 0 : pad, "");
+        }
+        buf_puts(b, r < 0 ? "\n|" : "\n");
+        for (int64_t c = 0; c < s->n_cols && r < 0; c++) {
+            buf_puts(b, s->cols[c].right ? " " : " :");
+            for (int i = 1; i < width[c]; i++)
+                buf_puts(b, "-");
+            buf_puts(b, s->cols[c].right ? ": |" : " |");
+        }
+        buf_puts(b, r < 0 ? "\n" : "");
     }
     b->failed |= text.failed;
     buf_free(&text);
 }
 
-static void md_tail(const struct sheet *s, struct buf *b)
-{
-    buf_puts(b, s->notes.n + s->hints.n ? "\n" : "");
-    md_list(s, &s->notes, 0, s->n_own, b);
-    md_list(s, &s->hints, 0, s->hints.n, b);
-    md_list(s, &s->notes, s->n_own, s->notes.n, b);
-    buf_puts(b, s->sentences.n ? "\n" : "");
-    md_list(s, &s->sentences, 0, s->sentences.n, b);
-}
-
-/* Heads with their unit are wider than sheet_parts measures, so the limit leaves room for one. */
 void md_show(const struct sheet *s, struct buf *b)
 {
     int *width = calloc((size_t)s->n_cols + 1, sizeof *width);
-    int64_t *from = calloc((size_t)s->n_cols + 2, sizeof *from);
-    b->failed |= !width || !from;
-    buf_printf(b, "**%s**\n", s->title);
+    b->failed |= !width;
+    buf_puts(b, "**");
+    md_escape(s->title, b);
+    buf_puts(b, "**\n");
     if (s->caption[0]) {
         buf_puts(b, "\n");
         text_wrap(b, s->caption, 0, 0, s->width);
     }
-    for (int64_t c = 0; width && c < s->n_cols; c++)
-        width[c] = md_width(s, c);
-    int n = from && s->n_rows ? sheet_parts(s, sheet_characters, MD_GAP, s->width - 12, from) : 0;
-    for (int p = 0; width && p < n; p++) {
-        buf_puts(b, "\n");
-        md_line(s, -1, width, from, p, b);
-        md_rule(s, width, from, p, b);
-        for (int64_t r = 0; r < s->n_rows; r++)
-            md_line(s, r, width, from, p, b);
-    }
-    md_tail(s, b);
-    free(from);
+    buf_puts(b, s->n_rows ? "\n" : "");
+    if (width && s->n_rows)
+        md_grid(s, width, b);
+    put_tail(s, true, b);
     free(width);
 }

@@ -1,152 +1,20 @@
 /*
- * group.c - grouping by sorting: O(n log n) comparisons of the keys.
+ * group.c - grouping by a hash of the keys; the groups are sorted, not the records.
  */
 #include "analyze/group.h"
 
 #include "analyze/metricfacts.h"
 #include "core/mem.h"
 
-#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- metrics of a record ------------------------------------------------------------------- */
-
-static const struct metric *find_metric(const struct record *r, const char *name)
-{
-    for (int64_t i = 0; i < r->n_metrics; i++)
-        if (strcmp(r->metrics[i].name, name) == 0)
-            return &r->metrics[i];
-    return NULL;
-}
-
-/* A sum "A+B" that ends before `end`; false when a metric is absent. */
-static bool sum_value(const struct record *r, const char *p, const char *end, double *out)
-{
-    *out = 0;
-    while (p < end) {
-        size_t len = strcspn(p, "+/");
-        char name[sizeof((struct metric *)0)->name];
-        if (len >= sizeof name)
-            return false;
-        snprintf(name, sizeof name, "%.*s", (int)len, p);
-        const struct metric *m = find_metric(r, name);
-        if (!m)
-            return false;
-        *out += m->value;
-        p += len + (p + len < end);
-    }
-    return true;
-}
-
-static bool expression_value(const struct record *r, const char *text, double *out)
-{
-    bool complement = strncmp(text, "1-", 2) == 0;
-    const char *p = complement ? text + 2 : text, *slash = strchr(p, '/'), *end = p + strlen(p);
-    double num, den = 1;
-    if (!sum_value(r, p, slash ? slash : end, &num) ||
-        (slash && !sum_value(r, slash + 1, end, &den)))
-        return false;
-    *out = complement ? 1 - num / den : num / den;
-    return true;
-}
-
-bool record_has(const struct record *r, const char *metric)
-{
-    double x;
-    return expression_value(r, metric, &x);
-}
-
-double record_value(const struct record *r, const char *metric)
-{
-    double x;
-    return expression_value(r, metric, &x) ? x : NAN;
-}
-
-bool name_matches(const char *patterns, const char *name)
-{
-    for (const char *p = patterns; *p;) {
-        size_t len = strcspn(p, ",");
-        char one[64];
-        snprintf(one, sizeof one, "%.*s", (int)(len < sizeof one ? len : sizeof one - 1), p);
-        if (fnmatch(one, name, 0) == 0)
-            return true;
-        p += len + (p[len] == ',');
-    }
-    return false;
-}
-
-static bool listed(const struct str_list *l, const char *name)
-{
-    for (int64_t i = 0; i < l->n; i++)
-        if (strcmp(l->items[i], name) == 0)
-            return true;
-    return false;
-}
-
-static void add_matching(const struct record *records, int64_t n, const char *pattern,
-                         struct str_list *out)
-{
-    for (int64_t i = 0; i < n; i++) {
-        const struct record *r = &records[i];
-        for (int64_t k = 0; r->status == RECORD_OK && k < r->n_metrics; k++)
-            if (fnmatch(pattern, r->metrics[k].name, 0) == 0 && !listed(out, r->metrics[k].name))
-                str_list_add(out, r->metrics[k].name);
-    }
-}
-
-int recset_metrics(const struct recset *s, const char *patterns, struct str_list *out,
-                   struct err *err)
-{
-    for (const char *p = patterns; *p;) {
-        size_t len = strcspn(p, ",");
-        char one[64];
-        if (len >= sizeof one)
-            return err_set(err, ERR_USAGE, "'%.*s' is longer than any metric's name", (int)len, p);
-        snprintf(one, sizeof one, "%.*s", (int)len, p);
-        add_matching(s->r, s->n, one, out);
-        add_matching(s->calls, s->n_calls, one, out);
-        p += len + (p[len] == ',');
-    }
-    return 0;
-}
-
-int recset_check_metrics(const struct recset *a, const struct recset *b, const char *option,
-                         const char *patterns, struct err *err)
-{
-    for (const char *p = patterns; *p;) {
-        int len = (int)strcspn(p, ",");
-        char one[64];
-        struct str_list found = {0};
-        snprintf(one, sizeof one, "%.*s", len, p);
-        int rc = recset_metrics(a, one, &found, err);
-        if (!rc && !found.n && b)
-            rc = recset_metrics(b, one, &found, err);
-        bool any = found.n > 0;
-        str_list_free(&found);
-        if (rc)
-            return rc;
-        if (!any)
-            return err_set(err, ERR_USAGE,
-                           "%s: no ok record has a metric '%.*s' (lacuna list metrics)", option,
-                           len, p);
-        p += len + (p[len] == ',');
-    }
-    return 0;
-}
-
-bool recset_varies(const struct recset *s, enum group_key k)
-{
-    for (int64_t i = 1; i < s->n; i++)
-        if (key_compare(&s->r[0], &s->r[i], k) != 0)
-            return true;
-    return false;
-}
-
 bool grouping_varies(const struct grouping *gs, enum group_key k)
 {
+    if (has_key(gs->keys, gs->n_keys, k) || !recset_varies(gs->set, k))
+        return false;
     for (int64_t i = 0; i < gs->n; i++)
         for (int64_t m = 1; m < gs->g[i].n; m++)
             if (key_compare(gs->g[i].first, &gs->set->r[gs->g[i].at[m]], k) != 0)
@@ -154,38 +22,14 @@ bool grouping_varies(const struct grouping *gs, enum group_key k)
     return false;
 }
 
-/* ---- sorting ------------------------------------------------------------------------------- */
-
-struct sort_ctx {
-    const struct record *r;
-    const enum group_key *keys;
-    int n;
-};
-
-static int compare_keys(const struct sort_ctx *c, int64_t a, int64_t b)
-{
-    for (int k = 0; k < c->n; k++) {
-        int d = key_compare(&c->r[a], &c->r[b], c->keys[k]);
-        if (d)
-            return d;
-    }
-    return 0;
-}
-
-static int sort_cmp(const void *a, const void *b, void *ctx)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    int d = compare_keys(ctx, x, y);
-    return d ? d : (x > y) - (x < y); /* records of one group stay in file order */
-}
-
 /* ---- dense calls --------------------------------------------------------------------------- */
 
 /* Did the method run this call dense by its own schedule? It says so itself: a mask that happens to
  * keep everything is not meant. */
-static bool is_dense_call(const struct record *r)
+static bool is_dense_call(struct expr *dense_call, const struct record *r)
 {
-    return r->status == RECORD_OK && record_value(r, "dense_call") == 1;
+    double x;
+    return r->status == RECORD_OK && expr_value(dense_call, r, &x) && x == 1;
 }
 
 /* ---- groups -------------------------------------------------------------------------------- */
@@ -219,12 +63,13 @@ static bool same_owner(const struct record *a, const struct record *b, enum metr
 static void count(const struct grouping *gs, struct group *g)
 {
     const struct record *last = NULL;
+    struct expr dense = expr_parse("dense_call");
     for (int64_t i = 0; gs->set->r && i < g->n; i++) {
         const struct record *r = &gs->set->r[g->at[i]];
         if ((gs->flags & GROUP_PER_HEAD) && last && same_head(last, r))
             continue;
         last = r;
-        if (g->steps == STEPS_SPARSE && is_dense_call(r))
+        if (g->steps == STEPS_SPARSE && is_dense_call(&dense, r))
             continue;
         g->n_ok += r->status == RECORD_OK;
         g->n_skip += r->status == RECORD_SKIP;
@@ -248,45 +93,146 @@ static int add_group(struct grouping *gs, int64_t from, int64_t to, enum group_s
 /* Both dense and other calls among order[from..to)? */
 static bool mixes_calls(const struct grouping *gs, int64_t from, int64_t to)
 {
+    struct expr e = expr_parse("dense_call");
     bool dense = false, sparse = false;
-    for (int64_t i = from; i < to; i++) {
+    for (int64_t i = from; i < to && !(dense && sparse); i++) {
         const struct record *r = &gs->set->r[gs->order[i]];
-        dense |= is_dense_call(r);
-        sparse |= r->status == RECORD_OK && !is_dense_call(r);
+        dense |= is_dense_call(&e, r);
+        sparse |= r->status == RECORD_OK && !is_dense_call(&e, r);
     }
     return dense && sparse;
+}
+
+/* The records of a grouping by their keys. */
+struct finder {
+    const struct record *r;
+    const enum group_key *keys;
+    int n_keys;
+    int64_t *slots, cap; /* owned: a hash table of groups, -1 = free */
+    int64_t *first, n;   /* owned: the first record of each group */
+    int64_t *of;         /* owned: the group of each record, -1 = none */
+    int64_t *size;       /* owned: the number of members of each group */
+};
+
+static void finder_free(struct finder *f)
+{
+    free(f->slots);
+    free(f->first);
+    free(f->of);
+    free(f->size);
+}
+
+static int finder_make(const struct record *r, int64_t n, const enum group_key *keys, int n_keys,
+                       struct finder *f, struct err *err)
+{
+    int rc = 0;
+    *f = (struct finder){.r = r, .keys = keys, .n_keys = n_keys, .cap = 64};
+    while (f->cap < 2 * n)
+        f->cap *= 2;
+    TRY(mem_alloc(&f->slots, f->cap, sizeof *f->slots, "groups", err));
+    TRY(mem_alloc(&f->first, n, sizeof *f->first, "groups", err));
+    TRY(mem_alloc(&f->of, n, sizeof *f->of, "groups", err));
+    TRY(mem_zalloc(&f->size, n, sizeof *f->size, "groups", err));
+    memset(f->slots, -1, (size_t)f->cap * sizeof *f->slots);
+out:
+    return rc;
+}
+
+static void find_group(struct finder *f, int64_t i)
+{
+    uint64_t hash = 0;
+    for (int k = 0; k < f->n_keys; k++) {
+        hash = (hash ^ key_hash(&f->r[i], f->keys[k])) * 0x9e3779b97f4a7c15U;
+        hash ^= hash >> 32;
+    }
+    int64_t at = (int64_t)hash & (f->cap - 1);
+    while (f->slots[at] >= 0 &&
+           !same_keys(&f->r[f->first[f->slots[at]]], &f->r[i], f->keys, f->n_keys))
+        at = (at + 1) & (f->cap - 1);
+    if (f->slots[at] < 0) {
+        f->first[f->n] = i;
+        f->slots[at] = f->n++;
+    }
+    f->of[i] = f->slots[at];
+    f->size[f->of[i]]++;
+}
+
+static int by_keys(const void *a, const void *b, void *finder)
+{
+    const struct finder *f = finder;
+    const struct record *x = &f->r[f->first[*(const int64_t *)a]];
+    const struct record *y = &f->r[f->first[*(const int64_t *)b]];
+    int d = 0;
+    for (int k = 0; k < f->n_keys && !d; k++)
+        d = key_compare(x, y, f->keys[k]);
+    return d;
+}
+
+/* order[0..n) by group; to[i] is the end of group i in the order of the keys. */
+static int sort_records(struct finder *f, int64_t n, int64_t *order, int64_t *to, struct err *err)
+{
+    int64_t *sorted = NULL, *at = NULL, sum = 0;
+    int rc = 0;
+    TRY(mem_alloc(&sorted, f->n, sizeof *sorted, "groups", err));
+    TRY(mem_alloc(&at, f->n, sizeof *at, "groups", err));
+    for (int64_t g = 0; g < f->n; g++)
+        sorted[g] = g;
+    qsort_r(sorted, (size_t)f->n, sizeof *sorted, by_keys, f);
+    for (int64_t i = 0; i < f->n; i++) {
+        at[sorted[i]] = sum;
+        to[i] = sum += f->size[sorted[i]];
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (f->of[i] >= 0)
+            order[at[f->of[i]]++] = i; /* records of one group stay in file order */
+out:
+    free(sorted);
+    free(at);
+    return rc;
+}
+
+static int by_head(const void *a, const void *b, void *records)
+{
+    const struct record *r = records;
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    int d = 0;
+    for (int k = 0; k < N_HEAD_KEYS && !d; k++)
+        d = key_compare(&r[x], &r[y], head_keys[k]);
+    return d ? d : (x > y) - (x < y);
 }
 
 static int make_groups(const struct recset *set, const enum group_key *keys, int n_keys,
                        unsigned flags, group_filter *filter, const void *ctx, struct grouping *out,
                        struct err *err)
 {
-    enum group_key inner[KEYS_MAX + N_HEAD_KEYS];
-    struct grouping gs = {.set = set, .flags = flags};
-    struct sort_ctx sort = {set->r, inner, n_keys};
-    int64_t n = 0;
+    struct grouping gs = {.set = set, .flags = flags, .n_keys = n_keys};
+    struct finder f = {0};
+    int64_t *to = NULL;
     int rc = 0;
 
-    TRY(mem_alloc(&gs.order, set->n, sizeof *gs.order, "order of records", err));
-    for (int64_t i = 0; i < set->n; i++)
+    memcpy(gs.keys, keys, (size_t)n_keys * sizeof *keys);
+    TRY(finder_make(set->r, set->n, keys, n_keys, &f, err));
+    for (int64_t i = 0; i < set->n; i++) {
+        f.of[i] = -1;
         if (!filter || filter(ctx, &set->r[i]))
-            gs.order[n++] = i;
-    memcpy(inner, keys, (size_t)n_keys * sizeof *keys);
-    memcpy(inner + n_keys, head_keys, sizeof head_keys);
-    sort.n = n_keys + (flags & GROUP_PER_HEAD ? N_HEAD_KEYS : 0);
-    qsort_r(gs.order, (size_t)n, sizeof *gs.order, sort_cmp, &sort);
-    sort.n = n_keys;
-    for (int64_t i = 0, j; i < n; i = j) {
-        for (j = i; j < n && compare_keys(&sort, gs.order[i], gs.order[j]) == 0; j++)
-            ;
-        TRY(add_group(&gs, i, j, STEPS_ALL, err));
-        if ((flags & GROUP_SPLIT_STEPS) && mixes_calls(&gs, i, j)) {
-            TRY(add_group(&gs, i, j, STEPS_SPARSE, err));
+            find_group(&f, i);
+    }
+    TRY(mem_alloc(&gs.order, set->n, sizeof *gs.order, "order of records", err));
+    TRY(mem_alloc(&to, f.n, sizeof *to, "groups", err));
+    TRY(sort_records(&f, set->n, gs.order, to, err));
+    for (int64_t g = 0, i = 0; g < f.n; i = to[g++]) {
+        if (flags & GROUP_PER_HEAD)
+            qsort_r(gs.order + i, (size_t)(to[g] - i), sizeof *gs.order, by_head, set->r);
+        TRY(add_group(&gs, i, to[g], STEPS_ALL, err));
+        if ((flags & GROUP_SPLIT_STEPS) && mixes_calls(&gs, i, to[g])) {
+            TRY(add_group(&gs, i, to[g], STEPS_SPARSE, err));
             gs.has_sparse = true;
         }
     }
     *out = gs;
 out:
+    finder_free(&f);
+    free(to);
     if (rc)
         grouping_free(&gs);
     return rc;
@@ -383,14 +329,6 @@ void grouping_free(struct grouping *g)
     *g = (struct grouping){0};
 }
 
-static bool any_has(const struct recset *s, const char *metric)
-{
-    for (int64_t i = 0; i < s->n; i++)
-        if (s->r[i].status == RECORD_OK && record_has(&s->r[i], metric))
-            return true;
-    return false;
-}
-
 bool group_of_calls(const struct grouping *gs, const char *metric)
 {
     struct call_join *j = gs->calls;
@@ -398,8 +336,8 @@ bool group_of_calls(const struct grouping *gs, const char *metric)
         return false;
     if (strcmp(j->metric, metric) != 0) {
         snprintf(j->metric, sizeof j->metric, "%s", metric);
-        j->of_calls =
-            any_has(&j->set, metric) && (metric_timed(metric) || !any_has(gs->set, metric));
+        j->of_calls = any_has(j->set.r, j->set.n, metric) &&
+                      (metric_timed(metric) || !any_has(gs->set->r, gs->set->n, metric));
     }
     return j->of_calls;
 }
@@ -437,6 +375,7 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
 {
     const struct record *last = NULL;
     enum metric_per per = metric_per(metric);
+    struct expr e = expr_parse(metric), dense = expr_parse("dense_call");
     double *x = NULL;
     int64_t n = 0;
     if (group_of_calls(gs, metric))
@@ -446,10 +385,10 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
         return rc;
     for (int64_t i = 0; i < g->n; i++) {
         const struct record *r = &gs->set->r[g->at[i]];
-        if (r->status != RECORD_OK || (g->steps == STEPS_SPARSE && is_dense_call(r)))
+        if (r->status != RECORD_OK || (g->steps == STEPS_SPARSE && is_dense_call(&dense, r)))
             continue;
         double value;
-        if (!expression_value(r, metric, &value) ||
+        if (!expr_value(&e, r, &value) ||
             ((gs->flags & GROUP_PER_HEAD) && last && same_owner(last, r, per)))
             continue;
         last = r;
@@ -460,5 +399,75 @@ int group_stats(const struct grouping *gs, const struct group *g, const char *me
         *values = x;
     else
         free(x);
+    return 0;
+}
+
+/* ---- units ----------------------------------------------------------------------------------- */
+
+static int by_unit(const void *a, const void *b)
+{
+    const struct unit *x = a, *y = b;
+    if (x->layer != y->layer)
+        return x->layer - y->layer;
+    if (x->head != y->head)
+        return x->head - y->head;
+    int d = strcmp(x->trace, y->trace);
+    return d ? d : (x->run > y->run) - (x->run < y->run);
+}
+
+static struct unit unit_of_record(const struct record *r, bool samples)
+{
+    return (struct unit){r->layer, r->head, samples ? r->trace : "", samples ? r->run : 0};
+}
+
+int64_t unit_of(const struct units *units, const struct record *r)
+{
+    struct unit u = unit_of_record(r, units->samples);
+    const struct unit *at = bsearch(&u, units->u, (size_t)units->n, sizeof u, by_unit);
+    return at - units->u;
+}
+
+int units_find(const struct grouping *gs, int64_t from, int64_t to, bool samples, struct units *out,
+               struct err *err)
+{
+    int64_t n = 0;
+    *out = (struct units){.samples = samples};
+    for (int64_t g = from; g < to; g++)
+        n += gs->g[g].n;
+    int rc = mem_alloc(&out->u, n, sizeof *out->u, "heads", err);
+    if (rc)
+        return rc;
+    n = 0;
+    for (int64_t g = from; g < to; g++)
+        for (int64_t i = 0; i < gs->g[g].n; i++)
+            out->u[n++] = unit_of_record(&gs->set->r[gs->g[g].at[i]], samples);
+    qsort(out->u, (size_t)n, sizeof *out->u, by_unit);
+    for (int64_t i = 0; i < n; i++)
+        if (i == 0 || by_unit(&out->u[out->n - 1], out->u + i) != 0)
+            out->u[out->n++] = out->u[i];
+    return 0;
+}
+
+int units_mean(const struct units *units, const struct grouping *gs, const struct group *g,
+               const char *metric, const char *with, double *mean, struct err *err)
+{
+    struct expr value = expr_parse(metric), other = expr_parse(with);
+    double *n = NULL, x, y;
+    int rc = mem_zalloc(&n, units->n, sizeof *n, "heads", err);
+    if (rc)
+        return rc;
+    for (int64_t u = 0; u < units->n; u++)
+        mean[u] = 0;
+    for (int64_t i = 0; i < g->n; i++) {
+        const struct record *r = &gs->set->r[g->at[i]];
+        if (r->status != RECORD_OK || !expr_value(&value, r, &x) || !expr_value(&other, r, &y))
+            continue;
+        int64_t u = unit_of(units, r);
+        mean[u] += x;
+        n[u]++;
+    }
+    for (int64_t u = 0; u < units->n; u++)
+        mean[u] = n[u] > 0 ? mean[u] / n[u] : NAN;
+    free(n);
     return 0;
 }

@@ -4,8 +4,7 @@
 #ifndef LACUNA_GROUP_H
 #define LACUNA_GROUP_H
 
-#include "analyze/keys.h"
-#include "analyze/load.h"
+#include "analyze/query.h"
 #include "analyze/stats.h"
 
 enum group_steps {
@@ -32,6 +31,8 @@ struct call_join; /* the calls beside the groups */
 struct grouping {
     const struct recset *set;
     unsigned flags;
+    enum group_key keys[KEYS_MAX];
+    int n_keys;
     int64_t *order;  /* owned: indices sorted by the keys */
     struct group *g; /* owned */
     int64_t n, cap;
@@ -69,37 +70,39 @@ bool group_calls(const struct grouping *gs, const struct group *g, const struct 
 
 /* Statistics of a metric over the ok cells of a group that have it, or over the calls beside it.
  * `values` (may be NULL) receives the sorted finite values, malloc'd. The metric may be an
- * expression, see record_value. */
+ * expression (query.h). */
 int group_stats(const struct grouping *gs, const struct group *g, const char *metric,
                 struct stats *out, double **values, struct err *err);
 
-/* Value of a metric of one record, NAN when absent; or of an expression of metrics of the form
- * [1-]A[+B...][/C[+D...]], for instance "1-density_elem" or "time_select_ns/time_dense_ns" ("+"
- * binds closer than "/"). */
-double record_value(const struct record *r, const char *metric);
-
-/* Does the record have the metric (all those of an expression)? */
-bool record_has(const struct record *r, const char *metric);
-
-/* Does the key take more than one value over the set? */
-bool recset_varies(const struct recset *s, enum group_key k);
-
-/* Does it take more than one value within a group? */
+/* Does the key take more than one value within a group? */
 bool grouping_varies(const struct grouping *g, enum group_key k);
 
-/* Names of all metrics of ok records that match the comma-separated shell patterns, in the order of
- * the patterns, then of first appearance. */
-int recset_metrics(const struct recset *s, const char *patterns, struct str_list *out,
-                   struct err *err);
+/* ---- units ----------------------------------------------------------------------------------- */
 
-/* Does every one of the comma-separated patterns match a metric of an ok record of a, or of b,
- * which may be NULL? ERR_USAGE names the first that does not; `option` is what the user gave it to.
- * A name with a typing error would otherwise be left out of the result, or make any two sets equal.
- */
-int recset_check_metrics(const struct recset *a, const struct recset *b, const char *option,
-                         const char *patterns, struct err *err);
+/* What is paired between groups: a head of a layer, or where one head is looked at a sample of it
+ * (a trace, and a run of it). Calls of one head are not independent, so they are averaged first. */
+struct unit {
+    int layer, head;
+    const char *trace; /* of a record, "" where heads are paired */
+    int run;
+};
 
-/* Does `name` match one of the comma-separated shell patterns? */
-bool name_matches(const char *patterns, const char *name);
+struct units {
+    struct unit *u; /* owned, sorted */
+    int64_t n;
+    bool samples;
+};
+
+/* The units of groups [from, to). Release with free(out->u). */
+int units_find(const struct grouping *gs, int64_t from, int64_t to, bool samples, struct units *out,
+               struct err *err);
+
+/* Place of a record's unit; it must be one of them. */
+int64_t unit_of(const struct units *units, const struct record *r);
+
+/* mean[0..n): means of a metric over the ok records of each unit that have it and `with`; NAN where
+ * there is none. */
+int units_mean(const struct units *units, const struct grouping *gs, const struct group *g,
+               const char *metric, const char *with, double *mean, struct err *err);
 
 #endif

@@ -3,7 +3,9 @@
  */
 #include "analyze/inside.h"
 
-#include "analyze/metricfacts.h"
+#include "analyze/group.h"
+#include "analyze/paired.h"
+#include "analyze/tables.h"
 #include "core/mem.h"
 
 #include <math.h>
@@ -12,115 +14,66 @@
 
 /* ---- points --------------------------------------------------------------------------------- */
 
-static bool same_setting(const struct record *a, const struct record *b)
-{
-    return strcmp(a->model, b->model) == 0 && strcmp(a->method, b->method) == 0 &&
-           strcmp(a->params ? a->params : "", b->params ? b->params : "") == 0;
-}
+/* Records of a metric and a scope. */
+struct side {
+    enum record_scope scope;
+    const char *metric;
+};
 
-static bool counts(const struct record *r, const char *metric)
+static bool on_side(const void *ctx, const struct record *r)
 {
-    return r->status == RECORD_OK && strcmp(r->method, "dense") != 0 && record_has(r, metric) &&
-           isfinite(record_value(r, metric));
-}
-
-/* Mean of the metric over the records of that scope and setting; NAN if there is none. */
-static double mean_of(const struct recset *set, const struct record *like, enum record_scope scope,
-                      const char *metric, int64_t *n)
-{
-    double sum = 0;
-    *n = 0;
-    for (int64_t i = 0; i < set->n; i++) {
-        const struct record *r = set->r + i;
-        if (r->scope == scope && same_setting(r, like) && counts(r, metric)) {
-            sum += record_value(r, metric);
-            ++*n;
-        }
-    }
-    return *n ? sum / (double)*n : NAN;
-}
-
-static int by_setting(const void *a, const void *b)
-{
-    static const enum group_key keys[] = {KEY_MODEL, KEY_METHOD, KEY_PARAMS};
-    const struct inside_point *p = a, *q = b;
-    int order = 0;
-    for (int i = 0; i < 3 && !order; i++)
-        order = key_compare(p->first, q->first, keys[i]);
-    return order;
+    const struct side *s = ctx;
+    double x = r->scope == s->scope && r->status == RECORD_OK && strcmp(r->method, "dense") != 0
+                   ? record_value(r, s->metric)
+                   : NAN;
+    return isfinite(x);
 }
 
 int inside_points(const struct recset *set, const char *replay, const char *inside,
                   struct inside_point **out, int64_t *n, struct err *err)
 {
+    static const enum group_key keys[] = {KEY_MODEL, KEY_METHOD, KEY_PARAMS};
+    const struct side heads = {RECORD_OF_HEAD, replay}, models = {RECORD_OF_MODEL, inside};
+    struct recset alone = *set; /* without the calls */
+    struct grouping a = {0}, b = {0};
     struct inside_point *p = NULL;
-    int64_t cap = 0, count = 0;
+    struct stats s, t;
+    int64_t count = 0;
     int rc = 0;
 
-    for (int64_t i = 0; i < set->n; i++) {
-        const struct record *r = set->r + i;
-        bool seen = r->scope != RECORD_OF_MODEL || !counts(r, inside);
-        for (int64_t k = 0; k < count && !seen; k++)
-            seen = same_setting(p[k].first, r);
-        if (seen)
-            continue;
-        struct inside_point x = {.first = r};
-        x.inside = mean_of(set, r, RECORD_OF_MODEL, inside, &x.n_inside);
-        x.replay = mean_of(set, r, RECORD_OF_HEAD, replay, &x.n_replay);
-        if (isnan(x.replay))
-            continue;
-        TRY(mem_grow(&p, &cap, count + 1, sizeof *p, "settings", err));
-        p[count++] = x;
-    }
-    if (count)
-        qsort(p, (size_t)count, sizeof *p, by_setting);
+    alone.calls = NULL;
+    alone.n_calls = 0;
+    TRY(grouping_make(&alone, keys, 3, 0, on_side, &heads, &a, err));
+    TRY(grouping_make(&alone, keys, 3, 0, on_side, &models, &b, err));
+    TRY(mem_alloc(&p, b.n, sizeof *p, "settings", err));
+    for (int64_t i = 0; i < b.n; i++)
+        for (int64_t k = 0; k < a.n; k++)
+            if (same_keys(a.g[k].first, b.g[i].first, keys, 3)) {
+                TRY(group_stats(&a, &a.g[k], replay, &s, NULL, err));
+                TRY(group_stats(&b, &b.g[i], inside, &t, NULL, err));
+                p[count++] = (struct inside_point){b.g[i].first, s.mean, t.mean, s.n, t.n};
+            }
     *out = p;
     *n = count;
     p = NULL;
 out:
+    grouping_free(&a);
+    grouping_free(&b);
     free(p);
     return rc;
 }
 
-/* ---- ranks ---------------------------------------------------------------------------------- */
-
-/* Average ranks, from 1. */
-static void ranks(const double *x, int64_t n, double *rank)
-{
-    for (int64_t i = 0; i < n; i++) {
-        int64_t below = 0, equal = 0;
-        for (int64_t k = 0; k < n; k++) {
-            below += x[k] < x[i];
-            equal += x[k] == x[i];
-        }
-        rank[i] = (double)below + (double)(equal + 1) / 2;
-    }
-}
-
 int inside_spearman(const struct inside_point *p, int64_t n, double *rho, struct err *err)
 {
-    double *x = NULL, xy = 0, xx = 0, yy = 0, mean = (double)(n + 1) / 2;
-    int rc = 0;
-
-    *rho = NAN;
-    if (n < INSIDE_LEAST)
-        return 0;
-    TRY(mem_alloc(&x, 4 * n, sizeof *x, "ranks", err));
-    for (int64_t i = 0; i < n; i++) {
+    double *x = NULL;
+    int rc = mem_alloc(&x, 2 * n, sizeof *x, "ranks", err);
+    for (int64_t i = 0; !rc && i < n; i++) {
         x[i] = p[i].replay;
         x[n + i] = p[i].inside;
     }
-    ranks(x, n, x + 2 * n);
-    ranks(x + n, n, x + 3 * n);
-    for (int64_t i = 0; i < n; i++) {
-        double a = x[2 * n + i] - mean, b = x[3 * n + i] - mean;
-        xy += a * b;
-        xx += a * a;
-        yy += b * b;
-    }
-    if (xx > 0 && yy > 0)
-        *rho = xy / sqrt(xx * yy);
-out:
+    *rho = NAN;
+    if (!rc && n >= INSIDE_LEAST)
+        rc = spearman(x, x + n, n, rho, err);
     free(x);
     return rc;
 }
@@ -138,12 +91,14 @@ static int present(const struct recset *set, enum record_scope scope, const char
 {
     struct str_list all = {0};
     int rc = recset_metrics(set, patterns, &all, err);
-    for (int64_t i = 0; !rc && i < all.n; i++)
-        for (int64_t k = 0; k < set->n; k++)
-            if (set->r[k].scope == scope && counts(set->r + k, all.items[i])) {
-                str_list_add(out, all.items[i]);
-                break;
-            }
+    for (int64_t i = 0; !rc && i < all.n; i++) {
+        const struct side side = {scope, all.items[i]};
+        int64_t k = 0;
+        while (k < set->n && !on_side(&side, &set->r[k]))
+            k++;
+        if (k < set->n)
+            str_list_add(out, all.items[i]);
+    }
     rc = rc ? rc : all.failed || out->failed ? err_set(err, ERR_NOMEM, "metrics") : 0;
     str_list_free(&all);
     return rc;
@@ -217,10 +172,9 @@ static bool has_inside(const struct recset *set)
 }
 
 const struct table_def table_inside = {
-    {"inside", "Does a replay order settings as the model with the method inside does?",
-     "rows: replay metrics; columns: rank correlation with metrics of scope model"},
-    "",
-    "",
-    0,
-    build_inside,
-    has_inside};
+    .listed = {"inside", "Does a replay order settings as the model with the method inside does?",
+               "rows: replay metrics; columns: rank correlation with metrics of scope model"},
+    .keys = "",
+    .metrics = "",
+    .build = build_inside,
+    .has_data = has_inside};

@@ -9,7 +9,7 @@
 #ifndef LACUNA_INSIDE_H
 #define LACUNA_INSIDE_H
 
-#include "analyze/tables.h"
+#include "analyze/load.h"
 
 struct inside_point {
     const struct record *first; /* a record of scope `model` of the setting */
@@ -28,7 +28,5 @@ int inside_points(const struct recset *set, const char *replay, const char *insi
 /* Spearman's rank correlation with average ranks; NAN below INSIDE_LEAST points, and where all
  * values of one side are equal. */
 int inside_spearman(const struct inside_point *p, int64_t n, double *rho, struct err *err);
-
-extern const struct table_def table_inside;
 
 #endif

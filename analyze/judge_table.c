@@ -5,7 +5,7 @@
  *
  * Sorting by everything but theta brings partners together: O(n log n).
  */
-#include "analyze/video_tables.h"
+#include "analyze/tables.h"
 
 #include "analyze/params.h"
 #include "core/mem.h"
@@ -13,6 +13,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Two cells whose output errors differ by more than this are the "filtered" columns. */
+#define JUDGE_FILTER 0.05
 
 struct judged {
     const struct record *r;
@@ -77,12 +80,17 @@ static int add_pair(struct pairs *p, const struct record *with, const struct rec
              {"l1_without", record_get(without, "err_l1_rel")},
              {"sparsity_with", record_get(with, "sparsity_total")},
              {"sparsity_without", record_get(without, "sparsity_total")}};
-    struct record r = *with;
+    struct record r = *with, none;
     char name[48];
     int rc = 0;
 
-    r.metrics = NULL;
-    r.n_metrics = r.cap_metrics = 0;
+    r.names = NULL;
+    r.values = NULL;
+    r.pooled = false;
+    record_init(&none);
+    r.model = none.model;
+    r.reason = none.reason;
+    record_text(&r, &r.model, "%s", with->model);
     memset(&r.notes, 0, sizeof r.notes);
     r.params = strdup(with->params ? with->params : "");
     if (!r.params)
@@ -164,9 +172,7 @@ static int add_columns(struct table *t, const enum group_key *keys, int n, struc
 {
     char title[128], name[48];
     int rc = 0;
-    for (int i = 0; i < n; i++)
-        TRY(table_column(t, key_name(keys[i]), key_title(keys[i]), "",
-                         key_is_number(keys[i]) ? COL_INT : COL_TEXT, 1, err));
+    TRY(table_key_columns(t, keys, n, err));
     TRY(table_column(t, "n", "n", "pairs of cells", COL_INT, 1, err));
     for (int i = 0; i < 4; i++)
         TRY(table_column(t, columns[i].metric, columns[i].title, "", COL_STATS, 1, err));
@@ -183,20 +189,12 @@ out:
 static int put_row(struct table *t, const struct grouping *gs, const struct group *g,
                    const enum group_key *keys, int n, struct err *err)
 {
-    struct buf b = {0};
     struct stats s;
     char name[48];
     int rc = 0;
 
     TRY(table_row(t, err));
-    for (int i = 0; i < n; i++) {
-        buf_reset(&b);
-        key_text(g->first, keys[i], &b);
-        if (key_is_number(keys[i]))
-            table_num(t, i, key_number(g->first, keys[i]));
-        else
-            TRY(table_text(t, i, buf_str(&b), err));
-    }
+    TRY(table_put_keys(t, g->first, keys, n, err));
     table_num(t, n, (double)g->n_ok);
     for (int i = 0; i < 4; i++) {
         TRY(group_stats(gs, g, columns[i].metric, &s, NULL, err));
@@ -208,7 +206,6 @@ static int put_row(struct table *t, const struct grouping *gs, const struct grou
             table_stats(t, n + 6 + i, &s);
     }
 out:
-    buf_free(&b);
     return rc;
 }
 
@@ -228,10 +225,7 @@ static int build_judge(const struct table_def *def, const struct recset *set,
              "no cell of spargeattn has a partner that differs in theta or judge alone: replay "
              "spargeattn:theta=-1 or judge=0 beside the setting");
     TRY(recset_scope(&p.set, keys, &n, err));
-    bool permuted = false;
-    for (int i = 0; i < n; i++)
-        permuted |= keys[i] == KEY_PERMUTE;
-    if (!permuted)
+    if (!has_key(keys, n, KEY_PERMUTE))
         keys[n++] = KEY_PERMUTE;
     keys[n++] = KEY_PARAMS;
     TRY(add_columns(out, keys, n, err));
@@ -250,10 +244,11 @@ out:
 }
 
 const struct table_def table_judge = {
-    {"judge", "SpargeAttn with and without the judge of self-similarity (SpargeAttn, table 10)",
-     "rows: settings of spargeattn that were replayed with theta=-1 or judge=0 as well"},
-    "params",
-    "",
-    0,
-    build_judge,
-    judge_data};
+    .listed = {"judge",
+               "SpargeAttn with and without the judge of self-similarity (SpargeAttn, table 10)",
+               "rows: settings of spargeattn that were replayed with theta=-1 or judge=0 as well"},
+    .keys = "params",
+    .brief = "n,l1_with,l1_without,sparsity_with,sparsity_without",
+    .metrics = "",
+    .build = build_judge,
+    .has_data = judge_data};

@@ -157,6 +157,18 @@ static void base_text(const struct record *r, struct buf *b)
     buf_put(b, all, *target ? (size_t)(target - 1 - all) : strlen(all));
 }
 
+/* By the method's own parameter, else by the replay; "row" is how tokens are stored. */
+static void order_text(const struct record *r, struct buf *b)
+{
+    const char *own = strcmp(r->permute, "none") == 0 ? params_value(r->params, "permute") : NULL;
+    size_t len = own ? params_value_len(own) : strlen(r->permute);
+    const char *order = own ? own : r->permute;
+    if (len == 3 && strncmp(order, "row", len) == 0)
+        buf_puts(b, "none");
+    else
+        buf_put(b, order, len);
+}
+
 static double number_or_none(int x)
 {
     return x < 0 ? NAN : x;
@@ -257,6 +269,8 @@ void key_text(const struct record *r, enum group_key k, struct buf *b)
         task_text(r, b);
     else if (k == KEY_BASE)
         base_text(r, b);
+    else if (k == KEY_ORDER)
+        order_text(r, b);
     else if (info[k].number)
         buf_printf(b, "%.0f", key_number(r, k));
     else
@@ -271,6 +285,8 @@ static bool number_starts(const char *s)
 int natural_compare(const char *a, const char *b)
 {
     const char *a0 = a, *b0 = b;
+    if (a == b || strcmp(a, b) == 0)
+        return 0;
     while (*a && *b) {
         if (number_starts(a) && number_starts(b)) {
             char *a_end, *b_end;
@@ -326,12 +342,42 @@ int key_compare(const struct record *a, const struct record *b, enum group_key k
             return isnan(y) - isnan(x);
         return (x > y) - (x < y);
     }
-    if (k == KEY_TASK || k == KEY_BASE)
-        return compare_texts(a, b, k == KEY_TASK ? task_text : base_text);
+    if (k == KEY_TASK || k == KEY_BASE || k == KEY_ORDER)
+        return compare_texts(a, b,
+                             k == KEY_TASK   ? task_text
+                             : k == KEY_BASE ? base_text
+                                             : order_text);
     if (k == KEY_METHOD) {
         bool x = strcmp(a->method, "dense") == 0, y = strcmp(b->method, "dense") == 0;
         if (x != y)
             return x ? -1 : 1;
     }
     return natural_compare(text_of(a, k), text_of(b, k));
+}
+
+static uint64_t hash_text_of(const char *text)
+{
+    uint64_t hash = 0xcbf29ce484222325U; /* FNV-1a */
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * 0x100000001b3U;
+    return hash;
+}
+
+uint64_t key_hash(const struct record *r, enum group_key k)
+{
+    struct buf b = {0};
+    double x = is_param(k) || !info[k].number ? 0 : key_number(r, k);
+    uint64_t hash = 0;
+    if (is_param(k) || k == KEY_TASK || k == KEY_BASE || k == KEY_ORDER) {
+        key_text(r, k, &b);
+        hash = hash_text_of(buf_str(&b));
+    } else if (k == KEY_SEED) {
+        hash = r->seed;
+    } else if (!info[k].number) {
+        hash = hash_text_of(text_of(r, k));
+    } else if (!isnan(x) && x != 0) {
+        memcpy(&hash, &x, sizeof hash);
+    }
+    buf_free(&b);
+    return hash;
 }

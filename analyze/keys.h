@@ -19,6 +19,7 @@
     X(KEY_N_K, "n_k", true, "N_k [tokens]", "keys")                                                \
     X(KEY_D, "d", true, "d", "head dimension")                                                     \
     X(KEY_PERMUTE, "permute", false, "token order", "token order")                                 \
+    X(KEY_ORDER, "order", false, "token order", "token order that the method saw")                 \
     X(KEY_BACKEND, "backend", false, "backend", "cpu or cuda")                                     \
     X(KEY_PRECISION, "precision", false, "precision", "arithmetic of the reference")               \
     X(KEY_SEED, "seed", true, "seed", "seed of everything random")                                 \
@@ -77,6 +78,9 @@ const char *task_hash(const struct record *r, size_t *len);
 /* Order of two records by one key: numbers by value; methods with "dense" first, then by name; text
  * naturally. */
 int key_compare(const struct record *a, const struct record *b, enum group_key k);
+
+/* Equal for records that key_compare finds equal. */
+uint64_t key_hash(const struct record *r, enum group_key k);
 
 /* Order of texts in which embedded numbers count by value: "k=8" < "k=16", "a=0.9" < "a=0.95". */
 int natural_compare(const char *a, const char *b);

@@ -14,6 +14,9 @@ struct recset {
     struct record *calls; /* owned; of scope `call`: times of all heads of a call. They stand beside
                            * the others and are never counted or averaged with them (group.h) */
     int64_t n_calls, n_calls_ok;
+    struct record_pool *pool; /* owned; of the records that were read, NULL of others */
+    uint64_t varying; /* bits of the keys that take more than one value in r; if keys_known */
+    bool keys_known;
     int64_t repeated; /* cells that several directories held: the last directory's was kept */
 };
 
@@ -35,8 +38,5 @@ int recset_all(const struct recset *s, struct recset *out, struct err *err);
 
 /* Where no other record is left, the calls are what the set is of. */
 void recset_settle(struct recset *s);
-
-/* drop[i] = a later record of r[0..n) is of the same cell. drop: n, zeroed. */
-int records_repeated(const struct record *r, int64_t n, bool *drop, struct err *err);
 
 #endif

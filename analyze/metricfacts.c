@@ -18,7 +18,7 @@ static const struct metric_def *first_def(const char *name)
 {
     const char *p = is_complement(name) ? name + 2 : name;
     size_t len = strcspn(p, "+/");
-    char one[sizeof((struct metric *)0)->name];
+    char one[METRIC_NAME];
     if (len >= sizeof one)
         return NULL;
     snprintf(one, sizeof one, "%.*s", (int)len, p);
@@ -95,6 +95,11 @@ bool metric_timed(const char *name)
 {
     const struct metric_def *def = first_def(name);
     return def && def->section && strcmp(def->section, "time") == 0;
+}
+
+double metric_worst(const char *name, const struct stats *s)
+{
+    return metric_better(name) == BETTER_HIGHER ? s->min : s->max;
 }
 
 const char *metric_unit(const char *name)

@@ -10,6 +10,7 @@
 #ifndef LACUNA_METRICFACTS_H
 #define LACUNA_METRICFACTS_H
 
+#include "analyze/stats.h"
 #include "core/buf.h"
 #include "core/metricdef.h"
 
@@ -36,6 +37,9 @@ bool metric_yes_no(const char *name);
 /* Is it a time on a GPU or made of such? Records of calls and of heads both have these, and a set's
  * calls go before its heads. */
 bool metric_timed(const char *name);
+
+/* The worst of its values: the largest of an error, the smallest of a recall. */
+double metric_worst(const char *name, const struct stats *s);
 
 /* Unit of a metric for people: of a density and a share the denominator. */
 const char *metric_unit(const char *name);

@@ -115,6 +115,49 @@ void holm_correct(double *p, int n)
     }
 }
 
+static int by_value(const void *a, const void *b, void *values)
+{
+    const double *v = values;
+    double x = v[*(const int64_t *)a], y = v[*(const int64_t *)b];
+    return (x > y) - (x < y);
+}
+
+/* Average ranks, from 1, by an order that has room for n. */
+static void average_ranks(const double *x, int64_t n, int64_t *order, double *rank)
+{
+    for (int64_t i = 0; i < n; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)n, sizeof *order, by_value, (void *)(uintptr_t)x);
+    for (int64_t i = 0, k; i < n; i = k) {
+        for (k = i; k < n && x[order[k]] == x[order[i]]; k++)
+            ;
+        for (int64_t m = i; m < k; m++)
+            rank[order[m]] = (double)(i + 1 + k) / 2;
+    }
+}
+
+int spearman(const double *x, const double *y, int64_t n, double *rho, struct err *err)
+{
+    double *rank = NULL, xy = 0, xx = 0, yy = 0, mean = (double)(n + 1) / 2;
+    int64_t *order = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&rank, 2 * n, sizeof *rank, "ranks", err));
+    TRY(mem_alloc(&order, n, sizeof *order, "ranks", err));
+    average_ranks(x, n, order, rank);
+    average_ranks(y, n, order, rank + n);
+    for (int64_t i = 0; i < n; i++) {
+        double a = rank[i] - mean, b = rank[n + i] - mean;
+        xy += a * b;
+        xx += a * a;
+        yy += b * b;
+    }
+    *rho = xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : NAN;
+out:
+    free(rank);
+    free(order);
+    return rc;
+}
+
 static double middle(const double *sorted, int64_t n)
 {
     return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
@@ -152,5 +195,15 @@ int median_interval(const double *x, int64_t n, double *low, double *high, struc
 out:
     free(draw);
     free(medians);
+    return rc;
+}
+
+int paired_test(const double *d, int64_t n, struct paired *out, struct err *err)
+{
+    int rc = 0;
+    TRY(median_of(d, n, &out->median, err));
+    TRY(median_interval(d, n, &out->low, &out->high, err));
+    TRY(signed_rank_test(d, n, &out->test, err));
+out:
     return rc;
 }

@@ -1,7 +1,5 @@
 #include "analyze/params.h"
 
-#include "core/method.h"
-
 #include <string.h>
 
 static bool is_named(const char *part, size_t len, const char *name)
@@ -56,12 +54,18 @@ const char *params_target(const char *params)
     return at ? at + 1 : "";
 }
 
-static const struct method *method_of(const char *name)
+const struct method *record_method(const struct record *r)
 {
     const struct method *const *m = metric_def_known_methods();
-    while (m && *m && strcmp((*m)->name, name) != 0)
+    while (m && *m && strcmp((*m)->name, r->method) != 0)
         m++;
     return m ? *m : NULL;
+}
+
+bool record_is_bound(const struct record *r)
+{
+    const struct method *m = record_method(r);
+    return m && m->flags & METHOD_BOUND;
 }
 
 static bool append_value(const char *value, struct buf *b)
@@ -76,7 +80,7 @@ bool record_param(const struct record *r, const char *name, struct buf *b)
     char found[256];
     size_t len;
     const char *note = record_note_value(r, "found", &len);
-    const struct method *m = method_of(r->method);
+    const struct method *m = record_method(r);
     const struct opt *o = m && *name != '@' ? opt_find(m->params.table, name) : NULL;
 
     if (note) {

@@ -8,6 +8,7 @@
 #define LACUNA_PARAMS_H
 
 #include "core/buf.h"
+#include "core/method.h"
 #include "core/record.h"
 
 #include <stdbool.h>
@@ -31,6 +32,12 @@ const char *params_target(const char *params);
  * given, "calib" where a calibration may have a value of its own per head, the method's default.
  * false (nothing appended) where the method has no such parameter. */
 bool record_param(const struct record *r, const char *name, struct buf *b);
+
+/* The method of a record, of those that core/metricdef.h knows; NULL: another. */
+const struct method *record_method(const struct record *r);
+
+/* Does the method bound the others (the oracles)? */
+bool record_is_bound(const struct record *r);
 
 /* Append the parameters of a record with the name of its calibration, if it has one, and the first
  * digits of its hash in place of the whole hash: "calib=mine#29c5:tau=0.9". */

@@ -1,16 +1,15 @@
 /*
- * plan_table.c - see plan_table.h.
+ * plan_table.c - what a plan gains over the best single setting and over dense.
  *
  * The best single setting is the cheapest one that satisfies the plan's limits on at least the same
  * share of the plan's cells, all of which it must have.
  */
-#include "analyze/plan_table.h"
+#include "analyze/tables.h"
 
 #include "analyze/choose.h"
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
 #include "core/mem.h"
-#include "core/method.h"
 #include "core/strmap.h"
 
 #include <math.h>
@@ -114,11 +113,7 @@ static struct sums sums_of(const struct planned *p, const struct group *g)
 
 static bool is_single(const struct record *r)
 {
-    const struct method *const *m = metric_def_known_methods();
-    while (m && *m && strcmp((*m)->name, r->method) != 0)
-        m++;
-    return strcmp(r->method, "plan") != 0 && strcmp(r->method, "dense") != 0 &&
-           !(m && *m && (*m)->flags & METHOD_BOUND);
+    return strcmp(r->method, "plan") != 0 && strcmp(r->method, "dense") != 0 && !record_is_bound(r);
 }
 
 static const struct group *best_single(const struct planned *p, const struct grouping *gs,
@@ -353,11 +348,12 @@ out:
 }
 
 const struct table_def table_plan = {
-    {"plan", "What a plan gains over the best single setting and over dense",
-     "rows: plan, cheapest single setting with as many cells within the limits, dense; columns: "
-     "traces that the plan was made from, and others"},
-    "",
-    "density_exec",
-    0,
-    build_plan,
-    any_plan};
+    .listed = {"plan", "What a plan gains over the best single setting and over dense",
+               "rows: plan, cheapest single setting with as many cells within the limits, dense; "
+               "columns: "
+               "traces that the plan was made from, and others"},
+    .keys = "",
+    .metrics = "density_exec",
+    .brief = "data,setting,cost,err_l1_rel,within,saved",
+    .build = build_plan,
+    .has_data = any_plan};

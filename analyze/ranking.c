@@ -20,7 +20,7 @@
 static void find_common(struct ranking *k)
 {
     k->n_common = k->left_out = 0;
-    for (int64_t u = 0; u < k->n_units; u++) {
+    for (int64_t u = 0; u < k->units.n; u++) {
         int64_t have = 0;
         for (int64_t i = 0; i < k->n_c; i++)
             have += isfinite(k->c[i].y[u]);
@@ -39,7 +39,7 @@ static void share_wins(struct ranking *k)
 {
     for (int64_t i = 0; i < k->n_c; i++)
         k->c[i].share = k->c[i].mean_x = k->c[i].mean_y = 0;
-    for (int64_t u = 0; u < k->n_units; u++) {
+    for (int64_t u = 0; u < k->units.n; u++) {
         int64_t ties = 0;
         if (!k->common[u])
             continue;
@@ -76,12 +76,10 @@ static int judge(const struct ranking *k, int64_t i, struct verdict *v, struct e
     int64_t n = 0;
     int rc = 0;
     TRY(mem_alloc(&d, k->n_common, sizeof *d, "differences", err));
-    for (int64_t u = 0; u < k->n_units; u++)
+    for (int64_t u = 0; u < k->units.n; u++)
         if (k->common[u])
             d[n++] = c->y[u] - r->y[u];
-    TRY(median_of(d, n, &v->median, err));
-    TRY(median_interval(d, n, &v->low, &v->high, err));
-    TRY(signed_rank_test(d, n, &v->test, err));
+    TRY(paired_test(d, n, &v->diff, err));
 out:
     free(d);
     return rc;
@@ -139,25 +137,16 @@ static void crown(struct ranking *k, int64_t n)
 /* No comparison, or not of everything: why. */
 static void note_place(struct ranking *k, const struct place *at, bool even, struct table *t)
 {
-    bool alone = k->n_c < 2, none = !alone && k->n_common == 0, model = k->per == PER_MODEL;
-    const char *nothing = "fewer than two settings have values: nothing to rank";
-    if (alone && model)
-        table_note(t, "at %s %s", at->text, nothing);
-    else if (alone)
-        ranking_count(k, 1, "", "at %s %s", at->text, nothing);
-    else if (none && model)
-        table_note(t, "at %s no head has values of all settings: leave some out (--where)",
-                   at->text);
-    else if (none)
-        ranking_count(k, 1, "", "at %s no %s has values of all settings", at->text,
-                      ranking_unit(k, false));
-    else if (k->left_out && model)
+    if (k->n_c < 2)
+        ranking_note(k, t, "at %s fewer than two settings have values: nothing to rank", at->text);
+    else if (k->n_common == 0)
+        ranking_note(k, t, "at %s no %s has values of all settings: leave some out (--where)",
+                     at->text, ranking_unit(k, false));
+    else if (k->left_out && k->per == PER_MODEL)
         table_note(t, "at %s %lld heads that only some settings have are left out", at->text,
                    (long long)k->left_out);
-    if (!even && model)
-        table_note(t, "at %s the settings were not replayed on the same calls", at->text);
-    else if (!even)
-        ranking_count(k, 1, "", "at %s the settings were not replayed on the same calls", at->text);
+    if (!even)
+        ranking_note(k, t, "at %s the settings were not replayed on the same calls", at->text);
 }
 
 static int rank_at(struct ranking *k, const struct place *at, struct table *t, struct err *err)
@@ -184,7 +173,7 @@ static int correct_all(struct ranking *k, struct err *err)
     double *p = NULL;
     int rc = mem_alloc(&p, k->n_outcomes, sizeof *p, "verdicts", err);
     for (int64_t i = 0; !rc && i < k->n_outcomes; i++)
-        p[i] = k->outcomes[i].v.test.p;
+        p[i] = k->outcomes[i].v.diff.test.p;
     if (!rc)
         holm_correct(p, (int)k->n_outcomes);
     for (int64_t i = 0; !rc && i < k->n_outcomes; i++)
@@ -273,7 +262,6 @@ static int group_settings(struct ranking *k, struct err *err)
 {
     enum group_key keys[KEYS_MAX];
     int rc = recset_scope(k->set, k->scope, &k->n_scope, err);
-    k->n_outer = k->n_scope;
     if (rc)
         return rc;
     if (k->per != PER_MODEL)
@@ -292,13 +280,7 @@ static void ranking_free(struct ranking *k)
         buf_free(&k->outcomes[i].params);
         buf_free(&k->outcomes[i].second);
     }
-    for (int64_t i = 0; i < k->n_tallies; i++) {
-        free(k->tallies[i].text);
-        free(k->tallies[i].item);
-    }
     free(k->outcomes);
-    free(k->tallies);
-    free(k->units);
     grouping_free(&k->gs);
 }
 
@@ -324,11 +306,12 @@ out:
 }
 
 const struct table_def table_ranking = {
-    {"ranking", "Who wins at equal density, on how many heads and by how much",
-     "rows: settings with equal targets, or --at METRIC=X; --by METRIC (err_l1_rel) decides; with "
-     "--per layer|head the winner of each"},
-    "method,params",
-    "err_l1_rel",
-    0,
-    build_ranking,
-    any_target};
+    .listed = {"ranking", "Who wins at equal density, on how many heads and by how much",
+               "rows: settings with equal targets, or --at METRIC=X; --by METRIC (err_l1_rel) "
+               "decides; with "
+               "--per layer|head the winner of each"},
+    .keys = "method,params",
+    .metrics = "err_l1_rel",
+    .brief = "at,method,params,value,won,difference,verdict",
+    .build = build_ranking,
+    .has_data = any_target};

@@ -7,8 +7,6 @@
 
 #include "analyze/tables.h"
 
-extern const struct table_def table_ranking;
-
 /* Values within this share of the best one share its win. */
 #define RANKING_TIE 0.01
 

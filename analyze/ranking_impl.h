@@ -20,13 +20,6 @@ struct place {
     bool curves; /* --at: other settings take part by interpolation */
 };
 
-/* What is paired: a head of a layer, or where one head is compared its samples. */
-struct unit {
-    int layer, head;
-    const char *trace; /* of a record, "" where heads are paired */
-    int run;
-};
-
 /* One method with parameters: what its units have. */
 struct setting {
     const struct record *first;
@@ -47,9 +40,8 @@ struct contestant {
 };
 
 struct verdict {
-    double median, low, high; /* of the difference to the best other setting */
-    struct signed_rank test;
-    double holm; /* p, corrected for all comparisons of the table */
+    struct paired diff; /* to the best other setting */
+    double holm;        /* p, corrected for all comparisons of the table */
 };
 
 /* What the table says of one setting at one place. */
@@ -63,27 +55,19 @@ struct outcome {
     bool first_place; /* has the most wins there; of equals the better mean */
 };
 
-/* What many comparisons have to say: a text, who or what it is of ("" = nobody), how often. */
-struct tally {
-    char *text, *item; /* owned */
-    int64_t n;
-};
-
 struct ranking {
     const struct recset *set;
     const char *by;
     enum ranking_per per;
     enum group_key scope[KEYS_MAX];
-    int n_scope, n_outer; /* with layer and head of a comparison, without */
+    int n_scope; /* with layer and head of a comparison */
     struct grouping gs;
     struct outcome *outcomes; /* owned, as what they hold */
     int64_t n_outcomes, cap_outcomes;
-    struct tally *tallies; /* owned */
-    int64_t n_tallies, cap_tallies;
     /* of one scope */
-    struct unit *units;
+    struct units units;
     struct setting *settings;
-    int64_t n_units, cap_units, n_settings;
+    int64_t n_settings;
     struct contestant *c;
     int64_t n_c;
     bool *common; /* [units]: all contestants have a value */
@@ -105,13 +89,11 @@ void ranking_free_place(struct ranking *k);
 /* "head" or "sample", and their plural. */
 const char *ranking_unit(const struct ranking *k, bool many);
 
-/* With a comparison per layer or head there are too many for a note of each: `n` more of `item`
- * under one note. */
-void ranking_count(struct ranking *k, int64_t n, const char *item, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+/* A note, once whatever the number of layers or heads that it is of. */
+void ranking_note(const struct ranking *k, struct table *t, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
-/* The outcomes as rows: of every setting, or with a comparison per layer or head of the winners,
- * with a note who wins how often. */
+/* The outcomes as rows: of every setting, or with a comparison per layer or head of the winners. */
 int ranking_put_rows(struct ranking *k, struct table *t, struct err *err);
 
 #endif

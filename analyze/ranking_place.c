@@ -12,7 +12,6 @@
 #include "analyze/params.h"
 #include "analyze/curve.h"
 #include "core/mem.h"
-#include "core/method.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -35,49 +34,6 @@ int place_parse(const char *text, struct place *at, struct err *err)
 
 /* ---- means of heads ------------------------------------------------------------------------- */
 
-static int by_unit(const void *a, const void *b)
-{
-    const struct unit *x = a, *y = b;
-    if (x->layer != y->layer)
-        return x->layer - y->layer;
-    if (x->head != y->head)
-        return x->head - y->head;
-    int d = strcmp(x->trace, y->trace);
-    return d ? d : (x->run > y->run) - (x->run < y->run);
-}
-
-/* Calls of one head are not independent, its samples are. */
-static struct unit unit_of_record(const struct ranking *k, const struct record *r)
-{
-    bool samples = k->per == PER_ONE_HEAD;
-    return (struct unit){r->layer, r->head, samples ? r->trace : "", samples ? r->run : 0};
-}
-
-static int64_t unit_of(const struct ranking *k, const struct record *r)
-{
-    struct unit u = unit_of_record(k, r);
-    const struct unit *at = bsearch(&u, k->units, (size_t)k->n_units, sizeof u, by_unit);
-    return at - k->units;
-}
-
-static int find_units(struct ranking *k, int64_t from, int64_t to, struct err *err)
-{
-    int64_t n = 0;
-    int rc = 0;
-    k->n_units = 0;
-    for (int64_t g = from; g < to; g++)
-        for (int64_t i = 0; i < k->gs.g[g].n; i++) {
-            TRY(mem_grow(&k->units, &k->cap_units, n + 1, sizeof *k->units, "heads", err));
-            k->units[n++] = unit_of_record(k, &k->set->r[k->gs.g[g].at[i]]);
-        }
-    qsort(k->units, (size_t)n, sizeof *k->units, by_unit);
-    for (int64_t i = 0; i < n; i++)
-        if (i == 0 || by_unit(&k->units[k->n_units - 1], k->units + i) != 0)
-            k->units[k->n_units++] = k->units[i];
-out:
-    return rc;
-}
-
 /* Is another density than the one that was asked for all that there is? */
 static bool missed_target(const struct record *r)
 {
@@ -89,48 +45,25 @@ static bool missed_target(const struct record *r)
 static int mean_heads(struct ranking *k, const struct group *g, const char *metric,
                       struct setting *s, struct err *err)
 {
-    double *n = NULL;
     int rc = 0;
     s->first = g->first;
-    TRY(mem_zalloc(&s->x, k->n_units, sizeof *s->x, "heads", err));
-    TRY(mem_zalloc(&s->y, k->n_units, sizeof *s->y, "heads", err));
-    TRY(mem_zalloc(&s->missed, k->n_units, sizeof *s->missed, "heads", err));
-    TRY(mem_zalloc(&n, k->n_units, sizeof *n, "heads", err));
+    TRY(mem_alloc(&s->x, k->units.n, sizeof *s->x, "heads", err));
+    TRY(mem_alloc(&s->y, k->units.n, sizeof *s->y, "heads", err));
+    TRY(mem_zalloc(&s->missed, k->units.n, sizeof *s->missed, "heads", err));
+    TRY(units_mean(&k->units, &k->gs, g, metric, k->by, s->x, err));
+    TRY(units_mean(&k->units, &k->gs, g, k->by, metric, s->y, err));
     for (int64_t i = 0; i < g->n; i++) {
         const struct record *r = &k->set->r[g->at[i]];
         if (r->status != RECORD_OK || !record_has(r, metric) || !record_has(r, k->by))
             continue;
-        int64_t u = unit_of(k, r);
-        s->missed[u] |= missed_target(r);
-        s->x[u] += record_value(r, metric);
-        s->y[u] += record_value(r, k->by);
-        n[u]++;
+        s->missed[unit_of(&k->units, r)] |= missed_target(r);
         s->calls++;
     }
-    for (int64_t u = 0; u < k->n_units; u++) {
-        s->x[u] = n[u] > 0 ? s->x[u] / n[u] : NAN;
-        s->y[u] = n[u] > 0 ? s->y[u] / n[u] : NAN;
-    }
 out:
-    free(n);
     return rc;
 }
 
 /* ---- contestants ---------------------------------------------------------------------------- */
-
-static const struct method *method_of(const struct record *r)
-{
-    const struct method *const *m = metric_def_known_methods();
-    while (m && *m && strcmp((*m)->name, r->method) != 0)
-        m++;
-    return m ? *m : NULL;
-}
-
-static bool is_bound(const struct record *r)
-{
-    const struct method *m = method_of(r);
-    return m && m->flags & METHOD_BOUND;
-}
 
 /* *b without the parameters that a search of the method may move. */
 static int without_budget(const struct method *m, struct buf *b, struct err *err)
@@ -159,7 +92,7 @@ static int family_of(const struct record *r, struct buf *b, struct err *err)
     const char *all = r->params ? r->params : "", *target = params_target(all);
     buf_reset(b);
     buf_put(b, all, *target ? (size_t)(target - 1 - all) : strlen(all));
-    int rc = without_budget(method_of(r), b, err);
+    int rc = without_budget(record_method(r), b, err);
     buf_puts(b, target + strcspn(target, ":"));
     return rc ? rc : buf_check(b, "parameters", err);
 }
@@ -181,9 +114,9 @@ static int add_contestant(struct ranking *k, const struct setting *s, const char
     TRY(family_of(s->first, &c->family, err));
     buf_puts(&c->params, params ? params : buf_str(&c->family));
     TRY(buf_check(&c->params, "parameters", err));
-    TRY(mem_alloc(&c->x, k->n_units, sizeof *c->x, "heads", err));
-    TRY(mem_alloc(&c->y, k->n_units, sizeof *c->y, "heads", err));
-    for (int64_t u = 0; u < k->n_units; u++)
+    TRY(mem_alloc(&c->x, k->units.n, sizeof *c->x, "heads", err));
+    TRY(mem_alloc(&c->y, k->units.n, sizeof *c->y, "heads", err));
+    for (int64_t u = 0; u < k->units.n; u++)
         c->x[u] = c->y[u] = NAN;
     *out = c;
 out:
@@ -208,7 +141,7 @@ static int fill_by_curve(struct ranking *k, struct contestant *c, const struct p
         member[i] = strcmp(r->method, c->first->method) == 0 &&
                     strcmp(buf_str(&other), buf_str(&c->family)) == 0;
     }
-    for (int64_t u = 0; u < k->n_units; u++) {
+    for (int64_t u = 0; u < k->units.n; u++) {
         int64_t n = 0;
         for (int64_t i = 0; i < k->n_settings; i++)
             if (member[i] && !isnan(k->settings[i].x[u]))
@@ -237,7 +170,7 @@ static bool family_known(const struct ranking *k, const struct record *r, const 
 /* The heads of a setting with the place as target that meet it. */
 static void take_met(const struct ranking *k, const struct setting *s, struct contestant *c)
 {
-    for (int64_t u = 0; u < k->n_units; u++) {
+    for (int64_t u = 0; u < k->units.n; u++) {
         if (isnan(s->x[u]))
             continue;
         c->units++;
@@ -252,7 +185,7 @@ static void take_met(const struct ranking *k, const struct setting *s, struct co
 
 static bool takes_part(const struct setting *s)
 {
-    return !is_bound(s->first) && s->calls > 0;
+    return !record_is_bound(s->first) && s->calls > 0;
 }
 
 static int find_contestants(struct ranking *k, const struct place *at, struct err *err)
@@ -295,65 +228,50 @@ static void contestant_free(struct contestant *c)
 
 static bool has_any(const struct ranking *k, const struct contestant *c)
 {
-    for (int64_t u = 0; u < k->n_units; u++)
+    for (int64_t u = 0; u < k->units.n; u++)
         if (!isnan(c->y[u]))
             return true;
     return false;
-}
-
-/* A setting that is left out: why, and of those that miss a target what they have. */
-static void note_dropped(struct ranking *k, const struct place *at, const struct contestant *c,
-                         bool misses, struct buf *coarse, struct table *t)
-{
-    const char *params = buf_str(&c->params);
-    struct buf who = {0};
-    int own = misses ? (int)strcspn(params, "@") : (int)c->params.len;
-    buf_printf(&who, "%s%s%.*s", c->first->method, own ? ":" : "", own, params);
-    if (k->per != PER_MODEL)
-        ranking_count(k, 1, buf_str(&who), "at %s left out, because they %s", at->text,
-                      misses ? "miss it by more than 2 %"
-                             : "have no value there (nothing is extrapolated)");
-    else if (misses)
-        buf_printf(coarse, "%s%s (%.3g)", coarse->len ? ", " : "", buf_str(&who), c->mean_missed);
-    else
-        table_note(t, "%s has no value at %s (nothing is extrapolated)", buf_str(&who), at->text);
-    buf_free(&who);
 }
 
 /* Settings that miss the target on most heads would take the others' heads away, and curves without
  * a value have nothing to compare. */
 static void drop_contestants(struct ranking *k, const struct place *at, struct table *t)
 {
-    struct buf coarse = {0};
     int64_t kept = 0;
     for (int64_t i = 0; i < k->n_c; i++) {
         struct contestant *c = &k->c[i];
+        const char *params = buf_str(&c->params);
         bool misses = !at->curves && 2 * c->missed > c->units;
         if (!misses && has_any(k, c)) {
             k->c[kept++] = *c;
             continue;
         }
-        note_dropped(k, at, c, misses, &coarse, t);
+        int own = misses ? (int)strcspn(params, "@") : (int)c->params.len;
+        if (misses && k->per == PER_MODEL)
+            table_note(t,
+                       "%s%s%.*s is left out at %s, which it misses by more than 2 %% on most "
+                       "heads: it has %.3g there; --at interpolates where other budgets were "
+                       "replayed",
+                       c->first->method, own ? ":" : "", own, params, at->text, c->mean_missed);
+        else
+            ranking_note(k, t, "%s%s%.*s %s at %s%s", c->first->method, own ? ":" : "", own, params,
+                         misses ? "is left out" : "has no value", at->text,
+                         misses ? ", which it misses by more than 2 %"
+                                : " (nothing is extrapolated)");
         contestant_free(c);
     }
     k->n_c = kept;
-    if (coarse.len)
-        table_note(
-            t,
-            "at %s these miss it by more than 2 %% on most heads, and are left out with what "
-            "they have there: %s; --at interpolates where other budgets were replayed",
-            at->text, buf_str(&coarse));
-    buf_free(&coarse);
 }
 
 int ranking_find(struct ranking *k, int64_t from, int64_t to, const struct place *at,
                  struct table *t, struct err *err)
 {
     int rc = 0;
-    TRY(find_units(k, from, to, err));
+    TRY(units_find(&k->gs, from, to, k->per == PER_ONE_HEAD, &k->units, err));
     TRY(mem_zalloc(&k->settings, to - from, sizeof *k->settings, "settings", err));
     TRY(mem_zalloc(&k->c, 2 * (to - from), sizeof *k->c, "settings", err));
-    TRY(mem_zalloc(&k->common, k->n_units, sizeof *k->common, "heads", err));
+    TRY(mem_zalloc(&k->common, k->units.n, sizeof *k->common, "heads", err));
     for (int64_t g = from; g < to; g++) {
         k->n_settings++;
         TRY(mean_heads(k, &k->gs.g[g], at->metric, &k->settings[g - from], err));
@@ -376,8 +294,10 @@ void ranking_free_place(struct ranking *k)
     free(k->settings);
     free(k->c);
     free(k->common);
+    free(k->units.u);
     k->settings = NULL;
     k->c = NULL;
     k->common = NULL;
+    k->units = (struct units){0};
     k->n_settings = k->n_c = 0;
 }

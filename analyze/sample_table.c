@@ -6,7 +6,7 @@
  * heads of a trace have the same rows, so errors of a mean over cells do not cancel: its half-width
  * is the mean of theirs.
  */
-#include "analyze/sample_table.h"
+#include "analyze/tables.h"
 
 #include "analyze/params.h"
 #include "core/mem.h"
@@ -158,8 +158,7 @@ static int build_sample(const struct table_def *def, const struct recset *set,
             if (e.n == 0)
                 continue;
             TRY(table_row(out, err));
-            for (int k = 0; k < n; k++)
-                TRY(table_put_key(out, k, gs.g[g].first, keys[k], err));
+            TRY(table_put_keys(out, gs.g[g].first, keys, n, err));
             TRY(put_estimate(out, n, metrics.items[m], &e, err));
         }
     table_note(out,
@@ -175,10 +174,9 @@ out:
 }
 
 const struct table_def table_sample = {
-    {"sample", "What a sample of query rows says about all rows, with 95 % intervals",
-     "rows: method,params,metric"},
-    "method,params",
-    "density_elem,density_tile,density_exec,sparsity_total,cra_mean,err_*",
-    0,
-    build_sample,
-    sample_data};
+    .listed = {"sample", "What a sample of query rows says about all rows, with 95 % intervals",
+               "rows: method,params,metric"},
+    .keys = "method,params",
+    .metrics = "density_elem,density_tile,density_exec,sparsity_total,cra_mean,err_*",
+    .build = build_sample,
+    .has_data = sample_data};

@@ -1,29 +1,592 @@
 /*
- * sheet.c - a table as people read it: the parts of the choice (sheet_choice.c, sheet_fit.c,
- * sheet_notes.c) put together, tables of few rows set upright, and widths for the writers.
+ * sheet.c - see sheet.h. Statistics are medians, of numbers of a model means; with --wide means and
+ * deviations. Beside a median may stand the worst cell: a method that is exact on nine heads of ten
+ * has a perfect median.
  */
-#include "analyze/sheet_choice.h"
+#include "analyze/sheet.h"
 
+#include "analyze/format.h"
 #include "analyze/metricfacts.h"
+#include "analyze/query.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-char *sheet_copy(struct sheet *s, const char *text)
+/* A column that is shown: of the table, and of its statistics the worst in place of the median. */
+struct shown {
+    int64_t col;
+    bool worst;
+};
+
+struct view {
+    const struct table *t;
+    bool wide;
+    int64_t *rows;
+    struct shown *cols; /* room for two of each column */
+    int64_t n_rows, n_cols;
+    struct digits *digits;
+    struct buf dropped; /* names of columns that are not in brief */
+    struct buf same;    /* "name value" of constant columns */
+    struct sheet *s;
+};
+
+static char *copy(struct sheet *s, const char *text)
 {
     char *p = strdup(text);
     s->failed |= !p;
     return p;
 }
 
-const char *sheet_text_or_empty(const char *text)
+static void add_note(struct sheet *s, struct str_list *to, struct buf *b)
 {
-    return text ? text : "";
+    if (b->len)
+        str_list_add(to, buf_str(b));
+    s->failed |= b->failed || to->failed;
+    buf_free(b);
 }
 
-void sheet_free_grid(struct sheet *s)
+/* n, skip, error, calls or cells. */
+static bool is_count(const struct column *c)
+{
+    static const char *const names[] = {"n", "skip", "error", "calls", "cells"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (c->type == COL_INT && strcmp(c->name, names[i]) == 0)
+            return true;
+    return false;
+}
+
+/* What says what a row is. */
+static bool is_key(const struct column *c)
+{
+    return c->type == COL_TEXT || (c->type != COL_STATS && !is_count(c));
+}
+
+/* ---- text of cells -------------------------------------------------------------------------- */
+
+/* What rounds to 0 or to 1 and is neither is written as a bound. A rest of 1e-9 is the rounding of
+ * a sum. */
+static void put_percent(double share, struct buf *b)
+{
+    double x = 100 * share, rest = fabs(1 - share);
+    if (share == 0 || rest < 1e-9)
+        buf_printf(b, "%.0f %%", x);
+    else if (fabs(x) < 0.001)
+        buf_puts(b, x < 0 ? "> -0.001 %" : "< 0.001 %");
+    else if (fabs(x) < 0.05)
+        buf_printf(b, "%.2g %%", x);
+    else if (rest < 0.0005)
+        buf_puts(b, share < 1 ? "> 99.9 %" : "> 100 %");
+    else
+        buf_printf(b, fabs(x) < 1000 ? "%.1f %%" : "%.0f %%", x);
+}
+
+static void put_value(const struct column *c, double x, struct digits d, struct buf *b)
+{
+    if (metric_percent(c->name))
+        put_percent(x, b);
+    else if (c->axis == AXIS_SHARE && x > 0.9995 && x < 1 - 1e-9)
+        buf_puts(b, "> 0.999");
+    else
+        format_number(x * c->scale, d, 3, b);
+}
+
+/* Means in place of medians: beside printed means, and of numbers of a model. */
+static bool shows_mean(const struct column *c)
+{
+    return c->mixed || metric_of_model(c->name);
+}
+
+static void put_stats(const struct view *v, int64_t row, struct shown at, struct buf *b)
+{
+    const struct stats *s = &table_cell(v->t, row, at.col)->stats;
+    const struct column *c = &v->t->cols[at.col];
+    int64_t n_col = table_find(v->t, "n");
+    if (s->n == 0)
+        buf_puts(b, s->all_inf ? "inf" : "not finite");
+    else if (at.worst)
+        put_value(c, metric_worst(c->name, s), v->digits[at.col], b);
+    else
+        put_value(c, shows_mean(c) ? s->mean : s->median, v->digits[at.col], b);
+    if (s->n == 0 || at.worst)
+        return;
+    format_interval(c, s, b);
+    if (n_col >= 0 && table_cell(v->t, row, n_col)->num != (double)s->n)
+        buf_printf(b, " (n=%lld)", (long long)s->n);
+}
+
+/* Dense attention has no setting, a bound says so. */
+static void put_text(const struct table *t, int64_t row, int64_t col, struct buf *b)
+{
+    const char *text = table_cell(t, row, col)->text;
+    int64_t m = table_find(t, "method");
+    const char *method = m < 0 || !table_cell(t, row, m)->set ? "" : table_cell(t, row, m)->text;
+    if (table_has_params(t, col) && !text[0])
+        buf_puts(b, strcmp(method, "dense") == 0 ? "" : "defaults");
+    else
+        buf_puts(b, text);
+    if (col == m && table_is_bound(t, method))
+        buf_puts(b, " (bound)");
+}
+
+static void put_cell(const struct view *v, int64_t row, struct shown at, struct buf *b)
+{
+    const struct cell *cell = table_cell(v->t, row, at.col);
+    enum column_type type = v->t->cols[at.col].type;
+    if (v->wide)
+        format_cell(v->t, row, at.col, v->digits[at.col], " \u00b1 ", b);
+    else if (!cell->set)
+        buf_puts(b, "-");
+    else if (type == COL_STATS)
+        put_stats(v, row, at, b);
+    else if (type == COL_TEXT)
+        put_text(v->t, row, at.col, b);
+    else
+        format_cell(v->t, row, at.col, v->digits[at.col], "", b);
+}
+
+/* ---- rows ----------------------------------------------------------------------------------- */
+
+/* Where a row stands: rows that agree in the columns before "method" are in the user's order. */
+struct place {
+    int64_t row, before, method;
+};
+
+static int by_place(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    if (x->before != y->before)
+        return x->before < y->before ? -1 : 1;
+    if (x->method != y->method)
+        return x->method < y->method ? -1 : 1;
+    return x->row < y->row ? -1 : 1;
+}
+
+static bool same_before(const struct table *t, int64_t a, int64_t b, int64_t col)
+{
+    for (int64_t c = 0; c < col; c++) {
+        const struct cell *x = table_cell(t, a, c), *y = table_cell(t, b, c);
+        if (strcmp(x->text ? x->text : "", y->text ? y->text : "") != 0 || x->num != y->num)
+            return false;
+    }
+    return true;
+}
+
+static void order_by_method(struct view *v)
+{
+    int64_t col = table_find(v->t, "method"), before = 0;
+    struct place *p = calloc((size_t)v->n_rows + 1, sizeof *p);
+    v->s->failed |= !p;
+    for (int64_t i = 0; p && col >= 0 && i < v->n_rows; i++) {
+        const struct cell *cell = table_cell(v->t, v->rows[i], col);
+        int64_t m = 0;
+        before += i && !same_before(v->t, v->rows[i - 1], v->rows[i], col);
+        while (cell->set && m < v->t->methods.n && strcmp(v->t->methods.items[m], cell->text) != 0)
+            m++;
+        p[i] = (struct place){v->rows[i], before, m};
+    }
+    if (p && col >= 0 && v->n_rows) {
+        qsort(p, (size_t)v->n_rows, sizeof *p, by_place);
+        for (int64_t i = 0; i < v->n_rows; i++)
+            v->rows[i] = p[i].row;
+    }
+    free(p);
+}
+
+static bool has_number(const struct table *t, int64_t row, bool *any_stats)
+{
+    bool has = false;
+    for (int64_t c = 0; c < t->n_cols; c++) {
+        *any_stats |= t->cols[c].type == COL_STATS;
+        has |= t->cols[c].type == COL_STATS && table_cell(t, row, c)->set;
+    }
+    return has;
+}
+
+static void put_row_name(const struct view *v, int64_t row, struct buf *b)
+{
+    for (int64_t c = 0, n = 0; c < v->t->n_cols; c++) {
+        const struct cell *cell = table_cell(v->t, row, c);
+        if (is_key(&v->t->cols[c]) && cell->set && !(cell->text && !cell->text[0])) {
+            buf_puts(b, n++ ? " " : "");
+            format_cell(v->t, row, c, v->digits[c], "", b);
+        }
+    }
+}
+
+/* Rows without any number say one thing together. */
+static void choose_rows(struct view *v)
+{
+    struct buf note = {0};
+    bool any_stats = false;
+    int64_t n_without = 0;
+    for (int64_t r = 0; r < v->t->n_rows; r++)
+        if (has_number(v->t, r, &any_stats) || !any_stats || table_find(v->t, "n") < 0)
+            v->rows[v->n_rows++] = r;
+        else if (n_without++ < 8) {
+            buf_puts(&note, note.len ? "; " : "Without a number: ");
+            put_row_name(v, r, &note);
+        }
+    if (n_without > 8)
+        buf_printf(&note, "; %lld more", (long long)n_without - 8);
+    if (v->n_rows == 0) {
+        buf_reset(&note);
+        for (int64_t r = 0; r < v->t->n_rows; r++)
+            v->rows[v->n_rows++] = r;
+    }
+    if (note.len)
+        buf_puts(&note, " (table status has the reasons).");
+    add_note(v->s, &v->s->notes, &note);
+    if (!v->t->sorted)
+        order_by_method(v);
+}
+
+/* ---- columns -------------------------------------------------------------------------------- */
+
+/* Is the name in the list of patterns? *worst: with a "!" behind it. */
+static bool in_brief(const char *brief, const char *name, bool *worst)
+{
+    for (const char *p = brief; p && *p;) {
+        size_t len = strcspn(p, ",");
+        char one[64];
+        bool mark = len && p[len - 1] == '!';
+        snprintf(one, sizeof one, "%.*s", (int)(len - mark), p);
+        if (name_matches(one, name)) {
+            *worst = mark;
+            return true;
+        }
+        p += len + (p[len] == ',');
+    }
+    return false;
+}
+
+/* A list that finds one column or none is of no use. One that names a key names all keys that are
+ * shown. */
+static void judge_brief(const struct table *t, bool *applies, bool *names_keys)
+{
+    int n = 0;
+    bool worst;
+    *names_keys = false;
+    for (int64_t c = 0; c < t->n_cols; c++) {
+        bool named = !is_count(&t->cols[c]) && in_brief(t->brief, t->cols[c].name, &worst);
+        n += named;
+        *names_keys |= named && is_key(&t->cols[c]);
+    }
+    *applies = n > 1;
+}
+
+static void put_column_name(const struct column *c, struct buf *b)
+{
+    buf_printf(b, "%s%s", b->len ? ", " : "", c->type == COL_STATS ? c->name : c->title);
+}
+
+static bool is_zero_count(const struct view *v, int64_t col)
+{
+    bool zero = is_count(&v->t->cols[col]);
+    for (int64_t i = 0; i < v->n_rows && zero; i++)
+        zero = table_cell(v->t, v->rows[i], col)->num == 0;
+    return zero;
+}
+
+/* Does every shown row have the same text in the column? Its text is left in b. */
+static bool is_constant(const struct view *v, struct shown at, struct buf *b)
+{
+    struct buf other = {0};
+    bool same = v->n_rows > 1;
+    buf_reset(b);
+    put_cell(v, v->rows[0], at, b);
+    for (int64_t i = 1; i < v->n_rows && same; i++) {
+        buf_reset(&other);
+        put_cell(v, v->rows[i], at, &other);
+        same = strcmp(buf_str(b), buf_str(&other)) == 0;
+    }
+    buf_free(&other);
+    return same;
+}
+
+/* What a column says in every row; the name has the unit of the records, the text another. */
+static void put_same(const struct column *c, bool worst, const char *text, struct buf *b)
+{
+    const char *unit = "";
+    bool scaled = c->type == COL_STATS && metric_scale(c->name, &unit) != 1;
+    put_column_name(c, b);
+    buf_printf(b, "%s %s%s%s", worst ? " (worst)" : "",
+               strcmp(text, "-") == 0 ? "(empty)"
+               : *text                ? text
+                                      : "(none)",
+               scaled ? " " : "", scaled ? unit : "");
+}
+
+/* A column that is in brief: shown, or named below if it is constant. What the user chose (no
+ * brief) is shown. */
+static void show_column(struct view *v, struct shown at)
+{
+    struct buf text = {0};
+    const struct column *c = &v->t->cols[at.col];
+    if (!v->t->brief || !is_constant(v, at, &text))
+        v->cols[v->n_cols++] = at;
+    else if (strcmp(c->name, "n") != 0)
+        put_same(c, at.worst, buf_str(&text), &v->same);
+    v->s->failed |= text.failed;
+    buf_free(&text);
+}
+
+/* Keys first, then metrics, then counts that vary; with --wide all as they stand. */
+static void choose_columns(struct view *v)
+{
+    const struct table *t = v->t;
+    struct buf text = {0};
+    bool applies, names_keys;
+    for (int64_t c = 0; c < t->n_cols && v->wide; c++)
+        v->cols[v->n_cols++] = (struct shown){c, false};
+    if (v->wide)
+        return;
+    judge_brief(t, &applies, &names_keys);
+    for (int pass = 0; pass < 3; pass++)
+        for (int64_t c = 0; c < t->n_cols; c++) {
+            const struct column *col = &t->cols[c];
+            bool key = is_key(col), count = is_count(col), worst = false;
+            if ((key ? 0 : count ? 2 : 1) != pass || is_zero_count(v, c))
+                continue;
+            bool named = in_brief(t->brief, col->name, &worst);
+            if (!applies || count || (key && !names_keys) || named)
+                show_column(v, (struct shown){c, false});
+            else if (!is_constant(v, (struct shown){c, false}, &text))
+                put_column_name(col, &v->dropped);
+            if (worst && col->type == COL_STATS)
+                show_column(v, (struct shown){c, true});
+        }
+    buf_free(&text);
+}
+
+static const char *head_of(const struct view *v, int64_t col)
+{
+    const struct column *c = &v->t->cols[col];
+    if (v->wide)
+        return c->title;
+    if (table_has_params(v->t, col))
+        return "setting";
+    if (strcmp(c->name, "setting") == 0 && table_find(v->t, "params") >= 0)
+        return "in the model"; /* evals: dense_layers, decode and the like, beside the parameters */
+    return c->type == COL_STATS &&
+                   (metric_head(c->name) != c->name || strcmp(c->title, c->name) == 0)
+               ? metric_head(c->name)
+               : c->title;
+}
+
+/* Units that are no denominators stand below the head. */
+static const char *unit_of(const struct view *v, int64_t col)
+{
+    const struct column *c = &v->t->cols[col];
+    const struct metric_def *def = c->type == COL_STATS ? metric_def_find(c->name) : NULL;
+    return !v->wide && ((def && def->denominator) || strlen(c->unit) > 10) ? "" : c->unit;
+}
+
+/* ---- the grid -------------------------------------------------------------------------------- */
+
+static void fill_heads(struct view *v)
+{
+    for (int64_t i = 0; i < v->n_cols; i++) {
+        const struct shown at = v->cols[i];
+        const struct column *c = &v->t->cols[at.col];
+        struct buf head = {0};
+        buf_printf(&head, "%s%s", head_of(v, at.col),
+                   v->wide && v->digits[at.col].quartiles ? ", median (quartiles)" : "");
+        v->s->cols[i] =
+            (struct sheet_column){.head = copy(v->s, buf_str(&head)),
+                                  .unit = copy(v->s, at.worst ? "worst" : unit_of(v, at.col)),
+                                  .right = c->type != COL_TEXT,
+                                  .key = is_key(c)};
+        v->s->failed |= head.failed;
+        buf_free(&head);
+    }
+}
+
+static bool is_ranked(const struct view *v, struct shown at)
+{
+    const struct column *c = &v->t->cols[at.col];
+    return v->t->verdict && !at.worst && c->type == COL_STATS && metric_def_find(c->name) &&
+           metric_better(c->name) != BETTER_NEITHER;
+}
+
+/* Returns whether a cell is the best of its column. */
+static bool fill_cells(struct view *v)
+{
+    struct buf text = {0};
+    bool any = false;
+    for (int64_t i = 0; i < v->n_cols; i++) {
+        int64_t best =
+            is_ranked(v, v->cols[i]) ? find_best(v->t, v->cols[i].col, v->rows, v->n_rows) : -1;
+        any |= best >= 0;
+        for (int64_t r = 0; r < v->n_rows; r++) {
+            buf_reset(&text);
+            put_cell(v, v->rows[r], v->cols[i], &text);
+            *sheet_cell(v->s, r, i) =
+                (struct sheet_cell){copy(v->s, buf_str(&text)), v->rows[r] == best};
+        }
+    }
+    v->s->failed |= text.failed;
+    buf_free(&text);
+    return any;
+}
+
+static bool fill(struct view *v)
+{
+    struct sheet *s = v->s;
+    s->cols = calloc((size_t)v->n_cols + 1, sizeof *s->cols);
+    s->cells = calloc((size_t)(v->n_rows * v->n_cols) + 1, sizeof *s->cells);
+    s->failed |= !s->cols || !s->cells;
+    if (s->failed)
+        return false;
+    s->n_cols = v->n_cols;
+    s->n_rows = v->n_rows;
+    fill_heads(v);
+    return fill_cells(v);
+}
+
+/* ---- notes ---------------------------------------------------------------------------------- */
+
+/* "kept: density_elem, kept/allowed pairs." for each metric with a head of its own, "c=1: share of
+ * units." for what is no metric itself and has a long unit, once for neighbours. */
+static void note_heads(struct view *v)
+{
+    struct buf b = {0};
+    const char *before = "";
+    bool shares = false, worst = false;
+    for (int64_t i = 0; i < v->n_cols; i++) {
+        const struct column *c = &v->t->cols[v->cols[i].col];
+        const char *head = head_of(v, v->cols[i].col);
+        const struct metric_def *def = c->type == COL_STATS ? metric_def_find(c->name) : NULL;
+        bool share = def && def->denominator, renamed = strcmp(head, c->title) != 0;
+        bool hidden = c->unit[0] && !unit_of(v, v->cols[i].col)[0];
+        worst |= v->cols[i].worst;
+        if (v->cols[i].worst || c->type != COL_STATS)
+            continue;
+        if (def && (share || renamed || hidden)) {
+            buf_printf(&b, "%s%s:%s%s", b.len ? " " : "", head, renamed ? " " : "",
+                       renamed ? c->name : "");
+            if (share)
+                buf_printf(&b, "%s %s", renamed ? "," : "", metric_unit(c->name));
+            buf_puts(&b, ".");
+            shares = shares || def->yes_no;
+        } else if (!def && hidden && strcmp(before, c->unit) != 0) {
+            buf_printf(&b, "%s%s: %s.", b.len ? " " : "", head, c->unit);
+            before = c->unit;
+        }
+    }
+    if (worst)
+        buf_printf(&b, "%sworst: the worst of the cells.", b.len ? " " : "");
+    if (shares)
+        buf_puts(&b, " In brackets: Wilson's 95 % interval of a share of prompts.");
+    add_note(v->s, &v->s->notes, &b);
+}
+
+/* n of every row, -1 where they differ or where the table has none. */
+static int64_t common_n(const struct view *v)
+{
+    int64_t col = table_find(v->t, "n"), n = -1;
+    for (int64_t i = 0; col >= 0 && i < v->n_rows; i++) {
+        int64_t x = (int64_t)table_cell(v->t, v->rows[i], col)->num;
+        if (i && x != n)
+            return -1;
+        n = x;
+    }
+    return n;
+}
+
+/* "Medians over n = 48 cells", and which columns are means. False: nothing to say, since every row
+ * has one cell or every number its spread beside it. */
+static bool note_statistic(const struct view *v, struct buf *b)
+{
+    struct buf means = {0};
+    int64_t n = common_n(v), n_medians = 0, n_means = 0;
+    for (int64_t i = 0; i < v->n_cols && !v->wide && n != 1; i++) {
+        const struct column *c = &v->t->cols[v->cols[i].col];
+        if (c->type != COL_STATS || c->mixed || v->cols[i].worst)
+            continue;
+        bool mean = shows_mean(c);
+        n_means += mean;
+        n_medians += !mean;
+        if (mean)
+            buf_printf(&means, "%s%s", n_means > 1 ? ", " : "", head_of(v, v->cols[i].col));
+    }
+    if (n_medians + n_means) {
+        buf_puts(b, n_medians ? "Medians" : "Means");
+        if (n > 1)
+            buf_printf(b, " over n = %lld cells", (long long)n);
+        else if (table_find(v->t, "n") >= 0)
+            buf_puts(b, " over n cells");
+        if (n_medians && n_means)
+            buf_printf(b, "; means of %s", buf_str(&means));
+        buf_puts(b, ".");
+    }
+    b->failed |= means.failed;
+    buf_free(&means);
+    return n_medians + n_means > 0;
+}
+
+static void note_omitted(struct view *v)
+{
+    struct buf b = {0}, hint = {0};
+    bool spread = note_statistic(v, &b);
+    if (v->same.len)
+        buf_printf(&b, "%sThe same in every row: %s.", b.len ? " " : "", buf_str(&v->same));
+    if (spread || v->dropped.len)
+        buf_printf(&hint, "With --wide: %s%s%s.", spread ? "means and deviations" : "",
+                   spread && v->dropped.len ? "; " : "", buf_str(&v->dropped));
+    v->s->failed |= v->same.failed || v->dropped.failed;
+    add_note(v->s, &v->s->notes, &b);
+    add_note(v->s, &v->s->hints, &hint);
+}
+
+/* ---- make ----------------------------------------------------------------------------------- */
+
+static void build(struct view *v)
+{
+    struct sheet *s = v->s;
+    choose_rows(v);
+    if (v->n_rows) {
+        choose_columns(v);
+        bool best = fill(v);
+        note_heads(v);
+        if (best)
+            str_list_add(&s->notes,
+                         "*: best of its column in mean and median, by more than two standard "
+                         "errors; dense attention, what keeps everything and bounds do not "
+                         "compete.");
+        note_omitted(v);
+    }
+    s->n_own = s->notes.n;
+    for (int64_t i = 0; i < v->t->notes.n; i++)
+        str_list_add(&s->notes, v->t->notes.items[i]);
+    if (v->t->verdict)
+        find_sentences(v->t, s);
+}
+
+void sheet_make(const struct table *t, const struct sheet_opts *o, struct sheet *out)
+{
+    struct buf failed = {0};
+    struct view v = {.t = t, .wide = o->wide, .s = out};
+    *out = (struct sheet){.width = o->width ? o->width : SHEET_WIDTH};
+    snprintf(out->name, sizeof out->name, "%s", t->name);
+    out->title = copy(out, t->title);
+    out->caption = copy(out, t->caption);
+    v.rows = calloc((size_t)t->n_rows + 1, sizeof *v.rows);
+    v.cols = calloc(2 * (size_t)t->n_cols + 1, sizeof *v.cols);
+    v.digits = format_all_digits(t, o->wide ? 4 : 3, &failed);
+    out->failed |= !v.rows || !v.cols || !v.digits;
+    if (!out->failed)
+        build(&v);
+    out->failed |= out->notes.failed || out->hints.failed || out->sentences.failed;
+    free(v.rows);
+    free(v.cols);
+    free(v.digits);
+    buf_free(&v.same);
+    buf_free(&v.dropped);
+}
+
+void sheet_free(struct sheet *s)
 {
     for (int64_t i = 0; i < s->n_rows * s->n_cols; i++)
         free(s->cells[i].text);
@@ -33,136 +596,6 @@ void sheet_free_grid(struct sheet *s)
     }
     free(s->cells);
     free(s->cols);
-    s->cells = NULL;
-    s->cols = NULL;
-    s->n_rows = s->n_cols = 0;
-}
-
-/* ---- few rows with many columns ------------------------------------------------------------- */
-
-#define FEW_ROWS 3
-
-/* Column c of a sheet becomes a row: name, unit, a value per row of before. */
-static void transpose(const struct choice *ch, struct sheet *s)
-{
-    struct sheet_column *cols = calloc((size_t)s->n_rows + 2, sizeof *cols);
-    struct sheet_cell *cells = calloc((size_t)(s->n_cols * (s->n_rows + 2)) + 1, sizeof *cells);
-    int64_t n_rows = 0, n_cols = s->n_rows + 2;
-    struct buf b = {0};
-    if (!cols || !cells) {
-        s->failed = true;
-        free(cols);
-        free(cells);
-        return;
-    }
-    cols[0] = (struct sheet_column){sheet_copy(s, "metric"), sheet_copy(s, ""), false, true};
-    cols[1] = (struct sheet_column){sheet_copy(s, "of"), sheet_copy(s, ""), false, true};
-    for (int64_t r = 0; r < s->n_rows; r++) {
-        buf_reset(&b);
-        for (int64_t c = 0; c < s->n_cols; c++)
-            if (s->cols[c].key && ch->n_rows > 1)
-                buf_printf(&b, "%s%s", b.len ? " " : "", sheet_cell(s, r, c)->text);
-        if (ch->n_rows == 1)
-            choice_put_row_name(ch, ch->rows[r], &b);
-        cols[r + 2] = (struct sheet_column){sheet_copy(s, b.len ? buf_str(&b) : "value"),
-                                            sheet_copy(s, ""), true, false};
-    }
-    for (int64_t c = 0; c < s->n_cols; c++) {
-        const struct column *col = &ch->t->cols[ch->cols[c]];
-        if (s->cols[c].key || choice_is_zero_count(ch, ch->cols[c]))
-            continue;
-        cells[n_rows * n_cols].text = sheet_copy(s, col->title);
-        cells[n_rows * n_cols + 1].text = sheet_copy(s, col->unit);
-        for (int64_t r = 0; r < s->n_rows; r++)
-            cells[n_rows * n_cols + 2 + r].text =
-                sheet_copy(s, sheet_text_or_empty(sheet_cell(s, r, c)->text));
-        n_rows++;
-    }
-    buf_free(&b);
-    sheet_free_grid(s);
-    s->cols = cols;
-    s->cells = cells;
-    s->n_cols = n_cols;
-    s->n_rows = n_rows;
-}
-
-static bool many_metrics(const struct choice *ch)
-{
-    int64_t n = 0;
-    for (int64_t i = 0; i < ch->n_cols; i++)
-        n += !choice_is_key(&ch->t->cols[ch->cols[i]]);
-    return ch->n_rows <= FEW_ROWS && n > SHEET_COLUMNS && !ch->t->verdict;
-}
-
-/* ---- make ----------------------------------------------------------------------------------- */
-
-static void put_head(const struct table *t, struct sheet *s)
-{
-    snprintf(s->name, sizeof s->name, "%s", t->name);
-    s->title = sheet_copy(s, t->title);
-    s->caption = sheet_copy(s, t->caption);
-}
-
-static void build(struct choice *ch, struct sheet *s)
-{
-    struct str_list folded = {0};
-    bool turned = false;
-    choice_rows(ch, s);
-    if (ch->n_rows) {
-        choice_columns(ch);
-        turned = many_metrics(ch);
-        struct sheet_opts all = *ch->o;
-        all.all |= turned;
-        ch->o = &all;
-        choice_fit(ch, s, &folded);
-        if (turned)
-            transpose(ch, s);
-        else if (!s->failed) {
-            bool best = sheet_mark_best(ch->t, ch->cols, ch->rows, s);
-            sheet_note_heads(ch, s);
-            if (best)
-                str_list_add(
-                    &s->notes,
-                    "*: best of its column in mean and median, by more than two standard "
-                    "errors; dense attention, what keeps everything and bounds do not compete.");
-        }
-        sheet_note_omitted(ch, s);
-        sheet_note_folded(s, &folded);
-    }
-    s->n_own = s->notes.n;
-    for (int64_t i = 0; i < ch->t->notes.n; i++)
-        str_list_add(&s->notes, ch->t->notes.items[i]);
-    if (ch->t->verdict)
-        sheet_say(ch->t, s);
-    str_list_free(&folded);
-}
-
-void sheet_make(const struct table *t, const struct sheet_opts *o, struct sheet *out)
-{
-    struct buf failed = {0};
-    struct choice ch = {.t = t, .o = o};
-    *out = (struct sheet){.width = o->width ? o->width : SHEET_WIDTH};
-    ch.rows = calloc((size_t)t->n_rows + 1, sizeof *ch.rows);
-    ch.cols = calloc((size_t)t->n_cols + 1, sizeof *ch.cols);
-    ch.limits = calloc((size_t)t->n_cols + 1, sizeof *ch.limits);
-    ch.digits = format_all_digits(t, o->wide ? 4 : 3, &failed);
-    put_head(t, out);
-    if (ch.rows && ch.cols && ch.limits && ch.digits)
-        build(&ch, out);
-    else
-        out->failed = true;
-    out->failed |= out->notes.failed || out->hints.failed || out->sentences.failed;
-    free(ch.rows);
-    free(ch.cols);
-    free(ch.limits);
-    free(ch.digits);
-    buf_free(&ch.same);
-    buf_free(&ch.dropped);
-}
-
-void sheet_free(struct sheet *s)
-{
-    sheet_free_grid(s);
     free(s->title);
     free(s->caption);
     str_list_free(&s->notes);
@@ -174,43 +607,4 @@ void sheet_free(struct sheet *s)
 struct sheet_cell *sheet_cell(const struct sheet *s, int64_t row, int64_t col)
 {
     return &s->cells[row * s->n_cols + col];
-}
-
-double sheet_characters(const char *text, bool best)
-{
-    return utf8_count(text) + (best ? 4 : 0);
-}
-
-double sheet_column_width(const struct sheet *s, int64_t col, sheet_measure *measure)
-{
-    double w = fmax(measure(sheet_text_or_empty(s->cols[col].head), false),
-                    measure(sheet_text_or_empty(s->cols[col].unit), false));
-    for (int64_t r = 0; r < s->n_rows; r++)
-        w = fmax(w, measure(sheet_text_or_empty(sheet_cell(s, r, col)->text),
-                            sheet_cell(s, r, col)->best));
-    return w;
-}
-
-int sheet_parts(const struct sheet *s, sheet_measure *measure, double gap, double limit,
-                int64_t *from)
-{
-    double keys = 0, w;
-    int n = 0;
-    for (int64_t c = 0; c < s->n_cols; c++)
-        if (s->cols[c].key)
-            keys += sheet_column_width(s, c, measure) + gap;
-    w = keys;
-    from[0] = 0;
-    for (int64_t c = 0; c < s->n_cols; c++) {
-        if (s->cols[c].key)
-            continue;
-        double own = sheet_column_width(s, c, measure) + gap;
-        if (w > keys && w + own - gap > limit) {
-            from[++n] = c;
-            w = keys;
-        }
-        w += own;
-    }
-    from[n + 1] = s->n_cols;
-    return n + 1;
 }

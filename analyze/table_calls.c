@@ -30,15 +30,9 @@ int64_t calls_beside(const struct grouping *gs, const struct group *g, bool *oth
 bool calls_only(const struct recset *set, const struct str_list *metrics)
 {
     bool all = set->n_calls > 0 && metrics->n > 0;
-    for (int64_t i = 0; i < metrics->n && all; i++) {
-        bool of_heads = false, of_calls = false;
-        for (int64_t k = 0; k < set->n && !of_heads; k++)
-            of_heads = set->r[k].status == RECORD_OK && record_has(&set->r[k], metrics->items[i]);
-        for (int64_t k = 0; k < set->n_calls && !of_calls; k++)
-            of_calls =
-                set->calls[k].status == RECORD_OK && record_has(&set->calls[k], metrics->items[i]);
-        all = of_calls && (!of_heads || metric_timed(metrics->items[i]));
-    }
+    for (int64_t i = 0; i < metrics->n && all; i++)
+        all = any_has(set->calls, set->n_calls, metrics->items[i]) &&
+              (metric_timed(metrics->items[i]) || !any_has(set->r, set->n, metrics->items[i]));
     return all;
 }
 
@@ -64,7 +58,7 @@ void calls_note(const struct grouping *gs, const struct recset *set, const struc
 {
     struct buf b = {0};
     int64_t more = 0;
-    bool copies = false;
+    bool copies = any_has(set->r, set->n, "time_attend_ns");
     for (int64_t i = 0; i < metrics->n; i++) {
         if (!group_of_calls(gs, metrics->items[i]))
             continue;
@@ -73,8 +67,6 @@ void calls_note(const struct grouping *gs, const struct recset *set, const struc
         else
             more++;
     }
-    for (int64_t i = 0; i < set->n && !copies; i++)
-        copies = set->r[i].status == RECORD_OK && record_has(&set->r[i], "time_attend_ns");
     if (b.len)
         table_note(t, "n counts heads; `calls` counts whole calls, from which these are: %s%s",
                    buf_str(&b), more ? " and others" : "");

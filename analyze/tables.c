@@ -4,15 +4,10 @@
 #include "analyze/tables.h"
 
 #include "analyze/caption.h"
-#include "analyze/inside.h"
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
-#include "analyze/plan_table.h"
-#include "analyze/ranking.h"
-#include "analyze/sample_table.h"
 #include "analyze/sheet.h"
 #include "analyze/table_calls.h"
-#include "analyze/video_tables.h"
 #include "core/text.h"
 
 #include <math.h>
@@ -26,11 +21,13 @@ static int build_groups(const struct table_def *def, const struct recset *set,
 static int build_status(const struct table_def *def, const struct recset *set,
                         const struct table_request *req, struct table *out, struct err *err);
 
-#define TABLE(id, name, title, keys, metrics, flags)                                               \
+#define TABLE(id, name, title, keys, metrics, brief, where, flags)                                 \
     static const struct table_def table_##id = {                                                   \
         {name, title, "rows: " keys "; metrics: " metrics},                                        \
         keys,                                                                                      \
         metrics,                                                                                   \
+        brief,                                                                                     \
+        where,                                                                                     \
         flags,                                                                                     \
         build_groups,                                                                              \
         NULL};
@@ -38,32 +35,30 @@ static int build_status(const struct table_def *def, const struct recset *set,
 #undef TABLE
 
 static const struct table_def table_status = {
-    {"status", "Cells that ran, were skipped or failed, with the reasons",
-     "rows: method,params,status,reason"},
-    "method,params",
-    "",
-    0,
-    build_status,
-    NULL};
+    .listed = {"status", "Cells that ran, were skipped or failed, with the reasons",
+               "rows: method,params,status,reason"},
+    .keys = "method,params",
+    .metrics = "",
+    .build = build_status};
 
+/* X(identifier): tables with a builder of their own. */
+#define BUILT(X) X(sample) X(ranking) X(plan) X(judge) X(inside) X(status)
+
+#define TABLE(id, ...) &table_##id,
+#define X(id) &table_##id,
 const struct table_def *const table_defs[] = {
-#define TABLE(id, name, title, keys, metrics, flags) &table_##id,
 #include "analyze/tables.def"
+    BUILT(X) NULL};
 #undef TABLE
-    &table_sample,       &table_ranking, &table_plan,   &table_blocks, &table_threshold,
-    &table_permutations, &table_judge,   &table_inside, &table_status, NULL,
-};
+#undef X
 
+#define TABLE(id, ...) &table_##id.listed,
+#define X(id) &table_##id.listed,
 const struct listed *const table_list[] = {
-#define TABLE(id, name, title, keys, metrics, flags) &table_##id.listed,
 #include "analyze/tables.def"
+    BUILT(X) NULL};
 #undef TABLE
-    &table_sample.listed,    &table_ranking.listed,
-    &table_plan.listed,      &table_blocks.listed,
-    &table_threshold.listed, &table_permutations.listed,
-    &table_judge.listed,     &table_inside.listed,
-    &table_status.listed,    NULL,
-};
+#undef X
 
 const struct table_def *table_def_find(const char *name, struct err *err)
 {
@@ -90,13 +85,61 @@ static bool fills(const struct table_def *def, const char *metric)
            strncmp(def->metrics, "density_elem", 12) == 0;
 }
 
-static bool any_fills(const struct table_def *def, const char *patterns, const struct record *r,
-                      int64_t n)
+#define WHERE_MOST 4 /* conditions of a table */
+
+/* The records of a table. */
+struct table_filter {
+    unsigned flags;
+    struct condition where[WHERE_MOST];
+    int n_where;
+    char first[64]; /* metric */
+    const struct str_list *metrics;
+    const struct metric_names *names; /* of the last record, and whether it has one of them */
+    bool has;
+};
+
+static int filter_make(const struct table_def *def, const struct str_list *metrics,
+                       struct table_filter *f, struct err *err)
 {
-    for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; r[i].status == RECORD_OK && k < r[i].n_metrics; k++)
-            if (fills(def, r[i].metrics[k].name) && name_matches(patterns, r[i].metrics[k].name))
+    *f = (struct table_filter){.flags = def->flags, .metrics = metrics};
+    first_metric(def, f->first);
+    return where_parse(def->where ? def->where : "", f->where, WHERE_MOST, &f->n_where, err);
+}
+
+/* ctx: a table_filter, which remembers its last answer. */
+static bool takes_part(const void *ctx, const struct record *r)
+{
+    struct table_filter *f = (struct table_filter *)(uintptr_t)ctx;
+    if (!where_holds(f->where, f->n_where, r))
+        return false;
+    if (!(f->flags & (TABLE_HAVING | TABLE_PER_HEAD)))
+        return true;
+    if (r->status == RECORD_OK && (!f->names || f->names != r->names)) {
+        f->names = r->names;
+        f->has = f->flags & TABLE_HAVING && record_has(r, f->first);
+        for (int64_t i = 0; f->flags & TABLE_PER_HEAD && !f->has && i < f->metrics->n; i++)
+            f->has = record_has(r, f->metrics->items[i]);
+    }
+    return r->status == RECORD_OK && f->has;
+}
+
+static bool any_fills(const struct table_def *def, const struct record *r, int64_t n)
+{
+    struct lists_met met = {0};
+    struct table_filter f;
+    struct err ignored = {0};
+    if (filter_make(def, NULL, &f, &ignored))
+        return false;
+    const char *patterns = def->flags & (TABLE_HAVING | TABLE_FIRST) ? f.first : def->metrics;
+    for (int64_t i = 0; i < n; i++) {
+        if (r[i].status != RECORD_OK || !where_holds(f.where, f.n_where, &r[i]) ||
+            !list_is_new(&met, &r[i]))
+            continue;
+        for (int64_t k = 0; k < record_metrics(&r[i]); k++)
+            if (fills(def, record_metric_name(&r[i], k)) &&
+                name_matches(patterns, record_metric_name(&r[i], k)))
                 return true;
+    }
     return false;
 }
 
@@ -106,36 +149,25 @@ bool table_has_data(const struct table_def *def, const struct recset *set)
         return def->has_data(set);
     if (def->build != build_groups)
         return set->n > 0;
-    char first[64];
-    first_metric(def, first);
-    const char *patterns = def->flags & TABLE_HAVING ? first : def->metrics;
-    return any_fills(def, patterns, set->r, set->n) ||
-           any_fills(def, patterns, set->calls, set->n_calls);
+    return any_fills(def, set->r, set->n) || any_fills(def, set->calls, set->n_calls);
 }
 
-/* What the narrow form of a table shows of it, where that is not simply what fits. A list that
- * names a key column names all that are shown. */
-static const char *brief_of(const char *table)
+const struct table_def *table_of_set(const struct recset *set)
 {
-    static const char *const briefs[][2] = {
-        {"summary", "density_elem,cra_p1,err_l1_rel,speedup"},
-        {"by-layer", "density_elem,cra_p1,err_l1_rel"},
-        {"by-head", "density_elem,cra_p1,err_l1_rel"},
-        {"by-step", "density_elem,cra_p1,err_l1_rel,mask_age"},
-        {"by-sample", "density_elem,cra_p1,err_l1_rel"},
-        {"sparsity", "density_elem,density_tile,density_exec,sparsity_total"},
-        {"recall", "cra_min,cra_p1,cra_p50,cra_mean,rows_empty"},
-        {"errors", "err_l1_rel,err_l2_rel,err_cos,err_max"},
-        {"stability", "mask_iou,mask_recall,cra_p1,err_l1_rel"},
-        {"time", "time_select_ns,time_plan_ns,time_attend_ns,time_total_ns,speedup"},
-        {"threshold", "density_elem,cra_p1,err_l1_rel,time_total_ns,speedup"},
-        {"ranking", "at,method,params,value,won,difference,verdict"},
-        {"plan", "data,setting,cost,err_l1_rel,within,saved"},
-    };
-    for (size_t i = 0; i < sizeof briefs / sizeof *briefs; i++)
-        if (strcmp(briefs[i][0], table) == 0)
-            return briefs[i][1];
-    return NULL;
+    static const struct table_def *const of_models[] = {&table_eval, &table_eval_clips,
+                                                        &table_eval_tasks};
+    const struct table_def *first = &table_summary;
+    if (set->n && set->r[0].scope == RECORD_OF_CALL)
+        first = &table_time;
+    for (int64_t i = 0; i < set->n; i++)
+        if (set->r[i].scope == RECORD_OF_HEAD)
+            return &table_summary;
+    for (int i = 0; i < 3 && set->n && set->r[0].scope == RECORD_OF_MODEL; i++)
+        if (table_has_data(of_models[i], set))
+            return of_models[i];
+    for (int i = 0; table_defs[i] && set->n_ok && !table_has_data(first, set); i++)
+        first = table_defs[i];
+    return first;
 }
 
 /* What a replay noted of settings that keep every pair, once for each. */
@@ -152,9 +184,9 @@ static void find_reasons(const struct recset *set, struct str_list *full)
         buf_reset(&why);
         buf_reset(&params);
         params_for_people(r, &params);
-        sheet_setting_name(r->method, buf_str(&params), &name);
+        put_setting_name(r->method, buf_str(&params), &name);
         buf_put(&why, note, len);
-        if (!sheet_reason(full, buf_str(&name))) {
+        if (!find_reason(full, buf_str(&name))) {
             str_list_add(full, buf_str(&name));
             str_list_add(full, buf_str(&why));
         }
@@ -170,7 +202,7 @@ static void facts_for_sheets(const struct table_def *def, const struct recset *s
 {
     struct buf b = {0}, shown = {0};
     if (!t->brief && !req->columns && !req->pivot)
-        t->brief = brief_of(def->listed.name);
+        t->brief = def->brief ? def->brief : "";
     recset_caption(set, &b);
     text_escape(&shown, buf_str(&b), ""); /* models have names from outside */
     snprintf(t->caption, sizeof t->caption, "%s", buf_str(&shown));
@@ -201,48 +233,13 @@ int table_build(const struct table_def *def, const struct recset *set,
 
 /* ---- groups -------------------------------------------------------------------------------- */
 
-/* What differs between these is not a sample of one quantity: never average over it. */
-static const enum group_key scope_keys[] = {
-    KEY_SCOPE,   KEY_HEADS,   KEY_MODEL,     KEY_CAUSAL, KEY_N_Q,    KEY_N_K,     KEY_D,
-    KEY_PERMUTE, KEY_BACKEND, KEY_PRECISION, KEY_SEED,   KEY_TOKENS, KEY_SETTING,
-};
-
-/* Does the key split records that agree in the keys chosen so far? */
-static int splits_further(const struct recset *set, const enum group_key *keys, int n,
-                          enum group_key k, bool *out, struct err *err)
+static void drop_key(enum group_key *keys, int *n, enum group_key k)
 {
-    struct grouping gs = {0};
-    int rc = grouping_make(set, keys, n, 0, NULL, NULL, &gs, err);
-    *out = false;
-    for (int64_t i = 0; i < gs.n && !*out; i++)
-        for (int64_t m = 1; m < gs.g[i].n && !*out; m++)
-            *out = key_compare(gs.g[i].first, &set->r[gs.g[i].at[m]], k) != 0;
-    grouping_free(&gs);
-    return rc;
-}
-
-int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX], int *n, struct err *err)
-{
-    bool split;
-    *n = 0;
-    for (size_t i = 0; i < sizeof scope_keys / sizeof *scope_keys; i++) {
-        if (!recset_varies(set, scope_keys[i]))
-            continue;
-        int rc = splits_further(set, keys, *n, scope_keys[i], &split, err);
-        if (rc)
-            return rc;
-        if (split)
-            keys[(*n)++] = scope_keys[i];
-    }
-    return 0;
-}
-
-static bool has_key(const enum group_key *keys, int n, enum group_key k)
-{
-    for (int i = 0; i < n; i++)
-        if (keys[i] == k)
-            return true;
-    return false;
+    int kept = 0;
+    for (int i = 0; i < *n; i++)
+        if (keys[i] != k)
+            keys[kept++] = keys[i];
+    *n = kept;
 }
 
 /* The request's keys as they are, or the table's with the scope in front. */
@@ -257,6 +254,8 @@ static int choose_keys(const struct table_def *def, const struct recset *set,
         return keys_parse(req->group, "--group", keys, n, err);
     TRY(keys_parse(def->keys, def->listed.name, own, &n_own, err));
     TRY(recset_scope(set, keys, n, err));
+    if (has_key(own, n_own, KEY_ORDER)) /* says what the replay's order says */
+        drop_key(keys, n, KEY_PERMUTE);
     if (recset_varies(set, KEY_TARGET) && !(def->flags & TABLE_PER_HEAD))
         keys[(*n)++] = KEY_TARGET; /* equal budgets side by side */
     for (int i = 0; i < n_own; i++)
@@ -272,10 +271,10 @@ static void note_mixed(const struct grouping *gs, struct table *t)
 {
     bool per_head = gs->flags & GROUP_PER_HEAD; /* whatever the method */
     static const enum group_key own[] = {KEY_METHOD, KEY_PARAMS};
-    enum { SCOPE = sizeof scope_keys / sizeof *scope_keys, ALL = SCOPE + 2 };
+    int scope = n_scope_keys;
     struct buf b = {0};
-    for (int i = 0; i < (per_head ? SCOPE : ALL); i++) {
-        enum group_key k = i < SCOPE ? scope_keys[i] : own[i - SCOPE];
+    for (int i = 0; i < (per_head ? scope : scope + 2); i++) {
+        enum group_key k = i < scope ? scope_keys[i] : own[i - scope];
         if (grouping_varies(gs, k))
             buf_printf(&b, "%s%s", b.len ? ", " : "", key_name(k));
     }
@@ -297,8 +296,8 @@ static void note_status(const struct recset *set, struct table *t)
                    (long long)set->repeated);
 }
 
-int table_put_key(struct table *t, int64_t col, const struct record *r, enum group_key k,
-                  struct err *err)
+static int put_key(struct table *t, int64_t col, const struct record *r, enum group_key k,
+                   struct err *err)
 {
     struct buf b = {0};
     int rc = 0;
@@ -318,6 +317,16 @@ int table_put_key(struct table *t, int64_t col, const struct record *r, enum gro
     return rc;
 }
 
+int table_put_keys(struct table *t, const struct record *r, const enum group_key *keys, int n,
+                   struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < n; i++)
+        TRY(put_key(t, i, r, keys[i], err));
+out:
+    return rc;
+}
+
 int table_key_columns(struct table *t, const enum group_key *keys, int n, struct err *err)
 {
     int rc = 0;
@@ -328,18 +337,7 @@ out:
     return rc;
 }
 
-static int add_key_columns(struct table *t, const enum group_key *keys, int n, bool steps,
-                           struct err *err)
-{
-    int rc = 0;
-    TRY(table_key_columns(t, keys, n, err));
-    if (steps)
-        TRY(table_column(t, "steps", "steps", "", COL_TEXT, 1, err));
-out:
-    return rc;
-}
-
-int table_metric_column(struct table *t, const char *metric, struct err *err)
+static int metric_column(struct table *t, const char *metric, struct err *err)
 {
     const char *unit;
     double scale = metric_scale(metric, &unit);
@@ -363,19 +361,7 @@ static int add_metric_columns(struct table *t, const struct str_list *metrics, b
     if (calls)
         TRY(table_column(t, "calls", "calls", "", COL_INT, 1, err));
     for (int64_t i = 0; i < metrics->n; i++)
-        TRY(table_metric_column(t, metrics->items[i], err));
-out:
-    return rc;
-}
-
-static int put_keys(struct table *t, const struct group *g, const enum group_key *keys, int n,
-                    bool steps, struct err *err)
-{
-    int rc = 0;
-    for (int i = 0; i < n; i++)
-        TRY(table_put_key(t, i, g->first, keys[i], err));
-    if (steps)
-        TRY(table_text(t, n, g->steps == STEPS_SPARSE ? "sparse" : "all", err));
+        TRY(metric_column(t, metrics->items[i], err));
 out:
     return rc;
 }
@@ -389,7 +375,9 @@ static int put_group(struct table *t, const struct grouping *gs, const struct gr
     int rc = 0;
 
     TRY(table_row(t, err));
-    TRY(put_keys(t, g, keys, n_keys, gs->has_sparse, err));
+    TRY(table_put_keys(t, g->first, keys, n_keys, err));
+    if (gs->has_sparse)
+        TRY(table_text(t, n_keys, g->steps == STEPS_SPARSE ? "sparse" : "all", err));
     table_num(t, col++, (double)g->n_ok);
     table_num(t, col++, (double)g->n_skip);
     table_num(t, col++, (double)g->n_error);
@@ -432,15 +420,6 @@ out:
 }
 
 /* ---- pivot --------------------------------------------------------------------------------- */
-
-static int same_keys(const struct record *a, const struct record *b, const enum group_key *keys,
-                     int n)
-{
-    for (int i = 0; i < n; i++)
-        if (key_compare(a, b, keys[i]) != 0)
-            return 0;
-    return 1;
-}
 
 /* What a target is of, up to its sign: "density_elem" of "density_elem=0.3". */
 static size_t target_metric(const char *target)
@@ -536,13 +515,13 @@ static int build_pivot(const struct recset *set, const enum group_key *keys, int
     all[n] = pivot;
     if (n == 0)
         FAIL(err, ERR_USAGE, "--pivot %s: no other key is left for the rows", key_name(pivot));
-    TRY(add_key_columns(t, all, n, false, err));
+    TRY(table_key_columns(t, all, n, err));
     TRY(pivot_columns(t, set, pivot, metrics, &by, err));
     TRY(grouping_make(set, all, n + 1, 0, NULL, NULL, &gs, err));
     for (int64_t i = 0; i < gs.n; i++) {
         if (i == 0 || !same_keys(gs.g[i - 1].first, gs.g[i].first, all, n)) {
             TRY(table_row(t, err));
-            TRY(put_keys(t, &gs.g[i], all, n, false, err));
+            TRY(table_put_keys(t, gs.g[i].first, all, n, err));
         }
         int64_t c = 0;
         while (key_compare(by.g[c].first, gs.g[i].first, pivot) != 0)
@@ -561,22 +540,6 @@ out:
 }
 
 /* ---- build --------------------------------------------------------------------------------- */
-
-/* Records that hold the metric. */
-static bool has_metric(const void *ctx, const struct record *r)
-{
-    return r->status == RECORD_OK && record_has(r, ctx);
-}
-
-/* Records that hold one of the metrics. */
-static bool is_map_record(const void *ctx, const struct record *r)
-{
-    const struct str_list *metrics = ctx;
-    for (int64_t i = 0; r->status == RECORD_OK && i < metrics->n; i++)
-        if (record_has(r, metrics->items[i]))
-            return true;
-    return false;
-}
 
 static int choose_metrics(const struct table_def *def, const struct recset *set,
                           const struct table_request *req, struct str_list *metrics,
@@ -599,7 +562,9 @@ static int put_groups(const struct grouping *gs, const struct recset *set,
 {
     bool other = false;
     int rc = 0;
-    TRY(add_key_columns(out, keys, n_keys, gs->has_sparse, err));
+    TRY(table_key_columns(out, keys, n_keys, err));
+    if (gs->has_sparse)
+        TRY(table_column(out, "steps", "steps", "", COL_TEXT, 1, err));
     TRY(add_metric_columns(out, metrics, calls_in_columns(gs, metrics), err));
     for (int64_t i = 0; i < gs->n; i++)
         TRY(put_group(out, gs, &gs->g[i], keys, n_keys, metrics, &other, err));
@@ -618,14 +583,12 @@ static int build_of(const struct table_def *def, const struct recset *set,
 {
     enum group_key keys[KEYS_MAX], pivot[KEYS_MAX];
     struct grouping gs = {0};
-    char first[64];
-    bool having = def->flags & TABLE_HAVING;
-    group_filter *filter = having ? has_metric : def->flags & TABLE_PER_HEAD ? is_map_record : NULL;
+    struct table_filter filter;
     unsigned group_flags = (def->flags & TABLE_PER_HEAD ? GROUP_PER_HEAD : 0) |
                            (def->flags & TABLE_SPLIT_STEPS ? GROUP_SPLIT_STEPS : 0);
     int n_keys, n_pivot, rc = 0;
 
-    first_metric(def, first);
+    TRY(filter_make(def, metrics, &filter, err));
     TRY(choose_keys(def, set, req, keys, &n_keys, err));
     if (req->pivot) {
         TRY(keys_parse(req->pivot, "--pivot", pivot, &n_pivot, err));
@@ -633,8 +596,7 @@ static int build_of(const struct table_def *def, const struct recset *set,
         struct str_list one = {.items = metrics->items, .n = req->columns ? metrics->n : 1};
         TRY(build_pivot(set, keys, n_keys, pivot[0], &one, out, err));
     } else {
-        const void *ctx = having ? (const void *)first : metrics;
-        TRY(grouping_make(set, keys, n_keys, group_flags, filter, ctx, &gs, err));
+        TRY(grouping_make(set, keys, n_keys, group_flags, takes_part, &filter, &gs, err));
         TRY(put_groups(&gs, set, keys, n_keys, metrics, out, err));
     }
     note_status(set, out);
@@ -653,8 +615,9 @@ static int build_groups(const struct table_def *def, const struct recset *set,
     int rc = 0;
 
     first_metric(def, first);
-    if (def->flags & TABLE_HAVING && !table_has_data(def, set))
-        FAIL(err, ERR_INPUT, "no ok record has a metric %s", first);
+    if ((def->flags & (TABLE_HAVING | TABLE_FIRST) || *def->where) && !table_has_data(def, set))
+        FAIL(err, ERR_INPUT, "no ok record has a metric %s%s%s", first, *def->where ? " with " : "",
+             def->where);
     TRY(choose_metrics(def, set, req, &metrics, err));
     if (req->pivot && !metrics.n)
         FAIL(err, ERR_INPUT, "no cell is ok: there is no metric to show by %s", req->pivot);
@@ -684,11 +647,11 @@ static int build_status(const struct table_def *def, const struct recset *set,
     if (!has_key(keys, n, KEY_REASON))
         keys[n++] = KEY_REASON;
     TRY(grouping_make(&all, keys, n, 0, NULL, NULL, &gs, err));
-    TRY(add_key_columns(out, keys, n, false, err));
+    TRY(table_key_columns(out, keys, n, err));
     TRY(table_column(out, "cells", "cells", "", COL_INT, 1, err));
     for (int64_t i = 0; i < gs.n; i++) {
         TRY(table_row(out, err));
-        TRY(put_keys(out, &gs.g[i], keys, n, false, err));
+        TRY(table_put_keys(out, gs.g[i].first, keys, n, err));
         table_num(out, n, (double)gs.g[i].n);
     }
 out:

@@ -21,16 +21,20 @@ enum table_flags {
     TABLE_SPLIT_STEPS = 1,
     TABLE_PER_HEAD = 2,
     TABLE_HAVING = 4,
+    TABLE_FIRST = 8,
 };
 
 struct table_def {
     struct listed listed; /* name; title; metrics and keys for `lacuna list` */
-    const char *keys, *metrics;
+    const char *keys, *metrics, *brief, *where; /* tables.def; brief and where may be "" */
     unsigned flags;
     int (*build)(const struct table_def *def, const struct recset *set,
                  const struct table_request *req, struct table *out, struct err *err);
     bool (*has_data)(const struct recset *set); /* NULL: some record has one of the metrics */
 };
+
+/* Tables with a builder of their own. */
+extern const struct table_def table_sample, table_ranking, table_plan, table_judge, table_inside;
 
 extern const struct table_def *const table_defs[]; /* NULL-terminated */
 extern const struct listed *const table_list[];    /* the same for struct app */
@@ -43,19 +47,16 @@ const struct table_def *table_def_find(const char *name, struct err *err);
 int table_build(const struct table_def *def, const struct recset *set,
                 const struct table_request *req, struct table *out, struct err *err);
 
+/* The first table with data that shows what was measured: of heads, of calls, or of a model with
+ * methods inside. */
+const struct table_def *table_of_set(const struct recset *set);
+
 /* Does any record have a number for this table? */
 bool table_has_data(const struct table_def *def, const struct recset *set);
 
-/* A column for each of the keys, and the value of one in the last row. */
+/* A column for each of the keys, and their values in the last row. */
 int table_key_columns(struct table *t, const enum group_key *keys, int n, struct err *err);
-int table_put_key(struct table *t, int64_t col, const struct record *r, enum group_key k,
-                  struct err *err);
-
-/* A column for the statistics of a metric, in the unit that people read. */
-int table_metric_column(struct table *t, const char *metric, struct err *err);
-
-/* The keys that are never averaged over (model, length, backend, ...), as far as they tell records
- * of the set apart: those that vary and are not implied by the ones before. */
-int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX], int *n, struct err *err);
+int table_put_keys(struct table *t, const struct record *r, const enum group_key *keys, int n,
+                   struct err *err);
 
 #endif

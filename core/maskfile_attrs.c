@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum attr_type { A_STR, A_INT, A_I64, A_U64, A_F64, A_BOOL };
+enum attr_type { A_STR, A_MODEL, A_INT, A_I64, A_U64, A_F64, A_BOOL };
 
 struct attr {
     const char *name;
@@ -24,7 +24,7 @@ struct attr {
 #define MASK(type, name) #name, type, offsetof(struct mask, name), sizeof((struct mask *)0)->name
 
 static const struct attr identity[] = {
-    {RECORD(A_STR, trace)},    {RECORD(A_STR, model)},
+    {RECORD(A_STR, trace)},    {RECORD(A_MODEL, model)},
     {RECORD(A_INT, run)},      {RECORD(A_INT, step)},
     {RECORD(A_STR, branch)},   {RECORD(A_INT, layer)},
     {RECORD(A_INT, head)},     {RECORD(A_INT, kv_head)},
@@ -67,6 +67,9 @@ static int put_all(hid_t group, const struct attr *a, const void *obj, struct er
         case A_STR:
             rc = h5_put_str(group, a->name, p, err);
             break;
+        case A_MODEL:
+            rc = h5_put_str(group, a->name, *(const char *const *)p, err);
+            break;
         case A_INT:
             rc = h5_put_i64(group, a->name, *(const int *)p, err);
             break;
@@ -105,12 +108,22 @@ static int get_int(hid_t group, const struct attr *a, void *p, struct err *err)
 }
 
 /* A text of the identity: it becomes a name in figures and messages. */
-static int get_text(hid_t group, const struct attr *a, char *p, struct err *err)
+static int get_text(hid_t group, const struct attr *a, char *p, size_t size, struct err *err)
 {
     char what[UTF8_FAULT_MAX];
-    int rc = h5_get_str(group, a->name, p, a->size, err);
+    int rc = h5_get_str(group, a->name, p, size, err);
     const char *fault = rc ? NULL : utf8_fault(p, what);
     return fault ? err_set(err, ERR_INPUT, "attribute '%s' has a %s", a->name, fault) : rc;
+}
+
+/* The object is a record. */
+static int get_model(hid_t group, const struct attr *a, struct record *r, struct err *err)
+{
+    char model[RECORD_MODEL];
+    int rc = get_text(group, a, model, sizeof model, err);
+    if (!rc)
+        record_text(r, &r->model, "%s", model);
+    return rc;
 }
 
 static int get_all(hid_t group, const struct attr *a, void *obj, struct err *err)
@@ -118,9 +131,10 @@ static int get_all(hid_t group, const struct attr *a, void *obj, struct err *err
     int rc = 0;
     for (; a->name && rc == 0; a++) {
         void *p = (char *)obj + a->offset;
-        rc = a->type == A_STR   ? get_text(group, a, p, err)
-             : a->type == A_F64 ? h5_get_f64(group, a->name, p, err)
-                                : get_int(group, a, p, err);
+        rc = a->type == A_STR     ? get_text(group, a, p, a->size, err)
+             : a->type == A_MODEL ? get_model(group, a, obj, err)
+             : a->type == A_F64   ? h5_get_f64(group, a->name, p, err)
+                                  : get_int(group, a, p, err);
     }
     return rc;
 }

@@ -27,7 +27,7 @@ static const char *const fixed_keys[] = {
     "n_k",     "d",       "causal", "status",  "reason",  "notes",     "inf",     "sum",
     "scope",   "weights", "task",   "setting", "heads",   NULL};
 
-static bool is_fixed_key(const char *name)
+bool record_key_is_fixed(const char *name)
 {
     for (int i = 0; fixed_keys[i]; i++)
         if (strcmp(fixed_keys[i], name) == 0)
@@ -35,10 +35,13 @@ static bool is_fixed_key(const char *name)
     return false;
 }
 
+static const char no_text[] = "";
+
 void record_init(struct record *r)
 {
     memset(r, 0, sizeof *r);
     r->timestep = NAN;
+    r->model = r->reason = no_text;
     snprintf(r->branch, sizeof r->branch, "main");
     snprintf(r->backend, sizeof r->backend, "cpu");
     snprintf(r->precision, sizeof r->precision, "f64");
@@ -57,48 +60,96 @@ void record_of_call(struct record *r)
     r->head = r->kv_head = -1;
 }
 
+static void free_text(const char *text)
+{
+    if (text != no_text)
+        free((char *)(uintptr_t)text);
+}
+
 void record_free(struct record *r)
 {
-    free(r->params);
-    free(r->heads);
-    free(r->task);
-    free(r->setting);
-    free(r->metrics);
-    buf_free(&r->notes);
+    free(r->values);
+    if (!r->pooled) {
+        free_text(r->model);
+        free_text(r->reason);
+        free(r->params);
+        free(r->heads);
+        free(r->task);
+        free(r->setting);
+        free(r->names ? r->names->name : NULL);
+        free(r->names);
+        buf_free(&r->notes);
+    }
     memset(r, 0, sizeof *r);
 }
 
-static struct metric *find_metric(const struct record *r, const char *name)
+void record_text(struct record *r, const char **field, const char *fmt, ...)
 {
-    for (int64_t i = 0; i < r->n_metrics; i++)
-        if (strcmp(r->metrics[i].name, name) == 0)
-            return &r->metrics[i];
-    return NULL;
+    char all[2 * RECORD_REASON], fits[RECORD_REASON];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(all, sizeof all, fmt, ap);
+    va_end(ap);
+    utf8_copy(fits, field == &r->model ? RECORD_MODEL : RECORD_REASON, all);
+    char *copy = strdup(fits);
+    if (!copy)
+        mem_note_short();
+    free_text(*field);
+    *field = copy ? copy : no_text;
+}
+
+int64_t metric_place(const struct metric_names *names, const char *name)
+{
+    for (int64_t i = 0; names && i < names->n; i++)
+        if (strcmp(names->name[i], name) == 0)
+            return i;
+    return -1;
+}
+
+const char *record_metric_name(const struct record *r, int64_t i)
+{
+    return r->names->name[i];
+}
+
+static int add_metric(struct record *r, const char *name, double value, struct err *err)
+{
+    struct metric_names *names = r->names;
+    int rc = 0;
+    if (!names)
+        TRY(mem_zalloc(&names, 1, sizeof *names, "metrics", err));
+    r->names = names;
+    int64_t cap = names->cap;
+    TRY(mem_grow(&names->name, &names->cap, names->n + 1, sizeof *names->name, "metrics", err));
+    if (names->cap != cap) {
+        double *values = realloc(r->values, (size_t)names->cap * sizeof *values);
+        if (!values)
+            FAIL(err, ERR_NOMEM, "metrics: out of memory");
+        r->values = values;
+    }
+    snprintf(names->name[names->n], METRIC_NAME, "%s", name);
+    r->values[names->n++] = value;
+out:
+    return rc;
 }
 
 int record_metric(struct record *r, const char *name, double value, struct err *err)
 {
-    struct metric *m = find_metric(r, name);
-    if (m) {
-        m->value = value;
+    char fault[UTF8_FAULT_MAX];
+    int64_t at = metric_place(r->names, name);
+    if (at >= 0) {
+        r->values[at] = value;
         return 0;
     }
-    char fault[UTF8_FAULT_MAX];
-    if (!name[0] || strlen(name) >= sizeof m->name || is_fixed_key(name) || utf8_fault(name, fault))
+    if (!name[0] || strlen(name) >= METRIC_NAME || record_key_is_fixed(name) ||
+        utf8_fault(name, fault) || r->pooled)
         return err_set(err, ERR_RUN, "'%s' cannot be the name of a metric", name);
-    int rc = mem_grow(&r->metrics, &r->cap_metrics, r->n_metrics + 1, sizeof *m, "metrics", err);
-    if (rc)
-        return rc;
-    m = &r->metrics[r->n_metrics++];
-    snprintf(m->name, sizeof m->name, "%s", name);
-    m->value = value;
-    return 0;
+    return add_metric(r, name, value, err);
 }
 
 double record_get(const struct record *r, const char *name)
 {
-    const struct metric *m = find_metric(r, name);
-    return m ? m->value : NAN;
+    int64_t at = metric_place(r->names, name);
+    return at >= 0 ? r->values[at] : NAN;
 }
 
 void record_note(struct record *r, const char *fmt, ...)
@@ -149,15 +200,15 @@ void record_key(const struct record *r, struct buf *b)
 static void json_infinities(const struct record *r, struct jw *w)
 {
     bool any = false;
-    for (int64_t i = 0; i < r->n_metrics; i++) {
-        if (!(isinf(r->metrics[i].value) && r->metrics[i].value > 0))
+    for (int64_t i = 0; i < record_metrics(r); i++) {
+        if (!(isinf(r->values[i]) && r->values[i] > 0))
             continue;
         if (!any) {
             jw_key(w, "inf");
             jw_arr(w);
             any = true;
         }
-        jw_str(w, r->metrics[i].name);
+        jw_str(w, r->names->name[i]);
     }
     if (any)
         jw_arr_end(w);
@@ -222,8 +273,8 @@ void record_json(const struct record *r, struct buf *line)
     jw_kstr(&w, "status", status_names[r->status]);
     if (r->reason[0])
         jw_kstr(&w, "reason", r->reason);
-    for (int64_t i = 0; i < r->n_metrics; i++)
-        jw_knum(&w, r->metrics[i].name, r->metrics[i].value);
+    for (int64_t i = 0; i < record_metrics(r); i++)
+        jw_knum(&w, r->names->name[i], r->values[i]);
     json_infinities(r, &w);
     if (r->notes.len)
         jw_kstr(&w, "notes", buf_str(&r->notes));
@@ -339,6 +390,7 @@ static int parse_identity(const json_t *o, const char *where, struct record *r, 
 {
     int rc = 0;
     int64_t seed = 0;
+    char model[RECORD_MODEL];
     const char *scope = scope_names[RECORD_OF_HEAD];
     TRY(jget_str_opt(o, "scope", where, &scope, err));
     if (strcmp(scope, scope_names[RECORD_OF_HEAD]) == 0)
@@ -350,7 +402,8 @@ static int parse_identity(const json_t *o, const char *where, struct record *r, 
     else
         FAIL(err, ERR_INPUT, "%s: \"scope\": head, call or model was expected, found '%.60s'",
              where, scope);
-    TRY(parse_text(o, "model", where, r->model, sizeof r->model, err));
+    TRY(parse_text(o, "model", where, model, sizeof model, err));
+    record_text(r, &r->model, "%s", model);
     TRY(parse_text(o, "method", where, r->method, sizeof r->method, err));
     TRY(parse_text(o, "backend", where, r->backend, sizeof r->backend, err));
     TRY(parse_text(o, "precision", where, r->precision, sizeof r->precision, err));
@@ -379,7 +432,7 @@ static int parse_outcome(const json_t *o, const char *where, struct record *r, s
              status);
     r->status = (enum record_status)i;
     if (reason)
-        snprintf(r->reason, sizeof r->reason, "%s", reason);
+        record_text(r, &r->reason, "%s", reason);
     if (notes) {
         buf_puts(&r->notes, notes);
         TRY(buf_check(&r->notes, where, err));
@@ -397,7 +450,7 @@ static int parse_metrics(const json_t *o, const char *where, struct record *r, s
     size_t i;
     json_object_foreach((json_t *)(uintptr_t)o, key, v)
     {
-        if (is_fixed_key(key) || !(json_is_number(v) || json_is_null(v)))
+        if (record_key_is_fixed(key) || !(json_is_number(v) || json_is_null(v)))
             continue;
         struct err why = {0};
         if (record_metric(r, key, json_is_null(v) ? NAN : json_number_value(v), &why))
@@ -406,10 +459,10 @@ static int parse_metrics(const json_t *o, const char *where, struct record *r, s
     }
     json_array_foreach(json_object_get(o, "inf"), i, v)
     {
-        struct metric *m = json_is_string(v) ? find_metric(r, json_string_value(v)) : NULL;
-        if (!m)
+        int64_t at = json_is_string(v) ? metric_place(r->names, json_string_value(v)) : -1;
+        if (at < 0)
             return err_set(err, ERR_INPUT, "%s: \"inf\" names no metric of this record", where);
-        m->value = INFINITY;
+        r->values[at] = INFINITY;
     }
     return 0;
 }

@@ -17,10 +17,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct metric {
-    char name[48];
-    double value;
+#define METRIC_NAME 48 /* bytes of a metric's name, with its end */
+
+/* The metrics of a record, in their order. Records of a set that measure the same share one. */
+struct metric_names {
+    char (*name)[METRIC_NAME]; /* owned */
+    int64_t n, cap;
 };
+
+#define RECORD_MODEL 128 /* bytes of these texts, with their end */
+#define RECORD_REASON 512
 
 enum record_status { RECORD_OK, RECORD_SKIP, RECORD_ERROR };
 
@@ -29,9 +35,9 @@ enum record_scope { RECORD_OF_HEAD, RECORD_OF_MODEL, RECORD_OF_CALL };
 struct record {
     /* identity */
     enum record_scope scope;
-    char trace[64];  /* trace id: name-independent content id of the file. RECORD_OF_MODEL: of the
-                      * model's weights */
-    char model[128]; /* model name of the trace */
+    char trace[64];    /* trace id: name-independent content id of the file. RECORD_OF_MODEL: of the
+                        * model's weights */
+    const char *model; /* model name of the trace; record_text sets it */
     int run, step, layer, head,
         kv_head; /* RECORD_OF_MODEL: 0 0 -1 -1 -1; RECORD_OF_CALL: no head */
     char *heads; /* RECORD_OF_CALL: the query heads, "0-3,6"; owned, NULL = "" = all of the trace */
@@ -53,10 +59,11 @@ struct record {
     double timestep; /* NAN for text */
     /* outcome */
     enum record_status status;
-    char reason[512];       /* of skip or error */
-    struct metric *metrics; /* owned */
-    int64_t n_metrics, cap_metrics;
-    struct buf notes; /* "key=value;..." free-form notes, owned */
+    const char *reason;         /* of skip or error; record_text sets it */
+    struct metric_names *names; /* owned; NULL: no metric */
+    double *values;             /* owned, one for each name */
+    struct buf notes;           /* "key=value;..." free-form notes, owned */
+    bool pooled;                /* texts and names are of a record_pool; they stay as they are */
 };
 
 void record_init(struct record *r);
@@ -65,9 +72,34 @@ void record_init(struct record *r);
 void record_of_model(struct record *r);
 void record_of_call(struct record *r);
 void record_free(struct record *r);
+
+/* Set r->model or r->reason, cut to what a line may hold. */
+void record_text(struct record *r, const char **field, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* Append or replace a metric. The name must fit and must not be one of the record's own keys. */
 int record_metric(struct record *r, const char *name, double value, struct err *err);
 double record_get(const struct record *r, const char *name); /* NAN if absent */
+
+/* Forget all metrics of a record that is not pooled. */
+static inline void record_no_metrics(struct record *r)
+{
+    if (r->names)
+        r->names->n = 0;
+}
+
+/* Number of metrics, and the name of one. */
+static inline int64_t record_metrics(const struct record *r)
+{
+    return r->names ? r->names->n : 0;
+}
+const char *record_metric_name(const struct record *r, int64_t i);
+
+/* Place of a metric among the names (NULL: none), -1 if it is not one of them. */
+int64_t metric_place(const struct metric_names *names, const char *name);
+
+/* Is it a key of a record's line and so no metric? */
+bool record_key_is_fixed(const char *name);
 void record_note(struct record *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Value of "key=..." among the notes of a record, of *len characters; NULL if there is none. */
 const char *record_note_value(const struct record *r, const char *key, size_t *len);
@@ -84,6 +116,18 @@ void record_json(const struct record *r, struct buf *line); /* one line with '\n
 /* ERR_INPUT with `where` in front if the line is no record or its checksum does not fit. */
 int record_parse(const char *line, size_t len, const char *where, struct record *out,
                  struct err *err);
+
+/* ---- records of a set (recordpool.c) -------------------------------------------------------- */
+
+/* Texts and lists of names that records share: what 10^6 of them hold once each would not fit into
+ * memory. */
+struct record_pool;
+int record_pool_new(struct record_pool **out, struct err *err);
+void record_pool_free(struct record_pool **p); /* after its records */
+
+/* record_parse into the pool. A line as record_json writes it is read without a tree of JSON. */
+int record_parse_into(struct record_pool *p, const char *line, size_t len, const char *where,
+                      struct record *out, struct err *err);
 
 /* ---- a file of records -------------------------------------------------------------------- */
 
@@ -146,23 +190,30 @@ struct record_line {
 /* Returns 0 or a code that ends the reading. */
 typedef int record_line_fn(void *ctx, struct record_line *line, struct err *err);
 
-/* Call fn with every line of a file, damaged ones too. ERR_INPUT: not a file that can be read, or
- * larger than RECORD_FILE_MAX. */
-int record_lines(const char *path, record_line_fn *fn, void *ctx, struct err *err);
+/* Call fn with every line of a file, damaged ones too; its records are of the pool, which may be
+ * NULL. ERR_INPUT: not a file that can be read, or larger than RECORD_FILE_MAX. */
+int record_lines(const char *path, struct record_pool *pool, record_line_fn *fn, void *ctx,
+                 struct err *err);
 
 /* Called with each record of a file, in order. Takes the record over. */
 typedef int record_sink(void *ctx, struct record *r, struct err *err);
 
 /* Call the sink with every record. A damaged line is ERR_INPUT that names file, line and remedy: no
  * part of a file is used as if it were all. *torn_at is the offset of a torn last line, or -1. */
-int records_each(const char *path, record_sink *sink, void *ctx, int64_t *torn_at, struct err *err);
+int records_each(const char *path, struct record_pool *pool, record_sink *sink, void *ctx,
+                 int64_t *torn_at, struct err *err);
+
+/* The sink with every record of a directory or a file (records_files). A torn last line is left
+ * out, with a warning. */
+int records_read(const char *path, struct record_pool *pool, record_sink *sink, void *ctx,
+                 struct err *err);
 
 /* The paths of the files of records: of a directory all records*.jsonl, sorted, at least one (else
  * ERR_INPUT), of anything else the path itself. */
 int records_files(const char *path, struct str_list *out, struct err *err);
 
-/* Read all records of a directory or a file (records_files). A torn last line is left out, with a
- * warning. *out is an array of n records; the last record of equal keys wins. */
+/* All records of records_read, without a pool. *out is an array of n records; the last record of
+ * equal keys wins. */
 int records_load(const char *path, struct record **out, int64_t *n, struct err *err);
 void records_free(struct record *r, int64_t n);
 

@@ -107,7 +107,7 @@ int record_file_peek(const char *path, struct record_file **out, struct err *err
     TRY(record_file_new(path, &f, err));
     TRY(io_exists(path, &there, err));
     if (there)
-        TRY(records_each(path, note_old, f, &torn, err));
+        TRY(records_each(path, NULL, note_old, f, &torn, err));
     *out = f;
     f = NULL;
 out:
@@ -168,7 +168,7 @@ int record_file_open(const char *path, struct record_file **out, struct err *err
     int rc = record_file_reopen(path, &f, err);
     if (rc)
         return rc;
-    TRY(records_each(path, note_old, f, &torn, err));
+    TRY(records_each(path, NULL, note_old, f, &torn, err));
     TRY(cut_torn_line(f, torn, err));
     *out = f;
     f = NULL;

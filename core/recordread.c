@@ -20,20 +20,23 @@
 /* ---- lines ---------------------------------------------------------------------------------- */
 
 /* Parse a line, or say in `bad` why it is none. Only a lack of memory is an error. */
-static int parse_line(enum io_line kind, const struct record_line *line, struct record *r,
-                      struct err *bad, struct err *err)
+static int parse_line(struct record_pool *pool, enum io_line kind, const struct record_line *line,
+                      struct record *r, struct err *bad, struct err *err)
 {
     char where[512];
     snprintf(where, sizeof where, "%s: line %lld", line->path, (long long)line->number);
     if (kind == IO_LINE_LONG)
         err_set(bad, ERR_INPUT, "%s: longer than %zu bytes, which are the most of a record", where,
                 RECORD_LINE_MAX);
+    else if (pool)
+        record_parse_into(pool, line->text, line->len, where, r, bad);
     else
         record_parse(line->text, line->len, where, r, bad);
     return bad->code == ERR_NOMEM ? err_set(err, ERR_NOMEM, "%s", bad->msg) : 0;
 }
 
-int record_lines(const char *path, record_line_fn *fn, void *ctx, struct err *err)
+int record_lines(const char *path, struct record_pool *pool, record_line_fn *fn, void *ctx,
+                 struct err *err)
 {
     struct io_lines lines = {0};
     enum io_line kind;
@@ -51,7 +54,7 @@ int record_lines(const char *path, record_line_fn *fn, void *ctx, struct err *er
         line.offset = lines.offset;
         line.torn = kind == IO_LINE_TORN;
         if (!line.torn)
-            TRY(parse_line(kind, &line, &r, &bad, err));
+            TRY(parse_line(pool, kind, &line, &r, &bad, err));
         line.bad = bad.code ? &bad : NULL;
         line.record = line.torn || line.bad ? NULL : &r;
         rc = fn(ctx, &line, err);
@@ -87,11 +90,12 @@ static int give_record(void *ctx, struct record_line *line, struct err *err)
     return e->sink(e->ctx, &r, err);
 }
 
-int records_each(const char *path, record_sink *sink, void *ctx, int64_t *torn_at, struct err *err)
+int records_each(const char *path, struct record_pool *pool, record_sink *sink, void *ctx,
+                 int64_t *torn_at, struct err *err)
 {
     struct each e = {sink, ctx, torn_at};
     *torn_at = -1;
-    return record_lines(path, give_record, &e, err);
+    return record_lines(path, pool, give_record, &e, err);
 }
 
 /* ---- sets ----------------------------------------------------------------------------------- */
@@ -170,25 +174,32 @@ int records_files(const char *path, struct str_list *out, struct err *err)
     return rc;
 }
 
-int records_load(const char *path, struct record **out, int64_t *n, struct err *err)
+int records_read(const char *path, struct record_pool *pool, record_sink *sink, void *ctx,
+                 struct err *err)
 {
-    struct loaded l = {0};
     struct str_list files = {0};
     int64_t torn;
     int rc = 0;
 
     TRY(records_files(path, &files, err));
     for (int64_t i = 0; i < files.n; i++) {
-        TRY(records_each(files.items[i], keep_record, &l, &torn, err));
+        TRY(records_each(files.items[i], pool, sink, ctx, &torn, err));
         if (torn >= 0)
             log_warn("%s: the last line is incomplete and is left out (its writer was stopped, or "
                      "is at work)",
                      files.items[i]);
     }
 out:
+    str_list_free(&files);
+    return rc;
+}
+
+int records_load(const char *path, struct record **out, int64_t *n, struct err *err)
+{
+    struct loaded l = {0};
+    int rc = records_read(path, NULL, keep_record, &l, err);
     strmap_free(&l.index);
     buf_free(&l.key);
-    str_list_free(&files);
     if (rc) {
         records_free(l.list, l.n);
         return rc;

@@ -76,7 +76,7 @@ int eval_identity(const struct eval_subject *m, const struct eval_how *how, cons
 
     record_of_model(r);
     snprintf(r->trace, sizeof r->trace, "%s", m->weights);
-    utf8_copy(r->model, sizeof r->model, m->name);
+    record_text(r, &r->model, "%s", m->name);
     snprintf(r->method, sizeof r->method, "%s", run ? run->method->name : "dense");
     snprintf(r->precision, sizeof r->precision, "%s",
              run && how->precision == PREC_F64 ? "f64" : "f32");

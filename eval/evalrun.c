@@ -193,7 +193,7 @@ static int deliver(struct eval_run *r, struct cell_records *c, struct cell_run *
         if (s->status == RECORD_OK)
             TRY(eval_record_layers(run->l, i, rec, err));
         else
-            snprintf(rec->reason, sizeof rec->reason, "%s", s->reason);
+            record_text(rec, &rec->reason, "%s", s->reason);
         TRY(record_file_append(r->records, rec, err));
         count(r, s->status);
         if (i)

@@ -237,7 +237,7 @@ static int drop_out(struct video_stream *s, int rc, const struct err *why, struc
     s->runs = false;
     if (rc == METHOD_SKIP) {
         s->rec.status = RECORD_SKIP;
-        utf8_copy(s->rec.reason, sizeof s->rec.reason, s->attn.skip);
+        record_text(&s->rec, &s->rec.reason, "%s", s->attn.skip);
         return 0;
     }
     if (rc == ERR_IO || rc == ERR_MACHINE || rc == ERR_USAGE || rc == ERR_NOMEM ||
@@ -246,7 +246,7 @@ static int drop_out(struct video_stream *s, int rc, const struct err *why, struc
         return rc;
     }
     s->rec.status = RECORD_ERROR;
-    utf8_copy(s->rec.reason, sizeof s->rec.reason, why->msg);
+    record_text(&s->rec, &s->rec.reason, "%s", why->msg);
     return 0;
 }
 
@@ -416,7 +416,7 @@ static int finish(struct video_work *w, int i, struct err *err)
         if (e->frames)
             TRY(save_pictures(w, i, err));
     } else {
-        s->rec.n_metrics = 0;
+        record_no_metrics(&s->rec);
     }
     if (w->done[i])
         goto out;

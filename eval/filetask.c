@@ -185,7 +185,7 @@ static int grade(struct cell_run *c, int stream, const struct question *q, int64
     rc = q->metric == TEXT_CHOICE ? grade_choice(&d, q, c->m, r, err)
                                   : grade_text(&d, q, c->m, c->predicted + stream, r, err);
     if (rc > 0) {
-        r->n_metrics = 0;
+        record_no_metrics(r);
         rc = 0;
     } else if (!rc) {
         TRY(record_metric(r, "truncated", (double)cut, err));

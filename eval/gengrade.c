@@ -338,7 +338,7 @@ int grade_stream(const struct grade *g, struct cell_run *c, int stream, struct e
     if (g->retokenised)
         record_note(x.r, "retokenised=1");
     if (rc > 0) { /* the stream is out: what it had reached is no result */
-        x.r->n_metrics = 0;
+        record_no_metrics(x.r);
         rc = 0;
     }
 out:

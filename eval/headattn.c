@@ -116,7 +116,7 @@ static int describe(struct head_work *w, struct err *err)
     const struct layer_attn *a = w->j->a;
     struct record *r = &w->rec;
 
-    utf8_copy(r->model, sizeof r->model, a->model);
+    record_text(r, &r->model, "%s", a->model);
     r->layer = w->in.layer;
     r->head = w->head;
     r->kv_head = w->in.kv_head;
@@ -345,7 +345,7 @@ static void add_density(const struct head_work *w, bool is_dense)
 static int take_times(struct record *rec, const struct accel_result *r, int n, struct err *err)
 {
     int rc = 0;
-    rec->n_metrics = 0;
+    record_no_metrics(rec);
     if (!r->attend.samples)
         return 0;
     TRY(record_metric(rec, "time_total_ns", r->attend.median / n, err));

@@ -3,7 +3,7 @@
  */
 #include "analyze/group.h"
 #include "analyze/inputs.h"
-#include "analyze/where.h"
+#include "analyze/query.h"
 #include "core/cmd.h"
 #include "core/log.h"
 #include "core/text.h"

@@ -120,8 +120,7 @@ static const struct record *member(const struct explorer *e, const struct settin
 
 static bool takes(const struct setting *s, const struct record *r)
 {
-    double dense = record_get(r, "dense_call");
-    return r->status == RECORD_OK && (s->steps == STEPS_ALL || isnan(dense) || dense == 0);
+    return r->status == RECORD_OK && (s->steps == STEPS_ALL || !(record_get(r, "dense_call") > 0));
 }
 
 /* Five digits: a picture of a head shows no more. */
@@ -136,6 +135,7 @@ static int put_values(struct explorer *e, const struct setting *s, const char *m
                       int64_t *n, struct err *err)
 {
     int64_t cells = e->n_layers * e->n_heads;
+    struct expr value = expr_parse(metric);
     (void)err;
     for (int64_t i = 0; i < cells; i++) {
         sum[i] = 0;
@@ -143,8 +143,8 @@ static int put_values(struct explorer *e, const struct setting *s, const char *m
     }
     for (int64_t i = 0; i < s->n; i++) {
         const struct record *r = member(e, s, i);
-        double x = takes(s, r) ? record_get(r, metric) : NAN;
-        if (!isfinite(x))
+        double x;
+        if (!takes(s, r) || !expr_value(&value, r, &x) || !isfinite(x))
             continue;
         int64_t at = explorer_index(e->layers, e->n_layers, r->layer) * e->n_heads +
                      explorer_index(e->heads, e->n_heads, r->head);

@@ -229,7 +229,7 @@ function drawPoints() {
 /* A grid of layers (rows) and heads (columns); both grids share one range of colours. */
 function drawGrid(id, which, range) {
     const s = D.settings[state[which]], m = D.metrics[state.metric], v = valuesOf(state[which], state.metric);
-    const grid = el("div", {class: "grid", style: `grid-template-columns:1.4em repeat(${D.heads.length},minmax(0,1fr))`});
+    const grid = el("div", {class: "grid", style: `grid-template-columns:1.4em repeat(${D.heads.length},minmax(0,3.6em))`});
     grid.append(el("span", {}, ""), ...D.heads.map(h => el("span", {style: "text-align:center"}, String(h))));
     D.layers.forEach((layer, r) => {
         grid.append(el("span", {}, String(layer)));

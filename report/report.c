@@ -144,13 +144,18 @@ static bool is_used(const struct str_list *names, const struct metric_def *def)
 /* Does a record of the method have this number of its own? */
 static bool method_used(const struct recset *s, const char *method, const struct metric_def *def)
 {
+    struct lists_met met = {0};
     size_t len = strlen(def->name);
-    for (int64_t i = 0; i < s->n; i++)
-        for (int64_t k = 0; strcmp(s->r[i].method, method) == 0 && k < s->r[i].n_metrics; k++) {
-            const char *name = s->r[i].metrics[k].name;
+    for (int64_t i = 0; i < s->n; i++) {
+        const struct record *r = &s->r[i];
+        if (strcmp(r->method, method) != 0 || !list_is_new(&met, r))
+            continue;
+        for (int64_t k = 0; k < record_metrics(r); k++) {
+            const char *name = record_metric_name(r, k);
             if (strncmp(name, def->name, len) == 0 && (!name[len] || name[len] == '@'))
                 return true;
         }
+    }
     return false;
 }
 

@@ -168,12 +168,14 @@ out:
     return rc;
 }
 
-static bool has_metric(const struct report *r, const char *pattern)
+static bool has_metric(const struct report *r, const char *patterns)
 {
+    struct lists_met met = {0};
     for (int64_t i = 0; i < r->set.n; i++)
-        for (int64_t k = 0; r->set.r[i].status == RECORD_OK && k < r->set.r[i].n_metrics; k++)
-            if (name_matches(pattern, r->set.r[i].metrics[k].name))
-                return true;
+        if (r->set.r[i].status == RECORD_OK && list_is_new(&met, &r->set.r[i]))
+            for (int64_t k = 0; k < record_metrics(&r->set.r[i]); k++)
+                if (name_matches(patterns, record_metric_name(&r->set.r[i], k)))
+                    return true;
     return false;
 }
 

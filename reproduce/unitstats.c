@@ -21,9 +21,9 @@ static double score_of(const struct record *r)
 {
     static const char *const names[] = {"needle_acc", "multi_acc", "kv_acc",
                                         "chain_acc",  "copy_top1", "choice_acc"};
-    for (int64_t i = 0; i < r->n_metrics; i++)
-        if (strncmp(r->metrics[i].name, "score@", 6) == 0)
-            return r->metrics[i].value;
+    for (int64_t i = 0; i < record_metrics(r); i++)
+        if (strncmp(r->names->name[i], "score@", 6) == 0)
+            return r->values[i];
     for (size_t k = 0; k < sizeof names / sizeof *names; k++)
         if (isfinite(record_get(r, names[k])))
             return record_get(r, names[k]);

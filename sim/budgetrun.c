@@ -212,8 +212,8 @@ int budget_book_open(struct replay *r, int jobs, struct budget_book **out, struc
     TRY(mem_zalloc(&b, 1, sizeof *b, "found parameters", err));
     pthread_mutex_init(&b->lock, NULL);
     if (any)
-        TRY(records_each(record_file_path(r->records), read_record, &(struct reading){r, b}, &torn,
-                         err));
+        TRY(records_each(record_file_path(r->records), NULL, read_record, &(struct reading){r, b},
+                         &torn, err));
     for (int64_t k = 0; k < r->n_runs; k++)
         for (int64_t i = 0; i < r->n_series; i++)
             if (r->runs[k].target && r->runs[k].target->per != TARGET_PER_HEAD &&

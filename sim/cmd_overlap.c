@@ -232,7 +232,7 @@ static int pair_identity(const struct overlap *o, const struct dumped *a, const 
     const struct trace_meta *m = trace_meta(t);
     struct buf params = {0};
     snprintf(rec->trace, sizeof rec->trace, "%s", trace_id(t));
-    utf8_copy(rec->model, sizeof rec->model, m->name);
+    record_text(rec, &rec->model, "%s", m->name);
     rec->step = a->id.step;
     rec->layer = a->id.layer;
     rec->head = a->id.head;
@@ -304,8 +304,8 @@ static int deliver(struct overlap *o, const struct dumped *a, const struct dumpe
         TRY(put_metrics(&rec, s, nq, err));
     } else {
         rec.status = RECORD_SKIP;
-        snprintf(rec.reason, sizeof rec.reason,
-                 "the rows of a mask are in another token order than the trace's");
+        record_text(&rec, &rec.reason,
+                    "the rows of a mask are in another token order than the trace's");
     }
     TRY(record_file_append(o->records, &rec, err));
 out:

@@ -366,7 +366,7 @@ out:
 static void fail(struct record *rec, const struct err *err)
 {
     rec->status = RECORD_ERROR;
-    utf8_copy(rec->reason, sizeof rec->reason, err->msg);
+    record_text(rec, &rec->reason, "%s", err->msg);
 }
 
 /* Write what has no record yet. `whole`: what ended the call for all heads. */

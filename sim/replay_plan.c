@@ -261,7 +261,7 @@ int replay_identity(const struct replay *r, const struct series *s, int64_t call
     const struct trace_call *c = trace_call(t, call);
 
     snprintf(rec->trace, sizeof rec->trace, "%s", trace_id(t));
-    utf8_copy(rec->model, sizeof rec->model, m->name);
+    record_text(rec, &rec->model, "%s", m->name);
     rec->step = c->step;
     rec->layer = s->layer;
     rec->head = trace_head_number(m, s->head);

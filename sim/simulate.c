@@ -310,7 +310,7 @@ int run_start(struct run *run, struct err *err)
 void run_skipped(const struct run *run, struct record *r)
 {
     r->status = RECORD_SKIP;
-    snprintf(r->reason, sizeof r->reason, "%s", run->cell->ctx->skip);
+    record_text(r, &r->reason, "%s", run->cell->ctx->skip);
 }
 
 void run_end(struct run *run)
@@ -374,10 +374,10 @@ int run_reorder(const struct sim_cell *cell, struct sim_head *h, bool *moved, st
         return 0;
     const char *why = order_is_fixed(in);
     if (why)
-        snprintf(r->reason, sizeof r->reason, "token order '%s'%s", order, why);
+        record_text(r, &r->reason, "token order '%s'%s", order, why);
     else if (in->order)
-        snprintf(r->reason, sizeof r->reason,
-                 "token order '%s' of tokens that are already in order '%s'", order, in->order);
+        record_text(r, &r->reason, "token order '%s' of tokens that are already in order '%s'",
+                    order, in->order);
     else
         return sim_head_reorder(in, order, cell->ctx->seed, h, err);
     r->status = RECORD_SKIP;

@@ -471,11 +471,10 @@ static int conclude(struct calling *k, struct err *err)
         const struct record *own = h->outcome->record;
         if (h->outcome->err.code && r->status != RECORD_ERROR) {
             r->status = RECORD_ERROR;
-            snprintf(r->reason, sizeof r->reason, "head %d: %.400s", own->head,
-                     h->outcome->err.msg);
+            record_text(r, &r->reason, "head %d: %.400s", own->head, h->outcome->err.msg);
         } else if (h->skipped && r->status == RECORD_OK) {
             r->status = RECORD_SKIP;
-            snprintf(r->reason, sizeof r->reason, "head %d: %.400s", own->head, own->reason);
+            record_text(r, &r->reason, "head %d: %.400s", own->head, own->reason);
         }
     }
     for (size_t f = 0; f < sizeof facts / sizeof *facts && r->status == RECORD_OK; f++) {

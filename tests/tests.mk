@@ -96,9 +96,10 @@ bench: deps
 	@$(MAKE) --no-print-directory -j2 $(BUILD)/tests/bench/bench
 	@$(BUILD)/tests/bench/bench $(BENCH_ARGS)
 
-# makewan writes checkpoints of the published sizes with random weights (2.8 and 28.6 GB).
+# makewan writes checkpoints of the published sizes with random weights (2.8 and 28.6 GB), manyrecords the
+# records of a large replay.
 $(BUILD)/tests/bench/bench: $(TESTS)/harness/golden.o
-$(addprefix $(BUILD)/tests/bench/,bench makewan): $(BUILD)/tests/bench/%: $(TESTS)/bench/%.o $(LIB)
+$(addprefix $(BUILD)/tests/bench/,bench makewan manyrecords): $(BUILD)/tests/bench/%: $(TESTS)/bench/%.o $(LIB)
 	$(call say,LINK,$@)
 	$(Q)$(LINK) $(filter %.o,$^) $(LIB) $(LIBS) $(LDLIBS)
 

@@ -39,7 +39,7 @@ static int put(struct maskfile *f, int form, bool within, struct err *err)
     struct record r;
     record_init(&r);
     snprintf(r.trace, sizeof r.trace, "xxh3:0123456789abcdef0123456789abcdef");
-    snprintf(r.model, sizeof r.model, "code-lm");
+    record_text(&r, &r.model, "code-lm");
     snprintf(r.method, sizeof r.method, "streaming");
     r.params = strdup("window=32");
     r.head = form;

@@ -18,7 +18,7 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
         struct record r;
         record_init(&r);
         snprintf(r.trace, sizeof r.trace, "xxh3:%032x", i);
-        snprintf(r.model, sizeof r.model, "code-lm");
+        record_text(&r, &r.model, "code-lm");
         snprintf(r.method, sizeof r.method, i % 2 ? "dense" : "sale");
         r.params = strdup(i % 2 ? "" : "tau=0.004:window=64");
         r.layer = i / 2;
@@ -27,7 +27,7 @@ static int seeds(struct fuzz_corpus *c, struct err *err)
         r.causal = true;
         r.status = (enum record_status)(i % 3);
         if (i % 3)
-            snprintf(r.reason, sizeof r.reason, "because \"%d\"", i);
+            record_text(&r, &r.reason, "because \"%d\"", i);
         rc = record_metric(&r, "density_elem", 0.125 * i, err);
         rc = rc ? rc : record_metric(&r, "err_rel", i == 2 ? INFINITY : NAN, err);
         record_note(&r, "%s", notes[i % 3]);
@@ -59,12 +59,12 @@ static int check_round_trip(const struct record *r, struct err *err)
         goto out;
     record_key(r, &key);
     record_key(&copy, &again);
-    if (strcmp(buf_str(&key), buf_str(&again)) != 0 || r->n_metrics != copy.n_metrics)
+    if (strcmp(buf_str(&key), buf_str(&again)) != 0 || record_metrics(r) != record_metrics(&copy))
         fuzz_wild("record '%s' became '%s'", buf_str(&key), buf_str(&again));
-    for (int64_t i = 0; i < copy.n_metrics; i++) {
-        double x = r->metrics[i].value, y = record_get(&copy, r->metrics[i].name);
+    for (int64_t i = 0; i < record_metrics(&copy); i++) {
+        double x = r->values[i], y = record_get(&copy, r->names->name[i]);
         if (x != y && !(isnan(y) && !(x > -INFINITY && x < INFINITY)))
-            fuzz_wild("metric %s: %g became %g", r->metrics[i].name, x, y);
+            fuzz_wild("metric %s: %g became %g", r->names->name[i], x, y);
     }
     record_free(&copy);
 out:

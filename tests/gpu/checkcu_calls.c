@@ -255,9 +255,9 @@ static const char *records_differ(const struct record *a, const struct record *b
     /* Sums of as many ranges of keys as fill the GPU: a share may be reached a token later. */
     static const char *const counts[] = {"tokens_", NULL};
     bool same_kernel = strcmp(buf_str(&a->notes), buf_str(&b->notes)) == 0;
-    for (int64_t i = 0; i < a->n_metrics; i++) {
-        const char *name = a->metrics[i].name;
-        double x = a->metrics[i].value, y = record_get(b, name);
+    for (int64_t i = 0; i < record_metrics(a); i++) {
+        const char *name = a->names->name[i];
+        double x = a->values[i], y = record_get(b, name);
         if (is_one_of(name, clocks) || is_one_of(name, scaled) ||
             (!same_kernel && is_one_of(name, kernels)))
             continue;

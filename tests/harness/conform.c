@@ -207,9 +207,8 @@ void conform_finite(const char *where, const struct conform_result *res)
 {
     for (int64_t k = 0; k < res->nq * res->dv; k++)
         expect(isfinite(res->out[k]), "output %lld is %g", (long long)k, res->out[k]);
-    for (int64_t k = 0; k < res->r.n_metrics; k++)
-        expect(isfinite(res->r.metrics[k].value), "%s is %g", res->r.metrics[k].name,
-               res->r.metrics[k].value);
+    for (int64_t k = 0; k < record_metrics(&res->r); k++)
+        expect(isfinite(res->r.values[k]), "%s is %g", res->r.names->name[k], res->r.values[k]);
 }
 
 /* Counts, by the definitions of doc/records.md, from the mask's bits. */

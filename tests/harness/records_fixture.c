@@ -17,7 +17,7 @@ struct record *fixture_record(struct fixture_records *f, const char *method, con
     struct record *r = &f->r[f->n++];
     record_init(r);
     snprintf(r->trace, sizeof r->trace, "xxh3:a");
-    snprintf(r->model, sizeof r->model, "toy");
+    record_text(r, &r->model, "toy");
     snprintf(r->method, sizeof r->method, "%s", method);
     r->params = strdup(params);
     ck_assert_ptr_nonnull(r->params);
@@ -40,7 +40,7 @@ void fixture_metric(struct record *r, const char *name, double value)
 void fixture_video_record(struct record *r, int step)
 {
     snprintf(r->trace, sizeof r->trace, "xxh3:v");
-    snprintf(r->model, sizeof r->model, "toy-video");
+    record_text(r, &r->model, "toy-video");
     snprintf(r->branch, sizeof r->branch, "cond");
     r->causal = false;
     r->step = step;
@@ -110,8 +110,8 @@ void fixture_study(struct fixture_records *f)
     }
     struct record *skip = fixture_record(f, "radial", "", 0, 0);
     skip->status = RECORD_SKIP;
-    snprintf(skip->reason, sizeof skip->reason, "bidirectional only");
+    record_text(skip, &skip->reason, "bidirectional only");
     struct record *error = fixture_record(f, "chipmunk", "", 0, 0);
     error->status = RECORD_ERROR;
-    snprintf(error->reason, sizeof error->reason, "out of memory");
+    record_text(error, &error->reason, "out of memory");
 }

@@ -142,8 +142,8 @@ static struct head_in counted(const struct sim_head *h, struct dense_rows *d)
 
 static bool recorded(const struct record *r, const char *name)
 {
-    for (int64_t k = 0; k < r->n_metrics; k++)
-        if (strcmp(r->metrics[k].name, name) == 0)
+    for (int64_t k = 0; k < record_metrics(r); k++)
+        if (strcmp(r->names->name[k], name) == 0)
             return true;
     return false;
 }
@@ -153,14 +153,14 @@ static void compare_records(const char *text, const struct head_in *in, const st
                             const struct record *without, bool p_max)
 {
     int compared = 0;
-    for (int64_t i = 0; i < without->n_metrics; i++) {
-        const char *name = without->metrics[i].name;
-        double a = without->metrics[i].value, b = NAN;
+    for (int64_t i = 0; i < record_metrics(without); i++) {
+        const char *name = without->names->name[i];
+        double a = without->values[i], b = NAN;
         if (strncmp(name, "host_", 5) == 0 || (strcmp(name, "p_max") == 0 && !p_max))
             continue;
-        for (int64_t k = 0; k < with->n_metrics; k++)
-            if (strcmp(with->metrics[k].name, name) == 0)
-                b = with->metrics[k].value;
+        for (int64_t k = 0; k < record_metrics(with); k++)
+            if (strcmp(with->names->name[k], name) == 0)
+                b = with->values[k];
         ck_assert_msg(fabs(a - b) <= 1e-6 * (1 + fabs(a)), "%s%s: %s is %.9g, without it %.9g",
                       text, in->x.causal ? " causal" : "", name, b, a);
         compared++;

@@ -407,6 +407,17 @@ START_TEST(a_cell_of_two_directories_counts_once_and_the_last_wins)
 }
 END_TEST
 
+START_TEST(what_a_search_found_stands_by_target)
+{
+    fixture_metric(with("sale", "tau=1", 0, 0, 0.6), "cra_p1", 1); /* no search */
+    fixture_metric(with("sale", "@density_elem=0.3", 0, 0, 0.4), "budget_miss", 0.1);
+    fixture_set(&f, &set);
+    build("budget", NULL);
+    ck_assert_int_eq(t.n_rows, 1);
+    ck_assert_str_eq(cell(0, "target")->text, "density_elem=0.3");
+}
+END_TEST
+
 static bool defines(const struct metric_def *m, const char *pattern)
 {
     for (; m && m->name; m++)
@@ -893,6 +904,7 @@ Suite *make_suite(void)
     tcase_add_test(c, values_that_are_not_finite_are_reported);
     tcase_add_test(c, values_that_are_all_infinite_say_so_themselves);
     tcase_add_test(c, a_cell_of_two_directories_counts_once_and_the_last_wins);
+    tcase_add_test(c, what_a_search_found_stands_by_target);
     tcase_add_test(c, tables_show_defined_metrics);
     tcase_add_test(c, no_directory_and_no_records_are_errors);
     tcase_add_test(c, every_table_builds_or_says_what_is_missing);

@@ -480,15 +480,15 @@ START_TEST(heads_say_what_they_say_one_by_one)
         ck_assert_ptr_nonnull(b);
         ck_assert(strstr(buf_str(&a->notes), "time=copies") != NULL);
         ck_assert(strstr(buf_str(&b->notes), "time=") == NULL);
-        for (int64_t k = 0; k < a->n_metrics; k++) {
-            const char *name = a->metrics[k].name;
+        for (int64_t k = 0; k < record_metrics(a); k++) {
+            const char *name = a->names->name[k];
             if (measured(name)) {
                 ck_assert(strcmp(name, "density_kernel") == 0 || strncmp(name, "host_", 5) == 0 ||
                           isnan(record_get(b, name)));
                 continue;
             }
-            ck_assert_msg(fabs(a->metrics[k].value - record_get(b, name)) <= 1e-6,
-                          "%s head %d %s: %g and %g", a->method, a->head, name, a->metrics[k].value,
+            ck_assert_msg(fabs(a->values[k] - record_get(b, name)) <= 1e-6,
+                          "%s head %d %s: %g and %g", a->method, a->head, name, a->values[k],
                           record_get(b, name));
             compared++;
         }
@@ -550,13 +550,13 @@ START_TEST(masks_may_stay_on_the_device)
         planned += !isnan(record_get(a, "time_plan_ns"));
         built += record_get(a, "time_build_ns") == 7 && record_get(a, "time_select_ns") == 0 &&
                  record_get(a, "time_total_ns") == 300;
-        for (int64_t k = 0; k < a->n_metrics && a->scope == RECORD_OF_HEAD; k++) {
-            const char *name = a->metrics[k].name;
+        for (int64_t k = 0; k < record_metrics(a) && a->scope == RECORD_OF_HEAD; k++) {
+            const char *name = a->names->name[k];
             if (measured(name))
                 continue;
-            ck_assert_msg(fabs(a->metrics[k].value - record_get(b, name)) <= 1e-6,
+            ck_assert_msg(fabs(a->values[k] - record_get(b, name)) <= 1e-6,
                           "%s:%s head %d %s: %g and %g", a->method, a->params, a->head, name,
-                          a->metrics[k].value, record_get(b, name));
+                          a->values[k], record_get(b, name));
             compared++;
         }
     }
@@ -654,12 +654,11 @@ static void assert_same_cells(const struct record *a, const struct record *b)
     ck_assert_str_eq(a->method, b->method);
     ck_assert_int_eq(a->layer, b->layer);
     ck_assert_int_eq(a->head, b->head);
-    ck_assert_int_eq(a->n_metrics, b->n_metrics);
-    for (int64_t k = 0; k < a->n_metrics; k++)
-        if (strncmp(a->metrics[k].name, "host_", 5) != 0 &&
-            !strstr(a->metrics[k].name, "select_ns"))
-            ck_assert_msg(a->metrics[k].value == record_get(b, a->metrics[k].name), "%s",
-                          a->metrics[k].name);
+    ck_assert_int_eq(record_metrics(a), record_metrics(b));
+    for (int64_t k = 0; k < record_metrics(a); k++)
+        if (strncmp(a->names->name[k], "host_", 5) != 0 && !strstr(a->names->name[k], "select_ns"))
+            ck_assert_msg(a->values[k] == record_get(b, a->names->name[k]), "%s",
+                          a->names->name[k]);
 }
 
 /* The records, and their order, are the same whether the next call is read meanwhile or not. */
@@ -803,9 +802,9 @@ START_TEST(static_masks_are_shared)
             const struct record *b = find(shared, n, own + i);
             ck_assert_ptr_nonnull(b);
             ck_assert_double_lt(record_get(b, "density_elem"), 1);
-            for (int64_t e = 0; e < own[i].n_metrics; e++) {
-                const char *metric = own[i].metrics[e].name;
-                double x = own[i].metrics[e].value;
+            for (int64_t e = 0; e < record_metrics(&own[i]); e++) {
+                const char *metric = own[i].names->name[e];
+                double x = own[i].values[e];
                 if (measured(metric))
                     continue;
                 ck_assert_msg(fabs(x - record_get(b, metric)) <= 1e-6, "%s head %d %s: %g and %g",
@@ -1046,10 +1045,10 @@ START_TEST(sections_are_one_call)
     run_call(method, h, carry, NULL, parts, &of_parts);
     ck_assert_int_eq(session.launches, HEADS);
     for (int i = 0; i < HEADS; i++)
-        for (int64_t k = 0; k < whole[i].n_metrics; k++)
-            if (!measured(whole[i].metrics[k].name))
-                ck_assert_double_eq(whole[i].metrics[k].value,
-                                    record_get(parts + i, whole[i].metrics[k].name));
+        for (int64_t k = 0; k < record_metrics(&whole[i]); k++)
+            if (!measured(whole[i].names->name[k]))
+                ck_assert_double_eq(whole[i].values[k],
+                                    record_get(parts + i, whole[i].names->name[k]));
     ck_assert(strstr(buf_str(&of_parts.notes), "sections=4") != NULL);
     ck_assert(strstr(buf_str(&of_whole.notes), "sections") == NULL);
     ck_assert_double_eq(record_get(&of_parts, "call_launches"), HEADS);

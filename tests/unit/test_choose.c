@@ -177,7 +177,8 @@ START_TEST(what_cannot_be_planned_is_refused)
     assert_ok(limit_parse("cra_p1>=0.9", &l, &e), &e);
     ck_assert(l.at_least && l.value == 0.9);
     put("sale", "", 0, 0.1, 0.1);
-    snprintf(put("sale", "", 1, 0.1, 0.1)->model, 16, "another");
+    struct record *other = put("sale", "", 1, 0.1, 0.1);
+    record_text(other, &other->model, "another");
     assert_fails(choose(CHOOSE_HEAD, 1), &e, ERR_INPUT, "differ in model");
 }
 END_TEST

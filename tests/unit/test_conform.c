@@ -110,11 +110,11 @@ static bool same_result(const struct conform_result *a, const struct conform_res
         return true;
     bool same = memcmp(a->bits, b->bits, (size_t)(a->nq * a->nk)) == 0 &&
                 memcmp(a->out, b->out, (size_t)(a->nq * a->dv) * sizeof *a->out) == 0 &&
-                a->r.n_metrics == b->r.n_metrics;
-    for (int64_t k = 0; same && k < a->r.n_metrics; k++)
-        same = strncmp(a->r.metrics[k].name, "host_", 5) == 0 ||
-               (strcmp(a->r.metrics[k].name, b->r.metrics[k].name) == 0 &&
-                a->r.metrics[k].value == b->r.metrics[k].value);
+                record_metrics(&a->r) == record_metrics(&b->r);
+    for (int64_t k = 0; same && k < record_metrics(&a->r); k++)
+        same = strncmp(a->r.names->name[k], "host_", 5) == 0 ||
+               (strcmp(a->r.names->name[k], b->r.names->name[k]) == 0 &&
+                a->r.values[k] == b->r.values[k]);
     return same;
 }
 

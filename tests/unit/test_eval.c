@@ -305,8 +305,8 @@ START_TEST(killed_runs_continue)
                 strcmp(a.r[k].method, b.r[i].method) == 0)
                 x = a.r + k;
         ck_assert_ptr_nonnull(x);
-        for (int64_t m = 0; m < x->n_metrics; m++)
-            ck_assert_double_eq(x->metrics[m].value, record_get(b.r + i, x->metrics[m].name));
+        for (int64_t m = 0; m < record_metrics(x); m++)
+            ck_assert_double_eq(x->values[m], record_get(b.r + i, x->names->name[m]));
     }
     buf_puts(&line, " -m oracle:kind=topk:k=8");
     evalcmd_run_ok(buf_str(&line));

@@ -128,9 +128,9 @@ START_TEST(shards_share_the_cells)
             if (strcmp(a.r[k].task, b.r[i].task) == 0 &&
                 strcmp(a.r[k].method, b.r[i].method) == 0) {
                 found++;
-                for (int64_t m = 0; m < b.r[i].n_metrics; m++)
-                    ck_assert_double_eq(b.r[i].metrics[m].value,
-                                        record_get(a.r + k, b.r[i].metrics[m].name));
+                for (int64_t m = 0; m < record_metrics(&b.r[i]); m++)
+                    ck_assert_double_eq(b.r[i].values[m],
+                                        record_get(a.r + k, b.r[i].names->name[m]));
             }
         ck_assert_int_eq(found, 1);
     }

@@ -115,7 +115,7 @@ static void write_records(void)
         struct record r;
         record_init(&r);
         snprintf(r.trace, sizeof r.trace, "xxh3:00112233445566778899aabbccddee0%d", i);
-        snprintf(r.model, sizeof r.model, "toy");
+        record_text(&r, &r.model, "toy");
         snprintf(r.method, sizeof r.method, "sale");
         r.params = strdup("tau=0.004");
         r.head = i;
@@ -123,7 +123,7 @@ static void write_records(void)
         r.d = 8;
         r.status = (enum record_status)i;
         if (i)
-            snprintf(r.reason, sizeof r.reason, "why \"%d\"", i);
+            record_text(&r, &r.reason, "why \"%d\"", i);
         assert_ok(record_metric(&r, "density_elem", 0.125 + i, &e), &e);
         assert_ok(record_metric(&r, "err_l1_rel", i ? INFINITY : 1.0 / 3, &e), &e);
         record_note(&r, "a=%d", i);

@@ -1,5 +1,6 @@
 /* Replays against runs with the method inside: points, ranks. */
 #include "analyze/inside.h"
+#include "analyze/tables.h"
 #include "core/mem.h"
 #include "tests/harness/suite.h"
 
@@ -20,7 +21,7 @@ static void add(enum record_scope scope, const char *method, const char *params,
     if (scope == RECORD_OF_MODEL)
         record_of_model(x);
     x->step = (int)n; /* cells of their own */
-    snprintf(x->model, sizeof x->model, "m");
+    record_text(x, &x->model, "m");
     snprintf(x->method, sizeof x->method, "%s", method);
     x->params = strdup(params);
     if (scope == RECORD_OF_MODEL) {

@@ -18,7 +18,7 @@ static struct record cell(int head, const char *method, const char *params)
     struct record r;
     record_init(&r);
     snprintf(r.trace, sizeof r.trace, "xxh3:0123456789abcdef0123456789abcdef");
-    snprintf(r.model, sizeof r.model, "code-lm");
+    record_text(&r, &r.model, "code-lm");
     snprintf(r.method, sizeof r.method, "%s", method);
     r.params = strdup(params);
     r.head = head;

@@ -14,7 +14,7 @@ START_TEST(definitions_are_complete_and_unique)
 {
     for (const struct metric_def *m = metric_defs; m->name; m++) {
         ck_assert_msg(m->name[0] && m->unit[0] && m->definition[0] && m->section[0], "%s", m->name);
-        ck_assert_msg(strlen(m->name) < sizeof((struct metric *)0)->name, "%s", m->name);
+        ck_assert_msg(strlen(m->name) < METRIC_NAME, "%s", m->name);
         ck_assert_msg(metric_def_find(m->name) == m, "%s is defined twice", m->name);
     }
 }
@@ -52,7 +52,7 @@ START_TEST(own_numbers_are_complete_and_of_one_kind)
         ck_assert_msg(d->unit && d->unit[0] && d->definition && d->definition[0], "%s: %s", m->name,
                       d->name);
         ck_assert_msg(!d->section && !d->method, "%s: %s", m->name, d->name);
-        ck_assert_msg(strlen(d->name) < sizeof((struct metric *)0)->name, "%s", d->name);
+        ck_assert_msg(strlen(d->name) < METRIC_NAME, "%s", d->name);
         ck_assert_msg(own(m, d->name) == d, "%s declares %s twice", m->name, d->name);
         ck_assert_msg(!shared(d->name), "%s: core/metrics.def has %s", m->name, d->name);
         const struct metric_def *first = metric_def_find(d->name);
@@ -106,10 +106,10 @@ static void check_head(const struct method *m, const struct head_in *in)
     assert_ok(method_runs_parse(test_methods, m->name, &runs, &n, &e), &e);
     struct sim_cell cell = {.method = m, .params = runs[0].params, .ctx = &ctx, .in = in};
     assert_ok(sim_run(&cell, &r, &e), &e);
-    for (int64_t i = 0; i < r.n_metrics; i++)
-        ck_assert_msg(shared(r.metrics[i].name) || own(m, r.metrics[i].name),
+    for (int64_t i = 0; i < record_metrics(&r); i++)
+        ck_assert_msg(shared(r.names->name[i]) || own(m, r.names->name[i]),
                       "%s records '%s', which neither core/metrics.def nor the method defines",
-                      m->name, r.metrics[i].name);
+                      m->name, r.names->name[i]);
     if (carry.free)
         carry.free(carry.data);
     method_runs_free(runs, n);

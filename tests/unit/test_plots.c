@@ -911,7 +911,7 @@ static struct maskfile *small_masks(const char *trace_id)
     for (int i = 0; i < 2; i++) {
         record_init(&r);
         snprintf(r.trace, sizeof r.trace, "%s", trace_id);
-        snprintf(r.model, sizeof r.model, "fixture");
+        record_text(&r, &r.model, "fixture");
         snprintf(r.method, sizeof r.method, "streaming");
         r.params = strdup(i ? "window=16" : "");
         r.layer = 1;

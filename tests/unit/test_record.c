@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/pool.h"
 #include "core/record.h"
+#include "core/sealed.h"
 
 #include <fcntl.h>
 #include <math.h>
@@ -29,7 +30,7 @@ static void begin(void)
     log_set_level(LOG_ERROR);
     record_init(&r);
     snprintf(r.trace, sizeof r.trace, "xxh3:0123");
-    snprintf(r.model, sizeof r.model, "code-lm");
+    record_text(&r, &r.model, "code-lm");
     snprintf(r.method, sizeof r.method, "streaming");
     r.params = strdup("window=64:sink=4");
     r.layer = 3;
@@ -75,7 +76,7 @@ START_TEST(a_line_reads_back_as_the_same_record)
     metric("pairs_kept", 8.6e9);
     r.timestep = 937.5;
     r.status = RECORD_SKIP;
-    snprintf(r.reason, sizeof r.reason, "needs \"steps\"\nand more");
+    record_text(&r, &r.reason, "needs \"steps\"\nand more");
     record_note(&r, "tile=%dx%d", 64, 64);
     record_note(&r, "ties=3");
     line_of(&r, &a);
@@ -99,7 +100,7 @@ START_TEST(a_metric_is_replaced_and_cannot_shadow_the_identity)
 {
     metric("density_elem", 1);
     metric("density_elem", 2);
-    ck_assert_int_eq(r.n_metrics, 1);
+    ck_assert_int_eq(record_metrics(&r), 1);
     ck_assert(record_get(&r, "density_elem") == 2);
     assert_fails(record_metric(&r, "layer", 1, &e), &e, ERR_RUN, "layer");
     assert_fails(record_metric(&r, "", 1, &e), &e, ERR_RUN, "''");
@@ -162,6 +163,81 @@ START_TEST(an_edited_line_is_refused)
 }
 END_TEST
 
+/* Two readings of a line agree: without a pool, and with one. NULL: both refuse it. */
+static void check_pooled(struct record_pool *p, const char *members)
+{
+    struct record a, b;
+    struct err ea = {0}, eb = {0};
+    struct buf line = {0}, x = {0}, y = {0};
+    buf_printf(&line, "{%s}", members);
+    seal_put(&line, 0);
+    buf_puts(&line, "\n");
+    int ra = record_parse(line.data, line.len, "line", &a, &ea);
+    int rb = record_parse_into(p, line.data, line.len, "line", &b, &eb);
+    ck_assert_msg(ra == rb && strcmp(ea.msg, eb.msg) == 0, "%s: '%s' and '%s'", members, ea.msg,
+                  eb.msg);
+    if (ra == 0) {
+        line_of(&a, &x);
+        line_of(&b, &y);
+        ck_assert_str_eq(buf_str(&x), buf_str(&y));
+        ck_assert(b.pooled && record_metric(&b, "new", 1, &eb) == ERR_RUN);
+        record_free(&a);
+        record_free(&b);
+    }
+    buf_free(&line);
+    buf_free(&x);
+    buf_free(&y);
+}
+
+#define HEAD                                                                                       \
+    "\"trace\":\"xxh3:1\",\"model\":\"m\",\"run\":0,\"step\":1,\"branch\":\"main\","               \
+    "\"timestep\":null,\"layer\":2,\"head\":3,\"kv_head\":0,\"method\":\"sale\","                  \
+    "\"params\":\"tau=1\",\"seed\":7,\"backend\":\"cpu\",\"precision\":\"f32\","                   \
+    "\"permute\":\"none\",\"n_q\":8,\"n_k\":8,\"d\":4,\"causal\":true,"
+#define OK HEAD "\"status\":\"ok\""
+
+START_TEST(a_pool_reads_what_a_line_says)
+{
+    static const char *const lines[] = {
+        OK,
+        OK ",\"density_elem\":0.12472261621522694,\"cra_min\":null,\"pairs\":8600000000",
+        OK ",\"cra_min\":-1.5e-7,\"density_elem\":1E+2,\"notes\":\"full=yes;found=tau=2\"",
+        OK ",\"cra_min\":0.5,\"cra_min\":0.6",
+        OK ",\"a\":1,\"b\":2",
+        OK ",\"a\":1,\"a\":2",
+        OK ",\"b\":1,\"b\":2",
+        OK ",\"a\":1,\"seed\":8",
+        OK ",\"a\":01",
+        OK ",\"a\":1.",
+        OK ",\"a\":.5",
+        OK ",\"a\":1e",
+        OK ",\"a\":+1",
+        OK ",\"a\":0x10",
+        OK ",\"a\":1e999",
+        OK ",\"a\":123456789012345678901234567890",
+        OK ",\"a\":\"text\",\"b\":1",
+        OK ",\"a\":1,",
+        OK ",\"err\":null,\"inf\":[\"err\"]",
+        OK ",\"notes\":\"a \\\"quoted\\\" word\",\"a\":1",
+        OK ",\"notes\":\"\u00e9\"",
+        OK ",\"a_name_that_is_longer_than_the_forty_seven_bytes_allowed\":1",
+        HEAD "\"status\":\"skip\",\"reason\":\"because\"",
+        HEAD "\"status\":\"done\"",
+        HEAD "\"a\":1",
+        "\"trace\":\"xxh3:1\",\"status\":\"ok\"",
+        "\"scope\":\"call\"," HEAD "\"heads\":\"0-3\",\"status\":\"ok\",\"time_total_ns\":5",
+        "\"layer\":-1," OK,
+        "\"head\":1.5," OK,
+    };
+    struct record_pool *p = NULL;
+    assert_ok(record_pool_new(&p, &e), &e);
+    for (int again = 0; again < 2; again++)
+        for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+            check_pooled(p, lines[i]);
+    record_pool_free(&p);
+}
+END_TEST
+
 START_TEST(the_sum_is_no_metric)
 {
     assert_fails(record_metric(&r, "sum", 1, &e), &e, ERR_RUN, "'sum'");
@@ -182,7 +258,7 @@ START_TEST(the_key_depends_on_identity_only)
     key_of(&r, base);
     metric("density_elem", 0.5);
     r.status = RECORD_ERROR;
-    snprintf(r.model, sizeof r.model, "renamed");
+    record_text(&r, &r.model, "renamed");
     key_of(&r, other);
     ck_assert_str_eq(base, other);
 #define CHANGES(statement, undo)                                                                   \
@@ -613,6 +689,7 @@ Suite *make_suite(void)
     tcase_add_test(c, a_line_reads_back_as_the_same_record);
     tcase_add_test(c, a_line_without_a_checksum_is_read);
     tcase_add_test(c, an_edited_line_is_refused);
+    tcase_add_test(c, a_pool_reads_what_a_line_says);
     tcase_add_test(c, the_sum_is_no_metric);
     tcase_add_test(c, a_metric_is_replaced_and_cannot_shadow_the_identity);
     tcase_add_test(c, the_key_depends_on_identity_only);

@@ -156,10 +156,10 @@ static void assert_same_records(const char *a, const char *b, int64_t want)
         }
         ck_assert_msg(j < ny, "no record %s", buf_str(&kx));
         ck_assert_int_eq(x[i].status, y[j].status);
-        ck_assert_int_eq(x[i].n_metrics, y[j].n_metrics);
-        for (int64_t m = 0; m < x[i].n_metrics; m++)
-            if (!timing(x[i].metrics[m].name))
-                ck_assert_double_eq(x[i].metrics[m].value, record_get(&y[j], x[i].metrics[m].name));
+        ck_assert_int_eq(record_metrics(&x[i]), record_metrics(&y[j]));
+        for (int64_t m = 0; m < record_metrics(&x[i]); m++)
+            if (!timing(x[i].names->name[m]))
+                ck_assert_double_eq(x[i].values[m], record_get(&y[j], x[i].names->name[m]));
     }
     buf_free(&kx);
     buf_free(&ky);

@@ -16,7 +16,7 @@ static void add(enum record_status status, double density, const char *note)
     if (status == RECORD_OK)
         assert_ok(record_metric(&r, "density_elem", density, &e), &e);
     else
-        snprintf(r.reason, sizeof r.reason, "%s", note);
+        record_text(&r, &r.reason, "%s", note);
     if (status == RECORD_OK && note)
         record_note(&r, "%s", note);
     setting_tally_add(&t, &r);

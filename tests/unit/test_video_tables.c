@@ -2,11 +2,13 @@
 #include "tests/harness/suite.h"
 
 #include "analyze/params.h"
-#include "analyze/video_tables.h"
+#include "analyze/tables.h"
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/metricdef.h"
 #include "plots/figure.h"
+#include "sim/registry.h"
 #include "tests/harness/records_fixture.h"
 #include "tests/harness/trace_fixture.h"
 
@@ -26,6 +28,7 @@ static void begin(void)
 {
     memset(&e, 0, sizeof e);
     log_set_level(LOG_ERROR);
+    metric_def_methods(sim_methods);
 }
 
 static void end(void)
@@ -94,30 +97,22 @@ END_TEST
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-START_TEST(blocks_are_listed_by_threshold_and_size_and_counted_once_per_head)
+START_TEST(blocks_count_once_per_head)
 {
     for (int head = 0; head < 2; head++)
         for (int twice = 0; twice < 2; twice++) { /* the same statistics under two settings */
             struct record *r = video("dense", twice ? "c=0.25+0.5" : "", 0, 0, head);
             fixture_metric(r, "below_b16", 0.6 + 0.1 * head);
-            fixture_metric(r, "below_b16_area", 0.5);
-            fixture_metric(r, "below_b64", 0.2);
             fixture_metric(r, "below_s128", 0.3);
             if (twice)
                 fixture_metric(r, "below_b16@0.25", 0.1 + 0.2 * head);
         }
     build("blocks");
-    ck_assert_int_eq(t.n_rows, 4);
-    is_number(0, "c", 0.25);
-    ck_assert_str_eq(cell(0, "unit")->text, "16 x 16");
-    is_mean(0, "below", 2, 0.2);
-    ck_assert(!cell(0, "below_area")->set);
-    ck_assert_str_eq(cell(1, "unit")->text, "64 x 64");
-    ck_assert_str_eq(cell(2, "unit")->text, "16 x 16");
-    is_mean(2, "below", 2, 0.65);
-    is_mean(2, "below_area", 2, 0.5);
-    ck_assert_str_eq(cell(3, "unit")->text, "128 x 1");
-    ck_assert_str_eq(cell(3, "permute")->text, "none");
+    ck_assert_int_eq(t.n_rows, 1);
+    ck_assert_str_eq(cell(0, "permute")->text, "none");
+    is_mean(0, "below_b16", 2, 0.65);
+    is_mean(0, "below_b16@0.25", 2, 0.2);
+    is_mean(0, "below_s128", 2, 0.3);
 }
 END_TEST
 
@@ -140,14 +135,14 @@ START_TEST(thresholds_come_in_order_without_refresh_steps_and_pooled_masks)
     slice("refresh=1", 2, 1, true);
     slice("c1=0.5:mode=pooled", 0, 0.9, false);
     build("threshold");
-    ck_assert_int_eq(t.n_rows, 3);
-    static const double c[] = {0.25, 0.5, 2}, density[] = {0.6, 0.45, 0.2};
-    for (int i = 0; i < 3; i++) {
-        is_number(i, "c", c[i]);
-        is_mean(i, "density_elem", i == 1 ? 2 : 1, density[i]);
-        ck_assert_str_eq(cell(i, "params")->text, "refresh=1");
+    ck_assert_int_eq(t.n_rows, 4);
+    static const char *const tau[] = {"0.25", "0.5", "0.5", "2"};
+    static const double density[] = {0.6, 1.9 / 3, 0.45, 0.2};
+    for (int i = 0; i < 4; i++) {
+        ck_assert_str_eq(cell(i, "tau")->text, tau[i]);
+        ck_assert_str_eq(cell(i, "steps")->text, i == 2 ? "sparse" : "all");
+        is_mean(i, "density_elem", i == 1 ? 3 : i == 2 ? 2 : 1, density[i]);
     }
-    is_mean(0, "cra_mean", 1, 0.94);
 }
 END_TEST
 
@@ -169,20 +164,21 @@ START_TEST(thresholds_have_the_times_of_calls)
 {
     slice("refresh=1", 0, 0.4, false);
     slice("refresh=1", 1, 0.5, false);
+    slice("refresh=1", 2, 1, true);
     slice("refresh=1:tau=2", 1, 0.2, false);
     slice_call("fg-attn", 0, 1e6, false);
     slice_call("fg-attn", 1, 2e6, false);
     slice_call("fg-attn", 2, 4e6, true);
     slice_call("dense", 0, 4e6, false);
     build("threshold");
-    ck_assert_int_eq(t.n_rows, 2);
-    is_number(0, "n", 2);
-    is_number(0, "calls", 2);
-    is_mean(0, "time_attend_ns", 2, 1.5e6);
-    is_mean(0, "speedup", 2, 3);
-    is_number(1, "calls", 0);
-    ck_assert(!cell(1, "time_attend_ns")->set);
-    ck_assert_int_eq(table_find(&t, "time_select_ns"), -1);
+    ck_assert_int_eq(t.n_rows, 3);
+    is_number(0, "calls", 3);
+    is_number(1, "n", 2); /* the sparse steps */
+    is_number(1, "calls", 2);
+    is_mean(1, "time_attend_ns", 2, 1.5e6);
+    is_mean(1, "speedup", 2, 3);
+    is_number(2, "calls", 0);
+    ck_assert(!cell(2, "time_attend_ns")->set);
     ck_assert_int_gt(t.notes.n, 0);
     ck_assert_ptr_nonnull(strstr(t.notes.items[0], "`calls` counts whole calls"));
 }
@@ -215,29 +211,27 @@ START_TEST(similarities_stand_beside_the_methods_in_the_same_order)
     fixture_metric(refresh, "sparsity_total", 0);
     fixture_metric(refresh, "dense_call", 1);
     build("permutations");
-    ck_assert_int_eq(t.n_rows, 3);
-    ck_assert_str_eq(cell(0, "permute")->text, "hilbert");
+    ck_assert_int_eq(t.n_rows, 6);
+    ck_assert_str_eq(cell(0, "order")->text, "hilbert");
     is_mean(0, "sim_q", 1, 0.8);
-    is_mean(0, "sparsity_total", 1, 0.9);
-    ck_assert_str_eq(cell(0, "params")->text, "tau=0.9");
-    is_mean(1, "sparsity_total", 1, 0.7);
-    ck_assert_str_eq(cell(2, "permute")->text, "none");
-    is_mean(2, "sim_q", 2, 0.5);
-    is_mean(2, "sim_k", 2, 0.25);
-    is_mean(2, "err_l1_rel", 2, 0.03);
-    is_number(2, "n", 2);
+    ck_assert_str_eq(cell(1, "params")->text, "permute=hilbert:tau=0.9");
+    is_mean(1, "sparsity_total", 1, 0.9);
+    is_mean(2, "sparsity_total", 1, 0.7);
+    ck_assert_str_eq(cell(3, "order")->text, "none");
+    is_mean(3, "sim_q", 2, 0.5);
+    is_mean(3, "sim_k", 2, 0.25);
+    is_mean(5, "err_l1_rel", 2, 0.03);
 }
 END_TEST
 
 START_TEST(stored_and_row_order_are_one)
 {
     in_order("none", 0, 0.4, 0.02, 0.3);
-    in_order("row", 0, 0.4, 0.02, 0.3);
-    in_order("none", 1, 0.6, 0.04, 0.5);
+    in_order("row", 1, 0.6, 0.04, 0.5);
     build("permutations");
-    ck_assert_int_eq(t.n_rows, 1);
-    is_mean(0, "err_l1_rel", 2, 0.03);
-    is_number(0, "n", 2);
+    ck_assert_int_eq(t.n_rows, 2);
+    is_mean(0, "sim_q", 2, 0.5);
+    is_mean(1, "err_l1_rel", 2, 0.03);
 }
 END_TEST
 
@@ -350,8 +344,6 @@ START_TEST(tables_of_other_records_say_what_is_missing)
         ck_assert_int_eq(table_build(def, &set, NULL, &t, &e), ERR_INPUT);
         err_clear(&e);
     }
-    struct table_request req = {.group = "layer"};
-    assert_fails(table_build(&table_blocks, &set, &req, &t, &e), &e, ERR_USAGE, "do not apply");
 }
 END_TEST
 
@@ -488,7 +480,7 @@ Suite *make_suite(void)
     TCase *c = tcase_create("video tables");
     tcase_add_checked_fixture(c, begin, end);
     tcase_add_test(c, parameters_taken_apart);
-    tcase_add_test(c, blocks_are_listed_by_threshold_and_size_and_counted_once_per_head);
+    tcase_add_test(c, blocks_count_once_per_head);
     tcase_add_test(c, thresholds_come_in_order_without_refresh_steps_and_pooled_masks);
     tcase_add_test(c, thresholds_have_the_times_of_calls);
     tcase_add_test(c, similarities_stand_beside_the_methods_in_the_same_order);

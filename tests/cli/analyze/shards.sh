@@ -1,7 +1,7 @@
 # Shards that were never started are told of where the numbers of the others are read.
 "$LACUNA" capture -q -m "$ROOT/datasets/models/code-lm" --prompt "$ROOT/core/version.c" -n 64 --layers 1 --heads 0-3 --maps 0 -o t.h5
 shard() { "$LACUNA" replay -q t.h5 -m dense --shard "$1" -o "$2"; }
-read_both() { "$LACUNA" status "$@" | sed 's/after.*/after/' && "$LACUNA" analyze "$@" --columns density_elem | grep ^dense; }
+read_both() { "$LACUNA" status "$@" && "$LACUNA" analyze "$@" --columns density_elem | grep ^dense; }
 shard 0/3 a
 read_both a
 echo "-- one is left"

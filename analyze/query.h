@@ -1,0 +1,120 @@
+/*
+ * query.h - questions to a set of records: which ones, and what number each of them has. group.h
+ * takes them together.
+ *
+ * A metric may be an expression of metrics of the form [1-]A[+B...][/C[+D...]], for instance
+ * "1-density_elem" or "time_select_ns/time_dense_ns" ("+" binds closer than "/").
+ *
+ * Conditions (--where of analyze, compare, choose and plot):
+ *   KEY=V|V...   key or parameter (keys.h): shell patterns, numbers, or ranges a..b
+ *   KEY!=V|V...  none of these
+ *   METRIC<X, <=, >, >=, and KEY or parameter likewise, by its number
+ * They are separated by commas; all have to hold. A record without the metric, or whose parameter
+ * is no number, fails a comparison.
+ */
+#ifndef LACUNA_QUERY_H
+#define LACUNA_QUERY_H
+
+#include "analyze/keys.h"
+#include "analyze/load.h"
+
+/* ---- numbers of a record --------------------------------------------------------------------- */
+
+#define EXPR_TERMS 12
+
+/* An expression, to be asked of many records: it remembers where those of one list of names have
+ * its metrics. */
+struct expr {
+    char name[EXPR_TERMS][METRIC_NAME];
+    int n, above; /* terms, and those above the bar */
+    bool complement;
+    const struct metric_names *names; /* of the last record */
+    int64_t at[EXPR_TERMS];
+    bool has; /* those names are all there */
+};
+
+/* A text that is no expression is one that no record has. */
+struct expr expr_parse(const char *text);
+
+/* The value of one record; false: it lacks a metric. */
+bool expr_value(struct expr *e, const struct record *r, double *out);
+
+/* The same once: NAN when absent. */
+double record_value(const struct record *r, const char *metric);
+bool record_has(const struct record *r, const char *metric);
+
+/* Does an ok record of r[0..n) have the metric? */
+bool any_has(const struct record *r, int64_t n, const char *metric);
+
+/* Lists of names that were met lately: records of one list have the same metrics. */
+struct lists_met {
+    const struct metric_names *list[16];
+    int next;
+};
+
+/* Is the record's list new? It is met then. */
+bool list_is_new(struct lists_met *met, const struct record *r);
+
+/* ---- names of metrics ------------------------------------------------------------------------ */
+
+/* Does `name` match one of the comma-separated shell patterns? */
+bool name_matches(const char *patterns, const char *name);
+
+/* Names of all metrics of ok records that match the comma-separated shell patterns, in the order of
+ * the patterns, then of first appearance. */
+int recset_metrics(const struct recset *s, const char *patterns, struct str_list *out,
+                   struct err *err);
+
+/* Does every one of the comma-separated patterns match a metric of an ok record of a, or of b,
+ * which may be NULL? ERR_USAGE names the first that does not; `option` is what the user gave it to.
+ * A name with a typing error would otherwise be left out of the result, or make any two sets equal.
+ */
+int recset_check_metrics(const struct recset *a, const struct recset *b, const char *option,
+                         const char *patterns, struct err *err);
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+/* Does the key take more than one value over the set? */
+bool recset_varies(const struct recset *s, enum group_key k);
+
+/* The keys that are never averaged over (model, length, backend, ...), as far as they tell records
+ * of the set apart: those that vary and are not implied by the ones before. */
+int recset_scope(const struct recset *set, enum group_key keys[KEYS_MAX], int *n, struct err *err);
+
+/* All keys of that kind. */
+extern const enum group_key scope_keys[];
+extern const int n_scope_keys;
+
+bool has_key(const enum group_key *keys, int n, enum group_key k);
+
+/* Do two records agree in all keys? */
+bool same_keys(const struct record *a, const struct record *b, const enum group_key *keys, int n);
+
+/* ---- conditions ------------------------------------------------------------------------------ */
+
+/* Help text of the option, the same in every command. */
+#define WHERE_HELP                                                                                 \
+    "Only records for which all conditions hold: KEY=V|V, KEY!=V, KEY=1..3, tau<=0.01, "           \
+    "cra_p1>0.9; keys, parameters, metrics. Repeatable."
+
+enum relation { IS, IS_NOT, BELOW, AT_MOST, ABOVE, AT_LEAST };
+
+struct condition {
+    char text[192], name[64];
+    enum relation relation;
+    size_t values; /* of IS and IS_NOT: where they begin in text */
+    double limit;  /* of the others */
+    bool is_key;
+    enum group_key key;
+    struct expr metric;
+};
+
+/* The conditions of a text, at most `most`. ERR_USAGE for a bad one. */
+int where_parse(const char *text, struct condition *out, int most, int *n, struct err *err);
+bool where_holds(struct condition *c, int n, const struct record *r);
+
+/* Keep the records for which all conditions of all texts hold. ERR_USAGE for a bad condition;
+ * ERR_INPUT that names the condition after which nothing was left. */
+int recset_where(const struct str_list *texts, struct recset *set, struct err *err);
+
+#endif
