@@ -12,55 +12,36 @@
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static int load_job(struct evidence *e, int kept, int *at, struct err *err)
+/* The records of a job, which several steps may share; at: its index in e->sets. */
+static int load_job(struct evidence *e, const char *id, int *at, struct err *err)
 {
     for (*at = 0; *at < e->n_sets; ++*at)
-        if (e->set_job[*at] == kept)
+        if (strcmp(e->sets[*at].id, id) == 0)
             return 0;
-    struct record **sets = realloc(e->sets, (size_t)(e->n_sets + 1) * sizeof *sets);
-    if (sets)
-        e->sets = sets;
-    int64_t *set_n = realloc(e->set_n, (size_t)(e->n_sets + 1) * sizeof *set_n);
-    if (set_n)
-        e->set_n = set_n;
-    int *set_job = realloc(e->set_job, (size_t)(e->n_sets + 1) * sizeof *set_job);
-    if (set_job)
-        e->set_job = set_job;
-    if (!sets || !set_n || !set_job)
-        return err_set(err, ERR_NOMEM, "records: out of memory");
-    int rc = records_load(e->plan->store->j[kept].dir, &e->sets[*at], &e->set_n[*at], err);
-    if (!rc)
-        e->set_job[e->n_sets++] = kept;
-    return rc;
-}
-
-static int add_unit_records(struct evidence *e, int step, const struct step_unit *u,
-                            struct err *err)
-{
-    int at, rc = load_job(e, u->kept, &at, err);
-    for (int64_t i = 0; !rc && i < e->set_n[at]; i++) {
-        const struct record *r = &e->sets[at][i];
-        if (strcmp(r->method, u->method) != 0 || strcmp(r->params ? r->params : "", u->params) != 0)
-            continue;
-        rc = mem_grow(&e->v, &e->cap, e->n + 1, sizeof *e->v, "records", err);
-        if (!rc)
-            e->v[e->n++] = (struct proof){r, step};
-    }
-    return rc;
+    int rc = mem_grow(&e->sets, &e->cap_sets, e->n_sets + 1, sizeof *e->sets, "records", err);
+    if (rc)
+        return rc;
+    struct record_set *set = &e->sets[*at];
+    *set = (struct record_set){.id = id};
+    e->n_sets++;
+    return records_load(id, &set->r, &set->n, err);
 }
 
 int evidence_load(const struct plan *p, int recipe, struct evidence *e, struct err *err)
 {
-    int rc = 0;
+    int rc = 0, at;
     e->plan = p;
     e->recipe = recipe;
     for (int i = 0; i < p->n; i++) {
         const struct step *s = &p->s[i];
-        if (s->recipe != recipe || s->left_out)
+        enum job_do kind = step_job(p, s)->kind;
+        if (s->recipe != recipe || !s->done || (kind != DO_REPLAY && kind != DO_EVAL))
             continue;
-        for (int k = 0; k < s->n_units; k++)
-            if (s->units[k].kept >= 0)
-                TRY(add_unit_records(e, i, &s->units[k], err));
+        TRY(load_job(e, s->id, &at, err));
+        for (int64_t k = 0; k < e->sets[at].n; k++) {
+            TRY(mem_grow(&e->v, &e->cap, e->n + 1, sizeof *e->v, "records", err));
+            e->v[e->n++] = (struct proof){&e->sets[at].r[k], i};
+        }
     }
 out:
     return rc;
@@ -69,10 +50,8 @@ out:
 void evidence_free(struct evidence *e)
 {
     for (int i = 0; i < e->n_sets; i++)
-        records_free(e->sets[i], e->set_n[i]);
+        records_free(e->sets[i].r, e->sets[i].n);
     free(e->sets);
-    free(e->set_n);
-    free(e->set_job);
     free(e->v);
     memset(e, 0, sizeof *e);
 }

@@ -22,10 +22,12 @@ struct evidence {
     int recipe;
     struct proof *v; /* owned */
     int64_t n, cap;
-    struct record **sets; /* owned: records of the jobs that were read */
-    int64_t *set_n;
-    int *set_job;
-    int n_sets;
+    struct record_set {
+        const char *id; /* of the job */
+        struct record *r;
+        int64_t n;
+    } * sets; /* owned */
+    int64_t n_sets, cap_sets;
 };
 
 /* Read the records of all finished replays of a recipe. Free `e` also after a failure. */

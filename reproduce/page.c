@@ -126,7 +126,7 @@ static int add_figure_caption(struct page *p, struct err *err)
             continue;
         buf_reset(&path);
         buf_reset(&text);
-        buf_printf(&path, "%s/figure.txt", p->plan->store->j[s->kept[0]].dir);
+        buf_printf(&path, "%s/figure.txt", s->id);
         TRY(buf_check(&path, "path", err));
         TRY(buf_read_file(&text, buf_str(&path), (size_t)1 << 20, err));
         if (text.data)
@@ -175,16 +175,14 @@ static void add_commands(struct page *p)
 {
     for (int i = 0; i < p->plan->n; i++) {
         const struct step *s = &p->plan->s[i];
-        if (s->recipe != p->at || s->left_out)
-            continue;
-        for (int k = 0; k < s->n_kept; k++) {
-            const struct kept_job *j = &p->plan->store->j[s->kept[k]];
-            for (int64_t n = 0; n < j->commands.n; n++) {
-                if (!str_list_has(&p->made_by, j->commands.items[n]))
-                    str_list_add(&p->made_by, j->commands.items[n]);
-            }
+        for (int k = 0; k < 2 && s->recipe == p->at && s->done; k++) {
+            struct buf b = {0};
+            buf_puts(&b, "lacuna");
+            command_text(&s->argv[k], s->id, &b);
+            if (s->argv[k].n && !str_list_has(&p->made_by, buf_str(&b)))
+                str_list_add(&p->made_by, buf_str(&b));
+            buf_free(&b);
         }
-        p->pending = p->pending || (!s->done && !s->failed && !s->left_out);
     }
 }
 
@@ -239,8 +237,7 @@ int page_make(const struct plan *plan, int recipe, const struct paper_data *d, s
     TRY(grid_make(p, err));
     TRY(page_fill(p, err));
     add_commands(p);
-    if (!p->pending)
-        TRY(page_claims(p, err));
+    TRY(page_claims(p, err));
     TRY(refuse_equal_runs(p, err));
     TRY(add_notes(p, err));
     name_ours(p);

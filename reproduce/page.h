@@ -28,15 +28,7 @@ struct grid_axis {
     int n, cap;
 };
 
-enum cell_state {
-    CELL_EMPTY,
-    CELL_AGREES,
-    CELL_DIFFERS,
-    CELL_BESIDE,
-    CELL_PRINTED,
-    CELL_OURS,
-    CELL_PENDING
-};
+enum cell_state { CELL_EMPTY, CELL_AGREES, CELL_DIFFERS, CELL_BESIDE, CELL_PRINTED, CELL_OURS };
 extern const char *const cell_state_names[];
 
 #define CELL_PARTS 2
@@ -55,8 +47,9 @@ struct page_cell {
     const json_t *pairs;     /* the rule's choice of calls, NULL: all */
     int model, job;          /* -1: none */
     struct str_list records; /* keys, hashed */
-    int kept[8], n_kept;     /* jobs of the store behind it */
-    bool strong;             /* bold */
+    const char *jobs[8];     /* IDs of the jobs behind it */
+    int n_jobs;
+    bool strong; /* bold */
 };
 
 struct page_block {
@@ -77,7 +70,7 @@ struct page {
     struct str_list sentences, notes;
     char letters[16];       /* all that occur */
     struct buf title, ours; /* "SpargeAttn, Table 9", "video-dit, 1,536 tokens" */
-    bool failed, pending;
+    bool failed;
     struct str_list made_by; /* commands in order */
 };
 

@@ -53,7 +53,7 @@ static void put_cell(const struct page *p, int block, int row, int column, struc
     field(b, cell_state_names[c->state], false);
     field(b, c->letters, false);
     field(b, c->ours ? p->plan->models->m[c->model].name : "", false);
-    field(b, c->n_kept ? p->plan->store->j[c->kept[0]].id : "", false);
+    field(b, c->n_jobs ? c->jobs[0] : "", false);
     field(b, c->reason, true);
 }
 
@@ -116,8 +116,8 @@ static void json_cell(const struct page *p, const struct page_block *g, int row,
         jw_kstr(w, "where", c->where);
         jw_key(w, "folders");
         jw_arr(w);
-        for (int k = 0; k < c->n_kept; k++)
-            jw_str(w, p->plan->store->j[c->kept[k]].id);
+        for (int k = 0; k < c->n_jobs; k++)
+            jw_str(w, c->jobs[k]);
         jw_arr_end(w);
         list(w, "records", &c->records);
     }
@@ -136,7 +136,6 @@ void page_json(const struct page *p, struct buf *b)
     jw_kstr(&w, "title", buf_str(&p->title));
     jw_kstr(&w, "caption", page_caption(p));
     jw_kbool(&w, "quick", p->quick);
-    jw_kbool(&w, "pending", p->pending);
     jw_kbool(&w, "failed", p->failed);
     jw_kstr(&w, "version", lacuna_version());
     jw_kstr(&w, "command", buf_str(&command));

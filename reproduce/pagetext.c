@@ -7,9 +7,7 @@
 
 void cell_text(const struct page_cell *c, struct buf *b)
 {
-    if (c->state == CELL_PENDING)
-        buf_printf(b, "%s%spending", c->printed ? c->printed : "", c->printed ? " / " : "");
-    else if (c->printed && c->ours)
+    if (c->printed && c->ours)
         buf_printf(b, "%s / %s", c->printed, c->ours);
     else
         buf_puts(b, c->printed ? c->printed : c->ours ? c->ours : "-");

@@ -44,7 +44,7 @@ static int read_value(const struct page *p, const struct step *s, const char *na
     struct buf path = {0};
     json_t *doc = NULL;
     int rc = 0;
-    buf_printf(&path, "%s/%s", p->plan->store->j[s->kept[0]].dir, job_output_name(DO_CALIBRATE));
+    step_output(p->plan, s, &path);
     TRY(buf_check(&path, "path", err));
     TRY(seal_json_file(buf_str(&path), (size_t)1 << 30, &doc, err));
     *x = shared_value(doc, name);
@@ -86,7 +86,6 @@ int page_setting(struct page *p, const struct page_block *b, int row, int column
             step_of(p, c->model, recipe_job_find(p->recipe, json_string_value(job)));
         double x;
         if (!s || s->failed || s->left_out || !s->done) {
-            c->state = s && !s->failed && !s->left_out ? CELL_PENDING : c->state;
             *reason = s && s->reason[0] ? s->reason : "no calibration of this";
             goto out;
         }
@@ -96,8 +95,8 @@ int page_setting(struct page *p, const struct page_block *b, int row, int column
             goto out;
         }
         buf_printf(&text, "%s%.*f", i ? json_str_or(b->j, "sep", " / ") : "", digits, x);
-        if (c->n_kept < 8)
-            c->kept[c->n_kept++] = s->kept[0];
+        if (c->n_jobs < 8)
+            c->jobs[c->n_jobs++] = s->id;
         c->value[i < CELL_PARTS ? i : 0] = x;
         prompts = s->n_from;
     }

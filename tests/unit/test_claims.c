@@ -264,7 +264,6 @@ static int each_page(void (*fn)(const struct page *p, const json_t *claim, int m
             struct recipe r = {0};
             struct buf path = {0};
             struct model_set models = {0};
-            struct job_store store = {0};
             struct str_list none = {0};
             assert_ok(recipe_path(&data, json_str_or(o, "id", ""), &path, &e), &e);
             assert_ok(recipe_read(buf_str(&path), &data, &r, &e), &e);
@@ -274,7 +273,6 @@ static int each_page(void (*fn)(const struct page *p, const json_t *claim, int m
                 struct plan plan = {.recipes = &r,
                                     .n_recipes = 1,
                                     .models = &models,
-                                    .store = &store,
                                     .cuda = true,
                                     .style = "paper"};
                 assert_ok(plan_expand(&plan, &e), &e);

@@ -192,7 +192,6 @@ END_TEST
 struct opened {
     struct recipe recipe;
     struct model_set models;
-    struct job_store store;
     struct plan plan;
     struct page page;
 };
@@ -209,7 +208,6 @@ static void open_recipe(const char *id, bool cuda, struct opened *o)
     o->plan = (struct plan){.recipes = &o->recipe,
                             .n_recipes = 1,
                             .models = &o->models,
-                            .store = &o->store,
                             .style = "paper",
                             .cuda = cuda};
     assert_ok(plan_expand(&o->plan, &e), &e);
@@ -338,7 +336,6 @@ static void give(struct fixture_records *f, struct one_step *o)
     memset(o, 0, sizeof *o);
     fixture_set(f, &o->set);
     ck_assert_int_le(o->set.n, 4);
-    o->step.ready = true;
     o->plan = (struct plan){.recipes = &o->recipe, .n_recipes = 1, .s = &o->step, .n = 1};
     for (int64_t i = 0; i < o->set.n; i++)
         o->v[i] = (struct proof){&o->set.r[i], 0};
@@ -417,17 +414,14 @@ START_TEST(without_files_generated_prompts_are_asked)
     struct recipe recipes[N] = {{0}};
     struct model_set models = {0};
     struct task_set tasks = {0};
-    struct job_store store = {0};
     struct str_list none = {0};
     struct plan plan = {.app = &app,
                         .recipes = recipes,
                         .n_recipes = N,
                         .models = &models,
                         .tasks = &tasks,
-                        .store = &store,
                         .style = "paper",
-                        .cuda = true,
-                        .at_once = 1};
+                        .cuda = true};
     int made = 0, files = 0;
     assert_ok(paper_data_load(&data, &e), &e);
     for (int i = 0; i < N; i++) {
@@ -440,7 +434,6 @@ START_TEST(without_files_generated_prompts_are_asked)
     assert_ok(model_set_make(&none, &none, recipes, N, &data, &models, &e), &e);
     assert_ok(task_set_make(&data, &none, &tasks, &e), &e);
     assert_ok(plan_expand(&plan, &e), &e);
-    assert_ok(plan_resolve(&plan, &e), &e);
     for (int i = 0; i < plan.n; i++) {
         const struct step *s = &plan.s[i];
         const char *name = step_job(&plan, s)->name;
@@ -591,7 +584,7 @@ START_TEST(errors_are_compared_at_equal_sparsity)
     const json_t *test = json_object_get(json_array_get(r.claims, 0), "test");
     struct model_use m = {.role = "lm"};
     struct model_set set = {&m, 1, 1};
-    struct step step = {.job = recipe_job_find(&r, "run"), .model = 0, .ready = true, .done = true};
+    struct step step = {.job = recipe_job_find(&r, "run"), .model = 0, .done = true};
     struct plan plan = {.recipes = &r, .n_recipes = 1, .models = &set, .s = &step, .n = 1};
     for (int k = 0; k < 2; k++) {
         struct page page = {.plan = &plan, .data = &data, .recipe = &r};
@@ -652,7 +645,7 @@ static void judge(const struct situation *t, struct recipe *r)
                           .causal = true,
                           .shape = {"Tiny", 2, 4, 4, t->other_shape ? 16 : 8}};
     struct model_set set = {&m, 1, 1};
-    struct step step = {.job = 2, .model = 0, .ready = true, .done = true};
+    struct step step = {.job = 2, .model = 0, .done = true};
     struct plan plan = {.recipes = r, .n_recipes = 1, .models = &set, .s = &step, .n = 1};
     struct page page = {.plan = &plan, .data = &data, .recipe = r, .quick = t->quick};
     struct record rec[8];
