@@ -16,11 +16,11 @@
 #include <unistd.h>
 
 /* Raised when the same inputs give another page. */
-#define PAGE_VERSION "8"
+#define PAGE_VERSION "9"
 
 static const struct writer {
     const char *suffix;
-    void (*write)(const struct page *p, struct buf *b);
+    int (*write)(const struct page *p, struct buf *b, struct err *err);
 } writers[] = {{"md", page_md},
                {"tex", page_tex},
                {"html", page_html},
@@ -138,8 +138,7 @@ static int write_page(struct output *o, int recipe, struct err *err)
     TRY(copy_figure(o, recipe, err));
     for (size_t i = 0; i < WRITERS; i++) {
         buf_reset(&text);
-        writers[i].write(&page, &text);
-        TRY(buf_check(&text, "page", err));
+        TRY(writers[i].write(&page, &text, err));
         TRY(page_path(page.recipe, writers[i].suffix, &path, err));
         TRY(file_write_atomic(buf_str(&path), buf_str(&text), text.len, err));
     }

@@ -243,7 +243,7 @@ int page_make(const struct plan *plan, int recipe, const struct paper_data *d, s
     name_ours(p);
     TRY(buf_check(&p->title, "page", err));
     TRY(buf_check(&p->ours, "page", err));
-    if (p->sentences.failed || p->made_by.failed)
+    if (p->made_by.failed)
         rc = err_set(err, ERR_NOMEM, "page: out of memory");
 out:
     return rc;
@@ -253,7 +253,7 @@ void page_free(struct page *p)
 {
     grid_free(p);
     evidence_free(&p->evidence);
-    str_list_free(&p->sentences);
+    free(p->claims);
     str_list_free(&p->notes);
     str_list_free(&p->made_by);
     buf_free(&p->title);

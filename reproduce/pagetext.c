@@ -5,6 +5,16 @@
 
 #include <string.h>
 
+void count_text(struct buf *b, int64_t n)
+{
+    if (n >= 10000) {
+        count_text(b, n / 1000);
+        buf_printf(b, ",%03d", (int)(n % 1000));
+    } else {
+        buf_printf(b, "%lld", (long long)n);
+    }
+}
+
 void cell_text(const struct page_cell *c, struct buf *b)
 {
     if (c->printed && c->ours)
@@ -62,32 +72,6 @@ const char *cell_letters(const struct page_block *b, int row, int column)
         return "";
     row_letters(b, row, shared);
     return shared[0] && b->columns.e[column].printed ? "" : c->letters;
-}
-
-void label_text(const struct page *p, const struct page_block *b, const struct grid_entry *e,
-                int level, struct buf *out)
-{
-    const char *text = level < e->levels ? e->level[level] : "", *at = strstr(text, "{label}");
-    const json_t *cell = json_object_get(e->j, "label_cell");
-    struct paper_number x;
-    (void)b;
-    if (!at) {
-        buf_puts(out, text);
-        return;
-    }
-    buf_put(out, text, (size_t)(at - text));
-    bool has = e->printed &&
-               paper_number_find(p->data, json_str_or(p->recipe->item, "csv", ""),
-                                 json_str_or(p->recipe->item, "table", ""),
-                                 json_str_or(cell, "row", ""), json_str_or(cell, "column", ""), &x);
-    buf_puts(out, has ? x.value : "ours");
-    buf_puts(out, at + 7);
-}
-
-const char *arrow_text(const struct grid_entry *e, const char *up, const char *down)
-{
-    const char *a = json_str_or(e->j, "arrow", "");
-    return strcmp(a, "up") == 0 ? up : strcmp(a, "down") == 0 ? down : "";
 }
 
 const char *page_caption(const struct page *p)

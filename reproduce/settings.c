@@ -28,6 +28,21 @@ static double shared_value(const json_t *doc, const char *name)
     return x;
 }
 
+const json_t *page_setting_rule(const struct recipe *r, const char *name)
+{
+    size_t i;
+    json_t *o;
+    json_array_foreach(
+        r->ours, i,
+        o) if (strcmp(json_str_or(json_object_get(o, "setting"), "name", ""), name) == 0) return o;
+    return NULL;
+}
+
+const json_t *page_setting_jobs(const struct recipe *r, const char *name)
+{
+    return json_object_get(json_object_get(page_setting_rule(r, name), "setting"), "jobs");
+}
+
 static const struct step *step_of(const struct page *p, int model, int job)
 {
     for (int i = 0; i < p->plan->n; i++) {

@@ -1,0 +1,198 @@
+/*
+ * page_text.c - a page in Markdown, HTML and LaTeX. Tables are analyze's; around them stand the
+ * title, the drawing, the letters and the notes.
+ */
+#include "reproduce/pagetext.h"
+
+#include "analyze/format.h"
+#include "reproduce/pagetables.h"
+
+#include <string.h>
+
+/* "CAPTION Ours: video-dit, 1,536 tokens (quick)." */
+static void lead_text(const struct page *p, struct buf *b)
+{
+    buf_puts(b, page_caption(p));
+    if (p->ours.len)
+        buf_printf(b, "%sOurs: %s%s.", b->len ? " " : "", buf_str(&p->ours),
+                   p->quick ? " (quick)" : "");
+}
+
+static void legend_text(const struct page *p, struct buf *b)
+{
+    for (const char *l = p->letters; *l; l++)
+        buf_printf(b, "%s%c %s", l == p->letters ? "" : ", ", *l, letter_text(*l));
+}
+
+/* Signs that fonts without Unicode lack. */
+static void put_signs(const char *s, struct buf *b)
+{
+    static const char *const signs[][2] = {
+        {"\u00d7", "$\\times$"}, {"\u2191", "$\\uparrow$"}, {"\u2193", "$\\downarrow$"}};
+    while (*s) {
+        size_t k = 0, n = sizeof signs / sizeof *signs;
+        while (k < n && strncmp(s, signs[k][0], strlen(signs[k][0])) != 0)
+            k++;
+        if (k == n)
+            buf_put(b, s++, 1);
+        else {
+            buf_puts(b, signs[k][1]);
+            s += strlen(signs[k][0]);
+        }
+    }
+}
+
+/* The blocks as floats, with the page's title, what is ours, and the letters in their captions. */
+static void put_floats(const struct page *p, struct page_tables *t, const struct sheet_opts *o,
+                       struct buf *b)
+{
+    struct buf text = {0}, note = {0};
+    struct err ignored = {0};
+    const struct table_format *f = format_find("tex", &ignored);
+    for (int i = 0; i < t->n_blocks; i++) {
+        buf_reset(&note);
+        lead_text(p, &note);
+        buf_puts(&note, p->letters[0] ? " Letters: " : "");
+        legend_text(p, &note);
+        snprintf(t->t[i].title, sizeof t->t[i].title, "%s", buf_str(&p->title));
+        str_list_add(&t->t[i].notes, buf_str(&note));
+        format_table(f, &t->t[i], o, &text);
+    }
+    put_signs(buf_str(&text), b);
+    b->failed |= text.failed;
+    buf_free(&text);
+    buf_free(&note);
+}
+
+static int put_tables(const struct page *p, const char *name, struct buf *b, struct err *err)
+{
+    const struct table_format *f = format_find(name, err);
+    const struct sheet_opts all = {.wide = true, .all = true};
+    struct page_tables t = {0};
+    int rc = 0;
+    TRY(page_tables_make(p, &t, err));
+    if (strcmp(name, "tex") == 0)
+        put_floats(p, &t, &all, b);
+    for (int i = 0; i < t.n && strcmp(name, "tex") != 0; i++) {
+        if (strcmp(name, "html") == 0)
+            html_table(&t.t[i], b);
+        else
+            format_table(f, &t.t[i], &all, b);
+        buf_puts(b, "\n");
+    }
+    rc = buf_check(b, "page", err);
+out:
+    page_tables_free(&t);
+    return rc;
+}
+
+/* Notes and what made the page, each a sentence. */
+static void closing_notes(const struct page *p, struct str_list *notes)
+{
+    struct buf b = {0};
+    for (int64_t i = 0; i < p->notes.n; i++) {
+        size_t n = strlen(p->notes.items[i]);
+        buf_reset(&b);
+        buf_printf(&b, "%s%s", p->notes.items[i], n && p->notes.items[i][n - 1] == '.' ? "" : ".");
+        str_list_add(notes, buf_str(&b));
+    }
+    buf_reset(&b);
+    page_agreement(p, &b);
+    if (b.len)
+        str_list_add(notes, buf_str(&b));
+    buf_free(&b);
+}
+
+int page_md(const struct page *p, struct buf *b, struct err *err)
+{
+    struct buf text = {0}, file = {0};
+    struct str_list notes = {0};
+    int rc = 0;
+    page_file(p->recipe, &file);
+    lead_text(p, &text);
+    buf_printf(b, "## %s\n\n%s%s", buf_str(&p->title), buf_str(&text), text.len ? "\n\n" : "");
+    if (page_has_figure(p))
+        buf_printf(b, "![%s](../figures/%s.png)\n\n", buf_str(&p->title), buf_str(&file));
+    TRY(put_tables(p, "md", b, err));
+    buf_reset(&text);
+    legend_text(p, &text);
+    buf_printf(b, "%s%s", buf_str(&text), text.len ? "\n\n" : "");
+    closing_notes(p, &notes);
+    for (int64_t i = 0; i < notes.n; i++)
+        buf_printf(b, "- %s\n", notes.items[i]);
+    buf_puts(b, "- Made by: `");
+    page_command(p, b);
+    buf_puts(b, "`\n");
+out:
+    str_list_free(&notes);
+    buf_free(&text);
+    buf_free(&file);
+    return rc;
+}
+
+static void html_element(const char *tag, const char *text, struct buf *b)
+{
+    buf_printf(b, "<%s>", tag);
+    html_text(text, b);
+    buf_printf(b, "</%s>\n", tag);
+}
+
+int page_html(const struct page *p, struct buf *b, struct err *err)
+{
+    struct buf text = {0}, file = {0};
+    struct str_list notes = {0};
+    int rc = 0;
+    page_file(p->recipe, &file);
+    buf_puts(b, "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n");
+    html_element("title", buf_str(&p->title), b);
+    buf_printf(b, "<style>%s</style>\n", html_style);
+    html_element("h1", buf_str(&p->title), b);
+    lead_text(p, &text);
+    html_element("p", buf_str(&text), b);
+    if (page_has_figure(p))
+        buf_printf(b, "<p><img src=\"../figures/%s.png\" alt=\"\"></p>\n", buf_str(&file));
+    TRY(put_tables(p, "html", b, err));
+    buf_reset(&text);
+    legend_text(p, &text);
+    html_element("p", buf_str(&text), b);
+    closing_notes(p, &notes);
+    buf_puts(b, "<ul>\n");
+    for (int64_t i = 0; i < notes.n; i++)
+        html_element("li", notes.items[i], b);
+    buf_reset(&text);
+    page_command(p, &text);
+    buf_puts(b, "<li>Made by: ");
+    html_element("code", buf_str(&text), b);
+    buf_puts(b, "</li></ul>\n");
+out:
+    str_list_free(&notes);
+    buf_free(&text);
+    buf_free(&file);
+    return rc;
+}
+
+int page_tex(const struct page *p, struct buf *b, struct err *err)
+{
+    struct buf text = {0}, file = {0};
+    int rc = 0;
+    page_file(p->recipe, &file);
+    buf_printf(b, "%% %s\n", buf_str(&p->title));
+    TRY(put_tables(p, "tex", b, err));
+    if (page_has_figure(p)) {
+        lead_text(p, &text);
+        buf_printf(b,
+                   "%% graphicx, and where the drawings lie: \\graphicspath{{figures/}}\n"
+                   "\\begin{figure}[t]\\centering\n\\includegraphics[width=\\linewidth]{%s.pdf}\n"
+                   "\\caption{",
+                   buf_str(&file));
+        tex_text(buf_str(&p->title), b);
+        buf_puts(b, ". ");
+        tex_text(buf_str(&text), b);
+        buf_puts(b, "}\n\\end{figure}\n");
+    }
+    rc = buf_check(b, "page", err);
+out:
+    buf_free(&text);
+    buf_free(&file);
+    return rc;
+}
