@@ -5,8 +5,10 @@
 #include "reproduce/pagetext.h"
 
 #include "analyze/format.h"
+#include "core/mem.h"
 #include "reproduce/pagetables.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* "CAPTION Ours: video-dit, 1,536 tokens (quick)." */
@@ -42,26 +44,55 @@ static void put_signs(const char *s, struct buf *b)
     }
 }
 
-/* The blocks as floats, with the page's title, what is ours, and the letters in their captions. */
-static void put_floats(const struct page *p, struct page_tables *t, const struct sheet_opts *o,
-                       struct buf *b)
+/* A block as a sheet whose first columns, of the labels, are repeated where it is parted. */
+static int make_sheet(const struct page *p, int block, const struct table *t, struct sheet *s,
+                      struct err *err)
 {
-    struct buf text = {0}, note = {0};
-    struct err ignored = {0};
-    const struct table_format *f = format_find("tex", &ignored);
-    for (int i = 0; i < t->n_blocks; i++) {
-        buf_reset(&note);
-        lead_text(p, &note);
-        buf_puts(&note, p->letters[0] ? " Letters: " : "");
-        legend_text(p, &note);
-        snprintf(t->t[i].title, sizeof t->t[i].title, "%s", buf_str(&p->title));
-        str_list_add(&t->t[i].notes, buf_str(&note));
-        format_table(f, &t->t[i], o, &text);
+    size_t stubs = json_array_size(json_object_get(p->blocks[block].j, "stub"));
+    struct buf note = {0};
+    int rc = 0;
+    *s = (struct sheet){.title = strdup(buf_str(&p->title)), .caption = strdup("")};
+    snprintf(s->name, sizeof s->name, "%.27s-%hhu", p->recipe->id, (unsigned char)(block + 1));
+    TRY(mem_zalloc(&s->cols, t->n_cols, sizeof *s->cols, "columns", err));
+    TRY(mem_zalloc(&s->cells, t->n_rows * t->n_cols, sizeof *s->cells, "cells", err));
+    for (; s->n_cols < t->n_cols; s->n_cols++) {
+        bool key = s->n_cols < (int64_t)stubs;
+        s->cols[s->n_cols] = (struct sheet_column){strdup(t->cols[s->n_cols].title), strdup(""),
+                                                   .right = !key, .key = key};
+    }
+    s->n_rows = t->n_rows;
+    for (int64_t i = 0; i < t->n_rows * t->n_cols; i++)
+        s->cells[i].text = strdup(t->cells[i].text);
+    lead_text(p, &note);
+    buf_puts(&note, p->letters[0] ? " Letters: " : "");
+    legend_text(p, &note);
+    str_list_add(&s->notes, buf_str(&note));
+out:
+    buf_free(&note);
+    return rc;
+}
+
+/* The blocks as floats. */
+static int put_floats(const struct page *p, struct buf *b, struct err *err)
+{
+    const struct table_format *f = format_find("tex", err);
+    struct page_tables t = {0};
+    struct buf text = {0};
+    int rc = 0;
+    TRY(page_tables_make(p, &t, err));
+    for (int i = 0; i < t.n_blocks && !rc; i++) {
+        struct sheet s;
+        rc = make_sheet(p, i, &t.t[i], &s, err);
+        if (!rc)
+            f->show(&s, &text);
+        sheet_free(&s);
     }
     put_signs(buf_str(&text), b);
     b->failed |= text.failed;
+out:
+    page_tables_free(&t);
     buf_free(&text);
-    buf_free(&note);
+    return rc;
 }
 
 static int put_tables(const struct page *p, const char *name, struct buf *b, struct err *err)
@@ -71,9 +102,7 @@ static int put_tables(const struct page *p, const char *name, struct buf *b, str
     struct page_tables t = {0};
     int rc = 0;
     TRY(page_tables_make(p, &t, err));
-    if (strcmp(name, "tex") == 0)
-        put_floats(p, &t, &all, b);
-    for (int i = 0; i < t.n && strcmp(name, "tex") != 0; i++) {
+    for (int i = 0; i < t.n; i++) {
         if (strcmp(name, "html") == 0)
             html_table(&t.t[i], b);
         else
@@ -177,7 +206,7 @@ int page_tex(const struct page *p, struct buf *b, struct err *err)
     int rc = 0;
     page_file(p->recipe, &file);
     buf_printf(b, "%% %s\n", buf_str(&p->title));
-    TRY(put_tables(p, "tex", b, err));
+    TRY(put_floats(p, b, err));
     if (page_has_figure(p)) {
         lead_text(p, &text);
         buf_printf(b,
