@@ -8,20 +8,6 @@
 
 #include <string.h>
 
-static bool holds_text(const json_t *values, const char *text)
-{
-    size_t i;
-    json_t *v;
-    if (json_is_string(values))
-        return strcmp(json_string_value(values), text) == 0;
-    json_array_foreach((json_t *)values, i, v)
-    {
-        if (json_is_string(v) && strcmp(json_string_value(v), text) == 0)
-            return true;
-    }
-    return false;
-}
-
 /* Is one of the layout's rows or columns of a single label named so? Of rows the name is a pattern.
  */
 static bool is_label(const struct recipe *r, bool rows, const char *name)
@@ -47,7 +33,7 @@ static bool is_member(const struct recipe *r, const struct claim *c, const char 
     if (c->labels)
         return is_label(r, c->labels[0] == 'r', name);
     if (c->setting)
-        return holds_text(page_setting_jobs(r, c->setting), name);
+        return json_has_text(page_setting_jobs(r, c->setting), name);
     return json_object_get(r->cases, name) || metric_def_find(name);
 }
 
@@ -69,7 +55,7 @@ static int check_set(const struct recipe *r, const struct claim *c, struct err *
             return err_set(err, ERR_INPUT, "no such member: '%s'", member);
     }
     if (json_is_array(c->set))
-        return !c->x || holds_text(c->set, c->x)
+        return !c->x || json_has_text(c->set, c->x)
                    ? 0
                    : err_set(err, ERR_INPUT, "no such member: '%s'", c->x);
     for (i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -81,7 +67,7 @@ static int check_set(const struct recipe *r, const struct claim *c, struct err *
     if (!name || (!cases && !full && !quick))
         return err_set(err, ERR_INPUT, "no variable, cases or key of records: '%s'",
                        name ? name : "");
-    if (c->x && !holds_text(full, c->x) && !holds_text(quick, c->x) &&
+    if (c->x && !json_has_text(full, c->x) && !json_has_text(quick, c->x) &&
         !(cases && json_object_get(r->cases, c->x)))
         return err_set(err, ERR_INPUT, "no such member: '%s'", c->x);
     return 0;

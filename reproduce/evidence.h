@@ -90,11 +90,6 @@ void unit_values_free(struct unit_values *v);
 int evidence_stat(const struct evidence *e, const struct choice *c, const char *metric,
                   const char *stat, struct sample_stats *out, struct err *err);
 
-/* Percentile interval of the mean of x over 10,000 resamples, seed 0, at this level (0.95). With y:
- * of mean(x) / mean(y) over resamples of pairs. */
-int mean_interval(const double *x, const double *y, int64_t n, double level, double *lo, double *hi,
-                  struct err *err);
-
 /* Does the metric belong to keys alone? */
 bool metric_of_keys(const char *metric);
 

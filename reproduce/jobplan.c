@@ -31,14 +31,9 @@ void step_text(const struct step *s, struct buf *b)
 
 static int new_step(struct plan *p, struct step **out, struct err *err)
 {
-    if (p->n == p->cap) {
-        int cap = p->cap ? 2 * p->cap : 256;
-        struct step *s = realloc(p->s, (size_t)cap * sizeof *s);
-        if (!s)
-            return err_set(err, ERR_NOMEM, "plan: out of memory");
-        p->s = s;
-        p->cap = cap;
-    }
+    int rc = mem_grow(&p->s, &p->cap, p->n + 1, sizeof *p->s, "plan", err);
+    if (rc)
+        return rc;
     *out = &p->s[p->n++];
     memset(*out, 0, sizeof **out);
     return 0;

@@ -41,7 +41,8 @@ struct plan {
     bool quick, cuda, no_gnuplot;
     const char *style; /* of drawings: "paper", "slide", "screen" */
     struct step *s;    /* owned; inputs stand before what reads them */
-    int n, cap;
+    int n;
+    int64_t cap;
     struct str_list texts; /* values that were made here */
 };
 

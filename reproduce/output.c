@@ -168,22 +168,6 @@ int output_page(struct output *o, int recipe, struct err *err)
     return rc;
 }
 
-/* The entry of layouts.json: pages of earlier calls belong to the index, too. */
-static const json_t *layout_item(const struct paper_data *d, const char *id)
-{
-    static const char *const keys[] = {"tables", "figures"};
-    for (int k = 0; k < 2; k++) {
-        size_t i;
-        json_t *o;
-        json_array_foreach(json_object_get(d->layouts, keys[k]), i, o)
-        {
-            if (strcmp(json_str_or(o, "id", ""), id) == 0)
-                return o;
-        }
-    }
-    return NULL;
-}
-
 static int write_index(const struct output *o, struct err *err)
 {
     struct buf b = {0};
@@ -202,7 +186,8 @@ static int write_index(const struct output *o, struct err *err)
         buf_puts(&b, ".html\">");
         html_text(id, &b);
         buf_puts(&b, "</a> ");
-        html_text(json_str_or(layout_item(o->data, id), "caption", ""), &b);
+        const json_t *item = paper_table(o->data, id);
+        html_text(json_str_or(item ? item : paper_figure(o->data, id), "caption", ""), &b);
         buf_puts(&b, "\n");
     }
     buf_puts(&b, "</ul>\n");

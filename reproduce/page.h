@@ -25,7 +25,8 @@ struct grid_entry {
 
 struct grid_axis {
     struct grid_entry *e; /* owned */
-    int n, cap;
+    int n;
+    int64_t cap;
 };
 
 enum cell_state { CELL_EMPTY, CELL_AGREES, CELL_DIFFERS, CELL_BESIDE, CELL_PRINTED, CELL_OURS };

@@ -11,6 +11,71 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- cells ----------------------------------------------------------------------------------- */
+
+/* "printed / ours", or the one that is there; "-": nothing. */
+static void cell_text(const struct page_cell *c, struct buf *b)
+{
+    if (c->printed && c->ours)
+        buf_printf(b, "%s / %s", c->printed, c->ours);
+    else
+        buf_puts(b, c->printed ? c->printed : c->ours ? c->ours : "-");
+}
+
+/* Letters that cells share: those of the first one, none when another cell's differ. Returns
+ * whether the next cell may still share them. */
+static bool share_letters(const struct page_cell *c, bool *first, char letters[16])
+{
+    if (*first)
+        snprintf(letters, 16, "%s", c->letters);
+    else if (strcmp(letters, c->letters) != 0) {
+        letters[0] = '\0';
+        return false;
+    }
+    *first = false;
+    return true;
+}
+
+/* The letters that all cells of ours share in a column of ours; "" where they differ. */
+static void column_letters(const struct page_block *b, int column, char letters[16])
+{
+    bool first = true, shared = true;
+    letters[0] = '\0';
+    if (b->columns.e[column].printed)
+        return;
+    for (int r = 0; r < b->rows.n && shared; r++) {
+        const struct page_cell *c = page_cell_at(b, r, column);
+        if (c->ours)
+            shared = share_letters(c, &first, letters);
+    }
+}
+
+/* In a row of ours where it crosses printed columns. */
+static void row_letters(const struct page_block *b, int row, char letters[16])
+{
+    bool first = true, shared = true;
+    letters[0] = '\0';
+    if (b->rows.e[row].printed)
+        return;
+    for (int k = 0; k < b->columns.n && shared; k++) {
+        const struct page_cell *c = page_cell_at(b, row, k);
+        if (c->ours && b->columns.e[k].printed)
+            shared = share_letters(c, &first, letters);
+    }
+}
+
+/* What the cell itself still has to show of its letters. */
+static const char *cell_letters(const struct page_block *b, int row, int column)
+{
+    char shared[16];
+    const struct page_cell *c = page_cell_at(b, row, column);
+    column_letters(b, column, shared);
+    if (!c->ours || shared[0])
+        return "";
+    row_letters(b, row, shared);
+    return shared[0] && b->columns.e[column].printed ? "" : c->letters;
+}
+
 static int text_column(struct table *t, const char *title, struct err *err)
 {
     return table_column(t, title, title, "", COL_TEXT, 1, err);

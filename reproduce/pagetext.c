@@ -15,65 +15,6 @@ void count_text(struct buf *b, int64_t n)
     }
 }
 
-void cell_text(const struct page_cell *c, struct buf *b)
-{
-    if (c->printed && c->ours)
-        buf_printf(b, "%s / %s", c->printed, c->ours);
-    else
-        buf_puts(b, c->printed ? c->printed : c->ours ? c->ours : "-");
-}
-
-/* Letters that cells share: those of the first one, none when another cell's differ. Returns
- * whether the next cell may still share them. */
-static bool share_letters(const struct page_cell *c, bool *first, char letters[16])
-{
-    if (*first)
-        snprintf(letters, 16, "%s", c->letters);
-    else if (strcmp(letters, c->letters) != 0) {
-        letters[0] = '\0';
-        return false;
-    }
-    *first = false;
-    return true;
-}
-
-void column_letters(const struct page_block *b, int column, char letters[16])
-{
-    bool first = true, shared = true;
-    letters[0] = '\0';
-    if (b->columns.e[column].printed)
-        return;
-    for (int r = 0; r < b->rows.n && shared; r++) {
-        const struct page_cell *c = page_cell_at(b, r, column);
-        if (c->ours)
-            shared = share_letters(c, &first, letters);
-    }
-}
-
-void row_letters(const struct page_block *b, int row, char letters[16])
-{
-    bool first = true, shared = true;
-    letters[0] = '\0';
-    if (b->rows.e[row].printed)
-        return;
-    for (int k = 0; k < b->columns.n && shared; k++) {
-        const struct page_cell *c = page_cell_at(b, row, k);
-        if (c->ours && b->columns.e[k].printed)
-            shared = share_letters(c, &first, letters);
-    }
-}
-
-const char *cell_letters(const struct page_block *b, int row, int column)
-{
-    char shared[16];
-    const struct page_cell *c = page_cell_at(b, row, column);
-    column_letters(b, column, shared);
-    if (!c->ours || shared[0])
-        return "";
-    row_letters(b, row, shared);
-    return shared[0] && b->columns.e[column].printed ? "" : c->letters;
-}
-
 const char *page_caption(const struct page *p)
 {
     return json_str_or(p->recipe->item, "caption", "");

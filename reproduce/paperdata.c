@@ -215,6 +215,20 @@ const char *json_str_or(const json_t *o, const char *key, const char *otherwise)
     return json_is_string(v) ? json_string_value(v) : otherwise;
 }
 
+bool json_has_text(const json_t *texts, const char *text)
+{
+    size_t i;
+    json_t *v;
+    if (json_is_string(texts))
+        return strcmp(json_string_value(texts), text) == 0;
+    json_array_foreach((json_t *)texts, i, v)
+    {
+        if (json_is_string(v) && strcmp(json_string_value(v), text) == 0)
+            return true;
+    }
+    return false;
+}
+
 double size_value(const char *text)
 {
     char *end;

@@ -33,28 +33,19 @@ static const char *case_of(const struct page *p, const json_t *where)
     return NULL;
 }
 
-static bool lists(const json_t *list, const char *name)
-{
-    size_t i;
-    json_t *v;
-    json_array_foreach(list, i, v) if (json_is_string(v) &&
-                                       strcmp(json_string_value(v), name) == 0) return true;
-    return false;
-}
-
 /* Which member of the claim a cell belongs to; false: to none. */
 static bool member_of(const struct page *p, const struct claim *c, const json_t *where,
                       const char *metric, char *out, size_t size)
 {
     const char *axis = json_string_value(c->set), *value = NULL;
     bool list = json_is_array(c->set);
-    if (list && lists(c->set, metric)) {
+    if (list && json_has_text(c->set, metric)) {
         value = metric;
     } else if (c->metric && strcmp(c->metric, metric) == 0) {
         value = list || (axis && strcmp(axis, "cases") == 0) ? case_of(p, where)
                 : axis                                       ? json_str_or(where, axis, NULL)
                                                              : metric;
-        if (list && value && !lists(c->set, value))
+        if (list && value && !json_has_text(c->set, value))
             value = NULL;
     }
     if (value)

@@ -117,10 +117,7 @@ const json_t *recipe_variable(const struct recipe *r, bool quick, const char *na
 
 bool recipe_repeats(const struct recipe_job *j, const char *variable)
 {
-    size_t i;
-    json_t *v;
-    json_array_foreach(j->each, i, v) if (strcmp(json_string_value(v), variable) == 0) return true;
-    return false;
+    return json_has_text(j->each, variable);
 }
 
 int template_each(const char *text, const char *where, template_fn *fn, void *ctx, struct err *err)

@@ -1,5 +1,5 @@
 /*
- * page_text.c - a page in Markdown, HTML and LaTeX. Tables are analyze's; around them stand the
+ * pagewrite.c - a page in Markdown, HTML and LaTeX. Tables are analyze's; around them stand the
  * title, the drawing, the letters and the notes.
  */
 #include "reproduce/pagetext.h"
@@ -25,6 +25,104 @@ static void legend_text(const struct page *p, struct buf *b)
     for (const char *l = p->letters; *l; l++)
         buf_printf(b, "%s%c %s", l == p->letters ? "" : ", ", *l, letter_text(*l));
 }
+
+/* ---- Markdown and HTML -----------------------------------------------------------------------
+ */
+
+enum part { TITLE, PARAGRAPH, NOTE, COMMAND, PARTS };
+
+/* What stands before and behind a text. */
+static const char *const marks[2][PARTS][2] = {
+    {{"## ", "\n\n"}, {"", "\n\n"}, {"- ", "\n"}, {"- Made by: `", "`\n"}},
+    {{"<h1>", "</h1>\n"},
+     {"<p>", "</p>\n"},
+     {"<li>", "</li>\n"},
+     {"<li>Made by: <code>", "</code></li>\n"}}};
+
+/* An empty text leaves no part. */
+static void put_part(bool html, enum part part, struct buf *text, struct buf *b)
+{
+    if (text->len) {
+        buf_puts(b, marks[html][part][0]);
+        if (html)
+            html_text(buf_str(text), b);
+        else
+            buf_puts(b, buf_str(text));
+        buf_puts(b, marks[html][part][1]);
+    }
+    b->failed |= text->failed;
+    buf_reset(text);
+}
+
+static int put_tables(const struct page *p, bool html, struct buf *b, struct err *err)
+{
+    const struct table_format *f = format_find("md", err);
+    const struct sheet_opts all = {.wide = true, .all = true};
+    struct page_tables t = {0};
+    int rc = page_tables_make(p, &t, err);
+    for (int i = 0; i < t.n && !rc; i++) {
+        if (html)
+            html_table(&t.t[i], b);
+        else
+            format_table(f, &t.t[i], &all, b);
+        buf_puts(b, "\n");
+    }
+    page_tables_free(&t);
+    return rc;
+}
+
+static int put_page(const struct page *p, bool html, struct buf *b, struct err *err)
+{
+    struct buf text = {0};
+    int rc = 0;
+    buf_puts(&text, buf_str(&p->title));
+    put_part(html, TITLE, &text, b);
+    lead_text(p, &text);
+    put_part(html, PARAGRAPH, &text, b);
+    if (page_has_figure(p)) {
+        page_file(p->recipe, &text);
+        buf_printf(b,
+                   html ? "<p><img src=\"../figures/%s.png\" alt=\"\"></p>\n"
+                        : "![](../figures/%s.png)\n\n",
+                   buf_str(&text));
+        buf_reset(&text);
+    }
+    TRY(put_tables(p, html, b, err));
+    legend_text(p, &text);
+    put_part(html, PARAGRAPH, &text, b);
+    buf_puts(b, html ? "<ul>\n" : "");
+    for (int64_t i = 0; i < p->notes.n; i++) {
+        size_t n = strlen(p->notes.items[i]);
+        buf_printf(&text, "%s%s", p->notes.items[i],
+                   n && p->notes.items[i][n - 1] == '.' ? "" : ".");
+        put_part(html, NOTE, &text, b);
+    }
+    page_agreement(p, &text);
+    put_part(html, NOTE, &text, b);
+    page_command(p, &text);
+    put_part(html, COMMAND, &text, b);
+    buf_puts(b, html ? "</ul>\n" : "");
+    rc = buf_check(b, "page", err);
+out:
+    buf_free(&text);
+    return rc;
+}
+
+int page_md(const struct page *p, struct buf *b, struct err *err)
+{
+    return put_page(p, false, b, err);
+}
+
+int page_html(const struct page *p, struct buf *b, struct err *err)
+{
+    buf_puts(b, "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>");
+    html_text(buf_str(&p->title), b);
+    buf_printf(b, "</title>\n<style>%s</style>\n", html_style);
+    return put_page(p, true, b, err);
+}
+
+/* ---- LaTeX -----------------------------------------------------------------------------------
+ */
 
 /* Signs that fonts without Unicode lack. */
 static void put_signs(const char *s, struct buf *b)
@@ -92,111 +190,6 @@ static int put_floats(const struct page *p, struct buf *b, struct err *err)
 out:
     page_tables_free(&t);
     buf_free(&text);
-    return rc;
-}
-
-static int put_tables(const struct page *p, const char *name, struct buf *b, struct err *err)
-{
-    const struct table_format *f = format_find(name, err);
-    const struct sheet_opts all = {.wide = true, .all = true};
-    struct page_tables t = {0};
-    int rc = 0;
-    TRY(page_tables_make(p, &t, err));
-    for (int i = 0; i < t.n; i++) {
-        if (strcmp(name, "html") == 0)
-            html_table(&t.t[i], b);
-        else
-            format_table(f, &t.t[i], &all, b);
-        buf_puts(b, "\n");
-    }
-    rc = buf_check(b, "page", err);
-out:
-    page_tables_free(&t);
-    return rc;
-}
-
-/* Notes and what made the page, each a sentence. */
-static void closing_notes(const struct page *p, struct str_list *notes)
-{
-    struct buf b = {0};
-    for (int64_t i = 0; i < p->notes.n; i++) {
-        size_t n = strlen(p->notes.items[i]);
-        buf_reset(&b);
-        buf_printf(&b, "%s%s", p->notes.items[i], n && p->notes.items[i][n - 1] == '.' ? "" : ".");
-        str_list_add(notes, buf_str(&b));
-    }
-    buf_reset(&b);
-    page_agreement(p, &b);
-    if (b.len)
-        str_list_add(notes, buf_str(&b));
-    buf_free(&b);
-}
-
-int page_md(const struct page *p, struct buf *b, struct err *err)
-{
-    struct buf text = {0}, file = {0};
-    struct str_list notes = {0};
-    int rc = 0;
-    page_file(p->recipe, &file);
-    lead_text(p, &text);
-    buf_printf(b, "## %s\n\n%s%s", buf_str(&p->title), buf_str(&text), text.len ? "\n\n" : "");
-    if (page_has_figure(p))
-        buf_printf(b, "![%s](../figures/%s.png)\n\n", buf_str(&p->title), buf_str(&file));
-    TRY(put_tables(p, "md", b, err));
-    buf_reset(&text);
-    legend_text(p, &text);
-    buf_printf(b, "%s%s", buf_str(&text), text.len ? "\n\n" : "");
-    closing_notes(p, &notes);
-    for (int64_t i = 0; i < notes.n; i++)
-        buf_printf(b, "- %s\n", notes.items[i]);
-    buf_puts(b, "- Made by: `");
-    page_command(p, b);
-    buf_puts(b, "`\n");
-out:
-    str_list_free(&notes);
-    buf_free(&text);
-    buf_free(&file);
-    return rc;
-}
-
-static void html_element(const char *tag, const char *text, struct buf *b)
-{
-    buf_printf(b, "<%s>", tag);
-    html_text(text, b);
-    buf_printf(b, "</%s>\n", tag);
-}
-
-int page_html(const struct page *p, struct buf *b, struct err *err)
-{
-    struct buf text = {0}, file = {0};
-    struct str_list notes = {0};
-    int rc = 0;
-    page_file(p->recipe, &file);
-    buf_puts(b, "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n");
-    html_element("title", buf_str(&p->title), b);
-    buf_printf(b, "<style>%s</style>\n", html_style);
-    html_element("h1", buf_str(&p->title), b);
-    lead_text(p, &text);
-    html_element("p", buf_str(&text), b);
-    if (page_has_figure(p))
-        buf_printf(b, "<p><img src=\"../figures/%s.png\" alt=\"\"></p>\n", buf_str(&file));
-    TRY(put_tables(p, "html", b, err));
-    buf_reset(&text);
-    legend_text(p, &text);
-    html_element("p", buf_str(&text), b);
-    closing_notes(p, &notes);
-    buf_puts(b, "<ul>\n");
-    for (int64_t i = 0; i < notes.n; i++)
-        html_element("li", notes.items[i], b);
-    buf_reset(&text);
-    page_command(p, &text);
-    buf_puts(b, "<li>Made by: ");
-    html_element("code", buf_str(&text), b);
-    buf_puts(b, "</li></ul>\n");
-out:
-    str_list_free(&notes);
-    buf_free(&text);
-    buf_free(&file);
     return rc;
 }
 
