@@ -146,22 +146,26 @@ static double mean_of(const struct claim_sample *s, int g)
 /* One comparison of a claim. */
 struct comparison {
     const struct member *m[CLAIM_MEMBERS];
-    int n, a, b; /* members; those that the row names, b -1: none */
+    int n;
     double mean[CLAIM_MEMBERS];
     struct claim_estimate e;
     enum claim_state state;
     double margin; /* how far it is from another state */
 };
 
-static int compare(struct comparison *c, enum claim_stat stat, bool apart, int tests,
+static int compare(const struct claim *c, bool apart, double tie, int tests, struct comparison *x,
                    struct err *err)
 {
+    bool within = c->kind == CLAIM_WITHIN;
     struct claim_sample s;
     int rc = 0;
-    TRY(sample_make(c->m, c->n, apart, &s, err));
-    TRY(claim_estimate(&s, stat, tests, &c->e, err));
-    for (int g = 0; g < c->n; g++)
-        c->mean[g] = mean_of(&s, g);
+    TRY(sample_make(x->m, x->n, apart, &s, err));
+    TRY(claim_estimate(&s, within ? c->stat : STAT_DIFFERENCE, tests, &x->e, err));
+    for (int g = 0; g < x->n; g++)
+        x->mean[g] = mean_of(&s, g);
+    x->state = within ? claim_inside(&x->e, c->l, c->h, c->setting ? 1 : CLAIM_MIN_UNITS)
+                      : claim_above(&x->e, tie);
+    x->margin = within ? fmin(c->h - x->e.value, x->e.value - c->l) : x->e.value;
 out:
     sample_free(&s);
     return rc;
@@ -169,112 +173,78 @@ out:
 
 /* Of several comparisons one that is reversed decides against the claim, and one that is open
  * leaves it open. The row names the reversed, the open, or the closest one. */
-static void join(struct claim_row *row, struct comparison *worst, const struct comparison *c)
+static void join(struct comparison *worst, const struct comparison *x)
 {
     static const int rank[] = {[CLAIM_HOLDS] = 0, [CLAIM_OPEN] = 1, [CLAIM_HOLDS_NOT] = 2};
-    if (worst->n && rank[c->state] <= rank[worst->state] &&
-        !(c->state == worst->state && c->margin < worst->margin))
-        return;
-    *worst = *c;
-    row->state = c->state;
-    row->value = c->e;
+    if (!worst->n || rank[x->state] > rank[worst->state] ||
+        (x->state == worst->state && x->margin < worst->margin))
+        *worst = *x;
 }
 
-/* Is A above B? */
-static int test_pair(const struct member *a, const struct member *b, double tie, int tests,
-                     struct comparison *c, struct err *err)
+/* The member X among the first n; -1: it has no records. */
+static int find_x(const struct claim *c, const struct members *all, int n)
 {
-    *c = (struct comparison){.m = {a, b}, .n = 2, .a = 0, .b = 1};
-    int rc = compare(c, STAT_DIFFERENCE, false, tests, err);
-    c->state = claim_above(&c->e, tie);
-    c->margin = c->e.value;
-    return rc;
+    for (int i = 0; i < n && c->x; i++)
+        if (strcmp(all->m[i].value, c->x) == 0)
+            return i;
+    return -1;
 }
 
-static int test_pairs(const struct claim *c, const struct members *all, double tie,
-                      struct claim_row *row, struct comparison *worst, struct err *err)
+/* MORE and numbers of several members: all at once. Bounds of a mean: each. ORDER: each and the
+ * next. MOST: X and each other. */
+static int test_members(const struct claim *c, const struct members *all, double tie,
+                        struct comparison *worst, struct err *err)
 {
-    struct comparison one;
-    int x = -1, rc = 0;
-    for (int i = 0; i < all->n && c->kind == CLAIM_MOST; i++)
-        x = strcmp(all->m[i].value, c->x) == 0 ? i : x;
-    for (int i = 0; i < all->n - (c->kind != CLAIM_MOST); i++) {
+    bool whole = c->kind == CLAIM_MORE || (c->kind == CLAIM_WITHIN && c->stat != STAT_MEAN);
+    bool apart = c->kind == CLAIM_WITHIN && c->stat == STAT_SPREAD && !same_units(all);
+    int n = whole ? 1 : c->kind == CLAIM_ORDER ? all->n - 1 : all->n;
+    int x = find_x(c, all, all->n), tests = n > 1 ? all->n - 1 : 1, rc = 0;
+    for (int i = 0; i < n; i++) {
+        struct comparison one = {.n = whole ? all->n : c->kind == CLAIM_WITHIN ? 1 : 2};
         int other = c->kind == CLAIM_MOST ? x : i + 1;
-        if (other < 0 || other == i)
+        if (c->kind == CLAIM_MOST && (x < 0 || x == i))
             continue;
-        /* MORE: i above the next; ORDER: the next above i, or below; MOST: X above i, or below. */
-        bool up = c->kind == CLAIM_MORE ? false : !c->falls;
-        TRY(test_pair(&all->m[up ? other : i], &all->m[up ? i : other], tie, all->n - 1, &one,
-                      err));
-        join(row, worst, &one);
-    }
-out:
-    return rc;
-}
-
-/* Is A - B more than C - D? */
-static int test_gap(const struct members *all, double tie, struct claim_row *row,
-                    struct comparison *worst, struct err *err)
-{
-    struct comparison c = {.n = 4, .a = 0, .b = 2};
-    for (int g = 0; g < 4; g++)
-        c.m[g] = &all->m[g];
-    int rc = compare(&c, STAT_DIFFERENCE, false, 1, err);
-    c.state = claim_above(&c.e, tie);
-    join(row, worst, &c);
-    return rc;
-}
-
-static int test_within(const struct claim *c, const struct members *all, struct claim_row *row,
-                       struct comparison *worst, struct err *err)
-{
-    int each = c->stat == STAT_MEAN ? 1 : all->n, rc = 0;
-    for (int i = 0; i < all->n; i += each) {
-        struct comparison one = {.n = each, .a = 0, .b = each > 1 ? each - 1 : -1};
-        for (int g = 0; g < each; g++)
+        for (int g = 0; g < one.n; g++)
             one.m[g] = &all->m[i + g];
-        TRY(compare(&one, c->stat, c->stat == STAT_SPREAD && !same_units(all), 1, err));
-        for (int g = 0; g < each && c->stat == STAT_SPREAD; g++) {
-            one.a = one.mean[g] > one.mean[one.a] ? g : one.a;
-            one.b = one.mean[g] < one.mean[one.b] ? g : one.b;
+        if (c->kind == CLAIM_ORDER || c->kind == CLAIM_MOST) {
+            one.m[0] = &all->m[c->falls ? i : other];
+            one.m[1] = &all->m[c->falls ? other : i];
         }
-        one.state = claim_inside(&one.e, c->l, c->h, c->setting ? 1 : CLAIM_MIN_UNITS);
-        one.margin = fmin(c->h - one.e.value, one.e.value - c->l);
-        join(row, worst, &one);
+        TRY(compare(c, apart, tie, tests, &one, err));
+        join(worst, &one);
     }
 out:
     return rc;
 }
 
 /* Is member o better than x in the metric of one half? */
-static int test_better(const struct members *all, int o, int x, double tie, struct comparison *c,
-                       struct err *err)
+static int test_better(const struct claim *c, const struct members *all, int o, int x, double tie,
+                       struct comparison *out, struct err *err)
 {
     const struct metric_def *d = metric_def_find(all->m[x].metric);
     bool down = d && d->better == BETTER_LOWER;
-    return test_pair(&all->m[down ? x : o], &all->m[down ? o : x], tie, 1, c, err);
+    *out = (struct comparison){.m = {&all->m[down ? x : o], &all->m[down ? o : x]}, .n = 2};
+    return compare(c, false, tie, 1, out, err);
 }
 
 /* X is dominated by a member that is better in both metrics, and on the front where every other one
  * is not better in one of them. The row has the differences of the first metric. */
 static int test_front(const struct claim *c, const struct members *all, double tie,
-                      struct claim_row *row, struct comparison *worst, struct err *err)
+                      struct comparison *worst, struct err *err)
 {
-    int half = all->n / 2, x = -1, rc = 0;
-    for (int i = 0; i < half; i++)
-        x = strcmp(all->m[i].value, c->x) == 0 ? i : x;
+    int half = all->n / 2, x = find_x(c, all, half), rc = 0;
     for (int i = 0; i < half && x >= 0; i++) {
         struct comparison one, two;
         if (i == x)
             continue;
-        TRY(test_better(all, i, x, tie, &one, err));
-        TRY(test_better(all, half + i, half + x, tie, &two, err));
+        TRY(test_better(c, all, i, x, tie, &one, err));
+        TRY(test_better(c, all, half + i, half + x, tie, &two, err));
         bool both = one.state == CLAIM_HOLDS && two.state == CLAIM_HOLDS;
-        bool neither = one.state == CLAIM_HOLDS_NOT || two.state == CLAIM_HOLDS_NOT;
-        one.state = both ? CLAIM_HOLDS_NOT : neither ? CLAIM_HOLDS : CLAIM_OPEN;
+        bool not_both = one.state == CLAIM_HOLDS_NOT || two.state == CLAIM_HOLDS_NOT;
+        one.state = both ? CLAIM_HOLDS_NOT : not_both ? CLAIM_HOLDS : CLAIM_OPEN;
         one.margin = -one.e.value;
         one.e.n = two.e.n < one.e.n ? two.e.n : one.e.n;
-        join(row, worst, &one);
+        join(worst, &one);
     }
 out:
     return rc;
@@ -325,22 +295,27 @@ static void put_test(const struct claim *c, char *out, size_t size)
                  isfinite(c->l) ? ">=" : "<=", isfinite(c->l) ? c->l : c->h);
 }
 
+/* A and B: of four members two differences, of a spread the outer ones, else the first and last. */
 static void name_sides(const struct claim *c, const struct comparison *w, struct claim_row *row)
 {
-    bool gap = c->kind == CLAIM_MORE && w->n == 4;
-    if (gap) {
+    int a = 0, b = w->n - 1;
+    for (int g = 0; g < w->n && c->kind == CLAIM_WITHIN && c->stat == STAT_SPREAD; g++) {
+        a = w->mean[g] > w->mean[a] ? g : a;
+        b = w->mean[g] < w->mean[b] ? g : b;
+    }
+    if (c->kind == CLAIM_MORE && w->n == 4) {
         snprintf(row->a, sizeof row->a, "%.60s - %.60s", w->m[0]->label, w->m[1]->label);
         snprintf(row->b, sizeof row->b, "%.60s - %.60s", w->m[2]->label, w->m[3]->label);
         row->mean[0] = w->mean[0] - w->mean[1];
         row->mean[1] = w->mean[2] - w->mean[3];
         return;
     }
-    snprintf(row->a, sizeof row->a, "%s", w->m[w->a]->label);
-    row->mean[0] = w->mean[w->a];
-    if (w->b < 0)
+    snprintf(row->a, sizeof row->a, "%s", w->m[a]->label);
+    row->mean[0] = w->mean[a];
+    if (w->n < 2)
         return;
-    snprintf(row->b, sizeof row->b, "%s", w->m[w->b]->label);
-    row->mean[1] = w->mean[w->b];
+    snprintf(row->b, sizeof row->b, "%s", w->m[b]->label);
+    row->mean[1] = w->mean[b];
 }
 
 static void say_why(const struct claim *c, const struct members *all, const struct comparison *w,
@@ -369,7 +344,7 @@ int claim_test(const struct claim *c, const struct members *all, double tie, str
     struct comparison worst = {.n = 0};
     int rc = 0;
     row->state = CLAIM_OPEN;
-    row->value = (struct claim_estimate){NAN, NAN, NAN, NAN, NAN, 0};
+    row->value = (struct claim_estimate){NAN, NAN, NAN, NAN, 0};
     row->mean[0] = row->mean[1] = NAN;
     row->of = all->n ? all->m[0].units.of : "heads";
     snprintf(row->metric, sizeof row->metric, "%s",
@@ -377,17 +352,14 @@ int claim_test(const struct claim *c, const struct members *all, double tie, str
              : all->n && strcmp(all->m[0].metric, all->m[0].label) ? all->m[0].metric
                                                                    : "");
     put_test(c, row->test, sizeof row->test);
-    bool testable = !all->reason[0] && !is_unmoved(c, all) && all->n >= least_members(c);
-    if (testable && c->kind == CLAIM_MORE && all->n == 4)
-        TRY(test_gap(all, tie, row, &worst, err));
-    else if (testable && c->kind == CLAIM_WITHIN)
-        TRY(test_within(c, all, row, &worst, err));
-    else if (testable && c->kind == CLAIM_FRONT)
-        TRY(test_front(c, all, tie, row, &worst, err));
-    else if (testable)
-        TRY(test_pairs(c, all, tie, row, &worst, err));
-    if (worst.n)
+    if (!all->reason[0] && !is_unmoved(c, all) && all->n >= least_members(c))
+        TRY(c->kind == CLAIM_FRONT ? test_front(c, all, tie, &worst, err)
+                                   : test_members(c, all, tie, &worst, err));
+    if (worst.n) {
+        row->state = worst.state;
+        row->value = worst.e;
         name_sides(c, &worst, row);
+    }
     if (row->state == CLAIM_OPEN)
         say_why(c, all, &worst, row);
 out:
@@ -444,7 +416,7 @@ static int add_row(struct page *p, const json_t *claim, struct claim_row **row, 
     **row = (struct claim_row){.id = json_str_or(claim, "id", ""),
                                .text = json_str_or(claim, "text", ""),
                                .mean = {NAN, NAN},
-                               .value = {NAN, NAN, NAN, NAN, NAN, 0},
+                               .value = {NAN, NAN, NAN, NAN, 0},
                                .of = "heads",
                                .state = CLAIM_OPEN};
     put_printed(p, c, *row);

@@ -55,10 +55,10 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void percentiles(const double *sorted, double level, double *lo, double *hi)
+/* The upper end of a percentile interval of this level; mirrored it is the lower one. */
+static int upper_end(double level)
 {
-    *lo = sorted[(int)floor((1 - level) / 2 * (RESAMPLES - 1))];
-    *hi = sorted[(int)ceil((1 + level) / 2 * (RESAMPLES - 1))];
+    return (int)ceil((1 + level) / 2 * (RESAMPLES - 1));
 }
 
 /* Means of resample k; paired members are drawn together. */
@@ -79,7 +79,7 @@ int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests
 {
     double m[CLAIM_MEMBERS], *drawn = NULL;
     int rc = 0;
-    *out = (struct claim_estimate){NAN, NAN, NAN, NAN, NAN, 0};
+    *out = (struct claim_estimate){NAN, NAN, NAN, NAN, 0};
     for (int g = 0; g < s->members; g++) {
         m[g] = 0;
         for (int64_t i = 0; i < s->n[g]; i++)
@@ -95,8 +95,9 @@ int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests
         drawn[k] = statistic(m, s->members, stat);
     }
     qsort(drawn, RESAMPLES, sizeof *drawn, by_value);
-    percentiles(drawn, 0.95, &out->lo, &out->hi);
-    percentiles(drawn, 1 - 0.05 / tests, &out->wide_lo, &out->wide_hi);
+    out->lo = drawn[RESAMPLES - 1 - upper_end(0.95)];
+    out->hi = drawn[upper_end(0.95)];
+    out->wide_hi = drawn[upper_end(1 - 0.05 / tests)];
 out:
     free(drawn);
     return rc;

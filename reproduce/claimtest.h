@@ -34,9 +34,9 @@ enum claim_stat {
 };
 
 struct claim_estimate {
-    double value, lo, hi;    /* with a bootstrap interval of 95 % over units */
-    double wide_lo, wide_hi; /* the interval at the level 1 - 0.05 / tests */
-    int64_t n;               /* units */
+    double value, lo, hi; /* with a bootstrap interval of 95 % over units */
+    double wide_hi;       /* the upper end at the level 1 - 0.05 / tests */
+    int64_t n;            /* units */
 };
 
 /* `tests`: how many comparisons the claim makes. n = 0 where a member has no unit. */
