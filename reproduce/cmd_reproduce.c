@@ -110,18 +110,23 @@ struct session {
 /* ---- which tables ------------------------------------------------------------------------------
  */
 
+/* Is the table one of "PAPER" or "PAPER:ITEM"? */
+static bool is_of(const char *id, const char *item)
+{
+    size_t n = strlen(item);
+    return strncmp(id, item, n) == 0 && (!id[n] || id[n] == ':');
+}
+
 static bool wanted(const struct str_list *items, const char *id)
 {
-    for (int64_t i = 0; i < items->n; i++) {
-        size_t n = strlen(items->items[i]);
-        if (strncmp(id, items->items[i], n) == 0 && (!id[n] || id[n] == ':'))
+    for (int64_t i = 0; i < items->n; i++)
+        if (is_of(id, items->items[i]))
             return true;
-    }
     return false;
 }
 
 /* ids of layouts.json: tables, then figures. */
-static int all_ids(const struct paper_data *d, struct str_list *ids)
+static void all_ids(const struct paper_data *d, struct str_list *ids)
 {
     static const char *const keys[] = {"tables", "figures"};
     for (int k = 0; k < 2; k++) {
@@ -130,7 +135,6 @@ static int all_ids(const struct paper_data *d, struct str_list *ids)
         json_array_foreach(json_object_get(d->layouts, keys[k]), i, o)
             str_list_add(ids, json_str_or(o, "id", ""));
     }
-    return 0;
 }
 
 static int check_items(const struct str_list *items, const struct str_list *ids, struct err *err)
@@ -142,11 +146,8 @@ static int check_items(const struct str_list *items, const struct str_list *ids,
         names_add(&all, ids->items[k]);
     for (int64_t i = 0; i < items->n; i++) {
         bool known = false;
-        for (int64_t k = 0; k < ids->n && !known; k++) {
-            size_t n = strlen(items->items[i]);
-            known = strncmp(ids->items[k], items->items[i], n) == 0 &&
-                    (!ids->items[k][n] || ids->items[k][n] == ':');
-        }
+        for (int64_t k = 0; k < ids->n && !known; k++)
+            known = is_of(ids->items[k], items->items[i]);
         char hint[HINT_MAX];
         if (!known)
             return err_set(err, ERR_USAGE,
