@@ -293,6 +293,7 @@ static void find_failures(struct plan *p)
         struct step *s = &p->s[i];
         const struct step *cause = NULL;
         struct buf name = {0};
+        bool told = false;
         if (!is_missing(p, i))
             continue;
         s->failed = true;
@@ -303,6 +304,10 @@ static void find_failures(struct plan *p)
             continue;
         }
         last_error(s->id, s->reason);
+        for (int k = 0; k < i && !told; k++)
+            told = strcmp(p->s[k].id, s->id) == 0;
+        if (told)
+            continue;
         job_name(p, s, &name);
         log_warn("%s failed: %s", buf_str(&name), s->reason);
         buf_free(&name);

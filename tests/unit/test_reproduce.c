@@ -414,6 +414,15 @@ START_TEST(a_phase_that_is_not_there_takes_no_time)
 }
 END_TEST
 
+/* The ID of a recipe's first job of this name. */
+static const char *job_of(const struct plan *p, int recipe, const char *name)
+{
+    for (int i = 0; i < p->n; i++)
+        if (p->s[i].recipe == recipe && strcmp(step_job(p, &p->s[i])->name, name) == 0)
+            return p->s[i].id;
+    return "";
+}
+
 /* On a GPU without any file: generated prompts are asked, datasets are left out, each with the name
  * of its file, and what the tables of SALE time is one job with the figure. */
 START_TEST(without_files_generated_prompts_are_asked)
@@ -458,6 +467,10 @@ START_TEST(without_files_generated_prompts_are_asked)
     }
     ck_assert_int_eq(made, 4);
     ck_assert_int_eq(files, 27 + 14 + 5);
+    /* The tables of SALE ask the same: captures are one job, and so are replays with times. */
+    ck_assert_str_eq(job_of(&plan, 1, "text"), job_of(&plan, 2, "text"));
+    ck_assert_str_ne(job_of(&plan, 1, "text"), job_of(&plan, 1, "texts"));
+    ck_assert_str_eq(job_of(&plan, 1, "run"), job_of(&plan, 2, "run"));
     plan_free(&plan);
     task_set_free(&tasks);
     model_set_free(&models);
