@@ -283,7 +283,8 @@ static void put_test(const struct claim *c, char *out, size_t size)
                                         [STAT_RATIO] = "A / B",
                                         [STAT_SPREAD] = "largest - smallest",
                                         [STAT_RANK] = "rank correlation"};
-    const char *name = names[c->stat];
+    const char *name =
+        json_is_string(c->set) && c->stat == STAT_RATIO ? "each / next, mean" : names[c->stat];
     if (c->kind == CLAIM_FRONT)
         snprintf(out, size, "A - B, of the first metric");
     else if (c->kind != CLAIM_WITHIN)
@@ -424,6 +425,25 @@ out:
     return rc;
 }
 
+/* With one input behind the records an interval says nothing of prompts. */
+static void note_one_prompt(struct page *p, int model, const struct claim_row *row)
+{
+    const char *first = NULL;
+    struct buf b = {0};
+    bool one = row->state != CLAIM_OPEN && strcmp(row->of, "prompts") != 0 && row->value.n > 1;
+    for (int64_t i = 0; i < p->evidence.n && one; i++) {
+        const struct proof *v = &p->evidence.v[i];
+        if (p->plan->s[v->step].model != model)
+            continue;
+        first = first ? first : v->r->trace;
+        one = strcmp(first, v->r->trace) == 0;
+    }
+    buf_printf(&b, "%s read one prompt here: intervals cover %s only", row->model, row->of);
+    if (one && !str_list_has(&p->notes, buf_str(&b)))
+        str_list_add(&p->notes, buf_str(&b));
+    buf_free(&b);
+}
+
 static int add_tested(struct page *p, const json_t *claim, int model, struct err *err)
 {
     struct members *all = NULL;
@@ -436,6 +456,7 @@ static int add_tested(struct page *p, const json_t *claim, int model, struct err
     const char *metric = c.metric ? c.metric : all->n ? all->m[0].metric : "";
     TRY(claim_test(&c, all, tie_of(p, metric), row, err));
     snprintf(row->model, sizeof row->model, "%s", p->plan->models->m[model].name);
+    note_one_prompt(p, model, row);
 out:
     if (all)
         members_free(all);

@@ -69,7 +69,7 @@ struct claim_row {
     const char *id, *text; /* borrowed from the recipe */
     char model[128];       /* "": of the printed numbers alone */
     char printed[140];     /* "holds", "1 of 2, not in X"; "": not printed */
-    char metric[64], a[128], b[128], test[48];
+    char metric[64], a[128], b[128], test[64];
     double mean[2]; /* of A and B */
     struct claim_estimate value;
     const char *of; /* what the units are */

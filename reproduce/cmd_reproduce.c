@@ -338,8 +338,8 @@ static int at_once(const struct session *s)
 static void warn_undrawn(const struct plan *p)
 {
     int n = 0;
-    for (int i = 0; i < p->n && p->no_gnuplot; i++)
-        n += p->s[i].left_out && strncmp(p->s[i].reason, "gnuplot", 7) == 0;
+    for (int i = 0; i < p->n; i++)
+        n += p->s[i].postponed;
     if (n)
         log_warn("%d drawing%s left out, because gnuplot was not found (package gnuplot-nox); the "
                  "same command draws where it is, also after DIR was copied there",

@@ -27,6 +27,7 @@ struct step {
     char id[17];             /* of its job; "": a trace was given in its place */
     struct str_list argv[2]; /* commands, one after the other; "{}" is the job's folder */
     bool left_out;           /* cannot be done here */
+    bool postponed;          /* left out, but its inputs are made: a drawing without gnuplot */
     bool done;               /* the folder is there */
     bool failed;             /* its job, or one that it reads, has failed */
     char reason[300];        /* why it failed or was left out */

@@ -31,7 +31,7 @@ void plan_look(struct plan *p)
         s->done = !s->left_out && (!s->id[0] || access(s->id, F_OK) == 0);
         if (step_job(p, s)->kind != DO_DRAW || s->done || s->left_out || !p->no_gnuplot)
             continue;
-        s->left_out = true;
+        s->left_out = s->postponed = true;
         snprintf(s->reason, sizeof s->reason,
                  "gnuplot was not found; the same command draws where it is");
     }
@@ -47,7 +47,7 @@ static bool is_missing(const struct plan *p, int i)
     if (kind != DO_PROMPT && kind != DO_CAPTURE)
         return true;
     for (int k = i + 1; k < p->n; k++)
-        if (step_reads(&p->s[k], i) && is_missing(p, k))
+        if (step_reads(&p->s[k], i) && (is_missing(p, k) || p->s[k].postponed))
             return true;
     return false;
 }

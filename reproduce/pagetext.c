@@ -57,13 +57,7 @@ void page_agreement(const struct page *p, struct buf *b)
     if (beside + own == 0)
         return;
     buf_puts(b,
-             agree + differ ? "For the others no agreement is tested:" : "No agreement is tested:");
-    const char *sep = " ";
-    for (const char *l = p->letters; *l; l++) {
-        buf_printf(b, "%s%s", sep, letter_text(*l));
-        sep = ", ";
-    }
-    buf_puts(b, ".");
+             agree + differ ? "For the others no agreement is tested." : "No agreement is tested.");
 }
 
 bool figure_number(const struct page *p, int64_t i, struct paper_number *out)
