@@ -7,7 +7,7 @@ sums() { find out/pages out/plan.json -type f | LC_ALL=C sort | xargs cksum; }
 "$LACUNA" reproduce fg-attn:2 spargeattn:f1 --quick --trace dit=clip.h5 -o out -q
 echo "exit $?"
 ls out out/pages
-grep -c 'other model, other length, other prompts' out/pages/fg-attn-2.md
+grep -c 'a other model, b other length, c other prompts' out/pages/fg-attn-2.md
 grep -cE 'agrees|differs' out/pages/fg-attn-2.csv
 sums >first
 "$LACUNA" reproduce fg-attn:2 spargeattn:f1 --quick --trace dit=clip.h5 -o out 2>&1
