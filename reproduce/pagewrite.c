@@ -57,7 +57,7 @@ static void put_part(bool html, enum part part, struct buf *text, struct buf *b)
 static int put_tables(const struct page *p, bool html, struct buf *b, struct err *err)
 {
     const struct table_format *f = format_find("md", err);
-    const struct sheet_opts all = {.wide = true, .all = true};
+    const struct sheet_opts all = {.wide = true};
     struct page_tables t = {0};
     int rc = page_tables_make(p, &t, err);
     for (int i = 0; i < t.n && !rc; i++) {
