@@ -217,9 +217,10 @@ out:
 
 #define SETTINGS_MOST 32
 
+/* The curve of one unit. */
 struct curve {
-    struct unit_values x[SETTINGS_MOST], y[SETTINGS_MOST];
-    int n;
+    struct curve_point p[SETTINGS_MOST];
+    int64_t n;
 };
 
 static double unit_mean(const struct unit_values *v, const struct unit *u)
@@ -230,14 +231,41 @@ static double unit_mean(const struct unit_values *v, const struct unit *u)
     return NAN;
 }
 
-/* Each setting whose records the member has. */
-static int read_curve(const struct page *p, struct choice one, const struct member *m,
-                      const char *at, struct curve *curve, struct err *err)
+/* One setting is a point of every unit's curve. */
+static int add_points(const struct page *p, const struct choice *one, const char *at,
+                      const char *metric, const struct unit_values *units, struct curve *curves,
+                      struct err *err)
 {
-    struct str_list params = {0};
-    json_t *where = json_deep_copy(m->where);
+    struct unit_values x = {0}, y = {0};
     int rc = 0;
-    one.where = m->where;
+    TRY(evidence_units(&p->evidence, one, at, &x, err));
+    TRY(evidence_units(&p->evidence, one, metric, &y, err));
+    for (int64_t i = 0; i < units->n; i++) {
+        struct curve *c = &curves[i];
+        struct curve_point new = {unit_mean(&x, &units->u[i]), unit_mean(&y, &units->u[i])};
+        if (isfinite(new.x) && isfinite(new.y) && c->n < SETTINGS_MOST)
+            c->p[c->n++] = new;
+    }
+out:
+    unit_values_free(&x);
+    unit_values_free(&y);
+    return rc;
+}
+
+static int read_at_equal(const struct page *p, const struct claim *c, const char *at, int model,
+                         struct members *all, struct err *err)
+{
+    struct member *a = &all->m[0];
+    struct choice one = choice_of(p, c, a->metric, model, all->m[1].where);
+    json_t *where = json_deep_copy(a->where);
+    struct curve *curves = NULL;
+    struct unit_values x = {0};
+    struct str_list params = {0};
+    size_t len = strlen(a->label);
+    int rc = 0;
+    TRY(evidence_units(&p->evidence, &one, at, &x, err));
+    TRY(mem_zalloc(&curves, x.n + 1, sizeof *curves, "curve", err));
+    one.where = a->where;
     for (int64_t i = 0; i < p->evidence.n; i++) {
         const char *text = p->evidence.v[i].r->params;
         if (text && choice_takes(&p->evidence, &one, &p->evidence.v[i]) &&
@@ -245,56 +273,27 @@ static int read_curve(const struct page *p, struct choice one, const struct memb
             str_list_add(&params, text);
     }
     one.where = where;
-    for (int64_t i = 0; i < params.n && curve->n < SETTINGS_MOST; i++) {
+    for (int64_t i = 0; i < params.n; i++) {
         json_object_set_new(where, "params", json_string(params.items[i]));
-        TRY(evidence_units(&p->evidence, &one, at, &curve->x[curve->n], err));
-        TRY(evidence_units(&p->evidence, &one, m->metric, &curve->y[curve->n++], err));
+        TRY(add_points(p, &one, at, a->metric, &x, curves, err));
     }
+    a->units.n = 0;
+    a->units.of = x.of;
+    for (int64_t i = 0; i < x.n; i++) {
+        double y = curve_at(curves[i].p, curves[i].n, x.u[i].sum / (double)x.u[i].calls);
+        if (!isfinite(y))
+            continue;
+        x.u[a->units.n++] =
+            (struct unit){.layer = x.u[i].layer, .head = x.u[i].head, .sum = y, .calls = 1};
+    }
+    free(a->units.u); /* the units of B with A's numbers */
+    a->units.u = x.u;
+    x.u = NULL;
+    snprintf(a->label + len, sizeof a->label - len, " at equal %s", at);
 out:
     json_decref(where);
     str_list_free(&params);
-    return rc;
-}
-
-static double curve_at_unit(const struct curve *c, const struct unit *u)
-{
-    struct curve_point p[SETTINGS_MOST];
-    int64_t n = 0;
-    for (int i = 0; i < c->n; i++) {
-        p[n] = (struct curve_point){unit_mean(&c->x[i], u), unit_mean(&c->y[i], u)};
-        n += isfinite(p[n].x) && isfinite(p[n].y);
-    }
-    return curve_at(p, n, u->sum / (double)u->calls);
-}
-
-static int read_at_equal(const struct page *p, const struct claim *c, const char *at, int model,
-                         struct members *all, struct err *err)
-{
-    struct choice one = choice_of(p, c, all->m[0].metric, model, all->m[1].where);
-    struct member *a = &all->m[0];
-    struct curve *curve = NULL;
-    struct unit_values x = {0};
-    size_t len = strlen(a->label);
-    int rc = 0;
-    TRY(mem_zalloc(&curve, 1, sizeof *curve, "curve", err));
-    TRY(evidence_units(&p->evidence, &one, at, &x, err));
-    TRY(read_curve(p, one, a, at, curve, err));
-    unit_values_free(&a->units);
-    a->units.of = x.of;
-    TRY(mem_alloc(&a->units.u, x.n, sizeof *a->units.u, "curve", err));
-    for (int64_t i = 0; i < x.n; i++) {
-        double y = curve_at_unit(curve, &x.u[i]);
-        if (isfinite(y))
-            a->units.u[a->units.n++] =
-                (struct unit){.layer = x.u[i].layer, .head = x.u[i].head, .sum = y, .calls = 1};
-    }
-    snprintf(a->label + len, sizeof a->label - len, " at equal %s", at);
-out:
-    for (int i = 0; curve && i < curve->n; i++) {
-        unit_values_free(&curve->x[i]);
-        unit_values_free(&curve->y[i]);
-    }
-    free(curve);
+    free(curves);
     unit_values_free(&x);
     return rc;
 }

@@ -464,6 +464,8 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
     const json_t *rule = page_rule(p, r, e);
     const char *reason = NULL;
     json_t *where = NULL;
+    struct buf text = {0};
+    struct jw w;
     int rc = 0;
 
     c->model = e->model >= 0 ? e->model : r->model;
@@ -500,15 +502,11 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
         goto out;
     }
     where = page_where(rule, r, e);
-    char *text = json_dumps(where, JSON_COMPACT);
-    c->where = text ? strdup(text) : NULL;
+    jw_init(&w, &text, 0);
+    jw_value(&w, where);
+    c->where = strdup(buf_str(&text));
+    buf_free(&text);
     c->metric = strdup(metric);
-    if (text) {
-        void *(*unused)(size_t);
-        void (*release)(void *);
-        json_get_alloc_funcs(&unused, &release);
-        release(text);
-    }
     c->job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
     int steps = job_state(p, c->model, c->job, where, &reason);
     struct choice choice = {c->model, c->job, where, json_object_get(rule, "pairs")};

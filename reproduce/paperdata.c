@@ -69,14 +69,12 @@ out:
 
 static void hash_json(struct hash_state *h, const json_t *j)
 {
-    char *text = json_dumps(j, JSON_COMPACT | JSON_SORT_KEYS);
-    if (text) {
-        void *(*unused)(size_t);
-        void (*release)(void *);
-        hash_update(h, text, strlen(text));
-        json_get_alloc_funcs(&unused, &release);
-        release(text);
-    }
+    struct buf text = {0};
+    struct jw w;
+    jw_init(&w, &text, 0);
+    jw_value(&w, j);
+    hash_update(h, text.data, text.len);
+    buf_free(&text);
 }
 
 int paper_data_load(struct paper_data *d, struct err *err)
