@@ -6,6 +6,7 @@
 #include "core/fileio.h"
 #include "reproduce/evidence.h"
 
+#include <stdint.h>
 #include <string.h>
 
 /* The job of the calibration that a method's text names by its folder; NULL: none. */
@@ -19,19 +20,13 @@ static const char *calibration_of(const struct plan *p, const struct step *s, co
     return NULL;
 }
 
-/* A calibration is called as in the recipe, not by the hash of its content. */
-static void name_calibration(struct record *r, const char *name)
-{
-    char *at = r->params ? strstr(r->params, "calib=") : NULL;
-    size_t len = at ? strcspn(at + 6, ":") : 0, n = strlen(name);
-    if (!at || n > len)
-        return;
-    memcpy(at + 6, name, n);
-    memmove(at + 6 + n, at + 6 + len, strlen(at + 6 + len) + 1);
-}
+/* Parameters with a calibration, and the name of its job; two lists of equal length. */
+struct calibrations {
+    struct str_list params, names;
+};
 
-static int name_calibrations(const struct plan *p, const struct step *s, struct record *r,
-                             int64_t n, struct err *err)
+static int find_calibrations(const struct plan *p, const struct step *s, struct calibrations *out,
+                             struct err *err)
 {
     struct str_list texts = {0};
     int rc = 0;
@@ -39,24 +34,38 @@ static int name_calibrations(const struct plan *p, const struct step *s, struct 
     for (int64_t i = 0; i < texts.n; i++) {
         const char *name = calibration_of(p, s, texts.items[i]);
         struct method_run *runs = NULL;
-        int64_t n_runs = 0;
+        int64_t n = 0;
         if (!name)
             continue;
-        TRY(method_runs_parse(p->app->methods, texts.items[i], &runs, &n_runs, err));
-        for (int64_t k = 0; k < n_runs; k++)
-            for (int64_t m = 0; m < n; m++)
-                if (r[m].params && strcmp(r[m].params, runs[k].canonical) == 0)
-                    name_calibration(&r[m], name);
-        method_runs_free(runs, n_runs);
+        TRY(method_runs_parse(p->app->methods, texts.items[i], &runs, &n, err));
+        for (int64_t k = 0; k < n; k++) {
+            str_list_add(&out->params, runs[k].canonical);
+            str_list_add(&out->names, name);
+        }
+        method_runs_free(runs, n);
     }
 out:
     str_list_free(&texts);
     return rc;
 }
 
-/* The name of a line as in the paper, in place of the method's; a bar needs no parameters then. */
-static void name_series(const struct plan *p, const struct recipe_job *j, int step,
-                        struct record *r)
+/* A calibration is called as in the recipe, not by the hash of its content. */
+static void put_params(const struct calibrations *c, const char *params, struct buf *b)
+{
+    const char *at = strstr(params, "calib=");
+    for (int64_t i = 0; at && i < c->params.n; i++) {
+        if (strcmp(c->params.items[i], params) != 0)
+            continue;
+        buf_printf(b, "%.*s%s%s", (int)(at + 6 - params), params, c->names.items[i],
+                   at + 6 + strcspn(at + 6, ":"));
+        return;
+    }
+    buf_puts(b, params);
+}
+
+/* The name of a line as in the paper; NULL: the recipe gives none. */
+static const char *series_of(const struct plan *p, const struct recipe_job *j, int step,
+                             const struct record *r)
 {
     const struct evidence e = {.plan = p, .recipe = p->s[step].recipe};
     const struct proof proof = {r, step};
@@ -64,13 +73,27 @@ static void name_series(const struct plan *p, const struct recipe_job *j, int st
     json_t *where;
     json_object_foreach((json_t *)j->series, name, where)
     {
-        if (!evidence_fits(&e, &proof, where))
-            continue;
-        snprintf(r->method, sizeof r->method, "%s", name);
-        if (r->params && strcmp(j->figure, "bars") == 0)
-            r->params[0] = '\0';
-        return;
+        if (evidence_fits(&e, &proof, where))
+            return name;
     }
+    return NULL;
+}
+
+/* The record with the names that the drawing shows; a named bar needs no parameters. */
+static void put_record(const struct plan *p, const struct recipe_job *j, int step,
+                       const struct calibrations *c, const struct record *r, struct buf *lines)
+{
+    const char *name = series_of(p, j, step, r);
+    struct record shown = *r;
+    struct buf params = {0};
+    if (name)
+        snprintf(shown.method, sizeof shown.method, "%s", name);
+    if (!name || strcmp(j->figure, "bars") != 0)
+        put_params(c, r->params ? r->params : "", &params);
+    shown.params = (char *)(uintptr_t)buf_str(&params);
+    record_json(&shown, lines);
+    lines->failed |= params.failed;
+    buf_free(&params);
 }
 
 int drawn_records_write(const struct plan *p, const struct step *s, struct err *err)
@@ -81,20 +104,22 @@ int drawn_records_write(const struct plan *p, const struct step *s, struct err *
     TRY(buf_check(&path, "path", err));
     TRY(make_dirs(buf_str(&path), err));
     buf_puts(&path, "/drawn.jsonl");
-    for (int i = 0; i < s->n_from; i++) {
+    for (int i = 0; i < s->n_from && !rc; i++) {
         const struct step *in = &p->s[s->in[i]];
+        struct calibrations c = {{0}, {0}};
         struct record *r = NULL;
         int64_t n = 0;
-        TRY(records_load(in->id, &r, &n, err));
-        for (int64_t m = 0; m < n; m++)
-            name_series(p, step_job(p, s), s->in[i], &r[m]);
-        rc = name_calibrations(p, in, r, n, err);
+        rc = find_calibrations(p, in, &c, err);
+        if (!rc)
+            rc = records_load(in->id, &r, &n, err);
         for (int64_t m = 0; m < n && !rc; m++)
-            record_json(&r[m], &lines);
+            put_record(p, step_job(p, s), s->in[i], &c, &r[m], &lines);
         records_free(r, n);
-        if (rc)
-            goto out;
+        str_list_free(&c.params);
+        str_list_free(&c.names);
     }
+    if (rc)
+        goto out;
     TRY(buf_check(&lines, "records", err));
     TRY(buf_check(&path, "path", err));
     TRY(file_write_atomic(buf_str(&path), lines.data, lines.len, err));

@@ -154,19 +154,11 @@ static bool settings_fit(const struct page *p, const struct record *r)
     return fits;
 }
 
-static bool note_is(const struct record *r, const char *key, char *text, size_t size)
+static void note_text(const struct record *r, const char *key, char *text, size_t size)
 {
-    size_t n = strlen(key);
-    for (const char *p = r->notes.len ? r->notes.data : ""; *p;) {
-        size_t len = strcspn(p, ";");
-        if (len > n && p[n] == '=' && strncmp(p, key, n) == 0) {
-            snprintf(text, size, "%.*s", (int)(len - n - 1), p + n + 1);
-            return true;
-        }
-        p += len + (p[len] != '\0');
-    }
-    text[0] = '\0';
-    return false;
+    size_t len = 0;
+    const char *value = record_note_value(r, key, &len);
+    snprintf(text, size, "%.*s", (int)len, value ? value : "");
 }
 
 /* Bounds, granularity and number of inputs as published, none of them a measured one. */
@@ -178,10 +170,10 @@ static bool calibration_fits(const struct page *p, const struct record *r)
     json_t *v;
     if (!want || !r->params || !strstr(r->params, "calib="))
         return !want || strcmp(r->method, "dense") == 0;
-    note_is(r, "calib_search", search, sizeof search);
-    note_is(r, "calib_per", per, sizeof per);
-    note_is(r, "calib_inputs", inputs, sizeof inputs);
-    note_is(r, "calib_own", own, sizeof own);
+    note_text(r, "calib_search", search, sizeof search);
+    note_text(r, "calib_per", per, sizeof per);
+    note_text(r, "calib_inputs", inputs, sizeof inputs);
+    note_text(r, "calib_own", own, sizeof own);
     if (strcmp(own, "0") != 0)
         return false;
     json_object_foreach((json_t *)want, key, v)
