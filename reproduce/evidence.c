@@ -3,6 +3,7 @@
  */
 #include "reproduce/evidence.h"
 
+#include "analyze/params.h"
 #include "core/mem.h"
 
 #include <fnmatch.h>
@@ -62,50 +63,27 @@ bool evidence_key(const struct evidence *e, const struct proof *p, const char *k
                   size_t size)
 {
     const struct record *r = p->r;
-    const struct step *s = &e->plan->s[p->step];
-    const char *value = step_value(s, key);
+    const struct {
+        const char *key, *text;
+    } texts[] = {{"method", r->method},  {"params", r->params}, {"permute", r->permute},
+                 {"trace", r->trace},    {"branch", r->branch}, {"task", r->task},
+                 {"setting", r->setting}};
+    const struct {
+        const char *key;
+        int64_t number;
+    } numbers[] = {{"layer", r->layer}, {"head", r->head}, {"step", r->step}, {"n_q", r->n_q}};
+    const char *value = step_value(&e->plan->s[p->step], key);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && !value; i++)
+        if (strcmp(texts[i].key, key) == 0)
+            value = texts[i].text ? texts[i].text : "";
     if (value)
         snprintf(text, size, "%s", value);
-    else if (strcmp(key, "method") == 0)
-        snprintf(text, size, "%s", r->method);
-    else if (strcmp(key, "params") == 0)
-        snprintf(text, size, "%s", r->params ? r->params : "");
-    else if (strcmp(key, "permute") == 0)
-        snprintf(text, size, "%s", r->permute);
-    else if (strcmp(key, "trace") == 0)
-        snprintf(text, size, "%s", r->trace);
-    else if (strcmp(key, "branch") == 0)
-        snprintf(text, size, "%s", r->branch);
-    else if (strcmp(key, "task") == 0)
-        snprintf(text, size, "%s", r->task ? r->task : "");
-    else if (strcmp(key, "setting") == 0)
-        snprintf(text, size, "%s", r->setting ? r->setting : "");
-    else if (strcmp(key, "layer") == 0)
-        snprintf(text, size, "%d", r->layer);
-    else if (strcmp(key, "head") == 0)
-        snprintf(text, size, "%d", r->head);
-    else if (strcmp(key, "step") == 0)
-        snprintf(text, size, "%d", r->step);
-    else if (strcmp(key, "n_q") == 0)
-        snprintf(text, size, "%lld", (long long)r->n_q);
-    else
-        return false;
-    return true;
-}
-
-/* The value of one parameter in "key=value:key=value"; false: not set. */
-static bool param_text(const char *params, const char *key, char *text, size_t size)
-{
-    size_t n = strlen(key);
-    for (const char *p = params ? params : ""; *p;) {
-        size_t len = strcspn(p, ":@");
-        if (len > n && p[n] == '=' && strncmp(p, key, n) == 0) {
-            snprintf(text, size, "%.*s", (int)(len - n - 1), p + n + 1);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !value; i++)
+        if (strcmp(numbers[i].key, key) == 0) {
+            snprintf(text, size, "%lld", (long long)numbers[i].number);
             return true;
         }
-        p += len + (p[len] != '\0');
-    }
-    return false;
+    return value != NULL;
 }
 
 static bool value_fits(const char *key, const char *have, const json_t *want)
@@ -142,9 +120,10 @@ bool evidence_fits(const struct evidence *e, const struct proof *p, const json_t
                 return false;
             continue;
         }
+        const char *param = params_value(p->r->params, key);
         have[0] = '\0';
-        if (!evidence_key(e, p, key, have, sizeof have))
-            param_text(p->r->params, key, have, sizeof have);
+        if (!evidence_key(e, p, key, have, sizeof have) && param)
+            snprintf(have, sizeof have, "%.*s", (int)params_value_len(param), param);
         if (!value_fits(key, have, want))
             return false;
     }

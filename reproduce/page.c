@@ -94,15 +94,13 @@ static void add_missing(struct page *p)
         p->failed = p->failed || s->failed;
         for (int k = 0; k < p->plan->n; k++) {
             const struct step *t = &p->plan->s[k];
-            struct buf name = {0};
+            const char *name = step_job(p->plan, t)->name;
             if (t->recipe != p->at || t->failed != s->failed || t->left_out != s->left_out ||
                 strcmp(t->reason, s->reason) != 0)
                 continue;
             told = told || k < i;
-            buf_puts(&name, step_job(p->plan, t)->name);
-            if (!str_list_has(&names, buf_str(&name)))
-                str_list_add(&names, buf_str(&name));
-            buf_free(&name);
+            if (!str_list_has(&names, name))
+                str_list_add(&names, name);
         }
         buf_puts(&b, s->failed ? "Failed: " : "Left out: ");
         for (int64_t k = 0; k < names.n; k++)

@@ -97,18 +97,12 @@ int page_setting(struct page *p, const struct page_block *b, int row, int column
     *reason = NULL;
     json_array_foreach(json_object_get(what, "jobs"), i, job)
     {
+        double x;
+        TRY(page_found(p, c->model, json_string_value(job), name, &x, reason, err));
+        if (*reason)
+            goto out;
         const struct step *s =
             step_of(p, c->model, recipe_job_find(p->recipe, json_string_value(job)));
-        double x;
-        if (!s || s->failed || s->left_out || !s->done) {
-            *reason = s && s->reason[0] ? s->reason : "no calibration of this";
-            goto out;
-        }
-        TRY(read_value(p, s, name, &x, err));
-        if (!isfinite(x)) {
-            *reason = "the calibration has no setting that all heads share";
-            goto out;
-        }
         buf_printf(&text, "%s%.*f", i ? json_str_or(b->j, "sep", " / ") : "", digits, x);
         if (c->n_jobs < 8)
             c->jobs[c->n_jobs++] = s->id;

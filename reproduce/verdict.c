@@ -5,6 +5,8 @@
  */
 #include "reproduce/page.h"
 
+#include "analyze/params.h"
+
 #include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
@@ -139,9 +141,9 @@ static bool settings_fit(const struct page *p, const struct record *r)
     char own[64] = "exact";
     struct buf have = {0};
     bool fits = want != NULL;
-    const char *at = strstr(params, "arith=");
+    const char *at = params_value(params, "arith");
     if (at)
-        snprintf(own, sizeof own, "%.*s", (int)strcspn(at + 6, ":"), at + 6);
+        snprintf(own, sizeof own, "%.*s", (int)params_value_len(at), at);
     buf_printf(&have, "%s%s%s", r->method, params[0] ? ":" : "", params);
     size_t n = strlen(r->method);
     if (want && strcmp(r->method, "dense") != 0)
