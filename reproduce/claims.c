@@ -171,7 +171,7 @@ out:
     return rc;
 }
 
-/* Of several comparisons one that is reversed decides against the claim, and one that is open
+/* Among several comparisons one that is reversed decides against the claim, and one that is open
  * leaves it open. The row names the reversed, the open, or the closest one. */
 static void join(struct comparison *worst, const struct comparison *x)
 {
@@ -296,7 +296,8 @@ static void put_test(const struct claim *c, char *out, size_t size)
                  isfinite(c->l) ? ">=" : "<=", isfinite(c->l) ? c->l : c->h);
 }
 
-/* A and B: of four members two differences, of a spread the outer ones, else the first and last. */
+/* A and B: two differences of four members, the outer members of a spread, else the first and the
+ * last one. */
 static void name_sides(const struct claim *c, const struct comparison *w, struct claim_row *row)
 {
     int a = 0, b = w->n - 1;

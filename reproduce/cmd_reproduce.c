@@ -219,7 +219,7 @@ static const char *state_here(const struct session *s, const struct recipe *r)
     return traces || s->app->accel ? "ready" : "needs GPU";
 }
 
-/* Of what benchmarks it takes files, "LongBench, InfiniteBench"; "" of none. */
+/* The benchmarks whose files it takes: "LongBench, InfiniteBench"; "": none. */
 static void list_files(const struct session *s, const struct recipe *r, struct buf *b)
 {
     for (int j = 0; j < r->n_jobs; j++) {
