@@ -287,7 +287,7 @@ deb: all
 	$(Q)cd $(OUT)/deb && depends=$$(dpkg-shlibdeps -O root/usr/bin/lacuna | sed 's/^shlibs:Depends=//') && \
 	    printf '%s\n' 'Package: lacuna' 'Version: $(VERSION)' "Architecture: $$(dpkg --print-architecture)" \
 	    'Maintainer: the lacuna project <lacuna@localhost>' 'Section: science' 'Priority: optional' \
-	    "Depends: $$depends, libopenblas0-pthread" 'Recommends: gnuplot-nox' \
+	    "Depends: $$depends, libopenblas0-pthread" 'Recommends: gnuplot-nox, make' \
 	    'Description: trace-driven simulator and workbench for sparse attention' \
 	    ' Captures queries, keys and values of attention layers, replays sparse-attention' \
 	    ' methods on them, and makes tables and figures.' >root/DEBIAN/control

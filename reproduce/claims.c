@@ -1,411 +1,125 @@
 /*
- * claims.c - the claims of a recipe, tested on the units of one model of ours, and the sentence
- * that the numbers make. A claim that holds on a small model says nothing about the paper's; it is
- * a trend, and the sentence names the model, the length and n.
+ * claims.c - reading a claim, testing it on the units of one model of ours, and the row that the
+ * numbers make. A claim that holds on a small model is a trend, and says nothing about the paper's.
  */
 #include "reproduce/claims.h"
 
+#include "core/mem.h"
 #include "core/metricdef.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- members ----------------------------------------------------------------------------------
- */
+const char *const claim_state_names[] = {"holds", "does not hold", "open"};
 
-/* The rule whose cells have this metric: its job and its conditions that hold for all cells. */
-static const json_t *rule_of(const struct page *p, const char *metric)
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    enum claim_kind kind;
+    bool falls;
+} kinds[] = {{"more", CLAIM_MORE, false},  {"rises", CLAIM_ORDER, false},
+             {"falls", CLAIM_ORDER, true}, {"most", CLAIM_MOST, false},
+             {"least", CLAIM_MOST, true},  {"within", CLAIM_WITHIN, false},
+             {"front", CLAIM_FRONT, false}};
+
+static const struct {
+    const char *name;
+    enum claim_stat stat;
+} stats[] = {{"difference", STAT_DIFFERENCE},
+             {"ratio", STAT_RATIO},
+             {"spread", STAT_SPREAD},
+             {"rank", STAT_RANK}};
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+static double bound(const json_t *within, size_t i)
 {
-    for (int i = 0; i < p->n_blocks; i++) {
-        const struct page_block *b = &p->blocks[i];
-        for (int r = 0; r < b->rows.n; r++)
-            for (int c = 0; c < b->columns.n; c++) {
-                const json_t *rule = page_rule(p, &b->rows.e[r], &b->columns.e[c]);
-                const char *own =
-                    rule ? page_metric(p, b, &b->rows.e[r], &b->columns.e[c], rule, 0) : NULL;
-                if (own && strcmp(own, metric) == 0)
-                    return rule;
-            }
-    }
-    return json_array_get(p->recipe->ours, 0);
+    const json_t *v = json_array_get(within, i);
+    return json_is_number(v) ? json_number_value(v) : i ? INFINITY : -INFINITY;
 }
 
-/* What readers call a value of a variable: the label of the row or column that has it in a field.
- */
-static void label_of(const struct page *p, const char *value, char *out, size_t size)
+int claim_read(const json_t *test, struct claim *c, struct err *err)
 {
-    for (int i = 0; i < p->n_blocks; i++)
-        for (int k = 0; k < 2; k++) {
-            const struct grid_axis *a = k ? &p->blocks[i].columns : &p->blocks[i].rows;
-            for (int n = 0; n < a->n; n++) {
-                const char *key;
-                json_t *v;
-                json_object_foreach((json_t *)a->e[n].j, key,
-                                    v) if (strcmp(key, "csv") != 0 && json_is_string(v) &&
-                                           strcmp(json_string_value(v), value) == 0)
-                {
-                    snprintf(out, size, "%s", a->e[n].level[a->e[n].levels - 1]);
-                    return;
-                }
-            }
+    const json_t *what = NULL;
+    const char *kind = NULL;
+    *c = (struct claim){.test = test,
+                        .set = json_object_get(test, "of"),
+                        .metric = json_str_or(test, "metric", NULL),
+                        .setting = json_str_or(test, "setting", NULL),
+                        .labels = json_str_or(test, "labels", NULL),
+                        .last = json_is_true(json_object_get(test, "last"))};
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        const json_t *v = json_object_get(test, kinds[i].name);
+        if (v && kind)
+            return err_set(err, ERR_INPUT, "one test was expected, found '%s' and '%s'", kind,
+                           kinds[i].name);
+        if (!v)
+            continue;
+        kind = kinds[i].name;
+        what = v;
+        c->kind = kinds[i].kind;
+        c->falls = kinds[i].falls;
+    }
+    if (!kind)
+        return err_set(err, ERR_INPUT, "no test of more, rises, falls, most, least, within, front");
+    if (c->kind == CLAIM_MORE || c->kind == CLAIM_ORDER)
+        c->set = what;
+    if (c->kind == CLAIM_MOST || c->kind == CLAIM_FRONT)
+        c->x = json_string_value(what);
+    c->l = bound(what, 0);
+    c->h = bound(what, 1);
+    for (size_t i = 0; i < COUNT(stats) && c->kind == CLAIM_WITHIN; i++)
+        if (json_object_get(test, stats[i].name)) {
+            c->stat = stats[i].stat;
+            c->set = json_object_get(test, stats[i].name);
         }
-    snprintf(out, size, "%s", value);
+    return 0;
 }
 
-void members_free(struct members *m)
+/* ---- testing --------------------------------------------------------------------------------- */
+
+static void sample_free(struct claim_sample *s)
 {
-    for (int i = 0; i < m->n; i++) {
-        json_decref(m->m[i].where);
-        unit_values_free(&m->m[i].units);
-    }
-    memset(m, 0, sizeof *m);
+    for (int g = 0; g < s->members; g++)
+        free(s->x[g]);
 }
 
-/* Keys of records that a claim may compare the values of. */
-static bool is_record_key(const char *key)
+/* The unit of another member that stands at the same place; NULL: it has none. */
+static const struct unit *unit_at(const struct member *m, const struct unit *u)
 {
-    return strcmp(key, "step") == 0 || strcmp(key, "layer") == 0 || strcmp(key, "head") == 0 ||
-           strcmp(key, "trace") == 0;
-}
-
-/* `at_largest: VARIABLE`: records of the largest value that steps of this model have, which names
- * the member. */
-static void take_largest(const struct page *p, const json_t *test, int model, struct member *m)
-{
-    const char *variable = json_str_or(test, "at_largest", NULL), *largest = NULL;
-    for (int i = 0; variable && i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        const char *value =
-            s->recipe == p->at && s->model == model ? step_value(s, variable) : NULL;
-        if (value && (!largest || size_value(value) > size_value(largest)))
-            largest = value;
-    }
-    if (!largest)
-        return;
-    json_object_set_new(m->where, variable, json_string(largest));
-    snprintf(m->label, sizeof m->label, "%s", largest);
-}
-
-/* A member: records with `key` = `value` (key NULL: none), of a metric. */
-static int add_member(const struct page *p, const json_t *test, const char *metric, const char *key,
-                      const char *value, int model, struct members *all, struct err *err)
-{
-    if (all->n == MEMBERS_MAX)
-        return err_set(err, ERR_INPUT, "%s: a claim has more than %d members", p->recipe->id,
-                       MEMBERS_MAX);
-    struct member *m = &all->m[all->n++];
-    const json_t *rule = rule_of(p, metric), *own = json_object_get(test, "where");
-    const char *job = json_str_or(test, "job", json_str_or(rule, "job", ""));
-    bool by_case = key && strcmp(key, "case") == 0;
-    m->where = own ? json_deep_copy(own) : by_case ? json_object() : page_where(rule, NULL, NULL);
-    if (key)
-        json_object_set_new(m->where, key, json_string(value));
-    snprintf(m->metric, sizeof m->metric, "%s", metric);
-    m->setting = key && !is_record_key(key);
-    if (key && is_record_key(key))
-        snprintf(m->label, sizeof m->label, "%s %d", strcmp(key, "trace") ? key : "sample",
-                 strcmp(key, "trace") ? atoi(value) : all->n);
-    else if (key)
-        label_of(p, value, m->label, sizeof m->label);
-    else
-        snprintf(m->label, sizeof m->label, "%s", metric);
-    take_largest(p, test, model, m);
-    snprintf(m->value, sizeof m->value, "%s", key ? value : metric);
-    struct choice c = {model, recipe_job_find(p->recipe, job), m->where, NULL};
-    return evidence_units(&p->evidence, &c, metric, &m->units, err);
-}
-
-static int by_number(const void *a, const void *b)
-{
-    return atoi(*(char *const *)a) - atoi(*(char *const *)b);
-}
-
-/* The values of a key that records of this model have; steps, layers and heads in their order. */
-static int add_record_values(const struct page *p, const json_t *test, const char *metric,
-                             const char *key, int model, struct members *all, struct err *err)
-{
-    const json_t *own = json_object_get(test, "where"), *rule = rule_of(p, metric);
-    json_t *where = own ? json_deep_copy(own) : page_where(rule, NULL, NULL);
-    struct choice c = {model, recipe_job_find(p->recipe, json_str_or(rule, "job", "")), where,
-                       NULL};
-    struct str_list values = {0};
-    char text[80];
-    int rc = 0;
-    for (int64_t i = 0; i < p->evidence.n; i++) {
-        const struct proof *v = &p->evidence.v[i];
-        if (v->r->scope == RECORD_OF_HEAD && choice_takes(&p->evidence, &c, v) &&
-            evidence_key(&p->evidence, v, key, text, sizeof text) && !str_list_has(&values, text))
-            str_list_add(&values, text);
-    }
-    if (strcmp(key, "trace") != 0 && values.n)
-        qsort(values.items, (size_t)values.n, sizeof *values.items, by_number);
-    for (int64_t i = 0; i < values.n; i++)
-        TRY(add_member(p, test, metric, key, values.items[i], model, all, err));
-out:
-    str_list_free(&values);
-    json_decref(where);
-    return rc;
-}
-
-/* Values of a variable: as far as steps of this model have it, in the recipe's order. */
-static int add_values(const struct page *p, const json_t *test, const char *metric,
-                      const char *variable, int model, struct members *all, struct err *err)
-{
-    int rc = 0;
-    if (is_record_key(variable))
-        return add_record_values(p, test, metric, variable, model, all, err);
-    if (strcmp(variable, "cases") == 0) {
-        const char *name;
-        json_t *v;
-        json_object_foreach((json_t *)p->recipe->cases, name, v)
-        {
-            (void)v;
-            TRY(add_member(p, test, metric, "case", name, model, all, err));
-        }
-        goto out;
-    }
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        const char *value =
-            s->recipe == p->at && s->model == model ? step_value(s, variable) : NULL;
-        bool known = false;
-        for (int k = 0; value && k < all->n; k++)
-            known = known || strcmp(all->m[k].value, value) == 0;
-        if (value && !known)
-            TRY(add_member(p, test, metric, variable, value, model, all, err));
-    }
-out:
-    return rc;
-}
-
-/* A list of metrics, or of cases of one metric. */
-static int add_list(const struct page *p, const json_t *test, const json_t *list, int model,
-                    struct members *all, struct err *err)
-{
-    const char *metric = json_str_or(test, "metric", NULL);
-    size_t i;
-    json_t *v;
-    int rc = 0;
-    json_array_foreach(list, i, v)
-    {
-        const char *name = json_is_string(v) ? json_string_value(v) : "";
-        if (json_object_get(p->recipe->cases, name))
-            TRY(add_member(p, test, metric ? metric : "", "case", name, model, all, err));
-        else
-            TRY(add_member(p, test, name, NULL, NULL, model, all, err));
-    }
-out:
-    return rc;
-}
-
-static const char *const kinds[] = {"most",  "least", "more",  "rises", "falls", "trend",  "spread",
-                                    "front", "below", "above", "ratio", "step",  "within", NULL};
-
-/* `above` is the bound of a spread, and `within` that of a ratio or step. */
-const char *claim_kind(const json_t *test)
-{
-    for (int i = 0; kinds[i]; i++)
-        if (json_object_get(test, kinds[i]))
-            return kinds[i];
+    for (int64_t i = 0; i < m->units.n; i++)
+        if (m->units.u[i].layer == u->layer && m->units.u[i].head == u->head)
+            return &m->units.u[i];
     return NULL;
 }
 
-/* The members of a front: all of S with the first metric, then all with the second. */
-static int add_front(const struct page *p, const json_t *test, int model, struct members *all,
-                     struct err *err)
+static bool all_have(const struct member *const *m, int n, const struct unit *u)
 {
-    const json_t *metrics = json_object_get(test, "metrics");
+    for (int g = 1; g < n; g++)
+        if (!unit_at(m[g], u))
+            return false;
+    return true;
+}
+
+/* Values of the units that all members have, in one order; `apart`: of all units of each. */
+static int sample_make(const struct member *const *m, int n, bool apart, struct claim_sample *s,
+                       struct err *err)
+{
     int rc = 0;
-    for (size_t k = 0; k < 2 && !rc; k++) {
-        struct members half = {0};
-        const char *metric = json_string_value(json_array_get(metrics, k));
-        rc = add_values(p, test, metric ? metric : "", json_str_or(test, "of", ""), model, &half,
-                        err);
-        for (int i = 0; i < half.n; i++)
-            if (!rc && all->n == MEMBERS_MAX)
-                rc = err_set(err, ERR_INPUT, "%s: a claim has more than %d members", p->recipe->id,
-                             MEMBERS_MAX);
-            else if (!rc) {
-                all->m[all->n++] = half.m[i];
-                half.m[i] = (struct member){.where = NULL};
-            }
-        members_free(&half);
-    }
-    return rc;
-}
-
-int claim_members(const struct page *p, const json_t *test, int model, struct members *all,
-                  struct err *err)
-{
-    const char *kind = claim_kind(test), *metric = json_str_or(test, "metric", "");
-    const json_t *what = kind ? json_object_get(test, kind) : NULL;
-    const char *of = json_str_or(test, "of", NULL);
-    if (!kind)
-        return err_set(err, ERR_INPUT, "%s: a claim's test has no known kind", p->recipe->id);
-    if (strcmp(kind, "front") == 0)
-        return add_front(p, test, model, all, err);
-    if (strcmp(kind, "within") == 0 && json_object_get(test, "difference"))
-        return add_list(p, test, json_object_get(test, "difference"), model, all, err);
-    if (of)
-        return add_values(p, test, metric, of, model, all, err);
-    if (json_is_array(json_object_get(test, "of")))
-        return add_list(p, test, json_object_get(test, "of"), model, all, err);
-    if (json_is_array(what) && strcmp(kind, "within") != 0) {
-        int rc = add_list(p, test, what, model, all, err);
-        return rc || !json_object_get(test, "at_equal") ? rc
-                                                        : claim_at_equal(p, test, model, all, err);
-    }
-    if (json_is_string(what))
-        return add_values(p, test, metric, json_string_value(what), model, all, err);
-    return add_member(p, test, metric, NULL, NULL, model, all, err);
-}
-
-/* ---- tests ------------------------------------------------------------------------------------
- */
-
-static int by_unit(const struct unit *u, const struct unit *w)
-{
-    return u->layer != w->layer ? u->layer - w->layer : u->head - w->head;
-}
-
-/* Values of the units that both members have, in the same order; malloc'd. */
-static int pair_up(const struct member *a, const struct member *b, double **x, double **y,
-                   int64_t *n, struct err *err)
-{
-    int64_t i = 0, k = 0;
-    int rc = 0;
-    *n = 0;
-    TRY(mem_alloc(x, a->units.n, sizeof **x, "values", err));
-    TRY(mem_alloc(y, a->units.n, sizeof **y, "values", err));
-    while (i < a->units.n && (!b || k < b->units.n)) {
-        const struct unit *u = &a->units.u[i], *w = b ? &b->units.u[k] : u;
-        int order = by_unit(u, w);
-        if (order == 0) {
-            (*x)[*n] = u->sum / (double)u->calls;
-            (*y)[(*n)++] = w->sum / (double)w->calls;
+    *s = (struct claim_sample){.members = n, .paired = !apart};
+    for (int g = 0; g < n; g++) {
+        const struct unit_values *of = &m[apart ? g : 0]->units;
+        TRY(mem_alloc(&s->x[g], of->n + 1, sizeof *s->x[g], "values", err));
+        for (int64_t i = 0; i < of->n; i++) {
+            if (!apart && !all_have(m, n, &of->u[i]))
+                continue;
+            const struct unit *u = unit_at(m[g], &of->u[i]);
+            s->x[g][s->n[g]++] = u->sum / (double)u->calls;
         }
-        i += order <= 0;
-        k += order >= 0;
     }
 out:
-    return rc;
-}
-
-static int test_more(const struct member *a, const struct member *b, double tie, int tests,
-                     struct claim_pair *out, struct err *err)
-{
-    double *x = NULL, *y = NULL;
-    int64_t n;
-    int rc = pair_up(a, b, &x, &y, &n, err);
-    if (!rc)
-        rc = claim_more(x, y, n, tie, tests, out, err);
-    free(x);
-    free(y);
-    return rc;
-}
-
-/* Is A - B more than C - D in the units that all four have? */
-static int test_gaps(const struct members *all, double tie, struct claim_pair *out, struct err *err)
-{
-    struct member gap[2] = {{.units = {.n = 0}}};
-    int rc = 0;
-    for (int k = 0; k < 2; k++) {
-        double *x = NULL, *y = NULL;
-        const struct member *a = &all->m[2 * k], *b = &all->m[2 * k + 1];
-        int64_t n = 0, at = 0;
-        rc = pair_up(a, b, &x, &y, &n, err);
-        if (!rc)
-            rc = mem_alloc(&gap[k].units.u, a->units.n, sizeof *gap[k].units.u, "gaps", err);
-        for (int64_t i = 0, w = 0; !rc && i < a->units.n && at < n; i++) {
-            const struct unit *u = &a->units.u[i];
-            while (w < b->units.n && by_unit(&b->units.u[w], u) < 0)
-                w++;
-            if (w < b->units.n && by_unit(&b->units.u[w], u) == 0) {
-                gap[k].units.u[at] = (struct unit){
-                    .layer = u->layer, .head = u->head, .sum = x[at] - y[at], .calls = 1};
-                at++;
-            }
-        }
-        gap[k].units.n = at;
-        free(x);
-        free(y);
-        if (rc)
-            break;
-    }
-    if (!rc)
-        rc = test_more(&gap[0], &gap[1], tie, 1, out, err);
-    unit_values_free(&gap[0].units);
-    unit_values_free(&gap[1].units);
-    return rc;
-}
-
-static int test_range(const struct member *a, const struct member *b, enum claim_range of, double l,
-                      double h, struct claim_pair *out, struct err *err)
-{
-    double *x = NULL, *y = NULL;
-    int64_t n;
-    int rc = pair_up(a, b, &x, &y, &n, err);
-    if (!rc)
-        rc = claim_within(x, b ? y : NULL, n, of, l, h, out, err);
-    free(x);
-    free(y);
-    return rc;
-}
-
-/* A claim of several comparisons: any reversed decides against it, any open leaves it open. `worst`
- * is the comparison that the sentence names: the reversed, the open, or the closest one. */
-static void join(struct claim_result *r, const struct claim_pair *pair, double margin, int a, int b)
-{
-    static const int rank[] = {[CLAIM_HOLDS] = 0, [CLAIM_CANNOT] = 1, [CLAIM_HOLDS_NOT] = 2};
-    bool first = r->a < 0;
-    if (first || rank[pair->state] > rank[r->pair.state] ||
-        (pair->state == r->pair.state && margin < r->margin)) {
-        r->pair = *pair;
-        r->margin = margin;
-        r->a = a;
-        r->b = b;
-    }
-}
-
-static int test_order(const struct members *all, int from, int to, bool falls, double tie,
-                      struct claim_result *r, struct err *err)
-{
-    int rc = 0, tests = to - from;
-    for (int i = from; i < to && !rc; i++) {
-        struct claim_pair pair;
-        int hi = falls ? i : i + 1, lo = falls ? i + 1 : i;
-        rc = test_more(&all->m[hi], &all->m[lo], tie, tests, &pair, err);
-        if (!rc)
-            join(r, &pair, pair.d, hi, lo);
-    }
-    return rc;
-}
-
-static int test_extreme(const struct members *all, const char *name, bool most, double tie,
-                        struct claim_result *r, struct err *err)
-{
-    int at = -1, rc = 0;
-    for (int i = 0; i < all->n; i++)
-        if (strcmp(all->m[i].value, name) == 0)
-            at = i;
-    for (int i = 0; i < all->n && at >= 0 && !rc; i++) {
-        struct claim_pair pair;
-        if (i == at)
-            continue;
-        rc = test_more(&all->m[most ? at : i], &all->m[most ? i : at], tie, all->n - 1, &pair, err);
-        if (!rc)
-            join(r, &pair, pair.d, most ? at : i, most ? i : at);
-    }
-    return rc;
-}
-
-/* Values of a member as an array; malloc'd. */
-static int values_of(const struct member *m, double **x, struct err *err)
-{
-    int rc = mem_alloc(x, m->units.n, sizeof **x, "values", err);
-    for (int64_t i = 0; !rc && i < m->units.n; i++)
-        (*x)[i] = m->units.u[i].sum / (double)m->units.u[i].calls;
     return rc;
 }
 
@@ -415,208 +129,380 @@ static bool same_units(const struct members *all)
         if (all->m[k].units.n != all->m[0].units.n)
             return false;
         for (int64_t i = 0; i < all->m[0].units.n; i++)
-            if (all->m[k].units.u[i].layer != all->m[0].units.u[i].layer ||
-                all->m[k].units.u[i].head != all->m[0].units.u[i].head)
+            if (!unit_at(&all->m[k], &all->m[0].units.u[i]))
                 return false;
     }
     return true;
 }
 
-/* Values of all members, [members][n], the caller's to free. */
-static int rows_of(const struct members *all, int64_t n, double **v, struct err *err)
+static double mean_of(const struct claim_sample *s, int g)
 {
-    double *x = NULL;
+    double sum = 0;
+    for (int64_t i = 0; i < s->n[g]; i++)
+        sum += s->x[g][i];
+    return s->n[g] ? sum / (double)s->n[g] : NAN;
+}
+
+/* One comparison of a claim. */
+struct comparison {
+    const struct member *m[CLAIM_MEMBERS];
+    int n;
+    double mean[CLAIM_MEMBERS];
+    struct claim_estimate e;
+    enum claim_state state;
+    double margin; /* how far it is from another state */
+};
+
+static int compare(const struct claim *c, bool apart, double tie, int tests, struct comparison *x,
+                   struct err *err)
+{
+    bool within = c->kind == CLAIM_WITHIN;
+    struct claim_sample s;
     int rc = 0;
-    TRY(mem_alloc(v, all->n * n, sizeof **v, "values", err));
-    for (int k = 0; k < all->n; k++) {
-        TRY(values_of(&all->m[k], &x, err));
-        memcpy(*v + k * n, x, (size_t)n * sizeof **v);
-        free(x);
-        x = NULL;
+    TRY(sample_make(x->m, x->n, apart, &s, err));
+    TRY(claim_estimate(&s, within ? c->stat : STAT_DIFFERENCE, tests, &x->e, err));
+    for (int g = 0; g < x->n; g++)
+        x->mean[g] = mean_of(&s, g);
+    x->state = within ? claim_inside(&x->e, c->l, c->h, c->setting ? 1 : CLAIM_MIN_UNITS)
+                      : claim_above(&x->e, tie);
+    x->margin = within ? fmin(c->h - x->e.value, x->e.value - c->l) : x->e.value;
+out:
+    sample_free(&s);
+    return rc;
+}
+
+/* Among several comparisons one that is reversed decides against the claim, and one that is open
+ * leaves it open. The row names the reversed, the open, or the closest one. */
+static void join(struct comparison *worst, const struct comparison *x)
+{
+    static const int rank[] = {[CLAIM_HOLDS] = 0, [CLAIM_OPEN] = 1, [CLAIM_HOLDS_NOT] = 2};
+    if (!worst->n || rank[x->state] > rank[worst->state] ||
+        (x->state == worst->state && x->margin < worst->margin))
+        *worst = *x;
+}
+
+/* The member X among the first n; -1: it has no records. */
+static int find_x(const struct claim *c, const struct members *all, int n)
+{
+    for (int i = 0; i < n && c->x; i++)
+        if (strcmp(all->m[i].value, c->x) == 0)
+            return i;
+    return -1;
+}
+
+/* MORE and numbers of several members: all at once. Bounds of a mean: each. ORDER: each and the
+ * next. MOST: X and each other. */
+static int test_members(const struct claim *c, const struct members *all, double tie,
+                        struct comparison *worst, struct err *err)
+{
+    bool whole = c->kind == CLAIM_MORE || (c->kind == CLAIM_WITHIN && c->stat != STAT_MEAN);
+    bool apart = c->kind == CLAIM_WITHIN && c->stat == STAT_SPREAD && !same_units(all);
+    int n = whole ? 1 : c->kind == CLAIM_ORDER ? all->n - 1 : all->n;
+    int x = find_x(c, all, all->n), tests = n > 1 ? all->n - 1 : 1, rc = 0;
+    for (int i = 0; i < n; i++) {
+        struct comparison one = {.n = whole ? all->n : c->kind == CLAIM_WITHIN ? 1 : 2};
+        int other = c->kind == CLAIM_MOST ? x : i + 1;
+        if (c->kind == CLAIM_MOST && (x < 0 || x == i))
+            continue;
+        for (int g = 0; g < one.n; g++)
+            one.m[g] = &all->m[i + g];
+        if (c->kind == CLAIM_ORDER || c->kind == CLAIM_MOST) {
+            one.m[0] = &all->m[c->falls ? i : other];
+            one.m[1] = &all->m[c->falls ? other : i];
+        }
+        TRY(compare(c, apart, tie, tests, &one, err));
+        join(worst, &one);
     }
 out:
-    free(x);
     return rc;
 }
 
-static int test_trend(const struct members *all, struct claim_result *r, struct err *err)
+/* Is member o better than x in the metric of one half? */
+static int test_better(const struct claim *c, const struct members *all, int o, int x, double tie,
+                       struct comparison *out, struct err *err)
 {
-    int64_t n = all->n ? all->m[0].units.n : 0;
-    double *v = NULL;
-    int rc = 0;
-    if (all->n < CLAIM_MIN_TREND || n == 0 || !same_units(all))
-        return 0;
-    TRY(rows_of(all, n, &v, err));
-    TRY(claim_trend(v, all->n, n, &r->pair, err));
-    r->a = 0;
-    r->b = all->n - 1;
-out:
-    free(v);
-    return rc;
-}
-
-/* The mean of the relative steps from each member to the next. */
-static int test_step(const struct members *all, const json_t *within, struct claim_result *r,
-                     struct err *err)
-{
-    int64_t n = all->n ? all->m[0].units.n : 0;
-    double *v = NULL;
-    int rc = 0;
-    r->l = json_number_value(json_array_get(within, 0));
-    r->h = json_number_value(json_array_get(within, 1));
-    if (all->n < 2 || n == 0 || !same_units(all))
-        return 0;
-    TRY(rows_of(all, n, &v, err));
-    TRY(claim_step(v, all->n, n, r->l, r->h, &r->pair, err));
-    r->a = 0;
-    r->b = all->n - 1;
-out:
-    free(v);
-    return rc;
-}
-
-static int test_spread(const struct members *all, double least, struct claim_result *r,
-                       struct err *err)
-{
-    double *x[MEMBERS_MAX] = {0};
-    int64_t n[MEMBERS_MAX];
-    int rc = 0, high, low;
-    for (int k = 0; k < all->n; k++) {
-        n[k] = all->m[k].units.n;
-        TRY(values_of(&all->m[k], &x[k], err));
-    }
-    r->l = least;
-    r->h = INFINITY;
-    if (all->n < 2)
-        goto out;
-    TRY(claim_spread(x, n, all->n, same_units(all), least, &r->pair, &high, &low, err));
-    r->a = r->pair.n ? high : -1;
-    r->b = low;
-out:
-    for (int k = 0; k < all->n; k++)
-        free(x[k]);
-    return rc;
-}
-
-/* +1 where larger is better. */
-static double direction(const char *metric)
-{
-    const struct metric_def *d = metric_def_find(metric);
-    return d && d->better == BETTER_LOWER ? -1 : 1;
-}
-
-/* How member `o` stands to `x` in the metric of one half: does it win? */
-static int test_better(const struct members *all, int o, int x, double tie, struct claim_pair *out,
-                       struct err *err)
-{
-    bool up = direction(all->m[x].metric) > 0;
-    return test_more(&all->m[up ? o : x], &all->m[up ? x : o], tie, 1, out, err);
+    const struct metric_def *d = metric_def_find(all->m[x].metric);
+    bool down = d && d->better == BETTER_LOWER;
+    *out = (struct comparison){.m = {&all->m[down ? x : o], &all->m[down ? o : x]}, .n = 2};
+    return compare(c, false, tie, 1, out, err);
 }
 
 /* X is dominated by a member that is better in both metrics, and on the front where every other one
- * is not better in one of them. */
-static int test_front(const struct members *all, const char *name, double tie,
-                      struct claim_result *r, struct err *err)
+ * is not better in one of them. The row has the differences of the first metric. */
+static int test_front(const struct claim *c, const struct members *all, double tie,
+                      struct comparison *worst, struct err *err)
 {
-    int half = all->n / 2, at = -1, rc = 0;
-    for (int i = 0; i < half; i++)
-        if (strcmp(all->m[i].value, name) == 0)
-            at = i;
-    for (int i = 0; i < half && at >= 0 && !rc; i++) {
-        struct claim_pair one, two;
-        if (i == at)
+    int half = all->n / 2, x = find_x(c, all, half), rc = 0;
+    for (int i = 0; i < half && x >= 0; i++) {
+        struct comparison one, two;
+        if (i == x)
             continue;
-        rc = test_better(all, i, at, tie, &one, err);
-        if (!rc)
-            rc = test_better(all, half + i, half + at, tie, &two, err);
-        if (rc)
-            break;
-        enum claim_state state =
-            one.state == CLAIM_HOLDS && two.state == CLAIM_HOLDS           ? CLAIM_HOLDS_NOT
-            : one.state == CLAIM_HOLDS_NOT || two.state == CLAIM_HOLDS_NOT ? CLAIM_HOLDS
-                                                                           : CLAIM_CANNOT;
-        one.state = state;
-        one.n = two.n < one.n ? two.n : one.n;
-        join(r, &one, -one.d, at, i);
+        TRY(test_better(c, all, i, x, tie, &one, err));
+        TRY(test_better(c, all, half + i, half + x, tie, &two, err));
+        bool both = one.state == CLAIM_HOLDS && two.state == CLAIM_HOLDS;
+        bool not_both = one.state == CLAIM_HOLDS_NOT || two.state == CLAIM_HOLDS_NOT;
+        one.state = both ? CLAIM_HOLDS_NOT : not_both ? CLAIM_HOLDS : CLAIM_OPEN;
+        one.margin = -one.e.value;
+        one.e.n = two.e.n < one.e.n ? two.e.n : one.e.n;
+        join(worst, &one);
     }
+out:
     return rc;
 }
 
 /* Settings with the same number in every unit were one experiment under several names, and decide
  * nothing about a comparison of them. */
-static bool is_unmoved(const json_t *test, const struct members *all)
+static bool is_unmoved(const struct claim *c, const struct members *all)
 {
-    const char *kind = claim_kind(test);
-    bool compares = strcmp(kind, "below") != 0 && strcmp(kind, "above") != 0 &&
-                    strcmp(kind, "front") != 0 &&
-                    (strcmp(kind, "within") != 0 || json_object_get(test, "difference"));
+    bool compares = c->kind != CLAIM_FRONT && (c->kind != CLAIM_WITHIN || c->stat != STAT_MEAN);
     if (!compares || all->n < 2 || all->m[0].units.n < 1 || !same_units(all))
         return false;
     for (int k = 0; k < all->n; k++)
-        for (int64_t i = 0; i < all->m[0].units.n; i++)
-            if (!all->m[k].setting || all->m[k].units.u[i].sum != all->m[0].units.u[i].sum ||
-                all->m[k].units.u[i].calls != all->m[0].units.u[i].calls)
+        for (int64_t i = 0; i < all->m[0].units.n; i++) {
+            const struct unit *u = &all->m[0].units.u[i], *w = unit_at(&all->m[k], u);
+            if (!all->m[k].of_setting || w->sum != u->sum || w->calls != u->calls)
                 return false;
+        }
     return true;
 }
 
-int claim_test(const json_t *test, const struct members *all, double tie, struct claim_result *r,
+/* How many members a claim needs. */
+static int least_members(const struct claim *c)
+{
+    if (c->kind == CLAIM_WITHIN)
+        return c->stat == STAT_MEAN ? 1 : c->stat == STAT_RANK ? 5 : 2;
+    return c->kind == CLAIM_ORDER ? 3 : 2;
+}
+
+/* ---- the row --------------------------------------------------------------------------------- */
+
+static void put_test(const struct claim *c, char *out, size_t size)
+{
+    static const char *const names[] = {[STAT_MEAN] = "A",
+                                        [STAT_DIFFERENCE] = "A - B",
+                                        [STAT_RATIO] = "A / B",
+                                        [STAT_SPREAD] = "largest - smallest",
+                                        [STAT_RANK] = "rank correlation"};
+    const char *name =
+        json_is_string(c->set) && c->stat == STAT_RATIO ? "each / next, mean" : names[c->stat];
+    if (c->kind == CLAIM_FRONT)
+        snprintf(out, size, "A - B, of the first metric");
+    else if (c->kind != CLAIM_WITHIN)
+        snprintf(out, size, "A - B > 0");
+    else if (isfinite(c->l) && isfinite(c->h))
+        snprintf(out, size, "%s in [%g, %g]", name, c->l, c->h);
+    else
+        snprintf(out, size, "%s %s %g", name,
+                 isfinite(c->l) ? ">=" : "<=", isfinite(c->l) ? c->l : c->h);
+}
+
+/* A and B: two differences of four members, the outer members of a spread, else the first and the
+ * last one. */
+static void name_sides(const struct claim *c, const struct comparison *w, struct claim_row *row)
+{
+    int a = 0, b = w->n - 1;
+    for (int g = 0; g < w->n && c->kind == CLAIM_WITHIN && c->stat == STAT_SPREAD; g++) {
+        a = w->mean[g] > w->mean[a] ? g : a;
+        b = w->mean[g] < w->mean[b] ? g : b;
+    }
+    if (c->kind == CLAIM_MORE && w->n == 4) {
+        snprintf(row->a, sizeof row->a, "%.60s - %.60s", w->m[0]->label, w->m[1]->label);
+        snprintf(row->b, sizeof row->b, "%.60s - %.60s", w->m[2]->label, w->m[3]->label);
+        row->mean[0] = w->mean[0] - w->mean[1];
+        row->mean[1] = w->mean[2] - w->mean[3];
+        return;
+    }
+    snprintf(row->a, sizeof row->a, "%s", w->m[a]->label);
+    row->mean[0] = w->mean[a];
+    if (w->n < 2)
+        return;
+    snprintf(row->b, sizeof row->b, "%s", w->m[b]->label);
+    row->mean[1] = w->mean[b];
+}
+
+static void say_why(const struct claim *c, const struct members *all, const struct comparison *w,
+                    struct claim_row *row)
+{
+    int least = c->setting ? 1 : CLAIM_MIN_UNITS;
+    if (all->reason[0])
+        snprintf(row->why, sizeof row->why, "%s", all->reason);
+    else if (is_unmoved(c, all))
+        snprintf(row->why, sizeof row->why, "the same in each of %lld %s",
+                 (long long)all->m[0].units.n, all->m[0].units.of);
+    else if (all->n && all->n < least_members(c))
+        snprintf(row->why, sizeof row->why, "it takes %d members, found %d", least_members(c),
+                 all->n);
+    else if (!w->n || w->e.n == 0)
+        snprintf(row->why, sizeof row->why, "no record has the numbers");
+    else if (w->e.n < least)
+        snprintf(row->why, sizeof row->why, "it takes %d %s", least, row->of);
+    else if (!isfinite(w->e.value))
+        snprintf(row->why, sizeof row->why, "%s is 0, which has no ratio", row->b);
+}
+
+int claim_test(const struct claim *c, const struct members *all, double tie, struct claim_row *row,
                struct err *err)
 {
-    const char *kind = claim_kind(test);
-    const json_t *what = json_object_get(test, kind), *in = json_object_get(test, "within");
-    double l = -INFINITY, h = INFINITY;
+    struct comparison worst = {.n = 0};
     int rc = 0;
+    row->state = CLAIM_OPEN;
+    row->value = (struct claim_estimate){NAN, NAN, NAN, NAN, 0};
+    row->mean[0] = row->mean[1] = NAN;
+    row->of = all->n ? all->m[0].units.of : "heads";
+    snprintf(row->metric, sizeof row->metric, "%s",
+             c->metric                                             ? c->metric
+             : all->n && strcmp(all->m[0].metric, all->m[0].label) ? all->m[0].metric
+                                                                   : "");
+    put_test(c, row->test, sizeof row->test);
+    if (!all->reason[0] && !is_unmoved(c, all) && all->n >= least_members(c))
+        TRY(c->kind == CLAIM_FRONT ? test_front(c, all, tie, &worst, err)
+                                   : test_members(c, all, tie, &worst, err));
+    if (worst.n) {
+        row->state = worst.state;
+        row->value = worst.e;
+        name_sides(c, &worst, row);
+    }
+    if (row->state == CLAIM_OPEN)
+        say_why(c, all, &worst, row);
+out:
+    return rc;
+}
 
-    *r = (struct claim_result){.kind = kind, .a = -1, .b = -1};
-    r->pair.state = CLAIM_CANNOT;
-    r->unmoved = is_unmoved(test, all);
-    if (r->unmoved)
-        return 0;
-    if (strcmp(kind, "rises") == 0 || strcmp(kind, "falls") == 0)
-        return all->n < 3 ? 0 : test_order(all, 0, all->n - 1, kind[0] == 'f', tie, r, err);
-    if (strcmp(kind, "trend") == 0)
-        return test_trend(all, r, err);
-    if (strcmp(kind, "spread") == 0)
-        return test_spread(all, json_number_value(json_object_get(test, "above")), r, err);
-    if (strcmp(kind, "step") == 0)
-        return test_step(all, in, r, err);
-    if (strcmp(kind, "front") == 0)
-        return test_front(all, json_string_value(what), tie, r, err);
-    if (strcmp(kind, "most") == 0 || strcmp(kind, "least") == 0)
-        return test_extreme(all, json_string_value(what), kind[0] == 'm', tie, r, err);
-    if (strcmp(kind, "more") == 0) {
-        struct claim_pair pair;
-        if (all->n != 2 && all->n != 4)
-            return 0;
-        rc = all->n == 2 ? test_more(&all->m[0], &all->m[1], tie, 1, &pair, err)
-                         : test_gaps(all, tie, &pair, err);
-        if (!rc)
-            join(r, &pair, pair.d, 0, all->n == 4 ? 2 : 1);
-        return rc;
+/* ---- all claims of a page --------------------------------------------------------------------
+ */
+
+/* Half a unit of the last digit that the paper prints for a metric, in the metric's own scale. */
+static double tie_of(const struct page *p, const char *metric)
+{
+    struct paper_number x;
+    for (int i = 0; i < p->n_blocks; i++) {
+        const struct page_block *b = &p->blocks[i];
+        const json_t *scale = json_object_get(b->j, "scale");
+        for (int k = 0; k < b->rows.n * b->columns.n; k++) {
+            const struct grid_entry *row = &b->rows.e[k / b->columns.n];
+            const struct grid_entry *column = &b->columns.e[k % b->columns.n];
+            const char *own = json_str_or(column->j, "ours", json_str_or(row->j, "ours", ""));
+            if (strcmp(own, metric) == 0 && page_printed(p, b, row, column, 0, &x))
+                return 0.5 * pow(10, -printed_digits(x.value)) /
+                       (json_is_number(scale) ? json_number_value(scale) : 1);
+        }
     }
-    if (json_is_array(in)) {
-        l = json_number_value(json_array_get(in, 0));
-        h = json_number_value(json_array_get(in, 1));
-    } else if (strcmp(kind, "below") == 0) {
-        h = json_number_value(what);
-    } else {
-        l = json_number_value(what);
+    return 0.0005;
+}
+
+/* In how much of the printed table the claim holds. */
+static void put_printed(const struct page *p, const struct claim *c, struct claim_row *row)
+{
+    struct printed_claim in;
+    claim_on_printed(p, c, &in);
+    if (in.lines && in.held == in.lines)
+        snprintf(row->printed, sizeof row->printed, "holds");
+    else if (in.lines)
+        snprintf(row->printed, sizeof row->printed, "%d of %d, not in %s", in.held, in.lines,
+                 in.failed);
+    if (!c->labels)
+        return;
+    row->state = !in.lines ? CLAIM_OPEN : in.held == in.lines ? CLAIM_HOLDS : CLAIM_HOLDS_NOT;
+    row->value.n = in.lines;
+    row->of = strcmp(c->labels, "row") == 0 ? "printed pairs" : "printed rows";
+    put_test(c, row->test, sizeof row->test);
+}
+
+static int add_row(struct page *p, const json_t *claim, struct claim_row **row, struct claim *c,
+                   struct err *err)
+{
+    int rc = 0;
+    TRY(claim_read(json_object_get(claim, "test"), c, err));
+    TRY(mem_grow(&p->claims, &p->cap_claims, p->n_claims + 1, sizeof *p->claims, "claims", err));
+    *row = &p->claims[p->n_claims++];
+    **row = (struct claim_row){.id = json_str_or(claim, "id", ""),
+                               .text = json_str_or(claim, "text", ""),
+                               .mean = {NAN, NAN},
+                               .value = {NAN, NAN, NAN, NAN, 0},
+                               .of = "heads",
+                               .state = CLAIM_OPEN};
+    put_printed(p, c, *row);
+out:
+    return rc;
+}
+
+/* With one input behind the records an interval says nothing of prompts. */
+static void note_one_prompt(struct page *p, int model, const struct claim_row *row)
+{
+    const char *first = NULL;
+    struct buf b = {0};
+    bool one = row->state != CLAIM_OPEN && strcmp(row->of, "prompts") != 0 && row->value.n > 1;
+    for (int64_t i = 0; i < p->evidence.n && one; i++) {
+        const struct proof *v = &p->evidence.v[i];
+        if (p->plan->s[v->step].model != model)
+            continue;
+        first = first ? first : v->r->trace;
+        one = strcmp(first, v->r->trace) == 0;
     }
-    r->l = l;
-    r->h = h;
-    bool two = strcmp(kind, "ratio") == 0 || json_object_get(test, "difference");
-    for (int i = 0; i < all->n && !rc; i += two ? 2 : 1) {
-        struct claim_pair pair;
-        if (two && i + 1 >= all->n)
-            break;
-        rc = test_range(&all->m[i], two ? &all->m[i + 1] : NULL,
-                        !two                         ? RANGE_OF_MEAN
-                        : strcmp(kind, "ratio") == 0 ? RANGE_OF_RATIO
-                                                     : RANGE_OF_DIFFERENCE,
-                        l, h, &pair, err);
-        if (!rc)
-            join(r, &pair, fmin(h - pair.d, pair.d - l), i, two ? i + 1 : -1);
-    }
+    buf_printf(&b, "%s read one prompt here: intervals cover %s only", row->model, row->of);
+    if (one && !str_list_has(&p->notes, buf_str(&b)))
+        str_list_add(&p->notes, buf_str(&b));
+    buf_free(&b);
+}
+
+static int add_tested(struct page *p, const json_t *claim, int model, struct err *err)
+{
+    struct members *all = NULL;
+    struct claim_row *row;
+    struct claim c;
+    int rc = 0;
+    TRY(add_row(p, claim, &row, &c, err));
+    TRY(mem_zalloc(&all, 1, sizeof *all, "claim", err));
+    TRY(claim_members(p, &c, model, all, err));
+    const char *metric = c.metric ? c.metric : all->n ? all->m[0].metric : "";
+    TRY(claim_test(&c, all, tie_of(p, metric), row, err));
+    snprintf(row->model, sizeof row->model, "%s", p->plan->models->m[model].name);
+    note_one_prompt(p, model, row);
+out:
+    if (all)
+        members_free(all);
+    free(all);
+    return rc;
+}
+
+static bool is_used(const struct page *p, int model)
+{
+    for (int i = 0; i < p->plan->n; i++)
+        if (p->plan->s[i].recipe == p->at && p->plan->s[i].model == model)
+            return true;
+    return false;
+}
+
+/* Claims of printed labels alone, and those that need what is not here. */
+static int add_untested(struct page *p, const json_t *claim, bool labels, const char *needs,
+                        struct err *err)
+{
+    struct claim_row *row;
+    struct claim c;
+    int rc = 0;
+    TRY(add_row(p, claim, &row, &c, err));
+    if (!labels)
+        snprintf(row->why, sizeof row->why, "needs %s", *needs == 'K' ? "a GPU" : "eval");
+out:
+    return rc;
+}
+
+int page_claims(struct page *p, struct err *err)
+{
+    size_t i;
+    json_t *claim;
+    int rc = 0;
+    for (int m = 0; m <= p->plan->models->n; m++)
+        json_array_foreach(p->recipe->claims, i, claim)
+        {
+            const char *needs = json_str_or(claim, "needs", "");
+            bool labels = json_object_get(json_object_get(claim, "test"), "labels") != NULL;
+            bool here = !needs[0] || p->plan->cuda, last = m == p->plan->models->n;
+            if (!last && is_used(p, m) && !labels && here)
+                TRY(add_tested(p, claim, m, err));
+            if (last && (labels || (needs[0] && !(p->plan->cuda && p->recipe->n_jobs))))
+                TRY(add_untested(p, claim, labels, needs, err));
+        }
+out:
     return rc;
 }

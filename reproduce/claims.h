@@ -1,73 +1,85 @@
 /*
- * claims.h - members and tests of a claim; the sentences are made in sentences.c.
+ * claims.h - the claims of a recipe as rows: what is compared, by how much it differs, and whether
+ * the claim holds. doc/reproduce.md has the fields of a claim.
  */
 #ifndef LACUNA_CLAIMS_H
 #define LACUNA_CLAIMS_H
 
-#include "core/mem.h"
 #include "reproduce/claimtest.h"
 #include "reproduce/page.h"
 
-#define MEMBERS_MAX 32
+enum claim_kind {
+    CLAIM_MORE,   /* A > B, of four members A - B > C - D */
+    CLAIM_ORDER,  /* each member and the next */
+    CLAIM_MOST,   /* X and every other one */
+    CLAIM_WITHIN, /* a number of the members lies within bounds */
+    CLAIM_FRONT,  /* no other member is better than X in both of two metrics */
+};
 
-/* What a claim compares: records of one value of a variable, of one case, or of one metric. */
+/* The test of a claim, as the recipe has it; borrowed. */
+struct claim {
+    const json_t *test;
+    enum claim_kind kind;
+    bool falls;           /* of ORDER and MOST: downwards */
+    enum claim_stat stat; /* of WITHIN */
+    double l, h;          /* of WITHIN */
+    const json_t *set;    /* the members: a list of names, or the name of a set; NULL: the metric */
+    const char *x, *metric; /* X of MOST and FRONT; the metric, or NULL */
+    const char *setting;    /* members are what calibrations found; NULL: of records */
+    const char *labels;     /* "row", "column": of printed labels alone; NULL: of records */
+    bool last;              /* of a set only its last member */
+};
+
+/* Read a claim's test. ERR_INPUT: it has no kind or two. */
+int claim_read(const json_t *test, struct claim *c, struct err *err);
+
+/* Check what the claims of a recipe name. */
+int claims_check(const struct recipe *r, const struct app *app, struct err *err);
+
+/* What a claim compares: records of one value of a variable, of one case, or of one metric; a
+ * setting that a calibration found. */
 struct member {
     char label[96], value[96], metric[64];
-    json_t *where; /* owned */
-    bool setting;  /* of a variable or a case, not of a metric or a key of records */
+    json_t *where;   /* owned */
+    bool of_setting; /* of a variable or a case, so that equal numbers say nothing */
     struct unit_values units;
 };
 
 struct members {
-    struct member m[MEMBERS_MAX];
+    struct member m[CLAIM_MEMBERS];
     int n;
+    char reason[200]; /* why there are no numbers; "": see m */
 };
 
-struct claim_result {
-    const char *kind;
-    struct claim_pair pair; /* the comparison that decides */
-    int a, b;               /* its members; -1: none */
-    double margin;          /* how far it is from another state */
-    double l, h;            /* bounds */
-    bool unmoved;           /* all members are equal in every unit: nothing was compared */
-};
-
-const char *claim_kind(const json_t *test); /* NULL: unknown */
-int claim_members(const struct page *p, const json_t *test, int model, struct members *all,
+/* Members of a claim for a model (claimmembers.c). */
+int claim_members(const struct page *p, const struct claim *c, int model, struct members *all,
                   struct err *err);
 void members_free(struct members *m);
-int claim_test(const json_t *test, const struct members *all, double tie, struct claim_result *r,
-               struct err *err);
 
-/* printed.c: the claim on the numbers that the paper prints, in how many rows or columns it holds.
- * Half a unit of the last printed digit is a tie. lines = 0: the table prints none of them. */
+/* A claim on the numbers that the paper prints (printed.c), in so many lines of the table, a tie
+ * being half a unit of the last digit. lines = 0: the table does not print what it compares. */
 struct printed_claim {
     int lines, held;
-    char failed[96]; /* the first one where it does not hold */
+    char failed[96]; /* the first line where it does not hold */
 };
-/* A claim whose members are labels of the printed table, `labels: "column"` or `"row"`, is of the
- * paper's numbers alone: no model of ours is tested. */
-bool claim_of_labels(const json_t *test);
-/* `labels: "row"`: a difference of rows that two patterns name, equal in what stands for the '*'
- * (label_part). */
-bool claim_of_rows(const json_t *test);
-void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out);
+void claim_on_printed(const struct page *p, const struct claim *c, struct printed_claim *out);
 
-/* curveclaims.c: with `at_equal: METRIC` the first of two members becomes the value of its
- * settings' curve where the second one is, in the units where the curve reaches so far. */
-int claim_at_equal(const struct page *p, const json_t *test, int model, struct members *all,
-                   struct err *err);
+/* A row of the page's table of claims. */
+struct claim_row {
+    const char *id, *text; /* borrowed from the recipe */
+    char model[128];       /* "": of the printed numbers alone */
+    char printed[140];     /* "holds", "1 of 2, not in X"; "": not printed */
+    char metric[64], a[128], b[128], test[64];
+    double mean[2]; /* of A and B */
+    struct claim_estimate value;
+    const char *of; /* what the units are */
+    enum claim_state state;
+    char why[200]; /* why it is open; "": the interval does not decide */
+};
+extern const char *const claim_state_names[]; /* "holds", "does not hold", "open" */
 
-/* settingclaims.c: claims on what calibrations found. setting_claim_check: -1 where no rule of
- * `ours` shows the setting of these jobs, or there is no bound. */
-bool claim_of_setting(const json_t *test);
-int setting_claim_check(const struct recipe *r, const json_t *test);
-void setting_on_printed(const struct page *p, const json_t *test, struct printed_claim *out);
-int setting_sentence(const struct page *p, const json_t *test, int model, struct buf *b,
-                     struct err *err);
-
-/* The sentence of a result for a model. */
-void claim_sentence(const struct page *p, const struct members *all, const struct claim_result *r,
-                    int model, struct buf *b);
+/* Test a claim on the members; `tie`: half a printed unit. */
+int claim_test(const struct claim *c, const struct members *all, double tie, struct claim_row *row,
+               struct err *err);
 
 #endif

@@ -7,11 +7,10 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "reproduce/crew.h"
 #include "reproduce/estimate.h"
-#include "reproduce/runjob.h"
+#include "reproduce/makejobs.h"
+#include "reproduce/output.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +18,7 @@
 
 struct reproduce_opts {
     struct common_opts c;
-    char *out, *only, *budget;
+    char *out, *only;
     struct str_list models, traces, tasks;
     int backend, style;
     int64_t parallel;
@@ -50,17 +49,12 @@ static const struct opt options[] = {
      .def = "0", .min = 0, .max = 1,
      .help = "Reduced lengths and samples; every number made so is marked q."},
     {.name = "parallel", .type = OPT_INT, .offset = offsetof(struct reproduce_opts, parallel),
-     .min = 1, .max = MAX_AT_ONCE, .unit = "jobs", .flags = OPT_UNSET,
-     .help = "Jobs of the plan that run side by side and share the threads of --jobs; those whose "
-             "result is a time run alone (default: one for every 4 threads, with cuda 3 for every "
-             "4)."},
+     .min = 1, .max = 64, .unit = "jobs", .flags = OPT_UNSET,
+     .help = "Jobs that run side by side and share the threads of --jobs; those whose result is a "
+             "time run alone (default: one for every 4 threads, with cuda 3 for every 4)."},
     {.name = "style", .type = OPT_ENUM, .offset = offsetof(struct reproduce_opts, style),
      .def = "paper", .values = styles,
      .help = "Drawings: 8 pt for a column of a paper, without title; 18 pt; for the screen."},
-    {.name = "budget", .type = OPT_STR, .offset = offsetof(struct reproduce_opts, budget),
-     .arg = "TIME", .flags = OPT_UNSET,
-     .help = "Leave out the costliest jobs that tables can do without, as in 20m, 2h "
-             "(default with --quick: 20m)."},
     {.name = "only", .type = OPT_STR, .offset = offsetof(struct reproduce_opts, only),
      .arg = "T,K,M", .flags = OPT_UNSET,
      .help = "Only tables that traces (T), kernels (K) or eval (M) give numbers for; K and M with "
@@ -84,8 +78,9 @@ const struct command cmd_reproduce = {
     options,
     "PAPER is spargeattn, sampleattention, sale or fg-attn; an item is a table (spargeattn:9) or "
     "a\n"
-    "figure (spargeattn:f14, sale:fp16). Prompts, captures, calibrations and replays are planned,\n"
-    "shared between tables, run where they are missing, and kept in DIR/jobs. DIR/pages has each\n"
+    "figure (spargeattn:f14, sale:fp16). Prompts, captures, calibrations and replays are jobs "
+    "that\n"
+    "make runs where they are missing and that stay in DIR/jobs. DIR/pages has each\n"
     "table in the paper's layout, every printed number beside ours, with letters for what differs\n"
     "and a sentence for each of the paper's claims; DIR/index.html leads there.\n"
     "Kill it at any time: the same command continues. With nothing to do it ends at once.\n"
@@ -108,27 +103,30 @@ struct session {
     int n_recipes;
     struct model_set models;
     struct task_set tasks;
-    struct job_store store;
     struct plan plan;
     struct output output;
-    double budget; /* seconds, INFINITY: none */
 };
 
 /* ---- which tables ------------------------------------------------------------------------------
  */
 
+/* Is the table one of "PAPER" or "PAPER:ITEM"? */
+static bool is_of(const char *id, const char *item)
+{
+    size_t n = strlen(item);
+    return strncmp(id, item, n) == 0 && (!id[n] || id[n] == ':');
+}
+
 static bool wanted(const struct str_list *items, const char *id)
 {
-    for (int64_t i = 0; i < items->n; i++) {
-        size_t n = strlen(items->items[i]);
-        if (strncmp(id, items->items[i], n) == 0 && (!id[n] || id[n] == ':'))
+    for (int64_t i = 0; i < items->n; i++)
+        if (is_of(id, items->items[i]))
             return true;
-    }
     return false;
 }
 
 /* ids of layouts.json: tables, then figures. */
-static int all_ids(const struct paper_data *d, struct str_list *ids)
+static void all_ids(const struct paper_data *d, struct str_list *ids)
 {
     static const char *const keys[] = {"tables", "figures"};
     for (int k = 0; k < 2; k++) {
@@ -137,7 +135,6 @@ static int all_ids(const struct paper_data *d, struct str_list *ids)
         json_array_foreach(json_object_get(d->layouts, keys[k]), i, o)
             str_list_add(ids, json_str_or(o, "id", ""));
     }
-    return 0;
 }
 
 static int check_items(const struct str_list *items, const struct str_list *ids, struct err *err)
@@ -149,11 +146,8 @@ static int check_items(const struct str_list *items, const struct str_list *ids,
         names_add(&all, ids->items[k]);
     for (int64_t i = 0; i < items->n; i++) {
         bool known = false;
-        for (int64_t k = 0; k < ids->n && !known; k++) {
-            size_t n = strlen(items->items[i]);
-            known = strncmp(ids->items[k], items->items[i], n) == 0 &&
-                    (!ids->items[k][n] || ids->items[k][n] == ':');
-        }
+        for (int64_t k = 0; k < ids->n && !known; k++)
+            known = is_of(ids->items[k], items->items[i]);
         char hint[HINT_MAX];
         if (!known)
             return err_set(err, ERR_USAGE,
@@ -225,7 +219,7 @@ static const char *state_here(const struct session *s, const struct recipe *r)
     return traces || s->app->accel ? "ready" : "needs GPU";
 }
 
-/* Of what benchmarks it takes files, "LongBench, InfiniteBench"; "" of none. */
+/* The benchmarks whose files it takes: "LongBench, InfiniteBench"; "": none. */
 static void list_files(const struct session *s, const struct recipe *r, struct buf *b)
 {
     for (int j = 0; j < r->n_jobs; j++) {
@@ -307,30 +301,11 @@ static int print_list(const struct session *s, struct err *err)
 /* ---- running -----------------------------------------------------------------------------------
  */
 
-static int parse_budget(struct session *s, struct err *err)
-{
-    char *end;
-    s->budget = s->o.quick ? 1200 : INFINITY;
-    if (!s->o.budget)
-        return 0;
-    s->budget = strtod(s->o.budget, &end);
-    double unit = !strcmp(end, "s") || !*end ? 1
-                  : !strcmp(end, "m")        ? 60
-                  : !strcmp(end, "h")        ? 3600
-                                             : 0;
-    s->budget *= unit;
-    return s->budget > 0 ? 0
-                         : err_set(err, ERR_USAGE,
-                                   "reproduce: --budget %s: a time such as 90s, 20m "
-                                   "or 2h",
-                                   s->o.budget);
-}
-
 /* Work in DIR/jobs, so that every path in a command is short and free of odd characters. */
 static int enter(struct session *s, struct err *err)
 {
     struct buf jobs = {0}, data = {0};
-    char *root = NULL, *out = NULL;
+    char *root = NULL;
     int rc = 0;
     root = realpath(buf_str(&s->data.dir), NULL);
     if (!root)
@@ -343,16 +318,10 @@ static int enter(struct session *s, struct err *err)
     TRY(buf_check(&jobs, "path", err));
     if (!s->o.c.dry_run)
         TRY(make_dirs(buf_str(&jobs), err));
-    out = realpath(s->o.out, NULL);
-    if (out && chdir(buf_str(&jobs)) == 0) {
-        TRY(job_store_open(out, &s->store, err));
-        for (int i = 0; i < s->store.n && !s->o.c.dry_run; i++)
-            job_unlock(s->store.j[i].id);
-    } else if (!s->o.c.dry_run)
+    if (chdir(buf_str(&jobs)) != 0 && !s->o.c.dry_run)
         rc = err_sys(err, ERR_IO, "%s", buf_str(&jobs));
 out:
     free(root);
-    free(out);
     buf_free(&jobs);
     buf_free(&data);
     return rc;
@@ -363,14 +332,14 @@ static int at_once(const struct session *s)
 {
     int threads = cmd_jobs(&s->o.c);
     int n = s->o.parallel > 0 ? (int)s->o.parallel : threads * (s->o.backend == 1 ? 3 : 1) / 4;
-    return n < 1 ? 1 : n > MAX_AT_ONCE ? MAX_AT_ONCE : n;
+    return n < 1 ? 1 : n > 64 ? 64 : n;
 }
 
 static void warn_undrawn(const struct plan *p)
 {
     int n = 0;
-    for (int i = 0; i < p->n && p->no_gnuplot; i++)
-        n += step_job(p, &p->s[i])->kind == DO_DRAW && p->s[i].ready && !p->s[i].done;
+    for (int i = 0; i < p->n; i++)
+        n += p->s[i].postponed;
     if (n)
         log_warn("%d drawing%s left out, because gnuplot was not found (package gnuplot-nox); the "
                  "same command draws where it is, also after DIR was copied there",
@@ -380,12 +349,9 @@ static void warn_undrawn(const struct plan *p)
 static int print_plan(struct session *s, struct err *err)
 {
     struct buf b = {0};
-    int rc = plan_resolve(&s->plan, err);
-    if (rc)
-        return rc;
-    plan_fit(&s->plan, s->budget, cmd_jobs(&s->o.c));
-    plan_text(&s->plan, &b);
-    rc = buf_check(&b, "plan", err);
+    plan_look(&s->plan);
+    plan_text(&s->plan, cmd_jobs(&s->o.c), &b);
+    int rc = buf_check(&b, "plan", err);
     if (!rc && fwrite(b.data, 1, b.len, stdout) != b.len)
         rc = err_sys(err, ERR_IO, "standard output");
     buf_free(&b);
@@ -404,7 +370,6 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
         FAIL(err, ERR_USAGE, "reproduce: the plan of --dry-run is text; leave --json out");
     if (s->o.backend == 1 && !s->app->accel)
         FAIL(err, ERR_MACHINE, "reproduce: this program was built without CUDA");
-    TRY(parse_budget(s, err));
     TRY(paper_data_load(&s->data, err));
     TRY(read_recipes(s, items, err));
     if (s->o.list) {
@@ -423,10 +388,8 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
                             .n_recipes = s->n_recipes,
                             .models = &s->models,
                             .tasks = &s->tasks,
-                            .store = &s->store,
                             .quick = s->o.quick,
                             .cuda = s->o.backend == 1,
-                            .at_once = at_once(s),
                             .no_gnuplot = !program_found("gnuplot")};
     TRY(plan_expand(&s->plan, err));
     if (s->o.c.dry_run) {
@@ -436,8 +399,11 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
     s->output.plan = &s->plan;
     s->output.data = &s->data;
     TRY(output_open(&s->output, err));
-    const struct work work = {&s->plan, &s->output, s->budget, cmd_jobs(&s->o.c)};
-    TRY(work_run(&work, err));
+    const struct make_opts make = {at_once(s), cmd_jobs(&s->o.c)};
+    TRY(jobs_run(&s->plan, &make, err));
+    for (int i = 0; i < s->n_recipes; i++)
+        TRY(output_page(&s->output, i, err));
+    TRY(output_close(&s->output, err));
     warn_undrawn(&s->plan);
     log_info("%s: %d of %d pages written; %s", s->o.out, s->output.written, s->n_recipes,
              s->output.failed ? "some jobs failed" : "nothing is left to do");
@@ -456,7 +422,6 @@ static void close_session(struct session *s)
 {
     output_free(&s->output);
     plan_free(&s->plan);
-    job_store_free(&s->store);
     model_set_free(&s->models);
     task_set_free(&s->tasks);
     for (int i = 0; i < s->n_recipes; i++)

@@ -3,6 +3,7 @@
  */
 #include "reproduce/evidence.h"
 
+#include "analyze/params.h"
 #include "core/mem.h"
 
 #include <fnmatch.h>
@@ -12,55 +13,36 @@
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-static int load_job(struct evidence *e, int kept, int *at, struct err *err)
+/* The records of a job, which several steps may share; at: its index in e->sets. */
+static int load_job(struct evidence *e, const char *id, int *at, struct err *err)
 {
     for (*at = 0; *at < e->n_sets; ++*at)
-        if (e->set_job[*at] == kept)
+        if (strcmp(e->sets[*at].id, id) == 0)
             return 0;
-    struct record **sets = realloc(e->sets, (size_t)(e->n_sets + 1) * sizeof *sets);
-    if (sets)
-        e->sets = sets;
-    int64_t *set_n = realloc(e->set_n, (size_t)(e->n_sets + 1) * sizeof *set_n);
-    if (set_n)
-        e->set_n = set_n;
-    int *set_job = realloc(e->set_job, (size_t)(e->n_sets + 1) * sizeof *set_job);
-    if (set_job)
-        e->set_job = set_job;
-    if (!sets || !set_n || !set_job)
-        return err_set(err, ERR_NOMEM, "records: out of memory");
-    int rc = records_load(e->plan->store->j[kept].dir, &e->sets[*at], &e->set_n[*at], err);
-    if (!rc)
-        e->set_job[e->n_sets++] = kept;
-    return rc;
-}
-
-static int add_unit_records(struct evidence *e, int step, const struct step_unit *u,
-                            struct err *err)
-{
-    int at, rc = load_job(e, u->kept, &at, err);
-    for (int64_t i = 0; !rc && i < e->set_n[at]; i++) {
-        const struct record *r = &e->sets[at][i];
-        if (strcmp(r->method, u->method) != 0 || strcmp(r->params ? r->params : "", u->params) != 0)
-            continue;
-        rc = mem_grow(&e->v, &e->cap, e->n + 1, sizeof *e->v, "records", err);
-        if (!rc)
-            e->v[e->n++] = (struct proof){r, step};
-    }
-    return rc;
+    int rc = mem_grow(&e->sets, &e->cap_sets, e->n_sets + 1, sizeof *e->sets, "records", err);
+    if (rc)
+        return rc;
+    struct record_set *set = &e->sets[*at];
+    *set = (struct record_set){.id = id};
+    e->n_sets++;
+    return records_load(id, &set->r, &set->n, err);
 }
 
 int evidence_load(const struct plan *p, int recipe, struct evidence *e, struct err *err)
 {
-    int rc = 0;
+    int rc = 0, at;
     e->plan = p;
     e->recipe = recipe;
     for (int i = 0; i < p->n; i++) {
         const struct step *s = &p->s[i];
-        if (s->recipe != recipe || s->left_out)
+        enum job_do kind = step_job(p, s)->kind;
+        if (s->recipe != recipe || !s->done || (kind != DO_REPLAY && kind != DO_EVAL))
             continue;
-        for (int k = 0; k < s->n_units; k++)
-            if (s->units[k].kept >= 0)
-                TRY(add_unit_records(e, i, &s->units[k], err));
+        TRY(load_job(e, s->id, &at, err));
+        for (int64_t k = 0; k < e->sets[at].n; k++) {
+            TRY(mem_grow(&e->v, &e->cap, e->n + 1, sizeof *e->v, "records", err));
+            e->v[e->n++] = (struct proof){&e->sets[at].r[k], i};
+        }
     }
 out:
     return rc;
@@ -69,10 +51,8 @@ out:
 void evidence_free(struct evidence *e)
 {
     for (int i = 0; i < e->n_sets; i++)
-        records_free(e->sets[i], e->set_n[i]);
+        records_free(e->sets[i].r, e->sets[i].n);
     free(e->sets);
-    free(e->set_n);
-    free(e->set_job);
     free(e->v);
     memset(e, 0, sizeof *e);
 }
@@ -83,50 +63,27 @@ bool evidence_key(const struct evidence *e, const struct proof *p, const char *k
                   size_t size)
 {
     const struct record *r = p->r;
-    const struct step *s = &e->plan->s[p->step];
-    const char *value = step_value(s, key);
+    const struct {
+        const char *key, *text;
+    } texts[] = {{"method", r->method},  {"params", r->params}, {"permute", r->permute},
+                 {"trace", r->trace},    {"branch", r->branch}, {"task", r->task},
+                 {"setting", r->setting}};
+    const struct {
+        const char *key;
+        int64_t number;
+    } numbers[] = {{"layer", r->layer}, {"head", r->head}, {"step", r->step}, {"n_q", r->n_q}};
+    const char *value = step_value(&e->plan->s[p->step], key);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && !value; i++)
+        if (strcmp(texts[i].key, key) == 0)
+            value = texts[i].text ? texts[i].text : "";
     if (value)
         snprintf(text, size, "%s", value);
-    else if (strcmp(key, "method") == 0)
-        snprintf(text, size, "%s", r->method);
-    else if (strcmp(key, "params") == 0)
-        snprintf(text, size, "%s", r->params ? r->params : "");
-    else if (strcmp(key, "permute") == 0)
-        snprintf(text, size, "%s", r->permute);
-    else if (strcmp(key, "trace") == 0)
-        snprintf(text, size, "%s", r->trace);
-    else if (strcmp(key, "branch") == 0)
-        snprintf(text, size, "%s", r->branch);
-    else if (strcmp(key, "task") == 0)
-        snprintf(text, size, "%s", r->task ? r->task : "");
-    else if (strcmp(key, "setting") == 0)
-        snprintf(text, size, "%s", r->setting ? r->setting : "");
-    else if (strcmp(key, "layer") == 0)
-        snprintf(text, size, "%d", r->layer);
-    else if (strcmp(key, "head") == 0)
-        snprintf(text, size, "%d", r->head);
-    else if (strcmp(key, "step") == 0)
-        snprintf(text, size, "%d", r->step);
-    else if (strcmp(key, "n_q") == 0)
-        snprintf(text, size, "%lld", (long long)r->n_q);
-    else
-        return false;
-    return true;
-}
-
-/* The value of one parameter in "key=value:key=value"; false: not set. */
-static bool param_text(const char *params, const char *key, char *text, size_t size)
-{
-    size_t n = strlen(key);
-    for (const char *p = params ? params : ""; *p;) {
-        size_t len = strcspn(p, ":@");
-        if (len > n && p[n] == '=' && strncmp(p, key, n) == 0) {
-            snprintf(text, size, "%.*s", (int)(len - n - 1), p + n + 1);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !value; i++)
+        if (strcmp(numbers[i].key, key) == 0) {
+            snprintf(text, size, "%lld", (long long)numbers[i].number);
             return true;
         }
-        p += len + (p[len] != '\0');
-    }
-    return false;
+    return value != NULL;
 }
 
 static bool value_fits(const char *key, const char *have, const json_t *want)
@@ -163,9 +120,10 @@ bool evidence_fits(const struct evidence *e, const struct proof *p, const json_t
                 return false;
             continue;
         }
+        const char *param = params_value(p->r->params, key);
         have[0] = '\0';
-        if (!evidence_key(e, p, key, have, sizeof have))
-            param_text(p->r->params, key, have, sizeof have);
+        if (!evidence_key(e, p, key, have, sizeof have) && param)
+            snprintf(have, sizeof have, "%.*s", (int)params_value_len(param), param);
         if (!value_fits(key, have, want))
             return false;
     }

@@ -22,10 +22,12 @@ struct evidence {
     int recipe;
     struct proof *v; /* owned */
     int64_t n, cap;
-    struct record **sets; /* owned: records of the jobs that were read */
-    int64_t *set_n;
-    int *set_job;
-    int n_sets;
+    struct record_set {
+        const char *id; /* of the job */
+        struct record *r;
+        int64_t n;
+    } * sets; /* owned */
+    int64_t n_sets, cap_sets;
 };
 
 /* Read the records of all finished replays of a recipe. Free `e` also after a failure. */
@@ -87,11 +89,6 @@ void unit_values_free(struct unit_values *v);
  * (of the means of each task). units = 0: no value. */
 int evidence_stat(const struct evidence *e, const struct choice *c, const char *metric,
                   const char *stat, struct sample_stats *out, struct err *err);
-
-/* Percentile interval of the mean of x over 10,000 resamples, seed 0, at this level (0.95). With y:
- * of mean(x) / mean(y) over resamples of pairs. */
-int mean_interval(const double *x, const double *y, int64_t n, double level, double *lo, double *hi,
-                  struct err *err);
 
 /* Does the metric belong to keys alone? */
 bool metric_of_keys(const char *metric);

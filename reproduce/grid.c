@@ -79,14 +79,9 @@ static int make_path(struct grid_entry *e, struct err *err)
 static int insert(struct grid_axis *a, int at, const json_t *j, struct grid_entry **out,
                   struct err *err)
 {
-    if (a->n == a->cap) {
-        int cap = a->cap ? 2 * a->cap : 16;
-        struct grid_entry *e = realloc(a->e, (size_t)cap * sizeof *e);
-        if (!e)
-            return err_set(err, ERR_NOMEM, "rows and columns: out of memory");
-        a->e = e;
-        a->cap = cap;
-    }
+    int rc = mem_grow(&a->e, &a->cap, a->n + 1, sizeof *a->e, "rows and columns", err);
+    if (rc)
+        return rc;
     memmove(&a->e[at + 1], &a->e[at], (size_t)(a->n - at) * sizeof *a->e);
     a->n++;
     a->e[at] = (struct grid_entry){.j = j, .length = NAN, .model = -1};

@@ -31,17 +31,11 @@ void step_text(const struct step *s, struct buf *b)
 
 static int new_step(struct plan *p, struct step **out, struct err *err)
 {
-    if (p->n == p->cap) {
-        int cap = p->cap ? 2 * p->cap : 256;
-        struct step *s = realloc(p->s, (size_t)cap * sizeof *s);
-        if (!s)
-            return err_set(err, ERR_NOMEM, "plan: out of memory");
-        p->s = s;
-        p->cap = cap;
-    }
+    int rc = mem_grow(&p->s, &p->cap, p->n + 1, sizeof *p->s, "plan", err);
+    if (rc)
+        return rc;
     *out = &p->s[p->n++];
     memset(*out, 0, sizeof **out);
-    (*out)->maps = -1;
     return 0;
 }
 
@@ -221,7 +215,7 @@ static const char *cannot(const struct plan *p, const struct step *s, char text[
                            : "needs eval, the method inside the model (--backend cuda)";
 }
 
-static bool reads(const struct step *s, int input)
+bool step_reads(const struct step *s, int input)
 {
     for (int i = 0; i < s->n_in; i++)
         if (s->in[i] == input)
@@ -247,7 +241,7 @@ static void leave_out(struct plan *p)
         enum job_do kind = step_job(p, s)->kind;
         int readers = 0, out = 0, last = -1;
         for (int k = i + 1; k < p->n && p->s[k].recipe == s->recipe; k++)
-            if (reads(&p->s[k], i)) {
+            if (step_reads(&p->s[k], i)) {
                 readers++;
                 out += p->s[k].left_out;
                 if (last < 0 || !step_lacks_file(&p->s[k])) /* a file is the last thing to say */
@@ -277,35 +271,19 @@ int plan_expand(struct plan *p, struct err *err)
         }
     }
     leave_out(p);
+    TRY(plan_jobs(p, err));
 out:
     return rc;
-}
-
-void step_free_units(struct step *s)
-{
-    for (int i = 0; i < s->n_units; i++) {
-        free(s->units[i].method);
-        free(s->units[i].params);
-    }
-    free(s->units);
-    s->units = NULL;
-    s->n_units = 0;
 }
 
 void plan_free(struct plan *p)
 {
     for (int i = 0; i < p->n; i++) {
-        struct step *s = &p->s[i];
-        step_free_units(s);
-        str_list_free(&s->words);
-        str_list_free(&s->inputs);
-        str_list_free(&s->texts);
-        str_list_free(&s->wanted);
-        free(s->in);
-        free(s->kept);
+        for (int k = 0; k < 2; k++)
+            str_list_free(&p->s[i].argv[k]);
+        free(p->s[i].in);
     }
     free(p->s);
     str_list_free(&p->texts);
-    str_list_free(&p->running);
     memset(p, 0, sizeof *p);
 }

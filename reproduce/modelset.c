@@ -166,14 +166,9 @@ static void compare_name(const struct paper_data *d, struct model_use *m)
 
 static int grow(struct model_set *s, struct model_use **out, struct err *err)
 {
-    if (s->n == s->cap) {
-        int cap = s->cap ? 2 * s->cap : 4;
-        struct model_use *m = realloc(s->m, (size_t)cap * sizeof *m);
-        if (!m)
-            return err_set(err, ERR_NOMEM, "models: out of memory");
-        s->m = m;
-        s->cap = cap;
-    }
+    int rc = mem_grow(&s->m, &s->cap, s->n + 1, sizeof *s->m, "models", err);
+    if (rc)
+        return rc;
     *out = &s->m[s->n++];
     memset(*out, 0, sizeof **out);
     return 0;

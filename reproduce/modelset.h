@@ -32,7 +32,8 @@ struct model_use {
 
 struct model_set {
     struct model_use *m; /* owned */
-    int n, cap;
+    int n;
+    int64_t cap;
 };
 
 /* Add what the texts of --model ([ROLE=]DIR) and --trace ([ROLE=]FILE) say, then the default of

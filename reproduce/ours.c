@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *const cell_state_names[] = {"",          "agrees", "differs", "beside", "printed only",
-                                        "ours only", "pending"};
+const char *const cell_state_names[] = {"",       "agrees",       "differs",
+                                        "beside", "printed only", "ours only"};
 
 int printed_digits(const char *value)
 {
@@ -293,11 +293,9 @@ static int missing_files(const struct page *p, struct page_cell *c, int model, i
 }
 
 /* Are the steps behind a cell finished? A reason where one failed. */
-static int job_state(struct page *p, int model, int job, const json_t *where, bool *pending,
-                     const char **reason)
+static int job_state(struct page *p, int model, int job, const json_t *where, const char **reason)
 {
     int steps = 0;
-    *pending = false;
     *reason = NULL;
     for (int i = 0; i < p->plan->n; i++) {
         const struct step *s = &p->plan->s[i];
@@ -306,8 +304,6 @@ static int job_state(struct page *p, int model, int job, const json_t *where, bo
         steps++;
         if (s->failed || s->left_out)
             *reason = s->reason;
-        else if (!s->done)
-            *pending = true;
     }
     return steps;
 }
@@ -359,14 +355,12 @@ static int collect_records(struct page *p, struct page_cell *cell, const struct 
         hash_text(hash_bytes(buf_str(&key), key.len), text);
         text[21] = '\0';
         str_list_add(&cell->records, text + 5);
-        const struct step *s = &p->plan->s[v->step];
-        for (int k = 0; k < s->n_kept; k++) {
-            bool known = false;
-            for (int n = 0; n < cell->n_kept; n++)
-                known = known || cell->kept[n] == s->kept[k];
-            if (!known && cell->n_kept < 8)
-                cell->kept[cell->n_kept++] = s->kept[k];
-        }
+        const char *id = p->plan->s[v->step].id;
+        bool known = false;
+        for (int n = 0; n < cell->n_jobs; n++)
+            known = known || strcmp(cell->jobs[n], id) == 0;
+        if (!known && cell->n_jobs < 8)
+            cell->jobs[cell->n_jobs++] = id;
         rc = buf_check(&key, "record", err);
     }
     if (cell->records.n) /* threads write them in any order */
@@ -469,8 +463,9 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
     const struct grid_entry *r = &b->rows.e[row], *e = &b->columns.e[column];
     const json_t *rule = page_rule(p, r, e);
     const char *reason = NULL;
-    bool pending = false;
     json_t *where = NULL;
+    struct buf text = {0};
+    struct jw w;
     int rc = 0;
 
     c->model = e->model >= 0 ? e->model : r->model;
@@ -500,7 +495,6 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
     if (rule && json_object_get(rule, "setting")) {
         TRY(page_setting(p, b, row, column, rule, &reason, err));
         rc = reason ? set_reason(c, reason, err) : 0;
-        p->pending = p->pending || c->state == CELL_PENDING;
         goto out;
     }
     if (!rule || !metric) {
@@ -508,28 +502,21 @@ static int fill_cell(struct page *p, const struct page_block *b, int row, int co
         goto out;
     }
     where = page_where(rule, r, e);
-    char *text = json_dumps(where, JSON_COMPACT);
-    c->where = text ? strdup(text) : NULL;
+    jw_init(&w, &text, 0);
+    jw_value(&w, where);
+    c->where = strdup(buf_str(&text));
+    buf_free(&text);
     c->metric = strdup(metric);
-    if (text) {
-        void *(*unused)(size_t);
-        void (*release)(void *);
-        json_get_alloc_funcs(&unused, &release);
-        release(text);
-    }
     c->job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
-    int steps = job_state(p, c->model, c->job, where, &pending, &reason);
+    int steps = job_state(p, c->model, c->job, where, &reason);
     struct choice choice = {c->model, c->job, where, json_object_get(rule, "pairs")};
     TRY(missing_files(p, c, c->model, c->job, where, err));
-    if (!pending && !reason)
+    if (!reason)
         TRY(put_value(p, b, row, column, rule, &choice, err));
-    if (pending)
-        c->state = CELL_PENDING;
-    else if (c->ours)
+    if (c->ours)
         c->state = c->printed ? CELL_BESIDE : CELL_OURS;
     else
         rc = set_reason(c, reason ? reason : missing_reason(metric, steps > 0), err);
-    p->pending = p->pending || pending;
     p->failed = p->failed || reason;
 out:
     json_decref(where);

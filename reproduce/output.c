@@ -16,11 +16,11 @@
 #include <unistd.h>
 
 /* Raised when the same inputs give another page. */
-#define PAGE_VERSION "7"
+#define PAGE_VERSION "8"
 
 static const struct writer {
     const char *suffix;
-    void (*write)(const struct page *p, struct buf *b);
+    int (*write)(const struct page *p, struct buf *b, struct err *err);
 } writers[] = {{"md", page_md},
                {"tex", page_tex},
                {"html", page_html},
@@ -69,7 +69,7 @@ static int page_inputs(const struct output *o, int recipe, char text[40], struct
         bool done = s->done && !s->left_out;
         if (s->recipe == recipe)
             buf_printf(&b, "\n%d %s %d %s %s", s->job, s->n_vars ? s->var[0].value : "", done,
-                       done ? s->output : "", s->reason);
+                       s->id, s->reason);
     }
     hash_text(hash_bytes(buf_str(&b), b.len), text);
     int rc = buf_check(&b, "plan", err);
@@ -112,7 +112,7 @@ static int copy_figure(const struct output *o, int recipe, struct err *err)
             buf_reset(&from);
             buf_reset(&to);
             buf_reset(&content);
-            buf_printf(&from, "%s/figure.%s", p->store->j[s->kept[0]].id, suffixes[k]);
+            buf_printf(&from, "%s/figure.%s", s->id, suffixes[k]);
             buf_puts(&to, "../figures/");
             page_file(&p->recipes[recipe], &to);
             buf_printf(&to, ".%s", suffixes[k]);
@@ -128,7 +128,7 @@ out:
     return rc;
 }
 
-static int write_page(struct output *o, int recipe, bool *pending, struct err *err)
+static int write_page(struct output *o, int recipe, struct err *err)
 {
     struct page page = {0};
     struct buf path = {0}, text = {0};
@@ -138,12 +138,10 @@ static int write_page(struct output *o, int recipe, bool *pending, struct err *e
     TRY(copy_figure(o, recipe, err));
     for (size_t i = 0; i < WRITERS; i++) {
         buf_reset(&text);
-        writers[i].write(&page, &text);
-        TRY(buf_check(&text, "page", err));
+        TRY(writers[i].write(&page, &text, err));
         TRY(page_path(page.recipe, writers[i].suffix, &path, err));
         TRY(file_write_atomic(buf_str(&path), buf_str(&text), text.len, err));
     }
-    *pending = page.pending;
     o->written++;
     o->changed = true;
 out:
@@ -157,7 +155,6 @@ int output_page(struct output *o, int recipe, struct err *err)
 {
     const struct recipe *r = &o->plan->recipes[recipe];
     char inputs[40];
-    bool pending = false;
     int rc = page_inputs(o, recipe, inputs, err);
     if (rc)
         return rc;
@@ -165,26 +162,10 @@ int output_page(struct output *o, int recipe, struct err *err)
         o->failed += o->plan->s[i].recipe == recipe && o->plan->s[i].failed;
     if (strcmp(json_str_or(o->made, r->id, ""), inputs) == 0 && files_there(r))
         return 0;
-    rc = write_page(o, recipe, &pending, err);
+    rc = write_page(o, recipe, err);
     if (!rc && json_object_set_new(o->made, r->id, json_string(inputs)) != 0)
         rc = err_set(err, ERR_NOMEM, "plan.json: out of memory");
     return rc;
-}
-
-/* The entry of layouts.json: pages of earlier calls belong to the index, too. */
-static const json_t *layout_item(const struct paper_data *d, const char *id)
-{
-    static const char *const keys[] = {"tables", "figures"};
-    for (int k = 0; k < 2; k++) {
-        size_t i;
-        json_t *o;
-        json_array_foreach(json_object_get(d->layouts, keys[k]), i, o)
-        {
-            if (strcmp(json_str_or(o, "id", ""), id) == 0)
-                return o;
-        }
-    }
-    return NULL;
 }
 
 static int write_index(const struct output *o, struct err *err)
@@ -205,7 +186,8 @@ static int write_index(const struct output *o, struct err *err)
         buf_puts(&b, ".html\">");
         html_text(id, &b);
         buf_puts(&b, "</a> ");
-        html_text(json_str_or(layout_item(o->data, id), "caption", ""), &b);
+        const json_t *item = paper_table(o->data, id);
+        html_text(json_str_or(item ? item : paper_figure(o->data, id), "caption", ""), &b);
         buf_puts(&b, "\n");
     }
     buf_puts(&b, "</ul>\n");

@@ -18,8 +18,7 @@ struct output {
 /* Working folder: DIR/jobs. Read ../plan.json, if there is one. */
 int output_open(struct output *o, struct err *err);
 
-/* Write the page of a recipe, unless it was made of the same. `last`: also a page that waits for
- * jobs, which else is written once. */
+/* Write the page of a recipe, unless it was made of the same. */
 int output_page(struct output *o, int recipe, struct err *err);
 
 /* ../index.html and ../plan.json, if a page changed. */

@@ -94,15 +94,13 @@ static void add_missing(struct page *p)
         p->failed = p->failed || s->failed;
         for (int k = 0; k < p->plan->n; k++) {
             const struct step *t = &p->plan->s[k];
-            struct buf name = {0};
+            const char *name = step_job(p->plan, t)->name;
             if (t->recipe != p->at || t->failed != s->failed || t->left_out != s->left_out ||
                 strcmp(t->reason, s->reason) != 0)
                 continue;
             told = told || k < i;
-            buf_puts(&name, step_job(p->plan, t)->name);
-            if (!str_list_has(&names, buf_str(&name)))
-                str_list_add(&names, buf_str(&name));
-            buf_free(&name);
+            if (!str_list_has(&names, name))
+                str_list_add(&names, name);
         }
         buf_puts(&b, s->failed ? "Failed: " : "Left out: ");
         for (int64_t k = 0; k < names.n; k++)
@@ -126,7 +124,7 @@ static int add_figure_caption(struct page *p, struct err *err)
             continue;
         buf_reset(&path);
         buf_reset(&text);
-        buf_printf(&path, "%s/figure.txt", p->plan->store->j[s->kept[0]].dir);
+        buf_printf(&path, "%s/figure.txt", s->id);
         TRY(buf_check(&path, "path", err));
         TRY(buf_read_file(&text, buf_str(&path), (size_t)1 << 20, err));
         if (text.data)
@@ -175,16 +173,14 @@ static void add_commands(struct page *p)
 {
     for (int i = 0; i < p->plan->n; i++) {
         const struct step *s = &p->plan->s[i];
-        if (s->recipe != p->at || s->left_out)
-            continue;
-        for (int k = 0; k < s->n_kept; k++) {
-            const struct kept_job *j = &p->plan->store->j[s->kept[k]];
-            for (int64_t n = 0; n < j->commands.n; n++) {
-                if (!str_list_has(&p->made_by, j->commands.items[n]))
-                    str_list_add(&p->made_by, j->commands.items[n]);
-            }
+        for (int k = 0; k < 2 && s->recipe == p->at && s->done; k++) {
+            struct buf b = {0};
+            buf_puts(&b, "lacuna");
+            command_text(&s->argv[k], s->id, &b);
+            if (s->argv[k].n && !str_list_has(&p->made_by, buf_str(&b)))
+                str_list_add(&p->made_by, buf_str(&b));
+            buf_free(&b);
         }
-        p->pending = p->pending || (!s->done && !s->failed && !s->left_out);
     }
 }
 
@@ -239,14 +235,13 @@ int page_make(const struct plan *plan, int recipe, const struct paper_data *d, s
     TRY(grid_make(p, err));
     TRY(page_fill(p, err));
     add_commands(p);
-    if (!p->pending)
-        TRY(page_claims(p, err));
+    TRY(page_claims(p, err));
     TRY(refuse_equal_runs(p, err));
     TRY(add_notes(p, err));
     name_ours(p);
     TRY(buf_check(&p->title, "page", err));
     TRY(buf_check(&p->ours, "page", err));
-    if (p->sentences.failed || p->made_by.failed)
+    if (p->made_by.failed)
         rc = err_set(err, ERR_NOMEM, "page: out of memory");
 out:
     return rc;
@@ -256,7 +251,7 @@ void page_free(struct page *p)
 {
     grid_free(p);
     evidence_free(&p->evidence);
-    str_list_free(&p->sentences);
+    free(p->claims);
     str_list_free(&p->notes);
     str_list_free(&p->made_by);
     buf_free(&p->title);

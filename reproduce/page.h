@@ -1,6 +1,6 @@
 /*
  * page.h - one reproduced table or figure in the paper's layout: printed numbers, ours, what
- * differs between the two, and sentences about the paper's claims.
+ * differs between the two, and the paper's claims.
  */
 #ifndef LACUNA_PAGE_H
 #define LACUNA_PAGE_H
@@ -25,18 +25,11 @@ struct grid_entry {
 
 struct grid_axis {
     struct grid_entry *e; /* owned */
-    int n, cap;
+    int n;
+    int64_t cap;
 };
 
-enum cell_state {
-    CELL_EMPTY,
-    CELL_AGREES,
-    CELL_DIFFERS,
-    CELL_BESIDE,
-    CELL_PRINTED,
-    CELL_OURS,
-    CELL_PENDING
-};
+enum cell_state { CELL_EMPTY, CELL_AGREES, CELL_DIFFERS, CELL_BESIDE, CELL_PRINTED, CELL_OURS };
 extern const char *const cell_state_names[];
 
 #define CELL_PARTS 2
@@ -55,8 +48,9 @@ struct page_cell {
     const json_t *pairs;     /* the rule's choice of calls, NULL: all */
     int model, job;          /* -1: none */
     struct str_list records; /* keys, hashed */
-    int kept[8], n_kept;     /* jobs of the store behind it */
-    bool strong;             /* bold */
+    const char *jobs[8];     /* IDs of the jobs behind it */
+    int n_jobs;
+    bool strong; /* bold */
 };
 
 struct page_block {
@@ -74,10 +68,12 @@ struct page {
     struct evidence evidence;
     struct page_block *blocks; /* owned */
     int n_blocks;
-    struct str_list sentences, notes;
+    struct claim_row *claims; /* owned (claims.h) */
+    int64_t n_claims, cap_claims;
+    struct str_list notes;
     char letters[16];       /* all that occur */
     struct buf title, ours; /* "SpargeAttn, Table 9", "video-dit, 1,536 tokens" */
-    bool failed, pending;
+    bool failed;
     struct str_list made_by; /* commands in order */
 };
 
@@ -121,6 +117,10 @@ int page_digits(const struct page *p, const struct page_block *b, int row, int c
 int page_setting(struct page *p, const struct page_block *b, int row, int column,
                  const json_t *rule, const char **reason, struct err *err);
 
+/* The rule of `ours` that shows a setting, and its list of jobs; NULL: none. */
+const json_t *page_setting_rule(const struct recipe *r, const char *name);
+const json_t *page_setting_jobs(const struct recipe *r, const char *name);
+
 /* What a calibration of the page's recipe found for a model: a parameter that all heads share.
  * *reason: why there is none, NULL where there is. */
 int page_found(const struct page *p, int model, const char *job, const char *name, double *x,
@@ -134,7 +134,7 @@ int page_judge(struct page *p, const struct page_block *b, int row, int column, 
 void letters_add(char letters[16], char c);
 const char *letter_text(char c);
 
-/* claims.c: a sentence per claim and model. */
+/* claims.c: a row per claim and model. */
 int page_claims(struct page *p, struct err *err);
 
 /* How many digits the printed text has behind the point. */
@@ -143,10 +143,10 @@ int printed_digits(const char *value);
 void count_text(struct buf *b, int64_t n);
 
 /* Writers. */
-void page_md(const struct page *p, struct buf *b);
-void page_tex(const struct page *p, struct buf *b);
-void page_html(const struct page *p, struct buf *b);
-void page_csv(const struct page *p, struct buf *b);
-void page_json(const struct page *p, struct buf *b);
+int page_md(const struct page *p, struct buf *b, struct err *err);
+int page_tex(const struct page *p, struct buf *b, struct err *err);
+int page_html(const struct page *p, struct buf *b, struct err *err);
+int page_csv(const struct page *p, struct buf *b, struct err *err);
+int page_json(const struct page *p, struct buf *b, struct err *err);
 
 #endif

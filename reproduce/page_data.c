@@ -5,6 +5,7 @@
 #include "reproduce/pagetext.h"
 
 #include "core/version.h"
+#include "reproduce/claims.h"
 
 #include <math.h>
 #include <string.h>
@@ -53,11 +54,11 @@ static void put_cell(const struct page *p, int block, int row, int column, struc
     field(b, cell_state_names[c->state], false);
     field(b, c->letters, false);
     field(b, c->ours ? p->plan->models->m[c->model].name : "", false);
-    field(b, c->n_kept ? p->plan->store->j[c->kept[0]].id : "", false);
+    field(b, c->n_jobs ? c->jobs[0] : "", false);
     field(b, c->reason, true);
 }
 
-void page_csv(const struct page *p, struct buf *b)
+int page_csv(const struct page *p, struct buf *b, struct err *err)
 {
     buf_puts(b, "id,block,row,column,printed,printed_unit,ours,sd,lo,hi,n_units,n_calls,state,"
                 "letters,model,job,reason\n");
@@ -67,6 +68,7 @@ void page_csv(const struct page *p, struct buf *b)
                 if (page_cell_at(&p->blocks[i], r, c)->state != CELL_EMPTY ||
                     page_cell_at(&p->blocks[i], r, c)->reason)
                     put_cell(p, i, r, c, b);
+    return buf_check(b, "page", err);
 }
 
 static void list(struct jw *w, const char *key, const struct str_list *l)
@@ -116,15 +118,38 @@ static void json_cell(const struct page *p, const struct page_block *g, int row,
         jw_kstr(w, "where", c->where);
         jw_key(w, "folders");
         jw_arr(w);
-        for (int k = 0; k < c->n_kept; k++)
-            jw_str(w, p->plan->store->j[c->kept[k]].id);
+        for (int k = 0; k < c->n_jobs; k++)
+            jw_str(w, c->jobs[k]);
         jw_arr_end(w);
         list(w, "records", &c->records);
     }
     jw_obj_end(w);
 }
 
-void page_json(const struct page *p, struct buf *b)
+static void json_claim(const struct claim_row *r, struct jw *w)
+{
+    jw_obj(w);
+    jw_kstr(w, "id", r->id);
+    jw_kstr(w, "text", r->text);
+    jw_kstr(w, "model", r->model);
+    jw_kstr(w, "printed", r->printed);
+    jw_kstr(w, "metric", r->metric);
+    jw_kstr(w, "a", r->a);
+    jw_knum(w, "a_mean", r->mean[0]);
+    jw_kstr(w, "b", r->b);
+    jw_knum(w, "b_mean", r->mean[1]);
+    jw_kstr(w, "test", r->test);
+    jw_knum(w, "value", r->value.value);
+    jw_knum(w, "lo", r->value.lo);
+    jw_knum(w, "hi", r->value.hi);
+    jw_kint(w, "n", r->value.n);
+    jw_kstr(w, "of", r->of);
+    jw_kstr(w, "answer", claim_state_names[r->state]);
+    jw_kstr(w, "why", r->why);
+    jw_obj_end(w);
+}
+
+int page_json(const struct page *p, struct buf *b, struct err *err)
 {
     struct jw w;
     struct buf command = {0};
@@ -136,11 +161,14 @@ void page_json(const struct page *p, struct buf *b)
     jw_kstr(&w, "title", buf_str(&p->title));
     jw_kstr(&w, "caption", page_caption(p));
     jw_kbool(&w, "quick", p->quick);
-    jw_kbool(&w, "pending", p->pending);
     jw_kbool(&w, "failed", p->failed);
     jw_kstr(&w, "version", lacuna_version());
     jw_kstr(&w, "command", buf_str(&command));
-    list(&w, "sentences", &p->sentences);
+    jw_key(&w, "claims");
+    jw_arr(&w);
+    for (int64_t i = 0; i < p->n_claims; i++)
+        json_claim(&p->claims[i], &w);
+    jw_arr_end(&w);
     list(&w, "notes", &p->notes);
     list(&w, "commands", &p->made_by);
     jw_key(&w, "cells");
@@ -155,4 +183,5 @@ void page_json(const struct page *p, struct buf *b)
     jw_obj_end(&w);
     buf_puts(b, "\n");
     buf_free(&command);
+    return buf_check(b, "page", err);
 }

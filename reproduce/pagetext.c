@@ -5,91 +5,14 @@
 
 #include <string.h>
 
-void cell_text(const struct page_cell *c, struct buf *b)
+void count_text(struct buf *b, int64_t n)
 {
-    if (c->state == CELL_PENDING)
-        buf_printf(b, "%s%spending", c->printed ? c->printed : "", c->printed ? " / " : "");
-    else if (c->printed && c->ours)
-        buf_printf(b, "%s / %s", c->printed, c->ours);
-    else
-        buf_puts(b, c->printed ? c->printed : c->ours ? c->ours : "-");
-}
-
-/* Letters that cells share: those of the first one, none when another cell's differ. Returns
- * whether the next cell may still share them. */
-static bool share_letters(const struct page_cell *c, bool *first, char letters[16])
-{
-    if (*first)
-        snprintf(letters, 16, "%s", c->letters);
-    else if (strcmp(letters, c->letters) != 0) {
-        letters[0] = '\0';
-        return false;
+    if (n >= 10000) {
+        count_text(b, n / 1000);
+        buf_printf(b, ",%03d", (int)(n % 1000));
+    } else {
+        buf_printf(b, "%lld", (long long)n);
     }
-    *first = false;
-    return true;
-}
-
-void column_letters(const struct page_block *b, int column, char letters[16])
-{
-    bool first = true, shared = true;
-    letters[0] = '\0';
-    if (b->columns.e[column].printed)
-        return;
-    for (int r = 0; r < b->rows.n && shared; r++) {
-        const struct page_cell *c = page_cell_at(b, r, column);
-        if (c->ours)
-            shared = share_letters(c, &first, letters);
-    }
-}
-
-void row_letters(const struct page_block *b, int row, char letters[16])
-{
-    bool first = true, shared = true;
-    letters[0] = '\0';
-    if (b->rows.e[row].printed)
-        return;
-    for (int k = 0; k < b->columns.n && shared; k++) {
-        const struct page_cell *c = page_cell_at(b, row, k);
-        if (c->ours && b->columns.e[k].printed)
-            shared = share_letters(c, &first, letters);
-    }
-}
-
-const char *cell_letters(const struct page_block *b, int row, int column)
-{
-    char shared[16];
-    const struct page_cell *c = page_cell_at(b, row, column);
-    column_letters(b, column, shared);
-    if (!c->ours || shared[0])
-        return "";
-    row_letters(b, row, shared);
-    return shared[0] && b->columns.e[column].printed ? "" : c->letters;
-}
-
-void label_text(const struct page *p, const struct page_block *b, const struct grid_entry *e,
-                int level, struct buf *out)
-{
-    const char *text = level < e->levels ? e->level[level] : "", *at = strstr(text, "{label}");
-    const json_t *cell = json_object_get(e->j, "label_cell");
-    struct paper_number x;
-    (void)b;
-    if (!at) {
-        buf_puts(out, text);
-        return;
-    }
-    buf_put(out, text, (size_t)(at - text));
-    bool has = e->printed &&
-               paper_number_find(p->data, json_str_or(p->recipe->item, "csv", ""),
-                                 json_str_or(p->recipe->item, "table", ""),
-                                 json_str_or(cell, "row", ""), json_str_or(cell, "column", ""), &x);
-    buf_puts(out, has ? x.value : "ours");
-    buf_puts(out, at + 7);
-}
-
-const char *arrow_text(const struct grid_entry *e, const char *up, const char *down)
-{
-    const char *a = json_str_or(e->j, "arrow", "");
-    return strcmp(a, "up") == 0 ? up : strcmp(a, "down") == 0 ? down : "";
 }
 
 const char *page_caption(const struct page *p)
@@ -134,13 +57,7 @@ void page_agreement(const struct page *p, struct buf *b)
     if (beside + own == 0)
         return;
     buf_puts(b,
-             agree + differ ? "For the others no agreement is tested:" : "No agreement is tested:");
-    const char *sep = " ";
-    for (const char *l = p->letters; *l; l++) {
-        buf_printf(b, "%s%s", sep, letter_text(*l));
-        sep = ", ";
-    }
-    buf_puts(b, ".");
+             agree + differ ? "For the others no agreement is tested." : "No agreement is tested.");
 }
 
 bool figure_number(const struct page *p, int64_t i, struct paper_number *out)

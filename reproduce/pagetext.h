@@ -6,24 +6,6 @@
 
 #include "reproduce/page.h"
 
-/* "printed / ours", or the one that is there; "-": nothing; "…" while pending. */
-void cell_text(const struct page_cell *c, struct buf *b);
-
-/* The letters that all cells with a value share: of a column of ours, or of a row of ours where it
- * crosses printed columns; "" where they differ. */
-void column_letters(const struct page_block *b, int column, char letters[16]);
-void row_letters(const struct page_block *b, int row, char letters[16]);
-
-/* What the cell itself still has to show of its letters. */
-const char *cell_letters(const struct page_block *b, int row, int column);
-
-/* A row's or column's label at one level, with {label} filled by the number that the paper prints
- * in it and ours. */
-void label_text(const struct page *p, const struct page_block *b, const struct grid_entry *e,
-                int level, struct buf *out);
-
-const char *arrow_text(const struct grid_entry *e, const char *up, const char *down);
-
 /* The caption of the layout, or "". */
 const char *page_caption(const struct page *p);
 

@@ -69,14 +69,12 @@ out:
 
 static void hash_json(struct hash_state *h, const json_t *j)
 {
-    char *text = json_dumps(j, JSON_COMPACT | JSON_SORT_KEYS);
-    if (text) {
-        void *(*unused)(size_t);
-        void (*release)(void *);
-        hash_update(h, text, strlen(text));
-        json_get_alloc_funcs(&unused, &release);
-        release(text);
-    }
+    struct buf text = {0};
+    struct jw w;
+    jw_init(&w, &text, 0);
+    jw_value(&w, j);
+    hash_update(h, text.data, text.len);
+    buf_free(&text);
 }
 
 int paper_data_load(struct paper_data *d, struct err *err)
@@ -213,6 +211,20 @@ const char *json_str_or(const json_t *o, const char *key, const char *otherwise)
 {
     const json_t *v = json_object_get(o, key);
     return json_is_string(v) ? json_string_value(v) : otherwise;
+}
+
+bool json_has_text(const json_t *texts, const char *text)
+{
+    size_t i;
+    json_t *v;
+    if (json_is_string(texts))
+        return strcmp(json_string_value(texts), text) == 0;
+    json_array_foreach((json_t *)texts, i, v)
+    {
+        if (json_is_string(v) && strcmp(json_string_value(v), text) == 0)
+            return true;
+    }
+    return false;
 }
 
 double size_value(const char *text)

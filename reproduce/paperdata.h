@@ -52,6 +52,7 @@ const json_t *paper_task(const struct paper_data *d, const char *id);
 
 /* A member of an object as text (numbers as num_text writes them) into `text`; false: absent. */
 bool json_text(const json_t *o, const char *key, char *text, size_t size);
+bool json_has_text(const json_t *texts, const char *text); /* is it, or a list that has it */
 const char *json_str_or(const json_t *o, const char *key, const char *otherwise);
 
 /* The printed numbers of a figure on its axes, as `plot --marks` takes them: "printed

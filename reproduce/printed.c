@@ -10,8 +10,8 @@
 
 /* The numbers of one line, by member. */
 struct line {
-    char value[MEMBERS_MAX][96];
-    double x[MEMBERS_MAX], tie;
+    char value[CLAIM_MEMBERS][96];
+    double x[CLAIM_MEMBERS], tie;
     int n;
 };
 
@@ -33,35 +33,19 @@ static const char *case_of(const struct page *p, const json_t *where)
     return NULL;
 }
 
-static bool lists(const json_t *list, const char *name)
-{
-    size_t i;
-    json_t *v;
-    json_array_foreach(list, i, v) if (json_is_string(v) &&
-                                       strcmp(json_string_value(v), name) == 0) return true;
-    return false;
-}
-
 /* Which member of the claim a cell belongs to; false: to none. */
-static bool member_of(const struct page *p, const json_t *test, const json_t *where,
+static bool member_of(const struct page *p, const struct claim *c, const json_t *where,
                       const char *metric, char *out, size_t size)
 {
-    const char *kind = claim_kind(test), *want = json_str_or(test, "metric", NULL);
-    const json_t *what = json_object_get(test, kind);
-    const json_t *list = json_object_get(test, "difference") ? json_object_get(test, "difference")
-                         : json_is_array(json_object_get(test, "of")) ? json_object_get(test, "of")
-                         : strcmp(kind, "within") != 0 && json_is_array(what) ? what
-                                                                              : NULL;
-    const char *axis =
-        json_str_or(test, "of", json_is_string(what) ? json_string_value(what) : NULL);
-    const char *value = NULL;
-    if (list && lists(list, metric)) {
+    const char *axis = json_string_value(c->set), *value = NULL;
+    bool list = json_is_array(c->set);
+    if (list && json_has_text(c->set, metric)) {
         value = metric;
-    } else if (want && strcmp(want, metric) == 0) {
+    } else if (c->metric && strcmp(c->metric, metric) == 0) {
         value = list || (axis && strcmp(axis, "cases") == 0) ? case_of(p, where)
                 : axis                                       ? json_str_or(where, axis, NULL)
                                                              : metric;
-        if (list && value && !lists(list, value))
+        if (list && value && !json_has_text(c->set, value))
             value = NULL;
     }
     if (value)
@@ -69,36 +53,7 @@ static bool member_of(const struct page *p, const json_t *test, const json_t *wh
     return value != NULL;
 }
 
-/* The value of `at_largest`'s variable in a printed cell; NAN: it has none, or another claim. */
-static double size_at(const struct page *p, const json_t *test, const struct page_block *b, int r,
-                      int c)
-{
-    const json_t *rule = page_rule(p, &b->rows.e[r], &b->columns.e[c]);
-    struct paper_number x;
-    if (!rule || !b->rows.e[r].printed || !b->columns.e[c].printed ||
-        !page_printed(p, b, &b->rows.e[r], &b->columns.e[c], 0, &x))
-        return NAN;
-    json_t *where = page_where(rule, &b->rows.e[r], &b->columns.e[c]);
-    double size = size_value(json_str_or(where, json_str_or(test, "at_largest", ""), ""));
-    json_decref(where);
-    return size;
-}
-
-/* Does the claim take the cell, or only those of a larger value? */
-static bool is_taken(const struct page *p, const json_t *test, const struct page_block *b,
-                     const struct grid_entry *row, const struct grid_entry *column)
-{
-    if (!json_object_get(test, "at_largest"))
-        return true;
-    double own = size_at(p, test, b, (int)(row - b->rows.e), (int)(column - b->columns.e));
-    for (int r = 0; r < b->rows.n; r++)
-        for (int c = 0; c < b->columns.n; c++)
-            if (size_at(p, test, b, r, c) > own)
-                return false;
-    return isfinite(own);
-}
-
-static void take_cell(const struct page *p, const json_t *test, const struct page_block *b,
+static void take_cell(const struct page *p, const struct claim *c, const struct page_block *b,
                       const struct grid_entry *row, const struct grid_entry *column, struct line *l)
 {
     const json_t *rule = page_rule(p, row, column), *scale = json_object_get(b->j, "scale");
@@ -106,11 +61,10 @@ static void take_cell(const struct page *p, const json_t *test, const struct pag
     struct paper_number x;
     char *end;
     if (!rule || json_object_get(rule, "metric") || !row->printed || !column->printed ||
-        l->n == MEMBERS_MAX || !page_printed(p, b, row, column, 0, &x) ||
-        !is_taken(p, test, b, row, column))
+        l->n == CLAIM_MEMBERS || !page_printed(p, b, row, column, 0, &x))
         return;
     const char *metric = page_metric(p, b, row, column, rule, 0);
-    const char *want = json_str_or(test, "metric", "");
+    const char *want = c->metric ? c->metric : "";
     json_t *where = page_where(rule, row, column);
     double number = strtod(x.value, &end);
     bool rest = metric && strncmp(metric, "1-", 2) == 0 && strcmp(metric + 2, want) == 0;
@@ -119,7 +73,7 @@ static void take_cell(const struct page *p, const json_t *test, const struct pag
         number = factor - number;
     }
     if (metric && end != x.value &&
-        member_of(p, test, where, metric, l->value[l->n], sizeof l->value[0])) {
+        member_of(p, c, where, metric, l->value[l->n], sizeof l->value[0])) {
         double tie = 0.5 * pow(10, -printed_digits(x.value)) / factor;
         l->tie = l->n ? fmax(l->tie, tie) : tie;
         l->x[l->n++] = number / factor;
@@ -163,87 +117,62 @@ static int is_ordered(const struct line *l, const json_t *list, double sign)
     return seen < 2 ? -1 : 1;
 }
 
-static double listed(const struct line *l, const json_t *list, size_t i)
+static double listed(const struct claim *c, const struct line *l, size_t i)
 {
-    const char *name = json_string_value(json_array_get(list, i));
+    const char *name = json_string_value(json_array_get(c->set, i));
     return name ? member(l, name) : NAN;
 }
 
-static int is_inside(const json_t *test, const char *kind, const struct line *l)
+/* A number has no interval; figures, whose numbers stand in no table, have ranks and spreads. */
+static int is_inside(const struct claim *c, const struct line *l)
 {
-    const json_t *two = json_object_get(test, "difference"), *in = json_object_get(test, "within");
-    const json_t *ratio = json_object_get(test, "ratio");
-    double low = json_is_array(in) ? json_number_value(json_array_get(in, 0)) : -INFINITY;
-    double high = json_is_array(in) ? json_number_value(json_array_get(in, 1)) : INFINITY;
-    if (strcmp(kind, "below") == 0)
-        high = json_number_value(json_object_get(test, kind));
-    if (strcmp(kind, "above") == 0)
-        low = json_number_value(json_object_get(test, kind));
-    if (two || ratio) {
-        double a = listed(l, two ? two : ratio, 0), b = listed(l, two ? two : ratio, 1);
-        double d = two ? a - b : a / b;
-        return !isfinite(d) ? -1 : d >= low - l->tie && d <= high + l->tie;
+    double d = NAN;
+    if (c->stat == STAT_MEAN) {
+        for (int i = c->last ? l->n - 1 : 0; i < l->n; i++)
+            if (!(l->x[i] >= c->l && l->x[i] <= c->h))
+                return 0;
+        return l->n ? 1 : -1;
     }
-    for (int i = 0; i < l->n; i++)
-        if (!(l->x[i] >= low && l->x[i] <= high))
-            return 0;
-    return l->n ? 1 : -1;
-}
-
-/* The relative step between neighbours, in the geometric mean; a tie at either end moves it. */
-static int step_inside(const json_t *test, const struct line *l)
-{
-    const json_t *in = json_object_get(test, "within");
-    double low = json_number_value(json_array_get(in, 0)), root = 1.0 / (l->n - 1);
-    double high = json_number_value(json_array_get(in, 1)), a = l->x[0], b = l->x[l->n - 1];
-    if (l->n < 3 || !(a - l->tie > 0) || !(b - l->tie > 0))
-        return -1;
-    return pow((b + l->tie) / (a - l->tie), root) - 1 >= low &&
-           pow((b - l->tie) / (a + l->tie), root) - 1 <= high;
+    if (c->stat == STAT_DIFFERENCE)
+        d = listed(c, l, 0) - listed(c, l, 1);
+    else if (c->stat == STAT_RATIO && json_is_array(c->set))
+        d = listed(c, l, 0) / listed(c, l, 1);
+    else if (c->stat == STAT_RATIO && l->n > 2)
+        d = pow(l->x[0] / l->x[l->n - 1], 1.0 / (l->n - 1));
+    return !isfinite(d) ? -1 : d >= c->l - l->tie && d <= c->h + l->tie;
 }
 
 /* 1 holds, 0 does not, -1 the line has not what the claim compares. */
-static int line_holds(const json_t *test, const struct line *l)
+static int line_holds(const struct claim *c, const struct line *l)
 {
-    const char *kind = claim_kind(test);
-    const json_t *what = json_object_get(test, kind);
-    if (strcmp(kind, "most") == 0 || strcmp(kind, "least") == 0)
-        return is_extreme(l, json_string_value(what), kind[0] == 'm' ? 1 : -1);
-    if (strcmp(kind, "rises") == 0 || strcmp(kind, "falls") == 0)
-        return is_ordered(l, json_is_array(what) ? what : NULL, kind[0] == 'r' ? 1 : -1);
-    if (strcmp(kind, "more") == 0) {
-        double d = listed(l, what, 0) - listed(l, what, 1);
-        if (json_array_size(what) == 4) /* of two differences each has two roundings */
-            d = (d - listed(l, what, 2) + listed(l, what, 3)) / 2;
+    double d;
+    switch (c->kind) {
+    case CLAIM_MOST:
+        return is_extreme(l, c->x, c->falls ? -1 : 1);
+    case CLAIM_ORDER:
+        return is_ordered(l, json_is_array(c->set) ? c->set : NULL, c->falls ? -1 : 1);
+    case CLAIM_MORE:
+        d = listed(c, l, 0) - listed(c, l, 1);
+        if (json_array_size(c->set) == 4) /* of two differences each has two roundings */
+            d = (d - listed(c, l, 2) + listed(c, l, 3)) / 2;
         return isfinite(d) ? d > l->tie : -1;
+    case CLAIM_WITHIN:
+        return is_inside(c, l);
+    default:
+        return -1;
     }
-    if (strcmp(kind, "step") == 0)
-        return step_inside(test, l);
-    if (strcmp(kind, "trend") == 0 || strcmp(kind, "spread") == 0 || strcmp(kind, "front") == 0)
-        return -1; /* of figures, whose numbers stand in no table */
-    return is_inside(test, kind, l);
 }
 
-static void take_line(const json_t *test, const struct line *l, const char *label,
+static void take_line(const struct claim *c, const struct line *l, const char *label,
                       struct printed_claim *out)
 {
-    int holds = l->n ? line_holds(test, l) : -1;
+    int holds = l->n ? line_holds(c, l) : -1;
     if (holds < 0)
         return;
     out->lines++;
     out->held += holds;
     if (!holds && !out->failed[0])
         snprintf(out->failed, sizeof out->failed, "%s", label);
-}
-
-bool claim_of_labels(const json_t *test)
-{
-    return json_object_get(test, "labels") != NULL;
-}
-
-bool claim_of_rows(const json_t *test)
-{
-    return strcmp(json_str_or(test, "labels", ""), "row") == 0;
 }
 
 /* Put the printed number of a cell under a member's name. */
@@ -262,75 +191,104 @@ static void put_number(const struct page *p, const struct page_block *b, int r, 
     l->x[l->n++] = number;
 }
 
-/* Lines of a claim over labels: the printed numbers of a row, by the labels of their columns. */
-static void take_labels(const struct page *p, const json_t *test, const struct page_block *b,
-                        struct printed_claim *out)
+/* Lines of a claim over columns: the printed numbers of a row, by the labels of their columns. */
+static void take_columns(const struct page *p, const struct claim *c, const struct page_block *b,
+                         struct printed_claim *out)
 {
     for (int r = 0; r < b->rows.n; r++) {
         struct line l = {.n = 0};
-        for (int c = 0; c < b->columns.n && l.n < MEMBERS_MAX; c++)
-            put_number(p, b, r, c, b->columns.e[c].path, &l);
-        take_line(test, &l, b->rows.e[r].path, out);
+        for (int k = 0; k < b->columns.n && l.n < CLAIM_MEMBERS; k++)
+            put_number(p, b, r, k, b->columns.e[k].path, &l);
+        take_line(c, &l, b->rows.e[r].path, out);
     }
 }
 
 /* Lines of a claim over pairs of rows, "* FGAttn" and "* baseline": the two numbers of a column.
  * Papers write the same word with and without a capital. */
-static void take_row_pairs(const struct page *p, const json_t *test, const struct page_block *b,
+static void take_row_pairs(const struct page *p, const struct claim *c, const struct page_block *b,
                            struct printed_claim *out)
 {
-    const json_t *two = json_object_get(test, "difference");
-    const char *first = json_string_value(json_array_get(two, 0));
-    const char *second = json_string_value(json_array_get(two, 1));
-    for (int r = 0; r < b->rows.n; r++)
-        for (int s = 0; s < b->rows.n; s++) {
-            char star[2][96];
-            if (!label_part(first, b->rows.e[r].path, true, star[0], sizeof star[0]) ||
-                !label_part(second, b->rows.e[s].path, true, star[1], sizeof star[1]) ||
-                strcmp(star[0], star[1]) != 0)
-                continue;
-            for (int c = 0; c < b->columns.n; c++) {
-                struct line l = {.n = 0};
-                char label[96];
-                put_number(p, b, r, c, first, &l);
-                put_number(p, b, s, c, second, &l);
-                snprintf(label, sizeof label, "%.48s, %.40s", b->rows.e[r].path,
-                         b->columns.e[c].path);
-                take_line(test, &l, label, out);
-            }
+    const char *first = json_string_value(json_array_get(c->set, 0));
+    const char *second = json_string_value(json_array_get(c->set, 1));
+    for (int k = 0; k < b->rows.n * b->rows.n; k++) {
+        int r = k / b->rows.n, s = k % b->rows.n;
+        char star[2][96];
+        if (!label_part(first, b->rows.e[r].path, true, star[0], sizeof star[0]) ||
+            !label_part(second, b->rows.e[s].path, true, star[1], sizeof star[1]) ||
+            strcmp(star[0], star[1]) != 0)
+            continue;
+        for (int i = 0; i < b->columns.n; i++) {
+            struct line l = {.n = 0};
+            char label[96];
+            put_number(p, b, r, i, first, &l);
+            put_number(p, b, s, i, second, &l);
+            snprintf(label, sizeof label, "%.48s, %.40s", b->rows.e[r].path, b->columns.e[i].path);
+            take_line(c, &l, label, out);
         }
+    }
 }
 
-void claim_on_printed(const struct page *p, const json_t *test, struct printed_claim *out)
+/* Lines of a claim on a setting: the parts of a cell are what the jobs of a calibration found. */
+static void take_settings(const struct page *p, const struct claim *c, const struct page_block *b,
+                          struct printed_claim *out)
 {
-    const char *kind = claim_of_setting(test) ? "" : claim_kind(test);
-    bool one = strcmp(kind, "below") == 0 || strcmp(kind, "above") == 0;
-    *out = (struct printed_claim){.lines = 0};
-    if (claim_of_setting(test)) {
-        setting_on_printed(p, test, out);
-        return;
+    const json_t *rule = page_setting_rule(p->recipe, c->setting), *job;
+    const json_t *jobs = page_setting_jobs(p->recipe, c->setting);
+    const char *label = json_str_or(rule, "row", "");
+    for (int k = 0; k < b->rows.n * b->columns.n; k++) {
+        const struct grid_entry *row = &b->rows.e[k / b->columns.n];
+        const struct grid_entry *column = &b->columns.e[k % b->columns.n];
+        struct line l = {.n = 0};
+        struct paper_number x;
+        size_t i;
+        json_array_foreach((json_t *)jobs, i, job)
+        {
+            if (strcmp(row->path, label) != 0 || !page_printed(p, b, row, column, (int)i, &x))
+                continue;
+            snprintf(l.value[l.n], sizeof l.value[0], "%s", json_string_value(job));
+            l.x[l.n++] = strtod(x.value, NULL);
+        }
+        take_line(c, &l, column->path, out);
     }
+}
+
+static bool varies(const struct line *l)
+{
+    for (int k = 1; k < l->n; k++)
+        if (strcmp(l->value[k], l->value[0]) != 0)
+            return true;
+    return false;
+}
+
+/* Lines of a claim on records: columns, and rows whose cells are of several members. */
+static void take_lines(const struct page *p, const struct claim *c, const struct page_block *b,
+                       bool rows, struct printed_claim *out)
+{
+    const struct grid_axis *along = rows ? &b->rows : &b->columns;
+    const struct grid_axis *across = rows ? &b->columns : &b->rows;
+    bool one = c->kind == CLAIM_WITHIN && c->stat == STAT_MEAN;
+    for (int i = 0; i < along->n; i++) {
+        struct line l = {.n = 0};
+        for (int k = 0; k < across->n; k++)
+            take_cell(p, c, b, rows ? &along->e[i] : &across->e[k],
+                      rows ? &across->e[k] : &along->e[i], &l);
+        if (c->last ? varies(&l) : !rows || (!one && varies(&l)))
+            take_line(c, &l, along->e[i].path, out);
+    }
+}
+
+void claim_on_printed(const struct page *p, const struct claim *c, struct printed_claim *out)
+{
+    *out = (struct printed_claim){.lines = 0};
     for (int i = 0; i < p->n_blocks; i++) {
         const struct page_block *b = &p->blocks[i];
-        if (claim_of_labels(test)) {
-            (claim_of_rows(test) ? take_row_pairs : take_labels)(p, test, b, out);
-            continue;
-        }
-        for (int c = 0; c < b->columns.n; c++) {
-            struct line l = {.n = 0};
-            for (int r = 0; r < b->rows.n; r++)
-                take_cell(p, test, b, &b->rows.e[r], &b->columns.e[c], &l);
-            take_line(test, &l, b->columns.e[c].path, out);
-        }
-        for (int r = 0; r < b->rows.n && !one; r++) {
-            struct line l = {.n = 0};
-            for (int c = 0; c < b->columns.n; c++)
-                take_cell(p, test, b, &b->rows.e[r], &b->columns.e[c], &l);
-            bool varies = false;
-            for (int k = 1; k < l.n; k++)
-                varies = varies || strcmp(l.value[k], l.value[0]) != 0;
-            if (varies)
-                take_line(test, &l, b->rows.e[r].path, out);
+        if (c->labels) {
+            (strcmp(c->labels, "row") == 0 ? take_row_pairs : take_columns)(p, c, b, out);
+        } else if (c->setting) {
+            take_settings(p, c, b, out);
+        } else {
+            take_lines(p, c, b, false, out);
+            take_lines(p, c, b, true, out);
         }
     }
 }

@@ -7,6 +7,7 @@
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/mem.h"
+#include "reproduce/schema.h"
 
 #include <fnmatch.h>
 #include <stdlib.h>
@@ -17,70 +18,84 @@ const char *const job_do_names[DO_COUNT + 1] = {"prompt", "capture", "calibrate"
 const char *const job_do_commands[DO_COUNT] = {"prompt", "capture", "calibrate",
                                                "replay", "eval",    "plot"};
 
-/* ---- fields ---------------------------------------------------------------------------------- */
+/* ---- form ------------------------------------------------------------------------------------
+ */
 
-static int check_fields(const json_t *o, const char *path, const char *where,
-                        const char *const *known, struct err *err)
-{
-    const char *key;
-    json_t *v;
-    char hint[HINT_MAX];
-    if (!json_is_object(o))
-        return err_set(err, ERR_INPUT, "%s: %s is no object", path, where);
-    json_object_foreach((json_t *)o, key, v)
-    {
-        int i = 0;
-        while (known[i] && strcmp(known[i], key) != 0)
-            i++;
-        if (!known[i])
-            return err_set(err, ERR_INPUT, "%s: %s: unknown field '%s'%s", path, where, key,
-                           did_you_mean(key, known, hint));
+#define FIELD(NAME, TYPE, ...)                                                                     \
+    {                                                                                              \
+        .name = #NAME, .type = FIELD_##TYPE, ##__VA_ARGS__                                         \
     }
-    return 0;
-}
+#define MUST(NAME, TYPE, ...) FIELD(NAME, TYPE, .required = true, ##__VA_ARGS__)
+#define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define STATS                                                                                      \
+    WORDS("mean", "calls", "min", "max", "sum-over-layers", "mean-over-tasks", "sum-over-tasks")
 
-/* A list of texts, or nothing. */
-static int take_names(const json_t *o, const char *key, const char *path, const char *where,
-                      const json_t **out, struct err *err)
-{
-    size_t i;
-    json_t *v;
-    *out = json_object_get(o, key);
-    if (!*out)
-        return 0;
-    if (!json_is_array(*out))
-        return err_set(err, ERR_INPUT, "%s: %s.%s is no list", path, where, key);
-    json_array_foreach(*out, i, v) if (!json_is_string(v)) return err_set(
-        err, ERR_INPUT, "%s: %s.%s: entry %zu is no text", path, where, key, i + 1);
-    return 0;
-}
+/* clang-format off */
+static const struct field marks_fields[] = {
+    MUST(row, TEXT), MUST(column, TEXT), MUST(unit, TEXT),
+    MUST(label, TEXT), {0}};
 
-static int take_object(const json_t *o, const char *key, const char *path, const json_t **out,
-                       struct err *err)
-{
-    *out = json_object_get(o, key);
-    return *out && !json_is_object(*out) ? err_set(err, ERR_INPUT, "%s: %s is no object", path, key)
-                                         : 0;
-}
+static const struct field job_fields[] = {
+    MUST(do, TEXT, .values = job_do_names), FIELD(model, TEXT), FIELD(each, TEXTS),
+    FIELD(from, TEXTS), FIELD(method, TEXT), FIELD(methods, TEXTS), FIELD(args, TEXT),
+    FIELD(figure, TEXT), FIELD(needs, TEXT, .values = WORDS("K", "M")),
+    FIELD(series, MAP), FIELD(marks, OBJECT, .in = marks_fields), FIELD(tasks, TEXT), {0}};
 
-static int take_objects(const json_t *o, const char *key, const char *path,
-                        const char *const *known, const json_t **out, struct err *err)
-{
-    char where[64];
-    size_t i;
-    json_t *v;
-    int rc = 0;
-    *out = json_object_get(o, key);
-    if (*out && !json_is_array(*out))
-        return err_set(err, ERR_INPUT, "%s: %s is no list", path, key);
-    json_array_foreach(*out, i, v)
-    {
-        snprintf(where, sizeof where, "%s entry %zu", key, i + 1);
-        TRY(check_fields(v, path, where, known, err));
-    }
-out:
-    return rc;
-}
+static const struct field calibration_fields[] = {
+    FIELD(l1, NUMBER), FIELD(l2, NUMBER), FIELD(theta, NUMBER),
+    FIELD(per, TEXT, .values = WORDS("head", "layer", "model")), FIELD(inputs, COUNT), {0}};
+
+static const struct field match_fields[] = {
+    FIELD(length, ANY), FIELD(prompt, TEXT), FIELD(settings, TEXT), FIELD(arith, TEXT),
+    FIELD(calibration, OBJECT, .in = calibration_fields), FIELD(gpu, ANY),
+    FIELD(stands_in, TEXTS), {0}};
+
+static const struct field setting_fields[] = {MUST(name, TEXT), MUST(jobs, TEXTS), {0}};
+
+static const struct field ours_fields[] = {
+    FIELD(column, TEXT), FIELD(row, TEXT), MUST(job, TEXT), FIELD(where, MAP),
+    FIELD(stat, TEXT, .values = STATS), FIELD(metric, ANY), FIELD(pairs, MAP),
+    FIELD(needs, TEXT), FIELD(setting, OBJECT, .in = setting_fields), {0}};
+
+static const struct field pick_fields[] = {
+    MUST(by, TEXT), MUST(job, TEXT), FIELD(where, MAP),
+    MUST(rank, TEXT, .values = WORDS("least", "median", "largest")), {0}};
+
+static const struct field extra_fields[] = {
+    MUST(axis, TEXT, .values = WORDS("row", "column")), MUST(label, ANY),
+    FIELD(ours, TEXT), FIELD(block, COUNT), FIELD(arrow, TEXT),
+    FIELD(pick, OBJECT, .in = pick_fields), FIELD(scale, NUMBER),
+    FIELD(stat, TEXT, .values = STATS), FIELD(digits, NUMBER), FIELD(n, ANY),
+    FIELD(suffix, TEXT), FIELD(needs, TEXT), {0}};
+
+static const struct field test_fields[] = {
+    FIELD(more, TEXTS), FIELD(rises, ANY), FIELD(falls, ANY), FIELD(most, TEXT),
+    FIELD(least, TEXT), FIELD(within, RANGE), FIELD(front, TEXT),
+    FIELD(difference, TEXTS), FIELD(ratio, ANY), FIELD(spread, TEXT), FIELD(rank, TEXT),
+    FIELD(of, ANY), FIELD(last, FLAG), FIELD(metric, TEXT), FIELD(metrics, TEXTS),
+    FIELD(job, TEXT), FIELD(where, MAP), FIELD(at_equal, TEXT), FIELD(setting, TEXT),
+    FIELD(labels, TEXT, .values = WORDS("row", "column")), {0}};
+
+static const struct field claim_fields[] = {
+    MUST(id, TEXT), MUST(text, TEXT),
+    MUST(test, OBJECT, .in = test_fields),
+    FIELD(needs, TEXT, .values = WORDS("K", "M")), {0}};
+
+static const struct field role_fields[] = {
+    MUST(default, TEXT), FIELD(fills, MAP), FIELD(beside_all, ANY), {0}};
+
+static const struct field recipe_fields[] = {
+    MUST(recipe, COUNT), MUST(id, TEXT), MUST(layout, TEXT),
+    FIELD(needs, TEXTS, .values = WORDS("T", "K", "M")),
+    FIELD(roles, MAP, .in = role_fields),
+    FIELD(full, MAP), FIELD(quick, MAP), FIELD(cuda, MAP), FIELD(each, MAP),
+    FIELD(jobs, MAP, .in = job_fields), FIELD(ours, OBJECTS, .in = ours_fields),
+    FIELD(match, OBJECT, .in = match_fields), FIELD(claims, OBJECTS, .in = claim_fields),
+    FIELD(absent, MAP), FIELD(cases, MAP), FIELD(extra, OBJECTS, .in = extra_fields),
+    FIELD(notes, TEXTS), {0}};
+/* clang-format on */
+
+/* ---- parts ---------------------------------------------------------------------------------- */
 
 int recipe_job_find(const struct recipe *r, const char *name)
 {
@@ -102,10 +117,7 @@ const json_t *recipe_variable(const struct recipe *r, bool quick, const char *na
 
 bool recipe_repeats(const struct recipe_job *j, const char *variable)
 {
-    size_t i;
-    json_t *v;
-    json_array_foreach(j->each, i, v) if (strcmp(json_string_value(v), variable) == 0) return true;
-    return false;
+    return json_has_text(j->each, variable);
 }
 
 int template_each(const char *text, const char *where, template_fn *fn, void *ctx, struct err *err)
@@ -212,60 +224,40 @@ out:
     return rc;
 }
 
-static int take_job(struct recipe *r, const char *name, const json_t *o, struct err *err)
+static int take_job(struct recipe *r, const char *name, json_t *o, struct err *err)
 {
-    static const char *const known[] = {"do",      "model", "each",  "from",   "method",
-                                        "methods", "args",  "drop",  "figure", "needs",
-                                        "series",  "marks", "tasks", NULL};
-    struct recipe_job *j = &r->jobs[r->n_jobs];
-    const char *path = buf_str(&r->path), *kind = json_str_or(o, "do", "");
-    char where[96], hint[HINT_MAX];
-    int rc = 0, k = 0;
-
-    snprintf(where, sizeof where, "job '%s'", name);
-    TRY(check_fields(o, path, where, known, err));
-    while (job_do_names[k] && strcmp(job_do_names[k], kind) != 0)
+    struct recipe_job *j = &r->jobs[r->n_jobs++];
+    const char *kind = json_str_or(o, "do", ""), *path = buf_str(&r->path);
+    const json_t *one = json_object_get(o, "method");
+    int k = 0;
+    while (strcmp(job_do_names[k], kind) != 0)
         k++;
-    if (k == DO_COUNT)
-        FAIL(err, ERR_INPUT, "%s: %s: do: unknown kind '%s'%s", path, where, kind,
-             did_you_mean(kind, job_do_names, hint));
+    if (one && (json_object_get(o, "methods") ||
+                json_object_set_new(o, "methods", json_pack("[O]", one)) != 0))
+        return err_set(err, ERR_INPUT, "%s: job '%s': method and methods: give one", path, name);
     *j = (struct recipe_job){.name = name,
                              .kind = (enum job_do)k,
                              .role = json_str_or(o, "model", NULL),
+                             .each = json_object_get(o, "each"),
+                             .from = json_object_get(o, "from"),
+                             .methods = json_object_get(o, "methods"),
+                             .series = json_object_get(o, "series"),
                              .args = json_str_or(o, "args", ""),
                              .figure = json_str_or(o, "figure", ""),
                              .tasks = json_str_or(o, "tasks", NULL),
-                             .needs = json_str_or(o, "needs", "")[0],
-                             .drop = json_is_true(json_object_get(o, "drop"))};
-    if (j->needs && strcmp(json_str_or(o, "needs", ""), "K") != 0 &&
-        strcmp(json_str_or(o, "needs", ""), "M") != 0)
-        FAIL(err, ERR_INPUT, "%s: %s: needs: K or M", path, where);
-    j->series = json_object_get(o, "series");
-    if (j->series && (!json_is_object(j->series) || j->kind != DO_DRAW))
-        FAIL(err, ERR_INPUT, "%s: %s: series: an object, of a drawing", path, where);
-    if (json_object_get(o, "marks") && j->kind != DO_DRAW)
-        FAIL(err, ERR_INPUT, "%s: %s: marks: of a drawing only", path, where);
-    TRY(take_names(o, "each", path, where, &j->each, err));
-    TRY(take_names(o, "from", path, where, &j->from, err));
-    TRY(take_names(o, "methods", path, where, &j->methods, err));
-    if (json_object_get(o, "method")) {
-        if (j->methods || json_object_set_new((json_t *)o, "methods",
-                                              json_pack("[O]", json_object_get(o, "method"))) != 0)
-            FAIL(err, ERR_INPUT, "%s: %s: method and methods: give one", path, where);
-        TRY(take_names(o, "methods", path, where, &j->methods, err));
-    }
-    r->n_jobs++;
-out:
-    return rc;
+                             .needs = json_str_or(o, "needs", "")[0]};
+    if ((j->series || json_object_get(o, "marks")) && j->kind != DO_DRAW)
+        return err_set(err, ERR_INPUT, "%s: job '%s': series and marks are of drawings", path,
+                       name);
+    return 0;
 }
 
 static int take_jobs(struct recipe *r, const struct paper_data *d, struct err *err)
 {
-    const json_t *all;
+    const json_t *all = json_object_get(r->doc, "jobs");
     const char *name;
     json_t *o;
     int rc = 0;
-    TRY(take_object(r->doc, "jobs", buf_str(&r->path), &all, err));
     TRY(mem_zalloc(&r->jobs, (int64_t)json_object_size(all) + 1, sizeof *r->jobs, "jobs", err));
     json_object_foreach((json_t *)all, name, o) TRY(take_job(r, name, o, err));
     for (int i = 0; i < r->n_jobs; i++)
@@ -277,20 +269,13 @@ out:
 /* Printed numbers that a drawing shows on its axes. */
 static int take_marks(struct recipe *r, const struct paper_data *d, struct err *err)
 {
-    static const char *const known[] = {"row", "column", "unit", "label", NULL};
     int rc = 0;
     for (int i = 0; i < r->n_jobs; i++) {
         struct recipe_job *j = &r->jobs[i];
         const json_t *o =
             json_object_get(json_object_get(json_object_get(r->doc, "jobs"), j->name), "marks");
-        if (!o)
-            continue;
-        TRY(check_fields(o, buf_str(&r->path), "marks", known, err));
-        for (int k = 0; known[k]; k++)
-            if (!json_is_string(json_object_get(o, known[k])))
-                FAIL(err, ERR_INPUT, "%s: job '%s': marks: a text was expected as %s",
-                     buf_str(&r->path), j->name, known[k]);
-        TRY(paper_marks(d, r->item, o, &j->marks, err));
+        if (o)
+            TRY(paper_marks(d, r->item, o, &j->marks, err));
     }
 out:
     return rc;
@@ -298,151 +283,71 @@ out:
 
 /* ---- the rest -------------------------------------------------------------------------------- */
 
-static int take_needs(struct recipe *r, struct err *err)
-{
-    const json_t *list;
-    size_t i, n = 0;
-    json_t *v;
-    int rc = 0;
-    TRY(take_names(r->doc, "needs", buf_str(&r->path), "recipe", &list, err));
-    json_array_foreach(list, i, v)
-    {
-        const char *s = json_string_value(v);
-        if (strlen(s) != 1 || !strchr("TKM", s[0]) || n + 2 > sizeof r->needs)
-            FAIL(err, ERR_INPUT, "%s: needs: '%s' is none of T, K, M", buf_str(&r->path), s);
-        r->needs[n++] = s[0];
-    }
-out:
-    return rc;
-}
-
 static int take_roles(struct recipe *r, const struct paper_data *d, struct err *err)
 {
-    static const char *const known[] = {"default", "fills", "beside_all", NULL};
-    const char *path = buf_str(&r->path), *name, *model;
+    const char *name, *model;
     json_t *o, *v;
-    int rc = 0;
-    TRY(take_object(r->doc, "roles", path, &r->roles, err));
     json_object_foreach((json_t *)r->roles, name, o)
     {
-        TRY(check_fields(o, path, "roles", known, err));
-        if (!json_is_string(json_object_get(o, "default")))
-            FAIL(err, ERR_INPUT, "%s: roles.%s has no default model", path, name);
         json_object_foreach(json_object_get(o, "fills"), model, v)
         {
             if (!paper_model(d, model))
-                FAIL(err, ERR_INPUT, "%s: roles.%s.fills: no model '%s' in models.json", path, name,
-                     model);
+                return err_set(err, ERR_INPUT,
+                               "%s: roles '%s': fills: no model '%s' in models.json",
+                               buf_str(&r->path), name, model);
         }
-    }
-out:
-    return rc;
-}
-
-/* What a published calibration states: bounds are numbers, `per` a granularity of `calibrate`. */
-static int check_calibration(const json_t *match, const char *path, struct err *err)
-{
-    static const char *const known[] = {"l1", "l2", "theta", "per", "inputs", NULL};
-    static const char *const pers[] = {"head", "layer", "model", NULL};
-    const json_t *o = json_object_get(match, "calibration");
-    const char *key;
-    json_t *v;
-    int rc = o ? check_fields(o, path, "match: calibration", known, err) : 0;
-    if (rc)
-        return rc;
-    json_object_foreach((json_t *)o, key, v)
-    {
-        const char *text = json_is_string(v) ? json_string_value(v) : "";
-        int k = 0;
-        while (pers[k] && strcmp(pers[k], text) != 0)
-            k++;
-        if (strcmp(key, "per") == 0 && !pers[k])
-            return err_set(err, ERR_INPUT, "%s: match: calibration: per: head, layer or model",
-                           path);
-        if (strcmp(key, "inputs") == 0 && (!json_is_integer(v) || json_integer_value(v) < 1))
-            return err_set(err, ERR_INPUT, "%s: match: calibration: inputs: a number from 1 on",
-                           path);
-        if (strcmp(key, "per") != 0 && !json_is_number(v))
-            return err_set(err, ERR_INPUT, "%s: match: calibration: %s: a number was expected",
-                           path, key);
     }
     return 0;
 }
 
-static int take_lists(struct recipe *r, const struct paper_data *d, struct err *err)
+static void take_lists(struct recipe *r)
 {
-    static const char *const ours[] = {"column", "row",   "job",   "where",   "stat",
-                                       "metric", "pairs", "needs", "setting", NULL};
-    static const char *const claims[] = {"id", "text", "test", "needs", NULL};
-    static const char *const extra[] = {"axis",   "label", "ours", "block",  "arrow",
-                                        "pick",   "scale", "stat", "digits", "n",
-                                        "suffix", "needs", NULL};
-    static const char *const match[] = {"length",      "prompt", "settings",  "arith",
-                                        "calibration", "gpu",    "stands_in", NULL};
-    const char *path = buf_str(&r->path);
-    size_t i;
-    json_t *o;
-    int rc = 0;
-
-    TRY(take_object(r->doc, "full", path, &r->full, err));
-    TRY(take_object(r->doc, "quick", path, &r->quick, err));
-    TRY(take_object(r->doc, "cuda", path, &r->cuda, err));
-    TRY(take_object(r->doc, "each", path, &r->each, err));
-    TRY(take_object(r->doc, "absent", path, &r->absent, err));
-    TRY(take_object(r->doc, "cases", path, &r->cases, err));
-    TRY(take_object(r->doc, "match", path, &r->match, err));
-    if (r->match)
-        TRY(check_fields(r->match, path, "match", match, err));
-    TRY(check_calibration(r->match, path, err));
-    TRY(take_objects(r->doc, "ours", path, ours, &r->ours, err));
-    TRY(take_objects(r->doc, "claims", path, claims, &r->claims, err));
-    TRY(take_objects(r->doc, "extra", path, extra, &r->extra, err));
-    TRY(take_names(r->doc, "notes", path, "recipe", &r->notes, err));
-    TRY(take_jobs(r, d, err));
-    json_array_foreach(r->ours, i, o) if (recipe_job_find(r, json_str_or(o, "job", "")) < 0) FAIL(
-        err, ERR_INPUT, "%s: ours entry %zu: no job '%s'", path, i + 1, json_str_or(o, "job", ""));
-    json_array_foreach(r->claims, i, o) if (!json_is_string(json_object_get(o, "id")) ||
-                                            !json_is_string(json_object_get(o, "text")) ||
-                                            !json_is_object(json_object_get(o, "test")))
-        FAIL(err, ERR_INPUT, "%s: claims entry %zu needs id, text and test", path, i + 1);
-out:
-    return rc;
+    const json_t **const lists[] = {&r->roles,  &r->full,  &r->quick, &r->cuda,
+                                    &r->each,   &r->ours,  &r->match, &r->claims,
+                                    &r->absent, &r->cases, &r->extra, &r->notes};
+    static const char *const names[] = {"roles", "full",   "quick",  "cuda",  "each",  "ours",
+                                        "match", "claims", "absent", "cases", "extra", "notes"};
+    const json_t *needs = json_object_get(r->doc, "needs");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        *lists[i] = json_object_get(r->doc, names[i]);
+    for (size_t i = 0; i < json_array_size(needs) && i + 1 < sizeof r->needs; i++)
+        r->needs[i] = json_string_value(json_array_get(needs, i))[0];
 }
 
 int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, struct err *err)
 {
-    static const char *const known[] = {"recipe", "id",     "layout", "needs", "roles", "full",
-                                        "quick",  "cuda",   "each",   "jobs",  "ours",  "match",
-                                        "claims", "absent", "cases",  "extra", "notes", NULL};
-    int64_t version;
+    struct buf text = {0};
+    size_t i;
+    json_t *o;
     int rc = 0;
 
     buf_puts(&r->path, path);
     TRY(json_read_file(path, (size_t)1 << 20, &r->doc, err));
-    TRY(check_fields(r->doc, path, "recipe", known, err));
-    TRY(jget_int(r->doc, "recipe", path, &version, err));
-    if (version != 1)
-        FAIL(err, ERR_INPUT, "%s: recipe version %lld; this program reads 1", path,
-             (long long)version);
-    TRY(jget_str(r->doc, "id", path, &r->id, err));
-    TRY(jget_str(r->doc, "layout", path, &r->layout, err));
+    TRY(schema_check(r->doc, recipe_fields, path, err));
+    if (json_integer_value(json_object_get(r->doc, "recipe")) != 1)
+        FAIL(err, ERR_INPUT, "%s: this program reads recipes of version 1", path);
+    r->id = json_str_or(r->doc, "id", "");
+    r->layout = json_str_or(r->doc, "layout", "");
+    take_lists(r);
     r->item = paper_table(d, r->layout);
     r->figure = !r->item;
     if (r->figure)
         r->item = paper_figure(d, r->layout);
     if (!r->item)
         FAIL(err, ERR_INPUT, "%s: layout: layouts.json has no '%s'", path, r->layout);
-    struct buf text = {0};
-    rc = buf_read_file(&text, path, (size_t)1 << 20, err);
+    TRY(buf_read_file(&text, path, (size_t)1 << 20, err));
     hash_text(hash_bytes(text.data, text.len), r->content);
-    buf_free(&text);
-    if (rc)
-        goto out;
-    TRY(take_needs(r, err));
     TRY(take_roles(r, d, err));
-    TRY(take_lists(r, d, err));
+    TRY(take_jobs(r, d, err));
     TRY(take_marks(r, d, err));
+    json_array_foreach(r->ours, i, o)
+    {
+        if (recipe_job_find(r, json_str_or(o, "job", "")) < 0)
+            FAIL(err, ERR_INPUT, "%s: ours entry %zu: no job '%s'", path, i + 1,
+                 json_str_or(o, "job", ""));
+    }
 out:
+    buf_free(&text);
     return rc;
 }
 

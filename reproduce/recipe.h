@@ -24,7 +24,6 @@ struct recipe_job {
     const char *args, *figure; /* "" = none; figure: draw only */
     const char *tasks;         /* eval: {variable} of a dataset of tasks.json, or NULL */
     char needs;                /* 'K' a GPU, 'M' the method inside the model; 0: nothing more */
-    bool drop;                 /* left out first where a budget is short */
 };
 
 struct recipe {
@@ -54,10 +53,12 @@ int recipe_path(const struct paper_data *d, const char *id, struct buf *path, st
  * metrics. */
 int recipe_check(const struct recipe *r, const struct app *app, struct err *err);
 
-/* Parts of it: claims; conditions on records, `what` names where they stand. */
-int recipe_check_claims(const struct recipe *r, const struct app *app, struct err *err);
+/* Conditions on records; `what` names where they stand. */
 int recipe_check_where(const struct recipe *r, const struct app *app, const json_t *where,
                        const char *what, struct err *err);
+
+/* An expression over metrics, or nothing. */
+int recipe_check_metric(const struct recipe *r, const json_t *v, struct err *err);
 
 int recipe_job_find(const struct recipe *r, const char *name); /* -1: none */
 

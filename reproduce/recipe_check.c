@@ -2,7 +2,7 @@
  * recipe_check.c - what a recipe asks of the program: options, methods, metrics, labels. All
  * recipes are checked by a test without running them.
  */
-#include "reproduce/recipe.h"
+#include "reproduce/claims.h"
 
 #include "core/method_run.h"
 #include "core/metricdef.h"
@@ -125,7 +125,7 @@ static int check_metric(void *ctx, const char *metric, struct err *err)
                : err_set(err, ERR_INPUT, "%s: unknown metric '%s'", buf_str(&r->path), metric);
 }
 
-static int check_expression(const struct recipe *r, const json_t *v, struct err *err)
+int recipe_check_metric(const struct recipe *r, const json_t *v, struct err *err)
 {
     int rc =
         json_is_string(v) ? expr_metrics(json_string_value(v), check_metric, (void *)r, err) : 0;
@@ -171,49 +171,81 @@ static bool label_known(const struct recipe *r, const char *axis, const char *la
     return false;
 }
 
-static int check_stat(const struct recipe *r, const json_t *o, struct err *err)
+/* ---- conditions on records ---- */
+
+static bool is_parameter(const struct app *app, const char *key)
 {
-    static const char *const known[] = {
-        "mean",           "calls", "min", "max", "sum-over-layers", "mean-over-tasks",
-        "sum-over-tasks", NULL};
-    const char *stat = json_str_or(o, "stat", "mean");
-    char hint[HINT_MAX];
-    for (int i = 0; known[i]; i++)
-        if (strcmp(known[i], stat) == 0)
-            return 0;
-    return err_set(err, ERR_INPUT, "%s: unknown stat '%s'%s", buf_str(&r->path), stat,
-                   did_you_mean(stat, known, hint));
+    for (int i = 0; app->methods[i]; i++)
+        if (app->methods[i]->params.table && opt_find(app->methods[i]->params.table, key))
+            return true;
+    return false;
 }
+
+static bool is_key(const struct recipe *r, const struct app *app, const char *key)
+{
+    static const char *const keys[] = {"case",   "method", "params",  "permute", "trace",
+                                       "branch", "task",   "setting", "layer",   "head",
+                                       "step",   "n_q",    "model",   NULL};
+    for (int i = 0; keys[i]; i++)
+        if (strcmp(keys[i], key) == 0)
+            return true;
+    return recipe_variable(r, false, key) || recipe_variable(r, true, key) ||
+           json_object_get(r->cuda, key) || is_parameter(app, key);
+}
+
+/* Does a row or column of the layout, or one that the recipe adds, have the field? */
+static bool has_field(const struct recipe *r, const char *axis, const char *field)
+{
+    size_t b, i;
+    json_t *block, *o;
+    if (strcmp(field, "length") == 0)
+        return true;
+    json_array_foreach(json_object_get(r->item, "blocks"), b, block)
+        json_array_foreach(json_object_get(block, axis), i, o) if (json_object_get(o, field))
+    {
+        return true;
+    }
+    json_array_foreach(r->extra, i, o) if (json_object_get(o, field)) return true;
+    return false;
+}
+
+int recipe_check_where(const struct recipe *r, const struct app *app, const json_t *where,
+                       const char *what, struct err *err)
+{
+    const char *key, *path = buf_str(&r->path);
+    char field[64];
+    json_t *v;
+    json_object_foreach((json_t *)where, key, v)
+    {
+        const char *text = json_is_string(v) ? json_string_value(v) : "", *dot = strchr(text, '.');
+        bool row = strncmp(text, "{row.", 5) == 0, column = strncmp(text, "{column.", 8) == 0;
+        if (!is_key(r, app, key))
+            return err_set(err, ERR_INPUT, "%s: %s: records have no '%s'", path, what, key);
+        if (strcmp(key, "case") == 0 && !row && !column && !json_object_get(r->cases, text))
+            return err_set(err, ERR_INPUT, "%s: %s: no case '%s'", path, what, text);
+        if (!row && !column)
+            continue;
+        snprintf(field, sizeof field, "%.*s", (int)strcspn(dot + 1, "}"), dot + 1);
+        if (!has_field(r, row ? "rows" : "columns", field))
+            return err_set(err, ERR_INPUT, "%s: %s: no %s has a field '%s'", path, what,
+                           row ? "row" : "column", field);
+    }
+    return 0;
+}
+
+/* ---- labels, metrics ---- */
 
 /* The rule that chooses the head of an added row or column. */
 static int check_pick(const struct recipe *r, const struct app *app, const json_t *pick, size_t i,
                       struct err *err)
 {
-    static const char *const known[] = {"by", "job", "where", "rank", NULL};
-    const char *rank = json_str_or(pick, "rank", ""), *path = buf_str(&r->path), *key;
-    char hint[HINT_MAX], what[40];
-    json_t *v;
+    const char *path = buf_str(&r->path);
+    char what[40];
     int rc = 0;
-    json_object_foreach((json_t *)pick, key, v)
-    {
-        int k = 0;
-        while (known[k] && strcmp(known[k], key) != 0)
-            k++;
-        if (!known[k])
-            FAIL(err, ERR_INPUT, "%s: extra entry %zu: pick: unknown field '%s'%s", path, i, key,
-                 did_you_mean(key, known, hint));
-    }
-    if (strcmp(rank, "least") != 0 && strcmp(rank, "median") != 0 && strcmp(rank, "largest") != 0)
-        FAIL(err, ERR_INPUT,
-             "%s: extra entry %zu: pick: rank is least, median or largest, found "
-             "'%s'",
-             path, i, rank);
-    if (!json_is_string(json_object_get(pick, "by")))
-        FAIL(err, ERR_INPUT, "%s: extra entry %zu: pick: by names no metric", path, i);
     if (recipe_job_find(r, json_str_or(pick, "job", "")) < 0)
         FAIL(err, ERR_INPUT, "%s: extra entry %zu: pick: no job '%s'", path, i,
              json_str_or(pick, "job", ""));
-    TRY(check_expression(r, json_object_get(pick, "by"), err));
+    TRY(recipe_check_metric(r, json_object_get(pick, "by"), err));
     snprintf(what, sizeof what, "extra entry %zu: pick", i);
     TRY(recipe_check_where(r, app, json_object_get(pick, "where"), what, err));
 out:
@@ -227,12 +259,7 @@ static int check_extra(const struct recipe *r, const struct app *app, struct err
     int rc = 0;
     json_array_foreach(r->extra, i, o)
     {
-        const char *axis = json_str_or(o, "axis", "");
-        if (strcmp(axis, "row") != 0 && strcmp(axis, "column") != 0)
-            FAIL(err, ERR_INPUT, "%s: extra entry %zu: axis is row or column, found '%s'",
-                 buf_str(&r->path), i + 1, axis);
-        TRY(check_stat(r, o, err));
-        TRY(check_expression(r, json_object_get(o, "ours"), err));
+        TRY(recipe_check_metric(r, json_object_get(o, "ours"), err));
         if (json_object_get(o, "pick"))
             TRY(check_pick(r, app, json_object_get(o, "pick"), i + 1, err));
     }
@@ -265,11 +292,10 @@ static int check_ours(const struct recipe *r, const struct app *app, struct err 
     {
         snprintf(what, sizeof what, "ours entry %zu: where", i + 1);
         TRY(recipe_check_where(r, app, json_object_get(o, "where"), what, err));
-        TRY(check_stat(r, o, err));
         const char *row = json_str_or(o, "row", "*"), *column = json_str_or(o, "column", "*");
         const json_t *metric = json_object_get(o, "metric");
-        TRY(check_expression(r, metric, err));
-        json_array_foreach(metric, k, v) TRY(check_expression(r, v, err));
+        TRY(recipe_check_metric(r, metric, err));
+        json_array_foreach(metric, k, v) TRY(recipe_check_metric(r, v, err));
         if (!r->figure &&
             (!label_known(r, "rows", "label", row) || !label_known(r, "columns", "head", column)))
             FAIL(err, ERR_INPUT, "%s: ours entry %zu: no label of %s is like row '%s', column '%s'",
@@ -286,38 +312,6 @@ out:
     return rc;
 }
 
-static int check_claims(const struct recipe *r, struct err *err)
-{
-    static const char *const known[] = {"most",       "least",    "more",    "rises",      "falls",
-                                        "trend",      "spread",   "front",   "below",      "above",
-                                        "ratio",      "step",     "within",  "of",         "metric",
-                                        "metrics",    "job",      "where",   "difference", "labels",
-                                        "at_largest", "at_equal", "setting", "at_most",    NULL};
-    size_t i, m;
-    json_t *o, *v;
-    const char *key;
-    char hint[HINT_MAX];
-    int rc = 0;
-    json_array_foreach(r->claims, i, o)
-    {
-        json_object_foreach(json_object_get(o, "test"), key, v)
-        {
-            int k = 0;
-            (void)v;
-            while (known[k] && strcmp(known[k], key) != 0)
-                k++;
-            if (!known[k])
-                FAIL(err, ERR_INPUT, "%s: claim '%s': unknown test '%s'%s", buf_str(&r->path),
-                     json_str_or(o, "id", ""), key, did_you_mean(key, known, hint));
-        }
-        TRY(check_expression(r, json_object_get(json_object_get(o, "test"), "metric"), err));
-        json_array_foreach(json_object_get(json_object_get(o, "test"), "metrics"), m, v)
-            TRY(check_expression(r, v, err));
-    }
-out:
-    return rc;
-}
-
 int recipe_check(const struct recipe *r, const struct app *app, struct err *err)
 {
     int rc = 0;
@@ -328,8 +322,7 @@ int recipe_check(const struct recipe *r, const struct app *app, struct err *err)
     TRY(check_ours(r, app, err));
     TRY(check_extra(r, app, err));
     TRY(check_cases(r, app, err));
-    TRY(check_claims(r, err));
-    TRY(recipe_check_claims(r, app, err));
+    TRY(claims_check(r, app, err));
 out:
     return rc;
 }

@@ -28,6 +28,21 @@ static double shared_value(const json_t *doc, const char *name)
     return x;
 }
 
+const json_t *page_setting_rule(const struct recipe *r, const char *name)
+{
+    size_t i;
+    json_t *o;
+    json_array_foreach(
+        r->ours, i,
+        o) if (strcmp(json_str_or(json_object_get(o, "setting"), "name", ""), name) == 0) return o;
+    return NULL;
+}
+
+const json_t *page_setting_jobs(const struct recipe *r, const char *name)
+{
+    return json_object_get(json_object_get(page_setting_rule(r, name), "setting"), "jobs");
+}
+
 static const struct step *step_of(const struct page *p, int model, int job)
 {
     for (int i = 0; i < p->plan->n; i++) {
@@ -44,7 +59,7 @@ static int read_value(const struct page *p, const struct step *s, const char *na
     struct buf path = {0};
     json_t *doc = NULL;
     int rc = 0;
-    buf_printf(&path, "%s/%s", p->plan->store->j[s->kept[0]].dir, job_output_name(DO_CALIBRATE));
+    step_output(p->plan, s, &path);
     TRY(buf_check(&path, "path", err));
     TRY(seal_json_file(buf_str(&path), (size_t)1 << 30, &doc, err));
     *x = shared_value(doc, name);
@@ -82,22 +97,15 @@ int page_setting(struct page *p, const struct page_block *b, int row, int column
     *reason = NULL;
     json_array_foreach(json_object_get(what, "jobs"), i, job)
     {
+        double x;
+        TRY(page_found(p, c->model, json_string_value(job), name, &x, reason, err));
+        if (*reason)
+            goto out;
         const struct step *s =
             step_of(p, c->model, recipe_job_find(p->recipe, json_string_value(job)));
-        double x;
-        if (!s || s->failed || s->left_out || !s->done) {
-            c->state = s && !s->failed && !s->left_out ? CELL_PENDING : c->state;
-            *reason = s && s->reason[0] ? s->reason : "no calibration of this";
-            goto out;
-        }
-        TRY(read_value(p, s, name, &x, err));
-        if (!isfinite(x)) {
-            *reason = "the calibration has no setting that all heads share";
-            goto out;
-        }
         buf_printf(&text, "%s%.*f", i ? json_str_or(b->j, "sep", " / ") : "", digits, x);
-        if (c->n_kept < 8)
-            c->kept[c->n_kept++] = s->kept[0];
+        if (c->n_jobs < 8)
+            c->jobs[c->n_jobs++] = s->id;
         c->value[i < CELL_PARTS ? i : 0] = x;
         prompts = s->n_from;
     }

@@ -6,14 +6,12 @@
 #include "core/hash.h"
 #include "core/mem.h"
 #include "core/metricdef.h"
-#include "core/rng.h"
+#include "reproduce/claimtest.h"
 #include "reproduce/expr.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define RESAMPLES 10000
 
 /* "score" is the grade of a question, whatever it is called: of a task file score@METRIC or the
  * likeliest choice, of generated prompts the share that is right. */
@@ -177,38 +175,6 @@ void unit_values_free(struct unit_values *v)
     memset(v, 0, sizeof *v);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-int mean_interval(const double *x, const double *y, int64_t n, double level, double *lo, double *hi,
-                  struct err *err)
-{
-    double *m = NULL;
-    int rc = 0;
-    *lo = *hi = NAN;
-    if (n < 1)
-        return 0;
-    TRY(mem_alloc(&m, RESAMPLES, sizeof *m, "resamples", err));
-    for (int64_t k = 0; k < RESAMPLES; k++) {
-        double s = 0, t = 0;
-        for (int64_t i = 0; i < n; i++) {
-            int64_t at = (int64_t)rng_below(0, (uint64_t)k, (uint64_t)i, (uint64_t)n);
-            s += x[at];
-            t += y ? y[at] : 1;
-        }
-        m[k] = s / t;
-    }
-    qsort(m, RESAMPLES, sizeof *m, by_value);
-    *lo = m[(int)floor((1 - level) / 2 * (RESAMPLES - 1))];
-    *hi = m[(int)ceil((1 + level) / 2 * (RESAMPLES - 1))];
-out:
-    free(m);
-    return rc;
-}
-
 /* ---- statistics of a cell ---------------------------------------------------------------------
  */
 
@@ -240,10 +206,14 @@ static double sum_metric(const void *ctx, const char *metric)
 static int spread(const struct unit_values *v, bool by_calls, struct sample_stats *o,
                   struct err *err)
 {
-    double *x = NULL, *w = NULL, total = 0, weight = 0, square = 0;
+    struct claim_sample s = {.n = {v->n, v->n}, .members = by_calls ? 2 : 1, .paired = true};
+    struct claim_estimate e;
+    double total = 0, weight = 0, square = 0, *x, *w;
     int rc = 0;
-    TRY(mem_alloc(&x, v->n, sizeof *x, "units", err));
-    TRY(mem_alloc(&w, v->n, sizeof *w, "units", err));
+    TRY(mem_alloc(&s.x[0], v->n, sizeof *x, "units", err));
+    TRY(mem_alloc(&s.x[1], v->n, sizeof *w, "units", err));
+    x = s.x[0];
+    w = s.x[1];
     o->min = INFINITY;
     o->max = -INFINITY;
     for (int64_t i = 0; i < v->n; i++) {
@@ -259,10 +229,12 @@ static int spread(const struct unit_values *v, bool by_calls, struct sample_stat
     for (int64_t i = 0; i < v->n; i++)
         square += (x[i] / w[i] - o->value) * (x[i] / w[i] - o->value);
     o->sd = v->n > 1 ? sqrt(square / (double)(v->n - 1)) : NAN;
-    TRY(mean_interval(x, by_calls ? w : NULL, v->n, 0.95, &o->lo, &o->hi, err));
+    TRY(claim_estimate(&s, by_calls ? STAT_RATIO : STAT_MEAN, 1, &e, err));
+    o->lo = e.lo;
+    o->hi = e.hi;
 out:
-    free(x);
-    free(w);
+    free(s.x[0]);
+    free(s.x[1]);
     return rc;
 }
 

@@ -5,6 +5,8 @@
  */
 #include "reproduce/page.h"
 
+#include "analyze/params.h"
+
 #include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
@@ -40,38 +42,28 @@ void letters_add(char letters[16], char c)
     }
 }
 
-/* The first record behind a cell. */
-static const struct record *first_record(const struct page *p, const struct page_cell *c)
+/* The first record behind a cell, and whether a prompt of them lost its middle. */
+static const struct record *first_record(const struct page *p, const struct page_cell *c, bool *cut)
 {
-    struct err ignored = {0};
     json_t *where = c->where ? json_loads(c->where, 0, NULL) : NULL;
     struct choice choice = {c->model, c->job, where, NULL};
-    const struct record *found = NULL;
-    for (int64_t i = 0; i < p->evidence.n && !found; i++)
-        if (choice_takes(&p->evidence, &choice, &p->evidence.v[i]))
-            found = p->evidence.v[i].r;
+    const struct record *first = NULL;
+    *cut = false;
+    for (int64_t i = 0; i < p->evidence.n; i++) {
+        const struct record *r = p->evidence.v[i].r;
+        if (!choice_takes(&p->evidence, &choice, &p->evidence.v[i]))
+            continue;
+        first = first ? first : r;
+        *cut = *cut || record_get(r, "truncated") > 0;
+    }
     json_decref(where);
-    (void)ignored;
-    return found;
+    return first;
 }
 
 /* Are the questions those of a benchmark's file? They are the paper's own. */
 static bool is_of_file(const struct record *r)
 {
     return r->task && strncmp(r->task, "file:", 5) == 0;
-}
-
-/* Did one of them lose its middle, so that the model read another prompt? */
-static bool was_cut(const struct page *p, const struct page_cell *c)
-{
-    json_t *where = c->where ? json_loads(c->where, 0, NULL) : NULL;
-    struct choice choice = {c->model, c->job, where, NULL};
-    bool cut = false;
-    for (int64_t i = 0; i < p->evidence.n && !cut; i++)
-        cut = choice_takes(&p->evidence, &choice, &p->evidence.v[i]) &&
-              record_get(p->evidence.v[i].r, "truncated") > 0;
-    json_decref(where);
-    return cut;
 }
 
 /* ---- conditions ------------------------------------------------------------------------------ */
@@ -149,9 +141,9 @@ static bool settings_fit(const struct page *p, const struct record *r)
     char own[64] = "exact";
     struct buf have = {0};
     bool fits = want != NULL;
-    const char *at = strstr(params, "arith=");
+    const char *at = params_value(params, "arith");
     if (at)
-        snprintf(own, sizeof own, "%.*s", (int)strcspn(at + 6, ":"), at + 6);
+        snprintf(own, sizeof own, "%.*s", (int)params_value_len(at), at);
     buf_printf(&have, "%s%s%s", r->method, params[0] ? ":" : "", params);
     size_t n = strlen(r->method);
     if (want && strcmp(r->method, "dense") != 0)
@@ -164,19 +156,11 @@ static bool settings_fit(const struct page *p, const struct record *r)
     return fits;
 }
 
-static bool note_is(const struct record *r, const char *key, char *text, size_t size)
+static void note_text(const struct record *r, const char *key, char *text, size_t size)
 {
-    size_t n = strlen(key);
-    for (const char *p = r->notes.len ? r->notes.data : ""; *p;) {
-        size_t len = strcspn(p, ";");
-        if (len > n && p[n] == '=' && strncmp(p, key, n) == 0) {
-            snprintf(text, size, "%.*s", (int)(len - n - 1), p + n + 1);
-            return true;
-        }
-        p += len + (p[len] != '\0');
-    }
-    text[0] = '\0';
-    return false;
+    size_t len = 0;
+    const char *value = record_note_value(r, key, &len);
+    snprintf(text, size, "%.*s", (int)len, value ? value : "");
 }
 
 /* Bounds, granularity and number of inputs as published, none of them a measured one. */
@@ -188,10 +172,10 @@ static bool calibration_fits(const struct page *p, const struct record *r)
     json_t *v;
     if (!want || !r->params || !strstr(r->params, "calib="))
         return !want || strcmp(r->method, "dense") == 0;
-    note_is(r, "calib_search", search, sizeof search);
-    note_is(r, "calib_per", per, sizeof per);
-    note_is(r, "calib_inputs", inputs, sizeof inputs);
-    note_is(r, "calib_own", own, sizeof own);
+    note_text(r, "calib_search", search, sizeof search);
+    note_text(r, "calib_per", per, sizeof per);
+    note_text(r, "calib_inputs", inputs, sizeof inputs);
+    note_text(r, "calib_own", own, sizeof own);
     if (strcmp(own, "0") != 0)
         return false;
     json_object_foreach((json_t *)want, key, v)
@@ -230,10 +214,9 @@ static bool stands_in(const struct page *p, const struct grid_entry *row,
 
 /* ---- verdict --------------------------------------------------------------------------------- */
 
-static double tolerance(const struct page *p, const struct page_cell *c, double scale)
+static double tolerance(const struct page_cell *c, double scale)
 {
     double unit = pow(10, -printed_digits(c->printed)), t;
-    (void)p;
     if (strncmp(c->metric, "err_", 4) == 0 || strncmp(c->metric, "ppl", 3) == 0)
         t = 0.05 * fabs(c->number);
     else if (page_is_time(c->metric))
@@ -245,7 +228,7 @@ static double tolerance(const struct page *p, const struct page_cell *c, double 
     return fmax(t, unit / 2) * (1 + 1e-9);
 }
 
-static void set_state(const struct page *p, const struct page_block *b, struct page_cell *c)
+static void set_state(const struct page_block *b, struct page_cell *c)
 {
     const json_t *scale = json_object_get(b->j, "scale");
     if (!c->printed) {
@@ -255,7 +238,7 @@ static void set_state(const struct page *p, const struct page_block *b, struct p
     c->state = CELL_BESIDE;
     if (c->letters[0] || !isfinite(c->number))
         return;
-    double t = tolerance(p, c, json_is_number(scale) ? json_number_value(scale) : 1);
+    double t = tolerance(c, json_is_number(scale) ? json_number_value(scale) : 1);
     if (!(c->stats.hi - c->stats.lo <= 2 * t))
         return;
     c->state = fabs(c->value[0] - c->number) <= t ? CELL_AGREES : CELL_DIFFERS;
@@ -277,13 +260,14 @@ int page_judge(struct page *p, const struct page_block *b, int row, int column, 
     struct page_cell *c = page_cell_at(b, row, column);
     const struct grid_entry *r = &b->rows.e[row], *e = &b->columns.e[column];
     const struct model_use *m = &p->plan->models->m[c->model];
-    const struct record *first = first_record(p, c);
+    bool cut;
+    const struct record *first = first_record(p, c, &cut);
     const json_t *rule = page_rule(p, r, e);
     if (!first)
         return err_set(err, ERR_RUN, "%s: a cell has a value and no record", p->recipe->id);
     if (!m->paper || !m->has_weights)
         letters_add(c->letters, 'a');
-    if (is_of_file(first) ? was_cut(p, c) : !length_fits(p, m, r, e, (double)first->n_q))
+    if (is_of_file(first) ? cut : !length_fits(p, m, r, e, (double)first->n_q))
         letters_add(c->letters, 'b');
     if (!is_of_file(first) && !prompt_fits(p, m))
         letters_add(c->letters, 'c');
@@ -301,6 +285,6 @@ int page_judge(struct page *p, const struct page_block *b, int row, int column, 
         letters_add(c->letters, 'q');
     for (const char *l = c->letters; *l; l++)
         letters_add(p->letters, *l);
-    set_state(p, b, c);
+    set_state(b, c);
     return 0;
 }

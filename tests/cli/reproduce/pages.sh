@@ -14,19 +14,14 @@ done
 cut -d, -f1-7,13- out/pages/fg-attn-2.csv | sed -n '1p;/^fg-attn:2,1,128×128,Sparsity/p'
 grep -lE 'https?://|src="[^.]' out/pages/*.html
 for f in out/pages/*.html; do
-    for tag in table tr; do # cells end where the next begins
+    for tag in table tr td; do
         [ "$(grep -oE "<${tag}[ >]" "$f" | wc -l)" = "$(grep -o "</$tag>" "$f" | wc -l)" ] || echo "$f: $tag"
     done
 done
-for f in out/pages/*.html; do # the letters, q among them, stand in both
-    md=$(grep -o '<sup>[a-z]*' "${f%html}md" | wc -l)
-    [ "$(grep -o '<sup>[a-z]*' "$f" | wc -l)" = "$md" ] || echo "$f: not the $md letters of its md"
-done
-grep -c '<td class="n" title="[^"]*quick">' out/pages/fg-attn-2.html
 grep -o 'Made by: .*' out/pages/fg-attn-2.md
-grep -o 'because below_b64 .*' out/pages/fg-attn-2.md
+grep -o 'open: below_b64 .* ratio' out/pages/fg-attn-2.md
 "$LACUNA" reproduce sampleattention:3 sampleattention:4 spargeattn:f1 --quick --trace lm=t.h5 -o out -q
-grep -o '<sup>[a-z]*q</sup>' out/pages/sampleattention-4.html | sort | uniq -c | sed 's/^ *//'
+grep -o '([a-z]*q)' out/pages/sampleattention-4.html | sort | uniq -c | sed 's/^ *//'
 grep -c 'fg-attn:2</a> Block sparsity' out/index.html # of the call before
 "$LACUNA" analyze out --explain 'sampleattention:3:code-lm/(0.90,0.90):1' | sed -n 's/(0[0-9.]*)/(X)/; /^formula/p; /^filter/p'
 "$LACUNA" analyze out --explain 'sampleattention:4:256:ours, alpha 0.90' | grep '^filter'

@@ -7,7 +7,7 @@ sums() { find out/pages out/plan.json -type f | LC_ALL=C sort | xargs cksum; }
 "$LACUNA" reproduce fg-attn:2 spargeattn:f1 --quick --trace dit=clip.h5 -o out -q
 echo "exit $?"
 ls out out/pages
-grep -c 'other model, other length, other prompts' out/pages/fg-attn-2.md
+grep -c 'a other model, b other length, c other prompts' out/pages/fg-attn-2.md
 grep -cE 'agrees|differs' out/pages/fg-attn-2.csv
 sums >first
 "$LACUNA" reproduce fg-attn:2 spargeattn:f1 --quick --trace dit=clip.h5 -o out 2>&1
@@ -16,7 +16,6 @@ sums | cmp - first && echo "the second call changes nothing"
 # A kill leaves a folder that is not finished, in it records of which the last may be torn.
 for job in out/jobs/????????????????; do job=${job##*/}; done
 mv "out/jobs/$job" "out/jobs/$job.part"
-rm "out/jobs/$job.part/job.json"
 head -n 7 "out/jobs/$job.part/records.jsonl" >part && mv part "out/jobs/$job.part/records.jsonl"
 printf '{"trace":' >>"out/jobs/$job.part/records.jsonl"
 "$LACUNA" reproduce fg-attn:2 spargeattn:f1 --quick --trace dit=clip.h5 -o out -q
@@ -31,8 +30,7 @@ sums | cmp - first && echo "and neither does a kill"
 # A calibration that is damaged fails what reads it, and no other table.
 "$LACUNA" reproduce spargeattn:f14 --quick --trace dit=clip.h5 -o out -q
 for calib in out/jobs/*/calib.json; do echo '{"sum": "0"}' >"$calib"; done
+for replay in $(grep -l 'calib=' out/jobs/*/records.jsonl); do rm -r "${replay%/*}"; done
 "$LACUNA" reproduce spargeattn:f14 fg-attn:2 --quick --trace dit=clip.h5 -o out -q
 echo "exit $?"
 grep -o 'Failed: .*' out/pages/*.md | sed 's|Failed: \([a-z, ]*\):.*calib.json|Failed: \1: calib.json|'
-echo damaged >>"out/jobs/$job/job.json"
-"$LACUNA" reproduce fg-attn:2 --quick --trace dit=clip.h5 -o out 2>&1 | sed 's|error: .*/out/|error: |; s/[0-9a-f]\{16\}/ID/'

@@ -7,7 +7,6 @@ try fg-attn:2 -o out --model nowhere
 try fg-attn:2 -o out --model xx="$ROOT/datasets/models/video-dit"
 try fg-attn:2 -o out --model dit="$ROOT/datasets/models/code-lm"
 try sale:3 -o out --model lm="$ROOT/datasets/models/video-dit"
-try fg-attn:2 -o out --budget soon
 try fg-attn:2 -o out --only X
 try fg-attn:2 -o out --only K
 try spargeattn:1 -o out --only K,M

@@ -1,0 +1,390 @@
+/*
+ * stepjobs.c - the commands of a step, and the ID of its job. A recipe's templates are filled with
+ * variables and with the outputs of other jobs, so that equal work has equal commands.
+ */
+#include "core/hash.h"
+#include "reproduce/jobplan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Raised when a command's results change, so that jobs of older programs are not used. */
+static const int result_version[DO_COUNT] = {2, 2, 2, 2, 2, 4};
+
+const char *job_output_name(enum job_do kind)
+{
+    static const char *const names[DO_COUNT] = {"prompt.txt",    "trace.h5",      "calib.json",
+                                                "records.jsonl", "records.jsonl", "figure.png"};
+    return names[kind];
+}
+
+static bool has_records(const struct plan *p, const struct step *s)
+{
+    enum job_do kind = step_job(p, s)->kind;
+    return kind == DO_REPLAY || kind == DO_EVAL;
+}
+
+bool step_draws_records(const struct plan *p, const struct step *s)
+{
+    return step_job(p, s)->kind == DO_DRAW && s->n_from && has_records(p, &p->s[s->in[0]]);
+}
+
+bool step_timed(const struct plan *p, const struct step *s)
+{
+    const struct recipe_job *j = step_job(p, s);
+    if (!p->cuda)
+        return false;
+    return j->kind == DO_REPLAY ? strchr(p->recipes[s->recipe].needs, 'K') != NULL
+                                : j->kind == DO_EVAL && strstr(j->args, "--samples ");
+}
+
+void step_output(const struct plan *p, const struct step *s, struct buf *path)
+{
+    if (!s->id[0])
+        buf_puts(path, p->models->m[s->model].trace);
+    else if (has_records(p, s))
+        buf_puts(path, s->id);
+    else
+        buf_printf(path, "%s/%s", s->id, job_output_name(step_job(p, s)->kind));
+}
+
+/* ---- templates -------------------------------------------------------------------------------
+ */
+
+struct filling {
+    const struct plan *p;
+    const struct step *s;
+    struct buf *out;
+};
+
+/* Part `.i` of a value such as "0/1". */
+static void put_part(struct buf *b, const char *value, const char *part)
+{
+    int i = part ? atoi(part) : 0;
+    for (; i > 0 && (value = strchr(value, '/')); i--)
+        value++;
+    if (value)
+        buf_put(b, value, part ? strcspn(value, "/") : strlen(value));
+}
+
+/* The one output of a job that a template names. */
+static int put_output(const struct filling *f, int job, const char *word, struct err *err)
+{
+    const struct step *found = NULL;
+    int n = 0;
+    for (int i = 0; i < f->s->n_in; i++) {
+        const struct step *in = &f->p->s[f->s->in[i]];
+        if (in->job != job)
+            continue;
+        n += !found || strcmp(found->id, in->id) != 0;
+        found = in;
+    }
+    if (n == 1)
+        step_output(f->p, found, f->out);
+    return n == 1 ? 0
+                  : err_set(err, ERR_INPUT,
+                            "%s: job '%s': {%s} stands for %d outputs here, not for one",
+                            buf_str(&f->p->recipes[f->s->recipe].path), step_job(f->p, f->s)->name,
+                            word, n);
+}
+
+static int put_word(void *ctx, const char *literal, size_t len, const char *word, struct err *err)
+{
+    const struct filling *f = ctx;
+    const struct recipe *r = &f->p->recipes[f->s->recipe];
+    char name[64];
+
+    buf_put(f->out, literal, len);
+    if (!word)
+        return 0;
+    if (strcmp(word, "out") == 0) { /* the job's own folder */
+        buf_puts(f->out, "{}");
+        return 0;
+    }
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "."), word);
+    int job = recipe_job_find(r, name);
+    if (job >= 0)
+        return put_output(f, job, word, err);
+    const char *value = step_value(f->s, name), *dot = strchr(word, '.');
+    if (!value)
+        value = json_string_value(recipe_variable(r, f->p->quick, name));
+    if (!value)
+        return err_set(err, ERR_INPUT,
+                       "%s: job '%s': {%s} has several values here; repeat over it (each)",
+                       buf_str(&r->path), step_job(f->p, f->s)->name, word);
+    put_part(f->out, value, dot ? dot + 1 : NULL);
+    return 0;
+}
+
+static int fill(const struct plan *p, const struct step *s, const char *text, struct buf *out,
+                struct err *err)
+{
+    struct filling f = {p, s, out};
+    buf_reset(out);
+    int rc = template_each(text, p->recipes[s->recipe].id, put_word, &f, err);
+    return rc ? rc : buf_check(out, "words", err);
+}
+
+int step_find_task(struct plan *p, struct step *s, struct err *err)
+{
+    struct buf id = {0};
+    int rc = 0;
+    if (!step_job(p, s)->tasks)
+        return 0;
+    TRY(fill(p, s, step_job(p, s)->tasks, &id, err));
+    s->task = task_set_find(p->tasks, buf_str(&id));
+out:
+    buf_free(&id);
+    return rc;
+}
+
+int step_methods(const struct plan *p, const struct step *s, struct str_list *texts,
+                 struct err *err)
+{
+    struct buf text = {0};
+    size_t i;
+    json_t *v;
+    int rc = 0;
+    json_array_foreach(step_job(p, s)->methods, i, v)
+    {
+        TRY(fill(p, s, json_string_value(v), &text, err));
+        str_list_add(texts, buf_str(&text));
+    }
+    if (texts->failed)
+        FAIL(err, ERR_NOMEM, "methods: out of memory");
+out:
+    buf_free(&text);
+    return rc;
+}
+
+/* ---- commands --------------------------------------------------------------------------------
+ */
+
+/* A command under construction; every word enters the job's hash. */
+struct making {
+    struct plan *p;
+    struct step *s;
+    struct str_list *to;
+    struct hash_state *hash;
+};
+
+static void hash_word(const struct making *m, const char *word)
+{
+    hash_update(m->hash, word, strlen(word) + 1);
+}
+
+static void put(const struct making *m, const char *word)
+{
+    str_list_add(m->to, word);
+    hash_word(m, word);
+}
+
+static void put_option(const struct making *m, const char *option, const char *value)
+{
+    put(m, option);
+    put(m, value);
+}
+
+/* A file from outside: the command has its path, the hash its content. */
+static void put_file(const struct making *m, const char *path, const char *content)
+{
+    str_list_add(m->to, path);
+    hash_word(m, content);
+}
+
+static void put_model(const struct making *m)
+{
+    const struct model_use *u = &m->p->models->m[m->s->model];
+    put(m, "--model");
+    put_file(m, u->dir, u->id);
+}
+
+/* Outputs of `from`; those of one job, such as a trace that stands for all samples, once. */
+static void put_inputs(const struct making *m)
+{
+    const struct step *s = m->s;
+    for (int i = 0; i < s->n_from; i++) {
+        const struct step *in = &m->p->s[s->in[i]];
+        struct buf path = {0};
+        step_output(m->p, in, &path);
+        if (!in->id[0] && !str_list_has(m->to, buf_str(&path)))
+            put_file(m, buf_str(&path), m->p->models->m[in->model].id);
+        else if (in->id[0] && !str_list_has(m->to, buf_str(&path)))
+            put(m, buf_str(&path));
+        buf_free(&path);
+    }
+}
+
+static int put_args(const struct making *m, struct err *err)
+{
+    struct buf text = {0};
+    struct str_list words = {0};
+    int rc = 0;
+    TRY(fill(m->p, m->s, step_job(m->p, m->s)->args, &text, err));
+    if (text.len)
+        TRY(words_split(buf_str(&text), &words, err));
+    if (m->s->task)
+        TRY(task_file_options(m->s->task, &words, err));
+    for (int64_t i = 0; i < words.n; i++)
+        put(m, words.items[i]);
+out:
+    str_list_free(&words);
+    buf_free(&text);
+    return rc;
+}
+
+static int put_methods(const struct making *m, const char *option, struct err *err)
+{
+    struct str_list texts = {0};
+    int rc = step_methods(m->p, m->s, &texts, err);
+    for (int64_t i = 0; !rc && i < texts.n; i++) {
+        if (option)
+            put(m, option);
+        put(m, texts.items[i]);
+    }
+    str_list_free(&texts);
+    return rc;
+}
+
+static int make_records(const struct making *m, struct err *err)
+{
+    bool eval = step_job(m->p, m->s)->kind == DO_EVAL;
+    int rc = 0;
+    if (eval)
+        put_model(m);
+    put_inputs(m);
+    TRY(put_methods(m, "-m", err));
+    if (m->s->task) {
+        put(m, "--task");
+        put_file(m, m->s->task->path, m->s->task->hash);
+    }
+    TRY(put_args(m, err));
+    if (m->p->cuda)
+        put_option(m, eval ? "--device" : "--backend", "cuda");
+    if (m->p->cuda && !eval && !step_timed(m->p, m->s))
+        put_option(m, "--samples", "0");
+    put_option(m, "-o", "{}");
+out:
+    return rc;
+}
+
+/* Its records are those of its inputs, with the names that the recipe gives to lines. */
+static int make_drawing(struct making *m, struct err *err)
+{
+    static const char *const outputs[] = {"{}/figure.png", "{}/figure.pdf"};
+    const struct recipe_job *j = step_job(m->p, m->s);
+    struct buf series = {0};
+    struct jw w;
+    int rc = 0;
+    for (int i = 0; i < m->s->n_in; i++) {
+        hash_word(m, m->p->s[m->s->in[i]].id);
+        hash_word(m, step_job(m->p, &m->p->s[m->s->in[i]])->name);
+    }
+    jw_init(&w, &series, 0);
+    jw_value(&w, j->series);
+    hash_word(m, j->series ? buf_str(&series) : "");
+    for (int i = 0; i < 2; i++) {
+        m->to = &m->s->argv[i];
+        put(m, "plot");
+        put(m, j->figure);
+        if (step_draws_records(m->p, m->s))
+            put(m, "{}/drawn.jsonl");
+        else
+            put_inputs(m);
+        TRY(put_args(m, err));
+        if (j->marks.len)
+            put_option(m, "--marks", buf_str(&j->marks));
+        put_option(m, "--style", m->p->style);
+        put_option(m, "-o", outputs[i]);
+    }
+out:
+    buf_free(&series);
+    return rc;
+}
+
+static int make_commands(struct making *m, struct err *err)
+{
+    enum job_do kind = step_job(m->p, m->s)->kind;
+    int rc = 0;
+    if (kind == DO_DRAW)
+        return make_drawing(m, err);
+    put(m, job_do_commands[kind]);
+    if (kind == DO_REPLAY || kind == DO_EVAL)
+        return make_records(m, err);
+    if ((kind == DO_CAPTURE || kind == DO_PROMPT) && m->s->model >= 0)
+        put_model(m);
+    if (kind == DO_CALIBRATE) {
+        TRY(put_methods(m, NULL, err));
+        put_inputs(m);
+    }
+    TRY(put_args(m, err));
+    if (m->p->cuda && kind != DO_PROMPT)
+        put_option(m, kind == DO_CAPTURE ? "--device" : "--backend", "cuda");
+    put_option(m, "-o",
+               kind == DO_CAPTURE  ? "{}/trace.h5"
+               : kind == DO_PROMPT ? "{}/prompt.txt"
+                                   : "{}/calib.json");
+    if (kind == DO_CAPTURE) {
+        m->to = &m->s->argv[1];
+        put(m, "trace");
+        put_option(m, "verify", "{}/trace.h5");
+    }
+out:
+    return rc;
+}
+
+static int make_job(struct plan *p, struct step *s, struct err *err)
+{
+    enum job_do kind = step_job(p, s)->kind;
+    struct making m = {p, s, &s->argv[0], NULL};
+    char text[40];
+    int rc = 0;
+    TRY(hash_new(&m.hash, err));
+    snprintf(text, sizeof text, "%d", result_version[kind]);
+    hash_word(&m, text);
+    TRY(make_commands(&m, err));
+    if (s->argv[0].failed || s->argv[1].failed)
+        FAIL(err, ERR_NOMEM, "plan: out of memory");
+    hash_text(hash_digest(m.hash), text); /* "xxh3:0123..." */
+    snprintf(s->id, sizeof s->id, "%.16s", strchr(text, ':') + 1);
+out:
+    hash_free(m.hash);
+    return rc;
+}
+
+/* A trace that was given stands in the place of prompts and captures. */
+static bool is_given(const struct plan *p, const struct step *s)
+{
+    enum job_do kind = step_job(p, s)->kind;
+    return (kind == DO_CAPTURE || kind == DO_PROMPT) && s->model >= 0 &&
+           p->models->m[s->model].trace;
+}
+
+int plan_jobs(struct plan *p, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < p->n; i++)
+        if (!p->s[i].left_out && !is_given(p, &p->s[i]))
+            TRY(make_job(p, &p->s[i], err));
+out:
+    return rc;
+}
+
+void command_text(const struct str_list *argv, const char *folder, struct buf *b)
+{
+    for (int64_t i = 0; i < argv->n; i++) {
+        const char *w = argv->items[i];
+        bool plain = *w && strspn(w, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                     "0123456789_./:=,+@%{}-") == strlen(w);
+        buf_puts(b, plain ? " " : " '");
+        for (; *w; w++) {
+            if (strncmp(w, "{}", 2) == 0) {
+                buf_puts(b, folder);
+                w++;
+            } else {
+                buf_puts(b, *w == '\'' ? "'\\''" : (char[]){*w, '\0'});
+            }
+        }
+        buf_puts(b, plain ? "" : "'");
+    }
+}
