@@ -27,13 +27,6 @@ static const struct command *const commands[] = {
     NULL,
 };
 
-static const char *const gpu_select[] = {
-#define SELECT_METHOD(id) #id,
-#include "cuda/kernels.def"
-#undef SELECT_METHOD
-    NULL,
-};
-
 /* A standard stream that the caller closed must not become the first file that is opened. Its
  * stand-in fails on use: results for a closed stdout are lost, and that is an error. */
 static void hold_standard_streams(void)
@@ -62,7 +55,6 @@ int main(int argc, char **argv)
         .argv = argv,
         .tables = table_list,
         .figures = figure_list,
-        .gpu_select = gpu_select,
         .token_texts = tokenizer_texts,
 #ifdef LACUNA_CUDA
         .list_kernels = cuda_list_kernels,

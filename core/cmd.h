@@ -36,10 +36,6 @@ struct app {
     const struct listed *const *tables;  /* NULL-terminated, or NULL */
     const struct listed *const *figures; /* the same */
 
-    /* Methods whose masks a GPU can choose, as the ids of cuda/kernels.def ('_' for '-'),
-     * NULL-terminated; the same in every build. NULL: none. */
-    const char *const *gpu_select;
-
     /* Text of each of n token ids by the tokenizer of a model's directory; *out is the caller's. */
     int (*token_texts)(const char *model, const int32_t *ids, int64_t n, struct str_list *out,
                        struct err *err);

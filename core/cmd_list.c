@@ -81,22 +81,9 @@ static void list_budget(const struct method *m, struct jw *w)
     jw_arr_end(w);
 }
 
-/* Is `name` among ids, which have '_' for '-'? */
-static bool has_id(const char *const *ids, const char *name)
-{
-    for (; ids && *ids; ids++) {
-        size_t n = 0;
-        while (name[n] && (name[n] == '-' ? '_' : name[n]) == (*ids)[n])
-            n++;
-        if (!name[n] && !(*ids)[n])
-            return true;
-    }
-    return false;
-}
-
 /* Which phases of a method run where in `replay --backend cuda`. Some settings of a method may have
  * no GPU side: its page says which. */
-static void list_on_gpu(const struct app *app, const struct method *m, struct jw *w)
+static void list_on_gpu(const struct method *m, struct jw *w)
 {
     static const char *const attention[] = {
         [ARITH_SOFTMAX] = "attention on the GPU",
@@ -108,11 +95,11 @@ static void list_on_gpu(const struct app *app, const struct method *m, struct jw
     };
     bool is_static = m->reuse.always_static;
     bool cpu_only = m->arith.attend && !m->arith.how;
-    const char *choice = m->flags & METHOD_KEEPS_ALL        ? "no mask to choose"
-                         : is_static && m->device.rule      ? "mask static, built on the GPU"
-                         : is_static                        ? "mask static, made once"
-                         : has_id(app->gpu_select, m->name) ? "mask chosen on the GPU"
-                                                            : "mask chosen on the CPU";
+    const char *choice = m->flags & METHOD_KEEPS_ALL   ? "no mask to choose"
+                         : is_static && m->device.rule ? "mask static, built on the GPU"
+                         : is_static                   ? "mask static, made once"
+                         : m->device.rule              ? "mask chosen on the GPU"
+                                                       : "mask chosen on the CPU";
     jw_key(w, "on a GPU");
     jw_arr(w);
     jw_str(w, choice);
@@ -133,7 +120,7 @@ static int list_methods(const struct app *app, struct jw *w, struct err *err)
         if (m->alias)
             jw_kstr(w, "alias", m->alias);
         list_flags(m, w);
-        list_on_gpu(app, m, w);
+        list_on_gpu(m, w);
         list_scopes(m, w);
         list_budget(m, w);
         jw_key(w, "parameters");

@@ -2,7 +2,7 @@
  * method.h - the interface of a sparse-attention method.
  *
  * One file sim/methods/<name>.c defines `const struct method method_<id>`, one line in
- * sim/methods.def registers it. A method sees one head at a time and selects a mask; the replay
+ * core/methods.def registers it. A method sees one head at a time and selects a mask; the replay
  * computes exact softmax over that mask. The first block of struct method is all that a method
  * needs; every group after it may stay zero. core/method_run.h has methods with parameters.
  */

@@ -1,4 +1,4 @@
-/* registry.h - all methods of sim/methods.def, NULL-terminated. */
+/* registry.h - all methods of core/methods.def, NULL-terminated. */
 #ifndef LACUNA_REGISTRY_H
 #define LACUNA_REGISTRY_H
 

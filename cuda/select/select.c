@@ -8,16 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SELECT_METHOD(id) extern const struct select_method select_##id;
-#include "cuda/kernels.def"
-#undef SELECT_METHOD
+#define METHOD(id)
+#define METHOD_GPU(id) extern const struct select_method select_##id;
+#include "core/methods.def"
+#undef METHOD_GPU
 
-#define SELECT_METHOD(id) &select_##id,
+#define METHOD_GPU(id) &select_##id,
 const struct select_method *const select_methods[] = {
-#include "cuda/kernels.def"
+#include "core/methods.def"
     NULL,
 };
-#undef SELECT_METHOD
+#undef METHOD_GPU
 
 const struct select_method *select_find(const char *name)
 {

@@ -3,7 +3,7 @@
  * once.
  *
  * A method's GPU side is one file cuda/methods/<name>.cu that defines `const struct select_method
- * select_<id>`, and a line in kernels.def. It must choose what the method's CPU side chooses. The
+ * select_<id>`, and METHOD_GPU in core/methods.def. It must choose what the method's CPU side chooses. The
  * two sides are connected only by the method's name and its rule (core/rules.h).
  */
 #ifndef LACUNA_SELECT_H
@@ -102,7 +102,7 @@ struct select_method {
     bool (*together)(const union method_rule *a, const union method_rule *b);
 };
 
-/* Every GPU side, in the order of kernels.def, then NULL. */
+/* Every GPU side, in the order of core/methods.def, then NULL. */
 extern const struct select_method *const select_methods[];
 
 const struct select_method *select_find(const char *name); /* NULL: none */

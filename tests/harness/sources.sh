@@ -61,7 +61,7 @@ pair()
     shift 4
     [ -f "$def" ] || return 0
     sed -n "s/^$macro(\([a-z0-9_]*\).*/\1/p" "$def" | sort >"$bad.def"
-    cat "$@" | sed -n "s/^const struct $type ${prefix}_\([a-z0-9_]*\) *=.*/\1/p" | sort >"$bad.src"
+    cat "$@" | sed -n "s/^\(extern \"C\" \)\{0,1\}const struct $type ${prefix}_\([a-z0-9_]*\) *=.*/\2/p" | sort >"$bad.src"
     {
         uniq -d "$bad.def" | sed "s|.*|$def: & is listed twice|"
         uniq -d "$bad.src" | sed "s|.*|${prefix}_& is defined twice|"
@@ -76,7 +76,9 @@ pair()
 registry()
 {
     # shellcheck disable=SC2046 # names without spaces
-    pair sim/methods.def METHOD method method $(find sim/methods -name '*.c')
+    pair core/methods.def 'METHOD[_GPU]*' method method $(find sim/methods -name '*.c')
+    # shellcheck disable=SC2046
+    pair core/methods.def METHOD_GPU select_method select $(find cuda/methods -name '*.cu')
     # shellcheck disable=SC2046
     pair commands.def COMMAND command cmd $(find core capture sim eval analyze plots report reproduce -name 'cmd_*.c')
     for f in sim/methods/*.c sim/methods/*/; do

@@ -3,14 +3,15 @@
  */
 #include "tests/harness/testmethods.h"
 
+#define METHOD_GPU(id) METHOD(id)
 #define METHOD(id) extern const struct method method_##id;
-#include "sim/methods.def"
+#include "core/methods.def"
 METHOD(meanblocks)
 #undef METHOD
 
 const struct method *const test_methods[] = {
 #define METHOD(id) &method_##id,
-#include "sim/methods.def"
+#include "core/methods.def"
     METHOD(meanblocks)
 #undef METHOD
         NULL,

@@ -1,5 +1,5 @@
 /*
- * test_conform.c - what every method owes, checked over all methods of sim/methods.def. A method is
+ * test_conform.c - what every method owes, checked over all methods of core/methods.def. A method is
  * picked up by being registered; its variants and budgets add parameter sets.
  */
 #include "core/maskfile.h"
