@@ -2,7 +2,7 @@
 # compare.sh text|video OUT TRACE... [-- OPTIONS of lacuna replay, such as --layers 3 --heads 0]
 #
 # Every method that has a budget, at the densities 0.1, 0.2 and 0.3 of every head, beside the best
-# masks of every unit at the same densities (doc/comparison.md). Writes records into folders of OUT
+# masks of every unit at the same densities (doc/results.md). Writes records into folders of OUT
 # (a stopped run goes on), and OUT/table.txt, OUT/ranking.txt, OUT/bounds.txt and OUT/pareto.svg.
 # Variables: LACUNA, the program; TARGETS, the densities; PROCESSES, how many settings run at once: a
 # replay has a thread per head, so that few heads leave processors idle. Paths without blanks.

@@ -1,7 +1,7 @@
 #!/bin/sh
-# make.sh LACUNA WORK [gpu]: draws every figure of this folder again, from the two shipped models, and
-# prints every table to WORK/tables.md. WORK is an empty folder for traces and records; pictures and
-# README.md come here. With `gpu`, on a machine that has one, only the records of gpu/ are made again,
+# make.sh LACUNA WORK [gpu]: draws every picture of this folder again, from the two shipped models.
+# WORK is an empty folder for traces and records; figures.md there has each figure with its command and
+# caption, tables.md every table. With `gpu`, on a machine that has one, only the records of gpu/ are made again,
 # from which the tables of GPU times are printed anywhere.
 set -eu
 lacuna=$1 work=$2 part=${3-}
@@ -12,7 +12,7 @@ case $lacuna in
 esac
 mkdir -p "$work"
 cd "$work"
-page=$here/README.md
+page=figures.md
 
 run()
 {
@@ -109,15 +109,7 @@ for name in times counters prefill; do
     rm -rf "$name"
     cp -r "$here/gpu/$name" .
 done
-cat >"$page" <<'END'
-# Gallery
-
-Every figure of `lacuna list figures`, drawn from the two shipped models. `make gallery` draws them again
-and prints every table of `lacuna list tables` to `gallery/tables.md` among its outputs. The commands that
-made traces and records are in [make.sh](make.sh). `--style paper` and `--width` set the figures for print;
-the two at the end are.
-
-END
+printf '# Figures\n\n' >"$page"
 figure heatmap 'The attention map of a head, computed in the cells of the picture.' \
     heatmap code.h5 --layer 2 --head 5
 figure heads 'All heads: rows are layers, columns are heads.' heatmap code.h5 --width 6.6in

@@ -1,5 +1,5 @@
 /*
- * selectcost.h - how the `cost` hooks of methods count (core/method.h; doc/records.md, section 9).
+ * selectcost.h - how the `cost` hooks of methods count (core/method.h; doc/records.md).
  *
  * Operations: 2 per multiply-add of a product, 1 per number that enters a sum, a difference or a
  * scaling, 3 per number of a softmax (exponential, sum, quotient). Comparisons, sorting, random

@@ -6,8 +6,8 @@
 #   deps      an #include crosses folders only where the dependency order allows it, and an HDF5 file
 #             is opened for reading in one place only
 #   registry  every line of a .def file has its definition, every definition its line
-#   metrics   every metric is recorded (its name stands in a source file, or the function that its
-#             line names builds it) and explained: in doc/records.md, a method's own on its page
+#   metrics   every metric is recorded: its name stands in a source file, or the function that its
+#             line names builds it. A method's own are explained on its page
 #   example   the page about adding a method shows the file that the tests compile
 #   names     file names are unique in the tree
 set -u
@@ -96,10 +96,7 @@ shared_metrics()
     while read -r name by; do
         case $by in
         imported) ;;
-        '')
-            grep -rqF "\"$name\"" sim eval || echo "core/metrics.def: nothing records $name"
-            grep -qF "\`${name%_q[13]}\`" doc/records.md || echo "doc/records.md: nothing about $name"
-            ;;
+        '') grep -rqF "\"$name\"" sim eval || echo "core/metrics.def: nothing records $name" ;;
         *) grep -rqE "^[a-z].*[ *]$by\(" sim eval || echo "core/metrics.def: $name: no function $by" ;;
         esac
     done <"$bad.def" >>"$bad"
