@@ -26,7 +26,7 @@ struct sale_args : head_args {
     double *tau;     /* [heads] */
     double *part;    /* [heads + kv_heads][chunks][d] sums of tokens */
     __half *mean;    /* [heads + kv_heads][d] */
-    __half *k16;     /* [kv_heads][npad][d] smoothed keys; channels as sale_operands.cuh says */
+    __half *k16;     /* [kv_heads][npad][d] smoothed keys; channels as sale.cu says */
     int e4m3;        /* bytes are e4m3 numbers (Hopper), not integers */
     int8_t *qi, *ki; /* [heads][npad][PITCH], [kv_heads][npad][PITCH]; channels in the same order */
     float2 *q_scale; /* [heads][npad / 2] by query group: scale and fp16(1 / scale) */
