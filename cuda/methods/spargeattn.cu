@@ -473,58 +473,31 @@ struct row_args {
     double *mass; /* [rows] probability that the cut takes, -1 of a row that is not judged */
 };
 
-/* Probabilities over the judged, admissible blocks, rounded to float; false when there is none. Of
- * a row in registers, lane l has the blocks l, l + 32, ... */
-template <int N>
-static __device__ bool coarse_row(const row_args &a, int64_t row, int i, const uint8_t *k_like,
-                                  list_registers<N> &p)
+/* Does a row of query block i see key block j? */
+static __device__ __forceinline__ bool sees(const row_args &a, int i, int j)
 {
-    int lane = threadIdx.x & 31;
-    double top = -INFINITY, sum = 0;
-#pragma unroll
-    for (int u = 0; u < N; u++) {
-        int j = u * 32 + lane;
-        bool judged =
-            j < a.units && k_like[j] && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
-        p.v[u] = judged ? a.score[row * a.units + j] : -INFINITY;
-        top = p.v[u] > top ? p.v[u] : top;
-    }
-    top = warp_max(top);
-    if (top == -INFINITY)
-        return false;
-#pragma unroll
-    for (int u = 0; u < N; u++) {
-        p.v[u] = p.v[u] == -INFINITY ? 0 : exp(p.v[u] - top);
-        sum += p.v[u];
-    }
-    double inverse = 1 / warp_add(sum);
-#pragma unroll
-    for (int u = 0; u < N; u++)
-        p.v[u] = u * 32 + lane < a.units ? (float)(p.v[u] * inverse) : -1;
-    return true;
+    return j < a.units && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
 }
 
-/* The same in shared memory. */
-static __device__ bool coarse_row(const row_args &a, int64_t row, int i, const uint8_t *k_like,
-                                  double *p)
+/* Probabilities over the judged, admissible blocks, rounded to float; false when there is none. */
+template <class L>
+static __device__ __forceinline__ bool coarse_row(const row_args &a, int64_t row, int i,
+                                                  const uint8_t *k_like, L &p)
 {
-    int lane = threadIdx.x & 31;
     double top = -INFINITY, sum = 0;
-    for (int j = lane; j < a.units; j += 32) {
-        bool judged = k_like[j] && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
-        p[j] = judged ? a.score[row * a.units + j] : -INFINITY;
-        top = p[j] > top ? p[j] : top;
-    }
+    p.edit([&](int j, double &x) {
+        x = sees(a, i, j) && k_like[j] ? a.score[row * a.units + j] : -INFINITY;
+        top = x > top ? x : top;
+    });
     top = warp_max(top);
     if (top == -INFINITY)
         return false;
-    for (int j = lane; j < a.units; j += 32) {
-        p[j] = p[j] == -INFINITY ? 0 : exp(p[j] - top);
-        sum += p[j];
-    }
+    p.edit([&](int, double &x) {
+        x = x == -INFINITY ? 0 : exp(x - top);
+        sum += x;
+    });
     double inverse = 1 / warp_add(sum);
-    for (int j = lane; j < a.units; j += 32)
-        p[j] = (float)(p[j] * inverse);
+    p.edit([&](int j, double &x) { x = j < a.units ? (float)(x * inverse) : -1; });
     return true;
 }
 
@@ -628,9 +601,8 @@ static __device__ __forceinline__ void keep_blocks(const row_args &a, int64_t ro
                                                    const cut &c, double p, int *seen, double *mass)
 {
     int j = j0 + (threadIdx.x & 31);
-    bool in = j < a.units && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
     bool taken = cut_has(c, p, judged && j < a.units, seen);
-    bool keep = in && (all || taken || !k_like[j] || (a.sink && j == 0));
+    bool keep = sees(a, i, j) && (all || taken || !k_like[j] || (a.sink && j == 0));
     uint32_t word = __ballot_sync(~0u, keep);
     *mass += taken ? p : 0;
     if ((threadIdx.x & 31) == 0)
@@ -662,13 +634,13 @@ static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const r
                 keep_blocks(a, row, i, u * 32, k_like, all, judged, c, judged ? p.v[u] : 0, &seen,
                             &mass);
     } else {
-        double *p = shared + (int64_t)(threadIdx.x >> 5) * a.units;
+        list_shared p = {shared + (int64_t)(threadIdx.x >> 5) * a.units, a.units};
         judged = !all && coarse_row(a, row, i, k_like, p);
         if (judged)
-            c = cut_row(a, at, list_shared{p, a.units});
+            c = cut_row(a, at, p);
         for (int j0 = 0; j0 < a.units; j0 += 32) {
             int j = j0 + (threadIdx.x & 31);
-            keep_blocks(a, row, i, j0, k_like, all, judged, c, judged && j < a.units ? p[j] : 0,
+            keep_blocks(a, row, i, j0, k_like, all, judged, c, judged && j < a.units ? p.v[j] : 0,
                         &seen, &mass);
         }
     }

@@ -371,9 +371,12 @@ out:
     return rc;
 }
 
-/* The last rows of all, from the back, a pass for each `tall` of them. */
-template <int D> static int last_rows_passes(struct gpu *g, const last_rows &a, struct err *err)
+/* Fill ver and sla from the last rows of all, from the back, a pass for each `tall` of them; d = 64
+ * or 128. */
+static int last_rows_launch(struct gpu *g, const last_rows &a, int d, struct err *err)
 {
+    auto wide = a.tall == 128 ? last_rows_tiles<128, 128> : last_rows_tiles<128, 64>;
+    auto narrow = a.tall == 128 ? last_rows_tiles<64, 128> : last_rows_tiles<64, 64>;
     int rc = 0;
     for (int done = 0; done < a.rows; done += a.tall) {
         last_rows pass = a;
@@ -385,8 +388,7 @@ template <int D> static int last_rows_passes(struct gpu *g, const last_rows &a, 
             pass.each = (int)ceil_div(pass.tiles, a.ranges);
             pass.ranges = (int)ceil_div(pass.tiles, pass.each);
         }
-        TRY((a.tall == 128 ? last_rows_tiles<D, 128>(g, pass, err)
-                           : last_rows_tiles<D, 64>(g, pass, err)));
+        TRY((d == 128 ? wide : narrow)(g, pass, err));
         if (!a.sla)
             continue;
         CU(err,
@@ -394,12 +396,6 @@ template <int D> static int last_rows_passes(struct gpu *g, const last_rows &a, 
     }
 out:
     return rc;
-}
-
-/* Fill ver and sla; d = 64 or 128. */
-static int last_rows_launch(struct gpu *g, const last_rows &a, int d, struct err *err)
-{
-    return d == 128 ? last_rows_passes<128>(g, a, err) : last_rows_passes<64>(g, a, err);
 }
 
 #endif

@@ -178,12 +178,6 @@ static __device__ double mass_of(const xattn_args &a, const row_scale *rows, int
 
 /* Masses of a row block in shared memory. */
 struct mass_shared : list_shared {
-    template <class F> __device__ __forceinline__ void edit(F f)
-    {
-        for (int j = threadIdx.x & 31; j < n; j += 32)
-            f(j, ((double *)v)[j]);
-        __syncwarp();
-    }
     __device__ __forceinline__ double at(int j) const
     {
         return j < n ? v[j] : -1;
@@ -193,12 +187,6 @@ struct mass_shared : list_shared {
 /* Masses of a row block in registers, lane l has blocks l, l + 32, ... */
 template <int N> struct mass_registers : list_registers<N> {
     using list_registers<N>::v;
-    template <class F> __device__ __forceinline__ void edit(F f)
-    {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            f(i * 32 + (int)(threadIdx.x & 31), v[i]);
-    }
     __device__ __forceinline__ double at(int j) const
     {
         long long x = 0; /* bits: a choice of doubles would put the list into memory */
