@@ -8,19 +8,10 @@
  * operands stay in registers. One Q K^T and an exponential per pair; a few heads at a time, so that
  * the masses stay small.
  */
-#include "core/intmath.h"
 #include "core/rng.h"
 #include "cuda/mma.cuh"
-#include "cuda/select/select.h"
+#include "cuda/select/method.cuh"
 #include "cuda/select/wide.cuh"
-
-extern "C" {
-#include "core/mem.h"
-}
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #define ROWS 192 /* of a group */
 #define TILE 128 /* keys at a time, and of the published kernel's tile */
@@ -28,18 +19,14 @@ extern "C" {
 #define THREADS 256
 #define SUM_BYTES ((int64_t)512 << 20) /* of the masses of some heads */
 
-struct chip_args {
-    const uint4 *q, *k;
-    int64_t n, per_kv;
-    int heads, head0, groups, words;
-    float scale_log2;
+struct chip_args : head_args {
+    int head0, at_once; /* heads whose masses there is room for */
     struct chip_rule_numbers rule;
-    const float *lse;       /* [heads][n] in base 2 */
-    const uint64_t *stream; /* [heads] of the keys drawn anew */
-    uint32_t *fixed;        /* [groups][words] static keys */
-    int32_t *n_fixed;       /* [groups] */
-    float *sum;             /* [some heads][groups][n] */
-    uint32_t *map;
+    float *lse;                   /* [heads][n] in base 2 */
+    uint64_t *stream;             /* [heads] of the keys drawn anew */
+    uint32_t *fixed;              /* [groups][words] static keys */
+    int32_t *n_fixed;             /* [groups] */
+    float *sum;                   /* [some heads][groups][n] */
     unsigned long long *selected; /* [heads] pairs before padding */
 };
 
@@ -95,14 +82,11 @@ static __global__ void __launch_bounds__(WIDE) static_keys(const chip_args a)
 {
     int64_t g = blockIdx.x;
     int kept = 0;
-    for (int j0 = 0; j0 < a.words * 32; j0 += WIDE) {
-        int j = j0 + (int)threadIdx.x;
-        bool keep = j < a.n && is_static(a, g, j);
-        uint32_t word = __ballot_sync(~0u, keep);
-        if ((threadIdx.x & 31) == 0 && j / 32 < a.words)
-            a.fixed[g * a.words + j / 32] = word;
+    wide_bits(a.fixed + g * a.map.words, a.map.words, [&](int j) {
+        bool keep = j < a.nk && is_static(a, g, j);
         kept += keep;
-    }
+        return keep;
+    });
     kept = wide_sum(kept);
     if (threadIdx.x == 0)
         a.n_fixed[g] = kept;
@@ -148,12 +132,12 @@ static __global__ void __launch_bounds__(THREADS, 2) column_masses(const chip_ar
     uint32_t q = shared_addr(memory), k = q + ROWS * D * 2;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, half = warp / 4, key = warp % 4 * 32;
     int64_t head = a.head0 + blockIdx.z, row0 = blockIdx.y * (int64_t)ROWS;
-    int64_t key0 = blockIdx.x * (int64_t)(TILE * TILES), end = min(key0 + TILE * TILES, a.n);
-    const uint4 *keys = a.k + head / a.per_kv * a.n * (D / 8);
-    float *to = a.sum + (blockIdx.z * (int64_t)a.groups + blockIdx.y) * a.n;
+    int64_t key0 = blockIdx.x * (int64_t)(TILE * TILES), end = min(key0 + TILE * TILES, a.nk);
+    const uint4 *keys = a.k + head / a.per_kv * a.nk * (D / 8);
+    float *to = a.sum + (blockIdx.z * (int64_t)a.groups + blockIdx.y) * a.nk;
 
-    copy_tile<D, ROWS, THREADS>(q, a.q + head * a.n * (D / 8), row0, a.n);
-    copy_tile<D, TILE, THREADS>(k, keys, key0, a.n);
+    copy_tile<D, ROWS, THREADS>(q, a.q + head * a.nk * (D / 8), row0, a.nk);
+    copy_tile<D, TILE, THREADS>(k, keys, key0, a.nk);
     copy_commit();
     for (int turn = 0; key0 < end; key0 += TILE, turn ^= 1) {
         uint32_t b[D / 16][2][4];
@@ -166,10 +150,10 @@ static __global__ void __launch_bounds__(THREADS, 2) column_masses(const chip_ar
             for (int e = 0; e < 2; e++)
                 load_b<D>(k + turn * TILE * D * 2, key + 16 * e, kk, b[kk][e]);
         if (key0 + TILE < end)
-            copy_tile<D, TILE, THREADS>(k + (turn ^ 1) * TILE * D * 2, keys, key0 + TILE, a.n);
+            copy_tile<D, TILE, THREADS>(k + (turn ^ 1) * TILE * D * 2, keys, key0 + TILE, a.nk);
         copy_commit();
-        add_rows<D>(a, q, half * (ROWS / 2), a.lse + head * a.n + row0,
-                    (int)min((int64_t)ROWS, a.n - row0), b, sum);
+        add_rows<D>(a, q, half * (ROWS / 2), a.lse + head * a.nk + row0,
+                    (int)min((int64_t)ROWS, a.nk - row0), b, sum);
 #pragma unroll
         for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -184,7 +168,7 @@ static __global__ void __launch_bounds__(THREADS, 2) column_masses(const chip_ar
 #pragma unroll
         for (int e = 0; e < 8; e++) {
             int j = key + 8 * (e / 2) + 2 * lane + e % 2;
-            if (half == 0 && lane < 4 && key0 + j < a.n)
+            if (half == 0 && lane < 4 && key0 + j < a.nk)
                 to[key0 + j] = sum[e / 2][e % 2] + part[j];
         }
     }
@@ -192,183 +176,98 @@ static __global__ void __launch_bounds__(THREADS, 2) column_masses(const chip_ar
 
 /* ---- the choice ----------------------------------------------------------------------------- */
 
-/* Does the thread's key lack, and is it among the first `want` that do? Called by all threads for
- * keys in order; `seen` starts at 0. */
-static __device__ bool fills_up(bool lacks, int want, int *seen)
-{
-    __shared__ int warps[32];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    uint32_t mine = __ballot_sync(~0u, lacks);
-    __syncthreads();
-    if (lane == 0)
-        warps[warp] = __popc(mine);
-    __syncthreads();
-    int before = *seen + __reduce_add_sync(~0u, lane < warp ? warps[lane] : 0) +
-                 __popc(mine & ((1u << lane) - 1));
-    *seen += __reduce_add_sync(~0u, warps[lane]);
-    return lacks && before < want;
-}
-
 /* Group blockIdx.x of head head0 + blockIdx.y. */
 static __global__ void __launch_bounds__(WIDE) choose_keys(const chip_args a)
 {
     int64_t g = blockIdx.x, head = a.head0 + blockIdx.y, row = head * a.groups + g;
-    const float *sum = a.sum + (blockIdx.y * (int64_t)a.groups + g) * a.n;
-    const uint32_t *fixed = a.fixed + g * a.words;
-    uint32_t *map = a.map + row * a.words;
+    const float *sum = a.sum + (blockIdx.y * (int64_t)a.groups + g) * a.nk;
+    const uint32_t *fixed = a.fixed + g * a.map.words;
+    uint32_t *map = a.map.map + row * a.map.words;
     const chip_rule_numbers &r = a.rule;
     int fixed_keys = a.n_fixed[g], kept = 0, seen = 0;
-    bool add = !r.all && r.top > 0 && fixed_keys + r.top_share < a.n;
+    bool add = !r.all && r.top > 0 && fixed_keys + r.top_share < a.nk;
     auto value = [=](int x) { return sum[x]; };
     wide_cut c = {INFINITY, INFINITY, 0, 0};
     if (add) {
-        wide_list<decltype(value)> list(value, (int)a.n);
+        wide_list<decltype(value)> list(value, (int)a.nk);
         c = wide_largest(list, (int)r.top);
     }
-    for (int j0 = 0; j0 < a.words * 32; j0 += WIDE) {
-        int j = j0 + (int)threadIdx.x, w = j / 32;
-        bool valid = j < a.n, keep = valid && (r.all || (fixed[w] >> (j % 32) & 1));
+    for (int j0 = 0; j0 < a.map.words * 32; j0 += WIDE) {
+        int j = j0 + (int)threadIdx.x;
+        bool valid = j < a.nk, keep = valid && (r.all || (fixed[j / 32] >> (j % 32) & 1));
         if (add) /* for all threads alike, because they wait for each other */
             keep |=
                 wide_has(c, valid ? sum[j] : 0, valid, &seen) ||
-                (valid && rng_uniform(r.seed, a.stream[head], (uint64_t)(g * a.n + j)) < r.redraw);
+                (valid && rng_uniform(r.seed, a.stream[head], (uint64_t)(g * a.nk + j)) < r.redraw);
         uint32_t word = __ballot_sync(~0u, keep);
-        if ((threadIdx.x & 31) == 0 && w < a.words)
-            map[w] = word;
+        if ((threadIdx.x & 31) == 0 && j / 32 < a.map.words)
+            map[j / 32] = word;
         kept += keep;
     }
     kept = wide_sum(kept);
     if (threadIdx.x == 0)
         atomicAdd(a.selected + head,
-                  (unsigned long long)(min((int64_t)ROWS, a.n - g * ROWS) * kept));
+                  (unsigned long long)(min((int64_t)ROWS, a.nk - g * ROWS) * kept));
     int64_t lack = r.clean ? 0 : (r.multiple - kept % r.multiple) % r.multiple;
-    int want = (int)min(lack, a.n - kept);
+    int want = (int)min(lack, a.nk - kept);
     seen = 0;
     for (int j0 = 0; seen < want; j0 += WIDE) {
-        int j = j0 + (int)threadIdx.x, w = j / 32;
-        uint32_t had = w < a.words ? map[w] : 0;
-        bool more = fills_up(j < a.n && !(had >> (j % 32) & 1), want, &seen);
-        uint32_t word = had | __ballot_sync(~0u, more);
-        if ((threadIdx.x & 31) == 0 && w < a.words)
+        int j = j0 + (int)threadIdx.x, w = j / 32, all;
+        uint32_t had = w < a.map.words ? map[w] : 0;
+        bool lacks = j < a.nk && !(had >> (j % 32) & 1);
+        int before = seen + wide_rank(lacks, &all);
+        uint32_t word = had | __ballot_sync(~0u, lacks && before < want);
+        seen += all;
+        if ((threadIdx.x & 31) == 0 && w < a.map.words)
             map[w] = word;
     }
 }
 
 /* ---- the table's functions ------------------------------------------------------------------ */
 
-struct chip_state {
-    chip_args args;
-    int d, at_once; /* heads whose masses there is room for */
-};
-
-template <int D>
-static int launch_masses(struct gpu *g, const chip_args &a, int heads, struct err *err)
-{
-    int rc = 0, smem = (ROWS + 2 * TILE) * D * 2;
-    dim3 grid((unsigned)ceil_div(a.n, TILE * TILES), a.groups, heads);
-    CU(err, cudaFuncSetAttribute((const void *)column_masses<D>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-    column_masses<D><<<grid, THREADS, smem, g->stream>>>(a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
-    const chip_state *s = (const chip_state *)job->state;
-    chip_args a = s->args;
-    int rc = 0;
+    chip_args a = *(const chip_args *)job->state;
+    int rc = 0, smem = (ROWS + 2 * TILE) * a.d * 2;
 
     CU(err, cudaMemsetAsync(a.selected, 0, (size_t)a.heads * 8, g->stream));
-    static_keys<<<a.groups, WIDE, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    for (a.head0 = 0; a.head0 < a.heads; a.head0 += s->at_once) {
-        int n = a.heads - a.head0 < s->at_once ? a.heads - a.head0 : s->at_once;
-        TRY(s->d == 128 ? launch_masses<128>(g, a, n, err) : launch_masses<64>(g, a, n, err));
-        choose_keys<<<dim3(a.groups, n), WIDE, 0, g->stream>>>(a);
-        CU_LAUNCHED(err);
+    CU(err, run_kernel(g->stream, static_keys, a.groups, WIDE, 0, a));
+    for (a.head0 = 0; a.head0 < a.heads; a.head0 += a.at_once) {
+        int n = MIN(a.heads - a.head0, a.at_once);
+        CU(err, run_kernel(g->stream, a.d == 128 ? column_masses<128> : column_masses<64>,
+                           dim3(ceil_div(a.nk, TILE * TILES), a.groups, n), THREADS, smem, a));
+        CU(err, run_kernel(g->stream, choose_keys, dim3(a.groups, n), WIDE, 0, a));
     }
 out:
-    return rc;
-}
-
-static bool fits(const struct select_problem *p, char why[160])
-{
-    if (p->d != 64 && p->d != 128)
-        snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
-    else
-        return true;
-    return false;
-}
-
-/* Normalisers in base 2, and streams. */
-static int put_given(struct gpu *g, const struct select_problem *p, chip_args *a, struct err *err)
-{
-    float *lse = NULL, *lse_there = NULL;
-    uint64_t *stream = NULL, *stream_there = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&lse, p->heads * p->nq, sizeof *lse, "normalisers", err));
-    TRY(mem_alloc(&stream, p->heads, sizeof *stream, "streams", err));
-    for (int h = 0; h < p->heads; h++) {
-        const struct chip_given *given = (const struct chip_given *)select_given(p, h);
-        stream[h] = given->stream;
-        for (int64_t i = 0; i < p->nq; i++)
-            lse[h * p->nq + i] = (float)(given->lse[i] * M_LOG2E);
-    }
-    TRY(gpu_alloc(g, p->heads * p->nq * 4, &lse_there, err));
-    TRY(gpu_alloc(g, p->heads * 8, &stream_there, err));
-    TRY(gpu_put(g, lse_there, lse, p->heads * p->nq * 4, err));
-    TRY(gpu_put(g, stream_there, stream, p->heads * 8, err));
-    a->lse = lse_there;
-    a->stream = stream_there;
-out:
-    free(lse);
-    free(stream);
     return rc;
 }
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    chip_state *s = (chip_state *)calloc(1, sizeof *s);
-    int64_t sums;
+    chip_args *a = NULL;
+    int64_t sums, n = p->nq;
     int rc = 0;
 
-    job->state = s;
-    if (!s)
-        FAIL(err, ERR_NOMEM, "chipmunk on the GPU: out of memory");
-    TRY(select_lists_init(g, job, ROWS, 1, err));
-    {
-        chip_args *a = &s->args;
-        const struct select_lists *l = &job->lists;
-        s->d = p->d;
-        a->q = (const uint4 *)p->q;
-        a->k = (const uint4 *)p->k;
-        a->n = p->nk;
-        a->heads = p->heads;
-        a->per_kv = p->heads / p->kv_heads;
-        a->groups = (int)l->groups;
-        a->words = (int)l->words;
-        a->scale_log2 = (float)(p->scale * M_LOG2E);
-        a->rule = select_rule(p, 0)->chip;
-        a->map = l->map;
-        sums = l->groups * p->nk * 4;
-        s->at_once = (int)(SUM_BYTES / sums < 1          ? 1
-                           : SUM_BYTES / sums > p->heads ? p->heads
-                                                         : SUM_BYTES / sums);
-        TRY(put_given(g, p, a, err));
-        TRY(gpu_alloc(g, l->groups * l->words * 4, &a->fixed, err));
-        TRY(gpu_alloc(g, l->groups * 4, &a->n_fixed, err));
-        TRY(gpu_alloc(g, s->at_once * sums, &a->sum, err));
-        TRY(gpu_alloc(g, p->heads * 8, &a->selected, err));
-        job->lists.own = a->selected;
-        job->lists.own_bytes = 8;
-    }
+    TRY(method_init(g, job, ROWS, 1, &a, err));
+    a->rule = select_rule(p, 0)->chip;
+    sums = a->groups * n;
+    a->at_once = (int)MAX(MIN(SUM_BYTES / (4 * sums), p->heads), 1);
+    TRY(put_each(g, p->heads * n, &a->lse, err, [=](int64_t i) {
+        const struct chip_given *given = (const struct chip_given *)select_given(p, (int)(i / n));
+        return (float)(given->lse[i % n] * M_LOG2E);
+    }));
+    TRY(put_each(g, p->heads, &a->stream, err, [=](int64_t h) {
+        return ((const struct chip_given *)select_given(p, (int)h))->stream;
+    }));
+    TRY(take(g, err, &a->fixed, a->groups * (int64_t)a->map.words, &a->n_fixed, a->groups, &a->sum,
+             a->at_once * sums, &a->selected, p->heads));
+    job->lists.own = a->selected;
+    job->lists.own_bytes = 8;
 out:
     return rc;
 }
 
 extern "C" const struct select_method select_chipmunk = {
-    "chipmunk", fits, init, launch, NULL, NULL, NULL, false, NULL,
+    "chipmunk", dims_fit, init, launch, NULL, NULL, NULL, false, NULL,
 };

@@ -5,23 +5,18 @@
 #ifndef LACUNA_FG_POOLED_CUH
 #define LACUNA_FG_POOLED_CUH
 
-#include "cuda/device.h"
-#include "cuda/select/select.h"
+#include "cuda/select/method.cuh"
 
 #include <cuda.h>
-#include <stdint.h>
 
-struct fg_args {
-    const uint4 *q, *k;
-    int64_t nq, nk;
-    int heads, per_kv, groups, words, M, causal, by;
+struct fg_args : head_args { /* map: of single keys, before they are put together to units */
+    int M, by;
     int64_t text0, text1, want;
     float scale, at;
     uint4 *mean;  /* [3][heads][groups][d / 8] bf16: the terms of the mean queries */
     float *t;     /* [heads][groups][nk], or [units] where units are ranked; NULL: not needed */
     int64_t keys; /* values of a row of t */
     int width;    /* keys of a value of t */
-    uint32_t *map;
 };
 
 /* Keys of group g that some row may see: [0, limit); those from `forced` on are kept anyway. */
@@ -37,8 +32,8 @@ static __device__ __host__ __forceinline__ void group_bounds(const fg_args &a, i
 /* What fg_pooled_sm90.cu needs beside fg_args; of a pass over the scores of mean queries. */
 struct fg_pooled;
 
-/* d: 64 or 128; a.mean is there. *out is the caller's, to be released with fg_pooled_free. */
-int fg_pooled_init(struct gpu *g, const fg_args &a, int d, struct fg_pooled **out, struct err *err);
+/* a.mean is there. *out is the caller's, to be released with fg_pooled_free. */
+int fg_pooled_init(struct gpu *g, const fg_args &a, struct fg_pooled **out, struct err *err);
 void fg_pooled_free(struct fg_pooled *p);
 
 /* Fill a.map by the rules norm and literal, from a.mean. */

@@ -12,18 +12,9 @@
  * All tiles in a row, cut into as many spans of equal cost as there are multiprocessors, are the
  * thread blocks' work: pieces of one pair of 64 mean queries each.
  */
-#include "core/intmath.h"
 #include "cuda/methods/fg_pooled.cuh"
 #include "cuda/tensormap.h"
 #include "cuda/wgmma.cuh"
-
-extern "C" {
-#include "core/mem.h"
-}
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define KEYS 128
 #define ROWS 64 /* mean queries of a warpgroup */
@@ -42,10 +33,10 @@ struct piece {
 /* Owned: the host's part and the maps; the rest is on the device and g's. */
 struct fg_pooled {
     CUtensorMap mean, keys; /* boxes of 64 channels of a warpgroup's mean queries; of KEYS keys */
-    int d, together, blocks, most; /* heads of a warpgroup; pieces of a mean query at most */
-    const piece *pieces;
-    const int32_t *first; /* pieces of thread block b: from first[b] to first[b + 1] */
-    float2 *part;         /* [heads][groups][most]: largest in base 2, sum */
+    int together, blocks, most; /* heads of a warpgroup; pieces of a mean query at most */
+    piece *pieces;
+    int32_t *first; /* pieces of thread block b: from first[b] to first[b + 1] */
+    float2 *part;   /* [heads][groups][most]: largest in base 2, sum */
 };
 
 template <int D> struct pooled_smem {
@@ -291,8 +282,8 @@ DEVICE void clear_words(const fg_args &a, const two_rows &r, int from)
         for (int row = 0; row < 8; row++) {
             int head = __shfl_sync(~0u, r.head[h], 4 * row);
             int group = __shfl_sync(~0u, r.group[h], 4 * row);
-            uint32_t *to = a.map + (head * (int64_t)a.groups + group) * a.words;
-            for (int w = from + (threadIdx.x & 31); group < a.groups && w < a.words; w += 32)
+            uint32_t *to = a.map.map + (head * (int64_t)a.groups + group) * a.map.words;
+            for (int w = from + (threadIdx.x & 31); group < a.groups && w < a.map.words; w += 32)
                 to[w] = 0;
         }
 }
@@ -325,7 +316,8 @@ DEVICE void choose_groups(pooled_smem<D> &sm, const fg_args &a, const fg_pooled 
             mine |= bits_between(key, r.forced[h], (int)a.nk) | bits_between(key, text0, text1);
             mine &= bits_between(key, 0, r.limit[h]);
             if (r.group[h] < a.groups && key < a.nk)
-                a.map[(r.head[h] * (int64_t)a.groups + r.group[h]) * a.words + key / 32] = mine;
+                a.map.map[(r.head[h] * (int64_t)a.groups + r.group[h]) * a.map.words + key / 32] =
+                    mine;
         }
     };
     walk_keys<D, TERMS>(sm, x, at, compare);
@@ -381,40 +373,26 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-template <int D, bool CHOOSE>
-static int launch(struct gpu *g, const fg_args &a, const fg_pooled &p, struct err *err)
-{
-    int rc = 0, bytes = sizeof(pooled_smem<D>);
-    CU(err, cudaFuncSetAttribute((const void *)pooled_pass<D, CHOOSE>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    pooled_pass<D, CHOOSE><<<p.blocks, THREADS, bytes, g->stream>>>(a, p);
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
 template <int D>
 static int launch_passes(struct gpu *g, const fg_args &a, const fg_pooled &p, struct err *err)
 {
-    int rc = 0;
+    int rc = 0, bytes = sizeof(pooled_smem<D>);
     if (a.by == FG_CHOOSE_NORM)
-        TRY((launch<D, false>(g, a, p, err)));
-    TRY((launch<D, true>(g, a, p, err)));
+        CU(err, (run_kernel(g->stream, pooled_pass<D, false>, p.blocks, THREADS, bytes, a, p)));
+    CU(err, (run_kernel(g->stream, pooled_pass<D, true>, p.blocks, THREADS, bytes, a, p)));
 out:
     return rc;
 }
 
 int fg_pooled_launch(struct gpu *g, const fg_args &a, const struct fg_pooled *p, struct err *err)
 {
-    return p->d == 128 ? launch_passes<128>(g, a, *p, err) : launch_passes<64>(g, a, *p, err);
+    return a.d == 128 ? launch_passes<128>(g, a, *p, err) : launch_passes<64>(g, a, *p, err);
 }
 
-/* ---- which thread block has which pieces ------------------------------------------------------
- */
+/* ---- which thread block has which pieces ---------------------------------------------------- */
 
-#define COST_BOTH                                                                                  \
-    4 /* of a tile of both warpgroups; of one, whose products wait for its softmax                 \
-       */
+/* Of a tile of both warpgroups; of one, whose products wait for its softmax. */
+#define COST_BOTH 4
 #define COST_ONE 3
 #define LEAST 3 /* tiles of a piece, if there are as many */
 
@@ -470,8 +448,6 @@ template <class F> static void each_pair(const fg_args &a, int together, F f)
 static int make_pieces(struct gpu *g, const fg_args &a, fg_pooled *p, struct err *err)
 {
     pieces w = {};
-    piece *to = NULL;
-    int32_t *to_first = NULL;
     int64_t pairs = 0;
     int rc = 0;
     each_pair(a, p->together, [&](int, int, int both, int n) {
@@ -487,35 +463,30 @@ static int make_pieces(struct gpu *g, const fg_args &a, fg_pooled *p, struct err
         next_block(&w);
     p->blocks = w.blocks;
     p->most = (int)w.most;
-    TRY(gpu_alloc(g, w.n * (int64_t)sizeof *to, &to, err));
-    TRY(gpu_alloc(g, (w.blocks + 1) * 4, &to_first, err));
-    TRY(gpu_put(g, to, w.x, w.n * (int64_t)sizeof *to, err));
-    TRY(gpu_put(g, to_first, w.first, (w.blocks + 1) * 4, err));
-    p->pieces = to;
-    p->first = to_first;
+    TRY(put_array(g, w.x, w.n, &p->pieces, err));
+    TRY(put_array(g, w.first, w.blocks + 1, &p->first, err));
 out:
     free(w.x);
     free(w.first);
     return rc;
 }
 
-int fg_pooled_init(struct gpu *g, const fg_args &a, int d, struct fg_pooled **out, struct err *err)
+int fg_pooled_init(struct gpu *g, const fg_args &a, struct fg_pooled **out, struct err *err)
 {
     fg_pooled *p = NULL;
-    int rc = 0, kv_heads = a.heads / a.per_kv;
+    int rc = 0;
     if (posix_memalign((void **)&p, 128, sizeof *p) != 0) /* tensor maps */
         FAIL(err, ERR_NOMEM, "fg-attn on the GPU: out of memory");
     memset(p, 0, sizeof *p);
     *out = p;
-    p->d = d;
     p->together = 1;
     while (p->together < MOST_TOGETHER && a.per_kv % (2 * p->together) == 0)
         p->together *= 2;
     TRY(make_pieces(g, a, p, err));
-    TRY(gpu_alloc(g, (int64_t)a.heads * a.groups * p->most * 8, &p->part, err));
-    TRY(tensor_map_heads(&p->mean, a.mean, d, a.groups, 3 * a.heads, ROWS / p->together,
+    TRY(take(g, err, &p->part, (int64_t)a.heads * a.groups * p->most));
+    TRY(tensor_map_heads(&p->mean, a.mean, a.d, a.groups, 3 * a.heads, ROWS / p->together,
                          p->together, err));
-    TRY(tensor_map(&p->keys, a.k, d, a.nk, kv_heads, KEYS, err));
+    TRY(tensor_map(&p->keys, a.k, a.d, a.nk, a.kv_heads, KEYS, err));
 out:
     return rc;
 }

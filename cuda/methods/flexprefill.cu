@@ -6,17 +6,12 @@
  * tokens themselves, as lists of 64-row blocks (slashmap.cuh). The CPU side is
  * sim/methods/flexprefill/flexprefill_scores.c and _plan.c.
  */
-#include "core/intmath.h"
 #include "cuda/select/cut.cuh"
 #include "cuda/select/lastrows.cuh"
-#include "cuda/select/maprows.cuh"
 #include "cuda/select/means.cuh"
+#include "cuda/select/method.cuh"
 #include "cuda/select/slashmap.cuh"
 #include "cuda/select/wide.cuh"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #define FIRST 1e300          /* score of a block that is always among the best */
 #define TOKENS_PER_BLOCK 128 /* by which the published code divides counts of tokens */
@@ -25,15 +20,12 @@
 #define FRONTIER_COLS 4 /* always kept, as the following */
 #define FRONTIER_DISTS 64
 
-struct flex_args {
-    int64_t n;
-    int heads, kv_heads, per_kv, block, nb;
+struct flex_args : head_args {
+    int block, nb;
     int least, most; /* columns, and distances: of blocks, or of tokens on the frontier */
     double gamma, tau, scale;
-    const uint4 *q, *k;
     struct last_rows last; /* the last `block` rows (frontier: 512); means over them */
     bool frontier;
-    bool both;              /* bidirectional: all blocks, distances to both sides */
     slash_lists lists;      /* of the frontier */
     double *col, *diag;     /* [heads][nb] */
     float *q_last;          /* [heads][d] mean of the last rows */
@@ -46,13 +38,12 @@ struct flex_args {
     uint8_t *cols, *diags; /* [heads][nb] */
     float *share;          /* [heads][entries] of query-aware heads: probabilities */
     uint8_t *keep;         /* as share */
-    map_rows map;
 };
 
 /* Entries of the block map above row i, of which row j has those that it sees: j + 1, or all. */
 static __host__ __device__ __forceinline__ int64_t entries(const flex_args &a, int64_t i)
 {
-    return a.both ? i * a.nb : i * (i + 1) / 2;
+    return a.causal ? i * (i + 1) / 2 : i * a.nb;
 }
 
 static __device__ __forceinline__ struct flex_own *own_of(const flex_args &a, int head)
@@ -72,9 +63,9 @@ static __global__ void sum_blocks(const flex_args a)
         return;
     for (int e = lane; e < a.block; e += 32) {
         int64_t k = (int64_t)w * a.block + e;
-        if (k < a.n) {
-            col += a.last.ver[head * a.n + k];
-            diag += a.last.sla[head * a.n + a.n - 1 - k];
+        if (k < a.nk) {
+            col += a.last.ver[head * a.nk + k];
+            diag += a.last.sla[head * a.nk + a.nk - 1 - k];
         }
     }
     col = warp_add(col);
@@ -91,11 +82,11 @@ static __global__ void sum_blocks(const flex_args a)
  * keys (blockIdx.y 0) or distances (1). */
 static __global__ void __launch_bounds__(WIDE) count_tokens(const flex_args a)
 {
-    const double *v = (blockIdx.y ? a.last.sla : a.last.ver) + (int64_t)blockIdx.x * a.n;
+    const double *v = (blockIdx.y ? a.last.sla : a.last.ver) + (int64_t)blockIdx.x * a.nk;
     auto value = [=](int x) { return (float)v[x]; };
-    int64_t number = a.n;
+    int64_t number = a.nk;
     if (a.gamma < 1) {
-        wide_list<decltype(value)> list(value, (int)a.n);
+        wide_list<decltype(value)> list(value, (int)a.nk);
         wide_cut c = wide_prefix(list, a.gamma);
         number = c.above + c.m;
     }
@@ -109,11 +100,11 @@ static __global__ void __launch_bounds__(WIDE) count_tokens(const flex_args a)
 
 /* Is the head query-aware: column mass as pooled keys see it, and its Jensen-Shannon distance from
  * the mass of the sampled rows, below tau? Both as floats; a zero makes the distance undefined. */
-static __global__ void __launch_bounds__(WIDE) test_pattern(const flex_args a, int d)
+static __global__ void __launch_bounds__(WIDE) test_pattern(const flex_args a)
 {
     extern __shared__ double est[];
     __shared__ double top;
-    int head = blockIdx.x;
+    int head = blockIdx.x, d = a.d;
     const float *q = a.q_last + (int64_t)head * d;
     const float *k = a.k_mean + (int64_t)(head / a.per_kv) * a.nb * d;
     const double *col = a.col + (int64_t)head * a.nb;
@@ -193,7 +184,7 @@ static __global__ void row_softmax(const flex_args a)
         return;
     const double *w = a.score + row * a.nb;
     float *p = a.share + head * entries(a, a.nb) + entries(a, i);
-    int seen = a.both ? a.nb : i + 1;
+    int seen = a.causal ? i + 1 : a.nb;
     double top = -INFINITY, sum = 0;
     for (int j = lane; j < seen; j += 32)
         top = w[j] > top ? w[j] : top;
@@ -238,7 +229,7 @@ static __global__ void fill_map(const flex_args a)
     const uint8_t *cols = a.cols + head * a.nb, *diags = a.diags + head * a.nb;
     const uint8_t *keep = a.keep + head * entries(a, a.nb) + entries(a, i);
     bool aware = a.aware[head];
-    int seen = a.both ? a.nb : i + 1;
+    int seen = a.causal ? i + 1 : a.nb;
     fill_row(a.map, row, [&](int j) {
         return j < seen && (j == i || cols[j] || diags[abs(i - j)] || (aware && keep[j]));
     });
@@ -249,30 +240,26 @@ static __global__ void fill_map(const flex_args a)
 /* What the sampled rows are not needed for, on the side stream. */
 template <int D> static int launch_means(struct gpu *g, const flex_args &a, struct err *err)
 {
-    int rc = 0;
-    unsigned tiles = (unsigned)ceil_div(a.nb, SCORE_TILE);
-    unsigned rows = (unsigned)ceil_div((int64_t)a.heads * a.nb, 8);
-    mean_rows<D><<<a.heads, 256, 0, g->side>>>(a.q, a.n, a.n - a.block, a.block, a.q_last);
-    CU_LAUNCHED(err);
-    mean_blocks<D><<<dim3(a.nb, a.kv_heads), 256, 0, g->side>>>(a.k, a.n, a.block, 0, a.k_mean);
-    CU_LAUNCHED(err);
-    mean_blocks<D><<<dim3(a.nb, a.heads), 256, 0, g->side>>>(a.q, a.n, a.block, 0, a.q_mean);
-    CU_LAUNCHED(err);
-    score_means<<<dim3(tiles, tiles, a.heads), 128, 0, g->side>>>(
-        a.q_mean, a.k_mean, D, a.nb, a.nb, a.per_kv, a.scale, !a.both, a.block, a.block, a.score);
-    CU_LAUNCHED(err);
-    row_softmax<<<rows, 256, 0, g->side>>>(a);
-    CU_LAUNCHED(err);
+    int rc = 0, tiles = (int)ceil_div(a.nb, SCORE_TILE);
+    CU(err, run_kernel(g->side, mean_rows<D>, a.heads, 256, 0, a.q, a.nk, a.nk - a.block, a.block,
+                       a.q_last));
+    CU(err, run_kernel(g->side, mean_blocks<D>, dim3(a.nb, a.kv_heads), 256, 0, a.k, a.nk, a.block,
+                       0, a.k_mean));
+    CU(err, run_kernel(g->side, mean_blocks<D>, dim3(a.nb, a.heads), 256, 0, a.q, a.nk, a.block, 0,
+                       a.q_mean));
+    CU(err,
+       run_kernel(g->side, score_means, dim3(tiles, tiles, a.heads), 128, 0, a.q_mean, a.k_mean, D,
+                  a.nb, a.nb, a.per_kv, a.scale, a.causal, a.block, a.block, a.score));
+    CU(err, run_kernel(g->side, row_softmax, ceil_div((int64_t)a.heads * a.nb, 8), 256, 0, a));
 out:
     return rc;
 }
 
-static int launch_frontier(struct gpu *g, const flex_args &a, int d, struct err *err)
+static int launch_frontier(struct gpu *g, const flex_args &a, struct err *err)
 {
     int rc = 0;
-    TRY(last_rows_launch(g, a.last, d, err));
-    count_tokens<<<dim3(a.heads, 2), WIDE, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    TRY(last_rows_launch(g, a.last, a.d, err));
+    CU(err, run_kernel(g->stream, count_tokens, dim3(a.heads, 2), WIDE, 0, a));
     TRY(slash_launch(g, a.lists, true, err));
 out:
     return rc;
@@ -281,59 +268,27 @@ out:
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const flex_args &a = *(const flex_args *)job->state;
-    int rc = 0, d = job->problem.d;
-    unsigned rows = (unsigned)ceil_div(job->lists.rows, 8);
+    int rc = 0;
 
     if (a.frontier)
-        return launch_frontier(g, a, d, err);
+        return launch_frontier(g, a, err);
     TRY(gpu_fork(g, err));
-    TRY(d == 128 ? launch_means<128>(g, a, err) : launch_means<64>(g, a, err));
-    TRY(last_rows_launch(g, a.last, d, err));
-    sum_blocks<<<dim3((a.nb + 7) / 8, a.heads), 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    TRY(a.d == 128 ? launch_means<128>(g, a, err) : launch_means<64>(g, a, err));
+    TRY(last_rows_launch(g, a.last, a.d, err));
+    CU(err, run_kernel(g->stream, sum_blocks, dim3((a.nb + 7) / 8, a.heads), 256, 0, a));
     TRY(gpu_join(g, err));
     TRY(gpu_fork(g, err)); /* few thread blocks each: side by side */
-    count_tokens<<<dim3(a.heads, 2), WIDE, 0, g->side>>>(a);
-    CU_LAUNCHED(err);
-    test_pattern<<<a.heads, WIDE, a.nb * 8, g->side>>>(a, d);
-    CU_LAUNCHED(err);
-    keep_entries<<<a.heads, WIDE, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    CU(err, run_kernel(g->side, count_tokens, dim3(a.heads, 2), WIDE, 0, a));
+    CU(err, run_kernel(g->side, test_pattern, a.heads, WIDE, a.nb * 8, a));
+    CU(err, run_kernel(g->stream, keep_entries, a.heads, WIDE, 0, a));
     TRY(gpu_join(g, err));
-    best_blocks<<<dim3(a.heads, 2), 32, a.nb * 8, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    fill_map<<<rows, 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    CU(err, run_kernel(g->stream, best_blocks, dim3(a.heads, 2), 32, a.nb * 8, a));
+    CU(err, run_kernel(g->stream, fill_map, ceil_div(job->lists.rows, 8), 256, 0, a));
 out:
     return rc;
 }
 
 /* ---- set-up --------------------------------------------------------------------------------- */
-
-static int at_most(int64_t x, int64_t most)
-{
-    return (int)(x < most ? x : most);
-}
-
-static void resolve(const struct select_problem *p, flex_args *a)
-{
-    const struct flex_rule *r = &select_rule(p, 0)->flex;
-    a->frontier = r->lists;
-    a->both = !p->causal;
-    a->n = p->nk;
-    a->heads = p->heads;
-    a->kv_heads = p->kv_heads;
-    a->per_kv = p->heads / p->kv_heads;
-    a->block = (int)r->block;
-    a->nb = (int)ceil_div(a->n, a->block);
-    a->gamma = r->gamma;
-    a->tau = r->tau;
-    a->least = (int)r->least;
-    a->most = (int)r->most;
-    a->scale = p->scale;
-    a->q = (const uint4 *)p->q;
-    a->k = (const uint4 *)p->k;
-}
 
 static bool dense(const struct select_problem *p)
 {
@@ -342,28 +297,22 @@ static bool dense(const struct select_problem *p)
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    flex_args a;
-    resolve(p, &a);
-    if (p->d != 64 && p->d != 128)
-        snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
-    else if (a.block == 32 && !a.frontier)
-        snprintf(why, 160, "the GPU side has blocks of 64 and 128");
-    else if (p->nq != p->nk)
-        snprintf(why, 160, "whole prompts only");
-    else if (a.frontier ? a.n > SLASH_MOST : a.nb > MAX_BLOCKS)
-        snprintf(why, 160, "the GPU side takes up to %d blocks and %d tokens", MAX_BLOCKS,
-                 SLASH_MOST);
-    else
-        return true;
-    return false;
+    const struct flex_rule *r = &select_rule(p, 0)->flex;
+    if (!dims_fit(p, why))
+        return false;
+    if (r->block == 32 && !r->lists)
+        return refuse(why, "the GPU side has blocks of 64 and 128");
+    if (p->nq != p->nk)
+        return refuse(why, "whole prompts only");
+    return (r->lists ? p->nk <= SLASH_MOST : ceil_div(p->nk, r->block) <= MAX_BLOCKS) ||
+           refuse(why, "the GPU side takes up to %d blocks and %d tokens", MAX_BLOCKS, SLASH_MOST);
 }
 
 static int init_frontier(struct gpu *g, struct select_job *job, flex_args *a, struct err *err)
 {
-    int rc = 0, rows = at_most(a->n, FRONTIER_ROWS);
-    TRY(select_lists_init(g, job, SLASH_ROWS, 1, err));
+    int rc = 0, rows = (int)MIN(a->nk, FRONTIER_ROWS);
     TRY(last_rows_init(g, &job->problem, rows, rows, &a->last, err));
-    TRY(gpu_alloc(g, (int64_t)a->heads * 8, &a->tokens, err));
+    TRY(take(g, err, &a->tokens, 2LL * a->heads));
     a->lists.force_cols = FRONTIER_COLS;
     a->lists.force_dists = FRONTIER_DISTS;
     a->lists.want = a->tokens;
@@ -376,39 +325,36 @@ out:
 
 static int init_blocks(struct gpu *g, struct select_job *job, flex_args *a, struct err *err)
 {
-    int64_t h = a->heads, cells = h * a->nb, d = job->problem.d;
+    int64_t h = a->heads, cells = h * a->nb, d = a->d;
     int rc = 0;
-
-    TRY(select_lists_init(g, job, a->block, a->block, err));
-    a->map = map_rows_of(&job->lists);
     TRY(last_rows_init(g, &job->problem, a->block, a->block, &a->last, err));
-    TRY(gpu_alloc(g, cells * 8, &a->col, err));
-    TRY(gpu_alloc(g, cells * 8, &a->diag, err));
-    TRY(gpu_alloc(g, h * d * 4, &a->q_last, err));
-    TRY(gpu_alloc(g, cells * d * 4, &a->q_mean, err));
-    TRY(gpu_alloc(g, (int64_t)a->kv_heads * a->nb * d * 4, &a->k_mean, err));
-    TRY(gpu_alloc(g, cells * a->nb * 8, &a->score, err));
-    TRY(gpu_alloc(g, h * 8, &a->tokens, err));
+    TRY(take(g, err, &a->col, cells, &a->diag, cells, &a->q_last, h * d, &a->q_mean, cells * d,
+             &a->k_mean, (int64_t)a->kv_heads * a->nb * d, &a->score, cells * a->nb, &a->tokens,
+             2 * h, &a->own, h, &a->aware, h, &a->cols, cells, &a->diags, cells, &a->share,
+             h * entries(*a, a->nb), &a->keep, h * entries(*a, a->nb)));
     a->own_bytes = job->lists.own_bytes = sizeof *a->own;
-    TRY(gpu_alloc(g, h * a->own_bytes, &a->own, err));
     job->lists.own = a->own;
-    TRY(gpu_alloc(g, h, &a->aware, err));
-    TRY(gpu_alloc(g, cells, &a->cols, err));
-    TRY(gpu_alloc(g, cells, &a->diags, err));
-    TRY(gpu_alloc(g, h * entries(*a, a->nb) * 4, &a->share, err));
-    TRY(gpu_alloc(g, h * entries(*a, a->nb), &a->keep, err));
 out:
     return rc;
 }
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
-    flex_args *a = (flex_args *)calloc(1, sizeof *a);
-    job->state = a;
-    if (!a)
-        return err_set(err, ERR_NOMEM, "flexprefill on the GPU: out of memory");
-    resolve(&job->problem, a);
-    return a->frontier ? init_frontier(g, job, a, err) : init_blocks(g, job, a, err);
+    const struct flex_rule *r = &select_rule(&job->problem, 0)->flex;
+    flex_args *a = NULL;
+    int rc = 0;
+    TRY(method_init(g, job, r->lists ? SLASH_ROWS : r->block, r->lists ? 1 : r->block, &a, err));
+    a->frontier = r->lists;
+    a->block = (int)r->block;
+    a->nb = (int)ceil_div(a->nk, a->block);
+    a->gamma = r->gamma;
+    a->tau = r->tau;
+    a->least = (int)r->least;
+    a->most = (int)r->most;
+    a->scale = job->problem.scale;
+    TRY(a->frontier ? init_frontier(g, job, a, err) : init_blocks(g, job, a, err));
+out:
+    return rc;
 }
 
 extern "C" const struct select_method select_flexprefill = {

@@ -6,25 +6,16 @@
  *
  * 2 N d buckets / 2 products, N^2 / 8 bytes written per head.
  */
-#include "core/intmath.h"
 #include "core/rng.h"
-#include "cuda/select/maprows.cuh"
+#include "cuda/select/method.cuh"
 #include "cuda/select/products.cuh"
-#include "cuda/select/select.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
-struct hash_args {
-    const uint4 *q, *k;
-    int64_t nq, nk;
-    int heads, kv_heads, per_kv, d, causal;
+struct hash_args : head_args {
     struct hash_rule rule;
     double *dir;       /* [buckets / 2][d] */
     uint8_t *q_bucket; /* [heads][nq] */
     uint8_t *k_bucket; /* [kv_heads][words * 32] */
     uint32_t *bits;    /* [kv_heads][buckets][words]: the keys of a bucket */
-    map_rows map;
 };
 
 /* A thread per direction. */
@@ -165,38 +156,14 @@ static int64_t bits_bytes(const hash_args *a)
     return a->kv_heads * a->rule.buckets * a->map.words * 4;
 }
 
-static bool fits(const struct select_problem *p, char why[160])
-{
-    if (p->d != 64 && p->d != 128)
-        snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
-    return p->d == 64 || p->d == 128;
-}
-
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
-    const struct select_problem *p = &job->problem;
-    hash_args *a = (hash_args *)calloc(1, sizeof *a);
+    hash_args *a = NULL;
     int rc = 0;
-
-    job->state = a;
-    if (!a)
-        FAIL(err, ERR_NOMEM, "hash-sparse on the GPU: out of memory");
-    TRY(select_lists_init(g, job, 1, 1, err));
-    a->q = (const uint4 *)p->q;
-    a->k = (const uint4 *)p->k;
-    a->nq = p->nq;
-    a->nk = p->nk;
-    a->heads = p->heads;
-    a->kv_heads = p->kv_heads;
-    a->per_kv = p->heads / p->kv_heads;
-    a->d = p->d;
-    a->causal = p->causal;
-    a->rule = select_rule(p, 0)->hash;
-    a->map = map_rows_of(&job->lists);
-    TRY(gpu_alloc(g, a->rule.buckets / 2 * p->d * 8, &a->dir, err));
-    TRY(gpu_alloc(g, a->heads * a->nq, &a->q_bucket, err));
-    TRY(gpu_alloc(g, (int64_t)a->kv_heads * a->map.words * 32, &a->k_bucket, err));
-    TRY(gpu_alloc(g, bits_bytes(a), &a->bits, err));
+    TRY(method_init(g, job, 1, 1, &a, err));
+    a->rule = select_rule(&job->problem, 0)->hash;
+    TRY(take(g, err, &a->dir, a->rule.buckets / 2 * a->d, &a->q_bucket, a->heads * a->nq,
+             &a->k_bucket, 32LL * a->kv_heads * a->map.words, &a->bits, bits_bytes(a) / 4));
 out:
     return rc;
 }
@@ -205,24 +172,19 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const hash_args &a = *(const hash_args *)job->state;
     int rc = 0;
-    make_directions<<<1, (unsigned)(a.rule.buckets / 2), 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    hash_tokens<<<dim3((unsigned)ceil_div(a.nq, 128), (unsigned)a.heads), 128, 0, g->stream>>>(
-        a, a.q, a.nq, a.q_bucket, a.nq);
-    CU_LAUNCHED(err);
-    hash_tokens<<<dim3((unsigned)ceil_div(a.nk, 128), (unsigned)a.kv_heads), 128, 0, g->stream>>>(
-        a, a.k, a.nk, a.k_bucket, a.map.words * 32LL);
-    CU_LAUNCHED(err);
+    CU(err, run_kernel(g->stream, make_directions, 1, (unsigned)(a.rule.buckets / 2), 0, a));
+    CU(err, run_kernel(g->stream, hash_tokens, dim3(ceil_div(a.nq, 128), a.heads), 128, 0, a, a.q,
+                       a.nq, a.q_bucket, a.nq));
+    CU(err, run_kernel(g->stream, hash_tokens, dim3(ceil_div(a.nk, 128), a.kv_heads), 128, 0, a,
+                       a.k, a.nk, a.k_bucket, a.map.words * 32LL));
     TRY(gpu_zero(g, a.bits, bits_bytes(&a), err));
-    map_buckets<<<dim3((unsigned)ceil_div(a.map.words, 4), (unsigned)a.kv_heads), 128, 0,
-                  g->stream>>>(a);
-    CU_LAUNCHED(err);
-    copy_buckets<<<(unsigned)ceil_div(a.heads * a.nq, 8), 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    CU(err,
+       run_kernel(g->stream, map_buckets, dim3(ceil_div(a.map.words, 4), a.kv_heads), 128, 0, a));
+    CU(err, run_kernel(g->stream, copy_buckets, ceil_div(a.heads * a.nq, 8), 256, 0, a));
 out:
     return rc;
 }
 
 extern "C" const struct select_method select_hash_sparse = {
-    "hash-sparse", fits, init, launch, NULL, NULL, NULL, false, NULL,
+    "hash-sparse", dims_fit, init, launch, NULL, NULL, NULL, false, NULL,
 };

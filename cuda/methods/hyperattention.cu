@@ -4,17 +4,13 @@
  * reads the orders and the draws, and no mask. So these alone are timed as the choice. N^2 / 8
  * bytes are written per head for the pairs.
  */
-#include "core/intmath.h"
 #include "cuda/own/hashed.h"
-#include "cuda/select/pairwords.cuh"
+#include "cuda/select/method.cuh"
 
 #define MAP_BYTES (64LL << 30) /* of all heads: 32 heads of 128K tokens */
 #define ROW_BYTES (200 << 10)  /* of shared memory */
 
-struct hyper_args {
-    int64_t nq, nk;
-    int heads;
-    map_rows map;
+struct hyper_args : head_args {
     hashed_choice c;
     int32_t *place; /* [heads][q_all] of every query in the order of its square */
 };
@@ -74,16 +70,14 @@ static __global__ void map_pairs(const __grid_constant__ hyper_args a)
 static bool fits(const struct select_problem *p, char why[160])
 {
     int64_t heads = p->of_heads ? p->of_heads : p->heads;
-    if (p->d != 64 && p->d != 128)
-        snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
-    else if ((double)heads * (double)p->nq * (double)p->nk / 8 > (double)MAP_BYTES)
-        snprintf(why, 160, "a bit for every pair takes more than %.1f GB",
-                 (double)MAP_BYTES * 1e-9);
-    else if (p->nk / 8 + 4 > ROW_BYTES)
-        snprintf(why, 160, "a bit for every key takes more than %d KB", ROW_BYTES >> 10);
-    else
-        return hashed_choice_fits(&select_rule(p, 0)->hashed, p->nq, p->nk, p->causal, why);
-    return false;
+    if (!dims_fit(p, why))
+        return false;
+    if ((double)heads * (double)p->nq * (double)p->nk / 8 > (double)MAP_BYTES)
+        return refuse(why, "a bit for every pair takes more than %.1f GB",
+                      (double)MAP_BYTES * 1e-9);
+    if (p->nk / 8 + 4 > ROW_BYTES)
+        return refuse(why, "a bit for every key takes more than %d KB", ROW_BYTES >> 10);
+    return hashed_choice_fits(&select_rule(p, 0)->hashed, p->nq, p->nk, p->causal, why);
 }
 
 static bool is_dense(const struct select_problem *p)
@@ -124,7 +118,7 @@ static int choose(struct gpu *g, const struct select_job *job, struct err *err)
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    hyper_args *a;
+    hyper_args *a = NULL;
     int rc = 0;
 
     job->choose = choose;
@@ -134,9 +128,9 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
             FAIL(err, ERR_NOMEM, "hyperattention on the GPU: out of memory");
         return find_choice(g, p, &a->c, err);
     }
-    TRY(pair_map_init(g, job, &a, err));
+    TRY(method_init(g, job, 1, 1, &a, err));
     TRY(find_choice(g, p, &a->c, err));
-    TRY(gpu_alloc(g, a->heads * a->c.q_all * 4, &a->place, err));
+    TRY(take(g, err, &a->place, a->heads * a->c.q_all));
 out:
     return rc;
 }
@@ -146,13 +140,9 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     const hyper_args &a = *(const hyper_args *)job->state;
     int rc = 0, warps = row_warps(4 * a.map.words), bytes = 4 * a.map.words * warps;
     TRY(choose(g, job, err));
-    find_places<<<dim3((unsigned)a.c.n, (unsigned)a.heads), 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    CU(err, run_kernel(g->stream, find_places, dim3(a.c.n, a.heads), 256, 0, a));
     CU(err,
-       cudaFuncSetAttribute((const void *)map_pairs, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                            bytes > 48 << 10 ? bytes : 48 << 10));
-    map_pairs<<<(unsigned)ceil_div(a.heads * a.nq, warps), 32 * warps, bytes, g->stream>>>(a);
-    CU_LAUNCHED(err);
+       run_kernel(g->stream, map_pairs, ceil_div(a.heads * a.nq, warps), 32 * warps, bytes, a));
 out:
     return rc;
 }

@@ -2,14 +2,10 @@
  * longnet.cu - the support of LongNet's branches, pair by pair (sim/methods/longnet.c has the rule
  * and the reference): integers only. Neither q nor k is read; N^2 / 8 bytes are written per head.
  */
-#include "core/intmath.h"
-#include "cuda/select/pairwords.cuh"
+#include "cuda/select/method.cuh"
 
-struct longnet_args {
-    int64_t nq, nk;
-    int heads, causal;
+struct longnet_args : head_args {
     struct own_dilated rule;
-    map_rows map;
 };
 
 /* The keys of the branches that take part in position p. A warp per row. */
@@ -35,10 +31,9 @@ static __global__ void branch_rows(const __grid_constant__ longnet_args a)
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
-    longnet_args *a;
+    longnet_args *a = NULL;
     int rc = 0;
-    TRY(pair_map_init(g, job, &a, err));
-    a->causal = job->problem.causal;
+    TRY(method_init(g, job, 1, 1, &a, err));
     a->rule = select_rule(&job->problem, 0)->dilated;
 out:
     return rc;
@@ -48,8 +43,7 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const longnet_args &a = *(const longnet_args *)job->state;
     int rc = 0;
-    branch_rows<<<(unsigned)ceil_div(a.heads * a.nq, 8), 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    CU(err, run_kernel(g->stream, branch_rows, ceil_div(a.heads * a.nq, 8), 256, 0, a));
 out:
     return rc;
 }

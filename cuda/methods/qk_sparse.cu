@@ -2,20 +2,12 @@
  * qk_sparse.cu - whole queries and keys dropped at random (sim/methods/qk_sparse.c has the rule and
  * the reference): integers only, so both sides draw the same. N^2 / 8 bytes written per head.
  */
-#include "core/intmath.h"
 #include "core/rng.h"
-#include "cuda/select/maprows.cuh"
-#include "cuda/select/select.h"
+#include "cuda/select/method.cuh"
 
-#include <stdio.h>
-#include <stdlib.h>
-
-struct qk_args {
-    int64_t nq, nk;
-    int heads, causal;
+struct qk_args : head_args {
     struct qk_rule rule;
     uint32_t *keys; /* [words] bits of the kept ones; all heads share the rule and so the keys */
-    map_rows map;
 };
 
 static __global__ void draw_keys(const qk_args a)
@@ -48,21 +40,11 @@ static bool fits(const struct select_problem *p, char why[160])
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
-    const struct select_problem *p = &job->problem;
-    qk_args *a = (qk_args *)calloc(1, sizeof *a);
+    qk_args *a = NULL;
     int rc = 0;
-
-    job->state = a;
-    if (!a)
-        FAIL(err, ERR_NOMEM, "qk-sparse on the GPU: out of memory");
-    TRY(select_lists_init(g, job, 1, 1, err));
-    a->nq = p->nq;
-    a->nk = p->nk;
-    a->heads = p->heads;
-    a->causal = p->causal;
-    a->rule = select_rule(p, 0)->qk;
-    a->map = map_rows_of(&job->lists);
-    TRY(gpu_alloc(g, a->map.words * 4LL, &a->keys, err));
+    TRY(method_init(g, job, 1, 1, &a, err));
+    a->rule = select_rule(&job->problem, 0)->qk;
+    TRY(take(g, err, &a->keys, a->map.words));
 out:
     return rc;
 }
@@ -71,10 +53,8 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const qk_args &a = *(const qk_args *)job->state;
     int rc = 0;
-    draw_keys<<<(unsigned)ceil_div(a.nk, 256), 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    fill_rows<<<(unsigned)ceil_div(a.heads * a.nq, 8), 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    CU(err, run_kernel(g->stream, draw_keys, ceil_div(a.nk, 256), 256, 0, a));
+    CU(err, run_kernel(g->stream, fill_rows, ceil_div(a.heads * a.nq, 8), 256, 0, a));
 out:
     return rc;
 }

@@ -3,14 +3,10 @@
  * (sim/methods/sparse_transformer.c has the rule and the reference): integers only. Neither q nor k
  * is read; N^2 / 8 bytes are written per head.
  */
-#include "core/intmath.h"
-#include "cuda/select/pairwords.cuh"
+#include "cuda/select/method.cuh"
 
-struct strided_args {
-    int64_t nq, nk;
-    int heads;
+struct strided_args : head_args {
     struct strided_rule rule;
-    map_rows map;
 };
 
 /* A warp per row. */
@@ -28,9 +24,9 @@ static __global__ void strided_rows(const strided_args a)
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
-    strided_args *a;
+    strided_args *a = NULL;
     int rc = 0;
-    TRY(pair_map_init(g, job, &a, err));
+    TRY(method_init(g, job, 1, 1, &a, err));
     a->rule = select_rule(&job->problem, 0)->strided;
 out:
     return rc;
@@ -40,8 +36,7 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const strided_args &a = *(const strided_args *)job->state;
     int rc = 0;
-    strided_rows<<<(unsigned)ceil_div(a.heads * a.nq, 8), 256, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    CU(err, run_kernel(g->stream, strided_rows, ceil_div(a.heads * a.nq, 8), 256, 0, a));
 out:
     return rc;
 }

@@ -8,15 +8,10 @@
  * registers. Ranges are put together in double. 2 R N d FLOP of products and 6 R N d in FP32 per
  * head, k and v read R / 64 times.
  */
-#include "core/intmath.h"
 #include "core/rng.h"
 #include "cuda/mma.cuh"
-#include "cuda/select/select.h"
+#include "cuda/select/method.cuh"
 #include "cuda/warp.cuh"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #define ROWS 64 /* of a thread block; a warp has 8 of them */
 #define KEYS 64 /* of a tile */
@@ -26,19 +21,16 @@
 #define BLOCK 128 /* tokens of a trial band's block */
 #define MOST_SPANS 4
 
-struct svg1_args {
-    const uint4 *q, *k, *v;
-    int64_t n;
-    int heads, per_kv, d, ranges, tiles; /* tiles: of rows */
-    int64_t each;                        /* keys of a range, a multiple of KEYS */
-    float scale_log2;
+struct svg1_args : head_args {
+    const uint4 *v;
+    int ranges, tiles; /* tiles: of rows */
+    int64_t each;      /* keys of a range, a multiple of KEYS */
     struct svg1_rule rule;
-    const double *unit; /* [kv heads] v is divided by it */
-    float2 *part;       /* [heads][ranges][tiles ROWS][SETS] largest score in base 2, sum */
-    float *out;         /* as part, [d] */
-    double *error;      /* [heads][rows][2] */
+    double *unit;  /* [kv heads] v is divided by it */
+    float2 *part;  /* [heads][ranges][tiles ROWS][SETS] largest score in base 2, sum */
+    float *out;    /* as part, [d] */
+    double *error; /* [heads][rows][2] */
     struct svg1_own *own;
-    uint32_t *map;
 };
 
 /* ---- trial bands ---------------------------------------------------------------------------- */
@@ -146,7 +138,7 @@ row_probs(const svg1_args &a, svg1_shared<D> &s, int row, int key0, const int (&
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         int key = key0 + lane + 32 * e;
-        float x = key < a.n ? s.score[row][lane + 32 * e] : -INFINITY;
+        float x = key < a.nk ? s.score[row][lane + 32 * e] : -INFINITY;
         p[e][0] = x;
         p[e][1] = keeps(s.keep[row][0], key) ? x : -INFINITY;
         p[e][2] = keeps(s.keep[row][1], place[e]) ? x : -INFINITY;
@@ -196,7 +188,7 @@ static __device__ __forceinline__ void load_rows(const svg1_args &a, svg1_shared
     for (int e = threadIdx.x; e < ROWS * (D / 8); e += THREADS) {
         int r = e / (D / 8), c = e % (D / 8);
         copy_async(shared_addr(s.q) + chunk_at<D>(r, c),
-                   a.q + (head * a.n + s.row[r]) * (D / 8) + c, true);
+                   a.q + (head * a.nk + s.row[r]) * (D / 8) + c, true);
     }
 }
 
@@ -206,9 +198,9 @@ template <int D> static __global__ void __launch_bounds__(THREADS) trial_sums(co
     extern __shared__ __align__(128) uint8_t memory[];
     svg1_shared<D> &s = *(svg1_shared<D> *)memory;
     int head = blockIdx.y, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    int64_t k0 = blockIdx.x * a.each, k1 = min(k0 + a.each, a.n);
-    const uint4 *keys = a.k + head / a.per_kv * a.n * (D / 8);
-    const uint4 *values = a.v + head / a.per_kv * a.n * (D / 8);
+    int64_t k0 = blockIdx.x * a.each, k1 = min(k0 + a.each, a.nk);
+    const uint4 *keys = a.k + head / a.per_kv * a.nk * (D / 8);
+    const uint4 *values = a.v + head / a.per_kv * a.nk * (D / 8);
     float top[8][SETS], sum[8][SETS] = {{0}}, out[8][SETS][D / 32] = {{{0}}};
 
 #pragma unroll
@@ -218,11 +210,11 @@ template <int D> static __global__ void __launch_bounds__(THREADS) trial_sums(co
             top[r][k] = -INFINITY;
     load_rows<D>(a, s, head, blockIdx.z);
     for (int64_t at = k0; at < k1; at += KEYS) {
-        copy_tile<D, KEYS, THREADS>(shared_addr(s.k), keys, at, a.n);
+        copy_tile<D, KEYS, THREADS>(shared_addr(s.k), keys, at, a.nk);
         for (int e = threadIdx.x; e < KEYS * (D / 8); e += THREADS)
             copy_async(shared_addr(s.v + e),
-                       values + (at + e / (D / 8) < a.n ? at * (D / 8) + e : 0),
-                       at + e / (D / 8) < a.n);
+                       values + (at + e / (D / 8) < a.nk ? at * (D / 8) + e : 0),
+                       at + e / (D / 8) < a.nk);
         copy_commit();
         copy_wait<0>();
         __syncthreads();
@@ -328,100 +320,53 @@ static __global__ void choose_class(const svg1_args a)
     for (int k = 0; k < 2; k++)
         a.own[head].mse[k] = sum[k] / ((double)a.rule.rows * a.d) * unit * unit;
     bool temporal = a.own[head].mse[1] < a.own[head].mse[0];
-    a.map[head] = temporal;
+    a.map.map[head] = temporal;
 }
 
 /* ---- the table's functions ------------------------------------------------------------------ */
 
-template <int D> static int launch_trials(struct gpu *g, const svg1_args &a, struct err *err)
-{
-    int rc = 0;
-    CU(err, cudaFuncSetAttribute((const void *)trial_sums<D>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)sizeof(svg1_shared<D>)));
-    trial_sums<D>
-        <<<dim3(a.ranges, a.heads, a.tiles), THREADS, sizeof(svg1_shared<D>), g->stream>>>(a);
-    CU_LAUNCHED(err);
-    row_errors<<<dim3((unsigned)a.rule.rows, a.heads), D, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    choose_class<<<(a.heads + 63) / 64, 64, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const svg1_args &a = *(const svg1_args *)job->state;
-    int rc = 0;
-    TRY(a.d == 128 ? launch_trials<128>(g, a, err) : launch_trials<64>(g, a, err));
+    int rc = 0, smem = (int)(a.d == 128 ? sizeof(svg1_shared<128>) : sizeof(svg1_shared<64>));
+    CU(err, run_kernel(g->stream, a.d == 128 ? trial_sums<128> : trial_sums<64>,
+                       dim3(a.ranges, a.heads, a.tiles), THREADS, smem, a));
+    CU(err, run_kernel(g->stream, row_errors, dim3(a.rule.rows, a.heads), a.d, 0, a));
+    CU(err, run_kernel(g->stream, choose_class, ceil_div(a.heads, 64), 64, 0, a));
 out:
     return rc;
 }
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    if (p->d != 64 && p->d != 128)
-        snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
-    else if (select_rule(p, 0)->svg1.rows > MOST_ROWS)
-        snprintf(why, 160, "the GPU side has up to %d sampled rows, not %lld", MOST_ROWS,
-                 (long long)select_rule(p, 0)->svg1.rows);
-    else
-        return true;
-    return false;
-}
-
-static int put_units(struct gpu *g, const struct select_problem *p, const double **out,
-                     struct err *err)
-{
-    double *host = (double *)malloc((size_t)p->kv_heads * sizeof *host), *unit = NULL;
-    int rc = 0;
-    if (!host)
-        FAIL(err, ERR_NOMEM, "svg1 on the GPU: out of memory");
-    for (int h = 0; h < p->kv_heads; h++)
-        host[h] = ldexp(1, select_v_exp(p, h));
-    TRY(gpu_alloc(g, p->kv_heads * 8, &unit, err));
-    TRY(gpu_put(g, unit, host, p->kv_heads * 8, err));
-    *out = unit;
-out:
-    free(host);
-    return rc;
+    int64_t rows = select_rule(p, 0)->svg1.rows;
+    return dims_fit(p, why) &&
+           (rows <= MOST_ROWS || refuse(why, "the GPU side has up to %d sampled rows, not %lld",
+                                        MOST_ROWS, (long long)rows));
 }
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    svg1_args *a = (svg1_args *)calloc(1, sizeof *a);
+    svg1_args *a = NULL;
     int64_t parts, ranges;
     int rc = 0;
 
-    job->state = a;
-    if (!a)
-        FAIL(err, ERR_NOMEM, "svg1 on the GPU: out of memory");
-    TRY(select_lists_init(g, job, p->nq, p->nk, err));
-    a->q = (const uint4 *)p->q;
-    a->k = (const uint4 *)p->k;
+    TRY(method_init(g, job, p->nq, p->nk, &a, err));
     a->v = (const uint4 *)p->v;
-    a->n = p->nk;
-    a->heads = p->heads;
-    a->per_kv = p->heads / p->kv_heads;
-    a->d = p->d;
     a->rule = select_rule(p, 0)->svg1;
     a->tiles = (int)ceil_div(a->rule.rows, ROWS);
-    a->scale_log2 = (float)(p->scale * M_LOG2E);
     ranges = 4 * g->sms / ((int64_t)a->heads * a->tiles); /* a few waves of thread blocks */
-    ranges = ranges < 1 ? 1 : ranges < ceil_div(a->n, KEYS) ? ranges : ceil_div(a->n, KEYS);
-    a->each = ceil_div(ceil_div(a->n, ranges), KEYS) * KEYS;
-    a->ranges = (int)ceil_div(a->n, a->each);
+    ranges = MAX(MIN(ranges, ceil_div(a->nk, KEYS)), 1);
+    a->each = ceil_div(ceil_div(a->nk, ranges), KEYS) * KEYS;
+    a->ranges = (int)ceil_div(a->nk, a->each);
     parts = (int64_t)a->heads * a->ranges * a->tiles * ROWS * SETS;
-    TRY(put_units(g, p, &a->unit, err));
-    TRY(gpu_alloc(g, parts * 8, &a->part, err));
-    TRY(gpu_alloc(g, parts * a->d * 4, &a->out, err));
-    TRY(gpu_alloc(g, a->heads * a->rule.rows * 16, &a->error, err));
-    TRY(gpu_alloc(g, a->heads * (int64_t)sizeof *a->own, &a->own, err));
+    TRY(put_each(g, p->kv_heads, &a->unit, err,
+                 [=](int64_t h) { return ldexp(1, select_v_exp(p, (int)h)); }));
+    TRY(take(g, err, &a->part, parts, &a->out, parts * a->d, &a->error, a->heads * a->rule.rows * 2,
+             &a->own, a->heads));
     job->lists.own = a->own;
     job->lists.own_bytes = sizeof *a->own;
-    a->map = job->lists.map;
 out:
     return rc;
 }

@@ -10,22 +10,13 @@
  *
  * 2 N k d FLOP per iteration and side, plus k Q d and a sort for each query cluster.
  */
-#include "core/intmath.h"
 #include "core/rng.h"
 #include "cuda/mma.cuh"
-#include "cuda/select/maprows.cuh"
 #include "cuda/select/means.cuh"
-#include "cuda/select/select.h"
+#include "cuda/select/method.cuh"
 #include "cuda/warp.cuh"
 
-extern "C" {
-#include "core/mem.h"
-}
-
 #include <cuda_bf16.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 #define TILE 128 /* tokens of a thread block, and centroids at a time */
 #define THREADS 256
@@ -40,7 +31,7 @@ struct svg2_side {
     int32_t *label;
     int64_t *iterations;
     int64_t own_bytes;      /* from head to head */
-    const float *start;     /* [heads][k][d], NULL: tokens */
+    float *start;           /* [heads][k][d], NULL: tokens */
     uint64_t *stream;       /* [heads] of these tokens */
     uint16_t *bf16;         /* [heads][k][d] the centroids */
     float *next;            /* [heads][k][d] */
@@ -54,18 +45,16 @@ struct svg2_side {
     int *done;              /* [heads] */
 };
 
-struct svg2_args {
+struct svg2_args : head_args { /* map: of the one unit, [heads] */
     svg2_side side[2];
     struct svg2_rule rule;
-    int heads, d;
     double scale;
     uint8_t *kept; /* [qc][kc] of the first head */
-    uint32_t *map; /* of the one unit, [heads] */
 
-    /* Of a mask that stays on the device, in place of it: its rows, and the keys of each query
-     * cluster, [heads][qc + 1], the last of them all keys, for tokens behind the video. */
+    /* Of a mask that stays on the device, in place of it: map is that of its rows; the keys of each
+     * query cluster, [heads][qc + 1], the last of them all keys, for tokens behind the video. */
     bool spread;
-    map_rows rows, clusters;
+    map_rows clusters;
 };
 
 template <class T> static __device__ __forceinline__ T *of_head(const svg2_side &s, T *x, int head)
@@ -481,7 +470,7 @@ static __global__ void __launch_bounds__(THREADS) keep_clusters(const svg2_args 
     for (int i = threadIdx.x; i < kept; i += THREADS)
         row[(uint32_t)rank[i]] = 1;
     if (!a.spread && blockIdx.x == 0 && threadIdx.x == 0)
-        a.map[head] = 1;
+        a.map.map[head] = 1;
 }
 
 /* ---- masks that stay ------------------------------------------------------------------------ */
@@ -510,19 +499,7 @@ static __global__ void __launch_bounds__(THREADS) spread_tokens(const svg2_args 
         return;
     int64_t head = row / queries.n, i = row % queries.n;
     int64_t q = i < queries.video ? of_head(queries, queries.label, (int)head)[i] : queries.k;
-    copy_row_bits(a.rows, row, a.clusters.map + (head * each + q) * a.clusters.words, a.side[1].n);
-}
-
-static int spread(struct gpu *g, const svg2_args &a, struct err *err)
-{
-    int64_t clusters = a.heads * (int64_t)(a.side[0].k + 1), rows = a.heads * a.side[0].n;
-    int rc = 0;
-    spread_clusters<<<(unsigned)ceil_div(clusters, THREADS / 32), THREADS, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    spread_tokens<<<(unsigned)ceil_div(rows, THREADS / 32), THREADS, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    copy_row_bits(a.map, row, a.clusters.map + (head * each + q) * a.clusters.words, a.side[1].n);
 }
 
 /* ---- launches ------------------------------------------------------------------------------- */
@@ -532,31 +509,20 @@ static int launch_side(struct gpu *g, const svg2_args &a, const svg2_side &s, st
 {
     int rc = 0, smem = 3 * TILE * D * 2;
     dim3 clusters(s.k, a.heads), chunks(s.chunks, a.heads);
-    dim3 tiles((unsigned)ceil_div(s.video, TILE), a.heads);
-    CU(err, cudaFuncSetAttribute((const void *)assign_tokens<D>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
+    dim3 tiles(ceil_div(s.video, TILE), a.heads);
     CU(err, cudaMemsetAsync(s.n_unsure, 0, (size_t)a.heads * 4, g->stream));
-    place_centroids<<<clusters, D, 0, g->stream>>>(s, a.rule, 1);
-    CU_LAUNCHED(err);
-    token_squares<<<dim3((unsigned)ceil_div(s.video, 256), a.heads), 256, 0, g->stream>>>(s, D);
-    CU_LAUNCHED(err);
+    CU(err, run_kernel(g->stream, place_centroids, clusters, D, 0, s, a.rule, 1));
+    CU(err,
+       run_kernel(g->stream, token_squares, dim3(ceil_div(s.video, 256), a.heads), 256, 0, s, D));
     for (int64_t i = 0; i < a.rule.iterations; i++) {
-        assign_tokens<D><<<tiles, THREADS, smem, g->stream>>>(s);
-        CU_LAUNCHED(err);
-        assign_unsure<<<dim3(32, a.heads), 256, 0, g->stream>>>(s, D);
-        CU_LAUNCHED(err);
-        count_chunk<<<chunks, THREADS, 0, g->stream>>>(s);
-        CU_LAUNCHED(err);
-        place_chunks<<<a.heads, 1024, 0, g->stream>>>(s);
-        CU_LAUNCHED(err);
-        order_chunk<<<chunks, 32, 0, g->stream>>>(s);
-        CU_LAUNCHED(err);
-        move_centroids<<<clusters, D, 0, g->stream>>>(s);
-        CU_LAUNCHED(err);
-        end_iteration<<<a.heads, THREADS, 0, g->stream>>>(s, a.rule.tol);
-        CU_LAUNCHED(err);
-        place_centroids<<<clusters, D, 0, g->stream>>>(s, a.rule, 0);
-        CU_LAUNCHED(err);
+        CU(err, run_kernel(g->stream, assign_tokens<D>, tiles, THREADS, smem, s));
+        CU(err, run_kernel(g->stream, assign_unsure, dim3(32, a.heads), 256, 0, s, D));
+        CU(err, run_kernel(g->stream, count_chunk, chunks, THREADS, 0, s));
+        CU(err, run_kernel(g->stream, place_chunks, a.heads, 1024, 0, s));
+        CU(err, run_kernel(g->stream, order_chunk, chunks, 32, 0, s));
+        CU(err, run_kernel(g->stream, move_centroids, clusters, D, 0, s));
+        CU(err, run_kernel(g->stream, end_iteration, a.heads, THREADS, 0, s, a.rule.tol));
+        CU(err, run_kernel(g->stream, place_centroids, clusters, D, 0, s, a.rule, 0));
     }
 out:
     return rc;
@@ -569,10 +535,12 @@ static int launch(struct gpu *g, const struct select_job *job, struct err *err)
     for (int i = 0; i < 2; i++)
         TRY(a.d == 128 ? launch_side<128>(g, a, a.side[i], err)
                        : launch_side<64>(g, a, a.side[i], err));
-    keep_clusters<<<dim3(a.side[0].k, a.heads), THREADS, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    if (a.spread)
-        TRY(spread(g, a, err));
+    CU(err, run_kernel(g->stream, keep_clusters, dim3(a.side[0].k, a.heads), THREADS, 0, a));
+    if (a.spread) {
+        CU(err, run_kernel(g->stream, spread_clusters, ceil_div(a.heads * (a.side[0].k + 1LL), 8),
+                           THREADS, 0, a));
+        CU(err, run_kernel(g->stream, spread_tokens, ceil_div(a.heads * a.nq, 8), THREADS, 0, a));
+    }
 out:
     return rc;
 }
@@ -582,39 +550,29 @@ out:
 static bool fits(const struct select_problem *p, char why[160])
 {
     const struct svg2_rule *r = &select_rule(p, 0)->svg2;
-    if (p->d != 64 && p->d != 128)
-        snprintf(why, 160, "the GPU side has head dimensions 64 and 128, not %d", p->d);
-    else if (r->qc > MOST_CLUSTERS || r->kc > MOST_CLUSTERS)
-        snprintf(why, 160, "the GPU side has up to %d clusters, not %lld", MOST_CLUSTERS,
-                 (long long)(r->qc > r->kc ? r->qc : r->kc));
-    else
-        return true;
-    return false;
+    int64_t most = MAX(r->qc, r->kc);
+    return dims_fit(p, why) &&
+           (most <= MOST_CLUSTERS || refuse(why, "the GPU side has up to %d clusters, not %lld",
+                                            MOST_CLUSTERS, (long long)most));
 }
 
 /* Streams, and centroids to start from. */
 static int put_given(struct gpu *g, const struct select_problem *p, svg2_side *s, struct err *err)
 {
-    int64_t each = (int64_t)s->k * p->d * 4;
-    uint64_t *stream = NULL;
-    float *start = NULL;
+    int64_t each = (int64_t)s->k * p->d;
     int rc = 0;
-    TRY(mem_alloc(&stream, p->heads, sizeof *stream, "streams", err));
-    TRY(gpu_alloc(g, p->heads * 8, &s->stream, err));
+    auto given = [=](int64_t h) { return (const struct svg2_given *)select_given(p, (int)h); };
+    TRY(put_each(g, p->heads, &s->stream, err,
+                 [=](int64_t h) { return given(h)->stream[s->which]; }));
     for (int h = 0; h < p->heads; h++) {
-        const struct svg2_given *given = (const struct svg2_given *)select_given(p, h);
-        const float *from = given->centroids[s->which];
-        stream[h] = given->stream[s->which];
+        const float *from = given(h)->centroids[s->which];
         if (!from)
             continue;
-        if (!start)
-            TRY(gpu_alloc(g, p->heads * each, &start, err));
-        TRY(gpu_put(g, (char *)start + h * each, from, each, err));
+        if (!s->start)
+            TRY(take(g, err, &s->start, p->heads * each));
+        TRY(gpu_put(g, s->start + h * each, from, each * 4, err));
     }
-    TRY(gpu_put(g, s->stream, stream, p->heads * 8, err));
-    s->start = start;
 out:
-    free(stream);
     return rc;
 }
 
@@ -624,18 +582,10 @@ static int init_side(struct gpu *g, const struct select_problem *p, svg2_side *s
     int rc = 0;
     s->chunks = (int)ceil_div(s->video, CHUNK);
     TRY(put_given(g, p, s, err));
-    TRY(gpu_alloc(g, clusters * p->d * 2, &s->bf16, err));
-    TRY(gpu_alloc(g, clusters * p->d * 4, &s->next, err));
-    TRY(gpu_alloc(g, clusters * 4, &s->centroid_sq, err));
-    TRY(gpu_alloc(g, tokens * 4, &s->token_sq, err));
-    TRY(gpu_alloc(g, tokens * 4, &s->unsure, err));
-    TRY(gpu_alloc(g, h * 4, &s->n_unsure, err));
-    TRY(gpu_alloc(g, clusters * 4, &s->size, err));
-    TRY(gpu_alloc(g, clusters * 4, &s->first, err));
-    TRY(gpu_alloc(g, clusters * s->chunks * 4, &s->counts, err));
-    TRY(gpu_alloc(g, tokens * 4, &s->order, err));
-    TRY(gpu_alloc(g, clusters * 8, &s->moved, err));
-    TRY(gpu_alloc(g, h * 4, &s->done, err));
+    TRY(take(g, err, &s->bf16, clusters * p->d, &s->next, clusters * p->d, &s->centroid_sq,
+             clusters, &s->token_sq, tokens, &s->unsure, tokens, &s->n_unsure, h, &s->size,
+             clusters, &s->first, clusters, &s->counts, clusters * s->chunks, &s->order, tokens,
+             &s->moved, clusters, &s->done, h));
 out:
     return rc;
 }
@@ -649,7 +599,7 @@ static int init_own(struct gpu *g, struct select_job *job, svg2_args *a, struct 
     char *own = NULL;
     int rc = 0;
     job->lists.own_bytes = ceil_div(bytes, 16) * 16;
-    TRY(gpu_alloc(g, a->heads * job->lists.own_bytes, &own, err));
+    TRY(take(g, err, &own, a->heads * job->lists.own_bytes));
     job->lists.own = own;
     for (int i = 0; i < 2; i++) {
         svg2_side *s = &a->side[i];
@@ -665,43 +615,27 @@ out:
 
 /* The mask's pairs where it stays on the device and nobody asks for more; else one unit, and who
  * has the clusters makes the mask. */
-static int init_map(struct gpu *g, struct select_job *job, svg2_args *a, struct err *err)
-{
-    const struct select_problem *p = &job->problem;
-    int64_t rows = a->heads * (a->rule.qc + 1);
-    int rc = 0;
-    a->spread = p->choices->keep_on_device && !p->choices->fetch;
-    TRY(select_lists_init(g, job, a->spread ? 1 : p->nq, a->spread ? 1 : p->nk, err));
-    a->map = job->lists.map;
-    if (!a->spread)
-        return 0;
-    a->rows = a->clusters = map_rows_of(&job->lists);
-    TRY(gpu_alloc(g, rows * a->clusters.words * 4, &a->clusters.map, err));
-out:
-    return rc;
-}
-
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    svg2_args *a = (svg2_args *)calloc(1, sizeof *a);
+    bool spread = p->choices->keep_on_device && !p->choices->fetch;
+    svg2_args *a = NULL;
     int rc = 0;
 
-    job->state = a;
-    if (!a)
-        FAIL(err, ERR_NOMEM, "svg2 on the GPU: out of memory");
+    TRY(method_init(g, job, spread ? 1 : p->nq, spread ? 1 : p->nk, &a, err));
     a->rule = select_rule(p, 0)->svg2;
-    a->heads = p->heads;
-    a->d = p->d;
     a->scale = p->scale;
-    TRY(init_map(g, job, a, err));
+    a->spread = spread;
+    a->clusters = a->map;
+    if (spread)
+        TRY(take(g, err, &a->clusters.map, a->heads * (a->rule.qc + 1) * a->clusters.words));
     TRY(init_own(g, job, a, err));
     for (int i = 0; i < 2; i++) {
         svg2_side *s = &a->side[i];
         s->which = i;
-        s->x = (const uint4 *)(i ? p->k : p->q);
-        s->n = i ? p->nk : p->nq;
-        s->per = i ? p->heads / p->kv_heads : 1;
+        s->x = i ? a->k : a->q;
+        s->n = i ? a->nk : a->nq;
+        s->per = i ? a->per_kv : 1;
         s->video = a->rule.video;
         s->k = (int)(i ? a->rule.kc : a->rule.qc);
         TRY(init_side(g, p, s, err));

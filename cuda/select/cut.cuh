@@ -19,12 +19,18 @@ struct cut {
 
 /* A list in shared memory: lane l has the entries l, l + 32, ... */
 struct list_shared {
-    const double *v;
+    double *v;
     int n;
     template <class F> __device__ __forceinline__ void each(F f) const
     {
         for (int x = threadIdx.x & 31; x < n; x += 32)
             f(v[x]);
+    }
+    template <class F> __device__ __forceinline__ void edit(F f) /* f(index, entry) */
+    {
+        for (int x = threadIdx.x & 31; x < n; x += 32)
+            f(x, v[x]);
+        __syncwarp();
     }
 };
 
@@ -36,6 +42,12 @@ template <int N> struct list_registers {
 #pragma unroll
         for (int i = 0; i < N; i++)
             f(v[i]);
+    }
+    template <class F> __device__ __forceinline__ void edit(F f)
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            f(i * 32 + (int)(threadIdx.x & 31), v[i]);
     }
 };
 

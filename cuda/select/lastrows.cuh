@@ -14,12 +14,9 @@
 #ifndef LACUNA_LASTROWS_CUH
 #define LACUNA_LASTROWS_CUH
 
-#include "core/intmath.h"
 #include "cuda/mma.cuh"
 #include "cuda/select/lastrows_sm90.cuh"
-#include "cuda/select/rowlse.cuh"
-
-#include <math.h>
+#include "cuda/select/method.cuh"
 
 #define LAST_THREADS 256
 #define LAST_DIAGS 192 /* a tile touches one distance fewer */
@@ -29,6 +26,40 @@ template <int D, int B> struct last_shape {
     static constexpr int PITCH = KEYS + 8, K_BYTES = KEYS * D * 2, P_BYTES = B * PITCH * 4;
     static_assert(2 * K_BYTES >= B * D * 2, "queries are staged where keys come");
 };
+
+#define LSE_THREADS 1024
+
+/* Log-sum-exp of the lane's row, in base 2. part(p), p < n, is {largest score, sum of 2^(score -
+ * largest)}. 32 warps share the parts; sums are double, in a fixed order. Valid in warp 0; -inf
+ * when no part has a score. */
+template <class F> static __device__ __forceinline__ double row_lse(int n, F part)
+{
+    __shared__ double sums[32][32];
+    __shared__ float tops[32][32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    float top = -INFINITY;
+    double sum = 0;
+#pragma unroll 4
+    for (int p = warp; p < n; p += 32)
+        top = fmaxf(top, part(p).x);
+    tops[warp][lane] = top;
+    __syncthreads();
+    for (int w = 0; w < 32; w++)
+        top = fmaxf(top, tops[w][lane]);
+    if (top == -INFINITY)
+        top = 0;
+#pragma unroll 4
+    for (int p = warp; p < n; p += 32) {
+        float2 x = part(p);
+        sum += (double)x.y * exp2f(x.x - top);
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp == 0)
+        for (int w = 1; w < 32; w++)
+            sum += sums[w][lane];
+    return top + log2(sum);
+}
 
 /* Sizes and memory for the last `rows` queries of a problem. */
 static int last_rows_init(struct gpu *g, const struct select_problem *p, int rows, double divide,
@@ -56,12 +87,9 @@ static int last_rows_init(struct gpu *g, const struct select_problem *p, int row
     ranges = ranges < 1 ? 1 : ranges < a->tiles ? ranges : a->tiles;
     a->each = (int)ceil_div(a->tiles, ranges);
     a->ranges = (int)ceil_div(a->tiles, a->each);
-    TRY(gpu_alloc(g, h * a->ranges * a->tall * 8, &a->part, err));
-    TRY(gpu_alloc(g, h * a->tall * 4, &a->lse, err));
-    TRY(gpu_alloc(g, h * (a->sm90 ? last_sm90_diags(*a) : (int64_t)a->tiles * LAST_DIAGS) * 4,
-                  &a->diag_part, err));
-    TRY(gpu_alloc(g, h * a->n * 8, &a->ver, err));
-    TRY(gpu_alloc(g, h * a->n * 8, &a->sla, err));
+    TRY(take(g, err, &a->part, h * a->ranges * a->tall, &a->lse, h * a->tall, &a->diag_part,
+             h * (a->sm90 ? last_sm90_diags(*a) : (int64_t)a->tiles * LAST_DIAGS), &a->ver,
+             h * a->n, &a->sla, h * a->n));
 out:
     return rc;
 }
@@ -330,31 +358,25 @@ static int last_rows_tiles(struct gpu *g, const last_rows &a, struct err *err)
     using S = last_shape<D, B>;
     int rc = 0, parts = 2 * S::K_BYTES, sums = 2 * S::K_BYTES + S::P_BYTES;
     dim3 grid(a.heads, a.ranges);
-    CU(err, cudaFuncSetAttribute((const void *)last_parts<D, B>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, parts));
-    CU(err, cudaFuncSetAttribute((const void *)last_sums<D, B>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, sums));
-    if (a.sm90) {
-        TRY(last_sm90_parts(g, a, D, err));
-    } else {
-        last_parts<D, B><<<grid, LAST_THREADS, parts, g->stream>>>(a);
-        CU_LAUNCHED(err);
-    }
-    last_join<<<dim3(B / 32, a.heads), LSE_THREADS, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    if (a.sm90) {
-        TRY(last_sm90_sums(g, a, D, err));
-    } else {
-        last_sums<D, B><<<grid, LAST_THREADS, sums, g->stream>>>(a);
-        CU_LAUNCHED(err);
-    }
+    if (a.sm90)
+        TRY(last_sm90_launch(g, a, D, false, err));
+    else
+        CU(err, (run_kernel(g->stream, last_parts<D, B>, grid, LAST_THREADS, parts, a)));
+    CU(err, run_kernel(g->stream, last_join, dim3(B / 32, a.heads), LSE_THREADS, 0, a));
+    if (a.sm90)
+        TRY(last_sm90_launch(g, a, D, true, err));
+    else
+        CU(err, (run_kernel(g->stream, last_sums<D, B>, grid, LAST_THREADS, sums, a)));
 out:
     return rc;
 }
 
-/* The last rows of all, from the back, a pass for each `tall` of them. */
-template <int D> static int last_rows_passes(struct gpu *g, const last_rows &a, struct err *err)
+/* Fill ver and sla from the last rows of all, from the back, a pass for each `tall` of them; d = 64
+ * or 128. */
+static int last_rows_launch(struct gpu *g, const last_rows &a, int d, struct err *err)
 {
+    auto wide = a.tall == 128 ? last_rows_tiles<128, 128> : last_rows_tiles<128, 64>;
+    auto narrow = a.tall == 128 ? last_rows_tiles<64, 128> : last_rows_tiles<64, 64>;
     int rc = 0;
     for (int done = 0; done < a.rows; done += a.tall) {
         last_rows pass = a;
@@ -366,23 +388,14 @@ template <int D> static int last_rows_passes(struct gpu *g, const last_rows &a, 
             pass.each = (int)ceil_div(pass.tiles, a.ranges);
             pass.ranges = (int)ceil_div(pass.tiles, pass.each);
         }
-        rc = a.tall == 128 ? last_rows_tiles<D, 128>(g, pass, err)
-                           : last_rows_tiles<D, 64>(g, pass, err);
-        if (rc)
-            goto out;
+        TRY((d == 128 ? wide : narrow)(g, pass, err));
         if (!a.sla)
             continue;
-        last_diagonals<<<dim3((unsigned)((a.n + 255) / 256), a.heads), 256, 0, g->stream>>>(pass);
-        CU_LAUNCHED(err);
+        CU(err,
+           run_kernel(g->stream, last_diagonals, dim3(((a.n + 255) / 256), a.heads), 256, 0, pass));
     }
 out:
     return rc;
-}
-
-/* Fill ver and sla; d = 64 or 128. */
-static int last_rows_launch(struct gpu *g, const last_rows &a, int d, struct err *err)
-{
-    return d == 128 ? last_rows_passes<128>(g, a, err) : last_rows_passes<64>(g, a, err);
 }
 
 #endif

@@ -8,10 +8,9 @@
  * there; the others of a warp are added through shared memory. Sums are made in a fixed order.
  */
 #include "cuda/select/lastrows_sm90.cuh"
+#include "cuda/select/method.cuh"
 #include "cuda/tensormap.h"
 #include "cuda/wgmma.cuh"
-
-#include <math.h>
 
 #define GROUP_THREADS 128
 
@@ -329,42 +328,21 @@ static __global__ void __launch_bounds__(GROUP_THREADS, 3)
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
-template <int D, int B> static int launch_parts(struct gpu *g, const last_rows &a, struct err *err)
+template <int D, int B>
+static int launch(struct gpu *g, const last_rows &a, bool sums, struct err *err)
 {
-    int rc = 0, bytes = sizeof(sm90_sizes<D, B>);
+    int rc = 0, bytes = sums ? sizeof(sm90_sums<D, B>) : sizeof(sm90_sizes<D, B>);
     alignas(128) CUtensorMap map;
     TRY(tensor_map(&map, a.k, D, a.n, a.heads / a.per_kv, sm90_shape<D, B>::KEYS, err));
-    CU(err, cudaFuncSetAttribute((const void *)sm90_parts<D, B>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    sm90_parts<D, B><<<dim3(a.heads, a.ranges), GROUP_THREADS, bytes, g->stream>>>(a, map);
-    CU_LAUNCHED(err);
+    CU(err, (run_kernel(g->stream, sums ? sm90_sum<D, B> : sm90_parts<D, B>,
+                        dim3(a.heads, a.ranges), GROUP_THREADS, bytes, a, map)));
 out:
     return rc;
 }
 
-template <int D, int B> static int launch_sums(struct gpu *g, const last_rows &a, struct err *err)
-{
-    int rc = 0, bytes = sizeof(sm90_sums<D, B>);
-    alignas(128) CUtensorMap map;
-    TRY(tensor_map(&map, a.k, D, a.n, a.heads / a.per_kv, sm90_shape<D, B>::KEYS, err));
-    CU(err, cudaFuncSetAttribute((const void *)sm90_sum<D, B>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    sm90_sum<D, B><<<dim3(a.heads, a.ranges), GROUP_THREADS, bytes, g->stream>>>(a, map);
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
-int last_sm90_parts(struct gpu *g, const last_rows &a, int d, struct err *err)
+int last_sm90_launch(struct gpu *g, const last_rows &a, int d, bool sums, struct err *err)
 {
     if (d == 128)
-        return a.tall == 128 ? launch_parts<128, 128>(g, a, err) : launch_parts<128, 64>(g, a, err);
-    return a.tall == 128 ? launch_parts<64, 128>(g, a, err) : launch_parts<64, 64>(g, a, err);
-}
-
-int last_sm90_sums(struct gpu *g, const last_rows &a, int d, struct err *err)
-{
-    if (d == 128)
-        return a.tall == 128 ? launch_sums<128, 128>(g, a, err) : launch_sums<128, 64>(g, a, err);
-    return a.tall == 128 ? launch_sums<64, 128>(g, a, err) : launch_sums<64, 64>(g, a, err);
+        return a.tall == 128 ? launch<128, 128>(g, a, sums, err) : launch<128, 64>(g, a, sums, err);
+    return a.tall == 128 ? launch<64, 128>(g, a, sums, err) : launch<64, 64>(g, a, sums, err);
 }

@@ -37,11 +37,10 @@ template <int B> static __device__ __forceinline__ int64_t first_row(const last_
     return a.end - 1 - (B - 1) * (int64_t)a.step;
 }
 
-/* Largest and sum of the rows over each range of tiles, into a.part; d is 64 or 128. */
-int last_sm90_parts(struct gpu *g, const last_rows &a, int d, struct err *err);
-
-/* Sums per key into a.ver and of parts of diagonals into a.diag_part; a.lse is there. */
-int last_sm90_sums(struct gpu *g, const last_rows &a, int d, struct err *err);
+/* A pass over the tiles of keys; d is 64 or 128. Largest and sum of the rows over each range of
+ * tiles, into a.part; or, when a.lse is there, sums per key into a.ver and of parts of diagonals
+ * into a.diag_part. */
+int last_sm90_launch(struct gpu *g, const last_rows &a, int d, bool sums, struct err *err);
 
 /* Parts of diagonals: [heads][ranges][4 warps][last_sm90_length]. A warp has the rows 16 w + i and,
  * of tiles with 128 rows, 64 + 16 w + i. Its element y is the diagonal whose key of row 0 is y -

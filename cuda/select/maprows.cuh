@@ -1,11 +1,13 @@
 /*
  * maprows.cuh - write rows of a selection's map (select.h), one warp per row: bits of the kept
- * units.
+ * units; words of patterns of equal steps.
  */
 #ifndef LACUNA_MAPROWS_CUH
 #define LACUNA_MAPROWS_CUH
 
 #include "cuda/select/select.h"
+
+#include <stdio.h>
 
 struct map_rows {
     uint32_t *map; /* [rows][words] */
@@ -77,6 +79,38 @@ static __device__ __forceinline__ void copy_row_bits(const map_rows &m, int64_t 
         }
         __stcs(to + i, four);
     }
+}
+
+/* ---- maps of pairs -------------------------------------------------------------------------- */
+
+/* Of all heads of a call. Larger ones are made on the host, as compact lists. */
+#define PAIR_MAP_BYTES (9LL << 29)
+#define PAIR_TOKENS (1 << 30) /* that sums of two positions and steps fit into an int */
+
+/* The keys first, first + step, ... below `end`, as bits of the word of keys [key, key + 32). */
+static __device__ __forceinline__ uint32_t every_key(int first, int step, int end, int key)
+{
+    uint32_t bits = 0;
+    if (end <= key || first >= key + 32)
+        return 0;
+    int past = key - first, to = min(end - key, 32);
+    int from = past <= 0 ? -past : (step - past % step) % step;
+    if (step == 1)
+        return from < to ? ~0u >> (32 - (to - from)) << from : 0;
+    for (; from < to; from += step)
+        bits |= 1u << from;
+    return bits;
+}
+
+static inline bool pair_maps_fit(const struct select_problem *p, char why[160])
+{
+    int64_t heads = p->of_heads ? p->of_heads : p->heads;
+    bool fit = p->nq <= PAIR_TOKENS && p->nk <= PAIR_TOKENS &&
+               (double)heads * (double)p->nq * (double)p->nk / 8 <= (double)PAIR_MAP_BYTES;
+    if (!fit)
+        snprintf(why, 160, "a bit for every pair takes more than %.1f GB",
+                 (double)PAIR_MAP_BYTES * 1e-9);
+    return fit;
 }
 
 #endif

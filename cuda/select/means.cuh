@@ -18,19 +18,16 @@ static __device__ __forceinline__ void unpack(const uint4 &raw, float (&x)[8])
     }
 }
 
-/* Mean of rows [row0, row0 + rows) of a head, summed in double and divided by `by`, into mean [D];
- * 256 threads. */
-template <int D>
-static __device__ __forceinline__ void mean_of(const uint4 *x, int64_t row0, int rows, int by,
-                                               float *mean)
+/* Sum of `rows` rows of x [][D] in double, a channel for each thread below D; 256 threads. */
+template <int D> static __device__ __forceinline__ double sum_rows(const uint4 *x, int rows)
 {
     constexpr int LANES = D / 8, STEP = 256 / LANES;
     __shared__ double shared[STEP][D + 1];
     int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
-    double sum[8] = {0};
+    double sum[8] = {0}, all = 0;
     for (int r = group; r < rows; r += STEP) {
         float v[8];
-        unpack(x[(row0 + r) * LANES + lane], v);
+        unpack(x[(int64_t)r * LANES + lane], v);
 #pragma unroll
         for (int c = 0; c < 8; c++)
             sum[c] += v[c];
@@ -39,12 +36,20 @@ static __device__ __forceinline__ void mean_of(const uint4 *x, int64_t row0, int
     for (int c = 0; c < 8; c++)
         shared[group][lane * 8 + c] = sum[c];
     __syncthreads();
-    if (threadIdx.x >= D)
-        return;
-    double all = 0;
-    for (int i = 0; i < STEP; i++)
-        all += shared[i][threadIdx.x];
-    mean[threadIdx.x] = (float)(all / by);
+    if (threadIdx.x < D)
+        for (int i = 0; i < STEP; i++)
+            all += shared[i][threadIdx.x];
+    return all;
+}
+
+/* Mean of rows [row0, row0 + rows) of a head, divided by `by`, into mean [D]; 256 threads. */
+template <int D>
+static __device__ __forceinline__ void mean_of(const uint4 *x, int64_t row0, int rows, int by,
+                                               float *mean)
+{
+    double sum = sum_rows<D>(x + row0 * (D / 8), rows);
+    if (threadIdx.x < D)
+        mean[threadIdx.x] = (float)(sum / by);
 }
 
 /* mean[head][block] of `block` rows of x [heads][n][D]. A partial last block is averaged over its

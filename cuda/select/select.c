@@ -130,12 +130,6 @@ out:
     return rc;
 }
 
-int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int32_t **col,
-                 struct err *err)
-{
-    return select_fetch_rows(g, job, 0, job->lists.rows, ptr, col, err);
-}
-
 int select_fetch_own(struct gpu *g, const struct select_job *job, int head, struct accel_own *own,
                      struct err *err)
 {

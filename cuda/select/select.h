@@ -141,10 +141,6 @@ int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t
 int select_fetch_rows(struct gpu *g, const struct select_job *job, int64_t row0, int64_t row1,
                       int64_t **ptr, int32_t **col, struct err *err);
 
-/* Of all rows. */
-int select_fetch(struct gpu *g, const struct select_job *job, int64_t **ptr, int32_t **col,
-                 struct err *err);
-
 #ifdef __cplusplus
 }
 #endif

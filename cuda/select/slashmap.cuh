@@ -8,9 +8,8 @@
 #ifndef LACUNA_SLASHMAP_CUH
 #define LACUNA_SLASHMAP_CUH
 
-#include "cuda/device.h"
 #include "cuda/select/lastrows.cuh"
-#include "cuda/select/maprows.cuh"
+#include "cuda/select/method.cuh"
 #include "cuda/select/wide.cuh"
 
 #define SLASH_ROWS 64
@@ -37,7 +36,6 @@ struct slash_lists {
 static int slash_init(struct gpu *g, struct select_job *job, const last_rows *last, int64_t first,
                       slash_lists *a, struct err *err)
 {
-    int64_t bits = job->problem.heads * job->lists.words * 4;
     int rc = 0;
     a->n = (int)job->problem.nk;
     a->words = (int)job->lists.words;
@@ -52,9 +50,8 @@ static int slash_init(struct gpu *g, struct select_job *job, const last_rows *la
     a->cols = (uint32_t *)job->lists.own + first / 4;
     a->dists = a->cols + a->words;
     a->stride = (int)(job->lists.own_bytes / 4);
-    TRY(gpu_alloc(g, bits, &a->last, err));
-    TRY(gpu_alloc(g, (int64_t)a->heads * a->n * 4, &a->follow, err));
-    TRY(gpu_alloc(g, (int64_t)a->heads * (a->words + 2) * 4, &a->ahead, err));
+    TRY(take(g, err, &a->last, a->heads * (int64_t)a->words, &a->follow, a->heads * (int64_t)a->n,
+             &a->ahead, a->heads * (int64_t)(a->words + 2)));
 out:
     return rc;
 }
@@ -121,6 +118,12 @@ static __device__ void last_words(const uint32_t *bits, int words, int32_t *last
         last[w] = before = bits[w] ? w : before;
 }
 
+/* Bit p of ahead [n]: is there a distance among the 64 from p - 64 on? */
+static __device__ void look_ahead(const uint32_t *bits, int words, uint32_t *ahead, int n)
+{
+    wide_bits(ahead, n, [=](int p) { return distances_from(bits, words, p - SLASH_ROWS) != 0; });
+}
+
 /* What follows a block that starts at distance p. Bits 19 and up: how many more blocks follow
  * without a gap, that is, while there is a distance among the next 64 below. Lower bits: 1 + the
  * distance at which the block after these starts. Blocks are placed by their distance from the end
@@ -129,12 +132,7 @@ static __device__ void follow_distances(const uint32_t *bits, const int32_t *las
                                         uint32_t *follow)
 {
     extern __shared__ uint32_t goes_on[]; /* bit p */
-    for (int p0 = 0; p0 < words * 32; p0 += WIDE) {
-        int p = p0 + threadIdx.x;
-        uint32_t word = __ballot_sync(~0u, distances_from(bits, words, p - SLASH_ROWS) != 0);
-        if (threadIdx.x % 32 == 0 && p < words * 32)
-            goes_on[p / 32] = word;
-    }
+    look_ahead(bits, words, goes_on, words);
     __syncthreads();
     if (threadIdx.x < SLASH_ROWS) {
         uint32_t run = 0;
@@ -151,43 +149,21 @@ static __device__ void follow_distances(const uint32_t *bits, const int32_t *las
     }
 }
 
-/* Bit p: is there a distance among the 64 from p - 64 on? */
-static __device__ void look_ahead(const uint32_t *bits, int words, uint32_t *ahead)
-{
-    for (int p0 = 0; p0 < (words + 2) * 32; p0 += WIDE) {
-        int p = p0 + (int)threadIdx.x;
-        uint32_t word = __ballot_sync(~0u, distances_from(bits, words, p - SLASH_ROWS) != 0);
-        if (threadIdx.x % 32 == 0 && p / 32 < words + 2)
-            ahead[p / 32] = word;
-    }
-}
-
 /* Head blockIdx.x; blockIdx.y 0: columns, 1: distances. The best by score, ties by index, the first
  * `force` before all others. */
 static __global__ void __launch_bounds__(WIDE) slash_pick(const slash_lists a)
 {
-    int head = blockIdx.x, n = a.n, seen = 0;
+    int head = blockIdx.x, n = a.n, number = blockIdx.y ? a.n_dists : a.n_cols;
     int force = blockIdx.y ? a.force_dists : a.force_cols;
     const double *score = (blockIdx.y ? a.sla : a.ver) + (int64_t)head * n;
     uint32_t *bits = (blockIdx.y ? a.dists : a.cols) + (int64_t)head * a.stride;
     auto value = [=](int x) { return x < force ? INFINITY : (float)score[x]; };
-    wide_cut c;
-    {
-        wide_list<decltype(value)> list(value, n);
-        int number = blockIdx.y ? a.n_dists : a.n_cols;
-        c = wide_largest(list, a.want ? a.want[2 * head + blockIdx.y] : number);
-    }
-    for (int x0 = 0; x0 < a.words * 32; x0 += WIDE) {
-        int x = x0 + threadIdx.x;
-        uint32_t word = __ballot_sync(~0u, wide_has(c, x < n ? value(x) : 0, x < n, &seen));
-        if (threadIdx.x % 32 == 0 && x < a.words * 32)
-            bits[x / 32] = word;
-    }
+    wide_pick(value, n, a.want ? a.want[2 * head + blockIdx.y] : number, bits, a.words);
     __syncthreads();
     if (blockIdx.y == 0)
         return;
     if (a.both) {
-        look_ahead(bits, a.words, a.ahead + (int64_t)head * (a.words + 2));
+        look_ahead(bits, a.words, a.ahead + (int64_t)head * (a.words + 2), a.words + 2);
         return;
     }
     int32_t *last = a.last + (int64_t)head * a.words;
@@ -377,10 +353,7 @@ static __global__ void slash_pairs_map(const slash_lists a)
 static int slash_choose(struct gpu *g, const slash_lists &a, struct err *err)
 {
     int rc = 0, bits = a.words * 4;
-    CU(err, cudaFuncSetAttribute((const void *)slash_pick,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bits));
-    slash_pick<<<dim3(a.heads, 2), WIDE, bits, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    CU(err, run_kernel(g->stream, slash_pick, dim3(a.heads, 2), WIDE, bits, a));
 out:
     return rc;
 }
@@ -390,16 +363,11 @@ static int slash_launch(struct gpu *g, const slash_lists &a, bool realised, stru
 {
     int rc = 0, warps = 4, bits = a.words * 4;
     TRY(slash_choose(g, a, err));
-    if (realised) {
-        auto lists = a.both ? slash_both_map : slash_lists_map;
-        CU(err, cudaFuncSetAttribute((const void *)lists,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, warps * bits));
-        lists<<<dim3((a.groups + warps - 1) / warps, a.heads), 32 * warps, warps * bits,
-                g->stream>>>(a);
-    } else {
-        slash_pairs_map<<<dim3((a.n + 7) / 8, a.heads), 256, 0, g->stream>>>(a);
-    }
-    CU_LAUNCHED(err);
+    if (realised)
+        CU(err, run_kernel(g->stream, a.both ? slash_both_map : slash_lists_map,
+                           dim3(ceil_div(a.groups, warps), a.heads), 32 * warps, warps * bits, a));
+    else
+        CU(err, run_kernel(g->stream, slash_pairs_map, dim3(ceil_div(a.n, 8), a.heads), 256, 0, a));
 out:
     return rc;
 }

@@ -56,6 +56,52 @@ static __device__ __forceinline__ int wide_before(int x, int *all = NULL)
     return __reduce_add_sync(~0u, lane < warp ? part[lane] : 0) + upto - x;
 }
 
+static __device__ __forceinline__ float wide_max(float x)
+{
+    __shared__ float part[32];
+    x = warp_max(x);
+    __syncthreads();
+    if ((threadIdx.x & 31) == 0)
+        part[threadIdx.x >> 5] = x;
+    __syncthreads();
+    return warp_max(part[threadIdx.x & 31]);
+}
+
+/* Number of threads before this one, and into *all over all, for which x holds. */
+static __device__ __forceinline__ int wide_rank(bool x, int *all)
+{
+    __shared__ int warps[32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    uint32_t mine = __ballot_sync(~0u, x);
+    __syncthreads();
+    if (lane == 0)
+        warps[warp] = __popc(mine);
+    __syncthreads();
+    *all = __reduce_add_sync(~0u, warps[lane]);
+    return __reduce_add_sync(~0u, lane < warp ? warps[lane] : 0) +
+           __popc(mine & ((1u << lane) - 1));
+}
+
+/* Bits with the order of the floats. */
+static __device__ __forceinline__ uint32_t ordered_bits(float x)
+{
+    uint32_t bits = __float_as_uint(x);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+/* Bit x of bits [words] is keep(x). All threads call keep, for 0 .. 1023, 1024 .. 2047, ... in
+ * turn; past the last bit wanted it must return false. */
+template <class F>
+static __device__ __forceinline__ void wide_bits(uint32_t *bits, int words, F keep)
+{
+    for (int x0 = 0; x0 < words * 32; x0 += WIDE) {
+        int x = x0 + (int)threadIdx.x;
+        uint32_t word = __ballot_sync(~0u, keep(x));
+        if ((threadIdx.x & 31) == 0 && x / 32 < words)
+            bits[x / 32] = word;
+    }
+}
+
 /* get(x) is value x of n. Values that do not fit into registers are fetched again in every pass. */
 template <class G> struct wide_list {
     float own[WIDE_OWN];
@@ -216,19 +262,27 @@ static __device__ __forceinline__ wide_cut wide_prefix(const wide_list<G> &list,
  * ... in turn; `seen` starts at 0. */
 static __device__ __forceinline__ bool wide_has(const wide_cut &c, float v, bool valid, int *seen)
 {
-    __shared__ int warps[32];
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     bool in = valid && v >= c.from;
+    int all;
     if (c.m == 0)
         return in;
-    uint32_t ties = __ballot_sync(~0u, valid && v == c.tie);
-    __syncthreads();
-    if (lane == 0)
-        warps[warp] = __popc(ties);
-    __syncthreads();
-    int before = *seen + __reduce_add_sync(~0u, lane < warp ? warps[lane] : 0);
-    *seen += __reduce_add_sync(~0u, warps[lane]);
-    return in || ((ties >> lane & 1) && before + __popc(ties & ((1u << lane) - 1)) < c.m);
+    bool tie = valid && v == c.tie;
+    int before = *seen + wide_rank(tie, &all);
+    *seen += all;
+    return in || (tie && before < c.m);
+}
+
+/* The `want` largest of n values, ties by index, as bits [words]. */
+template <class G>
+static __device__ __forceinline__ void wide_pick(G get, int n, int want, uint32_t *bits, int words)
+{
+    wide_cut c;
+    int seen = 0;
+    {
+        wide_list<G> list(get, n);
+        c = wide_largest(list, want);
+    }
+    wide_bits(bits, words, [&](int x) { return wide_has(c, x < n ? get(x) : 0, x < n, &seen); });
 }
 
 #endif

@@ -428,7 +428,7 @@ static int launch_and_fetch(struct gpu *g, struct selection *s, int i, bool quan
         TRY(me->launch_quantised(g, &s->job, err));
     else
         TRY(me->launch(g, &s->job, err));
-    TRY(select_fetch(g, &s->job, &s->ptr[i], &s->col[i], err));
+    TRY(select_fetch_rows(g, &s->job, 0, s->job.lists.rows, &s->ptr[i], &s->col[i], err));
 out:
     return rc;
 }

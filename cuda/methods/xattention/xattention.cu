@@ -6,29 +6,130 @@
  *   s[r][j] = sum_t Q[S r + S - 1 - t] . K[S j + t]
  *
  * is a product of depth S d over N / S reduced rows and columns: N^2 d / S FLOP causal. Tiles of
- * these scores (xattn_sm90.cu, xattn_portable.cuh) leave each row's largest score of 128 columns
+ * these scores (xattn_sm90.cu; elsewhere by
+ * mma.sync, for any stride and number of tokens) leave each row's largest score of 128 columns
  * and the sums of e^(s - largest) per column block of 128 / S. The row kernel combines the tiles of
  * a row. Scores are bf16 products summed in float, masses and cuts are in double.
  */
-#include "core/intmath.h"
-#include "cuda/methods/xattention/xattn_portable.cuh"
 #include "cuda/methods/xattention/xattn_sm90.cuh"
+#include "cuda/mma.cuh"
 #include "cuda/select/cut.cuh"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 #define MAX_COLS 20480 /* masses of a row in shared memory */
 #define MAX_PER_BLOCK 32
 #define ROW_THREADS 64
 #define SHORT 256 /* masses of a row in the registers of a warp */
 
-struct xattn_state {
-    xattn_args args;
+struct xattn_state : xattn_args {
     bool sm90;
     xattn_sm90 hop;
 };
+
+/* ---- scores without wgmma ------------------------------------------------------------------
+ *
+ * A thread block computes 128 x 128 scores, keeps them in shared memory and reduces them by two
+ * threads a row. */
+
+#define PITCH 129 /* floats of a row of scores in shared memory: rows in different banks */
+#define THREADS 256
+
+#define DEPTH 64 /* channels of a stage */
+#define STAGES 3
+#define BYTES (TILE * DEPTH * 2)
+
+/* Rows S (r0 + i) + t, i = 0 .. 127, of x [n][D], channels of part `part`. */
+template <int D>
+static __device__ __forceinline__ void copy_strided(uint32_t dst, const uint4 *x, int64_t r0, int t,
+                                                    int part, int stride, int64_t n)
+{
+#pragma unroll
+    for (int e = threadIdx.x; e < TILE * (DEPTH / 8); e += THREADS) {
+        int r = e / (DEPTH / 8), c = e % (DEPTH / 8);
+        int64_t row = (r0 + r) * stride + t;
+        bool valid = row < n;
+        copy_async(dst + chunk_at<DEPTH>(r, c),
+                   x + (valid ? row : 0) * (D / 8) + part * (DEPTH / 8) + c, valid);
+    }
+}
+
+/* Stage s of a tile: offset s / (D / 64) of the runs, channels of part s % (D / 64). */
+template <int D>
+static __device__ __forceinline__ void copy_stage(const xattn_args &a, uint32_t base,
+                                                  const uint4 *q, const uint4 *k, int r0, int j0,
+                                                  int s)
+{
+    constexpr int PARTS = D / DEPTH;
+    uint32_t to = base + s % STAGES * 2 * BYTES;
+    if (s < a.stride * PARTS) {
+        copy_strided<D>(to, q, r0, a.stride - 1 - s / PARTS, s % PARTS, a.stride, a.nq);
+        copy_strided<D>(to + BYTES, k, j0, s / PARTS, s % PARTS, a.stride, a.nk);
+    }
+    copy_commit();
+}
+
+/* From the scores of a tile in shared memory: two threads a row. */
+static __device__ void reduce_tile(const xattn_args &a, const float *s, int head, int r0, int j0)
+{
+    int r = threadIdx.x / 2, half = threadIdx.x % 2, row = r0 + r;
+    int64_t limit = row < a.rows ? columns(a, row) : 0;
+    int n = (int)min(max(min(limit, (int64_t)a.keys) - j0, (int64_t)0), (int64_t)TILE);
+    float top = -INFINITY;
+    for (int j = half; j < n; j += 2)
+        top = fmaxf(top, s[r * PITCH + j]);
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1)) * a.factor;
+    if (row >= a.rows)
+        return;
+    int64_t at = (int64_t)head * a.rows + row;
+    if (half == 0)
+        a.top[at * a.tiles + j0 / TILE] = n > 0 ? top : -INFINITY;
+    for (int b = half; b < a.stride; b += 2) {
+        int block = j0 / a.per_block + b;
+        float sum = 0;
+        if (block >= a.units)
+            break;
+        for (int j = b * a.per_block; j < (b + 1) * a.per_block; j++)
+            sum += j < n ? exp2f(fmaf(s[r * PITCH + j], a.factor, -top)) : 0;
+        a.sum[at * a.pitch + block] = sum;
+    }
+}
+
+/* Warp w: reduced rows of quarter w % 4, columns of half w / 4. */
+template <int D>
+static __global__ void __launch_bounds__(THREADS, 2) score_tiles(const xattn_args a)
+{
+    extern __shared__ __align__(128) uint8_t shared[];
+    int j0 = blockIdx.x * TILE, r0 = blockIdx.y * TILE, head = blockIdx.z;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n = a.stride * (D / DEPTH);
+    const uint4 *q = a.q + (int64_t)head * a.nq * (D / 8);
+    const uint4 *k = a.k + (int64_t)(head / a.per_kv) * a.nk * (D / 8);
+    uint32_t base = shared_addr(shared);
+    float acc[2][8][4] = {{{0}}};
+
+    if (j0 >= columns(a, min(r0 + TILE, a.rows) - 1))
+        return;
+    for (int s = 0; s < STAGES - 1; s++)
+        copy_stage<D>(a, base, q, k, r0, j0, s);
+    for (int s = 0; s < n; s++) {
+        uint32_t here = base + s % STAGES * 2 * BYTES;
+        copy_wait<STAGES - 2>();
+        __syncthreads();
+        copy_stage<D>(a, base, q, k, r0, j0, s + STAGES - 1);
+        add_scores<DEPTH, 2, 8>(here, warp % 4 * 32, here + BYTES, warp / 4 * 64, acc);
+    }
+    __syncthreads();
+    float *s = (float *)shared;
+    copy_wait<0>();
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[(warp % 4 * 32 + 16 * m + (lane >> 2) + 8 * (i / 2)) * PITCH + warp / 4 * 64 +
+                  8 * n + 2 * (lane & 3) + i % 2] = acc[m][n][i];
+    __syncthreads();
+    reduce_tile(a, s, head, r0, j0);
+}
 
 /* ---- rows ----------------------------------------------------------------------------------- */
 
@@ -77,12 +178,6 @@ static __device__ double mass_of(const xattn_args &a, const row_scale *rows, int
 
 /* Masses of a row block in shared memory. */
 struct mass_shared : list_shared {
-    template <class F> __device__ __forceinline__ void edit(F f)
-    {
-        for (int j = threadIdx.x & 31; j < n; j += 32)
-            f(j, ((double *)v)[j]);
-        __syncwarp();
-    }
     __device__ __forceinline__ double at(int j) const
     {
         return j < n ? v[j] : -1;
@@ -92,12 +187,6 @@ struct mass_shared : list_shared {
 /* Masses of a row block in registers, lane l has blocks l, l + 32, ... */
 template <int N> struct mass_registers : list_registers<N> {
     using list_registers<N>::v;
-    template <class F> __device__ __forceinline__ void edit(F f)
-    {
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            f(i * 32 + (int)(threadIdx.x & 31), v[i]);
-    }
     __device__ __forceinline__ double at(int j) const
     {
         long long x = 0; /* bits: a choice of doubles would put the list into memory */
@@ -129,7 +218,7 @@ struct row_block {
 
 static __device__ row_block block_at(const xattn_args &a, int64_t row)
 {
-    int head = (int)(row / a.row_blocks), i = (int)(row % a.row_blocks), r0 = i << a.block_shift;
+    int head = (int)(row / a.groups), i = (int)(row % a.groups), r0 = i << a.block_shift;
     int64_t end = min((int64_t)(i + 1) * BLOCK, a.nq);
     int own = (int)((i * (int64_t)BLOCK + a.shift) / BLOCK);
     int last = (int)((end - 1 + a.shift) / BLOCK);
@@ -164,7 +253,7 @@ template <class L>
 static __device__ __forceinline__ void keep_row(const xattn_args &a, L &list, const row_block &b)
 {
     cut c = cut_row(a, list, b);
-    int limit = min(b.n, a.key_blocks), seen = 0;
+    int limit = min(b.n, a.units), seen = 0;
     fill_row(a.map, b.row, [&](int j) {
         double mass = list.at(j);
         bool keep = cut_has(c, mass, mass >= 0, &seen);
@@ -273,92 +362,61 @@ static __global__ void __launch_bounds__(32, 28) select_short_rows(const xattn_a
 
 /* ---- launches ------------------------------------------------------------------------------- */
 
-template <int D> static int launch_tiles(struct gpu *g, const xattn_args &a, struct err *err)
-{
-    int rc = 0, smem = STAGES * 2 * BYTES; /* more than the TILE x PITCH scores take */
-    CU(err, cudaFuncSetAttribute((const void *)score_tiles<D>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-    score_tiles<D>
-        <<<dim3(a.tiles, (a.rows + TILE - 1) / TILE, a.heads), THREADS, smem, g->stream>>>(a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
-static int launch_rows(struct gpu *g, const xattn_args &a, int64_t rows, struct err *err)
-{
-    int rc = 0, smem = a.cols * 8;
-    if (a.cols <= SHORT) {
-        select_short_rows<<<(unsigned)rows, 32, 0, g->stream>>>(a);
-    } else {
-        CU(err, cudaFuncSetAttribute((const void *)select_rows,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-        select_rows<<<(unsigned)rows, ROW_THREADS, smem, g->stream>>>(a);
-    }
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     const xattn_state &s = *(const xattn_state *)job->state;
-    const xattn_args &a = s.args;
+    const xattn_args &a = s;
     int rc = 0;
 
     if (s.sm90)
-        TRY(xattn_sm90_launch(g, a, job->problem.d, s.hop, err));
-    else if (job->problem.d == 128)
-        TRY(launch_tiles<128>(g, a, err));
+        TRY(xattn_sm90_launch(g, a, s.hop, err));
+    else /* more shared memory than the TILE x PITCH scores take */
+        CU(err, run_kernel(g->stream, a.d == 128 ? score_tiles<128> : score_tiles<64>,
+                           dim3(a.tiles, ceil_div(a.rows, TILE), a.heads), THREADS,
+                           STAGES * 2 * BYTES, a));
+    if (a.cols <= SHORT)
+        CU(err, run_kernel(g->stream, select_short_rows, job->lists.rows, 32, 0, a));
     else
-        TRY(launch_tiles<64>(g, a, err));
-    TRY(launch_rows(g, a, job->lists.rows, err));
+        CU(err, run_kernel(g->stream, select_rows, job->lists.rows, ROW_THREADS, a.cols * 8, a));
 out:
     return rc;
 }
 
 /* ---- set-up --------------------------------------------------------------------------------- */
 
-static void resolve(const struct select_problem *p, xattn_args *a)
+/* Column blocks, padded ones included: whole passes of rows of the published code. */
+static int column_blocks(const struct xattn_rule *r, int64_t nk)
 {
-    const struct xattn_rule *r = &select_rule(p, 0)->xattn;
-    a->profile = r->profile;
-    a->nq = p->nq;
-    a->nk = p->nk;
-    a->heads = p->heads;
-    a->per_kv = p->heads / p->kv_heads;
-    a->stride = (int)r->stride;
-    a->per_block = BLOCK / a->stride;
-    a->causal = p->causal;
-    a->rows = (int)ceil_div(p->nq, a->stride);
-    a->keys = (int)ceil_div(p->nk, a->stride);
-    a->row_blocks = (int)ceil_div(p->nq, BLOCK);
-    a->key_blocks = (int)ceil_div(p->nk, BLOCK);
-    bool official = r->profile == XATTN_OFFICIAL;
-    int64_t unit = official ? r->chunk : BLOCK;
-    a->cols = (int)(ceil_div(p->nk, unit) * (unit / BLOCK));
-    a->shift = official ? (int64_t)a->cols * BLOCK - ceil_div(p->nq, unit) * unit : p->nk - p->nq;
-    a->chunk_blocks = official ? (int)(unit / BLOCK) : 1;
-    a->tau = r->tau;
-    double s = r->profile == XATTN_PAPER ? sqrt(a->stride) : a->stride;
-    a->factor = (float)(p->scale / (s * r->norm) * M_LOG2E);
-    a->q = (const uint4 *)p->q;
-    a->k = (const uint4 *)p->k;
+    int64_t unit = r->profile == XATTN_OFFICIAL ? r->chunk : BLOCK;
+    return (int)(ceil_div(nk, unit) * (unit / BLOCK));
 }
 
 static bool fits(const struct select_problem *p, char why[160])
 {
-    xattn_args a;
-    resolve(p, &a);
-    if (p->d != 64 && p->d != 128)
-        snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
-    else if (a.tau <= 0 || a.tau >= 1)
-        snprintf(why, 160, "the GPU side has 0 < tau < 1");
-    else if (a.cols > MAX_COLS)
-        snprintf(why, 160, "the GPU side takes up to %d blocks of keys", MAX_COLS);
-    else
-        return true;
-    return false;
+    const struct xattn_rule *r = &select_rule(p, 0)->xattn;
+    if (!dims_fit(p, why))
+        return false;
+    if (r->tau <= 0 || r->tau >= 1)
+        return refuse(why, "the GPU side has 0 < tau < 1");
+    return column_blocks(r, p->nk) <= MAX_COLS ||
+           refuse(why, "the GPU side takes up to %d blocks of keys", MAX_COLS);
+}
+
+static void resolve(const struct xattn_rule *r, double scale, xattn_args *a)
+{
+    bool official = r->profile == XATTN_OFFICIAL;
+    int64_t unit = official ? r->chunk : BLOCK;
+    a->profile = r->profile;
+    a->stride = (int)r->stride;
+    a->per_block = BLOCK / a->stride;
+    a->rows = (int)ceil_div(a->nq, a->stride);
+    a->keys = (int)ceil_div(a->nk, a->stride);
+    a->cols = column_blocks(r, a->nk);
+    a->shift = official ? (int64_t)a->cols * BLOCK - ceil_div(a->nq, unit) * unit : a->nk - a->nq;
+    a->chunk_blocks = official ? (int)(unit / BLOCK) : 1;
+    a->tau = r->tau;
+    double s = r->profile == XATTN_PAPER ? sqrt(a->stride) : a->stride;
+    a->factor = (float)(scale / (s * r->norm) * M_LOG2E);
 }
 
 /* With one top for so many reduced columns. */
@@ -374,23 +432,17 @@ static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
     xattn_state *s = NULL;
-    xattn_args *a = NULL;
+    int64_t rows;
     int rc = 0;
 
-    if (posix_memalign((void **)&s, 128, sizeof *s) != 0) /* tensor maps */
-        FAIL(err, ERR_NOMEM, "xattention on the GPU: out of memory");
-    memset(s, 0, sizeof *s);
-    job->state = s;
-    a = &s->args;
-    resolve(p, a);
-    TRY(select_lists_init(g, job, BLOCK, BLOCK, err));
-    a->map = map_rows_of(&job->lists);
-    s->sm90 = g->sm == 90 && a->per_block >= 8; /* fewer columns a block take many registers */
-    lay_out_sums(a, s->sm90 ? XATTN_COLUMNS : TILE);
-    TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->tiles * 4, &a->top, err));
-    TRY(gpu_alloc(g, (int64_t)a->heads * a->rows * a->pitch * 4, &a->sum, err));
+    TRY(method_init(g, job, BLOCK, BLOCK, &s, err));
+    resolve(&select_rule(p, 0)->xattn, p->scale, s);
+    s->sm90 = g->sm == 90 && s->per_block >= 8; /* fewer columns a block take many registers */
+    lay_out_sums(s, s->sm90 ? XATTN_COLUMNS : TILE);
+    rows = (int64_t)s->heads * s->rows;
+    TRY(take(g, err, &s->top, rows * s->tiles, &s->sum, rows * s->pitch));
     if (s->sm90)
-        TRY(xattn_sm90_init(g, *a, p->d, &s->hop, err));
+        TRY(xattn_sm90_init(g, *s, &s->hop, err));
 out:
     return rc;
 }

@@ -8,19 +8,10 @@
  * may reduce its scores, in registers, while the others multiply the next tile. At the diagonal a
  * warpgroup multiplies no more columns than its rows see, in steps of 64.
  */
-#include "core/intmath.h"
 #include "cuda/methods/xattention/xattn_sm90.cuh"
 #include "cuda/tensormap.h"
 #include "cuda/warp.cuh"
 #include "cuda/wgmma.cuh"
-
-extern "C" {
-#include "core/mem.h"
-}
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define DEPTH 64 /* channels of a stage */
 #define STAGES 4
@@ -328,53 +319,28 @@ static __global__ void pad_heads(const uint4 *x, int64_t n, int64_t m, int width
         to[i] = row < n ? x[(head * n + row) * width + i % width] : make_uint4(0, 0, 0, 0);
 }
 
-static int pad(struct gpu *g, const uint4 *x, int64_t n, int64_t m, int d, int heads, uint4 *to,
+static int pad(struct gpu *g, const uint4 *x, int64_t n, int64_t m, int width, int heads, uint4 *to,
                struct err *err)
 {
     int rc = 0;
-    if (!to)
-        return 0;
-    pad_heads<<<(unsigned)ceil_div(heads * m * (d / 8), 256), 256, 0, g->stream>>>(x, n, m, d / 8,
-                                                                                   heads, to);
-    CU_LAUNCHED(err);
+    if (to)
+        CU(err, run_kernel(g->stream, pad_heads, ceil_div(heads * m * width, 256), 256, 0, x, n, m,
+                           width, heads, to));
 out:
     return rc;
 }
 
-template <int PER>
-static int launch(struct gpu *g, const xattn_args &a, int d, const xattn_sm90 &s, struct err *err)
+int xattn_sm90_launch(struct gpu *g, const xattn_args &a, const xattn_sm90 &s, struct err *err)
 {
-    int rc = 0, bytes = sizeof(score_smem), log_d = d == 128 ? 7 : 6;
-    CU(err, cudaFuncSetAttribute((const void *)score_runs<PER>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    score_runs<PER><<<s.blocks, 128 * (WARPGROUPS + 1), bytes, g->stream>>>(s.q, s.k, a, s, log_d);
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
-static int launch_stride(struct gpu *g, const xattn_args &a, int d, const xattn_sm90 &s,
-                         struct err *err)
-{
-    switch (a.per_block) {
-    case 8:
-        return launch<8>(g, a, d, s, err);
-    case 16:
-        return launch<16>(g, a, d, s, err);
-    default:
-        return launch<32>(g, a, d, s, err);
-    }
-}
-
-int xattn_sm90_launch(struct gpu *g, const xattn_args &a, int d, const xattn_sm90 &s,
-                      struct err *err)
-{
-    int rc = 0;
-    TRY(pad(g, a.q, a.nq, (int64_t)a.rows * a.stride, d, a.heads, s.padded[0], err));
-    TRY(pad(g, a.k, a.nk, (int64_t)a.keys * a.stride, d, a.heads / a.per_kv, s.padded[1], err));
-    if (s.blocks == 0)
-        return 0;
-    return launch_stride(g, a, d, s, err);
+    int rc = 0, log_d = a.d == 128 ? 7 : 6;
+    auto runs = a.per_block == 8    ? score_runs<8>
+                : a.per_block == 16 ? score_runs<16>
+                                    : score_runs<32>;
+    TRY(pad(g, a.q, a.nq, (int64_t)a.rows * a.stride, a.d / 8, a.heads, s.padded[0], err));
+    TRY(pad(g, a.k, a.nk, (int64_t)a.keys * a.stride, a.d / 8, a.kv_heads, s.padded[1], err));
+    if (s.blocks > 0)
+        CU(err, run_kernel(g->stream, runs, s.blocks, 128 * (WARPGROUPS + 1), sizeof(score_smem),
+                           s.q, s.k, a, s, log_d));
 out:
     return rc;
 }
@@ -432,38 +398,31 @@ static int make_tiles(struct gpu *g, const xattn_args &a, xattn_sm90 *s, struct 
 {
     int64_t most = a.heads * ceil_div(a.rows, TILE_ROWS) * a.tiles, n = 0;
     job *jobs = NULL;
-    int2 *tiles = NULL, *to = NULL;
     int rc = 0;
     TRY(mem_alloc(&jobs, most, sizeof *jobs, "tiles of scores", err));
-    TRY(mem_alloc(&tiles, most, sizeof *tiles, "tiles of scores", err));
     n = list_jobs(a, g->sms, jobs);
-    for (int64_t i = 0; i < n; i++)
-        tiles[i] = jobs[i].tile;
     s->n = (int)n;
     s->blocks = (int)(n < g->sms ? n : g->sms);
-    TRY(gpu_alloc(g, n * 8 + 8, &to, err));
-    TRY(gpu_alloc(g, 8, &s->taken, err));
-    TRY(gpu_put(g, to, tiles, n * 8, err));
+    TRY(put_each(g, n, &s->tiles, err, [=](int64_t i) { return jobs[i].tile; }));
+    TRY(take(g, err, &s->taken, 2));
     CU(err, cudaMemsetAsync(s->taken, 0, 8, g->stream));
-    s->tiles = to;
 out:
     free(jobs);
-    free(tiles);
     return rc;
 }
 
-int xattn_sm90_init(struct gpu *g, const xattn_args &a, int d, xattn_sm90 *s, struct err *err)
+int xattn_sm90_init(struct gpu *g, const xattn_args &a, xattn_sm90 *s, struct err *err)
 {
     int64_t nq = (int64_t)a.rows * a.stride, nk = (int64_t)a.keys * a.stride;
-    int rc = 0, kv_heads = a.heads / a.per_kv;
+    int rc = 0;
     if (nq != a.nq)
-        TRY(gpu_alloc(g, a.heads * nq * d * 2, &s->padded[0], err));
+        TRY(take(g, err, &s->padded[0], a.heads * nq * (a.d / 8)));
     if (nk != a.nk)
-        TRY(gpu_alloc(g, kv_heads * nk * d * 2, &s->padded[1], err));
-    TRY(tensor_map(&s->q, s->padded[0] ? s->padded[0] : a.q, a.stride * d, a.rows, a.heads,
+        TRY(take(g, err, &s->padded[1], a.kv_heads * nk * (a.d / 8)));
+    TRY(tensor_map(&s->q, s->padded[0] ? s->padded[0] : a.q, a.stride * a.d, a.rows, a.heads,
                    TILE_ROWS, err));
-    TRY(tensor_map(&s->k, s->padded[1] ? s->padded[1] : a.k, a.stride * d, a.keys, kv_heads, BOX,
-                   err));
+    TRY(tensor_map(&s->k, s->padded[1] ? s->padded[1] : a.k, a.stride * a.d, a.keys, a.kv_heads,
+                   BOX, err));
     TRY(make_tiles(g, a, s, err));
 out:
     return rc;

@@ -9,38 +9,35 @@
  * Scores come from bf16 products summed in float; everything after them is in double.
  *
  * 2 B N d FLOP per slice and head; the records take 32 N bytes per slice and head.
+ *
+ * The earlier algorithm (profile=v2, arXiv v1 and v2): exact rows, evenly strided from the last one
+ * back (lastrows.cuh); the columns that hold a share of their mass, one by one; a window, and a few
+ * dense last rows. The CPU side is sim/methods/sampleattention/sampleattention_v2.c. 4 R N d FLOP
+ * for R rows, N^2 / 8 bytes written per head.
  */
-#include "core/intmath.h"
-#include "cuda/methods/sampleattention/sample_tokens.h"
-#include "cuda/select/cut.cuh"
-#include "cuda/select/maprows.cuh"
 #include "cuda/mma.cuh"
-#include "cuda/select/rowlse.cuh"
+#include "cuda/select/cut.cuh"
+#include "cuda/select/lastrows.cuh"
+#include "cuda/select/method.cuh"
+#include "cuda/select/wide.cuh"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
+#define MOST_TOKENS (1 << 24) /* of profile=v2 */
 #define MAX_CHUNKS 64
 #define MAX_BLOCKS 24576 /* a list of scores in shared memory */
 #define THREADS 256
 #define MOST_TILES 8 /* tiles of keys that a thread block walks */
 
-struct sample_args {
-    int64_t nq, nk;
-    int heads, per_kv, nb, chunks, lists, units, tiles_per_block;
+struct sample_args : head_args {
+    int block, nb, chunks, lists, halves, tiles_per_block; /* halves: half blocks of keys */
     int centred, cover2, merge, keep_diag, keep_sink;
-    int mask_unit, groups;
+    int mask_unit;
     double alpha_c, alpha_s;
-    float scale_log2;
     int end[MAX_CHUNKS + 1]; /* chunk i covers positions [end[i], end[i + 1]) */
 
-    const uint4 *q, *k;
-    float4 *part;          /* [heads][chunks][units][B]: largest, sum, sum of the lower bin */
+    float4 *part;          /* [heads][chunks][halves][B]: largest, sum, sum of the lower bin */
     double *lse;           /* [heads][chunks][B], base 2 */
     double *col, *slash;   /* [chunks][nb] of the first head; the next one's are 2 chunks nb on */
     uint8_t *cols, *diags; /* [heads][lists][nb], [heads][lists][nb + 1] */
-    map_rows map;
 };
 
 /* Distance d lies in bin (d + offset) / B. */
@@ -110,7 +107,7 @@ static __global__ void __launch_bounds__(THREADS, 2) score_units(const sample_ar
     int t1 = min(t0 + a.tiles_per_block, (last + B - 1) / B);
     uint32_t q = shared_addr(shared), k = q + TILE;
     const uint4 *keys = a.k + (int64_t)(head / a.per_kv) * a.nk * (D / 8);
-    float4 *part = a.part + ((int64_t)head * a.chunks + slice) * a.units * B;
+    float4 *part = a.part + ((int64_t)head * a.chunks + slice) * a.halves * B;
 
     if (t0 >= t1)
         return;
@@ -143,7 +140,7 @@ static __global__ void __launch_bounds__(LSE_THREADS) join_units(const sample_ar
 {
     int row = blockIdx.z * 32 + (threadIdx.x & 31);
     int64_t at = (int64_t)blockIdx.y * a.chunks + blockIdx.x;
-    const float4 *part = a.part + at * a.units * B + row;
+    const float4 *part = a.part + at * a.halves * B + row;
     double lse = row_lse(units_of(a, blockIdx.x, B), [=](int u) {
         float4 x = part[(int64_t)u * B];
         return make_float2(x.x, x.y);
@@ -192,7 +189,7 @@ template <int B> static __global__ void __launch_bounds__(B) add_rows(const samp
     __shared__ double shared[B / 32];
     int j = blockIdx.x, slice = blockIdx.y, row = threadIdx.x;
     int64_t at = (int64_t)blockIdx.z * a.chunks + slice;
-    const float4 *part = a.part + at * a.units * B + row;
+    const float4 *part = a.part + at * a.halves * B + row;
     int pos = a.end[slice + 1] - B + row, units = units_of(a, slice, B);
     float lse = (float)a.lse[at * B + row];
     double col = 0, slash = 0;
@@ -257,12 +254,12 @@ static __global__ void __launch_bounds__(32) choose(const sample_args a)
 
 /* ---- map ------------------------------------------------------------------------------------ */
 
-/* A warp per row of the map; `b` is the block size. */
-static __global__ void fill_map(const sample_args a, int b, int64_t rows)
+/* A warp per row of the map. */
+static __global__ void fill_map(const sample_args a)
 {
     int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
-    int l = 0;
-    if (row >= rows)
+    int l = 0, b = a.block;
+    if (row >= a.heads * (int64_t)a.groups)
         return;
     int64_t head = row / a.groups;
     int i = (int)((row % a.groups * a.mask_unit + a.nk - a.nq) / b);
@@ -277,26 +274,100 @@ static __global__ void fill_map(const sample_args a, int b, int64_t rows)
     });
 }
 
-/* ---- launches ------------------------------------------------------------------------------- */
+/* ---- the earlier algorithm ------------------------------------------------------------------ */
 
-struct sample_state {
-    int block;
-    sample_args args;
+struct token_args : head_args {
+    int64_t window, bottom;
+    double alpha;
+    last_rows rows;
+    int *number;    /* [heads] columns */
+    uint32_t *cols; /* [heads][words] */
 };
+
+/* Head blockIdx.x: how many columns, by mass descending, reach the share. */
+static __global__ void __launch_bounds__(WIDE) count_columns(const token_args a)
+{
+    const double *score = a.rows.ver + blockIdx.x * a.nk;
+    auto value = [=](int x) { return (float)score[x]; };
+    int64_t number = a.nk;
+    if (a.alpha < 1) {
+        int all;
+        wide_list<decltype(value)> list(value, (int)a.nk);
+        wide_cut c = wide_prefix(list, a.alpha * list.mass(0, &all));
+        number = min((int64_t)c.above + c.m + 1, a.nk);
+    }
+    if (threadIdx.x == 0)
+        a.number[blockIdx.x] = (int)number;
+}
+
+static __global__ void __launch_bounds__(WIDE) choose_columns(const token_args a)
+{
+    const double *score = a.rows.ver + blockIdx.x * a.nk;
+    wide_pick([=](int x) { return (float)score[x]; }, (int)a.nk, a.number[blockIdx.x],
+              a.cols + blockIdx.x * (int64_t)a.map.words, a.map.words);
+}
+
+/* Bits of word w from x on. */
+static __device__ __forceinline__ uint32_t bits_from(int w, int64_t x)
+{
+    int64_t n = x - 32 * (int64_t)w;
+    return n <= 0 ? ~0u : n >= 32 ? 0 : ~0u << n;
+}
+
+/* A warp per row. */
+static __global__ void fill_tokens(const token_args a)
+{
+    int64_t row = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) >> 5;
+    if (row >= a.heads * a.nq)
+        return;
+    int64_t r = row % a.nq, pos = r + a.nk - a.nq, near = max(pos + 1 - a.window, (int64_t)0);
+    const uint32_t *cols = a.cols + row / a.nq * a.map.words;
+    near = r >= a.nq - a.bottom ? 0 : near;
+    fill_row_words(a.map, row,
+                   [&](int w) { return (cols[w] | bits_from(w, near)) & ~bits_from(w, pos + 1); });
+}
+
+static int launch_tokens(struct gpu *g, const token_args &a, struct err *err)
+{
+    int rc = 0;
+    TRY(last_rows_launch(g, a.rows, a.d, err));
+    CU(err, run_kernel(g->stream, count_columns, a.heads, WIDE, 0, a));
+    CU(err, run_kernel(g->stream, choose_columns, a.heads, WIDE, 0, a));
+    CU(err, run_kernel(g->stream, fill_tokens, ceil_div(a.heads * a.nq, 8), 256, 0, a));
+out:
+    return rc;
+}
+
+static int init_tokens(struct gpu *g, struct select_job *job, const struct sample_rule *r,
+                       struct err *err)
+{
+    token_args *a = NULL;
+    int rc = 0;
+    TRY(method_init(g, job, 1, 1, &a, err));
+    a->window = r->window;
+    a->bottom = r->bottom;
+    a->alpha = r->alpha;
+    TRY(last_rows_init(g, &job->problem, (int)ceil_div(a->nq, r->step), 1, &a->rows, err));
+    a->rows.step = (int)r->step;
+    a->rows.sla = NULL;
+    TRY(take(g, err, &a->number, a->heads, &a->cols, a->heads * (int64_t)a->map.words));
+    job->lists.own = a->number;
+    job->lists.own_bytes = 4;
+out:
+    return rc;
+}
+
+/* ---- launches ------------------------------------------------------------------------------- */
 
 template <int D, int B>
 static int launch_scores(struct gpu *g, const sample_args &a, struct err *err)
 {
-    int rc = 0, smem = 3 * B * D * 2;
-    int blocks = (int)ceil_div(a.nb, a.tiles_per_block);
-    CU(err, cudaFuncSetAttribute((const void *)score_units<D, B>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, smem));
-    score_units<D, B><<<dim3(blocks, a.chunks, a.heads), THREADS, smem, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    join_units<B><<<dim3(a.chunks, a.heads, B / 32), LSE_THREADS, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    add_rows<B><<<dim3(a.nb, a.chunks, a.heads), B, 0, g->stream>>>(a);
-    CU_LAUNCHED(err);
+    int rc = 0, blocks = (int)ceil_div(a.nb, a.tiles_per_block);
+    CU(err, (run_kernel(g->stream, score_units<D, B>, dim3(blocks, a.chunks, a.heads), THREADS,
+                        3 * B * D * 2, a)));
+    CU(err,
+       run_kernel(g->stream, join_units<B>, dim3(a.chunks, a.heads, B / 32), LSE_THREADS, 0, a));
+    CU(err, run_kernel(g->stream, add_rows<B>, dim3(a.nb, a.chunks, a.heads), B, 0, a));
 out:
     return rc;
 }
@@ -304,26 +375,21 @@ out:
 static int launch(struct gpu *g, const struct select_job *job, struct err *err)
 {
     if (job->lists.bk == 1)
-        return sample_tokens_launch(g, job, err);
-    const sample_state *s = (const sample_state *)job->state;
-    const sample_args &a = s->args;
-    int64_t flags = (int64_t)a.heads * a.lists, rows = job->lists.rows;
-    int rc = 0, d = job->problem.d;
+        return launch_tokens(g, *(const token_args *)job->state, err);
+    const sample_args &a = *(const sample_args *)job->state;
+    int64_t flags = (int64_t)a.heads * a.lists;
+    int rc = 0;
 
-    if (d == 128)
-        rc = s->block == 128 ? launch_scores<128, 128>(g, a, err)
-                             : launch_scores<128, 64>(g, a, err);
+    if (a.d == 128)
+        TRY((a.block == 128 ? launch_scores<128, 128>(g, a, err)
+                            : launch_scores<128, 64>(g, a, err)));
     else
-        rc = s->block == 128 ? launch_scores<64, 128>(g, a, err) : launch_scores<64, 64>(g, a, err);
-    if (rc)
-        goto out;
+        TRY((a.block == 128 ? launch_scores<64, 128>(g, a, err)
+                            : launch_scores<64, 64>(g, a, err)));
     CU(err, cudaMemsetAsync(a.cols, 0, (size_t)(flags * (2 * a.nb + 1)), g->stream));
-    CU(err, cudaFuncSetAttribute((const void *)choose, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 a.nb * 8));
-    choose<<<dim3(a.merge == SAMPLE_MEAN ? 1 : a.chunks, a.heads, 2), 32, a.nb * 8, g->stream>>>(a);
-    CU_LAUNCHED(err);
-    fill_map<<<(unsigned)ceil_div(rows, 8), 256, 0, g->stream>>>(a, s->block, rows);
-    CU_LAUNCHED(err);
+    CU(err, run_kernel(g->stream, choose, dim3(a.merge == SAMPLE_MEAN ? 1 : a.chunks, a.heads, 2),
+                       32, a.nb * 8, a));
+    CU(err, run_kernel(g->stream, fill_map, ceil_div(job->lists.rows, 8), 256, 0, a));
 out:
     return rc;
 }
@@ -338,29 +404,22 @@ static bool dense(const struct select_problem *p)
 static bool fits(const struct select_problem *p, char why[160])
 {
     const struct sample_rule *r = &select_rule(p, 0)->sample;
-    if (p->d != 64 && p->d != 128)
-        snprintf(why, 160, "head dimension %d, the GPU side has 64 and 128", p->d);
-    else if (r->tokens && p->nk > SAMPLE_MOST_TOKENS)
-        snprintf(why, 160, "the GPU side of profile=v2 takes up to %d keys", SAMPLE_MOST_TOKENS);
-    else if (!r->tokens && ceil_div(p->nk, r->block) > MAX_BLOCKS)
-        snprintf(why, 160, "the GPU side takes up to %d blocks of keys", MAX_BLOCKS);
-    else
-        return true;
-    return false;
+    if (!dims_fit(p, why))
+        return false;
+    if (r->tokens)
+        return p->nk <= MOST_TOKENS ||
+               refuse(why, "the GPU side of profile=v2 takes up to %d keys", MOST_TOKENS);
+    return ceil_div(p->nk, r->block) <= MAX_BLOCKS ||
+           refuse(why, "the GPU side takes up to %d blocks of keys", MAX_BLOCKS);
 }
 
-static void resolve(const struct gpu *g, const struct select_problem *p, sample_state *s)
+static void resolve(const struct gpu *g, const struct sample_rule *r, sample_args *a)
 {
-    sample_args *a = &s->args;
-    int64_t b = s->block, shift = p->nk - p->nq;
-    const struct sample_rule *r = &select_rule(p, 0)->sample;
-    a->nq = p->nq;
-    a->nk = p->nk;
-    a->heads = p->heads;
-    a->per_kv = p->heads / p->kv_heads;
-    a->nb = (int)ceil_div(p->nk, b);
+    int64_t b = r->block, shift = a->nk - a->nq, tiles;
+    a->block = (int)b;
+    a->nb = (int)ceil_div(a->nk, b);
     a->chunks = r->chunks;
-    a->units = 2 * a->nb;
+    a->halves = 2 * a->nb;
     a->alpha_c = r->alpha_c;
     a->alpha_s = r->alpha_s;
     a->centred = r->extend == SAMPLE_CENTRED;
@@ -369,46 +428,35 @@ static void resolve(const struct gpu *g, const struct select_problem *p, sample_
     a->lists = r->merge == SAMPLE_PERCHUNK ? r->chunks : 1;
     a->keep_diag = r->keep_diag;
     a->keep_sink = r->keep_sink;
-    a->scale_log2 = (float)(p->scale * M_LOG2E);
     a->end[0] = (int)shift;
     for (int i = 1; i < a->chunks; i++)
-        a->end[i] = (int)(ceil_div(shift + i * p->nq / a->chunks, b) * b);
-    a->end[a->chunks] = (int)p->nk;
+        a->end[i] = (int)(ceil_div(shift + i * a->nq / a->chunks, b) * b);
+    a->end[a->chunks] = (int)a->nk;
     a->mask_unit = (int)gcd(b, shift % b);
-    int64_t tiles = (int64_t)a->nb * a->chunks * a->heads / (2 * g->sms);
-    a->tiles_per_block = (int)(tiles < 1 ? 1 : tiles > MOST_TILES ? MOST_TILES : tiles);
-    a->q = (const uint4 *)p->q;
-    a->k = (const uint4 *)p->k;
+    tiles = (int64_t)a->nb * a->chunks * a->heads / (2 * g->sms);
+    a->tiles_per_block = (int)MAX(MIN(tiles, MOST_TILES), 1);
 }
 
 static int init(struct gpu *g, struct select_job *job, struct err *err)
 {
     const struct select_problem *p = &job->problem;
-    if (select_rule(p, 0)->sample.tokens)
-        return sample_tokens_init(g, job, err);
-    sample_state *s = (sample_state *)calloc(1, sizeof *s);
+    const struct sample_rule *r = &select_rule(p, 0)->sample;
+    if (r->tokens)
+        return init_tokens(g, job, r, err);
+    sample_args *a = NULL;
+    int64_t slices, lists;
     int rc = 0;
 
-    job->state = s;
-    if (!s)
-        FAIL(err, ERR_NOMEM, "sampleattention on the GPU: out of memory");
-    s->block = (int)select_rule(p, 0)->sample.block;
-    resolve(g, p, s);
-    {
-        sample_args *a = &s->args;
-        int64_t slices = (int64_t)a->heads * a->chunks;
-        TRY(select_lists_init(g, job, a->mask_unit, s->block, err));
-        a->groups = (int)job->lists.groups;
-        a->map = map_rows_of(&job->lists);
-        TRY(gpu_alloc(g, slices * a->units * s->block * 16, &a->part, err));
-        TRY(gpu_alloc(g, slices * s->block * 8, &a->lse, err));
-        TRY(gpu_alloc(g, 2 * slices * a->nb * 8, &a->col, err));
-        a->slash = a->col + (int64_t)a->chunks * a->nb;
-        job->lists.own = a->col;
-        job->lists.own_bytes = 2 * (int64_t)a->chunks * a->nb * 8;
-        TRY(gpu_alloc(g, (int64_t)a->heads * a->lists * (2 * a->nb + 1), &a->cols, err));
-        a->diags = a->cols + (int64_t)a->heads * a->lists * a->nb;
-    }
+    TRY(method_init(g, job, gcd(r->block, (p->nk - p->nq) % r->block), r->block, &a, err));
+    resolve(g, r, a);
+    slices = (int64_t)a->heads * a->chunks;
+    lists = (int64_t)a->heads * a->lists;
+    TRY(take(g, err, &a->part, slices * a->halves * a->block, &a->lse, slices * a->block, &a->col,
+             2 * slices * a->nb, &a->cols, lists * (2 * a->nb + 1)));
+    a->slash = a->col + (int64_t)a->chunks * a->nb;
+    a->diags = a->cols + lists * a->nb;
+    job->lists.own = a->col;
+    job->lists.own_bytes = 2 * (int64_t)a->chunks * a->nb * 8;
 out:
     return rc;
 }

@@ -1,33 +1,154 @@
 /*
- * oracle_cut.cuh - which of a row's entries, or of a query block's units, are kept: the k largest,
- * or the shortest prefix by value descending whose mass reaches its target. A thread block per row;
- * ties go to the lower index.
+ * oracle.cu - the oracle's masks by count and by mass (sim/methods/oracle/oracle.c has the rules
+ * and the reference): entries of every row, or units of every query block.
  *
- * Values become keys, unsigned integers of the same order, in shared memory or, where a row is too
- * long for it, in place of its scores. The cut is found by bisection over the keys: how much do the
- * keys below t have, in number or in mass? Sums are of what is left out, because a sum of floats is
- * as exact as it is small. As soon as few keys are in question they are collected, and only these
- * are looked at. A thread adds up floats, the thread block doubles, all in a fixed order.
+ * Some tiles of rows at a time, whose scores against all keys fit into half of L2: scores from bf16
+ * products summed in float; of units the masses; then a thread block per row, or per query block,
+ * finds its cut by bisection over unsigned integers of
+ * the values' order, in shared memory or, where a row is too long for it, in place of its scores.
+ * Sums are of what is left out, because a sum of floats is as exact as it is small; a thread adds
+ * up floats, the thread block doubles, all in a fixed order. As soon as few keys are in question
+ * they are collected, and only these are looked at. Ties go to the lower index. What an oracle
+ * costs says nothing about a method, so the passes are simple ones.
+ *
+ * One Q K^T, 4 N^2 bytes written and read per head.
  */
-#ifndef LACUNA_ORACLE_CUT_CUH
-#define LACUNA_ORACLE_CUT_CUH
-
-#include "cuda/methods/oracle/oracle_common.cuh"
+#include "cuda/mma.cuh"
+#include "cuda/select/method.cuh"
 #include "cuda/select/wide.cuh"
 
-#include <math.h>
+#define ORACLE_TILE 128 /* rows and keys of a tile of scores */
+
+/* Kernels work on a range of tiles of ORACLE_TILE rows; tile head * row_tiles + t has the rows from
+ * t * ORACLE_TILE on. */
+struct oracle_args : head_args {
+    int64_t pitch;               /* floats of a row of scores */
+    int row_tiles, bq, per_tile; /* per_tile: query blocks of a tile */
+    int64_t bk;
+    struct oracle_rule rule;
+    int tile0;    /* first tile of the launch */
+    float *score; /* [tiles of a launch][ORACLE_TILE][pitch] q . k, not scaled */
+    float2 *norm; /* [tiles][ORACLE_TILE] largest score of a row; 1 / sum of e^(scale
+                   * (s - largest)), 0 for a row without a key */
+    float *mass;  /* [tiles][per_tile][mass_pitch] of units */
+    int64_t mass_pitch;
+    int in_shared; /* the keys of a row fit into shared memory */
+};
+
+/* Keys that row i sees: [0, limit). */
+static __device__ __forceinline__ int oracle_limit(const oracle_args &a, int64_t i)
+{
+    int64_t n = i + 1 + a.nk - a.nq;
+    return (int)(!a.causal || n > a.nk ? a.nk : n < 0 ? 0 : n);
+}
+
+/* e^(scale (s - top)): the difference is exact where it matters, so that p is right to 1e-6 of
+ * itself however large the scores are. */
+static __device__ __forceinline__ float oracle_exp(const oracle_args &a, float s, float top)
+{
+    return exp2f((s - top) * a.scale_log2);
+}
+
+/* Units [lo, hi) of the rows [r0, r1) that are kept in advance. */
+static __device__ __forceinline__ void oracle_forced(const oracle_args &a, int64_t r0, int64_t r1,
+                                                     int *lo, int *hi)
+{
+    int64_t shift = a.nk - a.nq, n = a.rule.forced_n, from = 0, to = 0;
+    if (a.rule.forced == ORACLE_DIAG) {
+        from = r0 + shift;
+        to = r1 + shift;
+    } else if (a.rule.forced == ORACLE_SINK) {
+        to = n;
+    } else if (a.rule.forced == ORACLE_WINDOW) {
+        from = r0 + shift - n + 1;
+        to = r1 + shift + (a.causal ? 0 : n - 1);
+    }
+    from = max(from, (int64_t)0);
+    to = min(to, (int64_t)oracle_limit(a, r1 - 1));
+    *lo = (int)(from < to ? from / a.bk : 0);
+    *hi = (int)(from < to ? (to + a.bk - 1) / a.bk : 0);
+}
+
+/* ---- scores --------------------------------------------------------------------------------- */
+
+#define ORACLE_THREADS 256
+
+/* One tile of keys (blockIdx.x) of one tile of rows (blockIdx.y). Warp w: rows of quarter w % 4,
+ * keys of half w / 4. Tiles that no row sees are not written. */
+template <int D>
+static __global__ void __launch_bounds__(ORACLE_THREADS, 2) oracle_score_tiles(const oracle_args a)
+{
+    extern __shared__ __align__(128) uint8_t shared[];
+    int tile = a.tile0 + (int)blockIdx.y, head = tile / a.row_tiles;
+    int64_t r0 = (int64_t)(tile % a.row_tiles) * ORACLE_TILE,
+            j0 = (int64_t)blockIdx.x * ORACLE_TILE;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    uint32_t rows = shared_addr(shared), keys = rows + ORACLE_TILE * D * 2;
+    float acc[2][8][4] = {{{0}}};
+
+    if (j0 >= oracle_limit(a, min(r0 + ORACLE_TILE, a.nq) - 1))
+        return;
+    copy_tile<D, ORACLE_TILE, ORACLE_THREADS>(rows, a.q + head * a.nq * (D / 8), r0, a.nq);
+    copy_tile<D, ORACLE_TILE, ORACLE_THREADS>(keys, a.k + head / a.per_kv * a.nk * (D / 8), j0,
+                                              a.nk);
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+    add_scores<D, 2, 8>(rows, warp % 4 * 32, keys, warp / 4 * 64, acc);
+    float *to = a.score +
+                ((int64_t)blockIdx.y * ORACLE_TILE + warp % 4 * 32 + (lane >> 2)) * a.pitch + j0 +
+                warp / 4 * 64 + 2 * (lane & 3);
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                *(float2 *)(to + (16 * m + 8 * half) * a.pitch + 8 * n) =
+                    make_float2(acc[m][n][2 * half], acc[m][n][2 * half + 1]);
+}
+
+/* Sums of p over the units of query block blockIdx.y: a thread adds up columns, then the units put
+ * together those of their keys. */
+static __global__ void __launch_bounds__(ORACLE_THREADS) oracle_unit_masses(const oracle_args a)
+{
+    __shared__ double part[ORACLE_THREADS];
+    int tile = a.tile0 + (int)blockIdx.y / a.per_tile, block = (int)blockIdx.y % a.per_tile;
+    int64_t r0 = (int64_t)(tile % a.row_tiles) * ORACLE_TILE + (int64_t)block * a.bq;
+    int64_t r1 = min(r0 + a.bq, a.nq),
+            at = (int64_t)(blockIdx.y / a.per_tile) * ORACLE_TILE + block * a.bq;
+    int wide = (int)min(a.bk, (int64_t)ORACLE_THREADS), units = ORACLE_THREADS / wide;
+    int64_t j0 = (int64_t)blockIdx.x * units * a.bk, j1 = min(j0 + units * a.bk, a.nk);
+    const float *score = a.score + at * a.pitch;
+    const float2 *norm = a.norm + at;
+    int rows = (int)(r1 - r0), first = oracle_limit(a, r0);
+    double sum = 0;
+    for (int64_t j = j0 + threadIdx.x; j < j1; j += ORACLE_THREADS) {
+        /* Row r of the block sees key j from here on. */
+        int from = !a.causal || j < first ? 0 : (int)(j - (r0 + a.nk - a.nq));
+        float part = 0;
+#pragma unroll 8
+        for (int r = from; r < rows; r++)
+            part += oracle_exp(a, score[r * a.pitch + j], norm[r].x) * norm[r].y;
+        sum += (double)part;
+    }
+    part[threadIdx.x] = sum;
+    __syncthreads();
+    int64_t unit = (int64_t)blockIdx.x * units + threadIdx.x;
+    if ((int)threadIdx.x >= units || unit >= a.units)
+        return;
+    sum = 0;
+    for (int e = 0; e < wide; e++)
+        sum += part[threadIdx.x * wide + e];
+    a.mass[(int64_t)blockIdx.y * a.mass_pitch + unit] = (float)sum;
+}
+
+/* ---- cuts ----------------------------------------------------------------------------------- */
 
 #define KEY_NONE 0xffffffffu /* of what takes no part: above all limits */
 #define KEY_STEP (4 * WIDE)  /* keys that the thread block reads at once; lists are padded to it */
 #define KEY_FEW 4096         /* that are collected */
 #define KEY_RANKED 256       /* of these, that are compared each with each */
-
-/* Unsigned integers with the order of the floats. */
-static __device__ __forceinline__ uint32_t ordered_bits(float x)
-{
-    uint32_t bits = __float_as_uint(x);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
 
 struct key_sum {
     int count;
@@ -48,17 +169,6 @@ static __device__ key_sum wide_both(int count, double mass)
     }
     __syncthreads();
     return {__reduce_add_sync(~0u, counts[threadIdx.x & 31]), warp_add(masses[threadIdx.x & 31])};
-}
-
-static __device__ float wide_most(float x)
-{
-    __shared__ float part[32];
-    x = warp_max(x);
-    __syncthreads();
-    if ((threadIdx.x & 31) == 0)
-        part[threadIdx.x >> 5] = x;
-    __syncthreads();
-    return warp_max(part[threadIdx.x & 31]);
 }
 
 /* f(four values, index of the first) for n values, by all threads; from n on whatever is there. A
@@ -259,7 +369,7 @@ static __device__ __forceinline__ int write_kept(const oracle_args &a, int64_t r
                                                  int lo, int hi, int seen = 0)
 {
     int lane = threadIdx.x & 31;
-    for (int x = 4 * (int)threadIdx.x; x - 4 * (int)threadIdx.x < a.words * 32; x += KEY_STEP) {
+    for (int x = 4 * (int)threadIdx.x; x - 4 * (int)threadIdx.x < a.map.words * 32; x += KEY_STEP) {
         uint4 four = x < list.n ? *(const uint4 *)(list.keys + x)
                                 : make_uint4(KEY_NONE, KEY_NONE, KEY_NONE, KEY_NONE);
         const uint32_t key[4] = {four.x, four.y, four.z, four.w};
@@ -283,8 +393,8 @@ static __device__ __forceinline__ int write_kept(const oracle_args &a, int64_t r
 #pragma unroll
         for (int step = 1; step < 8; step *= 2)
             bits |= __shfl_xor_sync(~0u, bits, step);
-        if ((lane & 7) == 0 && x / 32 < a.words)
-            a.map[row * a.words + x / 32] = bits;
+        if ((lane & 7) == 0 && x / 32 < a.map.words)
+            a.map.map[row * a.map.words + x / 32] = bits;
     }
     return seen;
 }
@@ -327,7 +437,7 @@ static __device__ __forceinline__ float largest_score(const float *s, int n)
         top = fmaxf(top, x + 2 < n ? v.z : top);
         top = fmaxf(top, x + 3 < n ? v.w : top);
     });
-    return wide_most(top);
+    return wide_max(top);
 }
 
 /* A row of scores, by count. */
@@ -495,4 +605,151 @@ static __global__ void __launch_bounds__(WIDE) oracle_choose_head(const oracle_a
     }
 }
 
-#endif
+/* ---- launches ------------------------------------------------------------------------------- */
+
+struct oracle_state : oracle_args {
+    int tiles;   /* of a launch */
+    int at_once; /* heads that are chosen for at once, with one cut each; 0: rows, or blocks */
+};
+
+#define SHARED_BYTES (220 * 1024) /* of a thread block, beside what it declares */
+
+/* Values of a row, padded; bytes of shared memory for a thread block that has them there. */
+static int64_t row_values(int64_t n)
+{
+    return ceil_div(n, KEY_STEP) * KEY_STEP;
+}
+
+/* From the scores of n tiles to their rows of the map. */
+static int launch_choice(struct gpu *g, const oracle_args &a, int n, struct err *err)
+{
+    int64_t each = a.bk < ORACLE_THREADS ? ORACLE_THREADS / a.bk : 1; /* units of a thread block */
+    int64_t smem = 4 * (KEY_FEW + (a.in_shared ? row_values(a.units) : 0));
+    int rc = 0;
+    if (a.bq == 1 && a.bk == 1 && !a.rule.head_wide) {
+        CU(err, run_kernel(g->stream, oracle_choose_rows, (n * ORACLE_TILE), WIDE, smem, a));
+        return 0;
+    }
+    CU(err, run_kernel(g->stream, oracle_row_norms, (n * ORACLE_TILE), WIDE, 0, a));
+    CU(err, run_kernel(g->stream, oracle_unit_masses,
+                       dim3(ceil_div(a.units, each), (n * a.per_tile)), ORACLE_THREADS, 0, a));
+    if (a.rule.head_wide)
+        return 0;
+    CU(err, run_kernel(g->stream, oracle_choose_units, (n * a.per_tile), WIDE, smem, a));
+out:
+    return rc;
+}
+
+/* The tiles [from, to); with head-wide choices their masses follow each other. */
+static int launch_tiles(struct gpu *g, const oracle_state *s, int from, int to, struct err *err)
+{
+    oracle_args a = *s;
+    int rc = 0, smem = 2 * ORACLE_TILE * a.d * 2;
+    for (a.tile0 = from; a.tile0 < to; a.tile0 += s->tiles) {
+        int n = MIN(to - a.tile0, s->tiles);
+        if (s->at_once)
+            a.mass = s->mass + (a.tile0 - from) * a.per_tile * a.mass_pitch;
+        CU(err, run_kernel(g->stream, a.d == 128 ? oracle_score_tiles<128> : oracle_score_tiles<64>,
+                           dim3(ceil_div(a.nk, ORACLE_TILE), n), ORACLE_THREADS, smem, a));
+        TRY(launch_choice(g, a, n, err));
+    }
+out:
+    return rc;
+}
+
+static int launch_heads(struct gpu *g, const oracle_state *s, struct err *err)
+{
+    const oracle_args &a = *s;
+    int rc = 0, smem = 4 * KEY_FEW;
+    for (int h = 0; h < a.heads; h += s->at_once) {
+        int n = MIN(a.heads - h, s->at_once);
+        TRY(launch_tiles(g, s, h * a.row_tiles, (h + n) * a.row_tiles, err));
+        CU(err, run_kernel(g->stream, oracle_choose_head, n, WIDE, smem, a, h));
+    }
+out:
+    return rc;
+}
+
+static int launch(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    const oracle_state *s = (const oracle_state *)job->state;
+    return s->at_once ? launch_heads(g, s, err)
+                      : launch_tiles(g, s, 0, s->heads * s->row_tiles, err);
+}
+
+/* ---- the table's functions ------------------------------------------------------------------ */
+
+#define HEAD_MASSES ((int64_t)1 << 29) /* of a head with one cut */
+#define MASS_BYTES ((int64_t)1 << 30)  /* of some heads */
+
+/* Masses of a head, padded. */
+static int64_t head_masses(const struct select_problem *p)
+{
+    const struct oracle_rule *r = &select_rule(p, 0)->oracle;
+    int64_t rows = ceil_div(p->nq, ORACLE_TILE) * (ORACLE_TILE / r->bq);
+    return rows * row_values(ceil_div(p->nk, r->bk));
+}
+
+static bool fits(const struct select_problem *p, char why[160])
+{
+    const struct oracle_rule *r = &select_rule(p, 0)->oracle;
+    bool in_tile = r->bq == p->nq ? r->bq <= ORACLE_TILE : ORACLE_TILE % r->bq == 0;
+    if (!dims_fit(p, why))
+        return false;
+    if (!(p->scale > 0))
+        return refuse(why, "the GPU side has positive scales");
+    if (r->by == ORACLE_MASS && r->alpha > 1 - 1e-5)
+        return refuse(why, "the GPU side has alpha up to 1 - 1e-5: beyond it rounding decides");
+    if (!in_tile)
+        return refuse(why, "the GPU side has units of 1, 2, 4, ... 128 rows, not %lld",
+                      (long long)r->bq);
+    if (r->head_wide && head_masses(p) > HEAD_MASSES)
+        return refuse(why, "the GPU side of one choice for a head has up to %lld units",
+                      (long long)HEAD_MASSES);
+    return r->bk == 1 || r->bq >= 16 || r->bq >= p->nq ||
+           refuse(why, "the GPU side has units of several keys from 16 rows on");
+}
+
+/* Tiles whose scores take half of L2, at least two so that every multiprocessor has a row. */
+static int tiles_at_once(const struct gpu *g, const oracle_args &a)
+{
+    int64_t tile = ORACLE_TILE * a.pitch * 4, n = g->l2_bytes / 2 / tile, all;
+    all = (int64_t)a.heads * a.row_tiles;
+    n = n < 2 ? 2 : n < 256 ? n : 256;
+    return (int)(n < all ? n : all);
+}
+
+static int init(struct gpu *g, struct select_job *job, struct err *err)
+{
+    const struct oracle_rule *r = &select_rule(&job->problem, 0)->oracle;
+    oracle_state *s = NULL;
+    int64_t masses;
+    int rc = 0;
+
+    TRY(method_init(g, job, r->bq, r->bk, &s, err));
+    s->rule = *r;
+    s->bq = (int)r->bq;
+    s->bk = r->bk;
+    s->pitch = row_values(s->nk);
+    s->row_tiles = (int)ceil_div(s->nq, ORACLE_TILE);
+    s->per_tile = ORACLE_TILE / s->bq;
+    s->mass_pitch = row_values(s->units);
+    s->in_shared = 4 * (KEY_FEW + s->mass_pitch) <= SHARED_BYTES;
+    s->tiles = tiles_at_once(g, *s);
+    TRY(take(g, err, &s->score, (int64_t)s->tiles * ORACLE_TILE * s->pitch));
+    if (r->bq == 1 && r->bk == 1 && !r->head_wide)
+        return 0;
+    masses = (int64_t)s->tiles * s->per_tile * s->mass_pitch;
+    if (r->head_wide) {
+        int64_t head = head_masses(&job->problem);
+        s->at_once = (int)MAX(MIN(MASS_BYTES / 4 / head, s->heads), 1);
+        masses = s->at_once * head;
+    }
+    TRY(take(g, err, &s->norm, (int64_t)s->tiles * ORACLE_TILE, &s->mass, masses));
+out:
+    return rc;
+}
+
+extern "C" const struct select_method select_oracle = {
+    "oracle", fits, init, launch, NULL, NULL, NULL, false, NULL,
+};

@@ -1,0 +1,987 @@
+/*
+ * spargeattn.cu - filter 1 of SpargeAttn (arXiv 2502.18137, section 3.3) and its 8-bit operands.
+ *
+ *   mean of K over the tokens; per block of Q and of K minus that mean: mean and self-similarity;
+ *   scores of the means, their softmax per query block, and the largest up to a sum of tau
+ *
+ * The CPU side is sim/methods/spargeattn/spargeattn_select.c, and the order of its arithmetic is
+ * followed where a threshold decides: means are sums in double rounded to float, scores, softmax
+ * and running sums are in double, ties go to the lower block. Sums over blocks and norms are in
+ * float, first over the eight rows of a thread, then over the warps.
+ *
+ * A block of 64 or 128 rows of q or k stays in the registers of a thread block, so that memory is
+ * read once. Beside memory, the number of instructions limits the pass; therefore the lanes of a
+ * row share the work on its norm. Rows of the map are cut by a warp each, without sorting
+ * (cut.cuh).
+ *
+ * Bytes: K twice and Q once for the selection (K for its mean first), 0.2 ms for 32 heads of 32K x
+ * 128 at 4 TB/s; the quantised operands are written in the same passes, V is read twice. Scores,
+ * softmax and cut move few bytes: they run on a second stream beside the pass over the other half
+ * of the queries, or over V.
+ */
+#include "cuda/select/cut.cuh"
+#include "cuda/select/means.cuh"
+#include "cuda/select/method.cuh"
+#include "cuda/warp.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+#define THREADS 256
+#define MAX_UNITS 24576 /* of a row whose probabilities fit into shared memory */
+#define MEAN_GROUPS 8
+#define MEAN_ROWS 512 /* keys of a thread block's share of the token mean */
+
+/* ---- the mean of k over the tokens ---------------------------------------------------------- */
+
+/* Sum of a[] over the threads of a block that hold the same 8 channels; the first D threads get one
+ * channel each. Lanes of a channel group are apart by D / 8. */
+template <int D> static __device__ double sum_columns(double (&a)[8], double *shared)
+{
+    constexpr int LANES = D / 8;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+#pragma unroll
+        for (int step = LANES; step < 32; step *= 2)
+            a[i] += __shfl_xor_sync(~0u, a[i], step);
+    __syncthreads();
+    if (lane < LANES)
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            shared[warp * D + lane * 8 + i] = a[i];
+    __syncthreads();
+    double sum = 0;
+    if (threadIdx.x < D)
+        for (int w = 0; w < THREADS / 32; w++)
+            sum += shared[w * D + threadIdx.x];
+    return sum;
+}
+
+/* Two rows are added in float, which is exact for bf16 unless they are 2^16 apart, and the pairs in
+ * double. */
+template <int D>
+static __global__ void __launch_bounds__(THREADS)
+    sum_keys(const uint4 *k, int64_t nk, int64_t shares, double *partial)
+{
+    constexpr int LANES = D / 8, STEP = THREADS / LANES;
+    __shared__ double shared[THREADS / 32 * D];
+    int64_t head = blockIdx.y, row0 = blockIdx.x * (int64_t)MEAN_ROWS;
+    const uint4 *at = k + (head * nk + row0) * LANES + threadIdx.x;
+    int rows = (int)min((int64_t)MEAN_ROWS, nk - row0);
+    int row = threadIdx.x / LANES;
+    double sum[8] = {0};
+
+    for (int r = row; r < rows; r += 4 * STEP, at += 4 * STEP * LANES) {
+        uint4 raw[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            raw[i] = r + i * STEP < rows ? at[i * STEP * LANES] : make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+            float x[8], y[8];
+            unpack(raw[i], x);
+            unpack(raw[i + 1], y);
+#pragma unroll
+            for (int c = 0; c < 8; c++)
+                sum[c] += x[c] + y[c];
+        }
+    }
+    double total = sum_columns<D>(sum, shared);
+    if (threadIdx.x < D)
+        partial[(head * shares + blockIdx.x) * D + threadIdx.x] = total;
+}
+
+/* D x MEAN_GROUPS threads; the groups' sums are added in order. Also clears the maxima of V, which
+ * later kernels raise. */
+template <int D>
+static __global__ void __launch_bounds__(D *MEAN_GROUPS)
+    finish_mean(const double *partial, int64_t shares, int64_t nk, int smooth, float *kbar,
+                unsigned *v_max)
+{
+    __shared__ double shared[MEAN_GROUPS][D];
+    int c = threadIdx.x % D, group = threadIdx.x / D;
+    double sum = 0;
+    for (int64_t s = group; s < shares && smooth; s += MEAN_GROUPS)
+        sum += partial[(blockIdx.x * shares + s) * D + c];
+    shared[group][c] = sum;
+    __syncthreads();
+    if (group > 0)
+        return;
+    for (int i = 1; i < MEAN_GROUPS; i++)
+        sum += shared[i][c];
+    kbar[blockIdx.x * D + c] = (float)(sum / (double)nk);
+    v_max[blockIdx.x * D + c] = 0;
+}
+
+/* ---- blocks: mean, self-similarity, integers ------------------------------------------------ */
+
+struct block_args {
+    const uint4 *x;    /* [heads][n][d] */
+    const float *kbar; /* [heads][d] or NULL */
+    int64_t n, blocks;
+    const double *theta; /* [heads][judges] */
+    int judges;          /* query heads that judge a head's blocks, each by its own theta */
+    int paper;
+    float *mean;   /* [heads][blocks][d] */
+    uint8_t *like; /* [heads][judges][blocks] */
+    uint2 *q8;     /* [heads][n][d], NULL: not quantised */
+    float *scale;  /* [heads][blocks] */
+};
+
+#define JUDGE_ROWS 8 /* of a thread, 8 channels each */
+
+/* A thread has rows row, row + STEP, ... of a block, of the LANES that share a row one each. */
+template <int D, int BLOCK> struct judge_shape {
+    static constexpr int LANES = D / 8, STEP = BLOCK / JUDGE_ROWS, SIZE = STEP * LANES,
+                         WARPS = SIZE / 32;
+};
+
+/* Each warp's part of a block: sums of its rows and of its rows scaled to length 1, the largest |x|
+ * and |x|^2. */
+template <int D, int BLOCK> struct judge_shared {
+    static constexpr int WARPS = judge_shape<D, BLOCK>::WARPS;
+    alignas(16) float sum[WARPS][D];
+    alignas(16) float unit[WARPS][D];
+    float top[WARPS], longest[WARPS];
+};
+
+/* Sums over the lanes of a row of 8 values each, one per row: lane l gets that of row l % 8. */
+template <int LANES> static __device__ __forceinline__ float share_rows(const float (&n)[8])
+{
+    int lane = threadIdx.x;
+    float a[4], b[2], c;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        a[i] = (lane & 1 ? n[2 * i + 1] : n[2 * i]) +
+               __shfl_xor_sync(~0u, lane & 1 ? n[2 * i] : n[2 * i + 1], 1);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        b[i] = (lane & 2 ? a[2 * i + 1] : a[2 * i]) +
+               __shfl_xor_sync(~0u, lane & 2 ? a[2 * i] : a[2 * i + 1], 2);
+    c = (lane & 4 ? b[1] : b[0]) + __shfl_xor_sync(~0u, lane & 4 ? b[0] : b[1], 4);
+    if (LANES == 16)
+        c += __shfl_xor_sync(~0u, c, 8);
+    return c;
+}
+
+/* A row's eight channels in float, of keys minus the token mean. */
+template <bool KEYS>
+static __device__ __forceinline__ void judge_row(const uint4 &raw, const float (&kbar)[8],
+                                                 float (&x)[8])
+{
+    unpack(raw, x);
+    if (KEYS)
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            x[c] -= kbar[c];
+}
+
+/* Add the values of the lanes of a warp that hold the same channels, and store them with the warps'
+ * sums. */
+template <int D> static __device__ __forceinline__ void judge_columns(float (&a)[8], float *to)
+{
+    int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int step = D / 8; step < 32; step *= 2)
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            a[c] += __shfl_xor_sync(~0u, a[c], step);
+    if (lane < D / 8) {
+        *(float4 *)(to + lane * 8) = make_float4(a[0], a[1], a[2], a[3]);
+        *(float4 *)(to + lane * 8 + 4) = make_float4(a[4], a[5], a[6], a[7]);
+    }
+}
+
+/* Channels 4 * lane of D of the sums of WARPS warps. */
+template <int D, int WARPS>
+static __device__ __forceinline__ float4 judge_total(const float (&part)[WARPS][D], int lane)
+{
+    float4 all = make_float4(0, 0, 0, 0);
+    if (lane * 4 < D)
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            float4 a = *(const float4 *)&part[w][lane * 4];
+            all.x += a.x, all.y += a.y, all.z += a.z, all.w += a.w;
+        }
+    return all;
+}
+
+/* Mean of the block, by one warp. */
+template <int D, int WARPS>
+static __device__ __forceinline__ void judge_mean(const float (&part)[WARPS][D], int rows, int lane,
+                                                  float *mean)
+{
+    float4 m = judge_total<D, WARPS>(part, lane);
+    if (lane * 4 < D)
+        *(float4 *)(mean + lane * 4) = make_float4(__fdiv_rn(m.x, rows), __fdiv_rn(m.y, rows),
+                                                   __fdiv_rn(m.z, rows), __fdiv_rn(m.w, rows));
+}
+
+/* Self-similarity of block number `block` of a head, by one warp: |mean of unit rows|^2; as in the
+ * paper, |mean|^2 / |longest row|^2. */
+template <int D, int WARPS>
+static __device__ __forceinline__ void
+judge_like(const block_args &a, const float (&part)[WARPS][D], const float (&longest)[WARPS],
+           int rows, int lane, bool whole, int64_t head, int64_t block)
+{
+    float4 u = judge_total<D, WARPS>(part, lane);
+    double s =
+        warp_add((double)u.x * u.x + (double)u.y * u.y + (double)u.z * u.z + (double)u.w * u.w);
+    if (lane)
+        return;
+    s /= (double)rows * rows;
+    if (a.paper) {
+        float top = 0;
+        for (int w = 0; w < WARPS; w++)
+            top = fmaxf(top, longest[w]);
+        s = top > 0 ? s / top : 1;
+    }
+    s = fmin(s, 1.0);
+    for (int64_t i = head * a.judges; i < (head + 1) * a.judges; i++)
+        a.like[i * a.blocks + block] = a.paper ? s >= a.theta[i] : whole && s > a.theta[i];
+}
+
+/* Place of a thread's rows. Past the end of x the last row is read again, which changes no maximum.
+ */
+template <int D, int BLOCK> struct judge_place {
+    static constexpr int STEP = judge_shape<D, BLOCK>::STEP;
+    const uint4 *from;
+    int left; /* rows from the thread's first to the end of the block */
+    __device__ __forceinline__ judge_place(const block_args &a, int64_t head, int64_t block)
+    {
+        int row = threadIdx.x / (D / 8);
+        int64_t row0 = block * BLOCK;
+        left = (int)min((int64_t)BLOCK, a.n - row0) - row;
+        from = a.x + (head * a.n + row0) * (D / 8) + threadIdx.x;
+    }
+    __device__ __forceinline__ bool real(int i) const
+    {
+        return i * STEP < left;
+    }
+    __device__ __forceinline__ uint4 load(int i) const
+    {
+        return from[min(i * STEP, left - 1) * (D / 8)];
+    }
+    __device__ __forceinline__ void load(uint4 (&raw)[8]) const
+    {
+        if (real(JUDGE_ROWS - 1)) {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                raw[i] = from[i * STEP * (D / 8)];
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                raw[i] = load(i);
+        }
+    }
+};
+
+/* 1 / |x| of the row threadIdx.x % 8 of the thread's, given |x|^2; 0 of a zero row. *square becomes
+ * |x|^2, -1 of a zero row. Where squares leave the range of float a row is read again and scaled.
+ */
+template <int D, int BLOCK, bool KEYS>
+static __device__ __forceinline__ float judge_norm(const judge_place<D, BLOCK> &place,
+                                                   const float (&kbar)[8], float *square)
+{
+    float n2 = *square, inverse = rsqrtf(n2);
+    if (__all_sync(~0u, n2 >= 1e-24f && n2 <= 1e30f))
+        return inverse;
+#pragma unroll 1
+    for (int i = 0; i < 8; i++) {
+        float x[8];
+        judge_row<KEYS>(place.load(i), kbar, x);
+#pragma unroll 1
+        for (int t = 0; t < 2; t++) {
+            float up = t ? 0x1p-64f : 0x1p+64f, down = t ? 0x1p+64f : 0x1p-64f, scaled = 0;
+#pragma unroll
+            for (int c = 0; c < 8; c++)
+                scaled = fmaf(x[c] * up, x[c] * up, scaled);
+#pragma unroll
+            for (int step = 1; step < D / 8; step *= 2)
+                scaled += __shfl_xor_sync(~0u, scaled, step);
+            if ((threadIdx.x & 7) == i && (t ? n2 > 1e30f : n2 < 1e-24f)) {
+                inverse = scaled > 0 ? up * rsqrtf(scaled) : 0;
+                *square = scaled > 0 ? scaled * down * down : -1;
+            }
+        }
+    }
+    return inverse;
+}
+
+/* The token mean of the thread's channels. */
+template <int D>
+static __device__ __forceinline__ void judge_kbar(const block_args &a, int64_t head,
+                                                  float (&kbar)[8])
+{
+    const float4 *mean = (const float4 *)(a.kbar + head * D) + threadIdx.x % (D / 8) * 2;
+    float4 low = mean[0], high = mean[1];
+    kbar[0] = low.x, kbar[1] = low.y, kbar[2] = low.z, kbar[3] = low.w;
+    kbar[4] = high.x, kbar[5] = high.y, kbar[6] = high.z, kbar[7] = high.w;
+}
+
+/* The largest of float x >= 0 in a warp. */
+static __device__ __forceinline__ float judge_max(float x)
+{
+    return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(x)));
+}
+
+/* Sums, maxima and norms of the rows in `raw`, the first two into `sh`. Returns 1 / |x| of the row
+ * threadIdx.x % 8 of the thread's; *zero says that it is a zero row. */
+template <int D, int BLOCK, bool KEYS, bool QUANT>
+static __device__ __forceinline__ float
+judge_rows(const block_args &a, const judge_place<D, BLOCK> &place, const float (&kbar)[8],
+           const uint4 (&raw)[8], judge_shared<D, BLOCK> &sh, bool *zero)
+{
+    int warp = threadIdx.x >> 5;
+    float sum[8] = {0}, n[8], amax = 0;
+    __nv_bfloat162 top = __floats2bfloat162_rn(0, 0);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float x[8], once = place.real(i) ? 1 : 0;
+        judge_row<KEYS>(raw[i], kbar, x);
+        n[i] = 0;
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            n[i] = fmaf(x[c], x[c], n[i]);
+            sum[c] = fmaf(x[c], once, sum[c]);
+            if (QUANT && KEYS)
+                amax = fmaxf(amax, fabsf(x[c]));
+        }
+        if (QUANT && !KEYS) { /* as bf16, two at a time */
+            const uint32_t w[4] = {raw[i].x, raw[i].y, raw[i].z, raw[i].w};
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                top = __hmax2(top, __habs2(*(const __nv_bfloat162 *)&w[c]));
+        }
+    }
+    float square = share_rows<D / 8>(n);
+    judge_columns<D>(sum, sh.sum[warp]);
+    float inverse = judge_norm<D, BLOCK, KEYS>(place, kbar, &square);
+    bool real = place.real(threadIdx.x & 7);
+    amax = judge_max(KEYS ? amax : fmaxf(__low2float(top), __high2float(top)));
+    float longest = a.paper ? judge_max(fmaxf(square, 0)) : 0;
+    if ((threadIdx.x & 31) == 0) {
+        sh.top[warp] = amax;
+        sh.longest[warp] = longest;
+    }
+    *zero = real && square < 0;
+    return real ? inverse : 0;
+}
+
+/* round(x / delta) of 8 channels, given 1 / delta: adding 1.5 2^23 leaves the integer in the low
+ * bits. The reference divides and rounds halves away from zero; a quotient within 1e-5 of a half
+ * can come out one apart. */
+static __device__ __forceinline__ uint2 judge_integers(const float (&x)[8], float inverse)
+{
+    uint32_t n[8];
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+        n[c] = __float_as_uint(fmaf(x[c], inverse, 12582912.0f));
+    return make_uint2(
+        __byte_perm(__byte_perm(n[0], n[1], 0x40), __byte_perm(n[2], n[3], 0x40), 0x5410),
+        __byte_perm(__byte_perm(n[4], n[5], 0x40), __byte_perm(n[6], n[7], 0x40), 0x5410));
+}
+
+/* Second step over the rows, when the largest magnitude of the block is known: their integers with
+ * delta = amax/127 + 1e-7, and the sums of rows scaled to length 1 into `sh`. `mine`: the result of
+ * judge_rows. */
+template <int D, int BLOCK, bool KEYS, bool QUANT>
+static __device__ __forceinline__ void
+judge_units(const block_args &a, int64_t head, int64_t block, const judge_place<D, BLOCK> &place,
+            const float (&kbar)[8], const uint4 (&raw)[8], float mine, judge_shared<D, BLOCK> &sh)
+{
+    typedef judge_shape<D, BLOCK> S;
+    float unit[8] = {0}, amax = 0, inverse = 0;
+    uint2 *to = NULL;
+    if (QUANT) {
+#pragma unroll
+        for (int w = 0; w < S::WARPS; w++)
+            amax = fmaxf(amax, sh.top[w]);
+        float delta = __fdividef(amax, 127.0f) + 1e-7f;
+        inverse = __fdividef(1, delta);
+        to = a.q8 + (head * a.n + block * BLOCK) * S::LANES + threadIdx.x;
+        if (threadIdx.x == 0)
+            a.scale[head * a.blocks + block] = delta;
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float x[8], weight = __shfl_sync(~0u, mine, (threadIdx.x & 24) + i);
+        judge_row<KEYS>(raw[i], kbar, x);
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            unit[c] = fmaf(x[c], weight, unit[c]);
+        if (QUANT && place.real(i))
+            __stcs(to + i * S::SIZE, judge_integers(x, inverse));
+    }
+    judge_columns<D>(unit, sh.unit[threadIdx.x >> 5]);
+}
+
+/* Mean, self-similarity and integers (QUANT) of a block. Grid (blocks, heads); keys are walked from
+ * the end, where their mean was taken last. 32 warps per multiprocessor leave 64 registers to each
+ * thread, which are too few for keys that are quantised. */
+template <int D, int BLOCK, bool KEYS, bool QUANT>
+static __global__ void __launch_bounds__(judge_shape<D, BLOCK>::SIZE,
+                                         (KEYS && QUANT ? 28 : 32) / judge_shape<D, BLOCK>::WARPS)
+    judge_blocks(const block_args a)
+{
+    constexpr int WARPS = judge_shape<D, BLOCK>::WARPS;
+    __shared__ judge_shared<D, BLOCK> sh;
+    int64_t block = KEYS ? a.blocks - 1 - blockIdx.x : blockIdx.x;
+    int64_t head = KEYS ? gridDim.y - 1 - blockIdx.y : blockIdx.y, at = head * a.blocks + block;
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    int rows = (int)min((int64_t)BLOCK, a.n - block * BLOCK);
+    judge_place<D, BLOCK> place(a, head, block);
+    float kbar[8] = {0};
+    uint4 raw[8];
+    bool zero;
+
+    place.load(raw);
+    if (KEYS)
+        judge_kbar<D>(a, head, kbar);
+    float mine = judge_rows<D, BLOCK, KEYS, QUANT>(a, place, kbar, raw, sh, &zero);
+    bool whole = !__syncthreads_or(zero) && rows == BLOCK;
+#pragma unroll
+    for (int i = 0; i < 8; i++) /* unpacked again: as floats they would not fit into registers */
+        asm volatile("" : "+r"(raw[i].x), "+r"(raw[i].y), "+r"(raw[i].z), "+r"(raw[i].w));
+    judge_units<D, BLOCK, KEYS, QUANT>(a, head, block, place, kbar, raw, mine, sh);
+    __syncthreads();
+    if (warp == 1)
+        judge_mean<D, WARPS>(sh.sum, rows, lane, a.mean + at * D);
+    else if (warp == 0)
+        judge_like<D, WARPS>(a, a.paper ? sh.sum : sh.unit, sh.longest, rows, lane, whole, head,
+                             block);
+}
+
+/* ---- rows: softmax of the means' scores, its cut, the map ----------------------------------- */
+
+/* Where a head's rows are cut. */
+struct head_cut {
+    double tau;
+    int top;   /* entries of select=topk */
+    int dense; /* every block is kept */
+};
+
+struct row_args {
+    const double *score;
+    const uint8_t *q_like, *k_like; /* [heads][groups], [heads][units] */
+    const head_cut *of;             /* [heads] */
+    int groups, units, causal, bq, bk;
+    int paper, topk_cut, sink;
+    int64_t rows, words;
+    uint32_t *map;
+    double *mass; /* [rows] probability that the cut takes, -1 of a row that is not judged */
+};
+
+/* Does a row of query block i see key block j? */
+static __device__ __forceinline__ bool sees(const row_args &a, int i, int j)
+{
+    return j < a.units && (!a.causal || (int64_t)j * a.bk < (int64_t)(i + 1) * a.bq);
+}
+
+/* Probabilities over the judged, admissible blocks, rounded to float; false when there is none. */
+template <class L>
+static __device__ __forceinline__ bool coarse_row(const row_args &a, int64_t row, int i,
+                                                  const uint8_t *k_like, L &p)
+{
+    double top = -INFINITY, sum = 0;
+    p.edit([&](int j, double &x) {
+        x = sees(a, i, j) && k_like[j] ? a.score[row * a.units + j] : -INFINITY;
+        top = x > top ? x : top;
+    });
+    top = warp_max(top);
+    if (top == -INFINITY)
+        return false;
+    p.edit([&](int, double &x) {
+        x = x == -INFINITY ? 0 : exp(x - top);
+        sum += x;
+    });
+    double inverse = 1 / warp_add(sum);
+    p.edit([&](int j, double &x) { x = j < a.units ? (float)(x * inverse) : -1; });
+    return true;
+}
+
+/* Does a prefix of this sum and number go past the cut? */
+static __device__ __forceinline__ bool cut_full(const row_args &a, int top, float bound, double sum,
+                                                int n)
+{
+    return a.topk_cut ? n >= top : (float)sum > bound;
+}
+
+/* The largest entry t for which the entries >= t go past the cut, for lists in shared memory. */
+static __device__ __forceinline__ double cut_value(const row_args &a, const list_shared &p,
+                                                   double mass, int top, float bound)
+{
+    double guess = a.topk_cut ? 0 : (mass - bound) / a.units;
+    return cut_find(p, guess, [&](double sum, int n) { return cut_full(a, top, bound, sum, n); });
+}
+
+/* The same for a row in registers. The search uses integers, which one instruction adds over the
+ * warp: entries are compared by their bits as floats, sums are in units of 2^-31. The result is
+ * then checked in double, and moved entry by entry where roundings decided. */
+template <int N>
+static __device__ __forceinline__ double cut_value(const row_args &a, const list_registers<N> &p,
+                                                   double mass, int top, float bound)
+{
+    uint32_t key[N], weight[N], low = 1, high = 0, need = __float2uint_rz(bound * 0x1p31f);
+    int at_low = 0, at_high = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float v = (float)p.v[i];
+        key[i] = v < 0 ? 0 : __float_as_uint(v) + 1; /* 0: no entry */
+        weight[i] = v < 0 ? 0 : __float2uint_rn(v * 0x1p31f);
+        high = max(high, key[i]);
+        at_low += key[i] > 0;
+    }
+    high = __reduce_max_sync(~0u, high) + 1;
+    at_low = __reduce_add_sync(~0u, at_low);
+    uint32_t middle = a.topk_cut ? low + (high - low) / 2
+                                 : __float_as_uint(fmaxf((float)(mass - bound) / a.units, 0)) + 1;
+    while (at_low - at_high > 1 && high - low > 1) {
+        uint32_t sum = 0;
+        int n = 0;
+        middle = middle <= low ? low + 1 : middle >= high ? high - 1 : middle;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            sum += key[i] >= middle ? weight[i] : 0;
+            n += key[i] >= middle;
+        }
+        sum = __reduce_add_sync(~0u, sum);
+        n = __reduce_add_sync(~0u, n);
+        bool full = a.topk_cut ? n >= top : sum > need;
+        low = full ? middle : low;
+        high = full ? high : middle;
+        at_low = full ? n : at_low;
+        at_high = full ? at_high : n;
+        middle = low + (high - low) / 2;
+    }
+    double t = cut_below(p, (double)__uint_as_float(high - 1)); /* the largest key below high */
+    t = t < 0 ? cut_above(p, -1) : t;
+    for (;;) {
+        int n, above;
+        double sum = cut_mass(p, t, true, &n), sum_above = cut_mass(p, t, false, &above);
+        if (!cut_full(a, top, bound, sum, n) && t > 0)
+            t = cut_below(p, t);
+        else if (above && cut_full(a, top, bound, sum_above, above))
+            t = cut_above(p, t);
+        else
+            return t;
+    }
+}
+
+/* The cut of a row: sorted by (probability descending, block ascending), the longest prefix whose
+ * sum, as a float, stays at or below the bound; or the `top` largest. */
+template <class L>
+static __device__ __forceinline__ cut cut_row(const row_args &a, const head_cut &at, const L &p)
+{
+    int number, equal;
+    double mass = cut_mass(p, 0, true, &number);
+    float bound = a.paper ? (float)(at.tau * mass) : (float)at.tau;
+    if (!a.topk_cut && (float)mass <= bound)
+        return {-0.5, 0};
+    double t = cut_value(a, p, mass, at.top, bound);
+    cut_mass(p, t, true, &equal);
+    mass = cut_mass(p, t, false, &number);
+    equal -= number;
+    if (a.topk_cut)
+        return {t, at.top - number};
+    int m = t > 0 ? (int)fmin((bound - mass) / t, (double)equal) : equal;
+    m = max(m, 0);
+    while (m < equal && (float)(mass + (m + 1) * t) <= bound)
+        m++;
+    while (m > 0 && (float)(mass + m * t) > bound)
+        m--;
+    return {t, number + m == 0 && !a.paper ? 1 : m};
+}
+
+/* Write to the map which of 32 blocks of a row, from j0 on, are kept. `p` is the lane's
+ * probability; `judged` says that the row was cut at all. */
+static __device__ __forceinline__ void keep_blocks(const row_args &a, int64_t row, int i, int j0,
+                                                   const uint8_t *k_like, bool all, bool judged,
+                                                   const cut &c, double p, int *seen, double *mass)
+{
+    int j = j0 + (threadIdx.x & 31);
+    bool taken = cut_has(c, p, judged && j < a.units, seen);
+    bool keep = sees(a, i, j) && (all || taken || !k_like[j] || (a.sink && j == 0));
+    uint32_t word = __ballot_sync(~0u, keep);
+    *mass += taken ? p : 0;
+    if ((threadIdx.x & 31) == 0)
+        a.map[row * a.words + j0 / 32] = word;
+}
+
+/* A warp per row of up to 32 N blocks; N = 0: of any number, in shared memory. */
+template <int N>
+static __global__ void __launch_bounds__(32 * MAX_ROW_WARPS) select_rows(const row_args a)
+{
+    extern __shared__ double shared[];
+    int64_t row = blockIdx.x * (int64_t)(blockDim.x >> 5) + (threadIdx.x >> 5);
+    if (row >= a.rows)
+        return;
+    int head = (int)(row / a.groups), i = (int)(row % a.groups), seen = 0;
+    const uint8_t *k_like = a.k_like + (int64_t)head * a.units;
+    const head_cut at = a.of[head];
+    bool all = at.dense || !a.q_like[row], judged = false;
+    double mass = 0; /* of the lane's blocks that the cut takes */
+    cut c = {0, 0};
+    if constexpr (N > 0) {
+        list_registers<N> p;
+        judged = !all && coarse_row(a, row, i, k_like, p);
+        if (judged)
+            c = cut_row(a, at, p);
+#pragma unroll
+        for (int u = 0; u < N; u++)
+            if (u * 32 < a.units)
+                keep_blocks(a, row, i, u * 32, k_like, all, judged, c, judged ? p.v[u] : 0, &seen,
+                            &mass);
+    } else {
+        list_shared p = {shared + (int64_t)(threadIdx.x >> 5) * a.units, a.units};
+        judged = !all && coarse_row(a, row, i, k_like, p);
+        if (judged)
+            c = cut_row(a, at, p);
+        for (int j0 = 0; j0 < a.units; j0 += 32) {
+            int j = j0 + (threadIdx.x & 31);
+            keep_blocks(a, row, i, j0, k_like, all, judged, c, judged && j < a.units ? p.v[j] : 0,
+                        &seen, &mass);
+        }
+    }
+    mass = warp_add(mass);
+    if ((threadIdx.x & 31) == 0)
+        a.mass[row] = judged ? mass : -1;
+}
+
+/* ---- V in e4m3 ------------------------------------------------------------------------------
+ *
+ * Per channel scaled so that the largest |v| becomes v_top, transposed. */
+
+template <int D>
+static __global__ void __launch_bounds__(THREADS)
+    max_values(const uint4 *v, int64_t nk, unsigned *v_max)
+{
+    constexpr int LANES = D / 8, STEP = THREADS / LANES;
+    __shared__ float shared[THREADS / 32][D];
+    int64_t row0 = blockIdx.x * (int64_t)MEAN_ROWS;
+    int rows = (int)min((int64_t)MEAN_ROWS, nk - row0);
+    int lane = threadIdx.x & 31;
+    float top[8] = {0};
+    for (int r = threadIdx.x / LANES; r < rows; r += STEP) {
+        float x[8];
+        unpack(v[(blockIdx.y * nk + row0 + r) * LANES + threadIdx.x % LANES], x);
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            top[c] = fmaxf(top[c], fabsf(x[c]));
+    }
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+#pragma unroll
+        for (int step = LANES; step < 32; step *= 2)
+            top[c] = fmaxf(top[c], __shfl_xor_sync(~0u, top[c], step));
+    if (lane < LANES)
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            shared[threadIdx.x >> 5][lane * 8 + c] = top[c];
+    __syncthreads();
+    if (threadIdx.x < D) {
+        float most = 0;
+        for (int w = 0; w < THREADS / 32; w++)
+            most = fmaxf(most, shared[w][threadIdx.x]);
+        atomicMax(v_max + blockIdx.y * D + threadIdx.x, __float_as_uint(most));
+    }
+}
+
+/* 128 keys: V transposed, in e4m3, the keys of each 16 in the order 0,1,8,9,2,3,10,11, ... that an
+ * 8-bit A operand made of score accumulators has. */
+template <int D>
+static __global__ void __launch_bounds__(THREADS)
+    quantise_values(const uint4 *v, int64_t nk, int64_t v_keys, float v_top, const unsigned *v_max,
+                    uint8_t *out, float *scale)
+{
+    constexpr int LANES = D / 8;
+    __shared__ alignas(16) uint16_t tile[128][D]; /* 16-byte chunks XORed with the key's sixteen */
+    int64_t row0 = blockIdx.x * 128ll, head = blockIdx.y;
+    int rows = (int)min((int64_t)128, nk - row0);
+#pragma unroll
+    for (int e = threadIdx.x; e < 128 * LANES; e += THREADS) {
+        int r = e / LANES, c = e % LANES;
+        *(uint4 *)&tile[r][(c ^ (r >> 4)) * 8] =
+            r < rows ? v[(head * nk + row0 + r) * LANES + c] : make_uint4(0, 0, 0, 0);
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < D * 8; e += THREADS) {
+        int c = e / 8, part = e % 8, at = (c / 8 ^ part) * 8 + c % 8;
+        float most = __uint_as_float(v_max[head * D + c]);
+        float factor = most > 0 ? v_top / most : 0;
+        uint32_t w[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float x[4];
+#pragma unroll
+            for (int u = 0; u < 4; u++)
+                x[u] = factor *
+                       __uint_as_float((uint32_t)tile[part * 16 + 2 * i + u % 2 + u / 2 * 8][at]
+                                       << 16);
+            w[i] = __nv_cvt_float2_to_fp8x2(make_float2(x[0], x[1]), __NV_SATFINITE, __NV_E4M3) |
+                   (uint32_t)__nv_cvt_float2_to_fp8x2(make_float2(x[2], x[3]), __NV_SATFINITE,
+                                                      __NV_E4M3)
+                       << 16;
+        }
+        *(uint4 *)(out + (head * D + c) * v_keys + row0 + part * 16) =
+            make_uint4(w[0], w[1], w[2], w[3]);
+    }
+    if (blockIdx.x == 0 && threadIdx.x < D)
+        scale[head * D + threadIdx.x] = __uint_as_float(v_max[head * D + threadIdx.x]) / v_top;
+}
+
+/* ---- launches ------------------------------------------------------------------------------- */
+
+struct sparge_state : head_args {
+    struct sparge_rule rule;  /* what all heads have */
+    bool dense;               /* no head is judged */
+    double *theta;            /* [heads] */
+    head_cut *cuts;           /* [heads] */
+    int64_t shares;           /* of the token mean */
+    double *partial;          /* [kv_heads][shares][d] */
+    float *kbar;              /* [kv_heads][d] */
+    float *q_mean, *k_mean;   /* [heads][groups][d], [kv_heads][units][d] */
+    uint8_t *q_like, *k_like; /* [heads][groups], [heads][units]: self-similar, as the query head
+                               * judges */
+    double *score;            /* [heads][groups][units] */
+    double *mass;             /* [heads][groups] */
+    unsigned *v_max;          /* [kv_heads][d]: bits of max |v| */
+};
+
+template <int D, bool KEYS>
+static int launch_blocks(struct gpu *g, int heads, int block, const block_args &a, struct err *err)
+{
+    int rc = 0, size = block == 64 ? judge_shape<D, 64>::SIZE : judge_shape<D, 128>::SIZE;
+    auto judge64 = a.q8 ? judge_blocks<D, 64, KEYS, true> : judge_blocks<D, 64, KEYS, false>;
+    auto judge128 = a.q8 ? judge_blocks<D, 128, KEYS, true> : judge_blocks<D, 128, KEYS, false>;
+    CU(err,
+       run_kernel(g->stream, block == 64 ? judge64 : judge128, dim3(a.blocks, heads), size, 0, a));
+out:
+    return rc;
+}
+
+/* Token means of k, then its blocks. */
+template <int D>
+static int launch_keys(struct gpu *g, const struct select_job *job, bool quantise, struct err *err)
+{
+    const sparge_state *s = (const sparge_state *)job->state;
+    int rc = 0;
+    block_args k = {s->k,
+                    s->kbar,
+                    s->nk,
+                    s->units,
+                    s->theta,
+                    s->per_kv,
+                    s->rule.paper,
+                    s->k_mean,
+                    s->k_like,
+                    quantise ? (uint2 *)job->operands.k : NULL,
+                    job->operands.k_scale};
+    if (s->rule.smooth_k)
+        CU(err, run_kernel(g->stream, sum_keys<D>, dim3(s->shares, s->kv_heads), THREADS, 0, s->k,
+                           s->nk, s->shares, s->partial));
+    CU(err, run_kernel(g->stream, finish_mean<D>, s->kv_heads, D * MEAN_GROUPS, 0, s->partial,
+                       s->shares, s->nk, s->rule.smooth_k, s->kbar, s->v_max));
+    TRY((launch_blocks<D, true>(g, s->kv_heads, (int)s->rule.bk, k, err)));
+out:
+    return rc;
+}
+
+/* Blocks of the queries of heads [head0, head0 + count). */
+template <int D>
+static int launch_queries(struct gpu *g, const struct select_job *job, int head0, int count,
+                          bool quantise, struct err *err)
+{
+    const struct select_operands *o = &job->operands;
+    const sparge_state *s = (const sparge_state *)job->state;
+    int64_t at = head0 * s->nq * (D / 8), row0 = head0 * job->lists.groups;
+    block_args q = {s->q + at,
+                    NULL,
+                    s->nq,
+                    s->groups,
+                    s->theta + head0,
+                    1,
+                    s->rule.paper,
+                    s->q_mean + row0 * D,
+                    s->q_like + row0,
+                    quantise ? (uint2 *)o->q + at : NULL,
+                    o->q_scale + row0};
+    return launch_blocks<D, false>(g, count, (int)s->rule.bq, q, err);
+}
+
+/* What the heads [head0, head0 + count) keep, on the side stream. head0 is the first of a kv head.
+ */
+static int launch_rows(struct gpu *g, const struct select_job *job, int head0, int count,
+                       struct err *err)
+{
+    const sparge_state *s = (const sparge_state *)job->state;
+    int n = s->units, bq = (int)s->rule.bq, bk = (int)s->rule.bk, kv0 = head0 / s->per_kv;
+    int rc = 0, warps = n > 512 ? row_warps(8 * n) : MAX_ROW_WARPS;
+    int64_t row0 = head0 * job->lists.groups, rows = count * job->lists.groups;
+    auto select = n <= 256 ? select_rows<8> : n <= 512 ? select_rows<16> : select_rows<0>;
+    row_args a = {s->score + row0 * n,
+                  s->q_like + row0,
+                  s->k_like + (int64_t)head0 * n,
+                  s->cuts + head0,
+                  s->groups,
+                  n,
+                  s->causal,
+                  bq,
+                  bk,
+                  s->rule.paper,
+                  s->rule.by_count,
+                  s->rule.sink,
+                  rows,
+                  s->map.words,
+                  s->map.map + row0 * s->map.words,
+                  s->mass + row0};
+    if (!s->dense)
+        CU(err,
+           run_kernel(g->side, score_means,
+                      dim3(ceil_div(n, SCORE_TILE), ceil_div(s->groups, SCORE_TILE), count), 128, 0,
+                      s->q_mean + row0 * s->d, s->k_mean + (int64_t)kv0 * n * s->d, s->d, s->groups,
+                      n, s->per_kv, job->problem.scale, s->causal, bq, bk, s->score + row0 * n));
+    CU(err, run_kernel(g->side, select, ceil_div(rows, warps), 32 * warps,
+                       n > 512 ? 8 * n * warps : 0, a));
+out:
+    return rc;
+}
+
+/* Beside the rows of the first heads run the queries of the others, or beside all rows V. */
+template <int D>
+static int launch_all(struct gpu *g, const struct select_job *job, bool quantise, struct err *err)
+{
+    const sparge_state *s = (const sparge_state *)job->state;
+    const struct select_operands *o = &job->operands;
+    const uint4 *v = (const uint4 *)job->problem.v;
+    int first = quantise ? s->heads : (s->kv_heads + 1) / 2 * s->per_kv, rest = s->heads - first;
+    int rc = 0;
+
+    TRY(launch_keys<D>(g, job, quantise, err));
+    TRY(launch_queries<D>(g, job, 0, first, quantise, err));
+    TRY(gpu_fork(g, err));
+    TRY(launch_rows(g, job, 0, first, err));
+    if (rest) {
+        TRY(launch_queries<D>(g, job, first, rest, quantise, err));
+        TRY(gpu_fork(g, err));
+        TRY(launch_rows(g, job, first, rest, err));
+    }
+    if (quantise) {
+        CU(err, run_kernel(g->stream, max_values<D>, dim3(s->shares, s->kv_heads), THREADS, 0, v,
+                           s->nk, s->v_max));
+        CU(err,
+           run_kernel(g->stream, quantise_values<D>, dim3(o->v_keys / 128, s->kv_heads), THREADS, 0,
+                      v, s->nk, o->v_keys, s->rule.v_max, s->v_max, o->v, o->v_scale));
+    }
+    TRY(gpu_join(g, err));
+out:
+    return rc;
+}
+
+static int launch(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    return job->problem.d == 128 ? launch_all<128>(g, job, false, err)
+                                 : launch_all<64>(g, job, false, err);
+}
+
+static int launch_quantised(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    return job->problem.d == 128 ? launch_all<128>(g, job, true, err)
+                                 : launch_all<64>(g, job, true, err);
+}
+
+/* ---- set-up --------------------------------------------------------------------------------- */
+
+static bool fits(const struct select_problem *p, char why[160])
+{
+    if (!dims_fit(p, why))
+        return false;
+    return (ceil_div(p->nk, select_rule(p, 0)->sparge.bk) <= MAX_UNITS && p->nq <= INT32_MAX / 2) ||
+           refuse(why, "the GPU side takes rows of up to %d blocks", MAX_UNITS);
+}
+
+/* ---- numbers beside the masks ---------------------------------------------------------------- */
+
+/* Of head blockIdx.x, by one warp. */
+static __global__ void __launch_bounds__(32)
+    collect_numbers(int groups, int units, const double *mass, const uint8_t *q_like,
+                    const uint8_t *k_like, uint8_t *own, int64_t own_bytes)
+{
+    int64_t head = blockIdx.x;
+    int lane = threadIdx.x, rows = 0;
+    own += head * own_bytes;
+    struct sparge_own *first = (struct sparge_own *)own;
+    double sum = 0;
+    for (int i = lane; i < groups; i += 32) {
+        double x = mass[head * groups + i];
+        sum += x < 0 ? 0 : x;
+        rows += x >= 0;
+        own[sizeof *first + i] = q_like[head * groups + i];
+    }
+    for (int j = lane; j < units; j += 32)
+        own[sizeof *first + groups + j] = k_like[head * units + j];
+    sum = warp_add(sum);
+    rows = __reduce_add_sync(~0u, rows);
+    if (lane == 0) {
+        first->mass = sum;
+        first->rows = rows;
+    }
+}
+
+static int make_numbers(struct gpu *g, const struct select_job *job, struct err *err)
+{
+    const sparge_state *s = (const sparge_state *)job->state;
+    int rc = 0;
+    CU(err, run_kernel(g->stream, collect_numbers, s->heads, 32, 0, s->groups, s->units, s->mass,
+                       s->q_like, s->k_like, (uint8_t *)job->lists.own, job->lists.own_bytes));
+out:
+    return rc;
+}
+
+static int init(struct gpu *g, struct select_job *job, struct err *err)
+{
+    const struct select_problem *p = &job->problem;
+    const struct sparge_rule *r = &select_rule(p, 0)->sparge;
+    struct select_lists *l = &job->lists;
+    struct select_operands *o = &job->operands;
+    int64_t kv = p->kv_heads, d = p->d;
+    sparge_state *s = NULL;
+    int rc = 0;
+
+    TRY(method_init(g, job, r->bq, r->bk, &s, err));
+    s->rule = *r;
+    s->shares = ceil_div(p->nk, MEAN_ROWS);
+    s->dense = true;
+    for (int h = 0; h < p->heads; h++)
+        s->dense &= select_rule(p, h)->sparge.dense;
+    TRY(put_each(g, p->heads, &s->theta, err,
+                 [=](int64_t h) { return select_rule(p, (int)h)->sparge.theta; }));
+    TRY(put_each(g, p->heads, &s->cuts, err, [=](int64_t h) {
+        const struct sparge_rule *of = &select_rule(p, (int)h)->sparge;
+        return head_cut{of->tau, (int)of->top, of->dense};
+    }));
+    TRY(take(g, err, &s->partial, kv * s->shares * d, &s->kbar, kv * d, &s->q_mean, l->rows * d,
+             &s->k_mean, kv * l->units * d, &s->q_like, l->rows, &s->k_like, p->heads * l->units,
+             &s->score, l->rows * l->units, &s->mass, l->rows, &s->v_max, kv * d));
+    l->own_bytes = ceil_div((int64_t)sizeof(struct sparge_own) + l->groups + l->units, 8) * 8;
+    l->own_make = make_numbers;
+    TRY(gpu_alloc(g, p->heads * l->own_bytes, &l->own, err));
+    o->v_keys = ceil_div(p->nk, 128) * 128;
+    TRY(take(g, err, &o->q, p->heads * p->nq * d, &o->k, kv * p->nk * d, &o->q_scale, l->rows,
+             &o->k_scale, kv * l->units, &o->v, kv * d * o->v_keys, &o->v_scale, kv * d));
+out:
+    return rc;
+}
+
+/* Heads differ in what a calibration gives them. */
+static bool together(const union method_rule *a, const union method_rule *b)
+{
+    const struct sparge_rule *x = &a->sparge, *y = &b->sparge;
+    return x->bq == y->bq && x->bk == y->bk && x->paper == y->paper && x->by_count == y->by_count &&
+           x->sink == y->sink && x->smooth_k == y->smooth_k && x->v_max == y->v_max;
+}
+
+extern "C" const struct select_method select_spargeattn = {
+    "spargeattn", fits, init, launch, launch_quantised, NULL, NULL, false, together,
+};
