@@ -56,10 +56,8 @@ int ceiling_matmul(struct ceiling *c, struct gpu *g, struct err *err)
 
 int ceiling_copy(struct ceiling *c, struct gpu *g, struct err *err)
 {
-    int rc = 0;
-    CU(err, cudaMemcpyAsync(c->to, c->from, (size_t)c->bytes, cudaMemcpyDeviceToDevice, g->stream));
-out:
-    return rc;
+    return CU_STATUS(err, cudaMemcpyAsync(c->to, c->from, (size_t)c->bytes,
+                                          cudaMemcpyDeviceToDevice, g->stream));
 }
 
 double ceiling_matmul_flop(const struct ceiling *c)

@@ -6,7 +6,6 @@
  */
 #include "cuda/counters.h"
 
-#include "core/mem.h"
 #include "cuda/cuptilib.h"
 
 #include <cuda.h>

@@ -10,7 +10,6 @@
 #include "cuda/decoder_body.h"
 
 #include "core/intmath.h"
-#include "core/mem.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -96,8 +95,7 @@ static int make_rope(struct decoder *d, struct err *err)
     int half = d->shape.head_dim / 2, rc = 0;
     struct gpu_mark mark = gpu_mark(&d->on.gpu);
     double *freq = NULL;
-    TRY(gpu_alloc(&d->on.gpu, half * 8, &freq, err));
-    TRY(gpu_put(&d->on.gpu, freq, d->shape.inv_freq, half * 8, err));
+    TRY(gpu_upload(&d->on.gpu, d->shape.inv_freq, half * 8, &freq, err));
     TRY(ops_rope_table(&d->on.gpu, freq, half, d->shape.tokens, d->shape.rope_factor, d->rope,
                        err));
     TRY(gpu_sync(&d->on.gpu, err));

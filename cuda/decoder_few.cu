@@ -26,11 +26,8 @@ static __global__ void take_rows(const void *table, int type, int64_t d, const i
 extern "C" int ops_take_rows(struct gpu *g, const void *table, enum dtype type, int64_t d,
                              const int32_t *ids, int64_t n, float *out, struct err *err)
 {
-    int rc = 0;
     take_rows<<<(unsigned)n, THREADS, 0, g->stream>>>(table, type, d, ids, out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* Of a part: the output not divided by its sum, the sum, the maximum. */

@@ -40,12 +40,9 @@ static __global__ void split_weights(const void *w, int type, int64_t n, int64_t
 extern "C" int ops_split_weights(struct gpu *g, const void *w, enum dtype type, int64_t rows,
                                  int64_t cols, int terms, void *out, struct err *err)
 {
-    int rc = 0;
     split_weights<<<blocks_of(rows * cols), THREADS, 0, g->stream>>>(w, type, rows * cols, cols,
                                                                      terms, (__nv_bfloat16 *)out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 static __global__ void widen(const void *x, int type, int64_t n, float *out)
@@ -58,11 +55,8 @@ static __global__ void widen(const void *x, int type, int64_t n, float *out)
 extern "C" int ops_widen(struct gpu *g, const void *x, enum dtype type, int64_t n, float *out,
                          struct err *err)
 {
-    int rc = 0;
     widen<<<blocks_of(n), THREADS, 0, g->stream>>>(x, type, n, out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -83,12 +77,9 @@ static __global__ void rms_norm(const float *x, int64_t d, const float *w, float
 extern "C" int ops_rms_norm(struct gpu *g, const float *x, int64_t n, int64_t d, const float *w,
                             double eps, int terms, void *out, struct err *err)
 {
-    int rc = 0;
     rms_norm<<<(unsigned)n, THREADS, 0, g->stream>>>(x, d, w, (float)eps, terms,
                                                      (__nv_bfloat16 *)out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* A block per row. */
@@ -102,11 +93,8 @@ static __global__ void add_bias(float *y, int64_t d, int64_t ld, const float *b)
 extern "C" int ops_add_bias(struct gpu *g, float *y, int64_t n, int64_t d, int64_t ld,
                             const float *b, struct err *err)
 {
-    int rc = 0;
     add_bias<<<(unsigned)n, THREADS, 0, g->stream>>>(y, d, ld, b);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 static __global__ void silu_gate(const float *y, int64_t d, int terms, __nv_bfloat16 *out)
@@ -120,11 +108,8 @@ static __global__ void silu_gate(const float *y, int64_t d, int terms, __nv_bflo
 extern "C" int ops_silu_gate(struct gpu *g, const float *y, int64_t n, int64_t d, int terms,
                              void *out, struct err *err)
 {
-    int rc = 0;
     silu_gate<<<(unsigned)n, THREADS, 0, g->stream>>>(y, d, terms, (__nv_bfloat16 *)out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* ---- heads ---------------------------------------------------------------------------------- */
@@ -143,12 +128,9 @@ static __global__ void rope_table(const double *inv_freq, int half, int64_t n, d
 extern "C" int ops_rope_table(struct gpu *g, const double *inv_freq, int half, int64_t n,
                               double factor, float *table, struct err *err)
 {
-    int rc = 0;
     rope_table<<<blocks_of(n * half), THREADS, 0, g->stream>>>(inv_freq, half, n * half, factor,
                                                                (float2 *)table);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* One head of q, k or v by a warp. */
@@ -212,11 +194,8 @@ static __global__ void split_heads(const ops_heads h, float *y)
 
 extern "C" int ops_split_heads(struct gpu *g, const struct ops_heads *h, float *y, struct err *err)
 {
-    int rc = 0;
     split_heads<<<(unsigned)h->n, THREADS, 0, g->stream>>>(*h, y);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 static __global__ void join_heads(const ops_outputs o, int64_t tok0, int terms, __nv_bfloat16 *out)
@@ -235,11 +214,8 @@ static __global__ void join_heads(const ops_outputs o, int64_t tok0, int terms, 
 extern "C" int ops_join_heads(struct gpu *g, const struct ops_outputs *o, int64_t tok0, int64_t n,
                               int terms, void *out, struct err *err)
 {
-    int rc = 0;
     join_heads<<<(unsigned)n, THREADS, 0, g->stream>>>(*o, tok0, terms, (__nv_bfloat16 *)out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* bf16 outputs as float rows [n][heads * d]. */
@@ -258,12 +234,9 @@ static __global__ void head_rows(const __nv_bfloat16 *x, int heads, int64_t toke
 extern "C" int ops_head_rows(struct gpu *g, const void *x, int heads, int64_t tokens, int d,
                              int padded, float *out, struct err *err)
 {
-    int rc = 0;
     head_rows<<<(unsigned)tokens, THREADS, 0, g->stream>>>((const __nv_bfloat16 *)x, heads, tokens,
                                                            d, padded, out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 static __global__ void split_rows(const float *x, int64_t d, int terms, __nv_bfloat16 *out)
@@ -276,11 +249,8 @@ static __global__ void split_rows(const float *x, int64_t d, int terms, __nv_bfl
 extern "C" int ops_split_rows(struct gpu *g, const float *x, int64_t n, int64_t d, int terms,
                               void *out, struct err *err)
 {
-    int rc = 0;
     split_rows<<<(unsigned)n, THREADS, 0, g->stream>>>(x, d, terms, (__nv_bfloat16 *)out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* ---- pooled maps ---------------------------------------------------------------------------- */
@@ -392,11 +362,8 @@ static __global__ void nll_rows(const float *x, int64_t vocab, const int32_t *ta
 extern "C" int ops_nll(struct gpu *g, const float *x, int64_t n, int64_t vocab,
                        const int32_t *target, float *nll, struct err *err)
 {
-    int rc = 0;
     nll_rows<<<(unsigned)n, THREADS, 0, g->stream>>>(x, vocab, target, nll);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* ---- several states ------------------------------------------------------------------------- */
@@ -437,11 +404,8 @@ static __global__ void difference(const float *x, const float *ref, int64_t n, d
 extern "C" int ops_difference(struct gpu *g, const float *x, const float *ref, int64_t n,
                               double *sums, struct err *err)
 {
-    int rc = 0;
     difference<<<OPS_SUMS, THREADS, 0, g->stream>>>(x, ref, n, sums);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* The largest value of a row, and the lowest index that has it, in all threads. */
@@ -509,9 +473,6 @@ extern "C" int ops_score_rows(struct gpu *g, const float *p, const float *q, int
                               int64_t vocab, const int32_t *target, struct decoder_score *out,
                               struct err *err)
 {
-    int rc = 0;
     score_rows<<<(unsigned)n, THREADS, 0, g->stream>>>(p, q, vocab, target, out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }

@@ -7,8 +7,6 @@
  */
 #include "cuda/decoder_body.h"
 
-#include "core/mem.h"
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,8 +49,7 @@ static int put_table(struct decoder *d, const struct decoder_tensor *table, stru
 
     if (table->rows != s->vocab || table->cols != s->hidden)
         FAIL(err, ERR_RUN, "the embeddings do not have the shape that the model's sizes say");
-    TRY(gpu_alloc(&d->on.gpu, bytes, &d->table, err));
-    TRY(gpu_put(&d->on.gpu, d->table, table->data, bytes, err));
+    TRY(gpu_upload(&d->on.gpu, table->data, bytes, &d->table, err));
     TRY(gpu_sync(&d->on.gpu, err));
     d->table_type = table->dtype;
     d->base = gpu_mark(&d->on.gpu);
@@ -76,8 +73,7 @@ static int begin(struct decoder *d, const int32_t *tokens, int64_t n, struct err
     TRY(gpu_put(g, d->ids, tokens, n * 4, err));
     TRY(ops_take_rows(g, d->table, d->table_type, d->shape.hidden, d->ids, n, d->states[0], err));
     for (int i = 1; i < d->shape.states; i++)
-        CU(err, cudaMemcpyAsync(d->states[i], d->states[0], (size_t)bytes, cudaMemcpyDeviceToDevice,
-                                g->stream));
+        TRY(gpu_copy(g, d->states[i], d->states[0], bytes, err));
     TRY(gpu_sync(g, err));
 out:
     return rc;
@@ -322,8 +318,7 @@ static int time_layer(struct decoder *d, int samples, double *ns, struct err *er
     int rc = 0;
 
     TRY(gpu_alloc(&d->on.gpu, bytes, &w.scratch, err));
-    CU(err, cudaMemcpyAsync(w.scratch, d->states[0], (size_t)bytes, cudaMemcpyDeviceToDevice,
-                            d->on.gpu.stream));
+    TRY(gpu_copy(&d->on.gpu, w.scratch, d->states[0], bytes, err));
     TRY(time_work(&d->on, layer_work, &w, samples, ns, err));
     TRY(gpu_zero(&d->on.gpu, d->overflow, 4, err)); /* the copy may have grown beyond all bounds */
 out:

@@ -11,7 +11,6 @@
 #include "cuda/denoiser_body.h"
 
 #include "core/intmath.h"
-#include "core/mem.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -133,8 +132,7 @@ static int make_tables(struct denoiser *d, struct err *err)
     int64_t at = 0;
     int rc = 0;
 
-    TRY(gpu_alloc(g, s->head_dim / 2 * 8, &freq, err));
-    TRY(gpu_put(g, freq, s->inv_freq, s->head_dim / 2 * 8, err));
+    TRY(gpu_upload(g, s->inv_freq, s->head_dim / 2 * 8, &freq, err));
     for (int a = 0; a < 3; at += s->pairs[a++]) {
         TRY(gpu_alloc(g, MAX(d->in.grid[a] * s->pairs[a], 1) * 8, &d->table[a], err));
         if (s->pairs[a])

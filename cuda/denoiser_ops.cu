@@ -39,12 +39,9 @@ static __global__ void gather_patches(const float *x, const ops_grid l, int64_t 
 extern "C" int ops_patches(struct gpu *g, const float *x, const struct ops_grid *l, int64_t tok0,
                            int64_t n, int terms, void *out, struct err *err)
 {
-    int rc = 0;
     gather_patches<<<(unsigned)n, THREADS, 0, g->stream>>>(x, *l, tok0, terms,
                                                            (__nv_bfloat16 *)out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 static __global__ void scatter_pixels(const float *rows, const float *bias, const ops_grid l,
@@ -64,11 +61,8 @@ extern "C" int ops_pixels(struct gpu *g, const float *rows, const float *bias,
                           const struct ops_grid *l, int64_t tok0, int64_t n, float *x,
                           struct err *err)
 {
-    int rc = 0;
     scatter_pixels<<<(unsigned)n, THREADS, 0, g->stream>>>(rows, bias, *l, tok0, x);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* ---- rows ----------------------------------------------------------------------------------- */
@@ -92,12 +86,9 @@ static __global__ void layer_norm(const float *x, int64_t d, const float *w, con
 extern "C" int ops_layer_norm(struct gpu *g, const float *x, int64_t n, int64_t d, const float *w,
                               const float *b, double eps, int terms, void *out, struct err *err)
 {
-    int rc = 0;
     layer_norm<<<(unsigned)n, THREADS, 0, g->stream>>>(x, d, w, b, (float)eps, terms,
                                                        (__nv_bfloat16 *)out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 static __device__ __forceinline__ float apply(enum ops_function f, float x)
@@ -119,11 +110,8 @@ static __global__ void activate(const float *y, int64_t d, const float *bias, en
 extern "C" int ops_activate(struct gpu *g, const float *y, int64_t n, int64_t d, const float *bias,
                             enum ops_function f, int terms, void *out, struct err *err)
 {
-    int rc = 0;
     activate<<<(unsigned)n, THREADS, 0, g->stream>>>(y, d, bias, f, terms, (__nv_bfloat16 *)out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 static __global__ void add_gated(float *h, const float *y, int64_t d, const float *bias,
@@ -138,11 +126,8 @@ static __global__ void add_gated(float *h, const float *y, int64_t d, const floa
 extern "C" int ops_add_gated(struct gpu *g, float *h, const float *y, int64_t n, int64_t d,
                              const float *bias, const float *gate, struct err *err)
 {
-    int rc = 0;
     add_gated<<<(unsigned)n, THREADS, 0, g->stream>>>(h, y, d, bias, gate);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 static __global__ void modulation(const float *table, const float *e, bool e_is_row, int64_t n,
@@ -156,12 +141,9 @@ static __global__ void modulation(const float *table, const float *e, bool e_is_
 extern "C" int ops_modulation(struct gpu *g, const float *table, const float *e, bool e_is_row,
                               int rows, int64_t d, unsigned scales, float *out, struct err *err)
 {
-    int rc = 0;
     modulation<<<blocks_of(rows * d), THREADS, 0, g->stream>>>(table, e, e_is_row, rows * d, d,
                                                                scales, out);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* ---- heads ---------------------------------------------------------------------------------- */
@@ -218,9 +200,6 @@ static __global__ void split_wide(const ops_wide w, float *y)
 
 extern "C" int ops_split_wide(struct gpu *g, const struct ops_wide *w, float *y, struct err *err)
 {
-    int rc = 0;
     split_wide<<<(unsigned)w->n, THREADS, 0, g->stream>>>(*w, y);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }

@@ -6,7 +6,6 @@
 #include "cuda/denoiser_body.h"
 
 #include "core/intmath.h"
-#include "core/mem.h"
 
 #include <math.h>
 

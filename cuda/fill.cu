@@ -27,9 +27,6 @@ __global__ void fill_normal(__nv_bfloat16 *x, int64_t n, uint32_t seed)
 
 extern "C" int gpu_fill_normal(struct gpu *g, void *x, int64_t n, uint32_t seed, struct err *err)
 {
-    int rc = 0;
     fill_normal<<<1056, 256, 0, g->stream>>>((__nv_bfloat16 *)x, n, seed);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }

@@ -19,10 +19,7 @@ static __global__ void put_rows(const __nv_bfloat16 *x, int64_t n, int d, float 
 extern "C" int head_rows_put(struct gpu *g, const void *x, int64_t n, int d, float unit, float *to,
                              int64_t stride, struct err *err)
 {
-    int rc = 0;
     put_rows<<<(unsigned)ceil_div(n * d, THREADS), THREADS, 0, g->stream>>>(
         (const __nv_bfloat16 *)x, n * d, d, unit, to, stride);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }

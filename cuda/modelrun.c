@@ -58,10 +58,7 @@ void model_computed_by(char *text, size_t size)
 
 int span_begin(struct model_run *r, struct err *err)
 {
-    int rc = 0;
-    CU(err, cudaEventRecord(r->begin, r->gpu.stream));
-out:
-    return rc;
+    return CU_STATUS(err, cudaEventRecord(r->begin, r->gpu.stream));
 }
 
 int span_end(struct model_run *r, struct err *err)
@@ -155,11 +152,9 @@ int multiply(struct model_run *r, const struct matrix *m, int64_t n, const void 
 int fetch_columns(struct model_run *r, const float *y, int64_t ld, int64_t n, int64_t at,
                   int64_t width, float *to, struct err *err)
 {
-    int rc = 0;
-    CU(err, cudaMemcpy2DAsync(to, (size_t)width * 4, y + at, (size_t)ld * 4, (size_t)width * 4,
-                              (size_t)n, cudaMemcpyDeviceToHost, r->gpu.stream));
-out:
-    return rc;
+    return CU_STATUS(err, cudaMemcpy2DAsync(to, (size_t)width * 4, y + at, (size_t)ld * 4,
+                                            (size_t)width * 4, (size_t)n, cudaMemcpyDeviceToHost,
+                                            r->gpu.stream));
 }
 
 int host_locked(int64_t bytes, const char *what, void *out, struct err *err)
@@ -178,8 +173,6 @@ void host_locked_free(void *p)
 
 int fetch_locked(struct model_run *r, void *to, const void *from, int64_t bytes, struct err *err)
 {
-    int rc = 0;
-    CU(err, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToHost, r->gpu.stream));
-out:
-    return rc;
+    return CU_STATUS(
+        err, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToHost, r->gpu.stream));
 }

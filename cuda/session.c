@@ -9,7 +9,6 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/intmath.h"
-#include "core/mem.h"
 #include "cuda/copies.h"
 #include "cuda/session_plans.h"
 #include "cuda/session_runs.h"
@@ -111,14 +110,6 @@ struct accel_heads session_copies(const struct accel_session *s, const struct at
     return copies_of(wanted, call, x, s->gpu.sms, s->gpu.memory_bytes);
 }
 
-static int copy_there(struct gpu *g, void *to, const void *x, int64_t bytes, struct err *err)
-{
-    int rc = 0;
-    CU(err, cudaMemcpyAsync(to, x, (size_t)bytes, cudaMemcpyDeviceToDevice, g->stream));
-out:
-    return rc;
-}
-
 /* n heads of `bytes` each, one after the other: the arena is aligned to more than a head may be. */
 static int take(struct gpu *g, int n, int64_t bytes, void *out, struct err *err)
 {
@@ -139,7 +130,7 @@ static int put_rows(struct gpu *g, const float *x, int64_t n, void *staging, voi
 static int put_matrix(struct gpu *g, const float *x, const void *there, int64_t n, void *staging,
                       void *to, struct err *err)
 {
-    return there ? copy_there(g, to, there, n * 2, err) : put_rows(g, x, n, staging, to, err);
+    return there ? gpu_copy(g, to, there, n * 2, err) : put_rows(g, x, n, staging, to, err);
 }
 
 static int put_values(struct gpu *g, const struct attn_in *x, float *scaled, void *staging,
@@ -188,7 +179,7 @@ static int put_tensors(struct accel_session *s, const struct accel_call *c, stru
         TRY(put_matrix(&s->gpu, x->k, there, k, staging, at_k + g * k * 2, err));
         if (copy) {
             s->call.v_exp[g] = s->call.v_exp[0];
-            TRY(copy_there(&s->gpu, at_v + g * v * 2, at_v, v * 2, err));
+            TRY(gpu_copy(&s->gpu, at_v + g * v * 2, at_v, v * 2, err));
         } else {
             TRY(put_values(&s->gpu, x, scaled, staging, s->call.v_exp + g, at_v + g * v * 2, err));
         }

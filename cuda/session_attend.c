@@ -8,7 +8,6 @@
 #include "core/dtype.h"
 #include "core/intmath.h"
 #include "core/stopwatch.h"
-#include "core/mem.h"
 #include "cuda/attn/attn_filter.h"
 #include "cuda/attn/planrows.h"
 #include "cuda/headrows.h"

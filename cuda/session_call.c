@@ -4,7 +4,6 @@
  */
 #include "core/intmath.h"
 #include "core/stopwatch.h"
-#include "core/mem.h"
 #include "cuda/session_runs.h"
 
 #include <stdio.h>

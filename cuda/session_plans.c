@@ -4,8 +4,6 @@
  */
 #include "cuda/session_plans.h"
 
-#include "core/mem.h"
-
 #include <stdlib.h>
 #include <string.h>
 

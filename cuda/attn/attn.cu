@@ -229,18 +229,10 @@ out:
 /* The portable kernels take the tensors as they are. */
 static int keep_tensors(struct attn_job *job, struct err *err)
 {
-    struct attn_tensors *x = (struct attn_tensors *)malloc(sizeof *x);
-    if (!x)
-        return err_set(err, ERR_NOMEM, "kernel arguments: out of memory");
-    *x = job->x;
-    job->maps = x;
-    return 0;
-}
-
-static int upload(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
-{
-    int rc = gpu_alloc(g, bytes, dst, err);
-    return rc ? rc : gpu_put(g, *(void **)dst, src, bytes, err);
+    int rc = mem_alloc(&job->maps, 1, sizeof job->x, "kernel arguments", err);
+    if (!rc)
+        memcpy(job->maps, &job->x, sizeof job->x);
+    return rc;
 }
 
 /* Items and lists of the plan, uploaded unless they are on the device. */
@@ -261,15 +253,15 @@ static int put_lists(struct gpu *g, const struct attn_plan *plan, const struct a
         a->keys = (const int32_t *)d->keys;
         return 0;
     }
-    TRY(upload(g, &a->items, plan->items, plan->n_items * (int64_t)sizeof(int4), err));
+    TRY(gpu_upload(g, plan->items, plan->n_items * (int64_t)sizeof(int4), &a->items, err));
     if (plan->cols)
-        TRY(upload(g, &a->cols, plan->cols, plan->n_cols * 4, err));
+        TRY(gpu_upload(g, plan->cols, plan->n_cols * 4, &a->cols, err));
     if (lists == ATTN_BITS || lists == ATTN_GATHER) {
-        TRY(upload(g, &a->bits, l->bits, plan->blocks * 4, err));
-        TRY(upload(g, &a->words, l->words, l->n_bits * 2048, err));
+        TRY(gpu_upload(g, l->bits, plan->blocks * 4, &a->bits, err));
+        TRY(gpu_upload(g, l->words, l->n_bits * 2048, &a->words, err));
     }
     if (lists == ATTN_GATHER)
-        TRY(upload(g, &a->keys, l->keys, plan->blocks * 512, err));
+        TRY(gpu_upload(g, l->keys, plan->blocks * 512, &a->keys, err));
 out:
     return rc;
 }
@@ -280,10 +272,9 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
     int rc = 0;
     const attn_problem *p = &job->problem;
     int64_t slot_rows = (int64_t)plan->n_slots * plan->tile.bm;
-    attn_args *a = (attn_args *)calloc(1, sizeof *a);
+    attn_args *a = NULL;
 
-    if (!a)
-        FAIL(err, ERR_NOMEM, "kernel arguments: out of memory");
+    TRY(mem_zalloc(&a, 1, sizeof *a, "kernel arguments", err));
     job->args = a;
     TRY(put_lists(g, plan, job, a, err));
     TRY(gpu_alloc(g, 256, &a->ticket, err));
@@ -328,8 +319,8 @@ extern "C" int attn_job_init(struct gpu *g, const struct attn_problem *p,
     job->splits = plan->device.splits;
     job->empty = plan->device.empty;
     if (!plan->device.items) {
-        TRY(upload(g, &job->splits, plan->splits, plan->n_splits * (int64_t)sizeof(int3), err));
-        TRY(upload(g, &job->empty, plan->empty, plan->n_empty * 4LL, err));
+        TRY(gpu_upload(g, plan->splits, plan->n_splits * (int64_t)sizeof(int3), &job->splits, err));
+        TRY(gpu_upload(g, plan->empty, plan->n_empty * 4LL, &job->empty, err));
     }
     TRY(gpu_sync(g, err));
 out:

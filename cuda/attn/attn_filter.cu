@@ -71,16 +71,14 @@ static int init_args(struct gpu *g, const struct accel_filter *f, int n, int hea
     int rc = 0;
     int64_t bytes = rows * 2 * SCOPES * 4;
     filter_args *a = (filter_args *)realloc(job->args, sizeof *a);
-    float *gap = (float *)malloc((size_t)heads * sizeof *gap), *there = NULL;
+    float *gap = (float *)malloc((size_t)heads * sizeof *gap);
 
     job->args = a ? a : job->args;
     if (!a || !gap)
         FAIL(err, ERR_NOMEM, "kernel arguments: out of memory");
     for (int h = 0; h < heads; h++)
         gap[h] = (float)(f[h % n].pv / (double)a->base.scale_log2);
-    TRY(gpu_alloc(g, heads * 4LL, &there, err));
-    TRY(gpu_put(g, there, gap, heads * 4LL, err));
-    a->gap = there;
+    TRY(gpu_upload(g, gap, heads * 4LL, &a->gap, err));
     a->keep_sum = f->keep_denominator;
     TRY(gpu_alloc(g, bytes, &a->computed, err));
     TRY(gpu_zero(g, a->computed, bytes, err));
@@ -122,10 +120,9 @@ extern "C" int filter_tiles(struct gpu *g, const struct attn_job *job,
     const filter_args *a = (const filter_args *)job->args;
     int64_t n = (int64_t)p->heads * a->base.q_blocks * 2 * SCOPES;
     int bq = attn_block_rows(p->lists, NULL), rc = 0;
-    unsigned *computed = (unsigned *)malloc((size_t)n * sizeof *computed);
+    unsigned *computed = NULL;
 
-    if (!computed)
-        FAIL(err, ERR_NOMEM, "counts of tiles: out of memory");
+    TRY(mem_alloc(&computed, n, sizeof *computed, "counts of tiles", err));
     TRY(gpu_get(g, computed, a->computed, n * (int64_t)sizeof *computed, err));
     for (int h = 0; h < p->heads; h++) {
         tiles[h] = 0;

@@ -96,8 +96,7 @@ extern "C" int map_lists_init(struct gpu *g, const struct unit_maps *m, struct m
     int rc = 0;
     *l = {*m, NULL};
     l->maps.map = NULL;
-    TRY(gpu_alloc(g, bytes, &l->map, err));
-    TRY(gpu_put(g, (void *)l->map, m->map, bytes, err));
+    TRY(gpu_upload(g, m->map, bytes, &l->map, err));
     TRY(gpu_sync(g, err)); /* m->map is the caller's */
 out:
     return rc;
@@ -369,13 +368,12 @@ static int set_shape(const struct map_lists *l, const struct attn_problem *p,
 static int put_heads(struct gpu *g, const struct attn_problem *p, const struct list_run *runs,
                      int n_runs, struct list_plan *x, struct err *err)
 {
-    struct list_head *heads = (struct list_head *)malloc((size_t)p->heads * sizeof *heads);
+    struct list_head *heads = NULL;
     int64_t bytes = p->heads * (int64_t)sizeof *heads;
     int32_t section = 0;
     int rc = 0;
 
-    if (!heads)
-        FAIL(err, ERR_NOMEM, "plan: out of memory");
+    TRY(mem_alloc(&heads, p->heads, sizeof *heads, "plan", err));
     for (int i = 0; i < n_runs; i++) {
         struct attn_problem of_run = *p;
         of_run.heads = runs[i].heads;
@@ -390,8 +388,7 @@ static int put_heads(struct gpu *g, const struct attn_problem *p, const struct l
                         runs[i].tail};
         section += n + 1;
     }
-    TRY(gpu_alloc(g, bytes, &x->heads, err));
-    TRY(gpu_put(g, (void *)x->heads, heads, bytes, err));
+    TRY(gpu_upload(g, heads, bytes, &x->heads, err));
     TRY(gpu_sync(g, err));
 out:
     free(heads);
@@ -431,9 +428,7 @@ static int fetch_plans(struct gpu *g, const struct attn_problem *p, const struct
     int32_t *n = NULL;
     int rc = 0;
 
-    n = (int32_t *)malloc((size_t)(2 * rows) * sizeof *n);
-    if (!n)
-        FAIL(err, ERR_NOMEM, "plan: out of memory");
+    TRY(mem_alloc(&n, 2 * rows, sizeof *n, "plan", err));
     TRY(gpu_get(g, n, x->rows.units, rows * 4, err));
     TRY(gpu_get(g, n + rows, x->blocks, rows * 4, err));
     for (int h = 0; h < p->heads; h++) {

@@ -188,8 +188,7 @@ extern "C" int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct t
     r->map_rows = (m->nq + m->bq - 1) / m->bq;
     r->pitch = m->bk > 1 ? 4 * r->cols : m->words;
     rows = m->heads * r->groups;
-    TRY(gpu_alloc(g, m->heads * (int64_t)sizeof *m->map, &r->map, err));
-    TRY(gpu_put(g, (void *)r->map, m->map, m->heads * (int64_t)sizeof *m->map, err));
+    TRY(gpu_upload(g, m->map, m->heads * (int64_t)sizeof *m->map, &r->map, err));
     TRY(gpu_alloc(g, rows * 4, &r->place, err));
     TRY(gpu_alloc(g, rows * 4, &r->partial, err));
     TRY(gpu_alloc(g, rows * 4, &r->keys, err));
@@ -344,11 +343,8 @@ static __global__ void __launch_bounds__(THREADS) write_tiles(map_tiles t, tile_
 
 static int launch_places(struct gpu *g, const struct map_tiles *t, struct err *err)
 {
-    int rc = 0;
     place_tiles<<<1, PLACE_THREADS, 0, g->stream>>>(*t, *t->rows);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 static int launch_tiles(struct gpu *g, const struct map_tiles *t, struct err *err)
@@ -408,9 +404,7 @@ static int make_room(struct gpu *g, struct map_tiles *t, int64_t *with_bits, str
 
     if (t->gathered || r->maps.bq > 1 || r->maps.bk > 1)
         return 0;
-    room = (int64_t *)malloc((size_t)(rows + 1) * sizeof *room);
-    if (!room)
-        FAIL(err, ERR_NOMEM, "tiles of rows: out of memory");
+    TRY(mem_alloc(&room, rows + 1, sizeof *room, "tiles of rows", err));
     room[0] = 0;
     for (int64_t i = 0; i < rows; i++) {
         int64_t last = MIN((i % r->groups + 1) * TILE, r->maps.nq) - 1;
@@ -420,8 +414,7 @@ static int make_room(struct gpu *g, struct map_tiles *t, int64_t *with_bits, str
     if (room[rows] > 2 * *with_bits || room[rows] > INT32_MAX)
         goto out;
     *with_bits = room[rows];
-    TRY(gpu_alloc(g, (rows + 1) * 8, &t->room, err));
-    TRY(gpu_put(g, t->room, room, (rows + 1) * 8, err));
+    TRY(gpu_upload(g, room, (rows + 1) * 8, &t->room, err));
     TRY(gpu_sync(g, err));
 out:
     free(room);
@@ -451,7 +444,7 @@ extern "C" int map_tiles_make(struct gpu *g, const struct tile_rows *r, int firs
                               bool gathered, struct map_tiles *t, struct err *err)
 {
     int64_t rows = count * r->groups, with_bits = 0;
-    int64_t *ptr = (int64_t *)malloc((size_t)(rows + 1) * sizeof *ptr);
+    int64_t *ptr = NULL;
     int rc = 0;
 
     memset(t, 0, sizeof *t);
@@ -459,8 +452,7 @@ extern "C" int map_tiles_make(struct gpu *g, const struct tile_rows *r, int firs
     t->first = first;
     t->count = count;
     t->gathered = gathered;
-    if (!ptr)
-        FAIL(err, ERR_NOMEM, "tiles of rows: out of memory");
+    TRY(mem_alloc(&ptr, rows + 1, sizeof *ptr, "tiles of rows", err));
     TRY(gpu_alloc(g, (rows + 1) * 8, &t->at, err));
     TRY(gpu_alloc(g, (rows + 1) * 8, &t->bits_at, err));
     TRY(launch_places(g, t, err));

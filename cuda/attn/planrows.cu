@@ -158,11 +158,8 @@ static __global__ void __launch_bounds__(CUT_THREADS) cut_rows(row_plan r)
 
 extern "C" int row_plan_order(struct gpu *g, const struct row_plan *r, struct err *err)
 {
-    int rc = 0;
     order_rows<<<(unsigned)((r->rows + 31) / 32), THREADS, 0, g->stream>>>(*r);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 extern "C" int row_plan_cut(struct gpu *g, const struct row_plan *r, struct err *err)
@@ -190,10 +187,9 @@ template <class T>
 static int fetch(struct gpu *g, const T *from, int64_t n, T **to, struct err *err)
 {
     free(*to);
-    *to = (T *)malloc((size_t)(n + 1) * sizeof **to);
-    if (!*to)
-        return err_set(err, ERR_NOMEM, "plan: out of memory");
-    return gpu_get(g, *to, from, n * (int64_t)sizeof **to, err);
+    *to = NULL;
+    int rc = mem_alloc(to, n, sizeof **to, "plan", err);
+    return rc ? rc : gpu_get(g, *to, from, n * (int64_t)sizeof **to, err);
 }
 
 extern "C" int row_plan_fetch(struct gpu *g, const struct row_plan *r, struct attn_plan *plan,

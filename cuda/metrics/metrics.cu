@@ -8,21 +8,12 @@
 #include "cuda/metrics/metrics_table.h"
 #include "cuda/tensormap.h"
 
-extern "C" {
-#include "core/mem.h"
-}
 #include "cuda/attn/attn_args.h"
 
 #include <cuda_bf16.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int put(struct gpu *g, const void *src, int64_t bytes, void *dst, struct err *err)
-{
-    int rc = gpu_alloc(g, bytes, dst, err);
-    return rc ? rc : gpu_put(g, *(void **)dst, src, bytes, err);
-}
 
 /* ---- dense reference ------------------------------------------------------------------------ */
 
@@ -124,7 +115,7 @@ static int ref_job(struct gpu *g, const struct attn_problem *p, const struct att
     r->q_blocks = plan.q_blocks;
     TRY(slots_for_all(&plan, n, &rows, err));
     TRY(attn_job_init(g, p, k, &plan, x, &r->job, err));
-    TRY(put(g, rows, n * (int64_t)sizeof *rows, &r->rows, err));
+    TRY(gpu_upload(g, rows, n * (int64_t)sizeof *rows, &r->rows, err));
     TRY(gpu_sync(g, err));
 out:
     free(rows);
@@ -224,11 +215,8 @@ __global__ static void norms_of(const float *lse, int64_t n, float2 *norm)
 extern "C" int metrics_norms_into(struct gpu *g, const float *lse, int64_t n, void *norm,
                                   struct err *err)
 {
-    int rc = 0;
     norms_of<<<(unsigned)((n + 255) / 256), 256, 0, g->stream>>>(lse, n, (float2 *)norm);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 extern "C" int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm,
@@ -332,7 +320,7 @@ static int upload_plan(struct gpu *g, const struct metrics_plan *plan, struct me
     TRY(mem_alloc(&pass->item_rows, plan->n_items, sizeof(int32_t), "work items", err));
     for (int32_t i = 0; i < plan->n_items; i++)
         pass->item_rows[i] = plan->items[i].row;
-    TRY(put(g, plan->items, plan->n_items * (int64_t)sizeof *plan->items, &a->items, err));
+    TRY(gpu_upload(g, plan->items, plan->n_items * (int64_t)sizeof *plan->items, &a->items, err));
     TRY(gpu_alloc(g, 256, &a->ticket, err));
     TRY(gpu_zero(g, a->ticket, 256, err));
     TRY(gpu_sync(g, err));
@@ -344,9 +332,10 @@ static int pass_args(struct metrics_pass *pass, const void *norm, const struct m
                      metrics_args **out, struct err *err)
 {
     const struct attn_problem *p = &pass->problem;
-    metrics_args *a = (metrics_args *)calloc(1, sizeof *a);
-    if (!a)
-        return err_set(err, ERR_NOMEM, "kernel arguments: out of memory");
+    metrics_args *a = NULL;
+    int rc = mem_zalloc(&a, 1, sizeof *a, "kernel arguments", err);
+    if (rc)
+        return rc;
     pass->args = a;
     a->norm = (const float2 *)norm;
     a->nq = (int)p->nq;

@@ -4,10 +4,6 @@
  */
 #include "cuda/metrics/metrics.h"
 
-extern "C" {
-#include "core/mem.h"
-}
-
 #include <cuda_bf16.h>
 #include <math.h>
 #include <stdlib.h>

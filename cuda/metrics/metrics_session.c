@@ -2,7 +2,6 @@
  * metrics_session.c - the exact attention of a head in a replay's session: dense rows, and how
  * sparse its map is.
  */
-#include "core/mem.h"
 #include "cuda/metrics/metrics.h"
 #include "cuda/session_runs.h"
 

@@ -60,10 +60,7 @@ out:
 
 extern "C" int added_launch(struct gpu *g, const struct added_job *job, struct err *err)
 {
-    int rc = 0;
     dim3 grid((unsigned)((job->n / 8 + 255) / 256), (unsigned)job->heads);
     add_numbers<<<grid, 256, 0, g->stream>>>(*job);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }

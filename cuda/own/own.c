@@ -3,8 +3,6 @@
  */
 #include "cuda/own/own.h"
 
-#include "core/mem.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
