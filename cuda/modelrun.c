@@ -3,7 +3,6 @@
  */
 #include "cuda/modelrun.h"
 
-#include "cuda/decoder_ops.h"
 #include "cuda/timer.h"
 
 #include <stdio.h>
@@ -42,6 +41,29 @@ int pad_head_dim(int head_dim, int64_t *padded, struct err *err)
                        head_dim);
     *padded = head_dim <= 64 ? 64 : 128;
     return 0;
+}
+
+int plan_attention(struct model_run *r, const struct attn_problem *p, bool bf16,
+                   const struct attn_tensors *x, struct attn_job *job, struct err *err)
+{
+    const struct attn_kernel *kernel;
+    struct attn_plan plan = {0};
+    int rc = 0;
+    TRY(attn_kernel_for(p, r->gpu.sm, bf16 ? ATTN_BF16 : ATTN_F16, &kernel, err));
+    TRY(attn_plan_make(p, &kernel->tile, NULL, r->gpu.sms, true, &plan, err));
+    TRY(attn_job_init(&r->gpu, p, kernel, &plan, x, job, err));
+out:
+    attn_plan_free(&plan);
+    return rc;
+}
+
+int check_operands(struct model_run *r, const int *overflow, bool bf16, struct err *err)
+{
+    int flag = 0, rc = gpu_get(&r->gpu, &flag, overflow, 4, err);
+    if (!rc && flag)
+        rc = err_set(err, ERR_RUN, "q, k or v is beyond %s or not a number: use --device cpu",
+                     bf16 ? "2^39" : "float16's range (65504)");
+    return rc;
 }
 
 void model_computed_by(char *text, size_t size)
