@@ -4,7 +4,7 @@
 #include "cuda/ceiling.h"
 
 #include "cuda/blas.h"
-#include "cuda/fill.h"
+#include "cuda/ops.h"
 
 #include <stdlib.h>
 
@@ -29,9 +29,9 @@ int ceiling_open(struct gpu *g, int64_t n, int64_t bytes, struct ceiling **out, 
     TRY(gpu_alloc(g, n * n * 2, &c->c, err));
     TRY(gpu_alloc(g, bytes, &c->from, err));
     TRY(gpu_alloc(g, bytes, &c->to, err));
-    TRY(gpu_fill_normal(g, c->a, n * n, 11, err));
-    TRY(gpu_fill_normal(g, c->b, n * n, 12, err));
-    TRY(gpu_fill_normal(g, c->from, bytes / 2, 13, err));
+    TRY(ops_fill_normal(g, c->a, n * n, 11, err));
+    TRY(ops_fill_normal(g, c->b, n * n, 12, err));
+    TRY(ops_fill_normal(g, c->from, bytes / 2, 13, err));
     TRY(gpu_sync(g, err));
     *out = c;
     c = NULL;

@@ -612,8 +612,8 @@ static int attend(struct decoder *d, struct err *err)
     const struct decoder_shape *s = &d->shape;
     int rc = 0;
     TRY(attn_job_launch(&d->on.gpu, &d->attend, err));
-    TRY(ops_head_rows(&d->on.gpu, d->o, s->heads, s->tokens, s->head_dim, (int)d->padded, d->o_rows,
-                      err));
+    TRY(ops_head_rows(&d->on.gpu, d->o, s->heads, s->tokens, s->head_dim, (int)d->padded, 1,
+                      d->o_rows, d->qdim, err));
 out:
     return rc;
 }

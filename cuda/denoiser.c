@@ -10,7 +10,6 @@
 #include "cuda/backend.h"
 
 #include "core/intmath.h"
-#include "cuda/denoiser_ops.h"
 #include "cuda/modelrun.h"
 
 #include <math.h>

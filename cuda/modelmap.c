@@ -1,7 +1,6 @@
 /*
  * modelmap.c - pooled maps of a layer's attention (modelrun.h), from its operands.
  */
-#include "cuda/decoder_ops.h"
 #include "cuda/metrics/metrics.h"
 #include "cuda/modelrun.h"
 

@@ -8,7 +8,7 @@
 #include "core/decoder.h"
 #include "cuda/attn/attn.h"
 #include "cuda/blas.h"
-#include "cuda/decoder_ops.h"
+#include "cuda/ops.h"
 
 struct model_run {
     struct gpu gpu;
@@ -19,7 +19,7 @@ struct model_run {
     double seconds; /* of all spans so far */
 };
 
-/* A linear map as bf16 [rows][terms * cols] (decoder_ops.h). */
+/* A linear map as bf16 [rows][terms * cols] (ops.h). */
 struct matrix {
     void *w;
     int64_t rows, cols;

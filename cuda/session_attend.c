@@ -10,7 +10,7 @@
 #include "core/stopwatch.h"
 #include "cuda/attn/attn_filter.h"
 #include "cuda/attn/planrows.h"
-#include "cuda/headrows.h"
+#include "cuda/ops.h"
 #include "cuda/own/added.h"
 #include "cuda/own/own.h"
 #include "cuda/session_plans.h"
@@ -556,7 +556,8 @@ static int fetch_head(struct attend *a, int h, struct err *err)
     int rc = 0;
 
     if (accel_keeps_output(r->x))
-        TRY(head_rows_put(&a->s->gpu, from, p->nq, p->d, (float)unit, o->out, o->stride, err));
+        TRY(ops_head_rows(&a->s->gpu, from, 1, p->nq, p->d, p->d, (float)unit, o->out, o->stride,
+                          err));
     if (r->out) {
         TRY(mem_alloc(&out, n, sizeof *out, "output", err));
         TRY(gpu_get(&a->s->gpu, out, from, n * 2, err));

@@ -8,7 +8,7 @@
 #include "core/dtype.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "cuda/fill.h"
+#include "cuda/ops.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -97,7 +97,7 @@ static int place(struct gpu *g, const struct cu_run *r, int which, int heads, in
     int rc = 0;
     if (c->on_device) {
         TRY(gpu_alloc(g, count * 2, &dev, err));
-        TRY(gpu_fill_normal(g, dev, count, (uint32_t)(c->seed * 3) + (uint32_t)which, err));
+        TRY(ops_fill_normal(g, dev, count, (uint32_t)(c->seed * 3) + (uint32_t)which, err));
         *out = dev;
     } else {
         TRY(cu_make_tensor(c, which, heads, n, host, err));
