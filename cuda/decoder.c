@@ -554,7 +554,7 @@ out:
     return rc;
 }
 
-/* ---- a layer of a state ---------------------------------------------------------------------- */
+/* ---- a layer of a state --------------------------------------------------------------------- */
 
 static int load(struct decoder *d, int layer, const struct decoder_tensor *w, struct err *err)
 {
@@ -681,7 +681,7 @@ static int get_hidden(struct decoder *d, int state, int64_t row, int64_t n, floa
     return gpu_get(&d->on.gpu, h, d->states[state] + row * width, n * width * 4, err);
 }
 
-/* ---- scores ---------------------------------------------------------------------------------- */
+/* ---- scores --------------------------------------------------------------------------------- */
 
 static int score(struct decoder *d, const struct decoder_tensor *norm,
                  const struct decoder_tensor *head, const int32_t *tokens, int64_t from,
@@ -778,8 +778,7 @@ out:
     return rc;
 }
 
-/* ---- rows behind a sequence ---------------------------------------------------------------------
- */
+/* ---- rows behind a sequence ----------------------------------------------------------------- */
 
 static int attend_few(struct decoder *d, int64_t pos, int64_t m, struct err *err)
 {

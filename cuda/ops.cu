@@ -556,8 +556,7 @@ extern "C" int ops_take_rows(struct gpu *g, const void *table, enum dtype type, 
     return LAUNCH_STATUS(err);
 }
 
-/* ---- a few rows in float32 ----------------------------------------------------------------------
- */
+/* ---- a few rows in float32 ------------------------------------------------------------------ */
 
 /* A block takes one row, the heads of one KV head and a part of the keys, so that every key is read
  * once. Its threads have a key each for the scores, and a channel each for the outputs. Parts are
@@ -784,8 +783,7 @@ extern "C" int ops_pixels(struct gpu *g, const float *rows, const float *bias,
     return LAUNCH_STATUS(err);
 }
 
-/* ---- rows of a video denoiser -------------------------------------------------------------------
- */
+/* ---- rows of a video denoiser --------------------------------------------------------------- */
 
 static __global__ void layer_norm(const float *x, int64_t d, const float *w, const float *b,
                                   float eps, int terms, __nv_bfloat16 *out)
@@ -866,8 +864,7 @@ extern "C" int ops_modulation(struct gpu *g, const float *table, const float *e,
     return LAUNCH_STATUS(err);
 }
 
-/* ---- heads of a video denoiser ------------------------------------------------------------------
- */
+/* ---- heads of a video denoiser -------------------------------------------------------------- */
 
 /* cos and sin for pair p of a head of token `token`. */
 static __device__ __forceinline__ float2 turn(const ops_wide &w, int64_t token, int64_t p)
@@ -925,8 +922,7 @@ extern "C" int ops_split_wide(struct gpu *g, const struct ops_wide *w, float *y,
     return LAUNCH_STATUS(err);
 }
 
-/* ---- random data --------------------------------------------------------------------------------
- */
+/* ---- random data ---------------------------------------------------------------------------- */
 
 static __device__ uint32_t mix(uint32_t x)
 {

@@ -135,8 +135,7 @@ int ops_difference(struct gpu *g, const float *x, const float *ref, int64_t n, d
 int ops_score_rows(struct gpu *g, const float *p, const float *q, int64_t n, int64_t vocab,
                    const int32_t *target, struct decoder_score *out, struct err *err);
 
-/* ---- of video denoisers (the rows of capture/wan_forward.c) -------------------------------------
- */
+/* ---- of video denoisers (the rows of capture/wan_forward.c) --------------------------------- */
 
 /* A latent and its patches: size, patch and grid by axis (frame, row, column). */
 struct ops_grid {

@@ -8,7 +8,7 @@
 #include "cuda/attn/maplists.h"
 
 #include "core/intmath.h"
-#include "cuda/attn/unittotals.cuh"
+#include "cuda/attn/unitmaps.cuh"
 
 #include <stdlib.h>
 #include <string.h>
@@ -157,7 +157,7 @@ static __device__ uint32_t first_bits(uint32_t bits, int n)
 enum { FIRST, SECOND, BOTH, KINDS };
 
 /* Entries of each kind among the first `n` of a pair, which change places: two of a kind make a
- * stage (arrange_pairs in planitems.c). */
+ * stage (arrange_pairs in plan.c). */
 struct pair_kinds {
     int n, count[KINDS];
 };
