@@ -15,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CEILING_N 8192
-#define CEILING_BYTES (4LL << 30)
 #define CEILING_SAMPLES 11
 
 /* ---- what there are kernels for ------------------------------------------------------------- */
@@ -56,31 +54,31 @@ static bool session_can_attend(const struct accel_session *s, const struct accel
 static int measure_ceilings(struct accel_session *s, double *matmul_tflops, double *copy_tbs,
                             struct err *err)
 {
-    struct ceiling *c = NULL;
+    struct ceiling c = {0};
     struct gpu_mark mark = gpu_mark(&s->gpu);
     double matmul[CEILING_SAMPLES], copy[CEILING_SAMPLES];
     int64_t peak = s->gpu.bytes_peak, id, held;
     int rc = 0;
 
-    TRY(ceiling_open(&s->gpu, CEILING_N, CEILING_BYTES, &c, err));
+    TRY(ceiling_open(&s->gpu, &c, err));
     timer_reset(s->timer);
     for (int i = 0; i < CEILING_SAMPLES; i++) {
         TRY(timer_begin(s->timer, &s->gpu, &id, err));
-        TRY(ceiling_matmul(c, &s->gpu, err));
+        TRY(ceiling_matmul(&s->gpu, &c, err));
         TRY(timer_end(s->timer, &s->gpu, err));
         TRY(timer_begin(s->timer, &s->gpu, &id, err));
-        TRY(ceiling_copy(c, &s->gpu, err));
+        TRY(ceiling_copy(&s->gpu, &c, err));
         TRY(timer_end(s->timer, &s->gpu, err));
     }
     TRY(timer_collect(s->timer, &s->gpu, err));
     for (int i = 0; i < CEILING_SAMPLES; i++) {
-        matmul[i] = timer_span(s->timer, 2 * i).kernel_ns;
-        copy[i] = timer_span(s->timer, 2 * i + 1).kernel_ns;
+        matmul[i] = timer_ns(s->timer, 2 * i);
+        copy[i] = timer_ns(s->timer, 2 * i + 1);
     }
-    *matmul_tflops = ceiling_matmul_flop(c) / quartiles_of(matmul, CEILING_SAMPLES).median * 1e-3;
-    *copy_tbs = ceiling_copy_bytes(c) / quartiles_of(copy, CEILING_SAMPLES).median * 1e-3;
+    *matmul_tflops = CEILING_FLOP / quartiles_of(matmul, CEILING_SAMPLES).median * 1e-3;
+    *copy_tbs = (double)CEILING_BYTES / quartiles_of(copy, CEILING_SAMPLES).median * 1e-3;
 out:
-    ceiling_close(&c);
+    blas_close(&c.blas);
     gpu_release(&s->gpu, mark);
     gpu_trim(&s->gpu);
     held = gpu_bytes_held(&s->gpu); /* for heads; the peak is to be theirs, not the product's */

@@ -5,21 +5,25 @@
 #ifndef LACUNA_CEILING_H
 #define LACUNA_CEILING_H
 
-#include "cuda/timer.h"
+#include "cuda/blas.h"
 
-struct ceiling; /* operands of the product and of the copy on the device */
+#define CEILING_N 8192
+#define CEILING_FLOP (2.0 * CEILING_N * CEILING_N * CEILING_N)
+#define CEILING_BYTES (8LL << 30) /* read + written by the copy */
 
-/* Prepare a product of n x n x n (8192) and a copy of `bytes`. The values are random, because a
- * product of zeros runs faster than any real one. Opens cuBLAS at run time; ERR_MACHINE without it.
- * Memory comes from the arena. */
-int ceiling_open(struct gpu *g, int64_t n, int64_t bytes, struct ceiling **out, struct err *err);
-void ceiling_close(struct ceiling **c);
+/* Operands of the product and of the copy, in the arena. The values are random, because a product
+ * of zeros runs faster than any real one. */
+struct ceiling {
+    struct blas *blas;
+    void *a, *b, *c, *from, *to;
+};
 
-/* Launch one product or one copy; the caller times it. */
-int ceiling_matmul(struct ceiling *c, struct gpu *g, struct err *err);
-int ceiling_copy(struct ceiling *c, struct gpu *g, struct err *err);
+/* Opens cuBLAS at run time; ERR_MACHINE without it. blas_close(&c->blas) afterwards, in any case.
+ */
+int ceiling_open(struct gpu *g, struct ceiling *c, struct err *err);
 
-double ceiling_matmul_flop(const struct ceiling *c);
-double ceiling_copy_bytes(const struct ceiling *c); /* read + written */
+/* Launch one product or one copy of a struct ceiling; the caller times it. */
+int ceiling_matmul(struct gpu *g, const void *ceiling, struct err *err);
+int ceiling_copy(struct gpu *g, const void *ceiling, struct err *err);
 
 #endif

@@ -6,7 +6,7 @@
  */
 #include "cuda/counters.h"
 
-#include "cuda/cuptilib.h"
+#include "cuda/timer.h"
 
 #include <cuda.h>
 #include <cupti_profiler_host.h>

@@ -9,10 +9,9 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/intmath.h"
-#include "cuda/copies.h"
+#include "cuda/operands.h"
 #include "cuda/session_plans.h"
 #include "cuda/session_runs.h"
-#include "cuda/values.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -317,7 +316,7 @@ int session_time_chain(struct accel_session *s, const struct session_work *work,
     TRY(timer_collect(s->timer, &s->gpu, err));
     for (int i = 0; i < n; i++) {
         for (int k = 0; k < samples; k++) {
-            ns[k] = timer_span(s->timer, (int64_t)k * n + place_of(i, k, n, chain)).kernel_ns;
+            ns[k] = timer_ns(s->timer, (int64_t)k * n + place_of(i, k, n, chain));
             sum[k] += i < in_total ? ns[k] : 0;
         }
         times[i] = summary(ns, samples);

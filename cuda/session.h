@@ -77,7 +77,7 @@ int session_call_dense(struct accel_session *s, struct err *err);
 int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, int *index,
                      struct err *err);
 
-/* struct accel's copies (copies.h): options.copies if set, else 1 if nothing is measured. */
+/* struct accel's copies (operands.h): options.copies if set, else 1 if nothing is measured. */
 struct accel_heads session_copies(const struct accel_session *s, const struct attn_in *x,
                                   struct accel_heads call);
 

@@ -16,7 +16,7 @@ enum { MAX_WORKS = 16, MAX_SAMPLES = 256 };
 struct bench {
     struct gpu gpu;
     struct timer *timer;
-    struct ceiling *ceiling;
+    struct ceiling ceiling;
     int samples;
     double warm_up; /* 1, or 0 for a profiler */
     const char *only;
