@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-/* ---- copies ---------------------------------------------------------------------------------- */
+/* ---- copies --------------------------------------------------------------------------------- */
 
 /* Operands in 16 bits, and the outputs of two kernels. */
 static double bytes_of(struct accel_heads n, const struct attn_in *x)
@@ -42,7 +42,7 @@ struct accel_heads copies_of(int wanted, struct accel_heads call, const struct a
     }
 }
 
-/* ---- values ---------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------- */
 
 int values_exponent(const float *v, int64_t n)
 {

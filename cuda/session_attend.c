@@ -2,7 +2,7 @@
  * session_attend.c - attention of all heads of a call, or of a section of them: one launch over all
  * their lists, metrics and times (struct accel_lists in core/accel.h).
  */
-#include "cuda/session_runs.h"
+#include "cuda/session.h"
 
 #include "core/clock.h"
 #include "core/dtype.h"
@@ -13,7 +13,6 @@
 #include "cuda/ops.h"
 #include "cuda/own/added.h"
 #include "cuda/own/own.h"
-#include "cuda/session_plans.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -665,7 +664,7 @@ static int take_times(struct attend *a, struct accel_result *res, struct err *er
         work[n++] = (struct session_work){launch_attends, &a->dense};
     if (built)
         work[n++] = (struct session_work){launch_build, a};
-    TRY(session_time_chain(a->s, work, n, chain, chain, times, &res->total, err));
+    TRY(session_time(a->s, work, n, chain, chain, times, &res->total, err));
     if (chosen)
         res->select = times[0];
     if (plan)

@@ -4,7 +4,7 @@
  */
 #include "core/intmath.h"
 #include "core/stopwatch.h"
-#include "cuda/session_runs.h"
+#include "cuda/session.h"
 
 #include <stdio.h>
 #include <stdlib.h>
