@@ -97,15 +97,24 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             attn_launch<T>};
 }
 
-#define HALF(name, d, rows, keys, threads, summary)                                                \
+#define HOPPER(shape, d, lists, suffix, summary)                                                   \
+    entry<shape##d>("bf16-hd" #d "-" suffix, "head dim " #d ", " summary, lists)
+
+#define HOPPER_LISTS(d)                                                                            \
+    HOPPER(list, d, ATTN_128x128, "128x128", "lists of 128 x 128 blocks"),                         \
+        HOPPER(half, d, ATTN_128x64, "128x64", "lists of 128 x 64 blocks"),                        \
+        HOPPER(pair, d, ATTN_64x64, "64x64", "lists of 64 x 64 blocks")
+
+#define HALF(d, rows, threads)                                                                     \
     {                                                                                              \
-        name, summary, d, ATTN_DENSE, {rows, keys, 1}, ATTN_F16, 90, threads, attn_half_smem(d),   \
-            attn_half_launch##d                                                                    \
+        "f16-hd" #d "-dense", "head dim " #d ", dense, float16", d, ATTN_DENSE, {rows, 128, 1},    \
+            ATTN_F16, 90, threads, attn_half_smem(d), attn_half_launch##d                          \
     }
 
-#define PORTABLE(name, d, lists, rows, keys, element, summary)                                     \
+/* keys: see attn_table.h. */
+#define PORTABLE(d, lists, rows, keys, element, prefix, suffix, summary)                           \
     {                                                                                              \
-        name, summary, d, lists,                                                                   \
+        prefix "hd" #d "-" suffix, "head dim " #d ", " summary ", mma.sync", d, lists,             \
             {rows,                                                                                 \
              keys > 2 ? keys                                                                       \
              : keys   ? 128                                                                        \
@@ -115,52 +124,32 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             attn_portable_##rows##_##d##_##keys                                                    \
     }
 
+#define PORTABLE_BF16(d, lists, rows, keys, suffix, summary)                                       \
+    PORTABLE(d, lists, rows, keys, ATTN_BF16, "portable-", suffix, summary)
+
+#define PORTABLE_ALL(d)                                                                            \
+    PORTABLE_BF16(d, ATTN_DENSE, 128, 64, "dense", "dense"),                                       \
+        PORTABLE_BF16(d, ATTN_128x128, 128, 128, "128x128", "lists of 128 x 128 blocks"),          \
+        PORTABLE_BF16(d, ATTN_128x64, 128, 64, "128x64", "lists of 128 x 64 blocks"),              \
+        PORTABLE_BF16(d, ATTN_64x64, 64, 64, "64x64", "lists of 64 x 64 blocks"),                  \
+        PORTABLE_BF16(d, ATTN_BITS, 128, 1, "bits", "lists of 128 x 128 blocks with bits"),        \
+        PORTABLE_BF16(d, ATTN_GATHER, 128, 2, "gather", "lists of keys for 128 rows, with bits")
+
 extern "C" const struct attn_kernel attn_kernels[] = {
-    entry<dense128>("bf16-hd128-dense", "head dim 128, dense, tiles 128 x 128", ATTN_DENSE),
-    entry<list128>("bf16-hd128-128x128", "head dim 128, lists of 128 x 128 blocks", ATTN_128x128),
-    entry<half128>("bf16-hd128-128x64", "head dim 128, lists of 128 x 64 blocks", ATTN_128x64),
-    entry<pair128>("bf16-hd128-64x64", "head dim 128, lists of 64 x 64 blocks", ATTN_64x64),
-    entry<dense64>("bf16-hd64-dense", "head dim 64, dense, tiles 192 x 128", ATTN_DENSE),
-    entry<list64>("bf16-hd64-128x128", "head dim 64, lists of 128 x 128 blocks", ATTN_128x128),
-    entry<half64>("bf16-hd64-128x64", "head dim 64, lists of 128 x 64 blocks", ATTN_128x64),
-    entry<pair64>("bf16-hd64-64x64", "head dim 64, lists of 64 x 64 blocks", ATTN_64x64),
-    entry<bits128>("bf16-hd128-bits", "head dim 128, lists of 128 x 128 blocks with bits",
-                   ATTN_BITS),
-    entry<bits64>("bf16-hd64-bits", "head dim 64, lists of 128 x 128 blocks with bits", ATTN_BITS),
-    entry<gather128>("bf16-hd128-gather", "head dim 128, lists of keys for 128 rows, with bits",
-                     ATTN_GATHER),
-    entry<gather64>("bf16-hd64-gather", "head dim 64, lists of keys for 128 rows, with bits",
-                    ATTN_GATHER),
-    HALF("f16-hd128-dense", 128, 128, 128, 384, "head dim 128, dense, float16"),
-    HALF("f16-hd64-dense", 64, 192, 128, 512, "head dim 64, dense, float16"),
-    PORTABLE("portable-hd128-dense", 128, ATTN_DENSE, 128, 64, ATTN_BF16,
-             "head dim 128, dense, mma.sync"),
-    PORTABLE("portable-hd128-128x128", 128, ATTN_128x128, 128, 128, ATTN_BF16,
-             "head dim 128, lists of 128 x 128 blocks, mma.sync"),
-    PORTABLE("portable-hd128-128x64", 128, ATTN_128x64, 128, 64, ATTN_BF16,
-             "head dim 128, lists of 128 x 64 blocks, mma.sync"),
-    PORTABLE("portable-hd128-64x64", 128, ATTN_64x64, 64, 64, ATTN_BF16,
-             "head dim 128, lists of 64 x 64 blocks, mma.sync"),
-    PORTABLE("portable-hd128-bits", 128, ATTN_BITS, 128, 1, ATTN_BF16,
-             "head dim 128, lists of 128 x 128 blocks with bits, mma.sync"),
-    PORTABLE("portable-hd128-gather", 128, ATTN_GATHER, 128, 2, ATTN_BF16,
-             "head dim 128, lists of keys for 128 rows, with bits, mma.sync"),
-    PORTABLE("portable-hd64-dense", 64, ATTN_DENSE, 128, 64, ATTN_BF16,
-             "head dim 64, dense, mma.sync"),
-    PORTABLE("portable-hd64-128x128", 64, ATTN_128x128, 128, 128, ATTN_BF16,
-             "head dim 64, lists of 128 x 128 blocks, mma.sync"),
-    PORTABLE("portable-hd64-128x64", 64, ATTN_128x64, 128, 64, ATTN_BF16,
-             "head dim 64, lists of 128 x 64 blocks, mma.sync"),
-    PORTABLE("portable-hd64-64x64", 64, ATTN_64x64, 64, 64, ATTN_BF16,
-             "head dim 64, lists of 64 x 64 blocks, mma.sync"),
-    PORTABLE("portable-hd64-bits", 64, ATTN_BITS, 128, 1, ATTN_BF16,
-             "head dim 64, lists of 128 x 128 blocks with bits, mma.sync"),
-    PORTABLE("portable-hd64-gather", 64, ATTN_GATHER, 128, 2, ATTN_BF16,
-             "head dim 64, lists of keys for 128 rows, with bits, mma.sync"),
-    PORTABLE("portable-f16-hd128-dense", 128, ATTN_DENSE, 128, 0, ATTN_F16,
-             "head dim 128, dense, float16, mma.sync"),
-    PORTABLE("portable-f16-hd64-dense", 64, ATTN_DENSE, 128, 0, ATTN_F16,
-             "head dim 64, dense, float16, mma.sync"),
+    HOPPER(dense, 128, ATTN_DENSE, "dense", "dense, tiles 128 x 128"),
+    HOPPER_LISTS(128),
+    HOPPER(dense, 64, ATTN_DENSE, "dense", "dense, tiles 192 x 128"),
+    HOPPER_LISTS(64),
+    HOPPER(bits, 128, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),
+    HOPPER(bits, 64, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),
+    HOPPER(gather, 128, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
+    HOPPER(gather, 64, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
+    HALF(128, 128, 384),
+    HALF(64, 192, 512),
+    PORTABLE_ALL(128),
+    PORTABLE_ALL(64),
+    PORTABLE(128, ATTN_DENSE, 128, 0, ATTN_F16, "portable-f16-", "dense", "dense, float16"),
+    PORTABLE(64, ATTN_DENSE, 128, 0, ATTN_F16, "portable-f16-", "dense", "dense, float16"),
     {},
 };
 

@@ -15,34 +15,30 @@
 template <class T, int SCOPE>
 static constexpr filter_kernel entry(const char *name, const char *summary)
 {
-    return {{name,
-             summary,
-             T::D,
-             T::UNITS == 1 ? ATTN_64x128 : ATTN_128x64,
-             {T::BM, T::BN, T::UNITS},
-             ATTN_BF16,
-             90,
-             T::THREADS,
-             (int)sizeof(filter_smem<T>),
-             filter_launch<T, SCOPE>},
+    attn_lists lists = T::UNITS == 1 ? ATTN_64x128 : ATTN_128x64;
+    attn_tile tile = {T::BM, T::BN, T::UNITS};
+    return {{name, summary, T::D, lists, tile, ATTN_BF16, 90, T::THREADS,
+             (int)sizeof(filter_smem<T>), filter_launch<T, SCOPE>},
             SCOPE};
 }
 
+#define WIDE(d, scope, suffix, by)                                                                 \
+    entry<filter##d##_wide, scope>("filter-hd" #d "-64x128" suffix,                                \
+                                   "head dim " #d ", tiles 64 x 128 skip P V" by)
+#define TALL(d, scope, suffix, by)                                                                 \
+    entry<filter##d##_tall, scope>("filter-hd" #d "-128x64" suffix,                                \
+                                   "head dim " #d ", tiles 128 x 64 skip P V" by)
+
 extern "C" const struct filter_kernel filter_kernels[] = {
-    entry<filter128_wide, 64>("filter-hd128-64x128", "head dim 128, tiles 64 x 128 skip P V"),
-    entry<filter128_wide, 16>("filter-hd128-64x128-warp",
-                              "head dim 128, tiles 64 x 128 skip P V by 16 rows"),
-    entry<filter128_tall, 128>("filter-hd128-128x64", "head dim 128, tiles 128 x 64 skip P V"),
-    entry<filter128_tall, 32>("filter-hd128-128x64-pair",
-                              "head dim 128, tiles 128 x 64 skip P V by 32 rows"),
-    entry<filter128_tall, 16>("filter-hd128-128x64-warp",
-                              "head dim 128, tiles 128 x 64 skip P V by 16 rows"),
-    entry<filter64_wide, 64>("filter-hd64-64x128", "head dim 64, tiles 64 x 128 skip P V"),
-    entry<filter64_wide, 16>("filter-hd64-64x128-warp",
-                             "head dim 64, tiles 64 x 128 skip P V by 16 rows"),
-    entry<filter64_tall, 128>("filter-hd64-128x64", "head dim 64, tiles 128 x 64 skip P V"),
-    entry<filter64_tall, 32>("filter-hd64-128x64-pair",
-                             "head dim 64, tiles 128 x 64 skip P V by 32 rows"),
+    WIDE(128, 64, "", ""),
+    WIDE(128, 16, "-warp", " by 16 rows"),
+    TALL(128, 128, "", ""),
+    TALL(128, 32, "-pair", " by 32 rows"),
+    TALL(128, 16, "-warp", " by 16 rows"),
+    WIDE(64, 64, "", ""),
+    WIDE(64, 16, "-warp", " by 16 rows"),
+    TALL(64, 128, "", ""),
+    TALL(64, 32, "-pair", " by 32 rows"),
     {},
 };
 
