@@ -41,10 +41,9 @@ static int load(struct blas *b, struct err *err)
 
 int blas_open(struct gpu *g, struct blas **out, struct err *err)
 {
+    struct blas *b = NULL;
     int rc = 0;
-    struct blas *b = calloc(1, sizeof *b);
-    if (!b)
-        FAIL(err, ERR_NOMEM, "cuBLAS: out of memory");
+    TRY(mem_zalloc(&b, 1, sizeof *b, "cuBLAS", err));
     TRY(load(b, err));
     if (b->create(&b->handle) || b->set_stream(b->handle, g->stream))
         FAIL(err, ERR_RUN, "cuBLAS could not be started");

@@ -245,10 +245,9 @@ static void decoder_close(struct decoder **out)
 static int decoder_open(int local_rank, const struct decoder_shape *s, struct decoder **out,
                         struct err *err)
 {
+    struct decoder *d = NULL;
     int rc = 0;
-    struct decoder *d = calloc(1, sizeof *d);
-    if (!d)
-        return err_set(err, ERR_NOMEM, "decoder: out of memory");
+    TRY(mem_zalloc(&d, 1, sizeof *d, "decoder", err));
     d->shape = *s;
     TRY(set_sizes(d, err));
     TRY(model_run_open(local_rank, &d->on, err));

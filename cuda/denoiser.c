@@ -219,10 +219,9 @@ static void denoiser_close(struct denoiser **out)
 static int denoiser_open(int local_rank, const struct denoiser_shape *s, struct denoiser **out,
                          struct err *err)
 {
+    struct denoiser *d = NULL;
     int rc = 0;
-    struct denoiser *d = calloc(1, sizeof *d);
-    if (!d)
-        return err_set(err, ERR_NOMEM, "denoiser: out of memory");
+    TRY(mem_zalloc(&d, 1, sizeof *d, "denoiser", err));
     d->shape = *s;
     TRY(set_sizes(d, err));
     TRY(model_run_open(local_rank, &d->on, err));

@@ -312,26 +312,6 @@ int gpu_copy(struct gpu *g, void *dst, const void *src, int64_t bytes, struct er
                  : 0;
 }
 
-int gpu_put_as(struct gpu *g, enum dtype type, const float *x, int64_t n, int copies,
-               const void **out, struct err *err)
-{
-    int64_t bytes = n * (int64_t)dtype_size(type);
-    void *narrow = NULL;
-    char *dev = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&narrow, n, dtype_size(type), dtype_name(type), err));
-    dtype_from_f32(type, x, narrow, n);
-    TRY(gpu_alloc(g, bytes * copies, &dev, err));
-    TRY(gpu_put(g, dev, narrow, bytes, err));
-    for (int i = 1; i < copies; i++)
-        TRY(gpu_copy(g, dev + i * bytes, dev, bytes, err));
-    TRY(gpu_sync(g, err));
-    *out = dev;
-out:
-    free(narrow);
-    return rc;
-}
-
 int gpu_get(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
 {
     int rc = bytes ? CU_STATUS(err, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToHost,

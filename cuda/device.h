@@ -4,9 +4,9 @@
 #ifndef LACUNA_DEVICE_H
 #define LACUNA_DEVICE_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/dtype.h"
 #include "core/err.h"
@@ -79,10 +79,6 @@ int gpu_upload(struct gpu *g, const void *src, int64_t bytes, void *out, struct 
 /* Copy on the stream inside of device memory. */
 int gpu_copy(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err);
 
-/* Put n floats, converted to `type`, into new arena memory, `copies` times one after the other. The
- * copy is complete on return. */
-int gpu_put_as(struct gpu *g, enum dtype type, const float *x, int64_t n, int copies,
-               const void **out, struct err *err);
 int gpu_zero(struct gpu *g, void *dst, int64_t bytes, struct err *err);
 int gpu_sync(struct gpu *g, struct err *err);
 
@@ -91,8 +87,6 @@ int gpu_sync(struct gpu *g, struct err *err);
 int gpu_fork(struct gpu *g, struct err *err);
 int gpu_join(struct gpu *g, struct err *err);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

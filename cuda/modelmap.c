@@ -48,8 +48,9 @@ static int make_head(struct model_run *r, const struct map_source *s, int head, 
     void *norm = NULL;
     int rc = 0;
 
+    TRY(gpu_alloc(&r->gpu, s->tokens * 8, &norm, err));
     TRY(span_begin(r, err));
-    TRY(metrics_norms(&r->gpu, s->lse + head * s->tokens, s->tokens, &norm, err));
+    TRY(metrics_norms_into(&r->gpu, s->lse + head * s->tokens, s->tokens, norm, err));
     TRY(span_end(r, err));
     TRY(metrics_pass_init(&r->gpu, &p, &x, norm, &maps, &pass, err));
     TRY(span_begin(r, err));

@@ -104,8 +104,8 @@ static __global__ void split_weights(const void *w, int type, int64_t n, int64_t
         row[2 * cols] = __float2bfloat16(x - __bfloat162float(hi));
 }
 
-extern "C" int ops_split_weights(struct gpu *g, const void *w, enum dtype type, int64_t rows,
-                                 int64_t cols, int terms, void *out, struct err *err)
+int ops_split_weights(struct gpu *g, const void *w, enum dtype type, int64_t rows, int64_t cols,
+                      int terms, void *out, struct err *err)
 {
     split_weights<<<blocks_of(rows * cols), THREADS, 0, g->stream>>>(w, type, rows * cols, cols,
                                                                      terms, (__nv_bfloat16 *)out);
@@ -119,8 +119,7 @@ static __global__ void widen(const void *x, int type, int64_t n, float *out)
         out[i] = load_as_float(x, type, i);
 }
 
-extern "C" int ops_widen(struct gpu *g, const void *x, enum dtype type, int64_t n, float *out,
-                         struct err *err)
+int ops_widen(struct gpu *g, const void *x, enum dtype type, int64_t n, float *out, struct err *err)
 {
     widen<<<blocks_of(n), THREADS, 0, g->stream>>>(x, type, n, out);
     return LAUNCH_STATUS(err);
@@ -141,8 +140,8 @@ static __global__ void rms_norm(const float *x, int64_t d, const float *w, float
         put_split(to, d, c, terms, row[c] * inv * w[c]);
 }
 
-extern "C" int ops_rms_norm(struct gpu *g, const float *x, int64_t n, int64_t d, const float *w,
-                            double eps, int terms, void *out, struct err *err)
+int ops_rms_norm(struct gpu *g, const float *x, int64_t n, int64_t d, const float *w, double eps,
+                 int terms, void *out, struct err *err)
 {
     rms_norm<<<(unsigned)n, THREADS, 0, g->stream>>>(x, d, w, (float)eps, terms,
                                                      (__nv_bfloat16 *)out);
@@ -157,8 +156,8 @@ static __global__ void add_bias(float *y, int64_t d, int64_t ld, const float *b)
         row[c] += b[c];
 }
 
-extern "C" int ops_add_bias(struct gpu *g, float *y, int64_t n, int64_t d, int64_t ld,
-                            const float *b, struct err *err)
+int ops_add_bias(struct gpu *g, float *y, int64_t n, int64_t d, int64_t ld, const float *b,
+                 struct err *err)
 {
     add_bias<<<(unsigned)n, THREADS, 0, g->stream>>>(y, d, ld, b);
     return LAUNCH_STATUS(err);
@@ -172,8 +171,8 @@ static __global__ void silu_gate(const float *y, int64_t d, int terms, __nv_bflo
         put_split(to, d, c, terms, gate[c] / (1 + expf(-gate[c])) * up[c]);
 }
 
-extern "C" int ops_silu_gate(struct gpu *g, const float *y, int64_t n, int64_t d, int terms,
-                             void *out, struct err *err)
+int ops_silu_gate(struct gpu *g, const float *y, int64_t n, int64_t d, int terms, void *out,
+                  struct err *err)
 {
     silu_gate<<<(unsigned)n, THREADS, 0, g->stream>>>(y, d, terms, (__nv_bfloat16 *)out);
     return LAUNCH_STATUS(err);
@@ -192,8 +191,8 @@ static __global__ void rope_table(const double *inv_freq, int half, int64_t n, d
     table[i] = make_float2((float)(c * factor), (float)(s * factor));
 }
 
-extern "C" int ops_rope_table(struct gpu *g, const double *inv_freq, int half, int64_t n,
-                              double factor, float *table, struct err *err)
+int ops_rope_table(struct gpu *g, const double *inv_freq, int half, int64_t n, double factor,
+                   float *table, struct err *err)
 {
     rope_table<<<blocks_of(n * half), THREADS, 0, g->stream>>>(inv_freq, half, n * half, factor,
                                                                (float2 *)table);
@@ -259,7 +258,7 @@ static __global__ void split_heads(const ops_heads h, float *y)
         split_head(h, y + (token * all + head) * h.d, token, head);
 }
 
-extern "C" int ops_split_heads(struct gpu *g, const struct ops_heads *h, float *y, struct err *err)
+int ops_split_heads(struct gpu *g, const struct ops_heads *h, float *y, struct err *err)
 {
     split_heads<<<(unsigned)h->n, THREADS, 0, g->stream>>>(*h, y);
     return LAUNCH_STATUS(err);
@@ -278,8 +277,8 @@ static __global__ void join_heads(const ops_outputs o, int64_t tok0, int terms, 
     }
 }
 
-extern "C" int ops_join_heads(struct gpu *g, const struct ops_outputs *o, int64_t tok0, int64_t n,
-                              int terms, void *out, struct err *err)
+int ops_join_heads(struct gpu *g, const struct ops_outputs *o, int64_t tok0, int64_t n, int terms,
+                   void *out, struct err *err)
 {
     join_heads<<<(unsigned)n, THREADS, 0, g->stream>>>(*o, tok0, terms, (__nv_bfloat16 *)out);
     return LAUNCH_STATUS(err);
@@ -295,8 +294,8 @@ static __global__ void head_rows(const __nv_bfloat16 *x, int width, int64_t toke
             __bfloat162float(x[(head * tokens + token) * padded + c - head * d]) * unit;
 }
 
-extern "C" int ops_head_rows(struct gpu *g, const void *x, int heads, int64_t tokens, int d,
-                             int padded, float unit, float *out, int64_t stride, struct err *err)
+int ops_head_rows(struct gpu *g, const void *x, int heads, int64_t tokens, int d, int padded,
+                  float unit, float *out, int64_t stride, struct err *err)
 {
     head_rows<<<blocks_of(tokens * heads * d), THREADS, 0, g->stream>>>(
         (const __nv_bfloat16 *)x, heads * d, tokens, d, padded, unit, out, stride);
@@ -310,8 +309,8 @@ static __global__ void split_rows(const float *x, int64_t d, int terms, __nv_bfl
         put_split(out + blockIdx.x * d * terms, d, c, terms, row[c]);
 }
 
-extern "C" int ops_split_rows(struct gpu *g, const float *x, int64_t n, int64_t d, int terms,
-                              void *out, struct err *err)
+int ops_split_rows(struct gpu *g, const float *x, int64_t n, int64_t d, int terms, void *out,
+                   struct err *err)
 {
     split_rows<<<(unsigned)n, THREADS, 0, g->stream>>>(x, d, terms, (__nv_bfloat16 *)out);
     return LAUNCH_STATUS(err);
@@ -391,7 +390,7 @@ static __global__ void __launch_bounds__(THREADS) pool_cells(const ops_maps m)
     }
 }
 
-extern "C" int ops_pool_map(struct gpu *g, const struct ops_maps *m, struct err *err)
+int ops_pool_map(struct gpu *g, const struct ops_maps *m, struct err *err)
 {
     int rc = 0;
     int64_t cells = ceil_div(m->tokens, m->pool);
@@ -423,8 +422,8 @@ static __global__ void nll_rows(const float *x, int64_t vocab, const int32_t *ta
         nll[blockIdx.x] = (float)((double)top - row[target[blockIdx.x]] + log((double)sum));
 }
 
-extern "C" int ops_nll(struct gpu *g, const float *x, int64_t n, int64_t vocab,
-                       const int32_t *target, float *nll, struct err *err)
+int ops_nll(struct gpu *g, const float *x, int64_t n, int64_t vocab, const int32_t *target,
+            float *nll, struct err *err)
 {
     nll_rows<<<(unsigned)n, THREADS, 0, g->stream>>>(x, vocab, target, nll);
     return LAUNCH_STATUS(err);
@@ -465,8 +464,8 @@ static __global__ void difference(const float *x, const float *ref, int64_t n, d
     }
 }
 
-extern "C" int ops_difference(struct gpu *g, const float *x, const float *ref, int64_t n,
-                              double *sums, struct err *err)
+int ops_difference(struct gpu *g, const float *x, const float *ref, int64_t n, double *sums,
+                   struct err *err)
 {
     difference<<<OPS_SUMS, THREADS, 0, g->stream>>>(x, ref, n, sums);
     return LAUNCH_STATUS(err);
@@ -533,9 +532,8 @@ static __global__ void score_rows(const float *p, const float *q, int64_t vocab,
     }
 }
 
-extern "C" int ops_score_rows(struct gpu *g, const float *p, const float *q, int64_t n,
-                              int64_t vocab, const int32_t *target, struct decoder_score *out,
-                              struct err *err)
+int ops_score_rows(struct gpu *g, const float *p, const float *q, int64_t n, int64_t vocab,
+                   const int32_t *target, struct decoder_score *out, struct err *err)
 {
     score_rows<<<(unsigned)n, THREADS, 0, g->stream>>>(p, q, vocab, target, out);
     return LAUNCH_STATUS(err);
@@ -549,8 +547,8 @@ static __global__ void take_rows(const void *table, int type, int64_t d, const i
         out[blockIdx.x * d + c] = load_as_float(table, type, at + c);
 }
 
-extern "C" int ops_take_rows(struct gpu *g, const void *table, enum dtype type, int64_t d,
-                             const int32_t *ids, int64_t n, float *out, struct err *err)
+int ops_take_rows(struct gpu *g, const void *table, enum dtype type, int64_t d, const int32_t *ids,
+                  int64_t n, float *out, struct err *err)
 {
     take_rows<<<(unsigned)n, THREADS, 0, g->stream>>>(table, type, d, ids, out);
     return LAUNCH_STATUS(err);
@@ -572,7 +570,7 @@ static inline __host__ __device__ int64_t part_floats(int d)
     return d + 2;
 }
 
-extern "C" int64_t ops_few_parts(int heads, int d, int64_t keys)
+int64_t ops_few_parts(int heads, int d, int64_t keys)
 {
     return heads * ceil_div(keys, PART) * part_floats(d);
 }
@@ -704,7 +702,7 @@ static __global__ void __launch_bounds__(MAX_D) join_parts(const ops_few f, int 
         f.out[(row * f.heads + head) * f.d + threadIdx.x] = acc / sum;
 }
 
-extern "C" int ops_attend_few(struct gpu *g, const struct ops_few *f, struct err *err)
+int ops_attend_few(struct gpu *g, const struct ops_few *f, struct err *err)
 {
     int of_kv = f->heads / f->kv_heads, group = min(of_kv, MAX_GROUP);
     int per_kv = (int)ceil_div(of_kv, group), rc = 0;
@@ -754,8 +752,8 @@ static __global__ void gather_patches(const float *x, const ops_grid l, int64_t 
     }
 }
 
-extern "C" int ops_patches(struct gpu *g, const float *x, const struct ops_grid *l, int64_t tok0,
-                           int64_t n, int terms, void *out, struct err *err)
+int ops_patches(struct gpu *g, const float *x, const struct ops_grid *l, int64_t tok0, int64_t n,
+                int terms, void *out, struct err *err)
 {
     gather_patches<<<(unsigned)n, THREADS, 0, g->stream>>>(x, *l, tok0, terms,
                                                            (__nv_bfloat16 *)out);
@@ -775,9 +773,8 @@ static __global__ void scatter_pixels(const float *rows, const float *bias, cons
     }
 }
 
-extern "C" int ops_pixels(struct gpu *g, const float *rows, const float *bias,
-                          const struct ops_grid *l, int64_t tok0, int64_t n, float *x,
-                          struct err *err)
+int ops_pixels(struct gpu *g, const float *rows, const float *bias, const struct ops_grid *l,
+               int64_t tok0, int64_t n, float *x, struct err *err)
 {
     scatter_pixels<<<(unsigned)n, THREADS, 0, g->stream>>>(rows, bias, *l, tok0, x);
     return LAUNCH_STATUS(err);
@@ -801,8 +798,8 @@ static __global__ void layer_norm(const float *x, int64_t d, const float *w, con
         put_split(to, d, c, terms, (row[c] - mean) * inv * w[c] + b[c]);
 }
 
-extern "C" int ops_layer_norm(struct gpu *g, const float *x, int64_t n, int64_t d, const float *w,
-                              const float *b, double eps, int terms, void *out, struct err *err)
+int ops_layer_norm(struct gpu *g, const float *x, int64_t n, int64_t d, const float *w,
+                   const float *b, double eps, int terms, void *out, struct err *err)
 {
     layer_norm<<<(unsigned)n, THREADS, 0, g->stream>>>(x, d, w, b, (float)eps, terms,
                                                        (__nv_bfloat16 *)out);
@@ -825,8 +822,8 @@ static __global__ void activate(const float *y, int64_t d, const float *bias, en
         put_split(to, d, c, terms, apply(f, row[c] + (bias ? bias[c] : 0)));
 }
 
-extern "C" int ops_activate(struct gpu *g, const float *y, int64_t n, int64_t d, const float *bias,
-                            enum ops_function f, int terms, void *out, struct err *err)
+int ops_activate(struct gpu *g, const float *y, int64_t n, int64_t d, const float *bias,
+                 enum ops_function f, int terms, void *out, struct err *err)
 {
     activate<<<(unsigned)n, THREADS, 0, g->stream>>>(y, d, bias, f, terms, (__nv_bfloat16 *)out);
     return LAUNCH_STATUS(err);
@@ -841,8 +838,8 @@ static __global__ void add_gated(float *h, const float *y, int64_t d, const floa
         to[c] += gate ? gate[c] * (row[c] + bias[c]) : row[c] + bias[c];
 }
 
-extern "C" int ops_add_gated(struct gpu *g, float *h, const float *y, int64_t n, int64_t d,
-                             const float *bias, const float *gate, struct err *err)
+int ops_add_gated(struct gpu *g, float *h, const float *y, int64_t n, int64_t d, const float *bias,
+                  const float *gate, struct err *err)
 {
     add_gated<<<(unsigned)n, THREADS, 0, g->stream>>>(h, y, d, bias, gate);
     return LAUNCH_STATUS(err);
@@ -856,8 +853,8 @@ static __global__ void modulation(const float *table, const float *e, bool e_is_
         out[i] = table[i] + e[e_is_row ? i % d : i] + (float)(scales >> (i / d) & 1);
 }
 
-extern "C" int ops_modulation(struct gpu *g, const float *table, const float *e, bool e_is_row,
-                              int rows, int64_t d, unsigned scales, float *out, struct err *err)
+int ops_modulation(struct gpu *g, const float *table, const float *e, bool e_is_row, int rows,
+                   int64_t d, unsigned scales, float *out, struct err *err)
 {
     modulation<<<blocks_of(rows * d), THREADS, 0, g->stream>>>(table, e, e_is_row, rows * d, d,
                                                                scales, out);
@@ -916,7 +913,7 @@ static __global__ void split_wide(const ops_wide w, float *y)
         *w.overflow = 1;
 }
 
-extern "C" int ops_split_wide(struct gpu *g, const struct ops_wide *w, float *y, struct err *err)
+int ops_split_wide(struct gpu *g, const struct ops_wide *w, float *y, struct err *err)
 {
     split_wide<<<(unsigned)w->n, THREADS, 0, g->stream>>>(*w, y);
     return LAUNCH_STATUS(err);
@@ -945,7 +942,7 @@ static __global__ void fill_normal(__nv_bfloat16 *x, int64_t n, uint32_t seed)
     }
 }
 
-extern "C" int ops_fill_normal(struct gpu *g, void *x, int64_t n, uint32_t seed, struct err *err)
+int ops_fill_normal(struct gpu *g, void *x, int64_t n, uint32_t seed, struct err *err)
 {
     fill_normal<<<1056, 256, 0, g->stream>>>((__nv_bfloat16 *)x, n, seed);
     return LAUNCH_STATUS(err);

@@ -13,9 +13,9 @@
 #ifndef LACUNA_OPS_H
 #define LACUNA_OPS_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/decoder.h"
 #include "core/denoiser.h"
@@ -194,8 +194,6 @@ struct ops_wide {
 /* Columns [0, heads * d) of y [n][ld], in place and to w->to. */
 int ops_split_wide(struct gpu *g, const struct ops_wide *w, float *y, struct err *err);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

@@ -76,10 +76,10 @@ void session_close(struct accel_session **s)
 
 int session_open(const struct accel_options *o, struct accel_session **out, struct err *err)
 {
-    int rc = 0;
-    struct accel_session *s = calloc(1, sizeof *s);
-    if (!s)
-        return err_set(err, ERR_NOMEM, "GPU session: out of memory");
+    struct accel_session *s = NULL;
+    int rc = mem_zalloc(&s, 1, sizeof *s, "GPU session", err);
+    if (rc)
+        return rc;
     pthread_mutex_init(&s->lock, NULL);
     s->options = *o;
     s->options.samples = o->samples > SESSION_MAX_SAMPLES ? SESSION_MAX_SAMPLES : o->samples;
@@ -233,18 +233,12 @@ out:
     return rc;
 }
 
-struct head_run session_own_heads(const struct session_call *c)
-{
-    int n = c->problem.heads - c->copies;
-    return (struct head_run){c->copies, n, c->copies ? 1 : c->problem.kv_heads};
-}
-
 int session_call_dense(struct accel_session *s, struct err *err)
 {
     struct session_call *c = &s->call;
     struct gpu_mark mark = gpu_mark(&s->gpu);
     struct attn_problem p = c->problem;
-    struct head_run own = session_own_heads(c);
+    struct head_run own = {c->copies, p.heads - c->copies, c->copies ? 1 : p.kv_heads};
     struct attn_tensors x = run_tensors(c, &c->x, own);
     int rc = 0;
     if (c->dense.out)

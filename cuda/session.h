@@ -6,8 +6,7 @@
 #define LACUNA_SESSION_H
 
 #include "core/accel.h"
-#include "cuda/attn/maplists.h"
-#include "cuda/attn/maptiles.h"
+#include "cuda/attn/mapplan.h"
 #include "cuda/counters.h"
 #include "cuda/metrics/metrics.h"
 #include "cuda/select/select.h"
@@ -135,9 +134,6 @@ struct head_run run_from(int n, int group, int first, same_head_fn *same, const 
 /* Operands of a run, and its part of x->out and x->lse, which are of the whole call. */
 struct attn_tensors run_tensors(const struct session_call *c, const struct attn_tensors *x,
                                 struct head_run r);
-
-/* The heads of a call that are no copies. */
-struct head_run session_own_heads(const struct session_call *c);
 
 /* same_head_fn over struct accel_choice [n]: one launch can choose for both. */
 bool run_same_choice(const void *choices, int i, int k);

@@ -9,7 +9,7 @@
 #include "core/intmath.h"
 #include "core/stopwatch.h"
 #include "cuda/attn/attn_filter.h"
-#include "cuda/attn/planrows.h"
+#include "cuda/attn/mapplan.h"
 #include "cuda/ops.h"
 #include "cuda/own/added.h"
 #include "cuda/own/own.h"

@@ -247,9 +247,10 @@ static bool start_cupti(char *why, size_t size)
 
 int timer_open(bool want_cupti, struct timer **out, struct err *err)
 {
-    struct timer *t = calloc(1, sizeof *t);
-    if (!t)
-        return err_set(err, ERR_NOMEM, "timer: out of memory");
+    struct timer *t = NULL;
+    int rc = mem_zalloc(&t, 1, sizeof *t, "timer", err);
+    if (rc)
+        return rc;
     if (want_cupti)
         t->cupti = start_cupti(t->reason, sizeof t->reason);
     else

@@ -135,7 +135,7 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
         PORTABLE_BF16(d, ATTN_BITS, 128, 1, "bits", "lists of 128 x 128 blocks with bits"),        \
         PORTABLE_BF16(d, ATTN_GATHER, 128, 2, "gather", "lists of keys for 128 rows, with bits")
 
-extern "C" const struct attn_kernel attn_kernels[] = {
+const struct attn_kernel attn_kernels[] = {
     HOPPER(dense, 128, ATTN_DENSE, "dense", "dense, tiles 128 x 128"),
     HOPPER_LISTS(128),
     HOPPER(dense, 64, ATTN_DENSE, "dense", "dense, tiles 192 x 128"),
@@ -179,14 +179,14 @@ static int find_kernel(const struct attn_problem *p, int sm, const char *name, i
                    name ? name : "", p->d, sm);
 }
 
-extern "C" int attn_kernel_find(const struct attn_problem *p, int sm, const char *name,
-                                const struct attn_kernel **out, struct err *err)
+int attn_kernel_find(const struct attn_problem *p, int sm, const char *name,
+                     const struct attn_kernel **out, struct err *err)
 {
     return find_kernel(p, sm, name, ATTN_BF16, out, err);
 }
 
-extern "C" int attn_kernel_for(const struct attn_problem *p, int sm, enum attn_element element,
-                               const struct attn_kernel **out, struct err *err)
+int attn_kernel_for(const struct attn_problem *p, int sm, enum attn_element element,
+                    const struct attn_kernel **out, struct err *err)
 {
     return find_kernel(p, sm, NULL, element, out, err);
 }
@@ -287,9 +287,9 @@ out:
     return rc;
 }
 
-extern "C" int attn_job_init(struct gpu *g, const struct attn_problem *p,
-                             const struct attn_kernel *kernel, const struct attn_plan *plan,
-                             const struct attn_tensors *x, struct attn_job *job, struct err *err)
+int attn_job_init(struct gpu *g, const struct attn_problem *p, const struct attn_kernel *kernel,
+                  const struct attn_plan *plan, const struct attn_tensors *x, struct attn_job *job,
+                  struct err *err)
 {
     int rc = 0;
 
@@ -318,7 +318,7 @@ out:
     return rc;
 }
 
-extern "C" int attn_job_launch(struct gpu *g, const struct attn_job *job, struct err *err)
+int attn_job_launch(struct gpu *g, const struct attn_job *job, struct err *err)
 {
     int rc = 0;
     const attn_args *a = (const attn_args *)job->args;
@@ -346,7 +346,7 @@ out:
     return rc;
 }
 
-extern "C" void attn_job_free(struct attn_job *job)
+void attn_job_free(struct attn_job *job)
 {
     free(job->args);
     free(job->maps);

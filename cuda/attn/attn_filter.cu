@@ -29,7 +29,7 @@ static constexpr filter_kernel entry(const char *name, const char *summary)
     entry<filter##d##_tall, scope>("filter-hd" #d "-128x64" suffix,                                \
                                    "head dim " #d ", tiles 128 x 64 skip P V" by)
 
-extern "C" const struct filter_kernel filter_kernels[] = {
+const struct filter_kernel filter_kernels[] = {
     WIDE(128, 64, "", ""),
     WIDE(128, 16, "-warp", " by 16 rows"),
     TALL(128, 128, "", ""),
@@ -42,8 +42,8 @@ extern "C" const struct filter_kernel filter_kernels[] = {
     {},
 };
 
-extern "C" const struct filter_kernel *
-filter_kernel_find(int d, int sm, const struct accel_filter *f, char why[160])
+const struct filter_kernel *filter_kernel_find(int d, int sm, const struct accel_filter *f,
+                                               char why[160])
 {
     if (sm != 90) {
         snprintf(why, 160, "the kernels that skip P V need a Hopper GPU (sm_90), this one is sm_%d",
@@ -83,10 +83,9 @@ out:
     return rc;
 }
 
-extern "C" int filter_job_init(struct gpu *g, const struct attn_problem *p,
-                               const struct filter_kernel *kernel, const struct attn_plan *plan,
-                               const struct accel_filter *f, int n, const struct attn_tensors *x,
-                               struct attn_job *job, struct err *err)
+int filter_job_init(struct gpu *g, const struct attn_problem *p, const struct filter_kernel *kernel,
+                    const struct attn_plan *plan, const struct accel_filter *f, int n,
+                    const struct attn_tensors *x, struct attn_job *job, struct err *err)
 {
     int rc = 0;
     TRY(attn_job_init(g, p, &kernel->kernel, plan, x, job, err));
@@ -109,8 +108,8 @@ static double tiles_of_list(const unsigned *computed, const attn_problem *p, int
     return sum / (double)((rows + scope - 1) / scope);
 }
 
-extern "C" int filter_tiles(struct gpu *g, const struct attn_job *job,
-                            const struct filter_kernel *kernel, double *tiles, struct err *err)
+int filter_tiles(struct gpu *g, const struct attn_job *job, const struct filter_kernel *kernel,
+                 double *tiles, struct err *err)
 {
     const struct attn_problem *p = &job->problem;
     const filter_args *a = (const filter_args *)job->args;

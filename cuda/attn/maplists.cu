@@ -1,11 +1,11 @@
 /*
- * maplists.cu - maps of kept units become lists of blocks and their plan (maplists.h).
+ * maplists.cu - maps of kept units become lists of blocks and their plan (mapplan.h).
  *
  * A warp has a row of tiles. Every row has room for all blocks, so that its entries, their number
  * and its place in the order are found without those of the others. With them rows are ordered and
  * cut as planrows.cu does it for tiles; rows with a filter stay whole.
  */
-#include "cuda/attn/maplists.h"
+#include "cuda/attn/mapplan.h"
 
 #include "core/intmath.h"
 #include "cuda/attn/unitmaps.cuh"
@@ -89,8 +89,7 @@ static __global__ void __launch_bounds__(THREADS)
     atomicAdd(&totals[head].kept128, (unsigned long long)kept128);
 }
 
-extern "C" int map_lists_init(struct gpu *g, const struct unit_maps *m, struct map_lists *l,
-                              struct err *err)
+int map_lists_init(struct gpu *g, const struct unit_maps *m, struct map_lists *l, struct err *err)
 {
     int64_t bytes = m->heads * (int64_t)sizeof *m->map;
     int rc = 0;
@@ -102,8 +101,8 @@ out:
     return rc;
 }
 
-extern "C" int map_lists_totals(struct gpu *g, const struct map_lists *l, struct map_totals *totals,
-                                int32_t *units, struct err *err)
+int map_lists_totals(struct gpu *g, const struct map_lists *l, struct map_totals *totals,
+                     int32_t *units, struct err *err)
 {
     int q_blocks = (int)((l->maps.nq + 127) / 128);
     int64_t rows = l->maps.heads * (int64_t)q_blocks;
@@ -313,7 +312,7 @@ static __global__ void __launch_bounds__(THREADS) whole_items(list_plan p)
         r.empty[i] = of_run;
 }
 
-extern "C" int list_plan_launch(struct gpu *g, const void *plan, struct err *err)
+int list_plan_launch(struct gpu *g, const void *plan, struct err *err)
 {
     const struct list_plan *p = (const struct list_plan *)plan;
     unsigned grid = (unsigned)((p->rows.rows + WARPS - 1) / WARPS);
@@ -453,10 +452,10 @@ out:
     return rc;
 }
 
-extern "C" int list_plan_make(struct gpu *g, const struct map_lists *l, int first,
-                              const struct attn_problem *p, const struct attn_tile *tile,
-                              const struct list_run *runs, int n_runs, struct list_plan *x,
-                              struct attn_plan *plans, int64_t *blocks, struct err *err)
+int list_plan_make(struct gpu *g, const struct map_lists *l, int first,
+                   const struct attn_problem *p, const struct attn_tile *tile,
+                   const struct list_run *runs, int n_runs, struct list_plan *x,
+                   struct attn_plan *plans, int64_t *blocks, struct err *err)
 {
     int64_t rows;
     int rc = 0;

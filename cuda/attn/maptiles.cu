@@ -1,11 +1,11 @@
 /*
- * maptiles.cu - maps of kept units become tiles with bits (maptiles.h).
+ * maptiles.cu - maps of kept units become tiles with bits (mapplan.h).
  *
  * One pass says for each row of tiles, 128 queries of a head, which of its tiles are empty, whole
  * or partial, and which keys any query keeps. Sums over the rows give every tile its place, so that
  * a second pass writes tiles and bits, always in the same order.
  */
-#include "cuda/attn/maptiles.h"
+#include "cuda/attn/mapplan.h"
 
 #include "core/accel.h"
 #include "core/intmath.h"
@@ -249,8 +249,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct tile_rows *r,
-                              struct err *err)
+int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct tile_rows *r, struct err *err)
 {
     int64_t rows;
     int rc = 0;
@@ -294,14 +293,14 @@ out:
     return rc;
 }
 
-extern "C" int tile_rows_launch(struct gpu *g, const struct tile_rows *r, int first, int count,
-                                struct err *err)
+int tile_rows_launch(struct gpu *g, const struct tile_rows *r, int first, int count,
+                     struct err *err)
 {
     return launch_counts(g, r, first, count, NULL, err);
 }
 
-extern "C" int tile_rows_totals(struct gpu *g, const struct tile_rows *r, struct map_totals *totals,
-                                int32_t *units, struct err *err)
+int tile_rows_totals(struct gpu *g, const struct tile_rows *r, struct map_totals *totals,
+                     int32_t *units, struct err *err)
 {
     auto tiles = [&](map_totals *sums) { return launch_counts(g, r, 0, r->maps.heads, sums, err); };
     return unit_totals<false>(g, &r->maps, r->map, tiles, totals, units, err);
@@ -776,7 +775,7 @@ out:
     return rc;
 }
 
-extern "C" int map_tiles_launch(struct gpu *g, const struct map_tiles *t, struct err *err)
+int map_tiles_launch(struct gpu *g, const struct map_tiles *t, struct err *err)
 {
     int rc = 0;
     if (t->room)
@@ -835,8 +834,8 @@ out:
     return rc;
 }
 
-extern "C" int map_tiles_make(struct gpu *g, const struct tile_rows *r, int first, int count,
-                              bool gathered, struct map_tiles *t, struct err *err)
+int map_tiles_make(struct gpu *g, const struct tile_rows *r, int first, int count, bool gathered,
+                   struct map_tiles *t, struct err *err)
 {
     int64_t rows = count * r->groups, with_bits = 0;
     int64_t *ptr = NULL;
@@ -870,7 +869,7 @@ out:
     return rc;
 }
 
-extern "C" void map_tiles_free(struct map_tiles *t)
+void map_tiles_free(struct map_tiles *t)
 {
     free((void *)t->csr.ptr);
     memset(t, 0, sizeof *t);

@@ -6,7 +6,7 @@
 #ifndef LACUNA_UNITMAPS_CUH
 #define LACUNA_UNITMAPS_CUH
 
-#include "cuda/attn/maptiles.h"
+#include "cuda/attn/mapplan.h"
 #include "cuda/warp.cuh"
 
 #include <stdint.h>

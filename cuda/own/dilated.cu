@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" int dilated_gather_launch(struct gpu *g, const struct dilated_gather *a, struct err *err)
+int dilated_gather_launch(struct gpu *g, const struct dilated_gather *a, struct err *err)
 {
     int chunks = a->d / 8;
     int64_t total = a->parts * a->n * chunks, blocks = (total + THREADS - 1) / THREADS;
@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(THREADS)
         a.lse[row] = sum > 0 ? top + logf(sum) : -INFINITY;
 }
 
-extern "C" int dilated_merge_launch(struct gpu *g, const struct dilated_merge *a, struct err *err)
+int dilated_merge_launch(struct gpu *g, const struct dilated_merge *a, struct err *err)
 {
     unsigned grid = (unsigned)((a->heads * a->nq + THREADS / 32 - 1) / (THREADS / 32));
     if (a->d == 64)

@@ -62,9 +62,3 @@ int own_job_attend(struct gpu *g, const void *job, struct err *err)
     const struct own_job *j = job;
     return j->kind->attend(g, j, err);
 }
-
-int own_job_launch(struct gpu *g, const void *job, struct err *err)
-{
-    int rc = own_job_quant(g, job, err);
-    return rc ? rc : own_job_attend(g, job, err);
-}

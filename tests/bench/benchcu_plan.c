@@ -4,8 +4,7 @@
  */
 #include "core/mem.h"
 #include "core/rng.h"
-#include "cuda/attn/maplists.h"
-#include "cuda/attn/planrows.h"
+#include "cuda/attn/mapplan.h"
 #include "tests/bench/benchcu.h"
 
 #include <stdio.h>
