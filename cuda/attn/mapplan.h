@@ -31,7 +31,7 @@ struct map_totals {
     unsigned long long empty;           /* query rows without one */
 };
 
-/* ---- tiles ----------------------------------------------------------------------------------- */
+/* ---- tiles ---------------------------------------------------------------------------------- */
 
 /* What the rows of tiles hold: of head h, row g it is number h * groups + g. All on the device but
  * `maps`. */
@@ -84,7 +84,7 @@ int map_tiles_make(struct gpu *g, const struct tile_rows *r, int first, int coun
 int map_tiles_launch(struct gpu *g, const struct map_tiles *t, struct err *err);
 void map_tiles_free(struct map_tiles *t);
 
-/* ---- plan ------------------------------------------------------------------------------------ */
+/* ---- plan ----------------------------------------------------------------------------------- */
 
 struct plan_counts {
     int32_t items, splits, slots, empty;
@@ -135,7 +135,7 @@ struct map_plan {
 /* Make both again; plan: struct map_plan, as the timed work of a sample. */
 int map_plan_launch(struct gpu *g, const void *plan, struct err *err);
 
-/* ---- lists ----------------------------------------------------------------------------------- */
+/* ---- lists ---------------------------------------------------------------------------------- */
 
 /* Maps of the heads of a call, whose units are multiples of 64 in queries and keys. */
 struct map_lists {
