@@ -136,18 +136,14 @@ static int take(struct gpu *g, int n, int64_t bytes, void *out, struct err *err)
     return gpu_alloc(g, all, out, err);
 }
 
-static int put_rows(struct gpu *g, const float *x, int64_t n, void *staging, void *to,
-                    struct err *err)
-{
-    dtype_from_f32(DT_BF16, x, staging, n);
-    return gpu_put(g, to, staging, n * 2, err);
-}
-
 /* n numbers of a call's q, k or v, from there or from the host. */
 static int put_matrix(struct gpu *g, const float *x, const void *there, int64_t n, void *staging,
                       void *to, struct err *err)
 {
-    return there ? gpu_copy(g, to, there, n * 2, err) : put_rows(g, x, n, staging, to, err);
+    if (there)
+        return gpu_copy(g, to, there, n * 2, err);
+    dtype_from_f32(DT_BF16, x, staging, n);
+    return gpu_put(g, to, staging, n * 2, err);
 }
 
 static int put_values(struct gpu *g, const struct attn_in *x, float *scaled, void *staging,

@@ -680,12 +680,6 @@ out:
     return rc;
 }
 
-/* Select kernels are not part of what is counted: as in a run of a head. */
-static int count_events(struct attend *a, struct accel_counters *c, struct err *err)
-{
-    return counters_measure(a->s->counters, &a->s->gpu, launch_all, a, c, err);
-}
-
 /* How the heads attend. */
 static int find_way(struct attend *a, struct err *err)
 {
@@ -734,8 +728,8 @@ static int take_samples(struct attend *a, struct accel_result *r, struct err *er
     }
     if (s->options.samples > 0)
         TRY(take_times(a, r, err));
-    if (s->counters)
-        TRY(count_events(a, &r->counters, err));
+    if (s->counters) /* select kernels are not part of what is counted */
+        TRY(counters_measure(s->counters, &s->gpu, launch_all, a, &r->counters, err));
 out:
     free(choices);
     return rc;
