@@ -100,7 +100,7 @@ struct session_work {
 int session_time(struct accel_session *s, const struct session_work *work, int n, int chain,
                  int in_total, struct accel_time *times, struct accel_time *total, struct err *err);
 
-/* struct accel's put_call and select_call (session_call.c), and attend_call (session_attend.c). */
+/* struct accel's put_call, select_call and attend_call (session_call.c). */
 int session_bring_call(struct accel_session *s, const struct accel_call *call, struct err *err);
 int session_select_call(struct accel_session *s, const struct accel_call *call, struct err *err);
 int session_attend_call(struct accel_session *s, const struct accel_call *call,
@@ -127,25 +127,8 @@ struct head_run {
     int first, n, kv; /* heads, and those of keys and values */
 };
 
-/* The run that begins with head `first` of n heads in groups. */
-typedef bool same_head_fn(const void *ctx, int a, int b);
-struct head_run run_from(int n, int group, int first, same_head_fn *same, const void *ctx);
-
 /* Operands of a run, and its part of x->out and x->lse, which are of the whole call. */
 struct attn_tensors run_tensors(const struct session_call *c, const struct attn_tensors *x,
                                 struct head_run r);
-
-/* same_head_fn over struct accel_choice [n]: one launch can choose for both. */
-bool run_same_choice(const void *choices, int i, int k);
-
-/* The GPU side for a run and its problem, given the choices of the call's heads; *full: there is
- * nothing to choose, every pair is kept. NULL, with the reason, where the device does not choose.
- */
-const struct select_method *run_select(const struct session_call *c,
-                                       const struct accel_choice *choices, struct head_run r,
-                                       struct select_problem *p, bool *full, char why[160]);
-
-/* A copy of the heads' choices, one after the other; owned by the caller. */
-int call_choices(const struct accel_call *call, struct accel_choice **out, struct err *err);
 
 #endif
