@@ -1,8 +1,7 @@
 /*
  * accel.h - the interface of a GPU back end: attention calls of one or more heads over masks, mask
- * selection for some methods, metrics, device times, and a description of the machine.
- * sim and cuda both include this header and never each other; main.c puts the back end into struct
- * app.
+ * selection for some methods, metrics, device times, and a description of the machine. sim and cuda
+ * both include it and never each other; main.c puts the back end into struct app.
  */
 #ifndef LACUNA_ACCEL_H
 #define LACUNA_ACCEL_H
@@ -32,15 +31,13 @@ static inline int accel_bit(int row, int key)
     return 4 * (key / 8) + 2 * (row / 8 % 2) + key % 2;
 }
 
-/* q, k and v of a head that lie on the device already, as the back end takes them: contiguous bf16
- * [nq][d], [nk][d], [nk][dv], no |v| above 2^39. Nothing is uploaded then. The owner has waited for
- * them, and keeps them until the head's last call.
- *
- * out: where the head's outputs go as floats, row r at out + r * stride; NULL: they go to the host.
- * They are there when `attend_call` returns. */
+/* q, k and v of a head that lie on the device already: contiguous bf16 [nq][d], [nk][d], [nk][dv],
+ * no |v| above 2^39. Nothing is uploaded then. The owner has waited for them, and keeps them until
+ * the head's last call. */
 struct accel_operands {
     const void *q, *k, *v;
-    float *out;
+    float *out; /* where outputs go, row r at out + r * stride, before attend_call returns; NULL: to
+                 * the host */
     int64_t stride;
 };
 
@@ -82,29 +79,27 @@ struct accel_counters {
 };
 
 /* How sparse the exact map is: for each of n_c thresholds c, the number of units whose largest p is
- * below c / nk, and of their allowed pairs. Units are in the order of sim/blocks/exactmap.h. Arrays
- * are the caller's, [ACCEL_UNITS][n_c]. */
+ * below c / nk, and of their allowed pairs. Arrays are the caller's, [ACCEL_UNITS][n_c]. */
 struct accel_map {
     int n_c;
     const double *c;
     bool sums; /* ask for sum_err (an exponential per pair) and, with one threshold, p_max */
     int64_t *units, *pairs;
-    double
-        p_max; /* NAN where nobody asked and the pass did not need it; the same holds for sum_err */
-    double sum_err;         /* largest |sum_j p_ij - 1| over rows that see a key */
+    double p_max, sum_err;  /* the largest p; the largest |sum_j p_ij - 1| over rows that see a key.
+                             * NAN where nobody asked and the pass did not need it */
     struct accel_time time; /* of the pass, without the dense reference */
 };
 
-/* What a mask keeps that stays on the device, in units of bq x bk. */
+/* What a mask keeps that stays on the device, in units of bq x bk. Only the first member is set
+ * unless it does stay. */
 struct accel_units {
-    bool on_device; /* it does stay; else the rest is not set */
+    bool on_device;
     int64_t bq, bk, groups;
-    int32_t *count; /* [groups] units that a group keeps and some row of it may see; the caller's to
-                     * free */
+    int32_t *count; /* [groups] kept units of which some row may see a key; the caller's to free */
     int64_t pairs, units, kept64; /* kept pairs; the sum of count; 64 x 64 tiles with a kept pair */
     int64_t empty;                /* query rows without one */
     int64_t tiles[2]; /* 128 x 128 tiles with a kept pair; tiles that gathered keys would fill, 0
-                       * where units are made of blocks that kernels have lists of */
+                       * where kernels have lists of the units */
     int64_t words;
     uint32_t *map; /* [groups][words]: a bit per unit, the caller's to free; NULL unless `fetch` */
 };
@@ -137,8 +132,7 @@ struct accel_choice {
 /* Answer of `select_call`: the back end does not select by this rule. */
 #define ACCEL_NO_SELECT 1
 
-/* Sums over rows of a head, of outputs divided by 2^exp; what they are sums of is said in
- * sim/metrics.h. */
+/* Sums over rows of a head, of outputs divided by 2^exp (sim/metrics.h). */
 struct accel_sums {
     double abs_delta, sq_delta, abs_ref, sq_ref, sq_out, dot, max_delta, min_row_cos;
     double sum_lse, max_lse;     /* |difference of the log-sum-exps|, of rows that have both */
@@ -150,24 +144,22 @@ struct accel_sums {
 struct accel_head {
     const struct attn_in *x;
 
-    /* select_call: the question, and the answer. `answer` 0: the mask, whose lists the caller
-     * releases, or choice.keep_on_device; ACCEL_NO_SELECT: `why`. */
+    /* select_call: the question, and the answer. 0: the mask, whose lists the caller releases, or
+     * choice.keep_on_device; ACCEL_NO_SELECT: `why`. */
     struct accel_choice choice;
     int answer;
     char why[160];
     struct mask mask;
 
-    const struct mask *masks; /* [n_masks] chunks of the mask to attend to, all rows in order: lists
-                               * are made of them (sim/accelattend.h). Not with a mask that stays
-                               * on the device */
+    const struct mask *masks; /* [n_masks] chunks of the mask to attend to, all rows in order
+                               * (sim/accelattend.h); not with a mask that stays on the device */
     int64_t n_masks;
 
     /* attend_call. At most one of filter, own_kernel and added, the same one for all heads. */
     const struct accel_filter *filter; /* on P V, of the unit of the lists; NULL: none */
     const struct own_rule *own_kernel; /* outputs by this arithmetic; the lists say whose mass is
                                         * kept. NULL: softmax over the lists */
-    const float *added; /* [nq][dv] what the outputs have in addition, and log-sum-exps have not;
-                         * NULL: nothing */
+    const float *added; /* [nq][dv] added to outputs, not to log-sum-exps; NULL: nothing */
     bool built;         /* the mask is static, so that choosing it is in no total */
 
     /* Results. The arrays are the caller's, NULL where they are not wanted. */
@@ -176,10 +168,10 @@ struct accel_head {
     double *mass; /* [nq] sum of dense p over the kept pairs of a row; with it the device measures
                    * `sums`, against dense attention with the same operands and fp32 outputs */
     struct accel_sums sums;
-    double tiles_pv;    /* with a filter: tiles whose P V was computed; a tile counts with the share
-                         * of its scopes that computed it */
-    int64_t pairs_exec; /* pairs that the kernel multiplied; with a filter the mean of the pairs in
-                         * Q K and in P V */
+    double tiles_pv; /* with a filter: tiles whose P V was computed, each by the share of its
+                      * scopes that did */
+    int64_t
+        pairs_exec; /* pairs that the kernel multiplied; with a filter the mean of Q K and P V */
 };
 
 /* Query heads of one attention call, on the device together; a head alone is a call of one. They
@@ -188,8 +180,7 @@ struct accel_head {
 struct accel_call {
     int n, group;
     struct accel_head *heads; /* [n] */
-    uint64_t data; /* not 0: calls with the same number have the same q, k, v. Head i alone has the
-                    * number data + i */
+    uint64_t data; /* not 0: calls with one number have the same q, k, v. Head i alone: data + i */
     int copies; /* the first so many heads, none or all but one, are copies of the last: they fill
                  * the GPU while it is timed. Nothing is chosen, measured or fetched for them */
     bool unmeasured; /* attend_call will not be asked for metrics */
@@ -202,8 +193,8 @@ static inline bool accel_on_device(const struct accel_call *call)
 }
 
 /* What attention of the heads [first, first + count) of a call is over: all heads, or a section of
- * whole groups where the lists of all heads would take too much memory. The section that begins
- * with head 0 is timed together with the choice of all masks and with dense attention.
+ * whole groups where the lists of all would take too much memory. The section that begins with head
+ * 0 is timed together with the choice of all masks and with dense attention.
  *
  * Row (h - first) * groups + g of the lists is group g of bq query rows of head h:
  * - It has the blocks col[ptr[row] .. ptr[row + 1]) of bk keys. They ascend, are unique, and each
@@ -211,9 +202,8 @@ static inline bool accel_on_device(const struct accel_call *call)
  * - With `bits`, blocks are ACCEL_TILE x ACCEL_TILE. Block i keeps the pairs whose bit is set in
  *   words[bits[i] * ACCEL_TILE_WORDS ..]; bits[i] = -1 keeps every allowed pair. Bits of pairs that
  *   are not allowed are 0.
- * - With `keys`, the keys of a block need not be neighbours: block i has those from keys[i *
- *   ACCEL_TILE] on, ascending, -1 after the last. There bits[i] = -1 says that every row may see
- *   all of them, and col is NULL. */
+ * - With `keys`, block i has the keys from keys[i * ACCEL_TILE] on, ascending, -1 after the last.
+ *   There bits[i] = -1 says that every row may see all of them, and col is NULL. */
 struct accel_lists {
     int first, count;
     int bq, bk;
@@ -221,32 +211,31 @@ struct accel_lists {
     const int32_t *col, *bits, *keys;
     const uint64_t *words;
     int64_t n_bits; /* blocks that `words` holds */
-    enum accel_made { ACCEL_HOST_LISTS, ACCEL_LISTS, ACCEL_TILES, ACCEL_GATHERED_TILES } made;
     /* Not ACCEL_HOST_LISTS: the device makes lists of blocks, or tiles, of the masks that
      * select_call left there, and only bq and bk are set. */
-    uint64_t static_id; /* not 0: the masks follow from parameters and sizes alone, and the lists,
-                         * which are of the whole call, are those of every call with this number,
-                         * whatever its q, k, v. The device may keep what it makes of them; while it
-                         * `holds` that, only bq and bk are set */
-    bool untimed;       /* for the outputs alone: nothing is timed or counted */
+    enum accel_made { ACCEL_HOST_LISTS, ACCEL_LISTS, ACCEL_TILES, ACCEL_GATHERED_TILES } made;
+    uint64_t
+        static_id; /* not 0: the masks follow from parameters and sizes alone; the lists, of the
+                    * whole call, are those of every call with this number. The device may keep
+                    * what it makes of them; while it `holds` that, only bq and bk are set */
+    bool untimed;  /* for the outputs alone: nothing is timed or counted */
 };
 
 /* Times and other numbers of a whole call. */
 struct accel_result {
-    struct accel_time select, build, attend, dense; /* in turns. select, build: NAN where no mask is
-                                                     * chosen */
-    struct accel_time plan; /* from masks on the device to lists or tiles and the order of the work,
-                             * there; NAN with lists of the host, and where the masks are static:
-                             * then it is part of `build` */
+    struct accel_time select, build, attend,
+        dense; /* in turns; NAN where no mask is chosen, built */
+    struct accel_time
+        plan; /* on the device, from masks to lists or tiles and the order of the work;
+               * NAN with lists of the host and, as a part of `build`, static masks */
     struct accel_time quant; /* own arithmetic: operands from q, k, v; no samples: it makes none */
     struct accel_time total; /* select + quant + plan + attend of the same sample */
     double host_plan_ns;     /* wall time on the host to plan the launches from the lists */
-    double balance; /* planned time of the busiest multiprocessor / of the mean one, the largest
-                     * of the launches */
+    double balance; /* planned time of the busiest multiprocessor / of the mean one, the largest */
     int launches;   /* of attention: more than 1 for sections, and for heads whose filters differ
                      * in more than their distance */
-    int selections; /* in `select`, one after the other: more than 1 where heads have settings that
-                     * the method's kernels do not take together */
+    int selections; /* in `select`, one after the other: more than 1 where the method's kernels do
+                     * not take the heads' settings together */
     int sections;   /* the caller's: in how many the call was attended to */
     int kv;         /* heads of keys and values */
     struct accel_counters counters;
@@ -264,13 +253,14 @@ struct accel_options {
 
 struct accel_session;
 
+/* All functions of a session are thread-safe. */
 struct accel {
     const char *name; /* the record's backend: "cuda" */
 
-    /* Take a GPU. No GPU, no driver or too old a driver: ERR_MACHINE. Must come before any other
-     * use of the GPU in the process, because the timer has to start first. */
+    /* Take a GPU, before any other use of it in the process, because the timer has to start first.
+     * No GPU, no driver or too old a driver: ERR_MACHINE. close accepts NULL inside. */
     int (*open)(const struct accel_options *o, struct accel_session **out, struct err *err);
-    void (*close)(struct accel_session **s); /* accepts NULL inside */
+    void (*close)(struct accel_session **s);
 
     /* The block geometry in which the device takes masks of bq x bk units. Replaces *bq and *bk by
      * divisors of them, or by ACCEL_TILE where no kernel has lists that fine: such masks need
@@ -278,8 +268,8 @@ struct accel {
     bool (*supports)(const struct accel_session *s, const struct attn_in *x, int64_t *bq,
                      int64_t *bk, char why[160]);
 
-    /* Are there kernels for the head's filter, or for its own arithmetic? If not, why. NULL: for
-     * neither. */
+    /* Are there kernels for the head's filter, or its own arithmetic? If not, why. NULL: neither.
+     */
     bool (*can_attend)(const struct accel_session *s, const struct accel_head *h, char why[160]);
 
     /* How many heads a launch holds that times one head of a call of so many heads: itself and its
@@ -288,18 +278,17 @@ struct accel {
     struct accel_heads (*copies)(const struct accel_session *s, const struct attn_in *x,
                                  struct accel_heads call);
 
-    /* Put a call onto the device, where it stays until another call takes its place. Operands are
-     * rounded to bf16. The functions below do so themselves. All are thread-safe. */
+    /* Put a call onto the device, where it stays until another takes its place. Operands are
+     * rounded to bf16. The functions below do so themselves. */
     int (*put_call)(struct accel_session *s, const struct accel_call *call, struct err *err);
 
     /* Choose on the device what the methods of heads[i].choice keep, from q and k rounded to bf16.
      * A mask is lists over the whole head, or MASK_FULL where rule and sizes leave nothing to
-     * choose. Heads with equal rules are chosen for in one launch. Nothing is timed.
+     * choose. Heads with equal rules are chosen for in one launch. Nothing is timed. NULL: never.
      *
      * Where all heads have choice.keep_on_device and are answered with masks of one unit, the masks
      * stay on the device, for attend_call until something else is put there: each *keep_on_device
-     * is filled instead of `mask`, and the metrics of attend_call have to be the device's. NULL:
-     * never. */
+     * is filled instead of `mask`, and the metrics of attend_call have to be the device's. */
     int (*select_call)(struct accel_session *s, const struct accel_call *call, struct err *err);
 
     /* Attention of a call, one launch over the lists of all heads, with times, metrics and
@@ -307,14 +296,14 @@ struct accel {
     int (*attend_call)(struct accel_session *s, const struct accel_call *call,
                        const struct accel_lists *l, struct accel_result *r, struct err *err);
 
-    /* Does the device still have what it made of the lists with this number (accel_lists)? What
-     * it says holds until the next attend_call returns. NULL: it keeps nothing. */
+    /* Does the device still have what it made of the lists with this number? True until the next
+     * attend_call returns. NULL: it keeps nothing. */
     bool (*holds)(struct accel_session *s, uint64_t static_id);
 
     /* Dense attention of the head with the number `data`, of the call that is on the device or a
      * call of one: lse [nq] (natural log, -inf for a row that sees no key) and, unless NULL, out
-     * [nq][dv]. Outputs are sums in fp32. This is what methods ask of the exact map
-     * (sim/blocks/exact.h). NULL: not offered. */
+     * [nq][dv], sums in fp32. This is what methods ask of the exact map (sim/blocks/exact.h). NULL:
+     * not offered. */
     int (*reference)(struct accel_session *s, const struct attn_in *x, uint64_t data, double *out,
                      double *lse, struct err *err);
 
@@ -322,8 +311,7 @@ struct accel {
     int (*map)(struct accel_session *s, const struct attn_in *x, uint64_t data, struct accel_map *m,
                struct err *err);
 
-    /* Peak of the device memory held so far, in bytes. */
-    int64_t (*bytes_peak)(const struct accel_session *s);
+    int64_t (*bytes_peak)(const struct accel_session *s); /* of device memory held so far */
 
     /* GPU, driver, timer, settings: members of the open object of w. uuid, cuda_driver and
      * cuda_runtime are those by which measurements of one GPU are told from others'. */
@@ -335,7 +323,7 @@ struct accel {
     int (*ceilings)(struct accel_session *s, struct jw *w, struct err *err);
 
     /* Seconds since `open` in which a question was on the device, with what the host does for it
-     * meanwhile (operands, plans, results). Thread-safe. NULL: not known. */
+     * meanwhile (operands, plans, results). NULL: not known. */
     double (*used_s)(struct accel_session *s);
 };
 

@@ -4,6 +4,8 @@
  */
 #include "cuda/blas.h"
 
+#include "cuda/ops.h"
+
 #include <cublas_v2.h>
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -41,10 +43,9 @@ static int load(struct blas *b, struct err *err)
 
 int blas_open(struct gpu *g, struct blas **out, struct err *err)
 {
+    struct blas *b = NULL;
     int rc = 0;
-    struct blas *b = calloc(1, sizeof *b);
-    if (!b)
-        FAIL(err, ERR_NOMEM, "cuBLAS: out of memory");
+    TRY(mem_zalloc(&b, 1, sizeof *b, "cuBLAS", err));
     TRY(load(b, err));
     if (b->create(&b->handle) || b->set_stream(b->handle, g->stream))
         FAIL(err, ERR_RUN, "cuBLAS could not be started");
@@ -84,7 +85,36 @@ int blas_bf16(struct blas *b, int64_t m, int64_t n, int64_t k, const void *x, co
     return gemm(b, m, n, k, x, w, beta, y, CUDA_R_32F, ldy, err);
 }
 
-int blas_square(struct blas *b, int64_t n, const void *x, const void *w, void *y, struct err *err)
+/* ---- ceilings ------------------------------------------------------------------------------- */
+
+int ceiling_open(struct gpu *g, struct ceiling *c, struct err *err)
 {
-    return gemm(b, n, n, n, x, w, 0, y, CUDA_R_16BF, n, err);
+    const int64_t n = CEILING_N * CEILING_N, bytes = CEILING_BYTES / 2;
+    int rc = 0;
+    *c = (struct ceiling){0};
+    TRY(blas_open(g, &c->blas, err));
+    TRY(gpu_alloc(g, n * 2, &c->a, err));
+    TRY(gpu_alloc(g, n * 2, &c->b, err));
+    TRY(gpu_alloc(g, n * 2, &c->c, err));
+    TRY(gpu_alloc(g, bytes, &c->from, err));
+    TRY(gpu_alloc(g, bytes, &c->to, err));
+    TRY(ops_fill_normal(g, c->a, n, 11, err));
+    TRY(ops_fill_normal(g, c->b, n, 12, err));
+    TRY(ops_fill_normal(g, c->from, bytes / 2, 13, err));
+    TRY(gpu_sync(g, err));
+out:
+    return rc;
+}
+
+int ceiling_matmul(struct gpu *g, const void *ceiling, struct err *err)
+{
+    const struct ceiling *c = ceiling;
+    return gemm(c->blas, CEILING_N, CEILING_N, CEILING_N, c->b, c->a, 0, c->c, CUDA_R_16BF,
+                CEILING_N, err);
+}
+
+int ceiling_copy(struct gpu *g, const void *ceiling, struct err *err)
+{
+    const struct ceiling *c = ceiling;
+    return gpu_copy(g, c->to, c->from, CEILING_BYTES / 2, err);
 }

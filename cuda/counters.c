@@ -6,8 +6,7 @@
  */
 #include "cuda/counters.h"
 
-#include "core/mem.h"
-#include "cuda/cuptilib.h"
+#include "cuda/timer.h"
 
 #include <cuda.h>
 #include <cupti_profiler_host.h>
@@ -64,10 +63,8 @@ struct counters {
 };
 
 /* A parameter block of CUPTI with its size set. */
-#define PARAMS(type, ...)                                                                          \
-    {                                                                                              \
-        .structSize = type##_STRUCT_SIZE, __VA_ARGS__                                              \
-    }
+#define PARAMS(type, name, ...)                                                                    \
+    type##_Params name = {.structSize = type##_Params_STRUCT_SIZE, __VA_ARGS__}
 
 static bool ok(CUptiResult r, const char *what, char why[160])
 {
@@ -111,29 +108,25 @@ static bool current_context(CUcontext *ctx, char why[160])
 /* The host side for this chip, told which metrics are wanted. */
 static bool start_host(struct counters *c, int device, char why[160])
 {
-    CUpti_Profiler_Initialize_Params init = PARAMS(CUpti_Profiler_Initialize_Params, NULL);
-    CUpti_Device_GetChipName_Params chip =
-        PARAMS(CUpti_Device_GetChipName_Params, .deviceIndex = (size_t)device);
+    PARAMS(CUpti_Profiler_Initialize, init, .pPriv = NULL);
+    PARAMS(CUpti_Device_GetChipName, chip, .deviceIndex = (size_t)device);
     if (!ok(cupti.cuptiProfilerInitialize(&init), "profiler", why) ||
         !ok(cupti.cuptiDeviceGetChipName(&chip), "chip name", why))
         return false;
-    CUpti_Profiler_Host_Initialize_Params host =
-        PARAMS(CUpti_Profiler_Host_Initialize_Params,
-               .profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER, .pChipName = chip.pChipName);
+    PARAMS(CUpti_Profiler_Host_Initialize, host, .profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER,
+           .pChipName = chip.pChipName);
     if (!ok(cupti.cuptiProfilerHostInitialize(&host), "profiler host", why))
         return false;
     c->host = host.pHostObject;
-    CUpti_Profiler_Host_ConfigAddMetrics_Params add =
-        PARAMS(CUpti_Profiler_Host_ConfigAddMetrics_Params, .pHostObject = c->host,
-               .ppMetricNames = metrics, .numMetrics = METRICS);
+    PARAMS(CUpti_Profiler_Host_ConfigAddMetrics, add, .pHostObject = c->host,
+           .ppMetricNames = metrics, .numMetrics = METRICS);
     return ok(cupti.cuptiProfilerHostConfigAddMetrics(&add), "metrics of this chip", why);
 }
 
 /* The metrics as a configuration for this chip. */
 static bool make_config(struct counters *c, char why[160])
 {
-    CUpti_Profiler_Host_GetConfigImageSize_Params size =
-        PARAMS(CUpti_Profiler_Host_GetConfigImageSize_Params, .pHostObject = c->host);
+    PARAMS(CUpti_Profiler_Host_GetConfigImageSize, size, .pHostObject = c->host);
     if (!ok(cupti.cuptiProfilerHostGetConfigImageSize(&size), "configuration", why))
         return false;
     c->config_size = size.configImageSize;
@@ -141,12 +134,10 @@ static bool make_config(struct counters *c, char why[160])
         snprintf(why, 160, "out of memory");
         return false;
     }
-    CUpti_Profiler_Host_GetConfigImage_Params image =
-        PARAMS(CUpti_Profiler_Host_GetConfigImage_Params, .pHostObject = c->host,
-               .configImageSize = c->config_size, .pConfigImage = c->config);
-    CUpti_Profiler_Host_GetNumOfPasses_Params passes =
-        PARAMS(CUpti_Profiler_Host_GetNumOfPasses_Params, .configImageSize = c->config_size,
-               .pConfigImage = c->config);
+    PARAMS(CUpti_Profiler_Host_GetConfigImage, image, .pHostObject = c->host,
+           .configImageSize = c->config_size, .pConfigImage = c->config);
+    PARAMS(CUpti_Profiler_Host_GetNumOfPasses, passes, .configImageSize = c->config_size,
+           .pConfigImage = c->config);
     if (!ok(cupti.cuptiProfilerHostGetConfigImage(&image), "configuration", why) ||
         !ok(cupti.cuptiProfilerHostGetNumOfPasses(&passes), "passes", why))
         return false;
@@ -162,14 +153,13 @@ static bool start_device(struct counters *c, char why[160])
     CUcontext ctx = NULL;
     if (!current_context(&ctx, why))
         return false;
-    CUpti_RangeProfiler_Enable_Params on = PARAMS(CUpti_RangeProfiler_Enable_Params, .ctx = ctx);
+    PARAMS(CUpti_RangeProfiler_Enable, on, .ctx = ctx);
     if (!ok(cupti.cuptiRangeProfilerEnable(&on), "range profiler", why))
         return false;
     c->range = on.pRangeProfilerObject;
-    CUpti_RangeProfiler_GetCounterDataSize_Params size =
-        PARAMS(CUpti_RangeProfiler_GetCounterDataSize_Params, .pRangeProfilerObject = c->range,
-               .pMetricNames = metrics, .numMetrics = METRICS, .maxNumOfRanges = 1,
-               .maxNumRangeTreeNodes = 1);
+    PARAMS(CUpti_RangeProfiler_GetCounterDataSize, size, .pRangeProfilerObject = c->range,
+           .pMetricNames = metrics, .numMetrics = METRICS, .maxNumOfRanges = 1,
+           .maxNumRangeTreeNodes = 1);
     if (!ok(cupti.cuptiRangeProfilerGetCounterDataSize(&size), "counter data", why))
         return false;
     c->data_size = size.counterDataSize;
@@ -199,13 +189,11 @@ void counters_close(struct counters **out)
     if (!c)
         return;
     if (c->range) {
-        CUpti_RangeProfiler_Disable_Params off =
-            PARAMS(CUpti_RangeProfiler_Disable_Params, .pRangeProfilerObject = c->range);
+        PARAMS(CUpti_RangeProfiler_Disable, off, .pRangeProfilerObject = c->range);
         cupti.cuptiRangeProfilerDisable(&off);
     }
     if (c->host) {
-        CUpti_Profiler_Host_Deinitialize_Params off =
-            PARAMS(CUpti_Profiler_Host_Deinitialize_Params, .pHostObject = c->host);
+        PARAMS(CUpti_Profiler_Host_Deinitialize, off, .pHostObject = c->host);
         cupti.cuptiProfilerHostDeinitialize(&off);
     }
     free(c->config);
@@ -218,20 +206,16 @@ void counters_close(struct counters **out)
 
 static bool begin_range(struct counters *c, char why[160])
 {
-    CUpti_RangeProfiler_CounterDataImage_Initialize_Params init = PARAMS(
-        CUpti_RangeProfiler_CounterDataImage_Initialize_Params, .pRangeProfilerObject = c->range,
-        .counterDataSize = c->data_size, .pCounterData = c->data);
-    CUpti_RangeProfiler_SetConfig_Params set =
-        PARAMS(CUpti_RangeProfiler_SetConfig_Params, .pRangeProfilerObject = c->range,
-               .configSize = c->config_size, .pConfig = c->config,
-               .counterDataImageSize = c->data_size, .pCounterDataImage = c->data,
-               .range = CUPTI_UserRange, .replayMode = CUPTI_UserReplay, .maxRangesPerPass = 1,
-               .numNestingLevels = 1, .minNestingLevel = 1, .targetNestingLevel = 1);
-    CUpti_RangeProfiler_Start_Params start =
-        PARAMS(CUpti_RangeProfiler_Start_Params, .pRangeProfilerObject = c->range);
-    CUpti_RangeProfiler_PushRange_Params push =
-        PARAMS(CUpti_RangeProfiler_PushRange_Params, .pRangeProfilerObject = c->range,
-               .pRangeName = "kernel");
+    PARAMS(CUpti_RangeProfiler_CounterDataImage_Initialize, init, .pRangeProfilerObject = c->range,
+           .counterDataSize = c->data_size, .pCounterData = c->data);
+    PARAMS(CUpti_RangeProfiler_SetConfig, set, .pRangeProfilerObject = c->range,
+           .configSize = c->config_size, .pConfig = c->config, .counterDataImageSize = c->data_size,
+           .pCounterDataImage = c->data, .range = CUPTI_UserRange, .replayMode = CUPTI_UserReplay,
+           .maxRangesPerPass = 1, .numNestingLevels = 1, .minNestingLevel = 1,
+           .targetNestingLevel = 1);
+    PARAMS(CUpti_RangeProfiler_Start, start, .pRangeProfilerObject = c->range);
+    PARAMS(CUpti_RangeProfiler_PushRange, push, .pRangeProfilerObject = c->range,
+           .pRangeName = "kernel");
     return ok(cupti.cuptiRangeProfilerCounterDataImageInitialize(&init), "counter data", why) &&
            ok(cupti.cuptiRangeProfilerSetConfig(&set), "configuration", why) &&
            ok(cupti.cuptiRangeProfilerStart(&start), "start", why) &&
@@ -240,16 +224,12 @@ static bool begin_range(struct counters *c, char why[160])
 
 static bool end_range(struct counters *c, double values[METRICS], char why[160])
 {
-    CUpti_RangeProfiler_PopRange_Params pop =
-        PARAMS(CUpti_RangeProfiler_PopRange_Params, .pRangeProfilerObject = c->range);
-    CUpti_RangeProfiler_Stop_Params stop =
-        PARAMS(CUpti_RangeProfiler_Stop_Params, .pRangeProfilerObject = c->range);
-    CUpti_RangeProfiler_DecodeData_Params decode =
-        PARAMS(CUpti_RangeProfiler_DecodeData_Params, .pRangeProfilerObject = c->range);
-    CUpti_Profiler_Host_EvaluateToGpuValues_Params eval =
-        PARAMS(CUpti_Profiler_Host_EvaluateToGpuValues_Params, .pHostObject = c->host,
-               .pCounterDataImage = c->data, .counterDataImageSize = c->data_size,
-               .ppMetricNames = metrics, .numMetrics = METRICS, .pMetricValues = values);
+    PARAMS(CUpti_RangeProfiler_PopRange, pop, .pRangeProfilerObject = c->range);
+    PARAMS(CUpti_RangeProfiler_Stop, stop, .pRangeProfilerObject = c->range);
+    PARAMS(CUpti_RangeProfiler_DecodeData, decode, .pRangeProfilerObject = c->range);
+    PARAMS(CUpti_Profiler_Host_EvaluateToGpuValues, eval, .pHostObject = c->host,
+           .pCounterDataImage = c->data, .counterDataImageSize = c->data_size,
+           .ppMetricNames = metrics, .numMetrics = METRICS, .pMetricValues = values);
     if (!ok(cupti.cuptiRangeProfilerPopRange(&pop), "range", why) ||
         !ok(cupti.cuptiRangeProfilerStop(&stop), "stop", why) ||
         !ok(cupti.cuptiRangeProfilerDecodeData(&decode), "decoding", why))

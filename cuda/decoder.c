@@ -2,24 +2,95 @@
  * decoder.c - a Llama-family decoder on the GPU (core/decoder.h).
  *
  * Device memory: the hidden state of all tokens, q, k, v and the attention's output by head in
- * float16 (of several states bf16), one layer's weights as bf16 terms (decoder_ops.h), and the
- * activations of a chunk of tokens. Linear layers and residuals are exact to about 1e-5; attention
- * takes operands rounded to float16 (2^-12 each) and accumulates in float32.
+ * float16 (of several states bf16), one layer's weights as bf16 terms (ops.h), and the activations
+ * of a chunk of tokens. Linear layers and residuals are exact to about 1e-5; attention takes
+ * operands rounded to float16 (2^-12 each) and accumulates in float32.
+ *
+ * Of several states, each has its residual stream on the device; everything else is shared, one
+ * state after the other. Attention's outputs are float rows, whoever computed them, and go into the
+ * output projection as bf16 terms.
+ *
+ * Rows behind a sequence go through all layers of a decoder that keeps them: answers are generated
+ * a token at a time, and scored some tokens at a time. All of that is in float32 accuracy, as on
+ * the CPU: linear layers by bf16 terms, attention over keys and values in float32.
  */
 #include "cuda/backend.h"
-#include "cuda/decoder_body.h"
 
 #include "core/intmath.h"
-#include "core/mem.h"
+#include "cuda/modelrun.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define CHUNK_BYTES (1LL << 30) /* of activations */
-#define LOGIT_BYTES (512LL << 20)
+#define CHUNK_BYTES (1LL << 30)   /* of activations */
+#define LOGIT_BYTES (512LL << 20) /* of one or two states */
 #define MIN_ROWS 256
+#define FEW_ROWS 64             /* behind a sequence, at a time */
+#define PART_BYTES (64LL << 20) /* of their attention */
+
+/* Matrices that are multiplied as one. */
+enum { QKV, OUT, GATE_UP, DOWN, MATRICES };
+
+/* Weights of a layer. */
+struct decoder_weights {
+    struct matrix m[MATRICES];
+    float *vector[LLM_LAYER_TENSORS]; /* norms and biases */
+    bool has[LLM_LAYER_TENSORS];
+};
+
+struct decoder {
+    struct model_run on;
+    struct decoder_shape shape;
+    struct attn_job attend;
+    struct gpu_mark base; /* top of the arena below what belongs to one sequence */
+    int64_t rows;         /* tokens of a chunk */
+    int64_t qdim, kvdim, padded;
+    int64_t wide_in, wide_out; /* widest input and output of a matrix */
+    float *h;                  /* [tokens][hidden] */
+    float *y;                  /* [rows][wide_out] */
+    void *x;                   /* bf16 [rows][3 wide_in] */
+    void *q, *k, *v, *o;       /* float16, of several states bf16: [heads][tokens][padded] */
+    float *lse, *rope;
+    int *overflow;
+    struct decoder_weights *layers; /* one, or [shape.kept]; the array is owned */
+    struct decoder_weights *w;      /* of the layer at hand */
+    float *norm;                    /* [hidden]: the last one */
+    float *host;                    /* [rows][qdim + 2 kvdim] by tensor; owned, of one state */
+
+    /* Of several states (core/decoder.h); h is then the hidden state of the one at hand. */
+    float **states; /* [shape.states] of [cap][hidden]; the array is owned */
+    int64_t cap;    /* tokens that everything has room for; shape.tokens are the sequence's */
+    float *o_rows, *o_ref; /* [cap][qdim]: outputs of attention, of the state at hand and of 0 */
+    /* In float32, by head: [heads][cap][d], [kv_heads][cap][d]; k and v of kept layers
+     * [kept][states] of these. */
+    float *q_rows, *k_rows, *v_rows;
+    int layer, state; /* at hand */
+    double *sums;     /* partial sums of ops_difference */
+    void *table;      /* embeddings as stored */
+    enum dtype table_type;
+    int32_t *ids;     /* [cap] */
+    float *pinned;    /* q, k, v for the host; owned, page-locked, NULL before they are wanted */
+    struct few_rows { /* for `rows` rows at a time */
+        int64_t rows;
+        float *h, *o, *parts;
+        int32_t *ids;
+    } few;
+};
+
+/* k or v in float32 of the layer and state at hand; all: d->k_rows or d->v_rows. */
+static float *kept_rows(const struct decoder *d, float *all)
+{
+    int64_t size = d->kvdim * d->cap;
+    return d->shape.kept ? all + ((int64_t)d->layer * d->shape.states + d->state) * size : all;
+}
+
+/* Tokens of the chunk that begins at t. */
+static int64_t chunk(const struct decoder *d, int64_t t)
+{
+    return d->shape.tokens - t < d->rows ? d->shape.tokens - t : d->rows;
+}
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
@@ -39,6 +110,48 @@ static int set_sizes(struct decoder *d, struct err *err)
     return 0;
 }
 
+static int alloc_few(struct decoder *d, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    struct few_rows *f = &d->few;
+    struct gpu *g = &d->on.gpu;
+    int64_t parts = ops_few_parts(s->heads, s->head_dim, d->cap);
+    int rc = 0;
+
+    f->rows = MAX(1, MIN(MIN(FEW_ROWS, d->rows), PART_BYTES / (4 * parts)));
+    TRY(gpu_alloc(g, f->rows * s->hidden * 4, &f->h, err));
+    TRY(gpu_alloc(g, f->rows * d->qdim * 4, &f->o, err));
+    TRY(gpu_alloc(g, f->rows * 4, &f->ids, err));
+    TRY(gpu_alloc(g, f->rows * parts * 4, &f->parts, err));
+out:
+    return rc;
+}
+
+static int alloc_states(struct decoder *d, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    struct gpu *g = &d->on.gpu;
+    int64_t n = s->tokens, kept = s->kept ? (int64_t)s->kept * s->states : 1;
+    int rc = 0;
+
+    d->cap = n;
+    TRY(mem_zalloc(&d->states, s->states, sizeof *d->states, "states", err));
+    for (int i = 0; i < s->states; i++)
+        TRY(gpu_alloc(g, n * s->hidden * 4, &d->states[i], err));
+    d->h = d->states[0];
+    TRY(gpu_alloc(g, n * d->qdim * 4, &d->o_rows, err));
+    TRY(gpu_alloc(g, n * d->qdim * 4, &d->o_ref, err));
+    TRY(gpu_alloc(g, n * d->qdim * 4, &d->q_rows, err));
+    TRY(gpu_alloc(g, kept * n * d->kvdim * 4, &d->k_rows, err));
+    TRY(gpu_alloc(g, kept * n * d->kvdim * 4, &d->v_rows, err));
+    TRY(gpu_alloc(g, 2 * OPS_SUMS * 8, &d->sums, err));
+    TRY(gpu_alloc(g, n * 4, &d->ids, err));
+    if (s->kept)
+        TRY(alloc_few(d, err));
+out:
+    return rc;
+}
+
 static int alloc_activations(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
@@ -47,7 +160,7 @@ static int alloc_activations(struct decoder *d, struct err *err)
     int rc = 0;
 
     if (s->states)
-        TRY(decoder_alloc_states(d, err));
+        TRY(alloc_states(d, err));
     else
         TRY(gpu_alloc(g, n * s->hidden * 4, &d->h, err));
     TRY(gpu_alloc(g, d->rows * d->wide_out * 4, &d->y, err));
@@ -96,8 +209,7 @@ static int make_rope(struct decoder *d, struct err *err)
     int half = d->shape.head_dim / 2, rc = 0;
     struct gpu_mark mark = gpu_mark(&d->on.gpu);
     double *freq = NULL;
-    TRY(gpu_alloc(&d->on.gpu, half * 8, &freq, err));
-    TRY(gpu_put(&d->on.gpu, freq, d->shape.inv_freq, half * 8, err));
+    TRY(gpu_upload(&d->on.gpu, d->shape.inv_freq, half * 8, &freq, err));
     TRY(ops_rope_table(&d->on.gpu, freq, half, d->shape.tokens, d->shape.rope_factor, d->rope,
                        err));
     TRY(gpu_sync(&d->on.gpu, err));
@@ -106,22 +218,13 @@ out:
     return rc;
 }
 
-int decoder_make_attention(struct decoder *d, struct err *err)
+static int make_attention(struct decoder *d, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
-    struct attn_problem p = {s->heads,  s->kv_heads,           (int)d->padded, s->tokens,
-                             s->tokens, 1 / sqrt(s->head_dim), true,           ATTN_DENSE};
-    struct attn_tensors x = {d->q, d->k, d->v, d->o, d->lse};
-    const struct attn_kernel *kernel;
-    struct attn_plan plan = {0};
-    int rc = 0;
-
-    TRY(attn_kernel_for(&p, d->on.gpu.sm, s->states ? ATTN_BF16 : ATTN_F16, &kernel, err));
-    TRY(attn_plan_make(&p, &kernel->tile, NULL, d->on.gpu.sms, true, &plan, err));
-    TRY(attn_job_init(&d->on.gpu, &p, kernel, &plan, &x, &d->attend, err));
-out:
-    attn_plan_free(&plan);
-    return rc;
+    const struct attn_problem p = {s->heads,  s->kv_heads,           (int)d->padded, s->tokens,
+                                   s->tokens, 1 / sqrt(s->head_dim), true,           ATTN_DENSE};
+    const struct attn_tensors x = {d->q, d->k, d->v, d->o, d->lse};
+    return plan_attention(&d->on, &p, s->states > 0, &x, &d->attend, err);
 }
 
 static void decoder_close(struct decoder **out)
@@ -142,10 +245,9 @@ static void decoder_close(struct decoder **out)
 static int decoder_open(int local_rank, const struct decoder_shape *s, struct decoder **out,
                         struct err *err)
 {
+    struct decoder *d = NULL;
     int rc = 0;
-    struct decoder *d = calloc(1, sizeof *d);
-    if (!d)
-        return err_set(err, ERR_NOMEM, "decoder: out of memory");
+    TRY(mem_zalloc(&d, 1, sizeof *d, "decoder", err));
     d->shape = *s;
     TRY(set_sizes(d, err));
     TRY(model_run_open(local_rank, &d->on, err));
@@ -154,7 +256,7 @@ static int decoder_open(int local_rank, const struct decoder_shape *s, struct de
     TRY(make_rope(d, err));
     d->base = gpu_mark(&d->on.gpu);
     if (!s->states)
-        TRY(decoder_make_attention(d, err));
+        TRY(make_attention(d, err));
     d->shape.inv_freq = NULL;
     *out = d;
     d = NULL;
@@ -165,7 +267,7 @@ out:
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
-int decoder_put_weights(struct decoder *d, const struct decoder_tensor *w, struct err *err)
+static int put_weights(struct decoder *d, const struct decoder_tensor *w, struct err *err)
 {
     int rc = 0;
     TRY(put_matrix(&d->on, w, LLM_Q, 3, &d->w->m[QKV], err));
@@ -191,8 +293,8 @@ static int add_bias(struct decoder *d, int which, float *y, int64_t n, int64_t w
                             : 0;
 }
 
-int decoder_project_to(struct decoder *d, const float *h, int64_t n, struct ops_heads *to,
-                       struct err *err)
+static int project_rows(struct decoder *d, const float *h, int64_t n, struct ops_heads *to,
+                        struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
     const struct decoder_weights *w = d->w;
@@ -220,21 +322,21 @@ out:
     return rc;
 }
 
-int decoder_project(struct decoder *d, int64_t t0, int64_t n, struct err *err)
+static int project_chunk(struct decoder *d, int64_t t0, int64_t n, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
     struct ops_heads to = {
         .tok0 = t0, .tokens = s->tokens, .bf16 = s->states > 0, .q = d->q, .k = d->k, .v = d->v};
     if (s->states) {
         to.q32 = d->q_rows;
-        to.k32 = decoder_kept_rows(d, d->k_rows);
-        to.v32 = decoder_kept_rows(d, d->v_rows);
+        to.k32 = kept_rows(d, d->k_rows);
+        to.v32 = kept_rows(d, d->v_rows);
         to.tokens32 = d->cap;
     }
-    return decoder_project_to(d, d->h + t0 * s->hidden, n, &to, err);
+    return project_rows(d, d->h + t0 * s->hidden, n, &to, err);
 }
 
-int decoder_finish(struct decoder *d, int64_t t0, int64_t n, struct err *err)
+static int finish_chunk(struct decoder *d, int64_t t0, int64_t n, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
     struct gpu *g = &d->on.gpu;
@@ -270,21 +372,6 @@ out:
     return rc;
 }
 
-int decoder_check_overflow(struct decoder *d, struct err *err)
-{
-    int flag = 0, rc = gpu_get(&d->on.gpu, &flag, d->overflow, 4, err);
-    if (!rc && flag)
-        rc = err_set(err, ERR_RUN, "q, k or v is beyond %s or not a number: use --device cpu",
-                     d->shape.states ? "2^39" : "float16's range (65504)");
-    return rc;
-}
-
-/* Tokens of the chunk that begins at t. */
-int64_t decoder_chunk(const struct decoder *d, int64_t t)
-{
-    return d->shape.tokens - t < d->rows ? d->shape.tokens - t : d->rows;
-}
-
 static int make_layer_maps(struct decoder *d, const struct decoder_sink *sink, struct err *err)
 {
     const struct decoder_shape *s = &d->shape;
@@ -302,22 +389,22 @@ static int decoder_layer(struct decoder *d, const struct decoder_tensor *w,
     int64_t tokens = s->tokens;
     int rc = 0;
 
-    TRY(decoder_put_weights(d, w, err));
+    TRY(put_weights(d, w, err));
     for (int64_t t = 0; t < tokens; t += d->rows) {
-        int64_t n = decoder_chunk(d, t);
+        int64_t n = chunk(d, t);
         TRY(span_begin(&d->on, err));
-        TRY(decoder_project(d, t, n, err));
+        TRY(project_chunk(d, t, n, err));
         TRY(span_end(&d->on, err));
         if (sink->rows)
             TRY(hand_out(d, sink, t, n, err));
     }
-    TRY(decoder_check_overflow(d, err));
+    TRY(check_operands(&d->on, d->overflow, d->shape.states > 0, err));
     TRY(span_begin(&d->on, err));
     TRY(attn_job_launch(&d->on.gpu, &d->attend, err));
     for (int64_t t = 0; t < tokens; t += d->rows) {
-        int64_t n = decoder_chunk(d, t);
+        int64_t n = chunk(d, t);
         TRY(ops_join_heads(&d->on.gpu, &o, t, n, d->w->m[OUT].terms, d->x, err));
-        TRY(decoder_finish(d, t, n, err));
+        TRY(finish_chunk(d, t, n, err));
     }
     TRY(span_end(&d->on, err));
     if (sink->pool)
@@ -335,9 +422,18 @@ static int put_hidden(struct decoder *d, int64_t tok0, int64_t n, const float *h
 
 /* ---- likelihoods ---------------------------------------------------------------------------- */
 
+/* Buffers of scores: output weights, and logits of one or two states. */
+struct scoring {
+    void *w;
+    int terms;
+    int64_t rows; /* that the logits have */
+    float *p, *q; /* q: NULL for one */
+    int32_t *ids;
+};
+
 /* The head's weights in pieces that fit the staging buffer. */
-int decoder_put_head(struct decoder *d, const struct decoder_tensor *head, int terms, void *w,
-                     struct err *err)
+static int put_head(struct decoder *d, const struct decoder_tensor *head, int terms, void *w,
+                    struct err *err)
 {
     int64_t row = head->cols * (int64_t)dtype_size(head->dtype), step = d->on.raw_bytes / row;
     int rc = 0;
@@ -353,19 +449,39 @@ out:
     return rc;
 }
 
-static int likelihood_rows(struct decoder *d, int64_t rows, const void *w, int terms, float *logits,
-                           const int32_t *tokens, float *nll, struct err *err)
+static int scoring_open(struct decoder *d, const struct decoder_tensor *norm,
+                        const struct decoder_tensor *head, const int32_t *tokens, int states,
+                        struct scoring *s, struct err *err)
 {
-    const struct decoder_shape *s = &d->shape;
+    struct gpu *g = &d->on.gpu;
+    int64_t vocab = d->shape.vocab, n = d->shape.tokens;
     int rc = 0;
-    for (int64_t t = 0; t < s->tokens - 1; t += rows) {
-        int64_t n = s->tokens - 1 - t < rows ? s->tokens - 1 - t : rows;
-        TRY(ops_rms_norm(&d->on.gpu, d->h + t * s->hidden, n, s->hidden, d->norm, s->eps, terms,
-                         d->x, err));
-        TRY(blas_bf16(d->on.blas, n, s->vocab, s->hidden * terms, d->x, w, 0, logits, s->vocab,
-                      err));
-        TRY(ops_nll(&d->on.gpu, logits, n, s->vocab, tokens + t + 1, nll + t, err));
-    }
+
+    s->terms = head->dtype == DT_BF16 ? 2 : 3;
+    s->rows = MIN(MAX(LOGIT_BYTES / (4 * states * vocab), 1), MIN(d->rows, n));
+    TRY(gpu_alloc(g, head->rows * head->cols * 2 * s->terms, &s->w, err));
+    TRY(gpu_alloc(g, s->rows * vocab * 4, &s->p, err));
+    if (states > 1)
+        TRY(gpu_alloc(g, s->rows * vocab * 4, &s->q, err));
+    TRY(gpu_alloc(g, n * 4, &s->ids, err));
+    TRY(put_head(d, head, s->terms, s->w, err));
+    TRY(put_vector(&d->on, norm, d->norm, err));
+    if (tokens)
+        TRY(gpu_put(g, s->ids, tokens, n * 4, err));
+    TRY(gpu_sync(g, err));
+out:
+    return rc;
+}
+
+/* Logits of the rows h [n][hidden]. */
+static int logits(struct decoder *d, const struct scoring *s, const float *h, int64_t n, float *out,
+                  struct err *err)
+{
+    const struct decoder_shape *c = &d->shape;
+    int rc = 0;
+    TRY(ops_rms_norm(&d->on.gpu, h, n, c->hidden, d->norm, c->eps, s->terms, d->x, err));
+    TRY(blas_bf16(d->on.blas, n, c->vocab, c->hidden * s->terms, d->x, s->w, 0, out, c->vocab,
+                  err));
 out:
     return rc;
 }
@@ -374,32 +490,371 @@ static int likelihoods(struct decoder *d, const struct decoder_tensor *norm,
                        const struct decoder_tensor *head, const int32_t *tokens, float *nll,
                        struct err *err)
 {
-    const struct decoder_shape *s = &d->shape;
+    const struct decoder_shape *c = &d->shape;
     struct gpu *g = &d->on.gpu;
     struct gpu_mark mark = gpu_mark(g);
-    int terms = head->dtype == DT_BF16 ? 2 : 3, rc = 0;
-    int64_t rows = LOGIT_BYTES / (4 * s->vocab);
-    void *w = NULL;
-    float *logits = NULL, *out = NULL;
-    int32_t *ids = NULL;
+    struct scoring s = {0};
+    float *out = NULL;
+    int rc = 0;
 
-    rows = rows < 1 ? 1 : rows < d->rows ? rows : d->rows;
-    TRY(gpu_alloc(g, head->rows * head->cols * 2 * terms, &w, err));
-    TRY(gpu_alloc(g, rows * s->vocab * 4, &logits, err));
-    TRY(gpu_alloc(g, s->tokens * 4, &ids, err));
-    TRY(gpu_alloc(g, s->tokens * 4, &out, err));
-    TRY(decoder_put_head(d, head, terms, w, err));
-    TRY(put_vector(&d->on, norm, d->norm, err));
-    TRY(gpu_put(g, ids, tokens, s->tokens * 4, err));
-    TRY(gpu_sync(g, err));
+    TRY(gpu_alloc(g, c->tokens * 4, &out, err));
+    TRY(scoring_open(d, norm, head, tokens, 1, &s, err));
     TRY(span_begin(&d->on, err));
-    TRY(likelihood_rows(d, rows, w, terms, logits, ids, out, err));
+    for (int64_t t = 0; t < c->tokens - 1; t += s.rows) {
+        int64_t n = MIN(s.rows, c->tokens - 1 - t);
+        TRY(logits(d, &s, d->h + t * c->hidden, n, s.p, err));
+        TRY(ops_nll(g, s.p, n, c->vocab, s.ids + t + 1, out + t, err));
+    }
     TRY(span_end(&d->on, err));
-    TRY(gpu_get(g, nll, out, (s->tokens - 1) * 4, err));
+    TRY(gpu_get(g, nll, out, (c->tokens - 1) * 4, err));
 out:
     gpu_release(g, mark);
     return rc;
 }
+
+/* ---- a sequence ----------------------------------------------------------------------------- */
+
+/* Below what belongs to one sequence. */
+static int put_table(struct decoder *d, const struct decoder_tensor *table, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    int64_t bytes = table->rows * table->cols * (int64_t)dtype_size(table->dtype);
+    int rc = 0;
+
+    if (table->rows != s->vocab || table->cols != s->hidden)
+        FAIL(err, ERR_RUN, "the embeddings do not have the shape that the model's sizes say");
+    TRY(gpu_upload(&d->on.gpu, table->data, bytes, &d->table, err));
+    TRY(gpu_sync(&d->on.gpu, err));
+    d->table_type = table->dtype;
+    d->base = gpu_mark(&d->on.gpu);
+out:
+    return rc;
+}
+
+static int begin(struct decoder *d, const int32_t *tokens, int64_t n, struct err *err)
+{
+    int64_t bytes = n * d->shape.hidden * 4;
+    struct gpu *g = &d->on.gpu;
+    int rc = 0;
+
+    if (n < 1 || n > d->cap)
+        FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)n, (long long)d->cap);
+    attn_job_free(&d->attend);
+    d->attend = (struct attn_job){0};
+    gpu_release(g, d->base);
+    d->shape.tokens = n;
+    TRY(make_attention(d, err));
+    TRY(gpu_put(g, d->ids, tokens, n * 4, err));
+    TRY(ops_take_rows(g, d->table, d->table_type, d->shape.hidden, d->ids, n, d->states[0], err));
+    for (int i = 1; i < d->shape.states; i++)
+        TRY(gpu_copy(g, d->states[i], d->states[0], bytes, err));
+    TRY(gpu_sync(g, err));
+out:
+    return rc;
+}
+
+/* ---- a layer of a state --------------------------------------------------------------------- */
+
+static int load(struct decoder *d, int layer, const struct decoder_tensor *w, struct err *err)
+{
+    d->layer = layer;
+    d->w = d->layers + (d->shape.kept ? layer : 0);
+    return w ? put_weights(d, w, err) : 0;
+}
+
+/* Heads of one tensor to the host. */
+static int fetch_heads(struct decoder *d, const float *from, int heads, float *to, struct err *err)
+{
+    int64_t n = d->shape.tokens * d->shape.head_dim, step = d->cap * d->shape.head_dim;
+    int rc = 0;
+    for (int h = 0; h < heads; h++)
+        TRY(fetch_locked(&d->on, to + h * n, from + h * step, n * 4, err));
+out:
+    return rc;
+}
+
+/* What was projected, to the host; nobody has waited for it. */
+static int fetch_rows(struct decoder *d, struct decoder_rows *rows, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    int64_t q = s->tokens * d->qdim, kv = s->tokens * d->kvdim;
+    int rc = 0;
+    if (!d->pinned)
+        TRY(host_locked(d->cap * (d->qdim + 2 * d->kvdim) * 4, "queries, keys and values",
+                        &d->pinned, err));
+    *rows = (struct decoder_rows){d->pinned, d->pinned + q, d->pinned + q + kv};
+    TRY(fetch_heads(d, d->q_rows, s->heads, rows->q, err));
+    TRY(fetch_heads(d, kept_rows(d, d->k_rows), s->kv_heads, rows->k, err));
+    TRY(fetch_heads(d, kept_rows(d, d->v_rows), s->kv_heads, rows->v, err));
+out:
+    return rc;
+}
+
+static int project(struct decoder *d, int state, struct decoder_rows *rows,
+                   struct decoder_operands *operands, struct err *err)
+{
+    int rc = 0;
+    d->state = state;
+    d->h = d->states[state];
+    for (int64_t t = 0; t < d->shape.tokens; t += d->rows)
+        TRY(project_chunk(d, t, chunk(d, t), err));
+    if (rows)
+        TRY(fetch_rows(d, rows, err));
+    TRY(check_operands(&d->on, d->overflow, d->shape.states > 0, err)); /* waits for the device */
+    *operands = (struct decoder_operands){d->q, d->k, d->v, (int)d->padded, d->o_rows};
+out:
+    return rc;
+}
+
+static int attend(struct decoder *d, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    int rc = 0;
+    TRY(attn_job_launch(&d->on.gpu, &d->attend, err));
+    TRY(ops_head_rows(&d->on.gpu, d->o, s->heads, s->tokens, s->head_dim, (int)d->padded, 1,
+                      d->o_rows, d->qdim, err));
+out:
+    return rc;
+}
+
+static int put_attended(struct decoder *d, const float *o, struct err *err)
+{
+    int rc = gpu_put(&d->on.gpu, d->o_rows, o, d->shape.tokens * d->qdim * 4, err);
+    return rc ? rc : gpu_sync(&d->on.gpu, err);
+}
+
+/* Sums of squares of x - ref and of ref. */
+static int difference(struct decoder *d, const float *x, const float *ref, int64_t n, double *diff,
+                      double *norm, struct err *err)
+{
+    double sums[2 * OPS_SUMS];
+    int rc = 0;
+    TRY(ops_difference(&d->on.gpu, x, ref, n, d->sums, err));
+    TRY(gpu_get(&d->on.gpu, sums, d->sums, sizeof sums, err));
+    *diff = *norm = 0;
+    for (int i = 0; i < OPS_SUMS; i++) {
+        *diff += sums[2 * i];
+        *norm += sums[2 * i + 1];
+    }
+out:
+    return rc;
+}
+
+/* Everything behind the attention whose outputs are in `o`. */
+static int finish_rows(struct decoder *d, const float *o, struct err *err)
+{
+    int rc = 0;
+    for (int64_t t = 0; t < d->shape.tokens; t += d->rows) {
+        int64_t n = chunk(d, t);
+        TRY(ops_split_rows(&d->on.gpu, o + t * d->qdim, n, d->qdim, d->w->m[OUT].terms, d->x, err));
+        TRY(finish_chunk(d, t, n, err));
+    }
+out:
+    return rc;
+}
+
+static int finish(struct decoder *d, int state, struct decoder_diff *diff, struct err *err)
+{
+    int64_t n = d->shape.tokens;
+    int rc = 0;
+
+    d->h = d->states[state];
+    TRY(finish_rows(d, d->o_rows, err));
+    if (state == 0) { /* what the other states are compared with */
+        float *now = d->o_rows;
+        d->o_rows = d->o_ref;
+        d->o_ref = now;
+    } else if (diff) {
+        TRY(difference(d, d->o_rows, d->o_ref, n * d->qdim, &diff->attn, &diff->attn_ref, err));
+        TRY(difference(d, d->h, d->states[0], n * d->shape.hidden, &diff->resid, &diff->resid_ref,
+                       err));
+    }
+out:
+    return rc;
+}
+
+static int get_hidden(struct decoder *d, int state, int64_t row, int64_t n, float *h,
+                      struct err *err)
+{
+    int64_t width = d->shape.hidden;
+    return gpu_get(&d->on.gpu, h, d->states[state] + row * width, n * width * 4, err);
+}
+
+/* ---- scores --------------------------------------------------------------------------------- */
+
+static int score(struct decoder *d, const struct decoder_tensor *norm,
+                 const struct decoder_tensor *head, const int32_t *tokens, int64_t from,
+                 const bool *wants, struct decoder_score *const *out, struct err *err)
+{
+    struct gpu_mark mark = gpu_mark(&d->on.gpu);
+    struct decoder_score *scores; /* [s.rows], on the device */
+    struct scoring s = {0};
+    int64_t n = d->shape.tokens, width = d->shape.hidden;
+    int rc = 0;
+
+    TRY(scoring_open(d, norm, head, tokens, 2, &s, err));
+    TRY(gpu_alloc(&d->on.gpu, s.rows * (int64_t)sizeof *scores, &scores, err));
+    /* The row at t predicts the token at t + 1. */
+    for (int64_t t = from - 1; t < n - 1; t += s.rows) {
+        int64_t rows = n - 1 - t < s.rows ? n - 1 - t : s.rows;
+        TRY(logits(d, &s, d->states[0] + t * width, rows, s.p, err));
+        for (int i = 0; i < d->shape.states; i++) {
+            if (i && !wants[i])
+                continue;
+            if (i)
+                TRY(logits(d, &s, d->states[i] + t * width, rows, s.q, err));
+            TRY(ops_score_rows(&d->on.gpu, s.p, i ? s.q : s.p, rows, d->shape.vocab, s.ids + t + 1,
+                               scores, err));
+            TRY(gpu_get(&d->on.gpu, out[i] + (t - from + 1), scores, rows * (int64_t)sizeof *scores,
+                        err));
+        }
+    }
+out:
+    gpu_release(&d->on.gpu, mark);
+    return rc;
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+struct layer_work {
+    struct decoder *d;
+    float *scratch;
+};
+
+static int layer_work(void *ctx, struct err *err)
+{
+    const struct layer_work *w = ctx;
+    struct decoder *d = w->d;
+    int rc = 0;
+    d->state = 0;
+    d->h = w->scratch;
+    for (int64_t t = 0; t < d->shape.tokens; t += d->rows)
+        TRY(project_chunk(d, t, chunk(d, t), err));
+    TRY(finish_rows(d, d->o_rows, err));
+out:
+    return rc;
+}
+
+static int time_layer(struct decoder *d, int samples, double *ns, struct err *err)
+{
+    struct gpu_mark mark = gpu_mark(&d->on.gpu);
+    int64_t bytes = d->shape.tokens * d->shape.hidden * 4;
+    struct layer_work w = {.d = d};
+    int rc = 0;
+
+    TRY(gpu_alloc(&d->on.gpu, bytes, &w.scratch, err));
+    TRY(gpu_copy(&d->on.gpu, w.scratch, d->states[0], bytes, err));
+    TRY(time_work(&d->on, layer_work, &w, samples, ns, err));
+    TRY(gpu_zero(&d->on.gpu, d->overflow, 4, err)); /* the copy may have grown beyond all bounds */
+out:
+    d->h = d->states[0];
+    gpu_release(&d->on.gpu, mark);
+    return rc;
+}
+
+struct head_work {
+    struct decoder *d;
+    struct scoring s;
+};
+
+static int head_work(void *ctx, struct err *err)
+{
+    const struct head_work *w = ctx;
+    const struct decoder_shape *c = &w->d->shape;
+    return logits(w->d, &w->s, w->d->states[0] + (c->tokens - 1) * c->hidden, 1, w->s.p, err);
+}
+
+static int time_head(struct decoder *d, const struct decoder_tensor *norm,
+                     const struct decoder_tensor *head, int samples, double *ns, struct err *err)
+{
+    struct gpu_mark mark = gpu_mark(&d->on.gpu);
+    struct head_work w = {.d = d};
+    int rc = 0;
+    TRY(scoring_open(d, norm, head, NULL, 2, &w.s, err));
+    TRY(time_work(&d->on, head_work, &w, samples, ns, err));
+out:
+    gpu_release(&d->on.gpu, mark);
+    return rc;
+}
+
+/* ---- rows behind a sequence ----------------------------------------------------------------- */
+
+static int attend_few(struct decoder *d, int64_t pos, int64_t m, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    struct ops_few few = {.q = d->y,
+                          .k = kept_rows(d, d->k_rows),
+                          .v = kept_rows(d, d->v_rows),
+                          .ld = d->qdim + 2 * d->kvdim,
+                          .stride = d->cap,
+                          .pos = pos,
+                          .m = m,
+                          .heads = s->heads,
+                          .kv_heads = s->kv_heads,
+                          .d = s->head_dim,
+                          .scale = 1 / sqrt(s->head_dim),
+                          .parts = d->few.parts,
+                          .out = d->few.o};
+    return ops_attend_few(&d->on.gpu, &few, err);
+}
+
+/* The rows whose hidden state is in d->few.h. */
+static int run_few_layer(struct decoder *d, int layer, int64_t pos, int64_t m, struct err *err)
+{
+    struct ops_heads to = {.tok0 = pos, .tokens32 = d->cap};
+    int rc = 0;
+
+    d->layer = layer;
+    d->w = d->layers + layer;
+    to.k32 = kept_rows(d, d->k_rows);
+    to.v32 = kept_rows(d, d->v_rows);
+    TRY(project_rows(d, d->few.h, m, &to, err));
+    TRY(attend_few(d, pos, m, err));
+    TRY(ops_split_rows(&d->on.gpu, d->few.o, m, d->qdim, d->w->m[OUT].terms, d->x, err));
+    d->h = d->few.h;
+    TRY(finish_chunk(d, 0, m, err));
+out:
+    return rc;
+}
+
+static int run_few(struct decoder *d, int state, const int32_t *tokens, int64_t pos, int64_t m,
+                   float *h, struct err *err)
+{
+    const struct decoder_shape *s = &d->shape;
+    struct gpu *g = &d->on.gpu;
+    int rc = 0;
+
+    if (!s->kept || pos + m > d->cap)
+        FAIL(err, ERR_RUN,
+             "rows at %lld behind a sequence: the GPU has kept %d layers of %lld tokens",
+             (long long)pos, s->kept, (long long)d->cap);
+    d->state = state;
+    for (int64_t t = 0; t < m; t += d->few.rows) {
+        int64_t n = MIN(d->few.rows, m - t);
+        TRY(gpu_put(g, d->few.ids, tokens + t, n * 4, err));
+        TRY(ops_take_rows(g, d->table, d->table_type, s->hidden, d->few.ids, n, d->few.h, err));
+        for (int layer = 0; layer < s->kept; layer++)
+            TRY(run_few_layer(d, layer, pos + t, n, err));
+        TRY(gpu_get(g, h + t * s->hidden, d->few.h, n * s->hidden * 4, err));
+    }
+out:
+    return rc;
+}
+
+static const struct decoder_states decoder_states = {
+    .put_table = put_table,
+    .begin = begin,
+    .load = load,
+    .project = project,
+    .attend = attend,
+    .put_attended = put_attended,
+    .finish = finish,
+    .score = score,
+    .get_hidden = get_hidden,
+    .rows = run_few,
+    .time_layer = time_layer,
+    .time_head = time_head,
+};
 
 static double seconds(const struct decoder *d)
 {
@@ -422,5 +877,5 @@ const struct decoder_accel cuda_decoder = {
     .likelihoods = likelihoods,
     .seconds = seconds,
     .device = device,
-    .states = &cuda_decoder_states,
+    .states = &decoder_states,
 };

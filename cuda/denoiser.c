@@ -1,23 +1,67 @@
 /*
- * denoiser.c - a Wan 2.1 video diffusion transformer on the GPU (core/denoiser.h).
+ * denoiser.c - a Wan 2.1 video diffusion transformer on the GPU (core/denoiser.h), the steps of
+ * capture/wan_forward.c over chunks of tokens.
  *
- * Device memory: the weights of all blocks as bf16 terms (decoder_ops.h), the latent, the hidden
- * state of all tokens, q, k, v and the attention's output by head in float16 (or bf16), and the
- * activations of a chunk of tokens. Linear layers and residuals are exact to about 1e-5; attention
- * takes rounded operands and accumulates in float32.
+ * Device memory: the weights of all blocks as bf16 terms (ops.h), the latent, the hidden state of
+ * all tokens, q, k, v and the attention's output by head in float16 (or bf16), and the activations
+ * of a chunk of tokens. Linear layers and residuals are exact to about 1e-5; attention takes
+ * rounded operands and accumulates in float32.
  */
 #include "cuda/backend.h"
-#include "cuda/decoder_ops.h"
-#include "cuda/denoiser_body.h"
 
 #include "core/intmath.h"
-#include "core/mem.h"
+#include "cuda/modelrun.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #define CHUNK_BYTES (1LL << 30) /* of activations */
 #define MIN_ROWS 256
+
+/* Matrices that are multiplied as one. */
+enum { QKV1, OUT1, Q2, KV2, OUT2, FFN0, FFN2, BLOCK_MATRICES };
+enum { PATCH, TIME1, TIME2, TIME_PROJ, TEXT1, TEXT2, HEAD, OUTER_MATRICES };
+
+struct linear {
+    struct matrix m;
+    float *bias; /* [rows of m] */
+};
+
+struct block {
+    struct linear l[BLOCK_MATRICES];
+    float *mod, *q1_norm, *k1_norm, *q2_norm, *k2_norm;
+    float *norm2, *norm2_b; /* NULL: no norm before cross-attention */
+};
+
+struct denoiser {
+    struct model_run on;
+    struct denoiser_shape shape;
+    struct ops_grid in, out;
+    int64_t tokens, dim, padded;
+    int64_t rows; /* tokens of a chunk */
+    struct attn_job self, cross;
+    struct linear outer[OUTER_MATRICES];
+    float *out_mod;
+    struct block *blocks; /* [layers], owned */
+
+    float *latent;       /* the input, at the end the velocity */
+    float *h;            /* [tokens][dim] */
+    float *y;            /* [rows][widest output of a matrix] */
+    void *x;             /* bf16 [rows][3 * widest input] */
+    void *q, *k, *v, *o; /* [heads][tokens][padded] */
+    void *k2, *v2;       /* [heads][n_text][padded] */
+    float *lse, *table[3];
+    float *freq, *text_in, *text; /* inputs of the embeddings; [n_text][dim] */
+    float *temb, *emod, *mod;     /* [dim], [6][dim] of the timestep, [6][dim] of a block */
+    int *overflow;
+    float *host;            /* [rows][3 dim] by tensor; owned */
+    struct {                /* of somebody else's attention, NULL before it */
+        float *qkv, *out;   /* on the device: [3][heads][tokens][d], [tokens][dim] */
+        float *host;        /* qkv for the host; owned, page-locked */
+        float *attended;    /* [tokens][dim], owned */
+        bool wanted, there; /* in the layer at hand; its outputs are in `out` */
+    } own;
+};
 
 /* The tensors behind a matrix: `n` of them from `first` on, a bias behind each. */
 struct part {
@@ -133,8 +177,7 @@ static int make_tables(struct denoiser *d, struct err *err)
     int64_t at = 0;
     int rc = 0;
 
-    TRY(gpu_alloc(g, s->head_dim / 2 * 8, &freq, err));
-    TRY(gpu_put(g, freq, s->inv_freq, s->head_dim / 2 * 8, err));
+    TRY(gpu_upload(g, s->inv_freq, s->head_dim / 2 * 8, &freq, err));
     for (int a = 0; a < 3; at += s->pairs[a++]) {
         TRY(gpu_alloc(g, MAX(d->in.grid[a] * s->pairs[a], 1) * 8, &d->table[a], err));
         if (s->pairs[a])
@@ -150,20 +193,11 @@ static int make_attention(struct denoiser *d, const void *k, const void *v, int6
                           struct attn_job *job, struct err *err)
 {
     const struct denoiser_shape *s = &d->shape;
-    struct attn_problem p = {s->heads,  s->heads,  (int)d->padded,
-                             d->tokens, nk,        1 / sqrt(s->head_dim),
-                             false,     ATTN_DENSE};
-    struct attn_tensors x = {d->q, k, v, d->o, d->lse};
-    const struct attn_kernel *kernel;
-    struct attn_plan plan = {0};
-    int rc = 0;
-
-    TRY(attn_kernel_for(&p, d->on.gpu.sm, s->bf16 ? ATTN_BF16 : ATTN_F16, &kernel, err));
-    TRY(attn_plan_make(&p, &kernel->tile, NULL, d->on.gpu.sms, true, &plan, err));
-    TRY(attn_job_init(&d->on.gpu, &p, kernel, &plan, &x, job, err));
-out:
-    attn_plan_free(&plan);
-    return rc;
+    const struct attn_problem p = {s->heads,  s->heads,  (int)d->padded,
+                                   d->tokens, nk,        1 / sqrt(s->head_dim),
+                                   false,     ATTN_DENSE};
+    const struct attn_tensors x = {d->q, k, v, d->o, d->lse};
+    return plan_attention(&d->on, &p, s->bf16, &x, job, err);
 }
 
 static void denoiser_close(struct denoiser **out)
@@ -185,10 +219,9 @@ static void denoiser_close(struct denoiser **out)
 static int denoiser_open(int local_rank, const struct denoiser_shape *s, struct denoiser **out,
                          struct err *err)
 {
+    struct denoiser *d = NULL;
     int rc = 0;
-    struct denoiser *d = calloc(1, sizeof *d);
-    if (!d)
-        return err_set(err, ERR_NOMEM, "denoiser: out of memory");
+    TRY(mem_zalloc(&d, 1, sizeof *d, "denoiser", err));
     d->shape = *s;
     TRY(set_sizes(d, err));
     TRY(model_run_open(local_rank, &d->on, err));
@@ -283,6 +316,457 @@ static int put_block(struct denoiser *d, int block, const struct decoder_tensor 
         if (w[vectors[i].from].data)
             TRY(keep_vector(d, w + vectors[i].from, vectors[i].n, vectors[i].to, err));
     TRY(gpu_sync(&d->on.gpu, err));
+out:
+    return rc;
+}
+
+/* ---- pieces of an evaluation ---------------------------------------------------------------- */
+
+/* y = x w^T without the bias, of n rows whose terms are in d->x. */
+static int apply(struct denoiser *d, const struct linear *l, int64_t n, float *y, struct err *err)
+{
+    return multiply(&d->on, &l->m, n, d->x, 0, y, err);
+}
+
+/* The same with the bias. */
+static int apply_bias(struct denoiser *d, const struct linear *l, int64_t n, float *y,
+                      struct err *err)
+{
+    int rc = apply(d, l, n, y, err);
+    return rc ? rc : ops_add_bias(&d->on.gpu, y, n, l->m.rows, l->m.rows, l->bias, err);
+}
+
+/* x -> the terms that the next product takes. */
+static int take(struct denoiser *d, const float *x, int64_t n, const struct linear *next,
+                struct err *err)
+{
+    return ops_split_rows(&d->on.gpu, x, n, next->m.cols, next->m.terms, d->x, err);
+}
+
+/* LN(h) scale + shift of tokens from t on. */
+static int take_normed(struct denoiser *d, int64_t t, int64_t n, const float *scale,
+                       const float *shift, const struct linear *next, struct err *err)
+{
+    return ops_layer_norm(&d->on.gpu, d->h + t * d->dim, n, d->dim, scale, shift, d->shape.eps,
+                          next->m.terms, d->x, err);
+}
+
+/* f(d->y + the bias of `of`). */
+static int take_activated(struct denoiser *d, int64_t n, const struct linear *of,
+                          enum ops_function f, const struct linear *next, struct err *err)
+{
+    return ops_activate(&d->on.gpu, d->y, n, of->m.rows, of->bias, f, next->m.terms, d->x, err);
+}
+
+/* Outputs of attention of tokens from t on. */
+static int take_attended(struct denoiser *d, int64_t t, int64_t n, const struct linear *next,
+                         struct err *err)
+{
+    const struct denoiser_shape *s = &d->shape;
+    struct ops_outputs o = {d->o, s->heads, s->head_dim, (int)d->padded, d->tokens, s->bf16};
+    return ops_join_heads(&d->on.gpu, &o, t, n, next->m.terms, d->x, err);
+}
+
+/* h += gate * (x w^T + b) */
+static int add_to_hidden(struct denoiser *d, int64_t t, int64_t n, const struct linear *l,
+                         const float *gate, struct err *err)
+{
+    int rc = apply(d, l, n, d->y, err);
+    return rc ? rc
+              : ops_add_gated(&d->on.gpu, d->h + t * d->dim, d->y, n, d->dim, l->bias, gate, err);
+}
+
+/* Tokens of the chunk that begins at t. */
+static int64_t chunk(const struct denoiser *d, int64_t t)
+{
+    return MIN(d->rows, d->tokens - t);
+}
+
+/* An operand of `tokens` tokens from columns of d->y. */
+static int split(struct denoiser *d, float *y, int64_t ld, int64_t t, int64_t n, int64_t tokens,
+                 const float *norm, bool rotate, void *to, float *wide, struct err *err)
+{
+    const struct denoiser_shape *s = &d->shape;
+    /* clang-format off */
+    struct ops_wide w = {
+        .heads = s->heads, .d = s->head_dim, .padded = (int)d->padded, .n = n, .tok0 = t, .ld = ld,
+        .tokens = tokens, .norm = norm, .eps = s->eps, .rotate = rotate, .bf16 = s->bf16, .to = to,
+        .wide = wide, .overflow = d->overflow};
+    /* clang-format on */
+    for (int a = 0; a < 3; a++) {
+        w.grid[a] = d->in.grid[a];
+        w.pairs[a] = s->pairs[a];
+        w.table[a] = d->table[a];
+    }
+    return ops_split_wide(&d->on.gpu, &w, y, err);
+}
+
+/* ---- begin ---------------------------------------------------------------------------------- */
+
+static int embed_time(struct denoiser *d, struct err *err)
+{
+    const struct linear *o = d->outer;
+    int rc = 0;
+    TRY(take(d, d->freq, 1, o + TIME1, err));
+    TRY(apply(d, o + TIME1, 1, d->y, err));
+    TRY(take_activated(d, 1, o + TIME1, OPS_SILU, o + TIME2, err));
+    TRY(apply_bias(d, o + TIME2, 1, d->temb, err));
+    TRY(ops_activate(&d->on.gpu, d->temb, 1, d->dim, NULL, OPS_SILU, o[TIME_PROJ].m.terms, d->x,
+                     err));
+    TRY(apply_bias(d, o + TIME_PROJ, 1, d->emod, err));
+out:
+    return rc;
+}
+
+static int embed_text(struct denoiser *d, struct err *err)
+{
+    const struct linear *o = d->outer;
+    int64_t n = d->shape.n_text;
+    int rc = 0;
+    TRY(take(d, d->text_in, n, o + TEXT1, err));
+    TRY(apply(d, o + TEXT1, n, d->y, err));
+    TRY(take_activated(d, n, o + TEXT1, OPS_GELU_TANH, o + TEXT2, err));
+    TRY(apply_bias(d, o + TEXT2, n, d->text, err));
+out:
+    return rc;
+}
+
+/* Embeddings of timestep, text and latent. */
+static int embed(struct denoiser *d, struct err *err)
+{
+    const struct linear *patch = d->outer + PATCH;
+    int rc = 0;
+    TRY(embed_time(d, err));
+    TRY(embed_text(d, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows) {
+        int64_t n = chunk(d, t);
+        TRY(ops_patches(&d->on.gpu, d->latent, &d->in, t, n, patch->m.terms, d->x, err));
+        TRY(apply_bias(d, patch, n, d->h + t * d->dim, err));
+    }
+out:
+    return rc;
+}
+
+static int denoiser_begin(struct denoiser *d, const float *x, const float *frequencies,
+                          const float *text, struct err *err)
+{
+    const struct denoiser_shape *s = &d->shape;
+    struct gpu *g = &d->on.gpu;
+    int64_t pixels = s->size[0] * s->size[1] * s->size[2];
+    int rc = 0;
+
+    TRY(gpu_put(g, d->latent, x, s->in_channels * pixels * 4, err));
+    TRY(gpu_put(g, d->freq, frequencies, s->freq * 4, err));
+    TRY(gpu_put(g, d->text_in, text, s->n_text * s->text_dim * 4, err));
+    TRY(span_begin(&d->on, err));
+    TRY(embed(d, err));
+    TRY(span_end(&d->on, err));
+out:
+    return rc;
+}
+
+/* ---- a layer -------------------------------------------------------------------------------- */
+
+/* q, k, v of the self-attention of a chunk, in d->y and by head. */
+static int project(struct denoiser *d, const struct block *b, int64_t t, int64_t n, struct err *err)
+{
+    int64_t dim = d->dim, ld = 3 * dim, N = d->tokens;
+    float *q = d->own.wanted ? d->own.qkv : NULL, *k = q ? q + N * dim : NULL;
+    float *v = q ? k + N * dim : NULL;
+    int rc = 0;
+    TRY(take_normed(d, t, n, d->mod + dim, d->mod, b->l + QKV1, err));
+    TRY(apply_bias(d, b->l + QKV1, n, d->y, err));
+    TRY(split(d, d->y, ld, t, n, N, b->q1_norm, true, d->q, q, err));
+    TRY(split(d, d->y + dim, ld, t, n, N, b->k1_norm, true, d->k, k, err));
+    TRY(split(d, d->y + 2 * dim, ld, t, n, N, NULL, false, d->v, v, err));
+out:
+    return rc;
+}
+
+static int hand_out(struct denoiser *d, const struct denoiser_sink *sink, int64_t t, int64_t n,
+                    struct err *err)
+{
+    int64_t dim = d->dim, ld = 3 * dim;
+    float *at[3] = {d->host, d->host + n * dim, d->host + 2 * n * dim};
+    int rc = 0;
+    for (int i = 0; i < 3; i++)
+        TRY(fetch_columns(&d->on, d->y, ld, n, i * dim, dim, at[i], err));
+    TRY(gpu_sync(&d->on.gpu, err));
+    TRY(sink->rows(sink->ctx, t, n, at[0], at[1], at[2], err));
+out:
+    return rc;
+}
+
+/* Modulation, keys and values of the text. */
+static int project_text(struct denoiser *d, const struct block *b, struct err *err)
+{
+    int64_t n_text = d->shape.n_text, dim = d->dim;
+    int rc = 0;
+    TRY(ops_modulation(&d->on.gpu, b->mod, d->emod, false, 6, dim, 1u << 1 | 1u << 4, d->mod, err));
+    TRY(take(d, d->text, n_text, b->l + KV2, err));
+    TRY(apply_bias(d, b->l + KV2, n_text, d->y, err));
+    TRY(split(d, d->y, 2 * dim, 0, n_text, n_text, b->k2_norm, false, d->k2, NULL, err));
+    TRY(split(d, d->y + dim, 2 * dim, 0, n_text, n_text, NULL, false, d->v2, NULL, err));
+out:
+    return rc;
+}
+
+/* The same, then q, k, v of all tokens. */
+static int project_all(struct denoiser *d, const struct block *b, const struct denoiser_sink *sink,
+                       struct err *err)
+{
+    int rc = 0;
+    TRY(span_begin(&d->on, err));
+    TRY(project_text(d, b, err));
+    TRY(span_end(&d->on, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows) {
+        TRY(span_begin(&d->on, err));
+        TRY(project(d, b, t, chunk(d, t), err));
+        TRY(span_end(&d->on, err));
+        if (sink->rows)
+            TRY(hand_out(d, sink, t, chunk(d, t), err));
+    }
+out:
+    return rc;
+}
+
+/* Room for somebody else's attention. */
+static int open_own(struct denoiser *d, struct err *err)
+{
+    int64_t n = d->tokens * d->dim;
+    int rc = 0;
+    if (d->own.attended)
+        return 0;
+    if (!d->own.qkv)
+        TRY(gpu_alloc(&d->on.gpu, 3 * n * 4, &d->own.qkv, err));
+    if (!d->own.out)
+        TRY(gpu_alloc(&d->on.gpu, n * 4, &d->own.out, err));
+    if (!d->own.host)
+        TRY(host_locked(3 * n * 4, "queries, keys and values", &d->own.host, err));
+    TRY(mem_alloc(&d->own.attended, n, sizeof(float), "attention output", err));
+out:
+    return rc;
+}
+
+static int attend_own(struct denoiser *d, const struct denoiser_sink *sink, struct err *err)
+{
+    int64_t n = d->tokens * d->dim;
+    struct decoder_operands there = {d->q, d->k, d->v, (int)d->padded, d->own.out};
+    struct decoder_rows rows = {d->own.host, d->own.host + n, d->own.host + 2 * n};
+    int rc = 0;
+    TRY(fetch_locked(&d->on, d->own.host, d->own.qkv, 3 * n * 4, err));
+    TRY(gpu_sync(&d->on.gpu, err));
+    d->own.there = false;
+    rc = sink->attend(sink->ctx, &there, &rows, d->own.attended, &d->own.there, err);
+out:
+    return rc;
+}
+
+/* Self-attention, its maps, and what somebody else puts in its place. */
+static int attend(struct denoiser *d, const struct denoiser_sink *sink, struct err *err)
+{
+    const struct denoiser_shape *s = &d->shape;
+    struct map_source from = {d->q,     d->k,           d->lse,    s->heads,
+                              s->heads, (int)d->padded, d->tokens, 1 / sqrt(s->head_dim),
+                              false};
+    int rc = 0;
+
+    if (sink->pool && s->bf16)
+        FAIL(err, ERR_RUN, "maps are made of float16 operands");
+    if (sink->pool || !sink->attend) {
+        TRY(span_begin(&d->on, err));
+        TRY(attn_job_launch(&d->on.gpu, &d->self, err));
+        TRY(span_end(&d->on, err));
+    }
+    if (sink->pool)
+        TRY(make_maps(&d->on, &from, sink->pool, sink->map_sum, sink->map_max, err));
+    if (sink->attend)
+        return attend_own(d, sink, err);
+out:
+    return rc;
+}
+
+/* What follows self-attention, up to the queries of cross-attention. */
+static int finish_self(struct denoiser *d, const struct block *b, int64_t t, int64_t n,
+                       struct err *err)
+{
+    float *own = d->own.there ? d->own.out + t * d->dim : d->y;
+    int rc = 0;
+    if (d->own.wanted) {
+        if (!d->own.there)
+            TRY(gpu_put(&d->on.gpu, own, d->own.attended + t * d->dim, n * d->dim * 4, err));
+        TRY(take(d, own, n, b->l + OUT1, err));
+    } else {
+        TRY(take_attended(d, t, n, b->l + OUT1, err));
+    }
+    TRY(add_to_hidden(d, t, n, b->l + OUT1, d->mod + 2 * d->dim, err));
+    if (b->norm2)
+        TRY(take_normed(d, t, n, b->norm2, b->norm2_b, b->l + Q2, err));
+    else
+        TRY(take(d, d->h + t * d->dim, n, b->l + Q2, err));
+    TRY(apply_bias(d, b->l + Q2, n, d->y, err));
+    TRY(split(d, d->y, d->dim, t, n, d->tokens, b->q2_norm, false, d->q, NULL, err));
+out:
+    return rc;
+}
+
+/* What follows cross-attention. */
+static int finish_cross(struct denoiser *d, const struct block *b, int64_t t, int64_t n,
+                        struct err *err)
+{
+    const float *mod = d->mod;
+    int64_t dim = d->dim;
+    int rc = 0;
+    TRY(take_attended(d, t, n, b->l + OUT2, err));
+    TRY(add_to_hidden(d, t, n, b->l + OUT2, NULL, err));
+    TRY(take_normed(d, t, n, mod + 4 * dim, mod + 3 * dim, b->l + FFN0, err));
+    TRY(apply(d, b->l + FFN0, n, d->y, err));
+    TRY(take_activated(d, n, b->l + FFN0, OPS_GELU_TANH, b->l + FFN2, err));
+    TRY(add_to_hidden(d, t, n, b->l + FFN2, mod + 5 * dim, err));
+out:
+    return rc;
+}
+
+/* What follows self-attention of all tokens. */
+static int finish(struct denoiser *d, const struct block *b, struct err *err)
+{
+    int rc = 0;
+    for (int64_t t = 0; t < d->tokens; t += d->rows)
+        TRY(finish_self(d, b, t, chunk(d, t), err));
+    TRY(attn_job_launch(&d->on.gpu, &d->cross, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows)
+        TRY(finish_cross(d, b, t, chunk(d, t), err));
+out:
+    return rc;
+}
+
+static int denoiser_layer(struct denoiser *d, int at, const struct denoiser_sink *sink,
+                          struct err *err)
+{
+    const struct block *b = d->blocks + at;
+    int rc = 0;
+
+    d->own.wanted = sink->attend != NULL;
+    if (d->own.wanted)
+        TRY(open_own(d, err));
+    TRY(project_all(d, b, sink, err));
+    TRY(check_operands(&d->on, d->overflow, d->shape.bf16, err));
+    TRY(attend(d, sink, err));
+    TRY(span_begin(&d->on, err));
+    TRY(finish(d, b, err));
+    TRY(span_end(&d->on, err));
+    TRY(check_operands(&d->on, d->overflow, d->shape.bf16, err));
+out:
+    return rc;
+}
+
+/* -> d->latent */
+static int velocity(struct denoiser *d, struct err *err)
+{
+    const struct linear *head = d->outer + HEAD;
+    struct gpu *g = &d->on.gpu;
+    int rc = 0;
+    TRY(ops_modulation(g, d->out_mod, d->temb, true, 2, d->dim, 1u << 1, d->mod, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows) {
+        int64_t n = chunk(d, t);
+        TRY(take_normed(d, t, n, d->mod + d->dim, d->mod, head, err));
+        TRY(apply(d, head, n, d->y, err));
+        TRY(ops_pixels(g, d->y, head->bias, &d->out, t, n, d->latent, err));
+    }
+out:
+    return rc;
+}
+
+static int denoiser_end(struct denoiser *d, float *v, struct err *err)
+{
+    const struct denoiser_shape *s = &d->shape;
+    int64_t pixels = s->size[0] * s->size[1] * s->size[2];
+    struct gpu *g = &d->on.gpu;
+    int rc = 0;
+
+    TRY(span_begin(&d->on, err));
+    TRY(velocity(d, err));
+    TRY(span_end(&d->on, err));
+    TRY(gpu_get(g, v, d->latent, s->out_channels * pixels * 4, err));
+out:
+    return rc;
+}
+
+/* ---- time ----------------------------------------------------------------------------------- */
+
+/* An evaluation without self-attention, whose outputs are those of before. */
+static int all_but_attention(void *ctx, struct err *err)
+{
+    struct denoiser *d = ctx;
+    int rc = 0;
+    TRY(embed(d, err));
+    for (int i = 0; i < d->shape.layers; i++) {
+        TRY(project_text(d, d->blocks + i, err));
+        for (int64_t t = 0; t < d->tokens; t += d->rows)
+            TRY(project(d, d->blocks + i, t, chunk(d, t), err));
+        TRY(finish(d, d->blocks + i, err));
+    }
+    TRY(velocity(d, err));
+out:
+    return rc;
+}
+
+/* Products of n rows with the matrices `which` of l. */
+static int products(struct denoiser *d, const struct linear *l, const int *which, int count,
+                    int64_t n, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < count; i++)
+        TRY(apply(d, l + which[i], n, d->y, err));
+out:
+    return rc;
+}
+
+/* The products of an evaluation, of whatever rows lie in d->x. */
+static int all_products(void *ctx, struct err *err)
+{
+    static const int of_time[] = {TIME1, TIME2, TIME_PROJ}, of_text[] = {TEXT1, TEXT2};
+    static const int of_tokens[] = {PATCH, HEAD}, of_block_text[] = {KV2};
+    static const int of_block[] = {QKV1, OUT1, Q2, OUT2, FFN0, FFN2};
+    struct denoiser *d = ctx;
+    int64_t n_text = d->shape.n_text;
+    int rc = 0;
+
+    TRY(products(d, d->outer, of_time, 3, 1, err));
+    TRY(products(d, d->outer, of_text, 2, n_text, err));
+    for (int64_t t = 0; t < d->tokens; t += d->rows)
+        TRY(products(d, d->outer, of_tokens, 2, chunk(d, t), err));
+    for (int i = 0; i < d->shape.layers; i++) {
+        TRY(products(d, d->blocks[i].l, of_block_text, 1, n_text, err));
+        for (int64_t t = 0; t < d->tokens; t += d->rows)
+            TRY(products(d, d->blocks[i].l, of_block, 6, chunk(d, t), err));
+    }
+out:
+    return rc;
+}
+
+static int self_attention(void *ctx, struct err *err)
+{
+    struct denoiser *d = ctx;
+    int rc = 0;
+    for (int i = 0; i < d->shape.layers; i++)
+        TRY(attn_job_launch(&d->on.gpu, &d->self, err));
+out:
+    return rc;
+}
+
+static int denoiser_time(struct denoiser *d, int samples, struct denoiser_times *t, struct err *err)
+{
+    const struct block *last = d->blocks + d->shape.layers - 1;
+    int rc = 0;
+
+    d->own.wanted = false;
+    TRY(time_work(&d->on, all_but_attention, d, samples, &t->linear, err));
+    TRY(time_work(&d->on, all_products, d, samples, &t->product, err));
+    for (int64_t at = 0; at < d->tokens; at += d->rows) /* cross-attention has used the queries */
+        TRY(project(d, last, at, chunk(d, at), err));
+    TRY(time_work(&d->on, self_attention, d, samples, &t->attention, err));
+    TRY(gpu_zero(&d->on.gpu, d->overflow, 4, err)); /* a state may have grown beyond all bounds */
 out:
     return rc;
 }

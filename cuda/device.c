@@ -3,8 +3,6 @@
  */
 #include "cuda/device.h"
 
-#include "core/mem.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +41,10 @@ static int error_class(cudaError_t status)
     }
 }
 
-int gpu_error(struct err *err, const char *file, int line, const char *call, cudaError_t status)
+int gpu_status(struct err *err, const char *file, int line, const char *call, cudaError_t status)
 {
+    if (status == cudaSuccess)
+        return 0;
     cudaGetLastError(); /* the next launch must not find it again */
     return err_set_at(err, file, line, error_class(status), "%.*s: %s (%s)%s",
                       (int)strcspn(call, "("), call, cudaGetErrorString(status),
@@ -178,6 +178,18 @@ static void give_back(struct gpu *g, struct gpu_chunk *c)
     free(c);
 }
 
+/* cudaMalloc, in place of what was released where that is all there is. */
+static int take_memory(struct gpu *g, int64_t bytes, void *out, struct err *err)
+{
+    cudaError_t status = cudaMalloc(out, (size_t)bytes);
+    if (status != cudaSuccess && g->spare) {
+        cudaGetLastError();
+        free_chunks(&g->spare);
+        status = cudaMalloc(out, (size_t)bytes);
+    }
+    return gpu_status(err, __FILE__, __LINE__, "cudaMalloc", status);
+}
+
 /* NULL with *err. */
 static struct gpu_chunk *new_chunk(struct gpu *g, int64_t bytes, struct err *err)
 {
@@ -187,15 +199,8 @@ static struct gpu_chunk *new_chunk(struct gpu *g, int64_t bytes, struct err *err
         return NULL;
     }
     c->size = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
-    cudaError_t status = cudaMalloc((void **)&c->base, (size_t)c->size);
-    if (status != cudaSuccess && g->spare) {
-        cudaGetLastError();
-        free_chunks(&g->spare);
-        status = cudaMalloc((void **)&c->base, (size_t)c->size);
-    }
-    if (status == cudaSuccess)
+    if (take_memory(g, c->size, &c->base, err) == 0)
         return c;
-    gpu_error(err, __FILE__, __LINE__, "cudaMalloc", status);
     free(c);
     return NULL;
 }
@@ -269,18 +274,12 @@ int64_t gpu_bytes_held(const struct gpu *g)
 
 int gpu_alloc_own(struct gpu *g, int64_t bytes, void *out, struct err *err)
 {
-    cudaError_t status = cudaMalloc(out, (size_t)bytes);
-    int rc = 0;
-    if (status == cudaErrorMemoryAllocation && g->spare) {
-        cudaGetLastError();
-        free_chunks(&g->spare);
-        status = cudaMalloc(out, (size_t)bytes);
-    }
-    CU(err, status);
+    int rc = take_memory(g, bytes, out, err);
+    if (rc)
+        return rc;
     g->bytes_own += bytes;
     raise_peak(g);
-out:
-    return rc;
+    return 0;
 }
 
 void gpu_free_own(struct gpu *g, void *memory, int64_t bytes)
@@ -295,75 +294,50 @@ void gpu_free_own(struct gpu *g, void *memory, int64_t bytes)
 
 int gpu_put(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
 {
-    int rc = 0;
-    if (bytes)
-        CU(err, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyHostToDevice, g->stream));
-out:
-    return rc;
+    return bytes ? CU_STATUS(err, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyHostToDevice,
+                                                  g->stream))
+                 : 0;
 }
 
-int gpu_put_as(struct gpu *g, enum dtype type, const float *x, int64_t n, int copies,
-               const void **out, struct err *err)
+int gpu_upload(struct gpu *g, const void *src, int64_t bytes, void *out, struct err *err)
 {
-    int64_t bytes = n * (int64_t)dtype_size(type);
-    void *narrow = NULL;
-    char *dev = NULL;
-    int rc = 0;
-    TRY(mem_alloc(&narrow, n, dtype_size(type), dtype_name(type), err));
-    dtype_from_f32(type, x, narrow, n);
-    TRY(gpu_alloc(g, bytes * copies, &dev, err));
-    TRY(gpu_put(g, dev, narrow, bytes, err));
-    for (int i = 1; i < copies && bytes; i++)
-        CU(err, cudaMemcpyAsync(dev + i * bytes, dev, (size_t)bytes, cudaMemcpyDeviceToDevice,
-                                g->stream));
-    TRY(gpu_sync(g, err));
-    *out = dev;
-out:
-    free(narrow);
-    return rc;
+    int rc = gpu_alloc(g, bytes, out, err);
+    return rc ? rc : gpu_put(g, *(void **)out, src, bytes, err);
+}
+
+int gpu_copy(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
+{
+    return bytes ? CU_STATUS(err, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToDevice,
+                                                  g->stream))
+                 : 0;
 }
 
 int gpu_get(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
 {
-    int rc = 0;
-    if (bytes)
-        CU(err, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToHost, g->stream));
-    CU(err, cudaStreamSynchronize(g->stream));
-out:
-    return rc;
+    int rc = bytes ? CU_STATUS(err, cudaMemcpyAsync(dst, src, (size_t)bytes, cudaMemcpyDeviceToHost,
+                                                    g->stream))
+                   : 0;
+    return rc ? rc : gpu_sync(g, err);
 }
 
 int gpu_zero(struct gpu *g, void *dst, int64_t bytes, struct err *err)
 {
-    int rc = 0;
-    if (bytes)
-        CU(err, cudaMemsetAsync(dst, 0, (size_t)bytes, g->stream));
-out:
-    return rc;
+    return bytes ? CU_STATUS(err, cudaMemsetAsync(dst, 0, (size_t)bytes, g->stream)) : 0;
 }
 
 int gpu_sync(struct gpu *g, struct err *err)
 {
-    int rc = 0;
-    CU(err, cudaStreamSynchronize(g->stream));
-out:
-    return rc;
+    return CU_STATUS(err, cudaStreamSynchronize(g->stream));
 }
 
 int gpu_fork(struct gpu *g, struct err *err)
 {
-    int rc = 0;
-    CU(err, cudaEventRecord(g->forked, g->stream));
-    CU(err, cudaStreamWaitEvent(g->side, g->forked, 0));
-out:
-    return rc;
+    int rc = CU_STATUS(err, cudaEventRecord(g->forked, g->stream));
+    return rc ? rc : CU_STATUS(err, cudaStreamWaitEvent(g->side, g->forked, 0));
 }
 
 int gpu_join(struct gpu *g, struct err *err)
 {
-    int rc = 0;
-    CU(err, cudaEventRecord(g->joined, g->side));
-    CU(err, cudaStreamWaitEvent(g->stream, g->joined, 0));
-out:
-    return rc;
+    int rc = CU_STATUS(err, cudaEventRecord(g->joined, g->side));
+    return rc ? rc : CU_STATUS(err, cudaStreamWaitEvent(g->stream, g->joined, 0));
 }

@@ -4,31 +4,26 @@
 #ifndef LACUNA_DEVICE_H
 #define LACUNA_DEVICE_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/dtype.h"
 #include "core/err.h"
+#include "core/mem.h"
 
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 
-/* Check a runtime call inside a function with `rc` and `out:`. A lost or missing device and too old
- * a driver are ERR_MACHINE, lack of memory is ERR_NOMEM, everything else ERR_RUN. */
-#define CU(err, call)                                                                              \
-    do {                                                                                           \
-        cudaError_t cu_status = (call);                                                            \
-        if (cu_status != cudaSuccess) {                                                            \
-            rc = gpu_error((err), __FILE__, __LINE__, #call, cu_status);                           \
-            goto out;                                                                              \
-        }                                                                                          \
-    } while (0)
+/* 0, or the error of a runtime call. A lost or missing device and too old a driver are ERR_MACHINE,
+ * lack of memory is ERR_NOMEM, everything else ERR_RUN. CU: in a function with `rc` and `out:`. */
+#define CU_STATUS(err, call) gpu_status((err), __FILE__, __LINE__, #call, (call))
+#define CU(err, call) TRY(CU_STATUS(err, call))
+int gpu_status(struct err *err, const char *file, int line, const char *call, cudaError_t status);
 
 /* After a launch: configuration errors come back at once. */
-#define CU_LAUNCHED(err) CU(err, cudaGetLastError())
-
-int gpu_error(struct err *err, const char *file, int line, const char *call, cudaError_t status);
+#define LAUNCH_STATUS(err) CU_STATUS(err, cudaGetLastError())
+#define CU_LAUNCHED(err) TRY(LAUNCH_STATUS(err))
 
 struct gpu_chunk; /* a cudaMalloc of the arena */
 
@@ -78,10 +73,12 @@ void gpu_trim(struct gpu *g);
 int gpu_put(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err);
 int gpu_get(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err);
 
-/* Put n floats, converted to `type`, into new arena memory, `copies` times one after the other. The
- * copy is complete on return. */
-int gpu_put_as(struct gpu *g, enum dtype type, const float *x, int64_t n, int copies,
-               const void **out, struct err *err);
+/* Take new arena memory and put `bytes` of src there. */
+int gpu_upload(struct gpu *g, const void *src, int64_t bytes, void *out, struct err *err);
+
+/* Copy on the stream inside of device memory. */
+int gpu_copy(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err);
+
 int gpu_zero(struct gpu *g, void *dst, int64_t bytes, struct err *err);
 int gpu_sync(struct gpu *g, struct err *err);
 
@@ -90,8 +87,6 @@ int gpu_sync(struct gpu *g, struct err *err);
 int gpu_fork(struct gpu *g, struct err *err);
 int gpu_join(struct gpu *g, struct err *err);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

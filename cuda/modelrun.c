@@ -3,7 +3,8 @@
  */
 #include "cuda/modelrun.h"
 
-#include "cuda/decoder_ops.h"
+#include "core/intmath.h"
+#include "cuda/metrics/metrics.h"
 #include "cuda/timer.h"
 
 #include <stdio.h>
@@ -44,6 +45,29 @@ int pad_head_dim(int head_dim, int64_t *padded, struct err *err)
     return 0;
 }
 
+int plan_attention(struct model_run *r, const struct attn_problem *p, bool bf16,
+                   const struct attn_tensors *x, struct attn_job *job, struct err *err)
+{
+    const struct attn_kernel *kernel;
+    struct attn_plan plan = {0};
+    int rc = 0;
+    TRY(attn_kernel_for(p, r->gpu.sm, bf16 ? ATTN_BF16 : ATTN_F16, &kernel, err));
+    TRY(attn_plan_make(p, &kernel->tile, NULL, r->gpu.sms, true, &plan, err));
+    TRY(attn_job_init(&r->gpu, p, kernel, &plan, x, job, err));
+out:
+    attn_plan_free(&plan);
+    return rc;
+}
+
+int check_operands(struct model_run *r, const int *overflow, bool bf16, struct err *err)
+{
+    int flag = 0, rc = gpu_get(&r->gpu, &flag, overflow, 4, err);
+    if (!rc && flag)
+        rc = err_set(err, ERR_RUN, "q, k or v is beyond %s or not a number: use --device cpu",
+                     bf16 ? "2^39" : "float16's range (65504)");
+    return rc;
+}
+
 void model_computed_by(char *text, size_t size)
 {
     struct gpu gpu = {0};
@@ -58,10 +82,7 @@ void model_computed_by(char *text, size_t size)
 
 int span_begin(struct model_run *r, struct err *err)
 {
-    int rc = 0;
-    CU(err, cudaEventRecord(r->begin, r->gpu.stream));
-out:
-    return rc;
+    return CU_STATUS(err, cudaEventRecord(r->begin, r->gpu.stream));
 }
 
 int span_end(struct model_run *r, struct err *err)
@@ -155,11 +176,9 @@ int multiply(struct model_run *r, const struct matrix *m, int64_t n, const void 
 int fetch_columns(struct model_run *r, const float *y, int64_t ld, int64_t n, int64_t at,
                   int64_t width, float *to, struct err *err)
 {
-    int rc = 0;
-    CU(err, cudaMemcpy2DAsync(to, (size_t)width * 4, y + at, (size_t)ld * 4, (size_t)width * 4,
-                              (size_t)n, cudaMemcpyDeviceToHost, r->gpu.stream));
-out:
-    return rc;
+    return CU_STATUS(err, cudaMemcpy2DAsync(to, (size_t)width * 4, y + at, (size_t)ld * 4,
+                                            (size_t)width * 4, (size_t)n, cudaMemcpyDeviceToHost,
+                                            r->gpu.stream));
 }
 
 int host_locked(int64_t bytes, const char *what, void *out, struct err *err)
@@ -178,8 +197,80 @@ void host_locked_free(void *p)
 
 int fetch_locked(struct model_run *r, void *to, const void *from, int64_t bytes, struct err *err)
 {
+    return CU_STATUS(
+        err, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToHost, r->gpu.stream));
+}
+
+/* ---- pooled maps ---------------------------------------------------------------------------- */
+
+/* Any cell size, any GPU: a thread block per cell. */
+static int make_slowly(struct model_run *r, const struct map_source *s, int64_t pool, float *sum,
+                       float *max, struct err *err)
+{
+    int64_t cells = ceil_div(s->tokens, pool), bytes = 4 * s->heads * cells * cells;
+    struct ops_maps maps = {.q = s->q,
+                            .k = s->k,
+                            .lse = s->lse,
+                            .heads = s->heads,
+                            .kv_heads = s->kv_heads,
+                            .padded = s->padded,
+                            .tokens = s->tokens,
+                            .pool = pool,
+                            .scale = s->scale,
+                            .causal = s->causal};
     int rc = 0;
-    CU(err, cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToHost, r->gpu.stream));
+
+    TRY(gpu_alloc(&r->gpu, bytes, &maps.sum, err));
+    TRY(gpu_alloc(&r->gpu, bytes, &maps.max, err));
+    TRY(span_begin(r, err));
+    TRY(ops_pool_map(&r->gpu, &maps, err));
+    TRY(span_end(r, err));
+    TRY(gpu_get(&r->gpu, sum, maps.sum, bytes, err));
+    TRY(gpu_get(&r->gpu, max, maps.max, bytes, err));
 out:
+    return rc;
+}
+
+/* Of one head, to sum and max on the host. */
+static int make_head(struct model_run *r, const struct map_source *s, int head, int64_t pool,
+                     float *sum, float *max, struct err *err)
+{
+    struct attn_problem p = {1,         1,        s->padded, s->tokens,
+                             s->tokens, s->scale, s->causal, ATTN_DENSE};
+    int64_t bytes = s->tokens * s->padded * 2, kv = head / (s->heads / s->kv_heads);
+    struct attn_tensors x = {.q = (const char *)s->q + head * bytes,
+                             .k = (const char *)s->k + kv * bytes};
+    struct metrics_ask maps = {.cells = true, .sums = true, .element = ATTN_F16};
+    struct metrics_pass pass = {0};
+    void *norm = NULL;
+    int rc = 0;
+
+    TRY(gpu_alloc(&r->gpu, s->tokens * 8, &norm, err));
+    TRY(span_begin(r, err));
+    TRY(metrics_norms_into(&r->gpu, s->lse + head * s->tokens, s->tokens, norm, err));
+    TRY(span_end(r, err));
+    TRY(metrics_pass_init(&r->gpu, &p, &x, norm, &maps, &pass, err));
+    TRY(span_begin(r, err));
+    TRY(metrics_pass_launch(&r->gpu, &pass, err));
+    TRY(span_end(r, err));
+    TRY(metrics_pass_cells(&r->gpu, &pass, pool, sum, max, err));
+out:
+    metrics_pass_free(&pass);
+    return rc;
+}
+
+int make_maps(struct model_run *r, const struct map_source *s, int64_t pool, float *sum, float *max,
+              struct err *err)
+{
+    struct gpu_mark mark = gpu_mark(&r->gpu);
+    int64_t cells = ceil_div(s->tokens, pool);
+    bool fast = r->gpu.sm == 90 && pool % METRICS_CELL == 0;
+    int rc = fast ? 0 : make_slowly(r, s, pool, sum, max, err);
+
+    for (int h = 0; fast && h < s->heads && !rc; h++) {
+        rc = make_head(r, s, h, pool, sum + h * cells * cells, max + h * cells * cells, err);
+        gpu_release(&r->gpu, mark);
+    }
+    gpu_release(&r->gpu, mark);
     return rc;
 }

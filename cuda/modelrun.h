@@ -6,8 +6,9 @@
 #define LACUNA_MODELRUN_H
 
 #include "core/decoder.h"
+#include "cuda/attn/attn.h"
 #include "cuda/blas.h"
-#include "cuda/device.h"
+#include "cuda/ops.h"
 
 struct model_run {
     struct gpu gpu;
@@ -18,7 +19,7 @@ struct model_run {
     double seconds; /* of all spans so far */
 };
 
-/* A linear map as bf16 [rows][terms * cols] (decoder_ops.h). */
+/* A linear map as bf16 [rows][terms * cols] (ops.h). */
 struct matrix {
     void *w;
     int64_t rows, cols;
@@ -31,6 +32,13 @@ void model_run_close(struct model_run *r);
 
 /* Channels of a head as the attention kernels take them, 64 or 128; ERR_MACHINE above 128. */
 int pad_head_dim(int head_dim, int64_t *padded, struct err *err);
+
+/* The plan of dense attention, in bf16 or float16. */
+int plan_attention(struct model_run *r, const struct attn_problem *p, bool bf16,
+                   const struct attn_tensors *x, struct attn_job *job, struct err *err);
+
+/* ERR_RUN if *overflow says that an operand of attention was out of range; waits for the device. */
+int check_operands(struct model_run *r, const int *overflow, bool bf16, struct err *err);
 
 /* Device time of what is launched in between, added to r->seconds; the second call waits for the
  * device. */

@@ -9,15 +9,31 @@
 #include "core/clock.h"
 #include "core/dtype.h"
 #include "core/intmath.h"
-#include "core/mem.h"
-#include "cuda/copies.h"
-#include "cuda/session_plans.h"
-#include "cuda/session_runs.h"
-#include "cuda/values.h"
+#include "cuda/operands.h"
 
 #include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* Device memory of plans of static masks. Beyond it the one that was not asked for longest goes. */
+#define SESSION_PLAN_BYTES (2LL << 30)
+
+static void plan_free(struct accel_session *s, struct session_plan *p)
+{
+    gpu_free_own(&s->gpu, p->memory, p->bytes);
+    free(p->ptr);
+    free(p);
+}
+
+static void drop_plans(struct accel_session *s)
+{
+    for (struct session_plan *p = s->plans, *next; p; p = next) {
+        next = p->next;
+        plan_free(s, p);
+    }
+    s->plans = NULL;
+}
 
 /* What the host holds of the masks that stay on the device. */
 static void forget_kept(struct accel_session *s)
@@ -50,7 +66,7 @@ void session_close(struct accel_session **s)
         return;
     counters_close(&(*s)->counters);
     timer_close(&(*s)->timer);
-    session_drop_plans(*s);
+    drop_plans(*s);
     gpu_close(&(*s)->gpu);
     pthread_mutex_destroy(&(*s)->lock);
     forget(*s);
@@ -60,10 +76,10 @@ void session_close(struct accel_session **s)
 
 int session_open(const struct accel_options *o, struct accel_session **out, struct err *err)
 {
-    int rc = 0;
-    struct accel_session *s = calloc(1, sizeof *s);
-    if (!s)
-        return err_set(err, ERR_NOMEM, "GPU session: out of memory");
+    struct accel_session *s = NULL;
+    int rc = mem_zalloc(&s, 1, sizeof *s, "GPU session", err);
+    if (rc)
+        return rc;
     pthread_mutex_init(&s->lock, NULL);
     s->options = *o;
     s->options.samples = o->samples > SESSION_MAX_SAMPLES ? SESSION_MAX_SAMPLES : o->samples;
@@ -111,14 +127,6 @@ struct accel_heads session_copies(const struct accel_session *s, const struct at
     return copies_of(wanted, call, x, s->gpu.sms, s->gpu.memory_bytes);
 }
 
-static int copy_there(struct gpu *g, void *to, const void *x, int64_t bytes, struct err *err)
-{
-    int rc = 0;
-    CU(err, cudaMemcpyAsync(to, x, (size_t)bytes, cudaMemcpyDeviceToDevice, g->stream));
-out:
-    return rc;
-}
-
 /* n heads of `bytes` each, one after the other: the arena is aligned to more than a head may be. */
 static int take(struct gpu *g, int n, int64_t bytes, void *out, struct err *err)
 {
@@ -128,18 +136,14 @@ static int take(struct gpu *g, int n, int64_t bytes, void *out, struct err *err)
     return gpu_alloc(g, all, out, err);
 }
 
-static int put_rows(struct gpu *g, const float *x, int64_t n, void *staging, void *to,
-                    struct err *err)
-{
-    dtype_from_f32(DT_BF16, x, staging, n);
-    return gpu_put(g, to, staging, n * 2, err);
-}
-
 /* n numbers of a call's q, k or v, from there or from the host. */
 static int put_matrix(struct gpu *g, const float *x, const void *there, int64_t n, void *staging,
                       void *to, struct err *err)
 {
-    return there ? copy_there(g, to, there, n * 2, err) : put_rows(g, x, n, staging, to, err);
+    if (there)
+        return gpu_copy(g, to, there, n * 2, err);
+    dtype_from_f32(DT_BF16, x, staging, n);
+    return gpu_put(g, to, staging, n * 2, err);
 }
 
 static int put_values(struct gpu *g, const struct attn_in *x, float *scaled, void *staging,
@@ -188,7 +192,7 @@ static int put_tensors(struct accel_session *s, const struct accel_call *c, stru
         TRY(put_matrix(&s->gpu, x->k, there, k, staging, at_k + g * k * 2, err));
         if (copy) {
             s->call.v_exp[g] = s->call.v_exp[0];
-            TRY(copy_there(&s->gpu, at_v + g * v * 2, at_v, v * 2, err));
+            TRY(gpu_copy(&s->gpu, at_v + g * v * 2, at_v, v * 2, err));
         } else {
             TRY(put_values(&s->gpu, x, scaled, staging, s->call.v_exp + g, at_v + g * v * 2, err));
         }
@@ -225,30 +229,12 @@ out:
     return rc;
 }
 
-int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, int *index,
-                     struct err *err)
-{
-    const struct session_call *c = &s->call;
-    struct accel_head head = {.x = x};
-    const struct accel_call one = {.n = 1, .group = 1, .heads = &head, .data = data};
-    uint64_t first = c->data + (uint64_t)c->copies, end = c->data + (uint64_t)c->problem.heads;
-    bool there = c->data && data >= first && data < end;
-    *index = there ? (int)(data - c->data) : 0;
-    return there ? 0 : session_put_call(s, &one, err);
-}
-
-struct head_run session_own_heads(const struct session_call *c)
-{
-    int n = c->problem.heads - c->copies;
-    return (struct head_run){c->copies, n, c->copies ? 1 : c->problem.kv_heads};
-}
-
 int session_call_dense(struct accel_session *s, struct err *err)
 {
     struct session_call *c = &s->call;
     struct gpu_mark mark = gpu_mark(&s->gpu);
     struct attn_problem p = c->problem;
-    struct head_run own = session_own_heads(c);
+    struct head_run own = {c->copies, p.heads - c->copies, c->copies ? 1 : p.kv_heads};
     struct attn_tensors x = run_tensors(c, &c->x, own);
     int rc = 0;
     if (c->dense.out)
@@ -261,6 +247,146 @@ int session_call_dense(struct accel_session *s, struct err *err)
         gpu_release(&s->gpu, mark);
     }
     s->kept.dense = !rc && s->kept.jobs;
+    return rc;
+}
+
+/* ---- plans of static masks ------------------------------------------------------------------ */
+
+/* They outlive what lies in the arena, so each has memory of its own. */
+
+static struct session_plan *find(struct accel_session *s, uint64_t id)
+{
+    struct session_plan *p = s->plans;
+    while (p && p->id != id)
+        p = p->next;
+    return p;
+}
+
+const struct session_plan *session_find_plan(struct accel_session *s, uint64_t id)
+{
+    struct session_plan *p = id ? find(s, id) : NULL;
+    if (p)
+        p->used = ++s->plans_used;
+    return p;
+}
+
+bool session_holds(struct accel_session *s, uint64_t id)
+{
+    session_lock(s);
+    bool there = find(s, id) != NULL;
+    session_unlock(s);
+    return there;
+}
+
+/* Drop the oldest until `bytes` more fit. */
+static void make_room(struct accel_session *s, int64_t bytes)
+{
+    for (;;) {
+        struct session_plan **oldest = NULL;
+        int64_t held = 0;
+        for (struct session_plan **p = &s->plans; *p; p = &(*p)->next) {
+            held += (*p)->bytes;
+            if (!oldest || (*p)->used < (*oldest)->used)
+                oldest = p;
+        }
+        if (!oldest || held + bytes <= SESSION_PLAN_BYTES)
+            return;
+        struct session_plan *gone = *oldest;
+        *oldest = gone->next;
+        plan_free(s, gone);
+    }
+}
+
+/* One array of a plan: where it is on the host, its bytes, and where its place on the device goes.
+ */
+struct part {
+    const void *from;
+    int64_t bytes;
+    const void **to;
+};
+
+enum { PARTS = 7 };
+
+static void parts_of(const struct attn_problem *p, const struct attn_plan *plan,
+                     struct attn_device_plan *d, struct part part[PARTS])
+{
+    const struct attn_csr *l = &plan->lists;
+    bool bits = p->lists == ATTN_BITS || p->lists == ATTN_GATHER;
+    int64_t keys = p->lists == ATTN_GATHER ? plan->blocks * ACCEL_TILE : 0;
+    part[0] = (struct part){plan->items, plan->n_items * (int64_t)sizeof *plan->items, &d->items};
+    part[1] =
+        (struct part){plan->splits, plan->n_splits * (int64_t)sizeof *plan->splits, &d->splits};
+    part[2] = (struct part){plan->empty, plan->n_empty * 4LL, &d->empty};
+    part[3] = (struct part){plan->cols, plan->n_cols * 4, &d->cols};
+    part[4] = (struct part){l->bits, bits ? plan->blocks * 4 : 0, &d->bits};
+    part[5] = (struct part){l->keys, keys * 4, &d->keys};
+    part[6] = (struct part){l->words, bits ? l->n_bits * ACCEL_TILE_WORDS * 8 : 0, &d->words};
+}
+
+static int64_t rounded(int64_t bytes)
+{
+    return (bytes + 255) & ~255LL;
+}
+
+/* Copy the parts into the plan's memory. */
+static int put_parts(struct gpu *g, char *at, const struct part part[PARTS], struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < PARTS; i++) {
+        *part[i].to = at;
+        TRY(gpu_put(g, at, part[i].from, part[i].bytes, err));
+        at += rounded(part[i].bytes);
+    }
+    TRY(gpu_sync(g, err));
+out:
+    return rc;
+}
+
+/* The plan as it is kept: only what is on the device, and its numbers. */
+static struct attn_plan kept_plan(const struct attn_plan *plan)
+{
+    struct attn_plan kept = *plan;
+    kept.items = NULL;
+    kept.cols = NULL;
+    kept.splits = NULL;
+    kept.empty = NULL;
+    kept.lists = (struct attn_csr){0};
+    return kept;
+}
+
+int session_keep_plan(struct accel_session *s, uint64_t id, const struct attn_problem *p,
+                      const struct attn_csr *csr, int64_t groups, struct attn_plan *plan,
+                      struct err *err)
+{
+    struct attn_device_plan device;
+    struct session_plan *k = NULL;
+    struct part part[PARTS];
+    int64_t bytes = 0, n = p->heads * groups + 1;
+    int rc = 0;
+
+    parts_of(p, plan, &device, part);
+    for (int i = 0; i < PARTS; i++)
+        bytes += rounded(part[i].bytes);
+    if (bytes > SESSION_PLAN_BYTES || bytes > s->gpu.memory_bytes / 16)
+        return 0;
+    make_room(s, bytes);
+    TRY(mem_zalloc(&k, 1, sizeof *k, "plan of a static mask", err));
+    TRY(mem_alloc(&k->ptr, n, sizeof *k->ptr, "plan of a static mask", err));
+    memcpy(k->ptr, csr->ptr, (size_t)n * sizeof *k->ptr);
+    TRY(gpu_alloc_own(&s->gpu, bytes, &k->memory, err));
+    k->bytes = bytes;
+    TRY(put_parts(&s->gpu, k->memory, part, err));
+    plan->device = device;
+    k->id = id;
+    k->problem = *p;
+    k->plan = kept_plan(plan);
+    k->used = ++s->plans_used;
+    k->next = s->plans;
+    s->plans = k;
+    return 0;
+out:
+    if (k)
+        plan_free(s, k);
     return rc;
 }
 
@@ -310,9 +436,8 @@ static struct accel_time summary(double *ns, int n)
     return (struct accel_time){q.median, q.q1, q.q3, n};
 }
 
-int session_time_chain(struct accel_session *s, const struct session_work *work, int n, int chain,
-                       int in_total, struct accel_time *times, struct accel_time *total,
-                       struct err *err)
+int session_time(struct accel_session *s, const struct session_work *work, int n, int chain,
+                 int in_total, struct accel_time *times, struct accel_time *total, struct err *err)
 {
     double ns[SESSION_MAX_SAMPLES], sum[SESSION_MAX_SAMPLES] = {0};
     int rc = 0, samples = s->options.samples;
@@ -326,7 +451,7 @@ int session_time_chain(struct accel_session *s, const struct session_work *work,
     TRY(timer_collect(s->timer, &s->gpu, err));
     for (int i = 0; i < n; i++) {
         for (int k = 0; k < samples; k++) {
-            ns[k] = timer_span(s->timer, (int64_t)k * n + place_of(i, k, n, chain)).kernel_ns;
+            ns[k] = timer_ns(s->timer, (int64_t)k * n + place_of(i, k, n, chain));
             sum[k] += i < in_total ? ns[k] : 0;
         }
         times[i] = summary(ns, samples);
@@ -335,10 +460,4 @@ int session_time_chain(struct accel_session *s, const struct session_work *work,
         *total = summary(sum, samples);
 out:
     return rc;
-}
-
-int session_time(struct accel_session *s, const struct session_work *work, struct accel_time *time,
-                 struct err *err)
-{
-    return session_time_chain(s, work, 1, 1, 0, time, NULL, err);
 }

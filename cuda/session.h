@@ -6,8 +6,7 @@
 #define LACUNA_SESSION_H
 
 #include "core/accel.h"
-#include "cuda/attn/maplists.h"
-#include "cuda/attn/maptiles.h"
+#include "cuda/attn/mapplan.h"
 #include "cuda/counters.h"
 #include "cuda/metrics/metrics.h"
 #include "cuda/select/select.h"
@@ -16,6 +15,18 @@
 #include <pthread.h>
 
 #define SESSION_MAX_SAMPLES 1000
+
+/* A plan of static masks that stays on the device (accel_lists.static_id): what its kernels read
+ * and the order of the work, for the calls that follow. */
+struct session_plan {
+    uint64_t id;
+    struct attn_problem problem;
+    struct attn_plan plan; /* all on the device */
+    int64_t *ptr;          /* [heads][groups] + 1 as in accel_call_lists, owned */
+    void *memory;          /* device, owned */
+    int64_t bytes, used;   /* used: s->plans_used when it was asked for last */
+    struct session_plan *next;
+};
 
 struct accel_session {
     struct accel_options options;
@@ -45,7 +56,7 @@ struct accel_session {
         struct map_lists lists; /* of units that become lists of blocks, the same */
         bool dense;             /* call.dense lies above them, and goes with them */
     } kept;
-    struct session_plan *plans; /* of static masks (session_plans.h) */
+    struct session_plan *plans; /* of static masks */
     int64_t plans_used;         /* how often one was asked for */
     double used_since;          /* guarded by `lock`: see session_lock */
     _Atomic double used_ns;
@@ -72,12 +83,7 @@ void session_drop_kept(struct accel_session *s);
  * above the call in the arena when it is. */
 int session_call_dense(struct accel_session *s, struct err *err);
 
-/* Put the head with this number onto the device, unless it is of the call there, as a call of one:
- * its index. */
-int session_put_head(struct accel_session *s, const struct attn_in *x, uint64_t data, int *index,
-                     struct err *err);
-
-/* struct accel's copies (copies.h): options.copies if set, else 1 if nothing is measured. */
+/* struct accel's copies (operands.h): options.copies if set, else 1 if nothing is measured. */
 struct accel_heads session_copies(const struct accel_session *s, const struct attn_in *x,
                                   struct accel_heads call);
 
@@ -87,27 +93,42 @@ struct session_work {
     const void *job;
 };
 
-/* Take options.samples samples of a work, after a warm-up. */
-int session_time(struct accel_session *s, const struct session_work *work, struct accel_time *time,
-                 struct err *err);
+/* Take options.samples samples of n works in turns, after a warm-up, with times[n]: the works [0,
+ * chain) of a sample run one after the other, before the other works of that sample or, in every
+ * second one, after them. Where `total` is not NULL it is the sum of a sample's times of [0,
+ * in_total). */
+int session_time(struct accel_session *s, const struct session_work *work, int n, int chain,
+                 int in_total, struct accel_time *times, struct accel_time *total, struct err *err);
 
-/* The same of n works in turns, with times[n]: the works [0, chain) of a sample run one after the
- * other, before the other works of that sample or, in every second one, after them. Where `total`
- * is not NULL it is the sum of a sample's times of [0, in_total). */
-int session_time_chain(struct accel_session *s, const struct session_work *work, int n, int chain,
-                       int in_total, struct accel_time *times, struct accel_time *total,
-                       struct err *err);
-
-/* struct accel's reference and map (cuda/metrics/metrics_session.c). */
-int session_reference(struct accel_session *s, const struct attn_in *x, uint64_t data, double *out,
-                      double *lse, struct err *err);
-int session_map(struct accel_session *s, const struct attn_in *x, uint64_t data,
-                struct accel_map *m, struct err *err);
-
-/* struct accel's put_call and select_call (session_call.c), and attend_call (session_attend.c). */
+/* struct accel's put_call, select_call and attend_call (session_call.c). */
 int session_bring_call(struct accel_session *s, const struct accel_call *call, struct err *err);
 int session_select_call(struct accel_session *s, const struct accel_call *call, struct err *err);
 int session_attend_call(struct accel_session *s, const struct accel_call *call,
                         const struct accel_lists *l, struct accel_result *r, struct err *err);
+
+bool session_holds(struct accel_session *s, uint64_t id); /* struct accel's holds */
+
+/* ---- plans of static masks ------------------------------------------------------------------ */
+
+/* NULL: it is not there. What it returns is valid until the next session_keep_plan. */
+const struct session_plan *session_find_plan(struct accel_session *s, uint64_t id);
+
+/* Keep a plan of lists of the host: *plan, which stays the caller's, is on the device afterwards,
+ * unless it takes too much memory. groups: rows of blocks of a head in the lists. */
+int session_keep_plan(struct accel_session *s, uint64_t id, const struct attn_problem *p,
+                      const struct attn_csr *csr, int64_t groups, struct attn_plan *plan,
+                      struct err *err);
+
+/* ---- runs of heads -------------------------------------------------------------------------- */
+
+/* Heads of a call that ask for the same thing, in selections and attention. Whole groups, or heads
+ * of one group, are heads of one problem, whose keys and values they share. */
+struct head_run {
+    int first, n, kv; /* heads, and those of keys and values */
+};
+
+/* Operands of a run, and its part of x->out and x->lse, which are of the whole call. */
+struct attn_tensors run_tensors(const struct session_call *c, const struct attn_tensors *x,
+                                struct head_run r);
 
 #endif

@@ -1,19 +1,30 @@
 /*
- * session_call.c - a call on the device, and the masks of all its heads (struct accel_call in
- * core/accel.h).
+ * session_call.c - a call on the device (struct accel_call in core/accel.h): the masks of all its
+ * heads, and attention of all of them, or of a section: one launch over all their lists, metrics
+ * and times.
  */
+#include "cuda/session.h"
+
+#include "core/clock.h"
+#include "core/dtype.h"
 #include "core/intmath.h"
 #include "core/stopwatch.h"
-#include "core/mem.h"
-#include "cuda/session_runs.h"
+#include "cuda/attn/attn_filter.h"
+#include "cuda/attn/mapplan.h"
+#include "cuda/ops.h"
+#include "cuda/own/added.h"
+#include "cuda/own/own.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
-struct head_run run_from(int n, int group, int first, same_head_fn *same, const void *ctx)
+/* The run that begins with head `first` of n heads in groups. */
+typedef bool same_head_fn(const void *ctx, int a, int b);
+static struct head_run run_from(int n, int group, int first, same_head_fn *same, const void *ctx)
 {
     int end = first + 1;
     while (end < n && same(ctx, first, end))
@@ -48,15 +59,19 @@ out:
 
 /* ---- selection ------------------------------------------------------------------------------ */
 
-bool run_same_choice(const void *choices, int i, int k)
+/* same_head_fn over struct accel_choice [n]: one launch can choose for both. */
+static bool run_same_choice(const void *choices, int i, int k)
 {
     const struct accel_choice *c = choices;
     return select_together(c + i, c + k);
 }
 
-const struct select_method *run_select(const struct session_call *c,
-                                       const struct accel_choice *choices, struct head_run r,
-                                       struct select_problem *p, bool *full, char why[160])
+/* The GPU side for a run and its problem, given the choices of the call's heads; *full: there is
+ * nothing to choose, every pair is kept. NULL, with the reason, where the device does not choose.
+ */
+static const struct select_method *run_select(const struct session_call *c,
+                                              const struct accel_choice *choices, struct head_run r,
+                                              struct select_problem *p, bool *full, char why[160])
 {
     const struct attn_problem *of = &c->problem;
     const struct accel_choice *choice = choices + r.first;
@@ -82,7 +97,8 @@ const struct select_method *run_select(const struct session_call *c,
     return m && (*full || m->fits(p, why)) ? m : NULL;
 }
 
-int call_choices(const struct accel_call *call, struct accel_choice **out, struct err *err)
+/* A copy of the heads' choices, one after the other; owned by the caller. */
+static int call_choices(const struct accel_call *call, struct accel_choice **out, struct err *err)
 {
     int rc = mem_alloc(out, call->n, sizeof **out, "choices of heads", err);
     for (int i = 0; i < call->n && !rc; i++)
@@ -401,6 +417,805 @@ int session_select_call(struct accel_session *s, const struct accel_call *call, 
     struct choosing c = {.call = call};
     session_lock(s);
     int rc = select_locked(s, &c, err);
+    session_unlock(s);
+    return rc;
+}
+
+/* ---- work of a sample ----------------------------------------------------------------------- */
+
+struct jobs {
+    struct attn_job *attend; /* [n] */
+    struct select_job *select;
+    int n;
+};
+
+static int launch_attends(struct gpu *g, const void *jobs, struct err *err)
+{
+    const struct jobs *j = jobs;
+    int rc = 0;
+    for (int i = 0; i < j->n && !rc; i++)
+        rc = attn_job_launch(g, j->attend + i, err);
+    return rc;
+}
+
+static int launch_selects(struct gpu *g, const void *jobs, struct err *err)
+{
+    const struct jobs *j = jobs;
+    int rc = 0;
+    for (int i = 0; i < j->n && !rc; i++)
+        rc = select_job_choose(g, j->select + i, err);
+    return rc;
+}
+
+static void jobs_free(struct jobs *j)
+{
+    for (int i = 0; i < j->n; i++) {
+        if (j->attend)
+            attn_job_free(j->attend + i);
+        if (j->select)
+            select_job_free(j->select + i);
+    }
+    free(j->attend);
+    free(j->select);
+    *j = (struct jobs){0};
+}
+
+/* Selections again, of the masks that are built or of those that are not. */
+static int make_selects(struct accel_session *s, const struct accel_call *call,
+                        const struct accel_choice *choices, bool built, struct jobs *out,
+                        struct err *err)
+{
+    struct head_run r;
+    char why[160];
+    int rc = 0;
+
+    TRY(mem_zalloc(&out->select, call->n, sizeof *out->select, "selections", err));
+    for (int i = 0; i < call->n; i += r.n) {
+        struct select_problem p;
+        bool full = false;
+        r = (struct head_run){i, 1, 1};
+        if (!choices[i].method || call->heads[i].built != built)
+            continue;
+        r = run_from(call->n, call->group, i, run_same_choice, choices);
+        const struct select_method *m = run_select(&s->call, choices, r, &p, &full, why);
+        if (!m)
+            FAIL(err, ERR_RUN, "%s", why);
+        if (full)
+            continue;
+        p.no_mask = true;
+        TRY(select_job_init(&s->gpu, m, &p, out->select + out->n, err));
+        out->n++;
+    }
+out:
+    return rc;
+}
+
+/* ---- attention ------------------------------------------------------------------------------ */
+
+struct attend {
+    struct accel_session *s;
+    const struct accel_call *call;
+    struct accel_filter *filters;    /* [n], owned; NULL: none */
+    bool own_kernel, adds;           /* the heads have it, or `added` */
+    struct attn_tensors x;           /* of all heads */
+    float *whole_lse;                /* [n][nq] of the whole masks, where x.lse is not */
+    struct own_job own;              /* with `own_kernel`, in place of `jobs` */
+    struct added_job added;          /* with `adds`, after `jobs` */
+    const struct session_plan *held; /* of the lists, made for an earlier call; or NULL */
+    struct accel_lists lists;        /* as asked, or of `plan` or `held`: ptr of the host, the rest
+                                      * not set */
+    struct map_plan plan;            /* tiles of masks that are on the device, */
+    struct list_plan block_plan;     /* or blocks of them, */
+    int64_t *blocks;                 /* [count] how many, owned; else NULL, */
+    struct attn_plan *filter_plans;  /* and with filters the plans of the runs, owned */
+    int n_filter_plans;
+    struct jobs jobs, whole, dense, select, build;
+    const struct filter_kernel **kernels; /* [jobs.n] with filters, owned */
+    struct head_run *runs;                /* [jobs.n], owned */
+    int64_t groups;                       /* rows of blocks of a head */
+};
+
+/* The heads that the lists are of. */
+static struct head_run section_of(const struct attend *a)
+{
+    return (struct head_run){a->lists.first, a->lists.count, a->lists.count / a->call->group};
+}
+
+static bool makes_blocks(const struct attend *a)
+{
+    return a->lists.made == ACCEL_LISTS;
+}
+
+static bool keeps_all(const struct attend *a)
+{
+    return !a->lists.ptr && !makes_blocks(a);
+}
+
+/* Rows of a head of the section in the lists. */
+static const int64_t *rows_of(const struct attend *a, int head)
+{
+    return a->lists.ptr + (head - a->lists.first) * a->groups;
+}
+
+static int64_t blocks_of(const struct attend *a, int head)
+{
+    if (a->blocks)
+        return a->blocks[head - a->lists.first];
+    const int64_t *rows = rows_of(a, head);
+    return rows[a->groups] - rows[0];
+}
+
+/* The lists of a run's heads, from 0. *ptr is owned by the caller. */
+static int csr_of(const struct attend *a, struct head_run r, struct attn_csr *csr, int64_t **ptr,
+                  struct err *err)
+{
+    const struct accel_lists *l = &a->lists;
+    const int64_t *rows = rows_of(a, r.first);
+    int64_t n = r.n * a->groups, from = rows[0];
+    if (l->made) { /* all heads of the section are one run */
+        *csr = a->plan.tiles.csr;
+        return 0;
+    }
+    int rc = mem_alloc(ptr, n + 1, sizeof **ptr, "lists of a run of heads", err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i <= n; i++)
+        (*ptr)[i] = rows[i] - from;
+    *csr = (struct attn_csr){*ptr,
+                             l->col ? l->col + from : NULL,
+                             l->bits ? l->bits + from : NULL,
+                             l->keys ? l->keys + from * ACCEL_TILE : NULL,
+                             l->words,
+                             l->n_bits,
+                             false};
+    return 0;
+}
+
+static struct attn_problem problem_of(const struct attend *a, struct head_run r)
+{
+    struct attn_problem p = a->s->call.problem;
+    const struct accel_lists *l = &a->lists;
+    p.heads = r.n;
+    p.kv_heads = r.kv;
+    p.lists = a->held                           ? a->held->problem.lists
+              : keeps_all(a)                    ? ATTN_DENSE
+              : l->made == ACCEL_TILES          ? ATTN_BITS
+              : l->made == ACCEL_GATHERED_TILES ? ATTN_GATHER
+              : l->keys                         ? ATTN_GATHER
+              : l->bits                         ? ATTN_BITS
+              : l->bq == 64                     ? ATTN_64x64
+              : l->bk == 64                     ? ATTN_128x64
+                                                : ATTN_128x128;
+    return p;
+}
+
+/* The plan of lists: kept, the GPU's of its own lists, or the host's, which is kept where the lists
+ * are of a static mask. */
+static int make_plan(struct attend *a, const struct attn_problem *p, const struct attn_kernel *k,
+                     const struct attn_csr *csr, struct attn_plan *plan, struct accel_result *res,
+                     struct err *err)
+{
+    struct gpu *g = &a->s->gpu;
+    double since = clock_ns();
+    int rc = 0;
+    if (a->held) {
+        *plan = a->held->plan;
+    } else if (makes_blocks(a)) {
+        struct list_run all = {0, p->heads, p->kv_heads, -1};
+        TRY(list_plan_make(g, &a->s->kept.lists, a->lists.first, p, &k->tile, &all, 1,
+                           &a->block_plan, plan, a->blocks, err));
+    } else if (a->lists.made) {
+        TRY(row_plan_make(g, p, &k->tile, csr, a->plan.tiles.at, &a->plan.rows, plan, err));
+    } else {
+        TRY(attn_plan_make(p, &k->tile, csr, g->sms, true, plan, err));
+        if (a->lists.static_id && csr && p->heads == a->call->n)
+            TRY(session_keep_plan(a->s, a->lists.static_id, p, csr, a->groups, plan, err));
+        res->host_plan_ns += clock_ns() - since;
+    }
+    res->balance = fmax(res->balance, plan->balance);
+out:
+    return rc;
+}
+
+/* The kernel over lists (or the dense one) for a run. */
+static int plain_job(struct attend *a, struct head_run r, struct attn_job *job,
+                     struct accel_result *res, struct err *err)
+{
+    struct attn_problem p = problem_of(a, r);
+    struct attn_tensors x = run_tensors(&a->s->call, &a->x, r);
+    const struct attn_kernel *k = NULL;
+    struct attn_plan plan = {0};
+    struct attn_csr csr;
+    int64_t *ptr = NULL;
+    int rc = 0;
+
+    TRY(attn_kernel_find(&p, a->s->gpu.sm, NULL, &k, err));
+    if (p.lists != ATTN_DENSE && !a->held && !makes_blocks(a))
+        TRY(csr_of(a, r, &csr, &ptr, err));
+    TRY(make_plan(a, &p, k, p.lists == ATTN_DENSE ? NULL : &csr, &plan, res, err));
+    int64_t pairs =
+        (int64_t)attn_block_rows(p.lists, &k->tile) * attn_block_keys(p.lists, &k->tile);
+    for (int h = r.first; h < r.first + r.n && !a->own_kernel; h++) {
+        int64_t blocks = p.lists == ATTN_DENSE ? plan.blocks / r.n : blocks_of(a, h);
+        a->call->heads[h].pairs_exec = blocks * pairs;
+    }
+    TRY(attn_job_init(&a->s->gpu, &p, k, &plan, &x, job, err));
+out:
+    attn_plan_free(&plan);
+    free(ptr);
+    return rc;
+}
+
+static int find_filter(const struct attend *a, const struct accel_filter *f, struct attn_problem *p,
+                       const struct filter_kernel **kernel, struct err *err)
+{
+    char why[160];
+    *kernel = filter_kernel_find(p->d, a->s->gpu.sm, f, why);
+    if (!*kernel)
+        return err_set(err, ERR_RUN, "%s", why);
+    p->lists = (*kernel)->kernel.lists;
+    return 0;
+}
+
+/* The host's plan of a run with a filter. */
+static int filter_plan(const struct attend *a, struct head_run r, const struct attn_problem *p,
+                       const struct attn_tile *tile, int tail, struct attn_plan *plan,
+                       struct accel_result *res, struct err *err)
+{
+    struct attn_csr csr;
+    int64_t *ptr = NULL;
+    int rc = 0;
+    TRY(csr_of(a, r, &csr, &ptr, err));
+    double since = clock_ns();
+    TRY(attn_plan_filtered(p, tile, &csr, tail, a->s->gpu.sms, plan, err));
+    if (res)
+        res->host_plan_ns += clock_ns() - since;
+out:
+    free(ptr);
+    return rc;
+}
+
+/* The filter's kernel for run number i. f: of the run's heads; x: where the outputs go. */
+static int filter_job(struct attend *a, int i, const struct accel_filter *f,
+                      const struct attn_tensors *x, struct attn_job *job,
+                      const struct filter_kernel **kernel, struct accel_result *res,
+                      struct err *err)
+{
+    struct head_run r = a->runs[i];
+    struct attn_problem p = problem_of(a, r);
+    struct attn_tensors own = run_tensors(&a->s->call, x, r);
+    struct attn_plan plan = {0};
+    const struct attn_plan *made = a->filter_plans ? a->filter_plans + i : &plan;
+    int rc = 0;
+
+    TRY(find_filter(a, f, &p, kernel, err));
+    if (!a->filter_plans)
+        TRY(filter_plan(a, r, &p, &(*kernel)->kernel.tile, f->tail, &plan, res, err));
+    if (res)
+        res->balance = fmax(res->balance, made->balance);
+    TRY(filter_job_init(&a->s->gpu, &p, *kernel, made, f, r.n, &own, job, err));
+out:
+    attn_plan_free(&plan);
+    return rc;
+}
+
+/* May heads with these filters be of one launch? Each has its own distance there. */
+static bool same_filter(const void *ctx, int i, int k)
+{
+    const struct accel_filter *a = (const struct accel_filter *)ctx + i;
+    const struct accel_filter *b = (const struct accel_filter *)ctx + k;
+    return a->scope == b->scope && a->tail == b->tail && a->keep_denominator == b->keep_denominator;
+}
+
+/* The plans of n runs that the device makes together: filters of one unit have tiles of one shape.
+ */
+static int plan_filters(struct attend *a, int n, struct err *err)
+{
+    int first = a->lists.first;
+    struct head_run all = section_of(a);
+    struct attn_problem p = problem_of(a, all);
+    const struct filter_kernel *kernel;
+    struct list_run *runs = NULL;
+    int rc = 0;
+    TRY(find_filter(a, a->filters + first, &p, &kernel, err));
+    TRY(mem_alloc(&runs, n, sizeof *runs, "runs of heads", err));
+    TRY(mem_zalloc(&a->filter_plans, n, sizeof *a->filter_plans, "plans", err));
+    for (int i = 0; i < n; i++) {
+        struct head_run r = a->runs[i];
+        runs[i] = (struct list_run){r.first - first, r.n, r.kv, a->filters[r.first].tail};
+    }
+    TRY(list_plan_make(&a->s->gpu, &a->s->kept.lists, first, &p, &kernel->kernel.tile, runs, n,
+                       &a->block_plan, a->filter_plans, a->blocks, err));
+    a->n_filter_plans = n;
+out:
+    free(runs);
+    return rc;
+}
+
+static int make_filter_jobs(struct attend *a, struct accel_result *res, struct err *err)
+{
+    const struct accel_call *call = a->call;
+    int first = a->lists.first, end = first + a->lists.count, n = 0, rc = 0;
+
+    TRY(mem_zalloc(&a->kernels, call->n, sizeof *a->kernels, "kernels", err));
+    for (int i = first; i < end; i += a->runs[n++].n)
+        a->runs[n] = run_from(end, call->group, i, same_filter, a->filters);
+    if (makes_blocks(a))
+        TRY(plan_filters(a, n, err));
+    for (int i = 0; i < n; i++) {
+        TRY(filter_job(a, i, a->filters + a->runs[i].first, &a->x, a->jobs.attend + i,
+                       a->kernels + i, res, err));
+        a->jobs.n++;
+    }
+out:
+    return rc;
+}
+
+/* The methods' own arithmetic for all heads of the section. */
+static int make_own(struct attend *a, struct head_run all, struct accel_result *res,
+                    struct err *err)
+{
+    struct attn_problem p = problem_of(a, all);
+    struct attn_tensors x = run_tensors(&a->s->call, &a->x, all);
+    struct own_rule *rules = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&rules, all.n, sizeof *rules, "rules of heads", err));
+    for (int h = 0; h < all.n; h++)
+        rules[h] = *a->call->heads[all.first + h].own_kernel;
+    TRY(own_job_init(&a->s->gpu, &p, rules, &x, &a->own, err));
+    res->host_plan_ns += a->own.plan_ns;
+    res->balance = a->own.balance;
+    for (int h = 0; h < all.n; h++)
+        a->call->heads[all.first + h].pairs_exec = a->own.pairs[h];
+out:
+    free(rules);
+    return rc;
+}
+
+static int launch_all(struct gpu *g, const void *attend, struct err *err)
+{
+    const struct attend *a = attend;
+    int rc = a->own_kernel ? own_job_attend(g, &a->own, err) : launch_attends(g, &a->jobs, err);
+    return rc || !a->adds ? rc : added_launch(g, &a->added, err);
+}
+
+/* What is added to the outputs of the section. */
+static int make_added(struct attend *a, struct err *err)
+{
+    const struct session_call *c = &a->s->call;
+    int first = a->lists.first, count = a->lists.count;
+    int64_t n = c->problem.nq * c->problem.d;
+    const float **added = NULL;
+    int *exp = NULL, rc = 0;
+    if (!a->adds)
+        return 0;
+    TRY(mem_alloc(&exp, count, sizeof *exp, "exponents of outputs", err));
+    TRY(mem_alloc(&added, count, sizeof *added, "what is added to outputs", err));
+    for (int h = 0; h < count; h++) {
+        exp[h] = c->v_exp[(first + h) / (c->problem.heads / c->problem.kv_heads)];
+        added[h] = a->call->heads[first + h].added;
+    }
+    TRY(added_init(&a->s->gpu, added, exp, count, n, &a->added, err));
+    a->added.out = (char *)a->x.out + first * n * 2;
+    a->added.heads = count;
+out:
+    free(exp);
+    free(added);
+    return rc;
+}
+
+static int make_jobs(struct attend *a, struct accel_result *res, struct err *err)
+{
+    const struct accel_lists *l = &a->lists;
+    int n = a->lists.count, rc = 0;
+    struct head_run all = section_of(a);
+
+    a->groups = l->ptr ? ceil_div(a->s->call.problem.nq, l->bq) : 0;
+    if (a->own_kernel)
+        return make_own(a, all, res, err);
+    TRY(mem_zalloc(&a->jobs.attend, n, sizeof *a->jobs.attend, "launches", err));
+    TRY(mem_zalloc(&a->runs, n, sizeof *a->runs, "launches", err));
+    if (a->filters)
+        return make_filter_jobs(a, res, err);
+    TRY(plain_job(a, all, a->jobs.attend, res, err));
+    a->runs[a->jobs.n++] = all;
+out:
+    return rc;
+}
+
+/* The plan that an earlier call left, for the same problem. */
+static int take_held(struct attend *a, struct err *err)
+{
+    const struct attn_problem *p = &a->s->call.problem;
+    int rc = 0;
+    a->held = session_find_plan(a->s, a->lists.static_id);
+    if (!a->held)
+        return 0;
+    const struct attn_problem *of = &a->held->problem;
+    if (a->filters || of->heads != p->heads || of->kv_heads != p->kv_heads || of->d != p->d ||
+        of->nq != p->nq || of->nk != p->nk || of->causal != p->causal)
+        FAIL(err, ERR_RUN, "calls of different kinds have one number of static masks");
+    a->lists.ptr = a->held->ptr;
+out:
+    return rc;
+}
+
+/* The lists of the section, made on the device where its masks are. */
+static int take_lists(struct attend *a, struct err *err)
+{
+    struct accel_session *s = a->s;
+    int rc = 0;
+    if (!a->lists.made)
+        return take_held(a, err);
+    const struct unit_maps *kept = makes_blocks(a) ? &s->kept.lists.maps : &s->kept.rows.maps;
+    if (kept->heads != a->call->n)
+        FAIL(err, ERR_RUN, "the masks of the call are no longer on the GPU");
+    if (makes_blocks(a))
+        return mem_zalloc(&a->blocks, a->lists.count, sizeof *a->blocks, "counts of blocks", err);
+    TRY(map_tiles_make(&s->gpu, &s->kept.rows, a->lists.first, a->lists.count,
+                       a->lists.made == ACCEL_GATHERED_TILES, &a->plan.tiles, err));
+    a->lists.ptr = a->plan.tiles.csr.ptr;
+out:
+    return rc;
+}
+
+/* Dense attention of all heads, to the call's own scratch: what it would be, and where times are
+ * taken its job. */
+static int make_dense(struct attend *a, struct accel_result *r, struct err *err)
+{
+    struct accel_session *s = a->s;
+    const struct attn_problem *p = &s->call.problem;
+    const struct attn_kernel *k = NULL;
+    struct attn_plan plan = {0};
+    int rc = 0;
+    TRY(attn_kernel_find(p, s->gpu.sm, NULL, &k, err));
+    snprintf(r->dense_kernel, sizeof r->dense_kernel, "%s", k->name);
+    if (s->options.samples <= 0)
+        return 0;
+    TRY(mem_zalloc(&a->dense.attend, 1, sizeof *a->dense.attend, "launches", err));
+    TRY(attn_plan_make(p, &k->tile, NULL, s->gpu.sms, true, &plan, err));
+    TRY(attn_job_init(&s->gpu, p, k, &plan, &s->call.x, a->dense.attend, err));
+    a->dense.n = 1;
+out:
+    attn_plan_free(&plan);
+    return rc;
+}
+
+/* Attention over the masks that own arithmetic was about, for their LSE. Outputs go to the call's
+ * scratch. */
+static int run_mask(struct attend *a, struct err *err)
+{
+    struct accel_session *s = a->s;
+    int rc = 0;
+    struct accel_result ignored = {0};
+    struct attend mask = *a;
+
+    mask.x = s->call.x;
+    TRY(gpu_alloc(&s->gpu, s->call.problem.heads * s->call.problem.nq * 4, &mask.x.lse, err));
+    TRY(mem_zalloc(&a->whole.attend, 1, sizeof *a->whole.attend, "launches", err));
+    TRY(plain_job(&mask, section_of(a), a->whole.attend, &ignored, err));
+    a->whole.n = 1;
+    TRY(launch_attends(&s->gpu, &a->whole, err));
+    a->whole_lse = mask.x.lse;
+out:
+    return rc;
+}
+
+/* The filters of runs that leave skipped tiles out of their normaliser once more, with these tiles
+ * in it, for the LSE of the whole mask. */
+static int run_whole(struct attend *a, struct err *err)
+{
+    struct accel_session *s = a->s;
+    const struct attn_problem *p = &s->call.problem;
+    struct attn_tensors x = s->call.x;
+    const struct filter_kernel *kernel;
+    struct accel_filter *all = NULL;
+    int rc = 0;
+
+    a->whole_lse = a->x.lse;
+    if (a->own_kernel && !keeps_all(a))
+        return run_mask(a, err);
+    if (!a->filters || a->filters[0].keep_denominator)
+        return 0;
+    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &x.lse, err));
+    TRY(mem_zalloc(&a->whole.attend, a->jobs.n, sizeof *a->whole.attend, "launches", err));
+    TRY(mem_alloc(&all, p->heads, sizeof *all, "filters", err));
+    for (int h = 0; h < p->heads; h++) {
+        all[h] = a->filters[h];
+        all[h].keep_denominator = true;
+    }
+    for (int i = 0; i < a->jobs.n; i++) {
+        TRY(filter_job(a, i, all + a->runs[i].first, &x, a->whole.attend + i, &kernel, NULL, err));
+        a->whole.n++;
+    }
+    TRY(launch_attends(&s->gpu, &a->whole, err));
+    a->whole_lse = x.lse;
+out:
+    free(all);
+    return rc;
+}
+
+/* ---- results -------------------------------------------------------------------------------- */
+
+/* The first head of the section that is no copy. */
+static int own_head(const struct attend *a)
+{
+    return a->lists.first < a->call->copies ? a->call->copies : a->lists.first;
+}
+
+static int fetch_head(struct attend *a, int h, struct err *err)
+{
+    struct accel_head *r = a->call->heads + h;
+    const struct session_call *c = &a->s->call;
+    const struct attn_problem *p = &c->problem;
+    double unit = ldexp(1, c->v_exp[h / (p->heads / p->kv_heads)]);
+    int64_t n = p->nq * p->d;
+    const struct accel_operands *o = r->x->on_device;
+    const char *from = (const char *)a->x.out + h * n * 2;
+    uint16_t *out = NULL;
+    float *lse = NULL;
+    int rc = 0;
+
+    if (accel_keeps_output(r->x))
+        TRY(ops_head_rows(&a->s->gpu, from, 1, p->nq, p->d, p->d, (float)unit, o->out, o->stride,
+                          err));
+    if (r->out) {
+        TRY(mem_alloc(&out, n, sizeof *out, "output", err));
+        TRY(gpu_get(&a->s->gpu, out, from, n * 2, err));
+        for (int64_t i = 0; i < n; i++)
+            r->out[i] = bf16_to_f32(out[i]) * unit;
+    }
+    if (r->lse) {
+        TRY(mem_alloc(&lse, p->nq, sizeof *lse, "log-sum-exp", err));
+        TRY(gpu_get(&a->s->gpu, lse, a->x.lse + h * p->nq, p->nq * 4, err));
+        for (int64_t i = 0; i < p->nq; i++)
+            r->lse[i] = lse[i];
+    }
+out:
+    free(out);
+    free(lse);
+    return rc;
+}
+
+/* How many tiles of P V the launches computed. */
+static int count_filtered(struct attend *a, struct accel_result *res, struct err *err)
+{
+    const struct accel_lists *l = &a->lists;
+    double *tiles = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&tiles, a->lists.count, sizeof *tiles, "counts of tiles", err));
+    for (int i = 0; i < a->jobs.n; i++) {
+        struct head_run r = a->runs[i];
+        TRY(filter_tiles(&a->s->gpu, a->jobs.attend + i, a->kernels[i], tiles, err));
+        for (int h = r.first; h < r.first + r.n; h++) {
+            int64_t blocks = blocks_of(a, h);
+            a->call->heads[h].tiles_pv = tiles[h - r.first];
+            a->call->heads[h].pairs_exec =
+                (int64_t)(((double)blocks + tiles[h - r.first]) / 2 * ((double)l->bq * l->bk));
+        }
+    }
+out:
+    free(tiles);
+    return rc;
+}
+
+static int measure(struct attend *a, struct err *err)
+{
+    const struct session_call *c = &a->s->call;
+    struct attn_problem p = c->problem;
+    int size = p.heads / p.kv_heads, first = own_head(a), end = a->lists.first + a->lists.count;
+    int64_t row = first * p.nq, ref_row = (first - c->copies) * p.nq;
+    struct metrics_dense ref = {c->dense.out + ref_row * p.d, c->dense.lse + ref_row, NULL};
+    struct accel_sums *sums = NULL;
+    double *mass = NULL;
+    int rc = 0;
+
+    TRY(run_whole(a, err));
+    struct metrics_outputs o = {(const char *)a->x.out + row * p.d * 2, a->x.lse + row,
+                                a->whole_lse + row, keeps_all(a)};
+    p.heads = end - first;
+    TRY(mem_alloc(&sums, p.heads, sizeof *sums, "sums of errors", err));
+    TRY(mem_alloc(&mass, p.heads * p.nq, sizeof *mass, "kept mass of rows", err));
+    TRY(metrics_compare(&a->s->gpu, &p, &ref, &o, sums, mass, err));
+    for (int h = first; h < end; h++) {
+        struct accel_head *head = a->call->heads + h;
+        head->sums = sums[h - first];
+        head->sums.exp = c->v_exp[h / size];
+        memcpy(head->mass, mass + (h - first) * p.nq, (size_t)p.nq * sizeof *mass);
+    }
+out:
+    free(sums);
+    free(mass);
+    return rc;
+}
+
+/* From masks on the device to their lists or tiles and the order of the work. */
+static int launch_plan(struct gpu *g, const void *attend, struct err *err)
+{
+    const struct attend *a = attend;
+    return makes_blocks(a) ? list_plan_launch(g, &a->block_plan, err)
+                           : map_plan_launch(g, &a->plan, err);
+}
+
+/* Static masks, and what becomes of those that stay on the device. */
+static int launch_build(struct gpu *g, const void *attend, struct err *err)
+{
+    const struct attend *a = attend;
+    int rc = launch_selects(g, &a->build, err);
+    return rc || !a->lists.made ? rc : launch_plan(g, a, err);
+}
+
+static int take_times(struct attend *a, struct accel_result *res, struct err *err)
+{
+    struct session_work work[5];
+    struct accel_time times[5];
+    bool chosen = a->select.n > 0, built = a->build.n > 0 && !a->own_kernel;
+    bool quant = a->own_kernel && a->own.has_quant,
+         plan = a->lists.made && !a->own_kernel && !built;
+    int n = 0, rc = 0;
+
+    if (chosen)
+        work[n++] = (struct session_work){launch_selects, &a->select};
+    if (plan)
+        work[n++] = (struct session_work){launch_plan, a};
+    if (quant)
+        work[n++] = (struct session_work){own_job_quant, &a->own};
+    work[n++] = (struct session_work){launch_all, a};
+    int chain = n;
+    if (a->dense.n)
+        work[n++] = (struct session_work){launch_attends, &a->dense};
+    if (built)
+        work[n++] = (struct session_work){launch_build, a};
+    TRY(session_time(a->s, work, n, chain, chain, times, &res->total, err));
+    if (chosen)
+        res->select = times[0];
+    if (plan)
+        res->plan = times[chain - 2];
+    if (quant)
+        res->quant = times[chain - 2];
+    res->attend = times[chain - 1];
+    if (a->dense.n)
+        res->dense = times[chain];
+    if (built)
+        res->build = times[chain + 1];
+out:
+    return rc;
+}
+
+/* How the heads attend. */
+static int find_way(struct attend *a, struct err *err)
+{
+    const struct accel_head *h = a->call->heads;
+    int rc = 0;
+    a->own_kernel = h->own_kernel;
+    a->adds = h->added;
+    if (!h->filter)
+        return 0;
+    TRY(mem_alloc(&a->filters, a->call->n, sizeof *a->filters, "filters", err));
+    for (int i = 0; i < a->call->n; i++)
+        a->filters[i] = *h[i].filter;
+out:
+    return rc;
+}
+
+static void attend_free(struct attend *a)
+{
+    jobs_free(&a->jobs);
+    own_job_free(&a->own);
+    jobs_free(&a->whole);
+    jobs_free(&a->dense);
+    jobs_free(&a->select);
+    jobs_free(&a->build);
+    map_tiles_free(&a->plan.tiles);
+    for (int i = 0; i < a->n_filter_plans; i++)
+        attn_plan_free(a->filter_plans + i);
+    free(a->filter_plans);
+    free(a->filters);
+    free(a->blocks);
+    free(a->kernels);
+    free(a->runs);
+}
+
+/* Times and counters of the launches, and in the first section of the choices. */
+static int take_samples(struct attend *a, struct accel_result *r, struct err *err)
+{
+    struct accel_session *s = a->s;
+    struct accel_choice *choices = NULL;
+    int rc = 0;
+    if (s->options.samples > 0 && a->lists.first == 0) {
+        TRY(call_choices(a->call, &choices, err));
+        TRY(make_selects(s, a->call, choices, false, &a->select, err));
+        r->selections = a->select.n;
+        TRY(make_selects(s, a->call, choices, true, &a->build, err));
+    }
+    if (s->options.samples > 0)
+        TRY(take_times(a, r, err));
+    if (s->counters) /* select kernels are not part of what is counted */
+        TRY(counters_measure(s->counters, &s->gpu, launch_all, a, &r->counters, err));
+out:
+    free(choices);
+    return rc;
+}
+
+/* The launches over the lists, with outputs and metrics, in memory that the caller releases. */
+static int attend_lists(struct attend *a, struct accel_result *r, struct stopwatch *watch,
+                        struct err *err)
+{
+    struct accel_session *s = a->s;
+    const struct attn_problem *p = &s->call.problem;
+    int end = a->lists.first + a->lists.count, rc = 0;
+
+    TRY(take_lists(a, err));
+    stopwatch_lap(watch, "tiles");
+    a->x = s->call.x;
+    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * p->d * 2, &a->x.out, err));
+    TRY(gpu_alloc(&s->gpu, p->heads * p->nq * 4, &a->x.lse, err));
+    TRY(make_jobs(a, r, err));
+    TRY(make_added(a, err));
+    if (a->lists.first == 0)
+        TRY(make_dense(a, r, err));
+    stopwatch_lap(watch, "plan");
+    r->launches = a->own_kernel ? a->own.launches : a->jobs.n;
+    r->kv = p->kv_heads;
+    snprintf(r->kernel, sizeof r->kernel, "%s",
+             a->own_kernel ? a->own.name : a->jobs.attend[0].kernel->name);
+    if (a->own_kernel)
+        TRY(own_job_quant(&s->gpu, &a->own, err));
+    TRY(launch_all(&s->gpu, a, err));
+    for (int h = own_head(a); h < end; h++)
+        TRY(fetch_head(a, h, err));
+    TRY(gpu_sync(&s->gpu, err)); /* outputs that stay are read by others next */
+    if (a->filters)
+        TRY(count_filtered(a, r, err));
+    stopwatch_lap(watch, "outputs");
+out:
+    return rc;
+}
+
+static int attend_locked(struct accel_session *s, const struct accel_call *call,
+                         const struct accel_lists *l, struct accel_result *r, struct err *err)
+{
+    struct attend a = {.s = s, .call = call, .lists = *l};
+    bool metrics = call->heads[l->first + l->count - 1].mass != NULL;
+    struct gpu_mark mark = gpu_mark(&s->gpu);
+    struct stopwatch watch = {.since = clock_ns()};
+    int rc = 0;
+
+    CU(err, cudaSetDevice(s->gpu.device));
+    TRY(session_put_call(s, call, err));
+    if (!l->made)
+        session_drop_kept(s);
+    mark = gpu_mark(&s->gpu);
+    if (metrics) {
+        TRY(session_call_dense(s, err));
+        mark = gpu_mark(&s->gpu);
+    }
+    stopwatch_lap(&watch, "reference");
+    TRY(find_way(&a, err));
+    TRY(attend_lists(&a, r, &watch, err));
+    if (metrics)
+        TRY(measure(&a, err));
+    stopwatch_lap(&watch, "metrics");
+    if (!l->untimed)
+        TRY(take_samples(&a, r, err));
+out:
+    attend_free(&a);
+    gpu_release(&s->gpu, mark);
+    stopwatch_lap(&watch, "release");
+    stopwatch_log(&watch, "attention on the GPU");
+    return rc;
+}
+
+int session_attend_call(struct accel_session *s, const struct accel_call *call,
+                        const struct accel_lists *l, struct accel_result *r, struct err *err)
+{
+    static const struct accel_time none = {NAN, NAN, NAN, 0};
+    session_lock(s);
+    r->select = r->build = r->plan = r->quant = r->attend = r->dense = r->total = none;
+    r->host_plan_ns = r->balance = 0;
+    r->counters = (struct accel_counters){NAN, NAN, NAN, ""};
+    memcpy(r->counters.why, s->no_counters, sizeof r->counters.why);
+    int rc = attend_locked(s, call, l, r, err);
     session_unlock(s);
     return rc;
 }

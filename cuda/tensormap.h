@@ -5,9 +5,9 @@
 #ifndef LACUNA_TENSORMAP_H
 #define LACUNA_TENSORMAP_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/err.h"
 
@@ -23,8 +23,6 @@ int tensor_map(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int
 int tensor_map_heads(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
                      int box_heads, struct err *err);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

@@ -9,9 +9,9 @@
 
 #include "core/mem.h"
 #include "core/sort.h"
-#include "cuda/cuptilib.h"
 
 #include <cupti.h>
+#include <dlfcn.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -78,8 +78,9 @@ static struct {
 
 struct span {
     cudaEvent_t begin, end;
-    struct span_time time;
-    uint64_t first, last;
+    double ns; /* in which a kernel, memset or copy of the span runs */
+    int64_t kernels;
+    uint64_t last; /* end of what was counted */
 };
 
 struct timer {
@@ -87,7 +88,6 @@ struct timer {
     char reason[160];
     struct span *spans;
     int64_t n, cap;
-    int64_t other;
 };
 
 /* ---- CUPTI callbacks ------------------------------------------------------------------------ */
@@ -171,6 +171,27 @@ static void CUPTIAPI buffer_done(CUcontext ctx, uint32_t stream, uint8_t *buffer
 
 /* ---- opening -------------------------------------------------------------------------------- */
 
+void *cupti_library(char *why, size_t size)
+{
+    static const char *const names[] = {"libcupti.so.13", "/usr/local/cuda/lib64/libcupti.so.13",
+                                        "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.13"};
+    void *lib = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !lib; i++)
+        lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (!lib)
+        snprintf(why, size, "libcupti.so.13 was not found");
+    return lib;
+}
+
+bool cupti_symbol(void *lib, const char *name, void *function, char *why, size_t size)
+{
+    void *f = dlsym(lib, name);
+    if (!f)
+        snprintf(why, size, "libcupti has no %s", name);
+    *(void **)function = f;
+    return f != NULL;
+}
+
 static bool load_cupti(char *why, size_t size)
 {
     cupti.lib = cupti_library(why, size);
@@ -226,9 +247,10 @@ static bool start_cupti(char *why, size_t size)
 
 int timer_open(bool want_cupti, struct timer **out, struct err *err)
 {
-    struct timer *t = calloc(1, sizeof *t);
-    if (!t)
-        return err_set(err, ERR_NOMEM, "timer: out of memory");
+    struct timer *t = NULL;
+    int rc = mem_zalloc(&t, 1, sizeof *t, "timer", err);
+    if (rc)
+        return rc;
     if (want_cupti)
         t->cupti = start_cupti(t->reason, sizeof t->reason);
     else
@@ -292,7 +314,6 @@ int timer_begin(struct timer *t, struct gpu *g, int64_t *id, struct err *err)
     TRY(mem_grow(&t->spans, &t->cap, t->n + 1, sizeof *t->spans, "timed spans", err));
     struct span *s = t->spans + t->n;
     memset(s, 0, sizeof *s);
-    s->first = UINT64_MAX;
     if (t->cupti) {
         if (cupti.cuptiActivityPushExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0,
                                                          (uint64_t)t->n))
@@ -335,17 +356,13 @@ static int by_start(const void *x, const void *y)
 /* Records come in the order of their starts. */
 static void add_to_span(struct timer *t, const struct work_record *w, const struct link_record *l)
 {
-    if (!l || l->id >= (uint64_t)t->n) {
-        t->other++;
-        return;
-    }
+    if (!l || l->id >= (uint64_t)t->n)
+        return; /* of no span */
     struct span *s = t->spans + l->id;
     uint64_t from = w->start > s->last ? w->start : s->last;
-    s->time.kernel_ns += w->end > from ? (double)(w->end - from) : 0;
-    s->time.kernels++;
-    s->first = w->start < s->first ? w->start : s->first;
+    s->ns += w->end > from ? (double)(w->end - from) : 0;
+    s->kernels++;
     s->last = w->end > s->last ? w->end : s->last;
-    s->time.span_ns = (double)(s->last - s->first);
 }
 
 static int collect_cupti(struct timer *t, struct err *err)
@@ -369,7 +386,7 @@ static int collect_cupti(struct timer *t, struct err *err)
                      (long long)collected.lost);
     pthread_mutex_unlock(&collected.lock);
     for (int64_t i = 0; i < t->n && !rc; i++)
-        if (t->spans[i].time.kernels == 0)
+        if (t->spans[i].kernels == 0)
             rc = err_set(err, ERR_RUN, "CUPTI has no record of the timed work %lld", (long long)i);
     return rc;
 }
@@ -380,7 +397,7 @@ static int collect_events(struct timer *t, struct err *err)
     for (int64_t i = 0; i < t->n; i++) {
         float ms;
         CU(err, cudaEventElapsedTime(&ms, t->spans[i].begin, t->spans[i].end));
-        t->spans[i].time.kernel_ns = t->spans[i].time.span_ns = 1e6 * (double)ms;
+        t->spans[i].ns = 1e6 * (double)ms;
     }
 out:
     return rc;
@@ -394,14 +411,9 @@ int timer_collect(struct timer *t, struct gpu *g, struct err *err)
     return t->cupti ? collect_cupti(t, err) : collect_events(t, err);
 }
 
-struct span_time timer_span(const struct timer *t, int64_t id)
+double timer_ns(const struct timer *t, int64_t id)
 {
-    return t->spans[id].time;
-}
-
-int64_t timer_other(const struct timer *t)
-{
-    return t->other;
+    return t->spans[id].ns;
 }
 
 void timer_reset(struct timer *t)

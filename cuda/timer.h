@@ -18,13 +18,6 @@
 
 struct timer;
 
-struct span_time {
-    double kernel_ns; /* time in which a kernel, memset or copy of the span runs; with events the
-                       * same as span_ns */
-    double span_ns;   /* first start to last end */
-    int64_t kernels;  /* 0 with events */
-};
-
 /* Call before the first CUDA call of the process. If CUPTI is requested and not available, the
  * timer uses events. One timer at a time. */
 int timer_open(bool cupti, struct timer **out, struct err *err);
@@ -41,16 +34,13 @@ int timer_end(struct timer *t, struct gpu *g, struct err *err);
  * dropped or a span has none, because times would be wrong without a sign of it. */
 int timer_collect(struct timer *t, struct gpu *g, struct err *err);
 
-/* The time of a span; call after timer_collect. */
-struct span_time timer_span(const struct timer *t, int64_t id);
+/* The time of a span in ns; call after timer_collect. */
+double timer_ns(const struct timer *t, int64_t id);
 
 /* With CUPTI: add up kernels by their names from now on, in spans or not; print them, after
  * timer_collect. */
 void timer_by_name(struct timer *t);
 void timer_print_names(FILE *to);
-
-/* Number of kernels so far that belong to no span. */
-int64_t timer_other(const struct timer *t);
 
 /* Forget all spans. */
 void timer_reset(struct timer *t);
@@ -60,5 +50,12 @@ struct quartiles {
     double q1, median, q3;
 };
 struct quartiles quartiles_of(double *x, int64_t n);
+
+/* libcupti, opened at run time: once, and never closed, because it has threads. NULL with the
+ * reason in `why`. */
+void *cupti_library(char *why, size_t size);
+
+/* Look up a function of the library; false with the reason in `why`. */
+bool cupti_symbol(void *lib, const char *name, void *function, char *why, size_t size);
 
 #endif

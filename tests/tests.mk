@@ -8,7 +8,7 @@ CHECK     := $(BUILD)/tests/check
 UNITS     := $(wildcard tests/unit/test_*.c)
 CHECK_OBJ := $(patsubst %.c,$(BUILD:-san=)/%.o,$(UNITS) $(filter-out %/execpeer.c,$(wildcard tests/harness/*.c)))
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.
-HOST_OBJ  := $(addprefix $(BUILD)/cuda/,copies.o values.o attn/plan.o attn/planitems.o metrics/metrics_plan.o)
+HOST_OBJ  := $(addprefix $(BUILD)/cuda/,operands.o attn/plan.o metrics/metrics_plan.o)
 TEST_OPT  := -O0 -g1
 TEST_FLAGS = $(TEST_NAME) $(CFLAGS) $(TEST_OPT) $(DIALECT) $(filter -fsanitize=thread,$(FLAGS))
 

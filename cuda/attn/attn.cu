@@ -97,15 +97,24 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             attn_launch<T>};
 }
 
-#define HALF(name, d, rows, keys, threads, summary)                                                \
+#define HOPPER(shape, d, lists, suffix, summary)                                                   \
+    entry<shape##d>("bf16-hd" #d "-" suffix, "head dim " #d ", " summary, lists)
+
+#define HOPPER_LISTS(d)                                                                            \
+    HOPPER(list, d, ATTN_128x128, "128x128", "lists of 128 x 128 blocks"),                         \
+        HOPPER(half, d, ATTN_128x64, "128x64", "lists of 128 x 64 blocks"),                        \
+        HOPPER(pair, d, ATTN_64x64, "64x64", "lists of 64 x 64 blocks")
+
+#define HALF(d, rows, threads)                                                                     \
     {                                                                                              \
-        name, summary, d, ATTN_DENSE, {rows, keys, 1}, ATTN_F16, 90, threads, attn_half_smem(d),   \
-            attn_half_launch##d                                                                    \
+        "f16-hd" #d "-dense", "head dim " #d ", dense, float16", d, ATTN_DENSE, {rows, 128, 1},    \
+            ATTN_F16, 90, threads, attn_half_smem(d), attn_half_launch##d                          \
     }
 
-#define PORTABLE(name, d, lists, rows, keys, element, summary)                                     \
+/* keys: see attn_table.h. */
+#define PORTABLE(d, lists, rows, keys, element, prefix, suffix, summary)                           \
     {                                                                                              \
-        name, summary, d, lists,                                                                   \
+        prefix "hd" #d "-" suffix, "head dim " #d ", " summary ", mma.sync", d, lists,             \
             {rows,                                                                                 \
              keys > 2 ? keys                                                                       \
              : keys   ? 128                                                                        \
@@ -115,52 +124,32 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             attn_portable_##rows##_##d##_##keys                                                    \
     }
 
-extern "C" const struct attn_kernel attn_kernels[] = {
-    entry<dense128>("bf16-hd128-dense", "head dim 128, dense, tiles 128 x 128", ATTN_DENSE),
-    entry<list128>("bf16-hd128-128x128", "head dim 128, lists of 128 x 128 blocks", ATTN_128x128),
-    entry<half128>("bf16-hd128-128x64", "head dim 128, lists of 128 x 64 blocks", ATTN_128x64),
-    entry<pair128>("bf16-hd128-64x64", "head dim 128, lists of 64 x 64 blocks", ATTN_64x64),
-    entry<dense64>("bf16-hd64-dense", "head dim 64, dense, tiles 192 x 128", ATTN_DENSE),
-    entry<list64>("bf16-hd64-128x128", "head dim 64, lists of 128 x 128 blocks", ATTN_128x128),
-    entry<half64>("bf16-hd64-128x64", "head dim 64, lists of 128 x 64 blocks", ATTN_128x64),
-    entry<pair64>("bf16-hd64-64x64", "head dim 64, lists of 64 x 64 blocks", ATTN_64x64),
-    entry<bits128>("bf16-hd128-bits", "head dim 128, lists of 128 x 128 blocks with bits",
-                   ATTN_BITS),
-    entry<bits64>("bf16-hd64-bits", "head dim 64, lists of 128 x 128 blocks with bits", ATTN_BITS),
-    entry<gather128>("bf16-hd128-gather", "head dim 128, lists of keys for 128 rows, with bits",
-                     ATTN_GATHER),
-    entry<gather64>("bf16-hd64-gather", "head dim 64, lists of keys for 128 rows, with bits",
-                    ATTN_GATHER),
-    HALF("f16-hd128-dense", 128, 128, 128, 384, "head dim 128, dense, float16"),
-    HALF("f16-hd64-dense", 64, 192, 128, 512, "head dim 64, dense, float16"),
-    PORTABLE("portable-hd128-dense", 128, ATTN_DENSE, 128, 64, ATTN_BF16,
-             "head dim 128, dense, mma.sync"),
-    PORTABLE("portable-hd128-128x128", 128, ATTN_128x128, 128, 128, ATTN_BF16,
-             "head dim 128, lists of 128 x 128 blocks, mma.sync"),
-    PORTABLE("portable-hd128-128x64", 128, ATTN_128x64, 128, 64, ATTN_BF16,
-             "head dim 128, lists of 128 x 64 blocks, mma.sync"),
-    PORTABLE("portable-hd128-64x64", 128, ATTN_64x64, 64, 64, ATTN_BF16,
-             "head dim 128, lists of 64 x 64 blocks, mma.sync"),
-    PORTABLE("portable-hd128-bits", 128, ATTN_BITS, 128, 1, ATTN_BF16,
-             "head dim 128, lists of 128 x 128 blocks with bits, mma.sync"),
-    PORTABLE("portable-hd128-gather", 128, ATTN_GATHER, 128, 2, ATTN_BF16,
-             "head dim 128, lists of keys for 128 rows, with bits, mma.sync"),
-    PORTABLE("portable-hd64-dense", 64, ATTN_DENSE, 128, 64, ATTN_BF16,
-             "head dim 64, dense, mma.sync"),
-    PORTABLE("portable-hd64-128x128", 64, ATTN_128x128, 128, 128, ATTN_BF16,
-             "head dim 64, lists of 128 x 128 blocks, mma.sync"),
-    PORTABLE("portable-hd64-128x64", 64, ATTN_128x64, 128, 64, ATTN_BF16,
-             "head dim 64, lists of 128 x 64 blocks, mma.sync"),
-    PORTABLE("portable-hd64-64x64", 64, ATTN_64x64, 64, 64, ATTN_BF16,
-             "head dim 64, lists of 64 x 64 blocks, mma.sync"),
-    PORTABLE("portable-hd64-bits", 64, ATTN_BITS, 128, 1, ATTN_BF16,
-             "head dim 64, lists of 128 x 128 blocks with bits, mma.sync"),
-    PORTABLE("portable-hd64-gather", 64, ATTN_GATHER, 128, 2, ATTN_BF16,
-             "head dim 64, lists of keys for 128 rows, with bits, mma.sync"),
-    PORTABLE("portable-f16-hd128-dense", 128, ATTN_DENSE, 128, 0, ATTN_F16,
-             "head dim 128, dense, float16, mma.sync"),
-    PORTABLE("portable-f16-hd64-dense", 64, ATTN_DENSE, 128, 0, ATTN_F16,
-             "head dim 64, dense, float16, mma.sync"),
+#define PORTABLE_BF16(d, lists, rows, keys, suffix, summary)                                       \
+    PORTABLE(d, lists, rows, keys, ATTN_BF16, "portable-", suffix, summary)
+
+#define PORTABLE_ALL(d)                                                                            \
+    PORTABLE_BF16(d, ATTN_DENSE, 128, 64, "dense", "dense"),                                       \
+        PORTABLE_BF16(d, ATTN_128x128, 128, 128, "128x128", "lists of 128 x 128 blocks"),          \
+        PORTABLE_BF16(d, ATTN_128x64, 128, 64, "128x64", "lists of 128 x 64 blocks"),              \
+        PORTABLE_BF16(d, ATTN_64x64, 64, 64, "64x64", "lists of 64 x 64 blocks"),                  \
+        PORTABLE_BF16(d, ATTN_BITS, 128, 1, "bits", "lists of 128 x 128 blocks with bits"),        \
+        PORTABLE_BF16(d, ATTN_GATHER, 128, 2, "gather", "lists of keys for 128 rows, with bits")
+
+const struct attn_kernel attn_kernels[] = {
+    HOPPER(dense, 128, ATTN_DENSE, "dense", "dense, tiles 128 x 128"),
+    HOPPER_LISTS(128),
+    HOPPER(dense, 64, ATTN_DENSE, "dense", "dense, tiles 192 x 128"),
+    HOPPER_LISTS(64),
+    HOPPER(bits, 128, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),
+    HOPPER(bits, 64, ATTN_BITS, "bits", "lists of 128 x 128 blocks with bits"),
+    HOPPER(gather, 128, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
+    HOPPER(gather, 64, ATTN_GATHER, "gather", "lists of keys for 128 rows, with bits"),
+    HALF(128, 128, 384),
+    HALF(64, 192, 512),
+    PORTABLE_ALL(128),
+    PORTABLE_ALL(64),
+    PORTABLE(128, ATTN_DENSE, 128, 0, ATTN_F16, "portable-f16-", "dense", "dense, float16"),
+    PORTABLE(64, ATTN_DENSE, 128, 0, ATTN_F16, "portable-f16-", "dense", "dense, float16"),
     {},
 };
 
@@ -190,14 +179,14 @@ static int find_kernel(const struct attn_problem *p, int sm, const char *name, i
                    name ? name : "", p->d, sm);
 }
 
-extern "C" int attn_kernel_find(const struct attn_problem *p, int sm, const char *name,
-                                const struct attn_kernel **out, struct err *err)
+int attn_kernel_find(const struct attn_problem *p, int sm, const char *name,
+                     const struct attn_kernel **out, struct err *err)
 {
     return find_kernel(p, sm, name, ATTN_BF16, out, err);
 }
 
-extern "C" int attn_kernel_for(const struct attn_problem *p, int sm, enum attn_element element,
-                               const struct attn_kernel **out, struct err *err)
+int attn_kernel_for(const struct attn_problem *p, int sm, enum attn_element element,
+                    const struct attn_kernel **out, struct err *err)
 {
     return find_kernel(p, sm, NULL, element, out, err);
 }
@@ -229,18 +218,10 @@ out:
 /* The portable kernels take the tensors as they are. */
 static int keep_tensors(struct attn_job *job, struct err *err)
 {
-    struct attn_tensors *x = (struct attn_tensors *)malloc(sizeof *x);
-    if (!x)
-        return err_set(err, ERR_NOMEM, "kernel arguments: out of memory");
-    *x = job->x;
-    job->maps = x;
-    return 0;
-}
-
-static int upload(struct gpu *g, void *dst, const void *src, int64_t bytes, struct err *err)
-{
-    int rc = gpu_alloc(g, bytes, dst, err);
-    return rc ? rc : gpu_put(g, *(void **)dst, src, bytes, err);
+    int rc = mem_alloc(&job->maps, 1, sizeof job->x, "kernel arguments", err);
+    if (!rc)
+        memcpy(job->maps, &job->x, sizeof job->x);
+    return rc;
 }
 
 /* Items and lists of the plan, uploaded unless they are on the device. */
@@ -261,15 +242,15 @@ static int put_lists(struct gpu *g, const struct attn_plan *plan, const struct a
         a->keys = (const int32_t *)d->keys;
         return 0;
     }
-    TRY(upload(g, &a->items, plan->items, plan->n_items * (int64_t)sizeof(int4), err));
+    TRY(gpu_upload(g, plan->items, plan->n_items * (int64_t)sizeof(int4), &a->items, err));
     if (plan->cols)
-        TRY(upload(g, &a->cols, plan->cols, plan->n_cols * 4, err));
+        TRY(gpu_upload(g, plan->cols, plan->n_cols * 4, &a->cols, err));
     if (lists == ATTN_BITS || lists == ATTN_GATHER) {
-        TRY(upload(g, &a->bits, l->bits, plan->blocks * 4, err));
-        TRY(upload(g, &a->words, l->words, l->n_bits * 2048, err));
+        TRY(gpu_upload(g, l->bits, plan->blocks * 4, &a->bits, err));
+        TRY(gpu_upload(g, l->words, l->n_bits * 2048, &a->words, err));
     }
     if (lists == ATTN_GATHER)
-        TRY(upload(g, &a->keys, l->keys, plan->blocks * 512, err));
+        TRY(gpu_upload(g, l->keys, plan->blocks * 512, &a->keys, err));
 out:
     return rc;
 }
@@ -280,10 +261,9 @@ static int make_args(struct gpu *g, const struct attn_plan *plan, struct attn_jo
     int rc = 0;
     const attn_problem *p = &job->problem;
     int64_t slot_rows = (int64_t)plan->n_slots * plan->tile.bm;
-    attn_args *a = (attn_args *)calloc(1, sizeof *a);
+    attn_args *a = NULL;
 
-    if (!a)
-        FAIL(err, ERR_NOMEM, "kernel arguments: out of memory");
+    TRY(mem_zalloc(&a, 1, sizeof *a, "kernel arguments", err));
     job->args = a;
     TRY(put_lists(g, plan, job, a, err));
     TRY(gpu_alloc(g, 256, &a->ticket, err));
@@ -307,9 +287,9 @@ out:
     return rc;
 }
 
-extern "C" int attn_job_init(struct gpu *g, const struct attn_problem *p,
-                             const struct attn_kernel *kernel, const struct attn_plan *plan,
-                             const struct attn_tensors *x, struct attn_job *job, struct err *err)
+int attn_job_init(struct gpu *g, const struct attn_problem *p, const struct attn_kernel *kernel,
+                  const struct attn_plan *plan, const struct attn_tensors *x, struct attn_job *job,
+                  struct err *err)
 {
     int rc = 0;
 
@@ -328,8 +308,8 @@ extern "C" int attn_job_init(struct gpu *g, const struct attn_problem *p,
     job->splits = plan->device.splits;
     job->empty = plan->device.empty;
     if (!plan->device.items) {
-        TRY(upload(g, &job->splits, plan->splits, plan->n_splits * (int64_t)sizeof(int3), err));
-        TRY(upload(g, &job->empty, plan->empty, plan->n_empty * 4LL, err));
+        TRY(gpu_upload(g, plan->splits, plan->n_splits * (int64_t)sizeof(int3), &job->splits, err));
+        TRY(gpu_upload(g, plan->empty, plan->n_empty * 4LL, &job->empty, err));
     }
     TRY(gpu_sync(g, err));
 out:
@@ -338,7 +318,7 @@ out:
     return rc;
 }
 
-extern "C" int attn_job_launch(struct gpu *g, const struct attn_job *job, struct err *err)
+int attn_job_launch(struct gpu *g, const struct attn_job *job, struct err *err)
 {
     int rc = 0;
     const attn_args *a = (const attn_args *)job->args;
@@ -366,7 +346,7 @@ out:
     return rc;
 }
 
-extern "C" void attn_job_free(struct attn_job *job)
+void attn_job_free(struct attn_job *job)
 {
     free(job->args);
     free(job->maps);

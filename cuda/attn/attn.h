@@ -5,9 +5,9 @@
 #ifndef LACUNA_ATTN_H
 #define LACUNA_ATTN_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "cuda/device.h"
 #include "cuda/attn/plan.h"
@@ -64,8 +64,6 @@ int attn_job_init(struct gpu *g, const struct attn_problem *p, const struct attn
 int attn_job_launch(struct gpu *g, const struct attn_job *job, struct err *err);
 void attn_job_free(struct attn_job *job);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

@@ -15,39 +15,35 @@
 template <class T, int SCOPE>
 static constexpr filter_kernel entry(const char *name, const char *summary)
 {
-    return {{name,
-             summary,
-             T::D,
-             T::UNITS == 1 ? ATTN_64x128 : ATTN_128x64,
-             {T::BM, T::BN, T::UNITS},
-             ATTN_BF16,
-             90,
-             T::THREADS,
-             (int)sizeof(filter_smem<T>),
-             filter_launch<T, SCOPE>},
+    attn_lists lists = T::UNITS == 1 ? ATTN_64x128 : ATTN_128x64;
+    attn_tile tile = {T::BM, T::BN, T::UNITS};
+    return {{name, summary, T::D, lists, tile, ATTN_BF16, 90, T::THREADS,
+             (int)sizeof(filter_smem<T>), filter_launch<T, SCOPE>},
             SCOPE};
 }
 
-extern "C" const struct filter_kernel filter_kernels[] = {
-    entry<filter128_wide, 64>("filter-hd128-64x128", "head dim 128, tiles 64 x 128 skip P V"),
-    entry<filter128_wide, 16>("filter-hd128-64x128-warp",
-                              "head dim 128, tiles 64 x 128 skip P V by 16 rows"),
-    entry<filter128_tall, 128>("filter-hd128-128x64", "head dim 128, tiles 128 x 64 skip P V"),
-    entry<filter128_tall, 32>("filter-hd128-128x64-pair",
-                              "head dim 128, tiles 128 x 64 skip P V by 32 rows"),
-    entry<filter128_tall, 16>("filter-hd128-128x64-warp",
-                              "head dim 128, tiles 128 x 64 skip P V by 16 rows"),
-    entry<filter64_wide, 64>("filter-hd64-64x128", "head dim 64, tiles 64 x 128 skip P V"),
-    entry<filter64_wide, 16>("filter-hd64-64x128-warp",
-                             "head dim 64, tiles 64 x 128 skip P V by 16 rows"),
-    entry<filter64_tall, 128>("filter-hd64-128x64", "head dim 64, tiles 128 x 64 skip P V"),
-    entry<filter64_tall, 32>("filter-hd64-128x64-pair",
-                             "head dim 64, tiles 128 x 64 skip P V by 32 rows"),
+#define WIDE(d, scope, suffix, by)                                                                 \
+    entry<filter##d##_wide, scope>("filter-hd" #d "-64x128" suffix,                                \
+                                   "head dim " #d ", tiles 64 x 128 skip P V" by)
+#define TALL(d, scope, suffix, by)                                                                 \
+    entry<filter##d##_tall, scope>("filter-hd" #d "-128x64" suffix,                                \
+                                   "head dim " #d ", tiles 128 x 64 skip P V" by)
+
+const struct filter_kernel filter_kernels[] = {
+    WIDE(128, 64, "", ""),
+    WIDE(128, 16, "-warp", " by 16 rows"),
+    TALL(128, 128, "", ""),
+    TALL(128, 32, "-pair", " by 32 rows"),
+    TALL(128, 16, "-warp", " by 16 rows"),
+    WIDE(64, 64, "", ""),
+    WIDE(64, 16, "-warp", " by 16 rows"),
+    TALL(64, 128, "", ""),
+    TALL(64, 32, "-pair", " by 32 rows"),
     {},
 };
 
-extern "C" const struct filter_kernel *
-filter_kernel_find(int d, int sm, const struct accel_filter *f, char why[160])
+const struct filter_kernel *filter_kernel_find(int d, int sm, const struct accel_filter *f,
+                                               char why[160])
 {
     if (sm != 90) {
         snprintf(why, 160, "the kernels that skip P V need a Hopper GPU (sm_90), this one is sm_%d",
@@ -71,16 +67,14 @@ static int init_args(struct gpu *g, const struct accel_filter *f, int n, int hea
     int rc = 0;
     int64_t bytes = rows * 2 * SCOPES * 4;
     filter_args *a = (filter_args *)realloc(job->args, sizeof *a);
-    float *gap = (float *)malloc((size_t)heads * sizeof *gap), *there = NULL;
+    float *gap = (float *)malloc((size_t)heads * sizeof *gap);
 
     job->args = a ? a : job->args;
     if (!a || !gap)
         FAIL(err, ERR_NOMEM, "kernel arguments: out of memory");
     for (int h = 0; h < heads; h++)
         gap[h] = (float)(f[h % n].pv / (double)a->base.scale_log2);
-    TRY(gpu_alloc(g, heads * 4LL, &there, err));
-    TRY(gpu_put(g, there, gap, heads * 4LL, err));
-    a->gap = there;
+    TRY(gpu_upload(g, gap, heads * 4LL, &a->gap, err));
     a->keep_sum = f->keep_denominator;
     TRY(gpu_alloc(g, bytes, &a->computed, err));
     TRY(gpu_zero(g, a->computed, bytes, err));
@@ -89,10 +83,9 @@ out:
     return rc;
 }
 
-extern "C" int filter_job_init(struct gpu *g, const struct attn_problem *p,
-                               const struct filter_kernel *kernel, const struct attn_plan *plan,
-                               const struct accel_filter *f, int n, const struct attn_tensors *x,
-                               struct attn_job *job, struct err *err)
+int filter_job_init(struct gpu *g, const struct attn_problem *p, const struct filter_kernel *kernel,
+                    const struct attn_plan *plan, const struct accel_filter *f, int n,
+                    const struct attn_tensors *x, struct attn_job *job, struct err *err)
 {
     int rc = 0;
     TRY(attn_job_init(g, p, &kernel->kernel, plan, x, job, err));
@@ -115,17 +108,16 @@ static double tiles_of_list(const unsigned *computed, const attn_problem *p, int
     return sum / (double)((rows + scope - 1) / scope);
 }
 
-extern "C" int filter_tiles(struct gpu *g, const struct attn_job *job,
-                            const struct filter_kernel *kernel, double *tiles, struct err *err)
+int filter_tiles(struct gpu *g, const struct attn_job *job, const struct filter_kernel *kernel,
+                 double *tiles, struct err *err)
 {
     const struct attn_problem *p = &job->problem;
     const filter_args *a = (const filter_args *)job->args;
     int64_t n = (int64_t)p->heads * a->base.q_blocks * 2 * SCOPES;
     int bq = attn_block_rows(p->lists, NULL), rc = 0;
-    unsigned *computed = (unsigned *)malloc((size_t)n * sizeof *computed);
+    unsigned *computed = NULL;
 
-    if (!computed)
-        FAIL(err, ERR_NOMEM, "counts of tiles: out of memory");
+    TRY(mem_alloc(&computed, n, sizeof *computed, "counts of tiles", err));
     TRY(gpu_get(g, computed, a->computed, n * (int64_t)sizeof *computed, err));
     for (int h = 0; h < p->heads; h++) {
         tiles[h] = 0;

@@ -6,9 +6,9 @@
 #ifndef LACUNA_ATTN_FILTER_H
 #define LACUNA_ATTN_FILTER_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/accel.h"
 #include "cuda/attn/attn.h"
@@ -35,8 +35,6 @@ int filter_job_init(struct gpu *g, const struct attn_problem *p, const struct fi
 int filter_tiles(struct gpu *g, const struct attn_job *job, const struct filter_kernel *kernel,
                  double *tiles, struct err *err);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

@@ -1,14 +1,14 @@
 /*
- * maplists.cu - maps of kept units become lists of blocks and their plan (maplists.h).
+ * maplists.cu - maps of kept units become lists of blocks and their plan (mapplan.h).
  *
  * A warp has a row of tiles. Every row has room for all blocks, so that its entries, their number
  * and its place in the order are found without those of the others. With them rows are ordered and
  * cut as planrows.cu does it for tiles; rows with a filter stay whole.
  */
-#include "cuda/attn/maplists.h"
+#include "cuda/attn/mapplan.h"
 
 #include "core/intmath.h"
-#include "cuda/attn/unittotals.cuh"
+#include "cuda/attn/unitmaps.cuh"
 
 #include <stdlib.h>
 #include <string.h>
@@ -89,22 +89,20 @@ static __global__ void __launch_bounds__(THREADS)
     atomicAdd(&totals[head].kept128, (unsigned long long)kept128);
 }
 
-extern "C" int map_lists_init(struct gpu *g, const struct unit_maps *m, struct map_lists *l,
-                              struct err *err)
+int map_lists_init(struct gpu *g, const struct unit_maps *m, struct map_lists *l, struct err *err)
 {
     int64_t bytes = m->heads * (int64_t)sizeof *m->map;
     int rc = 0;
     *l = {*m, NULL};
     l->maps.map = NULL;
-    TRY(gpu_alloc(g, bytes, &l->map, err));
-    TRY(gpu_put(g, (void *)l->map, m->map, bytes, err));
+    TRY(gpu_upload(g, m->map, bytes, &l->map, err));
     TRY(gpu_sync(g, err)); /* m->map is the caller's */
 out:
     return rc;
 }
 
-extern "C" int map_lists_totals(struct gpu *g, const struct map_lists *l, struct map_totals *totals,
-                                int32_t *units, struct err *err)
+int map_lists_totals(struct gpu *g, const struct map_lists *l, struct map_totals *totals,
+                     int32_t *units, struct err *err)
 {
     int q_blocks = (int)((l->maps.nq + 127) / 128);
     int64_t rows = l->maps.heads * (int64_t)q_blocks;
@@ -158,7 +156,7 @@ static __device__ uint32_t first_bits(uint32_t bits, int n)
 enum { FIRST, SECOND, BOTH, KINDS };
 
 /* Entries of each kind among the first `n` of a pair, which change places: two of a kind make a
- * stage (arrange_pairs in planitems.c). */
+ * stage (arrange_pairs in plan.c). */
 struct pair_kinds {
     int n, count[KINDS];
 };
@@ -314,7 +312,7 @@ static __global__ void __launch_bounds__(THREADS) whole_items(list_plan p)
         r.empty[i] = of_run;
 }
 
-extern "C" int list_plan_launch(struct gpu *g, const void *plan, struct err *err)
+int list_plan_launch(struct gpu *g, const void *plan, struct err *err)
 {
     const struct list_plan *p = (const struct list_plan *)plan;
     unsigned grid = (unsigned)((p->rows.rows + WARPS - 1) / WARPS);
@@ -369,13 +367,12 @@ static int set_shape(const struct map_lists *l, const struct attn_problem *p,
 static int put_heads(struct gpu *g, const struct attn_problem *p, const struct list_run *runs,
                      int n_runs, struct list_plan *x, struct err *err)
 {
-    struct list_head *heads = (struct list_head *)malloc((size_t)p->heads * sizeof *heads);
+    struct list_head *heads = NULL;
     int64_t bytes = p->heads * (int64_t)sizeof *heads;
     int32_t section = 0;
     int rc = 0;
 
-    if (!heads)
-        FAIL(err, ERR_NOMEM, "plan: out of memory");
+    TRY(mem_alloc(&heads, p->heads, sizeof *heads, "plan", err));
     for (int i = 0; i < n_runs; i++) {
         struct attn_problem of_run = *p;
         of_run.heads = runs[i].heads;
@@ -390,8 +387,7 @@ static int put_heads(struct gpu *g, const struct attn_problem *p, const struct l
                         runs[i].tail};
         section += n + 1;
     }
-    TRY(gpu_alloc(g, bytes, &x->heads, err));
-    TRY(gpu_put(g, (void *)x->heads, heads, bytes, err));
+    TRY(gpu_upload(g, heads, bytes, &x->heads, err));
     TRY(gpu_sync(g, err));
 out:
     free(heads);
@@ -431,9 +427,7 @@ static int fetch_plans(struct gpu *g, const struct attn_problem *p, const struct
     int32_t *n = NULL;
     int rc = 0;
 
-    n = (int32_t *)malloc((size_t)(2 * rows) * sizeof *n);
-    if (!n)
-        FAIL(err, ERR_NOMEM, "plan: out of memory");
+    TRY(mem_alloc(&n, 2 * rows, sizeof *n, "plan", err));
     TRY(gpu_get(g, n, x->rows.units, rows * 4, err));
     TRY(gpu_get(g, n + rows, x->blocks, rows * 4, err));
     for (int h = 0; h < p->heads; h++) {
@@ -458,10 +452,10 @@ out:
     return rc;
 }
 
-extern "C" int list_plan_make(struct gpu *g, const struct map_lists *l, int first,
-                              const struct attn_problem *p, const struct attn_tile *tile,
-                              const struct list_run *runs, int n_runs, struct list_plan *x,
-                              struct attn_plan *plans, int64_t *blocks, struct err *err)
+int list_plan_make(struct gpu *g, const struct map_lists *l, int first,
+                   const struct attn_problem *p, const struct attn_tile *tile,
+                   const struct list_run *runs, int n_runs, struct list_plan *x,
+                   struct attn_plan *plans, int64_t *blocks, struct err *err)
 {
     int64_t rows;
     int rc = 0;

@@ -1,21 +1,95 @@
 /*
- * maptiles.cu - maps of kept units become tiles with bits (maptiles.h).
+ * maptiles.cu - maps of kept units become tiles with bits (mapplan.h).
  *
  * One pass says for each row of tiles, 128 queries of a head, which of its tiles are empty, whole
  * or partial, and which keys any query keeps. Sums over the rows give every tile its place, so that
  * a second pass writes tiles and bits, always in the same order.
  */
-#include "cuda/attn/maptiles.h"
+#include "cuda/attn/mapplan.h"
 
+#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mask.h"
-#include "cuda/attn/maptiles_gather.cuh"
-#include "cuda/attn/maptiles_once.cuh"
-#include "cuda/attn/unittotals.cuh"
+#include "cuda/attn/unitmaps.cuh"
 #include "cuda/blocksum.cuh"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define TILE ACCEL_TILE
+#define TILE_WORDS ACCEL_TILE_WORDS
+#define THREADS 256 /* a thread per word of a tile */
+
+/* ---- words of tiles ------------------------------------------------------------------------- */
+
+/* Pairs of a tile of 128 x 128 in the order of its words (accel_word in core/accel.h): thread t has
+ * row a = word_row(t) and row a + 8, and of every 8 keys the two with the numbers 2 q and 2 q + 1,
+ * q = t % 4. */
+
+static __device__ __forceinline__ int word_row(int t)
+{
+    return 16 * (t / 32) + t % 32 / 4;
+}
+
+/* Nibbles 0, 2, 4, 6 of x in the low half, 1, 3, 5, 7 in the high half. */
+static __device__ __forceinline__ uint32_t split_nibbles(uint32_t x)
+{
+    uint32_t turn = (x >> 4 ^ x) & 0x00f000f0;
+    return __byte_perm(x ^ turn ^ turn << 4, 0, 0x3120);
+}
+
+/* The word of a thread. a and b: keys [32 q, 32 q + 32) of its two rows. Four neighbouring threads,
+ * whose rows are the same, exchange what each has for the others: 16 bits for each q of 32 keys. */
+static __device__ __forceinline__ uint64_t tile_word(uint32_t a, uint32_t b)
+{
+    const bool second = threadIdx.x & 1, upper = threadIdx.x & 2;
+    uint32_t even = (a & 0x33333333) | (b << 2 & 0xcccccccc);
+    uint32_t odd = (a >> 2 & 0x33333333) | (b & 0xcccccccc);
+    even = split_nibbles(even); /* for q = 0 and 2 */
+    odd = split_nibbles(odd);   /* for q = 1 and 3 */
+    uint32_t low = __byte_perm(even, odd, 0x5410), high = __byte_perm(even, odd, 0x7632);
+    uint32_t got = __shfl_xor_sync(~0u, upper ? low : high, 2);
+    uint32_t first = upper ? got : low, last = upper ? high : got;
+    uint32_t mine = __byte_perm(first, last, second ? 0x7632 : 0x5410);
+    got = __shfl_xor_sync(~0u, __byte_perm(first, last, second ? 0x5410 : 0x7632), 1);
+    uint32_t lo = __byte_perm(mine, got, second ? 0x1054 : 0x5410);
+    uint32_t hi = __byte_perm(mine, got, second ? 0x3276 : 0x7632);
+    return lo | (uint64_t)hi << 32;
+}
+
+/* ---- maps ----------------------------------------------------------------------------------- */
+
+enum { EMPTY, PARTIAL, WHOLE };
+
+/* The row of the map for a query, a bit per key. */
+static __device__ const uint32_t *key_row(const tile_rows &r, int head, int row)
+{
+    int64_t group = row / (int)r.maps.bq;
+    return r.by_key ? r.by_key + (head * r.map_rows + group) * r.pitch
+                    : r.map[head] + group * r.pitch;
+}
+
+/* A column while its rows are read: `seen` keys of its 32, and those before it, are seen by the
+ * first row, `grow` more by each row after it, `most` at most. */
+struct reader {
+    const uint32_t *at;
+    int64_t pitch;
+    int rows, seen, grow, most;
+};
+
+static __device__ __forceinline__ uint32_t seen_by(const reader &x, int i)
+{
+    return low_bits(min(x.seen + i * x.grow, x.most));
+}
+
+/* The reader of word w of a row of tiles that begins with query row0. */
+static __device__ __forceinline__ reader reader_of(const tile_rows &r, const uint32_t *row,
+                                                   int row0, int rows, int w)
+{
+    int64_t first = r.maps.causal ? row0 + r.maps.nk - r.maps.nq + 1 : r.maps.nk;
+    int seen = (int)max(first - 32 * w, (int64_t)-TILE);
+    return {row + w, r.pitch, rows, seen, r.maps.causal ? 1 : 0, (int)r.maps.nk - 32 * w};
+}
 
 /* Keys [32 w, 32 w + 32) of a row of a map of units. */
 static __device__ uint32_t key_word(const tile_rows &r, const uint32_t *row, int w)
@@ -175,8 +249,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct tile_rows *r,
-                              struct err *err)
+int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct tile_rows *r, struct err *err)
 {
     int64_t rows;
     int rc = 0;
@@ -188,8 +261,7 @@ extern "C" int tile_rows_init(struct gpu *g, const struct unit_maps *m, struct t
     r->map_rows = (m->nq + m->bq - 1) / m->bq;
     r->pitch = m->bk > 1 ? 4 * r->cols : m->words;
     rows = m->heads * r->groups;
-    TRY(gpu_alloc(g, m->heads * (int64_t)sizeof *m->map, &r->map, err));
-    TRY(gpu_put(g, (void *)r->map, m->map, m->heads * (int64_t)sizeof *m->map, err));
+    TRY(gpu_upload(g, m->map, m->heads * (int64_t)sizeof *m->map, &r->map, err));
     TRY(gpu_alloc(g, rows * 4, &r->place, err));
     TRY(gpu_alloc(g, rows * 4, &r->partial, err));
     TRY(gpu_alloc(g, rows * 4, &r->keys, err));
@@ -221,14 +293,14 @@ out:
     return rc;
 }
 
-extern "C" int tile_rows_launch(struct gpu *g, const struct tile_rows *r, int first, int count,
-                                struct err *err)
+int tile_rows_launch(struct gpu *g, const struct tile_rows *r, int first, int count,
+                     struct err *err)
 {
     return launch_counts(g, r, first, count, NULL, err);
 }
 
-extern "C" int tile_rows_totals(struct gpu *g, const struct tile_rows *r, struct map_totals *totals,
-                                int32_t *units, struct err *err)
+int tile_rows_totals(struct gpu *g, const struct tile_rows *r, struct map_totals *totals,
+                     int32_t *units, struct err *err)
 {
     auto tiles = [&](map_totals *sums) { return launch_counts(g, r, 0, r->maps.heads, sums, err); };
     return unit_totals<false>(g, &r->maps, r->map, tiles, totals, units, err);
@@ -340,15 +412,333 @@ static __global__ void __launch_bounds__(THREADS) write_tiles(map_tiles t, tile_
     write_partial(x, c0, partial, t.words + bits_at * TILE_WORDS);
 }
 
+/* ---- tiles in place, at once ---------------------------------------------------------------- */
+
+/* Maps of single pairs are as large as the tiles' bits, and are read once only: a tile's bits go
+ * where they would if every tile had some, so that nobody has to know how many there are before. */
+
+#define ONCE_TILES 8 /* of a thread block, a word of 32 keys for each lane */
+#define ONCE_WORDS (4 * ONCE_TILES)
+#define ONCE_PITCH (ONCE_WORDS + 4) /* rows a .. a + 7 are in different banks */
+#define ONCE_WARPS (THREADS / 32)
+
+struct once {
+    uint32_t bits[TILE][ONCE_PITCH];
+    uint32_t any[ONCE_WARPS][32], all[ONCE_WARPS][32]; /* of the rows of a warp */
+    int state[ONCE_TILES];
+};
+
+/* Every eighth row of the chunk for each warp: its bits, clipped to what the query sees. */
+static __device__ void read_chunk(once &s, const reader &x)
+{
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    uint32_t any = 0, all = ~0u, bits[TILE / ONCE_WARPS];
+#pragma unroll
+    for (int k = 0; k < TILE / ONCE_WARPS; k++) {
+        int i = warp + k * ONCE_WARPS;
+        bits[k] = i < x.rows && seen_by(x, i) ? x.at[i * x.pitch] : 0;
+    }
+#pragma unroll
+    for (int k = 0; k < TILE / ONCE_WARPS; k++) {
+        int i = warp + k * ONCE_WARPS;
+        uint32_t allowed = i < x.rows ? seen_by(x, i) : 0;
+        s.bits[i][lane] = bits[k] & allowed;
+        any |= bits[k] & allowed;
+        all &= bits[k] | ~allowed;
+    }
+    s.any[warp][lane] = any;
+    s.all[warp][lane] = all;
+}
+
+/* By one warp: the states of the chunk's tiles, and their numbers added to those of the row. */
+static __device__ void judge_chunk(once &s, const tile_rows &r, int64_t row, int c0)
+{
+    int lane = threadIdx.x & 31, col = c0 + lane / 4;
+    uint32_t any = 0, all = ~0u;
+    for (int i = 0; i < ONCE_WARPS; i++) {
+        any |= s.any[i][lane];
+        all &= s.all[i][lane];
+    }
+    unsigned some = __ballot_sync(~0u, any != 0) >> (lane & ~3) & 15;
+    unsigned whole = __ballot_sync(~0u, all == ~0u) >> (lane & ~3) & 15;
+    int state = !some ? EMPTY : whole == 15 ? WHOLE : PARTIAL;
+    bool first = lane % 4 == 0;
+    unsigned place = __ballot_sync(~0u, first && state != EMPTY);
+    unsigned partial = __ballot_sync(~0u, first && state == PARTIAL);
+    if (first)
+        s.state[lane / 4] = state;
+    if (first && col < r.cols)
+        r.state[row * r.cols + col] = (uint8_t)state;
+    if (lane == 0 && place) {
+        atomicAdd(&r.place[row], __popc(place));
+        atomicAdd(&r.partial[row], __popc(partial));
+    }
+}
+
+/* r.place and r.partial are 0 before. A thread block per row of tiles and chunk of columns. */
+static __global__ void __launch_bounds__(THREADS) write_once(map_tiles t, tile_rows r)
+{
+    __shared__ once s;
+    int head = t.first + blockIdx.y, row0 = blockIdx.x * TILE, c0 = blockIdx.z * ONCE_TILES;
+    int64_t row = head * r.groups + blockIdx.x, own = row - t.first * r.groups;
+    int rows = min(TILE, (int)r.maps.nq - row0), a = word_row(threadIdx.x), q = threadIdx.x & 3;
+
+    if (c0 * TILE >= key_limit_of(r.maps, row0 + rows - 1)) {
+        if (threadIdx.x < ONCE_TILES && c0 + threadIdx.x < r.cols)
+            r.state[row * r.cols + c0 + threadIdx.x] = EMPTY;
+        return;
+    }
+    int w = 4 * c0 + (threadIdx.x & 31);
+    read_chunk(s, reader_of(r, key_row(r, head, row0), row0, rows, w));
+    __syncthreads();
+    if (threadIdx.x < 32)
+        judge_chunk(s, r, row, c0);
+    __syncthreads();
+    uint64_t *to = t.words + (t.room[own] + c0) * TILE_WORDS + threadIdx.x;
+#pragma unroll
+    for (int c = 0; c < ONCE_TILES; c++)
+        if (s.state[c] == PARTIAL)
+            to[c * TILE_WORDS] = tile_word(s.bits[a][4 * c + q], s.bits[a + 8][4 * c + q]);
+}
+
+/* ---- gathered tiles ------------------------------------------------------------------------- */
+
+/* Which keys, and their bits side by side. */
+
+#define FEW_KEYS 6 /* of a word, that its thread writes by itself */
+
+/* The keys of a warp's words, a word at a time and a lane for each of its keys. */
+static __device__ void write_keys(int32_t *key, uint32_t bits, int to, int first)
+{
+    int lane = threadIdx.x & 31;
+    for (unsigned left = __ballot_sync(~0u, bits != 0); left; left &= left - 1) {
+        int from = __ffs(left) - 1, at = __shfl_sync(~0u, to, from);
+        uint32_t its = __shfl_sync(~0u, bits, from);
+        if (its >> lane & 1)
+            key[at + __popc(its & ((1u << lane) - 1))] = first + 32 * (from - lane) + lane;
+    }
+}
+
+/* The keys that some query of a row of tiles keeps, ascending, then -1 up to a whole tile; and for
+ * each word of `any` how many keys are before it. */
+static __global__ void __launch_bounds__(THREADS) list_keys(map_tiles t, tile_rows r)
+{
+    __shared__ int64_t part[2][32];
+    int64_t row = (t.first + blockIdx.y) * r.groups + blockIdx.x, own = row - t.first * r.groups;
+    int words = 4 * (int)r.cols, base = 0, turn = 0;
+    int end = (int)(t.at[own + 1] - t.at[own]) * TILE;
+    int32_t *key = t.key + t.at[own] * TILE;
+    int64_t all;
+    for (int w0 = 0; w0 < words; w0 += THREADS, turn ^= 1) {
+        int w = w0 + threadIdx.x;
+        uint32_t bits = w < words ? r.any[row * words + w] : 0;
+        int to = base + (int)sum_before(__popc(bits), part[turn], &all);
+        if (w < words)
+            t.before[own * words + w] = to;
+        if (__reduce_max_sync(~0u, __popc(bits)) <= FEW_KEYS)
+            for (; bits; bits &= bits - 1)
+                key[to++] = 32 * w + __ffs(bits) - 1;
+        else
+            write_keys(key, bits, to, 32 * w);
+        base += (int)all;
+    }
+    for (int i = base + threadIdx.x; i < end; i += THREADS)
+        key[i] = -1;
+}
+
+#define PACK_TILES 4 /* of a thread block at a time */
+#define PACK_WORDS (4 * PACK_TILES)
+#define PACK_PITCH 20 /* words: rows a .. a + 7 are in different banks */
+#define PACK_THREADS 128
+#define PACK_WARPS (PACK_THREADS / 32)
+#define FEW_ROWS 16
+#define MAX_CHUNKS 16 /* thread blocks that share a row of tiles */
+
+/* How to take the bits of a mask out of a word and to the right, side by side, in five steps of 1,
+ * 2, .. 16 places: those that move in each. */
+struct alignas(16) taking {
+    uint32_t mask, moves[5], unused[2];
+};
+
+static __device__ taking taking_of(uint32_t mask)
+{
+    taking t;
+    uint32_t left = ~mask << 1; /* bits that are not wanted, to the right of each */
+    t.mask = mask;
+#pragma unroll
+    for (int i = 0; i < 5; i++) {
+        uint32_t odd = left ^ left << 1; /* an odd number of them */
+        odd ^= odd << 2;
+        odd ^= odd << 4;
+        odd ^= odd << 8;
+        odd ^= odd << 16;
+        t.moves[i] = odd & mask;
+        mask = (mask ^ t.moves[i]) | t.moves[i] >> (1 << i);
+        left &= ~odd;
+    }
+    return t;
+}
+
+static __device__ __forceinline__ uint32_t take_bits(const taking &t, uint32_t x)
+{
+    x &= t.mask;
+#pragma unroll
+    for (int i = 0; i < 5; i++) {
+        uint32_t moving = x & t.moves[i];
+        x = (x ^ moving) | moving >> (1 << i);
+    }
+    return x;
+}
+
+/* What a thread block has of a row of tiles: rows of its maps, and gathered keys. */
+struct packing {
+    uint32_t bits[TILE][PACK_PITCH]; /* of the rows of the map, a bit for each gathered key */
+    uint32_t stage[TILE][33];        /* of the rows of the map, a bit for each key of 32 words */
+    taking take[32];                 /* the gathered ones of these words */
+    int32_t key[PACK_TILES * TILE];
+    int limit[TILE];     /* gathered keys that each query may see, counted from the first here */
+    int cut[PACK_TILES]; /* does a query not keep a key of a tile? */
+};
+
+/* Where rows of the map are few: a lane looks up a key. */
+static __device__ void pack_few(packing &s, const uint32_t *map, int64_t pitch, int rows)
+{
+    int lane = threadIdx.x & 31;
+#pragma unroll 4
+    for (int i = threadIdx.x >> 5; i < rows * PACK_WORDS; i += PACK_WARPS) {
+        int row = i / PACK_WORDS, word = i % PACK_WORDS, key = s.key[32 * word + lane];
+        bool kept = key >= 0 && map[row * pitch + key / 32] >> key % 32 & 1;
+        uint32_t bits = __ballot_sync(~0u, kept);
+        if (lane == 0)
+            s.bits[row][word] = bits;
+    }
+}
+
+/* Bits of a row as they come. */
+struct appending {
+    uint32_t bits; /* that do not fill a word yet */
+    int n, word;
+};
+
+static __device__ __forceinline__ void append(uint32_t *to, appending &a, uint32_t bits, int n)
+{
+    a.bits |= bits << a.n;
+    a.n += n;
+    if (a.n < 32)
+        return;
+    to[a.word++] = a.bits;
+    a.n -= 32;
+    a.bits = a.n ? bits >> (n - a.n) : 0;
+}
+
+/* Where they are many: a thread per row takes the bits of the gathered keys [first, last] out of
+ * word after word. */
+static __device__ void pack_many(packing &s, const uint32_t *map, int64_t pitch, int rows,
+                                 const uint32_t *any, int first, int last)
+{
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = threadIdx.x;
+    appending a = {0, 0, 0};
+    for (int w0 = first / 32; w0 <= last / 32; w0 += 32) {
+        uint32_t mine = 0, got[TILE / PACK_WARPS];
+        int w = w0 + lane;
+        taking take;
+        if (w <= last / 32)
+            mine = any[w] & ~low_bits(first - 32 * w) & low_bits(last + 1 - 32 * w);
+        if (!__ballot_sync(~0u, mine != 0))
+            continue;
+        const uint32_t *at = map + warp * pitch + w;
+#pragma unroll
+        for (int k = 0; k < TILE / PACK_WARPS; k++, at += PACK_WARPS * pitch)
+            got[k] = mine && warp + k * PACK_WARPS < rows ? *at : 0;
+        if (warp == 0)
+            take = taking_of(mine);
+        __syncthreads(); /* the words before are done with */
+        if (warp == 0)
+            s.take[lane] = take;
+#pragma unroll
+        for (int k = 0; k < TILE / PACK_WARPS; k++)
+            s.stage[warp + k * PACK_WARPS][lane] = got[k];
+        __syncthreads();
+#pragma unroll 4
+        for (int i = 0; i < 32; i++) {
+            taking t = s.take[i];
+            if (t.mask)
+                append(s.bits[row], a, take_bits(t, s.stage[row][i]), __popc(t.mask));
+        }
+    }
+    for (; a.word < PACK_WORDS; a.bits = 0)
+        s.bits[row][a.word++] = a.bits;
+}
+
+/* The words of the packed tiles from number `at` on, and which of them need none. `care`: the
+ * queries of a thread that exist. */
+static __device__ void write_packed(packing &s, const map_tiles &t, int64_t at, int n, int bq,
+                                    int skip, int rows)
+{
+    int quad = threadIdx.x & 3;
+    for (int i = threadIdx.x; i < TILE_WORDS; i += PACK_THREADS) {
+        int a = word_row(i), b = a + 8;
+        const uint32_t *row_a = s.bits[(a + skip) / bq], *row_b = s.bits[(b + skip) / bq];
+        uint64_t care =
+            (a < rows ? 0x3333333333333333ull : 0) | (b < rows ? 0xccccccccccccccccull : 0);
+#pragma unroll
+        for (int k = 0; k < PACK_TILES; k++) {
+            int w = 4 * k + quad;
+            if (k == n)
+                break;
+            uint32_t x = a < rows ? row_a[w] & low_bits(s.limit[a] - 32 * w) : 0;
+            uint32_t y = b < rows ? row_b[w] & low_bits(s.limit[b] - 32 * w) : 0;
+            uint64_t word = tile_word(x, y);
+            t.words[(at + k) * TILE_WORDS + i] = word;
+            if ((word & care) != care)
+                s.cut[k] = 1;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < n)
+        t.bits[at + threadIdx.x] = s.cut[threadIdx.x] ? (int32_t)(at + threadIdx.x) : -1;
+}
+
+static __global__ void __launch_bounds__(PACK_THREADS, 6) write_gathered(map_tiles t, tile_rows r)
+{
+    __shared__ packing s;
+    int head = t.first + blockIdx.y, row0 = blockIdx.x * TILE, bq = (int)r.maps.bq;
+    int64_t row = head * r.groups + blockIdx.x, own = row - t.first * r.groups, at = t.at[own];
+    int tiles = (int)(t.at[own + 1] - at), rows = min(TILE, (int)r.maps.nq - row0);
+    int skip = row0 % bq, map_rows = (skip + rows - 1) / bq + 1, keys = r.keys[row];
+    const uint32_t *map = key_row(r, head, row0), *any = r.any + row * 4 * r.cols;
+    int limit = 0;
+
+    if (threadIdx.x < rows) { /* the rank of the first key that the query does not see */
+        int end = key_limit_of(r.maps, row0 + threadIdx.x), w = end / 32;
+        limit = w < 4 * r.cols
+                    ? t.before[own * 4 * r.cols + w] + __popc(any[w] & low_bits(end - 32 * w))
+                    : keys;
+    }
+    for (int from = blockIdx.z * PACK_TILES; from < tiles; from += gridDim.z * PACK_TILES) {
+        int n = min(PACK_TILES, tiles - from), here = min(n * TILE, keys - from * TILE);
+        __syncthreads();
+        for (int i = threadIdx.x; i < PACK_TILES * TILE; i += PACK_THREADS)
+            s.key[i] = i < here ? t.key[(at + from) * TILE + i] : -1;
+        s.limit[threadIdx.x] = limit - from * TILE;
+        if (threadIdx.x < PACK_TILES)
+            s.cut[threadIdx.x] = 0;
+        __syncthreads();
+        if (map_rows <= FEW_ROWS)
+            pack_few(s, map, r.pitch, map_rows);
+        else
+            pack_many(s, map, r.pitch, map_rows, any, s.key[0], s.key[here - 1]);
+        __syncthreads();
+        write_packed(s, t, at + from, n, bq, skip, rows);
+    }
+}
+
 /* ---- launches ------------------------------------------------------------------------------- */
 
 static int launch_places(struct gpu *g, const struct map_tiles *t, struct err *err)
 {
-    int rc = 0;
     place_tiles<<<1, PLACE_THREADS, 0, g->stream>>>(*t, *t->rows);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 static int launch_tiles(struct gpu *g, const struct map_tiles *t, struct err *err)
@@ -385,7 +775,7 @@ out:
     return rc;
 }
 
-extern "C" int map_tiles_launch(struct gpu *g, const struct map_tiles *t, struct err *err)
+int map_tiles_launch(struct gpu *g, const struct map_tiles *t, struct err *err)
 {
     int rc = 0;
     if (t->room)
@@ -408,9 +798,7 @@ static int make_room(struct gpu *g, struct map_tiles *t, int64_t *with_bits, str
 
     if (t->gathered || r->maps.bq > 1 || r->maps.bk > 1)
         return 0;
-    room = (int64_t *)malloc((size_t)(rows + 1) * sizeof *room);
-    if (!room)
-        FAIL(err, ERR_NOMEM, "tiles of rows: out of memory");
+    TRY(mem_alloc(&room, rows + 1, sizeof *room, "tiles of rows", err));
     room[0] = 0;
     for (int64_t i = 0; i < rows; i++) {
         int64_t last = MIN((i % r->groups + 1) * TILE, r->maps.nq) - 1;
@@ -420,8 +808,7 @@ static int make_room(struct gpu *g, struct map_tiles *t, int64_t *with_bits, str
     if (room[rows] > 2 * *with_bits || room[rows] > INT32_MAX)
         goto out;
     *with_bits = room[rows];
-    TRY(gpu_alloc(g, (rows + 1) * 8, &t->room, err));
-    TRY(gpu_put(g, t->room, room, (rows + 1) * 8, err));
+    TRY(gpu_upload(g, room, (rows + 1) * 8, &t->room, err));
     TRY(gpu_sync(g, err));
 out:
     free(room);
@@ -447,11 +834,11 @@ out:
     return rc;
 }
 
-extern "C" int map_tiles_make(struct gpu *g, const struct tile_rows *r, int first, int count,
-                              bool gathered, struct map_tiles *t, struct err *err)
+int map_tiles_make(struct gpu *g, const struct tile_rows *r, int first, int count, bool gathered,
+                   struct map_tiles *t, struct err *err)
 {
     int64_t rows = count * r->groups, with_bits = 0;
-    int64_t *ptr = (int64_t *)malloc((size_t)(rows + 1) * sizeof *ptr);
+    int64_t *ptr = NULL;
     int rc = 0;
 
     memset(t, 0, sizeof *t);
@@ -459,8 +846,7 @@ extern "C" int map_tiles_make(struct gpu *g, const struct tile_rows *r, int firs
     t->first = first;
     t->count = count;
     t->gathered = gathered;
-    if (!ptr)
-        FAIL(err, ERR_NOMEM, "tiles of rows: out of memory");
+    TRY(mem_alloc(&ptr, rows + 1, sizeof *ptr, "tiles of rows", err));
     TRY(gpu_alloc(g, (rows + 1) * 8, &t->at, err));
     TRY(gpu_alloc(g, (rows + 1) * 8, &t->bits_at, err));
     TRY(launch_places(g, t, err));
@@ -483,7 +869,7 @@ out:
     return rc;
 }
 
-extern "C" void map_tiles_free(struct map_tiles *t)
+void map_tiles_free(struct map_tiles *t)
 {
     free((void *)t->csr.ptr);
     memset(t, 0, sizeof *t);

@@ -1,6 +1,6 @@
 /*
  * plan.h - the work of an attention launch as a list of items in the order in which thread blocks
- * take them. plan.c makes it on the host, planrows.h and maplists.h make the same one on the GPU.
+ * take them. plan.c makes it on the host, mapplan.h makes the same one on the GPU.
  *
  * Rows of tiles are grouped into sections of heads whose keys and values stay in L2, and within a
  * section the longest come first. From the first row on that would end late (attn_row_late) the
@@ -9,9 +9,9 @@
 #ifndef LACUNA_PLAN_H
 #define LACUNA_PLAN_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/err.h"
 
@@ -48,7 +48,7 @@ struct attn_csr {
     const int32_t *col, *bits, *keys;
     const uint64_t *words;
     int64_t n_bits;
-    bool on_device; /* ATTN_BITS, ATTN_GATHER: all but ptr lie there (maptiles.h) */
+    bool on_device; /* ATTN_BITS, ATTN_GATHER: all but ptr lie there (mapplan.h) */
 };
 
 /* Tile of a kernel as the plan sees it. Items are counted in units of bn / units keys. Dense: unit
@@ -211,8 +211,6 @@ int attn_plan_filtered(const struct attn_problem *p, const struct attn_tile *til
 int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile);
 int attn_block_keys(enum attn_lists lists, const struct attn_tile *tile);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

@@ -1,12 +1,12 @@
 /*
- * planrows.cu - rows in the order in which they are taken, and their pieces (planrows.h).
+ * planrows.cu - rows in the order in which they are taken, and their pieces (mapplan.h).
  *
  * A row's place is the number of rows before it: every warp compares 32 rows with some of the
  * others. That takes rows^2 / 32 steps, 2 us for 2048 rows, and needs no passes that wait for each
  * other. Sums over the order then say which row is the first to end late, and where the shares of
  * what is left begin.
  */
-#include "cuda/attn/planrows.h"
+#include "cuda/attn/mapplan.h"
 
 #include "cuda/blocksum.cuh"
 
@@ -156,16 +156,13 @@ static __global__ void __launch_bounds__(CUT_THREADS) cut_rows(row_plan r)
         *r.n = {n, splits, slots, rows - some};
 }
 
-extern "C" int row_plan_order(struct gpu *g, const struct row_plan *r, struct err *err)
+int row_plan_order(struct gpu *g, const struct row_plan *r, struct err *err)
 {
-    int rc = 0;
     order_rows<<<(unsigned)((r->rows + 31) / 32), THREADS, 0, g->stream>>>(*r);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
-extern "C" int row_plan_cut(struct gpu *g, const struct row_plan *r, struct err *err)
+int row_plan_cut(struct gpu *g, const struct row_plan *r, struct err *err)
 {
     int rc = 0;
     TRY(row_plan_order(g, r, err));
@@ -175,7 +172,8 @@ out:
     return rc;
 }
 
-extern "C" int row_plan_launch(struct gpu *g, const struct row_plan *r, struct err *err)
+/* Make it again, keys included. */
+static int row_plan_launch(struct gpu *g, const struct row_plan *r, struct err *err)
 {
     int rc = 0;
     make_keys<<<(unsigned)((r->rows + THREADS - 1) / THREADS), THREADS, 0, g->stream>>>(*r);
@@ -190,14 +188,12 @@ template <class T>
 static int fetch(struct gpu *g, const T *from, int64_t n, T **to, struct err *err)
 {
     free(*to);
-    *to = (T *)malloc((size_t)(n + 1) * sizeof **to);
-    if (!*to)
-        return err_set(err, ERR_NOMEM, "plan: out of memory");
-    return gpu_get(g, *to, from, n * (int64_t)sizeof **to, err);
+    *to = NULL;
+    int rc = mem_alloc(to, n, sizeof **to, "plan", err);
+    return rc ? rc : gpu_get(g, *to, from, n * (int64_t)sizeof **to, err);
 }
 
-extern "C" int row_plan_fetch(struct gpu *g, const struct row_plan *r, struct attn_plan *plan,
-                              struct err *err)
+int row_plan_fetch(struct gpu *g, const struct row_plan *r, struct attn_plan *plan, struct err *err)
 {
     struct plan_counts n;
     int rc = 0;
@@ -216,15 +212,14 @@ out:
     return rc;
 }
 
-extern "C" int map_plan_launch(struct gpu *g, const void *plan, struct err *err)
+int map_plan_launch(struct gpu *g, const void *plan, struct err *err)
 {
     const struct map_plan *p = (const struct map_plan *)plan;
     int rc = map_tiles_launch(g, &p->tiles, err);
     return rc ? rc : row_plan_launch(g, &p->rows, err);
 }
 
-extern "C" int row_plan_init(struct gpu *g, int64_t rows, int per_stage, struct row_plan *r,
-                             struct err *err)
+int row_plan_init(struct gpu *g, int64_t rows, int per_stage, struct row_plan *r, struct err *err)
 {
     int64_t most = attn_most_items(rows, g->sms);
     int rc = 0;
@@ -246,10 +241,9 @@ out:
     return rc;
 }
 
-extern "C" int row_plan_make(struct gpu *g, const struct attn_problem *p,
-                             const struct attn_tile *tile, const struct attn_csr *csr,
-                             const int64_t *at, struct row_plan *r, struct attn_plan *plan,
-                             struct err *err)
+int row_plan_make(struct gpu *g, const struct attn_problem *p, const struct attn_tile *tile,
+                  const struct attn_csr *csr, const int64_t *at, struct row_plan *r,
+                  struct attn_plan *plan, struct err *err)
 {
     int rc = 0;
 

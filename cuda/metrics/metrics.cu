@@ -8,21 +8,12 @@
 #include "cuda/metrics/metrics_table.h"
 #include "cuda/tensormap.h"
 
-extern "C" {
-#include "core/mem.h"
-}
 #include "cuda/attn/attn_args.h"
 
 #include <cuda_bf16.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int put(struct gpu *g, const void *src, int64_t bytes, void *dst, struct err *err)
-{
-    int rc = gpu_alloc(g, bytes, dst, err);
-    return rc ? rc : gpu_put(g, *(void **)dst, src, bytes, err);
-}
 
 /* ---- dense reference ------------------------------------------------------------------------ */
 
@@ -124,7 +115,7 @@ static int ref_job(struct gpu *g, const struct attn_problem *p, const struct att
     r->q_blocks = plan.q_blocks;
     TRY(slots_for_all(&plan, n, &rows, err));
     TRY(attn_job_init(g, p, k, &plan, x, &r->job, err));
-    TRY(put(g, rows, n * (int64_t)sizeof *rows, &r->rows, err));
+    TRY(gpu_upload(g, rows, n * (int64_t)sizeof *rows, &r->rows, err));
     TRY(gpu_sync(g, err));
 out:
     free(rows);
@@ -145,9 +136,8 @@ out:
     return rc;
 }
 
-extern "C" int metrics_ref_init(struct gpu *g, const struct attn_problem *p,
-                                const struct attn_tensors *x, bool keep_out, struct metrics_ref *r,
-                                struct err *err)
+int metrics_ref_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
+                     bool keep_out, struct metrics_ref *r, struct err *err)
 {
     int rc = 0;
     memset(r, 0, sizeof *r);
@@ -159,9 +149,8 @@ out:
     return rc;
 }
 
-extern "C" int metrics_dense_make(struct gpu *g, const struct attn_problem *p,
-                                  const struct attn_tensors *x, struct metrics_dense *d,
-                                  struct err *err)
+int metrics_dense_make(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
+                       struct metrics_dense *d, struct err *err)
 {
     struct metrics_ref r = {};
     struct gpu_mark mark;
@@ -180,7 +169,7 @@ out:
     return rc;
 }
 
-extern "C" int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *err)
+int metrics_ref_launch(struct gpu *g, const struct metrics_ref *r, struct err *err)
 {
     int rc = 0;
     const attn_args *a = (const attn_args *)r->job.args;
@@ -207,7 +196,7 @@ out:
     return rc;
 }
 
-extern "C" void metrics_ref_free(struct metrics_ref *r)
+void metrics_ref_free(struct metrics_ref *r)
 {
     attn_job_free(&r->job);
     memset(r, 0, sizeof *r);
@@ -221,51 +210,27 @@ __global__ static void norms_of(const float *lse, int64_t n, float2 *norm)
             isinf(lse[i]) ? make_float2(INFINITY, 0) : make_float2(lse[i] * 1.4426950408889634f, 1);
 }
 
-extern "C" int metrics_norms_into(struct gpu *g, const float *lse, int64_t n, void *norm,
-                                  struct err *err)
+int metrics_norms_into(struct gpu *g, const float *lse, int64_t n, void *norm, struct err *err)
 {
-    int rc = 0;
     norms_of<<<(unsigned)((n + 255) / 256), 256, 0, g->stream>>>(lse, n, (float2 *)norm);
-    CU_LAUNCHED(err);
-out:
-    return rc;
-}
-
-extern "C" int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm,
-                             struct err *err)
-{
-    int rc = gpu_alloc(g, n * 8, norm, err);
-    return rc ? rc : metrics_norms_into(g, lse, n, *norm, err);
+    return LAUNCH_STATUS(err);
 }
 
 /* ---- second pass ---------------------------------------------------------------------------- */
 
-template <class T>
-static void launch(int grid, cudaStream_t stream, const CUtensorMap *maps, const void *args)
-{
-    pass_sm90<T><<<grid, T::THREADS, sizeof(pass_smem<T>), stream>>>(maps[0], maps[1],
-                                                                     *(const metrics_args *)args);
-}
-
-template <class T> static constexpr metrics_kernel entry()
-{
-    return {T::D,     T::KIND, ATTN_BF16, (int)sizeof(pass_smem<T>), (const void *)pass_sm90<T>,
-            launch<T>};
-}
-
 static const metrics_kernel metrics_kernels[] = {
-    entry<pass_shape<128, METRICS_SIGNS>>(),
-    entry<pass_shape<128, METRICS_SUMS>>(),
-    entry<pass_shape<128, METRICS_MAPS>>(),
-    entry<pass_shape<128, METRICS_LEVELS>>(),
-    entry<pass_shape<128, METRICS_TOPS>>(),
-    entry<pass_shape<128, METRICS_SLICES>>(),
-    entry<pass_shape<64, METRICS_SLICES>>(),
-    entry<pass_shape<64, METRICS_SIGNS>>(),
-    entry<pass_shape<64, METRICS_SUMS>>(),
-    entry<pass_shape<64, METRICS_MAPS>>(),
-    entry<pass_shape<64, METRICS_LEVELS>>(),
-    entry<pass_shape<64, METRICS_TOPS>>(),
+    pass_entry<pass_shape<128, METRICS_SIGNS>>(ATTN_BF16),
+    pass_entry<pass_shape<128, METRICS_SUMS>>(ATTN_BF16),
+    pass_entry<pass_shape<128, METRICS_MAPS>>(ATTN_BF16),
+    pass_entry<pass_shape<128, METRICS_LEVELS>>(ATTN_BF16),
+    pass_entry<pass_shape<128, METRICS_TOPS>>(ATTN_BF16),
+    pass_entry<pass_shape<128, METRICS_SLICES>>(ATTN_BF16),
+    pass_entry<pass_shape<64, METRICS_SLICES>>(ATTN_BF16),
+    pass_entry<pass_shape<64, METRICS_SIGNS>>(ATTN_BF16),
+    pass_entry<pass_shape<64, METRICS_SUMS>>(ATTN_BF16),
+    pass_entry<pass_shape<64, METRICS_MAPS>>(ATTN_BF16),
+    pass_entry<pass_shape<64, METRICS_LEVELS>>(ATTN_BF16),
+    pass_entry<pass_shape<64, METRICS_TOPS>>(ATTN_BF16),
     {},
 };
 
@@ -332,7 +297,7 @@ static int upload_plan(struct gpu *g, const struct metrics_plan *plan, struct me
     TRY(mem_alloc(&pass->item_rows, plan->n_items, sizeof(int32_t), "work items", err));
     for (int32_t i = 0; i < plan->n_items; i++)
         pass->item_rows[i] = plan->items[i].row;
-    TRY(put(g, plan->items, plan->n_items * (int64_t)sizeof *plan->items, &a->items, err));
+    TRY(gpu_upload(g, plan->items, plan->n_items * (int64_t)sizeof *plan->items, &a->items, err));
     TRY(gpu_alloc(g, 256, &a->ticket, err));
     TRY(gpu_zero(g, a->ticket, 256, err));
     TRY(gpu_sync(g, err));
@@ -344,9 +309,10 @@ static int pass_args(struct metrics_pass *pass, const void *norm, const struct m
                      metrics_args **out, struct err *err)
 {
     const struct attn_problem *p = &pass->problem;
-    metrics_args *a = (metrics_args *)calloc(1, sizeof *a);
-    if (!a)
-        return err_set(err, ERR_NOMEM, "kernel arguments: out of memory");
+    metrics_args *a = NULL;
+    int rc = mem_zalloc(&a, 1, sizeof *a, "kernel arguments", err);
+    if (rc)
+        return rc;
     pass->args = a;
     a->norm = (const float2 *)norm;
     a->nq = (int)p->nq;
@@ -372,10 +338,9 @@ static int pass_args(struct metrics_pass *pass, const void *norm, const struct m
     return 0;
 }
 
-extern "C" int metrics_pass_init(struct gpu *g, const struct attn_problem *p,
-                                 const struct attn_tensors *x, const void *norm,
-                                 const struct metrics_ask *ask, struct metrics_pass *pass,
-                                 struct err *err)
+int metrics_pass_init(struct gpu *g, const struct attn_problem *p, const struct attn_tensors *x,
+                      const void *norm, const struct metrics_ask *ask, struct metrics_pass *pass,
+                      struct err *err)
 {
     int rc = 0;
     struct metrics_plan plan = {};
@@ -404,7 +369,7 @@ out:
     return rc;
 }
 
-extern "C" int metrics_pass_launch(struct gpu *g, const struct metrics_pass *pass, struct err *err)
+int metrics_pass_launch(struct gpu *g, const struct metrics_pass *pass, struct err *err)
 {
     const metrics_args *a = (const metrics_args *)pass->args;
     int64_t n = (pass->problem.nq + METRICS_CELL - 1) / METRICS_CELL * a->cells;
@@ -423,7 +388,7 @@ out:
     return rc;
 }
 
-extern "C" void metrics_pass_free(struct metrics_pass *pass)
+void metrics_pass_free(struct metrics_pass *pass)
 {
     free(pass->item_rows);
     free(pass->args);
@@ -431,8 +396,7 @@ extern "C" void metrics_pass_free(struct metrics_pass *pass)
     memset(pass, 0, sizeof *pass);
 }
 
-extern "C" int metrics_pass_sums(struct gpu *g, const struct metrics_pass *pass, double *sum,
-                                 struct err *err)
+int metrics_pass_sums(struct gpu *g, const struct metrics_pass *pass, double *sum, struct err *err)
 {
     int rc = 0;
     int64_t nq = pass->problem.nq, n = pass->n_items * (int64_t)METRICS_BM;
@@ -458,8 +422,8 @@ static int64_t whole_pairs(int unit)
     return pairs[unit];
 }
 
-extern "C" int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass,
-                                  struct metrics_below *out, struct err *err)
+int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass, struct metrics_below *out,
+                       struct err *err)
 {
     metrics_counts n = {};
     int rc = 0;
@@ -489,8 +453,8 @@ static void fold_row(const float *sum, const float *max, int64_t cells, int64_t 
     }
 }
 
-extern "C" int metrics_pass_cells(struct gpu *g, const struct metrics_pass *pass, int64_t pool,
-                                  float *sum, float *max, struct err *err)
+int metrics_pass_cells(struct gpu *g, const struct metrics_pass *pass, int64_t pool, float *sum,
+                       float *max, struct err *err)
 {
     int64_t cells = ((const metrics_args *)pass->args)->cells, by = pool / METRICS_CELL;
     int64_t rows = (pass->problem.nq + METRICS_CELL - 1) / METRICS_CELL;

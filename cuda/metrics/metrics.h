@@ -14,9 +14,9 @@
 #ifndef LACUNA_CUDA_METRICS_H
 #define LACUNA_CUDA_METRICS_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/accel.h"
 #include "cuda/attn/attn.h"
@@ -69,11 +69,8 @@ int metrics_compare(struct gpu *g, const struct attn_problem *p, const struct me
                     const struct metrics_outputs *o, struct accel_sums *sums, double *mass,
                     struct err *err);
 
-/* Compute normalisers from natural log-sum-exps in fp32, whose rounding changes p by 6e-8 |LSE|.
- * norm [n] is new device memory of the arena. */
-int metrics_norms(struct gpu *g, const float *lse, int64_t n, void **norm, struct err *err);
-
-/* The same into memory that is there. */
+/* Compute normalisers, float2 norm [n], from natural log-sum-exps in fp32, whose rounding changes p
+ * by 6e-8 |LSE|. */
 int metrics_norms_into(struct gpu *g, const float *lse, int64_t n, void *norm, struct err *err);
 
 /* ---- second pass ---------------------------------------------------------------------------- */
@@ -144,8 +141,6 @@ int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass, struct me
 int metrics_pass_cells(struct gpu *g, const struct metrics_pass *pass, int64_t pool, float *sum,
                        float *max, struct err *err);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

@@ -4,10 +4,6 @@
  */
 #include "cuda/metrics/metrics.h"
 
-extern "C" {
-#include "core/mem.h"
-}
-
 #include <cuda_bf16.h>
 #include <math.h>
 #include <stdlib.h>
@@ -182,9 +178,9 @@ static void take_sums(const double *v, struct accel_sums *s)
     *s = {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11], 0};
 }
 
-extern "C" int metrics_compare(struct gpu *g, const struct attn_problem *p,
-                               const struct metrics_dense *d, const struct metrics_outputs *o,
-                               struct accel_sums *sums, double *mass, struct err *err)
+int metrics_compare(struct gpu *g, const struct attn_problem *p, const struct metrics_dense *d,
+                    const struct metrics_outputs *o, struct accel_sums *sums, double *mass,
+                    struct err *err)
 {
     struct gpu_mark mark = gpu_mark(g);
     int64_t rows = p->heads * p->nq, blocks = (p->nq + BLOCK_ROWS - 1) / BLOCK_ROWS;

@@ -15,21 +15,8 @@ namespace half_operands
 }
 using namespace half_operands;
 
-template <class T>
-static void launch(int grid, cudaStream_t stream, const CUtensorMap *maps, const void *args)
-{
-    pass_sm90<T><<<grid, T::THREADS, sizeof(pass_smem<T>), stream>>>(maps[0], maps[1],
-                                                                     *(const metrics_args *)args);
-}
-
-template <class T> static constexpr metrics_kernel maps_of()
-{
-    return {T::D,     METRICS_MAPS, ATTN_F16, (int)sizeof(pass_smem<T>), (const void *)pass_sm90<T>,
-            launch<T>};
-}
-
 const metrics_kernel metrics_half_maps[] = {
-    maps_of<pass_shape<128, METRICS_MAPS>>(),
-    maps_of<pass_shape<64, METRICS_MAPS>>(),
+    pass_entry<pass_shape<128, METRICS_MAPS>>(ATTN_F16),
+    pass_entry<pass_shape<64, METRICS_MAPS>>(ATTN_F16),
     {},
 };

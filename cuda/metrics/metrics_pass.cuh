@@ -134,4 +134,18 @@ __global__ void __launch_bounds__(T::THREADS, 1)
 #endif
 }
 
+template <class T>
+static void pass_launch(int grid, cudaStream_t stream, const CUtensorMap *maps, const void *args)
+{
+    pass_sm90<T><<<grid, T::THREADS, sizeof(pass_smem<T>), stream>>>(maps[0], maps[1],
+                                                                     *(const metrics_args *)args);
+}
+
+/* The kernel in a table. */
+template <class T> static constexpr metrics_kernel pass_entry(attn_element element)
+{
+    return {T::D,          T::KIND, element, (int)sizeof(pass_smem<T>), (const void *)pass_sm90<T>,
+            pass_launch<T>};
+}
+
 #endif

@@ -4,9 +4,9 @@
 #ifndef LACUNA_CUDA_METRICS_PLAN_H
 #define LACUNA_CUDA_METRICS_PLAN_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "cuda/attn/plan.h"
 
@@ -28,8 +28,6 @@ int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan
                       struct err *err);
 void metrics_plan_free(struct metrics_plan *plan);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

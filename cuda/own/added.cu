@@ -37,8 +37,8 @@ static __global__ void scale_numbers(float *x, int64_t n, float factor)
         x[i] *= factor;
 }
 
-extern "C" int added_init(struct gpu *g, const float *const *added, const int *exp, int parts,
-                          int64_t n, struct added_job *job, struct err *err)
+int added_init(struct gpu *g, const float *const *added, const int *exp, int parts, int64_t n,
+               struct added_job *job, struct err *err)
 {
     int rc = 0;
     job->parts = parts;
@@ -58,12 +58,9 @@ out:
     return rc;
 }
 
-extern "C" int added_launch(struct gpu *g, const struct added_job *job, struct err *err)
+int added_launch(struct gpu *g, const struct added_job *job, struct err *err)
 {
-    int rc = 0;
     dim3 grid((unsigned)((job->n / 8 + 255) / 256), (unsigned)job->heads);
     add_numbers<<<grid, 256, 0, g->stream>>>(*job);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }

@@ -5,9 +5,9 @@
 #ifndef LACUNA_ADDED_H
 #define LACUNA_ADDED_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "cuda/device.h"
 
@@ -26,8 +26,6 @@ int added_init(struct gpu *g, const float *const *added, const int *exp, int par
                struct added_job *job, struct err *err);
 int added_launch(struct gpu *g, const struct added_job *job, struct err *err);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

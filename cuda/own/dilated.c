@@ -12,7 +12,6 @@
 
 #include "core/clock.h"
 #include "core/intmath.h"
-#include "core/mem.h"
 #include "cuda/own/own.h"
 
 #include <math.h>
@@ -147,10 +146,8 @@ static int gather_lists(struct making *m, const struct part *like, struct launch
         from[m->n + n / size] = (int2){x->kv, (int)x->k_token};
         n++;
     }
-    TRY(gpu_alloc(m->g, n * (int64_t)sizeof *q, &q, err));
-    TRY(gpu_alloc(m->g, n / size * (int64_t)sizeof *k, &k, err));
-    TRY(gpu_put(m->g, q, from, n * (int64_t)sizeof *q, err));
-    TRY(gpu_put(m->g, k, from + m->n, n / size * (int64_t)sizeof *k, err));
+    TRY(gpu_upload(m->g, from, n * (int64_t)sizeof *q, &q, err));
+    TRY(gpu_upload(m->g, from + m->n, n / size * (int64_t)sizeof *k, &k, err));
     TRY(gpu_sync(m->g, err));
     int64_t r = branch_of(m, 0)->r;
     l->q = (struct dilated_gather){m->job->x.q, NULL, q, p->nq, n, like->nq, r, p->d};
@@ -215,16 +212,6 @@ out:
 
 /* ---- a branch ------------------------------------------------------------------------------- */
 
-static int put(struct gpu *g, const void *src, int64_t bytes, void *dst, struct err *err)
-{
-    int rc = 0;
-    TRY(gpu_alloc(g, bytes, dst, err));
-    TRY(gpu_put(g, *(void **)dst, src, bytes, err));
-    TRY(gpu_sync(g, err));
-out:
-    return rc;
-}
-
 /* What the merge has to know of the branch. */
 static int put_branch(struct making *m, struct err *err)
 {
@@ -240,10 +227,11 @@ static int put_branch(struct making *m, struct err *err)
         for (int64_t s = 0; s < m->segments; s++)
             m->zeros[h * m->segments + s] = zeros_of(m, h, s);
     }
-    TRY(put(m->g, m->phase, heads * (int64_t)sizeof *m->phase, &to->phase, err));
-    TRY(put(m->g, m->base, n * (int64_t)sizeof *m->base, &to->base, err));
+    TRY(gpu_upload(m->g, m->phase, heads * (int64_t)sizeof *m->phase, &to->phase, err));
+    TRY(gpu_upload(m->g, m->base, n * (int64_t)sizeof *m->base, &to->base, err));
     if (m->rules->of.dilated.padded)
-        TRY(put(m->g, m->zeros, n * (int64_t)sizeof *m->zeros, &to->zeros, err));
+        TRY(gpu_upload(m->g, m->zeros, n * (int64_t)sizeof *m->zeros, &to->zeros, err));
+    TRY(gpu_sync(m->g, err));
 out:
     return rc;
 }

@@ -23,15 +23,13 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-extern "C" int dilated_gather_launch(struct gpu *g, const struct dilated_gather *a, struct err *err)
+int dilated_gather_launch(struct gpu *g, const struct dilated_gather *a, struct err *err)
 {
-    int chunks = a->d / 8, rc = 0;
+    int chunks = a->d / 8;
     int64_t total = a->parts * a->n * chunks, blocks = (total + THREADS - 1) / THREADS;
     unsigned grid = (unsigned)(blocks < 16 * g->sms ? blocks : 16 * g->sms);
     gather_rows<<<grid, THREADS, 0, g->stream>>>(*a, chunks, total);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }
 
 /* The row of a branch's outputs for position p of a head, -1 where the branch leaves it out. */
@@ -78,15 +76,12 @@ static __global__ void __launch_bounds__(THREADS)
         a.lse[row] = sum > 0 ? top + logf(sum) : -INFINITY;
 }
 
-extern "C" int dilated_merge_launch(struct gpu *g, const struct dilated_merge *a, struct err *err)
+int dilated_merge_launch(struct gpu *g, const struct dilated_merge *a, struct err *err)
 {
-    int rc = 0;
     unsigned grid = (unsigned)((a->heads * a->nq + THREADS / 32 - 1) / (THREADS / 32));
     if (a->d == 64)
         merge_rows<2><<<grid, THREADS, 0, g->stream>>>(*a);
     else
         merge_rows<4><<<grid, THREADS, 0, g->stream>>>(*a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }

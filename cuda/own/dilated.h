@@ -4,9 +4,9 @@
 #ifndef LACUNA_DILATED_H
 #define LACUNA_DILATED_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/ownrule.h"
 #include "cuda/device.h"
@@ -43,8 +43,6 @@ struct dilated_merge {
 };
 int dilated_merge_launch(struct gpu *g, const struct dilated_merge *a, struct err *err);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

@@ -11,7 +11,6 @@
 #include "core/accel.h"
 #include "core/clock.h"
 #include "core/intmath.h"
-#include "core/mem.h"
 #include "cuda/attn/attn.h"
 #include "cuda/own/own.h"
 
@@ -204,8 +203,7 @@ static int put_tiles(struct gpu *g, struct own_job *job, struct state *s, struct
             pairs += tile_pairs(r, q, row);
         }
     }
-    TRY(gpu_alloc(g, n * (int64_t)sizeof *there, &there, err));
-    TRY(gpu_put(g, there, tiles, n * (int64_t)sizeof *there, err));
+    TRY(gpu_upload(g, tiles, n * (int64_t)sizeof *there, &there, err));
     TRY(gpu_sync(g, err));
     s->squares.tiles = there;
     s->squares.n_tiles = (int)n;

@@ -371,7 +371,7 @@ out:
     return rc;
 }
 
-extern "C" int hashed_attend_launch(struct gpu *g, const struct hashed_attend *a, struct err *err)
+int hashed_attend_launch(struct gpu *g, const struct hashed_attend *a, struct err *err)
 {
     return a->c.d == 64 ? launch_attend<64>(g, a, err) : launch_attend<128>(g, a, err);
 }
@@ -432,16 +432,13 @@ static __global__ void __launch_bounds__(MERGE_THREADS)
         a.lse[row] = top + logf(sum);
 }
 
-extern "C" int hashed_merge_launch(struct gpu *g, const struct hashed_merge *a, struct err *err)
+int hashed_merge_launch(struct gpu *g, const struct hashed_merge *a, struct err *err)
 {
-    int rc = 0;
     unsigned grid =
         (unsigned)((a->c.heads * a->c.nq + MERGE_THREADS / 32 - 1) / (MERGE_THREADS / 32));
     if (a->c.d == 64)
         merge_rows<2><<<grid, MERGE_THREADS, 0, g->stream>>>(*a);
     else
         merge_rows<4><<<grid, MERGE_THREADS, 0, g->stream>>>(*a);
-    CU_LAUNCHED(err);
-out:
-    return rc;
+    return LAUNCH_STATUS(err);
 }

@@ -6,9 +6,9 @@
 #ifndef LACUNA_HASHED_H
 #define LACUNA_HASHED_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/ownrule.h"
 #include "core/squares.h"
@@ -90,8 +90,6 @@ struct hashed_merge {
 };
 int hashed_merge_launch(struct gpu *g, const struct hashed_merge *a, struct err *err);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

@@ -6,7 +6,6 @@
 #include "cuda/own/hashed.h"
 
 #include "core/intmath.h"
-#include "core/mem.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,15 +29,6 @@ bool hashed_choice_fits(const struct own_hashed *r, int64_t nq, int64_t nk, bool
         snprintf(why, 160, "the kernels draw at most %lld keys for a head, not %lld",
                  (long long)MOST_DRAWS, (long long)draws);
     return !rc && draws <= MOST_DRAWS;
-}
-
-static int put(struct gpu *g, const void *src, int64_t bytes, void *dst, struct err *err)
-{
-    int rc = 0;
-    TRY(gpu_alloc(g, bytes, dst, err));
-    TRY(gpu_put(g, *(void **)dst, src, bytes, err));
-out:
-    return rc;
 }
 
 /* Where the tokens and draws of square i begin, and what kernels are told of it. */
@@ -85,10 +75,10 @@ static int put_squares(struct gpu *g, const struct own_squares *at, struct hashe
         if (squares[i].draw_at >= 0)
             drawer[c->drawers++] = (int32_t)i;
     }
-    TRY(put(g, squares, at->n * (int64_t)sizeof *squares, &c->squares, err));
-    TRY(put(g, drawer, (c->drawers + 1) * (int64_t)sizeof *drawer, &c->drawer, err));
+    TRY(gpu_upload(g, squares, at->n * (int64_t)sizeof *squares, &c->squares, err));
+    TRY(gpu_upload(g, drawer, (c->drawers + 1) * (int64_t)sizeof *drawer, &c->drawer, err));
     if (at->causal)
-        TRY(put(g, at->node, at->n_nodes * (int64_t)sizeof *at->node, &c->node, err));
+        TRY(gpu_upload(g, at->node, at->n_nodes * (int64_t)sizeof *at->node, &c->node, err));
     TRY(gpu_sync(g, err));
 out:
     free(squares);
@@ -115,8 +105,8 @@ static int put_directions(struct gpu *g, struct hashed_choice *c, struct err *er
         }
         slack[i] = (float)(1.1 * (double)(d + 2) * 0x1p-24 * sum);
     }
-    TRY(put(g, dir, n * d * (int64_t)sizeof *dir, &c->dir, err));
-    TRY(put(g, slack, n * (int64_t)sizeof *slack, &c->slack, err));
+    TRY(gpu_upload(g, dir, n * d * (int64_t)sizeof *dir, &c->dir, err));
+    TRY(gpu_upload(g, slack, n * (int64_t)sizeof *slack, &c->slack, err));
     TRY(gpu_sync(g, err));
 out:
     free(dir);
@@ -143,7 +133,7 @@ int hashed_choice_init(struct gpu *g, const struct attn_problem *p, const void *
         FAIL(err, ERR_RUN, "a call of more than 2^31 tokens of all heads");
     TRY(put_squares(g, at, c, err));
     TRY(put_directions(g, c, err));
-    TRY(put(g, head, p->heads * (int64_t)sizeof *head, &c->head, err));
+    TRY(gpu_upload(g, head, p->heads * (int64_t)sizeof *head, &c->head, err));
     TRY(gpu_sync(g, err));
     TRY(gpu_alloc(g, p->heads * p->nq * 2, &c->q_rank, err));
     TRY(gpu_alloc(g, p->kv_heads * p->nk * 2, &c->k_rank, err));

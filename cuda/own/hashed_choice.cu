@@ -207,7 +207,7 @@ out:
     return rc;
 }
 
-extern "C" int hashed_choice_launch(struct gpu *g, const struct hashed_choice *c, struct err *err)
+int hashed_choice_launch(struct gpu *g, const struct hashed_choice *c, struct err *err)
 {
     dim3 sides((unsigned)c->n, (unsigned)(c->heads + c->kv_heads));
     int rc = 0;

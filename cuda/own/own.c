@@ -3,8 +3,6 @@
  */
 #include "cuda/own/own.h"
 
-#include "core/mem.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,10 +61,4 @@ int own_job_attend(struct gpu *g, const void *job, struct err *err)
 {
     const struct own_job *j = job;
     return j->kind->attend(g, j, err);
-}
-
-int own_job_launch(struct gpu *g, const void *job, struct err *err)
-{
-    int rc = own_job_quant(g, job, err);
-    return rc ? rc : own_job_attend(g, job, err);
 }

@@ -5,9 +5,9 @@
 #ifndef LACUNA_OWN_H
 #define LACUNA_OWN_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/ownrule.h"
 #include "cuda/attn/attn.h"
@@ -50,10 +50,7 @@ void own_job_free(struct own_job *job); /* also of a zeroed one */
 /* Launches, of a struct own_job: operands from q, k, v; attention over them. */
 int own_job_quant(struct gpu *g, const void *job, struct err *err);
 int own_job_attend(struct gpu *g, const void *job, struct err *err);
-int own_job_launch(struct gpu *g, const void *job, struct err *err); /* both */
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

@@ -400,13 +400,12 @@ static int64_t pairs_of(const quantised_args *a)
 static int init(struct gpu *g, struct own_job *job, const struct own_rule *rules, struct err *err)
 {
     const struct attn_problem *p = &job->problem;
-    quantised_args *a = (quantised_args *)calloc(1, sizeof *a);
+    quantised_args *a = NULL;
     double log2e = 1.4426950408889634074;
     int rc = 0;
 
+    TRY(mem_zalloc(&a, 1, sizeof *a, "quantised attention", err));
     job->state = a;
-    if (!a)
-        FAIL(err, ERR_NOMEM, "quantised attention: out of memory");
     for (int h = 1; h < p->heads; h++)
         if (memcmp(&rules[h].of.quantised, &rules->of.quantised, sizeof rules->of.quantised) != 0)
             FAIL(err, ERR_RUN,
@@ -458,6 +457,4 @@ static void release(void *state)
     free(state);
 }
 
-extern "C" {
 const struct own_kind own_kind_quantised = {NULL, init, quant, attend, release};
-}

@@ -43,16 +43,16 @@ static int copy_speed(struct bench *b, struct err *err)
     timer_reset(b->timer);
     for (int i = 0; i < s.n; i++) {
         TRY(timer_begin(b->timer, &b->gpu, &ids[i], err));
-        TRY(ceiling_copy(b->ceiling, &b->gpu, err));
+        TRY(ceiling_copy(&b->gpu, &b->ceiling, err));
         TRY(timer_end(b->timer, &b->gpu, err));
     }
     TRY(timer_collect(b->timer, &b->gpu, err));
     for (int i = 0; i < s.n; i++)
-        s.ns[i] = timer_span(b->timer, ids[i]).kernel_ns;
+        s.ns[i] = timer_ns(b->timer, ids[i]);
     bench_raw(b, "copy", &s, 0);
     printf("copy %.2f TB/s (read + written), timer %s%s%s\n\n",
-           ceiling_copy_bytes(b->ceiling) / quartiles_of(s.ns, s.n).median * 1e-3,
-           timer_name(b->timer), *timer_reason(b->timer) ? ": " : "", timer_reason(b->timer));
+           (double)CEILING_BYTES / quartiles_of(s.ns, s.n).median * 1e-3, timer_name(b->timer),
+           *timer_reason(b->timer) ? ": " : "", timer_reason(b->timer));
 out:
     return rc;
 }
@@ -79,7 +79,7 @@ static int run(struct bench *b, bool cupti, struct err *err)
     int rc = 0;
     TRY(timer_open(cupti, &b->timer, err));
     TRY(gpu_open(0, &b->gpu, err));
-    TRY(ceiling_open(&b->gpu, 8192, 4LL << 30, &b->ceiling, err));
+    TRY(ceiling_open(&b->gpu, &b->ceiling, err));
     printf("%s, driver CUDA %d.%d, %d multiprocessors\n", b->gpu.name, b->gpu.driver / 1000,
            b->gpu.driver % 1000 / 10, b->gpu.sms);
     TRY(copy_speed(b, err));
@@ -94,7 +94,7 @@ static int run(struct bench *b, bool cupti, struct err *err)
     if (!b->lines)
         FAIL(err, ERR_INPUT, "%s: no masks that keep anything", b->masks ? b->masks : "bench");
 out:
-    ceiling_close(&b->ceiling);
+    blas_close(&b->ceiling.blas);
     timer_close(&b->timer);
     gpu_close(&b->gpu);
     return rc;

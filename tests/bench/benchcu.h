@@ -5,7 +5,7 @@
 #ifndef LACUNA_BENCHCU_H
 #define LACUNA_BENCHCU_H
 
-#include "cuda/ceiling.h"
+#include "cuda/blas.h"
 #include "cuda/timer.h"
 #include "tests/gpu/checkcu_case.h"
 
@@ -16,7 +16,7 @@ enum { MAX_WORKS = 16, MAX_SAMPLES = 256 };
 struct bench {
     struct gpu gpu;
     struct timer *timer;
-    struct ceiling *ceiling;
+    struct ceiling ceiling;
     int samples;
     double warm_up; /* 1, or 0 for a profiler */
     const char *only;

@@ -43,7 +43,7 @@ int bench_line(struct bench *b, const char *text, const struct cu_case *c,
     TRY(bench_turns(b, works, n, product, times, err));
     double flop = flop_of(&r);
     snprintf(name, sizeof name, "%s %s", text, r.kernel->name);
-    bench_raw(b, "matmul", product, ceiling_matmul_flop(b->ceiling));
+    bench_raw(b, "matmul", product, CEILING_FLOP);
     bench_raw(b, name, times, flop);
     if (other) {
         double other_flop = flop_beside(other);
@@ -53,7 +53,7 @@ int bench_line(struct bench *b, const char *text, const struct cu_case *c,
     }
     struct quartiles m = quartiles_of(product->ns, b->samples);
     struct quartiles k = quartiles_of(times->ns, b->samples);
-    double top = ceiling_matmul_flop(b->ceiling) / m.median * 1e-3, got = flop / k.median * 1e-3;
+    double top = CEILING_FLOP / m.median * 1e-3, got = flop / k.median * 1e-3;
     const char *kernel = r.kernel->name + (strncmp(r.kernel->name, "bf16-", 5) ? 0 : 5);
     printf("%-34s %-22s %10.1f us %5.1f%% %7.1f %7.1f %6.3f %8s  %5.3f %4d %7.0f us\n", text,
            kernel, k.median * 1e-3, 100 * (k.q3 - k.q1) / k.median, got, top, got / top, beside,

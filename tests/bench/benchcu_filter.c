@@ -70,7 +70,7 @@ static int filter_line(struct bench *b, const struct filter_kernel *k, double de
     double flop = 2.0 * k->kernel.d * (double)(f.bq * f.bk) * ((double)plan.blocks + pv_tiles);
     bench_raw(b, text, &kernel, flop);
     struct quartiles m = quartiles_of(matmul.ns, matmul.n), q = quartiles_of(kernel.ns, kernel.n);
-    double top = ceiling_matmul_flop(b->ceiling) / m.median * 1e-3, got = flop / q.median * 1e-3;
+    double top = CEILING_FLOP / m.median * 1e-3, got = flop / q.median * 1e-3;
     printf("%-44s P V %5.1f%% %10.1f us %5.1f%% %7.1f %7.1f %6.3f\n", text,
            100 * pv_tiles / (double)plan.blocks, q.median * 1e-3, 100 * (q.q3 - q.q1) / q.median,
            got, top, got / top);

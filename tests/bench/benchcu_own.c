@@ -62,7 +62,7 @@ static int own_line(struct bench *b, const char *text, const char *phase,
     }
     TRY(timer_collect(b->timer, &b->gpu, err));
     for (int i = 0; i < 2 * b->samples; i++)
-        times[i % 2].ns[i / 2] = timer_span(b->timer, ids[i]).kernel_ns;
+        times[i % 2].ns[i / 2] = timer_ns(b->timer, ids[i]);
     times[0].n = times[1].n = b->samples;
     times[0].launches = times[1].launches = 1;
     bench_raw(b, "dense", &times[0], cu_flop_dense(&dense->problem));

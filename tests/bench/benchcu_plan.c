@@ -4,8 +4,7 @@
  */
 #include "core/mem.h"
 #include "core/rng.h"
-#include "cuda/attn/maplists.h"
-#include "cuda/attn/planrows.h"
+#include "cuda/attn/mapplan.h"
 #include "tests/bench/benchcu.h"
 
 #include <stdio.h>
@@ -88,7 +87,7 @@ static int sample(struct bench *b, const char *name, const struct work *w, const
         TRY(bench_timed(b, w, &ids[i], err));
     TRY(timer_collect(b->timer, &b->gpu, err));
     for (int i = 0; i < s.n; i++)
-        s.ns[i] = timer_span(b->timer, ids[i]).kernel_ns;
+        s.ns[i] = timer_ns(b->timer, ids[i]);
     bench_raw(b, name, &s, 0);
     printf("%-58s %9.1f us, %s\n", name, quartiles_of(s.ns, s.n).median * 1e-3, what);
     if (b->kernels)

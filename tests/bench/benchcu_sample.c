@@ -27,14 +27,9 @@ int bench_launch_attn(struct gpu *g, const void *job, struct err *err)
     return attn_job_launch(g, job, err);
 }
 
-static int launch_product(struct gpu *g, const void *job, struct err *err)
-{
-    return ceiling_matmul(*(struct ceiling *const *)job, g, err);
-}
-
 static struct work product_of(const struct bench *b)
 {
-    return (struct work){launch_product, &b->ceiling, 1};
+    return (struct work){ceiling_matmul, &b->ceiling, 1};
 }
 
 int bench_timed(struct bench *b, const struct work *work, int64_t *id, struct err *err)
@@ -51,7 +46,7 @@ out:
 /* Time of a launch of a sample. */
 static double launch_ns(const struct bench *b, const struct work *work, int64_t id)
 {
-    return timer_span(b->timer, id).kernel_ns / work->launches;
+    return timer_ns(b->timer, id) / work->launches;
 }
 
 /* How far samples of `span` made of whole launches of `ns` miss it, at worst. */

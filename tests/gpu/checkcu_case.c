@@ -8,7 +8,7 @@
 #include "core/dtype.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "cuda/fill.h"
+#include "cuda/ops.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -87,6 +87,20 @@ int cu_make_tensor(const struct cu_case *c, int which, int heads, int64_t n, flo
     return rc;
 }
 
+int cu_put(struct gpu *g, enum dtype type, const float *x, int64_t n, const void **out,
+           struct err *err)
+{
+    void *narrow = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&narrow, n, dtype_size(type), dtype_name(type), err));
+    dtype_from_f32(type, x, narrow, n);
+    TRY(gpu_upload(g, narrow, n * (int64_t)dtype_size(type), out, err));
+    TRY(gpu_sync(g, err));
+out:
+    free(narrow);
+    return rc;
+}
+
 /* q, k or v on the device; the host copy is what the reference computes with. */
 static int place(struct gpu *g, const struct cu_run *r, int which, int heads, int64_t n,
                  float **host, const void **out, struct err *err)
@@ -97,12 +111,12 @@ static int place(struct gpu *g, const struct cu_run *r, int which, int heads, in
     int rc = 0;
     if (c->on_device) {
         TRY(gpu_alloc(g, count * 2, &dev, err));
-        TRY(gpu_fill_normal(g, dev, count, (uint32_t)(c->seed * 3) + (uint32_t)which, err));
+        TRY(ops_fill_normal(g, dev, count, (uint32_t)(c->seed * 3) + (uint32_t)which, err));
         *out = dev;
     } else {
         TRY(cu_make_tensor(c, which, heads, n, host, err));
         enum dtype type = r->kernel->element == ATTN_F16 ? DT_F16 : DT_BF16;
-        TRY(gpu_put_as(g, type, *host, count, 1, out, err));
+        TRY(cu_put(g, type, *host, count, out, err));
     }
 out:
     return rc;

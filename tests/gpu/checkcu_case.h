@@ -110,4 +110,8 @@ int cu_metrics_check(struct gpu *g, const struct cu_run *r, bool brief, double *
 /* Launch twice on poisoned outputs, or once (struct cu_case), and compare. */
 int cu_run_check(struct gpu *g, struct cu_run *r, struct cu_errors *e, struct err *err);
 
+/* Put n floats, converted to `type`, into new arena memory; complete on return. */
+int cu_put(struct gpu *g, enum dtype type, const float *x, int64_t n, const void **out,
+           struct err *err);
+
 #endif

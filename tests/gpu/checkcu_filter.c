@@ -78,9 +78,9 @@ static int case_init(struct gpu *g, struct filter_case *f, struct err *err)
     TRY(cu_make_tensor(&f->c, 0, p->heads, p->nq, &f->q, err));
     TRY(cu_make_tensor(&f->c, 1, p->kv_heads, p->nk, &f->k, err));
     TRY(cu_make_tensor(&f->c, 2, p->kv_heads, p->nk, &f->v, err));
-    TRY(gpu_put_as(g, DT_BF16, f->q, n * p->d, 1, &f->x.q, err));
-    TRY(gpu_put_as(g, DT_BF16, f->k, p->kv_heads * p->nk * p->d, 1, &f->x.k, err));
-    TRY(gpu_put_as(g, DT_BF16, f->v, p->kv_heads * p->nk * p->d, 1, &f->x.v, err));
+    TRY(cu_put(g, DT_BF16, f->q, n * p->d, &f->x.q, err));
+    TRY(cu_put(g, DT_BF16, f->k, p->kv_heads * p->nk * p->d, &f->x.k, err));
+    TRY(cu_put(g, DT_BF16, f->v, p->kv_heads * p->nk * p->d, &f->x.v, err));
     TRY(gpu_alloc(g, n * p->d * 2, &f->x.out, err));
     TRY(gpu_alloc(g, n * 4, &f->x.lse, err));
     TRY(make_lists(f, err));

@@ -10,9 +10,7 @@
 #include "core/mask.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "cuda/attn/maplists.h"
-#include "cuda/attn/maptiles.h"
-#include "cuda/attn/planrows.h"
+#include "cuda/attn/mapplan.h"
 #include "sim/acceltiles.h"
 
 #include <stdio.h>

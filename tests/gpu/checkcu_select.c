@@ -532,9 +532,9 @@ static int upload(struct gpu *g, struct selection *s, struct select_problem *q, 
     TRY(cu_make_tensor(&s->c, 0, p->heads, p->nq, &s->q, err));
     TRY(cu_make_tensor(&s->c, 1, p->kv_heads, p->nk, &s->k, err));
     TRY(cu_make_tensor(&s->c, 2, p->kv_heads, p->nk, &s->v, err));
-    TRY(gpu_put_as(g, DT_BF16, s->q, p->heads * p->nq * p->d, 1, &q->q, err));
-    TRY(gpu_put_as(g, DT_BF16, s->k, p->kv_heads * p->nk * p->d, 1, &q->k, err));
-    TRY(gpu_put_as(g, DT_BF16, s->v, p->kv_heads * p->nk * p->d, 1, &q->v, err));
+    TRY(cu_put(g, DT_BF16, s->q, p->heads * p->nq * p->d, &q->q, err));
+    TRY(cu_put(g, DT_BF16, s->k, p->kv_heads * p->nk * p->d, &q->k, err));
+    TRY(cu_put(g, DT_BF16, s->v, p->kv_heads * p->nk * p->d, &q->v, err));
 out:
     return rc;
 }

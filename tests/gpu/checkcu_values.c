@@ -1,6 +1,6 @@
 /*
  * checkcu_values.c - values of 2^124 and 2^-124 times normal ones: sums of p v and squares of
- * outputs leave float32's range, the exact output does not (cuda/values.h). With rising data the
+ * outputs leave float32's range, the exact output does not (cuda/operands.h). With rising data the
  * probabilities pass their row's reference by up to 2^60 as well.
  */
 #include "tests/gpu/checkcu_values.h"

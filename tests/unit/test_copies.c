@@ -1,8 +1,8 @@
 /*
- * test_copies.c - how often a launch holds a head that it times (cuda/copies.c), which needs no
+ * test_copies.c - how often a launch holds a head that it times (cuda/operands.c), which needs no
  * GPU.
  */
-#include "cuda/copies.h"
+#include "cuda/operands.h"
 #include "tests/harness/suite.h"
 
 /* Of 132 multiprocessors, head dim 128. */

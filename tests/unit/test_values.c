@@ -1,8 +1,8 @@
 /*
  * test_values.c - the power of two by which values are divided before they go to a GPU
- * (cuda/values.c), which needs no GPU: when there is one, and that sums then fit float32.
+ * (cuda/operands.c), which needs no GPU: when there is one, and that sums then fit float32.
  */
-#include "cuda/values.h"
+#include "cuda/operands.h"
 #include "core/dtype.h"
 #include "core/rng.h"
 #include "tests/harness/suite.h"

@@ -1,9 +1,13 @@
 /*
- * copies.c - copies of one head for a timed launch (copies.h).
+ * operands.c - copies of a head, and the scale of its values (operands.h).
  */
-#include "cuda/copies.h"
+#include "cuda/operands.h"
 
 #include "core/intmath.h"
+
+#include <math.h>
+
+/* ---- copies --------------------------------------------------------------------------------- */
 
 /* Operands in 16 bits, and the outputs of two kernels. */
 static double bytes_of(struct accel_heads n, const struct attn_in *x)
@@ -36,4 +40,24 @@ struct accel_heads copies_of(int wanted, struct accel_heads call, const struct a
         if (n == 1 || bytes_of(copies, x) <= (double)memory / COPIES_SHARE)
             return copies;
     }
+}
+
+/* ---- values --------------------------------------------------------------------------------- */
+
+int values_exponent(const float *v, int64_t n)
+{
+    float most = 0;
+    int e;
+
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(v[i]) && fabsf(v[i]) > most)
+            most = fabsf(v[i]);
+    frexpf(most, &e);
+    return most > 0 && (e > VALUES_EXPONENT || e <= -VALUES_EXPONENT) ? e : 0;
+}
+
+void values_scale(const float *v, int64_t n, int e, float *out)
+{
+    for (int64_t i = 0; i < n; i++)
+        out[i] = ldexpf(v[i], -e);
 }

@@ -1,6 +1,6 @@
 /*
- * decoder_ops.h - the small kernels of a decoder layer. All arrays are on the device and everything
- * runs on g's stream; matrices are row-major.
+ * ops.h - the small kernels of the layers of decoders and video denoisers. All arrays are on the
+ * device and everything runs on g's stream; matrices are row-major.
  *
  * Linear layers multiply bf16 with float32 sums, but to float32 accuracy: a float x is the sum of
  * the bf16 numbers hi = bf16(x) and lo = bf16(x - hi) up to 2^-17 |x|, and a product over rows
@@ -10,17 +10,21 @@
  *
  * is one product with a longer sum.
  */
-#ifndef LACUNA_DECODER_OPS_H
-#define LACUNA_DECODER_OPS_H
+#ifndef LACUNA_OPS_H
+#define LACUNA_OPS_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/decoder.h"
+#include "core/denoiser.h"
 #include "cuda/device.h"
 
 #include <stdbool.h>
+
+/* n standard normal bf16 values, a pure function of (seed, index). */
+int ops_fill_normal(struct gpu *g, void *x, int64_t n, uint32_t seed, struct err *err);
 
 /* w [rows][cols] as stored (F32, BF16, F16) -> out bf16 [rows][terms * cols]. */
 int ops_split_weights(struct gpu *g, const void *w, enum dtype type, int64_t rows, int64_t cols,
@@ -95,9 +99,10 @@ int ops_pool_map(struct gpu *g, const struct ops_maps *m, struct err *err);
 int ops_nll(struct gpu *g, const float *x, int64_t n, int64_t vocab, const int32_t *target,
             float *nll, struct err *err);
 
-/* Attention outputs x, bf16 [heads][tokens][padded] -> float [tokens][heads * d]. */
+/* Attention outputs x, bf16 [heads][tokens][padded], times unit -> floats, token t at out + t *
+ * stride, heads side by side. */
 int ops_head_rows(struct gpu *g, const void *x, int heads, int64_t tokens, int d, int padded,
-                  float *out, struct err *err);
+                  float unit, float *out, int64_t stride, struct err *err);
 
 /* x [n][d] -> bf16 [n][terms * d]. */
 int ops_split_rows(struct gpu *g, const float *x, int64_t n, int64_t d, int terms, void *out,
@@ -130,8 +135,65 @@ int ops_difference(struct gpu *g, const float *x, const float *ref, int64_t n, d
 int ops_score_rows(struct gpu *g, const float *p, const float *q, int64_t n, int64_t vocab,
                    const int32_t *target, struct decoder_score *out, struct err *err);
 
-#ifdef __cplusplus
-}
-#endif
+/* ---- of video denoisers (the rows of capture/wan_forward.c) --------------------------------- */
+
+/* A latent and its patches: size, patch and grid by axis (frame, row, column). */
+struct ops_grid {
+    int64_t size[3], patch[3], grid[3];
+    int64_t channels;
+};
+
+/* Patches [tok0, tok0 + n) of x [channels][t][h][w], each by channel, frame, row, column -> out
+ * bf16 [n][terms * values of a patch]. */
+int ops_patches(struct gpu *g, const float *x, const struct ops_grid *l, int64_t tok0, int64_t n,
+                int terms, void *out, struct err *err);
+
+/* The way back: rows [n][values of a patch], each by frame, row, column, channel, plus bias
+ * [values of a patch] -> x. */
+int ops_pixels(struct gpu *g, const float *rows, const float *bias, const struct ops_grid *l,
+               int64_t tok0, int64_t n, float *x, struct err *err);
+
+/* y = (x - mean) / sqrt(var + eps) * w + b of n rows of d -> out bf16 [n][terms * d]. */
+int ops_layer_norm(struct gpu *g, const float *x, int64_t n, int64_t d, const float *w,
+                   const float *b, double eps, int terms, void *out, struct err *err);
+
+/* f(y + bias) of n rows of d, bias NULL = 0 -> out bf16 [n][terms * d]. */
+enum ops_function { OPS_SILU, OPS_GELU_TANH };
+int ops_activate(struct gpu *g, const float *y, int64_t n, int64_t d, const float *bias,
+                 enum ops_function f, int terms, void *out, struct err *err);
+
+/* h += gate * (y + bias), rows of d; gate NULL = 1. */
+int ops_add_gated(struct gpu *g, float *h, const float *y, int64_t n, int64_t d, const float *bias,
+                  const float *gate, struct err *err);
+
+/* Rows of a modulation: out [rows][d] = table [rows][d] + e, plus 1 in the rows whose bit is set in
+ * `scales` (a scale multiplies as 1 + scale). e is [rows][d], or [d] for all rows. */
+int ops_modulation(struct gpu *g, const float *table, const float *e, bool e_is_row, int rows,
+                   int64_t d, unsigned scales, float *out, struct err *err);
+
+/* One of q, k, v for a chunk of tokens by head, as an operand of attention. */
+struct ops_wide {
+    int heads, d;
+    int padded;        /* channels of the operand; those from d on are not written */
+    int64_t n, tok0;   /* tokens in y; index of the first */
+    int64_t ld;        /* floats from row to row of y */
+    int64_t tokens;    /* of the operand */
+    const float *norm; /* [heads * d]: RMS norm over all heads first; NULL = none */
+    double eps;
+    /* Then neighbouring channels turn: axis a takes the next pairs[a] pairs of a head, table[a]
+     * [grid[a]][pairs[a]][2] are cos and sin (ops_rope_table). */
+    bool rotate;
+    int64_t grid[3], pairs[3];
+    const float *table[3];
+    bool bf16;     /* of the operand; else float16 */
+    void *to;      /* [heads][tokens][padded] */
+    float *wide;   /* [heads][tokens][d]: once more as they are; NULL = not wanted */
+    int *overflow; /* as in struct ops_heads */
+};
+
+/* Columns [0, heads * d) of y [n][ld], in place and to w->to. */
+int ops_split_wide(struct gpu *g, const struct ops_wide *w, float *y, struct err *err);
+
+END_C
 
 #endif
