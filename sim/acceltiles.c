@@ -25,8 +25,11 @@ struct run {
     int64_t row0, row1;
 };
 
-/* One group of TILE rows at a time. */
+/* One group of TILE rows at a time, and where its tiles go. */
 struct group {
+    struct accel_tiles *tiles;
+    int64_t max_bytes; /* of bits; beyond that METHOD_SKIP with `why` */
+    char *why;
     struct run runs[TILE];
     int n_runs;
     int64_t row0;
@@ -193,14 +196,14 @@ static void run_words(const struct group *g, int run, const struct tile *t, uint
     }
 }
 
-static int add_bits(struct accel_tiles *t, const struct group *g, const struct tile *x,
-                    int64_t max_bytes, char why[160], struct err *err)
+static int add_bits(struct group *g, const struct tile *x, struct err *err)
 {
+    struct accel_tiles *t = g->tiles;
     int64_t tile_bytes = ACCEL_TILE_WORDS * (int64_t)sizeof *t->words;
     int rc = 0;
-    if ((t->n_bits + 1) * tile_bytes > max_bytes) {
-        snprintf(why, 160, "the mask's bits take more than %.1f GB of GPU memory",
-                 (double)max_bytes * 1e-9);
+    if ((t->n_bits + 1) * tile_bytes > g->max_bytes) {
+        snprintf(g->why, 160, "the mask's bits take more than %.1f GB of GPU memory",
+                 (double)g->max_bytes * 1e-9);
         return METHOD_SKIP;
     }
     TRY(mem_grow(&t->words, &t->word_cap, (t->n_bits + 1) * ACCEL_TILE_WORDS, sizeof *t->words,
@@ -213,9 +216,9 @@ out:
     return rc;
 }
 
-static int add_tile(struct accel_tiles *t, const struct group *g, const struct tile *x,
-                    int64_t max_bytes, char why[160], struct err *err)
+static int add_tile(struct group *g, const struct tile *x, struct err *err)
 {
+    struct accel_tiles *t = g->tiles;
     int64_t at = t->n_tiles;
     int rc = 0;
     TRY(mem_grow(&t->bits, &t->bits_cap, at + 1, sizeof *t->bits, "tiles", err));
@@ -230,9 +233,7 @@ static int add_tile(struct accel_tiles *t, const struct group *g, const struct t
     t->n_tiles++;
     bool all = keeps_all(g, x);
     t->bits[at] = all ? -1 : (int32_t)t->n_bits;
-    if (!all)
-        if ((rc = add_bits(t, g, x, max_bytes, why, err)) != 0)
-            goto out;
+    return all ? 0 : add_bits(g, x, err);
 out:
     return rc;
 }
@@ -283,29 +284,24 @@ static int64_t gather(struct group *g)
 
 /* ---- groups --------------------------------------------------------------------------------- */
 
-static int add_group(struct accel_tiles *t, struct group *g, int64_t max_bytes, char why[160],
-                     struct err *err)
+static int add_group(struct group *g, struct err *err)
 {
     int64_t n_keys = g->packed ? gather(g) : 0;
     int rc = 0;
-    for (int64_t k = 0; k < n_keys; k += TILE) {
-        struct tile x = {g->packed + k * 2, 0, g->keys + k, n_keys - k < TILE ? n_keys - k : TILE};
-        if ((rc = add_tile(t, g, &x, max_bytes, why, err)) != 0)
-            goto out;
+    for (int64_t k = 0; k < n_keys && !rc; k += TILE) {
+        struct tile x = {g->packed + k * 2, 0, g->keys + k, MIN(n_keys - k, TILE)};
+        rc = add_tile(g, &x, err);
     }
     if (n_keys)
         memset(g->packed, 0, (size_t)(ceil_div(n_keys, TILE) * TILE * 2) * sizeof *g->packed);
-    for (int64_t c = 0; c < g->n_cols; c++) {
+    for (int64_t c = 0; c < g->n_cols && !rc; c++) {
         struct tile x = {g->map + c * TILE * 2, c * TILE, NULL, TILE};
         if (!g->seen[c])
             continue;
-        if (!g->packed)
-            if ((rc = add_tile(t, g, &x, max_bytes, why, err)) != 0)
-                goto out;
+        rc = g->packed ? 0 : add_tile(g, &x, err);
         memset(g->map + c * TILE * 2, 0, TILE * 2 * sizeof *g->map);
         g->seen[c] = 0;
     }
-out:
     return rc;
 }
 
@@ -348,29 +344,16 @@ out:
     return rc;
 }
 
-static int count_tiles(struct group *g, const struct mask *masks, int64_t n, int64_t tiles[2],
-                       struct err *err)
+int accel_tiles_count(const struct mask *masks, int64_t n, int64_t tiles[2], struct err *err)
 {
+    struct group g = {.n_runs = 0};
     int rc = 0;
     tiles[0] = tiles[1] = 0;
     for (const struct mask *m = masks; m < masks + n; m++)
-        for (int64_t row = m->row0; row < m->row1; row = (row / TILE + 1) * TILE) {
-            int64_t end = (row / TILE + 1) * TILE;
-            TRY(count_rows(g, m, row, end < m->row1 ? end : m->row1, tiles, err));
-        }
+        for (int64_t row = m->row0; row < m->row1; row = (row / TILE + 1) * TILE)
+            TRY(count_rows(&g, m, row, MIN((row / TILE + 1) * TILE, m->row1), tiles, err));
 out:
-    return rc;
-}
-
-int accel_tiles_count(const struct mask *masks, int64_t n, int64_t tiles[2], struct err *err)
-{
-    struct group *g = NULL;
-    int rc = mem_zalloc(&g, 1, sizeof *g, "tiles of a mask", err);
-    if (rc)
-        return rc;
-    rc = count_tiles(g, masks, n, tiles, err);
-    free(g->spans);
-    free(g);
+    free(g.spans);
     return rc;
 }
 
@@ -379,53 +362,40 @@ bool accel_tiles_gather(const int64_t tiles[2])
     return (double)tiles[1] < GATHER_BELOW * (double)tiles[0];
 }
 
-static int make_groups(struct group *g, const struct mask *masks, int64_t n, int64_t max_bytes,
-                       struct accel_tiles *t, char why[160], struct err *err)
+int accel_tiles_make(const struct mask *masks, int64_t n, bool gathered, int64_t max_bytes,
+                     struct accel_tiles *t, char why[160], struct err *err)
 {
-    int64_t first = masks->row0 / TILE;
+    struct group g = {.tiles = t,
+                      .max_bytes = max_bytes,
+                      .why = why,
+                      .row0 = masks->row0 / TILE * TILE,
+                      .n_cols = ceil_div(masks->nk, TILE)};
     const struct mask *m = masks;
     int rc = 0;
-    t->groups = ceil_div(masks[n - 1].row1, TILE) - first;
+
+    memset(t, 0, sizeof *t);
+    TRY(mem_zalloc(&g.map, g.n_cols * TILE * 2, sizeof *g.map, "tiles of a mask", err));
+    TRY(mem_zalloc(&g.seen, g.n_cols, 1, "tiles of a mask", err));
+    TRY(mem_zalloc(&g.row, g.n_cols * 2, sizeof *g.row, "tiles of a mask", err));
+    if (gathered) {
+        TRY(mem_zalloc(&g.packed, g.n_cols * TILE * 2, sizeof *g.packed, "gathered keys", err));
+        TRY(mem_alloc(&g.keys, g.n_cols * TILE, sizeof *g.keys, "gathered keys", err));
+    }
+    t->groups = ceil_div(masks[n - 1].row1 - g.row0, TILE);
     TRY(mem_zalloc(&t->ptr, t->groups + 1, sizeof *t->ptr, "tiles", err));
-    for (int64_t k = 0; k < t->groups; k++) {
-        g->row0 = (first + k) * TILE;
-        TRY(mark_group(g, &m, masks + n, masks->nq, err));
-        if ((rc = add_group(t, g, max_bytes, why, err)) != 0)
+    for (int64_t k = 0; k < t->groups; k++, g.row0 += TILE) {
+        TRY(mark_group(&g, &m, masks + n, masks->nq, err));
+        if ((rc = add_group(&g, err)) != 0)
             goto out;
         t->ptr[k + 1] = t->n_tiles;
     }
 out:
-    return rc;
-}
-
-int accel_tiles_make(const struct mask *masks, int64_t n, bool gathered, int64_t max_bytes,
-                     struct accel_tiles *t, char why[160], struct err *err)
-{
-    struct group *g = NULL;
-    int rc = 0;
-
-    memset(t, 0, sizeof *t);
-    TRY(mem_zalloc(&g, 1, sizeof *g, "tiles of a mask", err));
-    g->n_cols = ceil_div(masks->nk, TILE);
-    TRY(mem_zalloc(&g->map, g->n_cols * TILE * 2, sizeof *g->map, "tiles of a mask", err));
-    TRY(mem_zalloc(&g->seen, g->n_cols, 1, "tiles of a mask", err));
-    TRY(mem_zalloc(&g->row, g->n_cols * 2, sizeof *g->row, "tiles of a mask", err));
-    if (gathered) {
-        TRY(mem_zalloc(&g->packed, g->n_cols * TILE * 2, sizeof *g->packed, "gathered keys", err));
-        TRY(mem_alloc(&g->keys, g->n_cols * TILE, sizeof *g->keys, "gathered keys", err));
-    }
-    if ((rc = make_groups(g, masks, n, max_bytes, t, why, err)) != 0)
-        goto out;
-out:
-    if (g) {
-        free(g->map);
-        free(g->seen);
-        free(g->row);
-        free(g->spans);
-        free(g->packed);
-        free(g->keys);
-    }
-    free(g);
+    free(g.map);
+    free(g.seen);
+    free(g.row);
+    free(g.spans);
+    free(g.packed);
+    free(g.keys);
     if (rc)
         accel_tiles_free(t);
     return rc;

@@ -14,6 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Rows of a chunk: enough that per-chunk work vanishes; and pairs, so that even a list of single
+ * entries that keeps everything stays below a gigabyte at any length. */
+#define CHUNK_ROWS 2048
+#define CHUNK_PAIRS ((int64_t)1 << 27)
+
+int64_t run_chunk_rows(const struct run *run)
+{
+    int64_t step = run->unit_rows / gcd(run->unit_rows, 128) * 128;
+    int64_t want =
+        CHUNK_PAIRS / run->in->x.nk < CHUNK_ROWS ? CHUNK_PAIRS / run->in->x.nk : CHUNK_ROWS;
+    return want <= step ? step : ceil_div(want, step) * step;
+}
+
 /* A method's own arithmetic knows the keys alone; the sink's part of the softmax has no value. */
 static void share_with_sink(const struct attn_in *x, int64_t rows, const double *lse, double *out)
 {
