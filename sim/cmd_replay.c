@@ -108,35 +108,6 @@ static const struct opt options[] = {
     {0},
 };
 
-static int open_traces(struct replay *r, const struct str_list *paths, struct err *err)
-{
-    struct str_list files = {0};
-    int rc = 0;
-    if (paths->n == 0)
-        FAIL(err, ERR_USAGE, "replay: no trace given (lacuna replay T.h5 -m METHOD -o DIR)");
-    TRY(trace_list(paths->items, paths->n, &files, err));
-    TRY(mem_zalloc(&r->traces, files.n, sizeof *r->traces, "traces", err));
-    for (int64_t i = 0; i < files.n; i++) {
-        TRY(trace_open(files.items[i], &r->traces[i], err));
-        r->n_traces++;
-    }
-out:
-    str_list_free(&files);
-    return rc;
-}
-
-static int parse_methods(const struct app *app, const struct replay_opts *o, struct replay *r,
-                         struct err *err)
-{
-    int rc = 0;
-    if (o->methods.n == 0)
-        FAIL(err, ERR_USAGE, "replay: no method given (-m NAME; see `lacuna list methods`)");
-    TRY(method_runs_parse_all(app->methods, o->methods.items, o->methods.n, &r->runs, &r->n_runs,
-                              err));
-out:
-    return rc;
-}
-
 static void records_path(const char *dir, const struct shard *s, char *path, size_t size)
 {
     char name[96];
@@ -307,19 +278,7 @@ static int end_outputs(struct replay *r, struct manifest **manifest, int run_rc,
     maskfile_abort(&r->masks);
     outfile_abort(&r->outputs);
     record_file_close(&r->records);
-    if (*manifest) {
-        struct err own = {0};
-        int wrote = manifest_finish(manifest,
-                                    rc == 0                 ? "ok"
-                                    : rc == ERR_INTERRUPTED ? "interrupted"
-                                                            : "failed",
-                                    &own);
-        if (rc == 0 && wrote != 0) {
-            *err = own;
-            rc = wrote;
-        }
-    }
-    return rc;
+    return manifest_end(manifest, rc, err);
 }
 
 /* Which GPU this process has: of several, the launcher's local rank picks one. */
@@ -405,7 +364,7 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     int rc = 0;
     struct shard shard;
     struct manifest *manifest = NULL;
-    struct replay_select sel = {o->layers, o->heads, o->steps, o->branch};
+    struct call_select sel = {o->layers, o->heads, o->steps, o->branch};
     int64_t before = 0;
 
     TRY(shard_from_env(o->shard, &shard, err));
@@ -484,8 +443,12 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     r.load.permute = o.permute;
     r.load.seed = r.seed;
     r.load.allow_nonfinite = o.allow_nonfinite;
-    TRY(parse_methods(app, &o, &r, err));
-    TRY(open_traces(&r, &paths, err));
+    if (o.methods.n == 0)
+        FAIL(err, ERR_USAGE, "replay: no method given (-m NAME; see `lacuna list methods`)");
+    TRY(method_runs_parse_all(app->methods, o.methods.items, o.methods.n, &r.runs, &r.n_runs, err));
+    if (paths.n == 0)
+        FAIL(err, ERR_USAGE, "replay: no trace given (lacuna replay T.h5 -m METHOD -o DIR)");
+    TRY(traces_open(paths.items, paths.n, &r.traces, &r.n_traces, err));
     TRY(replay_run(app, &o, &r, err));
 out:
     if (r.device.accel)

@@ -1,5 +1,6 @@
 #include "sim/headload.h"
 
+#include "core/indexlist.h"
 #include "core/mem.h"
 #include "core/permute.h"
 #include "core/trace_attn.h"
@@ -7,6 +8,74 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+int traces_open(char *const *args, int64_t n_args, struct trace ***traces, int64_t *n,
+                struct err *err)
+{
+    struct str_list files = {0};
+    int rc = 0;
+    TRY(trace_list(args, n_args, &files, err));
+    TRY(mem_zalloc(traces, files.n, sizeof **traces, "traces", err));
+    for (; *n < files.n; ++*n)
+        TRY(trace_open(files.items[*n], *traces + *n, err));
+out:
+    str_list_free(&files);
+    return rc;
+}
+
+void traces_close(struct trace ***traces, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        trace_close(*traces + i);
+    free(*traces);
+    *traces = NULL;
+}
+
+static int parse_list(const char *text, int64_t limit, const char *what, struct call_list *l,
+                      struct err *err)
+{
+    *l = (struct call_list){NULL, -1};
+    if (!text || !*text || strcmp(text, "all") == 0)
+        return 0;
+    return index_list_parse(text, limit, what, &l->list, &l->n, err);
+}
+
+int call_filter_init(struct call_filter *f, const struct call_select *sel,
+                     const struct trace_meta *m, struct err *err)
+{
+    int rc = 0;
+    *f = (struct call_filter){.branch = sel->branch};
+    TRY(parse_list(sel->layers, m->layers, "--layers", &f->layers, err));
+    TRY(parse_list(sel->heads, m->head_ids[0] ? -1 : m->heads, "--heads", &f->heads, err));
+    TRY(parse_list(sel->steps, -1, "--steps", &f->steps, err));
+out:
+    return rc;
+}
+
+void call_filter_free(struct call_filter *f)
+{
+    free(f->layers.list);
+    free(f->heads.list);
+    free(f->steps.list);
+    memset(f, 0, sizeof *f);
+}
+
+bool call_filter_takes(const struct call_filter *f, const struct trace *t, int64_t call, int head)
+{
+    const struct trace_call *c = trace_call(t, call);
+    return index_list_has(f->layers.list, f->layers.n, c->layer) &&
+           index_list_has(f->steps.list, f->steps.n, c->step) &&
+           (!f->branch || !*f->branch || strcmp(f->branch, c->branch) == 0) &&
+           index_list_has(f->heads.list, f->heads.n, trace_head_number(trace_meta(t), head));
+}
+
+int call_select_empty(const char *kind, const struct call_select *sel, struct err *err)
+{
+    const char *branch = sel->branch ? sel->branch : "";
+    return err_set(err, ERR_USAGE, "no %s call matches --layers %s --heads %s --steps %s%s%s", kind,
+                   sel->layers ? sel->layers : "all", sel->heads ? sel->heads : "all",
+                   sel->steps ? sel->steps : "all", *branch ? " --branch " : "", branch);
+}
 
 /* Refuse NaN and infinity, or say that they are there: one such key makes every later row of a
  * causal head NaN. */
