@@ -31,6 +31,15 @@ void traces_close(struct trace ***traces, int64_t n)
     *traces = NULL;
 }
 
+int traces_whole(struct trace *const *traces, int64_t n, const char *why, struct err *err)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (trace_meta(traces[i])->row_group)
+            return err_set(err, ERR_INPUT, "%s holds a sample of query rows; %s",
+                           trace_path(traces[i]), why);
+    return 0;
+}
+
 static int parse_list(const char *text, int64_t limit, const char *what, struct call_list *l,
                       struct err *err)
 {
