@@ -160,8 +160,6 @@ static int compare_head(void *making, int64_t h, int worker, struct err *err)
 {
     struct making *m = making;
     const struct accel_head *a = m->call->heads, *b = a + h;
-    (void)worker;
-    (void)err;
     m->as_first[h] = h > 0 && a->n_masks == b->n_masks;
     for (int64_t i = 0; i < b->n_masks && m->as_first[h]; i++)
         m->as_first[h] = same_mask(a->masks + i, b->masks + i);
@@ -173,7 +171,6 @@ static int count_part(void *making, int64_t i, int worker, struct err *err)
     struct making *m = making;
     int64_t n, h = i / m->n_parts;
     const struct mask *x = part_of(m, h, i % m->n_parts, &n);
-    (void)worker;
     return m->as_first[h] ? 0 : accel_tiles_count(x, n, m->parts[i].counts, err);
 }
 
@@ -192,7 +189,6 @@ static int make_part(void *making, int64_t i, int worker, struct err *err)
     int64_t n, h = m->first + i / m->n_parts;
     struct part *part = m->parts + m->first * m->n_parts + i;
     const struct mask *x = part_of(m, h, i % m->n_parts, &n);
-    (void)worker;
     if (maker_of(m, m->first, (int)h) != h)
         return 0;
     if (m->how == ACCEL_LISTS)

@@ -9,10 +9,11 @@
 
 #include <jansson.h>
 
-/* Add the ceilings to gpu, the object that the back end's `describe` gave: those that `dir` keeps,
+/* *gpu: the object that the back end's `describe` gives, with the ceilings: those that `dir` keeps,
  * or, where it keeps none of this GPU, driver and runtime, or with `again`, those that are measured
- * now. ERR_RUN, ERR_MACHINE: of the measurement; ERR_IO: the file cannot be written. */
-int ceilings_add(const struct sim_device *d, const char *dir, bool again, json_t *gpu,
+ * now. *gpu is the caller's, also after a failure. ERR_RUN, ERR_MACHINE: of the measurement;
+ * ERR_IO: the file cannot be written. */
+int gpu_describe(const struct sim_device *d, const char *dir, bool again, json_t **gpu,
                  struct err *err);
 
 #endif

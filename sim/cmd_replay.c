@@ -295,25 +295,15 @@ static void say_gpu(const json_t *gpu, int local_rank)
 static int describe_gpu(const struct replay *r, const struct replay_opts *o, int local_rank,
                         struct manifest *manifest, struct err *err)
 {
-    struct buf b = {0};
-    struct jw w;
     json_t *gpu = NULL;
     int rc = 0;
-
     if (!r->device.accel)
         return 0;
-    jw_init(&w, &b, 0);
-    jw_obj(&w);
-    TRY(r->device.accel->describe(r->device.session, &w, err));
-    jw_obj_end(&w);
-    TRY(buf_check(&b, "description of the GPU", err));
-    TRY(json_read_text(buf_str(&b), b.len, "description of the GPU", &gpu, err));
+    TRY(gpu_describe(&r->device, o->out, o->ceilings, &gpu, err));
     say_gpu(gpu, local_rank);
-    TRY(ceilings_add(&r->device, o->out, o->ceilings, gpu, err));
     manifest_json(manifest, "gpu", json_incref(gpu));
 out:
     json_decref(gpu);
-    buf_free(&b);
     return rc;
 }
 
@@ -326,23 +316,24 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
                                 .l2_cold = o->l2 == 1,
                                 .events = o->timer == 1,
                                 .counters = o->counters};
-    if (o->backend == 0 && o->counters)
-        return err_set(err, ERR_USAGE, "replay: --counters needs --backend cuda");
-    if (o->backend == 0 && o->ceilings)
-        return err_set(err, ERR_USAGE, "replay: --ceilings needs --backend cuda");
-    if (o->backend == 0 && o->metrics_backend == 2)
-        return err_set(err, ERR_USAGE, "replay: --metrics-backend cuda needs --backend cuda");
-    if (o->backend == 0 &&
-        (o->copies >= 0 || o->l2 || o->timer || (o->samples && o->samples != DEFAULT_SAMPLES)))
-        return err_set(err, ERR_USAGE, "replay: --%s needs --backend cuda, the CPU is not timed",
-                       o->copies >= 0 ? "copies"
-                       : o->l2        ? "l2"
-                       : o->timer     ? "timer"
-                                      : "samples");
+    const struct {
+        bool given;
+        const char *option, *why;
+    } only_cuda[] = {
+        {o->counters, "counters", ""},
+        {o->ceilings, "ceilings", ""},
+        {o->metrics_backend == 2, "metrics-backend cuda", ""},
+        {o->copies >= 0, "copies", ", the CPU is not timed"},
+        {o->l2, "l2", ", the CPU is not timed"},
+        {o->timer, "timer", ", the CPU is not timed"},
+        {o->samples && o->samples != DEFAULT_SAMPLES, "samples", ", the CPU is not timed"},
+        {o->select_backend == SELECT_GPU, "select-backend cuda", ""}};
+    for (size_t i = 0; o->backend == 0 && i < sizeof only_cuda / sizeof *only_cuda; i++)
+        if (only_cuda[i].given)
+            return err_set(err, ERR_USAGE, "replay: --%s needs --backend cuda%s",
+                           only_cuda[i].option, only_cuda[i].why);
     if (o->backend == 0)
-        return o->select_backend != SELECT_GPU
-                   ? 0
-                   : err_set(err, ERR_USAGE, "replay: --select-backend cuda needs --backend cuda");
+        return 0;
     r->device.select = (enum select_where)o->select_backend;
     r->device.metrics = o->metrics_backend != 1;
     if (!app->accel)

@@ -204,10 +204,9 @@ static int drop_padding(const struct trace *t, int64_t call, struct head_in *in,
 static int reorder(float **x, int64_t n, int d, const int64_t *perm, struct err *err)
 {
     float *to = NULL;
-    int rc = mem_alloc(&to, n * d, sizeof(float), "reordered tokens", err);
+    int rc = rows_permuted(&to, *x, n, d, perm, "reordered tokens", err);
     if (rc)
         return rc;
-    permute_rows(*x, n, d, perm, to);
     free(*x);
     *x = to;
     return 0;

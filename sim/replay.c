@@ -567,7 +567,6 @@ static int load_group(void *slot, int64_t item, int worker, struct err *err)
     const struct call_group *g = s->place.group;
     int64_t first = item * g->group;
     int rc = 0;
-    (void)worker;
     for (int64_t i = first; i < first + g->group; i++)
         TRY(head_load_sharing(trace_of(s->r, g), s->place.call, series_of(s->r, g, i)->head,
                               &s->r->load, i > first ? s->heads + first : NULL, s->heads + i, err));
@@ -787,8 +786,6 @@ static int begin_cell(void *loop, int64_t i, int worker, struct err *err)
     struct loop *l = loop;
     struct record *rec = &l->of.cells[i].record;
     struct err own = {0};
-    (void)worker;
-    (void)err;
     set_shape(rec, &l->heads[i].in);
     l->of.out[i] = (struct call_outcome){.record = rec};
     if (cell_init(l, i, l->of.sims + i, &own) < 0)
@@ -955,7 +952,6 @@ out:
 
 static int do_group(void *replay, int64_t item, int worker, struct err *err)
 {
-    (void)worker;
     return do_groups(replay, item, item + 1, 1, err);
 }
 

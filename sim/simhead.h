@@ -18,7 +18,7 @@ struct sim_head {
     struct row_sample sample; /* in.rows, where the trace has a sample */
     float *rel;               /* owned: relative bias [2 n_k - 1] of the trace, or NULL */
 
-    /* Of a head in another token order (sim/reorder.h). */
+    /* Of a head in another token order (sim_head_reorder). */
     struct exact *from; /* that of the head it comes from, which outlives this one */
     int64_t *perm;      /* owned: row i is row perm[i] there */
 };
@@ -27,5 +27,15 @@ struct sim_head {
  * scale and causality, are in place. */
 void sim_head_ready(struct sim_head *h, enum precision prec);
 void sim_head_free(struct sim_head *h);
+
+/* *to = x [n][d] with row i from row perm[i], owned by the caller. */
+int rows_permuted(float **to, const float *x, int64_t n, int64_t d, const int64_t *perm,
+                  const char *what, struct err *err);
+
+/* Copy of a head with q, k, v in the token order `order` (permute.h). Dense rows of *h are moved
+ * from in->exact, which has to outlive it, and not computed again. Needs a bidirectional head of a
+ * video with nq = nk; otherwise ERR_USAGE. Release with sim_head_free. */
+int sim_head_reorder(const struct head_in *in, const char *order, uint64_t seed, struct sim_head *h,
+                     struct err *err);
 
 #endif

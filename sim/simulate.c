@@ -6,7 +6,7 @@
 
 #include "core/intmath.h"
 #include "core/mem.h"
-#include "sim/reorder.h"
+#include "sim/simhead.h"
 #include "sim/simulate_call.h"
 #include "sim/simulate_run.h"
 
@@ -282,8 +282,8 @@ out:
 static void note_full(const struct run *run, struct record *r)
 {
     char why[160] = "";
-    if (run->acc.counts.pairs_kept == run->acc.counts.pairs_allowed && run->method->why_full &&
-        run->method->why_full(run->state, why))
+    if (run->acc.tally.counts.pairs_kept == run->acc.tally.counts.pairs_allowed &&
+        run->method->why_full && run->method->why_full(run->state, why))
         record_note(r, "full=%s", why);
 }
 

@@ -96,8 +96,6 @@ static int do_head(void *step, int64_t i, int worker, struct err *err)
     int at = s->k->call.copies + (int)i;
     struct head *h = head_of(s->k, at);
     struct err own = {0};
-    (void)worker;
-    (void)err;
     if (alive(h))
         settle(h, s->fn(s->k, h, s->k->call.heads + at, &own), &own);
     return 0;

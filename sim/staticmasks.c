@@ -161,7 +161,6 @@ static int make_chunk(void *making, int64_t i, int worker, struct err *err)
 {
     struct making *k = making;
     int rc = 0;
-    (void)worker;
     TRY(k->maker->chunk(k->maker->ctx, i, k->masks + i, err));
     TRY(mask_check(k->masks + i, err));
     TRY(mask_tally_add(k->tallies + i, k->masks + i, err));
