@@ -25,46 +25,60 @@ struct budget_item {
 
 /* ---- what a search covers ------------------------------------------------------------------- */
 
-struct group {
-    struct replay *r;
-    const struct method_run *run;
-    int trace;
-    struct sim_device device;  /* chooses the masks; accel NULL: the method itself */
-    struct budget_item *items; /* owned */
-    int64_t n, cap;
-    int jobs;
+struct sum {
+    double value, cost;
+    int64_t cells;
+    char why[160]; /* a head is skipped, "": none is */
 };
 
-static int add_item(struct group *g, const struct budget_item *i, struct err *err)
+/* A search on a group of heads of a trace, or on one loaded head. */
+struct hunt {
+    const struct method_run *run;
+    const struct budget_range *range;
+    const struct sim_device *device; /* chooses the masks; NULL: the method itself */
+    uint64_t seed;
+    char why[160];            /* all cells are skipped, "": one is not */
+    const struct head_in *in; /* NULL: the group */
+    void *params;             /* of the head */
+
+    struct replay *r;
+    int trace, jobs;
+    struct budget_item *items; /* owned */
+    int64_t n, cap;
+    int64_t at;       /* the setting that is tried */
+    struct sum *sums; /* [n] */
+};
+
+static int add_item(struct hunt *h, const struct budget_item *i, struct err *err)
 {
-    for (int64_t k = g->n - 1; k >= 0; k--)
-        if (g->items[k].layer == i->layer && g->items[k].head == i->head &&
-            strcmp(g->items[k].branch, i->branch) == 0)
+    for (int64_t k = h->n - 1; k >= 0; k--)
+        if (h->items[k].layer == i->layer && h->items[k].head == i->head &&
+            strcmp(h->items[k].branch, i->branch) == 0)
             return 0;
-    int rc = mem_grow(&g->items, &g->cap, g->n + 1, sizeof *g->items, "heads of a search", err);
+    int rc = mem_grow(&h->items, &h->cap, h->n + 1, sizeof *h->items, "heads of a search", err);
     if (!rc)
-        g->items[g->n++] = *i;
+        h->items[h->n++] = *i;
     return rc;
 }
 
 /* The heads of the group that `name` stands for. */
-static int fill_group(struct group *g, const struct budget_item *name, struct err *err)
+static int fill_group(struct hunt *h, const struct budget_item *name, struct err *err)
 {
-    const struct trace *t = g->r->traces[g->trace];
-    bool joins = g->run->method->reuse.shares_branches;
+    const struct trace *t = h->r->traces[h->trace];
+    bool joins = h->run->method->reuse.shares_branches;
     int rc = 0;
     for (int64_t c = 0; c < trace_calls(t); c++) {
         const struct trace_call *call = trace_call(t, c);
         if ((name->layer >= 0 && call->layer != name->layer) ||
             (name->branch[0] && strcmp(name->branch, call->branch) != 0))
             continue;
-        for (int h = 0; h < trace_meta(t)->heads; h++) {
-            struct budget_item i = {.layer = call->layer, .head = h};
-            if (name->head >= 0 && name->head != h)
+        for (int k = 0; k < trace_meta(t)->heads; k++) {
+            struct budget_item i = {.layer = call->layer, .head = k};
+            if (name->head >= 0 && name->head != k)
                 continue;
             if (!joins)
                 snprintf(i.branch, sizeof i.branch, "%s", call->branch);
-            TRY(add_item(g, &i, err));
+            TRY(add_item(h, &i, err));
         }
     }
 out:
@@ -72,12 +86,6 @@ out:
 }
 
 /* ---- what a setting is worth ---------------------------------------------------------------- */
-
-struct sum {
-    double value, cost;
-    int64_t cells;
-    char why[160]; /* a head is skipped, "": none is */
-};
 
 /* The metric of one head with given parameters; but its reason nothing is added where the method
  * skips it. A device (or NULL) chooses masks where their counts are enough. */
@@ -114,35 +122,27 @@ out:
     return rc;
 }
 
-/* A setting on a group. */
-struct trial {
-    struct group *g;
-    const struct budget_range *range;
-    int64_t at;
-    struct sum *sums; /* [items] */
-};
-
-static int trial_call(struct trial *t, const struct budget_item *i, int64_t call, struct carry *own,
+static int trial_call(struct hunt *t, const struct budget_item *i, int64_t call, struct carry *own,
                       struct carry *shared, struct sum *sum, struct err *err)
 {
-    const struct method_run *run = t->g->run;
+    const struct method_run *run = t->run;
     const struct method *m = run->method;
-    const struct trace *trace = t->g->r->traces[t->g->trace];
-    struct method_ctx ctx = {.seed = t->g->r->seed,
+    const struct trace *trace = t->r->traces[t->trace];
+    struct method_ctx ctx = {.seed = t->seed,
                              .session = run->session,
                              .carry = m->flags & METHOD_NEEDS_STEPS ? own : NULL,
                              .shared = m->reuse.shares_branches ? shared : NULL};
-    struct sim_head h = {0};
+    struct sim_head head = {0};
     void *params = NULL;
     int rc = 0;
 
-    TRY(head_load(trace, call, i->head, &t->g->r->load, &h, err));
-    TRY(method_params_for_head(run, i->layer, h.in.head, h.in.x.nk, &params, err));
+    TRY(head_load(trace, call, i->head, &t->r->load, &head, err));
+    TRY(method_params_for_head(run, i->layer, head.in.head, head.in.x.nk, &params, err));
     TRY(budget_set(t->range, run->target, m, t->at, params, NULL, err));
-    TRY(measure(run, &h.in, t->g->device.accel ? &t->g->device : NULL, &ctx, params, sum, err));
+    TRY(measure(run, &head.in, t->device, &ctx, params, sum, err));
 out:
     method_params_free(m, params);
-    sim_head_free(&h);
+    sim_head_free(&head);
     return rc;
 }
 
@@ -155,9 +155,9 @@ struct branch_carry {
 static int trial_item(void *ctx, int64_t item, int worker, struct err *err)
 {
     enum { BRANCHES = 16 };
-    struct trial *t = ctx;
-    const struct budget_item *i = t->g->items + item;
-    const struct trace *trace = t->g->r->traces[t->g->trace];
+    struct hunt *t = ctx;
+    const struct budget_item *i = t->items + item;
+    const struct trace *trace = t->r->traces[t->trace];
     struct branch_carry own[BRANCHES] = {0};
     struct carry *shared = NULL;
     int n = 0, rc = 0;
@@ -188,43 +188,30 @@ out:
 }
 
 /* Plain mean over the cells of the group. */
-static int trial_run(struct group *g, const struct budget_range *range, int64_t at,
-                     struct sum *mean, struct err *err)
+static int trial_run(struct hunt *t, struct sum *mean, struct err *err)
 {
-    struct trial t = {.g = g, .range = range, .at = at};
     int rc = 0;
     *mean = (struct sum){0};
-    TRY(mem_zalloc(&t.sums, g->n, sizeof *t.sums, "sums of a search", err));
-    TRY(pool_run(g->jobs, g->n, trial_item, &t, err));
-    for (int64_t i = 0; i < g->n; i++) {
-        mean->value += t.sums[i].value;
-        mean->cost += t.sums[i].cost;
-        mean->cells += t.sums[i].cells;
+    TRY(mem_zalloc(&t->sums, t->n, sizeof *t->sums, "sums of a search", err));
+    TRY(pool_run(t->jobs, t->n, trial_item, t, err));
+    for (int64_t i = 0; i < t->n; i++) {
+        mean->value += t->sums[i].value;
+        mean->cost += t->sums[i].cost;
+        mean->cells += t->sums[i].cells;
         if (!mean->why[0])
-            memcpy(mean->why, t.sums[i].why, sizeof mean->why);
+            memcpy(mean->why, t->sums[i].why, sizeof mean->why);
     }
     if (mean->cells) {
         mean->value /= (double)mean->cells;
         mean->cost /= (double)mean->cells;
     }
 out:
-    free(t.sums);
+    free(t->sums);
+    t->sums = NULL;
     return rc;
 }
 
 /* ---- searches ------------------------------------------------------------------------------- */
-
-/* Of a group, or of one loaded head. */
-struct hunt {
-    struct group *g;
-    const struct budget_range *range;
-    const struct method_run *run;
-    const struct head_in *in;        /* NULL: the group */
-    const struct sim_device *device; /* of `in`, or NULL */
-    void *params;                    /* of the head */
-    uint64_t seed;
-    char why[160]; /* all cells are skipped, "": one is not */
-};
 
 static int evaluate(void *ctx, int64_t at, double *value, double *cost, struct err *err)
 {
@@ -236,7 +223,8 @@ static int evaluate(void *ctx, int64_t at, double *value, double *cost, struct e
         TRY(budget_set(h->range, h->run->target, h->run->method, at, h->params, NULL, err));
         TRY(measure(h->run, h->in, h->device, &mc, h->params, &sum, err));
     } else {
-        TRY(trial_run(h->g, h->range, at, &sum, err));
+        h->at = at;
+        TRY(trial_run(h, &sum, err));
     }
     if (sum.cells == 0) /* zeros then: they end the search soon */
         memcpy(h->why, sum.why, sizeof h->why);
@@ -280,27 +268,30 @@ out:
     return rc;
 }
 
-/* The replay's device as searches use it, head by head; accel NULL: masks are chosen on the CPU. */
-static void search_device(const struct replay *r, struct sim_device *out)
+/* The replay's device as searches use it, head by head; NULL: masks are chosen on the CPU. */
+static const struct sim_device *search_device(const struct replay *r, struct sim_device *own)
 {
-    *out = r->device;
-    out->calls = out->timed = false;
-    if (out->select == SELECT_CPU)
-        out->accel = NULL;
+    *own = r->device;
+    own->calls = own->timed = false;
+    return own->accel && own->select != SELECT_CPU ? own : NULL;
 }
 
 /* Search the parameters of run number k for the group `name` of a trace, on `jobs` threads. */
 static int seek_group(struct replay *r, int64_t k, int trace, const struct budget_item *name,
                       int jobs, struct budget_found *f, struct err *err)
 {
-    struct group g = {.r = r, .run = r->runs + k, .trace = trace, .jobs = jobs};
-    search_device(r, &g.device);
-    struct hunt h = {.g = &g, .run = g.run};
+    struct sim_device own;
+    struct hunt h = {.run = r->runs + k,
+                     .device = search_device(r, &own),
+                     .seed = r->seed,
+                     .r = r,
+                     .trace = trace,
+                     .jobs = jobs};
     int rc = 0;
-    TRY(fill_group(&g, name, err));
-    TRY(seek(&h, g.run->params, trace_meta(r->traces[trace])->n_k, f, err));
+    TRY(fill_group(&h, name, err));
+    TRY(seek(&h, h.run->params, trace_meta(r->traces[trace])->n_k, f, err));
 out:
-    free(g.items);
+    free(h.items);
     return rc;
 }
 
@@ -553,12 +544,11 @@ int budget_resolve(struct replay *r, const struct series *s, int64_t k, const st
                    void *params, struct budget_found *f, struct err *err)
 {
     const struct method_run *run = r->runs + k;
-    struct sim_device on;
+    struct sim_device own;
     int rc = 0;
 
-    search_device(r, &on);
     if (!is_shared(run))
-        return budget_resolve_head(run, in, on.accel ? &on : NULL, r->seed, params, f, err);
+        return budget_resolve_head(run, in, search_device(r, &own), r->seed, params, f, err);
     memset(f, 0, sizeof *f);
     TRY(resolve_shared(r, s, k, in, f, err));
     if (f->params)

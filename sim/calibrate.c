@@ -9,7 +9,7 @@
 #include "core/pool.h"
 #include "core/progress.h"
 #include "core/version.h"
-#include "sim/devicejudge.h"
+#include "sim/devicemap.h"
 #include "sim/journal.h"
 
 #include <math.h>

@@ -7,9 +7,9 @@
 #include "core/mem.h"
 #include "core/sealed.h"
 #include "core/shard.h"
-#include "sim/attnrate.h"
+#include "sim/rates.h"
 #include "sim/calibrate.h"
-#include "sim/devicejudge.h"
+#include "sim/devicemap.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -9,8 +9,7 @@
 #include "core/mem.h"
 #include "core/permute.h"
 #include "core/shard.h"
-#include "sim/attnrate.h"
-#include "sim/ceilings.h"
+#include "sim/rates.h"
 #include "sim/replay.h"
 #include "sim/staticmasks.h"
 

@@ -1,6 +1,6 @@
 /*
  * maptiles.h - tiles of 128 x 128 pairs with bits (struct accel_head in core/accel.h), made on the
- * GPU of maps of kept units that lie there: what sim/acceltiles.h makes of masks on the host.
+ * GPU of maps of kept units that lie there: what sim/accelattend.h makes of masks on the host.
  */
 #ifndef LACUNA_MAPTILES_H
 #define LACUNA_MAPTILES_H

@@ -8,7 +8,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "sim/calibrate.h"
-#include "sim/devicejudge.h"
+#include "sim/devicemap.h"
 #include "sim/methods/sale/sale.h"
 #include "sim/registry.h"
 #include "tests/harness/accelrun.h"

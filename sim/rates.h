@@ -1,10 +1,12 @@
 /*
- * ceilings.h - the best rates of a GPU, measured once and kept beside the run, in
- * DIR/ceilings-UUID.json, for as long as driver and runtime stay the same.
+ * rates.h - how fast this machine attends, for estimates of time; the best rates of a GPU, measured
+ * once and kept beside the run, in DIR/ceilings-UUID.json, for as long as driver and runtime stay
+ * the same.
  */
-#ifndef LACUNA_CEILINGS_H
-#define LACUNA_CEILINGS_H
+#ifndef LACUNA_RATES_H
+#define LACUNA_RATES_H
 
+#include "core/attention.h"
 #include "sim/devicemap.h"
 
 #include <jansson.h>
@@ -15,5 +17,8 @@
  * ERR_IO: the file cannot be written. */
 int gpu_describe(const struct sim_device *d, const char *dir, bool again, json_t **gpu,
                  struct err *err);
+
+/* Flop per second of the attention tiles on one thread, measured in a few milliseconds. */
+int attn_rate(enum precision prec, double *flop_per_s, struct err *err);
 
 #endif
