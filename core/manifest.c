@@ -342,3 +342,11 @@ int manifest_finish(struct manifest **pm, const char *status, struct err *err)
     *pm = NULL;
     return rc;
 }
+
+int manifest_end(struct manifest **m, int rc, struct err *err)
+{
+    struct err own = {0};
+    const char *status = rc == 0 ? "ok" : rc == ERR_INTERRUPTED ? "interrupted" : "failed";
+    int wrote = manifest_finish(m, status, &own);
+    return rc || !wrote ? rc : err_set(err, wrote, "%s", own.msg);
+}

@@ -38,4 +38,8 @@ int manifest_write(struct manifest *m, struct err *err);
 /* Write with the given status ("ok", "interrupted", "failed") and free. */
 int manifest_finish(struct manifest **m, const char *status, struct err *err);
 
+/* The same with the status of a command that ends with rc; *m may be NULL. Returns rc, or the code
+ * of what went wrong here. */
+int manifest_end(struct manifest **m, int rc, struct err *err);
+
 #endif

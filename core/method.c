@@ -116,3 +116,31 @@ const struct method *method_find(const struct method *const *methods, const char
     names_unknown(&all, "method", name, err);
     return NULL;
 }
+
+int method_params_copy(const struct method *m, const void *params, void **out, struct err *err)
+{
+    void *copy = NULL;
+    int rc = 0;
+    TRY(mem_zalloc(&copy, 1, m->params.size, "method parameters", err));
+    TRY(opt_copy(m->params.table, params, copy, err));
+    *out = copy;
+    copy = NULL;
+out:
+    method_params_free(m, copy);
+    return rc;
+}
+
+void method_params_free(const struct method *m, void *params)
+{
+    if (params)
+        opt_free(m->params.table, params);
+    free(params);
+}
+
+void carries_free(struct carry *c, int64_t n)
+{
+    for (int64_t i = 0; c && i < n; i++)
+        if (c[i].free)
+            c[i].free(c[i].data);
+    free(c);
+}

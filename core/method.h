@@ -48,6 +48,8 @@ struct carry {
     double choose_ns; /* the replay's: device time that the carried mask took; 0: not measured */
 };
 
+void carries_free(struct carry *c, int64_t n); /* states and array; accepts NULL */
+
 /* What one head's run has beside the head. */
 struct method_ctx {
     uint64_t seed;
@@ -216,5 +218,9 @@ bool method_combines(const struct method *m, const struct attn_in *x, char why[1
 struct mask_origin method_origin(const struct method *m, void *state);
 void method_arithmetic(const struct method *m, const void *state, struct arithmetic *a,
                        char why[160]);
+
+/* A copy of a method's parameters. Free with method_params_free, which accepts NULL. */
+int method_params_copy(const struct method *m, const void *params, void **out, struct err *err);
+void method_params_free(const struct method *m, void *params);
 
 #endif

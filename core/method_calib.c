@@ -185,8 +185,7 @@ int method_params_for_head(const struct method_run *run, int layer, int head, in
     char where[512];
     const json_t *entry = run->calib_doc ? calib_entry(run, layer, head, tokens) : NULL;
 
-    TRY(mem_zalloc(&params, 1, m->params.size, "method parameters", err));
-    TRY(opt_copy(m->params.table, run->params, params, err));
+    TRY(method_params_copy(m, run->params, &params, err));
     if (entry) {
         snprintf(where, sizeof where, "%s: layer %d head %d", run->calib, layer, head);
         TRY(apply_entry(run, entry, where, params, err));
@@ -200,9 +199,7 @@ int method_params_for_head(const struct method_run *run, int layer, int head, in
     *out = params;
     params = NULL;
 out:
-    if (params)
-        opt_free(m->params.table, params);
-    free(params);
+    method_params_free(m, params);
     return rc;
 }
 
@@ -227,8 +224,7 @@ int method_calib_validate(struct method_run *run, struct err *err)
     bool any = false;
     int rc = 0;
 
-    TRY(mem_zalloc(&before, 1, m->params.size, "method parameters", err));
-    TRY(opt_copy(m->params.table, run->params, before, err));
+    TRY(method_params_copy(m, run->params, &before, err));
     TRY(m->params.validate(run->params, err));
     for (const struct opt *o = m->params.table; o->type != OPT_END; o++)
         any |= run->given[o - m->params.table];
@@ -241,9 +237,7 @@ int method_calib_validate(struct method_run *run, struct err *err)
         run->given[o - m->params.table] |= strcmp(buf_str(&old), buf_str(&new)) != 0;
     }
 out:
-    if (before)
-        opt_free(m->params.table, before);
-    free(before);
+    method_params_free(m, before);
     buf_free(&old);
     buf_free(&new);
     return rc;

@@ -62,7 +62,7 @@ int method_calib_note(const struct method_run *run, const char *trace_id, struct
 /* Parameters of one head: a copy of run->params (the settings of the calibration file and what was
  * given beside it) with the file's values for (layer, head), but for the given ones. A file that
  * was calibrated per length has several entries for a head: `tokens`, its keys, says which counts.
- * Free with opt_free(method->params.table, *out) and free(*out). */
+ * Free with method_params_free. */
 int method_params_for_head(const struct method_run *run, int layer, int head, int64_t tokens,
                            void **out, struct err *err);
 

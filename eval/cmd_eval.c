@@ -157,16 +157,6 @@ static int peek_records(const struct eval_opts *o, const struct shard *shard,
     return record_file_peek(path, records, err);
 }
 
-static int end_manifest(struct manifest **manifest, int rc, struct err *err)
-{
-    struct err own = {0};
-    if (!*manifest)
-        return rc;
-    const char *status = rc == 0 ? "ok" : rc == ERR_INTERRUPTED ? "interrupted" : "failed";
-    int wrote = manifest_finish(manifest, status, &own);
-    return rc || !wrote ? rc : err_set(err, wrote, "%s", own.msg);
-}
-
 /* The GPU for the methods' attention; *d has to outlive how. */
 static int open_device(const struct app *app, const struct eval_opts *o, const struct shard *shard,
                        struct sim_device *d, struct eval_how *how, struct err *err)
@@ -273,7 +263,7 @@ static int eval_video(const struct app *app, const struct eval_opts *o, struct m
         TRY(video_eval_run(&v, err));
 out:
     record_file_close(&v.records);
-    rc = end_manifest(&manifest, rc, err);
+    rc = manifest_end(&manifest, rc, err);
     t.ok = v.done_ok;
     t.skip = v.done_skip;
     t.error = v.done_error;
@@ -346,7 +336,7 @@ out:
     maskfile_abort(&r->how.masks);
     record_file_close(&r->records);
     predictions_close(&r->predictions);
-    return end_manifest(&manifest, rc, err);
+    return manifest_end(&manifest, rc, err);
 }
 
 /* The GPU for prefills too, where it has all that the model needs: else the methods' attention

@@ -227,14 +227,11 @@ out:
 
 void head_close(struct head_work *w)
 {
-    const struct method *m = w->j->a->run->method;
     for (int i = 0; i < 2; i++)
         if (w->fresh[i].free)
             w->fresh[i].free(w->fresh[i].data);
     budget_found_free(&w->found);
-    if (w->params)
-        opt_free(m->params.table, w->params);
-    free(w->params);
+    method_params_free(w->j->a->run->method, w->params);
     exact_free(&w->exact);
     record_free(&w->rec);
     free(w->q);

@@ -19,28 +19,22 @@ static int64_t all_heads(const struct layer_attn *a)
     return (int64_t)a->shape.layers * a->shape.heads;
 }
 
-static void carries_free(struct carry *c, int64_t n)
+/* The sums, [layers * heads]; those of layers use the first [layers]. */
+enum { N_SUMS = 10 };
+static double **sum_of(struct layer_attn *a, int i)
 {
-    for (int64_t i = 0; c && i < n; i++)
-        if (c[i].free)
-            c[i].free(c[i].data);
-    free(c);
+    double **const sums[N_SUMS] = {&a->calls,        &a->elem,     &a->exec,     &a->sparse,
+                                   &a->sparse_calls, &a->attn_ns,  &a->dense_ns, &a->plan_ns,
+                                   &a->local_err,    &a->local_ref};
+    return sums[i];
 }
 
 void layer_attn_free(struct layer_attn *a)
 {
     carries_free(a->carry, a->branches * all_heads(a));
     carries_free(a->shared, all_heads(a));
-    free(a->calls);
-    free(a->elem);
-    free(a->exec);
-    free(a->sparse);
-    free(a->sparse_calls);
-    free(a->attn_ns);
-    free(a->dense_ns);
-    free(a->plan_ns);
-    free(a->local_err);
-    free(a->local_ref);
+    for (int i = 0; i < N_SUMS; i++)
+        free(*sum_of(a, i));
     memset(a, 0, sizeof *a);
 }
 
@@ -51,12 +45,8 @@ int layer_attn_init(struct layer_attn *a, const struct method_run *run, const st
 
     *a = (struct layer_attn){.run = run, .how = how, .shape = *shape, .model = model, .jobs = jobs};
     a->timestep = a->exact_ns = NAN;
-    double **of_heads[] = {&a->calls,        &a->elem,    &a->exec,     &a->sparse,
-                           &a->sparse_calls, &a->attn_ns, &a->dense_ns, &a->plan_ns};
-    for (size_t i = 0; i < sizeof of_heads / sizeof *of_heads; i++)
-        TRY(mem_zalloc(of_heads[i], all_heads(a), sizeof(double), "sums of heads", err));
-    TRY(mem_zalloc(&a->local_err, shape->layers, sizeof(double), "errors of layers", err));
-    TRY(mem_zalloc(&a->local_ref, shape->layers, sizeof(double), "errors of layers", err));
+    for (int i = 0; i < N_SUMS; i++)
+        TRY(mem_zalloc(sum_of(a, i), all_heads(a), sizeof(double), "sums of heads", err));
 out:
     if (rc)
         layer_attn_free(a);
@@ -75,13 +65,8 @@ out:
 
 void layer_attn_reset(struct layer_attn *a)
 {
-    size_t all = (size_t)all_heads(a), layers = (size_t)a->shape.layers;
-    double *of_heads[] = {a->calls,        a->elem,    a->exec,     a->sparse,
-                          a->sparse_calls, a->attn_ns, a->dense_ns, a->plan_ns};
-    for (size_t i = 0; i < sizeof of_heads / sizeof *of_heads; i++)
-        memset(of_heads[i], 0, all * sizeof(double));
-    memset(a->local_err, 0, layers * sizeof(double));
-    memset(a->local_ref, 0, layers * sizeof(double));
+    for (int i = 0; i < N_SUMS; i++)
+        memset(*sum_of(a, i), 0, (size_t)all_heads(a) * sizeof(double));
     a->target = (struct target_sum){0};
     a->heads_without_calib = 0;
     a->was_skip_dense = false;

@@ -1,5 +1,5 @@
 /*
- * calibrate.c - execution and result of a calibration, see calibrate.h.
+ * calibrate.c - see calibrate.h.
  */
 #include "sim/calibrate.h"
 
@@ -9,7 +9,7 @@
 #include "core/pool.h"
 #include "core/progress.h"
 #include "core/version.h"
-#include "sim/devicejudge.h"
+#include "sim/devicemap.h"
 #include "sim/journal.h"
 
 #include <math.h>
@@ -17,6 +17,139 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- plan ----------------------------------------------------------------------------------- */
+
+/* The parameters of a head are meant for one model: all traces must be of its shape. */
+static int same_model(const struct calibrate *c, struct err *err)
+{
+    const struct trace_meta *a = trace_meta(c->traces[0]);
+    for (int64_t t = 1; t < c->n_traces; t++) {
+        const struct trace_meta *b = trace_meta(c->traces[t]);
+        if (strcmp(a->name, b->name) || strcmp(a->weights_id, b->weights_id))
+            return err_set(err, ERR_INPUT,
+                           "%s is of model %s, %s of %s: calibrate one model at a "
+                           "time",
+                           trace_path(c->traces[0]), a->name, trace_path(c->traces[t]), b->name);
+        if (a->layers != b->layers || a->heads != b->heads || a->kv_heads != b->kv_heads ||
+            a->head_dim != b->head_dim || a->v_dim != b->v_dim || a->causal != b->causal ||
+            strcmp(a->head_ids, b->head_ids))
+            return err_set(err, ERR_INPUT, "%s and %s differ in layers, heads or head dimension",
+                           trace_path(c->traces[0]), trace_path(c->traces[t]));
+    }
+    return 0;
+}
+
+static int fill_job(const struct calibrate *c, const struct call_filter *f, struct calibrate_job *j,
+                    struct err *err)
+{
+    int rc = 0;
+    for (int64_t t = 0; t < c->n_traces; t++)
+        for (int64_t i = 0; i < trace_calls(c->traces[t]); i++) {
+            const struct trace_meta *m = trace_meta(c->traces[t]);
+            const struct trace_call *call = trace_call(c->traces[t], i);
+            if (m->n_k < j->from || m->n_k >= j->below)
+                break;
+            for (int h = 0; h < m->heads; h++) {
+                if ((j->layer >= 0 && call->layer != j->layer) || (j->head >= 0 && h != j->head) ||
+                    !call_filter_takes(f, c->traces[t], i, h))
+                    continue;
+                TRY(mem_grow(&j->samples, &j->cap, j->n + 1, sizeof *j->samples, "samples", err));
+                j->samples[j->n++] = (struct calibrate_sample){t, i, call->layer, h};
+            }
+        }
+out:
+    return rc;
+}
+
+/* A job for a layer and head (-1: all) and the lengths of a segment, unless it has no samples. */
+static int add_job(struct calibrate *c, const struct call_filter *f, int layer, int head,
+                   int64_t segment, struct err *err)
+{
+    int rc = mem_grow(&c->jobs, &c->cap_jobs, c->n_jobs + 1, sizeof *c->jobs, "jobs", err);
+    if (rc)
+        return rc;
+    struct calibrate_job *j = &c->jobs[c->n_jobs];
+    *j =
+        (struct calibrate_job){.layer = layer,
+                               .head = head,
+                               .from = segment > 0 ? c->segments[segment - 1] : 0,
+                               .below = segment < c->n_segments ? c->segments[segment] : INT64_MAX};
+    rc = fill_job(c, f, j, err);
+    if (rc || j->n > 0)
+        c->n_jobs++;
+    return rc;
+}
+
+/* "16384,49152": ascending lengths. */
+static int parse_segments(struct calibrate *c, const char *text, struct err *err)
+{
+    const char *all = text;
+    int64_t cap = 0;
+    int rc = 0;
+    while (text && *text) {
+        char *end;
+        long long n = strtoll(text, &end, 10);
+        int64_t last = c->n_segments ? c->segments[c->n_segments - 1] : 0;
+        if (end == text || (*end && *end != ',') || n <= last)
+            FAIL(err, ERR_USAGE,
+                 "--segments '%s': ascending numbers of tokens were expected, as 16384,49152", all);
+        TRY(mem_grow(&c->segments, &cap, c->n_segments + 1, sizeof *c->segments, "segments", err));
+        c->segments[c->n_segments++] = n;
+        text = end + (*end == ',');
+    }
+out:
+    return rc;
+}
+
+int calibrate_plan(struct calibrate *c, const struct call_select *sel, const char *segments,
+                   struct err *err)
+{
+    const struct trace_meta *m = trace_meta(c->traces[0]);
+    bool model = c->per == CALIBRATE_MODEL, by_head = c->per == CALIBRATE_HEAD;
+    struct call_filter f = {0};
+    int rc = 0;
+
+    TRY(same_model(c, err));
+    TRY(parse_segments(c, segments, err));
+    TRY(call_filter_init(&f, sel, m, err));
+    for (int l = 0; l < (model ? 1 : m->layers); l++)
+        for (int h = 0; h < (by_head ? m->heads : 1); h++)
+            for (int64_t s = 0; s <= c->n_segments; s++)
+                TRY(add_job(c, &f, model ? -1 : l, by_head ? h : -1, s, err));
+    if (c->n_jobs == 0)
+        TRY(call_select_empty("captured", sel, err));
+out:
+    call_filter_free(&f);
+    return rc;
+}
+
+static bool sample_causal(const struct calibrate *c, const struct calibrate_sample *s)
+{
+    const struct trace *t = c->traces[s->trace];
+    return trace_causal(trace_meta(t), &trace_call(t, s->call)->score);
+}
+
+struct calibrate_cost calibrate_costs(const struct calibrate *c)
+{
+    struct calibrate_cost cost = {0};
+    for (int64_t i = 0; i < c->n_jobs; i++) {
+        const struct calibrate_job *j = &c->jobs[i];
+        int64_t memory = 0;
+        for (int64_t s = 0; s < j->n; s++) {
+            const struct trace_meta *m = trace_meta(c->traces[j->samples[s].trace]);
+            memory += head_load_memory(m, c->load.precision);
+            cost.bytes += head_load_bytes(m);
+            double pairs = (double)pairs_allowed(m->n_q, m->n_k, sample_causal(c, j->samples + s));
+            cost.pairs += pairs;
+            cost.flop += 2 * pairs * (double)(m->head_dim + m->v_dim);
+        }
+        cost.all_samples += j->n;
+        cost.samples = j->n > cost.samples ? j->n : cost.samples;
+        cost.memory = memory > cost.memory ? memory : cost.memory;
+    }
+    return cost;
+}
 
 /* ---- execution ------------------------------------------------------------------------------ */
 
@@ -53,6 +186,12 @@ bool calibrate_on_device(const struct calibrate *c, char why[160])
     return true;
 }
 
+/* The public number of a job's head; -1: all. */
+static int job_head(const struct calibrate *c, const struct calibrate_job *j)
+{
+    return j->head < 0 ? -1 : trace_head_number(trace_meta(c->traces[0]), j->head);
+}
+
 /* "layer 3 head 1", "layer 3", "all heads" */
 static void job_name(const struct calibrate *c, const struct calibrate_job *j, char text[64])
 {
@@ -61,8 +200,7 @@ static void job_name(const struct calibrate *c, const struct calibrate_job *j, c
     else if (j->head < 0)
         snprintf(text, 64, "layer %d", j->layer);
     else
-        snprintf(text, 64, "layer %d head %d", j->layer,
-                 trace_head_number(trace_meta(c->traces[0]), j->head));
+        snprintf(text, 64, "layer %d head %d", j->layer, job_head(c, j));
     size_t n = strlen(text);
     if (c->n_segments && j->below < INT64_MAX)
         snprintf(text + n, 64 - n, ", %lld to %lld tokens", (long long)j->from,
@@ -81,10 +219,16 @@ static double job_cost(const struct calibrate *c, const struct calibrate_job *j)
     return pairs;
 }
 
+/* A copy of a text of a job's result. */
+static int keep(char **to, const char *text, struct err *err)
+{
+    *to = strdup(text);
+    return *to ? 0 : err_set(err, ERR_NOMEM, "calibration: out of memory");
+}
+
 static int search(const struct calibrate *c, struct calibrate_job *j, const struct head_in *samples,
                   struct err *err)
 {
-    const struct method *method = c->run->method;
     struct method_ctx ctx = {.seed = c->load.seed};
     struct buf b = {0};
     struct jw w;
@@ -92,21 +236,15 @@ static int search(const struct calibrate *c, struct calibrate_job *j, const stru
 
     for (int64_t s = 0; s < j->n; s++)
         if (!attn_is_plain(&samples[s].x))
-            return (j->skip = strdup("searches know no window, chunk, cap, bias or sink"))
-                       ? 0
-                       : err_set(err, ERR_NOMEM, "calibration: out of memory");
+            return keep(&j->skip, "searches know no window, chunk, cap, bias or sink", err);
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    rc = method->search.calibrate(&ctx, c->run->params, samples, (int)j->n, &w, err);
+    rc = c->run->method->search.calibrate(&ctx, c->run->params, samples, (int)j->n, &w, err);
     jw_obj_end(&w);
-    if (rc == METHOD_SKIP) {
-        rc = 0;
-        if (!(j->skip = strdup(ctx.skip)))
-            rc = err_set(err, ERR_NOMEM, "calibration: out of memory");
-    } else if (rc == 0 && (rc = buf_check(&b, "calibration of a head", err)) == 0) {
-        if (!(j->text = strdup(buf_str(&b))))
-            rc = err_set(err, ERR_NOMEM, "calibration: out of memory");
-    }
+    if (rc == METHOD_SKIP)
+        rc = keep(&j->skip, ctx.skip, err);
+    else if (rc == 0 && (rc = buf_check(&b, "calibration of a head", err)) == 0)
+        rc = keep(&j->text, buf_str(&b), err);
     buf_free(&b);
     return rc;
 }
@@ -210,9 +348,7 @@ static int take(void *ctx, int64_t job, const char *text, const char *skip, stru
     if (job < 0 || job >= c->n_jobs || c->jobs[job].text || c->jobs[job].skip)
         return 0;
     struct calibrate_job *j = &c->jobs[job];
-    j->text = text ? strdup(text) : NULL;
-    j->skip = skip ? strdup(skip) : NULL;
-    return j->text || j->skip ? 0 : err_set(err, ERR_NOMEM, "calibration: out of memory");
+    return text ? keep(&j->text, text, err) : keep(&j->skip, skip, err);
 }
 
 int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct err *err)
@@ -343,8 +479,7 @@ static void write_grids(const struct calibrate *c, struct jw *w)
         if (grid) {
             jw_obj(w);
             jw_kint(w, "layer", j->layer);
-            jw_kint(w, "head",
-                    j->head < 0 ? -1 : trace_head_number(trace_meta(c->traces[0]), j->head));
+            jw_kint(w, "head", job_head(c, j));
             write_lengths(c, j, w);
             jw_key(w, "grid");
             jw_value(w, grid);
@@ -360,12 +495,11 @@ static void write_grids(const struct calibrate *c, struct jw *w)
 static void grid_rows(const struct calibrate *c, const struct calibrate_job *j, const json_t *grid,
                       struct buf *csv)
 {
-    int head = j->head < 0 ? -1 : trace_head_number(trace_meta(c->traces[0]), j->head);
     size_t r, k;
     json_t *row, *x;
     json_array_foreach(json_object_get(grid, "rows"), r, row)
     {
-        buf_printf(csv, "%d,%d,%lld,", j->layer, head, (long long)j->from);
+        buf_printf(csv, "%d,%d,%lld,", j->layer, job_head(c, j), (long long)j->from);
         if (j->below < INT64_MAX)
             buf_printf(csv, "%lld", (long long)j->below);
         json_array_foreach(row, k, x)

@@ -47,14 +47,10 @@ struct calibrate {
     int64_t n_jobs, cap_jobs;
 };
 
-/* Which calls and heads to use: index lists, where NULL or "all" = all; branch "" = all. segments:
- * "16384,49152", or NULL for one of all lengths. */
-struct calibrate_select {
-    const char *layers, *heads, *steps, *branch, *segments;
-};
-
-/* Fill c->jobs. Traces of different models are ERR_INPUT, an empty selection ERR_USAGE. */
-int calibrate_plan(struct calibrate *c, const struct calibrate_select *sel, struct err *err);
+/* Fill c->jobs. segments: "16384,49152", or NULL for one of all lengths. Traces of different models
+ * are ERR_INPUT, an empty selection ERR_USAGE. */
+int calibrate_plan(struct calibrate *c, const struct call_select *sel, const char *segments,
+                   struct err *err);
 
 /* Can c->device judge what this calibration judges, for the lengths of all its traces? If not, why:
  * then c->device.accel is to be NULL. */
@@ -73,9 +69,6 @@ void calibrate_write(const struct calibrate *c, struct jw *w);
 bool calibrate_grid(const struct calibrate *c, struct buf *csv);
 
 int64_t calibrate_skipped(const struct calibrate *c);
-
-/* Is the call of a sample causal? */
-bool sample_causal(const struct calibrate *c, const struct calibrate_sample *s);
 
 /* Largest number of samples in a job; bytes to read, summed over jobs; resident bytes of the
  * largest job; number of samples, and allowed pairs and multiply-adds of one dense pass over all of

@@ -7,9 +7,9 @@
 #include "core/mem.h"
 #include "core/sealed.h"
 #include "core/shard.h"
-#include "sim/attnrate.h"
+#include "sim/rates.h"
 #include "sim/calibrate.h"
-#include "sim/devicejudge.h"
+#include "sim/devicemap.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -119,27 +119,6 @@ static int parse_method(const struct app *app, const char *text, struct method_r
     if ((*runs)[0].calib)
         return err_set(err, ERR_USAGE, "calibrate: calib= is for replay; here the file is written");
     return 0;
-}
-
-static int open_traces(struct calibrate *c, const struct str_list *args, struct err *err)
-{
-    struct str_list files = {0};
-    int rc = 0;
-    if (args->n < 2)
-        FAIL(err, ERR_USAGE, "calibrate: no trace given (lacuna calibrate METHOD T.h5... -o FILE)");
-    TRY(trace_list(args->items + 1, args->n - 1, &files, err));
-    TRY(mem_zalloc(&c->traces, files.n, sizeof *c->traces, "traces", err));
-    for (int64_t i = 0; i < files.n; i++) {
-        TRY(trace_open(files.items[i], &c->traces[c->n_traces], err));
-        c->n_traces++;
-        if (trace_meta(c->traces[i])->row_group)
-            FAIL(err, ERR_INPUT,
-                 "%s holds a sample of query rows; the searches need all rows of a head",
-                 files.items[i]);
-    }
-out:
-    str_list_free(&files);
-    return rc;
 }
 
 /* A method's own token order is applied while heads are loaded. */
@@ -360,9 +339,12 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     c.load.allow_nonfinite = o.allow_nonfinite;
     TRY(choose_order(&c, &o, err));
     TRY(check_output(&o, &args, err));
-    TRY(open_traces(&c, &args, err));
-    struct calibrate_select sel = {o.layers, o.heads, o.steps, o.branch, o.segments};
-    TRY(calibrate_plan(&c, &sel, err));
+    if (args.n < 2)
+        FAIL(err, ERR_USAGE, "calibrate: no trace given (lacuna calibrate METHOD T.h5... -o FILE)");
+    TRY(traces_open(args.items + 1, args.n - 1, &c.traces, &c.n_traces, err));
+    TRY(traces_whole(c.traces, c.n_traces, "the searches need all rows of a head", err));
+    TRY(calibrate_plan(&c, &(struct call_select){o.layers, o.heads, o.steps, o.branch}, o.segments,
+                       err));
     TRY(open_backend(app, &o, &c, err));
     if (o.c.dry_run) {
         TRY(print_plan(&c, &o, err));
@@ -385,9 +367,7 @@ out:
     calibrate_free(&c);
     buf_free(&name);
     buf_free(&journal);
-    for (int64_t i = 0; i < c.n_traces; i++)
-        trace_close(&c.traces[i]);
-    free(c.traces);
+    traces_close(&c.traces, c.n_traces);
     method_runs_free(runs, n_runs);
     opt_free(options, &o);
     str_list_free(&args);

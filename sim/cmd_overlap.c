@@ -150,10 +150,13 @@ out:
 
 /* ---- one head ------------------------------------------------------------------------------- */
 
-/* Sums of two masks over the rows so far. */
-struct shared {
-    int64_t a, b, both;
+/* Two masks of the head, by number: sums over the rows so far, and the record. */
+struct pair {
+    int64_t a, b;
+    int64_t kept_a, kept_b, both;
     double mass_a, mass_b, mass_both;
+    struct record rec; /* owned */
+    bool done;         /* has a record already, of a run that ended within this head */
 };
 
 /* One mask of the head while rows are walked. */
@@ -172,7 +175,7 @@ static void add_spans(const struct walked *w, const double *sum, int64_t *pairs,
 }
 
 static void add_both(const struct walked *a, const struct walked *b, const double *sum,
-                     struct shared *s)
+                     struct pair *s)
 {
     for (int64_t i = 0, k = 0; i < a->n && k < b->n;) {
         int64_t lo = a->spans[i].lo > b->spans[k].lo ? a->spans[i].lo : b->spans[k].lo;
@@ -188,8 +191,8 @@ static void add_both(const struct walked *a, const struct walked *b, const doubl
     }
 }
 
-static int walk_rows(const struct head_in *in, struct walked *w, int64_t n, struct shared *pairs,
-                     struct err *err)
+static int walk_rows(const struct head_in *in, struct walked *w, int64_t n, struct pair *pairs,
+                     int64_t n_pairs, struct err *err)
 {
     struct map_rows rows = {0};
     double *sum = NULL; /* sum[j] = mass of the keys before j */
@@ -203,13 +206,11 @@ static int walk_rows(const struct head_in *in, struct walked *w, int64_t n, stru
             sum[j + 1] = sum[j] + p[j];
         for (int64_t m = 0; m < n; m++)
             w[m].n = mask_row_spans(&w[m].mask, i, w[m].spans);
-        struct shared *s = pairs;
-        for (int64_t a = 0; a < n; a++)
-            for (int64_t b = a + 1; b < n; b++, s++) {
-                add_spans(w + a, sum, &s->a, &s->mass_a);
-                add_spans(w + b, sum, &s->b, &s->mass_b);
-                add_both(w + a, w + b, sum, s);
-            }
+        for (struct pair *s = pairs; s < pairs + n_pairs; s++) {
+            add_spans(w + s->a, sum, &s->kept_a, &s->mass_a);
+            add_spans(w + s->b, sum, &s->kept_b, &s->mass_b);
+            add_both(w + s->a, w + s->b, sum, s);
+        }
     }
 out:
     map_rows_free(&rows);
@@ -261,19 +262,19 @@ static double share(double part, double whole)
     return whole > 0 ? part / whole : 0;
 }
 
-static int put_metrics(struct record *rec, const struct shared *s, int64_t nq, struct err *err)
+static int put_metrics(struct pair *s, int64_t nq, struct err *err)
 {
     const struct {
         const char *name;
         double value;
-    } v[] = {{"overlap_iou", share((double)s->both, (double)(s->a + s->b - s->both))},
+    } v[] = {{"overlap_iou", share((double)s->both, (double)(s->kept_a + s->kept_b - s->both))},
              {"overlap_a_in_b", share(s->mass_both, s->mass_a)},
              {"overlap_b_in_a", share(s->mass_both, s->mass_b)},
              {"overlap_only_a", (s->mass_a - s->mass_both) / (double)nq},
              {"overlap_only_b", (s->mass_b - s->mass_both) / (double)nq}};
     int rc = 0;
     for (size_t i = 0; i < sizeof v / sizeof *v; i++)
-        TRY(record_metric(rec, v[i].name, v[i].value, err));
+        TRY(record_metric(&s->rec, v[i].name, v[i].value, err));
 out:
     return rc;
 }
@@ -287,91 +288,97 @@ static int in_order(const struct dumped *d, bool *stored, struct err *err)
     return rc;
 }
 
-static int deliver(struct overlap *o, const struct dumped *a, const struct dumped *b,
-                   const struct shared *s, int64_t nq, struct err *err)
+static int deliver(struct overlap *o, const struct dumped *masks, struct pair *p, int64_t nq,
+                   struct err *err)
 {
-    struct record rec;
-    bool ok_a, ok_b, done;
+    bool ok_a, ok_b;
     int rc = 0;
-    record_init(&rec);
-    TRY(pair_identity(o, a, b, &rec, err));
-    TRY(record_file_holds(o->records, &rec, &done, err));
-    if (done)
-        goto out; /* from a run that ended within this head */
-    TRY(in_order(a, &ok_a, err));
-    TRY(in_order(b, &ok_b, err));
+    if (p->done)
+        return 0;
+    TRY(in_order(masks + p->a, &ok_a, err));
+    TRY(in_order(masks + p->b, &ok_b, err));
     if (ok_a && ok_b) {
-        TRY(put_metrics(&rec, s, nq, err));
+        TRY(put_metrics(p, nq, err));
     } else {
-        rec.status = RECORD_SKIP;
-        record_text(&rec, &rec.reason,
+        p->rec.status = RECORD_SKIP;
+        record_text(&p->rec, &p->rec.reason,
                     "the rows of a mask are in another token order than the trace's");
     }
-    TRY(record_file_append(o->records, &rec, err));
+    TRY(record_file_append(o->records, &p->rec, err));
 out:
-    record_free(&rec);
     return rc;
 }
 
-/* Have all pairs of this head a record? */
-static int head_done(struct overlap *o, int64_t from, int64_t to, bool *done, struct err *err)
+/* All pairs of n masks; *done: each has a record. */
+static int find_pairs(struct overlap *o, const struct dumped *masks, int64_t n, struct pair *p,
+                      bool *done, struct err *err)
 {
     int rc = 0;
     *done = true;
-    for (int64_t a = from; a < to && *done; a++)
-        for (int64_t b = a + 1; b < to && *done; b++) {
-            struct record rec;
-            record_init(&rec);
-            rc = pair_identity(o, o->masks + a, o->masks + b, &rec, err);
-            rc = rc ? rc : record_file_holds(o->records, &rec, done, err);
-            record_free(&rec);
-            if (rc)
-                return rc;
+    for (int64_t a = 0; a < n; a++)
+        for (int64_t b = a + 1; b < n; b++, p++) {
+            p->a = a;
+            p->b = b;
+            record_init(&p->rec);
+            TRY(pair_identity(o, masks + a, masks + b, &p->rec, err));
+            TRY(record_file_holds(o->records, &p->rec, &p->done, err));
+            *done &= p->done;
         }
-    return 0;
+out:
+    return rc;
+}
+
+static int load_masks(const struct dumped *masks, int64_t n, const struct head_in *in,
+                      struct walked *w, struct err *err)
+{
+    int rc = 0;
+    for (int64_t i = 0; i < n; i++) {
+        struct mask *m = &w[i].mask;
+        TRY(maskfile_read(masks[i].file, masks[i].cell, m, err));
+        if (m->nq != in->x.nq || m->nk != in->x.nk)
+            FAIL(err, ERR_INPUT, "mask of %s: %lld x %lld, the head has %lld x %lld",
+                 masks[i].id.method, (long long)m->nq, (long long)m->nk, (long long)in->x.nq,
+                 (long long)in->x.nk);
+        TRY(mem_alloc(&w[i].spans, mask_max_spans(m), sizeof *w[i].spans, "spans", err));
+    }
+out:
+    return rc;
 }
 
 static int do_head(void *ctx, int64_t item, int worker, struct err *err)
 {
     struct overlap *o = ctx;
-    int64_t from = o->starts[item], to = o->starts[item + 1], n = to - from;
-    const struct dumped *first = o->masks + from;
-    const struct trace *t = o->traces[first->trace];
+    int64_t n = o->starts[item + 1] - o->starts[item], n_pairs = n * (n - 1) / 2;
+    const struct dumped *masks = o->masks + o->starts[item];
+    const struct trace *t = o->traces[masks->trace];
     const struct trace_meta *m = trace_meta(t);
     struct sim_head h = {0};
     struct walked *w = NULL;
-    struct shared *pairs = NULL;
+    struct pair *pairs = NULL;
     bool done;
     int head = 0, rc = 0;
 
-    TRY(head_done(o, from, to, &done, err));
+    TRY(mem_zalloc(&pairs, n_pairs, sizeof *pairs, "pairs of masks", err));
+    TRY(mem_zalloc(&w, n, sizeof *w, "masks", err));
+    TRY(find_pairs(o, masks, n, pairs, &done, err));
     if (done)
-        return 0;
-    while (head < m->heads && trace_head_number(m, head) != first->id.head)
+        goto out;
+    while (head < m->heads && trace_head_number(m, head) != masks->id.head)
         head++;
     if (head == m->heads)
-        FAIL(err, ERR_INPUT, "%s has no head %d", trace_path(t), first->id.head);
-    TRY(head_load(t, first->call, head, &o->load, &h, err));
-    TRY(mem_zalloc(&w, n, sizeof *w, "masks", err));
-    TRY(mem_zalloc(&pairs, n * (n - 1) / 2 + 1, sizeof *pairs, "pairs of masks", err));
-    for (int64_t i = 0; i < n; i++) {
-        TRY(maskfile_read(first[i].file, first[i].cell, &w[i].mask, err));
-        if (w[i].mask.nq != h.in.x.nq || w[i].mask.nk != h.in.x.nk)
-            FAIL(err, ERR_INPUT, "mask of %s: %lld x %lld, the head has %lld x %lld",
-                 first[i].id.method, (long long)w[i].mask.nq, (long long)w[i].mask.nk,
-                 (long long)h.in.x.nq, (long long)h.in.x.nk);
-        TRY(mem_alloc(&w[i].spans, mask_max_spans(&w[i].mask), sizeof *w[i].spans, "spans", err));
-    }
-    TRY(walk_rows(&h.in, w, n, pairs, err));
-    const struct shared *s = pairs;
-    for (int64_t a = 0; a < n; a++)
-        for (int64_t b = a + 1; b < n; b++, s++)
-            TRY(deliver(o, first + a, first + b, s, h.in.x.nq, err));
+        FAIL(err, ERR_INPUT, "%s has no head %d", trace_path(t), masks->id.head);
+    TRY(head_load(t, masks->call, head, &o->load, &h, err));
+    TRY(load_masks(masks, n, &h.in, w, err));
+    TRY(walk_rows(&h.in, w, n, pairs, n_pairs, err));
+    for (int64_t i = 0; i < n_pairs; i++)
+        TRY(deliver(o, masks, pairs + i, h.in.x.nq, err));
 out:
     for (int64_t i = 0; w && i < n; i++) {
         mask_free(&w[i].mask);
         free(w[i].spans);
     }
+    for (int64_t i = 0; pairs && i < n_pairs; i++)
+        record_free(&pairs[i].rec);
     free(w);
     free(pairs);
     sim_head_free(&h);
@@ -403,24 +410,6 @@ const struct command cmd_overlap = {
         "  lacuna analyze shared --group a --pivot b --columns overlap_iou\n",
 };
 
-static int open_traces(struct overlap *o, char *const *path, struct err *err)
-{
-    struct str_list files = {0};
-    int rc = 0;
-    TRY(trace_list(path, 1, &files, err));
-    TRY(mem_zalloc(&o->traces, files.n, sizeof(struct trace *), "traces", err));
-    for (int64_t i = 0; i < files.n; i++) {
-        TRY(trace_open(files.items[i], &o->traces[i], err));
-        o->n_traces++;
-        if (trace_meta(o->traces[i])->row_group)
-            FAIL(err, ERR_INPUT, "%s holds a sample of query rows; masks are of all rows",
-                 files.items[i]);
-    }
-out:
-    str_list_free(&files);
-    return rc;
-}
-
 static int open_inputs(struct overlap *o, const struct str_list *paths, struct err *err)
 {
     int rc = 0;
@@ -428,7 +417,8 @@ static int open_inputs(struct overlap *o, const struct str_list *paths, struct e
         FAIL(err, ERR_USAGE,
              "overlap: a trace and a file of masks are needed (lacuna overlap T.h5 "
              "M.h5 -o DIR)");
-    TRY(open_traces(o, paths->items, err));
+    TRY(traces_open(paths->items, 1, &o->traces, &o->n_traces, err));
+    TRY(traces_whole(o->traces, o->n_traces, "masks are of all rows", err));
     TRY(mem_zalloc(&o->files, paths->n, sizeof *o->files, "mask files", err));
     for (int64_t i = 1; i < paths->n; i++) {
         TRY(maskfile_open(paths->items[i], &o->files[o->n_files], err));
@@ -448,9 +438,7 @@ static void close_inputs(struct overlap *o)
     free(o->masks);
     free(o->starts);
     free(o->files);
-    for (int64_t i = 0; i < o->n_traces; i++)
-        trace_close(&o->traces[i]);
-    free(o->traces);
+    traces_close(&o->traces, o->n_traces);
 }
 
 static int execute(const struct app *app, struct overlap *o, const struct overlap_opts *opt,
@@ -477,11 +465,8 @@ out:
         rc = err_set(err, own.code, "%s", own.msg);
     record_file_close(&o->records);
     err_clear(&own);
-    const char *status = rc == 0 ? "ok" : rc == ERR_INTERRUPTED ? "interrupted" : "failed";
-    if (manifest && manifest_finish(&manifest, status, &own) != 0 && rc == 0)
-        rc = err_set(err, own.code, "%s", own.msg);
     buf_free(&path);
-    return rc;
+    return manifest_end(&manifest, rc, err);
 }
 
 static int run(const struct app *app, int argc, char **argv, struct err *err)

@@ -9,8 +9,7 @@
 #include "core/mem.h"
 #include "core/permute.h"
 #include "core/shard.h"
-#include "sim/attnrate.h"
-#include "sim/ceilings.h"
+#include "sim/rates.h"
 #include "sim/replay.h"
 #include "sim/staticmasks.h"
 
@@ -107,35 +106,6 @@ static const struct opt options[] = {
     COMMON_OPTS,
     {0},
 };
-
-static int open_traces(struct replay *r, const struct str_list *paths, struct err *err)
-{
-    struct str_list files = {0};
-    int rc = 0;
-    if (paths->n == 0)
-        FAIL(err, ERR_USAGE, "replay: no trace given (lacuna replay T.h5 -m METHOD -o DIR)");
-    TRY(trace_list(paths->items, paths->n, &files, err));
-    TRY(mem_zalloc(&r->traces, files.n, sizeof *r->traces, "traces", err));
-    for (int64_t i = 0; i < files.n; i++) {
-        TRY(trace_open(files.items[i], &r->traces[i], err));
-        r->n_traces++;
-    }
-out:
-    str_list_free(&files);
-    return rc;
-}
-
-static int parse_methods(const struct app *app, const struct replay_opts *o, struct replay *r,
-                         struct err *err)
-{
-    int rc = 0;
-    if (o->methods.n == 0)
-        FAIL(err, ERR_USAGE, "replay: no method given (-m NAME; see `lacuna list methods`)");
-    TRY(method_runs_parse_all(app->methods, o->methods.items, o->methods.n, &r->runs, &r->n_runs,
-                              err));
-out:
-    return rc;
-}
 
 static void records_path(const char *dir, const struct shard *s, char *path, size_t size)
 {
@@ -307,19 +277,7 @@ static int end_outputs(struct replay *r, struct manifest **manifest, int run_rc,
     maskfile_abort(&r->masks);
     outfile_abort(&r->outputs);
     record_file_close(&r->records);
-    if (*manifest) {
-        struct err own = {0};
-        int wrote = manifest_finish(manifest,
-                                    rc == 0                 ? "ok"
-                                    : rc == ERR_INTERRUPTED ? "interrupted"
-                                                            : "failed",
-                                    &own);
-        if (rc == 0 && wrote != 0) {
-            *err = own;
-            rc = wrote;
-        }
-    }
-    return rc;
+    return manifest_end(manifest, rc, err);
 }
 
 /* Which GPU this process has: of several, the launcher's local rank picks one. */
@@ -336,25 +294,15 @@ static void say_gpu(const json_t *gpu, int local_rank)
 static int describe_gpu(const struct replay *r, const struct replay_opts *o, int local_rank,
                         struct manifest *manifest, struct err *err)
 {
-    struct buf b = {0};
-    struct jw w;
     json_t *gpu = NULL;
     int rc = 0;
-
     if (!r->device.accel)
         return 0;
-    jw_init(&w, &b, 0);
-    jw_obj(&w);
-    TRY(r->device.accel->describe(r->device.session, &w, err));
-    jw_obj_end(&w);
-    TRY(buf_check(&b, "description of the GPU", err));
-    TRY(json_read_text(buf_str(&b), b.len, "description of the GPU", &gpu, err));
+    TRY(gpu_describe(&r->device, o->out, o->ceilings, &gpu, err));
     say_gpu(gpu, local_rank);
-    TRY(ceilings_add(&r->device, o->out, o->ceilings, gpu, err));
     manifest_json(manifest, "gpu", json_incref(gpu));
 out:
     json_decref(gpu);
-    buf_free(&b);
     return rc;
 }
 
@@ -367,23 +315,24 @@ static int open_backend(const struct app *app, const struct replay_opts *o, stru
                                 .l2_cold = o->l2 == 1,
                                 .events = o->timer == 1,
                                 .counters = o->counters};
-    if (o->backend == 0 && o->counters)
-        return err_set(err, ERR_USAGE, "replay: --counters needs --backend cuda");
-    if (o->backend == 0 && o->ceilings)
-        return err_set(err, ERR_USAGE, "replay: --ceilings needs --backend cuda");
-    if (o->backend == 0 && o->metrics_backend == 2)
-        return err_set(err, ERR_USAGE, "replay: --metrics-backend cuda needs --backend cuda");
-    if (o->backend == 0 &&
-        (o->copies >= 0 || o->l2 || o->timer || (o->samples && o->samples != DEFAULT_SAMPLES)))
-        return err_set(err, ERR_USAGE, "replay: --%s needs --backend cuda, the CPU is not timed",
-                       o->copies >= 0 ? "copies"
-                       : o->l2        ? "l2"
-                       : o->timer     ? "timer"
-                                      : "samples");
+    const struct {
+        bool given;
+        const char *option, *why;
+    } only_cuda[] = {
+        {o->counters, "counters", ""},
+        {o->ceilings, "ceilings", ""},
+        {o->metrics_backend == 2, "metrics-backend cuda", ""},
+        {o->copies >= 0, "copies", ", the CPU is not timed"},
+        {o->l2, "l2", ", the CPU is not timed"},
+        {o->timer, "timer", ", the CPU is not timed"},
+        {o->samples && o->samples != DEFAULT_SAMPLES, "samples", ", the CPU is not timed"},
+        {o->select_backend == SELECT_GPU, "select-backend cuda", ""}};
+    for (size_t i = 0; o->backend == 0 && i < sizeof only_cuda / sizeof *only_cuda; i++)
+        if (only_cuda[i].given)
+            return err_set(err, ERR_USAGE, "replay: --%s needs --backend cuda%s",
+                           only_cuda[i].option, only_cuda[i].why);
     if (o->backend == 0)
-        return o->select_backend != SELECT_GPU
-                   ? 0
-                   : err_set(err, ERR_USAGE, "replay: --select-backend cuda needs --backend cuda");
+        return 0;
     r->device.select = (enum select_where)o->select_backend;
     r->device.metrics = o->metrics_backend != 1;
     if (!app->accel)
@@ -405,7 +354,7 @@ static int replay_run(const struct app *app, const struct replay_opts *o, struct
     int rc = 0;
     struct shard shard;
     struct manifest *manifest = NULL;
-    struct replay_select sel = {o->layers, o->heads, o->steps, o->branch};
+    struct call_select sel = {o->layers, o->heads, o->steps, o->branch};
     int64_t before = 0;
 
     TRY(shard_from_env(o->shard, &shard, err));
@@ -484,8 +433,12 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     r.load.permute = o.permute;
     r.load.seed = r.seed;
     r.load.allow_nonfinite = o.allow_nonfinite;
-    TRY(parse_methods(app, &o, &r, err));
-    TRY(open_traces(&r, &paths, err));
+    if (o.methods.n == 0)
+        FAIL(err, ERR_USAGE, "replay: no method given (-m NAME; see `lacuna list methods`)");
+    TRY(method_runs_parse_all(app->methods, o.methods.items, o.methods.n, &r.runs, &r.n_runs, err));
+    if (paths.n == 0)
+        FAIL(err, ERR_USAGE, "replay: no trace given (lacuna replay T.h5 -m METHOD -o DIR)");
+    TRY(traces_open(paths.items, paths.n, &r.traces, &r.n_traces, err));
     TRY(replay_run(app, &o, &r, err));
 out:
     if (r.device.accel)

@@ -1,5 +1,9 @@
+/*
+ * headload.c - see headload.h.
+ */
 #include "sim/headload.h"
 
+#include "core/indexlist.h"
 #include "core/mem.h"
 #include "core/permute.h"
 #include "core/trace_attn.h"
@@ -7,6 +11,165 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+void sim_head_ready(struct sim_head *h, enum precision prec)
+{
+    h->in.x.q = h->q;
+    h->in.x.k = h->k;
+    h->in.x.v = h->v;
+    h->in.x.on_device = NULL; /* a device has the head as it was, if at all */
+    exact_init(&h->exact, &h->in.x, prec);
+    h->in.exact = &h->exact;
+}
+
+void sim_head_free(struct sim_head *h)
+{
+    exact_free(&h->exact);
+    free(h->q);
+    if (!h->borrows_kv) {
+        free(h->k);
+        free(h->v);
+    }
+    free(h->perm);
+    free(h->rel);
+    memset(h, 0, sizeof *h);
+}
+
+static int rows_permuted(float **to, const float *x, int64_t n, int64_t d, const int64_t *perm,
+                         const char *what, struct err *err)
+{
+    int rc = mem_alloc(to, n * d, sizeof **to, what, err);
+    if (!rc)
+        permute_rows(x, n, d, perm, *to);
+    return rc;
+}
+
+/* Rows of the head that *self comes from: moved, not computed again. */
+static int moved_dense(void *self, int64_t row0, int64_t row1, double *out, double *lse,
+                       struct err *err)
+{
+    const struct sim_head *h = self;
+    const int64_t *perm = h->perm + row0, n = h->in.x.nq, dv = h->in.x.dv, rows = row1 - row0;
+    const double *all;
+    int rc = 0;
+
+    if (out) {
+        TRY(exact_out(h->from, 0, n, &all, err));
+        permute_rows_f64(all, rows, dv, perm, out + row0 * dv);
+    }
+    TRY(exact_lse(h->from, 0, n, &all, err));
+    permute_rows_f64(all, rows, 1, perm, lse + row0);
+out:
+    return rc;
+}
+
+int sim_head_reorder(const struct head_in *in, const char *order, uint64_t seed, struct sim_head *h,
+                     struct err *err)
+{
+    const struct attn_in *x = &in->x;
+    int64_t n = x->nq;
+    int rc = 0;
+
+    memset(h, 0, sizeof *h);
+    if (x->causal || x->nq != x->nk)
+        FAIL(err, ERR_USAGE,
+             "token order '%s' needs bidirectional attention of a sequence with itself", order);
+    TRY(permute_make(order, &in->geom, n, seed, &h->perm, err));
+    h->in = *in;
+    TRY(rows_permuted(&h->q, x->q, n, x->d, h->perm, "queries", err));
+    TRY(rows_permuted(&h->k, x->k, n, x->d, h->perm, "keys", err));
+    TRY(rows_permuted(&h->v, x->v, n, x->dv, h->perm, "values", err));
+    h->in.order = strcmp(order, "row") == 0 ? NULL : order;
+    h->in.moved = order;
+    h->from = in->exact;
+    sim_head_ready(h, in->exact->prec);
+    exact_dense_from(&h->exact, moved_dense, h);
+out:
+    if (rc)
+        sim_head_free(h);
+    return rc;
+}
+
+/* ---- traces --------------------------------------------------------------------------------- */
+
+int traces_open(char *const *args, int64_t n_args, struct trace ***traces, int64_t *n,
+                struct err *err)
+{
+    struct str_list files = {0};
+    int rc = 0;
+    TRY(trace_list(args, n_args, &files, err));
+    TRY(mem_zalloc(traces, files.n, sizeof **traces, "traces", err));
+    for (; *n < files.n; ++*n)
+        TRY(trace_open(files.items[*n], *traces + *n, err));
+out:
+    str_list_free(&files);
+    return rc;
+}
+
+void traces_close(struct trace ***traces, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        trace_close(*traces + i);
+    free(*traces);
+    *traces = NULL;
+}
+
+int traces_whole(struct trace *const *traces, int64_t n, const char *why, struct err *err)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (trace_meta(traces[i])->row_group)
+            return err_set(err, ERR_INPUT, "%s holds a sample of query rows; %s",
+                           trace_path(traces[i]), why);
+    return 0;
+}
+
+static int parse_list(const char *text, int64_t limit, const char *what, struct call_list *l,
+                      struct err *err)
+{
+    *l = (struct call_list){NULL, -1};
+    if (!text || !*text || strcmp(text, "all") == 0)
+        return 0;
+    return index_list_parse(text, limit, what, &l->list, &l->n, err);
+}
+
+int call_filter_init(struct call_filter *f, const struct call_select *sel,
+                     const struct trace_meta *m, struct err *err)
+{
+    int rc = 0;
+    *f = (struct call_filter){.branch = sel->branch};
+    TRY(parse_list(sel->layers, m->layers, "--layers", &f->layers, err));
+    TRY(parse_list(sel->heads, m->head_ids[0] ? -1 : m->heads, "--heads", &f->heads, err));
+    TRY(parse_list(sel->steps, -1, "--steps", &f->steps, err));
+out:
+    return rc;
+}
+
+void call_filter_free(struct call_filter *f)
+{
+    free(f->layers.list);
+    free(f->heads.list);
+    free(f->steps.list);
+    memset(f, 0, sizeof *f);
+}
+
+bool call_filter_takes(const struct call_filter *f, const struct trace *t, int64_t call, int head)
+{
+    const struct trace_call *c = trace_call(t, call);
+    return index_list_has(f->layers.list, f->layers.n, c->layer) &&
+           index_list_has(f->steps.list, f->steps.n, c->step) &&
+           (!f->branch || !*f->branch || strcmp(f->branch, c->branch) == 0) &&
+           index_list_has(f->heads.list, f->heads.n, trace_head_number(trace_meta(t), head));
+}
+
+int call_select_empty(const char *kind, const struct call_select *sel, struct err *err)
+{
+    const char *branch = sel->branch ? sel->branch : "";
+    return err_set(err, ERR_USAGE, "no %s call matches --layers %s --heads %s --steps %s%s%s", kind,
+                   sel->layers ? sel->layers : "all", sel->heads ? sel->heads : "all",
+                   sel->steps ? sel->steps : "all", *branch ? " --branch " : "", branch);
+}
+
+/* ---- reading -------------------------------------------------------------------------------- */
 
 /* Refuse NaN and infinity, or say that they are there: one such key makes every later row of a
  * causal head NaN. */
@@ -126,10 +289,9 @@ static int drop_padding(const struct trace *t, int64_t call, struct head_in *in,
 static int reorder(float **x, int64_t n, int d, const int64_t *perm, struct err *err)
 {
     float *to = NULL;
-    int rc = mem_alloc(&to, n * d, sizeof(float), "reordered tokens", err);
+    int rc = rows_permuted(&to, *x, n, d, perm, "reordered tokens", err);
     if (rc)
         return rc;
-    permute_rows(*x, n, d, perm, to);
     free(*x);
     *x = to;
     return 0;

@@ -55,17 +55,17 @@ static void add_row_errors(struct metrics_acc *a, const double *out, const doubl
     double dot = 0, sq_out = 0, sq_ref = 0;
     for (int64_t c = 0; c < a->dv; c++) {
         double delta = out[c] - ref[c], size = fabs(delta);
-        a->sum_abs_delta += size;
-        a->sum_sq_delta += delta * delta;
-        a->sum_abs_ref += fabs(ref[c]);
+        a->sum[SUM_ABS_DELTA] += size;
+        a->sum[SUM_SQ_DELTA] += delta * delta;
+        a->sum[SUM_ABS_REF] += fabs(ref[c]);
         keep_max(&a->max_delta, size);
         dot += out[c] * ref[c];
         sq_out += out[c] * out[c];
         sq_ref += ref[c] * ref[c];
     }
-    a->dot += dot;
-    a->sum_sq_out += sq_out;
-    a->sum_sq_ref += sq_ref;
+    a->sum[SUM_DOT] += dot;
+    a->sum[SUM_SQ_OUT] += sq_out;
+    a->sum[SUM_SQ_REF] += sq_ref;
     keep_min(&a->min_row_cos, cosine(dot, sq_out, sq_ref));
 }
 
@@ -74,8 +74,8 @@ static void add_row_lse(struct metrics_acc *a, double out, double ref)
     if (out == -INFINITY || ref == -INFINITY)
         return;
     double d = fabs(out - ref);
-    a->sum_lse += d;
-    a->rows_lse++;
+    a->sum[SUM_LSE] += d;
+    a->sum[SUM_ROWS_LSE]++;
     keep_max(&a->max_lse, d);
 }
 
@@ -87,7 +87,7 @@ void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const doub
         add_row_errors(a, out + i * a->dv, ref + i * a->dv);
         bool empty = lse_mask[i] == -INFINITY;
         a->recall[row0 - a->row0 + i] = empty ? 0 : exp(lse_mask[i] - lse_ref[i]);
-        a->rows_empty += empty;
+        a->sum[SUM_ROWS_EMPTY] += empty;
         add_row_lse(a, lse_out[i], lse_ref[i]);
     }
 }
@@ -95,39 +95,47 @@ void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const doub
 void metrics_add_sums(struct metrics_acc *a, const struct accel_sums *s, const double *mass)
 {
     double one = ldexp(1, s->exp), square = one * one;
-    a->sum_abs_delta += one * s->abs_delta;
-    a->sum_sq_delta += square * s->sq_delta;
-    a->sum_abs_ref += one * s->abs_ref;
-    a->sum_sq_ref += square * s->sq_ref;
-    a->sum_sq_out += square * s->sq_out;
-    a->dot += square * s->dot;
+    a->sum[SUM_ABS_DELTA] += one * s->abs_delta;
+    a->sum[SUM_SQ_DELTA] += square * s->sq_delta;
+    a->sum[SUM_ABS_REF] += one * s->abs_ref;
+    a->sum[SUM_SQ_REF] += square * s->sq_ref;
+    a->sum[SUM_SQ_OUT] += square * s->sq_out;
+    a->sum[SUM_DOT] += square * s->dot;
     keep_max(&a->max_delta, one * s->max_delta);
     keep_min(&a->min_row_cos, s->min_row_cos);
-    a->sum_lse += s->sum_lse;
+    a->sum[SUM_LSE] += s->sum_lse;
     keep_max(&a->max_lse, s->max_lse);
-    a->rows_lse += (int64_t)s->rows_lse;
-    a->rows_empty += (int64_t)s->rows_empty;
+    a->sum[SUM_ROWS_LSE] += s->rows_lse;
+    a->sum[SUM_ROWS_EMPTY] += s->rows_empty;
     memcpy(a->recall, mass, (size_t)a->n * sizeof *mass);
 }
 
-static void sum_counts(struct mask_counts *sum, const struct mask_counts *c)
+/* t += sign * more, but for the pairs that are executed. */
+static void sum_tally(struct mask_tally *t, const struct mask_tally *more, int sign)
 {
-    sum->pairs_kept += c->pairs_kept;
-    sum->pairs_allowed += c->pairs_allowed;
-    sum->pairs_exec = c->pairs_exec < 0 ? -1 : sum->pairs_exec + c->pairs_exec;
-    sum->tiles_kept += c->tiles_kept;
-    sum->tiles_allowed += c->tiles_allowed;
-    sum->tiles_rect += c->tiles_rect;
+    const struct mask_counts *c = &more->counts;
+    t->counts.pairs_kept += sign * c->pairs_kept;
+    t->counts.pairs_allowed += sign * c->pairs_allowed;
+    t->counts.tiles_kept += sign * c->tiles_kept;
+    t->counts.tiles_allowed += sign * c->tiles_allowed;
+    t->counts.tiles_rect += sign * c->tiles_rect;
+    t->kept64 += sign * more->kept64;
+    t->allowed64 += sign * more->allowed64;
+    t->kept128 += sign * more->kept128;
+    t->allowed128 += sign * more->allowed128;
+}
+
+void mask_tally_join(struct mask_tally *t, const struct mask_tally *more)
+{
+    int64_t exec = more->counts.pairs_exec;
+    sum_tally(t, more, 1);
+    t->counts.pairs_exec = exec < 0 ? -1 : t->counts.pairs_exec + exec;
 }
 
 static void add_tally(struct metrics_acc *a, const struct mask_tally *t, double tiles_pv)
 {
-    sum_counts(&a->counts, &t->counts);
-    a->tiles_pv += tiles_pv < 0 ? (double)t->counts.tiles_kept : tiles_pv;
-    a->kept64 += t->kept64;
-    a->allowed64 += t->allowed64;
-    a->kept128 += t->kept128;
-    a->allowed128 += t->allowed128;
+    mask_tally_join(&a->tally, t);
+    a->sum[SUM_TILES_PV] += tiles_pv < 0 ? (double)t->counts.tiles_kept : tiles_pv;
 }
 
 void metrics_add_tally(struct metrics_acc *a, const struct mask_tally *t)
@@ -167,29 +175,14 @@ int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const str
     return 0;
 }
 
-void mask_tally_join(struct mask_tally *t, const struct mask_tally *more)
-{
-    sum_counts(&t->counts, &more->counts);
-    t->kept64 += more->kept64;
-    t->allowed64 += more->allowed64;
-    t->kept128 += more->kept128;
-    t->allowed128 += more->allowed128;
-}
-
 int mask_tally_add(struct mask_tally *t, const struct mask *m, struct err *err)
 {
-    struct mask_counts c;
-    int64_t kept, allowed;
+    struct mask_tally one;
     int rc = 0;
-
-    TRY(mask_count(m, &c, err));
-    sum_counts(&t->counts, &c);
-    TRY(mask_tiles_kept(m, 64, 64, &kept, &allowed, err));
-    t->kept64 += kept;
-    t->allowed64 += allowed;
-    TRY(mask_tiles_kept(m, 128, 128, &kept, &allowed, err));
-    t->kept128 += kept;
-    t->allowed128 += allowed;
+    TRY(mask_count(m, &one.counts, err));
+    TRY(mask_tiles_kept(m, 64, 64, &one.kept64, &one.allowed64, err));
+    TRY(mask_tiles_kept(m, 128, 128, &one.kept128, &one.allowed128, err));
+    mask_tally_join(t, &one);
 out:
     return rc;
 }
@@ -245,16 +238,16 @@ static void figure(struct figures *f, const char *name, double value)
 /* rect: pairs of the rectangle, 0 = leave its figures out. */
 static void count_figures(const struct metrics_acc *a, double rect, struct figures *f)
 {
-    const struct mask_counts *c = &a->counts;
+    const struct mask_counts *c = &a->tally.counts;
     double allowed = (double)c->pairs_allowed, tiles = (double)c->tiles_allowed;
-    double qk = (double)c->tiles_kept, pv = a->tiles_pv;
+    double qk = (double)c->tiles_kept, pv = a->sum[SUM_TILES_PV];
 
     figure(f, "density_elem", (double)c->pairs_kept / allowed);
     figure(f, "density_tile", qk / tiles);
     if (rect > 0)
         figure(f, "density_rect", (double)c->pairs_kept / rect);
-    figure(f, "density_tile@64x64", (double)a->kept64 / (double)a->allowed64);
-    figure(f, "density_tile@128x128", (double)a->kept128 / (double)a->allowed128);
+    figure(f, "density_tile@64x64", (double)a->tally.kept64 / (double)a->tally.allowed64);
+    figure(f, "density_tile@128x128", (double)a->tally.kept128 / (double)a->tally.allowed128);
     figure(f, "sparsity_qk", 1 - qk / tiles);
     figure(f, "sparsity_pv", 1 - pv / tiles);
     figure(f, "sparsity_total", 1 - (qk + pv) / (2 * tiles));
@@ -264,8 +257,9 @@ static void count_figures(const struct metrics_acc *a, double rect, struct figur
 
 static void exec_figure(const struct metrics_acc *a, struct figures *f)
 {
-    if (a->counts.pairs_exec >= 0)
-        figure(f, "density_exec", (double)a->counts.pairs_exec / (double)a->counts.pairs_allowed);
+    if (a->tally.counts.pairs_exec >= 0)
+        figure(f, "density_exec",
+               (double)a->tally.counts.pairs_exec / (double)a->tally.counts.pairs_allowed);
 }
 
 int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
@@ -274,11 +268,11 @@ int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct r
     struct figures f = {.n = 0};
 
     count_figures(a, (double)nq * (double)nk, &f);
-    figure(&f, "pairs_kept", (double)a->counts.pairs_kept);
-    figure(&f, "pairs_allowed", (double)a->counts.pairs_allowed);
+    figure(&f, "pairs_kept", (double)a->tally.counts.pairs_kept);
+    figure(&f, "pairs_allowed", (double)a->tally.counts.pairs_allowed);
     exec_figure(a, &f);
-    if (a->counts.pairs_exec >= 0)
-        figure(&f, "pairs_exec", (double)a->counts.pairs_exec);
+    if (a->tally.counts.pairs_exec >= 0)
+        figure(&f, "pairs_exec", (double)a->tally.counts.pairs_exec);
     return put_all(r, f.v, f.n, err);
 }
 
@@ -292,22 +286,22 @@ static double sum_of(const double *x, int64_t n)
 
 static double l1_rel(const struct metrics_acc *a)
 {
-    return ratio_or_inf(a->sum_abs_delta, a->sum_abs_ref);
+    return ratio_or_inf(a->sum[SUM_ABS_DELTA], a->sum[SUM_ABS_REF]);
 }
 
 static double l2_rel(const struct metrics_acc *a)
 {
-    return ratio_or_inf(sqrt(a->sum_sq_delta), sqrt(a->sum_sq_ref));
+    return ratio_or_inf(sqrt(a->sum[SUM_SQ_DELTA]), sqrt(a->sum[SUM_SQ_REF]));
 }
 
 static double rmse(const struct metrics_acc *a)
 {
-    return sqrt(a->sum_sq_delta / ((double)a->n * (double)a->dv));
+    return sqrt(a->sum[SUM_SQ_DELTA] / ((double)a->n * (double)a->dv));
 }
 
 static double lse_mean(const struct metrics_acc *a)
 {
-    return a->rows_lse ? a->sum_lse / (double)a->rows_lse : 0;
+    return a->sum[SUM_ROWS_LSE] ? a->sum[SUM_LSE] / a->sum[SUM_ROWS_LSE] : 0;
 }
 
 int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, bool sample, struct record *r,
@@ -317,24 +311,24 @@ int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, bool sample, s
     double n = (double)a->n;
 
     TRY(metrics_counts(a, nq, nk, r, err));
-    a->sum_recall = sum_of(a->recall, a->n);
+    a->sum[SUM_RECALL] = sum_of(a->recall, a->n);
     sort_f64(a->recall, a->n);
     const struct named v[] = {
         {sample ? "cra_min~" : "cra_min", a->recall[0]},
         {"cra_p1", percentile_sorted(a->recall, a->n, 1)},
         {"cra_p5", percentile_sorted(a->recall, a->n, 5)},
         {"cra_p50", percentile_sorted(a->recall, a->n, 50)},
-        {"cra_mean", a->sum_recall / n},
+        {"cra_mean", a->sum[SUM_RECALL] / n},
         {"err_l1_rel", l1_rel(a)},
-        {"err_l1_tok", a->sum_abs_delta / n},
+        {"err_l1_tok", a->sum[SUM_ABS_DELTA] / n},
         {"err_l2_rel", l2_rel(a)},
-        {"err_cos", cosine(a->dot, a->sum_sq_out, a->sum_sq_ref)},
+        {"err_cos", cosine(a->sum[SUM_DOT], a->sum[SUM_SQ_OUT], a->sum[SUM_SQ_REF])},
         {sample ? "err_cos_row_min~" : "err_cos_row_min", a->min_row_cos},
         {"err_rmse", rmse(a)},
         {sample ? "err_max~" : "err_max", a->max_delta},
         {"err_lse_mean", lse_mean(a)},
         {sample ? "err_lse_max~" : "err_lse_max", a->max_lse},
-        {"rows_empty", (double)a->rows_empty},
+        {"rows_empty", a->sum[SUM_ROWS_EMPTY]},
     };
     TRY(put_all(r, v, sizeof v / sizeof *v, err));
 out:
@@ -346,38 +340,18 @@ out:
 /* a += sign * b in all sums over rows. */
 static void add_sums(struct metrics_acc *a, const struct metrics_acc *b, int sign)
 {
-    struct mask_counts *c = &a->counts;
-    const struct mask_counts *d = &b->counts;
-
-    a->sum_abs_delta += sign * b->sum_abs_delta;
-    a->sum_abs_ref += sign * b->sum_abs_ref;
-    a->sum_sq_delta += sign * b->sum_sq_delta;
-    a->sum_sq_ref += sign * b->sum_sq_ref;
-    a->sum_sq_out += sign * b->sum_sq_out;
-    a->dot += sign * b->dot;
-    a->sum_lse += sign * b->sum_lse;
-    a->rows_lse += sign * b->rows_lse;
-    a->rows_empty += sign * b->rows_empty;
-    a->sum_recall += sign * b->sum_recall;
-    c->pairs_kept += sign * d->pairs_kept;
-    c->pairs_allowed += sign * d->pairs_allowed;
-    c->pairs_exec =
-        c->pairs_exec < 0 || d->pairs_exec < 0 ? -1 : c->pairs_exec + sign * d->pairs_exec;
-    c->tiles_kept += sign * d->tiles_kept;
-    c->tiles_allowed += sign * d->tiles_allowed;
-    c->tiles_rect += sign * d->tiles_rect;
-    a->tiles_pv += sign * b->tiles_pv;
-    a->kept64 += sign * b->kept64;
-    a->allowed64 += sign * b->allowed64;
-    a->kept128 += sign * b->kept128;
-    a->allowed128 += sign * b->allowed128;
+    int64_t *exec = &a->tally.counts.pairs_exec, more = b->tally.counts.pairs_exec;
+    for (int i = 0; i < N_SUMS; i++)
+        a->sum[i] += sign * b->sum[i];
+    sum_tally(&a->tally, &b->tally, sign);
+    *exec = *exec < 0 || more < 0 ? -1 : *exec + sign * more;
 }
 
 void metrics_merge(struct metrics_acc *a, struct metrics_acc *part, int64_t n)
 {
     int64_t at = 0;
     for (int64_t g = 0; g < n; at += part[g++].n) {
-        part[g].sum_recall = sum_of(part[g].recall, part[g].n);
+        part[g].sum[SUM_RECALL] = sum_of(part[g].recall, part[g].n);
         memcpy(a->recall + at, part[g].recall, (size_t)part[g].n * sizeof *a->recall);
         add_sums(a, &part[g], 1);
         keep_max(&a->max_delta, part[g].max_delta);
@@ -395,11 +369,11 @@ static void all_figures(const struct metrics_acc *a, bool errors, struct figures
     exec_figure(a, f);
     if (!errors)
         return;
-    figure(f, "cra_mean", a->sum_recall / (double)a->n);
+    figure(f, "cra_mean", a->sum[SUM_RECALL] / (double)a->n);
     figure(f, "err_l1_rel", l1_rel(a));
-    figure(f, "err_l1_tok", a->sum_abs_delta / (double)a->n);
+    figure(f, "err_l1_tok", a->sum[SUM_ABS_DELTA] / (double)a->n);
     figure(f, "err_l2_rel", l2_rel(a));
-    figure(f, "err_cos", cosine(a->dot, a->sum_sq_out, a->sum_sq_ref));
+    figure(f, "err_cos", cosine(a->sum[SUM_DOT], a->sum[SUM_SQ_OUT], a->sum[SUM_SQ_REF]));
     figure(f, "err_rmse", rmse(a));
     figure(f, "err_lse_mean", lse_mean(a));
 }

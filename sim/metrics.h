@@ -11,19 +11,37 @@
 
 #include <stdint.h>
 
+/* What is counted of masks, summed over chunks. */
+struct mask_tally {
+    struct mask_counts counts;
+    int64_t kept64, allowed64, kept128, allowed128; /* tiles of 64 x 64, 128 x 128 */
+};
+int mask_tally_add(struct mask_tally *t, const struct mask *m, struct err *err);
+void mask_tally_join(struct mask_tally *t, const struct mask_tally *more);
+
+/* Sums over rows; over channels, too, but for the last five. */
+enum metrics_sum {
+    SUM_ABS_DELTA,
+    SUM_ABS_REF,
+    SUM_SQ_DELTA,
+    SUM_SQ_REF,
+    SUM_SQ_OUT,
+    SUM_DOT,
+    SUM_LSE,
+    SUM_RECALL, /* once metrics_merge or metrics_finish has added it up */
+    SUM_ROWS_LSE,
+    SUM_ROWS_EMPTY,
+    SUM_TILES_PV,
+    N_SUMS
+};
+
 struct metrics_acc {
     int64_t n, dv;  /* rows, channels */
     int64_t row0;   /* the first of them in the head */
     double *recall; /* [n], owned: mass of dense attention that row i keeps */
-    double sum_abs_delta, sum_abs_ref, sum_sq_delta, sum_sq_ref, sum_sq_out, dot;
-    double max_delta, min_row_cos;
-    double sum_lse, max_lse;
-    double sum_recall; /* once metrics_merge or metrics_finish has added it up */
-    int64_t rows_lse, rows_empty;
-
-    struct mask_counts counts; /* sums over chunks */
-    double tiles_pv;
-    int64_t kept64, allowed64, kept128, allowed128; /* tiles of 64 x 64, 128 x 128 */
+    double sum[N_SUMS];
+    double max_delta, min_row_cos, max_lse;
+    struct mask_tally tally;
 };
 
 int metrics_init(struct metrics_acc *a, int64_t nq, int64_t dv, struct err *err);
@@ -38,14 +56,6 @@ void metrics_add_rows(struct metrics_acc *a, int64_t row0, int64_t n, const doub
 
 /* Add a head's sums as a back end measured them, with the kept mass of every row. */
 void metrics_add_sums(struct metrics_acc *a, const struct accel_sums *s, const double *mass);
-
-/* What is counted of masks, summed over chunks. */
-struct mask_tally {
-    struct mask_counts counts;
-    int64_t kept64, allowed64, kept128, allowed128;
-};
-int mask_tally_add(struct mask_tally *t, const struct mask *m, struct err *err);
-void mask_tally_join(struct mask_tally *t, const struct mask_tally *more);
 
 /* Add the counts of a head's mask. */
 void metrics_add_tally(struct metrics_acc *a, const struct mask_tally *t);

@@ -15,11 +15,10 @@
 
 /* A cell whose rows are still coming, in ascending order. */
 struct open_cell {
-    char *key; /* record_key, owned */
-    hid_t group;
-    hid_t out, lse; /* datasets */
+    char *key;   /* record_key, owned */
+    float *out;  /* [n_q][dv], owned */
+    double *lse; /* [n_q], owned */
     int64_t next_row;
-    struct hash_state *out_hash, *lse_hash; /* of the rows so far */
 };
 
 struct outfile {
@@ -69,72 +68,12 @@ out:
     return rc;
 }
 
-static void cell_free(struct open_cell *c)
+static void drop_cell(struct outfile *f, struct open_cell *c)
 {
-    h5_close(c->out);
-    h5_close(c->lse);
-    h5_close(c->group);
-    hash_free(c->out_hash);
-    hash_free(c->lse_hash);
+    free(c->out);
+    free(c->lse);
     free(c->key);
-}
-
-static int create_cell(struct outfile *f, const struct record *r, int64_t dv, struct open_cell *c,
-                       struct err *err)
-{
-    int rc = 0;
-    hid_t f32 = h5_type(DT_F32), f64 = h5_type(DT_F64);
-    hid_t props = h5_dataset_props(2, NULL), props1 = h5_dataset_props(1, NULL);
-    int64_t dims[2] = {r->n_q, dv};
-
-    TRY(h5_create_numbered(f->cells, f->n_cells, &c->group, err));
-    TRY(put_identity(c->group, r, err));
-    TRY(h5_create_dataset(c->group, "out", f32, 2, dims, NULL, props, &c->out, err));
-    TRY(h5_create_dataset(c->group, "lse", f64, 1, dims, NULL, props1, &c->lse, err));
-out:
-    h5_close(f32);
-    h5_close(f64);
-    h5_close(props);
-    h5_close(props1);
-    return rc;
-}
-
-static int begin_cell(struct outfile *f, const struct record *r, const char *key, int64_t dv,
-                      struct open_cell **cell, struct err *err)
-{
-    int rc = 0;
-    struct open_cell c = {.group = H5I_INVALID_HID, .out = H5I_INVALID_HID, .lse = H5I_INVALID_HID};
-
-    TRY(mem_grow(&f->open, &f->cap_open, f->n_open + 1, sizeof *f->open, "open cells", err));
-    c.key = strdup(key);
-    if (!c.key)
-        FAIL(err, ERR_NOMEM, "open cells: out of memory");
-    TRY(hash_new(&c.out_hash, err));
-    TRY(hash_new(&c.lse_hash, err));
-    TRY(create_cell(f, r, dv, &c, err));
-    f->n_cells++;
-    f->open[f->n_open] = c;
-    *cell = f->open + f->n_open++;
-out:
-    if (rc)
-        cell_free(&c);
-    return rc;
-}
-
-static int write_rows(hid_t dset, int ndim, int64_t row0, int64_t n, int64_t width, hid_t memtype,
-                      const void *data, struct err *err)
-{
-    hsize_t start[2] = {(hsize_t)row0, 0}, count[2] = {(hsize_t)n, (hsize_t)width};
-    hid_t file = H5Dget_space(dset), memory = H5Screate_simple(ndim, count, NULL);
-    int rc = 0;
-    if (file < 0 || memory < 0 ||
-        H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
-        H5Dwrite(dset, memtype, memory, file, H5P_DEFAULT, data) < 0)
-        rc = h5_fail(err, ERR_IO, "outputs: writing rows %lld..%lld", (long long)row0,
-                     (long long)(row0 + n));
-    h5_close(file);
-    h5_close(memory);
-    return rc;
+    *c = f->open[--f->n_open];
 }
 
 static struct open_cell *find_cell(struct outfile *f, const char *key)
@@ -145,32 +84,48 @@ static struct open_cell *find_cell(struct outfile *f, const char *key)
     return NULL;
 }
 
-static void drop_cell(struct outfile *f, struct open_cell *c)
+static int begin_cell(struct outfile *f, const struct record *r, const char *key, int64_t dv,
+                      struct open_cell **cell, struct err *err)
 {
-    cell_free(c);
-    *c = f->open[--f->n_open];
-}
-
-static int end_cell(struct outfile *f, struct open_cell *c, struct err *err)
-{
-    char text[HASH_TEXT_MAX];
     int rc = 0;
-    hash_text(hash_digest(c->out_hash), text);
-    TRY(h5_put_str(c->group, "out_xxh3", text, err));
-    hash_text(hash_digest(c->lse_hash), text);
-    TRY(h5_put_str(c->group, "lse_xxh3", text, err));
-    drop_cell(f, c);
+    struct open_cell *c;
+
+    TRY(mem_grow(&f->open, &f->cap_open, f->n_open + 1, sizeof *f->open, "open cells", err));
+    c = f->open + f->n_open++;
+    *c = (struct open_cell){.key = strdup(key)};
+    if (!c->key)
+        FAIL(err, ERR_NOMEM, "open cells: out of memory");
+    TRY(mem_alloc(&c->out, r->n_q * dv, sizeof *c->out, "output rows", err));
+    TRY(mem_alloc(&c->lse, r->n_q, sizeof *c->lse, "output rows", err));
+    *cell = c;
 out:
+    if (rc && f->n_open && !f->open[f->n_open - 1].lse)
+        drop_cell(f, f->open + f->n_open - 1);
     return rc;
 }
 
-/* A cell whose method failed on the way: what it has is no result. */
-static void remove_cell(struct outfile *f, struct open_cell *c)
+static int put_hash(hid_t g, const char *name, const void *data, int64_t bytes, struct err *err)
 {
-    char path[64];
-    if (H5Iget_name(c->group, path, sizeof path) > 0)
-        H5Ldelete(f->part.file, path, H5P_DEFAULT);
-    drop_cell(f, c);
+    char text[HASH_TEXT_MAX];
+    hash_text(hash_bytes(data, (size_t)bytes), text);
+    return h5_put_str(g, name, text, err);
+}
+
+static int write_cell(struct outfile *f, const struct record *r, int64_t dv,
+                      const struct open_cell *c, struct err *err)
+{
+    const int64_t dims[2] = {r->n_q, dv};
+    hid_t g = H5I_INVALID_HID;
+    int rc = 0;
+    TRY(h5_create_numbered(f->cells, f->n_cells++, &g, err));
+    TRY(put_identity(g, r, err));
+    TRY(h5_put_array(g, "out", DT_F32, 2, dims, c->out, err));
+    TRY(h5_put_array(g, "lse", DT_F64, 1, dims, c->lse, err));
+    TRY(put_hash(g, "out_xxh3", c->out, r->n_q * dv * (int64_t)sizeof *c->out, err));
+    TRY(put_hash(g, "lse_xxh3", c->lse, r->n_q * (int64_t)sizeof *c->lse, err));
+out:
+    h5_close(g);
+    return rc;
 }
 
 int outfile_put(struct outfile *f, const struct record *r, int64_t dv, int64_t row0, int64_t row1,
@@ -178,20 +133,15 @@ int outfile_put(struct outfile *f, const struct record *r, int64_t dv, int64_t r
 {
     int rc = 0;
     struct buf key = {0};
-    float *rows = NULL;
     struct open_cell *c;
-    int64_t n = row1 - row0;
 
     pthread_mutex_lock(&f->lock);
     h5_lock();
     record_key(r, &key);
-    TRY(mem_alloc(&rows, n * dv, sizeof *rows, "output rows", err));
-    for (int64_t i = 0; i < n * dv; i++)
-        rows[i] = (float)out[i];
     TRY(buf_check(&key, "key of a cell", err));
     c = find_cell(f, buf_str(&key));
     if (c && row0 == 0) { /* the cell is computed again */
-        remove_cell(f, c);
+        drop_cell(f, c);
         c = NULL;
     }
     if (!c)
@@ -199,38 +149,39 @@ int outfile_put(struct outfile *f, const struct record *r, int64_t dv, int64_t r
     if (row0 != c->next_row)
         FAIL(err, ERR_RUN, "rows %lld..%lld of an output come after row %lld", (long long)row0,
              (long long)row1, (long long)c->next_row);
-    TRY(write_rows(c->out, 2, row0, n, dv, H5T_NATIVE_FLOAT, rows, err));
-    TRY(write_rows(c->lse, 1, row0, n, 1, H5T_NATIVE_DOUBLE, lse, err));
-    hash_update(c->out_hash, rows, (size_t)(n * dv) * sizeof *rows);
-    hash_update(c->lse_hash, lse, (size_t)n * sizeof *lse);
+    for (int64_t i = 0; i < (row1 - row0) * dv; i++)
+        c->out[row0 * dv + i] = (float)out[i];
+    memcpy(c->lse + row0, lse, (size_t)(row1 - row0) * sizeof *lse);
     c->next_row = row1;
-    if (row1 == r->n_q)
-        TRY(end_cell(f, c, err));
+    if (row1 == r->n_q) {
+        rc = write_cell(f, r, dv, c, err);
+        drop_cell(f, c);
+    }
 out:
     h5_unlock();
     pthread_mutex_unlock(&f->lock);
-    free(rows);
     buf_free(&key);
     return rc ? err_prefix(err, "%s", f->part.path) : 0;
 }
 
-static void release(struct outfile *f)
+/* A cell that is still open is one whose method failed on the way: what it has is no result. */
+static void outfile_free(struct outfile **f)
 {
-    while (f->n_open)
-        remove_cell(f, f->open);
-    h5_close(f->cells);
+    while ((*f)->n_open)
+        drop_cell(*f, (*f)->open);
+    pthread_mutex_destroy(&(*f)->lock);
+    free((*f)->open);
+    free(*f);
+    *f = NULL;
 }
 
 int outfile_commit(struct outfile **f, struct err *err)
 {
     h5_lock();
-    release(*f);
+    h5_close((*f)->cells);
     int rc = h5_part_commit(&(*f)->part, err);
     h5_unlock();
-    pthread_mutex_destroy(&(*f)->lock);
-    free((*f)->open);
-    free(*f);
-    *f = NULL;
+    outfile_free(f);
     return rc;
 }
 
@@ -239,11 +190,8 @@ void outfile_abort(struct outfile **f)
     if (!*f)
         return;
     h5_lock();
-    release(*f);
+    h5_close((*f)->cells);
     h5_part_abort(&(*f)->part);
     h5_unlock();
-    pthread_mutex_destroy(&(*f)->lock);
-    free((*f)->open);
-    free(*f);
-    *f = NULL;
+    outfile_free(f);
 }

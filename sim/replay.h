@@ -64,36 +64,16 @@ struct replay {
     struct setting_tally *tally; /* of heads; owned, [n_runs]; NULL before replay_execute */
 };
 
-/* Which calls and heads to replay: index lists, NULL = all. */
-struct replay_select {
-    const char *layers, *heads, *steps, *branch;
-};
-
 /* Fill r->series from the open traces; ERR_USAGE when a selection names nothing. */
-int replay_plan(struct replay *r, const struct replay_select *sel, struct err *err);
+int replay_plan(struct replay *r, const struct call_select *sel, struct err *err);
 
 /* Keep the series of one shard. Shards are balanced by cost, and every process computes the same
  * split. With device.calls whole groups stay together, or, where they are fewer than the shards,
  * the query heads of a KV head. */
 int replay_shard(struct replay *r, const struct shard *shard, struct err *err);
 
-/* Make the groups, and count the cells of their calls. After replay_shard. */
+/* Make the groups, and count all cells. After replay_shard. */
 int replay_groups(struct replay *r, struct err *err);
-void replay_groups_free(struct replay *r);
-
-/* Do both belong to one group? */
-bool replay_same_group(const struct series *a, const struct series *b);
-
-/* The KV head of a series, as stored. */
-int replay_kv(const struct replay *r, const struct series *s);
-
-/* Fill the identity fields of the record of a group's call. */
-int replay_call_identity(const struct replay *r, const struct call_group *g, int64_t call,
-                         const struct method_run *run, struct record *rec, struct err *err);
-
-/* Fill the identity fields of a cell's record. */
-int replay_identity(const struct replay *r, const struct series *s, int64_t call,
-                    const struct method_run *run, struct record *rec, struct err *err);
 
 /* Do all groups on `jobs` threads. A cell whose method fails gets an error record, and the replay
  * goes on. Usage errors, unreadable input, unwritable output and a machine that lacks something end

@@ -6,13 +6,32 @@
 
 #include "core/intmath.h"
 #include "core/mem.h"
-#include "sim/reorder.h"
+#include "sim/headload.h"
 #include "sim/simulate_call.h"
 #include "sim/simulate_run.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Rows of a chunk: enough that per-chunk work vanishes; and pairs, so that even a list of single
+ * entries that keeps everything stays below a gigabyte at any length. */
+#define CHUNK_ROWS 2048
+#define CHUNK_PAIRS ((int64_t)1 << 27)
+
+int64_t run_chunk_rows(const struct run *run)
+{
+    int64_t step = run->unit_rows / gcd(run->unit_rows, 128) * 128;
+    int64_t want =
+        CHUNK_PAIRS / run->in->x.nk < CHUNK_ROWS ? CHUNK_PAIRS / run->in->x.nk : CHUNK_ROWS;
+    return want <= step ? step : ceil_div(want, step) * step;
+}
+
+/* Query rows of the head: all, or those of its sample. */
+static int64_t head_rows(const struct head_in *in)
+{
+    return in->rows ? in->rows->n : in->x.nq;
+}
 
 /* A method's own arithmetic knows the keys alone; the sink's part of the softmax has no value. */
 static void share_with_sink(const struct attn_in *x, int64_t rows, const double *lse, double *out)
@@ -28,7 +47,7 @@ static int attend_chunk(struct run *run, const struct mask *m, double *tiles_pv,
 {
     const struct method *me = run->method;
     struct exact *exact = run->in->exact;
-    bool own = run_own_arithmetic(run);
+    bool own = run->arith.kind != ARITH_SOFTMAX; /* not exact softmax over its mask */
     const double *ref, *ref_lse;
     int rc = 0;
 
@@ -122,56 +141,45 @@ out:
     return rc;
 }
 
-static bool sample_serves(const struct method *m, bool device, char why[128])
-{
-    if (device)
-        snprintf(why, 128, "the GPU kernels take whole heads: --backend cpu replays sampled rows");
-    else if (!(m->flags & METHOD_ROWS))
-        snprintf(why, 128, "%s chooses from all query rows; the trace holds a sample", m->name);
-    else
-        return true;
-    return false;
-}
-
-/* Groups of rows that a method takes together must lie within the sample's. */
-static int check_unit(const struct run *run, struct method_ctx *ctx)
-{
-    int64_t unit = run->unit_rows;
-    if (!run->in->rows || run->in->rows->group % unit == 0)
-        return 0;
-    return method_skip(ctx,
-                       "%s chooses for %lld rows together; the sample has groups of %lld: capture "
-                       "with --rows NxR, R a multiple of both",
-                       run->method->name, (long long)unit, (long long)run->in->rows->group);
-}
-
-static int run_prepare(struct run *run, struct err *err)
+int run_start(struct run *run, struct err *err)
 {
     struct method_ctx *ctx = run->cell->ctx;
-    unsigned need = run->in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
+    const struct method *m = run->method;
+    const struct attn_in *x = &run->in->x;
+    const struct row_sample *rows = run->in->rows;
     char why[128];
     for (int i = 0; i < 3; i++)
         if (run->in->nonfinite[i])
             return method_skip(ctx, "%c holds NaN or infinity: softmax of its rows has no value",
                                "qkv"[i]);
-    if (!(run->method->flags & need))
-        return method_skip(ctx, run->in->x.causal ? "bidirectional only" : "causal only");
-    if (run->cell->device && !attn_is_plain(&run->in->x))
+    if (!(m->flags & (x->causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL)))
+        return method_skip(ctx, x->causal ? "bidirectional only" : "causal only");
+    if (run->cell->device && !attn_is_plain(x))
         return method_skip(ctx, "the GPU kernels know no window, chunk, cap, bias or sink: "
                                 "--backend cpu replays this call");
-    if (!method_combines(run->method, &run->in->x, why))
-        return method_skip(ctx, "%s %s", run->method->name, why);
-    if (run->in->rows && !sample_serves(run->method, run->cell->device != NULL, why))
-        return method_skip(ctx, "%s", why);
+    if (!method_combines(m, x, why))
+        return method_skip(ctx, "%s %s", m->name, why);
+    if (rows && run->cell->device)
+        return method_skip(ctx, "the GPU kernels take whole heads: --backend cpu replays sampled "
+                                "rows");
+    if (rows && !(m->flags & METHOD_ROWS))
+        return method_skip(ctx, "%s chooses from all query rows; the trace holds a sample",
+                           m->name);
     double t = run_clock(run);
-    int rc = method_prepare(run->method, ctx, run->cell->params, run->in, &run->state, err);
+    int rc = method_prepare(m, ctx, run->cell->params, run->in, &run->state, err);
     run->ns_prepare = run_clock(run) - t;
     if (rc)
         return rc;
     run->unit_rows = ctx->unit_rows;
-    run->source = method_origin(run->method, run->state).source;
-    method_arithmetic(run->method, run->state, &run->arith, run->why_cpu);
-    return check_unit(run, ctx);
+    run->source = method_origin(m, run->state).source;
+    method_arithmetic(m, run->state, &run->arith, run->why_cpu);
+    /* Groups of rows that a method takes together must lie within the sample's. */
+    if (rows && rows->group % run->unit_rows != 0)
+        return method_skip(ctx,
+                           "%s chooses for %lld rows together; the sample has groups of %lld: "
+                           "capture with --rows NxR, R a multiple of both",
+                           m->name, (long long)run->unit_rows, (long long)rows->group);
+    return metrics_init(&run->acc, head_rows(run->in), x->dv, err);
 }
 
 /* What the head adds to scaled products and causality, and what its sink takes. */
@@ -236,26 +244,17 @@ static int record_sample(struct run *run, struct record *r, struct err *err)
                           err);
 }
 
-/* False where nobody says what the choice costs. */
-static bool cost_of_choice(const struct run *run, struct select_cost *cost)
-{
-    const struct method *me = run->method;
-    *cost = (struct select_cost){0, 0};
-    if (me->flags & METHOD_KEEPS_ALL)
-        return true;
-    if (run->source != SOURCE_OWN)
-        return true;
-    return me->cost && me->cost(run->state, cost);
-}
-
-/* After `report`, which may know more about what is multiplied. */
+/* The cost of the choice unless nobody says it, after `report`, which may know more about what is
+ * multiplied. */
 static int record_cost(const struct run *run, struct record *r, struct err *err)
 {
     const struct attn_in *x = &run->in->x;
-    struct select_cost cost;
+    const struct method *me = run->method;
+    struct select_cost cost = {0, 0};
+    bool none = me->flags & METHOD_KEEPS_ALL || run->source != SOURCE_OWN;
     double exec = record_get(r, "pairs_exec");
     int rc = 0;
-    if (cost_of_choice(run, &cost)) {
+    if (none || (me->cost && me->cost(run->state, &cost))) {
         TRY(record_metric(r, "cost_select_flops", cost.flops, err));
         TRY(record_metric(r, "cost_select_bytes", cost.bytes, err));
     }
@@ -269,8 +268,8 @@ out:
 static void note_full(const struct run *run, struct record *r)
 {
     char why[160] = "";
-    if (run->acc.counts.pairs_kept == run->acc.counts.pairs_allowed && run->method->why_full &&
-        run->method->why_full(run->state, why))
+    if (run->acc.tally.counts.pairs_kept == run->acc.tally.counts.pairs_allowed &&
+        run->method->why_full && run->method->why_full(run->state, why))
         record_note(r, "full=%s", why);
 }
 
@@ -300,13 +299,6 @@ out:
     return rc;
 }
 
-int run_start(struct run *run, struct err *err)
-{
-    const struct attn_in *x = &run->in->x;
-    int rc = run_prepare(run, err);
-    return rc ? rc : metrics_init(&run->acc, head_rows(run->in), x->dv, err);
-}
-
 void run_skipped(const struct run *run, struct record *r)
 {
     r->status = RECORD_SKIP;
@@ -327,23 +319,15 @@ void run_end(struct run *run)
     free(run->lse_mask);
 }
 
-/* 0, METHOD_SKIP or an error. */
-static int run_phases(struct run *run, struct record *r, struct err *err)
-{
-    int rc = run_start(run, err);
-    if (rc)
-        return rc;
-    rc = run_chunks(run, err);
-    return rc ? rc : run_record(run, r, err);
-}
-
 static int run_method(const struct sim_cell *cell, struct record *r, struct err *err)
 {
     struct run run = {.cell = cell, .method = cell->method, .in = cell->in};
 
     if (cell->measure == MEASURE_ALL) /* errors of the output are taken against dense attention */
         exact_expect_out(cell->in->exact);
-    int rc = run_phases(&run, r, err);
+    int rc = run_start(&run, err);
+    rc = rc ? rc : run_chunks(&run, err);
+    rc = rc ? rc : run_record(&run, r, err);
     if (rc == METHOD_SKIP) {
         run_skipped(&run, r);
         rc = 0;

@@ -1,29 +1,47 @@
 /*
  * simulate_call.c - see simulate_call.h. What is done head by head runs on threads, between the
- * steps in which the GPU has the call.
+ * steps in which the GPU has the call: put, prepare, choose, attend, records.
  */
 #include "sim/simulate_call.h"
 
 #include "core/buf.h"
 #include "core/intmath.h"
-#include "core/stopwatch.h"
 #include "core/mem.h"
 #include "core/pool.h"
+#include "core/stopwatch.h"
 #include "sim/accelattend.h"
-#include "sim/accelrecord.h"
-#include "sim/freshmask.h"
+#include "sim/simulate_run.h"
+#include "sim/staticmasks.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* May the mask stay on the device: not, beside a copy on the host, or alone? */
+enum keep { KEEP_NOT, KEEP_COPY, KEEP_ALONE };
+
+/* The mask of a head: the GPU chooses it by the method's rule, or the method itself. */
+struct choice {
+    bool none;  /* nothing to choose: dense attention */
+    bool asked; /* the GPU is asked, by `rule` */
+    bool gpu;   /* chosen, or built, on the GPU */
+    struct mask_origin origin;
+    struct mask *masks; /* [n]: chunks of `step` rows; owned unless `shared` has them */
+    int64_t n, step;
+    const struct static_mask *shared; /* taken from the device's store; NULL: the head's own */
+    struct rule rule;
+    struct accel_own own; /* what the GPU gave beside the mask, owned */
+    enum keep keep;
+    struct accel_units units; /* what is known of a mask that is on the device */
+    struct mask lists;        /* with units: their unit and no entries */
+    char why[160];            /* the GPU does not choose */
+};
+
 /* A head while the call runs. */
 struct head {
-    struct sim_cell cell; /* in its token order */
-    struct sim_head moved;
-    bool in_order; /* the trace's: `moved` is empty */
-    uint64_t data; /* number of its q, k, v on the device */
+    struct sim_cell cell;  /* in its token order */
+    struct sim_head moved; /* empty where that is the trace's */
     struct run run;
     struct choice choice;
     bool skipped; /* the method does not apply */
@@ -64,138 +82,70 @@ static void settle(struct head *h, int rc, struct err *err)
     }
 }
 
-/* ---- steps of a head ------------------------------------------------------------------------ */
+/* A step on one head: `at` is its place in the call. 0, METHOD_SKIP or a failure of this head. */
+typedef int step_fn(struct calling *k, struct head *h, struct accel_head *at, struct err *err);
 
-static int reorder_head(void *calling, int64_t i, int worker, struct err *err)
+struct step {
+    struct calling *k;
+    step_fn *fn;
+};
+
+static int do_head(void *step, int64_t i, int worker, struct err *err)
 {
-    struct calling *k = calling;
-    struct head *h = k->heads + i;
+    const struct step *s = step;
+    int at = s->k->call.copies + (int)i;
+    struct head *h = head_of(s->k, at);
     struct err own = {0};
-    bool moved = false;
-    (void)worker;
-    (void)err;
-    h->cell = k->c->cells[i];
-    h->outcome = k->c->heads + i;
-    if (!alive(h))
-        return 0;
-    h->run = (struct run){.method = h->cell.method, .in = h->cell.in};
-    h->run.cell = &h->cell;
-    settle(h, run_reorder(k->c->cells + i, &h->moved, &moved, h->outcome->record, &own), &own);
-    h->in_order = !moved;
-    if (moved)
-        h->run.in = h->cell.in = &h->moved.in;
+    if (alive(h))
+        settle(h, s->fn(s->k, h, s->k->call.heads + at, &own), &own);
     return 0;
 }
 
-static int start(struct head *h, struct err *err)
+/* A step on every head in the call that is no copy. */
+static int for_heads(struct calling *k, step_fn *fn, struct err *err)
 {
-    int rc = run_start(&h->run, err);
-    if (rc)
-        return rc;
-    if (h->cell.measure != MEASURE_MASK && h->run.arith.kind == ARITH_CPU)
-        return method_skip(h->cell.ctx, "%s", h->run.why_cpu);
-    TRY(choice_init(&h->run, &h->choice, err));
-    TRY(choice_begin(&h->run, &h->choice, err));
-out:
-    return rc;
+    return pool_run(k->c->jobs, k->call.n - k->call.copies, do_head, &(struct step){k, fn}, err);
 }
 
-/* Prepare, and choose as far as the method itself does. */
-static int start_head(void *calling, int64_t i, int worker, struct err *err)
-{
-    struct calling *k = calling;
-    struct head *h = k->heads + i;
-    struct err own = {0};
-    (void)worker;
-    (void)err;
-    if (!alive(h))
-        return 0;
-    if (!k->device->metrics && k->measure == MEASURE_ALL)
-        exact_expect_out(h->cell.in->exact);
-    device_map_attach(&h->run.map, k->device, h->cell.in, h->data);
-    settle(h, start(h, &own), &own);
-    return 0;
-}
-
-/* The device's answer, for head number i of those in the call that are no copies. */
-static int answer_head(void *calling, int64_t i, int worker, struct err *err)
-{
-    struct calling *k = calling;
-    struct accel_head *asked = k->call.heads + k->call.copies + i;
-    struct head *h = head_of(k, k->call.copies + (int)i);
-    bool chosen = asked->choice.method && asked->answer == 0;
-    struct err own = {0};
-    (void)worker;
-    (void)err;
-    settle(h, choice_end(&h->run, &h->choice, chosen ? &asked->mask : NULL, asked->why, &own),
-           &own);
-    mask_free(&asked->mask);
-    return 0;
-}
-
-/* Does the method want to know the log-sum-exps? */
-static bool hears_lse(const struct head *h)
-{
-    return h->run.arith.kind == ARITH_KERNEL && run_hears(&h->run);
-}
-
-static int finish(const struct calling *k, const struct accel_head *r, struct head *h,
-                  struct err *err)
-{
-    bool attends = k->measure != MEASURE_MASK, measured = k->measure == MEASURE_ALL;
-    bool filter = attends && h->run.arith.kind == ARITH_FILTER;
-    struct accel_outputs o = {r->out, r->lse, filter ? r->tiles_pv : -1};
-    int64_t step = h->choice.step, nq = h->run.in->x.nq;
-    int rc = 0;
-
-    if (attends && run_hears(&h->run))
-        TRY(h->run.method->arith.done(h->run.state, r->tiles_pv, r->lse, err));
-    if (measured && !k->device->metrics)
-        TRY(mem_alloc(&h->run.lse_mask, step < nq ? step : nq, sizeof(double), "mask log-sum-exp",
-                      err));
-    TRY(accel_add_masks(&h->run, &h->choice, &o, err));
-    if (r->mass)
-        metrics_add_sums(&h->run.acc, &r->sums, r->mass);
-    TRY(run_record(&h->run, h->outcome->record, err));
-out:
-    return rc;
-}
-
-static int finish_head(void *calling, int64_t i, int worker, struct err *err)
-{
-    struct calling *k = calling;
-    int at = k->call.copies + (int)i;
-    struct err own = {0};
-    (void)worker;
-    (void)err;
-    settle(head_of(k, at), finish(k, k->call.heads + at, head_of(k, at), &own), &own);
-    return 0;
-}
-
-/* ---- the call ------------------------------------------------------------------------------- */
-
-/* Do something for every head in the call that is no copy. */
-static int for_heads(struct calling *k, pool_fn *fn, struct err *err)
-{
-    return pool_run(k->c->jobs, k->call.n - k->call.copies, fn, k, err);
-}
+/* ---- the heads of the call ------------------------------------------------------------------ */
 
 static int alloc_call(struct calling *k, struct err *err)
 {
-    int64_t n = k->c->n, most = k->c->copies ? k->c->copies : n;
+    const struct sim_call *c = k->c;
+    int64_t most = c->copies ? c->copies : c->n;
     int rc = 0;
-    TRY(mem_zalloc(&k->heads, n, sizeof *k->heads, "heads of a call", err));
+    TRY(mem_zalloc(&k->heads, c->n, sizeof *k->heads, "heads of a call", err));
     TRY(mem_zalloc(&k->call.heads, most, sizeof *k->call.heads, "heads of a call", err));
     TRY(mem_zalloc(&k->at, most, sizeof *k->at, "heads of a call", err));
     for (int i = 0; i < most; i++)
-        k->at[i] = k->c->copies ? 0 : i;
+        k->at[i] = c->copies ? 0 : i;
+    for (int i = 0; i < c->n; i++) {
+        k->heads[i].cell = c->cells[i];
+        k->heads[i].outcome = c->heads + i;
+    }
     k->call.n = (int)most;
+    k->call.copies = c->copies ? (int)most - 1 : 0;
     k->call.unmeasured = !k->device->metrics || k->measure == MEASURE_MASK;
 out:
     return rc;
 }
 
-static void free_results(struct calling *k)
+static void free_choice(struct head *h)
+{
+    struct choice *c = &h->choice;
+    for (int64_t i = 0; c->masks && !c->shared && i < c->n; i++)
+        mask_free(c->masks + i);
+    if (c->shared)
+        static_masks_return(h->cell.device->statics, c->shared);
+    else
+        free(c->masks);
+    free(c->units.count);
+    free(c->units.map);
+    mask_free(&c->lists);
+    free(c->own.data);
+}
+
+static void free_call(struct calling *k)
 {
     for (int i = 0; k->call.heads && i < k->call.n; i++) {
         free(k->call.heads[i].out);
@@ -203,21 +153,27 @@ static void free_results(struct calling *k)
         free(k->call.heads[i].mass);
         mask_free(&k->call.heads[i].mask);
     }
-}
-
-static void free_call(struct calling *k)
-{
-    free_results(k);
     for (int i = 0; k->heads && i < k->c->n; i++) {
         struct head *h = k->heads + i;
         if (h->run.method)
             run_end(&h->run);
-        choice_free(&h->choice);
+        free_choice(h);
         sim_head_free(&h->moved);
     }
     free(k->heads);
     free(k->call.heads);
     free(k->at);
+}
+
+/* The head in the token order that its method wants. */
+static int reorder(struct calling *k, struct head *h, struct accel_head *at, struct err *err)
+{
+    bool moved = false;
+    int rc = run_reorder(&h->cell, &h->moved, &moved, h->outcome->record, err);
+    if (moved)
+        h->cell.in = &h->moved.in;
+    h->run = (struct run){.cell = &h->cell, .method = h->cell.method, .in = h->cell.in};
+    return rc;
 }
 
 /* The call of the heads that are still in it, or of the copies of the only one. The operands keep
@@ -231,7 +187,7 @@ static void gather_call(struct calling *k)
         const struct head *h = head_of(k, i);
         if (!alive(h))
             continue;
-        in_order &= h->in_order;
+        in_order &= h->cell.in != &h->moved.in;
         k->call.heads[n] = k->call.heads[i];
         k->call.heads[n].x = &h->cell.in->x;
         k->at[n++] = k->at[i];
@@ -244,7 +200,7 @@ static void gather_call(struct calling *k)
     k->call.copies = k->c->copies && n ? n - 1 : 0;
     k->call.data = all && in_order ? k->c->data : device_numbers(n + 1);
     for (int i = 0; i < n; i++)
-        head_of(k, i)->data = head_of(k, i)->run.map.data = k->call.data + (uint64_t)i;
+        head_of(k, i)->run.map.data = k->call.data + (uint64_t)i;
 }
 
 static bool same_shape(const struct attn_in *a, const struct attn_in *b)
@@ -263,18 +219,294 @@ static int check_shapes(const struct calling *k, struct err *err)
     return 0;
 }
 
-/* Ask the device for what the heads' methods compare their masks with. */
+/* ---- the method's masks --------------------------------------------------------------------- */
+
+/* The masks that the method itself hands out. */
+static int select_all(struct head *h, struct err *err)
+{
+    struct run *run = &h->run;
+    struct choice *c = &h->choice;
+    int64_t nq = run->in->x.nq, n = 0;
+    int rc = 0;
+    double t = run_clock(run);
+    for (int64_t r = 0; r < nq; r += c->step, n++) {
+        TRY(run->method->select(run->state, r, MIN(r + c->step, nq), c->masks + n, err));
+        TRY(mask_check(c->masks + n, err));
+    }
+    run->ns_select = run_clock(run) - t;
+out:
+    return rc;
+}
+
+static int make_static(void *head, int64_t i, struct mask *m, struct err *err)
+{
+    const struct head *h = head;
+    int64_t step = h->choice.step, nq = h->run.in->x.nq;
+    return h->run.method->select(h->run.state, i * step, MIN((i + 1) * step, nq), m, err);
+}
+
+/* All that the mask follows from. */
+static int static_key(const struct head *h, const struct mask_origin *o, struct buf *key,
+                      struct err *err)
+{
+    const struct run *run = &h->run;
+    const struct head_in *in = run->in;
+    const struct geometry *g = &in->geom;
+    buf_printf(key, "%s:", run->method->name);
+    int rc = opt_canonical(run->method->params.table, run->cell->params, key, err);
+    buf_printf(key, "|%lld %lld %d|%lld %lld %lld %lld %d %lld|%s|%llu %d %d %d|%lld %llu",
+               (long long)in->x.nq, (long long)in->x.nk, in->x.causal, (long long)g->t,
+               (long long)g->h, (long long)g->w, (long long)g->text, g->text_place,
+               (long long)in->n_padding, in->order ? in->order : "",
+               (unsigned long long)run->cell->ctx->seed, in->n_heads, in->n_kv_heads, in->x.d,
+               (long long)h->choice.step, (unsigned long long)o->which);
+    return rc ? rc : buf_check(key, "static mask", err);
+}
+
+/* The masks from the store. */
+static int take_static(struct head *h, const struct mask_origin *o, struct err *err)
+{
+    struct choice *c = &h->choice;
+    struct buf key = {0};
+    int rc = 0;
+    double t = run_clock(&h->run);
+    const struct static_maker maker = {make_static, h, c->n, o->any_order, o->counted, o->bytes};
+    TRY(static_key(h, o, &key, err));
+    TRY(static_masks_take(h->cell.device->statics, buf_str(&key), &maker, &c->shared, err));
+    if (o->counted)
+        memcpy(o->counted, c->shared->counted, o->bytes);
+    free(c->masks);
+    c->masks = c->shared->masks;
+    h->run.ns_select = run_clock(&h->run) - t;
+out:
+    buf_free(&key);
+    return rc;
+}
+
+/* The method's own masks: from the store, where there is one, those that are static, or one of a
+ * few by what the device has answered. */
+static int choose_here(struct head *h, struct err *err)
+{
+    struct mask_origin now = method_origin(h->run.method, h->run.state);
+    bool known = h->choice.origin.source == SOURCE_STATIC || h->choice.gpu;
+    bool shared = known && now.same_mask && h->cell.device->statics;
+    return shared ? take_static(h, &now, err) : select_all(h, err);
+}
+
+/* ---- prepare -------------------------------------------------------------------------------- */
+
+/* Is it worth while that the device builds a static mask? Only where it stays there: on the host it
+ * is made once for all calls. */
+static bool builds(const struct head *h)
+{
+    const struct sim_device *device = h->cell.device;
+    return h->choice.origin.source == SOURCE_STATIC && h->run.method->device.keep_on_device &&
+           device->calls && device->metrics && h->cell.measure == MEASURE_ALL && !h->cell.sink;
+}
+
+static bool chooses_own(const struct choice *c)
+{
+    return c->origin.source == SOURCE_OWN && !c->none;
+}
+
+/* Does the device choose? Where it does not, `why` says the reason. */
+static bool asks(struct head *h)
+{
+    const struct method *me = h->run.method;
+    struct choice *c = &h->choice;
+    if (h->cell.device->select == SELECT_CPU || !(chooses_own(c) || builds(h)))
+        return false;
+    if (me->device.rule)
+        return me->device.rule(h->run.state, &c->rule, c->why);
+    snprintf(c->why, sizeof c->why, "method %s has no GPU side", me->name);
+    return false;
+}
+
+/* Prepare, and choose as far as the method itself does. */
+static int start(struct calling *k, struct head *h, struct accel_head *at, struct err *err)
+{
+    struct run *run = &h->run;
+    struct choice *c = &h->choice;
+    int rc = 0;
+    if (!k->device->metrics && k->measure == MEASURE_ALL)
+        exact_expect_out(run->in->exact);
+    device_map_attach(&run->map, k->device, run->in, run->map.data);
+    if ((rc = run_start(run, err)) != 0)
+        return rc;
+    if (k->measure != MEASURE_MASK && run->arith.kind == ARITH_CPU)
+        return method_skip(h->cell.ctx, "%s", run->why_cpu);
+    c->none = run->method->flags & METHOD_KEEPS_ALL;
+    c->step = run_chunk_rows(run);
+    c->n = ceil_div(run->in->x.nq, c->step);
+    TRY(mem_zalloc(&c->masks, c->n, sizeof *c->masks, "masks", err));
+    c->origin = method_origin(run->method, run->state);
+    c->asked = asks(h);
+    if (!c->asked)
+        TRY(choose_here(h, err));
+out:
+    return rc;
+}
+
+/* ---- choose --------------------------------------------------------------------------------- */
+
+/* The masks that a call would make now where it reuses older ones, for methods that compare the two
+ * (core/method.h). No choice of the call: it is not timed, and nothing attends to these masks.
+ * Heads that want none and those that the device does not choose for make theirs themselves. */
+static int take_fresh(struct calling *k, struct head *h, struct accel_head *at, struct err *err)
+{
+    const struct device_choice chosen = {.lists = &at->mask};
+    int rc = at->choice.method && at->answer == 0
+                 ? h->run.method->device.take(h->run.state, &chosen, err)
+                 : 0;
+    mask_free(&at->mask);
+    return rc;
+}
+
 static int choose_fresh(struct calling *k, struct err *err)
 {
-    struct run **runs = NULL;
-    int rc = mem_alloc(&runs, k->call.n, sizeof *runs, "heads of a call", err);
-    if (rc)
-        return rc;
-    for (int i = 0; i < k->call.n; i++)
-        runs[i] = &head_of(k, i)->run;
-    rc = fresh_masks(&k->call, runs, k->c->jobs, err);
-    free(runs);
+    const struct accel *a = k->device->accel;
+    bool any = false;
+    int rc = 0;
+
+    for (int i = k->call.copies; i < k->call.n; i++) {
+        struct head *h = head_of(k, i);
+        struct choice *c = &h->choice; /* a mask that is reused needs no rule for itself */
+        struct accel_head *asked = k->call.heads + i;
+        bool ask = h->run.source == SOURCE_REUSED && k->device->select != SELECT_CPU &&
+                   h->run.method->device.rule(h->run.state, &c->rule, c->why);
+        asked->choice = (struct accel_choice){
+            .method = ask ? h->run.method->name : NULL, .rule = &c->rule.of, .given = c->rule.data};
+        asked->answer = ACCEL_NO_SELECT;
+        any |= ask;
+    }
+    if (any && a->select_call) {
+        TRY(a->select_call(k->device->session, &k->call, err));
+        TRY(for_heads(k, take_fresh, err));
+    }
     stopwatch_lap(&k->watch, "masks to compare with");
+out:
+    return rc;
+}
+
+/* May the device, in a call, attend to the mask that it chose? KEEP_ALONE: counts are all that
+ * anybody else needs of it. */
+static enum keep may_keep(const struct head *h)
+{
+    const struct method *me = h->run.method;
+    const struct sim_cell *cell = &h->cell;
+    bool measured =
+        cell->measure == MEASURE_COUNTS || (cell->measure == MEASURE_ALL && cell->device->metrics);
+    if (!h->choice.asked || !measured || h->run.arith.kind == ARITH_ADDED)
+        return KEEP_NOT; /* what is added needs lists, or metrics there */
+    bool counts = me->device.keep_on_device && !sim_reads_masks(cell);
+    return counts && me->device.keep_on_device(h->run.state) ? KEEP_ALONE : KEEP_COPY;
+}
+
+/* The question, whose pointers lead into *h; method NULL: none. */
+static struct accel_choice question(struct head *h)
+{
+    struct choice *c = &h->choice;
+    if (!c->asked)
+        return (struct accel_choice){0};
+    return (struct accel_choice){.method = h->run.method->name,
+                                 .rule = &c->rule.of,
+                                 .given = c->rule.data,
+                                 .own = &c->own,
+                                 .keep_on_device = c->keep ? &c->units : NULL,
+                                 .fetch = c->keep == KEEP_COPY};
+}
+
+/* The lists of a map that came. */
+static int lists_of(const struct attn_in *x, const struct accel_units *u, struct mask *m,
+                    struct err *err)
+{
+    int64_t words = ceil_div(u->words, 2);
+    uint64_t *row = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&row, words, sizeof *row, "row of a map", err));
+    TRY(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, u->bq, u->bk, err));
+    TRY(mem_grow(&m->col, &m->col_cap, u->units, sizeof *m->col, "lists of a map", err));
+    for (int64_t g = 0; g < u->groups; g++) {
+        const uint32_t *from = u->map + g * u->words;
+        for (int64_t w = 0; w < words; w++)
+            row[w] = from[2 * w] | (2 * w + 1 < u->words ? (uint64_t)from[2 * w + 1] << 32 : 0);
+        TRY(mask_lists_add_bits(m, g, row, words, err));
+    }
+    mask_lists_finish(m);
+    rc = mask_check(m, err);
+out:
+    free(row);
+    return rc;
+}
+
+/* What is known of a mask that stays on the device. */
+static int describe_units(struct head *h, struct err *err)
+{
+    const struct attn_in *x = &h->run.in->x;
+    struct choice *c = &h->choice;
+    const struct accel_units *u = &c->units;
+    int rc = mask_lists_init(&c->lists, x->nq, x->nk, 0, x->nq, x->causal, u->bq, u->bk, err);
+    mask_lists_finish(&c->lists);
+    return rc;
+}
+
+/* Do the masks here keep what the device's has? By number: they are made of it, if anything was
+ * taken over. */
+static bool same_as_on_device(const struct choice *c)
+{
+    int64_t units = 0;
+    for (int64_t i = 0; i < c->n; i++) {
+        const struct mask *m = c->masks + i;
+        if (m->form != MASK_LISTS || m->bq != c->units.bq || m->bk != c->units.bk)
+            return false;
+        units += m->ptr[m->ngroups];
+    }
+    return units == c->units.units;
+}
+
+/* Take the answer, lists over the whole head or, where the mask stays on the device, what is in
+ * c->units, of whose map *whole becomes the lists; NULL: the GPU does not choose, because of `why`.
+ * Then c->masks are those to attend to. METHOD_SKIP where the user wants the GPU's alone. */
+static int take(struct head *h, struct mask *whole, const char *why, struct err *err)
+{
+    struct choice *c = &h->choice;
+    const struct method *me = h->run.method;
+    struct device_choice chosen = {.lists = whole, .own = &c->own};
+    int rc = 0;
+
+    c->gpu = whole != NULL;
+    if (c->asked && !whole)
+        snprintf(c->why, sizeof c->why, "%s", why);
+    if (chooses_own(c) && !whole && h->cell.device->select == SELECT_GPU)
+        return method_skip(h->cell.ctx, "%s", c->why);
+    if (whole && c->units.on_device && c->keep == KEEP_ALONE) { /* only the counts came */
+        chosen = (struct device_choice){.counts = &c->units, .exec = &c->lists, .own = &c->own};
+        TRY(describe_units(h, err));
+        return me->device.take(h->run.state, &chosen, err);
+    }
+    if (whole && c->units.map)
+        TRY(lists_of(&h->run.in->x, &c->units, whole, err));
+    if (whole)
+        TRY(me->device.take(h->run.state, &chosen, err));
+    if (c->asked)
+        TRY(choose_here(h, err));
+    c->units.on_device = c->units.on_device && same_as_on_device(c);
+    if (c->units.on_device) { /* the method's own masks say what its kernel multiplies */
+        TRY(describe_units(h, err));
+        c->lists.exec = c->masks->exec;
+        c->lists.exec_bq = c->masks->exec_bq;
+        c->lists.exec_bk = c->masks->exec_bk;
+    }
+out:
+    return rc;
+}
+
+/* The device's answer. */
+static int answer(struct calling *k, struct head *h, struct accel_head *at, struct err *err)
+{
+    bool chosen = at->choice.method && at->answer == 0;
+    int rc = take(h, chosen ? &at->mask : NULL, at->why, err);
+    mask_free(&at->mask);
     return rc;
 }
 
@@ -286,16 +518,13 @@ static int choose(struct calling *k, struct err *err)
     int rc = 0;
     bool any = false;
 
-    for (int i = 0; i < k->call.n; i++) {
-        const struct head *h = head_of(k, i); /* what is added needs lists, or metrics there */
-        bool added = h->run.arith.kind == ARITH_ADDED;
-        keep = MIN(keep, added ? KEEP_NOT : choice_may_keep(&h->run, &h->choice));
-    }
+    for (int i = 0; i < k->call.n; i++)
+        keep = MIN(keep, may_keep(head_of(k, i)));
     for (int i = k->call.copies; i < k->call.n; i++) {
         struct accel_head *asked = k->call.heads + i;
         struct head *h = head_of(k, i);
         h->choice.keep = keep;
-        asked->choice = choice_question(&h->run, &h->choice);
+        asked->choice = question(h);
         asked->answer = ACCEL_NO_SELECT;
         snprintf(asked->why, sizeof asked->why, "the back end does not select");
         any |= asked->choice.method != NULL;
@@ -303,11 +532,13 @@ static int choose(struct calling *k, struct err *err)
     if (any && a->select_call)
         TRY(a->select_call(k->device->session, &k->call, err));
     stopwatch_lap(&k->watch, "choice");
-    TRY(for_heads(k, answer_head, err));
+    TRY(for_heads(k, answer, err));
     stopwatch_lap(&k->watch, "masks");
 out:
     return rc;
 }
+
+/* ---- attend --------------------------------------------------------------------------------- */
 
 /* The number of the heads' masks, if all are static ones. */
 static int number_masks(const struct calling *k, uint64_t *number, struct err *err)
@@ -394,7 +625,7 @@ static int alloc_results(struct calling *k, struct err *err)
         bool outputs = (h->cell.sink || !measured) && !accel_keeps_output(x);
         if (outputs)
             TRY(mem_alloc(&r->out, x->nq * x->dv, sizeof(double), "method output", err));
-        if (outputs || hears_lse(h))
+        if (outputs || (h->run.arith.kind == ARITH_KERNEL && run_hears(&h->run)))
             TRY(mem_alloc(&r->lse, x->nq, sizeof(double), "method log-sum-exp", err));
         if (k->device->metrics)
             TRY(mem_alloc(&r->mass, x->nq, sizeof(double), "kept mass of rows", err));
@@ -403,25 +634,297 @@ out:
     return rc;
 }
 
-/* Kernels and pairs of every head; the times of the call, or of a head by its copies. */
-static int record_launch(struct calling *k, const struct accel_result *res, struct err *err)
+/* ---- results of a head ---------------------------------------------------------------------- */
+
+/* Errors are those of the output as the GPU delivers it; recall is the mask's, by the reference,
+ * unless the device measured both. */
+static int add_chunk(struct run *run, const struct mask *m, const struct accel_head *o,
+                     double tiles_pv, struct err *err)
 {
-    struct call_record r = {.call = &k->call, .res = res, .choose_ns = k->c->choose_ns};
+    struct exact *exact = run->in->exact;
+    const double *ref, *ref_lse;
+    int64_t dv = run->in->x.dv;
     int rc = 0;
-    for (int i = k->call.copies; i < k->call.n; i++) {
-        struct head *h = head_of(k, i);
-        TRY(record_accel(&h->run, &h->choice, res->kernel, res->dense_kernel,
-                         k->call.heads[i].pairs_exec, h->outcome->record, err));
+    if (!run->cell->device->metrics && run->cell->measure == MEASURE_ALL) {
+        TRY(exact_attend(exact, m, NULL, run->lse_mask, err));
+        TRY(exact_out(exact, m->row0, m->row1, &ref, err));
+        TRY(exact_lse(exact, m->row0, m->row1, &ref_lse, err));
+        metrics_add_rows(&run->acc, m->row0, m->row1 - m->row0, o->out + m->row0 * dv, ref,
+                         run->lse_mask, o->lse + m->row0, ref_lse);
     }
-    r.record = k->c->copies ? head_of(k, 0)->outcome->record : k->c->record;
-    if (!r.record || (!k->c->copies && k->call.n < k->c->n))
-        goto out;
-    TRY(mem_alloc(&r.choices, k->call.n, sizeof *r.choices, "heads of a call", err));
-    for (int i = 0; i < k->call.n; i++)
-        r.choices[i] = &head_of(k, i)->choice;
-    TRY(k->c->copies ? record_copies(&r, err) : record_call(&r, err));
+    TRY(metrics_add_mask(&run->acc, m, tiles_pv, err));
+    if (run->cell->sink)
+        TRY(run->cell->sink(run->cell->sink_ctx, m, o->out ? o->out + m->row0 * dv : NULL,
+                            o->lse ? o->lse + m->row0 : NULL, err));
 out:
-    free(r.choices);
+    return rc;
+}
+
+/* Counts of the head's masks, errors and recall unless the GPU measured them, and the sink. What
+ * stays on the device and what heads share is not gone through. tiles_pv < 0: no filter. */
+static int add_masks(struct head *h, const struct accel_head *at, double tiles_pv, struct err *err)
+{
+    const struct sim_cell *cell = &h->cell;
+    const struct choice *c = &h->choice;
+    const struct attn_in *x = &h->run.in->x;
+    bool there = cell->device->metrics || cell->measure != MEASURE_ALL;
+    bool counted = c->units.on_device || (c->shared && tiles_pv < 0 && there);
+    int rc = 0;
+    if (counted && !sim_reads_masks(cell)) {
+        struct mask rows;
+        mask_full(&rows, x->nq, x->nk, 0, x->nq, x->causal);
+        if (c->units.on_device)
+            TRY(metrics_add_units(&h->run.acc, &c->lists, &c->units, tiles_pv, err));
+        else
+            metrics_add_tally(&h->run.acc, &c->shared->tally);
+        return cell->sink ? cell->sink(cell->sink_ctx, &rows, at->out, at->lse, err) : 0;
+    }
+    for (int64_t i = 0; i < c->n; i++)
+        TRY(add_chunk(&h->run, c->masks + i, at, tiles_pv < 0 || i == 0 ? tiles_pv : 0, err));
+out:
+    return rc;
+}
+
+static int finish(struct calling *k, struct head *h, struct accel_head *at, struct err *err)
+{
+    bool attends = k->measure != MEASURE_MASK, measured = k->measure == MEASURE_ALL;
+    bool filter = attends && h->run.arith.kind == ARITH_FILTER;
+    int64_t rows = MIN(h->choice.step, h->run.in->x.nq);
+    int rc = 0;
+
+    if (attends && run_hears(&h->run))
+        TRY(h->run.method->arith.done(h->run.state, at->tiles_pv, at->lse, err));
+    if (measured && !k->device->metrics)
+        TRY(mem_alloc(&h->run.lse_mask, rows, sizeof(double), "mask log-sum-exp", err));
+    TRY(add_masks(h, at, filter ? at->tiles_pv : -1, err));
+    if (at->mass)
+        metrics_add_sums(&h->run.acc, &at->sums, at->mass);
+    TRY(run_record(&h->run, h->outcome->record, err));
+out:
+    return rc;
+}
+
+/* ---- records -------------------------------------------------------------------------------- */
+
+static const char *kind_of(const struct choice *c)
+{
+    static const char *const kinds[] = {"own", "static", "reused"};
+    return c->none ? "none" : kinds[c->origin.source];
+}
+
+static const char *where_of(const struct choice *c)
+{
+    return c->none ? "none" : c->gpu ? "cuda" : "cpu";
+}
+
+/* Where the mask was chosen, the kernels, who measured: notes, density_kernel. */
+static int record_kernel(const struct calling *k, int i, const struct accel_result *res,
+                         struct err *err)
+{
+    const struct head *h = head_of(k, i);
+    const struct choice *c = &h->choice;
+    const struct attn_in *x = &h->run.in->x;
+    struct record *r = h->outcome->record;
+
+    record_note(r, "select_backend=%s;kernel=%s;dense_kernel=%s;operands=bf16", where_of(c),
+                res->kernel, res->dense_kernel);
+    if (!c->none)
+        record_note(r, "select_kind=%s", kind_of(c));
+    record_note(r, k->device->metrics ? "metrics_backend=cuda;reference=dense-fp32"
+                                      : "metrics_backend=cpu");
+    return record_metric(
+        r, "density_kernel",
+        (double)k->call.heads[i].pairs_exec / (double)pairs_allowed(x->nq, x->nk, x->causal), err);
+}
+
+static int record_time(struct record *r, const char *name, const struct accel_time *t,
+                       struct err *err)
+{
+    char key[48];
+    int rc = 0;
+    TRY(record_metric(r, name, t->median, err));
+    snprintf(key, sizeof key, "%s_q1", name);
+    TRY(record_metric(r, key, t->q1, err));
+    snprintf(key, sizeof key, "%s_q3", name);
+    TRY(record_metric(r, key, t->q3, err));
+out:
+    return rc;
+}
+
+static int record_counters(const struct accel_counters *c, struct record *r, struct err *err)
+{
+    int rc = 0;
+    if (*c->why)
+        record_note(r, "counters=%s", c->why);
+    if (isnan(c->tensor_pipe_pct))
+        return 0;
+    TRY(record_metric(r, "tensor_pipe_pct", c->tensor_pipe_pct, err));
+    TRY(record_metric(r, "dram_read_bytes", c->dram_read_bytes, err));
+    TRY(record_metric(r, "dram_write_bytes", c->dram_write_bytes, err));
+out:
+    return rc;
+}
+
+/* A total from q, k, v to the outputs, of all of `heads` heads. select NULL: nothing to choose;
+ * where choosing costs the call nothing it is zeros. */
+static int record_total(const struct accel_result *res, const struct attn_in *x, int heads,
+                        const struct accel_time *select, struct record *r, struct err *err)
+{
+    const struct accel_time *quant =
+        res->quant.samples && res->quant.median > 0 ? &res->quant : NULL;
+    double before = (quant ? quant->median : 0) + (select ? select->median : 0);
+    double total = res->total.samples ? res->total.median : res->attend.median + before;
+    double pairs = heads * (double)pairs_allowed(x->nq, x->nk, x->causal);
+    int rc = 0;
+    if (res->total.samples)
+        TRY(record_time(r, "time_total_ns", &res->total, err));
+    else if (!select && !quant)
+        TRY(record_time(r, "time_total_ns", &res->attend, err));
+    else
+        TRY(record_metric(r, "time_total_ns", total, err));
+    if (quant)
+        TRY(record_time(r, "time_quant_ns", quant, err));
+    if (select)
+        TRY(record_time(r, "time_select_ns", select, err));
+    if (select || quant)
+        TRY(record_metric(r, "select_share", before / total, err));
+    TRY(record_metric(r, "speedup", res->dense.median / total, err));
+    TRY(record_metric(r, "speed_dense_eq", 4e-3 * x->d * pairs / total, err));
+out:
+    return rc;
+}
+
+/* Where the masks of the heads come from, as far as they agree. */
+struct sources {
+    bool none;    /* nothing to choose in any head */
+    bool on_gpu;  /* every choice that this call makes is made on the GPU */
+    bool any_own; /* some head's is made by this call */
+    const char *kind, *where;
+    int64_t calls; /* that share one choice, if all heads say the same; else 0 */
+};
+
+static struct sources sources_of(const struct calling *k)
+{
+    const struct choice *first = &head_of(k, 0)->choice;
+    struct sources s = {true, true, false, kind_of(first), where_of(first), first->origin.calls};
+    for (int i = 0; i < k->call.n; i++) {
+        const struct choice *c = &head_of(k, i)->choice;
+        bool own = chooses_own(c);
+        s.none &= c->none;
+        s.on_gpu &= c->gpu || !own; /* else it was made before, or there is none */
+        s.any_own |= own;
+        s.kind = kind_of(c) == s.kind ? s.kind : "mixed";
+        s.where = where_of(c) == s.where ? s.where : "mixed";
+        s.calls = c->origin.calls == s.calls ? s.calls : 0;
+    }
+    return s;
+}
+
+/* The choice of masks that several calls use, as a share of one call; the call that chose bears its
+ * share too. */
+static int record_amortised(const struct calling *k, const struct accel_result *res,
+                            const struct sources *s, struct record *r, struct err *err)
+{
+    double *ns = k->c->choose_ns;
+    if (!ns || s->calls <= 1)
+        return 0;
+    if (s->any_own)
+        *ns = s->on_gpu && res->select.samples ? res->select.median : 0;
+    return *ns > 0 ? record_metric(r, "time_select_amortised_ns", *ns / (double)s->calls, err) : 0;
+}
+
+/* The phases of the launches, of so many heads. */
+static int record_phases(const struct calling *k, const struct accel_result *res,
+                         const struct sources *s, int heads, struct record *r, struct err *err)
+{
+    static const struct accel_time nothing = {0};
+    const struct accel_time *chosen = res->select.samples ? &res->select : &nothing;
+    const struct attn_in *x = k->call.heads->x;
+    double pairs = 0;
+    int rc = 0;
+
+    for (int i = k->call.copies; i < k->call.n; i++)
+        pairs += (double)k->call.heads[i].pairs_exec;
+    TRY(record_time(r, "time_attend_ns", &res->attend, err));
+    TRY(record_time(r, "time_dense_ns", &res->dense, err));
+    TRY(record_metric(r, "samples", (double)res->attend.samples, err));
+    TRY(record_metric(r, "speed_exec", 4e-3 * x->d * pairs / res->attend.median, err));
+    if (res->plan.samples)
+        TRY(record_time(r, "time_plan_ns", &res->plan, err));
+    if (res->build.samples)
+        TRY(record_time(r, "time_build_ns", &res->build, err));
+    if (s->on_gpu)
+        TRY(record_total(res, x, heads, s->none ? NULL : chosen, r, err));
+    TRY(record_amortised(k, res, s, r, err));
+out:
+    return rc;
+}
+
+/* Notes, times and counters of the whole call, of one launch over all heads or of the launches that
+ * chose all their masks; none is divided by anything. */
+static int record_call(const struct calling *k, const struct accel_result *res, struct err *err)
+{
+    struct sources s = sources_of(k);
+    struct record *r = k->c->record;
+    int rc = 0;
+
+    r->status = RECORD_OK;
+    record_note(r, "time=call;select_backend=%s;select_kind=%s;kernel=%s;dense_kernel=%s", s.where,
+                s.kind, res->kernel, res->dense_kernel);
+    if (res->sections > 1)
+        record_note(r, "sections=%d", res->sections);
+    TRY(record_metric(r, "call_heads", (double)k->call.n, err));
+    TRY(record_metric(r, "call_heads_kv", (double)res->kv, err));
+    TRY(record_metric(r, "call_launches", (double)res->launches, err));
+    if (res->selections)
+        TRY(record_metric(r, "call_selections", (double)res->selections, err));
+    TRY(record_metric(r, "plan_balance", res->balance, err));
+    TRY(record_metric(r, "host_plan_ns", res->host_plan_ns, err));
+    TRY(record_counters(&res->counters, r, err));
+    if (res->attend.samples)
+        TRY(record_phases(k, res, &s, k->call.n, r, err));
+out:
+    return rc;
+}
+
+/* What one of n copies has of the launches. */
+static struct accel_result share_of_one(const struct accel_result *all, int n)
+{
+    struct accel_result r = *all;
+    struct accel_time *times[] = {&r.select, &r.build, &r.plan, &r.quant, &r.attend, &r.dense};
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        times[i]->median /= n;
+        times[i]->q1 /= n;
+        times[i]->q3 /= n;
+    }
+    r.total.samples = 0;
+    r.host_plan_ns /= n;
+    r.counters.dram_read_bytes /= n;
+    r.counters.dram_write_bytes /= n;
+    return r;
+}
+
+/* Those of one copy, into the record of the head that the call's heads are copies of. */
+static int record_copies(const struct calling *k, const struct accel_result *all, struct err *err)
+{
+    struct accel_result one = share_of_one(all, k->call.n);
+    struct sources s = sources_of(k);
+    struct record *r = head_of(k, 0)->outcome->record;
+    int rc = 0;
+
+    TRY(record_metric(r, "host_plan_ns", one.host_plan_ns, err));
+    TRY(record_counters(&one.counters, r, err));
+    if (!isnan(one.counters.tensor_pipe_pct)) {
+        TRY(record_metric(r, "counter_copies", (double)k->call.n, err));
+        TRY(record_metric(r, "counter_copies_kv", (double)one.kv, err));
+    }
+    if (!one.attend.samples)
+        return 0;
+    record_note(r, "time=copies");
+    TRY(record_metric(r, "copies", (double)k->call.n, err));
+    TRY(record_metric(r, "copies_kv", (double)one.kv, err));
+    TRY(record_phases(k, &one, &s, 1, r, err));
+out:
     return rc;
 }
 
@@ -452,8 +955,13 @@ static int attend(struct calling *k, struct err *err)
     if (rc)
         goto out;
     stopwatch_lap(&k->watch, "attention");
-    TRY(record_launch(k, &res, err));
-    TRY(for_heads(k, finish_head, err));
+    for (int i = k->call.copies; i < k->call.n; i++)
+        TRY(record_kernel(k, i, &res, err));
+    if (k->c->copies)
+        TRY(record_copies(k, &res, err));
+    else if (k->c->record && k->call.n == k->c->n)
+        TRY(record_call(k, &res, err));
+    TRY(for_heads(k, finish, err));
 out:
     return rc;
 }
@@ -489,6 +997,8 @@ out:
     return rc;
 }
 
+/* ---- the call ------------------------------------------------------------------------------- */
+
 int sim_share_params(struct sim_cell *cells, const struct call_outcome *heads, int64_t n,
                      struct err *err)
 {
@@ -523,23 +1033,24 @@ int sim_run_call(const struct sim_call *c, struct err *err)
     int rc = 0;
 
     TRY(alloc_call(&k, err));
-    TRY(pool_run(c->jobs, c->n, reorder_head, &k, err));
+    TRY(for_heads(&k, reorder, err));
     gather_call(&k);
     if (k.call.n)
         TRY(check_shapes(&k, err));
     if (k.call.data == c->data && k.device->accel->put_call) /* methods ask for the exact map */
         TRY(k.device->accel->put_call(k.device->session, &k.call, err));
     stopwatch_lap(&k.watch, "operands");
-    TRY(pool_run(c->jobs, c->n, start_head, &k, err));
+    TRY(for_heads(&k, start, err));
     stopwatch_lap(&k.watch, "prepare");
     gather_call(&k);
     if (k.call.n && head_of(&k, 0)->run.method->device.compares)
         TRY(choose_fresh(&k, err));
+    gather_call(&k);
     if (k.call.n)
         TRY(choose(&k, err));
     gather_call(&k);
     if (k.call.n)
-        TRY(k.measure == MEASURE_MASK ? for_heads(&k, finish_head, err) : attend(&k, err));
+        TRY(k.measure == MEASURE_MASK ? for_heads(&k, finish, err) : attend(&k, err));
     if (c->record)
         TRY(conclude(&k, err));
     stopwatch_lap(&k.watch, "records");

@@ -8,7 +8,7 @@
 #include "sim/blocks/exact.h"
 #include "sim/devicemap.h"
 #include "sim/metrics.h"
-#include "sim/simhead.h"
+#include "sim/headload.h"
 #include "sim/simulate.h"
 
 /* One method on one head, while it runs. */
@@ -34,18 +34,6 @@ struct run {
 static inline double run_clock(const struct run *run)
 {
     return clock_ns() - run->in->exact->ns;
-}
-
-/* Query rows of the head: all, or those of its sample. */
-static inline int64_t head_rows(const struct head_in *in)
-{
-    return in->rows ? in->rows->n : in->x.nq;
-}
-
-/* Does the method attend by itself, and not by exact softmax over its mask? */
-static inline bool run_own_arithmetic(const struct run *run)
-{
-    return run->arith.kind != ARITH_SOFTMAX;
 }
 
 /* Does the method want to know what a device counted in its arithmetic? */

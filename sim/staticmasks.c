@@ -3,8 +3,10 @@
  */
 #include "sim/staticmasks.h"
 
+#include "core/buf.h"
 #include "core/mem.h"
 #include "core/pool.h"
+#include "core/strmap.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,19 +22,11 @@ struct entry {
     struct entry *next;
 };
 
-/* Masks of several heads. */
-struct row {
-    uint64_t number;
-    uint64_t *ids; /* owned, [n] */
-    int n;
-    struct row *next;
-};
-
 struct static_masks {
     pthread_mutex_t lock;
     pthread_cond_t changed; /* a mask was made, or its making failed */
     struct entry *entries;
-    struct row *rows;
+    struct strmap numbers; /* of the ids of several heads, as text */
     int64_t bytes, most, clock;
     int jobs;
 };
@@ -81,11 +75,7 @@ void static_masks_free(struct static_masks **s)
         next = e->next;
         entry_free(e);
     }
-    for (struct row *r = (*s)->rows, *next; r; r = next) {
-        next = r->next;
-        free(r->ids);
-        free(r);
-    }
+    strmap_free(&(*s)->numbers);
     pthread_cond_destroy(&(*s)->changed);
     pthread_mutex_destroy(&(*s)->lock);
     free(*s);
@@ -161,7 +151,6 @@ static int make_chunk(void *making, int64_t i, int worker, struct err *err)
 {
     struct making *k = making;
     int rc = 0;
-    (void)worker;
     TRY(k->maker->chunk(k->maker->ctx, i, k->masks + i, err));
     TRY(mask_check(k->masks + i, err));
     TRY(mask_tally_add(k->tallies + i, k->masks + i, err));
@@ -230,36 +219,21 @@ void static_masks_return(struct static_masks *s, const struct static_mask *m)
     pthread_mutex_unlock(&s->lock);
 }
 
-static int add_row(struct static_masks *s, const uint64_t *ids, int n, struct row **out,
-                   struct err *err)
-{
-    struct row *r = NULL;
-    int rc = 0;
-    TRY(mem_zalloc(&r, 1, sizeof *r, "static masks of heads", err));
-    TRY(mem_alloc(&r->ids, n, sizeof *ids, "static masks of heads", err));
-    memcpy(r->ids, ids, (size_t)n * sizeof *ids);
-    r->n = n;
-    r->number = new_number();
-    r->next = s->rows;
-    s->rows = *out = r;
-    return 0;
-out:
-    free(r);
-    return rc;
-}
-
 int static_masks_number(struct static_masks *s, const uint64_t *ids, int n, uint64_t *number,
                         struct err *err)
 {
+    struct buf key = {0};
     int rc = 0;
+    for (int i = 0; i < n; i++)
+        buf_printf(&key, "%llu ", (unsigned long long)ids[i]);
     pthread_mutex_lock(&s->lock);
-    struct row *r = s->rows;
-    while (r && (r->n != n || memcmp(r->ids, ids, (size_t)n * sizeof *ids) != 0))
-        r = r->next;
-    if (!r)
-        rc = add_row(s, ids, n, &r, err);
-    if (!rc)
-        *number = r->number;
+    TRY(buf_check(&key, "static masks of heads", err));
+    int64_t found = strmap_get(&s->numbers, buf_str(&key));
+    if (found < 0)
+        TRY(strmap_put(&s->numbers, buf_str(&key), found = (int64_t)new_number(), err));
+    *number = (uint64_t)found;
+out:
     pthread_mutex_unlock(&s->lock);
+    buf_free(&key);
     return rc;
 }

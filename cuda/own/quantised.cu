@@ -1,6 +1,6 @@
 /*
  * quantised.cu - SageAttention's attention (arXiv 2410.02367, 2411.10958, 2505.21136; the reference
- * is sim/blocks/tilequant.c): integer Q K^T, P and V rounded to fp16 or e4m3.
+ * is sim/blocks/tileattn.c): integer Q K^T, P and V rounded to fp16 or e4m3.
  *
  * A warp has 16 query rows, a thread block 128; keys come BK at a time, BK being the tile of the
  * method, because P is rounded relative to the largest score so far. Of 128 keys a warp has the

@@ -181,7 +181,6 @@ static int make_candidate(void *batch, int64_t i, int worker, struct err *err)
     struct mask_counts n;
     int32_t *cols = NULL;
     int rc = 0;
-    (void)worker;
     TRY(mem_alloc(&cols, ceil_div(g->in->x.nk, g->block), sizeof *cols, "block lists", err));
     TRY(candidate_mask(g, t, cols, &b->many[i].mask, err));
     TRY(mask_count(&b->many[i].mask, &n, err));
@@ -195,8 +194,6 @@ static int score_candidate(void *batch, int64_t i, int worker, struct err *err)
 {
     struct batch *b = batch;
     struct judge_many *m = b->many + i;
-    (void)worker;
-    (void)err;
     b->score[i] = score_of(b->g, b->pairs[i], m->mass, m->sum.sq_delta, m->sum.sq_ref);
     return 0;
 }
@@ -271,8 +268,6 @@ out:
 
 bool block_grid_on_device(const void *params, char why[160])
 {
-    (void)params;
-    (void)why;
     return true;
 }
 

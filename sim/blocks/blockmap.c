@@ -72,16 +72,10 @@ int block_map_mask(const struct block_map *m, int64_t row0, int64_t row1, struct
                    struct err *err)
 {
     int rc = 0;
-    int32_t *cols = NULL;
-    TRY(mem_alloc(&cols, m->cols, sizeof *cols, "block list", err));
     TRY(mask_lists_init(out, m->nq, m->nk, row0, row1, m->causal, m->block, m->block, err));
-    for (int64_t g = 0; g < out->ngroups; g++) {
-        int64_t n = block_map_row(m, row0 / m->block + g, cols);
-        for (int64_t e = 0; e < n; e++)
-            TRY(mask_lists_add(out, g, cols[e], err));
-    }
+    for (int64_t g = 0; g < out->ngroups; g++)
+        TRY(mask_lists_add_bits(out, g, m->bits + (row0 / m->block + g) * m->words, m->words, err));
     mask_lists_finish(out);
 out:
-    free(cols);
     return rc;
 }

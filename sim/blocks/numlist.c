@@ -9,60 +9,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One number up to '+' or the end; *end is behind it. */
-static bool one_number(const char *s, char **end, double *out)
+/* Into d, or with `whole` into w. */
+static int parse(const char *text, const char *what, bool whole, double above, double *d,
+                 int64_t *w, int most, int *n, struct err *err)
 {
-    if (!strchr("0123456789.", *s) || !*s)
-        return false;
-    errno = 0;
-    *out = strtod(s, end);
-    return errno == 0 && isfinite(*out) && (**end == '\0' || **end == '+');
+    const char *s = text;
+    for (*n = 0;; s++) {
+        char *end = NULL;
+        double x = 0;
+        long long k = 0;
+        errno = 0;
+        if (whole && *s >= '0' && *s <= '9')
+            x = (double)(k = strtoll(s, &end, 10));
+        else if (!whole && *s && strchr("0123456789.", *s))
+            x = strtod(s, &end);
+        if (!end || errno || !isfinite(x) || (*end && *end != '+') || !(x > above))
+            return err_set(err, ERR_USAGE, "%s: '%s' is not a list of %s above %.*g, written a+b+c",
+                           what, text, whole ? "integers" : "numbers", whole ? 19 : 6, above);
+        if (*n == most)
+            return err_set(err, ERR_USAGE, "%s: '%s' has more than %d numbers", what, text, most);
+        if (whole)
+            w[(*n)++] = k;
+        else
+            d[(*n)++] = x;
+        if (!*end)
+            return 0;
+        s = end;
+    }
 }
 
 int num_list_parse(const char *text, const char *what, double above, double *out, int most, int *n,
                    struct err *err)
 {
-    const char *s = text;
-    *n = 0;
-    for (;;) {
-        char *end;
-        double x;
-        if (!one_number(s, &end, &x) || !(x > above))
-            return err_set(err, ERR_USAGE,
-                           "%s: '%s' is not a list of numbers above %g, written a+b+c", what, text,
-                           above);
-        if (*n == most)
-            return err_set(err, ERR_USAGE, "%s: '%s' has more than %d numbers", what, text, most);
-        out[(*n)++] = x;
-        if (!*end)
-            return 0;
-        s = end + 1;
-    }
+    return parse(text, what, false, above, out, NULL, most, n, err);
 }
 
 int int_list_parse(const char *text, const char *what, int64_t above, int64_t *out, int most,
                    int *n, struct err *err)
 {
-    const char *s = text;
-    *n = 0;
-    for (;;) {
-        char *end;
-        long long x = 0;
-        bool ok = *s >= '0' && *s <= '9';
-        if (ok) {
-            errno = 0;
-            x = strtoll(s, &end, 10);
-            ok = errno == 0 && x > above && (*end == '\0' || *end == '+');
-        }
-        if (!ok)
-            return err_set(err, ERR_USAGE,
-                           "%s: '%s' is not a list of integers above %lld, written a+b+c", what,
-                           text, (long long)above);
-        if (*n == most)
-            return err_set(err, ERR_USAGE, "%s: '%s' has more than %d numbers", what, text, most);
-        out[(*n)++] = x;
-        if (!*end)
-            return 0;
-        s = end + 1;
-    }
+    return parse(text, what, true, (double)above, NULL, out, most, n, err);
 }

@@ -70,7 +70,6 @@ out:
 
 int pairs_take(void *state, const struct device_choice *c, struct err *err)
 {
-    (void)state;
     if (!c->lists)
         c->exec->exec_bq = c->exec->exec_bk = 1;
     else if (c->lists->bq != 1 || c->lists->bk != 1)
@@ -99,10 +98,7 @@ int64_t slice_mask_count(const struct slice_mask *m, int64_t g)
 
 int64_t slice_mask_total(const struct slice_mask *m)
 {
-    int64_t n = 0;
-    for (int64_t g = 0; g < m->groups; g++)
-        n += slice_mask_count(m, g);
-    return n;
+    return slice_mask_common(m, m);
 }
 
 int64_t slice_mask_common(const struct slice_mask *a, const struct slice_mask *b)

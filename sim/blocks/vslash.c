@@ -291,58 +291,39 @@ out:
     return rc;
 }
 
-/* Row lists of a bidirectional head: columns merged with query - distance and query + distance. */
-static int requested_rows_both(const struct vslash *v, struct mask *out, int64_t q, struct err *err)
+/* List of a query: columns merged with query - distance and, bidirectional, query + distance. */
+static int requested_row(const struct vslash *v, struct mask *out, int64_t q, struct err *err)
 {
-    int64_t c = 0, s = 0, u = v->n_dists - 1, rc = 0;
+    int64_t limit = v->both ? v->n : q + 1, c = 0, s = 0, u = v->both ? v->n_dists - 1 : -1;
+    int rc = 0;
     while (s < v->n_dists && v->dists[s] > q)
         s++;
     while (u >= 0 && v->dists[u] == 0)
         u--; /* the query's own key is among those before */
     while (!rc) {
-        int64_t a = c < v->n_cols ? v->cols[c] : INT64_MAX;
-        int64_t b = s < v->n_dists                     ? q - v->dists[s]
-                    : u >= 0 && q + v->dists[u] < v->n ? q + v->dists[u]
-                                                       : INT64_MAX;
+        bool behind = s == v->n_dists && u >= 0 && q + v->dists[u] < v->n;
+        int64_t a = c < v->n_cols && v->cols[c] < limit ? v->cols[c] : INT64_MAX;
+        int64_t b = s < v->n_dists ? q - v->dists[s] : behind ? q + v->dists[u] : INT64_MAX;
         int64_t k = a < b ? a : b;
         if (k == INT64_MAX)
             break;
         c += a == k;
-        if (b == k && s < v->n_dists)
-            s++;
-        else if (b == k)
-            u--;
+        s += b == k && !behind;
+        u -= b == k && behind;
         rc = mask_lists_add(out, q - out->row0, (int32_t)k, err);
     }
-    return (int)rc;
+    return rc;
 }
 
-/* Row lists: columns up to the query merged with query - distance. */
+/* Row lists. */
 static int requested_mask(const struct vslash *v, int64_t row0, int64_t row1, struct mask *out,
                           struct err *err)
 {
     int rc = 0;
     TRY(mask_lists_init(out, v->n, v->n, row0, row1, !v->both, 1, 1, err));
     out->exec = EXEC_NONE; /* no kernel runs it */
-    for (int64_t q = row0; q < row1; q++) {
-        if (v->both) {
-            TRY(requested_rows_both(v, out, q, err));
-            continue;
-        }
-        int64_t c = 0, s = 0;
-        while (s < v->n_dists && v->dists[s] > q)
-            s++;
-        for (;;) {
-            int64_t a = c < v->n_cols && v->cols[c] <= q ? v->cols[c] : INT64_MAX;
-            int64_t b = s < v->n_dists ? q - v->dists[s] : INT64_MAX;
-            int64_t k = a < b ? a : b;
-            if (k == INT64_MAX)
-                break;
-            c += a == k;
-            s += b == k;
-            TRY(mask_lists_add(out, q - row0, (int32_t)k, err));
-        }
-    }
+    for (int64_t q = row0; q < row1; q++)
+        TRY(requested_row(v, out, q, err));
     mask_lists_finish(out);
 out:
     return rc;

@@ -7,7 +7,7 @@
 
 #include "core/mask.h"
 #include "cuda/attn/attn.h"
-#include "sim/acceltiles.h"
+#include "sim/accelattend.h"
 
 enum cu_data {
     DATA_NORMAL,

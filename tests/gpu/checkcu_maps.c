@@ -1,6 +1,6 @@
 /*
  * checkcu_maps.c - tiles with bits, and lists of blocks, that the GPU makes of maps of kept units,
- * against those that the host makes of the same masks (sim/acceltiles.h, cuda/attn/plan.h), bit by
+ * against those that the host makes of the same masks (sim/accelattend.h, cuda/attn/plan.h), bit by
  * bit, the counts of the masks, and plans of such tiles and lists.
  */
 #include "tests/gpu/checkcu_maps.h"
@@ -11,7 +11,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "cuda/attn/mapplan.h"
-#include "sim/acceltiles.h"
+#include "sim/accelattend.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 
 #include "core/mem.h"
 #include "core/rng.h"
-#include "sim/reorder.h"
+#include "sim/headload.h"
 
 /* ---- the list of runs ----------------------------------------------------------------------- */
 

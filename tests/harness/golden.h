@@ -4,7 +4,7 @@
 #ifndef LACUNA_GOLDEN_H
 #define LACUNA_GOLDEN_H
 
-#include "sim/simhead.h"
+#include "sim/headload.h"
 
 /* Take copies of q [nq][d], k [nk][d], v [nk][dv]. in->x gives the shapes, scale and causality; all
  * other fields of `in` but `exact` are taken over (branch is borrowed). */

@@ -1,12 +1,11 @@
 /*
- * test_acceltiles.c - masks as tiles with bits (sim/acceltiles.c): the pairs that tiles and bits
+ * test_acceltiles.c - masks as tiles with bits (sim/accelattend.c): the pairs that tiles and bits
  * name are the mask's, for every form, and nothing is listed, or listed as a whole, without cause.
  */
 #include "core/mem.h"
 #include "core/method.h"
 #include "core/rng.h"
 #include "sim/accelattend.h"
-#include "sim/acceltiles.h"
 #include "tests/harness/accelrun.h"
 
 #include <stdlib.h>

@@ -114,13 +114,12 @@ START_TEST(samples_come_by_trace_then_call)
 {
     const char *paths[2] = {path_of("a.h5"), path_of("b.h5")};
     struct session s;
-    struct calibrate_select all = {"all", "all", "all", "", NULL},
-                            some = {"1", "0", "3", "cond", NULL};
+    struct call_select all = {"all", "all", "all", ""}, some = {"1", "0", "3", "cond"};
     struct err err = {0};
     write_video(paths[0], "m");
     write_video(paths[1], "m");
     session_open(&s, "spargeattn", 2, paths);
-    assert_ok(calibrate_plan(&s.c, &all, &err), &err);
+    assert_ok(calibrate_plan(&s.c, &all, NULL, &err), &err);
     ck_assert_int_eq(s.c.n_jobs, 4);
     for (int i = 0; i < 4; i++) {
         const struct calibrate_job *j = &s.c.jobs[i];
@@ -139,12 +138,12 @@ START_TEST(samples_come_by_trace_then_call)
     ck_assert_int_eq(cost.samples, 4);
     ck_assert_int_eq(cost.bytes, (int64_t)16 * 3 * 384 * 128 * 4);
     calibrate_free(&s.c);
-    assert_ok(calibrate_plan(&s.c, &some, &err), &err);
+    assert_ok(calibrate_plan(&s.c, &some, NULL, &err), &err);
     ck_assert_int_eq(s.c.n_jobs, 1);
     ck_assert_int_eq(s.c.jobs[0].n, 2);
     calibrate_free(&s.c);
     some.branch = "uncond";
-    assert_fails(calibrate_plan(&s.c, &some, &err), &err, ERR_USAGE, "--branch uncond");
+    assert_fails(calibrate_plan(&s.c, &some, NULL, &err), &err, ERR_USAGE, "--branch uncond");
     session_close(&s);
 }
 END_TEST
@@ -153,12 +152,12 @@ START_TEST(models_do_not_mix)
 {
     const char *paths[2] = {path_of("a.h5"), path_of("b.h5")};
     struct session s;
-    struct calibrate_select all = {NULL, NULL, NULL, NULL, NULL};
+    struct call_select all = {NULL, NULL, NULL, NULL};
     struct err err = {0};
     write_video(paths[0], "one");
     write_video(paths[1], "two");
     session_open(&s, "spargeattn", 2, paths);
-    assert_fails(calibrate_plan(&s.c, &all, &err), &err, ERR_INPUT, "one model at a time");
+    assert_fails(calibrate_plan(&s.c, &all, NULL, &err), &err, ERR_INPUT, "one model at a time");
     session_close(&s);
 }
 END_TEST
@@ -169,14 +168,14 @@ START_TEST(file_is_applied_to_its_heads)
 {
     const char *path = path_of("a.h5"), *calib = path_of("calib.json");
     struct session s;
-    struct calibrate_select sel = {"0", "all", "all", "", NULL};
+    struct call_select sel = {"0", "all", "all", ""};
     struct err err = {0};
     char *text[2];
     const char *method = "spargeattn:search=grid:l1=0.3:l2=0.35";
     write_video(path, "m");
     for (int k = 0; k < 2; k++) {
         session_open(&s, method, 1, &path);
-        assert_ok(calibrate_plan(&s.c, &sel, &err), &err);
+        assert_ok(calibrate_plan(&s.c, &sel, NULL, &err), &err);
         assert_ok(calibrate_execute(&s.c, NULL, k ? 2 : 1, &err), &err);
         ck_assert_int_eq(calibrate_skipped(&s.c), 0);
         text[k] = written(&s.c);
@@ -317,14 +316,14 @@ static const struct {
 START_TEST(a_layer_or_the_model_shares_parameters)
 {
     const char *path = path_of("per.h5");
-    struct calibrate_select sel = {"0,1", "all", "all", "", NULL};
+    struct call_select sel = {"0,1", "all", "all", ""};
     struct session s;
     struct err err = {0};
     write_video(path, "m");
     for (int per = CALIBRATE_LAYER; per <= CALIBRATE_MODEL; per++) {
         session_open(&s, "spargeattn:search=grid:l1=0.3:l2=0.35", 1, &path);
         s.c.per = (enum calibrate_per)per;
-        assert_ok(calibrate_plan(&s.c, &sel, &err), &err);
+        assert_ok(calibrate_plan(&s.c, &sel, NULL, &err), &err);
         int64_t heads = trace_meta(s.traces[0])->heads, calls = 0;
         for (int64_t i = 0; i < trace_calls(s.traces[0]); i++)
             calls += trace_call(s.traces[0], i)->layer <= 1;
@@ -350,13 +349,13 @@ END_TEST
 START_TEST(a_stopped_calibration_goes_on)
 {
     const char *path = path_of("stopped.h5"), *part = path_of("stopped.json.journal");
-    struct calibrate_select sel = {"0", "all", "all", "", NULL};
+    struct call_select sel = {"0", "all", "all", ""};
     struct session s;
     struct err err = {0};
     struct buf b = {0};
     write_video(path, "m");
     session_open(&s, "spargeattn:search=grid:l1=0.3:l2=0.35", 1, &path);
-    assert_ok(calibrate_plan(&s.c, &sel, &err), &err);
+    assert_ok(calibrate_plan(&s.c, &sel, NULL, &err), &err);
     assert_ok(calibrate_execute(&s.c, part, 1, &err), &err);
     session_close(&s);
     /* As if it had been killed while it wrote the second head, after a first one that no search
@@ -367,7 +366,7 @@ START_TEST(a_stopped_calibration_goes_on)
     buf_puts(&b, "{\"job\":1,\"fou");
     assert_ok(file_write_atomic(part, b.data, b.len, &err), &err);
     session_open(&s, "spargeattn:search=grid:l1=0.3:l2=0.35", 1, &path);
-    assert_ok(calibrate_plan(&s.c, &sel, &err), &err);
+    assert_ok(calibrate_plan(&s.c, &sel, NULL, &err), &err);
     assert_ok(calibrate_execute(&s.c, part, 1, &err), &err);
     for (int64_t i = 0; i < s.c.n_jobs; i++)
         ck_assert_ptr_nonnull(s.c.jobs[i].text);
@@ -379,7 +378,7 @@ START_TEST(a_stopped_calibration_goes_on)
         lines += b.data[i] == '\n';
     ck_assert_int_eq(lines, 1 + 2); /* the identity and two heads, none twice */
     session_open(&s, "spargeattn:search=grid:l1=0.31:l2=0.35", 1, &path);
-    assert_ok(calibrate_plan(&s.c, &sel, &err), &err);
+    assert_ok(calibrate_plan(&s.c, &sel, NULL, &err), &err);
     assert_fails(calibrate_execute(&s.c, part, 1, &err), &err, ERR_USAGE, "other settings");
     session_close(&s);
     buf_free(&b);
@@ -529,12 +528,12 @@ START_TEST(skips_and_failures)
     struct method_run run = {.method = &fake};
     const char *path = path_of("a.h5");
     struct session s;
-    struct calibrate_select one = {"0", "all", "0", "", NULL}, both = {"all", "all", "0", "", NULL};
+    struct call_select one = {"0", "all", "0", ""}, both = {"all", "all", "0", ""};
     struct err err = {0};
     write_video(path, "m");
     session_open(&s, "spargeattn", 1, &path);
     s.c.run = &run;
-    assert_ok(calibrate_plan(&s.c, &one, &err), &err);
+    assert_ok(calibrate_plan(&s.c, &one, NULL, &err), &err);
     assert_ok(calibrate_execute(&s.c, NULL, 1, &err), &err);
     ck_assert_int_eq(calibrate_skipped(&s.c), 1);
     ck_assert_str_eq(s.c.jobs[1].skip, "odd head");
@@ -543,7 +542,7 @@ START_TEST(skips_and_failures)
     ck_assert_ptr_null(strstr(text, "\"head\": 1"));
     free(text);
     calibrate_free(&s.c);
-    assert_ok(calibrate_plan(&s.c, &both, &err), &err);
+    assert_ok(calibrate_plan(&s.c, &both, NULL, &err), &err);
     assert_fails(calibrate_execute(&s.c, NULL, 1, &err), &err, ERR_RUN,
                  "layer 1 head 0: no layer 1");
     session_close(&s);

@@ -8,7 +8,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "sim/calibrate.h"
-#include "sim/devicejudge.h"
+#include "sim/devicemap.h"
 #include "sim/methods/sale/sale.h"
 #include "sim/registry.h"
 #include "tests/harness/accelrun.h"
@@ -347,7 +347,7 @@ START_TEST(journals_name_the_back_end)
     const char *part = test_path("x.journal");
     struct calibrate c = {
         .per = CALIBRATE_HEAD, .name = "x", .load = {.precision = PREC_F64, .permute = "none"}};
-    struct calibrate_select sel = {"0", "0", NULL, NULL, NULL};
+    struct call_select sel = {"0", "0", NULL, NULL};
     struct trace *t = NULL;
     struct method_run *runs = NULL;
     int64_t n = 0;
@@ -357,7 +357,7 @@ START_TEST(journals_name_the_back_end)
     c.run = runs;
     c.traces = &t;
     c.n_traces = 1;
-    assert_ok(calibrate_plan(&c, &sel, &err), &err);
+    assert_ok(calibrate_plan(&c, &sel, NULL, &err), &err);
     assert_ok(calibrate_execute(&c, part, 1, &err), &err);
     free(c.jobs[0].text);
     c.jobs[0].text = NULL;

@@ -9,7 +9,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "core/trace.h"
-#include "sim/acceltiles.h"
+#include "sim/accelattend.h"
 #include "sim/blocks/exactmap.h"
 #include "sim/simulate_call.h"
 #include "tests/harness/accelrun.h"

@@ -6,7 +6,7 @@
 #include "core/permute.h"
 #include "core/rng.h"
 #include "sim/methods/chipmunk/chipmunk.h"
-#include "sim/reorder.h"
+#include "sim/headload.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/methodrun.h"
 

@@ -4,7 +4,7 @@
  */
 #include "sim/blocks/exact.h"
 
-#include "sim/reorder.h"
+#include "sim/headload.h"
 #include "tests/harness/golden.h"
 #include "tests/harness/suite.h"
 

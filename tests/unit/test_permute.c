@@ -5,7 +5,7 @@
 #include "core/mem.h"
 #include "core/permute.h"
 #include "sim/blocks/blockpool.h"
-#include "sim/reorder.h"
+#include "sim/headload.h"
 #include "tests/harness/golden.h"
 #include "tests/harness/suite.h"
 

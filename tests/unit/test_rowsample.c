@@ -184,9 +184,10 @@ START_TEST(standard_errors_are_those_of_neighbouring_groups)
     for (int g = 0; g < 4; g++) {
         assert_ok(metrics_init(&part[g], 2, 1, &err), &err);
         part[g].recall[0] = part[g].recall[1] = recall[g];
-        part[g].counts.pairs_kept = kept[g];
-        part[g].counts.pairs_allowed = allowed[g];
-        part[g].counts.tiles_kept = part[g].counts.tiles_allowed = part[g].counts.tiles_rect = 1;
+        part[g].tally.counts.pairs_kept = kept[g];
+        part[g].tally.counts.pairs_allowed = allowed[g];
+        part[g].tally.counts.tiles_kept = part[g].tally.counts.tiles_allowed =
+            part[g].tally.counts.tiles_rect = 1;
     }
     metrics_merge(&all, part, 4);
     assert_ok(metrics_errors(&all, part, 4, true, &r, &err), &err);

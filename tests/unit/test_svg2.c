@@ -756,7 +756,7 @@ static int64_t replay_fixture(const char *text, const char *other, const char *b
     struct trace_meta m = fixture_video(DT_F32);
     char path[400], file[400];
     struct replay r = {.load = {.precision = PREC_F64}, .seed = 1};
-    struct replay_select sel = {.branch = branch};
+    struct call_select sel = {.branch = branch};
     int64_t n;
 
     snprintf(path, sizeof path, "%s/video-%d-%d.h5", test_tmpdir(), (int)getpid(), times);
