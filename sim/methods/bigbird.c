@@ -254,22 +254,8 @@ static int report(void *state, struct record *r, struct err *err)
 }
 
 static const struct metric_def metrics[] = {
-    {.name = "blocks_gathered",
-     .unit = "1",
-     .definition = "key blocks read, one that is drawn and global at once counted twice"},
-    {0},
-};
-
-static const char *const variants[] = {
-    "block=16",
-    "block=16:rand_scope=uniform:random=5",
-    "preset=sample",
-    "preset=sample:random=2:block=32",
-    NULL,
-};
-
-static const struct budget_param budget[] = {
-    {.params = "random", .scale = BUDGET_COUNT},
+    OWN_METRIC("blocks_gathered",
+               "key blocks read, one that is drawn and global at once counted twice"),
     {0},
 };
 
@@ -278,7 +264,9 @@ const struct method method_bigbird = {
     .summary = "block window, first and last block, random blocks",
     .paper = "Zaheer et al., Big Bird: Transformers for Longer Sequences, arXiv 2007.14062",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE,
-    .params = {.table = options, .size = sizeof(struct bigbird_params), .budget = budget},
+    .params = {.table = options,
+               .size = sizeof(struct bigbird_params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "random"))},
     .state_size = sizeof(struct bigbird_state),
     .prepare = prepare,
     .select = select_rows,
@@ -286,5 +274,6 @@ const struct method method_bigbird = {
     .release = release,
     .metrics = metrics,
     .reuse = {.always_static = true, .of = origin},
-    .tests = {.variants = variants},
+    .tests = {.variants = TEXTS("block=16", "block=16:rand_scope=uniform:random=5", "preset=sample",
+                                "preset=sample:random=2:block=32")},
 };

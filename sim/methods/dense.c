@@ -136,11 +136,6 @@ out:
     return rc;
 }
 
-static const char *const variants[] = {
-    "map=0",
-    NULL,
-};
-
 const struct method method_dense = {
     .name = "dense",
     .summary = "every allowed pair; reports how sparse the exact attention map is",
@@ -152,5 +147,5 @@ const struct method method_dense = {
     .prepare = prepare,
     .select = select_rows,
     .report = report,
-    .tests = {.full = "", .variants = variants},
+    .tests = {.full = "", .variants = TEXTS("map=0")},
 };

@@ -60,8 +60,8 @@ static const struct opt options[] = {
 };
 
 static const struct metric_def metrics[] = {
-    {.name = "bucket_most_q", .unit = "1", .definition = "queries in the fullest bucket"},
-    {.name = "bucket_most_k", .unit = "1", .definition = "keys in the fullest bucket"},
+    OWN_METRIC("bucket_most_q", "queries in the fullest bucket"),
+    OWN_METRIC("bucket_most_k", "keys in the fullest bucket"),
     {0},
 };
 
@@ -357,23 +357,11 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
-static const char *const variants[] = {
-    "buckets=2", "buckets=8:strict=1", "buckets=4:normalize_k=1", "buckets=128:proj_dir=axes", NULL,
-};
-
 /* A query's bucket may hold no key, or later ones only. */
 static bool may_be_empty(const void *params)
 {
     return true;
 }
-
-/* clang-format off */
-static const struct budget_param budget[] = {
-    {.params = "buckets", .scale = BUDGET_COUNT, .falls = true, .lo = 2, .hi = BUCKETS_MOST,
-     .step = 2},
-    {0},
-};
-/* clang-format on */
 
 const struct method method_hash_sparse = {
     .name = "hash-sparse",
@@ -384,7 +372,8 @@ const struct method method_hash_sparse = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params = {.table = options,
                .size = sizeof(struct hash_sparse_params),
-               .budget = budget,
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "buckets", .falls = true, .lo = 2,
+                                                 .hi = BUCKETS_MOST, .step = 2)),
                .validate = validate,
                .may_be_empty = may_be_empty},
     .state_size = sizeof(struct hash_sparse_state),
@@ -396,5 +385,6 @@ const struct method method_hash_sparse = {
     .cost = cost,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
-    .tests = {.variants = variants},
+    .tests = {.variants = TEXTS("buckets=2", "buckets=8:strict=1", "buckets=4:normalize_k=1",
+                                "buckets=128:proj_dir=axes")},
 };

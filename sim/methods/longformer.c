@@ -189,24 +189,6 @@ out:
     return rc;
 }
 
-static const char *const variants[] = {
-    "window=9",
-    "window=5:dilation=3:global=2",
-    "window=16:variant=no-overlap:global=7",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"window=%s", {"1", "9", "100", "400"}},
-    {"window=3:global=%s", {"0", "4", "90"}},
-    {0},
-};
-
-static const struct budget_param budget[] = {
-    {.params = "window", .scale = BUDGET_COUNT},
-    {0},
-};
-
 const struct method method_longformer = {
     .name = "longformer",
     .summary = "window on both sides, optionally dilated, and global tokens",
@@ -214,12 +196,16 @@ const struct method method_longformer = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
     .params = {.table = options,
                .size = sizeof(struct longformer_params),
-               .budget = budget,
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "window")),
                .validate = validate},
     .state_size = sizeof(struct longformer_state),
     .prepare = prepare,
     .select = select_rows,
     .release = release,
     .reuse = {.always_static = true},
-    .tests = {.full = "window=1000000000", .variants = variants, .budgets = budgets},
+    .tests = {.full = "window=1000000000",
+              .variants = TEXTS("window=9", "window=5:dilation=3:global=2",
+                                "window=16:variant=no-overlap:global=7"),
+              .budgets = METHOD_BUDGETS({"window=%s", {"1", "9", "100", "400"}},
+                                        {"window=3:global=%s", {"0", "4", "90"}})},
 };

@@ -505,16 +505,8 @@ out:
 }
 
 static const struct metric_def metrics[] = {
-    {.name = "weight_max",
-     .unit = "1",
-     .definition = "largest number of branches that hold a pair"},
+    OWN_METRIC("weight_max", "largest number of branches that hold a pair"),
     {0},
-};
-
-static const char *const variants[] = {
-    "segments=32+128:ratios=1+3",
-    "segments=40+300:ratios=2+4:official_pad=1",
-    NULL,
 };
 
 /* A branch of ratio 1 holds every position; dilation alone leaves some out. */
@@ -548,5 +540,7 @@ const struct method method_longnet = {
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .arith = {.kind = ARITH_KERNEL, .how = how, .attend = attend, .done = done},
     .reuse = {.always_static = true, .of = origin},
-    .tests = {.full = "segments=1000000000:ratios=1", .variants = variants},
+    .tests = {.full = "segments=1000000000:ratios=1",
+              .variants =
+                  TEXTS("segments=32+128:ratios=1+3", "segments=40+300:ratios=2+4:official_pad=1")},
 };

@@ -60,8 +60,8 @@ static const struct opt options[] = {
 };
 
 static const struct metric_def metrics[] = {
-    {.name = "queries_kept", .unit = "1", .definition = "queries that are not dropped"},
-    {.name = "keys_kept", .unit = "1", .definition = "keys that are not dropped"},
+    OWN_METRIC("queries_kept", "queries that are not dropped"),
+    OWN_METRIC("keys_kept", "keys that are not dropped"),
     {0},
 };
 
@@ -274,23 +274,6 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
-static const struct budget_param budget[] = {
-    {.params = "drop", .scale = BUDGET_LIN, .falls = true},
-    {0},
-};
-
-static const char *const variants[] = {
-    "drop=0.3:drop_q=0", "select=knorm:drop=0.7", "select=vnorm:drop_q=0.2",
-    "select=mass",       "normalize_k=1",         NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"select=knorm:drop=%s", {"0.9", "0.5", "0.1", "0"}},
-    {"select=mass:drop=%s", {"0.9", "0.5", "0.1", "0"}},
-    {"drop_q=0:drop=%s", {"0.9", "0.5", "0.1", "0"}},
-    {0},
-};
-
 /* A dropped query, or one that sees dropped keys only. */
 static bool may_be_empty(const void *params)
 {
@@ -306,7 +289,7 @@ const struct method method_qk_sparse = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params = {.table = options,
                .size = sizeof(struct qk_params),
-               .budget = budget,
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "drop", .falls = true)),
                .may_be_empty = may_be_empty},
     .state_size = sizeof(struct qk_state),
     .prepare = prepare,
@@ -317,5 +300,10 @@ const struct method method_qk_sparse = {
     .cost = cost,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
-    .tests = {.full = "drop=0", .variants = variants, .budgets = budgets},
+    .tests = {.full = "drop=0",
+              .variants = TEXTS("drop=0.3:drop_q=0", "select=knorm:drop=0.7",
+                                "select=vnorm:drop_q=0.2", "select=mass", "normalize_k=1"),
+              .budgets = METHOD_BUDGETS({"select=knorm:drop=%s", {"0.9", "0.5", "0.1", "0"}},
+                                        {"select=mass:drop=%s", {"0.9", "0.5", "0.1", "0"}},
+                                        {"drop_q=0:drop=%s", {"0.9", "0.5", "0.1", "0"}})},
 };

@@ -44,11 +44,6 @@ static const struct opt options[] = {
     {0},
 };
 
-static const struct param_scope scopes[] = {
-    {"block verts vertsize", "pattern=fixed"},
-    {0},
-};
-
 struct st_state {
     const struct st_params *params;
     struct attn_in x;
@@ -174,23 +169,6 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     return true;
 }
 
-static const char *const variants[] = {
-    "pattern=local:stride=16",
-    "pattern=merged:stride=16",
-    "pattern=fixed:stride=64:block=16",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"pattern=local:stride=%s", {"1", "20", "150", "400"}},
-    {0},
-};
-
-static const struct budget_param budget[] = {
-    {.params = "stride", .only = "pattern=local", .scale = BUDGET_COUNT},
-    {0},
-};
-
 const struct method method_sparse_transformer = {
     .name = "sparse-transformer",
     .summary = "local, strided and fixed patterns of the Sparse Transformer",
@@ -198,13 +176,16 @@ const struct method method_sparse_transformer = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_ANY_SCORE,
     .params = {.table = options,
                .size = sizeof(struct st_params),
-               .scopes = scopes,
-               .budget = budget,
+               .scopes = PARAM_SCOPES({"block verts vertsize", "pattern=fixed"}),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "stride", .only = "pattern=local")),
                .validate = validate},
     .state_size = sizeof(struct st_state),
     .prepare = prepare,
     .select = select_rows,
     .device = {.rule = rule, .take = pairs_take, .keep_on_device = method_always},
     .reuse = {.always_static = true, .of = origin},
-    .tests = {.full = "stride=1", .variants = variants, .budgets = budgets},
+    .tests = {.full = "stride=1",
+              .variants = TEXTS("pattern=local:stride=16", "pattern=merged:stride=16",
+                                "pattern=fixed:stride=64:block=16"),
+              .budgets = METHOD_BUDGETS({"pattern=local:stride=%s", {"1", "20", "150", "400"}})},
 };

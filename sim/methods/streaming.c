@@ -181,27 +181,6 @@ out:
     return rc;
 }
 
-static const char *const variants[] = {
-    "sink=4:window=16",
-    "sink=0:window=1",
-    "sink=3:window=10%:last=7",
-    "preset=tri-shape",
-    "dilate=dilated1",
-    "dilate=dilated2:last=5",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"sink=2:window=%s", {"1", "8", "40", "100", "100%"}},
-    {"window=9:sink=%s", {"0", "3", "50", "200"}},
-    {0},
-};
-
-static const struct budget_param budget[] = {
-    {.params = "window", .only = "dilate=none", .scale = BUDGET_COUNT},
-    {0},
-};
-
 const struct method method_streaming = {
     .name = "streaming",
     .alias = "window-sink",
@@ -209,12 +188,18 @@ const struct method method_streaming = {
     .paper = "Xiao et al., Efficient Streaming Language Models with Attention Sinks, "
              "arXiv 2309.17453",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
-    .params = {.table = options, .size = sizeof(struct streaming_params), .budget = budget},
+    .params = {.table = options,
+               .size = sizeof(struct streaming_params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "window", .only = "dilate=none"))},
     .state_size = sizeof(struct streaming_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
     .why_full = why_full,
     .reuse = {.always_static = true},
-    .tests = {.full = "window=100%", .variants = variants, .budgets = budgets},
+    .tests = {.full = "window=100%",
+              .variants = TEXTS("sink=4:window=16", "sink=0:window=1", "sink=3:window=10%:last=7",
+                                "preset=tri-shape", "dilate=dilated1", "dilate=dilated2:last=5"),
+              .budgets = METHOD_BUDGETS({"sink=2:window=%s", {"1", "8", "40", "100", "100%"}},
+                                        {"window=9:sink=%s", {"0", "3", "50", "200"}})},
 };

@@ -596,20 +596,11 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "delta_l2_rel", .unit = "1", .better = BETTER_LOWER, .noise = NOISE_ROUNDING,
-     .definition = "sqrt(sum Delta^2) / sqrt(sum O^2) of the difference that a full step stores"},
+    OWN_METRIC("delta_l2_rel",
+               "sqrt(sum Delta^2) / sqrt(sum O^2) of the difference that a full step stores",
+               .better = BETTER_LOWER, .noise = NOISE_ROUNDING),
     {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "dense_layers=0:full_every=5:local_voxels=0:top_keys=0.4",
-    "profile=clean:kind=wan:top_keys=0.5:voxel=1x8x24",
-    "profile=clean:delta=0:norm=previous:recompute=0:redraw=0.2",
-    "local_voxels=0:delta=0:multiple=112:random_keys=0.3:local_1d=0.2",
-    NULL,
 };
 
 /* Without a neighbourhood, and with fewer keys than a tile of 128, nothing is kept. */
@@ -619,11 +610,6 @@ static bool may_be_empty(const void *params)
     return p->local_voxels == 0;
 }
 
-static const struct budget_param budget[] = {
-    {.params = "top_keys", .scale = BUDGET_LIN},
-    {0},
-};
-
 const struct method method_chipmunk = {
     .name = "chipmunk",
     .summary = "video: dense on a few steps, then the heaviest columns plus a stored difference",
@@ -632,7 +618,7 @@ const struct method method_chipmunk = {
     .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM,
     .params = {.table = options,
                .size = sizeof(struct chip_params),
-               .budget = budget,
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "top_keys")),
                .validate = validate,
                .order = token_order,
                .may_be_empty = may_be_empty},
@@ -646,5 +632,10 @@ const struct method method_chipmunk = {
     .device = {.rule = rule, .take = take},
     .arith = {.kind = ARITH_ADDED, .how = how, .attend = attend},
     .reuse = {.of = origin},
-    .tests = {.full = "top_keys=1:profile=clean", .variants = variants},
+    .tests = {.full = "top_keys=1:profile=clean",
+              .variants =
+                  TEXTS("dense_layers=0:full_every=5:local_voxels=0:top_keys=0.4",
+                        "profile=clean:kind=wan:top_keys=0.5:voxel=1x8x24",
+                        "profile=clean:delta=0:norm=previous:recompute=0:redraw=0.2",
+                        "local_voxels=0:delta=0:multiple=112:random_keys=0.3:local_1d=0.2")},
 };

@@ -44,18 +44,16 @@ static const struct opt options[] = {
     {0},
 };
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "pairs_dropped", .unit = "1",
-     .definition = "pairs of a mask from outside that were left out because their unit lies after "
-                   "all its queries (causal)"},
-    {.name = "host_exec_ns", .unit = "ns", .better = BETTER_LOWER, .axis = AXIS_LOG,
-     .noise = NOISE_MEASURED,
-     .definition = "wall time from the request to a program to its whole answer; its own start is "
-                   "in the first"},
+    OWN_METRIC("pairs_dropped",
+               "pairs of a mask from outside that were left out because their unit lies after "
+               "all its queries (causal)"),
+    OWN_METRIC_IN("ns", "host_exec_ns",
+                  "wall time from the request to a program to its whole answer; its own start is "
+                  "in the first",
+                  .better = BETTER_LOWER, .axis = AXIS_LOG, .noise = NOISE_MEASURED),
     {0},
 };
-/* clang-format on */
 
 /* ---- programs ------------------------------------------------------------------------------- */
 

@@ -130,15 +130,6 @@ static int check_order(struct fg_params *p, struct err *err)
     return permute_check(p->permute, err);
 }
 
-static const struct param_scope scopes[] = {
-    {"tau refresh norm compare", "mode=cached"},
-    {"pool c1 tau1 kappa", "mode=pooled"},
-    {"c1", "pool=norm"},
-    {"tau1", "pool=literal"},
-    {"kappa", "pool=topk"},
-    {0},
-};
-
 static int validate(void *params, struct err *err)
 {
     struct fg_params *p = params;
@@ -544,35 +535,12 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "mask_margin", .unit = "1", .noise = NOISE_ROUNDING,
-     .definition = "smallest |ln(value / threshold)| over the units"},
-    {.name = "cra_bound", .unit = "1", .better = BETTER_HIGHER, .axis = AXIS_SHARE,
-     .noise = NOISE_ROUNDING,
-     .definition = "mask of its own step: lower bound 1 - c (1 - min count / N) of cra_min"},
-    {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "refresh=1",
-    "refresh=1:tau=3:M=16",
-    "refresh=1:tau=2:M=32:width=8:normaliser_n=all",
-    "refresh=2:tau=2:M=16:compare",
-    "refresh=2:norm=previous:M=16",
-    "refresh=1:dense_layers=4",
-    "refresh=1:tau=2:M=16:permute=hilbert",
-    "mode=pooled",
-    "mode=pooled:pool=literal:tau1=0.01:M=48",
-    "mode=pooled:pool=topk:kappa=0.2:width=16",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"refresh=1:M=16:tau=%s", {"20", "5", "2", "0.5", "0.01"}},
-    {"mode=pooled:M=16:c1=%s", {"10", "2", "0.5", "0.01"}},
-    {"mode=pooled:M=16:pool=topk:kappa=%s", {"0.05", "0.3", "0.7", "1"}},
+    OWN_METRIC("mask_margin", "smallest |ln(value / threshold)| over the units",
+               .noise = NOISE_ROUNDING),
+    OWN_METRIC("cra_bound",
+               "mask of its own step: lower bound 1 - c (1 - min count / N) of cra_min",
+               .better = BETTER_HIGHER, .axis = AXIS_SHARE, .noise = NOISE_ROUNDING),
     {0},
 };
 
@@ -582,19 +550,6 @@ static bool may_be_empty(const void *params)
     return true;
 }
 
-/* clang-format off */
-static const struct budget_param budget[] = {
-    {.params = "tau", .only = "mode=cached", .scale = BUDGET_LOG, .falls = true, .lo = 1e-9,
-     .hi = BUDGET_TOKENS},
-    {.params = "c1", .only = "pool=norm", .scale = BUDGET_LOG, .falls = true, .lo = 1e-9,
-     .hi = BUDGET_TOKENS},
-    {.params = "tau1", .only = "pool=literal", .scale = BUDGET_LOG, .falls = true, .lo = 1e-12,
-     .hi = 1e12},
-    {.params = "kappa", .only = "pool=topk", .scale = BUDGET_LIN},
-    {0},
-};
-/* clang-format on */
-
 const struct method method_fg_attn = {
     .name = "fg-attn",
     .summary = "M x 1 slices kept where the largest p exceeds c/N, cached over steps or pooled",
@@ -603,8 +558,16 @@ const struct method method_fg_attn = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS,
     .params = {.table = options,
                .size = sizeof(struct fg_params),
-               .scopes = scopes,
-               .budget = budget,
+               .scopes = PARAM_SCOPES({"tau refresh norm compare", "mode=cached"},
+                                      {"pool c1 tau1 kappa", "mode=pooled"}, {"c1", "pool=norm"},
+                                      {"tau1", "pool=literal"}, {"kappa", "pool=topk"}),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LOG, "tau", .only = "mode=cached",
+                                                 .falls = true, .lo = 1e-9, .hi = BUDGET_TOKENS),
+                                       BUDGET_BY(BUDGET_LOG, "c1", .only = "pool=norm",
+                                                 .falls = true, .lo = 1e-9, .hi = BUDGET_TOKENS),
+                                       BUDGET_BY(BUDGET_LOG, "tau1", .only = "pool=literal",
+                                                 .falls = true, .lo = 1e-12, .hi = 1e12),
+                                       BUDGET_BY(BUDGET_LIN, "kappa", .only = "pool=topk")),
                .validate = validate,
                .order = token_order,
                .may_be_empty = may_be_empty},
@@ -619,5 +582,15 @@ const struct method method_fg_attn = {
     .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device, .compares = true},
     .reuse = {.of = origin},
     .search = {.calibrate = fg_calibrate, .passes = 2},
-    .tests = {.full = "mode=pooled:pool=topk:kappa=1", .variants = variants, .budgets = budgets},
+    .tests = {.full = "mode=pooled:pool=topk:kappa=1",
+              .variants = TEXTS("refresh=1", "refresh=1:tau=3:M=16",
+                                "refresh=1:tau=2:M=32:width=8:normaliser_n=all",
+                                "refresh=2:tau=2:M=16:compare", "refresh=2:norm=previous:M=16",
+                                "refresh=1:dense_layers=4", "refresh=1:tau=2:M=16:permute=hilbert",
+                                "mode=pooled", "mode=pooled:pool=literal:tau1=0.01:M=48",
+                                "mode=pooled:pool=topk:kappa=0.2:width=16"),
+              .budgets = METHOD_BUDGETS(
+                  {"refresh=1:M=16:tau=%s", {"20", "5", "2", "0.5", "0.01"}},
+                  {"mode=pooled:M=16:c1=%s", {"10", "2", "0.5", "0.01"}},
+                  {"mode=pooled:M=16:pool=topk:kappa=%s", {"0.05", "0.3", "0.7", "1"}})},
 };

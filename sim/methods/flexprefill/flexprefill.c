@@ -583,40 +583,23 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "columns", .unit = "1", .definition = "key columns selected: blocks; tokens with profile=paper and in lists"},
-    {.name = "slashes", .unit = "1", .definition = "diagonals selected: of blocks; of tokens with profile=paper and in lists"},
-    {.name = "tokens_columns", .unit = "1",
-     .definition = "key columns needed for the share gamma of the sampled mass"},
-    {.name = "tokens_slashes", .unit = "1",
-     .definition = "distances needed for the share gamma of the sampled mass"},
-    {.name = "js_distance", .unit = "1", .noise = NOISE_ROUNDING,
-     .definition = "Jensen-Shannon distance of the sampled and the pooled column mass (natural "
-                   "log)"},
-    {.name = "sparsity_reached", .unit = "1",
-     .definition = "share of dense work that the kernel leaves out, where sparsity= asked for one"},
-    {.name = "list_blocks", .unit = "1", .better = BETTER_LOWER,
-     .definition = "64 x 64 blocks in the kernel's lists, over all row blocks"},
-    {.name = "list_columns", .unit = "1", .better = BETTER_LOWER,
-     .definition = "gathered columns in the kernel's lists, over all row blocks"},
+    OWN_METRIC("columns", "key columns selected: blocks; tokens with profile=paper and in lists"),
+    OWN_METRIC("slashes",
+               "diagonals selected: of blocks; of tokens with profile=paper and in lists"),
+    OWN_METRIC("tokens_columns", "key columns needed for the share gamma of the sampled mass"),
+    OWN_METRIC("tokens_slashes", "distances needed for the share gamma of the sampled mass"),
+    OWN_METRIC("js_distance",
+               "Jensen-Shannon distance of the sampled and the pooled column mass (natural "
+               "log)",
+               .noise = NOISE_ROUNDING),
+    OWN_METRIC("sparsity_reached",
+               "share of dense work that the kernel leaves out, where sparsity= asked for one"),
+    OWN_METRIC("list_blocks", "64 x 64 blocks in the kernel's lists, over all row blocks",
+               .better = BETTER_LOWER),
+    OWN_METRIC("list_columns", "gathered columns in the kernel's lists, over all row blocks",
+               .better = BETTER_LOWER),
     {0},
-};
-/* clang-format on */
-
-static const struct budget_param budget[] = {
-    {.params = "gamma", .scale = BUDGET_COMPLEMENT},
-    {0},
-};
-
-static const char *const variants[] = {
-    "block=32:min_budget=0",
-    "block=32:min_budget=0:tau=0.8326",
-    "block=32:min_budget=0:tau=0:profile=paper:gamma=0.7",
-    "block=32:min_budget=0:tau=0.8326:profile=paper",
-    "block=32:min_budget=32:sparsity=0.5",
-    "profile=frontier:min_budget=40",
-    NULL,
 };
 
 const struct method method_flexprefill = {
@@ -626,7 +609,7 @@ const struct method method_flexprefill = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_SINK,
     .params = {.table = options,
                .size = sizeof(struct params),
-               .budget = budget,
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COMPLEMENT, "gamma")),
                .validate = validate},
     .state_size = sizeof(struct state),
     .prepare = prepare,
@@ -641,5 +624,10 @@ const struct method method_flexprefill = {
                .passes = 2.5,
                .trials = N_GRID,
                .on_device = block_grid_on_device},
-    .tests = {.full = "gamma=1", .variants = variants},
+    .tests = {.full = "gamma=1",
+              .variants =
+                  TEXTS("block=32:min_budget=0", "block=32:min_budget=0:tau=0.8326",
+                        "block=32:min_budget=0:tau=0:profile=paper:gamma=0.7",
+                        "block=32:min_budget=0:tau=0.8326:profile=paper",
+                        "block=32:min_budget=32:sparsity=0.5", "profile=frontier:min_budget=40")},
 };

@@ -410,19 +410,6 @@ static bool why_full(const void *state, char why[160])
     return s->plan.at.n_hashed == 0;
 }
 
-static const struct budget_param budget[] = {
-    {.params = "samples", .scale = BUDGET_COUNT},
-    {0},
-};
-
-static const char *const variants[] = {
-    "min_len=0:block=16:samples=8",
-    "min_len=32:block=16:samples=40:gray=inverse",
-    "min_len=0:block=24:samples=16:exclude=0:official_pad=1",
-    "min_len=50:block=64:samples=0:proj_dir=axes",
-    NULL,
-};
-
 const struct method method_hyperattention = {
     .name = "hyperattention",
     .alias = "hyper-attention",
@@ -430,7 +417,9 @@ const struct method method_hyperattention = {
     .paper =
         "Han et al., HyperAttention: Long-context Attention in Near-Linear Time, arXiv 2310.05869",
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
-    .params = {.table = options, .size = sizeof(struct hyper_params), .budget = budget},
+    .params = {.table = options,
+               .size = sizeof(struct hyper_params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "samples"))},
     .state_size = sizeof(struct hyper_state),
     .prepare = prepare,
     .select = select_rows,
@@ -440,5 +429,9 @@ const struct method method_hyperattention = {
     .why_full = why_full,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .arith = {.kind = ARITH_KERNEL, .how = how, .attend = attend, .done = done},
-    .tests = {.full = "min_len=1000000000", .variants = variants},
+    .tests = {.full = "min_len=1000000000",
+              .variants = TEXTS("min_len=0:block=16:samples=8",
+                                "min_len=32:block=16:samples=40:gray=inverse",
+                                "min_len=0:block=24:samples=16:exclude=0:official_pad=1",
+                                "min_len=50:block=64:samples=0:proj_dir=axes")},
 };

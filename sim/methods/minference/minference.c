@@ -108,15 +108,6 @@ static const struct opt options[] = {
     {0},
 };
 
-static const struct param_scope scopes[] = {
-    {"v s preset budget force_cols force_dists min_v min_s mask", "pattern=table|vs"},
-    {"init local", "pattern=table|ashape|trishape"},
-    {"last", "pattern=table|trishape"},
-    {"top", "pattern=table|block"},
-    {"sparsity", "pattern=table|vs|block"},
-    {0},
-};
-
 /* A table that cannot be read is none for every head. */
 static int validate(void *params, struct err *err)
 {
@@ -466,39 +457,19 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
     return 0;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "columns", .unit = "1", .definition = "tokens selected as key columns"},
-    {.name = "slashes", .unit = "1", .definition = "distances selected"},
-    {.name = "density_requested", .unit = "1", .better = BETTER_LOWER,
-     .definition = "pairs that columns and distances ask for / |A|; the kernel's lists cover more"},
-    {.name = "sparsity_reached", .unit = "1",
-     .definition = "share of dense work that the kernel leaves out, where sparsity= asked for one"},
-    {.name = "list_blocks", .unit = "1", .better = BETTER_LOWER,
-     .definition = "64 x 64 blocks in the kernel's lists, over all row blocks"},
-    {.name = "list_columns", .unit = "1", .better = BETTER_LOWER,
-     .definition = "gathered columns in the kernel's lists, over all row blocks"},
+    OWN_METRIC("columns", "tokens selected as key columns"),
+    OWN_METRIC("slashes", "distances selected"),
+    OWN_METRIC("density_requested",
+               "pairs that columns and distances ask for / |A|; the kernel's lists cover more",
+               .better = BETTER_LOWER),
+    OWN_METRIC("sparsity_reached",
+               "share of dense work that the kernel leaves out, where sparsity= asked for one"),
+    OWN_METRIC("list_blocks", "64 x 64 blocks in the kernel's lists, over all row blocks",
+               .better = BETTER_LOWER),
+    OWN_METRIC("list_columns", "gathered columns in the kernel's lists, over all row blocks",
+               .better = BETTER_LOWER),
     {0},
-};
-/* clang-format on */
-
-static const struct budget_param budget[] = {
-    {.params = "ratio", .only = "pattern=table|vs", .scale = BUDGET_LOG, .lo = 1e-3, .hi = 1e4},
-    {.params = "top", .only = "pattern=block", .scale = BUDGET_COUNT},
-    {.params = "local", .only = "pattern=ashape|trishape", .scale = BUDGET_COUNT},
-    {0},
-};
-
-static const char *const variants[] = {
-    "v=40:s=60:force_dists=10:min_s=10",
-    "v=20:s=30:force_dists=5:min_s=5:mask=requested",
-    "pattern=ashape:init=4:local=30",
-    "pattern=trishape:init=4:local=30:last=20",
-    "pattern=block:top=2",
-    "sparsity=0.5",
-    "sparsity=0.4:pattern=block",
-    "profile=frontier:pattern=block:top=5",
-    NULL,
 };
 
 const struct method method_minference = {
@@ -506,12 +477,19 @@ const struct method method_minference = {
     .summary = "A-shape, vertical-slash or block pattern per head with fixed budgets",
     .paper = "MInference 1.0, arXiv:2407.02490",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_SINK,
-    .params = {.table = options,
-               .size = sizeof(struct params),
-               .scopes = scopes,
-               .budget = budget,
-               .validate = validate,
-               .identify = identify},
+    .params =
+        {.table = options,
+         .size = sizeof(struct params),
+         .scopes = PARAM_SCOPES(
+             {"v s preset budget force_cols force_dists min_v min_s mask", "pattern=table|vs"},
+             {"init local", "pattern=table|ashape|trishape"}, {"last", "pattern=table|trishape"},
+             {"top", "pattern=table|block"}, {"sparsity", "pattern=table|vs|block"}),
+         .budget = BUDGET_PARAMS(
+             BUDGET_BY(BUDGET_LOG, "ratio", .only = "pattern=table|vs", .lo = 1e-3, .hi = 1e4),
+             BUDGET_BY(BUDGET_COUNT, "top", .only = "pattern=block"),
+             BUDGET_BY(BUDGET_COUNT, "local", .only = "pattern=ashape|trishape")),
+         .validate = validate,
+         .identify = identify},
     .state_size = sizeof(struct minf_head),
     .prepare = prepare,
     .select = select_rows,
@@ -524,6 +502,11 @@ const struct method method_minference = {
     .reuse = {.of = origin},
     .search = {.calibrate = calibrate, .passes = 4, .trials = MINF_CANDIDATES, .on_device = judges},
     .tests = {.full = "v=2147483647:s=2147483647",
-              .variants = variants,
+              .variants = TEXTS("v=40:s=60:force_dists=10:min_s=10",
+                                "v=20:s=30:force_dists=5:min_s=5:mask=requested",
+                                "pattern=ashape:init=4:local=30",
+                                "pattern=trishape:init=4:local=30:last=20", "pattern=block:top=2",
+                                "sparsity=0.5", "sparsity=0.4:pattern=block",
+                                "profile=frontier:pattern=block:top=5"),
               .calibrate_short = "rows_from=0"},
 };

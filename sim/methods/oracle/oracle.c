@@ -121,16 +121,6 @@ static int parse_params(const struct oracle_params *p, struct parsed *out, struc
     return 0;
 }
 
-static const struct param_scope scopes[] = {
-    {"k", "kind=topk|stripes|mean|block"},
-    {"rank", "kind=stripes"},
-    {"chunks", "rank=sampled"},
-    {"forced", "kind=topk|topp|mean|block|block-cra|value"},
-    {"alpha", "kind=topp|mean|block|block-cra|value"},
-    {"scope", "kind=block"},
-    {0},
-};
-
 static int validate(void *params, struct err *err)
 {
     struct oracle_params *p = params;
@@ -658,49 +648,19 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "oracle_lb", .unit = "1", .better = BETTER_LOWER,
-     .definition = "kind=block-cra: sum over query blocks of the blocks that the most demanding "
-                   "row needs alone"},
-    {.name = "oracle_greedy", .unit = "1", .better = BETTER_LOWER,
-     .definition = "kind=block-cra: blocks that the greedy cover takes"},
-    {.name = "oracle_ub", .unit = "1", .better = BETTER_LOWER,
-     .definition = "kind=block-cra: blocks left after reverse delete, the mask"},
-    {.name = "density_tile_lb", .unit = "1", .better = BETTER_LOWER, .axis = AXIS_SHARE,
-     .definition = "oracle_lb / units with an allowed pair"},
-    {.name = "row_units_min", .unit = "1", .definition = "fewest units kept by a group of rows"},
-    {.name = "row_units_max", .unit = "1", .definition = "most units kept by a group of rows"},
-    {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "alpha=0.5",
-    "alpha=1",
-    "kind=topk:k=5",
-    "kind=topk:k=10%:forced=diag",
-    "kind=mean:alpha=0.6",
-    "kind=mean:k=15%",
-    "kind=value:forced=sink-2",
-    "kind=block:unit=16x16",
-    "kind=block:unit=128x1:scope=head",
-    "kind=block:unit=16x16:scope=head:k=25%:forced=diag",
-    "kind=block:unit=500x500",
-    "kind=block-cra:unit=64x8:forced=window-3",
-    "kind=stripes:k=10%",
-    "kind=stripes:k=30:rank=sampled:chunks=2",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
-    {"kind=topk:k=%s", {"1", "10", "60", "50%", "100%"}},
-    {"kind=mean:alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
-    {"kind=mean:k=%s", {"1%", "10%", "50%", "90%", "100%"}},
-    {"kind=block:unit=16x8:scope=head:k=%s", {"1%", "10%", "50%", "90%", "100%"}},
-    {"kind=block:unit=16x8:alpha=%s", {"0.2", "0.5", "0.8", "0.95", "1"}},
-    {"kind=stripes:k=%s", {"1", "2.5%", "20%", "80%", "100%"}},
+    OWN_METRIC("oracle_lb",
+               "kind=block-cra: sum over query blocks of the blocks that the most demanding "
+               "row needs alone",
+               .better = BETTER_LOWER),
+    OWN_METRIC("oracle_greedy", "kind=block-cra: blocks that the greedy cover takes",
+               .better = BETTER_LOWER),
+    OWN_METRIC("oracle_ub", "kind=block-cra: blocks left after reverse delete, the mask",
+               .better = BETTER_LOWER),
+    OWN_METRIC("density_tile_lb", "oracle_lb / units with an allowed pair", .better = BETTER_LOWER,
+               .axis = AXIS_SHARE),
+    OWN_METRIC("row_units_min", "fewest units kept by a group of rows"),
+    OWN_METRIC("row_units_max", "most units kept by a group of rows"),
     {0},
 };
 
@@ -712,13 +672,6 @@ static bool may_be_empty(const void *params)
     return p->kind == KIND_MEAN || p->kind == KIND_BLOCK || p->kind == KIND_STRIPES;
 }
 
-static const struct budget_param budget[] = {
-    {.params = "k", .only = "kind=topk|stripes|mean", .scale = BUDGET_LIN, .lo = 1e-6, .hi = 1},
-    {.params = "k", .only = "kind=block scope=head", .scale = BUDGET_LIN, .lo = 1e-6, .hi = 1},
-    {.params = "alpha", .scale = BUDGET_COMPLEMENT},
-    {0},
-};
-
 const struct method method_oracle = {
     .name = "oracle",
     .summary = "best mask of a granularity for a target, from the exact probabilities (a bound)",
@@ -727,8 +680,16 @@ const struct method method_oracle = {
              METHOD_PREFIX,
     .params = {.table = options,
                .size = sizeof(struct oracle_params),
-               .scopes = scopes,
-               .budget = budget,
+               .scopes = PARAM_SCOPES({"k", "kind=topk|stripes|mean|block"},
+                                      {"rank", "kind=stripes"}, {"chunks", "rank=sampled"},
+                                      {"forced", "kind=topk|topp|mean|block|block-cra|value"},
+                                      {"alpha", "kind=topp|mean|block|block-cra|value"},
+                                      {"scope", "kind=block"}),
+               .budget = BUDGET_PARAMS(
+                   BUDGET_BY(BUDGET_LIN, "k", .only = "kind=topk|stripes|mean", .lo = 1e-6,
+                             .hi = 1),
+                   BUDGET_BY(BUDGET_LIN, "k", .only = "kind=block scope=head", .lo = 1e-6, .hi = 1),
+                   BUDGET_BY(BUDGET_COMPLEMENT, "alpha")),
                .validate = validate,
                .may_be_empty = may_be_empty},
     .state_size = sizeof(struct oracle_state),
@@ -738,5 +699,20 @@ const struct method method_oracle = {
     .release = release,
     .metrics = metrics,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
-    .tests = {.full = "kind=topk:k=100%", .variants = variants, .budgets = budgets},
+    .tests = {.full = "kind=topk:k=100%",
+              .variants =
+                  TEXTS("alpha=0.5", "alpha=1", "kind=topk:k=5", "kind=topk:k=10%:forced=diag",
+                        "kind=mean:alpha=0.6", "kind=mean:k=15%", "kind=value:forced=sink-2",
+                        "kind=block:unit=16x16", "kind=block:unit=128x1:scope=head",
+                        "kind=block:unit=16x16:scope=head:k=25%:forced=diag",
+                        "kind=block:unit=500x500", "kind=block-cra:unit=64x8:forced=window-3",
+                        "kind=stripes:k=10%", "kind=stripes:k=30:rank=sampled:chunks=2"),
+              .budgets = METHOD_BUDGETS(
+                  {"alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
+                  {"kind=topk:k=%s", {"1", "10", "60", "50%", "100%"}},
+                  {"kind=mean:alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
+                  {"kind=mean:k=%s", {"1%", "10%", "50%", "90%", "100%"}},
+                  {"kind=block:unit=16x8:scope=head:k=%s", {"1%", "10%", "50%", "90%", "100%"}},
+                  {"kind=block:unit=16x8:alpha=%s", {"0.2", "0.5", "0.8", "0.95", "1"}},
+                  {"kind=stripes:k=%s", {"1", "2.5%", "20%", "80%", "100%"}})},
 };

@@ -51,10 +51,9 @@ static const struct opt options[] = {
 };
 
 static const struct metric_def metrics[] = {
-    {.name = "pairs_dropped",
-     .unit = "1",
-     .definition = "pairs of a mask from outside that were left out because their unit lies after "
-                   "all its queries (causal)"},
+    OWN_METRIC("pairs_dropped",
+               "pairs of a mask from outside that were left out because their unit lies after "
+               "all its queries (causal)"),
     {0},
 };
 

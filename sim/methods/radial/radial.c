@@ -82,11 +82,6 @@ static const struct opt options[] = {
     {0},
 };
 
-static const struct param_scope scopes[] = {
-    {"decay thin pad", "profile=official"},
-    {0},
-};
-
 struct radial_state {
     struct attn_in x;
     struct radial_rule rule;
@@ -261,26 +256,12 @@ out:
     return rc;
 }
 
-static const char *const variants[] = {
-    "preset=none",
-    "preset=none:block=64:decay=0.5:thin=8",
-    "preset=none:kind=hunyuan:block=64:thin=32",
-    "preset=none:profile=paper",
-    "preset=none:profile=paper:sink=0:block=64",
-    NULL,
-};
-
 /* A band of few rows of the last block, by shares of whole blocks, may be empty. */
 static bool may_be_empty(const void *params)
 {
     const struct radial_params *p = params;
     return p->preset == PRESET_NONE;
 }
-
-static const struct budget_param budget[] = {
-    {.params = "decay", .only = "profile=official", .scale = BUDGET_LIN},
-    {0},
-};
 
 const struct method method_radial = {
     .name = "radial",
@@ -290,8 +271,8 @@ const struct method method_radial = {
     .flags = METHOD_BIDIRECTIONAL | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
     .params = {.table = options,
                .size = sizeof(struct radial_params),
-               .scopes = scopes,
-               .budget = budget,
+               .scopes = PARAM_SCOPES({"decay thin pad", "profile=official"}),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "decay", .only = "profile=official")),
                .may_be_empty = may_be_empty},
     .state_size = sizeof(struct radial_state),
     .prepare = prepare,
@@ -299,5 +280,8 @@ const struct method method_radial = {
     .report = report,
     .release = release,
     .reuse = {.always_static = true, .of = origin},
-    .tests = {.variants = variants},
+    .tests = {.variants =
+                  TEXTS("preset=none", "preset=none:block=64:decay=0.5:thin=8",
+                        "preset=none:kind=hunyuan:block=64:thin=32", "preset=none:profile=paper",
+                        "preset=none:profile=paper:sink=0:block=64")},
 };

@@ -355,12 +355,6 @@ static void release(void *state)
     sage_free(((struct state *)state)->operands);
 }
 
-static const char *const variants[] = {
-    "version=1",
-    "version=2pp:qk=int4:smooth_v=1",
-    NULL,
-};
-
 const struct method method_sageattention = {
     .name = "sageattention",
     .alias = "sage",
@@ -374,5 +368,5 @@ const struct method method_sageattention = {
     .report = report,
     .release = release,
     .arith = {.kind = ARITH_KERNEL, .how = how, .attend = attend},
-    .tests = {.variants = variants},
+    .tests = {.variants = TEXTS("version=1", "version=2pp:qk=int4:smooth_v=1")},
 };

@@ -436,22 +436,11 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "tau", .unit = "1", .definition = "threshold that was used for the head"},
-    {.name = "tested_share", .unit = "1", .axis = AXIS_SHARE,
-     .definition = "tested tiles / tiles with an allowed pair"},
-    {.name = "tested_kept", .unit = "1", .axis = AXIS_SHARE,
-     .definition = "kept tiles / tested tiles"},
+    OWN_METRIC("tau", "threshold that was used for the head"),
+    OWN_METRIC("tested_share", "tested tiles / tiles with an allowed pair", .axis = AXIS_SHARE),
+    OWN_METRIC("tested_kept", "kept tiles / tested tiles", .axis = AXIS_SHARE),
     {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "dense_below=0",
-    "dense_below=0:tau=0.05:bits=16",
-    "dense_below=0:profile=paper:arith=sage1",
-    NULL,
 };
 
 static int validate(void *params, struct err *err)
@@ -465,11 +454,6 @@ static int validate(void *params, struct err *err)
     return 0;
 }
 
-static const struct budget_param budget[] = {
-    {.params = "tau", .scale = BUDGET_LOG, .falls = true, .lo = 1e-6, .hi = 0.999},
-    {0},
-};
-
 const struct method method_sale = {
     .name = "sale",
     .summary = "blocks tested pair by pair with 4-bit queries and keys",
@@ -477,7 +461,8 @@ const struct method method_sale = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_SINK,
     .params = {.table = options,
                .size = sizeof(struct params),
-               .budget = budget,
+               .budget = BUDGET_PARAMS(
+                   BUDGET_BY(BUDGET_LOG, "tau", .falls = true, .lo = 1e-6, .hi = 0.999)),
                .validate = validate},
     .state_size = sizeof(struct state),
     .prepare = prepare,
@@ -491,5 +476,7 @@ const struct method method_sale = {
     .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
     .reuse = {.of = origin},
     .search = {.calibrate = calibrate, .passes = 1, .trials = 6, .on_device = judges},
-    .tests = {.full = "tau=0", .variants = variants},
+    .tests = {.full = "tau=0",
+              .variants = TEXTS("dense_below=0", "dense_below=0:tau=0.05:bits=16",
+                                "dense_below=0:profile=paper:arith=sage1")},
 };

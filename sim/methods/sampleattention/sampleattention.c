@@ -93,13 +93,6 @@ static const struct opt options[] = {
     {0},
 };
 
-static const struct param_scope scopes[] = {
-    {"alpha window rows bottom", "profile=v2"},
-    {"alpha_c alpha_s chunks block extend merge reduce keep_diag keep_sink preset",
-     "profile=paper|strict|safe"},
-    {0},
-};
-
 /* Settings of table 6 for n keys: rows n < 16K, < 48K, < 80K, < 112K, >= 112K (K = 1024). */
 struct setting {
     double alpha_c, alpha_s;
@@ -412,29 +405,12 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
     return 0;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "columns", .unit = "1",
-     .definition = "key columns selected, in blocks (profile=v2: in tokens), mean over sampled "
-                   "slices"},
-    {.name = "slashes", .unit = "1",
-     .definition = "diagonals of blocks selected, mean over sampled slices"},
-    {.name = "units_forced", .unit = "1",
-     .definition = "mask units kept only because they are forced"},
-    {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "profile=safe:block=64",
-    "profile=v2:window=0.1",
-    "merge=mean:chunks=4:reduce=max",
-    NULL,
-};
-
-static const struct budget_param budget[] = {
-    {.params = "alpha", .only = "profile=v2", .scale = BUDGET_COMPLEMENT},
-    {.params = "alpha_c alpha_s", .scale = BUDGET_COMPLEMENT},
+    OWN_METRIC("columns",
+               "key columns selected, in blocks (profile=v2: in tokens), mean over sampled "
+               "slices"),
+    OWN_METRIC("slashes", "diagonals of blocks selected, mean over sampled slices"),
+    OWN_METRIC("units_forced", "mask units kept only because they are forced"),
     {0},
 };
 
@@ -443,7 +419,14 @@ const struct method method_sampleattention = {
     .summary = "key columns and slashes from exact softmax rows of sampled slices",
     .paper = "SampleAttention, arXiv:2406.15486",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_ANY_SCORE,
-    .params = {.table = options, .size = sizeof(struct params), .scopes = scopes, .budget = budget},
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .scopes = PARAM_SCOPES(
+                   {"alpha window rows bottom", "profile=v2"},
+                   {"alpha_c alpha_s chunks block extend merge reduce keep_diag keep_sink preset",
+                    "profile=paper|strict|safe"}),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COMPLEMENT, "alpha", .only = "profile=v2"),
+                                       BUDGET_BY(BUDGET_COMPLEMENT, "alpha_c alpha_s"))},
     .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
@@ -457,5 +440,7 @@ const struct method method_sampleattention = {
                .passes = 4,
                .trials = SAMPLE_TRIALS,
                .on_device = block_grid_on_device},
-    .tests = {.full = "alpha_c=1", .variants = variants},
+    .tests = {.full = "alpha_c=1",
+              .variants = TEXTS("profile=safe:block=64", "profile=v2:window=0.1",
+                                "merge=mean:chunks=4:reduce=max")},
 };

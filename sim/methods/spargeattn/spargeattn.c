@@ -110,12 +110,6 @@ static const struct opt options[] = {
     {0},
 };
 
-static const struct param_scope scopes[] = {
-    {"tau", "select=cdf"},
-    {"topk", "select=topk"},
-    {0},
-};
-
 static int validate(void *params, struct err *err)
 {
     struct sparge_params *p = params;
@@ -372,32 +366,15 @@ static void release(void *state)
     sparge_clear(state);
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "dead_rows", .unit = "1", .better = BETTER_LOWER,
-     .definition = "rows that see no key of their kept tiles"},
-    {.name = "judged_q", .unit = "1", .axis = AXIS_SHARE,
-     .definition = "query blocks similar enough to be judged by their mean / blocks"},
-    {.name = "judged_k", .unit = "1", .axis = AXIS_SHARE,
-     .definition = "key blocks similar enough to be judged by their mean / blocks"},
-    {.name = "coarse_mass", .unit = "1", .axis = AXIS_SHARE, .noise = NOISE_ROUNDING,
-     .definition = "coarse probability of the kept blocks, mean over judged query blocks"},
-    {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "tau=0.6",
-    "profile=paper:tau=0.7:lambda=-4",
-    "select=topk:topk=0.3:sink=1",
-    "arch=sm90:tau=0.8:pv=10:arith=sage2",
-    "tau=0.5:permute=time",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"pv=off:tau=%s", {"0.3", "0.6", "0.9", "1"}},
-    {"pv=off:select=topk:topk=%s", {"0.2", "0.5", "1"}},
+    OWN_METRIC("dead_rows", "rows that see no key of their kept tiles", .better = BETTER_LOWER),
+    OWN_METRIC("judged_q", "query blocks similar enough to be judged by their mean / blocks",
+               .axis = AXIS_SHARE),
+    OWN_METRIC("judged_k", "key blocks similar enough to be judged by their mean / blocks",
+               .axis = AXIS_SHARE),
+    OWN_METRIC("coarse_mass",
+               "coarse probability of the kept blocks, mean over judged query blocks",
+               .axis = AXIS_SHARE, .noise = NOISE_ROUNDING),
     {0},
 };
 
@@ -409,12 +386,6 @@ static bool may_be_empty(const void *params)
     return p->profile == SPARGE_PAPER;
 }
 
-static const struct budget_param budget[] = {
-    {.params = "tau", .only = "select=cdf", .scale = BUDGET_COMPLEMENT},
-    {.params = "topk", .only = "select=topk", .scale = BUDGET_LIN},
-    {0},
-};
-
 const struct method method_spargeattn = {
     .name = "spargeattn",
     .alias = "sparge",
@@ -423,8 +394,9 @@ const struct method method_spargeattn = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_SINK,
     .params = {.table = options,
                .size = sizeof(struct sparge_params),
-               .scopes = scopes,
-               .budget = budget,
+               .scopes = PARAM_SCOPES({"tau", "select=cdf"}, {"topk", "select=topk"}),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COMPLEMENT, "tau", .only = "select=cdf"),
+                                       BUDGET_BY(BUDGET_LIN, "topk", .only = "select=topk")),
                .validate = validate,
                .order = token_order,
                .may_be_empty = may_be_empty},
@@ -439,5 +411,10 @@ const struct method method_spargeattn = {
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .arith = {.kind = ARITH_FILTER, .how = how, .attend = attend, .done = done},
     .search = {.calibrate = sparge_calibrate, .passes = 8, .trials = 120, .on_device = judges},
-    .tests = {.full = "theta=1:pv=off", .variants = variants, .budgets = budgets},
+    .tests = {.full = "theta=1:pv=off",
+              .variants =
+                  TEXTS("tau=0.6", "profile=paper:tau=0.7:lambda=-4", "select=topk:topk=0.3:sink=1",
+                        "arch=sm90:tau=0.8:pv=10:arith=sage2", "tau=0.5:permute=time"),
+              .budgets = METHOD_BUDGETS({"pv=off:tau=%s", {"0.3", "0.6", "0.9", "1"}},
+                                        {"pv=off:select=topk:topk=%s", {"0.2", "0.5", "1"}})},
 };

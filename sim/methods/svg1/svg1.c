@@ -394,35 +394,15 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "temporal", .unit = "1",
-     .definition = "1 for a head classified as temporal, 0 for a spatial one"},
-    {.name = "mse_spatial", .unit = "output^2", .better = BETTER_LOWER, .noise = NOISE_ROUNDING,
-     .definition = "mean squared error of the sampled rows under the spatial trial mask"},
-    {.name = "mse_temporal", .unit = "output^2", .better = BETTER_LOWER, .noise = NOISE_ROUNDING,
-     .definition = "mean squared error of the sampled rows under the temporal trial mask"},
-    {.name = "class_changed", .unit = "1",
-     .definition = "1 where 16-bit arithmetic changes the class"},
-    {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "preset=none",
-    "preset=none:arith=bf16:rows=7",
-    "profile=plain:dense_steps=0:target=0.45",
-    "dense_steps=0:trial=executed:rows=all:sink=0",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"profile=plain:trial=emulation:dense_steps=0:target=%s", {"0.1", "0.3", "0.7", "0.99"}},
-    {0},
-};
-
-static const struct budget_param budget[] = {
-    {.params = "target", .scale = BUDGET_LIN},
+    OWN_METRIC("temporal", "1 for a head classified as temporal, 0 for a spatial one"),
+    OWN_METRIC_IN("output^2", "mse_spatial",
+                  "mean squared error of the sampled rows under the spatial trial mask",
+                  .better = BETTER_LOWER, .noise = NOISE_ROUNDING),
+    OWN_METRIC_IN("output^2", "mse_temporal",
+                  "mean squared error of the sampled rows under the temporal trial mask",
+                  .better = BETTER_LOWER, .noise = NOISE_ROUNDING),
+    OWN_METRIC("class_changed", "1 where 16-bit arithmetic changes the class"),
     {0},
 };
 
@@ -435,7 +415,7 @@ const struct method method_svg1 = {
     .flags = METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params = {.table = options,
                .size = sizeof(struct svg1_params),
-               .budget = budget,
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "target")),
                .validate = validate},
     .state_size = sizeof(struct svg1_state),
     .prepare = prepare,
@@ -445,5 +425,9 @@ const struct method method_svg1 = {
     .cost = cost,
     .device = {.rule = rule, .take = take},
     .reuse = {.of = origin},
-    .tests = {.variants = variants, .budgets = budgets},
+    .tests = {.variants = TEXTS("preset=none", "preset=none:arith=bf16:rows=7",
+                                "profile=plain:dense_steps=0:target=0.45",
+                                "dense_steps=0:trial=executed:rows=all:sink=0"),
+              .budgets = METHOD_BUDGETS({"profile=plain:trial=emulation:dense_steps=0:target=%s",
+                                         {"0.1", "0.3", "0.7", "0.99"}})},
 };

@@ -560,34 +560,14 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "map_density", .unit = "1", .better = BETTER_LOWER, .axis = AXIS_SHARE,
-     .definition = "kept pairs of clusters / all pairs, empty clusters left out"},
-    {.name = "cold_start", .unit = "1",
-     .definition = "1 where clustering started from random tokens"},
-    {.name = "kmeans_iter_q", .unit = "1", .definition = "k-means iterations on the queries"},
-    {.name = "kmeans_iter_k", .unit = "1", .definition = "k-means iterations on the keys"},
-    {.name = "clusters_empty_q", .unit = "1", .definition = "query clusters without a token"},
-    {.name = "clusters_empty_k", .unit = "1", .definition = "key clusters without a token"},
-    {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "preset=none:qc=3:kc=9:top_p=0.5",
-    "dense_steps=0:qc=1:kc=20:top_p=0.7:min_kc=0:cumsum=bf16:iter_init=3",
-    "qc=2:kc=2:warm=1:share_branches=0",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"preset=none:qc=5:kc=20:top_p=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
-    {0},
-};
-
-static const struct budget_param budget[] = {
-    {.params = "top_p", .scale = BUDGET_COMPLEMENT},
+    OWN_METRIC("map_density", "kept pairs of clusters / all pairs, empty clusters left out",
+               .better = BETTER_LOWER, .axis = AXIS_SHARE),
+    OWN_METRIC("cold_start", "1 where clustering started from random tokens"),
+    OWN_METRIC("kmeans_iter_q", "k-means iterations on the queries"),
+    OWN_METRIC("kmeans_iter_k", "k-means iterations on the keys"),
+    OWN_METRIC("clusters_empty_q", "query clusters without a token"),
+    OWN_METRIC("clusters_empty_k", "key clusters without a token"),
     {0},
 };
 
@@ -597,7 +577,9 @@ const struct method method_svg2 = {
     .paper = "Sparse VideoGen2: Accelerate Video Generation with Sparse Attention via "
              "Semantic-Aware Permutation, arXiv 2505.18875",
     .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM,
-    .params = {.table = options, .size = sizeof(struct svg2_params), .budget = budget},
+    .params = {.table = options,
+               .size = sizeof(struct svg2_params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COMPLEMENT, "top_p"))},
     .state_size = sizeof(struct svg2_state),
     .prepare = prepare,
     .select = select_rows,
@@ -607,5 +589,11 @@ const struct method method_svg2 = {
     .cost = cost,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .reuse = {.shares_branches = true, .of = origin},
-    .tests = {.full = "top_p=1:qc=1:kc=1:dense_steps=0", .variants = variants, .budgets = budgets},
+    .tests = {.full = "top_p=1:qc=1:kc=1:dense_steps=0",
+              .variants =
+                  TEXTS("preset=none:qc=3:kc=9:top_p=0.5",
+                        "dense_steps=0:qc=1:kc=20:top_p=0.7:min_kc=0:cumsum=bf16:iter_init=3",
+                        "qc=2:kc=2:warm=1:share_branches=0"),
+              .budgets = METHOD_BUDGETS(
+                  {"preset=none:qc=5:kc=20:top_p=%s", {"0.1", "0.5", "0.9", "0.99", "1"}})},
 };

@@ -74,11 +74,6 @@ static int64_t chunk_rows(const char *text)
     return *end || rows <= 0 || rows % XATTN_BLOCK || rows > (1ll << 40) ? -1 : rows;
 }
 
-static const struct param_scope scopes[] = {
-    {"chunk", "profile=official"},
-    {0},
-};
-
 static int validate(void *params, struct err *err)
 {
     const struct params *p = params;
@@ -253,11 +248,6 @@ out:
     return rc;
 }
 
-static const struct budget_param budget[] = {
-    {.params = "tau", .scale = BUDGET_COMPLEMENT},
-    {0},
-};
-
 const struct method method_xattention = {
     .name = "xattention",
     .summary = "blocks scored along antidiagonals, kept up to a share of each row's mass",
@@ -265,8 +255,8 @@ const struct method method_xattention = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_SINK,
     .params = {.table = options,
                .size = sizeof(struct params),
-               .scopes = scopes,
-               .budget = budget,
+               .scopes = PARAM_SCOPES({"chunk", "profile=official"}),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COMPLEMENT, "tau")),
                .validate = validate},
     .state_size = sizeof(struct state),
     .prepare = prepare,
