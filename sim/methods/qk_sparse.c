@@ -38,22 +38,21 @@
 #define SALT_K 0x716b2d6bull
 
 enum selector { RANDOM, KNORM, VNORM, MASS };
-static const char *const selectors[] = {"random", "knorm", "vnorm", "mass", NULL};
 
-struct qk_params {
+struct params {
     double drop, drop_q; /* drop_q: NAN = by selector */
     int select;
     bool normalize_k;
 };
 
 static const struct opt options[] = {
-    OPT_NUM(struct qk_params, drop, "0.5", 0, 1, "share", "Dropped keys.", .flags = OPT_MAX_OPEN),
-    OPT_ENUM(struct qk_params, select, "random", selectors,
+    OPT_NUM(struct params, drop, "0.5", 0, 1, "share", "Dropped keys.", .flags = OPT_MAX_OPEN),
+    OPT_ENUM(struct params, select, "random", TEXTS("random", "knorm", "vnorm", "mass"),
              "Which keys stay: random, or the largest |k|, |v| or column mass of the exact map."),
-    OPT_NUM(struct qk_params, drop_q, NULL, 0, 1, "share",
+    OPT_NUM(struct params, drop_q, NULL, 0, 1, "share",
             "Dropped queries, at random; unset: as keys with select=random, else none.",
             .flags = OPT_MAX_OPEN),
-    OPT_BOOL(struct qk_params, normalize_k, "0",
+    OPT_BOOL(struct params, normalize_k, "0",
              "Attend with keys of unit length, as the code does; the choice is that of the "
              "trace's keys."),
     {0},
@@ -65,8 +64,8 @@ static const struct metric_def metrics[] = {
     {0},
 };
 
-struct qk_state {
-    const struct qk_params *params;
+struct state {
+    const struct params *params;
     const struct head_in *in;
     struct attn_in x;
     bool *keep_q;  /* [nq] */
@@ -80,7 +79,7 @@ struct qk_state {
 
 static void release(void *state)
 {
-    struct qk_state *s = state;
+    struct state *s = state;
     free(s->keep_q);
     free(s->keys);
     unit_keys_free(&s->unit);
@@ -97,7 +96,7 @@ static double norm(const float *x, int d)
     return sum;
 }
 
-static int rank_keys(const struct qk_params *p, const struct head_in *in, double *rank,
+static int rank_keys(const struct params *p, const struct head_in *in, double *rank,
                      struct err *err)
 {
     const struct attn_in *x = &in->x;
@@ -108,7 +107,7 @@ static int rank_keys(const struct qk_params *p, const struct head_in *in, double
     return 0;
 }
 
-static int best_keys(struct qk_state *s, const struct qk_params *p, const struct head_in *in,
+static int best_keys(struct state *s, const struct params *p, const struct head_in *in,
                      struct err *err)
 {
     struct prefix_work *work = NULL;
@@ -129,7 +128,7 @@ out:
     return rc;
 }
 
-static void random_keys(struct qk_state *s, const struct qk_params *p, const struct head_in *in,
+static void random_keys(struct state *s, const struct params *p, const struct head_in *in,
                         uint64_t seed)
 {
     uint64_t stream = head_stream(SALT_K, in, in->kv_head);
@@ -139,7 +138,7 @@ static void random_keys(struct qk_state *s, const struct qk_params *p, const str
             s->keys[s->n_keys++] = (int32_t)j;
 }
 
-static void choose_queries(struct qk_state *s, const struct qk_params *p, const struct head_in *in,
+static void choose_queries(struct state *s, const struct params *p, const struct head_in *in,
                            uint64_t seed)
 {
     double drop = !isnan(p->drop_q) ? p->drop_q : p->select == RANDOM ? p->drop : 0;
@@ -155,8 +154,8 @@ static void choose_queries(struct qk_state *s, const struct qk_params *p, const 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct qk_params *p = params;
-    struct qk_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
     int rc = p->select == MASS ? method_all_rows(ctx, in, "select=mass") : 0;
 
     if (rc)
@@ -182,7 +181,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct qk_state *s = state;
+    const struct state *s = state;
     int rc = 0;
     if (s->given.bits)
         return slice_mask_lists(&s->given, row0, row1, out, err);
@@ -201,7 +200,7 @@ out:
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct qk_state *s = state;
+    const struct state *s = state;
     if (s->params->select != RANDOM) {
         snprintf(why, 160, "the GPU side has select=random");
         return false;
@@ -212,23 +211,23 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return slice_mask_take(&((struct qk_state *)state)->given, c, 1, 1, 0, err);
+    return slice_mask_take(&((struct state *)state)->given, c, 1, 1, 0, err);
 }
 
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    a->kind = ((const struct qk_state *)state)->unit.k ? ARITH_CPU : ARITH_SOFTMAX;
+    a->kind = ((const struct state *)state)->unit.k ? ARITH_CPU : ARITH_SOFTMAX;
 }
 
 static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
                   struct err *err)
 {
-    const struct qk_state *s = state;
+    const struct state *s = state;
     return attn_rows(&s->unit.ops, m, out, lse, err);
 }
 
 /* Tiles of the compact arrays: those of a tile of queries that its last query sees a key of. */
-static double tiles(const struct qk_state *s)
+static double tiles(const struct state *s)
 {
     int64_t count = 0, queries = 0, seen = 0;
     for (int64_t i = 0; i < s->x.nq; i++) {
@@ -246,7 +245,7 @@ static double tiles(const struct qk_state *s)
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct qk_state *s = state;
+    const struct state *s = state;
     double exec = tiles(s) * TILE * TILE;
     int rc = 0;
     TRY(record_metric(r, "pairs_exec", exec, err));
@@ -260,7 +259,7 @@ out:
 /* A random choice reads no data. */
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct qk_state *s = state;
+    const struct state *s = state;
     int select = s->params->select, d = select == VNORM ? s->x.dv : s->x.d;
     double nq = (double)s->x.nq, nk = (double)s->x.nk;
     if (select == RANDOM)
@@ -274,12 +273,6 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
-/* A dropped query, or one that sees dropped keys only. */
-static bool may_be_empty(const void *params)
-{
-    return true;
-}
-
 const struct method method_qk_sparse = {
     .name = "qk-sparse",
     .summary = "whole queries and keys dropped, at random or by norm or mass",
@@ -288,10 +281,11 @@ const struct method method_qk_sparse = {
         "Attention, arXiv 2306.01160",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params = {.table = options,
-               .size = sizeof(struct qk_params),
+               .size = sizeof(struct params),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "drop", .falls = true)),
-               .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct qk_state),
+               /* A dropped query, or one that sees dropped keys only. */
+               .may_be_empty = method_always},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -42,7 +42,7 @@ enum profile { PROFILE_OFFICIAL, PROFILE_CLEAN };
 enum kind { KIND_AUTO, KIND_WAN, KIND_HUNYUAN };
 enum norm { NORM_PREVIOUS, NORM_EXACT };
 
-struct chip_params {
+struct params {
     int profile, kind, norm, voxel, multiple;
     double top_keys, random_keys, redraw, local_1d;
     int64_t local_voxels, full_every, dense_layers, rows;
@@ -50,10 +50,7 @@ struct chip_params {
     bool recompute, delta;
 };
 
-static const char *const profiles[] = {"official", "clean", NULL};
 static const char *const kinds[] = {"auto", "wan", "hunyuan", NULL};
-static const char *const norms[] = {"previous", "exact", NULL};
-static const char *const multiples[] = {"112", "128", NULL};
 
 /* Boxes of 192 tokens, time x height x width. */
 static const char *const voxels[] = {"4x6x8",   "4x8x6",  "4x4x12", "4x12x4", "2x8x12",
@@ -65,40 +62,38 @@ static const char *const orders[] = {
     "voxel:1x12x16", "voxel:1x8x24", "voxel:12x4x4"};
 
 static const struct opt options[] = {
-    OPT_ENUM(struct chip_params, profile, "official", profiles,
+    OPT_ENUM(struct params, profile, "official", TEXTS("official", "clean"),
              "the published code, or its idea without the artefacts"),
-    OPT_ENUM(struct chip_params, kind, "auto", kinds,
+    OPT_ENUM(struct params, kind, "auto", kinds,
              "model family with these defaults; auto: hunyuan with joint text, else wan"),
-    OPT_NUM(struct chip_params, top_keys, NULL, 0, 1, "share of N",
+    OPT_NUM(struct params, top_keys, NULL, 0, 1, "share of N",
             "keys kept per group by column mass; unset = 0.1 (wan), 0.05 (hunyuan); 1 keeps all"),
-    OPT_NUM(struct chip_params, random_keys, "0.01", 0, 1, "probability",
+    OPT_NUM(struct params, random_keys, "0.01", 0, 1, "probability",
             "keys of the static mask drawn once per seed"),
-    OPT_NUM(struct chip_params, redraw, "0.01", 0, 1, "probability",
-            "keys drawn anew with every mask"),
-    OPT_INT(struct chip_params, local_voxels, NULL, 0, 1001, "voxels",
+    OPT_NUM(struct params, redraw, "0.01", 0, 1, "probability", "keys drawn anew with every mask"),
+    OPT_INT(struct params, local_voxels, NULL, 0, 1001, "voxels",
             "side of the cube of voxels around a group's own, or 0 for none; an even side acts "
             "as the next odd one; unset = 5 (wan), 0 (hunyuan)"),
-    OPT_NUM(struct chip_params, local_1d, "0", 0, 1, "share of video tokens",
+    OPT_NUM(struct params, local_1d, "0", 0, 1, "share of video tokens",
             "window of neighbours in voxel order"),
-    OPT_INT(struct chip_params, full_every, NULL, 1, 1e6, "steps",
+    OPT_INT(struct params, full_every, NULL, 1, 1e6, "steps",
             "full steps are 0, 1 and the multiples of it; unset = 10, or hunyuan's list"),
-    OPT_STR(struct chip_params, full_steps, NULL, NULL,
+    OPT_STR(struct params, full_steps, NULL, NULL,
             "full steps as a+b+c instead; unset = none (wan), 0+1+10+40 (hunyuan)",
             .unit = "steps"),
-    OPT_INT(struct chip_params, dense_layers, "2", 0, 1e6, "layers",
+    OPT_INT(struct params, dense_layers, "2", 0, 1e6, "layers",
             "first layers that are always dense"),
-    OPT_BOOL(struct chip_params, recompute, "1",
+    OPT_BOOL(struct params, recompute, "1",
              "new mask on every full step after step 0; 0: on step 1 only"),
-    OPT_INT(struct chip_params, rows, "192", CHIP_ROWS, CHIP_ROWS, "rows",
-            "queries of a group; fixed"),
-    OPT_ENUM(struct chip_params, multiple, "128", multiples, "key counts are rounded to this",
+    OPT_INT(struct params, rows, "192", CHIP_ROWS, CHIP_ROWS, "rows", "queries of a group; fixed"),
+    OPT_ENUM(struct params, multiple, "128", TEXTS("112", "128"), "key counts are rounded to this",
              .unit = "keys"),
-    OPT_BOOL(struct chip_params, delta, "1",
+    OPT_BOOL(struct params, delta, "1",
              "add the stored difference; 0: column-sparse attention alone"),
-    OPT_ENUM(struct chip_params, norm, NULL, norms,
+    OPT_ENUM(struct params, norm, NULL, TEXTS("previous", "exact"),
              "normaliser of the column mass: of the full step before, or of the step itself; "
              "unset = previous, with profile=clean exact"),
-    OPT_ENUM(struct chip_params, voxel, "4x6x8", voxels, "box of 192 tokens, time x height x width",
+    OPT_ENUM(struct params, voxel, "4x6x8", voxels, "box of 192 tokens, time x height x width",
              .unit = "tokens"),
     {0},
 };
@@ -118,9 +113,9 @@ struct chip_carry {
     int64_t n, dv; /* of lse and delta */
 };
 
-struct chip_state {
+struct state {
     struct head_in in;
-    const struct chip_params *params;
+    const struct params *params;
     struct chip_shape shape;
     struct chip_rule rule;
     struct chip_schedule schedule;
@@ -148,12 +143,12 @@ static void carry_free(void *data)
 
 static void release(void *state)
 {
-    free(((struct chip_state *)state)->raised);
+    free(((struct state *)state)->raised);
 }
 
 static const char *token_order(const void *params)
 {
-    return orders[((const struct chip_params *)params)->voxel];
+    return orders[((const struct params *)params)->voxel];
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -162,7 +157,7 @@ static const char *token_order(const void *params)
 
 static int validate(void *params, struct err *err)
 {
-    const struct chip_params *p = params;
+    const struct params *p = params;
     int64_t list[MOST_STEPS];
     int n, rc = 0;
 
@@ -181,8 +176,8 @@ out:
     return rc;
 }
 
-static int resolve(const struct chip_params *p, const struct method_ctx *ctx,
-                   const struct head_in *in, struct chip_state *s, struct err *err)
+static int resolve(const struct params *p, const struct method_ctx *ctx, const struct head_in *in,
+                   struct state *s, struct err *err)
 {
     int64_t box[3];
     const char *steps = p->full_steps;
@@ -220,7 +215,7 @@ out:
     return rc;
 }
 
-static int check_head(struct method_ctx *ctx, const struct chip_state *s)
+static int check_head(struct method_ctx *ctx, const struct state *s)
 {
     const struct head_in *in = &s->in;
     if (in->geom.text > 0 && in->geom.text_place == 1)
@@ -283,7 +278,7 @@ out:
 }
 
 /* Everything that the choice of the mask needs; c->lse may change afterwards. */
-static int plan_mask(struct chip_state *s, struct chip_carry *c, struct err *err)
+static int plan_mask(struct state *s, struct chip_carry *c, struct err *err)
 {
     const struct head_in *in = &s->in;
     const double *lse = c->lse;
@@ -301,7 +296,7 @@ out:
 }
 
 /* Delta = O - O_sparse, in the precision of those who add it. */
-static int keep_delta(const struct chip_state *s, struct chip_carry *c, struct err *err)
+static int keep_delta(const struct state *s, struct chip_carry *c, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     int64_t all = c->n * c->dv;
@@ -337,14 +332,14 @@ out:
 }
 
 /* The mask is there: what the steps that use it need. */
-static int complete(struct chip_state *s, struct err *err)
+static int complete(struct state *s, struct err *err)
 {
     s->pending = false;
     s->carry->made = s->in.step;
     return s->params->delta ? keep_delta(s, s->carry, err) : 0;
 }
 
-static int make_mask(struct chip_state *s, struct err *err)
+static int make_mask(struct state *s, struct err *err)
 {
     struct chip_carry *c = s->carry;
     int rc = chip_mask(&s->shape, &s->rule, &s->in, s->raised, s->given.stream, &c->mask,
@@ -352,7 +347,7 @@ static int make_mask(struct chip_state *s, struct err *err)
     return rc ? rc : complete(s, err);
 }
 
-static int prepare_full(struct chip_state *s, struct method_ctx *ctx, struct chip_carry *c,
+static int prepare_full(struct state *s, struct method_ctx *ctx, struct chip_carry *c,
                         struct err *err)
 {
     int step = s->in.step, before = (int)chip_full_before(&s->schedule, step), rc = 0;
@@ -385,7 +380,7 @@ out:
     return rc;
 }
 
-static int prepare_sparse(struct chip_state *s, struct method_ctx *ctx, struct chip_carry *c)
+static int prepare_sparse(struct state *s, struct method_ctx *ctx, struct chip_carry *c)
 {
     int last = (int)chip_full_before(&s->schedule, s->in.step);
     int made = s->params->recompute ? last : 1;
@@ -403,7 +398,7 @@ static int prepare_sparse(struct chip_state *s, struct method_ctx *ctx, struct c
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    struct chip_state *s = state;
+    struct state *s = state;
     struct chip_carry *c;
     int rc = 0;
 
@@ -426,7 +421,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct chip_state *s = state;
+    struct state *s = state;
     int rc = 0;
 
     if (s->pending)
@@ -449,7 +444,7 @@ out:
  * a device stands by. */
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    const struct chip_state *s = state;
+    const struct state *s = state;
     if (s->call != CALL_SPARSE) {
         a->kind = exact_on_device(s->in.exact) ? ARITH_SOFTMAX : ARITH_CPU;
     } else if (s->params->delta) {
@@ -463,7 +458,7 @@ static void how(const void *state, struct arithmetic *a, char why[160])
 static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
                   struct err *err)
 {
-    const struct chip_state *s = state;
+    const struct state *s = state;
     int64_t dv = s->in.x.dv, rows = m->row1 - m->row0;
     const double *dense, *dense_lse;
     int rc = 0;
@@ -483,7 +478,7 @@ out:
 }
 
 /* Share of the output that the stored difference is, of the full step that made it. */
-static int delta_share(const struct chip_state *s, double *share, struct err *err)
+static int delta_share(const struct state *s, double *share, struct err *err)
 {
     const struct chip_carry *c = s->carry;
     const double *dense;
@@ -500,7 +495,7 @@ static int delta_share(const struct chip_state *s, double *share, struct err *er
     return 0;
 }
 
-static int report_mask(const struct chip_state *s, struct record *r, struct err *err)
+static int report_mask(const struct state *s, struct record *r, struct err *err)
 {
     const struct chip_carry *c = s->carry;
     double density, share, pairs = (double)s->shape.n * (double)s->shape.n;
@@ -522,7 +517,7 @@ out:
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct chip_state *s = state;
+    const struct state *s = state;
     const struct chip_rule *r = &s->rule;
     const int64_t *grid = s->shape.grid;
 
@@ -547,7 +542,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    struct chip_state *s = state;
+    struct state *s = state;
     struct chip_carry *keep = s->carry;
     int rc = 0;
     TRY(accel_own_check(c->own, sizeof keep->selected, err));
@@ -560,7 +555,7 @@ out:
 
 static struct mask_origin origin(void *state)
 {
-    const struct chip_state *s = state;
+    const struct state *s = state;
     return (struct mask_origin){.source = s->call == CALL_SPARSE ? SOURCE_REUSED
                                           : s->made              ? SOURCE_OWN
                                                                  : SOURCE_STATIC};
@@ -570,7 +565,7 @@ static struct mask_origin origin(void *state)
  * group. The normalisers are those of the dense call. */
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct chip_state *s = state;
+    const struct state *s = state;
     const struct attn_in *x = &s->in.x;
     double pairs = cost_pairs(x, 0, x->nq, 1);
     cost_products(c, pairs, x->d);
@@ -582,7 +577,7 @@ static bool cost(const void *state, struct select_cost *c)
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct chip_state *s = state;
+    const struct state *s = state;
     int rc = 0;
 
     record_note(r, "kind=%s", kinds[s->kind]);
@@ -606,7 +601,7 @@ static const struct metric_def metrics[] = {
 /* Without a neighbourhood, and with fewer keys than a tile of 128, nothing is kept. */
 static bool may_be_empty(const void *params)
 {
-    const struct chip_params *p = params;
+    const struct params *p = params;
     return p->local_voxels == 0;
 }
 
@@ -617,12 +612,12 @@ const struct method method_chipmunk = {
              "Column-Sparse Deltas, arXiv 2506.03275",
     .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM,
     .params = {.table = options,
-               .size = sizeof(struct chip_params),
+               .size = sizeof(struct params),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "top_keys")),
                .validate = validate,
                .order = token_order,
                .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct chip_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -22,23 +22,23 @@
 
 #define FAILURES_MAX 3 /* one after the other */
 
-struct exec_params {
+struct params {
     char *cmd, *params;
     bool rows;
     double timeout;
 };
 
 static const struct opt options[] = {
-    OPT_STR(struct exec_params, cmd, NULL, NULL,
+    OPT_STR(struct params, cmd, NULL, NULL,
             "Program and arguments; quotes keep words together, no shell is involved.",
             .flags = OPT_REQUIRED, .unit = "command"),
-    OPT_STR(struct exec_params, params, "", NULL,
+    OPT_STR(struct params, params, "", NULL,
             "Text for the program; part of the setting, as cmd is."),
     OPT_BOOL(
-        struct exec_params, rows, "0",
+        struct params, rows, "0",
         "1: the program chooses for a sample of query rows, whose positions it is told; the others "
         "are 0 in q."),
-    OPT_NUM(struct exec_params, timeout, "120", 0, 1e6, "s",
+    OPT_NUM(struct params, timeout, "120", 0, 1e6, "s",
             "Time for one head, the start of the program included.",
             .flags = OPT_MIN_OPEN | OPT_IDENTITY_NOT),
     {0},
@@ -118,7 +118,7 @@ static int take(struct exec_session *s, struct execproc **p, int64_t *cell, stru
 /* The first program is started here: a command that does not exist ends the replay at once. */
 static int open_session(const void *params, void **session, struct err *err)
 {
-    const struct exec_params *p = params;
+    const struct params *p = params;
     struct exec_session *s = NULL;
     struct execproc *first = NULL;
     int rc = 0;
@@ -140,7 +140,7 @@ out:
 
 static int validate(void *params, struct err *err)
 {
-    const struct exec_params *p = params;
+    const struct params *p = params;
     struct str_list words = {0};
     int rc = words_split(p->cmd, &words, err);
     str_list_free(&words);
@@ -149,7 +149,7 @@ static int validate(void *params, struct err *err)
 
 /* ---- a head --------------------------------------------------------------------------------- */
 
-struct exec_state {
+struct state {
     struct exec_session *own; /* opened here, without a session */
     struct given given;
     struct exec_bits bits;
@@ -158,7 +158,7 @@ struct exec_state {
 
 static void release(void *state)
 {
-    struct exec_state *s = state;
+    struct state *s = state;
     given_free(&s->given);
     free(s->bits.bits);
     close_session(s->own);
@@ -175,8 +175,8 @@ static int count_failure(struct exec_session *s, int rc, struct err *err)
 }
 
 /* Answers are input, but what is wrong with them is a failure of the run. */
-static int ask(struct exec_session *s, const struct exec_params *p, struct method_ctx *ctx,
-               const struct head_in *in, struct exec_state *state, struct err *err)
+static int ask(struct exec_session *s, const struct params *p, struct method_ctx *ctx,
+               const struct head_in *in, struct state *state, struct err *err)
 {
     struct execproc *proc = NULL;
     char name[96];
@@ -202,11 +202,11 @@ out:
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    struct exec_state *s = state;
+    struct state *s = state;
     void *session = ctx->session;
     int rc = 0;
 
-    if (in->rows && !((const struct exec_params *)params)->rows)
+    if (in->rows && !((const struct params *)params)->rows)
         return method_skip(ctx, "the trace holds a sample of the query rows: rows=1 gives it to a "
                                 "program that knows of samples");
     if (!session) {
@@ -224,19 +224,14 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    return given_select(&((struct exec_state *)state)->given, row0, row1, out, err);
+    return given_select(&((struct state *)state)->given, row0, row1, out, err);
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    struct exec_state *s = state;
+    struct state *s = state;
     int rc = record_metric(r, "pairs_dropped", (double)s->given.dropped, err);
     return rc ? rc : record_metric(r, "host_exec_ns", s->ns, err);
-}
-
-static bool may_be_empty(const void *params)
-{
-    return true;
 }
 
 const struct method method_exec = {
@@ -246,10 +241,10 @@ const struct method method_exec = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE |
              METHOD_PREFIX,
     .params = {.table = options,
-               .size = sizeof(struct exec_params),
+               .size = sizeof(struct params),
                .validate = validate,
-               .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct exec_state),
+               .may_be_empty = method_always},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -35,21 +35,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const modes[] = {"cached", "pooled", NULL};
-static const char *const norms[] = {"exact", "previous", NULL};
-static const char *const pools[] = {"norm", "literal", "topk", NULL};
-static const char *const tokens[] = {"valid", "all", NULL};
-static const char *const cal_metrics[] = {"cra_p1", "err_l1_rel", NULL};
-
 static const struct opt options[] = {
-    OPT_ENUM(struct fg_params, mode, "cached", modes, "which rule chooses slices"),
+    OPT_ENUM(struct fg_params, mode, "cached", TEXTS("cached", "pooled"),
+             "which rule chooses slices"),
     OPT_INT(struct fg_params, M, "128", 16, 256, "rows", "queries per group, a multiple of 16"),
     OPT_NUM(struct fg_params, tau, "0.5", 0, INFINITY, "1/N",
             "cached: keep iff a slice's largest p > tau/N", .flags = OPT_MIN_OPEN),
     OPT_INT(struct fg_params, refresh, "15", 1, 1e6, "steps",
             "cached: dense step and new mask every so many steps"),
-    OPT_ENUM(struct fg_params, norm, "exact", norms, "cached: normaliser of p on a refresh step"),
-    OPT_ENUM(struct fg_params, pool, "norm", pools, "pooled: reading of the rule"),
+    OPT_ENUM(struct fg_params, norm, "exact", TEXTS("exact", "previous"),
+             "cached: normaliser of p on a refresh step"),
+    OPT_ENUM(struct fg_params, pool, "norm", TEXTS("norm", "literal", "topk"),
+             "pooled: reading of the rule"),
     OPT_NUM(struct fg_params, c1, "0.5", 0, INFINITY, "1/N", "pool=norm: keep iff pi >= c1/N",
             .flags = OPT_MIN_OPEN),
     OPT_NUM(struct fg_params, tau1, NULL, 0, INFINITY, "", "pool=literal: keep iff e^t/d >= tau1",
@@ -62,14 +59,14 @@ static const struct opt options[] = {
             "first denoising steps that run dense"),
     OPT_STR(struct fg_params, permute, "none", NULL,
             "token order before grouping: none, row, column, time, random, hilbert, voxel-AxBxC"),
-    OPT_ENUM(struct fg_params, normaliser_n, "valid", tokens,
+    OPT_ENUM(struct fg_params, normaliser_n, "valid", TEXTS("valid", "all"),
              "N of c/N: valid tokens, or all with the padding text tokens"),
     OPT_BOOL(struct fg_params, compare, "0",
              "on steps that reuse a mask, compare it with the step's own (one more pass)"),
     OPT_STR(struct fg_params, cal_list, "0.1+0.2+0.3+0.5+0.7+1+1.5+2+3+4+6+8", NULL,
             "calibrate, cached: values of tau to choose from, a+b+c", .flags = OPT_IDENTITY_NOT,
             .unit = "1/N"),
-    OPT_ENUM(struct fg_params, cal_metric, "cra_p1", cal_metrics,
+    OPT_ENUM(struct fg_params, cal_metric, "cra_p1", TEXTS("cra_p1", "err_l1_rel"),
              "calibrate, cached: what is bounded", .flags = OPT_IDENTITY_NOT),
     OPT_NUM(struct fg_params, cal_bound, NULL, 0, INFINITY, "",
             "calibrate, cached: cra_p1 at least (0.95), or err_l1_rel at most (0.05)",
@@ -89,7 +86,7 @@ struct fg_carry {
     int lse_step; /* -1: none */
 };
 
-struct fg_state {
+struct state {
     const struct fg_params *params;
     struct head_in in;
     enum call call;
@@ -117,7 +114,7 @@ static void carry_free(void *data)
 
 static void release(void *state)
 {
-    struct fg_state *s = state;
+    struct state *s = state;
     slice_mask_free(&s->own);
     slice_mask_free(&s->fresh);
 }
@@ -208,7 +205,7 @@ static int previous_step(const struct fg_params *p, int t)
 
 /* Find the normaliser that the parameters ask for. *made = false: norm=previous and this is the
  * first step, which makes no mask. */
-static int find_normaliser(struct fg_state *s, bool *made, struct method_ctx *ctx)
+static int find_normaliser(struct state *s, bool *made, struct method_ctx *ctx)
 {
     const struct fg_params *p = s->params;
     const struct fg_carry *c = s->carry;
@@ -230,7 +227,7 @@ static int find_normaliser(struct fg_state *s, bool *made, struct method_ctx *ct
 }
 
 /* The mask is there: applied by this call, or kept for the steps to come. */
-static void keep_mask(struct fg_state *s)
+static void keep_mask(struct state *s)
 {
     struct fg_carry *c = s->carry;
     s->pending = false;
@@ -245,7 +242,7 @@ static void keep_mask(struct fg_state *s)
 }
 
 /* Make the mask that prepare has put off. */
-static int make_mask(struct fg_state *s, struct err *err)
+static int make_mask(struct state *s, struct err *err)
 {
     int rc = 0;
     if (!s->pending)
@@ -264,7 +261,7 @@ out:
     return rc;
 }
 
-static int prepare_refresh(struct fg_state *s, struct method_ctx *ctx, struct err *err)
+static int prepare_refresh(struct state *s, struct method_ctx *ctx, struct err *err)
 {
     bool made;
     int rc = find_normaliser(s, &made, ctx);
@@ -277,7 +274,7 @@ static int prepare_refresh(struct fg_state *s, struct method_ctx *ctx, struct er
     return rc;
 }
 
-static int prepare_reuse(struct fg_state *s, struct method_ctx *ctx, int want, struct err *err)
+static int prepare_reuse(struct state *s, struct method_ctx *ctx, int want, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     const struct fg_carry *c = s->carry;
@@ -297,7 +294,7 @@ static int prepare_reuse(struct fg_state *s, struct method_ctx *ctx, int want, s
     return 0;
 }
 
-static int prepare_cached(struct fg_state *s, struct method_ctx *ctx, struct err *err)
+static int prepare_cached(struct state *s, struct method_ctx *ctx, struct err *err)
 {
     const struct fg_params *p = s->params;
     int64_t d = s->in.step - p->dense_steps;
@@ -320,7 +317,7 @@ static int prepare_cached(struct fg_state *s, struct method_ctx *ctx, struct err
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    struct fg_state *s = state;
+    struct state *s = state;
     const struct fg_params *p = params;
     int rc = 0;
 
@@ -340,14 +337,14 @@ out:
     return rc;
 }
 
-static bool runs_dense(const struct fg_state *s)
+static bool runs_dense(const struct state *s)
 {
     return s->call == CALL_DENSE || s->call == CALL_REFRESH;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct fg_state *s = state;
+    struct state *s = state;
     int rc = make_mask(s, err);
     if (rc)
         return rc;
@@ -361,7 +358,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 
 static struct mask_origin origin(void *state)
 {
-    const struct fg_state *s = state;
+    const struct state *s = state;
     bool carried = s->call == CALL_REFRESH || s->call == CALL_REUSE;
     return (struct mask_origin){.source = s->call == CALL_REUSE ? SOURCE_REUSED
                                           : s->pending          ? SOURCE_OWN
@@ -372,7 +369,7 @@ static struct mask_origin origin(void *state)
 /* Only calls that made a mask come here. */
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct fg_state *s = state;
+    const struct state *s = state;
     if (s->params->mode == FG_POOLED)
         fg_pooled_cost(s->params, &s->in, c);
     else
@@ -381,7 +378,7 @@ static bool cost(const void *state, struct select_cost *c)
 }
 
 /* How the mask of the head's own q and k is chosen. */
-static void own_rule_of(const struct fg_state *s, struct fg_rule *r)
+static void own_rule_of(const struct state *s, struct fg_rule *r)
 {
     const struct fg_params *p = s->params;
     *r = (struct fg_rule){.dense_call = runs_dense(s), .M = p->M, .width = p->width};
@@ -404,7 +401,7 @@ static void own_rule_of(const struct fg_state *s, struct fg_rule *r)
 /* In a call that reuses a mask: the one to compare it with. */
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct fg_state *s = state;
+    const struct state *s = state;
     if (s->call == CALL_REUSE && !s->comparing)
         return false;
     if (s->lse) {
@@ -415,7 +412,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     return true;
 }
 
-static void take_counts(struct fg_state *s, const struct device_choice *c)
+static void take_counts(struct state *s, const struct device_choice *c)
 {
     const struct accel_units *u = c->counts;
     c->exec->exec = EXEC_GATHER; /* as slice_mask_lists has it */
@@ -432,7 +429,7 @@ static void take_counts(struct fg_state *s, const struct device_choice *c)
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    struct fg_state *s = state;
+    struct state *s = state;
     int64_t keys_min;
     if (s->call == CALL_REUSE)
         return fg_given_mask(s->params, &s->in, c->lists, &s->fresh, &keys_min, err);
@@ -450,13 +447,13 @@ static int take(void *state, const struct device_choice *c, struct err *err)
 /* What is applied by this call alone; kept_keys of counts needs units of one key. */
 static bool keep_on_device(const void *state)
 {
-    const struct fg_state *s = state;
+    const struct state *s = state;
     return s->call == CALL_OWN && s->params->width == 1;
 }
 
 static bool why_full(const void *state, char why[160])
 {
-    const struct fg_state *s = state;
+    const struct state *s = state;
     if (s->call == CALL_DENSE)
         snprintf(why, 160, "dense_layers and dense_steps attend to all");
     else if (s->call == CALL_REFRESH)
@@ -467,7 +464,7 @@ static bool why_full(const void *state, char why[160])
 }
 
 /* The step's own mask, where no device made it. */
-static int make_fresh(struct fg_state *s, struct err *err)
+static int make_fresh(struct state *s, struct err *err)
 {
     if (!s->comparing || s->fresh.bits)
         return 0;
@@ -476,7 +473,7 @@ static int make_fresh(struct fg_state *s, struct err *err)
 }
 
 /* The reused mask against the one that this step would have made. */
-static int report_compare(const struct fg_state *s, struct record *r, struct err *err)
+static int report_compare(const struct state *s, struct record *r, struct err *err)
 {
     double a = (double)slice_mask_total(s->mask), b = (double)slice_mask_total(&s->fresh);
     double both = (double)slice_mask_common(s->mask, &s->fresh), either = a + b - both;
@@ -489,7 +486,7 @@ out:
     return rc;
 }
 
-static int report_mask(const struct fg_state *s, struct record *r, struct err *err)
+static int report_mask(const struct state *s, struct record *r, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     double density = (double)s->pairs / (double)pairs_allowed(x->nq, x->nk, x->causal);
@@ -516,7 +513,7 @@ out:
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    struct fg_state *s = state;
+    struct state *s = state;
     int rc = 0;
 
     TRY(make_fresh(s, err));
@@ -544,12 +541,6 @@ static const struct metric_def metrics[] = {
     {0},
 };
 
-/* A threshold without forced keys may keep nothing of a row. */
-static bool may_be_empty(const void *params)
-{
-    return true;
-}
-
 const struct method method_fg_attn = {
     .name = "fg-attn",
     .summary = "M x 1 slices kept where the largest p exceeds c/N, cached over steps or pooled",
@@ -570,8 +561,9 @@ const struct method method_fg_attn = {
                                        BUDGET_BY(BUDGET_LIN, "kappa", .only = "pool=topk")),
                .validate = validate,
                .order = token_order,
-               .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct fg_state),
+               /* A threshold without forced keys may keep nothing of a row. */
+               .may_be_empty = method_always},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

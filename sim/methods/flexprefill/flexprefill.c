@@ -37,11 +37,8 @@ enum profile { PROFILE_OFFICIAL, PROFILE_PAPER, PROFILE_FRONTIER };
 #define FRONTIER_COLS 4
 #define FRONTIER_DISTS 64
 
-static const char *const profiles[] = {"official", "paper", "frontier", NULL};
 static const char *const presets[] = {"profile", "paper-a", "paper-b", "readme",
                                       "api",     "tight",   NULL};
-static const char *const blocks[] = {"32", "64", "128", NULL};
-static const char *const emulate[] = {"none", "bf16", NULL};
 
 struct params {
     int profile, preset, block, emulate;
@@ -52,7 +49,7 @@ struct params {
 };
 
 static const struct opt options[] = {
-    OPT_ENUM(struct params, profile, "official", profiles,
+    OPT_ENUM(struct params, profile, "official", TEXTS("official", "paper", "frontier"),
              "official: the published code; paper: selects the tokens themselves; frontier: a "
              "port without the pattern test."),
     OPT_ENUM(struct params, preset, "profile", presets,
@@ -67,13 +64,13 @@ static const struct opt options[] = {
             "Least columns and least distances; unset: the preset's (1024)."),
     OPT_INT(struct params, max_budget, "0", 0, 9e15, "tokens",
             "Most columns and most distances, 0 = no limit."),
-    OPT_ENUM(struct params, block, "128", blocks, "Block size and number of sampled rows.",
-             .unit = "tokens"),
+    OPT_ENUM(struct params, block, "128", TEXTS("32", "64", "128"),
+             "Block size and number of sampled rows.", .unit = "tokens"),
     OPT_NUM(struct params, sparsity, NULL, 0, 1, "share of blocks",
             "gamma is searched per head so that this share of dense attention's blocks is left "
             "out: papers' \"FlexPrefill (0.35)\".",
             .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
-    OPT_ENUM(struct params, emulate, "none", emulate,
+    OPT_ENUM(struct params, emulate, "none", TEXTS("none", "bf16"),
              "bf16 reproduces the code's roundings of scaled queries, logits, pooled means and "
              "pooled scores."),
     OPT_NUM(struct params, target_p1, "0.90", 0, 1, "mass share",

@@ -34,35 +34,34 @@
 enum { GRAY_OFFICIAL, GRAY_INVERSE };
 enum { NORMAL, AXES };
 static const char *const grays[] = {"official", "inverse", NULL};
-static const char *const direction_names[] = {"normal", "axes", NULL};
 
-struct hyper_params {
+struct params {
     int64_t projs, block, samples, min_len;
     int gray, proj_dir;
     bool exclude, official_pad;
 };
 
 static const struct opt options[] = {
-    OPT_INT(struct hyper_params, projs, "7", 1, 16, "bits", "Bits of the hash."),
-    OPT_INT(struct hyper_params, block, "256", 1, 1e9, "tokens", "Keys of a block."),
-    OPT_INT(struct hyper_params, samples, "256", 0, 1e7, "keys",
+    OPT_INT(struct params, projs, "7", 1, 16, "bits", "Bits of the hash."),
+    OPT_INT(struct params, block, "256", 1, 1e9, "tokens", "Keys of a block."),
+    OPT_INT(struct params, samples, "256", 0, 1e7, "keys",
             "Keys drawn for all queries of a head (causal: of a half)."),
-    OPT_INT(struct hyper_params, min_len, "4096", 0, 1e9, "tokens",
+    OPT_INT(struct params, min_len, "4096", 0, 1e9, "tokens",
             "Shorter sequences, and causal halves up to this length, are exact."),
     OPT_ENUM(
-        struct hyper_params, gray, "official", grays,
+        struct params, gray, "official", grays,
         "Order of the bins: their Gray code as in the published table, or the inverse map, whose "
         "neighbours differ in one bit."),
-    OPT_BOOL(struct hyper_params, exclude, "1",
+    OPT_BOOL(struct params, exclude, "1",
              "Drawn keys of the query's own block do not count again."),
-    OPT_BOOL(struct hyper_params, official_pad, "0",
+    OPT_BOOL(struct params, official_pad, "0",
              "The zero rows that fill the last block count as keys of score 0, as in the code."),
-    OPT_ENUM(struct hyper_params, proj_dir, "normal", direction_names,
+    OPT_ENUM(struct params, proj_dir, "normal", TEXTS("normal", "axes"),
              "Directions: random, or the first unit vectors, which depend on no seed."),
     {0},
 };
 
-struct hyper_state {
+struct state {
     struct hyper_plan plan;
     const struct head_in *in;
     bool weighted;              /* weights, or zero rows */
@@ -73,7 +72,7 @@ struct hyper_state {
 
 static void release(void *state)
 {
-    struct hyper_state *s = state;
+    struct state *s = state;
     hyper_plan_free(&s->plan);
     free(s->score);
     free(s->weighted_v);
@@ -82,7 +81,7 @@ static void release(void *state)
 }
 
 /* Everything that the plan follows from, but for q and k. */
-static void fill_rule(const struct hyper_params *p, const struct head_in *in, uint64_t seed,
+static void fill_rule(const struct params *p, const struct head_in *in, uint64_t seed,
                       struct own_hashed *r)
 {
     memset(r, 0, sizeof *r);
@@ -104,8 +103,8 @@ static void fill_rule(const struct hyper_params *p, const struct head_in *in, ui
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct hyper_params *p = params;
-    struct hyper_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
     struct own_hashed rule;
     int rc = 0;
 
@@ -127,7 +126,7 @@ out:
 }
 
 /* Hash, unless that was done or there is nothing to hash. */
-static int make_plan(struct hyper_state *s, struct err *err)
+static int make_plan(struct state *s, struct err *err)
 {
     return s->plan.squares || s->plan.at.n_hashed == 0 ? 0
                                                        : hyper_plan_hash(&s->plan, &s->in->x, err);
@@ -136,7 +135,7 @@ static int make_plan(struct hyper_state *s, struct err *err)
 /* ---- the mask: every pair with a weight ------------------------------------------------------ */
 
 /* The ascending lists of a block and of the drawn keys, together; without the samples: one. */
-static int add_hashed(const struct hyper_state *s, const struct hyper_part *part, bool samples,
+static int add_hashed(const struct state *s, const struct hyper_part *part, bool samples,
                       struct mask *m, int64_t g, struct err *err)
 {
     const struct hyper_square *q = s->plan.squares + part->square;
@@ -153,8 +152,8 @@ static int add_hashed(const struct hyper_state *s, const struct hyper_part *part
     return rc;
 }
 
-static int make_mask(struct hyper_state *s, bool samples, int64_t row0, int64_t row1,
-                     struct mask *out, struct err *err)
+static int make_mask(struct state *s, bool samples, int64_t row0, int64_t row1, struct mask *out,
+                     struct err *err)
 {
     const struct attn_in *x = &s->in->x;
     struct hyper_part parts[HYPER_PARTS];
@@ -175,7 +174,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct hyper_state *s = state;
+    struct state *s = state;
     const struct attn_in *x = &s->in->x;
     int rc = 0;
     if (s->plan.at.n_hashed == 0)
@@ -193,7 +192,7 @@ out:
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct hyper_state *s = state;
+    const struct state *s = state;
     rule->of.hashed = s->plan.rule;
     rule->of.hashed.head = 0;
     rule->data = &s->plan.rule.head;
@@ -202,7 +201,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    struct hyper_state *s = state;
+    struct state *s = state;
     if (c->lists && c->lists->form == MASK_FULL && s->plan.at.n_hashed == 0)
         return 0;
     return slice_mask_take(&s->given, c, 1, 1, 0, err);
@@ -211,7 +210,7 @@ static int take(void *state, const struct device_choice *c, struct err *err)
 /* Also without weights: blocks of sorted tokens are no tiles of a mask. */
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    const struct hyper_state *s = state;
+    const struct state *s = state;
     if (s->plan.at.n_hashed == 0)
         return;
     a->kind = ARITH_KERNEL;
@@ -219,7 +218,7 @@ static void how(const void *state, struct arithmetic *a, char why[160])
     a->own.of.hashed = s->plan.rule;
 }
 
-static int est_init(struct hyper_state *s, struct err *err)
+static int est_init(struct state *s, struct err *err)
 {
     int64_t nq = s->in->x.nq;
     int rc = s->est ? 0 : mem_alloc(&s->est, nq, sizeof *s->est, "estimated sums", err);
@@ -230,7 +229,7 @@ static int est_init(struct hyper_state *s, struct err *err)
 
 static int done(void *state, double tiles_pv, const double *lse, struct err *err)
 {
-    struct hyper_state *s = state;
+    struct state *s = state;
     int rc = est_init(s, err);
     if (!rc)
         memcpy(s->est, lse, (size_t)s->in->x.nq * sizeof *lse);
@@ -240,7 +239,7 @@ static int done(void *state, double tiles_pv, const double *lse, struct err *err
 /* ---- attention ------------------------------------------------------------------------------ */
 
 /* Does the key count as drawn for a query of this block? */
-static bool counts(const struct hyper_state *s, const struct hyper_part *part,
+static bool counts(const struct state *s, const struct hyper_part *part,
                    const struct hyper_sample *drawn)
 {
     return !s->plan.rule.exclude || drawn->block != part->block;
@@ -256,7 +255,7 @@ static double dot(const float *a, const float *b, int d)
 
 /* Scores plus log weights of the drawn keys of row i; returns the largest. The zero rows of a last
  * block are one entry, and no value: *pad. */
-static double sample_scores(struct hyper_state *s, int64_t i, const struct hyper_part *parts, int n,
+static double sample_scores(struct state *s, int64_t i, const struct hyper_part *parts, int n,
                             double *pad)
 {
     const struct attn_in *x = &s->in->x;
@@ -283,7 +282,7 @@ static double sample_scores(struct hyper_state *s, int64_t i, const struct hyper
 }
 
 /* Output and log-sum-exp of the drawn keys alone. */
-static double sample_output(struct hyper_state *s, int64_t i, const struct hyper_part *parts, int n)
+static double sample_output(struct state *s, int64_t i, const struct hyper_part *parts, int n)
 {
     const struct attn_in *x = &s->in->x;
     double pad, top = sample_scores(s, i, parts, n, &pad), sum = 0;
@@ -312,7 +311,7 @@ static double sample_output(struct hyper_state *s, int64_t i, const struct hyper
     return top + log(sum);
 }
 
-static int buffers(struct hyper_state *s, struct err *err)
+static int buffers(struct state *s, struct err *err)
 {
     int64_t samples = s->plan.rule.samples;
     int rc = 0;
@@ -329,7 +328,7 @@ out:
 static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
                   struct err *err)
 {
-    struct hyper_state *s = state;
+    struct state *s = state;
     struct hyper_part parts[HYPER_PARTS];
     struct mask ones = {0};
     int64_t dv = s->in->x.dv;
@@ -355,7 +354,7 @@ out:
 
 /* Mean and standard deviation of the estimated share of a row's mass. A row's share is cut at
  * e^300, so that its square is a number. */
-static int report_mass(struct hyper_state *s, struct record *r, struct err *err)
+static int report_mass(struct state *s, struct record *r, struct err *err)
 {
     int64_t nq = s->in->x.nq;
     const double *lse;
@@ -376,7 +375,7 @@ out:
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    struct hyper_state *s = state;
+    struct state *s = state;
     const struct own_squares *at = &s->plan.at;
     int rc = 0;
     record_note(r, "squares=%lld;hashed=%lld", (long long)at->n, (long long)at->n_hashed);
@@ -391,7 +390,7 @@ out:
 /* Every square hashes its queries and keys; drawn keys are attended to, not chosen by data. */
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct hyper_state *s = state;
+    const struct state *s = state;
     for (int64_t k = 0; k < s->plan.at.n; k++) {
         const struct own_square *q = s->plan.at.square + k;
         double tokens = q->hashed ? (double)(q->q1 - q->q0 + q->k1 - q->k0) : 0;
@@ -404,7 +403,7 @@ static bool cost(const void *state, struct select_cost *c)
 
 static bool why_full(const void *state, char why[160])
 {
-    const struct hyper_state *s = state;
+    const struct state *s = state;
     snprintf(why, 160, "%lld tokens have no part of min_len=%lld", (long long)s->in->x.nq,
              (long long)s->plan.rule.min_len);
     return s->plan.at.n_hashed == 0;
@@ -418,9 +417,9 @@ const struct method method_hyperattention = {
         "Han et al., HyperAttention: Long-context Attention in Near-Linear Time, arXiv 2310.05869",
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params = {.table = options,
-               .size = sizeof(struct hyper_params),
+               .size = sizeof(struct params),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "samples"))},
-    .state_size = sizeof(struct hyper_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -32,13 +32,8 @@
 enum profile { PROFILE_OFFICIAL, PROFILE_PAPER, PROFILE_FRONTIER };
 enum pattern { PATTERN_TABLE, PATTERN_VS, PATTERN_ASHAPE, PATTERN_BLOCK, PATTERN_TRISHAPE };
 
-static const char *const profiles[] = {"official", "paper", "frontier", NULL};
-static const char *const patterns[] = {"table", "vs", "ashape", "block", "trishape", NULL};
 static const char *const presets[] = {"profile", "default",       "llama31",
                                       "light",   "dense-columns", NULL};
-static const char *const masks[] = {"realised", "requested", NULL};
-static const char *const emulate[] = {"none", "bf16", NULL};
-static const char *const search[] = {"realised", "exact", NULL};
 
 struct params {
     int profile, pattern, preset, mask, emulate, search;
@@ -50,10 +45,10 @@ struct params {
 };
 
 static const struct opt options[] = {
-    OPT_ENUM(struct params, profile, "official", profiles,
+    OPT_ENUM(struct params, profile, "official", TEXTS("official", "paper", "frontier"),
              "official and paper differ in calibrate only; frontier is a port with one budget "
              "for all heads."),
-    OPT_ENUM(struct params, pattern, "table", patterns,
+    OPT_ENUM(struct params, pattern, "table", TEXTS("table", "vs", "ashape", "block", "trishape"),
              "Pattern of the head; table: from the table, else vertical-slash."),
     OPT_STR(struct params, table, NULL, NULL, "Per-head table in the published JSON layout.",
             .flags = OPT_CALIB_FIXED, .unit = "file"),
@@ -92,11 +87,11 @@ static const struct opt options[] = {
     OPT_INT(struct params, top, NULL, 1, 2147483647, "blocks",
             "Block pattern: blocks of a row block; unset: 100, frontier 64."),
     OPT_INT(struct params, start_layer, "-1", -1, 1e6, "layer", "Layers below are dense."),
-    OPT_ENUM(struct params, mask, "realised", masks,
+    OPT_ENUM(struct params, mask, "realised", TEXTS("realised", "requested"),
              "Vertical-slash: what the kernel's lists cover, or the pairs that were asked for."),
-    OPT_ENUM(struct params, emulate, "none", emulate,
+    OPT_ENUM(struct params, emulate, "none", TEXTS("none", "bf16"),
              "bf16 reproduces the code's roundings of logits, block means and block scores."),
-    OPT_ENUM(struct params, search, "realised", search,
+    OPT_ENUM(struct params, search, "realised", TEXTS("realised", "exact"),
              "calibrate, profile=official: judge the kernels' masks, or the token-exact ones of "
              "the published routine.",
              .flags = OPT_IDENTITY_NOT),

@@ -52,7 +52,7 @@ enum rank { RANK_FULL, RANK_SAMPLED };
 enum scope { SCOPE_QBLOCK, SCOPE_HEAD };
 enum forced { FORCED_NONE, FORCED_DIAG, FORCED_SINK, FORCED_WINDOW };
 
-struct oracle_params {
+struct params {
     int kind, scope, rank;
     int64_t chunks;
     struct share k;
@@ -62,26 +62,23 @@ struct oracle_params {
 
 static const char *const kinds[] = {"topk",      "topp",  "mean",    "block",
                                     "block-cra", "value", "stripes", NULL};
-static const char *const ranks[] = {"full", "sampled", NULL};
-static const char *const scope_names[] = {"qblock", "head", NULL};
 
 static const struct opt options[] = {
-    OPT_ENUM(struct oracle_params, kind, "topp", kinds,
-             "what is kept together and what is guaranteed"),
+    OPT_ENUM(struct params, kind, "topp", kinds, "what is kept together and what is guaranteed"),
     OPT_SHARE(
-        struct oracle_params, k, NULL, 1, 1e9, "keys",
+        struct params, k, NULL, 1, 1e9, "keys",
         "topk: keys kept per row, a share of those that it sees; stripes: columns, a share of all; "
         "mean, and block with scope=head: units of the head that are kept, in place of alpha"),
-    OPT_NUM(struct oracle_params, alpha, "0.95", 0, 1, "mass share",
-            "probability mass to be reached", .flags = OPT_MIN_OPEN),
-    OPT_STR(struct oracle_params, unit, "1x1", NULL,
+    OPT_NUM(struct params, alpha, "0.95", 0, 1, "mass share", "probability mass to be reached",
+            .flags = OPT_MIN_OPEN),
+    OPT_STR(struct params, unit, "1x1", NULL,
             "block kinds: query rows x keys of a unit, such as 128x1 or 64x64", .unit = "tokens"),
-    OPT_ENUM(struct oracle_params, scope, "qblock", scope_names,
+    OPT_ENUM(struct params, scope, "qblock", TEXTS("qblock", "head"),
              "block: the target holds per query block or over the head"),
-    OPT_ENUM(struct oracle_params, rank, "full", ranks,
+    OPT_ENUM(struct params, rank, "full", TEXTS("full", "sampled"),
              "stripes: columns are ranked by their mass in all rows, or in slices of 128 rows"),
-    OPT_INT(struct oracle_params, chunks, "1", 1, 1e6, "", "stripes, rank=sampled: slices"),
-    OPT_STR(struct oracle_params, forced, "none", NULL,
+    OPT_INT(struct params, chunks, "1", 1, 1e6, "", "stripes, rank=sampled: slices"),
+    OPT_STR(struct params, forced, "none", NULL,
             "entries kept in advance that count towards the target: none, diag, sink-N, "
             "window-N"),
     {0},
@@ -93,7 +90,7 @@ struct parsed {
     int64_t forced_n;
 };
 
-static int parse_params(const struct oracle_params *p, struct parsed *out, struct err *err)
+static int parse_params(const struct params *p, struct parsed *out, struct err *err)
 {
     long long a, b;
     int end = 0;
@@ -123,7 +120,7 @@ static int parse_params(const struct oracle_params *p, struct parsed *out, struc
 
 static int validate(void *params, struct err *err)
 {
-    struct oracle_params *p = params;
+    struct params *p = params;
     struct parsed parsed;
     int rc = parse_params(p, &parsed, err);
     bool blocks = p->kind == KIND_BLOCK || p->kind == KIND_BLOCK_CRA;
@@ -148,8 +145,8 @@ static int validate(void *params, struct err *err)
 
 /* ---- state ---------------------------------------------------------------------------------- */
 
-struct oracle_state {
-    const struct oracle_params *params;
+struct state {
+    const struct params *params;
     struct parsed unit;
     struct head_in in;
     enum kind kind;
@@ -172,7 +169,7 @@ struct oracle_state {
 
 static void release(void *state)
 {
-    struct oracle_state *s = state;
+    struct state *s = state;
     map_rows_free(&s->rows);
     prefix_work_free(s->work);
     free(s->rank);
@@ -186,8 +183,7 @@ static void release(void *state)
 
 /* Units [lo, hi) of the query block [r0, r1) that are kept in advance: those with a forced entry.
  * The forced keys of neighbouring rows overlap or touch, so their union is one interval. */
-static void forced_units(const struct oracle_state *s, int64_t r0, int64_t r1, int64_t *lo,
-                         int64_t *hi)
+static void forced_units(const struct state *s, int64_t r0, int64_t r1, int64_t *lo, int64_t *hi)
 {
     const struct attn_in *x = &s->in.x;
     int64_t shift = x->nk - x->nq, n = s->unit.forced_n, limit = attn_limit(x, r1 - 1);
@@ -239,12 +235,12 @@ static double take_out(double *rank, const double *mass, int64_t lo, int64_t hi)
 /* ---- masses of units ------------------------------------------------------------------------ */
 
 /* The first unit with a key that the row r0 sees, and one past the last of the row r1 - 1. */
-static int64_t units_first(const struct oracle_state *s, int64_t r0)
+static int64_t units_first(const struct state *s, int64_t r0)
 {
     return attn_first(&s->in.x, r0) / s->unit.bk;
 }
 
-static int64_t units_visible(const struct oracle_state *s, int64_t r1)
+static int64_t units_visible(const struct state *s, int64_t r1)
 {
     return (attn_limit(&s->in.x, r1 - 1) + s->unit.bk - 1) / s->unit.bk;
 }
@@ -257,7 +253,7 @@ static void add_row(const double *p, int64_t n, double *sum)
 }
 
 /* mass[c] = sum over the rows [r0, r1) and the keys of unit c of p; *n units are visible. */
-static int unit_masses(struct oracle_state *s, int64_t r0, int64_t r1, double *mass, int64_t *n,
+static int unit_masses(struct state *s, int64_t r0, int64_t r1, double *mass, int64_t *n,
                        struct err *err)
 {
     int rc = 0;
@@ -286,7 +282,7 @@ out:
 /* Query block r of the head as a row of the matrix of unit masses. */
 static int head_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
 {
-    struct oracle_state *s = ctx;
+    struct state *s = ctx;
     int64_t r0 = r * s->unit.bq, r1 = MIN(r0 + s->unit.bq, s->in.x.nq), lo, hi;
     int rc = unit_masses(s, r0, r1, s->mass, &row->n, err);
     if (rc)
@@ -301,7 +297,7 @@ static int head_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
 
 /* ---- selection of one group ----------------------------------------------------------------- */
 
-static void tally(struct oracle_state *s, const struct prefix *p, double target, int64_t kept)
+static void tally(struct state *s, const struct prefix *p, double target, int64_t kept)
 {
     s->ties += fabs(p->sum - target) < TIE || fabs(p->before - target) < TIE;
     s->row_min = MIN(s->row_min, kept);
@@ -324,7 +320,7 @@ static void value_ranks(const double *p, const float *v, const double *o, int64_
 }
 
 /* topp, value, block by query block: the shortest prefix with mass alpha. */
-static int group_by_mass(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+static int group_by_mass(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
                          struct err *err)
 {
     const struct attn_in *x = &s->in.x;
@@ -353,7 +349,7 @@ out:
     return rc;
 }
 
-static int group_topk(struct oracle_state *s, struct mask *m, int64_t g, int64_t i, struct err *err)
+static int group_topk(struct state *s, struct mask *m, int64_t g, int64_t i, struct err *err)
 {
     const double *score;
     int64_t first = attn_first(&s->in.x, i), n = attn_limit(&s->in.x, i), lo, hi;
@@ -376,7 +372,7 @@ out:
     return rc;
 }
 
-static int group_of_head(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+static int group_of_head(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
                          struct err *err)
 {
     struct head_row row = {0};
@@ -390,7 +386,7 @@ out:
     return rc;
 }
 
-static int group_cover(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+static int group_cover(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
                        struct err *err)
 {
     int64_t rows = r1 - r0, n = units_visible(s, r1), lo, hi, ignored;
@@ -418,7 +414,7 @@ out:
 
 /* ---- callbacks ------------------------------------------------------------------------------ */
 
-static int prepare_storage(struct oracle_state *s, struct err *err)
+static int prepare_storage(struct state *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     int64_t units = (x->nk + s->unit.bk - 1) / s->unit.bk, n;
@@ -441,9 +437,9 @@ out:
 }
 
 /* All queries share the columns; groups of rows only keep the lists short. */
-static int choose_stripes(struct oracle_state *s, struct err *err)
+static int choose_stripes(struct state *s, struct err *err)
 {
-    const struct oracle_params *p = s->params;
+    const struct params *p = s->params;
     int64_t nk = s->in.x.nk, count = MIN(share_resolve(p->k, nk), nk);
     int rc = mem_alloc(&s->stripes, count, sizeof *s->stripes, "columns", err);
     s->unit.bq = MIN(STRIPE_ROWS, s->in.x.nq);
@@ -453,7 +449,7 @@ static int choose_stripes(struct oracle_state *s, struct err *err)
 }
 
 /* Units with an allowed pair. */
-static int64_t units_of_head(const struct oracle_state *s)
+static int64_t units_of_head(const struct state *s)
 {
     int64_t n = 0, nq = s->in.x.nq;
     for (int64_t r0 = 0; r0 < nq; r0 += s->unit.bq)
@@ -462,7 +458,7 @@ static int64_t units_of_head(const struct oracle_state *s)
 }
 
 /* The prefix of all units of the head that holds the mass alpha, or k units. */
-static int choose_head(struct oracle_state *s, struct err *err)
+static int choose_head(struct state *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     bool counts = !isnan(s->params->k.value);
@@ -477,7 +473,7 @@ static int choose_head(struct oracle_state *s, struct err *err)
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    struct oracle_state *s = state;
+    struct state *s = state;
     int rc = 0;
 
     s->params = params;
@@ -502,7 +498,7 @@ out:
     return rc;
 }
 
-static int select_group(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+static int select_group(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
                         struct err *err)
 {
     if (attn_limit(&s->in.x, r1 - 1) == 0)
@@ -525,7 +521,7 @@ static int select_group(struct oracle_state *s, struct mask *m, int64_t g, int64
 
 /* The rows of a device's mask. */
 /* A query block that the device chose for. */
-static void note_given(struct oracle_state *s, int64_t r1, int64_t kept)
+static void note_given(struct state *s, int64_t r1, int64_t kept)
 {
     s->units_allowed += units_visible(s, r1);
     if (attn_limit(&s->in.x, r1 - 1) == 0)
@@ -534,7 +530,7 @@ static void note_given(struct oracle_state *s, int64_t r1, int64_t kept)
     s->row_max = MAX(s->row_max, kept);
 }
 
-static int select_given(struct oracle_state *s, int64_t row0, int64_t row1, struct mask *out,
+static int select_given(struct state *s, int64_t row0, int64_t row1, struct mask *out,
                         struct err *err)
 {
     int rc = slice_mask_lists(&s->given, row0, row1, out, err);
@@ -547,7 +543,7 @@ static int select_given(struct oracle_state *s, int64_t row0, int64_t row1, stru
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct oracle_state *s = state;
+    struct state *s = state;
     const struct attn_in *x = &s->in.x;
     int rc = 0;
 
@@ -574,8 +570,8 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 {
     static const enum oracle_forced forced[] = {ORACLE_FORCED_NONE, ORACLE_DIAG, ORACLE_SINK,
                                                 ORACLE_WINDOW};
-    const struct oracle_state *s = state;
-    const struct oracle_params *p = s->params;
+    const struct state *s = state;
+    const struct params *p = s->params;
     bool by_count = s->kind == KIND_TOPK || (s->head_wide && !isnan(p->k.value));
     if (s->kind != KIND_TOPK && s->kind != KIND_TOPP && s->kind != KIND_BLOCK &&
         s->kind != KIND_MEAN) {
@@ -596,7 +592,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    struct oracle_state *s = state;
+    struct state *s = state;
     const struct accel_units *u = c->counts;
     s->chosen = true;
     for (int64_t g = 0; u && g < u->groups; g++)
@@ -604,7 +600,7 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     return slice_mask_take(&s->given, c, s->unit.bq, s->unit.bk, 0, err);
 }
 
-static int report_sd(const struct oracle_state *s, struct record *r, struct err *err)
+static int report_sd(const struct state *s, struct record *r, struct err *err)
 {
     char tri[32] = "sd_tri", sq[32] = "sd_sq";
     double alpha = s->params->alpha;
@@ -618,7 +614,7 @@ static int report_sd(const struct oracle_state *s, struct record *r, struct err 
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    struct oracle_state *s = state;
+    struct state *s = state;
     double units = (double)s->units_allowed;
     int rc = 0;
 
@@ -668,7 +664,7 @@ static const struct metric_def metrics[] = {
  * columns may all lie after a query. */
 static bool may_be_empty(const void *params)
 {
-    const struct oracle_params *p = params;
+    const struct params *p = params;
     return p->kind == KIND_MEAN || p->kind == KIND_BLOCK || p->kind == KIND_STRIPES;
 }
 
@@ -679,7 +675,7 @@ const struct method method_oracle = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_BOUND | METHOD_ANY_SCORE |
              METHOD_PREFIX,
     .params = {.table = options,
-               .size = sizeof(struct oracle_params),
+               .size = sizeof(struct params),
                .scopes = PARAM_SCOPES({"k", "kind=topk|stripes|mean|block"},
                                       {"rank", "kind=stripes"}, {"chunks", "rank=sampled"},
                                       {"forced", "kind=topk|topp|mean|block|block-cra|value"},
@@ -692,7 +688,7 @@ const struct method method_oracle = {
                    BUDGET_BY(BUDGET_COMPLEMENT, "alpha")),
                .validate = validate,
                .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct oracle_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -22,9 +22,8 @@
 extern const struct method method_minference;
 
 enum match { MATCH_NAMES, MATCH_ORDER };
-static const char *const matches[] = {"names", "order", NULL};
 
-struct mask_params {
+struct params {
     char *file, *unit, *order, *id;
     int match;
     int64_t pick;
@@ -32,19 +31,19 @@ struct mask_params {
 
 static const struct opt options[] = {
     OPT_STR(
-        struct mask_params, file, NULL, NULL,
+        struct params, file, NULL, NULL,
         "Masks: a dump of lacuna replay, .npy, .npz, .safetensors, HDF5, or MInference's .json.",
         .flags = OPT_REQUIRED, .unit = "file"),
-    OPT_STR(struct mask_params, unit, NULL, NULL,
+    OPT_STR(struct params, unit, NULL, NULL,
             "Size of the blocks of arrays, such as 64x64; unset: the file says it, or pairs.",
             .unit = "queries x keys"),
-    OPT_INT(struct mask_params, pick, NULL, 0, 1e6, "",
+    OPT_INT(struct params, pick, NULL, 0, 1e6, "",
             "Which setting of a dump with several, by its number in lacuna mask list."),
-    OPT_ENUM(struct mask_params, match, "names", matches,
+    OPT_ENUM(struct params, match, "names", TEXTS("names", "order"),
              "order: take a dump's masks for another trace of the same shape."),
-    OPT_STR(struct mask_params, order, NULL, NULL,
+    OPT_STR(struct params, order, NULL, NULL,
             "Token order of the mask's rows and keys (as --permute); a dump says it itself."),
-    OPT_STR(struct mask_params, id, NULL, NULL,
+    OPT_STR(struct params, id, NULL, NULL,
             "Content of the file; filled in, and refused where the file has another.",
             .unit = "checksum"),
     {0},
@@ -97,7 +96,7 @@ static int settle(char **text, const char *is, const char *name, const char *pat
 }
 
 /* The setting that is picked, and the order of its masks. */
-static int identify_dump(struct mask_params *p, const struct maskset *s, struct err *err)
+static int identify_dump(struct params *p, const struct maskset *s, struct err *err)
 {
     const struct mask_index *x = &s->index;
     const char *order = NULL;
@@ -118,7 +117,7 @@ static int identify_dump(struct mask_params *p, const struct maskset *s, struct 
 }
 
 /* A parameter that would change nothing is refused. */
-static int check_kind(const struct mask_params *p, enum maskset_kind kind, struct err *err)
+static int check_kind(const struct params *p, enum maskset_kind kind, struct err *err)
 {
     bool dump = kind == MASKSET_DUMP, table = kind == MASKSET_TABLE;
     const char *idle = !dump && p->pick != INT64_MIN      ? "pick"
@@ -135,7 +134,7 @@ static int check_kind(const struct mask_params *p, enum maskset_kind kind, struc
 
 static int identify(void *params, struct err *err)
 {
-    struct mask_params *p = params;
+    struct params *p = params;
     struct maskset *s = NULL;
     char id[17];
     int rc = 0;
@@ -153,20 +152,20 @@ out:
 
 static int validate(void *params, struct err *err)
 {
-    const struct mask_params *p = params;
+    const struct params *p = params;
     int64_t bq, bk;
     return p->unit ? unit_parse(p->unit, &bq, &bk, err) : 0;
 }
 
 static const char *order_of(const void *params)
 {
-    return ((const struct mask_params *)params)->order;
+    return ((const struct params *)params)->order;
 }
 
 static int open_session(const void *params, void **session, struct err *err)
 {
     struct maskset *s = NULL;
-    int rc = maskset_open(((const struct mask_params *)params)->file, &s, err);
+    int rc = maskset_open(((const struct params *)params)->file, &s, err);
     *session = s;
     return rc;
 }
@@ -179,7 +178,7 @@ static void close_session(void *session)
 
 /* ---- a head --------------------------------------------------------------------------------- */
 
-struct mask_state {
+struct state {
     struct maskset *own, *set; /* own: opened here, without a session */
     struct given given;
     struct mask_rows rows;
@@ -189,7 +188,7 @@ struct mask_state {
 
 static void release(void *state)
 {
-    struct mask_state *s = state;
+    struct state *s = state;
     const struct method *m = &method_minference;
     method_release(m, s->table);
     if (s->table_params)
@@ -200,7 +199,7 @@ static void release(void *state)
 }
 
 /* MInference's table says which pattern a head has, not which pairs: its method finds these. */
-static int prepare_table(struct mask_state *s, struct method_ctx *ctx, const struct head_in *in,
+static int prepare_table(struct state *s, struct method_ctx *ctx, const struct head_in *in,
                          struct err *err)
 {
     const struct method *m = &method_minference;
@@ -216,7 +215,7 @@ out:
     return rc;
 }
 
-static int prepare_mask(struct mask_state *s, const struct mask_params *p, struct method_ctx *ctx,
+static int prepare_mask(struct state *s, const struct params *p, struct method_ctx *ctx,
                         const struct head_in *in, struct err *err)
 {
     struct mask_lookup how = {.any_trace = p->match == MATCH_ORDER};
@@ -239,8 +238,8 @@ out:
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct mask_params *p = params;
-    struct mask_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
     int rc = 0;
 
     s->set = ctx->session;
@@ -258,14 +257,14 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct mask_state *s = state;
+    struct state *s = state;
     return s->table ? method_minference.select(s->table, row0, row1, out, err)
                     : given_select(&s->given, row0, row1, out, err);
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    struct mask_state *s = state;
+    struct state *s = state;
     struct buf of = {0};
     if (s->table)
         return method_minference.report(s->table, r, err);
@@ -278,23 +277,18 @@ static int report(void *state, struct record *r, struct err *err)
     return record_metric(r, "pairs_dropped", (double)s->given.dropped, err);
 }
 
-static bool may_be_empty(const void *params)
-{
-    return true;
-}
-
 const struct method method_mask = {
     .name = "mask",
     .summary = "a mask from a file: a dump, arrays, BSR, a FlexAttention BlockMask",
     .paper = "none: masks from outside",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE | METHOD_PREFIX,
     .params = {.table = options,
-               .size = sizeof(struct mask_params),
+               .size = sizeof(struct params),
                .validate = validate,
                .identify = identify,
                .order = order_of,
-               .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct mask_state),
+               .may_be_empty = method_always},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

@@ -31,17 +31,13 @@ enum profile { PROFILE_OFFICIAL, PROFILE_PAPER };
 enum kind { KIND_AUTO, KIND_WAN, KIND_HUNYUAN };
 enum pad { PAD_OURS, PAD_OFFICIAL };
 
-struct radial_params {
+struct params {
     int profile, kind, block, sink, pad, preset;
     int64_t thin, dense_layers, dense_steps;
     double decay;
 };
 
-static const char *const profiles[] = {"official", "paper", NULL};
 static const char *const kinds[] = {"auto", "wan", "hunyuan", NULL};
-static const char *const blocks[] = {"64", "128", NULL};
-static const char *const off_on[] = {"0", "1", NULL};
-static const char *const pads[] = {"ours", "official", NULL};
 static const char *const presets[] = {"none",       "wan21",        "wan22", "hunyuan",
                                       "wan21-long", "hunyuan-long", NULL};
 
@@ -57,32 +53,32 @@ static const struct preset {
 enum { PRESET_NONE, PRESET_WAN21, PRESET_HUNYUAN = 3 };
 
 static const struct opt options[] = {
-    OPT_ENUM(struct radial_params, profile, "official", profiles,
+    OPT_ENUM(struct params, profile, "official", TEXTS("official", "paper"),
              "the published mask function, or the paper's formula per element"),
-    OPT_ENUM(struct radial_params, kind, "auto", kinds,
+    OPT_ENUM(struct params, kind, "auto", kinds,
              "model family: decay and sink; auto: of the preset, else wan without joint text"),
-    OPT_NUM(struct radial_params, decay, NULL, 0, 1, "",
+    OPT_NUM(struct params, decay, NULL, 0, 1, "",
             "official: factor on the band width; unset = of the preset, else 0.2 (wan), 0.95 "
             "(hunyuan)",
             .flags = OPT_MIN_OPEN),
-    OPT_ENUM(struct radial_params, block, NULL, blocks,
+    OPT_ENUM(struct params, block, NULL, TEXTS("64", "128"),
              "block of the mask; unset = of the preset, else 128", .unit = "tokens"),
-    OPT_ENUM(struct radial_params, sink, NULL, off_on,
+    OPT_ENUM(struct params, sink, NULL, TEXTS("0", "1"),
              "all queries see frame 0; unset = 1 for wan and profile=paper, 0 for hunyuan"),
-    OPT_INT(struct radial_params, thin, "128", 1, 1e9, "tokens",
+    OPT_INT(struct params, thin, "128", 1, 1e9, "tokens",
             "official: band length below which frame pairs are thinned"),
-    OPT_INT(struct radial_params, dense_layers, NULL, 0, 1e6, "layers",
+    OPT_INT(struct params, dense_layers, NULL, 0, 1e6, "layers",
             "first layers that run dense; unset = preset"),
-    OPT_INT(struct radial_params, dense_steps, NULL, 0, 1e6, "steps",
+    OPT_INT(struct params, dense_steps, NULL, 0, 1e6, "steps",
             "first denoising steps that run dense; unset = preset"),
-    OPT_ENUM(struct radial_params, pad, "ours", pads,
+    OPT_ENUM(struct params, pad, "ours", TEXTS("ours", "official"),
              "official: skip a sequence that is no multiple of the block"),
-    OPT_ENUM(struct radial_params, preset, NULL, presets,
+    OPT_ENUM(struct params, preset, NULL, presets,
              "published settings; unset = wan21 or hunyuan, as the kind"),
     {0},
 };
 
-struct radial_state {
+struct state {
     struct attn_in x;
     struct radial_rule rule;
     bool dense, paper;
@@ -95,13 +91,13 @@ struct radial_state {
 
 static void release(void *state)
 {
-    struct radial_state *s = state;
+    struct state *s = state;
     block_map_free(&s->map);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-static void resolve(const struct radial_params *p, const struct head_in *in, struct radial_state *s)
+static void resolve(const struct params *p, const struct head_in *in, struct state *s)
 {
     bool text = in->geom.text > 0 || in->n_padding > 0;
     int kind = p->kind ? p->kind : p->preset > 0 ? (int)preset_values[p->preset].kind : KIND_AUTO;
@@ -158,8 +154,8 @@ static void trim(struct block_map *map, int64_t n)
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct radial_params *p = params;
-    struct radial_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
     int rc = 0;
 
     if ((rc = check_head(ctx, in)) != 0)
@@ -186,7 +182,7 @@ out:
 
 /* ---- masks ---------------------------------------------------------------------------------- */
 
-static int paper_row(const struct radial_state *s, int64_t i, struct mask *m, struct err *err)
+static int paper_row(const struct state *s, int64_t i, struct mask *m, struct err *err)
 {
     const struct radial_rule *r = &s->rule;
     int64_t g = i - m->row0, video = r->F * r->T, lo, hi;
@@ -203,7 +199,7 @@ out:
     return rc;
 }
 
-static int paper_select(struct radial_state *s, int64_t row0, int64_t row1, struct mask *m,
+static int paper_select(struct state *s, int64_t row0, int64_t row1, struct mask *m,
                         struct err *err)
 {
     int rc = 0;
@@ -218,7 +214,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct radial_state *s = state;
+    struct state *s = state;
     if (!s->dense)
         return s->paper ? paper_select(s, row0, row1, out, err)
                         : block_map_mask(&s->map, row0, row1, out, err);
@@ -230,13 +226,13 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 /* The first layers and steps run dense. */
 static struct mask_origin origin(void *state)
 {
-    struct radial_state *s = state;
+    struct state *s = state;
     return (struct mask_origin){.which = s->dense, .counted = &s->tiles, .bytes = sizeof s->tiles};
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct radial_state *s = state;
+    const struct state *s = state;
     int rc = 0;
     int64_t side = (s->x.nq + s->n_padding + s->rule.block - 1) / s->rule.block;
 
@@ -259,7 +255,7 @@ out:
 /* A band of few rows of the last block, by shares of whole blocks, may be empty. */
 static bool may_be_empty(const void *params)
 {
-    const struct radial_params *p = params;
+    const struct params *p = params;
     return p->preset == PRESET_NONE;
 }
 
@@ -270,11 +266,11 @@ const struct method method_radial = {
              "Generation, arXiv 2506.19852",
     .flags = METHOD_BIDIRECTIONAL | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
     .params = {.table = options,
-               .size = sizeof(struct radial_params),
+               .size = sizeof(struct params),
                .scopes = PARAM_SCOPES({"decay thin pad", "profile=official"}),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "decay", .only = "profile=official")),
                .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct radial_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

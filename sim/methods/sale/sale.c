@@ -30,15 +30,6 @@
 enum profile { PROFILE_OFFICIAL, PROFILE_PAPER };
 enum arith { ARITH_EXACT, ARITH_SAGE1 };
 
-static const char *const profiles[] = {"official", "paper", NULL};
-static const char *const locals[] = {"128", "256", NULL};
-static const char *const calib_locals[] = {"profile", "128", "256", NULL};
-static const char *const bits[] = {"4", "8", "16", NULL};
-static const char *const thr_dtypes[] = {"profile", "f16", "f32", NULL};
-static const char *const sl_masks[] = {"causal", "none", NULL};
-static const char *const ariths[] = {"exact", "sage1", NULL};
-static const char *const quants[] = {"none", "int8", NULL};
-
 struct params {
     int bounds, profile, local, bits, thr_dtype, sl_mask, arith, quant, calib_local;
     double tau, theta, tau0, tau_min;
@@ -50,7 +41,7 @@ static const char *const bounds_of[] = {"none", "llama3.1", "qwen2.5", NULL};
 static const double bounds_values[] = {0.4, 0.4, 2.0};
 
 static const struct opt options[] = {
-    OPT_ENUM(struct params, profile, "official", profiles,
+    OPT_ENUM(struct params, profile, "official", TEXTS("official", "paper"),
              "official: estimate > threshold, both in fp16; paper: >=, both in fp32. Operands are "
              "fp16 in either."),
     OPT_NUM(struct params, tau, "0.004", 0, 1, "share",
@@ -61,19 +52,20 @@ static const struct opt options[] = {
     OPT_INT(struct params, bk, "32", SALE_BK, SALE_BK, "tokens", "Keys of a block; fixed."),
     OPT_INT(struct params, sink, "32", SALE_BK, SALE_BK, "tokens",
             "Always kept at the start: one key block; fixed."),
-    OPT_ENUM(struct params, local, "128", locals, "Least always-kept stretch before the diagonal.",
-             .unit = "tokens"),
+    OPT_ENUM(struct params, local, "128", TEXTS("128", "256"),
+             "Least always-kept stretch before the diagonal.", .unit = "tokens"),
     OPT_INT(struct params, dense_below, "1024", 0, 9e15, "tokens",
             "Prompts up to this length stay dense."),
-    OPT_ENUM(struct params, bits, "4", bits, "Width of the estimate; 16 is fp16 without integers.",
-             .unit = "bit"),
-    OPT_ENUM(struct params, thr_dtype, "profile", thr_dtypes,
+    OPT_ENUM(struct params, bits, "4", TEXTS("4", "8", "16"),
+             "Width of the estimate; 16 is fp16 without integers.", .unit = "bit"),
+    OPT_ENUM(struct params, thr_dtype, "profile", TEXTS("profile", "f16", "f32"),
              "Rounding of threshold and estimate; unset: f16, with profile=paper f32."),
-    OPT_ENUM(struct params, sl_mask, "causal", sl_masks,
+    OPT_ENUM(struct params, sl_mask, "causal", TEXTS("causal", "none"),
              "Mask inside the sink-local statistics; none lets later keys in."),
-    OPT_ENUM(struct params, arith, "exact", ariths,
+    OPT_ENUM(struct params, arith, "exact", TEXTS("exact", "sage1"),
              "Attention on kept blocks: exact softmax, or INT8 Q.K and fp16 P.V."),
-    OPT_ENUM(struct params, quant, "none", quants, "int8 is another name of arith=sage1."),
+    OPT_ENUM(struct params, quant, "none", TEXTS("none", "int8"),
+             "int8 is another name of arith=sage1."),
     OPT_NUM(struct params, theta, "0.4", 0, INFINITY, "output L1 per token",
             "calibrate: bound of the output error.", .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN),
     OPT_ENUM(struct params, bounds, "none", bounds_of,
@@ -83,7 +75,7 @@ static const struct opt options[] = {
             .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN | OPT_MAX_OPEN),
     OPT_NUM(struct params, tau_min, "1e-4", 0, 1, "share",
             "calibrate: at or below it tau becomes 0.", .flags = OPT_IDENTITY_NOT | OPT_MAX_OPEN),
-    OPT_ENUM(struct params, calib_local, "profile", calib_locals,
+    OPT_ENUM(struct params, calib_local, "profile", TEXTS("profile", "128", "256"),
              "calibrate: local stretch; unset: 256, with profile=paper 128.",
              .flags = OPT_IDENTITY_NOT, .unit = "tokens"),
     {0},

@@ -31,15 +31,10 @@
 enum profile { PROFILE_PAPER, PROFILE_STRICT, PROFILE_SAFE, PROFILE_V2 };
 enum target { TARGET_ACC, TARGET_SPD };
 
-static const char *const profiles[] = {"paper", "strict", "safe", "v2", NULL};
 static const char *const presets[] = {"none",          "glm4-acc",      "glm4-spd",
                                       "internlm2-acc", "internlm2-spd", NULL};
-static const char *const extends[] = {"cover2", "cover1", "centred", NULL};
-static const char *const merges[] = {"perchunk", "union", "mean", NULL};
-static const char *const reduces[] = {"sum", "max", NULL};
-static const char *const blocks[] = {"64", "128", NULL};
+
 static const char *const switch_names[] = {"profile", "0", "1", NULL};
-static const char *const targets[] = {"acc", "spd", NULL};
 
 struct params {
     int profile, preset, extend, merge, reduce, block, keep_diag, keep_sink;
@@ -52,7 +47,7 @@ struct params {
 };
 
 static const struct opt options[] = {
-    OPT_ENUM(struct params, profile, "paper", profiles,
+    OPT_ENUM(struct params, profile, "paper", TEXTS("paper", "strict", "safe", "v2"),
              "paper forces the diagonal block, strict no block, safe diagonal and sink; v2 is "
              "the earlier algorithm (window and token columns)."),
     OPT_NUM(struct params, alpha_c, NULL, 0, 1, "mass share",
@@ -61,13 +56,15 @@ static const struct opt options[] = {
             "Slash threshold; unset: the preset's, else 0.95."),
     OPT_INT(struct params, chunks, NULL, 1, SAMPLE_MAX_CHUNKS, "slices",
             "Sampled slices; unset: the preset's, else 1."),
-    OPT_ENUM(struct params, block, "128", blocks, "Slice height and block size.", .unit = "tokens"),
-    OPT_ENUM(struct params, extend, "cover2", extends,
+    OPT_ENUM(struct params, block, "128", TEXTS("64", "128"), "Slice height and block size.",
+             .unit = "tokens"),
+    OPT_ENUM(struct params, extend, "cover2", TEXTS("cover2", "cover1", "centred"),
              "Block diagonals of a slash bin: both it touches, the lower one, or one for "
              "centred bins."),
-    OPT_ENUM(struct params, merge, "perchunk", merges,
+    OPT_ENUM(struct params, merge, "perchunk", TEXTS("perchunk", "union", "mean"),
              "Rows a slice's lists govern: its chunk, all (united), or all (scores averaged)."),
-    OPT_ENUM(struct params, reduce, "sum", reduces, "Block reduction; max is an ablation."),
+    OPT_ENUM(struct params, reduce, "sum", TEXTS("sum", "max"),
+             "Block reduction; max is an ablation."),
     OPT_ENUM(struct params, keep_diag, "profile", switch_names,
              "Always keep the diagonal block; unset: 1, with profile=strict 0."),
     OPT_ENUM(struct params, keep_sink, "profile", switch_names,
@@ -81,7 +78,7 @@ static const struct opt options[] = {
             .flags = OPT_MIN_OPEN),
     OPT_INT(struct params, bottom, "128", 0, 2147483647, "tokens",
             "profile=v2: last rows kept dense."),
-    OPT_ENUM(struct params, target, "acc", targets,
+    OPT_ENUM(struct params, target, "acc", TEXTS("acc", "spd"),
              "calibrate: acc meets target_p1 and target_err, spd meets target_mean.",
              .flags = OPT_IDENTITY_NOT),
     OPT_NUM(struct params, target_p1, "0.90", 0, 1, "mass share",

@@ -27,20 +27,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const profiles[] = {"official", "paper", NULL};
-static const char *const archs[] = {"sm80", "sm89", "sm90", NULL};
-static const char *const tiles[] = {"128x64", "64x128", NULL};
-static const char *const selects[] = {"cdf", "topk", NULL};
-static const char *const pv_scopes[] = {"cta", "warp", NULL};
-static const char *const map_dtypes[] = {"f32", "input", NULL};
-static const char *const cdf_dtypes[] = {"f32", "f16", "bf16", NULL};
 static const char *const ariths[] = {"exact", "sage1", "sage2", NULL};
-static const char *const quants[] = {"none", "int8", NULL};
-static const char *const v_maxs[] = {"448", "2.25", NULL};
-static const char *const deads[] = {"zero", "mean", NULL};
 static const char *const orders[] = {"none", "random", "row", "column", "time", "hilbert", NULL};
-static const char *const searches[] = {"bisect", "grid", NULL};
-static const char *const bins[] = {"sum", "mean", NULL};
 
 /* Bounds that the paper prints per model (arXiv 2502.18137, section 4.1). */
 static const char *const bounds_of[] = {"none",           "llama3.1", "cogvideox", "mochi",
@@ -49,12 +37,13 @@ static const double bounds_values[][2] = {{0, 0},        {0.08, 0.09}, {0.05, 0.
                                           {0.03, 0.035}, {0.07, 0.08}, {0.07, 0.08}};
 
 static const struct opt options[] = {
-    OPT_ENUM(struct sparge_params, profile, "official", profiles,
+    OPT_ENUM(struct sparge_params, profile, "official", TEXTS("official", "paper"),
              "Rule set: the authors' code or the paper's formulas."),
-    OPT_ENUM(struct sparge_params, arch, "sm80", archs,
+    OPT_ENUM(struct sparge_params, arch, "sm80", TEXTS("sm80", "sm89", "sm90"),
              "Official preset: tile, filter scope, exempt tail, P.V type."),
-    OPT_ENUM(struct sparge_params, tile, NULL, tiles, "Query x key tile; unset = from arch."),
-    OPT_ENUM(struct sparge_params, select, "cdf", selects,
+    OPT_ENUM(struct sparge_params, tile, NULL, TEXTS("128x64", "64x128"),
+             "Query x key tile; unset = from arch."),
+    OPT_ENUM(struct sparge_params, select, "cdf", TEXTS("cdf", "topk"),
              "Cut of filter 1: by coarse mass or by number of blocks."),
     OPT_NUM(struct sparge_params, theta, NULL, -1, 1, "cosine",
             "A block is self-similar above it, below 0 all are; unset = 0.6 (cdf), -0.1 (topk)."),
@@ -70,7 +59,7 @@ static const struct opt options[] = {
             .flags = OPT_OFF),
     OPT_NUM(struct sparge_params, lambda, NULL, -INFINITY, 0, "nat",
             "The paper's form of pv: pv = -lambda log2(e).", .flags = OPT_MAX_OPEN | OPT_MIN_OPEN),
-    OPT_ENUM(struct sparge_params, pv_scope, NULL, pv_scopes,
+    OPT_ENUM(struct sparge_params, pv_scope, NULL, TEXTS("cta", "warp"),
              "Rows that agree before P.V is skipped; unset = cta (official), warp (paper)."),
     OPT_INT(struct sparge_params, pv_tail, NULL, 0, 2, "tiles",
             "Last kept tiles that filter 2 never skips; unset = from arch (official), 0 "
@@ -78,24 +67,25 @@ static const struct opt options[] = {
     OPT_BOOL(struct sparge_params, sink, "0", "Always keep key block 0."),
     OPT_BOOL(struct sparge_params, smooth_k, "1",
              "Subtract the token mean of K before pooling, similarity and quantisation."),
-    OPT_ENUM(struct sparge_params, map_dtype, "f32", map_dtypes,
+    OPT_ENUM(struct sparge_params, map_dtype, "f32", TEXTS("f32", "input"),
              "Grid of pooled vectors, scores and probabilities."),
-    OPT_ENUM(struct sparge_params, cdf_dtype, "f32", cdf_dtypes,
+    OPT_ENUM(struct sparge_params, cdf_dtype, "f32", TEXTS("f32", "f16", "bf16"),
              "Type of the running sum that tau cuts."),
     OPT_ENUM(struct sparge_params, arith, "exact", ariths,
              "Arithmetic on kept tiles: exact, INT8 + fp16 (sage1), INT8 + e4m3 (sage2)."),
-    OPT_ENUM(struct sparge_params, quant, "none", quants,
+    OPT_ENUM(struct sparge_params, quant, "none", TEXTS("none", "int8"),
              "int8 is another way to write arith=sage1."),
-    OPT_ENUM(struct sparge_params, v_max, "448", v_maxs, "Largest quantised |V| with arith=sage2."),
-    OPT_ENUM(struct sparge_params, dead, "zero", deads,
+    OPT_ENUM(struct sparge_params, v_max, "448", TEXTS("448", "2.25"),
+             "Largest quantised |V| with arith=sage2."),
+    OPT_ENUM(struct sparge_params, dead, "zero", TEXTS("zero", "mean"),
              "Output of a row that sees no key of its kept tiles."),
     OPT_ENUM(struct sparge_params, permute, "none", orders, "Token order of a video trace."),
     OPT_BOOL(struct sparge_params, dense, "0",
              "Keep every block and skip nothing: set per head by calibration."),
-    OPT_ENUM(struct sparge_params, search, "bisect", searches,
+    OPT_ENUM(struct sparge_params, search, "bisect", TEXTS("bisect", "grid"),
              "calibrate: how tau and pv are searched.", .flags = OPT_IDENTITY_NOT),
-    OPT_ENUM(struct sparge_params, bin, "sum", bins, "calibrate: how bins of theta are ranked.",
-             .flags = OPT_IDENTITY_NOT),
+    OPT_ENUM(struct sparge_params, bin, "sum", TEXTS("sum", "mean"),
+             "calibrate: how bins of theta are ranked.", .flags = OPT_IDENTITY_NOT),
     OPT_NUM(struct sparge_params, l1, "0.07", 0, 1, "relative L1",
             "calibrate: error bound while theta and tau are searched.",
             .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN),

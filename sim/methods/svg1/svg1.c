@@ -35,50 +35,45 @@
 enum profile { PROFILE_OFFICIAL, PROFILE_PLAIN };
 enum trial { TRIAL_EMULATION, TRIAL_EXECUTED };
 
-struct svg1_params {
+struct params {
     int profile, family, preset, trial, sink, arith;
     double target, dense_layers, dense_steps;
     int64_t row_limit;
     char *rows;
 };
 
-static const char *const profiles[] = {"official", "plain", NULL};
-static const char *const trials[] = {"emulation", "executed", NULL};
-static const char *const off_on[] = {"0", "1", NULL};
-static const char *const ariths[] = {"f32", "bf16", NULL};
-
 static const struct opt options[] = {
-    OPT_ENUM(struct svg1_params, profile, "official", profiles,
+    OPT_ENUM(struct params, profile, "official", TEXTS("official", "plain"),
              "the published code, or the method without its shortcuts"),
-    OPT_ENUM(struct svg1_params, family, "auto", svg_families,
+    OPT_ENUM(struct params, family, "auto", svg_families,
              "model family: mask rule; auto = of the preset, else from the place of the text"),
-    OPT_ENUM(struct svg1_params, preset, NULL, svg_presets,
+    OPT_ENUM(struct params, preset, NULL, svg_presets,
              "published settings; unset = the family's at 720p"),
-    OPT_NUM(struct svg1_params, target, NULL, 0, 1, "share of pairs",
+    OPT_NUM(struct params, target, NULL, 0, 1, "share of pairs",
             "density that the width is computed for; unset = of the preset, else 0.3 (wan), "
             "0.25",
             .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
-    OPT_STR(struct svg1_params, rows, NULL, NULL,
+    OPT_STR(struct params, rows, NULL, NULL,
             "sampled query rows, or all; unset = of the preset (64, cog 32)", .unit = "rows"),
-    OPT_INT(struct svg1_params, row_limit, NULL, 1, INT_MAX, "rows",
+    OPT_INT(struct params, row_limit, NULL, 1, INT_MAX, "rows",
             "rows are drawn from the first so many; unset = 10000; cog and profile=plain: all"),
-    OPT_ENUM(struct svg1_params, trial, NULL, trials,
+    OPT_ENUM(struct params, trial, NULL, TEXTS("emulation", "executed"),
              "masks that classify: fixed block bands, or those that are run; unset = by profile"),
-    OPT_ENUM(struct svg1_params, sink, NULL, off_on,
+    OPT_ENUM(struct params, sink, NULL, TEXTS("0", "1"),
              "always keep the first frame's columns; unset = 1 for wan and cosmos"),
-    OPT_ENUM(struct svg1_params, arith, "f32", ariths,
+    OPT_ENUM(struct params, arith, "f32", TEXTS("f32", "bf16"),
              "bf16 rounds the classification as the code does"),
-    OPT_NUM(struct svg1_params, dense_layers, NULL, 0, 1, "share of layers",
+    OPT_NUM(struct params, dense_layers, NULL, 0, 1, "share of layers",
             "first layers that run dense; unset = preset"),
-    OPT_NUM(struct svg1_params, dense_steps, NULL, 0, 1, "share of steps",
+    OPT_NUM(struct params, dense_steps, NULL, 0, 1, "share of steps",
             "first denoising steps that run dense; unset = preset"),
     {0},
 };
 
-struct svg1_state {
+struct state {
     struct attn_in x;
     const struct head_in *in;
-    const struct svg1_params *params;
+    const struct params *params;
     const struct svg_preset *preset;
     struct svg_band band;
     double width_frames;
@@ -108,13 +103,13 @@ static int parse_rows(const char *text, int64_t *n, struct err *err)
 
 static int validate(void *params, struct err *err)
 {
-    const struct svg1_params *p = params;
+    const struct params *p = params;
     int64_t n;
     return p->rows ? parse_rows(p->rows, &n, err) : 0;
 }
 
-static int make_band(const struct svg1_params *p, const struct head_in *in, enum svg_family family,
-                     struct svg1_state *s, struct err *err)
+static int make_band(const struct params *p, const struct head_in *in, enum svg_family family,
+                     struct state *s, struct err *err)
 {
     int64_t F = in->geom.h * in->geom.w, n = in->x.nq + in->n_padding;
     int64_t text = in->geom.text + in->n_padding;
@@ -143,9 +138,9 @@ static int make_band(const struct svg1_params *p, const struct head_in *in, enum
 /* ---- classification ------------------------------------------------------------------------- */
 
 /* Sampled rows, 0 = all, and the first so many that they are drawn from. */
-static void sample_size(const struct svg1_state *s, int64_t *n, int64_t *limit)
+static void sample_size(const struct state *s, int64_t *n, int64_t *limit)
 {
-    const struct svg1_params *p = s->params;
+    const struct params *p = s->params;
     bool everywhere = p->profile == PROFILE_PLAIN || s->band.family == SVG_COG;
     struct err none = {0};
 
@@ -158,7 +153,7 @@ static void sample_size(const struct svg1_state *s, int64_t *n, int64_t *limit)
 }
 
 /* *rows = NULL: all. */
-static int sample_rows(const struct svg1_state *s, int64_t **rows, int64_t *n, struct err *err)
+static int sample_rows(const struct state *s, int64_t **rows, int64_t *n, struct err *err)
 {
     uint64_t stream = call_stream(STREAM_ROWS, s->in);
     int64_t limit;
@@ -175,9 +170,9 @@ out:
     return rc;
 }
 
-static void trial_bands(const struct svg1_state *s, struct svg_band trial[2])
+static void trial_bands(const struct state *s, struct svg_band trial[2])
 {
-    const struct svg1_params *p = s->params;
+    const struct params *p = s->params;
     for (int k = 0; k < 2; k++) {
         trial[k] = s->band;
         trial[k].temporal = k == 1;
@@ -187,7 +182,7 @@ static void trial_bands(const struct svg1_state *s, struct svg_band trial[2])
     }
 }
 
-static int classify(struct svg1_state *s, struct err *err)
+static int classify(struct state *s, struct err *err)
 {
     struct svg_band trial[2];
     struct svg_class exact;
@@ -215,10 +210,10 @@ out:
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct svg1_params *p = params;
+    const struct params *p = params;
     enum svg_family family = svg_family(p->family, p->preset, in);
     const struct svg_preset *preset = svg_preset(p->preset, family);
-    struct svg1_state *s = state;
+    struct state *s = state;
     struct svg_warmup warm;
     int rc = 0;
 
@@ -246,7 +241,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct svg1_state *s = state;
+    struct state *s = state;
     const struct svg_band *b = &s->band;
     bool wan = b->family == SVG_WAN || b->family == SVG_COSMOS;
     int rc = classify(s, err);
@@ -264,7 +259,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return 0;
 }
 
-static int report_band(const struct svg1_state *s, struct record *r, struct err *err)
+static int report_band(const struct state *s, struct record *r, struct err *err)
 {
     int64_t all = s->x.nq + s->n_padding;
     int64_t side = (s->x.nq + SVG_BLOCK - 1) / SVG_BLOCK;
@@ -292,7 +287,7 @@ out:
 /* One mask for each class, and that of a dense call. */
 static struct mask_origin origin(void *state)
 {
-    const struct svg1_state *s = state;
+    const struct state *s = state;
     return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN,
                                 .same_mask = true,
                                 .which = s->dense ? 2 : s->band.temporal,
@@ -301,7 +296,7 @@ static struct mask_origin origin(void *state)
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct svg1_state *s = state;
+    const struct state *s = state;
     struct svg_band trial[2];
     int64_t rows, limit;
 
@@ -328,7 +323,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 }
 
 /* Pairs of the sampled rows under both trials. */
-static int count_pairs(struct svg1_state *s, struct err *err)
+static int count_pairs(struct state *s, struct err *err)
 {
     struct svg_band trial[2];
     struct span *spans = NULL;
@@ -350,7 +345,7 @@ out:
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    struct svg1_state *s = state;
+    struct state *s = state;
     const struct mask *m = c->lists;
     const struct svg1_own *numbers = c->own->data;
     if (m->form != MASK_LISTS || m->bq != s->x.nq || m->bk != s->x.nk ||
@@ -366,7 +361,7 @@ static int take(void *state, const struct device_choice *c, struct err *err)
 /* Three attentions of every sampled row: over all keys, and over the keys of either mask. */
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct svg1_state *s = state;
+    const struct state *s = state;
     const struct attn_in *x = &s->x;
     double rows = (double)s->class.rows, pairs = s->class.pairs + rows * (double)x->nk;
     cost_products(c, pairs, x->d + x->dv);
@@ -380,7 +375,7 @@ static bool cost(const void *state, struct select_cost *c)
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct svg1_state *s = state;
+    const struct state *s = state;
     int rc = 0;
 
     record_note(r, "family=%s", svg_families[s->band.family]);
@@ -414,10 +409,10 @@ const struct method method_svg1 = {
              "Sparsity, arXiv 2502.01776",
     .flags = METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params = {.table = options,
-               .size = sizeof(struct svg1_params),
+               .size = sizeof(struct params),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "target")),
                .validate = validate},
-    .state_size = sizeof(struct svg1_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

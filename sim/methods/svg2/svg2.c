@@ -36,48 +36,42 @@
 #define STREAM_QUERIES 0x7376673271756572ull
 #define STREAM_KEYS 0x737667326b657973ull
 
-struct svg2_params {
+struct params {
     int family, preset, warm, cumsum, emulate;
     int64_t qc, kc, iter_init, iter_step;
     double top_p, min_kc, tol, dense_layers, dense_steps;
     bool share_branches, cold;
 };
 
-static const char *const off_on[] = {"0", "1", NULL};
-static const char *const sums[] = {"f32", "bf16", NULL};
-static const char *const emulate[] = {"none", "bf16", NULL};
-
 static const struct opt options[] = {
-    OPT_ENUM(struct svg2_params, family, "auto", svg_families,
+    OPT_ENUM(struct params, family, "auto", svg_families,
              "model family; auto = of the preset, else from the place of the text"),
-    OPT_ENUM(struct svg2_params, preset, NULL, svg_presets,
+    OPT_ENUM(struct params, preset, NULL, svg_presets,
              "published settings; unset = the family's at 720p"),
-    OPT_INT(struct svg2_params, qc, NULL, 1, INT_MAX, "clusters",
+    OPT_INT(struct params, qc, NULL, 1, INT_MAX, "clusters",
             "query clusters; unset = of the preset (300 for wan), else 200"),
-    OPT_INT(struct svg2_params, kc, "1000", 1, INT_MAX, "clusters", "key clusters"),
-    OPT_NUM(struct svg2_params, top_p, "0.9", 0, 1, "mass share",
+    OPT_INT(struct params, kc, "1000", 1, INT_MAX, "clusters", "key clusters"),
+    OPT_NUM(struct params, top_p, "0.9", 0, 1, "mass share",
             "mass of the map that kept clusters exceed", .flags = OPT_MIN_OPEN),
-    OPT_NUM(struct svg2_params, min_kc, "0.10", 0, 1, "share of kc",
+    OPT_NUM(struct params, min_kc, "0.10", 0, 1, "share of kc",
             "key clusters that are always kept, the heaviest ones"),
-    OPT_INT(struct svg2_params, iter_init, "50", 1, 1e6, "iterations",
-            "k-means from random tokens"),
-    OPT_INT(struct svg2_params, iter_step, "2", 1, 1e6, "iterations",
+    OPT_INT(struct params, iter_init, "50", 1, 1e6, "iterations", "k-means from random tokens"),
+    OPT_INT(struct params, iter_step, "2", 1, 1e6, "iterations",
             "k-means from the last call's centroids"),
-    OPT_NUM(struct svg2_params, tol, "1e-4", 0, INFINITY, "",
-            "stop when no centroid moves that far"),
-    OPT_ENUM(struct svg2_params, warm, NULL, off_on,
+    OPT_NUM(struct params, tol, "1e-4", 0, INFINITY, "", "stop when no centroid moves that far"),
+    OPT_ENUM(struct params, warm, NULL, TEXTS("0", "1"),
              "also cluster in the dense first steps; unset = preset"),
-    OPT_ENUM(struct svg2_params, cumsum, "f32", sums,
+    OPT_ENUM(struct params, cumsum, "f32", TEXTS("f32", "bf16"),
              "running sum of a row of the map; bf16 as on 16-bit tensors"),
-    OPT_ENUM(struct svg2_params, emulate, "none", emulate,
+    OPT_ENUM(struct params, emulate, "none", TEXTS("none", "bf16"),
              "bf16 reproduces the code's roundings of tensors, norms and scores, and cumsum=bf16"),
-    OPT_BOOL(struct svg2_params, share_branches, "1",
+    OPT_BOOL(struct params, share_branches, "1",
              "both guidance branches move the same centroids, in call order"),
-    OPT_BOOL(struct svg2_params, cold, "0",
+    OPT_BOOL(struct params, cold, "0",
              "where the step before is not in the trace start from random tokens; 0: skip"),
-    OPT_NUM(struct svg2_params, dense_layers, NULL, 0, 1, "share of layers",
+    OPT_NUM(struct params, dense_layers, NULL, 0, 1, "share of layers",
             "first layers that run dense; unset = preset"),
-    OPT_NUM(struct svg2_params, dense_steps, NULL, 0, 1, "share of steps",
+    OPT_NUM(struct params, dense_steps, NULL, 0, 1, "share of steps",
             "first denoising steps that run dense; unset = preset"),
     {0},
 };
@@ -89,9 +83,9 @@ struct svg2_carry {
     int d, step;
 };
 
-struct svg2_state {
+struct state {
     struct head_in in;
-    const struct svg2_params *params;
+    const struct params *params;
     const struct svg_preset *preset;
     enum svg_family family;
     int64_t video, qc;
@@ -123,7 +117,7 @@ static void carry_free(void *data)
 
 static void release(void *state)
 {
-    struct svg2_state *s = state;
+    struct state *s = state;
     kmeans_free(&s->queries);
     kmeans_free(&s->keys);
     free(s->map);
@@ -135,20 +129,20 @@ static void release(void *state)
 
 /* Operands that lie on a device are in bf16 there (struct accel_operands), whatever they come from.
  */
-static enum dtype tensor_dtype(const struct svg2_params *p, const struct head_in *in)
+static enum dtype tensor_dtype(const struct params *p, const struct head_in *in)
 {
     if (p->emulate || in->x.on_device)
         return DT_BF16;
     return in->src_dtype == DT_BF16 || in->src_dtype == DT_F16 ? in->src_dtype : DT_F32;
 }
 
-static struct carry *slot_of(const struct svg2_params *p, const struct method_ctx *ctx)
+static struct carry *slot_of(const struct params *p, const struct method_ctx *ctx)
 {
     return p->share_branches && ctx->shared ? ctx->shared : ctx->carry;
 }
 
 /* Centroids of the call before: the step before, or the other branch of this step. */
-static const struct svg2_carry *last_call(const struct svg2_state *s, const struct carry *slot)
+static const struct svg2_carry *last_call(const struct state *s, const struct carry *slot)
 {
     const struct svg2_carry *c = slot ? slot->data : NULL;
     bool same_step = s->params->share_branches && c && c->step == s->in.step;
@@ -164,7 +158,7 @@ static void random_tokens(struct kmeans *m, const float *x, uint64_t seed, uint6
     }
 }
 
-static int keep_centroids(const struct svg2_state *s, struct carry *slot, struct err *err)
+static int keep_centroids(const struct state *s, struct carry *slot, struct err *err)
 {
     struct svg2_carry *c = NULL;
     int64_t nq = s->queries.k * s->queries.d, nk = s->keys.k * s->keys.d;
@@ -191,11 +185,11 @@ out:
 }
 
 /* Cluster the video tokens x into k clusters; `side` is that of s->given. */
-static int cluster_side(const struct svg2_state *s, const float *x, int64_t k, int side,
+static int cluster_side(const struct state *s, const float *x, int64_t k, int side,
                         struct kmeans *m, struct err *err)
 {
     const float *start = s->given.centroids[side];
-    const struct svg2_params *p = s->params;
+    const struct params *p = s->params;
     enum dtype t = tensor_dtype(p, &s->in);
     int d = s->in.x.d, rc = 0;
     float *own = NULL;
@@ -218,7 +212,7 @@ out:
     return rc;
 }
 
-static int cluster(struct svg2_state *s, struct err *err)
+static int cluster(struct state *s, struct err *err)
 {
     const struct head_in *in = &s->in;
     int rc = 0;
@@ -232,7 +226,7 @@ out:
     return rc;
 }
 
-static int choose(struct svg2_state *s, struct err *err)
+static int choose(struct state *s, struct err *err)
 {
     int rc = 0;
     s->pending = false;
@@ -244,7 +238,7 @@ out:
 
 /* ---- prepare -------------------------------------------------------------------------------- */
 
-static int check_clusters(struct method_ctx *ctx, const struct svg2_state *s)
+static int check_clusters(struct method_ctx *ctx, const struct state *s)
 {
     if (s->family == SVG_COG)
         return method_skip(ctx, "has no rule for text in front of the video");
@@ -255,10 +249,10 @@ static int check_clusters(struct method_ctx *ctx, const struct svg2_state *s)
     return 0;
 }
 
-static void plan_clusters(struct svg2_state *s, const struct method_ctx *ctx,
+static void plan_clusters(struct state *s, const struct method_ctx *ctx,
                           const struct svg2_carry *before)
 {
-    const struct svg2_params *p = s->params;
+    const struct params *p = s->params;
     const struct head_in *in = &s->in;
     int64_t heads = in->n_heads > 0 ? in->n_heads : 1;
 
@@ -276,8 +270,7 @@ static void plan_clusters(struct svg2_state *s, const struct method_ctx *ctx,
 }
 
 /* `first` is the first step that clusters. A dense step never fails for a step that is missing. */
-static int prepare_clusters(struct svg2_state *s, struct method_ctx *ctx, int64_t first,
-                            struct err *err)
+static int prepare_clusters(struct state *s, struct method_ctx *ctx, int64_t first, struct err *err)
 {
     const struct svg2_carry *before;
 
@@ -297,8 +290,8 @@ static int prepare_clusters(struct svg2_state *s, struct method_ctx *ctx, int64_
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct svg2_params *p = params;
-    struct svg2_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
     struct svg_warmup w;
     int rc = 0;
 
@@ -329,7 +322,7 @@ out:
 /* ---- masks ---------------------------------------------------------------------------------- */
 
 /* All rows of a query cluster keep the same keys. */
-static int list_keys(struct svg2_state *s, struct err *err)
+static int list_keys(struct state *s, struct err *err)
 {
     int64_t n = s->in.x.nk, kc = s->keys.k, total = 0;
     int rc = 0;
@@ -351,7 +344,7 @@ out:
     return rc;
 }
 
-static int select_row(const struct svg2_state *s, int64_t i, struct mask *m, struct err *err)
+static int select_row(const struct state *s, int64_t i, struct mask *m, struct err *err)
 {
     int64_t g = i - m->row0;
     if (i >= s->video)
@@ -362,7 +355,7 @@ static int select_row(const struct svg2_state *s, int64_t i, struct mask *m, str
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct svg2_state *s = state;
+    struct state *s = state;
     int rc = 0;
     if (s->pending)
         TRY(choose(s, err));
@@ -401,7 +394,7 @@ struct totals {
     int64_t pairs, cluster_pairs, exec;
 };
 
-static struct totals totals_of(const struct svg2_state *s)
+static struct totals totals_of(const struct state *s)
 {
     int64_t text = s->in.x.nk - s->video, n = s->in.x.nk;
     struct totals t = {.pairs = text * n, .exec = tiles(text) * tiles(n)};
@@ -418,7 +411,7 @@ static struct totals totals_of(const struct svg2_state *s)
     return t;
 }
 
-static int report_map(const struct svg2_state *s, struct record *r, struct err *err)
+static int report_map(const struct state *s, struct record *r, struct err *err)
 {
     struct totals t = totals_of(s);
     double padding = (double)s->in.n_padding, all = (double)s->in.x.nk + padding;
@@ -437,14 +430,14 @@ out:
 
 static struct mask_origin origin(void *state)
 {
-    const struct svg2_state *s = state;
+    const struct state *s = state;
     return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct svg2_state *s = state;
-    const struct svg2_params *p = s->params;
+    const struct state *s = state;
+    const struct params *p = s->params;
     bool warm = s->given.centroids[0] != NULL;
 
     if (s->dense) {
@@ -468,9 +461,8 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 }
 
 /* Clusters of one side as a device made them. */
-static int take_side(const struct svg2_state *s, int64_t k, int64_t iterations,
-                     const float *centroids, const int32_t *labels, struct kmeans *m,
-                     struct err *err)
+static int take_side(const struct state *s, int64_t k, int64_t iterations, const float *centroids,
+                     const int32_t *labels, struct kmeans *m, struct err *err)
 {
     int rc = kmeans_init(m, s->video, k, s->in.x.d, DT_BF16, err);
     if (rc)
@@ -489,7 +481,7 @@ static int take_side(const struct svg2_state *s, int64_t k, int64_t iterations,
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    struct svg2_state *s = state;
+    struct state *s = state;
     const struct accel_own *own = c->own;
     int64_t d = s->in.x.d, kc = s->params->kc, map = s->qc * kc;
     const struct svg2_own *head = own->data;
@@ -515,7 +507,7 @@ out:
 }
 
 /* A step of k-means is a product per token and centroid, and a sum per token. */
-static void cluster_cost(const struct svg2_state *s, const struct kmeans *m, struct select_cost *c)
+static void cluster_cost(const struct state *s, const struct kmeans *m, struct select_cost *c)
 {
     double n = (double)m->n, k = (double)m->k, steps = (double)m->iterations;
     cost_products(c, n, m->d); /* squares of tokens */
@@ -527,7 +519,7 @@ static void cluster_cost(const struct svg2_state *s, const struct kmeans *m, str
 
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct svg2_state *s = state;
+    const struct state *s = state;
     double pairs = (double)s->queries.k * (double)s->keys.k;
     cluster_cost(s, &s->queries, c);
     cluster_cost(s, &s->keys, c);
@@ -539,7 +531,7 @@ static bool cost(const void *state, struct select_cost *c)
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct svg2_state *s = state;
+    const struct state *s = state;
     int rc = 0;
 
     record_note(r, "family=%s", svg_families[s->family]);
@@ -578,9 +570,9 @@ const struct method method_svg2 = {
              "Semantic-Aware Permutation, arXiv 2505.18875",
     .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM,
     .params = {.table = options,
-               .size = sizeof(struct svg2_params),
+               .size = sizeof(struct params),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COMPLEMENT, "top_p"))},
-    .state_size = sizeof(struct svg2_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

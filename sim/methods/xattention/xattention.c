@@ -25,11 +25,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const profiles[] = {"official", "clean", "paper", NULL};
-static const char *const strides[] = {"4", "8", "16", "32", "64", NULL};
-static const char *const emulate[] = {"none", "bf16", NULL};
-static const char *const rules[] = {"repo", "dp", NULL};
-
 struct params {
     int profile, stride, emulate, rule;
     double tau, norm, target_err;
@@ -38,10 +33,11 @@ struct params {
 };
 
 static const struct opt options[] = {
-    OPT_ENUM(struct params, profile, "official", profiles,
+    OPT_ENUM(struct params, profile, "official", TEXTS("official", "clean", "paper"),
              "official: the published code; clean: its rule without chunk and padding effects; "
              "paper: the printed algorithm."),
-    OPT_ENUM(struct params, stride, "16", strides, "Antidiagonal run length S.", .unit = "tokens"),
+    OPT_ENUM(struct params, stride, "16", TEXTS("4", "8", "16", "32", "64"),
+             "Antidiagonal run length S.", .unit = "tokens"),
     OPT_NUM(struct params, tau, "0.9", 0, 1, "mass share",
             "Share of a row block's estimated mass to keep."),
     OPT_NUM(struct params, norm, "1", 0, INFINITY, "", "Divides the scores.",
@@ -51,9 +47,9 @@ static const struct opt options[] = {
             "Rows of an estimator pass, a multiple of 128, or auto; matters for "
             "profile=official only.",
             .unit = "rows"),
-    OPT_ENUM(struct params, emulate, "none", emulate,
+    OPT_ENUM(struct params, emulate, "none", TEXTS("none", "bf16"),
              "bf16 rounds scores and block masses as the code does."),
-    OPT_ENUM(struct params, rule, "repo", rules,
+    OPT_ENUM(struct params, rule, "repo", TEXTS("repo", "dp"),
              "calibrate: repo is the published routine, dp steps of 0.9 under an error bound.",
              .flags = OPT_IDENTITY_NOT),
     OPT_NUM(struct params, target_err, "0.05", 0, INFINITY, "",
