@@ -358,9 +358,8 @@ static bool cost(const void *state, struct select_cost *c)
 const struct method method_hash_sparse = {
     .name = "hash-sparse",
     .summary = "pairs of equal bucket under an angular hash of queries and keys",
-    .paper =
-        "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse Flash "
-        "Attention, arXiv 2306.01160",
+    .paper = "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse "
+             "Flash Attention, arXiv 2306.01160",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params = {.table = options,
                .size = sizeof(struct params),

@@ -101,9 +101,8 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                    void *state, struct err *err)
 {
     if (in->some_heads)
-        return method_skip(ctx,
-                           "the trace holds some of the model's heads: the places of a head follow "
-                           "from its number among all of them");
+        return method_skip(ctx, "the trace holds some of the model's heads: the places of a head "
+                                "follow from its number among all of them");
     struct state *s = state;
     int64_t w[BRANCHES_MOST], r[BRANCHES_MOST];
     int rc = 0;

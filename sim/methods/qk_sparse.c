@@ -53,8 +53,8 @@ static const struct opt options[] = {
             "Dropped queries, at random; unset: as keys with select=random, else none.",
             .flags = OPT_MAX_OPEN),
     OPT_BOOL(struct params, normalize_k, "0",
-             "Attend with keys of unit length, as the code does; the choice is that of the "
-             "trace's keys."),
+             "Attend with keys of unit length, as the code does; the choice is that of the trace's "
+             "keys."),
     {0},
 };
 
@@ -276,9 +276,8 @@ static bool cost(const void *state, struct select_cost *c)
 const struct method method_qk_sparse = {
     .name = "qk-sparse",
     .summary = "whole queries and keys dropped, at random or by norm or mass",
-    .paper =
-        "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse Flash "
-        "Attention, arXiv 2306.01160",
+    .paper = "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse "
+             "Flash Attention, arXiv 2306.01160",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params = {.table = options,
                .size = sizeof(struct params),

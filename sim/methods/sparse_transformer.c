@@ -61,8 +61,8 @@ static int validate(void *params, struct err *err)
                        (long long)p->stride, (long long)p->block);
     if (p->verts * p->vertsize > p->stride / p->block)
         return err_set(err, ERR_USAGE,
-                       "pattern=fixed: verts=%lld times vertsize=%lld are more than "
-                       "the %lld blocks of a chunk",
+                       "pattern=fixed: verts=%lld times vertsize=%lld are more than the %lld "
+                       "blocks of a chunk",
                        (long long)p->verts, (long long)p->vertsize,
                        (long long)(p->stride / p->block));
     return 0;
@@ -75,10 +75,9 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     struct state *s = state;
 
     if (p->pattern == FIXED && (in->x.nk - in->x.nq) % p->block)
-        return method_skip(ctx,
-                           "pattern=fixed: the %lld keys before the queries are not a multiple "
-                           "of block=%lld",
-                           (long long)(in->x.nk - in->x.nq), (long long)p->block);
+        return method_skip(
+            ctx, "pattern=fixed: the %lld keys before the queries are not a multiple of block=%lld",
+            (long long)(in->x.nk - in->x.nq), (long long)p->block);
     s->params = p;
     s->x = in->x;
     s->turn = in->head % p->verts;

@@ -184,8 +184,8 @@ const struct method method_streaming = {
     .name = "streaming",
     .alias = "window-sink",
     .summary = "window + sink (StreamingLLM, A-shape, Tri-shape): the last keys and the first few",
-    .paper = "Xiao et al., Efficient Streaming Language Models with Attention Sinks, "
-             "arXiv 2309.17453",
+    .paper =
+        "Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv 2309.17453",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
     .params = {.table = options,
                .size = sizeof(struct params),

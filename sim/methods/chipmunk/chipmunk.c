@@ -72,8 +72,8 @@ static const struct opt options[] = {
             "keys of the static mask drawn once per seed"),
     OPT_NUM(struct params, redraw, "0.01", 0, 1, "probability", "keys drawn anew with every mask"),
     OPT_INT(struct params, local_voxels, NULL, 0, 1001, "voxels",
-            "side of the cube of voxels around a group's own, or 0 for none; an even side acts "
-            "as the next odd one; unset = 5 (wan), 0 (hunyuan)"),
+            "side of the cube of voxels around a group's own, or 0 for none; an even side acts as "
+            "the next odd one; unset = 5 (wan), 0 (hunyuan)"),
     OPT_NUM(struct params, local_1d, "0", 0, 1, "share of video tokens",
             "window of neighbours in voxel order"),
     OPT_INT(struct params, full_every, NULL, 1, 1e6, "steps",
@@ -91,8 +91,8 @@ static const struct opt options[] = {
     OPT_BOOL(struct params, delta, "1",
              "add the stored difference; 0: column-sparse attention alone"),
     OPT_ENUM(struct params, norm, NULL, TEXTS("previous", "exact"),
-             "normaliser of the column mass: of the full step before, or of the step itself; "
-             "unset = previous, with profile=clean exact"),
+             "normaliser of the column mass: of the full step before, or of the step itself; unset "
+             "= previous, with profile=clean exact"),
     OPT_ENUM(struct params, voxel, "4x6x8", voxels, "box of 192 tokens, time x height x width",
              .unit = "tokens"),
     {0},
@@ -165,8 +165,7 @@ static int validate(void *params, struct err *err)
         return 0;
     if (p->full_every != INT64_MIN)
         FAIL(err, ERR_USAGE,
-             "full_steps and full_every are two ways to give the full steps; leave "
-             "one out");
+             "full_steps and full_every are two ways to give the full steps; leave one out");
     TRY(int_list_parse(p->full_steps, "full_steps", -1, list, MOST_STEPS, &n, err));
     struct chip_schedule s = {.list = list, .n = n};
     if (!chip_full_step(&s, 0) || !chip_full_step(&s, 1))
@@ -226,9 +225,8 @@ static int check_head(struct method_ctx *ctx, const struct state *s)
                            (long long)in->geom.h, (long long)in->geom.w);
     if (!s->rule.clean && !chip_cube_fits(&s->shape, &s->rule))
         return method_skip(ctx,
-                           "local_voxels=%lld is a cube of side %lld, more than the "
-                           "%lldx%lldx%lld voxels of the video; give fewer (0 for none) or "
-                           "profile=clean",
+                           "local_voxels=%lld is a cube of side %lld, more than the %lldx%lldx%lld "
+                           "voxels of the video; give fewer (0 for none) or profile=clean",
                            (long long)s->rule.local_voxels, (long long)(s->rule.local_voxels | 1),
                            (long long)s->shape.grid[0], (long long)s->shape.grid[1],
                            (long long)s->shape.grid[2]);
@@ -256,8 +254,7 @@ static int get_carry(struct method_ctx *ctx, const struct attn_in *x, struct chi
     c = ctx->carry->data;
     if (c->n != x->nq || c->dv != x->dv)
         FAIL(err, ERR_INPUT,
-             "this step has %lld tokens of %d channels, an earlier one %lld of "
-             "%lld",
+             "this step has %lld tokens of %d channels, an earlier one %lld of %lld",
              (long long)x->nq, x->dv, (long long)c->n, (long long)c->dv);
     *out = c;
 out:
@@ -364,8 +361,7 @@ static int prepare_full(struct state *s, struct method_ctx *ctx, struct chip_car
         TRY(keep_lse(c, &s->in, err));
     if (missing) {
         rc = makes ? method_skip(ctx,
-                                 "no full step in trace (step %d needs the normaliser of step "
-                                 "%d)",
+                                 "no full step in trace (step %d needs the normaliser of step %d)",
                                  step, before)
                    : method_skip(ctx, "no full step in trace (step %d needs the mask of step 1)",
                                  step);

@@ -34,10 +34,9 @@ static const struct opt options[] = {
             .flags = OPT_REQUIRED, .unit = "command"),
     OPT_STR(struct params, params, "", NULL,
             "Text for the program; part of the setting, as cmd is."),
-    OPT_BOOL(
-        struct params, rows, "0",
-        "1: the program chooses for a sample of query rows, whose positions it is told; the others "
-        "are 0 in q."),
+    OPT_BOOL(struct params, rows, "0",
+             "1: the program chooses for a sample of query rows, whose positions it is told; the "
+             "others are 0 in q."),
     OPT_NUM(struct params, timeout, "120", 0, 1e6, "s",
             "Time for one head, the start of the program included.",
             .flags = OPT_MIN_OPEN | OPT_IDENTITY_NOT),
@@ -45,9 +44,8 @@ static const struct opt options[] = {
 };
 
 static const struct metric_def metrics[] = {
-    OWN_METRIC("pairs_dropped",
-               "pairs of a mask from outside that were left out because their unit lies after "
-               "all its queries (causal)"),
+    OWN_METRIC("pairs_dropped", "pairs of a mask from outside that were left out because their "
+                                "unit lies after all its queries (causal)"),
     OWN_METRIC_IN("ns", "host_exec_ns",
                   "wall time from the request to a program to its whole answer; its own start is "
                   "in the first",

@@ -248,10 +248,10 @@ static int wait_ready(struct execproc *p, int fd, short events, const char *doin
         if (interrupted())
             return err_set(err, ERR_INTERRUPTED, "interrupted while the program was %s", doing);
         if (left <= 0)
-            return err_set(err, ERR_RUN,
-                           "the program was still %s at the time limit; timeout=SECONDS gives it "
-                           "more%s%s",
-                           doing, p->last[0] ? "; it wrote: " : "", p->last);
+            return err_set(
+                err, ERR_RUN,
+                "the program was still %s at the time limit; timeout=SECONDS gives it more%s%s",
+                doing, p->last[0] ? "; it wrote: " : "", p->last);
         int ms = left * 1000 < PAUSE_MS ? (int)(left * 1000) + 1 : PAUSE_MS;
         if (poll(f, 2, ms) < 0 && errno != EINTR)
             return err_sys(err, ERR_RUN, "waiting for the program");
@@ -327,8 +327,7 @@ int execproc_line(struct execproc *p, char *text, size_t cap, struct err *err)
             break;
         if (n == cap - 1)
             return err_set(err, ERR_RUN,
-                           "the program's answer does not begin with a line of at "
-                           "most %zu bytes",
+                           "the program's answer does not begin with a line of at most %zu bytes",
                            cap - 1);
         text[n++] = c;
     }

@@ -219,8 +219,7 @@ static int find_normaliser(struct state *s, bool *made, struct method_ctx *ctx)
     }
     if (!c || c->lse_step != want || c->n_lse != s->in.x.nq)
         return method_skip(ctx,
-                           "no refresh step in trace (step %d needs the normaliser of "
-                           "step %d)",
+                           "no refresh step in trace (step %d needs the normaliser of step %d)",
                            s->in.step, want);
     s->lse = c->lse;
     return 0;
@@ -283,8 +282,7 @@ static int prepare_reuse(struct state *s, struct method_ctx *ctx, int want, stru
                            s->in.step, want);
     if (c->mask.nq != x->nq || c->mask.nk != x->nk || c->mask.causal != x->causal)
         return err_set(err, ERR_INPUT,
-                       "step %d has %lld queries and %lld keys, step %d had %lld "
-                       "and %lld",
+                       "step %d has %lld queries and %lld keys, step %d had %lld and %lld",
                        s->in.step, (long long)x->nq, (long long)x->nk, want, (long long)c->mask.nq,
                        (long long)c->mask.nk);
     s->call = CALL_REUSE;
@@ -544,8 +542,8 @@ static const struct metric_def metrics[] = {
 const struct method method_fg_attn = {
     .name = "fg-attn",
     .summary = "M x 1 slices kept where the largest p exceeds c/N, cached over steps or pooled",
-    .paper = "FG-Attn: Leveraging Fine-Grained Sparse Attention in Video Diffusion Models, "
-             "arXiv 2509.16518",
+    .paper = "FG-Attn: Leveraging Fine-Grained Sparse Attention in Video Diffusion Models, arXiv "
+             "2509.16518",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS,
     .params = {.table = options,
                .size = sizeof(struct fg_params),

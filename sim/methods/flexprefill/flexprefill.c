@@ -50,12 +50,12 @@ struct params {
 
 static const struct opt options[] = {
     OPT_ENUM(struct params, profile, "official", TEXTS("official", "paper", "frontier"),
-             "official: the published code; paper: selects the tokens themselves; frontier: a "
-             "port without the pattern test."),
-    OPT_ENUM(struct params, preset, "profile", presets,
-             "gamma, tau and min_budget of a published setting; unset: paper-a, frontier 0.65 "
-             "and 512.",
-             .flags = OPT_CALIB_FIXED),
+             "official: the published code; paper: selects the tokens themselves; frontier: a port "
+             "without the pattern test."),
+    OPT_ENUM(
+        struct params, preset, "profile", presets,
+        "gamma, tau and min_budget of a published setting; unset: paper-a, frontier 0.65 and 512.",
+        .flags = OPT_CALIB_FIXED),
     OPT_NUM(struct params, gamma, NULL, 0, 1, "mass share",
             "Cumulative threshold; unset: the preset's (0.95).", .flags = OPT_MIN_OPEN),
     OPT_NUM(struct params, tau, NULL, 0, 0.8326, "JS distance",
@@ -551,9 +551,9 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
     struct block_score sum[N_GRID];
     int rc = 0;
     if (p->profile == PROFILE_FRONTIER)
-        return err_set(err, ERR_USAGE,
-                       "method flexprefill: profile=frontier cannot be calibrated; "
-                       "use official or paper");
+        return err_set(
+            err, ERR_USAGE,
+            "method flexprefill: profile=frontier cannot be calibrated; use official or paper");
     if (!isnan(p->sparsity))
         return err_set(
             err, ERR_USAGE,
@@ -587,8 +587,7 @@ static const struct metric_def metrics[] = {
     OWN_METRIC("tokens_columns", "key columns needed for the share gamma of the sampled mass"),
     OWN_METRIC("tokens_slashes", "distances needed for the share gamma of the sampled mass"),
     OWN_METRIC("js_distance",
-               "Jensen-Shannon distance of the sampled and the pooled column mass (natural "
-               "log)",
+               "Jensen-Shannon distance of the sampled and the pooled column mass (natural log)",
                .noise = NOISE_ROUNDING),
     OWN_METRIC("sparsity_reached",
                "share of dense work that the kernel leaves out, where sparsity= asked for one"),

@@ -48,10 +48,9 @@ static const struct opt options[] = {
             "Keys drawn for all queries of a head (causal: of a half)."),
     OPT_INT(struct params, min_len, "4096", 0, 1e9, "tokens",
             "Shorter sequences, and causal halves up to this length, are exact."),
-    OPT_ENUM(
-        struct params, gray, "official", grays,
-        "Order of the bins: their Gray code as in the published table, or the inverse map, whose "
-        "neighbours differ in one bit."),
+    OPT_ENUM(struct params, gray, "official", grays,
+             "Order of the bins: their Gray code as in the published table, or the inverse map, "
+             "whose neighbours differ in one bit."),
     OPT_BOOL(struct params, exclude, "1",
              "Drawn keys of the query's own block do not count again."),
     OPT_BOOL(struct params, official_pad, "0",

@@ -46,8 +46,8 @@ struct params {
 
 static const struct opt options[] = {
     OPT_ENUM(struct params, profile, "official", TEXTS("official", "paper", "frontier"),
-             "official and paper differ in calibrate only; frontier is a port with one budget "
-             "for all heads."),
+             "official and paper differ in calibrate only; frontier is a port with one budget for "
+             "all heads."),
     OPT_ENUM(struct params, pattern, "table", TEXTS("table", "vs", "ashape", "block", "trishape"),
              "Pattern of the head; table: from the table, else vertical-slash."),
     OPT_STR(struct params, table, NULL, NULL, "Per-head table in the published JSON layout.",
@@ -433,13 +433,13 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
     int count, rc;
     if (p->profile == PROFILE_FRONTIER)
         return err_set(err, ERR_USAGE,
-                       "method minference: profile=frontier has one budget for all "
-                       "heads and is not calibrated; use official or paper");
+                       "method minference: profile=frontier has one budget for all heads and is "
+                       "not calibrated; use official or paper");
     if (p->table || p->ratio != 1 || p->budget > 0 || !isnan(p->sparsity))
         return err_set(
             err, ERR_USAGE,
-            "method minference: table, ratio, budget and sparsity are not searched: leave them "
-            "out here; ratio and budget can be given to the replay, beside calib=");
+            "method minference: table, ratio, budget and sparsity are not searched: leave them out "
+            "here; ratio and budget can be given to the replay, beside calib=");
     if (p->profile == PROFILE_PAPER)
         s.kind = MINF_SEARCH_PAPER;
     if ((rc = check_samples(ctx, p, samples, n, err)) != 0)

@@ -79,8 +79,7 @@ static const struct opt options[] = {
              "stripes: columns are ranked by their mass in all rows, or in slices of 128 rows"),
     OPT_INT(struct params, chunks, "1", 1, 1e6, "", "stripes, rank=sampled: slices"),
     OPT_STR(struct params, forced, "none", NULL,
-            "entries kept in advance that count towards the target: none, diag, sink-N, "
-            "window-N"),
+            "entries kept in advance that count towards the target: none, diag, sink-N, window-N"),
     {0},
 };
 
@@ -136,10 +135,10 @@ static int validate(void *params, struct err *err)
         return err_set(err, ERR_USAGE,
                        "k counts blocks of the whole head: give scope=head as well");
     if (!blocks && (parsed.bq != 1 || parsed.bk != 1))
-        return err_set(err, ERR_USAGE,
-                       "unit=%s: kind=%s selects single entries; kind=block and "
-                       "kind=block-cra take units",
-                       p->unit, kinds[p->kind]);
+        return err_set(
+            err, ERR_USAGE,
+            "unit=%s: kind=%s selects single entries; kind=block and kind=block-cra take units",
+            p->unit, kinds[p->kind]);
     return 0;
 }
 
@@ -646,8 +645,8 @@ out:
 
 static const struct metric_def metrics[] = {
     OWN_METRIC("oracle_lb",
-               "kind=block-cra: sum over query blocks of the blocks that the most demanding "
-               "row needs alone",
+               "kind=block-cra: sum over query blocks of the blocks that the most demanding row "
+               "needs alone",
                .better = BETTER_LOWER),
     OWN_METRIC("oracle_greedy", "kind=block-cra: blocks that the greedy cover takes",
                .better = BETTER_LOWER),

@@ -118,10 +118,9 @@ static int find_entry(const struct maskset *s, const struct mask_lookup *how,
         e++;
     if (e == end || !mask_entry_same(e, first)) {
         if (!how->any_trace)
-            return method_skip(ctx,
-                               "the masks of %.100s are of trace %.40s; match=order takes them for "
-                               "this one",
-                               s->path, first->trace);
+            return method_skip(
+                ctx, "the masks of %.100s are of trace %.40s; match=order takes them for this one",
+                s->path, first->trace);
         e = first;
     }
     if (e->nq != in->x.nq || e->nk != in->x.nk || e->causal != in->x.causal)

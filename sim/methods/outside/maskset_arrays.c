@@ -235,12 +235,12 @@ static int from_bool(const struct maskset *s, const struct mask_arrays *a, int64
         bq = bk = 1;
     array_shape_text(m, text);
     if (height != ceil_div(nq, bq) || width != ceil_div(nk, bk))
-        return err_set(err, ERR_INPUT,
-                       "shape %s, expected [%lld][%lld]: %lld queries and %lld keys in units of "
-                       "%lldx%lld%s",
-                       text, (long long)ceil_div(nq, bq), (long long)ceil_div(nk, bk),
-                       (long long)nq, (long long)nk, (long long)bq, (long long)bk,
-                       bq == 1 && bk == 1 ? " (give unit=QUERIESxKEYS if it is in blocks)" : "");
+        return err_set(
+            err, ERR_INPUT,
+            "shape %s, expected [%lld][%lld]: %lld queries and %lld keys in units of %lldx%lld%s",
+            text, (long long)ceil_div(nq, bq), (long long)ceil_div(nk, bk), (long long)nq,
+            (long long)nk, (long long)bq, (long long)bk,
+            bq == 1 && bk == 1 ? " (give unit=QUERIESxKEYS if it is in blocks)" : "");
     *rows = (struct mask_rows){s->file, m, first, width};
     rc = given_init(g, &in->x, bq, bk, err);
     g->row = read_row;

@@ -50,9 +50,8 @@ static const struct opt options[] = {
 };
 
 static const struct metric_def metrics[] = {
-    OWN_METRIC("pairs_dropped",
-               "pairs of a mask from outside that were left out because their unit lies after "
-               "all its queries (causal)"),
+    OWN_METRIC("pairs_dropped", "pairs of a mask from outside that were left out because their "
+                                "unit lies after all its queries (causal)"),
     {0},
 };
 

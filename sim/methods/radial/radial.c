@@ -57,10 +57,10 @@ static const struct opt options[] = {
              "the published mask function, or the paper's formula per element"),
     OPT_ENUM(struct params, kind, "auto", kinds,
              "model family: decay and sink; auto: of the preset, else wan without joint text"),
-    OPT_NUM(struct params, decay, NULL, 0, 1, "",
-            "official: factor on the band width; unset = of the preset, else 0.2 (wan), 0.95 "
-            "(hunyuan)",
-            .flags = OPT_MIN_OPEN),
+    OPT_NUM(
+        struct params, decay, NULL, 0, 1, "",
+        "official: factor on the band width; unset = of the preset, else 0.2 (wan), 0.95 (hunyuan)",
+        .flags = OPT_MIN_OPEN),
     OPT_ENUM(struct params, block, NULL, TEXTS("64", "128"),
              "block of the mask; unset = of the preset, else 128", .unit = "tokens"),
     OPT_ENUM(struct params, sink, NULL, TEXTS("0", "1"),

@@ -45,8 +45,7 @@ static const struct opt options[] = {
              "official: estimate > threshold, both in fp16; paper: >=, both in fp32. Operands are "
              "fp16 in either."),
     OPT_NUM(struct params, tau, "0.004", 0, 1, "share",
-            "Keep a block when a pair's relative score exceeds it; below 1e-5 the head is "
-            "dense.",
+            "Keep a block when a pair's relative score exceeds it; below 1e-5 the head is dense.",
             .flags = OPT_MAX_OPEN),
     OPT_INT(struct params, bq, "64", SALE_BQ, SALE_BQ, "tokens", "Rows of a block; fixed."),
     OPT_INT(struct params, bk, "32", SALE_BK, SALE_BK, "tokens", "Keys of a block; fixed."),

@@ -48,8 +48,8 @@ struct params {
 
 static const struct opt options[] = {
     OPT_ENUM(struct params, profile, "paper", TEXTS("paper", "strict", "safe", "v2"),
-             "paper forces the diagonal block, strict no block, safe diagonal and sink; v2 is "
-             "the earlier algorithm (window and token columns)."),
+             "paper forces the diagonal block, strict no block, safe diagonal and sink; v2 is the "
+             "earlier algorithm (window and token columns)."),
     OPT_NUM(struct params, alpha_c, NULL, 0, 1, "mass share",
             "Column threshold; unset: the preset's, else 0.95."),
     OPT_NUM(struct params, alpha_s, NULL, 0, 1, "mass share",
@@ -58,9 +58,9 @@ static const struct opt options[] = {
             "Sampled slices; unset: the preset's, else 1."),
     OPT_ENUM(struct params, block, "128", TEXTS("64", "128"), "Slice height and block size.",
              .unit = "tokens"),
-    OPT_ENUM(struct params, extend, "cover2", TEXTS("cover2", "cover1", "centred"),
-             "Block diagonals of a slash bin: both it touches, the lower one, or one for "
-             "centred bins."),
+    OPT_ENUM(
+        struct params, extend, "cover2", TEXTS("cover2", "cover1", "centred"),
+        "Block diagonals of a slash bin: both it touches, the lower one, or one for centred bins."),
     OPT_ENUM(struct params, merge, "perchunk", TEXTS("perchunk", "union", "mean"),
              "Rows a slice's lists govern: its chunk, all (united), or all (scores averaged)."),
     OPT_ENUM(struct params, reduce, "sum", TEXTS("sum", "max"),
@@ -383,9 +383,9 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
                                  .fast = p->target == TARGET_SPD};
     struct sample_choice c;
     if (p->profile == PROFILE_V2)
-        return err_set(err, ERR_USAGE,
-                       "method sampleattention: profile=v2 cannot be calibrated; "
-                       "use paper, strict or safe");
+        return err_set(
+            err, ERR_USAGE,
+            "method sampleattention: profile=v2 cannot be calibrated; use paper, strict or safe");
     for (int i = 0; i < n; i++)
         if (!samples[i].x.causal || samples[i].x.nq > samples[i].x.nk)
             return method_skip(ctx, "causal only");
@@ -404,8 +404,7 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
 
 static const struct metric_def metrics[] = {
     OWN_METRIC("columns",
-               "key columns selected, in blocks (profile=v2: in tokens), mean over sampled "
-               "slices"),
+               "key columns selected, in blocks (profile=v2: in tokens), mean over sampled slices"),
     OWN_METRIC("slashes", "diagonals of blocks selected, mean over sampled slices"),
     OWN_METRIC("units_forced", "mask units kept only because they are forced"),
     {0},

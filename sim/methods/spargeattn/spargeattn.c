@@ -53,17 +53,16 @@ static const struct opt options[] = {
             "Coarse mass that filter 1 keeps at most."),
     OPT_NUM(struct sparge_params, topk, "0.5", 0, 1, "share of key blocks",
             "Blocks kept per row with select=topk.", .flags = OPT_MIN_OPEN),
-    OPT_NUM(struct sparge_params, pv, "50", 0, INFINITY, "log2",
-            "Filter 2 skips P.V of tiles that stay this far below the running maximum; off = "
-            "never.",
-            .flags = OPT_OFF),
+    OPT_NUM(
+        struct sparge_params, pv, "50", 0, INFINITY, "log2",
+        "Filter 2 skips P.V of tiles that stay this far below the running maximum; off = never.",
+        .flags = OPT_OFF),
     OPT_NUM(struct sparge_params, lambda, NULL, -INFINITY, 0, "nat",
             "The paper's form of pv: pv = -lambda log2(e).", .flags = OPT_MAX_OPEN | OPT_MIN_OPEN),
     OPT_ENUM(struct sparge_params, pv_scope, NULL, TEXTS("cta", "warp"),
              "Rows that agree before P.V is skipped; unset = cta (official), warp (paper)."),
     OPT_INT(struct sparge_params, pv_tail, NULL, 0, 2, "tiles",
-            "Last kept tiles that filter 2 never skips; unset = from arch (official), 0 "
-            "(paper)."),
+            "Last kept tiles that filter 2 never skips; unset = from arch (official), 0 (paper)."),
     OPT_BOOL(struct sparge_params, sink, "0", "Always keep key block 0."),
     OPT_BOOL(struct sparge_params, smooth_k, "1",
              "Subtract the token mean of K before pooling, similarity and quantisation."),
@@ -313,13 +312,13 @@ static bool why_full(const void *state, char why[160])
         snprintf(why, 160, "dense=1");
     else if (share_similar(&s->qb) == 0)
         snprintf(why, 160,
-                 "no block of queries is self-similar enough to be judged by its mean, "
-                 "theta %g - theta=-1 judges all",
+                 "no block of queries is self-similar enough to be judged by its mean, theta %g - "
+                 "theta=-1 judges all",
                  s->rules.theta);
     else if (share_similar(&s->kb) == 0)
         snprintf(why, 160,
-                 "no block of keys is self-similar enough to be left out, theta %g - "
-                 "theta=-1 judges all",
+                 "no block of keys is self-similar enough to be left out, theta %g - theta=-1 "
+                 "judges all",
                  s->rules.theta);
     else
         return false;

@@ -50,8 +50,7 @@ static const struct opt options[] = {
     OPT_ENUM(struct params, preset, NULL, svg_presets,
              "published settings; unset = the family's at 720p"),
     OPT_NUM(struct params, target, NULL, 0, 1, "share of pairs",
-            "density that the width is computed for; unset = of the preset, else 0.3 (wan), "
-            "0.25",
+            "density that the width is computed for; unset = of the preset, else 0.3 (wan), 0.25",
             .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
     OPT_STR(struct params, rows, NULL, NULL,
             "sampled query rows, or all; unset = of the preset (64, cog 32)", .unit = "rows"),

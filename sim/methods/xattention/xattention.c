@@ -43,10 +43,10 @@ static const struct opt options[] = {
     OPT_NUM(struct params, norm, "1", 0, INFINITY, "", "Divides the scores.",
             .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
     OPT_INT(struct params, block, "128", XATTN_BLOCK, XATTN_BLOCK, "tokens", "Block size; fixed."),
-    OPT_STR(struct params, chunk, "auto", NULL,
-            "Rows of an estimator pass, a multiple of 128, or auto; matters for "
-            "profile=official only.",
-            .unit = "rows"),
+    OPT_STR(
+        struct params, chunk, "auto", NULL,
+        "Rows of an estimator pass, a multiple of 128, or auto; matters for profile=official only.",
+        .unit = "rows"),
     OPT_ENUM(struct params, emulate, "none", TEXTS("none", "bf16"),
              "bf16 rounds scores and block masses as the code does."),
     OPT_ENUM(struct params, rule, "repo", TEXTS("repo", "dp"),
