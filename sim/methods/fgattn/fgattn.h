@@ -63,8 +63,4 @@ void fg_pooled_cost(const struct fg_params *p, const struct head_in *in, struct 
 /* Text keys [*t0, *t1) of the sequence; empty where there are none. */
 void fg_text_keys(const struct head_in *in, int64_t *t0, int64_t *t1);
 
-/* Calibration, see method_fg_attn. */
-int fg_calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples, int n,
-                 struct jw *w, struct err *err);
-
 #endif

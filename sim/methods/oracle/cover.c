@@ -1,7 +1,7 @@
 /*
- * cover.c - greedy set multicover with reverse delete (cover.h).
+ * cover.c - greedy set multicover with reverse delete (oracle.h).
  */
-#include "sim/methods/oracle/cover.h"
+#include "sim/methods/oracle/oracle.h"
 
 #include "core/mem.h"
 

@@ -1,7 +1,7 @@
 /*
- * headprefix.c - see headprefix.h.
+ * headprefix.c - see oracle.h.
  */
-#include "sim/methods/oracle/headprefix.h"
+#include "sim/methods/oracle/oracle.h"
 
 #include "core/mem.h"
 

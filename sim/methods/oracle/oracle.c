@@ -10,7 +10,7 @@
  *   block      the same over b_q x b_k blocks, per query block (scope=qblock, by mass only) or over
  *              the head
  *   block-cra  blocks such that every row reaches alpha: covering program, reported as a band;
- *              the mask is its upper bound (sim/methods/oracle/cover.h)
+ *              the mask is its upper bound (sim/methods/oracle/oracle.h)
  *   value      rows ranked by p_ij |v_j - o_i|, prefix with mass >= alpha
  *   stripes    the k key columns with the largest mass in all rows, or in sampled ones, for all
  *              queries (SampleAttention, table 5)
@@ -21,17 +21,16 @@
  */
 #include "core/accel.h"
 #include "core/intmath.h"
-#include "core/method.h"
 #include "core/mem.h"
+#include "core/method.h"
 #include "core/metricdef.h"
 #include "core/rules.h"
 #include "core/simd.h"
+#include "sim/blocks/colmass.h"
 #include "sim/blocks/exactmap.h"
-#include "sim/methods/oracle/cover.h"
-#include "sim/methods/oracle/headprefix.h"
-#include "sim/methods/oracle/stripes.h"
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/slicemask.h"
+#include "sim/methods/oracle/oracle.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -408,6 +407,55 @@ static int group_cover(struct state *s, struct mask *m, int64_t g, int64_t r0, i
     s->cover.upper += c_out.upper;
     EMIT(m, g, n, s->taken[c], rc, err);
 out:
+    return rc;
+}
+
+/* ---- stripes --------------------------------------------------------------------------------- */
+
+/* End of chunk i, rounded up to whole slices; the last one ends with the rows. */
+static int64_t chunk_end(int64_t n, int64_t chunks, int64_t i)
+{
+    int64_t end = (i + 1) * n / chunks;
+    end = (end + STRIPE_ROWS - 1) / STRIPE_ROWS * STRIPE_ROWS;
+    return i + 1 == chunks || end > n ? n : end;
+}
+
+void stripe_slice(int64_t n, int64_t chunks, int64_t i, int64_t *row0, int64_t *row1)
+{
+    int64_t before = i ? chunk_end(n, chunks, i - 1) : 0;
+    *row1 = chunk_end(n, chunks, i);
+    *row0 = *row1 - before > STRIPE_ROWS ? *row1 - STRIPE_ROWS : before;
+}
+
+/* The `count` columns with the largest mass, of equal ones the lower, ascending into keys [count];
+ * returned in *n. chunks = 0: all rows. *rows is how many rows were looked at. */
+static int stripes_choose(const struct head_in *in, int64_t chunks, int64_t count, int32_t *keys,
+                          int64_t *n, int64_t *rows, struct err *err)
+{
+    struct prefix_work *work = NULL;
+    struct prefix top;
+    int64_t nq = in->x.nq, nk = in->x.nk, row0, row1;
+    double *mass = NULL;
+    int rc = 0;
+
+    *n = *rows = 0;
+    TRY(mem_zalloc(&mass, nk, sizeof *mass, "mass of columns", err));
+    TRY(prefix_work_new(&work, err));
+    for (int64_t i = 0; i < (chunks ? chunks : 1); i++) {
+        row0 = 0;
+        row1 = nq;
+        if (chunks)
+            stripe_slice(nq, chunks, i, &row0, &row1);
+        TRY(column_mass(in, row0, row1, mass, err));
+        *rows += row1 - row0;
+    }
+    TRY(prefix_topk(work, mass, nk, count, &top, err));
+    for (int64_t j = 0; j < nk; j++)
+        if (prefix_has(&top, mass[j], j))
+            keys[(*n)++] = (int32_t)j;
+out:
+    prefix_work_free(work);
+    free(mass);
     return rc;
 }
 

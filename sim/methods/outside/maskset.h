@@ -64,11 +64,4 @@ int maskset_find(struct maskset *s, const struct mask_lookup *how, struct method
                  const struct head_in *in, struct given *g, struct mask_rows *rows,
                  struct err *err);
 
-/* ---- maskset_arrays.c ----------------------------------------------------------------------- */
-
-int mask_arrays_list(struct maskset *s, struct err *err);
-int mask_arrays_find(struct maskset *s, const struct mask_lookup *how, struct method_ctx *ctx,
-                     const struct head_in *in, struct given *g, struct mask_rows *rows,
-                     struct err *err);
-
 #endif

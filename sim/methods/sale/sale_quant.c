@@ -1,5 +1,5 @@
 /*
- * sale_quant.c - SALE's smoothing and group quantisation (sale_quant.h). O(n d).
+ * sale_quant.c - SALE's smoothing and group quantisation (sale.h). O(n d).
  *
  *   x' = fl16(x - mean)      integers RNE(x' L/amax)      sq = fl16(amax/L)  sk = fl16(1/(L/amax))
  *
@@ -7,7 +7,7 @@
  * wider integers leave the range of fp16, so with 8 bits it stays fp32. An all-zero group has zero
  * integers and scale 0.
  */
-#include "sim/methods/sale/sale_quant.h"
+#include "sim/methods/sale/sale.h"
 
 #include "core/mem.h"
 

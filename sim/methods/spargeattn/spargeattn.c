@@ -4,7 +4,7 @@
  *   Filter 1, once per head: every block of queries and keys is replaced by its mean. A query block
  *   keeps the key blocks whose coarse probabilities, largest first, sum to at most tau. A block
  *   whose tokens are not similar (s(X) <= theta) is not judged by its mean: it is always kept
- *   (spargeattn_select.c). Filter 2, inside the online softmax: P.V of a tile is skipped when no
+ *   (spargeattn_head.c). Filter 2, inside the online softmax: P.V of a tile is skipped when no
  *   row comes within `pv` (log2 units) of its running maximum (tileattn.h).
  *
  * Shapes: q [nq][d], k [nk][d], v [nk][dv] of one query head; N = nq = nk when causal. O(N d) to

@@ -20,8 +20,7 @@
 #include "core/mem.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/selectcost.h"
-#include "sim/methods/svg1/svgband.h"
-#include "sim/methods/svg1/svgclass.h"
+#include "sim/methods/svg1/svg1.h"
 #include "sim/blocks/tilecount.h"
 
 #include <limits.h>

@@ -1,7 +1,7 @@
 /*
- * svgband.c - see svgband.h.
+ * svgband.c - see svg1.h.
  */
-#include "sim/methods/svg1/svgband.h"
+#include "sim/methods/svg1/svg1.h"
 
 #include "core/intmath.h"
 #include "core/mem.h"

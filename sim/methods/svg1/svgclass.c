@@ -1,7 +1,7 @@
 /*
- * svgclass.c - see svgclass.h.
+ * svgclass.c - see svg1.h.
  */
-#include "sim/methods/svg1/svgclass.h"
+#include "sim/methods/svg1/svg1.h"
 
 #include "core/mem.h"
 #include "sim/blocks/exact.h"

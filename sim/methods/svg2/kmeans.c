@@ -1,7 +1,7 @@
 /*
- * kmeans.c - see kmeans.h.
+ * kmeans.c - see svg2.h.
  */
-#include "sim/methods/svg2/kmeans.h"
+#include "sim/methods/svg2/svg2.h"
 
 #include "core/gemm.h"
 #include "core/mem.h"
