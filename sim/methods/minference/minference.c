@@ -16,18 +16,681 @@
  * both sides of the query, columns and blocks for all queries; the rows that estimate stay the last
  * ones.
  */
+#include "core/accel.h"
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/intmath.h"
+#include "core/json.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
 #include "core/rules.h"
+#include "sim/blocks/judge.h"
+#include "sim/blocks/selectcost.h"
+#include "sim/blocks/tokscore.h"
 #include "sim/methods/minference/minference.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- the patterns of a head ------------------------------------------------------------------ */
+
+/* MInference's three patterns (arXiv:2407.02490, section 3): A-shape (sink and
+ * window), vertical-slash (columns and distances from the last rows), and block-sparse (products of
+ * mean-pooled queries and keys). Estimation 2 last_q N d and two sorts of N values; block-sparse
+ * nb^2 d. */
+
+void minf_budget(int64_t n, double share, int64_t *v, int64_t *s)
+{
+    double b = trunc((double)n * share);
+    *v = (int64_t)(0.2 * b);
+    *s = (int64_t)(0.8 * b);
+}
+
+/* ---- vertical-slash --------------------------------------------------------------------- */
+
+static int make_lists(struct minf_head *h, const double *col, const double *slash, int64_t v,
+                      int64_t s, struct err *err)
+{
+    const struct minf_config *c = &h->c;
+    vslash_free(&h->lists);
+    int rc = vslash_select(&h->lists, c->n, col, v, c->force_cols, slash, s, c->force_dists, err);
+    h->lists.both = c->both;
+    return rc;
+}
+
+static double dense_blocks(const struct minf_config *c)
+{
+    double nb = ceil((double)c->n / (double)c->block);
+    return c->both ? nb * nb : nb * (nb + 1) / 2;
+}
+
+/* What the lists of the whole head, which are counted, multiply, over what those of dense attention
+ * do. */
+static double work_of(const struct minf_head *h)
+{
+    const struct vslash *v = &h->lists;
+    return ((double)v->blocks + (double)v->columns / VSLASH_BLOCK) / dense_blocks(&h->c);
+}
+
+/* Sizes of the budget of `tokens`: a fifth columns, the rest distances, as `budget` has them. */
+static int lists_of(struct minf_head *h, const double *col, const double *slash, int64_t tokens,
+                    double *work, struct err *err)
+{
+    h->c.v = MIN(tokens / 5, h->c.n);
+    h->c.s = MIN(tokens - tokens / 5, h->c.n);
+    int rc = 0;
+    TRY(make_lists(h, col, slash, h->c.v, h->c.s, err));
+    TRY(vslash_add_all(&h->lists, err));
+    *work = work_of(h);
+out:
+    return rc;
+}
+
+/* The budget whose work comes nearest to the share that is asked for; work grows with it. */
+static int search_lists(struct minf_head *h, const double *col, const double *slash,
+                        struct err *err)
+{
+    int64_t lo = 1, hi = 5 * h->c.n;
+    double below = 0, above = 0;
+    int rc = 0;
+    while (lo < hi) {
+        int64_t mid = lo + (hi - lo) / 2;
+        TRY(lists_of(h, col, slash, mid, &above, err));
+        if (above < h->c.work)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    TRY(lists_of(h, col, slash, lo - 1, &below, err));
+    h->work = below;
+    TRY(lists_of(h, col, slash, lo, &above, err));
+    if (fabs(above - h->c.work) <= fabs(below - h->c.work))
+        h->work = above;
+    else
+        TRY(lists_of(h, col, slash, lo - 1, &below, err));
+    h->lists.blocks = h->lists.columns = 0; /* they are counted again with the masks */
+out:
+    return rc;
+}
+
+static int init_lists(struct minf_head *h, const struct head_in *in, struct err *err)
+{
+    int rc = 0;
+    const struct minf_config *c = &h->c;
+    double *col = NULL, *slash = NULL;
+    TRY(mem_alloc(&col, c->n, sizeof *col, "column scores", err));
+    TRY(mem_alloc(&slash, c->n, sizeof *slash, "distance scores", err));
+    TRY(token_scores(in, MIN(c->last_q, c->n), c->bf16 ? TOK_BF16_DOT : TOK_EXACT, c->p_dtype, col,
+                     slash, err));
+    TRY(c->work > 0 ? search_lists(h, col, slash, err)
+                    : make_lists(h, col, slash, c->v, c->s, err));
+out:
+    free(col);
+    free(slash);
+    return rc;
+}
+
+/* ---- block-sparse ----------------------------------------------------------------------- */
+
+/* Means of blocks of x [n][d], always divided by the block size: the code pads with zero rows. */
+static void padded_means(const struct minf_config *c, const float *x, int d, int64_t nb,
+                         float *mean)
+{
+    enum dtype type = c->bf16 ? DT_BF16 : DT_F32;
+    for (int64_t b = 0; b < nb; b++)
+        for (int e = 0; e < d; e++) {
+            double sum = 0;
+            for (int64_t t = b * c->block; t < MIN(c->n, (b + 1) * c->block); t++)
+                sum += dtype_round(type, x[t * d + e]);
+            mean[b * d + e] = dtype_round(type, (float)(sum / (double)c->block));
+        }
+}
+
+/* Products of the pooled query q with the pooled keys k [n][d], rounded to type. Equal keys have
+ * equal scores: the additions have one order. */
+static void block_scores(const float *q, const float *k, int64_t n, int d, enum dtype type,
+                         double *score)
+{
+    for (int64_t j = 0; j < n; j++) {
+        double dot = 0;
+        for (int e = 0; e < d; e++)
+            dot += (double)q[e] * k[j * d + e];
+        score[j] = dtype_round(type, (float)dot);
+    }
+}
+
+/* Blocks that row block i can see. */
+static int64_t blocks_seen(const struct minf_head *h, int64_t i)
+{
+    return h->c.both ? h->map.cols : i + 1;
+}
+
+/* Keep the `top` best of row block i. Rows with at most `top` blocks are dense. */
+static int keep_row(struct minf_head *h, double *score, int32_t *order, int64_t i, struct err *err)
+{
+    const struct minf_config *c = &h->c;
+    int64_t seen = blocks_seen(h, i), kept = MIN(c->top, seen);
+    for (int64_t j = 0; c->force_blocks && j < seen; j++)
+        score[j] = j == 0 || (j >= i - 1 && j <= i + 1) ? INFINITY : score[j];
+    int rc = order_descending(score, seen, order, err);
+    for (int64_t e = 0; !rc && e < kept; e++)
+        block_map_set(&h->map, i, order[e]);
+    return rc;
+}
+
+static int init_blocks(struct minf_head *h, const struct head_in *in, struct err *err)
+{
+    int rc = 0, d = in->x.d;
+    const struct minf_config *c = &h->c;
+    float *q = NULL, *k = NULL;
+    double *score = NULL;
+    int32_t *order = NULL;
+    int64_t nb = h->map.rows;
+    TRY(mem_alloc(&q, nb * d, sizeof *q, "pooled queries", err));
+    TRY(mem_alloc(&k, nb * d, sizeof *k, "pooled keys", err));
+    TRY(mem_alloc(&score, nb, sizeof *score, "block scores", err));
+    TRY(mem_alloc(&order, nb, sizeof *order, "block order", err));
+    padded_means(c, in->x.q, d, nb, q);
+    padded_means(c, in->x.k, d, nb, k);
+    for (int64_t i = 0; i < nb; i++) {
+        block_scores(q + i * d, k, blocks_seen(h, i), d, c->bf16 ? DT_BF16 : DT_F32, score);
+        TRY(keep_row(h, score, order, i, err));
+    }
+out:
+    free(q);
+    free(k);
+    free(score);
+    free(order);
+    return rc;
+}
+
+/* Work of the `top` best blocks of each of `blocks` rows of as many blocks, over dense attention's;
+ * a row that sees fewer keeps all of them. */
+static double share_of_top(int64_t top, int64_t blocks, bool causal)
+{
+    double t = (double)top, nb = (double)blocks;
+    double kept = causal ? t * (t + 1) / 2 + (nb - t) * t : t * nb;
+    return kept / (causal ? nb * (nb + 1) / 2 : nb * nb);
+}
+
+/* The number whose work comes nearest to `share`, the least of several; 1 <= it <= blocks. */
+static int64_t top_of_share(double share, int64_t blocks, bool causal)
+{
+    double best = INFINITY;
+    int64_t found = 1;
+    for (int64_t top = 1; top <= blocks; top++) {
+        double off = fabs(share_of_top(top, blocks, causal) - share);
+        if (off < best) {
+            best = off;
+            found = top;
+        }
+    }
+    return found;
+}
+
+/* ---- a head ----------------------------------------------------------------------------- */
+
+int minf_begin(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
+               struct err *err)
+{
+    int rc = 0;
+    memset(h, 0, sizeof *h);
+    h->c = *c;
+    h->in = in;
+    if (c->pattern != MINF_BLOCK)
+        return 0;
+    TRY(block_map_init(&h->map, c->n, c->n, c->block, !c->both, err));
+    if (c->work > 0) {
+        h->c.top = top_of_share(c->work, h->map.rows, !c->both);
+        h->work = share_of_top(h->c.top, h->map.rows, !c->both);
+    }
+out:
+    return rc;
+}
+
+static int choose(struct minf_head *h, struct err *err)
+{
+    int rc = 0;
+    if (h->c.pattern == MINF_VS)
+        rc = init_lists(h, h->in, err);
+    if (h->c.pattern == MINF_BLOCK)
+        rc = init_blocks(h, h->in, err);
+    h->chosen = rc == 0;
+    return rc;
+}
+
+int minf_init(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
+              struct err *err)
+{
+    int rc = minf_begin(h, c, in, err);
+    if (!rc)
+        rc = choose(h, err);
+    if (rc)
+        minf_free(h);
+    return rc;
+}
+
+void minf_free(struct minf_head *h)
+{
+    vslash_free(&h->lists);
+    block_map_free(&h->map);
+    slice_mask_free(&h->given);
+    memset(h, 0, sizeof *h);
+}
+
+/* ---- the choice of a device --------------------------------------------------------------- */
+
+static int take_lists(struct minf_head *h, const struct accel_own *own, struct err *err)
+{
+    int64_t words = ceil_div(h->c.n, 32);
+    int rc = 0;
+    TRY(accel_own_check(own, 2 * words * (int64_t)sizeof(uint32_t), err));
+    TRY(vslash_from_bits(&h->lists, h->c.n, own->data, words, err));
+    h->lists.both = h->c.both;
+    if (h->c.realised || h->c.work > 0)
+        TRY(vslash_add_all(&h->lists, err));
+    if (h->c.work > 0)
+        h->work = work_of(h);
+    h->chosen = true;
+out:
+    return rc;
+}
+
+int minf_take(struct minf_head *h, const struct device_choice *c, struct err *err)
+{
+    if (h->c.pattern != MINF_VS) {
+        h->chosen = true;
+        return block_map_take(&h->map, c, err);
+    }
+    int64_t unit = h->c.realised ? VSLASH_BLOCK : 1;
+    int rc = take_lists(h, c->own, err);
+    return rc ? rc : slice_mask_take(&h->given, c, unit, 1, h->c.realised ? unit : 0, err);
+}
+
+/* ---- masks -------------------------------------------------------------------------------- */
+
+static int64_t minf_unit(const struct minf_head *h)
+{
+    return h->c.pattern == MINF_BLOCK                  ? h->c.block
+           : h->c.pattern == MINF_VS && !h->c.realised ? 1
+                                                       : VSLASH_BLOCK;
+}
+
+int minf_select(struct minf_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    const struct minf_config *c = &h->c;
+    int rc = h->chosen ? 0 : choose(h, err);
+    if (rc)
+        return rc;
+    if (h->given.bits)
+        return slice_mask_lists(&h->given, row0, row1, out, err);
+    if (c->pattern == MINF_VS)
+        return vslash_mask(&h->lists, c->realised, row0, row1, out, err);
+    if (c->pattern == MINF_BLOCK)
+        return block_map_mask(&h->map, row0, row1, out, err);
+    struct band band = {c->init, c->local, c->n};
+    if (c->pattern == MINF_TRISHAPE)
+        band.dense_from -= MIN(c->last, c->n - 1);
+    if (c->pattern == MINF_DENSE)
+        mask_full(out, c->n, c->n, row0, row1, !c->both);
+    else
+        mask_band(out, c->n, c->n, row0, row1, !c->both, band);
+    return 0;
+}
+
+/* What estimating columns and distances, or scoring pooled blocks, costs. */
+static void minf_cost(const struct minf_head *h, struct select_cost *c)
+{
+    int64_t n = h->c.n, rows = MIN(h->c.last_q, n);
+    int d = h->in->x.d;
+    double pairs = 0;
+    if (h->c.pattern == MINF_VS) {
+        cost_exact_rows(c, h->in, (double)rows, cost_pairs(&h->in->x, n - rows, n, 1), 2);
+        cost_rows(c, h->in, (double)n, d);
+        cost_kept(c, 2 * (double)n);
+    }
+    if (h->c.pattern != MINF_BLOCK)
+        return;
+    for (int64_t i = 0; i < h->map.rows; i++)
+        pairs += (double)blocks_seen(h, i);
+    cost_sums(c, 2 * (double)n * d);
+    cost_products(c, pairs, d);
+    cost_rows(c, h->in, 2 * (double)n, d);
+    cost_kept(c, 2 * (double)h->map.rows * d + pairs);
+}
+
+/* ---- published tables ------------------------------------------------------------------- */
+
+static int parse_entry(const json_t *e, const char *where, enum minf_pattern *pattern, int64_t *v,
+                       int64_t *s, struct err *err)
+{
+    static const struct {
+        const char *name;
+        enum minf_pattern pattern;
+    } TYPES[] = {
+        {"vertical_and_slash", MINF_VS}, {"stream_llm", MINF_ASHAPE}, {"block_sparse", MINF_BLOCK}};
+    const char *type = json_string_value(json_array_get(e, 0));
+    const json_t *a = json_array_get(e, 1), *b = json_array_get(e, 2);
+    if (!type || !json_is_integer(a) || !json_is_integer(b) || json_integer_value(a) < 1 ||
+        json_integer_value(b) < 1)
+        return err_set(err, ERR_INPUT, "%s: [type, v, s, score] was expected, v and s >= 1", where);
+    for (int i = 0; i < 3; i++)
+        if (strcmp(type, TYPES[i].name) == 0) {
+            *pattern = TYPES[i].pattern;
+            *v = json_integer_value(a);
+            *s = json_integer_value(b);
+            return 0;
+        }
+    return err_set(err, ERR_INPUT,
+                   "%s: unknown pattern '%s'; vertical_and_slash, stream_llm or block_sparse",
+                   where, type);
+}
+
+/* Check that the file exists and that the whole of it is a table. */
+static int minf_table_check(const char *path, struct err *err)
+{
+    json_t *doc = NULL;
+    int rc = json_read_file(path, (size_t)64 << 20, &doc, err);
+    if (!rc && !json_is_array(doc))
+        rc = err_set(err, ERR_INPUT, "%s: a list over layers was expected", path);
+    json_decref(doc);
+    return rc;
+}
+
+int minf_table_entry(const char *path, int layer, int head, enum minf_pattern *pattern, int64_t *v,
+                     int64_t *s, struct err *err)
+{
+    json_t *doc = NULL;
+    char key[16], where[640];
+    int rc = json_read_file(path, (size_t)64 << 20, &doc, err);
+    if (rc)
+        return rc;
+    const json_t *heads = json_array_get(doc, (size_t)layer);
+    snprintf(key, sizeof key, "%d", head);
+    snprintf(where, sizeof where, "%.600s: layer %d head %d", path, layer, head);
+    if (!json_is_array(doc) || (heads && !json_is_object(heads)))
+        FAIL(err, ERR_INPUT, "%s: a list over layers of objects was expected", where);
+    const json_t *e = heads ? json_object_get(heads, key) : NULL;
+    if (e)
+        rc = parse_entry(e, where, pattern, v, s, err);
+out:
+    json_decref(doc);
+    return rc;
+}
+
+/* ---- offline choice of a pattern ------------------------------------------------------------- */
+
+/* MInference's offline choice of a pattern per head (arXiv:2407.02490,
+ * algorithm 1 and appendix C.2; the published code differs from it).
+ *
+ *   code:  six fixed candidates, the one with the highest mean recall wins; a winning A-shape is
+ *          written as vertical-slash (100, 800), a winning block pattern as (1000, 6096)
+ *   paper: candidates brought to the kernel cost of an A-shape (1024, 4096) in steps of 50, the
+ *          least output error wins and keeps its type
+ *
+ * Each candidate costs one masked attention per sample. */
+
+#define CHUNK 1024 /* rows, a multiple of every unit */
+#define FULL_LENGTH 131072
+#define STEP 50
+
+/* ---- judging ---------------------------------------------------------------------------- */
+
+/* Recall of rows into mass [nq], errors of outputs, pairs that the mask executes. */
+static int judge_mask(struct minf_head *h, const struct head_in *in, double *mass, struct judged *v,
+                      double *exec, struct err *err)
+{
+    int64_t rows = in->x.nq;
+    struct judging j;
+    int rc = 0;
+
+    judge_begin(&j, in->exact, mass);
+    for (int64_t r = 0; r < rows; r += CHUNK) {
+        struct mask m = {0};
+        struct mask_counts n = {0};
+        rc = minf_select(h, r, r + CHUNK < rows ? r + CHUNK : rows, &m, err);
+        rc = rc ? rc : mask_count(&m, &n, err);
+        if (rc) {
+            mask_free(&m);
+            goto out;
+        }
+        *exec += n.pairs_exec > 0 ? (double)n.pairs_exec : 0;
+        TRY(judge_add(&j, &m, err));
+    }
+    TRY(judge_end(&j, NULL, err));
+    *v = j.sum;
+out:
+    judge_free(&j);
+    return rc;
+}
+
+/* Add the mean over n samples of the candidate's numbers on one sample. */
+static int judge(struct minf_candidate *cand, const struct head_in *in, int64_t rows_from, int n,
+                 struct err *err)
+{
+    int64_t rows = in->x.nq;
+    struct minf_head h = {0};
+    struct judged v = {0};
+    double *mass = NULL, recall = 0, exec = 0;
+    int rc = 0;
+    TRY(mem_alloc(&mass, rows, sizeof *mass, "recall of rows", err));
+    TRY(minf_init(&h, &cand->c, in, err));
+    TRY(judge_mask(&h, in, mass, &v, &exec, err));
+    for (int64_t r = rows_from; r < rows; r++)
+        recall += mass[r];
+    if (cand->c.pattern == MINF_VS && cand->c.realised)
+        exec = (double)vslash_exec(&h.lists);
+    cand->score += recall / (double)(rows - rows_from) / n;
+    cand->error += (v.sq_ref > 0 ? sqrt(v.sq_delta / v.sq_ref) : 0) / n;
+    cand->exec += exec / (double)pairs_allowed(rows, rows, true) / n;
+out:
+    minf_free(&h);
+    free(mass);
+    return rc;
+}
+
+/* ---- the code's candidates -------------------------------------------------------------- */
+
+static void set_vs(struct minf_candidate *c, const char *name, int64_t v, int64_t s)
+{
+    c->name = name;
+    c->pattern = c->c.pattern = MINF_VS;
+    c->v = c->c.v = v;
+    c->s = c->c.s = s;
+}
+
+/* Token-exact masks of the published search: 30 columns and 30 distances forced and no lower
+ * clamps, a window of 801 distances, 32-token blocks. Realised: what the kernels run. */
+static int code_candidates(bool exact, const struct minf_config *base, struct minf_candidate *cand)
+{
+    static const int64_t SIZES[4][2] = {{30, 800}, {100, 750}, {500, 700}, {3500, 100}};
+    static const char *const NAMES[] = {"vs 30 800", "vs 100 750", "vs 500 700", "vs 3500 100"};
+    for (int i = 0; i < MINF_CANDIDATES; i++) {
+        cand[i] = (struct minf_candidate){.c = *base};
+        cand[i].c.realised = !exact;
+        if (exact)
+            cand[i].c.force_cols = cand[i].c.force_dists = 30;
+    }
+    for (int i = 0; i < 4; i++)
+        set_vs(&cand[i + 1], NAMES[i], SIZES[i][0], SIZES[i][1]);
+    set_vs(&cand[0], "a-shape 100 800", 100, 800);
+    cand[0].c.pattern = MINF_ASHAPE;
+    cand[0].c.init = 100;
+    cand[0].c.local = exact ? 801 : 800;
+    set_vs(&cand[5], "block", 1000, 6096);
+    cand[5].c.pattern = MINF_BLOCK;
+    if (exact)
+        cand[5].c.block = 32;
+    return MINF_CANDIDATES;
+}
+
+/* ---- the paper's candidates ------------------------------------------------------------- */
+
+static void set_shape(struct minf_candidate *c, const char *name, int64_t init, int64_t local)
+{
+    c->name = name;
+    c->pattern = c->c.pattern = MINF_ASHAPE;
+    c->v = c->c.init = init;
+    c->s = c->c.local = local;
+}
+
+static void set_block(struct minf_candidate *c, int64_t top)
+{
+    c->name = "block";
+    c->pattern = c->c.pattern = MINF_BLOCK;
+    c->v = c->s = c->c.top = top;
+}
+
+static int paper_candidates(const struct minf_config *base, struct minf_candidate *cand)
+{
+    for (int i = 0; i < MINF_CANDIDATES; i++)
+        cand[i] = (struct minf_candidate){.c = *base};
+    set_shape(&cand[0], "a-shape", 1024, 4096);
+    set_vs(&cand[1], "vs 30", 30, 2048);
+    set_vs(&cand[2], "vs 100", 100, 1800);
+    set_vs(&cand[3], "vs 500", 500, 1500);
+    set_vs(&cand[4], "vs 3000", 3000, 200);
+    set_block(&cand[5], 100);
+    return MINF_CANDIDATES;
+}
+
+/* Pairs that the kernel of this pattern multiplies. */
+static int kernel_pairs(const struct minf_config *c, const struct head_in *in, double *pairs,
+                        struct err *err)
+{
+    int rc = 0;
+    struct minf_head h = {0};
+    TRY(minf_init(&h, c, in, err));
+    *pairs = 0;
+    for (int64_t r = 0; r < c->n; r += CHUNK) {
+        struct mask m = {0};
+        struct mask_counts n = {0};
+        rc = minf_select(&h, r, r + CHUNK < c->n ? r + CHUNK : c->n, &m, err);
+        rc = rc ? rc : mask_count(&m, &n, err);
+        mask_free(&m);
+        if (rc)
+            goto out;
+        *pairs += (double)n.pairs_exec;
+    }
+    if (c->pattern == MINF_VS)
+        *pairs = (double)vslash_exec(&h.lists);
+out:
+    minf_free(&h);
+    return rc;
+}
+
+/* Move the size that the pattern's budget is made of (distances or blocks) by the fewest steps that
+ * take its cost to the target or beyond; cost grows with the size, so the number is bisected. */
+static int equalise(struct minf_candidate *c, const struct head_in *in, int64_t step, double target,
+                    struct err *err)
+{
+    int64_t *size = c->c.pattern == MINF_VS ? &c->c.s : &c->c.top, start = *size;
+    double pairs = 0;
+    int rc = kernel_pairs(&c->c, in, &pairs, err);
+    bool up = pairs < target;
+    int64_t lo = -1, hi = up ? (c->c.n - start + step - 1) / step : (start - 1) / step;
+    hi = hi < 0 ? 0 : hi;
+    while (!rc && hi - lo > 1) {
+        int64_t k = (lo + hi) / 2;
+        *size = up ? start + k * step : start - k * step;
+        rc = kernel_pairs(&c->c, in, &pairs, err);
+        if (up ? pairs >= target : pairs <= target)
+            hi = k;
+        else
+            lo = k;
+    }
+    *size = up ? start + hi * step : start - hi * step;
+    c->s = *size;
+    if (c->c.pattern == MINF_BLOCK)
+        c->v = *size;
+    return rc;
+}
+
+static int equalise_all(struct minf_candidate *cand, int count, const struct head_in *in,
+                        bool scaled, struct err *err)
+{
+    double target;
+    int64_t step = scaled ? STEP * in->x.nk / FULL_LENGTH : STEP;
+    int rc = kernel_pairs(&cand[0].c, in, &target, err);
+    for (int i = 1; i < count && !rc; i++)
+        rc = equalise(&cand[i], in, step > 0 ? step : 1, target, err);
+    return rc;
+}
+
+/* ---- search ----------------------------------------------------------------------------- */
+
+static int64_t scaled_size(int64_t x, int64_t n)
+{
+    int64_t y = (int64_t)llround((double)x * (double)n / FULL_LENGTH);
+    return y > 1 ? y : 1;
+}
+
+static void scale_candidate(struct minf_candidate *c, int64_t n)
+{
+    int64_t *sizes[] = {&c->c.v, &c->c.s, &c->c.init, &c->c.local, &c->c.top, &c->v, &c->s};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        *sizes[i] = scaled_size(*sizes[i], n);
+}
+
+static int64_t first_row(const struct minf_search *s, int64_t n)
+{
+    int64_t from = s->rows_from >= 0 ? s->rows_from : n < 10000 ? n / 4 : 2500;
+    return from < n ? from : n - 1;
+}
+
+/* What depends on the length of a sample. */
+static void fit(struct minf_candidate *c, const struct minf_search *s, int64_t n)
+{
+    c->c.n = n;
+    if (s->kind == MINF_SEARCH_EXACT) {
+        if (c->c.pattern == MINF_BLOCK)
+            c->c.top = (n + 31) / 32 / 8;
+    } else if (c->c.pattern == MINF_VS) {
+        c->c.v = c->c.v > s->min_v ? c->c.v : s->min_v;
+        c->c.s = c->c.s > s->min_s ? c->c.s : s->min_s;
+    }
+}
+
+static int better(const struct minf_search *s, const struct minf_candidate *a,
+                  const struct minf_candidate *b)
+{
+    return s->kind == MINF_SEARCH_PAPER ? a->error < b->error : a->score > b->score;
+}
+
+int minf_search_run(const struct minf_search *s, const struct minf_config *base,
+                    const struct head_in *samples, int n, struct minf_candidate *cand, int *count,
+                    struct err *err)
+{
+    int rc = 0, best = 0;
+    bool exact = s->kind == MINF_SEARCH_EXACT;
+    struct minf_config b = *base;
+    b.n = samples[0].x.nk;
+    *count = s->kind == MINF_SEARCH_PAPER ? paper_candidates(&b, cand)
+                                          : code_candidates(exact, &b, cand);
+    for (int i = 0; i < *count; i++) {
+        if (s->scale_sizes)
+            scale_candidate(&cand[i], b.n);
+        fit(&cand[i], s, b.n);
+    }
+    if (s->kind == MINF_SEARCH_PAPER)
+        TRY(equalise_all(cand, *count, &samples[0], s->scale_sizes, err));
+    for (int i = 0; i < *count; i++) {
+        for (int k = 0; k < n; k++) {
+            fit(&cand[i], s, samples[k].x.nk);
+            TRY(judge(&cand[i], &samples[k], first_row(s, samples[k].x.nk), n, err));
+        }
+        log_debug("minference search: %s: mean recall %.6f error %.6f executed %.6f", cand[i].name,
+                  cand[i].score, cand[i].error, cand[i].exec);
+        if (better(s, &cand[i], &cand[best]))
+            best = i;
+    }
+    return best;
+out:
+    return rc;
+}
 
 enum profile { PROFILE_OFFICIAL, PROFILE_PAPER, PROFILE_FRONTIER };
 enum pattern { PATTERN_TABLE, PATTERN_VS, PATTERN_ASHAPE, PATTERN_BLOCK, PATTERN_TRISHAPE };

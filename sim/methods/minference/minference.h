@@ -54,13 +54,7 @@ int minf_init(struct minf_head *h, const struct minf_config *c, const struct hea
 /* Take the choice of a device over (struct method_device); counts with MINF_VS and MINF_BLOCK. */
 int minf_take(struct minf_head *h, const struct device_choice *c, struct err *err);
 void minf_free(struct minf_head *h); /* also of a zeroed one */
-int64_t minf_unit(const struct minf_head *h);
-/* What estimating columns and distances, or scoring pooled blocks, costs. */
-void minf_cost(const struct minf_head *h, struct select_cost *c);
 int minf_select(struct minf_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err);
-
-/* Check that the file exists and that the whole of it is a table. */
-int minf_table_check(const char *path, struct err *err);
 
 /* Entry of a per-head table in the published JSON layout: a list over layers of objects
  * "head": [type, v, s, score]. Absent heads leave the outputs alone. */

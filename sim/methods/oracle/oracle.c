@@ -38,6 +38,410 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- greedy set multicover with reverse delete ----------------------------------------------- */
+
+#define SLACK 1e-12
+
+struct gain {
+    double value;
+    int64_t col, round; /* round in which the value was computed */
+};
+
+struct work {
+    const double *m;
+    int64_t rows, cols;
+    double *need;      /* [rows] still missing */
+    double *have;      /* [rows] mass covered */
+    struct gain *heap; /* largest gain first, ties by lower column */
+    int64_t n_heap;
+    int64_t *order; /* selected columns */
+    int64_t n_order;
+    double *sorted; /* [cols] scratch of the lower bound */
+};
+
+/* ---- lower bound ---------------------------------------------------------------------------- */
+
+static int descending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+/* Fewest blocks that give row i its need. */
+static int64_t row_needs(const struct work *w, int64_t i, double need)
+{
+    double sum = 0;
+    int64_t k = 0;
+    for (int64_t c = 0; c < w->cols; c++)
+        w->sorted[c] = w->m[c * w->rows + i];
+    qsort(w->sorted, (size_t)w->cols, sizeof *w->sorted, descending);
+    while (k < w->cols && sum < need - SLACK && w->sorted[k] > 0)
+        sum += w->sorted[k++];
+    return k;
+}
+
+/* ---- heap ----------------------------------------------------------------------------------- */
+
+static bool before(const struct gain *a, const struct gain *b)
+{
+    return a->value > b->value || (a->value == b->value && a->col < b->col);
+}
+
+static void sift_down(struct gain *h, int64_t n, int64_t at)
+{
+    struct gain x = h[at];
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && before(&h[child + 1], &h[child]))
+            child++;
+        if (!before(&h[child], &x))
+            break;
+        h[at] = h[child];
+    }
+    h[at] = x;
+}
+
+/* ---- greedy --------------------------------------------------------------------------------- */
+
+static double gain_of(const struct work *w, int64_t c)
+{
+    const double *m = w->m + c * w->rows;
+    double sum = 0;
+    for (int64_t i = 0; i < w->rows; i++)
+        sum += m[i] < w->need[i] ? m[i] : w->need[i];
+    return sum;
+}
+
+static void cover_column(struct work *w, int64_t c)
+{
+    const double *m = w->m + c * w->rows;
+    for (int64_t i = 0; i < w->rows; i++) {
+        w->have[i] += m[i];
+        w->need[i] = w->need[i] > m[i] ? w->need[i] - m[i] : 0;
+    }
+}
+
+static bool satisfied(const struct work *w)
+{
+    for (int64_t i = 0; i < w->rows; i++)
+        if (w->need[i] > SLACK)
+            return false;
+    return true;
+}
+
+static void greedy(struct work *w, bool *taken)
+{
+    for (int64_t c = 0; c < w->cols; c++)
+        if (!taken[c])
+            w->heap[w->n_heap++] = (struct gain){gain_of(w, c), c, 0};
+    for (int64_t at = w->n_heap / 2 - 1; at >= 0; at--)
+        sift_down(w->heap, w->n_heap, at);
+    for (int64_t round = 0; w->n_heap > 0 && !satisfied(w); round++) {
+        while (w->heap[0].round != round) {
+            w->heap[0].value = gain_of(w, w->heap[0].col);
+            w->heap[0].round = round;
+            sift_down(w->heap, w->n_heap, 0);
+        }
+        if (w->heap[0].value <= 0)
+            break; /* what is missing lies in no block */
+        int64_t c = w->heap[0].col;
+        w->heap[0] = w->heap[--w->n_heap];
+        sift_down(w->heap, w->n_heap, 0);
+        cover_column(w, c);
+        taken[c] = true;
+        w->order[w->n_order++] = c;
+    }
+}
+
+/* Would every row keep its need without column c? */
+static bool dispensable(const struct work *w, const double *need, int64_t c)
+{
+    const double *m = w->m + c * w->rows;
+    for (int64_t i = 0; i < w->rows; i++)
+        if (m[i] > 0 && w->have[i] - m[i] < need[i] - SLACK)
+            return false;
+    return true;
+}
+
+static int64_t reverse_delete(struct work *w, const double *need, bool *taken)
+{
+    int64_t kept = w->n_order;
+    for (int64_t k = w->n_order - 1; k >= 0; k--) {
+        int64_t c = w->order[k];
+        if (!dispensable(w, need, c))
+            continue;
+        for (int64_t i = 0; i < w->rows; i++)
+            w->have[i] -= w->m[c * w->rows + i];
+        taken[c] = false;
+        kept--;
+    }
+    return kept;
+}
+
+static int work_init(struct work *w, struct err *err)
+{
+    int rc = 0;
+    TRY(mem_alloc(&w->need, w->rows, sizeof(double), "needs of rows", err));
+    TRY(mem_zalloc(&w->have, w->rows, sizeof(double), "mass of rows", err));
+    TRY(mem_alloc(&w->heap, w->cols + 1, sizeof *w->heap, "gains of blocks", err));
+    TRY(mem_alloc(&w->order, w->cols, sizeof *w->order, "selected blocks", err));
+    TRY(mem_alloc(&w->sorted, w->cols, sizeof(double), "sorted masses", err));
+out:
+    return rc;
+}
+
+int cover_greedy(const double *m, int64_t rows, int64_t cols, const double *need, bool *taken,
+                 struct cover *out, struct err *err)
+{
+    struct work w = {.m = m, .rows = rows, .cols = cols};
+    int64_t given = 0;
+    int rc = 0;
+
+    TRY(work_init(&w, err));
+    memcpy(w.need, need, (size_t)rows * sizeof *need);
+    *out = (struct cover){0};
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t k = row_needs(&w, i, need[i]);
+        out->lower = k > out->lower ? k : out->lower;
+    }
+    for (int64_t c = 0; c < cols; c++) {
+        if (!taken[c])
+            continue;
+        cover_column(&w, c);
+        given++;
+    }
+    greedy(&w, taken);
+    out->greedy = given + w.n_order;
+    out->upper = given + reverse_delete(&w, need, taken);
+    out->lower = out->lower > given ? out->lower : given;
+out:
+    free(w.need);
+    free(w.have);
+    free(w.heap);
+    free(w.order);
+    free(w.sorted);
+    return rc;
+}
+
+/* ---- prefixes of a head ---------------------------------------------------------------------- */
+
+#define BINS 65536
+
+struct entry {
+    double value;
+    int64_t col, row;
+};
+
+/* The bin being narrowed down: values whose bits above `shift` equal `prefix`. */
+struct search {
+    head_row_fn *fn;
+    void *ctx;
+    int64_t rows, cols;
+    bool counts; /* the target is a number of entries */
+    double target;
+    int shift;
+    uint64_t prefix;
+    double above; /* mass of everything larger, with the mass given in advance */
+    int64_t count_above;
+    long double *sum; /* [BINS] */
+    int64_t *count;   /* [BINS] */
+};
+
+static uint64_t bits_of(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+/* Is v in the bin of bits >> shift == prefix? Everything is for shift 64. */
+static bool in_bin(const struct search *s, double v)
+{
+    return v >= 0 && (s->shift == 64 || bits_of(v + 0.0) >> s->shift == s->prefix);
+}
+
+/* Histogram of the current bin by its next 16 bits; *given = mass given in advance. */
+static int histogram(struct search *s, long double *given, struct err *err)
+{
+    int rc = 0, shift = s->shift - 16;
+    memset(s->sum, 0, BINS * sizeof *s->sum);
+    memset(s->count, 0, BINS * sizeof *s->count);
+    *given = 0;
+    for (int64_t r = 0; r < s->rows; r++) {
+        struct head_row row = {0};
+        TRY(s->fn(s->ctx, r, &row, err));
+        *given += s->counts ? (long double)row.given_n : row.given;
+        for (int64_t c = 0; c < row.n; c++) {
+            if (!in_bin(s, row.v[c]))
+                continue;
+            uint64_t b = bits_of(row.v[c] + 0.0) >> shift & (BINS - 1);
+            s->sum[b] += s->counts ? 1 : row.v[c];
+            s->count[b]++;
+        }
+    }
+out:
+    return rc;
+}
+
+/* Narrow the search to the next bin in which the running sum crosses the target; *entries is its
+ * count, 0 when all entries of the current bin are taken without reaching it. */
+static int narrow(struct search *s, int64_t *entries, struct err *err)
+{
+    long double given, total = s->above;
+    int rc = histogram(s, &given, err);
+    if (rc)
+        return rc;
+    if (s->shift == 64)
+        total += given;
+    *entries = 0;
+    for (int64_t b = BINS - 1; b >= 0; b--) {
+        if (!s->count[b])
+            continue;
+        if ((double)(total + s->sum[b]) >= s->target) {
+            s->shift -= 16;
+            s->prefix = (s->shift == 48 ? 0 : s->prefix << 16) | (uint64_t)b;
+            *entries = s->count[b];
+            break;
+        }
+        total += s->sum[b];
+        s->count_above += s->count[b];
+    }
+    s->above = (double)total;
+    return 0;
+}
+
+/* The whole of the current bin is the end of the prefix. */
+static void take_all(const struct search *s, struct head_prefix *out)
+{
+    double lowest = 0;
+    uint64_t bits = s->shift == 64 ? 0 : s->prefix << s->shift;
+    memcpy(&lowest, &bits, sizeof lowest);
+    *out = (struct head_prefix){lowest, s->cols, -1, s->count_above, s->above, s->above};
+}
+
+static int by_order(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    if (x->value != y->value)
+        return x->value > y->value ? -1 : 1;
+    if (x->col != y->col)
+        return x->col < y->col ? -1 : 1;
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+static int collect(const struct search *s, int64_t n, struct head_prefix *out, struct err *err)
+{
+    struct entry *e = NULL;
+    int64_t k = 0;
+    int rc = 0;
+
+    TRY(mem_alloc(&e, n, sizeof *e, "entries at the threshold", err));
+    for (int64_t r = 0; r < s->rows; r++) {
+        struct head_row row = {0};
+        TRY(s->fn(s->ctx, r, &row, err));
+        for (int64_t c = 0; c < row.n && k < n; c++)
+            if (in_bin(s, row.v[c]))
+                e[k++] = (struct entry){row.v[c], c, r};
+    }
+    qsort(e, (size_t)k, sizeof *e, by_order);
+    *out = (struct head_prefix){INFINITY, -1, -1, s->count_above, s->above, s->above};
+    for (int64_t i = 0; i < k && out->sum < s->target; i++) {
+        out->before = out->sum;
+        out->sum += s->counts ? 1 : e[i].value;
+        out->cut = e[i].value;
+        out->col = e[i].col;
+        out->row = e[i].row;
+        out->count++;
+    }
+out:
+    free(e);
+    return rc;
+}
+
+/* Adding up term by term is what sorted order means; beyond this many equal terms it only costs. */
+#define ADD_MOST ((int64_t)1 << 26)
+
+/* Number of the n equal values v that are needed from `sum` on. */
+static int64_t equal_needed(double v, int64_t n, double target, double *sum, double *before)
+{
+    int64_t k = 0;
+    if (n > ADD_MOST && v > 0) {
+        double want = ceil((target - *sum) / v);
+        k = want < 1 ? 1 : want > (double)n ? n : (int64_t)want;
+        *before = *sum + (double)(k - 1) * v;
+        *sum += (double)k * v;
+        return k;
+    }
+    for (; k < n && *sum < target; k++) {
+        *before = *sum;
+        *sum += v;
+    }
+    return k;
+}
+
+/* All n entries of the bin have the same value: find the column, then the row, of the last one. */
+static int cut_equal(const struct search *s, int64_t n, struct head_prefix *out, struct err *err)
+{
+    double v;
+    int64_t *per_col = NULL, left, r;
+    int rc = 0;
+
+    memcpy(&v, &s->prefix, sizeof v);
+    *out = (struct head_prefix){v, -1, -1, s->count_above, s->above, s->above};
+    left = equal_needed(s->counts ? 1 : v, n, s->target, &out->sum, &out->before);
+    out->count += left;
+    TRY(mem_zalloc(&per_col, s->cols, sizeof *per_col, "entries per column", err));
+    for (r = 0; r < s->rows; r++) {
+        struct head_row row = {0};
+        TRY(s->fn(s->ctx, r, &row, err));
+        for (int64_t c = 0; c < row.n; c++)
+            per_col[c] += row.v[c] == v;
+    }
+    out->col = 0;
+    while (left > per_col[out->col])
+        left -= per_col[out->col++];
+    for (r = 0; r < s->rows && left > 0; r++) {
+        struct head_row row = {0};
+        TRY(s->fn(s->ctx, r, &row, err));
+        if (out->col < row.n && row.v[out->col] == v) {
+            out->row = r;
+            left--;
+        }
+    }
+out:
+    free(per_col);
+    return rc;
+}
+
+int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, enum head_measure by,
+                       double target, int64_t buffer, struct head_prefix *out, struct err *err)
+{
+    struct search s = {.fn = fn,
+                       .ctx = ctx,
+                       .rows = rows,
+                       .cols = cols,
+                       .counts = by == HEAD_BY_COUNT,
+                       .target = target,
+                       .shift = 64};
+    int64_t n;
+    int rc = 0;
+
+    TRY(mem_alloc(&s.sum, BINS, sizeof *s.sum, "histogram", err));
+    TRY(mem_alloc(&s.count, BINS, sizeof *s.count, "histogram", err));
+    do
+        TRY(narrow(&s, &n, err));
+    while (n > buffer && s.shift > 0);
+    if (n == 0)
+        take_all(&s, out);
+    else if (n <= buffer)
+        TRY(collect(&s, n, out, err));
+    else
+        TRY(cut_equal(&s, n, out, err));
+out:
+    free(s.sum);
+    free(s.count);
+    return rc;
+}
+
 /* A running sum this close to its target may fall on the other side in float arithmetic. */
 #define TIE 1e-6
 

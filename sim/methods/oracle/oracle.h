@@ -10,9 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* ---- cover.c --------------------------------------------------------------------------------- */
+/* ---- covers ---------------------------------------------------------------------------------- */
 
-/* A small set of blocks that gives every row of a group its share of the mass, with bounds: a covering integer program in which rows are constraints and blocks have cost 1. */
+/* A small set of blocks that gives every row of a group its share of the mass, with bounds: a
+ * covering integer program in which rows are constraints and blocks have cost 1. */
 
 struct cover {
     int64_t lower;  /* blocks that the most demanding row alone needs; no cover has fewer */
@@ -32,10 +33,10 @@ struct cover {
 int cover_greedy(const double *m, int64_t rows, int64_t cols, const double *need, bool *taken,
                  struct cover *out, struct err *err);
 
-/* ---- headprefix.c ---------------------------------------------------------------------------- */
+/* ---- prefixes of a head ---------------------------------------------------------------------- */
 
-/* The shortest prefix of all entries of a matrix, sorted by value, whose sum or
- * number reaches a target, without storing the matrix.
+/* The shortest prefix of all entries of a matrix, sorted by value, whose sum or number reaches a
+ * target, without storing the matrix.
  *
  * Order: value descending, equal values by ascending column, then ascending row. The matrix is read
  * row by row, several times: a histogram over the 16 leading bits of the values finds the bin in

@@ -10,7 +10,7 @@
  *                      w < thin (128), only every (thin / w)-th distance d is kept. The mask is
  *                      then cut into B x B blocks. A column of a block is dense if more than B/3 of
  *                      its pairs are kept; a block stays if more than 3/5 of its columns with a
- *                      kept pair are dense (sim/methods/radial/radialmap.c)
+ *                      kept pair are dense
  *   profile=paper      |k - l| + 1 <= F / 2^r; where 2^r > F, fewer distances are kept. The rule is
  *                      applied element by element and run as the B x B tiles that it touches
  * plus a sink (all queries see frame 0) and everything that touches text. One mask for all heads.

@@ -136,22 +136,9 @@ void sale_head_free(struct sale_head *h);
 /* Make the low-bit operands, once; sale_select does so where it needs them. */
 int sale_head_quantise(struct sale_head *h, struct err *err);
 
-/* From now on sale_select hands out *m, lists of 64 x 32 blocks over the whole head that somebody
- * else chose by the same rule, and tests nothing. ERR_RUN: lists of other units. */
-int sale_head_take(struct sale_head *h, const struct mask *m, struct err *err);
-
-/* True if every block of the head is kept: a short prompt, or tau < 1e-5. */
-bool sale_dense(const struct sale_head *h);
-
 /* Mask (64 x 32 blocks) of the query rows [row0, row1), row0 a multiple of 64. Counts are added to
  * h->counts. */
 int sale_select(struct sale_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err);
-
-/* Operations and bytes of the choice by sizes alone: mean and quantisation of q and k, then per
- * query block with tested key blocks the exact statistics of its sink-local region and one low-bit
- * product per tested pair. Nothing for a dense head. in_bytes: of a number of q or k. */
-struct select_cost;
-void sale_cost(const struct sale_head *h, double in_bytes, struct select_cost *c);
 
 /* Thresholds of the rows of query block m (at most 64) into thr. */
 void sale_row_thresholds(struct sale_head *h, int64_t m, float *thr);
