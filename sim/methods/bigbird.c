@@ -25,7 +25,6 @@
 #include "core/mem.h"
 #include "core/rng.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 
 enum rand_scope { OFFICIAL, UNIFORM };

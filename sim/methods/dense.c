@@ -15,13 +15,11 @@
  */
 #include "core/mem.h"
 #include "core/method.h"
-#include "core/metricdef.h"
 #include "core/sort.h"
 #include "sim/blocks/exactmap.h"
 #include "sim/blocks/numlist.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 
 struct params {

@@ -18,11 +18,9 @@
  * training kernel keeps j < i only, so that a token does not see itself (strict=1); the paper's
  * model attends with unit keys (normalize_k=1), here the trace's own keys are the default.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
-#include "core/rules.h"
 #include "core/simd.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/selectcost.h"
@@ -30,7 +28,6 @@
 #include "sim/blocks/unitkeys.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 

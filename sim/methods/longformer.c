@@ -18,7 +18,6 @@
 #include "core/method.h"
 #include "core/mem.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 

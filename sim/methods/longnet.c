@@ -18,17 +18,14 @@
  * when not causal (official_pad=1 does that; default off); a query that no branch selects is an
  * empty row; the code's replacement of an LSE of exactly 0 is not imitated.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/method.h"
 #include "core/mem.h"
-#include "core/rules.h"
 #include "sim/blocks/slicemask.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/numlist.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -16,11 +16,9 @@
  * keys that are kept, as they share the keys. The other three selectors are not in the paper. The
  * code attends with unit keys (normalize_k=1).
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
-#include "core/rules.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/colmass.h"
 #include "sim/blocks/prefix.h"
@@ -29,7 +27,6 @@
 #include "sim/blocks/unitkeys.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 

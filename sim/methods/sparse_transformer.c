@@ -14,16 +14,11 @@
  * ours, because a single head replayed with `strided` alone lacks the local context that other
  * heads or layers give it. `fixed` is executed in blocks, the others pair by pair.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/method.h"
-#include "core/mem.h"
-#include "core/rules.h"
 #include "sim/blocks/slicemask.h"
 
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum pattern { LOCAL, STRIDED, FIXED, MERGED };
 

@@ -16,11 +16,6 @@
  */
 #include "core/intmath.h"
 #include "core/method.h"
-#include "core/mem.h"
-
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum dilate { DILATE_NONE, DILATE_1, DILATE_2 };
 

@@ -20,7 +20,6 @@
  * key, top_keys=1 keeps everything (in the code no group would then be sparse), padding text tokens
  * are left out. Groups that would keep nearly all keys have their static set alone, as in the code.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/rng.h"
@@ -34,7 +33,6 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

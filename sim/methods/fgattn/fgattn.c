@@ -19,11 +19,9 @@
  * which saves the second pass and costs a second dense step at the start. refresh=1 applies each
  * step's own mask: a bound, not a method.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/permute.h"
-#include "core/rules.h"
 #include "core/simd.h"
 #include "core/sort.h"
 #include "sim/blocks/exact.h"
@@ -35,7 +33,6 @@
 #include "sim/metrics.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

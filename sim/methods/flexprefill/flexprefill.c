@@ -14,12 +14,9 @@
  * 1, are left out. Bidirectional heads are not the paper's: a distance stands for both sides of the
  * query, columns and pooled blocks for all queries; the sampled rows stay the last ones.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/method.h"
-#include "core/rules.h"
 #include "core/softmax.h"
 #include "sim/blocks/blockgrid.h"
 #include "sim/blocks/blockpool.h"

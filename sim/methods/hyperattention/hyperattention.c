@@ -16,18 +16,14 @@
  * blocks) rows. official_pad=1 has the zero rows that the code puts behind the last block;
  * exclude=0 counts drawn keys of the own block twice, as one of its two paths does.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mem.h"
-#include "core/method.h"
-#include "core/rules.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
 #include "sim/methods/hyperattention/hyperplan.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

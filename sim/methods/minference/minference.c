@@ -16,15 +16,12 @@
  * both sides of the query, columns and blocks for all queries; the rows that estimate stay the last
  * ones.
  */
-#include "core/accel.h"
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/intmath.h"
 #include "core/json.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/method.h"
-#include "core/rules.h"
 #include "sim/blocks/judge.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/tokscore.h"

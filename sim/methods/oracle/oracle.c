@@ -19,12 +19,8 @@
  * 2406.15486). Sorting is by value descending, ties to the lower key, then the lower query block.
  * Two Q K passes (head-wide kinds up to six), a few rows of N doubles (block-cra: b_q x N/b_k).
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mem.h"
-#include "core/method.h"
-#include "core/metricdef.h"
-#include "core/rules.h"
 #include "core/simd.h"
 #include "sim/blocks/colmass.h"
 #include "sim/blocks/exactmap.h"
@@ -33,7 +29,6 @@
 #include "sim/methods/oracle/oracle.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

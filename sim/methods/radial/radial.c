@@ -19,13 +19,11 @@
  * The published code fails if N is not a multiple of B; pad=ours applies the same rule to such N.
  */
 #include "core/intmath.h"
-#include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/tilecount.h"
 #include "sim/methods/radial/radialmap.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 
 enum profile { PROFILE_OFFICIAL, PROFILE_PAPER };

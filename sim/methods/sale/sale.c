@@ -16,11 +16,9 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
-#include "core/rules.h"
 #include "core/simd.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/judge.h"
-#include "sim/blocks/quant.h"
 #include "sim/blocks/tileattn.h"
 #include "sim/methods/sale/sale.h"
 

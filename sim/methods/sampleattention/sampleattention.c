@@ -14,12 +14,10 @@
  * are sums; distances are binned by token; a bin covers two diagonals (extend=cover2); lists apply
  * per chunk; the diagonal block is kept (profile=strict leaves it out).
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
-#include "core/opt.h"
 #include "sim/blocks/blockgrid.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"

@@ -16,7 +16,6 @@
  * lower block, the pooled map is float unless map_dtype=input, similarity comes from the closed
  * form in double, a row without a visible key is zero unless dead=mean.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "sim/blocks/blockpool.h"

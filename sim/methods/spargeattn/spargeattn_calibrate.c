@@ -13,7 +13,6 @@
  */
 #include "sim/methods/spargeattn/spargeattn.h"
 
-#include "core/accel.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"

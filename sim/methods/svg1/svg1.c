@@ -16,7 +16,6 @@
  * a row that a trial mask leaves without keys has output 0 (the code has NaN), families without a
  * classification mask of their own text placement are refused.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "sim/blocks/callrng.h"
@@ -27,7 +26,6 @@
 
 #include <limits.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -12,12 +12,10 @@
  * code sorts unstably, here ties go to the lower block. Its keep_sink and keep_recent switches do
  * nothing useful and are not offered.
  */
-#include "core/dtype.h"
 #include "core/gemm.h"
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/method.h"
 #include "sim/blocks/blockgrid.h"
 #include "sim/blocks/blockmap.h"
 #include "sim/blocks/exact.h"
