@@ -95,6 +95,14 @@ int record_metric(struct record *r, const char *name, double value, struct err *
     return 0;
 }
 
+int record_metrics(struct record *r, const struct named_value *values, struct err *err)
+{
+    int rc = 0;
+    for (; values->name && !rc; values++)
+        rc = record_metric(r, values->name, values->value, err);
+    return rc;
+}
+
 double record_get(const struct record *r, const char *name)
 {
     const struct metric *m = find_metric(r, name);

@@ -101,9 +101,8 @@ static int report_pass(const struct map_below *b, struct record *r, struct err *
     if (b->summed)
         TRY(record_metric(r, "p_sum_err", b->sum_err, err));
     if (b->timed) {
-        TRY(record_metric(r, "time_map_ns", b->ns, err));
-        TRY(record_metric(r, "time_map_ns_q1", b->ns_q1, err));
-        TRY(record_metric(r, "time_map_ns_q3", b->ns_q3, err));
+        TRY(RECORD_ALL(r, err, {"time_map_ns", b->ns}, {"time_map_ns_q1", b->ns_q1},
+                       {"time_map_ns_q3", b->ns_q3}));
     }
 out:
     return rc;

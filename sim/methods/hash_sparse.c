@@ -331,12 +331,11 @@ static int report(void *state, struct record *r, struct err *err)
     int rc = 0;
     TRY(count_tiles(s, &tiles, err));
     double exec = (double)tiles * TILE * TILE;
-    TRY(record_metric(r, "pairs_exec", exec, err));
-    TRY(record_metric(r, "density_exec", exec / record_get(r, "pairs_allowed"), err));
+    TRY(RECORD_ALL(r, err, {"pairs_exec", exec},
+                   {"density_exec", exec / record_get(r, "pairs_allowed")}));
     int64_t most_q = note_buckets(&s->q, n, "buckets_q", r);
     int64_t most_k = note_buckets(&s->k, n, "buckets_k", r);
-    TRY(record_metric(r, "bucket_most_q", (double)most_q, err));
-    TRY(record_metric(r, "bucket_most_k", (double)most_k, err));
+    TRY(RECORD_ALL(r, err, {"bucket_most_q", most_q}, {"bucket_most_k", most_k}));
 out:
     return rc;
 }

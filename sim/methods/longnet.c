@@ -486,15 +486,10 @@ static int report(void *state, struct record *r, struct err *err)
     const struct attn_in *x = &s->in.x;
     double allowed = (double)pairs_allowed(x->nq, x->nk, x->causal);
     double sd = s->rows > 1 ? sqrt(s->est_m2 / (double)(s->rows - 1)) : 0;
-    int rc = 0;
 
-    TRY(record_metric(r, "pairs_exec", (double)s->weights.sum, err));
-    TRY(record_metric(r, "density_exec", (double)s->weights.sum / allowed, err));
-    TRY(record_metric(r, "weight_max", (double)s->weights.max, err));
-    TRY(record_metric(r, "mass_est_mean", s->est_mean, err));
-    TRY(record_metric(r, "mass_est_sd", sd, err));
-out:
-    return rc;
+    return RECORD_ALL(
+        r, err, {"pairs_exec", s->weights.sum}, {"density_exec", (double)s->weights.sum / allowed},
+        {"weight_max", s->weights.max}, {"mass_est_mean", s->est_mean}, {"mass_est_sd", sd});
 }
 
 static const struct metric_def metrics[] = {

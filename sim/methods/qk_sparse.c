@@ -244,13 +244,9 @@ static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
     double exec = tiles(s) * TILE * TILE;
-    int rc = 0;
-    TRY(record_metric(r, "pairs_exec", exec, err));
-    TRY(record_metric(r, "density_exec", exec / record_get(r, "pairs_allowed"), err));
-    TRY(record_metric(r, "queries_kept", (double)s->n_queries, err));
-    TRY(record_metric(r, "keys_kept", (double)s->n_keys, err));
-out:
-    return rc;
+    return RECORD_ALL(r, err, {"pairs_exec", exec},
+                      {"density_exec", exec / record_get(r, "pairs_allowed")},
+                      {"queries_kept", s->n_queries}, {"keys_kept", s->n_keys});
 }
 
 /* A random choice reads no data. */

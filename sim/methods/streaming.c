@@ -164,15 +164,11 @@ static bool why_full(const void *state, char why[160])
 static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
-    int rc = 0;
     if (s->dilate == DILATE_NONE)
         return 0;
     double pairs = (double)dilated_exec(s);
     double allowed = (double)attn_pairs(&s->x);
-    TRY(record_metric(r, "pairs_exec", pairs, err));
-    TRY(record_metric(r, "density_exec", pairs / allowed, err));
-out:
-    return rc;
+    return RECORD_ALL(r, err, {"pairs_exec", pairs}, {"density_exec", pairs / allowed});
 }
 
 const struct method method_streaming = {

@@ -719,11 +719,11 @@ static int report_mask(const struct state *s, struct record *r, struct err *err)
     int rc = 0;
 
     TRY(slice_mask_density(&c->mask, &density, err));
-    TRY(record_metric(r, "mask_density_elem", density, err));
-    TRY(record_metric(r, "mask_units", (double)slice_mask_total(&c->mask), err));
+    TRY(RECORD_ALL(r, err, {"mask_density_elem", density},
+                   {"mask_units", slice_mask_total(&c->mask)}));
     if (s->call == CALL_SPARSE) {
-        TRY(record_metric(r, "mask_age", s->in.step - c->made, err));
-        TRY(record_metric(r, "density_native", (double)c->selected / pairs, err));
+        TRY(RECORD_ALL(r, err, {"mask_age", s->in.step - c->made},
+                       {"density_native", (double)c->selected / pairs}));
     } else if (s->params->delta) {
         TRY(delta_share(s, &share, err));
         TRY(record_metric(r, "delta_l2_rel", share, err));
@@ -798,8 +798,7 @@ static int report(void *state, struct record *r, struct err *err)
     int rc = 0;
 
     record_note(r, "kind=%s", kinds[s->kind]);
-    TRY(record_metric(r, "dense_call", s->call != CALL_SPARSE, err));
-    TRY(record_metric(r, "refresh", s->made, err));
+    TRY(RECORD_ALL(r, err, {"dense_call", s->call != CALL_SPARSE}, {"refresh", s->made}));
     if (s->call != CALL_SPARSE)
         TRY(record_metric(r, "density_native", 1, err));
     if (s->carry)

@@ -751,13 +751,9 @@ static int report_compare(const struct state *s, struct record *r, struct err *e
 {
     double a = (double)slice_mask_total(s->mask), b = (double)slice_mask_total(&s->fresh);
     double both = (double)slice_mask_common(s->mask, &s->fresh), either = a + b - both;
-    int rc = 0;
-    TRY(record_metric(r, "mask_precision", a > 0 ? both / a : 0, err));
-    TRY(record_metric(r, "mask_recall", b > 0 ? both / b : 0, err));
-    TRY(record_metric(r, "mask_iou", either > 0 ? both / either : 1, err));
-    TRY(record_metric(r, "mask_diff", either - both, err));
-out:
-    return rc;
+    return RECORD_ALL(r, err, {"mask_precision", a > 0 ? both / a : 0},
+                      {"mask_recall", b > 0 ? both / b : 0},
+                      {"mask_iou", either > 0 ? both / either : 1}, {"mask_diff", either - both});
 }
 
 static int report_mask(const struct state *s, struct record *r, struct err *err)
@@ -770,11 +766,9 @@ static int report_mask(const struct state *s, struct record *r, struct err *err)
         TRY(slice_mask_density(s->mask, &density, err));
         units = slice_mask_total(s->mask);
     }
-    TRY(record_metric(r, "mask_density_elem", density, err));
-    TRY(record_metric(r, "mask_units", (double)units, err));
+    TRY(RECORD_ALL(r, err, {"mask_density_elem", density}, {"mask_units", units}));
     if (s->has_stats) {
-        TRY(record_metric(r, "ties", (double)s->stats.ties, err));
-        TRY(record_metric(r, "mask_margin", s->stats.margin, err));
+        TRY(RECORD_ALL(r, err, {"ties", s->stats.ties}, {"mask_margin", s->stats.margin}));
     }
     if (s->has_keys_min && s->call == CALL_OWN && s->params->norm == FG_NORM_EXACT) {
         double n = fg_n(s->params, &s->in);

@@ -854,18 +854,12 @@ static bool cost(const void *state, struct select_cost *c)
 /* The port prints executed pairs: whole blocks and columns, also where they leave the triangle. */
 static int report_lists(const struct state *s, struct record *r, struct err *err)
 {
-    int rc = 0;
     double exec = (double)vslash_exec(&s->lists);
     double density = exec / ((double)s->c.n * (double)(s->c.n + 1) / 2);
-    TRY(record_metric(r, "pairs_exec", exec, err));
-    TRY(record_metric(r, "density_exec", density, err));
-    TRY(record_metric(r, "density_native", density, err));
-    TRY(record_metric(r, "columns", (double)s->lists.n_cols, err));
-    TRY(record_metric(r, "slashes", (double)s->lists.n_dists, err));
-    TRY(record_metric(r, "list_blocks", (double)s->lists.blocks, err));
-    TRY(record_metric(r, "list_columns", (double)s->lists.columns, err));
-out:
-    return rc;
+    return RECORD_ALL(r, err, {"pairs_exec", exec}, {"density_exec", density},
+                      {"density_native", density}, {"columns", s->lists.n_cols},
+                      {"slashes", s->lists.n_dists}, {"list_blocks", s->lists.blocks},
+                      {"list_columns", s->lists.columns});
 }
 
 static bool why_full(const void *state, char why[160])
@@ -896,8 +890,7 @@ static int report(void *state, struct record *r, struct err *err)
         TRY(record_metric(r, "sparsity_reached", s->reached, err));
     if (s->kind == DENSE)
         return record_metric(r, "density_native", 1, err);
-    TRY(record_metric(r, "tokens_columns", (double)s->t_v, err));
-    TRY(record_metric(r, "tokens_slashes", (double)s->t_s, err));
+    TRY(RECORD_ALL(r, err, {"tokens_columns", s->t_v}, {"tokens_slashes", s->t_s}));
     if (s->kind == LISTS)
         return report_lists(s, r, err);
     double nb = (double)p->map.rows;
@@ -908,8 +901,7 @@ static int report(void *state, struct record *r, struct err *err)
         TRY(record_metric(r, "sparsity_reached", s->reached, err));
         record_note(r, "gamma=%.6g", s->c.gamma);
     }
-    TRY(record_metric(r, "columns", (double)p->k_v, err));
-    TRY(record_metric(r, "slashes", (double)p->k_s, err));
+    TRY(RECORD_ALL(r, err, {"columns", p->k_v}, {"slashes", p->k_s}));
 out:
     return rc;
 }

@@ -558,8 +558,8 @@ static int report_mass(struct state *s, struct record *r, struct err *err)
         squares += x * x;
     }
     double mean = sum / (double)nq;
-    TRY(record_metric(r, "mass_est_mean", mean, err));
-    TRY(record_metric(r, "mass_est_sd", sqrt(fmax(squares / (double)nq - mean * mean, 0)), err));
+    TRY(RECORD_ALL(r, err, {"mass_est_mean", mean},
+                   {"mass_est_sd", sqrt(fmax(squares / (double)nq - mean * mean, 0))}));
 out:
     return rc;
 }
@@ -570,8 +570,8 @@ static int report(void *state, struct record *r, struct err *err)
     const struct own_squares *at = &s->plan.at;
     int rc = 0;
     record_note(r, "squares=%lld;hashed=%lld", (long long)at->n, (long long)at->n_hashed);
-    TRY(record_metric(r, "pairs_exec", at->pairs, err));
-    TRY(record_metric(r, "density_exec", at->pairs / record_get(r, "pairs_allowed"), err));
+    TRY(RECORD_ALL(r, err, {"pairs_exec", at->pairs},
+                   {"density_exec", at->pairs / record_get(r, "pairs_allowed")}));
     if (s->weighted)
         TRY(report_mass(s, r, err));
 out:

@@ -959,18 +959,15 @@ static int report_lists(const struct minf_head *h, struct record *r, struct err 
 {
     int rc = 0;
     double allowed = (double)pairs_allowed(h->c.n, h->c.n, !h->c.both);
-    TRY(record_metric(r, "columns", (double)h->lists.n_cols, err));
-    TRY(record_metric(r, "slashes", (double)h->lists.n_dists, err));
-    TRY(record_metric(r, "density_requested", (double)vslash_requested(&h->lists) / allowed, err));
+    TRY(RECORD_ALL(r, err, {"columns", h->lists.n_cols}, {"slashes", h->lists.n_dists},
+                   {"density_requested", (double)vslash_requested(&h->lists) / allowed}));
     if (!h->c.realised)
         goto out;
     double exec = (double)vslash_exec(&h->lists);
-    TRY(record_metric(r, "pairs_exec", exec, err));
-    TRY(record_metric(r, "density_exec", exec / allowed, err));
+    TRY(RECORD_ALL(r, err, {"pairs_exec", exec}, {"density_exec", exec / allowed}));
     if (h->c.force_blocks) /* what the port prints */
         TRY(record_metric(r, "density_native", exec / allowed, err));
-    TRY(record_metric(r, "list_blocks", (double)h->lists.blocks, err));
-    TRY(record_metric(r, "list_columns", (double)h->lists.columns, err));
+    TRY(RECORD_ALL(r, err, {"list_blocks", h->lists.blocks}, {"list_columns", h->lists.columns}));
 out:
     return rc;
 }

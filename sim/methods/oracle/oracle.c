@@ -1065,10 +1065,9 @@ static int report(void *state, struct record *r, struct err *err)
     int rc = 0;
 
     if (s->kind == KIND_BLOCK_CRA) {
-        TRY(record_metric(r, "oracle_lb", (double)s->cover.lower, err));
-        TRY(record_metric(r, "oracle_greedy", (double)s->cover.greedy, err));
-        TRY(record_metric(r, "oracle_ub", (double)s->cover.upper, err));
-        TRY(record_metric(r, "density_tile_lb", (double)s->cover.lower / units, err));
+        TRY(RECORD_ALL(r, err, {"oracle_lb", s->cover.lower}, {"oracle_greedy", s->cover.greedy},
+                       {"oracle_ub", s->cover.upper},
+                       {"density_tile_lb", (double)s->cover.lower / units}));
         record_note(r, "oracle_band=%lld..%lld", (long long)s->cover.lower,
                     (long long)s->cover.upper);
         return 0;
@@ -1081,8 +1080,7 @@ static int report(void *state, struct record *r, struct err *err)
     if (s->kind != KIND_TOPK && !s->head_wide && !s->chosen)
         TRY(record_metric(r, "ties", (double)s->ties, err));
     if (!s->head_wide && s->row_min <= s->row_max) {
-        TRY(record_metric(r, "row_units_min", (double)s->row_min, err));
-        TRY(record_metric(r, "row_units_max", (double)s->row_max, err));
+        TRY(RECORD_ALL(r, err, {"row_units_min", s->row_min}, {"row_units_max", s->row_max}));
     }
     if (s->kind == KIND_TOPP && s->unit.forced == FORCED_NONE)
         TRY(report_sd(s, r, err));

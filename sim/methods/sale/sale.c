@@ -937,10 +937,9 @@ static int report(void *state, struct record *r, struct err *err)
     const struct state *s = state;
     const struct sale_counts *n = &s->head.counts;
     double tiles = (double)n->tiles, tested = (double)n->tested;
-    TRY(record_metric(r, "density_native", (double)n->kept / tiles, err));
-    TRY(record_metric(r, "tau", s->head.c.tau, err));
-    TRY(record_metric(r, "tested_share", tested / tiles, err));
-    TRY(record_metric(r, "tested_kept", tested > 0 ? (double)n->tested_kept / tested : 0, err));
+    TRY(RECORD_ALL(r, err, {"density_native", (double)n->kept / tiles}, {"tau", s->head.c.tau},
+                   {"tested_share", tested / tiles},
+                   {"tested_kept", tested > 0 ? (double)n->tested_kept / tested : 0}));
     if (!s->head.taken)
         TRY(record_metric(r, "ties", (double)n->ties, err));
     if (sale_dense(&s->head))

@@ -833,9 +833,7 @@ static int report(void *state, struct record *r, struct err *err)
         kc += (double)s->plan.kc[i] / s->plan.slices;
         ks += (double)s->plan.ks[i] / s->plan.slices;
     }
-    TRY(record_metric(r, "columns", kc, err));
-    TRY(record_metric(r, "slashes", ks, err));
-    TRY(record_metric(r, "units_forced", (double)s->forced, err));
+    TRY(RECORD_ALL(r, err, {"columns", kc}, {"slashes", ks}, {"units_forced", s->forced}));
     note_lists(&s->plan, r);
 out:
     return rc;

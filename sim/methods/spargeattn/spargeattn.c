@@ -877,10 +877,8 @@ static int report(void *state, struct record *r, struct err *err)
                         : kept / (double)sparge_native_tiles(s->nq_blocks, s->nk_blocks, causal);
     int rc = 0;
 
-    TRY(record_metric(r, "density_native", native, err));
-    TRY(record_metric(r, "dead_rows", (double)s->dead_rows, err));
-    TRY(record_metric(r, "judged_q", share_similar(&s->qb), err));
-    TRY(record_metric(r, "judged_k", share_similar(&s->kb), err));
+    TRY(RECORD_ALL(r, err, {"density_native", native}, {"dead_rows", s->dead_rows},
+                   {"judged_q", share_similar(&s->qb)}, {"judged_k", share_similar(&s->kb)}));
     if (s->cut_rows)
         TRY(record_metric(r, "coarse_mass", s->cut_mass / (double)s->cut_rows, err));
     record_note(r, "tile=%lldx%lld", (long long)s->rules.bq, (long long)s->rules.bk);

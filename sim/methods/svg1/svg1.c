@@ -641,10 +641,9 @@ static int report_band(const struct state *s, struct record *r, struct err *err)
     tiles.kept = c.tiles;
     TRY(tile_count_report(&tiles, r, err));
     TRY(svg_band_count(&s->band, s->n_padding, &c, err));
-    TRY(record_metric(r, "density_native", (double)c.tiles / (double)(side_all * side_all), err));
-    TRY(record_metric(r, "temporal", s->class.temporal, err));
-    TRY(record_metric(r, "mse_spatial", s->class.mse[0], err));
-    TRY(record_metric(r, "mse_temporal", s->class.mse[1], err));
+    TRY(RECORD_ALL(r, err, {"density_native", (double)c.tiles / (double)(side_all * side_all)},
+                   {"temporal", s->class.temporal}, {"mse_spatial", s->class.mse[0]},
+                   {"mse_temporal", s->class.mse[1]}));
     if (s->bf16)
         TRY(record_metric(r, "class_changed", s->changed, err));
     record_note(r, "half_width=%lld", (long long)s->band.width);

@@ -716,15 +716,11 @@ static int report_map(const struct state *s, struct record *r, struct err *err)
     double padding = (double)s->in.n_padding, all = (double)s->in.x.nk + padding;
     double q = (double)(s->qc - empty_clusters(&s->queries));
     double k = (double)(s->keys.k - empty_clusters(&s->keys));
-    int rc = 0;
 
-    TRY(record_metric(r, "density_native", ((double)t.pairs + padding * padding) / (all * all),
-                      err));
-    TRY(record_metric(r, "map_density", (double)t.cluster_pairs / (q * k), err));
-    TRY(record_metric(r, "pairs_exec", (double)t.exec, err));
-    TRY(record_metric(r, "density_exec", (double)t.exec / record_get(r, "pairs_allowed"), err));
-out:
-    return rc;
+    return RECORD_ALL(r, err,
+                      {"density_native", ((double)t.pairs + padding * padding) / (all * all)},
+                      {"map_density", (double)t.cluster_pairs / (q * k)}, {"pairs_exec", t.exec},
+                      {"density_exec", (double)t.exec / record_get(r, "pairs_allowed")});
 }
 
 static struct mask_origin origin(void *state)
@@ -837,11 +833,10 @@ static int report(void *state, struct record *r, struct err *err)
     record_note(r, "preset=%s", svg_preset_name(s->preset));
     TRY(record_metric(r, "dense_call", s->dense, err));
     if (s->clustered) {
-        TRY(record_metric(r, "cold_start", s->cold, err));
-        TRY(record_metric(r, "kmeans_iter_q", (double)s->queries.iterations, err));
-        TRY(record_metric(r, "kmeans_iter_k", (double)s->keys.iterations, err));
-        TRY(record_metric(r, "clusters_empty_q", (double)empty_clusters(&s->queries), err));
-        TRY(record_metric(r, "clusters_empty_k", (double)empty_clusters(&s->keys), err));
+        TRY(RECORD_ALL(r, err, {"cold_start", s->cold}, {"kmeans_iter_q", s->queries.iterations},
+                       {"kmeans_iter_k", s->keys.iterations},
+                       {"clusters_empty_q", empty_clusters(&s->queries)},
+                       {"clusters_empty_k", empty_clusters(&s->keys)}));
     }
     if (s->dense)
         TRY(record_metric(r, "density_native", 1, err));
