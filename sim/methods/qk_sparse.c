@@ -198,10 +198,8 @@ out:
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct state *s = state;
-    if (s->params->select != RANDOM) {
-        snprintf(why, 160, "the GPU side has select=random");
-        return false;
-    }
+    if (s->params->select != RANDOM)
+        return method_refuses(why, "the GPU side has select=random");
     rule->of.qk = (struct qk_rule){s->params->drop, s->drop_q, s->seed, s->stream_q, s->stream_k};
     return true;
 }

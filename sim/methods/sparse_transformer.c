@@ -154,10 +154,9 @@ static struct mask_origin origin(void *state)
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct params *p = ((const struct state *)state)->params;
-    if (p->pattern == LOCAL || p->pattern == FIXED) {
-        snprintf(why, 160, "the GPU side has single pairs, pattern=strided and pattern=merged");
-        return false;
-    }
+    if (p->pattern == LOCAL || p->pattern == FIXED)
+        return method_refuses(why,
+                              "the GPU side has single pairs, pattern=strided and pattern=merged");
     rule->of.strided = (struct strided_rule){p->stride, p->pattern == MERGED ? p->stride : 0};
     return true;
 }

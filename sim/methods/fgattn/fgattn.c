@@ -678,10 +678,8 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     const struct state *s = state;
     if (s->call == CALL_REUSE && !s->comparing)
         return false;
-    if (s->lse) {
-        snprintf(why, 160, "norm=previous takes the normaliser of another step");
-        return false;
-    }
+    if (s->lse)
+        return method_refuses(why, "norm=previous takes the normaliser of another step");
     own_rule_of(s, &rule->of.fg);
     return true;
 }
@@ -914,25 +912,9 @@ out:
 
 /* ---- pooled at equal density ---------------------------------------------------------------- */
 
-static int pooled_density(const struct fg_params *p, const struct head_in *samples, int n,
-                          double *mean, struct err *err)
-{
-    int rc = 0;
-    *mean = 0;
-    for (int k = 0; k < n && !rc; k++) {
-        struct slice_mask m = {0};
-        double d = 0;
-        rc = fg_pooled_mask(p, &samples[k], &m, err);
-        if (!rc)
-            rc = slice_mask_density(&m, &d, err);
-        *mean += d / n;
-        slice_mask_free(&m);
-    }
-    return rc;
-}
-
-static int cached_density(const struct fg_params *p, const struct head_in *samples, int n,
-                          double *mean, struct err *err)
+/* Mean over the samples of the density of the pooled mask, or of the cached one. */
+static int mean_density(const struct fg_params *p, bool pooled, const struct head_in *samples,
+                        int n, double *mean, struct err *err)
 {
     int rc = 0;
     *mean = 0;
@@ -940,7 +922,8 @@ static int cached_density(const struct fg_params *p, const struct head_in *sampl
         struct slice_mask m = {0};
         struct fg_stats stats;
         double d = 0;
-        rc = fg_cached_mask(p, &samples[k], p->tau, NULL, &m, &stats, err);
+        rc = pooled ? fg_pooled_mask(p, &samples[k], &m, err)
+                    : fg_cached_mask(p, &samples[k], p->tau, NULL, &m, &stats, err);
         if (!rc)
             rc = slice_mask_density(&m, &d, err);
         *mean += d / n;
@@ -971,13 +954,13 @@ static int calibrate_pooled(const struct fg_params *given, const struct head_in 
     double want, d, lo, hi, d_lo = 1, d_hi = 0;
     int rc = 0;
 
-    TRY(cached_density(&p, samples, n, &want, err));
+    TRY(mean_density(&p, false, samples, n, &want, err));
     lo = p.pool == FG_POOL_TOPK ? -1 : -690;
     hi = p.pool == FG_POOL_TOPK ? -1e-12 : 690;
     for (int k = 0; k < HALVINGS; k++) {
         double mid = lo + (hi - lo) / 2;
         set_search(&p, mid);
-        TRY(pooled_density(&p, samples, n, &d, err));
+        TRY(mean_density(&p, true, samples, n, &d, err));
         if (d >= want) {
             lo = mid;
             d_lo = d;

@@ -745,14 +745,11 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     const struct flex_config *c = &s->c;
     bool all = s->kind == DENSE, lists = s->kind == LISTS;
     int64_t nb = ceil_div(c->n, c->block), most = c->max_budget > 0 ? c->max_budget : c->n;
-    if (!all && (c->profile == FLEX_PAPER || c->bf16)) {
-        snprintf(why, 160, "the GPU side has the profiles official and frontier with emulate=none");
-        return false;
-    }
-    if (!all && !isnan(s->sparsity)) {
-        snprintf(why, 160, "sparsity is searched on the CPU; give gamma");
-        return false;
-    }
+    if (!all && (c->profile == FLEX_PAPER || c->bf16))
+        return method_refuses(
+            why, "the GPU side has the profiles official and frontier with emulate=none");
+    if (!all && !isnan(s->sparsity))
+        return method_refuses(why, "sparsity is searched on the CPU; give gamma");
     rule->of.flex =
         (struct flex_rule){.all = all,
                            .lists = lists,

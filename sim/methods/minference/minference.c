@@ -270,8 +270,9 @@ int minf_init(struct minf_head *h, const struct minf_config *c, const struct hea
     return rc;
 }
 
-void minf_free(struct minf_head *h)
+void minf_free(void *head)
 {
+    struct minf_head *h = head;
     vslash_free(&h->lists);
     block_map_free(&h->map);
     slice_mask_free(&h->given);
@@ -296,8 +297,9 @@ out:
     return rc;
 }
 
-int minf_take(struct minf_head *h, const struct device_choice *c, struct err *err)
+int minf_take(void *head, const struct device_choice *c, struct err *err)
 {
+    struct minf_head *h = head;
     if (h->c.pattern != MINF_VS) {
         h->chosen = true;
         return block_map_take(&h->map, c, err);
@@ -316,8 +318,9 @@ static int64_t minf_unit(const struct minf_head *h)
                                                        : VSLASH_BLOCK;
 }
 
-int minf_select(struct minf_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+int minf_select(void *head, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
+    struct minf_head *h = head;
     const struct minf_config *c = &h->c;
     int rc = h->chosen ? 0 : choose(h, err);
     if (rc)
@@ -339,8 +342,9 @@ int minf_select(struct minf_head *h, int64_t row0, int64_t row1, struct mask *ou
 }
 
 /* What estimating columns and distances, or scoring pooled blocks, costs. */
-static void minf_cost(const struct minf_head *h, struct select_cost *c)
+static bool cost(const void *state, struct select_cost *c)
 {
+    const struct minf_head *h = state;
     int64_t n = h->c.n, rows = MIN(h->c.last_q, n);
     int d = h->in->x.d;
     double pairs = 0;
@@ -350,13 +354,14 @@ static void minf_cost(const struct minf_head *h, struct select_cost *c)
         cost_kept(c, 2 * (double)n);
     }
     if (h->c.pattern != MINF_BLOCK)
-        return;
+        return true;
     for (int64_t i = 0; i < h->map.rows; i++)
         pairs += (double)blocks_seen(h, i);
     cost_sums(c, 2 * (double)n * d);
     cost_products(c, pairs, d);
     cost_rows(c, h->in, 2 * (double)n, d);
     cost_kept(c, 2 * (double)h->map.rows * d + pairs);
+    return true;
 }
 
 /* ---- published tables ------------------------------------------------------------------- */
@@ -436,6 +441,20 @@ out:
 
 /* ---- judging ---------------------------------------------------------------------------- */
 
+/* Mask of a chunk of rows from r on; adds the pairs that it executes. */
+static int chunk_mask(struct minf_head *h, int64_t r, struct mask *m, double *exec, struct err *err)
+{
+    struct mask_counts n = {0};
+    int rc = 0;
+    TRY(minf_select(h, r, MIN(r + CHUNK, h->c.n), m, err));
+    TRY(mask_count(m, &n, err));
+    *exec += n.pairs_exec > 0 ? (double)n.pairs_exec : 0;
+out:
+    if (rc)
+        mask_free(m);
+    return rc;
+}
+
 /* Recall of rows into mass [nq], errors of outputs, pairs that the mask executes. */
 static int judge_mask(struct minf_head *h, const struct head_in *in, double *mass, struct judged *v,
                       double *exec, struct err *err)
@@ -447,14 +466,7 @@ static int judge_mask(struct minf_head *h, const struct head_in *in, double *mas
     judge_begin(&j, in->exact, mass);
     for (int64_t r = 0; r < rows; r += CHUNK) {
         struct mask m = {0};
-        struct mask_counts n = {0};
-        rc = minf_select(h, r, r + CHUNK < rows ? r + CHUNK : rows, &m, err);
-        rc = rc ? rc : mask_count(&m, &n, err);
-        if (rc) {
-            mask_free(&m);
-            goto out;
-        }
-        *exec += n.pairs_exec > 0 ? (double)n.pairs_exec : 0;
+        TRY(chunk_mask(h, r, &m, exec, err));
         TRY(judge_add(&j, &m, err));
     }
     TRY(judge_end(&j, NULL, err));
@@ -491,12 +503,15 @@ out:
 
 /* ---- the code's candidates -------------------------------------------------------------- */
 
-static void set_vs(struct minf_candidate *c, const char *name, int64_t v, int64_t s)
+/* Give a candidate a pattern and its sizes: v and s, init and local, or top twice. */
+static void set_candidate(struct minf_candidate *c, const char *name, enum minf_pattern pattern,
+                          int64_t a, int64_t b)
 {
+    bool vs = pattern == MINF_VS, shape = pattern == MINF_ASHAPE;
     c->name = name;
-    c->pattern = c->c.pattern = MINF_VS;
-    c->v = c->c.v = v;
-    c->s = c->c.s = s;
+    c->pattern = c->c.pattern = pattern;
+    *(vs ? &c->c.v : shape ? &c->c.init : &c->c.top) = c->v = a;
+    *(vs ? &c->c.s : shape ? &c->c.local : &c->c.top) = c->s = b;
 }
 
 /* Token-exact masks of the published search: 30 columns and 30 distances forced and no lower
@@ -512,12 +527,12 @@ static int code_candidates(bool exact, const struct minf_config *base, struct mi
             cand[i].c.force_cols = cand[i].c.force_dists = 30;
     }
     for (int i = 0; i < 4; i++)
-        set_vs(&cand[i + 1], NAMES[i], SIZES[i][0], SIZES[i][1]);
-    set_vs(&cand[0], "a-shape 100 800", 100, 800);
+        set_candidate(&cand[i + 1], NAMES[i], MINF_VS, SIZES[i][0], SIZES[i][1]);
+    set_candidate(&cand[0], "a-shape 100 800", MINF_VS, 100, 800);
     cand[0].c.pattern = MINF_ASHAPE;
     cand[0].c.init = 100;
     cand[0].c.local = exact ? 801 : 800;
-    set_vs(&cand[5], "block", 1000, 6096);
+    set_candidate(&cand[5], "block", MINF_VS, 1000, 6096);
     cand[5].c.pattern = MINF_BLOCK;
     if (exact)
         cand[5].c.block = 32;
@@ -526,31 +541,16 @@ static int code_candidates(bool exact, const struct minf_config *base, struct mi
 
 /* ---- the paper's candidates ------------------------------------------------------------- */
 
-static void set_shape(struct minf_candidate *c, const char *name, int64_t init, int64_t local)
-{
-    c->name = name;
-    c->pattern = c->c.pattern = MINF_ASHAPE;
-    c->v = c->c.init = init;
-    c->s = c->c.local = local;
-}
-
-static void set_block(struct minf_candidate *c, int64_t top)
-{
-    c->name = "block";
-    c->pattern = c->c.pattern = MINF_BLOCK;
-    c->v = c->s = c->c.top = top;
-}
-
 static int paper_candidates(const struct minf_config *base, struct minf_candidate *cand)
 {
     for (int i = 0; i < MINF_CANDIDATES; i++)
         cand[i] = (struct minf_candidate){.c = *base};
-    set_shape(&cand[0], "a-shape", 1024, 4096);
-    set_vs(&cand[1], "vs 30", 30, 2048);
-    set_vs(&cand[2], "vs 100", 100, 1800);
-    set_vs(&cand[3], "vs 500", 500, 1500);
-    set_vs(&cand[4], "vs 3000", 3000, 200);
-    set_block(&cand[5], 100);
+    set_candidate(&cand[0], "a-shape", MINF_ASHAPE, 1024, 4096);
+    set_candidate(&cand[1], "vs 30", MINF_VS, 30, 2048);
+    set_candidate(&cand[2], "vs 100", MINF_VS, 100, 1800);
+    set_candidate(&cand[3], "vs 500", MINF_VS, 500, 1500);
+    set_candidate(&cand[4], "vs 3000", MINF_VS, 3000, 200);
+    set_candidate(&cand[5], "block", MINF_BLOCK, 100, 100);
     return MINF_CANDIDATES;
 }
 
@@ -564,13 +564,8 @@ static int kernel_pairs(const struct minf_config *c, const struct head_in *in, d
     *pairs = 0;
     for (int64_t r = 0; r < c->n; r += CHUNK) {
         struct mask m = {0};
-        struct mask_counts n = {0};
-        rc = minf_select(&h, r, r + CHUNK < c->n ? r + CHUNK : c->n, &m, err);
-        rc = rc ? rc : mask_count(&m, &n, err);
+        TRY(chunk_mask(&h, r, &m, pairs, err));
         mask_free(&m);
-        if (rc)
-            goto out;
-        *pairs += (double)n.pairs_exec;
     }
     if (c->pattern == MINF_VS)
         *pairs = (double)vslash_exec(&h.lists);
@@ -896,11 +891,6 @@ static int check_shape(struct method_ctx *ctx, const struct head_in *in)
     return 0;
 }
 
-static void release(void *state)
-{
-    minf_free(state);
-}
-
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
@@ -914,11 +904,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     ctx->unit_rows = minf_unit(h);
 out:
     return rc;
-}
-
-static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
-{
-    return minf_select(state, row0, row1, out, err);
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])
@@ -942,11 +927,6 @@ static bool rule(const void *state, struct rule *rule, char why[160])
                                            .realised = c->realised,
                                            .work = c->work};
     return !no;
-}
-
-static int take(void *state, const struct device_choice *c, struct err *err)
-{
-    return minf_take(state, c, err);
 }
 
 static bool keep_on_device(const void *state)
@@ -989,12 +969,6 @@ static struct mask_origin origin(void *state)
     const struct minf_head *h = state;
     bool chosen = h->c.pattern == MINF_VS || h->c.pattern == MINF_BLOCK;
     return (struct mask_origin){.source = chosen ? SOURCE_OWN : SOURCE_STATIC};
-}
-
-static bool cost(const void *state, struct select_cost *c)
-{
-    minf_cost(state, c);
-    return true;
 }
 
 static bool why_full(const void *state, char why[160])
@@ -1144,13 +1118,13 @@ const struct method method_minference = {
          .identify = identify},
     .state_size = sizeof(struct minf_head),
     .prepare = prepare,
-    .select = select_rows,
+    .select = minf_select,
     .report = report,
-    .release = release,
+    .release = minf_free,
     .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
-    .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device},
+    .device = {.rule = rule, .take = minf_take, .keep_on_device = keep_on_device},
     .reuse = {.of = origin},
     .search = {.calibrate = calibrate, .passes = 4, .trials = MINF_CANDIDATES, .on_device = judges},
     .tests = {.full = "v=2147483647:s=2147483647",

@@ -1020,10 +1020,8 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     const struct params *p = s->params;
     bool by_count = s->kind == KIND_TOPK || (s->head_wide && !isnan(p->k.value));
     if (s->kind != KIND_TOPK && s->kind != KIND_TOPP && s->kind != KIND_BLOCK &&
-        s->kind != KIND_MEAN) {
-        snprintf(why, 160, "the GPU side has the kinds topk, topp, mean and block");
-        return false;
-    }
+        s->kind != KIND_MEAN)
+        return method_refuses(why, "the GPU side has the kinds topk, topp, mean and block");
     rule->of.oracle = (struct oracle_rule){.by = by_count ? ORACLE_TOPK : ORACLE_MASS,
                                            .head_wide = s->head_wide,
                                            .bq = s->unit.bq,

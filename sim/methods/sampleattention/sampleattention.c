@@ -666,10 +666,8 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct state *s = state;
     const struct sample_config *c = &s->c;
-    if (s->kind == PLAN && c->reduce == SAMPLE_MAX) {
-        snprintf(why, 160, "reduce=max has no GPU side");
-        return false;
-    }
+    if (s->kind == PLAN && c->reduce == SAMPLE_MAX)
+        return method_refuses(why, "reduce=max has no GPU side");
     if (s->kind == TOKENS)
         rule->of.sample = (struct sample_rule){.tokens = true,
                                                .alpha = s->alpha,

@@ -669,10 +669,8 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     int64_t rows, limit;
 
     sample_size(s, &rows, &limit);
-    if (s->bf16 || rows == 0) {
-        snprintf(why, 160, "the GPU side has sampled rows with arith=f32");
-        return false;
-    }
+    if (s->bf16 || rows == 0)
+        return method_refuses(why, "the GPU side has sampled rows with arith=f32");
     trial_bands(s, trial);
     rule->of.svg1 =
         (struct svg1_rule){.frames = s->band.T,

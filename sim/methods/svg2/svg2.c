@@ -735,14 +735,11 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     const struct params *p = s->params;
     bool warm = s->given.centroids[0] != NULL;
 
-    if (s->dense) {
-        snprintf(why, 160, "a dense call has nothing to choose");
-        return false;
-    }
-    if (s->cut.bf16_sums || s->cut.dtype != DT_BF16) {
-        snprintf(why, 160, "the GPU side has traces of bf16 with emulate=none and cumsum=f32");
-        return false;
-    }
+    if (s->dense)
+        return method_refuses(why, "a dense call has nothing to choose");
+    if (s->cut.bf16_sums || s->cut.dtype != DT_BF16)
+        return method_refuses(why,
+                              "the GPU side has traces of bf16 with emulate=none and cumsum=f32");
     rule->data = &s->given;
     rule->of.svg2 = (struct svg2_rule){.video = s->video,
                                        .qc = s->qc,

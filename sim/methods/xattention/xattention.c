@@ -368,6 +368,32 @@ static void release(void *state)
     block_map_free(&s->map);
 }
 
+/* Set the blocks that are kept at each of n thresholds, in a map each. */
+static int fill_maps(struct block_map *maps, const double *tau, int n, const struct xattn_config *c,
+                     const struct head_in *in, struct err *err)
+{
+    struct xattn x = {0};
+    double *mass = NULL;
+    bool *keep = NULL;
+    int rc = 0;
+    TRY(xattn_init(&x, c, in->x.q, in->x.k, err));
+    TRY(mem_alloc(&mass, x.cols, sizeof *mass, "block mass", err));
+    TRY(mem_alloc(&keep, x.cols, sizeof *keep, "kept blocks", err));
+    for (int64_t i = 0; i < x.row_blocks; i++)
+        for (int t = 0; t < n; t++) {
+            x.c.tau = tau[t];
+            TRY(xattn_keep(&x, i, mass, keep, err));
+            for (int64_t j = 0; j < xattn_limit(&x, i); j++)
+                if (keep[j])
+                    block_map_set(&maps[t], i, j);
+        }
+out:
+    xattn_free(&x);
+    free(mass);
+    free(keep);
+    return rc;
+}
+
 /* What follows from the sizes. */
 static int count_blocks(struct state *s, struct err *err)
 {
@@ -379,28 +405,6 @@ static int count_blocks(struct state *s, struct err *err)
         s->allowed += xattn_limit(&x, i);
     }
     return block_map_init(&s->map, c->nq, c->nk, XATTN_BLOCK, c->causal, err);
-}
-
-static int select_blocks(struct state *s, struct err *err)
-{
-    struct xattn x = {0};
-    double *mass = NULL;
-    bool *keep = NULL;
-    int rc = 0;
-    TRY(xattn_init(&x, &s->c, s->in->x.q, s->in->x.k, err));
-    TRY(mem_alloc(&mass, x.cols, sizeof *mass, "block mass", err));
-    TRY(mem_alloc(&keep, x.cols, sizeof *keep, "kept blocks", err));
-    for (int64_t i = 0; i < x.row_blocks; i++) {
-        TRY(xattn_keep(&x, i, mass, keep, err));
-        for (int64_t j = 0; j < xattn_limit(&x, i); j++)
-            if (keep[j])
-                block_map_set(&s->map, i, j);
-    }
-out:
-    xattn_free(&x);
-    free(mass);
-    free(keep);
-    return rc;
 }
 
 static int check_shape(struct method_ctx *ctx, const struct head_in *in)
@@ -433,7 +437,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     struct state *s = state;
     int rc = 0;
     if (!s->chosen)
-        TRY(select_blocks(s, err));
+        TRY(fill_maps(&s->map, &s->c.tau, 1, &s->c, s->in, err));
     s->chosen = true;
     rc = block_map_mask(&s->map, row0, row1, out, err);
 out:
@@ -443,10 +447,8 @@ out:
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct xattn_config *c = &((const struct state *)state)->c;
-    if (c->bf16) {
-        snprintf(why, 160, "the GPU side has emulate=none");
-        return false;
-    }
+    if (c->bf16)
+        return method_refuses(why, "the GPU side has emulate=none");
     rule->of.xattn = (struct xattn_rule){.profile = c->profile,
                                          .stride = c->stride,
                                          .chunk = c->chunk,
@@ -589,42 +591,10 @@ int xattn_search_repo(const struct xattn_config *base, const struct head_in *sam
 
 /* ---- steps of 0.9 ----------------------------------------------------------------------- */
 
-static double step_tau(int m)
-{
-    return 0.9 * pow(0.9, m);
-}
-
 static int64_t map_list(void *ctx, int t, int64_t row0, int32_t *cols)
 {
     const struct block_map *maps = ctx;
     return block_map_row(&maps[t], row0 / B, cols);
-}
-
-static int build_maps(struct block_map *maps, const struct xattn_config *c,
-                      const struct head_in *in, struct err *err)
-{
-    int rc = 0;
-    struct xattn x = {0};
-    double *mass = NULL;
-    bool *keep = NULL;
-    TRY(xattn_init(&x, c, in->x.q, in->x.k, err));
-    TRY(mem_alloc(&mass, x.cols, sizeof *mass, "block mass", err));
-    TRY(mem_alloc(&keep, x.cols, sizeof *keep, "kept blocks", err));
-    for (int t = 0; t < STEPS; t++)
-        TRY(block_map_init(&maps[t], c->nq, c->nk, B, c->causal, err));
-    for (int64_t i = 0; i < x.row_blocks; i++)
-        for (int t = 0; t < STEPS; t++) {
-            x.c.tau = step_tau(t);
-            TRY(xattn_keep(&x, i, mass, keep, err));
-            for (int64_t j = 0; j < xattn_limit(&x, i); j++)
-                if (keep[j])
-                    block_map_set(&maps[t], i, j);
-        }
-out:
-    xattn_free(&x);
-    free(mass);
-    free(keep);
-    return rc;
 }
 
 /* Among the thresholds 0.9 * 0.9^m, m = 0..10, the sparsest whose relative output error is <=
@@ -635,13 +605,18 @@ static int xattn_search_steps(const struct xattn_config *base, const struct head
     int rc = 0, best = -1;
     struct block_score sum[STEPS], one[STEPS];
     struct block_map maps[STEPS] = {{0}};
-    for (int t = 0; t < STEPS; t++)
+    double steps[STEPS];
+    for (int t = 0; t < STEPS; t++) {
         sum[t] = block_score_none;
+        steps[t] = 0.9 * pow(0.9, t);
+    }
     for (int i = 0; i < n; i++) {
         struct xattn_config c = xattn_config_of(base, &samples[i].x);
         struct block_grid g = {
             .in = &samples[i], .block = B, .unit = B, .n = STEPS, .ctx = maps, .list = map_list};
-        TRY(build_maps(maps, &c, &samples[i], err));
+        for (int t = 0; t < STEPS; t++)
+            TRY(block_map_init(&maps[t], c.nq, c.nk, B, c.causal, err));
+        TRY(fill_maps(maps, steps, STEPS, &c, &samples[i], err));
         TRY(block_grid_run(&g, one, err));
         for (int t = 0; t < STEPS; t++) {
             block_score_add(&sum[t], &one[t], n);
@@ -650,12 +625,12 @@ static int xattn_search_steps(const struct xattn_config *base, const struct head
     }
     for (int t = 0; t < STEPS; t++) {
         log_debug("xattention steps: tau=%.6f density %.6f keep p1 %.6f mean %.6f error %.6f",
-                  step_tau(t), sum[t].density, sum[t].keep_p1, sum[t].keep_mean, sum[t].error);
+                  steps[t], sum[t].density, sum[t].keep_p1, sum[t].keep_mean, sum[t].error);
         if (sum[t].error <= target && (best < 0 || sum[t].density < sum[best].density))
             best = t;
     }
     *met = best >= 0;
-    *tau = step_tau(best < 0 ? 0 : best);
+    *tau = steps[best < 0 ? 0 : best];
 out:
     for (int t = 0; t < STEPS; t++)
         block_map_free(&maps[t]);
