@@ -17,6 +17,15 @@ bool method_always(const void *state)
     return true;
 }
 
+bool method_refuses(char why[160], const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(why, 160, fmt, args);
+    va_end(args);
+    return false;
+}
+
 struct mask_origin method_origin(const struct method *m, void *state)
 {
     const struct method_reuse *r = &m->reuse;

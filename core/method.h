@@ -167,6 +167,17 @@ struct method_tests {
     const char *calibrate_short;      /* parameters with which 300 tokens can be calibrated */
 };
 
+/* Tables of a method, written where its initialiser wants them. A row BUDGET_BY(BUDGET_LOG, "tau",
+ * .lo = 1e-6) may have more members behind the parameter. */
+#define TEXTS(...) ((const char *const[]){__VA_ARGS__, NULL})
+#define PARAM_SCOPES(...) ((const struct param_scope[]){__VA_ARGS__, {0}})
+#define BUDGET_BY(in, ...)                                                                         \
+    {                                                                                              \
+        .scale = in, .params = __VA_ARGS__                                                         \
+    }
+#define BUDGET_PARAMS(...) ((const struct budget_param[]){__VA_ARGS__, {0}})
+#define METHOD_BUDGETS(...) ((const struct method_budget[]){__VA_ARGS__, {0}})
+
 struct method {
     const char *name, *summary, *paper; /* public name; one line; citation with arXiv id */
     unsigned flags;                     /* enum method_flags */

@@ -33,7 +33,10 @@ struct method_device {
      * `take` are called for SOURCE_REUSED, too, and mean the mask to compare with. */
     bool compares;
 };
-bool method_always(const void *state); /* a ready-made keep_on_device */
+bool method_always(const void *state); /* a ready-made keep_on_device, or may_be_empty */
+
+/* Write the reason why a GPU cannot do what the head's method wants; returns false. */
+bool method_refuses(char why[160], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* How a head's output is computed from its mask. */
 struct arithmetic {

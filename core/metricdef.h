@@ -45,6 +45,14 @@ struct metric_def {
     const char *definition;
 };
 
+/* What a method records beside the table, in a unit or as a pure number; more members may follow
+ * the definition: OWN_METRIC("dead_rows", "rows without a key", .better = BETTER_LOWER). */
+#define OWN_METRIC_IN(of, id, ...)                                                                 \
+    {                                                                                              \
+        .name = id, .unit = of, .definition = __VA_ARGS__                                          \
+    }
+#define OWN_METRIC(...) OWN_METRIC_IN("1", __VA_ARGS__)
+
 extern const struct metric_def metric_defs[]; /* the last entry's name is NULL */
 
 /* The methods whose own metrics metric_def_find knows beside the table; app_run sets them before a

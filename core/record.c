@@ -146,6 +146,14 @@ int record_metric(struct record *r, const char *name, double value, struct err *
     return add_metric(r, name, value, err);
 }
 
+int record_metrics(struct record *r, const struct named_value *values, struct err *err)
+{
+    int rc = 0;
+    for (; values->name && !rc; values++)
+        rc = record_metric(r, values->name, values->value, err);
+    return rc;
+}
+
 double record_get(const struct record *r, const char *name)
 {
     int64_t at = metric_place(r->names, name);

@@ -79,6 +79,15 @@ void record_text(struct record *r, const char **field, const char *fmt, ...)
 
 /* Append or replace a metric. The name must fit and must not be one of the record's own keys. */
 int record_metric(struct record *r, const char *name, double value, struct err *err);
+
+/* The same for several: RECORD_ALL(r, err, {"columns", 3}, {"slashes", 4}). */
+struct named_value {
+    const char *name;
+    double value;
+};
+int record_metrics(struct record *r, const struct named_value *values, struct err *err);
+#define RECORD_ALL(r, err, ...)                                                                    \
+    record_metrics((r), (const struct named_value[]){__VA_ARGS__, {NULL, 0}}, (err))
 double record_get(const struct record *r, const char *name); /* NAN if absent */
 
 /* Forget all metrics of a record that is not pooled. */

@@ -25,35 +25,32 @@
 #include "core/mem.h"
 #include "core/rng.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 
 enum rand_scope { OFFICIAL, UNIFORM };
 enum preset { PRESET_NONE, PRESET_SAMPLE };
-static const char *const scopes[] = {"official", "uniform", NULL};
-static const char *const presets[] = {"none", "sample", NULL};
 
 #define RANDOM_DEFAULT 3
 #define RANDOM_MOST 16
 
-struct bigbird_params {
+struct params {
     int64_t block, random;
     int rand_scope, preset;
 };
 
 static const struct opt options[] = {
-    OPT_INT(struct bigbird_params, block, "64", 16, 128, "tokens", "block size"),
-    OPT_INT(struct bigbird_params, random, NULL, 0, RANDOM_MOST, "blocks",
+    OPT_INT(struct params, block, "64", 16, 128, "tokens", "block size"),
+    OPT_INT(struct params, random, NULL, 0, RANDOM_MOST, "blocks",
             "random key blocks per inner row block; unset = 3, with preset=sample 0"),
-    OPT_ENUM(struct bigbird_params, rand_scope, "official", scopes,
+    OPT_ENUM(struct params, rand_scope, "official", TEXTS("official", "uniform"),
              "where they are drawn from: as the code does, or everywhere"),
-    OPT_ENUM(struct bigbird_params, preset, "none", presets,
+    OPT_ENUM(struct params, preset, "none", TEXTS("none", "sample"),
              "sample: causal, window 8 % and global columns 8 %"),
     {0},
 };
 
-struct bigbird_state {
-    const struct bigbird_params *params;
+struct state {
+    const struct params *params;
     struct attn_in x;
     int64_t n, random; /* blocks; random blocks per row */
     int64_t share;     /* preset=sample: window and global width */
@@ -64,15 +61,15 @@ struct bigbird_state {
 
 static void release(void *state)
 {
-    struct bigbird_state *s = state;
+    struct state *s = state;
     free(s->pool);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct bigbird_params *p = params;
-    struct bigbird_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
     int rc = 0;
 
     if (in->x.causal && p->preset != PRESET_SAMPLE)
@@ -99,7 +96,7 @@ out:
 /* ---- random blocks -------------------------------------------------------------------------- */
 
 /* Blocks [lo, hi] without the row's window and `not`, into the pool; returns their number. */
-static int64_t fill_pool(struct bigbird_state *s, int64_t a, int64_t lo, int64_t hi, int64_t not )
+static int64_t fill_pool(struct state *s, int64_t a, int64_t lo, int64_t hi, int64_t not )
 {
     int64_t n = 0;
     for (int64_t b = lo; b <= hi; b++)
@@ -109,7 +106,7 @@ static int64_t fill_pool(struct bigbird_state *s, int64_t a, int64_t lo, int64_t
 }
 
 /* Blocks from which row a draws: a plan of the code, or -1 when the code has none. */
-static int64_t official_pool(struct bigbird_state *s, int64_t a)
+static int64_t official_pool(struct state *s, int64_t a)
 {
     int64_t size = s->x.nk, n = s->n, r = s->random, count;
     if (size == 1024 || size == 2048 || size == 3072 || size == 4096) {
@@ -130,7 +127,7 @@ static int ascending(const void *a, const void *b)
 }
 
 /* r distinct random blocks of row a, ascending, into draw; returns their number. */
-static int64_t draw_blocks(struct bigbird_state *s, int64_t a, int64_t *draw)
+static int64_t draw_blocks(struct state *s, int64_t a, int64_t *draw)
 {
     int64_t n = s->params->rand_scope == OFFICIAL ? official_pool(s, a) : -1;
     if (n < 0)
@@ -148,7 +145,7 @@ static int64_t draw_blocks(struct bigbird_state *s, int64_t a, int64_t *draw)
 
 /* ---- masks ---------------------------------------------------------------------------------- */
 
-static int add_row(struct bigbird_state *s, struct mask *m, int64_t g, int64_t a, struct err *err)
+static int add_row(struct state *s, struct mask *m, int64_t g, int64_t a, struct err *err)
 {
     int64_t list[RANDOM_MOST + 5], n, kept = 0;
     int rc = 0;
@@ -176,7 +173,7 @@ out:
 
 /* preset=sample with random blocks: row i keeps its window, the global columns, and its block's
  * random blocks as far as it sees them. */
-static int add_sample_row(struct bigbird_state *s, struct mask *m, int64_t i, const int64_t *draw,
+static int add_sample_row(struct state *s, struct mask *m, int64_t i, const int64_t *draw,
                           int64_t r, struct err *err)
 {
     int64_t at = i + s->x.nk - s->x.nq, g = i - m->row0, block = s->params->block;
@@ -197,7 +194,7 @@ out:
     return rc;
 }
 
-static int select_sample(struct bigbird_state *s, int64_t row0, int64_t row1, struct mask *m,
+static int select_sample(struct state *s, int64_t row0, int64_t row1, struct mask *m,
                          struct err *err)
 {
     int64_t draw[RANDOM_MOST], r = 0, block = -1;
@@ -223,7 +220,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct bigbird_state *s = state;
+    struct state *s = state;
     int64_t block = s->params->block;
     int rc = 0;
 
@@ -240,36 +237,22 @@ out:
 /* Blocks are drawn for every head. */
 static struct mask_origin origin(void *state)
 {
-    struct bigbird_state *s = state;
+    struct state *s = state;
     return (struct mask_origin){
         .which = s->random ? s->stream : 0, .counted = &s->gathered, .bytes = sizeof s->gathered};
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct bigbird_state *s = state;
+    const struct state *s = state;
     if (s->params->preset == PRESET_SAMPLE)
         return 0;
     return record_metric(r, "blocks_gathered", (double)s->gathered, err);
 }
 
 static const struct metric_def metrics[] = {
-    {.name = "blocks_gathered",
-     .unit = "1",
-     .definition = "key blocks read, one that is drawn and global at once counted twice"},
-    {0},
-};
-
-static const char *const variants[] = {
-    "block=16",
-    "block=16:rand_scope=uniform:random=5",
-    "preset=sample",
-    "preset=sample:random=2:block=32",
-    NULL,
-};
-
-static const struct budget_param budget[] = {
-    {.params = "random", .scale = BUDGET_COUNT},
+    OWN_METRIC("blocks_gathered",
+               "key blocks read, one that is drawn and global at once counted twice"),
     {0},
 };
 
@@ -278,13 +261,16 @@ const struct method method_bigbird = {
     .summary = "block window, first and last block, random blocks",
     .paper = "Zaheer et al., Big Bird: Transformers for Longer Sequences, arXiv 2007.14062",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE,
-    .params = {.table = options, .size = sizeof(struct bigbird_params), .budget = budget},
-    .state_size = sizeof(struct bigbird_state),
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "random"))},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
     .release = release,
     .metrics = metrics,
     .reuse = {.always_static = true, .of = origin},
-    .tests = {.variants = variants},
+    .tests = {.variants = TEXTS("block=16", "block=16:rand_scope=uniform:random=5", "preset=sample",
+                                "preset=sample:random=2:block=32")},
 };

@@ -15,42 +15,38 @@
  */
 #include "core/mem.h"
 #include "core/method.h"
-#include "core/metricdef.h"
 #include "core/sort.h"
 #include "sim/blocks/exactmap.h"
 #include "sim/blocks/numlist.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 
-struct dense_params {
+struct params {
     char *c;
     bool map, sums;
     int64_t sim_block_q, sim_block_k;
 };
 
 static const struct opt options[] = {
-    OPT_STR(struct dense_params, c, "0.5", NULL,
+    OPT_STR(struct params, c, "0.5", NULL,
             "thresholds of the below_* shares, a+b+c for several in one pass", .unit = "1/N"),
-    OPT_BOOL(struct dense_params, map, "1",
-             "report the statistics of the exact map (one more pass)"),
-    OPT_BOOL(struct dense_params, sums, "0",
+    OPT_BOOL(struct params, map, "1", "report the statistics of the exact map (one more pass)"),
+    OPT_BOOL(struct params, sums, "0",
              "on a GPU: add up p in every row, and with one threshold find the largest"),
-    OPT_INT(struct dense_params, sim_block_q, "128", 1, 1 << 20, "rows",
-            "query rows per sim_q block"),
-    OPT_INT(struct dense_params, sim_block_k, "64", 1, 1 << 20, "rows", "keys per sim_k block"),
+    OPT_INT(struct params, sim_block_q, "128", 1, 1 << 20, "rows", "query rows per sim_q block"),
+    OPT_INT(struct params, sim_block_k, "64", 1, 1 << 20, "rows", "keys per sim_k block"),
     {0},
 };
 
-struct dense_state {
-    const struct dense_params *params;
+struct state {
+    const struct params *params;
     struct head_in in;
 };
 
 static int validate(void *params, struct err *err)
 {
-    struct dense_params *p = params;
+    struct params *p = params;
     double c[BELOW_MOST_C];
     int n;
     return num_list_parse(p->c, "c", 0, c, BELOW_MOST_C, &n, err);
@@ -59,7 +55,7 @@ static int validate(void *params, struct err *err)
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    struct dense_state *s = state;
+    struct state *s = state;
     s->params = params;
     s->in = *in;
     return 0;
@@ -67,13 +63,12 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct attn_in *x = &((struct dense_state *)state)->in.x;
+    const struct attn_in *x = &((struct state *)state)->in.x;
     attn_full_mask(x, row0, row1, out);
     return 0;
 }
 
-static int report_similarity(const struct dense_state *s, bool keys, struct record *r,
-                             struct err *err)
+static int report_similarity(const struct state *s, bool keys, struct record *r, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     int64_t block = keys ? s->params->sim_block_k : s->params->sim_block_q, left_out;
@@ -106,9 +101,8 @@ static int report_pass(const struct map_below *b, struct record *r, struct err *
     if (b->summed)
         TRY(record_metric(r, "p_sum_err", b->sum_err, err));
     if (b->timed) {
-        TRY(record_metric(r, "time_map_ns", b->ns, err));
-        TRY(record_metric(r, "time_map_ns_q1", b->ns_q1, err));
-        TRY(record_metric(r, "time_map_ns_q3", b->ns_q3, err));
+        TRY(RECORD_ALL(r, err, {"time_map_ns", b->ns}, {"time_map_ns_q1", b->ns_q1},
+                       {"time_map_ns_q3", b->ns_q3}));
     }
 out:
     return rc;
@@ -116,7 +110,7 @@ out:
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    struct dense_state *s = state;
+    struct state *s = state;
     struct map_below *b = NULL;
     int rc = 0;
 
@@ -136,21 +130,16 @@ out:
     return rc;
 }
 
-static const char *const variants[] = {
-    "map=0",
-    NULL,
-};
-
 const struct method method_dense = {
     .name = "dense",
     .summary = "every allowed pair; reports how sparse the exact attention map is",
     .paper = "Vaswani et al., Attention Is All You Need, arXiv 1706.03762",
     .flags = METHOD_ROWS | METHOD_ROWS_REPORT | METHOD_CAUSAL | METHOD_BIDIRECTIONAL |
              METHOD_KEEPS_ALL | METHOD_ANY_SCORE | METHOD_PREFIX,
-    .params = {.table = options, .size = sizeof(struct dense_params), .validate = validate},
-    .state_size = sizeof(struct dense_state),
+    .params = {.table = options, .size = sizeof(struct params), .validate = validate},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
-    .tests = {.full = "", .variants = variants},
+    .tests = {.full = "", .variants = TEXTS("map=0")},
 };

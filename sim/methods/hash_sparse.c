@@ -18,11 +18,9 @@
  * training kernel keeps j < i only, so that a token does not see itself (strict=1); the paper's
  * model attends with unit keys (normalize_k=1), here the trace's own keys are the default.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
-#include "core/rules.h"
 #include "core/simd.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/selectcost.h"
@@ -30,7 +28,6 @@
 #include "sim/blocks/unitkeys.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,29 +36,28 @@
 #define SALT 0x68617368737061ull /* keeps its directions apart from other methods' numbers */
 
 enum directions { NORMAL, AXES };
-static const char *const direction_names[] = {"normal", "axes", NULL};
 
-struct hash_sparse_params {
+struct params {
     int64_t buckets;
     bool strict, normalize_k;
     int proj_dir;
 };
 
 static const struct opt options[] = {
-    OPT_INT(struct hash_sparse_params, buckets, "16", 2, BUCKETS_MOST, "",
+    OPT_INT(struct params, buckets, "16", 2, BUCKETS_MOST, "",
             "buckets of the hash, an even number: a direction and its opposite are two"),
-    OPT_BOOL(struct hash_sparse_params, strict, "0",
+    OPT_BOOL(struct params, strict, "0",
              "causal: a query does not see its own position, as in training"),
-    OPT_BOOL(struct hash_sparse_params, normalize_k, "0",
+    OPT_BOOL(struct params, normalize_k, "0",
              "attend with keys of unit length, as the paper's model; buckets do not change"),
-    OPT_ENUM(struct hash_sparse_params, proj_dir, "normal", direction_names,
+    OPT_ENUM(struct params, proj_dir, "normal", TEXTS("normal", "axes"),
              "directions: random, or the first unit vectors, which depend on no seed"),
     {0},
 };
 
 static const struct metric_def metrics[] = {
-    {.name = "bucket_most_q", .unit = "1", .definition = "queries in the fullest bucket"},
-    {.name = "bucket_most_k", .unit = "1", .definition = "keys in the fullest bucket"},
+    OWN_METRIC("bucket_most_q", "queries in the fullest bucket"),
+    OWN_METRIC("bucket_most_k", "keys in the fullest bucket"),
     {0},
 };
 
@@ -73,8 +69,8 @@ struct sorted {
     int64_t start[BUCKETS_MOST + 1]; /* of every bucket in order */
 };
 
-struct hash_sparse_state {
-    const struct hash_sparse_params *params;
+struct state {
+    const struct params *params;
     const struct head_in *in;
     struct attn_in x;
     struct sorted q, k;
@@ -87,7 +83,7 @@ struct hash_sparse_state {
 
 static void release(void *state)
 {
-    struct hash_sparse_state *s = state;
+    struct state *s = state;
     free(s->q.bucket);
     free(s->q.order);
     free(s->k.bucket);
@@ -99,7 +95,7 @@ static void release(void *state)
 
 static int validate(void *params, struct err *err)
 {
-    const struct hash_sparse_params *p = params;
+    const struct params *p = params;
     if (p->buckets % 2)
         return err_set(err, ERR_USAGE, "buckets=%lld: expected an even number, such as %lld",
                        (long long)p->buckets, (long long)p->buckets + 1);
@@ -125,7 +121,7 @@ SIMD_CLONES static void project(const double *dir, int64_t width, const float *x
 
 /* Unit columns of R. Their length does not change which value is the largest of one column, but of
  * several it does. */
-static void make_directions(struct hash_sparse_state *s, const struct head_in *in, uint64_t seed)
+static void make_directions(struct state *s, const struct head_in *in, uint64_t seed)
 {
     int64_t n = s->params->buckets / 2, d = s->x.d, width = s->width;
     uint64_t stream = head_stream(SALT, in, in->head);
@@ -145,7 +141,7 @@ static void make_directions(struct hash_sparse_state *s, const struct head_in *i
     }
 }
 
-static int32_t bucket_of(const struct hash_sparse_state *s, const float *x)
+static int32_t bucket_of(const struct state *s, const float *x)
 {
     int64_t half = s->params->buckets / 2, best = 0;
     double value[BUCKETS_MOST / 2 + ABREAST] = {0}, most;
@@ -162,8 +158,8 @@ static int32_t bucket_of(const struct hash_sparse_state *s, const float *x)
 }
 
 /* Hash the rows of x [n][d] and sort them, stably. */
-static int sort_rows(const struct hash_sparse_state *s, const float *x, int64_t n,
-                     struct sorted *out, struct err *err)
+static int sort_rows(const struct state *s, const float *x, int64_t n, struct sorted *out,
+                     struct err *err)
 {
     int64_t next[BUCKETS_MOST] = {0};
     int rc = 0;
@@ -187,8 +183,8 @@ out:
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct hash_sparse_params *p = params;
-    struct hash_sparse_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
     int rc = 0;
 
     if (p->proj_dir == AXES && p->buckets / 2 > in->x.d)
@@ -211,7 +207,7 @@ out:
 /* ---- the mask ------------------------------------------------------------------------------- */
 
 /* One past the last key that query i may see. */
-static int64_t limit_of(const struct hash_sparse_state *s, int64_t i)
+static int64_t limit_of(const struct state *s, int64_t i)
 {
     int64_t position = i + s->x.nk - s->x.nq;
     return s->x.causal ? position + !s->params->strict : s->x.nk;
@@ -219,7 +215,7 @@ static int64_t limit_of(const struct hash_sparse_state *s, int64_t i)
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct hash_sparse_state *s = state;
+    const struct state *s = state;
     int rc = 0;
     if (s->given.bits)
         return slice_mask_lists(&s->given, row0, row1, out, err);
@@ -240,7 +236,7 @@ out:
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct hash_sparse_state *s = state;
+    const struct state *s = state;
     rule->of.hash = (struct hash_rule){.buckets = s->params->buckets,
                                        .strict = s->params->strict,
                                        .axes = s->params->proj_dir == AXES,
@@ -251,18 +247,18 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return slice_mask_take(&((struct hash_sparse_state *)state)->given, c, 1, 1, 0, err);
+    return slice_mask_take(&((struct state *)state)->given, c, 1, 1, 0, err);
 }
 
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    a->kind = ((const struct hash_sparse_state *)state)->unit.k ? ARITH_CPU : ARITH_SOFTMAX;
+    a->kind = ((const struct state *)state)->unit.k ? ARITH_CPU : ARITH_SOFTMAX;
 }
 
 static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
                   struct err *err)
 {
-    const struct hash_sparse_state *s = state;
+    const struct state *s = state;
     return attn_rows(&s->unit.ops, m, out, lse, err);
 }
 
@@ -285,8 +281,7 @@ static struct tile tile_at(const struct sorted *t, int64_t at)
 }
 
 /* Tiles of keys that meet one tile of queries; they follow one another. */
-static int64_t tiles_met(const struct hash_sparse_state *s, struct tile q, const struct tile *k,
-                         int64_t n)
+static int64_t tiles_met(const struct state *s, struct tile q, const struct tile *k, int64_t n)
 {
     int64_t from = 0, to = n, position = q.last + s->x.nk - s->x.nq;
     while (from < n && k[from].high < q.low)
@@ -298,7 +293,7 @@ static int64_t tiles_met(const struct hash_sparse_state *s, struct tile q, const
     return to - from;
 }
 
-static int count_tiles(const struct hash_sparse_state *s, int64_t *tiles, struct err *err)
+static int count_tiles(const struct state *s, int64_t *tiles, struct err *err)
 {
     int64_t n = (s->k.n + TILE - 1) / TILE;
     struct tile *k = NULL;
@@ -331,17 +326,16 @@ static int64_t note_buckets(const struct sorted *t, int64_t n, const char *name,
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct hash_sparse_state *s = state;
+    const struct state *s = state;
     int64_t n = s->params->buckets, tiles;
     int rc = 0;
     TRY(count_tiles(s, &tiles, err));
     double exec = (double)tiles * TILE * TILE;
-    TRY(record_metric(r, "pairs_exec", exec, err));
-    TRY(record_metric(r, "density_exec", exec / record_get(r, "pairs_allowed"), err));
+    TRY(RECORD_ALL(r, err, {"pairs_exec", exec},
+                   {"density_exec", exec / record_get(r, "pairs_allowed")}));
     int64_t most_q = note_buckets(&s->q, n, "buckets_q", r);
     int64_t most_k = note_buckets(&s->k, n, "buckets_k", r);
-    TRY(record_metric(r, "bucket_most_q", (double)most_q, err));
-    TRY(record_metric(r, "bucket_most_k", (double)most_k, err));
+    TRY(RECORD_ALL(r, err, {"bucket_most_q", most_q}, {"bucket_most_k", most_k}));
 out:
     return rc;
 }
@@ -349,7 +343,7 @@ out:
 /* Every token meets every direction; its bucket is kept. */
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct hash_sparse_state *s = state;
+    const struct state *s = state;
     double tokens = (double)(s->q.n + s->k.n);
     cost_products(c, tokens * (double)(s->params->buckets / 2), s->x.d);
     cost_rows(c, s->in, tokens, s->x.d);
@@ -357,37 +351,20 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
-static const char *const variants[] = {
-    "buckets=2", "buckets=8:strict=1", "buckets=4:normalize_k=1", "buckets=128:proj_dir=axes", NULL,
-};
-
-/* A query's bucket may hold no key, or later ones only. */
-static bool may_be_empty(const void *params)
-{
-    return true;
-}
-
-/* clang-format off */
-static const struct budget_param budget[] = {
-    {.params = "buckets", .scale = BUDGET_COUNT, .falls = true, .lo = 2, .hi = BUCKETS_MOST,
-     .step = 2},
-    {0},
-};
-/* clang-format on */
-
 const struct method method_hash_sparse = {
     .name = "hash-sparse",
     .summary = "pairs of equal bucket under an angular hash of queries and keys",
-    .paper =
-        "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse Flash "
-        "Attention, arXiv 2306.01160",
+    .paper = "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse "
+             "Flash Attention, arXiv 2306.01160",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params = {.table = options,
-               .size = sizeof(struct hash_sparse_params),
-               .budget = budget,
+               .size = sizeof(struct params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "buckets", .falls = true, .lo = 2,
+                                                 .hi = BUCKETS_MOST, .step = 2)),
                .validate = validate,
-               .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct hash_sparse_state),
+               /* A query's bucket may hold no key, or later ones only. */
+               .may_be_empty = method_always},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
@@ -396,5 +373,6 @@ const struct method method_hash_sparse = {
     .cost = cost,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
-    .tests = {.variants = variants},
+    .tests = {.variants = TEXTS("buckets=2", "buckets=8:strict=1", "buckets=4:normalize_k=1",
+                                "buckets=128:proj_dir=axes")},
 };

@@ -18,40 +18,38 @@
 #include "core/method.h"
 #include "core/mem.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum variant { SLIDING, NO_OVERLAP };
-static const char *const chunkings[] = {"sliding", "no-overlap", NULL};
 
-struct longformer_params {
+struct params {
     int64_t window, dilation;
     char *global;
     int variant;
 };
 
 static const struct opt options[] = {
-    OPT_INT(struct longformer_params, window, "256", 1, 1e9, "tokens",
+    OPT_INT(struct params, window, "256", 1, 1e9, "tokens",
             "kept offsets on one side, or the block of variant=no-overlap"),
-    OPT_INT(struct longformer_params, dilation, "1", 1, 1e9, "tokens", "step between kept offsets"),
-    OPT_STR(struct longformer_params, global, "0", NULL,
+    OPT_INT(struct params, dilation, "1", 1, 1e9, "tokens", "step between kept offsets"),
+    OPT_STR(struct params, global, "0", NULL,
             "global tokens: a count g (the first g), or indices and ranges such as 0+5+17-20",
             .unit = "tokens"),
-    OPT_ENUM(struct longformer_params, variant, "sliding", chunkings,
+    OPT_ENUM(struct params, variant, "sliding", TEXTS("sliding", "no-overlap"),
              "sliding window, or own, previous and next block"),
     {0},
 };
 
-struct longformer_state {
-    const struct longformer_params *params;
+struct state {
+    const struct params *params;
     struct attn_in x;
     bool *global; /* [nk] */
 };
 
 static void release(void *state)
 {
-    struct longformer_state *s = state;
+    struct state *s = state;
     free(s->global);
 }
 
@@ -83,7 +81,7 @@ static int parse_global(const char *text, int64_t **list, int64_t *count, struct
 
 static int validate(void *params, struct err *err)
 {
-    struct longformer_params *p = params;
+    struct params *p = params;
     int64_t *list, count;
     int rc = parse_global(p->global, &list, &count, err);
     free(list);
@@ -95,7 +93,7 @@ static int validate(void *params, struct err *err)
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    struct longformer_state *s = state;
+    struct state *s = state;
     int64_t *list = NULL, count = 0;
     int rc = 0;
 
@@ -115,7 +113,7 @@ out:
 }
 
 /* The local part of the row at position p. */
-static bool is_local(const struct longformer_params *p, int64_t at, int64_t j)
+static bool is_local(const struct params *p, int64_t at, int64_t j)
 {
     int64_t d = at < j ? j - at : at - j;
     if (p->variant == NO_OVERLAP) {
@@ -126,8 +124,7 @@ static bool is_local(const struct longformer_params *p, int64_t at, int64_t j)
 }
 
 /* Keys [lo, hi) outside which nothing is local. */
-static void local_range(const struct longformer_params *p, int64_t at, int64_t limit, int64_t *lo,
-                        int64_t *hi)
+static void local_range(const struct params *p, int64_t at, int64_t limit, int64_t *lo, int64_t *hi)
 {
     int64_t reach;
     if (p->variant == NO_OVERLAP) {
@@ -141,8 +138,8 @@ static void local_range(const struct longformer_params *p, int64_t at, int64_t l
     *hi = MIN(limit, at + MIN(reach, limit) + 1);
 }
 
-static int longformer_row(const struct longformer_state *s, struct mask *m, int64_t i,
-                          const int64_t *globals, int64_t n_globals, struct err *err)
+static int longformer_row(const struct state *s, struct mask *m, int64_t i, const int64_t *globals,
+                          int64_t n_globals, struct err *err)
 {
     int64_t at = i + s->x.nk - s->x.nq, limit = mask_limit(m, i), lo, hi, k = 0, g = i - m->row0;
     int rc = 0;
@@ -171,7 +168,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct longformer_state *s = state;
+    const struct state *s = state;
     int64_t *globals = NULL, n = 0;
     int rc = 0;
 
@@ -189,37 +186,23 @@ out:
     return rc;
 }
 
-static const char *const variants[] = {
-    "window=9",
-    "window=5:dilation=3:global=2",
-    "window=16:variant=no-overlap:global=7",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"window=%s", {"1", "9", "100", "400"}},
-    {"window=3:global=%s", {"0", "4", "90"}},
-    {0},
-};
-
-static const struct budget_param budget[] = {
-    {.params = "window", .scale = BUDGET_COUNT},
-    {0},
-};
-
 const struct method method_longformer = {
     .name = "longformer",
     .summary = "window on both sides, optionally dilated, and global tokens",
     .paper = "Beltagy et al., Longformer: The Long-Document Transformer, arXiv 2004.05150",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
     .params = {.table = options,
-               .size = sizeof(struct longformer_params),
-               .budget = budget,
+               .size = sizeof(struct params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "window")),
                .validate = validate},
-    .state_size = sizeof(struct longformer_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .release = release,
     .reuse = {.always_static = true},
-    .tests = {.full = "window=1000000000", .variants = variants, .budgets = budgets},
+    .tests = {.full = "window=1000000000",
+              .variants = TEXTS("window=9", "window=5:dilation=3:global=2",
+                                "window=16:variant=no-overlap:global=7"),
+              .budgets = METHOD_BUDGETS({"window=%s", {"1", "9", "100", "400"}},
+                                        {"window=3:global=%s", {"0", "4", "90"}})},
 };

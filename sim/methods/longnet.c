@@ -18,33 +18,30 @@
  * when not causal (official_pad=1 does that; default off); a query that no branch selects is an
  * empty row; the code's replacement of an LSE of exactly 0 is not imitated.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/method.h"
 #include "core/mem.h"
-#include "core/rules.h"
 #include "sim/blocks/slicemask.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/numlist.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define BRANCHES_MOST OWN_BRANCHES
 
-struct longnet_params {
+struct params {
     char *segments, *ratios;
     bool official_pad;
 };
 
 static const struct opt options[] = {
-    OPT_STR(struct longnet_params, segments, "2048+4096+8192+16384+32768", NULL,
+    OPT_STR(struct params, segments, "2048+4096+8192+16384+32768", NULL,
             "segment length of every branch, a+b+c", .unit = "tokens"),
-    OPT_STR(struct longnet_params, ratios, "1+2+4+6+12", NULL, "dilation of every branch, a+b+c",
+    OPT_STR(struct params, ratios, "1+2+4+6+12", NULL, "dilation of every branch, a+b+c",
             .unit = "tokens"),
-    OPT_BOOL(struct longnet_params, official_pad, "0",
+    OPT_BOOL(struct params, official_pad, "0",
              "zero keys of the padding enter the softmax when not causal, as in the code"),
     {0},
 };
@@ -56,8 +53,8 @@ struct branch_buf {
     int64_t q_cap, k_cap, v_cap, out_cap, lse_cap;
 };
 
-struct longnet_state {
-    const struct longnet_params *params;
+struct state {
+    const struct params *params;
     struct head_in in;
     int n;
     struct own_branch b[BRANCHES_MOST];
@@ -71,7 +68,7 @@ struct longnet_state {
 
 static void release(void *state)
 {
-    struct longnet_state *s = state;
+    struct state *s = state;
     free(s->buf.q);
     free(s->buf.k);
     free(s->buf.v);
@@ -79,8 +76,7 @@ static void release(void *state)
     free(s->buf.lse);
 }
 
-static int parse_branches(const struct longnet_params *p, int64_t *w, int64_t *r, int *n,
-                          struct err *err)
+static int parse_branches(const struct params *p, int64_t *w, int64_t *r, int *n, struct err *err)
 {
     int m = 0, rc = int_list_parse(p->segments, "segments", 0, w, BRANCHES_MOST, n, err);
     if (!rc)
@@ -102,10 +98,9 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
                    void *state, struct err *err)
 {
     if (in->some_heads)
-        return method_skip(ctx,
-                           "the trace holds some of the model's heads: the places of a head follow "
-                           "from its number among all of them");
-    struct longnet_state *s = state;
+        return method_skip(ctx, "the trace holds some of the model's heads: the places of a head "
+                                "follow from its number among all of them");
+    struct state *s = state;
     int64_t w[BRANCHES_MOST], r[BRANCHES_MOST];
     int rc = 0;
 
@@ -163,8 +158,7 @@ static void rows_free(struct rows *w)
 }
 
 /* Fill in the keys of a pattern, whose branches and segments are set. */
-static int fill_pattern(const struct longnet_state *s, struct pattern *p, uint8_t *weight,
-                        struct err *err)
+static int fill_pattern(const struct state *s, struct pattern *p, uint8_t *weight, struct err *err)
 {
     int64_t nk = s->in.x.nk, lo = nk, hi = 0, sum = 0, max = 0;
     int rc = 0;
@@ -203,8 +197,8 @@ static bool same_pattern(const struct pattern *a, const struct pattern *b, int n
 }
 
 /* The pattern of the row at position p. */
-static int pattern_of(const struct longnet_state *s, struct rows *w, int64_t p,
-                      const struct pattern **out, struct err *err)
+static int pattern_of(const struct state *s, struct rows *w, int64_t p, const struct pattern **out,
+                      struct err *err)
 {
     int most = (int)(sizeof w->known / sizeof *w->known), i = 0;
     struct pattern want = {0};
@@ -230,7 +224,7 @@ static int pattern_of(const struct longnet_state *s, struct rows *w, int64_t p,
     return fill_pattern(s, to, w->weight, err);
 }
 
-static int longnet_row(const struct longnet_state *s, struct rows *w, struct mask *m, int64_t i,
+static int longnet_row(const struct state *s, struct rows *w, struct mask *m, int64_t i,
                        int64_t *sum, int64_t *max, struct err *err)
 {
     const struct pattern *p = NULL;
@@ -247,7 +241,7 @@ out:
     return rc;
 }
 
-static void add_weights(struct longnet_state *s, int64_t sum, int64_t max)
+static void add_weights(struct state *s, int64_t sum, int64_t max)
 {
     int64_t most = __atomic_load_n(&s->weights.max, __ATOMIC_RELAXED);
     __atomic_add_fetch(&s->weights.sum, sum, __ATOMIC_RELAXED);
@@ -258,7 +252,7 @@ static void add_weights(struct longnet_state *s, int64_t sum, int64_t max)
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct longnet_state *s = state;
+    struct state *s = state;
     const struct attn_in *x = &s->in.x;
     struct rows *w = NULL;
     int64_t sum = 0, max = 0;
@@ -280,7 +274,7 @@ out:
 /* The branches' phases are those of the head's number. */
 static struct mask_origin origin(void *state)
 {
-    struct longnet_state *s = state;
+    struct state *s = state;
     return (struct mask_origin){.which = (uint64_t)s->in.head,
                                 .any_order = true,
                                 .counted = &s->weights,
@@ -289,7 +283,7 @@ static struct mask_origin origin(void *state)
 
 /* ---- on a device ---------------------------------------------------------------------------- */
 
-static void describe(const struct longnet_state *s, struct own_dilated *d)
+static void describe(const struct state *s, struct own_dilated *d)
 {
     d->n = s->n;
     d->padded = s->params->official_pad && !s->in.x.causal;
@@ -304,7 +298,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 }
 
 /* Pairs of a branch's queries from position p0 on. */
-static int64_t branch_pairs(const struct longnet_state *s, const struct own_branch *b, int64_t p0)
+static int64_t branch_pairs(const struct state *s, const struct own_branch *b, int64_t p0)
 {
     int64_t nk = s->in.x.nk, sum = 0;
     for (int64_t start = p0 / b->w * b->w; start < nk; start += b->w) {
@@ -316,7 +310,7 @@ static int64_t branch_pairs(const struct longnet_state *s, const struct own_bran
 
 /* The weights of all pairs, from the branches alone. No pair has more of them than its query paired
  * with itself. */
-static void weigh(struct longnet_state *s)
+static void weigh(struct state *s)
 {
     const struct attn_in *x = &s->in.x;
     int64_t p0 = MAX(0, x->nk - x->nq), sum = 0, max = 0;
@@ -341,7 +335,7 @@ static int take(void *state, const struct device_choice *c, struct err *err)
 /* ---- attention ------------------------------------------------------------------------------ */
 
 /* Zero keys that the code's padding gives the queries of the segment at `start`. */
-static int64_t padding_of(const struct longnet_state *s, const struct own_branch *b, int64_t start)
+static int64_t padding_of(const struct state *s, const struct own_branch *b, int64_t start)
 {
     int64_t valid = MIN(b->w, s->in.x.nk - start), padded = (b->w + b->r - 1) / b->r * b->r;
     if (!s->params->official_pad || s->in.x.causal)
@@ -382,8 +376,8 @@ static void merge(double *out, double *lse, const double *more, double lse_more,
 
 /* Queries of places [t0, t1) of the segment at `start` and the keys that they see are a dense
  * problem of their own, t1 - t0 rows standing at the end of n keys when causal. */
-static int attend_places(struct longnet_state *s, const struct own_branch *b, int64_t start,
-                         int64_t t0, int64_t t1, int64_t n, struct err *err)
+static int attend_places(struct state *s, const struct own_branch *b, int64_t start, int64_t t0,
+                         int64_t t1, int64_t n, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     struct branch_buf *w = &s->buf;
@@ -411,9 +405,8 @@ out:
 
 /* Merge what branch b gives the queries at positions [p0, p1), all of the segment at `start`, into
  * the rows from row0 on. */
-static int attend_segment(struct longnet_state *s, const struct own_branch *b, int64_t start,
-                          int64_t p0, int64_t p1, int64_t row0, double *out, double *lse,
-                          struct err *err)
+static int attend_segment(struct state *s, const struct own_branch *b, int64_t start, int64_t p0,
+                          int64_t p1, int64_t row0, double *out, double *lse, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     int64_t t0 = places_below(b, p0 - start), t1 = places_below(b, p1 - start);
@@ -435,7 +428,7 @@ out:
 }
 
 /* Softmax sums of rows [row0, row1) beside the dense ones, running over the rows. */
-static int count_estimates(struct longnet_state *s, int64_t row0, int64_t row1, const double *lse,
+static int count_estimates(struct state *s, int64_t row0, int64_t row1, const double *lse,
                            struct err *err)
 {
     const double *dense;
@@ -453,7 +446,7 @@ static int count_estimates(struct longnet_state *s, int64_t row0, int64_t row1, 
 static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
                   struct err *err)
 {
-    struct longnet_state *s = state;
+    struct state *s = state;
     const struct attn_in *x = &s->in.x;
     int64_t p0 = MAX(0, m->row0 + x->nk - x->nq), p1 = m->row1 + x->nk - x->nq;
     int rc = 0;
@@ -482,39 +475,26 @@ static void how(const void *state, struct arithmetic *a, char why[160])
 
 static int done(void *state, double tiles_pv, const double *lse, struct err *err)
 {
-    struct longnet_state *s = state;
+    struct state *s = state;
     (void)tiles_pv;
     return count_estimates(s, 0, s->in.x.nq, lse, err);
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct longnet_state *s = state;
+    const struct state *s = state;
     const struct attn_in *x = &s->in.x;
     double allowed = (double)pairs_allowed(x->nq, x->nk, x->causal);
     double sd = s->rows > 1 ? sqrt(s->est_m2 / (double)(s->rows - 1)) : 0;
-    int rc = 0;
 
-    TRY(record_metric(r, "pairs_exec", (double)s->weights.sum, err));
-    TRY(record_metric(r, "density_exec", (double)s->weights.sum / allowed, err));
-    TRY(record_metric(r, "weight_max", (double)s->weights.max, err));
-    TRY(record_metric(r, "mass_est_mean", s->est_mean, err));
-    TRY(record_metric(r, "mass_est_sd", sd, err));
-out:
-    return rc;
+    return RECORD_ALL(
+        r, err, {"pairs_exec", s->weights.sum}, {"density_exec", (double)s->weights.sum / allowed},
+        {"weight_max", s->weights.max}, {"mass_est_mean", s->est_mean}, {"mass_est_sd", sd});
 }
 
 static const struct metric_def metrics[] = {
-    {.name = "weight_max",
-     .unit = "1",
-     .definition = "largest number of branches that hold a pair"},
+    OWN_METRIC("weight_max", "largest number of branches that hold a pair"),
     {0},
-};
-
-static const char *const variants[] = {
-    "segments=32+128:ratios=1+3",
-    "segments=40+300:ratios=2+4:official_pad=1",
-    NULL,
 };
 
 /* A branch of ratio 1 holds every position; dilation alone leaves some out. */
@@ -536,10 +516,10 @@ const struct method method_longnet = {
     .paper = "Ding et al., LongNet: Scaling Transformers to 1,000,000,000 Tokens, arXiv 2307.02486",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
     .params = {.table = options,
-               .size = sizeof(struct longnet_params),
+               .size = sizeof(struct params),
                .validate = validate,
                .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct longnet_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
@@ -548,5 +528,7 @@ const struct method method_longnet = {
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .arith = {.kind = ARITH_KERNEL, .how = how, .attend = attend, .done = done},
     .reuse = {.always_static = true, .of = origin},
-    .tests = {.full = "segments=1000000000:ratios=1", .variants = variants},
+    .tests = {.full = "segments=1000000000:ratios=1",
+              .variants =
+                  TEXTS("segments=32+128:ratios=1+3", "segments=40+300:ratios=2+4:official_pad=1")},
 };

@@ -15,14 +15,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct plan_params {
+struct params {
     char *file, *id;
 };
 
 static const struct opt options[] = {
-    OPT_STR(struct plan_params, file, NULL, NULL, "plan of `lacuna choose`",
+    OPT_STR(struct params, file, NULL, NULL, "plan of `lacuna choose`",
             .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .unit = "file"),
-    OPT_STR(struct plan_params, id, NULL, NULL,
+    OPT_STR(struct params, id, NULL, NULL,
             "hash of the file, filled in; given as well, it must fit"),
     {0},
 };
@@ -37,7 +37,7 @@ struct plan_file {
     int64_t *run_of; /* owned, [entries] */
 };
 
-struct plan_state {
+struct state {
     struct plan_file *own;        /* opened here, without a session */
     const struct method_run *run; /* of the open plan */
     void *inner;                  /* of the run's method */
@@ -197,7 +197,7 @@ out:
 
 static int open_plan(const void *params, void **session, struct err *err)
 {
-    const struct plan_params *p = params;
+    const struct params *p = params;
     struct plan_file *f = NULL;
     char id[HASH_TEXT_MAX];
     int rc = 0;
@@ -213,7 +213,7 @@ out:
 
 static int identify(void *params, struct err *err)
 {
-    struct plan_params *p = params;
+    struct params *p = params;
     char id[HASH_TEXT_MAX];
     struct plan_file *f = NULL;
     int rc = 0;
@@ -230,7 +230,7 @@ out:
 
 static int fits(const void *params, const char *model, const char *permute, struct err *err)
 {
-    const struct plan_params *p = params;
+    const struct params *p = params;
     const char *of = NULL, *order = NULL;
     char id[HASH_TEXT_MAX];
     json_t *doc = NULL;
@@ -252,7 +252,7 @@ out:
 
 static void release(void *state)
 {
-    struct plan_state *s = state;
+    struct state *s = state;
     if (s->run)
         method_release(s->run->method, s->inner);
     close_plan(s->own);
@@ -295,7 +295,7 @@ static int check_inner(const struct method *m, struct method_ctx *ctx, const str
 }
 
 /* The entry's method on the head. */
-static int prepare_inner(struct plan_state *s, struct method_ctx *ctx, const struct head_in *in,
+static int prepare_inner(struct state *s, struct method_ctx *ctx, const struct head_in *in,
                          struct err *err)
 {
     const struct method *m = s->run->method;
@@ -316,9 +316,9 @@ static int prepare_inner(struct plan_state *s, struct method_ctx *ctx, const str
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct plan_params *p = params;
+    const struct params *p = params;
     const struct plan_file *f = ctx->session;
-    struct plan_state *s = state;
+    struct state *s = state;
     char id[HASH_TEXT_MAX];
     int rc = 0;
 
@@ -335,35 +335,35 @@ out:
     return rc;
 }
 
-static const struct method *inner(const struct plan_state *s)
+static const struct method *inner(const struct state *s)
 {
     return s->run->method;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct plan_state *s = state;
+    struct state *s = state;
     return inner(s)->select(s->inner, row0, row1, out, err);
 }
 
 /* Heads of several methods do not share masks. */
 static struct mask_origin origin(void *state)
 {
-    struct plan_state *s = state;
+    struct state *s = state;
     struct mask_origin o = method_origin(inner(s), s->inner);
     return (struct mask_origin){.source = o.source, .calls = o.calls};
 }
 
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct plan_state *s = state;
+    const struct state *s = state;
     return inner(s)->flags & METHOD_KEEPS_ALL || (inner(s)->cost && inner(s)->cost(s->inner, c));
 }
 
 /* A plan has heads of several methods: no kernels of one method's own arithmetic run for it. */
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    const struct plan_state *s = state;
+    const struct state *s = state;
     method_arithmetic(inner(s), s->inner, a, why);
     if (a->kind != ARITH_KERNEL && (a->kind != ARITH_CPU || inner(s)->arith.kind == ARITH_FILTER))
         return;
@@ -374,36 +374,30 @@ static void how(const void *state, struct arithmetic *a, char why[160])
 static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
                   struct err *err)
 {
-    struct plan_state *s = state;
+    struct state *s = state;
     return inner(s)->arith.attend(s->inner, m, out, lse, tiles_pv, err);
 }
 
 static int done(void *state, double tiles_pv, const double *lse, struct err *err)
 {
-    struct plan_state *s = state;
+    struct state *s = state;
     const struct method_arith *a = &inner(s)->arith;
     return a->done ? a->done(s->inner, tiles_pv, lse, err) : 0;
 }
 
 static bool why_full(const void *state, char why[160])
 {
-    const struct plan_state *s = state;
+    const struct state *s = state;
     return inner(s)->why_full && inner(s)->why_full(s->inner, why);
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    struct plan_state *s = state;
+    struct state *s = state;
     record_note(r, "plan=%s;plan_method=%s;plan_params=%s", s->id, inner(s)->name,
                 s->run->canonical);
     record_note(r, "%s", buf_str(&s->made));
     return inner(s)->report ? inner(s)->report(s->inner, r, err) : 0;
-}
-
-/* Whatever the entries' methods may be. */
-static bool may_be_empty(const void *params)
-{
-    return true;
 }
 
 const struct method method_plan = {
@@ -414,10 +408,11 @@ const struct method method_plan = {
              METHOD_RANDOM | METHOD_ANY_SCORE |
              METHOD_PREFIX, /* as far as the entry's method can (check_inner) */
     .params = {.table = options,
-               .size = sizeof(struct plan_params),
+               .size = sizeof(struct params),
                .identify = identify,
-               .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct plan_state),
+               /* Whatever the entries' methods may be. */
+               .may_be_empty = method_always},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

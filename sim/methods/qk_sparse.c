@@ -16,11 +16,9 @@
  * keys that are kept, as they share the keys. The other three selectors are not in the paper. The
  * code attends with unit keys (normalize_k=1).
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method.h"
-#include "core/rules.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/colmass.h"
 #include "sim/blocks/prefix.h"
@@ -29,7 +27,6 @@
 #include "sim/blocks/unitkeys.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -38,35 +35,34 @@
 #define SALT_K 0x716b2d6bull
 
 enum selector { RANDOM, KNORM, VNORM, MASS };
-static const char *const selectors[] = {"random", "knorm", "vnorm", "mass", NULL};
 
-struct qk_params {
+struct params {
     double drop, drop_q; /* drop_q: NAN = by selector */
     int select;
     bool normalize_k;
 };
 
 static const struct opt options[] = {
-    OPT_NUM(struct qk_params, drop, "0.5", 0, 1, "share", "Dropped keys.", .flags = OPT_MAX_OPEN),
-    OPT_ENUM(struct qk_params, select, "random", selectors,
+    OPT_NUM(struct params, drop, "0.5", 0, 1, "share", "Dropped keys.", .flags = OPT_MAX_OPEN),
+    OPT_ENUM(struct params, select, "random", TEXTS("random", "knorm", "vnorm", "mass"),
              "Which keys stay: random, or the largest |k|, |v| or column mass of the exact map."),
-    OPT_NUM(struct qk_params, drop_q, NULL, 0, 1, "share",
+    OPT_NUM(struct params, drop_q, NULL, 0, 1, "share",
             "Dropped queries, at random; unset: as keys with select=random, else none.",
             .flags = OPT_MAX_OPEN),
-    OPT_BOOL(struct qk_params, normalize_k, "0",
-             "Attend with keys of unit length, as the code does; the choice is that of the "
-             "trace's keys."),
+    OPT_BOOL(struct params, normalize_k, "0",
+             "Attend with keys of unit length, as the code does; the choice is that of the trace's "
+             "keys."),
     {0},
 };
 
 static const struct metric_def metrics[] = {
-    {.name = "queries_kept", .unit = "1", .definition = "queries that are not dropped"},
-    {.name = "keys_kept", .unit = "1", .definition = "keys that are not dropped"},
+    OWN_METRIC("queries_kept", "queries that are not dropped"),
+    OWN_METRIC("keys_kept", "keys that are not dropped"),
     {0},
 };
 
-struct qk_state {
-    const struct qk_params *params;
+struct state {
+    const struct params *params;
     const struct head_in *in;
     struct attn_in x;
     bool *keep_q;  /* [nq] */
@@ -80,7 +76,7 @@ struct qk_state {
 
 static void release(void *state)
 {
-    struct qk_state *s = state;
+    struct state *s = state;
     free(s->keep_q);
     free(s->keys);
     unit_keys_free(&s->unit);
@@ -97,7 +93,7 @@ static double norm(const float *x, int d)
     return sum;
 }
 
-static int rank_keys(const struct qk_params *p, const struct head_in *in, double *rank,
+static int rank_keys(const struct params *p, const struct head_in *in, double *rank,
                      struct err *err)
 {
     const struct attn_in *x = &in->x;
@@ -108,7 +104,7 @@ static int rank_keys(const struct qk_params *p, const struct head_in *in, double
     return 0;
 }
 
-static int best_keys(struct qk_state *s, const struct qk_params *p, const struct head_in *in,
+static int best_keys(struct state *s, const struct params *p, const struct head_in *in,
                      struct err *err)
 {
     struct prefix_work *work = NULL;
@@ -129,7 +125,7 @@ out:
     return rc;
 }
 
-static void random_keys(struct qk_state *s, const struct qk_params *p, const struct head_in *in,
+static void random_keys(struct state *s, const struct params *p, const struct head_in *in,
                         uint64_t seed)
 {
     uint64_t stream = head_stream(SALT_K, in, in->kv_head);
@@ -139,7 +135,7 @@ static void random_keys(struct qk_state *s, const struct qk_params *p, const str
             s->keys[s->n_keys++] = (int32_t)j;
 }
 
-static void choose_queries(struct qk_state *s, const struct qk_params *p, const struct head_in *in,
+static void choose_queries(struct state *s, const struct params *p, const struct head_in *in,
                            uint64_t seed)
 {
     double drop = !isnan(p->drop_q) ? p->drop_q : p->select == RANDOM ? p->drop : 0;
@@ -155,8 +151,8 @@ static void choose_queries(struct qk_state *s, const struct qk_params *p, const 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct qk_params *p = params;
-    struct qk_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
     int rc = p->select == MASS ? method_all_rows(ctx, in, "select=mass") : 0;
 
     if (rc)
@@ -182,7 +178,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct qk_state *s = state;
+    const struct state *s = state;
     int rc = 0;
     if (s->given.bits)
         return slice_mask_lists(&s->given, row0, row1, out, err);
@@ -201,34 +197,32 @@ out:
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct qk_state *s = state;
-    if (s->params->select != RANDOM) {
-        snprintf(why, 160, "the GPU side has select=random");
-        return false;
-    }
+    const struct state *s = state;
+    if (s->params->select != RANDOM)
+        return method_refuses(why, "the GPU side has select=random");
     rule->of.qk = (struct qk_rule){s->params->drop, s->drop_q, s->seed, s->stream_q, s->stream_k};
     return true;
 }
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    return slice_mask_take(&((struct qk_state *)state)->given, c, 1, 1, 0, err);
+    return slice_mask_take(&((struct state *)state)->given, c, 1, 1, 0, err);
 }
 
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    a->kind = ((const struct qk_state *)state)->unit.k ? ARITH_CPU : ARITH_SOFTMAX;
+    a->kind = ((const struct state *)state)->unit.k ? ARITH_CPU : ARITH_SOFTMAX;
 }
 
 static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
                   struct err *err)
 {
-    const struct qk_state *s = state;
+    const struct state *s = state;
     return attn_rows(&s->unit.ops, m, out, lse, err);
 }
 
 /* Tiles of the compact arrays: those of a tile of queries that its last query sees a key of. */
-static double tiles(const struct qk_state *s)
+static double tiles(const struct state *s)
 {
     int64_t count = 0, queries = 0, seen = 0;
     for (int64_t i = 0; i < s->x.nq; i++) {
@@ -246,21 +240,17 @@ static double tiles(const struct qk_state *s)
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct qk_state *s = state;
+    const struct state *s = state;
     double exec = tiles(s) * TILE * TILE;
-    int rc = 0;
-    TRY(record_metric(r, "pairs_exec", exec, err));
-    TRY(record_metric(r, "density_exec", exec / record_get(r, "pairs_allowed"), err));
-    TRY(record_metric(r, "queries_kept", (double)s->n_queries, err));
-    TRY(record_metric(r, "keys_kept", (double)s->n_keys, err));
-out:
-    return rc;
+    return RECORD_ALL(r, err, {"pairs_exec", exec},
+                      {"density_exec", exec / record_get(r, "pairs_allowed")},
+                      {"queries_kept", s->n_queries}, {"keys_kept", s->n_keys});
 }
 
 /* A random choice reads no data. */
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct qk_state *s = state;
+    const struct state *s = state;
     int select = s->params->select, d = select == VNORM ? s->x.dv : s->x.d;
     double nq = (double)s->x.nq, nk = (double)s->x.nk;
     if (select == RANDOM)
@@ -274,41 +264,18 @@ static bool cost(const void *state, struct select_cost *c)
     return true;
 }
 
-static const struct budget_param budget[] = {
-    {.params = "drop", .scale = BUDGET_LIN, .falls = true},
-    {0},
-};
-
-static const char *const variants[] = {
-    "drop=0.3:drop_q=0", "select=knorm:drop=0.7", "select=vnorm:drop_q=0.2",
-    "select=mass",       "normalize_k=1",         NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"select=knorm:drop=%s", {"0.9", "0.5", "0.1", "0"}},
-    {"select=mass:drop=%s", {"0.9", "0.5", "0.1", "0"}},
-    {"drop_q=0:drop=%s", {"0.9", "0.5", "0.1", "0"}},
-    {0},
-};
-
-/* A dropped query, or one that sees dropped keys only. */
-static bool may_be_empty(const void *params)
-{
-    return true;
-}
-
 const struct method method_qk_sparse = {
     .name = "qk-sparse",
     .summary = "whole queries and keys dropped, at random or by norm or mass",
-    .paper =
-        "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse Flash "
-        "Attention, arXiv 2306.01160",
+    .paper = "Pagliardini et al., Faster Causal Attention Over Large Sequences Through Sparse "
+             "Flash Attention, arXiv 2306.01160",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params = {.table = options,
-               .size = sizeof(struct qk_params),
-               .budget = budget,
-               .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct qk_state),
+               .size = sizeof(struct params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "drop", .falls = true)),
+               /* A dropped query, or one that sees dropped keys only. */
+               .may_be_empty = method_always},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
@@ -317,5 +284,10 @@ const struct method method_qk_sparse = {
     .cost = cost,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
-    .tests = {.full = "drop=0", .variants = variants, .budgets = budgets},
+    .tests = {.full = "drop=0",
+              .variants = TEXTS("drop=0.3:drop_q=0", "select=knorm:drop=0.7",
+                                "select=vnorm:drop_q=0.2", "select=mass", "normalize_k=1"),
+              .budgets = METHOD_BUDGETS({"select=knorm:drop=%s", {"0.9", "0.5", "0.1", "0"}},
+                                        {"select=mass:drop=%s", {"0.9", "0.5", "0.1", "0"}},
+                                        {"drop_q=0:drop=%s", {"0.9", "0.5", "0.1", "0"}})},
 };

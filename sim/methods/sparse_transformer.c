@@ -14,50 +14,39 @@
  * ours, because a single head replayed with `strided` alone lacks the local context that other
  * heads or layers give it. `fixed` is executed in blocks, the others pair by pair.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/method.h"
-#include "core/mem.h"
-#include "core/rules.h"
 #include "sim/blocks/slicemask.h"
 
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum pattern { LOCAL, STRIDED, FIXED, MERGED };
-static const char *const patterns[] = {"local", "strided", "fixed", "merged", NULL};
 
-struct st_params {
+struct params {
     int pattern;
     int64_t stride, block, verts, vertsize;
 };
 
 static const struct opt options[] = {
-    OPT_ENUM(struct st_params, pattern, "strided", patterns,
+    OPT_ENUM(struct params, pattern, "strided", TEXTS("local", "strided", "fixed", "merged"),
              "which pattern every head uses; merged = local or strided"),
-    OPT_INT(struct st_params, stride, "128", 1, 1e9, "tokens", "local window and stride"),
-    OPT_INT(struct st_params, block, "32", 8, 64, "tokens", "fixed: block size, 8, 16, 32 or 64"),
-    OPT_INT(struct st_params, verts, "4", 1, 1e9, "",
+    OPT_INT(struct params, stride, "128", 1, 1e9, "tokens", "local window and stride"),
+    OPT_INT(struct params, block, "32", 8, 64, "tokens", "fixed: block size, 8, 16, 32 or 64"),
+    OPT_INT(struct params, verts, "4", 1, 1e9, "",
             "fixed: number of different summary positions over heads"),
-    OPT_INT(struct st_params, vertsize, "1", 1, 1e9, "blocks", "fixed: summary blocks per chunk"),
+    OPT_INT(struct params, vertsize, "1", 1, 1e9, "blocks", "fixed: summary blocks per chunk"),
     {0},
 };
 
-static const struct param_scope scopes[] = {
-    {"block verts vertsize", "pattern=fixed"},
-    {0},
-};
-
-struct st_state {
-    const struct st_params *params;
+struct state {
+    const struct params *params;
     struct attn_in x;
     int64_t turn; /* fixed: x of this head */
 };
 
 static int validate(void *params, struct err *err)
 {
-    const struct st_params *p = params;
+    const struct params *p = params;
     if (p->pattern != FIXED)
         return 0;
     if (p->block & (p->block - 1))
@@ -67,8 +56,8 @@ static int validate(void *params, struct err *err)
                        (long long)p->stride, (long long)p->block);
     if (p->verts * p->vertsize > p->stride / p->block)
         return err_set(err, ERR_USAGE,
-                       "pattern=fixed: verts=%lld times vertsize=%lld are more than "
-                       "the %lld blocks of a chunk",
+                       "pattern=fixed: verts=%lld times vertsize=%lld are more than the %lld "
+                       "blocks of a chunk",
                        (long long)p->verts, (long long)p->vertsize,
                        (long long)(p->stride / p->block));
     return 0;
@@ -77,14 +66,13 @@ static int validate(void *params, struct err *err)
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct st_params *p = params;
-    struct st_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
 
     if (p->pattern == FIXED && (in->x.nk - in->x.nq) % p->block)
-        return method_skip(ctx,
-                           "pattern=fixed: the %lld keys before the queries are not a multiple "
-                           "of block=%lld",
-                           (long long)(in->x.nk - in->x.nq), (long long)p->block);
+        return method_skip(
+            ctx, "pattern=fixed: the %lld keys before the queries are not a multiple of block=%lld",
+            (long long)(in->x.nk - in->x.nq), (long long)p->block);
     s->params = p;
     s->x = in->x;
     s->turn = in->head % p->verts;
@@ -92,14 +80,14 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     return 0;
 }
 
-static int select_local(const struct st_state *s, int64_t row0, int64_t row1, struct mask *out)
+static int select_local(const struct state *s, int64_t row0, int64_t row1, struct mask *out)
 {
     struct band band = {.window = s->params->stride, .dense_from = s->x.nq};
     mask_band(out, s->x.nq, s->x.nk, row0, row1, true, band);
     return 0;
 }
 
-static int select_strided(const struct st_state *s, int64_t row0, int64_t row1, struct mask *m,
+static int select_strided(const struct state *s, int64_t row0, int64_t row1, struct mask *m,
                           struct err *err)
 {
     int64_t l = s->params->stride;
@@ -120,10 +108,10 @@ out:
     return rc;
 }
 
-static int select_fixed(const struct st_state *s, int64_t row0, int64_t row1, struct mask *m,
+static int select_fixed(const struct state *s, int64_t row0, int64_t row1, struct mask *m,
                         struct err *err)
 {
-    const struct st_params *p = s->params;
+    const struct params *p = s->params;
     int64_t per = p->stride / p->block, last = per - s->turn * p->vertsize; /* summary end + 1 */
     int rc = 0;
     TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, p->block, p->block, err));
@@ -142,7 +130,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct st_state *s = state;
+    const struct state *s = state;
     switch (s->params->pattern) {
     case LOCAL:
         return select_local(s, row0, row1, out);
@@ -156,7 +144,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 /* Heads of a fixed pattern take turns. */
 static struct mask_origin origin(void *state)
 {
-    const struct st_state *s = state;
+    const struct state *s = state;
     return (struct mask_origin){.which = s->params->pattern == FIXED ? (uint64_t)s->turn : 0,
                                 .any_order = true};
 }
@@ -165,31 +153,13 @@ static struct mask_origin origin(void *state)
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct st_params *p = ((const struct st_state *)state)->params;
-    if (p->pattern == LOCAL || p->pattern == FIXED) {
-        snprintf(why, 160, "the GPU side has single pairs, pattern=strided and pattern=merged");
-        return false;
-    }
+    const struct params *p = ((const struct state *)state)->params;
+    if (p->pattern == LOCAL || p->pattern == FIXED)
+        return method_refuses(why,
+                              "the GPU side has single pairs, pattern=strided and pattern=merged");
     rule->of.strided = (struct strided_rule){p->stride, p->pattern == MERGED ? p->stride : 0};
     return true;
 }
-
-static const char *const variants[] = {
-    "pattern=local:stride=16",
-    "pattern=merged:stride=16",
-    "pattern=fixed:stride=64:block=16",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"pattern=local:stride=%s", {"1", "20", "150", "400"}},
-    {0},
-};
-
-static const struct budget_param budget[] = {
-    {.params = "stride", .only = "pattern=local", .scale = BUDGET_COUNT},
-    {0},
-};
 
 const struct method method_sparse_transformer = {
     .name = "sparse-transformer",
@@ -197,14 +167,17 @@ const struct method method_sparse_transformer = {
     .paper = "Child et al., Generating Long Sequences with Sparse Transformers, arXiv 1904.10509",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_ANY_SCORE,
     .params = {.table = options,
-               .size = sizeof(struct st_params),
-               .scopes = scopes,
-               .budget = budget,
+               .size = sizeof(struct params),
+               .scopes = PARAM_SCOPES({"block verts vertsize", "pattern=fixed"}),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "stride", .only = "pattern=local")),
                .validate = validate},
-    .state_size = sizeof(struct st_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .device = {.rule = rule, .take = pairs_take, .keep_on_device = method_always},
     .reuse = {.always_static = true, .of = origin},
-    .tests = {.full = "stride=1", .variants = variants, .budgets = budgets},
+    .tests = {.full = "stride=1",
+              .variants = TEXTS("pattern=local:stride=16", "pattern=merged:stride=16",
+                                "pattern=fixed:stride=64:block=16"),
+              .budgets = METHOD_BUDGETS({"pattern=local:stride=%s", {"1", "20", "150", "400"}})},
 };

@@ -16,15 +16,10 @@
  */
 #include "core/intmath.h"
 #include "core/method.h"
-#include "core/mem.h"
-
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum dilate { DILATE_NONE, DILATE_1, DILATE_2 };
 
-struct streaming_params {
+struct params {
     struct share sink, window, last;
     int dilate, preset;
 };
@@ -41,20 +36,19 @@ static const struct share preset_values[][3] = {
 };
 
 static const struct opt options[] = {
-    OPT_SHARE(struct streaming_params, sink, "128", 0, 1e9, "tokens",
-              "first keys kept; a share is of N_k"),
-    OPT_SHARE(struct streaming_params, window, "3968", 1, 1e9, "tokens",
+    OPT_SHARE(struct params, sink, "128", 0, 1e9, "tokens", "first keys kept; a share is of N_k"),
+    OPT_SHARE(struct params, window, "3968", 1, 1e9, "tokens",
               "keys at distance 0 .. window-1, the query's own included; a share is of N_k"),
-    OPT_SHARE(struct streaming_params, last, "0", 0, 1e9, "rows",
+    OPT_SHARE(struct params, last, "0", 0, 1e9, "rows",
               "last query rows that see everything; a share is of N_q"),
-    OPT_ENUM(struct streaming_params, dilate, "none", dilates,
+    OPT_ENUM(struct params, dilate, "none", dilates,
              "dilated window of MInference instead of sink and window"),
-    OPT_ENUM(struct streaming_params, preset, "none", presets,
+    OPT_ENUM(struct params, preset, "none", presets,
              "published settings; they fill sink, window and last where these have their default"),
     {0},
 };
 
-struct streaming_state {
+struct state {
     struct attn_in x;
     struct band band;
     int dilate;
@@ -62,7 +56,7 @@ struct streaming_state {
 
 /* Value of field k (0 sink, 1 window, 2 last): the given one, or the preset's when it is at the
  * default. */
-static int64_t resolve(const struct streaming_params *p, int k, struct share given, int64_t of)
+static int64_t resolve(const struct params *p, int k, struct share given, int64_t of)
 {
     const struct share *def = preset_values[0] + k;
     bool is_default = given.value == def->value && given.is_share == def->is_share;
@@ -72,8 +66,8 @@ static int64_t resolve(const struct streaming_params *p, int k, struct share giv
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct streaming_params *p = params;
-    struct streaming_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
 
     if (p->dilate != DILATE_NONE && reach_any(&in->x.reach))
         return method_skip(ctx, "dilate=%s cannot combine a window or chunk of the model",
@@ -98,7 +92,7 @@ static const struct {
     int64_t near, far;
 } dilated[] = {[DILATE_1] = {1, 8191}, [DILATE_2] = {2048, 6143}};
 
-static int dilated_row(const struct streaming_state *s, struct mask *m, int64_t i, struct err *err)
+static int dilated_row(const struct state *s, struct mask *m, int64_t i, struct err *err)
 {
     int64_t p = i + s->x.nk - s->x.nq, g = i - m->row0;
     int rc = 0;
@@ -117,8 +111,8 @@ out:
     return rc;
 }
 
-static int dilated_select(const struct streaming_state *s, int64_t row0, int64_t row1,
-                          struct mask *m, struct err *err)
+static int dilated_select(const struct state *s, int64_t row0, int64_t row1, struct mask *m,
+                          struct err *err)
 {
     int rc = 0;
     TRY(mask_lists_init(m, s->x.nq, s->x.nk, row0, row1, true, 1, 1, err));
@@ -132,7 +126,7 @@ out:
 
 /* Pairs that the vertical-slash kernel multiplies: per 64 rows the keys from the farthest distance
  * (widened by 64) to the last row in steps of 64, and the columns before them. */
-static int64_t dilated_exec(const struct streaming_state *s)
+static int64_t dilated_exec(const struct state *s)
 {
     int64_t pairs = 0;
     for (int64_t r = 0; r < s->x.nq; r += 64) {
@@ -151,7 +145,7 @@ static int64_t dilated_exec(const struct streaming_state *s)
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    const struct streaming_state *s = state;
+    const struct state *s = state;
     if (s->dilate != DILATE_NONE)
         return dilated_select(s, row0, row1, out, err);
     mask_band(out, s->x.nq, s->x.nk, row0, row1, s->x.causal, s->band);
@@ -160,7 +154,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 
 static bool why_full(const void *state, char why[160])
 {
-    const struct streaming_state *s = state;
+    const struct state *s = state;
     snprintf(why, 160,
              "its %lld first keys and window of %lld are not fewer than the sequence's %lld keys",
              (long long)s->band.sink, (long long)s->band.window, (long long)s->x.nk);
@@ -169,52 +163,33 @@ static bool why_full(const void *state, char why[160])
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct streaming_state *s = state;
-    int rc = 0;
+    const struct state *s = state;
     if (s->dilate == DILATE_NONE)
         return 0;
     double pairs = (double)dilated_exec(s);
     double allowed = (double)attn_pairs(&s->x);
-    TRY(record_metric(r, "pairs_exec", pairs, err));
-    TRY(record_metric(r, "density_exec", pairs / allowed, err));
-out:
-    return rc;
+    return RECORD_ALL(r, err, {"pairs_exec", pairs}, {"density_exec", pairs / allowed});
 }
-
-static const char *const variants[] = {
-    "sink=4:window=16",
-    "sink=0:window=1",
-    "sink=3:window=10%:last=7",
-    "preset=tri-shape",
-    "dilate=dilated1",
-    "dilate=dilated2:last=5",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"sink=2:window=%s", {"1", "8", "40", "100", "100%"}},
-    {"window=9:sink=%s", {"0", "3", "50", "200"}},
-    {0},
-};
-
-static const struct budget_param budget[] = {
-    {.params = "window", .only = "dilate=none", .scale = BUDGET_COUNT},
-    {0},
-};
 
 const struct method method_streaming = {
     .name = "streaming",
     .alias = "window-sink",
     .summary = "window + sink (StreamingLLM, A-shape, Tri-shape): the last keys and the first few",
-    .paper = "Xiao et al., Efficient Streaming Language Models with Attention Sinks, "
-             "arXiv 2309.17453",
+    .paper =
+        "Xiao et al., Efficient Streaming Language Models with Attention Sinks, arXiv 2309.17453",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_ANY_SCORE,
-    .params = {.table = options, .size = sizeof(struct streaming_params), .budget = budget},
-    .state_size = sizeof(struct streaming_state),
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "window", .only = "dilate=none"))},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
     .why_full = why_full,
     .reuse = {.always_static = true},
-    .tests = {.full = "window=100%", .variants = variants, .budgets = budgets},
+    .tests = {.full = "window=100%",
+              .variants = TEXTS("sink=4:window=16", "sink=0:window=1", "sink=3:window=10%:last=7",
+                                "preset=tri-shape", "dilate=dilated1", "dilate=dilated2:last=5"),
+              .budgets = METHOD_BUDGETS({"sink=2:window=%s", {"1", "8", "40", "100", "100%"}},
+                                        {"window=9:sink=%s", {"0", "3", "50", "200"}})},
 };

@@ -2,11 +2,9 @@
  * test_oracle.c - selection by mass, by count and by covering against brute force; the oracle
  * method against hand cases, identities and the golden heads.
  */
-#include "sim/methods/oracle/stripes.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "sim/methods/oracle/cover.h"
-#include "sim/methods/oracle/headprefix.h"
+#include "sim/methods/oracle/oracle.h"
 #include "sim/blocks/prefix.h"
 #include "tests/harness/methodrun.h"
 

@@ -4,8 +4,7 @@
  */
 #include "core/accel.h"
 #include "core/permute.h"
-#include "sim/methods/svg1/svgband.h"
-#include "sim/methods/svg1/svgclass.h"
+#include "sim/methods/svg1/svg1.h"
 #include "tests/harness/methodrun.h"
 
 #include <inttypes.h>

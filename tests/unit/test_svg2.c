@@ -7,7 +7,7 @@
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/gpusum.h"
 #include "sim/replay.h"
-#include "sim/methods/svg2/svg2map.h"
+#include "sim/methods/svg2/svg2.h"
 #include "tests/harness/methodrun.h"
 #include "tests/harness/trace_fixture.h"
 

@@ -6,8 +6,8 @@
  * Chipmunk, arXiv 2506.03275. Tokens in voxel order, groups of 192 queries:
  *
  *   full step    O dense; m_gj = sum over the group's rows of e^(s_ij - LSE_i of the full step
- *                before); keep the top_keys N largest, a few random and a static local set
- *                (sim/methods/chipmunk/chipmunk_mask.c); store Delta = O - O_sparse
+ *                before); keep the top_keys N largest, a few random and a static local set;
+ *                store Delta = O - O_sparse
  *   other steps  O = Delta + O_sparse(q, k, v of this step), O_sparse renormalised over the list
  *
  * Per head and branch N d numbers and N^2 / 192 bits are carried. A full step costs dense
@@ -20,20 +20,241 @@
  * key, top_keys=1 keeps everything (in the code no group would then be sparse), padding text tokens
  * are left out. Groups that would keep nearly all keys have their static set alone, as in the code.
  */
-#include "core/accel.h"
+#include "core/intmath.h"
 #include "core/mem.h"
+#include "core/rng.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/exact.h"
+#include "sim/blocks/exactmap.h"
+#include "sim/blocks/numlist.h"
+#include "sim/blocks/prefix.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/methods/chipmunk/chipmunk.h"
-#include "sim/blocks/numlist.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- masks ----------------------------------------------------------------------------------- */
+
+void chip_shape_of(const struct geometry *g, const int64_t voxel[3], struct chip_shape *out)
+{
+    int64_t size[3] = {g->t, g->h, g->w};
+    *out = (struct chip_shape){.video = g->t * g->h * g->w, .text = g->text, .voxels = 1};
+    for (int a = 0; a < 3; a++) {
+        out->grid[a] = size[a] / voxel[a];
+        out->voxels *= out->grid[a];
+    }
+    out->n = out->video + out->text;
+    out->groups = (out->n + CHIP_ROWS - 1) / CHIP_ROWS;
+}
+
+/* ---- schedule ------------------------------------------------------------------------------- */
+
+bool chip_full_step(const struct chip_schedule *s, int64_t t)
+{
+    for (int k = 0; k < s->n; k++)
+        if (s->list[k] == t)
+            return true;
+    return !s->list && (t < 2 || t % s->every == 0);
+}
+
+int64_t chip_full_before(const struct chip_schedule *s, int64_t t)
+{
+    for (t--; t >= 0; t--)
+        if (chip_full_step(s, t))
+            break;
+    return t;
+}
+
+/* ---- static keys ---------------------------------------------------------------------------- */
+
+static void keep_range(struct slice_mask *m, int64_t g, int64_t lo, int64_t hi)
+{
+    for (int64_t j = MAX(0, lo); j < MIN(hi, m->nk); j++)
+        slice_mask_set(m, g, j);
+}
+
+/* An even side acts as the next odd one. */
+static int64_t cube_side(const struct chip_rule *r)
+{
+    return r->local_voxels / 2 * 2 + 1;
+}
+
+int64_t chip_cube_start(int64_t x, int64_t size, int64_t side)
+{
+    return MAX(0, MIN(x - side / 2, size - side));
+}
+
+bool chip_cube_fits(const struct chip_shape *s, const struct chip_rule *r)
+{
+    int64_t side = cube_side(r);
+    return r->local_voxels == 0 || s->voxels == 0 ||
+           (side <= s->grid[0] && side <= s->grid[1] && side <= s->grid[2]);
+}
+
+static void keep_cube(const struct chip_shape *s, const struct chip_rule *r, int64_t g,
+                      struct slice_mask *m)
+{
+    int64_t at[3] = {g / (s->grid[1] * s->grid[2]), g / s->grid[2] % s->grid[1], g % s->grid[2]};
+    int64_t lo[3], hi[3], side = cube_side(r);
+    for (int a = 0; a < 3; a++) {
+        lo[a] = chip_cube_start(at[a], s->grid[a], side);
+        hi[a] = MIN(s->grid[a], lo[a] + side);
+    }
+    for (int64_t t = lo[0]; t < hi[0]; t++)
+        for (int64_t y = lo[1]; y < hi[1]; y++) {
+            int64_t row = (t * s->grid[1] + y) * s->grid[2];
+            keep_range(m, g, (row + lo[2]) * CHIP_ROWS, (row + hi[2]) * CHIP_ROWS);
+        }
+}
+
+/* The published table of neighbours has (side + 1)^3 slots for odd sides; the unused ones are zero
+ * and name the first box. */
+static bool first_box_for_all(const struct chip_rule *r)
+{
+    return !r->clean && (r->local_voxels == 0 || r->local_voxels % 2 == 1);
+}
+
+static void keep_neighbours(const struct chip_shape *s, const struct chip_rule *r, int64_t g,
+                            struct slice_mask *m)
+{
+    int64_t lv = r->local_voxels;
+    if (g >= s->voxels) {
+        keep_range(m, g, lv > 0 ? s->n - CHIP_ROWS * lv * lv * lv : s->n, s->n);
+        return;
+    }
+    if (first_box_for_all(r))
+        keep_range(m, g, 0, CHIP_ROWS);
+    if (lv > 0)
+        keep_cube(s, r, g, m);
+}
+
+int chip_static(const struct chip_shape *s, const struct chip_rule *r, struct slice_mask *out,
+                struct err *err)
+{
+    int64_t last = s->groups - (s->text / CHIP_ROWS + 1); /* groups from here on see nearly all */
+    int64_t window = (int64_t)(r->local_1d * (double)s->video) / 2;
+    int rc = slice_mask_init(out, s->n, s->n, false, CHIP_ROWS, 1, err);
+    if (rc)
+        return rc;
+    for (int64_t g = 0; g < s->groups; g++) {
+        keep_range(out, g, s->video, s->n);
+        keep_neighbours(s, r, g, out);
+        if (g >= last)
+            keep_range(out, g, s->n - s->n / CHIP_TILE * CHIP_TILE, s->n);
+        for (int64_t j = 0; g < last && r->random_keys > 0 && j < s->n; j++)
+            if (rng_uniform(r->seed, CHIP_STREAM_STATIC, (uint64_t)(g * s->n + j)) < r->random_keys)
+                slice_mask_set(out, g, j);
+        int64_t centre = g * CHIP_ROWS + CHIP_ROWS / 2;
+        if (window > 0 && g < s->video / CHIP_ROWS)
+            keep_range(out, g, centre - window, MIN(s->video, centre + window));
+    }
+    return 0;
+}
+
+/* ---- keys of a head ------------------------------------------------------------------------- */
+
+bool chip_sparse_group(const struct chip_shape *s, const struct chip_rule *r, int64_t static_keys)
+{
+    return static_keys + (int64_t)(r->top_keys * (double)s->video) < s->n;
+}
+
+int64_t chip_top_keys(const struct chip_rule *r, int64_t n)
+{
+    double blocks = r->top_keys * (double)n / (double)r->multiple;
+    return MIN(n, (int64_t)nearbyint(blocks) * r->multiple);
+}
+
+void chip_pad(struct slice_mask *m, int64_t g, int64_t multiple)
+{
+    int64_t count = slice_mask_count(m, g);
+    for (int64_t j = 0; j < m->nk && count % multiple; j++)
+        if (!slice_mask_has(m, g, j)) {
+            slice_mask_set(m, g, j);
+            count++;
+        }
+}
+
+struct chip_run {
+    const struct chip_shape *shape;
+    const struct chip_rule *rule;
+    struct slice_mask *mask;
+    struct prefix_work *work;
+    uint64_t stream;
+    int64_t top, selected;
+};
+
+static int add_selected(struct chip_run *run, const struct map_group *g, struct err *err)
+{
+    int64_t n = run->shape->n;
+    struct prefix best;
+    int rc = prefix_topk(run->work, g->sum, n, run->top, &best, err);
+    if (rc)
+        return rc;
+    for (int64_t j = 0; j < n; j++) {
+        uint64_t counter = (uint64_t)(g->index * n + j);
+        if (prefix_has(&best, g->sum[j], j) ||
+            rng_uniform(run->rule->seed, run->stream, counter) < run->rule->redraw)
+            slice_mask_set(run->mask, g->index, j);
+    }
+    return 0;
+}
+
+static int chip_group(void *ctx, const struct map_group *g, struct err *err)
+{
+    struct chip_run *run = ctx;
+    int64_t fixed = slice_mask_count(run->mask, g->index);
+    int rc = 0;
+
+    if (run->rule->top_keys == 1)
+        keep_range(run->mask, g->index, 0, run->shape->n);
+    else if (run->top > 0 && chip_sparse_group(run->shape, run->rule, fixed))
+        TRY(add_selected(run, g, err));
+    run->selected += (g->row1 - g->row0) * slice_mask_count(run->mask, g->index);
+    if (!run->rule->clean)
+        chip_pad(run->mask, g->index, run->rule->multiple);
+out:
+    return rc;
+}
+
+int chip_raise(const struct head_in *in, const double *lse, double *out, struct err *err)
+{
+    const double *own;
+    int rc = exact_lse(in->exact, 0, in->x.nq, &own, err);
+    if (rc)
+        return rc;
+    for (int64_t r0 = 0; r0 < in->x.nq; r0 += CHIP_ROWS) {
+        int64_t r1 = MIN(r0 + CHIP_ROWS, in->x.nq);
+        double most = 0;
+        for (int64_t i = r0; i < r1; i++)
+            most = fmax(most, own[i] - lse[i]);
+        for (int64_t i = r0; i < r1; i++)
+            out[i] = lse[i] + most;
+    }
+    return 0;
+}
+
+int chip_mask(const struct chip_shape *s, const struct chip_rule *r, const struct head_in *in,
+              const double *raised, uint64_t stream, struct slice_mask *out, int64_t *selected,
+              struct err *err)
+{
+    struct chip_run run = {
+        .shape = s, .rule = r, .mask = out, .stream = stream, .top = chip_top_keys(r, s->n)};
+    int rc = 0;
+
+    TRY(chip_static(s, r, out, err));
+    TRY(prefix_work_new(&run.work, err));
+    TRY(map_groups(in->exact, raised, CHIP_ROWS, chip_group, &run, err));
+    *selected = run.selected;
+out:
+    prefix_work_free(run.work);
+    if (rc)
+        slice_mask_free(out);
+    return rc;
+}
 
 #define STREAM_REDRAW 0x6368697072656472ull
 #define MOST_STEPS 256
@@ -42,7 +263,7 @@ enum profile { PROFILE_OFFICIAL, PROFILE_CLEAN };
 enum kind { KIND_AUTO, KIND_WAN, KIND_HUNYUAN };
 enum norm { NORM_PREVIOUS, NORM_EXACT };
 
-struct chip_params {
+struct params {
     int profile, kind, norm, voxel, multiple;
     double top_keys, random_keys, redraw, local_1d;
     int64_t local_voxels, full_every, dense_layers, rows;
@@ -50,10 +271,7 @@ struct chip_params {
     bool recompute, delta;
 };
 
-static const char *const profiles[] = {"official", "clean", NULL};
 static const char *const kinds[] = {"auto", "wan", "hunyuan", NULL};
-static const char *const norms[] = {"previous", "exact", NULL};
-static const char *const multiples[] = {"112", "128", NULL};
 
 /* Boxes of 192 tokens, time x height x width. */
 static const char *const voxels[] = {"4x6x8",   "4x8x6",  "4x4x12", "4x12x4", "2x8x12",
@@ -65,40 +283,38 @@ static const char *const orders[] = {
     "voxel:1x12x16", "voxel:1x8x24", "voxel:12x4x4"};
 
 static const struct opt options[] = {
-    OPT_ENUM(struct chip_params, profile, "official", profiles,
+    OPT_ENUM(struct params, profile, "official", TEXTS("official", "clean"),
              "the published code, or its idea without the artefacts"),
-    OPT_ENUM(struct chip_params, kind, "auto", kinds,
+    OPT_ENUM(struct params, kind, "auto", kinds,
              "model family with these defaults; auto: hunyuan with joint text, else wan"),
-    OPT_NUM(struct chip_params, top_keys, NULL, 0, 1, "share of N",
+    OPT_NUM(struct params, top_keys, NULL, 0, 1, "share of N",
             "keys kept per group by column mass; unset = 0.1 (wan), 0.05 (hunyuan); 1 keeps all"),
-    OPT_NUM(struct chip_params, random_keys, "0.01", 0, 1, "probability",
+    OPT_NUM(struct params, random_keys, "0.01", 0, 1, "probability",
             "keys of the static mask drawn once per seed"),
-    OPT_NUM(struct chip_params, redraw, "0.01", 0, 1, "probability",
-            "keys drawn anew with every mask"),
-    OPT_INT(struct chip_params, local_voxels, NULL, 0, 1001, "voxels",
-            "side of the cube of voxels around a group's own, or 0 for none; an even side acts "
-            "as the next odd one; unset = 5 (wan), 0 (hunyuan)"),
-    OPT_NUM(struct chip_params, local_1d, "0", 0, 1, "share of video tokens",
+    OPT_NUM(struct params, redraw, "0.01", 0, 1, "probability", "keys drawn anew with every mask"),
+    OPT_INT(struct params, local_voxels, NULL, 0, 1001, "voxels",
+            "side of the cube of voxels around a group's own, or 0 for none; an even side acts as "
+            "the next odd one; unset = 5 (wan), 0 (hunyuan)"),
+    OPT_NUM(struct params, local_1d, "0", 0, 1, "share of video tokens",
             "window of neighbours in voxel order"),
-    OPT_INT(struct chip_params, full_every, NULL, 1, 1e6, "steps",
+    OPT_INT(struct params, full_every, NULL, 1, 1e6, "steps",
             "full steps are 0, 1 and the multiples of it; unset = 10, or hunyuan's list"),
-    OPT_STR(struct chip_params, full_steps, NULL, NULL,
+    OPT_STR(struct params, full_steps, NULL, NULL,
             "full steps as a+b+c instead; unset = none (wan), 0+1+10+40 (hunyuan)",
             .unit = "steps"),
-    OPT_INT(struct chip_params, dense_layers, "2", 0, 1e6, "layers",
+    OPT_INT(struct params, dense_layers, "2", 0, 1e6, "layers",
             "first layers that are always dense"),
-    OPT_BOOL(struct chip_params, recompute, "1",
+    OPT_BOOL(struct params, recompute, "1",
              "new mask on every full step after step 0; 0: on step 1 only"),
-    OPT_INT(struct chip_params, rows, "192", CHIP_ROWS, CHIP_ROWS, "rows",
-            "queries of a group; fixed"),
-    OPT_ENUM(struct chip_params, multiple, "128", multiples, "key counts are rounded to this",
+    OPT_INT(struct params, rows, "192", CHIP_ROWS, CHIP_ROWS, "rows", "queries of a group; fixed"),
+    OPT_ENUM(struct params, multiple, "128", TEXTS("112", "128"), "key counts are rounded to this",
              .unit = "keys"),
-    OPT_BOOL(struct chip_params, delta, "1",
+    OPT_BOOL(struct params, delta, "1",
              "add the stored difference; 0: column-sparse attention alone"),
-    OPT_ENUM(struct chip_params, norm, NULL, norms,
-             "normaliser of the column mass: of the full step before, or of the step itself; "
-             "unset = previous, with profile=clean exact"),
-    OPT_ENUM(struct chip_params, voxel, "4x6x8", voxels, "box of 192 tokens, time x height x width",
+    OPT_ENUM(struct params, norm, NULL, TEXTS("previous", "exact"),
+             "normaliser of the column mass: of the full step before, or of the step itself; unset "
+             "= previous, with profile=clean exact"),
+    OPT_ENUM(struct params, voxel, "4x6x8", voxels, "box of 192 tokens, time x height x width",
              .unit = "tokens"),
     {0},
 };
@@ -118,9 +334,9 @@ struct chip_carry {
     int64_t n, dv; /* of lse and delta */
 };
 
-struct chip_state {
+struct state {
     struct head_in in;
-    const struct chip_params *params;
+    const struct params *params;
     struct chip_shape shape;
     struct chip_rule rule;
     struct chip_schedule schedule;
@@ -148,12 +364,12 @@ static void carry_free(void *data)
 
 static void release(void *state)
 {
-    free(((struct chip_state *)state)->raised);
+    free(((struct state *)state)->raised);
 }
 
 static const char *token_order(const void *params)
 {
-    return orders[((const struct chip_params *)params)->voxel];
+    return orders[((const struct params *)params)->voxel];
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
@@ -162,7 +378,7 @@ static const char *token_order(const void *params)
 
 static int validate(void *params, struct err *err)
 {
-    const struct chip_params *p = params;
+    const struct params *p = params;
     int64_t list[MOST_STEPS];
     int n, rc = 0;
 
@@ -170,8 +386,7 @@ static int validate(void *params, struct err *err)
         return 0;
     if (p->full_every != INT64_MIN)
         FAIL(err, ERR_USAGE,
-             "full_steps and full_every are two ways to give the full steps; leave "
-             "one out");
+             "full_steps and full_every are two ways to give the full steps; leave one out");
     TRY(int_list_parse(p->full_steps, "full_steps", -1, list, MOST_STEPS, &n, err));
     struct chip_schedule s = {.list = list, .n = n};
     if (!chip_full_step(&s, 0) || !chip_full_step(&s, 1))
@@ -181,8 +396,8 @@ out:
     return rc;
 }
 
-static int resolve(const struct chip_params *p, const struct method_ctx *ctx,
-                   const struct head_in *in, struct chip_state *s, struct err *err)
+static int resolve(const struct params *p, const struct method_ctx *ctx, const struct head_in *in,
+                   struct state *s, struct err *err)
 {
     int64_t box[3];
     const char *steps = p->full_steps;
@@ -220,7 +435,7 @@ out:
     return rc;
 }
 
-static int check_head(struct method_ctx *ctx, const struct chip_state *s)
+static int check_head(struct method_ctx *ctx, const struct state *s)
 {
     const struct head_in *in = &s->in;
     if (in->geom.text > 0 && in->geom.text_place == 1)
@@ -231,9 +446,8 @@ static int check_head(struct method_ctx *ctx, const struct chip_state *s)
                            (long long)in->geom.h, (long long)in->geom.w);
     if (!s->rule.clean && !chip_cube_fits(&s->shape, &s->rule))
         return method_skip(ctx,
-                           "local_voxels=%lld is a cube of side %lld, more than the "
-                           "%lldx%lldx%lld voxels of the video; give fewer (0 for none) or "
-                           "profile=clean",
+                           "local_voxels=%lld is a cube of side %lld, more than the %lldx%lldx%lld "
+                           "voxels of the video; give fewer (0 for none) or profile=clean",
                            (long long)s->rule.local_voxels, (long long)(s->rule.local_voxels | 1),
                            (long long)s->shape.grid[0], (long long)s->shape.grid[1],
                            (long long)s->shape.grid[2]);
@@ -261,8 +475,7 @@ static int get_carry(struct method_ctx *ctx, const struct attn_in *x, struct chi
     c = ctx->carry->data;
     if (c->n != x->nq || c->dv != x->dv)
         FAIL(err, ERR_INPUT,
-             "this step has %lld tokens of %d channels, an earlier one %lld of "
-             "%lld",
+             "this step has %lld tokens of %d channels, an earlier one %lld of %lld",
              (long long)x->nq, x->dv, (long long)c->n, (long long)c->dv);
     *out = c;
 out:
@@ -283,7 +496,7 @@ out:
 }
 
 /* Everything that the choice of the mask needs; c->lse may change afterwards. */
-static int plan_mask(struct chip_state *s, struct chip_carry *c, struct err *err)
+static int plan_mask(struct state *s, struct chip_carry *c, struct err *err)
 {
     const struct head_in *in = &s->in;
     const double *lse = c->lse;
@@ -301,7 +514,7 @@ out:
 }
 
 /* Delta = O - O_sparse, in the precision of those who add it. */
-static int keep_delta(const struct chip_state *s, struct chip_carry *c, struct err *err)
+static int keep_delta(const struct state *s, struct chip_carry *c, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     int64_t all = c->n * c->dv;
@@ -337,14 +550,14 @@ out:
 }
 
 /* The mask is there: what the steps that use it need. */
-static int complete(struct chip_state *s, struct err *err)
+static int complete(struct state *s, struct err *err)
 {
     s->pending = false;
     s->carry->made = s->in.step;
     return s->params->delta ? keep_delta(s, s->carry, err) : 0;
 }
 
-static int make_mask(struct chip_state *s, struct err *err)
+static int make_mask(struct state *s, struct err *err)
 {
     struct chip_carry *c = s->carry;
     int rc = chip_mask(&s->shape, &s->rule, &s->in, s->raised, s->given.stream, &c->mask,
@@ -352,7 +565,7 @@ static int make_mask(struct chip_state *s, struct err *err)
     return rc ? rc : complete(s, err);
 }
 
-static int prepare_full(struct chip_state *s, struct method_ctx *ctx, struct chip_carry *c,
+static int prepare_full(struct state *s, struct method_ctx *ctx, struct chip_carry *c,
                         struct err *err)
 {
     int step = s->in.step, before = (int)chip_full_before(&s->schedule, step), rc = 0;
@@ -369,8 +582,7 @@ static int prepare_full(struct chip_state *s, struct method_ctx *ctx, struct chi
         TRY(keep_lse(c, &s->in, err));
     if (missing) {
         rc = makes ? method_skip(ctx,
-                                 "no full step in trace (step %d needs the normaliser of step "
-                                 "%d)",
+                                 "no full step in trace (step %d needs the normaliser of step %d)",
                                  step, before)
                    : method_skip(ctx, "no full step in trace (step %d needs the mask of step 1)",
                                  step);
@@ -385,7 +597,7 @@ out:
     return rc;
 }
 
-static int prepare_sparse(struct chip_state *s, struct method_ctx *ctx, struct chip_carry *c)
+static int prepare_sparse(struct state *s, struct method_ctx *ctx, struct chip_carry *c)
 {
     int last = (int)chip_full_before(&s->schedule, s->in.step);
     int made = s->params->recompute ? last : 1;
@@ -403,7 +615,7 @@ static int prepare_sparse(struct chip_state *s, struct method_ctx *ctx, struct c
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    struct chip_state *s = state;
+    struct state *s = state;
     struct chip_carry *c;
     int rc = 0;
 
@@ -426,7 +638,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct chip_state *s = state;
+    struct state *s = state;
     int rc = 0;
 
     if (s->pending)
@@ -449,7 +661,7 @@ out:
  * a device stands by. */
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    const struct chip_state *s = state;
+    const struct state *s = state;
     if (s->call != CALL_SPARSE) {
         a->kind = exact_on_device(s->in.exact) ? ARITH_SOFTMAX : ARITH_CPU;
     } else if (s->params->delta) {
@@ -463,7 +675,7 @@ static void how(const void *state, struct arithmetic *a, char why[160])
 static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
                   struct err *err)
 {
-    const struct chip_state *s = state;
+    const struct state *s = state;
     int64_t dv = s->in.x.dv, rows = m->row1 - m->row0;
     const double *dense, *dense_lse;
     int rc = 0;
@@ -483,7 +695,7 @@ out:
 }
 
 /* Share of the output that the stored difference is, of the full step that made it. */
-static int delta_share(const struct chip_state *s, double *share, struct err *err)
+static int delta_share(const struct state *s, double *share, struct err *err)
 {
     const struct chip_carry *c = s->carry;
     const double *dense;
@@ -500,18 +712,18 @@ static int delta_share(const struct chip_state *s, double *share, struct err *er
     return 0;
 }
 
-static int report_mask(const struct chip_state *s, struct record *r, struct err *err)
+static int report_mask(const struct state *s, struct record *r, struct err *err)
 {
     const struct chip_carry *c = s->carry;
     double density, share, pairs = (double)s->shape.n * (double)s->shape.n;
     int rc = 0;
 
     TRY(slice_mask_density(&c->mask, &density, err));
-    TRY(record_metric(r, "mask_density_elem", density, err));
-    TRY(record_metric(r, "mask_units", (double)slice_mask_total(&c->mask), err));
+    TRY(RECORD_ALL(r, err, {"mask_density_elem", density},
+                   {"mask_units", slice_mask_total(&c->mask)}));
     if (s->call == CALL_SPARSE) {
-        TRY(record_metric(r, "mask_age", s->in.step - c->made, err));
-        TRY(record_metric(r, "density_native", (double)c->selected / pairs, err));
+        TRY(RECORD_ALL(r, err, {"mask_age", s->in.step - c->made},
+                       {"density_native", (double)c->selected / pairs}));
     } else if (s->params->delta) {
         TRY(delta_share(s, &share, err));
         TRY(record_metric(r, "delta_l2_rel", share, err));
@@ -522,7 +734,7 @@ out:
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct chip_state *s = state;
+    const struct state *s = state;
     const struct chip_rule *r = &s->rule;
     const int64_t *grid = s->shape.grid;
 
@@ -547,7 +759,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    struct chip_state *s = state;
+    struct state *s = state;
     struct chip_carry *keep = s->carry;
     int rc = 0;
     TRY(accel_own_check(c->own, sizeof keep->selected, err));
@@ -560,7 +772,7 @@ out:
 
 static struct mask_origin origin(void *state)
 {
-    const struct chip_state *s = state;
+    const struct state *s = state;
     return (struct mask_origin){.source = s->call == CALL_SPARSE ? SOURCE_REUSED
                                           : s->made              ? SOURCE_OWN
                                                                  : SOURCE_STATIC};
@@ -570,7 +782,7 @@ static struct mask_origin origin(void *state)
  * group. The normalisers are those of the dense call. */
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct chip_state *s = state;
+    const struct state *s = state;
     const struct attn_in *x = &s->in.x;
     double pairs = cost_pairs(x, 0, x->nq, 1);
     cost_products(c, pairs, x->d);
@@ -582,12 +794,11 @@ static bool cost(const void *state, struct select_cost *c)
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct chip_state *s = state;
+    const struct state *s = state;
     int rc = 0;
 
     record_note(r, "kind=%s", kinds[s->kind]);
-    TRY(record_metric(r, "dense_call", s->call != CALL_SPARSE, err));
-    TRY(record_metric(r, "refresh", s->made, err));
+    TRY(RECORD_ALL(r, err, {"dense_call", s->call != CALL_SPARSE}, {"refresh", s->made}));
     if (s->call != CALL_SPARSE)
         TRY(record_metric(r, "density_native", 1, err));
     if (s->carry)
@@ -596,33 +807,19 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "delta_l2_rel", .unit = "1", .better = BETTER_LOWER, .noise = NOISE_ROUNDING,
-     .definition = "sqrt(sum Delta^2) / sqrt(sum O^2) of the difference that a full step stores"},
+    OWN_METRIC("delta_l2_rel",
+               "sqrt(sum Delta^2) / sqrt(sum O^2) of the difference that a full step stores",
+               .better = BETTER_LOWER, .noise = NOISE_ROUNDING),
     {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "dense_layers=0:full_every=5:local_voxels=0:top_keys=0.4",
-    "profile=clean:kind=wan:top_keys=0.5:voxel=1x8x24",
-    "profile=clean:delta=0:norm=previous:recompute=0:redraw=0.2",
-    "local_voxels=0:delta=0:multiple=112:random_keys=0.3:local_1d=0.2",
-    NULL,
 };
 
 /* Without a neighbourhood, and with fewer keys than a tile of 128, nothing is kept. */
 static bool may_be_empty(const void *params)
 {
-    const struct chip_params *p = params;
+    const struct params *p = params;
     return p->local_voxels == 0;
 }
-
-static const struct budget_param budget[] = {
-    {.params = "top_keys", .scale = BUDGET_LIN},
-    {0},
-};
 
 const struct method method_chipmunk = {
     .name = "chipmunk",
@@ -631,12 +828,12 @@ const struct method method_chipmunk = {
              "Column-Sparse Deltas, arXiv 2506.03275",
     .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM,
     .params = {.table = options,
-               .size = sizeof(struct chip_params),
-               .budget = budget,
+               .size = sizeof(struct params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "top_keys")),
                .validate = validate,
                .order = token_order,
                .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct chip_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
@@ -646,5 +843,10 @@ const struct method method_chipmunk = {
     .device = {.rule = rule, .take = take},
     .arith = {.kind = ARITH_ADDED, .how = how, .attend = attend},
     .reuse = {.of = origin},
-    .tests = {.full = "top_keys=1:profile=clean", .variants = variants},
+    .tests = {.full = "top_keys=1:profile=clean",
+              .variants =
+                  TEXTS("dense_layers=0:full_every=5:local_voxels=0:top_keys=0.4",
+                        "profile=clean:kind=wan:top_keys=0.5:voxel=1x8x24",
+                        "profile=clean:delta=0:norm=previous:recompute=0:redraw=0.2",
+                        "local_voxels=0:delta=0:multiple=112:random_keys=0.3:local_1d=0.2")},
 };

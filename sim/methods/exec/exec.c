@@ -10,52 +10,415 @@
  * program that never works would only fill the records.
  */
 #include "core/clock.h"
+#include "core/intmath.h"
+#include "core/json.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "core/pool.h"
 #include "core/text.h"
-#include "sim/methods/exec/execanswer.h"
+#include "core/utf8.h"
+#include "sim/blocks/given.h"
 
-#include <stddef.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- a program that runs --------------------------------------------------------------------- */
+
+#define PAUSE_MS 100   /* between looks at the interrupt flag */
+#define END_SECONDS 2  /* that a program has to end by itself */
+#define LINE_BYTES 500 /* of standard error in the log */
+
+extern char **environ;
+
+/* A program that lacuna started and talks to over pipes: requests on its standard input, answers on
+ * its standard output, arrays in the file behind its descriptor 3. Lines of its standard error go
+ * to the log.
+ *
+ * No call waits beyond a deadline, and each ends when the user interrupts (ERR_INTERRUPTED). What
+ * the program does wrong is ERR_RUN; a machine without memory or processes is ERR_MACHINE. SIGPIPE
+ * is ignored, as interrupt_install has it. */
+struct execproc {
+    pid_t pid;
+    int in, out, err; /* our ends of its standard input, output and error; -1 = closed */
+    int memory;
+    void *map;
+    int64_t mapped;
+    double deadline; /* clock_s */
+    char cell[96];
+    char line[LINE_BYTES + 1], last[LINE_BYTES + 1]; /* of standard error: unfinished, last */
+    size_t line_len;
+    char ahead[4096]; /* read from its standard output, not asked for yet */
+    size_t ahead_at, ahead_len;
+};
+
+/* ---- start and end -------------------------------------------------------------------------- */
+
+static void close_end(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+/* "ended with status 3", "was killed by signal 9". */
+static void describe_end(int status, char text[64])
+{
+    if (WIFSIGNALED(status))
+        snprintf(text, 64, "was ended by signal %d", WTERMSIG(status));
+    else
+        snprintf(text, 64, "ended with status %d", WEXITSTATUS(status));
+}
+
+/* Wait for the end, at most so long; true when it came. */
+static bool wait_end(struct execproc *p, double seconds, int *status)
+{
+    double until = clock_s() + seconds;
+    for (;;) {
+        pid_t done = waitpid(p->pid, status, WNOHANG);
+        if (done == p->pid)
+            p->pid = 0;
+        if (p->pid == 0 || done < 0)
+            return p->pid == 0;
+        if (clock_s() >= until)
+            return false;
+        nanosleep(&(struct timespec){0, 5000000}, NULL);
+    }
+}
+
+/* Kill it at once. Accepts NULL. */
+static void execproc_kill(struct execproc **pp)
+{
+    struct execproc *p = *pp;
+    int status;
+    if (!p)
+        return;
+    if (p->pid) {
+        kill(-p->pid, SIGKILL);
+        waitpid(p->pid, &status, 0);
+    }
+    close_end(&p->in);
+    close_end(&p->out);
+    close_end(&p->err);
+    close_end(&p->memory);
+    if (p->map)
+        munmap(p->map, (size_t)p->mapped);
+    free(p);
+    *pp = NULL;
+}
+
+/* Close its input and wait a moment for its end; then kill it with everything it started. Accepts
+ * NULL. */
+static void execproc_end(struct execproc **pp)
+{
+    struct execproc *p = *pp;
+    int status;
+    if (!p)
+        return;
+    close_end(&p->in);
+    wait_end(p, END_SECONDS, &status);
+    execproc_kill(pp);
+}
+
+/* Ends of a pipe: ours does not block, its is handed over by spawn. */
+static int make_pipe(int *ours, int *its, bool we_write, struct err *err)
+{
+    int fd[2];
+    if (pipe2(fd, O_CLOEXEC) != 0)
+        return err_sys(err, ERR_MACHINE, "a pipe to a program");
+    *ours = fd[we_write];
+    *its = fd[!we_write];
+    if (fcntl(*ours, F_SETFL, O_NONBLOCK) != 0)
+        return err_sys(err, ERR_MACHINE, "a pipe to a program");
+    return 0;
+}
+
+static int spawn(struct execproc *p, char *const *argv, const int its[3], struct err *err)
+{
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t how;
+    sigset_t normal;
+    int code;
+
+    sigemptyset(&normal);
+    sigaddset(&normal, SIGPIPE);
+    posix_spawn_file_actions_init(&files);
+    posix_spawnattr_init(&how);
+    for (int i = 0; i < 3; i++)
+        posix_spawn_file_actions_adddup2(&files, its[i], i);
+    posix_spawn_file_actions_adddup2(&files, p->memory, 3);
+    posix_spawn_file_actions_addclosefrom_np(&files, 4);
+    posix_spawnattr_setsigdefault(&how, &normal);
+    posix_spawnattr_setpgroup(&how, 0);
+    posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+    code = posix_spawnp(&p->pid, argv[0], &files, &how, argv, environ);
+    posix_spawnattr_destroy(&how);
+    posix_spawn_file_actions_destroy(&files);
+    if (code == 0)
+        return 0;
+    p->pid = 0;
+    errno = code;
+    return err_sys(err, code == ENOENT || code == EACCES ? ERR_USAGE : ERR_MACHINE,
+                   "program '%s' does not start", argv[0]);
+}
+
+/* Start argv (found as a shell finds it) in a process group of its own. ERR_USAGE if there is no
+ * such program. */
+static int execproc_start(char *const *argv, struct execproc **out, struct err *err)
+{
+    struct execproc *p = NULL;
+    int its[3] = {-1, -1, -1}, rc = 0;
+
+    TRY(mem_zalloc(&p, 1, sizeof *p, "program", err));
+    p->in = p->out = p->err = -1;
+    p->memory = memfd_create("lacuna-exec", MFD_CLOEXEC);
+    if (p->memory < 0) {
+        rc = err_sys(err, ERR_MACHINE, "memory shared with a program");
+        goto out;
+    }
+    TRY(make_pipe(&p->in, &its[0], true, err));
+    TRY(make_pipe(&p->out, &its[1], false, err));
+    TRY(make_pipe(&p->err, &its[2], false, err));
+    TRY(spawn(p, argv, its, err));
+    *out = p;
+    p = NULL;
+out:
+    for (int i = 0; i < 3; i++)
+        close_end(&its[i]);
+    execproc_kill(&p);
+    return rc;
+}
+
+/* Memory of at least n bytes that the program sees in its descriptor 3; valid until the next call.
+ */
+static int execproc_memory(struct execproc *p, int64_t n, void **out, struct err *err)
+{
+    if (n > p->mapped) {
+        if (p->map)
+            munmap(p->map, (size_t)p->mapped);
+        p->map = NULL;
+        p->mapped = 0;
+        if (ftruncate(p->memory, n) != 0)
+            return err_sys(err, ERR_MACHINE, "%lld bytes shared with a program", (long long)n);
+        void *at = mmap(NULL, (size_t)n, PROT_READ | PROT_WRITE, MAP_SHARED, p->memory, 0);
+        if (at == MAP_FAILED)
+            return err_sys(err, ERR_MACHINE, "%lld bytes shared with a program", (long long)n);
+        p->map = at;
+        p->mapped = n;
+    }
+    *out = p->map;
+    return 0;
+}
+
+/* ---- what it says beside -------------------------------------------------------------------- */
+
+static void log_line(struct execproc *p)
+{
+    p->line[p->line_len] = '\0';
+    p->line_len = 0;
+    utf8_make_plain(p->line);
+    if (p->line[0]) {
+        memcpy(p->last, p->line, sizeof p->last);
+        log_info("exec: %s: %s", p->cell, p->line);
+    }
+}
+
+/* Take what is there of its standard error. */
+static void drain_err(struct execproc *p)
+{
+    char b[1024];
+    ssize_t n;
+    while (p->err >= 0 && (n = read(p->err, b, sizeof b)) != -1) {
+        if (n == 0)
+            close_end(&p->err);
+        for (ssize_t i = 0; i < n; i++)
+            if (b[i] == '\n' || p->line_len == LINE_BYTES)
+                log_line(p);
+            else
+                p->line[p->line_len++] = b[i];
+    }
+}
+
+/* It closed a pipe: how it ended, and its last words. */
+static int fail_ended(struct execproc *p, const char *doing, struct err *err)
+{
+    char end[64] = "closed its end of the pipe";
+    int status = 0;
+
+    if (wait_end(p, END_SECONDS, &status))
+        describe_end(status, end);
+    drain_err(p);
+    if (p->line_len)
+        log_line(p);
+    return err_set(err, ERR_RUN, "the program %s %s%s%s", end, doing,
+                   p->last[0] ? "; it wrote: " : "", p->last);
+}
+
+/* ---- waiting -------------------------------------------------------------------------------- */
+
+/* Wait until `fd` is ready for `events`. */
+static int wait_ready(struct execproc *p, int fd, short events, const char *doing, struct err *err)
+{
+    for (;;) {
+        struct pollfd f[2] = {{.fd = fd, .events = events}, {.fd = p->err, .events = POLLIN}};
+        double left = p->deadline - clock_s();
+        if (interrupted())
+            return err_set(err, ERR_INTERRUPTED, "interrupted while the program was %s", doing);
+        if (left <= 0)
+            return err_set(
+                err, ERR_RUN,
+                "the program was still %s at the time limit; timeout=SECONDS gives it more%s%s",
+                doing, p->last[0] ? "; it wrote: " : "", p->last);
+        int ms = left * 1000 < PAUSE_MS ? (int)(left * 1000) + 1 : PAUSE_MS;
+        if (poll(f, 2, ms) < 0 && errno != EINTR)
+            return err_sys(err, ERR_RUN, "waiting for the program");
+        if (f[1].revents)
+            drain_err(p);
+        if (f[0].revents)
+            return 0;
+    }
+}
+
+/* From here on calls have `seconds`; `cell` names lines of its standard error. It must not have
+ * written anything before. */
+static int execproc_begin(struct execproc *p, double seconds, const char *cell, struct err *err)
+{
+    char b;
+    snprintf(p->cell, sizeof p->cell, "%s", cell);
+    p->last[0] = '\0';
+    p->deadline = clock_s() + seconds;
+    if (p->ahead_at < p->ahead_len || read(p->out, &b, 1) == 1)
+        return err_set(err, ERR_RUN, "the program wrote more than its last answer");
+    return 0;
+}
+
+static int execproc_write(struct execproc *p, const void *data, size_t n, struct err *err)
+{
+    const char *at = data;
+    int rc = 0;
+    while (n > 0) {
+        ssize_t done = write(p->in, at, n);
+        if (done >= 0) {
+            at += done;
+            n -= (size_t)done;
+        } else if (errno == EPIPE) {
+            return fail_ended(p, "before it read the request", err);
+        } else if (errno != EAGAIN && errno != EINTR) {
+            return err_sys(err, ERR_RUN, "writing to the program");
+        } else if ((rc = wait_ready(p, p->in, POLLOUT, "not reading", err)) != 0) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
+/* Some bytes, at least one. */
+static int read_some(struct execproc *p, char *dst, size_t cap, size_t *got, struct err *err)
+{
+    for (;;) {
+        ssize_t n = read(p->out, dst, cap);
+        if (n > 0) {
+            *got = (size_t)n;
+            return 0;
+        }
+        if (n == 0)
+            return fail_ended(p, "before its answer was complete", err);
+        if (errno != EAGAIN && errno != EINTR)
+            return err_sys(err, ERR_RUN, "reading from the program");
+        int rc = wait_ready(p, p->out, POLLIN, "at work", err);
+        if (rc)
+            return rc;
+    }
+}
+
+/* The next line without its newline into text; longer than cap - 1 is ERR_RUN. */
+static int execproc_line(struct execproc *p, char *text, size_t cap, struct err *err)
+{
+    size_t n = 0;
+    for (;;) {
+        if (p->ahead_at == p->ahead_len) {
+            p->ahead_at = p->ahead_len = 0;
+            int rc = read_some(p, p->ahead, sizeof p->ahead, &p->ahead_len, err);
+            if (rc)
+                return rc;
+        }
+        char c = p->ahead[p->ahead_at++];
+        if (c == '\n')
+            break;
+        if (n == cap - 1)
+            return err_set(err, ERR_RUN,
+                           "the program's answer does not begin with a line of at most %zu bytes",
+                           cap - 1);
+        text[n++] = c;
+    }
+    text[n] = '\0';
+    return 0;
+}
+
+/* Exactly n bytes. */
+static int execproc_read(struct execproc *p, void *dst, int64_t n, struct err *err)
+{
+    char *to = dst;
+    while (n > 0) {
+        size_t got = p->ahead_len - p->ahead_at, most = n < 1 << 30 ? (size_t)n : 1 << 30;
+        if (got > 0) {
+            got = got < most ? got : most;
+            memcpy(to, p->ahead + p->ahead_at, got);
+            p->ahead_at += got;
+        } else {
+            int rc = read_some(p, to, most, &got, err);
+            if (rc)
+                return rc;
+        }
+        to += got;
+        n -= (int64_t)got;
+    }
+    return 0;
+}
 
 #define FAILURES_MAX 3 /* one after the other */
 
-struct exec_params {
+struct params {
     char *cmd, *params;
     bool rows;
     double timeout;
 };
 
 static const struct opt options[] = {
-    OPT_STR(struct exec_params, cmd, NULL, NULL,
+    OPT_STR(struct params, cmd, NULL, NULL,
             "Program and arguments; quotes keep words together, no shell is involved.",
             .flags = OPT_REQUIRED, .unit = "command"),
-    OPT_STR(struct exec_params, params, "", NULL,
+    OPT_STR(struct params, params, "", NULL,
             "Text for the program; part of the setting, as cmd is."),
-    OPT_BOOL(
-        struct exec_params, rows, "0",
-        "1: the program chooses for a sample of query rows, whose positions it is told; the others "
-        "are 0 in q."),
-    OPT_NUM(struct exec_params, timeout, "120", 0, 1e6, "s",
+    OPT_BOOL(struct params, rows, "0",
+             "1: the program chooses for a sample of query rows, whose positions it is told; the "
+             "others are 0 in q."),
+    OPT_NUM(struct params, timeout, "120", 0, 1e6, "s",
             "Time for one head, the start of the program included.",
             .flags = OPT_MIN_OPEN | OPT_IDENTITY_NOT),
     {0},
 };
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "pairs_dropped", .unit = "1",
-     .definition = "pairs of a mask from outside that were left out because their unit lies after "
-                   "all its queries (causal)"},
-    {.name = "host_exec_ns", .unit = "ns", .better = BETTER_LOWER, .axis = AXIS_LOG,
-     .noise = NOISE_MEASURED,
-     .definition = "wall time from the request to a program to its whole answer; its own start is "
-                   "in the first"},
+    OWN_METRIC("pairs_dropped", "pairs of a mask from outside that were left out because their "
+                                "unit lies after all its queries (causal)"),
+    OWN_METRIC_IN("ns", "host_exec_ns",
+                  "wall time from the request to a program to its whole answer; its own start is "
+                  "in the first",
+                  .better = BETTER_LOWER, .axis = AXIS_LOG, .noise = NOISE_MEASURED),
     {0},
 };
-/* clang-format on */
 
 /* ---- programs ------------------------------------------------------------------------------- */
 
@@ -120,7 +483,7 @@ static int take(struct exec_session *s, struct execproc **p, int64_t *cell, stru
 /* The first program is started here: a command that does not exist ends the replay at once. */
 static int open_session(const void *params, void **session, struct err *err)
 {
-    const struct exec_params *p = params;
+    const struct params *p = params;
     struct exec_session *s = NULL;
     struct execproc *first = NULL;
     int rc = 0;
@@ -142,16 +505,300 @@ out:
 
 static int validate(void *params, struct err *err)
 {
-    const struct exec_params *p = params;
+    const struct params *p = params;
     struct str_list words = {0};
     int rc = words_split(p->cmd, &words, err);
     str_list_free(&words);
     return rc ? err_prefix(err, "cmd") : 0;
 }
 
+/* ---- messages -------------------------------------------------------------------------------- */
+
+#define LINE_MAX_BYTES 65536
+#define ALIGN 64
+
+/* A bitmap of units: row g begins at byte g * width, lowest bit first. ctx of the given mask. */
+struct exec_bits {
+    uint8_t *bits; /* owned */
+    int64_t width, units;
+};
+
+/* ---- request -------------------------------------------------------------------------------- */
+
+static int64_t aligned(int64_t n)
+{
+    return (n + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* Offsets of q, k, v in the shared memory, and its size. */
+static void place(const struct attn_in *x, int64_t at[4])
+{
+    at[0] = 0;
+    at[1] = aligned(x->nq * x->d * 4);
+    at[2] = at[1] + aligned(x->nk * x->d * 4);
+    at[3] = at[2] + aligned(x->nk * x->dv * 4);
+}
+
+static void put_array(struct jw *w, const char *name, int64_t at, int64_t rows, int64_t cols)
+{
+    jw_key(w, name);
+    jw_arr(w);
+    jw_int(w, at);
+    jw_arr(w);
+    jw_int(w, rows);
+    jw_int(w, cols);
+    jw_arr_end(w);
+    jw_arr_end(w);
+}
+
+static void put_grid(struct jw *w, const struct geometry *g)
+{
+    jw_key(w, "grid");
+    if (!g->t) {
+        jw_null(w);
+    } else {
+        jw_arr(w);
+        jw_int(w, g->t);
+        jw_int(w, g->h);
+        jw_int(w, g->w);
+        jw_arr_end(w);
+    }
+    jw_kint(w, "text", g->text);
+    jw_kstr(w, "text_place", g->text == 0 ? "none" : g->text_place == 1 ? "front" : "back");
+}
+
+/* What else bounds or changes the scores; null where the head has none. */
+static void put_score(struct jw *w, const struct attn_in *x)
+{
+    const struct {
+        const char *name;
+        int64_t value, set;
+    } parts[] = {{"window_left", (int64_t)x->reach.back - 1, x->reach.back},
+                 {"window_right", (int64_t)x->reach.ahead - 1, x->reach.ahead},
+                 {"chunk", x->reach.chunk, x->reach.chunk},
+                 {"prefix", x->reach.prefix, x->reach.prefix}};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        jw_key(w, parts[i].name);
+        if (parts[i].set)
+            jw_int(w, parts[i].value);
+        else
+            jw_null(w);
+    }
+    jw_key(w, "softcap");
+    if (x->mods.softcap > 0)
+        jw_num(w, x->mods.softcap);
+    else
+        jw_null(w);
+}
+
+/* Runs of sampled query rows, [position, rows]; null where q has all rows. */
+static void put_rows(struct jw *w, const struct row_sample *s)
+{
+    jw_key(w, "rows");
+    if (!s) {
+        jw_null(w);
+        return;
+    }
+    jw_arr(w);
+    for (int64_t g = 0; g < row_sample_groups(s); g++) {
+        struct row_span span = row_sample_span(s, g);
+        jw_arr(w);
+        jw_int(w, span.pos);
+        jw_int(w, span.rows);
+        jw_arr_end(w);
+    }
+    jw_arr_end(w);
+}
+
+static void put_request(struct jw *w, int64_t cell, const struct head_in *in, uint64_t seed,
+                        const char *params, const int64_t at[4])
+{
+    const struct attn_in *x = &in->x;
+    jw_obj(w);
+    jw_kint(w, "lacuna", 1);
+    jw_kint(w, "cell", cell);
+    jw_kint(w, "nq", x->nq);
+    jw_kint(w, "nk", x->nk);
+    jw_kint(w, "d", x->d);
+    jw_kint(w, "dv", x->dv);
+    jw_knum(w, "scale", x->scale);
+    jw_kbool(w, "causal", x->causal);
+    jw_kint(w, "layer", in->layer);
+    jw_kint(w, "head", in->head);
+    jw_kint(w, "kv_head", in->kv_head);
+    jw_kint(w, "step", in->step);
+    jw_kint(w, "n_steps", in->n_steps);
+    jw_kstr(w, "branch", in->branch);
+    put_grid(w, &in->geom);
+    put_score(w, x);
+    put_rows(w, in->rows);
+    jw_kint(w, "seed", (int64_t)seed);
+    jw_kstr(w, "params", params);
+    jw_key(w, "arrays");
+    jw_obj(w);
+    put_array(w, "q", at[0], x->nq, x->d);
+    put_array(w, "k", at[1], x->nk, x->d);
+    put_array(w, "v", at[2], x->nk, x->dv);
+    jw_obj_end(w);
+    jw_obj_end(w);
+}
+
+/* Write the head's arrays into the shared memory and its request to the program. */
+static int exec_ask(struct execproc *p, int64_t cell, const struct head_in *in, uint64_t seed,
+                    const char *params, struct err *err)
+{
+    const struct attn_in *x = &in->x;
+    int64_t at[4];
+    struct buf line = {0};
+    struct jw w;
+    void *memory = NULL;
+    int rc = 0;
+
+    place(x, at);
+    TRY(execproc_memory(p, at[3], &memory, err));
+    memcpy((char *)memory + at[0], x->q, (size_t)(x->nq * x->d) * sizeof *x->q);
+    memcpy((char *)memory + at[1], x->k, (size_t)(x->nk * x->d) * sizeof *x->k);
+    memcpy((char *)memory + at[2], x->v, (size_t)(x->nk * x->dv) * sizeof *x->v);
+    jw_init(&w, &line, 0);
+    put_request(&w, cell, in, seed, params, at);
+    buf_puts(&line, "\n");
+    TRY(buf_check(&line, "request to a program", err));
+    TRY(execproc_write(p, line.data, line.len, err));
+out:
+    buf_free(&line);
+    return rc;
+}
+
+/* ---- answer --------------------------------------------------------------------------------- */
+
+/* bq and bk of the answer; 1 where they are absent and `optional`. */
+static int get_unit(const json_t *o, bool optional, int64_t *bq, int64_t *bk, struct err *err)
+{
+    int rc = 0;
+    *bq = *bk = 1;
+    TRY(optional ? jget_int_opt(o, "bq", "answer", bq, err) : jget_int(o, "bq", "answer", bq, err));
+    TRY(optional ? jget_int_opt(o, "bk", "answer", bk, err) : jget_int(o, "bk", "answer", bk, err));
+    if (*bq < 1 || *bk < 1 || *bq > 1 << 20 || *bk > 1 << 20)
+        FAIL(err, ERR_RUN, "the answer has units of %lld x %lld, expected 1..1048576",
+             (long long)*bq, (long long)*bk);
+out:
+    return rc;
+}
+
+static int read_lists(struct execproc *p, const json_t *o, const struct head_in *in,
+                      struct given *g, struct err *err)
+{
+    int64_t bq, bk, n, *ptr = NULL, most = 0;
+    int32_t *col = NULL;
+    int rc = 0;
+
+    TRY(get_unit(o, false, &bq, &bk, err));
+    TRY(jget_int(o, "nnz", "answer", &n, err));
+    TRY(given_init(g, &in->x, bq, bk, err));
+    int64_t groups = g->whole.ngroups, units = ceil_div(in->x.nk, bk);
+    if (!mul_ok(groups, units, &most) || n < 0 || n > most)
+        FAIL(err, ERR_RUN, "the answer lists %lld units, expected 0..%lld (%lld groups of %lld)",
+             (long long)n, (long long)most, (long long)groups, (long long)units);
+    TRY(mem_alloc(&ptr, groups + 1, sizeof *ptr, "row pointers", err));
+    TRY(mem_alloc(&col, n, sizeof *col, "columns", err));
+    TRY(execproc_read(p, ptr, (groups + 1) * (int64_t)sizeof *ptr, err));
+    TRY(execproc_read(p, col, n * (int64_t)sizeof *col, err));
+    rc = given_lists(g, ptr, col, n, err);
+    ptr = NULL;
+    col = NULL;
+out:
+    free(ptr);
+    free(col);
+    return rc;
+}
+
+static int bit_row(void *ctx, int64_t g, uint8_t *keep, struct err *err)
+{
+    const struct exec_bits *b = ctx;
+    const uint8_t *row = b->bits + g * b->width;
+    for (int64_t c = 0; c < b->units; c++)
+        keep[c] = row[c / 8] >> (c % 8) & 1;
+    return 0;
+}
+
+static int read_bits(struct execproc *p, const json_t *o, const struct head_in *in, struct given *g,
+                     struct exec_bits *b, struct err *err)
+{
+    int64_t bq, bk;
+    int rc = 0;
+
+    TRY(get_unit(o, true, &bq, &bk, err));
+    TRY(given_init(g, &in->x, bq, bk, err));
+    int64_t groups = g->whole.ngroups;
+    b->units = ceil_div(in->x.nk, bk);
+    b->width = ceil_div(b->units, 8);
+    TRY(mem_alloc(&b->bits, groups * b->width, 1, "bitmap", err));
+    TRY(execproc_read(p, b->bits, groups * b->width, err));
+    for (int64_t r = 0; b->units % 8 && r < groups; r++)
+        if (b->bits[(r + 1) * b->width - 1] >> (b->units % 8))
+            FAIL(err, ERR_RUN, "row %lld of the bitmap has bits behind its last unit, %lld",
+                 (long long)r, (long long)b->units - 1);
+    g->row = bit_row;
+    g->ctx = b;
+out:
+    return rc;
+}
+
+static int take_answer(struct execproc *p, const json_t *o, int64_t cell, const struct head_in *in,
+                       struct method_ctx *ctx, struct given *g, struct exec_bits *bits,
+                       bool *orderly, struct err *err)
+{
+    const char *skip = NULL, *error = NULL, *form = NULL;
+    int64_t of = cell;
+    int rc = 0;
+
+    TRY(jget_int_opt(o, "cell", "answer", &of, err));
+    TRY(jget_str_opt(o, "skip", "answer", &skip, err));
+    TRY(jget_str_opt(o, "error", "answer", &error, err));
+    *orderly = error && of == cell;
+    if (of != cell)
+        FAIL(err, ERR_RUN, "the answer is of cell %lld, asked was %lld", (long long)of,
+             (long long)cell);
+    if (error)
+        FAIL(err, ERR_RUN, "the program says: %s", error);
+    if (skip)
+        return method_skip(ctx, "%s", skip[0] ? skip : "the program gives no reason");
+    TRY(jget_str(o, "form", "answer", &form, err));
+    if (strcmp(form, "lists") == 0)
+        return read_lists(p, o, in, g, err);
+    if (strcmp(form, "bits") == 0)
+        return read_bits(p, o, in, g, bits, err);
+    rc = err_set(err, ERR_RUN, "the answer has form '%s', expected lists or bits", form);
+out:
+    return rc;
+}
+
+/* Read and check the answer into *g (release with given_free, also after a failure) and *bits. 0,
+ * or METHOD_SKIP with the program's reason; an {"error": ...} is ERR_RUN with *orderly = true. */
+static int exec_answer(struct execproc *p, int64_t cell, const struct head_in *in,
+                       struct method_ctx *ctx, struct given *g, struct exec_bits *bits,
+                       bool *orderly, struct err *err)
+{
+    char *line = NULL;
+    json_t *o = NULL;
+    int rc = 0;
+
+    *orderly = false;
+    TRY(mem_alloc(&line, LINE_MAX_BYTES, 1, "answer of a program", err));
+    TRY(execproc_line(p, line, LINE_MAX_BYTES, err));
+    TRY(json_read_text(line, strlen(line), "first line of the answer", &o, err));
+    if (!json_is_object(o))
+        FAIL(err, ERR_RUN, "the first line of the answer is not a JSON object: %.80s", line);
+    rc = take_answer(p, o, cell, in, ctx, g, bits, orderly, err);
+out:
+    json_decref(o);
+    free(line);
+    return rc;
+}
+
 /* ---- a head --------------------------------------------------------------------------------- */
 
-struct exec_state {
+struct state {
     struct exec_session *own; /* opened here, without a session */
     struct given given;
     struct exec_bits bits;
@@ -160,7 +807,7 @@ struct exec_state {
 
 static void release(void *state)
 {
-    struct exec_state *s = state;
+    struct state *s = state;
     given_free(&s->given);
     free(s->bits.bits);
     close_session(s->own);
@@ -177,8 +824,8 @@ static int count_failure(struct exec_session *s, int rc, struct err *err)
 }
 
 /* Answers are input, but what is wrong with them is a failure of the run. */
-static int ask(struct exec_session *s, const struct exec_params *p, struct method_ctx *ctx,
-               const struct head_in *in, struct exec_state *state, struct err *err)
+static int ask(struct exec_session *s, const struct params *p, struct method_ctx *ctx,
+               const struct head_in *in, struct state *state, struct err *err)
 {
     struct execproc *proc = NULL;
     char name[96];
@@ -204,11 +851,11 @@ out:
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    struct exec_state *s = state;
+    struct state *s = state;
     void *session = ctx->session;
     int rc = 0;
 
-    if (in->rows && !((const struct exec_params *)params)->rows)
+    if (in->rows && !((const struct params *)params)->rows)
         return method_skip(ctx, "the trace holds a sample of the query rows: rows=1 gives it to a "
                                 "program that knows of samples");
     if (!session) {
@@ -226,19 +873,14 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    return given_select(&((struct exec_state *)state)->given, row0, row1, out, err);
+    return given_select(&((struct state *)state)->given, row0, row1, out, err);
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    struct exec_state *s = state;
+    struct state *s = state;
     int rc = record_metric(r, "pairs_dropped", (double)s->given.dropped, err);
     return rc ? rc : record_metric(r, "host_exec_ns", s->ns, err);
-}
-
-static bool may_be_empty(const void *params)
-{
-    return true;
 }
 
 const struct method method_exec = {
@@ -248,10 +890,10 @@ const struct method method_exec = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM | METHOD_ANY_SCORE |
              METHOD_PREFIX,
     .params = {.table = options,
-               .size = sizeof(struct exec_params),
+               .size = sizeof(struct params),
                .validate = validate,
-               .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct exec_state),
+               .may_be_empty = method_always},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,

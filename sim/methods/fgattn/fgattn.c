@@ -8,48 +8,321 @@
  *                 max p > c/N are remembered; the steps in between use that list, with q and k of
  *                 their own
  *   mode=pooled   on every step the mean query of the group decides
- * (sim/methods/fgattn/fgattn_mask.c)
  *
  * Kept keys of a group are gathered into 128-key tiles; arithmetic on kept slices is exact softmax.
  * Mask: N^2/M bits per head. A refresh step costs one Q K pass more than dense attention.
  *
  * There is no public code, and the paper leaves open: the tail group (a real group here), text
- * tokens and causal attention (forced keys, sim/methods/fgattn/fgattn_mask.c), dense first layers
- * and steps (options), the guidance branches (separate masks) and the value of tau1 (must be given;
- * the default reading `norm` has the unit of the cached threshold). norm=previous takes the
- * normaliser of the refresh step before, which saves the second pass and costs a second dense step
- * at the start. refresh=1 applies each step's own mask: a bound, not a method.
+ * tokens and causal attention (forced keys), dense first layers and steps (options), the guidance
+ * branches (separate masks) and the value of tau1 (must be given; the default reading `norm` has
+ * the unit of the cached threshold). norm=previous takes the normaliser of the refresh step before,
+ * which saves the second pass and costs a second dense step at the start. refresh=1 applies each
+ * step's own mask: a bound, not a method.
  */
-#include "core/accel.h"
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/permute.h"
-#include "core/rules.h"
+#include "core/simd.h"
+#include "core/sort.h"
 #include "sim/blocks/exact.h"
-#include "sim/methods/fgattn/fgattn.h"
+#include "sim/blocks/exactmap.h"
 #include "sim/blocks/numlist.h"
+#include "sim/blocks/prefix.h"
+#include "sim/blocks/selectcost.h"
+#include "sim/methods/fgattn/fgattn.h"
+#include "sim/metrics.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const modes[] = {"cached", "pooled", NULL};
-static const char *const norms[] = {"exact", "previous", NULL};
-static const char *const pools[] = {"norm", "literal", "topk", NULL};
-static const char *const tokens[] = {"valid", "all", NULL};
-static const char *const cal_metrics[] = {"cra_p1", "err_l1_rel", NULL};
+/* ---- the two selection rules ----------------------------------------------------------------- */
+
+/* cached   a_gj = max over the rows i of group g of e^(s_ij - LSE_i); keep iff a_gj > c/N, strict
+ *   pooled   t_gj = scale k_j . qbar_g with the mean query of the group
+ *              norm     keep iff softmax_j(t_gj) >= c1/N
+ *              literal  keep iff t_gj >= ln(tau1 d)    (the printed e^t/d < tau1, as a logarithm)
+ *              topk     keep the ceil(kappa N) largest
+ *
+ * Forced in all of them (our extension, the paper treats bidirectional video only): causal, the
+ * keys at or after the group's first row; text tokens in the sequence, as keys for every group and,
+ * as rows, with all keys. A group that holds a text row keeps everything, because its rows share
+ * one list. Cached: one Q K pass. Pooled: N_q/M x N_k dot products. */
+
+#define TIE 1e-3
+
+/* The N of the threshold c/N. */
+static double fg_n(const struct fg_params *p, const struct head_in *in)
+{
+    return (double)(in->x.nk + (p->normaliser_n ? in->n_padding : 0));
+}
+
+/* ---- forced units --------------------------------------------------------------------------- */
+
+static void set_range(struct slice_mask *m, int64_t g, int64_t lo, int64_t hi)
+{
+    for (int64_t u = lo; u < hi; u++)
+        slice_mask_set(m, g, u);
+}
+
+/* Text keys [*t0, *t1) of the sequence; empty where there are none. */
+static void fg_text_keys(const struct head_in *in, int64_t *t0, int64_t *t1)
+{
+    int64_t text = in->geom.text_place == 0 ? 0 : MAX(0, in->geom.text);
+    *t0 = in->geom.text_place == 1 ? 0 : in->x.nk - text;
+    *t1 = *t0 + text;
+}
+
+static void force(struct slice_mask *m, const struct head_in *in, int64_t g)
+{
+    int64_t r0 = g * m->height, r1 = MIN(r0 + m->height, m->nq), visible = slice_mask_visible(m, g);
+    int64_t shift = m->nk - m->nq, t0, t1;
+
+    fg_text_keys(in, &t0, &t1);
+    if (m->causal)
+        set_range(m, g, MAX(0, r0 + shift) / m->width, visible);
+    if (t0 == t1)
+        return;
+    if (r0 + shift < t1 && r1 + shift > t0)
+        set_range(m, g, 0, visible);
+    else
+        set_range(m, g, t0 / m->width, MIN(visible, (t1 + m->width - 1) / m->width));
+}
+
+/* ---- cached --------------------------------------------------------------------------------- */
+
+struct cached_run {
+    struct slice_mask *mask;
+    const struct head_in *in;
+    struct fg_stats *stats;
+    double c, n;
+};
+
+/* Of the last unit only those that exist. */
+static int64_t kept_keys(const struct slice_mask *m, int64_t g)
+{
+    int64_t last = (m->nk - 1) / m->width, keys = slice_mask_count(m, g) * m->width;
+    return slice_mask_has(m, g, last) ? keys - ((last + 1) * m->width - m->nk) : keys;
+}
+
+static int cached_group(void *ctx, const struct map_group *g, struct err *err)
+{
+    struct cached_run *run = ctx;
+    int64_t width = run->mask->width;
+    for (int64_t u = 0; u * width < g->limit; u++) {
+        double a = 0;
+        for (int64_t j = u * width; j < MIN(g->limit, (u + 1) * width); j++)
+            a = MAX(a, g->max[j]);
+        double distance = fabs(log(a * run->n / run->c));
+        run->stats->ties += distance < TIE;
+        run->stats->margin = MIN(run->stats->margin, distance);
+        if (a * run->n > run->c)
+            slice_mask_set(run->mask, g->index, u);
+    }
+    force(run->mask, run->in, g->index);
+    run->stats->keys_min = MIN(run->stats->keys_min, kept_keys(run->mask, g->index));
+    return 0;
+}
+
+int fg_cached_mask(const struct fg_params *p, const struct head_in *in, double c, const double *lse,
+                   struct slice_mask *out, struct fg_stats *stats, struct err *err)
+{
+    const struct attn_in *x = &in->x;
+    struct cached_run run = {.mask = out, .in = in, .stats = stats, .c = c, .n = fg_n(p, in)};
+    int rc = 0;
+
+    *stats = (struct fg_stats){0, INFINITY, INT64_MAX};
+    TRY(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
+    TRY(map_groups(in->exact, lse, p->M, cached_group, &run, err));
+out:
+    return rc;
+}
+
+/* ---- pooled --------------------------------------------------------------------------------- */
+
+/* Sixteen partial sums keep the order of additions fixed and let the compiler vectorise. */
+SIMD_CLONES
+static double dot_mixed(const double *a, const float *b, int d)
+{
+    double lane[16] = {0}, sum = 0;
+    int c = 0;
+    for (; c + 16 <= d; c += 16)
+        for (int k = 0; k < 16; k++)
+            lane[k] += a[c + k] * b[c + k];
+    for (; c < d; c++)
+        sum += a[c] * b[c];
+    for (int k = 0; k < 16; k++)
+        sum += lane[k];
+    return sum;
+}
+
+/* e^(t - LSE) over n keys, times N. */
+static void normalise(double *t, int64_t n, double big_n)
+{
+    double top = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < n; j++)
+        top = MAX(top, t[j]);
+    for (int64_t j = 0; j < n; j++)
+        sum += exp(t[j] - top);
+    for (int64_t j = 0; j < n; j++)
+        t[j] = exp(t[j] - top) / sum * big_n;
+}
+
+/* Decision values of the pooled rule for the units of group g: the largest over the unit's visible
+ * keys of pi_gj N (norm) or t_gj = scale k_j . qbar_g (literal, topk).
+ * keys [nk] is scratch, value [units]; *n = number of visible units. */
+static int fg_pooled_values(const struct fg_params *p, const struct head_in *in,
+                            const struct slice_mask *shape, int64_t g, double *keys, double *value,
+                            int64_t *n, struct err *err)
+{
+    const struct attn_in *x = &in->x;
+    int64_t r0 = g * p->M, r1 = MIN(r0 + p->M, x->nq), limit = attn_limit(x, r1 - 1);
+    double *mean = NULL;
+    int rc = mem_zalloc(&mean, x->d, sizeof *mean, "mean query", err);
+    if (rc)
+        return rc;
+    for (int64_t i = r0; i < r1; i++)
+        for (int c = 0; c < x->d; c++)
+            mean[c] += x->q[i * x->d + c];
+    for (int c = 0; c < x->d; c++)
+        mean[c] /= (double)(r1 - r0);
+    for (int64_t j = 0; j < limit; j++)
+        keys[j] = x->scale * dot_mixed(mean, x->k + j * x->d, x->d);
+    free(mean);
+    if (p->pool == FG_POOL_NORM)
+        normalise(keys, limit, fg_n(p, in));
+    *n = slice_mask_visible(shape, g);
+    for (int64_t u = 0; u < *n; u++) {
+        value[u] = -INFINITY;
+        for (int64_t j = u * p->width; j < MIN(limit, (u + 1) * p->width); j++)
+            value[u] = MAX(value[u], keys[j]);
+    }
+    return 0;
+}
+
+/* Units of a group that pool=topk keeps: a share of all keys. */
+static int64_t fg_topk_units(const struct fg_params *p, const struct head_in *in)
+{
+    int64_t want = share_resolve((struct share){p->kappa, true}, in->x.nk);
+    return p->width > 1 ? ceil_div(want, p->width) : want;
+}
+
+static int pooled_group(const struct fg_params *p, const struct head_in *in, struct slice_mask *m,
+                        int64_t g, double *keys, double *value, struct prefix_work *work,
+                        struct err *err)
+{
+    int64_t n;
+    struct prefix top;
+    int rc = 0;
+
+    TRY(fg_pooled_values(p, in, m, g, keys, value, &n, err));
+    if (p->pool == FG_POOL_TOPK) {
+        TRY(prefix_topk(work, value, n, fg_topk_units(p, in), &top, err));
+        for (int64_t u = 0; u < n; u++)
+            if (prefix_has(&top, value[u], u))
+                slice_mask_set(m, g, u);
+    } else {
+        double at = p->pool == FG_POOL_NORM ? p->c1 : log(p->tau1 * in->x.d);
+        for (int64_t u = 0; u < n; u++)
+            if (value[u] >= at)
+                slice_mask_set(m, g, u);
+    }
+    force(m, in, g);
+out:
+    return rc;
+}
+
+/* Mask of the slices that the pooled rule chooses. Initialises *out. */
+static int fg_pooled_mask(const struct fg_params *p, const struct head_in *in,
+                          struct slice_mask *out, struct err *err)
+{
+    const struct attn_in *x = &in->x;
+    double *keys = NULL, *value = NULL;
+    struct prefix_work *work = NULL;
+    int rc = 0;
+
+    TRY(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
+    TRY(mem_alloc(&keys, x->nk, sizeof *keys, "pooled scores", err));
+    TRY(mem_alloc(&value, out->units, sizeof *value, "pooled values", err));
+    TRY(prefix_work_new(&work, err));
+    for (int64_t g = 0; g < out->groups; g++)
+        TRY(pooled_group(p, in, out, g, keys, value, work, err));
+out:
+    free(keys);
+    free(value);
+    prefix_work_free(work);
+    return rc;
+}
+
+/* ---- what it costs -------------------------------------------------------------------------- */
+
+/* One pass over all scores, e^(s - LSE) of each; before it another one for the normalisers. */
+/* What a choice costs. has_lse: the normalisers are there, from a dense call or an earlier step. */
+static void fg_cached_cost(const struct head_in *in, bool has_lse, struct select_cost *c)
+{
+    const struct attn_in *x = &in->x;
+    double pairs = cost_pairs(x, 0, x->nq, 1);
+    for (int pass = has_lse; pass < 2; pass++) {
+        cost_products(c, pairs, x->d);
+        cost_sums(c, pass == 0 ? 2 * pairs : pairs); /* exponential and sum; exponential */
+        cost_rows(c, in, (double)(x->nq + x->nk), x->d);
+    }
+    cost_kept(c, (double)x->nq);
+}
+
+static void fg_pooled_cost(const struct fg_params *p, const struct head_in *in,
+                           struct select_cost *c)
+{
+    const struct attn_in *x = &in->x;
+    double groups = (double)ceil_div(x->nq, p->M), scores = 0;
+    for (int64_t r0 = 0; r0 < x->nq; r0 += p->M)
+        scores += (double)attn_limit(x, MIN(r0 + p->M, x->nq) - 1);
+    cost_sums(c, (double)x->nq * x->d);
+    cost_products(c, scores, x->d);
+    if (p->pool == FG_POOL_NORM)
+        cost_softmax(c, scores);
+    cost_rows(c, in, (double)(x->nq + x->nk), x->d);
+    cost_kept(c, groups * x->d + scores);
+}
+
+/* ---- chosen elsewhere ----------------------------------------------------------------------- */
+
+/* The mask that somebody else chose for the whole head, in units of M x width, without the forced
+ * slices or with them. Initialises *out; *keys_min as in fg_stats. ERR_RUN: lists of other units.
+ */
+static int fg_given_mask(const struct fg_params *p, const struct head_in *in, const struct mask *m,
+                         struct slice_mask *out, int64_t *keys_min, struct err *err)
+{
+    const struct attn_in *x = &in->x;
+    int rc = 0;
+
+    if (m->form != MASK_LISTS || m->bq != p->M || m->bk != p->width)
+        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
+                       (long long)m->bq, (long long)m->bk, (long long)p->M, (long long)p->width);
+    TRY(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
+    *keys_min = INT64_MAX;
+    for (int64_t g = 0; g < out->groups; g++) {
+        mask_mark_units(out->bits + g * out->words, m->col + m->ptr[g], m->ptr[g + 1] - m->ptr[g]);
+        force(out, in, g);
+        *keys_min = MIN(*keys_min, kept_keys(out, g));
+    }
+out:
+    return rc;
+}
 
 static const struct opt options[] = {
-    OPT_ENUM(struct fg_params, mode, "cached", modes, "which rule chooses slices"),
+    OPT_ENUM(struct fg_params, mode, "cached", TEXTS("cached", "pooled"),
+             "which rule chooses slices"),
     OPT_INT(struct fg_params, M, "128", 16, 256, "rows", "queries per group, a multiple of 16"),
     OPT_NUM(struct fg_params, tau, "0.5", 0, INFINITY, "1/N",
             "cached: keep iff a slice's largest p > tau/N", .flags = OPT_MIN_OPEN),
     OPT_INT(struct fg_params, refresh, "15", 1, 1e6, "steps",
             "cached: dense step and new mask every so many steps"),
-    OPT_ENUM(struct fg_params, norm, "exact", norms, "cached: normaliser of p on a refresh step"),
-    OPT_ENUM(struct fg_params, pool, "norm", pools, "pooled: reading of the rule"),
+    OPT_ENUM(struct fg_params, norm, "exact", TEXTS("exact", "previous"),
+             "cached: normaliser of p on a refresh step"),
+    OPT_ENUM(struct fg_params, pool, "norm", TEXTS("norm", "literal", "topk"),
+             "pooled: reading of the rule"),
     OPT_NUM(struct fg_params, c1, "0.5", 0, INFINITY, "1/N", "pool=norm: keep iff pi >= c1/N",
             .flags = OPT_MIN_OPEN),
     OPT_NUM(struct fg_params, tau1, NULL, 0, INFINITY, "", "pool=literal: keep iff e^t/d >= tau1",
@@ -62,14 +335,14 @@ static const struct opt options[] = {
             "first denoising steps that run dense"),
     OPT_STR(struct fg_params, permute, "none", NULL,
             "token order before grouping: none, row, column, time, random, hilbert, voxel-AxBxC"),
-    OPT_ENUM(struct fg_params, normaliser_n, "valid", tokens,
+    OPT_ENUM(struct fg_params, normaliser_n, "valid", TEXTS("valid", "all"),
              "N of c/N: valid tokens, or all with the padding text tokens"),
     OPT_BOOL(struct fg_params, compare, "0",
              "on steps that reuse a mask, compare it with the step's own (one more pass)"),
     OPT_STR(struct fg_params, cal_list, "0.1+0.2+0.3+0.5+0.7+1+1.5+2+3+4+6+8", NULL,
             "calibrate, cached: values of tau to choose from, a+b+c", .flags = OPT_IDENTITY_NOT,
             .unit = "1/N"),
-    OPT_ENUM(struct fg_params, cal_metric, "cra_p1", cal_metrics,
+    OPT_ENUM(struct fg_params, cal_metric, "cra_p1", TEXTS("cra_p1", "err_l1_rel"),
              "calibrate, cached: what is bounded", .flags = OPT_IDENTITY_NOT),
     OPT_NUM(struct fg_params, cal_bound, NULL, 0, INFINITY, "",
             "calibrate, cached: cra_p1 at least (0.95), or err_l1_rel at most (0.05)",
@@ -89,7 +362,7 @@ struct fg_carry {
     int lse_step; /* -1: none */
 };
 
-struct fg_state {
+struct state {
     const struct fg_params *params;
     struct head_in in;
     enum call call;
@@ -117,7 +390,7 @@ static void carry_free(void *data)
 
 static void release(void *state)
 {
-    struct fg_state *s = state;
+    struct state *s = state;
     slice_mask_free(&s->own);
     slice_mask_free(&s->fresh);
 }
@@ -129,15 +402,6 @@ static int check_order(struct fg_params *p, struct err *err)
         p->permute[5] = ':';
     return permute_check(p->permute, err);
 }
-
-static const struct param_scope scopes[] = {
-    {"tau refresh norm compare", "mode=cached"},
-    {"pool c1 tau1 kappa", "mode=pooled"},
-    {"c1", "pool=norm"},
-    {"tau1", "pool=literal"},
-    {"kappa", "pool=topk"},
-    {0},
-};
 
 static int validate(void *params, struct err *err)
 {
@@ -217,7 +481,7 @@ static int previous_step(const struct fg_params *p, int t)
 
 /* Find the normaliser that the parameters ask for. *made = false: norm=previous and this is the
  * first step, which makes no mask. */
-static int find_normaliser(struct fg_state *s, bool *made, struct method_ctx *ctx)
+static int find_normaliser(struct state *s, bool *made, struct method_ctx *ctx)
 {
     const struct fg_params *p = s->params;
     const struct fg_carry *c = s->carry;
@@ -231,15 +495,14 @@ static int find_normaliser(struct fg_state *s, bool *made, struct method_ctx *ct
     }
     if (!c || c->lse_step != want || c->n_lse != s->in.x.nq)
         return method_skip(ctx,
-                           "no refresh step in trace (step %d needs the normaliser of "
-                           "step %d)",
+                           "no refresh step in trace (step %d needs the normaliser of step %d)",
                            s->in.step, want);
     s->lse = c->lse;
     return 0;
 }
 
 /* The mask is there: applied by this call, or kept for the steps to come. */
-static void keep_mask(struct fg_state *s)
+static void keep_mask(struct state *s)
 {
     struct fg_carry *c = s->carry;
     s->pending = false;
@@ -254,7 +517,7 @@ static void keep_mask(struct fg_state *s)
 }
 
 /* Make the mask that prepare has put off. */
-static int make_mask(struct fg_state *s, struct err *err)
+static int make_mask(struct state *s, struct err *err)
 {
     int rc = 0;
     if (!s->pending)
@@ -273,7 +536,7 @@ out:
     return rc;
 }
 
-static int prepare_refresh(struct fg_state *s, struct method_ctx *ctx, struct err *err)
+static int prepare_refresh(struct state *s, struct method_ctx *ctx, struct err *err)
 {
     bool made;
     int rc = find_normaliser(s, &made, ctx);
@@ -286,7 +549,7 @@ static int prepare_refresh(struct fg_state *s, struct method_ctx *ctx, struct er
     return rc;
 }
 
-static int prepare_reuse(struct fg_state *s, struct method_ctx *ctx, int want, struct err *err)
+static int prepare_reuse(struct state *s, struct method_ctx *ctx, int want, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     const struct fg_carry *c = s->carry;
@@ -295,8 +558,7 @@ static int prepare_reuse(struct fg_state *s, struct method_ctx *ctx, int want, s
                            s->in.step, want);
     if (c->mask.nq != x->nq || c->mask.nk != x->nk || c->mask.causal != x->causal)
         return err_set(err, ERR_INPUT,
-                       "step %d has %lld queries and %lld keys, step %d had %lld "
-                       "and %lld",
+                       "step %d has %lld queries and %lld keys, step %d had %lld and %lld",
                        s->in.step, (long long)x->nq, (long long)x->nk, want, (long long)c->mask.nq,
                        (long long)c->mask.nk);
     s->call = CALL_REUSE;
@@ -306,7 +568,7 @@ static int prepare_reuse(struct fg_state *s, struct method_ctx *ctx, int want, s
     return 0;
 }
 
-static int prepare_cached(struct fg_state *s, struct method_ctx *ctx, struct err *err)
+static int prepare_cached(struct state *s, struct method_ctx *ctx, struct err *err)
 {
     const struct fg_params *p = s->params;
     int64_t d = s->in.step - p->dense_steps;
@@ -329,7 +591,7 @@ static int prepare_cached(struct fg_state *s, struct method_ctx *ctx, struct err
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    struct fg_state *s = state;
+    struct state *s = state;
     const struct fg_params *p = params;
     int rc = 0;
 
@@ -349,14 +611,14 @@ out:
     return rc;
 }
 
-static bool runs_dense(const struct fg_state *s)
+static bool runs_dense(const struct state *s)
 {
     return s->call == CALL_DENSE || s->call == CALL_REFRESH;
 }
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct fg_state *s = state;
+    struct state *s = state;
     int rc = make_mask(s, err);
     if (rc)
         return rc;
@@ -370,7 +632,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 
 static struct mask_origin origin(void *state)
 {
-    const struct fg_state *s = state;
+    const struct state *s = state;
     bool carried = s->call == CALL_REFRESH || s->call == CALL_REUSE;
     return (struct mask_origin){.source = s->call == CALL_REUSE ? SOURCE_REUSED
                                           : s->pending          ? SOURCE_OWN
@@ -381,7 +643,7 @@ static struct mask_origin origin(void *state)
 /* Only calls that made a mask come here. */
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct fg_state *s = state;
+    const struct state *s = state;
     if (s->params->mode == FG_POOLED)
         fg_pooled_cost(s->params, &s->in, c);
     else
@@ -390,7 +652,7 @@ static bool cost(const void *state, struct select_cost *c)
 }
 
 /* How the mask of the head's own q and k is chosen. */
-static void own_rule_of(const struct fg_state *s, struct fg_rule *r)
+static void own_rule_of(const struct state *s, struct fg_rule *r)
 {
     const struct fg_params *p = s->params;
     *r = (struct fg_rule){.dense_call = runs_dense(s), .M = p->M, .width = p->width};
@@ -413,18 +675,16 @@ static void own_rule_of(const struct fg_state *s, struct fg_rule *r)
 /* In a call that reuses a mask: the one to compare it with. */
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct fg_state *s = state;
+    const struct state *s = state;
     if (s->call == CALL_REUSE && !s->comparing)
         return false;
-    if (s->lse) {
-        snprintf(why, 160, "norm=previous takes the normaliser of another step");
-        return false;
-    }
+    if (s->lse)
+        return method_refuses(why, "norm=previous takes the normaliser of another step");
     own_rule_of(s, &rule->of.fg);
     return true;
 }
 
-static void take_counts(struct fg_state *s, const struct device_choice *c)
+static void take_counts(struct state *s, const struct device_choice *c)
 {
     const struct accel_units *u = c->counts;
     c->exec->exec = EXEC_GATHER; /* as slice_mask_lists has it */
@@ -441,7 +701,7 @@ static void take_counts(struct fg_state *s, const struct device_choice *c)
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    struct fg_state *s = state;
+    struct state *s = state;
     int64_t keys_min;
     if (s->call == CALL_REUSE)
         return fg_given_mask(s->params, &s->in, c->lists, &s->fresh, &keys_min, err);
@@ -459,13 +719,13 @@ static int take(void *state, const struct device_choice *c, struct err *err)
 /* What is applied by this call alone; kept_keys of counts needs units of one key. */
 static bool keep_on_device(const void *state)
 {
-    const struct fg_state *s = state;
+    const struct state *s = state;
     return s->call == CALL_OWN && s->params->width == 1;
 }
 
 static bool why_full(const void *state, char why[160])
 {
-    const struct fg_state *s = state;
+    const struct state *s = state;
     if (s->call == CALL_DENSE)
         snprintf(why, 160, "dense_layers and dense_steps attend to all");
     else if (s->call == CALL_REFRESH)
@@ -476,7 +736,7 @@ static bool why_full(const void *state, char why[160])
 }
 
 /* The step's own mask, where no device made it. */
-static int make_fresh(struct fg_state *s, struct err *err)
+static int make_fresh(struct state *s, struct err *err)
 {
     if (!s->comparing || s->fresh.bits)
         return 0;
@@ -485,20 +745,16 @@ static int make_fresh(struct fg_state *s, struct err *err)
 }
 
 /* The reused mask against the one that this step would have made. */
-static int report_compare(const struct fg_state *s, struct record *r, struct err *err)
+static int report_compare(const struct state *s, struct record *r, struct err *err)
 {
     double a = (double)slice_mask_total(s->mask), b = (double)slice_mask_total(&s->fresh);
     double both = (double)slice_mask_common(s->mask, &s->fresh), either = a + b - both;
-    int rc = 0;
-    TRY(record_metric(r, "mask_precision", a > 0 ? both / a : 0, err));
-    TRY(record_metric(r, "mask_recall", b > 0 ? both / b : 0, err));
-    TRY(record_metric(r, "mask_iou", either > 0 ? both / either : 1, err));
-    TRY(record_metric(r, "mask_diff", either - both, err));
-out:
-    return rc;
+    return RECORD_ALL(r, err, {"mask_precision", a > 0 ? both / a : 0},
+                      {"mask_recall", b > 0 ? both / b : 0},
+                      {"mask_iou", either > 0 ? both / either : 1}, {"mask_diff", either - both});
 }
 
-static int report_mask(const struct fg_state *s, struct record *r, struct err *err)
+static int report_mask(const struct state *s, struct record *r, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     double density = (double)s->pairs / (double)pairs_allowed(x->nq, x->nk, x->causal);
@@ -508,11 +764,9 @@ static int report_mask(const struct fg_state *s, struct record *r, struct err *e
         TRY(slice_mask_density(s->mask, &density, err));
         units = slice_mask_total(s->mask);
     }
-    TRY(record_metric(r, "mask_density_elem", density, err));
-    TRY(record_metric(r, "mask_units", (double)units, err));
+    TRY(RECORD_ALL(r, err, {"mask_density_elem", density}, {"mask_units", units}));
     if (s->has_stats) {
-        TRY(record_metric(r, "ties", (double)s->stats.ties, err));
-        TRY(record_metric(r, "mask_margin", s->stats.margin, err));
+        TRY(RECORD_ALL(r, err, {"ties", s->stats.ties}, {"mask_margin", s->stats.margin}));
     }
     if (s->has_keys_min && s->call == CALL_OWN && s->params->norm == FG_NORM_EXACT) {
         double n = fg_n(s->params, &s->in);
@@ -525,7 +779,7 @@ out:
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    struct fg_state *s = state;
+    struct state *s = state;
     int rc = 0;
 
     TRY(make_fresh(s, err));
@@ -544,71 +798,228 @@ out:
     return rc;
 }
 
-/* clang-format off */
-static const struct metric_def metrics[] = {
-    {.name = "mask_margin", .unit = "1", .noise = NOISE_ROUNDING,
-     .definition = "smallest |ln(value / threshold)| over the units"},
-    {.name = "cra_bound", .unit = "1", .better = BETTER_HIGHER, .axis = AXIS_SHARE,
-     .noise = NOISE_ROUNDING,
-     .definition = "mask of its own step: lower bound 1 - c (1 - min count / N) of cra_min"},
-    {0},
-};
-/* clang-format on */
+/* ---- calibration ----------------------------------------------------------------------------- */
 
-static const char *const variants[] = {
-    "refresh=1",
-    "refresh=1:tau=3:M=16",
-    "refresh=1:tau=2:M=32:width=8:normaliser_n=all",
-    "refresh=2:tau=2:M=16:compare",
-    "refresh=2:norm=previous:M=16",
-    "refresh=1:dense_layers=4",
-    "refresh=1:tau=2:M=16:permute=hilbert",
-    "mode=pooled",
-    "mode=pooled:pool=literal:tau1=0.01:M=48",
-    "mode=pooled:pool=topk:kappa=0.2:width=16",
-    NULL,
-};
+/* Parameters per head (the paper has none; both searches are ours).
+ *
+ *   mode=cached   the largest c of a list for which the mask of the same step meets a bound on
+ *                 every sample: cra_p1 >= bound (falls with c: bisection) or err_l1_rel <= bound
+ *                 (not monotone: tried from the largest c down). Written as "tau"; the smallest c
+ *                 of the list when none meets the bound.
+ *   mode=pooled   the c1, tau1 or kappa whose density, averaged over the samples, equals that of
+ *                 the cached mask with c = tau on the same samples, so that both rules can be
+ *                 compared at equal cost. */
 
-static const struct method_budget budgets[] = {
-    {"refresh=1:M=16:tau=%s", {"20", "5", "2", "0.5", "0.01"}},
-    {"mode=pooled:M=16:c1=%s", {"10", "2", "0.5", "0.01"}},
-    {"mode=pooled:M=16:pool=topk:kappa=%s", {"0.05", "0.3", "0.7", "1"}},
-    {0},
-};
+#define CHUNK 2048
+#define LIST_MOST 256
 
-/* A threshold without forced keys may keep nothing of a row. */
-static bool may_be_empty(const void *params)
+/* ---- how good a mask is --------------------------------------------------------------------- */
+
+/* cra_p1 or err_l1_rel of a mask on a head. */
+static int mask_quality(const struct slice_mask *mask, const struct head_in *in,
+                        enum fg_metric metric, double *out, struct err *err)
 {
-    return true;
+    const struct attn_in *x = &in->x;
+    bool want_out = metric == FG_ERR_L1;
+    const double *dense;
+    double *o = NULL, *lse = NULL, delta = 0, ref = 0;
+    int64_t step = (CHUNK + mask->height - 1) / mask->height * mask->height;
+    struct mask m = {0};
+    int rc = 0;
+
+    TRY(mem_alloc(&lse, x->nq, sizeof *lse, "log-sum-exp", err));
+    if (want_out)
+        TRY(mem_alloc(&o, step * x->dv, sizeof *o, "output rows", err));
+    for (int64_t r = 0; r < x->nq; r += step) {
+        int64_t end = r + step < x->nq ? r + step : x->nq;
+        TRY(slice_mask_lists(mask, r, end, &m, err));
+        TRY(exact_attend(in->exact, &m, o, lse + r, err));
+        mask_free(&m);
+        if (want_out)
+            TRY(exact_out(in->exact, r, end, &dense, err));
+        for (int64_t k = 0; want_out && k < (end - r) * x->dv; k++) {
+            delta += fabs(o[k] - dense[k]);
+            ref += fabs(dense[k]);
+        }
+    }
+    TRY(exact_lse(in->exact, 0, x->nq, &dense, err));
+    for (int64_t i = 0; i < x->nq; i++)
+        lse[i] = lse[i] == -INFINITY ? 0 : exp(lse[i] - dense[i]);
+    sort_f64(lse, x->nq);
+    *out = want_out ? ratio_or_inf(delta, ref) : percentile_sorted(lse, x->nq, 1);
+out:
+    mask_free(&m);
+    free(o);
+    free(lse);
+    return rc;
 }
 
-/* clang-format off */
-static const struct budget_param budget[] = {
-    {.params = "tau", .only = "mode=cached", .scale = BUDGET_LOG, .falls = true, .lo = 1e-9,
-     .hi = BUDGET_TOKENS},
-    {.params = "c1", .only = "pool=norm", .scale = BUDGET_LOG, .falls = true, .lo = 1e-9,
-     .hi = BUDGET_TOKENS},
-    {.params = "tau1", .only = "pool=literal", .scale = BUDGET_LOG, .falls = true, .lo = 1e-12,
-     .hi = 1e12},
-    {.params = "kappa", .only = "pool=topk", .scale = BUDGET_LIN},
+/* Does the mask with threshold c meet the bound on every sample? */
+static int meets(const struct fg_params *p, const struct head_in *samples, int n, double c,
+                 double bound, bool *ok, struct err *err)
+{
+    int rc = 0;
+    *ok = true;
+    for (int k = 0; k < n && *ok && !rc; k++) {
+        struct slice_mask m = {0};
+        struct fg_stats stats;
+        double q = 0;
+        rc = fg_cached_mask(p, &samples[k], c, NULL, &m, &stats, err);
+        if (!rc)
+            rc = mask_quality(&m, &samples[k], (enum fg_metric)p->cal_metric, &q, err);
+        *ok = p->cal_metric == FG_CRA_P1 ? q >= bound : q <= bound;
+        slice_mask_free(&m);
+    }
+    return rc;
+}
+
+static int calibrate_cached(const struct fg_params *p, const struct head_in *samples, int n,
+                            struct jw *w, struct err *err)
+{
+    double list[LIST_MOST];
+    double bound = !isnan(p->cal_bound) ? p->cal_bound : p->cal_metric == FG_CRA_P1 ? 0.95 : 0.05;
+    int count, best = 0, rc = 0;
+    bool ok;
+
+    for (int k = 0; k < n && p->cal_metric == FG_ERR_L1; k++)
+        exact_expect_out(samples[k].exact);
+    TRY(num_list_parse(p->cal_list, "cal_list", 0, list, LIST_MOST, &count, err));
+    sort_f64(list, count);
+    if (p->cal_metric == FG_CRA_P1) {
+        for (int lo = 0, hi = count - 1; lo <= hi;) {
+            int mid = (lo + hi) / 2;
+            TRY(meets(p, samples, n, list[mid], bound, &ok, err));
+            if (ok) {
+                best = mid;
+                lo = mid + 1;
+            } else {
+                hi = mid - 1;
+            }
+        }
+    } else {
+        for (int k = count - 1; k > 0; k--) {
+            TRY(meets(p, samples, n, list[k], bound, &ok, err));
+            if (ok) {
+                best = k;
+                break;
+            }
+        }
+    }
+    jw_knum(w, "tau", list[best]);
+out:
+    return rc;
+}
+
+/* ---- pooled at equal density ---------------------------------------------------------------- */
+
+/* Mean over the samples of the density of the pooled mask, or of the cached one. */
+static int mean_density(const struct fg_params *p, bool pooled, const struct head_in *samples,
+                        int n, double *mean, struct err *err)
+{
+    int rc = 0;
+    *mean = 0;
+    for (int k = 0; k < n && !rc; k++) {
+        struct slice_mask m = {0};
+        struct fg_stats stats;
+        double d = 0;
+        rc = pooled ? fg_pooled_mask(p, &samples[k], &m, err)
+                    : fg_cached_mask(p, &samples[k], p->tau, NULL, &m, &stats, err);
+        if (!rc)
+            rc = slice_mask_density(&m, &d, err);
+        *mean += d / n;
+        slice_mask_free(&m);
+    }
+    return rc;
+}
+
+/* The parameter of the pooled rule as a search variable in which density does not rise: ln c1,
+ * ln tau1, -kappa. */
+static void set_search(struct fg_params *p, double x)
+{
+    if (p->pool == FG_POOL_NORM)
+        p->c1 = exp(x);
+    else if (p->pool == FG_POOL_LITERAL)
+        p->tau1 = exp(x);
+    else
+        p->kappa = -x;
+}
+
+/* Halvings: 2^-60 of the interval is below a double's spacing. */
+#define HALVINGS 60
+
+static int calibrate_pooled(const struct fg_params *given, const struct head_in *samples, int n,
+                            struct jw *w, struct err *err)
+{
+    struct fg_params p = *given;
+    double want, d, lo, hi, d_lo = 1, d_hi = 0;
+    int rc = 0;
+
+    TRY(mean_density(&p, false, samples, n, &want, err));
+    lo = p.pool == FG_POOL_TOPK ? -1 : -690;
+    hi = p.pool == FG_POOL_TOPK ? -1e-12 : 690;
+    for (int k = 0; k < HALVINGS; k++) {
+        double mid = lo + (hi - lo) / 2;
+        set_search(&p, mid);
+        TRY(mean_density(&p, true, samples, n, &d, err));
+        if (d >= want) {
+            lo = mid;
+            d_lo = d;
+        } else {
+            hi = mid;
+            d_hi = d;
+        }
+    }
+    set_search(&p, want - d_hi < d_lo - want ? hi : lo);
+    if (p.pool == FG_POOL_NORM)
+        jw_knum(w, "c1", p.c1);
+    else if (p.pool == FG_POOL_LITERAL)
+        jw_knum(w, "tau1", p.tau1);
+    else
+        jw_knum(w, "kappa", p.kappa);
+out:
+    return rc;
+}
+
+static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
+                     int n, struct jw *w, struct err *err)
+{
+    const struct fg_params *p = params;
+    return p->mode == FG_POOLED ? calibrate_pooled(p, samples, n, w, err)
+                                : calibrate_cached(p, samples, n, w, err);
+}
+
+static const struct metric_def metrics[] = {
+    OWN_METRIC("mask_margin", "smallest |ln(value / threshold)| over the units",
+               .noise = NOISE_ROUNDING),
+    OWN_METRIC("cra_bound",
+               "mask of its own step: lower bound 1 - c (1 - min count / N) of cra_min",
+               .better = BETTER_HIGHER, .axis = AXIS_SHARE, .noise = NOISE_ROUNDING),
     {0},
 };
-/* clang-format on */
 
 const struct method method_fg_attn = {
     .name = "fg-attn",
     .summary = "M x 1 slices kept where the largest p exceeds c/N, cached over steps or pooled",
-    .paper = "FG-Attn: Leveraging Fine-Grained Sparse Attention in Video Diffusion Models, "
-             "arXiv 2509.16518",
+    .paper = "FG-Attn: Leveraging Fine-Grained Sparse Attention in Video Diffusion Models, arXiv "
+             "2509.16518",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS,
     .params = {.table = options,
                .size = sizeof(struct fg_params),
-               .scopes = scopes,
-               .budget = budget,
+               .scopes = PARAM_SCOPES({"tau refresh norm compare", "mode=cached"},
+                                      {"pool c1 tau1 kappa", "mode=pooled"}, {"c1", "pool=norm"},
+                                      {"tau1", "pool=literal"}, {"kappa", "pool=topk"}),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LOG, "tau", .only = "mode=cached",
+                                                 .falls = true, .lo = 1e-9, .hi = BUDGET_TOKENS),
+                                       BUDGET_BY(BUDGET_LOG, "c1", .only = "pool=norm",
+                                                 .falls = true, .lo = 1e-9, .hi = BUDGET_TOKENS),
+                                       BUDGET_BY(BUDGET_LOG, "tau1", .only = "pool=literal",
+                                                 .falls = true, .lo = 1e-12, .hi = 1e12),
+                                       BUDGET_BY(BUDGET_LIN, "kappa", .only = "pool=topk")),
                .validate = validate,
                .order = token_order,
-               .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct fg_state),
+               /* A threshold without forced keys may keep nothing of a row. */
+               .may_be_empty = method_always},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
@@ -618,6 +1029,16 @@ const struct method method_fg_attn = {
     .why_full = why_full,
     .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device, .compares = true},
     .reuse = {.of = origin},
-    .search = {.calibrate = fg_calibrate, .passes = 2},
-    .tests = {.full = "mode=pooled:pool=topk:kappa=1", .variants = variants, .budgets = budgets},
+    .search = {.calibrate = calibrate, .passes = 2},
+    .tests = {.full = "mode=pooled:pool=topk:kappa=1",
+              .variants = TEXTS("refresh=1", "refresh=1:tau=3:M=16",
+                                "refresh=1:tau=2:M=32:width=8:normaliser_n=all",
+                                "refresh=2:tau=2:M=16:compare", "refresh=2:norm=previous:M=16",
+                                "refresh=1:dense_layers=4", "refresh=1:tau=2:M=16:permute=hilbert",
+                                "mode=pooled", "mode=pooled:pool=literal:tau1=0.01:M=48",
+                                "mode=pooled:pool=topk:kappa=0.2:width=16"),
+              .budgets = METHOD_BUDGETS(
+                  {"refresh=1:M=16:tau=%s", {"20", "5", "2", "0.5", "0.01"}},
+                  {"mode=pooled:M=16:c1=%s", {"10", "2", "0.5", "0.01"}},
+                  {"mode=pooled:M=16:pool=topk:kappa=%s", {"0.05", "0.3", "0.7", "1"}})},
 };

@@ -35,36 +35,9 @@ struct fg_stats {
     int64_t keys_min; /* fewest kept keys of a group */
 };
 
-/* The N of the threshold c/N. */
-double fg_n(const struct fg_params *p, const struct head_in *in);
-
 /* Mask of the slices whose largest p exceeds c/N, and of the forced slices. lse [nq] is the
  * normaliser of p; NULL = this head's. Initialises *out. */
 int fg_cached_mask(const struct fg_params *p, const struct head_in *in, double c, const double *lse,
                    struct slice_mask *out, struct fg_stats *stats, struct err *err);
-
-/* Mask of the slices that the pooled rule chooses. Initialises *out. */
-int fg_pooled_mask(const struct fg_params *p, const struct head_in *in, struct slice_mask *out,
-                   struct err *err);
-
-/* The mask that somebody else chose for the whole head, in units of M x width, without the forced
- * slices or with them. Initialises *out; *keys_min as in fg_stats. ERR_RUN: lists of other units.
- */
-int fg_given_mask(const struct fg_params *p, const struct head_in *in, const struct mask *m,
-                  struct slice_mask *out, int64_t *keys_min, struct err *err);
-
-/* Units of a group that pool=topk keeps: a share of all keys. */
-int64_t fg_topk_units(const struct fg_params *p, const struct head_in *in);
-
-/* What a choice costs. has_lse: the normalisers are there, from a dense call or an earlier step. */
-void fg_cached_cost(const struct head_in *in, bool has_lse, struct select_cost *c);
-void fg_pooled_cost(const struct fg_params *p, const struct head_in *in, struct select_cost *c);
-
-/* Text keys [*t0, *t1) of the sequence; empty where there are none. */
-void fg_text_keys(const struct head_in *in, int64_t *t0, int64_t *t1);
-
-/* Calibration, see method_fg_attn. */
-int fg_calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples, int n,
-                 struct jw *w, struct err *err);
 
 #endif

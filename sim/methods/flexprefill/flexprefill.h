@@ -27,13 +27,6 @@ struct flex_config {
     bool both; /* bidirectional: distances to both sides, all blocks */
 };
 
-/* Smallest and largest number of block columns, and of block diagonals. */
-int64_t flex_min_blocks(const struct flex_config *c);
-int64_t flex_max_blocks(const struct flex_config *c);
-
-/* False for a prompt that is so short that the head stays dense. */
-bool flex_applies(const struct flex_config *c);
-
 /* Scores from the sampled rows, per token and per block. */
 struct flex_scores {
     int64_t nb;
@@ -83,17 +76,10 @@ int flex_plan_build(struct flex_plan *p, const struct flex_config *c, struct fle
                     const struct head_in *in, struct err *err);
 void flex_plan_free(struct flex_plan *p);
 
-/* The plan of a device (profile official): its mask, and `own` that came beside it. */
-int flex_plan_take(struct flex_plan *p, const struct flex_config *c,
-                   const struct device_choice *chosen, const struct flex_own *own, struct err *err);
-
 /* Set in the map those entries of the estimated block map w [nb][nb] that are kept. In order of
  * weight (ties: lower index) these are the entries with running sum <= budget or, with cross, the
  * fewest entries with running sum >= budget. */
 int flex_keep_entries(const double *w, int64_t nb, double budget, bool cross, struct block_map *map,
                       struct err *err);
-
-/* Kept blocks over those that dense attention has. */
-double flex_work(const struct flex_plan *p);
 
 #endif

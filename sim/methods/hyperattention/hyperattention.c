@@ -16,53 +16,243 @@
  * blocks) rows. official_pad=1 has the zero rows that the code puts behind the last block;
  * exclude=0 counts drawn keys of the own block twice, as one of its two paths does.
  */
-#include "core/accel.h"
+#include "core/intmath.h"
 #include "core/mem.h"
-#include "core/method.h"
-#include "core/rules.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
 #include "sim/methods/hyperattention/hyperplan.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- the plan: algorithms 1 to 4 as the published code has them ------------------------------ */
+
+/* O(N projs D) for the hash, O(N log N) for the order, per level of the recursion. */
+
+void hyper_merge(double lse1, double lse2, double *t, double *lse)
+{
+    double top = fmax(lse1, lse2);
+    if (top == -INFINITY) {
+        *t = 1;
+        *lse = -INFINITY;
+        return;
+    }
+    double a = exp(lse1 - top), b = exp(lse2 - top);
+    *t = a / (a + b);
+    *lse = top + log(a + b);
+}
+
+/* ---- the hash ------------------------------------------------------------------------------- */
+
+static int make_directions(struct hyper_plan *p, int d, struct err *err)
+{
+    const struct own_hashed *r = &p->rule;
+    int64_t n = r->projs;
+    uint64_t stream = own_direction_stream(r);
+    int rc = mem_alloc(&p->dir, n * d, sizeof *p->dir, "directions", err);
+    for (int64_t i = 0; i < n * d && !rc; i++)
+        p->dir[i] = r->axes ? (double)(i % d == i / d) : rng_normal(r->seed, stream, (uint64_t)i);
+    return rc;
+}
+
+static uint32_t rank_of(const struct hyper_plan *p, const float *x, int d)
+{
+    uint32_t bin = 0;
+    for (int r = 0; r < p->rule.projs; r++) {
+        double sum = 0;
+        for (int c = 0; c < d; c++)
+            sum += p->dir[(int64_t)r * d + c] * (double)x[c];
+        bin |= (uint32_t)(sum > 0) << r;
+    }
+    return own_hash_rank(bin, p->rule.inverse);
+}
+
+/* Rows [r0, r1) of x in the order of their ranks, stably: order [r1 - r0], absolute. */
+static int sort_rows(const struct hyper_plan *p, const float *x, int64_t r0, int64_t r1, int d,
+                     int32_t *order, struct err *err)
+{
+    int64_t bins = (int64_t)1 << p->rule.projs, n = r1 - r0, *start = NULL;
+    uint32_t *rank = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&rank, n, sizeof *rank, "ranks", err));
+    TRY(mem_zalloc(&start, bins + 1, sizeof *start, "bins", err));
+    for (int64_t i = 0; i < n; i++) {
+        rank[i] = rank_of(p, x + (r0 + i) * d, d);
+        start[rank[i] + 1]++;
+    }
+    for (int64_t b = 0; b < bins; b++)
+        start[b + 1] += start[b];
+    for (int64_t i = 0; i < n; i++)
+        order[start[rank[i]]++] = (int32_t)(r0 + i);
+out:
+    free(rank);
+    free(start);
+    return rc;
+}
+
+/* ---- a square ------------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return ascending(&((const struct hyper_sample *)a)->key,
+                     &((const struct hyper_sample *)b)->key);
+}
+
+/* Keys drawn from the sorted order with replacement, equal ones together. */
+static int draw(const struct hyper_plan *p, int64_t square, struct err *err)
+{
+    const struct own_square *at = p->at.square + square;
+    struct hyper_square *s = p->squares + square;
+    int64_t m = p->rule.samples, n = at->k1 - at->k0, kept = 0;
+    uint64_t stream = rng_head_stream(own_draw_stream(&p->rule, square), p->rule.head);
+    int rc = mem_alloc(&s->samples, m, sizeof *s->samples, "drawn keys", err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < m; i++) {
+        int64_t to = (int64_t)rng_below(p->rule.seed, stream, (uint64_t)i, (uint64_t)n);
+        s->samples[i] = (struct hyper_sample){s->keys[to], (int32_t)(to / p->rule.block), 1};
+    }
+    qsort(s->samples, (size_t)m, sizeof *s->samples, by_key);
+    for (int64_t i = 0; i < m; i++)
+        if (kept && s->samples[kept - 1].key == s->samples[i].key)
+            s->samples[kept - 1].count++;
+        else
+            s->samples[kept++] = s->samples[i];
+    s->n_samples = kept;
+    return 0;
+}
+
+static int hash_square(const struct hyper_plan *p, const struct attn_in *x, int64_t square,
+                       struct err *err)
+{
+    const struct own_square *at = p->at.square + square;
+    struct hyper_square *s = p->squares + square;
+    int64_t nq = at->q1 - at->q0, nk = at->k1 - at->k0, b = p->rule.block;
+    int32_t *order = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&s->block_of, nq, sizeof *s->block_of, "blocks of queries", err));
+    TRY(mem_alloc(&s->keys, nk, sizeof *s->keys, "keys by block", err));
+    TRY(mem_alloc(&order, nq, sizeof *order, "sorted queries", err));
+    TRY(sort_rows(p, x->q, at->q0, at->q1, x->d, order, err));
+    for (int64_t i = 0; i < nq; i++)
+        s->block_of[order[i] - at->q0] = (int32_t)(i / at->per);
+    TRY(sort_rows(p, x->k, at->k0, at->k1, x->d, s->keys, err));
+    if (at->draws)
+        TRY(draw(p, square, err));
+    for (int64_t c = 0; c < at->blocks; c++)
+        qsort(s->keys + c * b, (size_t)MIN(b, nk - c * b), sizeof *s->keys, ascending);
+out:
+    free(order);
+    return rc;
+}
+
+/* ---- a head --------------------------------------------------------------------------------- */
+
+int hyper_plan_cut(struct hyper_plan *p, const struct own_hashed *rule, const struct attn_in *x,
+                   struct err *err)
+{
+    *p = (struct hyper_plan){.rule = *rule, .nk = x->nk};
+    return own_squares_make(rule, x->nq, x->nk, x->causal, &p->at, err);
+}
+
+int hyper_plan_hash(struct hyper_plan *p, const struct attn_in *x, struct err *err)
+{
+    int rc = 0;
+    TRY(mem_zalloc(&p->squares, p->at.n + 1, sizeof *p->squares, "squares", err));
+    TRY(make_directions(p, x->d, err));
+    for (int64_t k = 0; k < p->at.n; k++)
+        if (p->at.square[k].hashed)
+            TRY(hash_square(p, x, k, err));
+out:
+    free(p->dir);
+    p->dir = NULL;
+    return rc;
+}
+
+void hyper_plan_free(struct hyper_plan *p)
+{
+    for (int64_t i = 0; p->squares && i < p->at.n; i++) {
+        free(p->squares[i].block_of);
+        free(p->squares[i].keys);
+        free(p->squares[i].samples);
+    }
+    free(p->squares);
+    free(p->dir);
+    own_squares_free(&p->at);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- a row ---------------------------------------------------------------------------------- */
+
+static struct hyper_part hashed_part(const struct hyper_plan *p, int64_t square, int64_t i)
+{
+    int64_t block = p->squares[square].block_of[i - p->at.square[square].q0];
+    return (struct hyper_part){0, 0, square, block};
+}
+
+int hyper_parts(const struct hyper_plan *p, int64_t i, struct hyper_part parts[HYPER_PARTS])
+{
+    struct own_walk w = {0, p->at.nq, 1};
+    int n = 0;
+    if (!p->at.causal) {
+        parts[0] = p->at.n_hashed ? hashed_part(p, 0, i) : (struct hyper_part){0, p->nk, -1, 0};
+        return 1;
+    }
+    for (int32_t s; (s = own_walk_next(p->at.node, i, &w)) >= 0;)
+        parts[n++] = hashed_part(p, s, i);
+    parts[n++] = (struct hyper_part){w.lo, i + 1, -1, 0};
+    return n;
+}
+
+int64_t hyper_block(const struct hyper_plan *p, int64_t square, int64_t block, const int32_t **keys)
+{
+    const struct own_square *at = p->at.square + square;
+    int64_t b = p->rule.block, n = at->k1 - at->k0, from = block * b;
+    *keys = p->squares[square].keys + from;
+    return MIN(b, n - from);
+}
+
 enum { GRAY_OFFICIAL, GRAY_INVERSE };
 enum { NORMAL, AXES };
 static const char *const grays[] = {"official", "inverse", NULL};
-static const char *const direction_names[] = {"normal", "axes", NULL};
 
-struct hyper_params {
+struct params {
     int64_t projs, block, samples, min_len;
     int gray, proj_dir;
     bool exclude, official_pad;
 };
 
 static const struct opt options[] = {
-    OPT_INT(struct hyper_params, projs, "7", 1, 16, "bits", "Bits of the hash."),
-    OPT_INT(struct hyper_params, block, "256", 1, 1e9, "tokens", "Keys of a block."),
-    OPT_INT(struct hyper_params, samples, "256", 0, 1e7, "keys",
+    OPT_INT(struct params, projs, "7", 1, 16, "bits", "Bits of the hash."),
+    OPT_INT(struct params, block, "256", 1, 1e9, "tokens", "Keys of a block."),
+    OPT_INT(struct params, samples, "256", 0, 1e7, "keys",
             "Keys drawn for all queries of a head (causal: of a half)."),
-    OPT_INT(struct hyper_params, min_len, "4096", 0, 1e9, "tokens",
+    OPT_INT(struct params, min_len, "4096", 0, 1e9, "tokens",
             "Shorter sequences, and causal halves up to this length, are exact."),
-    OPT_ENUM(
-        struct hyper_params, gray, "official", grays,
-        "Order of the bins: their Gray code as in the published table, or the inverse map, whose "
-        "neighbours differ in one bit."),
-    OPT_BOOL(struct hyper_params, exclude, "1",
+    OPT_ENUM(struct params, gray, "official", grays,
+             "Order of the bins: their Gray code as in the published table, or the inverse map, "
+             "whose neighbours differ in one bit."),
+    OPT_BOOL(struct params, exclude, "1",
              "Drawn keys of the query's own block do not count again."),
-    OPT_BOOL(struct hyper_params, official_pad, "0",
+    OPT_BOOL(struct params, official_pad, "0",
              "The zero rows that fill the last block count as keys of score 0, as in the code."),
-    OPT_ENUM(struct hyper_params, proj_dir, "normal", direction_names,
+    OPT_ENUM(struct params, proj_dir, "normal", TEXTS("normal", "axes"),
              "Directions: random, or the first unit vectors, which depend on no seed."),
     {0},
 };
 
-struct hyper_state {
+struct state {
     struct hyper_plan plan;
     const struct head_in *in;
     bool weighted;              /* weights, or zero rows */
@@ -73,7 +263,7 @@ struct hyper_state {
 
 static void release(void *state)
 {
-    struct hyper_state *s = state;
+    struct state *s = state;
     hyper_plan_free(&s->plan);
     free(s->score);
     free(s->weighted_v);
@@ -82,7 +272,7 @@ static void release(void *state)
 }
 
 /* Everything that the plan follows from, but for q and k. */
-static void fill_rule(const struct hyper_params *p, const struct head_in *in, uint64_t seed,
+static void fill_rule(const struct params *p, const struct head_in *in, uint64_t seed,
                       struct own_hashed *r)
 {
     memset(r, 0, sizeof *r);
@@ -104,8 +294,8 @@ static void fill_rule(const struct hyper_params *p, const struct head_in *in, ui
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct hyper_params *p = params;
-    struct hyper_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
     struct own_hashed rule;
     int rc = 0;
 
@@ -127,7 +317,7 @@ out:
 }
 
 /* Hash, unless that was done or there is nothing to hash. */
-static int make_plan(struct hyper_state *s, struct err *err)
+static int make_plan(struct state *s, struct err *err)
 {
     return s->plan.squares || s->plan.at.n_hashed == 0 ? 0
                                                        : hyper_plan_hash(&s->plan, &s->in->x, err);
@@ -136,7 +326,7 @@ static int make_plan(struct hyper_state *s, struct err *err)
 /* ---- the mask: every pair with a weight ------------------------------------------------------ */
 
 /* The ascending lists of a block and of the drawn keys, together; without the samples: one. */
-static int add_hashed(const struct hyper_state *s, const struct hyper_part *part, bool samples,
+static int add_hashed(const struct state *s, const struct hyper_part *part, bool samples,
                       struct mask *m, int64_t g, struct err *err)
 {
     const struct hyper_square *q = s->plan.squares + part->square;
@@ -153,8 +343,8 @@ static int add_hashed(const struct hyper_state *s, const struct hyper_part *part
     return rc;
 }
 
-static int make_mask(struct hyper_state *s, bool samples, int64_t row0, int64_t row1,
-                     struct mask *out, struct err *err)
+static int make_mask(struct state *s, bool samples, int64_t row0, int64_t row1, struct mask *out,
+                     struct err *err)
 {
     const struct attn_in *x = &s->in->x;
     struct hyper_part parts[HYPER_PARTS];
@@ -175,7 +365,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct hyper_state *s = state;
+    struct state *s = state;
     const struct attn_in *x = &s->in->x;
     int rc = 0;
     if (s->plan.at.n_hashed == 0)
@@ -193,7 +383,7 @@ out:
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct hyper_state *s = state;
+    const struct state *s = state;
     rule->of.hashed = s->plan.rule;
     rule->of.hashed.head = 0;
     rule->data = &s->plan.rule.head;
@@ -202,7 +392,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    struct hyper_state *s = state;
+    struct state *s = state;
     if (c->lists && c->lists->form == MASK_FULL && s->plan.at.n_hashed == 0)
         return 0;
     return slice_mask_take(&s->given, c, 1, 1, 0, err);
@@ -211,7 +401,7 @@ static int take(void *state, const struct device_choice *c, struct err *err)
 /* Also without weights: blocks of sorted tokens are no tiles of a mask. */
 static void how(const void *state, struct arithmetic *a, char why[160])
 {
-    const struct hyper_state *s = state;
+    const struct state *s = state;
     if (s->plan.at.n_hashed == 0)
         return;
     a->kind = ARITH_KERNEL;
@@ -219,7 +409,7 @@ static void how(const void *state, struct arithmetic *a, char why[160])
     a->own.of.hashed = s->plan.rule;
 }
 
-static int est_init(struct hyper_state *s, struct err *err)
+static int est_init(struct state *s, struct err *err)
 {
     int64_t nq = s->in->x.nq;
     int rc = s->est ? 0 : mem_alloc(&s->est, nq, sizeof *s->est, "estimated sums", err);
@@ -230,7 +420,7 @@ static int est_init(struct hyper_state *s, struct err *err)
 
 static int done(void *state, double tiles_pv, const double *lse, struct err *err)
 {
-    struct hyper_state *s = state;
+    struct state *s = state;
     int rc = est_init(s, err);
     if (!rc)
         memcpy(s->est, lse, (size_t)s->in->x.nq * sizeof *lse);
@@ -240,7 +430,7 @@ static int done(void *state, double tiles_pv, const double *lse, struct err *err
 /* ---- attention ------------------------------------------------------------------------------ */
 
 /* Does the key count as drawn for a query of this block? */
-static bool counts(const struct hyper_state *s, const struct hyper_part *part,
+static bool counts(const struct state *s, const struct hyper_part *part,
                    const struct hyper_sample *drawn)
 {
     return !s->plan.rule.exclude || drawn->block != part->block;
@@ -256,7 +446,7 @@ static double dot(const float *a, const float *b, int d)
 
 /* Scores plus log weights of the drawn keys of row i; returns the largest. The zero rows of a last
  * block are one entry, and no value: *pad. */
-static double sample_scores(struct hyper_state *s, int64_t i, const struct hyper_part *parts, int n,
+static double sample_scores(struct state *s, int64_t i, const struct hyper_part *parts, int n,
                             double *pad)
 {
     const struct attn_in *x = &s->in->x;
@@ -283,7 +473,7 @@ static double sample_scores(struct hyper_state *s, int64_t i, const struct hyper
 }
 
 /* Output and log-sum-exp of the drawn keys alone. */
-static double sample_output(struct hyper_state *s, int64_t i, const struct hyper_part *parts, int n)
+static double sample_output(struct state *s, int64_t i, const struct hyper_part *parts, int n)
 {
     const struct attn_in *x = &s->in->x;
     double pad, top = sample_scores(s, i, parts, n, &pad), sum = 0;
@@ -312,7 +502,7 @@ static double sample_output(struct hyper_state *s, int64_t i, const struct hyper
     return top + log(sum);
 }
 
-static int buffers(struct hyper_state *s, struct err *err)
+static int buffers(struct state *s, struct err *err)
 {
     int64_t samples = s->plan.rule.samples;
     int rc = 0;
@@ -329,7 +519,7 @@ out:
 static int attend(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
                   struct err *err)
 {
-    struct hyper_state *s = state;
+    struct state *s = state;
     struct hyper_part parts[HYPER_PARTS];
     struct mask ones = {0};
     int64_t dv = s->in->x.dv;
@@ -355,7 +545,7 @@ out:
 
 /* Mean and standard deviation of the estimated share of a row's mass. A row's share is cut at
  * e^300, so that its square is a number. */
-static int report_mass(struct hyper_state *s, struct record *r, struct err *err)
+static int report_mass(struct state *s, struct record *r, struct err *err)
 {
     int64_t nq = s->in->x.nq;
     const double *lse;
@@ -368,20 +558,20 @@ static int report_mass(struct hyper_state *s, struct record *r, struct err *err)
         squares += x * x;
     }
     double mean = sum / (double)nq;
-    TRY(record_metric(r, "mass_est_mean", mean, err));
-    TRY(record_metric(r, "mass_est_sd", sqrt(fmax(squares / (double)nq - mean * mean, 0)), err));
+    TRY(RECORD_ALL(r, err, {"mass_est_mean", mean},
+                   {"mass_est_sd", sqrt(fmax(squares / (double)nq - mean * mean, 0))}));
 out:
     return rc;
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    struct hyper_state *s = state;
+    struct state *s = state;
     const struct own_squares *at = &s->plan.at;
     int rc = 0;
     record_note(r, "squares=%lld;hashed=%lld", (long long)at->n, (long long)at->n_hashed);
-    TRY(record_metric(r, "pairs_exec", at->pairs, err));
-    TRY(record_metric(r, "density_exec", at->pairs / record_get(r, "pairs_allowed"), err));
+    TRY(RECORD_ALL(r, err, {"pairs_exec", at->pairs},
+                   {"density_exec", at->pairs / record_get(r, "pairs_allowed")}));
     if (s->weighted)
         TRY(report_mass(s, r, err));
 out:
@@ -391,7 +581,7 @@ out:
 /* Every square hashes its queries and keys; drawn keys are attended to, not chosen by data. */
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct hyper_state *s = state;
+    const struct state *s = state;
     for (int64_t k = 0; k < s->plan.at.n; k++) {
         const struct own_square *q = s->plan.at.square + k;
         double tokens = q->hashed ? (double)(q->q1 - q->q0 + q->k1 - q->k0) : 0;
@@ -404,24 +594,11 @@ static bool cost(const void *state, struct select_cost *c)
 
 static bool why_full(const void *state, char why[160])
 {
-    const struct hyper_state *s = state;
+    const struct state *s = state;
     snprintf(why, 160, "%lld tokens have no part of min_len=%lld", (long long)s->in->x.nq,
              (long long)s->plan.rule.min_len);
     return s->plan.at.n_hashed == 0;
 }
-
-static const struct budget_param budget[] = {
-    {.params = "samples", .scale = BUDGET_COUNT},
-    {0},
-};
-
-static const char *const variants[] = {
-    "min_len=0:block=16:samples=8",
-    "min_len=32:block=16:samples=40:gray=inverse",
-    "min_len=0:block=24:samples=16:exclude=0:official_pad=1",
-    "min_len=50:block=64:samples=0:proj_dir=axes",
-    NULL,
-};
 
 const struct method method_hyperattention = {
     .name = "hyperattention",
@@ -430,8 +607,10 @@ const struct method method_hyperattention = {
     .paper =
         "Han et al., HyperAttention: Long-context Attention in Near-Linear Time, arXiv 2310.05869",
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_RANDOM,
-    .params = {.table = options, .size = sizeof(struct hyper_params), .budget = budget},
-    .state_size = sizeof(struct hyper_state),
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "samples"))},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
@@ -440,5 +619,9 @@ const struct method method_hyperattention = {
     .why_full = why_full,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .arith = {.kind = ARITH_KERNEL, .how = how, .attend = attend, .done = done},
-    .tests = {.full = "min_len=1000000000", .variants = variants},
+    .tests = {.full = "min_len=1000000000",
+              .variants = TEXTS("min_len=0:block=16:samples=8",
+                                "min_len=32:block=16:samples=40:gray=inverse",
+                                "min_len=0:block=24:samples=16:exclude=0:official_pad=1",
+                                "min_len=50:block=64:samples=0:proj_dir=axes")},
 };

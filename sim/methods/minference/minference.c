@@ -19,9 +19,12 @@
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/intmath.h"
+#include "core/json.h"
+#include "core/log.h"
 #include "core/mem.h"
-#include "core/method.h"
-#include "core/rules.h"
+#include "sim/blocks/judge.h"
+#include "sim/blocks/selectcost.h"
+#include "sim/blocks/tokscore.h"
 #include "sim/methods/minference/minference.h"
 
 #include <math.h>
@@ -29,16 +32,663 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- the patterns of a head ------------------------------------------------------------------ */
+
+/* MInference's three patterns (arXiv:2407.02490, section 3): A-shape (sink and
+ * window), vertical-slash (columns and distances from the last rows), and block-sparse (products of
+ * mean-pooled queries and keys). Estimation 2 last_q N d and two sorts of N values; block-sparse
+ * nb^2 d. */
+
+void minf_budget(int64_t n, double share, int64_t *v, int64_t *s)
+{
+    double b = trunc((double)n * share);
+    *v = (int64_t)(0.2 * b);
+    *s = (int64_t)(0.8 * b);
+}
+
+/* ---- vertical-slash --------------------------------------------------------------------- */
+
+static int make_lists(struct minf_head *h, const double *col, const double *slash, int64_t v,
+                      int64_t s, struct err *err)
+{
+    const struct minf_config *c = &h->c;
+    vslash_free(&h->lists);
+    int rc = vslash_select(&h->lists, c->n, col, v, c->force_cols, slash, s, c->force_dists, err);
+    h->lists.both = c->both;
+    return rc;
+}
+
+static double dense_blocks(const struct minf_config *c)
+{
+    double nb = ceil((double)c->n / (double)c->block);
+    return c->both ? nb * nb : nb * (nb + 1) / 2;
+}
+
+/* What the lists of the whole head, which are counted, multiply, over what those of dense attention
+ * do. */
+static double work_of(const struct minf_head *h)
+{
+    const struct vslash *v = &h->lists;
+    return ((double)v->blocks + (double)v->columns / VSLASH_BLOCK) / dense_blocks(&h->c);
+}
+
+/* Sizes of the budget of `tokens`: a fifth columns, the rest distances, as `budget` has them. */
+static int lists_of(struct minf_head *h, const double *col, const double *slash, int64_t tokens,
+                    double *work, struct err *err)
+{
+    h->c.v = MIN(tokens / 5, h->c.n);
+    h->c.s = MIN(tokens - tokens / 5, h->c.n);
+    int rc = 0;
+    TRY(make_lists(h, col, slash, h->c.v, h->c.s, err));
+    TRY(vslash_add_all(&h->lists, err));
+    *work = work_of(h);
+out:
+    return rc;
+}
+
+/* The budget whose work comes nearest to the share that is asked for; work grows with it. */
+static int search_lists(struct minf_head *h, const double *col, const double *slash,
+                        struct err *err)
+{
+    int64_t lo = 1, hi = 5 * h->c.n;
+    double below = 0, above = 0;
+    int rc = 0;
+    while (lo < hi) {
+        int64_t mid = lo + (hi - lo) / 2;
+        TRY(lists_of(h, col, slash, mid, &above, err));
+        if (above < h->c.work)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    TRY(lists_of(h, col, slash, lo - 1, &below, err));
+    h->work = below;
+    TRY(lists_of(h, col, slash, lo, &above, err));
+    if (fabs(above - h->c.work) <= fabs(below - h->c.work))
+        h->work = above;
+    else
+        TRY(lists_of(h, col, slash, lo - 1, &below, err));
+    h->lists.blocks = h->lists.columns = 0; /* they are counted again with the masks */
+out:
+    return rc;
+}
+
+static int init_lists(struct minf_head *h, const struct head_in *in, struct err *err)
+{
+    int rc = 0;
+    const struct minf_config *c = &h->c;
+    double *col = NULL, *slash = NULL;
+    TRY(mem_alloc(&col, c->n, sizeof *col, "column scores", err));
+    TRY(mem_alloc(&slash, c->n, sizeof *slash, "distance scores", err));
+    TRY(token_scores(in, MIN(c->last_q, c->n), c->bf16 ? TOK_BF16_DOT : TOK_EXACT, c->p_dtype, col,
+                     slash, err));
+    TRY(c->work > 0 ? search_lists(h, col, slash, err)
+                    : make_lists(h, col, slash, c->v, c->s, err));
+out:
+    free(col);
+    free(slash);
+    return rc;
+}
+
+/* ---- block-sparse ----------------------------------------------------------------------- */
+
+/* Means of blocks of x [n][d], always divided by the block size: the code pads with zero rows. */
+static void padded_means(const struct minf_config *c, const float *x, int d, int64_t nb,
+                         float *mean)
+{
+    enum dtype type = c->bf16 ? DT_BF16 : DT_F32;
+    for (int64_t b = 0; b < nb; b++)
+        for (int e = 0; e < d; e++) {
+            double sum = 0;
+            for (int64_t t = b * c->block; t < MIN(c->n, (b + 1) * c->block); t++)
+                sum += dtype_round(type, x[t * d + e]);
+            mean[b * d + e] = dtype_round(type, (float)(sum / (double)c->block));
+        }
+}
+
+/* Products of the pooled query q with the pooled keys k [n][d], rounded to type. Equal keys have
+ * equal scores: the additions have one order. */
+static void block_scores(const float *q, const float *k, int64_t n, int d, enum dtype type,
+                         double *score)
+{
+    for (int64_t j = 0; j < n; j++) {
+        double dot = 0;
+        for (int e = 0; e < d; e++)
+            dot += (double)q[e] * k[j * d + e];
+        score[j] = dtype_round(type, (float)dot);
+    }
+}
+
+/* Blocks that row block i can see. */
+static int64_t blocks_seen(const struct minf_head *h, int64_t i)
+{
+    return h->c.both ? h->map.cols : i + 1;
+}
+
+/* Keep the `top` best of row block i. Rows with at most `top` blocks are dense. */
+static int keep_row(struct minf_head *h, double *score, int32_t *order, int64_t i, struct err *err)
+{
+    const struct minf_config *c = &h->c;
+    int64_t seen = blocks_seen(h, i), kept = MIN(c->top, seen);
+    for (int64_t j = 0; c->force_blocks && j < seen; j++)
+        score[j] = j == 0 || (j >= i - 1 && j <= i + 1) ? INFINITY : score[j];
+    int rc = order_descending(score, seen, order, err);
+    for (int64_t e = 0; !rc && e < kept; e++)
+        block_map_set(&h->map, i, order[e]);
+    return rc;
+}
+
+static int init_blocks(struct minf_head *h, const struct head_in *in, struct err *err)
+{
+    int rc = 0, d = in->x.d;
+    const struct minf_config *c = &h->c;
+    float *q = NULL, *k = NULL;
+    double *score = NULL;
+    int32_t *order = NULL;
+    int64_t nb = h->map.rows;
+    TRY(mem_alloc(&q, nb * d, sizeof *q, "pooled queries", err));
+    TRY(mem_alloc(&k, nb * d, sizeof *k, "pooled keys", err));
+    TRY(mem_alloc(&score, nb, sizeof *score, "block scores", err));
+    TRY(mem_alloc(&order, nb, sizeof *order, "block order", err));
+    padded_means(c, in->x.q, d, nb, q);
+    padded_means(c, in->x.k, d, nb, k);
+    for (int64_t i = 0; i < nb; i++) {
+        block_scores(q + i * d, k, blocks_seen(h, i), d, c->bf16 ? DT_BF16 : DT_F32, score);
+        TRY(keep_row(h, score, order, i, err));
+    }
+out:
+    free(q);
+    free(k);
+    free(score);
+    free(order);
+    return rc;
+}
+
+/* Work of the `top` best blocks of each of `blocks` rows of as many blocks, over dense attention's;
+ * a row that sees fewer keeps all of them. */
+static double share_of_top(int64_t top, int64_t blocks, bool causal)
+{
+    double t = (double)top, nb = (double)blocks;
+    double kept = causal ? t * (t + 1) / 2 + (nb - t) * t : t * nb;
+    return kept / (causal ? nb * (nb + 1) / 2 : nb * nb);
+}
+
+/* The number whose work comes nearest to `share`, the least of several; 1 <= it <= blocks. */
+static int64_t top_of_share(double share, int64_t blocks, bool causal)
+{
+    double best = INFINITY;
+    int64_t found = 1;
+    for (int64_t top = 1; top <= blocks; top++) {
+        double off = fabs(share_of_top(top, blocks, causal) - share);
+        if (off < best) {
+            best = off;
+            found = top;
+        }
+    }
+    return found;
+}
+
+/* ---- a head ----------------------------------------------------------------------------- */
+
+int minf_begin(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
+               struct err *err)
+{
+    int rc = 0;
+    memset(h, 0, sizeof *h);
+    h->c = *c;
+    h->in = in;
+    if (c->pattern != MINF_BLOCK)
+        return 0;
+    TRY(block_map_init(&h->map, c->n, c->n, c->block, !c->both, err));
+    if (c->work > 0) {
+        h->c.top = top_of_share(c->work, h->map.rows, !c->both);
+        h->work = share_of_top(h->c.top, h->map.rows, !c->both);
+    }
+out:
+    return rc;
+}
+
+static int choose(struct minf_head *h, struct err *err)
+{
+    int rc = 0;
+    if (h->c.pattern == MINF_VS)
+        rc = init_lists(h, h->in, err);
+    if (h->c.pattern == MINF_BLOCK)
+        rc = init_blocks(h, h->in, err);
+    h->chosen = rc == 0;
+    return rc;
+}
+
+int minf_init(struct minf_head *h, const struct minf_config *c, const struct head_in *in,
+              struct err *err)
+{
+    int rc = minf_begin(h, c, in, err);
+    if (!rc)
+        rc = choose(h, err);
+    if (rc)
+        minf_free(h);
+    return rc;
+}
+
+void minf_free(void *head)
+{
+    struct minf_head *h = head;
+    vslash_free(&h->lists);
+    block_map_free(&h->map);
+    slice_mask_free(&h->given);
+    memset(h, 0, sizeof *h);
+}
+
+/* ---- the choice of a device --------------------------------------------------------------- */
+
+static int take_lists(struct minf_head *h, const struct accel_own *own, struct err *err)
+{
+    int64_t words = ceil_div(h->c.n, 32);
+    int rc = 0;
+    TRY(accel_own_check(own, 2 * words * (int64_t)sizeof(uint32_t), err));
+    TRY(vslash_from_bits(&h->lists, h->c.n, own->data, words, err));
+    h->lists.both = h->c.both;
+    if (h->c.realised || h->c.work > 0)
+        TRY(vslash_add_all(&h->lists, err));
+    if (h->c.work > 0)
+        h->work = work_of(h);
+    h->chosen = true;
+out:
+    return rc;
+}
+
+int minf_take(void *head, const struct device_choice *c, struct err *err)
+{
+    struct minf_head *h = head;
+    if (h->c.pattern != MINF_VS) {
+        h->chosen = true;
+        return block_map_take(&h->map, c, err);
+    }
+    int64_t unit = h->c.realised ? VSLASH_BLOCK : 1;
+    int rc = take_lists(h, c->own, err);
+    return rc ? rc : slice_mask_take(&h->given, c, unit, 1, h->c.realised ? unit : 0, err);
+}
+
+/* ---- masks -------------------------------------------------------------------------------- */
+
+static int64_t minf_unit(const struct minf_head *h)
+{
+    return h->c.pattern == MINF_BLOCK                  ? h->c.block
+           : h->c.pattern == MINF_VS && !h->c.realised ? 1
+                                                       : VSLASH_BLOCK;
+}
+
+int minf_select(void *head, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    struct minf_head *h = head;
+    const struct minf_config *c = &h->c;
+    int rc = h->chosen ? 0 : choose(h, err);
+    if (rc)
+        return rc;
+    if (h->given.bits)
+        return slice_mask_lists(&h->given, row0, row1, out, err);
+    if (c->pattern == MINF_VS)
+        return vslash_mask(&h->lists, c->realised, row0, row1, out, err);
+    if (c->pattern == MINF_BLOCK)
+        return block_map_mask(&h->map, row0, row1, out, err);
+    struct band band = {c->init, c->local, c->n};
+    if (c->pattern == MINF_TRISHAPE)
+        band.dense_from -= MIN(c->last, c->n - 1);
+    if (c->pattern == MINF_DENSE)
+        mask_full(out, c->n, c->n, row0, row1, !c->both);
+    else
+        mask_band(out, c->n, c->n, row0, row1, !c->both, band);
+    return 0;
+}
+
+/* What estimating columns and distances, or scoring pooled blocks, costs. */
+static bool cost(const void *state, struct select_cost *c)
+{
+    const struct minf_head *h = state;
+    int64_t n = h->c.n, rows = MIN(h->c.last_q, n);
+    int d = h->in->x.d;
+    double pairs = 0;
+    if (h->c.pattern == MINF_VS) {
+        cost_exact_rows(c, h->in, (double)rows, cost_pairs(&h->in->x, n - rows, n, 1), 2);
+        cost_rows(c, h->in, (double)n, d);
+        cost_kept(c, 2 * (double)n);
+    }
+    if (h->c.pattern != MINF_BLOCK)
+        return true;
+    for (int64_t i = 0; i < h->map.rows; i++)
+        pairs += (double)blocks_seen(h, i);
+    cost_sums(c, 2 * (double)n * d);
+    cost_products(c, pairs, d);
+    cost_rows(c, h->in, 2 * (double)n, d);
+    cost_kept(c, 2 * (double)h->map.rows * d + pairs);
+    return true;
+}
+
+/* ---- published tables ------------------------------------------------------------------- */
+
+static int parse_entry(const json_t *e, const char *where, enum minf_pattern *pattern, int64_t *v,
+                       int64_t *s, struct err *err)
+{
+    static const struct {
+        const char *name;
+        enum minf_pattern pattern;
+    } TYPES[] = {
+        {"vertical_and_slash", MINF_VS}, {"stream_llm", MINF_ASHAPE}, {"block_sparse", MINF_BLOCK}};
+    const char *type = json_string_value(json_array_get(e, 0));
+    const json_t *a = json_array_get(e, 1), *b = json_array_get(e, 2);
+    if (!type || !json_is_integer(a) || !json_is_integer(b) || json_integer_value(a) < 1 ||
+        json_integer_value(b) < 1)
+        return err_set(err, ERR_INPUT, "%s: [type, v, s, score] was expected, v and s >= 1", where);
+    for (int i = 0; i < 3; i++)
+        if (strcmp(type, TYPES[i].name) == 0) {
+            *pattern = TYPES[i].pattern;
+            *v = json_integer_value(a);
+            *s = json_integer_value(b);
+            return 0;
+        }
+    return err_set(err, ERR_INPUT,
+                   "%s: unknown pattern '%s'; vertical_and_slash, stream_llm or block_sparse",
+                   where, type);
+}
+
+/* Check that the file exists and that the whole of it is a table. */
+static int minf_table_check(const char *path, struct err *err)
+{
+    json_t *doc = NULL;
+    int rc = json_read_file(path, (size_t)64 << 20, &doc, err);
+    if (!rc && !json_is_array(doc))
+        rc = err_set(err, ERR_INPUT, "%s: a list over layers was expected", path);
+    json_decref(doc);
+    return rc;
+}
+
+int minf_table_entry(const char *path, int layer, int head, enum minf_pattern *pattern, int64_t *v,
+                     int64_t *s, struct err *err)
+{
+    json_t *doc = NULL;
+    char key[16], where[640];
+    int rc = json_read_file(path, (size_t)64 << 20, &doc, err);
+    if (rc)
+        return rc;
+    const json_t *heads = json_array_get(doc, (size_t)layer);
+    snprintf(key, sizeof key, "%d", head);
+    snprintf(where, sizeof where, "%.600s: layer %d head %d", path, layer, head);
+    if (!json_is_array(doc) || (heads && !json_is_object(heads)))
+        FAIL(err, ERR_INPUT, "%s: a list over layers of objects was expected", where);
+    const json_t *e = heads ? json_object_get(heads, key) : NULL;
+    if (e)
+        rc = parse_entry(e, where, pattern, v, s, err);
+out:
+    json_decref(doc);
+    return rc;
+}
+
+/* ---- offline choice of a pattern ------------------------------------------------------------- */
+
+/* MInference's offline choice of a pattern per head (arXiv:2407.02490,
+ * algorithm 1 and appendix C.2; the published code differs from it).
+ *
+ *   code:  six fixed candidates, the one with the highest mean recall wins; a winning A-shape is
+ *          written as vertical-slash (100, 800), a winning block pattern as (1000, 6096)
+ *   paper: candidates brought to the kernel cost of an A-shape (1024, 4096) in steps of 50, the
+ *          least output error wins and keeps its type
+ *
+ * Each candidate costs one masked attention per sample. */
+
+#define CHUNK 1024 /* rows, a multiple of every unit */
+#define FULL_LENGTH 131072
+#define STEP 50
+
+/* ---- judging ---------------------------------------------------------------------------- */
+
+/* Mask of a chunk of rows from r on; adds the pairs that it executes. */
+static int chunk_mask(struct minf_head *h, int64_t r, struct mask *m, double *exec, struct err *err)
+{
+    struct mask_counts n = {0};
+    int rc = 0;
+    TRY(minf_select(h, r, MIN(r + CHUNK, h->c.n), m, err));
+    TRY(mask_count(m, &n, err));
+    *exec += n.pairs_exec > 0 ? (double)n.pairs_exec : 0;
+out:
+    if (rc)
+        mask_free(m);
+    return rc;
+}
+
+/* Recall of rows into mass [nq], errors of outputs, pairs that the mask executes. */
+static int judge_mask(struct minf_head *h, const struct head_in *in, double *mass, struct judged *v,
+                      double *exec, struct err *err)
+{
+    int64_t rows = in->x.nq;
+    struct judging j;
+    int rc = 0;
+
+    judge_begin(&j, in->exact, mass);
+    for (int64_t r = 0; r < rows; r += CHUNK) {
+        struct mask m = {0};
+        TRY(chunk_mask(h, r, &m, exec, err));
+        TRY(judge_add(&j, &m, err));
+    }
+    TRY(judge_end(&j, NULL, err));
+    *v = j.sum;
+out:
+    judge_free(&j);
+    return rc;
+}
+
+/* Add the mean over n samples of the candidate's numbers on one sample. */
+static int judge(struct minf_candidate *cand, const struct head_in *in, int64_t rows_from, int n,
+                 struct err *err)
+{
+    int64_t rows = in->x.nq;
+    struct minf_head h = {0};
+    struct judged v = {0};
+    double *mass = NULL, recall = 0, exec = 0;
+    int rc = 0;
+    TRY(mem_alloc(&mass, rows, sizeof *mass, "recall of rows", err));
+    TRY(minf_init(&h, &cand->c, in, err));
+    TRY(judge_mask(&h, in, mass, &v, &exec, err));
+    for (int64_t r = rows_from; r < rows; r++)
+        recall += mass[r];
+    if (cand->c.pattern == MINF_VS && cand->c.realised)
+        exec = (double)vslash_exec(&h.lists);
+    cand->score += recall / (double)(rows - rows_from) / n;
+    cand->error += (v.sq_ref > 0 ? sqrt(v.sq_delta / v.sq_ref) : 0) / n;
+    cand->exec += exec / (double)pairs_allowed(rows, rows, true) / n;
+out:
+    minf_free(&h);
+    free(mass);
+    return rc;
+}
+
+/* ---- the code's candidates -------------------------------------------------------------- */
+
+/* Give a candidate a pattern and its sizes: v and s, init and local, or top twice. */
+static void set_candidate(struct minf_candidate *c, const char *name, enum minf_pattern pattern,
+                          int64_t a, int64_t b)
+{
+    bool vs = pattern == MINF_VS, shape = pattern == MINF_ASHAPE;
+    c->name = name;
+    c->pattern = c->c.pattern = pattern;
+    *(vs ? &c->c.v : shape ? &c->c.init : &c->c.top) = c->v = a;
+    *(vs ? &c->c.s : shape ? &c->c.local : &c->c.top) = c->s = b;
+}
+
+/* Token-exact masks of the published search: 30 columns and 30 distances forced and no lower
+ * clamps, a window of 801 distances, 32-token blocks. Realised: what the kernels run. */
+static int code_candidates(bool exact, const struct minf_config *base, struct minf_candidate *cand)
+{
+    static const int64_t SIZES[4][2] = {{30, 800}, {100, 750}, {500, 700}, {3500, 100}};
+    static const char *const NAMES[] = {"vs 30 800", "vs 100 750", "vs 500 700", "vs 3500 100"};
+    for (int i = 0; i < MINF_CANDIDATES; i++) {
+        cand[i] = (struct minf_candidate){.c = *base};
+        cand[i].c.realised = !exact;
+        if (exact)
+            cand[i].c.force_cols = cand[i].c.force_dists = 30;
+    }
+    for (int i = 0; i < 4; i++)
+        set_candidate(&cand[i + 1], NAMES[i], MINF_VS, SIZES[i][0], SIZES[i][1]);
+    set_candidate(&cand[0], "a-shape 100 800", MINF_VS, 100, 800);
+    cand[0].c.pattern = MINF_ASHAPE;
+    cand[0].c.init = 100;
+    cand[0].c.local = exact ? 801 : 800;
+    set_candidate(&cand[5], "block", MINF_VS, 1000, 6096);
+    cand[5].c.pattern = MINF_BLOCK;
+    if (exact)
+        cand[5].c.block = 32;
+    return MINF_CANDIDATES;
+}
+
+/* ---- the paper's candidates ------------------------------------------------------------- */
+
+static int paper_candidates(const struct minf_config *base, struct minf_candidate *cand)
+{
+    for (int i = 0; i < MINF_CANDIDATES; i++)
+        cand[i] = (struct minf_candidate){.c = *base};
+    set_candidate(&cand[0], "a-shape", MINF_ASHAPE, 1024, 4096);
+    set_candidate(&cand[1], "vs 30", MINF_VS, 30, 2048);
+    set_candidate(&cand[2], "vs 100", MINF_VS, 100, 1800);
+    set_candidate(&cand[3], "vs 500", MINF_VS, 500, 1500);
+    set_candidate(&cand[4], "vs 3000", MINF_VS, 3000, 200);
+    set_candidate(&cand[5], "block", MINF_BLOCK, 100, 100);
+    return MINF_CANDIDATES;
+}
+
+/* Pairs that the kernel of this pattern multiplies. */
+static int kernel_pairs(const struct minf_config *c, const struct head_in *in, double *pairs,
+                        struct err *err)
+{
+    int rc = 0;
+    struct minf_head h = {0};
+    TRY(minf_init(&h, c, in, err));
+    *pairs = 0;
+    for (int64_t r = 0; r < c->n; r += CHUNK) {
+        struct mask m = {0};
+        TRY(chunk_mask(&h, r, &m, pairs, err));
+        mask_free(&m);
+    }
+    if (c->pattern == MINF_VS)
+        *pairs = (double)vslash_exec(&h.lists);
+out:
+    minf_free(&h);
+    return rc;
+}
+
+/* Move the size that the pattern's budget is made of (distances or blocks) by the fewest steps that
+ * take its cost to the target or beyond; cost grows with the size, so the number is bisected. */
+static int equalise(struct minf_candidate *c, const struct head_in *in, int64_t step, double target,
+                    struct err *err)
+{
+    int64_t *size = c->c.pattern == MINF_VS ? &c->c.s : &c->c.top, start = *size;
+    double pairs = 0;
+    int rc = kernel_pairs(&c->c, in, &pairs, err);
+    bool up = pairs < target;
+    int64_t lo = -1, hi = up ? (c->c.n - start + step - 1) / step : (start - 1) / step;
+    hi = hi < 0 ? 0 : hi;
+    while (!rc && hi - lo > 1) {
+        int64_t k = (lo + hi) / 2;
+        *size = up ? start + k * step : start - k * step;
+        rc = kernel_pairs(&c->c, in, &pairs, err);
+        if (up ? pairs >= target : pairs <= target)
+            hi = k;
+        else
+            lo = k;
+    }
+    *size = up ? start + hi * step : start - hi * step;
+    c->s = *size;
+    if (c->c.pattern == MINF_BLOCK)
+        c->v = *size;
+    return rc;
+}
+
+static int equalise_all(struct minf_candidate *cand, int count, const struct head_in *in,
+                        bool scaled, struct err *err)
+{
+    double target;
+    int64_t step = scaled ? STEP * in->x.nk / FULL_LENGTH : STEP;
+    int rc = kernel_pairs(&cand[0].c, in, &target, err);
+    for (int i = 1; i < count && !rc; i++)
+        rc = equalise(&cand[i], in, step > 0 ? step : 1, target, err);
+    return rc;
+}
+
+/* ---- search ----------------------------------------------------------------------------- */
+
+static int64_t scaled_size(int64_t x, int64_t n)
+{
+    int64_t y = (int64_t)llround((double)x * (double)n / FULL_LENGTH);
+    return y > 1 ? y : 1;
+}
+
+static void scale_candidate(struct minf_candidate *c, int64_t n)
+{
+    int64_t *sizes[] = {&c->c.v, &c->c.s, &c->c.init, &c->c.local, &c->c.top, &c->v, &c->s};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        *sizes[i] = scaled_size(*sizes[i], n);
+}
+
+static int64_t first_row(const struct minf_search *s, int64_t n)
+{
+    int64_t from = s->rows_from >= 0 ? s->rows_from : n < 10000 ? n / 4 : 2500;
+    return from < n ? from : n - 1;
+}
+
+/* What depends on the length of a sample. */
+static void fit(struct minf_candidate *c, const struct minf_search *s, int64_t n)
+{
+    c->c.n = n;
+    if (s->kind == MINF_SEARCH_EXACT) {
+        if (c->c.pattern == MINF_BLOCK)
+            c->c.top = (n + 31) / 32 / 8;
+    } else if (c->c.pattern == MINF_VS) {
+        c->c.v = c->c.v > s->min_v ? c->c.v : s->min_v;
+        c->c.s = c->c.s > s->min_s ? c->c.s : s->min_s;
+    }
+}
+
+static int better(const struct minf_search *s, const struct minf_candidate *a,
+                  const struct minf_candidate *b)
+{
+    return s->kind == MINF_SEARCH_PAPER ? a->error < b->error : a->score > b->score;
+}
+
+int minf_search_run(const struct minf_search *s, const struct minf_config *base,
+                    const struct head_in *samples, int n, struct minf_candidate *cand, int *count,
+                    struct err *err)
+{
+    int rc = 0, best = 0;
+    bool exact = s->kind == MINF_SEARCH_EXACT;
+    struct minf_config b = *base;
+    b.n = samples[0].x.nk;
+    *count = s->kind == MINF_SEARCH_PAPER ? paper_candidates(&b, cand)
+                                          : code_candidates(exact, &b, cand);
+    for (int i = 0; i < *count; i++) {
+        if (s->scale_sizes)
+            scale_candidate(&cand[i], b.n);
+        fit(&cand[i], s, b.n);
+    }
+    if (s->kind == MINF_SEARCH_PAPER)
+        TRY(equalise_all(cand, *count, &samples[0], s->scale_sizes, err));
+    for (int i = 0; i < *count; i++) {
+        for (int k = 0; k < n; k++) {
+            fit(&cand[i], s, samples[k].x.nk);
+            TRY(judge(&cand[i], &samples[k], first_row(s, samples[k].x.nk), n, err));
+        }
+        log_debug("minference search: %s: mean recall %.6f error %.6f executed %.6f", cand[i].name,
+                  cand[i].score, cand[i].error, cand[i].exec);
+        if (better(s, &cand[i], &cand[best]))
+            best = i;
+    }
+    return best;
+out:
+    return rc;
+}
+
 enum profile { PROFILE_OFFICIAL, PROFILE_PAPER, PROFILE_FRONTIER };
 enum pattern { PATTERN_TABLE, PATTERN_VS, PATTERN_ASHAPE, PATTERN_BLOCK, PATTERN_TRISHAPE };
 
-static const char *const profiles[] = {"official", "paper", "frontier", NULL};
-static const char *const patterns[] = {"table", "vs", "ashape", "block", "trishape", NULL};
 static const char *const presets[] = {"profile", "default",       "llama31",
                                       "light",   "dense-columns", NULL};
-static const char *const masks[] = {"realised", "requested", NULL};
-static const char *const emulate[] = {"none", "bf16", NULL};
-static const char *const search[] = {"realised", "exact", NULL};
 
 struct params {
     int profile, pattern, preset, mask, emulate, search;
@@ -50,10 +700,10 @@ struct params {
 };
 
 static const struct opt options[] = {
-    OPT_ENUM(struct params, profile, "official", profiles,
-             "official and paper differ in calibrate only; frontier is a port with one budget "
-             "for all heads."),
-    OPT_ENUM(struct params, pattern, "table", patterns,
+    OPT_ENUM(struct params, profile, "official", TEXTS("official", "paper", "frontier"),
+             "official and paper differ in calibrate only; frontier is a port with one budget for "
+             "all heads."),
+    OPT_ENUM(struct params, pattern, "table", TEXTS("table", "vs", "ashape", "block", "trishape"),
              "Pattern of the head; table: from the table, else vertical-slash."),
     OPT_STR(struct params, table, NULL, NULL, "Per-head table in the published JSON layout.",
             .flags = OPT_CALIB_FIXED, .unit = "file"),
@@ -92,11 +742,11 @@ static const struct opt options[] = {
     OPT_INT(struct params, top, NULL, 1, 2147483647, "blocks",
             "Block pattern: blocks of a row block; unset: 100, frontier 64."),
     OPT_INT(struct params, start_layer, "-1", -1, 1e6, "layer", "Layers below are dense."),
-    OPT_ENUM(struct params, mask, "realised", masks,
+    OPT_ENUM(struct params, mask, "realised", TEXTS("realised", "requested"),
              "Vertical-slash: what the kernel's lists cover, or the pairs that were asked for."),
-    OPT_ENUM(struct params, emulate, "none", emulate,
+    OPT_ENUM(struct params, emulate, "none", TEXTS("none", "bf16"),
              "bf16 reproduces the code's roundings of logits, block means and block scores."),
-    OPT_ENUM(struct params, search, "realised", search,
+    OPT_ENUM(struct params, search, "realised", TEXTS("realised", "exact"),
              "calibrate, profile=official: judge the kernels' masks, or the token-exact ones of "
              "the published routine.",
              .flags = OPT_IDENTITY_NOT),
@@ -105,15 +755,6 @@ static const struct opt options[] = {
     OPT_INT(struct params, rows_from, NULL, 0, 2147483647, "row",
             "calibrate: first row of the mean recall; unset: 2500, below 10000 tokens N/4.",
             .flags = OPT_IDENTITY_NOT),
-    {0},
-};
-
-static const struct param_scope scopes[] = {
-    {"v s preset budget force_cols force_dists min_v min_s mask", "pattern=table|vs"},
-    {"init local", "pattern=table|ashape|trishape"},
-    {"last", "pattern=table|trishape"},
-    {"top", "pattern=table|block"},
-    {"sparsity", "pattern=table|vs|block"},
     {0},
 };
 
@@ -250,11 +891,6 @@ static int check_shape(struct method_ctx *ctx, const struct head_in *in)
     return 0;
 }
 
-static void release(void *state)
-{
-    minf_free(state);
-}
-
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
@@ -268,11 +904,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     ctx->unit_rows = minf_unit(h);
 out:
     return rc;
-}
-
-static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
-{
-    return minf_select(state, row0, row1, out, err);
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])
@@ -298,11 +929,6 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     return !no;
 }
 
-static int take(void *state, const struct device_choice *c, struct err *err)
-{
-    return minf_take(state, c, err);
-}
-
 static bool keep_on_device(const void *state)
 {
     const struct minf_head *h = state;
@@ -313,18 +939,15 @@ static int report_lists(const struct minf_head *h, struct record *r, struct err 
 {
     int rc = 0;
     double allowed = (double)pairs_allowed(h->c.n, h->c.n, !h->c.both);
-    TRY(record_metric(r, "columns", (double)h->lists.n_cols, err));
-    TRY(record_metric(r, "slashes", (double)h->lists.n_dists, err));
-    TRY(record_metric(r, "density_requested", (double)vslash_requested(&h->lists) / allowed, err));
+    TRY(RECORD_ALL(r, err, {"columns", h->lists.n_cols}, {"slashes", h->lists.n_dists},
+                   {"density_requested", (double)vslash_requested(&h->lists) / allowed}));
     if (!h->c.realised)
         goto out;
     double exec = (double)vslash_exec(&h->lists);
-    TRY(record_metric(r, "pairs_exec", exec, err));
-    TRY(record_metric(r, "density_exec", exec / allowed, err));
+    TRY(RECORD_ALL(r, err, {"pairs_exec", exec}, {"density_exec", exec / allowed}));
     if (h->c.force_blocks) /* what the port prints */
         TRY(record_metric(r, "density_native", exec / allowed, err));
-    TRY(record_metric(r, "list_blocks", (double)h->lists.blocks, err));
-    TRY(record_metric(r, "list_columns", (double)h->lists.columns, err));
+    TRY(RECORD_ALL(r, err, {"list_blocks", h->lists.blocks}, {"list_columns", h->lists.columns}));
 out:
     return rc;
 }
@@ -346,12 +969,6 @@ static struct mask_origin origin(void *state)
     const struct minf_head *h = state;
     bool chosen = h->c.pattern == MINF_VS || h->c.pattern == MINF_BLOCK;
     return (struct mask_origin){.source = chosen ? SOURCE_OWN : SOURCE_STATIC};
-}
-
-static bool cost(const void *state, struct select_cost *c)
-{
-    minf_cost(state, c);
-    return true;
 }
 
 static bool why_full(const void *state, char why[160])
@@ -447,13 +1064,13 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
     int count, rc;
     if (p->profile == PROFILE_FRONTIER)
         return err_set(err, ERR_USAGE,
-                       "method minference: profile=frontier has one budget for all "
-                       "heads and is not calibrated; use official or paper");
+                       "method minference: profile=frontier has one budget for all heads and is "
+                       "not calibrated; use official or paper");
     if (p->table || p->ratio != 1 || p->budget > 0 || !isnan(p->sparsity))
         return err_set(
             err, ERR_USAGE,
-            "method minference: table, ratio, budget and sparsity are not searched: leave them "
-            "out here; ratio and budget can be given to the replay, beside calib=");
+            "method minference: table, ratio, budget and sparsity are not searched: leave them out "
+            "here; ratio and budget can be given to the replay, beside calib=");
     if (p->profile == PROFILE_PAPER)
         s.kind = MINF_SEARCH_PAPER;
     if ((rc = check_samples(ctx, p, samples, n, err)) != 0)
@@ -466,39 +1083,19 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
     return 0;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "columns", .unit = "1", .definition = "tokens selected as key columns"},
-    {.name = "slashes", .unit = "1", .definition = "distances selected"},
-    {.name = "density_requested", .unit = "1", .better = BETTER_LOWER,
-     .definition = "pairs that columns and distances ask for / |A|; the kernel's lists cover more"},
-    {.name = "sparsity_reached", .unit = "1",
-     .definition = "share of dense work that the kernel leaves out, where sparsity= asked for one"},
-    {.name = "list_blocks", .unit = "1", .better = BETTER_LOWER,
-     .definition = "64 x 64 blocks in the kernel's lists, over all row blocks"},
-    {.name = "list_columns", .unit = "1", .better = BETTER_LOWER,
-     .definition = "gathered columns in the kernel's lists, over all row blocks"},
+    OWN_METRIC("columns", "tokens selected as key columns"),
+    OWN_METRIC("slashes", "distances selected"),
+    OWN_METRIC("density_requested",
+               "pairs that columns and distances ask for / |A|; the kernel's lists cover more",
+               .better = BETTER_LOWER),
+    OWN_METRIC("sparsity_reached",
+               "share of dense work that the kernel leaves out, where sparsity= asked for one"),
+    OWN_METRIC("list_blocks", "64 x 64 blocks in the kernel's lists, over all row blocks",
+               .better = BETTER_LOWER),
+    OWN_METRIC("list_columns", "gathered columns in the kernel's lists, over all row blocks",
+               .better = BETTER_LOWER),
     {0},
-};
-/* clang-format on */
-
-static const struct budget_param budget[] = {
-    {.params = "ratio", .only = "pattern=table|vs", .scale = BUDGET_LOG, .lo = 1e-3, .hi = 1e4},
-    {.params = "top", .only = "pattern=block", .scale = BUDGET_COUNT},
-    {.params = "local", .only = "pattern=ashape|trishape", .scale = BUDGET_COUNT},
-    {0},
-};
-
-static const char *const variants[] = {
-    "v=40:s=60:force_dists=10:min_s=10",
-    "v=20:s=30:force_dists=5:min_s=5:mask=requested",
-    "pattern=ashape:init=4:local=30",
-    "pattern=trishape:init=4:local=30:last=20",
-    "pattern=block:top=2",
-    "sparsity=0.5",
-    "sparsity=0.4:pattern=block",
-    "profile=frontier:pattern=block:top=5",
-    NULL,
 };
 
 const struct method method_minference = {
@@ -506,24 +1103,36 @@ const struct method method_minference = {
     .summary = "A-shape, vertical-slash or block pattern per head with fixed budgets",
     .paper = "MInference 1.0, arXiv:2407.02490",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_SINK,
-    .params = {.table = options,
-               .size = sizeof(struct params),
-               .scopes = scopes,
-               .budget = budget,
-               .validate = validate,
-               .identify = identify},
+    .params =
+        {.table = options,
+         .size = sizeof(struct params),
+         .scopes = PARAM_SCOPES(
+             {"v s preset budget force_cols force_dists min_v min_s mask", "pattern=table|vs"},
+             {"init local", "pattern=table|ashape|trishape"}, {"last", "pattern=table|trishape"},
+             {"top", "pattern=table|block"}, {"sparsity", "pattern=table|vs|block"}),
+         .budget = BUDGET_PARAMS(
+             BUDGET_BY(BUDGET_LOG, "ratio", .only = "pattern=table|vs", .lo = 1e-3, .hi = 1e4),
+             BUDGET_BY(BUDGET_COUNT, "top", .only = "pattern=block"),
+             BUDGET_BY(BUDGET_COUNT, "local", .only = "pattern=ashape|trishape")),
+         .validate = validate,
+         .identify = identify},
     .state_size = sizeof(struct minf_head),
     .prepare = prepare,
-    .select = select_rows,
+    .select = minf_select,
     .report = report,
-    .release = release,
+    .release = minf_free,
     .metrics = metrics,
     .cost = cost,
     .why_full = why_full,
-    .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device},
+    .device = {.rule = rule, .take = minf_take, .keep_on_device = keep_on_device},
     .reuse = {.of = origin},
     .search = {.calibrate = calibrate, .passes = 4, .trials = MINF_CANDIDATES, .on_device = judges},
     .tests = {.full = "v=2147483647:s=2147483647",
-              .variants = variants,
+              .variants = TEXTS("v=40:s=60:force_dists=10:min_s=10",
+                                "v=20:s=30:force_dists=5:min_s=5:mask=requested",
+                                "pattern=ashape:init=4:local=30",
+                                "pattern=trishape:init=4:local=30:last=20", "pattern=block:top=2",
+                                "sparsity=0.5", "sparsity=0.4:pattern=block",
+                                "profile=frontier:pattern=block:top=5"),
               .calibrate_short = "rows_from=0"},
 };

@@ -34,6 +34,7 @@ struct minf_config {
 /* v = trunc(0.2 trunc(n share)), s = trunc(0.8 trunc(n share)). */
 void minf_budget(int64_t n, double share, int64_t *v, int64_t *s);
 
+/* The state of the method. */
 struct minf_head {
     struct minf_config c;
     const struct head_in *in; /* the caller's */
@@ -52,15 +53,9 @@ int minf_init(struct minf_head *h, const struct minf_config *c, const struct hea
               struct err *err);
 
 /* Take the choice of a device over (struct method_device); counts with MINF_VS and MINF_BLOCK. */
-int minf_take(struct minf_head *h, const struct device_choice *c, struct err *err);
-void minf_free(struct minf_head *h); /* also of a zeroed one */
-int64_t minf_unit(const struct minf_head *h);
-/* What estimating columns and distances, or scoring pooled blocks, costs. */
-void minf_cost(const struct minf_head *h, struct select_cost *c);
-int minf_select(struct minf_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err);
-
-/* Check that the file exists and that the whole of it is a table. */
-int minf_table_check(const char *path, struct err *err);
+int minf_take(void *head, const struct device_choice *c, struct err *err);
+void minf_free(void *head); /* also of a zeroed one */
+int minf_select(void *head, int64_t row0, int64_t row1, struct mask *out, struct err *err);
 
 /* Entry of a per-head table in the published JSON layout: a list over layers of objects
  * "head": [type, v, s, score]. Absent heads leave the outputs alone. */

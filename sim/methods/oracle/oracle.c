@@ -10,7 +10,7 @@
  *   block      the same over b_q x b_k blocks, per query block (scope=qblock, by mass only) or over
  *              the head
  *   block-cra  blocks such that every row reaches alpha: covering program, reported as a band;
- *              the mask is its upper bound (sim/methods/oracle/cover.h)
+ *              the mask is its upper bound (sim/methods/oracle/oracle.h)
  *   value      rows ranked by p_ij |v_j - o_i|, prefix with mass >= alpha
  *   stripes    the k key columns with the largest mass in all rows, or in sampled ones, for all
  *              queries (SampleAttention, table 5)
@@ -19,25 +19,423 @@
  * 2406.15486). Sorting is by value descending, ties to the lower key, then the lower query block.
  * Two Q K passes (head-wide kinds up to six), a few rows of N doubles (block-cra: b_q x N/b_k).
  */
-#include "core/accel.h"
 #include "core/intmath.h"
-#include "core/method.h"
 #include "core/mem.h"
-#include "core/metricdef.h"
-#include "core/rules.h"
 #include "core/simd.h"
+#include "sim/blocks/colmass.h"
 #include "sim/blocks/exactmap.h"
-#include "sim/methods/oracle/cover.h"
-#include "sim/methods/oracle/headprefix.h"
-#include "sim/methods/oracle/stripes.h"
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/slicemask.h"
+#include "sim/methods/oracle/oracle.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- greedy set multicover with reverse delete ----------------------------------------------- */
+
+#define SLACK 1e-12
+
+struct gain {
+    double value;
+    int64_t col, round; /* round in which the value was computed */
+};
+
+struct work {
+    const double *m;
+    int64_t rows, cols;
+    double *need;      /* [rows] still missing */
+    double *have;      /* [rows] mass covered */
+    struct gain *heap; /* largest gain first, ties by lower column */
+    int64_t n_heap;
+    int64_t *order; /* selected columns */
+    int64_t n_order;
+    double *sorted; /* [cols] scratch of the lower bound */
+};
+
+/* ---- lower bound ---------------------------------------------------------------------------- */
+
+static int descending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+/* Fewest blocks that give row i its need. */
+static int64_t row_needs(const struct work *w, int64_t i, double need)
+{
+    double sum = 0;
+    int64_t k = 0;
+    for (int64_t c = 0; c < w->cols; c++)
+        w->sorted[c] = w->m[c * w->rows + i];
+    qsort(w->sorted, (size_t)w->cols, sizeof *w->sorted, descending);
+    while (k < w->cols && sum < need - SLACK && w->sorted[k] > 0)
+        sum += w->sorted[k++];
+    return k;
+}
+
+/* ---- heap ----------------------------------------------------------------------------------- */
+
+static bool before(const struct gain *a, const struct gain *b)
+{
+    return a->value > b->value || (a->value == b->value && a->col < b->col);
+}
+
+static void sift_down(struct gain *h, int64_t n, int64_t at)
+{
+    struct gain x = h[at];
+    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && before(&h[child + 1], &h[child]))
+            child++;
+        if (!before(&h[child], &x))
+            break;
+        h[at] = h[child];
+    }
+    h[at] = x;
+}
+
+/* ---- greedy --------------------------------------------------------------------------------- */
+
+static double gain_of(const struct work *w, int64_t c)
+{
+    const double *m = w->m + c * w->rows;
+    double sum = 0;
+    for (int64_t i = 0; i < w->rows; i++)
+        sum += m[i] < w->need[i] ? m[i] : w->need[i];
+    return sum;
+}
+
+static void cover_column(struct work *w, int64_t c)
+{
+    const double *m = w->m + c * w->rows;
+    for (int64_t i = 0; i < w->rows; i++) {
+        w->have[i] += m[i];
+        w->need[i] = w->need[i] > m[i] ? w->need[i] - m[i] : 0;
+    }
+}
+
+static bool satisfied(const struct work *w)
+{
+    for (int64_t i = 0; i < w->rows; i++)
+        if (w->need[i] > SLACK)
+            return false;
+    return true;
+}
+
+static void greedy(struct work *w, bool *taken)
+{
+    for (int64_t c = 0; c < w->cols; c++)
+        if (!taken[c])
+            w->heap[w->n_heap++] = (struct gain){gain_of(w, c), c, 0};
+    for (int64_t at = w->n_heap / 2 - 1; at >= 0; at--)
+        sift_down(w->heap, w->n_heap, at);
+    for (int64_t round = 0; w->n_heap > 0 && !satisfied(w); round++) {
+        while (w->heap[0].round != round) {
+            w->heap[0].value = gain_of(w, w->heap[0].col);
+            w->heap[0].round = round;
+            sift_down(w->heap, w->n_heap, 0);
+        }
+        if (w->heap[0].value <= 0)
+            break; /* what is missing lies in no block */
+        int64_t c = w->heap[0].col;
+        w->heap[0] = w->heap[--w->n_heap];
+        sift_down(w->heap, w->n_heap, 0);
+        cover_column(w, c);
+        taken[c] = true;
+        w->order[w->n_order++] = c;
+    }
+}
+
+/* Would every row keep its need without column c? */
+static bool dispensable(const struct work *w, const double *need, int64_t c)
+{
+    const double *m = w->m + c * w->rows;
+    for (int64_t i = 0; i < w->rows; i++)
+        if (m[i] > 0 && w->have[i] - m[i] < need[i] - SLACK)
+            return false;
+    return true;
+}
+
+static int64_t reverse_delete(struct work *w, const double *need, bool *taken)
+{
+    int64_t kept = w->n_order;
+    for (int64_t k = w->n_order - 1; k >= 0; k--) {
+        int64_t c = w->order[k];
+        if (!dispensable(w, need, c))
+            continue;
+        for (int64_t i = 0; i < w->rows; i++)
+            w->have[i] -= w->m[c * w->rows + i];
+        taken[c] = false;
+        kept--;
+    }
+    return kept;
+}
+
+static int work_init(struct work *w, struct err *err)
+{
+    int rc = 0;
+    TRY(mem_alloc(&w->need, w->rows, sizeof(double), "needs of rows", err));
+    TRY(mem_zalloc(&w->have, w->rows, sizeof(double), "mass of rows", err));
+    TRY(mem_alloc(&w->heap, w->cols + 1, sizeof *w->heap, "gains of blocks", err));
+    TRY(mem_alloc(&w->order, w->cols, sizeof *w->order, "selected blocks", err));
+    TRY(mem_alloc(&w->sorted, w->cols, sizeof(double), "sorted masses", err));
+out:
+    return rc;
+}
+
+int cover_greedy(const double *m, int64_t rows, int64_t cols, const double *need, bool *taken,
+                 struct cover *out, struct err *err)
+{
+    struct work w = {.m = m, .rows = rows, .cols = cols};
+    int64_t given = 0;
+    int rc = 0;
+
+    TRY(work_init(&w, err));
+    memcpy(w.need, need, (size_t)rows * sizeof *need);
+    *out = (struct cover){0};
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t k = row_needs(&w, i, need[i]);
+        out->lower = k > out->lower ? k : out->lower;
+    }
+    for (int64_t c = 0; c < cols; c++) {
+        if (!taken[c])
+            continue;
+        cover_column(&w, c);
+        given++;
+    }
+    greedy(&w, taken);
+    out->greedy = given + w.n_order;
+    out->upper = given + reverse_delete(&w, need, taken);
+    out->lower = out->lower > given ? out->lower : given;
+out:
+    free(w.need);
+    free(w.have);
+    free(w.heap);
+    free(w.order);
+    free(w.sorted);
+    return rc;
+}
+
+/* ---- prefixes of a head ---------------------------------------------------------------------- */
+
+#define BINS 65536
+
+struct entry {
+    double value;
+    int64_t col, row;
+};
+
+/* The bin being narrowed down: values whose bits above `shift` equal `prefix`. */
+struct search {
+    head_row_fn *fn;
+    void *ctx;
+    int64_t rows, cols;
+    bool counts; /* the target is a number of entries */
+    double target;
+    int shift;
+    uint64_t prefix;
+    double above; /* mass of everything larger, with the mass given in advance */
+    int64_t count_above;
+    long double *sum; /* [BINS] */
+    int64_t *count;   /* [BINS] */
+};
+
+static uint64_t bits_of(double x)
+{
+    uint64_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+/* Is v in the bin of bits >> shift == prefix? Everything is for shift 64. */
+static bool in_bin(const struct search *s, double v)
+{
+    return v >= 0 && (s->shift == 64 || bits_of(v + 0.0) >> s->shift == s->prefix);
+}
+
+/* Histogram of the current bin by its next 16 bits; *given = mass given in advance. */
+static int histogram(struct search *s, long double *given, struct err *err)
+{
+    int rc = 0, shift = s->shift - 16;
+    memset(s->sum, 0, BINS * sizeof *s->sum);
+    memset(s->count, 0, BINS * sizeof *s->count);
+    *given = 0;
+    for (int64_t r = 0; r < s->rows; r++) {
+        struct head_row row = {0};
+        TRY(s->fn(s->ctx, r, &row, err));
+        *given += s->counts ? (long double)row.given_n : row.given;
+        for (int64_t c = 0; c < row.n; c++) {
+            if (!in_bin(s, row.v[c]))
+                continue;
+            uint64_t b = bits_of(row.v[c] + 0.0) >> shift & (BINS - 1);
+            s->sum[b] += s->counts ? 1 : row.v[c];
+            s->count[b]++;
+        }
+    }
+out:
+    return rc;
+}
+
+/* Narrow the search to the next bin in which the running sum crosses the target; *entries is its
+ * count, 0 when all entries of the current bin are taken without reaching it. */
+static int narrow(struct search *s, int64_t *entries, struct err *err)
+{
+    long double given, total = s->above;
+    int rc = histogram(s, &given, err);
+    if (rc)
+        return rc;
+    if (s->shift == 64)
+        total += given;
+    *entries = 0;
+    for (int64_t b = BINS - 1; b >= 0; b--) {
+        if (!s->count[b])
+            continue;
+        if ((double)(total + s->sum[b]) >= s->target) {
+            s->shift -= 16;
+            s->prefix = (s->shift == 48 ? 0 : s->prefix << 16) | (uint64_t)b;
+            *entries = s->count[b];
+            break;
+        }
+        total += s->sum[b];
+        s->count_above += s->count[b];
+    }
+    s->above = (double)total;
+    return 0;
+}
+
+/* The whole of the current bin is the end of the prefix. */
+static void take_all(const struct search *s, struct head_prefix *out)
+{
+    double lowest = 0;
+    uint64_t bits = s->shift == 64 ? 0 : s->prefix << s->shift;
+    memcpy(&lowest, &bits, sizeof lowest);
+    *out = (struct head_prefix){lowest, s->cols, -1, s->count_above, s->above, s->above};
+}
+
+static int by_order(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    if (x->value != y->value)
+        return x->value > y->value ? -1 : 1;
+    if (x->col != y->col)
+        return x->col < y->col ? -1 : 1;
+    return (x->row > y->row) - (x->row < y->row);
+}
+
+static int collect(const struct search *s, int64_t n, struct head_prefix *out, struct err *err)
+{
+    struct entry *e = NULL;
+    int64_t k = 0;
+    int rc = 0;
+
+    TRY(mem_alloc(&e, n, sizeof *e, "entries at the threshold", err));
+    for (int64_t r = 0; r < s->rows; r++) {
+        struct head_row row = {0};
+        TRY(s->fn(s->ctx, r, &row, err));
+        for (int64_t c = 0; c < row.n && k < n; c++)
+            if (in_bin(s, row.v[c]))
+                e[k++] = (struct entry){row.v[c], c, r};
+    }
+    qsort(e, (size_t)k, sizeof *e, by_order);
+    *out = (struct head_prefix){INFINITY, -1, -1, s->count_above, s->above, s->above};
+    for (int64_t i = 0; i < k && out->sum < s->target; i++) {
+        out->before = out->sum;
+        out->sum += s->counts ? 1 : e[i].value;
+        out->cut = e[i].value;
+        out->col = e[i].col;
+        out->row = e[i].row;
+        out->count++;
+    }
+out:
+    free(e);
+    return rc;
+}
+
+/* Adding up term by term is what sorted order means; beyond this many equal terms it only costs. */
+#define ADD_MOST ((int64_t)1 << 26)
+
+/* Number of the n equal values v that are needed from `sum` on. */
+static int64_t equal_needed(double v, int64_t n, double target, double *sum, double *before)
+{
+    int64_t k = 0;
+    if (n > ADD_MOST && v > 0) {
+        double want = ceil((target - *sum) / v);
+        k = want < 1 ? 1 : want > (double)n ? n : (int64_t)want;
+        *before = *sum + (double)(k - 1) * v;
+        *sum += (double)k * v;
+        return k;
+    }
+    for (; k < n && *sum < target; k++) {
+        *before = *sum;
+        *sum += v;
+    }
+    return k;
+}
+
+/* All n entries of the bin have the same value: find the column, then the row, of the last one. */
+static int cut_equal(const struct search *s, int64_t n, struct head_prefix *out, struct err *err)
+{
+    double v;
+    int64_t *per_col = NULL, left, r;
+    int rc = 0;
+
+    memcpy(&v, &s->prefix, sizeof v);
+    *out = (struct head_prefix){v, -1, -1, s->count_above, s->above, s->above};
+    left = equal_needed(s->counts ? 1 : v, n, s->target, &out->sum, &out->before);
+    out->count += left;
+    TRY(mem_zalloc(&per_col, s->cols, sizeof *per_col, "entries per column", err));
+    for (r = 0; r < s->rows; r++) {
+        struct head_row row = {0};
+        TRY(s->fn(s->ctx, r, &row, err));
+        for (int64_t c = 0; c < row.n; c++)
+            per_col[c] += row.v[c] == v;
+    }
+    out->col = 0;
+    while (left > per_col[out->col])
+        left -= per_col[out->col++];
+    for (r = 0; r < s->rows && left > 0; r++) {
+        struct head_row row = {0};
+        TRY(s->fn(s->ctx, r, &row, err));
+        if (out->col < row.n && row.v[out->col] == v) {
+            out->row = r;
+            left--;
+        }
+    }
+out:
+    free(per_col);
+    return rc;
+}
+
+int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, enum head_measure by,
+                       double target, int64_t buffer, struct head_prefix *out, struct err *err)
+{
+    struct search s = {.fn = fn,
+                       .ctx = ctx,
+                       .rows = rows,
+                       .cols = cols,
+                       .counts = by == HEAD_BY_COUNT,
+                       .target = target,
+                       .shift = 64};
+    int64_t n;
+    int rc = 0;
+
+    TRY(mem_alloc(&s.sum, BINS, sizeof *s.sum, "histogram", err));
+    TRY(mem_alloc(&s.count, BINS, sizeof *s.count, "histogram", err));
+    do
+        TRY(narrow(&s, &n, err));
+    while (n > buffer && s.shift > 0);
+    if (n == 0)
+        take_all(&s, out);
+    else if (n <= buffer)
+        TRY(collect(&s, n, out, err));
+    else
+        TRY(cut_equal(&s, n, out, err));
+out:
+    free(s.sum);
+    free(s.count);
+    return rc;
+}
 
 /* A running sum this close to its target may fall on the other side in float arithmetic. */
 #define TIE 1e-6
@@ -52,7 +450,7 @@ enum rank { RANK_FULL, RANK_SAMPLED };
 enum scope { SCOPE_QBLOCK, SCOPE_HEAD };
 enum forced { FORCED_NONE, FORCED_DIAG, FORCED_SINK, FORCED_WINDOW };
 
-struct oracle_params {
+struct params {
     int kind, scope, rank;
     int64_t chunks;
     struct share k;
@@ -62,28 +460,24 @@ struct oracle_params {
 
 static const char *const kinds[] = {"topk",      "topp",  "mean",    "block",
                                     "block-cra", "value", "stripes", NULL};
-static const char *const ranks[] = {"full", "sampled", NULL};
-static const char *const scope_names[] = {"qblock", "head", NULL};
 
 static const struct opt options[] = {
-    OPT_ENUM(struct oracle_params, kind, "topp", kinds,
-             "what is kept together and what is guaranteed"),
+    OPT_ENUM(struct params, kind, "topp", kinds, "what is kept together and what is guaranteed"),
     OPT_SHARE(
-        struct oracle_params, k, NULL, 1, 1e9, "keys",
+        struct params, k, NULL, 1, 1e9, "keys",
         "topk: keys kept per row, a share of those that it sees; stripes: columns, a share of all; "
         "mean, and block with scope=head: units of the head that are kept, in place of alpha"),
-    OPT_NUM(struct oracle_params, alpha, "0.95", 0, 1, "mass share",
-            "probability mass to be reached", .flags = OPT_MIN_OPEN),
-    OPT_STR(struct oracle_params, unit, "1x1", NULL,
+    OPT_NUM(struct params, alpha, "0.95", 0, 1, "mass share", "probability mass to be reached",
+            .flags = OPT_MIN_OPEN),
+    OPT_STR(struct params, unit, "1x1", NULL,
             "block kinds: query rows x keys of a unit, such as 128x1 or 64x64", .unit = "tokens"),
-    OPT_ENUM(struct oracle_params, scope, "qblock", scope_names,
+    OPT_ENUM(struct params, scope, "qblock", TEXTS("qblock", "head"),
              "block: the target holds per query block or over the head"),
-    OPT_ENUM(struct oracle_params, rank, "full", ranks,
+    OPT_ENUM(struct params, rank, "full", TEXTS("full", "sampled"),
              "stripes: columns are ranked by their mass in all rows, or in slices of 128 rows"),
-    OPT_INT(struct oracle_params, chunks, "1", 1, 1e6, "", "stripes, rank=sampled: slices"),
-    OPT_STR(struct oracle_params, forced, "none", NULL,
-            "entries kept in advance that count towards the target: none, diag, sink-N, "
-            "window-N"),
+    OPT_INT(struct params, chunks, "1", 1, 1e6, "", "stripes, rank=sampled: slices"),
+    OPT_STR(struct params, forced, "none", NULL,
+            "entries kept in advance that count towards the target: none, diag, sink-N, window-N"),
     {0},
 };
 
@@ -93,7 +487,7 @@ struct parsed {
     int64_t forced_n;
 };
 
-static int parse_params(const struct oracle_params *p, struct parsed *out, struct err *err)
+static int parse_params(const struct params *p, struct parsed *out, struct err *err)
 {
     long long a, b;
     int end = 0;
@@ -121,19 +515,9 @@ static int parse_params(const struct oracle_params *p, struct parsed *out, struc
     return 0;
 }
 
-static const struct param_scope scopes[] = {
-    {"k", "kind=topk|stripes|mean|block"},
-    {"rank", "kind=stripes"},
-    {"chunks", "rank=sampled"},
-    {"forced", "kind=topk|topp|mean|block|block-cra|value"},
-    {"alpha", "kind=topp|mean|block|block-cra|value"},
-    {"scope", "kind=block"},
-    {0},
-};
-
 static int validate(void *params, struct err *err)
 {
-    struct oracle_params *p = params;
+    struct params *p = params;
     struct parsed parsed;
     int rc = parse_params(p, &parsed, err);
     bool blocks = p->kind == KIND_BLOCK || p->kind == KIND_BLOCK_CRA;
@@ -149,17 +533,17 @@ static int validate(void *params, struct err *err)
         return err_set(err, ERR_USAGE,
                        "k counts blocks of the whole head: give scope=head as well");
     if (!blocks && (parsed.bq != 1 || parsed.bk != 1))
-        return err_set(err, ERR_USAGE,
-                       "unit=%s: kind=%s selects single entries; kind=block and "
-                       "kind=block-cra take units",
-                       p->unit, kinds[p->kind]);
+        return err_set(
+            err, ERR_USAGE,
+            "unit=%s: kind=%s selects single entries; kind=block and kind=block-cra take units",
+            p->unit, kinds[p->kind]);
     return 0;
 }
 
 /* ---- state ---------------------------------------------------------------------------------- */
 
-struct oracle_state {
-    const struct oracle_params *params;
+struct state {
+    const struct params *params;
     struct parsed unit;
     struct head_in in;
     enum kind kind;
@@ -182,7 +566,7 @@ struct oracle_state {
 
 static void release(void *state)
 {
-    struct oracle_state *s = state;
+    struct state *s = state;
     map_rows_free(&s->rows);
     prefix_work_free(s->work);
     free(s->rank);
@@ -196,8 +580,7 @@ static void release(void *state)
 
 /* Units [lo, hi) of the query block [r0, r1) that are kept in advance: those with a forced entry.
  * The forced keys of neighbouring rows overlap or touch, so their union is one interval. */
-static void forced_units(const struct oracle_state *s, int64_t r0, int64_t r1, int64_t *lo,
-                         int64_t *hi)
+static void forced_units(const struct state *s, int64_t r0, int64_t r1, int64_t *lo, int64_t *hi)
 {
     const struct attn_in *x = &s->in.x;
     int64_t shift = x->nk - x->nq, n = s->unit.forced_n, limit = attn_limit(x, r1 - 1);
@@ -249,12 +632,12 @@ static double take_out(double *rank, const double *mass, int64_t lo, int64_t hi)
 /* ---- masses of units ------------------------------------------------------------------------ */
 
 /* The first unit with a key that the row r0 sees, and one past the last of the row r1 - 1. */
-static int64_t units_first(const struct oracle_state *s, int64_t r0)
+static int64_t units_first(const struct state *s, int64_t r0)
 {
     return attn_first(&s->in.x, r0) / s->unit.bk;
 }
 
-static int64_t units_visible(const struct oracle_state *s, int64_t r1)
+static int64_t units_visible(const struct state *s, int64_t r1)
 {
     return (attn_limit(&s->in.x, r1 - 1) + s->unit.bk - 1) / s->unit.bk;
 }
@@ -267,7 +650,7 @@ static void add_row(const double *p, int64_t n, double *sum)
 }
 
 /* mass[c] = sum over the rows [r0, r1) and the keys of unit c of p; *n units are visible. */
-static int unit_masses(struct oracle_state *s, int64_t r0, int64_t r1, double *mass, int64_t *n,
+static int unit_masses(struct state *s, int64_t r0, int64_t r1, double *mass, int64_t *n,
                        struct err *err)
 {
     int rc = 0;
@@ -296,7 +679,7 @@ out:
 /* Query block r of the head as a row of the matrix of unit masses. */
 static int head_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
 {
-    struct oracle_state *s = ctx;
+    struct state *s = ctx;
     int64_t r0 = r * s->unit.bq, r1 = MIN(r0 + s->unit.bq, s->in.x.nq), lo, hi;
     int rc = unit_masses(s, r0, r1, s->mass, &row->n, err);
     if (rc)
@@ -311,7 +694,7 @@ static int head_row(void *ctx, int64_t r, struct head_row *row, struct err *err)
 
 /* ---- selection of one group ----------------------------------------------------------------- */
 
-static void tally(struct oracle_state *s, const struct prefix *p, double target, int64_t kept)
+static void tally(struct state *s, const struct prefix *p, double target, int64_t kept)
 {
     s->ties += fabs(p->sum - target) < TIE || fabs(p->before - target) < TIE;
     s->row_min = MIN(s->row_min, kept);
@@ -334,7 +717,7 @@ static void value_ranks(const double *p, const float *v, const double *o, int64_
 }
 
 /* topp, value, block by query block: the shortest prefix with mass alpha. */
-static int group_by_mass(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+static int group_by_mass(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
                          struct err *err)
 {
     const struct attn_in *x = &s->in.x;
@@ -363,7 +746,7 @@ out:
     return rc;
 }
 
-static int group_topk(struct oracle_state *s, struct mask *m, int64_t g, int64_t i, struct err *err)
+static int group_topk(struct state *s, struct mask *m, int64_t g, int64_t i, struct err *err)
 {
     const double *score;
     int64_t first = attn_first(&s->in.x, i), n = attn_limit(&s->in.x, i), lo, hi;
@@ -386,7 +769,7 @@ out:
     return rc;
 }
 
-static int group_of_head(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+static int group_of_head(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
                          struct err *err)
 {
     struct head_row row = {0};
@@ -400,7 +783,7 @@ out:
     return rc;
 }
 
-static int group_cover(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+static int group_cover(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
                        struct err *err)
 {
     int64_t rows = r1 - r0, n = units_visible(s, r1), lo, hi, ignored;
@@ -426,9 +809,58 @@ out:
     return rc;
 }
 
+/* ---- stripes --------------------------------------------------------------------------------- */
+
+/* End of chunk i, rounded up to whole slices; the last one ends with the rows. */
+static int64_t chunk_end(int64_t n, int64_t chunks, int64_t i)
+{
+    int64_t end = (i + 1) * n / chunks;
+    end = (end + STRIPE_ROWS - 1) / STRIPE_ROWS * STRIPE_ROWS;
+    return i + 1 == chunks || end > n ? n : end;
+}
+
+void stripe_slice(int64_t n, int64_t chunks, int64_t i, int64_t *row0, int64_t *row1)
+{
+    int64_t before = i ? chunk_end(n, chunks, i - 1) : 0;
+    *row1 = chunk_end(n, chunks, i);
+    *row0 = *row1 - before > STRIPE_ROWS ? *row1 - STRIPE_ROWS : before;
+}
+
+/* The `count` columns with the largest mass, of equal ones the lower, ascending into keys [count];
+ * returned in *n. chunks = 0: all rows. *rows is how many rows were looked at. */
+static int stripes_choose(const struct head_in *in, int64_t chunks, int64_t count, int32_t *keys,
+                          int64_t *n, int64_t *rows, struct err *err)
+{
+    struct prefix_work *work = NULL;
+    struct prefix top;
+    int64_t nq = in->x.nq, nk = in->x.nk, row0, row1;
+    double *mass = NULL;
+    int rc = 0;
+
+    *n = *rows = 0;
+    TRY(mem_zalloc(&mass, nk, sizeof *mass, "mass of columns", err));
+    TRY(prefix_work_new(&work, err));
+    for (int64_t i = 0; i < (chunks ? chunks : 1); i++) {
+        row0 = 0;
+        row1 = nq;
+        if (chunks)
+            stripe_slice(nq, chunks, i, &row0, &row1);
+        TRY(column_mass(in, row0, row1, mass, err));
+        *rows += row1 - row0;
+    }
+    TRY(prefix_topk(work, mass, nk, count, &top, err));
+    for (int64_t j = 0; j < nk; j++)
+        if (prefix_has(&top, mass[j], j))
+            keys[(*n)++] = (int32_t)j;
+out:
+    prefix_work_free(work);
+    free(mass);
+    return rc;
+}
+
 /* ---- callbacks ------------------------------------------------------------------------------ */
 
-static int prepare_storage(struct oracle_state *s, struct err *err)
+static int prepare_storage(struct state *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     int64_t units = (x->nk + s->unit.bk - 1) / s->unit.bk, n;
@@ -451,9 +883,9 @@ out:
 }
 
 /* All queries share the columns; groups of rows only keep the lists short. */
-static int choose_stripes(struct oracle_state *s, struct err *err)
+static int choose_stripes(struct state *s, struct err *err)
 {
-    const struct oracle_params *p = s->params;
+    const struct params *p = s->params;
     int64_t nk = s->in.x.nk, count = MIN(share_resolve(p->k, nk), nk);
     int rc = mem_alloc(&s->stripes, count, sizeof *s->stripes, "columns", err);
     s->unit.bq = MIN(STRIPE_ROWS, s->in.x.nq);
@@ -463,7 +895,7 @@ static int choose_stripes(struct oracle_state *s, struct err *err)
 }
 
 /* Units with an allowed pair. */
-static int64_t units_of_head(const struct oracle_state *s)
+static int64_t units_of_head(const struct state *s)
 {
     int64_t n = 0, nq = s->in.x.nq;
     for (int64_t r0 = 0; r0 < nq; r0 += s->unit.bq)
@@ -472,7 +904,7 @@ static int64_t units_of_head(const struct oracle_state *s)
 }
 
 /* The prefix of all units of the head that holds the mass alpha, or k units. */
-static int choose_head(struct oracle_state *s, struct err *err)
+static int choose_head(struct state *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
     bool counts = !isnan(s->params->k.value);
@@ -487,7 +919,7 @@ static int choose_head(struct oracle_state *s, struct err *err)
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    struct oracle_state *s = state;
+    struct state *s = state;
     int rc = 0;
 
     s->params = params;
@@ -512,7 +944,7 @@ out:
     return rc;
 }
 
-static int select_group(struct oracle_state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
+static int select_group(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
                         struct err *err)
 {
     if (attn_limit(&s->in.x, r1 - 1) == 0)
@@ -535,7 +967,7 @@ static int select_group(struct oracle_state *s, struct mask *m, int64_t g, int64
 
 /* The rows of a device's mask. */
 /* A query block that the device chose for. */
-static void note_given(struct oracle_state *s, int64_t r1, int64_t kept)
+static void note_given(struct state *s, int64_t r1, int64_t kept)
 {
     s->units_allowed += units_visible(s, r1);
     if (attn_limit(&s->in.x, r1 - 1) == 0)
@@ -544,7 +976,7 @@ static void note_given(struct oracle_state *s, int64_t r1, int64_t kept)
     s->row_max = MAX(s->row_max, kept);
 }
 
-static int select_given(struct oracle_state *s, int64_t row0, int64_t row1, struct mask *out,
+static int select_given(struct state *s, int64_t row0, int64_t row1, struct mask *out,
                         struct err *err)
 {
     int rc = slice_mask_lists(&s->given, row0, row1, out, err);
@@ -557,7 +989,7 @@ static int select_given(struct oracle_state *s, int64_t row0, int64_t row1, stru
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct oracle_state *s = state;
+    struct state *s = state;
     const struct attn_in *x = &s->in.x;
     int rc = 0;
 
@@ -584,14 +1016,12 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 {
     static const enum oracle_forced forced[] = {ORACLE_FORCED_NONE, ORACLE_DIAG, ORACLE_SINK,
                                                 ORACLE_WINDOW};
-    const struct oracle_state *s = state;
-    const struct oracle_params *p = s->params;
+    const struct state *s = state;
+    const struct params *p = s->params;
     bool by_count = s->kind == KIND_TOPK || (s->head_wide && !isnan(p->k.value));
     if (s->kind != KIND_TOPK && s->kind != KIND_TOPP && s->kind != KIND_BLOCK &&
-        s->kind != KIND_MEAN) {
-        snprintf(why, 160, "the GPU side has the kinds topk, topp, mean and block");
-        return false;
-    }
+        s->kind != KIND_MEAN)
+        return method_refuses(why, "the GPU side has the kinds topk, topp, mean and block");
     rule->of.oracle = (struct oracle_rule){.by = by_count ? ORACLE_TOPK : ORACLE_MASS,
                                            .head_wide = s->head_wide,
                                            .bq = s->unit.bq,
@@ -606,7 +1036,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    struct oracle_state *s = state;
+    struct state *s = state;
     const struct accel_units *u = c->counts;
     s->chosen = true;
     for (int64_t g = 0; u && g < u->groups; g++)
@@ -614,7 +1044,7 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     return slice_mask_take(&s->given, c, s->unit.bq, s->unit.bk, 0, err);
 }
 
-static int report_sd(const struct oracle_state *s, struct record *r, struct err *err)
+static int report_sd(const struct state *s, struct record *r, struct err *err)
 {
     char tri[32] = "sd_tri", sq[32] = "sd_sq";
     double alpha = s->params->alpha;
@@ -628,15 +1058,14 @@ static int report_sd(const struct oracle_state *s, struct record *r, struct err 
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    struct oracle_state *s = state;
+    struct state *s = state;
     double units = (double)s->units_allowed;
     int rc = 0;
 
     if (s->kind == KIND_BLOCK_CRA) {
-        TRY(record_metric(r, "oracle_lb", (double)s->cover.lower, err));
-        TRY(record_metric(r, "oracle_greedy", (double)s->cover.greedy, err));
-        TRY(record_metric(r, "oracle_ub", (double)s->cover.upper, err));
-        TRY(record_metric(r, "density_tile_lb", (double)s->cover.lower / units, err));
+        TRY(RECORD_ALL(r, err, {"oracle_lb", s->cover.lower}, {"oracle_greedy", s->cover.greedy},
+                       {"oracle_ub", s->cover.upper},
+                       {"density_tile_lb", (double)s->cover.lower / units}));
         record_note(r, "oracle_band=%lld..%lld", (long long)s->cover.lower,
                     (long long)s->cover.upper);
         return 0;
@@ -649,8 +1078,7 @@ static int report(void *state, struct record *r, struct err *err)
     if (s->kind != KIND_TOPK && !s->head_wide && !s->chosen)
         TRY(record_metric(r, "ties", (double)s->ties, err));
     if (!s->head_wide && s->row_min <= s->row_max) {
-        TRY(record_metric(r, "row_units_min", (double)s->row_min, err));
-        TRY(record_metric(r, "row_units_max", (double)s->row_max, err));
+        TRY(RECORD_ALL(r, err, {"row_units_min", s->row_min}, {"row_units_max", s->row_max}));
     }
     if (s->kind == KIND_TOPP && s->unit.forced == FORCED_NONE)
         TRY(report_sd(s, r, err));
@@ -658,49 +1086,19 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "oracle_lb", .unit = "1", .better = BETTER_LOWER,
-     .definition = "kind=block-cra: sum over query blocks of the blocks that the most demanding "
-                   "row needs alone"},
-    {.name = "oracle_greedy", .unit = "1", .better = BETTER_LOWER,
-     .definition = "kind=block-cra: blocks that the greedy cover takes"},
-    {.name = "oracle_ub", .unit = "1", .better = BETTER_LOWER,
-     .definition = "kind=block-cra: blocks left after reverse delete, the mask"},
-    {.name = "density_tile_lb", .unit = "1", .better = BETTER_LOWER, .axis = AXIS_SHARE,
-     .definition = "oracle_lb / units with an allowed pair"},
-    {.name = "row_units_min", .unit = "1", .definition = "fewest units kept by a group of rows"},
-    {.name = "row_units_max", .unit = "1", .definition = "most units kept by a group of rows"},
-    {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "alpha=0.5",
-    "alpha=1",
-    "kind=topk:k=5",
-    "kind=topk:k=10%:forced=diag",
-    "kind=mean:alpha=0.6",
-    "kind=mean:k=15%",
-    "kind=value:forced=sink-2",
-    "kind=block:unit=16x16",
-    "kind=block:unit=128x1:scope=head",
-    "kind=block:unit=16x16:scope=head:k=25%:forced=diag",
-    "kind=block:unit=500x500",
-    "kind=block-cra:unit=64x8:forced=window-3",
-    "kind=stripes:k=10%",
-    "kind=stripes:k=30:rank=sampled:chunks=2",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
-    {"kind=topk:k=%s", {"1", "10", "60", "50%", "100%"}},
-    {"kind=mean:alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
-    {"kind=mean:k=%s", {"1%", "10%", "50%", "90%", "100%"}},
-    {"kind=block:unit=16x8:scope=head:k=%s", {"1%", "10%", "50%", "90%", "100%"}},
-    {"kind=block:unit=16x8:alpha=%s", {"0.2", "0.5", "0.8", "0.95", "1"}},
-    {"kind=stripes:k=%s", {"1", "2.5%", "20%", "80%", "100%"}},
+    OWN_METRIC("oracle_lb",
+               "kind=block-cra: sum over query blocks of the blocks that the most demanding row "
+               "needs alone",
+               .better = BETTER_LOWER),
+    OWN_METRIC("oracle_greedy", "kind=block-cra: blocks that the greedy cover takes",
+               .better = BETTER_LOWER),
+    OWN_METRIC("oracle_ub", "kind=block-cra: blocks left after reverse delete, the mask",
+               .better = BETTER_LOWER),
+    OWN_METRIC("density_tile_lb", "oracle_lb / units with an allowed pair", .better = BETTER_LOWER,
+               .axis = AXIS_SHARE),
+    OWN_METRIC("row_units_min", "fewest units kept by a group of rows"),
+    OWN_METRIC("row_units_max", "most units kept by a group of rows"),
     {0},
 };
 
@@ -708,16 +1106,9 @@ static const struct method_budget budgets[] = {
  * columns may all lie after a query. */
 static bool may_be_empty(const void *params)
 {
-    const struct oracle_params *p = params;
+    const struct params *p = params;
     return p->kind == KIND_MEAN || p->kind == KIND_BLOCK || p->kind == KIND_STRIPES;
 }
-
-static const struct budget_param budget[] = {
-    {.params = "k", .only = "kind=topk|stripes|mean", .scale = BUDGET_LIN, .lo = 1e-6, .hi = 1},
-    {.params = "k", .only = "kind=block scope=head", .scale = BUDGET_LIN, .lo = 1e-6, .hi = 1},
-    {.params = "alpha", .scale = BUDGET_COMPLEMENT},
-    {0},
-};
 
 const struct method method_oracle = {
     .name = "oracle",
@@ -726,17 +1117,40 @@ const struct method method_oracle = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_BIDIRECTIONAL | METHOD_BOUND | METHOD_ANY_SCORE |
              METHOD_PREFIX,
     .params = {.table = options,
-               .size = sizeof(struct oracle_params),
-               .scopes = scopes,
-               .budget = budget,
+               .size = sizeof(struct params),
+               .scopes = PARAM_SCOPES({"k", "kind=topk|stripes|mean|block"},
+                                      {"rank", "kind=stripes"}, {"chunks", "rank=sampled"},
+                                      {"forced", "kind=topk|topp|mean|block|block-cra|value"},
+                                      {"alpha", "kind=topp|mean|block|block-cra|value"},
+                                      {"scope", "kind=block"}),
+               .budget = BUDGET_PARAMS(
+                   BUDGET_BY(BUDGET_LIN, "k", .only = "kind=topk|stripes|mean", .lo = 1e-6,
+                             .hi = 1),
+                   BUDGET_BY(BUDGET_LIN, "k", .only = "kind=block scope=head", .lo = 1e-6, .hi = 1),
+                   BUDGET_BY(BUDGET_COMPLEMENT, "alpha")),
                .validate = validate,
                .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct oracle_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
     .release = release,
     .metrics = metrics,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
-    .tests = {.full = "kind=topk:k=100%", .variants = variants, .budgets = budgets},
+    .tests = {.full = "kind=topk:k=100%",
+              .variants =
+                  TEXTS("alpha=0.5", "alpha=1", "kind=topk:k=5", "kind=topk:k=10%:forced=diag",
+                        "kind=mean:alpha=0.6", "kind=mean:k=15%", "kind=value:forced=sink-2",
+                        "kind=block:unit=16x16", "kind=block:unit=128x1:scope=head",
+                        "kind=block:unit=16x16:scope=head:k=25%:forced=diag",
+                        "kind=block:unit=500x500", "kind=block-cra:unit=64x8:forced=window-3",
+                        "kind=stripes:k=10%", "kind=stripes:k=30:rank=sampled:chunks=2"),
+              .budgets = METHOD_BUDGETS(
+                  {"alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
+                  {"kind=topk:k=%s", {"1", "10", "60", "50%", "100%"}},
+                  {"kind=mean:alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
+                  {"kind=mean:k=%s", {"1%", "10%", "50%", "90%", "100%"}},
+                  {"kind=block:unit=16x8:scope=head:k=%s", {"1%", "10%", "50%", "90%", "100%"}},
+                  {"kind=block:unit=16x8:alpha=%s", {"0.2", "0.5", "0.8", "0.95", "1"}},
+                  {"kind=stripes:k=%s", {"1", "2.5%", "20%", "80%", "100%"}})},
 };

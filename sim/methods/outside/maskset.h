@@ -41,9 +41,6 @@ struct maskset {
 int maskset_open(const char *path, struct maskset **out, struct err *err);
 void maskset_close(struct maskset **s);
 
-/* The setting of the dump that `pick` (INT64_MIN: the only one) names. ERR_USAGE with the list. */
-int maskset_setting(const struct maskset *s, int64_t pick, int *setting, struct err *err);
-
 /* How the mask of a head is looked up. */
 struct mask_lookup {
     bool any_trace; /* dump: cells of other traces count as well */
@@ -63,12 +60,5 @@ struct mask_rows {
 int maskset_find(struct maskset *s, const struct mask_lookup *how, struct method_ctx *ctx,
                  const struct head_in *in, struct given *g, struct mask_rows *rows,
                  struct err *err);
-
-/* ---- maskset_arrays.c ----------------------------------------------------------------------- */
-
-int mask_arrays_list(struct maskset *s, struct err *err);
-int mask_arrays_find(struct maskset *s, const struct mask_lookup *how, struct method_ctx *ctx,
-                     const struct head_in *in, struct given *g, struct mask_rows *rows,
-                     struct err *err);
 
 #endif

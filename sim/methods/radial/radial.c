@@ -10,7 +10,7 @@
  *                      w < thin (128), only every (thin / w)-th distance d is kept. The mask is
  *                      then cut into B x B blocks. A column of a block is dense if more than B/3 of
  *                      its pairs are kept; a block stays if more than 3/5 of its columns with a
- *                      kept pair are dense (sim/methods/radial/radialmap.c)
+ *                      kept pair are dense
  *   profile=paper      |k - l| + 1 <= F / 2^r; where 2^r > F, fewer distances are kept. The rule is
  *                      applied element by element and run as the B x B tiles that it touches
  * plus a sink (all queries see frame 0) and everything that touches text. One mask for all heads.
@@ -18,30 +18,25 @@
  *
  * The published code fails if N is not a multiple of B; pad=ours applies the same rule to such N.
  */
-#include "core/mem.h"
+#include "core/intmath.h"
 #include "core/method.h"
-#include "sim/methods/radial/radialmap.h"
 #include "sim/blocks/tilecount.h"
+#include "sim/methods/radial/radialmap.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 
 enum profile { PROFILE_OFFICIAL, PROFILE_PAPER };
 enum kind { KIND_AUTO, KIND_WAN, KIND_HUNYUAN };
 enum pad { PAD_OURS, PAD_OFFICIAL };
 
-struct radial_params {
+struct params {
     int profile, kind, block, sink, pad, preset;
     int64_t thin, dense_layers, dense_steps;
     double decay;
 };
 
-static const char *const profiles[] = {"official", "paper", NULL};
 static const char *const kinds[] = {"auto", "wan", "hunyuan", NULL};
-static const char *const blocks[] = {"64", "128", NULL};
-static const char *const off_on[] = {"0", "1", NULL};
-static const char *const pads[] = {"ours", "official", NULL};
 static const char *const presets[] = {"none",       "wan21",        "wan22", "hunyuan",
                                       "wan21-long", "hunyuan-long", NULL};
 
@@ -57,37 +52,32 @@ static const struct preset {
 enum { PRESET_NONE, PRESET_WAN21, PRESET_HUNYUAN = 3 };
 
 static const struct opt options[] = {
-    OPT_ENUM(struct radial_params, profile, "official", profiles,
+    OPT_ENUM(struct params, profile, "official", TEXTS("official", "paper"),
              "the published mask function, or the paper's formula per element"),
-    OPT_ENUM(struct radial_params, kind, "auto", kinds,
+    OPT_ENUM(struct params, kind, "auto", kinds,
              "model family: decay and sink; auto: of the preset, else wan without joint text"),
-    OPT_NUM(struct radial_params, decay, NULL, 0, 1, "",
-            "official: factor on the band width; unset = of the preset, else 0.2 (wan), 0.95 "
-            "(hunyuan)",
-            .flags = OPT_MIN_OPEN),
-    OPT_ENUM(struct radial_params, block, NULL, blocks,
+    OPT_NUM(
+        struct params, decay, NULL, 0, 1, "",
+        "official: factor on the band width; unset = of the preset, else 0.2 (wan), 0.95 (hunyuan)",
+        .flags = OPT_MIN_OPEN),
+    OPT_ENUM(struct params, block, NULL, TEXTS("64", "128"),
              "block of the mask; unset = of the preset, else 128", .unit = "tokens"),
-    OPT_ENUM(struct radial_params, sink, NULL, off_on,
+    OPT_ENUM(struct params, sink, NULL, TEXTS("0", "1"),
              "all queries see frame 0; unset = 1 for wan and profile=paper, 0 for hunyuan"),
-    OPT_INT(struct radial_params, thin, "128", 1, 1e9, "tokens",
+    OPT_INT(struct params, thin, "128", 1, 1e9, "tokens",
             "official: band length below which frame pairs are thinned"),
-    OPT_INT(struct radial_params, dense_layers, NULL, 0, 1e6, "layers",
+    OPT_INT(struct params, dense_layers, NULL, 0, 1e6, "layers",
             "first layers that run dense; unset = preset"),
-    OPT_INT(struct radial_params, dense_steps, NULL, 0, 1e6, "steps",
+    OPT_INT(struct params, dense_steps, NULL, 0, 1e6, "steps",
             "first denoising steps that run dense; unset = preset"),
-    OPT_ENUM(struct radial_params, pad, "ours", pads,
+    OPT_ENUM(struct params, pad, "ours", TEXTS("ours", "official"),
              "official: skip a sequence that is no multiple of the block"),
-    OPT_ENUM(struct radial_params, preset, NULL, presets,
+    OPT_ENUM(struct params, preset, NULL, presets,
              "published settings; unset = wan21 or hunyuan, as the kind"),
     {0},
 };
 
-static const struct param_scope scopes[] = {
-    {"decay thin pad", "profile=official"},
-    {0},
-};
-
-struct radial_state {
+struct state {
     struct attn_in x;
     struct radial_rule rule;
     bool dense, paper;
@@ -100,13 +90,140 @@ struct radial_state {
 
 static void release(void *state)
 {
-    struct radial_state *s = state;
+    struct state *s = state;
     block_map_free(&s->map);
+}
+
+/* ---- the map --------------------------------------------------------------------------------- */
+
+/* The block rule is that of the published mask function, whose column counts follow here from the
+ * limits of the band instead of an F x F matrix. */
+
+static int bit_length(int64_t x)
+{
+    return x ? 64 - __builtin_clzll((unsigned long long)x) : 0;
+}
+
+/* 2^bl(F) / 2^bl(d) */
+static double band_length(int64_t F, int64_t d)
+{
+    return ldexp(1, bit_length(F) - bit_length(d));
+}
+
+double radial_width(const struct radial_rule *r, int64_t d)
+{
+    if (d <= 1)
+        return (double)r->F;
+    return fmax(band_length(r->F, d) * r->decay, (double)r->block);
+}
+
+bool radial_frames_kept(const struct radial_rule *r, int64_t d)
+{
+    double length = band_length(r->F, d);
+    return length >= (double)r->thin || d % (int64_t)((double)r->thin / length) == 0;
+}
+
+bool radial_column_high(int64_t rows, int64_t block)
+{
+    return 3 * rows > block;
+}
+
+bool radial_block_kept(int64_t high, int64_t nonzero)
+{
+    return 5 * high > 3 * nonzero;
+}
+
+/* One frame pair on its canvas: the frame's first token stands `row` (`col`) tokens into its first
+ * block, |k - l| <= reach is kept. */
+struct frame_pair {
+    int64_t F, block, row, col, reach;
+};
+
+static bool pair_block(const struct frame_pair *p, int64_t r, int64_t c)
+{
+    int64_t B = p->block;
+    int64_t k0 = MAX(0, r * B - p->row), k1 = MIN(p->F, (r + 1) * B - p->row);
+    int64_t l0 = MAX(0, c * B - p->col), l1 = MIN(p->F, (c + 1) * B - p->col);
+    int64_t high = 0, nonzero = 0;
+
+    if (k0 >= k1 || l0 >= l1 || l1 - 1 < k0 - p->reach || l0 > k1 - 1 + p->reach)
+        return false;
+    if (l0 >= k1 - 1 - p->reach && l1 - 1 <= k0 + p->reach)
+        return radial_column_high(k1 - k0, B);
+    for (int64_t l = l0; l < l1; l++) {
+        int64_t rows = MIN(k1, l + p->reach + 1) - MAX(k0, l - p->reach);
+        nonzero += rows > 0;
+        high += rows > 0 && radial_column_high(rows, B);
+    }
+    return radial_block_kept(high, nonzero);
+}
+
+static void add_pair(const struct radial_rule *r, int64_t i, int64_t j, struct block_map *map)
+{
+    int64_t B = r->block, blocks = (r->F + B - 1) / B;
+    bool all = r->sink && j == 0;
+    struct frame_pair p = {r->F, B, i * r->F % B, j * r->F % B,
+                           all ? r->F : (int64_t)floor(radial_width(r, llabs(i - j)))};
+    int64_t row0 = i * r->F / B, col0 = j * r->F / B;
+
+    if (!all && !radial_frames_kept(r, llabs(i - j)))
+        return;
+    for (int64_t a = 0; a < MIN(blocks, map->rows - row0); a++)
+        for (int64_t b = 0; b < MIN(blocks, map->cols - col0); b++)
+            if (pair_block(&p, a, b))
+                block_map_set(map, row0 + a, col0 + b);
+}
+
+int radial_map(const struct radial_rule *r, struct block_map *map, struct err *err)
+{
+    int64_t video = r->F * r->T, n = video + r->text;
+    int rc = block_map_init(map, n, n, r->block, false, err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < r->T; i++)
+        for (int64_t j = 0; j < r->T; j++)
+            add_pair(r, i, j, map);
+    for (int64_t a = video / r->block; r->text > 0 && a < map->rows; a++)
+        for (int64_t b = 0; b < map->cols; b++) {
+            block_map_set(map, a, b);
+            block_map_set(map, b, a);
+        }
+    return 0;
+}
+
+int64_t radial_spilled_pairs(const struct radial_rule *r)
+{
+    int64_t B = r->block, canvas = (r->F + B - 1) / B * B, n = 0;
+    for (int64_t i = 0; i < r->T; i++)
+        for (int64_t j = 0; i * r->F % B + r->F > canvas && j < r->T; j++)
+            n += (r->sink && j == 0) || radial_frames_kept(r, llabs(i - j));
+    return n;
+}
+
+/* ---- the printed formula -------------------------------------------------------------------- */
+
+int64_t radial_reach(const struct radial_rule *r, int64_t d)
+{
+    int64_t band = (int64_t)1 << (bit_length(MAX(d, 1)) - 1); /* 2^floor(log2 d) */
+    if (band <= r->F)
+        return r->F / band - 1;
+    return d % ((band + r->F - 1) / r->F) == 0 ? 0 : -1;
+}
+
+void radial_row(const struct radial_rule *r, int64_t i, int64_t k, int64_t j, int64_t *lo,
+                int64_t *hi)
+{
+    int64_t reach = r->sink && j == 0 ? r->F : radial_reach(r, llabs(i - j));
+    *lo = *hi = j * r->F;
+    if (reach < 0)
+        return;
+    *lo += MAX(0, k - reach);
+    *hi += MIN(r->F, k + reach + 1);
 }
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-static void resolve(const struct radial_params *p, const struct head_in *in, struct radial_state *s)
+static void resolve(const struct params *p, const struct head_in *in, struct state *s)
 {
     bool text = in->geom.text > 0 || in->n_padding > 0;
     int kind = p->kind ? p->kind : p->preset > 0 ? (int)preset_values[p->preset].kind : KIND_AUTO;
@@ -163,8 +280,8 @@ static void trim(struct block_map *map, int64_t n)
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct radial_params *p = params;
-    struct radial_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
     int rc = 0;
 
     if ((rc = check_head(ctx, in)) != 0)
@@ -191,7 +308,7 @@ out:
 
 /* ---- masks ---------------------------------------------------------------------------------- */
 
-static int paper_row(const struct radial_state *s, int64_t i, struct mask *m, struct err *err)
+static int paper_row(const struct state *s, int64_t i, struct mask *m, struct err *err)
 {
     const struct radial_rule *r = &s->rule;
     int64_t g = i - m->row0, video = r->F * r->T, lo, hi;
@@ -208,7 +325,7 @@ out:
     return rc;
 }
 
-static int paper_select(struct radial_state *s, int64_t row0, int64_t row1, struct mask *m,
+static int paper_select(struct state *s, int64_t row0, int64_t row1, struct mask *m,
                         struct err *err)
 {
     int rc = 0;
@@ -223,7 +340,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct radial_state *s = state;
+    struct state *s = state;
     if (!s->dense)
         return s->paper ? paper_select(s, row0, row1, out, err)
                         : block_map_mask(&s->map, row0, row1, out, err);
@@ -235,13 +352,13 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 /* The first layers and steps run dense. */
 static struct mask_origin origin(void *state)
 {
-    struct radial_state *s = state;
+    struct state *s = state;
     return (struct mask_origin){.which = s->dense, .counted = &s->tiles, .bytes = sizeof s->tiles};
 }
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct radial_state *s = state;
+    const struct state *s = state;
     int rc = 0;
     int64_t side = (s->x.nq + s->n_padding + s->rule.block - 1) / s->rule.block;
 
@@ -261,26 +378,12 @@ out:
     return rc;
 }
 
-static const char *const variants[] = {
-    "preset=none",
-    "preset=none:block=64:decay=0.5:thin=8",
-    "preset=none:kind=hunyuan:block=64:thin=32",
-    "preset=none:profile=paper",
-    "preset=none:profile=paper:sink=0:block=64",
-    NULL,
-};
-
 /* A band of few rows of the last block, by shares of whole blocks, may be empty. */
 static bool may_be_empty(const void *params)
 {
-    const struct radial_params *p = params;
+    const struct params *p = params;
     return p->preset == PRESET_NONE;
 }
-
-static const struct budget_param budget[] = {
-    {.params = "decay", .only = "profile=official", .scale = BUDGET_LIN},
-    {0},
-};
 
 const struct method method_radial = {
     .name = "radial",
@@ -289,15 +392,18 @@ const struct method method_radial = {
              "Generation, arXiv 2506.19852",
     .flags = METHOD_BIDIRECTIONAL | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
     .params = {.table = options,
-               .size = sizeof(struct radial_params),
-               .scopes = scopes,
-               .budget = budget,
+               .size = sizeof(struct params),
+               .scopes = PARAM_SCOPES({"decay thin pad", "profile=official"}),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "decay", .only = "profile=official")),
                .may_be_empty = may_be_empty},
-    .state_size = sizeof(struct radial_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
     .release = release,
     .reuse = {.always_static = true, .of = origin},
-    .tests = {.variants = variants},
+    .tests = {.variants =
+                  TEXTS("preset=none", "preset=none:block=64:decay=0.5:thin=8",
+                        "preset=none:kind=hunyuan:block=64:thin=32", "preset=none:profile=paper",
+                        "preset=none:profile=paper:sink=0:block=64")},
 };

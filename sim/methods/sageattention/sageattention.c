@@ -31,31 +31,24 @@
 #define E4M3_OFFSET 8.807f /* 2^8.807 = 447.89 */
 #define MAX_D 128
 
-static const char *const versions[] = {"1", "2", "2pp", NULL};
-static const char *const profiles[] = {"official", "paper", NULL};
-static const char *const archs[] = {"sm80", "sm89", "sm90", NULL};
-static const char *const qks[] = {"int8", "int4", NULL};
-static const char *const grans[] = {"tensor", "block", "warp", "thread", "token", NULL};
-static const char *const switches[] = {"0", "1", NULL};
-static const char *const pvs[] = {"f16", "f8", NULL};
-static const char *const accums[] = {"f32", "fp22", "f16", NULL};
-
 static const struct opt options[] = {
-    OPT_ENUM(struct sage_params, version, "2", versions, "SageAttention 1, 2 or 2++."),
-    OPT_ENUM(struct sage_params, profile, "official", profiles,
+    OPT_ENUM(struct sage_params, version, "2", TEXTS("1", "2", "2pp"),
+             "SageAttention 1, 2 or 2++."),
+    OPT_ENUM(struct sage_params, profile, "official", TEXTS("official", "paper"),
              "The authors' code or the papers' numbers."),
-    OPT_ENUM(struct sage_params, arch, "sm90", archs,
+    OPT_ENUM(struct sage_params, arch, "sm90", TEXTS("sm80", "sm89", "sm90"),
              "Tile and scale groups of versions 2 and 2pp: 128x64, on sm90 64x128."),
-    OPT_ENUM(struct sage_params, qk, "int8", qks, "Integers of Q and K: levels 127 or 7."),
-    OPT_ENUM(struct sage_params, gran, NULL, grans,
+    OPT_ENUM(struct sage_params, qk, "int8", TEXTS("int8", "int4"),
+             "Integers of Q and K: levels 127 or 7."),
+    OPT_ENUM(struct sage_params, gran, NULL, TEXTS("tensor", "block", "warp", "thread", "token"),
              "Tokens that share a scale; unset = block (version 1), thread (2, 2pp)."),
     OPT_BOOL(struct sage_params, smooth_k, "1", "Subtract the token mean of K."),
-    OPT_ENUM(struct sage_params, smooth_q, NULL, switches,
+    OPT_ENUM(struct sage_params, smooth_q, NULL, TEXTS("0", "1"),
              "Subtract the block mean of Q and correct the scores; unset = 1 for int4 in the "
              "paper's profile, else 0."),
     OPT_BOOL(struct sage_params, smooth_v, "0",
              "Subtract the token mean of V and add it to the output."),
-    OPT_ENUM(struct sage_params, pv, NULL, pvs,
+    OPT_ENUM(struct sage_params, pv, NULL, TEXTS("f16", "f8"),
              "Type of P and V; unset = f16 (version 1), f8 (2, 2pp)."),
     OPT_NUM(struct sage_params, p_max, NULL, 0, 448, "",
             "Largest quantised P; unset = 2^8.807 (official), 448 or, 2pp, 224 (paper).",
@@ -63,7 +56,7 @@ static const struct opt options[] = {
     OPT_NUM(struct sage_params, v_max, NULL, 0, 448, "",
             "Largest quantised |V|; unset = 448, in 2pp 2.25 (official) or 4.5 (paper).",
             .flags = OPT_MIN_OPEN),
-    OPT_ENUM(struct sage_params, accum, NULL, accums,
+    OPT_ENUM(struct sage_params, accum, NULL, TEXTS("f32", "fp22", "f16"),
              "Accumulator inside a key block; unset = f16 (1, 2pp), f32 (2)."),
     {0},
 };
@@ -355,12 +348,6 @@ static void release(void *state)
     sage_free(((struct state *)state)->operands);
 }
 
-static const char *const variants[] = {
-    "version=1",
-    "version=2pp:qk=int4:smooth_v=1",
-    NULL,
-};
-
 const struct method method_sageattention = {
     .name = "sageattention",
     .alias = "sage",
@@ -374,5 +361,5 @@ const struct method method_sageattention = {
     .report = report,
     .release = release,
     .arith = {.kind = ARITH_KERNEL, .how = how, .attend = attend},
-    .tests = {.variants = variants},
+    .tests = {.variants = TEXTS("version=1", "version=2pp:qk=int4:smooth_v=1")},
 };

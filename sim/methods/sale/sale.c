@@ -12,32 +12,690 @@
  * the kernels: rows past N have no vote, an all-zero query group is estimated by its correction,
  * the correction's dot product is accumulated in fp32, any head dimension that is a multiple of 16.
  */
+#include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
-#include "core/rules.h"
+#include "core/simd.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/judge.h"
-#include "sim/blocks/quant.h"
-#include "sim/methods/sale/sale.h"
 #include "sim/blocks/tileattn.h"
+#include "sim/methods/sale/sale.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- selection ------------------------------------------------------------------------------- */
+
+/* Algorithm 1 and equation 4: exact statistics
+ * of the sink-local region, then a low-bit test of every other pair.
+ *
+ *   keep block j  iff  max over its pairs of e^(S~ - m~) / l~  >  tau
+ *                 iff  some pair's estimate of q . k'  >  m_raw + log2(tau l~) / (scale log2 e)
+ *
+ * The 8 keys of a scale group are compared as integers and only the largest is dequantised. Cost:
+ * N^2/2 d integer products, whatever tau is.
+ *
+ * Equation 4 is printed as ln(tau l~ + m~); that does not follow from its own left side, and the
+ * published kernel computes m~ + ln(tau l~), as here. */
+
+/* ---- smoothing and group quantisation -------------------------------------------------------- */
+
+/* O(n d).
+ *
+ *   x' = fl16(x - mean)      integers RNE(x' L/amax)      sq = fl16(amax/L)  sk = fl16(1/(L/amax))
+ *
+ * With 4 bits the correction is rounded to fp16, as the published kernel stores it; the products of
+ * wider integers leave the range of fp16, so with 8 bits it stays fp32. An all-zero group has zero
+ * integers and scale 0. */
+
+static struct sale_scale sale_group_scale(float amax, int levels)
+{
+    if (!(amax > 0))
+        return (struct sale_scale){0};
+    float l = (float)levels, mul = l / amax;
+    return (struct sale_scale){mul, sale_fl16(amax / l), sale_fl16(1 / mul)};
+}
+
+/* Token mean of fp16(x) per channel, rounded to fp16. */
+static void token_mean(const float *x, int64_t n, int d, double *sum, float *mean)
+{
+    memset(sum, 0, (size_t)d * sizeof *sum);
+    for (int64_t t = 0; t < n; t++)
+        for (int c = 0; c < d; c++)
+            sum[c] += sale_fl16(x[t * d + c]);
+    for (int c = 0; c < d; c++)
+        mean[c] = sale_fl16((float)(sum[c] / (double)n));
+}
+
+static float group_max(float amax, const float *x, int d)
+{
+    for (int c = 0; c < d; c++)
+        amax = fmaxf(amax, fabsf(x[c]));
+    return amax;
+}
+
+/* x' of one row of q (s->q holds fp16(q)). */
+static void smooth_q(const struct sale_quant *s, int64_t row, float *out)
+{
+    for (int c = 0; c < s->d; c++)
+        out[c] = sale_fl16(s->q[row * s->d + c] - s->qbar[c]);
+}
+
+static int quantise_q(struct sale_quant *s, struct err *err)
+{
+    float *x = NULL;
+    int d = s->d, rc = mem_alloc(&x, 2 * d, sizeof *x, "smoothed rows", err);
+    if (rc)
+        return rc;
+    for (int64_t r = 0; r < s->n; r += r % 8 == 7 ? 9 : 1) {
+        int rows = r + 8 < s->n ? 2 : 1;
+        float amax = 0;
+        for (int i = 0; i < rows; i++) {
+            smooth_q(s, r + 8 * i, x + i * d);
+            amax = group_max(amax, x + i * d, d);
+        }
+        struct sale_scale g = sale_group_scale(amax, s->levels);
+        s->sq[sale_q_group(r)] = g.sq;
+        for (int i = 0; i < rows; i++)
+            for (int c = 0; c < d; c++)
+                s->qi[(r + 8 * i) * d + c] = (int8_t)sale_rne(x[i * d + c] * g.mul);
+    }
+    free(x);
+    return 0;
+}
+
+/* Integers, scale and correction of group c of the 32-key block at token t0. */
+static void quantise_k_group(struct sale_quant *s, int64_t t0, int c)
+{
+    int d = s->d;
+    float amax = 0;
+    for (int t = 2 * c; t < SALE_BK && t0 + t < s->n; t += t % 2 ? 7 : 1)
+        amax = group_max(amax, s->k + (t0 + t) * d, d);
+    struct sale_scale g = sale_group_scale(amax, s->levels);
+    s->sk[t0 / SALE_BK * 4 + c] = g.sk;
+    for (int t = 2 * c; t < SALE_BK && t0 + t < s->n; t += t % 2 ? 7 : 1) {
+        const float *k = s->k + (t0 + t) * d;
+        float dot = 0;
+        for (int e = 0; e < d; e++) {
+            s->ki[t0 * d + e * SALE_BK + sale_lane(t)] = (int8_t)sale_rne(k[e] * g.mul);
+            dot += s->qbar[e] * k[e];
+        }
+        dot *= g.mul;
+        s->corr[t0 + sale_lane(t)] = s->levels == 7 ? sale_fl16(dot) : dot;
+    }
+}
+
+static int init_integers(struct sale_quant *s, struct err *err)
+{
+    int rc = 0;
+    TRY(mem_zalloc(&s->qi, s->npad * s->d, 1, "low-bit queries", err));
+    TRY(mem_zalloc(&s->ki, s->npad * s->d, 1, "low-bit keys", err));
+    TRY(mem_zalloc(&s->sq, s->npad / 2, sizeof *s->sq, "query scales", err));
+    TRY(mem_zalloc(&s->sk, s->npad / 8, sizeof *s->sk, "key scales", err));
+    TRY(mem_zalloc(&s->corr, s->npad, sizeof *s->corr, "query mean correction", err));
+    TRY(quantise_q(s, err));
+    for (int64_t t0 = 0; t0 < s->n; t0 += SALE_BK)
+        for (int c = 0; c < 4; c++)
+            quantise_k_group(s, t0, c);
+out:
+    return rc;
+}
+
+int sale_quant_init(struct sale_quant *s, const float *q, const float *k, int64_t n, int d,
+                    int bits, struct err *err)
+{
+    int rc = 0;
+    double *sum = NULL;
+    memset(s, 0, sizeof *s);
+    s->n = n;
+    s->npad = (n + SALE_BQ - 1) / SALE_BQ * SALE_BQ;
+    s->d = d;
+    s->levels = bits == 4 ? 7 : bits == 8 ? 127 : 0;
+    TRY(mem_alloc(&sum, d, sizeof *sum, "token mean", err));
+    TRY(mem_alloc(&s->qbar, d, sizeof *s->qbar, "query mean", err));
+    TRY(mem_alloc(&s->kbar, d, sizeof *s->kbar, "key mean", err));
+    TRY(mem_alloc(&s->q, n * d, sizeof *s->q, "fp16 queries", err));
+    TRY(mem_alloc(&s->k, n * d, sizeof *s->k, "smoothed keys", err));
+    token_mean(q, n, d, sum, s->qbar);
+    token_mean(k, n, d, sum, s->kbar);
+    for (int64_t i = 0; i < n * d; i++) {
+        s->q[i] = sale_fl16(q[i]);
+        s->k[i] = sale_fl16(sale_fl16(k[i]) - s->kbar[i % d]);
+    }
+    if (s->levels)
+        TRY(init_integers(s, err));
+out:
+    free(sum);
+    if (rc)
+        sale_quant_free(s);
+    return rc;
+}
+
+void sale_quant_free(struct sale_quant *s)
+{
+    free(s->qbar);
+    free(s->kbar);
+    free(s->q);
+    free(s->k);
+    free(s->qi);
+    free(s->ki);
+    free(s->sq);
+    free(s->sk);
+    free(s->corr);
+    memset(s, 0, sizeof *s);
+}
+
+/* Rows tested together: one tile of query groups. */
+#define TILE 16
+#define MAX_LOCAL 11 /* blocks, for local = 256 */
+#define STAT_KEYS ((MAX_LOCAL + 1) * SALE_BK)
+
+/* Estimates outside this many fp16 steps around the threshold cannot be ties. */
+#define TIE_STEPS 2.0f
+
+/* ---- geometry --------------------------------------------------------------------------- */
+
+struct sale_regions sale_regions(int64_t tokens, int64_t m, int64_t w)
+{
+    struct sale_regions r;
+    int64_t seen = 2 * (m + 1), all = ceil_div(tokens, SALE_BK);
+    r.n = seen < all ? seen : all;
+    int64_t segs = ceil_div(r.n - 1, 4), rem = r.n - 1 - 4 * segs, supp = ceil_div(w - rem, 4);
+    r.n_local = 4 * supp + rem;
+    r.mid = segs > supp ? 4 * (segs - supp) : 0;
+    return r;
+}
+
+/* ---- scratch ---------------------------------------------------------------------------- */
+
+struct scratch {
+    float *kf;    /* [d][32] one block of k' */
+    int16_t *k16; /* [d][32] the same as integers */
+    int32_t *k32;
+    float stat[SALE_BQ][STAT_KEYS];
+    float thr[SALE_BQ], low[SALE_BQ], high[SALE_BQ]; /* threshold, and the ends of its tie range */
+    float inv[SALE_BQ / 2];                          /* 1 / sq per query group */
+};
+
+static void scratch_free(struct scratch *s)
+{
+    if (!s)
+        return;
+    free(s->kf);
+    free(s->k16);
+    free(s->k32);
+    free(s);
+}
+
+static int scratch_new(int d, struct scratch **out, struct err *err)
+{
+    int rc = 0;
+    struct scratch *s = NULL;
+    TRY(mem_zalloc(&s, 1, sizeof *s, "selection scratch", err));
+    TRY(mem_alloc(&s->kf, d * SALE_BK, sizeof *s->kf, "key block", err));
+    TRY(mem_alloc(&s->k16, d * SALE_BK, sizeof *s->k16, "key block", err));
+    TRY(mem_alloc(&s->k32, d * SALE_BK, sizeof *s->k32, "key block", err));
+    *out = s;
+    s = NULL;
+out:
+    scratch_free(s);
+    return rc;
+}
+
+void sale_head_init(struct sale_head *h, const struct sale_config *c, const float *q,
+                    const float *k, int64_t n, int d)
+{
+    *h = (struct sale_head){.c = *c, .q = q, .k = k, .n = n, .d = d};
+}
+
+int sale_head_quantise(struct sale_head *h, struct err *err)
+{
+    int rc = 0;
+    struct scratch *s = NULL;
+    if (h->scratch)
+        return 0;
+    TRY(scratch_new(h->d, &s, err));
+    TRY(sale_quant_init(&h->z, h->q, h->k, h->n, h->d, h->c.bits, err));
+    h->scratch = s;
+    s = NULL;
+out:
+    scratch_free(s);
+    return rc;
+}
+
+void sale_head_free(struct sale_head *h)
+{
+    sale_quant_free(&h->z);
+    scratch_free(h->scratch);
+    if (h->taken)
+        mask_free(h->taken);
+    free(h->taken);
+    memset(h, 0, sizeof *h);
+}
+
+/* From now on sale_select hands out *m, lists of 64 x 32 blocks over the whole head that somebody
+ * else chose by the same rule, and tests nothing. ERR_RUN: lists of other units. */
+static int sale_head_take(struct sale_head *h, const struct mask *m, struct err *err)
+{
+    struct mask *own = NULL;
+    int rc = 0;
+    if (m->form != MASK_LISTS || m->bq != SALE_BQ || m->bk != SALE_BK)
+        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %d x %d",
+                       (long long)m->bq, (long long)m->bk, SALE_BQ, SALE_BK);
+    TRY(mem_zalloc(&own, 1, sizeof *own, "taken mask", err));
+    h->taken = own;
+    TRY(mask_lists_rows(m, m->row0, m->row1, own, err));
+out:
+    return rc;
+}
+
+/* True if every block of the head is kept: a short prompt, or tau < 1e-5. */
+static bool sale_dense(const struct sale_head *h)
+{
+    return h->n <= h->c.dense_below || h->c.tau < 1e-5;
+}
+
+/* ---- products of one query row with one key block --------------------------------------- */
+
+/* Sums of at most d * 49 <= 32767 (d <= 668) fit the 16-bit lanes. */
+#define MAX_D_16 640
+
+SIMD_CLONES static void dots_i16(const int8_t *q, const int16_t *k, int d, int32_t *z)
+{
+    int16_t acc[SALE_BK] = {0};
+    for (int e = 0; e < d; e++)
+        for (int t = 0; t < SALE_BK; t++)
+            acc[t] = (int16_t)(acc[t] + q[e] * k[e * SALE_BK + t]);
+    for (int t = 0; t < SALE_BK; t++)
+        z[t] = acc[t];
+}
+
+SIMD_CLONES static void dots_i32(const int8_t *q, const int32_t *k, int d, int32_t *z)
+{
+    int32_t acc[SALE_BK] = {0};
+    for (int e = 0; e < d; e++)
+        for (int t = 0; t < SALE_BK; t++)
+            acc[t] += q[e] * k[e * SALE_BK + t];
+    memcpy(z, acc, sizeof acc);
+}
+
+SIMD_CLONES static void dots_f32(const float *q, const float *k, int d, float *z)
+{
+    float acc[SALE_BK] = {0};
+    for (int e = 0; e < d; e++)
+        for (int t = 0; t < SALE_BK; t++)
+            acc[t] += q[e] * k[e * SALE_BK + t];
+    memcpy(z, acc, sizeof acc);
+}
+
+static void load_floats(const struct sale_quant *z, int64_t j, float *kf)
+{
+    memset(kf, 0, (size_t)z->d * SALE_BK * sizeof *kf);
+    for (int t = 0; t < SALE_BK && j * SALE_BK + t < z->n; t++)
+        for (int e = 0; e < z->d; e++)
+            kf[e * SALE_BK + t] = z->k[(j * SALE_BK + t) * z->d + e];
+}
+
+/* ---- exact statistics ------------------------------------------------------------------- */
+
+float sale_threshold(float m, float l, double tau, double scale, bool f16)
+{
+    float thr = (float)(log2(tau * l) / (scale * M_LOG2E) + m);
+    return f16 ? sale_fl16(thr) : thr;
+}
+
+/* Threshold of a row from its scores against the sink-local keys; NAN marks masked keys. */
+static float row_threshold(const struct sale_config *c, const float *s, int keys)
+{
+    float m = -INFINITY;
+    double l = 0;
+    for (int t = 0; t < keys; t++)
+        m = s[t] > m ? s[t] : m;
+    for (int t = 0; t < keys; t++)
+        if (!isnan(s[t]))
+            l += exp((double)(s[t] - m) * c->scale);
+    return sale_threshold(m, (float)l, c->tau, c->scale, c->f16);
+}
+
+/* Scores of block j into column `at` of the statistics. */
+static void stat_block(struct sale_head *h, int64_t row0, int rows, int64_t j, int at)
+{
+    struct scratch *s = h->scratch;
+    load_floats(&h->z, j, s->kf);
+    for (int r = 0; r < rows; r++) {
+        float *out = s->stat[r] + at;
+        dots_f32(h->z.q + (row0 + r) * h->z.d, s->kf, h->z.d, out);
+        int64_t last = h->c.causal_stats ? row0 + r : h->z.n - 1;
+        for (int64_t t = last + 1 - j * SALE_BK; t < SALE_BK; t++)
+            if (t >= 0)
+                out[t] = NAN;
+    }
+}
+
+static int block_rows(const struct sale_head *h, int64_t m)
+{
+    int64_t left = h->z.n - m * SALE_BQ;
+    return left < SALE_BQ ? (int)left : SALE_BQ;
+}
+
+void sale_row_thresholds(struct sale_head *h, int64_t m, float *thr)
+{
+    struct scratch *s = h->scratch;
+    struct sale_regions g = sale_regions(h->z.n, m, h->c.w);
+    int rows = block_rows(h, m), at = 0;
+    stat_block(h, m * SALE_BQ, rows, 0, at);
+    for (int64_t j = g.mid + 1; j < g.n; j++)
+        stat_block(h, m * SALE_BQ, rows, j, at += SALE_BK);
+    for (int r = 0; r < rows; r++)
+        thr[r] = row_threshold(&h->c, s->stat[r], at + SALE_BK);
+}
+
+/* Spacing of fp16 numbers at x. */
+static float f16_step(float x)
+{
+    int e;
+    frexpf(x, &e);
+    return ldexpf(1.0f, (e < -13 ? -13 : e) - 11);
+}
+
+static void prepare_block(struct sale_head *h, int64_t m)
+{
+    struct scratch *s = h->scratch;
+    sale_row_thresholds(h, m, s->thr);
+    for (int r = 0; r < block_rows(h, m); r++) {
+        float step = TIE_STEPS * f16_step(s->thr[r]);
+        s->low[r] = s->thr[r] - step;
+        s->high[r] = s->thr[r] + step;
+    }
+    if (!h->z.levels)
+        return;
+    for (int g = 0; g < SALE_BQ / 2; g++) {
+        float sq = h->z.sq[m * SALE_BQ / 2 + g], inv = sq > 0 ? 1 / sq : 0;
+        s->inv[g] = h->c.f16 && h->z.levels == 7 ? sale_fl16(inv) : inv;
+    }
+}
+
+/* ---- the test --------------------------------------------------------------------------- */
+
+struct verdict {
+    bool keep, near, sure; /* an estimate passes; is not below the tie range; is above it */
+};
+
+static void judge(struct verdict *v, const struct sale_head *h, int r, float value)
+{
+    const struct scratch *s = h->scratch;
+    v->keep |= h->c.strict ? value > s->thr[r] : value >= s->thr[r];
+    v->near |= value >= s->low[r];
+    v->sure |= value > s->high[r];
+}
+
+/* Correction for the mean of Q in units of the query group's scale, rounded to an integer. */
+SIMD_CLONES static void corrections_f16(const float *corr, float inv, int32_t *out)
+{
+    for (int t = 0; t < SALE_BK; t++)
+        out[t] = (int32_t)sale_rne(sale_fl16(corr[t] * inv));
+}
+
+/* The same without fp16; clamped so that the sum with a dot product stays in 32 bits. */
+static void corrections_f32(const float *corr, float inv, int32_t *out)
+{
+    for (int t = 0; t < SALE_BK; t++)
+        out[t] = (int32_t)rintf(fminf(fmaxf(corr[t] * inv, -1e9f), 1e9f));
+}
+
+/* Largest of z + add in each of the four key groups. */
+static void group_maxima(const int32_t *z, const int32_t *add, int32_t best[4])
+{
+    for (int c = 0; c < 4; c++)
+        best[c] = z[c] + add[c];
+    for (int i = 1; i < 8; i++)
+        for (int c = 0; c < 4; c++) {
+            int32_t x = z[i * 4 + c] + add[i * 4 + c];
+            best[c] = x > best[c] ? x : best[c];
+        }
+}
+
+/* An all-zero query group: the estimate is the correction alone. */
+static void judge_flat_row(struct verdict *v, const struct sale_head *h, int r, const float *corr,
+                           const float *sk)
+{
+    for (int t = 0; t < SALE_BK; t++) {
+        float value = corr[t] * sk[t % 4];
+        judge(v, h, r, h->c.f16 ? sale_fl16(value) : value);
+    }
+}
+
+static void judge_row(struct verdict *v, const struct sale_head *h, int r, const int32_t best[4],
+                      float sq, const float *sk)
+{
+    for (int c = 0; c < 4; c++) {
+        float value;
+        if (h->c.f16 && h->z.levels == 7)
+            value = sale_fl16((float)best[c]) * sale_fl16(sq * sk[c]);
+        else
+            value = (float)best[c] * (sq * sk[c]);
+        judge(v, h, r, h->c.f16 ? sale_fl16(value) : value);
+    }
+}
+
+/* Rows r and r + 8 of a tile share a scale; `tile` is the tile's first row in the query block. */
+static void test_pair(struct verdict *v, const struct sale_head *h, int64_t m, int tile, int g,
+                      int rows, int64_t j)
+{
+    const struct scratch *s = h->scratch;
+    const struct sale_quant *q = &h->z;
+    const float *corr = q->corr + j * SALE_BK, *sk = q->sk + j * 4;
+    int group = tile / 2 + g;
+    float sq = q->sq[m * SALE_BQ / 2 + group];
+    int32_t add[SALE_BK], z[SALE_BK], best[4];
+    if (h->c.f16 && q->levels == 7)
+        corrections_f16(corr, s->inv[group], add);
+    else
+        corrections_f32(corr, s->inv[group], add);
+    for (int r = tile + g; r < rows && r < tile + TILE; r += 8) {
+        const int8_t *qi = q->qi + (m * SALE_BQ + r) * q->d;
+        if (!(sq > 0)) {
+            judge_flat_row(v, h, r, corr, sk);
+            continue;
+        }
+        if (q->levels == 7 && q->d <= MAX_D_16)
+            dots_i16(qi, s->k16, q->d, z);
+        else
+            dots_i32(qi, s->k32, q->d, z);
+        group_maxima(z, add, best);
+        judge_row(v, h, r, best, sq, sk);
+    }
+}
+
+static void load_ints(const struct sale_quant *q, int64_t j, struct scratch *s)
+{
+    const int8_t *k = q->ki + j * q->d * SALE_BK;
+    bool narrow = q->levels == 7 && q->d <= MAX_D_16;
+    for (int i = 0; i < q->d * SALE_BK; i++)
+        if (narrow)
+            s->k16[i] = k[i];
+        else
+            s->k32[i] = k[i];
+}
+
+/* Low-bit test of block j against the rows of query block m. Once an estimate is surely above its
+ * threshold the rest cannot change the verdict. */
+static struct verdict test_low_bit(struct sale_head *h, int64_t m, int rows, int64_t j)
+{
+    struct verdict v = {0};
+    load_ints(&h->z, j, h->scratch);
+    for (int tile = 0; tile < rows && !v.sure; tile += TILE)
+        for (int g = 0; g < 8 && tile + g < rows && !v.sure; g++)
+            test_pair(&v, h, m, tile, g, rows, j);
+    return v;
+}
+
+/* bits = 16: the estimate is q . k' itself. */
+static struct verdict test_exact(struct sale_head *h, int64_t m, int rows, int64_t j)
+{
+    struct scratch *s = h->scratch;
+    struct verdict v = {0};
+    float z[SALE_BK];
+    load_floats(&h->z, j, s->kf);
+    for (int r = 0; r < rows && !v.sure; r++) {
+        dots_f32(h->z.q + (m * SALE_BQ + r) * h->z.d, s->kf, h->z.d, z);
+        for (int t = 0; t < SALE_BK; t++)
+            judge(&v, h, r, h->c.f16 ? sale_fl16(z[t]) : z[t]);
+    }
+    return v;
+}
+
+/* Test the blocks 1 .. mid of query block m and list those that pass as group g. *kept counts
+ * them. */
+static int test_blocks(struct sale_head *h, int64_t m, int64_t g, int64_t mid, int64_t *kept,
+                       struct mask *out, struct err *err)
+{
+    int rows = block_rows(h, m), rc = 0;
+    if (mid > 0)
+        prepare_block(h, m);
+    for (int64_t j = 1; j <= mid; j++) {
+        struct verdict v = h->z.levels ? test_low_bit(h, m, rows, j) : test_exact(h, m, rows, j);
+        h->counts.ties += v.near && !v.sure;
+        if (!v.keep)
+            continue;
+        ++*kept;
+        TRY(mask_lists_add(out, g, (int32_t)j, err));
+    }
+out:
+    return rc;
+}
+
+/* The same from the taken lists. */
+static int take_blocks(const struct sale_head *h, int64_t m, int64_t g, int64_t mid, int64_t *kept,
+                       struct mask *out, struct err *err)
+{
+    const struct mask *a = h->taken;
+    int rc = 0;
+    for (int64_t i = a->ptr[m]; i < a->ptr[m + 1]; i++) {
+        if (a->col[i] < 1 || a->col[i] > mid)
+            continue;
+        ++*kept;
+        TRY(mask_lists_add(out, g, a->col[i], err));
+    }
+out:
+    return rc;
+}
+
+static int select_block(struct sale_head *h, int64_t m, int64_t g, struct mask *out,
+                        struct err *err)
+{
+    int rc = 0;
+    struct sale_regions r = sale_regions(h->n, m, h->c.w);
+    int64_t kept = 0;
+    h->counts.tiles += r.n;
+    if (sale_dense(h)) {
+        h->counts.kept += r.n;
+        return mask_lists_add_run(out, g, 0, (int32_t)r.n, err);
+    }
+    TRY(mask_lists_add(out, g, 0, err));
+    if (h->taken)
+        TRY(take_blocks(h, m, g, r.mid, &kept, out, err));
+    else
+        TRY(test_blocks(h, m, g, r.mid, &kept, out, err));
+    TRY(mask_lists_add_run(out, g, (int32_t)(r.mid + 1), (int32_t)r.n, err));
+    h->counts.tested += r.mid;
+    h->counts.tested_kept += kept;
+    h->counts.kept += r.n - r.mid + kept;
+out:
+    return rc;
+}
+
+int sale_select(struct sale_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err)
+{
+    int rc = 0;
+    if (!h->taken && !sale_dense(h))
+        TRY(sale_head_quantise(h, err));
+    TRY(mask_lists_init(out, h->n, h->n, row0, row1, true, SALE_BQ, SALE_BK, err));
+    for (int64_t g = 0; g < out->ngroups; g++)
+        TRY(select_block(h, row0 / SALE_BQ + g, g, out, err));
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+/* ---- what it costs ---------------------------------------------------------------------- */
+
+/* Means and differences of q and k in a pass each; then their scaling and the correction for the
+ * mean of q, or fp16 copies. */
+static void quantise_cost(const struct sale_head *h, double in_bytes, struct select_cost *c)
+{
+    double numbers = (double)h->n * h->d;
+    bool integers = h->c.bits < 16;
+    c->flops += 4 * numbers + (integers ? 4 * numbers : 0);
+    c->bytes += 4 * numbers * in_bytes;
+    c->bytes += 4 * numbers * h->c.bits / 8; /* q and k, written and read */
+    c->bytes += integers ? 8 * (double)h->n : 0;
+}
+
+/* Operations and bytes of the choice by sizes alone: mean and quantisation of q and k, then per
+ * query block with tested key blocks the exact statistics of its sink-local region and one low-bit
+ * product per tested pair. Nothing for a dense head. in_bytes: of a number of q or k. */
+static void sale_cost(const struct sale_head *h, double in_bytes, struct select_cost *c)
+{
+    double stats = 0, tests = 0, rows_tested = 0;
+    if (sale_dense(h))
+        return;
+    quantise_cost(h, in_bytes, c);
+    for (int64_t m = 0; m * SALE_BQ < h->n; m++) {
+        struct sale_regions g = sale_regions(h->n, m, h->c.w);
+        double rows = (double)MIN(SALE_BQ, h->n - m * SALE_BQ);
+        if (g.mid == 0)
+            continue;
+        stats += rows * (double)(g.n - g.mid) * SALE_BK;
+        tests += rows * (double)g.mid * SALE_BK;
+        rows_tested += rows;
+    }
+    c->flops += 2 * h->d * (stats + tests) + 3 * stats;
+    c->bytes += 8 * rows_tested; /* thresholds */
+    if (h->c.bits == 16)
+        return;
+    c->flops += tests;                              /* the correction */
+    c->bytes += 2 * (double)h->n * h->d * in_bytes; /* q and k again, for the statistics */
+}
+
+/* ---- calibration of the threshold ------------------------------------------------------------ */
+
+/* The offline calibration of one head's threshold (arXiv:2505.24179, section 3.5
+ * and appendix C): tau is halved until the summed absolute output error per token is below theta on
+ * every sample, in order. A smaller tau keeps a superset of blocks, so earlier samples stay within
+ * the bound and are not judged again. */
+
+/* The next smaller tau: half, or 0 when that is at or below tau_min. */
+static double sale_next_tau(double tau, double tau_min)
+{
+    double half = tau / 2;
+    return half <= tau_min ? 0 : half;
+}
+
+int sale_search_tau(const struct sale_search *s, int n, sale_judge_fn *within, void *ctx,
+                    double *tau, int64_t *rounds, struct err *err)
+{
+    double t = s->tau0;
+    *rounds = 0;
+    for (int i = 0; i < n; i++)
+        for (bool ok = false; !ok; ++*rounds) {
+            int rc = t > 0 ? within(ctx, i, t, &ok, err) : 0;
+            if (rc)
+                return rc;
+            if (!ok && t == 0)
+                ok = true;
+            else if (!ok)
+                t = sale_next_tau(t, s->tau_min);
+        }
+    *tau = t;
+    return 0;
+}
+
 enum profile { PROFILE_OFFICIAL, PROFILE_PAPER };
 enum arith { ARITH_EXACT, ARITH_SAGE1 };
-
-static const char *const profiles[] = {"official", "paper", NULL};
-static const char *const locals[] = {"128", "256", NULL};
-static const char *const calib_locals[] = {"profile", "128", "256", NULL};
-static const char *const bits[] = {"4", "8", "16", NULL};
-static const char *const thr_dtypes[] = {"profile", "f16", "f32", NULL};
-static const char *const sl_masks[] = {"causal", "none", NULL};
-static const char *const ariths[] = {"exact", "sage1", NULL};
-static const char *const quants[] = {"none", "int8", NULL};
 
 struct params {
     int bounds, profile, local, bits, thr_dtype, sl_mask, arith, quant, calib_local;
@@ -50,30 +708,30 @@ static const char *const bounds_of[] = {"none", "llama3.1", "qwen2.5", NULL};
 static const double bounds_values[] = {0.4, 0.4, 2.0};
 
 static const struct opt options[] = {
-    OPT_ENUM(struct params, profile, "official", profiles,
+    OPT_ENUM(struct params, profile, "official", TEXTS("official", "paper"),
              "official: estimate > threshold, both in fp16; paper: >=, both in fp32. Operands are "
              "fp16 in either."),
     OPT_NUM(struct params, tau, "0.004", 0, 1, "share",
-            "Keep a block when a pair's relative score exceeds it; below 1e-5 the head is "
-            "dense.",
+            "Keep a block when a pair's relative score exceeds it; below 1e-5 the head is dense.",
             .flags = OPT_MAX_OPEN),
     OPT_INT(struct params, bq, "64", SALE_BQ, SALE_BQ, "tokens", "Rows of a block; fixed."),
     OPT_INT(struct params, bk, "32", SALE_BK, SALE_BK, "tokens", "Keys of a block; fixed."),
     OPT_INT(struct params, sink, "32", SALE_BK, SALE_BK, "tokens",
             "Always kept at the start: one key block; fixed."),
-    OPT_ENUM(struct params, local, "128", locals, "Least always-kept stretch before the diagonal.",
-             .unit = "tokens"),
+    OPT_ENUM(struct params, local, "128", TEXTS("128", "256"),
+             "Least always-kept stretch before the diagonal.", .unit = "tokens"),
     OPT_INT(struct params, dense_below, "1024", 0, 9e15, "tokens",
             "Prompts up to this length stay dense."),
-    OPT_ENUM(struct params, bits, "4", bits, "Width of the estimate; 16 is fp16 without integers.",
-             .unit = "bit"),
-    OPT_ENUM(struct params, thr_dtype, "profile", thr_dtypes,
+    OPT_ENUM(struct params, bits, "4", TEXTS("4", "8", "16"),
+             "Width of the estimate; 16 is fp16 without integers.", .unit = "bit"),
+    OPT_ENUM(struct params, thr_dtype, "profile", TEXTS("profile", "f16", "f32"),
              "Rounding of threshold and estimate; unset: f16, with profile=paper f32."),
-    OPT_ENUM(struct params, sl_mask, "causal", sl_masks,
+    OPT_ENUM(struct params, sl_mask, "causal", TEXTS("causal", "none"),
              "Mask inside the sink-local statistics; none lets later keys in."),
-    OPT_ENUM(struct params, arith, "exact", ariths,
+    OPT_ENUM(struct params, arith, "exact", TEXTS("exact", "sage1"),
              "Attention on kept blocks: exact softmax, or INT8 Q.K and fp16 P.V."),
-    OPT_ENUM(struct params, quant, "none", quants, "int8 is another name of arith=sage1."),
+    OPT_ENUM(struct params, quant, "none", TEXTS("none", "int8"),
+             "int8 is another name of arith=sage1."),
     OPT_NUM(struct params, theta, "0.4", 0, INFINITY, "output L1 per token",
             "calibrate: bound of the output error.", .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN),
     OPT_ENUM(struct params, bounds, "none", bounds_of,
@@ -83,7 +741,7 @@ static const struct opt options[] = {
             .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN | OPT_MAX_OPEN),
     OPT_NUM(struct params, tau_min, "1e-4", 0, 1, "share",
             "calibrate: at or below it tau becomes 0.", .flags = OPT_IDENTITY_NOT | OPT_MAX_OPEN),
-    OPT_ENUM(struct params, calib_local, "profile", calib_locals,
+    OPT_ENUM(struct params, calib_local, "profile", TEXTS("profile", "128", "256"),
              "calibrate: local stretch; unset: 256, with profile=paper 128.",
              .flags = OPT_IDENTITY_NOT, .unit = "tokens"),
     {0},
@@ -279,10 +937,9 @@ static int report(void *state, struct record *r, struct err *err)
     const struct state *s = state;
     const struct sale_counts *n = &s->head.counts;
     double tiles = (double)n->tiles, tested = (double)n->tested;
-    TRY(record_metric(r, "density_native", (double)n->kept / tiles, err));
-    TRY(record_metric(r, "tau", s->head.c.tau, err));
-    TRY(record_metric(r, "tested_share", tested / tiles, err));
-    TRY(record_metric(r, "tested_kept", tested > 0 ? (double)n->tested_kept / tested : 0, err));
+    TRY(RECORD_ALL(r, err, {"density_native", (double)n->kept / tiles}, {"tau", s->head.c.tau},
+                   {"tested_share", tested / tiles},
+                   {"tested_kept", tested > 0 ? (double)n->tested_kept / tested : 0}));
     if (!s->head.taken)
         TRY(record_metric(r, "ties", (double)n->ties, err));
     if (sale_dense(&s->head))
@@ -436,22 +1093,11 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "tau", .unit = "1", .definition = "threshold that was used for the head"},
-    {.name = "tested_share", .unit = "1", .axis = AXIS_SHARE,
-     .definition = "tested tiles / tiles with an allowed pair"},
-    {.name = "tested_kept", .unit = "1", .axis = AXIS_SHARE,
-     .definition = "kept tiles / tested tiles"},
+    OWN_METRIC("tau", "threshold that was used for the head"),
+    OWN_METRIC("tested_share", "tested tiles / tiles with an allowed pair", .axis = AXIS_SHARE),
+    OWN_METRIC("tested_kept", "kept tiles / tested tiles", .axis = AXIS_SHARE),
     {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "dense_below=0",
-    "dense_below=0:tau=0.05:bits=16",
-    "dense_below=0:profile=paper:arith=sage1",
-    NULL,
 };
 
 static int validate(void *params, struct err *err)
@@ -465,11 +1111,6 @@ static int validate(void *params, struct err *err)
     return 0;
 }
 
-static const struct budget_param budget[] = {
-    {.params = "tau", .scale = BUDGET_LOG, .falls = true, .lo = 1e-6, .hi = 0.999},
-    {0},
-};
-
 const struct method method_sale = {
     .name = "sale",
     .summary = "blocks tested pair by pair with 4-bit queries and keys",
@@ -477,7 +1118,8 @@ const struct method method_sale = {
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_SINK,
     .params = {.table = options,
                .size = sizeof(struct params),
-               .budget = budget,
+               .budget = BUDGET_PARAMS(
+                   BUDGET_BY(BUDGET_LOG, "tau", .falls = true, .lo = 1e-6, .hi = 0.999)),
                .validate = validate},
     .state_size = sizeof(struct state),
     .prepare = prepare,
@@ -491,5 +1133,7 @@ const struct method method_sale = {
     .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
     .reuse = {.of = origin},
     .search = {.calibrate = calibrate, .passes = 1, .trials = 6, .on_device = judges},
-    .tests = {.full = "tau=0", .variants = variants},
+    .tests = {.full = "tau=0",
+              .variants = TEXTS("dense_below=0", "dense_below=0:tau=0.05:bits=16",
+                                "dense_below=0:profile=paper:arith=sage1")},
 };

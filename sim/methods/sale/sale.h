@@ -10,10 +10,84 @@
 
 #include "core/err.h"
 #include "core/mask.h"
-#include "sim/methods/sale/sale_quant.h"
+#include "sim/blocks/quant.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
+
+/* ---- low-bit operands ------------------------------------------------------------------------ */
+
+/* Low-bit operands of SALE (arXiv:2505.24179, section 3.4).
+ *
+ * Everything starts from operands rounded to fp16 (the method's input type). The token means of Q
+ * and K are subtracted; the rest is scaled to integers per group:
+ *   Q: rows r and r + 8 of each 16-row tile, all channels;
+ *   K: in each 32-key block the 8 keys with floor((t mod 8) / 2) = c, c = 0..3.
+ * Tokens past n count as zero. The mean of Q comes back as one correction per key:
+ *   (q' + qbar) . k' = q . k', and q . kbar is constant along a row. */
+
+#define SALE_BQ 64
+#define SALE_BK 32
+
+struct sale_quant {
+    int64_t n, npad;    /* tokens; rounded up to 64 */
+    int d, levels;      /* largest integer: 7 (4 bit), 127 (8 bit), 0: no integers */
+    float *qbar, *kbar; /* [d], values of fp16; owned like all arrays here */
+    float *q;           /* [n][d] q rounded to fp16 */
+    float *k;           /* [n][d] k' = fp16(k - kbar) */
+    int8_t *qi;         /* [npad][d] */
+    int8_t *ki;         /* [npad / 32][d][32], key t of a block at sale_lane(t) */
+    float *sq;          /* [npad / 2], group sale_q_group(row), values of fp16 */
+    float *sk;          /* [npad / 8], group sale_k_group(key), values of fp16 */
+    float *corr;        /* [npad] in lane order: qbar . k' in units of 1/sk, fp16 with 4 bits */
+};
+
+/* q, k [n][d]. bits 4, 8, or 16 (no integers: q and k only). Release with sale_quant_free. */
+int sale_quant_init(struct sale_quant *s, const float *q, const float *k, int64_t n, int d,
+                    int bits, struct err *err);
+void sale_quant_free(struct sale_quant *s);
+
+/* Nearest fp16 value; overflow gives +-65504 instead of infinity, so that no product of two results
+ * is a NaN. */
+static inline float sale_fl16(float x)
+{
+    float r = f16_round(x);
+    r = r > 65504.0f ? 65504.0f : r;
+    return r < -65504.0f ? -65504.0f : r;
+}
+
+/* Round to nearest even integer, |x| < 2^22. */
+static inline float sale_rne(float x)
+{
+    return (x + 12582912.0f) - 12582912.0f;
+}
+
+/* For a group with largest magnitude amax: the multiplier L / amax and the two stored scales. All
+ * are 0 if amax = 0. */
+struct sale_scale {
+    float mul, sq, sk;
+};
+
+static inline int64_t sale_q_group(int64_t row)
+{
+    return row / 16 * 8 + row % 8;
+}
+
+static inline int64_t sale_k_group(int64_t key)
+{
+    return key / SALE_BK * 4 + key % 8 / 2;
+}
+
+/* Lane of key t of a 32-key block: i * 4 + group, i = 0..7. This order lets a vector loop take the
+ * maxima of the four groups at once. */
+static inline int sale_lane(int t)
+{
+    return (t / 8 * 2 + t % 2) * 4 + t % 8 / 2;
+}
+
+/* ---- selection ------------------------------------------------------------------------------- */
 
 struct sale_regions {
     int64_t n;       /* key blocks that the query block sees */
@@ -62,22 +136,9 @@ void sale_head_free(struct sale_head *h);
 /* Make the low-bit operands, once; sale_select does so where it needs them. */
 int sale_head_quantise(struct sale_head *h, struct err *err);
 
-/* From now on sale_select hands out *m, lists of 64 x 32 blocks over the whole head that somebody
- * else chose by the same rule, and tests nothing. ERR_RUN: lists of other units. */
-int sale_head_take(struct sale_head *h, const struct mask *m, struct err *err);
-
-/* True if every block of the head is kept: a short prompt, or tau < 1e-5. */
-bool sale_dense(const struct sale_head *h);
-
 /* Mask (64 x 32 blocks) of the query rows [row0, row1), row0 a multiple of 64. Counts are added to
  * h->counts. */
 int sale_select(struct sale_head *h, int64_t row0, int64_t row1, struct mask *out, struct err *err);
-
-/* Operations and bytes of the choice by sizes alone: mean and quantisation of q and k, then per
- * query block with tested key blocks the exact statistics of its sink-local region and one low-bit
- * product per tested pair. Nothing for a dense head. in_bytes: of a number of q or k. */
-struct select_cost;
-void sale_cost(const struct sale_head *h, double in_bytes, struct select_cost *c);
 
 /* Thresholds of the rows of query block m (at most 64) into thr. */
 void sale_row_thresholds(struct sale_head *h, int64_t m, float *thr);
@@ -97,7 +158,7 @@ typedef int sale_judge_fn(void *ctx, int i, double tau, bool *ok, struct err *er
 /* Go through the samples and halve tau, from tau0 on, until each is within the bound; tau never
  * rises. At tau = 0 the head is dense and nothing is judged. *rounds counts the rounds, including
  * those at tau = 0. */
-int sale_search_tau(const struct sale_search *s, int n, sale_judge_fn *judge, void *ctx,
+int sale_search_tau(const struct sale_search *s, int n, sale_judge_fn *within, void *ctx,
                     double *tau, int64_t *rounds, struct err *err);
 
 #endif

@@ -14,32 +14,518 @@
  * are sums; distances are binned by token; a bin covers two diagonals (extend=cover2); lists apply
  * per chunk; the diagonal block is kept (profile=strict leaves it out).
  */
-#include "core/accel.h"
+#include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "sim/blocks/blockgrid.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
+#include "sim/blocks/tokscore.h"
 #include "sim/methods/sampleattention/sampleattention.h"
-#include "sim/blocks/blockgrid.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- from scores to the block mask ----------------------------------------------------------- */
+
+/* From score lists to the block mask (arXiv:2406.15486, algorithm 1:
+ * find_k, extend, merge).
+ *
+ *   keep block (I, J), J <= I  iff  J in I_c[i(I)]  or  I - J in extended I_s[i(I)]
+ *                                   or forced (diagonal, sink)
+ *
+ * A token slash at distance B x + r lies on block diagonal x for a share 1 - r/B of its rows and on
+ * x + 1 for the rest. cover2 therefore extends a bin to both diagonals; cover1 keeps one of them;
+ * centred moves the bins by B/2 so that one diagonal holds at least half of every slash. */
+
+/* ---- sampled slices and their score lists ---------------------------------------------------- */
+
+/* A_c[i][J] = 1/B sum over q in slice i, k in block J      of P[q][k]
+ *   A_s[i][x] = 1/B sum over q in slice i, k with bin(q-k)=x of P[q][k]
+ *
+ * The slash list bins token distances: for a slice that is one row block, summing over diagonals of
+ * the block grid would be A_c in reverse order and carry nothing new. Scores are sums (not maxima),
+ * because find_k compares their running total with a share of mass.
+ *
+ * Cost: chunks * B exact softmax rows, 2 B N d chunks FLOP. */
+
+/* Exact rows held at a time. */
+#define PIECE 16
+
+int64_t sample_blocks(const struct sample_config *c)
+{
+    return (c->nk + c->block - 1) / c->block;
+}
+
+bool sample_applies(const struct sample_config *c)
+{
+    return c->nq >= 2 * c->block && c->chunks * c->block < c->nq;
+}
+
+void sample_ends(const struct sample_config *c, int64_t end[SAMPLE_MAX_CHUNKS + 1])
+{
+    int64_t shift = c->nk - c->nq;
+    end[0] = shift;
+    for (int i = 1; i < c->chunks; i++)
+        end[i] = (shift + i * c->nq / c->chunks + c->block - 1) / c->block * c->block;
+    end[c->chunks] = c->nk;
+}
+
+int64_t sample_bin(const struct sample_config *c, int64_t d)
+{
+    if (c->extend != SAMPLE_CENTRED)
+        return d / c->block;
+    int64_t x = (d + c->block / 2) / c->block, last = sample_blocks(c) - 1;
+    return x < last ? x : last;
+}
+
+int sample_scores_init(struct sample_scores *s, const struct sample_config *c, struct err *err)
+{
+    int rc = 0;
+    int64_t n = c->chunks * sample_blocks(c);
+    memset(s, 0, sizeof *s);
+    TRY(mem_zalloc(&s->col, n, sizeof *s->col, "column scores", err));
+    TRY(mem_zalloc(&s->slash, n, sizeof *s->slash, "slash scores", err));
+out:
+    if (rc)
+        sample_scores_free(s);
+    return rc;
+}
+
+void sample_scores_free(struct sample_scores *s)
+{
+    free(s->col);
+    free(s->slash);
+    memset(s, 0, sizeof *s);
+}
+
+void sample_scores_add(struct sample_scores *s, const struct sample_config *c, int i, int64_t pos,
+                       const double *p)
+{
+    int64_t nb = sample_blocks(c);
+    double *col = s->col + i * nb, *slash = s->slash + i * nb, share = 1.0 / (double)c->block;
+    if (c->reduce == SAMPLE_SUM) {
+        for (int64_t k = 0; k <= pos; k++) {
+            col[k / c->block] += share * p[k];
+            slash[sample_bin(c, pos - k)] += share * p[k];
+        }
+        return;
+    }
+    for (int64_t k = 0; k <= pos; k++) {
+        double *a = &col[k / c->block], *b = &slash[sample_bin(c, pos - k)];
+        *a = p[k] > *a ? p[k] : *a;
+        *b = p[k] > *b ? p[k] : *b;
+    }
+}
+
+int sample_scores_run(struct sample_scores *s, const struct sample_config *c, struct exact *exact,
+                      struct err *err)
+{
+    int rc = 0;
+    double *p = NULL;
+    int64_t end[SAMPLE_MAX_CHUNKS + 1], shift = c->nk - c->nq;
+
+    sample_ends(c, end);
+    TRY(mem_alloc(&p, PIECE * c->nk, sizeof *p, "sampled rows", err));
+    for (int i = 0; i < c->chunks; i++)
+        for (int64_t q = end[i + 1] - c->block; q < end[i + 1]; q += PIECE) {
+            int64_t r0 = q - shift;
+            TRY(exact_probs(exact, r0, r0 + PIECE, p, err));
+            for (int r = 0; r < PIECE; r++)
+                sample_scores_add(s, c, i, q + r, p + r * c->nk);
+        }
+out:
+    free(p);
+    return rc;
+}
+
+/* ---- find_k ----------------------------------------------------------------------------- */
+
+int sample_find_k(const double *score, int64_t n, double alpha, int32_t *order, int64_t *k,
+                  struct err *err)
+{
+    double total = 0, running = 0;
+    int rc = order_descending(score, n, order, err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < n; i++)
+        total += score[i];
+
+    /* The running total is taken in another order than the total and may stall just below it, so
+     * that alpha >= 1 is its own case. */
+    int64_t count = alpha >= 1 ? n : 0;
+    while (count < n && (count == 0 || running < alpha * total))
+        running += score[order[count++]];
+    *k = count;
+    return 0;
+}
+
+/* Mark the kept columns and bins of one pair of score lists in row `l`. */
+static int mark_lists(struct sample_plan *p, const double *col, const double *slash, int slice,
+                      int l, int32_t *order, struct err *err)
+{
+    int rc = 0;
+    int64_t nb = p->nb;
+    TRY(sample_find_k(col, nb, p->c.alpha_c, order, &p->kc[slice], err));
+    for (int64_t i = 0; i < p->kc[slice]; i++)
+        p->cols[l * nb + order[i]] = 1;
+    TRY(sample_find_k(slash, nb, p->c.alpha_s, order, &p->ks[slice], err));
+    for (int64_t i = 0; i < p->ks[slice]; i++)
+        p->bins[l * nb + order[i]] = 1;
+out:
+    return rc;
+}
+
+static void extend_bins(struct sample_plan *p)
+{
+    for (int l = 0; l < p->lists; l++)
+        for (int64_t x = 0; x < p->nb; x++)
+            if (p->bins[l * p->nb + x]) {
+                p->diags[l * (p->nb + 1) + x] = 1;
+                if (p->c.extend == SAMPLE_COVER2)
+                    p->diags[l * (p->nb + 1) + x + 1] = 1;
+            }
+}
+
+/* Mean over the slices of lists [chunks][nb] into mean[nb]. */
+static void mean_list(const double *list, int chunks, int64_t nb, double *mean)
+{
+    for (int64_t x = 0; x < nb; x++) {
+        double sum = 0;
+        for (int i = 0; i < chunks; i++)
+            sum += list[i * nb + x];
+        mean[x] = sum / chunks;
+    }
+}
+
+int sample_plan_build(struct sample_plan *p, const struct sample_config *c,
+                      const struct sample_scores *s, struct err *err)
+{
+    int rc = 0;
+    int32_t *order = NULL;
+    double *mean = NULL;
+    memset(p, 0, sizeof *p);
+    p->c = *c;
+    p->nb = sample_blocks(c);
+    p->lists = c->merge == SAMPLE_PERCHUNK ? c->chunks : 1;
+    p->slices = c->merge == SAMPLE_MEAN ? 1 : c->chunks;
+    sample_ends(c, p->end);
+    TRY(mem_zalloc(&p->cols, p->lists * p->nb, 1, "column lists", err));
+    TRY(mem_zalloc(&p->bins, p->lists * p->nb, 1, "slash lists", err));
+    TRY(mem_zalloc(&p->diags, p->lists * (p->nb + 1), 1, "diagonals", err));
+    TRY(mem_alloc(&order, p->nb, sizeof *order, "score order", err));
+    if (c->merge == SAMPLE_MEAN) {
+        TRY(mem_alloc(&mean, 2 * p->nb, sizeof *mean, "mean scores", err));
+        mean_list(s->col, c->chunks, p->nb, mean);
+        mean_list(s->slash, c->chunks, p->nb, mean + p->nb);
+        TRY(mark_lists(p, mean, mean + p->nb, 0, 0, order, err));
+    } else {
+        for (int i = 0; i < c->chunks; i++)
+            TRY(mark_lists(p, s->col + i * p->nb, s->slash + i * p->nb, i,
+                           c->merge == SAMPLE_PERCHUNK ? i : 0, order, err));
+    }
+    extend_bins(p);
+out:
+    free(order);
+    free(mean);
+    if (rc)
+        sample_plan_free(p);
+    return rc;
+}
+
+void sample_plan_free(struct sample_plan *p)
+{
+    free(p->cols);
+    free(p->bins);
+    free(p->diags);
+    memset(p, 0, sizeof *p);
+}
+
+int sample_plan_list(const struct sample_plan *p, int64_t row_block)
+{
+    int64_t last = (row_block + 1) * p->c.block;
+    last = (last < p->c.nk ? last : p->c.nk) - 1;
+    int i = 0;
+    while (i < p->lists - 1 && p->end[i + 1] <= last)
+        i++;
+    return i;
+}
+
+/* Height of the mask's row groups: the largest divisor of B for which no group straddles two row
+ * blocks (B itself unless nk - nq is unaligned). */
+static int64_t sample_unit(const struct sample_config *c)
+{
+    return gcd(c->block, (c->nk - c->nq) % c->block);
+}
+
+int sample_plan_mask(const struct sample_plan *p, int64_t row0, int64_t row1, struct mask *out,
+                     int64_t *forced, struct err *err)
+{
+    int rc = 0;
+    int64_t b = p->c.block, unit = sample_unit(&p->c), shift = p->c.nk - p->c.nq;
+    TRY(mask_lists_init(out, p->c.nq, p->c.nk, row0, row1, true, unit, b, err));
+    for (int64_t g = 0; g < out->ngroups; g++) {
+        int64_t i = (row0 + g * unit + shift) / b;
+        int64_t first = reach_first(&p->c.reach, row0 + g * unit + shift) / b;
+        int l = sample_plan_list(p, i);
+        for (int64_t j = first; j <= i; j++) {
+            int why = sample_plan_keeps(p, l, i, j);
+            if (!why)
+                continue;
+            TRY(mask_lists_add(out, g, (int32_t)j, err));
+            *forced += why == SAMPLE_BY_FORCE;
+        }
+    }
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+/* ---- the earlier algorithm ------------------------------------------------------------------- */
+
+/* arXiv:2406.15486 v1 and v2: a local window, the token columns that hold a share alpha of the mass
+ * of evenly strided exact rows, and a few dense last rows. Token exact; there is no slash list.
+ *
+ * Cost: rows * N exact softmax rows, a sort of N column scores. */
+
+static int by_index(const void *a, const void *b)
+{
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+void sample_v2_init(struct sample_v2 *v, const struct attn_in *x, double window, double rows,
+                    int64_t bottom)
+{
+    *v = (struct sample_v2){.nq = x->nq, .nk = x->nk, .bottom = MIN(bottom, x->nq)};
+    v->step = (int64_t)fmin(fmax(round(1 / rows), 1), (double)x->nq);
+    v->window = share_resolve((struct share){.value = window, .is_share = true}, x->nk);
+    for (int64_t r = x->nq - 1; r >= 0; r -= v->step, v->sampled++)
+        v->pairs += (double)(attn_limit(x, r) - attn_first(x, r));
+}
+
+int sample_v2_choose(struct sample_v2 *v, double alpha, struct exact *exact, struct err *err)
+{
+    double *score = NULL, *p = NULL;
+    int rc = 0;
+    TRY(mem_zalloc(&score, v->nk, sizeof *score, "column scores", err));
+    TRY(mem_alloc(&p, v->nk, sizeof *p, "sampled row", err));
+    for (int64_t r = v->nq - 1; r >= 0; r -= v->step) {
+        TRY(exact_probs(exact, r, r + 1, p, err));
+        for (int64_t k = 0; k < v->nk; k++)
+            score[k] += p[k];
+    }
+    TRY(mem_alloc(&v->cols, v->nk, sizeof *v->cols, "token columns", err));
+    TRY(sample_find_k(score, v->nk, alpha, v->cols, &v->ncols, err));
+    qsort(v->cols, (size_t)v->ncols, sizeof *v->cols, by_index);
+out:
+    free(score);
+    free(p);
+    return rc;
+}
+
+void sample_v2_free(struct sample_v2 *v)
+{
+    free(v->cols);
+    memset(v, 0, sizeof *v);
+}
+
+int sample_v2_mask(const struct sample_v2 *v, int64_t row0, int64_t row1, struct mask *out,
+                   struct err *err)
+{
+    int rc = 0;
+    TRY(mask_lists_init(out, v->nq, v->nk, row0, row1, true, 1, 1, err));
+    /* No published kernel runs this mask: executed pairs are unknown. */
+    out->exec = EXEC_NONE;
+    for (int64_t r = row0; r < row1; r++) {
+        int64_t pos = r + v->nk - v->nq, near = pos + 1 - v->window;
+        near = near < 0 || r >= v->nq - v->bottom ? 0 : near;
+        for (int64_t i = 0; i < v->ncols && v->cols[i] < near && v->cols[i] <= pos; i++)
+            TRY(mask_lists_add(out, r - row0, v->cols[i], err));
+        TRY(mask_lists_add_run(out, r - row0, (int32_t)near, (int32_t)(pos + 1), err));
+    }
+    mask_lists_finish(out);
+out:
+    return rc;
+}
+
+/* ---- search ---------------------------------------------------------------------------------- */
+
+/* Offline search of (alpha_c, alpha_s, chunks) for one head: the
+ * stand-in for the tuning of arXiv:2406.15486, table 6, which needs a benchmark score.
+ *
+ * Every triple of the grid is evaluated on every sample: density, recall per row (p1, mean) and the
+ * relative L2 error of the output. The density is averaged over the samples; recall and error count
+ * at the worst one. Among the triples that meet the target the sparsest wins; ties go to fewer
+ * chunks, then to the larger alpha_c. */
+
+static const double ALPHAS[] = {0.80, 0.85, 0.90, 0.92, 0.95, 0.98};
+static const int CHUNKS[] = {1, 2, 4};
+
+#define N_ALPHA ((int)(sizeof ALPHAS / sizeof *ALPHAS))
+#define N_CHUNKS ((int)(sizeof CHUNKS / sizeof *CHUNKS))
+#define N_GRID (N_ALPHA * N_ALPHA * N_CHUNKS)
+
+_Static_assert(N_GRID == SAMPLE_TRIALS, "the header tells the size of the grid");
+
+/* The plans of one sample; those whose slices do not fit are dense. */
+struct plans {
+    struct sample_plan plan[N_GRID];
+    bool dense[N_GRID];
+    struct sample_config c;
+};
+
+static int build_plans(struct plans *g, const struct head_in *in, struct err *err)
+{
+    int rc = 0, t = 0;
+    struct sample_scores s = {0};
+    for (int n = 0; n < N_CHUNKS; n++) {
+        struct sample_config c = g->c;
+        c.chunks = CHUNKS[n];
+        bool fits = sample_applies(&c);
+        if (fits) {
+            TRY(sample_scores_init(&s, &c, err));
+            TRY(sample_scores_run(&s, &c, in->exact, err));
+        }
+        for (int a = 0; a < N_ALPHA * N_ALPHA; a++, t++) {
+            c.alpha_c = ALPHAS[a / N_ALPHA];
+            c.alpha_s = ALPHAS[a % N_ALPHA];
+            g->dense[t] = !fits;
+            if (fits)
+                TRY(sample_plan_build(&g->plan[t], &c, &s, err));
+        }
+        sample_scores_free(&s);
+    }
+out:
+    sample_scores_free(&s);
+    return rc;
+}
+
+static int64_t plan_list(void *ctx, int t, int64_t row0, int32_t *cols)
+{
+    const struct plans *g = ctx;
+    const struct sample_plan *p = &g->plan[t];
+    int64_t i = (row0 + g->c.nk - g->c.nq) / g->c.block, n = 0;
+    int l = g->dense[t] ? 0 : sample_plan_list(p, i);
+    for (int64_t j = 0; j <= i; j++)
+        if (g->dense[t] || sample_plan_keeps(p, l, i, j))
+            cols[n++] = (int32_t)j;
+    return n;
+}
+
+/* Add one of n samples to the scores of the grid. */
+static int grid_sample(struct block_score *sum, const struct sample_config *base,
+                       const struct head_in *in, int n, struct err *err)
+{
+    int rc = 0;
+    struct plans *g = NULL;
+    struct block_score score[N_GRID];
+    TRY(mem_zalloc(&g, 1, sizeof *g, "search grid", err));
+    g->c = *base;
+    g->c.nq = in->x.nq;
+    g->c.nk = in->x.nk;
+    TRY(build_plans(g, in, err));
+    struct block_grid grid = {.in = in,
+                              .block = g->c.block,
+                              .n = N_GRID,
+                              .ctx = g,
+                              .unit = sample_unit(&g->c),
+                              .list = plan_list};
+    TRY(block_grid_run(&grid, score, err));
+    for (int t = 0; t < N_GRID; t++)
+        block_score_add(&sum[t], &score[t], n);
+out:
+    for (int t = 0; g && t < N_GRID; t++)
+        sample_plan_free(&g->plan[t]);
+    free(g);
+    return rc;
+}
+
+static void triple(int t, struct sample_choice *c)
+{
+    c->chunks = CHUNKS[t / (N_ALPHA * N_ALPHA)];
+    c->alpha_c = ALPHAS[t % (N_ALPHA * N_ALPHA) / N_ALPHA];
+    c->alpha_s = ALPHAS[t % N_ALPHA];
+}
+
+static bool meets(const struct block_score *r, const struct sample_target *want)
+{
+    if (want->fast)
+        return r->keep_mean >= want->mean;
+    return r->keep_p1 >= want->p1 && r->error <= want->error;
+}
+
+/* The grid runs from few chunks to many and from small alpha_c to large: on equal density a later
+ * entry wins only with as few chunks and a larger alpha_c. */
+static void choose_triple(const struct block_score *res, const struct sample_target *want,
+                          struct sample_choice *out)
+{
+    *out = (struct sample_choice){.alpha_c = 1,
+                                  .alpha_s = 1,
+                                  .chunks = 1,
+                                  .density = 1,
+                                  .keep_p1 = 1,
+                                  .keep_mean = 1,
+                                  .error = 0};
+    for (int t = 0; t < N_GRID; t++) {
+        struct sample_choice c = {.met = true};
+        triple(t, &c);
+        log_debug("sampleattention grid: alpha_c=%g alpha_s=%g chunks=%d density %.6f keep p1 %.6f "
+                  "mean %.6f error %.6f",
+                  c.alpha_c, c.alpha_s, c.chunks, res[t].density, res[t].keep_p1, res[t].keep_mean,
+                  res[t].error);
+        bool tie = out->met && res[t].density == out->density && c.chunks == out->chunks &&
+                   c.alpha_c > out->alpha_c;
+        if (!meets(&res[t], want) || (out->met && res[t].density >= out->density && !tie))
+            continue;
+        c.density = res[t].density;
+        c.keep_p1 = res[t].keep_p1;
+        c.keep_mean = res[t].keep_mean;
+        c.error = res[t].error;
+        *out = c;
+    }
+}
+
+static void grid_values(int t, double *values)
+{
+    struct sample_choice c;
+    triple(t, &c);
+    values[0] = c.alpha_c;
+    values[1] = c.alpha_s;
+    values[2] = c.chunks;
+}
+
+static const char *const grid_names[] = {"alpha_c", "alpha_s", "chunks"};
+static const struct grid_rows grid_of_search = {grid_names, 3, N_GRID, grid_values};
+
+int sample_search(const struct sample_config *base, const struct sample_target *target,
+                  const struct head_in *samples, int n, struct sample_choice *out, struct jw *w,
+                  struct err *err)
+{
+    struct block_score res[N_GRID];
+    for (int t = 0; t < N_GRID; t++)
+        res[t] = block_score_none;
+    for (int i = 0; i < n; i++) {
+        int rc = grid_sample(res, base, &samples[i], n, err);
+        if (rc)
+            return err_prefix(err, "sample %d", i + 1);
+    }
+    choose_triple(res, target, out);
+    if (w)
+        block_grid_write(&grid_of_search, res, w);
+    return 0;
+}
+
 enum profile { PROFILE_PAPER, PROFILE_STRICT, PROFILE_SAFE, PROFILE_V2 };
 enum target { TARGET_ACC, TARGET_SPD };
 
-static const char *const profiles[] = {"paper", "strict", "safe", "v2", NULL};
 static const char *const presets[] = {"none",          "glm4-acc",      "glm4-spd",
                                       "internlm2-acc", "internlm2-spd", NULL};
-static const char *const extends[] = {"cover2", "cover1", "centred", NULL};
-static const char *const merges[] = {"perchunk", "union", "mean", NULL};
-static const char *const reduces[] = {"sum", "max", NULL};
-static const char *const blocks[] = {"64", "128", NULL};
+
 static const char *const switch_names[] = {"profile", "0", "1", NULL};
-static const char *const targets[] = {"acc", "spd", NULL};
 
 struct params {
     int profile, preset, extend, merge, reduce, block, keep_diag, keep_sink;
@@ -52,22 +538,24 @@ struct params {
 };
 
 static const struct opt options[] = {
-    OPT_ENUM(struct params, profile, "paper", profiles,
-             "paper forces the diagonal block, strict no block, safe diagonal and sink; v2 is "
-             "the earlier algorithm (window and token columns)."),
+    OPT_ENUM(struct params, profile, "paper", TEXTS("paper", "strict", "safe", "v2"),
+             "paper forces the diagonal block, strict no block, safe diagonal and sink; v2 is the "
+             "earlier algorithm (window and token columns)."),
     OPT_NUM(struct params, alpha_c, NULL, 0, 1, "mass share",
             "Column threshold; unset: the preset's, else 0.95."),
     OPT_NUM(struct params, alpha_s, NULL, 0, 1, "mass share",
             "Slash threshold; unset: the preset's, else 0.95."),
     OPT_INT(struct params, chunks, NULL, 1, SAMPLE_MAX_CHUNKS, "slices",
             "Sampled slices; unset: the preset's, else 1."),
-    OPT_ENUM(struct params, block, "128", blocks, "Slice height and block size.", .unit = "tokens"),
-    OPT_ENUM(struct params, extend, "cover2", extends,
-             "Block diagonals of a slash bin: both it touches, the lower one, or one for "
-             "centred bins."),
-    OPT_ENUM(struct params, merge, "perchunk", merges,
+    OPT_ENUM(struct params, block, "128", TEXTS("64", "128"), "Slice height and block size.",
+             .unit = "tokens"),
+    OPT_ENUM(
+        struct params, extend, "cover2", TEXTS("cover2", "cover1", "centred"),
+        "Block diagonals of a slash bin: both it touches, the lower one, or one for centred bins."),
+    OPT_ENUM(struct params, merge, "perchunk", TEXTS("perchunk", "union", "mean"),
              "Rows a slice's lists govern: its chunk, all (united), or all (scores averaged)."),
-    OPT_ENUM(struct params, reduce, "sum", reduces, "Block reduction; max is an ablation."),
+    OPT_ENUM(struct params, reduce, "sum", TEXTS("sum", "max"),
+             "Block reduction; max is an ablation."),
     OPT_ENUM(struct params, keep_diag, "profile", switch_names,
              "Always keep the diagonal block; unset: 1, with profile=strict 0."),
     OPT_ENUM(struct params, keep_sink, "profile", switch_names,
@@ -81,7 +569,7 @@ static const struct opt options[] = {
             .flags = OPT_MIN_OPEN),
     OPT_INT(struct params, bottom, "128", 0, 2147483647, "tokens",
             "profile=v2: last rows kept dense."),
-    OPT_ENUM(struct params, target, "acc", targets,
+    OPT_ENUM(struct params, target, "acc", TEXTS("acc", "spd"),
              "calibrate: acc meets target_p1 and target_err, spd meets target_mean.",
              .flags = OPT_IDENTITY_NOT),
     OPT_NUM(struct params, target_p1, "0.90", 0, 1, "mass share",
@@ -90,13 +578,6 @@ static const struct opt options[] = {
             "calibrate: largest relative L2 error of the output.", .flags = OPT_IDENTITY_NOT),
     OPT_NUM(struct params, target_mean, "0.90", 0, 1, "mass share", "calibrate: least mean recall.",
             .flags = OPT_IDENTITY_NOT),
-    {0},
-};
-
-static const struct param_scope scopes[] = {
-    {"alpha window rows bottom", "profile=v2"},
-    {"alpha_c alpha_s chunks block extend merge reduce keep_diag keep_sink preset",
-     "profile=paper|strict|safe"},
     {0},
 };
 
@@ -185,10 +666,8 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct state *s = state;
     const struct sample_config *c = &s->c;
-    if (s->kind == PLAN && c->reduce == SAMPLE_MAX) {
-        snprintf(why, 160, "reduce=max has no GPU side");
-        return false;
-    }
+    if (s->kind == PLAN && c->reduce == SAMPLE_MAX)
+        return method_refuses(why, "reduce=max has no GPU side");
     if (s->kind == TOKENS)
         rule->of.sample = (struct sample_rule){.tokens = true,
                                                .alpha = s->alpha,
@@ -352,9 +831,7 @@ static int report(void *state, struct record *r, struct err *err)
         kc += (double)s->plan.kc[i] / s->plan.slices;
         ks += (double)s->plan.ks[i] / s->plan.slices;
     }
-    TRY(record_metric(r, "columns", kc, err));
-    TRY(record_metric(r, "slashes", ks, err));
-    TRY(record_metric(r, "units_forced", (double)s->forced, err));
+    TRY(RECORD_ALL(r, err, {"columns", kc}, {"slashes", ks}, {"units_forced", s->forced}));
     note_lists(&s->plan, r);
 out:
     return rc;
@@ -393,9 +870,9 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
                                  .fast = p->target == TARGET_SPD};
     struct sample_choice c;
     if (p->profile == PROFILE_V2)
-        return err_set(err, ERR_USAGE,
-                       "method sampleattention: profile=v2 cannot be calibrated; "
-                       "use paper, strict or safe");
+        return err_set(
+            err, ERR_USAGE,
+            "method sampleattention: profile=v2 cannot be calibrated; use paper, strict or safe");
     for (int i = 0; i < n; i++)
         if (!samples[i].x.causal || samples[i].x.nq > samples[i].x.nk)
             return method_skip(ctx, "causal only");
@@ -412,29 +889,11 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
     return 0;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "columns", .unit = "1",
-     .definition = "key columns selected, in blocks (profile=v2: in tokens), mean over sampled "
-                   "slices"},
-    {.name = "slashes", .unit = "1",
-     .definition = "diagonals of blocks selected, mean over sampled slices"},
-    {.name = "units_forced", .unit = "1",
-     .definition = "mask units kept only because they are forced"},
-    {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "profile=safe:block=64",
-    "profile=v2:window=0.1",
-    "merge=mean:chunks=4:reduce=max",
-    NULL,
-};
-
-static const struct budget_param budget[] = {
-    {.params = "alpha", .only = "profile=v2", .scale = BUDGET_COMPLEMENT},
-    {.params = "alpha_c alpha_s", .scale = BUDGET_COMPLEMENT},
+    OWN_METRIC("columns",
+               "key columns selected, in blocks (profile=v2: in tokens), mean over sampled slices"),
+    OWN_METRIC("slashes", "diagonals of blocks selected, mean over sampled slices"),
+    OWN_METRIC("units_forced", "mask units kept only because they are forced"),
     {0},
 };
 
@@ -443,7 +902,14 @@ const struct method method_sampleattention = {
     .summary = "key columns and slashes from exact softmax rows of sampled slices",
     .paper = "SampleAttention, arXiv:2406.15486",
     .flags = METHOD_ROWS | METHOD_CAUSAL | METHOD_ANY_SCORE,
-    .params = {.table = options, .size = sizeof(struct params), .scopes = scopes, .budget = budget},
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .scopes = PARAM_SCOPES(
+                   {"alpha window rows bottom", "profile=v2"},
+                   {"alpha_c alpha_s chunks block extend merge reduce keep_diag keep_sink preset",
+                    "profile=paper|strict|safe"}),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COMPLEMENT, "alpha", .only = "profile=v2"),
+                                       BUDGET_BY(BUDGET_COMPLEMENT, "alpha_c alpha_s"))},
     .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
@@ -457,5 +923,7 @@ const struct method method_sampleattention = {
                .passes = 4,
                .trials = SAMPLE_TRIALS,
                .on_device = block_grid_on_device},
-    .tests = {.full = "alpha_c=1", .variants = variants},
+    .tests = {.full = "alpha_c=1",
+              .variants = TEXTS("profile=safe:block=64", "profile=v2:window=0.1",
+                                "merge=mean:chunks=4:reduce=max")},
 };

@@ -100,10 +100,6 @@ static inline int sample_plan_keeps(const struct sample_plan *p, int l, int64_t 
     return (p->c.keep_diag && i == j) || (p->c.keep_sink && j == 0) ? SAMPLE_BY_FORCE : 0;
 }
 
-/* Height of the mask's row groups: the largest divisor of B for which no group straddles two row
- * blocks (B itself unless nk - nq is unaligned). */
-int64_t sample_unit(const struct sample_config *c);
-
 /* Mask of the query rows [row0, row1). Adds to *forced the number of mask units kept by force only.
  */
 int sample_plan_mask(const struct sample_plan *p, int64_t row0, int64_t row1, struct mask *out,

@@ -86,26 +86,7 @@ struct sparge {
 /* Copies `in`; its views stay the caller's. exact may be NULL if no attention is computed. */
 int sparge_new(const struct sparge_params *p, const struct head_in *in, struct sparge **out,
                struct err *err);
-
-/* The same in two steps: sparge_begin takes parameters and sizes alone (s zeroed), sparge_make
- * reads q, k, v. sparge_take in its place takes the choice of a device over (struct method_device).
- */
-void sparge_begin(const struct sparge_params *p, const struct head_in *in, struct sparge *s);
-int sparge_make(struct sparge *s, struct err *err);
-int sparge_take(struct sparge *s, const struct device_choice *c, struct err *err);
-void sparge_clear(struct sparge *s); /* what it points to */
-void sparge_free(struct sparge *s);  /* accepts NULL */
-
-/* Set the parameters that a search varies. sparge_set_theta decides again which blocks are similar,
- * and returns true if that changed any of them. */
-bool sparge_set_theta(struct sparge *s, double theta);
-void sparge_set_tau(struct sparge *s, double tau);
-void sparge_set_pv(struct sparge *s, double pv);
-
-/* Filter 2 and the attention around it as a GPU does them, or false with the reason when it cannot.
- */
-struct accel_filter;
-bool sparge_filter(const struct sparge_rules *r, struct accel_filter *f, char why[160]);
+void sparge_free(struct sparge *s); /* accepts NULL */
 
 /* ---- filter 1 ------------------------------------------------------------------------------- */
 
@@ -130,17 +111,10 @@ struct sparge_entry {
 };
 void sparge_sort(struct sparge_entry *e, int64_t n);
 
-int sparge_row_new(int64_t n, struct sparge_row **out, struct err *err);
-void sparge_row_free(struct sparge_row *w);
-
 /* Kept key blocks of query block i, ascending, into col [nk_blocks]; returns their number. *mass =
  * coarse probability taken by the cut, -1 when the block was not judged. */
 int64_t sparge_list(const struct sparge *s, struct sparge_row *w, int64_t i, int32_t *col,
                     double *mass);
-
-/* What filter 1 costs with the theta that is set: smoothing, means and similarities of all blocks,
- * and a product per pair of judged blocks. */
-void sparge_cost(const struct sparge *s, struct select_cost *c);
 
 /* Tiles that hold an allowed pair. */
 int64_t sparge_tiles(int64_t nq_blocks, int64_t nk_blocks, const struct sparge_rules *r,

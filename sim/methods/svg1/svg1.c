@@ -3,8 +3,8 @@
  * either of the tokens in their order (spatial) or of the tokens sorted by place (temporal).
  *
  * Sparse VideoGen, arXiv 2502.01776. On every call R sampled rows are computed exactly and under
- * the two masks; the smaller squared error decides (sim/methods/svg1/svgclass.c). The band holds
- * `target` N^2 pairs: half-width N (1 - sqrt(1 - s')), rounded to 128 (sim/methods/svg1/svgband.c).
+ * the two masks; the smaller squared error decides. The band holds
+ * `target` N^2 pairs: half-width N (1 - sqrt(1 - s')), rounded to 128.
  * Selection R N (d + dv) and two masked products; attention target N^2.
  *
  * profile=official classifies with a fixed narrower band of 128-token blocks, whatever the target,
@@ -16,69 +16,433 @@
  * a row that a trial mask leaves without keys has output 0 (the code has NaN), families without a
  * classification mask of their own text placement are refused.
  */
-#include "core/accel.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "sim/blocks/callrng.h"
+#include "sim/blocks/exact.h"
 #include "sim/blocks/selectcost.h"
-#include "sim/methods/svg1/svgband.h"
-#include "sim/methods/svg1/svgclass.h"
 #include "sim/blocks/tilecount.h"
+#include "sim/methods/svg1/svg1.h"
 
 #include <limits.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- bands ----------------------------------------------------------------------------------- */
+
+static bool wan_like(enum svg_family f)
+{
+    return f == SVG_WAN || f == SVG_COSMOS;
+}
+
+double svg_width_frames(double target, int64_t text, int64_t n, int64_t F)
+{
+    double all = (double)n * (double)n;
+    double share = (target * all - 2 * (double)n * (double)text) / all;
+    return share > 0 ? (double)n * (1 - sqrt(1 - share)) / (double)F : NAN;
+}
+
+int64_t svg_half_width(enum svg_family family, double width_frames, int64_t F, bool plain)
+{
+    double tokens = width_frames * (double)F;
+    if (plain)
+        return llrint(tokens);
+    double blocks = tokens / SVG_BLOCK;
+    return (int64_t)(wan_like(family) ? ceil(blocks) : floor(blocks)) * SVG_BLOCK;
+}
+
+int64_t svg_trial_limit(enum svg_family family, int64_t F)
+{
+    return (wan_like(family) ? 2 * F : F + F / 2) / SVG_BLOCK;
+}
+
+/* ---- positions ------------------------------------------------------------------------------ */
+
+static int64_t video_start(const struct svg_band *b)
+{
+    return b->family == SVG_COG ? b->text : 0;
+}
+
+int64_t svg_band_position(const struct svg_band *b, int64_t token)
+{
+    int64_t v = token - video_start(b);
+    if (!b->temporal || v < 0 || v >= b->T * b->F)
+        return token;
+    return video_start(b) + v % b->F * b->T + v / b->F;
+}
+
+/* Insert [lo, hi), cut to [from, to), into the sorted disjoint runs. */
+static int64_t add_run(struct span *s, int64_t n, int64_t lo, int64_t hi, int64_t from, int64_t to)
+{
+    lo = MAX(lo, from);
+    hi = MIN(hi, to);
+    if (lo >= hi)
+        return n;
+    int64_t at = 0, end;
+    while (at < n && s[at].hi < lo)
+        at++;
+    for (end = at; end < n && s[end].lo <= hi; end++) {
+        lo = MIN(lo, s[end].lo);
+        hi = MAX(hi, s[end].hi);
+    }
+    memmove(s + at + 1, s + end, (size_t)(n - end) * sizeof *s);
+    s[at] = (struct span){(int32_t)lo, (int32_t)hi};
+    return n - (end - at) + 1;
+}
+
+static int64_t trial_band(const struct svg_band *b, int64_t x, int64_t blocks, int64_t shift,
+                          int64_t end, struct span *out)
+{
+    int64_t a = (x - shift) / SVG_BLOCK;
+    if (b->width <= 0 || a >= blocks)
+        return 0;
+    return add_run(out, 0, shift + (a - b->width + 1) * SVG_BLOCK,
+                   shift + MIN(blocks, a + b->width) * SVG_BLOCK, shift, end);
+}
+
+/* Blocks are counted from the first token of the video, except in the spatial trial of CogVideoX,
+ * which counts them from the first token of the sequence. Its temporal trial has no text at all. */
+static int64_t trial_positions(const struct svg_band *b, int64_t x, struct span *out)
+{
+    int64_t video = b->T * b->F, n = svg_band_tokens(b), v0 = video_start(b);
+    int64_t blocks = (video + SVG_BLOCK - 1) / SVG_BLOCK, count;
+    bool text = x < v0 || x >= v0 + video;
+
+    if (b->family == SVG_COG && b->temporal)
+        return text ? 0 : trial_band(b, x, blocks, v0, n, out);
+    if (text)
+        return add_run(out, 0, 0, n, 0, n);
+    count = trial_band(b, x, blocks, 0, b->family == SVG_COG ? n : video, out);
+    if (b->family == SVG_COG)
+        return add_run(out, count, 0, v0, 0, n);
+    return add_run(out, count, video, n, 0, n);
+}
+
+static int64_t executed_positions(const struct svg_band *b, int64_t x, struct span *out)
+{
+    int64_t video = b->T * b->F, n = svg_band_tokens(b), v0 = video_start(b);
+    int64_t reach = wan_like(b->family) ? b->width : b->width - 1;
+    if (x < v0 || x >= v0 + video)
+        return add_run(out, 0, 0, n, 0, n);
+    int64_t count = add_run(out, 0, x - reach, x + reach + 1, 0, n);
+    return v0 ? add_run(out, count, 0, v0, 0, n) : add_run(out, count, video, n, 0, n);
+}
+
+/* Key positions that the query at a position keeps: sorted, disjoint, at most 3. */
+static int64_t svg_band_positions(const struct svg_band *b, int64_t position, struct span *out)
+{
+    int64_t v0 = video_start(b);
+    int64_t n = b->trial ? trial_positions(b, position, out) : executed_positions(b, position, out);
+    return b->sink ? add_run(out, n, v0, v0 + b->F, 0, svg_band_tokens(b)) : n;
+}
+
+/* ---- tokens --------------------------------------------------------------------------------- */
+
+int64_t svg_band_max_spans(const struct svg_band *b)
+{
+    return b->temporal ? 3 * b->T + 3 : 3;
+}
+
+static int64_t push(struct span *out, int64_t n, int64_t lo, int64_t hi)
+{
+    if (lo >= hi)
+        return n;
+    if (n && out[n - 1].hi == lo) {
+        out[n - 1].hi = (int32_t)hi;
+        return n;
+    }
+    out[n] = (struct span){(int32_t)lo, (int32_t)hi};
+    return n + 1;
+}
+
+int64_t svg_band_row(const struct svg_band *b, int64_t token, struct span *out)
+{
+    struct span run[3];
+    int64_t v0 = video_start(b), v1 = v0 + b->T * b->F, n = 0;
+    if (!b->temporal)
+        return svg_band_positions(b, token, out);
+    int64_t runs = svg_band_positions(b, svg_band_position(b, token), run);
+    for (int64_t k = 0; k < runs; k++)
+        n = push(out, n, run[k].lo, MIN(run[k].hi, v0));
+    /* Of the positions [lo, hi) frame f holds the places p with lo <= p T + f < hi. */
+    for (int64_t f = 0; f < b->T; f++)
+        for (int64_t k = 0; k < runs; k++) {
+            int64_t lo = MAX(run[k].lo, v0) - v0, hi = MIN(run[k].hi, v1) - v0;
+            int64_t start = v0 + f * b->F;
+            if (lo < hi)
+                n = push(out, n, start + ceil_div(MAX(lo - f, 0), b->T),
+                         start + ceil_div(MAX(hi - f, 0), b->T));
+        }
+    for (int64_t k = 0; k < runs; k++)
+        n = push(out, n, MAX(run[k].lo, v1), run[k].hi);
+    return n;
+}
+
+int svg_band_mask(const struct svg_band *b, int64_t row0, int64_t row1, struct mask *m,
+                  struct err *err)
+{
+    int64_t n = svg_band_tokens(b);
+    struct span *s = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&s, svg_band_max_spans(b), sizeof *s, "band of a row", err));
+    TRY(mask_lists_init(m, n, n, row0, row1, false, 1, 1, err));
+    for (int64_t i = row0; i < row1; i++) {
+        int64_t spans = svg_band_row(b, i, s);
+        for (int64_t k = 0; k < spans; k++)
+            TRY(mask_lists_add_run(m, i - row0, s[k].lo, s[k].hi, err));
+    }
+    mask_lists_finish(m);
+out:
+    free(s);
+    return rc;
+}
+
+/* ---- counts --------------------------------------------------------------------------------- */
+
+static void count_row(const struct span *s, int64_t n, uint8_t *hit, struct svg_count *c)
+{
+    for (int64_t k = 0; k < n; k++) {
+        c->pairs += s[k].hi - s[k].lo;
+        for (int64_t t = s[k].lo / SVG_BLOCK; t <= (s[k].hi - 1) / SVG_BLOCK; t++) {
+            c->tiles += !hit[t];
+            hit[t] = 1;
+        }
+    }
+}
+
+int svg_band_count(const struct svg_band *b, int64_t padding, struct svg_count *c, struct err *err)
+{
+    int64_t n = svg_band_tokens(b), all = n + padding, tiles = ceil_div(all, SVG_BLOCK);
+    uint8_t *hit = NULL;
+    struct span s[3], pad = {(int32_t)n, (int32_t)all};
+    int rc = 0;
+
+    *c = (struct svg_count){0};
+    TRY(mem_alloc(&hit, tiles, 1, "tiles of a row", err));
+    for (int64_t x = 0; x < all; x++) {
+        if (x % SVG_BLOCK == 0)
+            memset(hit, 0, (size_t)tiles);
+        if (x < n)
+            count_row(s, svg_band_positions(b, x, s), hit, c);
+        else
+            count_row(&pad, 1, hit, c);
+    }
+out:
+    free(hit);
+    return rc;
+}
+
+/* ---- which of two masks is better ------------------------------------------------------------ */
+
+/* ---- exact ---------------------------------------------------------------------------------- */
+
+/* Rows of one mask that are computed together: all of a stretch when every row is wanted. */
+#define STRETCH 64
+
+static double squared_error(const double *a, const double *b, int64_t n)
+{
+    double sum = 0;
+    for (int64_t c = 0; c < n; c++)
+        sum += (a[c] - b[c]) * (a[c] - b[c]);
+    return sum;
+}
+
+static int exact_error(const struct head_in *in, const struct svg_band *trial, int64_t row0,
+                       int64_t row1, double *out, double *lse, double *sum, double *pairs,
+                       struct err *err)
+{
+    int64_t dv = in->x.dv;
+    const double *ref;
+    struct mask m = {0};
+    struct mask_counts n;
+    int rc = 0;
+    TRY(svg_band_mask(trial, row0, row1, &m, err));
+    TRY(mask_count(&m, &n, err));
+    *pairs += (double)n.pairs_kept;
+    TRY(exact_attend(in->exact, &m, out, lse, err));
+    TRY(exact_out(in->exact, row0, row1, &ref, err));
+    *sum += squared_error(out, ref, (row1 - row0) * dv);
+out:
+    mask_free(&m);
+    return rc;
+}
+
+static int classify_exact(const struct head_in *in, const struct svg_band trial[2],
+                          const int64_t *rows, int64_t n_rows, double sum[2], double *pairs,
+                          struct err *err)
+{
+    double *out = NULL, *lse = NULL;
+    int64_t step = rows ? 1 : STRETCH;
+    int rc = 0;
+
+    TRY(mem_alloc(&out, step * in->x.dv, sizeof *out, "trial output", err));
+    TRY(mem_alloc(&lse, step, sizeof *lse, "trial normaliser", err));
+    for (int64_t r = 0; r < n_rows; r += step) {
+        int64_t row0 = rows ? rows[r] : r, row1 = row0 + (n_rows - r < step ? n_rows - r : step);
+        for (int k = 0; k < 2; k++)
+            TRY(exact_error(in, &trial[k], row0, row1, out, lse, &sum[k], pairs, err));
+    }
+out:
+    free(out);
+    free(lse);
+    return rc;
+}
+
+/* ---- imitation of 16-bit tensors ------------------------------------------------------------ */
+
+static float round_bf16(double x)
+{
+    return bf16_to_f32(f32_to_bf16((float)x));
+}
+
+/* Softmax over the keys of the spans and its product with v: probabilities and outputs are rounded,
+ * sums are not. */
+static void rounded_row(const struct attn_in *x, const float *s, const struct span *spans,
+                        int64_t n_spans, float *out, double *sums)
+{
+    double top = -INFINITY, total = 0;
+    for (int64_t k = 0; k < n_spans; k++)
+        for (int64_t j = spans[k].lo; j < spans[k].hi; j++)
+            top = fmax(top, s[j]);
+    for (int64_t k = 0; k < n_spans; k++)
+        for (int64_t j = spans[k].lo; j < spans[k].hi; j++)
+            total += exp(s[j] - top);
+    for (int c = 0; c < x->dv; c++)
+        sums[c] = 0;
+    for (int64_t k = 0; k < n_spans; k++)
+        for (int64_t j = spans[k].lo; j < spans[k].hi; j++) {
+            double p = round_bf16(exp(s[j] - top) / total);
+            for (int c = 0; c < x->dv && p > 0; c++)
+                sums[c] += p * x->v[j * x->dv + c];
+        }
+    for (int c = 0; c < x->dv; c++)
+        out[c] = round_bf16(sums[c]);
+}
+
+struct rounded {
+    double *scores, *sums; /* [nk], [dv] */
+    float *s, *golden, *out;
+    struct span *spans;
+};
+
+static int rounded_init(struct rounded *w, const struct attn_in *x, const struct svg_band trial[2],
+                        struct err *err)
+{
+    int64_t a = svg_band_max_spans(&trial[0]), b = svg_band_max_spans(&trial[1]);
+    int rc = 0;
+    TRY(mem_alloc(&w->scores, x->nk, sizeof *w->scores, "scores of a row", err));
+    TRY(mem_alloc(&w->s, x->nk, sizeof *w->s, "rounded scores", err));
+    TRY(mem_alloc(&w->sums, x->dv, sizeof *w->sums, "trial output", err));
+    TRY(mem_alloc(&w->golden, x->dv, sizeof *w->golden, "trial output", err));
+    TRY(mem_alloc(&w->out, x->dv, sizeof *w->out, "trial output", err));
+    TRY(mem_alloc(&w->spans, a > b ? a : b, sizeof *w->spans, "trial mask", err));
+out:
+    return rc;
+}
+
+static void rounded_free(struct rounded *w)
+{
+    free(w->scores);
+    free(w->s);
+    free(w->sums);
+    free(w->golden);
+    free(w->out);
+    free(w->spans);
+}
+
+static int classify_bf16(const struct head_in *in, const struct svg_band trial[2],
+                         const int64_t *rows, int64_t n_rows, double sum[2], struct err *err)
+{
+    const struct attn_in *x = &in->x;
+    struct rounded w = {0};
+    struct span all = {0, (int32_t)x->nk};
+    int rc = 0;
+
+    TRY(rounded_init(&w, x, trial, err));
+    for (int64_t r = 0; r < n_rows; r++) {
+        int64_t row = rows ? rows[r] : r;
+        TRY(exact_scores(in->exact, row, row + 1, 0, x->nk, w.scores, err));
+        for (int64_t j = 0; j < x->nk; j++)
+            w.s[j] = round_bf16(round_bf16(w.scores[j] / x->scale) * x->scale);
+        rounded_row(x, w.s, &all, 1, w.golden, w.sums);
+        for (int k = 0; k < 2; k++) {
+            rounded_row(x, w.s, w.spans, svg_band_row(&trial[k], row, w.spans), w.out, w.sums);
+            for (int c = 0; c < x->dv; c++) {
+                double delta = round_bf16((double)w.out[c] - w.golden[c]);
+                sum[k] += round_bf16(delta * delta);
+            }
+        }
+    }
+out:
+    rounded_free(&w);
+    return rc;
+}
+
+int svg_classify(const struct head_in *in, const struct svg_band trial[2], const int64_t *rows,
+                 int64_t n_rows, bool bf16, struct svg_class *out, struct err *err)
+{
+    double sum[2] = {0}, pairs = 0;
+    double n = (double)((rows ? n_rows : in->x.nq) * in->x.dv);
+    int rc = 0;
+
+    if (bf16)
+        TRY(classify_bf16(in, trial, rows, rows ? n_rows : in->x.nq, sum, err));
+    else
+        TRY(classify_exact(in, trial, rows, rows ? n_rows : in->x.nq, sum, &pairs, err));
+    out->pairs = pairs;
+    out->rows = rows ? n_rows : in->x.nq;
+    for (int k = 0; k < 2; k++)
+        out->mse[k] = bf16 ? round_bf16(sum[k] / n) : sum[k] / n;
+    out->temporal = out->mse[1] < out->mse[0];
+out:
+    return rc;
+}
 
 #define STREAM_ROWS 0x73766731726f7773ull
 
 enum profile { PROFILE_OFFICIAL, PROFILE_PLAIN };
 enum trial { TRIAL_EMULATION, TRIAL_EXECUTED };
 
-struct svg1_params {
+struct params {
     int profile, family, preset, trial, sink, arith;
     double target, dense_layers, dense_steps;
     int64_t row_limit;
     char *rows;
 };
 
-static const char *const profiles[] = {"official", "plain", NULL};
-static const char *const trials[] = {"emulation", "executed", NULL};
-static const char *const off_on[] = {"0", "1", NULL};
-static const char *const ariths[] = {"f32", "bf16", NULL};
-
 static const struct opt options[] = {
-    OPT_ENUM(struct svg1_params, profile, "official", profiles,
+    OPT_ENUM(struct params, profile, "official", TEXTS("official", "plain"),
              "the published code, or the method without its shortcuts"),
-    OPT_ENUM(struct svg1_params, family, "auto", svg_families,
+    OPT_ENUM(struct params, family, "auto", svg_families,
              "model family: mask rule; auto = of the preset, else from the place of the text"),
-    OPT_ENUM(struct svg1_params, preset, NULL, svg_presets,
+    OPT_ENUM(struct params, preset, NULL, svg_presets,
              "published settings; unset = the family's at 720p"),
-    OPT_NUM(struct svg1_params, target, NULL, 0, 1, "share of pairs",
-            "density that the width is computed for; unset = of the preset, else 0.3 (wan), "
-            "0.25",
+    OPT_NUM(struct params, target, NULL, 0, 1, "share of pairs",
+            "density that the width is computed for; unset = of the preset, else 0.3 (wan), 0.25",
             .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
-    OPT_STR(struct svg1_params, rows, NULL, NULL,
+    OPT_STR(struct params, rows, NULL, NULL,
             "sampled query rows, or all; unset = of the preset (64, cog 32)", .unit = "rows"),
-    OPT_INT(struct svg1_params, row_limit, NULL, 1, INT_MAX, "rows",
+    OPT_INT(struct params, row_limit, NULL, 1, INT_MAX, "rows",
             "rows are drawn from the first so many; unset = 10000; cog and profile=plain: all"),
-    OPT_ENUM(struct svg1_params, trial, NULL, trials,
+    OPT_ENUM(struct params, trial, NULL, TEXTS("emulation", "executed"),
              "masks that classify: fixed block bands, or those that are run; unset = by profile"),
-    OPT_ENUM(struct svg1_params, sink, NULL, off_on,
+    OPT_ENUM(struct params, sink, NULL, TEXTS("0", "1"),
              "always keep the first frame's columns; unset = 1 for wan and cosmos"),
-    OPT_ENUM(struct svg1_params, arith, "f32", ariths,
+    OPT_ENUM(struct params, arith, "f32", TEXTS("f32", "bf16"),
              "bf16 rounds the classification as the code does"),
-    OPT_NUM(struct svg1_params, dense_layers, NULL, 0, 1, "share of layers",
+    OPT_NUM(struct params, dense_layers, NULL, 0, 1, "share of layers",
             "first layers that run dense; unset = preset"),
-    OPT_NUM(struct svg1_params, dense_steps, NULL, 0, 1, "share of steps",
+    OPT_NUM(struct params, dense_steps, NULL, 0, 1, "share of steps",
             "first denoising steps that run dense; unset = preset"),
     {0},
 };
 
-struct svg1_state {
+struct state {
     struct attn_in x;
     const struct head_in *in;
-    const struct svg1_params *params;
+    const struct params *params;
     const struct svg_preset *preset;
     struct svg_band band;
     double width_frames;
@@ -108,13 +472,13 @@ static int parse_rows(const char *text, int64_t *n, struct err *err)
 
 static int validate(void *params, struct err *err)
 {
-    const struct svg1_params *p = params;
+    const struct params *p = params;
     int64_t n;
     return p->rows ? parse_rows(p->rows, &n, err) : 0;
 }
 
-static int make_band(const struct svg1_params *p, const struct head_in *in, enum svg_family family,
-                     struct svg1_state *s, struct err *err)
+static int make_band(const struct params *p, const struct head_in *in, enum svg_family family,
+                     struct state *s, struct err *err)
 {
     int64_t F = in->geom.h * in->geom.w, n = in->x.nq + in->n_padding;
     int64_t text = in->geom.text + in->n_padding;
@@ -143,9 +507,9 @@ static int make_band(const struct svg1_params *p, const struct head_in *in, enum
 /* ---- classification ------------------------------------------------------------------------- */
 
 /* Sampled rows, 0 = all, and the first so many that they are drawn from. */
-static void sample_size(const struct svg1_state *s, int64_t *n, int64_t *limit)
+static void sample_size(const struct state *s, int64_t *n, int64_t *limit)
 {
-    const struct svg1_params *p = s->params;
+    const struct params *p = s->params;
     bool everywhere = p->profile == PROFILE_PLAIN || s->band.family == SVG_COG;
     struct err none = {0};
 
@@ -158,7 +522,7 @@ static void sample_size(const struct svg1_state *s, int64_t *n, int64_t *limit)
 }
 
 /* *rows = NULL: all. */
-static int sample_rows(const struct svg1_state *s, int64_t **rows, int64_t *n, struct err *err)
+static int sample_rows(const struct state *s, int64_t **rows, int64_t *n, struct err *err)
 {
     uint64_t stream = call_stream(STREAM_ROWS, s->in);
     int64_t limit;
@@ -175,9 +539,9 @@ out:
     return rc;
 }
 
-static void trial_bands(const struct svg1_state *s, struct svg_band trial[2])
+static void trial_bands(const struct state *s, struct svg_band trial[2])
 {
-    const struct svg1_params *p = s->params;
+    const struct params *p = s->params;
     for (int k = 0; k < 2; k++) {
         trial[k] = s->band;
         trial[k].temporal = k == 1;
@@ -187,7 +551,7 @@ static void trial_bands(const struct svg1_state *s, struct svg_band trial[2])
     }
 }
 
-static int classify(struct svg1_state *s, struct err *err)
+static int classify(struct state *s, struct err *err)
 {
     struct svg_band trial[2];
     struct svg_class exact;
@@ -215,10 +579,10 @@ out:
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct svg1_params *p = params;
+    const struct params *p = params;
     enum svg_family family = svg_family(p->family, p->preset, in);
     const struct svg_preset *preset = svg_preset(p->preset, family);
-    struct svg1_state *s = state;
+    struct state *s = state;
     struct svg_warmup warm;
     int rc = 0;
 
@@ -246,7 +610,7 @@ out:
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct svg1_state *s = state;
+    struct state *s = state;
     const struct svg_band *b = &s->band;
     bool wan = b->family == SVG_WAN || b->family == SVG_COSMOS;
     int rc = classify(s, err);
@@ -264,7 +628,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return 0;
 }
 
-static int report_band(const struct svg1_state *s, struct record *r, struct err *err)
+static int report_band(const struct state *s, struct record *r, struct err *err)
 {
     int64_t all = s->x.nq + s->n_padding;
     int64_t side = (s->x.nq + SVG_BLOCK - 1) / SVG_BLOCK;
@@ -277,10 +641,9 @@ static int report_band(const struct svg1_state *s, struct record *r, struct err 
     tiles.kept = c.tiles;
     TRY(tile_count_report(&tiles, r, err));
     TRY(svg_band_count(&s->band, s->n_padding, &c, err));
-    TRY(record_metric(r, "density_native", (double)c.tiles / (double)(side_all * side_all), err));
-    TRY(record_metric(r, "temporal", s->class.temporal, err));
-    TRY(record_metric(r, "mse_spatial", s->class.mse[0], err));
-    TRY(record_metric(r, "mse_temporal", s->class.mse[1], err));
+    TRY(RECORD_ALL(r, err, {"density_native", (double)c.tiles / (double)(side_all * side_all)},
+                   {"temporal", s->class.temporal}, {"mse_spatial", s->class.mse[0]},
+                   {"mse_temporal", s->class.mse[1]}));
     if (s->bf16)
         TRY(record_metric(r, "class_changed", s->changed, err));
     record_note(r, "half_width=%lld", (long long)s->band.width);
@@ -292,7 +655,7 @@ out:
 /* One mask for each class, and that of a dense call. */
 static struct mask_origin origin(void *state)
 {
-    const struct svg1_state *s = state;
+    const struct state *s = state;
     return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN,
                                 .same_mask = true,
                                 .which = s->dense ? 2 : s->band.temporal,
@@ -301,15 +664,13 @@ static struct mask_origin origin(void *state)
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct svg1_state *s = state;
+    const struct state *s = state;
     struct svg_band trial[2];
     int64_t rows, limit;
 
     sample_size(s, &rows, &limit);
-    if (s->bf16 || rows == 0) {
-        snprintf(why, 160, "the GPU side has sampled rows with arith=f32");
-        return false;
-    }
+    if (s->bf16 || rows == 0)
+        return method_refuses(why, "the GPU side has sampled rows with arith=f32");
     trial_bands(s, trial);
     rule->of.svg1 =
         (struct svg1_rule){.frames = s->band.T,
@@ -328,7 +689,7 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 }
 
 /* Pairs of the sampled rows under both trials. */
-static int count_pairs(struct svg1_state *s, struct err *err)
+static int count_pairs(struct state *s, struct err *err)
 {
     struct svg_band trial[2];
     struct span *spans = NULL;
@@ -350,7 +711,7 @@ out:
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    struct svg1_state *s = state;
+    struct state *s = state;
     const struct mask *m = c->lists;
     const struct svg1_own *numbers = c->own->data;
     if (m->form != MASK_LISTS || m->bq != s->x.nq || m->bk != s->x.nk ||
@@ -366,7 +727,7 @@ static int take(void *state, const struct device_choice *c, struct err *err)
 /* Three attentions of every sampled row: over all keys, and over the keys of either mask. */
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct svg1_state *s = state;
+    const struct state *s = state;
     const struct attn_in *x = &s->x;
     double rows = (double)s->class.rows, pairs = s->class.pairs + rows * (double)x->nk;
     cost_products(c, pairs, x->d + x->dv);
@@ -380,7 +741,7 @@ static bool cost(const void *state, struct select_cost *c)
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct svg1_state *s = state;
+    const struct state *s = state;
     int rc = 0;
 
     record_note(r, "family=%s", svg_families[s->band.family]);
@@ -394,35 +755,15 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "temporal", .unit = "1",
-     .definition = "1 for a head classified as temporal, 0 for a spatial one"},
-    {.name = "mse_spatial", .unit = "output^2", .better = BETTER_LOWER, .noise = NOISE_ROUNDING,
-     .definition = "mean squared error of the sampled rows under the spatial trial mask"},
-    {.name = "mse_temporal", .unit = "output^2", .better = BETTER_LOWER, .noise = NOISE_ROUNDING,
-     .definition = "mean squared error of the sampled rows under the temporal trial mask"},
-    {.name = "class_changed", .unit = "1",
-     .definition = "1 where 16-bit arithmetic changes the class"},
-    {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "preset=none",
-    "preset=none:arith=bf16:rows=7",
-    "profile=plain:dense_steps=0:target=0.45",
-    "dense_steps=0:trial=executed:rows=all:sink=0",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"profile=plain:trial=emulation:dense_steps=0:target=%s", {"0.1", "0.3", "0.7", "0.99"}},
-    {0},
-};
-
-static const struct budget_param budget[] = {
-    {.params = "target", .scale = BUDGET_LIN},
+    OWN_METRIC("temporal", "1 for a head classified as temporal, 0 for a spatial one"),
+    OWN_METRIC_IN("output^2", "mse_spatial",
+                  "mean squared error of the sampled rows under the spatial trial mask",
+                  .better = BETTER_LOWER, .noise = NOISE_ROUNDING),
+    OWN_METRIC_IN("output^2", "mse_temporal",
+                  "mean squared error of the sampled rows under the temporal trial mask",
+                  .better = BETTER_LOWER, .noise = NOISE_ROUNDING),
+    OWN_METRIC("class_changed", "1 where 16-bit arithmetic changes the class"),
     {0},
 };
 
@@ -434,10 +775,10 @@ const struct method method_svg1 = {
              "Sparsity, arXiv 2502.01776",
     .flags = METHOD_BIDIRECTIONAL | METHOD_RANDOM,
     .params = {.table = options,
-               .size = sizeof(struct svg1_params),
-               .budget = budget,
+               .size = sizeof(struct params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_LIN, "target")),
                .validate = validate},
-    .state_size = sizeof(struct svg1_state),
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
@@ -445,5 +786,9 @@ const struct method method_svg1 = {
     .cost = cost,
     .device = {.rule = rule, .take = take},
     .reuse = {.of = origin},
-    .tests = {.variants = variants, .budgets = budgets},
+    .tests = {.variants = TEXTS("preset=none", "preset=none:arith=bf16:rows=7",
+                                "profile=plain:dense_steps=0:target=0.45",
+                                "dense_steps=0:trial=executed:rows=all:sink=0"),
+              .budgets = METHOD_BUDGETS({"profile=plain:trial=emulation:dense_steps=0:target=%s",
+                                         {"0.1", "0.3", "0.7", "0.99"}})},
 };

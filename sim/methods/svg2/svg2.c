@@ -5,9 +5,9 @@
  * Sparse VideoGen2, arXiv 2505.18875 (semantic-aware permutation). Per head:
  *
  *   k-means of the queries into QC and of the keys into KC clusters, started from random tokens at
- *   first and from the last call's centroids later (sim/methods/svg2/kmeans.c)
+ *   first and from the last call's centroids later
  *   P_ab = n_b e^(S_ab) / sum, S_ab = scale cq_a . ck_b; per row the largest P until their sum
- *   exceeds p, and at least min_kc KC clusters (sim/methods/svg2/svg2map.c)
+ *   exceeds p, and at least min_kc KC clusters
  *   exact attention of the tokens of a over the tokens of the kept b
  *
  * Text behind the video is a cluster of its own that sees and is seen by everything. Clustering
@@ -20,64 +20,263 @@
  * rounding does.
  */
 #include "core/accel.h"
+#include "core/gemm.h"
 #include "core/mem.h"
+#include "core/simd.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/gpusum.h"
 #include "sim/blocks/selectcost.h"
-#include "sim/methods/svg2/svg2map.h"
 #include "sim/blocks/svgcommon.h"
+#include "sim/methods/svg2/svg2.h"
 
 #include <limits.h>
 #include <math.h>
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- k-means --------------------------------------------------------------------------------- */
+
+/* Tokens whose products with all centroids exist at a time. */
+#define TILE 256
+
+int kmeans_init(struct kmeans *m, int64_t n, int64_t k, int d, enum dtype dtype, struct err *err)
+{
+    int rc = 0;
+    *m = (struct kmeans){.n = n, .k = k, .d = d, .dtype = dtype};
+    TRY(mem_zalloc(&m->centroids, k * d, sizeof *m->centroids, "centroids", err));
+    TRY(mem_zalloc(&m->labels, n, sizeof *m->labels, "cluster labels", err));
+    TRY(mem_zalloc(&m->sizes, k, sizeof *m->sizes, "cluster sizes", err));
+out:
+    if (rc)
+        kmeans_free(m);
+    return rc;
+}
+
+void kmeans_free(struct kmeans *m)
+{
+    free(m->centroids);
+    free(m->labels);
+    free(m->sizes);
+    memset(m, 0, sizeof *m);
+}
+
+struct scratch {
+    float *dots;        /* [TILE][k] */
+    float *token_sq;    /* [n] */
+    float *centroid_sq; /* [k] */
+    double *sums;       /* [k][d] */
+    float *next;        /* [k][d] */
+};
+
+static void scratch_free(struct scratch *w)
+{
+    free(w->dots);
+    free(w->token_sq);
+    free(w->centroid_sq);
+    free(w->sums);
+    free(w->next);
+}
+
+static int scratch_init(struct scratch *w, const struct kmeans *m, struct err *err)
+{
+    int rc = 0;
+    TRY(mem_alloc(&w->dots, TILE * m->k, sizeof *w->dots, "products with centroids", err));
+    TRY(mem_alloc(&w->token_sq, m->n, sizeof *w->token_sq, "squared tokens", err));
+    TRY(mem_alloc(&w->centroid_sq, m->k, sizeof *w->centroid_sq, "squared centroids", err));
+    TRY(mem_alloc(&w->sums, m->k * m->d, sizeof *w->sums, "sums of clusters", err));
+    TRY(mem_alloc(&w->next, m->k * m->d, sizeof *w->next, "next centroids", err));
+out:
+    return rc;
+}
+
+/* The published code squares tokens in their own type and rounds their sum to it. */
+static float token_square(const float *x, int d, bool bf16)
+{
+    float sum = 0;
+    for (int c = 0; c < d; c++)
+        sum += bf16 ? dtype_round(DT_BF16, x[c] * x[c]) : x[c] * x[c];
+    return bf16 ? dtype_round(DT_BF16, sum) : sum;
+}
+
+/* c^2 + sum, rounded once. */
+static float fma_bf16(float c, float sum)
+{
+    return dtype_round(DT_BF16, (float)((double)c * c + sum));
+}
+
+/* |c|^2 of the published kernel, whose accumulators hold the centroids: thread g of warp w has the
+ * channels 16w + g and 16w + g + 8 of every 64. (Triton 3.6 on Hopper; most of the tile sizes that
+ * the kernel tries have these four warps.) */
+static float bf16_centroid_square(const float *c, int d)
+{
+    enum { WARPS = 4, LANES = 8, STEP = 16 * WARPS };
+    float s[WARPS * LANES];
+    for (int i = 0; i < WARPS * LANES; i++) {
+        int e = i / LANES * 16 + i % LANES;
+        float sum = e + 8 < d ? fma_bf16(c[e + 8], 0) : 0;
+        sum = e < d ? fma_bf16(c[e], sum) : sum;
+        for (e += STEP; e < d; e += STEP) {
+            sum = fma_bf16(c[e], sum);
+            sum = e + 8 < d ? fma_bf16(c[e + 8], sum) : sum;
+        }
+        s[i] = sum;
+    }
+    return gpusum_fold(s, WARPS, LANES);
+}
+
+static void centroid_squares(const struct kmeans *m, float *out)
+{
+    for (int64_t j = 0; j < m->k; j++) {
+        const float *c = m->centroids + j * m->d;
+        out[j] = m->bf16_norms ? bf16_centroid_square(c, m->d) : token_square(c, m->d, false);
+    }
+}
+
+/* Lower bounds of the distances replace the products; returns the least upper bound. `slack` times
+ * |x|^2 + |c|^2 covers what the order of additions inside BLAS can do to a distance. */
+SIMD_CLONES
+static float bound(float *dots, const float *centroid_sq, float token_sq, int64_t k, float slack)
+{
+    float least = INFINITY;
+    for (int64_t j = 0; j < k; j++) {
+        float sq = token_sq + centroid_sq[j], off = slack * sq;
+        float dist = sq - 2 * dots[j];
+        dist = dist > 0 ? dist : 0;
+        dots[j] = dist - off;
+        least = dist + off < least ? dist + off : least;
+    }
+    return least;
+}
+
+/* The distance that decides: additions in one order, so that it is the same on every processor. */
+static float distance(const float *x, const float *c, int d, float token_sq, float centroid_sq)
+{
+    double dot = 0;
+    for (int e = 0; e < d; e++)
+        dot += (double)x[e] * c[e];
+    float dist = token_sq + centroid_sq - 2 * (float)dot;
+    return dist > 0 ? dist : 0;
+}
+
+/* Nearest centroid of token x, the lower of equals. BLAS only says which ones come into question:
+ * the bound of a sum of d products in any order is d 2^-24 |x| |c|; the few other roundings and the
+ * rounding of the squares are in the constants. */
+static int32_t nearest(const struct kmeans *m, const float *x, float *dots, float token_sq,
+                       const float *centroid_sq)
+{
+    float slack = (float)(m->d + 8) * 0x1p-23f, best = INFINITY;
+    float least = bound(dots, centroid_sq, token_sq, m->k, slack);
+    int32_t label = 0;
+    for (int64_t j = 0; j < m->k; j++) {
+        if (dots[j] > least)
+            continue;
+        float dist = distance(x, m->centroids + j * m->d, m->d, token_sq, centroid_sq[j]);
+        if (dist < best) {
+            best = dist;
+            label = (int32_t)j;
+        }
+    }
+    return label;
+}
+
+static void assign(struct kmeans *m, const float *x, struct scratch *w)
+{
+    centroid_squares(m, w->centroid_sq);
+    memset(m->sizes, 0, (size_t)m->k * sizeof *m->sizes);
+    for (int64_t i0 = 0; i0 < m->n; i0 += TILE) {
+        int64_t rows = m->n - i0 < TILE ? m->n - i0 : TILE;
+        gemm_nt_f32(rows, m->k, m->d, 1, x + i0 * m->d, m->d, m->centroids, m->d, 0, w->dots, m->k);
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t i = i0 + r;
+            int32_t label =
+                nearest(m, x + i * m->d, w->dots + r * m->k, w->token_sq[i], w->centroid_sq);
+            m->labels[i] = label;
+            m->sizes[label]++;
+        }
+    }
+}
+
+/* New centroids into w->next; returns how far the farthest one moves. */
+static double update(const struct kmeans *m, const float *x, struct scratch *w)
+{
+    double shift = 0;
+    memset(w->sums, 0, (size_t)(m->k * m->d) * sizeof *w->sums);
+    for (int64_t i = 0; i < m->n; i++)
+        for (int c = 0; c < m->d; c++)
+            w->sums[m->labels[i] * m->d + c] += x[i * m->d + c];
+    for (int64_t j = 0; j < m->k; j++) {
+        double moved = 0;
+        for (int64_t c = j * m->d; c < (j + 1) * m->d; c++) {
+            w->next[c] = m->sizes[j] == 0
+                             ? m->centroids[c]
+                             : dtype_round(m->dtype, (float)(w->sums[c] / (double)m->sizes[j]));
+            moved += pow((double)w->next[c] - m->centroids[c], 2);
+        }
+        shift = fmax(shift, sqrt(moved));
+    }
+    return shift;
+}
+
+int kmeans_run(struct kmeans *m, const float *x, int64_t most, double tol, struct err *err)
+{
+    struct scratch w = {0};
+    int rc = 0;
+
+    TRY(scratch_init(&w, m, err));
+    for (int64_t i = 0; i < m->n; i++)
+        w.token_sq[i] = token_square(x + i * m->d, m->d, m->bf16_norms);
+    m->iterations = 0;
+    for (bool moving = true; moving && m->iterations < most; m->iterations++) {
+        assign(m, x, &w);
+        m->shift = update(m, x, &w);
+        moving = m->shift >= tol;
+        if (moving)
+            memcpy(m->centroids, w.next, (size_t)(m->k * m->d) * sizeof *w.next);
+    }
+out:
+    scratch_free(&w);
+    return rc;
+}
 
 #define STREAM_QUERIES 0x7376673271756572ull
 #define STREAM_KEYS 0x737667326b657973ull
 
-struct svg2_params {
+struct params {
     int family, preset, warm, cumsum, emulate;
     int64_t qc, kc, iter_init, iter_step;
     double top_p, min_kc, tol, dense_layers, dense_steps;
     bool share_branches, cold;
 };
 
-static const char *const off_on[] = {"0", "1", NULL};
-static const char *const sums[] = {"f32", "bf16", NULL};
-static const char *const emulate[] = {"none", "bf16", NULL};
-
 static const struct opt options[] = {
-    OPT_ENUM(struct svg2_params, family, "auto", svg_families,
+    OPT_ENUM(struct params, family, "auto", svg_families,
              "model family; auto = of the preset, else from the place of the text"),
-    OPT_ENUM(struct svg2_params, preset, NULL, svg_presets,
+    OPT_ENUM(struct params, preset, NULL, svg_presets,
              "published settings; unset = the family's at 720p"),
-    OPT_INT(struct svg2_params, qc, NULL, 1, INT_MAX, "clusters",
+    OPT_INT(struct params, qc, NULL, 1, INT_MAX, "clusters",
             "query clusters; unset = of the preset (300 for wan), else 200"),
-    OPT_INT(struct svg2_params, kc, "1000", 1, INT_MAX, "clusters", "key clusters"),
-    OPT_NUM(struct svg2_params, top_p, "0.9", 0, 1, "mass share",
+    OPT_INT(struct params, kc, "1000", 1, INT_MAX, "clusters", "key clusters"),
+    OPT_NUM(struct params, top_p, "0.9", 0, 1, "mass share",
             "mass of the map that kept clusters exceed", .flags = OPT_MIN_OPEN),
-    OPT_NUM(struct svg2_params, min_kc, "0.10", 0, 1, "share of kc",
+    OPT_NUM(struct params, min_kc, "0.10", 0, 1, "share of kc",
             "key clusters that are always kept, the heaviest ones"),
-    OPT_INT(struct svg2_params, iter_init, "50", 1, 1e6, "iterations",
-            "k-means from random tokens"),
-    OPT_INT(struct svg2_params, iter_step, "2", 1, 1e6, "iterations",
+    OPT_INT(struct params, iter_init, "50", 1, 1e6, "iterations", "k-means from random tokens"),
+    OPT_INT(struct params, iter_step, "2", 1, 1e6, "iterations",
             "k-means from the last call's centroids"),
-    OPT_NUM(struct svg2_params, tol, "1e-4", 0, INFINITY, "",
-            "stop when no centroid moves that far"),
-    OPT_ENUM(struct svg2_params, warm, NULL, off_on,
+    OPT_NUM(struct params, tol, "1e-4", 0, INFINITY, "", "stop when no centroid moves that far"),
+    OPT_ENUM(struct params, warm, NULL, TEXTS("0", "1"),
              "also cluster in the dense first steps; unset = preset"),
-    OPT_ENUM(struct svg2_params, cumsum, "f32", sums,
+    OPT_ENUM(struct params, cumsum, "f32", TEXTS("f32", "bf16"),
              "running sum of a row of the map; bf16 as on 16-bit tensors"),
-    OPT_ENUM(struct svg2_params, emulate, "none", emulate,
+    OPT_ENUM(struct params, emulate, "none", TEXTS("none", "bf16"),
              "bf16 reproduces the code's roundings of tensors, norms and scores, and cumsum=bf16"),
-    OPT_BOOL(struct svg2_params, share_branches, "1",
+    OPT_BOOL(struct params, share_branches, "1",
              "both guidance branches move the same centroids, in call order"),
-    OPT_BOOL(struct svg2_params, cold, "0",
+    OPT_BOOL(struct params, cold, "0",
              "where the step before is not in the trace start from random tokens; 0: skip"),
-    OPT_NUM(struct svg2_params, dense_layers, NULL, 0, 1, "share of layers",
+    OPT_NUM(struct params, dense_layers, NULL, 0, 1, "share of layers",
             "first layers that run dense; unset = preset"),
-    OPT_NUM(struct svg2_params, dense_steps, NULL, 0, 1, "share of steps",
+    OPT_NUM(struct params, dense_steps, NULL, 0, 1, "share of steps",
             "first denoising steps that run dense; unset = preset"),
     {0},
 };
@@ -89,9 +288,9 @@ struct svg2_carry {
     int d, step;
 };
 
-struct svg2_state {
+struct state {
     struct head_in in;
-    const struct svg2_params *params;
+    const struct params *params;
     const struct svg_preset *preset;
     enum svg_family family;
     int64_t video, qc;
@@ -123,7 +322,7 @@ static void carry_free(void *data)
 
 static void release(void *state)
 {
-    struct svg2_state *s = state;
+    struct state *s = state;
     kmeans_free(&s->queries);
     kmeans_free(&s->keys);
     free(s->map);
@@ -131,24 +330,118 @@ static void release(void *state)
     free(s->key);
 }
 
+/* ---- the map --------------------------------------------------------------------------------- */
+
+static float score(const float *query, const float *key, int d, double scale, bool bf16)
+{
+    double dot = 0;
+    for (int c = 0; c < d; c++)
+        dot += (double)query[c] * (double)key[c];
+    if (bf16)
+        return dtype_round(DT_BF16, dtype_round(DT_BF16, (float)dot) * (float)scale);
+    return (float)(dot * scale);
+}
+
+void svg2_weights(const float *query, const struct kmeans *keys, double scale,
+                  const struct svg2_cut *cut, float *p)
+{
+    float top = -INFINITY;
+    double sum = 0;
+    for (int64_t b = 0; b < keys->k; b++) {
+        p[b] = score(query, keys->centroids + b * keys->d, keys->d, scale, cut->bf16_scores);
+        top = p[b] > top ? p[b] : top;
+    }
+    for (int64_t b = 0; b < keys->k; b++) {
+        p[b] = (float)((double)keys->sizes[b] * exp((double)p[b] - (double)top));
+        sum += p[b];
+    }
+    for (int64_t b = 0; b < keys->k; b++)
+        p[b] = dtype_round(cut->dtype, (float)((double)p[b] / fmax(sum, 1e-12)));
+}
+
+/* Sums of a row that are at or below top_p. */
+static int64_t sums_within(const struct svg2_cut *cut, const float *sorted, int64_t n)
+{
+    float sum = 0, top_p = (float)cut->top_p;
+    if (cut->bf16_sums)
+        return gpusum_count(DT_BF16, cut->chunk, sorted, n, dtype_round(DT_BF16, top_p));
+    for (int64_t i = 0; i < n; i++)
+        if ((sum += sorted[i]) > top_p)
+            return i;
+    return n;
+}
+
+int64_t svg2_prefix(const struct svg2_cut *cut, const float *sorted, int64_t n)
+{
+    int64_t least = (int64_t)(cut->min_share * (double)n);
+    int64_t kept = cut->top_p >= 1 ? n : sums_within(cut, sorted, n) + 1;
+    kept = kept < n ? kept : n;
+    return kept > least ? kept : least;
+}
+
+struct entry {
+    float p;
+    int32_t b;
+};
+
+static int descending(const void *x, const void *y)
+{
+    const struct entry *a = x, *b = y;
+    if (a->p != b->p)
+        return a->p < b->p ? 1 : -1;
+    return (a->b > b->b) - (a->b < b->b);
+}
+
+int svg2_map(const struct kmeans *queries, const struct kmeans *keys, double scale,
+             const struct svg2_cut *cut, uint8_t **map, struct err *err)
+{
+    struct entry *e = NULL;
+    float *p = NULL;
+    uint8_t *out = NULL;
+    int64_t k = keys->k;
+    int rc = 0;
+
+    TRY(mem_zalloc(&out, queries->k * k, 1, "cluster map", err));
+    TRY(mem_alloc(&e, k, sizeof *e, "sorted clusters", err));
+    TRY(mem_alloc(&p, k, sizeof *p, "cluster weights", err));
+    for (int64_t a = 0; a < queries->k; a++) {
+        svg2_weights(queries->centroids + a * keys->d, keys, scale, cut, p);
+        for (int64_t b = 0; b < k; b++)
+            e[b] = (struct entry){p[b], (int32_t)b};
+        qsort(e, (size_t)k, sizeof *e, descending);
+        for (int64_t b = 0; b < k; b++)
+            p[b] = e[b].p;
+        int64_t kept = svg2_prefix(cut, p, k);
+        for (int64_t r = 0; r < kept; r++)
+            out[a * k + e[r].b] = 1;
+    }
+    *map = out;
+    out = NULL;
+out:
+    free(out);
+    free(e);
+    free(p);
+    return rc;
+}
+
 /* ---- clusters ------------------------------------------------------------------------------- */
 
 /* Operands that lie on a device are in bf16 there (struct accel_operands), whatever they come from.
  */
-static enum dtype tensor_dtype(const struct svg2_params *p, const struct head_in *in)
+static enum dtype tensor_dtype(const struct params *p, const struct head_in *in)
 {
     if (p->emulate || in->x.on_device)
         return DT_BF16;
     return in->src_dtype == DT_BF16 || in->src_dtype == DT_F16 ? in->src_dtype : DT_F32;
 }
 
-static struct carry *slot_of(const struct svg2_params *p, const struct method_ctx *ctx)
+static struct carry *slot_of(const struct params *p, const struct method_ctx *ctx)
 {
     return p->share_branches && ctx->shared ? ctx->shared : ctx->carry;
 }
 
 /* Centroids of the call before: the step before, or the other branch of this step. */
-static const struct svg2_carry *last_call(const struct svg2_state *s, const struct carry *slot)
+static const struct svg2_carry *last_call(const struct state *s, const struct carry *slot)
 {
     const struct svg2_carry *c = slot ? slot->data : NULL;
     bool same_step = s->params->share_branches && c && c->step == s->in.step;
@@ -164,7 +457,7 @@ static void random_tokens(struct kmeans *m, const float *x, uint64_t seed, uint6
     }
 }
 
-static int keep_centroids(const struct svg2_state *s, struct carry *slot, struct err *err)
+static int keep_centroids(const struct state *s, struct carry *slot, struct err *err)
 {
     struct svg2_carry *c = NULL;
     int64_t nq = s->queries.k * s->queries.d, nk = s->keys.k * s->keys.d;
@@ -191,11 +484,11 @@ out:
 }
 
 /* Cluster the video tokens x into k clusters; `side` is that of s->given. */
-static int cluster_side(const struct svg2_state *s, const float *x, int64_t k, int side,
+static int cluster_side(const struct state *s, const float *x, int64_t k, int side,
                         struct kmeans *m, struct err *err)
 {
     const float *start = s->given.centroids[side];
-    const struct svg2_params *p = s->params;
+    const struct params *p = s->params;
     enum dtype t = tensor_dtype(p, &s->in);
     int d = s->in.x.d, rc = 0;
     float *own = NULL;
@@ -218,7 +511,7 @@ out:
     return rc;
 }
 
-static int cluster(struct svg2_state *s, struct err *err)
+static int cluster(struct state *s, struct err *err)
 {
     const struct head_in *in = &s->in;
     int rc = 0;
@@ -232,7 +525,7 @@ out:
     return rc;
 }
 
-static int choose(struct svg2_state *s, struct err *err)
+static int choose(struct state *s, struct err *err)
 {
     int rc = 0;
     s->pending = false;
@@ -244,7 +537,7 @@ out:
 
 /* ---- prepare -------------------------------------------------------------------------------- */
 
-static int check_clusters(struct method_ctx *ctx, const struct svg2_state *s)
+static int check_clusters(struct method_ctx *ctx, const struct state *s)
 {
     if (s->family == SVG_COG)
         return method_skip(ctx, "has no rule for text in front of the video");
@@ -255,10 +548,10 @@ static int check_clusters(struct method_ctx *ctx, const struct svg2_state *s)
     return 0;
 }
 
-static void plan_clusters(struct svg2_state *s, const struct method_ctx *ctx,
+static void plan_clusters(struct state *s, const struct method_ctx *ctx,
                           const struct svg2_carry *before)
 {
-    const struct svg2_params *p = s->params;
+    const struct params *p = s->params;
     const struct head_in *in = &s->in;
     int64_t heads = in->n_heads > 0 ? in->n_heads : 1;
 
@@ -276,8 +569,7 @@ static void plan_clusters(struct svg2_state *s, const struct method_ctx *ctx,
 }
 
 /* `first` is the first step that clusters. A dense step never fails for a step that is missing. */
-static int prepare_clusters(struct svg2_state *s, struct method_ctx *ctx, int64_t first,
-                            struct err *err)
+static int prepare_clusters(struct state *s, struct method_ctx *ctx, int64_t first, struct err *err)
 {
     const struct svg2_carry *before;
 
@@ -297,8 +589,8 @@ static int prepare_clusters(struct svg2_state *s, struct method_ctx *ctx, int64_
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
-    const struct svg2_params *p = params;
-    struct svg2_state *s = state;
+    const struct params *p = params;
+    struct state *s = state;
     struct svg_warmup w;
     int rc = 0;
 
@@ -329,7 +621,7 @@ out:
 /* ---- masks ---------------------------------------------------------------------------------- */
 
 /* All rows of a query cluster keep the same keys. */
-static int list_keys(struct svg2_state *s, struct err *err)
+static int list_keys(struct state *s, struct err *err)
 {
     int64_t n = s->in.x.nk, kc = s->keys.k, total = 0;
     int rc = 0;
@@ -351,7 +643,7 @@ out:
     return rc;
 }
 
-static int select_row(const struct svg2_state *s, int64_t i, struct mask *m, struct err *err)
+static int select_row(const struct state *s, int64_t i, struct mask *m, struct err *err)
 {
     int64_t g = i - m->row0;
     if (i >= s->video)
@@ -362,7 +654,7 @@ static int select_row(const struct svg2_state *s, int64_t i, struct mask *m, str
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
-    struct svg2_state *s = state;
+    struct state *s = state;
     int rc = 0;
     if (s->pending)
         TRY(choose(s, err));
@@ -401,7 +693,7 @@ struct totals {
     int64_t pairs, cluster_pairs, exec;
 };
 
-static struct totals totals_of(const struct svg2_state *s)
+static struct totals totals_of(const struct state *s)
 {
     int64_t text = s->in.x.nk - s->video, n = s->in.x.nk;
     struct totals t = {.pairs = text * n, .exec = tiles(text) * tiles(n)};
@@ -418,43 +710,36 @@ static struct totals totals_of(const struct svg2_state *s)
     return t;
 }
 
-static int report_map(const struct svg2_state *s, struct record *r, struct err *err)
+static int report_map(const struct state *s, struct record *r, struct err *err)
 {
     struct totals t = totals_of(s);
     double padding = (double)s->in.n_padding, all = (double)s->in.x.nk + padding;
     double q = (double)(s->qc - empty_clusters(&s->queries));
     double k = (double)(s->keys.k - empty_clusters(&s->keys));
-    int rc = 0;
 
-    TRY(record_metric(r, "density_native", ((double)t.pairs + padding * padding) / (all * all),
-                      err));
-    TRY(record_metric(r, "map_density", (double)t.cluster_pairs / (q * k), err));
-    TRY(record_metric(r, "pairs_exec", (double)t.exec, err));
-    TRY(record_metric(r, "density_exec", (double)t.exec / record_get(r, "pairs_allowed"), err));
-out:
-    return rc;
+    return RECORD_ALL(r, err,
+                      {"density_native", ((double)t.pairs + padding * padding) / (all * all)},
+                      {"map_density", (double)t.cluster_pairs / (q * k)}, {"pairs_exec", t.exec},
+                      {"density_exec", (double)t.exec / record_get(r, "pairs_allowed")});
 }
 
 static struct mask_origin origin(void *state)
 {
-    const struct svg2_state *s = state;
+    const struct state *s = state;
     return (struct mask_origin){.source = s->dense ? SOURCE_STATIC : SOURCE_OWN};
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
-    const struct svg2_state *s = state;
-    const struct svg2_params *p = s->params;
+    const struct state *s = state;
+    const struct params *p = s->params;
     bool warm = s->given.centroids[0] != NULL;
 
-    if (s->dense) {
-        snprintf(why, 160, "a dense call has nothing to choose");
-        return false;
-    }
-    if (s->cut.bf16_sums || s->cut.dtype != DT_BF16) {
-        snprintf(why, 160, "the GPU side has traces of bf16 with emulate=none and cumsum=f32");
-        return false;
-    }
+    if (s->dense)
+        return method_refuses(why, "a dense call has nothing to choose");
+    if (s->cut.bf16_sums || s->cut.dtype != DT_BF16)
+        return method_refuses(why,
+                              "the GPU side has traces of bf16 with emulate=none and cumsum=f32");
     rule->data = &s->given;
     rule->of.svg2 = (struct svg2_rule){.video = s->video,
                                        .qc = s->qc,
@@ -468,9 +753,8 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 }
 
 /* Clusters of one side as a device made them. */
-static int take_side(const struct svg2_state *s, int64_t k, int64_t iterations,
-                     const float *centroids, const int32_t *labels, struct kmeans *m,
-                     struct err *err)
+static int take_side(const struct state *s, int64_t k, int64_t iterations, const float *centroids,
+                     const int32_t *labels, struct kmeans *m, struct err *err)
 {
     int rc = kmeans_init(m, s->video, k, s->in.x.d, DT_BF16, err);
     if (rc)
@@ -489,7 +773,7 @@ static int take_side(const struct svg2_state *s, int64_t k, int64_t iterations,
 
 static int take(void *state, const struct device_choice *c, struct err *err)
 {
-    struct svg2_state *s = state;
+    struct state *s = state;
     const struct accel_own *own = c->own;
     int64_t d = s->in.x.d, kc = s->params->kc, map = s->qc * kc;
     const struct svg2_own *head = own->data;
@@ -515,7 +799,7 @@ out:
 }
 
 /* A step of k-means is a product per token and centroid, and a sum per token. */
-static void cluster_cost(const struct svg2_state *s, const struct kmeans *m, struct select_cost *c)
+static void cluster_cost(const struct state *s, const struct kmeans *m, struct select_cost *c)
 {
     double n = (double)m->n, k = (double)m->k, steps = (double)m->iterations;
     cost_products(c, n, m->d); /* squares of tokens */
@@ -527,7 +811,7 @@ static void cluster_cost(const struct svg2_state *s, const struct kmeans *m, str
 
 static bool cost(const void *state, struct select_cost *c)
 {
-    const struct svg2_state *s = state;
+    const struct state *s = state;
     double pairs = (double)s->queries.k * (double)s->keys.k;
     cluster_cost(s, &s->queries, c);
     cluster_cost(s, &s->keys, c);
@@ -539,18 +823,17 @@ static bool cost(const void *state, struct select_cost *c)
 
 static int report(void *state, struct record *r, struct err *err)
 {
-    const struct svg2_state *s = state;
+    const struct state *s = state;
     int rc = 0;
 
     record_note(r, "family=%s", svg_families[s->family]);
     record_note(r, "preset=%s", svg_preset_name(s->preset));
     TRY(record_metric(r, "dense_call", s->dense, err));
     if (s->clustered) {
-        TRY(record_metric(r, "cold_start", s->cold, err));
-        TRY(record_metric(r, "kmeans_iter_q", (double)s->queries.iterations, err));
-        TRY(record_metric(r, "kmeans_iter_k", (double)s->keys.iterations, err));
-        TRY(record_metric(r, "clusters_empty_q", (double)empty_clusters(&s->queries), err));
-        TRY(record_metric(r, "clusters_empty_k", (double)empty_clusters(&s->keys), err));
+        TRY(RECORD_ALL(r, err, {"cold_start", s->cold}, {"kmeans_iter_q", s->queries.iterations},
+                       {"kmeans_iter_k", s->keys.iterations},
+                       {"clusters_empty_q", empty_clusters(&s->queries)},
+                       {"clusters_empty_k", empty_clusters(&s->keys)}));
     }
     if (s->dense)
         TRY(record_metric(r, "density_native", 1, err));
@@ -560,34 +843,14 @@ out:
     return rc;
 }
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "map_density", .unit = "1", .better = BETTER_LOWER, .axis = AXIS_SHARE,
-     .definition = "kept pairs of clusters / all pairs, empty clusters left out"},
-    {.name = "cold_start", .unit = "1",
-     .definition = "1 where clustering started from random tokens"},
-    {.name = "kmeans_iter_q", .unit = "1", .definition = "k-means iterations on the queries"},
-    {.name = "kmeans_iter_k", .unit = "1", .definition = "k-means iterations on the keys"},
-    {.name = "clusters_empty_q", .unit = "1", .definition = "query clusters without a token"},
-    {.name = "clusters_empty_k", .unit = "1", .definition = "key clusters without a token"},
-    {0},
-};
-/* clang-format on */
-
-static const char *const variants[] = {
-    "preset=none:qc=3:kc=9:top_p=0.5",
-    "dense_steps=0:qc=1:kc=20:top_p=0.7:min_kc=0:cumsum=bf16:iter_init=3",
-    "qc=2:kc=2:warm=1:share_branches=0",
-    NULL,
-};
-
-static const struct method_budget budgets[] = {
-    {"preset=none:qc=5:kc=20:top_p=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
-    {0},
-};
-
-static const struct budget_param budget[] = {
-    {.params = "top_p", .scale = BUDGET_COMPLEMENT},
+    OWN_METRIC("map_density", "kept pairs of clusters / all pairs, empty clusters left out",
+               .better = BETTER_LOWER, .axis = AXIS_SHARE),
+    OWN_METRIC("cold_start", "1 where clustering started from random tokens"),
+    OWN_METRIC("kmeans_iter_q", "k-means iterations on the queries"),
+    OWN_METRIC("kmeans_iter_k", "k-means iterations on the keys"),
+    OWN_METRIC("clusters_empty_q", "query clusters without a token"),
+    OWN_METRIC("clusters_empty_k", "key clusters without a token"),
     {0},
 };
 
@@ -597,8 +860,10 @@ const struct method method_svg2 = {
     .paper = "Sparse VideoGen2: Accelerate Video Generation with Sparse Attention via "
              "Semantic-Aware Permutation, arXiv 2505.18875",
     .flags = METHOD_BIDIRECTIONAL | METHOD_NEEDS_STEPS | METHOD_RANDOM,
-    .params = {.table = options, .size = sizeof(struct svg2_params), .budget = budget},
-    .state_size = sizeof(struct svg2_state),
+    .params = {.table = options,
+               .size = sizeof(struct params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COMPLEMENT, "top_p"))},
+    .state_size = sizeof(struct state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
@@ -607,5 +872,11 @@ const struct method method_svg2 = {
     .cost = cost,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .reuse = {.shares_branches = true, .of = origin},
-    .tests = {.full = "top_p=1:qc=1:kc=1:dense_steps=0", .variants = variants, .budgets = budgets},
+    .tests = {.full = "top_p=1:qc=1:kc=1:dense_steps=0",
+              .variants =
+                  TEXTS("preset=none:qc=3:kc=9:top_p=0.5",
+                        "dense_steps=0:qc=1:kc=20:top_p=0.7:min_kc=0:cumsum=bf16:iter_init=3",
+                        "qc=2:kc=2:warm=1:share_branches=0"),
+              .budgets = METHOD_BUDGETS(
+                  {"preset=none:qc=5:kc=20:top_p=%s", {"0.1", "0.5", "0.9", "0.99", "1"}})},
 };

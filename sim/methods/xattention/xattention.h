@@ -46,9 +46,6 @@ struct xattn {
     double *w;
 };
 
-/* Sizes alone, for xattn_pairs and xattn_limit; nothing to free. */
-void xattn_shape(struct xattn *x, const struct xattn_config *c);
-
 int xattn_init(struct xattn *x, const struct xattn_config *c, const float *q, const float *k,
                struct err *err);
 void xattn_free(struct xattn *x); /* also of a zeroed one */
@@ -66,9 +63,6 @@ void xattn_row(struct xattn *x, int64_t i, double *mass);
 struct xattn_place {
     int64_t own, row, first;
 };
-
-/* Reduced pairs of row block i that have real queries and keys. */
-int64_t xattn_pairs(const struct xattn *x, int64_t i);
 
 /* Select blocks of a row; writes keep [cols]. Causal: nothing beyond block place.row is kept. */
 int xattn_select(const struct xattn_config *c, const double *mass, int64_t cols,
@@ -88,11 +82,6 @@ int64_t xattn_limit(const struct xattn *x, int64_t i);
  * base gives everything but shapes, scale and tau. */
 int xattn_search_repo(const struct xattn_config *base, const struct head_in *samples, int n,
                       double *tau, struct err *err);
-
-/* Among the thresholds 0.9 * 0.9^m, m = 0..10, the sparsest whose relative output error is <=
- * target on every sample; 0.9 and *met = false if there is none. */
-int xattn_search_steps(const struct xattn_config *base, const struct head_in *samples, int n,
-                       double target, double *tau, bool *met, struct err *err);
 
 /* The configuration of one head: shapes, scale, causality and the automatic chunk filled in. */
 struct xattn_config xattn_config_of(const struct xattn_config *base, const struct attn_in *x);

@@ -1,16 +1,17 @@
 /*
- * svgband.h - the band masks of Sparse VideoGen (arXiv 2502.01776) in the two token orders of a
- * head. Nothing here depends on q, k or v.
+ * svg1.h - the band masks of Sparse VideoGen (arXiv 2502.01776) in the two token orders of a head,
+ * which do not depend on q, k or v, and the choice between them, which does.
  *
  * A head's tokens stand frame by frame (spatial) or place by place (temporal: the video token of
  * frame f, place p stands at position p T + f); text tokens keep their places. For the query at a
  * position, a rule keeps at most three runs of key positions. In the token order of the trace, each
  * run of a temporal head becomes several runs, in every frame.
  */
-#ifndef LACUNA_SVGBAND_H
-#define LACUNA_SVGBAND_H
+#ifndef LACUNA_SVG1_H
+#define LACUNA_SVG1_H
 
 #include "core/mask.h"
+#include "core/method.h"
 #include "sim/blocks/svgcommon.h"
 
 #include <stdbool.h>
@@ -62,5 +63,25 @@ struct svg_count {
     int64_t pairs, tiles;
 };
 int svg_band_count(const struct svg_band *b, int64_t padding, struct svg_count *c, struct err *err);
+
+/* ---- classes of heads ------------------------------------------------------------------------ */
+
+/* find out which of two masks reproduces a head better, on a few of its rows (Sparse
+ * VideoGen, arXiv 2502.01776, section 4.1). */
+
+struct svg_class {
+    double mse[2]; /* spatial, temporal: mean squared error over the rows and channels */
+    double pairs;  /* kept by the two masks in the rows, together */
+    int64_t rows;
+    bool temporal; /* the temporal error is smaller; a tie is spatial */
+};
+
+/* rows [n_rows] are query rows; a repeated row counts again; NULL = every row of the head once.
+ * trial[0] is the spatial mask, trial[1] the temporal mask. A row without kept keys has output 0.
+ * With bf16, scores, probabilities, outputs and errors are rounded as in 16-bit tensors; otherwise
+ * the precision is that of in->exact, and the rows are compared with the head's dense output. Cost:
+ * rows x (kept keys of both masks) x (d + dv); with bf16 another rows x N x d. */
+int svg_classify(const struct head_in *in, const struct svg_band trial[2], const int64_t *rows,
+                 int64_t n_rows, bool bf16, struct svg_class *out, struct err *err);
 
 #endif

@@ -1,0 +1,91 @@
+/*
+ * oracle.h - the parts of the oracles that have tests of their own.
+ */
+#ifndef LACUNA_ORACLE_H
+#define LACUNA_ORACLE_H
+
+#include "core/err.h"
+#include "core/method.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- covers ---------------------------------------------------------------------------------- */
+
+/* A small set of blocks that gives every row of a group its share of the mass, with bounds: a
+ * covering integer program in which rows are constraints and blocks have cost 1. */
+
+struct cover {
+    int64_t lower;  /* blocks that the most demanding row alone needs; no cover has fewer */
+    int64_t greedy; /* blocks that the greedy rule takes */
+    int64_t upper;  /* after reverse delete */
+};
+
+/* m [cols][rows]: mass of row i in block c. need [rows]: mass that row i has to reach; a row whose
+ * blocks hold less gets all of them. taken [cols]: on entry the blocks that are kept anyway, on
+ * return the cover, which contains them.
+ *
+ * Greedy: the block with the largest sum_i min(m_ic, what row i still needs), ties to the lower
+ * block, until every row needs at most 1e-12. Gains only fall, so a heap of old gains that
+ * recomputes its top is exact. Then blocks are dropped, in reverse order of selection, if every row
+ * still reaches need - 1e-12 without them. O(cols rows) per selected block at worst, usually far
+ * less. */
+int cover_greedy(const double *m, int64_t rows, int64_t cols, const double *need, bool *taken,
+                 struct cover *out, struct err *err);
+
+/* ---- prefixes of a head ---------------------------------------------------------------------- */
+
+/* The shortest prefix of all entries of a matrix, sorted by value, whose sum or number reaches a
+ * target, without storing the matrix.
+ *
+ * Order: value descending, equal values by ascending column, then ascending row. The matrix is read
+ * row by row, several times: a histogram over the 16 leading bits of the values finds the bin in
+ * which the sum crosses the target; the bin is collected and sorted when it fits into the buffer,
+ * else it is split by the next 16 bits. A bin of a single value is cut by counting columns. At most
+ * 4 histogram passes, usually 1 or 2, and one pass to collect. O(columns) memory + buffer. */
+
+/* Row r of the matrix: n values >= 0 in v (a negative value is not an entry), and the mass and
+ * number of entries that already count towards the target. v stays valid until the next call. */
+struct head_row {
+    const double *v;
+    int64_t n;
+    double given;
+    int64_t given_n;
+};
+typedef int head_row_fn(void *ctx, int64_t r, struct head_row *row, struct err *err);
+
+/* Entry (r, c) of value v belongs to the prefix iff head_prefix_has. */
+struct head_prefix {
+    double cut;
+    int64_t col, row; /* among entries of value `cut`: those in earlier columns, and in this column
+                       * rows up to this one */
+    int64_t count;
+    double sum, before;
+};
+
+static inline bool head_prefix_has(const struct head_prefix *p, double v, int64_t r, int64_t c)
+{
+    return v > p->cut || (v == p->cut && (c < p->col || (c == p->col && r <= p->row)));
+}
+
+/* Where the prefix ends: at a sum, or at a number of entries. */
+enum head_measure { HEAD_BY_SUM, HEAD_BY_COUNT };
+
+/* Find the prefix of a rows x cols matrix. `buffer` = number of entries (24 bytes each) that may be
+ * collected and sorted. If all entries together do not reach the target, all are taken. */
+int head_prefix_select(head_row_fn *fn, void *ctx, int64_t rows, int64_t cols, enum head_measure by,
+                       double target, int64_t buffer, struct head_prefix *out, struct err *err);
+
+/* ---- stripes --------------------------------------------------------------------------------- */
+
+/* Whole key columns, the best by their mass in all rows or in sampled ones.
+ *
+ * Q. Zhu et al., SampleAttention, arXiv:2406.15486, table 5: how much is lost when columns are
+ * ranked by sampled rows. The slices are those of the method, 128 rows at the end of each chunk. */
+
+#define STRIPE_ROWS 128
+
+/* Rows [*row0, *row1) of slice i of `chunks` of n rows. */
+void stripe_slice(int64_t n, int64_t chunks, int64_t i, int64_t *row0, int64_t *row1);
+
+#endif
