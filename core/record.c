@@ -146,7 +146,7 @@ int record_metric(struct record *r, const char *name, double value, struct err *
     return add_metric(r, name, value, err);
 }
 
-int record_metrics(struct record *r, const struct named_value *values, struct err *err)
+int record_add_values(struct record *r, const struct named_value *values, struct err *err)
 {
     int rc = 0;
     for (; values->name && !rc; values++)

@@ -85,9 +85,9 @@ struct named_value {
     const char *name;
     double value;
 };
-int record_metrics(struct record *r, const struct named_value *values, struct err *err);
+int record_add_values(struct record *r, const struct named_value *values, struct err *err);
 #define RECORD_ALL(r, err, ...)                                                                    \
-    record_metrics((r), (const struct named_value[]){__VA_ARGS__, {NULL, 0}}, (err))
+    record_add_values((r), (const struct named_value[]){__VA_ARGS__, {NULL, 0}}, (err))
 double record_get(const struct record *r, const char *name); /* NAN if absent */
 
 /* Forget all metrics of a record that is not pooled. */

@@ -1,8 +1,8 @@
 /*
  * mapplan.h - from maps of kept units that lie on the GPU to the launch over them, without the
  * host: tiles of 128 x 128 pairs with bits (struct accel_lists in core/accel.h; maptiles.cu), as
- * sim/accelattend.h makes them of masks on the host; lists of blocks of units that whole blocks of a
- * kernel make up (maplists.cu); and the plan of either (planrows.cu), as plan.h makes it.
+ * sim/accelattend.h makes them of masks on the host; lists of blocks of units that whole blocks of
+ * a kernel make up (maplists.cu); and the plan of either (planrows.cu), as plan.h makes it.
  */
 #ifndef LACUNA_MAPPLAN_H
 #define LACUNA_MAPPLAN_H

@@ -3,8 +3,8 @@
  * once.
  *
  * A method's GPU side is one file cuda/methods/<name>.cu that defines `const struct select_method
- * select_<id>`, and METHOD_GPU in core/methods.def. It must choose what the method's CPU side chooses. The
- * two sides are connected only by the method's name and its rule (core/rules.h).
+ * select_<id>`, and METHOD_GPU in core/methods.def. It must choose what the method's CPU side
+ * chooses. The two sides are connected only by the method's name and its rule (core/rules.h).
  */
 #ifndef LACUNA_SELECT_H
 #define LACUNA_SELECT_H

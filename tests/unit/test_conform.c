@@ -1,6 +1,6 @@
 /*
- * test_conform.c - what every method owes, checked over all methods of core/methods.def. A method is
- * picked up by being registered; its variants and budgets add parameter sets.
+ * test_conform.c - what every method owes, checked over all methods of core/methods.def. A method
+ * is picked up by being registered; its variants and budgets add parameter sets.
  */
 #include "core/maskfile.h"
 #include "tests/harness/conform.h"
