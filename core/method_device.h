@@ -19,6 +19,7 @@ struct device_choice {
 /* A GPU that chooses the masks. prepare then leaves the choice to the first `select`. */
 struct method_device {
     /* How to choose the mask of this head, into *rule, which is zero; or false with the reason.
+     * rule->data stays valid until `release`: the device chooses again, after `take`, to time it.
      * NULL: the method alone chooses. */
     bool (*rule)(const void *state, struct rule *rule, char why[160]);
 

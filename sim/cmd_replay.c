@@ -298,7 +298,7 @@ static int describe_gpu(const struct replay *r, const struct replay_opts *o, int
     int rc = 0;
     if (!r->device.accel)
         return 0;
-    TRY(gpu_describe(&r->device, o->out, o->ceilings, &gpu, err));
+    TRY(rates_of_gpu(&r->device, o->out, o->ceilings, &gpu, err));
     say_gpu(gpu, local_rank);
     manifest_json(manifest, "gpu", json_incref(gpu));
 out:

@@ -102,7 +102,7 @@ out:
     return rc;
 }
 
-int gpu_describe(const struct sim_device *d, const char *dir, bool again, json_t **gpu,
+int rates_of_gpu(const struct sim_device *d, const char *dir, bool again, json_t **gpu,
                  struct err *err)
 {
     int rc = read_back(d->accel->describe, d, "description of the GPU", gpu, err);

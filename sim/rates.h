@@ -15,7 +15,7 @@
  * or, where it keeps none of this GPU, driver and runtime, or with `again`, those that are measured
  * now. *gpu is the caller's, also after a failure. ERR_RUN, ERR_MACHINE: of the measurement;
  * ERR_IO: the file cannot be written. */
-int gpu_describe(const struct sim_device *d, const char *dir, bool again, json_t **gpu,
+int rates_of_gpu(const struct sim_device *d, const char *dir, bool again, json_t **gpu,
                  struct err *err);
 
 /* Flop per second of the attention tiles on one thread, measured in a few milliseconds. */

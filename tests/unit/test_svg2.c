@@ -645,6 +645,19 @@ START_TEST(a_device_clusters)
     ck_assert_ptr_nonnull(carry.data);
     method_release(me, state);
 
+    /* What the device started from stays, so that it can choose again. */
+    float start[2][3 * 64];
+    size_t bytes = 3 * (size_t)h.in.x.d * sizeof(float);
+    ck_assert_int_le(h.in.x.d, 64);
+    h.in.step++;
+    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
+    ck_assert(me->device.rule(state, &rule, why));
+    memcpy(start[0], ((const struct svg2_given *)rule.data)->centroids[0], bytes);
+    assert_ok(me->device.take(state, &good, &err), &err);
+    memcpy(start[1], ((const struct svg2_given *)rule.data)->centroids[0], bytes);
+    ck_assert_int_eq(memcmp(start[0], start[1], bytes), 0);
+    method_release(me, state);
+
     /* A label that no cluster has. */
     h.in.step++;
     assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);

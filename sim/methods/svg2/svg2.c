@@ -310,11 +310,16 @@ struct state {
     struct svg2_cut cut;
     struct svg2_given given; /* where clusters start */
     struct carry *slot;      /* that keeps the centroids; NULL: none */
+    /* What the slot had before, owned: `given` points into it until a device has timed the choice.
+     */
+    struct svg2_carry *before;
 };
 
 static void carry_free(void *data)
 {
     struct svg2_carry *c = data;
+    if (!c)
+        return;
     free(c->queries);
     free(c->keys);
     free(c);
@@ -328,6 +333,7 @@ static void release(void *state)
     free(s->map);
     free(s->first);
     free(s->key);
+    carry_free(s->before);
 }
 
 /* ---- the map --------------------------------------------------------------------------------- */
@@ -457,7 +463,7 @@ static void random_tokens(struct kmeans *m, const float *x, uint64_t seed, uint6
     }
 }
 
-static int keep_centroids(const struct state *s, struct carry *slot, struct err *err)
+static int keep_centroids(struct state *s, struct carry *slot, struct err *err)
 {
     struct svg2_carry *c = NULL;
     int64_t nq = s->queries.k * s->queries.d, nk = s->keys.k * s->keys.d;
@@ -472,14 +478,12 @@ static int keep_centroids(const struct state *s, struct carry *slot, struct err 
     c->kc = s->keys.k;
     c->d = s->queries.d;
     c->step = s->in.step;
-    if (slot->free)
-        slot->free(slot->data);
+    s->before = slot->data;
     slot->data = c;
     slot->free = carry_free;
     c = NULL;
 out:
-    if (c)
-        carry_free(c);
+    carry_free(c);
     return rc;
 }
 
