@@ -1,7 +1,7 @@
 /*
  * slashshare.cuh - how many columns and distances of vertical-slash lists (slashmap.cuh) multiply a
  * given share of dense work: MInference with sparsity=. The CPU side is search_lists of
- * sim/methods/minference/minference_head.c.
+ * sim/methods/minference/minference.c.
  *
  * A fifth of a budget of tokens are columns, the rest distances. The budget is halved for all heads
  * side by side: choose, count the listed blocks and columns, compare. Counts are whole numbers, so

@@ -1,5 +1,5 @@
 /*
- * sale_operands.cuh - what SALE makes of q and k before the test (sim/methods/sale/sale_quant.c has
+ * sale_operands.cuh - what SALE makes of q and k before the test (sim/methods/sale/sale.c has
  * the rules): means of tokens, smoothed keys, low-bit keys and their corrections.
  *
  * A product does not depend on the order of its channels. They lie where loads and stores of 16

@@ -1,7 +1,7 @@
 /*
  * sale_queries.cuh - what SALE makes of the queries before the test: low-bit operands, and the
  * thresholds of the rows from exact scores of a query block with its sink and local blocks
- * (sim/methods/sale/sale_quant.c and sale_select.c have the rules).
+ * (sim/methods/sale/sale.c have the rules).
  *
  * The four lanes that have two rows of a 16-row product hold a query group. So a warp reads its
  * rows once, for both.

@@ -1,7 +1,7 @@
 /*
  * sparge_rows.cuh - from the scores of the block means to the blocks that SpargeAttn keeps: softmax
  * of a row, its cut, the map. One warp per row; everything in double, as on the CPU
- * (sim/methods/spargeattn/spargeattn_select.c); no sorting (cut.cuh).
+ * (sim/methods/spargeattn/spargeattn.c); no sorting (cut.cuh).
  */
 #ifndef LACUNA_SPARGE_ROWS_CUH
 #define LACUNA_SPARGE_ROWS_CUH

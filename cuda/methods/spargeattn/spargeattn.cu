@@ -4,7 +4,7 @@
  *   mean of K over the tokens; per block of Q and of K minus that mean: mean and self-similarity;
  *   scores of the means, their softmax per query block, and the largest up to a sum of tau
  *
- * The CPU side is sim/methods/spargeattn/spargeattn_select.c, and the order of its arithmetic is
+ * The CPU side is sim/methods/spargeattn/spargeattn.c, and the order of its arithmetic is
  * followed where a threshold decides: means are sums in double rounded to float, scores, softmax
  * and running sums are in double, ties go to the lower block. Sums over blocks and norms are in
  * float.
