@@ -113,6 +113,13 @@ int method_all_rows(struct method_ctx *ctx, const struct head_in *in, const char
                : 0;
 }
 
+int method_whole_prompt(struct method_ctx *ctx, const struct head_in *in)
+{
+    return in->x.nq == in->x.nk ? 0
+                                : method_skip(ctx, "whole prompts only: %lld queries, %lld keys",
+                                              (long long)in->x.nq, (long long)in->x.nk);
+}
+
 const struct method *method_find(const struct method *const *methods, const char *name,
                                  struct err *err)
 {

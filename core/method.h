@@ -63,10 +63,12 @@ struct method_ctx {
 };
 
 /* A normal answer of prepare: the method does not apply to this head. method_skip sets the reason
- * and returns it. method_all_rows returns it, for `what`, if the head holds sampled rows only. */
+ * and returns it. method_all_rows returns it, for `what`, if the head holds sampled rows only,
+ * method_whole_prompt if it has not as many queries as keys. */
 #define METHOD_SKIP 1
 int method_skip(struct method_ctx *ctx, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int method_all_rows(struct method_ctx *ctx, const struct head_in *in, const char *what);
+int method_whole_prompt(struct method_ctx *ctx, const struct head_in *in);
 
 /* What a method spends on choosing a head's mask (sim/blocks/selectcost.h has the rules). */
 struct select_cost {

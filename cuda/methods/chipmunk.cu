@@ -1,7 +1,7 @@
 /*
  * chipmunk.cu - the keys that a group of 192 queries keeps on Chipmunk's full steps (arXiv
  * 2506.03275): the largest column masses under given normalisers, drawn keys, and the static ones.
- * The CPU side is sim/methods/chipmunk/chipmunk_mask.c.
+ * The CPU side is sim/methods/chipmunk/chipmunk.c.
  *
  * Static keys and drawn ones are integers. Masses are sums in fp32 of e^(s - normaliser) from bf16
  * products: a thread block has a group and walks over keys, a warp has 96 rows and 32 keys, whose

@@ -1,6 +1,6 @@
 /*
  * fg_attn.cu - FG-Attn's slices of M rows x 1 key, as bits, or of several keys (width), as lists
- * (sim/methods/fgattn/fgattn_mask.c has the rules and the reference).
+ * (sim/methods/fgattn/fgattn.c has the rules and the reference).
  *
  *   cached   a slice is kept where its largest p exceeds c/N: a pass over Q K^T that compares
  * scores and stores one bit per slice (metrics_pass.cuh, METRICS_SLICES). A refresh step has its

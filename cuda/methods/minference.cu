@@ -1,6 +1,6 @@
 /*
  * minference.cu - MInference's patterns that look at q and k (arXiv:2407.02490, section 3.2). The
- * CPU side is sim/methods/minference/minference_head.c and sim/blocks/vslash.c.
+ * CPU side is sim/methods/minference/minference.c and sim/blocks/vslash.c.
  *
  * Vertical-slash: mass per key and per distance of the last rows (lastrows.cuh), the best of both,
  * and the lists of 64-row blocks (slashmap.cuh). Block: products of mean-pooled queries and keys,

@@ -1,7 +1,7 @@
 /*
  * svg1.cu - Sparse VideoGen's classification of a head (arXiv 2502.01776, section 4.1): sampled
  * rows attended to densely and under two trial bands, in one walk over the keys; the smaller
- * squared error decides. The CPU side is sim/methods/svg1 (svgclass.c, svgband.c).
+ * squared error decides. The CPU side is sim/methods/svg1/svg1.c.
  *
  * A thread block has 64 rows and a range of keys: scores of 64 keys at a time by bf16 products,
  * then three softmaxes with maxima of their own, whose outputs a warp keeps for 8 rows in
@@ -68,7 +68,7 @@ static __device__ int2 block_band(const svg1_rule &r, int64_t x, int64_t blocks,
                     shift, end);
 }
 
-/* What the query at position x keeps (svg_band_positions of svgband.c). */
+/* What the query at position x keeps (svg_band_positions of svg1.c). */
 static __device__ keys_of positions_of(const svg1_rule &r, int64_t x, bool temporal)
 {
     int64_t v0 = first_video(r), video = r.frames * r.frame, n = video + r.text;

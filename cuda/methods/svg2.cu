@@ -1,6 +1,6 @@
 /*
  * svg2.cu - Sparse VideoGen 2's clusters of queries and keys, and the key clusters that a query
- * cluster keeps (arXiv 2505.18875). The CPU side is sim/methods/svg2 (kmeans.c, svg2map.c).
+ * cluster keeps (arXiv 2505.18875). The CPU side is sim/methods/svg2/svg2.c.
  *
  * Tokens and centroids are bf16, so products are exact, and a token's nearest centroid follows from
  * sums in fp32 wherever the second one is farther than such a sum can err; the other tokens are

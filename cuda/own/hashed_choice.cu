@@ -1,6 +1,6 @@
 /*
  * hashed_choice.cu - ranks, orders and draws of HyperAttention (hashed.h; the reference is
- * sim/methods/hyperattention/hyperplan.c), equal to the reference's to the last bit.
+ * sim/methods/hyperattention/hyperattention.c), equal to the reference's to the last bit.
  *
  * A rank is the token's in every square, so tokens are hashed once: signs of products in float, and
  * in double with the reference's order of sums where float does not tell the sign. A thread block

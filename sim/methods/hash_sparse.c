@@ -206,13 +206,6 @@ out:
 
 /* ---- the mask ------------------------------------------------------------------------------- */
 
-/* One past the last key that query i may see. */
-static int64_t limit_of(const struct state *s, int64_t i)
-{
-    int64_t position = i + s->x.nk - s->x.nq;
-    return s->x.causal ? position + !s->params->strict : s->x.nk;
-}
-
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {
     const struct state *s = state;
@@ -224,7 +217,8 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     for (int64_t i = row0; i < row1; i++) {
         int32_t b = s->q.bucket[i];
         const int32_t *keys = s->k.order + s->k.start[b];
-        int64_t n = list_below(keys, s->k.start[b + 1] - s->k.start[b], limit_of(s, i));
+        int64_t limit = s->x.causal ? i + s->x.nk - s->x.nq + !s->params->strict : s->x.nk;
+        int64_t n = list_below(keys, s->k.start[b + 1] - s->k.start[b], limit);
         TRY(mask_lists_add_all(out, i - row0, keys, n, err));
     }
     mask_lists_finish(out);

@@ -80,13 +80,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     return 0;
 }
 
-static int select_local(const struct state *s, int64_t row0, int64_t row1, struct mask *out)
-{
-    struct band band = {.window = s->params->stride, .dense_from = s->x.nq};
-    mask_band(out, s->x.nq, s->x.nk, row0, row1, true, band);
-    return 0;
-}
-
 static int select_strided(const struct state *s, int64_t row0, int64_t row1, struct mask *m,
                           struct err *err)
 {
@@ -133,7 +126,9 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     const struct state *s = state;
     switch (s->params->pattern) {
     case LOCAL:
-        return select_local(s, row0, row1, out);
+        mask_band(out, s->x.nq, s->x.nk, row0, row1, true,
+                  (struct band){.window = s->params->stride, .dense_from = s->x.nq});
+        return 0;
     case FIXED:
         return select_fixed(s, row0, row1, out, err);
     default:

@@ -23,13 +23,11 @@ static const struct opt options[] = {
     {0},
 };
 
-/* clang-format off */
 static const struct metric_def metrics[] = {
-    {.name = "blocks_per_row", .unit = "1", .better = BETTER_LOWER,
-     .definition = "key blocks that a query block keeps, mean over the query blocks"},
+    OWN_METRIC("blocks_per_row", "key blocks that a query block keeps, mean over the query blocks",
+               .better = BETTER_LOWER),
     {0},
 };
-/* clang-format on */
 
 struct meanblocks_state {
     const struct meanblocks_params *params;
@@ -126,26 +124,21 @@ static int report(void *state, struct record *r, struct err *err)
     return record_metric(r, "blocks_per_row", (double)s->kept / (double)s->nb, err);
 }
 
-static const char *const variants[] = {"keep=0", "keep=2", NULL};
-
-static const struct budget_param budget[] = {
-    {.params = "keep", .scale = BUDGET_COUNT},
-    {0},
-};
-
-static const struct method_budget budgets[] = {{"keep=%s", {"0", "1", "3", "5"}}, {0}};
-
 const struct method method_meanblocks = {
     .name = "mean-blocks",
     .summary = "key blocks whose mean key fits the query block's mean query",
     .paper = "none: an example",
     .flags = METHOD_CAUSAL | METHOD_BIDIRECTIONAL,
-    .params = {.table = options, .size = sizeof(struct meanblocks_params), .budget = budget},
+    .params = {.table = options,
+               .size = sizeof(struct meanblocks_params),
+               .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COUNT, "keep"))},
     .state_size = sizeof(struct meanblocks_state),
     .prepare = prepare,
     .select = select_rows,
     .report = report,
     .release = release,
     .metrics = metrics,
-    .tests = {.full = "keep=1000000000", .variants = variants, .budgets = budgets},
+    .tests = {.full = "keep=1000000000",
+              .variants = TEXTS("keep=0", "keep=2"),
+              .budgets = METHOD_BUDGETS({"keep=%s", {"0", "1", "3", "5"}})},
 };

@@ -1,7 +1,7 @@
 /*
  * sale.cu - SALE's choice of 64 x 32 blocks on the GPU (arXiv:2505.24179, algorithm 1): 4-bit
  * operands, exact statistics of the sink-local region, a low-bit test of every other pair. The
- * rules and the reference are sim/methods/sale/sale_quant.c and sale_select.c.
+ * rules and the reference are sim/methods/sale/sale.c.
  *
  * What the reference rounds is rounded here at the same places and in the same way, so that
  * integers, scales and corrections are equal; sums of the statistics differ in their order.

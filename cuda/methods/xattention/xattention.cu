@@ -1,7 +1,7 @@
 /*
  * xattention.cu - XAttention's selection (arXiv:2503.16428): antidiagonal scores of strided cells,
  * block masses, and per row block the most massive blocks up to a share tau. The CPU side is
- * sim/methods/xattention/xattention_scores.c.
+ * sim/methods/xattention/xattention.c.
  *
  *   s[r][j] = sum_t Q[S r + S - 1 - t] . K[S j + t]
  *

@@ -111,13 +111,6 @@ static void keep_cube(const struct chip_shape *s, const struct chip_rule *r, int
         }
 }
 
-/* The published table of neighbours has (side + 1)^3 slots for odd sides; the unused ones are zero
- * and name the first box. */
-static bool first_box_for_all(const struct chip_rule *r)
-{
-    return !r->clean && (r->local_voxels == 0 || r->local_voxels % 2 == 1);
-}
-
 static void keep_neighbours(const struct chip_shape *s, const struct chip_rule *r, int64_t g,
                             struct slice_mask *m)
 {
@@ -126,7 +119,9 @@ static void keep_neighbours(const struct chip_shape *s, const struct chip_rule *
         keep_range(m, g, lv > 0 ? s->n - CHIP_ROWS * lv * lv * lv : s->n, s->n);
         return;
     }
-    if (first_box_for_all(r))
+    /* The published table of neighbours has (side + 1)^3 slots for odd sides; the unused ones are
+     * zero and name the first box. */
+    if (!r->clean && (lv == 0 || lv % 2 == 1))
         keep_range(m, g, 0, CHIP_ROWS);
     if (lv > 0)
         keep_cube(s, r, g, m);

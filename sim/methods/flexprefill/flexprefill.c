@@ -682,20 +682,12 @@ static int choose(struct state *s, struct err *err)
                              : 0;
 }
 
-static int check_shape(struct method_ctx *ctx, const struct head_in *in)
-{
-    if (in->x.nq != in->x.nk)
-        return method_skip(ctx, "whole prompts only: %lld queries, %lld keys", (long long)in->x.nq,
-                           (long long)in->x.nk);
-    return 0;
-}
-
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
     const struct params *p = params;
     struct state *s = state;
-    int rc = check_shape(ctx, in);
+    int rc = method_whole_prompt(ctx, in);
     if (rc)
         return rc;
     s->in = in;
@@ -1012,7 +1004,7 @@ static int calibrate(struct method_ctx *ctx, const void *params, const struct he
     for (int t = 0; t < N_GRID; t++)
         sum[t] = block_score_none;
     for (int i = 0; i < n; i++) {
-        if ((rc = check_shape(ctx, &samples[i])) != 0)
+        if ((rc = method_whole_prompt(ctx, &samples[i])) != 0)
             goto out;
         if (!samples[i].x.causal) {
             rc = method_skip(ctx, "the search is of causal heads");

@@ -883,20 +883,12 @@ static int resolve(const struct params *p, const struct head_in *in, struct minf
     return 0;
 }
 
-static int check_shape(struct method_ctx *ctx, const struct head_in *in)
-{
-    if (in->x.nq != in->x.nk)
-        return method_skip(ctx, "whole prompts only: %lld queries, %lld keys", (long long)in->x.nq,
-                           (long long)in->x.nk);
-    return 0;
-}
-
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,
                    void *state, struct err *err)
 {
     struct minf_head *h = state;
     struct minf_config c;
-    int rc = check_shape(ctx, in);
+    int rc = method_whole_prompt(ctx, in);
     if (rc)
         return rc;
     TRY(resolve(params, in, &c, err));
@@ -1016,7 +1008,7 @@ static int check_samples(struct method_ctx *ctx, const struct params *p,
                          const struct head_in *samples, int n, struct err *err)
 {
     for (int i = 0; i < n; i++) {
-        int rc = check_shape(ctx, &samples[i]);
+        int rc = method_whole_prompt(ctx, &samples[i]);
         if (!rc && !samples[i].x.causal)
             rc = method_skip(ctx, "the search is of causal heads");
         if (rc)

@@ -410,6 +410,12 @@ out:
     return rc;
 }
 
+static int no_mask(const struct maskset *s, struct method_ctx *ctx, const struct head_in *in)
+{
+    return method_skip(ctx, "%.100s has no mask of step %d, branch %s, layer %d, head %d", s->path,
+                       in->step, in->branch, in->layer, in->head);
+}
+
 /* The arrays whose name says most about the head. */
 static int best_entry(const struct maskset *s, const struct head_in *in,
                       const struct mask_arrays **out, struct err *err)
@@ -441,8 +447,7 @@ static int mask_arrays_find(struct maskset *s, const struct mask_lookup *how,
     int rc = best_entry(s, in, &a, err);
 
     if (!rc && !a)
-        return method_skip(ctx, "%.100s has no mask of step %d, branch %s, layer %d, head %d",
-                           s->path, in->step, in->branch, in->layer, in->head);
+        return no_mask(s, ctx, in);
     if (!rc)
         rc = get_unit(s, a, how, &bq, &bk, err);
     if (rc)
@@ -541,12 +546,6 @@ static int maskset_setting(const struct maskset *s, int64_t pick, int *setting, 
 
 /* ---- dumps ---------------------------------------------------------------------------------- */
 
-static int no_dump(const struct maskset *s, struct method_ctx *ctx, const struct head_in *in)
-{
-    return method_skip(ctx, "%.100s has no mask of step %d, branch %s, layer %d, head %d", s->path,
-                       in->step, in->branch, in->layer, in->head);
-}
-
 /* The entry of the head, of its own trace or of any. */
 static int find_entry(const struct maskset *s, const struct mask_lookup *how,
                       struct method_ctx *ctx, const struct head_in *in,
@@ -558,7 +557,7 @@ static int find_entry(const struct maskset *s, const struct mask_lookup *how,
     const struct mask_entry *end = x->entries + x->n, *e = first;
 
     if (!first)
-        return no_dump(s, ctx, in);
+        return no_mask(s, ctx, in);
     while (in->trace && e < end && mask_entry_same(e, first) && strcmp(e->trace, in->trace) != 0)
         e++;
     if (e == end || !mask_entry_same(e, first)) {
@@ -835,8 +834,6 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     }
     rc = s->set->kind == MASKSET_TABLE ? prepare_table(s, ctx, in, err)
                                        : prepare_mask(s, p, ctx, in, err);
-    if (rc)
-        goto out;
 out:
     return rc;
 }

@@ -668,13 +668,6 @@ static void sale_cost(const struct sale_head *h, double in_bytes, struct select_
  * every sample, in order. A smaller tau keeps a superset of blocks, so earlier samples stay within
  * the bound and are not judged again. */
 
-/* The next smaller tau: half, or 0 when that is at or below tau_min. */
-static double sale_next_tau(double tau, double tau_min)
-{
-    double half = tau / 2;
-    return half <= tau_min ? 0 : half;
-}
-
 int sale_search_tau(const struct sale_search *s, int n, sale_judge_fn *within, void *ctx,
                     double *tau, int64_t *rounds, struct err *err)
 {
@@ -688,7 +681,7 @@ int sale_search_tau(const struct sale_search *s, int n, sale_judge_fn *within, v
             if (!ok && t == 0)
                 ok = true;
             else if (!ok)
-                t = sale_next_tau(t, s->tau_min);
+                t = t / 2 <= s->tau_min ? 0 : t / 2;
         }
     *tau = t;
     return 0;
@@ -831,13 +824,10 @@ static int check_shape(struct method_ctx *ctx, const struct head_in *in)
     const struct attn_in *x = &in->x;
     if (!x->causal)
         return method_skip(ctx, "causal only");
-    if (x->nq != x->nk)
-        return method_skip(ctx, "whole prompts only: %lld queries, %lld keys", (long long)x->nq,
-                           (long long)x->nk);
-    if (x->d % 16 || x->d > TILE_MAX_D)
+    if (x->nq == x->nk && (x->d % 16 || x->d > TILE_MAX_D))
         return method_skip(ctx, "head dimension %d is not a multiple of 16 up to %d", x->d,
                            TILE_MAX_D);
-    return 0;
+    return method_whole_prompt(ctx, in);
 }
 
 static int prepare(struct method_ctx *ctx, const void *params, const struct head_in *in,

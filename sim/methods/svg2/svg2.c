@@ -441,11 +441,6 @@ static enum dtype tensor_dtype(const struct params *p, const struct head_in *in)
     return in->src_dtype == DT_BF16 || in->src_dtype == DT_F16 ? in->src_dtype : DT_F32;
 }
 
-static struct carry *slot_of(const struct params *p, const struct method_ctx *ctx)
-{
-    return p->share_branches && ctx->shared ? ctx->shared : ctx->carry;
-}
-
 /* Centroids of the call before: the step before, or the other branch of this step. */
 static const struct svg2_carry *last_call(const struct state *s, const struct carry *slot)
 {
@@ -577,7 +572,7 @@ static int prepare_clusters(struct state *s, struct method_ctx *ctx, int64_t fir
 {
     const struct svg2_carry *before;
 
-    s->slot = slot_of(s->params, ctx);
+    s->slot = s->params->share_branches && ctx->shared ? ctx->shared : ctx->carry;
     before = last_call(s, s->slot);
     if (!before && s->in.step != first && !s->params->cold) {
         if (s->dense)
