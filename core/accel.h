@@ -16,8 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Rows and keys of a tile of which a mask may keep only some pairs, and the number of 64-bit words
- * for its bits. The bits of the 64 scores of one kernel thread lie in one word. */
+/* Side of a tile of which a mask may keep single pairs, and the 64-bit words that hold its bits.
+ * One word holds the 64 scores of one kernel thread. */
 #define ACCEL_TILE 128
 #define ACCEL_TILE_WORDS 256
 
@@ -32,8 +32,8 @@ static inline int accel_bit(int row, int key)
 }
 
 /* q, k and v of a head that lie on the device already: contiguous bf16 [nq][d], [nk][d], [nk][dv],
- * no |v| above 2^39. Nothing is uploaded then. The owner has waited for them, and keeps them until
- * the head's last call. */
+ * no |v| above 2^39. Nothing is uploaded then. The data must be complete (stream synchronised)
+ * and must stay valid until the head's last call. */
 struct accel_operands {
     const void *q, *k, *v;
     float *out; /* where outputs go, row r at out + r * stride, before attend_call returns; NULL: to
@@ -68,10 +68,11 @@ struct accel_time {
     int64_t samples;
 };
 
-/* Blocks of 16, 32, 64, 128, slices of 16, 64, 128 rows, as in sim/blocks/exactmap.h. */
+/* Unit shapes of an exact map (sim/blocks/exactmap.h): square blocks of 16, 32, 64, 128; slices of
+ * 16, 64, 128 rows x 1 key. */
 #define ACCEL_UNITS 7
 
-/* Hardware counters of one launch over the mask; NAN with the reason in `why` without them. */
+/* Hardware counters of one launch over the mask; NAN if not available, with the reason in `why`. */
 struct accel_counters {
     double tensor_pipe_pct; /* of the cycles in which a multiprocessor worked */
     double dram_read_bytes, dram_write_bytes;
@@ -86,20 +87,20 @@ struct accel_map {
     bool sums; /* ask for sum_err (an exponential per pair) and, with one threshold, p_max */
     int64_t *units, *pairs;
     double p_max, sum_err;  /* the largest p; the largest |sum_j p_ij - 1| over rows that see a key.
-                             * NAN where nobody asked and the pass did not need it */
+                             * NAN if not requested and not computed anyway */
     struct accel_time time; /* of the pass, without the dense reference */
 };
 
-/* What a mask keeps that stays on the device, in units of bq x bk. Only the first member is set
+/* Counts of a mask that stays on the device, in units of bq x bk. Only the first member is set
  * unless it does stay. */
 struct accel_units {
     bool on_device;
     int64_t bq, bk, groups;
     int32_t *count; /* [groups] kept units of which some row may see a key; the caller's to free */
     int64_t pairs, units, kept64; /* kept pairs; the sum of count; 64 x 64 tiles with a kept pair */
-    int64_t empty;                /* query rows without one */
-    int64_t tiles[2]; /* 128 x 128 tiles with a kept pair; tiles that gathered keys would fill, 0
-                       * where kernels have lists of the units */
+    int64_t empty;                /* query rows that keep no pair */
+    int64_t tiles[2]; /* 128 x 128 tiles with a kept pair; tiles after gathering kept keys; 0 if
+                       * the kernels take the units as block lists */
     int64_t words;
     uint32_t *map; /* [groups][words]: a bit per unit, the caller's to free; NULL unless `fetch` */
 };
@@ -110,7 +111,7 @@ struct accel_own {
     int64_t bytes;
 };
 
-/* ERR_RUN unless there are so many bytes. */
+/* ERR_RUN unless `own` holds exactly `bytes` bytes. */
 static inline int accel_own_check(const struct accel_own *own, int64_t bytes, struct err *err)
 {
     return own->bytes == bytes
@@ -121,10 +122,10 @@ static inline int accel_own_check(const struct accel_own *own, int64_t bytes, st
 
 /* How the mask of one head is to be chosen. */
 struct accel_choice {
-    const char *method;            /* public name; NULL: nobody is asked */
+    const char *method;            /* public name; NULL: no device choice is requested */
     const union method_rule *rule; /* core/rules.h; other bytes than its numbers are 0 */
     const void *given;             /* the head's own data for the rule (core/rules.h), or NULL */
-    struct accel_own *own;         /* receives what comes beside the mask; NULL: not wanted */
+    struct accel_own *own;         /* receives the rule's extra results; NULL: not wanted */
     struct accel_units *keep_on_device; /* the mask may stay on the device; NULL: it may not */
     bool fetch;                         /* with it: its map is wanted as well */
 };
@@ -136,7 +137,7 @@ struct accel_choice {
 struct accel_sums {
     double abs_delta, sq_delta, abs_ref, sq_ref, sq_out, dot, max_delta, min_row_cos;
     double sum_lse, max_lse;     /* |difference of the log-sum-exps|, of rows that have both */
-    double rows_lse, rows_empty; /* rows that have both; rows that keep nothing */
+    double rows_lse, rows_empty; /* rows with finite dense and sparse LSE; rows that keep nothing */
     int exp;
 };
 
@@ -144,8 +145,8 @@ struct accel_sums {
 struct accel_head {
     const struct attn_in *x;
 
-    /* select_call: the question, and the answer. 0: the mask, whose lists the caller releases, or
-     * choice.keep_on_device; ACCEL_NO_SELECT: `why`. */
+    /* select_call. In: choice. Out: answer 0 and `mask` (the caller frees it) or
+     * *choice.keep_on_device; or ACCEL_NO_SELECT and `why`. */
     struct accel_choice choice;
     int answer;
     char why[160];
@@ -159,8 +160,9 @@ struct accel_head {
     const struct accel_filter *filter; /* on P V, of the unit of the lists; NULL: none */
     const struct own_rule *own_kernel; /* outputs by this arithmetic; the lists say whose mass is
                                         * kept. NULL: softmax over the lists */
-    const float *added; /* [nq][dv] added to outputs, not to log-sum-exps; NULL: nothing */
-    bool built;         /* the mask is static, so that choosing it is in no total */
+    const float
+        *added;     /* [nq][dv] term added to the outputs but not to the log-sum-exps; or NULL */
+    bool is_static; /* mask follows from parameters and sizes; totals exclude choosing it */
 
     /* Results. The arrays are the caller's, NULL where they are not wanted. */
     double *out;  /* [nq][dv] as the device delivers it, in bf16 */
@@ -168,8 +170,8 @@ struct accel_head {
     double *mass; /* [nq] sum of dense p over the kept pairs of a row; with it the device measures
                    * `sums`, against dense attention with the same operands and fp32 outputs */
     struct accel_sums sums;
-    double tiles_pv; /* with a filter: tiles whose P V was computed, each by the share of its
-                      * scopes that did */
+    double tiles_pv; /* with a filter: a tile counts as the fraction of its scopes that
+                      * computed P V */
     int64_t
         pairs_exec; /* pairs that the kernel multiplied; with a filter the mean of Q K and P V */
 };
@@ -181,8 +183,8 @@ struct accel_call {
     int n, group;
     struct accel_head *heads; /* [n] */
     uint64_t data; /* not 0: calls with one number have the same q, k, v. Head i alone: data + i */
-    int copies; /* the first so many heads, none or all but one, are copies of the last: they fill
-                 * the GPU while it is timed. Nothing is chosen, measured or fetched for them */
+    int copies; /* 0 or n - 1: heads [0, copies) repeat head n - 1, only to fill the GPU while it is
+                 * timed. They get no mask choice, metrics or outputs */
     bool unmeasured; /* attend_call will not be asked for metrics */
 };
 
@@ -192,7 +194,7 @@ static inline bool accel_on_device(const struct accel_call *call)
     return call->heads->choice.keep_on_device && call->heads->choice.keep_on_device->on_device;
 }
 
-/* What attention of the heads [first, first + count) of a call is over: all heads, or a section of
+/* Kept blocks of heads [first, first + count) of a call: all heads, or a section of
  * whole groups where the lists of all would take too much memory. The section that begins with head
  * 0 is timed together with the choice of all masks and with dense attention.
  *
@@ -214,26 +216,26 @@ struct accel_lists {
     /* Not ACCEL_HOST_LISTS: the device makes lists of blocks, or tiles, of the masks that
      * select_call left there, and only bq and bk are set. */
     enum accel_made { ACCEL_HOST_LISTS, ACCEL_LISTS, ACCEL_TILES, ACCEL_GATHERED_TILES } made;
-    uint64_t
-        static_id; /* not 0: the masks follow from parameters and sizes alone; the lists, of the
-                    * whole call, are those of every call with this number. The device may keep
-                    * what it makes of them; while it `holds` that, only bq and bk are set */
-    bool untimed;  /* for the outputs alone: nothing is timed or counted */
+    uint64_t static_id; /* not 0: id of static masks (they follow from parameters and sizes alone).
+                         * Every call with this id has these lists, whatever its q, k, v; `first`
+                         * and `count` cover the whole call. The device may cache them; while it has
+                         * them the caller sets only bq and bk */
+    bool untimed;       /* for the outputs alone: nothing is timed or counted */
 };
 
 /* Times and other numbers of a whole call. */
 struct accel_result {
     struct accel_time select, build, attend,
-        dense; /* in turns; NAN where no mask is chosen, built */
+        dense; /* kernels are sampled alternately; NAN where no mask is chosen, built */
     struct accel_time
-        plan; /* on the device, from masks to lists or tiles and the order of the work;
-               * NAN with lists of the host and, as a part of `build`, static masks */
+        plan; /* the device turns its masks into lists or tiles and orders the work. NAN if the host
+               * made the lists, or if masks are static (then `build` includes it) */
     struct accel_time quant; /* own arithmetic: operands from q, k, v; no samples: it makes none */
     struct accel_time total; /* select + quant + plan + attend of the same sample */
     double host_plan_ns;     /* wall time on the host to plan the launches from the lists */
-    double balance; /* planned time of the busiest multiprocessor / of the mean one, the largest */
+    double balance; /* largest over launches of (planned time of the busiest SM / mean over SMs) */
     int launches;   /* of attention: more than 1 for sections, and for heads whose filters differ
-                     * in more than their distance */
+                     * in more than the threshold pv */
     int selections; /* in `select`, one after the other: more than 1 where the method's kernels do
                      * not take the heads' settings together */
     int sections;   /* the caller's: in how many the call was attended to */
@@ -245,7 +247,7 @@ struct accel_result {
 struct accel_options {
     int local_rank; /* picks the GPU */
     int samples;    /* timed launches of each kernel; 0 = none */
-    int copies;     /* what `copies` below answers; 0 = as many as keep the GPU busy */
+    int copies;     /* override of accel.copies; 0: ask it */
     bool l2_cold;   /* overwrite L2 before every sample */
     bool events;    /* time with CUDA events even if CUPTI is available */
     bool counters;  /* read hardware counters instead of timing */
@@ -258,7 +260,7 @@ struct accel {
     const char *name; /* the record's backend: "cuda" */
 
     /* Take a GPU, before any other use of it in the process, because the timer has to start first.
-     * No GPU, no driver or too old a driver: ERR_MACHINE. close accepts NULL inside. */
+     * No GPU, no driver or too old a driver: ERR_MACHINE. *s of close may be NULL. */
     int (*open)(const struct accel_options *o, struct accel_session **out, struct err *err);
     void (*close)(struct accel_session **s);
 
@@ -272,14 +274,14 @@ struct accel {
      */
     bool (*can_attend)(const struct accel_session *s, const struct accel_head *h, char why[160]);
 
-    /* How many heads a launch holds that times one head of a call of so many heads: itself and its
-     * copies. They share keys and values in groups as large as the call's, or in smaller ones where
-     * that size does not divide their number. NULL: 1. */
+    /* Size of the launch that times a single head taken from a call of `call` heads: that head and
+     * its copies. Returns query and KV heads. GQA groups are as large as the call's, or smaller if
+     * that size does not divide the number of heads. NULL: 1 head. */
     struct accel_heads (*copies)(const struct accel_session *s, const struct attn_in *x,
                                  struct accel_heads call);
 
     /* Put a call onto the device, where it stays until another takes its place. Operands are
-     * rounded to bf16. The functions below do so themselves. */
+     * rounded to bf16. The functions below call put_call themselves if needed. */
     int (*put_call)(struct accel_session *s, const struct accel_call *call, struct err *err);
 
     /* Choose on the device what the methods of heads[i].choice keep, from q and k rounded to bf16.
@@ -296,25 +298,26 @@ struct accel {
     int (*attend_call)(struct accel_session *s, const struct accel_call *call,
                        const struct accel_lists *l, struct accel_result *r, struct err *err);
 
-    /* Does the device still have what it made of the lists with this number? True until the next
-     * attend_call returns. NULL: it keeps nothing. */
-    bool (*holds)(struct accel_session *s, uint64_t static_id);
+    /* Has the device cached the lists with this accel_lists.static_id? The answer is valid until
+     * the next attend_call returns. NULL: it caches nothing. */
+    bool (*has_cached)(struct accel_session *s, uint64_t static_id);
 
     /* Dense attention of the head with the number `data`, of the call that is on the device or a
      * call of one: lse [nq] (natural log, -inf for a row that sees no key) and, unless NULL, out
-     * [nq][dv], sums in fp32. This is what methods ask of the exact map (sim/blocks/exact.h). NULL:
+     * [nq][dv], sums in fp32. Methods use it through sim/blocks/exact.h. NULL:
      * not offered. */
     int (*reference)(struct accel_session *s, const struct attn_in *x, uint64_t data, double *out,
                      double *lse, struct err *err);
 
-    /* One pass over the exact map of such a head, for the sizes that `attend_call` takes. */
+    /* One pass over the exact map of the same head as in `reference`, for the sizes that
+     * `attend_call` takes. */
     int (*map)(struct accel_session *s, const struct attn_in *x, uint64_t data, struct accel_map *m,
                struct err *err);
 
     int64_t (*bytes_peak)(const struct accel_session *s); /* of device memory held so far */
 
     /* GPU, driver, timer, settings: members of the open object of w. uuid, cuda_driver and
-     * cuda_runtime are those by which measurements of one GPU are told from others'. */
+     * cuda_runtime identify the GPU that a measurement came from. */
     int (*describe)(struct accel_session *s, struct jw *w, struct err *err);
 
     /* Measure the best rates of the GPU, which takes some tenths of a second and 8 GB for a moment:
@@ -322,8 +325,8 @@ struct accel {
      * measured, `ceilings` with the reason. NULL: none. */
     int (*ceilings)(struct accel_session *s, struct jw *w, struct err *err);
 
-    /* Seconds since `open` in which a question was on the device, with what the host does for it
-     * meanwhile (operands, plans, results). NULL: not known. */
+    /* Seconds since `open` spent on device requests, including the host's work for them (operands,
+     * plans, results). NULL: not known. */
     double (*used_s)(struct accel_session *s);
 };
 

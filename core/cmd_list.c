@@ -8,6 +8,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/metricdef.h"
+#include "core/method_run.h"
 #include "core/text.h"
 
 #include <stdio.h>

@@ -35,17 +35,22 @@ static size_t width(uint64_t max)
     return n;
 }
 
+#define NODE_FRAME 10  /* prefix of 6 bytes, checksum of 4 */
+#define NODE_ADDRESS 8 /* in a child pointer */
+
+/* Capacities of each level, after libhdf5's B-tree 2: a child pointer has an address and one or two
+ * counts. false: impossible sizes. */
 static bool fill_levels(struct tree *t, unsigned depth)
 {
     struct level *l = t->level;
 
-    l[0].max = l[0].max_below = (t->node - 10) / t->r->bytes;
+    l[0].max = l[0].max_below = (t->node - NODE_FRAME) / t->r->bytes;
     t->count_bytes = width(l[0].max);
     for (unsigned d = 1; d <= depth; d++) {
-        size_t pointer = 8 + t->count_bytes + l[d - 1].below_bytes;
-        if (t->node < 10 + pointer)
+        size_t pointer = NODE_ADDRESS + t->count_bytes + l[d - 1].below_bytes;
+        if (t->node < NODE_FRAME + pointer)
             return false;
-        l[d].max = (t->node - 10 - pointer) / (t->r->bytes + pointer);
+        l[d].max = (t->node - NODE_FRAME - pointer) / (t->r->bytes + pointer);
         if (l[d - 1].max_below > UINT64_MAX / 2 / (l[d].max + 1))
             return false;
         l[d].max_below = (l[d].max + 1) * l[d - 1].max_below + l[d].max;

@@ -1,7 +1,7 @@
 /*
  * method.c - see method.h.
  */
-#include "core/method.h"
+#include "core/method_run.h"
 
 #include "core/mem.h"
 #include "core/text.h"

@@ -4,7 +4,7 @@
  * One file sim/methods/<name>.c defines `const struct method method_<id>`, one line in
  * core/methods.def registers it. A method sees one head at a time and selects a mask; the replay
  * computes exact softmax over that mask. The first block of struct method is all that a method
- * needs; every group after it may stay zero. core/method_run.h has methods with parameters.
+ * needs; every group after it may stay zero. core/method_run.h runs methods.
  */
 #ifndef LACUNA_METHOD_H
 #define LACUNA_METHOD_H
@@ -22,49 +22,48 @@ enum method_flags {
     METHOD_BIDIRECTIONAL = 1 << 1, /* bidirectional heads */
     METHOD_NEEDS_STEPS = 1 << 2,   /* keeps state over denoising steps (method_ctx.carry) */
     METHOD_RANDOM = 1 << 3,        /* depends on the seed */
-    METHOD_BOUND = 1 << 4,         /* a bound that no kernel reaches: no figure lets it dominate */
-    METHOD_KEEPS_ALL = 1 << 5,     /* keeps every pair by design: there is no mask to choose */
+    METHOD_BOUND = 1 << 4,         /* an upper bound: plots leave it out of dominance tests */
+    METHOD_KEEPS_ALL = 1 << 5,     /* keeps every pair by design, so no mask is chosen */
 
-    /* Sampled query rows: the mask of a group of rows follows from their queries, those of the last
-     * group, and all keys. METHOD_ROWS_REPORT: `report` is right for them, too. */
+    /* Accepts heads that hold only sampled query rows (core/rowsample.h). The mask of a row group
+     * may depend only on its own queries, the last group's queries and all keys.
+     * METHOD_ROWS_REPORT: numbers of `report` are valid for such heads as well. */
     METHOD_ROWS = 1 << 6,
     METHOD_ROWS_REPORT = 1 << 7,
 
-    /* Parts of the attention beside scaled products and causality. A head with a part whose flag is
-     * missing is skipped with the reason (method_combines). */
+    /* Terms that a head's attention may have besides scaled dot products and causal masking. A head
+     * with a term that the method does not support is skipped with the reason (method_combines). */
     METHOD_REACH = 1 << 8,   /* windows and chunks: the replay clips the mask to them */
     METHOD_SOFTCAP = 1 << 9, /* capped scores */
     METHOD_BIAS = 1 << 10,   /* ALiBi, relative bias */
-    METHOD_SINK = 1 << 11,   /* attention sinks: shares of mass are over keys, outputs with it */
-    METHOD_PREFIX = 1 << 12, /* a causal head whose first keys every row sees */
+    METHOD_SINK = 1 << 11,   /* attention sinks: outputs with the sink, mass over keys only */
+    METHOD_PREFIX = 1 << 12, /* prefix-LM: every row of a causal head sees the first keys */
     METHOD_ANY_SCORE = METHOD_REACH | METHOD_SOFTCAP | METHOD_BIAS | METHOD_SINK,
 };
 
-/* State that a METHOD_NEEDS_STEPS method carries from step to step: one slot for each method,
- * parameters, layer, head and branch. The replay frees `data` through `free`. */
+/* State that a METHOD_NEEDS_STEPS method carries from step to step: one slot per (method,
+ * parameters, layer, head, guidance branch). The replay frees `data` through `free`. */
 struct carry {
     void *data;
     void (*free)(void *data);
-    double choose_ns; /* the replay's: device time that the carried mask took; 0: not measured */
+    double choose_ns; /* set by the replay: ns that choosing the mask took; 0: not measured */
 };
 
-void carries_free(struct carry *c, int64_t n); /* states and array; accepts NULL */
-
-/* What one head's run has beside the head. */
+/* Context of one run over one head. */
 struct method_ctx {
     uint64_t seed;
     struct carry *carry;  /* NULL without METHOD_NEEDS_STEPS */
     struct carry *shared; /* one slot for all branches of a head, whose calls then come in order;
                            * NULL without reuse.shares_branches */
     void *session;        /* what session.open returned; NULL: it was not called */
-    int64_t unit_rows;    /* set by prepare: query rows that share one list of the mask; `select` is
-                           * called for ranges that start at a multiple of it. Default 1 */
-    char skip[256];       /* set by method_skip */
+    int64_t unit_rows; /* set by prepare: query rows that share one list of kept keys; `select` is
+                        * called for ranges that start at a multiple of it. Default 1 */
+    char skip[256];    /* set by method_skip */
 };
 
-/* A normal answer of prepare: the method does not apply to this head. method_skip sets the reason
- * and returns it. method_all_rows returns it, for `what`, if the head holds sampled rows only,
- * method_whole_prompt if it has not as many queries as keys. */
+/* prepare returns METHOD_SKIP if the method does not apply to this head; that is no error.
+ * method_skip sets the reason and returns it. The others return it, or 0: method_all_rows if the
+ * head holds sampled rows only, method_whole_prompt if it has fewer queries than keys. */
 #define METHOD_SKIP 1
 int method_skip(struct method_ctx *ctx, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int method_all_rows(struct method_ctx *ctx, const struct head_in *in, const char *what);
@@ -86,8 +85,8 @@ struct method_params {
     const struct opt *table; /* over the parameter struct */
     size_t size;             /* of the parameter struct */
 
-    /* Parameters that count beside some values of another one only; ends with an empty entry. A run
-     * that sets them elsewhere is refused. */
+    /* Parameters that take effect only with certain values of another parameter. A run that sets
+     * one without effect is refused. Ends with an empty entry. */
     const struct param_scope *scopes;
 
     /* The parameters that decide how much is kept, for targets such as @density_elem=0.3; the first
@@ -98,18 +97,18 @@ struct method_params {
     int (*validate)(void *params, struct err *err);
 
     /* Fill in parameters that follow from a file which another parameter names (its checksum), so
-     * that other content gives another identity. Called once per run. */
+     * that changed content changes the run's identity. Called once per run. */
     int (*identify)(void *params, struct err *err);
 
-    /* The token order (permute.h) in which the method wants a video head; NULL or "none": as
+    /* The token order (permute.h) that the method needs for a video head; NULL or "none": as
      * stored. Masks, outputs and the rows of `prepare` and `select` are then in that order. */
     const char *(*order)(const void *params);
 
-    /* May a row lose all its keys? NULL: never. */
+    /* Can the mask leave a row without keys? NULL: never. */
     bool (*may_be_empty)(const void *params);
 };
 
-/* Where a head's mask comes from, and so what choosing it costs when it runs. */
+/* Where a head's mask comes from; this decides how the cost of choosing it is counted. */
 enum mask_source {
     SOURCE_OWN,    /* chosen from the call's q and k */
     SOURCE_STATIC, /* follows from parameters and sizes alone */
@@ -117,15 +116,15 @@ enum mask_source {
 };
 struct mask_origin {
     enum mask_source source;
-    int64_t calls; /* that use one choice; 0 counts as 1 */
+    int64_t calls; /* number of calls that use one choice, to amortise its cost; 0 means 1 */
 
-    /* Heads with equal parameters, seed, sizes, grid and token order have the same mask if and only
-     * if `which` is equal, so that a replay makes it once. false: each head makes its own. With
-     * SOURCE_STATIC, and after `take` where a choice is one of a few masks. */
+    /* true: among heads with equal parameters, seed, sizes, grid and token order, equal `which`
+     * means equal masks, and the replay makes each mask once. false: every head makes its own. May
+     * be true with SOURCE_STATIC, and after `take` if the choice is one of a few masks. */
     bool same_mask;
     uint64_t which;
     bool any_order; /* `select` may be called for ranges in any order, by several threads */
-    void *counted;  /* part of the state, of `bytes`, that `select` counts and `report` reads */
+    void *counted;  /* counters in the state, `bytes` long: `select` updates, `report` reads them */
     size_t bytes;
 };
 struct method_reuse {
@@ -133,40 +132,42 @@ struct method_reuse {
     bool shares_branches; /* may keep state that the guidance branches share (method_ctx.shared) */
 
     /* NULL: SOURCE_OWN, or with always_static one mask for all heads of a shape, in any order. With
-     * always_static, source and same_mask of the answer are not read. */
+     * always_static the caller ignores source and same_mask. */
     struct mask_origin (*of)(void *state);
 };
 
 /* The search for parameters of a head (`lacuna calibrate`). Its options are in the table. */
 struct method_search {
-    /* samples[0..n) are one (layer, head) in n captured inputs, by trace, then in call order, in
+    /* samples[0..n): one (layer, head) in n captured inputs, sorted by trace, then by call, in
      * the method's token order. Write parameter names and values into the open object of w. */
     int (*calibrate)(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err);
-    double passes; /* dense attention passes over the samples that it costs, about; 0: not known */
-    double trials; /* masks that it tries for a sample, about */
+    double passes; /* approximate cost, in dense attention passes over the samples; 0: not known */
+    double trials; /* approximate number of masks tried per sample */
 
-    /* Can a GPU measure the masks that it tries (sim/blocks/judge.h)? false with the reason; NULL:
-     * never. */
+    /* Can a GPU evaluate the candidate masks (sim/blocks/judge.h)? else `why`; NULL: never. */
     bool (*on_device)(const void *params, char why[160]);
 };
 
-/* What all heads of a run use together: an open file, a program. Several threads use it at once. */
+/* What all heads of a run share: a file, a child process. Several threads use it at once. */
 struct method_session {
     int (*open)(const void *params, void **session, struct err *err);
     void (*close)(void *session);
-    /* ERR_INPUT where the parameters do not suit traces of this model in this token order. */
+    /* ERR_INPUT if the parameters were made for another model or token order. */
     int (*fits)(const void *params, const char *model, const char *permute, struct err *err);
 };
 
-/* What the conformance suite runs beside the defaults. */
+/* Settings of one parameter in ascending budget: density and mean recall must not decrease. */
+struct method_budget {
+    const char *form, *values[8]; /* the %s of the form; the values end with a NULL */
+};
+
+/* What the conformance suite runs besides the defaults. */
 struct method_tests {
-    const char *full;                 /* parameters that make the mask full, "alpha_c=1" */
-    const char *const *variants;      /* parameter texts worth a run; NULL-terminated */
-    const struct method_budget {      /* density and mean recall must not fall along the values */
-        const char *form, *values[8]; /* the %s of the form; the values end with a NULL */
-    } * budgets;                      /* ends with an empty one */
-    const char *calibrate_short;      /* parameters with which 300 tokens can be calibrated */
+    const char *full;                    /* parameters that make the mask full, "alpha_c=1" */
+    const char *const *variants;         /* parameter texts worth a run; NULL-terminated */
+    const struct method_budget *budgets; /* ends with an empty entry */
+    const char *calibrate_short;         /* parameters with which 300 tokens can be calibrated */
 };
 
 /* Tables of a method, written where its initialiser wants them. A row BUDGET_BY(BUDGET_LOG, "tau",
@@ -191,7 +192,7 @@ struct method {
                    void *state, struct err *err);
 
     /* Mask of the query rows [row0, row1) into *out (zeroed; the caller frees it with mask_free).
-     * Ranges ascend and cover all rows once; the mask does not depend on where they are cut. */
+     * Ranges ascend and cover every row once; the mask must not depend on their boundaries. */
     int (*select)(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err);
 
     /* Numbers and notes of the method, after the last range. May be NULL. */
@@ -199,12 +200,13 @@ struct method {
     void (*release)(void *state); /* frees what it points to, also of a failed prepare; or NULL */
 
     const char *alias;                /* another name accepted on input, or NULL */
-    const struct metric_def *metrics; /* of its own in `report`; ends with an empty one */
+    const struct metric_def *metrics; /* that only this method reports; ends with an empty entry */
 
-    /* After the last range, each may be NULL. Add what choosing the mask cost, or false if that is
-     * not known; asked for SOURCE_OWN only. Why the mask keeps every pair and what would change
-     * that, in words without ";" that follow "NAME keeps 100 %: "; false: not known. */
+    /* Cost of choosing the mask, for SOURCE_OWN after the last range; false: not known. Or NULL. */
     bool (*cost)(const void *state, struct select_cost *cost);
+
+    /* Why the mask keeps every pair, and what would change that. The text follows "NAME keeps
+     * 100 %: " and has no ";". false: not known. May be NULL. */
     bool (*why_full)(const void *state, char why[160]);
 
     struct method_device device;
@@ -214,26 +216,5 @@ struct method {
     struct method_session session;
     struct method_tests tests;
 };
-
-/* By name or alias, in a NULL-terminated list (struct app); unknown: ERR_USAGE with the nearest. */
-const struct method *method_find(const struct method *const *methods, const char *name,
-                                 struct err *err);
-
-/* Make the state of a head: *state is NULL unless 0 is returned. method_release accepts NULL. */
-int method_prepare(const struct method *m, struct method_ctx *ctx, const void *params,
-                   const struct head_in *in, void **state, struct err *err);
-void method_release(const struct method *m, void *state);
-
-/* Can the method do what the head's attention adds? False: `why` names what it cannot combine. */
-bool method_combines(const struct method *m, const struct attn_in *x, char why[128]);
-
-/* `reuse.of` and `arith.how`, or their answers where these are NULL. */
-struct mask_origin method_origin(const struct method *m, void *state);
-void method_arithmetic(const struct method *m, const void *state, struct arithmetic *a,
-                       char why[160]);
-
-/* A copy of a method's parameters. Free with method_params_free, which accepts NULL. */
-int method_params_copy(const struct method *m, const void *params, void **out, struct err *err);
-void method_params_free(const struct method *m, void *params);
 
 #endif

@@ -9,29 +9,32 @@
 
 /* What a device chose for a head. */
 struct device_choice {
-    const struct mask *lists;         /* over the whole head, in the rule's unit. NULL: the mask
-                                       * stays on the device, and `counts` describes it */
+    const struct mask *lists; /* over the whole head, in blocks of the rule's size. NULL: the mask
+                               * stays on the device, and `counts` describes it */
     const struct accel_units *counts; /* set if and only if lists is NULL */
-    struct mask *exec;           /* with counts: set exec, exec_bq and exec_bk as `select` does */
-    const struct accel_own *own; /* what core/rules.h lists for the method beside the mask */
+    struct mask *exec; /* with counts: `take` sets exec, exec_bq, exec_bk of it as `select`
+                        * would */
+    const struct accel_own *own; /* extra results of this method's rule, listed in core/rules.h */
 };
 
-/* A GPU that chooses the masks. prepare then leaves the choice to the first `select`. */
+/* A GPU that chooses the masks. `prepare` must then not choose; the first `select` does, unless
+ * `take` was called. */
 struct method_device {
     /* How to choose the mask of this head, into *rule, which is zero; or false with the reason.
      * rule->data stays valid until `release`: the device chooses again, after `take`, to time it.
      * NULL: the method alone chooses. */
     bool (*rule)(const void *state, struct rule *rule, char why[160]);
 
-    /* Take the choice over. Called before the first `select`; if the mask stays on the device,
-     * `select` is not called. */
+    /* Accept the device's choice. Called before the first `select`; if the mask stays on the
+     * device, `select` is not called. */
     int (*take)(void *state, const struct device_choice *c, struct err *err);
 
-    /* Are counts all that `take` needs for this head? NULL: it needs the lists. */
+    /* Does `take` need only counts for this head? NULL: no, it needs the lists. */
     bool (*keep_on_device)(const void *state);
 
-    /* A head that reuses a mask compares it with the one that it would choose now: `rule` and
-     * `take` are called for SOURCE_REUSED, too, and mean the mask to compare with. */
+    /* The method reports how a reused mask differs from a fresh choice. For SOURCE_REUSED the
+     * replay then calls `rule` and `take` as well; they handle the fresh mask, not the reused one.
+     */
     bool compares;
 };
 bool method_always(const void *state); /* a ready-made keep_on_device, or may_be_empty */
@@ -43,11 +46,11 @@ bool method_refuses(char why[160], const char *fmt, ...) __attribute__((format(p
 struct arithmetic {
     enum arith_kind {
         ARITH_SOFTMAX, /* exact softmax over the mask; `attend` is not called */
-        ARITH_FILTER,  /* that with `filter` on P V. A head of ARITH_SOFTMAX may set `filter`, too:
-                        * one that skips nothing, to run beside heads that have one */
+        ARITH_FILTER,  /* softmax in which `filter` skips P V of some tiles. An ARITH_SOFTMAX head
+                        * in the same call sets a filter that skips nothing */
         ARITH_KERNEL,  /* what a GPU has kernels for: `own` */
         ARITH_ADDED,   /* exact softmax, and `added` is added to its output */
-        ARITH_CPU,     /* `attend` alone can do it */
+        ARITH_CPU,     /* only `attend` implements it */
     } kind;
     struct accel_filter filter; /* bq 0: none */
     struct own_rule own;
@@ -56,10 +59,10 @@ struct arithmetic {
 
 /* Other arithmetic than exact softmax over the mask. */
 struct method_arith {
-    enum arith_kind kind; /* beside ARITH_SOFTMAX: what lists of methods say of it */
+    enum arith_kind kind; /* the kind besides ARITH_SOFTMAX, shown where methods are listed */
 
-    /* Fill *a, which is zero, for this head. `why` holds a reason for ARITH_CPU and may get a
-     * better one. Called after prepare. NULL: ARITH_CPU. */
+    /* Fill *a, which is zero, for this head. `why` comes with a default reason for ARITH_CPU; the
+     * callback may replace it. Called after prepare. NULL: ARITH_CPU. */
     void (*how)(const void *state, struct arithmetic *a, char why[160]);
 
     /* The reference on the CPU. out [row1-row0][dv], lse [row1-row0] of the rows of *m. *tiles_pv
@@ -67,8 +70,8 @@ struct method_arith {
     int (*attend)(void *state, const struct mask *m, double *out, double *lse, double *tiles_pv,
                   struct err *err);
 
-    /* A GPU has attended: tiles_pv of ARITH_FILTER (accel_result), lse [nq] of ARITH_KERNEL. NULL:
-     * nobody wants to know. */
+    /* Called after a GPU computed the outputs: tiles_pv of ARITH_FILTER (accel_result), lse [nq] of
+     * ARITH_KERNEL. NULL: not needed. */
     int (*done)(void *state, double tiles_pv, const double *lse, struct err *err);
 };
 

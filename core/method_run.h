@@ -1,6 +1,6 @@
 /*
  * method_run.h - methods with parameters: what a user asks for as "name:key=value", with sweeps,
- * targets and calibration files.
+ * targets and calibration files; and the calls by which a head runs.
  */
 #ifndef LACUNA_METHOD_RUN_H
 #define LACUNA_METHOD_RUN_H
@@ -19,6 +19,31 @@ struct method_run {
                   * and other than the file has it, so that it wins over the values of heads */
     struct budget_target *target; /* owned: what to search for; NULL: run as it is */
 };
+
+/* By name or alias, in a NULL-terminated list (struct app); unknown: ERR_USAGE with the nearest. */
+const struct method *method_find(const struct method *const *methods, const char *name,
+                                 struct err *err);
+
+/* Make the state of a head: *state is NULL unless 0 is returned. method_release accepts NULL. */
+int method_prepare(const struct method *m, struct method_ctx *ctx, const void *params,
+                   const struct head_in *in, void **state, struct err *err);
+void method_release(const struct method *m, void *state);
+
+/* Does the method support every term of this head's attention (METHOD_REACH ...)? If not, `why`
+ * names the first one that it lacks. */
+bool method_combines(const struct method *m, const struct attn_in *x, char why[128]);
+
+/* Call `reuse.of` or `arith.how`; if it is NULL, return its documented default. */
+struct mask_origin method_origin(const struct method *m, void *state);
+void method_arithmetic(const struct method *m, const void *state, struct arithmetic *a,
+                       char why[160]);
+
+/* A copy of a method's parameters. Free with method_params_free, which accepts NULL. */
+int method_params_copy(const struct method *m, const void *params, void **out, struct err *err);
+void method_params_free(const struct method *m, void *params);
+
+/* Free the states of c[0..n) and the array. Accepts NULL. */
+void carries_free(struct carry *c, int64_t n);
 
 /* ERR_USAGE naming a parameter that is not at its default outside of its scope. */
 int param_scopes_check(const struct method *m, const void *params, struct err *err);

@@ -16,17 +16,19 @@ void progress_set_mode(enum progress_mode mode);
 
 struct progress;
 
-/* total: cost of all the work; items: number of items behind it. NULL is accepted by all calls. */
+/* Begin to show progress. total: cost of all the work; items: number of items that it consists of.
+ * `what` is copied. All calls accept NULL. progress_end frees *p. */
 struct progress *progress_start(const char *what, double total, int64_t items);
 void progress_add(struct progress *p, double cost, int64_t items, const char *current);
 void progress_end(struct progress **p);
 
-/* From now on lines say which share of the time since now `seconds` grew by: "GPU in use 63 %". It
- * is asked while a line is drawn, by any thread. */
+/* From now on each line shows the growth of seconds(ctx) as a share of the time since this call:
+ * "GPU in use 63 %". Any thread may call `seconds` while it draws a line. */
 void progress_meter(struct progress *p, const char *name, double (*seconds)(void *ctx), void *ctx);
+
 #define DURATION_TEXT 32 /* bytes of any duration */
 
-/* "16 s", "3:05 min", "2:10 h". */
+/* Write a duration as "16 s", "3:05 min" or "2:10 h". */
 void duration_text(double seconds, char text[DURATION_TEXT]);
 
 #endif

@@ -54,7 +54,7 @@ RNG_FN uint64_t rng_call_stream(uint64_t salt, int layer, int step, const char *
     return h;
 }
 
-/* That of one head of a call with the stream `call`. */
+/* The stream number of one head in a call whose stream number is `call`. */
 RNG_FN uint64_t rng_head_stream(uint64_t call, int head)
 {
     return rng_mix(call + 0x9E3779B97F4A7C15ull * ((uint64_t)head + 1));

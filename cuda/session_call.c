@@ -474,7 +474,7 @@ static int make_selects(struct accel_session *s, const struct accel_call *call,
         struct select_problem p;
         bool full = false;
         r = (struct head_run){i, 1, 1};
-        if (!choices[i].method || call->heads[i].built != built)
+        if (!choices[i].method || call->heads[i].is_static != built)
             continue;
         r = run_from(call->n, call->group, i, run_same_choice, choices);
         const struct select_method *m = run_select(&s->call, choices, r, &p, &full, why);

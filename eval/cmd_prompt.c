@@ -58,7 +58,8 @@ const struct command cmd_prompt = {
     "  lacuna prompt kv:domain=en --model DIR --tokens 8K --json >> kv.jsonl\n",
 };
 
-/* A line that gives the score of the generated task. */
+/* Append the prompt as one JSON line of a task file, graded as `lacuna eval` grades it. ERR_USAGE
+ * for chain and copy, which task files cannot grade. */
 static int task_line(const struct prompt_spec *s, const struct prompt *p, struct buf *b,
                      struct err *err)
 {

@@ -888,7 +888,7 @@ int accel_attend_masks(const struct accel *a, struct accel_session *s, const str
                             .static_id = how->static_id,
                             .untimed = how->untimed};
     r->sections = 1;
-    if (!unit_q || (how->static_id && a->holds && a->holds(s, how->static_id)))
+    if (!unit_q || (how->static_id && a->has_cached && a->has_cached(s, how->static_id)))
         return a->attend_call(s, call, &l, r, err);
     struct making m = {.call = call,
                        .nq = first->x->nq,

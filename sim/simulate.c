@@ -6,6 +6,7 @@
 
 #include "core/intmath.h"
 #include "core/mem.h"
+#include "core/method_run.h"
 #include "sim/headload.h"
 #include "sim/simulate_call.h"
 #include "sim/simulate_run.h"

@@ -7,6 +7,7 @@
 #include "core/buf.h"
 #include "core/intmath.h"
 #include "core/mem.h"
+#include "core/method_run.h"
 #include "core/pool.h"
 #include "core/stopwatch.h"
 #include "sim/accelattend.h"
@@ -605,7 +606,7 @@ static int describe_heads(struct calling *k, struct err *err)
         a->filter = kind == ARITH_FILTER ? &h->run.arith.filter : NULL;
         a->own_kernel = kind == ARITH_KERNEL ? &h->run.arith.own : NULL;
         a->added = kind == ARITH_ADDED ? h->run.arith.added : NULL;
-        a->built = h->choice.origin.source == SOURCE_STATIC;
+        a->is_static = h->choice.origin.source == SOURCE_STATIC;
         if (i < k->call.copies)
             a->choice = a[1].choice;
         if (!h->choice.gpu)

@@ -31,7 +31,7 @@ bool hashed_choice_fits(const struct own_hashed *r, int64_t nq, int64_t nk, bool
     return !rc && draws <= MOST_DRAWS;
 }
 
-/* Where the tokens and draws of square i begin, and what kernels are told of it. */
+/* Describe block i of the causal recursion to the kernels: where its tokens and draws begin. */
 static struct hashed_square place(struct hashed_choice *c, const struct own_squares *at, int64_t i)
 {
     const struct own_square *s = at->square + i;

@@ -47,6 +47,7 @@ struct state {
 
 /* ---- the file ------------------------------------------------------------------------------- */
 
+/* Read a plan. The caller owns *doc; id gets the hex hash of the file, without "xxh3:". */
 static int load(const char *path, json_t **doc, char id[HASH_TEXT_MAX], struct err *err)
 {
     struct buf file = {0};

@@ -74,7 +74,7 @@ static int attend_on_cpu(struct accel_session *s, const struct accel_call *c,
     r->attend = of_copies(300);
     r->dense = of_copies(1200);
     if (last->choice.method && s->answer != FULL)
-        *(last->built ? &r->build : &r->select) = of_copies(100);
+        *(last->is_static ? &r->build : &r->select) = of_copies(100);
     r->counters.tensor_pipe_pct = 50;
     r->counters.dram_read_bytes = r->counters.dram_write_bytes = 64 * COPIES;
     return 0;

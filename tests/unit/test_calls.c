@@ -154,8 +154,8 @@ static int attend_call(struct accel_session *s, const struct accel_call *c,
         const struct accel_head *a = c->heads + h;
         attend_part(s, c, l, h, err);
         ck_assert_ptr_eq(a->x->k, c->heads[h / c->group * c->group].x->k);
-        chosen |= a->choice.method && !a->built;
-        built |= a->choice.method && a->built;
+        chosen |= a->choice.method && !a->is_static;
+        built |= a->choice.method && a->is_static;
     }
     s->n = c->n;
     s->group = c->group;
@@ -323,7 +323,7 @@ static const struct accel holding = {.name = "fake",
                                      .close = close_session,
                                      .supports = accel_supports_all,
                                      .attend_call = attend_call,
-                                     .holds = holds,
+                                     .has_cached = holds,
                                      .map = map_on_cpu,
                                      .bytes_peak = bytes_peak,
                                      .describe = describe,

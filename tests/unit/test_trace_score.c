@@ -4,7 +4,7 @@
 #include "tests/harness/trace_fixture.h"
 
 #include "core/h5util.h"
-#include "core/method.h"
+#include "core/method_run.h"
 #include "core/rng.h"
 #include "sim/headload.h"
 

@@ -15,6 +15,7 @@
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/method_run.h"
 #include "sim/methods/outside/maskset.h"
 
 #include <stdio.h>

@@ -15,7 +15,7 @@
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/method.h"
+#include "core/method_run.h"
 #include "core/simd.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/judge.h"
