@@ -91,8 +91,8 @@ static void list_on_gpu(const struct method *m, struct jw *w)
         [ARITH_FILTER] = "attention on the GPU, its filter on P V too",
         [ARITH_KERNEL] = "attention on the GPU, in its own arithmetic",
         [ARITH_ADDED] = "attention on the GPU, with what is added to it",
-        [ARITH_CPU] = "attention on the GPU, unless a setting changes its arithmetic: such heads "
-                      "are skipped",
+        [ARITH_CPU] = ("attention on the GPU, unless a setting changes its arithmetic: such heads "
+                       "are skipped"),
     };
     bool is_static = m->reuse.always_static;
     bool cpu_only = m->arith.attend && !m->arith.how;
