@@ -4,6 +4,7 @@
 #ifndef LACUNA_INTMATH_H
 #define LACUNA_INTMATH_H
 
+#include <assert.h>
 #include <stdint.h>
 
 /* The smaller and the larger of two numbers of one type; each is evaluated twice. */
@@ -13,6 +14,7 @@
 /* a / b rounded up; a >= 0, b > 0. */
 static inline int64_t ceil_div(int64_t a, int64_t b)
 {
+    assert(b > 0);
     return (a + b - 1) / b;
 }
 

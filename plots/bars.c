@@ -334,15 +334,20 @@ static void put_tics(struct chart *c, int panel)
         return;
     }
     buf_puts(s, "set xtics nomirror (");
-    for (double x = span.low; x <= span.high; x += step)
+    for (int64_t k = 0; span.low + (double)k * step <= span.high; k++) {
+        double x = span.low + (double)k * step;
         for (int64_t i = 0; i < c->n; i++)
             if (c->p[i].x == x && x > last && (c->p[i].panel == panel || panel < 0)) {
                 buf_puts(s, isinf(last) ? "" : ", ");
                 put_tic(c, &c->p[i], s);
                 last = x;
             }
-    for (double x = ceil((last + 1) / step) * step; c->marks.n && x <= span.high; x += step)
+    }
+    int64_t first = isinf(last) ? 0 : (int64_t)ceil((last + 1) / step);
+    for (int64_t k = first; c->marks.n && (double)k * step <= span.high; k++) {
+        double x = (double)k * step;
         buf_printf(s, ", '%.0f' %.0f", x + first_place(c), x); /* of marks alone */
+    }
     buf_puts(s, ")\n");
 }
 

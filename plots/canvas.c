@@ -8,6 +8,7 @@
 #include "core/text.h"
 #include "plots/titles.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -109,6 +110,7 @@ static void set_cols(struct canvas *p, int cols)
 
 static int width_of_panels(const struct canvas *p, int width)
 {
+    assert(p->cols > 0);
     return (width - p->left - p->right - (p->cols - 1) * p->gap_x) / p->cols;
 }
 

@@ -190,12 +190,12 @@ static void token_axis(double low, double high, struct buf *s)
 /* An axis of few decades has too few numbers of its own. */
 void chart_log_x(double low, double high, int width, struct buf *s)
 {
-    double first = floor(log10(low)), last = ceil(log10(high));
+    int first = (int)floor(log10(low)), last = (int)ceil(log10(high));
     buf_puts(s, "set logscale x\nset format x '%g'\n");
     if (last - first > width / 150.0)
         return;
     buf_puts(s, "set xtics add (");
-    for (double k = first; k < last; k++)
+    for (int k = first; k < last; k++)
         buf_printf(s, "%s%g, %g", k > first ? ", " : "", 2 * pow(10, k), 5 * pow(10, k));
     buf_puts(s, ")\n");
 }

@@ -247,6 +247,8 @@ int draw_steps(const struct figure *figure, const struct figure_args *a, struct 
         FAIL(err, ERR_USAGE, "figure steps draws all captured steps; --step belongs to heatmap");
     const char *branch = a->branch ? a->branch : first->branch;
     TRY(add_steps(&f, branch, err));
+    if (!f.m)
+        FAIL(err, ERR_USAGE, "figure steps: no captured step has branch '%s'", branch);
     qsort(f.m, (size_t)f.n, sizeof *f.m, by_head);
     buf_printf(&f.title, "attention over denoising steps, %s", trace_meta(a->trace)->name);
     if (!f.m[0].row[0])

@@ -77,7 +77,7 @@ static void resample(const struct claim_sample *s, int64_t k, double *m)
 int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests,
                    struct claim_estimate *out, struct err *err)
 {
-    double m[CLAIM_MEMBERS], *drawn = NULL;
+    double m[CLAIM_MEMBERS] = {0}, *drawn = NULL;
     int rc = 0;
     *out = (struct claim_estimate){NAN, NAN, NAN, NAN, 0};
     for (int g = 0; g < s->members; g++) {

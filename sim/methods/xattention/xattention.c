@@ -23,6 +23,7 @@
 #include "sim/blocks/tokscore.h"
 #include "sim/methods/xattention/xattention.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -270,6 +271,7 @@ static struct xattn_place xattn_place(const struct xattn *x, int64_t i)
 {
     int64_t blocks = x->c.profile == XATTN_OFFICIAL ? x->c.chunk / B : 1;
     int64_t end = (i + 1) * B < x->c.nq ? (i + 1) * B : x->c.nq;
+    assert(blocks > 0); /* a chunk is a multiple of B */
     return (struct xattn_place){.own = (i * B + x->shift) / B,
                                 .row = (end - 1 + x->shift) / B,
                                 .first = x->shift / B + i / blocks * blocks};
