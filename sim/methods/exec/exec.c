@@ -329,6 +329,7 @@ static int read_some(struct execproc *p, char *dst, size_t cap, size_t *got, str
     for (;;) {
         ssize_t n = read(p->out, dst, cap);
         if (n > 0) {
+            drain_err(p); /* what it wrote before it answered */
             *got = (size_t)n;
             return 0;
         }

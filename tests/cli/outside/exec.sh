@@ -14,6 +14,11 @@ EOF
 echo 'while read -r request; do echo "{\"skip\":\"not today\"}"; done' >skip.sh
 "$LACUNA" replay t.h5 -m 'exec:cmd=sh skip.sh' -o b; echo "exit $?"
 sed 's/.*"reason":"\([^"]*\)".*/\1/' b/records.jsonl
+# What a program writes before it answers is told, also when the answer is there at once.
+echo 'while read -r request; do echo "no mask" >&2; echo "{\"skip\":\"not today\"}"; done' >says.sh
+for i in 1 2 3 4 5 6 7 8; do
+    "$LACUNA" replay t.h5 -m 'exec:cmd=sh says.sh' -o says$i 2>&1
+done | grep -c 'exec: .*: no mask$'
 echo 'read -r request; echo "loading" >&2; exit 9' >dies.sh
 "$LACUNA" replay t.h5 -j 1 -m 'exec:cmd=sh dies.sh' -o c; echo "exit $?"
 echo 'sleep 60' >hangs.sh
