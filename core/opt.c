@@ -108,7 +108,7 @@ static bool in_range(const struct opt *o, double x)
     return low && high;
 }
 
-/* A count obeys the range. Of a share it is only asked whether nothing is allowed. */
+/* A count obeys the range. A share may be 0 only where a count may. */
 static bool share_in_range(const struct opt *o, struct share s)
 {
     if (!s.is_share)

@@ -265,7 +265,7 @@ static int put_step(struct record *r, const char *name, int64_t step, double x, 
     return record_metric(r, full, x, err);
 }
 
-/* Of a stream before a step. */
+/* Sums of a stream before a step. */
 struct before_step {
     double kept, attn_ns, wall_ns;
 };

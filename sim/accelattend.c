@@ -425,7 +425,7 @@ void accel_tiles_free(struct accel_tiles *t)
  * whole or empty. */
 #define BITS_BYTES (9LL << 29)
 
-/* Of the heads of a section, if they are several. */
+/* Most bits of the heads of a section, if they are several. */
 #define SECTION_BYTES (9LL << 28)
 
 /* Blocks of bk keys of group g of bq rows, written to `col` unless it is NULL; returns their

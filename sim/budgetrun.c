@@ -441,7 +441,8 @@ out:
     return rc;
 }
 
-/* Of the same method, parameters, arithmetic and trace as run k: another's values are others. */
+/* Does the record have the method, parameters, arithmetic and trace of run k? Other records' values
+ * are others. */
 static bool is_of(const struct replay *r, int64_t k, int trace, const struct record *rec)
 {
     return strcmp(rec->method, r->runs[k].method->name) == 0 &&

@@ -540,7 +540,7 @@ struct loop {
     struct slot slots[2]; /* the call at hand, and the next one */
     int taken;
 
-    /* Of the group at hand, [g->n] each, owned. */
+    /* The group at hand, with arrays [g->n], owned. */
     struct {
         const struct call_group *g;
         struct branch *branches;

@@ -99,7 +99,7 @@ struct cached_run {
     double c, n;
 };
 
-/* Of the last unit only those that exist. */
+/* Keys that a group keeps; the last unit counts only those that exist. */
 static int64_t kept_keys(const struct slice_mask *m, int64_t g)
 {
     int64_t last = (m->nk - 1) / m->width, keys = slice_mask_count(m, g) * m->width;

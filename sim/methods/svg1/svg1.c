@@ -165,7 +165,7 @@ int64_t svg_band_row(const struct svg_band *b, int64_t token, struct span *out)
     int64_t runs = svg_band_positions(b, svg_band_position(b, token), run);
     for (int64_t k = 0; k < runs; k++)
         n = push(out, n, run[k].lo, MIN(run[k].hi, v0));
-    /* Of the positions [lo, hi) frame f holds the places p with lo <= p T + f < hi. */
+    /* Frame f holds the places p with lo <= p T + f < hi of the positions [lo, hi). */
     for (int64_t f = 0; f < b->T; f++)
         for (int64_t k = 0; k < runs; k++) {
             int64_t lo = MAX(run[k].lo, v0) - v0, hi = MIN(run[k].hi, v1) - v0;
