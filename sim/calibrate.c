@@ -164,10 +164,8 @@ struct execution {
 bool calibrate_on_device(const struct calibrate *c, char why[160])
 {
     const struct method *me = c->run->method;
-    if (!me->search.on_device) {
-        snprintf(why, 160, "its search has no GPU side");
-        return false;
-    }
+    if (!me->search.on_device)
+        return method_refuses(why, "its search has no GPU side");
     if (!me->search.on_device(c->run->params, why))
         return false;
     for (int64_t j = 0; j < c->n_jobs; j++)

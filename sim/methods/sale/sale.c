@@ -1055,10 +1055,8 @@ static bool judges(const void *params, char why[160])
     const struct params *p = params;
     struct sale_config c = resolve(p, 1);
     if (p->arith == ARITH_SAGE1 || p->quant)
-        snprintf(why, 160, "no CUDA kernel for arith=sage1; arith=exact has one");
-    else
-        return has_gpu_side(&c, why);
-    return false;
+        return method_refuses(why, "no CUDA kernel for arith=sage1; arith=exact has one");
+    return has_gpu_side(&c, why);
 }
 
 static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
