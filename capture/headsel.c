@@ -6,7 +6,6 @@
 #include "capture/nn.h"
 #include "core/indexlist.h"
 #include "core/mem.h"
-#include "core/opt.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -20,7 +20,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Blocks stay in memory when all of them take at most this much. */
 #define CACHE_BYTES ((int64_t)1 << 30)

@@ -5,7 +5,6 @@
 
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/manifest.h"
 #include "core/metricdef.h"
 #include "core/pool.h"
 #include "core/progress.h"

@@ -4,7 +4,6 @@
  */
 #include "core/opt_impl.h"
 
-#include "core/mem.h"
 #include "core/text.h"
 
 #include <ctype.h>

@@ -20,7 +20,6 @@
 #include "sim/staticmasks.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 

@@ -14,10 +14,8 @@
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/progress.h"
-#include "core/utf8.h"
 #include "eval/evalrecord.h"
 #include "eval/videometric.h"
-#include "sim/metrics.h"
 
 #include <assert.h>
 #include <math.h>

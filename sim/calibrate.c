@@ -12,7 +12,6 @@
 #include "sim/devicemap.h"
 #include "sim/journal.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,6 @@
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/log.h"
-#include "core/mem.h"
 #include "core/sealed.h"
 #include "core/shard.h"
 #include "sim/rates.h"
@@ -13,7 +12,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

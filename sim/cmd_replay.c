@@ -6,7 +6,6 @@
 #include "core/human.h"
 #include "core/log.h"
 #include "core/manifest.h"
-#include "core/mem.h"
 #include "core/permute.h"
 #include "core/shard.h"
 #include "sim/rates.h"
@@ -14,7 +13,6 @@
 #include "sim/staticmasks.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

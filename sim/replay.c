@@ -14,7 +14,6 @@
 #include "core/mem.h"
 #include "core/permute.h"
 #include "core/pool.h"
-#include "core/text.h"
 #include "sim/budgetrun.h"
 #include "sim/simulate_call.h"
 

@@ -12,7 +12,6 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/npy.h"
-#include "core/opt.h"
 #include "core/safetensors.h"
 
 #include <stdio.h>
