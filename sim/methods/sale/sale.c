@@ -867,9 +867,8 @@ static bool has_gpu_side(const struct sale_config *c, char why[160])
 {
     if (c->bits == 4 && c->f16)
         return true;
-    snprintf(why, 160, "the GPU side has the estimate of 4 bits in fp16, not bits=%d%s", c->bits,
-             c->f16 ? "" : ":thr_dtype=f32");
-    return false;
+    return method_refuses(why, "the GPU side has the estimate of 4 bits in fp16, not bits=%d%s",
+                          c->bits, c->f16 ? "" : ":thr_dtype=f32");
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])
