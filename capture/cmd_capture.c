@@ -194,9 +194,9 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_capture = {
     "capture",
-    "lacuna capture --model DIR --prompt FILE [--tokens N] -o T.h5\n"
-    "lacuna capture --model DIR --prompt A.txt --prompt B.txt -o TRACES\n"
-    "lacuna capture --model DIR --size TxHxW --steps 50 --capture-steps 0,15,30 -o T.h5",
+    "capture --model DIR --prompt FILE [--tokens N] -o T.h5\n"
+    "capture --model DIR --prompt A.txt --prompt B.txt -o TRACES\n"
+    "capture --model DIR --size TxHxW --steps 50 --capture-steps 0,15,30 -o T.h5",
     "run a model and store q, k, v and pooled attention maps of its layers",
     run,
     options,

@@ -27,8 +27,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_eval = {
     "eval",
-    "lacuna eval --model DIR -m METHOD[:key=value]... --task TASK... -o DIR\n"
-    "lacuna eval --model DIR -m METHOD[:key=value]... --size TxHxW --steps 50 -o DIR",
+    "eval --model DIR -m METHOD[:key=value]... --task TASK... -o DIR\n"
+    "eval --model DIR -m METHOD[:key=value]... --size TxHxW --steps 50 -o DIR",
     "run a model with a method as its attention and measure what that costs in quality",
     run,
     eval_options,

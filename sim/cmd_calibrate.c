@@ -68,7 +68,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_calibrate = {
     "calibrate",
-    "lacuna calibrate METHOD[:key=value]... T.h5... -o CALIB.json",
+    "calibrate METHOD[:key=value]... T.h5... -o CALIB.json",
     "search a method's parameters per layer and head",
     run,
     options,

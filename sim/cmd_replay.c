@@ -394,7 +394,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_replay = {
     "replay",
-    "lacuna replay T.h5... -m METHOD[:key=value]... -o DIR",
+    "replay T.h5... -m METHOD[:key=value]... -o DIR",
     "run sparse-attention methods over captured heads",
     run,
     options,
