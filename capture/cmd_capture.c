@@ -3,6 +3,7 @@
  */
 #include "capture/capture.h"
 #include "capture/foreign.h"
+#include "capture/video_input.h"
 #include "capture/wan_config.h"
 #include "core/fileio.h"
 #include "core/mem.h"
@@ -59,22 +60,7 @@ static const struct opt options[] = {
                "Video: steps to store, from 0; the run ends after the last one unless a sample is "
                "saved.",
            .arg = "LIST"),
-    OPT_NUM(struct capture_opts, shift, "5", 0, 1000, "", "Video: timestep shift of the schedule.",
-            .flags = OPT_MIN_OPEN, .arg = "X"),
-    OPT_STR(struct capture_opts, text, NULL, "FILE",
-            "Video: text embeddings, .safetensors (tensor text) or .npy; default "
-            "DIR/prompts.safetensors."),
-    OPT_AS("prompt-index", OPT_INT, struct capture_opts, prompt_index, "0", .min = 0, .max = 1e6,
-           .help = "Video: which of the stacked text embeddings.", .arg = "N"),
-    OPT_STR(struct capture_opts, negative, NULL, "FILE",
-            "Video: text embeddings of the unconditional branch; default zeros. With "
-            "--guidance."),
-    OPT_NUM(struct capture_opts, guidance, "1", 0, 100, "",
-            "Video: classifier-free guidance; above 1 every step runs the branches cond and "
-            "uncond.",
-            .arg = "X"),
-    OPT_STR(struct capture_opts, noise, NULL, "FILE",
-            "Video: starting noise, .safetensors (tensor noise) or .npy, instead of --seed."),
+    VIDEO_INPUT_OPTS(struct capture_opts),
     OPT_AS("save-frames", OPT_STR, struct capture_opts, save_frames, NULL,
            .help = "Video: write the final clip as PNG frames (models that denoise RGB pixels).",
            .arg = "DIR"),
@@ -208,9 +194,9 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_capture = {
     "capture",
-    "lacuna capture --model DIR --prompt FILE [--tokens N] -o T.h5\n"
-    "lacuna capture --model DIR --prompt A.txt --prompt B.txt -o TRACES\n"
-    "lacuna capture --model DIR --size TxHxW --steps 50 --capture-steps 0,15,30 -o T.h5",
+    "capture --model DIR --prompt FILE [--tokens N] -o T.h5\n"
+    "capture --model DIR --prompt A.txt --prompt B.txt -o TRACES\n"
+    "capture --model DIR --size TxHxW --steps 50 --capture-steps 0,15,30 -o T.h5",
     "run a model and store q, k, v and pooled attention maps of its layers",
     run,
     options,

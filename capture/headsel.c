@@ -6,7 +6,6 @@
 #include "capture/nn.h"
 #include "core/indexlist.h"
 #include "core/mem.h"
-#include "core/opt.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -122,10 +121,8 @@ int head_select_stored(const char *list, const struct trace_meta *m, struct head
     TRY(mem_alloc(&s->head, n, sizeof *s->head, "heads", err));
     TRY(mem_alloc(&s->kv, n, sizeof *s->kv, "heads", err));
     for (int64_t i = 0; i < n; i++) {
-        int at = 0;
-        while (at < m->heads && trace_head_number(m, at) != number[i])
-            at++;
-        if (at == m->heads)
+        int at = trace_head_find(m, number[i]);
+        if (at < 0)
             FAIL(err, ERR_USAGE, "--heads: head %lld is not stored; stored are %s",
                  (long long)number[i], m->head_ids);
         s->head[s->n++] = at;

@@ -1,10 +1,10 @@
 /*
  * llm_block.h - the parts of a Llama-family decoder layer, for runs over one hidden state
- * (llm_forward.h's chunks) and for runs that put something else in the place of attention.
+ * (llm_model.h) and for runs that put something else in the place of attention.
  *
  *   project   q, k, v = rope(norm(W x))      x = RMSNorm(h); k and v join the layer's cache
- *   attend    o of q against the cache       the caller's: nn_attention, or a struct
- * layer_attention finish    h += O o; h += Down(silu(Gate x) * Up x)
+ *   attend    o of q against the cache       the caller's: nn_attention or a layer_attention
+ *   finish    h += O o; h += Down(silu(Gate x) * Up x)
  *
  * GLM-4 norms what is added. A layer with experts adds sum_e w_e Down_e(silu(Gate_e x) * Up_e x)
  * over the few experts with the largest softmax(Router x)_e (capture/llm_experts.h). The cache says

@@ -45,7 +45,8 @@ int64_t llm_experts_bytes(const struct llm_config *c, int64_t rows)
     return rows * (4 * (c->experts + 3 * c->hidden + 2 * c->expert_ffn) + (int64_t)sizeof(int64_t));
 }
 
-/* Softmax of n logits; all but the `used` largest become 0. Of equals the first is chosen. */
+/* Softmax of n logits; all but the `used` largest become 0. Among equals the first is
+ * chosen. */
 static void route(float *z, int n, int used, bool normalise)
 {
     float top = z[0];

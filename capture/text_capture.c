@@ -13,7 +13,6 @@
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/pool.h"
 #include "core/progress.h"
 
 #include <errno.h>

@@ -20,7 +20,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* Blocks stay in memory when all of them take at most this much. */
 #define CACHE_BYTES ((int64_t)1 << 30)
@@ -302,7 +301,7 @@ out:
     return rc;
 }
 
-/* Of maps: normalisers, sums and maxima of the cells. */
+/* Memory of maps: normalisers, sums and maxima of the cells. */
 static int64_t map_bytes(const struct video_run *r)
 {
     const struct wan_config *c = &r->model.c;
@@ -310,7 +309,7 @@ static int64_t map_bytes(const struct video_run *r)
     return cells ? 8 * c->heads * (n + cells * cells) : 0;
 }
 
-/* Of host memory. */
+/* Host memory of the run. */
 static int64_t memory_bytes(const struct video_run *r)
 {
     const struct wan_config *c = &r->model.c;

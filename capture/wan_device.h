@@ -29,7 +29,7 @@ int wan_device_forward(struct wan_model *m, const struct wan_input *in,
 /* Times of the parts of one evaluation, after one (denoiser_accel.time). */
 int wan_device_time(struct wan_model *m, int samples, struct denoiser_times *t, struct err *err);
 
-/* Of the device: time of its work so far in seconds. */
+/* Time that the device has worked so far, in seconds. */
 double wan_device_seconds(const struct wan_device *d);
 
 /* Bytes of host memory that it takes, with maps in cells of pool (0: none). */

@@ -44,7 +44,7 @@ struct score_mods {
     double sink;   /* z */
 };
 
-/* Of the key j of the row at position p. */
+/* The bias of key j for the row at position p. */
 static inline double pair_bias_at(const struct pair_bias *b, int64_t p, int64_t j)
 {
     return b->b ? (double)b->b[(p - b->p0) * b->ld + j] : 0;

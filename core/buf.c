@@ -1,11 +1,10 @@
 /*
- * buf.c - growing byte strings, whole-file reads and atomic file writes.
+ * buf.c - growing byte strings.
  */
 #include "core/buf.h"
 
 #include "core/mem.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -13,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* Room for `more` bytes and the final NUL. */
 bool buf_reserve(struct buf *b, size_t more)

@@ -5,7 +5,6 @@
 
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/manifest.h"
 #include "core/metricdef.h"
 #include "core/pool.h"
 #include "core/progress.h"
@@ -108,21 +107,11 @@ void cmd_summary(const struct command *cmd, struct buf *b)
     buf_put(b, cmd->summary + 1, n - 1 - (cmd->summary[n - 1] == '.'));
 }
 
-/* Every form of a command's usage on a line of its own, whether the table repeats its name or not.
- */
 void cmd_usage(const struct command *cmd, const char *first, const char *next, struct buf *b)
 {
-    size_t len = strlen(cmd->name);
     for (const char *line = cmd->usage, *p = first; line && *line; p = next) {
         size_t n = strcspn(line, "\n");
-        if (n >= 7 && strncmp(line, "lacuna ", 7) == 0) {
-            line += 7;
-            n -= 7;
-        }
-        bool named =
-            n >= len && strncmp(line, cmd->name, len) == 0 && (n == len || line[len] == ' ');
-        buf_printf(b, "%slacuna %s%s%.*s\n", p, named ? "" : cmd->name, named || !n ? "" : " ",
-                   (int)n, line);
+        buf_printf(b, "%slacuna %.*s\n", p, (int)n, line);
         line += n + (line[n] != '\0');
     }
 }

@@ -5,7 +5,6 @@
 #include "core/cmdman.h"
 
 #include <stdio.h>
-#include <string.h>
 
 struct help_opts {
     struct common_opts common;

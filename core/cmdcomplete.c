@@ -5,7 +5,6 @@
 #include "core/cmdman.h"
 #include "core/metricdef.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- what may stand where ---------------------------------------------------------------------

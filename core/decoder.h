@@ -88,9 +88,9 @@ struct decoder_score {
 };
 
 /* Several hidden states go through the layers side by side, for runs that put something else in the
- * place of attention. Of a layer: load its weights, then per state project, attend (or what it is
- * to be instead), finish; state 0 first. Attention takes operands rounded to bf16, as core/accel.h
- * does. */
+ * place of attention. A layer's weights are loaded first; then every state, 0 first, is projected,
+ * attends (or does what stands in for it) and is finished. Attention takes operands rounded to
+ * bf16, as core/accel.h does. */
 struct decoder_states {
     /* The embeddings [vocab][hidden], once, before all else. */
     int (*put_table)(struct decoder *d, const struct decoder_tensor *table, struct err *err);

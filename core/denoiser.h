@@ -49,7 +49,7 @@ struct denoiser_shape {
 /* What a layer hands out while the device waits. Each callback may be NULL. */
 struct denoiser_sink {
     void *ctx;
-    /* Of the self-attention, tokens [tok0, tok0 + n): q, k (normalised, rotated) and v, each
+    /* Tokens [tok0, tok0 + n) of the self-attention: q, k (normalised, rotated) and v, each
      * [n][heads * d] in float32. */
     int (*rows)(void *ctx, int64_t tok0, int64_t n, const float *q, const float *k, const float *v,
                 struct err *err);

@@ -7,7 +7,6 @@
 #include "core/dtype.h"
 #include "core/simd.h"
 
-#include <math.h>
 #include <strings.h>
 
 static const struct {

@@ -3,7 +3,6 @@
  */
 #include "core/h5guard_internal.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

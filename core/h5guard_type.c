@@ -8,8 +8,6 @@
 
 #include "core/mem.h"
 
-#include <string.h>
-
 #define WHAT "datatype"
 #define MEMBERS_MAX 512
 

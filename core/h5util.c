@@ -25,8 +25,8 @@ struct reason {
     int sys;
 };
 
-/* Of the HDF5 call of this thread that failed last. The library forgets it with its next call, be
- * it one that closes what was open or that names the object for the message. */
+/* Why the last failed HDF5 call of this thread failed. The library forgets it with its next call,
+ * be it one that closes what was open or that names the object for the message. */
 static _Thread_local struct reason last_reason;
 
 /* The first frame of an upward walk is the innermost one: it says why, and has the errno. */

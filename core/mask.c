@@ -6,7 +6,6 @@
 
 #include "core/mem.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 

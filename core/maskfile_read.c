@@ -6,7 +6,6 @@
 #include "core/hash.h"
 #include "core/mem.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

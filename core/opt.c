@@ -4,7 +4,6 @@
  */
 #include "core/opt_impl.h"
 
-#include "core/mem.h"
 #include "core/text.h"
 
 #include <ctype.h>
@@ -108,7 +107,7 @@ static bool in_range(const struct opt *o, double x)
     return low && high;
 }
 
-/* A count obeys the range. Of a share it is only asked whether nothing is allowed. */
+/* A count obeys the range. A share may be 0 only where a count may. */
 static bool share_in_range(const struct opt *o, struct share s)
 {
     if (!s.is_share)

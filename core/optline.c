@@ -3,13 +3,10 @@
  */
 #include "core/opt.h"
 
-#include "core/mem.h"
 #include "core/text.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- argv ----------------------------------------------------------------------------------- */

@@ -1,10 +1,10 @@
 /*
- * record.h - results: one JSON line per cell. Of a replay a cell is (trace, run, step, branch,
+ * record.h - results: one JSON line per cell. A replay's cell is (trace, run, step, branch,
  * layer, head, method, canonical parameters), scope `head`, or all heads of a call that were run
- * together, scope `call`; of a model that ran with a method inside it is (weights, task, setting,
- * method, canonical parameters), scope `model`. Append-only;
- * a torn last line is dropped on resume. Every line carries its checksum (core/sealed.h); lines
- * without one, from older versions, are read too.
+ * together, scope `call`; the cell of a model that ran with a method inside it is (weights, task,
+ * setting, method, canonical parameters), scope `model`. Append-only; a torn last line is dropped
+ * on resume. Every line carries its checksum (core/sealed.h); lines without one, from older
+ * versions, are read too.
  */
 #ifndef LACUNA_RECORD_H
 #define LACUNA_RECORD_H

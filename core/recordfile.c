@@ -15,7 +15,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>

@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define STREAM 0x726f7773 /* of the random numbers: "rows" */
 

@@ -8,7 +8,6 @@
  * afterwards, the read fails; files are never mapped, so there is no SIGBUS.
  */
 #include "core/safetensors_impl.h"
-#include "core/buf.h"
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/mem.h"

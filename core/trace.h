@@ -132,6 +132,9 @@ int64_t trace_find(const struct trace *t, int step, const char *branch, int laye
 int trace_head_number(const struct trace_meta *m, int head);
 int trace_kv_number(const struct trace_meta *m, int kv_head);
 
+/* The stored query head that has this number of the model's; -1: none has. */
+int trace_head_find(const struct trace_meta *m, int64_t number);
+
 /* Tokens [tok0, tok0+n) of one head of one call as float32 [n][dim]. Thread-safe (pread). Only what
  * is read as a whole is checked against its checksum: all tokens of a head, a whole map, a whole
  * array of the run. A mismatch is ERR_INPUT. */

@@ -6,7 +6,6 @@
 #include "core/utf8.h"
 
 #include <stddef.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -315,4 +314,12 @@ int trace_head_number(const struct trace_meta *m, int head)
 int trace_kv_number(const struct trace_meta *m, int kv_head)
 {
     return list_entry(m->kv_head_ids, kv_head);
+}
+
+int trace_head_find(const struct trace_meta *m, int64_t number)
+{
+    for (int head = 0; head < m->heads; head++)
+        if (trace_head_number(m, head) == number)
+            return head;
+    return -1;
 }

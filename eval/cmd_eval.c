@@ -20,7 +20,6 @@
 #include "sim/staticmasks.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -28,8 +27,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_eval = {
     "eval",
-    "lacuna eval --model DIR -m METHOD[:key=value]... --task TASK... -o DIR\n"
-    "lacuna eval --model DIR -m METHOD[:key=value]... --size TxHxW --steps 50 -o DIR",
+    "eval --model DIR -m METHOD[:key=value]... --task TASK... -o DIR\n"
+    "eval --model DIR -m METHOD[:key=value]... --size TxHxW --steps 50 -o DIR",
     "run a model with a method as its attention and measure what that costs in quality",
     run,
     eval_options,

@@ -10,7 +10,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 struct prompt_opts {
     struct common_opts c;
@@ -47,7 +46,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_prompt = {
     "prompt",
-    "lacuna prompt TASK[:key=value] [--tokens N] [--depth D] [--sample S] [-o FILE]",
+    "prompt TASK[:key=value] [--tokens N] [--depth D] [--sample S] [-o FILE]",
     "write a generated prompt: needle, multi, kv, chain, copy, track",
     run,
     options,

@@ -1,6 +1,7 @@
 /*
  * evaloptions.c - the option table of `lacuna eval` (evalargs.h).
  */
+#include "capture/video_input.h"
 #include "eval/evalargs.h"
 #include "eval/textmetric.h"
 
@@ -143,21 +144,7 @@ const struct opt eval_options[] = {
             "Video: frames x height x width of the latent, as in 16x128x192."),
     OPT_INT(struct eval_opts, steps, "50", 1, 10000, "steps", "Video: denoising steps.",
             .arg = "N"),
-    OPT_NUM(struct eval_opts, shift, "5", 0, 1000, "", "Video: timestep shift of the schedule.",
-            .flags = OPT_MIN_OPEN, .arg = "X"),
-    OPT_STR(struct eval_opts, text, NULL, "FILE",
-            "Video: text embeddings, .safetensors (tensor text) or .npy; default "
-            "DIR/prompts.safetensors."),
-    OPT_AS("prompt-index", OPT_INT, struct eval_opts, prompt_index, "0", .min = 0, .max = 1e6,
-           .help = "Video: which of the stacked text embeddings.", .arg = "N"),
-    OPT_STR(struct eval_opts, negative, NULL, "FILE",
-            "Video: text embeddings of the unconditional branch; default zeros. With --guidance."),
-    OPT_NUM(struct eval_opts, guidance, "1", 0, 100, "",
-            "Video: classifier-free guidance; above 1 every step runs the branches cond and "
-            "uncond.",
-            .arg = "X"),
-    OPT_STR(struct eval_opts, noise, NULL, "FILE",
-            "Video: starting noise, .safetensors (tensor noise) or .npy, instead of --seed."),
+    VIDEO_INPUT_OPTS(struct eval_opts),
     OPT_AS(
         "save-frames", OPT_STR, struct eval_opts, save_frames, NULL,
         .help =

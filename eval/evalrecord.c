@@ -9,7 +9,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* "0,2-4" of the layers whose heads all attend exactly, then single heads as L:H. */

@@ -14,7 +14,6 @@
 #include "eval/likelihood.h"
 #include "eval/predictions.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -7,7 +7,6 @@
 #include "core/hash.h"
 #include "eval/prompt.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -43,7 +43,7 @@ struct task_opts {
     uint64_t seed;
 };
 
-/* Of a task file's prompt that is too long the middle is left out, or it is refused. */
+/* A task file's prompt that is too long loses its middle, or is refused. */
 enum truncate_how { TRUNCATE_MIDDLE, TRUNCATE_ERROR };
 
 /* What a run of a cell is given, and leaves. */

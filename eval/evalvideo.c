@@ -14,10 +14,8 @@
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/progress.h"
-#include "core/utf8.h"
 #include "eval/evalrecord.h"
 #include "eval/videometric.h"
-#include "sim/metrics.h"
 
 #include <assert.h>
 #include <math.h>
@@ -265,7 +263,7 @@ static int put_step(struct record *r, const char *name, int64_t step, double x, 
     return record_metric(r, full, x, err);
 }
 
-/* Of a stream before a step. */
+/* Sums of a stream before a step. */
 struct before_step {
     double kept, attn_ns, wall_ns;
 };

@@ -3,8 +3,6 @@
  */
 #include "eval/generate.h"
 
-#include "core/mem.h"
-
 #include <stdlib.h>
 #include <string.h>
 

@@ -140,7 +140,7 @@ static int add_locked(struct source *s, const char *field, struct err *err)
     return rc ? rc : put(s, err, "\tmutex_unlock(&%s->lock);", s->self);
 }
 
-/* Of a function of this file, where there is one. */
+/* A call of a function of this file, where there is one. */
 static int add_call(struct source *s, struct err *err)
 {
     const char *n = DRAW(s, nouns), *v = DRAW(s, verbs);

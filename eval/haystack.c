@@ -10,7 +10,6 @@
 #include "eval/evaltask.h"
 #include "eval/haysource.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

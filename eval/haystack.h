@@ -34,9 +34,9 @@ enum draw_task {
     DRAW_TRACK
 };
 
-/* Purposes. Of DRAW_HAYSTACK: */
+/* Purposes with DRAW_HAYSTACK. */
 enum { DRAW_C = 1, DRAW_EN = 2, DRAW_START = 3, DRAW_SOURCE = 4 };
-/* Of the others: */
+/* Purposes with the other tasks. */
 enum { DRAW_KEYS = 2, DRAW_PLACES = 3, DRAW_DISTRACTORS = 4 };
 
 struct draws draws_of(uint64_t seed, enum draw_task task, int purpose, int64_t sample);

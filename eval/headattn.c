@@ -6,7 +6,6 @@
 
 #include "core/mem.h"
 #include "core/permute.h"
-#include "core/text.h"
 #include "sim/accelattend.h"
 
 #include <math.h>

@@ -26,7 +26,7 @@ struct head_work {
     int64_t cap_spans;
     struct record rec; /* identity for dumps, densities */
 
-    /* Of its method. */
+    /* What its method has. */
     struct carry fresh[2]; /* text has one step: state begins and ends with the call; owned */
     struct method_ctx ctx;
     struct budget_found found; /* owned */

@@ -54,7 +54,7 @@ struct layer_attn {
     const char *model; /* its name, for calibrations and dumps */
     int jobs;
 
-    /* Of the call at hand, set by the caller. */
+    /* The call at hand, set by the caller. */
     bool decoding;
     int64_t dense_rows; /* last rows that attend exactly */
     int step, n_steps;  /* video: denoising step, steps of the run */

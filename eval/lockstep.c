@@ -4,7 +4,6 @@
 #include "eval/lockstep.h"
 
 #include "core/mem.h"
-#include "core/text.h"
 
 #include <stdlib.h>
 #include <string.h>

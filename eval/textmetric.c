@@ -529,7 +529,7 @@ static double score_contains(const char *prediction, const char *answer, bool *f
 
 /* ---- the score ------------------------------------------------------------------------------ */
 
-/* Of the classes that the prediction names, one is right; names inside the right one's do not count
+/* One of the classes that the prediction names is right; names inside the right one's do not count
  * as named. */
 static double score_classify(const struct text_case *c, const char *prediction)
 {

@@ -393,10 +393,8 @@ static int find_map(const struct figure_args *a, const struct record *id, struct
                        "masks without a permute, or plot mask, which needs no map",
                        id->method, id->permute);
     m->p.call = trace_find(t, id->step, id->branch, id->layer);
-    m->p.stored = 0;
-    while (m->p.stored < meta->heads && trace_head_number(meta, m->p.stored) != id->head)
-        m->p.stored++;
-    if (m->p.call < 0 || m->p.stored == meta->heads)
+    m->p.stored = trace_head_find(meta, id->head);
+    if (m->p.call < 0 || m->p.stored < 0)
         return err_set(err, ERR_INPUT,
                        "%s has no map of layer %d head %d step %d branch %s, of which "
                        "there is a mask",

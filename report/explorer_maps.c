@@ -63,19 +63,17 @@ struct map_job {
 static int draw_map(void *ctx, int64_t i, int worker, struct err *err)
 {
     const struct map_job *j = ctx;
-    const struct trace_meta *m = trace_meta(j->t);
     int layer = (int)j->e->layers[i / j->e->n_heads];
     struct cells c = {0};
     int64_t call = trace_find(j->t, j->v->first->step, j->v->first->branch, layer);
-    int rc = 0;
+    int head = trace_head_find(trace_meta(j->t), j->e->heads[i % j->e->n_heads]), rc;
     (void)worker;
-    for (int h = 0; h < m->heads && call >= 0 && !rc; h++)
-        if (trace_head_number(m, h) == j->e->heads[i % j->e->n_heads]) {
-            rc = shot_cells(j->t, call, h, j->side, j->v->exact, &c, err);
-            if (!rc)
-                rc = shot_of_map(&c, &j->png[i], err);
-            cells_free(&c);
-        }
+    if (call < 0 || head < 0)
+        return 0;
+    rc = shot_cells(j->t, call, head, j->side, j->v->exact, &c, err);
+    if (!rc)
+        rc = shot_of_map(&c, &j->png[i], err);
+    cells_free(&c);
     return rc;
 }
 

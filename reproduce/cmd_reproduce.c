@@ -71,8 +71,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_reproduce = {
     "reproduce",
-    "lacuna reproduce PAPER[:ITEM]... -o DIR [--quick]\n"
-    "lacuna reproduce --list",
+    "reproduce PAPER[:ITEM]... -o DIR [--quick]\n"
+    "reproduce --list",
     "make the tables and figures of the papers again",
     run,
     options,

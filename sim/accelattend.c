@@ -317,11 +317,11 @@ static int add_group(struct group *g, struct err *err)
 static int mark_group(struct group *g, const struct mask **m, const struct mask *end, int64_t nq,
                       struct err *err)
 {
-    int64_t last = g->row0 + TILE < nq ? g->row0 + TILE : nq;
+    int64_t last = MIN(g->row0 + TILE, nq);
     int rc = 0;
     g->n_runs = 0;
     for (int64_t row = g->row0; row < last;) {
-        int64_t to = last < (*m)->row1 ? last : (*m)->row1;
+        int64_t to = MIN(last, (*m)->row1);
         TRY(mark_rows(g, *m, row, to, err));
         row = to;
         if (row == (*m)->row1 && *m + 1 < end)
@@ -425,7 +425,7 @@ void accel_tiles_free(struct accel_tiles *t)
  * whole or empty. */
 #define BITS_BYTES (9LL << 29)
 
-/* Of the heads of a section, if they are several. */
+/* Most bits of the heads of a section, if they are several. */
 #define SECTION_BYTES (9LL << 28)
 
 /* Blocks of bk keys of group g of bq rows, written to `col` unless it is NULL; returns their
@@ -837,7 +837,7 @@ static void add_section(struct accel_result *r, const struct accel_result *part)
         add_time(&r->total, &part->quant);
     }
     r->host_plan_ns += part->host_plan_ns;
-    r->balance = part->balance > r->balance ? part->balance : r->balance;
+    r->balance = MAX(part->balance, r->balance);
     r->launches += part->launches;
     if (r->counters.tensor_pipe_pct == r->counters.tensor_pipe_pct)
         snprintf(r->counters.why, sizeof r->counters.why, "the call was attended to in sections");

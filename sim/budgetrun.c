@@ -420,12 +420,9 @@ static int take_found(struct reading *x, int64_t k, int trace, const struct reco
     struct budget_found f = {.params = note_value(rec, "found"), .answer.next = NAN};
     char *next = note_value(rec, "budget_next"), key[96];
     char *scanned = note_value(rec, "budget_scan");
-    const struct trace_meta *m = trace_meta(x->r->traces[trace]);
-    int head = 0, rc = 0;
-
-    while (head < m->heads && trace_head_number(m, head) != rec->head)
-        head++;
+    int head = trace_head_find(trace_meta(x->r->traces[trace]), rec->head), rc = 0;
     struct budget_item name = group_name(x->r, k, rec->layer, head, rec->branch);
+
     group_key(k, trace, &name, key);
     if (!f.params || !budget_end_of(rec, &f.answer.end) || strmap_get(&x->book->index, key) >= 0)
         goto out;
@@ -441,7 +438,8 @@ out:
     return rc;
 }
 
-/* Of the same method, parameters, arithmetic and trace as run k: another's values are others. */
+/* Does the record have the method, parameters, arithmetic and trace of run k? Other records' values
+ * are others. */
 static bool is_of(const struct replay *r, int64_t k, int trace, const struct record *rec)
 {
     return strcmp(rec->method, r->runs[k].method->name) == 0 &&

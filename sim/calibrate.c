@@ -12,7 +12,6 @@
 #include "sim/devicemap.h"
 #include "sim/journal.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -164,10 +163,8 @@ struct execution {
 bool calibrate_on_device(const struct calibrate *c, char why[160])
 {
     const struct method *me = c->run->method;
-    if (!me->search.on_device) {
-        snprintf(why, 160, "its search has no GPU side");
-        return false;
-    }
+    if (!me->search.on_device)
+        return method_refuses(why, "its search has no GPU side");
     if (!me->search.on_device(c->run->params, why))
         return false;
     for (int64_t j = 0; j < c->n_jobs; j++)

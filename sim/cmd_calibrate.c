@@ -4,7 +4,6 @@
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/log.h"
-#include "core/mem.h"
 #include "core/sealed.h"
 #include "core/shard.h"
 #include "sim/rates.h"
@@ -13,7 +12,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -70,7 +68,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_calibrate = {
     "calibrate",
-    "lacuna calibrate METHOD[:key=value]... T.h5... -o CALIB.json",
+    "calibrate METHOD[:key=value]... T.h5... -o CALIB.json",
     "search a method's parameters per layer and head",
     run,
     options,

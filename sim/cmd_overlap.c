@@ -351,21 +351,19 @@ static int do_head(void *ctx, int64_t item, int worker, struct err *err)
     int64_t n = o->starts[item + 1] - o->starts[item], n_pairs = n * (n - 1) / 2;
     const struct dumped *masks = o->masks + o->starts[item];
     const struct trace *t = o->traces[masks->trace];
-    const struct trace_meta *m = trace_meta(t);
     struct sim_head h = {0};
     struct walked *w = NULL;
     struct pair *pairs = NULL;
     bool done;
-    int head = 0, rc = 0;
+    int rc = 0;
 
     TRY(mem_zalloc(&pairs, n_pairs, sizeof *pairs, "pairs of masks", err));
     TRY(mem_zalloc(&w, n, sizeof *w, "masks", err));
     TRY(find_pairs(o, masks, n, pairs, &done, err));
     if (done)
         goto out;
-    while (head < m->heads && trace_head_number(m, head) != masks->id.head)
-        head++;
-    if (head == m->heads)
+    int head = trace_head_find(trace_meta(t), masks->id.head);
+    if (head < 0)
         FAIL(err, ERR_INPUT, "%s has no head %d", trace_path(t), masks->id.head);
     TRY(head_load(t, masks->call, head, &o->load, &h, err));
     TRY(load_masks(masks, n, &h.in, w, err));

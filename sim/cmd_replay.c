@@ -6,7 +6,6 @@
 #include "core/human.h"
 #include "core/log.h"
 #include "core/manifest.h"
-#include "core/mem.h"
 #include "core/permute.h"
 #include "core/shard.h"
 #include "sim/rates.h"
@@ -14,7 +13,6 @@
 #include "sim/staticmasks.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -396,7 +394,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_replay = {
     "replay",
-    "lacuna replay T.h5... -m METHOD[:key=value]... -o DIR",
+    "replay T.h5... -m METHOD[:key=value]... -o DIR",
     "run sparse-attention methods over captured heads",
     run,
     options,

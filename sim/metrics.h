@@ -64,7 +64,7 @@ void metrics_add_tally(struct metrics_acc *a, const struct mask_tally *t);
  * in Q K. */
 int metrics_add_mask(struct metrics_acc *a, const struct mask *m, double tiles_pv, struct err *err);
 
-/* Of a mask that stays on a device: lists has its unit and exec, and no entries. */
+/* The same for a mask that stays on a device: lists has its unit and exec, and no entries. */
 int metrics_add_units(struct metrics_acc *a, const struct mask *lists, const struct accel_units *u,
                       double tiles_pv, struct err *err);
 
@@ -82,7 +82,7 @@ int metrics_errors(const struct metrics_acc *a, const struct metrics_acc *part, 
 int metrics_counts(const struct metrics_acc *a, int64_t nq, int64_t nk, struct record *r,
                    struct err *err);
 
-/* Write all metrics into the record. Of a sample of rows the extremes are those of the sample:
+/* Write all metrics into the record. With a sample of rows the extremes are those of the sample:
  * their names end with '~'. */
 int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, bool sample, struct record *r,
                    struct err *err);

@@ -14,7 +14,6 @@
 #include "core/mem.h"
 #include "core/permute.h"
 #include "core/pool.h"
-#include "core/text.h"
 #include "sim/budgetrun.h"
 #include "sim/simulate_call.h"
 
@@ -540,7 +539,7 @@ struct loop {
     struct slot slots[2]; /* the call at hand, and the next one */
     int taken;
 
-    /* Of the group at hand, [g->n] each, owned. */
+    /* The group at hand, with arrays [g->n], owned. */
     struct {
         const struct call_group *g;
         struct branch *branches;

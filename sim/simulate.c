@@ -23,8 +23,7 @@
 int64_t run_chunk_rows(const struct run *run)
 {
     int64_t step = run->unit_rows / gcd(run->unit_rows, 128) * 128;
-    int64_t want =
-        CHUNK_PAIRS / run->in->x.nk < CHUNK_ROWS ? CHUNK_PAIRS / run->in->x.nk : CHUNK_ROWS;
+    int64_t want = MIN(CHUNK_PAIRS / run->in->x.nk, CHUNK_ROWS);
     return want <= step ? step : ceil_div(want, step) * step;
 }
 
@@ -126,7 +125,7 @@ out:
 static int run_chunks(struct run *run, struct err *err)
 {
     const struct attn_in *x = &run->in->x;
-    int64_t step = run_chunk_rows(run), rows = step < x->nq ? step : x->nq;
+    int64_t step = run_chunk_rows(run), rows = MIN(step, x->nq);
     int rc = 0;
 
     if (run->cell->measure != MEASURE_MASK) {
@@ -137,7 +136,7 @@ static int run_chunks(struct run *run, struct err *err)
     if (run->in->rows)
         return run_groups(run, step, err);
     for (int64_t r = 0; r < x->nq; r += step)
-        TRY(run_chunk(run, r, r + step < x->nq ? r + step : x->nq, err));
+        TRY(run_chunk(run, r, MIN(r + step, x->nq), err));
 out:
     return rc;
 }

@@ -25,7 +25,7 @@ struct sim_call {
     int jobs;      /* threads for per-head work on the host */
     struct record *record; /* of the call; NULL: not wanted */
     double *choose_ns;     /* in and out: ns that choosing the masks took, kept for later calls that
-                            * reuse     them; NULL: no reuse */
+                            * reuse them; NULL: no reuse */
 };
 
 /* Give neighbouring cells with equal parameters the same `params` pointer: the device then chooses

@@ -499,7 +499,7 @@ static int output_of(const char *dir, const char *path, const struct action *a, 
     return buf_check(out, "names of outputs", err);
 }
 
-/* Of a set of traces every one, each to a file of its own in the directory -o. */
+/* Every trace of a set, each to a file of its own in the directory -o. */
 static int run_into(const struct trace_opts *o, const struct action *a,
                     const struct str_list *files, struct err *err)
 {

@@ -3,11 +3,7 @@
  */
 #include "capture/trace/export_meta.h"
 
-#include "core/mem.h"
-
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 static void put(json_t *o, const char *key, const char *value)
 {

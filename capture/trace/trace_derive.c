@@ -267,7 +267,7 @@ static int64_t source_slice(const struct derive *d, const struct trace_array *a,
     return (j == ARR_REL_BIAS || j == ARR_BIAS) && a->slices == 1 ? 0 : d->heads.head[i];
 }
 
-/* Rows of a slice that the new file has. Of a bias per distance: the middle of it. */
+/* Rows of a slice that the new file has; the middle of a bias per distance. */
 static const char *kept_rows(const struct trace_array *from, const struct trace_array *to, int j,
                              const void *data)
 {

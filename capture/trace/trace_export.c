@@ -12,7 +12,6 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/npy.h"
-#include "core/opt.h"
 #include "core/safetensors.h"
 
 #include <stdio.h>
@@ -74,10 +73,8 @@ static int place_heads(struct plan *p, struct err *err)
 {
     const struct trace_meta *m = trace_meta(p->t);
     for (int64_t i = 0; i < p->n_heads; i++) {
-        int at = 0;
-        while (at < m->heads && trace_head_number(m, at) != p->heads[i])
-            at++;
-        if (at == m->heads)
+        int at = trace_head_find(m, p->heads[i]);
+        if (at < 0)
             return err_set(err, ERR_USAGE, "--heads: %s has no head %lld: it has heads %s",
                            trace_path(p->t), (long long)p->heads[i], m->head_ids);
         p->heads[i] = at;

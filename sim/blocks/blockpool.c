@@ -5,7 +5,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <string.h>
 
 void block_mean(const float *x, int64_t n, int d, enum dtype t, float *mean)
 {

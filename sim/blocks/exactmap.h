@@ -52,7 +52,7 @@ struct map_group {
 typedef int map_group_fn(void *ctx, const struct map_group *g, struct err *err);
 
 /* Call fn for groups of `height` consecutive rows (the last may have fewer), with one Q K for all.
- * Of sampled rows: for the groups among them, where height divides ROW_GROUP.
+ * With sampled rows: for the groups among them, where height divides ROW_GROUP.
  * lse [nq] is a normaliser of p that is not this head's, so that p = e^(s - lse) may exceed 1; NULL
  * = this head's. */
 int map_groups(struct exact *e, const double *lse, int64_t height, map_group_fn *fn, void *ctx,
@@ -75,7 +75,7 @@ struct map_below {
     int64_t below_pairs[BELOW_UNITS][BELOW_MOST_C]; /* their allowed pairs */
     double p_max;                                   /* NAN where a device was not asked for it */
 
-    /* Of a device's pass. */
+    /* Results of a device's pass. */
     bool summed;    /* rows were added up */
     double sum_err; /* largest |sum_j p_ij - 1| */
     bool timed;

@@ -35,8 +35,8 @@ static inline bool slice_mask_has(const struct slice_mask *m, int64_t g, int64_t
 }
 
 /* Take the choice of a device over (struct method_device): the mask of its lists, whose kernel
- * gathers the keys of `exec_bq` rows one by one, or 0. Of a mask that stays there only that is
- * noted. ERR_RUN if it has another unit. */
+ * gathers the keys of `exec_bq` rows one by one, or 0. If the mask stays there, only
+ * `exec_bq` is taken over. ERR_RUN if it has another unit. */
 int slice_mask_take(struct slice_mask *m, const struct device_choice *c, int64_t height,
                     int64_t width, int64_t exec_bq, struct err *err);
 

@@ -10,7 +10,6 @@
 #include "sim/blocks/exact.h"
 #include "sim/blocks/twins.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -19,7 +19,7 @@ enum tok_logits {
 
 /* Over the last `rows` query rows of a head with nq = nk:
  *   col[k]   = sum_q p[q][k]        slash[d] = sum_q p[q][q - d]        both [nk]
- * Of a bidirectional head slash[d] has the keys at q - d and at q + d.
+ * In a bidirectional head slash[d] has the keys at q - d and at q + d.
  * p_dtype: probabilities are rounded to it before they are summed (DT_F32: not further). */
 int token_scores(const struct head_in *in, int64_t rows, enum tok_logits logits, enum dtype p_dtype,
                  double *col, double *slash, struct err *err);

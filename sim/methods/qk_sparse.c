@@ -27,7 +27,6 @@
 #include "sim/blocks/unitkeys.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #define TILE 128

@@ -18,8 +18,6 @@
 #include "core/method.h"
 #include "sim/blocks/slicemask.h"
 
-#include <stdio.h>
-
 enum pattern { LOCAL, STRIDED, FIXED, MERGED };
 
 struct params {

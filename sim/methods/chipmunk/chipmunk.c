@@ -341,7 +341,7 @@ struct state {
     enum call call;
     struct chip_carry *carry; /* whose mask is applied, or was made; NULL: none */
 
-    /* Of a call that makes a mask: by the first select, or by take. */
+    /* Set for a call that makes a mask: the first select does, or take. */
     bool pending;
     double *raised;          /* [n] normalisers of the masses, owned */
     struct chip_given given; /* the same, for a device */

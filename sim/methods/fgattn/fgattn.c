@@ -51,6 +51,7 @@
  * one list. Cached: one Q K pass. Pooled: N_q/M x N_k dot products. */
 
 #define TIE 1e-3
+#define GATHERED 128 /* rows, and keys, that a kernel takes at once */
 
 /* The N of the threshold c/N. */
 static double fg_n(const struct fg_params *p, const struct head_in *in)
@@ -99,7 +100,7 @@ struct cached_run {
     double c, n;
 };
 
-/* Of the last unit only those that exist. */
+/* Keys that a group keeps; the last unit counts only those that exist. */
 static int64_t kept_keys(const struct slice_mask *m, int64_t g)
 {
     int64_t last = (m->nk - 1) / m->width, keys = slice_mask_count(m, g) * m->width;
@@ -257,8 +258,8 @@ out:
 
 /* ---- what it costs -------------------------------------------------------------------------- */
 
-/* One pass over all scores, e^(s - LSE) of each; before it another one for the normalisers. */
-/* What a choice costs. has_lse: the normalisers are there, from a dense call or an earlier step. */
+/* One pass over all scores, e^(s - LSE) of each; before it another one for the normalisers, unless
+ * they are there (has_lse), from a dense call or an earlier step. */
 static void fg_cached_cost(const struct head_in *in, bool has_lse, struct select_cost *c)
 {
     const struct attn_in *x = &in->x;
@@ -288,22 +289,18 @@ static void fg_pooled_cost(const struct fg_params *p, const struct head_in *in,
 
 /* ---- chosen elsewhere ----------------------------------------------------------------------- */
 
-/* The mask that somebody else chose for the whole head, in units of M x width, without the forced
- * slices or with them. Initialises *out; *keys_min as in fg_stats. ERR_RUN: lists of other units.
- */
-static int fg_given_mask(const struct fg_params *p, const struct head_in *in, const struct mask *m,
-                         struct slice_mask *out, int64_t *keys_min, struct err *err)
+/* The lists that a device chose for the whole head, without the forced slices or with them.
+ * Initialises *out; *keys_min as in fg_stats. */
+static int fg_given_mask(const struct fg_params *p, const struct head_in *in,
+                         const struct device_choice *c, struct slice_mask *out, int64_t *keys_min,
+                         struct err *err)
 {
-    const struct attn_in *x = &in->x;
     int rc = 0;
 
-    if (m->form != MASK_LISTS || m->bq != p->M || m->bk != p->width)
-        return err_set(err, ERR_RUN, "a choice in units of %lld x %lld, expected %lld x %lld",
-                       (long long)m->bq, (long long)m->bk, (long long)p->M, (long long)p->width);
-    TRY(slice_mask_init(out, x->nq, x->nk, x->causal, p->M, p->width, err));
+    TRY(slice_mask_take(out, c, p->M, p->width, GATHERED, err));
+    out->exec_bk = GATHERED;
     *keys_min = INT64_MAX;
     for (int64_t g = 0; g < out->groups; g++) {
-        mask_mark_units(out->bits + g * out->words, m->col + m->ptr[g], m->ptr[g + 1] - m->ptr[g]);
         force(out, in, g);
         *keys_min = MIN(*keys_min, kept_keys(out, g));
     }
@@ -688,7 +685,7 @@ static void take_counts(struct state *s, const struct device_choice *c)
 {
     const struct accel_units *u = c->counts;
     c->exec->exec = EXEC_GATHER; /* as slice_mask_lists has it */
-    c->exec->exec_bq = c->exec->exec_bk = 128;
+    c->exec->exec_bq = c->exec->exec_bk = GATHERED;
     s->pending = false;
     s->stays = true;
     s->pairs = u->pairs;
@@ -704,12 +701,12 @@ static int take(void *state, const struct device_choice *c, struct err *err)
     struct state *s = state;
     int64_t keys_min;
     if (s->call == CALL_REUSE)
-        return fg_given_mask(s->params, &s->in, c->lists, &s->fresh, &keys_min, err);
+        return fg_given_mask(s->params, &s->in, c, &s->fresh, &keys_min, err);
     if (!c->lists) {
         take_counts(s, c);
         return 0;
     }
-    int rc = fg_given_mask(s->params, &s->in, c->lists, &s->own, &s->stats.keys_min, err);
+    int rc = fg_given_mask(s->params, &s->in, c, &s->own, &s->stats.keys_min, err);
     s->has_keys_min = !rc && s->params->mode == FG_CACHED;
     if (!rc)
         keep_mask(s);

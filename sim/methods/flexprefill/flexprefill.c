@@ -274,7 +274,7 @@ static void set_column(struct block_map *m, int64_t j)
         block_map_set(m, i, j);
 }
 
-/* Of a bidirectional head on both sides. */
+/* Diagonal d; in a bidirectional head on both sides. */
 static void set_diagonal(struct block_map *m, int64_t d)
 {
     for (int64_t i = d; i < m->rows; i++) {

@@ -965,7 +965,6 @@ static int select_group(struct state *s, struct mask *m, int64_t g, int64_t r0, 
     return group_by_mass(s, m, g, r0, r1, err);
 }
 
-/* The rows of a device's mask. */
 /* A query block that the device chose for. */
 static void note_given(struct state *s, int64_t r1, int64_t kept)
 {
@@ -976,6 +975,7 @@ static void note_given(struct state *s, int64_t r1, int64_t kept)
     s->row_max = MAX(s->row_max, kept);
 }
 
+/* The rows of a device's mask. */
 static int select_given(struct state *s, int64_t row0, int64_t row1, struct mask *out,
                         struct err *err)
 {

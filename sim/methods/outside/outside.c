@@ -23,10 +23,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- files of masks -------------------------------------------------------------------------- */
-
-/* ---- arrays: boolean, compressed rows of blocks, the lists of a BlockMask -------------------- */
-
 /* ---- names ---------------------------------------------------------------------------------- */
 
 /* The last word of a name says what the array is. */

@@ -867,9 +867,8 @@ static bool has_gpu_side(const struct sale_config *c, char why[160])
 {
     if (c->bits == 4 && c->f16)
         return true;
-    snprintf(why, 160, "the GPU side has the estimate of 4 bits in fp16, not bits=%d%s", c->bits,
-             c->f16 ? "" : ":thr_dtype=f32");
-    return false;
+    return method_refuses(why, "the GPU side has the estimate of 4 bits in fp16, not bits=%d%s",
+                          c->bits, c->f16 ? "" : ":thr_dtype=f32");
 }
 
 static bool rule(const void *state, struct rule *rule, char why[160])
@@ -1055,10 +1054,8 @@ static bool judges(const void *params, char why[160])
     const struct params *p = params;
     struct sale_config c = resolve(p, 1);
     if (p->arith == ARITH_SAGE1 || p->quant)
-        snprintf(why, 160, "no CUDA kernel for arith=sage1; arith=exact has one");
-    else
-        return has_gpu_side(&c, why);
-    return false;
+        return method_refuses(why, "no CUDA kernel for arith=sage1; arith=exact has one");
+    return has_gpu_side(&c, why);
 }
 
 static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,

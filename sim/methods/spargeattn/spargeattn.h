@@ -123,7 +123,7 @@ int64_t sparge_tiles(int64_t nq_blocks, int64_t nk_blocks, const struct sparge_r
 /* The number by which the official code divides the kept tiles; causal n_q floor((n_k + 2) / 2). */
 int64_t sparge_native_tiles(int64_t nq_blocks, int64_t nk_blocks, bool causal);
 
-/* ---- per-head search (spargeattn_calibrate.c) ----------------------------------------------- */
+/* ---- per-head search ------------------------------------------------------------------------ */
 
 /* One evaluated setting. */
 struct sparge_point {

@@ -106,7 +106,7 @@ static int64_t trial_band(const struct svg_band *b, int64_t x, int64_t blocks, i
 static int64_t trial_positions(const struct svg_band *b, int64_t x, struct span *out)
 {
     int64_t video = b->T * b->F, n = svg_band_tokens(b), v0 = video_start(b);
-    int64_t blocks = (video + SVG_BLOCK - 1) / SVG_BLOCK, count;
+    int64_t blocks = ceil_div(video, SVG_BLOCK), count;
     bool text = x < v0 || x >= v0 + video;
 
     if (b->family == SVG_COG && b->temporal)
@@ -165,7 +165,7 @@ int64_t svg_band_row(const struct svg_band *b, int64_t token, struct span *out)
     int64_t runs = svg_band_positions(b, svg_band_position(b, token), run);
     for (int64_t k = 0; k < runs; k++)
         n = push(out, n, run[k].lo, MIN(run[k].hi, v0));
-    /* Of the positions [lo, hi) frame f holds the places p with lo <= p T + f < hi. */
+    /* Frame f holds the places p with lo <= p T + f < hi of the positions [lo, hi). */
     for (int64_t f = 0; f < b->T; f++)
         for (int64_t k = 0; k < runs; k++) {
             int64_t lo = MAX(run[k].lo, v0) - v0, hi = MIN(run[k].hi, v1) - v0;
@@ -234,9 +234,7 @@ out:
     return rc;
 }
 
-/* ---- which of two masks is better ------------------------------------------------------------ */
-
-/* ---- exact ---------------------------------------------------------------------------------- */
+/* ---- exact errors of two masks --------------------------------------------------------------- */
 
 /* Rows of one mask that are computed together: all of a stretch when every row is wanted. */
 #define STRETCH 64
@@ -280,7 +278,7 @@ static int classify_exact(const struct head_in *in, const struct svg_band trial[
     TRY(mem_alloc(&out, step * in->x.dv, sizeof *out, "trial output", err));
     TRY(mem_alloc(&lse, step, sizeof *lse, "trial normaliser", err));
     for (int64_t r = 0; r < n_rows; r += step) {
-        int64_t row0 = rows ? rows[r] : r, row1 = row0 + (n_rows - r < step ? n_rows - r : step);
+        int64_t row0 = rows ? rows[r] : r, row1 = row0 + MIN(n_rows - r, step);
         for (int k = 0; k < 2; k++)
             TRY(exact_error(in, &trial[k], row0, row1, out, lse, &sum[k], pairs, err));
     }
@@ -337,7 +335,7 @@ static int rounded_init(struct rounded *w, const struct attn_in *x, const struct
     TRY(mem_alloc(&w->sums, x->dv, sizeof *w->sums, "trial output", err));
     TRY(mem_alloc(&w->golden, x->dv, sizeof *w->golden, "trial output", err));
     TRY(mem_alloc(&w->out, x->dv, sizeof *w->out, "trial output", err));
-    TRY(mem_alloc(&w->spans, a > b ? a : b, sizeof *w->spans, "trial mask", err));
+    TRY(mem_alloc(&w->spans, MAX(a, b), sizeof *w->spans, "trial mask", err));
 out:
     return rc;
 }
@@ -384,15 +382,16 @@ int svg_classify(const struct head_in *in, const struct svg_band trial[2], const
                  int64_t n_rows, bool bf16, struct svg_class *out, struct err *err)
 {
     double sum[2] = {0}, pairs = 0;
-    double n = (double)((rows ? n_rows : in->x.nq) * in->x.dv);
     int rc = 0;
 
+    n_rows = rows ? n_rows : in->x.nq;
+    double n = (double)(n_rows * in->x.dv);
     if (bf16)
-        TRY(classify_bf16(in, trial, rows, rows ? n_rows : in->x.nq, sum, err));
+        TRY(classify_bf16(in, trial, rows, n_rows, sum, err));
     else
-        TRY(classify_exact(in, trial, rows, rows ? n_rows : in->x.nq, sum, &pairs, err));
+        TRY(classify_exact(in, trial, rows, n_rows, sum, &pairs, err));
     out->pairs = pairs;
-    out->rows = rows ? n_rows : in->x.nq;
+    out->rows = n_rows;
     for (int k = 0; k < 2; k++)
         out->mse[k] = bf16 ? round_bf16(sum[k] / n) : sum[k] / n;
     out->temporal = out->mse[1] < out->mse[0];
@@ -482,7 +481,6 @@ static int make_band(const struct params *p, const struct head_in *in, enum svg_
 {
     int64_t F = in->geom.h * in->geom.w, n = in->x.nq + in->n_padding;
     int64_t text = in->geom.text + in->n_padding;
-    bool wan = family == SVG_WAN || family == SVG_COSMOS;
     double target = !isnan(p->target)           ? p->target
                     : !isnan(s->preset->target) ? s->preset->target
                     : family == SVG_WAN         ? 0.3
@@ -499,7 +497,7 @@ static int make_band(const struct params *p, const struct head_in *in, enum svg_
         .T = in->geom.t,
         .F = F,
         .text = in->geom.text,
-        .sink = p->sink < 0 ? wan : p->sink == 1,
+        .sink = p->sink < 0 ? wan_like(family) : p->sink == 1,
         .width = svg_half_width(family, s->width_frames, F, p->profile == PROFILE_PLAIN)};
     return 0;
 }
@@ -516,9 +514,9 @@ static void sample_size(const struct state *s, int64_t *n, int64_t *limit)
     *n = s->preset->rows;
     if (p->rows)
         parse_rows(p->rows, n, &none); /* validate has read it */
-    *n = *n < s->x.nq ? *n : s->x.nq;
+    *n = MIN(*n, s->x.nq);
     *limit = p->row_limit != INT64_MIN ? p->row_limit : everywhere ? s->x.nq : 10000;
-    *limit = *limit < s->x.nq ? *limit : s->x.nq;
+    *limit = MIN(*limit, s->x.nq);
 }
 
 /* *rows = NULL: all. */
@@ -612,12 +610,11 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 {
     struct state *s = state;
     const struct svg_band *b = &s->band;
-    bool wan = b->family == SVG_WAN || b->family == SVG_COSMOS;
     int rc = classify(s, err);
 
     if (rc)
         return rc;
-    if (!s->dense && (b->temporal || !wan))
+    if (!s->dense && (b->temporal || !wan_like(b->family)))
         return svg_band_mask(b, row0, row1, out, err);
     if (s->dense)
         mask_full(out, s->x.nq, s->x.nk, row0, row1, false);
@@ -631,8 +628,8 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
 static int report_band(const struct state *s, struct record *r, struct err *err)
 {
     int64_t all = s->x.nq + s->n_padding;
-    int64_t side = (s->x.nq + SVG_BLOCK - 1) / SVG_BLOCK;
-    int64_t side_all = (all + SVG_BLOCK - 1) / SVG_BLOCK;
+    int64_t side = ceil_div(s->x.nq, SVG_BLOCK);
+    int64_t side_all = ceil_div(all, SVG_BLOCK);
     struct tile_count tiles = {SVG_BLOCK, SVG_BLOCK, 0, side * side, side * side};
     struct svg_count c;
     int rc = 0;
@@ -672,19 +669,18 @@ static bool rule(const void *state, struct rule *rule, char why[160])
     if (s->bf16 || rows == 0)
         return method_refuses(why, "the GPU side has sampled rows with arith=f32");
     trial_bands(s, trial);
-    rule->of.svg1 =
-        (struct svg1_rule){.frames = s->band.T,
-                           .frame = s->band.F,
-                           .text = s->band.text,
-                           .wide = s->band.family == SVG_WAN || s->band.family == SVG_COSMOS,
-                           .front = s->band.family == SVG_COG,
-                           .sink = trial->sink,
-                           .trial = trial->trial,
-                           .width = trial->width,
-                           .rows = rows,
-                           .limit = limit,
-                           .seed = s->seed,
-                           .stream = call_stream(STREAM_ROWS, s->in)};
+    rule->of.svg1 = (struct svg1_rule){.frames = s->band.T,
+                                       .frame = s->band.F,
+                                       .text = s->band.text,
+                                       .wide = wan_like(s->band.family),
+                                       .front = s->band.family == SVG_COG,
+                                       .sink = trial->sink,
+                                       .trial = trial->trial,
+                                       .width = trial->width,
+                                       .rows = rows,
+                                       .limit = limit,
+                                       .seed = s->seed,
+                                       .stream = call_stream(STREAM_ROWS, s->in)};
     return true;
 }
 

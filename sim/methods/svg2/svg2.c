@@ -304,7 +304,7 @@ struct state {
     int64_t *first;
     int32_t *key;
 
-    /* Of a call that chooses: by the first select, or by take. */
+    /* Set for a call that chooses: the first select does, or take. */
     bool pending;
     uint64_t seed;
     struct svg2_cut cut;
