@@ -224,10 +224,8 @@ struct curve {
 
 static double unit_mean(const struct unit_values *v, const struct unit *u)
 {
-    for (int64_t i = 0; i < v->n; i++)
-        if (v->u[i].layer == u->layer && v->u[i].head == u->head)
-            return v->u[i].sum / (double)v->u[i].calls;
-    return NAN;
+    const struct unit *own = unit_at(v, u->layer, u->head);
+    return own ? own->sum / (double)own->calls : NAN;
 }
 
 /* One setting is a point of every unit's curve. */
