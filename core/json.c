@@ -50,6 +50,8 @@ int json_read_text(const char *text, size_t len, const char *name, json_t **out,
         json_decref(doc); /* it may lack something */
         return err_set(err, ERR_NOMEM, "%s: out of memory", name);
     }
+    if (!doc && !memchr(text, '\n', len ? len - 1 : 0)) /* a line; `name` may have its number */
+        return err_set(err, ERR_INPUT, "%s: column %d: not valid JSON: %s", name, e.column, e.text);
     if (!doc)
         return err_set(err, ERR_INPUT, "%s: line %d column %d: not valid JSON: %s", name, e.line,
                        e.column, e.text);

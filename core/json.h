@@ -19,7 +19,7 @@
 void json_watch_memory(void);
 
 /* Parse a whole file or text; duplicate keys, invalid UTF-8, trailing text are refused with
- * ERR_INPUT naming `path`, line and column. *out is a new reference (json_decref). */
+ * ERR_INPUT naming `path`, line (of several) and column. *out is a new reference (json_decref). */
 int json_read_file(const char *path, size_t max_bytes, json_t **out, struct err *err);
 int json_read_text(const char *text, size_t len, const char *name, json_t **out, struct err *err);
 

@@ -40,7 +40,6 @@ static bool is_member(const struct recipe *r, const struct claim *c, const char 
 /* The set of members: a list, a key of records, the cases or a variable; with X, that is in it. */
 static int check_set(const struct recipe *r, const struct claim *c, struct err *err)
 {
-    static const char *const keys[] = {"step", "layer", "head", "trace"};
     const char *name = json_string_value(c->set);
     size_t i;
     json_t *v;
@@ -58,9 +57,8 @@ static int check_set(const struct recipe *r, const struct claim *c, struct err *
         return !c->x || json_has_text(c->set, c->x)
                    ? 0
                    : err_set(err, ERR_INPUT, "no such member: '%s'", c->x);
-    for (i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (name && strcmp(keys[i], name) == 0)
-            return 0;
+    if (name && claim_record_key(name))
+        return 0;
     bool cases = name && strcmp(name, "cases") == 0;
     const json_t *full = name ? recipe_variable(r, false, name) : NULL;
     const json_t *quick = name ? recipe_variable(r, true, name) : NULL;

@@ -59,8 +59,7 @@ static void label_of(const struct page *p, const char *value, char *out, size_t 
     snprintf(out, size, "%s", value);
 }
 
-/* Keys of records whose values a claim may compare. */
-static bool is_record_key(const char *key)
+bool claim_record_key(const char *key)
 {
     return strcmp(key, "step") == 0 || strcmp(key, "layer") == 0 || strcmp(key, "head") == 0 ||
            strcmp(key, "trace") == 0;
@@ -100,10 +99,10 @@ static int add_member(const struct page *p, const struct claim *c, const char *m
                                                  : page_where(rule_of(p, metric), NULL, NULL);
     if (key)
         json_object_set_new(m->where, key, json_string(value));
-    m->of_setting = key && !is_record_key(key);
+    m->of_setting = key && !claim_record_key(key);
     if (key && strcmp(key, "trace") == 0)
         snprintf(m->label, sizeof m->label, "sample %d", all->n);
-    else if (key && is_record_key(key))
+    else if (key && claim_record_key(key))
         snprintf(m->label, sizeof m->label, "%s %d", key, atoi(value));
     else if (key)
         label_of(p, value, m->label, sizeof m->label);
@@ -132,13 +131,13 @@ static void values_of(const struct page *p, const struct claim *c, const char *m
         json_object_foreach((json_t *)p->recipe->cases, name, v) str_list_add(values, name);
         return;
     }
-    for (int i = 0; i < p->plan->n && !is_record_key(set); i++) {
+    for (int i = 0; i < p->plan->n && !claim_record_key(set); i++) {
         const struct step *s = &p->plan->s[i];
         const char *value = s->recipe == p->at && s->model == model ? step_value(s, set) : NULL;
         if (value && !str_list_has(values, value))
             str_list_add(values, value);
     }
-    if (!is_record_key(set))
+    if (!claim_record_key(set))
         return;
     where = own ? json_incref((json_t *)own) : page_where(rule_of(p, metric), NULL, NULL);
     struct choice choice = choice_of(p, c, metric, model, where);
@@ -225,10 +224,8 @@ struct curve {
 
 static double unit_mean(const struct unit_values *v, const struct unit *u)
 {
-    for (int64_t i = 0; i < v->n; i++)
-        if (v->u[i].layer == u->layer && v->u[i].head == u->head)
-            return v->u[i].sum / (double)v->u[i].calls;
-    return NAN;
+    const struct unit *own = unit_at(v, u->layer, u->head);
+    return own ? own->sum / (double)own->calls : NAN;
 }
 
 /* One setting is a point of every unit's curve. */

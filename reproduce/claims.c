@@ -87,18 +87,15 @@ static void sample_free(struct claim_sample *s)
 }
 
 /* The unit of another member that stands at the same place; NULL: it has none. */
-static const struct unit *unit_at(const struct member *m, const struct unit *u)
+static const struct unit *same_unit(const struct member *m, const struct unit *u)
 {
-    for (int64_t i = 0; i < m->units.n; i++)
-        if (m->units.u[i].layer == u->layer && m->units.u[i].head == u->head)
-            return &m->units.u[i];
-    return NULL;
+    return unit_at(&m->units, u->layer, u->head);
 }
 
 static bool all_have(const struct member *const *m, int n, const struct unit *u)
 {
     for (int g = 1; g < n; g++)
-        if (!unit_at(m[g], u))
+        if (!same_unit(m[g], u))
             return false;
     return true;
 }
@@ -115,7 +112,7 @@ static int sample_make(const struct member *const *m, int n, bool apart, struct 
         for (int64_t i = 0; i < of->n; i++) {
             if (!apart && !all_have(m, n, &of->u[i]))
                 continue;
-            const struct unit *u = unit_at(m[g], &of->u[i]);
+            const struct unit *u = same_unit(m[g], &of->u[i]);
             s->x[g][s->n[g]++] = u->sum / (double)u->calls;
         }
     }
@@ -129,7 +126,7 @@ static bool same_units(const struct members *all)
         if (all->m[k].units.n != all->m[0].units.n)
             return false;
         for (int64_t i = 0; i < all->m[0].units.n; i++)
-            if (!unit_at(&all->m[k], &all->m[0].units.u[i]))
+            if (!same_unit(&all->m[k], &all->m[0].units.u[i]))
                 return false;
     }
     return true;
@@ -259,7 +256,7 @@ static bool is_unmoved(const struct claim *c, const struct members *all)
         return false;
     for (int k = 0; k < all->n; k++)
         for (int64_t i = 0; i < all->m[0].units.n; i++) {
-            const struct unit *u = &all->m[0].units.u[i], *w = unit_at(&all->m[k], u);
+            const struct unit *u = &all->m[0].units.u[i], *w = same_unit(&all->m[k], u);
             if (!all->m[k].of_setting || w->sum != u->sum || w->calls != u->calls)
                 return false;
         }

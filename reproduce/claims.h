@@ -51,6 +51,9 @@ struct members {
     char reason[200]; /* why there are no numbers; "": see m */
 };
 
+/* Is it a key of records whose values a claim may compare? (claimmembers.c) */
+bool claim_record_key(const char *key);
+
 /* Members of a claim for a model (claimmembers.c). */
 int claim_members(const struct page *p, const struct claim *c, int model, struct members *all,
                   struct err *err);

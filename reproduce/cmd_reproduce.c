@@ -178,7 +178,8 @@ static int read_recipes(struct session *s, const struct str_list *items, struct 
     all_ids(&s->data, &ids);
     TRY(check_items(items, &ids, err));
     if (s->o.only && strspn(s->o.only, "TKM,") != strlen(s->o.only))
-        FAIL(err, ERR_USAGE, "reproduce: --only %s: T, K and M, separated by commas", s->o.only);
+        FAIL(err, ERR_USAGE, "reproduce: --only %s: expected T, K and M, separated by commas",
+             s->o.only);
     TRY(mem_zalloc(&s->recipes, ids.n, sizeof *s->recipes, "recipes", err));
     for (int64_t i = 0; i < ids.n; i++) {
         if (!s->o.list && !wanted(items, ids.items[i]))

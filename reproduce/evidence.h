@@ -80,6 +80,8 @@ int evidence_units(const struct evidence *e, const struct choice *c, const char 
 /* Has the record a number for the expression? */
 bool evidence_reads(const char *metric, const struct record *r);
 
+/* The unit at a place; NULL: none. */
+struct unit *unit_at(const struct unit_values *v, int layer, int head);
 void unit_values_free(struct unit_values *v);
 
 /* The metric "score" is the grade of a prompt, whatever its task calls it.

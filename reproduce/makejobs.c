@@ -274,7 +274,7 @@ static void last_error(const char *id, char why[300])
 {
     struct buf b = {0}, path = {0};
     struct err ignored = {0};
-    snprintf(why, 300, "the command ended without a message");
+    snprintf(why, 300, "the command ended without a message; jobs/make.log may say why");
     buf_printf(&path, "%s.part/log.txt", id);
     if (buf_read_file(&b, buf_str(&path), (size_t)1 << 26, &ignored) == 0) {
         const char *found = NULL;

@@ -11,7 +11,6 @@
 #include "core/sealed.h"
 #include "reproduce/pagetext.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -81,7 +80,7 @@ static int page_path(const struct recipe *r, const char *suffix, struct buf *pat
 {
     buf_reset(path);
     buf_puts(path, "../pages/");
-    page_file(r, path);
+    page_file(r->id, path);
     buf_printf(path, ".%s", suffix);
     return buf_check(path, "path", err);
 }
@@ -114,7 +113,7 @@ static int copy_figure(const struct output *o, int recipe, struct err *err)
             buf_reset(&content);
             buf_printf(&from, "%s/figure.%s", s->id, suffixes[k]);
             buf_puts(&to, "../figures/");
-            page_file(&p->recipes[recipe], &to);
+            page_file(p->recipes[recipe].id, &to);
             buf_printf(&to, ".%s", suffixes[k]);
             TRY(make_dirs("../figures", err));
             TRY(buf_read_file(&content, buf_str(&from), (size_t)64 << 20, err));
@@ -181,8 +180,7 @@ static int write_index(const struct output *o, struct err *err)
     json_object_foreach(o->made, id, v)
     {
         buf_puts(&b, "<li><a href=\"pages/");
-        for (const char *c = id; *c; c++)
-            buf_put(&b, *c == ':' ? "-" : c, 1);
+        page_file(id, &b);
         buf_puts(&b, ".html\">");
         html_text(id, &b);
         buf_puts(&b, "</a> ");

@@ -50,7 +50,6 @@ struct page_cell {
     struct str_list records; /* keys, hashed */
     const char *jobs[8];     /* IDs of the jobs behind it */
     int n_jobs;
-    bool strong; /* bold */
 };
 
 struct page_block {

@@ -77,8 +77,8 @@ bool page_has_figure(const struct page *p)
     return false;
 }
 
-void page_file(const struct recipe *r, struct buf *b)
+void page_file(const char *id, struct buf *b)
 {
-    for (const char *c = r->id; *c; c++)
+    for (const char *c = id; *c; c++)
         buf_put(b, *c == ':' ? "-" : c, 1);
 }

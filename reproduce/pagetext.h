@@ -23,7 +23,7 @@ bool figure_number(const struct page *p, int64_t i, struct paper_number *out);
 /* Is there a finished drawing? */
 bool page_has_figure(const struct page *p);
 
-/* "spargeattn-9": the name of the page's files. */
-void page_file(const struct recipe *r, struct buf *b);
+/* "spargeattn-9": the name of the files of page "spargeattn:9". */
+void page_file(const char *id, struct buf *b);
 
 #endif

@@ -8,7 +8,6 @@
 #include "core/mem.h"
 #include "reproduce/pagetables.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* "CAPTION Ours: video-dit, 1,536 tokens (quick)." */
@@ -80,7 +79,7 @@ static int put_page(const struct page *p, bool html, struct buf *b, struct err *
     lead_text(p, &text);
     put_part(html, PARAGRAPH, &text, b);
     if (page_has_figure(p)) {
-        page_file(p->recipe, &text);
+        page_file(p->recipe->id, &text);
         buf_printf(b,
                    html ? "<p><img src=\"../figures/%s.png\" alt=\"\"></p>\n"
                         : "![](../figures/%s.png)\n\n",
@@ -197,7 +196,7 @@ int page_tex(const struct page *p, struct buf *b, struct err *err)
 {
     struct buf text = {0}, file = {0};
     int rc = 0;
-    page_file(p->recipe, &file);
+    page_file(p->recipe->id, &file);
     buf_printf(b, "%% %s\n", buf_str(&p->title));
     TRY(put_floats(p, b, err));
     if (page_has_figure(p)) {

@@ -201,11 +201,16 @@ static bool has_field(const struct recipe *r, const char *axis, const char *fiel
     if (strcmp(field, "length") == 0)
         return true;
     json_array_foreach(json_object_get(r->item, "blocks"), b, block)
-        json_array_foreach(json_object_get(block, axis), i, o) if (json_object_get(o, field))
+        json_array_foreach(json_object_get(block, axis), i, o)
     {
-        return true;
+        if (json_object_get(o, field))
+            return true;
     }
-    json_array_foreach(r->extra, i, o) if (json_object_get(o, field)) return true;
+    json_array_foreach(r->extra, i, o)
+    {
+        if (json_object_get(o, field))
+            return true;
+    }
     return false;
 }
 
@@ -302,12 +307,14 @@ static int check_ours(const struct recipe *r, const struct app *app, struct err 
                  buf_str(&r->path), i + 1, r->layout, row, column);
     }
     const char *pattern;
-    json_object_foreach((json_t *)r->absent, pattern,
-                        o) if (!json_is_string(o) ||
-                               (!r->figure && !label_known(r, "rows", "label", pattern) &&
-                                !label_known(r, "columns", "head", pattern)))
-        FAIL(err, ERR_INPUT, "%s: absent: no label of %s is like '%s'", buf_str(&r->path),
-             r->layout, pattern);
+    json_object_foreach((json_t *)r->absent, pattern, o)
+    {
+        bool known = r->figure || label_known(r, "rows", "label", pattern) ||
+                     label_known(r, "columns", "head", pattern);
+        if (!known || !json_is_string(o))
+            FAIL(err, ERR_INPUT, "%s: absent: no label of %s is like '%s'", buf_str(&r->path),
+                 r->layout, pattern);
+    }
 out:
     return rc;
 }

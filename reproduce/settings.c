@@ -8,7 +8,6 @@
 #include "core/sealed.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* The value that all heads have; NAN: they differ, or have none. */

@@ -70,15 +70,21 @@ static int by_place(const void *a, const void *b)
     return x->layer != y->layer ? x->layer - y->layer : x->head - y->head;
 }
 
+struct unit *unit_at(const struct unit_values *v, int layer, int head)
+{
+    for (int64_t i = 0; i < v->n; i++)
+        if (v->u[i].layer == layer && v->u[i].head == head)
+            return &v->u[i];
+    return NULL;
+}
+
 /* The unit of a record, new if it is the first of it. */
 static int find_unit(struct unit_values *v, int64_t *cap, int layer, int head, struct unit **out,
                      struct err *err)
 {
-    for (int64_t i = 0; i < v->n; i++)
-        if (v->u[i].layer == layer && v->u[i].head == head) {
-            *out = &v->u[i];
-            return 0;
-        }
+    *out = unit_at(v, layer, head);
+    if (*out)
+        return 0;
     int rc = mem_grow(&v->u, cap, v->n + 1, sizeof *v->u, "units", err);
     if (!rc) {
         *out = &v->u[v->n++];

@@ -67,16 +67,11 @@ int evalcmd_finish(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-void evalcmd_log_text(struct buf *b)
-{
-    assert_ok(buf_read_file(b, evalcmd_own_path("log"), 1 << 20, &err), &err);
-}
-
 void evalcmd_run_ok(const char *line)
 {
     struct buf b = {0};
     int code = evalcmd_finish(evalcmd_start(line));
-    evalcmd_log_text(&b);
+    assert_ok(buf_read_file(&b, evalcmd_own_path("log"), 1 << 20, &err), &err);
     ck_assert_msg(code == 0, "%s -> %d %s", line, code, buf_str(&b));
     buf_free(&b);
 }

@@ -16,7 +16,6 @@ const char *evalcmd_own_path(const char *name);
 /* Start `lacuna` with words separated by spaces, its output in the file "log"; its exit code. */
 pid_t evalcmd_start(const char *line);
 int evalcmd_finish(pid_t pid);
-void evalcmd_log_text(struct buf *b);
 
 /* Both, and exit code 0. */
 void evalcmd_run_ok(const char *line);

@@ -4,9 +4,7 @@
 #include "core/mem.h"
 #include "tests/harness/suite.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 struct record *fixture_record(struct fixture_records *f, const char *method, const char *params,

@@ -53,7 +53,7 @@ static inline void suite_mark(const char *file, int line)
         err_clear(err);                                                                            \
     } while (0)
 
-/* A fresh directory below $TMPDIR or build/tmp, removed at exit of the test process. */
+/* A fresh directory below $TMPDIR or /tmp, removed at exit of the test process. */
 const char *test_tmpdir(void);
 
 /* A name in it. The text stays valid for the next seven calls. */

@@ -177,7 +177,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("accelfilter");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, same_record_as_on_the_cpu, 0, 2);
     tcase_add_test(t, what_is_asked_for);
     tcase_add_test(t, what_is_skipped);

@@ -343,7 +343,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("accelown");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, same_record_as_on_the_cpu);
     tcase_add_test(t, hashed_as_on_the_cpu);
     tcase_add_test(t, times_of_operands);

@@ -882,7 +882,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("analyze");
     TCase *c = tcase_create("analyze");
-    tcase_set_timeout(c, 60);
     tcase_add_checked_fixture(c, begin, end);
     tcase_add_test(c, statistics_of_four_values_by_hand);
     tcase_add_test(c, statistics_of_few_or_odd_values);

@@ -1094,7 +1094,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("calls");
     TCase *t = tcase_create("all");
-    tcase_set_timeout(t, 60);
     tcase_add_test(t, heads_say_what_they_say_one_by_one);
     tcase_add_test(t, masks_may_stay_on_the_device);
     tcase_add_test(t, static_masks_are_shared);

@@ -1030,7 +1030,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("charts");
     TCase *c = tcase_create("charts");
-    tcase_set_timeout(c, 120);
     tcase_add_checked_fixture(c, begin, end);
     tcase_add_test(c, a_method_whose_selection_was_not_measured_is_hatched);
     tcase_add_test(c, where_all_selections_were_measured_nothing_is_hatched);

@@ -575,7 +575,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("claims");
     TCase *t = tcase_create("claims");
-    tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, begin, NULL);
     tcase_add_test(t, ranks_follow_the_order);
     tcase_add_test(t, a_spread_is_between_the_outer_groups);

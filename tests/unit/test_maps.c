@@ -429,7 +429,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("maps");
     TCase *c = tcase_create("maps");
-    tcase_set_timeout(c, 120);
     tcase_add_checked_fixture(c, begin, end);
     tcase_add_test(c, a_map_that_gnuplot_leaves_out_is_an_error);
     tcase_add_test(c, a_map_of_one_row_or_cell_is_drawn);

@@ -990,7 +990,6 @@ Suite *make_suite(void)
 {
     Suite *s = suite_create("plots");
     TCase *c = tcase_create("plots");
-    tcase_set_timeout(c, 120);
     tcase_add_checked_fixture(c, begin, end);
     tcase_add_test(c, text_cannot_leave_its_quotes);
     tcase_add_loop_test(c, quotes_are_drawn_wherever_they_stand, 0, 6);
