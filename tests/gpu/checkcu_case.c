@@ -203,7 +203,7 @@ int cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct
         csr = (struct attn_csr){.ptr = r->ptr, .col = r->col};
     }
     r->plan_ns = -clock_ns();
-    TRY(attn_plan_make(p, &r->kernel->tile, csr.ptr ? &csr : NULL, g->sms, c->split, &r->plan,
+    TRY(attn_plan_make(p, &r->kernel->tile, csr.ptr ? &csr : NULL, c->split ? g->sms : 1, &r->plan,
                        err));
     r->plan_ns += clock_ns();
     TRY(attn_job_init(g, p, r->kernel, &r->plan, &x, &r->job, err));
