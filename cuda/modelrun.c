@@ -231,7 +231,7 @@ out:
     return rc;
 }
 
-/* Of one head, to sum and max on the host. */
+/* The map of one head, to sum and max on the host. */
 static int make_head(struct model_run *r, const struct map_source *s, int head, int64_t pool,
                      float *sum, float *max, struct err *err)
 {

@@ -22,8 +22,10 @@
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
-/* The run that begins with head `first` of n heads in groups. */
+/* May heads a and b be of one run? */
 typedef bool same_head_fn(const void *ctx, int a, int b);
+
+/* The run that begins with head `first` of n heads in groups. */
 static struct head_run run_from(int n, int group, int first, same_head_fn *same, const void *ctx)
 {
     int end = first + 1;

@@ -39,8 +39,8 @@ struct select_job;
 typedef int own_make_fn(struct gpu *g, const struct select_job *job, struct err *err);
 
 /* The result of a selection. Row r = head * groups + group of the map has a bit for each unit of bk
- * keys. Lists of blocks and tiles with bits are made of maps: there (cuda/attn/maplists.h,
- * maptiles.h), or on the host of a fetched one. */
+ * keys. Lists of blocks and tiles with bits are made of maps: there (cuda/attn/mapplan.h), or on
+ * the host of a fetched one. */
 struct select_lists {
     int64_t bq, bk, groups, units; /* groups = ceil(nq / bq), units = ceil(nk / bk), per head */
     int64_t rows, words;           /* heads * groups; 32-bit words of a row of the map */

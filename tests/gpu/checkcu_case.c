@@ -47,7 +47,7 @@ static void fill_token(const struct cu_case *k, int which, int64_t at, int64_t i
     bool score = which < 2;
     int64_t nk = k->problem.nk, warp = i / 16 % 4;
     /* DATA_RISING, first channel: early keys gain 61 or 55 in log2 units of a probability, times 0
-     * to 3/2 by query. Of four warps one mixes these, in one the sums stay below the limit, in one
+     * to 3/2 by query. One warp of four mixes these, in one the sums stay below the limit, in one
      * they exceed it by the second gain, and the first still counts, in one by the first.
      */
     double rise = which == 0   ? sqrt(d) * (double)(warp ? warp : i % 4) / 2

@@ -654,7 +654,7 @@ static bool like_before(size_t i)
     return strncmp(a, b, n) == 0;
 }
 
-/* Of the small cases every third; in brief, of a setting like the one before (`like`), only those
+/* Every third of the small cases; in brief, of a setting like the one before (`like`), only those
  * of 129 and 300 tokens. */
 static int check_setting(struct gpu *g, const struct method_run *run,
                          const struct cu_choice *choice, bool like, struct tally *t,
