@@ -20,7 +20,6 @@
 #include "cuda/modelrun.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -540,7 +539,6 @@ static int begin(struct decoder *d, const int32_t *tokens, int64_t n, struct err
     if (n < 1 || n > d->cap)
         FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)n, (long long)d->cap);
     attn_job_free(&d->attend);
-    d->attend = (struct attn_job){0};
     gpu_release(g, d->base);
     d->shape.tokens = n;
     TRY(make_attention(d, err));

@@ -9,9 +9,9 @@
 #ifndef LACUNA_SELECT_H
 #define LACUNA_SELECT_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/accel.h"
 #include "core/mask.h"
@@ -141,8 +141,6 @@ int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t
 int select_fetch_rows(struct gpu *g, const struct select_job *job, int64_t row0, int64_t row1,
                       int64_t **ptr, int32_t **col, struct err *err);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif
