@@ -194,9 +194,9 @@ static inline bool accel_on_device(const struct accel_call *call)
     return call->heads->choice.keep_on_device && call->heads->choice.keep_on_device->on_device;
 }
 
-/* Kept blocks of heads [first, first + count) of a call: all heads, or a section of
- * whole groups where the lists of all would take too much memory. The section that begins with head
- * 0 is timed together with the choice of all masks and with dense attention.
+/* Kept blocks of heads [first, first + count) of a call: all heads, or a section of whole groups
+ * where the lists of all would take too much memory. The section that begins with head 0 is timed
+ * together with the choice of all masks and with dense attention.
  *
  * Row (h - first) * groups + g of the lists is group g of bq query rows of head h:
  * - It has the blocks col[ptr[row] .. ptr[row + 1]) of bk keys. They ascend, are unique, and each
@@ -304,8 +304,7 @@ struct accel {
 
     /* Dense attention of the head with the number `data`, of the call that is on the device or a
      * call of one: lse [nq] (natural log, -inf for a row that sees no key) and, unless NULL, out
-     * [nq][dv], sums in fp32. Methods use it through sim/blocks/exact.h. NULL:
-     * not offered. */
+     * [nq][dv], sums in fp32. Methods use it through sim/blocks/exact.h. NULL: not offered. */
     int (*reference)(struct accel_session *s, const struct attn_in *x, uint64_t data, double *out,
                      double *lse, struct err *err);
 

@@ -6,7 +6,7 @@
  * of a chunk of tokens. Linear layers and residuals are exact to about 1e-5; attention takes
  * operands rounded to float16 (2^-12 each) and accumulates in float32.
  *
- * Of several states, each has its residual stream on the device; everything else is shared, one
+ * With several states, each has its residual stream on the device; everything else is shared, one
  * state after the other. Attention's outputs are float rows, whoever computed them, and go into the
  * output projection as bf16 terms.
  *
@@ -20,7 +20,6 @@
 #include "cuda/modelrun.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,7 +58,7 @@ struct decoder {
     float *norm;                    /* [hidden]: the last one */
     float *host;                    /* [rows][qdim + 2 kvdim] by tensor; owned, of one state */
 
-    /* Of several states (core/decoder.h); h is then the hidden state of the one at hand. */
+    /* For several states (core/decoder.h); h is then the hidden state of the one at hand. */
     float **states; /* [shape.states] of [cap][hidden]; the array is owned */
     int64_t cap;    /* tokens that everything has room for; shape.tokens are the sequence's */
     float *o_rows, *o_ref; /* [cap][qdim]: outputs of attention, of the state at hand and of 0 */
@@ -540,7 +539,6 @@ static int begin(struct decoder *d, const int32_t *tokens, int64_t n, struct err
     if (n < 1 || n > d->cap)
         FAIL(err, ERR_RUN, "%lld tokens, room for %lld", (long long)n, (long long)d->cap);
     attn_job_free(&d->attend);
-    d->attend = (struct attn_job){0};
     gpu_release(g, d->base);
     d->shape.tokens = n;
     TRY(make_attention(d, err));

@@ -52,7 +52,7 @@ int plan_attention(struct model_run *r, const struct attn_problem *p, bool bf16,
     struct attn_plan plan = {0};
     int rc = 0;
     TRY(attn_kernel_for(p, r->gpu.sm, bf16 ? ATTN_BF16 : ATTN_F16, &kernel, err));
-    TRY(attn_plan_make(p, &kernel->tile, NULL, r->gpu.sms, true, &plan, err));
+    TRY(attn_plan_make(p, &kernel->tile, NULL, r->gpu.sms, &plan, err));
     TRY(attn_job_init(&r->gpu, p, kernel, &plan, x, job, err));
 out:
     attn_plan_free(&plan);
@@ -231,7 +231,7 @@ out:
     return rc;
 }
 
-/* Of one head, to sum and max on the host. */
+/* The map of one head, to sum and max on the host. */
 static int make_head(struct model_run *r, const struct map_source *s, int head, int64_t pool,
                      float *sum, float *max, struct err *err)
 {

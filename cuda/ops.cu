@@ -564,7 +564,7 @@ int ops_take_rows(struct gpu *g, const void *table, enum dtype type, int64_t d, 
 #define MAX_D 128
 #define MAX_GROUP 8 /* heads that a block takes at a time */
 
-/* Of a part: the output not divided by its sum, the sum, the maximum. */
+/* A part has the output not divided by its sum, the sum, the maximum. */
 static inline __host__ __device__ int64_t part_floats(int d)
 {
     return d + 2;

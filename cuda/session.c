@@ -11,7 +11,6 @@
 #include "core/intmath.h"
 #include "cuda/operands.h"
 
-#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>

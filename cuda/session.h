@@ -22,7 +22,7 @@ struct session_plan {
     uint64_t id;
     struct attn_problem problem;
     struct attn_plan plan; /* all on the device */
-    int64_t *ptr;          /* [heads][groups] + 1 as in accel_call_lists, owned */
+    int64_t *ptr;          /* [heads][groups] + 1 as in struct accel_lists, owned */
     void *memory;          /* device, owned */
     int64_t bytes, used;   /* used: s->plans_used when it was asked for last */
     struct session_plan *next;
@@ -106,7 +106,7 @@ int session_select_call(struct accel_session *s, const struct accel_call *call, 
 int session_attend_call(struct accel_session *s, const struct accel_call *call,
                         const struct accel_lists *l, struct accel_result *r, struct err *err);
 
-bool session_holds(struct accel_session *s, uint64_t id); /* struct accel's holds */
+bool session_holds(struct accel_session *s, uint64_t id); /* struct accel's has_cached */
 
 /* ---- plans of static masks ------------------------------------------------------------------ */
 

@@ -22,8 +22,10 @@
 
 /* ---- runs ----------------------------------------------------------------------------------- */
 
-/* The run that begins with head `first` of n heads in groups. */
+/* May heads a and b be of one run? */
 typedef bool same_head_fn(const void *ctx, int a, int b);
+
+/* The run that begins with head `first` of n heads in groups. */
 static struct head_run run_from(int n, int group, int first, same_head_fn *same, const void *ctx)
 {
     int end = first + 1;
@@ -607,7 +609,7 @@ static int make_plan(struct attend *a, const struct attn_problem *p, const struc
     } else if (a->lists.made) {
         TRY(row_plan_make(g, p, &k->tile, csr, a->plan.tiles.at, &a->plan.rows, plan, err));
     } else {
-        TRY(attn_plan_make(p, &k->tile, csr, g->sms, true, plan, err));
+        TRY(attn_plan_make(p, &k->tile, csr, g->sms, plan, err));
         if (a->lists.static_id && csr && p->heads == a->call->n)
             TRY(session_keep_plan(a->s, a->lists.static_id, p, csr, a->groups, plan, err));
         res->host_plan_ns += clock_ns() - since;
@@ -873,7 +875,7 @@ static int make_dense(struct attend *a, struct accel_result *r, struct err *err)
     if (s->options.samples <= 0)
         return 0;
     TRY(mem_zalloc(&a->dense.attend, 1, sizeof *a->dense.attend, "launches", err));
-    TRY(attn_plan_make(p, &k->tile, NULL, s->gpu.sms, true, &plan, err));
+    TRY(attn_plan_make(p, &k->tile, NULL, s->gpu.sms, &plan, err));
     TRY(attn_job_init(&s->gpu, p, k, &plan, &s->call.x, a->dense.attend, err));
     a->dense.n = 1;
 out:

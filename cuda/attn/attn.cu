@@ -10,7 +10,6 @@
 
 #include <cuda_fp16.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -55,7 +55,6 @@ struct attn_job {
     int grid, n_splits, n_empty;
     void *args, *maps;          /* host, owned */
     const void *splits, *empty; /* device */
-    float *piece_out, *piece_ml;
 };
 
 int attn_job_init(struct gpu *g, const struct attn_problem *p, const struct attn_kernel *kernel,

@@ -5,7 +5,6 @@
 
 #include "cuda/attn/filter_shape.cuh"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -21,7 +21,7 @@ template <int D> DEVICE uint32_t pair_of(const void *x, int64_t row, int at)
 }
 
 /* s = Q K^T of this lane's rows, `row` and row + 8, those past `rows` as zeros, with UNITS x
- * UNIT keys, unit u from key[u] on. Of one head: q [rows][D], k [keys][D]. */
+ * UNIT keys, unit u from key[u] on. One head has q [rows][D], k [keys][D]. */
 template <int D, int UNIT, int UNITS>
 DEVICE void warp_scores(float (&s)[UNIT * UNITS / 2], const void *q, int row, int rows,
                         const void *k, const int (&key)[UNITS])

@@ -24,7 +24,7 @@ struct unit_maps {
     const uint32_t *const *map; /* host [heads] of device pointers [ceil(nq / bq)][words] */
 };
 
-/* Of a head. */
+/* What a head's mask keeps. */
 struct map_totals {
     unsigned long long pairs, units;    /* kept; units with a pair that a row may see */
     unsigned long long kept64, kept128; /* tiles of 64 x 64, of 128 x 128 with a kept pair */

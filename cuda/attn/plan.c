@@ -498,16 +498,14 @@ out:
 }
 
 int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
-                   const struct attn_csr *csr, int sms, bool split, struct attn_plan *plan,
-                   struct err *err)
+                   const struct attn_csr *csr, int sms, struct attn_plan *plan, struct err *err)
 {
     int rc = 0;
 
     TRY(attn_plan_begin(p, tile, csr, plan, err));
     TRY(row_items(p, csr, plan, err));
     TRY(order_items(plan, 0, attn_section_rows(p, plan->q_blocks), err));
-    if (split)
-        TRY(cut_items(plan, sms, err));
+    TRY(cut_items(plan, sms, err));
     TRY(attn_plan_rate(plan, sms, err));
 out:
     if (rc)

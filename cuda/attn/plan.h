@@ -93,11 +93,9 @@ struct attn_plan {
     double balance; /* planned time of the busiest multiprocessor / balanced bound */
 };
 
-/* Make a plan for `sms` multiprocessors. csr is NULL when dense. split = false keeps every row
- * whole. */
+/* Make a plan for `sms` multiprocessors; of one, every row is whole. csr is NULL when dense. */
 int attn_plan_make(const struct attn_problem *p, const struct attn_tile *tile,
-                   const struct attn_csr *csr, int sms, bool split, struct attn_plan *plan,
-                   struct err *err);
+                   const struct attn_csr *csr, int sms, struct attn_plan *plan, struct err *err);
 void attn_plan_free(struct attn_plan *plan);
 
 /* The first step, a plan with room for an item of each row, and the last, its balance, for items

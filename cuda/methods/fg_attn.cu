@@ -217,7 +217,7 @@ static int init_dense(struct gpu *g, const struct select_problem *p, fg_state *s
     TRY(attn_kernel_find(&dense, g->sm, NULL, &kernel, err));
     TRY(gpu_alloc(g, p->heads * p->nq * p->d * 2, &x.out, err));
     TRY(take(g, err, &x.lse, p->heads * p->nq));
-    TRY(attn_plan_make(&dense, &kernel->tile, NULL, g->sms, true, &plan, err));
+    TRY(attn_plan_make(&dense, &kernel->tile, NULL, g->sms, &plan, err));
     TRY(attn_job_init(g, &dense, kernel, &plan, &x, &s->dense, err));
 out:
     attn_plan_free(&plan);

@@ -391,7 +391,7 @@ int fg_pooled_launch(struct gpu *g, const fg_args &a, const struct fg_pooled *p,
 
 /* ---- which thread block has which pieces ---------------------------------------------------- */
 
-/* Of a tile of both warpgroups; of one, whose products wait for its softmax. */
+/* Costs of a tile of both warpgroups, and of one, whose products wait for its softmax. */
 #define COST_BOTH 4
 #define COST_ONE 3
 #define LEAST 3 /* tiles of a piece, if there are as many */

@@ -4,7 +4,7 @@
  * pattern test, then the best block columns and diagonals or the best pooled blocks of the whole
  * head. Everything after the rows is in double. The port (profile=frontier) keeps the counted
  * tokens themselves, as lists of 64-row blocks (slashmap.cuh). The CPU side is
- * sim/methods/flexprefill/flexprefill_scores.c and _plan.c.
+ * sim/methods/flexprefill/flexprefill.c.
  */
 #include "cuda/select/cut.cuh"
 #include "cuda/select/lastrows.cuh"

@@ -29,7 +29,7 @@ struct minference_state : head_args {
 /* ---- sizes for a share of dense work --------------------------------------------------------
  *
  * How many columns and distances multiply a given share: sparsity=, search_lists of
- * minference_head.c. A fifth of a budget of tokens are columns, the rest distances. The budget is
+ * minference.c. A fifth of a budget of tokens are columns, the rest distances. The budget is
  * halved for all heads side by side: choose, count the listed blocks and columns, compare. Counts
  * are whole numbers, so that equal scores give equal sizes here and there. */
 

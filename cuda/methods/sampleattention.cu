@@ -1,7 +1,7 @@
 /*
  * sampleattention.cu - SampleAttention's selection (arXiv:2406.15486, algorithm 1): score lists of
  * the sampled slices, find_k, block map. The CPU side is
- * sim/methods/sampleattention/sampleattention_scores.c and _plan.c.
+ * sim/methods/sampleattention/sampleattention.c.
  *
  * Keys are read once. For every unit of B/2 keys and every sampled row the kernel keeps the largest
  * score and the sums of e^(s - largest) on both sides of the one bin boundary that a unit can hold;
@@ -12,8 +12,7 @@
  *
  * The earlier algorithm (profile=v2, arXiv v1 and v2): exact rows, evenly strided from the last one
  * back (lastrows.cuh); the columns that hold a share of their mass, one by one; a window, and a few
- * dense last rows. The CPU side is sim/methods/sampleattention/sampleattention_v2.c. 4 R N d FLOP
- * for R rows, N^2 / 8 bytes written per head.
+ * dense last rows. 4 R N d FLOP for R rows, N^2 / 8 bytes written per head.
  */
 #include "cuda/mma.cuh"
 #include "cuda/select/cut.cuh"

@@ -4,7 +4,7 @@
  *   mean of K over the tokens; per block of Q and of K minus that mean: mean and self-similarity;
  *   scores of the means, their softmax per query block, and the largest up to a sum of tau
  *
- * The CPU side is sim/methods/spargeattn/spargeattn_select.c, and the order of its arithmetic is
+ * The CPU side is sim/methods/spargeattn/spargeattn.c, and the order of its arithmetic is
  * followed where a threshold decides: means are sums in double rounded to float, scores, softmax
  * and running sums are in double, ties go to the lower block. Sums over blocks and norms are in
  * float, first over the eight rows of a thread, then over the warps.
@@ -903,7 +903,7 @@ static bool fits(const struct select_problem *p, char why[160])
 
 /* ---- numbers beside the masks ---------------------------------------------------------------- */
 
-/* Of head blockIdx.x, by one warp. */
+/* The numbers of head blockIdx.x, by one warp. */
 static __global__ void __launch_bounds__(32)
     collect_numbers(int groups, int units, const double *mass, const uint8_t *q_like,
                     const uint8_t *k_like, uint8_t *own, int64_t own_bytes)

@@ -51,8 +51,9 @@ struct svg2_args : head_args { /* map: of the one unit, [heads] */
     double scale;
     uint8_t *kept; /* [qc][kc] of the first head */
 
-    /* Of a mask that stays on the device, in place of it: map is that of its rows; the keys of each
-     * query cluster, [heads][qc + 1], the last of them all keys, for tokens behind the video. */
+    /* For a mask that stays on the device: `map` is that of its rows, `clusters` has the keys of
+     * each query cluster, [heads][qc + 1], the last of them all keys, for tokens behind the video.
+     */
     bool spread;
     map_rows clusters;
 };

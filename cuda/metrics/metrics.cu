@@ -110,7 +110,7 @@ static int ref_job(struct gpu *g, const struct attn_problem *p, const struct att
     int64_t n;
 
     TRY(attn_kernel_find(p, g->sm, NULL, &k, err));
-    TRY(attn_plan_make(p, &k->tile, NULL, g->sms, true, &plan, err));
+    TRY(attn_plan_make(p, &k->tile, NULL, g->sms, &plan, err));
     n = (int64_t)p->heads * plan.q_blocks;
     r->q_blocks = plan.q_blocks;
     TRY(slots_for_all(&plan, n, &rows, err));

@@ -6,7 +6,7 @@
  *    row, from the log-sum-exps of both runs.
  * 3. metrics_pass: S = Q K^T again, tile by tile: shares of blocks and slices whose largest p_ij =
  *    e^{s_ij - LSE_i} is below c/N (sim/blocks/exactmap.h has the same on the CPU), sums of p over
- * rows, and maps of 64 x 64 sums and maxima.
+ *    rows, and maps of 64 x 64 sums and maxima.
  *
  * Operands are bf16, products accumulate in fp32, p is fp32; probabilities are multiplied with the
  * values in bf16. Sums over rows or tiles are in double.

@@ -37,7 +37,7 @@ int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan
     if (p->nk > INT32_MAX / 4 || p->nq > INT32_MAX / 4)
         FAIL(err, ERR_RUN, "metrics of %lld x %lld tokens are too large for one pass",
              (long long)p->nq, (long long)p->nk);
-    TRY(attn_plan_make(&head, &tile, NULL, sms, true, &dense, err));
+    TRY(attn_plan_make(&head, &tile, NULL, sms, &dense, err));
     for (int32_t i = 0; i < dense.n_items; i++)
         n += ceil_div(dense.items[i].end - dense.items[i].beg, ITEM_MAX);
     TRY(mem_alloc(&plan->items, n, sizeof *plan->items, "work items", err));

@@ -176,7 +176,7 @@ static int plan_launch(struct making *m, struct launch *l, struct err *err)
     x.lse = m->lse + m->rows;
     TRY(attn_kernel_find(&p, m->g->sm, NULL, &k, err));
     double since = clock_ns();
-    TRY(attn_plan_make(&p, &k->tile, NULL, m->g->sms, true, &plan, err));
+    TRY(attn_plan_make(&p, &k->tile, NULL, m->g->sms, &plan, err));
     job->plan_ns += clock_ns() - since;
     job->balance = fmax(job->balance, plan.balance);
     TRY(attn_job_init(m->g, &p, k, &plan, &x, &l->job, err));

@@ -163,7 +163,7 @@ static int plan_exact(struct gpu *g, struct own_job *job, struct state *s, struc
                            .n_bits = l.n_words};
     p.lists = bits ? ATTN_BITS : ATTN_128x128;
     TRY(attn_kernel_find(&p, g->sm, NULL, &k, err));
-    TRY(attn_plan_make(&p, &k->tile, &csr, g->sms, true, &plan, err));
+    TRY(attn_plan_make(&p, &k->tile, &csr, g->sms, &plan, err));
     job->plan_ns += clock_ns() - since;
     job->balance = plan.balance;
     TRY(attn_job_init(g, &p, k, &plan, &job->x, &s->exact, err));

@@ -128,7 +128,7 @@ template <int D> struct warp_rows {
                 s[j][e] = fmaf(s[j][e], scale_log2, weight);
     }
 
-    /* Of the keys from `first` on in the square's order, those of other blocks. */
+    /* Leave out keys of other blocks, of those from `first` on in the square's order. */
     __device__ __forceinline__ void leave_others(int first, int block)
     {
 #pragma unroll
@@ -141,7 +141,7 @@ template <int D> struct warp_rows {
             }
     }
 
-    /* Of drawn keys, with their places in the square's order, those of the row's own block. */
+    /* Leave out drawn keys of the row's own block, given their places in the square's order. */
     __device__ __forceinline__ void leave_own(const int *places, int block)
     {
 #pragma unroll

@@ -27,8 +27,8 @@ struct own_job {
 };
 
 /* What a kind of arithmetic brings. `fits`: false with the reason for what it cannot do; NULL: it
- * can everything. `init` takes rules [heads] and fills name, pairs, plan_ns,
- * balance and state of a job whose other members are set; the launches may be repeated. */
+ * can do everything. `init` takes rules [heads] and fills name, pairs, plan_ns, balance and state
+ * of a job whose other members are set; the launches may be repeated. */
 struct own_kind {
     bool (*fits)(const struct attn_problem *p, const struct own_rule *r, char why[160]);
     int (*init)(struct gpu *g, struct own_job *job, const struct own_rule *rules, struct err *err);

@@ -83,7 +83,7 @@ static __device__ __forceinline__ void copy_row_bits(const map_rows &m, int64_t 
 
 /* ---- maps of pairs -------------------------------------------------------------------------- */
 
-/* Of all heads of a call. Larger ones are made on the host, as compact lists. */
+/* The most bytes for all heads of a call. Larger ones are made on the host, as compact lists. */
 #define PAIR_MAP_BYTES (9LL << 29)
 #define PAIR_TOKENS (1 << 30) /* that sums of two positions and steps fit into an int */
 

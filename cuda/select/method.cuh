@@ -9,10 +9,6 @@
 #include "cuda/select/maprows.cuh"
 #include "cuda/select/select.h"
 
-extern "C" {
-#include "core/mem.h"
-}
-
 #include <math.h>
 #include <stdarg.h>
 #include <stdint.h>

@@ -9,9 +9,9 @@
 #ifndef LACUNA_SELECT_H
 #define LACUNA_SELECT_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "cuda/linkage.h"
+
+BEGIN_C
 
 #include "core/accel.h"
 #include "core/mask.h"
@@ -39,8 +39,8 @@ struct select_job;
 typedef int own_make_fn(struct gpu *g, const struct select_job *job, struct err *err);
 
 /* The result of a selection. Row r = head * groups + group of the map has a bit for each unit of bk
- * keys. Lists of blocks and tiles with bits are made of maps: there (cuda/attn/maplists.h,
- * maptiles.h), or on the host of a fetched one. */
+ * keys. Lists of blocks and tiles with bits are made of maps: there (cuda/attn/mapplan.h), or on
+ * the host of a fetched one. */
 struct select_lists {
     int64_t bq, bk, groups, units; /* groups = ceil(nq / bq), units = ceil(nk / bk), per head */
     int64_t rows, words;           /* heads * groups; 32-bit words of a row of the map */
@@ -141,8 +141,6 @@ int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t
 int select_fetch_rows(struct gpu *g, const struct select_job *job, int64_t row0, int64_t row1,
                       int64_t **ptr, int32_t **col, struct err *err);
 
-#ifdef __cplusplus
-}
-#endif
+END_C
 
 #endif

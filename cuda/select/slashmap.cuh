@@ -297,7 +297,7 @@ static __device__ int cover_marked(uint32_t *cover, int words)
     return blocks;
 }
 
-/* Of a bidirectional head: the keys of the blocks that cover the distances of rows m, ..., m + 63;
+/* Bidirectional: the keys of the blocks that cover the distances of rows m, ..., m + 63;
  * lane 0 receives the number of these blocks. */
 static __device__ __forceinline__ int cover_both(const slash_lists &a, int head, int m,
                                                  uint32_t *cover)
@@ -314,7 +314,7 @@ static __device__ __forceinline__ int cover_both(const slash_lists &a, int head,
     return blocks;
 }
 
-/* Of a bidirectional head: a warp per 64 rows, blocks that cover the distances, and the columns. */
+/* Bidirectional: a warp per 64 rows, blocks that cover the distances, and the columns. */
 static __global__ void slash_both_map(const slash_lists a)
 {
     extern __shared__ uint32_t covers[];

@@ -21,7 +21,6 @@
 #include "sim/simulate.h"
 #include "tests/harness/golden.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

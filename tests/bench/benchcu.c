@@ -8,7 +8,7 @@
  * clock that those have left. Printed are medians, per launch: TFLOP/s by the formula of
  * doc/performance.md (dense: 4 N^2 D per head, half when causal; lists: blocks that are
  * multiplied), and their ratio to the product's median. Lists are sampled in turns with dense
- * attention of the same size, skewed ones with as many blocks spread evenly: "of other" is the
+ * attention of the same size, the skewed one with as many blocks spread evenly: "of other" is the
  * median over the rounds of their TFLOP/s over its.
  *
  *   benchcu [--samples N] [--raw FILE] [--events] [--cold] [--single] [--kernels] [--choices]

@@ -143,27 +143,22 @@ out:
     return rc;
 }
 
-/* Every 16th row of blocks full, 2 % of the others, whole and with long rows cut, beside as many
- * blocks spread evenly. */
-static int skewed_lines(struct bench *b, struct err *err)
+/* Every 16th row of blocks full, 2 % of the others, beside as many blocks spread evenly. */
+static int skewed_line(struct bench *b, struct err *err)
 {
-    static const char *const names[] = {"hd128 32K list skewed, whole",
-                                        "hd128 32K list skewed, split"};
+    static const char name[] = "hd128 32K list skewed";
     struct cu_case c = bench_case(128, 32768, 4, 4, false, ATTN_128x128, "bf16-hd128-128x128");
     struct cu_run even = {0};
     int rc = 0;
 
-    if (!bench_is_wanted(b, names[0], c.kernel) && !bench_is_wanted(b, names[1], c.kernel))
+    if (!bench_is_wanted(b, name, c.kernel))
         return 0;
     c.pattern = KEEP_RANDOM;
     c.density = (1 + 15 * 0.02) / 16;
     TRY(cu_run_init(&b->gpu, &c, &even, err));
     c.pattern = KEEP_SKEWED;
     c.density = 0.02;
-    for (int split = 0; split < 2; split++) {
-        c.split = split;
-        TRY(bench_line(b, names[split], &c, &even, err));
-    }
+    TRY(bench_line(b, name, &c, &even, err));
 out:
     cu_run_free(&b->gpu, &even);
     return rc;
@@ -178,7 +173,7 @@ int bench_lists(struct bench *b, struct err *err)
         if (dense.kernel)
             cu_run_free(&b->gpu, &dense);
     }
-    return rc ? rc : skewed_lines(b, err);
+    return rc ? rc : skewed_line(b, err);
 }
 
 /* Masks of pairs, by computed tile. */

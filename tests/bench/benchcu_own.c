@@ -8,7 +8,6 @@
 #include "sim/registry.h"
 #include "tests/bench/benchcu.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

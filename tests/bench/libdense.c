@@ -40,7 +40,7 @@ static int dense_init(struct dense *x, const struct dense_case *c, struct err *e
     int rc = 0;
     TRY(gpu_open(0, &x->gpu, err));
     TRY(attn_kernel_find(&p, x->gpu.sm, NULL, &kernel, err));
-    TRY(attn_plan_make(&p, &kernel->tile, NULL, x->gpu.sms, true, &x->plan, err));
+    TRY(attn_plan_make(&p, &kernel->tile, NULL, x->gpu.sms, &x->plan, err));
     TRY(attn_job_init(&x->gpu, &p, kernel, &x->plan, &t, &x->job, err));
     TRY(gpu_sync(&x->gpu, err));
     x->stream = x->gpu.stream;

@@ -12,10 +12,10 @@
  *   - outputs are within 4e-3 (relative L2) and log-sum-exps within 1e-4,
  * and when the call's record is a skip if and only if a head was skipped.
  */
-#include "core/method_run.h"
 #include "tests/gpu/checkcu_calls.h"
 
 #include "core/mem.h"
+#include "core/method_run.h"
 #include "core/pool.h"
 #include "cuda/backend.h"
 #include "sim/headload.h"

@@ -47,7 +47,7 @@ static void fill_token(const struct cu_case *k, int which, int64_t at, int64_t i
     bool score = which < 2;
     int64_t nk = k->problem.nk, warp = i / 16 % 4;
     /* DATA_RISING, first channel: early keys gain 61 or 55 in log2 units of a probability, times 0
-     * to 3/2 by query. Of four warps one mixes these, in one the sums stay below the limit, in one
+     * to 3/2 by query. One warp of four mixes these, in one the sums stay below the limit, in one
      * they exceed it by the second gain, and the first still counts, in one by the first.
      */
     double rise = which == 0   ? sqrt(d) * (double)(warp ? warp : i % 4) / 2
@@ -203,7 +203,7 @@ int cu_run_init(struct gpu *g, const struct cu_case *c, struct cu_run *r, struct
         csr = (struct attn_csr){.ptr = r->ptr, .col = r->col};
     }
     r->plan_ns = -clock_ns();
-    TRY(attn_plan_make(p, &r->kernel->tile, csr.ptr ? &csr : NULL, g->sms, c->split, &r->plan,
+    TRY(attn_plan_make(p, &r->kernel->tile, csr.ptr ? &csr : NULL, c->split ? g->sms : 1, &r->plan,
                        err));
     r->plan_ns += clock_ns();
     TRY(attn_job_init(g, p, r->kernel, &r->plan, &x, &r->job, err));

@@ -53,8 +53,8 @@ struct cu_case {
     enum cu_bits bits;  /* with cu_has_bits */
     int64_t window;     /* of BITS_BAND */
     const char *kernel; /* NULL = the default one */
-    bool split;
-    bool once; /* one launch: whether a second one gives the same bits is not asked */
+    bool split;         /* false: every row of the plan stays whole */
+    bool once;          /* one launch: whether a second one gives the same bits is not asked */
     uint64_t seed;
     bool on_device;               /* normal data made on the GPU: no comparison possible */
     const struct attn_csr *given; /* lists in place of a pattern's, or NULL; must outlive the run */

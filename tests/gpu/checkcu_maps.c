@@ -276,7 +276,7 @@ static int wrong_plan(struct gpu *g, const struct attn_problem *p, const struct 
     struct row_plan rows;
     int rc = 0;
 
-    TRY(attn_plan_make(p, &tile, csr, g->sms, true, &want, err));
+    TRY(attn_plan_make(p, &tile, csr, g->sms, &want, err));
     TRY(row_plan_make(g, p, &tile, csr, at, &rows, &got, err));
     compare_plans(&got, &want, what);
 out:
@@ -462,7 +462,7 @@ static int wrong_run(const struct maps *m, const struct geometry *k, const struc
     if (k->filter)
         TRY(attn_plan_filtered(&p, &k->tile, &csr, run->tail, sms, &want, err));
     else
-        TRY(attn_plan_make(&p, &k->tile, &csr, sms, true, &want, err));
+        TRY(attn_plan_make(&p, &k->tile, &csr, sms, &want, err));
     TRY(spread_rows(&want, run->heads * (int64_t)want.q_blocks, x->room, x->per_block, err));
     for (int32_t i = 0; i < got->n_items; i++) {
         got->items[i].beg -= (int32_t)(at * x->per_block);

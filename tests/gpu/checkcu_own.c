@@ -3,10 +3,10 @@
  * of those of the CPU side, which is given the same bf16 values, and its log-sum-exps within 1e-3,
  * and when a second run gives the same bits.
  */
-#include "core/method_run.h"
 #include "tests/gpu/checkcu_own.h"
 
 #include "core/mem.h"
+#include "core/method_run.h"
 #include "sim/blocks/exact.h"
 #include "sim/registry.h"
 #include "sim/simulate.h"

@@ -1,16 +1,16 @@
 /*
  * checkcu_select.c - every method's GPU selection against its CPU side on the same bf16 values: the
  * units that only one of them keeps are counted and must stay below 1 in 10^4 of the units with an
- * allowed pair, over all cases of a setting; a second launch must give the same bits. The masks of
- * `exact` must be the same pair by pair. Where all
- * tokens are equal, one-hot or tiny the scores are one number to the precision of a float, and
- * scores of 1e4 carry an error of 1e-3 there: rounding orders the units, and such differences are
- * printed, but no failure. 8-bit operands are compared with sim/blocks/quant.h in the same way.
+ * allowed pair, over all cases of a setting; a second launch must give the same bits. Masks of
+ * methods that are exact (is_exact) must be the same pair by pair. Where all tokens are equal,
+ * one-hot or tiny the scores are one number to the precision of a float, and scores of 1e4 carry an
+ * error of 1e-3 there: rounding orders the units, and such differences are printed, but no failure.
+ * 8-bit operands are compared with sim/blocks/quant.h in the same way.
  */
-#include "core/method_run.h"
 #include "tests/gpu/checkcu_select.h"
 
 #include "core/mem.h"
+#include "core/method_run.h"
 #include "cuda/select/select.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/exact.h"
@@ -654,7 +654,7 @@ static bool like_before(size_t i)
     return strncmp(a, b, n) == 0;
 }
 
-/* Of the small cases every third; in brief, of a setting like the one before (`like`), only those
+/* Every third of the small cases; in brief, of a setting like the one before (`like`), only those
  * of 129 and 300 tokens. */
 static int check_setting(struct gpu *g, const struct method_run *run,
                          const struct cu_choice *choice, bool like, struct tally *t,

@@ -12,10 +12,10 @@
  *     differs,
  * and it fails when the CPU runs it and the GPU does not.
  */
-#include "core/method_run.h"
 #include "tests/gpu/checkcu_traces.h"
 
 #include "core/mem.h"
+#include "core/method_run.h"
 #include "core/pool.h"
 #include "cuda/backend.h"
 #include "sim/headload.h"

@@ -149,8 +149,9 @@ START_TEST(every_block_once)
         struct attn_csr csr = {.ptr = ptr, .col = p.lists == ATTN_GATHER ? NULL : col},
                         *lists = ptr ? &csr : NULL;
         int sms = 4 + 9 * (k % 3);
-        assert_ok(attn_plan_make(&p, t, lists, sms, false, &whole, &err), &err);
-        assert_ok(attn_plan_make(&p, t, lists, sms, true, &split, &err), &err);
+        assert_ok(attn_plan_make(&p, t, lists, 1, &whole, &err), &err);
+        assert_ok(attn_plan_rate(&whole, sms, &err), &err);
+        assert_ok(attn_plan_make(&p, t, lists, sms, &split, &err), &err);
         ck_assert_int_eq(whole.n_splits, 0);
         check_covered(&whole, &split, p.heads);
         check_pieces(&split, p.heads, sms);
@@ -236,20 +237,21 @@ START_TEST(last_wave)
     struct attn_plan plan;
     struct err err = {0};
 
-    assert_ok(attn_plan_make(&p, &t, NULL, 132, false, &plan, &err), &err);
+    assert_ok(attn_plan_make(&p, &t, NULL, 1, &plan, &err), &err);
+    assert_ok(attn_plan_rate(&plan, 132, &err), &err);
     ck_assert_double_gt(plan.balance, 1.03);
     attn_plan_free(&plan);
-    assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
+    assert_ok(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err);
     ck_assert_double_lt(plan.balance, 1.005);
     ck_assert_int_eq(plan.n_splits, 2048 - 15 * 132);
     attn_plan_free(&plan);
     p.nq = p.nk = 8192;
-    assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
+    assert_ok(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err);
     ck_assert_double_lt(plan.balance, 1.01);
     ck_assert_int_eq(plan.n_splits, 1024 - 7 * 132);
     attn_plan_free(&plan);
     p.nq = p.nk = 4096;
-    assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
+    assert_ok(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err);
     ck_assert_int_eq(plan.n_splits, 0);
     attn_plan_free(&plan);
 }
@@ -285,8 +287,8 @@ START_TEST(pieces_of_lists)
         p.nk = p.causal ? p.nq : p.nk;
         make_lists(&p, t, 0.1 * (k / 8 % 7), k % 2, (uint64_t)k, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = p.lists == ATTN_GATHER ? NULL : col};
-        assert_ok(attn_plan_make(&p, t, &csr, sms, false, &whole, &err), &err);
-        assert_ok(attn_plan_make(&p, t, &csr, sms, true, &split, &err), &err);
+        assert_ok(attn_plan_make(&p, t, &csr, 1, &whole, &err), &err);
+        assert_ok(attn_plan_make(&p, t, &csr, sms, &split, &err), &err);
         check_covered(&whole, &split, p.heads);
         check_pieces(&split, p.heads, sms);
         ck_assert_int_eq(split.n_cols, whole.n_cols);
@@ -333,7 +335,7 @@ START_TEST(balance_of_lists)
         int32_t *col;
         make_lists(&p, &cases[k].tile, cases[k].share, cases[k].skewed, 6, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = col};
-        assert_ok(attn_plan_make(&p, &cases[k].tile, &csr, 132, true, &plan, &err), &err);
+        assert_ok(attn_plan_make(&p, &cases[k].tile, &csr, 132, &plan, &err), &err);
         ck_assert_double_le(plan.balance, cases[k].most);
         attn_plan_free(&plan);
         free(ptr);
@@ -362,7 +364,7 @@ START_TEST(causal_rows)
         struct attn_problem p = {cases[k].heads, cases[k].heads, 128, cases[k].n, cases[k].n, 0.1,
                                  true,           ATTN_DENSE};
         struct attn_plan plan;
-        assert_ok(attn_plan_make(&p, &tile, NULL, 132, true, &plan, &err), &err);
+        assert_ok(attn_plan_make(&p, &tile, NULL, 132, &plan, &err), &err);
         ck_assert_int_eq(plan.n_splits > 0, cases[k].cut);
         ck_assert_double_le(plan.balance, cases[k].most);
         attn_plan_free(&plan);
@@ -380,7 +382,7 @@ START_TEST(diagonal_of_late_rows)
         struct attn_problem p = {1, 1, 128, shapes[i][0], shapes[i][1], 0.1, true, ATTN_DENSE};
         struct attn_plan plan;
         struct err err = {0};
-        assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
+        assert_ok(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err);
         int64_t rows = p.nq - p.nk, most = 1;
         for (int64_t b = 0; b < plan.q_blocks; b++) { /* stages from a tile's last key back */
             int64_t first = b * 128 - rows + 1, last = (b + 1) * 128 - rows;
@@ -404,19 +406,17 @@ START_TEST(word_of_a_tile)
     struct attn_plan plan;
     struct err err = {0};
 
-    assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
+    assert_ok(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err);
     ck_assert_int_eq(plan.n_items, 32767);
     attn_plan_free(&plan);
     p.heads = p.kv_heads = 32768;
-    assert_fails(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err, ERR_RUN,
-                 "32768 heads");
+    assert_fails(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err, ERR_RUN, "32768 heads");
     p.heads = p.kv_heads = 1;
     p.nq = 65536 * 128;
-    assert_ok(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err);
+    assert_ok(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err);
     attn_plan_free(&plan);
     p.nq++;
-    assert_fails(attn_plan_make(&p, &t, NULL, 132, true, &plan, &err), &err, ERR_RUN,
-                 "8388608 queries");
+    assert_fails(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err, ERR_RUN, "8388608 queries");
 }
 END_TEST
 
@@ -434,7 +434,7 @@ START_TEST(stages_across_blocks)
 
     make_lists(&p, &t, 0.5, true, 7, &ptr, &col);
     struct attn_csr csr = {.ptr = ptr, .col = col};
-    assert_ok(attn_plan_make(&p, &t, &csr, 12, false, &whole, &err), &err);
+    assert_ok(attn_plan_make(&p, &t, &csr, 1, &whole, &err), &err);
     ck_assert_int_eq(whole.masked_units, 1);
     for (int32_t i = 0; i < whole.n_items; i++) {
         int32_t row = whole.items[i].row;
@@ -442,7 +442,7 @@ START_TEST(stages_across_blocks)
         bool ragged = col[ptr[row + 1] - 1] == 127; /* of its 128 keys 58 exist */
         ck_assert_int_eq(whole.items[i].end, 2 * ptr[row + 1] - ragged);
     }
-    assert_ok(attn_plan_make(&p, &t, &csr, 12, true, &split, &err), &err);
+    assert_ok(attn_plan_make(&p, &t, &csr, 12, &split, &err), &err);
     ck_assert_int_gt(split.n_splits, 0);
     for (int32_t i = 0; i < split.n_items; i++) {
         const struct attn_item *it = split.items + i;
