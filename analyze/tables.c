@@ -598,6 +598,8 @@ static int build_of(const struct table_def *def, const struct recset *set,
     } else {
         TRY(grouping_make(set, keys, n_keys, group_flags, takes_part, &filter, &gs, err));
         TRY(put_groups(&gs, set, keys, n_keys, metrics, out, err));
+        if (*def->where)
+            table_note(out, "cells with %s; the others are left out", def->where);
     }
     note_status(set, out);
 out:
