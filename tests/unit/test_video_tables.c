@@ -227,6 +227,7 @@ START_TEST(stored_and_row_order_are_one)
 {
     in_order("none", 0, 0.4, 0.02, 0.3);
     in_order("row", 1, 0.6, 0.04, 0.5);
+    in_order("row", 0, 0.4, 0.02, 0.3); /* the first cell again */
     build("permutations");
     ck_assert_int_eq(t.n_rows, 2);
     is_mean(0, "sim_q", 2, 0.5);
