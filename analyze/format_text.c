@@ -112,9 +112,9 @@ static const char *text_at(const struct sheet *s, int64_t row, int64_t col)
 }
 
 /* May a line break behind this character? Numbers and names with a hyphen stay whole. */
-static bool may_break(char c)
+static bool may_break(const char *s)
 {
-    return strchr(" :,;=/_@+", c) != NULL;
+    return strchr(" :,;=/_@+", *s) != NULL || (*s == '.' && !isdigit((unsigned char)s[1]));
 }
 
 /* Characters of the longest piece that does not break. */
@@ -124,7 +124,7 @@ static int longest_piece(const char *text)
     for (; *text; text++) {
         chars += ((unsigned char)*text & 0xc0) != 0x80 && *text != ' ';
         longest = chars > longest ? chars : longest;
-        if (may_break(*text))
+        if (may_break(text))
             chars = 0;
     }
     return longest;
@@ -191,7 +191,7 @@ static size_t piece_of(const char *text, int width)
         if (++chars > width)
             return text[fits] == ' ' ? next : sign ? sign : fits;
         fits = next;
-        if (may_break(text[fits - 1]))
+        if (may_break(&text[fits - 1]))
             sign = fits;
     }
     return fits;
