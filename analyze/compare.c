@@ -43,12 +43,7 @@ int64_t compare_differences(const struct compare_result *r)
 
 static int record_order(const struct walk *w, const struct record *a, const struct record *b)
 {
-    for (int i = 0; i < w->n_keys; i++) {
-        int d = key_compare(a, b, w->keys[i]);
-        if (d)
-            return d;
-    }
-    return 0;
+    return keys_compare(a, b, w->keys, w->n_keys);
 }
 
 static int by_cell(const void *a, const void *b, void *walk)

@@ -1,6 +1,6 @@
 /*
  * format_text.c - sheets as aligned text for a terminal, and as Markdown. Where a line of text is
- * too long, texts wrap in their cells.
+ * too long, texts and heads wrap in their cells.
  */
 #include "analyze/format_impl.h"
 
@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define GAP 2        /* characters between two columns of text */
-#define NARROWEST 12 /* characters of a column whose texts wrap */
+#define NARROWEST 12 /* characters of a column whose words are cut */
 
 enum line { LINE_HEAD = -2, LINE_UNIT = -1 }; /* rows from 0 on */
 
@@ -96,11 +96,11 @@ static void put_tail(const struct sheet *s, bool md, struct buf *b)
 
 /* ---- text ----------------------------------------------------------------------------------- */
 
-/* Columns of text: their widths, and room for a star right of the numbers. */
+/* Columns of text: their widths, what they may shrink to, and room for a star right of numbers. */
 struct layout {
     const struct sheet *s;
-    int *width; /* owned */
-    bool *star; /* owned: the column has a best number */
+    int *width, *least; /* owned */
+    bool *star;         /* owned: the column has a best number */
 };
 
 static const char *text_at(const struct sheet *s, int64_t row, int64_t col)
@@ -111,49 +111,75 @@ static const char *text_at(const struct sheet *s, int64_t row, int64_t col)
     return text ? text : "";
 }
 
-/* Take a character off the widest column of texts. */
+/* May a line break behind this character? Numbers and names with a hyphen stay whole. */
+static bool may_break(const char *s)
+{
+    return strchr(" :,;=/_@+", *s) != NULL || (*s == '.' && !isdigit((unsigned char)s[1]));
+}
+
+/* Characters of the longest piece that does not break. */
+static int longest_piece(const char *text)
+{
+    int longest = 0, chars = 0;
+    for (; *text; text++) {
+        chars += ((unsigned char)*text & 0xc0) != 0x80 && *text != ' ';
+        longest = chars > longest ? chars : longest;
+        if (may_break(text))
+            chars = 0;
+    }
+    return longest;
+}
+
+/* Texts and heads wrap between their words, longer words down to a width that one can read. */
+static void measure(struct layout *l, int64_t c)
+{
+    const struct sheet *s = l->s;
+    bool right = s->cols[c].right;
+    for (int64_t r = LINE_HEAD; r < s->n_rows; r++) {
+        const char *text = text_at(s, r, c);
+        int w = utf8_count(text), least = right && r != LINE_HEAD ? w : longest_piece(text);
+        l->width[c] = w > l->width[c] ? w : l->width[c];
+        l->least[c] = least > l->least[c] ? least : l->least[c];
+        l->star[c] |= r >= 0 && sheet_cell(s, r, c)->best;
+    }
+    l->width[c] += l->star[c];
+    l->least[c] += l->star[c];
+    if (!right && l->least[c] > NARROWEST)
+        l->least[c] = NARROWEST;
+}
+
+/* Take a character off the widest column that can give one. */
 static void narrow(struct layout *l)
 {
     int64_t at = -1;
     for (int64_t c = 0; c < l->s->n_cols; c++)
-        if (!l->s->cols[c].right && (at < 0 || l->width[c] > l->width[at]))
+        if (l->width[c] > l->least[c] && (at < 0 || l->width[c] > l->width[at]))
             at = c;
-    l->width[at]--;
-}
-
-/* How many characters the columns of texts can give. */
-static int spare(const struct layout *l)
-{
-    int sum = 0;
-    for (int64_t c = 0; c < l->s->n_cols; c++)
-        if (!l->s->cols[c].right && l->width[c] > NARROWEST)
-            sum += l->width[c] - NARROWEST;
-    return sum;
+    if (at >= 0)
+        l->width[at]--;
 }
 
 static bool layout_make(const struct sheet *s, struct layout *l)
 {
-    int total = -GAP;
+    int total = -GAP, spare = 0;
     *l = (struct layout){s, calloc((size_t)s->n_cols + 1, sizeof(int)),
+                         calloc((size_t)s->n_cols + 1, sizeof(int)),
                          calloc((size_t)s->n_cols + 1, sizeof(bool))};
-    if (!l->width || !l->star)
+    if (!l->width || !l->least || !l->star)
         return false;
     for (int64_t c = 0; c < s->n_cols; c++) {
-        for (int64_t r = LINE_HEAD; r < s->n_rows; r++) {
-            int w = utf8_count(text_at(s, r, c));
-            l->width[c] = w > l->width[c] ? w : l->width[c];
-            l->star[c] |= r >= 0 && sheet_cell(s, r, c)->best;
-        }
-        l->width[c] += l->star[c];
+        measure(l, c);
         total += l->width[c] + GAP;
+        spare += l->width[c] - l->least[c];
     }
     /* A table that stays too wide keeps its widths. */
-    for (bool fits = total - s->width <= spare(l); fits && total > s->width; total--)
+    for (bool fits = total - s->width <= spare; fits && total > s->width; total--)
         narrow(l);
     return true;
 }
 
-/* Bytes of the text that fit into `width` characters, up to a sign where it may break. */
+/* Bytes of the text that fit into `width` characters, up to a sign where it may break; a blank at
+ * the end needs no room. */
 static size_t piece_of(const char *text, int width)
 {
     size_t fits = 0, sign = 0;
@@ -163,9 +189,9 @@ static size_t piece_of(const char *text, int width)
         while (((unsigned char)text[next] & 0xc0) == 0x80)
             next++;
         if (++chars > width)
-            return sign ? sign : fits;
+            return text[fits] == ' ' ? next : sign ? sign : fits;
         fits = next;
-        if (ispunct((unsigned char)text[fits - 1]) || text[fits - 1] == ' ')
+        if (may_break(&text[fits - 1]))
             sign = fits;
     }
     return fits;
@@ -179,14 +205,16 @@ static bool put_line(const struct layout *l, int64_t row, int number, struct buf
     size_t start = b->len;
     for (int64_t c = 0; c < s->n_cols; c++) {
         const char *text = text_at(s, row, c);
-        size_t len = s->cols[c].right ? strlen(text) : piece_of(text, l->width[c]);
+        int width = l->width[c] - l->star[c];
+        size_t len = piece_of(text, width);
         for (int i = 0; i < number; i++) {
             text += len;
-            len = s->cols[c].right ? 0 : piece_of(text, l->width[c]);
+            len = piece_of(text, width);
         }
         any |= len > 0;
+        len -= len && text[len - 1] == ' ';
         buf_printf(b, "%*s", c ? GAP : 0, "");
-        put_padded(text, (int)len, l->width[c] - l->star[c], s->cols[c].right, b);
+        put_padded(text, (int)len, width, s->cols[c].right, b);
         if (l->star[c])
             buf_puts(b, row >= 0 && number == 0 && sheet_cell(s, row, c)->best ? "*" : " ");
     }
@@ -218,6 +246,7 @@ void text_show(const struct sheet *s, struct buf *b)
             ;
     put_tail(s, false, b);
     free(l.width);
+    free(l.least);
     free(l.star);
 }
 

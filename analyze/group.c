@@ -34,7 +34,7 @@ static bool is_dense_call(struct expr *dense_call, const struct record *r)
 
 /* ---- groups -------------------------------------------------------------------------------- */
 
-/* What makes a head of a trace: the inner order of GROUP_PER_HEAD. */
+/* What makes a head of a trace, the head last: the inner order of GROUP_PER_HEAD. */
 static const enum group_key head_keys[] = {KEY_TRACE,     KEY_RUN,     KEY_STEP, KEY_BRANCH,
                                            KEY_LAYER,     KEY_PERMUTE, KEY_SEED, KEY_BACKEND,
                                            KEY_PRECISION, KEY_HEAD};
@@ -43,21 +43,14 @@ static const enum group_key head_keys[] = {KEY_TRACE,     KEY_RUN,     KEY_STEP,
 
 static bool same_head(const struct record *a, const struct record *b)
 {
-    for (int i = 0; i < N_HEAD_KEYS; i++)
-        if (key_compare(a, b, head_keys[i]) != 0)
-            return false;
-    return true;
+    return same_keys(a, b, head_keys, N_HEAD_KEYS);
 }
 
 /* Do two records repeat one value of a metric that is one per head or per kv head? */
 static bool same_owner(const struct record *a, const struct record *b, enum metric_per per)
 {
-    if (per == PER_HEAD)
-        return same_head(a, b);
-    for (int i = 0; i < N_HEAD_KEYS; i++)
-        if (key_compare(a, b, head_keys[i] == KEY_HEAD ? KEY_KV_HEAD : head_keys[i]) != 0)
-            return false;
-    return true;
+    return same_keys(a, b, head_keys, N_HEAD_KEYS - 1) &&
+           key_compare(a, b, per == PER_HEAD ? KEY_HEAD : KEY_KV_HEAD) == 0;
 }
 
 static void count(const struct grouping *gs, struct group *g)
@@ -162,10 +155,7 @@ static int by_keys(const void *a, const void *b, void *finder)
     const struct finder *f = finder;
     const struct record *x = &f->r[f->first[*(const int64_t *)a]];
     const struct record *y = &f->r[f->first[*(const int64_t *)b]];
-    int d = 0;
-    for (int k = 0; k < f->n_keys && !d; k++)
-        d = key_compare(x, y, f->keys[k]);
-    return d;
+    return keys_compare(x, y, f->keys, f->n_keys);
 }
 
 /* order[0..n) by group; to[i] is the end of group i in the order of the keys. */
@@ -195,9 +185,7 @@ static int by_head(const void *a, const void *b, void *records)
 {
     const struct record *r = records;
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    int d = 0;
-    for (int k = 0; k < N_HEAD_KEYS && !d; k++)
-        d = key_compare(&r[x], &r[y], head_keys[k]);
+    int d = keys_compare(&r[x], &r[y], head_keys, N_HEAD_KEYS);
     return d ? d : (x > y) - (x < y);
 }
 
@@ -263,9 +251,7 @@ static void find_partners(struct grouping *gs, const enum group_key *keys, int n
     for (int64_t i = 0; i < gs->n; i++) {
         struct group *g = &gs->g[i];
         for (int64_t k = at; k < j->gs.n; k++) {
-            int order = 0;
-            for (int m = 0; m < n_keys && !order; m++)
-                order = key_compare(j->gs.g[k].first, g->first, keys[m]);
+            int order = keys_compare(j->gs.g[k].first, g->first, keys, n_keys);
             if (order > 0)
                 break;
             if (order < 0)

@@ -211,12 +211,17 @@ bool has_key(const enum group_key *keys, int n, enum group_key k)
     return false;
 }
 
+int keys_compare(const struct record *a, const struct record *b, const enum group_key *keys, int n)
+{
+    int order = 0;
+    for (int i = 0; i < n && !order; i++)
+        order = key_compare(a, b, keys[i]);
+    return order;
+}
+
 bool same_keys(const struct record *a, const struct record *b, const enum group_key *keys, int n)
 {
-    for (int i = 0; i < n; i++)
-        if (key_compare(a, b, keys[i]) != 0)
-            return false;
-    return true;
+    return keys_compare(a, b, keys, n) == 0;
 }
 
 /* ---- conditions ------------------------------------------------------------------------------ */

@@ -87,6 +87,9 @@ extern const int n_scope_keys;
 
 bool has_key(const enum group_key *keys, int n, enum group_key k);
 
+/* The order of two records by several keys, the first of them the slowest. */
+int keys_compare(const struct record *a, const struct record *b, const enum group_key *keys, int n);
+
 /* Do two records agree in all keys? */
 bool same_keys(const struct record *a, const struct record *b, const enum group_key *keys, int n);
 

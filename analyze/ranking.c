@@ -223,12 +223,9 @@ static bool any_target(const struct recset *set)
     return false;
 }
 
-static int same_scope(const struct ranking *k, int64_t a, int64_t b)
+static bool same_scope(const struct ranking *k, int64_t a, int64_t b)
 {
-    for (int i = 0; i < k->n_scope; i++)
-        if (key_compare(k->gs.g[a].first, k->gs.g[b].first, k->scope[i]) != 0)
-            return false;
-    return true;
+    return same_keys(k->gs.g[a].first, k->gs.g[b].first, k->scope, k->n_scope);
 }
 
 static int parse_request(const struct table_request *req, const struct recset *set,

@@ -8,6 +8,7 @@
 #include "analyze/params.h"
 #include "analyze/sheet.h"
 #include "analyze/table_calls.h"
+#include "core/strmap.h"
 #include "core/text.h"
 
 #include <math.h>
@@ -96,7 +97,45 @@ struct table_filter {
     const struct str_list *metrics;
     const struct metric_names *names; /* of the last record, and whether it has one of them */
     bool has;
+    struct strmap cells; /* of a table by token order: cells to their records (address) */
 };
+
+/* The name of a cell in the order that its method saw. */
+static void put_cell_in_order(const struct record *r, struct buf *key)
+{
+    struct record seen = *r;
+    struct buf order = {0};
+    key_text(r, KEY_ORDER, &order);
+    snprintf(seen.permute, sizeof seen.permute, "%s", buf_str(&order));
+    record_key(&seen, key);
+    key->failed |= order.failed;
+    buf_free(&order);
+}
+
+/* A cell that was replayed both as tokens are stored and in the order `row` is one cell. */
+static int find_cells(const struct record *r, int64_t n, struct strmap *cells, struct err *err)
+{
+    struct buf key = {0};
+    int rc = 0;
+    for (int64_t i = 0; i < n; i++) {
+        buf_reset(&key);
+        put_cell_in_order(&r[i], &key);
+        TRY(buf_check(&key, "record key", err));
+        TRY(strmap_put(cells, buf_str(&key), (int64_t)(intptr_t)&r[i], err));
+    }
+out:
+    buf_free(&key);
+    return rc;
+}
+
+static bool is_repeated(const struct table_filter *f, const struct record *r)
+{
+    struct buf key = {0};
+    put_cell_in_order(r, &key);
+    bool repeated = strmap_get(&f->cells, buf_str(&key)) != (int64_t)(intptr_t)r;
+    buf_free(&key);
+    return repeated;
+}
 
 static int filter_make(const struct table_def *def, const struct str_list *metrics,
                        struct table_filter *f, struct err *err)
@@ -110,7 +149,7 @@ static int filter_make(const struct table_def *def, const struct str_list *metri
 static bool takes_part(const void *ctx, const struct record *r)
 {
     struct table_filter *f = (struct table_filter *)(uintptr_t)ctx;
-    if (!where_holds(f->where, f->n_where, r))
+    if (!where_holds(f->where, f->n_where, r) || (f->cells.n && is_repeated(f, r)))
         return false;
     if (!(f->flags & (TABLE_HAVING | TABLE_PER_HEAD)))
         return true;
@@ -583,7 +622,7 @@ static int build_of(const struct table_def *def, const struct recset *set,
 {
     enum group_key keys[KEYS_MAX], pivot[KEYS_MAX];
     struct grouping gs = {0};
-    struct table_filter filter;
+    struct table_filter filter = {0};
     unsigned group_flags = (def->flags & TABLE_PER_HEAD ? GROUP_PER_HEAD : 0) |
                            (def->flags & TABLE_SPLIT_STEPS ? GROUP_SPLIT_STEPS : 0);
     int n_keys, n_pivot, rc = 0;
@@ -596,11 +635,18 @@ static int build_of(const struct table_def *def, const struct recset *set,
         struct str_list one = {.items = metrics->items, .n = req->columns ? metrics->n : 1};
         TRY(build_pivot(set, keys, n_keys, pivot[0], &one, out, err));
     } else {
+        if (has_key(keys, n_keys, KEY_ORDER)) {
+            TRY(find_cells(set->r, set->n, &filter.cells, err));
+            TRY(find_cells(set->calls, set->n_calls, &filter.cells, err));
+        }
         TRY(grouping_make(set, keys, n_keys, group_flags, takes_part, &filter, &gs, err));
         TRY(put_groups(&gs, set, keys, n_keys, metrics, out, err));
+        if (*def->where)
+            table_note(out, "cells with %s; the others are left out", def->where);
     }
     note_status(set, out);
 out:
+    strmap_free(&filter.cells);
     grouping_free(&gs);
     return rc;
 }

@@ -29,10 +29,8 @@ static bool fits(const void *ctx, const struct record *r)
 static bool same_setting(const struct chart_groups *c, const struct record *a,
                          const struct record *b)
 {
-    for (int i = 0; i < c->n_scope; i++)
-        if (key_compare(a, b, c->scope[i]) != 0)
-            return false;
-    return key_compare(a, b, KEY_METHOD) == 0 && key_compare(a, b, KEY_PARAMS) == 0;
+    return same_keys(a, b, c->scope, c->n_scope) && key_compare(a, b, KEY_METHOD) == 0 &&
+           key_compare(a, b, KEY_PARAMS) == 0;
 }
 
 /* Are the dense calls of the record's method and parameters left out? */

@@ -21,14 +21,6 @@
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
-static bool same_scope(const struct chart_groups *g, const struct record *a, const struct record *b)
-{
-    for (int i = 0; i < g->n_scope; i++)
-        if (key_compare(a, b, g->scope[i]) != 0)
-            return false;
-    return true;
-}
-
 /* The line of a setting: of its method, or of the settings with targets on one metric that have all
  * other parameters in common. A parameter per head and one for all heads are not points of one
  * curve. */
@@ -57,7 +49,7 @@ static int add_settings(struct chart *c, const char *metric, struct err *err)
         struct chart_point p = {.eps = chart_rounding(metric, g->first), .text = g->first->params};
         TRY(group_stats(&c->g.gs, g, c->f->x, &x, NULL, err));
         TRY(group_stats(&c->g.gs, g, metric, &y, NULL, err));
-        scope += i > 0 && !same_scope(&c->g, c->g.gs.g[i - 1].first, g->first);
+        scope += i > 0 && !same_keys(c->g.gs.g[i - 1].first, g->first, c->g.scope, c->g.n_scope);
         p.series = line_of(c, g->first, err);
         TRY(p.series < 0 ? err->code : 0);
         if (x.n == 0 || y.n == 0 || !(x.mean > 0))
