@@ -395,14 +395,15 @@ out:
 /* ---- a cell --------------------------------------------------------------------------------- */
 
 /* Dumps of one cell. Rows arrive in the order in which the method ran; outputs are stored in the
- * trace's order, so reordered ones are gathered first. */
+ * trace's order. */
 struct dump {
     struct replay *replay;
     const struct record *record;
     const struct head_in *in;
     const char *order; /* of the method's rows and keys, beside the trace's */
     int64_t *perm;     /* perm[row of the method] = row of the trace; NULL = same */
-    double *out, *lse; /* whole head in the trace's order, with perm only */
+    float *out;        /* [nq][dv] in the trace's order, as `lse` with dumped outputs; owned */
+    double *lse;
 };
 
 /* A cell while it runs. */
@@ -432,29 +433,42 @@ static int dump_init(struct dump *d, struct replay *r, const struct record *rec,
     else if (strcmp(order, "none") == 0)
         order = run_order;
     d->order = order;
-    if (!r->outputs || strcmp(order, "none") == 0)
-        return 0;
-    if (permute_make(order, &in->geom, in->x.nq, r->seed, &d->perm, NULL))
-        return 0; /* the method answers with skip or an error of its own */
-    TRY(mem_alloc(&d->out, in->x.nq * in->x.dv, sizeof(double), "output in trace order", err));
-    TRY(mem_alloc(&d->lse, in->x.nq, sizeof(double), "log-sum-exp in trace order", err));
+    if (r->outputs && strcmp(order, "none") != 0) /* the method tells what is wrong with it */
+        permute_make(order, &in->geom, in->x.nq, r->seed, &d->perm, NULL);
 out:
     return rc;
 }
 
+static void dump_free_rows(struct dump *d)
+{
+    free(d->out);
+    free(d->lse);
+    d->out = NULL;
+    d->lse = NULL;
+}
+
+/* Rows are gathered until the head is whole. */
 static int dump_outputs(struct dump *d, const struct mask *m, const double *out, const double *lse,
                         struct err *err)
 {
     int64_t dv = d->in->x.dv;
-    if (!d->perm)
-        return outfile_put(d->replay->outputs, d->record, dv, m->row0, m->row1, out, lse, err);
+    int rc = 0;
+    if (!d->out)
+        TRY(mem_alloc(&d->out, m->nq * dv, sizeof *d->out, "output rows", err));
+    if (!d->lse)
+        TRY(mem_alloc(&d->lse, m->nq, sizeof *d->lse, "output rows", err));
     for (int64_t i = m->row0; i < m->row1; i++) {
-        memcpy(d->out + d->perm[i] * dv, out + (i - m->row0) * dv, (size_t)dv * sizeof *out);
-        d->lse[d->perm[i]] = lse[i - m->row0];
+        int64_t row = d->perm ? d->perm[i] : i;
+        for (int64_t c = 0; c < dv; c++)
+            d->out[row * dv + c] = (float)out[(i - m->row0) * dv + c];
+        d->lse[row] = lse[i - m->row0];
     }
     if (m->row1 < m->nq)
         return 0;
-    return outfile_put(d->replay->outputs, d->record, dv, 0, m->nq, d->out, d->lse, err);
+    TRY(outfile_put(d->replay->outputs, d->record, dv, d->out, d->lse, err));
+    dump_free_rows(d);
+out:
+    return rc;
 }
 
 static int dump_chunk(void *ctx, const struct mask *m, const double *out, const double *lse,
@@ -474,8 +488,7 @@ static void cell_free(struct cell_run *c)
 {
     budget_found_free(&c->found);
     free(c->dump.perm);
-    free(c->dump.out);
-    free(c->dump.lse);
+    dump_free_rows(&c->dump);
     method_params_free(c->method, c->params);
     record_free(&c->record);
     memset(c, 0, sizeof *c);

@@ -17,7 +17,6 @@
 #include "core/trace.h"
 #include "sim/devicemap.h"
 #include "sim/headload.h"
-#include "sim/outfile.h"
 #include "sim/settingtally.h"
 
 #include <stdint.h>
@@ -81,5 +80,20 @@ int replay_groups(struct replay *r, struct err *err);
 int replay_execute(struct replay *r, int jobs, struct err *err);
 
 void replay_free(struct replay *r);
+
+/* ---- dumped outputs: per cell the method's output rows and log-sum-exp ------------------------
+ */
+
+struct outfile;
+
+/* Create path.part; outfile_commit renames it. */
+int outfile_create(const char *path, bool force, struct outfile **out, struct err *err);
+
+/* Store the cell r, which has r->n_q rows: out [n_q][dv], lse [n_q]. Thread-safe. */
+int outfile_put(struct outfile *f, const struct record *r, int64_t dv, const float *out,
+                const double *lse, struct err *err);
+
+int outfile_commit(struct outfile **f, struct err *err);
+void outfile_abort(struct outfile **f); /* accepts NULL */
 
 #endif
