@@ -229,7 +229,6 @@ void head_close(struct head_work *w)
     for (int i = 0; i < 2; i++)
         if (w->fresh[i].free)
             w->fresh[i].free(w->fresh[i].data);
-    budget_found_free(&w->found);
     method_params_free(w->j->a->run->method, w->params);
     exact_free(&w->exact);
     record_free(&w->rec);
@@ -274,7 +273,7 @@ int method_begin(struct head_work *w, struct err *err)
     if (run->target) {
         TRY(budget_resolve_head(run, &w->in, a->how->device, a->how->seed, w->params, &w->found,
                                 err));
-        w->sum->searched = w->found.params != NULL;
+        w->sum->searched = w->found.params[0] != '\0';
         w->sum->found = w->found.answer;
     }
     TRY(find_order(w, w->params, err));

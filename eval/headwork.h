@@ -9,7 +9,7 @@
 #include "core/record.h"
 #include "eval/headattn.h"
 #include "sim/blocks/exact.h"
-#include "sim/budgetrun.h"
+#include "sim/budgetsearch.h"
 #include "sim/simulate.h"
 
 /* One head while its method runs. */
@@ -29,8 +29,8 @@ struct head_work {
     /* What its method has. */
     struct carry fresh[2]; /* text has one step: state begins and ends with the call; owned */
     struct method_ctx ctx;
-    struct budget_found found; /* owned */
-    void *params;              /* owned */
+    struct budget_found found;
+    void *params; /* owned */
 };
 
 /* head_close may follow in any case. The method's output rows go where the layer wants them. */

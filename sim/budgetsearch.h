@@ -1,15 +1,24 @@
 /*
- * budgetsearch.h - the value of a budget parameter with which a metric meets a target.
+ * budgetsearch.h - the value of a budget parameter with which a metric meets a target: the search,
+ * and the searches of a replay.
  *
  * The search knows numbers only: a value is asked for by its number, from the one that keeps least
  * to the one that keeps most. Bisection and straight lines take turns, at most BUDGET_EVALS
  * evaluations. Where two of them contradict the direction in which the metric should move, it
  * evaluates BUDGET_EVALS values spread over the range instead.
+ *
+ * A search of a replay covers a group of cells:
+ *   per=head    one cell; for a method that carries state over steps, all calls of the head
+ *   per=layer   all heads and calls of a layer of the trace
+ *   per=model   all heads and calls of the trace
+ * Groups are those of the trace and not of --layers, --heads or --steps, because the records of a
+ * cell must not depend on what else was replayed.
  */
 #ifndef LACUNA_BUDGETSEARCH_H
 #define LACUNA_BUDGETSEARCH_H
 
 #include "core/budget.h"
+#include "core/method_run.h"
 #include "core/record.h"
 
 #include <stdbool.h>
@@ -45,9 +54,6 @@ enum budget_end {
 void budget_note_end(struct record *r, enum budget_end end);
 void budget_note_heads(struct record *r, const int64_t heads[BUDGET_ENDS]);
 
-/* How the record's search ended; false where no note of one search says so. */
-bool budget_end_of(const struct record *r, enum budget_end *end);
-
 /* Does the record's note say that a target was missed? */
 bool budget_missed(const struct record *r);
 
@@ -64,5 +70,40 @@ struct budget_answer {
  * more has to be kept for it, the dearest where less; of equal cost the one that is next to the
  * bound. What keeps the target out of reach leaves the value next to the start. */
 int budget_search(const struct budget_question *q, struct budget_answer *a, struct err *err);
+
+/* ---- in a replay ------------------------------------------------------------------------------
+ */
+
+struct replay;
+struct series;
+struct sim_device;
+struct budget_book; /* what was found for groups of several cells */
+
+/* Find the parameters of all groups with per=layer and per=model that have cells to do, on `jobs`
+ * threads. */
+int budget_book_open(struct replay *r, int jobs, struct budget_book **out, struct err *err);
+void budget_book_free(struct budget_book **book);
+
+/* What a search found. */
+struct budget_found {
+    struct budget_answer answer;
+    char params[160]; /* "window=137"; "": the method skips these cells */
+    char why[160];    /* it skips them, the first one's reason; "" where it has parameters */
+};
+
+/* Set *params, those of this head, to what was found for the group of a cell of run number k, and
+ * describe the search in *found. `in` is the cell's head. */
+int budget_resolve(struct replay *r, const struct series *s, int64_t k, const struct head_in *in,
+                   void *params, struct budget_found *found, struct err *err);
+
+/* Set *params to what a search on this head alone finds; a run whose target is per=head and whose
+ * method keeps no state. Masks are chosen on the device, unless it is NULL. */
+int budget_resolve_head(const struct method_run *run, const struct head_in *in,
+                        const struct sim_device *device, uint64_t seed, void *params,
+                        struct budget_found *found, struct err *err);
+
+/* The search's numbers and notes. */
+int budget_record(const struct budget_target *t, const struct budget_found *f, struct record *rec,
+                  struct err *err);
 
 #endif

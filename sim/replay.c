@@ -14,7 +14,7 @@
 #include "core/mem.h"
 #include "core/permute.h"
 #include "core/pool.h"
-#include "sim/budgetrun.h"
+#include "sim/budgetsearch.h"
 #include "sim/simulate_call.h"
 
 #include <pthread.h>
@@ -486,7 +486,6 @@ out:
 
 static void cell_free(struct cell_run *c)
 {
-    budget_found_free(&c->found);
     free(c->dump.perm);
     dump_free_rows(&c->dump);
     method_params_free(c->method, c->params);

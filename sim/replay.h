@@ -56,7 +56,7 @@ struct replay {
     struct record_file *records; /* of a dry run: its keys alone, or NULL without a directory */
     struct maskfile *masks;      /* NULL: not dumped */
     struct outfile *outputs;     /* NULL: not dumped */
-    struct budget_book *book;    /* parameters found for targets (sim/budgetrun.h) */
+    struct budget_book *book;    /* parameters found for targets (sim/budgetsearch.h) */
     struct progress *progress;
     struct shard shard;                     /* {0} or the one that replay_shard kept */
     int64_t done_ok, done_skip, done_error; /* atomic adds */
