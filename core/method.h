@@ -143,7 +143,6 @@ struct method_search {
     int (*calibrate)(struct method_ctx *ctx, const void *params, const struct head_in *samples,
                      int n, struct jw *w, struct err *err);
     double passes; /* approximate cost, in dense attention passes over the samples; 0: not known */
-    double trials; /* approximate number of masks tried per sample */
 
     /* Can a GPU evaluate the candidate masks (sim/blocks/judge.h)? else `why`; NULL: never. */
     bool (*on_device)(const void *params, char why[160]);

@@ -1,21 +1,32 @@
 /*
- * calibrate.c - see calibrate.h.
+ * calibrate.c - see calibrate.h, and `lacuna calibrate`.
  */
 #include "sim/calibrate.h"
 
+#include "core/cmd.h"
+#include "core/fileio.h"
 #include "core/gemm.h"
+#include "core/human.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/progress.h"
+#include "core/sealed.h"
+#include "core/shard.h"
 #include "core/version.h"
-#include "sim/devicemap.h"
-#include "sim/journal.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *const calibrate_pers[] = {"head", "layer", "model", NULL};
 
 /* ---- plan ----------------------------------------------------------------------------------- */
 
@@ -129,6 +140,15 @@ static bool sample_causal(const struct calibrate *c, const struct calibrate_samp
     return trace_causal(trace_meta(t), &trace_call(t, s->call)->score);
 }
 
+/* Allowed pairs of all samples. */
+static double job_pairs(const struct calibrate *c, const struct calibrate_job *j)
+{
+    double pairs = 0;
+    for (int64_t s = 0; s < j->n; s++)
+        pairs += (double)trace_call_pairs(c->traces[j->samples[s].trace], j->samples[s].call);
+    return pairs;
+}
+
 struct calibrate_cost calibrate_costs(const struct calibrate *c)
 {
     struct calibrate_cost cost = {0};
@@ -139,15 +159,150 @@ struct calibrate_cost calibrate_costs(const struct calibrate *c)
             const struct trace_meta *m = trace_meta(c->traces[j->samples[s].trace]);
             memory += head_load_memory(m, c->load.precision);
             cost.bytes += head_load_bytes(m);
-            double pairs = (double)pairs_allowed(m->n_q, m->n_k, sample_causal(c, j->samples + s));
-            cost.pairs += pairs;
-            cost.flop += 2 * pairs * (double)(m->head_dim + m->v_dim);
         }
-        cost.all_samples += j->n;
+        const struct trace_meta *m = trace_meta(c->traces[0]); /* of the shape of all */
+        cost.flop += 2 * job_pairs(c, j) * (double)(m->head_dim + m->v_dim);
         cost.samples = j->n > cost.samples ? j->n : cost.samples;
         cost.memory = memory > cost.memory ? memory : cost.memory;
     }
     return cost;
+}
+
+/* ---- journal --------------------------------------------------------------------------------- */
+
+#define JOURNAL_MOST ((size_t)1 << 30)
+
+struct journal {
+    int fd;
+    pthread_mutex_t lock;
+    char *path;
+};
+
+void journal_close(struct journal **j)
+{
+    if (!*j)
+        return;
+    if ((*j)->fd >= 0)
+        close((*j)->fd);
+    pthread_mutex_destroy(&(*j)->lock);
+    free((*j)->path);
+    free(*j);
+    *j = NULL;
+}
+
+static int write_line(struct journal *j, struct buf *line, struct err *err)
+{
+    int rc = buf_check(line, j->path, err);
+    rc = rc ? rc : mem_check_short(err);
+    if (rc)
+        return rc;
+    pthread_mutex_lock(&j->lock);
+    rc = io_write(j->fd, j->path, line->data, (int64_t)line->len, err);
+    if (!rc && fdatasync(j->fd) != 0 && errno != EINVAL)
+        rc = err_sys(err, ERR_IO, "%s", j->path);
+    pthread_mutex_unlock(&j->lock);
+    return rc;
+}
+
+int journal_add(struct journal *j, int64_t job, const char *text, const char *skip, struct err *err)
+{
+    struct buf line = {0};
+    struct jw w;
+    jw_init(&w, &line, 0);
+    jw_obj(&w);
+    jw_kint(&w, "job", job);
+    jw_kstr(&w, text ? "found" : "skip", text ? text : skip);
+    jw_obj_end(&w);
+    seal_put(&line, 0);
+    buf_puts(&line, "\n");
+    int rc = write_line(j, &line, err);
+    buf_free(&line);
+    return rc;
+}
+
+static int take_line(const struct journal *j, char *line, size_t len, journal_sink *sink, void *ctx,
+                     struct err *err)
+{
+    json_t *o = NULL;
+    int64_t job = 0;
+    const char *text = NULL, *skip = NULL;
+    int rc = 0;
+    TRY(seal_json(line, len, j->path, &o, err));
+    TRY(jget_int(o, "job", j->path, &job, err));
+    TRY(jget_str_opt(o, "found", j->path, &text, err));
+    TRY(jget_str_opt(o, "skip", j->path, &skip, err));
+    TRY(sink(ctx, job, text, skip, err));
+out:
+    json_decref(o);
+    return rc;
+}
+
+/* The first line is the identity, the others are jobs. *end: where the last whole line ends. */
+static int take_lines(const struct journal *j, const char *identity, struct buf *b,
+                      journal_sink *sink, void *ctx, size_t *end, struct err *err)
+{
+    int rc = 0;
+    *end = 0;
+    for (size_t at = 0; at < b->len;) {
+        char *nl = memchr(b->data + at, '\n', b->len - at);
+        if (!nl)
+            break;
+        size_t len = (size_t)(nl - b->data) - at;
+        *nl = '\0';
+        bool other = at == 0 && strcmp(b->data, identity) != 0;
+        if (other && at + len + 1 == b->len)
+            return 0; /* nothing was found yet: the file is begun anew */
+        if (other)
+            FAIL(
+                err, ERR_USAGE,
+                "%s holds the beginning of a calibration with other settings or inputs: repeat its "
+                "command to go on, or give --force to start anew",
+                j->path);
+        if (at)
+            TRY(take_line(j, b->data + at, len, sink, ctx, err));
+        at += len + 1;
+        *end = at;
+    }
+out:
+    return rc;
+}
+
+int journal_open(const char *path, const char *identity, journal_sink *sink, void *ctx,
+                 struct journal **out, struct err *err)
+{
+    struct journal *j = NULL;
+    struct buf b = {0};
+    size_t end = 0;
+    int rc = 0;
+
+    TRY(mem_zalloc(&j, 1, sizeof *j, "journal", err));
+    pthread_mutex_init(&j->lock, NULL);
+    j->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (!(j->path = strdup(path)))
+        FAIL(err, ERR_NOMEM, "%s: out of memory", path);
+    if (j->fd < 0) {
+        rc = err_sys(err, ERR_IO, "%s", path);
+        goto out;
+    }
+    if (flock(j->fd, LOCK_EX | LOCK_NB) != 0)
+        FAIL(err, ERR_RUN, "%s: another process calibrates to it", path);
+    TRY(buf_read_file(&b, path, JOURNAL_MOST, err));
+    TRY(take_lines(j, identity, &b, sink, ctx, &end, err));
+    if (ftruncate(j->fd, (off_t)end) != 0) {
+        rc = err_sys(err, ERR_IO, "%s", path);
+        goto out;
+    }
+    if (end == 0) {
+        buf_reset(&b);
+        buf_printf(&b, "%s\n", identity);
+        TRY(write_line(j, &b, err));
+    }
+    *out = j;
+    j = NULL;
+out:
+    journal_close(&j);
+    buf_free(&b);
+    return rc;
 }
 
 /* ---- execution ------------------------------------------------------------------------------ */
@@ -204,16 +359,6 @@ static void job_name(const struct calibrate *c, const struct calibrate_job *j, c
                  (long long)j->below - 1);
     else if (c->n_segments)
         snprintf(text + n, 64 - n, ", from %lld tokens on", (long long)j->from);
-}
-
-static double job_cost(const struct calibrate *c, const struct calibrate_job *j)
-{
-    double pairs = 0;
-    for (int64_t s = 0; s < j->n; s++) {
-        const struct trace_meta *m = trace_meta(c->traces[j->samples[s].trace]);
-        pairs += (double)pairs_allowed(m->n_q, m->n_k, sample_causal(c, j->samples + s));
-    }
-    return pairs;
 }
 
 /* A copy of a text of a job's result. */
@@ -291,13 +436,30 @@ static int run_job(void *ctx, int64_t item, int worker, struct err *err)
     TRY(search_in_turn(x, j, samples, err));
     if (x->journal)
         TRY(journal_add(x->journal, item, j->text, j->skip, err));
-    progress_add(x->progress, job_cost(c, j), 1, label);
+    progress_add(x->progress, job_pairs(c, j), 1, label);
 out:
     for (int64_t s = 0; heads && s < j->n; s++)
         sim_head_free(&heads[s]);
     free(heads);
     free(samples);
     return rc ? err_prefix(err, "%s", label) : 0;
+}
+
+/* What the search ran with, as members of an object. */
+static void write_settings(const struct calibrate *c, struct jw *w)
+{
+    jw_kstr(w, "per", calibrate_pers[c->per]);
+    jw_kstr(w, "lacuna", lacuna_version());
+    jw_kstr(w, "model", trace_meta(c->traces[0])->name);
+    jw_kint(w, "seed", (int64_t)c->load.seed);
+    jw_kstr(w, "precision", c->load.precision == PREC_F64 ? "f64" : "f32");
+    jw_kstr(w, "permute", c->load.permute ? c->load.permute : "none");
+    if (c->device.accel)
+        jw_kstr(w, "backend", c->device.accel->name);
+    jw_key(w, "params");
+    jw_obj(w);
+    opt_json(c->run->method->params.table, c->run->params, w);
+    jw_obj_end(w);
 }
 
 /* What makes two calibrations the same, as one line: all options, inputs and samples. */
@@ -307,17 +469,7 @@ static int identity_text(const struct calibrate *c, struct buf *b, struct err *e
     jw_init(&w, b, 0);
     jw_obj(&w);
     jw_kstr(&w, "method", c->run->method->name);
-    jw_kstr(&w, "lacuna", lacuna_version());
-    jw_kint(&w, "per", c->per);
-    jw_kint(&w, "seed", (int64_t)c->load.seed);
-    jw_kint(&w, "precision", c->load.precision);
-    jw_kstr(&w, "permute", c->load.permute ? c->load.permute : "none");
-    if (c->device.accel)
-        jw_kstr(&w, "backend", c->device.accel->name);
-    jw_key(&w, "params");
-    jw_obj(&w);
-    opt_json(c->run->method->params.table, c->run->params, &w);
-    jw_obj_end(&w);
+    write_settings(c, &w);
     jw_key(&w, "segments");
     jw_arr(&w);
     for (int64_t i = 0; i < c->n_segments; i++)
@@ -361,7 +513,7 @@ int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct
         TRY(journal_open(journal, buf_str(&id), take, c, &x.journal, err));
     for (int64_t i = 0; i < c->n_jobs; i++)
         if (!c->jobs[i].text && !c->jobs[i].skip) {
-            total += job_cost(c, &c->jobs[i]);
+            total += job_pairs(c, &c->jobs[i]);
             todo++;
         }
     if (todo < c->n_jobs)
@@ -488,67 +640,13 @@ static void write_grids(const struct calibrate *c, struct jw *w)
         jw_arr_end(w);
 }
 
-/* The rows of one job: where it is, then the numbers of the grid. */
-static void grid_rows(const struct calibrate *c, const struct calibrate_job *j, const json_t *grid,
-                      struct buf *csv)
-{
-    size_t r, k;
-    json_t *row, *x;
-    json_array_foreach(json_object_get(grid, "rows"), r, row)
-    {
-        buf_printf(csv, "%d,%d,%lld,", j->layer, job_head(c, j), (long long)j->from);
-        if (j->below < INT64_MAX)
-            buf_printf(csv, "%lld", (long long)j->below);
-        json_array_foreach(row, k, x)
-        {
-            char text[32];
-            num_text(json_number_value(x), text);
-            buf_printf(csv, ",%s", text);
-        }
-        buf_puts(csv, "\n");
-    }
-}
-
-bool calibrate_grid(const struct calibrate *c, struct buf *csv)
-{
-    bool any = false;
-    for (int64_t i = 0; i < c->n_jobs; i++) {
-        json_t *v = c->jobs[i].text ? json_loads(c->jobs[i].text, 0, NULL) : NULL, *name;
-        const json_t *grid = json_object_get(v, "grid");
-        size_t k;
-        if (grid && !any) {
-            buf_puts(csv, "layer,head,tokens_from,tokens_below");
-            json_array_foreach(json_object_get(grid, "columns"), k, name)
-                buf_printf(csv, ",%s", json_string_value(name));
-            buf_puts(csv, "\n");
-        }
-        any |= grid != NULL;
-        if (grid)
-            grid_rows(c, &c->jobs[i], grid, csv);
-        json_decref(v);
-    }
-    return any;
-}
-
 void calibrate_write(const struct calibrate *c, struct jw *w)
 {
     jw_obj(w);
-    static const char *const per[] = {"head", "layer", "model"};
     jw_kstr(w, "method", c->run->method->name);
     if (c->name)
         jw_kstr(w, "name", c->name);
-    jw_kstr(w, "per", per[c->per]);
-    jw_kstr(w, "lacuna", lacuna_version());
-    jw_kstr(w, "model", trace_meta(c->traces[0])->name);
-    jw_kint(w, "seed", (int64_t)c->load.seed);
-    jw_kstr(w, "precision", c->load.precision == PREC_F64 ? "f64" : "f32");
-    jw_kstr(w, "permute", c->load.permute ? c->load.permute : "none");
-    if (c->device.accel)
-        jw_kstr(w, "backend", c->device.accel->name);
-    jw_key(w, "params");
-    jw_obj(w);
-    opt_json(c->run->method->params.table, c->run->params, w);
-    jw_obj_end(w);
+    write_settings(c, w);
     write_traces(c, w);
     write_heads(c, w);
     write_grids(c, w);
@@ -568,4 +666,323 @@ void calibrate_free(struct calibrate *c)
     c->n_segments = 0;
     c->jobs = NULL;
     c->n_jobs = c->cap_jobs = 0;
+}
+
+/* ---- the command ---------------------------------------------------------------------------- */
+
+struct calibrate_opts {
+    struct common_opts c;
+    int backend, precision, per;
+    char *out, *name, *layers, *heads, *steps, *branch, *permute, *segments;
+    bool allow_nonfinite;
+};
+
+static const char *const precisions[] = {"f64", "f32", NULL};
+static const char *const backends[] = {"cpu", "cuda", NULL};
+
+static const struct opt options[] = {
+    OPT_AS("output", OPT_STR, struct calibrate_opts, out, NULL,
+           .help = "Calibration file to write (JSON).", .short_name = 'o', .arg = "FILE"),
+    OPT_ENUM(struct calibrate_opts, per, "head", calibrate_pers,
+             "What shares parameters: every head has its own, all heads of a layer, or all of the "
+             "model; their samples are then searched together, and lie in memory together."),
+    OPT_STR(struct calibrate_opts, segments, NULL, "LIST",
+            "Lengths at which prompts have parameters of their own, as in "
+            "16384,49152,81920,114688: traces of each segment are searched by themselves, and a "
+            "replay takes those of its own length."),
+    OPT_ENUM(
+        struct calibrate_opts, backend, "cpu", backends,
+        "Where settings are judged: attention over their masks, its error and recall. A search "
+        "without a GPU side runs on the CPU, and a warning says why."),
+    OPT_STR(struct calibrate_opts, name, NULL, "NAME",
+            "Name of the calibration in tables; default: the file's without its suffix."),
+    OPT_ENUM(struct calibrate_opts, precision, "f32", precisions,
+             "Arithmetic of exact attention: f32 (fast, agrees to about 1e-6, far below any "
+             "bound) or f64."),
+    OPT_STR(struct calibrate_opts, layers, "all", "LIST", "Layers, as in 0,4-7."),
+    OPT_STR(struct calibrate_opts, heads, "all", "LIST", "Query heads."),
+    OPT_STR(struct calibrate_opts, steps, "all", "LIST", "Denoising steps."),
+    OPT_STR(struct calibrate_opts, branch, "", "NAME",
+            "Guidance branch, such as cond; all if empty."),
+    OPT_STR(struct calibrate_opts, permute, "none", "NAME",
+            "Token order of video traces: none, row, column, time, random, hilbert, "
+            "voxel:AxBxC."),
+    OPT_AS("allow-nonfinite", OPT_BOOL, struct calibrate_opts, allow_nonfinite, "0",
+           .help = "Use heads whose q, k or v hold NaN or infinity."),
+    COMMON_OPTS,
+    {0},
+};
+
+static int run(const struct app *app, int argc, char **argv, struct err *err);
+
+const struct command cmd_calibrate = {
+    "calibrate",
+    "calibrate METHOD[:key=value]... T.h5... -o CALIB.json",
+    "search a method's parameters per layer and head",
+    run,
+    options,
+    "Every (layer, head) of the traces is searched on its own, over all captured inputs of it\n"
+    "(or, with --per layer, the heads of a layer together, with --per model all heads),\n"
+    "with the method's search options: `lacuna list methods METHOD` shows them, with defaults and\n"
+    "ranges. All traces must be of one model.\n"
+    "The result is applied by a replay with METHOD:calib=CALIB.json, under the settings given "
+    "here.\n"
+    "A parameter given beside calib= wins over these settings and over the values of heads; the\n"
+    "records then name both, as in calib=...:tau=0.9. Heads that the file lacks have its settings\n"
+    "alone. It holds for traces of this model, replayed in this token order; others are refused."
+    "\n\n"
+    "Examples:\n"
+    "  lacuna calibrate spargeattn:l1=0.08:l2=0.09 a.h5 b.h5 -o sparge.json\n"
+    "  lacuna replay t.h5 -m spargeattn:calib=sparge.json -o out\n",
+};
+
+/* ---- arguments ------------------------------------------------------------------------------ */
+
+static int parse_method(const struct app *app, const char *text, struct method_run **runs,
+                        int64_t *n, struct err *err)
+{
+    int rc = method_runs_parse(app->methods, text, runs, n, err);
+    if (rc)
+        return rc;
+    const struct method *m = (*runs)[0].method;
+    if (!m->search.calibrate) {
+        char names[256] = "";
+        size_t used = 0;
+        for (const struct method *const *k = app->methods; *k; k++)
+            if ((*k)->search.calibrate && used < sizeof names)
+                used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                         used ? ", " : "", (*k)->name);
+        return err_set(err, ERR_USAGE, "calibrate: method %s has nothing to search; these have: %s",
+                       m->name, names);
+    }
+    if (*n != 1)
+        return err_set(err, ERR_USAGE, "calibrate: '%s' is a sweep of %lld settings; give one",
+                       text, (long long)*n);
+    if ((*runs)[0].target)
+        return err_set(err, ERR_USAGE,
+                       "calibrate: '%s': a target (@...) is for replay; here the method's own "
+                       "search runs, with its options",
+                       text);
+    if ((*runs)[0].calib)
+        return err_set(err, ERR_USAGE, "calibrate: calib= is for replay; here the file is written");
+    return 0;
+}
+
+/* A method's own token order is applied while heads are loaded. */
+static int choose_order(struct calibrate *c, const struct calibrate_opts *o, struct err *err)
+{
+    const struct method *m = c->run->method;
+    const char *own = m->params.order ? m->params.order(c->run->params) : NULL;
+    c->load.permute = o->permute;
+    if (!own || !strcmp(own, "none"))
+        return 0;
+    if (strcmp(o->permute, "none") != 0)
+        return err_set(err, ERR_USAGE,
+                       "calibrate: --permute %s and permute=%s of the method: give one", o->permute,
+                       own);
+    c->load.permute = own;
+    return 0;
+}
+
+static int check_output(const struct calibrate_opts *o, const struct str_list *args,
+                        struct err *err)
+{
+    struct stat st;
+    int rc = 0;
+    for (int64_t i = 1; i < args->n; i++)
+        TRY(refuse_input(o->out, args->items[i], err));
+    if (o->out && stat(o->out, &st) == 0 && S_ISDIR(st.st_mode))
+        FAIL(err, ERR_USAGE, "calibrate: %s is a directory, a file is written", o->out);
+    if (!o->out && !o->c.dry_run)
+        FAIL(err, ERR_USAGE, "calibrate: -o FILE is missing");
+    if (o->out && !o->c.force && !o->c.dry_run && access(o->out, F_OK) == 0)
+        FAIL(err, ERR_USAGE, "calibrate: %s exists; --force overwrites it", o->out);
+out:
+    return rc;
+}
+
+/* ---- results -------------------------------------------------------------------------------- */
+
+static int print_plan(const struct calibrate *c, const struct calibrate_opts *o, struct err *err)
+{
+    struct calibrate_cost cost = calibrate_costs(c);
+    struct buf b = {0};
+    struct jw w;
+    int jobs = cmd_jobs(&o->c), rc = 0;
+    double rate, passes = c->run->method->search.passes;
+    char read[24], memory[24], time[48] = "of unknown time";
+
+    jobs = jobs > c->n_jobs ? (int)c->n_jobs : jobs;
+    TRY(attn_rate(c->load.precision, &rate, err));
+    bool known = passes > 0 && !c->device.accel;
+    double seconds = known ? passes * 2 * cost.flop / rate / jobs : NAN;
+    jw_init(&w, &b, 2);
+    jw_obj(&w);
+    jw_kstr(&w, "method", c->run->method->name);
+    jw_kstr(&w, "backend", c->device.accel ? c->device.accel->name : "cpu");
+    jw_kint(&w, "heads", c->n_jobs);
+    jw_kint(&w, "samples_per_head", cost.samples);
+    jw_kint(&w, "bytes_to_read", cost.bytes);
+    jw_kint(&w, "memory_bytes_per_thread", cost.memory);
+    jw_kint(&w, "threads", jobs);
+    jw_knum(&w, "estimated_seconds", seconds);
+    jw_obj_end(&w);
+    TRY(buf_check(&b, "plan", err));
+    bytes_text((double)cost.bytes, read);
+    bytes_text((double)cost.memory, memory);
+    if (known)
+        estimate_text(seconds, time);
+    if (o->c.json)
+        printf("%s\n", buf_str(&b));
+    else
+        printf("%lld searches (per %s) with up to %lld samples each, %s to read, about %s of "
+               "memory per thread, %d threads, %s\n",
+               (long long)c->n_jobs, calibrate_pers[o->per], (long long)cost.samples, read, memory,
+               jobs, time);
+out:
+    buf_free(&b);
+    return rc;
+}
+
+static void report_skips(const struct calibrate *c)
+{
+    for (int64_t i = 0; i < c->n_jobs; i++)
+        if (c->jobs[i].skip)
+            log_warn("layer %d head %d (-1: all) skipped: %s", c->jobs[i].layer, c->jobs[i].head,
+                     c->jobs[i].skip);
+}
+
+static int write_result(const struct calibrate *c, const struct calibrate_opts *o, struct err *err)
+{
+    struct buf b = {0}, summary = {0};
+    struct jw w;
+    int64_t skipped = calibrate_skipped(c);
+    int rc = 0;
+
+    report_skips(c);
+    if (skipped == c->n_jobs)
+        FAIL(err, ERR_RUN, "no head could be calibrated: %s", c->jobs[0].skip);
+    jw_init(&w, &b, 2);
+    calibrate_write(c, &w);
+    seal_put(&b, 0);
+    buf_puts(&b, "\n");
+    TRY(buf_check(&b, "calibration file", err));
+    TRY(file_write_atomic(o->out, buf_str(&b), b.len, err));
+    if (!o->c.json) {
+        log_info("%s: %lld %s, %lld skipped", o->out, (long long)(c->n_jobs - skipped),
+                 c->per == CALIBRATE_HEAD && !c->n_segments ? "heads" : "searches",
+                 (long long)skipped);
+        goto out;
+    }
+    jw_init(&w, &summary, 2);
+    jw_obj(&w);
+    jw_kstr(&w, "file", o->out);
+    jw_kstr(&w, "method", c->run->method->name);
+    jw_kint(&w, "heads", c->n_jobs - skipped);
+    jw_kint(&w, "skipped", skipped);
+    jw_obj_end(&w);
+    TRY(buf_check(&summary, "summary", err));
+    printf("%s\n", buf_str(&summary));
+out:
+    buf_free(&b);
+    buf_free(&summary);
+    return rc;
+}
+
+/* A name stands in a note and in the parameters of tables. */
+static int name_result(const struct calibrate_opts *o, struct buf *b, struct err *err)
+{
+    const char *slash = strrchr(o->out, '/'), *from = o->name ? o->name
+                                                      : slash ? slash + 1
+                                                              : o->out;
+    size_t len = strlen(from);
+    if (!o->name && len > 5 && strcmp(from + len - 5, ".json") == 0)
+        len -= 5;
+    for (size_t i = 0; i < len && i < 64; i++)
+        buf_put(b, strchr(":;@, ", from[i]) ? "-" : from + i, 1);
+    return buf_check(b, "name", err);
+}
+
+/* Take the GPU that the launcher's local rank picks, or say why the search runs on the CPU. */
+static int open_backend(const struct app *app, const struct calibrate_opts *o, struct calibrate *c,
+                        struct err *err)
+{
+    struct accel_options how = {.events = true}; /* nothing is timed: the least to open */
+    struct shard shard;
+    char why[160] = "";
+    int rc = 0;
+
+    if (o->backend == 0)
+        return 0;
+    if (!app->accel)
+        FAIL(err, ERR_MACHINE, "calibrate: --backend cuda needs a build with CUDA (make CUDA=1)");
+    TRY(shard_from_env("0/1", &shard, err)); /* a calibration has no parts */
+    how.local_rank = shard.local;
+    c->device = (struct sim_device){.accel = app->accel, .metrics = true};
+    TRY(app->accel->open(&how, &c->device.session, err));
+    if (calibrate_on_device(c, why))
+        return 0;
+    log_warn("calibrate: %s is searched on the CPU: %s", c->run->method->name, why);
+    app->accel->close(&c->device.session);
+    c->device = (struct sim_device){0};
+out:
+    return rc;
+}
+
+static int run(const struct app *app, int argc, char **argv, struct err *err)
+{
+    struct calibrate_opts o;
+    struct calibrate c = {0};
+    struct str_list args = {0};
+    struct method_run *runs = NULL;
+    struct buf name = {0}, journal = {0};
+    int64_t n_runs = 0;
+    bool done = false;
+    int rc = 0;
+
+    TRY(cmd_begin(&cmd_calibrate, &o, argc, argv, &args, &done, err));
+    if (done)
+        goto out;
+    if (args.n == 0)
+        FAIL(err, ERR_USAGE,
+             "calibrate: no method given (lacuna calibrate METHOD T.h5... -o FILE)");
+    TRY(parse_method(app, args.items[0], &runs, &n_runs, err));
+    c.run = &runs[0];
+    c.per = (enum calibrate_per)o.per;
+    c.load.precision = o.precision == 0 ? PREC_F64 : PREC_F32;
+    c.load.seed = (uint64_t)o.c.seed;
+    c.load.allow_nonfinite = o.allow_nonfinite;
+    TRY(choose_order(&c, &o, err));
+    TRY(check_output(&o, &args, err));
+    if (args.n < 2)
+        FAIL(err, ERR_USAGE, "calibrate: no trace given (lacuna calibrate METHOD T.h5... -o FILE)");
+    TRY(traces_open(args.items + 1, args.n - 1, &c.traces, &c.n_traces, err));
+    TRY(traces_whole(c.traces, c.n_traces, "the searches need all rows of a head", err));
+    TRY(calibrate_plan(&c, &(struct call_select){o.layers, o.heads, o.steps, o.branch}, o.segments,
+                       err));
+    TRY(open_backend(app, &o, &c, err));
+    if (o.c.dry_run) {
+        TRY(print_plan(&c, &o, err));
+        goto out;
+    }
+    TRY(name_result(&o, &name, err));
+    c.name = buf_str(&name);
+    buf_printf(&journal, "%s.journal", o.out);
+    TRY(buf_check(&journal, o.out, err));
+    if (o.c.force)
+        unlink(buf_str(&journal));
+    TRY(calibrate_execute(&c, buf_str(&journal), cmd_jobs(&o.c), err));
+    TRY(write_result(&c, &o, err));
+    unlink(buf_str(&journal));
+out:
+    if (c.device.accel)
+        c.device.accel->close(&c.device.session);
+    calibrate_free(&c);
+    buf_free(&name);
+    buf_free(&journal);
+    traces_close(&c.traces, c.n_traces);
+    method_runs_free(runs, n_runs);
+    opt_free(options, &o);
+    str_list_free(&args);
+    return rc;
 }

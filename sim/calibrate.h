@@ -64,21 +64,37 @@ int calibrate_execute(struct calibrate *c, const char *journal, int jobs, struct
 /* The calibration file: method, parameters, traces, heads. */
 void calibrate_write(const struct calibrate *c, struct jw *w);
 
-/* Every setting that the searches judged, as CSV: a row per job and setting. false: the method
- * keeps no such table. */
-bool calibrate_grid(const struct calibrate *c, struct buf *csv);
-
 int64_t calibrate_skipped(const struct calibrate *c);
 
 /* Largest number of samples in a job; bytes to read, summed over jobs; resident bytes of the
- * largest job; number of samples, and allowed pairs and multiply-adds of one dense pass over all of
- * them. */
+ * largest job; multiply-adds of one dense pass over all samples. */
 struct calibrate_cost {
-    int64_t samples, bytes, memory, all_samples;
-    double flop, pairs;
+    int64_t samples, bytes, memory;
+    double flop;
 };
 struct calibrate_cost calibrate_costs(const struct calibrate *c);
 
 void calibrate_free(struct calibrate *c); /* traces and run stay the caller's */
+
+/* ---- journal: a line per finished search, so that a stopped calibration goes on where it was ---
+ */
+
+struct journal;
+
+/* Called with every finished job of a journal: a JSON object, or the reason of a skip. */
+typedef int journal_sink(void *ctx, int64_t job, const char *text, const char *skip,
+                         struct err *err);
+
+/* Open the journal at `path`, or begin one. `identity` is one line that says what is calibrated and
+ * how; a journal with another one is ERR_USAGE. A torn last line is dropped. Another process that
+ * has it open: ERR_RUN. */
+int journal_open(const char *path, const char *identity, journal_sink *sink, void *ctx,
+                 struct journal **out, struct err *err);
+
+/* Add a finished job; one of text and skip is NULL. Thread-safe. */
+int journal_add(struct journal *j, int64_t job, const char *text, const char *skip,
+                struct err *err);
+
+void journal_close(struct journal **j); /* the file stays */
 
 #endif

@@ -8,7 +8,7 @@
 #include "core/manifest.h"
 #include "core/permute.h"
 #include "core/shard.h"
-#include "sim/rates.h"
+#include "sim/devicemap.h"
 #include "sim/replay.h"
 #include "sim/staticmasks.h"
 

@@ -1,15 +1,18 @@
 /*
  * devicemap.h - a GPU beside the replay, what it gives of a head's exact map (sim/blocks/exact.h),
  * and masks judged there (sim/blocks/judge.h): attention over them, errors and recall are measured
- * against dense attention that stays there with the head.
+ * against dense attention that stays there with the head. How fast this machine attends: for
+ * estimates of time, and the best rates of a GPU.
  */
 #ifndef LACUNA_DEVICEMAP_H
 #define LACUNA_DEVICEMAP_H
 
 #include "core/accel.h"
+#include "core/attention.h"
 #include "core/method.h"
 #include "sim/blocks/judge.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -72,12 +75,16 @@ void device_judge_attach(struct device_judge *j, const struct sim_device *d,
                          const struct head_in *in, int jobs);
 void device_judge_detach(struct device_judge *j); /* also of a zeroed one */
 
-/* Seconds that judging a mask of all pairs of a head takes: fixed + per_pair * pairs, measured with
- * random heads of that dimension. */
-struct judge_rate {
-    double fixed, per_pair;
-};
-int device_judge_rate(const struct sim_device *d, int dim, bool causal, struct judge_rate *rate,
-                      struct err *err);
+/* ---- rates ---------------------------------------------------------------------------------- */
+
+/* *gpu: the object that the back end's `describe` gives, with the ceilings: those that `dir` keeps
+ * (DIR/ceilings-UUID.json), or, where it keeps none of this GPU, driver and runtime, or with
+ * `again`, those that are measured now. *gpu is the caller's, also after a failure. ERR_RUN,
+ * ERR_MACHINE: of the measurement; ERR_IO: the file cannot be written. */
+int rates_of_gpu(const struct sim_device *d, const char *dir, bool again, json_t **gpu,
+                 struct err *err);
+
+/* Flop per second of the attention tiles on one thread, measured in a few milliseconds. */
+int attn_rate(enum precision prec, double *flop_per_s, struct err *err);
 
 #endif

@@ -4,7 +4,7 @@
  */
 #include "tests/fuzz/fuzz.h"
 #include "core/json.h"
-#include "sim/journal.h"
+#include "sim/calibrate.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -369,16 +369,6 @@ START_TEST(journals_name_the_back_end)
 }
 END_TEST
 
-START_TEST(a_dry_run_measures_the_device)
-{
-    struct sim_device d = {.accel = &fake, .session = &session, .metrics = true};
-    struct judge_rate rate = {NAN, NAN};
-    struct err err = {0};
-    assert_ok(device_judge_rate(&d, D, true, &rate, &err), &err);
-    ck_assert(rate.fixed >= 0 && rate.per_pair > 0 && rate.per_pair < 1);
-}
-END_TEST
-
 Suite *make_suite(void)
 {
     Suite *s = suite_create("calibratedevice");
@@ -388,7 +378,6 @@ Suite *make_suite(void)
     tcase_add_test(c, what_cannot_run_there_says_so);
     tcase_add_test(c, a_refused_search_has_the_file_of_the_cpu);
     tcase_add_test(c, journals_name_the_back_end);
-    tcase_add_test(c, a_dry_run_measures_the_device);
     suite_add_tcase(s, c);
     return s;
 }

@@ -1059,10 +1059,7 @@ const struct method method_flexprefill = {
     .cost = cost,
     .why_full = why_full,
     .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device},
-    .search = {.calibrate = calibrate,
-               .passes = 2.5,
-               .trials = N_GRID,
-               .on_device = block_grid_on_device},
+    .search = {.calibrate = calibrate, .passes = 2.5, .on_device = block_grid_on_device},
     .tests = {.full = "gamma=1",
               .variants =
                   TEXTS("block=32:min_budget=0", "block=32:min_budget=0:tau=0.8326",

@@ -1118,7 +1118,7 @@ const struct method method_minference = {
     .why_full = why_full,
     .device = {.rule = rule, .take = minf_take, .keep_on_device = keep_on_device},
     .reuse = {.of = origin},
-    .search = {.calibrate = calibrate, .passes = 4, .trials = MINF_CANDIDATES, .on_device = judges},
+    .search = {.calibrate = calibrate, .passes = 4, .on_device = judges},
     .tests = {.full = "v=2147483647:s=2147483647",
               .variants = TEXTS("v=40:s=60:force_dists=10:min_s=10",
                                 "v=20:s=30:force_dists=5:min_s=5:mask=requested",

@@ -1119,7 +1119,7 @@ const struct method method_sale = {
     .device = {.rule = rule, .take = take},
     .arith = {.kind = ARITH_CPU, .how = how, .attend = attend},
     .reuse = {.of = origin},
-    .search = {.calibrate = calibrate, .passes = 1, .trials = 6, .on_device = judges},
+    .search = {.calibrate = calibrate, .passes = 1, .on_device = judges},
     .tests = {.full = "tau=0",
               .variants = TEXTS("dense_below=0", "dense_below=0:tau=0.05:bits=16",
                                 "dense_below=0:profile=paper:arith=sage1")},

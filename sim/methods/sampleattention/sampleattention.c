@@ -369,8 +369,6 @@ static const int CHUNKS[] = {1, 2, 4};
 #define N_CHUNKS ((int)(sizeof CHUNKS / sizeof *CHUNKS))
 #define N_GRID (N_ALPHA * N_ALPHA * N_CHUNKS)
 
-_Static_assert(N_GRID == SAMPLE_TRIALS, "the header tells the size of the grid");
-
 /* The plans of one sample; those whose slices do not fit are dense. */
 struct plans {
     struct sample_plan plan[N_GRID];
@@ -919,10 +917,7 @@ const struct method method_sampleattention = {
     .cost = cost,
     .why_full = why_full,
     .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device},
-    .search = {.calibrate = calibrate,
-               .passes = 4,
-               .trials = SAMPLE_TRIALS,
-               .on_device = block_grid_on_device},
+    .search = {.calibrate = calibrate, .passes = 4, .on_device = block_grid_on_device},
     .tests = {.full = "alpha_c=1",
               .variants = TEXTS("profile=safe:block=64", "profile=v2:window=0.1",
                                 "merge=mean:chunks=4:reduce=max")},

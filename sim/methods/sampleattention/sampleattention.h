@@ -127,8 +127,6 @@ int sample_v2_mask(const struct sample_v2 *v, int64_t row0, int64_t row1, struct
 
 struct head_in;
 
-#define SAMPLE_TRIALS 108 /* triples of the grid */
-
 /* The condition that a triple has to meet. */
 struct sample_target {
     double p1, error; /* keep p1 >= p1 and relative L2 error <= error, at the worst sample */

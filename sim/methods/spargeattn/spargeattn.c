@@ -1387,7 +1387,7 @@ const struct method method_spargeattn = {
     .why_full = why_full,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .arith = {.kind = ARITH_FILTER, .how = how, .attend = attend, .done = done},
-    .search = {.calibrate = sparge_calibrate, .passes = 8, .trials = 120, .on_device = judges},
+    .search = {.calibrate = sparge_calibrate, .passes = 8, .on_device = judges},
     .tests = {.full = "theta=1:pv=off",
               .variants =
                   TEXTS("tau=0.6", "profile=paper:tau=0.7:lambda=-4", "select=topk:topk=0.3:sink=1",

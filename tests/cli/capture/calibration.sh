@@ -13,9 +13,9 @@ for dir in r same; do head -1 $dir/records.jsonl | grep -o '"pairs_kept":[0-9]*'
 for n in 300 500 900; do
     "$LACUNA" capture -q -m "$ROOT/datasets/models/code-lm" --prompt "$ROOT/core/opt.c" -n $n --heads 0,1 --layers 1 --maps 0 -o n$n.h5
 done
-"$LACUNA" calibrate sampleattention:block=64 n300.h5 n500.h5 --per model --segments 400,800 -o s.json --grid s.csv 2>/dev/null; echo "exit $?"
+"$LACUNA" calibrate sampleattention:block=64 n300.h5 n500.h5 --per model --segments 400,800 -o s.json 2>/dev/null; echo "exit $?"
 grep -c '"tokens"' s.json
-head -1 s.csv; cut -d, -f1-4 s.csv | sed 1d | sort | uniq -c | sed 's/^ *//'
+grep -c '"columns"' s.json
 for n in 300 500 900; do
     "$LACUNA" replay -q n$n.h5 -m sampleattention:calib=s.json -o seg 2>&1 | grep -v dense
 done
