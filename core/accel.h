@@ -68,7 +68,7 @@ struct accel_time {
     int64_t samples;
 };
 
-/* Unit shapes of an exact map (sim/blocks/exactmap.h): square blocks of 16, 32, 64, 128; slices of
+/* Unit shapes of an exact map (sim/blocks/exact.h): square blocks of 16, 32, 64, 128; slices of
  * 16, 64, 128 rows x 1 key. */
 #define ACCEL_UNITS 7
 

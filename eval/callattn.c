@@ -6,7 +6,7 @@
 #include "core/mem.h"
 #include "core/pool.h"
 #include "eval/headwork.h"
-#include "sim/simulate_call.h"
+#include "sim/simulate.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -28,8 +28,7 @@ bool layer_is_call(const struct layer_job *j)
     return d && !j->a->decoding;
 }
 
-/* ---- before and after the call -----------------------------------------------------------------
- */
+/* ---- before and after the call -------------------------------------------------------------- */
 
 static int begin_head(void *call, int64_t i, int worker, struct err *err)
 {
@@ -79,8 +78,7 @@ static int dense_head(void *job, int64_t head, int worker, struct err *err)
     return head_is_dense(j, (int)head) ? head_attend(job, head, worker, err) : 0;
 }
 
-/* ---- the call ----------------------------------------------------------------------------------
- */
+/* ---- the call ------------------------------------------------------------------------------- */
 
 static int run_call(struct layer_call *c, struct err *err)
 {

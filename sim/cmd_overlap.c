@@ -13,7 +13,7 @@
 #include "core/maskfile.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "sim/blocks/exactmap.h"
+#include "sim/blocks/exact.h"
 #include "sim/headload.h"
 
 #include <stdio.h>

@@ -9,7 +9,7 @@
 #include "core/mem.h"
 #include "core/progress.h"
 #include "sim/accelattend.h"
-#include "sim/blocks/exactmap.h"
+#include "sim/blocks/exact.h"
 
 #include <math.h>
 #include <stdatomic.h>

@@ -15,7 +15,7 @@
 #include "core/permute.h"
 #include "core/pool.h"
 #include "sim/budgetsearch.h"
-#include "sim/simulate_call.h"
+#include "sim/simulate.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -7,9 +7,6 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/method_run.h"
-#include "sim/headload.h"
-#include "sim/simulate_call.h"
-#include "sim/simulate_run.h"
 
 #include <math.h>
 #include <stdlib.h>

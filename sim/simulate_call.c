@@ -1,8 +1,8 @@
 /*
- * simulate_call.c - see simulate_call.h. What is done head by head runs on threads, between the
+ * simulate_call.c - see simulate.h. What is done head by head runs on threads, between the
  * steps in which the GPU has the call: put, prepare, choose, attend, records.
  */
-#include "sim/simulate_call.h"
+#include "sim/simulate.h"
 
 #include "core/buf.h"
 #include "core/intmath.h"
@@ -11,7 +11,6 @@
 #include "core/pool.h"
 #include "core/stopwatch.h"
 #include "sim/accelattend.h"
-#include "sim/simulate_run.h"
 #include "sim/staticmasks.h"
 
 #include <math.h>

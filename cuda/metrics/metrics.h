@@ -5,7 +5,7 @@
  * 2. metrics_compare: differences of other outputs from these, and the mass that a mask keeps of a
  *    row, from the log-sum-exps of both runs.
  * 3. metrics_pass: S = Q K^T again, tile by tile: shares of blocks and slices whose largest p_ij =
- *    e^{s_ij - LSE_i} is below c/N (sim/blocks/exactmap.h has the same on the CPU), sums of p over
+ *    e^{s_ij - LSE_i} is below c/N (sim/blocks/exact.h has the same on the CPU), sums of p over
  *    rows, and maps of 64 x 64 sums and maxima.
  *
  * Operands are bf16, products accumulate in fp32, p is fp32; probabilities are multiplied with the
@@ -128,7 +128,7 @@ void metrics_pass_free(struct metrics_pass *pass);
 int metrics_pass_sums(struct gpu *g, const struct metrics_pass *pass, double *sum, struct err *err);
 
 /* Number of units below the thresholds, and of their allowed pairs, in the order of
- * sim/blocks/exactmap.h: blocks of 16, 32, 64, 128, slices of 16, 64, 128 rows. Needs n_c > 0. */
+ * sim/blocks/exact.h: blocks of 16, 32, 64, 128, slices of 16, 64, 128 rows. Needs n_c > 0. */
 struct metrics_below {
     int64_t units[ACCEL_UNITS][METRICS_C], pairs[ACCEL_UNITS][METRICS_C];
     double p_max; /* NAN after a pass for one threshold without sums */

@@ -1,7 +1,7 @@
 /*
  * lastrows.cuh - exact softmax rows of the last queries of a prompt, summed per key and per
  * query-key distance. Vertical-slash methods estimate a head from these sums
- * (sim/blocks/tokscore.h).
+ * (sim/blocks/vslash.h).
  *
  * Two passes over the keys: log-sum-exp of the rows, then their probabilities; 4 B N d FLOP per
  * head. lastrows_sm90.cu has them for Hopper, what follows is for other GPUs. Tiles of B rows x

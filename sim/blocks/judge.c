@@ -3,9 +3,13 @@
  */
 #include "sim/blocks/judge.h"
 
+#include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
+#include "core/pool.h"
+#include "core/sort.h"
+#include "sim/metrics.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -114,4 +118,303 @@ int judge_end(struct judging *j, const struct accel_filter *filter, struct err *
     for (int64_t i = 0; i < j->n && !rc; i++)
         rc = on_cpu(j, j->masks + i, err);
     return rc;
+}
+
+/* ---- settings of a grid --------------------------------------------------------------------- */
+
+/* Exact rows held at a time. */
+#define PIECE 16
+
+struct grid_run {
+    const struct block_grid *g;
+    const struct attn_in *x;
+    int64_t nb;
+    int32_t *cols;       /* [n][nb] lists of the current unit */
+    int64_t *len;        /* [n] */
+    double *keep;        /* [n][nq] recall per row */
+    int64_t *pairs;      /* [n] */
+    double *err2, ref2;  /* [n] */
+    double *p;           /* [PIECE][nk] */
+    double *mass, *part; /* [nb], [nb][dv] of one row */
+    double *ref, *out;   /* [dv] */
+};
+
+static void run_free(struct grid_run *r)
+{
+    free(r->cols);
+    free(r->len);
+    free(r->keep);
+    free(r->pairs);
+    free(r->err2);
+    free(r->p);
+    free(r->mass);
+    free(r->part);
+    free(r->ref);
+    free(r->out);
+}
+
+static int run_init(struct grid_run *r, const struct block_grid *g, struct err *err)
+{
+    int rc = 0;
+    const struct attn_in *x = &g->in->x;
+    *r = (struct grid_run){.g = g, .x = x, .nb = (x->nk + g->block - 1) / g->block};
+    TRY(mem_alloc(&r->cols, g->n * r->nb, sizeof *r->cols, "block lists", err));
+    TRY(mem_alloc(&r->len, g->n, sizeof *r->len, "block lists", err));
+    TRY(mem_alloc(&r->keep, g->n * x->nq, sizeof *r->keep, "recall per row", err));
+    TRY(mem_zalloc(&r->pairs, g->n, sizeof *r->pairs, "kept pairs", err));
+    TRY(mem_zalloc(&r->err2, g->n, sizeof *r->err2, "errors", err));
+    TRY(mem_alloc(&r->p, PIECE * x->nk, sizeof *r->p, "exact rows", err));
+    TRY(mem_alloc(&r->mass, r->nb, sizeof *r->mass, "block mass", err));
+    TRY(mem_alloc(&r->part, r->nb * x->dv, sizeof *r->part, "partial outputs", err));
+    TRY(mem_alloc(&r->ref, x->dv, sizeof *r->ref, "output row", err));
+    TRY(mem_alloc(&r->out, x->dv, sizeof *r->out, "output row", err));
+out:
+    return rc;
+}
+
+/* Mass and partial output of every key block of one exact row that sees `limit` keys. */
+static void split_row(struct grid_run *r, const double *p, int64_t limit)
+{
+    int dv = r->x->dv;
+    memset(r->ref, 0, (size_t)dv * sizeof *r->ref);
+    for (int64_t j = 0; j * r->g->block < limit; j++) {
+        double *part = r->part + j * dv, mass = 0;
+        int64_t k0 = j * r->g->block, k1 = k0 + r->g->block < limit ? k0 + r->g->block : limit;
+        memset(part, 0, (size_t)dv * sizeof *part);
+        for (int64_t k = k0; k < k1; k++) {
+            const float *v = r->x->v + k * dv;
+            mass += p[k];
+            for (int c = 0; c < dv; c++)
+                part[c] += p[k] * v[c];
+        }
+        r->mass[j] = mass;
+        for (int c = 0; c < dv; c++)
+            r->ref[c] += part[c];
+    }
+    for (int c = 0; c < dv; c++)
+        r->ref2 += r->ref[c] * r->ref[c];
+}
+
+static void judge_row(struct grid_run *r, int t, int64_t row, int64_t limit)
+{
+    int dv = r->x->dv;
+    int64_t b = r->g->block;
+    const int32_t *cols = r->cols + t * r->nb;
+    double mass = 0;
+    memset(r->out, 0, (size_t)dv * sizeof *r->out);
+    for (int64_t e = 0; e < r->len[t] && cols[e] * b < limit; e++) {
+        const double *part = r->part + cols[e] * dv;
+        int64_t left = limit - cols[e] * b;
+        mass += r->mass[cols[e]];
+        r->pairs[t] += left < b ? left : b;
+        for (int c = 0; c < dv; c++)
+            r->out[c] += part[c];
+    }
+    for (int c = 0; c < dv; c++) {
+        double d = (mass > 0 ? r->out[c] / mass : 0) - r->ref[c];
+        r->err2[t] += d * d;
+    }
+    r->keep[t * r->x->nq + row] = mass;
+}
+
+static int run_rows(struct grid_run *r, struct err *err)
+{
+    int rc = 0;
+    const struct attn_in *x = r->x;
+    const struct block_grid *g = r->g;
+    int64_t unit_end = 0;
+    for (int64_t r0 = 0; r0 < x->nq; r0 += PIECE) {
+        int64_t r1 = r0 + PIECE < x->nq ? r0 + PIECE : x->nq;
+        TRY(exact_probs(g->in->exact, r0, r1, r->p, err));
+        for (int64_t row = r0; row < r1; row++) {
+            int64_t limit = attn_limit(x, row);
+            for (int t = 0; row == unit_end && t < g->n; t++)
+                r->len[t] = g->list(g->ctx, t, row, r->cols + t * r->nb);
+            if (row == unit_end)
+                unit_end += g->unit;
+            split_row(r, r->p + (row - r0) * x->nk, limit);
+            for (int t = 0; t < g->n; t++)
+                judge_row(r, t, row, limit);
+        }
+    }
+out:
+    return rc;
+}
+
+/* keep [nq] is sorted. */
+static struct block_score score_of(const struct block_grid *g, int64_t pairs, double *keep,
+                                   double err2, double ref2)
+{
+    const struct attn_in *x = &g->in->x;
+    double sum = 0;
+    sort_f64(keep, x->nq);
+    for (int64_t i = 0; i < x->nq; i++)
+        sum += keep[i];
+    return (struct block_score){
+        .density = (double)pairs / (double)pairs_allowed(x->nq, x->nk, x->causal),
+        .keep_p1 = percentile_sorted(keep, x->nq, 1),
+        .keep_mean = sum / (double)x->nq,
+        .error = ref2 > 0 ? sqrt(err2 / ref2) : 0,
+    };
+}
+
+/* Candidate t as a mask of the whole head. */
+static int candidate_mask(const struct block_grid *g, int t, int32_t *cols, struct mask *m,
+                          struct err *err)
+{
+    const struct attn_in *x = &g->in->x;
+    int rc = 0;
+    TRY(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, g->unit, g->block, err));
+    for (int64_t row = 0; row < x->nq; row += g->unit)
+        TRY(mask_lists_add_all(m, row / g->unit, cols, g->list(g->ctx, t, row, cols), err));
+    mask_lists_finish(m);
+out:
+    return rc;
+}
+
+/* Candidates that are judged together; beyond the last one it stands again. */
+struct batch {
+    const struct block_grid *g;
+    int first;
+    struct judge_many *many; /* [JUDGE_MANY] */
+    int64_t pairs[JUDGE_MANY];
+    struct block_score score[JUDGE_MANY];
+};
+
+static int make_candidate(void *batch, int64_t i, int worker, struct err *err)
+{
+    struct batch *b = batch;
+    const struct block_grid *g = b->g;
+    int t = b->first + (int)i < g->n ? b->first + (int)i : g->n - 1;
+    struct mask_counts n;
+    int32_t *cols = NULL;
+    int rc = 0;
+    TRY(mem_alloc(&cols, ceil_div(g->in->x.nk, g->block), sizeof *cols, "block lists", err));
+    TRY(candidate_mask(g, t, cols, &b->many[i].mask, err));
+    TRY(mask_count(&b->many[i].mask, &n, err));
+    b->pairs[i] = n.pairs_kept;
+out:
+    free(cols);
+    return rc;
+}
+
+static int score_candidate(void *batch, int64_t i, int worker, struct err *err)
+{
+    struct batch *b = batch;
+    struct judge_many *m = b->many + i;
+    b->score[i] = score_of(b->g, b->pairs[i], m->mass, m->sum.sq_delta, m->sum.sq_ref);
+    return 0;
+}
+
+/* One by one, which the CPU can do where the other refuses. */
+static int judge_singly(struct batch *b, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < JUDGE_MANY && !rc; i++) {
+        struct judge_many *m = b->many + i;
+        struct judging j;
+        judge_begin(&j, b->g->in->exact, m->mass);
+        rc = judge_add(&j, &m->mask, err);
+        rc = rc ? rc : judge_end(&j, NULL, err);
+        m->sum = j.sum;
+        judge_free(&j);
+    }
+    return rc;
+}
+
+static int judge_batch(const struct judge *by, struct batch *b, struct err *err)
+{
+    char why[160];
+    int rc = 0;
+    TRY(pool_run(by->jobs, JUDGE_MANY, make_candidate, b, err));
+    rc = by->many(by->self, b->many, why, err);
+    if (rc == METHOD_SKIP)
+        rc = judge_singly(b, err);
+    if (rc)
+        goto out;
+    TRY(pool_run(by->jobs, JUDGE_MANY, score_candidate, b, err));
+out:
+    for (int i = 0; i < JUDGE_MANY; i++)
+        mask_free(&b->many[i].mask);
+    return rc;
+}
+
+static int run_judged(const struct block_grid *g, struct block_score *score, struct err *err)
+{
+    struct judge_many many[JUDGE_MANY];
+    struct batch b = {.g = g, .many = many};
+    double *mass = NULL;
+    int rc = 0;
+    memset(many, 0, sizeof many);
+    TRY(mem_alloc(&mass, JUDGE_MANY * g->in->x.nq, sizeof *mass, "recall per row", err));
+    for (int i = 0; i < JUDGE_MANY; i++)
+        many[i].mass = mass + i * g->in->x.nq;
+    for (; b.first < g->n; b.first += JUDGE_MANY) {
+        TRY(judge_batch(judge_of(g->in->exact), &b, err));
+        for (int i = 0; i < JUDGE_MANY && b.first + i < g->n; i++)
+            score[b.first + i] = b.score[i];
+    }
+out:
+    free(mass);
+    return rc;
+}
+
+int block_grid_run(const struct block_grid *g, struct block_score *score, struct err *err)
+{
+    int rc = 0;
+    struct grid_run r;
+    if (judge_of(g->in->exact))
+        return run_judged(g, score, err);
+    TRY(run_init(&r, g, err));
+    TRY(run_rows(&r, err));
+    for (int t = 0; t < g->n; t++)
+        score[t] = score_of(g, r.pairs[t], r.keep + t * r.x->nq, r.err2[t], r.ref2);
+out:
+    run_free(&r);
+    return rc;
+}
+
+bool block_grid_on_device(const void *params, char why[160])
+{
+    return true;
+}
+
+const struct block_score block_score_none = {0, INFINITY, INFINITY, 0};
+
+void block_score_add(struct block_score *sum, const struct block_score *one, int n)
+{
+    sum->density += one->density / n;
+    sum->keep_p1 = fmin(sum->keep_p1, one->keep_p1);
+    sum->keep_mean = fmin(sum->keep_mean, one->keep_mean);
+    sum->error = fmax(sum->error, one->error);
+}
+
+void block_grid_write(const struct grid_rows *g, const struct block_score *score, struct jw *w)
+{
+    static const char *const of_score[] = {"density_elem", "cra_p1", "cra_mean", "err_l2_rel"};
+    jw_key(w, "grid");
+    jw_obj(w);
+    jw_key(w, "columns");
+    jw_arr(w);
+    for (int i = 0; i < g->n_names; i++)
+        jw_str(w, g->names[i]);
+    for (size_t i = 0; i < sizeof of_score / sizeof *of_score; i++)
+        jw_str(w, of_score[i]);
+    jw_arr_end(w);
+    jw_key(w, "rows");
+    jw_arr(w);
+    for (int t = 0; t < g->n; t++) {
+        const double numbers[] = {score[t].density, score[t].keep_p1, score[t].keep_mean,
+                                  score[t].error};
+        double values[GRID_NAMES];
+        g->put(t, values);
+        jw_arr(w);
+        for (int i = 0; i < g->n_names; i++)
+            jw_num(w, values[i]);
+        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+            jw_num(w, numbers[i]);
+        jw_arr_end(w);
+    }
+    jw_arr_end(w);
+    jw_obj_end(w);
 }

@@ -11,6 +11,7 @@
 
 #include "core/err.h"
 #include "core/mask.h"
+#include "core/method.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,5 +62,53 @@ int64_t vslash_requested(const struct vslash *v);
 
 /* Pairs that the kernel multiplies: 64 * 64 per listed block, 64 per listed column. */
 int64_t vslash_exec(const struct vslash *v);
+
+/* ---- mass per key and distance -------------------------------------------------------------- */
+
+/* Mass per key token and per query-key distance, summed over the last rows of a prompt.
+ * Vertical-slash methods estimate a head from it (MInference, arXiv:2407.02490; FlexPrefill,
+ * arXiv:2502.20766). */
+
+/* How the logits of the sampled rows are formed. */
+enum tok_logits {
+    TOK_EXACT,      /* in the precision of in->exact, probabilities rounded to float */
+    TOK_BF16_QUERY, /* bf16(scale q) . k, rounded to bf16 */
+    TOK_BF16_DOT,   /* bf16(bf16(q . k) * scale) */
+};
+
+/* Over the last `rows` query rows of a head with nq = nk:
+ *   col[k]   = sum_q p[q][k]        slash[d] = sum_q p[q][q - d]        both [nk]
+ * In a bidirectional head slash[d] has the keys at q - d and at q + d.
+ * p_dtype: probabilities are rounded to it before they are summed (DT_F32: not further). */
+int token_scores(const struct head_in *in, int64_t rows, enum tok_logits logits, enum dtype p_dtype,
+                 double *col, double *slash, struct err *err);
+
+/* Add one causal row p[0..pos] of the query at position pos. */
+void token_scores_add(const double *p, int64_t pos, double *col, double *slash);
+
+/* order = indices of v[0..n) by (value descending, index ascending). */
+int order_descending(const double *v, int64_t n, int32_t *order, struct err *err);
+
+/* ---- equal rows ----------------------------------------------------------------------------- */
+
+/* Rows of a matrix that are equal, so that what is computed from one of them holds for all.
+ *
+ * A BLAS product gives equal rows unequal last bits: the edge of its tiles is added in another
+ * order, which one depends on the processor. A choice between equal keys would then hang on these
+ * bits. Where it matters, the value of the first of equal rows replaces those of the others; ties
+ * then go to the lower index by the rule of the method. */
+
+struct twins {
+    int64_t n;
+    int32_t *first; /* [n] first row with the same bytes, owned; NULL: no two rows are equal */
+};
+
+/* Rows of x [n][d]. O(n d + n log n). Release with twins_free. */
+int twins_find(struct twins *t, const float *x, int64_t n, int64_t d, struct err *err);
+void twins_free(struct twins *t); /* also of a zeroed one */
+
+/* Values of rows 0 .. n-1 in v, n <= t->n: those of equal rows become that of the first. */
+void twins_level_f32(const struct twins *t, float *v, int64_t n);
+void twins_level_f64(const struct twins *t, double *v, int64_t n);
 
 #endif

@@ -16,7 +16,7 @@
 #include "core/mem.h"
 #include "core/method.h"
 #include "core/sort.h"
-#include "sim/blocks/exactmap.h"
+#include "sim/blocks/exact.h"
 #include "sim/blocks/numlist.h"
 
 #include <math.h>

@@ -25,7 +25,7 @@
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
-#include "sim/blocks/unitkeys.h"
+#include "sim/blocks/exact.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -20,11 +20,10 @@
 #include "core/mem.h"
 #include "core/method.h"
 #include "sim/blocks/callrng.h"
-#include "sim/blocks/colmass.h"
+#include "sim/blocks/exact.h"
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
-#include "sim/blocks/unitkeys.h"
 
 #include <math.h>
 #include <stdlib.h>

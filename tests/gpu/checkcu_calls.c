@@ -20,7 +20,7 @@
 #include "cuda/backend.h"
 #include "sim/headload.h"
 #include "sim/registry.h"
-#include "sim/simulate_call.h"
+#include "sim/simulate.h"
 #include "sim/staticmasks.h"
 
 #include <math.h>

@@ -11,7 +11,7 @@
 #include "core/poolmap.h"
 #include "core/dtype.h"
 #include "cuda/metrics/metrics.h"
-#include "sim/blocks/exactmap.h"
+#include "sim/blocks/exact.h"
 #include "tests/gpu/checkcu_case.h"
 
 #include <math.h>

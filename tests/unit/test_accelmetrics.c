@@ -4,13 +4,13 @@
  * it that no method asks for.
  */
 #include "core/mem.h"
-#include "sim/blocks/exactmap.h"
+#include "sim/blocks/exact.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/methodrun.h"
 
 #include <math.h>
 
-/* ---- a back end made of the CPU reference ---------------------------------------------------- */
+/* ---- a back end made of the CPU reference --------------------------------------------------- */
 
 struct accel_session {
     int maps;       /* calls of `map` */

@@ -10,8 +10,8 @@
 #include "core/rng.h"
 #include "core/trace.h"
 #include "sim/accelattend.h"
-#include "sim/blocks/exactmap.h"
-#include "sim/simulate_call.h"
+#include "sim/blocks/exact.h"
+#include "sim/simulate.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/rulechoice.h"
 #include "tests/harness/methodrun.h"
@@ -927,7 +927,7 @@ START_TEST(chosen_heads_are_named)
 }
 END_TEST
 
-/* ---- a call by itself ------------------------------------------------------------------------ */
+/* ---- a call by itself ----------------------------------------------------------------------- */
 
 static void make_heads(struct sim_head h[HEADS])
 {

@@ -4,7 +4,7 @@
  */
 #include "core/mem.h"
 #include "core/rng.h"
-#include "sim/blocks/exactmap.h"
+#include "sim/blocks/exact.h"
 #include "sim/methods/fgattn/fgattn.h"
 #include "tests/harness/methodrun.h"
 

@@ -3,7 +3,7 @@
  */
 #include "core/sort.h"
 #include "sim/methods/minference/minference.h"
-#include "sim/blocks/tokscore.h"
+#include "sim/blocks/vslash.h"
 #include "tests/harness/methodrun.h"
 
 #include <stdio.h>

@@ -2,7 +2,6 @@
  * Vertical-slash lists of 64-row blocks: known conversions, coverage, no key twice, masks.
  */
 #include "core/rng.h"
-#include "sim/blocks/tokscore.h"
 #include "sim/blocks/vslash.h"
 #include "tests/harness/golden.h"
 #include "tests/harness/suite.h"

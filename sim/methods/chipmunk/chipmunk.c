@@ -25,7 +25,6 @@
 #include "core/rng.h"
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/exact.h"
-#include "sim/blocks/exactmap.h"
 #include "sim/blocks/numlist.h"
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/selectcost.h"
@@ -37,7 +36,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- masks ----------------------------------------------------------------------------------- */
+/* ---- masks ---------------------------------------------------------------------------------- */
 
 void chip_shape_of(const struct geometry *g, const int64_t voxel[3], struct chip_shape *out)
 {
@@ -629,7 +628,7 @@ out:
     return rc;
 }
 
-/* ---- masks, output, numbers ------------------------------------------------------------------ */
+/* ---- masks, output, numbers ----------------------------------------------------------------- */
 
 static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out, struct err *err)
 {

@@ -25,7 +25,6 @@
 #include "core/simd.h"
 #include "core/sort.h"
 #include "sim/blocks/exact.h"
-#include "sim/blocks/exactmap.h"
 #include "sim/blocks/numlist.h"
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/selectcost.h"
@@ -37,7 +36,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the two selection rules ----------------------------------------------------------------- */
+/* ---- the two selection rules ---------------------------------------------------------------- */
 
 /* cached   a_gj = max over the rows i of group g of e^(s_ij - LSE_i); keep iff a_gj > c/N, strict
  *   pooled   t_gj = scale k_j . qbar_g with the mean query of the group
@@ -625,7 +624,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return 0;
 }
 
-/* ---- on a device ----------------------------------------------------------------------------- */
+/* ---- on a device ---------------------------------------------------------------------------- */
 
 static struct mask_origin origin(void *state)
 {
@@ -795,7 +794,7 @@ out:
     return rc;
 }
 
-/* ---- calibration ----------------------------------------------------------------------------- */
+/* ---- calibration ---------------------------------------------------------------------------- */
 
 /* Parameters per head (the paper has none; both searches are ours).
  *

@@ -18,7 +18,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/softmax.h"
-#include "sim/blocks/blockgrid.h"
+#include "sim/blocks/judge.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/gpusum.h"
 #include "sim/blocks/selectcost.h"
@@ -31,7 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the two block patterns: algorithms 1, 3 and 4 ------------------------------------------- */
+/* ---- the two block patterns: algorithms 1, 3 and 4 ------------------------------------------ */
 
 /* Official: gamma is applied to sorted tokens, the count is divided by 128, and that many best
  * block columns and diagonals are kept; these blocks are in general not the blocks that hold the
@@ -41,7 +41,7 @@
 /* The published code divides token counts by 128 whatever the block size. */
 #define TOKENS_PER_BLOCK 128
 
-/* ---- estimate -------------------------------------------------------------------------------- */
+/* ---- estimate ------------------------------------------------------------------------------- */
 
 /* FlexPrefill's estimate (arXiv:2502.20766, algorithms 2 and 3): exact rows
  * of the last B queries, token and block sums, pooled keys, and the distance between both estimates
@@ -729,7 +729,7 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     return 0;
 }
 
-/* ---- the choice of a device ------------------------------------------------------------------ */
+/* ---- the choice of a device ----------------------------------------------------------------- */
 
 static bool rule(const void *state, struct rule *rule, char why[160])
 {
@@ -801,7 +801,7 @@ static bool keep_on_device(const void *state)
     return ((const struct state *)state)->kind != DENSE;
 }
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* ---- numbers -------------------------------------------------------------------------------- */
 
 /* The mean of every block of tokens of x, and its products with `pairs` others. */
 static void pooled_cost(const struct state *s, double pairs, struct select_cost *c)

@@ -11,7 +11,7 @@
 
 #include "core/err.h"
 #include "sim/blocks/blockmap.h"
-#include "sim/blocks/tokscore.h"
+#include "sim/blocks/vslash.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -24,7 +24,7 @@
 #include "core/mem.h"
 #include "sim/blocks/judge.h"
 #include "sim/blocks/selectcost.h"
-#include "sim/blocks/tokscore.h"
+#include "sim/blocks/vslash.h"
 #include "sim/methods/minference/minference.h"
 
 #include <math.h>
@@ -32,7 +32,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the patterns of a head ------------------------------------------------------------------ */
+/* ---- the patterns of a head ----------------------------------------------------------------- */
 
 /* MInference's three patterns (arXiv:2407.02490, section 3): A-shape (sink and
  * window), vertical-slash (columns and distances from the last rows), and block-sparse (products of
@@ -423,7 +423,7 @@ out:
     return rc;
 }
 
-/* ---- offline choice of a pattern ------------------------------------------------------------- */
+/* ---- offline choice of a pattern ------------------------------------------------------------ */
 
 /* MInference's offline choice of a pattern per head (arXiv:2407.02490,
  * algorithm 1 and appendix C.2; the published code differs from it).

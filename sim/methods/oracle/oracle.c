@@ -22,8 +22,7 @@
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "core/simd.h"
-#include "sim/blocks/colmass.h"
-#include "sim/blocks/exactmap.h"
+#include "sim/blocks/exact.h"
 #include "sim/blocks/prefix.h"
 #include "sim/blocks/slicemask.h"
 #include "sim/methods/oracle/oracle.h"
@@ -33,7 +32,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- greedy set multicover with reverse delete ----------------------------------------------- */
+/* ---- greedy set multicover with reverse delete ---------------------------------------------- */
 
 #define SLACK 1e-12
 
@@ -217,7 +216,7 @@ out:
     return rc;
 }
 
-/* ---- prefixes of a head ---------------------------------------------------------------------- */
+/* ---- prefixes of a head --------------------------------------------------------------------- */
 
 #define BINS 65536
 
@@ -809,7 +808,7 @@ out:
     return rc;
 }
 
-/* ---- stripes --------------------------------------------------------------------------------- */
+/* ---- stripes -------------------------------------------------------------------------------- */
 
 /* End of chunk i, rounded up to whole slices; the last one ends with the rows. */
 static int64_t chunk_end(int64_t n, int64_t chunks, int64_t i)

@@ -20,7 +20,7 @@
  */
 #include "core/intmath.h"
 #include "core/method.h"
-#include "sim/blocks/tilecount.h"
+#include "sim/metrics.h"
 #include "sim/methods/radial/radialmap.h"
 
 #include <math.h>
@@ -94,7 +94,7 @@ static void release(void *state)
     block_map_free(&s->map);
 }
 
-/* ---- the map --------------------------------------------------------------------------------- */
+/* ---- the map -------------------------------------------------------------------------------- */
 
 /* The block rule is that of the published mask function, whose column counts follow here from the
  * limits of the band instead of an F x F matrix. */

@@ -18,10 +18,10 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/method.h"
-#include "sim/blocks/blockgrid.h"
+#include "sim/blocks/judge.h"
 #include "sim/blocks/selectcost.h"
 #include "sim/blocks/slicemask.h"
-#include "sim/blocks/tokscore.h"
+#include "sim/blocks/vslash.h"
 #include "sim/methods/sampleattention/sampleattention.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- from scores to the block mask ----------------------------------------------------------- */
+/* ---- from scores to the block mask ---------------------------------------------------------- */
 
 /* From score lists to the block mask (arXiv:2406.15486, algorithm 1:
  * find_k, extend, merge).
@@ -41,7 +41,7 @@
  * x + 1 for the rest. cover2 therefore extends a bin to both diagonals; cover1 keeps one of them;
  * centred moves the bins by B/2 so that one diagonal holds at least half of every slash. */
 
-/* ---- sampled slices and their score lists ---------------------------------------------------- */
+/* ---- sampled slices and their score lists --------------------------------------------------- */
 
 /* A_c[i][J] = 1/B sum over q in slice i, k in block J      of P[q][k]
  *   A_s[i][x] = 1/B sum over q in slice i, k with bin(q-k)=x of P[q][k]
@@ -284,7 +284,7 @@ out:
     return rc;
 }
 
-/* ---- the earlier algorithm ------------------------------------------------------------------- */
+/* ---- the earlier algorithm ------------------------------------------------------------------ */
 
 /* arXiv:2406.15486 v1 and v2: a local window, the token columns that hold a share alpha of the mass
  * of evenly strided exact rows, and a few dense last rows. Token exact; there is no slash list.
@@ -352,7 +352,7 @@ out:
     return rc;
 }
 
-/* ---- search ---------------------------------------------------------------------------------- */
+/* ---- search --------------------------------------------------------------------------------- */
 
 /* Offline search of (alpha_c, alpha_s, chunks) for one head: the
  * stand-in for the tuning of arXiv:2406.15486, table 6, which needs a benchmark score.

@@ -21,7 +21,7 @@
 #include "sim/blocks/callrng.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/selectcost.h"
-#include "sim/blocks/tilecount.h"
+#include "sim/metrics.h"
 #include "sim/methods/svg1/svg1.h"
 
 #include <limits.h>
@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- bands ----------------------------------------------------------------------------------- */
+/* ---- bands ---------------------------------------------------------------------------------- */
 
 static bool wan_like(enum svg_family f)
 {
@@ -234,7 +234,7 @@ out:
     return rc;
 }
 
-/* ---- exact errors of two masks --------------------------------------------------------------- */
+/* ---- exact errors of two masks -------------------------------------------------------------- */
 
 /* Rows of one mask that are computed together: all of a stretch when every row is wanted. */
 #define STRETCH 64

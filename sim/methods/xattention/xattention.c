@@ -16,11 +16,11 @@
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "sim/blocks/blockgrid.h"
+#include "sim/blocks/judge.h"
 #include "sim/blocks/blockmap.h"
 #include "sim/blocks/exact.h"
 #include "sim/blocks/selectcost.h"
-#include "sim/blocks/tokscore.h"
+#include "sim/blocks/vslash.h"
 #include "sim/methods/xattention/xattention.h"
 
 #include <assert.h>
@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- antidiagonal scores --------------------------------------------------------------------- */
+/* ---- antidiagonal scores -------------------------------------------------------------------- */
 
 /* With the queries of a run in reverse order the
  * antidiagonal sum is one matrix product of depth S d over reduced rows: N^2 d / S FLOP causal. The
@@ -486,7 +486,7 @@ static int report(void *state, struct record *r, struct err *err)
                          err);
 }
 
-/* ---- offline thresholds ---------------------------------------------------------------------- */
+/* ---- offline thresholds --------------------------------------------------------------------- */
 
 #define B XATTN_BLOCK
 #define PIECE 16

@@ -12,7 +12,7 @@
 
 #include "core/method.h"
 #include "core/rules.h"
-#include "sim/blocks/twins.h"
+#include "sim/blocks/vslash.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -74,7 +74,7 @@ int xattn_keep(struct xattn *x, int64_t i, double *mass, bool *keep, struct err 
 /* Column blocks of row block i that hold an allowed and real key: [0, limit). */
 int64_t xattn_limit(const struct xattn *x, int64_t i);
 
-/* ---- offline thresholds of one head ---------------------------------------------------------- */
+/* ---- offline thresholds of one head --------------------------------------------------------- */
 
 /* The rule of the official repository. In each row block, take the fewest blocks that hold 0.9 of
  * the exact mass, and the smallest estimate among them; the threshold is the share of the estimated

@@ -1,5 +1,5 @@
 /*
- * calibrate.c - see calibrate.h, and `lacuna calibrate`.
+ * cmd_calibrate.c - `lacuna calibrate`: see calibrate.h.
  */
 #include "sim/calibrate.h"
 
