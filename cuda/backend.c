@@ -6,7 +6,7 @@
 
 #include "cuda/attn/attn.h"
 #include "cuda/attn/attn_filter.h"
-#include "cuda/blas.h"
+#include "cuda/ops.h"
 #include "cuda/own/own.h"
 #include "cuda/session.h"
 

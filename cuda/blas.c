@@ -2,7 +2,6 @@
  * blas.c - the few functions of cuBLAS that are used (blas.h). cuBLAS is column-major, so a
  * row-major x w^T is computed with the operands exchanged and w transposed.
  */
-#include "cuda/blas.h"
 
 #include "cuda/ops.h"
 

@@ -1,10 +1,10 @@
 /*
- * counters.c - the Range Profiler's calls in their order (counters.h): the host side turns metric
+ * counters.c - the Range Profiler's calls in their order (session.h): the host side turns metric
  * names into a configuration for the chip and raw counters into values, the device side collects a
  * user range around a launch. All metrics below fit into one pass on Hopper, so the launch is not
  * replayed. On a chip that needs more passes, v->why says so.
  */
-#include "cuda/counters.h"
+#include "cuda/session.h"
 
 #include "cuda/timer.h"
 

@@ -7,7 +7,6 @@
 
 #include "core/decoder.h"
 #include "cuda/attn/attn.h"
-#include "cuda/blas.h"
 #include "cuda/ops.h"
 
 struct model_run {

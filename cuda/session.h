@@ -7,10 +7,11 @@
 
 #include "core/accel.h"
 #include "cuda/attn/mapplan.h"
-#include "cuda/counters.h"
+#include "cuda/session.h"
 #include "cuda/metrics/metrics.h"
 #include "cuda/select/select.h"
 #include "cuda/timer.h"
+#include "cuda/device.h"
 
 #include <pthread.h>
 
@@ -130,5 +131,23 @@ struct head_run {
 /* Operands of a run, and its part of x->out and x->lse, which are of the whole call. */
 struct attn_tensors run_tensors(const struct session_call *c, const struct attn_tensors *x,
                                 struct head_run r);
+
+/* ---- hardware counters ---------------------------------------------------------------------- */
+
+/* Of a kernel through CUPTI's Range Profiler (counters.c): how busy the tensor pipe was, and the
+ * bytes moved through device memory. Needs one pass, and never runs together with timing. */
+struct counters;
+
+/* Open the counters of g's GPU. They need libcupti, permission (root, or the driver option
+ * NVreg_RestrictProfilingToAdminUsers=0) and that no other profiler runs. Otherwise returns NULL,
+ * and `why` names what is missing. */
+struct counters *counters_open(struct gpu *g, char why[160]);
+void counters_close(struct counters **c);
+
+/* Count what `launch` does on g's stream; runs it once to warm up and once to count. If CUPTI
+ * refuses, v->why has the reason and the call succeeds. */
+int counters_measure(struct counters *c, struct gpu *g,
+                     int (*launch)(struct gpu *g, const void *job, struct err *err),
+                     const void *job, struct accel_counters *v, struct err *err);
 
 #endif

@@ -12,7 +12,6 @@
 #include "cuda/attn/attn_filter.h"
 #include "cuda/attn/mapplan.h"
 #include "cuda/ops.h"
-#include "cuda/own/added.h"
 #include "cuda/own/own.h"
 
 #include <math.h>

@@ -1,10 +1,10 @@
 /*
- * hyperattention.cu - HyperAttention's choice (cuda/own/hashed.h has it and the reference), and the
+ * hyperattention.cu - HyperAttention's choice (cuda/own/own.h has it and the reference), and the
  * pairs that have a weight, bit by bit, for counts and recall: its attention (cuda/own/hashed.c)
  * reads the orders and the draws, and no mask. So these alone are timed as the choice. N^2 / 8
  * bytes are written per head for the pairs.
  */
-#include "cuda/own/hashed.h"
+#include "cuda/own/own.h"
 #include "cuda/select/method.cuh"
 
 #define MAP_BYTES (64LL << 30) /* of all heads: 32 heads of 128K tokens */

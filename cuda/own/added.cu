@@ -1,7 +1,7 @@
 /*
- * added.cu - see added.h. 8 bytes read and 2 written per number.
+ * added.cu - see own.h. 8 bytes read and 2 written per number.
  */
-#include "cuda/own/added.h"
+#include "cuda/own/own.h"
 
 #include <cuda_bf16.h>
 #include <math.h>

@@ -8,11 +8,10 @@
  *
  * Query heads of a group share the gathered keys where they have the same phase.
  */
-#include "cuda/own/dilated.h"
+#include "cuda/own/own.h"
 
 #include "core/clock.h"
 #include "core/intmath.h"
-#include "cuda/own/own.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * dilated.cu - rows of dilated segments gathered, and the outputs of the branches mixed by their
  * softmax denominators (arXiv 2307.02486, equations 6-10). Both are bound by memory.
  */
-#include "cuda/own/dilated.h"
+#include "cuda/own/own.h"
 
 #include <cuda_bf16.h>
 #include <math.h>

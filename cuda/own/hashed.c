@@ -6,13 +6,12 @@
  * last. Orders and draws are made once, when the job is made: as the method's choice they are timed
  * with its GPU side (cuda/methods/hyperattention.cu).
  */
-#include "cuda/own/hashed.h"
+#include "cuda/own/own.h"
 
 #include "core/accel.h"
 #include "core/clock.h"
 #include "core/intmath.h"
 #include "cuda/attn/attn.h"
-#include "cuda/own/own.h"
 
 #include <math.h>
 #include <stdio.h>

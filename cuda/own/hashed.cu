@@ -9,7 +9,7 @@
  * of the products; 4 d (block + samples) operations and as many bytes per tile from L2. A last
  * kernel mixes what a query has in its squares and its exact range by their log-sum-exps.
  */
-#include "cuda/own/hashed.h"
+#include "cuda/own/own.h"
 #include "cuda/softrows.cuh"
 
 #include <cuda_bf16.h>

@@ -1,9 +1,9 @@
 /*
- * hashed_choice.c - tables and memory of HyperAttention's choice (hashed.h). Directions are made on
+ * hashed_choice.c - tables and memory of HyperAttention's choice (own.h). Directions are made on
  * the host, once, as the published code makes them with the layer: so they are those of the CPU
  * side to the last bit.
  */
-#include "cuda/own/hashed.h"
+#include "cuda/own/own.h"
 
 #include "core/intmath.h"
 

@@ -9,7 +9,7 @@
  * token and level of the recursion.
  */
 #include "core/rng.h"
-#include "cuda/own/hashed.h"
+#include "cuda/own/own.h"
 #include "cuda/select/products.cuh"
 
 #include <math.h>

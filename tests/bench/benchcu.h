@@ -5,7 +5,7 @@
 #ifndef LACUNA_BENCHCU_H
 #define LACUNA_BENCHCU_H
 
-#include "cuda/blas.h"
+#include "cuda/ops.h"
 #include "cuda/timer.h"
 #include "tests/gpu/checkcu_case.h"
 

@@ -6,7 +6,7 @@
 
 #include "core/dtype.h"
 #include "core/mem.h"
-#include "cuda/blas.h"
+#include "cuda/ops.h"
 
 #include <math.h>
 #include <stdlib.h>
