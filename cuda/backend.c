@@ -5,7 +5,6 @@
 #include "cuda/backend.h"
 
 #include "cuda/attn/attn.h"
-#include "cuda/attn/attn_filter.h"
 #include "cuda/ops.h"
 #include "cuda/own/own.h"
 #include "cuda/session.h"

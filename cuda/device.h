@@ -14,6 +14,7 @@ BEGIN_C
 
 #include <cuda_runtime_api.h>
 #include <stdint.h>
+#include <cuda.h>
 
 /* 0, or the error of a runtime call. A lost or missing device and too old a driver are ERR_MACHINE,
  * lack of memory is ERR_NOMEM, everything else ERR_RUN. CU: in a function with `rc` and `out:`. */
@@ -86,6 +87,20 @@ int gpu_sync(struct gpu *g, struct err *err);
  * gpu_join: launches on g->stream from now on wait for everything launched on g->side before. */
 int gpu_fork(struct gpu *g, struct err *err);
 int gpu_join(struct gpu *g, struct err *err);
+
+/* ---- tensor maps ---------------------------------------------------------------------------- */
+
+/* Descriptors for TMA copies of tensors of 16-bit floats. They say bf16, which serves float16 as
+ * well: a copy does not look at the values. */
+
+/* Boxes of 64 channels x `rows` tokens of x [heads][n][d], 128-byte swizzle; what lies outside the
+ * tensor reads as zero. *map is 128-byte aligned. */
+int tensor_map(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
+               struct err *err);
+
+/* The same with boxes of `rows` tokens of `box_heads` heads, one head after the other. */
+int tensor_map_heads(CUtensorMap *map, const void *x, int d, int64_t n, int heads, int rows,
+                     int box_heads, struct err *err);
 
 END_C
 

@@ -9,7 +9,7 @@
 #include "core/dtype.h"
 #include "core/intmath.h"
 #include "core/stopwatch.h"
-#include "cuda/attn/attn_filter.h"
+#include "cuda/attn/attn.h"
 #include "cuda/attn/mapplan.h"
 #include "cuda/ops.h"
 #include "cuda/own/own.h"

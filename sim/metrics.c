@@ -419,7 +419,7 @@ int tile_count_add(struct tile_count *t, const struct mask *m, struct err *err)
         return rc;
     t->kept += kept;
     t->allowed += allowed;
-    t->rect += (m->row1 - m->row0 + t->bq - 1) / t->bq * ((m->nk + t->bk - 1) / t->bk);
+    t->rect += ceil_div(m->row1 - m->row0, t->bq) * (ceil_div(m->nk, t->bk));
     return 0;
 }
 

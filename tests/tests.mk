@@ -8,7 +8,7 @@ CHECK     := $(BUILD)/tests/check
 UNITS     := $(wildcard tests/unit/test_*.c)
 CHECK_OBJ := $(patsubst %.c,$(BUILD:-san=)/%.o,$(UNITS) $(filter-out %/execpeer.c,$(wildcard tests/harness/*.c)))
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.
-HOST_OBJ  := $(addprefix $(BUILD)/cuda/,operands.o attn/plan.o metrics/metrics_plan.o)
+HOST_OBJ  := $(addprefix $(BUILD)/cuda/,operands.o attn/plan.o)
 TEST_OPT  := -O0 -g1
 TEST_FLAGS = $(TEST_NAME) $(CFLAGS) $(TEST_OPT) $(DIALECT) $(filter -fsanitize=thread,$(FLAGS))
 
@@ -142,7 +142,7 @@ $(BUILD)/gpu/lacuna $(BUILD)/gpu/checkcu $(BUILD)/gpu/benchcu:
 # Dense attention alone, for tests/bench/peers.py: a library in a process with other CUDA runtimes.
 $(BUILD)/gpu/libdense.so: $(BUILD)/tests/bench/libdense.o \
         $(filter $(BUILD)/cuda/attn/%,$(CU_OBJ)) \
-        $(addprefix $(BUILD)/,cuda/device.o cuda/tensormap.o core/err.o core/utf8.o core/mem.o core/dtype.o)
+        $(addprefix $(BUILD)/,cuda/device.o core/err.o core/utf8.o core/mem.o core/dtype.o)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(BUNDLE_LINK) -shared -Wl,-Bsymbolic,--exclude-libs,ALL,--no-undefined

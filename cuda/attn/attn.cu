@@ -5,8 +5,8 @@
 #include "cuda/attn/attn.h"
 
 #include "cuda/attn/attn_shape.cuh"
-#include "cuda/attn/attn_table.h"
-#include "cuda/tensormap.h"
+#include "cuda/attn/attn_args.h"
+#include "cuda/device.h"
 
 #include <cuda_fp16.h>
 #include <math.h>
@@ -110,7 +110,7 @@ static constexpr attn_kernel entry(const char *name, const char *summary, attn_l
             ATTN_F16, 90, threads, attn_half_smem(d), attn_half_launch##d                          \
     }
 
-/* keys: see attn_table.h. */
+/* keys: see attn_args.h. */
 #define PORTABLE(d, lists, rows, keys, element, prefix, suffix, summary)                           \
     {                                                                                              \
         prefix "hd" #d "-" suffix, "head dim " #d ", " summary ", mma.sync", d, lists,             \

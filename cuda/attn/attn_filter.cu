@@ -1,7 +1,7 @@
 /*
  * attn_filter.cu - the table of the kernels of attn_filter.cuh, and their counts of computed tiles.
  */
-#include "cuda/attn/attn_filter.h"
+#include "cuda/attn/attn.h"
 
 #include "cuda/attn/filter_shape.cuh"
 

@@ -9,7 +9,6 @@
 #define ATTN_SUM_LIMIT 0x1p13f /* no probability may reach 65504 */
 
 #include "cuda/attn/attn_args.h"
-#include "cuda/attn/attn_table.h"
 
 #include <cuda.h>
 #include <cuda_bf16.h>

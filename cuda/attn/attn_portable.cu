@@ -11,7 +11,6 @@
  * that ldmatrix has no bank conflicts.
  */
 #include "cuda/attn/attn_args.h"
-#include "cuda/attn/attn_table.h"
 #include "cuda/softrows.cuh"
 
 #include <cuda_bf16.h>

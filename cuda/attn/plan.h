@@ -195,7 +195,7 @@ static inline int64_t attn_most_items(int64_t rows, int sms)
 }
 
 /* Plan for a kernel that walks over each list in order and decides tile by tile whether to multiply
- * P V (attn_filter.h): lists of 128 x 64 or 64 x 128 blocks, no row cut. The upper bits of an entry
+ * P V (attn.h): lists of 128 x 64 or 64 x 128 blocks, no row cut. The upper bits of an entry
  * say, for warpgroup w, whether P V must be computed (bit FILTER_EXEMPT + w; set for the last
  * `tail` blocks of a list), and whether its rows want the block at all (bit FILTER_WANTED + w). */
 #define FILTER_BLOCK 0x0fffffff
@@ -208,6 +208,26 @@ int attn_plan_filtered(const struct attn_problem *p, const struct attn_tile *til
 /* Rows and keys of a list's block; dense: those of `tile`. */
 int attn_block_rows(enum attn_lists lists, const struct attn_tile *tile);
 int attn_block_keys(enum attn_lists lists, const struct attn_tile *tile);
+
+/* ---- work of a metrics pass ----------------------------------------------------------------- */
+
+#define METRICS_BM 256 /* queries and keys of a tile */
+#define METRICS_BN 128
+
+/* Work of a pass of metrics_pass.cuh. An item is the key tiles [beg, end) of a row of tiles. */
+struct metrics_plan {
+    struct metrics_item {
+        int32_t row, beg, end, pad;
+    } * items;
+    int32_t n_items;
+};
+
+/* Make a plan: every tile that holds an allowed pair is in one item, and items are in the order of
+ * an attention plan for `sms` multiprocessors. Free with metrics_plan_free. ERR_RUN when
+ * the problem is too large, ERR_NOMEM. */
+int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan *plan,
+                      struct err *err);
+void metrics_plan_free(struct metrics_plan *plan);
 
 END_C
 

@@ -13,7 +13,7 @@
  * thread blocks' work: pieces of one pair of 64 mean queries each.
  */
 #include "cuda/methods/fg_pooled.cuh"
-#include "cuda/tensormap.h"
+#include "cuda/device.h"
 #include "cuda/wgmma.cuh"
 
 #define KEYS 128

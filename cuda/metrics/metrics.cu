@@ -5,8 +5,7 @@
 #include "cuda/metrics/metrics.h"
 
 #include "cuda/metrics/metrics_pass.cuh"
-#include "cuda/metrics/metrics_table.h"
-#include "cuda/tensormap.h"
+#include "cuda/device.h"
 
 #include "cuda/attn/attn_args.h"
 

@@ -20,7 +20,8 @@ BEGIN_C
 
 #include "core/accel.h"
 #include "cuda/attn/attn.h"
-#include "cuda/metrics/metrics_plan.h"
+
+#include <cuda.h>
 
 /* ---- dense reference ------------------------------------------------------------------------ */
 
@@ -140,6 +141,30 @@ int metrics_pass_below(struct gpu *g, const struct metrics_pass *pass, struct me
  * of a pass with cells. */
 int metrics_pass_cells(struct gpu *g, const struct metrics_pass *pass, int64_t pool, float *sum,
                        float *max, struct err *err);
+
+/* ---- kernels of a pass ---------------------------------------------------------------------- */
+
+/* The table from which the host chooses and launches kernels of metrics_pass.cuh. */
+enum metrics_kind {
+    METRICS_SIGNS,  /* one threshold */
+    METRICS_SUMS,   /* one threshold, sums of p */
+    METRICS_MAPS,   /* maps, sums of p */
+    METRICS_LEVELS, /* maps, sums of p, several thresholds */
+    METRICS_TOPS,   /* several thresholds only */
+    METRICS_SLICES, /* one threshold, bits of slices */
+};
+
+struct metrics_kernel {
+    int d; /* 0 ends a table */
+    enum metrics_kind kind;
+    enum attn_element element;
+    int smem;
+    const void *entry;
+    void (*launch)(int grid, cudaStream_t stream, const CUtensorMap *maps, const void *args);
+};
+
+/* metrics_half.cu: kernels for maps of float16 operands. */
+extern const struct metrics_kernel metrics_half_maps[];
 
 END_C
 

@@ -5,7 +5,7 @@
 #ifndef LACUNA_METRICS_COMMON_CUH
 #define LACUNA_METRICS_COMMON_CUH
 
-#include "cuda/metrics/metrics_table.h"
+#include "cuda/metrics/metrics.h"
 #include "cuda/wgmma.cuh"
 
 struct metrics_counts { /* counts of whole units; of units on the diagonal or an edge, and of their

@@ -4,7 +4,7 @@
  */
 #define ATTN_ELEMENT "f16"
 
-#include "cuda/metrics/metrics_table.h"
+#include "cuda/metrics/metrics.h"
 
 #include <limits.h>
 #include <stdint.h>

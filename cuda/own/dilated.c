@@ -62,7 +62,7 @@ static const struct own_branch *branch_of(const struct making *m, int head)
 /* Number of places among the first x tokens of a segment. */
 static int64_t places_below(const struct own_branch *b, int64_t x)
 {
-    return x > b->phase ? (x - b->phase + b->r - 1) / b->r : 0;
+    return x > b->phase ? ceil_div(x - b->phase, b->r) : 0;
 }
 
 static int add_part(struct making *m, int head, int64_t segment, struct err *err)

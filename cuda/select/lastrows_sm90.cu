@@ -9,7 +9,7 @@
  */
 #include "cuda/select/lastrows_sm90.cuh"
 #include "cuda/select/method.cuh"
-#include "cuda/tensormap.h"
+#include "cuda/device.h"
 #include "cuda/wgmma.cuh"
 
 #define GROUP_THREADS 128

@@ -3,6 +3,7 @@
  */
 #include "cuda/select/select.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 
 #include <stdlib.h>
@@ -39,7 +40,7 @@ int select_lists_init(struct gpu *g, struct select_job *job, int64_t bq, int64_t
     int rc = 0;
 
     *l = (struct select_lists){
-        .bq = bq, .bk = bk, .groups = (p->nq + bq - 1) / bq, .units = (p->nk + bk - 1) / bk};
+        .bq = bq, .bk = bk, .groups = ceil_div(p->nq, bq), .units = ceil_div(p->nk, bk)};
     l->rows = p->heads * l->groups;
     l->words = (l->units + 31) / 32;
     if (!mul_ok(l->rows, l->words, &cells) || cells > INT64_MAX / 4)

@@ -4,6 +4,7 @@
 #include "sim/blocks/blockmap.h"
 
 #include "core/accel.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 
 #include <stdlib.h>
@@ -13,8 +14,8 @@ int block_map_init(struct block_map *m, int64_t nq, int64_t nk, int64_t block, b
                    struct err *err)
 {
     *m = (struct block_map){.nq = nq, .nk = nk, .block = block, .causal = causal};
-    m->rows = (nq + block - 1) / block;
-    m->cols = (nk + block - 1) / block;
+    m->rows = ceil_div(nq, block);
+    m->cols = ceil_div(nk, block);
     m->words = (m->cols + 63) / 64;
     return mem_zalloc(&m->bits, m->rows * m->words, sizeof *m->bits, "block map", err);
 }

@@ -430,7 +430,7 @@ static int64_t count_units(const struct attn_in *in, int u)
 {
     int64_t height = (int64_t)STRIP << units[u].level, width = units[u].width, n = 0;
     for (int64_t r0 = 0; r0 < in->nq; r0 += height)
-        n += (attn_limit(in, MIN(r0 + height, in->nq) - 1) + width - 1) / width -
+        n += ceil_div(attn_limit(in, MIN(r0 + height, in->nq) - 1), width) -
              attn_first(in, r0) / width;
     return n;
 }

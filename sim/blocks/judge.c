@@ -157,7 +157,7 @@ static int run_init(struct grid_run *r, const struct block_grid *g, struct err *
 {
     int rc = 0;
     const struct attn_in *x = &g->in->x;
-    *r = (struct grid_run){.g = g, .x = x, .nb = (x->nk + g->block - 1) / g->block};
+    *r = (struct grid_run){.g = g, .x = x, .nb = ceil_div(x->nk, g->block)};
     TRY(mem_alloc(&r->cols, g->n * r->nb, sizeof *r->cols, "block lists", err));
     TRY(mem_alloc(&r->len, g->n, sizeof *r->len, "block lists", err));
     TRY(mem_alloc(&r->keep, g->n * x->nq, sizeof *r->keep, "recall per row", err));

@@ -20,8 +20,8 @@ int slice_mask_init(struct slice_mask *m, int64_t nq, int64_t nk, bool causal, i
     m->exec_bq = m->exec_bk = 128;
     m->height = height;
     m->width = width;
-    m->groups = (nq + height - 1) / height;
-    m->units = (nk + width - 1) / width;
+    m->groups = ceil_div(nq, height);
+    m->units = ceil_div(nk, width);
     m->words = (m->units + 63) / 64;
     if (!mul_ok(m->groups, m->words, &n))
         return err_set(err, ERR_NOMEM, "slice mask of %lld groups", (long long)m->groups);
@@ -125,7 +125,7 @@ out:
 
 int slice_mask_density(const struct slice_mask *m, double *density, struct err *err)
 {
-    int64_t kept = 0, step = (4096 + m->height - 1) / m->height * m->height;
+    int64_t kept = 0, step = ceil_div(4096, m->height) * m->height;
     int rc = 0;
     for (int64_t r = 0; r < m->nq && !rc; r += step) {
         struct mask lists = {0};

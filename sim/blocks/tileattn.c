@@ -6,6 +6,7 @@
 #include "sim/blocks/tileattn.h"
 
 #include "core/gemm.h"
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/simd.h"
 #include "core/softmax.h"
@@ -26,7 +27,7 @@ static int64_t tile_visible(const struct tile_attn *t, int64_t row, int64_t key0
 
 static int64_t tile_scopes(const struct tile_attn *t, int64_t rows)
 {
-    return (rows + t->scope - 1) / t->scope;
+    return ceil_div(rows, t->scope);
 }
 
 /* Is P.V computed for a scope whose largest gap is this? The last tiles of a list are exempt. */
@@ -533,7 +534,7 @@ int tile_attn_rows(const struct tile_attn *t, const struct mask *m, double *out,
 {
     struct tile_work *w = NULL;
     int32_t *all = NULL;
-    int64_t units = (t->nk + t->bk - 1) / t->bk;
+    int64_t units = ceil_div(t->nk, t->bk);
     int rc = 0;
 
     TRY(tile_work_new(t, &w, err));
@@ -543,7 +544,7 @@ int tile_attn_rows(const struct tile_attn *t, const struct mask *m, double *out,
     for (int64_t r = m->row0; r < m->row1; r += t->bq) {
         int64_t rows = m->row1 - r < t->bq ? m->row1 - r : t->bq, g = (r - m->row0) / t->bq;
         const int32_t *col = all;
-        int64_t n = (mask_limit(m, r + rows - 1) + t->bk - 1) / t->bk;
+        int64_t n = ceil_div(mask_limit(m, r + rows - 1), t->bk);
         if (m->form == MASK_LISTS) {
             col = m->col + m->ptr[g];
             n = m->ptr[g + 1] - m->ptr[g];

@@ -80,7 +80,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         return method_skip(ctx, "needs as many queries as keys");
     s->params = p;
     s->x = in->x;
-    s->n = (in->x.nk + p->block - 1) / p->block;
+    s->n = ceil_div(in->x.nk, p->block);
     s->random = p->random != INT64_MIN       ? p->random
                 : p->preset == PRESET_SAMPLE ? 0
                                              : RANDOM_DEFAULT;

@@ -289,7 +289,7 @@ static int64_t tiles_met(const struct state *s, struct tile q, const struct tile
 
 static int count_tiles(const struct state *s, int64_t *tiles, struct err *err)
 {
-    int64_t n = (s->k.n + TILE - 1) / TILE;
+    int64_t n = ceil_div(s->k.n, TILE);
     struct tile *k = NULL;
     int rc = mem_alloc(&k, n, sizeof *k, "tiles of keys", err);
     if (rc)

@@ -108,7 +108,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
     s->in = *in;
     TRY(parse_branches(s->params, w, r, &s->n, err));
     for (int b = 0; b < s->n; b++) {
-        int64_t per_phase = (in->n_heads + r[b] - 1) / r[b];
+        int64_t per_phase = ceil_div(in->n_heads, r[b]);
         s->b[b] = (struct own_branch){MIN(w[b], in->x.nk), r[b], in->head / per_phase};
     }
 out:
@@ -124,7 +124,7 @@ static bool takes(const struct own_branch *b, int64_t p)
 /* Number of places that the branch selects among the first x of a segment. */
 static int64_t places_below(const struct own_branch *b, int64_t x)
 {
-    return x > b->phase ? (x - b->phase + b->r - 1) / b->r : 0;
+    return x > b->phase ? ceil_div(x - b->phase, b->r) : 0;
 }
 
 /* ---- the support ---------------------------------------------------------------------------- */
@@ -337,7 +337,7 @@ static int take(void *state, const struct device_choice *c, struct err *err)
 /* Zero keys that the code's padding gives the queries of the segment at `start`. */
 static int64_t padding_of(const struct state *s, const struct own_branch *b, int64_t start)
 {
-    int64_t valid = MIN(b->w, s->in.x.nk - start), padded = (b->w + b->r - 1) / b->r * b->r;
+    int64_t valid = MIN(b->w, s->in.x.nk - start), padded = ceil_div(b->w, b->r) * b->r;
     if (!s->params->official_pad || s->in.x.causal)
         return 0;
     return places_below(b, padded) - places_below(b, valid);

@@ -3,7 +3,7 @@
  */
 #include "core/mem.h"
 #include "core/rng.h"
-#include "cuda/attn/attn_filter.h"
+#include "cuda/attn/attn.h"
 #include "tests/bench/benchcu.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /*
- * checkcu_filter.c - the kernels that skip P V (cuda/attn/attn_filter.h) against
+ * checkcu_filter.c - the kernels that skip P V (cuda/attn/attn.h) against
  * sim/blocks/tileattn.h in double on the same bf16 values and lists, every row of every head.
  *
  * What is skipped depends on gaps between scores alone, which a float knows to about 1e-6 of the
@@ -14,7 +14,7 @@
 #include "core/dtype.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "cuda/attn/attn_filter.h"
+#include "cuda/attn/attn.h"
 #include "sim/blocks/tileattn.h"
 #include "tests/gpu/checkcu_case.h"
 

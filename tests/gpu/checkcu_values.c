@@ -7,7 +7,7 @@
 
 #include "core/intmath.h"
 #include "core/mem.h"
-#include "cuda/attn/attn_filter.h"
+#include "cuda/attn/attn.h"
 #include "tests/gpu/checkcu_case.h"
 
 #include <math.h>

@@ -19,7 +19,7 @@
  */
 #include "cuda/methods/sale/sale_common.cuh"
 #include "cuda/mma.cuh"
-#include "cuda/tensormap.h"
+#include "cuda/device.h"
 
 #include <cuda_fp8.h>
 

@@ -9,7 +9,7 @@
  * warpgroup multiplies no more columns than its rows see, in steps of 64.
  */
 #include "cuda/methods/xattention/xattn_sm90.cuh"
-#include "cuda/tensormap.h"
+#include "cuda/device.h"
 #include "cuda/warp.cuh"
 #include "cuda/wgmma.cuh"
 

@@ -47,7 +47,7 @@ void chip_shape_of(const struct geometry *g, const int64_t voxel[3], struct chip
         out->voxels *= out->grid[a];
     }
     out->n = out->video + out->text;
-    out->groups = (out->n + CHIP_ROWS - 1) / CHIP_ROWS;
+    out->groups = ceil_div(out->n, CHIP_ROWS);
 }
 
 /* ---- schedule ------------------------------------------------------------------------------- */

@@ -528,7 +528,7 @@ struct exec_bits {
 
 static int64_t aligned(int64_t n)
 {
-    return (n + ALIGN - 1) / ALIGN * ALIGN;
+    return ceil_div(n, ALIGN) * ALIGN;
 }
 
 /* Offsets of q, k, v in the shared memory, and its size. */

@@ -87,7 +87,7 @@ static void force(struct slice_mask *m, const struct head_in *in, int64_t g)
     if (r0 + shift < t1 && r1 + shift > t0)
         set_range(m, g, 0, visible);
     else
-        set_range(m, g, t0 / m->width, MIN(visible, (t1 + m->width - 1) / m->width));
+        set_range(m, g, t0 / m->width, MIN(visible, ceil_div(t1, m->width)));
 }
 
 /* ---- cached --------------------------------------------------------------------------------- */
@@ -819,7 +819,7 @@ static int mask_quality(const struct slice_mask *mask, const struct head_in *in,
     bool want_out = metric == FG_ERR_L1;
     const double *dense;
     double *o = NULL, *lse = NULL, delta = 0, ref = 0;
-    int64_t step = (CHUNK + mask->height - 1) / mask->height * mask->height;
+    int64_t step = ceil_div(CHUNK, mask->height) * mask->height;
     struct mask m = {0};
     int rc = 0;
 

@@ -52,13 +52,13 @@
 /* Smallest and largest number of block columns, and of block diagonals. */
 static int64_t flex_min_blocks(const struct flex_config *c)
 {
-    int64_t b = (c->min_budget + c->block - 1) / c->block;
+    int64_t b = ceil_div(c->min_budget, c->block);
     return b > 1 ? b : 1;
 }
 
 static int64_t flex_max_blocks(const struct flex_config *c)
 {
-    int64_t nb = (c->n + c->block - 1) / c->block, b = (c->max_budget + c->block - 1) / c->block;
+    int64_t nb = ceil_div(c->n, c->block), b = ceil_div(c->max_budget, c->block);
     return c->max_budget > 0 && b < nb ? b : nb;
 }
 
@@ -72,7 +72,7 @@ int flex_scores_init(struct flex_scores *s, const struct flex_config *c, int d, 
 {
     int rc = 0;
     memset(s, 0, sizeof *s);
-    s->nb = (c->n + c->block - 1) / c->block;
+    s->nb = ceil_div(c->n, c->block);
     TRY(mem_zalloc(&s->ver, c->n, sizeof *s->ver, "column mass", err));
     TRY(mem_zalloc(&s->sla, c->n, sizeof *s->sla, "distance mass", err));
     TRY(mem_zalloc(&s->col, s->nb, sizeof *s->col, "block columns", err));

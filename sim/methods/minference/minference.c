@@ -583,7 +583,7 @@ static int equalise(struct minf_candidate *c, const struct head_in *in, int64_t 
     double pairs = 0;
     int rc = kernel_pairs(&c->c, in, &pairs, err);
     bool up = pairs < target;
-    int64_t lo = -1, hi = up ? (c->c.n - start + step - 1) / step : (start - 1) / step;
+    int64_t lo = -1, hi = up ? ceil_div(c->c.n - start, step) : (start - 1) / step;
     hi = hi < 0 ? 0 : hi;
     while (!rc && hi - lo > 1) {
         int64_t k = (lo + hi) / 2;

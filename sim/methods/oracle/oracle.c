@@ -602,7 +602,7 @@ static void forced_units(const struct state *s, int64_t r0, int64_t r1, int64_t 
     a = MAX(a, attn_first(x, r0));
     b = MIN(b, limit);
     *lo = a < b ? a / s->unit.bk : 0;
-    *hi = a < b ? (b + s->unit.bk - 1) / s->unit.bk : 0;
+    *hi = a < b ? ceil_div(b, s->unit.bk) : 0;
 }
 
 /* Take the units [lo, hi) out of rank (-1) and return their mass, added up in ascending order. */
@@ -638,7 +638,7 @@ static int64_t units_first(const struct state *s, int64_t r0)
 
 static int64_t units_visible(const struct state *s, int64_t r1)
 {
-    return (attn_limit(&s->in.x, r1 - 1) + s->unit.bk - 1) / s->unit.bk;
+    return ceil_div(attn_limit(&s->in.x, r1 - 1), s->unit.bk);
 }
 
 SIMD_CLONES
@@ -814,7 +814,7 @@ out:
 static int64_t chunk_end(int64_t n, int64_t chunks, int64_t i)
 {
     int64_t end = (i + 1) * n / chunks;
-    end = (end + STRIPE_ROWS - 1) / STRIPE_ROWS * STRIPE_ROWS;
+    end = ceil_div(end, STRIPE_ROWS) * STRIPE_ROWS;
     return i + 1 == chunks || end > n ? n : end;
 }
 
@@ -862,7 +862,7 @@ out:
 static int prepare_storage(struct state *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    int64_t units = (x->nk + s->unit.bk - 1) / s->unit.bk, n;
+    int64_t units = ceil_div(x->nk, s->unit.bk), n;
     int rc = 0;
 
     s->unit.bq = MIN(s->unit.bq, x->nq);
@@ -910,7 +910,7 @@ static int choose_head(struct state *s, struct err *err)
     int64_t seeing = x->causal ? MIN(x->nq, x->nk) : x->nq; /* rows that see a key */
     double target = counts ? (double)share_resolve(s->params->k, units_of_head(s))
                            : s->params->alpha * (double)seeing;
-    return head_prefix_select(head_row, s, (x->nq + s->unit.bq - 1) / s->unit.bq, x->nk,
+    return head_prefix_select(head_row, s, ceil_div(x->nq, s->unit.bq), x->nk,
                               counts ? HEAD_BY_COUNT : HEAD_BY_SUM, target, HEAD_BUFFER, &s->head,
                               err);
 }

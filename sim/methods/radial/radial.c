@@ -160,7 +160,7 @@ static bool pair_block(const struct frame_pair *p, int64_t r, int64_t c)
 
 static void add_pair(const struct radial_rule *r, int64_t i, int64_t j, struct block_map *map)
 {
-    int64_t B = r->block, blocks = (r->F + B - 1) / B;
+    int64_t B = r->block, blocks = ceil_div(r->F, B);
     bool all = r->sink && j == 0;
     struct frame_pair p = {r->F, B, i * r->F % B, j * r->F % B,
                            all ? r->F : (int64_t)floor(radial_width(r, llabs(i - j)))};
@@ -193,7 +193,7 @@ int radial_map(const struct radial_rule *r, struct block_map *map, struct err *e
 
 int64_t radial_spilled_pairs(const struct radial_rule *r)
 {
-    int64_t B = r->block, canvas = (r->F + B - 1) / B * B, n = 0;
+    int64_t B = r->block, canvas = ceil_div(r->F, B) * B, n = 0;
     for (int64_t i = 0; i < r->T; i++)
         for (int64_t j = 0; i * r->F % B + r->F > canvas && j < r->T; j++)
             n += (r->sink && j == 0) || radial_frames_kept(r, llabs(i - j));
@@ -207,7 +207,7 @@ int64_t radial_reach(const struct radial_rule *r, int64_t d)
     int64_t band = (int64_t)1 << (bit_length(MAX(d, 1)) - 1); /* 2^floor(log2 d) */
     if (band <= r->F)
         return r->F / band - 1;
-    return d % ((band + r->F - 1) / r->F) == 0 ? 0 : -1;
+    return d % (ceil_div(band, r->F)) == 0 ? 0 : -1;
 }
 
 void radial_row(const struct radial_rule *r, int64_t i, int64_t k, int64_t j, int64_t *lo,
@@ -269,7 +269,7 @@ static int check_head(struct method_ctx *ctx, const struct head_in *in)
 /* Blocks of padding tokens are part of the published mask, and of no head. */
 static void trim(struct block_map *map, int64_t n)
 {
-    int64_t blocks_left = (n + map->block - 1) / map->block;
+    int64_t blocks_left = ceil_div(n, map->block);
     for (int64_t i = 0; i < blocks_left; i++)
         for (int64_t j = blocks_left; j < map->cols; j++)
             block_map_clear(map, i, j);
@@ -360,7 +360,7 @@ static int report(void *state, struct record *r, struct err *err)
 {
     const struct state *s = state;
     int rc = 0;
-    int64_t side = (s->x.nq + s->n_padding + s->rule.block - 1) / s->rule.block;
+    int64_t side = ceil_div(s->x.nq + s->n_padding, s->rule.block);
 
     record_note(r, "kind=%s", kinds[s->kind]);
     record_note(r, "preset=%s", presets[s->preset]);

@@ -18,6 +18,7 @@
  */
 #include "sim/methods/sageattention/sageattention.h"
 
+#include "core/intmath.h"
 #include "core/mem.h"
 #include "core/ownrule.h"
 #include "sim/blocks/blockpool.h"
@@ -117,7 +118,7 @@ void sage_resolve(const struct sage_params *p, int d, struct sage_rules *r)
 static int smooth_queries(struct sage *s, float *q, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    int64_t bq = s->rules.bq, blocks = (x->nq + bq - 1) / bq;
+    int64_t bq = s->rules.bq, blocks = ceil_div(x->nq, bq);
     int rc = mem_alloc(&s->qbar, blocks * x->d, sizeof *s->qbar, "query means", err);
     for (int64_t i = 0; !rc && i < blocks; i++) {
         int64_t rows = x->nq - i * bq < bq ? x->nq - i * bq : bq;

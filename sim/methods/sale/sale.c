@@ -151,7 +151,7 @@ int sale_quant_init(struct sale_quant *s, const float *q, const float *k, int64_
     double *sum = NULL;
     memset(s, 0, sizeof *s);
     s->n = n;
-    s->npad = (n + SALE_BQ - 1) / SALE_BQ * SALE_BQ;
+    s->npad = ceil_div(n, SALE_BQ) * SALE_BQ;
     s->d = d;
     s->levels = bits == 4 ? 7 : bits == 8 ? 127 : 0;
     TRY(mem_alloc(&sum, d, sizeof *sum, "token mean", err));

@@ -57,7 +57,7 @@
 
 int64_t sample_blocks(const struct sample_config *c)
 {
-    return (c->nk + c->block - 1) / c->block;
+    return ceil_div(c->nk, c->block);
 }
 
 bool sample_applies(const struct sample_config *c)
@@ -70,7 +70,7 @@ void sample_ends(const struct sample_config *c, int64_t end[SAMPLE_MAX_CHUNKS + 
     int64_t shift = c->nk - c->nq;
     end[0] = shift;
     for (int i = 1; i < c->chunks; i++)
-        end[i] = (shift + i * c->nq / c->chunks + c->block - 1) / c->block * c->block;
+        end[i] = ceil_div(shift + i * c->nq / c->chunks, c->block) * c->block;
     end[c->chunks] = c->nk;
 }
 

@@ -133,7 +133,7 @@ static int blocks_make(struct sparge_blocks *b, const struct sparge_rules *r, co
                        int64_t n, int d, int64_t size, enum dtype map, struct err *err)
 {
     int rc = 0;
-    b->n = (n + size - 1) / size;
+    b->n = ceil_div(n, size);
     TRY(mem_alloc(&b->mean, b->n * d, sizeof *b->mean, "block means", err));
     TRY(mem_alloc(&b->s, b->n, sizeof *b->s, "block similarities", err));
     TRY(mem_alloc(&b->whole, b->n, sizeof *b->whole, "block flags", err));
@@ -249,8 +249,8 @@ static void size_head(struct sparge *s)
     const struct sparge_rules *r = &s->rules;
 
     s->map = !r->map_input ? DT_F32 : s->in.src_dtype == DT_BF16 ? DT_BF16 : DT_F16;
-    s->nq_blocks = (x->nq + r->bq - 1) / r->bq;
-    s->nk_blocks = (x->nk + r->bk - 1) / r->bk;
+    s->nq_blocks = ceil_div(x->nq, r->bq);
+    s->nk_blocks = ceil_div(x->nk, r->bk);
     /* The published code sums the rows of all heads of a call at once. */
     int64_t heads = s->in.n_heads > 0 ? s->in.n_heads : 1;
     s->rules.chunk = gpusum_chunk(s->nk_blocks, heads * s->nq_blocks);
@@ -521,7 +521,7 @@ int64_t sparge_tiles(int64_t nq_blocks, int64_t nk_blocks, const struct sparge_r
         return nq_blocks * nk_blocks;
     int64_t n = 0;
     for (int64_t i = 0; i < nq_blocks; i++) {
-        int64_t row = ((i + 1) * r->bq + r->bk - 1) / r->bk;
+        int64_t row = ceil_div((i + 1) * r->bq, r->bk);
         n += row < nk_blocks ? row : nk_blocks;
     }
     return n;
