@@ -388,33 +388,3 @@ void block_score_add(struct block_score *sum, const struct block_score *one, int
     sum->keep_mean = fmin(sum->keep_mean, one->keep_mean);
     sum->error = fmax(sum->error, one->error);
 }
-
-void block_grid_write(const struct grid_rows *g, const struct block_score *score, struct jw *w)
-{
-    static const char *const of_score[] = {"density_elem", "cra_p1", "cra_mean", "err_l2_rel"};
-    jw_key(w, "grid");
-    jw_obj(w);
-    jw_key(w, "columns");
-    jw_arr(w);
-    for (int i = 0; i < g->n_names; i++)
-        jw_str(w, g->names[i]);
-    for (size_t i = 0; i < sizeof of_score / sizeof *of_score; i++)
-        jw_str(w, of_score[i]);
-    jw_arr_end(w);
-    jw_key(w, "rows");
-    jw_arr(w);
-    for (int t = 0; t < g->n; t++) {
-        const double numbers[] = {score[t].density, score[t].keep_p1, score[t].keep_mean,
-                                  score[t].error};
-        double values[GRID_NAMES];
-        g->put(t, values);
-        jw_arr(w);
-        for (int i = 0; i < g->n_names; i++)
-            jw_num(w, values[i]);
-        for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-            jw_num(w, numbers[i]);
-        jw_arr_end(w);
-    }
-    jw_arr_end(w);
-    jw_obj_end(w);
-}

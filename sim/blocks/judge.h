@@ -113,15 +113,4 @@ bool block_grid_on_device(const void *params, char why[160]);
 extern const struct block_score block_score_none;
 void block_score_add(struct block_score *sum, const struct block_score *one, int n);
 
-/* A whole search for a calibration file: "grid": {"columns": [...], "rows": [[...], ...]}. Columns
- * are `names` [n_names], then density and recalls and error of the score; row t begins with the
- * n_names values that put(t, values) writes. */
-struct grid_rows {
-    const char *const *names;
-    int n_names, n;
-    void (*put)(int t, double *values);
-};
-#define GRID_NAMES 4 /* at most */
-void block_grid_write(const struct grid_rows *g, const struct block_score *score, struct jw *w);
-
 #endif

@@ -303,12 +303,8 @@ static char *settings_json(const char *method)
 static const struct {
     const char *method, *name, *found, *given;
 } searched[] = {
-    {"spargeattn", "tau", "0.5", "0.98"},
-    {"sale", "tau", "0.002", "0.004"},
-    {"sampleattention", "alpha_c", "0.8", "0.95"},
-    {"fg-attn", "tau", "0.3", "0.5"},
-    {"minference", "v", "500", "1000"},
-    {"flexprefill", "gamma", "0.8", "0.95"},
+    {"spargeattn", "tau", "0.5", "0.98"},          {"sale", "tau", "0.002", "0.004"},
+    {"sampleattention", "alpha_c", "0.8", "0.95"}, {"minference", "v", "500", "1000"},
     {"xattention", "tau", "0.5", "0.9"},
 };
 
@@ -441,9 +437,9 @@ START_TEST(a_calibration_is_replayed_under_its_settings)
     assert_applied("sale", "bits=4", file, "bits", "4", "profile=paper:calib=#:bits=4");
     assert_applied("sale", "theta=2", file, "tau", "0.002", both); /* as in the file */
     free(settings);
-    settings = settings_json("fg-attn:permute=voxel-2x2x2");
-    file = calib_file("fg-attn", settings, "\"tau\":0.25");
-    assert_applied("fg-attn", "", file, "permute", "voxel:2x2x2", "permute=voxel-2x2x2:calib=#");
+    settings = settings_json("spargeattn:permute=hilbert");
+    file = calib_file("spargeattn", settings, "\"tau\":0.25");
+    assert_applied("spargeattn", "", file, "permute", "hilbert", "permute=hilbert:calib=#");
     free(settings);
 }
 END_TEST
@@ -472,7 +468,6 @@ START_TEST(what_would_change_nothing_is_refused)
         {"spargeattn", "{\"l1\":0.05,\"l2\":0.06}", "\"tau\":0.5", "l2=0.09", "made with l2=0.06"},
         {"sampleattention", "{}", "\"alpha_c\":0.8", "preset=glm4-acc", "made with preset=none"},
         {"minference", "{}", "\"v\":500", "preset=light", "made with preset=profile"},
-        {"flexprefill", "{}", "\"gamma\":0.8", "preset=paper-b", "made with preset=profile"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char canonical[200], value[64];

@@ -234,7 +234,6 @@ static const struct {
 } searched[] = {
     {"sale:dense_below=0:theta=0.1:tau0=0.9", false},
     {"sampleattention:block=64:target_p1=0.6:target_err=0.4", true},
-    {"flexprefill:target_p1=0.6:target_err=0.4", true},
     {"minference:rows_from=0:scale_sizes=1", false},
     {"minference:rows_from=0:scale_sizes=1:search=exact", false},
     {"minference:rows_from=0:scale_sizes=1:profile=paper", false},

@@ -1,6 +1,6 @@
 /*
  * test_fgattn.c - FG-Attn: slices against an explicit P, structure, hand cases, masks carried over
- * steps, pooled readings, forced keys, golden heads, calibration.
+ * steps, pooled readings, forced keys, golden heads.
  */
 #include "core/mem.h"
 #include "core/rng.h"
@@ -692,91 +692,6 @@ START_TEST(token_order_changes_groups_not_attention)
 }
 END_TEST
 
-/* ---- calibration ---------------------------------------------------------------------------- */
-
-/* Run calibrate on samples and give the number written under `key`. */
-static double calibrated(const char *text, const struct head_in *samples, int n, const char *key)
-{
-    struct err err = {0};
-    struct method_run *runs = NULL;
-    int64_t count = 0;
-    struct method_ctx ctx = {0};
-    struct buf b = {0};
-    struct jw w;
-    json_t *doc = NULL;
-    double x = NAN;
-
-    assert_ok(method_runs_parse(test_methods, text, &runs, &count, &err), &err);
-    jw_init(&w, &b, 0);
-    jw_obj(&w);
-    assert_ok(runs[0].method->search.calibrate(&ctx, runs[0].params, samples, n, &w, &err), &err);
-    jw_obj_end(&w);
-    assert_ok(json_read_text(buf_str(&b), b.len, "calibration", &doc, &err), &err);
-    assert_ok(jget_num(doc, key, "calibration", &x, &err), &err);
-    json_decref(doc);
-    buf_free(&b);
-    method_runs_free(runs, count);
-    return x;
-}
-
-START_TEST(calibration_takes_the_largest_threshold_that_holds)
-{
-    static const double list[] = {0.25, 0.5, 1, 2, 4};
-    struct err err = {0};
-    struct sim_head h[2];
-    struct head_in in[2];
-    bool by_error = _i & 1;
-    for (int k = 0; k < 2; k++) {
-        assert_ok(golden_video(k ? 0 : 3, 0, 0, PREC_F64, &h[k], &err), &err);
-        in[k] = h[k].in;
-    }
-    double best = list[0];
-    for (int k = 0; k < 5; k++) {
-        bool ok = true;
-        for (int s = 0; s < 2; s++) {
-            char text[64];
-            in[s].step = 0;
-            snprintf(text, sizeof text, "fg-attn:refresh=1:tau=%g", list[k]);
-            ok = ok && (by_error ? metric_of(text, &in[s], "err_l1_rel") <= 0.12
-                                 : metric_of(text, &in[s], "cra_p1") >= 0.9);
-        }
-        best = ok ? list[k] : best;
-    }
-    ck_assert(best > list[0] && best < list[4]);
-    double got = calibrated(by_error ? "fg-attn:cal_list=4+0.5+1+0.25+2:cal_metric=err_l1_rel:"
-                                       "cal_bound=0.12"
-                                     : "fg-attn:cal_list=4+0.5+1+0.25+2:cal_bound=0.9",
-                            in, 2, "tau");
-    ck_assert_double_eq(got, best);
-    sim_head_free(&h[0]);
-    sim_head_free(&h[1]);
-}
-END_TEST
-
-START_TEST(calibration_matches_densities_of_the_two_rules)
-{
-    static const struct {
-        const char *text, *key;
-    } cases[] = {{"fg-attn:mode=pooled", "c1"},
-                 {"fg-attn:mode=pooled:pool=literal:tau1=1", "tau1"},
-                 {"fg-attn:mode=pooled:pool=topk:kappa=1", "kappa"}};
-    struct err err = {0};
-    struct sim_head h;
-    char text[128];
-    assert_ok(golden_video(3, 0, 0, PREC_F64, &h, &err), &err);
-    double want = metric_of("fg-attn:refresh=1", &h.in, "density_elem");
-    double x = calibrated(cases[_i].text, &h.in, 1, cases[_i].key);
-    snprintf(text, sizeof text, "fg-attn:mode=pooled:pool=%s:%s=%.17g",
-             _i == 0   ? "norm"
-             : _i == 1 ? "literal"
-                       : "topk",
-             cases[_i].key, x);
-    /* One slice is 1/1152; topk moves three of them at once. */
-    ck_assert_double_eq_tol(metric_of(text, &h.in, "density_elem"), want, 2.0 / 1152);
-    sim_head_free(&h);
-}
-END_TEST
-
 START_TEST(bad_parameters_are_refused)
 {
     static const struct {
@@ -790,7 +705,6 @@ START_TEST(bad_parameters_are_refused)
         {"fg-attn:mode=pooled:pool=topk", "needs kappa"},
         {"fg-attn:tau=0", "expected a number > 0"},
         {"fg-attn:permute=spiral", "hilbert"},
-        {"fg-attn:cal_list=1+", "a+b+c"},
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
         assert_refused(bad[k].text, bad[k].want);
@@ -832,8 +746,6 @@ Suite *make_suite(void)
     tcase_add_loop_test(c, golden_reuse_after_three_steps, 0, 3);
     tcase_add_test(c, golden_pooled);
     tcase_add_test(c, token_order_changes_groups_not_attention);
-    tcase_add_loop_test(c, calibration_takes_the_largest_threshold_that_holds, 0, 2);
-    tcase_add_loop_test(c, calibration_matches_densities_of_the_two_rules, 0, 3);
     tcase_add_test(c, bad_parameters_are_refused);
     suite_add_tcase(s, c);
     return s;

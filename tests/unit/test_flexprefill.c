@@ -1,6 +1,6 @@
 /*
  * FlexPrefill: counts, the pattern test, bins, block selection, the golden trace, the port, short
- * prompts, calibration.
+ * prompts.
  */
 #include "core/mem.h"
 #include "core/sort.h"
@@ -614,33 +614,6 @@ START_TEST(parts_of_a_prompt_are_skipped)
 }
 END_TEST
 
-START_TEST(calibrated_setting_meets_the_target)
-{
-    struct sim_head h;
-    struct err err = {0};
-    struct record r;
-    json_t *doc = NULL;
-    int64_t min_budget;
-    double gamma;
-    char text[160];
-    assert_ok(golden_sample(2100, PREC_F64, &h, &err), &err);
-    assert_ok(calibrate_text("flexprefill:profile=paper:tau=0:target_p1=0.7:target_err=0.2", &h.in,
-                             1, &doc, &err),
-              &err);
-    assert_ok(jget_num(doc, "gamma", "calibration", &gamma, &err), &err);
-    assert_ok(jget_int(doc, "min_budget", "calibration", &min_budget, &err), &err);
-    snprintf(text, sizeof text, "flexprefill:profile=paper:tau=0:gamma=%g:min_budget=%d", gamma,
-             (int)min_budget);
-    run(&h, text, NULL, &r);
-    ck_assert_double_ge(record_get(&r, "cra_p1"), 0.7);
-    ck_assert_double_le(record_get(&r, "err_l2_rel"), 0.2);
-    ck_assert_double_lt(record_get(&r, "density_elem"), 1);
-    record_free(&r);
-    json_decref(doc);
-    sim_head_free(&h);
-}
-END_TEST
-
 Suite *make_suite(void)
 {
     Suite *s = suite_create("flexprefill");
@@ -662,7 +635,6 @@ Suite *make_suite(void)
     tcase_add_test(w, gamma_1_is_dense_in_every_profile);
     tcase_add_test(w, max_budget_limits_both_lists);
     tcase_add_test(w, parts_of_a_prompt_are_skipped);
-    tcase_add_test(w, calibrated_setting_meets_the_target);
     suite_add_tcase(s, t);
     suite_add_tcase(s, w);
     return s;

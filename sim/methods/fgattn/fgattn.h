@@ -14,7 +14,6 @@
 enum fg_mode { FG_CACHED, FG_POOLED };
 enum fg_norm { FG_NORM_EXACT, FG_NORM_PREVIOUS };
 enum fg_pool { FG_POOL_NORM, FG_POOL_LITERAL, FG_POOL_TOPK };
-enum fg_metric { FG_CRA_P1, FG_ERR_L1 };
 
 struct fg_params {
     int mode, norm, pool, normaliser_n;
@@ -22,10 +21,6 @@ struct fg_params {
     double tau, c1, tau1, kappa;
     char *permute;
     bool compare;
-    /* calibration */
-    char *cal_list;
-    int cal_metric;
-    double cal_bound;
 };
 
 /* How close the values of the cached rule came to its threshold. */

@@ -15,10 +15,8 @@
  * query, columns and pooled blocks for all queries; the sampled rows stay the last ones.
  */
 #include "core/intmath.h"
-#include "core/log.h"
 #include "core/mem.h"
 #include "core/softmax.h"
-#include "sim/blocks/judge.h"
 #include "sim/blocks/blockpool.h"
 #include "sim/blocks/gpusum.h"
 #include "sim/blocks/selectcost.h"
@@ -506,8 +504,7 @@ struct params {
     int profile, preset, block, emulate;
     double gamma, tau;              /* NAN: from the preset */
     int64_t min_budget, max_budget; /* min: INT64_MIN: from the preset */
-    double target_p1, target_err;
-    double sparsity; /* NAN: gamma decides */
+    double sparsity;                /* NAN: gamma decides */
 };
 
 static const struct opt options[] = {
@@ -535,10 +532,6 @@ static const struct opt options[] = {
     OPT_ENUM(struct params, emulate, "none", TEXTS("none", "bf16"),
              "bf16 reproduces the code's roundings of scaled queries, logits, pooled means and "
              "pooled scores."),
-    OPT_NUM(struct params, target_p1, "0.90", 0, 1, "mass share",
-            "calibrate: least 1st percentile of the rows' recall.", .flags = OPT_IDENTITY_NOT),
-    OPT_NUM(struct params, target_err, "0.05", 0, INFINITY, "",
-            "calibrate: largest relative L2 error of the output.", .flags = OPT_IDENTITY_NOT),
     {0},
 };
 
@@ -895,134 +888,6 @@ out:
     return rc;
 }
 
-/* ---- calibration: gamma and min_budget per head ----------------------------------------- */
-
-static const double gammas[] = {0.99, 0.97, 0.95, 0.90, 0.85, 0.80};
-static const int64_t budgets[] = {0, 512, 1024, 2048};
-#define N_GAMMA 6
-#define N_BUDGET 4
-#define N_GRID (N_GAMMA * N_BUDGET)
-
-struct plans {
-    struct flex_plan plan[N_GRID];
-    bool dense[N_GRID];
-};
-
-static int64_t plan_list(void *ctx, int t, int64_t row0, int32_t *cols)
-{
-    const struct plans *g = ctx;
-    const struct block_map *m = &g->plan[t].map;
-    if (!g->dense[t])
-        return block_map_row(m, row0 / m->block, cols);
-    int64_t block = g->plan[t].map.block, n = row0 / block + 1;
-    for (int64_t j = 0; j < n; j++)
-        cols[j] = (int32_t)j;
-    return n;
-}
-
-static int build_plans(struct plans *g, const struct flex_config *base, const struct head_in *in,
-                       struct err *err)
-{
-    int rc = 0;
-    struct flex_scores f = {0};
-    TRY(flex_scores_run(&f, base, in, base->n < base->block ? base->n : base->block, true, err));
-    for (int t = 0; t < N_GRID; t++) {
-        struct flex_config c = *base;
-        c.gamma = gammas[t / N_BUDGET];
-        c.min_budget = budgets[t % N_BUDGET];
-        g->dense[t] = !flex_applies(&c);
-        g->plan[t].map.block = c.block;
-        if (!g->dense[t])
-            TRY(flex_plan_build(&g->plan[t], &c, &f, in, err));
-    }
-out:
-    flex_scores_free(&f);
-    return rc;
-}
-
-static int judge_sample(const struct params *p, const struct head_in *in, int n,
-                        struct block_score *sum, struct err *err)
-{
-    int rc = 0;
-    struct plans *g = NULL;
-    struct block_score score[N_GRID];
-    struct flex_config c = resolve(p, &in->x);
-    TRY(mem_zalloc(&g, 1, sizeof *g, "search grid", err));
-    TRY(build_plans(g, &c, in, err));
-    struct block_grid grid = {
-        .in = in, .block = c.block, .unit = c.block, .n = N_GRID, .ctx = g, .list = plan_list};
-    TRY(block_grid_run(&grid, score, err));
-    for (int t = 0; t < N_GRID; t++)
-        block_score_add(&sum[t], &score[t], n);
-out:
-    for (int t = 0; g && t < N_GRID; t++)
-        flex_plan_free(&g->plan[t]);
-    free(g);
-    return rc;
-}
-
-/* The sparsest point that meets the targets; the grid runs from large gamma to small and, inside,
- * from small budgets to large, so that the first of equal densities is the one to take. */
-static int sparsest(const struct params *p, const struct block_score *s)
-{
-    int best = -1;
-    for (int t = 0; t < N_GRID; t++) {
-        log_debug("flexprefill grid: gamma=%g min_budget=%lld density %.6f keep p1 %.6f mean %.6f "
-                  "error %.6f",
-                  gammas[t / N_BUDGET], (long long)budgets[t % N_BUDGET], s[t].density,
-                  s[t].keep_p1, s[t].keep_mean, s[t].error);
-        if (s[t].keep_p1 >= p->target_p1 && s[t].error <= p->target_err &&
-            (best < 0 || s[t].density < s[best].density))
-            best = t;
-    }
-    return best;
-}
-
-static void grid_values(int t, double *values)
-{
-    values[0] = gammas[t / N_BUDGET];
-    values[1] = (double)budgets[t % N_BUDGET];
-}
-
-static const char *const grid_names[] = {"gamma", "min_budget"};
-static const struct grid_rows grid_of_search = {grid_names, 2, N_GRID, grid_values};
-
-static int calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
-                     int n, struct jw *w, struct err *err)
-{
-    const struct params *p = params;
-    struct block_score sum[N_GRID];
-    int rc = 0;
-    if (p->profile == PROFILE_FRONTIER)
-        return err_set(
-            err, ERR_USAGE,
-            "method flexprefill: profile=frontier cannot be calibrated; use official or paper");
-    if (!isnan(p->sparsity))
-        return err_set(
-            err, ERR_USAGE,
-            "method flexprefill: sparsity searches gamma, which a calibration gives: leave it out");
-    for (int t = 0; t < N_GRID; t++)
-        sum[t] = block_score_none;
-    for (int i = 0; i < n; i++) {
-        if ((rc = method_whole_prompt(ctx, &samples[i])) != 0)
-            goto out;
-        if (!samples[i].x.causal) {
-            rc = method_skip(ctx, "the search is of causal heads");
-            goto out;
-        }
-        TRY(judge_sample(p, &samples[i], n, sum, err));
-    }
-    int best = sparsest(p, sum);
-    if (best < 0)
-        log_warn("flexprefill: layer %d head %d: no setting meets the target; gamma = 1",
-                 samples[0].layer, samples[0].head);
-    jw_knum(w, "gamma", best < 0 ? 1 : gammas[best / N_BUDGET]);
-    jw_kint(w, "min_budget", best < 0 ? 0 : budgets[best % N_BUDGET]);
-    block_grid_write(&grid_of_search, sum, w);
-out:
-    return rc;
-}
-
 static const struct metric_def metrics[] = {
     OWN_METRIC("columns", "key columns selected: blocks; tokens with profile=paper and in lists"),
     OWN_METRIC("slashes",
@@ -1059,7 +924,6 @@ const struct method method_flexprefill = {
     .cost = cost,
     .why_full = why_full,
     .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device},
-    .search = {.calibrate = calibrate, .passes = 2.5, .on_device = block_grid_on_device},
     .tests = {.full = "gamma=1",
               .variants =
                   TEXTS("block=32:min_budget=0", "block=32:min_budget=0:tau=0.8326",

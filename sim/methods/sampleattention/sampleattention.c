@@ -487,17 +487,35 @@ static void choose_triple(const struct block_score *res, const struct sample_tar
     }
 }
 
-static void grid_values(int t, double *values)
+/* The whole search for a calibration file: its settings with their scores. */
+static void write_grid(const struct block_score *score, struct jw *w)
 {
-    struct sample_choice c;
-    triple(t, &c);
-    values[0] = c.alpha_c;
-    values[1] = c.alpha_s;
-    values[2] = c.chunks;
+    static const char *const columns[] = {"alpha_c", "alpha_s",  "chunks",    "density_elem",
+                                          "cra_p1",  "cra_mean", "err_l2_rel"};
+    enum { COLUMNS = sizeof columns / sizeof *columns };
+    jw_key(w, "grid");
+    jw_obj(w);
+    jw_key(w, "columns");
+    jw_arr(w);
+    for (int i = 0; i < COLUMNS; i++)
+        jw_str(w, columns[i]);
+    jw_arr_end(w);
+    jw_key(w, "rows");
+    jw_arr(w);
+    for (int t = 0; t < N_GRID; t++) {
+        struct sample_choice c;
+        triple(t, &c);
+        const double row[COLUMNS] = {c.alpha_c,        c.alpha_s,        c.chunks,
+                                     score[t].density, score[t].keep_p1, score[t].keep_mean,
+                                     score[t].error};
+        jw_arr(w);
+        for (int i = 0; i < COLUMNS; i++)
+            jw_num(w, row[i]);
+        jw_arr_end(w);
+    }
+    jw_arr_end(w);
+    jw_obj_end(w);
 }
-
-static const char *const grid_names[] = {"alpha_c", "alpha_s", "chunks"};
-static const struct grid_rows grid_of_search = {grid_names, 3, N_GRID, grid_values};
 
 int sample_search(const struct sample_config *base, const struct sample_target *target,
                   const struct head_in *samples, int n, struct sample_choice *out, struct jw *w,
@@ -513,7 +531,7 @@ int sample_search(const struct sample_config *base, const struct sample_target *
     }
     choose_triple(res, target, out);
     if (w)
-        block_grid_write(&grid_of_search, res, w);
+        write_grid(res, w);
     return 0;
 }
 
