@@ -454,7 +454,6 @@ START_TEST(aliases_and_switches_win_too)
     assert_applied("spargeattn", "pv=off", file, "tau", "0.5", "calib=#:pv=off");
     assert_applied("spargeattn", "judge=0", file, "theta", "0.5", "calib=#:judge=0");
     assert_applied("spargeattn", "arith=sage1", file, "arith", "sage1", "calib=#:arith=sage1");
-    assert_applied("spargeattn", "quant=int8", file, "arith", "sage1", "calib=#:quant=int8");
 }
 END_TEST
 

@@ -249,16 +249,12 @@ START_TEST(lambda_is_pv_in_nats)
     ck_assert_double_eq_tol(params_of("lambda=-34.657").pv, 50, 1e-3);
     ck_assert_double_eq_tol(params_of("lambda=-13.863").pv, 20, 1e-3);
     ck_assert(isinf(params_of("pv=off").pv));
-    ck_assert_int_eq(params_of("quant=int8").arith, SPARGE_SAGE1);
 
     struct method_run *runs = NULL;
     int64_t n = 0;
     struct err err = {0};
     assert_fails(method_runs_parse(test_methods, "spargeattn:lambda=-5:pv=7", &runs, &n, &err),
                  &err, ERR_USAGE, "lambda");
-    assert_fails(
-        method_runs_parse(test_methods, "spargeattn:quant=int8:arith=sage2", &runs, &n, &err), &err,
-        ERR_USAGE, "quant");
     assert_fails(method_runs_parse(test_methods, "spargeattn:l1=0.1:l2=0.05", &runs, &n, &err),
                  &err, ERR_USAGE, "l2");
     method_runs_free(runs, n);

@@ -66,19 +66,17 @@ START_TEST(bins_of_theta)
                                   {-1 + 3.0 / 16, 0.3, 30, 0.4}, /* bin 1: 0.85 */
                                   {0, 0.2, 1, 0.6},              /* bin 8: 0.6, mean 0.6 */
                               };
-    sparge_pick(p, 5, SPARGE_BIN_SUM, &best);
+    sparge_pick(p, 5, &best);
     ck_assert_double_eq(best.theta, -1 + 3.0 / 16);
     ck_assert_double_eq(best.tau, 0.4);
     ck_assert_double_eq(best.pv, 30);
     ck_assert_double_eq_tol(best.sparsity, 0.425, 1e-15);
-    sparge_pick(p, 5, SPARGE_BIN_MEAN, &best);
-    ck_assert_double_eq(best.theta, 0);
     /* A tie goes to the bin that appears first. */
     p[0].sparsity = p[1].sparsity = p[2].sparsity = p[3].sparsity = 0.5;
-    sparge_pick(p, 4, SPARGE_BIN_SUM, &best);
+    sparge_pick(p, 4, &best);
     ck_assert_double_eq(best.theta, -1 + 1.0 / 16);
     struct sparge_point swapped[] = {p[2], p[3], p[0], p[1]};
-    sparge_pick(swapped, 4, SPARGE_BIN_SUM, &best);
+    sparge_pick(swapped, 4, &best);
     ck_assert_double_eq(best.theta, -1 + 3.0 / 16);
 }
 END_TEST

@@ -691,9 +691,9 @@ enum profile { PROFILE_OFFICIAL, PROFILE_PAPER };
 enum arith { ARITH_EXACT, ARITH_SAGE1 };
 
 struct params {
-    int bounds, profile, local, bits, thr_dtype, sl_mask, arith, quant, calib_local;
+    int bounds, profile, local, bits, thr_dtype, sl_mask, arith, calib_local;
     double tau, theta, tau0, tau_min;
-    int64_t bq, bk, sink, dense_below;
+    int64_t dense_below;
 };
 
 /* Bounds that the paper used per model (arXiv 2505.24179): theta is absolute, of the scale of V. */
@@ -707,10 +707,6 @@ static const struct opt options[] = {
     OPT_NUM(struct params, tau, "0.004", 0, 1, "share",
             "Keep a block when a pair's relative score exceeds it; below 1e-5 the head is dense.",
             .flags = OPT_MAX_OPEN),
-    OPT_INT(struct params, bq, "64", SALE_BQ, SALE_BQ, "tokens", "Rows of a block; fixed."),
-    OPT_INT(struct params, bk, "32", SALE_BK, SALE_BK, "tokens", "Keys of a block; fixed."),
-    OPT_INT(struct params, sink, "32", SALE_BK, SALE_BK, "tokens",
-            "Always kept at the start: one key block; fixed."),
     OPT_ENUM(struct params, local, "128", TEXTS("128", "256"),
              "Least always-kept stretch before the diagonal.", .unit = "tokens"),
     OPT_INT(struct params, dense_below, "1024", 0, 9e15, "tokens",
@@ -723,8 +719,6 @@ static const struct opt options[] = {
              "Mask inside the sink-local statistics; none lets later keys in."),
     OPT_ENUM(struct params, arith, "exact", TEXTS("exact", "sage1"),
              "Attention on kept blocks: exact softmax, or INT8 Q.K and fp16 P.V."),
-    OPT_ENUM(struct params, quant, "none", TEXTS("none", "int8"),
-             "int8 is another name of arith=sage1."),
     OPT_NUM(struct params, theta, "0.4", 0, INFINITY, "output L1 per token",
             "calibrate: bound of the output error.", .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN),
     OPT_ENUM(struct params, bounds, "none", bounds_of,
@@ -841,7 +835,7 @@ static int prepare(struct method_ctx *ctx, const void *params, const struct head
         return rc;
     sale_head_init(&s->head, &c, in->x.q, in->x.k, in->x.nq, in->x.d);
     s->in_bytes = (double)dtype_size(in->src_dtype);
-    s->sage1 = p->arith == ARITH_SAGE1 || p->quant;
+    s->sage1 = p->arith == ARITH_SAGE1;
     if (s->sage1)
         TRY(sale_head_quantise(&s->head, err));
     if (s->sage1)
@@ -1053,7 +1047,7 @@ static bool judges(const void *params, char why[160])
 {
     const struct params *p = params;
     struct sale_config c = resolve(p, 1);
-    if (p->arith == ARITH_SAGE1 || p->quant)
+    if (p->arith == ARITH_SAGE1)
         return method_refuses(why, "no CUDA kernel for arith=sage1; arith=exact has one");
     return has_gpu_side(&c, why);
 }

@@ -678,8 +678,7 @@ static int bin_of(double theta)
     return (int)floor((theta + 1) * (THETAS / 4));
 }
 
-void sparge_pick(const struct sparge_point *points, int64_t n, enum sparge_bin how,
-                 struct sparge_point *best)
+void sparge_pick(const struct sparge_point *points, int64_t n, struct sparge_point *best)
 {
     double rank = -INFINITY;
     int chosen = 0;
@@ -691,9 +690,8 @@ void sparge_pick(const struct sparge_point *points, int64_t n, enum sparge_bin h
                 sum += points[k].sparsity;
                 count++;
             }
-        double value = how == SPARGE_BIN_MEAN ? sum / count : sum;
-        if (value > rank) {
-            rank = value;
+        if (sum > rank) {
+            rank = sum;
             chosen = bin;
             *best = (struct sparge_point){-INFINITY, -INFINITY, -INFINITY, sum / count};
         }
@@ -1010,7 +1008,7 @@ static int search_head(const struct sparge_params *p, const struct head_in *samp
         memcpy(points + n_fresh, all, (size_t)n_all * sizeof *points);
         n_all += n_fresh;
         memcpy(all, points, (size_t)n_all * sizeof *all);
-        sparge_pick(all, n_all, (enum sparge_bin)p->bin, head);
+        sparge_pick(all, n_all, head);
         *sparse = head->sparsity > MIN_SPARSITY;
     }
 out:
@@ -1095,8 +1093,6 @@ static const struct opt options[] = {
              "Type of the running sum that tau cuts."),
     OPT_ENUM(struct sparge_params, arith, "exact", ariths,
              "Arithmetic on kept tiles: exact, INT8 + fp16 (sage1), INT8 + e4m3 (sage2)."),
-    OPT_ENUM(struct sparge_params, quant, "none", TEXTS("none", "int8"),
-             "int8 is another way to write arith=sage1."),
     OPT_ENUM(struct sparge_params, v_max, "448", TEXTS("448", "2.25"),
              "Largest quantised |V| with arith=sage2."),
     OPT_ENUM(struct sparge_params, dead, "zero", TEXTS("zero", "mean"),
@@ -1106,8 +1102,6 @@ static const struct opt options[] = {
              "Keep every block and skip nothing: set per head by calibration."),
     OPT_ENUM(struct sparge_params, search, "bisect", TEXTS("bisect", "grid"),
              "calibrate: how tau and pv are searched.", .flags = OPT_IDENTITY_NOT),
-    OPT_ENUM(struct sparge_params, bin, "sum", TEXTS("sum", "mean"),
-             "calibrate: how bins of theta are ranked.", .flags = OPT_IDENTITY_NOT),
     OPT_NUM(struct sparge_params, l1, "0.07", 0, 1, "relative L1",
             "calibrate: error bound while theta and tau are searched.",
             .flags = OPT_IDENTITY_NOT | OPT_MIN_OPEN),
@@ -1131,12 +1125,6 @@ static int validate(void *params, struct err *err)
                            "pv and lambda are two ways to give one number; leave one out");
         p->pv = -p->lambda * 1.4426950408889634;
         p->lambda = NAN;
-    }
-    if (p->quant) {
-        if (p->arith == SPARGE_SAGE2)
-            return err_set(err, ERR_USAGE, "quant=int8 means arith=sage1; arith=sage2 is given");
-        p->arith = SPARGE_SAGE1;
-        p->quant = 0;
     }
     if (p->bounds) {
         if (p->l1 != 0.07 || p->l2 != 0.08)

@@ -15,7 +15,6 @@ enum sparge_arch { SPARGE_SM80, SPARGE_SM89, SPARGE_SM90 };
 enum sparge_select { SPARGE_CDF, SPARGE_TOPK };
 enum sparge_arith { SPARGE_EXACT, SPARGE_SAGE1, SPARGE_SAGE2 };
 enum sparge_search { SPARGE_BISECT, SPARGE_GRID };
-enum sparge_bin { SPARGE_BIN_SUM, SPARGE_BIN_MEAN };
 
 /* A parameter that is not set: -1 for enums, else NAN or INT64_MIN. */
 struct sparge_params {
@@ -25,10 +24,10 @@ struct sparge_params {
     int pv_scope;
     int64_t pv_tail;
     bool sink, smooth_k;
-    int map_dtype, cdf_dtype, arith, quant, v_max, dead, permute;
+    int map_dtype, cdf_dtype, arith, v_max, dead, permute;
     bool dense;
     /* search of per-head parameters only */
-    int search, bin;
+    int search;
     double l1, l2;
     bool tune_pv;
 };
@@ -140,11 +139,10 @@ int sparge_bisect_tau(sparge_eval_fn *eval, void *ctx, double l1, double *tau, d
 int sparge_bisect_pv(sparge_eval_fn *eval, void *ctx, double l2, double tau, double *pv,
                      struct err *err);
 
-/* Find the bin of theta (two grid values per bin) with the largest sum or mean of sparsity; on a
- * tie the bin whose points come first. *best receives the largest theta, tau and pv of the bin's
- * points and their mean sparsity. n >= 1. */
-void sparge_pick(const struct sparge_point *points, int64_t n, enum sparge_bin how,
-                 struct sparge_point *best);
+/* Find the bin of theta (two grid values per bin) with the largest sum of sparsity; on a tie the
+ * bin whose points come first. *best receives the largest theta, tau and pv of the bin's points and
+ * their mean sparsity. n >= 1. */
+void sparge_pick(const struct sparge_point *points, int64_t n, struct sparge_point *best);
 
 /* Number of samples from `first` on that are judged as one input: the guidance branches of one
  * step, so calls of the same step and no branch twice. */

@@ -291,7 +291,6 @@ int xattn_keep(struct xattn *x, int64_t i, double *mass, bool *keep, struct err 
 struct params {
     int profile, stride, emulate, rule;
     double tau, norm, target_err;
-    int64_t block;
     char *chunk;
 };
 
@@ -305,7 +304,6 @@ static const struct opt options[] = {
             "Share of a row block's estimated mass to keep."),
     OPT_NUM(struct params, norm, "1", 0, INFINITY, "", "Divides the scores.",
             .flags = OPT_MIN_OPEN | OPT_MAX_OPEN),
-    OPT_INT(struct params, block, "128", XATTN_BLOCK, XATTN_BLOCK, "tokens", "Block size; fixed."),
     OPT_STR(
         struct params, chunk, "auto", NULL,
         "Rows of an estimator pass, a multiple of 128, or auto; matters for profile=official only.",
