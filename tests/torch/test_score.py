@@ -338,7 +338,7 @@ class Reference(unittest.TestCase):
              dict(prefix=70), dict(prefix=41, cap=4.0, sinks=True, rel=4), dict(bias=1),
              dict(back=60, bias=4, cap=4.0, sinks=True)]
     METHODS = ["dense", "oracle:alpha=0.9", "oracle:kind=block:unit=16x16:alpha=0.8", "oracle:kind=topk:k=5:forced=sink-2",
-               "oracle:kind=block-cra:unit=16x16", "streaming:sink=4:window=16", "longformer:window=9:global=2", "sampleattention:block=64:chunks=2"]
+               "streaming:sink=4:window=16", "longformer:window=9:global=2", "sampleattention:block=64:chunks=2"]
 
     def tensors(self, case):
         rng = np.random.default_rng(len(str(case)))

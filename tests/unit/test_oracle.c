@@ -230,98 +230,6 @@ START_TEST(head_prefix_of_a_number_of_entries)
 }
 END_TEST
 
-/* ---- covering ------------------------------------------------------------------------------- */
-
-static struct cover cover_of(const double *rows, int64_t nrows, int64_t cols, double alpha,
-                             bool *taken)
-{
-    struct err err = {0};
-    struct cover out;
-    double m[64], need[8];
-    for (int64_t i = 0; i < nrows; i++) {
-        need[i] = alpha;
-        for (int64_t c = 0; c < cols; c++)
-            m[c * nrows + i] = rows[i * cols + c];
-    }
-    assert_ok(cover_greedy(m, nrows, cols, need, taken, &out, &err), &err);
-    return out;
-}
-
-START_TEST(cover_by_hand)
-{
-    static const double rows[] = {0.6, 0.4, 0, 0, 0.4, 0.6};
-    bool taken[3] = {0};
-    struct cover c = cover_of(rows, 2, 3, 0.5, taken);
-
-    ck_assert_int_eq(c.lower, 1);
-    ck_assert_int_eq(c.greedy, 3);
-    ck_assert_int_eq(c.upper, 2);
-    ck_assert(taken[0] && !taken[1] && taken[2]);
-
-    bool again[3] = {0};
-    c = cover_of(rows, 2, 3, 0.4, again);
-    ck_assert_int_eq(c.lower, 1);
-    ck_assert_int_eq(c.upper, 1);
-    ck_assert(!again[0] && again[1] && !again[2]);
-
-    bool given[3] = {true, false, false};
-    c = cover_of(rows, 2, 3, 0.4, given);
-    ck_assert(given[0]);
-    ck_assert_int_eq(c.upper, 2);
-}
-END_TEST
-
-/* The heap of stale gains takes the same blocks as the rule spelled out. */
-START_TEST(cover_equals_plain_greedy)
-{
-    enum { R = 6, C = 10 };
-    double rows[R * C], need[R];
-    bool taken[C] = {0}, plain[C] = {0};
-    for (int i = 0; i < R; i++) {
-        double sum = 0;
-        for (int c = 0; c < C; c++)
-            sum += rows[i * C + c] = pow(rng_uniform((uint64_t)_i, (uint64_t)i, (uint64_t)c), 3);
-        for (int c = 0; c < C; c++)
-            rows[i * C + c] /= sum;
-        need[i] = 0.8;
-    }
-    int64_t steps = 0;
-    for (;; steps++) {
-        int best = -1;
-        double top = 0;
-        for (int c = 0; c < C; c++) {
-            double gain = 0;
-            for (int i = 0; i < R; i++)
-                gain += fmin(rows[i * C + c], need[i]);
-            if (!plain[c] && gain > top) {
-                top = gain;
-                best = c;
-            }
-        }
-        bool open = false;
-        for (int i = 0; i < R; i++)
-            open = open || need[i] > 1e-12;
-        if (!open || best < 0)
-            break;
-        plain[best] = true;
-        for (int i = 0; i < R; i++)
-            need[i] = fmax(0, need[i] - rows[i * C + best]);
-    }
-    struct cover out = cover_of(rows, R, C, 0.8, taken);
-    ck_assert_int_eq(out.greedy, steps);
-    ck_assert_int_le(out.lower, out.upper);
-    ck_assert_int_le(out.upper, out.greedy);
-    for (int c = 0; c < C; c++)
-        ck_assert(!taken[c] || plain[c]);
-    for (int i = 0; i < R; i++) {
-        double sum = 0;
-        for (int c = 0; c < C; c++)
-            sum += taken[c] ? rows[i * C + c] : 0;
-        ck_assert_double_ge(sum, 0.8 - 1e-11);
-    }
-}
-END_TEST
-
 /* ---- the method ----------------------------------------------------------------------------- */
 
 /* A bidirectional head with given probabilities: q_i = e_i, k_j = column j of ln P, scale 1. */
@@ -378,12 +286,12 @@ END_TEST
 static const struct {
     int layer;
     double alpha;
-    double topp, row_min, row_max, mean, s128, s16, b64, lb, ub, greedy;
+    double topp, row_min, row_max, mean, s128, s16, b64;
 } video[] = {
-    {5, 0.9, 6972, 1, 77, 6186, 801, 2077, 32, 162, 934, 937},
-    {5, 0.95, 10354, 3, 111, 9410, 912, 2834, 36, 230, 1027, 1028},
-    {0, 0.9, 82673, 176, 253, 82386, 731, 5572, 36, 749, 818, 818},
-    {0, 0.95, 103384, 236, 299, 103029, 884, 6822, 36, 891, 949, 949},
+    {5, 0.9, 6972, 1, 77, 6186, 801, 2077, 32},
+    {5, 0.95, 10354, 3, 111, 9410, 912, 2834, 36},
+    {0, 0.9, 82673, 176, 253, 82386, 731, 5572, 36},
+    {0, 0.95, 103384, 236, 299, 103029, 884, 6822, 36},
 };
 
 /* Kept units of a bidirectional mask of equal units. */
@@ -417,14 +325,6 @@ START_TEST(golden_video_counts)
     ck_assert_double_eq_tol(units(text, &h.in, 9216), video[_i].s16, 1e-6);
     snprintf(text, sizeof text, "oracle:kind=block:unit=64x64:alpha=%g", a);
     ck_assert_double_eq_tol(units(text, &h.in, 36), video[_i].b64, 1e-6);
-    snprintf(text, sizeof text, "oracle:kind=block-cra:unit=128x1:alpha=%g", a);
-    run_text(text, &h.in, &r);
-    ck_assert_double_eq(record_get(&r, "oracle_lb"), video[_i].lb);
-    ck_assert_double_eq(record_get(&r, "oracle_ub"), video[_i].ub);
-    ck_assert_double_eq(record_get(&r, "oracle_greedy"), video[_i].greedy);
-    ck_assert_double_eq_tol(record_get(&r, "density_tile") * 1152, video[_i].ub, 1e-6);
-    ck_assert_double_ge(record_get(&r, "cra_min"), a - 1e-11);
-    record_free(&r);
     sim_head_free(&h);
 }
 END_TEST
@@ -533,24 +433,18 @@ START_TEST(identities_between_kinds)
     ck_assert_double_eq(metric_of("oracle:kind=block:alpha=0.9", &h.in, "pairs_kept"), topp);
     ck_assert_double_eq(metric_of("oracle:kind=block:scope=head:alpha=0.9", &h.in, "pairs_kept"),
                         mean);
-    ck_assert_double_eq(metric_of("oracle:kind=block-cra:alpha=0.9", &h.in, "pairs_kept"), topp);
 
     /* Coarser units that cover the same cells keep no fewer pairs. */
     static const char *const nested[] = {"1x1", "4x1", "16x1", "16x4", "16x16", "32x32"};
-    double last[3] = {0};
+    double last[2] = {0};
     for (int k = 0; k < 6; k++) {
         static const char *const forms[] = {"oracle:kind=block:alpha=0.9:unit=%s",
-                                            "oracle:kind=block:scope=head:alpha=0.9:unit=%s",
-                                            "oracle:kind=block-cra:alpha=0.9:unit=%s"};
-        for (int f = 0; f < 3; f++) {
+                                            "oracle:kind=block:scope=head:alpha=0.9:unit=%s"};
+        for (int f = 0; f < 2; f++) {
             char text[96];
             snprintf(text, sizeof text, forms[f], nested[k]);
             double density = metric_of(text, &h.in, "density_elem");
-            /* block-cra is a heuristic upper bound: its lower bound is what cannot fall. */
-            if (f == 2)
-                density = metric_of(text, &h.in, "density_tile_lb");
-            if (f < 2)
-                ck_assert_double_ge(density, last[f] - 1e-12);
+            ck_assert_double_ge(density, last[f] - 1e-12);
             last[f] = density;
         }
     }
@@ -576,7 +470,7 @@ END_TEST
 START_TEST(topp_bounds_every_mask)
 {
     static const char *const masks[] = {"streaming:sink=4:window=24", "oracle:kind=topk:k=9",
-                                        "oracle:kind=block-cra:unit=16x16",
+                                        "oracle:kind=block:unit=1x16",
                                         "oracle:kind=value:alpha=0.8"};
     struct err err = {0};
     struct sim_head h;
@@ -607,7 +501,6 @@ START_TEST(forced_entries_count_towards_the_target)
                                         "oracle:kind=block:unit=16x1:forced=diag",
                                         "oracle:kind=block:unit=8x8:scope=head:forced=diag",
                                         "oracle:kind=value:forced=window-2",
-                                        "oracle:kind=block-cra:unit=16x4:forced=sink-3",
                                         "oracle:kind=topk:k=6:forced=window-5"};
     for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
         struct rows rows = {.dense = head_lse(&h.in)};
@@ -744,8 +637,6 @@ Suite *make_suite(void)
     tcase_add_test(c, topk_takes_any_sign_and_leaves_out_nan);
     tcase_add_loop_test(c, head_prefix_equals_a_full_sort, 0, 5);
     tcase_add_loop_test(c, head_prefix_of_a_number_of_entries, 0, 5);
-    tcase_add_test(c, cover_by_hand);
-    tcase_add_loop_test(c, cover_equals_plain_greedy, 0, 20);
     suite_add_tcase(s, c);
     c = tcase_create("method");
     tcase_add_test(c, rows_and_mean_by_hand);

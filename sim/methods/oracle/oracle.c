@@ -9,15 +9,13 @@
  *              largest of the head
  *   block      the same over b_q x b_k blocks, per query block (scope=qblock, by mass only) or over
  *              the head
- *   block-cra  blocks such that every row reaches alpha: covering program, reported as a band;
- *              the mask is its upper bound (sim/methods/oracle/oracle.h)
  *   value      rows ranked by p_ij |v_j - o_i|, prefix with mass >= alpha
  *   stripes    the k key columns with the largest mass in all rows, or in sampled ones, for all
  *              queries (SampleAttention, table 5)
  *
  * CRA, cumulative residual attention, is min_i of the kept mass (SampleAttention, arXiv
  * 2406.15486). Sorting is by value descending, ties to the lower key, then the lower query block.
- * Two Q K passes (head-wide kinds up to six), a few rows of N doubles (block-cra: b_q x N/b_k).
+ * Two Q K passes (head-wide kinds up to six), a few rows of N doubles.
  */
 #include "core/intmath.h"
 #include "core/mem.h"
@@ -31,190 +29,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- greedy set multicover with reverse delete ---------------------------------------------- */
-
-#define SLACK 1e-12
-
-struct gain {
-    double value;
-    int64_t col, round; /* round in which the value was computed */
-};
-
-struct work {
-    const double *m;
-    int64_t rows, cols;
-    double *need;      /* [rows] still missing */
-    double *have;      /* [rows] mass covered */
-    struct gain *heap; /* largest gain first, ties by lower column */
-    int64_t n_heap;
-    int64_t *order; /* selected columns */
-    int64_t n_order;
-    double *sorted; /* [cols] scratch of the lower bound */
-};
-
-/* ---- lower bound ---------------------------------------------------------------------------- */
-
-static int descending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x < y) - (x > y);
-}
-
-/* Fewest blocks that give row i its need. */
-static int64_t row_needs(const struct work *w, int64_t i, double need)
-{
-    double sum = 0;
-    int64_t k = 0;
-    for (int64_t c = 0; c < w->cols; c++)
-        w->sorted[c] = w->m[c * w->rows + i];
-    qsort(w->sorted, (size_t)w->cols, sizeof *w->sorted, descending);
-    while (k < w->cols && sum < need - SLACK && w->sorted[k] > 0)
-        sum += w->sorted[k++];
-    return k;
-}
-
-/* ---- heap ----------------------------------------------------------------------------------- */
-
-static bool before(const struct gain *a, const struct gain *b)
-{
-    return a->value > b->value || (a->value == b->value && a->col < b->col);
-}
-
-static void sift_down(struct gain *h, int64_t n, int64_t at)
-{
-    struct gain x = h[at];
-    for (int64_t child; (child = 2 * at + 1) < n; at = child) {
-        if (child + 1 < n && before(&h[child + 1], &h[child]))
-            child++;
-        if (!before(&h[child], &x))
-            break;
-        h[at] = h[child];
-    }
-    h[at] = x;
-}
-
-/* ---- greedy --------------------------------------------------------------------------------- */
-
-static double gain_of(const struct work *w, int64_t c)
-{
-    const double *m = w->m + c * w->rows;
-    double sum = 0;
-    for (int64_t i = 0; i < w->rows; i++)
-        sum += m[i] < w->need[i] ? m[i] : w->need[i];
-    return sum;
-}
-
-static void cover_column(struct work *w, int64_t c)
-{
-    const double *m = w->m + c * w->rows;
-    for (int64_t i = 0; i < w->rows; i++) {
-        w->have[i] += m[i];
-        w->need[i] = w->need[i] > m[i] ? w->need[i] - m[i] : 0;
-    }
-}
-
-static bool satisfied(const struct work *w)
-{
-    for (int64_t i = 0; i < w->rows; i++)
-        if (w->need[i] > SLACK)
-            return false;
-    return true;
-}
-
-static void greedy(struct work *w, bool *taken)
-{
-    for (int64_t c = 0; c < w->cols; c++)
-        if (!taken[c])
-            w->heap[w->n_heap++] = (struct gain){gain_of(w, c), c, 0};
-    for (int64_t at = w->n_heap / 2 - 1; at >= 0; at--)
-        sift_down(w->heap, w->n_heap, at);
-    for (int64_t round = 0; w->n_heap > 0 && !satisfied(w); round++) {
-        while (w->heap[0].round != round) {
-            w->heap[0].value = gain_of(w, w->heap[0].col);
-            w->heap[0].round = round;
-            sift_down(w->heap, w->n_heap, 0);
-        }
-        if (w->heap[0].value <= 0)
-            break; /* what is missing lies in no block */
-        int64_t c = w->heap[0].col;
-        w->heap[0] = w->heap[--w->n_heap];
-        sift_down(w->heap, w->n_heap, 0);
-        cover_column(w, c);
-        taken[c] = true;
-        w->order[w->n_order++] = c;
-    }
-}
-
-/* Would every row keep its need without column c? */
-static bool dispensable(const struct work *w, const double *need, int64_t c)
-{
-    const double *m = w->m + c * w->rows;
-    for (int64_t i = 0; i < w->rows; i++)
-        if (m[i] > 0 && w->have[i] - m[i] < need[i] - SLACK)
-            return false;
-    return true;
-}
-
-static int64_t reverse_delete(struct work *w, const double *need, bool *taken)
-{
-    int64_t kept = w->n_order;
-    for (int64_t k = w->n_order - 1; k >= 0; k--) {
-        int64_t c = w->order[k];
-        if (!dispensable(w, need, c))
-            continue;
-        for (int64_t i = 0; i < w->rows; i++)
-            w->have[i] -= w->m[c * w->rows + i];
-        taken[c] = false;
-        kept--;
-    }
-    return kept;
-}
-
-static int work_init(struct work *w, struct err *err)
-{
-    int rc = 0;
-    TRY(mem_alloc(&w->need, w->rows, sizeof(double), "needs of rows", err));
-    TRY(mem_zalloc(&w->have, w->rows, sizeof(double), "mass of rows", err));
-    TRY(mem_alloc(&w->heap, w->cols + 1, sizeof *w->heap, "gains of blocks", err));
-    TRY(mem_alloc(&w->order, w->cols, sizeof *w->order, "selected blocks", err));
-    TRY(mem_alloc(&w->sorted, w->cols, sizeof(double), "sorted masses", err));
-out:
-    return rc;
-}
-
-int cover_greedy(const double *m, int64_t rows, int64_t cols, const double *need, bool *taken,
-                 struct cover *out, struct err *err)
-{
-    struct work w = {.m = m, .rows = rows, .cols = cols};
-    int64_t given = 0;
-    int rc = 0;
-
-    TRY(work_init(&w, err));
-    memcpy(w.need, need, (size_t)rows * sizeof *need);
-    *out = (struct cover){0};
-    for (int64_t i = 0; i < rows; i++) {
-        int64_t k = row_needs(&w, i, need[i]);
-        out->lower = k > out->lower ? k : out->lower;
-    }
-    for (int64_t c = 0; c < cols; c++) {
-        if (!taken[c])
-            continue;
-        cover_column(&w, c);
-        given++;
-    }
-    greedy(&w, taken);
-    out->greedy = given + w.n_order;
-    out->upper = given + reverse_delete(&w, need, taken);
-    out->lower = out->lower > given ? out->lower : given;
-out:
-    free(w.need);
-    free(w.have);
-    free(w.heap);
-    free(w.order);
-    free(w.sorted);
-    return rc;
-}
 
 /* ---- prefixes of a head --------------------------------------------------------------------- */
 
@@ -444,7 +258,7 @@ out:
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-enum kind { KIND_TOPK, KIND_TOPP, KIND_MEAN, KIND_BLOCK, KIND_BLOCK_CRA, KIND_VALUE, KIND_STRIPES };
+enum kind { KIND_TOPK, KIND_TOPP, KIND_MEAN, KIND_BLOCK, KIND_VALUE, KIND_STRIPES };
 enum rank { RANK_FULL, RANK_SAMPLED };
 enum scope { SCOPE_QBLOCK, SCOPE_HEAD };
 enum forced { FORCED_NONE, FORCED_DIAG, FORCED_SINK, FORCED_WINDOW };
@@ -457,8 +271,7 @@ struct params {
     char *unit, *forced;
 };
 
-static const char *const kinds[] = {"topk",      "topp",  "mean",    "block",
-                                    "block-cra", "value", "stripes", NULL};
+static const char *const kinds[] = {"topk", "topp", "mean", "block", "value", "stripes", NULL};
 
 static const struct opt options[] = {
     OPT_ENUM(struct params, kind, "topp", kinds, "what is kept together and what is guaranteed"),
@@ -469,7 +282,7 @@ static const struct opt options[] = {
     OPT_NUM(struct params, alpha, "0.95", 0, 1, "mass share", "probability mass to be reached",
             .flags = OPT_MIN_OPEN),
     OPT_STR(struct params, unit, "1x1", NULL,
-            "block kinds: query rows x keys of a unit, such as 128x1 or 64x64", .unit = "tokens"),
+            "block: query rows x keys of a unit, such as 128x1 or 64x64", .unit = "tokens"),
     OPT_ENUM(struct params, scope, "qblock", TEXTS("qblock", "head"),
              "block: the target holds per query block or over the head"),
     OPT_ENUM(struct params, rank, "full", TEXTS("full", "sampled"),
@@ -519,7 +332,6 @@ static int validate(void *params, struct err *err)
     struct params *p = params;
     struct parsed parsed;
     int rc = parse_params(p, &parsed, err);
-    bool blocks = p->kind == KIND_BLOCK || p->kind == KIND_BLOCK_CRA;
     if (rc)
         return rc;
     if ((p->kind == KIND_TOPK || p->kind == KIND_STRIPES) && isnan(p->k.value))
@@ -531,11 +343,10 @@ static int validate(void *params, struct err *err)
     if (p->kind == KIND_BLOCK && p->scope != SCOPE_HEAD && !isnan(p->k.value))
         return err_set(err, ERR_USAGE,
                        "k counts blocks of the whole head: give scope=head as well");
-    if (!blocks && (parsed.bq != 1 || parsed.bk != 1))
-        return err_set(
-            err, ERR_USAGE,
-            "unit=%s: kind=%s selects single entries; kind=block and kind=block-cra take units",
-            p->unit, kinds[p->kind]);
+    if (p->kind != KIND_BLOCK && (parsed.bq != 1 || parsed.bk != 1))
+        return err_set(err, ERR_USAGE,
+                       "unit=%s: kind=%s selects single entries; kind=block takes units", p->unit,
+                       kinds[p->kind]);
     return 0;
 }
 
@@ -551,12 +362,7 @@ struct state {
     struct prefix_work *work;
     double *rank, *mass; /* [nk] */
     struct head_prefix head;
-    /* block-cra, one query block at a time */
-    double *cells;      /* [units][bq] */
-    double *need;       /* [bq] */
-    bool *taken;        /* [units] */
-    struct cover cover; /* sums over query blocks */
-    int64_t ties, row_min, row_max, units_allowed;
+    int64_t ties, row_min, row_max;
     struct slice_mask given; /* the mask of a device that chose; bits NULL: none did, or it stays */
     bool chosen;             /* a device chose */
     int32_t *stripes;        /* [n_stripes] columns, ascending */
@@ -570,9 +376,6 @@ static void release(void *state)
     prefix_work_free(s->work);
     free(s->rank);
     free(s->mass);
-    free(s->cells);
-    free(s->need);
-    free(s->taken);
     free(s->stripes);
     slice_mask_free(&s->given);
 }
@@ -782,32 +585,6 @@ out:
     return rc;
 }
 
-static int group_cover(struct state *s, struct mask *m, int64_t g, int64_t r0, int64_t r1,
-                       struct err *err)
-{
-    int64_t rows = r1 - r0, n = units_visible(s, r1), lo, hi, ignored;
-    struct cover c_out;
-    int rc = 0;
-
-    for (int64_t i = 0; i < rows; i++) {
-        /* One row at a time through the same summation, into column i of cells. */
-        TRY(unit_masses(s, r0 + i, r0 + i + 1, s->mass, &ignored, err));
-        for (int64_t c = 0; c < n; c++)
-            s->cells[c * rows + i] = c < ignored ? s->mass[c] : 0;
-        s->need[i] = s->params->alpha;
-    }
-    forced_units(s, r0, r1, &lo, &hi);
-    for (int64_t c = 0; c < n; c++)
-        s->taken[c] = c >= lo && c < hi;
-    TRY(cover_greedy(s->cells, rows, n, s->need, s->taken, &c_out, err));
-    s->cover.lower += c_out.lower;
-    s->cover.greedy += c_out.greedy;
-    s->cover.upper += c_out.upper;
-    EMIT(m, g, n, s->taken[c], rc, err);
-out:
-    return rc;
-}
-
 /* ---- stripes -------------------------------------------------------------------------------- */
 
 /* End of chunk i, rounded up to whole slices; the last one ends with the rows. */
@@ -862,7 +639,6 @@ out:
 static int prepare_storage(struct state *s, struct err *err)
 {
     const struct attn_in *x = &s->in.x;
-    int64_t units = ceil_div(x->nk, s->unit.bk), n;
     int rc = 0;
 
     s->unit.bq = MIN(s->unit.bq, x->nq);
@@ -870,13 +646,6 @@ static int prepare_storage(struct state *s, struct err *err)
     TRY(prefix_work_new(&s->work, err));
     TRY(mem_alloc(&s->rank, x->nk, sizeof(double), "ranks of keys", err));
     TRY(mem_alloc(&s->mass, x->nk, sizeof(double), "masses of units", err));
-    if (s->kind == KIND_BLOCK_CRA) {
-        if (!mul_ok(units, s->unit.bq, &n))
-            FAIL(err, ERR_NOMEM, "unit=%s: too many cells", s->params->unit);
-        TRY(mem_alloc(&s->cells, n, sizeof(double), "masses of rows in units", err));
-        TRY(mem_alloc(&s->need, s->unit.bq, sizeof(double), "needs of rows", err));
-        TRY(mem_alloc(&s->taken, units, sizeof(bool), "units taken", err));
-    }
 out:
     return rc;
 }
@@ -959,15 +728,12 @@ static int select_group(struct state *s, struct mask *m, int64_t g, int64_t r0, 
         return group_of_head(s, m, g, r0, r1, err);
     if (s->kind == KIND_TOPK)
         return group_topk(s, m, g, r0, err);
-    if (s->kind == KIND_BLOCK_CRA)
-        return group_cover(s, m, g, r0, r1, err);
     return group_by_mass(s, m, g, r0, r1, err);
 }
 
 /* A query block that the device chose for. */
 static void note_given(struct state *s, int64_t r1, int64_t kept)
 {
-    s->units_allowed += units_visible(s, r1);
     if (attn_limit(&s->in.x, r1 - 1) == 0)
         return;
     s->row_min = MIN(s->row_min, kept);
@@ -1002,7 +768,6 @@ static int select_rows(void *state, int64_t row0, int64_t row1, struct mask *out
     for (int64_t g = 0; g < out->ngroups; g++) {
         int64_t r0 = row0 + g * s->unit.bq;
         TRY(select_group(s, out, g, r0, MIN(r0 + s->unit.bq, row1), err));
-        s->units_allowed += units_visible(s, MIN(r0 + s->unit.bq, row1)) - units_first(s, r0);
     }
     mask_lists_finish(out);
 out:
@@ -1058,17 +823,8 @@ static int report_sd(const struct state *s, struct record *r, struct err *err)
 static int report(void *state, struct record *r, struct err *err)
 {
     struct state *s = state;
-    double units = (double)s->units_allowed;
     int rc = 0;
 
-    if (s->kind == KIND_BLOCK_CRA) {
-        TRY(RECORD_ALL(r, err, {"oracle_lb", s->cover.lower}, {"oracle_greedy", s->cover.greedy},
-                       {"oracle_ub", s->cover.upper},
-                       {"density_tile_lb", (double)s->cover.lower / units}));
-        record_note(r, "oracle_band=%lld..%lld", (long long)s->cover.lower,
-                    (long long)s->cover.upper);
-        return 0;
-    }
     if (s->kind == KIND_STRIPES) {
         record_note(r, "columns=%lld;rows=%lld", (long long)s->n_stripes,
                     (long long)s->stripe_rows);
@@ -1086,16 +842,6 @@ out:
 }
 
 static const struct metric_def metrics[] = {
-    OWN_METRIC("oracle_lb",
-               "kind=block-cra: sum over query blocks of the blocks that the most demanding row "
-               "needs alone",
-               .better = BETTER_LOWER),
-    OWN_METRIC("oracle_greedy", "kind=block-cra: blocks that the greedy cover takes",
-               .better = BETTER_LOWER),
-    OWN_METRIC("oracle_ub", "kind=block-cra: blocks left after reverse delete, the mask",
-               .better = BETTER_LOWER),
-    OWN_METRIC("density_tile_lb", "oracle_lb / units with an allowed pair", .better = BETTER_LOWER,
-               .axis = AXIS_SHARE),
     OWN_METRIC("row_units_min", "fewest units kept by a group of rows"),
     OWN_METRIC("row_units_max", "most units kept by a group of rows"),
     {0},
@@ -1117,11 +863,10 @@ const struct method method_oracle = {
              METHOD_PREFIX,
     .params = {.table = options,
                .size = sizeof(struct params),
-               .scopes = PARAM_SCOPES({"k", "kind=topk|stripes|mean|block"},
-                                      {"rank", "kind=stripes"}, {"chunks", "rank=sampled"},
-                                      {"forced", "kind=topk|topp|mean|block|block-cra|value"},
-                                      {"alpha", "kind=topp|mean|block|block-cra|value"},
-                                      {"scope", "kind=block"}),
+               .scopes = PARAM_SCOPES(
+                   {"k", "kind=topk|stripes|mean|block"}, {"rank", "kind=stripes"},
+                   {"chunks", "rank=sampled"}, {"forced", "kind=topk|topp|mean|block|value"},
+                   {"alpha", "kind=topp|mean|block|value"}, {"scope", "kind=block"}),
                .budget = BUDGET_PARAMS(
                    BUDGET_BY(BUDGET_LIN, "k", .only = "kind=topk|stripes|mean", .lo = 1e-6,
                              .hi = 1),
@@ -1137,13 +882,12 @@ const struct method method_oracle = {
     .metrics = metrics,
     .device = {.rule = rule, .take = take, .keep_on_device = method_always},
     .tests = {.full = "kind=topk:k=100%",
-              .variants =
-                  TEXTS("alpha=0.5", "alpha=1", "kind=topk:k=5", "kind=topk:k=10%:forced=diag",
-                        "kind=mean:alpha=0.6", "kind=mean:k=15%", "kind=value:forced=sink-2",
-                        "kind=block:unit=16x16", "kind=block:unit=128x1:scope=head",
-                        "kind=block:unit=16x16:scope=head:k=25%:forced=diag",
-                        "kind=block:unit=500x500", "kind=block-cra:unit=64x8:forced=window-3",
-                        "kind=stripes:k=10%", "kind=stripes:k=30:rank=sampled:chunks=2"),
+              .variants = TEXTS(
+                  "alpha=0.5", "alpha=1", "kind=topk:k=5", "kind=topk:k=10%:forced=diag",
+                  "kind=mean:alpha=0.6", "kind=mean:k=15%", "kind=value:forced=sink-2",
+                  "kind=block:unit=16x16", "kind=block:unit=128x1:scope=head",
+                  "kind=block:unit=16x16:scope=head:k=25%:forced=diag", "kind=block:unit=500x500",
+                  "kind=stripes:k=10%", "kind=stripes:k=30:rank=sampled:chunks=2"),
               .budgets = METHOD_BUDGETS(
                   {"alpha=%s", {"0.1", "0.5", "0.9", "0.99", "1"}},
                   {"kind=topk:k=%s", {"1", "10", "60", "50%", "100%"}},
