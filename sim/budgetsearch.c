@@ -31,11 +31,6 @@ static const char *const ends[BUDGET_ENDS] = {"met", "coarse", "range"};
 
 #define HEADS "%lld heads met, %lld between two values, %lld at the end of the range"
 
-void budget_note_end(struct record *r, enum budget_end end)
-{
-    record_note(r, "budget=%s", ends[end]);
-}
-
 void budget_note_heads(struct record *r, const int64_t heads[BUDGET_ENDS])
 {
     record_note(r, "budget=" HEADS, (long long)heads[BUDGET_MET], (long long)heads[BUDGET_COARSE],
@@ -729,7 +724,7 @@ int budget_record(const struct budget_target *t, const struct budget_found *f, s
     TRY(record_metric(rec, "budget_miss", f->answer.value - t->value, err));
     TRY(record_metric(rec, "budget_evals", f->answer.evals, err));
     record_note(rec, "found=%s", f->params);
-    budget_note_end(rec, f->answer.end);
+    record_note(rec, "budget=%s", ends[f->answer.end]);
     if (f->answer.end != BUDGET_MET && !isnan(f->answer.next))
         record_note(rec, "budget_next=%.6g", f->answer.next);
     if (f->answer.scanned)

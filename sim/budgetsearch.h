@@ -50,8 +50,7 @@ enum budget_end {
     BUDGET_ENDS,
 };
 
-/* The record's note of how its search ended, or how many of its heads' searches ended how. */
-void budget_note_end(struct record *r, enum budget_end end);
+/* Note in a record how many of its heads' searches ended how. */
 void budget_note_heads(struct record *r, const int64_t heads[BUDGET_ENDS]);
 
 /* Does the record's note say that a target was missed? */

@@ -63,23 +63,13 @@ struct overlap {
 
 /* ---- which masks ---------------------------------------------------------------------------- */
 
-static int64_t call_of(const struct trace *t, const struct record *r)
-{
-    for (int64_t i = 0; i < trace_calls(t); i++) {
-        const struct trace_call *c = trace_call(t, i);
-        if (c->layer == r->layer && c->step == r->step && strcmp(c->branch, r->branch) == 0)
-            return i;
-    }
-    return -1;
-}
-
 static void find_call(const struct overlap *o, struct dumped *d)
 {
     d->call = -1;
     for (int64_t i = 0; i < o->n_traces && d->call < 0; i++)
         if (strcmp(d->id.trace, trace_id(o->traces[i])) == 0) {
             d->trace = i;
-            d->call = call_of(o->traces[i], &d->id);
+            d->call = trace_find(o->traces[i], d->id.step, d->id.branch, d->id.layer);
         }
 }
 
@@ -279,7 +269,7 @@ out:
     return rc;
 }
 
-/* Both masks in the order in which tokens are stored? NULL, or why not. */
+/* Is the mask in the order in which tokens are stored? */
 static int in_order(const struct dumped *d, bool *stored, struct err *err)
 {
     char order[MASKFILE_ORDER];

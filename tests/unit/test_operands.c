@@ -1,9 +1,15 @@
 /*
- * test_copies.c - how often a launch holds a head that it times (cuda/operands.c), which needs no
- * GPU.
+ * test_operands.c - what the heads of a call become on a GPU (cuda/operands.c), which needs none:
+ * how often a launch holds a head that it times, and the power of two by which values are divided,
+ * so that sums fit float32.
  */
+#include "core/dtype.h"
+#include "core/rng.h"
 #include "cuda/operands.h"
 #include "tests/harness/suite.h"
+
+#include <math.h>
+#include <string.h>
 
 /* Of 132 multiprocessors, head dim 128. */
 static struct accel_heads copies_in(int64_t memory, int wanted, int heads, int kv, int64_t nq,
@@ -81,15 +87,96 @@ START_TEST(groups_share_keys)
 }
 END_TEST
 
+/* ---- values --------------------------------------------------------------------------------- */
+
+static const struct {
+    float most;
+    int e;
+} cases[] = {
+    {0, 0},
+    {1, 0},
+    {-65504, 0},
+    {0x1.fffffep39f, 0}, /* just below the limit */
+    {0x1p40f, 41},
+    {-0x1p40f, 41},
+    {0x1p64f, 65},
+    {1e36f, 120},
+    {0x1.fffffep127f, 128}, /* the largest float */
+    {0x1p-40f, 0},
+    {0x1.fffffep-41f, -40},
+    {1e-36f, -119},
+    {0x1p-149f, -148}, /* the smallest one */
+};
+
+START_TEST(the_largest_value_decides)
+{
+    float v[4] = {0, cases[_i].most, cases[_i].most / 2, -cases[_i].most / 4}, scaled[4];
+    int e = values_exponent(v, 4);
+
+    ck_assert_int_eq(e, cases[_i].e);
+    if (!e)
+        return;
+    values_scale(v, 4, e, scaled);
+    ck_assert(fabsf(scaled[1]) >= 0.5f && fabsf(scaled[1]) < 1);
+    for (int i = 0; i < 4; i++)
+        ck_assert_double_eq(ldexp(scaled[i], e), v[i]);
+}
+END_TEST
+
+/* As without the values that are no numbers. */
+START_TEST(infinity_does_not_decide)
+{
+    const float v[] = {INFINITY, 3, NAN, -INFINITY}, big[] = {NAN, -1e36f};
+    ck_assert_int_eq(values_exponent(v, 4), 0);
+    ck_assert_int_eq(values_exponent(big, 2), 120);
+    ck_assert_int_eq(values_exponent(v, 0), 0);
+}
+END_TEST
+
+/* One channel as a kernel adds it up: in float, with probabilities of up to 2^60. */
+static float sum_of(const float *v, int n, float *square)
+{
+    float sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += 0x1p60f * bf16_to_f32(f32_to_bf16(v[i]));
+    *square = sum / (0x1p60f * (float)n) * (sum / (0x1p60f * (float)n));
+    return sum;
+}
+
+START_TEST(sums_fit_float32)
+{
+    enum { N = 4096 };
+    static const float sizes[] = {1e36f, 0x1p126f, 0x1p-126f, 1e-36f, 0x1p39f};
+    static float v[N], scaled[N];
+
+    for (int i = 0; i < N; i++)
+        v[i] = sizes[_i] * (float)(1 + rng_uniform(3, 0, (uint64_t)i)) / 2;
+    int e = values_exponent(v, N);
+    float square, sum = sum_of(v, N, &square);
+    ck_assert(e == 0 ? isfinite(sum) : !isfinite(sum) || !(square > 0)); /* it would not fit */
+    values_scale(v, N, e, scaled);
+    sum = sum_of(scaled, N, &square);
+    ck_assert(isfinite(sum) && isfinite(square) && square > 0);
+    double exact = 0;
+    for (int i = 0; i < N; i++)
+        exact += v[i] / (double)N;
+    double got = ldexp(sum / 0x1p60 / N, e);
+    ck_assert_msg(fabs(got - exact) <= 0x1p-8 * exact, "%g, expected %g", got, exact);
+}
+END_TEST
+
 Suite *make_suite(void)
 {
-    Suite *s = suite_create("copies");
+    Suite *s = suite_create("operands");
     TCase *tc = tcase_create("copies");
     tcase_add_test(tc, as_many_as_are_asked_for);
     tcase_add_test(tc, as_many_as_the_call_has);
     tcase_add_test(tc, no_more_than_keep_it_busy);
     tcase_add_test(tc, no_more_than_fit);
     tcase_add_test(tc, groups_share_keys);
+    tcase_add_loop_test(tc, the_largest_value_decides, 0, (int)(sizeof cases / sizeof *cases));
+    tcase_add_test(tc, infinity_does_not_decide);
+    tcase_add_loop_test(tc, sums_fit_float32, 0, 5);
     suite_add_tcase(s, tc);
     return s;
 }
