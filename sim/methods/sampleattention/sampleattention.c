@@ -107,17 +107,9 @@ void sample_scores_add(struct sample_scores *s, const struct sample_config *c, i
 {
     int64_t nb = sample_blocks(c);
     double *col = s->col + i * nb, *slash = s->slash + i * nb, share = 1.0 / (double)c->block;
-    if (c->reduce == SAMPLE_SUM) {
-        for (int64_t k = 0; k <= pos; k++) {
-            col[k / c->block] += share * p[k];
-            slash[sample_bin(c, pos - k)] += share * p[k];
-        }
-        return;
-    }
     for (int64_t k = 0; k <= pos; k++) {
-        double *a = &col[k / c->block], *b = &slash[sample_bin(c, pos - k)];
-        *a = p[k] > *a ? p[k] : *a;
-        *b = p[k] > *b ? p[k] : *b;
+        col[k / c->block] += share * p[k];
+        slash[sample_bin(c, pos - k)] += share * p[k];
     }
 }
 
@@ -544,7 +536,7 @@ static const char *const presets[] = {"none",          "glm4-acc",      "glm4-sp
 static const char *const switch_names[] = {"profile", "0", "1", NULL};
 
 struct params {
-    int profile, preset, extend, merge, reduce, block, keep_diag, keep_sink;
+    int profile, preset, extend, merge, block, keep_diag, keep_sink;
     double alpha_c, alpha_s; /* NAN: from the preset, else 0.95 */
     int64_t chunks;          /* INT64_MIN: from the preset, else 1 */
     double alpha, window, rows;
@@ -570,8 +562,6 @@ static const struct opt options[] = {
         "Block diagonals of a slash bin: both it touches, the lower one, or one for centred bins."),
     OPT_ENUM(struct params, merge, "perchunk", TEXTS("perchunk", "union", "mean"),
              "Rows a slice's lists govern: its chunk, all (united), or all (scores averaged)."),
-    OPT_ENUM(struct params, reduce, "sum", TEXTS("sum", "max"),
-             "Block reduction; max is an ablation."),
     OPT_ENUM(struct params, keep_diag, "profile", switch_names,
              "Always keep the diagonal block; unset: 1, with profile=strict 0."),
     OPT_ENUM(struct params, keep_sink, "profile", switch_names,
@@ -631,7 +621,6 @@ static struct sample_config resolve(const struct params *p, int64_t nq, int64_t 
         .alpha_s = isnan(p->alpha_s) ? t.alpha_s : p->alpha_s,
         .extend = (enum sample_extend)p->extend,
         .merge = (enum sample_merge)p->merge,
-        .reduce = (enum sample_reduce)p->reduce,
         .keep_diag = p->keep_diag == 0 ? p->profile != PROFILE_STRICT : p->keep_diag == 2,
         .keep_sink = p->keep_sink == 0 ? p->profile == PROFILE_SAFE : p->keep_sink == 2,
     };
@@ -682,8 +671,6 @@ static bool rule(const void *state, struct rule *rule, char why[160])
 {
     const struct state *s = state;
     const struct sample_config *c = &s->c;
-    if (s->kind == PLAN && c->reduce == SAMPLE_MAX)
-        return method_refuses(why, "reduce=max has no GPU side");
     if (s->kind == TOKENS)
         rule->of.sample = (struct sample_rule){.tokens = true,
                                                .alpha = s->alpha,
@@ -922,7 +909,7 @@ const struct method method_sampleattention = {
                .size = sizeof(struct params),
                .scopes = PARAM_SCOPES(
                    {"alpha window rows bottom", "profile=v2"},
-                   {"alpha_c alpha_s chunks block extend merge reduce keep_diag keep_sink preset",
+                   {"alpha_c alpha_s chunks block extend merge keep_diag keep_sink preset",
                     "profile=paper|strict|safe"}),
                .budget = BUDGET_PARAMS(BUDGET_BY(BUDGET_COMPLEMENT, "alpha", .only = "profile=v2"),
                                        BUDGET_BY(BUDGET_COMPLEMENT, "alpha_c alpha_s"))},
@@ -937,6 +924,6 @@ const struct method method_sampleattention = {
     .device = {.rule = rule, .take = take, .keep_on_device = keep_on_device},
     .search = {.calibrate = calibrate, .passes = 4, .on_device = block_grid_on_device},
     .tests = {.full = "alpha_c=1",
-              .variants = TEXTS("profile=safe:block=64", "profile=v2:window=0.1",
-                                "merge=mean:chunks=4:reduce=max")},
+              .variants =
+                  TEXTS("profile=safe:block=64", "profile=v2:window=0.1", "merge=mean:chunks=4")},
 };

@@ -18,8 +18,6 @@
 
 #define SAMPLE_MAX_CHUNKS 64
 
-enum sample_reduce { SAMPLE_SUM, SAMPLE_MAX };
-
 /* One head's settings with presets and defaults resolved. */
 struct sample_config {
     int64_t nq, nk, block;
@@ -27,7 +25,6 @@ struct sample_config {
     double alpha_c, alpha_s;
     enum sample_extend extend;
     enum sample_merge merge;
-    enum sample_reduce reduce;
     bool keep_diag, keep_sink;
     struct reach reach; /* of the head: blocks before it are not counted as forced */
 };
@@ -46,8 +43,7 @@ void sample_ends(const struct sample_config *c, int64_t end[SAMPLE_MAX_CHUNKS + 
 /* Slash bin of the distance d >= 0. */
 int64_t sample_bin(const struct sample_config *c, int64_t d);
 
-/* Score lists of the slices: col and slash are [chunks][nb]. With SAMPLE_SUM each slice's lists sum
- * to 1. */
+/* Score lists of the slices: col and slash are [chunks][nb]. Each slice's lists sum to 1. */
 struct sample_scores {
     double *col, *slash; /* owned */
 };
@@ -143,7 +139,7 @@ struct sample_choice {
 
 /* Evaluate the whole grid on n samples and choose the sparsest triple that meets the target. The
  * grid goes into the open object w (NULL: nowhere) as "grid": columns and rows. base gives block,
- * extend, merge, reduce and the forced blocks. */
+ * extend, merge and the forced blocks. */
 struct jw;
 int sample_search(const struct sample_config *base, const struct sample_target *target,
                   const struct head_in *samples, int n, struct sample_choice *out, struct jw *w,
