@@ -71,6 +71,58 @@ void suite_add(const char *name, Suite *(*make)(void))
     suites[n_suites++].make = make;
 }
 
+static struct {
+    const TTest *test;
+    int n;
+} tests[4096];
+static int n_tests;
+
+void suite_add_test(const TTest *test, int n)
+{
+    if (n_tests == sizeof tests / sizeof *tests)
+        abort();
+    tests[n_tests].test = test;
+    tests[n_tests++].n = n;
+}
+
+static struct {
+    const char *file;
+    SFun begin, end;
+} fixtures[256];
+static int n_fixtures;
+
+void suite_add_fixture(const char *file, SFun begin, SFun end)
+{
+    if (n_fixtures == sizeof fixtures / sizeof *fixtures)
+        abort();
+    fixtures[n_fixtures].file = file;
+    fixtures[n_fixtures].begin = begin;
+    fixtures[n_fixtures++].end = end;
+}
+
+/* The file's tests as a suite. */
+static Suite *suite_of(const char *file)
+{
+    Suite *s = suite_create(file);
+    TCase *c = tcase_create(file);
+    for (int i = 0; i < n_fixtures; i++)
+        if (strcmp(fixtures[i].file, file) == 0)
+            tcase_add_checked_fixture(c, fixtures[i].begin, fixtures[i].end);
+    for (int i = 0; i < n_tests; i++)
+        if (strcmp(tests[i].test->file, file) == 0)
+            tcase_add_loop_test(c, tests[i].test, 0, tests[i].n);
+    suite_add_tcase(s, c);
+    return s;
+}
+
+/* Is it tests/unit/NAME.c? */
+static bool named(const char *file, const char *name)
+{
+    const char *base = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
+    size_t n = strlen(name);
+    return strncmp(base, name, n) == 0 && strcmp(base + n, ".c") == 0;
+}
+
 /* Add the suite of that name, or all if there is none. */
 static bool choose(SRunner *sr, const char *name)
 {
@@ -78,6 +130,12 @@ static bool choose(SRunner *sr, const char *name)
     for (int i = 0; i < n_suites; i++)
         if (!name || strcmp(name, suites[i].name) == 0) {
             srunner_add_suite(sr, suites[i].make());
+            found = true;
+        }
+    for (int i = 0; i < n_tests; i++) /* those of a file lie together */
+        if ((i == 0 || strcmp(tests[i].test->file, tests[i - 1].test->file) != 0) &&
+            (!name || named(tests[i].test->file, name))) {
+            srunner_add_suite(sr, suite_of(tests[i].test->file));
             found = true;
         }
     if (!found)

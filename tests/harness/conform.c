@@ -10,42 +10,24 @@
 
 /* ---- the list of runs ----------------------------------------------------------------------- */
 
-char conform_variants[CONFORM_MOST][160];
-static int n_variants;
-
-static void add_variant(const char *text)
-{
-    if (n_variants < CONFORM_MOST)
-        snprintf(conform_variants[n_variants++], sizeof *conform_variants, "%s", text);
-}
-
 void conform_text(const struct method *m, const char *params, char text[160])
 {
     snprintf(text, 160, "%s%s%s", m->name, params && params[0] ? ":" : "", params ? params : "");
 }
 
-bool conform_belongs(const char *text, const struct method *m)
+bool conform_variant(const struct method *m, int k, char text[160])
 {
-    size_t n = strlen(m->name);
-    return strncmp(text, m->name, n) == 0 && (text[n] == ':' || !text[n]);
-}
-
-int conform_list(void)
-{
-    for (const struct method *const *m = test_methods; *m; m++) {
-        char text[160];
-        if (has_defaults(*m))
-            add_variant((*m)->name);
-        if ((*m)->tests.full && (*m)->tests.full[0]) {
-            conform_text(*m, (*m)->tests.full, text);
-            add_variant(text);
-        }
-        for (int k = 0; (*m)->tests.variants && (*m)->tests.variants[k]; k++) {
-            conform_text(*m, (*m)->tests.variants[k], text);
-            add_variant(text);
-        }
-    }
-    return n_variants;
+    const char *const *more = m->tests.variants;
+    const char *full = m->tests.full && m->tests.full[0] ? m->tests.full : NULL;
+    int skipped = 0;
+    if (has_defaults(m) && skipped++ == k)
+        return conform_text(m, NULL, text), true;
+    if (full && skipped++ == k)
+        return conform_text(m, full, text), true;
+    for (int i = 0; more && more[i]; i++)
+        if (skipped++ == k)
+            return conform_text(m, more[i], text), true;
+    return false;
 }
 
 const struct method *conform_method(const char *text, struct method_run **runs)

@@ -1,7 +1,7 @@
 /*
- * suite.h - what every file of tests/unit shares. A test_<unit>.c defines make_suite();
- * check_main.c runs those of all files, or of those that are named. Test data lies in tests/data;
- * the working directory of a test is the repository root.
+ * suite.h - what every file of tests/unit shares. check_main.c runs the tests of all files, or of
+ * those that are named. Test data lies in tests/data; the working directory of a test is the
+ * repository root.
  */
 #ifndef LACUNA_SUITE_H
 #define LACUNA_SUITE_H
@@ -12,7 +12,30 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* A file's suite makes itself known under the file's name before main() begins. */
+/* TEST(name) { ... } is a test of the file it stands in, and known to check_main.c before main()
+ * begins. TEST_N runs it n times, with _i = 0 ... n - 1; TEST_EACH once for every row of a table.
+ */
+#define TEST_N(name, n)                                                                            \
+    static void name##_fn(int _i);                                                                 \
+    static const TTest name##_test = {#name, name##_fn, __FILE__, __LINE__};                       \
+    __attribute__((constructor)) static void name##_add(void)                                      \
+    {                                                                                              \
+        suite_add_test(&name##_test, (int)(n));                                                    \
+    }                                                                                              \
+    static void name##_fn(int _i)
+#define TEST(name) TEST_N(name, 1)
+#define TEST_EACH(name, table) TEST_N(name, sizeof(table) / sizeof *(table))
+void suite_add_test(const TTest *test, int n);
+
+/* What is called before and after every test of the file; NULL: nothing. */
+#define FIXTURE(begin, end)                                                                        \
+    __attribute__((constructor)) static void suite_fixture_add(void)                               \
+    {                                                                                              \
+        suite_add_fixture(__FILE__, begin, end);                                                   \
+    }
+void suite_add_fixture(const char *file, SFun begin, SFun end);
+
+/* Files with make_suite(). */
 void suite_add(const char *name, Suite *(*make)(void));
 #ifdef TEST_NAME
 static Suite *make_suite(void);
@@ -20,8 +43,6 @@ __attribute__((constructor)) static void suite_add_own(void)
 {
     suite_add(TEST_NAME, make_suite);
 }
-#else
-Suite *make_suite(void);
 #endif
 
 /* Check notes every assertion that holds, to place a crash: a system call each, which is most of

@@ -36,7 +36,7 @@ static const struct golden shallow[] = {
 };
 enum { N_GOLDEN = sizeof deep / sizeof *deep };
 
-START_TEST(masks_of_the_video_model)
+TEST_N(masks_of_the_video_model, 2 * N_GOLDEN)
 {
     const struct golden *g = _i < N_GOLDEN ? &deep[_i] : &shallow[_i - N_GOLDEN];
     bool first = _i < N_GOLDEN, lists = g->second >= 0;
@@ -59,10 +59,9 @@ START_TEST(masks_of_the_video_model)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* What is asked for is also what is counted. */
-START_TEST(requested_pairs_are_counted)
+TEST(requested_pairs_are_counted)
 {
     static const char *const texts[] = {MINF ":mask=requested", FEW ":mask=requested",
                                         "minference:v=300:s=200:mask=requested"};
@@ -78,9 +77,8 @@ START_TEST(requested_pairs_are_counted)
             sim_head_free(&h);
         }
 }
-END_TEST
 
-START_TEST(shapes)
+TEST(shapes)
 {
     struct sim_head h;
     struct record r;
@@ -94,7 +92,6 @@ START_TEST(shapes)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- sparsity= ------------------------------------------------------------------------------ */
 
@@ -109,7 +106,7 @@ static const struct {
     {"flexprefill:block=32:min_budget=0:profile=paper:sparsity=0.6", 0.6, 0.05},
 };
 
-START_TEST(a_sparsity_is_reached)
+TEST_N(a_sparsity_is_reached, 5)
 {
     for (int causal = 0; causal < 2; causal++) {
         struct err err = {0};
@@ -131,10 +128,9 @@ START_TEST(a_sparsity_is_reached)
         sim_head_free(&h);
     }
 }
-END_TEST
 
 /* What cannot be reached says how far it came: 100 distances are forced. */
-START_TEST(a_sparsity_that_cannot_be_reached)
+TEST(a_sparsity_that_cannot_be_reached)
 {
     struct err err = {0};
     struct sim_head h;
@@ -149,18 +145,4 @@ START_TEST(a_sparsity_that_cannot_be_reached)
     assert_refused("minference:sparsity=0.5:preset=light", "leave preset out");
     assert_refused("flexprefill:sparsity=0.5:gamma=0.9", "leave gamma out");
     assert_refused("flexprefill:sparsity=1", "sparsity");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("bidirectional");
-    TCase *c = tcase_create("bidirectional");
-    tcase_add_loop_test(c, masks_of_the_video_model, 0, 2 * N_GOLDEN);
-    tcase_add_test(c, requested_pairs_are_counted);
-    tcase_add_test(c, shapes);
-    tcase_add_loop_test(c, a_sparsity_is_reached, 0, 5);
-    tcase_add_test(c, a_sparsity_that_cannot_be_reached);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -37,7 +37,7 @@ static const struct {
     {{8, 12, 16, 20, 2}, 0.1, 1556, 9, 20, {2, 2, 2}, 8, 1536, 0, 128},
 };
 
-START_TEST(groups_and_voxels)
+TEST_N(groups_and_voxels, 5)
 {
     struct chip_shape s;
     struct chip_rule r = rule(shapes[_i].top, 0, false);
@@ -52,10 +52,9 @@ START_TEST(groups_and_voxels)
     ck_assert_int_eq(s.video - s.voxels * CHIP_ROWS, shapes[_i].tail);
     ck_assert_int_eq(chip_top_keys(&r, s.n), shapes[_i].top_keys);
 }
-END_TEST
 
 /* Half to even, and never more than there are. */
-START_TEST(key_counts_are_rounded)
+TEST(key_counts_are_rounded)
 {
     struct chip_rule r = rule(0.25, 0, false);
     ck_assert_int_eq(chip_top_keys(&r, 256), 0);
@@ -66,16 +65,14 @@ START_TEST(key_counts_are_rounded)
     r.multiple = 112;
     ck_assert_int_eq(chip_top_keys(&r, 1120), 1008);
 }
-END_TEST
 
-START_TEST(cube_moves_inwards_at_the_borders)
+TEST(cube_moves_inwards_at_the_borders)
 {
     static const int64_t cases[][3] = {{0, 5, 0}, {1, 6, -1}, {3, 6, -2}, {5, 6, -4}, {4, 5, -4}};
     for (int k = 0; k < 5; k++)
         ck_assert_int_eq(chip_cube_start(cases[k][0], cases[k][1], 5) - cases[k][0], cases[k][2]);
     ck_assert_int_eq(chip_cube_start(1, 3, 5), 0);
 }
-END_TEST
 
 static const struct {
     struct geometry g;
@@ -94,7 +91,7 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(static_masks)
+TEST_N(static_masks, 10)
 {
     struct err err = {0};
     struct chip_shape s;
@@ -120,10 +117,9 @@ START_TEST(static_masks)
     ck_assert_int_eq(sparse, statics[_i / 2].sparse);
     slice_mask_free(&m);
 }
-END_TEST
 
 /* The cube of a group, by coordinates of tokens. */
-START_TEST(cubes_hold_the_neighbouring_voxels)
+TEST(cubes_hold_the_neighbouring_voxels)
 {
     struct err err = {0};
     struct geometry g = {13, 19, 33, 5, 2}; /* 3 x 3 x 4 voxels, tails on all axes */
@@ -162,9 +158,8 @@ START_TEST(cubes_hold_the_neighbouring_voxels)
     slice_mask_free(&m);
     free(perm);
 }
-END_TEST
 
-START_TEST(windows_and_random_keys)
+TEST(windows_and_random_keys)
 {
     struct err err = {0};
     struct geometry g = {8, 12, 16, 20, 2};
@@ -197,11 +192,10 @@ START_TEST(windows_and_random_keys)
     slice_mask_free(&again);
     slice_mask_free(&m);
 }
-END_TEST
 
 /* ---- schedules and lists -------------------------------------------------------------------- */
 
-START_TEST(full_steps)
+TEST(full_steps)
 {
     static const int64_t hunyuan[] = {0, 1, 10, 40};
     struct chip_schedule every = {10, NULL, 0}, list = {10, hunyuan, 4};
@@ -215,9 +209,8 @@ START_TEST(full_steps)
     ck_assert_int_eq(chip_full_before(&every, 25), 20);
     ck_assert_int_eq(chip_full_before(&list, 40), 10);
 }
-END_TEST
 
-START_TEST(list_padding_by_hand)
+TEST(list_padding_by_hand)
 {
     static const int64_t selected[] = {1, 5, 6, 9}, want[] = {0, 1, 5, 6};
     struct err err = {0};
@@ -240,7 +233,6 @@ START_TEST(list_padding_by_hand)
     ck_assert_int_eq(slice_mask_count(&m, 0), 10);
     slice_mask_free(&m);
 }
-END_TEST
 
 /* ---- masks of a head ------------------------------------------------------------------------ */
 
@@ -260,7 +252,7 @@ static const struct geometry SMALL = {8, 12, 16, 20, 2};
 
 /* Column sums of an explicit map with the given normaliser, sorted: the kept keys are the largest,
  * the drawn ones and the static ones. */
-START_TEST(masks_follow_explicit_column_sums)
+TEST_N(masks_follow_explicit_column_sums, 2)
 {
     struct err err = {0};
     struct sim_head raw, h;
@@ -320,10 +312,9 @@ START_TEST(masks_follow_explicit_column_sums)
     free(mass);
     free(lse);
 }
-END_TEST
 
 /* The published lists end at multiples of 128 with real keys; clean lists do not. */
-START_TEST(padding_keys_are_real_in_the_official_profile)
+TEST(padding_keys_are_real_in_the_official_profile)
 {
     struct err err = {0};
     struct sim_head h;
@@ -347,13 +338,12 @@ START_TEST(padding_keys_are_real_in_the_official_profile)
     slice_mask_free(&b);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
 #define SMALL_RULE "chipmunk:kind=wan:local_voxels=1:full_every=4"
 
-START_TEST(steps_follow_the_schedule)
+TEST(steps_follow_the_schedule)
 {
     struct sim_head h;
     struct record r;
@@ -387,10 +377,9 @@ START_TEST(steps_follow_the_schedule)
     carry_end(&carry);
     sim_head_free(&h);
 }
-END_TEST
 
 /* The keys of a device's choice are those of the next step. */
-START_TEST(a_device_chooses)
+TEST(a_device_chooses)
 {
     struct err err = {0};
     struct sim_head h;
@@ -445,10 +434,9 @@ START_TEST(a_device_chooses)
     method_runs_free(runs, n_runs);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Full steps give dense attention bit for bit. */
-START_TEST(full_steps_are_dense)
+TEST(full_steps_are_dense)
 {
     struct sim_head h;
     struct record r;
@@ -465,10 +453,9 @@ START_TEST(full_steps_are_dense)
     free(bits);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Unchanged q, k, v: dense minus sparse plus sparse. */
-START_TEST(constant_inputs_are_exact_with_the_delta)
+TEST_N(constant_inputs_are_exact_with_the_delta, 5)
 {
     static const char *const rules[] = {SMALL_RULE, SMALL_RULE ":profile=clean",
                                         SMALL_RULE ":top_keys=0:random_keys=0",
@@ -495,7 +482,6 @@ START_TEST(constant_inputs_are_exact_with_the_delta)
     carry_end(&without);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- on a device ---------------------------------------------------------------------------- */
 
@@ -528,7 +514,7 @@ static int attend_there(struct accel_session *s, const struct accel_call *c,
 }
 
 /* The device makes the sparse output of full steps, and adds the difference on the others. */
-START_TEST(a_device_adds_the_difference)
+TEST(a_device_adds_the_difference)
 {
     static const char *const names[] = {"err_l2_rel",   "err_max",    "err_lse_max",  "cra_mean",
                                         "density_elem", "dense_call", "delta_l2_rel", "mask_age"};
@@ -563,9 +549,8 @@ START_TEST(a_device_adds_the_difference)
     carry_end(&here);
     carry_end(&carry);
 }
-END_TEST
 
-START_TEST(all_keys_are_exact_at_every_step)
+TEST_N(all_keys_are_exact_at_every_step, 3)
 {
     static const char *const rules[] = {SMALL_RULE ":top_keys=1", SMALL_RULE ":top_keys=1:delta=0",
                                         SMALL_RULE ":top_keys=1:profile=clean"};
@@ -584,10 +569,9 @@ START_TEST(all_keys_are_exact_at_every_step)
     }
     carry_end(&carry);
 }
-END_TEST
 
 /* Output of a sparse step = stored difference + softmax over the list, step by step by hand. */
-START_TEST(delta_by_explicit_attention)
+TEST(delta_by_explicit_attention)
 {
     struct err err = {0};
     struct sim_head h[3], v[3];
@@ -632,9 +616,8 @@ START_TEST(delta_by_explicit_attention)
     free(bits);
     free(p);
 }
-END_TEST
 
-START_TEST(missing_steps_are_skipped)
+TEST(missing_steps_are_skipped)
 {
     struct sim_head h;
     struct record r;
@@ -672,10 +655,9 @@ START_TEST(missing_steps_are_skipped)
     carry_end(&carry);
     sim_head_free(&h);
 }
-END_TEST
 
 /* One mask for the whole run, and a difference of the last full step. */
-START_TEST(masks_are_made_once_without_recompute)
+TEST(masks_are_made_once_without_recompute)
 {
     struct sim_head h;
     struct record r;
@@ -694,9 +676,8 @@ START_TEST(masks_are_made_once_without_recompute)
     carry_end(&carry);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(other_inputs_are_skipped)
+TEST(other_inputs_are_skipped)
 {
     struct err err = {0};
     struct sim_head h;
@@ -720,10 +701,9 @@ START_TEST(other_inputs_are_skipped)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Tokens that are in voxel order already are taken as they are, other orders are not undone. */
-START_TEST(stored_voxel_order_is_used)
+TEST(stored_voxel_order_is_used)
 {
     struct err err = {0};
     struct sim_head h, v;
@@ -747,9 +727,8 @@ START_TEST(stored_voxel_order_is_used)
     sim_head_free(&h);
     sim_head_free(&v);
 }
-END_TEST
 
-START_TEST(families_have_their_defaults)
+TEST_N(families_have_their_defaults, 3)
 {
     static const struct {
         const char *text, *same;
@@ -785,9 +764,8 @@ START_TEST(families_have_their_defaults)
     carry_end(&cb);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bad_schedules_are_refused)
+TEST(bad_schedules_are_refused)
 {
     static const struct {
         const char *text, *why;
@@ -798,10 +776,9 @@ START_TEST(bad_schedules_are_refused)
     for (int k = 0; k < 4; k++)
         assert_refused(bad[k].text, bad[k].why);
 }
-END_TEST
 
 /* Kernel tiles: 192 rows, lists in steps of 128 keys. */
-START_TEST(executed_pairs)
+TEST(executed_pairs)
 {
     struct sim_head h;
     struct record r;
@@ -831,39 +808,4 @@ START_TEST(executed_pairs)
     free(bits);
     carry_end(&carry);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("chipmunk");
-    TCase *c = tcase_create("masks");
-    tcase_add_loop_test(c, groups_and_voxels, 0, 5);
-    tcase_add_test(c, key_counts_are_rounded);
-    tcase_add_test(c, cube_moves_inwards_at_the_borders);
-    tcase_add_loop_test(c, static_masks, 0, 10);
-    tcase_add_test(c, cubes_hold_the_neighbouring_voxels);
-    tcase_add_test(c, windows_and_random_keys);
-    tcase_add_test(c, full_steps);
-    tcase_add_test(c, list_padding_by_hand);
-    tcase_add_loop_test(c, masks_follow_explicit_column_sums, 0, 2);
-    tcase_add_test(c, padding_keys_are_real_in_the_official_profile);
-    suite_add_tcase(s, c);
-    c = tcase_create("steps");
-    tcase_add_test(c, steps_follow_the_schedule);
-    tcase_add_test(c, a_device_chooses);
-    tcase_add_test(c, full_steps_are_dense);
-    tcase_add_test(c, a_device_adds_the_difference);
-    tcase_add_loop_test(c, constant_inputs_are_exact_with_the_delta, 0, 5);
-    tcase_add_loop_test(c, all_keys_are_exact_at_every_step, 0, 3);
-    tcase_add_test(c, delta_by_explicit_attention);
-    tcase_add_test(c, missing_steps_are_skipped);
-    tcase_add_test(c, masks_are_made_once_without_recompute);
-    tcase_add_test(c, other_inputs_are_skipped);
-    tcase_add_test(c, stored_voxel_order_is_used);
-    tcase_add_loop_test(c, families_have_their_defaults, 0, 3);
-    tcase_add_test(c, bad_schedules_are_refused);
-    tcase_add_test(c, executed_pairs);
-    suite_add_tcase(s, c);
-    return s;
 }

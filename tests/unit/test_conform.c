@@ -7,7 +7,7 @@
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
-START_TEST(descriptions_are_complete)
+TEST_N(descriptions_are_complete, test_methods_count())
 {
     const struct method *m = test_methods[_i];
     ck_assert_msg(m->summary && m->summary[0] && m->paper && m->paper[0], "%s: no summary or paper",
@@ -27,26 +27,21 @@ START_TEST(descriptions_are_complete)
         ck_assert_msg(opt_find(m->params.table, o->name) == o, "%s: %s twice", m->name, o->name);
     }
 }
-END_TEST
 
-/* Step *k to the next parameter set of a method. Tests loop over methods and walk through their
- * sets, since a process per set costs more than the checks. */
-static bool next_variant(const struct method *m, int *k)
-{
-    while (conform_variants[++*k][0])
-        if (conform_belongs(conform_variants[*k], m))
-            return true;
-    return false;
-}
-
-static void each_variant(const struct method *m, void (*check)(const char *text))
-{
-    for (int k = -1; next_variant(m, &k);)
-        check(conform_variants[k]);
-}
+/* A test of every parameter set of every method. One process has all sets of a method: a process
+ * per set costs more than the checks. */
+#define VARIANTS_TEST(name)                                                                        \
+    static void check_##name(const char *text);                                                    \
+    TEST_N(name, test_methods_count())                                                             \
+    {                                                                                              \
+        char text[160];                                                                            \
+        for (int k = 0; conform_variant(test_methods[_i], k, text); k++)                           \
+            check_##name(text);                                                                    \
+    }                                                                                              \
+    static void check_##name(const char *text)
 
 /* The canonical text of a run parses to the same run. */
-static void check_canonical_text_is_stable(const char *text)
+VARIANTS_TEST(canonical_text_is_stable)
 {
     struct method_run *runs, *again;
     const struct method *m = conform_method(text, &runs);
@@ -58,18 +53,12 @@ static void check_canonical_text_is_stable(const char *text)
     method_runs_free(again, 1);
 }
 
-START_TEST(canonical_text_is_stable)
-{
-    each_variant(test_methods[_i], check_canonical_text_is_stable);
-}
-END_TEST
-
 static const int64_t lengths[][2] = {{1, 1},   {2, 2},     {63, 63},   {64, 64},
                                      {65, 65}, {127, 127}, {129, 129}, {300, 300},
                                      {1, 64},  {4, 10},    {33, 129},  {64, 200}};
 #define N_LENGTHS ((int)(sizeof lengths / sizeof *lengths))
 
-static void check_metrics_recompute_from_the_mask(const char *text)
+VARIANTS_TEST(metrics_recompute_from_the_mask)
 {
     for (int k = 0; k < 2 * N_LENGTHS; k++) {
         struct sim_head h;
@@ -79,13 +68,7 @@ static void check_metrics_recompute_from_the_mask(const char *text)
     }
 }
 
-START_TEST(metrics_recompute_from_the_mask)
-{
-    each_variant(test_methods[_i], check_metrics_recompute_from_the_mask);
-}
-END_TEST
-
-static void check_edge_data_stays_finite(const char *text)
+VARIANTS_TEST(edge_data_stays_finite)
 {
     for (int data = 0; data < DATA_KINDS; data++)
         for (int causal = 0; causal < 2; causal++) {
@@ -95,12 +78,6 @@ static void check_edge_data_stays_finite(const char *text)
             sim_head_free(&h);
         }
 }
-
-START_TEST(edge_data_stays_finite)
-{
-    each_variant(test_methods[_i], check_edge_data_stays_finite);
-}
-END_TEST
 
 static bool same_result(const struct conform_result *a, const struct conform_result *b)
 {
@@ -118,7 +95,7 @@ static bool same_result(const struct conform_result *a, const struct conform_res
     return same;
 }
 
-static void check_equal_seeds_give_equal_results(const char *text)
+VARIANTS_TEST(equal_seeds_give_equal_results)
 {
     for (int causal = 0; causal < 2; causal++) {
         struct sim_head h;
@@ -137,12 +114,6 @@ static void check_equal_seeds_give_equal_results(const char *text)
         sim_head_free(&h);
     }
 }
-
-START_TEST(equal_seeds_give_equal_results)
-{
-    each_variant(test_methods[_i], check_equal_seeds_give_equal_results);
-}
-END_TEST
 
 /* Mask bits when select is called on ranges of `step` rows; false when the head is skipped. */
 static bool select_in_steps(const char *text, const struct head_in *in, int64_t units,
@@ -176,7 +147,7 @@ static bool select_in_steps(const char *text, const struct head_in *in, int64_t 
     return rc == 0;
 }
 
-static void check_row_ranges_do_not_change_the_mask(const char *text)
+VARIANTS_TEST(row_ranges_do_not_change_the_mask)
 {
     enum { N = 201 };
     static uint8_t whole[N * N], part[N * N];
@@ -198,13 +169,7 @@ static void check_row_ranges_do_not_change_the_mask(const char *text)
     }
 }
 
-START_TEST(row_ranges_do_not_change_the_mask)
-{
-    each_variant(test_methods[_i], check_row_ranges_do_not_change_the_mask);
-}
-END_TEST
-
-START_TEST(full_budget_is_dense)
+TEST_N(full_budget_is_dense, test_methods_count())
 {
     const struct method *m = test_methods[_i];
     char text[160];
@@ -232,7 +197,6 @@ START_TEST(full_budget_is_dense)
         sim_head_free(&h);
     }
 }
-END_TEST
 
 static void check_budget(const struct method *m, const struct method_budget *b, bool causal)
 {
@@ -256,17 +220,16 @@ static void check_budget(const struct method *m, const struct method_budget *b, 
     sim_head_free(&h);
 }
 
-START_TEST(larger_budgets_keep_more)
+TEST_N(larger_budgets_keep_more, test_methods_count())
 {
     const struct method *m = test_methods[_i];
     for (const struct method_budget *b = m->tests.budgets; b && b->form; b++)
         for (int causal = 0; causal < 2; causal++)
             check_budget(m, b, causal);
 }
-END_TEST
 
 /* A float replay stays close to the reference. Masks may differ in ties: recall is compared. */
-static void check_float_arithmetic_agrees(const char *text)
+VARIANTS_TEST(float_arithmetic_agrees)
 {
     for (int causal = 0; causal < 2; causal++) {
         struct sim_head a, b;
@@ -290,12 +253,6 @@ static void check_float_arithmetic_agrees(const char *text)
     }
 }
 
-START_TEST(float_arithmetic_agrees)
-{
-    each_variant(test_methods[_i], check_float_arithmetic_agrees);
-}
-END_TEST
-
 /* ---- dumped masks --------------------------------------------------------------------------- */
 
 struct dump {
@@ -312,7 +269,7 @@ static int dump_chunk(void *ctx, const struct mask *m, const double *out, const 
     return rc ? rc : maskfile_put(d->file, d->id, NULL, m, err);
 }
 
-static void check_dumped_masks_read_back(const char *text)
+VARIANTS_TEST(dumped_masks_read_back)
 {
     enum { N = 200 };
     static uint8_t bits[N * N], back[N * N];
@@ -353,16 +310,10 @@ static void check_dumped_masks_read_back(const char *text)
     }
 }
 
-START_TEST(dumped_masks_read_back)
-{
-    each_variant(test_methods[_i], check_dumped_masks_read_back);
-}
-END_TEST
-
 /* ---- calibration ---------------------------------------------------------------------------- */
 
 /* What calibrate writes are parameters of the method, with legal values. */
-START_TEST(calibration_writes_parameters)
+TEST_N(calibration_writes_parameters, test_methods_count())
 {
     const struct method *m = test_methods[_i];
     struct err err = {0};
@@ -416,38 +367,4 @@ START_TEST(calibration_writes_parameters)
         sim_head_free(&h[0]);
         sim_head_free(&h[1]);
     }
-}
-END_TEST
-
-START_TEST(all_variants_have_room)
-{
-    ck_assert_str_eq(conform_variants[CONFORM_MOST - 1], "");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    int methods = 0;
-    conform_list();
-    while (test_methods[methods])
-        methods++;
-
-    Suite *s = suite_create("conform");
-    TCase *c = tcase_create("methods");
-    tcase_add_test(c, all_variants_have_room);
-    tcase_add_loop_test(c, descriptions_are_complete, 0, methods);
-    tcase_add_loop_test(c, full_budget_is_dense, 0, methods);
-    tcase_add_loop_test(c, calibration_writes_parameters, 0, methods);
-    tcase_add_loop_test(c, larger_budgets_keep_more, 0, methods);
-    suite_add_tcase(s, c);
-    c = tcase_create("variants");
-    tcase_add_loop_test(c, canonical_text_is_stable, 0, methods);
-    tcase_add_loop_test(c, metrics_recompute_from_the_mask, 0, methods);
-    tcase_add_loop_test(c, edge_data_stays_finite, 0, methods);
-    tcase_add_loop_test(c, equal_seeds_give_equal_results, 0, methods);
-    tcase_add_loop_test(c, row_ranges_do_not_change_the_mask, 0, methods);
-    tcase_add_loop_test(c, float_arithmetic_agrees, 0, methods);
-    tcase_add_loop_test(c, dumped_masks_read_back, 0, methods);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -34,7 +34,7 @@ static void open_model(void)
 
 /* Stream 0 exact, stream 1 a band whose rows do not depend on what follows: with decoding by the
  * method its rows are those of the longer prefill. */
-START_TEST(rows_from_the_cache)
+TEST(rows_from_the_cache)
 {
     struct method_run *runs = NULL;
     int64_t n_runs = 0;
@@ -87,10 +87,9 @@ START_TEST(rows_from_the_cache)
     id_list_free(&ids);
     eval_model_close(&m);
 }
-END_TEST
 
 /* Generation is the likeliest id again and again, and ends in front of a stop string. */
-START_TEST(greedy)
+TEST(greedy)
 {
     struct lockstep l;
     struct decode d;
@@ -128,10 +127,9 @@ START_TEST(greedy)
     id_list_free(&ids);
     eval_model_close(&m);
 }
-END_TEST
 
 /* Special tokens count in the text around a prompt and not in the prompt. */
-START_TEST(ids_of_prompts)
+TEST(ids_of_prompts)
 {
     struct id_list plain = {0}, chat = {0}, answer = {0};
     const char special[] = "<|endoftext|>";
@@ -163,16 +161,4 @@ START_TEST(ids_of_prompts)
     id_list_free(&chat);
     id_list_free(&answer);
     eval_model_close(&m);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("decode");
-    TCase *t = tcase_create("decode");
-    tcase_add_test(t, rows_from_the_cache);
-    tcase_add_test(t, greedy);
-    tcase_add_test(t, ids_of_prompts);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -34,7 +34,7 @@ static void head_of(const float *q, const float *k, int64_t nq, int64_t nk, int 
     free(v);
 }
 
-START_TEST(dense_is_exact)
+TEST_N(dense_is_exact, 4)
 {
     struct err err = {0};
     struct sim_head h;
@@ -61,7 +61,6 @@ START_TEST(dense_is_exact)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- below c/N ------------------------------------------------------------------------------ */
 
@@ -105,7 +104,7 @@ static const struct {
 } units[] = {{"b16", 16, 16}, {"b32", 32, 32}, {"b64", 64, 64}, {"b128", 128, 128},
              {"s16", 16, 1},  {"s64", 64, 1},  {"s128", 128, 1}};
 
-START_TEST(below_equals_its_definition)
+TEST_N(below_equals_its_definition, 8)
 {
     static const int64_t shapes[][2] = {{150, 150}, {77, 150}, {33, 290}, {1, 1}};
     struct err err = {0};
@@ -133,9 +132,8 @@ START_TEST(below_equals_its_definition)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(below_of_uniform_attention)
+TEST(below_of_uniform_attention)
 {
     struct sim_head h;
     struct record r;
@@ -153,7 +151,6 @@ START_TEST(below_of_uniform_attention)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Keys on a circle, queries far out along their key: p_ii = 1 to rounding for any N. */
 static void identity_head(int64_t n, struct sim_head *h)
@@ -172,7 +169,7 @@ static void identity_head(int64_t n, struct sim_head *h)
 }
 
 /* Identity attention leaves nb diagonal blocks of nb^2. */
-START_TEST(below_of_identity_attention)
+TEST_N(below_of_identity_attention, 2)
 {
     static const struct {
         int64_t n;
@@ -193,7 +190,6 @@ START_TEST(below_of_identity_attention)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 static const struct {
     int head;
@@ -203,7 +199,7 @@ static const struct {
     {7, 20, 0, 0, 0, 1094, 681, 0.519622, 0.259848},
 };
 
-START_TEST(golden_code_map)
+TEST_N(golden_code_map, 2)
 {
     struct err err = {0};
     struct sim_head h;
@@ -227,9 +223,8 @@ START_TEST(golden_code_map)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_similarity)
+TEST(golden_similarity)
 {
     struct err err = {0};
     struct sim_head h;
@@ -246,7 +241,6 @@ START_TEST(golden_similarity)
     assert_printed(metric_of("dense", &h.in, "sim_k"), 0.050101, 5);
     sim_head_free(&h);
 }
-END_TEST
 
 static const struct {
     int step, layer, head;
@@ -256,7 +250,7 @@ static const struct {
              {3, 5, 0, 19.307371, 0.922742},
              {3, 5, 1, 20.583227, 0.989033}};
 
-START_TEST(golden_normalisers_and_largest_probabilities)
+TEST_N(golden_normalisers_and_largest_probabilities, 4)
 {
     struct err err = {0};
     struct sim_head h;
@@ -266,9 +260,8 @@ START_TEST(golden_normalisers_and_largest_probabilities)
     ck_assert_double_eq_tol(metric_of("dense", &h.in, "p_max"), video[_i].p_max, 1e-6);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_code_normalisers)
+TEST(golden_code_normalisers)
 {
     struct err err = {0};
     struct sim_head h;
@@ -277,10 +270,9 @@ START_TEST(golden_code_normalisers)
     ck_assert_double_eq_tol(head_lse(&h.in)[769], 12.421256, 1e-6);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Blocks of 16, 32, 64, 128 below 0.5/N on video heads of 384 tokens. */
-START_TEST(golden_video_map)
+TEST_N(golden_video_map, 3)
 {
     static const struct {
         int step, layer, head;
@@ -299,10 +291,9 @@ START_TEST(golden_video_map)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Grids that nest: a block is below only when all blocks inside are. */
-START_TEST(smaller_blocks_are_skipped_more_often)
+TEST(smaller_blocks_are_skipped_more_often)
 {
     struct err err = {0};
     struct sim_head h;
@@ -318,11 +309,10 @@ START_TEST(smaller_blocks_are_skipped_more_often)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- similarity ----------------------------------------------------------------------------- */
 
-START_TEST(similarity_by_hand)
+TEST(similarity_by_hand)
 {
     struct err err = {0};
     double mean;
@@ -355,10 +345,9 @@ START_TEST(similarity_by_hand)
     ck_assert(isnan(mean));
     ck_assert_int_eq(left_out, 7);
 }
-END_TEST
 
 /* A constant added to all keys changes scores and normalisers, and no metric of a fixed mask. */
-START_TEST(a_constant_key_shifts_nothing)
+TEST(a_constant_key_shifts_nothing)
 {
     static const char *const names[] = {"pairs_kept", "cra_min", "cra_mean",
                                         "err_l1_rel", "err_cos", "err_lse_mean"};
@@ -385,9 +374,8 @@ START_TEST(a_constant_key_shifts_nothing)
     sim_head_free(&a);
     sim_head_free(&b);
 }
-END_TEST
 
-START_TEST(options_of_dense)
+TEST(options_of_dense)
 {
     struct err err = {0};
     struct sim_head h;
@@ -407,26 +395,4 @@ START_TEST(options_of_dense)
                  "above 0");
     method_runs_free(runs, n);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("dense");
-    TCase *c = tcase_create("map");
-    tcase_add_loop_test(c, dense_is_exact, 0, 4);
-    tcase_add_loop_test(c, below_equals_its_definition, 0, 8);
-    tcase_add_test(c, below_of_uniform_attention);
-    tcase_add_loop_test(c, below_of_identity_attention, 0, 2);
-    tcase_add_test(c, smaller_blocks_are_skipped_more_often);
-    tcase_add_loop_test(c, golden_code_map, 0, 2);
-    tcase_add_test(c, golden_similarity);
-    tcase_add_loop_test(c, golden_normalisers_and_largest_probabilities, 0, 4);
-    tcase_add_test(c, golden_code_normalisers);
-    tcase_add_loop_test(c, golden_video_map, 0, 3);
-    tcase_add_test(c, similarity_by_hand);
-    tcase_add_test(c, a_constant_key_shifts_nothing);
-    tcase_add_test(c, options_of_dense);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -28,7 +28,7 @@ enum { LAYERS = 6, N = 256 };
 static struct err err;
 
 /* The likelihoods of exact attention are those of a capture, to the last bit. */
-START_TEST(exact_attention_equals_capture)
+TEST(exact_attention_equals_capture)
 {
     char line[2000];
     int64_t rows, n;
@@ -57,10 +57,9 @@ START_TEST(exact_attention_equals_capture)
     free(want);
     free(x);
 }
-END_TEST
 
 /* Every method whose mask becomes full, with exact softmax over it, is exact attention. */
-START_TEST(full_budgets_are_exact_attention)
+TEST(full_budgets_are_exact_attention)
 {
     struct buf line = {0};
     const char *nll = evalcmd_own_path("nll.npy"), *dir = evalcmd_own_path("d");
@@ -96,10 +95,9 @@ START_TEST(full_budgets_are_exact_attention)
     records_free(r.r, r.n);
     free(x);
 }
-END_TEST
 
 /* With all layers excluded a method is exact attention, bit for bit, and keeps density 1. */
-START_TEST(excluded_layers_attend_exactly)
+TEST(excluded_layers_attend_exactly)
 {
     char line[2000];
     const char *dir = evalcmd_own_path("d");
@@ -120,11 +118,10 @@ START_TEST(excluded_layers_attend_exactly)
     ck_assert_str_eq(evalcmd_find(&r, "dense", "")->setting, "");
     records_free(r.r, r.n);
 }
-END_TEST
 
 /* In the first sparse layer q, k, v are still the exact run's: both errors are the same number.
  * One head of layer 1 is excluded besides. */
-START_TEST(errors_begin_where_the_method_does)
+TEST(errors_begin_where_the_method_does)
 {
     char line[2000];
     const char *dir = evalcmd_own_path("d");
@@ -151,10 +148,9 @@ START_TEST(errors_begin_where_the_method_does)
     ck_assert_str_eq(rec->setting, "dense_layers=0:dense_heads=1/3");
     records_free(r.r, r.n);
 }
-END_TEST
 
 /* Rows of exact attention at the end count with all their pairs. */
-START_TEST(last_rows_attend_exactly)
+TEST(last_rows_attend_exactly)
 {
     char line[2000];
     const char *dir = evalcmd_own_path("d");
@@ -171,7 +167,6 @@ START_TEST(last_rows_attend_exactly)
     ck_assert(isnan(record_get(rec, "density_exec")));
     records_free(r.r, r.n);
 }
-END_TEST
 
 static void mask_of(const char *path, int head, struct mask *m)
 {
@@ -192,7 +187,7 @@ static void mask_of(const char *path, int head, struct mask *m)
 }
 
 /* With q, k, v rounded as a trace holds them, the first layer's masks are those of a replay. */
-START_TEST(masks_of_the_first_layer_are_a_replays)
+TEST_N(masks_of_the_first_layer_are_a_replays, 3)
 {
     static const char *const methods[] = {"oracle", "spargeattn:theta=-1:tau=0.7", "sale"};
     char line[2000];
@@ -228,10 +223,9 @@ START_TEST(masks_of_the_first_layer_are_a_replays)
         mask_free(&y);
     }
 }
-END_TEST
 
 /* What comes later in a text changes nothing: windows of 128 tokens of a text, scored alone. */
-START_TEST(windows_are_texts_of_their_own)
+TEST(windows_are_texts_of_their_own)
 {
     char line[2000];
     int64_t rows, n, rows1, n1;
@@ -259,10 +253,9 @@ START_TEST(windows_are_texts_of_their_own)
     free(x);
     free(y);
 }
-END_TEST
 
 /* Cells of a killed run are done once, and a setting that comes later adds its own. */
-START_TEST(killed_runs_continue)
+TEST(killed_runs_continue)
 {
     struct buf line = {0};
     const char *dir = evalcmd_own_path("d"), *whole = evalcmd_own_path("w");
@@ -314,21 +307,4 @@ START_TEST(killed_runs_continue)
     records_free(a.r, a.n);
     records_free(b.r, b.n);
     buf_free(&line);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("eval");
-    TCase *t = tcase_create("eval");
-    tcase_add_test(t, exact_attention_equals_capture);
-    tcase_add_test(t, full_budgets_are_exact_attention);
-    tcase_add_test(t, excluded_layers_attend_exactly);
-    tcase_add_test(t, errors_begin_where_the_method_does);
-    tcase_add_test(t, last_rows_attend_exactly);
-    tcase_add_loop_test(t, masks_of_the_first_layer_are_a_replays, 0, 3);
-    tcase_add_test(t, windows_are_texts_of_their_own);
-    tcase_add_test(t, killed_runs_continue);
-    suite_add_tcase(s, t);
-    return s;
 }

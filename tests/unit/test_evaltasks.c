@@ -160,7 +160,7 @@ static void run_tasks(const char *dir, int n, const char *asked)
     buf_free(&line);
 }
 
-START_TEST(tasks_are_plain_decoding)
+TEST(tasks_are_plain_decoding)
 {
     static json_t *p[1024];
     struct buf asked = {0};
@@ -202,14 +202,4 @@ START_TEST(tasks_are_plain_decoding)
     records_free(r.r, r.n);
     for (int i = 0; i < n; i++)
         json_decref(p[i]);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("evaltasks");
-    TCase *t = tcase_create("evaltasks");
-    tcase_add_test(t, tasks_are_plain_decoding);
-    suite_add_tcase(s, t);
-    return s;
 }

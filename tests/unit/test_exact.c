@@ -43,7 +43,7 @@ static void same_out(struct exact *e, int64_t row0, int64_t row1, const double *
     ck_assert_mem_eq(out, want + row0 * D, (size_t)(row1 - row0) * D * sizeof *out);
 }
 
-START_TEST(rows_have_the_bits_of_the_whole_head)
+TEST_N(rows_have_the_bits_of_the_whole_head, 4)
 {
     struct sim_head h;
     double *out = calloc(NQ * D, sizeof *out), *lse = calloc(NQ, sizeof *lse);
@@ -58,9 +58,8 @@ START_TEST(rows_have_the_bits_of_the_whole_head)
     free(lse);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(probabilities_and_masks_are_those_of_core)
+TEST(probabilities_and_masks_are_those_of_core)
 {
     struct err err = {0};
     struct sim_head h;
@@ -86,7 +85,6 @@ START_TEST(probabilities_and_masks_are_those_of_core)
     free(want);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- who computes --------------------------------------------------------------------------- */
 
@@ -135,7 +133,7 @@ static double out_of(struct sim_head *h, int64_t row)
     return out[D - 1];
 }
 
-START_TEST(rows_are_computed_once)
+TEST(rows_are_computed_once)
 {
     struct sim_head h;
     struct source s;
@@ -156,9 +154,8 @@ START_TEST(rows_are_computed_once)
     ck_assert_int_eq(s.out_rows, 700);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(expected_outputs_come_in_the_same_pass)
+TEST(expected_outputs_come_in_the_same_pass)
 {
     struct sim_head h;
     struct source s;
@@ -172,9 +169,8 @@ START_TEST(expected_outputs_come_in_the_same_pass)
     ck_assert_int_eq(s.out_rows, NQ);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(a_failure_is_reported_and_leaves_nothing)
+TEST(a_failure_is_reported_and_leaves_nothing)
 {
     struct err err = {0};
     struct sim_head h;
@@ -187,10 +183,9 @@ START_TEST(a_failure_is_reported_and_leaves_nothing)
     ck_assert_double_eq(lse_of(&h, 7), 7);
     sim_head_free(&h);
 }
-END_TEST
 
 /* A head in another token order asks the one it comes from. */
-START_TEST(a_reordered_head_moves_rows)
+TEST(a_reordered_head_moves_rows)
 {
     struct err err = {0};
     struct sim_head h, moved;
@@ -209,19 +204,4 @@ START_TEST(a_reordered_head_moves_rows)
     ck_assert_int_eq(s.lse_rows, 120);
     sim_head_free(&moved);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("exact");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, rows_have_the_bits_of_the_whole_head, 0, 4);
-    tcase_add_test(t, probabilities_and_masks_are_those_of_core);
-    tcase_add_test(t, rows_are_computed_once);
-    tcase_add_test(t, expected_outputs_come_in_the_same_pass);
-    tcase_add_test(t, a_failure_is_reported_and_leaves_nothing);
-    tcase_add_test(t, a_reordered_head_moves_rows);
-    suite_add_tcase(s, t);
-    return s;
 }

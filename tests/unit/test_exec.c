@@ -9,9 +9,12 @@
 
 #define PEER "exec:cmd=" EXEC_PEER " "
 
+/* As commands do: a pipe that broke is an error, not a signal. */
+FIXTURE(interrupt_install, NULL)
+
 static const int64_t lengths[][2] = {{1, 1}, {2, 2}, {63, 63}, {65, 65}, {129, 129}, {70, 300}};
 
-START_TEST(it_conforms)
+TEST(it_conforms)
 {
     static const char *const texts[] = {PEER "window 9", PEER "blocks 16", PEER "everything"};
     for (int k = 0; k < 3; k++)
@@ -23,10 +26,9 @@ START_TEST(it_conforms)
                 sim_head_free(&h);
             }
 }
-END_TEST
 
 /* The same mask from the program and from the method of lacuna. */
-START_TEST(a_window_is_a_window)
+TEST(a_window_is_a_window)
 {
     struct sim_head h;
     struct conform_result own, theirs;
@@ -48,9 +50,8 @@ START_TEST(a_window_is_a_window)
     conform_result_free(&theirs);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(the_program_sees_the_arrays)
+TEST(the_program_sees_the_arrays)
 {
     struct sim_head h;
     char want[200];
@@ -66,7 +67,6 @@ START_TEST(the_program_sees_the_arrays)
     assert_skips(PEER "sums", &h.in, want);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- what is wrong -------------------------------------------------------------------------- */
 
@@ -114,7 +114,7 @@ static const struct {
 };
 enum { N_WRONG = sizeof wrong / sizeof *wrong };
 
-START_TEST(wrong_answers)
+TEST_N(wrong_answers, N_WRONG)
 {
     struct err err = {0};
     char text[600];
@@ -124,10 +124,9 @@ START_TEST(wrong_answers)
     ck_assert_msg(strstr(err.msg, wrong[_i].why), "%s: '%s', wanted '%s'", text, err.msg,
                   wrong[_i].why);
 }
-END_TEST
 
 /* A session outlives a failure: the next cell gets a new program. After three the run ends. */
-START_TEST(a_session_starts_the_program_again)
+TEST(a_session_starts_the_program_again)
 {
     struct err err = {0};
     struct method_run *runs = NULL;
@@ -143,9 +142,8 @@ START_TEST(a_session_starts_the_program_again)
         assert_ok(run_once(text, runs[0].session, &err), &err);
     method_runs_free(runs, n);
 }
-END_TEST
 
-START_TEST(failures_in_a_row_end_the_run)
+TEST(failures_in_a_row_end_the_run)
 {
     struct err err = {0};
     struct method_run *runs = NULL;
@@ -167,10 +165,9 @@ START_TEST(failures_in_a_row_end_the_run)
         assert_fails(run_once(PEER "error", runs[0].session, &err), &err, ERR_RUN, "no GPU");
     method_runs_free(runs, n);
 }
-END_TEST
 
 /* Bytes behind an answer are found when the next cell is asked. */
-START_TEST(answers_have_an_end)
+TEST(answers_have_an_end)
 {
     struct err err = {0};
     struct method_run *runs = NULL;
@@ -182,9 +179,8 @@ START_TEST(answers_have_an_end)
                  "wrote more than its last answer");
     method_runs_free(runs, n);
 }
-END_TEST
 
-START_TEST(commands_are_checked)
+TEST(commands_are_checked)
 {
     struct err err = {0};
     struct method_run *runs = NULL;
@@ -198,9 +194,8 @@ START_TEST(commands_are_checked)
                  "'./no-such-program' does not start");
     method_runs_free(runs, n);
 }
-END_TEST
 
-START_TEST(words_of_a_command)
+TEST(words_of_a_command)
 {
     static const struct {
         const char *text, *words[5];
@@ -224,23 +219,4 @@ START_TEST(words_of_a_command)
         ck_assert_int_eq(n, l.n);
         str_list_free(&l);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("exec");
-    interrupt_install(); /* as commands do: a pipe that broke is an error, not a signal */
-    TCase *c = tcase_create("exec");
-    tcase_add_test(c, it_conforms);
-    tcase_add_test(c, a_window_is_a_window);
-    tcase_add_test(c, the_program_sees_the_arrays);
-    tcase_add_loop_test(c, wrong_answers, 0, N_WRONG);
-    tcase_add_test(c, a_session_starts_the_program_again);
-    tcase_add_test(c, failures_in_a_row_end_the_run);
-    tcase_add_test(c, answers_have_an_end);
-    tcase_add_test(c, commands_are_checked);
-    tcase_add_test(c, words_of_a_command);
-    suite_add_tcase(s, c);
-    return s;
 }

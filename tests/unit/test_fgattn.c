@@ -58,7 +58,7 @@ static bool subset(const uint8_t *a, const uint8_t *b, int64_t n)
 
 /* ---- the cached rule ------------------------------------------------------------------------ */
 
-START_TEST(slices_follow_an_explicit_map)
+TEST_N(slices_follow_an_explicit_map, 6)
 {
     enum { N = 150 };
     static const int widths[] = {1, 8, 32};
@@ -83,9 +83,8 @@ START_TEST(slices_follow_an_explicit_map)
     free(bits);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(thresholds_at_the_ends)
+TEST(thresholds_at_the_ends)
 {
     struct sim_head h;
     random_square(4, 100, false, &h);
@@ -96,10 +95,9 @@ START_TEST(thresholds_at_the_ends)
     ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=101", &h.in, "cra_min"), 0);
     sim_head_free(&h);
 }
-END_TEST
 
 /* A lower threshold, a wider unit and a taller group keep all that the other keeps. */
-START_TEST(kept_set_is_monotone)
+TEST_N(kept_set_is_monotone, 3)
 {
     static const char *const chains[][4] = {
         {"fg-attn:refresh=1:tau=8", "fg-attn:refresh=1:tau=4", "fg-attn:refresh=1:tau=2",
@@ -119,9 +117,8 @@ START_TEST(kept_set_is_monotone)
     }
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(uniform_attention_is_all_or_nothing)
+TEST(uniform_attention_is_all_or_nothing)
 {
     struct sim_head h;
     float zero[200 * 4] = {0};
@@ -130,10 +127,9 @@ START_TEST(uniform_attention_is_all_or_nothing)
     ck_assert_double_eq(metric_of("fg-attn:refresh=1:tau=1.001", &h.in, "density_elem"), 0);
     sim_head_free(&h);
 }
-END_TEST
 
 /* q_i = k_i = 16 e_i, scale 1/8: p_ii = e^32 / (e^32 + 63). */
-START_TEST(diagonal_attention_by_hand)
+TEST_N(diagonal_attention_by_hand, 2)
 {
     enum { D = 64 };
     static float x[D * D];
@@ -150,7 +146,6 @@ START_TEST(diagonal_attention_by_hand)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Keys on a circle, queries far out along their key: p_ii = 1. */
 static void identity_head(int64_t n, struct sim_head *h)
@@ -168,7 +163,7 @@ static void identity_head(int64_t n, struct sim_head *h)
     free(k);
 }
 
-START_TEST(identity_attention_keeps_the_groups_own_keys)
+TEST_N(identity_attention_keeps_the_groups_own_keys, 2)
 {
     static const struct {
         int64_t n, pairs;
@@ -184,10 +179,9 @@ START_TEST(identity_attention_keeps_the_groups_own_keys)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* The same counts at the video lengths, from a mask that holds each group's own keys. */
-START_TEST(identity_masks_at_video_lengths)
+TEST_N(identity_masks_at_video_lengths, 2)
 {
     static const struct {
         int64_t n, groups, last, pairs;
@@ -215,10 +209,9 @@ START_TEST(identity_masks_at_video_lengths)
     mask_free(&lists);
     slice_mask_free(&m);
 }
-END_TEST
 
 /* A row loses at most (skipped keys) c/N. */
-START_TEST(recall_respects_its_bound)
+TEST_N(recall_respects_its_bound, 2)
 {
     static const double taus[] = {0.1, 0.3, 0.5, 0.9};
     struct sim_head h;
@@ -235,11 +228,10 @@ START_TEST(recall_respects_its_bound)
     }
     sim_head_free(&h);
 }
-END_TEST
 
 /* The last unit of 17 keys in units of 16 has one key, and that one has less than half of the mass
  * (17 keys, scores 0 but for the last). */
-START_TEST(keys_past_the_end_are_not_kept)
+TEST(keys_past_the_end_are_not_kept)
 {
     enum { N = 17, D = 16 };
     float q[N * D], k[N * D];
@@ -256,10 +248,9 @@ START_TEST(keys_past_the_end_are_not_kept)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Shares weighted by pairs fall with the block size whether or not the grid divides N. */
-START_TEST(larger_blocks_skip_less_area)
+TEST_N(larger_blocks_skip_less_area, 2)
 {
     static const char *const names[] = {"below_b16_area", "below_b32_area", "below_b64_area",
                                         "below_b128_area"};
@@ -272,11 +263,10 @@ START_TEST(larger_blocks_skip_less_area)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- forced keys ---------------------------------------------------------------------------- */
 
-START_TEST(causal_groups_keep_their_diagonal_block)
+TEST(causal_groups_keep_their_diagonal_block)
 {
     struct sim_head h;
     struct record r;
@@ -292,9 +282,8 @@ START_TEST(causal_groups_keep_their_diagonal_block)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(text_tokens_are_kept)
+TEST_N(text_tokens_are_kept, 4)
 {
     enum { N = 160, TEXT = 20 };
     struct sim_head h;
@@ -314,9 +303,8 @@ START_TEST(text_tokens_are_kept)
     free(bits);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(padding_counts_in_n_on_request)
+TEST(padding_counts_in_n_on_request)
 {
     struct sim_head h;
     random_square(11, 128, false, &h);
@@ -328,11 +316,10 @@ START_TEST(padding_counts_in_n_on_request)
         metric_of("fg-attn:refresh=1:tau=2:M=16:normaliser_n=all", &h.in, "mask_units"), half);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- steps ---------------------------------------------------------------------------------- */
 
-START_TEST(masks_are_made_on_refresh_steps_and_reused)
+TEST(masks_are_made_on_refresh_steps_and_reused)
 {
     struct sim_head h;
     struct record r;
@@ -368,9 +355,8 @@ START_TEST(masks_are_made_on_refresh_steps_and_reused)
     carry.free(carry.data);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(reuse_without_a_refresh_step_is_skipped)
+TEST(reuse_without_a_refresh_step_is_skipped)
 {
     struct sim_head h;
     struct record r;
@@ -387,9 +373,8 @@ START_TEST(reuse_without_a_refresh_step_is_skipped)
         carry.free(carry.data);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(dense_layers_and_steps_shift_the_schedule)
+TEST(dense_layers_and_steps_shift_the_schedule)
 {
     struct sim_head h;
     struct record r;
@@ -413,10 +398,9 @@ START_TEST(dense_layers_and_steps_shift_the_schedule)
     carry.free(carry.data);
     sim_head_free(&h);
 }
-END_TEST
 
 /* With an unchanged head the previous normaliser is the exact one: same masks, one step later. */
-START_TEST(previous_normaliser_needs_two_dense_steps)
+TEST(previous_normaliser_needs_two_dense_steps)
 {
     struct sim_head h;
     struct record r;
@@ -441,10 +425,9 @@ START_TEST(previous_normaliser_needs_two_dense_steps)
     previous.free(previous.data);
     sim_head_free(&h);
 }
-END_TEST
 
 /* A normaliser far below the scores makes p huge; it still only has to exceed c/N. */
-START_TEST(foreign_normalisers_do_not_overflow)
+TEST(foreign_normalisers_do_not_overflow)
 {
     struct err err = {0};
     struct sim_head h;
@@ -460,11 +443,10 @@ START_TEST(foreign_normalisers_do_not_overflow)
     slice_mask_free(&m);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- the pooled rule ------------------------------------------------------------------------ */
 
-START_TEST(pooled_equals_cached_when_rows_of_a_group_are_equal)
+TEST(pooled_equals_cached_when_rows_of_a_group_are_equal)
 {
     enum { N = 96, D = 16 };
     struct sim_head h;
@@ -488,9 +470,8 @@ START_TEST(pooled_equals_cached_when_rows_of_a_group_are_equal)
     ck_assert_double_eq(metric_of("fg-attn:mode=pooled:M=16:c1=0.5", &h.in, "density_elem"), 1);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(pooled_literal_by_hand)
+TEST(pooled_literal_by_hand)
 {
     enum { N = 40, D = 128 };
     static float zero[N * D];
@@ -502,9 +483,8 @@ START_TEST(pooled_literal_by_hand)
         metric_of("fg-attn:mode=pooled:pool=literal:tau1=0.008", &h.in, "density_elem"), 0);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(pooled_topk_by_hand)
+TEST(pooled_topk_by_hand)
 {
     enum { N = 1000, D = 2 };
     static float zero[N * D];
@@ -519,7 +499,6 @@ START_TEST(pooled_topk_by_hand)
         metric_of("fg-attn:mode=pooled:pool=topk:kappa=0.3331", &h.in, "mask_units"), 8 * 334);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- golden heads --------------------------------------------------------------------------- */
 
@@ -545,7 +524,7 @@ static const struct {
      0.301614},
 };
 
-START_TEST(golden_masks_of_the_same_step)
+TEST_N(golden_masks_of_the_same_step, 8)
 {
     struct err err = {0};
     struct sim_head h;
@@ -567,9 +546,8 @@ START_TEST(golden_masks_of_the_same_step)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_counts_of_groups)
+TEST_N(golden_counts_of_groups, 2)
 {
     static const struct {
         int step;
@@ -587,10 +565,9 @@ START_TEST(golden_counts_of_groups)
     slice_mask_free(&m);
     sim_head_free(&h);
 }
-END_TEST
 
 /* The float path keeps the same slices where the margin is above 1e-4. */
-START_TEST(golden_masks_in_float_arithmetic)
+TEST_N(golden_masks_in_float_arithmetic, 8)
 {
     struct err err = {0};
     struct sim_head h;
@@ -600,9 +577,8 @@ START_TEST(golden_masks_in_float_arithmetic)
     ck_assert_double_eq(metric_of(text, &h.in, "mask_units"), fresh[_i].slices);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_reuse_after_three_steps)
+TEST_N(golden_reuse_after_three_steps, 3)
 {
     static const struct {
         int layer, head;
@@ -635,9 +611,8 @@ START_TEST(golden_reuse_after_three_steps)
     sim_head_free(&h0);
     sim_head_free(&h3);
 }
-END_TEST
 
-START_TEST(golden_pooled)
+TEST(golden_pooled)
 {
     struct err err = {0};
     struct sim_head h;
@@ -664,11 +639,10 @@ START_TEST(golden_pooled)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- token orders --------------------------------------------------------------------------- */
 
-START_TEST(token_order_changes_groups_not_attention)
+TEST(token_order_changes_groups_not_attention)
 {
     static const char *const orders[] = {"column", "time", "random", "hilbert", "voxel-2x4x4"};
     struct err err = {0};
@@ -690,7 +664,6 @@ START_TEST(token_order_changes_groups_not_attention)
     ck_assert_double_eq(metric_of("fg-attn:refresh=1:M=16:permute=row", &h.in, "mask_units"), 5200);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- calibration ---------------------------------------------------------------------------- */
 
@@ -719,7 +692,7 @@ static double calibrated(const char *text, const struct head_in *samples, int n,
     return x;
 }
 
-START_TEST(calibration_takes_the_largest_threshold_that_holds)
+TEST_N(calibration_takes_the_largest_threshold_that_holds, 2)
 {
     static const double list[] = {0.25, 0.5, 1, 2, 4};
     struct err err = {0};
@@ -751,9 +724,8 @@ START_TEST(calibration_takes_the_largest_threshold_that_holds)
     sim_head_free(&h[0]);
     sim_head_free(&h[1]);
 }
-END_TEST
 
-START_TEST(calibration_matches_densities_of_the_two_rules)
+TEST_N(calibration_matches_densities_of_the_two_rules, 3)
 {
     static const struct {
         const char *text, *key;
@@ -775,9 +747,8 @@ START_TEST(calibration_matches_densities_of_the_two_rules)
     ck_assert_double_eq_tol(metric_of(text, &h.in, "density_elem"), want, 2.0 / 1152);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bad_parameters_are_refused)
+TEST(bad_parameters_are_refused)
 {
     static const struct {
         const char *text, *want;
@@ -794,47 +765,4 @@ START_TEST(bad_parameters_are_refused)
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
         assert_refused(bad[k].text, bad[k].want);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("fg-attn");
-    TCase *c = tcase_create("rules");
-    tcase_add_loop_test(c, slices_follow_an_explicit_map, 0, 6);
-    tcase_add_test(c, thresholds_at_the_ends);
-    tcase_add_loop_test(c, kept_set_is_monotone, 0, 3);
-    tcase_add_test(c, uniform_attention_is_all_or_nothing);
-    tcase_add_loop_test(c, diagonal_attention_by_hand, 0, 2);
-    tcase_add_loop_test(c, identity_attention_keeps_the_groups_own_keys, 0, 2);
-    tcase_add_loop_test(c, identity_masks_at_video_lengths, 0, 2);
-    tcase_add_test(c, keys_past_the_end_are_not_kept);
-    tcase_add_loop_test(c, recall_respects_its_bound, 0, 2);
-    tcase_add_loop_test(c, larger_blocks_skip_less_area, 0, 2);
-    tcase_add_test(c, causal_groups_keep_their_diagonal_block);
-    tcase_add_loop_test(c, text_tokens_are_kept, 0, 4);
-    tcase_add_test(c, padding_counts_in_n_on_request);
-    tcase_add_test(c, pooled_equals_cached_when_rows_of_a_group_are_equal);
-    tcase_add_test(c, pooled_literal_by_hand);
-    tcase_add_test(c, pooled_topk_by_hand);
-    suite_add_tcase(s, c);
-    c = tcase_create("steps");
-    tcase_add_test(c, masks_are_made_on_refresh_steps_and_reused);
-    tcase_add_test(c, reuse_without_a_refresh_step_is_skipped);
-    tcase_add_test(c, dense_layers_and_steps_shift_the_schedule);
-    tcase_add_test(c, previous_normaliser_needs_two_dense_steps);
-    tcase_add_test(c, foreign_normalisers_do_not_overflow);
-    suite_add_tcase(s, c);
-    c = tcase_create("golden");
-    tcase_add_loop_test(c, golden_masks_of_the_same_step, 0, 8);
-    tcase_add_loop_test(c, golden_masks_in_float_arithmetic, 0, 8);
-    tcase_add_loop_test(c, golden_counts_of_groups, 0, 2);
-    tcase_add_loop_test(c, golden_reuse_after_three_steps, 0, 3);
-    tcase_add_test(c, golden_pooled);
-    tcase_add_test(c, token_order_changes_groups_not_attention);
-    tcase_add_loop_test(c, calibration_takes_the_largest_threshold_that_holds, 0, 2);
-    tcase_add_loop_test(c, calibration_matches_densities_of_the_two_rules, 0, 3);
-    tcase_add_test(c, bad_parameters_are_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -18,7 +18,7 @@ static struct flex_config config(int64_t n, double gamma, double tau, int64_t mi
 
 /* ---- parts ------------------------------------------------------------------------------ */
 
-START_TEST(counts_are_strict)
+TEST(counts_are_strict)
 {
     const double v[4] = {0.125, 0.5, 0.25, 0.125};
     const double gamma[] = {0.5, 0.7, 0.75, 1};
@@ -48,9 +48,8 @@ START_TEST(counts_are_strict)
         block_map_free(&map);
     }
 }
-END_TEST
 
-START_TEST(js_distance_values)
+TEST(js_distance_values)
 {
     const double half[] = {0.5, 0.5}, quarter[] = {0.25, 0.75}, one[] = {1, 0};
     const double a[] = {0.7, 0.2, 0.1}, b[] = {0.1, 0.2, 0.7};
@@ -63,7 +62,6 @@ START_TEST(js_distance_values)
     const double tiny[] = {1, 1e-50}; /* zero as a float */
     ck_assert(isnan(flex_js(tiny, half, 2, true)));
 }
-END_TEST
 
 /* Mass 1 at one distance: which block diagonal is its bin? */
 static int64_t diagonal_of(int64_t n, int64_t d)
@@ -82,7 +80,7 @@ static int64_t diagonal_of(int64_t n, int64_t d)
     return found;
 }
 
-START_TEST(distance_bins_count_from_the_end)
+TEST(distance_bins_count_from_the_end)
 {
     ck_assert_int_eq(diagonal_of(4000, 0), 0);
     ck_assert_int_eq(diagonal_of(4000, 31), 0);
@@ -90,10 +88,9 @@ START_TEST(distance_bins_count_from_the_end)
     ck_assert_int_eq(diagonal_of(4000, FAR), 8);
     ck_assert_int_eq(diagonal_of(4096, FAR), 7);
 }
-END_TEST
 
 /* Share of a slash that its own diagonal holds, over the positions of the slash in its bin. */
-START_TEST(a_diagonal_holds_part_of_its_slash)
+TEST(a_diagonal_holds_part_of_its_slash)
 {
     const struct {
         int64_t n;
@@ -112,7 +109,6 @@ START_TEST(a_diagonal_holds_part_of_its_slash)
                                 1e-12);
     }
 }
-END_TEST
 
 /* ---- heads ------------------------------------------------------------------------------ */
 
@@ -130,7 +126,7 @@ static int64_t row_count(const struct block_map *m, int64_t i)
     return block_map_row(m, i, cols);
 }
 
-START_TEST(uniform_rows)
+TEST(uniform_rows)
 {
     struct sim_head h;
     struct flex_scores s;
@@ -169,7 +165,6 @@ START_TEST(uniform_rows)
     flex_scores_free(&s);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Rows with all their mass at distance FAR (on themselves before it), pooled estimate uniform. */
 static double pure_slash_keep(int64_t min_budget, struct flex_plan *p)
@@ -196,7 +191,7 @@ static double pure_slash_keep(int64_t min_budget, struct flex_plan *p)
     return keep;
 }
 
-START_TEST(pure_slash_is_the_weak_spot)
+TEST(pure_slash_is_the_weak_spot)
 {
     struct flex_plan p;
     ck_assert_double_eq_tol(pure_slash_keep(0, &p), 0.041158, 1e-6);
@@ -215,7 +210,6 @@ START_TEST(pure_slash_is_the_weak_spot)
     }
     flex_plan_free(&p);
 }
-END_TEST
 
 static void run(const struct sim_head *h, const char *text, double *keep, struct record *r)
 {
@@ -280,7 +274,7 @@ static void check_golden(const struct sim_head *h, const struct golden_row *g)
     free(keep);
 }
 
-START_TEST(golden_trace_4096)
+TEST(golden_trace_4096)
 {
     /* clang-format off */
     const struct golden_row rows[] = {
@@ -317,9 +311,8 @@ START_TEST(golden_trace_4096)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_trace_4000)
+TEST(golden_trace_4000)
 {
     /* clang-format off */
     const struct golden_row rows[] = {
@@ -342,9 +335,8 @@ START_TEST(golden_trace_4000)
     }
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(paper_selects_the_tokens_themselves)
+TEST(paper_selects_the_tokens_themselves)
 {
     const struct {
         int64_t n;
@@ -373,9 +365,8 @@ START_TEST(paper_selects_the_tokens_themselves)
         sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
+TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
 {
     struct sim_head h;
     struct flex_scores s;
@@ -402,9 +393,8 @@ START_TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
     flex_scores_free(&s);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(frontier_port_on_the_golden_trace)
+TEST(frontier_port_on_the_golden_trace)
 {
     struct sim_head h;
     struct flex_scores s;
@@ -429,7 +419,6 @@ START_TEST(frontier_port_on_the_golden_trace)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Values of 8 bits, exact in bf16. */
 static float *eight_bits(uint32_t salt, int64_t n)
@@ -456,7 +445,7 @@ static uint32_t checksum(const float *x, int64_t n)
  * pooled keys are summed in bf16 in the order of the kernel's threads (34, 37, 31, 30 %
  * of them differ from a mean that is rounded once), pooled queries are scaled and rounded, and so
  * are pooled scores. Ragged and whole last blocks. */
-START_TEST(bf16_pools_are_those_of_the_kernel)
+TEST_N(bf16_pools_are_those_of_the_kernel, 4)
 {
     static const struct {
         int64_t n, block;
@@ -493,9 +482,8 @@ START_TEST(bf16_pools_are_those_of_the_kernel)
     free(q);
     free(k);
 }
-END_TEST
 
-START_TEST(short_prompts_stay_dense)
+TEST(short_prompts_stay_dense)
 {
     const struct {
         int64_t n;
@@ -521,9 +509,8 @@ START_TEST(short_prompts_stay_dense)
         sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(budgets_are_monotone)
+TEST(budgets_are_monotone)
 {
     struct sim_head h;
     struct flex_scores s;
@@ -555,9 +542,8 @@ START_TEST(budgets_are_monotone)
     flex_plan_free(&last);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(gamma_1_is_dense_in_every_profile)
+TEST(gamma_1_is_dense_in_every_profile)
 {
     const char *text[] = {"flexprefill:gamma=1:tau=0:min_budget=0",
                           "flexprefill:gamma=1:tau=0.83:min_budget=0",
@@ -583,9 +569,8 @@ START_TEST(gamma_1_is_dense_in_every_profile)
     flex_scores_free(&s);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(max_budget_limits_both_lists)
+TEST(max_budget_limits_both_lists)
 {
     struct sim_head h;
     struct record r;
@@ -600,9 +585,8 @@ START_TEST(max_budget_limits_both_lists)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(parts_of_a_prompt_are_skipped)
+TEST(parts_of_a_prompt_are_skipped)
 {
     for (int causal = 0; causal < 2; causal++) {
         struct sim_head h;
@@ -612,9 +596,8 @@ START_TEST(parts_of_a_prompt_are_skipped)
         sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(calibrated_setting_meets_the_target)
+TEST(calibrated_setting_meets_the_target)
 {
     struct sim_head h;
     struct err err = {0};
@@ -638,32 +621,4 @@ START_TEST(calibrated_setting_meets_the_target)
     record_free(&r);
     json_decref(doc);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("flexprefill");
-    TCase *t = tcase_create("parts"), *w = tcase_create("heads");
-    tcase_add_test(t, counts_are_strict);
-    tcase_add_test(t, js_distance_values);
-    tcase_add_test(t, distance_bins_count_from_the_end);
-    tcase_add_test(t, a_diagonal_holds_part_of_its_slash);
-    tcase_add_test(w, uniform_rows);
-    tcase_add_test(w, pure_slash_is_the_weak_spot);
-    tcase_add_test(w, golden_trace_4096);
-    tcase_add_test(w, golden_trace_4000);
-    tcase_add_test(w, paper_selects_the_tokens_themselves);
-    tcase_add_test(w, paper_query_aware_keeps_the_crossing_entry_and_the_diagonal);
-    tcase_add_test(w, frontier_port_on_the_golden_trace);
-    tcase_add_loop_test(w, bf16_pools_are_those_of_the_kernel, 0, 4);
-    tcase_add_test(w, short_prompts_stay_dense);
-    tcase_add_test(w, budgets_are_monotone);
-    tcase_add_test(w, gamma_1_is_dense_in_every_profile);
-    tcase_add_test(w, max_budget_limits_both_lists);
-    tcase_add_test(w, parts_of_a_prompt_are_skipped);
-    tcase_add_test(w, calibrated_setting_meets_the_target);
-    suite_add_tcase(s, t);
-    suite_add_tcase(s, w);
-    return s;
 }

@@ -38,6 +38,7 @@ static void begin(void)
     snprintf(dir, sizeof dir, "%s/flips-%d-%d", test_tmpdir(), (int)getpid(), number++);
     assert_ok(make_dirs(dir, &e), &e);
 }
+FIXTURE(begin, NULL)
 
 static void write_plain(const void *data, size_t len)
 {
@@ -133,7 +134,7 @@ static void write_records(void)
     record_file_close(&f);
 }
 
-START_TEST(no_flipped_bit_of_records_is_used)
+TEST(no_flipped_bit_of_records_is_used)
 {
     struct counts n = {0};
     snprintf(path, sizeof path, "%s/records.jsonl", dir);
@@ -142,7 +143,6 @@ START_TEST(no_flipped_bit_of_records_is_used)
     report("records", &n);
     ck_assert_int_eq(n.torn, 8);
 }
-END_TEST
 
 /* ---- calibration ---------------------------------------------------------------------------- */
 
@@ -179,7 +179,7 @@ static int read_calibration(struct buf *text, struct err *err)
     return rc;
 }
 
-START_TEST(no_flipped_bit_of_a_calibration_is_used)
+TEST(no_flipped_bit_of_a_calibration_is_used)
 {
     struct counts n = {0};
     struct buf b = {0};
@@ -197,7 +197,6 @@ START_TEST(no_flipped_bit_of_a_calibration_is_used)
     report("calibration", &n);
     buf_free(&b);
 }
-END_TEST
 
 /* ---- manifest ------------------------------------------------------------------------------- */
 
@@ -221,7 +220,7 @@ static int read_manifest(struct buf *text, struct err *err)
     return 0;
 }
 
-START_TEST(no_flipped_bit_of_a_manifest_is_used)
+TEST(no_flipped_bit_of_a_manifest_is_used)
 {
     struct counts n = {0};
     struct manifest *m = NULL;
@@ -231,17 +230,4 @@ START_TEST(no_flipped_bit_of_a_manifest_is_used)
     assert_ok(manifest_finish(&m, "ok", &e), &e);
     flip_all(read_manifest, false, &n);
     report("manifest", &n);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("flips");
-    TCase *c = tcase_create("flips");
-    tcase_add_checked_fixture(c, begin, NULL);
-    tcase_add_test(c, no_flipped_bit_of_records_is_used);
-    tcase_add_test(c, no_flipped_bit_of_a_calibration_is_used);
-    tcase_add_test(c, no_flipped_bit_of_a_manifest_is_used);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -47,7 +47,7 @@ static void plane(const int *buckets, int64_t n, float *x)
 /* ---- buckets -------------------------------------------------------------------------------- */
 
 /* A vector between two directions goes to the first, the zero vector to bucket 0. */
-START_TEST(buckets_by_hand)
+TEST(buckets_by_hand)
 {
     static const float x[7][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}, {1, 1}, {-1, -1}, {0, 0}};
     static const int want[7] = {0, 1, 2, 3, 0, 2, 0};
@@ -69,7 +69,6 @@ START_TEST(buckets_by_hand)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- pairs ---------------------------------------------------------------------------------- */
 
@@ -95,7 +94,7 @@ static void assert_rows(const char *text, const struct head_in *in, const char *
     record_free(&r);
 }
 
-START_TEST(pairs_by_hand)
+TEST(pairs_by_hand)
 {
     static const int q_buckets[] = {0, 1, 0, 1, 0, 0}, k_buckets[] = {0, 0, 1, 1, 0, 1};
     static const char *const loose[] = {"1.....", "......", "11....", "..11..", "11..1.", "11..1."};
@@ -115,10 +114,9 @@ START_TEST(pairs_by_hand)
     assert_rows("hash-sparse:buckets=4:proj_dir=axes:strict=1", &h.in, all);
     sim_head_free(&h);
 }
-END_TEST
 
 /* The last query sees the last key: two queries after four keys of bucket 0 each. */
-START_TEST(queries_count_from_the_end)
+TEST(queries_count_from_the_end)
 {
     static const int same[4] = {0};
     float q[2][2], k[4][2];
@@ -135,13 +133,12 @@ START_TEST(queries_count_from_the_end)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- tiles ---------------------------------------------------------------------------------- */
 
 /* 1024 tokens in four equal buckets, interleaved or one after the other: two tiles of 128 each, of
  * which the first one's queries do not see the second one's keys. */
-START_TEST(tiles_of_the_sorted_order)
+TEST(tiles_of_the_sorted_order)
 {
     enum { N = 1024 };
     static float x[N][2];
@@ -162,10 +159,9 @@ START_TEST(tiles_of_the_sorted_order)
             sim_head_free(&h);
         }
 }
-END_TEST
 
 /* Two buckets of 64 tokens share the one tile: whoever is in it is multiplied. */
-START_TEST(a_tile_of_several_buckets_meets_the_tiles_of_all)
+TEST(a_tile_of_several_buckets_meets_the_tiles_of_all)
 {
     enum { N = 128 };
     static float x[N][2];
@@ -180,13 +176,12 @@ START_TEST(a_tile_of_several_buckets_meets_the_tiles_of_all)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- keys of unit length -------------------------------------------------------------------- */
 
 /* Keys (2, 0) and (6, 0), values 1 and 3, query (1, 0): scores 2 and 6, or with unit keys twice 1.
  */
-START_TEST(unit_keys_change_weights_and_no_bucket)
+TEST(unit_keys_change_weights_and_no_bucket)
 {
     static const float q[2] = {1, 0}, k[4] = {2, 0, 6, 0}, v[2] = {1, 3};
     struct err err = {0};
@@ -214,7 +209,6 @@ START_TEST(unit_keys_change_weights_and_no_bucket)
     }
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- random directions ---------------------------------------------------------------------- */
 
@@ -231,7 +225,7 @@ static double pairs_with(const char *text, struct sim_head *h, uint64_t seed, in
     return pairs;
 }
 
-START_TEST(directions_belong_to_seed_head_and_call)
+TEST(directions_belong_to_seed_head_and_call)
 {
     const char *text = "hash-sparse:buckets=8", *axes = "hash-sparse:buckets=8:proj_dir=axes";
     struct err err = {0};
@@ -245,7 +239,6 @@ START_TEST(directions_belong_to_seed_head_and_call)
     ck_assert_double_eq(pairs_with(axes, &h, 2, 1, 1), pairs_with(axes, &h, 1, 0, 0));
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- real data ------------------------------------------------------------------------------ */
 
@@ -261,7 +254,7 @@ static const struct {
     {7, "hash-sparse:proj_dir=axes:buckets=8:strict=1", 36236, -1, NAN, NAN},
 };
 
-START_TEST(masks_of_the_language_model)
+TEST_N(masks_of_the_language_model, 4)
 {
     struct err err = {0};
     struct sim_head h;
@@ -279,7 +272,6 @@ START_TEST(masks_of_the_language_model)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 static const struct {
     const char *text, *buckets;
@@ -292,7 +284,7 @@ static const struct {
      0.0244328},
 };
 
-START_TEST(masks_of_the_video_model)
+TEST_N(masks_of_the_video_model, 2)
 {
     struct err err = {0};
     struct sim_head h;
@@ -308,9 +300,8 @@ START_TEST(masks_of_the_video_model)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bad_parameters)
+TEST(bad_parameters)
 {
     struct err err = {0};
     struct sim_head h;
@@ -322,23 +313,4 @@ START_TEST(bad_parameters)
     assert_skips("hash-sparse:buckets=6:proj_dir=axes", &h.in,
                  "proj_dir=axes has no 3 unit vectors in a head of dimension 2");
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("hash_sparse");
-    TCase *c = tcase_create("hash_sparse");
-    tcase_add_test(c, buckets_by_hand);
-    tcase_add_test(c, pairs_by_hand);
-    tcase_add_test(c, queries_count_from_the_end);
-    tcase_add_test(c, tiles_of_the_sorted_order);
-    tcase_add_test(c, a_tile_of_several_buckets_meets_the_tiles_of_all);
-    tcase_add_test(c, unit_keys_change_weights_and_no_bucket);
-    tcase_add_test(c, directions_belong_to_seed_head_and_call);
-    tcase_add_loop_test(c, masks_of_the_language_model, 0, 4);
-    tcase_add_loop_test(c, masks_of_the_video_model, 0, 2);
-    tcase_add_test(c, bad_parameters);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -8,7 +8,7 @@
 #include "core/intmath.h"
 #include "sim/methods/hyperattention/hyperplan.h"
 
-START_TEST(ranks_of_bins)
+TEST(ranks_of_bins)
 {
     static const uint32_t official[] = {0, 1, 3, 2, 6, 7, 5, 4, 12, 13, 15, 14, 10, 11, 9, 8};
     static const uint32_t inverse[] = {0, 1, 3, 2, 7, 6, 4, 5, 15, 14, 12, 13, 8, 9, 11, 10};
@@ -30,9 +30,8 @@ START_TEST(ranks_of_bins)
         ck_assert_int_eq(bits[4], inv ? 0 : 1);
     }
 }
-END_TEST
 
-START_TEST(merging)
+TEST(merging)
 {
     double t, lse;
     hyper_merge(0, log(3), &t, &lse);
@@ -45,7 +44,6 @@ START_TEST(merging)
     hyper_merge(5, -INFINITY, &t, &lse);
     ck_assert(t == 1 && lse == 5);
 }
-END_TEST
 
 /* ---- counts --------------------------------------------------------------------------------- */
 
@@ -73,7 +71,7 @@ static double exec_of(const char *text, int64_t n, bool causal)
     return pairs;
 }
 
-START_TEST(pairs_that_are_multiplied)
+TEST(pairs_that_are_multiplied)
 {
     static const struct {
         int64_t n;
@@ -90,7 +88,6 @@ START_TEST(pairs_that_are_multiplied)
     for (int k = 0; k < 5; k++)
         ck_assert_double_eq(exec_of("hyperattention", other[k].n, false), other[k].pairs);
 }
-END_TEST
 
 /* The cut of [lo, hi), counted by hand: every pair of a query and a key up to it is in one exact
  * range or one hashed square. */
@@ -135,16 +132,15 @@ static void assert_cut(int64_t n, int64_t min_len)
     free(hashed);
 }
 
-START_TEST(squares_and_ranges_of_causal_heads)
+TEST(squares_and_ranges_of_causal_heads)
 {
     static const int64_t min_len[] = {0, 1, 2, 3, 10, 32, 33, 65, 200};
     for (int64_t n = 1; n < 140; n += 1 + n / 9)
         for (size_t k = 0; k < sizeof min_len / sizeof *min_len; k++)
             assert_cut(n, min_len[k]);
 }
-END_TEST
 
-START_TEST(one_block_is_dense)
+TEST(one_block_is_dense)
 {
     for (int causal = 0; causal < 2; causal++) {
         struct sim_head h;
@@ -157,10 +153,9 @@ START_TEST(one_block_is_dense)
         sim_head_free(&h);
     }
 }
-END_TEST
 
 /* Zero vectors have bin 0 and keep their order: blocks lie on the diagonal. */
-START_TEST(zero_vectors_keep_their_order)
+TEST(zero_vectors_keep_their_order)
 {
     enum { N = 100, B = 16 };
     static uint8_t bits[N * N];
@@ -176,7 +171,6 @@ START_TEST(zero_vectors_keep_their_order)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
@@ -253,7 +247,7 @@ static void assert_weighted(const char *text, const struct own_hashed *c, bool c
     sim_head_free(&h);
 }
 
-START_TEST(outputs_are_those_of_the_weights)
+TEST(outputs_are_those_of_the_weights)
 {
     struct own_hashed c = {.projs = 7, .block = 16, .samples = 24, .min_len = 20, .exclude = true};
     for (int causal = 0; causal < 2; causal++) {
@@ -266,11 +260,10 @@ START_TEST(outputs_are_those_of_the_weights)
                         &c, causal);
     }
 }
-END_TEST
 
 /* Keys of length 0: every score is 0, so the estimate of a row's sum is b plus the weights of the
  * drawn keys outside of its block: N - b on average over seeds. */
-START_TEST(the_estimate_is_unbiased)
+TEST(the_estimate_is_unbiased)
 {
     enum { N = 300, SEEDS = 300 };
     struct sim_head h;
@@ -289,7 +282,6 @@ START_TEST(the_estimate_is_unbiased)
     ck_assert_double_le(fabs(mean - 1), 5 * sd / sqrt(SEEDS) + 1e-12);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- real data ------------------------------------------------------------------------------ */
 
@@ -305,7 +297,7 @@ static const struct {
     {0, "block=64", 24576, 0.0490351, 0.0594944, 0.153455, 0.163672},
 };
 
-START_TEST(masks_of_the_shipped_video_model)
+TEST_N(masks_of_the_shipped_video_model, 4)
 {
     enum { N = 384 };
     struct err err = {0};
@@ -326,10 +318,9 @@ START_TEST(masks_of_the_shipped_video_model)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Seeds, heads and calls draw other keys; the directions are those of the call for all heads. */
-START_TEST(random_numbers_belong_to_the_call)
+TEST(random_numbers_belong_to_the_call)
 {
     struct own_hashed c = {.projs = 7, .block = 16, .samples = 24, .min_len = 20, .exclude = true};
     struct hyper_plan a, b;
@@ -350,9 +341,8 @@ START_TEST(random_numbers_belong_to_the_call)
     hyper_plan_free(&b);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(where_it_does_not_apply)
+TEST(where_it_does_not_apply)
 {
     struct sim_head h;
     conform_head(NORMAL, 63, 129, true, PREC_F64, &h);
@@ -365,24 +355,4 @@ START_TEST(where_it_does_not_apply)
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 4 * 13 * 32 + 11);
     record_free(&r);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("hyperattention");
-    TCase *c = tcase_create("hyperattention");
-    tcase_add_test(c, ranks_of_bins);
-    tcase_add_test(c, merging);
-    tcase_add_test(c, pairs_that_are_multiplied);
-    tcase_add_test(c, squares_and_ranges_of_causal_heads);
-    tcase_add_test(c, one_block_is_dense);
-    tcase_add_test(c, zero_vectors_keep_their_order);
-    tcase_add_test(c, outputs_are_those_of_the_weights);
-    tcase_add_test(c, the_estimate_is_unbiased);
-    tcase_add_loop_test(c, masks_of_the_shipped_video_model, 0, 4);
-    tcase_add_test(c, random_numbers_belong_to_the_call);
-    tcase_add_test(c, where_it_does_not_apply);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -61,7 +61,7 @@ static void near(const struct record *r, const char *name, double want)
 }
 
 /* A constant added to all logits changes nothing. */
-START_TEST(numbers_by_hand)
+TEST_N(numbers_by_hand, 2)
 {
     struct scores s[2] = {{0}};
     struct record r;
@@ -92,9 +92,8 @@ START_TEST(numbers_by_hand)
     scores_free(s);
     scores_free(s + 1);
 }
-END_TEST
 
-START_TEST(exact_attention_is_itself)
+TEST(exact_attention_is_itself)
 {
     struct scores s[2] = {{0}};
     struct record r;
@@ -109,10 +108,9 @@ START_TEST(exact_attention_is_itself)
     scores_free(s);
     scores_free(s + 1);
 }
-END_TEST
 
 /* Positions of two windows fall into their ranges. */
-START_TEST(ranges_of_positions)
+TEST(ranges_of_positions)
 {
     struct scored v[] = {{.nll = 1, .pos = 255, .agree = true},
                          {.nll = 2, .pos = 256},
@@ -129,16 +127,4 @@ START_TEST(ranges_of_positions)
     near(&r, "nll_mean@32768-65536", 8);
     ck_assert(isnan(record_get(&r, "nll_mean@1024-4096")));
     record_free(&r);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("likelihood");
-    TCase *t = tcase_create("likelihood");
-    tcase_add_loop_test(t, numbers_by_hand, 0, 2);
-    tcase_add_test(t, exact_attention_is_itself);
-    tcase_add_test(t, ranges_of_positions);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -165,19 +165,17 @@ static void check_run(int64_t chunk)
     st_close(&f);
 }
 
-START_TEST(golden_in_one_chunk)
+TEST(golden_in_one_chunk)
 {
     check_run(0);
 }
-END_TEST
 
-START_TEST(golden_in_chunks_of_two_cells)
+TEST(golden_in_chunks_of_two_cells)
 {
     check_run(128);
 }
-END_TEST
 
-START_TEST(tokens_outside_the_vocabulary_are_refused)
+TEST(tokens_outside_the_vocabulary_are_refused)
 {
     struct err err = {0};
     struct llm_model m;
@@ -189,24 +187,10 @@ START_TEST(tokens_outside_the_vocabulary_are_refused)
     assert_fails(llm_forward(&m, &run, NULL, &err), &err, ERR_USAGE, "empty");
     llm_close(&m);
 }
-END_TEST
 
-START_TEST(missing_directory_names_the_file)
+TEST(missing_directory_names_the_file)
 {
     struct err err = {0};
     struct llm_model m;
     assert_fails(llm_open("no/such/model", &m, &err), &err, ERR_INPUT, "no/such/model/config.json");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("llm");
-    TCase *t = tcase_create("llm");
-    tcase_add_test(t, golden_in_one_chunk);
-    tcase_add_test(t, golden_in_chunks_of_two_cells);
-    tcase_add_test(t, tokens_outside_the_vocabulary_are_refused);
-    tcase_add_test(t, missing_directory_names_the_file);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -41,7 +41,7 @@ static int64_t shape_pairs(enum minf_pattern pattern, int64_t n, int64_t init, i
     return sum;
 }
 
-START_TEST(known_shape_counts)
+TEST(known_shape_counts)
 {
     ck_assert_int_eq(shape_pairs(MINF_ASHAPE, 8192, 128, 3968, 0), 25167872);
     ck_assert_double_eq_tol(25167872.0 / (double)pairs_allowed(8192, 8192, true), 0.749969, 5e-7);
@@ -55,9 +55,8 @@ START_TEST(known_shape_counts)
     ck_assert_int_eq(shape_pairs(MINF_TRISHAPE, 8192, 128, 3968, 100), 25572522);
     ck_assert_int_eq(shape_pairs(MINF_TRISHAPE, 50, 1, 1, 100), 1 + 49 * 50 / 2 + 49);
 }
-END_TEST
 
-START_TEST(budget_rule)
+TEST(budget_rule)
 {
     const int64_t c[][3] = {{4096, 245, 982}, {32768, 1966, 7864}, {131072, 7864, 31456}};
     for (int i = 0; i < 3; i++) {
@@ -67,7 +66,6 @@ START_TEST(budget_rule)
         ck_assert_int_eq(s, c[i][2]);
     }
 }
-END_TEST
 
 /* ---- vertical-slash --------------------------------------------------------------------- */
 
@@ -100,7 +98,7 @@ static double pure_slash(int64_t v, int64_t s, struct vslash *l)
     return keep;
 }
 
-START_TEST(pure_slash_needs_one_more_distance_than_the_forced_ones)
+TEST(pure_slash_needs_one_more_distance_than_the_forced_ones)
 {
     struct vslash l;
     ck_assert_double_eq_tol(pure_slash(30, 100, &l), 0.009646, 1e-6);
@@ -113,7 +111,6 @@ START_TEST(pure_slash_needs_one_more_distance_than_the_forced_ones)
     ck_assert_int_eq(l.columns, 1829);
     vslash_free(&l);
 }
-END_TEST
 
 struct golden_row {
     int v, s;
@@ -188,7 +185,7 @@ static void check_learned(const struct sim_head *h)
     minf_free(&m);
 }
 
-START_TEST(golden_trace_vertical_slash)
+TEST(golden_trace_vertical_slash)
 {
     struct sim_head h;
     struct err err = {0};
@@ -201,9 +198,8 @@ START_TEST(golden_trace_vertical_slash)
     check_golden(&h, &GOLDEN[3]);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(sizes_are_scaled_then_clamped)
+TEST(sizes_are_scaled_then_clamped)
 {
     const struct {
         const char *text;
@@ -226,9 +222,8 @@ START_TEST(sizes_are_scaled_then_clamped)
     }
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(full_sizes_and_odd_lengths)
+TEST(full_sizes_and_odd_lengths)
 {
     const int64_t n[] = {1, 2, 63, 64, 65, 127, 129, 1000, 4097};
     for (int i = 0; i < 9; i++) {
@@ -245,9 +240,8 @@ START_TEST(full_sizes_and_odd_lengths)
         sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(heads_of_a_group_do_not_depend_on_their_numbers)
+TEST(heads_of_a_group_do_not_depend_on_their_numbers)
 {
     struct sim_head h;
     struct record a, b;
@@ -263,11 +257,10 @@ START_TEST(heads_of_a_group_do_not_depend_on_their_numbers)
     record_free(&b);
     sim_head_free(&h);
 }
-END_TEST
 
 /* A device that searched the sizes gives columns and distances: the share that they reach is that
  * of the head that searched here. */
-START_TEST(a_search_of_a_device_reaches_the_same_share)
+TEST(a_search_of_a_device_reaches_the_same_share)
 {
     struct sim_head h;
     struct err err = {0};
@@ -309,11 +302,10 @@ START_TEST(a_search_of_a_device_reaches_the_same_share)
     }
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- block pattern ---------------------------------------------------------------------- */
 
-START_TEST(block_counts)
+TEST(block_counts)
 {
     enum { N = 131072 };
     float *q = calloc(N, sizeof *q);
@@ -334,9 +326,8 @@ START_TEST(block_counts)
     minf_free(&h);
     free(q);
 }
-END_TEST
 
-START_TEST(golden_trace_blocks)
+TEST(golden_trace_blocks)
 {
     const struct {
         int64_t n;
@@ -368,10 +359,9 @@ START_TEST(golden_trace_blocks)
         sim_head_free(&h);
     }
 }
-END_TEST
 
 /* Equal blocks: the lower ones are kept, whatever order BLAS adds them in. */
-START_TEST(equal_blocks_go_to_the_lower_index)
+TEST(equal_blocks_go_to_the_lower_index)
 {
     enum { N = 64 * 40, D = 80 };
     struct sim_head h;
@@ -391,10 +381,9 @@ START_TEST(equal_blocks_go_to_the_lower_index)
     minf_free(&b);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Scores 256 and 257 of pooled keys are equal in bf16, and the lower block is kept. */
-START_TEST(block_scores_are_rounded_to_bf16)
+TEST(block_scores_are_rounded_to_bf16)
 {
     enum { N = 64 * 6, D = 2 };
     float q[N * D], k[N * D];
@@ -416,9 +405,8 @@ START_TEST(block_scores_are_rounded_to_bf16)
         minf_free(&h);
     }
 }
-END_TEST
 
-START_TEST(published_native_density_of_blocks)
+TEST(published_native_density_of_blocks)
 {
     struct sim_head h;
     struct record r;
@@ -432,9 +420,8 @@ START_TEST(published_native_density_of_blocks)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(port_forces_column_0_and_two_diagonals_inside_the_budget)
+TEST(port_forces_column_0_and_two_diagonals_inside_the_budget)
 {
     struct sim_head h;
     struct minf_head b;
@@ -453,7 +440,6 @@ START_TEST(port_forces_column_0_and_two_diagonals_inside_the_budget)
     minf_free(&b);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- tables and layers ------------------------------------------------------------------ */
 
@@ -483,7 +469,7 @@ static void check_table_identity(const char *text, const char *path)
     assert_refused("minference:table_id=0123456789abcdef", "give table=FILE");
 }
 
-START_TEST(published_tables)
+TEST(published_tables)
 {
     const char *table = "[{\"0\": [\"vertical_and_slash\", 100, 750, 1.5],"
                         " \"1\": [\"stream_llm\", 60, 200, 2.5]},"
@@ -521,9 +507,8 @@ START_TEST(published_tables)
     ck_assert_double_lt(metric_of(text, &h.in, "density_elem"), 1);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bad_tables_are_refused)
+TEST(bad_tables_are_refused)
 {
     const char *bad[][2] = {
         {"{\"0\": 1}", "a list over layers of objects was expected"},
@@ -542,9 +527,8 @@ START_TEST(bad_tables_are_refused)
                      bad[i][1]);
     }
 }
-END_TEST
 
-START_TEST(parts_of_a_prompt_are_skipped)
+TEST(parts_of_a_prompt_are_skipped)
 {
     for (int causal = 0; causal < 2; causal++) {
         struct sim_head h;
@@ -554,7 +538,6 @@ START_TEST(parts_of_a_prompt_are_skipped)
         sim_head_free(&h);
     }
 }
-END_TEST
 
 /* ---- search ----------------------------------------------------------------------------- */
 
@@ -570,7 +553,7 @@ static struct minf_config search_base(int64_t n)
                                 .block = 64};
 }
 
-START_TEST(code_search_on_the_golden_trace)
+TEST(code_search_on_the_golden_trace)
 {
     const double want[] = {0.675429, 0.846966, 0.946732, 0.980483, 0.999895, 0.704520};
     struct sim_head h;
@@ -602,9 +585,8 @@ START_TEST(code_search_on_the_golden_trace)
     ck_assert_int_ge(best, 0);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(paper_search_equalises_the_cost)
+TEST(paper_search_equalises_the_cost)
 {
     struct sim_head h;
     struct minf_candidate cand[MINF_CANDIDATES];
@@ -628,7 +610,6 @@ START_TEST(paper_search_equalises_the_cost)
     }
     sim_head_free(&h);
 }
-END_TEST
 
 static int calibrated(const char *text, const struct head_in *in, int n, char *pattern, int64_t *v,
                       int64_t *s, struct err *err)
@@ -647,7 +628,7 @@ static int calibrated(const char *text, const struct head_in *in, int n, char *p
     return rc;
 }
 
-START_TEST(calibrate_writes_pattern_and_sizes)
+TEST(calibrate_writes_pattern_and_sizes)
 {
     struct sim_head h;
     struct err err = {0};
@@ -665,34 +646,4 @@ START_TEST(calibrate_writes_pattern_and_sizes)
     assert_fails(calibrated("minference:profile=frontier", &h.in, 1, pattern, &v, &s, &err), &err,
                  ERR_USAGE, "is not calibrated");
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("minference");
-    TCase *t = tcase_create("parts"), *w = tcase_create("heads");
-    tcase_add_test(t, known_shape_counts);
-    tcase_add_test(t, budget_rule);
-    tcase_add_test(t, pure_slash_needs_one_more_distance_than_the_forced_ones);
-    tcase_add_test(t, block_counts);
-    tcase_add_test(t, bad_tables_are_refused);
-    tcase_add_test(w, golden_trace_vertical_slash);
-    tcase_add_test(w, sizes_are_scaled_then_clamped);
-    tcase_add_test(w, full_sizes_and_odd_lengths);
-    tcase_add_test(w, heads_of_a_group_do_not_depend_on_their_numbers);
-    tcase_add_test(w, a_search_of_a_device_reaches_the_same_share);
-    tcase_add_test(w, golden_trace_blocks);
-    tcase_add_test(w, equal_blocks_go_to_the_lower_index);
-    tcase_add_test(w, block_scores_are_rounded_to_bf16);
-    tcase_add_test(w, published_native_density_of_blocks);
-    tcase_add_test(w, port_forces_column_0_and_two_diagonals_inside_the_budget);
-    tcase_add_test(w, published_tables);
-    tcase_add_test(w, parts_of_a_prompt_are_skipped);
-    tcase_add_test(w, code_search_on_the_golden_trace);
-    tcase_add_test(w, paper_search_equalises_the_cost);
-    tcase_add_test(w, calibrate_writes_pattern_and_sizes);
-    suite_add_tcase(s, t);
-    suite_add_tcase(s, w);
-    return s;
 }

@@ -124,7 +124,7 @@ static void check_golden(const char *variant, const struct seen *s)
     st_close(&f);
 }
 
-START_TEST(every_variant_computes_what_transformers_does)
+TEST_N(every_variant_computes_what_transformers_does, TINY_VARIANTS)
 {
     struct seen s;
     char variant[64];
@@ -133,20 +133,18 @@ START_TEST(every_variant_computes_what_transformers_does)
     run_model(test_tmpdir(), 0, 0, &s);
     check_golden(variant, &s);
 }
-END_TEST
 
 /* ---- the same by another way ----------------------------------------------------------------- */
 
-START_TEST(shards_are_one_checkpoint)
+TEST(shards_are_one_checkpoint)
 {
     struct seen s;
     put_variant("qwen3-bias", 3);
     run_model(test_tmpdir(), 0, 0, &s);
     check_golden("qwen3-bias", &s);
 }
-END_TEST
 
-START_TEST(chunks_of_any_size_give_the_same)
+TEST(chunks_of_any_size_give_the_same)
 {
     static const int64_t sizes[] = {1, 7, 16, 39, 40, 4096};
     struct seen s;
@@ -156,7 +154,6 @@ START_TEST(chunks_of_any_size_give_the_same)
         check_golden("qwen2", &s);
     }
 }
-END_TEST
 
 /* ---- damaged checkpoints --------------------------------------------------------------------- */
 
@@ -166,7 +163,7 @@ static void refuse(int code, const char *message)
     assert_fails(llm_open(test_tmpdir(), &m, &err), &err, code, message);
 }
 
-START_TEST(a_missing_tensor_is_named)
+TEST_N(a_missing_tensor_is_named, 9)
 {
     static const struct {
         const char *variant, *tensor;
@@ -185,9 +182,8 @@ START_TEST(a_missing_tensor_is_named)
     tiny_put_weights(test_tmpdir(), cases[_i].variant, 1, cases[_i].tensor);
     refuse(ERR_INPUT, cases[_i].tensor);
 }
-END_TEST
 
-START_TEST(tensors_of_other_architectures_are_not_asked_for)
+TEST(tensors_of_other_architectures_are_not_asked_for)
 {
     struct seen s;
     put_variant("llama", 1);
@@ -200,9 +196,8 @@ START_TEST(tensors_of_other_architectures_are_not_asked_for)
     tiny_put_weights(test_tmpdir(), "mistral-window", 1, "lm_head.weight");
     run_model(test_tmpdir(), 0, 0, &s);
 }
-END_TEST
 
-START_TEST(a_missing_shard_is_named)
+TEST(a_missing_shard_is_named)
 {
     char path[4300];
     put_variant("llama", 2);
@@ -210,9 +205,8 @@ START_TEST(a_missing_shard_is_named)
     unlink(path);
     refuse(ERR_INPUT, "model-00002-of-00002.safetensors");
 }
-END_TEST
 
-START_TEST(shapes_that_do_not_fit_the_configuration_are_named)
+TEST_N(shapes_that_do_not_fit_the_configuration_are_named, 6)
 {
     static const struct {
         const char *key, *tensor;
@@ -232,9 +226,8 @@ START_TEST(shapes_that_do_not_fit_the_configuration_are_named)
     refuse(ERR_INPUT, cases[_i].tensor);
     json_decref(c);
 }
-END_TEST
 
-START_TEST(a_tensor_of_integers_is_refused)
+TEST(a_tensor_of_integers_is_refused)
 {
     char path[4300];
     int64_t data[TINY_VOCAB * 32] = {0};
@@ -244,9 +237,8 @@ START_TEST(a_tensor_of_integers_is_refused)
     assert_ok(st_write(path, &t, 1, &err), &err);
     refuse(ERR_INPUT, "model.embed_tokens.weight");
 }
-END_TEST
 
-START_TEST(prompts_beyond_the_sliding_window_run_on_the_cpu)
+TEST(prompts_beyond_the_sliding_window_run_on_the_cpu)
 {
     struct llm_model m;
     int32_t ids[N];
@@ -264,22 +256,4 @@ START_TEST(prompts_beyond_the_sliding_window_run_on_the_cpu)
     ck_assert_str_eq(llm_device_lacks(&m.c, N), "sliding windows");
     ck_assert_str_eq(llm_device_lacks(&m.c, N - 1), "");
     llm_close(&m);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("models");
-    TCase *c = tcase_create("models");
-    tcase_add_loop_test(c, every_variant_computes_what_transformers_does, 0, TINY_VARIANTS);
-    tcase_add_test(c, shards_are_one_checkpoint);
-    tcase_add_test(c, chunks_of_any_size_give_the_same);
-    tcase_add_loop_test(c, a_missing_tensor_is_named, 0, 9);
-    tcase_add_test(c, tensors_of_other_architectures_are_not_asked_for);
-    tcase_add_test(c, a_missing_shard_is_named);
-    tcase_add_loop_test(c, shapes_that_do_not_fit_the_configuration_are_named, 0, 6);
-    tcase_add_test(c, a_tensor_of_integers_is_refused);
-    tcase_add_test(c, prompts_beyond_the_sliding_window_run_on_the_cpu);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -28,7 +28,7 @@ static int64_t prefix_count(const double *p, int64_t n, double start, double tar
     return kept;
 }
 
-START_TEST(prefix_of_a_row_by_hand)
+TEST(prefix_of_a_row_by_hand)
 {
     static const double p[] = {0.5, 0.25, 0.125, 0.125};
     ck_assert_int_eq(prefix_count(p, 4, 0, 0.5), 1);
@@ -41,9 +41,8 @@ START_TEST(prefix_of_a_row_by_hand)
     ck_assert_int_eq(prefix_count(p, 4, 0.5, 0.5), 0);
     ck_assert_int_eq(prefix_count(p, 4, 0, 2), 4);
 }
-END_TEST
 
-START_TEST(prefix_prefers_the_lower_key_among_equals)
+TEST(prefix_prefers_the_lower_key_among_equals)
 {
     static const double p[] = {0.125, 0.25, 0.25, 0.125, 0.25};
     struct err err = {0};
@@ -58,7 +57,6 @@ START_TEST(prefix_prefers_the_lower_key_among_equals)
     ck_assert(prefix_has(&out, p[1], 1) && prefix_has(&out, p[2], 2) && !prefix_has(&out, p[4], 4));
     prefix_work_free(w);
 }
-END_TEST
 
 struct pair {
     double value;
@@ -82,7 +80,7 @@ static void fill(double *p, int64_t n, uint64_t seed)
     }
 }
 
-START_TEST(prefix_equals_a_full_sort)
+TEST_N(prefix_equals_a_full_sort, 20)
 {
     enum { N = 700 };
     struct err err = {0};
@@ -114,9 +112,8 @@ START_TEST(prefix_equals_a_full_sort)
     }
     prefix_work_free(w);
 }
-END_TEST
 
-START_TEST(topk_takes_any_sign_and_leaves_out_nan)
+TEST(topk_takes_any_sign_and_leaves_out_nan)
 {
     static const double x[] = {-3, NAN, -1, 0, NAN, -1};
     struct err err = {0};
@@ -134,7 +131,6 @@ START_TEST(topk_takes_any_sign_and_leaves_out_nan)
     ck_assert(!prefix_has(&out, x[3], 3));
     prefix_work_free(w);
 }
-END_TEST
 
 /* ---- prefixes of a head --------------------------------------------------------------------- */
 
@@ -168,7 +164,7 @@ static int cell_order(const void *a, const void *b)
 
 /* Against a full sort, with buffers that force every path: collecting at once, refining, and
  * cutting a bin of equal values. */
-START_TEST(head_prefix_equals_a_full_sort)
+TEST_N(head_prefix_equals_a_full_sort, 5)
 {
     enum { R = 37, C = 41 };
     static const int64_t buffers[] = {1 << 20, 100, 5, 0};
@@ -201,10 +197,9 @@ START_TEST(head_prefix_equals_a_full_sort)
         }
     }
 }
-END_TEST
 
 /* The same by number: two entries per row count in advance. */
-START_TEST(head_prefix_of_a_number_of_entries)
+TEST_N(head_prefix_of_a_number_of_entries, 5)
 {
     enum { R = 37, C = 41 };
     static const int64_t buffers[] = {1 << 20, 100, 0};
@@ -228,7 +223,6 @@ START_TEST(head_prefix_of_a_number_of_entries)
                     head_prefix_has(&out, sorted[k].value, sorted[k].row, sorted[k].col), k < want);
         }
 }
-END_TEST
 
 /* ---- covering ------------------------------------------------------------------------------- */
 
@@ -247,7 +241,7 @@ static struct cover cover_of(const double *rows, int64_t nrows, int64_t cols, do
     return out;
 }
 
-START_TEST(cover_by_hand)
+TEST(cover_by_hand)
 {
     static const double rows[] = {0.6, 0.4, 0, 0, 0.4, 0.6};
     bool taken[3] = {0};
@@ -269,10 +263,9 @@ START_TEST(cover_by_hand)
     ck_assert(given[0]);
     ck_assert_int_eq(c.upper, 2);
 }
-END_TEST
 
 /* The heap of stale gains takes the same blocks as the rule spelled out. */
-START_TEST(cover_equals_plain_greedy)
+TEST_N(cover_equals_plain_greedy, 20)
 {
     enum { R = 6, C = 10 };
     double rows[R * C], need[R];
@@ -320,7 +313,6 @@ START_TEST(cover_equals_plain_greedy)
         ck_assert_double_ge(sum, 0.8 - 1e-11);
     }
 }
-END_TEST
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
@@ -343,7 +335,7 @@ static void head_of_probabilities(const double *p, int64_t n, struct sim_head *h
     assert_ok(head_init(h, &in, PREC_F64, &err), &err);
 }
 
-START_TEST(rows_and_mean_by_hand)
+TEST(rows_and_mean_by_hand)
 {
     static const double p[] = {0.9, 0.1, 0.5, 0.5};
     struct sim_head h;
@@ -352,9 +344,8 @@ START_TEST(rows_and_mean_by_hand)
     ck_assert_double_eq(metric_of("oracle:kind=mean:alpha=0.7", &h.in, "pairs_kept"), 2);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(uniform_attention_keeps_a_share)
+TEST(uniform_attention_keeps_a_share)
 {
     struct err err = {0};
     struct sim_head h;
@@ -373,7 +364,6 @@ START_TEST(uniform_attention_keeps_a_share)
     ck_assert_double_eq_tol(metric_of("oracle:kind=topk:k=7", &h.in, "cra_mean"), 7.0 / 50, 1e-12);
     sim_head_free(&h);
 }
-END_TEST
 
 static const struct {
     int layer;
@@ -392,7 +382,7 @@ static double units(const char *text, const struct head_in *in, double of)
     return metric_of(text, in, "density_tile") * of;
 }
 
-START_TEST(golden_video_counts)
+TEST_N(golden_video_counts, 4)
 {
     struct err err = {0};
     struct sim_head h;
@@ -427,9 +417,8 @@ START_TEST(golden_video_counts)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_video_errors)
+TEST(golden_video_errors)
 {
     struct err err = {0};
     struct sim_head h;
@@ -468,7 +457,6 @@ START_TEST(golden_video_errors)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 static const struct {
     int layer, head;
@@ -480,7 +468,7 @@ static const struct {
     {0, 7, 246222, 0.170509, 0.584716},
 };
 
-START_TEST(golden_code_sparsity_degree)
+TEST_N(golden_code_sparsity_degree, 4)
 {
     struct err err = {0};
     struct sim_head h;
@@ -493,7 +481,6 @@ START_TEST(golden_code_sparsity_degree)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- identities ----------------------------------------------------------------------------- */
 
@@ -519,7 +506,7 @@ static int count_rows(void *ctx, const struct mask *m, const double *out, const 
     return 0;
 }
 
-START_TEST(identities_between_kinds)
+TEST_N(identities_between_kinds, 2)
 {
     struct err err = {0};
     struct sim_head h;
@@ -570,10 +557,9 @@ START_TEST(identities_between_kinds)
     }
     sim_head_free(&h);
 }
-END_TEST
 
 /* Any 0/1 mask is at least as dense as topp at its own CRA; its LSE error is |ln recall|. */
-START_TEST(topp_bounds_every_mask)
+TEST_N(topp_bounds_every_mask, 4)
 {
     static const char *const masks[] = {"streaming:sink=4:window=24", "oracle:kind=topk:k=9",
                                         "oracle:kind=block-cra:unit=16x16",
@@ -592,9 +578,8 @@ START_TEST(topp_bounds_every_mask)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(forced_entries_count_towards_the_target)
+TEST(forced_entries_count_towards_the_target)
 {
     struct err err = {0};
     struct sim_head h;
@@ -626,9 +611,8 @@ START_TEST(forced_entries_count_towards_the_target)
                         metric_of("oracle", &h.in, "pairs_kept"));
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(ranking_by_value_lowers_the_error_on_a_golden_head)
+TEST(ranking_by_value_lowers_the_error_on_a_golden_head)
 {
     struct err err = {0};
     struct sim_head h;
@@ -637,9 +621,8 @@ START_TEST(ranking_by_value_lowers_the_error_on_a_golden_head)
                         metric_of("oracle", &h.in, "err_l1_rel"));
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bad_parameters_are_refused)
+TEST(bad_parameters_are_refused)
 {
     static const struct {
         const char *text, *want;
@@ -656,11 +639,10 @@ START_TEST(bad_parameters_are_refused)
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
         assert_refused(bad[k].text, bad[k].want);
 }
-END_TEST
 
 /* ---- stripes -------------------------------------------------------------------------------- */
 
-START_TEST(slices_of_rows)
+TEST(slices_of_rows)
 {
     static const int64_t want[][5] = {/* rows, chunks, slice, first row, end */
                                       {1000, 1, 0, 872, 1000}, {1000, 2, 0, 384, 512},
@@ -673,10 +655,9 @@ START_TEST(slices_of_rows)
         ck_assert_int_eq(r1, want[k][4]);
     }
 }
-END_TEST
 
 /* Columns ranked by the explicit map of a head of the shipped model, all rows or the last 128. */
-START_TEST(stripes_are_the_heaviest_columns)
+TEST(stripes_are_the_heaviest_columns)
 {
     enum { N = 770, K = 77 };
     static double p[N], mass[N];
@@ -722,45 +703,12 @@ START_TEST(stripes_are_the_heaviest_columns)
     }
     ck_assert_double_gt(recall[0], recall[1]); /* the full ranking is the best on average */
 }
-END_TEST
 
-START_TEST(parameters_of_stripes)
+TEST(parameters_of_stripes)
 {
     assert_refused("oracle:kind=stripes", "kind=stripes needs k");
     assert_refused("oracle:kind=stripes:k=5:chunks=2", "chunks");
     assert_refused("oracle:kind=topk:k=5:rank=sampled", "rank");
     assert_refused("oracle:kind=stripes:k=5:forced=diag", "forced");
     assert_refused("oracle:kind=stripes:k=5:unit=64x64", "unit");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("oracle");
-    TCase *c = tcase_create("selection");
-    tcase_add_test(c, prefix_of_a_row_by_hand);
-    tcase_add_test(c, prefix_prefers_the_lower_key_among_equals);
-    tcase_add_loop_test(c, prefix_equals_a_full_sort, 0, 20);
-    tcase_add_test(c, topk_takes_any_sign_and_leaves_out_nan);
-    tcase_add_loop_test(c, head_prefix_equals_a_full_sort, 0, 5);
-    tcase_add_loop_test(c, head_prefix_of_a_number_of_entries, 0, 5);
-    tcase_add_test(c, cover_by_hand);
-    tcase_add_loop_test(c, cover_equals_plain_greedy, 0, 20);
-    suite_add_tcase(s, c);
-    c = tcase_create("method");
-    tcase_add_test(c, rows_and_mean_by_hand);
-    tcase_add_test(c, uniform_attention_keeps_a_share);
-    tcase_add_loop_test(c, golden_video_counts, 0, 4);
-    tcase_add_test(c, golden_video_errors);
-    tcase_add_loop_test(c, golden_code_sparsity_degree, 0, 4);
-    tcase_add_loop_test(c, identities_between_kinds, 0, 2);
-    tcase_add_loop_test(c, topp_bounds_every_mask, 0, 4);
-    tcase_add_test(c, forced_entries_count_towards_the_target);
-    tcase_add_test(c, ranking_by_value_lowers_the_error_on_a_golden_head);
-    tcase_add_test(c, bad_parameters_are_refused);
-    tcase_add_test(c, slices_of_rows);
-    tcase_add_test(c, stripes_are_the_heaviest_columns);
-    tcase_add_test(c, parameters_of_stripes);
-    suite_add_tcase(s, c);
-    return s;
 }

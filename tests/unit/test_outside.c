@@ -53,7 +53,7 @@ static bool causal_complement(int64_t i, int64_t j)
     return j <= i && !kept(i, j);
 }
 
-START_TEST(arrays_of_other_programs)
+TEST(arrays_of_other_programs)
 {
     assert_kept("mask:file=tests/data/masks/five.npy", kept, 0);
     assert_kept("mask:file=tests/data/masks/pairs.npz", kept, 0);
@@ -63,10 +63,9 @@ START_TEST(arrays_of_other_programs)
     assert_kept("mask:file=tests/data/masks/rows.safetensors:unit=16x16", block_kept, 0);
     assert_kept("mask:file=tests/data/masks/flex.safetensors:unit=16x16", block_kept, 0);
 }
-END_TEST
 
 /* pairs.npz holds the complement for layer 2: all pairs after the query, which are dropped. */
-START_TEST(pairs_after_the_query_are_dropped)
+TEST(pairs_after_the_query_are_dropped)
 {
     struct conform_result res;
     struct sim_head h;
@@ -85,10 +84,9 @@ START_TEST(pairs_after_the_query_are_dropped)
                  "main, layer 4");
     sim_head_free(&h);
 }
-END_TEST
 
 /* Everything that the suite demands of a method's mask and numbers, and rows in any ranges. */
-START_TEST(it_conforms)
+TEST(it_conforms)
 {
     static const char *const texts[] = {"mask:file=tests/data/masks/pairs.h5",
                                         "mask:file=tests/data/masks/flex.safetensors:unit=16x16"};
@@ -101,7 +99,6 @@ START_TEST(it_conforms)
                 sim_head_free(&h);
             }
 }
-END_TEST
 
 /* ---- what is wrong -------------------------------------------------------------------------- */
 
@@ -152,7 +149,7 @@ static const char *npy(enum dtype t, int ndim, const int64_t *shape, const void 
     return path;
 }
 
-START_TEST(shapes_and_values)
+TEST(shapes_and_values)
 {
     static uint8_t ones[N * N];
     static float floats[N * N];
@@ -170,7 +167,6 @@ START_TEST(shapes_and_values)
     ones[3 * N + 7] = 2;
     fails(with_file(npy(DT_U8, 2, square, ones), ""), "element 217 is 2, expected 0 or 1");
 }
-END_TEST
 
 /* Compressed rows with one thing wrong. */
 static void rows_fail(const int32_t *ptr, int64_t n_ptr, const int32_t *col, int64_t n,
@@ -186,7 +182,7 @@ static void rows_fail(const int32_t *ptr, int64_t n_ptr, const int32_t *col, int
     fails(with_file(path, ""), why);
 }
 
-START_TEST(lists_are_checked)
+TEST(lists_are_checked)
 {
     static const int32_t good[] = {0, 1, 2, 3, 4, 6}, col[] = {0, 0, 0, 0, 2, 4};
     static const int32_t late[] = {1, 1, 2, 3, 4, 6}, falls[] = {0, 1, 0, 3, 4, 6},
@@ -203,7 +199,6 @@ START_TEST(lists_are_checked)
     rows_fail(good, 6, high, 6, "row group 4 has column 5, expected 0..4");
     rows_fail(good, 6, low, 6, "layer 3, head 5: row group 1 has column -1, expected 0..4");
 }
-END_TEST
 
 /* A BlockMask of one head whose row 3 is as given. */
 static void flex_fails(int32_t count, int32_t c0, int32_t c1, const char *why)
@@ -223,7 +218,7 @@ static void flex_fails(int32_t count, int32_t c0, int32_t c1, const char *why)
     fails(with_file(path, ":unit=16x16"), why);
 }
 
-START_TEST(block_masks_are_checked)
+TEST(block_masks_are_checked)
 {
     flex_fails(6, 0, 2, "'kv_num_blocks': row 3 has 6 blocks, expected 0..5");
     flex_fails(-1, 0, 2, "row 3 has -1 blocks");
@@ -231,7 +226,6 @@ START_TEST(block_masks_are_checked)
     flex_fails(2, 0, 1, "row group 3 has column 1 after column 1"); /* full and partial */
     fails("mask:file=tests/data/masks/flex.safetensors", "give unit=QUERIESxKEYS");
 }
-END_TEST
 
 /* One file with two arrays of these names. */
 static void names_refused(const char *a, const char *b, const char *why)
@@ -244,7 +238,7 @@ static void names_refused(const char *a, const char *b, const char *why)
     refused(with_file(path, ""), ERR_INPUT, why);
 }
 
-START_TEST(names_are_checked)
+TEST(names_are_checked)
 {
     names_refused("q", "k", "none of its 2 arrays is a mask");
     names_refused("mask", "indptr", "several kinds of mask");
@@ -253,9 +247,8 @@ START_TEST(names_are_checked)
     names_refused("kv_indices", "layer-1.mask", "lacks kv_num_blocks");
     names_refused("blocksize", "BLOCK_SIZE", "say the same");
 }
-END_TEST
 
-START_TEST(parameters_are_checked)
+TEST(parameters_are_checked)
 {
     static const uint8_t x[4] = {1, 0, 1, 1};
     const char *path = npy(DT_BOOL, 2, (int64_t[]){2, 2}, x);
@@ -267,7 +260,6 @@ START_TEST(parameters_are_checked)
     refused("mask:file=tests/data/none.npy", ERR_INPUT, "tests/data/none.npy");
     refused("mask", ERR_USAGE, "file");
 }
-END_TEST
 
 /* ---- dumps ---------------------------------------------------------------------------------- */
 
@@ -332,7 +324,7 @@ static const char *const video_methods[] = {"streaming:window=40", "oracle:alpha
                                             "spargeattn:permute=hilbert:pv=off",
                                             "fg-attn:mode=pooled:permute=hilbert"};
 
-START_TEST(a_dump_gives_the_same_record)
+TEST_N(a_dump_gives_the_same_record, 2)
 {
     bool causal = _i == 0;
     const char *const *texts = causal ? causal_methods : video_methods;
@@ -369,10 +361,9 @@ START_TEST(a_dump_gives_the_same_record)
     assert_skips(with_file(path, ":pick=0"), &h.in, "layer 3, head 6");
     sim_head_free(&h);
 }
-END_TEST
 
 /* The identity of a run follows the content of its file. */
-START_TEST(the_identity_has_the_content)
+TEST(the_identity_has_the_content)
 {
     struct err err = {0};
     struct method_run *runs[2];
@@ -393,10 +384,9 @@ START_TEST(the_identity_has_the_content)
     method_runs_free(runs[0], 1);
     method_runs_free(runs[1], 1);
 }
-END_TEST
 
 /* MInference's table goes to the method of that name. */
-START_TEST(a_table_of_patterns)
+TEST(a_table_of_patterns)
 {
     struct err err = {0};
     struct sim_head h;
@@ -415,24 +405,4 @@ START_TEST(a_table_of_patterns)
     record_free(&want);
     record_free(&have);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("outside");
-    TCase *c = tcase_create("mask");
-    tcase_add_test(c, arrays_of_other_programs);
-    tcase_add_test(c, pairs_after_the_query_are_dropped);
-    tcase_add_test(c, it_conforms);
-    tcase_add_test(c, shapes_and_values);
-    tcase_add_test(c, lists_are_checked);
-    tcase_add_test(c, block_masks_are_checked);
-    tcase_add_test(c, names_are_checked);
-    tcase_add_test(c, parameters_are_checked);
-    tcase_add_loop_test(c, a_dump_gives_the_same_record, 0, 2);
-    tcase_add_test(c, the_identity_has_the_content);
-    tcase_add_test(c, a_table_of_patterns);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -10,7 +10,7 @@ static const struct {
     {"qk-sparse:select=mass", 385, 164538, 0.871045},
 };
 
-START_TEST(masks_of_the_language_model)
+TEST_N(masks_of_the_language_model, 2)
 {
     struct err err = {0};
     struct sim_head h;
@@ -24,7 +24,6 @@ START_TEST(masks_of_the_language_model)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Norms of the keys of ten tokens, of which two pairs are equal. */
 static void ten_tokens(bool causal, struct sim_head *h)
@@ -36,7 +35,7 @@ static void ten_tokens(bool causal, struct sim_head *h)
 }
 
 /* Kept are ceil(0.45 * 10) = 5 keys: 7, 1, 3, 8 and of the equal ones 2 and 6 the lower. */
-START_TEST(the_largest_keys_stay)
+TEST(the_largest_keys_stay)
 {
     static const int keep[10] = {0, 1, 1, 1, 0, 0, 0, 1, 1, 0};
     for (int by_v = 0; by_v < 2; by_v++)
@@ -58,10 +57,9 @@ START_TEST(the_largest_keys_stay)
             sim_head_free(&h);
         }
 }
-END_TEST
 
 /* Queries of a head and keys of a kv head are drawn each by themselves, (1 - drop) of them. */
-START_TEST(random_tokens)
+TEST(random_tokens)
 {
     enum { N = 2000 };
     static uint8_t bits[N * N];
@@ -91,10 +89,9 @@ START_TEST(random_tokens)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* All kept: tiles of the causal triangle, 1 + 2 + 3 of 300 tokens. */
-START_TEST(tiles_of_all_tokens)
+TEST(tiles_of_all_tokens)
 {
     struct sim_head h;
     struct record r;
@@ -104,17 +101,4 @@ START_TEST(tiles_of_all_tokens)
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 6 * 128 * 128);
     record_free(&r);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("qk_sparse");
-    TCase *c = tcase_create("qk_sparse");
-    tcase_add_loop_test(c, masks_of_the_language_model, 0, 2);
-    tcase_add_test(c, the_largest_keys_stay);
-    tcase_add_test(c, random_tokens);
-    tcase_add_test(c, tiles_of_all_tokens);
-    suite_add_tcase(s, c);
-    return s;
 }

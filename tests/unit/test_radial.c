@@ -47,7 +47,7 @@ static const struct {
     {3600, 21, 128, 0.2, true, 0, 591, 91470, 0.261881, -1},
 };
 
-START_TEST(kept_blocks)
+TEST_EACH(kept_blocks, counts)
 {
     struct err err = {0};
     struct block_map m;
@@ -67,7 +67,6 @@ START_TEST(kept_blocks)
     block_map_free(&m);
     free(cols);
 }
-END_TEST
 
 static void assert_map(const struct radial_rule *r, const char *const *rows)
 {
@@ -83,7 +82,7 @@ static void assert_map(const struct radial_rule *r, const char *const *rows)
     block_map_free(&m);
 }
 
-START_TEST(maps_by_hand)
+TEST(maps_by_hand)
 {
     static const char *const wan[] = {"110000", "111000", "111000", "110110", "110111", "110011"};
     static const char *const hunyuan[] = {"110000", "111000", "011000",
@@ -99,10 +98,9 @@ START_TEST(maps_by_hand)
     r = rule(96, 8, 64, 0.25, false, 64);
     assert_map(&r, text);
 }
-END_TEST
 
 /* One block per frame pair: the first frame, and distances 0, 1, 2, 4, 8. */
-START_TEST(one_block_per_frame)
+TEST(one_block_per_frame)
 {
     struct err err = {0};
     struct block_map m;
@@ -116,10 +114,9 @@ START_TEST(one_block_per_frame)
         }
     block_map_free(&m);
 }
-END_TEST
 
 /* The map that the published procedure makes from an explicit token mask of every frame pair. */
-START_TEST(maps_follow_the_token_masks)
+TEST_N(maps_follow_the_token_masks, 6)
 {
     static const struct {
         int64_t F, T, B;
@@ -171,9 +168,8 @@ START_TEST(maps_follow_the_token_masks)
     block_map_free(&m);
     free(want);
 }
-END_TEST
 
-START_TEST(widths_and_thinning_by_hand)
+TEST(widths_and_thinning_by_hand)
 {
     struct radial_rule r = rule(3840, 32, 128, 0.2, true, 0);
     ck_assert_double_eq(radial_width(&r, 0), 3840);
@@ -194,9 +190,8 @@ START_TEST(widths_and_thinning_by_hand)
     r.F = 128;
     ck_assert(radial_frames_kept(&r, 1));
 }
-END_TEST
 
-START_TEST(block_rule_by_hand)
+TEST(block_rule_by_hand)
 {
     ck_assert(radial_column_high(22, 64));
     ck_assert(!radial_column_high(21, 64));
@@ -207,11 +202,10 @@ START_TEST(block_rule_by_hand)
     ck_assert(radial_block_kept(2, 3));
     ck_assert(!radial_block_kept(0, 0));
 }
-END_TEST
 
 /* Width 204.8 at B = 128: the second block below the diagonal has 34 high of 76 non-empty columns
  * and goes, the first neighbour at width 128 has 86 of 128 and stays. */
-START_TEST(slivers_at_the_edge_of_the_band_go)
+TEST(slivers_at_the_edge_of_the_band_go)
 {
     struct err err = {0};
     struct block_map m;
@@ -224,9 +218,8 @@ START_TEST(slivers_at_the_edge_of_the_band_go)
     ck_assert(!block_map_get(&m, i, four + i + 2));
     block_map_free(&m);
 }
-END_TEST
 
-START_TEST(symmetric_where_frames_are_whole_blocks)
+TEST(symmetric_where_frames_are_whole_blocks)
 {
     struct err err = {0};
     struct block_map m;
@@ -237,7 +230,6 @@ START_TEST(symmetric_where_frames_are_whole_blocks)
             ck_assert_int_eq(block_map_get(&m, i, j), block_map_get(&m, j, i));
     block_map_free(&m);
 }
-END_TEST
 
 /* ---- the printed formula -------------------------------------------------------------------- */
 
@@ -255,7 +247,7 @@ static const struct {
     {3840, 18, 2623757760, 2466921120},
 };
 
-START_TEST(paper_pairs)
+TEST_EACH(paper_pairs, paper)
 {
     for (int sink = 0; sink < 2; sink++) {
         struct radial_rule r = rule(paper[_i].F, paper[_i].T, 128, 1, sink, 0);
@@ -270,10 +262,9 @@ START_TEST(paper_pairs)
         ck_assert_int_eq(sum, sink ? paper[_i].with_sink : paper[_i].without);
     }
 }
-END_TEST
 
 /* |k - l| + 1 <= F / 2^r, else k = l at distances that ceil(2^r / F) divides. */
-START_TEST(paper_rows_follow_the_formula)
+TEST_N(paper_rows_follow_the_formula, 4)
 {
     static const int64_t sizes[][2] = {{7, 20}, {4, 40}, {1, 9}, {33, 6}};
     struct radial_rule r = rule(sizes[_i][0], sizes[_i][1], 64, 1, false, 0);
@@ -292,9 +283,8 @@ START_TEST(paper_rows_follow_the_formula)
                 }
             }
 }
-END_TEST
 
-START_TEST(paper_closed_form_of_a_frame_pair)
+TEST(paper_closed_form_of_a_frame_pair)
 {
     struct radial_rule r = rule(1560, 9, 128, 1, false, 0);
     for (int64_t d = 0; d < 9; d++) {
@@ -306,7 +296,6 @@ START_TEST(paper_closed_form_of_a_frame_pair)
         ck_assert_int_eq(sum, r.F * (2 * u + 1) - u * (u + 1));
     }
 }
-END_TEST
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
@@ -321,7 +310,7 @@ static void video_head(int64_t t, int64_t h, int64_t w, int64_t text, int place,
     out->in.n_layers = 6;
 }
 
-START_TEST(other_inputs_are_skipped)
+TEST(other_inputs_are_skipped)
 {
     struct err err = {0};
     struct sim_head h;
@@ -342,11 +331,10 @@ START_TEST(other_inputs_are_skipped)
     assert_skips("radial", &h.in, "bidirectional only");
     sim_head_free(&h);
 }
-END_TEST
 
 /* 480p and 720p at B = 128 are refused only when the published shape rule is asked for; nothing is
  * computed here, so the heads need no data. */
-START_TEST(ragged_videos_need_our_padding)
+TEST(ragged_videos_need_our_padding)
 {
     static const struct geometry grids[] = {{21, 30, 52, 0, 0}, {21, 45, 80, 0, 0}};
     for (int k = 0; k < 2; k++)
@@ -367,7 +355,6 @@ START_TEST(ragged_videos_need_our_padding)
             method_runs_free(runs, count);
         }
 }
-END_TEST
 
 static double dense_call(const char *text, struct sim_head *h, int layer, int step)
 {
@@ -376,7 +363,7 @@ static double dense_call(const char *text, struct sim_head *h, int layer, int st
     return metric_of(text, &h->in, "dense_call");
 }
 
-START_TEST(presets_keep_layers_and_steps_dense)
+TEST_N(presets_keep_layers_and_steps_dense, 8)
 {
     static const struct {
         const char *text;
@@ -401,10 +388,9 @@ START_TEST(presets_keep_layers_and_steps_dense)
         ck_assert_double_eq(metric_of(cases[_i].text, &h.in, "density_elem"), 1);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Settings that presets and kinds stand for. */
-START_TEST(presets_are_their_parameters)
+TEST(presets_are_their_parameters)
 {
     static const char *const pairs[][2] = {
         {"radial:dense_layers=0:dense_steps=0",
@@ -424,9 +410,8 @@ START_TEST(presets_are_their_parameters)
                         metric_of(pairs[2][0], &h.in, "pairs_kept"));
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(counts_of_a_run)
+TEST(counts_of_a_run)
 {
     struct sim_head h;
     struct record r;
@@ -439,10 +424,9 @@ START_TEST(counts_of_a_run)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Text behind the video; padding tokens count in density_native only, as the code prints it. */
-START_TEST(text_and_padding)
+TEST(text_and_padding)
 {
     struct sim_head h;
     struct record r;
@@ -471,9 +455,8 @@ START_TEST(text_and_padding)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(paper_profile_counts_pairs_and_tiles)
+TEST(paper_profile_counts_pairs_and_tiles)
 {
     struct sim_head h;
     struct record r;
@@ -490,9 +473,8 @@ START_TEST(paper_profile_counts_pairs_and_tiles)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_heads)
+TEST_N(golden_heads, 4)
 {
     static const struct {
         const char *kind;
@@ -520,34 +502,4 @@ START_TEST(golden_heads)
     assert_printed(record_get(&r, "err_l2_rel"), cases[_i].l2, 6);
     record_free(&r);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("radial");
-    TCase *c = tcase_create("maps");
-    tcase_add_loop_test(c, kept_blocks, 0, (int)(sizeof counts / sizeof *counts));
-    tcase_add_test(c, maps_by_hand);
-    tcase_add_test(c, one_block_per_frame);
-    tcase_add_loop_test(c, maps_follow_the_token_masks, 0, 6);
-    tcase_add_test(c, widths_and_thinning_by_hand);
-    tcase_add_test(c, block_rule_by_hand);
-    tcase_add_test(c, slivers_at_the_edge_of_the_band_go);
-    tcase_add_test(c, symmetric_where_frames_are_whole_blocks);
-    tcase_add_loop_test(c, paper_pairs, 0, (int)(sizeof paper / sizeof *paper));
-    tcase_add_loop_test(c, paper_rows_follow_the_formula, 0, 4);
-    tcase_add_test(c, paper_closed_form_of_a_frame_pair);
-    suite_add_tcase(s, c);
-    c = tcase_create("method");
-    tcase_add_test(c, other_inputs_are_skipped);
-    tcase_add_test(c, ragged_videos_need_our_padding);
-    tcase_add_loop_test(c, presets_keep_layers_and_steps_dense, 0, 8);
-    tcase_add_test(c, presets_are_their_parameters);
-    tcase_add_test(c, counts_of_a_run);
-    tcase_add_test(c, text_and_padding);
-    tcase_add_test(c, paper_profile_counts_pairs_and_tiles);
-    tcase_add_loop_test(c, golden_heads, 0, 4);
-    suite_add_tcase(s, c);
-    return s;
 }

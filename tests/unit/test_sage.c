@@ -55,7 +55,7 @@ static void outputs(const char *text, const struct sim_head *h, double *out, dou
     sage_free(s);
 }
 
-START_TEST(defaults_of_the_versions)
+TEST(defaults_of_the_versions)
 {
     struct sage_rules r = rules_of("sageattention", 128);
     ck_assert_int_eq(r.bq, 64);
@@ -97,7 +97,6 @@ START_TEST(defaults_of_the_versions)
     ck_assert_int_eq(r.levels, 7);
     ck_assert_float_eq(r.p_factor, 448);
 }
-END_TEST
 
 /* Values on the grid of the integers: q, k multiples of 1/16 with a largest value of 127/16 in
  * every group and smoothed likewise, so that quantisation is exact and only the identity remains.
@@ -133,7 +132,7 @@ static double worst(const double *a, const double *b, int64_t n)
     return w;
 }
 
-START_TEST(smoothing_is_an_identity)
+TEST(smoothing_is_an_identity)
 {
     struct sim_head h;
     double a[GN * GD], b[GN * GD], la[GN], lb[GN];
@@ -163,9 +162,8 @@ START_TEST(smoothing_is_an_identity)
     ck_assert_double_lt(worst(a, head_out(&h.in), GN * GD), 127 * 1e-3);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(equal_keys_give_the_mean_of_v)
+TEST(equal_keys_give_the_mean_of_v)
 {
     static const char *const text[] = {
         "sageattention:gran=warp:pv=f16",  "sageattention:gran=thread:pv=f16",
@@ -192,9 +190,8 @@ START_TEST(equal_keys_give_the_mean_of_v)
     }
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(channels_of_zeros_stay_zero)
+TEST(channels_of_zeros_stay_zero)
 {
     struct sim_head h;
     struct err err = {0};
@@ -210,9 +207,8 @@ START_TEST(channels_of_zeros_stay_zero)
     }
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(scores_are_exact_integer_products)
+TEST(scores_are_exact_integer_products)
 {
     static const char *const text[] = {"sageattention:smooth_k=0",
                                        "sageattention:smooth_k=0:qk=int4",
@@ -239,7 +235,6 @@ START_TEST(scores_are_exact_integer_products)
         sim_head_free(&h);
     }
 }
-END_TEST
 
 /* The published rules in plain loops: group formulas, rounding, accumulators, causal mask. */
 struct plain {
@@ -367,7 +362,7 @@ static void plain_attention(const struct attn_in *x, const struct plain *p, doub
     free(q), free(k), free(v), free(dq), free(dk), free(dv), free(kbar);
 }
 
-START_TEST(attention_follows_the_published_rules)
+TEST(attention_follows_the_published_rules)
 {
     static const struct {
         const char *text;
@@ -410,9 +405,8 @@ START_TEST(attention_follows_the_published_rules)
             sim_head_free(&h);
         }
 }
-END_TEST
 
-START_TEST(spargeattn_with_a_dense_list_is_the_same_arithmetic)
+TEST(spargeattn_with_a_dense_list_is_the_same_arithmetic)
 {
     struct sim_head h;
     struct err err = {0};
@@ -429,9 +423,8 @@ START_TEST(spargeattn_with_a_dense_list_is_the_same_arithmetic)
     record_free(&b);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(masks_are_full_and_counted_in_kernel_tiles)
+TEST(masks_are_full_and_counted_in_kernel_tiles)
 {
     struct sim_head h;
     struct err err = {0};
@@ -450,9 +443,8 @@ START_TEST(masks_are_full_and_counted_in_kernel_tiles)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(unsupported_shapes_are_skipped)
+TEST(unsupported_shapes_are_skipped)
 {
     struct sim_head h;
     struct err err = {0};
@@ -469,14 +461,13 @@ START_TEST(unsupported_shapes_are_skipped)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 static double error_of(const char *text, const struct sim_head *h)
 {
     return metric_of(text, &h->in, "err_l1_rel");
 }
 
-START_TEST(errors_on_real_heads)
+TEST(errors_on_real_heads)
 {
     for (int head = 0; head <= 7; head += 7) {
         struct sim_head h;
@@ -505,23 +496,4 @@ START_TEST(errors_on_real_heads)
         ck_assert_double_lt(both, none);
         sim_head_free(&h);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("sageattention");
-    TCase *t = tcase_create("sageattention");
-    tcase_add_test(t, defaults_of_the_versions);
-    tcase_add_test(t, smoothing_is_an_identity);
-    tcase_add_test(t, equal_keys_give_the_mean_of_v);
-    tcase_add_test(t, channels_of_zeros_stay_zero);
-    tcase_add_test(t, scores_are_exact_integer_products);
-    tcase_add_test(t, attention_follows_the_published_rules);
-    tcase_add_test(t, spargeattn_with_a_dense_list_is_the_same_arithmetic);
-    tcase_add_test(t, masks_are_full_and_counted_in_kernel_tiles);
-    tcase_add_test(t, unsupported_shapes_are_skipped);
-    tcase_add_test(t, errors_on_real_heads);
-    suite_add_tcase(s, t);
-    return s;
 }

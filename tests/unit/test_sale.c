@@ -19,7 +19,7 @@ static int64_t tiles_of(int64_t tokens)
     return sum;
 }
 
-START_TEST(regions_of_query_blocks)
+TEST(regions_of_query_blocks)
 {
     const struct {
         int64_t tokens, m, w, n, n_local, mid;
@@ -35,9 +35,8 @@ START_TEST(regions_of_query_blocks)
         ck_assert_int_eq(r.mid, c[i].mid);
     }
 }
-END_TEST
 
-START_TEST(regions_partition_the_blocks)
+TEST(regions_partition_the_blocks)
 {
     for (int64_t tokens = 1; tokens < 3000; tokens += 7)
         for (int64_t m = 0; m * 64 < tokens; m++)
@@ -49,9 +48,8 @@ START_TEST(regions_partition_the_blocks)
                 ck_assert_int_le((r.mid + 1) * 32, m * 64 < 32 ? 32 : m * 64);
             }
 }
-END_TEST
 
-START_TEST(tile_totals_and_ceilings)
+TEST(tile_totals_and_ceilings)
 {
     const struct {
         int64_t tokens, tiles, always4, always8;
@@ -73,9 +71,8 @@ START_TEST(tile_totals_and_ceilings)
     }
     ck_assert_int_eq(tiles_of(1024), 272);
 }
-END_TEST
 
-START_TEST(threshold_in_natural_units)
+TEST(threshold_in_natural_units)
 {
     ck_assert_float_eq_tol(sale_threshold(0, 2, 0.25, 1, false), -0.693147f, 1e-6f);
     ck_assert_float_gt(-0.6931f, sale_threshold(0, 2, 0.25, 1, false));
@@ -85,11 +82,10 @@ START_TEST(threshold_in_natural_units)
     ck_assert_float_eq_tol(sale_threshold(3, 2, 0.25, 0.125, false), 3 - 8 * 0.693147f, 1e-5f);
     ck_assert_float_eq(sale_threshold(3, 2, 0.25, 1, true), f16_to_f32(f32_to_f16(2.306853f)));
 }
-END_TEST
 
 /* ---- 4-bit operands --------------------------------------------------------------------- */
 
-START_TEST(integers_round_half_to_even)
+TEST(integers_round_half_to_even)
 {
     const float x[6] = {7, 2.5f, 3.5f, -2.5f, 0.5f, 1.5f};
     const int want[6] = {7, 2, 4, -2, 0, 2};
@@ -111,9 +107,8 @@ START_TEST(integers_round_half_to_even)
     ck_assert_float_eq(z.sk[0], 1);
     sale_quant_free(&z);
 }
-END_TEST
 
-START_TEST(scale_groups)
+TEST(scale_groups)
 {
     const int first[] = {0, 1, 8, 9, 16, 17, 24, 25};
     bool lanes[32] = {false};
@@ -130,10 +125,9 @@ START_TEST(scale_groups)
         lanes[sale_lane(t)] = true;
     }
 }
-END_TEST
 
 /* Every scale is the largest smoothed value of its group over 7, whatever the length. */
-START_TEST(scales_cover_their_groups)
+TEST(scales_cover_their_groups)
 {
     const int64_t lengths[] = {1, 9, 16, 33, 64, 100};
     for (int i = 0; i < 6; i++) {
@@ -159,9 +153,8 @@ START_TEST(scales_cover_their_groups)
         free(x);
     }
 }
-END_TEST
 
-START_TEST(fp16_rounding_saturates)
+TEST(fp16_rounding_saturates)
 {
     for (uint32_t i = 0; i < 200000; i++) {
         uint32_t u = (uint32_t)rng_u64(3, 4, i);
@@ -173,7 +166,6 @@ START_TEST(fp16_rounding_saturates)
         ck_assert_msg(sale_fl16(x) == want, "%a: %a, expected %a", x, sale_fl16(x), want);
     }
 }
-END_TEST
 
 static float fl16(float x)
 {
@@ -204,7 +196,7 @@ static double exact_dot(const struct sale_quant *z, int64_t row, int64_t key)
 }
 
 /* |estimate - q . k'| <= sk/2 sum |q'| + sq/2 sum |k^| + sq sk / 2 + roundings to fp16. */
-START_TEST(estimate_error_is_bounded)
+TEST(estimate_error_is_bounded)
 {
     struct sim_head h;
     struct sale_quant z;
@@ -228,9 +220,8 @@ START_TEST(estimate_error_is_bounded)
     sale_quant_free(&z);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(equal_queries_are_estimated_by_the_correction_alone)
+TEST(equal_queries_are_estimated_by_the_correction_alone)
 {
     float q[64 * 16], k[64 * 16];
     struct sale_quant z;
@@ -248,9 +239,8 @@ START_TEST(equal_queries_are_estimated_by_the_correction_alone)
         }
     sale_quant_free(&z);
 }
-END_TEST
 
-START_TEST(equal_keys_have_estimate_zero)
+TEST(equal_keys_have_estimate_zero)
 {
     float q[64 * 16], k[64 * 16];
     struct sale_quant z;
@@ -267,7 +257,6 @@ START_TEST(equal_keys_have_estimate_zero)
     }
     sale_quant_free(&z);
 }
-END_TEST
 
 /* ---- selection -------------------------------------------------------------------------- */
 
@@ -337,7 +326,7 @@ static int64_t check_low_bit(const struct sim_head *h, double tau)
     return dropped;
 }
 
-START_TEST(low_bit_selection_equals_plain_loops)
+TEST(low_bit_selection_equals_plain_loops)
 {
     const double tau[] = {1e-4, 0.004, 0.05};
     struct sim_head h;
@@ -355,9 +344,8 @@ START_TEST(low_bit_selection_equals_plain_loops)
     ck_assert_int_gt(dropped, 0);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(largest_dot_product_fits)
+TEST(largest_dot_product_fits)
 {
     struct sim_head h;
     struct sale_quant z;
@@ -375,10 +363,9 @@ START_TEST(largest_dot_product_fits)
     check_low_bit(&h, 0.004);
     sim_head_free(&h);
 }
-END_TEST
 
 /* bits = 16 and fp32: keep iff max e^(S - m)/l > tau, in double and natural units. */
-START_TEST(exact_test_equals_the_relative_score)
+TEST(exact_test_equals_the_relative_score)
 {
     struct sim_head h;
     struct sale_head s;
@@ -419,11 +406,10 @@ START_TEST(exact_test_equals_the_relative_score)
     sale_head_free(&s);
     sim_head_free(&h);
 }
-END_TEST
 
 /* All scores 0: with 256 unmasked sink-local keys (odd query blocks) and tau = 1/256 the threshold
  * is exactly 0; with 192 (even ones) it is below. */
-START_TEST(score_on_the_threshold_is_dropped_by_official_and_kept_by_paper)
+TEST(score_on_the_threshold_is_dropped_by_official_and_kept_by_paper)
 {
     for (int strict = 0; strict < 2; strict++) {
         struct sim_head h;
@@ -446,9 +432,8 @@ START_TEST(score_on_the_threshold_is_dropped_by_official_and_kept_by_paper)
         sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(later_keys_enter_the_statistics_without_the_mask_only)
+TEST(later_keys_enter_the_statistics_without_the_mask_only)
 {
     struct sim_head h;
     struct sale_head a, b;
@@ -471,9 +456,8 @@ START_TEST(later_keys_enter_the_statistics_without_the_mask_only)
     sale_head_free(&b);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(smaller_tau_keeps_a_superset_at_every_width)
+TEST(smaller_tau_keeps_a_superset_at_every_width)
 {
     const double tau[] = {0.05, 0.008, 0.004, 0.001, 1e-4};
     const int bits[] = {4, 8, 16};
@@ -501,10 +485,9 @@ START_TEST(smaller_tau_keeps_a_superset_at_every_width)
         }
     sim_head_free(&h);
 }
-END_TEST
 
 /* 8 bits are closer to the exact test than 4. */
-START_TEST(wider_estimates_agree_better_with_the_exact_test)
+TEST(wider_estimates_agree_better_with_the_exact_test)
 {
     const int bits[] = {16, 8, 4};
     struct sim_head h;
@@ -533,7 +516,6 @@ START_TEST(wider_estimates_agree_better_with_the_exact_test)
     mask_free(&ref);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- whole method ----------------------------------------------------------------------- */
 
@@ -542,7 +524,7 @@ static void run(const struct sim_head *h, const char *text, struct record *r)
     run_text_carry(text, &h->in, NULL, 1, NULL, NULL, r);
 }
 
-START_TEST(short_prompts_and_tiny_tau_are_dense)
+TEST(short_prompts_and_tiny_tau_are_dense)
 {
     const struct {
         int64_t n;
@@ -567,9 +549,8 @@ START_TEST(short_prompts_and_tiny_tau_are_dense)
         sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(sparsity_counts_64_by_32_tiles)
+TEST(sparsity_counts_64_by_32_tiles)
 {
     struct sim_head h;
     struct record r;
@@ -585,9 +566,8 @@ START_TEST(sparsity_counts_64_by_32_tiles)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(adding_a_constant_to_the_keys_changes_nothing)
+TEST(adding_a_constant_to_the_keys_changes_nothing)
 {
     struct sim_head a, b;
     struct record ra, rb;
@@ -621,9 +601,8 @@ START_TEST(adding_a_constant_to_the_keys_changes_nothing)
     sim_head_free(&a2);
     sim_head_free(&b);
 }
-END_TEST
 
-START_TEST(heads_of_a_group_do_not_depend_on_their_numbers)
+TEST(heads_of_a_group_do_not_depend_on_their_numbers)
 {
     struct sim_head h;
     struct record a, b;
@@ -639,9 +618,8 @@ START_TEST(heads_of_a_group_do_not_depend_on_their_numbers)
     record_free(&b);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(int8_attention_is_close_on_the_same_mask)
+TEST(int8_attention_is_close_on_the_same_mask)
 {
     struct sim_head h;
     struct record exact, sage, alias;
@@ -663,9 +641,8 @@ START_TEST(int8_attention_is_close_on_the_same_mask)
     record_free(&alias);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(inapplicable_heads_are_skipped)
+TEST(inapplicable_heads_are_skipped)
 {
     const struct {
         int64_t nq;
@@ -687,7 +664,6 @@ START_TEST(inapplicable_heads_are_skipped)
         sim_head_free(&h);
     }
 }
-END_TEST
 
 /* ---- calibration ------------------------------------------------------------------------ */
 
@@ -706,7 +682,7 @@ static int answer(void *ctx, int i, double tau, bool *ok, struct err *err)
     return 0;
 }
 
-START_TEST(tau_is_halved_down_to_dense)
+TEST(tau_is_halved_down_to_dense)
 {
     const double want[] = {0.008, 0.004, 0.002, 0.001, 5e-4, 2.5e-4, 1.25e-4};
     struct sale_search s = {.theta = 0.4, .tau0 = 0.008, .tau_min = 1e-4};
@@ -726,7 +702,6 @@ START_TEST(tau_is_halved_down_to_dense)
     ck_assert_int_eq(rounds, 4);
     ck_assert_double_eq(tau, 0.002);
 }
-END_TEST
 
 static double calibrated_tau(const char *text, const struct head_in *in, int n)
 {
@@ -741,7 +716,7 @@ static double calibrated_tau(const char *text, const struct head_in *in, int n)
 
 /* The chosen tau is the first whose measured error, a replay with the same local stretch, is within
  * theta. */
-START_TEST(calibration_agrees_with_the_replayed_error)
+TEST(calibration_agrees_with_the_replayed_error)
 {
     struct sim_head h;
     struct record r;
@@ -763,40 +738,4 @@ START_TEST(calibration_agrees_with_the_replayed_error)
     ck_assert_double_eq(calibrated_tau("sale:dense_below=0:theta=1e-9:tau_min=0.0015", in, 2), 0);
     ck_assert_double_eq(calibrated_tau("sale:dense_below=0:theta=1e6:tau0=0.5", in, 1), 0.5);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("sale");
-    TCase *t = tcase_create("parts"), *w = tcase_create("method");
-    tcase_add_test(t, regions_of_query_blocks);
-    tcase_add_test(t, regions_partition_the_blocks);
-    tcase_add_test(t, tile_totals_and_ceilings);
-    tcase_add_test(t, threshold_in_natural_units);
-    tcase_add_test(t, integers_round_half_to_even);
-    tcase_add_test(t, scale_groups);
-    tcase_add_test(t, scales_cover_their_groups);
-    tcase_add_test(t, fp16_rounding_saturates);
-    tcase_add_test(t, estimate_error_is_bounded);
-    tcase_add_test(t, equal_queries_are_estimated_by_the_correction_alone);
-    tcase_add_test(t, equal_keys_have_estimate_zero);
-    tcase_add_test(t, low_bit_selection_equals_plain_loops);
-    tcase_add_test(t, largest_dot_product_fits);
-    tcase_add_test(t, exact_test_equals_the_relative_score);
-    tcase_add_test(t, score_on_the_threshold_is_dropped_by_official_and_kept_by_paper);
-    tcase_add_test(t, later_keys_enter_the_statistics_without_the_mask_only);
-    tcase_add_test(t, smaller_tau_keeps_a_superset_at_every_width);
-    tcase_add_test(t, wider_estimates_agree_better_with_the_exact_test);
-    tcase_add_test(w, short_prompts_and_tiny_tau_are_dense);
-    tcase_add_test(w, sparsity_counts_64_by_32_tiles);
-    tcase_add_test(w, adding_a_constant_to_the_keys_changes_nothing);
-    tcase_add_test(w, heads_of_a_group_do_not_depend_on_their_numbers);
-    tcase_add_test(w, int8_attention_is_close_on_the_same_mask);
-    tcase_add_test(w, inapplicable_heads_are_skipped);
-    tcase_add_test(w, tau_is_halved_down_to_dense);
-    tcase_add_test(w, calibration_agrees_with_the_replayed_error);
-    suite_add_tcase(s, t);
-    suite_add_tcase(s, w);
-    return s;
 }

@@ -23,7 +23,7 @@ static struct sample_config config(int64_t n, int chunks, double alpha)
 
 /* ---- parts ------------------------------------------------------------------------------ */
 
-START_TEST(slices_end_at_block_boundaries_and_at_the_prompt)
+TEST(slices_end_at_block_boundaries_and_at_the_prompt)
 {
     const struct {
         int64_t n, end[4];
@@ -42,9 +42,8 @@ START_TEST(slices_end_at_block_boundaries_and_at_the_prompt)
             ck_assert_int_eq(end[k + 1], cases[i].end[k]);
     }
 }
-END_TEST
 
-START_TEST(slice_ends_do_not_overflow_and_increase)
+TEST(slice_ends_do_not_overflow_and_increase)
 {
     struct sample_config c = config((int64_t)1 << 40, 64, 0.9);
     int64_t end[SAMPLE_MAX_CHUNKS + 1];
@@ -58,9 +57,8 @@ START_TEST(slice_ends_do_not_overflow_and_increase)
                 ck_assert_int_gt(end[i + 1], end[i]);
         }
 }
-END_TEST
 
-START_TEST(find_k_keeps_the_crossing_element)
+TEST(find_k_keeps_the_crossing_element)
 {
     const double score[4] = {0.5, 0.25, 0.125, 0.125};
     const double alpha[] = {0, 0.5, 0.7, 0.75, 0.76, 1};
@@ -79,7 +77,6 @@ START_TEST(find_k_keeps_the_crossing_element)
     ck_assert_int_eq(order[2], 0);
     ck_assert_int_eq(order[3], 3);
 }
-END_TEST
 
 /* Share of the rows of a block whose key at distance d lies on the diagonals of d's bin. */
 static double slash_share(enum sample_extend extend, int64_t d)
@@ -101,7 +98,7 @@ static double slash_share(enum sample_extend extend, int64_t d)
     return (double)on / 128;
 }
 
-START_TEST(diagonals_hold_the_stated_share_of_a_slash)
+TEST(diagonals_hold_the_stated_share_of_a_slash)
 {
     double cover1 = 0, cover2 = 0, centred = 0;
     for (int64_t r = 0; r < 128; r++) {
@@ -120,7 +117,6 @@ START_TEST(diagonals_hold_the_stated_share_of_a_slash)
     ck_assert_double_eq(slash_share(SAMPLE_COVER1, FAR), 0.296875);
     ck_assert_double_eq(slash_share(SAMPLE_CENTRED, FAR), 0.703125);
 }
-END_TEST
 
 static int64_t plan_blocks(const struct sample_plan *p)
 {
@@ -161,7 +157,7 @@ static double pure_slash_keep(const struct sample_plan *p, double *least)
     return sum;
 }
 
-START_TEST(pure_slash_is_kept_whole_by_cover2_only)
+TEST(pure_slash_is_kept_whole_by_cover2_only)
 {
     const struct {
         enum sample_extend extend;
@@ -189,7 +185,6 @@ START_TEST(pure_slash_is_kept_whole_by_cover2_only)
         sample_scores_free(&s);
     }
 }
-END_TEST
 
 /* ---- whole heads ------------------------------------------------------------------------ */
 
@@ -230,7 +225,7 @@ static void check_golden(const struct sim_head *h, const struct golden_row *g)
     record_free(&r);
 }
 
-START_TEST(golden_trace_4096)
+TEST(golden_trace_4096)
 {
     const struct golden_row rows[] = {
         {":chunks=1", "kc,ks=5,5", 206, 0.371247, 0.279077, 0.628847, 0.962066},
@@ -265,9 +260,8 @@ START_TEST(golden_trace_4096)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_trace_4000)
+TEST(golden_trace_4000)
 {
     const struct golden_row rows[] = {
         {":chunks=1", "kc,ks=6,6", 210, 0.382682, 0.280025, 0.641537, 0.963375},
@@ -280,7 +274,6 @@ START_TEST(golden_trace_4000)
         check_golden(&h, &rows[i]);
     sim_head_free(&h);
 }
-END_TEST
 
 static void golden_plan(int64_t n, struct sample_config *c, struct sample_plan *p)
 {
@@ -304,7 +297,7 @@ static void golden_plan(int64_t n, struct sample_config *c, struct sample_plan *
     sim_head_free(&h);
 }
 
-START_TEST(golden_columns_and_bins)
+TEST(golden_columns_and_bins)
 {
     const int col4096[] = {0, 15, 23, 24, 31, -1}, bin4096[] = {0, 7, 15, 16, 31, -1};
     const int col4000[] = {0, 15, 22, 23, 30, 31, -1}, bin4000[] = {0, 7, 14, 15, 30, 31, -1};
@@ -325,7 +318,6 @@ START_TEST(golden_columns_and_bins)
         sample_plan_free(&p);
     }
 }
-END_TEST
 
 /* Every block of a is in b. */
 static bool contained(const struct sample_plan *a, const struct sample_plan *b)
@@ -338,7 +330,7 @@ static bool contained(const struct sample_plan *a, const struct sample_plan *b)
     return true;
 }
 
-START_TEST(masks_are_nested)
+TEST(masks_are_nested)
 {
     const double alpha[] = {0.3, 0.6, 0.8, 0.9, 0.95, 0.99};
     struct sim_head h;
@@ -374,9 +366,8 @@ START_TEST(masks_are_nested)
     sample_scores_free(&s);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(uniform_rows)
+TEST(uniform_rows)
 {
     const struct {
         const char *options, *lists;
@@ -412,9 +403,8 @@ START_TEST(uniform_rows)
     sample_scores_free(&s);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(full_budget_is_dense)
+TEST(full_budget_is_dense)
 {
     struct sim_head h;
     struct record r;
@@ -426,7 +416,6 @@ START_TEST(full_budget_is_dense)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Entries of a row needed for a share 0.95 of its mass, summed over the rows. */
 static int64_t oracle_entries(int64_t n)
@@ -448,7 +437,7 @@ static int64_t oracle_entries(int64_t n)
     return sum;
 }
 
-START_TEST(oracle_of_the_golden_trace)
+TEST(oracle_of_the_golden_trace)
 {
     double a = (double)oracle_entries(4096), pairs = 4096.0 * 4097 / 2;
     ck_assert_double_eq_tol(a, 44170, 44);
@@ -456,9 +445,8 @@ START_TEST(oracle_of_the_golden_trace)
     ck_assert_double_eq_tol(1 - a / (4096.0 * 4096), 0.997367, 1e-5);
     ck_assert_double_eq_tol((double)oracle_entries(4000), 42038, 42);
 }
-END_TEST
 
-START_TEST(earlier_algorithm_on_the_golden_trace)
+TEST(earlier_algorithm_on_the_golden_trace)
 {
     struct sim_head h;
     struct sample_v2 v;
@@ -480,9 +468,8 @@ START_TEST(earlier_algorithm_on_the_golden_trace)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(short_prompts_stay_dense)
+TEST(short_prompts_stay_dense)
 {
     const struct {
         int64_t n;
@@ -504,9 +491,8 @@ START_TEST(short_prompts_stay_dense)
         sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
+TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
 {
     const struct {
         const char *text, *same;
@@ -530,11 +516,10 @@ START_TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
     }
     sim_head_free(&h);
 }
-END_TEST
 
 /* The last rows of a prompt as a chunk of their own: with one slice, which is the same in both, the
  * lists are equal, so every row keeps what it keeps in the whole prompt. */
-START_TEST(prompt_chunk_uses_absolute_positions)
+TEST(prompt_chunk_uses_absolute_positions)
 {
     enum { N = 1100 };
     struct sim_head whole, part;
@@ -559,9 +544,8 @@ START_TEST(prompt_chunk_uses_absolute_positions)
     }
     sim_head_free(&whole);
 }
-END_TEST
 
-START_TEST(bidirectional_heads_are_skipped)
+TEST(bidirectional_heads_are_skipped)
 {
     struct sim_head h;
     struct record r;
@@ -573,9 +557,8 @@ START_TEST(bidirectional_heads_are_skipped)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(strict_counts_rows_without_a_key)
+TEST(strict_counts_rows_without_a_key)
 {
     enum { N = 1024 };
     struct sim_head h;
@@ -609,11 +592,10 @@ START_TEST(strict_counts_rows_without_a_key)
     sample_scores_free(&s);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- offline search --------------------------------------------------------------------- */
 
-START_TEST(search_reports_what_the_replay_measures)
+TEST(search_reports_what_the_replay_measures)
 {
     struct sim_head h;
     struct sample_choice c;
@@ -641,9 +623,8 @@ START_TEST(search_reports_what_the_replay_measures)
     ck_assert_double_eq(c.alpha_c, 1);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(calibrate_writes_a_triple)
+TEST(calibrate_writes_a_triple)
 {
     struct sim_head h[2];
     struct err err = {0};
@@ -665,34 +646,4 @@ START_TEST(calibrate_writes_a_triple)
     json_decref(doc);
     for (int i = 0; i < 2; i++)
         sim_head_free(&h[i]);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("sampleattention");
-    TCase *parts = tcase_create("parts"), *heads = tcase_create("heads");
-    tcase_add_test(parts, slices_end_at_block_boundaries_and_at_the_prompt);
-    tcase_add_test(parts, slice_ends_do_not_overflow_and_increase);
-    tcase_add_test(parts, find_k_keeps_the_crossing_element);
-    tcase_add_test(parts, diagonals_hold_the_stated_share_of_a_slash);
-    tcase_add_test(parts, pure_slash_is_kept_whole_by_cover2_only);
-    tcase_add_test(heads, golden_trace_4096);
-    tcase_add_test(heads, golden_trace_4000);
-    tcase_add_test(heads, golden_columns_and_bins);
-    tcase_add_test(heads, masks_are_nested);
-    tcase_add_test(heads, uniform_rows);
-    tcase_add_test(heads, full_budget_is_dense);
-    tcase_add_test(heads, oracle_of_the_golden_trace);
-    tcase_add_test(heads, earlier_algorithm_on_the_golden_trace);
-    tcase_add_test(heads, short_prompts_stay_dense);
-    tcase_add_test(heads, presets_follow_the_prompt_length_and_yield_to_explicit_values);
-    tcase_add_test(heads, prompt_chunk_uses_absolute_positions);
-    tcase_add_test(heads, bidirectional_heads_are_skipped);
-    tcase_add_test(heads, strict_counts_rows_without_a_key);
-    tcase_add_test(heads, search_reports_what_the_replay_measures);
-    tcase_add_test(heads, calibrate_writes_a_triple);
-    suite_add_tcase(s, parts);
-    suite_add_tcase(s, heads);
-    return s;
 }

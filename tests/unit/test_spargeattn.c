@@ -11,7 +11,7 @@
 
 /* ---- self-similarity ------------------------------------------------------------------------ */
 
-START_TEST(unit_vectors_have_similarity_one_over_n)
+TEST(unit_vectors_have_similarity_one_over_n)
 {
     float *x = calloc(128 * 128, sizeof *x);
     for (int a = 0; a < 64; a++)
@@ -27,9 +27,8 @@ START_TEST(unit_vectors_have_similarity_one_over_n)
     ck_assert_double_eq(block_cosine(x, 128, 64, NULL), 1.0 / 64);
     free(x);
 }
-END_TEST
 
-START_TEST(similarity_of_simple_blocks)
+TEST(similarity_of_simple_blocks)
 {
     float same[64 * 3], opposite[64 * 2], angle[64 * 2], scaled[64 * 2];
     double c = cos(acos(-1) / 3), s = sin(acos(-1) / 3);
@@ -57,9 +56,8 @@ START_TEST(similarity_of_simple_blocks)
     r.paper = true;
     ck_assert(sparge_similar(&r, 0, true));
 }
-END_TEST
 
-START_TEST(random_directions)
+TEST(random_directions)
 {
     for (int d = 64; d <= 128; d += 64) {
         double sum = 0, sq = 0;
@@ -74,9 +72,8 @@ START_TEST(random_directions)
         free(x);
     }
 }
-END_TEST
 
-START_TEST(closed_form_is_the_double_sum)
+TEST(closed_form_is_the_double_sum)
 {
     float *x = normals(6, 70 * 33);
     double sum = 0;
@@ -96,9 +93,8 @@ START_TEST(closed_form_is_the_double_sum)
     ck_assert_double_eq_tol(block_cosine(x, 70, 33, NULL) / sum, 1, 1e-12);
     free(x);
 }
-END_TEST
 
-START_TEST(zero_rows_and_partial_blocks_are_never_similar)
+TEST(zero_rows_and_partial_blocks_are_never_similar)
 {
     bool zero;
     float x[4] = {1, 0, 0, 0};
@@ -115,11 +111,10 @@ START_TEST(zero_rows_and_partial_blocks_are_never_similar)
     float none[4] = {0};
     ck_assert_double_eq(block_mean_share(none, 2, 2), 1);
 }
-END_TEST
 
 /* ---- cut and map ---------------------------------------------------------------------------- */
 
-START_TEST(cut_keeps_at_most_tau)
+TEST(cut_keeps_at_most_tau)
 {
     static const float p[] = {0.5f, 0.25f, 0.125f, 0.125f}, three[] = {0.5f, 0.3f, 0.2f};
     static const struct {
@@ -143,18 +138,16 @@ START_TEST(cut_keeps_at_most_tau)
     r.tau = 0.5;
     ck_assert_int_eq(sparge_cut(&r, p, 4, NULL), 1);
 }
-END_TEST
 
-START_TEST(equal_probabilities_go_to_the_lower_block)
+TEST(equal_probabilities_go_to_the_lower_block)
 {
     struct sparge_entry e[] = {{0.125f, 3}, {0.5f, 0}, {0.125f, 2}, {0.25f, 1}};
     sparge_sort(e, 4);
     for (int j = 0; j < 4; j++)
         ck_assert_int_eq(e[j].j, j);
 }
-END_TEST
 
-START_TEST(topk_truncates_a_float_product)
+TEST(topk_truncates_a_float_product)
 {
     static const struct {
         double share;
@@ -168,7 +161,6 @@ START_TEST(topk_truncates_a_float_product)
         ck_assert_int_eq(sparge_cut(&r, p, c[i].n, NULL), c[i].kept);
     }
 }
-END_TEST
 
 static int64_t admissible_count(const struct sparge_rules *r, int64_t i)
 {
@@ -178,7 +170,7 @@ static int64_t admissible_count(const struct sparge_rules *r, int64_t i)
     return j;
 }
 
-START_TEST(causal_tiles)
+TEST(causal_tiles)
 {
     static const struct {
         int64_t n, causal, all;
@@ -206,7 +198,6 @@ START_TEST(causal_tiles)
     dense = 1 - 72.0 / (double)sparge_native_tiles(8, 16, true);
     ck_assert_double_eq(dense, 0);
 }
-END_TEST
 
 /* Kept tiles of all query blocks. */
 static int64_t kept_tiles(struct sparge *s)
@@ -220,7 +211,7 @@ static int64_t kept_tiles(struct sparge *s)
     return kept;
 }
 
-START_TEST(causal_topk_counts)
+TEST(causal_topk_counts)
 {
     static const struct {
         const char *topk;
@@ -249,9 +240,8 @@ START_TEST(causal_topk_counts)
     free(q);
     free(k);
 }
-END_TEST
 
-START_TEST(partial_blocks_are_kept)
+TEST(partial_blocks_are_kept)
 {
     float *q = normals(1, 200 * 64), *k = normals(2, 200 * 64);
     struct head_in in = plain_head(q, k, 200, 64, false);
@@ -272,9 +262,8 @@ START_TEST(partial_blocks_are_kept)
     free(q);
     free(k);
 }
-END_TEST
 
-START_TEST(extreme_budgets_keep_everything)
+TEST(extreme_budgets_keep_everything)
 {
     static const char *const text[] = {"theta=1", "theta=-1:tau=1", "profile=paper:theta=0:tau=1",
                                        "theta=-1:tau=1:arch=sm90", "dense=1:tau=0"};
@@ -293,9 +282,8 @@ START_TEST(extreme_budgets_keep_everything)
     free(q);
     free(k);
 }
-END_TEST
 
-START_TEST(map_rules_by_brute_force)
+TEST(map_rules_by_brute_force)
 {
     struct sim_head h;
     struct err err = {0};
@@ -339,11 +327,10 @@ START_TEST(map_rules_by_brute_force)
     sparge_free(s);
     sim_head_free(&h);
 }
-END_TEST
 
 /* x_i = 1 / (4 (i + 20)). Counts of sums on a GPU, from tests/data/gpu_sums.py; rows = rows of the
  * map of all heads. A sequential bf16 sum stands still at 0.5 and keeps everything above it. */
-START_TEST(sixteen_bit_running_sums_are_those_of_a_gpu)
+TEST(sixteen_bit_running_sums_are_those_of_a_gpu)
 {
     enum { N = 1000 };
     static const double tau[] = {0.3, 0.5, 0.7, 0.8, 0.9, 0.95};
@@ -372,11 +359,10 @@ START_TEST(sixteen_bit_running_sums_are_those_of_a_gpu)
             ck_assert_int_eq(sparge_cut(&r, x, N, NULL), c[i].kept[t]);
         }
 }
-END_TEST
 
 /* Share of blocks kept at tau 0.9, mean over rows of softmax of 1.2 normal: .53 in float whatever
  * the length; bf16 loses sparsity from about 1024 key blocks on, fp16 does not. */
-START_TEST(bf16_sums_lose_sparsity_in_long_rows)
+TEST_N(bf16_sums_lose_sparsity_in_long_rows, 3)
 {
     enum { MOST = 2048, ROWS = 32 };
     static const struct {
@@ -408,10 +394,9 @@ START_TEST(bf16_sums_lose_sparsity_in_long_rows)
     ck_assert_double_eq_tol(kept[1], c[_i].bf16, 0.02);
     ck_assert_double_eq_tol(kept[2], c[_i].f16, 0.01);
 }
-END_TEST
 
 /* The sum's tree depends on how many rows the maps of all heads have. */
-START_TEST(chunks_of_the_running_sum)
+TEST(chunks_of_the_running_sum)
 {
     static const int64_t c[][3] = {{1, 1, 32},         {1000, 1000, 32}, {1000, 500, 64},
                                    {1000, 256, 64},    {1000, 64, 128},  {2048, 1, 1024},
@@ -431,9 +416,8 @@ START_TEST(chunks_of_the_running_sum)
     }
     free(x);
 }
-END_TEST
 
-START_TEST(input_grid_rounds_the_map)
+TEST(input_grid_rounds_the_map)
 {
     struct sim_head h;
     struct err err = {0};
@@ -453,32 +437,4 @@ START_TEST(input_grid_rounds_the_map)
         ck_assert_float_eq(s->q[i], dtype_round(DT_F16, h.q[i]));
     sparge_free(s);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("spargeattn");
-    TCase *a = tcase_create("similarity");
-    TCase *b = tcase_create("map");
-    tcase_add_test(a, unit_vectors_have_similarity_one_over_n);
-    tcase_add_test(a, similarity_of_simple_blocks);
-    tcase_add_test(a, random_directions);
-    tcase_add_test(a, closed_form_is_the_double_sum);
-    tcase_add_test(a, zero_rows_and_partial_blocks_are_never_similar);
-    tcase_add_test(b, cut_keeps_at_most_tau);
-    tcase_add_test(b, equal_probabilities_go_to_the_lower_block);
-    tcase_add_test(b, topk_truncates_a_float_product);
-    tcase_add_test(b, causal_tiles);
-    tcase_add_test(b, causal_topk_counts);
-    tcase_add_test(b, partial_blocks_are_kept);
-    tcase_add_test(b, extreme_budgets_keep_everything);
-    tcase_add_test(b, map_rules_by_brute_force);
-    tcase_add_test(b, sixteen_bit_running_sums_are_those_of_a_gpu);
-    tcase_add_loop_test(b, bf16_sums_lose_sparsity_in_long_rows, 0, 3);
-    tcase_add_test(b, chunks_of_the_running_sum);
-    tcase_add_test(b, input_grid_rounds_the_map);
-    suite_add_tcase(s, a);
-    suite_add_tcase(s, b);
-    return s;
 }

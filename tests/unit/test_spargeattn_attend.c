@@ -41,7 +41,7 @@ static double filtered_tiles(double pv, int tail, double *out)
     return tiles;
 }
 
-START_TEST(filter_counts)
+TEST(filter_counts)
 {
     double out, unfiltered, wide;
     ck_assert_double_eq(filtered_tiles(12, 1, &out), 4);
@@ -59,7 +59,6 @@ START_TEST(filter_counts)
     }
     ck_assert_double_eq_tol(unfiltered, o / l, 1e-14);
 }
-END_TEST
 
 /* The rules of filter 2 on one query block, without tiles of products: plain loops. */
 static double reference_block(const struct attn_in *in, int64_t row0, int64_t rows, int64_t bk,
@@ -117,7 +116,7 @@ static double reference_block(const struct attn_in *in, int64_t row0, int64_t ro
     return tiles;
 }
 
-START_TEST(filter_by_brute_force)
+TEST(filter_by_brute_force)
 {
     enum { N = 1300, D = 24 }; /* longer than what is taken at once */
     static const struct {
@@ -190,9 +189,8 @@ START_TEST(filter_by_brute_force)
     free(k);
     free(v);
 }
-END_TEST
 
-START_TEST(sparsities_from_counts)
+TEST(sparsities_from_counts)
 {
     struct metrics_acc acc;
     struct mask m = {0};
@@ -214,9 +212,8 @@ START_TEST(sparsities_from_counts)
     metrics_free(&acc);
     record_free(&r);
 }
-END_TEST
 
-START_TEST(scopes_and_tails_of_the_presets)
+TEST(scopes_and_tails_of_the_presets)
 {
     static const struct {
         const char *text;
@@ -241,9 +238,8 @@ START_TEST(scopes_and_tails_of_the_presets)
         ck_assert_int_eq(r.scope, c[i].scope);
     }
 }
-END_TEST
 
-START_TEST(lambda_is_pv_in_nats)
+TEST(lambda_is_pv_in_nats)
 {
     ck_assert_double_eq_tol(params_of("lambda=-5").pv, 7.213475, 1e-6);
     ck_assert_double_eq_tol(params_of("lambda=-34.657").pv, 50, 1e-3);
@@ -263,11 +259,10 @@ START_TEST(lambda_is_pv_in_nats)
                  &err, ERR_USAGE, "l2");
     method_runs_free(runs, n);
 }
-END_TEST
 
 /* ---- whole method --------------------------------------------------------------------------- */
 
-START_TEST(full_budget_is_dense)
+TEST(full_budget_is_dense)
 {
     static const char *const text[] = {"theta=1", "theta=1:pv=off", "theta=1:arch=sm90",
                                        "profile=paper:theta=1:tau=1"};
@@ -288,9 +283,8 @@ START_TEST(full_budget_is_dense)
     }
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(density_native_is_the_official_count)
+TEST(density_native_is_the_official_count)
 {
     struct sim_head h;
     struct record r;
@@ -313,7 +307,6 @@ START_TEST(density_native_is_the_official_count)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Query block 1 keeps key block 3 only, which its first 64 rows cannot see. */
 static void dead_head(struct sim_head *h)
@@ -345,7 +338,7 @@ static int copy_rows(void *ctx, const struct mask *m, const double *out, const d
     return 0;
 }
 
-START_TEST(rows_without_a_visible_key)
+TEST(rows_without_a_visible_key)
 {
     struct sim_head h;
     struct err err = {0};
@@ -375,9 +368,8 @@ START_TEST(rows_without_a_visible_key)
     free(out);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(empty_rows_exist_in_the_paper_profile_only)
+TEST(empty_rows_exist_in_the_paper_profile_only)
 {
     struct sim_head h;
     struct err err = {0};
@@ -388,9 +380,8 @@ START_TEST(empty_rows_exist_in_the_paper_profile_only)
     ck_assert_double_eq(sparge_metric("theta=-1:tau=0", &h, "density_tile"), 0.25);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(token_order_changes_masks_not_dense_attention)
+TEST(token_order_changes_masks_not_dense_attention)
 {
     struct sim_head h, text;
     struct record r;
@@ -418,9 +409,8 @@ START_TEST(token_order_changes_masks_not_dense_attention)
     sim_head_free(&h);
     sim_head_free(&text);
 }
-END_TEST
 
-START_TEST(causal_rectangles_are_skipped)
+TEST(causal_rectangles_are_skipped)
 {
     struct sim_head h;
     struct record r;
@@ -437,11 +427,10 @@ START_TEST(causal_rectangles_are_skipped)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- quantised arithmetic ------------------------------------------------------------------- */
 
-START_TEST(quantised_errors_are_small_and_ordered)
+TEST(quantised_errors_are_small_and_ordered)
 {
     struct sim_head h;
     struct err err = {0};
@@ -463,9 +452,8 @@ START_TEST(quantised_errors_are_small_and_ordered)
     ck_assert_double_ge(rough, one * 0.9);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(half_precision_output_is_delivered)
+TEST(half_precision_output_is_delivered)
 {
     struct sim_head h;
     struct record r;
@@ -477,10 +465,9 @@ START_TEST(half_precision_output_is_delivered)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* e4m3 drops what lies 2^18.807 below the maximum, so a wider filter changes only the row sum. */
-START_TEST(wide_filter_changes_only_the_sum)
+TEST(wide_filter_changes_only_the_sum)
 {
     enum { N = 256, D = 16 };
     struct sim_head h;
@@ -519,31 +506,4 @@ START_TEST(wide_filter_changes_only_the_sum)
     }
     free(x);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("spargeattn_attend");
-    TCase *a = tcase_create("filter");
-    TCase *b = tcase_create("method");
-    TCase *c = tcase_create("arithmetic");
-    tcase_add_test(a, filter_counts);
-    tcase_add_test(a, filter_by_brute_force);
-    tcase_add_test(a, sparsities_from_counts);
-    tcase_add_test(a, scopes_and_tails_of_the_presets);
-    tcase_add_test(a, lambda_is_pv_in_nats);
-    tcase_add_test(b, full_budget_is_dense);
-    tcase_add_test(b, density_native_is_the_official_count);
-    tcase_add_test(b, rows_without_a_visible_key);
-    tcase_add_test(b, empty_rows_exist_in_the_paper_profile_only);
-    tcase_add_test(b, token_order_changes_masks_not_dense_attention);
-    tcase_add_test(b, causal_rectangles_are_skipped);
-    tcase_add_test(c, quantised_errors_are_small_and_ordered);
-    tcase_add_test(c, half_precision_output_is_delivered);
-    tcase_add_test(c, wide_filter_changes_only_the_sum);
-    suite_add_tcase(s, a);
-    suite_add_tcase(s, b);
-    suite_add_tcase(s, c);
-    return s;
 }

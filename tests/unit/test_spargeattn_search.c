@@ -25,7 +25,7 @@ static int fake_eval(void *ctx, double tau, double pv, double *l1, double *spars
     return 0;
 }
 
-START_TEST(bisection_points)
+TEST(bisection_points)
 {
     struct err err = {0};
     double x, sparsity;
@@ -55,9 +55,8 @@ START_TEST(bisection_points)
     ck_assert_double_eq_tol(x, 49.9707, 1e-4);
     ck_assert_double_eq(f.tau[0], 0.3);
 }
-END_TEST
 
-START_TEST(bins_of_theta)
+TEST(bins_of_theta)
 {
     struct sparge_point best, p[] = {
                                   {-1, 0.5, 20, 0.5},
@@ -81,7 +80,6 @@ START_TEST(bins_of_theta)
     sparge_pick(swapped, 4, SPARGE_BIN_SUM, &best);
     ck_assert_double_eq(best.theta, -1 + 3.0 / 16);
 }
-END_TEST
 
 static json_t *calibrated(const char *text, const struct head_in *samples, int n)
 {
@@ -105,7 +103,7 @@ static double number(const json_t *o, const char *key)
     return json_number_value(json_object_get(o, key));
 }
 
-START_TEST(calibrated_head_keeps_the_bound)
+TEST(calibrated_head_keeps_the_bound)
 {
     static const char *const text[] = {"l1=0.3:l2=0.35", "search=grid:l1=0.3:l2=0.35",
                                        "profile=paper:l1=0.3:l2=0.35",
@@ -131,9 +129,8 @@ START_TEST(calibrated_head_keeps_the_bound)
     }
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(impossible_bound_makes_the_head_dense)
+TEST(impossible_bound_makes_the_head_dense)
 {
     struct sim_head h;
     struct err err = {0};
@@ -145,9 +142,8 @@ START_TEST(impossible_bound_makes_the_head_dense)
     json_decref(doc);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(branches_of_a_step_are_one_input)
+TEST(branches_of_a_step_are_one_input)
 {
     static const struct {
         int step;
@@ -165,10 +161,9 @@ START_TEST(branches_of_a_step_are_one_input)
         if (c[i].size)
             ck_assert_int_eq(sparge_input_size(in, 8, i), c[i].size);
 }
-END_TEST
 
 /* Two equal branches have the error and the sparsity of one; equal inputs give equal points. */
-START_TEST(repeated_samples_change_nothing)
+TEST(repeated_samples_change_nothing)
 {
     struct sim_head h;
     struct err err = {0};
@@ -186,10 +181,9 @@ START_TEST(repeated_samples_change_nothing)
     json_decref(one);
     sim_head_free(&h);
 }
-END_TEST
 
 /* A head that an input made dense stays dense: later inputs are not looked at. */
-START_TEST(dense_is_for_good)
+TEST(dense_is_for_good)
 {
     struct sim_head h[2];
     struct err err = {0};
@@ -212,9 +206,8 @@ START_TEST(dense_is_for_good)
     sim_head_free(&h[0]);
     sim_head_free(&h[1]);
 }
-END_TEST
 
-START_TEST(calibrate_refuses_topk)
+TEST(calibrate_refuses_topk)
 {
     struct sparge_params p = params_of("select=topk");
     struct method_ctx ctx = {0};
@@ -228,21 +221,4 @@ START_TEST(calibrate_refuses_topk)
     p = params_of("");
     ck_assert_int_eq(sparge_calibrate(&ctx, &p, &in, 1, &w, &err), METHOD_SKIP);
     buf_free(&b);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("spargeattn_search");
-    TCase *t = tcase_create("search");
-    tcase_add_test(t, bisection_points);
-    tcase_add_test(t, bins_of_theta);
-    tcase_add_test(t, calibrated_head_keeps_the_bound);
-    tcase_add_test(t, impossible_bound_makes_the_head_dense);
-    tcase_add_test(t, branches_of_a_step_are_one_input);
-    tcase_add_test(t, repeated_samples_change_nothing);
-    tcase_add_test(t, dense_is_for_good);
-    tcase_add_test(t, calibrate_refuses_topk);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -25,7 +25,7 @@ static struct kmeans line_of(const float *centroids, int64_t n, int64_t k)
     return m;
 }
 
-START_TEST(kmeans_by_hand)
+TEST(kmeans_by_hand)
 {
     static const float x[] = {0, 1, 10, 11}, start[] = {0, 10};
     struct err err = {0};
@@ -48,9 +48,8 @@ START_TEST(kmeans_by_hand)
     ck_assert_int_eq(m.iterations, 2);
     kmeans_free(&m);
 }
-END_TEST
 
-START_TEST(equal_centroids_leave_one_empty)
+TEST(equal_centroids_leave_one_empty)
 {
     static const float x[] = {0, 1, 10, 11}, start[] = {0, 0};
     struct err err = {0};
@@ -64,11 +63,10 @@ START_TEST(equal_centroids_leave_one_empty)
     ck_assert_float_eq(m.centroids[1], 0);
     kmeans_free(&m);
 }
-END_TEST
 
 /* Tokens that were drawn twice as centroids: the copies stay empty, wherever BLAS puts them in its
  * tiles of rows and columns. */
-START_TEST(copies_of_a_centroid_stay_empty)
+TEST_N(copies_of_a_centroid_stay_empty, 20)
 {
     enum { D = 80 };
     static const int64_t tokens[] = {1, 3, 16, 200, 300}, clusters[] = {33, 70, 220, 257};
@@ -90,11 +88,10 @@ START_TEST(copies_of_a_centroid_stay_empty)
     kmeans_free(&m);
     free(x);
 }
-END_TEST
 
 /* Labels with the norms of the published bf16 kernel, from tests/data/gpu_sums.py; with
  * exact norms 75, 86 and 151 of the 600 labels are others. */
-START_TEST(labels_with_the_norms_of_the_bf16_kernel)
+TEST_N(labels_with_the_norms_of_the_bf16_kernel, 3)
 {
     enum { N = 600, K = 48, MAX_D = 128 };
     static const struct {
@@ -120,10 +117,9 @@ START_TEST(labels_with_the_norms_of_the_bf16_kernel)
         kmeans_free(&m);
     }
 }
-END_TEST
 
 /* A step below the tolerance is not taken. */
-START_TEST(small_movements_are_dropped)
+TEST(small_movements_are_dropped)
 {
     static const float x[] = {0, 1, 10, 11}, start[] = {0, 10};
     struct err err = {0};
@@ -135,10 +131,9 @@ START_TEST(small_movements_are_dropped)
     ck_assert_int_eq(m.sizes[0], 2);
     kmeans_free(&m);
 }
-END_TEST
 
 /* Lloyd's algorithm in double; values are multiples of 1/8, so that float products are exact. */
-START_TEST(kmeans_follows_the_plain_algorithm)
+TEST_N(kmeans_follows_the_plain_algorithm, 3)
 {
     enum { N = 700, K = 9, D = 5 };
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
@@ -184,11 +179,10 @@ START_TEST(kmeans_follows_the_plain_algorithm)
     }
     kmeans_free(&m);
 }
-END_TEST
 
 /* ---- maps ----------------------------------------------------------------------------------- */
 
-START_TEST(prefixes_by_hand)
+TEST_N(prefixes_by_hand, 6)
 {
     static const struct {
         float p[4];
@@ -205,9 +199,8 @@ START_TEST(prefixes_by_hand)
     cut.bf16_sums = true;
     ck_assert_int_eq(svg2_prefix(&cut, cases[_i].p, cases[_i].n), cases[_i].kept);
 }
-END_TEST
 
-START_TEST(a_share_of_clusters_is_always_kept)
+TEST(a_share_of_clusters_is_always_kept)
 {
     static float p[1000] = {1};
     struct svg2_cut cut = {.top_p = 0.9, .min_share = 0.10, .dtype = DT_F32};
@@ -217,12 +210,11 @@ START_TEST(a_share_of_clusters_is_always_kept)
     cut.min_share = 0.5;
     ck_assert_int_eq(svg2_prefix(&cut, p, 9), 4);
 }
-END_TEST
 
 /* x_i = 1 / (4 (i + 20)). Entries kept by the sum of a GPU in bf16, from tests/data/gpu_sums.py;
  * a sequential bf16 sum stands still at 0.5 and keeps all 1000. top_p acts as the bf16 number next
  * to it: 0.9 as 0.8984. */
-START_TEST(running_sums_in_bf16)
+TEST(running_sums_in_bf16)
 {
     enum { N = 1000 };
     static const struct {
@@ -242,9 +234,8 @@ START_TEST(running_sums_in_bf16)
         ck_assert_int_eq(svg2_prefix(&cut, x, N), c[i].bf16);
     }
 }
-END_TEST
 
-START_TEST(weights_count_the_tokens_of_a_cluster)
+TEST(weights_count_the_tokens_of_a_cluster)
 {
     struct err err = {0};
     float q[] = {1, 2}, p[2];
@@ -267,10 +258,9 @@ START_TEST(weights_count_the_tokens_of_a_cluster)
     ck_assert_float_eq(p[1], 0);
     kmeans_free(&keys);
 }
-END_TEST
 
 /* q.k = 257 is 256 in bf16 (ties to even), so that two scores become one; 0.3 is 0.30078. */
-START_TEST(scores_are_rounded_twice)
+TEST(scores_are_rounded_twice)
 {
     struct err err = {0};
     float q[] = {1, 1}, p[2];
@@ -291,9 +281,8 @@ START_TEST(scores_are_rounded_twice)
     ck_assert_float_eq_tol(p[0], 1 / (1 + expf(-0.30078125f)), 1e-6f);
     kmeans_free(&keys);
 }
-END_TEST
 
-START_TEST(ties_of_the_map_go_to_the_lower_cluster)
+TEST(ties_of_the_map_go_to_the_lower_cluster)
 {
     struct err err = {0};
     struct kmeans q, k;
@@ -313,7 +302,6 @@ START_TEST(ties_of_the_map_go_to_the_lower_cluster)
     kmeans_free(&q);
     kmeans_free(&k);
 }
-END_TEST
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
@@ -332,7 +320,7 @@ static void video_head(uint64_t seed, int64_t words, int place, struct sim_head 
 #define RULE "svg2:preset=none:qc=6:kc=12:top_p=0.5"
 
 /* The mask from clusters that are made here with the same start. */
-START_TEST(masks_follow_the_clusters)
+TEST_N(masks_follow_the_clusters, 2)
 {
     struct err err = {0};
     struct sim_head h;
@@ -390,11 +378,10 @@ START_TEST(masks_follow_the_clusters)
     kmeans_free(&k);
     sim_head_free(&h);
 }
-END_TEST
 
 /* emulate=bf16 rounds a float trace as a bf16 one, whose clusters and map are then the same; it
  * has the running sum of cumsum=bf16. */
-START_TEST(emulation_is_that_of_a_bf16_trace)
+TEST(emulation_is_that_of_a_bf16_trace)
 {
     static const char *const same[] = {RULE ":emulate=bf16", RULE ":emulate=bf16:cumsum=bf16"};
     struct sim_head h;
@@ -422,9 +409,8 @@ START_TEST(emulation_is_that_of_a_bf16_trace)
     free(got);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(one_cluster_or_all_mass_is_dense)
+TEST_N(one_cluster_or_all_mass_is_dense, 3)
 {
     static const char *const texts[] = {"svg2:preset=none:qc=1:kc=1", RULE ":top_p=1",
                                         RULE ":min_kc=1"};
@@ -442,10 +428,9 @@ START_TEST(one_cluster_or_all_mass_is_dense)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Prompt tokens see and are seen by everything but padding; padding sees padding. */
-START_TEST(text_is_kept_and_padding_counts_in_the_published_number)
+TEST(text_is_kept_and_padding_counts_in_the_published_number)
 {
     struct sim_head h;
     struct record r;
@@ -464,11 +449,10 @@ START_TEST(text_is_kept_and_padding_counts_in_the_published_number)
     free(bits);
     sim_head_free(&h);
 }
-END_TEST
 
 /* With one query cluster its centroid is the mean query, whatever token it started from: query
  * heads of one key head then share their masks, since they share the key clusters. */
-START_TEST(keys_are_clustered_once_per_key_head)
+TEST(keys_are_clustered_once_per_key_head)
 {
     struct sim_head h;
     struct record r;
@@ -494,9 +478,8 @@ START_TEST(keys_are_clustered_once_per_key_head)
     free(b);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(later_steps_start_from_the_last_centroids)
+TEST(later_steps_start_from_the_last_centroids)
 {
     struct sim_head h;
     struct record r;
@@ -526,9 +509,8 @@ START_TEST(later_steps_start_from_the_last_centroids)
     carry_end(&carry);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(iterations_are_limited)
+TEST(iterations_are_limited)
 {
     struct sim_head h;
     struct record r;
@@ -542,9 +524,8 @@ START_TEST(iterations_are_limited)
     }
     carry_end(&carry);
 }
-END_TEST
 
-START_TEST(first_steps_and_layers_are_dense)
+TEST(first_steps_and_layers_are_dense)
 {
     static const char *const rule = "svg2:qc=6:kc=12"; /* wan-t2v-720p: 10 of 50 steps, no warm */
     static const char *const warm = "svg2:preset=wan-i2v-480p:qc=6:kc=12";
@@ -587,7 +568,6 @@ START_TEST(first_steps_and_layers_are_dense)
     carry_end(&carry);
     sim_head_free(&h);
 }
-END_TEST
 
 /* What a device gives of 3 and 4 clusters, in its layout (core/rules.h): every token in cluster 1,
  * which keeps the key clusters 1 and 2. */
@@ -604,7 +584,7 @@ static void make_own(int64_t video, int64_t d, struct accel_own *own)
     map[4 + 1] = map[4 + 2] = 1;
 }
 
-START_TEST(a_device_clusters)
+TEST(a_device_clusters)
 {
     struct err err = {0};
     struct sim_head h;
@@ -679,11 +659,10 @@ START_TEST(a_device_clusters)
     method_runs_free(runs, n);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Operands of float32 that lie on a device are bf16 there: it clusters them, and where it does not
  * the clusters here are those of rounded tokens. */
-START_TEST(operands_on_a_device_are_bf16)
+TEST(operands_on_a_device_are_bf16)
 {
     static const struct accel_operands there = {0};
     struct err err = {0};
@@ -736,9 +715,8 @@ START_TEST(operands_on_a_device_are_bf16)
     method_runs_free(runs, n_runs);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(other_inputs_are_skipped)
+TEST(other_inputs_are_skipped)
 {
     struct sim_head h;
     struct record r;
@@ -756,7 +734,6 @@ START_TEST(other_inputs_are_skipped)
     assert_skipped(&r, "text in front");
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- guidance branches ---------------------------------------------------------------------- */
 
@@ -808,7 +785,7 @@ static double cold_starts(const char *text, const char *branch, int64_t want)
 
 /* Step 0 of 2 branches, 3 layers, 2 heads: the second branch goes on from the first one's
  * centroids, or starts on its own. */
-START_TEST(branches_share_their_centroids)
+TEST(branches_share_their_centroids)
 {
     const char *shared = "svg2:preset=none:qc=3:kc=4";
     const char *own = "svg2:preset=none:qc=3:kc=4:share_branches=0";
@@ -816,7 +793,6 @@ START_TEST(branches_share_their_centroids)
     ck_assert_double_eq(cold_starts(own, NULL, 12), 12);
     ck_assert_double_eq(cold_starts(shared, "uncond", 6), 6);
 }
-END_TEST
 
 static const struct record *find(const struct record *r, int64_t n, const struct record *of)
 {
@@ -829,7 +805,7 @@ static const struct record *find(const struct record *r, int64_t n, const struct
 }
 
 /* Another method's masks stay with their branch when the branches are worked through together. */
-START_TEST(other_methods_keep_their_branches_apart)
+TEST(other_methods_keep_their_branches_apart)
 {
     const char *mask = "fg-attn:refresh=30:M=16:tau=1.5";
     struct record *alone, *joined;
@@ -848,40 +824,4 @@ START_TEST(other_methods_keep_their_branches_apart)
     ck_assert_int_eq(reused, 12);
     records_free(alone, n);
     records_free(joined, both);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("svg2");
-    TCase *c = tcase_create("clusters");
-    tcase_add_test(c, kmeans_by_hand);
-    tcase_add_test(c, equal_centroids_leave_one_empty);
-    tcase_add_loop_test(c, copies_of_a_centroid_stay_empty, 0, 20);
-    tcase_add_loop_test(c, labels_with_the_norms_of_the_bf16_kernel, 0, 3);
-    tcase_add_test(c, small_movements_are_dropped);
-    tcase_add_loop_test(c, kmeans_follows_the_plain_algorithm, 0, 3);
-    tcase_add_loop_test(c, prefixes_by_hand, 0, 6);
-    tcase_add_test(c, a_share_of_clusters_is_always_kept);
-    tcase_add_test(c, running_sums_in_bf16);
-    tcase_add_test(c, weights_count_the_tokens_of_a_cluster);
-    tcase_add_test(c, scores_are_rounded_twice);
-    tcase_add_test(c, ties_of_the_map_go_to_the_lower_cluster);
-    suite_add_tcase(s, c);
-    c = tcase_create("method");
-    tcase_add_loop_test(c, masks_follow_the_clusters, 0, 2);
-    tcase_add_test(c, emulation_is_that_of_a_bf16_trace);
-    tcase_add_loop_test(c, one_cluster_or_all_mass_is_dense, 0, 3);
-    tcase_add_test(c, text_is_kept_and_padding_counts_in_the_published_number);
-    tcase_add_test(c, keys_are_clustered_once_per_key_head);
-    tcase_add_test(c, later_steps_start_from_the_last_centroids);
-    tcase_add_test(c, iterations_are_limited);
-    tcase_add_test(c, first_steps_and_layers_are_dense);
-    tcase_add_test(c, a_device_clusters);
-    tcase_add_test(c, operands_on_a_device_are_bf16);
-    tcase_add_test(c, other_inputs_are_skipped);
-    tcase_add_test(c, branches_share_their_centroids);
-    tcase_add_test(c, other_methods_keep_their_branches_apart);
-    suite_add_tcase(s, c);
-    return s;
 }

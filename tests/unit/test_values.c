@@ -29,7 +29,7 @@ static const struct {
     {0x1p-149f, -148}, /* the smallest one */
 };
 
-START_TEST(the_largest_value_decides)
+TEST_EACH(the_largest_value_decides, cases)
 {
     float v[4] = {0, cases[_i].most, cases[_i].most / 2, -cases[_i].most / 4}, scaled[4];
     int e = values_exponent(v, 4);
@@ -42,17 +42,15 @@ START_TEST(the_largest_value_decides)
     for (int i = 0; i < 4; i++)
         ck_assert_double_eq(ldexp(scaled[i], e), v[i]);
 }
-END_TEST
 
 /* As without the values that are no numbers. */
-START_TEST(infinity_does_not_decide)
+TEST(infinity_does_not_decide)
 {
     const float v[] = {INFINITY, 3, NAN, -INFINITY}, big[] = {NAN, -1e36f};
     ck_assert_int_eq(values_exponent(v, 4), 0);
     ck_assert_int_eq(values_exponent(big, 2), 120);
     ck_assert_int_eq(values_exponent(v, 0), 0);
 }
-END_TEST
 
 /* One channel as a kernel adds it up: in float, with probabilities of up to 2^60. */
 static float sum_of(const float *v, int n, float *square)
@@ -64,7 +62,7 @@ static float sum_of(const float *v, int n, float *square)
     return sum;
 }
 
-START_TEST(sums_fit_float32)
+TEST_N(sums_fit_float32, 5)
 {
     enum { N = 4096 };
     static const float sizes[] = {1e36f, 0x1p126f, 0x1p-126f, 1e-36f, 0x1p39f};
@@ -83,16 +81,4 @@ START_TEST(sums_fit_float32)
         exact += v[i] / (double)N;
     double got = ldexp(sum / 0x1p60 / N, e);
     ck_assert_msg(fabs(got - exact) <= 0x1p-8 * exact, "%g, expected %g", got, exact);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("values");
-    TCase *c = tcase_create("scale");
-    tcase_add_loop_test(c, the_largest_value_decides, 0, (int)(sizeof cases / sizeof *cases));
-    tcase_add_test(c, infinity_does_not_decide);
-    tcase_add_loop_test(c, sums_fit_float32, 0, 5);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -130,20 +130,18 @@ static void check_run(int64_t cache_bytes)
     st_close(&exact);
 }
 
-START_TEST(golden_run_with_weights_in_memory)
+TEST(golden_run_with_weights_in_memory)
 {
     check_run((int64_t)1 << 30);
 }
-END_TEST
 
-START_TEST(golden_run_reading_weights_layer_by_layer)
+TEST(golden_run_reading_weights_layer_by_layer)
 {
     check_run(0);
 }
-END_TEST
 
 /* Seven rows, 13 columns and 11 frames of patches: no count of blocks is whole. */
-START_TEST(velocity_does_not_depend_on_the_number_of_threads)
+TEST(velocity_does_not_depend_on_the_number_of_threads)
 {
     enum { FRAMES = 11, HIGH = 56, WIDE = 104, COUNT = 3 * FRAMES * HIGH * WIDE };
     static float x[COUNT], text[8 * 32], one[COUNT], many[COUNT];
@@ -161,9 +159,8 @@ START_TEST(velocity_does_not_depend_on_the_number_of_threads)
     ck_assert_mem_eq(one, many, sizeof one);
     wan_close(&m);
 }
-END_TEST
 
-START_TEST(gelu_is_that_of_libm_to_float_rounding)
+TEST(gelu_is_that_of_libm_to_float_rounding)
 {
     enum { COUNT = 40001 };
     static float x[COUNT], y[COUNT];
@@ -178,9 +175,8 @@ START_TEST(gelu_is_that_of_libm_to_float_rounding)
     }
     ck_assert_float_eq(y[COUNT - 1], x[COUNT - 1]);
 }
-END_TEST
 
-START_TEST(schedule_with_shift)
+TEST(schedule_with_shift)
 {
     double s[51];
     flow_sigmas(50, 5, s);
@@ -190,18 +186,16 @@ START_TEST(schedule_with_shift)
     flow_sigmas(4, 1, s);
     ck_assert_double_eq(s[1], 0.75);
 }
-END_TEST
 
-START_TEST(guidance_extrapolates)
+TEST(guidance_extrapolates)
 {
     float v[2] = {2, 4}, u[2] = {1, 4};
     flow_guide(v, u, 2, 5);
     ck_assert_float_eq(v[0], 6);
     ck_assert_float_eq(v[1], 4);
 }
-END_TEST
 
-START_TEST(sizes_are_checked)
+TEST(sizes_are_checked)
 {
     struct err err = {0};
     struct wan_config c;
@@ -213,20 +207,4 @@ START_TEST(sizes_are_checked)
     assert_fails(wan_grid(&c, 0, 256, 384, grid, &err), &err, ERR_USAGE, "frames 0");
     assert_fails(wan_grid(&c, 16, 16384, 384, grid, &err), &err, ERR_USAGE,
                  "positions end at 1024");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("wan");
-    TCase *t = tcase_create("wan");
-    tcase_add_test(t, golden_run_with_weights_in_memory);
-    tcase_add_test(t, golden_run_reading_weights_layer_by_layer);
-    tcase_add_test(t, velocity_does_not_depend_on_the_number_of_threads);
-    tcase_add_test(t, gelu_is_that_of_libm_to_float_rounding);
-    tcase_add_test(t, schedule_with_shift);
-    tcase_add_test(t, guidance_extrapolates);
-    tcase_add_test(t, sizes_are_checked);
-    suite_add_tcase(s, t);
-    return s;
 }

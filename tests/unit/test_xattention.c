@@ -38,7 +38,7 @@ static void one_pair(int q, int k, float *s)
     xattn_free(&x);
 }
 
-START_TEST(antidiagonals_pair_last_query_with_first_key)
+TEST(antidiagonals_pair_last_query_with_first_key)
 {
     const struct {
         int q, k;
@@ -51,9 +51,8 @@ START_TEST(antidiagonals_pair_last_query_with_first_key)
             ck_assert_float_eq(s[e], c[i].hit && e == 16 ? 1 : 0);
     }
 }
-END_TEST
 
-START_TEST(automatic_chunks)
+TEST(automatic_chunks)
 {
     const int64_t c[][2] = {{1024, 2048},   {4096, 4096},   {4097, 8192},
                             {16384, 16384}, {16385, 8192},  {32768, 8192},
@@ -61,7 +60,6 @@ START_TEST(automatic_chunks)
     for (int i = 0; i < 9; i++)
         ck_assert_int_eq(xattn_auto_chunk(c[i][0]), c[i][1]);
 }
-END_TEST
 
 /* Kept blocks of six as text "0 1 5". */
 static void selected(enum xattn_profile profile, bool causal, double tau, int64_t first, char *text)
@@ -78,7 +76,7 @@ static void selected(enum xattn_profile profile, bool causal, double tau, int64_
     *text = '\0';
 }
 
-START_TEST(selection_of_a_row)
+TEST(selection_of_a_row)
 {
     const struct {
         double tau;
@@ -103,7 +101,6 @@ START_TEST(selection_of_a_row)
         ck_assert_str_eq(text, c[i].both);
     }
 }
-END_TEST
 
 /* Mass of every block of row block i by the definition, one reduced row at a time. */
 static void mass_by_loops(const struct xattn_config *c, const float *q, const float *k, int64_t i,
@@ -133,7 +130,7 @@ static void mass_by_loops(const struct xattn_config *c, const float *q, const fl
     free(w);
 }
 
-START_TEST(masses_equal_plain_loops)
+TEST(masses_equal_plain_loops)
 {
     enum { N = 603 };
     for (int profile = XATTN_OFFICIAL; profile <= XATTN_PAPER; profile++)
@@ -157,7 +154,6 @@ START_TEST(masses_equal_plain_loops)
             sim_head_free(&h);
         }
 }
-END_TEST
 
 /* ---- heads ------------------------------------------------------------------------------ */
 
@@ -182,7 +178,7 @@ static int64_t head_blocks(const struct sim_head *h, const struct xattn_config *
     return total;
 }
 
-START_TEST(uniform_scores)
+TEST(uniform_scores)
 {
     const int clean[] = {1, 2, 3, 4, 5, 5, 6, 7}, paper[] = {1, 2, 2, 3, 4, 5, 6, 7};
     struct sim_head h;
@@ -223,7 +219,6 @@ START_TEST(uniform_scores)
     ck_assert_int_eq(head_blocks(&h, &c, NULL), 33);
     sim_head_free(&h);
 }
-END_TEST
 
 static void row_sums(int64_t n, int stride)
 {
@@ -251,15 +246,14 @@ static void row_sums(int64_t n, int stride)
     sim_head_free(&h);
 }
 
-START_TEST(rows_sum_to_their_reduced_rows)
+TEST(rows_sum_to_their_reduced_rows)
 {
     row_sums(4096, 8);
     row_sums(4000, 8);
     row_sums(4000, 16);
 }
-END_TEST
 
-START_TEST(golden_trace)
+TEST(golden_trace)
 {
     const struct {
         int64_t n;
@@ -307,9 +301,8 @@ START_TEST(golden_trace)
         sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(larger_tau_keeps_a_superset)
+TEST(larger_tau_keeps_a_superset)
 {
     struct sim_head h;
     struct err err = {0};
@@ -334,9 +327,8 @@ START_TEST(larger_tau_keeps_a_superset)
     }
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bidirectional_heads)
+TEST(bidirectional_heads)
 {
     struct sim_head h;
     struct xattn x;
@@ -379,11 +371,10 @@ START_TEST(bidirectional_heads)
     ck_assert_double_lt(part, 1);
     sim_head_free(&h);
 }
-END_TEST
 
 /* The last rows as a prompt chunk of their own keep what they keep in the whole prompt when the cut
  * lies between blocks; elsewhere every row still sees its own key. */
-START_TEST(prompt_chunks)
+TEST(prompt_chunks)
 {
     enum { N = 1300 };
     struct sim_head whole, part;
@@ -413,9 +404,8 @@ START_TEST(prompt_chunks)
     }
     sim_head_free(&whole);
 }
-END_TEST
 
-START_TEST(bf16_changes_little)
+TEST(bf16_changes_little)
 {
     struct sim_head h;
     struct xattn a, b;
@@ -439,11 +429,10 @@ START_TEST(bf16_changes_little)
     xattn_free(&b);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Keys that repeat block by block: all blocks of a row have the same mass to the last bit, whatever
  * order BLAS adds them in. */
-START_TEST(equal_blocks_have_equal_masses)
+TEST_N(equal_blocks_have_equal_masses, 5)
 {
     enum { N = 128 * 11, D = 20 };
     static const int strides[] = {4, 8, 16, 32, 64};
@@ -469,22 +458,20 @@ START_TEST(equal_blocks_have_equal_masses)
     xattn_free(&x);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bad_chunks_are_refused)
+TEST(bad_chunks_are_refused)
 {
     const char *bad[] = {"xattention:chunk=100", "xattention:chunk=0", "xattention:chunk=-128",
                          "xattention:chunk=128x", "xattention:chunk=many"};
     for (int i = 0; i < 5; i++)
         assert_refused(bad[i], "neither auto nor a multiple of 128");
 }
-END_TEST
 
 /* ---- calibration ------------------------------------------------------------------------ */
 
 /* With the exact masses as estimates the rule's threshold is at least 0.9; the written threshold
  * keeps, per row block, at least what the rule asked for on the trace. */
-START_TEST(repository_rule_by_loops)
+TEST(repository_rule_by_loops)
 {
     enum { N = 770, BLOCKS = 7 };
     struct sim_head h;
@@ -532,7 +519,6 @@ START_TEST(repository_rule_by_loops)
     free(p);
     sim_head_free(&h);
 }
-END_TEST
 
 static double calibrated_tau(const char *text, const struct head_in *in)
 {
@@ -545,7 +531,7 @@ static double calibrated_tau(const char *text, const struct head_in *in)
     return tau;
 }
 
-START_TEST(steps_stop_at_the_error_bound)
+TEST(steps_stop_at_the_error_bound)
 {
     struct sim_head h;
     struct err err = {0};
@@ -559,29 +545,4 @@ START_TEST(steps_stop_at_the_error_bound)
     ck_assert_double_eq(tau, 0.9);
     ck_assert_double_gt(calibrated_tau("xattention:profile=clean", &h.in), 0);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("xattention");
-    TCase *t = tcase_create("parts"), *w = tcase_create("heads");
-    tcase_add_test(t, antidiagonals_pair_last_query_with_first_key);
-    tcase_add_test(t, automatic_chunks);
-    tcase_add_test(t, selection_of_a_row);
-    tcase_add_test(t, masses_equal_plain_loops);
-    tcase_add_test(t, bad_chunks_are_refused);
-    tcase_add_test(w, uniform_scores);
-    tcase_add_test(w, rows_sum_to_their_reduced_rows);
-    tcase_add_test(w, golden_trace);
-    tcase_add_test(w, larger_tau_keeps_a_superset);
-    tcase_add_test(w, bidirectional_heads);
-    tcase_add_test(w, prompt_chunks);
-    tcase_add_test(w, bf16_changes_little);
-    tcase_add_loop_test(w, equal_blocks_have_equal_masses, 0, 5);
-    tcase_add_test(w, repository_rule_by_loops);
-    tcase_add_test(w, steps_stop_at_the_error_bound);
-    suite_add_tcase(s, t);
-    suite_add_tcase(s, w);
-    return s;
 }
