@@ -11,6 +11,7 @@
 #include <check.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 
 /* TEST(name) { ... } is a test of the file it stands in, and known to check_main.c before main()
  * begins. TEST_N runs it n times, with _i = 0 ... n - 1; TEST_EACH once for every row of a table.
@@ -73,6 +74,26 @@ static inline void suite_mark(const char *file, int line)
                       (int)(want_code), (text));                                                   \
         err_clear(err);                                                                            \
     } while (0)
+
+/* The same with an error of their own, which the call gets as ERR. */
+#define ERR (&suite_err)
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        struct err suite_err = {0};                                                                \
+        assert_ok(call, ERR);                                                                      \
+    } while (0)
+#define FAILS(call, want_code, text)                                                               \
+    do {                                                                                           \
+        struct err suite_err = {0};                                                                \
+        assert_fails(call, ERR, want_code, text);                                                  \
+    } while (0)
+
+/* What is released at the end of its block: OWN(mask_free) struct mask m; */
+#define OWN(release) __attribute__((cleanup(release)))
+static inline void free_at(void *p)
+{
+    free(*(void **)p);
+}
 
 /* A fresh directory below $TMPDIR or /tmp, removed at exit of the test process. */
 const char *test_tmpdir(void);

@@ -40,11 +40,10 @@ TEST_N(masks_of_the_video_model, 2 * N_GOLDEN)
 {
     const struct golden *g = _i < N_GOLDEN ? &deep[_i] : &shallow[_i - N_GOLDEN];
     bool first = _i < N_GOLDEN, lists = g->second >= 0;
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
 
-    assert_ok(golden_video(first ? 3 : 0, first ? 5 : 0, first ? 0 : 1, PREC_F64, &h, &err), &err);
+    MUST(golden_video(first ? 3 : 0, first ? 5 : 0, first ? 0 : 1, PREC_F64, &h, ERR));
     run_text(g->text, &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), g->pairs);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), g->mean, 2e-8);
@@ -56,8 +55,6 @@ TEST_N(masks_of_the_video_model, 2 * N_GOLDEN)
         ck_assert_double_eq_tol(record_get(&r, "js_distance"), g->first, 2e-7);
         ck_assert_double_eq_tol(record_get(&r, "density_native"), g->pairs / 147456, 1e-12);
     }
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 /* What is asked for is also what is counted. */
@@ -67,21 +64,19 @@ TEST(requested_pairs_are_counted)
                                         "minference:v=300:s=200:mask=requested"};
     for (int k = 0; k < 3; k++)
         for (int n = 1; n < 200; n += 61) {
-            struct sim_head h;
-            struct record r;
+            OWN(sim_head_free) struct sim_head h;
+            OWN(record_free) struct record r;
             conform_head(NORMAL, n, n, false, PREC_F64, &h);
             run_text(texts[k], &h.in, &r);
             ck_assert_double_eq_tol(record_get(&r, "density_requested"),
                                     record_get(&r, "density_elem"), 1e-12);
-            record_free(&r);
-            sim_head_free(&h);
         }
 }
 
 TEST(shapes)
 {
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     conform_head(NORMAL, 100, 100, false, PREC_F64, &h);
     run_text("minference:pattern=ashape:init=3:local=10", &h.in, &r);
     int64_t kept = 0;
@@ -89,8 +84,6 @@ TEST(shapes)
         for (int j = 0; j < 100; j++)
             kept += j < 3 || abs(i - j) < 10;
     ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)kept);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 /* ---- sparsity= ------------------------------------------------------------------------------ */
@@ -109,10 +102,9 @@ static const struct {
 TEST_N(a_sparsity_is_reached, 5)
 {
     for (int causal = 0; causal < 2; causal++) {
-        struct err err = {0};
-        struct sim_head h;
-        struct record r;
-        assert_ok(random_head(8, 2048, 2048, 32, causal, 1.5, PREC_F32, &h, &err), &err);
+        OWN(sim_head_free) struct sim_head h;
+        OWN(record_free) struct record r;
+        MUST(random_head(8, 2048, 2048, 32, causal, 1.5, PREC_F32, &h, ERR));
         run_text(targets[_i].text, &h.in, &r);
         double reached = record_get(&r, "sparsity_reached");
         double block = strstr(targets[_i].text, "block=32") ? 32
@@ -124,18 +116,15 @@ TEST_N(a_sparsity_is_reached, 5)
                       targets[_i].text, reached);
         /* It is the share that the record's own counts give. */
         ck_assert_double_eq_tol(1 - record_get(&r, "pairs_exec") / dense, reached, 1e-9);
-        record_free(&r);
-        sim_head_free(&h);
     }
 }
 
 /* What cannot be reached says how far it came: 100 distances are forced. */
 TEST(a_sparsity_that_cannot_be_reached)
 {
-    struct err err = {0};
     struct sim_head h;
     struct record r;
-    assert_ok(random_head(8, 300, 300, 32, true, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(8, 300, 300, 32, true, 1, PREC_F32, &h, ERR));
     run_text("flexprefill:sparsity=0.5", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "sparsity_reached"), 0); /* too short: dense */
     record_free(&r);

@@ -61,10 +61,9 @@ static const int64_t lengths[][2] = {{1, 1},   {2, 2},     {63, 63},   {64, 64},
 VARIANTS_TEST(metrics_recompute_from_the_mask)
 {
     for (int k = 0; k < 2 * N_LENGTHS; k++) {
-        struct sim_head h;
+        OWN(sim_head_free) struct sim_head h;
         conform_head(NORMAL, lengths[k / 2][0], lengths[k / 2][1], k & 1, PREC_F64, &h);
         conform_check(text, &h, "random data");
-        sim_head_free(&h);
     }
 }
 
@@ -72,10 +71,9 @@ VARIANTS_TEST(edge_data_stays_finite)
 {
     for (int data = 0; data < DATA_KINDS; data++)
         for (int causal = 0; causal < 2; causal++) {
-            struct sim_head h;
+            OWN(sim_head_free) struct sim_head h;
             conform_head((enum conform_data)data, 129, 129, causal, PREC_F64, &h);
             conform_check(text, &h, conform_data_names[data]);
-            sim_head_free(&h);
         }
 }
 
@@ -98,7 +96,7 @@ static bool same_result(const struct conform_result *a, const struct conform_res
 VARIANTS_TEST(equal_seeds_give_equal_results)
 {
     for (int causal = 0; causal < 2; causal++) {
-        struct sim_head h;
+        OWN(sim_head_free) struct sim_head h;
         struct conform_result a, b;
         struct carry ca = {0}, cb = {0};
         conform_head(NORMAL, 200, 200, causal, PREC_F64, &h);
@@ -111,7 +109,6 @@ VARIANTS_TEST(equal_seeds_give_equal_results)
             ca.free(ca.data);
         if (cb.free)
             cb.free(cb.data);
-        sim_head_free(&h);
     }
 }
 
@@ -131,14 +128,13 @@ static bool select_in_steps(const char *text, const struct head_in *in, int64_t 
     ck_assert_msg(rc >= 0, "%s: %s", text, err.msg);
     int64_t step = units * (rc == 0 ? ctx.unit_rows : 1);
     for (int64_t r = 0; rc == 0 && r < in->x.nq; r += step) {
-        struct mask mask = {0};
+        OWN(mask_free) struct mask mask = {0};
         int64_t end = r + step < in->x.nq ? r + step : in->x.nq;
         assert_ok(m->select(state, r, end, &mask, &err), &err);
         assert_ok(mask_check(&mask, &err), &err);
         ck_assert_msg(mask.row0 == r && mask.row1 == end, "%s: rows %lld..%lld", text,
                       (long long)mask.row0, (long long)mask.row1);
         sink_bits(bits, &mask, NULL, NULL, &err);
-        mask_free(&mask);
     }
     method_release(m, state);
     if (carry.free)
@@ -152,7 +148,7 @@ VARIANTS_TEST(row_ranges_do_not_change_the_mask)
     enum { N = 201 };
     static uint8_t whole[N * N], part[N * N];
     for (int causal = 0; causal < 2; causal++) {
-        struct sim_head h, other = {0};
+        OWN(sim_head_free) struct sim_head h, other = {0};
         conform_head(NORMAL, N, N, causal, PREC_F64, &h);
         bool moved = !causal && conform_reordered(text, &h.in, 9, &other);
         const struct head_in *in = moved ? &other.in : &h.in;
@@ -164,8 +160,6 @@ VARIANTS_TEST(row_ranges_do_not_change_the_mask)
                               (long long)units);
             }
         }
-        sim_head_free(&h);
-        sim_head_free(&other);
     }
 }
 
@@ -200,12 +194,12 @@ TEST_N(full_budget_is_dense, test_methods_count())
 
 static void check_budget(const struct method *m, const struct method_budget *b, bool causal)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     double density = 0, recall = 0;
     conform_head(NORMAL, 300, 300, causal, PREC_F64, &h);
     for (int k = 0; b->values[k]; k++) {
         char params[120], text[160];
-        struct record r;
+        OWN(record_free) struct record r;
         snprintf(params, sizeof params, b->form, b->values[k]);
         conform_text(m, params, text);
         run_text_carry(text, &h.in, NULL, 1, NULL, NULL, &r);
@@ -215,9 +209,7 @@ static void check_budget(const struct method *m, const struct method_budget *b, 
             density = record_get(&r, "density_elem");
             recall = record_get(&r, "cra_mean");
         }
-        record_free(&r);
     }
-    sim_head_free(&h);
 }
 
 TEST_N(larger_budgets_keep_more, test_methods_count())
@@ -232,8 +224,8 @@ TEST_N(larger_budgets_keep_more, test_methods_count())
 VARIANTS_TEST(float_arithmetic_agrees)
 {
     for (int causal = 0; causal < 2; causal++) {
-        struct sim_head a, b;
-        struct conform_result x, y;
+        OWN(sim_head_free) struct sim_head a, b;
+        OWN(conform_result_free) struct conform_result x, y;
         conform_head(NORMAL, 129, 129, causal, PREC_F64, &a);
         conform_head(NORMAL, 129, 129, causal, PREC_F32, &b);
         conform_run(text, &a.in, NULL, 2, &x);
@@ -246,10 +238,6 @@ VARIANTS_TEST(float_arithmetic_agrees)
                    "mean recall %g, in float %g", record_get(&x.r, "cra_mean"),
                    record_get(&y.r, "cra_mean"));
         }
-        conform_result_free(&x);
-        conform_result_free(&y);
-        sim_head_free(&a);
-        sim_head_free(&b);
     }
 }
 
@@ -275,8 +263,8 @@ VARIANTS_TEST(dumped_masks_read_back)
     static uint8_t bits[N * N], back[N * N];
     for (int causal = 0; causal < 2; causal++) {
         struct err err = {0};
-        struct sim_head h;
-        struct record id, r;
+        OWN(sim_head_free) struct sim_head h;
+        OWN(record_free) struct record id, r;
         struct maskfile *f = NULL;
         struct mask m = {0};
         char path[400];
@@ -304,9 +292,6 @@ VARIANTS_TEST(dumped_masks_read_back)
         } else {
             maskfile_abort(&f);
         }
-        record_free(&r);
-        record_free(&id);
-        sim_head_free(&h);
     }
 }
 

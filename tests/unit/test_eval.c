@@ -32,10 +32,10 @@ TEST(exact_attention_equals_capture)
 {
     char line[2000];
     int64_t rows, n;
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     const char *trace = evalcmd_own_path("t.h5"), *nll = evalcmd_own_path("nll.npy"),
                *dir = evalcmd_own_path("d");
-    float *want = NULL;
+    OWN(free_at) float *want = NULL;
     int64_t n_want;
 
     snprintf(line, sizeof line, "capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s",
@@ -45,7 +45,7 @@ TEST(exact_attention_equals_capture)
              "eval --model %s -m dense --task %s -n %d --windows 1 --dump-nll %s -q -o %s", MODEL,
              TEXT, N, nll, dir);
     evalcmd_run_ok(line);
-    float *x = evalcmd_read_nll(nll, &rows, &n);
+    OWN(free_at) float *x = evalcmd_read_nll(nll, &rows, &n);
     ck_assert_int_eq(rows, 1);
     ck_assert_int_eq(n, N - 1);
     assert_ok(trace_open(trace, &t, &err), &err);
@@ -53,9 +53,6 @@ TEST(exact_attention_equals_capture)
     ck_assert_int_eq(n_want, n);
     for (int i = 0; i < N - 1; i++)
         ck_assert_float_eq(x[i], want[i]);
-    trace_close(&t);
-    free(want);
-    free(x);
 }
 
 /* Every method whose mask becomes full, with exact softmax over it, is exact attention. */
@@ -75,7 +72,7 @@ TEST(full_budgets_are_exact_attention)
     }
     evalcmd_run_ok(buf_str(&line));
     buf_free(&line);
-    float *x = evalcmd_read_nll(nll, &rows, &n);
+    OWN(free_at) float *x = evalcmd_read_nll(nll, &rows, &n);
     struct evalcmd_records r = evalcmd_load(dir);
     ck_assert_int_eq(r.n, rows);
     for (int64_t i = 1; i < rows; i++) {
@@ -93,7 +90,6 @@ TEST(full_budgets_are_exact_attention)
     }
     ck_assert_int_ge(methods, 7);
     records_free(r.r, r.n);
-    free(x);
 }
 
 /* With all layers excluded a method is exact attention, bit for bit, and keeps density 1. */
@@ -207,20 +203,16 @@ TEST_N(masks_of_the_first_layer_are_a_replays, 3)
              MODEL, methods[_i], TEXT, N, b, dir2);
     evalcmd_run_ok(line);
     for (int h = 0; h < 8; h++) {
-        struct mask x = {0}, y = {0};
+        OWN(mask_free) struct mask x = {0}, y = {0};
         mask_of(a, h, &x);
         mask_of(b, h, &y);
-        struct span *p = calloc((size_t)mask_max_spans(&x) + 1, sizeof *p);
-        struct span *q = calloc((size_t)mask_max_spans(&y) + 1, sizeof *q);
+        OWN(free_at) struct span *p = calloc((size_t)mask_max_spans(&x) + 1, sizeof *p);
+        OWN(free_at) struct span *q = calloc((size_t)mask_max_spans(&y) + 1, sizeof *q);
         for (int64_t i = 0; i < N; i++) {
             int64_t n = mask_row_spans(&x, i, p);
             ck_assert_int_eq(n, mask_row_spans(&y, i, q));
             ck_assert_int_eq(memcmp(p, q, (size_t)n * sizeof *p), 0);
         }
-        free(p);
-        free(q);
-        mask_free(&x);
-        mask_free(&y);
     }
 }
 
@@ -241,7 +233,7 @@ TEST(windows_are_texts_of_their_own)
              "-o %s",
              MODEL, TEXT, b, dir);
     evalcmd_run_ok(line);
-    float *x = evalcmd_read_nll(a, &rows, &n), *y = evalcmd_read_nll(b, &rows1, &n1);
+    OWN(free_at) float *x = evalcmd_read_nll(a, &rows, &n), *y = evalcmd_read_nll(b, &rows1, &n1);
     ck_assert_int_eq(n, 3 * 127);
     ck_assert_int_eq(n1, 99);
     for (int64_t s = 0; s < 2; s++)
@@ -250,14 +242,12 @@ TEST(windows_are_texts_of_their_own)
     struct evalcmd_records r = evalcmd_load(dir);
     ck_assert_int_eq(r.n, 4);
     records_free(r.r, r.n);
-    free(x);
-    free(y);
 }
 
 /* Cells of a killed run are done once, and a setting that comes later adds its own. */
 TEST(killed_runs_continue)
 {
-    struct buf line = {0};
+    OWN(buf_free) struct buf line = {0};
     const char *dir = evalcmd_own_path("d"), *whole = evalcmd_own_path("w");
     int killed = 0;
 
@@ -306,5 +296,4 @@ TEST(killed_runs_continue)
     ck_assert_int_eq(evalcmd_count_lines(dir), 20);
     records_free(a.r, a.n);
     records_free(b.r, b.n);
-    buf_free(&line);
 }

@@ -35,7 +35,7 @@ TEST_N(calls_of_a_part_of_the_rows_add_up, 2)
              "--windows 1 %s --local-errors --dump-nll %s -q -o %s",
              MODEL, TEXT, N, last[_i], b, part);
     evalcmd_run_ok(line);
-    float *x = evalcmd_read_nll(a, &rows, &n), *y = evalcmd_read_nll(b, &rows1, &n1);
+    OWN(free_at) float *x = evalcmd_read_nll(a, &rows, &n), *y = evalcmd_read_nll(b, &rows1, &n1);
     ck_assert_int_eq(n, n1);
     for (int64_t i = 0; i < rows * n; i++)
         ck_assert_float_eq_tol(x[i], y[i], 2e-5);
@@ -49,8 +49,6 @@ TEST_N(calls_of_a_part_of_the_rows_add_up, 2)
     ck_assert_double_lt(record_get(q, "density_elem"), 0.9);
     records_free(whole.r, whole.n);
     records_free(parts.r, parts.n);
-    free(x);
-    free(y);
 }
 
 /* A target is met in every head, and the record says how it went. */
@@ -82,11 +80,10 @@ TEST(targets_are_met_head_by_head)
 static int64_t lines_of(const char *dir, const char *file)
 {
     struct buf b = {0};
-    struct err err = {0};
     char path[700];
     int64_t n = 0;
     snprintf(path, sizeof path, "%s/%s", dir, file);
-    assert_ok(buf_read_file(&b, path, 1 << 24, &err), &err);
+    MUST(buf_read_file(&b, path, 1 << 24, ERR));
     for (size_t i = 0; i < b.len; i++)
         n += b.data[i] == '\n';
     buf_free(&b);
@@ -139,8 +136,7 @@ TEST(shards_share_the_cells)
 static json_t *calibration(const char *path)
 {
     json_t *o = NULL;
-    struct err err = {0};
-    assert_ok(json_read_file(path, 1 << 24, &o, &err), &err);
+    MUST(json_read_file(path, 1 << 24, &o, ERR));
     return o;
 }
 

@@ -23,27 +23,26 @@ TEST(counts_are_strict)
     const double v[4] = {0.125, 0.5, 0.25, 0.125};
     const double gamma[] = {0.5, 0.7, 0.75, 1};
     const int64_t official[] = {2, 2, 3, 5}, paper[] = {1, 2, 2, 4}, entries[] = {1, 1, 2, 4};
-    struct err err = {0};
     for (int i = 0; i < 4; i++) {
         int64_t count;
         struct block_map map;
         double w[16] = {0};
-        assert_ok(flex_count(v, 4, gamma[i], true, &count, &err), &err);
+        MUST(flex_count(v, 4, gamma[i], true, &count, ERR));
         ck_assert_int_eq(count, official[i]);
-        assert_ok(flex_count(v, 4, gamma[i], false, &count, &err), &err);
+        MUST(flex_count(v, 4, gamma[i], false, &count, ERR));
         ck_assert_int_eq(count, paper[i]);
         /* The entries (3, 0..3) of a 4 x 4 block map; zero entries are sorted behind. */
         memcpy(w + 12, v, sizeof v);
-        assert_ok(block_map_init(&map, 4, 4, 1, true, &err), &err);
-        assert_ok(flex_keep_entries(w, 4, gamma[i], false, &map, &err), &err);
+        MUST(block_map_init(&map, 4, 4, 1, true, ERR));
+        MUST(flex_keep_entries(w, 4, gamma[i], false, &map, ERR));
         int64_t kept = 0;
         for (int j = 0; j < 4; j++)
             kept += block_map_get(&map, 3, j);
         ck_assert_int_eq(kept, entries[i]);
         ck_assert_int_eq(block_map_get(&map, 3, 1), 1);
         block_map_free(&map);
-        assert_ok(block_map_init(&map, 4, 4, 1, true, &err), &err);
-        assert_ok(flex_keep_entries(w, 4, gamma[i], true, &map, &err), &err);
+        MUST(block_map_init(&map, 4, 4, 1, true, ERR));
+        MUST(flex_keep_entries(w, 4, gamma[i], true, &map, ERR));
         ck_assert_int_eq(block_map_count(&map), paper[i]);
         block_map_free(&map);
     }
@@ -68,9 +67,8 @@ static int64_t diagonal_of(int64_t n, int64_t d)
 {
     struct flex_config c = config(n, 0.9, 0, 0);
     struct flex_scores s;
-    struct err err = {0};
     int64_t found = -1;
-    assert_ok(flex_scores_init(&s, &c, 1, &err), &err);
+    MUST(flex_scores_init(&s, &c, 1, ERR));
     s.sla[d] = 1;
     flex_block_sums(&s, &c);
     for (int64_t b = 0; b < s.nb; b++)
@@ -115,9 +113,8 @@ TEST(a_diagonal_holds_part_of_its_slash)
 static void build(const struct sim_head *h, const struct flex_config *c, struct flex_plan *p,
                   struct flex_scores *s)
 {
-    struct err err = {0};
-    assert_ok(flex_scores_run(s, c, &h->in, c->block, true, &err), &err);
-    assert_ok(flex_plan_build(p, c, s, &h->in, &err), &err);
+    MUST(flex_scores_run(s, c, &h->in, c->block, true, ERR));
+    MUST(flex_plan_build(p, c, s, &h->in, ERR));
 }
 
 static int64_t row_count(const struct block_map *m, int64_t i)
@@ -128,11 +125,10 @@ static int64_t row_count(const struct block_map *m, int64_t i)
 
 TEST(uniform_rows)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct flex_scores s;
     struct flex_plan p;
-    struct err err = {0};
-    assert_ok(random_head(1, 1024, 1024, 16, true, 0, PREC_F64, &h, &err), &err);
+    MUST(random_head(1, 1024, 1024, 16, true, 0, PREC_F64, &h, ERR));
     struct flex_config c = config(1024, 0.9, 0, 0);
     build(&h, &c, &p, &s);
     for (int j = 0; j < 8; j++) {
@@ -163,7 +159,6 @@ TEST(uniform_rows)
     ck_assert_int_eq(row_count(&p.map, 7), 5);
     flex_plan_free(&p);
     flex_scores_free(&s);
-    sim_head_free(&h);
 }
 
 /* Rows with all their mass at distance FAR (on themselves before it), pooled estimate uniform. */
@@ -172,10 +167,9 @@ static double pure_slash_keep(int64_t min_budget, struct flex_plan *p)
     enum { N = 4096 };
     struct flex_config c = config(N, 0.9, 0.1, min_budget);
     struct flex_scores s;
-    struct err err = {0};
     double keep = 0;
     static double row[N];
-    assert_ok(flex_scores_init(&s, &c, 1, &err), &err);
+    MUST(flex_scores_init(&s, &c, 1, ERR));
     for (int64_t q = N - 128; q < N; q++) {
         row[q - FAR] = 1.0 / 128;
         token_scores_add(row, q, s.ver, s.sla);
@@ -184,7 +178,7 @@ static double pure_slash_keep(int64_t min_budget, struct flex_plan *p)
     for (int64_t j = 0; j < s.nb; j++)
         s.est[j] = 1.0 / (double)s.nb;
     flex_block_sums(&s, &c);
-    assert_ok(flex_plan_build(p, &c, &s, NULL, &err), &err);
+    MUST(flex_plan_build(p, &c, &s, NULL, ERR));
     for (int64_t q = FAR; q < N; q++)
         keep += block_map_get(&p->map, q / 128, (q - FAR) / 128) / (double)(N - FAR);
     flex_scores_free(&s);
@@ -230,12 +224,11 @@ static void check_lists(const struct sim_head *h, const struct golden_row *g, do
                         int64_t min_budget)
 {
     struct flex_config c = config(h->in.x.nk, gamma, 0, min_budget);
-    struct flex_scores s;
-    struct flex_plan p;
-    struct err err = {0};
+    OWN(flex_scores_free) struct flex_scores s;
+    OWN(flex_plan_free) struct flex_plan p;
     build(h, &c, &p, &s);
-    struct block_map want;
-    assert_ok(block_map_init(&want, c.n, c.n, 128, true, &err), &err);
+    OWN(block_map_free) struct block_map want;
+    MUST(block_map_init(&want, c.n, c.n, 128, true, ERR));
     for (int k = 0; g->cols[k] >= 0; k++)
         for (int64_t i = g->cols[k]; i < want.rows; i++)
             block_map_set(&want, i, g->cols[k]);
@@ -245,17 +238,14 @@ static void check_lists(const struct sim_head *h, const struct golden_row *g, do
     for (int64_t i = 0; i < want.rows; i++)
         for (int64_t j = 0; j <= i; j++)
             ck_assert_int_eq(block_map_get(&p.map, i, j), block_map_get(&want, i, j));
-    block_map_free(&want);
-    flex_plan_free(&p);
-    flex_scores_free(&s);
 }
 
 static void check_golden(const struct sim_head *h, const struct golden_row *g)
 {
     char text[160];
-    struct record r;
+    OWN(record_free) struct record r;
     int64_t n = h->in.x.nq;
-    double *keep = calloc((size_t)n, sizeof *keep);
+    OWN(free_at) double *keep = calloc((size_t)n, sizeof *keep);
     snprintf(text, sizeof text, "flexprefill:%s", g->options);
     run(h, text, keep, &r);
     ck_assert_double_eq(record_get(&r, "tokens_columns"), (double)g->t_v);
@@ -270,8 +260,6 @@ static void check_golden(const struct sim_head *h, const struct golden_row *g)
     ck_assert_double_eq_tol(record_get(&r, "js_distance"), n == 4096 ? 0.575836 : 0.568627, 1e-5);
     sort_f64(keep, n);
     ck_assert_double_eq_tol(keep[n / 100], g->p1, 1e-4); /* golden p1 counts from 0 */
-    record_free(&r);
-    free(keep);
 }
 
 TEST(golden_trace_4096)
@@ -292,10 +280,9 @@ TEST(golden_trace_4096)
     /* clang-format on */
     const double gamma[] = {0.9, 0.95, 0.9, 0.9};
     const int64_t budget[] = {0, 0, 512, 1024};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    struct err err = {0};
-    assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
+    MUST(golden_sample(4096, PREC_F32, &h, ERR));
     for (int i = 0; i < 5; i++) {
         check_golden(&h, &rows[i]);
         if (i < 4)
@@ -309,7 +296,6 @@ TEST(golden_trace_4096)
     ck_assert_double_eq_tol(record_get(&r, "tokens_columns"), 104, 5);
     ck_assert_double_eq_tol(record_get(&r, "js_distance"), 0.575836, 0.01);
     record_free(&r);
-    sim_head_free(&h);
 }
 
 TEST(golden_trace_4000)
@@ -326,14 +312,12 @@ TEST(golden_trace_4000)
     /* clang-format on */
     const double gamma[] = {0.9, 0.95, 0.9};
     const int64_t budget[] = {0, 0, 512};
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_sample(4000, PREC_F32, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    MUST(golden_sample(4000, PREC_F32, &h, ERR));
     for (int i = 0; i < 3; i++) {
         check_golden(&h, &rows[i]);
         check_lists(&h, &rows[i], gamma[i], budget[i]);
     }
-    sim_head_free(&h);
 }
 
 TEST(paper_selects_the_tokens_themselves)
@@ -344,11 +328,10 @@ TEST(paper_selects_the_tokens_themselves)
     } c[] = {{4096, 104, 133, 342, 0.636807, 0.981597, 0.962924},
              {4000, 98, 143, 308, 0.569516, 0.980460, 0}};
     for (int i = 0; i < 2; i++) {
-        struct sim_head h;
-        struct record r;
-        struct err err = {0};
+        OWN(sim_head_free) struct sim_head h;
+        OWN(record_free) struct record r;
         double *keep = calloc((size_t)c[i].n, sizeof *keep), sampled = 0;
-        assert_ok(golden_sample(c[i].n, PREC_F32, &h, &err), &err);
+        MUST(golden_sample(c[i].n, PREC_F32, &h, ERR));
         run(&h, "flexprefill:profile=paper:gamma=0.9:min_budget=0", keep, &r);
         ck_assert_double_eq(record_get(&r, "columns"), c[i].cols);
         ck_assert_double_eq(record_get(&r, "slashes"), c[i].dists);
@@ -360,19 +343,16 @@ TEST(paper_selects_the_tokens_themselves)
         ck_assert_double_ge(sampled, 0.9);
         if (c[i].sampled > 0)
             ck_assert_double_eq_tol(sampled, c[i].sampled, 1e-4);
-        record_free(&r);
         free(keep);
-        sim_head_free(&h);
     }
 }
 
 TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct flex_scores s;
-    struct flex_plan paper, official;
-    struct err err = {0};
-    assert_ok(random_head(2, 1500, 1500, 16, true, 1, PREC_F64, &h, &err), &err);
+    OWN(flex_plan_free) struct flex_plan paper, official;
+    MUST(random_head(2, 1500, 1500, 16, true, 1, PREC_F64, &h, ERR));
     struct flex_config c = config(1500, 0.5, 0.8, 0);
     build(&h, &c, &official, &s);
     flex_scores_free(&s);
@@ -388,23 +368,19 @@ TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
         for (int64_t j = 1; j < i; j++)
             more += block_map_get(&paper.map, i, j) - block_map_get(&official.map, i, j);
     ck_assert(more == 0 || more == 1);
-    flex_plan_free(&paper);
-    flex_plan_free(&official);
     flex_scores_free(&s);
-    sim_head_free(&h);
 }
 
 TEST(frontier_port_on_the_golden_trace)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct flex_scores s;
-    struct record r;
-    struct err err = {0};
+    OWN(record_free) struct record r;
     int64_t count;
-    assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
+    MUST(golden_sample(4096, PREC_F32, &h, ERR));
     struct flex_config c = config(4096, 0.65, 0, 512);
-    assert_ok(flex_scores_run(&s, &c, &h.in, 512, false, &err), &err);
-    assert_ok(flex_count(s.ver, 4096, 0.65, true, &count, &err), &err);
+    MUST(flex_scores_run(&s, &c, &h.in, 512, false, ERR));
+    MUST(flex_count(s.ver, 4096, 0.65, true, &count, ERR));
     ck_assert_int_eq(count, 39);
     flex_scores_free(&s);
     run(&h, "flexprefill:profile=frontier", NULL, &r);
@@ -416,8 +392,6 @@ TEST(frontier_port_on_the_golden_trace)
     ck_assert_double_eq_tol(1 - record_get(&r, "density_native"), 0.619226, 1e-6);
     ck_assert_double_eq_tol(1 - record_get(&r, "density_exec"), 0.619226, 1e-6);
     ck_assert_double_lt(record_get(&r, "density_elem"), record_get(&r, "density_exec"));
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 /* Values of 8 bits, exact in bf16. */
@@ -456,18 +430,17 @@ TEST_N(bf16_pools_are_those_of_the_kernel, 4)
              {1024, 128, 128, 4214735928u, 3979947359u, 0.115826335, 0.139713229},
              {700, 64, 32, 1012219420u, 987349882u, 0.069224934, 0.068151701},
              {500, 32, 16, 552168857u, 567036233u, 0.040456458, 0.077981864}};
-    struct err err = {0};
     int64_t n = c[_i].n;
     int d = c[_i].d;
-    float *q = eight_bits(77777, n * d), *k = eight_bits(0, n * d);
+    OWN(free_at) float *q = eight_bits(77777, n * d), *k = eight_bits(0, n * d);
     struct head_in in = {
         .x = {.nq = n, .nk = n, .d = d, .q = q, .k = k, .scale = 1 / sqrt(d), .causal = true}};
     struct flex_config f = config(n, 0.9, 0.1, 0);
-    struct flex_scores s;
+    OWN(flex_scores_free) struct flex_scores s;
     f.block = c[_i].block;
     f.scale = in.x.scale;
     f.bf16 = true;
-    assert_ok(flex_scores_run(&s, &f, &in, f.block, true, &err), &err);
+    MUST(flex_scores_run(&s, &f, &in, f.block, true, ERR));
     ck_assert_uint_eq(checksum(s.kbar, s.nb * d), c[_i].kbar);
     for (int64_t i = 0; i < s.nb; i++)
         flex_pool_query(&f, &in, i, s.qbar + i * d);
@@ -478,9 +451,6 @@ TEST_N(bf16_pools_are_those_of_the_kernel, 4)
     ck_assert_double_eq(flex_pooled_score(&f, a, b, 2), 256);
     f.bf16 = false;
     ck_assert_double_eq(flex_pooled_score(&f, a, b, 2), 257 * f.scale);
-    flex_scores_free(&s);
-    free(q);
-    free(k);
 }
 
 TEST(short_prompts_stay_dense)
@@ -496,36 +466,31 @@ TEST(short_prompts_stay_dense)
              {64, "flexprefill:block=32:min_budget=0", true},
              {65, "flexprefill:block=32:min_budget=0", false}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        struct sim_head h;
-        struct record r;
-        struct err err = {0};
-        assert_ok(random_head(3, c[i].n, c[i].n, 16, true, 1, PREC_F32, &h, &err), &err);
+        OWN(sim_head_free) struct sim_head h;
+        OWN(record_free) struct record r;
+        MUST(random_head(3, c[i].n, c[i].n, 16, true, 1, PREC_F32, &h, ERR));
         run(&h, c[i].text, NULL, &r);
         ck_assert_int_eq(strstr(buf_str(&r.notes), "pattern=dense") != NULL, c[i].dense);
         if (c[i].dense)
             ck_assert_double_eq(record_get(&r, "density_native"), 1);
         ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
-        record_free(&r);
-        sim_head_free(&h);
     }
 }
 
 TEST(budgets_are_monotone)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct flex_scores s;
-    struct err err = {0};
     int64_t last_v = 0, last_s = 0;
     struct flex_plan last = {0};
-    assert_ok(golden_sample(2500, PREC_F32, &h, &err), &err);
+    MUST(golden_sample(2500, PREC_F32, &h, ERR));
     for (double g = 0.5; g < 1; g += 0.07) {
-        struct flex_plan p;
+        OWN(flex_plan_free) struct flex_plan p;
         struct flex_config c = config(2500, g, 0, 0);
         build(&h, &c, &p, &s);
         ck_assert(p.t_v >= last_v && p.t_s >= last_s);
         last_v = p.t_v;
         last_s = p.t_s;
-        flex_plan_free(&p);
         flex_scores_free(&s);
     }
     for (int64_t budget = 0; budget <= 2048; budget += 256) {
@@ -540,7 +505,6 @@ TEST(budgets_are_monotone)
         flex_scores_free(&s);
     }
     flex_plan_free(&last);
-    sim_head_free(&h);
 }
 
 TEST(gamma_1_is_dense_in_every_profile)
@@ -550,32 +514,26 @@ TEST(gamma_1_is_dense_in_every_profile)
                           "flexprefill:gamma=1:tau=0:min_budget=0:profile=paper",
                           "flexprefill:gamma=1:tau=0.83:min_budget=0:profile=paper",
                           "flexprefill:gamma=1:profile=frontier"};
-    struct sim_head h;
-    struct flex_plan p;
-    struct flex_scores s;
-    struct err err = {0};
-    assert_ok(random_head(4, 1000, 1000, 16, true, 1, PREC_F32, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    OWN(flex_plan_free) struct flex_plan p;
+    OWN(flex_scores_free) struct flex_scores s;
+    MUST(random_head(4, 1000, 1000, 16, true, 1, PREC_F32, &h, ERR));
     for (int i = 0; i < 5; i++) {
-        struct record r;
+        OWN(record_free) struct record r;
         run(&h, text[i], NULL, &r);
         ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-        record_free(&r);
     }
     struct flex_config c = config(1000, 1, 0, 0);
     build(&h, &c, &p, &s);
     ck_assert_int_eq(p.t_v, 1001);
     ck_assert_int_eq(p.k_v, 8);
-    flex_plan_free(&p);
-    flex_scores_free(&s);
-    sim_head_free(&h);
 }
 
 TEST(max_budget_limits_both_lists)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    struct err err = {0};
-    assert_ok(golden_sample(2500, PREC_F32, &h, &err), &err);
+    MUST(golden_sample(2500, PREC_F32, &h, ERR));
     run(&h, "flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300", NULL, &r);
     ck_assert_double_eq(record_get(&r, "columns"), 3);
     ck_assert_double_eq(record_get(&r, "slashes"), 3);
@@ -583,42 +541,34 @@ TEST(max_budget_limits_both_lists)
     run(&h, "flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300:profile=paper", NULL, &r);
     ck_assert_double_eq(record_get(&r, "columns"), 300);
     record_free(&r);
-    sim_head_free(&h);
 }
 
 TEST(parts_of_a_prompt_are_skipped)
 {
     for (int causal = 0; causal < 2; causal++) {
-        struct sim_head h;
-        struct err err = {0};
-        assert_ok(random_head(6, 40, 64, 16, causal, 1, PREC_F32, &h, &err), &err);
+        OWN(sim_head_free) struct sim_head h;
+        MUST(random_head(6, 40, 64, 16, causal, 1, PREC_F32, &h, ERR));
         assert_skips("flexprefill", &h.in, "whole prompts only: 40 queries, 64 keys");
-        sim_head_free(&h);
     }
 }
 
 TEST(calibrated_setting_meets_the_target)
 {
-    struct sim_head h;
-    struct err err = {0};
-    struct record r;
-    json_t *doc = NULL;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
+    OWN(json_decrefp) json_t *doc = NULL;
     int64_t min_budget;
     double gamma;
     char text[160];
-    assert_ok(golden_sample(2100, PREC_F64, &h, &err), &err);
-    assert_ok(calibrate_text("flexprefill:profile=paper:tau=0:target_p1=0.7:target_err=0.2", &h.in,
-                             1, &doc, &err),
-              &err);
-    assert_ok(jget_num(doc, "gamma", "calibration", &gamma, &err), &err);
-    assert_ok(jget_int(doc, "min_budget", "calibration", &min_budget, &err), &err);
+    MUST(golden_sample(2100, PREC_F64, &h, ERR));
+    MUST(calibrate_text("flexprefill:profile=paper:tau=0:target_p1=0.7:target_err=0.2", &h.in, 1,
+                        &doc, ERR));
+    MUST(jget_num(doc, "gamma", "calibration", &gamma, ERR));
+    MUST(jget_int(doc, "min_budget", "calibration", &min_budget, ERR));
     snprintf(text, sizeof text, "flexprefill:profile=paper:tau=0:gamma=%g:min_budget=%d", gamma,
              (int)min_budget);
     run(&h, text, NULL, &r);
     ck_assert_double_ge(record_get(&r, "cra_p1"), 0.7);
     ck_assert_double_le(record_get(&r, "err_l2_rel"), 0.2);
     ck_assert_double_lt(record_get(&r, "density_elem"), 1);
-    record_free(&r);
-    json_decref(doc);
-    sim_head_free(&h);
 }

@@ -13,13 +13,12 @@ TEST(sample_trace_has_its_known_first_values)
 {
     static const float q0[] = {-6.4375f, 3.4375f, -6.8125f}, q3000[] = {1.8125f, 9.3125f, -5.9375f},
                        k0[] = {-0.9375f, 0.6875f, -0.5625f};
-    struct sim_head h = {0};
+    OWN(sim_head_free) struct sim_head h = {0};
     assert_ok(golden_sample(3001, PREC_F32, &h, &err), &err);
     ck_assert(!memcmp(h.q, q0, sizeof q0));
     ck_assert(!memcmp(h.q + 3000 * 64, q3000, sizeof q3000));
     ck_assert(!memcmp(h.k, k0, sizeof k0));
     ck_assert(h.in.x.causal && h.in.x.scale == 0.125);
-    sim_head_free(&h);
 }
 
 /* Row 0 of a causal head sees only itself: its output is v[0]. */
@@ -55,7 +54,7 @@ TEST(video_heads_fill_their_grid)
 
 TEST(random_heads_depend_on_the_seed_alone)
 {
-    struct sim_head a = {0}, b = {0}, c = {0};
+    OWN(sim_head_free) struct sim_head a = {0}, b = {0}, c = {0};
     assert_ok(random_head(1, 65, 130, 16, true, 2.0, PREC_F64, &a, &err), &err);
     assert_ok(random_head(1, 65, 130, 16, true, 2.0, PREC_F64, &b, &err), &err);
     assert_ok(random_head(2, 65, 130, 16, true, 2.0, PREC_F64, &c, &err), &err);
@@ -65,7 +64,4 @@ TEST(random_heads_depend_on_the_seed_alone)
     for (int i = 0; i < 130 * 16; i++)
         sum += (double)a.k[i] * a.k[i];
     ck_assert_double_eq_tol(sqrt(sum / (130 * 16)), 2.0, 0.15);
-    sim_head_free(&a);
-    sim_head_free(&b);
-    sim_head_free(&c);
 }

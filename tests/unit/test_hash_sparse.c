@@ -8,8 +8,7 @@
 static void head_of(const float *q, const float *k, int64_t nq, int64_t nk, int d, bool causal,
                     struct sim_head *h)
 {
-    struct err err = {0};
-    float *v = malloc((size_t)(nk * d) * sizeof *v);
+    OWN(free_at) float *v = malloc((size_t)(nk * d) * sizeof *v);
     for (int64_t i = 0; i < nk * d; i++)
         v[i] = 1;
     struct head_in in = {.x = {.nq = nq,
@@ -27,8 +26,7 @@ static void head_of(const float *q, const float *k, int64_t nq, int64_t nk, int 
                          .n_layers = 1,
                          .timestep = NAN,
                          .branch = "main"};
-    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
-    free(v);
+    MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
 /* Four buckets in the plane: along +x, +y, -x, -y. */
@@ -53,8 +51,8 @@ TEST(buckets_by_hand)
     static const int want[7] = {0, 1, 2, 3, 0, 2, 0};
     static const int all[4] = {0, 1, 2, 3};
     float k[4][2];
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     uint8_t bits[7 * 4] = {0};
     plane(all, 4, k[0]);
     head_of(x[0], k[0], 7, 4, 2, false, &h);
@@ -66,15 +64,13 @@ TEST(buckets_by_hand)
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "buckets_q=3 1 2 1;buckets_k=1 1 1 1"));
     ck_assert_double_eq(record_get(&r, "bucket_most_q"), 3);
     ck_assert_double_eq(record_get(&r, "bucket_most_k"), 1);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 /* ---- pairs ---------------------------------------------------------------------------------- */
 
 static void assert_rows(const char *text, const struct head_in *in, const char *const *rows)
 {
-    struct record r;
+    OWN(record_free) struct record r;
     int64_t kept = 0, empty = 0;
     uint8_t bits[6 * 6] = {0};
     run_text_carry(text, in, NULL, 1, sink_bits, bits, &r);
@@ -91,7 +87,6 @@ static void assert_rows(const char *text, const struct head_in *in, const char *
     }
     ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)kept);
     ck_assert_double_eq(record_get(&r, "rows_empty"), (double)empty);
-    record_free(&r);
 }
 
 TEST(pairs_by_hand)
@@ -120,7 +115,7 @@ TEST(queries_count_from_the_end)
 {
     static const int same[4] = {0};
     float q[2][2], k[4][2];
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     plane(same, 2, q[0]);
     plane(same, 4, k[0]);
@@ -131,7 +126,6 @@ TEST(queries_count_from_the_end)
     run_text("hash-sparse:buckets=4:proj_dir=axes:strict=1", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 5);
     record_free(&r);
-    sim_head_free(&h);
 }
 
 /* ---- tiles ---------------------------------------------------------------------------------- */
@@ -144,8 +138,8 @@ TEST(tiles_of_the_sorted_order)
     static float x[N][2];
     for (int blocks = 0; blocks < 2; blocks++)
         for (int causal = 0; causal < 2; causal++) {
-            struct sim_head h;
-            struct record r;
+            OWN(sim_head_free) struct sim_head h;
+            OWN(record_free) struct record r;
             for (int i = 0; i < N; i++)
                 put_bucket(blocks ? i / 256 : i % 4, x[i]);
             head_of(x[0], x[0], N, N, 2, causal, &h);
@@ -155,8 +149,6 @@ TEST(tiles_of_the_sorted_order)
             ck_assert_double_eq_tol(record_get(&r, "density_exec"),
                                     record_get(&r, "pairs_exec") / record_get(&r, "pairs_allowed"),
                                     1e-15);
-            record_free(&r);
-            sim_head_free(&h);
         }
 }
 
@@ -165,16 +157,14 @@ TEST(a_tile_of_several_buckets_meets_the_tiles_of_all)
 {
     enum { N = 128 };
     static float x[N][2];
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     for (int i = 0; i < N; i++)
         put_bucket(i % 2, x[i]);
     head_of(x[0], x[0], N, N, 2, true, &h);
     run_text("hash-sparse:buckets=4:proj_dir=axes", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 128.0 * 128.0);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 2 * 64 * 65 / 2);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 /* ---- keys of unit length -------------------------------------------------------------------- */
@@ -184,8 +174,7 @@ TEST(a_tile_of_several_buckets_meets_the_tiles_of_all)
 TEST(unit_keys_change_weights_and_no_bucket)
 {
     static const float q[2] = {1, 0}, k[4] = {2, 0, 6, 0}, v[2] = {1, 3};
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     double out[2], e = exp(4.0);
     struct head_in in = {
@@ -196,7 +185,7 @@ TEST(unit_keys_change_weights_and_no_bucket)
         .n_layers = 1,
         .timestep = NAN,
         .branch = "main"};
-    assert_ok(head_init(&h, &in, PREC_F64, &err), &err);
+    MUST(head_init(&h, &in, PREC_F64, ERR));
     out[0] = (1 + 3 * e) / (1 + e);
     out[1] = 2;
     for (int unit = 0; unit < 2; unit++) {
@@ -207,7 +196,6 @@ TEST(unit_keys_change_weights_and_no_bucket)
         ck_assert_double_eq_tol(record_get(&r, "err_max"), fabs(out[unit] - out[0]), 1e-6);
         record_free(&r);
     }
-    sim_head_free(&h);
 }
 
 /* ---- random directions ---------------------------------------------------------------------- */
@@ -228,16 +216,14 @@ static double pairs_with(const char *text, struct sim_head *h, uint64_t seed, in
 TEST(directions_belong_to_seed_head_and_call)
 {
     const char *text = "hash-sparse:buckets=8", *axes = "hash-sparse:buckets=8:proj_dir=axes";
-    struct err err = {0};
-    struct sim_head h;
-    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    MUST(golden_code_lm(5, 0, PREC_F32, &h, ERR));
     double one = pairs_with(text, &h, 1, 0, 0);
     ck_assert_double_eq(pairs_with(text, &h, 1, 0, 0), one);
     ck_assert_double_ne(pairs_with(text, &h, 2, 0, 0), one);
     ck_assert_double_ne(pairs_with(text, &h, 1, 1, 0), one);
     ck_assert_double_ne(pairs_with(text, &h, 1, 0, 1), one);
     ck_assert_double_eq(pairs_with(axes, &h, 2, 1, 1), pairs_with(axes, &h, 1, 0, 0));
-    sim_head_free(&h);
 }
 
 /* ---- real data ------------------------------------------------------------------------------ */
@@ -256,10 +242,9 @@ static const struct {
 
 TEST_N(masks_of_the_language_model, 4)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(golden_code_lm(5, code[_i].head, PREC_F64, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
+    MUST(golden_code_lm(5, code[_i].head, PREC_F64, &h, ERR));
     run_text(code[_i].text, &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), code[_i].pairs);
     if (code[_i].empty >= 0)
@@ -269,8 +254,6 @@ TEST_N(masks_of_the_language_model, 4)
         ck_assert_double_eq_tol(record_get(&r, "cra_mean"), code[_i].mean, 5e-7);
         ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "buckets_q=57 80 88 155 63 87 90 150;"));
     }
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 static const struct {
@@ -286,10 +269,9 @@ static const struct {
 
 TEST_N(masks_of_the_video_model, 2)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
+    MUST(golden_video(3, 5, 0, PREC_F64, &h, ERR));
     run_text(video[_i].text, &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].pairs);
     ck_assert_double_eq_tol(record_get(&r, "cra_min") / video[_i].min, 1, 5e-3);
@@ -297,20 +279,16 @@ TEST_N(masks_of_the_video_model, 2)
     ck_assert_double_eq_tol(record_get(&r, "cra_p50") / video[_i].p50, 1, 5e-6);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean") / video[_i].mean, 1, 5e-6);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), video[_i].buckets));
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 TEST(bad_parameters)
 {
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     assert_refused("hash-sparse:buckets=7", "buckets=7: expected an even number, such as 8");
     assert_refused("hash-sparse:buckets=0", "buckets");
     assert_refused("hash-sparse:buckets=130", "buckets");
-    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
+    MUST(golden_code_lm(5, 0, PREC_F32, &h, ERR));
     h.in.x.d = 2;
     assert_skips("hash-sparse:buckets=6:proj_dir=axes", &h.in,
                  "proj_dir=axes has no 3 unit vectors in a head of dimension 2");
-    sim_head_free(&h);
 }

@@ -50,7 +50,6 @@ TEST(merging)
 /* A head of n zero vectors. */
 static double exec_of(const char *text, int64_t n, bool causal)
 {
-    struct err err = {0};
     struct method_run *runs = NULL;
     struct method_ctx ctx = {.seed = 1};
     struct record r;
@@ -60,8 +59,8 @@ static double exec_of(const char *text, int64_t n, bool causal)
     struct head_in in = one_head(zero, zero, zero, n, n, 1, causal);
 
     record_init(&r);
-    assert_ok(method_runs_parse(test_methods, text, &runs, &count, &err), &err);
-    assert_ok(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, &err), &err);
+    MUST(method_runs_parse(test_methods, text, &runs, &count, ERR));
+    MUST(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, ERR));
     struct hyper_plan *plan = state; /* the state begins with it */
     double pairs = plan->at.pairs;
     method_release(runs[0].method, state);
@@ -105,12 +104,11 @@ static void mark(const struct own_hashed *r, int64_t lo, int64_t hi, int64_t n, 
 static void assert_cut(int64_t n, int64_t min_len)
 {
     struct own_hashed r = {.block = 8, .samples = 3, .min_len = min_len};
-    struct own_squares s;
-    struct err err = {0};
-    uint8_t *hashed = calloc((size_t)(n * n), 1);
+    OWN(own_squares_free) struct own_squares s;
+    OWN(free_at) uint8_t *hashed = calloc((size_t)(n * n), 1);
     int64_t at = 0;
     mark(&r, 0, n, n, hashed);
-    assert_ok(own_squares_make(&r, n, n, true, &s, &err), &err);
+    MUST(own_squares_make(&r, n, n, true, &s, ERR));
     ck_assert_int_eq(s.n_hashed > 0, own_squares_any(&r, n, true));
     for (int64_t i = 0; i < n; i++) {
         struct own_walk w = {0, n, 1};
@@ -128,8 +126,6 @@ static void assert_cut(int64_t n, int64_t min_len)
         ck_assert(s.exact[at].lo == w.lo && s.exact[at].hi == w.hi);
     }
     ck_assert_int_eq(at, s.n_exact - 1);
-    own_squares_free(&s);
-    free(hashed);
 }
 
 TEST(squares_and_ranges_of_causal_heads)
@@ -143,14 +139,12 @@ TEST(squares_and_ranges_of_causal_heads)
 TEST(one_block_is_dense)
 {
     for (int causal = 0; causal < 2; causal++) {
-        struct sim_head h;
+        OWN(sim_head_free) struct sim_head h;
         conform_head(NORMAL, 129, 129, causal, PREC_F64, &h);
-        struct record r;
+        OWN(record_free) struct record r;
         run_text("hyperattention:min_len=0:block=129:samples=0", &h.in, &r);
         ck_assert_double_eq(record_get(&r, "density_elem"), 1);
         ck_assert_double_lt(record_get(&r, "err_l2_rel"), 1e-12);
-        record_free(&r);
-        sim_head_free(&h);
     }
 }
 
@@ -159,8 +153,8 @@ TEST(zero_vectors_keep_their_order)
 {
     enum { N = 100, B = 16 };
     static uint8_t bits[N * N];
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     conform_head(ZEROS, N, N, false, PREC_F64, &h);
     run_text_carry("hyperattention:min_len=0:block=16:samples=0", &h.in, NULL, 1, sink_bits, bits,
                    &r);
@@ -168,8 +162,6 @@ TEST(zero_vectors_keep_their_order)
         for (int j = 0; j < N; j++)
             ck_assert_int_eq(bits[i * N + j], i / B == j / B);
     ck_assert(isnan(record_get(&r, "mass_est_mean"))); /* no weights */
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 /* ---- weights -------------------------------------------------------------------------------- */
@@ -202,24 +194,23 @@ static void weights(const struct hyper_plan *p, double *w, double *zeros)
 
 static void build(struct hyper_plan *p, const struct own_hashed *rule, const struct head_in *in)
 {
-    struct err err = {0};
     struct own_hashed r = *rule;
     r.seed = 5;
     r.layer = in->layer;
     r.step = in->step;
     r.head = in->head;
     snprintf(r.branch, sizeof r.branch, "%s", in->branch);
-    assert_ok(hyper_plan_cut(p, &r, &in->x, &err), &err);
-    assert_ok(hyper_plan_hash(p, &in->x, &err), &err);
+    MUST(hyper_plan_cut(p, &r, &in->x, ERR));
+    MUST(hyper_plan_hash(p, &in->x, ERR));
 }
 
 static void assert_weighted(const char *text, const struct own_hashed *c, bool causal)
 {
     enum { N = 129, D = 64 };
     static double w[N * N], zeros[N];
-    struct hyper_plan p;
-    struct conform_result res;
-    struct sim_head h;
+    OWN(hyper_plan_free) struct hyper_plan p;
+    OWN(conform_result_free) struct conform_result res;
+    OWN(sim_head_free) struct sim_head h;
 
     conform_head(NORMAL, N, N, causal, PREC_F64, &h);
     memset(w, 0, sizeof w);
@@ -242,9 +233,6 @@ static void assert_weighted(const char *text, const struct own_hashed *c, bool c
         for (int e = 0; e < D; e++)
             ck_assert_double_eq_tol(res.out[i * D + e], o[e] / sum, 1e-10);
     }
-    conform_result_free(&res);
-    hyper_plan_free(&p);
-    sim_head_free(&h);
 }
 
 TEST(outputs_are_those_of_the_weights)
@@ -266,21 +254,19 @@ TEST(outputs_are_those_of_the_weights)
 TEST(the_estimate_is_unbiased)
 {
     enum { N = 300, SEEDS = 300 };
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     double sum = 0, squares = 0;
     conform_head(ZEROS, N, N, false, PREC_F64, &h);
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
-        struct record r;
+        OWN(record_free) struct record r;
         run_text_carry("hyperattention:min_len=0:block=50:samples=32", &h.in, NULL, seed, NULL,
                        NULL, &r);
         sum += record_get(&r, "mass_est_mean");
         squares += pow(record_get(&r, "mass_est_mean"), 2);
         ck_assert_double_gt(record_get(&r, "mass_est_sd"), 0);
-        record_free(&r);
     }
     double mean = sum / SEEDS, sd = sqrt(squares / SEEDS - mean * mean);
     ck_assert_double_le(fabs(mean - 1), 5 * sd / sqrt(SEEDS) + 1e-12);
-    sim_head_free(&h);
 }
 
 /* ---- real data ------------------------------------------------------------------------------ */
@@ -300,12 +286,11 @@ static const struct {
 TEST_N(masks_of_the_shipped_video_model, 4)
 {
     enum { N = 384 };
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     char text[160];
 
-    assert_ok(golden_video(3, video[_i].layer, 0, PREC_F64, &h, &err), &err);
+    MUST(golden_video(3, video[_i].layer, 0, PREC_F64, &h, ERR));
     snprintf(text, sizeof text, "hyperattention:min_len=0:samples=0:proj_dir=axes:%s",
              video[_i].text);
     run_text(text, &h.in, &r);
@@ -315,8 +300,6 @@ TEST_N(masks_of_the_shipped_video_model, 4)
     ck_assert_double_eq_tol(record_get(&r, "cra_p5") / video[_i].p5, 1, 2e-3);
     ck_assert_double_eq_tol(record_get(&r, "cra_p50") / video[_i].p50, 1, 5e-6);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean") / video[_i].mean, 1, 5e-6);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 /* Seeds, heads and calls draw other keys; the directions are those of the call for all heads. */
@@ -324,7 +307,7 @@ TEST(random_numbers_belong_to_the_call)
 {
     struct own_hashed c = {.projs = 7, .block = 16, .samples = 24, .min_len = 20, .exclude = true};
     struct hyper_plan a, b;
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     conform_head(NORMAL, 129, 129, false, PREC_F64, &h);
     build(&a, &c, &h.in);
     h.in.head++;
@@ -339,7 +322,6 @@ TEST(random_numbers_belong_to_the_call)
     ck_assert_int_ne(memcmp(a.squares->keys, b.squares->keys, 129 * sizeof(int32_t)), 0);
     hyper_plan_free(&a);
     hyper_plan_free(&b);
-    sim_head_free(&h);
 }
 
 TEST(where_it_does_not_apply)
@@ -349,10 +331,9 @@ TEST(where_it_does_not_apply)
     assert_skips("hyperattention", &h.in, "as many queries as keys");
     sim_head_free(&h);
     conform_head(NORMAL, 63, 129, false, PREC_F64, &h);
-    struct record r;
+    OWN(record_free) struct record r;
     run_text("hyperattention:min_len=0:block=32:samples=0", &h.in, &r);
     /* Five blocks of keys, the last of one; 13 queries each, the last 11. */
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 4 * 13 * 32 + 11);
-    record_free(&r);
     sim_head_free(&h);
 }

@@ -38,7 +38,7 @@ static const int32_t tokens[ROWS] = {2, 0, 1, 3};
 
 static void score(double shift, struct scores s[2])
 {
-    struct llm_model m;
+    OWN(llm_close) struct llm_model m;
     struct stream streams[2] = {{0}};
     float h[2][ROWS * V];
     struct lockstep l = {.model = &m, .jobs = 2, .s = streams, .n_streams = 2, .n = ROWS};
@@ -51,7 +51,6 @@ static void score(double shift, struct scores s[2])
     streams[0].h = h[0];
     streams[1].h = h[1];
     assert_ok(likelihood_add(&l, tokens, 1, s, &err), &err);
-    llm_close(&m);
 }
 
 static void near(const struct record *r, const char *name, double want)
@@ -117,7 +116,7 @@ TEST(ranges_of_positions)
                          {.nll = 4, .pos = 1023, .agree = true},
                          {.nll = 8, .pos = 40000}};
     struct scores s = {v, 4, 4};
-    struct record r;
+    OWN(record_free) struct record r;
 
     record_init(&r);
     assert_ok(likelihood_record(&s, &s, &r, &err), &err);
@@ -126,5 +125,4 @@ TEST(ranges_of_positions)
     near(&r, "top1_agree@256-1024", 0.5);
     near(&r, "nll_mean@32768-65536", 8);
     ck_assert(isnan(record_get(&r, "nll_mean@1024-4096")));
-    record_free(&r);
 }

@@ -72,19 +72,16 @@ static float *wide(const struct decoder_tensor *t)
 static void norm(const float *x, int64_t n, int64_t d, const struct decoder_tensor *t, double eps,
                  float *y)
 {
-    float *w = wide(t);
+    OWN(free_at) float *w = wide(t);
     if (w)
         nn_rms_norm(x, n, d, w, eps, y);
-    free(w);
 }
 
 /* y = x w^T + b; the bias stands behind its weight. */
 static void linear(const float *x, const struct decoder_tensor *t, float *y)
 {
-    float *w = wide(t), *b = wide(t + 1);
+    OWN(free_at) float *w = wide(t), *b = wide(t + 1);
     assert_ok(nn_linear(x, N, t->cols, w, b, t->rows, 1, y, &err), &err);
-    free(w);
-    free(b);
 }
 
 static int dev_layer(struct decoder *d, const struct decoder_tensor *w,
@@ -257,10 +254,9 @@ static void check_same(const char *what, const float *x, const float *y, size_t 
 
 static void put_variant(const char *variant)
 {
-    json_t *c = tiny_config(variant);
+    OWN(json_decrefp) json_t *c = tiny_config(variant);
     tiny_put_config(test_tmpdir(), c);
     tiny_put_weights(test_tmpdir(), variant, 1, NULL);
-    json_decref(c);
 }
 
 /* ---- tests ---------------------------------------------------------------------------------- */

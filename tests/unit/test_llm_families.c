@@ -216,7 +216,7 @@ static int keep(void *ctx, int layer, int64_t t0, int64_t n, const float *q, con
 static void run(enum kind kind, int64_t window, struct seen *s)
 {
     const char *dir = test_path("m");
-    struct llm_model m;
+    OWN(llm_close) struct llm_model m;
     int32_t tokens[N];
     write_as(dir, kind, window);
     assert_ok(llm_open(dir, &m, &err), &err);
@@ -230,7 +230,6 @@ static void run(enum kind kind, int64_t window, struct seen *s)
     struct llm_run how = {.tokens = tokens, .n = N, .chunk = 16, .jobs = 1};
     struct llm_hooks hooks = {.ctx = s, .rows = keep};
     assert_ok(llm_forward(&m, &how, &hooks, &err), &err);
-    llm_close(&m);
 }
 
 static void seen_free(struct seen *s)
@@ -249,20 +248,18 @@ static void same(const float *a, const float *b, int64_t n, const char *what)
 
 TEST_N(families_of_the_same_weights_agree, KINDS - PHI3)
 {
-    struct seen want, have;
+    OWN(seen_free) struct seen want, have;
     run(LLAMA, 0, &want);
     run((enum kind)(PHI3 + _i), 0, &have);
     same(have.q, want.q, LAYERS * N * want.qdim, "q");
     same(have.k, want.k, LAYERS * N * want.kvdim, "k");
     same(have.v, want.v, LAYERS * N * want.kvdim, "v");
-    seen_free(&want);
-    seen_free(&have);
 }
 
 /* A window of 12: the first 12 tokens see what they saw, later ones do not. */
 TEST(a_window_takes_keys_away)
 {
-    struct seen want, have;
+    OWN(seen_free) struct seen want, have;
     double most = 0;
     run(LLAMA, 0, &want);
     run(LLAMA, 12, &have);
@@ -270,8 +267,6 @@ TEST(a_window_takes_keys_away)
     for (int64_t i = (N + 12) * want.qdim; i < 2 * N * want.qdim; i++)
         most = fmax(most, fabs((double)have.q[i] - (double)want.q[i]));
     ck_assert_double_gt(most, 1e-2);
-    seen_free(&want);
-    seen_free(&have);
 }
 
 /* A layer's memory counts all experts, its work the chosen ones. */

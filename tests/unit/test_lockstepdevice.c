@@ -208,7 +208,7 @@ static void finish_rows(struct decoder *d, const float *o, int64_t n, float *h)
 {
     const struct decoder_shape *s = &d->s;
     float **w = d->w[d->layer], *x = room(n * s->hidden), *gate = room(n * s->ffn);
-    float *up = room(n * s->ffn);
+    OWN(free_at) float *up = room(n * s->ffn);
     linear(o, n, d->qdim, w[LLM_O], s->hidden, x);
     for (int64_t i = 0; i < n * s->hidden; i++)
         h[i] += x[i];
@@ -223,7 +223,6 @@ static void finish_rows(struct decoder *d, const float *o, int64_t n, float *h)
         h[i] += x[i];
     free(x);
     free(gate);
-    free(up);
 }
 
 static void squares(const float *x, const float *ref, int64_t n, double *e, double *norm)

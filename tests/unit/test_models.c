@@ -42,7 +42,7 @@ static int keep_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q
 
 static void run_model(const char *dir, int64_t chunk, int64_t pool, struct seen *s)
 {
-    struct llm_model m;
+    OWN(llm_close) struct llm_model m;
     int32_t ids[N];
 
     tiny_tokens(ids);
@@ -58,15 +58,13 @@ static void run_model(const char *dir, int64_t chunk, int64_t pool, struct seen 
                           .last_logits = s->logits};
     struct llm_hooks hooks = {.ctx = s, .rows = keep_rows};
     assert_ok(llm_forward(&m, &run, &hooks, &err), &err);
-    llm_close(&m);
 }
 
 static void put_variant(const char *variant, int shards)
 {
-    json_t *c = tiny_config(variant);
+    OWN(json_decrefp) json_t *c = tiny_config(variant);
     tiny_put_config(test_tmpdir(), c);
     tiny_put_weights(test_tmpdir(), variant, shards, NULL);
-    json_decref(c);
 }
 
 /* ---- golden ---------------------------------------------------------------------------------- */
@@ -88,7 +86,7 @@ static float *golden(const struct st_file *f, const char *variant, const char *w
 static void check_heads(const struct st_file *f, const char *variant, const char *what,
                         const float *x, int heads, int d)
 {
-    float *want = golden(f, variant, what, (int64_t)heads * N * d);
+    OWN(free_at) float *want = golden(f, variant, what, (int64_t)heads * N * d);
     double diff = 0, norm = 0;
     for (int h = 0; h < heads; h++)
         for (int t = 0; t < N; t++)
@@ -99,29 +97,26 @@ static void check_heads(const struct st_file *f, const char *variant, const char
             }
     ck_assert_msg(sqrt(diff / norm) < 2e-5, "%s.%s: relative error %g", variant, what,
                   sqrt(diff / norm));
-    free(want);
 }
 
 static void check_close(const struct st_file *f, const char *variant, const char *what,
                         const float *x, int64_t n, double tol)
 {
-    float *want = golden(f, variant, what, n);
+    OWN(free_at) float *want = golden(f, variant, what, n);
     for (int64_t i = 0; i < n; i++)
         ck_assert_msg(fabs((double)x[i] - want[i]) < tol, "%s.%s[%lld] = %g, expected %g", variant,
                       what, (long long)i, x[i], want[i]);
-    free(want);
 }
 
 static void check_golden(const char *variant, const struct seen *s)
 {
-    struct st_file *f = NULL;
+    OWN(st_close) struct st_file *f = NULL;
     assert_ok(st_open("tests/data/tiny/golden.safetensors", &f, &err), &err);
     check_heads(f, variant, "q", s->q, s->heads, s->d);
     check_heads(f, variant, "k", s->k, s->kv_heads, s->d);
     check_heads(f, variant, "v", s->v, s->kv_heads, s->d);
     check_close(f, variant, "nll", s->nll, N - 1, 3e-4);
     check_close(f, variant, "logits", s->logits, TINY_VOCAB, 3e-4);
-    st_close(&f);
 }
 
 TEST_N(every_variant_computes_what_transformers_does, TINY_VARIANTS)
@@ -219,12 +214,11 @@ TEST_N(shapes_that_do_not_fit_the_configuration_are_named, 6)
         {"num_key_value_heads", "self_attn.k_proj.weight", 4},
         {"num_hidden_layers", "model.layers.2.", 3},
     };
-    json_t *c = tiny_config("llama");
+    OWN(json_decrefp) json_t *c = tiny_config("llama");
     json_object_set_new(c, cases[_i].key, json_integer(cases[_i].value));
     tiny_put_config(test_tmpdir(), c);
     tiny_put_weights(test_tmpdir(), "llama", 1, NULL);
     refuse(ERR_INPUT, cases[_i].tensor);
-    json_decref(c);
 }
 
 TEST(a_tensor_of_integers_is_refused)
@@ -240,7 +234,7 @@ TEST(a_tensor_of_integers_is_refused)
 
 TEST(prompts_beyond_the_sliding_window_run_on_the_cpu)
 {
-    struct llm_model m;
+    OWN(llm_close) struct llm_model m;
     int32_t ids[N];
     float nll[N];
     json_t *c = tiny_config("mistral-window");
@@ -255,5 +249,4 @@ TEST(prompts_beyond_the_sliding_window_run_on_the_cpu)
     assert_ok(llm_forward(&m, &run, NULL, &err), &err);
     ck_assert_str_eq(llm_device_lacks(&m.c, N), "sliding windows");
     ck_assert_str_eq(llm_device_lacks(&m.c, N - 1), "");
-    llm_close(&m);
 }

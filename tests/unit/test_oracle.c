@@ -14,13 +14,12 @@
 
 static int64_t prefix_count(const double *p, int64_t n, double start, double target)
 {
-    struct err err = {0};
     struct prefix_work *w = NULL;
     struct prefix out;
     int64_t kept = 0;
 
-    assert_ok(prefix_work_new(&w, &err), &err);
-    assert_ok(prefix_select(w, p, p, n, start, target, &out, &err), &err);
+    MUST(prefix_work_new(&w, ERR));
+    MUST(prefix_select(w, p, p, n, start, target, &out, ERR));
     for (int64_t j = 0; j < n; j++)
         kept += prefix_has(&out, p[j], j);
     ck_assert_int_eq(kept, out.count);
@@ -45,15 +44,14 @@ TEST(prefix_of_a_row_by_hand)
 TEST(prefix_prefers_the_lower_key_among_equals)
 {
     static const double p[] = {0.125, 0.25, 0.25, 0.125, 0.25};
-    struct err err = {0};
     struct prefix_work *w = NULL;
     struct prefix out;
 
-    assert_ok(prefix_work_new(&w, &err), &err);
-    assert_ok(prefix_select(w, p, p, 5, 0, 0.8, &out, &err), &err);
+    MUST(prefix_work_new(&w, ERR));
+    MUST(prefix_select(w, p, p, 5, 0, 0.8, &out, ERR));
     ck_assert_int_eq(out.count, 4);
     ck_assert(prefix_has(&out, p[0], 0) && !prefix_has(&out, p[3], 3));
-    assert_ok(prefix_topk(w, p, 5, 2, &out, &err), &err);
+    MUST(prefix_topk(w, p, 5, 2, &out, ERR));
     ck_assert(prefix_has(&out, p[1], 1) && prefix_has(&out, p[2], 2) && !prefix_has(&out, p[4], 4));
     prefix_work_free(w);
 }
@@ -83,12 +81,11 @@ static void fill(double *p, int64_t n, uint64_t seed)
 TEST_N(prefix_equals_a_full_sort, 20)
 {
     enum { N = 700 };
-    struct err err = {0};
     struct prefix_work *w = NULL;
     double p[N];
     struct pair sorted[N];
 
-    assert_ok(prefix_work_new(&w, &err), &err);
+    MUST(prefix_work_new(&w, ERR));
     fill(p, N, (uint64_t)_i);
     for (int64_t j = 0; j < N; j++)
         sorted[j] = (struct pair){p[j], j};
@@ -102,11 +99,11 @@ TEST_N(prefix_equals_a_full_sort, 20)
         int64_t k = 0;
         while (k < N && sum < target)
             sum += sorted[k++].value;
-        assert_ok(prefix_select(w, p, p, N, 0, target, &out, &err), &err);
+        MUST(prefix_select(w, p, p, N, 0, target, &out, ERR));
         ck_assert_int_eq(out.count, k);
         for (int64_t e = 0; e < N; e++)
             ck_assert_int_eq(prefix_has(&out, sorted[e].value, sorted[e].index), e < k);
-        assert_ok(prefix_topk(w, p, N, step * 14, &out, &err), &err);
+        MUST(prefix_topk(w, p, N, step * 14, &out, ERR));
         for (int64_t e = 0; e < N; e++)
             ck_assert_int_eq(prefix_has(&out, sorted[e].value, sorted[e].index), e < step * 14);
     }
@@ -116,18 +113,17 @@ TEST_N(prefix_equals_a_full_sort, 20)
 TEST(topk_takes_any_sign_and_leaves_out_nan)
 {
     static const double x[] = {-3, NAN, -1, 0, NAN, -1};
-    struct err err = {0};
     struct prefix_work *w = NULL;
     struct prefix out;
 
-    assert_ok(prefix_work_new(&w, &err), &err);
-    assert_ok(prefix_topk(w, x, 6, 2, &out, &err), &err);
+    MUST(prefix_work_new(&w, ERR));
+    MUST(prefix_topk(w, x, 6, 2, &out, ERR));
     ck_assert(prefix_has(&out, x[3], 3) && prefix_has(&out, x[2], 2));
     ck_assert(!prefix_has(&out, x[5], 5) && !prefix_has(&out, x[0], 0));
     ck_assert(!prefix_has(&out, x[1], 1));
-    assert_ok(prefix_topk(w, x, 6, 100, &out, &err), &err);
+    MUST(prefix_topk(w, x, 6, 100, &out, ERR));
     ck_assert_int_eq(out.count, 4);
-    assert_ok(prefix_topk(w, x, 6, 0, &out, &err), &err);
+    MUST(prefix_topk(w, x, 6, 0, &out, ERR));
     ck_assert(!prefix_has(&out, x[3], 3));
     prefix_work_free(w);
 }
@@ -170,7 +166,6 @@ TEST_N(head_prefix_equals_a_full_sort, 5)
     static const int64_t buffers[] = {1 << 20, 100, 5, 0};
     static double v[R * C];
     static struct cell sorted[R * C];
-    struct err err = {0};
     double total = 0;
 
     fill(v, R * C, 100 + (uint64_t)_i);
@@ -187,9 +182,8 @@ TEST_N(head_prefix_equals_a_full_sort, 5)
         for (int b = 0; b < 4; b++) {
             struct matrix m = {v, C, 0.001};
             struct head_prefix out;
-            assert_ok(head_prefix_select(matrix_row, &m, R, C, HEAD_BY_SUM, target, buffers[b],
-                                         &out, &err),
-                      &err);
+            MUST(head_prefix_select(matrix_row, &m, R, C, HEAD_BY_SUM, target, buffers[b], &out,
+                                    ERR));
             ck_assert_int_eq(out.count, want);
             for (int64_t k = 0; k < R * C; k++)
                 ck_assert_int_eq(
@@ -205,7 +199,6 @@ TEST_N(head_prefix_of_a_number_of_entries, 5)
     static const int64_t buffers[] = {1 << 20, 100, 0};
     static double v[R * C];
     static struct cell sorted[R * C];
-    struct err err = {0};
 
     fill(v, R * C, 100 + (uint64_t)_i);
     for (int64_t k = 0; k < R * C; k++)
@@ -215,9 +208,8 @@ TEST_N(head_prefix_of_a_number_of_entries, 5)
         for (int b = 0; b < 3; b++) {
             struct matrix m = {v, C, 0.001};
             struct head_prefix out;
-            assert_ok(head_prefix_select(matrix_row, &m, R, C, HEAD_BY_COUNT,
-                                         (double)(want + 2 * R), buffers[b], &out, &err),
-                      &err);
+            MUST(head_prefix_select(matrix_row, &m, R, C, HEAD_BY_COUNT, (double)(want + 2 * R),
+                                    buffers[b], &out, ERR));
             for (int64_t k = 0; k < R * C; k++)
                 ck_assert_int_eq(
                     head_prefix_has(&out, sorted[k].value, sorted[k].row, sorted[k].col), k < want);
@@ -229,7 +221,6 @@ TEST_N(head_prefix_of_a_number_of_entries, 5)
 static struct cover cover_of(const double *rows, int64_t nrows, int64_t cols, double alpha,
                              bool *taken)
 {
-    struct err err = {0};
     struct cover out;
     double m[64], need[8];
     for (int64_t i = 0; i < nrows; i++) {
@@ -237,7 +228,7 @@ static struct cover cover_of(const double *rows, int64_t nrows, int64_t cols, do
         for (int64_t c = 0; c < cols; c++)
             m[c * nrows + i] = rows[i * cols + c];
     }
-    assert_ok(cover_greedy(m, nrows, cols, need, taken, &out, &err), &err);
+    MUST(cover_greedy(m, nrows, cols, need, taken, &out, ERR));
     return out;
 }
 
@@ -319,7 +310,6 @@ TEST_N(cover_equals_plain_greedy, 20)
 /* A bidirectional head with given probabilities: q_i = e_i, k_j = column j of ln P, scale 1. */
 static void head_of_probabilities(const double *p, int64_t n, struct sim_head *h)
 {
-    struct err err = {0};
     float q[64] = {0}, k[64] = {0}, v[64] = {0};
     struct head_in in = {
         .x = {.nq = n, .nk = n, .d = (int)n, .dv = (int)n, .q = q, .k = k, .v = v, .scale = 1},
@@ -332,23 +322,21 @@ static void head_of_probabilities(const double *p, int64_t n, struct sim_head *h
         for (int64_t j = 0; j < n; j++)
             k[j * n + i] = (float)log(p[i * n + j]);
     }
-    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
+    MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
 TEST(rows_and_mean_by_hand)
 {
     static const double p[] = {0.9, 0.1, 0.5, 0.5};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     head_of_probabilities(p, 2, &h);
     ck_assert_double_eq(metric_of("oracle:alpha=0.7", &h.in, "pairs_kept"), 3);
     ck_assert_double_eq(metric_of("oracle:kind=mean:alpha=0.7", &h.in, "pairs_kept"), 2);
-    sim_head_free(&h);
 }
 
 TEST(uniform_attention_keeps_a_share)
 {
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     float zero[50 * 4] = {0}, v[50 * 4];
     for (int k = 0; k < 200; k++)
         v[k] = (float)k;
@@ -358,11 +346,10 @@ TEST(uniform_attention_keeps_a_share)
         .n_kv_heads = 1,
         .n_layers = 1,
         .branch = "main"};
-    assert_ok(head_init(&h, &in, PREC_F64, &err), &err);
+    MUST(head_init(&h, &in, PREC_F64, ERR));
     ck_assert_double_eq(metric_of("oracle:alpha=0.91", &h.in, "pairs_kept"), 46 * 50);
     ck_assert_double_eq_tol(metric_of("oracle:kind=topk:k=7", &h.in, "cra_min"), 7.0 / 50, 1e-12);
     ck_assert_double_eq_tol(metric_of("oracle:kind=topk:k=7", &h.in, "cra_mean"), 7.0 / 50, 1e-12);
-    sim_head_free(&h);
 }
 
 static const struct {
@@ -384,13 +371,12 @@ static double units(const char *text, const struct head_in *in, double of)
 
 TEST_N(golden_video_counts, 4)
 {
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     char text[96];
     double a = video[_i].alpha;
 
-    assert_ok(golden_video(3, video[_i].layer, 0, PREC_F64, &h, &err), &err);
+    MUST(golden_video(3, video[_i].layer, 0, PREC_F64, &h, ERR));
     snprintf(text, sizeof text, "oracle:alpha=%g", a);
     run_text(text, &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].topp);
@@ -415,16 +401,14 @@ TEST_N(golden_video_counts, 4)
     ck_assert_double_eq_tol(record_get(&r, "density_tile") * 1152, video[_i].ub, 1e-6);
     ck_assert_double_ge(record_get(&r, "cra_min"), a - 1e-11);
     record_free(&r);
-    sim_head_free(&h);
 }
 
 TEST(golden_video_errors)
 {
-    struct err err = {0};
     struct sim_head h;
     struct record r;
 
-    assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
+    MUST(golden_video(3, 5, 0, PREC_F64, &h, ERR));
     run_text("oracle:alpha=0.95", &h.in, &r);
     assert_printed(record_get(&r, "cra_min"), 0.950011, 6);
     assert_printed(record_get(&r, "cra_mean"), 0.952628, 6);
@@ -444,7 +428,7 @@ TEST(golden_video_errors)
     record_free(&r);
     sim_head_free(&h);
 
-    assert_ok(golden_video(3, 0, 0, PREC_F64, &h, &err), &err);
+    MUST(golden_video(3, 0, 0, PREC_F64, &h, ERR));
     run_text("oracle:kind=topk:k=38", &h.in, &r);
     assert_printed(record_get(&r, "cra_min"), 0.334388, 6);
     assert_printed(record_get(&r, "cra_mean"), 0.449546, 6);
@@ -470,16 +454,13 @@ static const struct {
 
 TEST_N(golden_code_sparsity_degree, 4)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(golden_code_lm(code[_i].layer, code[_i].head, PREC_F64, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
+    MUST(golden_code_lm(code[_i].layer, code[_i].head, PREC_F64, &h, ERR));
     run_text("oracle", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), code[_i].entries);
     assert_printed(record_get(&r, "sd_tri"), code[_i].tri, 6);
     assert_printed(record_get(&r, "sd_sq"), code[_i].sq, 6);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 /* ---- identities ----------------------------------------------------------------------------- */
@@ -508,11 +489,10 @@ static int count_rows(void *ctx, const struct mask *m, const double *out, const 
 
 TEST_N(identities_between_kinds, 2)
 {
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     bool causal = _i & 1;
-    assert_ok(random_head(7, 97, causal ? 131 : 97, 16, causal, 1.6, PREC_F64, &h, &err), &err);
+    MUST(random_head(7, 97, causal ? 131 : 97, 16, causal, 1.6, PREC_F64, &h, ERR));
 
     double topp = metric_of("oracle:alpha=0.9", &h.in, "pairs_kept");
     double mean = metric_of("oracle:kind=mean:alpha=0.9", &h.in, "pairs_kept");
@@ -555,7 +535,6 @@ TEST_N(identities_between_kinds, 2)
         ck_assert_double_eq_tol(same.recall[i], rows.recall[i], 1e-12);
         ck_assert_double_ge(rows.recall[i], 0.9 - 1e-12);
     }
-    sim_head_free(&h);
 }
 
 /* Any 0/1 mask is at least as dense as topp at its own CRA; its LSE error is |ln recall|. */
@@ -564,27 +543,23 @@ TEST_N(topp_bounds_every_mask, 4)
     static const char *const masks[] = {"streaming:sink=4:window=24", "oracle:kind=topk:k=9",
                                         "oracle:kind=block-cra:unit=16x16",
                                         "oracle:kind=value:alpha=0.8"};
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     char text[64];
 
-    assert_ok(random_head(11, 128, 128, 16, true, 1.4, PREC_F64, &h, &err), &err);
+    MUST(random_head(11, 128, 128, 16, true, 1.4, PREC_F64, &h, ERR));
     run_text(masks[_i], &h.in, &r);
     double cra = record_get(&r, "cra_min");
     snprintf(text, sizeof text, "oracle:alpha=%.17g", cra * (1 - 1e-12));
     ck_assert_double_le(metric_of(text, &h.in, "density_elem"), record_get(&r, "density_elem"));
     ck_assert_double_eq_tol(record_get(&r, "err_lse_max"), -log(cra), 1e-9);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 TEST(forced_entries_count_towards_the_target)
 {
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    assert_ok(random_head(13, 64, 64, 16, true, 1.5, PREC_F64, &h, &err), &err);
+    MUST(random_head(13, 64, 64, 16, true, 1.5, PREC_F64, &h, ERR));
     static const char *const texts[] = {"oracle:forced=diag",
                                         "oracle:forced=sink-3",
                                         "oracle:forced=window-5",
@@ -609,17 +584,14 @@ TEST(forced_entries_count_towards_the_target)
     /* The same target with entries forced that topp would not take needs at least as many. */
     ck_assert_double_ge(metric_of("oracle:forced=sink-3", &h.in, "pairs_kept"),
                         metric_of("oracle", &h.in, "pairs_kept"));
-    sim_head_free(&h);
 }
 
 TEST(ranking_by_value_lowers_the_error_on_a_golden_head)
 {
-    struct err err = {0};
-    struct sim_head h;
-    assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    MUST(golden_video(3, 5, 0, PREC_F64, &h, ERR));
     ck_assert_double_lt(metric_of("oracle:kind=value", &h.in, "err_l1_rel"),
                         metric_of("oracle", &h.in, "err_l1_rel"));
-    sim_head_free(&h);
 }
 
 TEST(bad_parameters_are_refused)
@@ -662,17 +634,16 @@ TEST(stripes_are_the_heaviest_columns)
     enum { N = 770, K = 77 };
     static double p[N], mass[N];
     static uint8_t bits[N * N];
-    struct err err = {0};
     struct sim_head h;
     double recall[2];
     for (int sampled = 0; sampled < 2; sampled++) {
-        struct record r;
+        OWN(record_free) struct record r;
         double lightest = INFINITY, heaviest = 0, sum = 0;
         int columns = 0;
-        assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+        MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
         memset(mass, 0, sizeof mass);
         for (int i = sampled ? N - 128 : 0; i < N; i++) {
-            assert_ok(exact_probs(h.in.exact, i, i + 1, p, &err), &err);
+            MUST(exact_probs(h.in.exact, i, i + 1, p, ERR));
             for (int j = 0; j < N; j++)
                 mass[j] += p[j];
         }
@@ -686,7 +657,7 @@ TEST(stripes_are_the_heaviest_columns)
             heaviest = kept ? heaviest : fmax(heaviest, mass[j]);
         }
         for (int i = 0; i < N; i++) {
-            assert_ok(exact_probs(h.in.exact, i, i + 1, p, &err), &err);
+            MUST(exact_probs(h.in.exact, i, i + 1, p, ERR));
             for (int j = 0; j < N; j++) {
                 ck_assert_int_eq(bits[i * N + j], bits[(N - 1) * N + j] && j <= i);
                 sum += bits[i * N + j] ? p[j] : 0;
@@ -698,7 +669,6 @@ TEST(stripes_are_the_heaviest_columns)
         ck_assert_ptr_nonnull(
             strstr(buf_str(&r.notes), sampled ? "columns=77;rows=128" : "columns=77;rows=770"));
         recall[sampled] = sum / N;
-        record_free(&r);
         sim_head_free(&h);
     }
     ck_assert_double_gt(recall[0], recall[1]); /* the full ranking is the best on average */

@@ -12,26 +12,22 @@ static const struct {
 
 TEST_N(masks_of_the_language_model, 2)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
+    MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
     run_text(code[_i].text, &h.in, &r);
     ck_assert_double_eq(record_get(&r, "keys_kept"), code[_i].keys);
     ck_assert_double_eq(record_get(&r, "queries_kept"), 770);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), code[_i].pairs);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), code[_i].mean, 5e-7);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 /* Norms of the keys of ten tokens, of which two pairs are equal. */
 static void ten_tokens(bool causal, struct sim_head *h)
 {
     static const float k[10] = {1, 5, 3, -5, 2, 0, 3, 9, 4, 1}, q[10] = {0};
-    struct err err = {0};
     struct head_in in = one_head(q, k, k, 10, 10, 1, causal);
-    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
+    MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
 /* Kept are ceil(0.45 * 10) = 5 keys: 7, 1, 3, 8 and of the equal ones 2 and 6 the lower. */
@@ -40,8 +36,8 @@ TEST(the_largest_keys_stay)
     static const int keep[10] = {0, 1, 1, 1, 0, 0, 0, 1, 1, 0};
     for (int by_v = 0; by_v < 2; by_v++)
         for (int causal = 0; causal < 2; causal++) {
-            struct sim_head h;
-            struct record r;
+            OWN(sim_head_free) struct sim_head h;
+            OWN(record_free) struct record r;
             uint8_t bits[100];
             ten_tokens(causal, &h);
             run_text_carry(by_v ? "qk-sparse:select=vnorm:drop=0.55"
@@ -53,8 +49,6 @@ TEST(the_largest_keys_stay)
             ck_assert_double_eq(record_get(&r, "keys_kept"), 5);
             ck_assert_double_eq(record_get(&r, "rows_empty"), causal);
             ck_assert_double_eq(record_get(&r, "pairs_exec"), 128 * 128);
-            record_free(&r);
-            sim_head_free(&h);
         }
 }
 
@@ -63,12 +57,11 @@ TEST(random_tokens)
 {
     enum { N = 2000 };
     static uint8_t bits[N * N];
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     double kept[2];
 
-    assert_ok(random_head(3, N, N, 4, false, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(3, N, N, 4, false, 1, PREC_F32, &h, ERR));
     for (int head = 0; head < 2; head++) {
         h.in.head = head; /* of one kv head */
         run_text_carry("qk-sparse:drop=0.7", &h.in, NULL, 1, sink_bits, bits, &r);
@@ -87,18 +80,15 @@ TEST(random_tokens)
     ck_assert_double_eq(record_get(&r, "queries_kept"), N);
     ck_assert_double_eq(record_get(&r, "keys_kept"), kept[0]);
     record_free(&r);
-    sim_head_free(&h);
 }
 
 /* All kept: tiles of the causal triangle, 1 + 2 + 3 of 300 tokens. */
 TEST(tiles_of_all_tokens)
 {
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     conform_head(NORMAL, 300, 300, true, PREC_F64, &h);
     run_text("qk-sparse:drop=0", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 6 * 128 * 128);
-    record_free(&r);
-    sim_head_free(&h);
 }

@@ -50,9 +50,8 @@ TEST(zero_group_has_zero_integers)
 {
     float x[8] = {0};
     struct quant q;
-    struct err err = {0};
     for (int r = QUANT_RHA_EPS; r <= QUANT_RNE; r++) {
-        assert_ok(quant_int(&q, x, 2, 4, &tensor, 127, r, &err), &err);
+        MUST(quant_int(&q, x, 2, 4, &tensor, 127, r, ERR));
         for (int i = 0; i < 8; i++)
             ck_assert_int_eq(q.q[i], 0);
         quant_free(&q);
@@ -61,24 +60,21 @@ TEST(zero_group_has_zero_integers)
 
 TEST(integers_stay_within_the_levels)
 {
-    struct err err = {0};
-    float *x = malloc(64 * 16 * sizeof *x);
+    OWN(free_at) float *x = malloc(64 * 16 * sizeof *x);
     for (int i = 0; i < 64 * 16; i++)
         x[i] = (float)(rng_normal(1, 0, (uint64_t)i) * exp(rng_normal(2, 0, (uint64_t)i) * 3));
     const int levels[] = {127, 7};
     for (int l = 0; l < 2; l++)
         for (int r = QUANT_RHA_EPS; r <= QUANT_RNE; r++) {
             struct quant_groups g = {QUANT_THREAD, false, 32, 16};
-            struct quant q;
-            assert_ok(quant_int(&q, x, 64, 16, &g, levels[l], r, &err), &err);
+            OWN(quant_free) struct quant q;
+            MUST(quant_int(&q, x, 64, 16, &g, levels[l], r, ERR));
             for (int i = 0; i < 64 * 16; i++) {
                 float back = (float)q.q[i] * quant_scale_of(&q, i / 16);
                 ck_assert_int_le(abs(q.q[i]), levels[l]);
                 ck_assert_float_le(fabsf(back - x[i]), quant_scale_of(&q, i / 16) * 0.5001f);
             }
-            quant_free(&q);
         }
-    free(x);
 }
 
 TEST(scale_counts)
@@ -127,15 +123,13 @@ TEST(groups_take_their_own_maximum)
 {
     float x[130 * 2];
     struct quant_groups g = {QUANT_BLOCK, true, 64, 0};
-    struct quant q;
-    struct err err = {0};
+    OWN(quant_free) struct quant q;
     for (int i = 0; i < 260; i++)
         x[i] = (float)(i / 128 + 1) * (i % 3 == 0 ? -1.0f : 0.5f);
-    assert_ok(quant_int(&q, x, 130, 2, &g, 127, QUANT_RHA, &err), &err);
+    MUST(quant_int(&q, x, 130, 2, &g, 127, QUANT_RHA, ERR));
     ck_assert_int_eq(q.n_groups, 3);
     for (int b = 0; b < 3; b++)
         ck_assert_float_eq(q.amax[b], (float)(b + 1));
-    quant_free(&q);
 }
 
 /* Value of an e4m3 code, from the format: 1 sign, 4 exponent (bias 7), 3 mantissa bits. */

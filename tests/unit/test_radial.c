@@ -49,13 +49,12 @@ static const struct {
 
 TEST_EACH(kept_blocks, counts)
 {
-    struct err err = {0};
-    struct block_map m;
+    OWN(block_map_free) struct block_map m;
     struct radial_rule r = rule(counts[_i].F, counts[_i].T, counts[_i].B, counts[_i].decay,
                                 counts[_i].wan, counts[_i].text);
-    int32_t *cols = calloc((size_t)counts[_i].side, sizeof *cols);
+    OWN(free_at) int32_t *cols = calloc((size_t)counts[_i].side, sizeof *cols);
 
-    assert_ok(radial_map(&r, &m, &err), &err);
+    MUST(radial_map(&r, &m, ERR));
     ck_assert_int_eq(m.rows, counts[_i].side);
     ck_assert_int_eq(m.cols, counts[_i].side);
     ck_assert_int_eq(block_map_count(&m), counts[_i].kept);
@@ -64,22 +63,18 @@ TEST_EACH(kept_blocks, counts)
         ck_assert_int_gt(block_map_row(&m, i, cols), 0);
     if (counts[_i].spilled >= 0)
         ck_assert_int_eq(radial_spilled_pairs(&r), counts[_i].spilled);
-    block_map_free(&m);
-    free(cols);
 }
 
 static void assert_map(const struct radial_rule *r, const char *const *rows)
 {
-    struct err err = {0};
-    struct block_map m;
-    assert_ok(radial_map(r, &m, &err), &err);
+    OWN(block_map_free) struct block_map m;
+    MUST(radial_map(r, &m, ERR));
     for (int64_t i = 0; i < m.rows; i++) {
         char got[32] = {0};
         for (int64_t j = 0; j < m.cols; j++)
             got[j] = block_map_get(&m, i, j) ? '1' : '0';
         ck_assert_str_eq(got, rows[i]);
     }
-    block_map_free(&m);
 }
 
 TEST(maps_by_hand)
@@ -102,17 +97,15 @@ TEST(maps_by_hand)
 /* One block per frame pair: the first frame, and distances 0, 1, 2, 4, 8. */
 TEST(one_block_per_frame)
 {
-    struct err err = {0};
-    struct block_map m;
+    OWN(block_map_free) struct block_map m;
     struct radial_rule r = rule(128, 9, 128, 1, true, 0);
-    assert_ok(radial_map(&r, &m, &err), &err);
+    MUST(radial_map(&r, &m, ERR));
     for (int i = 0; i < 9; i++)
         for (int j = 0; j < 9; j++) {
             int d = abs(i - j);
             ck_assert_int_eq(block_map_get(&m, i, j),
                              j == 0 || d == 0 || d == 1 || d == 2 || d == 4 || d == 8);
         }
-    block_map_free(&m);
 }
 
 /* The map that the published procedure makes from an explicit token mask of every frame pair. */
@@ -127,13 +120,12 @@ TEST_N(maps_follow_the_token_masks, 6)
         {96, 5, 64, 0.7, true, 0},   {200, 6, 64, 0.3, false, 40}, {150, 7, 64, 1, true, 1},
         {300, 5, 128, 0.6, true, 0}, {130, 9, 128, 0.4, false, 0}, {70, 4, 64, 0.2, true, 3},
     };
-    struct err err = {0};
-    struct block_map m;
+    OWN(block_map_free) struct block_map m;
     struct radial_rule r = rule(cases[_i].F, cases[_i].T, cases[_i].B, cases[_i].decay,
                                 cases[_i].sink, cases[_i].text);
     int64_t F = r.F, B = r.block, video = r.F * r.T, n = video + r.text;
     int64_t side = (n + B - 1) / B, blocks = (F + B - 1) / B;
-    uint8_t *want = calloc((size_t)(side * side), 1);
+    OWN(free_at) uint8_t *want = calloc((size_t)(side * side), 1);
 
     for (int64_t i = 0; i < r.T; i++)
         for (int64_t j = 0; j < r.T; j++)
@@ -160,13 +152,11 @@ TEST_N(maps_follow_the_token_masks, 6)
         for (int64_t y = 0; y < side; y++)
             if (r.text && (x >= video / B || y >= video / B))
                 want[x * side + y] = 1;
-    assert_ok(radial_map(&r, &m, &err), &err);
+    MUST(radial_map(&r, &m, ERR));
     for (int64_t x = 0; x < side; x++)
         for (int64_t y = 0; y < side; y++)
             ck_assert_msg(block_map_get(&m, x, y) == want[x * side + y], "block %lld, %lld",
                           (long long)x, (long long)y);
-    block_map_free(&m);
-    free(want);
 }
 
 TEST(widths_and_thinning_by_hand)
@@ -207,28 +197,24 @@ TEST(block_rule_by_hand)
  * and goes, the first neighbour at width 128 has 86 of 128 and stays. */
 TEST(slivers_at_the_edge_of_the_band_go)
 {
-    struct err err = {0};
-    struct block_map m;
+    OWN(block_map_free) struct block_map m;
     struct radial_rule r = rule(3840, 5, 128, 0.2, false, 0);
-    assert_ok(radial_map(&r, &m, &err), &err);
+    MUST(radial_map(&r, &m, ERR));
     int64_t i = 5, two = 2 * 30, four = 4 * 30;
     ck_assert(block_map_get(&m, i, two + i - 1));
     ck_assert(!block_map_get(&m, i, two + i - 2));
     ck_assert(block_map_get(&m, i, four + i + 1));
     ck_assert(!block_map_get(&m, i, four + i + 2));
-    block_map_free(&m);
 }
 
 TEST(symmetric_where_frames_are_whole_blocks)
 {
-    struct err err = {0};
-    struct block_map m;
+    OWN(block_map_free) struct block_map m;
     struct radial_rule r = rule(256, 9, 64, 0.3, false, 100);
-    assert_ok(radial_map(&r, &m, &err), &err);
+    MUST(radial_map(&r, &m, ERR));
     for (int64_t i = 0; i < m.rows; i++)
         for (int64_t j = 0; j < i; j++)
             ck_assert_int_eq(block_map_get(&m, i, j), block_map_get(&m, j, i));
-    block_map_free(&m);
 }
 
 /* ---- the printed formula -------------------------------------------------------------------- */
@@ -303,16 +289,14 @@ TEST(paper_closed_form_of_a_frame_pair)
 static void video_head(int64_t t, int64_t h, int64_t w, int64_t text, int place,
                        struct sim_head *out)
 {
-    struct err err = {0};
     int64_t n = t * h * w + text;
-    assert_ok(random_head(3, n, n, 8, false, 1, PREC_F64, out, &err), &err);
+    MUST(random_head(3, n, n, 8, false, 1, PREC_F64, out, ERR));
     out->in.geom = (struct geometry){t, h, w, text, text ? place : 0};
     out->in.n_layers = 6;
 }
 
 TEST(other_inputs_are_skipped)
 {
-    struct err err = {0};
     struct sim_head h;
     video_head(3, 4, 5, 0, 0, &h);
     assert_skips("radial:pad=official", &h.in, "no multiple of the block");
@@ -327,7 +311,7 @@ TEST(other_inputs_are_skipped)
     video_head(3, 4, 5, 4, 1, &h);
     assert_skips("radial", &h.in, "in front");
     sim_head_free(&h);
-    assert_ok(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, &err), &err);
+    MUST(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, ERR));
     assert_skips("radial", &h.in, "bidirectional only");
     sim_head_free(&h);
 }
@@ -376,7 +360,7 @@ TEST_N(presets_keep_layers_and_steps_dense, 8)
                  {"radial:preset=hunyuan-long", 2, 2},
                  {"radial:preset=none", 0, 0},
                  {"radial:preset=wan21:dense_layers=3:dense_steps=5", 3, 5}};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     video_head(3, 4, 5, 0, 0, &h);
     ck_assert_double_eq(dense_call(cases[_i].text, &h, cases[_i].layers, cases[_i].steps), 0);
     if (cases[_i].layers)
@@ -386,7 +370,6 @@ TEST_N(presets_keep_layers_and_steps_dense, 8)
     h.in.layer = h.in.step = 0;
     if (cases[_i].layers || cases[_i].steps)
         ck_assert_double_eq(metric_of(cases[_i].text, &h.in, "density_elem"), 1);
-    sim_head_free(&h);
 }
 
 /* Settings that presets and kinds stand for. */
@@ -400,7 +383,7 @@ TEST(presets_are_their_parameters)
         {"radial:preset=hunyuan:dense_steps=0", "radial:preset=none:decay=0.95:sink=0:block=128"},
         {"radial:kind=hunyuan:dense_steps=0", "radial:preset=none:kind=hunyuan"},
     };
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     video_head(12, 16, 16, 0, 0, &h);
     h.in.layer = 2;
     for (int k = 0; k < 4; k++)
@@ -408,21 +391,18 @@ TEST(presets_are_their_parameters)
                             metric_of(pairs[k][1], &h.in, "pairs_kept"));
     ck_assert_double_ne(metric_of(pairs[0][0], &h.in, "pairs_kept"),
                         metric_of(pairs[2][0], &h.in, "pairs_kept"));
-    sim_head_free(&h);
 }
 
 TEST(counts_of_a_run)
 {
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     video_head(5, 10, 10, 0, 0, &h);
     run_text("radial:preset=none:block=64:decay=0.5", &h.in, &r);
     ck_assert_double_eq_tol(record_get(&r, "density_native"), 28.0 / 64, 1e-15);
     ck_assert_double_eq_tol(record_get(&r, "density_tile"), 28.0 / 64, 1e-15);
     ck_assert_double_eq_tol(record_get(&r, "density_exec"), 28.0 * 4096 / 250000, 1e-15);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "spilled_pairs=4"));
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 /* Text behind the video; padding tokens count in density_native only, as the code prints it. */
@@ -445,20 +425,19 @@ TEST(text_and_padding)
     /* 28 blocks between video tokens; text sees and is seen by everything. */
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 28 * 4096 + 20 * 768 * 2 + 20 * 20);
     record_free(&r);
-    uint8_t *bits = calloc(788 * 788, 1);
+    OWN(free_at) uint8_t *bits = calloc(788 * 788, 1);
     run_text_carry("radial:preset=none:profile=paper", &h.in, NULL, 1, sink_bits, bits, &r);
     for (int i = 0; i < 788; i++)
         for (int j = 0; j < 788; j++)
             if (i >= 768 || j >= 768)
                 ck_assert(bits[i * 788 + j]);
-    free(bits);
     record_free(&r);
     sim_head_free(&h);
 }
 
 TEST(paper_profile_counts_pairs_and_tiles)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     video_head(4, 8, 12, 0, 0, &h);
     run_text("radial:preset=none:profile=paper", &h.in, &r);
@@ -471,7 +450,6 @@ TEST(paper_profile_counts_pairs_and_tiles)
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 133344);
     ck_assert_double_eq(record_get(&r, "density_tile"), record_get(&r, "density_tile@64x64"));
     record_free(&r);
-    sim_head_free(&h);
 }
 
 TEST_N(golden_heads, 4)
@@ -486,11 +464,10 @@ TEST_N(golden_heads, 4)
         {"hunyuan", 5, 0.145086, 0.182113, 0.282748, 0.582102, 0.572750, 0.367934, 0.408873},
         {"hunyuan", 0, 0.226536, 0.238915, 0.286199, 0.397835, 0.417895, 0.356557, 0.360828},
     };
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     char text[80];
-    assert_ok(golden_video(3, cases[_i].layer, 0, PREC_F64, &h, &err), &err);
+    MUST(golden_video(3, cases[_i].layer, 0, PREC_F64, &h, ERR));
     snprintf(text, sizeof text, "radial:preset=none:kind=%s:block=64:decay=0.5", cases[_i].kind);
     run_text(text, &h.in, &r);
     assert_printed(record_get(&r, "cra_min"), cases[_i].min, 6);
@@ -500,6 +477,4 @@ TEST_N(golden_heads, 4)
     assert_printed(record_get(&r, "cra_mean"), cases[_i].mean, 6);
     assert_printed(record_get(&r, "err_l1_rel"), cases[_i].l1, 6);
     assert_printed(record_get(&r, "err_l2_rel"), cases[_i].l2, 6);
-    record_free(&r);
-    sim_head_free(&h);
 }

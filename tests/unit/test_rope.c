@@ -61,12 +61,11 @@ TEST_N(frequencies_are_those_of_the_reference, 5)
 {
     struct llm_config c = read_config(names[_i], NULL, NULL);
     double freq[MAX_D / 2];
-    float *want = golden(names[_i], "inv_freq", c.head_dim / 2);
+    OWN(free_at) float *want = golden(names[_i], "inv_freq", c.head_dim / 2);
     rope_frequencies(&c.rope, c.head_dim, freq);
     for (int i = 0; i < c.head_dim / 2; i++)
         ck_assert_msg(fabs(freq[i] / want[i] - 1) < 4e-7, "%s %d: %.9g, expected %.9g", names[_i],
                       i, freq[i], want[i]);
-    free(want);
 }
 
 /* Rotating (1, 0) shows cos and sin. The reference multiplies position and frequency in float32:
@@ -77,8 +76,8 @@ TEST_N(angles_are_those_of_the_reference, 5)
     struct llm_config c = read_config(names[_i], pos, &n);
     int d = c.head_dim, half = d / 2;
     double freq[MAX_D / 2], factor = rope_frequencies(&c.rope, d, freq);
-    float *want_cos = golden(names[_i], "cos", n * d), *x = malloc(sizeof *x * MAX_D);
-    float *want_sin = golden(names[_i], "sin", n * d);
+    OWN(free_at) float *want_cos = golden(names[_i], "cos", n * d), *x = malloc(sizeof *x * MAX_D);
+    OWN(free_at) float *want_sin = golden(names[_i], "sin", n * d);
 
     for (int64_t p = 0; p < n; p++) {
         for (int i = 0; i < d; i++)
@@ -90,9 +89,6 @@ TEST_N(angles_are_those_of_the_reference, 5)
             ck_assert_double_eq_tol(x[half + i], want_sin[p * d + i], tol);
         }
     }
-    free(x);
-    free(want_cos);
-    free(want_sin);
 }
 
 /* q at i times k at j depends on i - j alone, and rotation keeps lengths. */

@@ -51,7 +51,7 @@ static void softmax_entry(struct tally *t)
 
 static void assert_cost(const char *text, struct tally want)
 {
-    struct record r;
+    OWN(record_free) struct record r;
     run_text(text, &head.in, &r);
     ck_assert_msg(record_get(&r, "cost_select_flops") == want.flops,
                   "%s: %.17g flops, expected %.17g", text, record_get(&r, "cost_select_flops"),
@@ -59,7 +59,6 @@ static void assert_cost(const char *text, struct tally want)
     ck_assert_msg(record_get(&r, "cost_select_bytes") == want.bytes,
                   "%s: %.17g bytes, expected %.17g", text, record_get(&r, "cost_select_bytes"),
                   want.bytes);
-    record_free(&r);
 }
 
 /* Probabilities of one row, each of which enters `sums` sums. */

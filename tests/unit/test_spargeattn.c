@@ -13,7 +13,7 @@
 
 TEST(unit_vectors_have_similarity_one_over_n)
 {
-    float *x = calloc(128 * 128, sizeof *x);
+    OWN(free_at) float *x = calloc(128 * 128, sizeof *x);
     for (int a = 0; a < 64; a++)
         x[a * 64 + a] = 1;
     ck_assert_double_eq(block_cosine(x, 64, 64, NULL), 1.0 / 64);
@@ -25,7 +25,6 @@ TEST(unit_vectors_have_similarity_one_over_n)
     for (int a = 0; a < 128; a++)
         x[a * 64 + a / 2] = 1;
     ck_assert_double_eq(block_cosine(x, 128, 64, NULL), 1.0 / 64);
-    free(x);
 }
 
 TEST(similarity_of_simple_blocks)
@@ -61,7 +60,7 @@ TEST(random_directions)
 {
     for (int d = 64; d <= 128; d += 64) {
         double sum = 0, sq = 0;
-        float *x = normals(5, 100 * 64 * d);
+        OWN(free_at) float *x = normals(5, 100 * 64 * d);
         for (int b = 0; b < 100; b++) {
             double s = block_cosine(x + b * 64 * d, 64, d, NULL);
             sum += s;
@@ -69,13 +68,12 @@ TEST(random_directions)
         }
         ck_assert_double_eq_tol(sum / 100, 1.0 / 64, 0.001);
         ck_assert_double_eq_tol(sqrt(sq / 100), sqrt(2.0 / d) / 64, 0.0005);
-        free(x);
     }
 }
 
 TEST(closed_form_is_the_double_sum)
 {
-    float *x = normals(6, 70 * 33);
+    OWN(free_at) float *x = normals(6, 70 * 33);
     double sum = 0;
     for (int i = 0; i < 70 * 33; i++)
         x[i] += 0.5f;
@@ -91,7 +89,6 @@ TEST(closed_form_is_the_double_sum)
         }
     sum /= 70 * 70;
     ck_assert_double_eq_tol(block_cosine(x, 70, 33, NULL) / sum, 1, 1e-12);
-    free(x);
 }
 
 TEST(zero_rows_and_partial_blocks_are_never_similar)
@@ -218,7 +215,7 @@ TEST(causal_topk_counts)
         int64_t kept;
         double sparsity;
     } c[] = {{"0.5", 3104, 0.2538}, {"0.25", 1808, 0.5654}, {"0.1", 738, 0.8226}};
-    float *q = normals(1, 8192 * 16), *k = normals(2, 8192 * 16);
+    OWN(free_at) float *q = normals(1, 8192 * 16), *k = normals(2, 8192 * 16);
     struct head_in in = plain_head(q, k, 8192, 16, true);
     for (int arch = 0; arch < 2; arch++)
         for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
@@ -227,8 +224,7 @@ TEST(causal_topk_counts)
                      arch ? "sm90" : "sm80");
             struct sparge_params p = params_of(text);
             struct sparge *s;
-            struct err err = {0};
-            assert_ok(sparge_new(&p, &in, &s, &err), &err);
+            MUST(sparge_new(&p, &in, &s, ERR));
             int64_t kept = kept_tiles(s);
             ck_assert_int_eq(kept, c[i].kept);
             ck_assert_double_eq_tol(1 - (double)kept / 4160, c[i].sparsity, 5e-5);
@@ -237,20 +233,17 @@ TEST(causal_topk_counts)
                 ck_assert_double_eq_tol(1 - (double)kept / (double)native, 0.2652, 5e-5);
             sparge_free(s);
         }
-    free(q);
-    free(k);
 }
 
 TEST(partial_blocks_are_kept)
 {
-    float *q = normals(1, 200 * 64), *k = normals(2, 200 * 64);
+    OWN(free_at) float *q = normals(1, 200 * 64), *k = normals(2, 200 * 64);
     struct head_in in = plain_head(q, k, 200, 64, false);
     struct sparge_params p = params_of("theta=-1:tau=0");
     struct sparge *s;
-    struct err err = {0};
     int32_t col[4];
     double mass;
-    assert_ok(sparge_new(&p, &in, &s, &err), &err);
+    MUST(sparge_new(&p, &in, &s, ERR));
     ck_assert_int_eq(s->nq_blocks, 2);
     ck_assert_int_eq(s->nk_blocks, 4);
     ck_assert_int_eq(sparge_list(s, s->row, 1, col, &mass), 4);
@@ -259,38 +252,32 @@ TEST(partial_blocks_are_kept)
     ck_assert_int_eq(col[1], 3);
     ck_assert_double_gt(mass, 0);
     sparge_free(s);
-    free(q);
-    free(k);
 }
 
 TEST(extreme_budgets_keep_everything)
 {
     static const char *const text[] = {"theta=1", "theta=-1:tau=1", "profile=paper:theta=0:tau=1",
                                        "theta=-1:tau=1:arch=sm90", "dense=1:tau=0"};
-    struct err err = {0};
-    float *q = normals(1, 1920 * 8), *k = normals(2, 1920 * 8);
+    OWN(free_at) float *q = normals(1, 1920 * 8), *k = normals(2, 1920 * 8);
     for (int causal = 0; causal < 2; causal++)
         for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
             struct head_in in = plain_head(q, k, 1920, 8, causal);
             struct sparge_params p = params_of(text[i]);
             struct sparge *s;
-            assert_ok(sparge_new(&p, &in, &s, &err), &err);
+            MUST(sparge_new(&p, &in, &s, ERR));
             ck_assert_int_eq(kept_tiles(s),
                              sparge_tiles(s->nq_blocks, s->nk_blocks, &s->rules, causal));
             sparge_free(s);
         }
-    free(q);
-    free(k);
 }
 
 TEST(map_rules_by_brute_force)
 {
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    MUST(golden_code_lm(5, 0, PREC_F32, &h, ERR));
     struct sparge_params p = params_of("theta=0.3:tau=0.8:sink=1");
     struct sparge *s;
-    assert_ok(sparge_new(&p, &h.in, &s, &err), &err);
+    MUST(sparge_new(&p, &h.in, &s, ERR));
     ck_assert_int_eq(s->nq_blocks, 7);
     int32_t col[16];
     double mass;
@@ -325,7 +312,6 @@ TEST(map_rules_by_brute_force)
             ck_assert_double_eq_tol(mass, taken, 1e-6);
     }
     sparge_free(s);
-    sim_head_free(&h);
 }
 
 /* x_i = 1 / (4 (i + 20)). Counts of sums on a GPU, from tests/data/gpu_sums.py; rows = rows of the
@@ -403,38 +389,34 @@ TEST(chunks_of_the_running_sum)
                                    {1 << 20, 1, 1024}, {512, 128, 64},   {2048, 1 << 20, 32}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++)
         ck_assert_int_eq(gpusum_chunk(c[i][0], c[i][1]), c[i][2]);
-    struct err err = {0};
     struct sparge *s;
     struct sparge_params p = params_of("");
-    float *x = normals(3, 64 * 128 * 8);
+    OWN(free_at) float *x = normals(3, 64 * 128 * 8);
     struct head_in in = plain_head(x, x, 64 * 128, 8, false);
     for (int heads = 1; heads <= 8; heads *= 8) {
         in.n_heads = heads; /* 64 query and 128 key blocks */
-        assert_ok(sparge_new(&p, &in, &s, &err), &err);
+        MUST(sparge_new(&p, &in, &s, ERR));
         ck_assert_int_eq(s->rules.chunk, heads == 1 ? 64 : 32);
         sparge_free(s);
     }
-    free(x);
 }
 
 TEST(input_grid_rounds_the_map)
 {
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    MUST(golden_code_lm(5, 7, PREC_F32, &h, ERR));
     struct sparge_params p = params_of("map_dtype=input");
     struct sparge *s;
     h.in.src_dtype = DT_BF16;
-    assert_ok(sparge_new(&p, &h.in, &s, &err), &err);
+    MUST(sparge_new(&p, &h.in, &s, ERR));
     for (int64_t i = 0; i < s->nk_blocks * 64; i++)
         ck_assert_float_eq(s->kb.mean[i], dtype_round(DT_BF16, s->kb.mean[i]));
     for (int64_t i = 0; i < 770 * 64; i++)
         ck_assert_float_eq(s->k[i], dtype_round(DT_BF16, s->k[i]));
     sparge_free(s);
     h.in.src_dtype = DT_F32; /* becomes fp16, as in the official code */
-    assert_ok(sparge_new(&p, &h.in, &s, &err), &err);
+    MUST(sparge_new(&p, &h.in, &s, ERR));
     for (int64_t i = 0; i < 770 * 64; i++)
         ck_assert_float_eq(s->q[i], dtype_round(DT_F16, h.q[i]));
     sparge_free(s);
-    sim_head_free(&h);
 }

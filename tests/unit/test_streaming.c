@@ -88,14 +88,11 @@ TEST(presets_are_their_parameters)
 /* The whole mask of a small head as bits. */
 static void bits_of(const char *text, int64_t nq, int64_t nk, bool causal, uint8_t *bits)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(random_head(2, nq, nk, 4, causal, 1, PREC_F64, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
+    MUST(random_head(2, nq, nk, 4, causal, 1, PREC_F64, &h, ERR));
     run_text_carry(text, &h.in, NULL, 1, sink_bits, bits, &r);
     ck_assert_int_eq(r.status, RECORD_OK);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 static void assert_row(const uint8_t *bits, int64_t nk, const char *want)
@@ -172,22 +169,21 @@ TEST(dilated_windows_keep_odd_distances)
 /* The official kernel widens every distance to 64 keys: the band is executed whole. */
 TEST(dilated_windows_execute_a_band)
 {
-    struct err err = {0};
     struct sim_head h;
     struct record r;
-    assert_ok(random_head(2, 640, 640, 4, true, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(2, 640, 640, 4, true, 1, PREC_F32, &h, ERR));
     run_text("streaming:dilate=dilated1", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 64 * 64 * 55);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 640 * 641 / 2);
     record_free(&r);
     sim_head_free(&h);
-    assert_ok(random_head(2, 64, 12800, 4, true, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(2, 64, 12800, 4, true, 1, PREC_F32, &h, ERR));
     run_text("streaming:dilate=dilated1", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 64 * 64 * (129 + 16));
     ck_assert_double_lt(record_get(&r, "density_elem"), 0.6 * record_get(&r, "density_exec"));
     record_free(&r);
     sim_head_free(&h);
-    assert_ok(random_head(2, 64, 64, 4, false, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(2, 64, 64, 4, false, 1, PREC_F32, &h, ERR));
     run_text_carry("streaming:dilate=dilated2", &h.in, NULL, 1, NULL, NULL, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     record_free(&r);
@@ -211,10 +207,9 @@ static const struct {
 
 TEST_N(golden_code_head, 4)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(golden_code_lm(5, golden[_i].head, PREC_F64, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
+    MUST(golden_code_lm(5, golden[_i].head, PREC_F64, &h, ERR));
     run_text(golden[_i].text, &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), golden[_i].pairs);
     ck_assert_double_eq_tol(record_get(&r, "cra_min"), golden[_i].min, 5.1e-7);
@@ -224,8 +219,6 @@ TEST_N(golden_code_head, 4)
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), golden[_i].mean, 5.1e-7);
     ck_assert_double_eq_tol(record_get(&r, "err_l1_rel"), golden[_i].l1, 5.1e-7);
     ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), golden[_i].l2, 5.1e-7);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 /* Every metric of doc/records.md's worked example. */
@@ -247,13 +240,10 @@ TEST(golden_code_head_all_metrics)
         {"err_max", 3.38567, 6},        {"err_lse_max", 1.879394, 7},
         {"err_lse_mean", 0.287840, 6},
     };
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
+    MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
     run_text("streaming:sink=4:window=64", &h.in, &r);
     for (size_t k = 0; k < sizeof want / sizeof *want; k++)
         assert_printed(record_get(&r, want[k].name), want[k].value, want[k].digits);
-    record_free(&r);
-    sim_head_free(&h);
 }

@@ -96,15 +96,13 @@ static void check_call(const struct trace *t, int step, int layer, const char *f
         struct trace_shape s = trace_shape(trace_meta(t), w);
         char name[64];
         int64_t count, few = s.heads * (s.tokens / stride) * s.dim;
-        float *x = heads_of(t, step, "cond", layer, w, &count);
+        OWN(free_at) float *x = heads_of(t, step, "cond", layer, w, &count);
         snprintf(name, sizeof name, "step%d.layer%d.%s", step, layer, trace_what_name(w));
-        float *want = read_tensor(file, name, few);
+        OWN(free_at) float *want = read_tensor(file, name, few);
         for (int64_t i = 0; i < few / s.dim; i++)
             memmove(x + i * s.dim, x + i * stride * s.dim, (size_t)s.dim * sizeof *x);
         double e = rel_l2(x, want, few);
         ck_assert_msg(e < tol, "%s of %s: relative L2 %g, at most %g", name, file, e, tol);
-        free(want);
-        free(x);
     }
 }
 
@@ -114,11 +112,9 @@ static void same_call(const struct trace *a, const char *branch_a, const struct 
 {
     for (enum trace_what w = TRACE_Q; w <= TRACE_V; w++) {
         int64_t na, nb;
-        float *x = heads_of(a, step, branch_a, layer, w, &na);
-        float *y = heads_of(b, step, branch_b, layer, w, &nb);
+        OWN(free_at) float *x = heads_of(a, step, branch_a, layer, w, &na);
+        OWN(free_at) float *y = heads_of(b, step, branch_b, layer, w, &nb);
         ck_assert(na == nb && memcmp(x, y, (size_t)na * sizeof *x) == 0);
-        free(x);
-        free(y);
     }
 }
 
@@ -135,7 +131,7 @@ TEST(float32_trace_is_the_golden_run)
              DIT_RUN "--dtype f32 --layers 0,5 --capture-steps 0,3 --save-sample %s",
              test_path("x.npy"));
     assert_ok(capture(DIT, test_path("t.h5"), args), &err);
-    struct trace *t = open_trace(test_path("t.h5"));
+    OWN(trace_close) struct trace *t = open_trace(test_path("t.h5"));
     ck_assert_int_eq(trace_calls(t), 4);
     for (int step = 0; step < 4; step += 3)
         for (int layer = 0; layer < 6; layer += 5) {
@@ -150,7 +146,6 @@ TEST(float32_trace_is_the_golden_run)
     ck_assert_double_lt(rel_l2(x, want, DIT_LATENT), 1e-3);
     free(want);
     free(x);
-    trace_close(&t);
 }
 
 TEST(metadata_schedule_and_call_order)
@@ -159,7 +154,7 @@ TEST(metadata_schedule_and_call_order)
                       "--size 2x16x24 --steps 4 --guidance 3 --layers 1,4 "
                       "--capture-steps 1-2 --maps 4 --seed 9 --prompt-index 1"),
               &err);
-    struct trace *t = open_trace(test_path("t.h5"));
+    OWN(trace_close) struct trace *t = open_trace(test_path("t.h5"));
     const struct trace_meta *m = trace_meta(t);
     double *sigma = NULL, *time = NULL, want[5];
     int64_t n;
@@ -190,7 +185,6 @@ TEST(metadata_schedule_and_call_order)
     }
     free(sigma);
     free(time);
-    trace_close(&t);
 }
 
 /* Rows of the map's cells sum to the number of their queries. */
@@ -199,14 +193,13 @@ TEST(maps_cover_every_pair)
     assert_ok(
         capture(DIT, test_path("t.h5"), "--size 2x16x24 --steps 1 --layers 3 --maps 5 --heads 1"),
         &err);
-    struct trace *t = open_trace(test_path("t.h5"));
+    OWN(trace_close) struct trace *t = open_trace(test_path("t.h5"));
     float sum[9], max[9];
     ck_assert_int_eq(trace_map_cells(t, true), 3);
     ck_assert_str_eq(trace_meta(t)->head_ids, "1");
     assert_ok(trace_read_map(t, 0, 0, sum, max, &err), &err);
     for (int r = 0; r < 3; r++)
         ck_assert_float_eq_tol(sum[3 * r] + sum[3 * r + 1] + sum[3 * r + 2], r < 2 ? 5 : 2, 1e-4f);
-    trace_close(&t);
 }
 
 TEST(the_seed_decides_the_noise)
@@ -219,14 +212,12 @@ TEST(the_seed_decides_the_noise)
         snprintf(args, sizeof args, "%s--seed %d", run, i / 2);
         assert_ok(capture(DIT, test_path(name), args), &err);
     }
+    OWN(trace_close)
     struct trace *a = open_trace(test_path("0.h5")), *b = open_trace(test_path("1.h5")),
                  *c = open_trace(test_path("2.h5"));
     ck_assert_str_eq(trace_id(a), trace_id(b));
     same_call(a, "cond", b, "cond", 0, 0);
     ck_assert_str_ne(trace_id(a), trace_id(c));
-    trace_close(&a);
-    trace_close(&b);
-    trace_close(&c);
 }
 
 /* The run ends after the last stored step, unless a sample is asked for; stored steps do not depend
@@ -238,20 +229,17 @@ TEST(steps_are_those_asked_for)
     assert_ok(capture(DIT, test_path("all.h5"), run), &err);
     snprintf(args, sizeof args, "%s--capture-steps 1,3 --save-sample %s", run, test_path("x.npy"));
     assert_ok(capture(DIT, test_path("some.h5"), args), &err);
+    OWN(trace_close)
     struct trace *all = open_trace(test_path("all.h5")), *some = open_trace(test_path("some.h5"));
     ck_assert(trace_calls(all) == 6 && trace_calls(some) == 2);
     same_call(all, "cond", some, "cond", 1, 2);
     same_call(all, "cond", some, "cond", 3, 2);
     ck_assert(trace_find(some, 0, "cond", 2) < 0 && trace_find(some, 5, "cond", 2) < 0);
-    float *x = read_npy(test_path("x.npy"), 3 * 16 * 24);
+    OWN(free_at) float *x = read_npy(test_path("x.npy"), 3 * 16 * 24);
     snprintf(args, sizeof args, "%s--save-sample %s", run, test_path("y.npy"));
     assert_ok(capture(DIT, test_path("all.h5"), args), &err);
-    float *y = read_npy(test_path("y.npy"), 3 * 16 * 24);
+    OWN(free_at) float *y = read_npy(test_path("y.npy"), 3 * 16 * 24);
     ck_assert(memcmp(x, y, 3 * 16 * 24 * sizeof *x) == 0);
-    free(x);
-    free(y);
-    trace_close(&all);
-    trace_close(&some);
 }
 
 static unsigned char *read_png(const char *path, png_uint_32 w, png_uint_32 h)
@@ -276,7 +264,7 @@ TEST(frames_are_the_sample_in_bytes)
              "--size 3x16x24 --steps 2 --layers 0 --save-sample %s --save-frames %s",
              test_path("x.npy"), test_path("png/clip"));
     assert_ok(capture(DIT, test_path("t.h5"), args), &err);
-    float *x = read_npy(test_path("x.npy"), 3 * T * FRAME);
+    OWN(free_at) float *x = read_npy(test_path("x.npy"), 3 * T * FRAME);
     int outside = 0;
     for (int f = 0; f < T; f++) {
         char name[32];
@@ -292,7 +280,6 @@ TEST(frames_are_the_sample_in_bytes)
     }
     ck_assert_int_gt(outside, 0);
     ck_assert(access(test_path("png/clip/frame-003.png"), F_OK) != 0);
-    free(x);
 }
 
 /* ---- guidance ---------------------------------------------------------------------------------
@@ -377,11 +364,10 @@ static void check_wan(struct trace *t, const char *sample)
     for (int step = 0; step < 4; step += 3)
         for (int layer = 0; layer < 3; layer += 2)
             check_call(t, step, layer, WAN_GOLDEN, 1, 2e-5);
+    OWN(free_at)
     float *x = read_npy(sample, 16 * 3 * 8 * 12),
           *want = read_tensor(WAN_GOLDEN, "sample", 16 * 288);
     ck_assert_double_lt(rel_l2(x, want, 16 * 288), 2e-5);
-    free(x);
-    free(want);
 }
 
 /* One file, or the tensors of every block spread over three. */
@@ -392,10 +378,9 @@ TEST_N(sixteen_channels_in_patches_are_the_exact_run, 2)
     ck_assert(!_i || access(test_path(STEM "-00002-of-00003.safetensors"), F_OK) == 0);
     snprintf(args, sizeof args, WAN_RUN "--dtype f32 --save-sample %s", test_path("x.npy"));
     assert_ok(capture(test_tmpdir(), test_path("t.h5"), args), &err);
-    struct trace *t = open_trace(test_path("t.h5"));
+    OWN(trace_close) struct trace *t = open_trace(test_path("t.h5"));
     ck_assert_int_eq(trace_calls(t), 12);
     check_wan(t, test_path("x.npy"));
-    trace_close(&t);
 }
 
 static int forward(struct wan_model *m, const float *noise, const float *text, float *v)
@@ -409,7 +394,7 @@ TEST(blocks_are_read_one_at_a_time)
 {
     enum { N = 16 * 288 };
     float v[2][N], *noise = read_tensor(WAN_GOLDEN, "noise", N);
-    float *text = read_tensor(WAN_GOLDEN, "text", 120);
+    OWN(free_at) float *text = read_tensor(WAN_GOLDEN, "text", 120);
     struct wan_model m;
     put_wan(2, NULL);
     for (int i = 0; i < 2; i++) {
@@ -421,11 +406,9 @@ TEST(blocks_are_read_one_at_a_time)
         wan_close(&m);
     }
     ck_assert(memcmp(v[0], v[1], sizeof v[0]) == 0);
-    float *want = read_tensor(WAN_GOLDEN, "step0.velocity", N);
+    OWN(free_at) float *want = read_tensor(WAN_GOLDEN, "step0.velocity", N);
     ck_assert_double_lt(rel_l2(v[0], want, N), 2e-5);
-    free(want);
     free(noise);
-    free(text);
 }
 
 /* Parameters of the published models: Wan2.1-T2V-1.3B 1,418,996,800 and Wan2.1-T2V-14B

@@ -82,7 +82,7 @@ static void is_mean(int64_t row, const char *column, int64_t n, double want)
 TEST(parameters_taken_apart)
 {
     const char *p = "M=64:tau=0.02:tau1=3";
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     ck_assert_ptr_eq(params_value(p, "tau"), p + 9);
     ck_assert_str_eq(params_value(p, "tau1"), "3");
     ck_assert_ptr_null(params_value(p, "ta"));
@@ -92,7 +92,6 @@ TEST(parameters_taken_apart)
     buf_reset(&b);
     params_without("M=64", "M", &b);
     ck_assert_str_eq(buf_str(&b), "");
-    buf_free(&b);
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
@@ -370,18 +369,17 @@ static void draw(const char *name, struct buf *data)
 
 TEST(stability_is_drawn_by_layer)
 {
-    struct buf data = {0};
+    OWN(buf_free) struct buf data = {0};
     two_layers_of_masks();
     fixture_set(&f, &set);
     draw("stability", &data);
     ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n1 0.83 "));
     ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n10 0.45 "));
-    buf_free(&data);
 }
 
 TEST(profile_has_a_panel_for_each_key_that_varies)
 {
-    struct buf data = {0};
+    OWN(buf_free) struct buf data = {0};
     sparge("tau=0.9", 0, 0.02, 0.2);
     sparge("tau=0.9", 3, 0.02, 0.6);
     struct record *r = video("spargeattn", "tau=0.9", 7, 0, 0);
@@ -392,12 +390,11 @@ TEST(profile_has_a_panel_for_each_key_that_varies)
     ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n0 0.4 0.2 0.6\n7 0.4 0.4 0.4\n"));
     ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n0 0.3 0.2 0.4\n3 0.6 0.6 0.6\n"));
     ck_assert_ptr_null(strstr(buf_str(&data), "against layer"));
-    buf_free(&data);
 }
 
 TEST(threshold_draws_what_there_is)
 {
-    struct buf data = {0};
+    OWN(buf_free) struct buf data = {0};
     slice("refresh=1:tau=0.25", 0, 0.6, false);
     slice("refresh=1", 0, 0.4, false);
     slice("refresh=1", 1, 1, true);
@@ -407,7 +404,6 @@ TEST(threshold_draws_what_there_is)
     ck_assert_ptr_nonnull(
         strstr(buf_str(&data), "# density of slices: x, mean\n0.25 0.6\n0.5 0.4\n"));
     ck_assert_ptr_null(strstr(buf_str(&data), "128 x 128"));
-    buf_free(&data);
 }
 
 /* A row per head, a column per step: as many maps in the data as panels. */
@@ -433,7 +429,7 @@ static void draw_steps(const struct trace *trace, const char *layer, const char 
 TEST(maps_of_a_head_over_steps)
 {
     struct trace_meta m = fixture_video(DT_F32);
-    struct trace *trace = NULL;
+    OWN(trace_close) struct trace *trace = NULL;
     char path[300];
     int steps = 0, layers = 0, calls = 24;
     m.pool = 4; /* divides the 24 tokens: a sample per cell */
@@ -456,5 +452,4 @@ TEST(maps_of_a_head_over_steps)
     a.branch = "nobody";
     assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_INPUT,
                  "no call of branch nobody");
-    trace_close(&trace);
 }

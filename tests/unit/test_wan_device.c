@@ -284,6 +284,7 @@ TEST(capture_equals_that_of_the_cpu)
                              "--device cuda", &err),
               &err);
     ck_assert_int_eq(fake_denoisers, 0);
+    OWN(trace_close)
     struct trace *a = open_trace(test_path("dev.h5")), *b = open_trace(test_path("cpu.h5"));
     const struct trace_meta *m = trace_meta(a);
     ck_assert_str_eq(m->compute, "float32 of a test");
@@ -296,8 +297,6 @@ TEST(capture_equals_that_of_the_cpu)
         ck_assert(x->has_map && y->has_map);
         same_values(a, b, c);
     }
-    trace_close(&a);
-    trace_close(&b);
 }
 
 TEST(a_build_without_devices_says_so)
