@@ -71,18 +71,14 @@ void suite_add(const char *name, Suite *(*make)(void))
     suites[n_suites++].make = make;
 }
 
-static struct {
-    const TTest *test;
-    int n;
-} tests[4096];
+static const TTest *tests[4096];
 static int n_tests;
 
-void suite_add_test(const TTest *test, int n)
+void suite_add_test(const TTest *test)
 {
     if (n_tests == sizeof tests / sizeof *tests)
         abort();
-    tests[n_tests].test = test;
-    tests[n_tests++].n = n;
+    tests[n_tests++] = test;
 }
 
 static struct {
@@ -100,17 +96,44 @@ void suite_add_fixture(const char *file, SFun begin, SFun end)
     fixtures[n_fixtures++].end = end;
 }
 
+static int rows, row; /* of the test that runs */
+
+static void tell_row(void)
+{
+    if (row < rows && rows > 1)
+        fprintf(stderr, "in row %d\n", row);
+}
+
+int suite_row(void)
+{
+    return row;
+}
+
+void suite_rows(const char *file, void (*test)(int i), int n)
+{
+    int f = 0;
+    while (f < n_fixtures && strcmp(fixtures[f].file, file) != 0)
+        f++;
+    SFun begin = f < n_fixtures ? fixtures[f].begin : NULL;
+    SFun end = f < n_fixtures ? fixtures[f].end : NULL;
+    atexit(tell_row);
+    for (row = 0, rows = n; row < n; row++) {
+        if (begin)
+            begin();
+        test(row);
+        if (end)
+            end();
+    }
+}
+
 /* The file's tests as a suite. */
 static Suite *suite_of(const char *file)
 {
     Suite *s = suite_create(file);
     TCase *c = tcase_create(file);
-    for (int i = 0; i < n_fixtures; i++)
-        if (strcmp(fixtures[i].file, file) == 0)
-            tcase_add_checked_fixture(c, fixtures[i].begin, fixtures[i].end);
     for (int i = 0; i < n_tests; i++)
-        if (strcmp(tests[i].test->file, file) == 0)
-            tcase_add_loop_test(c, tests[i].test, 0, tests[i].n);
+        if (strcmp(tests[i]->file, file) == 0)
+            tcase_add_test(c, tests[i]);
     suite_add_tcase(s, c);
     return s;
 }
@@ -133,9 +156,9 @@ static bool choose(SRunner *sr, const char *name)
             found = true;
         }
     for (int i = 0; i < n_tests; i++) /* those of a file lie together */
-        if ((i == 0 || strcmp(tests[i].test->file, tests[i - 1].test->file) != 0) &&
-            (!name || named(tests[i].test->file, name))) {
-            srunner_add_suite(sr, suite_of(tests[i].test->file));
+        if ((i == 0 || strcmp(tests[i]->file, tests[i - 1]->file) != 0) &&
+            (!name || named(tests[i]->file, name))) {
+            srunner_add_suite(sr, suite_of(tests[i]->file));
             found = true;
         }
     if (!found)

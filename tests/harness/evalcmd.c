@@ -23,13 +23,13 @@ static const char *program(void)
     return p ? p : "build/lacuna";
 }
 
-/* A path in the test's directory that no other test has; one per name. */
+/* A path in the test's directory that no other test or row has; one per name. */
 const char *evalcmd_own_path(const char *name)
 {
     static char paths[32][600];
     char full[600];
     int i = 0;
-    snprintf(full, sizeof full, "%s/%s-%d", test_tmpdir(), name, (int)getpid());
+    snprintf(full, sizeof full, "%s/%s-%d-%d", test_tmpdir(), name, (int)getpid(), suite_row());
     while (i < 31 && paths[i][0] && strcmp(paths[i], full) != 0)
         i++;
     snprintf(paths[i], sizeof paths[i], "%s", full);

@@ -45,6 +45,11 @@ static inline void run_text(const char *text, const struct head_in *in, struct r
     ck_assert_msg(r->status == RECORD_OK, "%s: skipped: %s", text, r->reason);
 }
 
+/* The same with a record `r` of the block. */
+#define RUN(r, text, in)                                                                           \
+    OWN(record_free) struct record r;                                                              \
+    run_text(text, in, &r)
+
 /* The one parameter set of `text` on a back end: what sim_run answers; a skipped record is an
  * answer. */
 static inline int run_on_device(const struct sim_device *device, const struct head_in *in,

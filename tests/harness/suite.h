@@ -14,21 +14,27 @@
 #include <stdlib.h>
 
 /* TEST(name) { ... } is a test of the file it stands in, and known to check_main.c before main()
- * begins. TEST_N runs it n times, with _i = 0 ... n - 1; TEST_EACH once for every row of a table.
- */
+ * begins: a process of its own. TEST_N runs it n times in that process, with _i = 0 ... n - 1;
+ * TEST_EACH once for every row of a table. */
 #define TEST_N(name, n)                                                                            \
-    static void name##_fn(int _i);                                                                 \
-    static const TTest name##_test = {#name, name##_fn, __FILE__, __LINE__};                       \
+    static void name##_row(int _i);                                                                \
+    static void name##_rows(int _i)                                                                \
+    {                                                                                              \
+        suite_rows(__FILE__, name##_row, (int)(n));                                                \
+    }                                                                                              \
+    static const TTest name##_test = {#name, name##_rows, __FILE__, __LINE__};                     \
     __attribute__((constructor)) static void name##_add(void)                                      \
     {                                                                                              \
-        suite_add_test(&name##_test, (int)(n));                                                    \
+        suite_add_test(&name##_test);                                                              \
     }                                                                                              \
-    static void name##_fn(int _i)
+    static void name##_row(int _i)
 #define TEST(name) TEST_N(name, 1)
 #define TEST_EACH(name, table) TEST_N(name, sizeof(table) / sizeof *(table))
-void suite_add_test(const TTest *test, int n);
+void suite_add_test(const TTest *test);
+void suite_rows(const char *file, void (*row)(int i), int n);
+int suite_row(void); /* the _i of the test that runs */
 
-/* What is called before and after every test of the file; NULL: nothing. */
+/* What is called before and after every test of the file, and every row of it; NULL: nothing. */
 #define FIXTURE(begin, end)                                                                        \
     __attribute__((constructor)) static void suite_fixture_add(void)                               \
     {                                                                                              \

@@ -40,11 +40,9 @@ TEST_N(masks_of_the_video_model, 2 * N_GOLDEN)
 {
     const struct golden *g = _i < N_GOLDEN ? &deep[_i] : &shallow[_i - N_GOLDEN];
     bool first = _i < N_GOLDEN, lists = g->second >= 0;
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
 
-    MUST(golden_video(first ? 3 : 0, first ? 5 : 0, first ? 0 : 1, PREC_F64, &h, ERR));
-    run_text(g->text, &h.in, &r);
+    HEAD(h, golden_video, first ? 3 : 0, first ? 5 : 0, first ? 0 : 1, PREC_F64);
+    RUN(r, g->text, &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), g->pairs);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), g->mean, 2e-8);
     if (lists) {
@@ -65,9 +63,8 @@ TEST(requested_pairs_are_counted)
     for (int k = 0; k < 3; k++)
         for (int n = 1; n < 200; n += 61) {
             OWN(sim_head_free) struct sim_head h;
-            OWN(record_free) struct record r;
             conform_head(NORMAL, n, n, false, PREC_F64, &h);
-            run_text(texts[k], &h.in, &r);
+            RUN(r, texts[k], &h.in);
             ck_assert_double_eq_tol(record_get(&r, "density_requested"),
                                     record_get(&r, "density_elem"), 1e-12);
         }
@@ -76,9 +73,8 @@ TEST(requested_pairs_are_counted)
 TEST(shapes)
 {
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     conform_head(NORMAL, 100, 100, false, PREC_F64, &h);
-    run_text("minference:pattern=ashape:init=3:local=10", &h.in, &r);
+    RUN(r, "minference:pattern=ashape:init=3:local=10", &h.in);
     int64_t kept = 0;
     for (int i = 0; i < 100; i++)
         for (int j = 0; j < 100; j++)
@@ -102,10 +98,8 @@ static const struct {
 TEST_N(a_sparsity_is_reached, 5)
 {
     for (int causal = 0; causal < 2; causal++) {
-        OWN(sim_head_free) struct sim_head h;
-        OWN(record_free) struct record r;
-        MUST(random_head(8, 2048, 2048, 32, causal, 1.5, PREC_F32, &h, ERR));
-        run_text(targets[_i].text, &h.in, &r);
+        HEAD(h, random_head, 8, 2048, 2048, 32, causal, 1.5, PREC_F32);
+        RUN(r, targets[_i].text, &h.in);
         double reached = record_get(&r, "sparsity_reached");
         double block = strstr(targets[_i].text, "block=32") ? 32
                        : strstr(targets[_i].text, "flex")   ? 128

@@ -244,7 +244,7 @@ static const struct geometry SMALL = {8, 12, 16, 20, 2};
  * the drawn ones and the static ones. */
 TEST_N(masks_follow_explicit_column_sums, 2)
 {
-    OWN(sim_head_free) struct sim_head raw, h;
+    OWN(sim_head_free) struct sim_head raw;
     struct chip_shape s;
     OWN(slice_mask_free) struct slice_mask m, fixed;
     struct chip_rule r = rule(0.2, 0, true);
@@ -253,7 +253,7 @@ TEST_N(masks_follow_explicit_column_sums, 2)
     OWN(free_at) double *lse = calloc((size_t)n, sizeof *lse);
 
     video_head(3, SMALL, &raw);
-    MUST(sim_head_reorder(&raw.in, "voxel:4x6x8", 0, &h, ERR));
+    HEAD(h, sim_head_reorder, &raw.in, "voxel:4x6x8", 0);
     for (int64_t i = 0; i < n; i++)
         lse[i] = head_lse(&h.in)[i] + (double)(i % 7) - 900 * (i / CHIP_ROWS == 2);
     r.redraw = _i ? 0.01 : 0;
@@ -661,11 +661,11 @@ TEST(other_inputs_are_skipped)
 /* Tokens that are in voxel order already are taken as they are, other orders are not undone. */
 TEST(stored_voxel_order_is_used)
 {
-    OWN(sim_head_free) struct sim_head h, v;
+    OWN(sim_head_free) struct sim_head h;
     struct record a, b;
     OWN(carry_end) struct carry ca = {0}, cb = {0};
     video_head(11, SMALL, &h);
-    MUST(sim_head_reorder(&h.in, "voxel:4x6x8", 0, &v, ERR));
+    HEAD(v, sim_head_reorder, &h.in, "voxel:4x6x8", 0);
     ck_assert_str_eq(v.in.order, "voxel:4x6x8");
     for (int t = 0; t < 3; t++) {
         run_step(SMALL_RULE, &h, t, &ca, &a);

@@ -34,13 +34,11 @@ static void head_of(const float *q, const float *k, int64_t nq, int64_t nk, int 
 
 TEST_N(dense_is_exact, 4)
 {
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     bool causal = _i & 1;
     int64_t nq = _i & 2 ? 77 : 130;
 
-    MUST(random_head(3, nq, 130, 24, causal, 1, PREC_F64, &h, ERR));
-    run_text("dense", &h.in, &r);
+    HEAD(h, random_head, 3, nq, 130, 24, causal, 1, PREC_F64);
+    RUN(r, "dense", &h.in);
     static const char *const ones[] = {"density_elem", "density_tile", "cra_min",  "cra_p1",
                                        "cra_p5",       "cra_p50",      "cra_mean", "err_cos"};
     static const char *const zeros[] = {"sparsity_qk", "sparsity_pv", "sparsity_total",
@@ -100,13 +98,11 @@ static const struct {
 TEST_N(below_equals_its_definition, 8)
 {
     static const int64_t shapes[][2] = {{150, 150}, {77, 150}, {33, 290}, {1, 1}};
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     bool causal = _i & 1;
 
-    MUST(random_head(17 + (uint64_t)_i, shapes[_i / 2][0], shapes[_i / 2][1], 16, causal, 1.7,
-                     PREC_F64, &h, ERR));
-    run_text("dense:c=2+0.5+0.01+0.1", &h.in, &r);
+    HEAD(h, random_head, 17 + (uint64_t)_i, shapes[_i / 2][0], shapes[_i / 2][1], 16, causal, 1.7,
+         PREC_F64);
+    RUN(r, "dense:c=2+0.5+0.01+0.1", &h.in);
     static const double c[] = {0.01, 0.1, 0.5, 2};
     for (int k = 0; k < 4; k++)
         for (int u = 0; u < 7; u++) {
@@ -125,10 +121,9 @@ TEST_N(below_equals_its_definition, 8)
 TEST(below_of_uniform_attention)
 {
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     float zero[200 * 4] = {0};
     head_of(zero, zero, 200, 200, 4, 0.5, false, &h);
-    run_text("dense:c=0.5+1.5", &h.in, &r);
+    RUN(r, "dense:c=0.5+1.5", &h.in);
     for (int u = 0; u < 7; u++) {
         char name[48];
         snprintf(name, sizeof name, "below_%s", units[u].name);
@@ -162,9 +157,8 @@ TEST_N(below_of_identity_attention, 2)
         double skipped[4];
     } cases[] = {{1000, {3906, 992, 240, 56}}, {4096, {65280, 16256, 4032, 992}}};
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     identity_head(cases[_i].n, &h);
-    run_text("dense", &h.in, &r);
+    RUN(r, "dense", &h.in);
     ck_assert_double_eq_tol(record_get(&r, "p_max"), 1, 1e-12);
     for (int u = 0; u < 4; u++) {
         char name[48];
@@ -185,10 +179,8 @@ static const struct {
 
 TEST_N(golden_code_map, 2)
 {
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
-    MUST(golden_code_lm(5, code[_i].head, PREC_F64, &h, ERR));
-    run_text("dense", &h.in, &r);
+    HEAD(h, golden_code_lm, 5, code[_i].head, PREC_F64);
+    RUN(r, "dense", &h.in);
     ck_assert_double_eq_tol(record_get(&r, "below_b16") * 1225, code[_i].b16, 1e-6);
     ck_assert_double_eq_tol(record_get(&r, "below_b32") * 325, code[_i].b32, 1e-6);
     ck_assert_double_eq_tol(record_get(&r, "below_b64") * 91, code[_i].b64, 1e-6);
@@ -232,16 +224,14 @@ static const struct {
 
 TEST_N(golden_normalisers_and_largest_probabilities, 4)
 {
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_video(video[_i].step, video[_i].layer, video[_i].head, PREC_F64, &h, ERR));
+    HEAD(h, golden_video, video[_i].step, video[_i].layer, video[_i].head, PREC_F64);
     ck_assert_double_eq_tol(head_lse(&h.in)[0], video[_i].lse0, 1e-6);
     ck_assert_double_eq_tol(metric_of("dense", &h.in, "p_max"), video[_i].p_max, 1e-6);
 }
 
 TEST(golden_code_normalisers)
 {
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
     ck_assert_double_eq_tol(head_lse(&h.in)[1], 11.698650, 1e-6);
     ck_assert_double_eq_tol(head_lse(&h.in)[769], 12.421256, 1e-6);
 }
@@ -253,10 +243,8 @@ TEST_N(golden_video_map, 3)
         int step, layer, head;
         double b16;
     } cases[] = {{3, 5, 0, 8}, {3, 0, 1, 40}, {0, 5, 0, 17}};
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
-    MUST(golden_video(cases[_i].step, cases[_i].layer, cases[_i].head, PREC_F64, &h, ERR));
-    run_text("dense", &h.in, &r);
+    HEAD(h, golden_video, cases[_i].step, cases[_i].layer, cases[_i].head, PREC_F64);
+    RUN(r, "dense", &h.in);
     ck_assert_double_eq_tol(record_get(&r, "below_b16") * 576, cases[_i].b16, 1e-6);
     ck_assert_double_eq(record_get(&r, "below_b32"), 0);
     ck_assert_double_eq(record_get(&r, "below_b64"), 0);
@@ -266,10 +254,8 @@ TEST_N(golden_video_map, 3)
 /* Grids that nest: a block is below only when all blocks inside are. */
 TEST(smaller_blocks_are_skipped_more_often)
 {
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
-    MUST(random_head(23, 256, 256, 16, false, 2, PREC_F64, &h, ERR));
-    run_text("dense:c=0.3", &h.in, &r);
+    HEAD(h, random_head, 23, 256, 256, 16, false, 2, PREC_F64);
+    RUN(r, "dense:c=0.3", &h.in);
     for (int u = 0; u < 3; u++) {
         char fine[32], coarse[32];
         snprintf(fine, sizeof fine, "below_%s@0.3", units[u].name);
@@ -320,7 +306,6 @@ TEST(a_constant_key_shifts_nothing)
                                         "err_l1_rel", "err_cos", "err_lse_mean"};
     enum { N = 90, D = 16 };
     OWN(sim_head_free) struct sim_head a, b;
-    OWN(record_free) struct record ra, rb;
     float q[N * D], k[N * D], moved[N * D];
     for (int i = 0; i < N * D; i++) {
         q[i] = (float)rng_normal(5, 1, (uint64_t)i);
@@ -330,8 +315,8 @@ TEST(a_constant_key_shifts_nothing)
     head_of(q, k, N, N, D, 0.25, true, &a);
     head_of(q, moved, N, N, D, 0.25, true, &b);
     ck_assert_double_gt(fabs(head_lse(&a.in)[5] - head_lse(&b.in)[5]), 1e-3);
-    run_text("streaming:sink=2:window=20", &a.in, &ra);
-    run_text("streaming:sink=2:window=20", &b.in, &rb);
+    RUN(ra, "streaming:sink=2:window=20", &a.in);
+    RUN(rb, "streaming:sink=2:window=20", &b.in);
     for (int m = 0; m < 6; m++)
         ck_assert_double_eq_tol(record_get(&ra, names[m]), record_get(&rb, names[m]), 1e-9);
     ck_assert_double_eq_tol(metric_of("dense", &a.in, "sim_k"), metric_of("dense", &b.in, "sim_k"),
@@ -340,11 +325,10 @@ TEST(a_constant_key_shifts_nothing)
 
 TEST(options_of_dense)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
     struct method_run *runs = NULL;
     int64_t n = 0;
-    MUST(random_head(29, 140, 140, 8, false, 1, PREC_F64, &h, ERR));
+    HEAD(h, random_head, 29, 140, 140, 8, false, 1, PREC_F64);
     run_text("dense:map=0", &h.in, &r);
     ck_assert(isnan(record_get(&r, "below_b16")) && isnan(record_get(&r, "sim_q")));
     record_free(&r);

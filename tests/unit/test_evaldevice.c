@@ -94,6 +94,7 @@ TEST_N(a_device_attends, 2)
     static float cpu[N * HEADS * D], gpu[N * HEADS * D];
     double d_cpu, d_gpu;
 
+    calls = heads = 0;
     run(NULL, methods[_i], cpu, &d_cpu);
     ck_assert_int_eq(calls, 0);
     run(&device, methods[_i], gpu, &d_gpu);

@@ -169,13 +169,13 @@ TEST(a_failure_is_reported_and_leaves_nothing)
 /* A head in another token order asks the one it comes from. */
 TEST(a_reordered_head_moves_rows)
 {
-    OWN(sim_head_free) struct sim_head h, moved;
+    OWN(sim_head_free) struct sim_head h;
     struct source s = {0};
     struct geometry g = {.t = 4, .h = 6, .w = 5};
     MUST(random_head(5, 120, 120, D, false, 1, PREC_F64, &h, ERR));
     h.in.geom = g;
     exact_dense_from(&h.exact, numbers, &s);
-    MUST(sim_head_reorder(&h.in, "time", 0, &moved, ERR));
+    HEAD(moved, sim_head_reorder, &h.in, "time", 0);
     ck_assert_int_eq(s.lse_rows, 0);
     for (int64_t i = 0; i < 120; i++) {
         ck_assert_double_eq(out_of(&moved, i), (double)moved.perm[i] + 0.5);

@@ -126,11 +126,10 @@ TEST_N(diagonal_attention_by_hand, 2)
     static float x[D * D];
     int64_t n = _i ? 60 : 64;
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     for (int i = 0; i < D; i++)
         x[i * D + i] = 16;
     head_of(x, x, n, D, 0.125, &h);
-    run_text("fg-attn:refresh=1:M=16", &h.in, &r);
+    RUN(r, "fg-attn:refresh=1:M=16", &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), _i ? 912 : 1024);
     ck_assert_double_eq_tol(record_get(&r, "density_elem"), _i ? 912.0 / 3600 : 0.25, 1e-15);
     ck_assert_double_eq(record_get(&r, "mask_units"), (double)n);
@@ -158,9 +157,8 @@ TEST_N(identity_attention_keeps_the_groups_own_keys, 2)
         double elem, exec;
     } cases[] = {{1000, 125504, 0.125504, 0.131072}, {4096, 524288, 0.031250, 0.031250}};
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     identity_head(cases[_i].n, &h);
-    run_text("fg-attn:refresh=1", &h.in, &r);
+    RUN(r, "fg-attn:refresh=1", &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)cases[_i].pairs);
     assert_printed(record_get(&r, "density_elem"), cases[_i].elem, 6);
     assert_printed(record_get(&r, "density_exec"), cases[_i].exec, 6);
@@ -218,13 +216,12 @@ TEST(keys_past_the_end_are_not_kept)
     enum { N = 17, D = 16 };
     float q[N * D], k[N * D];
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     for (int i = 0; i < N * D; i++) {
         q[i] = i % D == 0;
         k[i] = i == (N - 1) * D ? 2.7f : 0; /* e^2.7 = 14.9 of 30.9 */
     }
     head_of(q, k, N, D, 1, &h);
-    run_text("fg-attn:refresh=1:M=16:width=16:tau=8", &h.in, &r);
+    RUN(r, "fg-attn:refresh=1:M=16:width=16:tau=8", &h.in);
     ck_assert_double_eq_tol(record_get(&r, "cra_min"), 0.482, 1e-3);
     ck_assert_double_eq_tol(record_get(&r, "cra_bound"), 1 - 8 * (1 - 1.0 / N), 1e-12);
 }
@@ -235,9 +232,8 @@ TEST_N(larger_blocks_skip_less_area, 2)
     static const char *const names[] = {"below_b16_area", "below_b32_area", "below_b64_area",
                                         "below_b128_area"};
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     random_square(8, _i ? 203 : 256, false, &h);
-    run_text("dense:c=0.5", &h.in, &r);
+    RUN(r, "dense:c=0.5", &h.in);
     for (int k = 0; k < 3; k++)
         ck_assert_double_ge(record_get(&r, names[k]), record_get(&r, names[k + 1]));
 }
@@ -247,14 +243,13 @@ TEST_N(larger_blocks_skip_less_area, 2)
 TEST(causal_groups_keep_their_diagonal_block)
 {
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     random_square(9, 300, true, &h);
     uint8_t *bits = bits_of("fg-attn:refresh=1:tau=301", &h);
     for (int i = 0; i < 300; i++)
         for (int j = 0; j < 300; j++)
             ck_assert_int_eq(bits[i * 300 + j], j <= i && j / 128 == i / 128);
     free(bits);
-    run_text("fg-attn:refresh=1:tau=301", &h.in, &r);
+    RUN(r, "fg-attn:refresh=1:tau=301", &h.in);
     ck_assert_double_eq(record_get(&r, "mask_units"), 128 + 128 + 44);
     ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
 }
@@ -491,12 +486,10 @@ static const struct {
 
 TEST_N(golden_masks_of_the_same_step, 8)
 {
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     char text[64];
-    MUST(golden_video(3, fresh[_i].layer, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_video, 3, fresh[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "fg-attn:refresh=1:M=%d:tau=%g", fresh[_i].M, fresh[_i].c);
-    run_text(text, &h.in, &r);
+    RUN(r, text, &h.in);
     ck_assert_double_eq(record_get(&r, "mask_units"), fresh[_i].slices);
     ck_assert_double_eq_tol(record_get(&r, "density_tile"), fresh[_i].slices / fresh[_i].of, 1e-12);
     assert_printed(record_get(&r, "density_elem"), fresh[_i].elem, 6);
@@ -515,11 +508,10 @@ TEST_N(golden_counts_of_groups, 2)
         int step;
         int64_t cnt[3];
     } cases[] = {{3, {362, 357, 362}}, {0, {373, 376, 378}}};
-    OWN(sim_head_free) struct sim_head h;
     OWN(slice_mask_free) struct slice_mask m;
     struct fg_stats stats;
     struct fg_params p = {.M = 128, .width = 1};
-    MUST(golden_video(cases[_i].step, 0, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_video, cases[_i].step, 0, 0, PREC_F64);
     MUST(fg_cached_mask(&p, &h.in, 0.5, NULL, &m, &stats, ERR));
     for (int g = 0; g < 3; g++)
         ck_assert_int_eq(slice_mask_count(&m, g), cases[_i].cnt[g]);
@@ -528,9 +520,8 @@ TEST_N(golden_counts_of_groups, 2)
 /* The float path keeps the same slices where the margin is above 1e-4. */
 TEST_N(golden_masks_in_float_arithmetic, 8)
 {
-    OWN(sim_head_free) struct sim_head h;
     char text[64];
-    MUST(golden_video(3, fresh[_i].layer, 0, PREC_F32, &h, ERR));
+    HEAD(h, golden_video, 3, fresh[_i].layer, 0, PREC_F32);
     snprintf(text, sizeof text, "fg-attn:refresh=1:M=%d:tau=%g", fresh[_i].M, fresh[_i].c);
     ck_assert_double_eq(metric_of(text, &h.in, "mask_units"), fresh[_i].slices);
 }
@@ -543,11 +534,10 @@ TEST_N(golden_reuse_after_three_steps, 3)
     } cases[] = {{0, 0, 1068, 1140, 0.936842, 0.982620, 0.0100957},
                  {5, 0, NAN, NAN, 0.998264, NAN, NAN},
                  {5, 1, NAN, NAN, 0.996528, NAN, NAN}};
-    OWN(sim_head_free) struct sim_head h0, h3;
     struct record r;
     struct carry carry = {0};
-    MUST(golden_video(0, cases[_i].layer, cases[_i].head, PREC_F64, &h0, ERR));
-    MUST(golden_video(3, cases[_i].layer, cases[_i].head, PREC_F64, &h3, ERR));
+    HEAD(h0, golden_video, 0, cases[_i].layer, cases[_i].head, PREC_F64);
+    HEAD(h3, golden_video, 3, cases[_i].layer, cases[_i].head, PREC_F64);
     run_text_carry("fg-attn:compare", &h0.in, &carry, 1, NULL, NULL, &r);
     ck_assert_double_eq(record_get(&r, "refresh"), 1);
     record_free(&r);
@@ -598,10 +588,9 @@ TEST(golden_pooled)
 TEST(token_order_changes_groups_not_attention)
 {
     static const char *const orders[] = {"column", "time", "random", "hilbert", "voxel-2x4x4"};
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
     double lowest = 1, highest = 0;
-    MUST(golden_video(3, 5, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_video, 3, 5, 0, PREC_F64);
     for (int k = 0; k < 5; k++) {
         char text[64];
         snprintf(text, sizeof text, "fg-attn:refresh=1:M=16:permute=%s", orders[k]);
@@ -681,9 +670,8 @@ TEST_N(calibration_matches_densities_of_the_two_rules, 3)
     } cases[] = {{"fg-attn:mode=pooled", "c1"},
                  {"fg-attn:mode=pooled:pool=literal:tau1=1", "tau1"},
                  {"fg-attn:mode=pooled:pool=topk:kappa=1", "kappa"}};
-    OWN(sim_head_free) struct sim_head h;
     char text[128];
-    MUST(golden_video(3, 0, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_video, 3, 0, 0, PREC_F64);
     double want = metric_of("fg-attn:refresh=1", &h.in, "density_elem");
     double x = calibrated(cases[_i].text, &h.in, 1, cases[_i].key);
     snprintf(text, sizeof text, "fg-attn:mode=pooled:pool=%s:%s=%.17g",

@@ -125,10 +125,9 @@ static int64_t row_count(const struct block_map *m, int64_t i)
 
 TEST(uniform_rows)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct flex_scores s;
     struct flex_plan p;
-    MUST(random_head(1, 1024, 1024, 16, true, 0, PREC_F64, &h, ERR));
+    HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F64);
     struct flex_config c = config(1024, 0.9, 0, 0);
     build(&h, &c, &p, &s);
     for (int j = 0; j < 8; j++) {
@@ -280,9 +279,8 @@ TEST(golden_trace_4096)
     /* clang-format on */
     const double gamma[] = {0.9, 0.95, 0.9, 0.9};
     const int64_t budget[] = {0, 0, 512, 1024};
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    MUST(golden_sample(4096, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, 4096, PREC_F32);
     for (int i = 0; i < 5; i++) {
         check_golden(&h, &rows[i]);
         if (i < 4)
@@ -312,8 +310,7 @@ TEST(golden_trace_4000)
     /* clang-format on */
     const double gamma[] = {0.9, 0.95, 0.9};
     const int64_t budget[] = {0, 0, 512};
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_sample(4000, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, 4000, PREC_F32);
     for (int i = 0; i < 3; i++) {
         check_golden(&h, &rows[i]);
         check_lists(&h, &rows[i], gamma[i], budget[i]);
@@ -328,10 +325,9 @@ TEST(paper_selects_the_tokens_themselves)
     } c[] = {{4096, 104, 133, 342, 0.636807, 0.981597, 0.962924},
              {4000, 98, 143, 308, 0.569516, 0.980460, 0}};
     for (int i = 0; i < 2; i++) {
-        OWN(sim_head_free) struct sim_head h;
         OWN(record_free) struct record r;
         double *keep = calloc((size_t)c[i].n, sizeof *keep), sampled = 0;
-        MUST(golden_sample(c[i].n, PREC_F32, &h, ERR));
+        HEAD(h, golden_sample, c[i].n, PREC_F32);
         run(&h, "flexprefill:profile=paper:gamma=0.9:min_budget=0", keep, &r);
         ck_assert_double_eq(record_get(&r, "columns"), c[i].cols);
         ck_assert_double_eq(record_get(&r, "slashes"), c[i].dists);
@@ -349,10 +345,9 @@ TEST(paper_selects_the_tokens_themselves)
 
 TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct flex_scores s;
     OWN(flex_plan_free) struct flex_plan paper, official;
-    MUST(random_head(2, 1500, 1500, 16, true, 1, PREC_F64, &h, ERR));
+    HEAD(h, random_head, 2, 1500, 1500, 16, true, 1, PREC_F64);
     struct flex_config c = config(1500, 0.5, 0.8, 0);
     build(&h, &c, &official, &s);
     flex_scores_free(&s);
@@ -373,11 +368,10 @@ TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
 
 TEST(frontier_port_on_the_golden_trace)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct flex_scores s;
     OWN(record_free) struct record r;
     int64_t count;
-    MUST(golden_sample(4096, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, 4096, PREC_F32);
     struct flex_config c = config(4096, 0.65, 0, 512);
     MUST(flex_scores_run(&s, &c, &h.in, 512, false, ERR));
     MUST(flex_count(s.ver, 4096, 0.65, true, &count, ERR));
@@ -466,9 +460,8 @@ TEST(short_prompts_stay_dense)
              {64, "flexprefill:block=32:min_budget=0", true},
              {65, "flexprefill:block=32:min_budget=0", false}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        OWN(sim_head_free) struct sim_head h;
         OWN(record_free) struct record r;
-        MUST(random_head(3, c[i].n, c[i].n, 16, true, 1, PREC_F32, &h, ERR));
+        HEAD(h, random_head, 3, c[i].n, c[i].n, 16, true, 1, PREC_F32);
         run(&h, c[i].text, NULL, &r);
         ck_assert_int_eq(strstr(buf_str(&r.notes), "pattern=dense") != NULL, c[i].dense);
         if (c[i].dense)
@@ -479,11 +472,10 @@ TEST(short_prompts_stay_dense)
 
 TEST(budgets_are_monotone)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct flex_scores s;
     int64_t last_v = 0, last_s = 0;
     struct flex_plan last = {0};
-    MUST(golden_sample(2500, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, 2500, PREC_F32);
     for (double g = 0.5; g < 1; g += 0.07) {
         OWN(flex_plan_free) struct flex_plan p;
         struct flex_config c = config(2500, g, 0, 0);
@@ -514,10 +506,9 @@ TEST(gamma_1_is_dense_in_every_profile)
                           "flexprefill:gamma=1:tau=0:min_budget=0:profile=paper",
                           "flexprefill:gamma=1:tau=0.83:min_budget=0:profile=paper",
                           "flexprefill:gamma=1:profile=frontier"};
-    OWN(sim_head_free) struct sim_head h;
     OWN(flex_plan_free) struct flex_plan p;
     OWN(flex_scores_free) struct flex_scores s;
-    MUST(random_head(4, 1000, 1000, 16, true, 1, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 4, 1000, 1000, 16, true, 1, PREC_F32);
     for (int i = 0; i < 5; i++) {
         OWN(record_free) struct record r;
         run(&h, text[i], NULL, &r);
@@ -531,9 +522,8 @@ TEST(gamma_1_is_dense_in_every_profile)
 
 TEST(max_budget_limits_both_lists)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    MUST(golden_sample(2500, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, 2500, PREC_F32);
     run(&h, "flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300", NULL, &r);
     ck_assert_double_eq(record_get(&r, "columns"), 3);
     ck_assert_double_eq(record_get(&r, "slashes"), 3);
@@ -546,21 +536,19 @@ TEST(max_budget_limits_both_lists)
 TEST(parts_of_a_prompt_are_skipped)
 {
     for (int causal = 0; causal < 2; causal++) {
-        OWN(sim_head_free) struct sim_head h;
-        MUST(random_head(6, 40, 64, 16, causal, 1, PREC_F32, &h, ERR));
+        HEAD(h, random_head, 6, 40, 64, 16, causal, 1, PREC_F32);
         assert_skips("flexprefill", &h.in, "whole prompts only: 40 queries, 64 keys");
     }
 }
 
 TEST(calibrated_setting_meets_the_target)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record r;
     OWN(json_decrefp) json_t *doc = NULL;
     int64_t min_budget;
     double gamma;
     char text[160];
-    MUST(golden_sample(2100, PREC_F64, &h, ERR));
+    HEAD(h, golden_sample, 2100, PREC_F64);
     MUST(calibrate_text("flexprefill:profile=paper:tau=0:target_p1=0.7:target_err=0.2", &h.in, 1,
                         &doc, ERR));
     MUST(jget_num(doc, "gamma", "calibration", &gamma, ERR));

@@ -139,11 +139,10 @@ TEST(tiles_of_the_sorted_order)
     for (int blocks = 0; blocks < 2; blocks++)
         for (int causal = 0; causal < 2; causal++) {
             OWN(sim_head_free) struct sim_head h;
-            OWN(record_free) struct record r;
             for (int i = 0; i < N; i++)
                 put_bucket(blocks ? i / 256 : i % 4, x[i]);
             head_of(x[0], x[0], N, N, 2, causal, &h);
-            run_text("hash-sparse:buckets=4:proj_dir=axes", &h.in, &r);
+            RUN(r, "hash-sparse:buckets=4:proj_dir=axes", &h.in);
             ck_assert_double_eq(record_get(&r, "pairs_exec"), (causal ? 12 : 16) * 128.0 * 128.0);
             ck_assert_double_eq(record_get(&r, "pairs_kept"), causal ? 131584 : 4 * 256.0 * 256.0);
             ck_assert_double_eq_tol(record_get(&r, "density_exec"),
@@ -158,11 +157,10 @@ TEST(a_tile_of_several_buckets_meets_the_tiles_of_all)
     enum { N = 128 };
     static float x[N][2];
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     for (int i = 0; i < N; i++)
         put_bucket(i % 2, x[i]);
     head_of(x[0], x[0], N, N, 2, true, &h);
-    run_text("hash-sparse:buckets=4:proj_dir=axes", &h.in, &r);
+    RUN(r, "hash-sparse:buckets=4:proj_dir=axes", &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 128.0 * 128.0);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 2 * 64 * 65 / 2);
 }
@@ -216,8 +214,7 @@ static double pairs_with(const char *text, struct sim_head *h, uint64_t seed, in
 TEST(directions_belong_to_seed_head_and_call)
 {
     const char *text = "hash-sparse:buckets=8", *axes = "hash-sparse:buckets=8:proj_dir=axes";
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_code_lm(5, 0, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     double one = pairs_with(text, &h, 1, 0, 0);
     ck_assert_double_eq(pairs_with(text, &h, 1, 0, 0), one);
     ck_assert_double_ne(pairs_with(text, &h, 2, 0, 0), one);
@@ -242,10 +239,8 @@ static const struct {
 
 TEST_N(masks_of_the_language_model, 4)
 {
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
-    MUST(golden_code_lm(5, code[_i].head, PREC_F64, &h, ERR));
-    run_text(code[_i].text, &h.in, &r);
+    HEAD(h, golden_code_lm, 5, code[_i].head, PREC_F64);
+    RUN(r, code[_i].text, &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), code[_i].pairs);
     if (code[_i].empty >= 0)
         ck_assert_double_eq(record_get(&r, "rows_empty"), code[_i].empty);
@@ -269,10 +264,8 @@ static const struct {
 
 TEST_N(masks_of_the_video_model, 2)
 {
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
-    MUST(golden_video(3, 5, 0, PREC_F64, &h, ERR));
-    run_text(video[_i].text, &h.in, &r);
+    HEAD(h, golden_video, 3, 5, 0, PREC_F64);
+    RUN(r, video[_i].text, &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].pairs);
     ck_assert_double_eq_tol(record_get(&r, "cra_min") / video[_i].min, 1, 5e-3);
     ck_assert_double_eq_tol(record_get(&r, "cra_p5") / video[_i].p5, 1, 2e-3);
@@ -283,11 +276,10 @@ TEST_N(masks_of_the_video_model, 2)
 
 TEST(bad_parameters)
 {
-    OWN(sim_head_free) struct sim_head h;
     assert_refused("hash-sparse:buckets=7", "buckets=7: expected an even number, such as 8");
     assert_refused("hash-sparse:buckets=0", "buckets");
     assert_refused("hash-sparse:buckets=130", "buckets");
-    MUST(golden_code_lm(5, 0, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     h.in.x.d = 2;
     assert_skips("hash-sparse:buckets=6:proj_dir=axes", &h.in,
                  "proj_dir=axes has no 3 unit vectors in a head of dimension 2");

@@ -141,8 +141,7 @@ TEST(one_block_is_dense)
     for (int causal = 0; causal < 2; causal++) {
         OWN(sim_head_free) struct sim_head h;
         conform_head(NORMAL, 129, 129, causal, PREC_F64, &h);
-        OWN(record_free) struct record r;
-        run_text("hyperattention:min_len=0:block=129:samples=0", &h.in, &r);
+        RUN(r, "hyperattention:min_len=0:block=129:samples=0", &h.in);
         ck_assert_double_eq(record_get(&r, "density_elem"), 1);
         ck_assert_double_lt(record_get(&r, "err_l2_rel"), 1e-12);
     }
@@ -286,14 +285,12 @@ static const struct {
 TEST_N(masks_of_the_shipped_video_model, 4)
 {
     enum { N = 384 };
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     char text[160];
 
-    MUST(golden_video(3, video[_i].layer, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_video, 3, video[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "hyperattention:min_len=0:samples=0:proj_dir=axes:%s",
              video[_i].text);
-    run_text(text, &h.in, &r);
+    RUN(r, text, &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].pairs);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), N * (_i == 2 ? 100. : 64.));
     ck_assert_double_eq_tol(record_get(&r, "cra_min") / video[_i].min, 1, 5e-3);
@@ -331,8 +328,7 @@ TEST(where_it_does_not_apply)
     assert_skips("hyperattention", &h.in, "as many queries as keys");
     sim_head_free(&h);
     conform_head(NORMAL, 63, 129, false, PREC_F64, &h);
-    OWN(record_free) struct record r;
-    run_text("hyperattention:min_len=0:block=32:samples=0", &h.in, &r);
+    RUN(r, "hyperattention:min_len=0:block=32:samples=0", &h.in);
     /* Five blocks of keys, the last of one; 13 queries each, the last 11. */
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 4 * 13 * 32 + 11);
     sim_head_free(&h);

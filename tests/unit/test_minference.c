@@ -206,8 +206,7 @@ TEST(sizes_are_scaled_then_clamped)
              {"minference:budget=0.3", 72, 288},
              {"minference:profile=frontier", 512, 512},
              {"minference:profile=frontier:v=2:s=10", 4, 64}};
-    OWN(sim_head_free) struct sim_head h;
-    MUST(random_head(1, 1200, 1200, 16, true, 1, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 1, 1200, 1200, 16, true, 1, PREC_F32);
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         ck_assert_double_eq(metric_of(c[i].text, &h.in, "columns"), c[i].columns);
         ck_assert_double_eq(metric_of(c[i].text, &h.in, "slashes"), c[i].slashes);
@@ -218,26 +217,22 @@ TEST(full_sizes_and_odd_lengths)
 {
     const int64_t n[] = {1, 2, 63, 64, 65, 127, 129, 1000, 4097};
     for (int i = 0; i < 9; i++) {
-        OWN(sim_head_free) struct sim_head h;
-        OWN(record_free) struct record r;
-        MUST(random_head(2, n[i], n[i], 16, true, 1, PREC_F32, &h, ERR));
+        HEAD(h, random_head, 2, n[i], n[i], 16, true, 1, PREC_F32);
         ck_assert_double_eq(
             metric_of("minference:v=2147483647:s=2147483647", &h.in, "density_elem"), 1);
         ck_assert_double_eq(metric_of("minference:pattern=block", &h.in, "density_elem"), 1);
-        run_text("minference:v=30:s=100", &h.in, &r);
+        RUN(r, "minference:v=30:s=100", &h.in);
         ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
     }
 }
 
 TEST(heads_of_a_group_do_not_depend_on_their_numbers)
 {
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record a, b;
-    MUST(golden_code_lm(5, 7, PREC_F32, &h, ERR));
-    run_text("minference:v=40:s=110", &h.in, &a);
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
+    RUN(a, "minference:v=40:s=110", &h.in);
     h.in.head = h.in.kv_head = 0; /* K and V repeated to one head each */
     h.in.n_heads = h.in.n_kv_heads = 1;
-    run_text("minference:v=40:s=110", &h.in, &b);
+    RUN(b, "minference:v=40:s=110", &h.in);
     ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
     ck_assert_double_eq(record_get(&a, "err_l2_rel"), record_get(&b, "err_l2_rel"));
 }
@@ -246,8 +241,7 @@ TEST(heads_of_a_group_do_not_depend_on_their_numbers)
  * of the head that searched here. */
 TEST(a_search_of_a_device_reaches_the_same_share)
 {
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_sample(4096, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, 4096, PREC_F32);
     for (int realised = 0; realised < 2; realised++) {
         struct minf_config c = {.pattern = MINF_VS,
                                 .n = 4096,
@@ -311,9 +305,8 @@ TEST(golden_trace_blocks)
     } c[] = {{4096, 484, 0.228822, 0.650597}, {4000, 476, 0.233794, 0.669528}};
     const int row40[] = {0, 5, 18, 28, 30, 31, 34, 35};
     for (int i = 0; i < 2; i++) {
-        OWN(sim_head_free) struct sim_head h;
         struct record r;
-        MUST(golden_sample(c[i].n, PREC_F32, &h, ERR));
+        HEAD(h, golden_sample, c[i].n, PREC_F32);
         run_text("minference:pattern=block:top=8", &h.in, &r);
         ck_assert_double_eq(record_get(&r, "pairs_exec"), c[i].blocks * 64 * 64);
         ck_assert_double_eq_tol(record_get(&r, "density_elem"), c[i].density, 1e-6);
@@ -337,10 +330,9 @@ TEST(golden_trace_blocks)
 TEST(equal_blocks_go_to_the_lower_index)
 {
     enum { N = 64 * 40, D = 80 };
-    OWN(sim_head_free) struct sim_head h;
     OWN(minf_free) struct minf_head b;
     int32_t cols[40];
-    MUST(random_head(4, N, N, D, true, 1, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 4, N, N, D, true, 1, PREC_F32);
     for (int64_t i = 64 * D; i < N * D; i++)
         h.k[i] = h.k[i - 64 * D];
     struct minf_config m = {.pattern = MINF_BLOCK, .n = N, .top = 5, .block = 64};
@@ -377,11 +369,9 @@ TEST(block_scores_are_rounded_to_bf16)
 
 TEST(published_native_density_of_blocks)
 {
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     ck_assert_double_eq_tol(2 * 64 * 100.0 / 131072, 0.097656, 5e-7);
-    MUST(random_head(3, 2048, 2048, 16, true, 1, PREC_F32, &h, ERR));
-    run_text("minference:profile=frontier:pattern=block", &h.in, &r);
+    HEAD(h, random_head, 3, 2048, 2048, 16, true, 1, PREC_F32);
+    RUN(r, "minference:profile=frontier:pattern=block", &h.in);
     /* 128 rows of 16, top 64: 64 * 65 / 2 + 64 * 64 of 128 * 129 / 2. */
     ck_assert_double_eq_tol(record_get(&r, "density_native"), 6176.0 / 8256, 1e-12);
     ck_assert_double_eq_tol(record_get(&r, "density_tile"), 6176.0 / 8256, 1e-12);
@@ -389,12 +379,11 @@ TEST(published_native_density_of_blocks)
 
 TEST(port_forces_column_0_and_two_diagonals_inside_the_budget)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(minf_free) struct minf_head b;
     struct minf_config c = {
         .pattern = MINF_BLOCK, .n = 600, .top = 4, .block = 16, .force_blocks = true};
     int32_t cols[64];
-    MUST(random_head(4, 600, 600, 16, true, 1, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 4, 600, 600, 16, true, 1, PREC_F32);
     MUST(minf_init(&b, &c, &h.in, ERR));
     for (int64_t i = 4; i < b.map.rows; i++) {
         ck_assert_int_eq(block_map_row(&b.map, i, cols), 4);
@@ -435,11 +424,10 @@ TEST(published_tables)
     const char *table = "[{\"0\": [\"vertical_and_slash\", 100, 750, 1.5],"
                         " \"1\": [\"stream_llm\", 60, 200, 2.5]},"
                         " {\"3\": [\"block_sparse\", 100, 800, 3]}]";
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
     char path[512], text[600];
     write_file("table.json", table, path, sizeof path);
-    MUST(random_head(5, 1000, 1000, 16, true, 1, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 5, 1000, 1000, 16, true, 1, PREC_F32);
     snprintf(text, sizeof text, "minference:table=%s", path);
     run_text(text, &h.in, &r);
     ck_assert_double_eq(record_get(&r, "columns"), 100);
@@ -488,8 +476,7 @@ TEST(bad_tables_are_refused)
 TEST(parts_of_a_prompt_are_skipped)
 {
     for (int causal = 0; causal < 2; causal++) {
-        OWN(sim_head_free) struct sim_head h;
-        MUST(random_head(6, 40, 64, 16, causal, 1, PREC_F32, &h, ERR));
+        HEAD(h, random_head, 6, 40, 64, 16, causal, 1, PREC_F32);
         assert_skips("minference", &h.in, "whole prompts only: 40 queries, 64 keys");
     }
 }
@@ -583,10 +570,9 @@ static int calibrated(const char *text, const struct head_in *in, int n, char *p
 
 TEST(calibrate_writes_pattern_and_sizes)
 {
-    OWN(sim_head_free) struct sim_head h;
     char pattern[16];
     int64_t v = 0, s = 0;
-    MUST(golden_sample(4096, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, 4096, PREC_F32);
     MUST(calibrated("minference:search=exact:rows_from=2500", &h.in, 1, pattern, &v, &s, ERR));
     ck_assert_str_eq(pattern, "vs");
     ck_assert_int_eq(v, 3500);

@@ -371,12 +371,11 @@ static double units(const char *text, const struct head_in *in, double of)
 
 TEST_N(golden_video_counts, 4)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
     char text[96];
     double a = video[_i].alpha;
 
-    MUST(golden_video(3, video[_i].layer, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_video, 3, video[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "oracle:alpha=%g", a);
     run_text(text, &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].topp);
@@ -454,10 +453,8 @@ static const struct {
 
 TEST_N(golden_code_sparsity_degree, 4)
 {
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
-    MUST(golden_code_lm(code[_i].layer, code[_i].head, PREC_F64, &h, ERR));
-    run_text("oracle", &h.in, &r);
+    HEAD(h, golden_code_lm, code[_i].layer, code[_i].head, PREC_F64);
+    RUN(r, "oracle", &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), code[_i].entries);
     assert_printed(record_get(&r, "sd_tri"), code[_i].tri, 6);
     assert_printed(record_get(&r, "sd_sq"), code[_i].sq, 6);
@@ -489,10 +486,9 @@ static int count_rows(void *ctx, const struct mask *m, const double *out, const 
 
 TEST_N(identities_between_kinds, 2)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
     bool causal = _i & 1;
-    MUST(random_head(7, 97, causal ? 131 : 97, 16, causal, 1.6, PREC_F64, &h, ERR));
+    HEAD(h, random_head, 7, 97, causal ? 131 : 97, 16, causal, 1.6, PREC_F64);
 
     double topp = metric_of("oracle:alpha=0.9", &h.in, "pairs_kept");
     double mean = metric_of("oracle:kind=mean:alpha=0.9", &h.in, "pairs_kept");
@@ -543,12 +539,10 @@ TEST_N(topp_bounds_every_mask, 4)
     static const char *const masks[] = {"streaming:sink=4:window=24", "oracle:kind=topk:k=9",
                                         "oracle:kind=block-cra:unit=16x16",
                                         "oracle:kind=value:alpha=0.8"};
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     char text[64];
 
-    MUST(random_head(11, 128, 128, 16, true, 1.4, PREC_F64, &h, ERR));
-    run_text(masks[_i], &h.in, &r);
+    HEAD(h, random_head, 11, 128, 128, 16, true, 1.4, PREC_F64);
+    RUN(r, masks[_i], &h.in);
     double cra = record_get(&r, "cra_min");
     snprintf(text, sizeof text, "oracle:alpha=%.17g", cra * (1 - 1e-12));
     ck_assert_double_le(metric_of(text, &h.in, "density_elem"), record_get(&r, "density_elem"));
@@ -557,9 +551,8 @@ TEST_N(topp_bounds_every_mask, 4)
 
 TEST(forced_entries_count_towards_the_target)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    MUST(random_head(13, 64, 64, 16, true, 1.5, PREC_F64, &h, ERR));
+    HEAD(h, random_head, 13, 64, 64, 16, true, 1.5, PREC_F64);
     static const char *const texts[] = {"oracle:forced=diag",
                                         "oracle:forced=sink-3",
                                         "oracle:forced=window-5",
@@ -588,8 +581,7 @@ TEST(forced_entries_count_towards_the_target)
 
 TEST(ranking_by_value_lowers_the_error_on_a_golden_head)
 {
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_video(3, 5, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_video, 3, 5, 0, PREC_F64);
     ck_assert_double_lt(metric_of("oracle:kind=value", &h.in, "err_l1_rel"),
                         metric_of("oracle", &h.in, "err_l1_rel"));
 }

@@ -374,7 +374,6 @@ TEST(the_identity_has_the_content)
 TEST(a_table_of_patterns)
 {
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record want, have;
     static const char table[] = "[{}, {}, {}, {\"5\": [\"vertical_and_slash\", 30, 100, 1.0]}]";
     const char *path = test_path("table.json");
     char text[700];
@@ -382,8 +381,8 @@ TEST(a_table_of_patterns)
     MUST(file_write_atomic(path, table, strlen(table), ERR));
     conform_head(NORMAL, 1200, 1200, true, PREC_F64, &h);
     snprintf(text, sizeof text, "minference:table=%s", path);
-    run_text(text, &h.in, &want);
-    run_text(with_file(path, ""), &h.in, &have);
+    RUN(want, text, &h.in);
+    RUN(have, with_file(path, ""), &h.in);
     ck_assert_double_lt(record_get(&have, "density_elem"), 1);
     assert_same("table", &want, &have);
 }

@@ -228,10 +228,9 @@ TEST(bad_orders_are_refused)
 
 TEST(dense_attention_does_not_depend_on_the_order)
 {
-    OWN(sim_head_free) struct sim_head a, b;
     struct mask full;
-    MUST(golden_video(3, 5, 0, PREC_F64, &a, ERR));
-    MUST(sim_head_reorder(&a.in, "hilbert", 0, &b, ERR));
+    HEAD(a, golden_video, 3, 5, 0, PREC_F64);
+    HEAD(b, sim_head_reorder, &a.in, "hilbert", 0);
     int64_t n = a.in.x.nq, dv = a.in.x.dv;
     OWN(free_at)
     double *out = malloc((size_t)(n * dv) * sizeof *out), *lse = malloc((size_t)n * sizeof *lse);
@@ -289,10 +288,9 @@ TEST(order_shapes_real_attention)
         {"hilbert", 0, 0.634844, 0.158842, 6562, 1035, -1},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        OWN(sim_head_free) struct sim_head a, b;
         float mean[128];
-        MUST(golden_video(3, c[i].layer, 0, PREC_F64, &a, ERR));
-        MUST(sim_head_reorder(&a.in, c[i].order, 0, &b, ERR));
+        HEAD(a, golden_video, 3, c[i].layer, 0, PREC_F64);
+        HEAD(b, sim_head_reorder, &a.in, c[i].order, 0);
         int64_t n = 384;
         OWN(free_at) double *p = malloc((size_t)(n * n) * sizeof *p);
         MUST(exact_probs(b.in.exact, 0, n, p, ERR));

@@ -12,10 +12,8 @@ static const struct {
 
 TEST_N(masks_of_the_language_model, 2)
 {
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
-    MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
-    run_text(code[_i].text, &h.in, &r);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
+    RUN(r, code[_i].text, &h.in);
     ck_assert_double_eq(record_get(&r, "keys_kept"), code[_i].keys);
     ck_assert_double_eq(record_get(&r, "queries_kept"), 770);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), code[_i].pairs);
@@ -57,11 +55,10 @@ TEST(random_tokens)
 {
     enum { N = 2000 };
     static uint8_t bits[N * N];
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
     double kept[2];
 
-    MUST(random_head(3, N, N, 4, false, 1, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 3, N, N, 4, false, 1, PREC_F32);
     for (int head = 0; head < 2; head++) {
         h.in.head = head; /* of one kv head */
         run_text_carry("qk-sparse:drop=0.7", &h.in, NULL, 1, sink_bits, bits, &r);
@@ -86,9 +83,8 @@ TEST(random_tokens)
 TEST(tiles_of_all_tokens)
 {
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     conform_head(NORMAL, 300, 300, true, PREC_F64, &h);
-    run_text("qk-sparse:drop=0", &h.in, &r);
+    RUN(r, "qk-sparse:drop=0", &h.in);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 6 * 128 * 128);
 }

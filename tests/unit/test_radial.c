@@ -396,9 +396,8 @@ TEST(presets_are_their_parameters)
 TEST(counts_of_a_run)
 {
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     video_head(5, 10, 10, 0, 0, &h);
-    run_text("radial:preset=none:block=64:decay=0.5", &h.in, &r);
+    RUN(r, "radial:preset=none:block=64:decay=0.5", &h.in);
     ck_assert_double_eq_tol(record_get(&r, "density_native"), 28.0 / 64, 1e-15);
     ck_assert_double_eq_tol(record_get(&r, "density_tile"), 28.0 / 64, 1e-15);
     ck_assert_double_eq_tol(record_get(&r, "density_exec"), 28.0 * 4096 / 250000, 1e-15);
@@ -464,12 +463,10 @@ TEST_N(golden_heads, 4)
         {"hunyuan", 5, 0.145086, 0.182113, 0.282748, 0.582102, 0.572750, 0.367934, 0.408873},
         {"hunyuan", 0, 0.226536, 0.238915, 0.286199, 0.397835, 0.417895, 0.356557, 0.360828},
     };
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     char text[80];
-    MUST(golden_video(3, cases[_i].layer, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_video, 3, cases[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "radial:preset=none:kind=%s:block=64:decay=0.5", cases[_i].kind);
-    run_text(text, &h.in, &r);
+    RUN(r, text, &h.in);
     assert_printed(record_get(&r, "cra_min"), cases[_i].min, 6);
     assert_printed(record_get(&r, "cra_p1"), cases[_i].p1, 6);
     assert_printed(record_get(&r, "cra_p5"), cases[_i].p5, 6);

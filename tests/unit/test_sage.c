@@ -189,9 +189,8 @@ TEST(equal_keys_give_the_mean_of_v)
 
 TEST(channels_of_zeros_stay_zero)
 {
-    OWN(sim_head_free) struct sim_head h;
     static double out[96 * 8], lse[96];
-    MUST(random_head(2, 96, 96, 8, true, 1, PREC_F64, &h, ERR));
+    HEAD(h, random_head, 2, 96, 96, 8, true, 1, PREC_F64);
     for (int t = 0; t < 96; t++)
         h.v[t * 8 + 3] = 0;
     outputs("sageattention", &h, out, lse);
@@ -210,9 +209,8 @@ TEST(scores_are_exact_integer_products)
     static double out[70 * 128], lse[70];
     for (int i = 0; i < 3; i++) {
         struct sage_params p = params_of(text[i]);
-        OWN(sim_head_free) struct sim_head h;
         struct sage *s;
-        MUST(random_head(5, 70, 1, 128, false, 3, PREC_F64, &h, ERR));
+        HEAD(h, random_head, 5, 70, 1, 128, false, 3, PREC_F64);
         outputs(text[i], &h, out, lse);
         MUST(sage_new(&p, &h.in, &s, ERR));
         for (int r = 0; r < 70; r++) {
@@ -383,8 +381,7 @@ TEST(attention_follows_the_published_rules)
     static double out[N * D], lse[N], want[N * D], want_lse[N];
     for (size_t i = 0; i < sizeof c / sizeof *c; i++)
         for (int causal = 0; causal < 2; causal++) {
-            OWN(sim_head_free) struct sim_head h;
-            MUST(random_head(i, N, N, D, causal, 1.5, PREC_F64, &h, ERR));
+            HEAD(h, random_head, i, N, N, D, causal, 1.5, PREC_F64);
             outputs(c[i].text, &h, out, lse);
             plain_attention(&h.in.x, &c[i].p, want, want_lse);
             for (int r = 0; r < N; r++)
@@ -397,13 +394,11 @@ TEST(attention_follows_the_published_rules)
 
 TEST(spargeattn_with_a_dense_list_is_the_same_arithmetic)
 {
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record a, b;
-    MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
     for (int i = 0; i < 770 * 64; i++)
         h.v[i] = dtype_round(DT_F16, h.v[i]); /* SpargeAttn's V is fp16 before it is e4m3 */
-    run_text("spargeattn:theta=1:pv=off:arith=sage2:arch=sm90", &h.in, &a);
-    run_text("sageattention:gran=block", &h.in, &b);
+    RUN(a, "spargeattn:theta=1:pv=off:arith=sage2:arch=sm90", &h.in);
+    RUN(b, "sageattention:gran=block", &h.in);
     static const char *const names[] = {"err_l1_rel", "err_l2_rel", "err_max", "err_lse_mean"};
     for (int i = 0; i < 4; i++)
         ck_assert_double_eq(record_get(&a, names[i]), record_get(&b, names[i]));
@@ -411,9 +406,8 @@ TEST(spargeattn_with_a_dense_list_is_the_same_arithmetic)
 
 TEST(masks_are_full_and_counted_in_kernel_tiles)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    MUST(golden_code_lm(5, 7, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     run_text("sageattention", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
     ck_assert_double_eq(record_get(&r, "density_tile"), 1);
@@ -452,8 +446,7 @@ static double error_of(const char *text, const struct sim_head *h)
 TEST(errors_on_real_heads)
 {
     for (int head = 0; head <= 7; head += 7) {
-        OWN(sim_head_free) struct sim_head h;
-        MUST(golden_code_lm(5, head, PREC_F64, &h, ERR));
+        HEAD(h, golden_code_lm, 5, head, PREC_F64);
         double v1 = error_of("sageattention:version=1", &h), v2 = error_of("sageattention", &h);
         double pp = error_of("sageattention:version=2pp", &h);
         double pp_paper = error_of("sageattention:version=2pp:profile=paper", &h);

@@ -194,9 +194,8 @@ static double exact_dot(const struct sale_quant *z, int64_t row, int64_t key)
 /* |estimate - q . k'| <= sk/2 sum |q'| + sq/2 sum |k^| + sq sk / 2 + roundings to fp16. */
 TEST(estimate_error_is_bounded)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(sale_quant_free) struct sale_quant z;
-    MUST(golden_code_lm(5, 7, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     MUST(sale_quant_init(&z, h.q, h.k, 770, 64, 4, ERR));
     for (int64_t row = 5; row < 770; row += 13)
         for (int64_t key = 0; key < 770; key += 11) {
@@ -334,10 +333,9 @@ TEST(low_bit_selection_equals_plain_loops)
 
 TEST(largest_dot_product_fits)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct sale_quant z;
     int dot = 0;
-    MUST(random_head(2, 512, 512, 128, true, 1, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 2, 512, 512, 128, true, 1, PREC_F32);
     for (int64_t i = 0; i < 512 * 128; i++) /* rows +x and -x of equal magnitudes: mean 0 */
         h.q[i] = h.k[i] = (i / 128 % 2 ? 1.0f : -1.0f) * (i % 3 ? 1.0f : -1.0f);
     MUST(sale_quant_init(&z, h.q, h.k, 512, 128, 4, ERR));
@@ -352,11 +350,10 @@ TEST(largest_dot_product_fits)
 /* bits = 16 and fp32: keep iff max e^(S - m)/l > tau, in double and natural units. */
 TEST(exact_test_equals_the_relative_score)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(sale_head_free) struct sale_head s;
     OWN(mask_free) struct mask m;
     int64_t kept = 0, dropped = 0;
-    MUST(golden_code_lm(5, 7, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     double scale = h.in.x.scale;
     struct sale_config c = official(0.004, scale);
     c.bits = 16;
@@ -393,10 +390,9 @@ TEST(exact_test_equals_the_relative_score)
 TEST(score_on_the_threshold_is_dropped_by_official_and_kept_by_paper)
 {
     for (int strict = 0; strict < 2; strict++) {
-        OWN(sim_head_free) struct sim_head h;
         OWN(sale_head_free) struct sale_head s;
         OWN(mask_free) struct mask m;
-        MUST(random_head(1, 1024, 1024, 16, true, 0, PREC_F32, &h, ERR));
+        HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F32);
         struct sale_config c = official(1.0 / 256, 1);
         c.bits = 16;
         c.f16 = false;
@@ -412,10 +408,9 @@ TEST(score_on_the_threshold_is_dropped_by_official_and_kept_by_paper)
 
 TEST(later_keys_enter_the_statistics_without_the_mask_only)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(sale_head_free) struct sale_head a, b;
     float ta[64], tb[64];
-    MUST(golden_code_lm(5, 0, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     struct sale_config c = official(0.004, h.in.x.scale);
     sale_head_init(&a, &c, h.q, h.k, 770, 64);
     MUST(sale_head_quantise(&a, ERR));
@@ -434,8 +429,7 @@ TEST(smaller_tau_keeps_a_superset_at_every_width)
 {
     const double tau[] = {0.05, 0.008, 0.004, 0.001, 1e-4};
     const int bits[] = {4, 8, 16};
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_code_lm(5, 7, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     for (int b = 0; b < 3; b++)
         for (int f16 = 0; f16 < 2; f16++) {
             struct mask last = {0};
@@ -460,10 +454,9 @@ TEST(smaller_tau_keeps_a_superset_at_every_width)
 TEST(wider_estimates_agree_better_with_the_exact_test)
 {
     const int bits[] = {16, 8, 4};
-    OWN(sim_head_free) struct sim_head h;
     int64_t differ[3] = {0};
     OWN(mask_free) struct mask ref = {0};
-    MUST(golden_code_lm(5, 7, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     for (int b = 0; b < 3; b++) {
         struct sale_config c = official(0.02, h.in.x.scale);
         OWN(sale_head_free) struct sale_head s;
@@ -502,9 +495,8 @@ TEST(short_prompts_and_tiny_tau_are_dense)
              {1025, "sale:tau=0", true},
              {512, "sale:tau=0.5:dense_below=511", false}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        OWN(sim_head_free) struct sim_head h;
         OWN(record_free) struct record r;
-        MUST(random_head(3, c[i].n, c[i].n, 16, true, 1, PREC_F32, &h, ERR));
+        HEAD(h, random_head, 3, c[i].n, c[i].n, 16, true, 1, PREC_F32);
         run(&h, c[i].text, &r);
         ck_assert_int_eq(record_get(&r, "sparsity_total") == 0, c[i].dense);
         ck_assert_int_eq(record_get(&r, "density_native") == 1, c[i].dense);
@@ -515,9 +507,8 @@ TEST(short_prompts_and_tiny_tau_are_dense)
 
 TEST(sparsity_counts_64_by_32_tiles)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record r;
-    MUST(random_head(3, 2048, 2048, 16, true, 0.1, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 3, 2048, 2048, 16, true, 0.1, PREC_F32);
     run(&h, "sale:tau=0.9", &r);
     ck_assert_double_eq_tol(record_get(&r, "sparsity_total"), 0.79545, 5e-6);
     ck_assert_double_eq_tol(record_get(&r, "sparsity_total_rect"), 1 - 216.0 / (32 * 64), 1e-12);
@@ -529,9 +520,9 @@ TEST(sparsity_counts_64_by_32_tiles)
 
 TEST(adding_a_constant_to_the_keys_changes_nothing)
 {
-    OWN(sim_head_free) struct sim_head a, b;
+    OWN(sim_head_free) struct sim_head b;
     OWN(record_free) struct record ra, rb;
-    MUST(random_head(4, 1280, 1280, 32, true, 1, PREC_F32, &a, ERR));
+    HEAD(a, random_head, 4, 1280, 1280, 32, true, 1, PREC_F32);
     /* Sixteenths in pairs x, -x: the mean, hence k', is exact with and without the constant. */
     for (int64_t t = 0; t < 1280; t++)
         for (int e = 0; e < 32; e++) {
@@ -557,9 +548,8 @@ TEST(adding_a_constant_to_the_keys_changes_nothing)
 
 TEST(heads_of_a_group_do_not_depend_on_their_numbers)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record a, b;
-    MUST(golden_code_lm(5, 7, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     run(&h, "sale:dense_below=0", &a);
     h.in.head = h.in.kv_head = 0; /* K and V repeated to one head each */
     h.in.n_heads = h.in.n_kv_heads = 1;
@@ -570,9 +560,8 @@ TEST(heads_of_a_group_do_not_depend_on_their_numbers)
 
 TEST(int8_attention_is_close_on_the_same_mask)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record exact, sage, alias;
-    MUST(golden_code_lm(5, 0, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     run(&h, "sale:dense_below=0:tau=0", &exact);
     run(&h, "sale:dense_below=0:tau=0:arith=sage1", &sage);
     run(&h, "sale:dense_below=0:tau=0:quant=int8", &alias);
@@ -597,9 +586,8 @@ TEST(inapplicable_heads_are_skipped)
              {40, 16, true, "whole prompts only: 40 queries, 64 keys"},
              {64, 24, true, "head dimension 24 is not a multiple of 16 up to 1024"}};
     for (int i = 0; i < 3; i++) {
-        OWN(sim_head_free) struct sim_head h;
         OWN(record_free) struct record r;
-        MUST(random_head(3, c[i].nq, 64, c[i].d, c[i].causal, 1, PREC_F32, &h, ERR));
+        HEAD(h, random_head, 3, c[i].nq, 64, c[i].d, c[i].causal, 1, PREC_F32);
         run(&h, "sale", &r);
         ck_assert_int_eq(r.status, RECORD_SKIP);
         ck_assert_str_eq(r.reason, c[i].reason);
@@ -657,9 +645,8 @@ static double calibrated_tau(const char *text, const struct head_in *in, int n)
  * theta. */
 TEST(calibration_agrees_with_the_replayed_error)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    MUST(golden_code_lm(5, 7, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     const struct head_in in[2] = {h.in, h.in};
     run(&h, "sale:dense_below=0:local=256:tau=0.002", &r);
     double error = record_get(&r, "err_l1_tok");

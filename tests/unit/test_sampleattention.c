@@ -233,9 +233,8 @@ TEST(golden_trace_4096)
         {":chunks=1:keep_diag=0:keep_sink=1", "kc,ks=5,5", 206, 0.371247, 0.279077, 0.628847,
          0.962066},
     };
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    MUST(golden_sample(4096, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, 4096, PREC_F32);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_golden(&h, &rows[i]);
 
@@ -259,17 +258,15 @@ TEST(golden_trace_4000)
         {":chunks=1", "kc,ks=6,6", 210, 0.382682, 0.280025, 0.641537, 0.963375},
         {":chunks=2", "kc,ks=4,3 6,6", 219, 0.401110, 0.280418, 0.655673, 0.964680},
     };
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_sample(4000, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, 4000, PREC_F32);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_golden(&h, &rows[i]);
 }
 
 static void golden_plan(int64_t n, struct sample_config *c, struct sample_plan *p)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(sample_scores_free) struct sample_scores s;
-    MUST(golden_sample(n, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, n, PREC_F32);
     MUST(sample_scores_init(&s, c, ERR));
     MUST(sample_scores_run(&s, c, h.in.exact, ERR));
     for (int i = 0; i < c->chunks; i++) {
@@ -319,11 +316,10 @@ static bool contained(const struct sample_plan *a, const struct sample_plan *b)
 TEST(masks_are_nested)
 {
     const double alpha[] = {0.3, 0.6, 0.8, 0.9, 0.95, 0.99};
-    OWN(sim_head_free) struct sim_head h;
     OWN(sample_scores_free) struct sample_scores s;
     struct sample_plan a, b;
     struct sample_config c = config(2500, 4, 0.3);
-    MUST(golden_sample(2500, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, 2500, PREC_F32);
     MUST(sample_scores_init(&s, &c, ERR));
     MUST(sample_scores_run(&s, &c, h.in.exact, ERR));
     for (int i = 0; i < 5; i++)
@@ -358,12 +354,11 @@ TEST(uniform_rows)
     } cases[] = {{":alpha_c=0.3:alpha_s=0.3:extend=cover1", "kc,ks=3,3", 33},
                  {":alpha_c=0.3:alpha_s=0.3", "kc,ks=3,3", 35},
                  {":alpha_c=0.9:alpha_s=0.9", "kc,ks=7,7", 36}};
-    OWN(sim_head_free) struct sim_head h;
     OWN(sample_scores_free) struct sample_scores s;
     OWN(sample_plan_free) struct sample_plan p;
     struct sample_config c = config(1024, 1, 0.3);
     struct record r;
-    MUST(random_head(1, 1024, 1024, 16, true, 0, PREC_F64, &h, ERR));
+    HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F64);
     MUST(sample_scores_init(&s, &c, ERR));
     MUST(sample_scores_run(&s, &c, h.in.exact, ERR));
     MUST(sample_plan_build(&p, &c, &s, ERR));
@@ -385,9 +380,8 @@ TEST(uniform_rows)
 
 TEST(full_budget_is_dense)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record r;
-    MUST(golden_sample(2100, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, 2100, PREC_F32);
     run(&h, "sampleattention:alpha_c=1:alpha_s=0:chunks=3", NULL, &r);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
     ck_assert_double_eq_tol(record_get(&r, "cra_min"), 1, 1e-6);
@@ -423,10 +417,9 @@ TEST(oracle_of_the_golden_trace)
 
 TEST(earlier_algorithm_on_the_golden_trace)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct sample_v2 v;
     OWN(record_free) struct record r;
-    MUST(golden_sample(4096, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, 4096, PREC_F32);
     sample_v2_init(&v, &h.in.x, 0.08, 0.05, 128);
     MUST(sample_v2_choose(&v, 0.95, h.in.exact, ERR));
     ck_assert_int_eq(v.window, 328);
@@ -451,9 +444,8 @@ TEST(short_prompts_stay_dense)
                  {512, "sampleattention:chunks=4", true}, {513, "sampleattention:chunks=4", false},
                  {127, "sampleattention:block=64", true}, {128, "sampleattention:block=64", false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        OWN(sim_head_free) struct sim_head h;
         OWN(record_free) struct record r;
-        MUST(random_head(2, cases[i].n, cases[i].n, 16, true, 1, PREC_F32, &h, ERR));
+        HEAD(h, random_head, 2, cases[i].n, cases[i].n, 16, true, 1, PREC_F32);
         run(&h, cases[i].text, NULL, &r);
         ck_assert_int_eq(strstr(buf_str(&r.notes), "fallback=dense") != NULL, cases[i].dense);
         if (cases[i].dense)
@@ -471,8 +463,7 @@ TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
         {"sampleattention:preset=internlm2-acc:alpha_c=0.5:chunks=2",
          "sampleattention:alpha_c=0.5:alpha_s=0.95:chunks=2"},
     };
-    OWN(sim_head_free) struct sim_head h;
-    MUST(random_head(3, 1024, 1024, 16, true, 2, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 3, 1024, 1024, 16, true, 2, PREC_F32);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         OWN(record_free) struct record a, b;
         run(&h, cases[i].text, NULL, &a);
@@ -511,9 +502,8 @@ TEST(prompt_chunk_uses_absolute_positions)
 
 TEST(bidirectional_heads_are_skipped)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record r;
-    MUST(random_head(5, 300, 300, 16, false, 1, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 5, 300, 300, 16, false, 1, PREC_F32);
     run(&h, "sampleattention", NULL, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     ck_assert_str_eq(r.reason, "causal only");
@@ -522,14 +512,13 @@ TEST(bidirectional_heads_are_skipped)
 TEST(strict_counts_rows_without_a_key)
 {
     enum { N = 1024 };
-    OWN(sim_head_free) struct sim_head h;
     struct sample_config c = config(N, 1, 0);
     OWN(sample_scores_free) struct sample_scores s;
     struct sample_plan p;
     struct mask m = {0};
     struct mask_counts n;
     int64_t forced = 0;
-    MUST(random_head(6, N, N, 16, true, 1, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 6, N, N, 16, true, 1, PREC_F32);
     MUST(sample_scores_init(&s, &c, ERR));
     s.col[5] = s.slash[6] = 1;
     c.keep_diag = false;
@@ -555,12 +544,11 @@ TEST(strict_counts_rows_without_a_key)
 
 TEST(search_reports_what_the_replay_measures)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct sample_choice c;
     struct record r;
     char text[128];
     struct sample_config base = config(0, 1, 0);
-    MUST(golden_sample(2100, PREC_F64, &h, ERR));
+    HEAD(h, golden_sample, 2100, PREC_F64);
     struct sample_target want = {.mean = 0.9, .fast = true};
     MUST(sample_search(&base, &want, &h.in, 1, &c, NULL, ERR));
     ck_assert(c.met);

@@ -51,8 +51,7 @@ static void softmax_entry(struct tally *t)
 
 static void assert_cost(const char *text, struct tally want)
 {
-    OWN(record_free) struct record r;
-    run_text(text, &head.in, &r);
+    RUN(r, text, &head.in);
     ck_assert_msg(record_get(&r, "cost_select_flops") == want.flops,
                   "%s: %.17g flops, expected %.17g", text, record_get(&r, "cost_select_flops"),
                   want.flops);

@@ -273,8 +273,7 @@ TEST(extreme_budgets_keep_everything)
 
 TEST(map_rules_by_brute_force)
 {
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_code_lm(5, 0, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     struct sparge_params p = params_of("theta=0.3:tau=0.8:sink=1");
     struct sparge *s;
     MUST(sparge_new(&p, &h.in, &s, ERR));
@@ -403,8 +402,7 @@ TEST(chunks_of_the_running_sum)
 
 TEST(input_grid_rounds_the_map)
 {
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_code_lm(5, 7, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     struct sparge_params p = params_of("map_dtype=input");
     struct sparge *s;
     h.in.src_dtype = DT_BF16;

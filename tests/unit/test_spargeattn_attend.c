@@ -254,8 +254,7 @@ TEST(full_budget_is_dense)
 {
     static const char *const text[] = {"theta=1", "theta=1:pv=off", "theta=1:arch=sm90",
                                        "profile=paper:theta=1:tau=1"};
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
     for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
         OWN(record_free) struct record r;
         sparge_record(text[i], &h, &r);
@@ -271,9 +270,8 @@ TEST(full_budget_is_dense)
 
 TEST(density_native_is_the_official_count)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    MUST(golden_code_lm(5, 0, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     sparge_record("theta=1:arch=sm90", &h, &r); /* 13 x 7 tiles, 49 causal */
     ck_assert_double_eq_tol(record_get(&r, "density_native"), 49.0 / (13 * 4), 1e-12);
     record_free(&r);
@@ -347,8 +345,7 @@ TEST(rows_without_a_visible_key)
 
 TEST(empty_rows_exist_in_the_paper_profile_only)
 {
-    OWN(sim_head_free) struct sim_head h;
-    MUST(random_head(8, 256, 256, 32, false, 1, PREC_F64, &h, ERR));
+    HEAD(h, random_head, 8, 256, 256, 32, false, 1, PREC_F64);
     ck_assert_double_eq(sparge_metric("profile=paper:theta=0:tau=0", &h, "rows_empty"), 256);
     ck_assert_double_eq(sparge_metric("profile=paper:theta=0:tau=0", &h, "dead_rows"), 256);
     ck_assert_double_eq(sparge_metric("theta=-1:tau=0", &h, "rows_empty"), 0);
@@ -357,9 +354,8 @@ TEST(empty_rows_exist_in_the_paper_profile_only)
 
 TEST(token_order_changes_masks_not_dense_attention)
 {
-    OWN(sim_head_free) struct sim_head h, text;
     OWN(record_free) struct record r;
-    MUST(golden_video(3, 5, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_video, 3, 5, 0, PREC_F64);
     static const char *const orders[] = {"row", "column", "time", "random", "hilbert"};
     for (int i = 0; i < 5; i++) {
         char full[64], sparse[64];
@@ -374,7 +370,7 @@ TEST(token_order_changes_masks_not_dense_attention)
         else
             ck_assert_double_gt(fabs(cra - none), 1e-6);
     }
-    MUST(golden_code_lm(5, 0, PREC_F32, &text, ERR));
+    HEAD(text, golden_code_lm, 5, 0, PREC_F32);
     sparge_record("permute=time", &text, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     ck_assert_ptr_nonnull(strstr(r.reason, "video"));
@@ -401,8 +397,7 @@ TEST(causal_rectangles_are_skipped)
 
 TEST(quantised_errors_are_small_and_ordered)
 {
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
     double one = sparge_metric("theta=1:pv=off:arith=sage1", &h, "err_l1_rel");
     double two = sparge_metric("theta=1:pv=off:arith=sage2", &h, "err_l1_rel");
     double low = sparge_metric("theta=1:pv=off:arith=sage2:v_max=2.25", &h, "err_l1_rel");
@@ -422,9 +417,8 @@ TEST(quantised_errors_are_small_and_ordered)
 
 TEST(half_precision_output_is_delivered)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record r;
-    MUST(golden_code_lm(5, 0, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     h.in.src_dtype = DT_BF16;
     sparge_record("arith=sage1", &h, &r);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "out_dtype=bfloat16"));

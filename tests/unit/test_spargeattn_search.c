@@ -106,8 +106,7 @@ TEST(calibrated_head_keeps_the_bound)
     static const char *const text[] = {"l1=0.3:l2=0.35", "search=grid:l1=0.3:l2=0.35",
                                        "profile=paper:l1=0.3:l2=0.35",
                                        "arith=sage1:l1=0.3:l2=0.35:tune_pv=0"};
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_video(0, 0, 0, PREC_F32, &h, ERR));
+    HEAD(h, golden_video, 0, 0, 0, PREC_F32);
     for (int i = 0; i < 4; i++) {
         OWN(json_decrefp) json_t *doc = calibrated(text[i], &h.in, 1);
         double theta = number(doc, "theta"), tau = number(doc, "tau"), pv = number(doc, "pv");
@@ -127,8 +126,7 @@ TEST(calibrated_head_keeps_the_bound)
 
 TEST(impossible_bound_makes_the_head_dense)
 {
-    OWN(sim_head_free) struct sim_head h;
-    MUST(golden_code_lm(5, 7, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     OWN(json_decrefp) json_t *doc = calibrated("l1=1e-9:l2=2e-9", &h.in, 1);
     ck_assert(json_is_true(json_object_get(doc, "dense")));
     ck_assert_double_eq(number(doc, "theta"), 1);
@@ -157,9 +155,8 @@ TEST(branches_of_a_step_are_one_input)
 /* Two equal branches have the error and the sparsity of one; equal inputs give equal points. */
 TEST(repeated_samples_change_nothing)
 {
-    OWN(sim_head_free) struct sim_head h;
     struct head_in two[2];
-    MUST(golden_video(0, 0, 0, PREC_F32, &h, ERR));
+    HEAD(h, golden_video, 0, 0, 0, PREC_F32);
     two[0] = two[1] = h.in;
     OWN(json_decrefp) json_t *one = calibrated("l1=0.3:l2=0.35", two, 1);
     for (int step = 0; step < 2; step++) {

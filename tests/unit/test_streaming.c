@@ -88,9 +88,8 @@ TEST(presets_are_their_parameters)
 /* The whole mask of a small head as bits. */
 static void bits_of(const char *text, int64_t nq, int64_t nk, bool causal, uint8_t *bits)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(record_free) struct record r;
-    MUST(random_head(2, nq, nk, 4, causal, 1, PREC_F64, &h, ERR));
+    HEAD(h, random_head, 2, nq, nk, 4, causal, 1, PREC_F64);
     run_text_carry(text, &h.in, NULL, 1, sink_bits, bits, &r);
     ck_assert_int_eq(r.status, RECORD_OK);
 }
@@ -207,10 +206,8 @@ static const struct {
 
 TEST_N(golden_code_head, 4)
 {
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
-    MUST(golden_code_lm(5, golden[_i].head, PREC_F64, &h, ERR));
-    run_text(golden[_i].text, &h.in, &r);
+    HEAD(h, golden_code_lm, 5, golden[_i].head, PREC_F64);
+    RUN(r, golden[_i].text, &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), golden[_i].pairs);
     ck_assert_double_eq_tol(record_get(&r, "cra_min"), golden[_i].min, 5.1e-7);
     ck_assert_double_eq_tol(record_get(&r, "cra_p1"), golden[_i].p1, 5.1e-7);
@@ -240,10 +237,8 @@ TEST(golden_code_head_all_metrics)
         {"err_max", 3.38567, 6},        {"err_lse_max", 1.879394, 7},
         {"err_lse_mean", 0.287840, 6},
     };
-    OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
-    MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
-    run_text("streaming:sink=4:window=64", &h.in, &r);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
+    RUN(r, "streaming:sink=4:window=64", &h.in);
     for (size_t k = 0; k < sizeof want / sizeof *want; k++)
         assert_printed(record_get(&r, want[k].name), want[k].value, want[k].digits);
 }

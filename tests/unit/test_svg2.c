@@ -383,13 +383,12 @@ TEST_N(one_cluster_or_all_mass_is_dense, 3)
     static const char *const texts[] = {"svg2:preset=none:qc=1:kc=1", RULE ":top_p=1",
                                         RULE ":min_kc=1"};
     OWN(sim_head_free) struct sim_head h;
-    OWN(record_free) struct record r;
     char text[120];
     video_head(4, 0, 0, &h);
     snprintf(text, sizeof text, "%s", texts[_i]);
     if (_i == 1)
         snprintf(text, sizeof text, "svg2:preset=none:qc=6:kc=12:top_p=1");
-    run_text(text, &h.in, &r);
+    RUN(r, text, &h.in);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
     ck_assert_double_eq(record_get(&r, "map_density"), 1);
     ck_assert_double_le(record_get(&r, "err_l2_rel"), 1e-14);

@@ -223,10 +223,9 @@ TEST(mass_lands_on_its_distance)
 TEST(uniform_rows_spread_evenly)
 {
     enum { N = 1024 };
-    OWN(sim_head_free) struct sim_head h;
     double col[N], slash[N];
     const enum tok_logits how[] = {TOK_EXACT, TOK_BF16_QUERY, TOK_BF16_DOT};
-    MUST(random_head(1, N, N, 16, true, 0, PREC_F64, &h, ERR));
+    HEAD(h, random_head, 1, N, N, 16, true, 0, PREC_F64);
     for (int i = 0; i < 3; i++) {
         MUST(token_scores(&h.in, 64, how[i], DT_F32, col, slash, ERR));
         for (int k = 0; k <= 960; k++) {
@@ -241,9 +240,8 @@ TEST(uniform_rows_spread_evenly)
 TEST_N(equal_keys_have_equal_mass, TOK_BF16_DOT + 1)
 {
     enum { N = 700, D = 80, PERIOD = 37 };
-    OWN(sim_head_free) struct sim_head h;
     double col[N], slash[N];
-    MUST(random_head(2, N, N, D, true, 2, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 2, N, N, D, true, 2, PREC_F32);
     for (int64_t i = PERIOD * D; i < N * D; i++)
         h.k[i] = h.k[i - PERIOD * D];
     MUST(token_scores(&h.in, 64, (enum tok_logits)_i, DT_F32, col, slash, ERR));
@@ -256,9 +254,8 @@ TEST_N(equal_keys_have_equal_mass, TOK_BF16_DOT + 1)
 TEST(rounded_logits_stay_close)
 {
     enum { N = 300 };
-    OWN(sim_head_free) struct sim_head h;
     double col[N], slash[N], col2[N], slash2[N], sum = 0;
-    MUST(random_head(2, N, N, 32, true, 1, PREC_F64, &h, ERR));
+    HEAD(h, random_head, 2, N, N, 32, true, 1, PREC_F64);
     MUST(token_scores(&h.in, 64, TOK_EXACT, DT_F32, col, slash, ERR));
     for (int how = TOK_BF16_QUERY; how <= TOK_BF16_DOT; how++) {
         double off = 0, total = 0;

@@ -131,10 +131,9 @@ TEST(masses_equal_plain_loops)
     enum { N = 603 };
     for (int profile = XATTN_OFFICIAL; profile <= XATTN_PAPER; profile++)
         for (int causal = 0; causal < 2; causal++) {
-            OWN(sim_head_free) struct sim_head h;
             OWN(xattn_free) struct xattn x;
             double got[32], want[32];
-            MUST(random_head(1, N, N, 8, causal, 1, PREC_F32, &h, ERR));
+            HEAD(h, random_head, 1, N, N, 8, causal, 1, PREC_F32);
             struct xattn_config c = config((enum xattn_profile)profile, N, N, 8, 16, 0.9);
             c.causal = causal;
             MUST(xattn_init(&x, &c, h.q, h.k, ERR));
@@ -173,11 +172,10 @@ static int64_t head_blocks(const struct sim_head *h, const struct xattn_config *
 TEST(uniform_scores)
 {
     const int clean[] = {1, 2, 3, 4, 5, 5, 6, 7}, paper[] = {1, 2, 2, 3, 4, 5, 6, 7};
-    OWN(sim_head_free) struct sim_head h;
     struct xattn x;
     double m[16];
     int rows[8];
-    MUST(random_head(1, 1024, 1024, 16, true, 0, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F32);
     struct xattn_config c = config(XATTN_CLEAN, 1024, 1024, 16, 8, 0.8);
     MUST(xattn_init(&x, &c, h.q, h.k, ERR));
     xattn_row(&x, 0, m);
@@ -212,9 +210,8 @@ TEST(uniform_scores)
 
 static void row_sums(int64_t n, int stride)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(xattn_free) struct xattn x;
-    MUST(golden_sample(n, PREC_F32, &h, ERR));
+    HEAD(h, golden_sample, n, PREC_F32);
     struct xattn_config c = config(XATTN_CLEAN, n, n, 64, stride, 0.9);
     double m[32];
     MUST(xattn_init(&x, &c, h.q, h.k, ERR));
@@ -252,11 +249,10 @@ TEST(golden_trace)
         {4000, 8, 464, 488, 464, 334, 0.876639, 0.010000, 0.407862, 0.977270, 0.632906, 0.928629},
         {4000, 16, 460, 486, 462, 261, 0.868449, 0.004203, 0.256269, 0.971375, 0.496196, 0.803634}};
     for (int i = 0; i < 3; i++) {
-        OWN(sim_head_free) struct sim_head h;
         struct record r;
         char text[128];
         OWN(free_at) double *keep = calloc((size_t)c[i].n, sizeof *keep);
-        MUST(golden_sample(c[i].n, PREC_F32, &h, ERR));
+        HEAD(h, golden_sample, c[i].n, PREC_F32);
         struct recalls rows = {keep, head_lse(&h.in)};
         snprintf(text, sizeof text, "xattention:profile=clean:stride=%d", c[i].stride);
         run_text_carry(text, &h.in, NULL, 1, sink_recalls, &rows, &r);
@@ -288,8 +284,7 @@ TEST(golden_trace)
 
 TEST(larger_tau_keeps_a_superset)
 {
-    OWN(sim_head_free) struct sim_head h;
-    MUST(random_head(3, 1500, 1500, 16, true, 2, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 3, 1500, 1500, 16, true, 2, PREC_F32);
     for (int profile = XATTN_CLEAN; profile <= XATTN_PAPER; profile++) {
         struct xattn_config c = config((enum xattn_profile)profile, 1500, 1500, 16, 8, 0);
         OWN(xattn_free) struct xattn x;
@@ -386,10 +381,9 @@ TEST(prompt_chunks)
 
 TEST(bf16_changes_little)
 {
-    OWN(sim_head_free) struct sim_head h;
     OWN(xattn_free) struct xattn a, b;
     double ma[32], mb[32], off = 0;
-    MUST(golden_code_lm(5, 7, PREC_F32, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     struct xattn_config c = config(XATTN_OFFICIAL, 770, 770, 64, 16, 0.9);
     MUST(xattn_init(&a, &c, h.q, h.k, ERR));
     c.bf16 = true;
@@ -411,10 +405,9 @@ TEST_N(equal_blocks_have_equal_masses, 5)
 {
     enum { N = 128 * 11, D = 20 };
     static const int strides[] = {4, 8, 16, 32, 64};
-    OWN(sim_head_free) struct sim_head h;
     OWN(xattn_free) struct xattn x;
     double mass[11];
-    MUST(random_head(3, N, N, D, false, 1, PREC_F32, &h, ERR));
+    HEAD(h, random_head, 3, N, N, D, false, 1, PREC_F32);
     for (int64_t i = 128 * D; i < N * D; i++)
         h.k[i] = h.k[i - 128 * D];
     struct xattn_config c = config(XATTN_CLEAN, N, N, D, strides[_i], 0.5);
@@ -446,11 +439,10 @@ TEST(bad_chunks_are_refused)
 TEST(repository_rule_by_loops)
 {
     enum { N = 770, BLOCKS = 7 };
-    OWN(sim_head_free) struct sim_head h;
     OWN(xattn_free) struct xattn x;
     double tau, above = 0, total = 0, est[BLOCKS];
     OWN(free_at) double *p = malloc(N * sizeof *p);
-    MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
     struct xattn_config base = config(XATTN_CLEAN, 0, 0, 0, 8, 0);
     base.chunk = 0;
     struct xattn_config c = xattn_config_of(&base, &h.in.x);
@@ -500,9 +492,8 @@ static double calibrated_tau(const char *text, const struct head_in *in)
 
 TEST(steps_stop_at_the_error_bound)
 {
-    OWN(sim_head_free) struct sim_head h;
     char text[128];
-    MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
     double tau = calibrated_tau("xattention:rule=dp:target_err=0.3:profile=clean", &h.in);
     ck_assert(tau > 0 && tau < 0.9);
     snprintf(text, sizeof text, "xattention:profile=clean:tau=%.17g", tau);
