@@ -69,11 +69,10 @@ int evalcmd_finish(pid_t pid)
 
 void evalcmd_run_ok(const char *line)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     int code = evalcmd_finish(evalcmd_start(line));
     assert_ok(buf_read_file(&b, evalcmd_own_path("log"), 1 << 20, &err), &err);
     ck_assert_msg(code == 0, "%s -> %d %s", line, code, buf_str(&b));
-    buf_free(&b);
 }
 
 struct evalcmd_records evalcmd_load(const char *dir)
