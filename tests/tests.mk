@@ -18,7 +18,7 @@ $(TESTS)/%.o: tests/%.c
 	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) $(TEST_FLAGS) -MMD -MP -c -o $@ $<
 # These compute: references, benchmarks, mutations.
 $(addprefix $(TESTS)/,harness/%.o gpu/%.o bench/%.o fuzz/%.o): TEST_OPT := -O2 -g1
-$(TESTS)/unit/%.o: TEST_NAME = -DTEST_NAME='"$(notdir $*)"'
+$(TESTS)/unit/%.o: TEST_NAME = $(if $(shell grep -l make_suite tests/$*.c),-DTEST_NAME='"$(notdir $*)"')
 $(TESTS)/unit/test_exec.o: DEFINES += -DEXEC_PEER='"$(TESTS)/harness/execpeer"'
 
 $(TESTS)/harness/execpeer: $(TESTS)/harness/execpeer.o

@@ -19,17 +19,7 @@
  */
 #include "core/log.h"
 #include "cuda/backend.h"
-#include "tests/gpu/checkcu_blas.h"
-#include "tests/gpu/checkcu_calls.h"
-#include "tests/gpu/checkcu_case.h"
-#include "tests/gpu/checkcu_decoder.h"
-#include "tests/gpu/checkcu_denoiser.h"
-#include "tests/gpu/checkcu_filter.h"
-#include "tests/gpu/checkcu_maps.h"
-#include "tests/gpu/checkcu_own.h"
-#include "tests/gpu/checkcu_select.h"
-#include "tests/gpu/checkcu_traces.h"
-#include "tests/gpu/checkcu_values.h"
+#include "tests/gpu/checkcu.h"
 
 #include <math.h>
 #include <stdio.h>

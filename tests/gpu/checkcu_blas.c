@@ -1,8 +1,8 @@
 /*
  * checkcu_blas.c - a reference whose products are neither our kernels' nor our CPU code's
- * (checkcu_blas.h): S from cuBLAS in float32, the softmax and P V from it on the host in double.
+ * (checkcu.h): S from cuBLAS in float32, the softmax and P V from it on the host in double.
  */
-#include "tests/gpu/checkcu_blas.h"
+#include "tests/gpu/checkcu.h"
 
 #include "core/dtype.h"
 #include "core/mem.h"

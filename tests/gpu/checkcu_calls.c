@@ -12,7 +12,7 @@
  *   - outputs are within 4e-3 (relative L2) and log-sum-exps within 1e-4,
  * and when the call's record is a skip if and only if a head was skipped.
  */
-#include "tests/gpu/checkcu_calls.h"
+#include "tests/gpu/checkcu.h"
 
 #include "core/mem.h"
 #include "core/method_run.h"

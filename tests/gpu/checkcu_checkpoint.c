@@ -1,7 +1,7 @@
 /*
- * checkcu_checkpoint.c - see checkcu_checkpoint.h.
+ * checkcu_checkpoint.c - see checkcu.h.
  */
-#include "tests/gpu/checkcu_checkpoint.h"
+#include "tests/gpu/checkcu.h"
 
 #include "core/mem.h"
 #include "core/rng.h"

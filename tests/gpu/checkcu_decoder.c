@@ -1,5 +1,5 @@
 /*
- * checkcu_decoder.c - random checkpoints, run on both sides (checkcu_decoder.h).
+ * checkcu_decoder.c - random checkpoints, run on both sides (checkcu.h).
  *
  * Attention on the GPU rounds its operands and its output to float16, a relative error of about
  * 3e-4 that the following layers see; everything else is float32 on both sides. These roundings
@@ -8,14 +8,13 @@
  * attend in float32, the prefill that they are compared with in bf16, eight times as coarse as
  * float16: 1.6e-2.
  */
-#include "tests/gpu/checkcu_decoder.h"
+#include "tests/gpu/checkcu.h"
 
 #include "capture/llm_device.h"
 #include "capture/llm_weights.h"
 #include "capture/rawtensor.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "tests/gpu/checkcu_checkpoint.h"
 
 #include <math.h>
 #include <stdio.h>

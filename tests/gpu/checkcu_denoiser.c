@@ -1,17 +1,16 @@
 /*
- * checkcu_denoiser.c - random Wan checkpoints, run on both sides (checkcu_denoiser.h).
+ * checkcu_denoiser.c - random Wan checkpoints, run on both sides (checkcu.h).
  *
  * Attention on the GPU rounds its operands and its output to float16, everything else is float32 on
  * both sides (checkcu_decoder.c). These roundings alone, made on the CPU, move q, k, v and the
  * velocity of these models by up to 1.8e-4 (relative L2) and maps by 5.5e-4. Bounds: 5e-4
  * and 1.5e-3.
  */
-#include "tests/gpu/checkcu_denoiser.h"
+#include "tests/gpu/checkcu.h"
 
 #include "capture/wan_device.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "tests/gpu/checkcu_checkpoint.h"
 
 #include <math.h>
 #include <stdio.h>

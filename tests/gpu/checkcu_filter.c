@@ -9,14 +9,13 @@
  * count. A second launch must give the same bits, and `never skip` those of a distance that no
  * score reaches.
  */
-#include "tests/gpu/checkcu_filter.h"
+#include "tests/gpu/checkcu.h"
 
 #include "core/dtype.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "cuda/attn/attn.h"
 #include "sim/blocks/tileattn.h"
-#include "tests/gpu/checkcu_case.h"
 
 #include <math.h>
 #include <stdio.h>

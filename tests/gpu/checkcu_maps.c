@@ -3,7 +3,7 @@
  * against those that the host makes of the same masks (sim/accelattend.h, cuda/attn/plan.h), bit by
  * bit, the counts of the masks, and plans of such tiles and lists.
  */
-#include "tests/gpu/checkcu_maps.h"
+#include "tests/gpu/checkcu.h"
 
 #include "core/accel.h"
 #include "core/intmath.h"

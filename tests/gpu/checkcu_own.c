@@ -1,16 +1,15 @@
 /*
- * checkcu_own.c - see checkcu_own.h. A head passes when its outputs are within 5e-3 (relative L2)
+ * checkcu_own.c - see checkcu.h. A head passes when its outputs are within 5e-3 (relative L2)
  * of those of the CPU side, which is given the same bf16 values, and its log-sum-exps within 1e-3,
  * and when a second run gives the same bits.
  */
-#include "tests/gpu/checkcu_own.h"
+#include "tests/gpu/checkcu.h"
 
 #include "core/mem.h"
 #include "core/method_run.h"
 #include "sim/blocks/exact.h"
 #include "sim/registry.h"
 #include "sim/simulate.h"
-#include "tests/gpu/checkcu_case.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
  * error of 1e-3 there: rounding orders the units, and such differences are printed, but no failure.
  * 8-bit operands are compared with sim/blocks/quant.h in the same way.
  */
-#include "tests/gpu/checkcu_select.h"
+#include "tests/gpu/checkcu.h"
 
 #include "core/mem.h"
 #include "core/method_run.h"
@@ -16,7 +16,6 @@
 #include "sim/blocks/exact.h"
 #include "sim/blocks/quant.h"
 #include "sim/registry.h"
-#include "tests/gpu/checkcu_case.h"
 
 #include <math.h>
 #include <stdio.h>

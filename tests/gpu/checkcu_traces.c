@@ -12,7 +12,7 @@
  *     differs,
  * and it fails when the CPU runs it and the GPU does not.
  */
-#include "tests/gpu/checkcu_traces.h"
+#include "tests/gpu/checkcu.h"
 
 #include "core/mem.h"
 #include "core/method_run.h"

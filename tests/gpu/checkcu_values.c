@@ -3,12 +3,11 @@
  * outputs leave float32's range, the exact output does not (cuda/operands.h). With rising data the
  * probabilities pass their row's reference by up to 2^60 as well.
  */
-#include "tests/gpu/checkcu_values.h"
+#include "tests/gpu/checkcu.h"
 
 #include "core/intmath.h"
 #include "core/mem.h"
 #include "cuda/attn/attn.h"
-#include "tests/gpu/checkcu_case.h"
 
 #include <math.h>
 #include <stdio.h>

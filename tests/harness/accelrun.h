@@ -85,7 +85,7 @@ struct accel_outs {
 static inline void accel_compute(const struct attn_in *x, const struct mask *m, enum precision prec,
                                  struct accel_outs *o, struct err *err)
 {
-    struct attn_ops ops = {0};
+    OWN(attn_release) struct attn_ops ops = {0};
     struct mask full;
     o->out = calloc((size_t)(x->nq * x->dv), sizeof(double));
     o->ref = calloc((size_t)(x->nq * x->dv), sizeof(double));
@@ -95,7 +95,6 @@ static inline void accel_compute(const struct attn_in *x, const struct mask *m, 
     assert_ok(attn_prepare(&ops, x, prec, err), err);
     assert_ok(attn_rows(&ops, m, o->out, o->lse, err), err);
     assert_ok(attn_rows(&ops, &full, o->ref, o->ref_lse, err), err);
-    attn_release(&ops);
 }
 
 static inline void accel_outs_free(struct accel_outs *o)
@@ -163,16 +162,14 @@ static inline void accel_deliver(struct accel_head *h, const struct accel_outs *
 static inline void accel_attend_head(const struct accel_call *c, const struct accel_lists *l, int h,
                                      enum precision prec, struct err *err)
 {
-    struct accel_outs o;
-    struct mask m = {0};
+    OWN(accel_outs_free) struct accel_outs o;
+    OWN(mask_free) struct mask m = {0};
     accel_head_mask(c, l, h, &m, err);
     accel_compute(c->heads[h].x, &m, prec, &o, err);
     accel_deliver(c->heads + h, &o);
     if (c->heads[h].mass)
         accel_measure(c->heads + h, &o, 0);
     c->heads[h].pairs_exec = 1;
-    accel_outs_free(&o);
-    mask_free(&m);
 }
 
 /* The first head of the lists that is no copy. */

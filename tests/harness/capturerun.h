@@ -54,9 +54,8 @@ static inline int capture_run(const char *model, const char *out, const char *co
 
 static inline struct trace *open_trace(const char *path)
 {
-    struct err err = {0};
     struct trace *t = NULL;
-    assert_ok(trace_open(path, &t, &err), &err);
+    MUST(trace_open(path, &t, ERR));
     return t;
 }
 

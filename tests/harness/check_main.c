@@ -71,6 +71,81 @@ void suite_add(const char *name, Suite *(*make)(void))
     suites[n_suites++].make = make;
 }
 
+static const TTest *tests[4096];
+static int n_tests;
+
+void suite_add_test(const TTest *test)
+{
+    if (n_tests == sizeof tests / sizeof *tests)
+        abort();
+    tests[n_tests++] = test;
+}
+
+static struct {
+    const char *file;
+    SFun begin, end;
+} fixtures[256];
+static int n_fixtures;
+
+void suite_add_fixture(const char *file, SFun begin, SFun end)
+{
+    if (n_fixtures == sizeof fixtures / sizeof *fixtures)
+        abort();
+    fixtures[n_fixtures].file = file;
+    fixtures[n_fixtures].begin = begin;
+    fixtures[n_fixtures++].end = end;
+}
+
+static int rows, row; /* of the test that runs */
+
+static void tell_row(void)
+{
+    if (row < rows && rows > 1)
+        fprintf(stderr, "in row %d\n", row);
+}
+
+int suite_row(void)
+{
+    return row;
+}
+
+void suite_rows(const char *file, void (*test)(int i), int n)
+{
+    int f = 0;
+    while (f < n_fixtures && strcmp(fixtures[f].file, file) != 0)
+        f++;
+    SFun begin = f < n_fixtures ? fixtures[f].begin : NULL;
+    SFun end = f < n_fixtures ? fixtures[f].end : NULL;
+    atexit(tell_row);
+    for (row = 0, rows = n; row < n; row++) {
+        if (begin)
+            begin();
+        test(row);
+        if (end)
+            end();
+    }
+}
+
+/* The file's tests as a suite. */
+static Suite *suite_of(const char *file)
+{
+    Suite *s = suite_create(file);
+    TCase *c = tcase_create(file);
+    for (int i = 0; i < n_tests; i++)
+        if (strcmp(tests[i]->file, file) == 0)
+            tcase_add_test(c, tests[i]);
+    suite_add_tcase(s, c);
+    return s;
+}
+
+/* Is it tests/unit/NAME.c? */
+static bool named(const char *file, const char *name)
+{
+    const char *base = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
+    size_t n = strlen(name);
+    return strncmp(base, name, n) == 0 && strcmp(base + n, ".c") == 0;
+}
+
 /* Add the suite of that name, or all if there is none. */
 static bool choose(SRunner *sr, const char *name)
 {
@@ -78,6 +153,12 @@ static bool choose(SRunner *sr, const char *name)
     for (int i = 0; i < n_suites; i++)
         if (!name || strcmp(name, suites[i].name) == 0) {
             srunner_add_suite(sr, suites[i].make());
+            found = true;
+        }
+    for (int i = 0; i < n_tests; i++) /* those of a file lie together */
+        if ((i == 0 || strcmp(tests[i]->file, tests[i - 1]->file) != 0) &&
+            (!name || named(tests[i]->file, name))) {
+            srunner_add_suite(sr, suite_of(tests[i]->file));
             found = true;
         }
     if (!found)

@@ -10,50 +10,31 @@
 
 /* ---- the list of runs ----------------------------------------------------------------------- */
 
-char conform_variants[CONFORM_MOST][160];
-static int n_variants;
-
-static void add_variant(const char *text)
-{
-    if (n_variants < CONFORM_MOST)
-        snprintf(conform_variants[n_variants++], sizeof *conform_variants, "%s", text);
-}
-
 void conform_text(const struct method *m, const char *params, char text[160])
 {
     snprintf(text, 160, "%s%s%s", m->name, params && params[0] ? ":" : "", params ? params : "");
 }
 
-bool conform_belongs(const char *text, const struct method *m)
+bool conform_variant(const struct method *m, int k, char text[160])
 {
-    size_t n = strlen(m->name);
-    return strncmp(text, m->name, n) == 0 && (text[n] == ':' || !text[n]);
-}
-
-int conform_list(void)
-{
-    for (const struct method *const *m = test_methods; *m; m++) {
-        char text[160];
-        if (has_defaults(*m))
-            add_variant((*m)->name);
-        if ((*m)->tests.full && (*m)->tests.full[0]) {
-            conform_text(*m, (*m)->tests.full, text);
-            add_variant(text);
-        }
-        for (int k = 0; (*m)->tests.variants && (*m)->tests.variants[k]; k++) {
-            conform_text(*m, (*m)->tests.variants[k], text);
-            add_variant(text);
-        }
-    }
-    return n_variants;
+    const char *const *more = m->tests.variants;
+    const char *full = m->tests.full && m->tests.full[0] ? m->tests.full : NULL;
+    int skipped = 0;
+    if (has_defaults(m) && skipped++ == k)
+        return conform_text(m, NULL, text), true;
+    if (full && skipped++ == k)
+        return conform_text(m, full, text), true;
+    for (int i = 0; more && more[i]; i++)
+        if (skipped++ == k)
+            return conform_text(m, more[i], text), true;
+    return false;
 }
 
 const struct method *conform_method(const char *text, struct method_run **runs)
 {
-    struct err err = {0};
     int64_t n = 0;
     *runs = NULL;
-    assert_ok(method_runs_parse(test_methods, text, runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, text, runs, &n, ERR));
     ck_assert_msg(n == 1, "%s is %lld runs", text, (long long)n);
     return (*runs)[0].method;
 }
@@ -112,9 +93,10 @@ void conform_head(enum conform_data data, int64_t nq, int64_t nk, bool causal, e
                   struct sim_head *h)
 {
     enum { D = 64 };
-    struct err err = {0};
-    float *q = calloc((size_t)(nq * D), sizeof *q), *k = calloc((size_t)(nk * D), sizeof *k);
-    float *v = calloc((size_t)(nk * D), sizeof *v);
+    OWN(free_at)
+    float *q = calloc((size_t)(nq * D), sizeof *q),
+          *k = calloc((size_t)(nk * D), sizeof *k);
+    OWN(free_at) float *v = calloc((size_t)(nk * D), sizeof *v);
     set_values(data, q, nq, D, 1);
     set_values(data, k, nk, D, 2);
     set_values(data, v, nk, D, 3);
@@ -139,10 +121,7 @@ void conform_head(enum conform_data data, int64_t nq, int64_t nk, bool causal, e
                          .branch = causal ? "main" : "cond"};
     if (!causal && nq == nk)
         in.geom = grid(nq);
-    assert_ok(head_init(h, &in, prec, &err), &err);
-    free(q);
-    free(k);
-    free(v);
+    MUST(head_init(h, &in, prec, ERR));
 }
 
 /* ---- a run and its mask --------------------------------------------------------------------- */
@@ -188,9 +167,8 @@ bool conform_reordered(const char *text, const struct head_in *in, uint64_t seed
     const struct method *m = conform_method(text, &runs);
     const char *order = m->params.order ? m->params.order(runs[0].params) : NULL;
     bool other = order && strcmp(order, "none") != 0;
-    struct err err = {0};
     if (other)
-        assert_ok(sim_head_reorder(in, order, seed, h, &err), &err);
+        MUST(sim_head_reorder(in, order, seed, h, ERR));
     method_runs_free(runs, 1);
     return other;
 }
@@ -253,11 +231,10 @@ static void check_counts(const char *where, const struct conform_result *res, bo
 static void check_recall(const char *where, const struct conform_result *res,
                          const struct head_in *in, bool exact)
 {
-    struct err err = {0};
     double lowest = INFINITY, sum = 0, *all = NULL, top = 0;
     int64_t nk = res->nk;
-    assert_ok(mem_alloc(&all, res->nq * nk, sizeof *all, "probabilities", &err), &err);
-    assert_ok(exact_probs(in->exact, 0, res->nq, all, &err), &err);
+    MUST(mem_alloc(&all, res->nq * nk, sizeof *all, "probabilities", ERR));
+    MUST(exact_probs(in->exact, 0, res->nq, all, ERR));
     for (int64_t j = 0; j < nk * res->dv; j++)
         top = fmax(top, fabs(in->x.v[j]));
     for (int64_t i = 0; i < res->nq; i++) {
@@ -304,7 +281,7 @@ static void check_result(const char *text, const char *where, const struct confo
 {
     struct method_run *runs;
     const struct method *m = conform_method(text, &runs);
-    struct sim_head other = {0};
+    OWN(sim_head_free) struct sim_head other = {0};
     unsigned need = in->x.causal ? METHOD_CAUSAL : METHOD_BIDIRECTIONAL;
     bool may_be_empty = m->params.may_be_empty && m->params.may_be_empty(runs[0].params);
 
@@ -323,7 +300,6 @@ static void check_result(const char *text, const char *where, const struct confo
     const struct head_in *seen = conform_reordered(text, in, seed, &other) ? &other.in : in;
     check_recall(where, res, seen, m->arith.attend == NULL);
     check_errors(where, res, seen);
-    sim_head_free(&other);
 }
 
 /* Run a variant on a head, over two steps when the method keeps state, and check each. */
@@ -336,14 +312,13 @@ void conform_check(const char *text, struct sim_head *h, const char *what)
 
     method_runs_free(runs, 1);
     for (int t = 0; t < (steps ? 3 : 1); t++) {
-        struct conform_result res;
+        OWN(conform_result_free) struct conform_result res;
         snprintf(where, sizeof where, "%s on %s, %lld x %lld %s, step %d", text, what,
                  (long long)h->in.x.nq, (long long)h->in.x.nk,
                  h->in.x.causal ? "causal" : "bidirectional", t);
         h->in.step = t;
         conform_run(text, &h->in, steps ? &carry : NULL, 5, &res);
         check_result(text, where, &res, &h->in, 5);
-        conform_result_free(&res);
     }
     if (carry.free)
         carry.free(carry.data);

@@ -8,17 +8,11 @@
 
 #include <stdio.h>
 
-/* All runs: for every registered method its defaults, its budget_full and its variants. Filled by
- * conform_list, which returns their number. */
-#define CONFORM_MOST 1024
-extern char conform_variants[CONFORM_MOST][160];
-int conform_list(void);
-
 /* "name:params", or the name alone where there are none (NULL or ""). */
 void conform_text(const struct method *m, const char *params, char text[160]);
 
-/* Does the text run this method? */
-bool conform_belongs(const char *text, const struct method *m);
+/* The k-th run of a method: its defaults, its budget_full and its variants; false: it has fewer. */
+bool conform_variant(const struct method *m, int k, char text[160]);
 
 /* Parse one parameter set; release with method_runs_free(*runs, 1). */
 const struct method *conform_method(const char *text, struct method_run **runs);

@@ -23,13 +23,13 @@ static const char *program(void)
     return p ? p : "build/lacuna";
 }
 
-/* A path in the test's directory that no other test has; one per name. */
+/* A path in the test's directory that no other test or row has; one per name. */
 const char *evalcmd_own_path(const char *name)
 {
     static char paths[32][600];
     char full[600];
     int i = 0;
-    snprintf(full, sizeof full, "%s/%s-%d", test_tmpdir(), name, (int)getpid());
+    snprintf(full, sizeof full, "%s/%s-%d-%d", test_tmpdir(), name, (int)getpid(), suite_row());
     while (i < 31 && paths[i][0] && strcmp(paths[i], full) != 0)
         i++;
     snprintf(paths[i], sizeof paths[i], "%s", full);
@@ -69,11 +69,10 @@ int evalcmd_finish(pid_t pid)
 
 void evalcmd_run_ok(const char *line)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     int code = evalcmd_finish(evalcmd_start(line));
     assert_ok(buf_read_file(&b, evalcmd_own_path("log"), 1 << 20, &err), &err);
     ck_assert_msg(code == 0, "%s -> %d %s", line, code, buf_str(&b));
-    buf_free(&b);
 }
 
 struct evalcmd_records evalcmd_load(const char *dir)

@@ -262,7 +262,7 @@ static void cross_attention(struct denoiser *d, float **w, struct scratch *a)
 {
     const struct denoiser_shape *s = &d->s;
     int64_t dim = d->dim;
-    struct nn_kv kv = {0};
+    OWN(nn_kv_free) struct nn_kv kv = {0};
 
     memcpy(a->x, d->h, (size_t)(d->n * dim) * sizeof *a->x);
     if (w[WAN_NORM2])
@@ -275,7 +275,6 @@ static void cross_attention(struct denoiser *d, float **w, struct scratch *a)
     attend(d, a->q, a->k2, a->v2, s->n_text, NULL, &kv, a->o);
     linear(w, WAN_O2, a->o, d->n, dim, dim, a->x);
     add_gated(d, a->x, NULL);
-    nn_kv_free(&kv);
 }
 
 static int dev_layer(struct denoiser *d, int layer, const struct denoiser_sink *sink, struct err *e)

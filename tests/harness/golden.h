@@ -36,4 +36,10 @@ int golden_sample(int64_t n, enum precision prec, struct sim_head *h, struct err
 int random_head(uint64_t seed, int64_t nq, int64_t nk, int d, bool causal, double sigma,
                 enum precision prec, struct sim_head *h, struct err *err);
 
+/* HEAD(h, random_head, 1, 64, 64, 16, true, 1, PREC_F64): a head `h` of the block, in a test
+ * (tests/harness/suite.h). Any of the functions above that make one, or sim_head_reorder. */
+#define HEAD(h, make, ...)                                                                         \
+    OWN(sim_head_free) struct sim_head h;                                                          \
+    MUST(make(__VA_ARGS__, &h, ERR))
+
 #endif

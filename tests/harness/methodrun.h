@@ -21,12 +21,11 @@ static inline void run_text_carry(const char *text, const struct head_in *in, st
                                   uint64_t seed, sim_sink_fn *sink, void *sink_ctx,
                                   struct record *r)
 {
-    struct err err = {0};
     struct method_run *runs = NULL;
     int64_t n = 0;
     struct method_ctx ctx = {.seed = seed, .carry = carry};
 
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
     ck_assert_int_eq(n, 1);
     record_init(r);
     struct sim_cell cell = {.method = runs[0].method,
@@ -35,7 +34,7 @@ static inline void run_text_carry(const char *text, const struct head_in *in, st
                             .in = in,
                             .sink = sink,
                             .sink_ctx = sink_ctx};
-    assert_ok(sim_run(&cell, r, &err), &err);
+    MUST(sim_run(&cell, r, ERR));
     method_runs_free(runs, n);
 }
 
@@ -44,6 +43,11 @@ static inline void run_text(const char *text, const struct head_in *in, struct r
     run_text_carry(text, in, NULL, 1, NULL, NULL, r);
     ck_assert_msg(r->status == RECORD_OK, "%s: skipped: %s", text, r->reason);
 }
+
+/* The same with a record `r` of the block. */
+#define RUN(r, text, in)                                                                           \
+    OWN(record_free) struct record r;                                                              \
+    run_text(text, in, &r)
 
 /* The one parameter set of `text` on a back end: what sim_run answers; a skipped record is an
  * answer. */
@@ -98,10 +102,9 @@ static inline void assert_skips(const char *text, const struct head_in *in, cons
 /* These parameters are a usage error whose message contains `why`. */
 static inline void assert_refused(const char *text, const char *why)
 {
-    struct err err = {0};
     struct method_run *runs = NULL;
     int64_t n = 0;
-    assert_fails(method_runs_parse(test_methods, text, &runs, &n, &err), &err, ERR_USAGE, why);
+    FAILS(method_runs_parse(test_methods, text, &runs, &n, ERR), ERR_USAGE, why);
     method_runs_free(runs, n);
 }
 
@@ -142,7 +145,6 @@ static inline double metric_of(const char *text, const struct head_in *in, const
 static inline struct mask_counts shape_counts(const char *text, int64_t nq, int64_t nk, bool causal,
                                               int head, int n_heads, uint64_t seed)
 {
-    struct err err = {0};
     struct method_run *runs = NULL;
     int64_t n = 0;
     void *state = NULL;
@@ -156,24 +158,23 @@ static inline struct mask_counts shape_counts(const char *text, int64_t nq, int6
                          .n_layers = 1,
                          .branch = "main"};
 
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
     const struct method *m = runs[0].method;
-    assert_ok(method_prepare(m, &ctx, runs[0].params, &in, &state, &err), &err);
+    MUST(method_prepare(m, &ctx, runs[0].params, &in, &state, ERR));
     int64_t unit = ctx.unit_rows;
     int64_t step = (1024 + unit - 1) / unit * unit;
     for (int64_t r = 0; r < nq; r += step) {
-        struct mask mask = {0};
+        OWN(mask_free) struct mask mask = {0};
         struct mask_counts c;
-        assert_ok(m->select(state, r, r + step < nq ? r + step : nq, &mask, &err), &err);
-        assert_ok(mask_check(&mask, &err), &err);
-        assert_ok(mask_count(&mask, &c, &err), &err);
+        MUST(m->select(state, r, r + step < nq ? r + step : nq, &mask, ERR));
+        MUST(mask_check(&mask, ERR));
+        MUST(mask_count(&mask, &c, ERR));
         sum.pairs_kept += c.pairs_kept;
         sum.pairs_allowed += c.pairs_allowed;
         sum.pairs_exec += c.pairs_exec;
         sum.tiles_kept += c.tiles_kept;
         sum.tiles_allowed += c.tiles_allowed;
         sum.rows_empty += c.rows_empty;
-        mask_free(&mask);
     }
     method_release(m, state);
     method_runs_free(runs, n);

@@ -55,7 +55,7 @@ void fixture_set(struct fixture_records *f, struct recset *out)
 void fixture_write_records(struct fixture_records *f, const char *dir)
 {
     struct err e = {0};
-    struct buf b = {0}, path = {0};
+    OWN(buf_free) struct buf b = {0}, path = {0};
     assert_ok(make_dirs(dir, &e), &e);
     for (int64_t i = 0; i < f->n; i++)
         record_json(&f->r[i], &b);
@@ -63,8 +63,6 @@ void fixture_write_records(struct fixture_records *f, const char *dir)
     assert_ok(file_write_atomic(buf_str(&path), buf_str(&b), b.len, &e), &e);
     records_free(f->r, f->n);
     *f = (struct fixture_records){0};
-    buf_free(&b);
-    buf_free(&path);
 }
 
 static void study_metrics(struct record *r, double density, double recall, double error)

@@ -56,7 +56,7 @@ static void choose_judged(const struct sparge_rule *r, const struct head_in *in,
     size_t nq = (size_t)s->nq_blocks, nk = (size_t)s->nk_blocks;
     struct sparge_own *to = room(own, (sizeof *to + nq + nk + 7) / 8 * 8);
     uint8_t *flags = (uint8_t *)(to + 1);
-    int32_t *col = calloc(nk, sizeof *col);
+    OWN(free_at) int32_t *col = calloc(nk, sizeof *col);
     assert_ok(mask_lists_init(m, x->nq, x->nk, 0, x->nq, x->causal, r->bq, r->bk, &err), &err);
     for (size_t i = 0; i < nq; i++) {
         double mass;
@@ -69,7 +69,6 @@ static void choose_judged(const struct sparge_rule *r, const struct head_in *in,
     mask_lists_finish(m);
     for (size_t j = 0; j < nk; j++)
         flags[nq + j] = s->kb.similar[j];
-    free(col);
     sparge_free(s);
 }
 
@@ -79,12 +78,12 @@ static void choose_tokens(const struct sample_rule *r, const struct head_in *in,
                           struct accel_own *own, struct mask *m)
 {
     const struct attn_in *x = &in->x;
+    OWN(sample_v2_free)
     struct sample_v2 v = {
         .nq = x->nq, .nk = x->nk, .window = r->window, .bottom = r->bottom, .step = r->step};
     assert_ok(sample_v2_choose(&v, r->alpha, in->exact, &err), &err);
     assert_ok(sample_v2_mask(&v, 0, x->nq, m, &err), &err);
     *(int32_t *)room(own, sizeof(int32_t)) = (int32_t)v.ncols;
-    sample_v2_free(&v);
 }
 
 static void choose_slices(const struct sample_rule *r, const struct head_in *in,
@@ -101,8 +100,8 @@ static void choose_slices(const struct sample_rule *r, const struct head_in *in,
                                    .keep_diag = r->keep_diag,
                                    .keep_sink = r->keep_sink};
     size_t n = (size_t)(config.chunks * sample_blocks(&config));
-    struct sample_scores s = {0};
-    struct sample_plan p;
+    OWN(sample_scores_free) struct sample_scores s = {0};
+    OWN(sample_plan_free) struct sample_plan p;
     int64_t forced = 0;
     assert_ok(sample_scores_init(&s, &config, &err), &err);
     assert_ok(sample_scores_run(&s, &config, in->exact, &err), &err);
@@ -111,8 +110,6 @@ static void choose_slices(const struct sample_rule *r, const struct head_in *in,
     double *to = room(own, 2 * n * sizeof(double));
     memcpy(to, s.col, n * sizeof(double));
     memcpy(to + n, s.slash, n * sizeof(double));
-    sample_plan_free(&p);
-    sample_scores_free(&s);
 }
 
 /* ---- FlexPrefill ---------------------------------------------------------------------------- */
@@ -137,15 +134,13 @@ static void choose_blocks(const struct flex_rule *r, const struct head_in *in,
                                        .min_budget = r->least * r->block,
                                        .max_budget = r->most * r->block,
                                        .both = !in->x.causal};
-    struct flex_scores f = {0};
-    struct flex_plan p;
+    OWN(flex_scores_free) struct flex_scores f = {0};
+    OWN(flex_plan_free) struct flex_plan p;
     assert_ok(flex_scores_run(&f, &config, in, config.block, true, &err), &err);
     assert_ok(flex_plan_build(&p, &config, &f, in, &err), &err);
     assert_ok(block_map_mask(&p.map, 0, in->x.nq, m, &err), &err);
     *(struct flex_own *)room(own, sizeof(struct flex_own)) =
         (struct flex_own){p.js, {(int32_t)p.t_v, (int32_t)p.t_s}, p.query_aware, 0};
-    flex_plan_free(&p);
-    flex_scores_free(&f);
 }
 
 /* The port always keeps 4 columns and 64 distances. */
@@ -154,8 +149,8 @@ static void choose_lists(const struct flex_rule *r, const struct head_in *in, st
 {
     int64_t n = in->x.nk, t[2];
     const struct flex_config config = {.n = n, .block = r->block, .both = !in->x.causal};
-    struct flex_scores f = {0};
-    struct vslash v;
+    OWN(flex_scores_free) struct flex_scores f = {0};
+    OWN(vslash_free) struct vslash v;
     assert_ok(flex_scores_run(&f, &config, in, MIN(512, n), false, &err), &err);
     assert_ok(flex_count(f.ver, n, r->gamma, true, t, &err), &err);
     assert_ok(flex_count(f.sla, n, r->gamma, true, t + 1, &err), &err);
@@ -168,8 +163,6 @@ static void choose_lists(const struct flex_rule *r, const struct head_in *in, st
     to->tokens[0] = (int32_t)t[0];
     to->tokens[1] = (int32_t)t[1];
     set_bits(&v, (uint32_t *)(to + 1));
-    vslash_free(&v);
-    flex_scores_free(&f);
 }
 
 /* ---- XAttention and MInference -------------------------------------------------------------- */
@@ -183,12 +176,12 @@ static void choose_antidiagonal(const struct xattn_rule *r, const struct head_in
                                         .norm = r->norm,
                                         .chunk = r->chunk};
     struct xattn_config c = xattn_config_of(&config, &in->x);
-    struct xattn x;
-    struct block_map map;
+    OWN(xattn_free) struct xattn x;
+    OWN(block_map_free) struct block_map map;
     assert_ok(xattn_init(&x, &c, in->x.q, in->x.k, &err), &err);
     assert_ok(block_map_init(&map, c.nq, c.nk, XATTN_BLOCK, c.causal, &err), &err);
-    double *mass = calloc((size_t)x.cols, sizeof *mass);
-    bool *keep = calloc((size_t)x.cols, sizeof *keep);
+    OWN(free_at) double *mass = calloc((size_t)x.cols, sizeof *mass);
+    OWN(free_at) bool *keep = calloc((size_t)x.cols, sizeof *keep);
     for (int64_t i = 0; i < x.row_blocks; i++) {
         assert_ok(xattn_keep(&x, i, mass, keep, &err), &err);
         for (int64_t j = 0; j < xattn_limit(&x, i); j++)
@@ -196,10 +189,6 @@ static void choose_antidiagonal(const struct xattn_rule *r, const struct head_in
                 block_map_set(&map, i, j);
     }
     assert_ok(block_map_mask(&map, 0, c.nq, m, &err), &err);
-    block_map_free(&map);
-    xattn_free(&x);
-    free(mass);
-    free(keep);
 }
 
 static void choose_pattern(const struct minf_rule *r, const struct head_in *in,
@@ -218,12 +207,11 @@ static void choose_pattern(const struct minf_rule *r, const struct head_in *in,
                                   .block = 64,
                                   .both = !in->x.causal,
                                   .work = r->work};
-    struct minf_head h;
+    OWN(minf_free) struct minf_head h;
     assert_ok(minf_init(&h, &c, in, &err), &err);
     assert_ok(minf_select(&h, 0, c.n, m, &err), &err);
     if (!r->blocks)
         set_bits(&h.lists, room(own, 2 * (size_t)ceil_div(c.n, 32) * sizeof(uint32_t)));
-    minf_free(&h);
 }
 
 /* ---- all ------------------------------------------------------------------------------------ */

@@ -13,10 +13,9 @@ static inline struct sparge_params params_of(const char *text)
 {
     struct method_run *runs = NULL;
     int64_t n = 0;
-    struct err err = {0};
     char full[256];
     snprintf(full, sizeof full, "spargeattn%s%s", text[0] ? ":" : "", text);
-    assert_ok(method_runs_parse(test_methods, full, &runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, full, &runs, &n, ERR));
     ck_assert_int_eq(n, 1);
     struct sparge_params p;
     memcpy(&p, runs[0].params, sizeof p);

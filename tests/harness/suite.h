@@ -1,7 +1,7 @@
 /*
- * suite.h - what every file of tests/unit shares. A test_<unit>.c defines make_suite();
- * check_main.c runs those of all files, or of those that are named. Test data lies in tests/data;
- * the working directory of a test is the repository root.
+ * suite.h - what every file of tests/unit shares. check_main.c runs the tests of all files, or of
+ * those that are named. Test data lies in tests/data; the working directory of a test is the
+ * repository root.
  */
 #ifndef LACUNA_SUITE_H
 #define LACUNA_SUITE_H
@@ -11,8 +11,38 @@
 #include <check.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 
-/* A file's suite makes itself known under the file's name before main() begins. */
+/* TEST(name) { ... } is a test of the file it stands in, and known to check_main.c before main()
+ * begins: a process of its own. TEST_N runs it n times in that process, with _i = 0 ... n - 1;
+ * TEST_EACH once for every row of a table. */
+#define TEST_N(name, n)                                                                            \
+    static void name##_row(int _i);                                                                \
+    static void name##_rows(int _i)                                                                \
+    {                                                                                              \
+        suite_rows(__FILE__, name##_row, (int)(n));                                                \
+    }                                                                                              \
+    static const TTest name##_test = {#name, name##_rows, __FILE__, __LINE__};                     \
+    __attribute__((constructor)) static void name##_add(void)                                      \
+    {                                                                                              \
+        suite_add_test(&name##_test);                                                              \
+    }                                                                                              \
+    static void name##_row(int _i)
+#define TEST(name) TEST_N(name, 1)
+#define TEST_EACH(name, table) TEST_N(name, sizeof(table) / sizeof *(table))
+void suite_add_test(const TTest *test);
+void suite_rows(const char *file, void (*row)(int i), int n);
+int suite_row(void); /* the _i of the test that runs */
+
+/* What is called before and after every test of the file, and every row of it; NULL: nothing. */
+#define FIXTURE(begin, end)                                                                        \
+    __attribute__((constructor)) static void suite_fixture_add(void)                               \
+    {                                                                                              \
+        suite_add_fixture(__FILE__, begin, end);                                                   \
+    }
+void suite_add_fixture(const char *file, SFun begin, SFun end);
+
+/* Files with make_suite(). */
 void suite_add(const char *name, Suite *(*make)(void));
 #ifdef TEST_NAME
 static Suite *make_suite(void);
@@ -20,8 +50,6 @@ __attribute__((constructor)) static void suite_add_own(void)
 {
     suite_add(TEST_NAME, make_suite);
 }
-#else
-Suite *make_suite(void);
 #endif
 
 /* Check notes every assertion that holds, to place a crash: a system call each, which is most of
@@ -52,6 +80,26 @@ static inline void suite_mark(const char *file, int line)
                       (int)(want_code), (text));                                                   \
         err_clear(err);                                                                            \
     } while (0)
+
+/* The same with an error of their own, which the call gets as ERR. */
+#define ERR (&suite_err)
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        struct err suite_err = {0};                                                                \
+        assert_ok(call, ERR);                                                                      \
+    } while (0)
+#define FAILS(call, want_code, text)                                                               \
+    do {                                                                                           \
+        struct err suite_err = {0};                                                                \
+        assert_fails(call, ERR, want_code, text);                                                  \
+    } while (0)
+
+/* What is released at the end of its block: OWN(mask_free) struct mask m; */
+#define OWN(release) __attribute__((cleanup(release)))
+static inline void free_at(void *p)
+{
+    free(*(void **)p);
+}
 
 /* A fresh directory below $TMPDIR or /tmp, removed at exit of the test process. */
 const char *test_tmpdir(void);

@@ -17,6 +17,11 @@ const struct method *const test_methods[] = {
         NULL,
 };
 
+int test_methods_count(void)
+{
+    return (int)(sizeof test_methods / sizeof *test_methods) - 1;
+}
+
 bool has_defaults(const struct method *m)
 {
     for (const struct opt *o = m->params.table; o->type != OPT_END; o++)

@@ -45,11 +45,10 @@ const char *tiny_variant(int i)
 
 void tiny_tokens(int32_t ids[TINY_TOKENS])
 {
-    json_t *list = read_json(TINY "tokens.json");
+    OWN(json_decrefp) json_t *list = read_json(TINY "tokens.json");
     ck_assert_uint_eq(json_array_size(list), TINY_TOKENS);
     for (size_t i = 0; i < TINY_TOKENS; i++)
         ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
-    json_decref(list);
 }
 
 static void put_text(const char *dir, const char *name, const char *text)
@@ -61,10 +60,9 @@ static void put_text(const char *dir, const char *name, const char *text)
 
 void tiny_put_config(const char *dir, const json_t *config)
 {
-    char *text = json_dumps(config, JSON_INDENT(1));
+    OWN(free_at) char *text = json_dumps(config, JSON_INDENT(1));
     ck_assert(text);
     put_text(dir, "config.json", text);
-    free(text);
 }
 
 /* Shard s of n: every n-th tensor. */
@@ -102,9 +100,9 @@ static int64_t read_tensors(const struct st_file *f, const char *leave_out, stru
 void tiny_put_checkpoint(const char *dir, const char *source, const char *stem, int shards,
                          const char *leave_out)
 {
-    struct st_file *f = NULL;
+    OWN(st_close) struct st_file *f = NULL;
     struct st_out all[MAX_TENSORS];
-    struct buf index = {0};
+    OWN(buf_free) struct buf index = {0};
     struct jw w;
     char name[128];
 
@@ -133,8 +131,6 @@ void tiny_put_checkpoint(const char *dir, const char *source, const char *stem, 
     }
     for (int64_t i = 0; i < n; i++)
         free((void *)(uintptr_t)all[i].data);
-    buf_free(&index);
-    st_close(&f);
 }
 
 void tiny_put_weights(const char *dir, const char *variant, int shards, const char *leave_out)

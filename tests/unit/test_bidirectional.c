@@ -36,16 +36,13 @@ static const struct golden shallow[] = {
 };
 enum { N_GOLDEN = sizeof deep / sizeof *deep };
 
-START_TEST(masks_of_the_video_model)
+TEST_N(masks_of_the_video_model, 2 * N_GOLDEN)
 {
     const struct golden *g = _i < N_GOLDEN ? &deep[_i] : &shallow[_i - N_GOLDEN];
     bool first = _i < N_GOLDEN, lists = g->second >= 0;
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
 
-    assert_ok(golden_video(first ? 3 : 0, first ? 5 : 0, first ? 0 : 1, PREC_F64, &h, &err), &err);
-    run_text(g->text, &h.in, &r);
+    HEAD(h, golden_video, first ? 3 : 0, first ? 5 : 0, first ? 0 : 1, PREC_F64);
+    RUN(r, g->text, &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), g->pairs);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), g->mean, 2e-8);
     if (lists) {
@@ -56,45 +53,34 @@ START_TEST(masks_of_the_video_model)
         ck_assert_double_eq_tol(record_get(&r, "js_distance"), g->first, 2e-7);
         ck_assert_double_eq_tol(record_get(&r, "density_native"), g->pairs / 147456, 1e-12);
     }
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* What is asked for is also what is counted. */
-START_TEST(requested_pairs_are_counted)
+TEST(requested_pairs_are_counted)
 {
     static const char *const texts[] = {MINF ":mask=requested", FEW ":mask=requested",
                                         "minference:v=300:s=200:mask=requested"};
     for (int k = 0; k < 3; k++)
         for (int n = 1; n < 200; n += 61) {
-            struct sim_head h;
-            struct record r;
+            OWN(sim_head_free) struct sim_head h;
             conform_head(NORMAL, n, n, false, PREC_F64, &h);
-            run_text(texts[k], &h.in, &r);
+            RUN(r, texts[k], &h.in);
             ck_assert_double_eq_tol(record_get(&r, "density_requested"),
                                     record_get(&r, "density_elem"), 1e-12);
-            record_free(&r);
-            sim_head_free(&h);
         }
 }
-END_TEST
 
-START_TEST(shapes)
+TEST(shapes)
 {
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
     conform_head(NORMAL, 100, 100, false, PREC_F64, &h);
-    run_text("minference:pattern=ashape:init=3:local=10", &h.in, &r);
+    RUN(r, "minference:pattern=ashape:init=3:local=10", &h.in);
     int64_t kept = 0;
     for (int i = 0; i < 100; i++)
         for (int j = 0; j < 100; j++)
             kept += j < 3 || abs(i - j) < 10;
     ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)kept);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- sparsity= ------------------------------------------------------------------------------ */
 
@@ -109,14 +95,11 @@ static const struct {
     {"flexprefill:block=32:min_budget=0:profile=paper:sparsity=0.6", 0.6, 0.05},
 };
 
-START_TEST(a_sparsity_is_reached)
+TEST_N(a_sparsity_is_reached, 5)
 {
     for (int causal = 0; causal < 2; causal++) {
-        struct err err = {0};
-        struct sim_head h;
-        struct record r;
-        assert_ok(random_head(8, 2048, 2048, 32, causal, 1.5, PREC_F32, &h, &err), &err);
-        run_text(targets[_i].text, &h.in, &r);
+        HEAD(h, random_head, 8, 2048, 2048, 32, causal, 1.5, PREC_F32);
+        RUN(r, targets[_i].text, &h.in);
         double reached = record_get(&r, "sparsity_reached");
         double block = strstr(targets[_i].text, "block=32") ? 32
                        : strstr(targets[_i].text, "flex")   ? 128
@@ -127,19 +110,15 @@ START_TEST(a_sparsity_is_reached)
                       targets[_i].text, reached);
         /* It is the share that the record's own counts give. */
         ck_assert_double_eq_tol(1 - record_get(&r, "pairs_exec") / dense, reached, 1e-9);
-        record_free(&r);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
 /* What cannot be reached says how far it came: 100 distances are forced. */
-START_TEST(a_sparsity_that_cannot_be_reached)
+TEST(a_sparsity_that_cannot_be_reached)
 {
-    struct err err = {0};
     struct sim_head h;
     struct record r;
-    assert_ok(random_head(8, 300, 300, 32, true, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(8, 300, 300, 32, true, 1, PREC_F32, &h, ERR));
     run_text("flexprefill:sparsity=0.5", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "sparsity_reached"), 0); /* too short: dense */
     record_free(&r);
@@ -149,18 +128,4 @@ START_TEST(a_sparsity_that_cannot_be_reached)
     assert_refused("minference:sparsity=0.5:preset=light", "leave preset out");
     assert_refused("flexprefill:sparsity=0.5:gamma=0.9", "leave gamma out");
     assert_refused("flexprefill:sparsity=1", "sparsity");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("bidirectional");
-    TCase *c = tcase_create("bidirectional");
-    tcase_add_loop_test(c, masks_of_the_video_model, 0, 2 * N_GOLDEN);
-    tcase_add_test(c, requested_pairs_are_counted);
-    tcase_add_test(c, shapes);
-    tcase_add_loop_test(c, a_sparsity_is_reached, 0, 5);
-    tcase_add_test(c, a_sparsity_that_cannot_be_reached);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -37,7 +37,7 @@ static const struct {
     {{8, 12, 16, 20, 2}, 0.1, 1556, 9, 20, {2, 2, 2}, 8, 1536, 0, 128},
 };
 
-START_TEST(groups_and_voxels)
+TEST_N(groups_and_voxels, 5)
 {
     struct chip_shape s;
     struct chip_rule r = rule(shapes[_i].top, 0, false);
@@ -52,10 +52,9 @@ START_TEST(groups_and_voxels)
     ck_assert_int_eq(s.video - s.voxels * CHIP_ROWS, shapes[_i].tail);
     ck_assert_int_eq(chip_top_keys(&r, s.n), shapes[_i].top_keys);
 }
-END_TEST
 
 /* Half to even, and never more than there are. */
-START_TEST(key_counts_are_rounded)
+TEST(key_counts_are_rounded)
 {
     struct chip_rule r = rule(0.25, 0, false);
     ck_assert_int_eq(chip_top_keys(&r, 256), 0);
@@ -66,16 +65,14 @@ START_TEST(key_counts_are_rounded)
     r.multiple = 112;
     ck_assert_int_eq(chip_top_keys(&r, 1120), 1008);
 }
-END_TEST
 
-START_TEST(cube_moves_inwards_at_the_borders)
+TEST(cube_moves_inwards_at_the_borders)
 {
     static const int64_t cases[][3] = {{0, 5, 0}, {1, 6, -1}, {3, 6, -2}, {5, 6, -4}, {4, 5, -4}};
     for (int k = 0; k < 5; k++)
         ck_assert_int_eq(chip_cube_start(cases[k][0], cases[k][1], 5) - cases[k][0], cases[k][2]);
     ck_assert_int_eq(chip_cube_start(1, 3, 5), 0);
 }
-END_TEST
 
 static const struct {
     struct geometry g;
@@ -94,11 +91,10 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(static_masks)
+TEST_N(static_masks, 10)
 {
-    struct err err = {0};
     struct chip_shape s;
-    struct slice_mask m;
+    OWN(slice_mask_free) struct slice_mask m;
     bool clean = _i & 1;
     const int64_t *want = clean ? statics[_i / 2].clean : statics[_i / 2].official;
     struct chip_rule r = rule(statics[_i / 2].top, statics[_i / 2].lv, clean);
@@ -106,7 +102,7 @@ START_TEST(static_masks)
 
     chip_shape_of(&statics[_i / 2].g, BOX, &s);
     ck_assert(chip_cube_fits(&s, &r));
-    assert_ok(chip_static(&s, &r, &m, &err), &err);
+    MUST(chip_static(&s, &r, &m, ERR));
     for (int64_t g = 0; g < m.groups; g++) {
         int64_t n = slice_mask_count(&m, g);
         fewest = n < fewest ? n : fewest;
@@ -118,23 +114,20 @@ START_TEST(static_masks)
     ck_assert_int_eq(fewest, want[2]);
     ck_assert_int_eq(most, want[3]);
     ck_assert_int_eq(sparse, statics[_i / 2].sparse);
-    slice_mask_free(&m);
 }
-END_TEST
 
 /* The cube of a group, by coordinates of tokens. */
-START_TEST(cubes_hold_the_neighbouring_voxels)
+TEST(cubes_hold_the_neighbouring_voxels)
 {
-    struct err err = {0};
     struct geometry g = {13, 19, 33, 5, 2}; /* 3 x 3 x 4 voxels, tails on all axes */
     struct chip_shape s;
-    struct slice_mask m;
-    int64_t *perm;
+    OWN(slice_mask_free) struct slice_mask m;
+    OWN(free_at) int64_t *perm;
     struct chip_rule r = rule(0.1, 3, true);
 
     chip_shape_of(&g, BOX, &s);
-    assert_ok(permute_make("voxel:4x6x8", &g, s.n, 0, &perm, &err), &err);
-    assert_ok(chip_static(&s, &r, &m, &err), &err);
+    MUST(permute_make("voxel:4x6x8", &g, s.n, 0, &perm, ERR));
+    MUST(chip_static(&s, &r, &m, ERR));
     for (int64_t v = 0; v < s.voxels; v++) {
         int64_t own[3] = {v / 12, v / 4 % 3, v % 4}, from[3], size[3] = {3, 3, 4};
         for (int a = 0; a < 3; a++)
@@ -150,23 +143,17 @@ START_TEST(cubes_hold_the_neighbouring_voxels)
         }
     }
     /* Even sides act as the next odd one and leave no slot of the published table unused. */
-    struct slice_mask even, odd;
+    OWN(slice_mask_free) struct slice_mask even, odd;
     struct chip_rule two = rule(0.1, 2, false), three = rule(0.1, 3, true);
-    assert_ok(chip_static(&s, &two, &even, &err), &err);
-    assert_ok(chip_static(&s, &three, &odd, &err), &err);
+    MUST(chip_static(&s, &two, &even, ERR));
+    MUST(chip_static(&s, &three, &odd, ERR));
     for (int64_t v = 0; v < s.voxels; v++)
         for (int64_t j = 0; j < s.n; j++)
             ck_assert_int_eq(slice_mask_has(&even, v, j), slice_mask_has(&odd, v, j));
-    slice_mask_free(&even);
-    slice_mask_free(&odd);
-    slice_mask_free(&m);
-    free(perm);
 }
-END_TEST
 
-START_TEST(windows_and_random_keys)
+TEST(windows_and_random_keys)
 {
-    struct err err = {0};
     struct geometry g = {8, 12, 16, 20, 2};
     struct chip_shape s;
     struct slice_mask m, again;
@@ -174,7 +161,7 @@ START_TEST(windows_and_random_keys)
 
     chip_shape_of(&g, BOX, &s);
     r.local_1d = 0.2; /* 307 of 1536 tokens: 153 to either side of the group's middle */
-    assert_ok(chip_static(&s, &r, &m, &err), &err);
+    MUST(chip_static(&s, &r, &m, ERR));
     for (int64_t k = 0; k < 8; k++)
         for (int64_t j = 0; j < 1536; j++)
             ck_assert_int_eq(slice_mask_has(&m, k, j),
@@ -183,8 +170,8 @@ START_TEST(windows_and_random_keys)
 
     r.local_1d = 0;
     r.random_keys = 0.25;
-    assert_ok(chip_static(&s, &r, &m, &err), &err);
-    assert_ok(chip_static(&s, &r, &again, &err), &err);
+    MUST(chip_static(&s, &r, &m, ERR));
+    MUST(chip_static(&s, &r, &again, ERR));
     ck_assert_int_eq(slice_mask_common(&m, &again), slice_mask_total(&m));
     /* 8 groups of 1536 video keys; the last group is left out. 5 standard deviations: 240. */
     int64_t drawn = slice_mask_total(&m) - 8 * 20 - slice_mask_count(&m, 8);
@@ -192,16 +179,15 @@ START_TEST(windows_and_random_keys)
     ck_assert_int_eq(slice_mask_count(&m, 8), 1536);
     slice_mask_free(&again);
     r.seed = 2;
-    assert_ok(chip_static(&s, &r, &again, &err), &err);
+    MUST(chip_static(&s, &r, &again, ERR));
     ck_assert_int_lt(slice_mask_common(&m, &again), slice_mask_total(&m));
     slice_mask_free(&again);
     slice_mask_free(&m);
 }
-END_TEST
 
 /* ---- schedules and lists -------------------------------------------------------------------- */
 
-START_TEST(full_steps)
+TEST(full_steps)
 {
     static const int64_t hunyuan[] = {0, 1, 10, 40};
     struct chip_schedule every = {10, NULL, 0}, list = {10, hunyuan, 4};
@@ -215,15 +201,13 @@ START_TEST(full_steps)
     ck_assert_int_eq(chip_full_before(&every, 25), 20);
     ck_assert_int_eq(chip_full_before(&list, 40), 10);
 }
-END_TEST
 
-START_TEST(list_padding_by_hand)
+TEST(list_padding_by_hand)
 {
     static const int64_t selected[] = {1, 5, 6, 9}, want[] = {0, 1, 5, 6};
-    struct err err = {0};
     struct slice_mask m;
     for (int n = 3; n <= 4; n++) {
-        assert_ok(slice_mask_init(&m, 10, 10, false, CHIP_ROWS, 1, &err), &err);
+        MUST(slice_mask_init(&m, 10, 10, false, CHIP_ROWS, 1, ERR));
         for (int k = 0; k < n; k++)
             slice_mask_set(&m, 0, selected[k]);
         chip_pad(&m, 0, 4);
@@ -233,22 +217,20 @@ START_TEST(list_padding_by_hand)
         slice_mask_free(&m);
     }
     /* All keys, and no multiple: nothing to add. */
-    assert_ok(slice_mask_init(&m, 10, 10, false, CHIP_ROWS, 1, &err), &err);
+    MUST(slice_mask_init(&m, 10, 10, false, CHIP_ROWS, 1, ERR));
     for (int k = 0; k < 10; k++)
         slice_mask_set(&m, 0, k);
     chip_pad(&m, 0, 4);
     ck_assert_int_eq(slice_mask_count(&m, 0), 10);
     slice_mask_free(&m);
 }
-END_TEST
 
 /* ---- masks of a head ------------------------------------------------------------------------ */
 
 static void video_head(uint64_t seed, struct geometry g, struct sim_head *out)
 {
-    struct err err = {0};
     int64_t n = g.t * g.h * g.w + g.text;
-    assert_ok(random_head(seed, n, n, 16, false, 1.3, PREC_F64, out, &err), &err);
+    MUST(random_head(seed, n, n, 16, false, 1.3, PREC_F64, out, ERR));
     out->in.geom = g;
     out->in.n_layers = 6;
     out->in.layer = 3;
@@ -260,33 +242,32 @@ static const struct geometry SMALL = {8, 12, 16, 20, 2};
 
 /* Column sums of an explicit map with the given normaliser, sorted: the kept keys are the largest,
  * the drawn ones and the static ones. */
-START_TEST(masks_follow_explicit_column_sums)
+TEST_N(masks_follow_explicit_column_sums, 2)
 {
-    struct err err = {0};
-    struct sim_head raw, h;
+    OWN(sim_head_free) struct sim_head raw;
     struct chip_shape s;
-    struct slice_mask m, fixed;
+    OWN(slice_mask_free) struct slice_mask m, fixed;
     struct chip_rule r = rule(0.2, 0, true);
     int64_t selected, n = 1556, total = 0;
-    double *p = calloc((size_t)n, sizeof *p), *mass = calloc((size_t)n, sizeof *mass);
-    double *lse = calloc((size_t)n, sizeof *lse);
+    OWN(free_at) double *p = calloc((size_t)n, sizeof *p), *mass = calloc((size_t)n, sizeof *mass);
+    OWN(free_at) double *lse = calloc((size_t)n, sizeof *lse);
 
     video_head(3, SMALL, &raw);
-    assert_ok(sim_head_reorder(&raw.in, "voxel:4x6x8", 0, &h, &err), &err);
+    HEAD(h, sim_head_reorder, &raw.in, "voxel:4x6x8", 0);
     for (int64_t i = 0; i < n; i++)
         lse[i] = head_lse(&h.in)[i] + (double)(i % 7) - 900 * (i / CHIP_ROWS == 2);
     r.redraw = _i ? 0.01 : 0;
     r.random_keys = 0.02;
     chip_shape_of(&SMALL, BOX, &s);
-    assert_ok(chip_static(&s, &r, &fixed, &err), &err);
-    assert_ok(chip_raise(&h.in, lse, lse, &err), &err);
-    assert_ok(chip_mask(&s, &r, &h.in, lse, 77, &m, &selected, &err), &err);
+    MUST(chip_static(&s, &r, &fixed, ERR));
+    MUST(chip_raise(&h.in, lse, lse, ERR));
+    MUST(chip_mask(&s, &r, &h.in, lse, 77, &m, &selected, ERR));
     for (int64_t g = 0; g < s.groups; g++) {
         int64_t r0 = g * CHIP_ROWS, r1 = r0 + CHIP_ROWS < n ? r0 + CHIP_ROWS : n, top = 0;
         double least = INFINITY, most = 0;
         memset(mass, 0, (size_t)n * sizeof *mass);
         for (int64_t i = r0; i < r1; i++) {
-            assert_ok(exact_probs(h.in.exact, i, i + 1, p, &err), &err);
+            MUST(exact_probs(h.in.exact, i, i + 1, p, ERR));
             for (int64_t j = 0; j < n; j++)
                 mass[j] += p[j] * exp(-(double)(i % 7));
         }
@@ -312,23 +293,14 @@ START_TEST(masks_follow_explicit_column_sums)
         total += (r1 - r0) * slice_mask_count(&m, g);
     }
     ck_assert_int_eq(selected, total);
-    slice_mask_free(&m);
-    slice_mask_free(&fixed);
-    sim_head_free(&h);
-    sim_head_free(&raw);
-    free(p);
-    free(mass);
-    free(lse);
 }
-END_TEST
 
 /* The published lists end at multiples of 128 with real keys; clean lists do not. */
-START_TEST(padding_keys_are_real_in_the_official_profile)
+TEST(padding_keys_are_real_in_the_official_profile)
 {
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct chip_shape s;
-    struct slice_mask a, b;
+    OWN(slice_mask_free) struct slice_mask a, b;
     int64_t before, same;
     struct chip_rule r = rule(0.1, 1, false), without = r;
 
@@ -336,28 +308,24 @@ START_TEST(padding_keys_are_real_in_the_official_profile)
     chip_shape_of(&SMALL, BOX, &s);
     r.redraw = without.redraw = 0.01;
     without.multiple = 1;
-    assert_ok(chip_mask(&s, &r, &h.in, head_lse(&h.in), 5, &a, &before, &err), &err);
+    MUST(chip_mask(&s, &r, &h.in, head_lse(&h.in), 5, &a, &before, ERR));
     without.top_keys = 128.0 / 1556;
-    assert_ok(chip_mask(&s, &without, &h.in, head_lse(&h.in), 5, &b, &same, &err), &err);
+    MUST(chip_mask(&s, &without, &h.in, head_lse(&h.in), 5, &b, &same, ERR));
     ck_assert_int_eq(before, same);
     ck_assert_int_eq(slice_mask_common(&a, &b), slice_mask_total(&b));
     for (int64_t g = 0; g < s.groups; g++)
         ck_assert_int_eq(slice_mask_count(&a, g), (slice_mask_count(&b, g) + 127) / 128 * 128);
-    slice_mask_free(&a);
-    slice_mask_free(&b);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
 #define SMALL_RULE "chipmunk:kind=wan:local_voxels=1:full_every=4"
 
-START_TEST(steps_follow_the_schedule)
+TEST(steps_follow_the_schedule)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0};
     double made = NAN;
 
     video_head(5, SMALL, &h);
@@ -384,16 +352,13 @@ START_TEST(steps_follow_the_schedule)
     run_step(SMALL_RULE, &h, 2, &carry, &r);
     ck_assert_double_eq(record_get(&r, "dense_call"), 1);
     record_free(&r);
-    carry_end(&carry);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* The keys of a device's choice are those of the next step. */
-START_TEST(a_device_chooses)
+TEST(a_device_chooses)
 {
     struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct method_run *runs = NULL;
     struct carry carry = {0};
     struct method_ctx ctx = {.seed = 1, .carry = &carry};
@@ -443,39 +408,33 @@ START_TEST(a_device_chooses)
     mask_free(&choice);
     carry_end(&carry);
     method_runs_free(runs, n_runs);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Full steps give dense attention bit for bit. */
-START_TEST(full_steps_are_dense)
+TEST(full_steps_are_dense)
 {
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     video_head(6, SMALL, &h);
     int64_t n = h.in.x.nq;
-    uint8_t *bits = calloc((size_t)(n * n), 1);
+    OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
     run_text_carry(SMALL_RULE, &h.in, NULL, 1, sink_bits, bits, &r);
     for (int64_t k = 0; k < n * n; k++)
         ck_assert(bits[k]);
     ck_assert_double_eq(record_get(&r, "err_max"), 0);
     ck_assert_double_eq(record_get(&r, "err_lse_max"), 0);
     ck_assert_double_eq_tol(record_get(&r, "cra_min"), 1, 1e-12);
-    record_free(&r);
-    free(bits);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Unchanged q, k, v: dense minus sparse plus sparse. */
-START_TEST(constant_inputs_are_exact_with_the_delta)
+TEST_N(constant_inputs_are_exact_with_the_delta, 5)
 {
     static const char *const rules[] = {SMALL_RULE, SMALL_RULE ":profile=clean",
                                         SMALL_RULE ":top_keys=0:random_keys=0",
                                         SMALL_RULE ":recompute=0", SMALL_RULE ":norm=exact"};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    struct carry with = {0}, without = {0};
+    OWN(carry_end) struct carry with = {0}, without = {0};
     char text[160];
 
     video_head(7, SMALL, &h);
@@ -491,11 +450,7 @@ START_TEST(constant_inputs_are_exact_with_the_delta)
             ck_assert_double_gt(record_get(&r, "err_l2_rel"), 0.05);
         record_free(&r);
     }
-    carry_end(&with);
-    carry_end(&without);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- on a device ---------------------------------------------------------------------------- */
 
@@ -528,7 +483,7 @@ static int attend_there(struct accel_session *s, const struct accel_call *c,
 }
 
 /* The device makes the sparse output of full steps, and adds the difference on the others. */
-START_TEST(a_device_adds_the_difference)
+TEST(a_device_adds_the_difference)
 {
     static const char *const names[] = {"err_l2_rel",   "err_max",    "err_lse_max",  "cra_mean",
                                         "density_elem", "dense_call", "delta_l2_rel", "mask_age"};
@@ -536,16 +491,15 @@ START_TEST(a_device_adds_the_difference)
         .name = "there", .supports = accel_supports_all, .attend_call = attend_there};
     struct accel_session session = {0};
     const struct sim_device device = {.accel = &there, .session = &session, .metrics = true};
-    struct carry here = {0}, carry = {0};
+    OWN(carry_end) struct carry here = {0}, carry = {0};
     int compared = 0;
     for (int t = 0; t < 4; t++) {
         struct method_ctx ctx = {.seed = 1, .carry = &carry};
-        struct sim_head h;
-        struct record a, b;
-        struct err err = {0};
+        OWN(sim_head_free) struct sim_head h;
+        OWN(record_free) struct record a, b;
         video_head(20 + (uint64_t)t, SMALL, &h);
         run_step(SMALL_RULE, &h, t, &here, &a);
-        assert_ok(run_on_device(&device, &h.in, SMALL_RULE, &ctx, &b, &err), &err);
+        MUST(run_on_device(&device, &h.in, SMALL_RULE, &ctx, &b, ERR));
         ck_assert_msg(b.status == RECORD_OK, "%s", b.reason);
         for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
             double x = record_get(&a, names[k]), y = record_get(&b, names[k]);
@@ -553,25 +507,19 @@ START_TEST(a_device_adds_the_difference)
                           "step %d %s: %.9g and %.9g", t, names[k], x, y);
             compared += !isnan(x);
         }
-        record_free(&a);
-        record_free(&b);
-        sim_head_free(&h);
     }
     ck_assert_int_eq(session.added, 2);        /* steps 2 and 3 */
     ck_assert_int_eq(session.attended, 4 + 1); /* the sparse output of step 1 */
     ck_assert_int_gt(compared, 4 * 6);
-    carry_end(&here);
-    carry_end(&carry);
 }
-END_TEST
 
-START_TEST(all_keys_are_exact_at_every_step)
+TEST_N(all_keys_are_exact_at_every_step, 3)
 {
     static const char *const rules[] = {SMALL_RULE ":top_keys=1", SMALL_RULE ":top_keys=1:delta=0",
                                         SMALL_RULE ":top_keys=1:profile=clean"};
     struct sim_head h[3];
     struct record r;
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0};
     for (int t = 0; t < 3; t++) {
         video_head(20 + (uint64_t)t, SMALL, &h[t]);
         run_step(rules[_i], &h[t], t, &carry, &r);
@@ -582,24 +530,21 @@ START_TEST(all_keys_are_exact_at_every_step)
         record_free(&r);
         sim_head_free(&h[t]);
     }
-    carry_end(&carry);
 }
-END_TEST
 
 /* Output of a sparse step = stored difference + softmax over the list, step by step by hand. */
-START_TEST(delta_by_explicit_attention)
+TEST(delta_by_explicit_attention)
 {
-    struct err err = {0};
     struct sim_head h[3], v[3];
     struct carry carry = {0};
     struct record r;
     int64_t n = 1556;
-    uint8_t *bits = calloc((size_t)(n * n), 1);
+    OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
     double worst = 0, *p = calloc((size_t)n, sizeof *p);
 
     for (int t = 0; t < 3; t++) {
         video_head(30 + (uint64_t)t, SMALL, &h[t]);
-        assert_ok(sim_head_reorder(&h[t].in, "voxel:4x6x8", 0, &v[t], &err), &err);
+        MUST(sim_head_reorder(&h[t].in, "voxel:4x6x8", 0, &v[t], ERR));
         h[t].in.step = t;
         run_text_carry(SMALL_RULE, &h[t].in, &carry, 1, sink_bits, bits, &r);
         if (t < 2)
@@ -608,7 +553,7 @@ START_TEST(delta_by_explicit_attention)
     for (int64_t i = 0; i < n; i++) {
         double out[2][16] = {{0}}, sum[2] = {0};
         for (int t = 0; t < 2; t++) {
-            assert_ok(exact_probs(v[t + 1].in.exact, i, i + 1, p, &err), &err);
+            MUST(exact_probs(v[t + 1].in.exact, i, i + 1, p, ERR));
             for (int64_t j = 0; j < n; j++)
                 if (bits[i * n + j]) {
                     sum[t] += p[j];
@@ -629,14 +574,12 @@ START_TEST(delta_by_explicit_attention)
         sim_head_free(&h[t]);
         sim_head_free(&v[t]);
     }
-    free(bits);
     free(p);
 }
-END_TEST
 
-START_TEST(missing_steps_are_skipped)
+TEST(missing_steps_are_skipped)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     struct carry carry = {0};
     video_head(8, SMALL, &h);
@@ -670,16 +613,14 @@ START_TEST(missing_steps_are_skipped)
     run_step(SMALL_RULE ":recompute=0", &h, 4, &carry, &r);
     assert_skipped(&r, "step 4 needs the mask of step 1");
     carry_end(&carry);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* One mask for the whole run, and a difference of the last full step. */
-START_TEST(masks_are_made_once_without_recompute)
+TEST(masks_are_made_once_without_recompute)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0};
     video_head(9, SMALL, &h);
     for (int t = 0; t < 7; t++) {
         run_step(SMALL_RULE ":recompute=0", &h, t, &carry, &r);
@@ -691,14 +632,10 @@ START_TEST(masks_are_made_once_without_recompute)
     }
     run_step(SMALL_RULE ":recompute=0", &h, 9, &carry, &r);
     assert_skipped(&r, "step 9 uses the difference of step 8");
-    carry_end(&carry);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(other_inputs_are_skipped)
+TEST(other_inputs_are_skipped)
 {
-    struct err err = {0};
     struct sim_head h;
     struct record r;
     video_head(10, SMALL, &h);
@@ -714,23 +651,21 @@ START_TEST(other_inputs_are_skipped)
     run_step("chipmunk", &h, 0, NULL, &r);
     assert_skipped(&r, "video");
     sim_head_free(&h);
-    assert_ok(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, &err), &err);
+    MUST(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, ERR));
     run_step("chipmunk", &h, 0, NULL, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* Tokens that are in voxel order already are taken as they are, other orders are not undone. */
-START_TEST(stored_voxel_order_is_used)
+TEST(stored_voxel_order_is_used)
 {
-    struct err err = {0};
-    struct sim_head h, v;
+    OWN(sim_head_free) struct sim_head h;
     struct record a, b;
-    struct carry ca = {0}, cb = {0};
+    OWN(carry_end) struct carry ca = {0}, cb = {0};
     video_head(11, SMALL, &h);
-    assert_ok(sim_head_reorder(&h.in, "voxel:4x6x8", 0, &v, &err), &err);
+    HEAD(v, sim_head_reorder, &h.in, "voxel:4x6x8", 0);
     ck_assert_str_eq(v.in.order, "voxel:4x6x8");
     for (int t = 0; t < 3; t++) {
         run_step(SMALL_RULE, &h, t, &ca, &a);
@@ -742,14 +677,9 @@ START_TEST(stored_voxel_order_is_used)
     }
     run_step(SMALL_RULE ":voxel=4x8x6", &v, 0, NULL, &a);
     assert_skipped(&a, "already in order 'voxel:4x6x8'");
-    carry_end(&ca);
-    carry_end(&cb);
-    sim_head_free(&h);
-    sim_head_free(&v);
 }
-END_TEST
 
-START_TEST(families_have_their_defaults)
+TEST_N(families_have_their_defaults, 3)
 {
     static const struct {
         const char *text, *same;
@@ -759,9 +689,9 @@ START_TEST(families_have_their_defaults)
         {"chipmunk:kind=hunyuan", "chipmunk:kind=wan:top_keys=0.05:local_voxels=0:full_every=10"},
         {"chipmunk", "chipmunk:kind=hunyuan"}, /* SMALL has joint text */
     };
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record a, b;
-    struct carry ca = {0}, cb = {0};
+    OWN(carry_end) struct carry ca = {0}, cb = {0};
     video_head(12, SMALL, &h);
     for (int t = 0; t < 3; t++) {
         run_step(cases[_i].text, &h, t, &ca, &a);
@@ -781,13 +711,9 @@ START_TEST(families_have_their_defaults)
     run_step("chipmunk:full_steps=0+1+20", &h, 20, NULL, &a);
     ck_assert_int_eq(a.status, RECORD_OK);
     record_free(&a);
-    carry_end(&ca);
-    carry_end(&cb);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bad_schedules_are_refused)
+TEST(bad_schedules_are_refused)
 {
     static const struct {
         const char *text, *why;
@@ -798,17 +724,16 @@ START_TEST(bad_schedules_are_refused)
     for (int k = 0; k < 4; k++)
         assert_refused(bad[k].text, bad[k].why);
 }
-END_TEST
 
 /* Kernel tiles: 192 rows, lists in steps of 128 keys. */
-START_TEST(executed_pairs)
+TEST(executed_pairs)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0};
     const char *text = SMALL_RULE ":profile=clean";
     int64_t n = 1556;
-    uint8_t *bits = calloc((size_t)(n * n), 1);
+    OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
     video_head(13, SMALL, &h);
     for (int t = 0; t < 3; t++) {
         h.in.step = t;
@@ -828,42 +753,4 @@ START_TEST(executed_pairs)
     ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)exec);
     ck_assert_double_eq(record_get(&r, "density_native"), record_get(&r, "density_elem"));
     record_free(&r);
-    free(bits);
-    carry_end(&carry);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("chipmunk");
-    TCase *c = tcase_create("masks");
-    tcase_add_loop_test(c, groups_and_voxels, 0, 5);
-    tcase_add_test(c, key_counts_are_rounded);
-    tcase_add_test(c, cube_moves_inwards_at_the_borders);
-    tcase_add_loop_test(c, static_masks, 0, 10);
-    tcase_add_test(c, cubes_hold_the_neighbouring_voxels);
-    tcase_add_test(c, windows_and_random_keys);
-    tcase_add_test(c, full_steps);
-    tcase_add_test(c, list_padding_by_hand);
-    tcase_add_loop_test(c, masks_follow_explicit_column_sums, 0, 2);
-    tcase_add_test(c, padding_keys_are_real_in_the_official_profile);
-    suite_add_tcase(s, c);
-    c = tcase_create("steps");
-    tcase_add_test(c, steps_follow_the_schedule);
-    tcase_add_test(c, a_device_chooses);
-    tcase_add_test(c, full_steps_are_dense);
-    tcase_add_test(c, a_device_adds_the_difference);
-    tcase_add_loop_test(c, constant_inputs_are_exact_with_the_delta, 0, 5);
-    tcase_add_loop_test(c, all_keys_are_exact_at_every_step, 0, 3);
-    tcase_add_test(c, delta_by_explicit_attention);
-    tcase_add_test(c, missing_steps_are_skipped);
-    tcase_add_test(c, masks_are_made_once_without_recompute);
-    tcase_add_test(c, other_inputs_are_skipped);
-    tcase_add_test(c, stored_voxel_order_is_used);
-    tcase_add_loop_test(c, families_have_their_defaults, 0, 3);
-    tcase_add_test(c, bad_schedules_are_refused);
-    tcase_add_test(c, executed_pairs);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -7,7 +7,7 @@
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
-START_TEST(descriptions_are_complete)
+TEST_N(descriptions_are_complete, test_methods_count())
 {
     const struct method *m = test_methods[_i];
     ck_assert_msg(m->summary && m->summary[0] && m->paper && m->paper[0], "%s: no summary or paper",
@@ -27,26 +27,21 @@ START_TEST(descriptions_are_complete)
         ck_assert_msg(opt_find(m->params.table, o->name) == o, "%s: %s twice", m->name, o->name);
     }
 }
-END_TEST
 
-/* Step *k to the next parameter set of a method. Tests loop over methods and walk through their
- * sets, since a process per set costs more than the checks. */
-static bool next_variant(const struct method *m, int *k)
-{
-    while (conform_variants[++*k][0])
-        if (conform_belongs(conform_variants[*k], m))
-            return true;
-    return false;
-}
-
-static void each_variant(const struct method *m, void (*check)(const char *text))
-{
-    for (int k = -1; next_variant(m, &k);)
-        check(conform_variants[k]);
-}
+/* A test of every parameter set of every method. One process has all sets of a method: a process
+ * per set costs more than the checks. */
+#define VARIANTS_TEST(name)                                                                        \
+    static void check_##name(const char *text);                                                    \
+    TEST_N(name, test_methods_count())                                                             \
+    {                                                                                              \
+        char text[160];                                                                            \
+        for (int k = 0; conform_variant(test_methods[_i], k, text); k++)                           \
+            check_##name(text);                                                                    \
+    }                                                                                              \
+    static void check_##name(const char *text)
 
 /* The canonical text of a run parses to the same run. */
-static void check_canonical_text_is_stable(const char *text)
+VARIANTS_TEST(canonical_text_is_stable)
 {
     struct method_run *runs, *again;
     const struct method *m = conform_method(text, &runs);
@@ -58,49 +53,29 @@ static void check_canonical_text_is_stable(const char *text)
     method_runs_free(again, 1);
 }
 
-START_TEST(canonical_text_is_stable)
-{
-    each_variant(test_methods[_i], check_canonical_text_is_stable);
-}
-END_TEST
-
 static const int64_t lengths[][2] = {{1, 1},   {2, 2},     {63, 63},   {64, 64},
                                      {65, 65}, {127, 127}, {129, 129}, {300, 300},
                                      {1, 64},  {4, 10},    {33, 129},  {64, 200}};
 #define N_LENGTHS ((int)(sizeof lengths / sizeof *lengths))
 
-static void check_metrics_recompute_from_the_mask(const char *text)
+VARIANTS_TEST(metrics_recompute_from_the_mask)
 {
     for (int k = 0; k < 2 * N_LENGTHS; k++) {
-        struct sim_head h;
+        OWN(sim_head_free) struct sim_head h;
         conform_head(NORMAL, lengths[k / 2][0], lengths[k / 2][1], k & 1, PREC_F64, &h);
         conform_check(text, &h, "random data");
-        sim_head_free(&h);
     }
 }
 
-START_TEST(metrics_recompute_from_the_mask)
-{
-    each_variant(test_methods[_i], check_metrics_recompute_from_the_mask);
-}
-END_TEST
-
-static void check_edge_data_stays_finite(const char *text)
+VARIANTS_TEST(edge_data_stays_finite)
 {
     for (int data = 0; data < DATA_KINDS; data++)
         for (int causal = 0; causal < 2; causal++) {
-            struct sim_head h;
+            OWN(sim_head_free) struct sim_head h;
             conform_head((enum conform_data)data, 129, 129, causal, PREC_F64, &h);
             conform_check(text, &h, conform_data_names[data]);
-            sim_head_free(&h);
         }
 }
-
-START_TEST(edge_data_stays_finite)
-{
-    each_variant(test_methods[_i], check_edge_data_stays_finite);
-}
-END_TEST
 
 static bool same_result(const struct conform_result *a, const struct conform_result *b)
 {
@@ -118,10 +93,10 @@ static bool same_result(const struct conform_result *a, const struct conform_res
     return same;
 }
 
-static void check_equal_seeds_give_equal_results(const char *text)
+VARIANTS_TEST(equal_seeds_give_equal_results)
 {
     for (int causal = 0; causal < 2; causal++) {
-        struct sim_head h;
+        OWN(sim_head_free) struct sim_head h;
         struct conform_result a, b;
         struct carry ca = {0}, cb = {0};
         conform_head(NORMAL, 200, 200, causal, PREC_F64, &h);
@@ -134,15 +109,8 @@ static void check_equal_seeds_give_equal_results(const char *text)
             ca.free(ca.data);
         if (cb.free)
             cb.free(cb.data);
-        sim_head_free(&h);
     }
 }
-
-START_TEST(equal_seeds_give_equal_results)
-{
-    each_variant(test_methods[_i], check_equal_seeds_give_equal_results);
-}
-END_TEST
 
 /* Mask bits when select is called on ranges of `step` rows; false when the head is skipped. */
 static bool select_in_steps(const char *text, const struct head_in *in, int64_t units,
@@ -160,14 +128,13 @@ static bool select_in_steps(const char *text, const struct head_in *in, int64_t 
     ck_assert_msg(rc >= 0, "%s: %s", text, err.msg);
     int64_t step = units * (rc == 0 ? ctx.unit_rows : 1);
     for (int64_t r = 0; rc == 0 && r < in->x.nq; r += step) {
-        struct mask mask = {0};
+        OWN(mask_free) struct mask mask = {0};
         int64_t end = r + step < in->x.nq ? r + step : in->x.nq;
         assert_ok(m->select(state, r, end, &mask, &err), &err);
         assert_ok(mask_check(&mask, &err), &err);
         ck_assert_msg(mask.row0 == r && mask.row1 == end, "%s: rows %lld..%lld", text,
                       (long long)mask.row0, (long long)mask.row1);
         sink_bits(bits, &mask, NULL, NULL, &err);
-        mask_free(&mask);
     }
     method_release(m, state);
     if (carry.free)
@@ -176,12 +143,12 @@ static bool select_in_steps(const char *text, const struct head_in *in, int64_t 
     return rc == 0;
 }
 
-static void check_row_ranges_do_not_change_the_mask(const char *text)
+VARIANTS_TEST(row_ranges_do_not_change_the_mask)
 {
     enum { N = 201 };
     static uint8_t whole[N * N], part[N * N];
     for (int causal = 0; causal < 2; causal++) {
-        struct sim_head h, other = {0};
+        OWN(sim_head_free) struct sim_head h, other = {0};
         conform_head(NORMAL, N, N, causal, PREC_F64, &h);
         bool moved = !causal && conform_reordered(text, &h.in, 9, &other);
         const struct head_in *in = moved ? &other.in : &h.in;
@@ -193,18 +160,10 @@ static void check_row_ranges_do_not_change_the_mask(const char *text)
                               (long long)units);
             }
         }
-        sim_head_free(&h);
-        sim_head_free(&other);
     }
 }
 
-START_TEST(row_ranges_do_not_change_the_mask)
-{
-    each_variant(test_methods[_i], check_row_ranges_do_not_change_the_mask);
-}
-END_TEST
-
-START_TEST(full_budget_is_dense)
+TEST_N(full_budget_is_dense, test_methods_count())
 {
     const struct method *m = test_methods[_i];
     char text[160];
@@ -232,16 +191,15 @@ START_TEST(full_budget_is_dense)
         sim_head_free(&h);
     }
 }
-END_TEST
 
 static void check_budget(const struct method *m, const struct method_budget *b, bool causal)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     double density = 0, recall = 0;
     conform_head(NORMAL, 300, 300, causal, PREC_F64, &h);
     for (int k = 0; b->values[k]; k++) {
         char params[120], text[160];
-        struct record r;
+        OWN(record_free) struct record r;
         snprintf(params, sizeof params, b->form, b->values[k]);
         conform_text(m, params, text);
         run_text_carry(text, &h.in, NULL, 1, NULL, NULL, &r);
@@ -251,26 +209,23 @@ static void check_budget(const struct method *m, const struct method_budget *b, 
             density = record_get(&r, "density_elem");
             recall = record_get(&r, "cra_mean");
         }
-        record_free(&r);
     }
-    sim_head_free(&h);
 }
 
-START_TEST(larger_budgets_keep_more)
+TEST_N(larger_budgets_keep_more, test_methods_count())
 {
     const struct method *m = test_methods[_i];
     for (const struct method_budget *b = m->tests.budgets; b && b->form; b++)
         for (int causal = 0; causal < 2; causal++)
             check_budget(m, b, causal);
 }
-END_TEST
 
 /* A float replay stays close to the reference. Masks may differ in ties: recall is compared. */
-static void check_float_arithmetic_agrees(const char *text)
+VARIANTS_TEST(float_arithmetic_agrees)
 {
     for (int causal = 0; causal < 2; causal++) {
-        struct sim_head a, b;
-        struct conform_result x, y;
+        OWN(sim_head_free) struct sim_head a, b;
+        OWN(conform_result_free) struct conform_result x, y;
         conform_head(NORMAL, 129, 129, causal, PREC_F64, &a);
         conform_head(NORMAL, 129, 129, causal, PREC_F32, &b);
         conform_run(text, &a.in, NULL, 2, &x);
@@ -283,18 +238,8 @@ static void check_float_arithmetic_agrees(const char *text)
                    "mean recall %g, in float %g", record_get(&x.r, "cra_mean"),
                    record_get(&y.r, "cra_mean"));
         }
-        conform_result_free(&x);
-        conform_result_free(&y);
-        sim_head_free(&a);
-        sim_head_free(&b);
     }
 }
-
-START_TEST(float_arithmetic_agrees)
-{
-    each_variant(test_methods[_i], check_float_arithmetic_agrees);
-}
-END_TEST
 
 /* ---- dumped masks --------------------------------------------------------------------------- */
 
@@ -312,14 +257,14 @@ static int dump_chunk(void *ctx, const struct mask *m, const double *out, const 
     return rc ? rc : maskfile_put(d->file, d->id, NULL, m, err);
 }
 
-static void check_dumped_masks_read_back(const char *text)
+VARIANTS_TEST(dumped_masks_read_back)
 {
     enum { N = 200 };
     static uint8_t bits[N * N], back[N * N];
     for (int causal = 0; causal < 2; causal++) {
         struct err err = {0};
-        struct sim_head h;
-        struct record id, r;
+        OWN(sim_head_free) struct sim_head h;
+        OWN(record_free) struct record id, r;
         struct maskfile *f = NULL;
         struct mask m = {0};
         char path[400];
@@ -347,22 +292,13 @@ static void check_dumped_masks_read_back(const char *text)
         } else {
             maskfile_abort(&f);
         }
-        record_free(&r);
-        record_free(&id);
-        sim_head_free(&h);
     }
 }
-
-START_TEST(dumped_masks_read_back)
-{
-    each_variant(test_methods[_i], check_dumped_masks_read_back);
-}
-END_TEST
 
 /* ---- calibration ---------------------------------------------------------------------------- */
 
 /* What calibrate writes are parameters of the method, with legal values. */
-START_TEST(calibration_writes_parameters)
+TEST_N(calibration_writes_parameters, test_methods_count())
 {
     const struct method *m = test_methods[_i];
     struct err err = {0};
@@ -416,38 +352,4 @@ START_TEST(calibration_writes_parameters)
         sim_head_free(&h[0]);
         sim_head_free(&h[1]);
     }
-}
-END_TEST
-
-START_TEST(all_variants_have_room)
-{
-    ck_assert_str_eq(conform_variants[CONFORM_MOST - 1], "");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    int methods = 0;
-    conform_list();
-    while (test_methods[methods])
-        methods++;
-
-    Suite *s = suite_create("conform");
-    TCase *c = tcase_create("methods");
-    tcase_add_test(c, all_variants_have_room);
-    tcase_add_loop_test(c, descriptions_are_complete, 0, methods);
-    tcase_add_loop_test(c, full_budget_is_dense, 0, methods);
-    tcase_add_loop_test(c, calibration_writes_parameters, 0, methods);
-    tcase_add_loop_test(c, larger_budgets_keep_more, 0, methods);
-    suite_add_tcase(s, c);
-    c = tcase_create("variants");
-    tcase_add_loop_test(c, canonical_text_is_stable, 0, methods);
-    tcase_add_loop_test(c, metrics_recompute_from_the_mask, 0, methods);
-    tcase_add_loop_test(c, edge_data_stays_finite, 0, methods);
-    tcase_add_loop_test(c, equal_seeds_give_equal_results, 0, methods);
-    tcase_add_loop_test(c, row_ranges_do_not_change_the_mask, 0, methods);
-    tcase_add_loop_test(c, float_arithmetic_agrees, 0, methods);
-    tcase_add_loop_test(c, dumped_masks_read_back, 0, methods);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -32,9 +32,16 @@ static void open_model(void)
     ck_assert_int_ge(ids.n, N + MORE);
 }
 
+static void close_model(void)
+{
+    id_list_free(&ids);
+    eval_model_close(&m);
+}
+FIXTURE(open_model, close_model)
+
 /* Stream 0 exact, stream 1 a band whose rows do not depend on what follows: with decoding by the
  * method its rows are those of the longer prefill. */
-START_TEST(rows_from_the_cache)
+TEST(rows_from_the_cache)
 {
     struct method_run *runs = NULL;
     int64_t n_runs = 0;
@@ -44,7 +51,6 @@ START_TEST(rows_from_the_cache)
     double nll[MORE];
     bool top1[MORE];
 
-    open_model();
     assert_ok(method_runs_parse(sim_methods, "streaming:sink=2:window=9", &runs, &n_runs, &err),
               &err);
     assert_ok(mem_zalloc(&how.dense_head, 48, sizeof *how.dense_head, "heads", &err), &err);
@@ -84,20 +90,16 @@ START_TEST(rows_from_the_cache)
     layer_attn_free(&attn);
     free(how.dense_head);
     method_runs_free(runs, n_runs);
-    id_list_free(&ids);
-    eval_model_close(&m);
 }
-END_TEST
 
 /* Generation is the likeliest id again and again, and ends in front of a stop string. */
-START_TEST(greedy)
+TEST(greedy)
 {
-    struct lockstep l;
-    struct decode d;
-    struct str_list stop = {0};
-    struct buf text = {0}, want = {0};
+    OWN(lockstep_close) struct lockstep l;
+    OWN(decode_close) struct decode d;
+    OWN(str_list_free) struct str_list stop = {0};
+    OWN(buf_free) struct buf text = {0}, want = {0};
 
-    open_model();
     assert_ok(lockstep_open(&l, &m.llm, NULL, 0, N + 40, true, DT_F32, 2, NULL, &err), &err);
     lockstep_reset(&l);
     assert_ok(lockstep_prefill(&l, ids.v, N, &err), &err);
@@ -120,24 +122,15 @@ START_TEST(greedy)
     decode_rewind(&d);
     assert_ok(generate(&d, &m, 20, &stop, &text, &err), &err);
     ck_assert_str_eq(buf_str(&text), want.data);
-    str_list_free(&stop);
-    buf_free(&text);
-    buf_free(&want);
-    decode_close(&d);
-    lockstep_close(&l);
-    id_list_free(&ids);
-    eval_model_close(&m);
 }
-END_TEST
 
 /* Special tokens count in the text around a prompt and not in the prompt. */
-START_TEST(ids_of_prompts)
+TEST(ids_of_prompts)
 {
-    struct id_list plain = {0}, chat = {0}, answer = {0};
+    OWN(id_list_free) struct id_list plain = {0}, chat = {0}, answer = {0};
     const char special[] = "<|endoftext|>";
     bool again;
 
-    assert_ok(eval_model_open(&m, MODEL, 0, &err), &err);
     ck_assert_int_eq(m.bos, 0);
     ck_assert_str_eq(m.domain, "source");
     assert_ok(prompt_ids(&m, NULL, special, strlen(special), &plain, &err), &err);
@@ -159,20 +152,4 @@ START_TEST(ids_of_prompts)
     assert_ok(answer_ids(&m, NULL, "\tretu", 5, "rn", &plain, &answer, &again, &err), &err);
     ck_assert(again);
     ck_assert_int_lt(plain.n, 4);
-    id_list_free(&plain);
-    id_list_free(&chat);
-    id_list_free(&answer);
-    eval_model_close(&m);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("decode");
-    TCase *t = tcase_create("decode");
-    tcase_add_test(t, rows_from_the_cache);
-    tcase_add_test(t, greedy);
-    tcase_add_test(t, ids_of_prompts);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -28,14 +28,14 @@ enum { LAYERS = 6, N = 256 };
 static struct err err;
 
 /* The likelihoods of exact attention are those of a capture, to the last bit. */
-START_TEST(exact_attention_equals_capture)
+TEST(exact_attention_equals_capture)
 {
     char line[2000];
     int64_t rows, n;
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     const char *trace = evalcmd_own_path("t.h5"), *nll = evalcmd_own_path("nll.npy"),
                *dir = evalcmd_own_path("d");
-    float *want = NULL;
+    OWN(free_at) float *want = NULL;
     int64_t n_want;
 
     snprintf(line, sizeof line, "capture --model %s -p %s -n %d --layers 0 --maps 0 -q -o %s",
@@ -45,7 +45,7 @@ START_TEST(exact_attention_equals_capture)
              "eval --model %s -m dense --task %s -n %d --windows 1 --dump-nll %s -q -o %s", MODEL,
              TEXT, N, nll, dir);
     evalcmd_run_ok(line);
-    float *x = evalcmd_read_nll(nll, &rows, &n);
+    OWN(free_at) float *x = evalcmd_read_nll(nll, &rows, &n);
     ck_assert_int_eq(rows, 1);
     ck_assert_int_eq(n, N - 1);
     assert_ok(trace_open(trace, &t, &err), &err);
@@ -53,14 +53,10 @@ START_TEST(exact_attention_equals_capture)
     ck_assert_int_eq(n_want, n);
     for (int i = 0; i < N - 1; i++)
         ck_assert_float_eq(x[i], want[i]);
-    trace_close(&t);
-    free(want);
-    free(x);
 }
-END_TEST
 
 /* Every method whose mask becomes full, with exact softmax over it, is exact attention. */
-START_TEST(full_budgets_are_exact_attention)
+TEST(full_budgets_are_exact_attention)
 {
     struct buf line = {0};
     const char *nll = evalcmd_own_path("nll.npy"), *dir = evalcmd_own_path("d");
@@ -76,7 +72,7 @@ START_TEST(full_budgets_are_exact_attention)
     }
     evalcmd_run_ok(buf_str(&line));
     buf_free(&line);
-    float *x = evalcmd_read_nll(nll, &rows, &n);
+    OWN(free_at) float *x = evalcmd_read_nll(nll, &rows, &n);
     struct evalcmd_records r = evalcmd_load(dir);
     ck_assert_int_eq(r.n, rows);
     for (int64_t i = 1; i < rows; i++) {
@@ -94,12 +90,10 @@ START_TEST(full_budgets_are_exact_attention)
     }
     ck_assert_int_ge(methods, 7);
     records_free(r.r, r.n);
-    free(x);
 }
-END_TEST
 
 /* With all layers excluded a method is exact attention, bit for bit, and keeps density 1. */
-START_TEST(excluded_layers_attend_exactly)
+TEST(excluded_layers_attend_exactly)
 {
     char line[2000];
     const char *dir = evalcmd_own_path("d");
@@ -120,11 +114,10 @@ START_TEST(excluded_layers_attend_exactly)
     ck_assert_str_eq(evalcmd_find(&r, "dense", "")->setting, "");
     records_free(r.r, r.n);
 }
-END_TEST
 
 /* In the first sparse layer q, k, v are still the exact run's: both errors are the same number.
  * One head of layer 1 is excluded besides. */
-START_TEST(errors_begin_where_the_method_does)
+TEST(errors_begin_where_the_method_does)
 {
     char line[2000];
     const char *dir = evalcmd_own_path("d");
@@ -151,10 +144,9 @@ START_TEST(errors_begin_where_the_method_does)
     ck_assert_str_eq(rec->setting, "dense_layers=0:dense_heads=1/3");
     records_free(r.r, r.n);
 }
-END_TEST
 
 /* Rows of exact attention at the end count with all their pairs. */
-START_TEST(last_rows_attend_exactly)
+TEST(last_rows_attend_exactly)
 {
     char line[2000];
     const char *dir = evalcmd_own_path("d");
@@ -171,7 +163,6 @@ START_TEST(last_rows_attend_exactly)
     ck_assert(isnan(record_get(rec, "density_exec")));
     records_free(r.r, r.n);
 }
-END_TEST
 
 static void mask_of(const char *path, int head, struct mask *m)
 {
@@ -192,7 +183,7 @@ static void mask_of(const char *path, int head, struct mask *m)
 }
 
 /* With q, k, v rounded as a trace holds them, the first layer's masks are those of a replay. */
-START_TEST(masks_of_the_first_layer_are_a_replays)
+TEST_N(masks_of_the_first_layer_are_a_replays, 3)
 {
     static const char *const methods[] = {"oracle", "spargeattn:theta=-1:tau=0.7", "sale"};
     char line[2000];
@@ -212,26 +203,21 @@ START_TEST(masks_of_the_first_layer_are_a_replays)
              MODEL, methods[_i], TEXT, N, b, dir2);
     evalcmd_run_ok(line);
     for (int h = 0; h < 8; h++) {
-        struct mask x = {0}, y = {0};
+        OWN(mask_free) struct mask x = {0}, y = {0};
         mask_of(a, h, &x);
         mask_of(b, h, &y);
-        struct span *p = calloc((size_t)mask_max_spans(&x) + 1, sizeof *p);
-        struct span *q = calloc((size_t)mask_max_spans(&y) + 1, sizeof *q);
+        OWN(free_at) struct span *p = calloc((size_t)mask_max_spans(&x) + 1, sizeof *p);
+        OWN(free_at) struct span *q = calloc((size_t)mask_max_spans(&y) + 1, sizeof *q);
         for (int64_t i = 0; i < N; i++) {
             int64_t n = mask_row_spans(&x, i, p);
             ck_assert_int_eq(n, mask_row_spans(&y, i, q));
             ck_assert_int_eq(memcmp(p, q, (size_t)n * sizeof *p), 0);
         }
-        free(p);
-        free(q);
-        mask_free(&x);
-        mask_free(&y);
     }
 }
-END_TEST
 
 /* What comes later in a text changes nothing: windows of 128 tokens of a text, scored alone. */
-START_TEST(windows_are_texts_of_their_own)
+TEST(windows_are_texts_of_their_own)
 {
     char line[2000];
     int64_t rows, n, rows1, n1;
@@ -247,7 +233,7 @@ START_TEST(windows_are_texts_of_their_own)
              "-o %s",
              MODEL, TEXT, b, dir);
     evalcmd_run_ok(line);
-    float *x = evalcmd_read_nll(a, &rows, &n), *y = evalcmd_read_nll(b, &rows1, &n1);
+    OWN(free_at) float *x = evalcmd_read_nll(a, &rows, &n), *y = evalcmd_read_nll(b, &rows1, &n1);
     ck_assert_int_eq(n, 3 * 127);
     ck_assert_int_eq(n1, 99);
     for (int64_t s = 0; s < 2; s++)
@@ -256,15 +242,12 @@ START_TEST(windows_are_texts_of_their_own)
     struct evalcmd_records r = evalcmd_load(dir);
     ck_assert_int_eq(r.n, 4);
     records_free(r.r, r.n);
-    free(x);
-    free(y);
 }
-END_TEST
 
 /* Cells of a killed run are done once, and a setting that comes later adds its own. */
-START_TEST(killed_runs_continue)
+TEST(killed_runs_continue)
 {
-    struct buf line = {0};
+    OWN(buf_free) struct buf line = {0};
     const char *dir = evalcmd_own_path("d"), *whole = evalcmd_own_path("w");
     int killed = 0;
 
@@ -313,22 +296,4 @@ START_TEST(killed_runs_continue)
     ck_assert_int_eq(evalcmd_count_lines(dir), 20);
     records_free(a.r, a.n);
     records_free(b.r, b.n);
-    buf_free(&line);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("eval");
-    TCase *t = tcase_create("eval");
-    tcase_add_test(t, exact_attention_equals_capture);
-    tcase_add_test(t, full_budgets_are_exact_attention);
-    tcase_add_test(t, excluded_layers_attend_exactly);
-    tcase_add_test(t, errors_begin_where_the_method_does);
-    tcase_add_test(t, last_rows_attend_exactly);
-    tcase_add_loop_test(t, masks_of_the_first_layer_are_a_replays, 0, 3);
-    tcase_add_test(t, windows_are_texts_of_their_own);
-    tcase_add_test(t, killed_runs_continue);
-    suite_add_tcase(s, t);
-    return s;
 }

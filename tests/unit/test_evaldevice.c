@@ -86,7 +86,7 @@ static void run(const struct sim_device *device, const char *method, float *out,
     run_at(device, method, false, out, density);
 }
 
-START_TEST(a_device_attends)
+TEST_N(a_device_attends, 2)
 {
     static const char *const methods[] = {"spargeattn:theta=-1:tau=0.5:pv=off",
                                           "xattention:profile=clean:tau=0.5"};
@@ -94,6 +94,7 @@ START_TEST(a_device_attends)
     static float cpu[N * HEADS * D], gpu[N * HEADS * D];
     double d_cpu, d_gpu;
 
+    calls = heads = 0;
     run(NULL, methods[_i], cpu, &d_cpu);
     ck_assert_int_eq(calls, 0);
     run(&device, methods[_i], gpu, &d_gpu);
@@ -106,9 +107,8 @@ START_TEST(a_device_attends)
         ck_assert_msg(fabsf(cpu[i] - gpu[i]) < 1e-5F, "%d: %g %g", i, (double)cpu[i],
                       (double)gpu[i]);
 }
-END_TEST
 
-START_TEST(a_head_has_its_share_of_the_time)
+TEST(a_head_has_its_share_of_the_time)
 {
     const struct sim_device device = {.accel = &fake, .select = SELECT_AUTO, .timed = true};
     static float gpu[N * HEADS * D];
@@ -118,10 +118,9 @@ START_TEST(a_head_has_its_share_of_the_time)
     ck_assert_double_eq(attn_ns, 200); /* a third of the call's time */
     ck_assert_double_eq(dense_ns, 300);
 }
-END_TEST
 
 /* The outputs of a call, and of the head that attends exactly beside it, without a copy here. */
-START_TEST(outputs_of_a_call_stay_there)
+TEST(outputs_of_a_call_stay_there)
 {
     static const char *const method = "xattention:profile=clean:tau=0.5";
     const struct sim_device device = {.accel = &fake, .select = SELECT_AUTO};
@@ -137,11 +136,10 @@ START_TEST(outputs_of_a_call_stay_there)
         ck_assert_msg(fabsf(cpu[i] - gpu[i]) < 1e-5F, "%d: %g %g", i, (double)cpu[i],
                       (double)gpu[i]);
 }
-END_TEST
 
 /* Methods whose output is exact attention in some steps leave these to a device, also where nothing
  * is measured. */
-START_TEST(a_device_answers_for_masks_without_metrics)
+TEST(a_device_answers_for_masks_without_metrics)
 {
     struct exact exact = {0};
     struct head_in in = {.exact = &exact};
@@ -155,17 +153,4 @@ START_TEST(a_device_answers_for_masks_without_metrics)
     device_map_attach(&m, &d, &in, 1);
     ck_assert(!exact_on_device(&exact));
     device_map_detach(&m);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("evaldevice");
-    TCase *t = tcase_create("evaldevice");
-    tcase_add_loop_test(t, a_device_attends, 0, 2);
-    tcase_add_test(t, a_head_has_its_share_of_the_time);
-    tcase_add_test(t, outputs_of_a_call_stay_there);
-    tcase_add_test(t, a_device_answers_for_masks_without_metrics);
-    suite_add_tcase(s, t);
-    return s;
 }

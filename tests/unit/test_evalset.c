@@ -17,7 +17,7 @@ enum { N = 384, ALONE = 400 }; /* ALONE: TEXT has one window of so many tokens, 
 
 /* A band does not depend on the rows of a call, nor does its density on how it is added up; the
  * last rows attend exactly wherever they lie. */
-START_TEST(calls_of_a_part_of_the_rows_add_up)
+TEST_N(calls_of_a_part_of_the_rows_add_up, 2)
 {
     static const char *const last[] = {"", "--dense-last 150"};
     char line[2000];
@@ -35,7 +35,7 @@ START_TEST(calls_of_a_part_of_the_rows_add_up)
              "--windows 1 %s --local-errors --dump-nll %s -q -o %s",
              MODEL, TEXT, N, last[_i], b, part);
     evalcmd_run_ok(line);
-    float *x = evalcmd_read_nll(a, &rows, &n), *y = evalcmd_read_nll(b, &rows1, &n1);
+    OWN(free_at) float *x = evalcmd_read_nll(a, &rows, &n), *y = evalcmd_read_nll(b, &rows1, &n1);
     ck_assert_int_eq(n, n1);
     for (int64_t i = 0; i < rows * n; i++)
         ck_assert_float_eq_tol(x[i], y[i], 2e-5);
@@ -49,13 +49,10 @@ START_TEST(calls_of_a_part_of_the_rows_add_up)
     ck_assert_double_lt(record_get(q, "density_elem"), 0.9);
     records_free(whole.r, whole.n);
     records_free(parts.r, parts.n);
-    free(x);
-    free(y);
 }
-END_TEST
 
 /* A target is met in every head, and the record says how it went. */
-START_TEST(targets_are_met_head_by_head)
+TEST(targets_are_met_head_by_head)
 {
     char line[2000];
     const char *dir = evalcmd_own_path("d");
@@ -79,16 +76,14 @@ START_TEST(targets_are_met_head_by_head)
     ck_assert_ptr_nonnull(strstr(r->notes.data, "budget=0 heads met"));
     records_free(x.r, x.n);
 }
-END_TEST
 
 static int64_t lines_of(const char *dir, const char *file)
 {
     struct buf b = {0};
-    struct err err = {0};
     char path[700];
     int64_t n = 0;
     snprintf(path, sizeof path, "%s/%s", dir, file);
-    assert_ok(buf_read_file(&b, path, 1 << 24, &err), &err);
+    MUST(buf_read_file(&b, path, 1 << 24, ERR));
     for (size_t i = 0; i < b.len; i++)
         n += b.data[i] == '\n';
     buf_free(&b);
@@ -96,7 +91,7 @@ static int64_t lines_of(const char *dir, const char *file)
 }
 
 /* Three shards do every cell once, and together what one process does. */
-START_TEST(shards_share_the_cells)
+TEST(shards_share_the_cells)
 {
     char line[2000], file[64];
     const char *dir = evalcmd_own_path("d"), *whole = evalcmd_own_path("w");
@@ -137,13 +132,11 @@ START_TEST(shards_share_the_cells)
     records_free(a.r, a.n);
     records_free(b.r, b.n);
 }
-END_TEST
 
 static json_t *calibration(const char *path)
 {
     json_t *o = NULL;
-    struct err err = {0};
-    assert_ok(json_read_file(path, 1 << 24, &o, &err), &err);
+    MUST(json_read_file(path, 1 << 24, &o, ERR));
     return o;
 }
 
@@ -164,7 +157,7 @@ static json_t *head_of(const json_t *file, int layer, int head)
 
 /* The first layer's q, k, v are exact attention's: `lacuna calibrate` on a capture of the same text
  * finds the same there. Behind a layer that has lost something it finds something else. */
-START_TEST(calibration_inside_begins_as_one_on_a_trace)
+TEST(calibration_inside_begins_as_one_on_a_trace)
 {
     static const char method[] = "spargeattn:l1=0.3:l2=0.35";
     char line[2000], path[700] = "";
@@ -202,17 +195,4 @@ START_TEST(calibration_inside_begins_as_one_on_a_trace)
     ck_assert_int_eq(x.n, 2);
     ck_assert_ptr_nonnull(strstr(x.r[1].params, "calib="));
     records_free(x.r, x.n);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("evalset");
-    TCase *t = tcase_create("evalset");
-    tcase_add_loop_test(t, calls_of_a_part_of_the_rows_add_up, 0, 2);
-    tcase_add_test(t, targets_are_met_head_by_head);
-    tcase_add_test(t, shards_share_the_cells);
-    tcase_add_test(t, calibration_inside_begins_as_one_on_a_trace);
-    suite_add_tcase(s, t);
-    return s;
 }

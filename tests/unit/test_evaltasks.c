@@ -38,7 +38,7 @@ static void decode_plainly(const struct eval_model *m, struct id_list *ids, int6
                            struct buf *text)
 {
     struct lockstep l;
-    int32_t *got = calloc((size_t)most, sizeof *got);
+    OWN(free_at) int32_t *got = calloc((size_t)most, sizeof *got);
     ck_assert_ptr_nonnull(got);
     assert_ok(lockstep_open(&l, (struct llm_model *)(uintptr_t)&m->llm, NULL, 0, ids->n + most,
                             true, DT_F32, 2, NULL, &err),
@@ -56,7 +56,6 @@ static void decode_plainly(const struct eval_model *m, struct id_list *ids, int6
     }
     lockstep_close(&l);
     tokenizer_decode_bytes(m->tok, got, most, text);
-    free(got);
 }
 
 static const char *text_of(const json_t *o, const char *key)
@@ -102,9 +101,9 @@ static int read_predictions(const char *dir, json_t **p, int most)
 static void check_plain(const struct eval_model *m, const char *task, const char *said)
 {
     struct prompt_spec spec;
-    struct prompt p = {0};
-    struct id_list ids = {0};
-    struct buf text = {0};
+    OWN(prompt_free) struct prompt p = {0};
+    OWN(id_list_free) struct id_list ids = {0};
+    OWN(buf_free) struct buf text = {0};
     ck_assert_ptr_nonnull(said);
     assert_ok(prompt_spec_parse(task, m->domain, &spec, &err), &err);
     assert_ok(eval_prompt_make(m, &spec, NULL, NULL, N, 0.5, 0, SEED, &p, &err), &err);
@@ -120,9 +119,6 @@ static void check_plain(const struct eval_model *m, const char *task, const char
     for (int64_t i = 0; i < p.stop.n; i++)
         stops = stops || strncmp(text.data + same, p.stop.items[i], strlen(p.stop.items[i])) == 0;
     ck_assert_msg(stops, "%s: ends before '%s'", task, text.data + same);
-    prompt_free(&p);
-    id_list_free(&ids);
-    buf_free(&text);
 }
 
 /* Records of one cell: those of exact attention and of everything kept have the same grades. */
@@ -148,7 +144,7 @@ static int same_grades(const struct evalcmd_records *r, const struct record *x)
 /* Every method that can keep everything, on these tasks. */
 static void run_tasks(const char *dir, int n, const char *asked)
 {
-    struct buf line = {0};
+    OWN(buf_free) struct buf line = {0};
     buf_printf(&line, "eval --model %s -n %d --depth 0.5 --trials 1 --seed %d -q -o %s%s", MODEL, n,
                SEED, dir, asked);
     for (int i = 0; sim_methods[i]; i++) {
@@ -157,10 +153,9 @@ static void run_tasks(const char *dir, int n, const char *asked)
             buf_printf(&line, " -m %s:%s", m->name, m->tests.full);
     }
     evalcmd_run_ok(buf_str(&line));
-    buf_free(&line);
 }
 
-START_TEST(tasks_are_plain_decoding)
+TEST(tasks_are_plain_decoding)
 {
     static json_t *p[1024];
     struct buf asked = {0};
@@ -202,14 +197,4 @@ START_TEST(tasks_are_plain_decoding)
     records_free(r.r, r.n);
     for (int i = 0; i < n; i++)
         json_decref(p[i]);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("evaltasks");
-    TCase *t = tcase_create("evaltasks");
-    tcase_add_test(t, tasks_are_plain_decoding);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -90,7 +90,7 @@ static void compare(const struct record *x, const struct record *y)
 
 static const char methods[] = "-m spargeattn:theta=-1:tau=0.5:pv=off -m fg-attn";
 
-START_TEST(a_device_gives_what_the_cpu_gives)
+TEST(a_device_gives_what_the_cpu_gives)
 {
     char cpu[4096], dev[4096];
     snprintf(cpu, sizeof cpu, "%s", evalcmd_own_path("cpu"));
@@ -115,7 +115,6 @@ START_TEST(a_device_gives_what_the_cpu_gives)
     records_free(x.r, x.n);
     records_free(y.r, y.n);
 }
-END_TEST
 
 static double metric(const struct record *r, const char *name)
 {
@@ -124,7 +123,7 @@ static double metric(const struct record *r, const char *name)
 
 /* A step is two evaluations of 6 layers of 2 heads. A layer is exact: its heads take what the
  * model's own attention does, 12000 / 12. radial attends exactly in the first step. */
-START_TEST(times_of_a_clip)
+TEST(times_of_a_clip)
 {
     char dir[4096];
     snprintf(dir, sizeof dir, "%s", evalcmd_own_path("times"));
@@ -171,15 +170,4 @@ START_TEST(times_of_a_clip)
     assert_ok(run_eval("cuda", "--samples 5 -m fg-attn", dir), &err);
     ck_assert_int_eq(fake_denoiser_timed, 1);
     samples = 0;
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("evalvideo");
-    TCase *t = tcase_create("evalvideo");
-    tcase_add_test(t, a_device_gives_what_the_cpu_gives);
-    tcase_add_test(t, times_of_a_clip);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -16,37 +16,33 @@ enum { NQ = 700, NK = 733, D = 16 };
 static void whole_head(bool causal, enum precision prec, struct sim_head *h, double *out,
                        double *lse)
 {
-    struct err err = {0};
-    struct attn_ops ops = {0};
+    OWN(attn_release) struct attn_ops ops = {0};
     struct mask full;
-    assert_ok(random_head(5, NQ, NK, D, causal, 1.5, prec, h, &err), &err);
+    MUST(random_head(5, NQ, NK, D, causal, 1.5, prec, h, ERR));
     mask_full(&full, NQ, NK, 0, NQ, causal);
-    assert_ok(attn_prepare(&ops, &h->in.x, prec, &err), &err);
-    assert_ok(attn_rows(&ops, &full, out, lse, &err), &err);
-    attn_release(&ops);
+    MUST(attn_prepare(&ops, &h->in.x, prec, ERR));
+    MUST(attn_rows(&ops, &full, out, lse, ERR));
 }
 
 /* Rows [row0, row1) have the bits of the whole pass. */
 static void same_lse(struct exact *e, int64_t row0, int64_t row1, const double *want)
 {
-    struct err err = {0};
     const double *lse;
-    assert_ok(exact_lse(e, row0, row1, &lse, &err), &err);
+    MUST(exact_lse(e, row0, row1, &lse, ERR));
     ck_assert_mem_eq(lse, want + row0, (size_t)(row1 - row0) * sizeof *lse);
 }
 
 static void same_out(struct exact *e, int64_t row0, int64_t row1, const double *want)
 {
-    struct err err = {0};
     const double *out;
-    assert_ok(exact_out(e, row0, row1, &out, &err), &err);
+    MUST(exact_out(e, row0, row1, &out, ERR));
     ck_assert_mem_eq(out, want + row0 * D, (size_t)(row1 - row0) * D * sizeof *out);
 }
 
-START_TEST(rows_have_the_bits_of_the_whole_head)
+TEST_N(rows_have_the_bits_of_the_whole_head, 4)
 {
-    struct sim_head h;
-    double *out = calloc(NQ * D, sizeof *out), *lse = calloc(NQ, sizeof *lse);
+    OWN(sim_head_free) struct sim_head h;
+    OWN(free_at) double *out = calloc(NQ * D, sizeof *out), *lse = calloc(NQ, sizeof *lse);
     whole_head(_i % 2, _i / 2 ? PREC_F32 : PREC_F64, &h, out, lse);
     same_lse(&h.exact, 690, 700, lse);
     same_lse(&h.exact, 100, 101, lse);
@@ -54,39 +50,30 @@ START_TEST(rows_have_the_bits_of_the_whole_head)
     same_lse(&h.exact, 0, NQ, lse);
     same_out(&h.exact, 0, NQ, out);
     same_out(&h.exact, 600, 600, out);
-    free(out);
-    free(lse);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(probabilities_and_masks_are_those_of_core)
+TEST(probabilities_and_masks_are_those_of_core)
 {
-    struct err err = {0};
-    struct sim_head h;
-    double *out = calloc(NQ * D, sizeof *out), *lse = calloc(NQ, sizeof *lse);
+    OWN(sim_head_free) struct sim_head h;
+    OWN(free_at) double *out = calloc(NQ * D, sizeof *out), *lse = calloc(NQ, sizeof *lse);
     double *p = calloc(3 * NK, sizeof *p), *want = calloc(3 * NK, sizeof *want), one[D], some[1];
     const struct attn_ops *ops;
     struct mask m;
     whole_head(true, PREC_F64, &h, out, lse);
-    assert_ok(exact_probs(&h.exact, 511, 514, p, &err), &err);
-    assert_ok(exact_operands(&h.exact, &ops, &err), &err);
-    assert_ok(attn_probs(ops, 511, 514, lse + 511, want, &err), &err);
+    MUST(exact_probs(&h.exact, 511, 514, p, ERR));
+    MUST(exact_operands(&h.exact, &ops, ERR));
+    MUST(attn_probs(ops, 511, 514, lse + 511, want, ERR));
     ck_assert_mem_eq(p, want, 3 * NK * sizeof *p);
-    assert_ok(exact_scores(&h.exact, 511, 514, 3, NK, p, &err), &err);
-    assert_ok(attn_scores(ops, 511, 514, 3, NK, want, &err), &err);
+    MUST(exact_scores(&h.exact, 511, 514, 3, NK, p, ERR));
+    MUST(attn_scores(ops, 511, 514, 3, NK, want, ERR));
     ck_assert_mem_eq(p, want, 3 * (NK - 3) * sizeof *p);
     mask_full(&m, NQ, NK, 9, 10, true);
-    assert_ok(exact_attend(&h.exact, &m, one, some, &err), &err);
+    MUST(exact_attend(&h.exact, &m, one, some, ERR));
     ck_assert_double_eq_tol(some[0], lse[9], 1e-12);
     ck_assert_double_eq_tol(one[3], out[9 * D + 3], 1e-12);
-    free(out);
-    free(lse);
     free(p);
     free(want);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- who computes --------------------------------------------------------------------------- */
 
@@ -113,31 +100,28 @@ static int numbers(void *self, int64_t row0, int64_t row1, double *out, double *
 
 static void source_head(struct source *s, struct sim_head *h)
 {
-    struct err err = {0};
-    assert_ok(random_head(5, NQ, NK, D, true, 1, PREC_F64, h, &err), &err);
+    MUST(random_head(5, NQ, NK, D, true, 1, PREC_F64, h, ERR));
     *s = (struct source){0};
     exact_dense_from(&h->exact, numbers, s);
 }
 
 static double lse_of(struct sim_head *h, int64_t row)
 {
-    struct err err = {0};
     const double *lse;
-    assert_ok(exact_lse(&h->exact, row, row + 1, &lse, &err), &err);
+    MUST(exact_lse(&h->exact, row, row + 1, &lse, ERR));
     return *lse;
 }
 
 static double out_of(struct sim_head *h, int64_t row)
 {
-    struct err err = {0};
     const double *out;
-    assert_ok(exact_out(&h->exact, row, row + 1, &out, &err), &err);
+    MUST(exact_out(&h->exact, row, row + 1, &out, ERR));
     return out[D - 1];
 }
 
-START_TEST(rows_are_computed_once)
+TEST(rows_are_computed_once)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct source s;
     source_head(&s, &h);
     ck_assert_double_eq(lse_of(&h, 300), 300);
@@ -154,13 +138,11 @@ START_TEST(rows_are_computed_once)
     ck_assert_double_eq(out_of(&h, 400), 400.5);
     ck_assert_double_eq(out_of(&h, 401), 401.5);
     ck_assert_int_eq(s.out_rows, 700);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(expected_outputs_come_in_the_same_pass)
+TEST(expected_outputs_come_in_the_same_pass)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct source s;
     source_head(&s, &h);
     exact_expect_out(&h.exact);
@@ -170,36 +152,30 @@ START_TEST(expected_outputs_come_in_the_same_pass)
     }
     ck_assert_int_eq(s.lse_rows, NQ);
     ck_assert_int_eq(s.out_rows, NQ);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(a_failure_is_reported_and_leaves_nothing)
+TEST(a_failure_is_reported_and_leaves_nothing)
 {
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct source s;
     const double *lse;
     source_head(&s, &h);
     s.fails = true;
-    assert_fails(exact_lse(&h.exact, 0, NQ, &lse, &err), &err, ERR_NOMEM, "no room");
+    FAILS(exact_lse(&h.exact, 0, NQ, &lse, ERR), ERR_NOMEM, "no room");
     s.fails = false;
     ck_assert_double_eq(lse_of(&h, 7), 7);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* A head in another token order asks the one it comes from. */
-START_TEST(a_reordered_head_moves_rows)
+TEST(a_reordered_head_moves_rows)
 {
-    struct err err = {0};
-    struct sim_head h, moved;
+    OWN(sim_head_free) struct sim_head h;
     struct source s = {0};
     struct geometry g = {.t = 4, .h = 6, .w = 5};
-    assert_ok(random_head(5, 120, 120, D, false, 1, PREC_F64, &h, &err), &err);
+    MUST(random_head(5, 120, 120, D, false, 1, PREC_F64, &h, ERR));
     h.in.geom = g;
     exact_dense_from(&h.exact, numbers, &s);
-    assert_ok(sim_head_reorder(&h.in, "time", 0, &moved, &err), &err);
+    HEAD(moved, sim_head_reorder, &h.in, "time", 0);
     ck_assert_int_eq(s.lse_rows, 0);
     for (int64_t i = 0; i < 120; i++) {
         ck_assert_double_eq(out_of(&moved, i), (double)moved.perm[i] + 0.5);
@@ -207,21 +183,4 @@ START_TEST(a_reordered_head_moves_rows)
     }
     ck_assert_int_ne(moved.perm[1], 1);
     ck_assert_int_eq(s.lse_rows, 120);
-    sim_head_free(&moved);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("exact");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, rows_have_the_bits_of_the_whole_head, 0, 4);
-    tcase_add_test(t, probabilities_and_masks_are_those_of_core);
-    tcase_add_test(t, rows_are_computed_once);
-    tcase_add_test(t, expected_outputs_come_in_the_same_pass);
-    tcase_add_test(t, a_failure_is_reported_and_leaves_nothing);
-    tcase_add_test(t, a_reordered_head_moves_rows);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -9,26 +9,27 @@
 
 #define PEER "exec:cmd=" EXEC_PEER " "
 
+/* As commands do: a pipe that broke is an error, not a signal. */
+FIXTURE(interrupt_install, NULL)
+
 static const int64_t lengths[][2] = {{1, 1}, {2, 2}, {63, 63}, {65, 65}, {129, 129}, {70, 300}};
 
-START_TEST(it_conforms)
+TEST(it_conforms)
 {
     static const char *const texts[] = {PEER "window 9", PEER "blocks 16", PEER "everything"};
     for (int k = 0; k < 3; k++)
         for (int n = 0; n < 6; n++)
             for (int causal = 0; causal < 2; causal++) {
-                struct sim_head h;
+                OWN(sim_head_free) struct sim_head h;
                 conform_head(n % DATA_KINDS, lengths[n][0], lengths[n][1], causal, PREC_F64, &h);
                 conform_check(texts[k], &h, conform_data_names[n % DATA_KINDS]);
-                sim_head_free(&h);
             }
 }
-END_TEST
 
 /* The same mask from the program and from the method of lacuna. */
-START_TEST(a_window_is_a_window)
+TEST(a_window_is_a_window)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct conform_result own, theirs;
     conform_head(NORMAL, 300, 300, true, PREC_F64, &h);
     conform_run("streaming:sink=0:window=9", &h.in, NULL, 1, &own);
@@ -46,13 +47,11 @@ START_TEST(a_window_is_a_window)
     ck_assert_double_eq(record_get(&theirs.r, "density_elem"), 1);
     ck_assert_double_eq(record_get(&theirs.r, "pairs_dropped"), 300 * 299 / 2);
     conform_result_free(&theirs);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(the_program_sees_the_arrays)
+TEST(the_program_sees_the_arrays)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     char want[200];
     double sum[3] = {0};
     conform_head(NORMAL, 70, 300, true, PREC_F64, &h);
@@ -64,9 +63,7 @@ START_TEST(the_program_sees_the_arrays)
     }
     snprintf(want, sizeof want, "%.4f %.4f %.4f", sum[0], sum[1], sum[2]);
     assert_skips(PEER "sums", &h.in, want);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- what is wrong -------------------------------------------------------------------------- */
 
@@ -114,7 +111,7 @@ static const struct {
 };
 enum { N_WRONG = sizeof wrong / sizeof *wrong };
 
-START_TEST(wrong_answers)
+TEST_N(wrong_answers, N_WRONG)
 {
     struct err err = {0};
     char text[600];
@@ -124,83 +121,73 @@ START_TEST(wrong_answers)
     ck_assert_msg(strstr(err.msg, wrong[_i].why), "%s: '%s', wanted '%s'", text, err.msg,
                   wrong[_i].why);
 }
-END_TEST
 
 /* A session outlives a failure: the next cell gets a new program. After three the run ends. */
-START_TEST(a_session_starts_the_program_again)
+TEST(a_session_starts_the_program_again)
 {
-    struct err err = {0};
     struct method_run *runs = NULL;
     char text[600];
     int64_t n = 0;
 
     snprintf(text, sizeof text, PEER "flaky %s", test_path("flaky"));
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
-    assert_ok(method_run_open(runs, &err), &err);
-    assert_fails(run_once(text, runs[0].session, &err), &err, ERR_RUN,
-                 "ended with status 3 before its answer was complete; it wrote: out of luck");
+    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
+    MUST(method_run_open(runs, ERR));
+    FAILS(run_once(text, runs[0].session, ERR), ERR_RUN,
+          "ended with status 3 before its answer was complete; it wrote: out of luck");
     for (int k = 0; k < 5; k++)
-        assert_ok(run_once(text, runs[0].session, &err), &err);
+        MUST(run_once(text, runs[0].session, ERR));
     method_runs_free(runs, n);
 }
-END_TEST
 
-START_TEST(failures_in_a_row_end_the_run)
+TEST(failures_in_a_row_end_the_run)
 {
-    struct err err = {0};
     struct method_run *runs = NULL;
     int64_t n = 0;
-    assert_ok(method_runs_parse(test_methods, PEER "garbage", &runs, &n, &err), &err);
-    assert_ok(method_run_open(runs, &err), &err);
+    MUST(method_runs_parse(test_methods, PEER "garbage", &runs, &n, ERR));
+    MUST(method_run_open(runs, ERR));
     for (int k = 0; k < 2; k++)
-        assert_fails(run_once(PEER "garbage", runs[0].session, &err), &err, ERR_INPUT, "answer");
-    assert_fails(run_once(PEER "garbage", runs[0].session, &err), &err, ERR_IO,
-                 "the program failed 3 times in a row");
+        FAILS(run_once(PEER "garbage", runs[0].session, ERR), ERR_INPUT, "answer");
+    FAILS(run_once(PEER "garbage", runs[0].session, ERR), ERR_IO,
+          "the program failed 3 times in a row");
     method_runs_free(runs, n);
 
     /* What the program says itself is no failure of the pipe: it lives on. */
     runs = NULL;
     n = 0;
-    assert_ok(method_runs_parse(test_methods, PEER "error", &runs, &n, &err), &err);
-    assert_ok(method_run_open(runs, &err), &err);
+    MUST(method_runs_parse(test_methods, PEER "error", &runs, &n, ERR));
+    MUST(method_run_open(runs, ERR));
     for (int k = 0; k < 5; k++)
-        assert_fails(run_once(PEER "error", runs[0].session, &err), &err, ERR_RUN, "no GPU");
+        FAILS(run_once(PEER "error", runs[0].session, ERR), ERR_RUN, "no GPU");
     method_runs_free(runs, n);
 }
-END_TEST
 
 /* Bytes behind an answer are found when the next cell is asked. */
-START_TEST(answers_have_an_end)
+TEST(answers_have_an_end)
 {
-    struct err err = {0};
     struct method_run *runs = NULL;
     int64_t n = 0;
-    assert_ok(method_runs_parse(test_methods, PEER "lists-more", &runs, &n, &err), &err);
-    assert_ok(method_run_open(runs, &err), &err);
-    assert_ok(run_once(PEER "lists-more", runs[0].session, &err), &err);
-    assert_fails(run_once(PEER "lists-more", runs[0].session, &err), &err, ERR_RUN,
-                 "wrote more than its last answer");
+    MUST(method_runs_parse(test_methods, PEER "lists-more", &runs, &n, ERR));
+    MUST(method_run_open(runs, ERR));
+    MUST(run_once(PEER "lists-more", runs[0].session, ERR));
+    FAILS(run_once(PEER "lists-more", runs[0].session, ERR), ERR_RUN,
+          "wrote more than its last answer");
     method_runs_free(runs, n);
 }
-END_TEST
 
-START_TEST(commands_are_checked)
+TEST(commands_are_checked)
 {
-    struct err err = {0};
     struct method_run *runs = NULL;
     int64_t n = 0;
     assert_refused("exec", "cmd");
     assert_refused("exec:cmd=", "no command");
     assert_refused("exec:cmd='a b", "a quote is not closed");
     assert_refused("exec:cmd=a:timeout=0", "timeout");
-    assert_ok(method_runs_parse(test_methods, "exec:cmd=./no-such-program", &runs, &n, &err), &err);
-    assert_fails(method_run_open(runs, &err), &err, ERR_USAGE,
-                 "'./no-such-program' does not start");
+    MUST(method_runs_parse(test_methods, "exec:cmd=./no-such-program", &runs, &n, ERR));
+    FAILS(method_run_open(runs, ERR), ERR_USAGE, "'./no-such-program' does not start");
     method_runs_free(runs, n);
 }
-END_TEST
 
-START_TEST(words_of_a_command)
+TEST(words_of_a_command)
 {
     static const struct {
         const char *text, *words[5];
@@ -212,35 +199,14 @@ START_TEST(words_of_a_command)
         {"x'y'\"z\" ''", {"xyz", ""}},
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        struct err err = {0};
-        struct str_list l = {0};
+        OWN(str_list_free) struct str_list l = {0};
         int64_t n = 0;
-        assert_ok(words_split(cases[k].text, &l, &err), &err);
+        MUST(words_split(cases[k].text, &l, ERR));
         while (n < 5 && cases[k].words[n]) {
             ck_assert_int_lt(n, l.n);
             ck_assert_str_eq(l.items[n], cases[k].words[n]);
             n++;
         }
         ck_assert_int_eq(n, l.n);
-        str_list_free(&l);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("exec");
-    interrupt_install(); /* as commands do: a pipe that broke is an error, not a signal */
-    TCase *c = tcase_create("exec");
-    tcase_add_test(c, it_conforms);
-    tcase_add_test(c, a_window_is_a_window);
-    tcase_add_test(c, the_program_sees_the_arrays);
-    tcase_add_loop_test(c, wrong_answers, 0, N_WRONG);
-    tcase_add_test(c, a_session_starts_the_program_again);
-    tcase_add_test(c, failures_in_a_row_end_the_run);
-    tcase_add_test(c, answers_have_an_end);
-    tcase_add_test(c, commands_are_checked);
-    tcase_add_test(c, words_of_a_command);
-    suite_add_tcase(s, c);
-    return s;
 }

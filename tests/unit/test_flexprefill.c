@@ -18,39 +18,37 @@ static struct flex_config config(int64_t n, double gamma, double tau, int64_t mi
 
 /* ---- parts ------------------------------------------------------------------------------ */
 
-START_TEST(counts_are_strict)
+TEST(counts_are_strict)
 {
     const double v[4] = {0.125, 0.5, 0.25, 0.125};
     const double gamma[] = {0.5, 0.7, 0.75, 1};
     const int64_t official[] = {2, 2, 3, 5}, paper[] = {1, 2, 2, 4}, entries[] = {1, 1, 2, 4};
-    struct err err = {0};
     for (int i = 0; i < 4; i++) {
         int64_t count;
         struct block_map map;
         double w[16] = {0};
-        assert_ok(flex_count(v, 4, gamma[i], true, &count, &err), &err);
+        MUST(flex_count(v, 4, gamma[i], true, &count, ERR));
         ck_assert_int_eq(count, official[i]);
-        assert_ok(flex_count(v, 4, gamma[i], false, &count, &err), &err);
+        MUST(flex_count(v, 4, gamma[i], false, &count, ERR));
         ck_assert_int_eq(count, paper[i]);
         /* The entries (3, 0..3) of a 4 x 4 block map; zero entries are sorted behind. */
         memcpy(w + 12, v, sizeof v);
-        assert_ok(block_map_init(&map, 4, 4, 1, true, &err), &err);
-        assert_ok(flex_keep_entries(w, 4, gamma[i], false, &map, &err), &err);
+        MUST(block_map_init(&map, 4, 4, 1, true, ERR));
+        MUST(flex_keep_entries(w, 4, gamma[i], false, &map, ERR));
         int64_t kept = 0;
         for (int j = 0; j < 4; j++)
             kept += block_map_get(&map, 3, j);
         ck_assert_int_eq(kept, entries[i]);
         ck_assert_int_eq(block_map_get(&map, 3, 1), 1);
         block_map_free(&map);
-        assert_ok(block_map_init(&map, 4, 4, 1, true, &err), &err);
-        assert_ok(flex_keep_entries(w, 4, gamma[i], true, &map, &err), &err);
+        MUST(block_map_init(&map, 4, 4, 1, true, ERR));
+        MUST(flex_keep_entries(w, 4, gamma[i], true, &map, ERR));
         ck_assert_int_eq(block_map_count(&map), paper[i]);
         block_map_free(&map);
     }
 }
-END_TEST
 
-START_TEST(js_distance_values)
+TEST(js_distance_values)
 {
     const double half[] = {0.5, 0.5}, quarter[] = {0.25, 0.75}, one[] = {1, 0};
     const double a[] = {0.7, 0.2, 0.1}, b[] = {0.1, 0.2, 0.7};
@@ -63,16 +61,14 @@ START_TEST(js_distance_values)
     const double tiny[] = {1, 1e-50}; /* zero as a float */
     ck_assert(isnan(flex_js(tiny, half, 2, true)));
 }
-END_TEST
 
 /* Mass 1 at one distance: which block diagonal is its bin? */
 static int64_t diagonal_of(int64_t n, int64_t d)
 {
     struct flex_config c = config(n, 0.9, 0, 0);
     struct flex_scores s;
-    struct err err = {0};
     int64_t found = -1;
-    assert_ok(flex_scores_init(&s, &c, 1, &err), &err);
+    MUST(flex_scores_init(&s, &c, 1, ERR));
     s.sla[d] = 1;
     flex_block_sums(&s, &c);
     for (int64_t b = 0; b < s.nb; b++)
@@ -82,7 +78,7 @@ static int64_t diagonal_of(int64_t n, int64_t d)
     return found;
 }
 
-START_TEST(distance_bins_count_from_the_end)
+TEST(distance_bins_count_from_the_end)
 {
     ck_assert_int_eq(diagonal_of(4000, 0), 0);
     ck_assert_int_eq(diagonal_of(4000, 31), 0);
@@ -90,10 +86,9 @@ START_TEST(distance_bins_count_from_the_end)
     ck_assert_int_eq(diagonal_of(4000, FAR), 8);
     ck_assert_int_eq(diagonal_of(4096, FAR), 7);
 }
-END_TEST
 
 /* Share of a slash that its own diagonal holds, over the positions of the slash in its bin. */
-START_TEST(a_diagonal_holds_part_of_its_slash)
+TEST(a_diagonal_holds_part_of_its_slash)
 {
     const struct {
         int64_t n;
@@ -112,16 +107,14 @@ START_TEST(a_diagonal_holds_part_of_its_slash)
                                 1e-12);
     }
 }
-END_TEST
 
 /* ---- heads ------------------------------------------------------------------------------ */
 
 static void build(const struct sim_head *h, const struct flex_config *c, struct flex_plan *p,
                   struct flex_scores *s)
 {
-    struct err err = {0};
-    assert_ok(flex_scores_run(s, c, &h->in, c->block, true, &err), &err);
-    assert_ok(flex_plan_build(p, c, s, &h->in, &err), &err);
+    MUST(flex_scores_run(s, c, &h->in, c->block, true, ERR));
+    MUST(flex_plan_build(p, c, s, &h->in, ERR));
 }
 
 static int64_t row_count(const struct block_map *m, int64_t i)
@@ -130,13 +123,11 @@ static int64_t row_count(const struct block_map *m, int64_t i)
     return block_map_row(m, i, cols);
 }
 
-START_TEST(uniform_rows)
+TEST(uniform_rows)
 {
-    struct sim_head h;
     struct flex_scores s;
     struct flex_plan p;
-    struct err err = {0};
-    assert_ok(random_head(1, 1024, 1024, 16, true, 0, PREC_F64, &h, &err), &err);
+    HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F64);
     struct flex_config c = config(1024, 0.9, 0, 0);
     build(&h, &c, &p, &s);
     for (int j = 0; j < 8; j++) {
@@ -167,9 +158,7 @@ START_TEST(uniform_rows)
     ck_assert_int_eq(row_count(&p.map, 7), 5);
     flex_plan_free(&p);
     flex_scores_free(&s);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Rows with all their mass at distance FAR (on themselves before it), pooled estimate uniform. */
 static double pure_slash_keep(int64_t min_budget, struct flex_plan *p)
@@ -177,10 +166,9 @@ static double pure_slash_keep(int64_t min_budget, struct flex_plan *p)
     enum { N = 4096 };
     struct flex_config c = config(N, 0.9, 0.1, min_budget);
     struct flex_scores s;
-    struct err err = {0};
     double keep = 0;
     static double row[N];
-    assert_ok(flex_scores_init(&s, &c, 1, &err), &err);
+    MUST(flex_scores_init(&s, &c, 1, ERR));
     for (int64_t q = N - 128; q < N; q++) {
         row[q - FAR] = 1.0 / 128;
         token_scores_add(row, q, s.ver, s.sla);
@@ -189,14 +177,14 @@ static double pure_slash_keep(int64_t min_budget, struct flex_plan *p)
     for (int64_t j = 0; j < s.nb; j++)
         s.est[j] = 1.0 / (double)s.nb;
     flex_block_sums(&s, &c);
-    assert_ok(flex_plan_build(p, &c, &s, NULL, &err), &err);
+    MUST(flex_plan_build(p, &c, &s, NULL, ERR));
     for (int64_t q = FAR; q < N; q++)
         keep += block_map_get(&p->map, q / 128, (q - FAR) / 128) / (double)(N - FAR);
     flex_scores_free(&s);
     return keep;
 }
 
-START_TEST(pure_slash_is_the_weak_spot)
+TEST(pure_slash_is_the_weak_spot)
 {
     struct flex_plan p;
     ck_assert_double_eq_tol(pure_slash_keep(0, &p), 0.041158, 1e-6);
@@ -215,7 +203,6 @@ START_TEST(pure_slash_is_the_weak_spot)
     }
     flex_plan_free(&p);
 }
-END_TEST
 
 static void run(const struct sim_head *h, const char *text, double *keep, struct record *r)
 {
@@ -236,12 +223,11 @@ static void check_lists(const struct sim_head *h, const struct golden_row *g, do
                         int64_t min_budget)
 {
     struct flex_config c = config(h->in.x.nk, gamma, 0, min_budget);
-    struct flex_scores s;
-    struct flex_plan p;
-    struct err err = {0};
+    OWN(flex_scores_free) struct flex_scores s;
+    OWN(flex_plan_free) struct flex_plan p;
     build(h, &c, &p, &s);
-    struct block_map want;
-    assert_ok(block_map_init(&want, c.n, c.n, 128, true, &err), &err);
+    OWN(block_map_free) struct block_map want;
+    MUST(block_map_init(&want, c.n, c.n, 128, true, ERR));
     for (int k = 0; g->cols[k] >= 0; k++)
         for (int64_t i = g->cols[k]; i < want.rows; i++)
             block_map_set(&want, i, g->cols[k]);
@@ -251,17 +237,14 @@ static void check_lists(const struct sim_head *h, const struct golden_row *g, do
     for (int64_t i = 0; i < want.rows; i++)
         for (int64_t j = 0; j <= i; j++)
             ck_assert_int_eq(block_map_get(&p.map, i, j), block_map_get(&want, i, j));
-    block_map_free(&want);
-    flex_plan_free(&p);
-    flex_scores_free(&s);
 }
 
 static void check_golden(const struct sim_head *h, const struct golden_row *g)
 {
     char text[160];
-    struct record r;
+    OWN(record_free) struct record r;
     int64_t n = h->in.x.nq;
-    double *keep = calloc((size_t)n, sizeof *keep);
+    OWN(free_at) double *keep = calloc((size_t)n, sizeof *keep);
     snprintf(text, sizeof text, "flexprefill:%s", g->options);
     run(h, text, keep, &r);
     ck_assert_double_eq(record_get(&r, "tokens_columns"), (double)g->t_v);
@@ -276,11 +259,9 @@ static void check_golden(const struct sim_head *h, const struct golden_row *g)
     ck_assert_double_eq_tol(record_get(&r, "js_distance"), n == 4096 ? 0.575836 : 0.568627, 1e-5);
     sort_f64(keep, n);
     ck_assert_double_eq_tol(keep[n / 100], g->p1, 1e-4); /* golden p1 counts from 0 */
-    record_free(&r);
-    free(keep);
 }
 
-START_TEST(golden_trace_4096)
+TEST(golden_trace_4096)
 {
     /* clang-format off */
     const struct golden_row rows[] = {
@@ -298,10 +279,8 @@ START_TEST(golden_trace_4096)
     /* clang-format on */
     const double gamma[] = {0.9, 0.95, 0.9, 0.9};
     const int64_t budget[] = {0, 0, 512, 1024};
-    struct sim_head h;
     struct record r;
-    struct err err = {0};
-    assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_sample, 4096, PREC_F32);
     for (int i = 0; i < 5; i++) {
         check_golden(&h, &rows[i]);
         if (i < 4)
@@ -315,11 +294,9 @@ START_TEST(golden_trace_4096)
     ck_assert_double_eq_tol(record_get(&r, "tokens_columns"), 104, 5);
     ck_assert_double_eq_tol(record_get(&r, "js_distance"), 0.575836, 0.01);
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_trace_4000)
+TEST(golden_trace_4000)
 {
     /* clang-format off */
     const struct golden_row rows[] = {
@@ -333,18 +310,14 @@ START_TEST(golden_trace_4000)
     /* clang-format on */
     const double gamma[] = {0.9, 0.95, 0.9};
     const int64_t budget[] = {0, 0, 512};
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_sample(4000, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_sample, 4000, PREC_F32);
     for (int i = 0; i < 3; i++) {
         check_golden(&h, &rows[i]);
         check_lists(&h, &rows[i], gamma[i], budget[i]);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(paper_selects_the_tokens_themselves)
+TEST(paper_selects_the_tokens_themselves)
 {
     const struct {
         int64_t n;
@@ -352,11 +325,9 @@ START_TEST(paper_selects_the_tokens_themselves)
     } c[] = {{4096, 104, 133, 342, 0.636807, 0.981597, 0.962924},
              {4000, 98, 143, 308, 0.569516, 0.980460, 0}};
     for (int i = 0; i < 2; i++) {
-        struct sim_head h;
-        struct record r;
-        struct err err = {0};
+        OWN(record_free) struct record r;
         double *keep = calloc((size_t)c[i].n, sizeof *keep), sampled = 0;
-        assert_ok(golden_sample(c[i].n, PREC_F32, &h, &err), &err);
+        HEAD(h, golden_sample, c[i].n, PREC_F32);
         run(&h, "flexprefill:profile=paper:gamma=0.9:min_budget=0", keep, &r);
         ck_assert_double_eq(record_get(&r, "columns"), c[i].cols);
         ck_assert_double_eq(record_get(&r, "slashes"), c[i].dists);
@@ -368,20 +339,15 @@ START_TEST(paper_selects_the_tokens_themselves)
         ck_assert_double_ge(sampled, 0.9);
         if (c[i].sampled > 0)
             ck_assert_double_eq_tol(sampled, c[i].sampled, 1e-4);
-        record_free(&r);
         free(keep);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
+TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
 {
-    struct sim_head h;
     struct flex_scores s;
-    struct flex_plan paper, official;
-    struct err err = {0};
-    assert_ok(random_head(2, 1500, 1500, 16, true, 1, PREC_F64, &h, &err), &err);
+    OWN(flex_plan_free) struct flex_plan paper, official;
+    HEAD(h, random_head, 2, 1500, 1500, 16, true, 1, PREC_F64);
     struct flex_config c = config(1500, 0.5, 0.8, 0);
     build(&h, &c, &official, &s);
     flex_scores_free(&s);
@@ -397,24 +363,18 @@ START_TEST(paper_query_aware_keeps_the_crossing_entry_and_the_diagonal)
         for (int64_t j = 1; j < i; j++)
             more += block_map_get(&paper.map, i, j) - block_map_get(&official.map, i, j);
     ck_assert(more == 0 || more == 1);
-    flex_plan_free(&paper);
-    flex_plan_free(&official);
     flex_scores_free(&s);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(frontier_port_on_the_golden_trace)
+TEST(frontier_port_on_the_golden_trace)
 {
-    struct sim_head h;
     struct flex_scores s;
-    struct record r;
-    struct err err = {0};
+    OWN(record_free) struct record r;
     int64_t count;
-    assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_sample, 4096, PREC_F32);
     struct flex_config c = config(4096, 0.65, 0, 512);
-    assert_ok(flex_scores_run(&s, &c, &h.in, 512, false, &err), &err);
-    assert_ok(flex_count(s.ver, 4096, 0.65, true, &count, &err), &err);
+    MUST(flex_scores_run(&s, &c, &h.in, 512, false, ERR));
+    MUST(flex_count(s.ver, 4096, 0.65, true, &count, ERR));
     ck_assert_int_eq(count, 39);
     flex_scores_free(&s);
     run(&h, "flexprefill:profile=frontier", NULL, &r);
@@ -426,10 +386,7 @@ START_TEST(frontier_port_on_the_golden_trace)
     ck_assert_double_eq_tol(1 - record_get(&r, "density_native"), 0.619226, 1e-6);
     ck_assert_double_eq_tol(1 - record_get(&r, "density_exec"), 0.619226, 1e-6);
     ck_assert_double_lt(record_get(&r, "density_elem"), record_get(&r, "density_exec"));
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Values of 8 bits, exact in bf16. */
 static float *eight_bits(uint32_t salt, int64_t n)
@@ -456,7 +413,7 @@ static uint32_t checksum(const float *x, int64_t n)
  * pooled keys are summed in bf16 in the order of the kernel's threads (34, 37, 31, 30 %
  * of them differ from a mean that is rounded once), pooled queries are scaled and rounded, and so
  * are pooled scores. Ragged and whole last blocks. */
-START_TEST(bf16_pools_are_those_of_the_kernel)
+TEST_N(bf16_pools_are_those_of_the_kernel, 4)
 {
     static const struct {
         int64_t n, block;
@@ -467,18 +424,17 @@ START_TEST(bf16_pools_are_those_of_the_kernel)
              {1024, 128, 128, 4214735928u, 3979947359u, 0.115826335, 0.139713229},
              {700, 64, 32, 1012219420u, 987349882u, 0.069224934, 0.068151701},
              {500, 32, 16, 552168857u, 567036233u, 0.040456458, 0.077981864}};
-    struct err err = {0};
     int64_t n = c[_i].n;
     int d = c[_i].d;
-    float *q = eight_bits(77777, n * d), *k = eight_bits(0, n * d);
+    OWN(free_at) float *q = eight_bits(77777, n * d), *k = eight_bits(0, n * d);
     struct head_in in = {
         .x = {.nq = n, .nk = n, .d = d, .q = q, .k = k, .scale = 1 / sqrt(d), .causal = true}};
     struct flex_config f = config(n, 0.9, 0.1, 0);
-    struct flex_scores s;
+    OWN(flex_scores_free) struct flex_scores s;
     f.block = c[_i].block;
     f.scale = in.x.scale;
     f.bf16 = true;
-    assert_ok(flex_scores_run(&s, &f, &in, f.block, true, &err), &err);
+    MUST(flex_scores_run(&s, &f, &in, f.block, true, ERR));
     ck_assert_uint_eq(checksum(s.kbar, s.nb * d), c[_i].kbar);
     for (int64_t i = 0; i < s.nb; i++)
         flex_pool_query(&f, &in, i, s.qbar + i * d);
@@ -489,13 +445,9 @@ START_TEST(bf16_pools_are_those_of_the_kernel)
     ck_assert_double_eq(flex_pooled_score(&f, a, b, 2), 256);
     f.bf16 = false;
     ck_assert_double_eq(flex_pooled_score(&f, a, b, 2), 257 * f.scale);
-    flex_scores_free(&s);
-    free(q);
-    free(k);
 }
-END_TEST
 
-START_TEST(short_prompts_stay_dense)
+TEST(short_prompts_stay_dense)
 {
     const struct {
         int64_t n;
@@ -508,37 +460,29 @@ START_TEST(short_prompts_stay_dense)
              {64, "flexprefill:block=32:min_budget=0", true},
              {65, "flexprefill:block=32:min_budget=0", false}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        struct sim_head h;
-        struct record r;
-        struct err err = {0};
-        assert_ok(random_head(3, c[i].n, c[i].n, 16, true, 1, PREC_F32, &h, &err), &err);
+        OWN(record_free) struct record r;
+        HEAD(h, random_head, 3, c[i].n, c[i].n, 16, true, 1, PREC_F32);
         run(&h, c[i].text, NULL, &r);
         ck_assert_int_eq(strstr(buf_str(&r.notes), "pattern=dense") != NULL, c[i].dense);
         if (c[i].dense)
             ck_assert_double_eq(record_get(&r, "density_native"), 1);
         ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
-        record_free(&r);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(budgets_are_monotone)
+TEST(budgets_are_monotone)
 {
-    struct sim_head h;
     struct flex_scores s;
-    struct err err = {0};
     int64_t last_v = 0, last_s = 0;
     struct flex_plan last = {0};
-    assert_ok(golden_sample(2500, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_sample, 2500, PREC_F32);
     for (double g = 0.5; g < 1; g += 0.07) {
-        struct flex_plan p;
+        OWN(flex_plan_free) struct flex_plan p;
         struct flex_config c = config(2500, g, 0, 0);
         build(&h, &c, &p, &s);
         ck_assert(p.t_v >= last_v && p.t_s >= last_s);
         last_v = p.t_v;
         last_s = p.t_s;
-        flex_plan_free(&p);
         flex_scores_free(&s);
     }
     for (int64_t budget = 0; budget <= 2048; budget += 256) {
@@ -553,44 +497,33 @@ START_TEST(budgets_are_monotone)
         flex_scores_free(&s);
     }
     flex_plan_free(&last);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(gamma_1_is_dense_in_every_profile)
+TEST(gamma_1_is_dense_in_every_profile)
 {
     const char *text[] = {"flexprefill:gamma=1:tau=0:min_budget=0",
                           "flexprefill:gamma=1:tau=0.83:min_budget=0",
                           "flexprefill:gamma=1:tau=0:min_budget=0:profile=paper",
                           "flexprefill:gamma=1:tau=0.83:min_budget=0:profile=paper",
                           "flexprefill:gamma=1:profile=frontier"};
-    struct sim_head h;
-    struct flex_plan p;
-    struct flex_scores s;
-    struct err err = {0};
-    assert_ok(random_head(4, 1000, 1000, 16, true, 1, PREC_F32, &h, &err), &err);
+    OWN(flex_plan_free) struct flex_plan p;
+    OWN(flex_scores_free) struct flex_scores s;
+    HEAD(h, random_head, 4, 1000, 1000, 16, true, 1, PREC_F32);
     for (int i = 0; i < 5; i++) {
-        struct record r;
+        OWN(record_free) struct record r;
         run(&h, text[i], NULL, &r);
         ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-        record_free(&r);
     }
     struct flex_config c = config(1000, 1, 0, 0);
     build(&h, &c, &p, &s);
     ck_assert_int_eq(p.t_v, 1001);
     ck_assert_int_eq(p.k_v, 8);
-    flex_plan_free(&p);
-    flex_scores_free(&s);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(max_budget_limits_both_lists)
+TEST(max_budget_limits_both_lists)
 {
-    struct sim_head h;
     struct record r;
-    struct err err = {0};
-    assert_ok(golden_sample(2500, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_sample, 2500, PREC_F32);
     run(&h, "flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300", NULL, &r);
     ck_assert_double_eq(record_get(&r, "columns"), 3);
     ck_assert_double_eq(record_get(&r, "slashes"), 3);
@@ -598,44 +531,12 @@ START_TEST(max_budget_limits_both_lists)
     run(&h, "flexprefill:gamma=0.999:tau=0:min_budget=0:max_budget=300:profile=paper", NULL, &r);
     ck_assert_double_eq(record_get(&r, "columns"), 300);
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(parts_of_a_prompt_are_skipped)
+TEST(parts_of_a_prompt_are_skipped)
 {
     for (int causal = 0; causal < 2; causal++) {
-        struct sim_head h;
-        struct err err = {0};
-        assert_ok(random_head(6, 40, 64, 16, causal, 1, PREC_F32, &h, &err), &err);
+        HEAD(h, random_head, 6, 40, 64, 16, causal, 1, PREC_F32);
         assert_skips("flexprefill", &h.in, "whole prompts only: 40 queries, 64 keys");
-        sim_head_free(&h);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("flexprefill");
-    TCase *t = tcase_create("parts"), *w = tcase_create("heads");
-    tcase_add_test(t, counts_are_strict);
-    tcase_add_test(t, js_distance_values);
-    tcase_add_test(t, distance_bins_count_from_the_end);
-    tcase_add_test(t, a_diagonal_holds_part_of_its_slash);
-    tcase_add_test(w, uniform_rows);
-    tcase_add_test(w, pure_slash_is_the_weak_spot);
-    tcase_add_test(w, golden_trace_4096);
-    tcase_add_test(w, golden_trace_4000);
-    tcase_add_test(w, paper_selects_the_tokens_themselves);
-    tcase_add_test(w, paper_query_aware_keeps_the_crossing_entry_and_the_diagonal);
-    tcase_add_test(w, frontier_port_on_the_golden_trace);
-    tcase_add_loop_test(w, bf16_pools_are_those_of_the_kernel, 0, 4);
-    tcase_add_test(w, short_prompts_stay_dense);
-    tcase_add_test(w, budgets_are_monotone);
-    tcase_add_test(w, gamma_1_is_dense_in_every_profile);
-    tcase_add_test(w, max_budget_limits_both_lists);
-    tcase_add_test(w, parts_of_a_prompt_are_skipped);
-    suite_add_tcase(s, t);
-    suite_add_tcase(s, w);
-    return s;
 }

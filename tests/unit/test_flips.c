@@ -38,6 +38,7 @@ static void begin(void)
     snprintf(dir, sizeof dir, "%s/flips-%d-%d", test_tmpdir(), (int)getpid(), number++);
     assert_ok(make_dirs(dir, &e), &e);
 }
+FIXTURE(begin, NULL)
 
 static void write_plain(const void *data, size_t len)
 {
@@ -57,7 +58,7 @@ static void write_byte(size_t at, char byte)
 
 static void flip_all(read_fn *read, bool torn_allowed, struct counts *n)
 {
-    struct buf file = {0}, want = {0}, got = {0};
+    OWN(buf_free) struct buf file = {0}, want = {0}, got = {0};
     assert_ok(buf_read_file(&file, path, 1 << 20, &e), &e);
     assert_ok(read(&want, &e), &e);
     write_plain(file.data, file.len);
@@ -81,9 +82,6 @@ static void flip_all(read_fn *read, bool torn_allowed, struct counts *n)
             write_plain(file.data, file.len);
         write_byte(i / 8, file.data[i / 8]);
     }
-    buf_free(&file);
-    buf_free(&want);
-    buf_free(&got);
 }
 
 static void report(const char *what, const struct counts *n)
@@ -109,10 +107,10 @@ static int read_records(struct buf *text, struct err *err)
 
 static void write_records(void)
 {
-    struct record_file *f = NULL;
+    OWN(record_file_close) struct record_file *f = NULL;
     assert_ok(record_file_open(path, &f, &e), &e);
     for (int i = 0; i < 3; i++) {
-        struct record r;
+        OWN(record_free) struct record r;
         record_init(&r);
         snprintf(r.trace, sizeof r.trace, "xxh3:00112233445566778899aabbccddee0%d", i);
         record_text(&r, &r.model, "toy");
@@ -128,12 +126,10 @@ static void write_records(void)
         assert_ok(record_metric(&r, "err_l1_rel", i ? INFINITY : 1.0 / 3, &e), &e);
         record_note(&r, "a=%d", i);
         assert_ok(record_file_append(f, &r, &e), &e);
-        record_free(&r);
     }
-    record_file_close(&f);
 }
 
-START_TEST(no_flipped_bit_of_records_is_used)
+TEST(no_flipped_bit_of_records_is_used)
 {
     struct counts n = {0};
     snprintf(path, sizeof path, "%s/records.jsonl", dir);
@@ -142,7 +138,6 @@ START_TEST(no_flipped_bit_of_records_is_used)
     report("records", &n);
     ck_assert_int_eq(n.torn, 8);
 }
-END_TEST
 
 /* ---- calibration ---------------------------------------------------------------------------- */
 
@@ -156,7 +151,7 @@ static int read_calibration(struct buf *text, struct err *err)
     int rc = method_runs_parse(sim_methods, spec, &runs, &n, err);
     jw_init(&w, text, 0);
     for (int head = 0; !rc && head < 3; head++) {
-        void *params = NULL;
+        OWN(free_at) void *params = NULL;
         rc = method_params_for_head(&runs[0], 0, head, 1000, &params, err);
         if (rc)
             break;
@@ -165,24 +160,22 @@ static int read_calibration(struct buf *text, struct err *err)
         opt_json(runs[0].method->params.table, params, &w);
         jw_obj_end(&w);
         opt_free(runs[0].method->params.table, params);
-        free(params);
     }
     if (!rc) {
-        struct record r;
+        OWN(record_free) struct record r;
         record_init(&r);
         rc = method_calib_note(&runs[0], "xxh3:1", &r, err);
         rc = rc ? rc : method_calib_fits(&runs[0], "toy", "none", err);
         buf_puts(text, buf_str(&r.notes));
-        record_free(&r);
     }
     method_runs_free(runs, n);
     return rc;
 }
 
-START_TEST(no_flipped_bit_of_a_calibration_is_used)
+TEST(no_flipped_bit_of_a_calibration_is_used)
 {
     struct counts n = {0};
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     buf_puts(&b, "{\n  \"method\": \"sale\",\n  \"model\": \"toy\",\n  \"permute\": \"none\",\n"
                  "  \"params\": {\n    \"bits\": 8\n  },\n  \"traces\": [\n    {\n"
                  "      \"path\": \"t.h5\",\n      \"id\": \"xxh3:1\"\n    }\n  ],\n"
@@ -195,9 +188,7 @@ START_TEST(no_flipped_bit_of_a_calibration_is_used)
     write_plain(b.data, b.len);
     flip_all(read_calibration, false, &n);
     report("calibration", &n);
-    buf_free(&b);
 }
-END_TEST
 
 /* ---- manifest ------------------------------------------------------------------------------- */
 
@@ -221,7 +212,7 @@ static int read_manifest(struct buf *text, struct err *err)
     return 0;
 }
 
-START_TEST(no_flipped_bit_of_a_manifest_is_used)
+TEST(no_flipped_bit_of_a_manifest_is_used)
 {
     struct counts n = {0};
     struct manifest *m = NULL;
@@ -231,17 +222,4 @@ START_TEST(no_flipped_bit_of_a_manifest_is_used)
     assert_ok(manifest_finish(&m, "ok", &e), &e);
     flip_all(read_manifest, false, &n);
     report("manifest", &n);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("flips");
-    TCase *c = tcase_create("flips");
-    tcase_add_checked_fixture(c, begin, NULL);
-    tcase_add_test(c, no_flipped_bit_of_records_is_used);
-    tcase_add_test(c, no_flipped_bit_of_a_calibration_is_used);
-    tcase_add_test(c, no_flipped_bit_of_a_manifest_is_used);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -9,22 +9,20 @@
 
 static struct err err;
 
-START_TEST(sample_trace_has_its_known_first_values)
+TEST(sample_trace_has_its_known_first_values)
 {
     static const float q0[] = {-6.4375f, 3.4375f, -6.8125f}, q3000[] = {1.8125f, 9.3125f, -5.9375f},
                        k0[] = {-0.9375f, 0.6875f, -0.5625f};
-    struct sim_head h = {0};
+    OWN(sim_head_free) struct sim_head h = {0};
     assert_ok(golden_sample(3001, PREC_F32, &h, &err), &err);
     ck_assert(!memcmp(h.q, q0, sizeof q0));
     ck_assert(!memcmp(h.q + 3000 * 64, q3000, sizeof q3000));
     ck_assert(!memcmp(h.k, k0, sizeof k0));
     ck_assert(h.in.x.causal && h.in.x.scale == 0.125);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Row 0 of a causal head sees only itself: its output is v[0]. */
-START_TEST(code_lm_heads_use_the_right_key_and_value_head)
+TEST(code_lm_heads_use_the_right_key_and_value_head)
 {
     struct sim_head h[2] = {0};
     assert_ok(golden_code_lm(5, 0, PREC_F64, &h[0], &err), &err);
@@ -40,9 +38,8 @@ START_TEST(code_lm_heads_use_the_right_key_and_value_head)
     sim_head_free(&h[1]);
     assert_fails(golden_code_lm(2, 0, PREC_F64, &h[0], &err), &err, ERR_RUN, "no layer 2");
 }
-END_TEST
 
-START_TEST(video_heads_fill_their_grid)
+TEST(video_heads_fill_their_grid)
 {
     struct sim_head h = {0};
     assert_ok(golden_video(3, 5, 1, PREC_F32, &h, &err), &err);
@@ -54,11 +51,10 @@ START_TEST(video_heads_fill_their_grid)
     sim_head_free(&h);
     assert_fails(golden_video(1, 5, 1, PREC_F32, &h, &err), &err, ERR_RUN, "no step 1");
 }
-END_TEST
 
-START_TEST(random_heads_depend_on_the_seed_alone)
+TEST(random_heads_depend_on_the_seed_alone)
 {
-    struct sim_head a = {0}, b = {0}, c = {0};
+    OWN(sim_head_free) struct sim_head a = {0}, b = {0}, c = {0};
     assert_ok(random_head(1, 65, 130, 16, true, 2.0, PREC_F64, &a, &err), &err);
     assert_ok(random_head(1, 65, 130, 16, true, 2.0, PREC_F64, &b, &err), &err);
     assert_ok(random_head(2, 65, 130, 16, true, 2.0, PREC_F64, &c, &err), &err);
@@ -68,20 +64,4 @@ START_TEST(random_heads_depend_on_the_seed_alone)
     for (int i = 0; i < 130 * 16; i++)
         sum += (double)a.k[i] * a.k[i];
     ck_assert_double_eq_tol(sqrt(sum / (130 * 16)), 2.0, 0.15);
-    sim_head_free(&a);
-    sim_head_free(&b);
-    sim_head_free(&c);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("golden");
-    TCase *c = tcase_create("golden");
-    tcase_add_test(c, sample_trace_has_its_known_first_values);
-    tcase_add_test(c, code_lm_heads_use_the_right_key_and_value_head);
-    tcase_add_test(c, video_heads_fill_their_grid);
-    tcase_add_test(c, random_heads_depend_on_the_seed_alone);
-    suite_add_tcase(s, c);
-    return s;
 }

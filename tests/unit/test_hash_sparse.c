@@ -8,8 +8,7 @@
 static void head_of(const float *q, const float *k, int64_t nq, int64_t nk, int d, bool causal,
                     struct sim_head *h)
 {
-    struct err err = {0};
-    float *v = malloc((size_t)(nk * d) * sizeof *v);
+    OWN(free_at) float *v = malloc((size_t)(nk * d) * sizeof *v);
     for (int64_t i = 0; i < nk * d; i++)
         v[i] = 1;
     struct head_in in = {.x = {.nq = nq,
@@ -27,8 +26,7 @@ static void head_of(const float *q, const float *k, int64_t nq, int64_t nk, int 
                          .n_layers = 1,
                          .timestep = NAN,
                          .branch = "main"};
-    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
-    free(v);
+    MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
 /* Four buckets in the plane: along +x, +y, -x, -y. */
@@ -47,14 +45,14 @@ static void plane(const int *buckets, int64_t n, float *x)
 /* ---- buckets -------------------------------------------------------------------------------- */
 
 /* A vector between two directions goes to the first, the zero vector to bucket 0. */
-START_TEST(buckets_by_hand)
+TEST(buckets_by_hand)
 {
     static const float x[7][2] = {{1, 0}, {0, 1}, {-1, 0}, {0, -1}, {1, 1}, {-1, -1}, {0, 0}};
     static const int want[7] = {0, 1, 2, 3, 0, 2, 0};
     static const int all[4] = {0, 1, 2, 3};
     float k[4][2];
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     uint8_t bits[7 * 4] = {0};
     plane(all, 4, k[0]);
     head_of(x[0], k[0], 7, 4, 2, false, &h);
@@ -66,16 +64,13 @@ START_TEST(buckets_by_hand)
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "buckets_q=3 1 2 1;buckets_k=1 1 1 1"));
     ck_assert_double_eq(record_get(&r, "bucket_most_q"), 3);
     ck_assert_double_eq(record_get(&r, "bucket_most_k"), 1);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- pairs ---------------------------------------------------------------------------------- */
 
 static void assert_rows(const char *text, const struct head_in *in, const char *const *rows)
 {
-    struct record r;
+    OWN(record_free) struct record r;
     int64_t kept = 0, empty = 0;
     uint8_t bits[6 * 6] = {0};
     run_text_carry(text, in, NULL, 1, sink_bits, bits, &r);
@@ -92,10 +87,9 @@ static void assert_rows(const char *text, const struct head_in *in, const char *
     }
     ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)kept);
     ck_assert_double_eq(record_get(&r, "rows_empty"), (double)empty);
-    record_free(&r);
 }
 
-START_TEST(pairs_by_hand)
+TEST(pairs_by_hand)
 {
     static const int q_buckets[] = {0, 1, 0, 1, 0, 0}, k_buckets[] = {0, 0, 1, 1, 0, 1};
     static const char *const loose[] = {"1.....", "......", "11....", "..11..", "11..1.", "11..1."};
@@ -115,14 +109,13 @@ START_TEST(pairs_by_hand)
     assert_rows("hash-sparse:buckets=4:proj_dir=axes:strict=1", &h.in, all);
     sim_head_free(&h);
 }
-END_TEST
 
 /* The last query sees the last key: two queries after four keys of bucket 0 each. */
-START_TEST(queries_count_from_the_end)
+TEST(queries_count_from_the_end)
 {
     static const int same[4] = {0};
     float q[2][2], k[4][2];
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     plane(same, 2, q[0]);
     plane(same, 4, k[0]);
@@ -133,64 +126,53 @@ START_TEST(queries_count_from_the_end)
     run_text("hash-sparse:buckets=4:proj_dir=axes:strict=1", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 5);
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- tiles ---------------------------------------------------------------------------------- */
 
 /* 1024 tokens in four equal buckets, interleaved or one after the other: two tiles of 128 each, of
  * which the first one's queries do not see the second one's keys. */
-START_TEST(tiles_of_the_sorted_order)
+TEST(tiles_of_the_sorted_order)
 {
     enum { N = 1024 };
     static float x[N][2];
     for (int blocks = 0; blocks < 2; blocks++)
         for (int causal = 0; causal < 2; causal++) {
-            struct sim_head h;
-            struct record r;
+            OWN(sim_head_free) struct sim_head h;
             for (int i = 0; i < N; i++)
                 put_bucket(blocks ? i / 256 : i % 4, x[i]);
             head_of(x[0], x[0], N, N, 2, causal, &h);
-            run_text("hash-sparse:buckets=4:proj_dir=axes", &h.in, &r);
+            RUN(r, "hash-sparse:buckets=4:proj_dir=axes", &h.in);
             ck_assert_double_eq(record_get(&r, "pairs_exec"), (causal ? 12 : 16) * 128.0 * 128.0);
             ck_assert_double_eq(record_get(&r, "pairs_kept"), causal ? 131584 : 4 * 256.0 * 256.0);
             ck_assert_double_eq_tol(record_get(&r, "density_exec"),
                                     record_get(&r, "pairs_exec") / record_get(&r, "pairs_allowed"),
                                     1e-15);
-            record_free(&r);
-            sim_head_free(&h);
         }
 }
-END_TEST
 
 /* Two buckets of 64 tokens share the one tile: whoever is in it is multiplied. */
-START_TEST(a_tile_of_several_buckets_meets_the_tiles_of_all)
+TEST(a_tile_of_several_buckets_meets_the_tiles_of_all)
 {
     enum { N = 128 };
     static float x[N][2];
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
     for (int i = 0; i < N; i++)
         put_bucket(i % 2, x[i]);
     head_of(x[0], x[0], N, N, 2, true, &h);
-    run_text("hash-sparse:buckets=4:proj_dir=axes", &h.in, &r);
+    RUN(r, "hash-sparse:buckets=4:proj_dir=axes", &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 128.0 * 128.0);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 2 * 64 * 65 / 2);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- keys of unit length -------------------------------------------------------------------- */
 
 /* Keys (2, 0) and (6, 0), values 1 and 3, query (1, 0): scores 2 and 6, or with unit keys twice 1.
  */
-START_TEST(unit_keys_change_weights_and_no_bucket)
+TEST(unit_keys_change_weights_and_no_bucket)
 {
     static const float q[2] = {1, 0}, k[4] = {2, 0, 6, 0}, v[2] = {1, 3};
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     double out[2], e = exp(4.0);
     struct head_in in = {
@@ -201,7 +183,7 @@ START_TEST(unit_keys_change_weights_and_no_bucket)
         .n_layers = 1,
         .timestep = NAN,
         .branch = "main"};
-    assert_ok(head_init(&h, &in, PREC_F64, &err), &err);
+    MUST(head_init(&h, &in, PREC_F64, ERR));
     out[0] = (1 + 3 * e) / (1 + e);
     out[1] = 2;
     for (int unit = 0; unit < 2; unit++) {
@@ -212,9 +194,7 @@ START_TEST(unit_keys_change_weights_and_no_bucket)
         ck_assert_double_eq_tol(record_get(&r, "err_max"), fabs(out[unit] - out[0]), 1e-6);
         record_free(&r);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- random directions ---------------------------------------------------------------------- */
 
@@ -231,21 +211,17 @@ static double pairs_with(const char *text, struct sim_head *h, uint64_t seed, in
     return pairs;
 }
 
-START_TEST(directions_belong_to_seed_head_and_call)
+TEST(directions_belong_to_seed_head_and_call)
 {
     const char *text = "hash-sparse:buckets=8", *axes = "hash-sparse:buckets=8:proj_dir=axes";
-    struct err err = {0};
-    struct sim_head h;
-    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     double one = pairs_with(text, &h, 1, 0, 0);
     ck_assert_double_eq(pairs_with(text, &h, 1, 0, 0), one);
     ck_assert_double_ne(pairs_with(text, &h, 2, 0, 0), one);
     ck_assert_double_ne(pairs_with(text, &h, 1, 1, 0), one);
     ck_assert_double_ne(pairs_with(text, &h, 1, 0, 1), one);
     ck_assert_double_eq(pairs_with(axes, &h, 2, 1, 1), pairs_with(axes, &h, 1, 0, 0));
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- real data ------------------------------------------------------------------------------ */
 
@@ -261,13 +237,10 @@ static const struct {
     {7, "hash-sparse:proj_dir=axes:buckets=8:strict=1", 36236, -1, NAN, NAN},
 };
 
-START_TEST(masks_of_the_language_model)
+TEST_N(masks_of_the_language_model, 4)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(golden_code_lm(5, code[_i].head, PREC_F64, &h, &err), &err);
-    run_text(code[_i].text, &h.in, &r);
+    HEAD(h, golden_code_lm, 5, code[_i].head, PREC_F64);
+    RUN(r, code[_i].text, &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), code[_i].pairs);
     if (code[_i].empty >= 0)
         ck_assert_double_eq(record_get(&r, "rows_empty"), code[_i].empty);
@@ -276,10 +249,7 @@ START_TEST(masks_of_the_language_model)
         ck_assert_double_eq_tol(record_get(&r, "cra_mean"), code[_i].mean, 5e-7);
         ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "buckets_q=57 80 88 155 63 87 90 150;"));
     }
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 static const struct {
     const char *text, *buckets;
@@ -292,53 +262,25 @@ static const struct {
      0.0244328},
 };
 
-START_TEST(masks_of_the_video_model)
+TEST_N(masks_of_the_video_model, 2)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
-    run_text(video[_i].text, &h.in, &r);
+    HEAD(h, golden_video, 3, 5, 0, PREC_F64);
+    RUN(r, video[_i].text, &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].pairs);
     ck_assert_double_eq_tol(record_get(&r, "cra_min") / video[_i].min, 1, 5e-3);
     ck_assert_double_eq_tol(record_get(&r, "cra_p5") / video[_i].p5, 1, 2e-3);
     ck_assert_double_eq_tol(record_get(&r, "cra_p50") / video[_i].p50, 1, 5e-6);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean") / video[_i].mean, 1, 5e-6);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), video[_i].buckets));
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bad_parameters)
+TEST(bad_parameters)
 {
-    struct err err = {0};
-    struct sim_head h;
     assert_refused("hash-sparse:buckets=7", "buckets=7: expected an even number, such as 8");
     assert_refused("hash-sparse:buckets=0", "buckets");
     assert_refused("hash-sparse:buckets=130", "buckets");
-    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     h.in.x.d = 2;
     assert_skips("hash-sparse:buckets=6:proj_dir=axes", &h.in,
                  "proj_dir=axes has no 3 unit vectors in a head of dimension 2");
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("hash_sparse");
-    TCase *c = tcase_create("hash_sparse");
-    tcase_add_test(c, buckets_by_hand);
-    tcase_add_test(c, pairs_by_hand);
-    tcase_add_test(c, queries_count_from_the_end);
-    tcase_add_test(c, tiles_of_the_sorted_order);
-    tcase_add_test(c, a_tile_of_several_buckets_meets_the_tiles_of_all);
-    tcase_add_test(c, unit_keys_change_weights_and_no_bucket);
-    tcase_add_test(c, directions_belong_to_seed_head_and_call);
-    tcase_add_loop_test(c, masks_of_the_language_model, 0, 4);
-    tcase_add_loop_test(c, masks_of_the_video_model, 0, 2);
-    tcase_add_test(c, bad_parameters);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -8,7 +8,7 @@
 #include "core/intmath.h"
 #include "sim/methods/hyperattention/hyperplan.h"
 
-START_TEST(ranks_of_bins)
+TEST(ranks_of_bins)
 {
     static const uint32_t official[] = {0, 1, 3, 2, 6, 7, 5, 4, 12, 13, 15, 14, 10, 11, 9, 8};
     static const uint32_t inverse[] = {0, 1, 3, 2, 7, 6, 4, 5, 15, 14, 12, 13, 8, 9, 11, 10};
@@ -30,9 +30,8 @@ START_TEST(ranks_of_bins)
         ck_assert_int_eq(bits[4], inv ? 0 : 1);
     }
 }
-END_TEST
 
-START_TEST(merging)
+TEST(merging)
 {
     double t, lse;
     hyper_merge(0, log(3), &t, &lse);
@@ -45,14 +44,12 @@ START_TEST(merging)
     hyper_merge(5, -INFINITY, &t, &lse);
     ck_assert(t == 1 && lse == 5);
 }
-END_TEST
 
 /* ---- counts --------------------------------------------------------------------------------- */
 
 /* A head of n zero vectors. */
 static double exec_of(const char *text, int64_t n, bool causal)
 {
-    struct err err = {0};
     struct method_run *runs = NULL;
     struct method_ctx ctx = {.seed = 1};
     struct record r;
@@ -62,8 +59,8 @@ static double exec_of(const char *text, int64_t n, bool causal)
     struct head_in in = one_head(zero, zero, zero, n, n, 1, causal);
 
     record_init(&r);
-    assert_ok(method_runs_parse(test_methods, text, &runs, &count, &err), &err);
-    assert_ok(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, &err), &err);
+    MUST(method_runs_parse(test_methods, text, &runs, &count, ERR));
+    MUST(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, ERR));
     struct hyper_plan *plan = state; /* the state begins with it */
     double pairs = plan->at.pairs;
     method_release(runs[0].method, state);
@@ -73,7 +70,7 @@ static double exec_of(const char *text, int64_t n, bool causal)
     return pairs;
 }
 
-START_TEST(pairs_that_are_multiplied)
+TEST(pairs_that_are_multiplied)
 {
     static const struct {
         int64_t n;
@@ -90,7 +87,6 @@ START_TEST(pairs_that_are_multiplied)
     for (int k = 0; k < 5; k++)
         ck_assert_double_eq(exec_of("hyperattention", other[k].n, false), other[k].pairs);
 }
-END_TEST
 
 /* The cut of [lo, hi), counted by hand: every pair of a query and a key up to it is in one exact
  * range or one hashed square. */
@@ -108,12 +104,11 @@ static void mark(const struct own_hashed *r, int64_t lo, int64_t hi, int64_t n, 
 static void assert_cut(int64_t n, int64_t min_len)
 {
     struct own_hashed r = {.block = 8, .samples = 3, .min_len = min_len};
-    struct own_squares s;
-    struct err err = {0};
-    uint8_t *hashed = calloc((size_t)(n * n), 1);
+    OWN(own_squares_free) struct own_squares s;
+    OWN(free_at) uint8_t *hashed = calloc((size_t)(n * n), 1);
     int64_t at = 0;
     mark(&r, 0, n, n, hashed);
-    assert_ok(own_squares_make(&r, n, n, true, &s, &err), &err);
+    MUST(own_squares_make(&r, n, n, true, &s, ERR));
     ck_assert_int_eq(s.n_hashed > 0, own_squares_any(&r, n, true));
     for (int64_t i = 0; i < n; i++) {
         struct own_walk w = {0, n, 1};
@@ -131,41 +126,34 @@ static void assert_cut(int64_t n, int64_t min_len)
         ck_assert(s.exact[at].lo == w.lo && s.exact[at].hi == w.hi);
     }
     ck_assert_int_eq(at, s.n_exact - 1);
-    own_squares_free(&s);
-    free(hashed);
 }
 
-START_TEST(squares_and_ranges_of_causal_heads)
+TEST(squares_and_ranges_of_causal_heads)
 {
     static const int64_t min_len[] = {0, 1, 2, 3, 10, 32, 33, 65, 200};
     for (int64_t n = 1; n < 140; n += 1 + n / 9)
         for (size_t k = 0; k < sizeof min_len / sizeof *min_len; k++)
             assert_cut(n, min_len[k]);
 }
-END_TEST
 
-START_TEST(one_block_is_dense)
+TEST(one_block_is_dense)
 {
     for (int causal = 0; causal < 2; causal++) {
-        struct sim_head h;
+        OWN(sim_head_free) struct sim_head h;
         conform_head(NORMAL, 129, 129, causal, PREC_F64, &h);
-        struct record r;
-        run_text("hyperattention:min_len=0:block=129:samples=0", &h.in, &r);
+        RUN(r, "hyperattention:min_len=0:block=129:samples=0", &h.in);
         ck_assert_double_eq(record_get(&r, "density_elem"), 1);
         ck_assert_double_lt(record_get(&r, "err_l2_rel"), 1e-12);
-        record_free(&r);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
 /* Zero vectors have bin 0 and keep their order: blocks lie on the diagonal. */
-START_TEST(zero_vectors_keep_their_order)
+TEST(zero_vectors_keep_their_order)
 {
     enum { N = 100, B = 16 };
     static uint8_t bits[N * N];
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     conform_head(ZEROS, N, N, false, PREC_F64, &h);
     run_text_carry("hyperattention:min_len=0:block=16:samples=0", &h.in, NULL, 1, sink_bits, bits,
                    &r);
@@ -173,10 +161,7 @@ START_TEST(zero_vectors_keep_their_order)
         for (int j = 0; j < N; j++)
             ck_assert_int_eq(bits[i * N + j], i / B == j / B);
     ck_assert(isnan(record_get(&r, "mass_est_mean"))); /* no weights */
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- weights -------------------------------------------------------------------------------- */
 
@@ -208,24 +193,23 @@ static void weights(const struct hyper_plan *p, double *w, double *zeros)
 
 static void build(struct hyper_plan *p, const struct own_hashed *rule, const struct head_in *in)
 {
-    struct err err = {0};
     struct own_hashed r = *rule;
     r.seed = 5;
     r.layer = in->layer;
     r.step = in->step;
     r.head = in->head;
     snprintf(r.branch, sizeof r.branch, "%s", in->branch);
-    assert_ok(hyper_plan_cut(p, &r, &in->x, &err), &err);
-    assert_ok(hyper_plan_hash(p, &in->x, &err), &err);
+    MUST(hyper_plan_cut(p, &r, &in->x, ERR));
+    MUST(hyper_plan_hash(p, &in->x, ERR));
 }
 
 static void assert_weighted(const char *text, const struct own_hashed *c, bool causal)
 {
     enum { N = 129, D = 64 };
     static double w[N * N], zeros[N];
-    struct hyper_plan p;
-    struct conform_result res;
-    struct sim_head h;
+    OWN(hyper_plan_free) struct hyper_plan p;
+    OWN(conform_result_free) struct conform_result res;
+    OWN(sim_head_free) struct sim_head h;
 
     conform_head(NORMAL, N, N, causal, PREC_F64, &h);
     memset(w, 0, sizeof w);
@@ -248,12 +232,9 @@ static void assert_weighted(const char *text, const struct own_hashed *c, bool c
         for (int e = 0; e < D; e++)
             ck_assert_double_eq_tol(res.out[i * D + e], o[e] / sum, 1e-10);
     }
-    conform_result_free(&res);
-    hyper_plan_free(&p);
-    sim_head_free(&h);
 }
 
-START_TEST(outputs_are_those_of_the_weights)
+TEST(outputs_are_those_of_the_weights)
 {
     struct own_hashed c = {.projs = 7, .block = 16, .samples = 24, .min_len = 20, .exclude = true};
     for (int causal = 0; causal < 2; causal++) {
@@ -266,30 +247,26 @@ START_TEST(outputs_are_those_of_the_weights)
                         &c, causal);
     }
 }
-END_TEST
 
 /* Keys of length 0: every score is 0, so the estimate of a row's sum is b plus the weights of the
  * drawn keys outside of its block: N - b on average over seeds. */
-START_TEST(the_estimate_is_unbiased)
+TEST(the_estimate_is_unbiased)
 {
     enum { N = 300, SEEDS = 300 };
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     double sum = 0, squares = 0;
     conform_head(ZEROS, N, N, false, PREC_F64, &h);
     for (uint64_t seed = 0; seed < SEEDS; seed++) {
-        struct record r;
+        OWN(record_free) struct record r;
         run_text_carry("hyperattention:min_len=0:block=50:samples=32", &h.in, NULL, seed, NULL,
                        NULL, &r);
         sum += record_get(&r, "mass_est_mean");
         squares += pow(record_get(&r, "mass_est_mean"), 2);
         ck_assert_double_gt(record_get(&r, "mass_est_sd"), 0);
-        record_free(&r);
     }
     double mean = sum / SEEDS, sd = sqrt(squares / SEEDS - mean * mean);
     ck_assert_double_le(fabs(mean - 1), 5 * sd / sqrt(SEEDS) + 1e-12);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- real data ------------------------------------------------------------------------------ */
 
@@ -305,35 +282,29 @@ static const struct {
     {0, "block=64", 24576, 0.0490351, 0.0594944, 0.153455, 0.163672},
 };
 
-START_TEST(masks_of_the_shipped_video_model)
+TEST_N(masks_of_the_shipped_video_model, 4)
 {
     enum { N = 384 };
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
     char text[160];
 
-    assert_ok(golden_video(3, video[_i].layer, 0, PREC_F64, &h, &err), &err);
+    HEAD(h, golden_video, 3, video[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "hyperattention:min_len=0:samples=0:proj_dir=axes:%s",
              video[_i].text);
-    run_text(text, &h.in, &r);
+    RUN(r, text, &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].pairs);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), N * (_i == 2 ? 100. : 64.));
     ck_assert_double_eq_tol(record_get(&r, "cra_min") / video[_i].min, 1, 5e-3);
     ck_assert_double_eq_tol(record_get(&r, "cra_p5") / video[_i].p5, 1, 2e-3);
     ck_assert_double_eq_tol(record_get(&r, "cra_p50") / video[_i].p50, 1, 5e-6);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean") / video[_i].mean, 1, 5e-6);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Seeds, heads and calls draw other keys; the directions are those of the call for all heads. */
-START_TEST(random_numbers_belong_to_the_call)
+TEST(random_numbers_belong_to_the_call)
 {
     struct own_hashed c = {.projs = 7, .block = 16, .samples = 24, .min_len = 20, .exclude = true};
     struct hyper_plan a, b;
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     conform_head(NORMAL, 129, 129, false, PREC_F64, &h);
     build(&a, &c, &h.in);
     h.in.head++;
@@ -348,41 +319,17 @@ START_TEST(random_numbers_belong_to_the_call)
     ck_assert_int_ne(memcmp(a.squares->keys, b.squares->keys, 129 * sizeof(int32_t)), 0);
     hyper_plan_free(&a);
     hyper_plan_free(&b);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(where_it_does_not_apply)
+TEST(where_it_does_not_apply)
 {
     struct sim_head h;
     conform_head(NORMAL, 63, 129, true, PREC_F64, &h);
     assert_skips("hyperattention", &h.in, "as many queries as keys");
     sim_head_free(&h);
     conform_head(NORMAL, 63, 129, false, PREC_F64, &h);
-    struct record r;
-    run_text("hyperattention:min_len=0:block=32:samples=0", &h.in, &r);
+    RUN(r, "hyperattention:min_len=0:block=32:samples=0", &h.in);
     /* Five blocks of keys, the last of one; 13 queries each, the last 11. */
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 4 * 13 * 32 + 11);
-    record_free(&r);
     sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("hyperattention");
-    TCase *c = tcase_create("hyperattention");
-    tcase_add_test(c, ranks_of_bins);
-    tcase_add_test(c, merging);
-    tcase_add_test(c, pairs_that_are_multiplied);
-    tcase_add_test(c, squares_and_ranges_of_causal_heads);
-    tcase_add_test(c, one_block_is_dense);
-    tcase_add_test(c, zero_vectors_keep_their_order);
-    tcase_add_test(c, outputs_are_those_of_the_weights);
-    tcase_add_test(c, the_estimate_is_unbiased);
-    tcase_add_loop_test(c, masks_of_the_shipped_video_model, 0, 4);
-    tcase_add_test(c, random_numbers_belong_to_the_call);
-    tcase_add_test(c, where_it_does_not_apply);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -38,7 +38,7 @@ static const int32_t tokens[ROWS] = {2, 0, 1, 3};
 
 static void score(double shift, struct scores s[2])
 {
-    struct llm_model m;
+    OWN(llm_close) struct llm_model m;
     struct stream streams[2] = {{0}};
     float h[2][ROWS * V];
     struct lockstep l = {.model = &m, .jobs = 2, .s = streams, .n_streams = 2, .n = ROWS};
@@ -51,7 +51,6 @@ static void score(double shift, struct scores s[2])
     streams[0].h = h[0];
     streams[1].h = h[1];
     assert_ok(likelihood_add(&l, tokens, 1, s, &err), &err);
-    llm_close(&m);
 }
 
 static void near(const struct record *r, const char *name, double want)
@@ -61,7 +60,7 @@ static void near(const struct record *r, const char *name, double want)
 }
 
 /* A constant added to all logits changes nothing. */
-START_TEST(numbers_by_hand)
+TEST_N(numbers_by_hand, 2)
 {
     struct scores s[2] = {{0}};
     struct record r;
@@ -92,9 +91,8 @@ START_TEST(numbers_by_hand)
     scores_free(s);
     scores_free(s + 1);
 }
-END_TEST
 
-START_TEST(exact_attention_is_itself)
+TEST(exact_attention_is_itself)
 {
     struct scores s[2] = {{0}};
     struct record r;
@@ -109,17 +107,16 @@ START_TEST(exact_attention_is_itself)
     scores_free(s);
     scores_free(s + 1);
 }
-END_TEST
 
 /* Positions of two windows fall into their ranges. */
-START_TEST(ranges_of_positions)
+TEST(ranges_of_positions)
 {
     struct scored v[] = {{.nll = 1, .pos = 255, .agree = true},
                          {.nll = 2, .pos = 256},
                          {.nll = 4, .pos = 1023, .agree = true},
                          {.nll = 8, .pos = 40000}};
     struct scores s = {v, 4, 4};
-    struct record r;
+    OWN(record_free) struct record r;
 
     record_init(&r);
     assert_ok(likelihood_record(&s, &s, &r, &err), &err);
@@ -128,17 +125,4 @@ START_TEST(ranges_of_positions)
     near(&r, "top1_agree@256-1024", 0.5);
     near(&r, "nll_mean@32768-65536", 8);
     ck_assert(isnan(record_get(&r, "nll_mean@1024-4096")));
-    record_free(&r);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("likelihood");
-    TCase *t = tcase_create("likelihood");
-    tcase_add_loop_test(t, numbers_by_hand, 0, 2);
-    tcase_add_test(t, exact_attention_is_itself);
-    tcase_add_test(t, ranges_of_positions);
-    suite_add_tcase(s, t);
-    return s;
 }

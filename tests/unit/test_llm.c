@@ -16,12 +16,11 @@ enum { N = 770, HEADS = 8, KV = 2, D = 64, CELLS = 13 };
 
 static float *golden(const struct st_file *f, const char *name)
 {
-    struct err err = {0};
     const struct st_tensor *t = st_find(f, name);
     float *x = NULL;
     ck_assert_msg(t != NULL, "%s", name);
-    assert_ok(mem_alloc(&x, t->count, sizeof *x, name, &err), &err);
-    assert_ok(st_read_f32(f, t, 0, t->count, x, &err), &err);
+    MUST(mem_alloc(&x, t->count, sizeof *x, name, ERR));
+    MUST(st_read_f32(f, t, 0, t->count, x, ERR));
     return x;
 }
 
@@ -94,7 +93,7 @@ static void check_tensors(const struct seen *s, const struct st_file *f)
 /* The file holds the 12 x 12 full cells; ours has the partial edge cells too. */
 static void check_maps(const struct seen *s, const struct st_file *f)
 {
-    float *sum = golden(f, "layer2.map_sum64"), *max = golden(f, "layer2.map_max64");
+    OWN(free_at) float *sum = golden(f, "layer2.map_sum64"), *max = golden(f, "layer2.map_max64");
     ck_assert_int_eq(s->cells, CELLS);
     for (int h = 0; h < HEADS; h++) {
         double total = 0;
@@ -110,22 +109,19 @@ static void check_maps(const struct seen *s, const struct st_file *f)
             }
         ck_assert_double_eq_tol(total, N, 1e-2); /* every row sums to 1 */
     }
-    free(sum);
-    free(max);
 }
 
 static void check_run(int64_t chunk)
 {
-    struct err err = {0};
     struct llm_model m;
-    struct st_file *f = NULL;
+    OWN(st_close) struct st_file *f = NULL;
     struct seen s = {0};
     float nll[N - 1], logits[4096], *want;
     int64_t ids64[N];
     int32_t ids[N];
 
-    assert_ok(st_open(GOLDEN, &f, &err), &err);
-    assert_ok(st_read_i64(f, st_find(f, "tokens"), 0, N, ids64, &err), &err);
+    MUST(st_open(GOLDEN, &f, ERR));
+    MUST(st_read_i64(f, st_find(f, "tokens"), 0, N, ids64, ERR));
     for (int i = 0; i < N; i++)
         ids[i] = (int32_t)ids64[i];
     for (int l = 0; l < 6; l++) {
@@ -133,7 +129,7 @@ static void check_run(int64_t chunk)
         s.k[l] = malloc(KV * N * D * sizeof(float));
         s.v[l] = malloc(KV * N * D * sizeof(float));
     }
-    assert_ok(llm_open(MODEL, &m, &err), &err);
+    MUST(llm_open(MODEL, &m, ERR));
     struct llm_run run = {.tokens = ids,
                           .n = N,
                           .chunk = chunk,
@@ -142,7 +138,7 @@ static void check_run(int64_t chunk)
                           .nll = nll,
                           .last_logits = logits};
     struct llm_hooks hooks = {.ctx = &s, .rows = keep_rows, .end_layer = keep_map};
-    assert_ok(llm_forward(&m, &run, &hooks, &err), &err);
+    MUST(llm_forward(&m, &run, &hooks, ERR));
     llm_close(&m);
 
     check_tensors(&s, f);
@@ -162,51 +158,31 @@ static void check_run(int64_t chunk)
     }
     free(s.map_sum);
     free(s.map_max);
-    st_close(&f);
 }
 
-START_TEST(golden_in_one_chunk)
+TEST(golden_in_one_chunk)
 {
     check_run(0);
 }
-END_TEST
 
-START_TEST(golden_in_chunks_of_two_cells)
+TEST(golden_in_chunks_of_two_cells)
 {
     check_run(128);
 }
-END_TEST
 
-START_TEST(tokens_outside_the_vocabulary_are_refused)
+TEST(tokens_outside_the_vocabulary_are_refused)
 {
-    struct err err = {0};
-    struct llm_model m;
+    OWN(llm_close) struct llm_model m;
     int32_t ids[] = {0, 4096};
     struct llm_run run = {.tokens = ids, .n = 2, .jobs = 1};
-    assert_ok(llm_open(MODEL, &m, &err), &err);
-    assert_fails(llm_forward(&m, &run, NULL, &err), &err, ERR_INPUT, "vocabulary is 0..4095");
+    MUST(llm_open(MODEL, &m, ERR));
+    FAILS(llm_forward(&m, &run, NULL, ERR), ERR_INPUT, "vocabulary is 0..4095");
     run.n = 0;
-    assert_fails(llm_forward(&m, &run, NULL, &err), &err, ERR_USAGE, "empty");
-    llm_close(&m);
+    FAILS(llm_forward(&m, &run, NULL, ERR), ERR_USAGE, "empty");
 }
-END_TEST
 
-START_TEST(missing_directory_names_the_file)
+TEST(missing_directory_names_the_file)
 {
-    struct err err = {0};
     struct llm_model m;
-    assert_fails(llm_open("no/such/model", &m, &err), &err, ERR_INPUT, "no/such/model/config.json");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("llm");
-    TCase *t = tcase_create("llm");
-    tcase_add_test(t, golden_in_one_chunk);
-    tcase_add_test(t, golden_in_chunks_of_two_cells);
-    tcase_add_test(t, tokens_outside_the_vocabulary_are_refused);
-    tcase_add_test(t, missing_directory_names_the_file);
-    suite_add_tcase(s, t);
-    return s;
+    FAILS(llm_open("no/such/model", &m, ERR), ERR_INPUT, "no/such/model/config.json");
 }

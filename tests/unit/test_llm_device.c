@@ -72,19 +72,16 @@ static float *wide(const struct decoder_tensor *t)
 static void norm(const float *x, int64_t n, int64_t d, const struct decoder_tensor *t, double eps,
                  float *y)
 {
-    float *w = wide(t);
+    OWN(free_at) float *w = wide(t);
     if (w)
         nn_rms_norm(x, n, d, w, eps, y);
-    free(w);
 }
 
 /* y = x w^T + b; the bias stands behind its weight. */
 static void linear(const float *x, const struct decoder_tensor *t, float *y)
 {
-    float *w = wide(t), *b = wide(t + 1);
+    OWN(free_at) float *w = wide(t), *b = wide(t + 1);
     assert_ok(nn_linear(x, N, t->cols, w, b, t->rows, 1, y, &err), &err);
-    free(w);
-    free(b);
 }
 
 static int dev_layer(struct decoder *d, const struct decoder_tensor *w,
@@ -257,17 +254,16 @@ static void check_same(const char *what, const float *x, const float *y, size_t 
 
 static void put_variant(const char *variant)
 {
-    json_t *c = tiny_config(variant);
+    OWN(json_decrefp) json_t *c = tiny_config(variant);
     tiny_put_config(test_tmpdir(), c);
     tiny_put_weights(test_tmpdir(), variant, 1, NULL);
-    json_decref(c);
 }
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
 static struct seen on_cpu, on_device;
 
-START_TEST(equals_the_cpu)
+TEST_N(equals_the_cpu, TINY_VARIANTS)
 {
     put_variant(tiny_variant(_i));
     fail_layer = -1;
@@ -281,9 +277,8 @@ START_TEST(equals_the_cpu)
     check_same("nll", on_device.nll, on_cpu.nll, N - 1);
     ck_assert_int_eq(n_open, 0);
 }
-END_TEST
 
-START_TEST(unwanted_layer_hands_out_nothing)
+TEST(unwanted_layer_hands_out_nothing)
 {
     put_variant(tiny_variant(0));
     fail_layer = -1;
@@ -295,9 +290,8 @@ START_TEST(unwanted_layer_hands_out_nothing)
     check_same("q", on_device.q[1], on_cpu.q[1], sizeof on_cpu.q[1] / sizeof(float));
     ck_assert_double_eq(on_device.seconds, 0.25 * TINY_LAYERS);
 }
-END_TEST
 
-START_TEST(error_names_the_layer_and_closes)
+TEST(error_names_the_layer_and_closes)
 {
     put_variant(tiny_variant(0));
     fail_layer = 1;
@@ -305,31 +299,17 @@ START_TEST(error_names_the_layer_and_closes)
     ck_assert_int_eq(on_device.ended, 1);
     ck_assert_int_eq(n_open, 0);
 }
-END_TEST
 
 static int no_device(int rank, const struct decoder_shape *s, struct decoder **out, struct err *e)
 {
     return err_set(e, ERR_MACHINE, "no GPU");
 }
 
-START_TEST(missing_device_is_named)
+TEST(missing_device_is_named)
 {
     struct decoder_accel none = fake;
     none.open = no_device;
     put_variant(tiny_variant(0));
     assert_fails(run_on(&none, -1, &on_device), &err, ERR_MACHINE, "--device fake: no GPU");
     ck_assert_int_eq(on_device.begun, 0);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("llm_device");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, equals_the_cpu, 0, TINY_VARIANTS);
-    tcase_add_test(t, unwanted_layer_hands_out_nothing);
-    tcase_add_test(t, error_names_the_layer_and_closes);
-    tcase_add_test(t, missing_device_is_named);
-    suite_add_tcase(s, t);
-    return s;
 }

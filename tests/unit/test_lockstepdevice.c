@@ -208,7 +208,7 @@ static void finish_rows(struct decoder *d, const float *o, int64_t n, float *h)
 {
     const struct decoder_shape *s = &d->s;
     float **w = d->w[d->layer], *x = room(n * s->hidden), *gate = room(n * s->ffn);
-    float *up = room(n * s->ffn);
+    OWN(free_at) float *up = room(n * s->ffn);
     linear(o, n, d->qdim, w[LLM_O], s->hidden, x);
     for (int64_t i = 0; i < n * s->hidden; i++)
         h[i] += x[i];
@@ -223,7 +223,6 @@ static void finish_rows(struct decoder *d, const float *o, int64_t n, float *h)
         h[i] += x[i];
     free(x);
     free(gate);
-    free(up);
 }
 
 static void squares(const float *x, const float *ref, int64_t n, double *e, double *norm)
@@ -412,7 +411,7 @@ static void close_model(void)
 static struct result cpu, dev;
 
 /* Outputs stay, rows behind the prompt run there, weights come once. */
-START_TEST(all_of_it_stays_there)
+TEST(all_of_it_stays_there)
 {
     open_model();
     run_on(NULL, (struct eval_how){0}, &cpu);
@@ -423,10 +422,9 @@ START_TEST(all_of_it_stays_there)
     ck_assert(came == 0 && loads == 6 && rowed == STREAMS * (4 + MORE));
     close_model();
 }
-END_TEST
 
 /* What is measured or attended to here comes from here. */
-START_TEST(outputs_of_the_host)
+TEST_N(outputs_of_the_host, 3)
 {
     static const struct eval_how hows[] = {
         {.local_errors = true}, {.dense_last = 5}, {.dense_last = 5, .prefill_chunk = 32}};
@@ -438,9 +436,8 @@ START_TEST(outputs_of_the_host)
     ck_assert_int_eq(cpu.local_err > 0, _i == 0);
     close_model();
 }
-END_TEST
 
-START_TEST(chunks_of_a_prefill_stay_there)
+TEST(chunks_of_a_prefill_stay_there)
 {
     open_model();
     run_on(NULL, (struct eval_how){.prefill_chunk = 32}, &cpu);
@@ -449,10 +446,9 @@ START_TEST(chunks_of_a_prefill_stay_there)
     ck_assert(stayed == attended && came == 0);
     close_model();
 }
-END_TEST
 
 /* The method in decoded rows, and a device without room: rows are decoded here. */
-START_TEST(rows_that_follow_here)
+TEST_N(rows_that_follow_here, 2)
 {
     struct eval_how how = {.decode_method = _i == 0};
     no_room = _i;
@@ -462,17 +458,4 @@ START_TEST(rows_that_follow_here)
     compare(&dev, &cpu);
     ck_assert(rowed == 0 && no_room == 0 && loads == 2 * 6);
     close_model();
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("lockstepdevice");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, all_of_it_stays_there);
-    tcase_add_loop_test(t, outputs_of_the_host, 0, 3);
-    tcase_add_test(t, chunks_of_a_prefill_stay_there);
-    tcase_add_loop_test(t, rows_that_follow_here, 0, 2);
-    suite_add_tcase(s, t);
-    return s;
 }

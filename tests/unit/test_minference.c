@@ -27,21 +27,19 @@ static int64_t shape_pairs(enum minf_pattern pattern, int64_t n, int64_t init, i
     struct minf_config c = {.pattern = pattern, .n = n, .init = init, .local = local, .last = last};
     struct minf_head h;
     struct mask_counts k;
-    struct err err = {0};
     int64_t sum = 0;
-    assert_ok(minf_init(&h, &c, NULL, &err), &err);
+    MUST(minf_init(&h, &c, NULL, ERR));
     for (int64_t r = 0; r < n; r += 4096) {
-        struct mask m = {0};
-        assert_ok(minf_select(&h, r, r + 4096 < n ? r + 4096 : n, &m, &err), &err);
-        assert_ok(mask_count(&m, &k, &err), &err);
+        OWN(mask_free) struct mask m = {0};
+        MUST(minf_select(&h, r, r + 4096 < n ? r + 4096 : n, &m, ERR));
+        MUST(mask_count(&m, &k, ERR));
         sum += k.pairs_kept;
-        mask_free(&m);
     }
     minf_free(&h);
     return sum;
 }
 
-START_TEST(known_shape_counts)
+TEST(known_shape_counts)
 {
     ck_assert_int_eq(shape_pairs(MINF_ASHAPE, 8192, 128, 3968, 0), 25167872);
     ck_assert_double_eq_tol(25167872.0 / (double)pairs_allowed(8192, 8192, true), 0.749969, 5e-7);
@@ -55,9 +53,8 @@ START_TEST(known_shape_counts)
     ck_assert_int_eq(shape_pairs(MINF_TRISHAPE, 8192, 128, 3968, 100), 25572522);
     ck_assert_int_eq(shape_pairs(MINF_TRISHAPE, 50, 1, 1, 100), 1 + 49 * 50 / 2 + 49);
 }
-END_TEST
 
-START_TEST(budget_rule)
+TEST(budget_rule)
 {
     const int64_t c[][3] = {{4096, 245, 982}, {32768, 1966, 7864}, {131072, 7864, 31456}};
     for (int i = 0; i < 3; i++) {
@@ -67,7 +64,6 @@ START_TEST(budget_rule)
         ck_assert_int_eq(s, c[i][2]);
     }
 }
-END_TEST
 
 /* ---- vertical-slash --------------------------------------------------------------------- */
 
@@ -75,7 +71,6 @@ static double pure_slash(int64_t v, int64_t s, struct vslash *l)
 {
     enum { N = 4096 };
     static double row[N], col[N], slash[N];
-    struct err err = {0};
     double keep = 0;
     memset(col, 0, sizeof col);
     memset(slash, 0, sizeof slash);
@@ -84,23 +79,22 @@ static double pure_slash(int64_t v, int64_t s, struct vslash *l)
         token_scores_add(row, q, col, slash);
         row[q - FAR] = 0;
     }
-    assert_ok(vslash_select(l, N, col, v, 30, slash, s, 100, &err), &err);
+    MUST(vslash_select(l, N, col, v, 30, slash, s, 100, ERR));
     for (int64_t r = 0; r < N; r += 1024) {
-        struct mask m = {0};
+        OWN(mask_free) struct mask m = {0};
         struct span spans[N];
-        assert_ok(vslash_mask(l, true, r, r + 1024, &m, &err), &err);
+        MUST(vslash_mask(l, true, r, r + 1024, &m, ERR));
         for (int64_t q = r; q < r + 1024; q++) {
             int64_t key = q >= FAR ? q - FAR : q, n = mask_row_spans(&m, q, spans);
             for (int64_t i = 0; i < n; i++)
                 if (q >= FAR && key >= spans[i].lo && key < spans[i].hi)
                     keep += 1.0 / (N - FAR);
         }
-        mask_free(&m);
     }
     return keep;
 }
 
-START_TEST(pure_slash_needs_one_more_distance_than_the_forced_ones)
+TEST(pure_slash_needs_one_more_distance_than_the_forced_ones)
 {
     struct vslash l;
     ck_assert_double_eq_tol(pure_slash(30, 100, &l), 0.009646, 1e-6);
@@ -113,7 +107,6 @@ START_TEST(pure_slash_needs_one_more_distance_than_the_forced_ones)
     ck_assert_int_eq(l.columns, 1829);
     vslash_free(&l);
 }
-END_TEST
 
 struct golden_row {
     int v, s;
@@ -171,11 +164,10 @@ static void check_learned(const struct sim_head *h)
                             .force_dists = 100,
                             .realised = true,
                             .p_dtype = DT_F32};
-    struct minf_head m;
-    struct err err = {0};
+    OWN(minf_free) struct minf_head m;
     int32_t lb[200], lc[200];
     int64_t nb, nc;
-    assert_ok(minf_init(&m, &c, &h->in, &err), &err);
+    MUST(minf_init(&m, &c, &h->in, ERR));
     for (int i = 0; i < 8; i++)
         ck_assert_int_eq(m.lists.cols[30 + i], cols[i]);
     for (int i = 0; i < 4; i++) /* descending: the learned ones come before 99 .. 0 */
@@ -185,25 +177,22 @@ static void check_learned(const struct sim_head *h)
     for (int i = 0; i < 6; i++)
         ck_assert_int_eq(lb[i], blocks[i]);
     ck_assert_int_eq(nc, 52);
-    minf_free(&m);
 }
 
-START_TEST(golden_trace_vertical_slash)
+TEST(golden_trace_vertical_slash)
 {
     struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
+    MUST(golden_sample(4096, PREC_F32, &h, ERR));
     for (int i = 0; i < 3; i++)
         check_golden(&h, &GOLDEN[i]);
     check_learned(&h);
     sim_head_free(&h);
-    assert_ok(golden_sample(4000, PREC_F32, &h, &err), &err);
+    MUST(golden_sample(4000, PREC_F32, &h, ERR));
     check_golden(&h, &GOLDEN[3]);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(sizes_are_scaled_then_clamped)
+TEST(sizes_are_scaled_then_clamped)
 {
     const struct {
         const char *text;
@@ -217,61 +206,42 @@ START_TEST(sizes_are_scaled_then_clamped)
              {"minference:budget=0.3", 72, 288},
              {"minference:profile=frontier", 512, 512},
              {"minference:profile=frontier:v=2:s=10", 4, 64}};
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(random_head(1, 1200, 1200, 16, true, 1, PREC_F32, &h, &err), &err);
+    HEAD(h, random_head, 1, 1200, 1200, 16, true, 1, PREC_F32);
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         ck_assert_double_eq(metric_of(c[i].text, &h.in, "columns"), c[i].columns);
         ck_assert_double_eq(metric_of(c[i].text, &h.in, "slashes"), c[i].slashes);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(full_sizes_and_odd_lengths)
+TEST(full_sizes_and_odd_lengths)
 {
     const int64_t n[] = {1, 2, 63, 64, 65, 127, 129, 1000, 4097};
     for (int i = 0; i < 9; i++) {
-        struct sim_head h;
-        struct record r;
-        struct err err = {0};
-        assert_ok(random_head(2, n[i], n[i], 16, true, 1, PREC_F32, &h, &err), &err);
+        HEAD(h, random_head, 2, n[i], n[i], 16, true, 1, PREC_F32);
         ck_assert_double_eq(
             metric_of("minference:v=2147483647:s=2147483647", &h.in, "density_elem"), 1);
         ck_assert_double_eq(metric_of("minference:pattern=block", &h.in, "density_elem"), 1);
-        run_text("minference:v=30:s=100", &h.in, &r);
+        RUN(r, "minference:v=30:s=100", &h.in);
         ck_assert_double_eq(record_get(&r, "rows_empty"), 0);
-        record_free(&r);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(heads_of_a_group_do_not_depend_on_their_numbers)
+TEST(heads_of_a_group_do_not_depend_on_their_numbers)
 {
-    struct sim_head h;
-    struct record a, b;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
-    run_text("minference:v=40:s=110", &h.in, &a);
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
+    RUN(a, "minference:v=40:s=110", &h.in);
     h.in.head = h.in.kv_head = 0; /* K and V repeated to one head each */
     h.in.n_heads = h.in.n_kv_heads = 1;
-    run_text("minference:v=40:s=110", &h.in, &b);
+    RUN(b, "minference:v=40:s=110", &h.in);
     ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
     ck_assert_double_eq(record_get(&a, "err_l2_rel"), record_get(&b, "err_l2_rel"));
-    record_free(&a);
-    record_free(&b);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* A device that searched the sizes gives columns and distances: the share that they reach is that
  * of the head that searched here. */
-START_TEST(a_search_of_a_device_reaches_the_same_share)
+TEST(a_search_of_a_device_reaches_the_same_share)
 {
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_sample, 4096, PREC_F32);
     for (int realised = 0; realised < 2; realised++) {
         struct minf_config c = {.pattern = MINF_VS,
                                 .n = 4096,
@@ -282,19 +252,19 @@ START_TEST(a_search_of_a_device_reaches_the_same_share)
                                 .p_dtype = DT_F32,
                                 .block = 64,
                                 .work = 0.6};
-        struct minf_head here, there;
-        struct mask m = {0}, again = {0};
+        OWN(minf_free) struct minf_head here, there;
+        OWN(mask_free) struct mask m = {0}, again = {0};
         uint32_t bits[2][4096 / 32] = {0};
         struct accel_own own = {bits, sizeof bits};
-        assert_ok(minf_init(&here, &c, &h.in, &err), &err);
-        assert_ok(minf_select(&here, 0, 4096, &m, &err), &err);
+        MUST(minf_init(&here, &c, &h.in, ERR));
+        MUST(minf_select(&here, 0, 4096, &m, ERR));
         for (int64_t i = 0; i < here.lists.n_cols; i++)
             bits[0][here.lists.cols[i] / 32] |= 1u << here.lists.cols[i] % 32;
         for (int64_t i = 0; i < here.lists.n_dists; i++)
             bits[1][here.lists.dists[i] / 32] |= 1u << here.lists.dists[i] % 32;
-        assert_ok(minf_begin(&there, &c, &h.in, &err), &err);
-        assert_ok(minf_take(&there, &(struct device_choice){.lists = &m, .own = &own}, &err), &err);
-        assert_ok(minf_select(&there, 0, 4096, &again, &err), &err);
+        MUST(minf_begin(&there, &c, &h.in, ERR));
+        MUST(minf_take(&there, &(struct device_choice){.lists = &m, .own = &own}, ERR));
+        MUST(minf_select(&there, 0, 4096, &again, ERR));
         ck_assert_double_eq_tol(here.work, 0.6, 0.01);
         ck_assert_double_eq(there.work, here.work);
         ck_assert_int_eq(mask_lists_differ(&m, &again), 0);
@@ -302,41 +272,32 @@ START_TEST(a_search_of_a_device_reaches_the_same_share)
             ck_assert_int_eq(there.lists.blocks, here.lists.blocks);
             ck_assert_int_eq(there.lists.columns, here.lists.columns);
         }
-        mask_free(&m);
-        mask_free(&again);
-        minf_free(&here);
-        minf_free(&there);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- block pattern ---------------------------------------------------------------------- */
 
-START_TEST(block_counts)
+TEST(block_counts)
 {
     enum { N = 131072 };
-    float *q = calloc(N, sizeof *q);
+    OWN(free_at) float *q = calloc(N, sizeof *q);
     struct head_in in = {.x = {.nq = N, .nk = N, .d = 1, .q = q, .k = q, .causal = true}};
     struct minf_config c = {.pattern = MINF_BLOCK, .n = N, .top = 100, .block = 64};
     struct minf_head h;
-    struct err err = {0};
     for (int i = 0; i < N; i++)
         q[i] = (float)(i / 64 % 97) - 48;
-    assert_ok(minf_init(&h, &c, &in, &err), &err);
+    MUST(minf_init(&h, &c, &in, ERR));
     ck_assert_int_eq(h.map.rows * (h.map.rows + 1) / 2, 2098176);
     ck_assert_int_eq(block_map_count(&h.map), 199850);
     ck_assert_double_eq_tol(199850.0 / 2098176, 0.095249, 5e-7);
     minf_free(&h);
     c.n = in.x.nq = in.x.nk = 6400;
-    assert_ok(minf_init(&h, &c, &in, &err), &err);
+    MUST(minf_init(&h, &c, &in, ERR));
     ck_assert_int_eq(block_map_count(&h.map), 100 * 101 / 2);
     minf_free(&h);
-    free(q);
 }
-END_TEST
 
-START_TEST(golden_trace_blocks)
+TEST(golden_trace_blocks)
 {
     const struct {
         int64_t n;
@@ -344,10 +305,8 @@ START_TEST(golden_trace_blocks)
     } c[] = {{4096, 484, 0.228822, 0.650597}, {4000, 476, 0.233794, 0.669528}};
     const int row40[] = {0, 5, 18, 28, 30, 31, 34, 35};
     for (int i = 0; i < 2; i++) {
-        struct sim_head h;
         struct record r;
-        struct err err = {0};
-        assert_ok(golden_sample(c[i].n, PREC_F32, &h, &err), &err);
+        HEAD(h, golden_sample, c[i].n, PREC_F32);
         run_text("minference:pattern=block:top=8", &h.in, &r);
         ck_assert_double_eq(record_get(&r, "pairs_exec"), c[i].blocks * 64 * 64);
         ck_assert_double_eq_tol(record_get(&r, "density_elem"), c[i].density, 1e-6);
@@ -357,51 +316,42 @@ START_TEST(golden_trace_blocks)
         record_free(&r);
         if (i == 0) {
             struct minf_config m = {.pattern = MINF_BLOCK, .n = 4096, .top = 8, .block = 64};
-            struct minf_head b;
+            OWN(minf_free) struct minf_head b;
             int32_t cols[64];
-            assert_ok(minf_init(&b, &m, &h.in, &err), &err);
+            MUST(minf_init(&b, &m, &h.in, ERR));
             ck_assert_int_eq(block_map_row(&b.map, 40, cols), 8);
             for (int e = 0; e < 8; e++)
                 ck_assert_int_eq(cols[e], row40[e]);
-            minf_free(&b);
         }
-        sim_head_free(&h);
     }
 }
-END_TEST
 
 /* Equal blocks: the lower ones are kept, whatever order BLAS adds them in. */
-START_TEST(equal_blocks_go_to_the_lower_index)
+TEST(equal_blocks_go_to_the_lower_index)
 {
     enum { N = 64 * 40, D = 80 };
-    struct sim_head h;
-    struct minf_head b;
-    struct err err = {0};
+    OWN(minf_free) struct minf_head b;
     int32_t cols[40];
-    assert_ok(random_head(4, N, N, D, true, 1, PREC_F32, &h, &err), &err);
+    HEAD(h, random_head, 4, N, N, D, true, 1, PREC_F32);
     for (int64_t i = 64 * D; i < N * D; i++)
         h.k[i] = h.k[i - 64 * D];
     struct minf_config m = {.pattern = MINF_BLOCK, .n = N, .top = 5, .block = 64};
-    assert_ok(minf_init(&b, &m, &h.in, &err), &err);
+    MUST(minf_init(&b, &m, &h.in, ERR));
     for (int64_t i = 4; i < 40; i++) {
         ck_assert_int_eq(block_map_row(&b.map, i, cols), 5);
         for (int e = 0; e < 5; e++)
             ck_assert_msg(cols[e] == e, "row %d keeps block %d", (int)i, cols[e]);
     }
-    minf_free(&b);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Scores 256 and 257 of pooled keys are equal in bf16, and the lower block is kept. */
-START_TEST(block_scores_are_rounded_to_bf16)
+TEST(block_scores_are_rounded_to_bf16)
 {
     enum { N = 64 * 6, D = 2 };
     float q[N * D], k[N * D];
     struct head_in in = {.x = {.nq = N, .nk = N, .d = D, .q = q, .k = k, .causal = true}};
     struct minf_config c = {.pattern = MINF_BLOCK, .n = N, .top = 1, .block = 64};
     struct minf_head h;
-    struct err err = {0};
     int32_t col;
     for (int i = 0; i < N; i++) {
         q[2 * i] = q[2 * i + 1] = 1;
@@ -410,64 +360,51 @@ START_TEST(block_scores_are_rounded_to_bf16)
     }
     for (int bf16 = 0; bf16 < 2; bf16++) {
         c.bf16 = bf16 == 1;
-        assert_ok(minf_init(&h, &c, &in, &err), &err);
+        MUST(minf_init(&h, &c, &in, ERR));
         ck_assert_int_eq(block_map_row(&h.map, 5, &col), 1);
         ck_assert_int_eq(col, bf16 ? 0 : 2);
         minf_free(&h);
     }
 }
-END_TEST
 
-START_TEST(published_native_density_of_blocks)
+TEST(published_native_density_of_blocks)
 {
-    struct sim_head h;
-    struct record r;
-    struct err err = {0};
     ck_assert_double_eq_tol(2 * 64 * 100.0 / 131072, 0.097656, 5e-7);
-    assert_ok(random_head(3, 2048, 2048, 16, true, 1, PREC_F32, &h, &err), &err);
-    run_text("minference:profile=frontier:pattern=block", &h.in, &r);
+    HEAD(h, random_head, 3, 2048, 2048, 16, true, 1, PREC_F32);
+    RUN(r, "minference:profile=frontier:pattern=block", &h.in);
     /* 128 rows of 16, top 64: 64 * 65 / 2 + 64 * 64 of 128 * 129 / 2. */
     ck_assert_double_eq_tol(record_get(&r, "density_native"), 6176.0 / 8256, 1e-12);
     ck_assert_double_eq_tol(record_get(&r, "density_tile"), 6176.0 / 8256, 1e-12);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(port_forces_column_0_and_two_diagonals_inside_the_budget)
+TEST(port_forces_column_0_and_two_diagonals_inside_the_budget)
 {
-    struct sim_head h;
-    struct minf_head b;
-    struct err err = {0};
+    OWN(minf_free) struct minf_head b;
     struct minf_config c = {
         .pattern = MINF_BLOCK, .n = 600, .top = 4, .block = 16, .force_blocks = true};
     int32_t cols[64];
-    assert_ok(random_head(4, 600, 600, 16, true, 1, PREC_F32, &h, &err), &err);
-    assert_ok(minf_init(&b, &c, &h.in, &err), &err);
+    HEAD(h, random_head, 4, 600, 600, 16, true, 1, PREC_F32);
+    MUST(minf_init(&b, &c, &h.in, ERR));
     for (int64_t i = 4; i < b.map.rows; i++) {
         ck_assert_int_eq(block_map_row(&b.map, i, cols), 4);
         ck_assert_int_eq(cols[0], 0);
         ck_assert_int_eq(cols[2], i - 1);
         ck_assert_int_eq(cols[3], i);
     }
-    minf_free(&b);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- tables and layers ------------------------------------------------------------------ */
 
 /* The content is part of the parameters, so that a changed table is another setting. */
 static void check_table_identity(const char *text, const char *path)
 {
-    struct err err = {0};
     struct method_run *runs = NULL;
     int64_t n = 0;
     char other[600], again[512];
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
     write_file("other.json", "[]", again, sizeof again);
     snprintf(other, sizeof other, "minference:table=%s", again);
-    assert_ok(method_runs_parse(test_methods, other, &runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, other, &runs, &n, ERR));
     const char *a = strstr(runs[0].canonical, "table_id="),
                *b = strstr(runs[1].canonical, "table_id=");
     ck_assert_ptr_nonnull(a);
@@ -477,23 +414,20 @@ static void check_table_identity(const char *text, const char *path)
     runs = NULL;
     n = 0;
     snprintf(other, sizeof other, "minference:table=%s:table_id=0123456789abcdef", path);
-    assert_fails(method_runs_parse(test_methods, other, &runs, &n, &err), &err, ERR_INPUT,
-                 "it has changed");
+    FAILS(method_runs_parse(test_methods, other, &runs, &n, ERR), ERR_INPUT, "it has changed");
     method_runs_free(runs, n);
     assert_refused("minference:table_id=0123456789abcdef", "give table=FILE");
 }
 
-START_TEST(published_tables)
+TEST(published_tables)
 {
     const char *table = "[{\"0\": [\"vertical_and_slash\", 100, 750, 1.5],"
                         " \"1\": [\"stream_llm\", 60, 200, 2.5]},"
                         " {\"3\": [\"block_sparse\", 100, 800, 3]}]";
-    struct sim_head h;
     struct record r;
-    struct err err = {0};
     char path[512], text[600];
     write_file("table.json", table, path, sizeof path);
-    assert_ok(random_head(5, 1000, 1000, 16, true, 1, PREC_F32, &h, &err), &err);
+    HEAD(h, random_head, 5, 1000, 1000, 16, true, 1, PREC_F32);
     snprintf(text, sizeof text, "minference:table=%s", path);
     run_text(text, &h.in, &r);
     ck_assert_double_eq(record_get(&r, "columns"), 100);
@@ -519,11 +453,9 @@ START_TEST(published_tables)
     ck_assert_double_eq(metric_of(text, &h.in, "density_elem"), 1);
     h.in.layer = 6;
     ck_assert_double_lt(metric_of(text, &h.in, "density_elem"), 1);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bad_tables_are_refused)
+TEST(bad_tables_are_refused)
 {
     const char *bad[][2] = {
         {"{\"0\": 1}", "a list over layers of objects was expected"},
@@ -534,27 +466,20 @@ START_TEST(bad_tables_are_refused)
         {"[{\"0\": [\"diamond\", 5, 5, 1]}]", "unknown pattern 'diamond'"}};
     for (int i = 0; i < 6; i++) {
         char path[512];
-        struct err err = {0};
         enum minf_pattern pattern;
         int64_t v, s;
         write_file("bad.json", bad[i][0], path, sizeof path);
-        assert_fails(minf_table_entry(path, 0, 0, &pattern, &v, &s, &err), &err, ERR_INPUT,
-                     bad[i][1]);
+        FAILS(minf_table_entry(path, 0, 0, &pattern, &v, &s, ERR), ERR_INPUT, bad[i][1]);
     }
 }
-END_TEST
 
-START_TEST(parts_of_a_prompt_are_skipped)
+TEST(parts_of_a_prompt_are_skipped)
 {
     for (int causal = 0; causal < 2; causal++) {
-        struct sim_head h;
-        struct err err = {0};
-        assert_ok(random_head(6, 40, 64, 16, causal, 1, PREC_F32, &h, &err), &err);
+        HEAD(h, random_head, 6, 40, 64, 16, causal, 1, PREC_F32);
         assert_skips("minference", &h.in, "whole prompts only: 40 queries, 64 keys");
-        sim_head_free(&h);
     }
 }
-END_TEST
 
 /* ---- search ----------------------------------------------------------------------------- */
 
@@ -570,10 +495,10 @@ static struct minf_config search_base(int64_t n)
                                 .block = 64};
 }
 
-START_TEST(code_search_on_the_golden_trace)
+TEST(code_search_on_the_golden_trace)
 {
     const double want[] = {0.675429, 0.846966, 0.946732, 0.980483, 0.999895, 0.704520};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct minf_candidate cand[MINF_CANDIDATES];
     struct minf_search s = {.kind = MINF_SEARCH_EXACT, .rows_from = 2500};
     struct minf_config base = search_base(4096);
@@ -600,13 +525,11 @@ START_TEST(code_search_on_the_golden_trace)
     for (int i = 1; i < 4; i++)
         ck_assert_double_gt(cand[i].score, want[i] - 1e-4);
     ck_assert_int_ge(best, 0);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(paper_search_equalises_the_cost)
+TEST(paper_search_equalises_the_cost)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct minf_candidate cand[MINF_CANDIDATES];
     struct minf_search s = {
         .kind = MINF_SEARCH_PAPER, .rows_from = 0, .min_v = 1, .min_s = 1, .scale_sizes = true};
@@ -626,9 +549,7 @@ START_TEST(paper_search_equalises_the_cost)
         ck_assert_double_le(cand[i].exec, cand[0].exec + 0.02);
         ck_assert_double_ge(cand[i].error, cand[best].error);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
 static int calibrated(const char *text, const struct head_in *in, int n, char *pattern, int64_t *v,
                       int64_t *s, struct err *err)
@@ -647,52 +568,17 @@ static int calibrated(const char *text, const struct head_in *in, int n, char *p
     return rc;
 }
 
-START_TEST(calibrate_writes_pattern_and_sizes)
+TEST(calibrate_writes_pattern_and_sizes)
 {
-    struct sim_head h;
-    struct err err = {0};
     char pattern[16];
     int64_t v = 0, s = 0;
-    assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
-    assert_ok(calibrated("minference:search=exact:rows_from=2500", &h.in, 1, pattern, &v, &s, &err),
-              &err);
+    HEAD(h, golden_sample, 4096, PREC_F32);
+    MUST(calibrated("minference:search=exact:rows_from=2500", &h.in, 1, pattern, &v, &s, ERR));
     ck_assert_str_eq(pattern, "vs");
     ck_assert_int_eq(v, 3500);
     ck_assert_int_eq(s, 100);
     h.in.x.nq = h.in.x.nk = 2600;
-    assert_fails(calibrated("minference", &h.in, 1, pattern, &v, &s, &err), &err, ERR_USAGE,
-                 "set rows_from");
-    assert_fails(calibrated("minference:profile=frontier", &h.in, 1, pattern, &v, &s, &err), &err,
-                 ERR_USAGE, "is not calibrated");
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("minference");
-    TCase *t = tcase_create("parts"), *w = tcase_create("heads");
-    tcase_add_test(t, known_shape_counts);
-    tcase_add_test(t, budget_rule);
-    tcase_add_test(t, pure_slash_needs_one_more_distance_than_the_forced_ones);
-    tcase_add_test(t, block_counts);
-    tcase_add_test(t, bad_tables_are_refused);
-    tcase_add_test(w, golden_trace_vertical_slash);
-    tcase_add_test(w, sizes_are_scaled_then_clamped);
-    tcase_add_test(w, full_sizes_and_odd_lengths);
-    tcase_add_test(w, heads_of_a_group_do_not_depend_on_their_numbers);
-    tcase_add_test(w, a_search_of_a_device_reaches_the_same_share);
-    tcase_add_test(w, golden_trace_blocks);
-    tcase_add_test(w, equal_blocks_go_to_the_lower_index);
-    tcase_add_test(w, block_scores_are_rounded_to_bf16);
-    tcase_add_test(w, published_native_density_of_blocks);
-    tcase_add_test(w, port_forces_column_0_and_two_diagonals_inside_the_budget);
-    tcase_add_test(w, published_tables);
-    tcase_add_test(w, parts_of_a_prompt_are_skipped);
-    tcase_add_test(w, code_search_on_the_golden_trace);
-    tcase_add_test(w, paper_search_equalises_the_cost);
-    tcase_add_test(w, calibrate_writes_pattern_and_sizes);
-    suite_add_tcase(s, t);
-    suite_add_tcase(s, w);
-    return s;
+    FAILS(calibrated("minference", &h.in, 1, pattern, &v, &s, ERR), ERR_USAGE, "set rows_from");
+    FAILS(calibrated("minference:profile=frontier", &h.in, 1, pattern, &v, &s, ERR), ERR_USAGE,
+          "is not calibrated");
 }

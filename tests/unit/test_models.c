@@ -42,7 +42,7 @@ static int keep_rows(void *ctx, int layer, int64_t t0, int64_t n, const float *q
 
 static void run_model(const char *dir, int64_t chunk, int64_t pool, struct seen *s)
 {
-    struct llm_model m;
+    OWN(llm_close) struct llm_model m;
     int32_t ids[N];
 
     tiny_tokens(ids);
@@ -58,15 +58,13 @@ static void run_model(const char *dir, int64_t chunk, int64_t pool, struct seen 
                           .last_logits = s->logits};
     struct llm_hooks hooks = {.ctx = s, .rows = keep_rows};
     assert_ok(llm_forward(&m, &run, &hooks, &err), &err);
-    llm_close(&m);
 }
 
 static void put_variant(const char *variant, int shards)
 {
-    json_t *c = tiny_config(variant);
+    OWN(json_decrefp) json_t *c = tiny_config(variant);
     tiny_put_config(test_tmpdir(), c);
     tiny_put_weights(test_tmpdir(), variant, shards, NULL);
-    json_decref(c);
 }
 
 /* ---- golden ---------------------------------------------------------------------------------- */
@@ -88,7 +86,7 @@ static float *golden(const struct st_file *f, const char *variant, const char *w
 static void check_heads(const struct st_file *f, const char *variant, const char *what,
                         const float *x, int heads, int d)
 {
-    float *want = golden(f, variant, what, (int64_t)heads * N * d);
+    OWN(free_at) float *want = golden(f, variant, what, (int64_t)heads * N * d);
     double diff = 0, norm = 0;
     for (int h = 0; h < heads; h++)
         for (int t = 0; t < N; t++)
@@ -99,32 +97,29 @@ static void check_heads(const struct st_file *f, const char *variant, const char
             }
     ck_assert_msg(sqrt(diff / norm) < 2e-5, "%s.%s: relative error %g", variant, what,
                   sqrt(diff / norm));
-    free(want);
 }
 
 static void check_close(const struct st_file *f, const char *variant, const char *what,
                         const float *x, int64_t n, double tol)
 {
-    float *want = golden(f, variant, what, n);
+    OWN(free_at) float *want = golden(f, variant, what, n);
     for (int64_t i = 0; i < n; i++)
         ck_assert_msg(fabs((double)x[i] - want[i]) < tol, "%s.%s[%lld] = %g, expected %g", variant,
                       what, (long long)i, x[i], want[i]);
-    free(want);
 }
 
 static void check_golden(const char *variant, const struct seen *s)
 {
-    struct st_file *f = NULL;
+    OWN(st_close) struct st_file *f = NULL;
     assert_ok(st_open("tests/data/tiny/golden.safetensors", &f, &err), &err);
     check_heads(f, variant, "q", s->q, s->heads, s->d);
     check_heads(f, variant, "k", s->k, s->kv_heads, s->d);
     check_heads(f, variant, "v", s->v, s->kv_heads, s->d);
     check_close(f, variant, "nll", s->nll, N - 1, 3e-4);
     check_close(f, variant, "logits", s->logits, TINY_VOCAB, 3e-4);
-    st_close(&f);
 }
 
-START_TEST(every_variant_computes_what_transformers_does)
+TEST_N(every_variant_computes_what_transformers_does, TINY_VARIANTS)
 {
     struct seen s;
     char variant[64];
@@ -133,20 +128,18 @@ START_TEST(every_variant_computes_what_transformers_does)
     run_model(test_tmpdir(), 0, 0, &s);
     check_golden(variant, &s);
 }
-END_TEST
 
 /* ---- the same by another way ----------------------------------------------------------------- */
 
-START_TEST(shards_are_one_checkpoint)
+TEST(shards_are_one_checkpoint)
 {
     struct seen s;
     put_variant("qwen3-bias", 3);
     run_model(test_tmpdir(), 0, 0, &s);
     check_golden("qwen3-bias", &s);
 }
-END_TEST
 
-START_TEST(chunks_of_any_size_give_the_same)
+TEST(chunks_of_any_size_give_the_same)
 {
     static const int64_t sizes[] = {1, 7, 16, 39, 40, 4096};
     struct seen s;
@@ -156,7 +149,6 @@ START_TEST(chunks_of_any_size_give_the_same)
         check_golden("qwen2", &s);
     }
 }
-END_TEST
 
 /* ---- damaged checkpoints --------------------------------------------------------------------- */
 
@@ -166,7 +158,7 @@ static void refuse(int code, const char *message)
     assert_fails(llm_open(test_tmpdir(), &m, &err), &err, code, message);
 }
 
-START_TEST(a_missing_tensor_is_named)
+TEST_N(a_missing_tensor_is_named, 9)
 {
     static const struct {
         const char *variant, *tensor;
@@ -185,9 +177,8 @@ START_TEST(a_missing_tensor_is_named)
     tiny_put_weights(test_tmpdir(), cases[_i].variant, 1, cases[_i].tensor);
     refuse(ERR_INPUT, cases[_i].tensor);
 }
-END_TEST
 
-START_TEST(tensors_of_other_architectures_are_not_asked_for)
+TEST(tensors_of_other_architectures_are_not_asked_for)
 {
     struct seen s;
     put_variant("llama", 1);
@@ -200,9 +191,8 @@ START_TEST(tensors_of_other_architectures_are_not_asked_for)
     tiny_put_weights(test_tmpdir(), "mistral-window", 1, "lm_head.weight");
     run_model(test_tmpdir(), 0, 0, &s);
 }
-END_TEST
 
-START_TEST(a_missing_shard_is_named)
+TEST(a_missing_shard_is_named)
 {
     char path[4300];
     put_variant("llama", 2);
@@ -210,9 +200,8 @@ START_TEST(a_missing_shard_is_named)
     unlink(path);
     refuse(ERR_INPUT, "model-00002-of-00002.safetensors");
 }
-END_TEST
 
-START_TEST(shapes_that_do_not_fit_the_configuration_are_named)
+TEST_N(shapes_that_do_not_fit_the_configuration_are_named, 6)
 {
     static const struct {
         const char *key, *tensor;
@@ -225,16 +214,14 @@ START_TEST(shapes_that_do_not_fit_the_configuration_are_named)
         {"num_key_value_heads", "self_attn.k_proj.weight", 4},
         {"num_hidden_layers", "model.layers.2.", 3},
     };
-    json_t *c = tiny_config("llama");
+    OWN(json_decrefp) json_t *c = tiny_config("llama");
     json_object_set_new(c, cases[_i].key, json_integer(cases[_i].value));
     tiny_put_config(test_tmpdir(), c);
     tiny_put_weights(test_tmpdir(), "llama", 1, NULL);
     refuse(ERR_INPUT, cases[_i].tensor);
-    json_decref(c);
 }
-END_TEST
 
-START_TEST(a_tensor_of_integers_is_refused)
+TEST(a_tensor_of_integers_is_refused)
 {
     char path[4300];
     int64_t data[TINY_VOCAB * 32] = {0};
@@ -244,11 +231,10 @@ START_TEST(a_tensor_of_integers_is_refused)
     assert_ok(st_write(path, &t, 1, &err), &err);
     refuse(ERR_INPUT, "model.embed_tokens.weight");
 }
-END_TEST
 
-START_TEST(prompts_beyond_the_sliding_window_run_on_the_cpu)
+TEST(prompts_beyond_the_sliding_window_run_on_the_cpu)
 {
-    struct llm_model m;
+    OWN(llm_close) struct llm_model m;
     int32_t ids[N];
     float nll[N];
     json_t *c = tiny_config("mistral-window");
@@ -263,23 +249,4 @@ START_TEST(prompts_beyond_the_sliding_window_run_on_the_cpu)
     assert_ok(llm_forward(&m, &run, NULL, &err), &err);
     ck_assert_str_eq(llm_device_lacks(&m.c, N), "sliding windows");
     ck_assert_str_eq(llm_device_lacks(&m.c, N - 1), "");
-    llm_close(&m);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("models");
-    TCase *c = tcase_create("models");
-    tcase_add_loop_test(c, every_variant_computes_what_transformers_does, 0, TINY_VARIANTS);
-    tcase_add_test(c, shards_are_one_checkpoint);
-    tcase_add_test(c, chunks_of_any_size_give_the_same);
-    tcase_add_loop_test(c, a_missing_tensor_is_named, 0, 9);
-    tcase_add_test(c, tensors_of_other_architectures_are_not_asked_for);
-    tcase_add_test(c, a_missing_shard_is_named);
-    tcase_add_loop_test(c, shapes_that_do_not_fit_the_configuration_are_named, 0, 6);
-    tcase_add_test(c, a_tensor_of_integers_is_refused);
-    tcase_add_test(c, prompts_beyond_the_sliding_window_run_on_the_cpu);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -14,13 +14,12 @@
 
 static int64_t prefix_count(const double *p, int64_t n, double start, double target)
 {
-    struct err err = {0};
     struct prefix_work *w = NULL;
     struct prefix out;
     int64_t kept = 0;
 
-    assert_ok(prefix_work_new(&w, &err), &err);
-    assert_ok(prefix_select(w, p, p, n, start, target, &out, &err), &err);
+    MUST(prefix_work_new(&w, ERR));
+    MUST(prefix_select(w, p, p, n, start, target, &out, ERR));
     for (int64_t j = 0; j < n; j++)
         kept += prefix_has(&out, p[j], j);
     ck_assert_int_eq(kept, out.count);
@@ -28,7 +27,7 @@ static int64_t prefix_count(const double *p, int64_t n, double start, double tar
     return kept;
 }
 
-START_TEST(prefix_of_a_row_by_hand)
+TEST(prefix_of_a_row_by_hand)
 {
     static const double p[] = {0.5, 0.25, 0.125, 0.125};
     ck_assert_int_eq(prefix_count(p, 4, 0, 0.5), 1);
@@ -41,24 +40,21 @@ START_TEST(prefix_of_a_row_by_hand)
     ck_assert_int_eq(prefix_count(p, 4, 0.5, 0.5), 0);
     ck_assert_int_eq(prefix_count(p, 4, 0, 2), 4);
 }
-END_TEST
 
-START_TEST(prefix_prefers_the_lower_key_among_equals)
+TEST(prefix_prefers_the_lower_key_among_equals)
 {
     static const double p[] = {0.125, 0.25, 0.25, 0.125, 0.25};
-    struct err err = {0};
     struct prefix_work *w = NULL;
     struct prefix out;
 
-    assert_ok(prefix_work_new(&w, &err), &err);
-    assert_ok(prefix_select(w, p, p, 5, 0, 0.8, &out, &err), &err);
+    MUST(prefix_work_new(&w, ERR));
+    MUST(prefix_select(w, p, p, 5, 0, 0.8, &out, ERR));
     ck_assert_int_eq(out.count, 4);
     ck_assert(prefix_has(&out, p[0], 0) && !prefix_has(&out, p[3], 3));
-    assert_ok(prefix_topk(w, p, 5, 2, &out, &err), &err);
+    MUST(prefix_topk(w, p, 5, 2, &out, ERR));
     ck_assert(prefix_has(&out, p[1], 1) && prefix_has(&out, p[2], 2) && !prefix_has(&out, p[4], 4));
     prefix_work_free(w);
 }
-END_TEST
 
 struct pair {
     double value;
@@ -82,15 +78,14 @@ static void fill(double *p, int64_t n, uint64_t seed)
     }
 }
 
-START_TEST(prefix_equals_a_full_sort)
+TEST_N(prefix_equals_a_full_sort, 20)
 {
     enum { N = 700 };
-    struct err err = {0};
     struct prefix_work *w = NULL;
     double p[N];
     struct pair sorted[N];
 
-    assert_ok(prefix_work_new(&w, &err), &err);
+    MUST(prefix_work_new(&w, ERR));
     fill(p, N, (uint64_t)_i);
     for (int64_t j = 0; j < N; j++)
         sorted[j] = (struct pair){p[j], j};
@@ -104,37 +99,34 @@ START_TEST(prefix_equals_a_full_sort)
         int64_t k = 0;
         while (k < N && sum < target)
             sum += sorted[k++].value;
-        assert_ok(prefix_select(w, p, p, N, 0, target, &out, &err), &err);
+        MUST(prefix_select(w, p, p, N, 0, target, &out, ERR));
         ck_assert_int_eq(out.count, k);
         for (int64_t e = 0; e < N; e++)
             ck_assert_int_eq(prefix_has(&out, sorted[e].value, sorted[e].index), e < k);
-        assert_ok(prefix_topk(w, p, N, step * 14, &out, &err), &err);
+        MUST(prefix_topk(w, p, N, step * 14, &out, ERR));
         for (int64_t e = 0; e < N; e++)
             ck_assert_int_eq(prefix_has(&out, sorted[e].value, sorted[e].index), e < step * 14);
     }
     prefix_work_free(w);
 }
-END_TEST
 
-START_TEST(topk_takes_any_sign_and_leaves_out_nan)
+TEST(topk_takes_any_sign_and_leaves_out_nan)
 {
     static const double x[] = {-3, NAN, -1, 0, NAN, -1};
-    struct err err = {0};
     struct prefix_work *w = NULL;
     struct prefix out;
 
-    assert_ok(prefix_work_new(&w, &err), &err);
-    assert_ok(prefix_topk(w, x, 6, 2, &out, &err), &err);
+    MUST(prefix_work_new(&w, ERR));
+    MUST(prefix_topk(w, x, 6, 2, &out, ERR));
     ck_assert(prefix_has(&out, x[3], 3) && prefix_has(&out, x[2], 2));
     ck_assert(!prefix_has(&out, x[5], 5) && !prefix_has(&out, x[0], 0));
     ck_assert(!prefix_has(&out, x[1], 1));
-    assert_ok(prefix_topk(w, x, 6, 100, &out, &err), &err);
+    MUST(prefix_topk(w, x, 6, 100, &out, ERR));
     ck_assert_int_eq(out.count, 4);
-    assert_ok(prefix_topk(w, x, 6, 0, &out, &err), &err);
+    MUST(prefix_topk(w, x, 6, 0, &out, ERR));
     ck_assert(!prefix_has(&out, x[3], 3));
     prefix_work_free(w);
 }
-END_TEST
 
 /* ---- prefixes of a head --------------------------------------------------------------------- */
 
@@ -168,13 +160,12 @@ static int cell_order(const void *a, const void *b)
 
 /* Against a full sort, with buffers that force every path: collecting at once, refining, and
  * cutting a bin of equal values. */
-START_TEST(head_prefix_equals_a_full_sort)
+TEST_N(head_prefix_equals_a_full_sort, 5)
 {
     enum { R = 37, C = 41 };
     static const int64_t buffers[] = {1 << 20, 100, 5, 0};
     static double v[R * C];
     static struct cell sorted[R * C];
-    struct err err = {0};
     double total = 0;
 
     fill(v, R * C, 100 + (uint64_t)_i);
@@ -191,9 +182,8 @@ START_TEST(head_prefix_equals_a_full_sort)
         for (int b = 0; b < 4; b++) {
             struct matrix m = {v, C, 0.001};
             struct head_prefix out;
-            assert_ok(head_prefix_select(matrix_row, &m, R, C, HEAD_BY_SUM, target, buffers[b],
-                                         &out, &err),
-                      &err);
+            MUST(head_prefix_select(matrix_row, &m, R, C, HEAD_BY_SUM, target, buffers[b], &out,
+                                    ERR));
             ck_assert_int_eq(out.count, want);
             for (int64_t k = 0; k < R * C; k++)
                 ck_assert_int_eq(
@@ -201,16 +191,14 @@ START_TEST(head_prefix_equals_a_full_sort)
         }
     }
 }
-END_TEST
 
 /* The same by number: two entries per row count in advance. */
-START_TEST(head_prefix_of_a_number_of_entries)
+TEST_N(head_prefix_of_a_number_of_entries, 5)
 {
     enum { R = 37, C = 41 };
     static const int64_t buffers[] = {1 << 20, 100, 0};
     static double v[R * C];
     static struct cell sorted[R * C];
-    struct err err = {0};
 
     fill(v, R * C, 100 + (uint64_t)_i);
     for (int64_t k = 0; k < R * C; k++)
@@ -220,22 +208,19 @@ START_TEST(head_prefix_of_a_number_of_entries)
         for (int b = 0; b < 3; b++) {
             struct matrix m = {v, C, 0.001};
             struct head_prefix out;
-            assert_ok(head_prefix_select(matrix_row, &m, R, C, HEAD_BY_COUNT,
-                                         (double)(want + 2 * R), buffers[b], &out, &err),
-                      &err);
+            MUST(head_prefix_select(matrix_row, &m, R, C, HEAD_BY_COUNT, (double)(want + 2 * R),
+                                    buffers[b], &out, ERR));
             for (int64_t k = 0; k < R * C; k++)
                 ck_assert_int_eq(
                     head_prefix_has(&out, sorted[k].value, sorted[k].row, sorted[k].col), k < want);
         }
 }
-END_TEST
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
 /* A bidirectional head with given probabilities: q_i = e_i, k_j = column j of ln P, scale 1. */
 static void head_of_probabilities(const double *p, int64_t n, struct sim_head *h)
 {
-    struct err err = {0};
     float q[64] = {0}, k[64] = {0}, v[64] = {0};
     struct head_in in = {
         .x = {.nq = n, .nk = n, .d = (int)n, .dv = (int)n, .q = q, .k = k, .v = v, .scale = 1},
@@ -248,24 +233,21 @@ static void head_of_probabilities(const double *p, int64_t n, struct sim_head *h
         for (int64_t j = 0; j < n; j++)
             k[j * n + i] = (float)log(p[i * n + j]);
     }
-    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
+    MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
-START_TEST(rows_and_mean_by_hand)
+TEST(rows_and_mean_by_hand)
 {
     static const double p[] = {0.9, 0.1, 0.5, 0.5};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     head_of_probabilities(p, 2, &h);
     ck_assert_double_eq(metric_of("oracle:alpha=0.7", &h.in, "pairs_kept"), 3);
     ck_assert_double_eq(metric_of("oracle:kind=mean:alpha=0.7", &h.in, "pairs_kept"), 2);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(uniform_attention_keeps_a_share)
+TEST(uniform_attention_keeps_a_share)
 {
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     float zero[50 * 4] = {0}, v[50 * 4];
     for (int k = 0; k < 200; k++)
         v[k] = (float)k;
@@ -275,13 +257,11 @@ START_TEST(uniform_attention_keeps_a_share)
         .n_kv_heads = 1,
         .n_layers = 1,
         .branch = "main"};
-    assert_ok(head_init(&h, &in, PREC_F64, &err), &err);
+    MUST(head_init(&h, &in, PREC_F64, ERR));
     ck_assert_double_eq(metric_of("oracle:alpha=0.91", &h.in, "pairs_kept"), 46 * 50);
     ck_assert_double_eq_tol(metric_of("oracle:kind=topk:k=7", &h.in, "cra_min"), 7.0 / 50, 1e-12);
     ck_assert_double_eq_tol(metric_of("oracle:kind=topk:k=7", &h.in, "cra_mean"), 7.0 / 50, 1e-12);
-    sim_head_free(&h);
 }
-END_TEST
 
 static const struct {
     int layer;
@@ -300,15 +280,13 @@ static double units(const char *text, const struct head_in *in, double of)
     return metric_of(text, in, "density_tile") * of;
 }
 
-START_TEST(golden_video_counts)
+TEST_N(golden_video_counts, 4)
 {
-    struct err err = {0};
-    struct sim_head h;
     struct record r;
     char text[96];
     double a = video[_i].alpha;
 
-    assert_ok(golden_video(3, video[_i].layer, 0, PREC_F64, &h, &err), &err);
+    HEAD(h, golden_video, 3, video[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "oracle:alpha=%g", a);
     run_text(text, &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), video[_i].topp);
@@ -325,17 +303,14 @@ START_TEST(golden_video_counts)
     ck_assert_double_eq_tol(units(text, &h.in, 9216), video[_i].s16, 1e-6);
     snprintf(text, sizeof text, "oracle:kind=block:unit=64x64:alpha=%g", a);
     ck_assert_double_eq_tol(units(text, &h.in, 36), video[_i].b64, 1e-6);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_video_errors)
+TEST(golden_video_errors)
 {
-    struct err err = {0};
     struct sim_head h;
     struct record r;
 
-    assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
+    MUST(golden_video(3, 5, 0, PREC_F64, &h, ERR));
     run_text("oracle:alpha=0.95", &h.in, &r);
     assert_printed(record_get(&r, "cra_min"), 0.950011, 6);
     assert_printed(record_get(&r, "cra_mean"), 0.952628, 6);
@@ -355,7 +330,7 @@ START_TEST(golden_video_errors)
     record_free(&r);
     sim_head_free(&h);
 
-    assert_ok(golden_video(3, 0, 0, PREC_F64, &h, &err), &err);
+    MUST(golden_video(3, 0, 0, PREC_F64, &h, ERR));
     run_text("oracle:kind=topk:k=38", &h.in, &r);
     assert_printed(record_get(&r, "cra_min"), 0.334388, 6);
     assert_printed(record_get(&r, "cra_mean"), 0.449546, 6);
@@ -368,7 +343,6 @@ START_TEST(golden_video_errors)
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 static const struct {
     int layer, head;
@@ -380,20 +354,14 @@ static const struct {
     {0, 7, 246222, 0.170509, 0.584716},
 };
 
-START_TEST(golden_code_sparsity_degree)
+TEST_N(golden_code_sparsity_degree, 4)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(golden_code_lm(code[_i].layer, code[_i].head, PREC_F64, &h, &err), &err);
-    run_text("oracle", &h.in, &r);
+    HEAD(h, golden_code_lm, code[_i].layer, code[_i].head, PREC_F64);
+    RUN(r, "oracle", &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), code[_i].entries);
     assert_printed(record_get(&r, "sd_tri"), code[_i].tri, 6);
     assert_printed(record_get(&r, "sd_sq"), code[_i].sq, 6);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- identities ----------------------------------------------------------------------------- */
 
@@ -419,13 +387,11 @@ static int count_rows(void *ctx, const struct mask *m, const double *out, const 
     return 0;
 }
 
-START_TEST(identities_between_kinds)
+TEST_N(identities_between_kinds, 2)
 {
-    struct err err = {0};
-    struct sim_head h;
     struct record r;
     bool causal = _i & 1;
-    assert_ok(random_head(7, 97, causal ? 131 : 97, 16, causal, 1.6, PREC_F64, &h, &err), &err);
+    HEAD(h, random_head, 7, 97, causal ? 131 : 97, 16, causal, 1.6, PREC_F64);
 
     double topp = metric_of("oracle:alpha=0.9", &h.in, "pairs_kept");
     double mean = metric_of("oracle:kind=mean:alpha=0.9", &h.in, "pairs_kept");
@@ -462,38 +428,28 @@ START_TEST(identities_between_kinds)
         ck_assert_double_eq_tol(same.recall[i], rows.recall[i], 1e-12);
         ck_assert_double_ge(rows.recall[i], 0.9 - 1e-12);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Any 0/1 mask is at least as dense as topp at its own CRA; its LSE error is |ln recall|. */
-START_TEST(topp_bounds_every_mask)
+TEST_N(topp_bounds_every_mask, 4)
 {
     static const char *const masks[] = {"streaming:sink=4:window=24", "oracle:kind=topk:k=9",
                                         "oracle:kind=block:unit=1x16",
                                         "oracle:kind=value:alpha=0.8"};
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
     char text[64];
 
-    assert_ok(random_head(11, 128, 128, 16, true, 1.4, PREC_F64, &h, &err), &err);
-    run_text(masks[_i], &h.in, &r);
+    HEAD(h, random_head, 11, 128, 128, 16, true, 1.4, PREC_F64);
+    RUN(r, masks[_i], &h.in);
     double cra = record_get(&r, "cra_min");
     snprintf(text, sizeof text, "oracle:alpha=%.17g", cra * (1 - 1e-12));
     ck_assert_double_le(metric_of(text, &h.in, "density_elem"), record_get(&r, "density_elem"));
     ck_assert_double_eq_tol(record_get(&r, "err_lse_max"), -log(cra), 1e-9);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(forced_entries_count_towards_the_target)
+TEST(forced_entries_count_towards_the_target)
 {
-    struct err err = {0};
-    struct sim_head h;
     struct record r;
-    assert_ok(random_head(13, 64, 64, 16, true, 1.5, PREC_F64, &h, &err), &err);
+    HEAD(h, random_head, 13, 64, 64, 16, true, 1.5, PREC_F64);
     static const char *const texts[] = {"oracle:forced=diag",
                                         "oracle:forced=sink-3",
                                         "oracle:forced=window-5",
@@ -517,22 +473,16 @@ START_TEST(forced_entries_count_towards_the_target)
     /* The same target with entries forced that topp would not take needs at least as many. */
     ck_assert_double_ge(metric_of("oracle:forced=sink-3", &h.in, "pairs_kept"),
                         metric_of("oracle", &h.in, "pairs_kept"));
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(ranking_by_value_lowers_the_error_on_a_golden_head)
+TEST(ranking_by_value_lowers_the_error_on_a_golden_head)
 {
-    struct err err = {0};
-    struct sim_head h;
-    assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
+    HEAD(h, golden_video, 3, 5, 0, PREC_F64);
     ck_assert_double_lt(metric_of("oracle:kind=value", &h.in, "err_l1_rel"),
                         metric_of("oracle", &h.in, "err_l1_rel"));
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bad_parameters_are_refused)
+TEST(bad_parameters_are_refused)
 {
     static const struct {
         const char *text, *want;
@@ -549,11 +499,10 @@ START_TEST(bad_parameters_are_refused)
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
         assert_refused(bad[k].text, bad[k].want);
 }
-END_TEST
 
 /* ---- stripes -------------------------------------------------------------------------------- */
 
-START_TEST(slices_of_rows)
+TEST(slices_of_rows)
 {
     static const int64_t want[][5] = {/* rows, chunks, slice, first row, end */
                                       {1000, 1, 0, 872, 1000}, {1000, 2, 0, 384, 512},
@@ -566,25 +515,23 @@ START_TEST(slices_of_rows)
         ck_assert_int_eq(r1, want[k][4]);
     }
 }
-END_TEST
 
 /* Columns ranked by the explicit map of a head of the shipped model, all rows or the last 128. */
-START_TEST(stripes_are_the_heaviest_columns)
+TEST(stripes_are_the_heaviest_columns)
 {
     enum { N = 770, K = 77 };
     static double p[N], mass[N];
     static uint8_t bits[N * N];
-    struct err err = {0};
     struct sim_head h;
     double recall[2];
     for (int sampled = 0; sampled < 2; sampled++) {
-        struct record r;
+        OWN(record_free) struct record r;
         double lightest = INFINITY, heaviest = 0, sum = 0;
         int columns = 0;
-        assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+        MUST(golden_code_lm(5, 0, PREC_F64, &h, ERR));
         memset(mass, 0, sizeof mass);
         for (int i = sampled ? N - 128 : 0; i < N; i++) {
-            assert_ok(exact_probs(h.in.exact, i, i + 1, p, &err), &err);
+            MUST(exact_probs(h.in.exact, i, i + 1, p, ERR));
             for (int j = 0; j < N; j++)
                 mass[j] += p[j];
         }
@@ -598,7 +545,7 @@ START_TEST(stripes_are_the_heaviest_columns)
             heaviest = kept ? heaviest : fmax(heaviest, mass[j]);
         }
         for (int i = 0; i < N; i++) {
-            assert_ok(exact_probs(h.in.exact, i, i + 1, p, &err), &err);
+            MUST(exact_probs(h.in.exact, i, i + 1, p, ERR));
             for (int j = 0; j < N; j++) {
                 ck_assert_int_eq(bits[i * N + j], bits[(N - 1) * N + j] && j <= i);
                 sum += bits[i * N + j] ? p[j] : 0;
@@ -610,48 +557,16 @@ START_TEST(stripes_are_the_heaviest_columns)
         ck_assert_ptr_nonnull(
             strstr(buf_str(&r.notes), sampled ? "columns=77;rows=128" : "columns=77;rows=770"));
         recall[sampled] = sum / N;
-        record_free(&r);
         sim_head_free(&h);
     }
     ck_assert_double_gt(recall[0], recall[1]); /* the full ranking is the best on average */
 }
-END_TEST
 
-START_TEST(parameters_of_stripes)
+TEST(parameters_of_stripes)
 {
     assert_refused("oracle:kind=stripes", "kind=stripes needs k");
     assert_refused("oracle:kind=stripes:k=5:chunks=2", "chunks");
     assert_refused("oracle:kind=topk:k=5:rank=sampled", "rank");
     assert_refused("oracle:kind=stripes:k=5:forced=diag", "forced");
     assert_refused("oracle:kind=stripes:k=5:unit=64x64", "unit");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("oracle");
-    TCase *c = tcase_create("selection");
-    tcase_add_test(c, prefix_of_a_row_by_hand);
-    tcase_add_test(c, prefix_prefers_the_lower_key_among_equals);
-    tcase_add_loop_test(c, prefix_equals_a_full_sort, 0, 20);
-    tcase_add_test(c, topk_takes_any_sign_and_leaves_out_nan);
-    tcase_add_loop_test(c, head_prefix_equals_a_full_sort, 0, 5);
-    tcase_add_loop_test(c, head_prefix_of_a_number_of_entries, 0, 5);
-    suite_add_tcase(s, c);
-    c = tcase_create("method");
-    tcase_add_test(c, rows_and_mean_by_hand);
-    tcase_add_test(c, uniform_attention_keeps_a_share);
-    tcase_add_loop_test(c, golden_video_counts, 0, 4);
-    tcase_add_test(c, golden_video_errors);
-    tcase_add_loop_test(c, golden_code_sparsity_degree, 0, 4);
-    tcase_add_loop_test(c, identities_between_kinds, 0, 2);
-    tcase_add_loop_test(c, topp_bounds_every_mask, 0, 4);
-    tcase_add_test(c, forced_entries_count_towards_the_target);
-    tcase_add_test(c, ranking_by_value_lowers_the_error_on_a_golden_head);
-    tcase_add_test(c, bad_parameters_are_refused);
-    tcase_add_test(c, slices_of_rows);
-    tcase_add_test(c, stripes_are_the_heaviest_columns);
-    tcase_add_test(c, parameters_of_stripes);
-    suite_add_tcase(s, c);
-    return s;
 }

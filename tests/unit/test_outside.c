@@ -29,15 +29,14 @@ static bool block_kept(int64_t i, int64_t j)
 
 static void run(const char *text, struct conform_result *res)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     conform_head(NORMAL, N, N, true, PREC_F64, &h);
     conform_run(text, &h.in, NULL, 1, res);
-    sim_head_free(&h);
 }
 
 static void assert_kept(const char *text, bool (*want)(int64_t, int64_t), double dropped)
 {
-    struct conform_result res;
+    OWN(conform_result_free) struct conform_result res;
     run(text, &res);
     ck_assert_msg(res.r.status == RECORD_OK, "%s: %s", text, res.r.reason);
     for (int64_t i = 0; i < N; i++)
@@ -45,7 +44,6 @@ static void assert_kept(const char *text, bool (*want)(int64_t, int64_t), double
             ck_assert_msg(res.bits[i * N + j] == want(i, j), "%s: row %lld, key %lld", text,
                           (long long)i, (long long)j);
     ck_assert_double_eq(record_get(&res.r, "pairs_dropped"), dropped);
-    conform_result_free(&res);
 }
 
 static bool causal_complement(int64_t i, int64_t j)
@@ -53,7 +51,7 @@ static bool causal_complement(int64_t i, int64_t j)
     return j <= i && !kept(i, j);
 }
 
-START_TEST(arrays_of_other_programs)
+TEST(arrays_of_other_programs)
 {
     assert_kept("mask:file=tests/data/masks/five.npy", kept, 0);
     assert_kept("mask:file=tests/data/masks/pairs.npz", kept, 0);
@@ -63,13 +61,12 @@ START_TEST(arrays_of_other_programs)
     assert_kept("mask:file=tests/data/masks/rows.safetensors:unit=16x16", block_kept, 0);
     assert_kept("mask:file=tests/data/masks/flex.safetensors:unit=16x16", block_kept, 0);
 }
-END_TEST
 
 /* pairs.npz holds the complement for layer 2: all pairs after the query, which are dropped. */
-START_TEST(pairs_after_the_query_are_dropped)
+TEST(pairs_after_the_query_are_dropped)
 {
     struct conform_result res;
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     conform_head(NORMAL, N, N, true, PREC_F64, &h);
     h.in.layer = 2;
     conform_run("mask:file=tests/data/masks/pairs.npz", &h.in, NULL, 1, &res);
@@ -83,25 +80,21 @@ START_TEST(pairs_after_the_query_are_dropped)
     assert_skips("mask:file=tests/data/masks/pairs.npz", &h.in,
                  "has no mask of step 0, branch "
                  "main, layer 4");
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Everything that the suite demands of a method's mask and numbers, and rows in any ranges. */
-START_TEST(it_conforms)
+TEST(it_conforms)
 {
     static const char *const texts[] = {"mask:file=tests/data/masks/pairs.h5",
                                         "mask:file=tests/data/masks/flex.safetensors:unit=16x16"};
     for (int k = 0; k < 2; k++)
         for (int data = 0; data < DATA_KINDS; data++)
             for (int causal = 0; causal < 2; causal++) {
-                struct sim_head h;
+                OWN(sim_head_free) struct sim_head h;
                 conform_head(data, N, N, causal, PREC_F64, &h);
                 conform_check(texts[k], &h, conform_data_names[data]);
-                sim_head_free(&h);
             }
 }
-END_TEST
 
 /* ---- what is wrong -------------------------------------------------------------------------- */
 
@@ -111,8 +104,8 @@ static void fails(const char *text, const char *why)
     struct err err = {0};
     struct method_run *runs = NULL;
     struct method_ctx ctx = {0};
-    struct record r;
-    struct sim_head h;
+    OWN(record_free) struct record r;
+    OWN(sim_head_free) struct sim_head h;
     int64_t n = 0;
 
     conform_head(NORMAL, N, N, true, PREC_F64, &h);
@@ -124,16 +117,13 @@ static void fails(const char *text, const char *why)
     ck_assert_msg(rc < 0 && strstr(err.msg, why), "%s: %d '%s', wanted '%s'", text, rc, err.msg,
                   why);
     method_runs_free(runs, n);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 static void refused(const char *text, int code, const char *why)
 {
-    struct err err = {0};
     struct method_run *runs = NULL;
     int64_t n = 0;
-    assert_fails(method_runs_parse(test_methods, text, &runs, &n, &err), &err, code, why);
+    FAILS(method_runs_parse(test_methods, text, &runs, &n, ERR), code, why);
     method_runs_free(runs, n);
 }
 
@@ -146,13 +136,12 @@ static const char *with_file(const char *path, const char *rest)
 
 static const char *npy(enum dtype t, int ndim, const int64_t *shape, const void *data)
 {
-    struct err err = {0};
     const char *path = test_path("a.npy");
-    assert_ok(npy_write(path, t, ndim, shape, data, &err), &err);
+    MUST(npy_write(path, t, ndim, shape, data, ERR));
     return path;
 }
 
-START_TEST(shapes_and_values)
+TEST(shapes_and_values)
 {
     static uint8_t ones[N * N];
     static float floats[N * N];
@@ -170,23 +159,21 @@ START_TEST(shapes_and_values)
     ones[3 * N + 7] = 2;
     fails(with_file(npy(DT_U8, 2, square, ones), ""), "element 217 is 2, expected 0 or 1");
 }
-END_TEST
 
 /* Compressed rows with one thing wrong. */
 static void rows_fail(const int32_t *ptr, int64_t n_ptr, const int32_t *col, int64_t n,
                       const char *why)
 {
-    struct err err = {0};
     static const int32_t size[] = {B};
     const char *path = test_path("rows.safetensors");
     const struct st_out t[] = {{"indptr", DT_I32, 1, {n_ptr}, ptr},
                                {"indices", DT_I32, 1, {n}, col},
                                {"blocksize", DT_I32, 1, {1}, size}};
-    assert_ok(st_write(path, t, 3, &err), &err);
+    MUST(st_write(path, t, 3, ERR));
     fails(with_file(path, ""), why);
 }
 
-START_TEST(lists_are_checked)
+TEST(lists_are_checked)
 {
     static const int32_t good[] = {0, 1, 2, 3, 4, 6}, col[] = {0, 0, 0, 0, 2, 4};
     static const int32_t late[] = {1, 1, 2, 3, 4, 6}, falls[] = {0, 1, 0, 3, 4, 6},
@@ -203,12 +190,10 @@ START_TEST(lists_are_checked)
     rows_fail(good, 6, high, 6, "row group 4 has column 5, expected 0..4");
     rows_fail(good, 6, low, 6, "layer 3, head 5: row group 1 has column -1, expected 0..4");
 }
-END_TEST
 
 /* A BlockMask of one head whose row 3 is as given. */
 static void flex_fails(int32_t count, int32_t c0, int32_t c1, const char *why)
 {
-    struct err err = {0};
     int32_t n[NB] = {1, 1, 1, count, 1}, full[NB] = {0, 0, 0, 1, 0}, index[NB * NB] = {0},
             full_index[NB * NB] = {0};
     const char *path = test_path("flex.safetensors");
@@ -219,11 +204,11 @@ static void flex_fails(int32_t count, int32_t c0, int32_t c1, const char *why)
                                {"kv_indices", DT_I32, 3, {1, NB, NB}, index},
                                {"full_kv_num_blocks", DT_I32, 2, {1, NB}, full},
                                {"full_kv_indices", DT_I32, 3, {1, NB, NB}, full_index}};
-    assert_ok(st_write(path, t, 4, &err), &err);
+    MUST(st_write(path, t, 4, ERR));
     fails(with_file(path, ":unit=16x16"), why);
 }
 
-START_TEST(block_masks_are_checked)
+TEST(block_masks_are_checked)
 {
     flex_fails(6, 0, 2, "'kv_num_blocks': row 3 has 6 blocks, expected 0..5");
     flex_fails(-1, 0, 2, "row 3 has -1 blocks");
@@ -231,20 +216,18 @@ START_TEST(block_masks_are_checked)
     flex_fails(2, 0, 1, "row group 3 has column 1 after column 1"); /* full and partial */
     fails("mask:file=tests/data/masks/flex.safetensors", "give unit=QUERIESxKEYS");
 }
-END_TEST
 
 /* One file with two arrays of these names. */
 static void names_refused(const char *a, const char *b, const char *why)
 {
-    struct err err = {0};
     static const uint8_t x[4];
     const char *path = test_path("names.safetensors");
     const struct st_out t[] = {{a, DT_BOOL, 2, {2, 2}, x}, {b, DT_BOOL, 2, {2, 2}, x}};
-    assert_ok(st_write(path, t, 2, &err), &err);
+    MUST(st_write(path, t, 2, ERR));
     refused(with_file(path, ""), ERR_INPUT, why);
 }
 
-START_TEST(names_are_checked)
+TEST(names_are_checked)
 {
     names_refused("q", "k", "none of its 2 arrays is a mask");
     names_refused("mask", "indptr", "several kinds of mask");
@@ -253,9 +236,8 @@ START_TEST(names_are_checked)
     names_refused("kv_indices", "layer-1.mask", "lacks kv_num_blocks");
     names_refused("blocksize", "BLOCK_SIZE", "say the same");
 }
-END_TEST
 
-START_TEST(parameters_are_checked)
+TEST(parameters_are_checked)
 {
     static const uint8_t x[4] = {1, 0, 1, 1};
     const char *path = npy(DT_BOOL, 2, (int64_t[]){2, 2}, x);
@@ -267,7 +249,6 @@ START_TEST(parameters_are_checked)
     refused("mask:file=tests/data/none.npy", ERR_INPUT, "tests/data/none.npy");
     refused("mask", ERR_USAGE, "file");
 }
-END_TEST
 
 /* ---- dumps ---------------------------------------------------------------------------------- */
 
@@ -332,24 +313,23 @@ static const char *const video_methods[] = {"streaming:window=40", "oracle:alpha
                                             "spargeattn:permute=hilbert:pv=off",
                                             "fg-attn:mode=pooled:permute=hilbert"};
 
-START_TEST(a_dump_gives_the_same_record)
+TEST_N(a_dump_gives_the_same_record, 2)
 {
     bool causal = _i == 0;
     const char *const *texts = causal ? causal_methods : video_methods;
     int n = causal ? 5 : 4;
-    struct err err = {0};
     struct maskfile *f = NULL;
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record want[5], have;
     const char *path = test_path("dump.h5");
     char text[700];
 
     conform_head(NORMAL, 300, 300, causal, PREC_F64, &h);
     h.in.trace = "xxh3:1";
-    assert_ok(maskfile_create(path, true, &f, &err), &err);
+    MUST(maskfile_create(path, true, &f, ERR));
     for (int k = 0; k < n; k++)
         run_dumped(texts[k], &h.in, f, &want[k]);
-    assert_ok(maskfile_commit(&f, &err), &err);
+    MUST(maskfile_commit(&f, ERR));
     refused(with_file(path, ""), ERR_USAGE, "choose with pick=N (0 = ");
     for (int k = 0; k < n; k++) {
         snprintf(text, sizeof text, "mask:file=%s:pick=%d", path, k);
@@ -367,14 +347,11 @@ START_TEST(a_dump_gives_the_same_record)
     record_free(&have);
     h.in.head = 6;
     assert_skips(with_file(path, ":pick=0"), &h.in, "layer 3, head 6");
-    sim_head_free(&h);
 }
-END_TEST
 
 /* The identity of a run follows the content of its file. */
-START_TEST(the_identity_has_the_content)
+TEST(the_identity_has_the_content)
 {
-    struct err err = {0};
     struct method_run *runs[2];
     int64_t n[2] = {0};
     uint8_t x[4] = {1, 0, 1, 1};
@@ -382,9 +359,8 @@ START_TEST(the_identity_has_the_content)
     for (int k = 0; k < 2; k++) {
         x[0] = (uint8_t)k;
         runs[k] = NULL;
-        assert_ok(npy_write(path, DT_BOOL, 2, (int64_t[]){2, 2}, x, &err), &err);
-        assert_ok(method_runs_parse(test_methods, with_file(path, ""), &runs[k], &n[k], &err),
-                  &err);
+        MUST(npy_write(path, DT_BOOL, 2, (int64_t[]){2, 2}, x, ERR));
+        MUST(method_runs_parse(test_methods, with_file(path, ""), &runs[k], &n[k], ERR));
     }
     ck_assert_str_ne(runs[0]->canonical, runs[1]->canonical);
     char text[700]; /* a canonical text says which content it means */
@@ -393,46 +369,20 @@ START_TEST(the_identity_has_the_content)
     method_runs_free(runs[0], 1);
     method_runs_free(runs[1], 1);
 }
-END_TEST
 
 /* MInference's table goes to the method of that name. */
-START_TEST(a_table_of_patterns)
+TEST(a_table_of_patterns)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record want, have;
+    OWN(sim_head_free) struct sim_head h;
     static const char table[] = "[{}, {}, {}, {\"5\": [\"vertical_and_slash\", 30, 100, 1.0]}]";
     const char *path = test_path("table.json");
     char text[700];
 
-    assert_ok(file_write_atomic(path, table, strlen(table), &err), &err);
+    MUST(file_write_atomic(path, table, strlen(table), ERR));
     conform_head(NORMAL, 1200, 1200, true, PREC_F64, &h);
     snprintf(text, sizeof text, "minference:table=%s", path);
-    run_text(text, &h.in, &want);
-    run_text(with_file(path, ""), &h.in, &have);
+    RUN(want, text, &h.in);
+    RUN(have, with_file(path, ""), &h.in);
     ck_assert_double_lt(record_get(&have, "density_elem"), 1);
     assert_same("table", &want, &have);
-    record_free(&want);
-    record_free(&have);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("outside");
-    TCase *c = tcase_create("mask");
-    tcase_add_test(c, arrays_of_other_programs);
-    tcase_add_test(c, pairs_after_the_query_are_dropped);
-    tcase_add_test(c, it_conforms);
-    tcase_add_test(c, shapes_and_values);
-    tcase_add_test(c, lists_are_checked);
-    tcase_add_test(c, block_masks_are_checked);
-    tcase_add_test(c, names_are_checked);
-    tcase_add_test(c, parameters_are_checked);
-    tcase_add_loop_test(c, a_dump_gives_the_same_record, 0, 2);
-    tcase_add_test(c, the_identity_has_the_content);
-    tcase_add_test(c, a_table_of_patterns);
-    suite_add_tcase(s, c);
-    return s;
 }

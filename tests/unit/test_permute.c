@@ -15,9 +15,8 @@
 static int64_t *make(const char *name, int64_t t, int64_t h, int64_t w)
 {
     struct geometry g = {t, h, w, 0, 0};
-    struct err err = {0};
     int64_t *perm = NULL;
-    assert_ok(permute_make(name, &g, t * h * w, 7, &perm, &err), &err);
+    MUST(permute_make(name, &g, t * h * w, 7, &perm, ERR));
     return perm;
 }
 
@@ -30,7 +29,7 @@ static uint32_t checksum(const int64_t *perm, int64_t n)
     return c;
 }
 
-START_TEST(hilbert_by_hand)
+TEST(hilbert_by_hand)
 {
     static const struct {
         int w, h, t;
@@ -50,13 +49,11 @@ START_TEST(hilbert_by_hand)
         {1, 1, 7, {0, 1, 2, 3, 4, 5, 6}},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        int64_t *perm = make("hilbert", c[i].t, c[i].h, c[i].w);
+        OWN(free_at) int64_t *perm = make("hilbert", c[i].t, c[i].h, c[i].w);
         for (int r = 0; r < c[i].w * c[i].h * c[i].t; r++)
             ck_assert_int_eq(perm[r], c[i].lin[r]);
-        free(perm);
     }
 }
-END_TEST
 
 /* Steps between consecutive cells that are not to a neighbour. */
 static int64_t long_steps(const int64_t *perm, int64_t n, int64_t h, int64_t w, int64_t *longest)
@@ -73,7 +70,7 @@ static int64_t long_steps(const int64_t *perm, int64_t n, int64_t h, int64_t w, 
     return count;
 }
 
-START_TEST(hilbert_of_large_boxes)
+TEST(hilbert_of_large_boxes)
 {
     static const struct {
         int64_t w, h, t;
@@ -95,16 +92,14 @@ START_TEST(hilbert_of_large_boxes)
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         int64_t n = c[i].w * c[i].h * c[i].t, longest;
-        int64_t *perm = make("hilbert", c[i].t, c[i].h, c[i].w);
+        OWN(free_at) int64_t *perm = make("hilbert", c[i].t, c[i].h, c[i].w);
         ck_assert_uint_eq(checksum(perm, n), c[i].sum);
         ck_assert_int_eq(long_steps(perm, n, c[i].h, c[i].w, &longest), c[i].steps);
         ck_assert_int_le(longest, 2);
-        free(perm);
     }
 }
-END_TEST
 
-START_TEST(linear_orders)
+TEST(linear_orders)
 {
     static const struct {
         const char *name;
@@ -115,11 +110,9 @@ START_TEST(linear_orders)
         {"time", 15381280, 1807230096},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        int64_t *a = make(c[i].name, 4, 8, 12), *b = make(c[i].name, 21, 30, 52);
+        OWN(free_at) int64_t *a = make(c[i].name, 4, 8, 12), *b = make(c[i].name, 21, 30, 52);
         ck_assert_uint_eq(checksum(a, 4 * 8 * 12), c[i].small);
         ck_assert_uint_eq(checksum(b, 21 * 30 * 52), c[i].wan);
-        free(a);
-        free(b);
     }
     static const int time[] = {0, 96, 192, 288, 1, 97};
     static const int column[] = {0, 12, 24, 36, 48, 60, 72, 84, 1};
@@ -138,9 +131,8 @@ START_TEST(linear_orders)
         ck_assert_int_eq(t[r], svg[r]);
     free(t);
 }
-END_TEST
 
-START_TEST(voxels)
+TEST(voxels)
 {
     static const struct {
         int64_t t, h, w;
@@ -151,9 +143,8 @@ START_TEST(voxels)
         {21, 45, 80, 3570251152u}, {33, 45, 80, 2115130704},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        int64_t *perm = make("voxel:4x6x8", c[i].t, c[i].h, c[i].w);
+        OWN(free_at) int64_t *perm = make("voxel:4x6x8", c[i].t, c[i].h, c[i].w);
         ck_assert_uint_eq(checksum(perm, c[i].t * c[i].h * c[i].w), c[i].sum);
-        free(perm);
     }
     static const int first[] = {0, 1, 2, 3, 4, 5, 6, 7, 9, 10}, last[] = {224, 233, 242};
     int64_t *perm = make("voxel:4x6x8", 5, 7, 9);
@@ -167,9 +158,8 @@ START_TEST(voxels)
         ck_assert_int_eq(perm[r], r);
     free(perm);
 }
-END_TEST
 
-START_TEST(every_order_is_a_permutation)
+TEST(every_order_is_a_permutation)
 {
     static const char *const names[] = {"none",   "row",     "column",      "time",
                                         "random", "hilbert", "voxel:1x2x3", "voxel:9x9x9"};
@@ -177,26 +167,22 @@ START_TEST(every_order_is_a_permutation)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (size_t b = 0; b < 5; b++) {
             int64_t n = (int64_t)boxes[b][0] * boxes[b][1] * boxes[b][2];
-            int64_t *perm = make(names[i], boxes[b][0], boxes[b][1], boxes[b][2]);
-            bool *seen = calloc((size_t)n, sizeof *seen);
+            OWN(free_at) int64_t *perm = make(names[i], boxes[b][0], boxes[b][1], boxes[b][2]);
+            OWN(free_at) bool *seen = calloc((size_t)n, sizeof *seen);
             for (int64_t r = 0; r < n; r++) {
                 ck_assert(perm[r] >= 0 && perm[r] < n && !seen[perm[r]]);
                 seen[perm[r]] = true;
             }
-            free(perm);
-            free(seen);
         }
 }
-END_TEST
 
-START_TEST(random_order_follows_the_seed)
+TEST(random_order_follows_the_seed)
 {
     struct geometry g = {4, 8, 12, 0, 0};
-    struct err err = {0};
-    int64_t *a, *b, *c;
-    assert_ok(permute_make("random", &g, 384, 1, &a, &err), &err);
-    assert_ok(permute_make("random", &g, 384, 1, &b, &err), &err);
-    assert_ok(permute_make("random", &g, 384, 2, &c, &err), &err);
+    OWN(free_at) int64_t *a, *b, *c;
+    MUST(permute_make("random", &g, 384, 1, &a, ERR));
+    MUST(permute_make("random", &g, 384, 1, &b, ERR));
+    MUST(permute_make("random", &g, 384, 2, &c, ERR));
     int same = 0, fixed = 0;
     for (int r = 0; r < 384; r++) {
         ck_assert_int_eq(a[r], b[r]);
@@ -205,62 +191,52 @@ START_TEST(random_order_follows_the_seed)
     }
     ck_assert_int_lt(same, 20);
     ck_assert_int_lt(fixed, 20);
-    free(a);
-    free(b);
-    free(c);
 }
-END_TEST
 
-START_TEST(text_tokens_stay)
+TEST(text_tokens_stay)
 {
     static const int front[] = {0, 1, 2, 6, 3, 7, 4, 8, 5, 9};
     static const int back[] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 9};
     struct geometry g = {2, 1, 4, 2, 1};
-    struct err err = {0};
     int64_t *perm;
-    assert_ok(permute_make("time", &g, 10, 0, &perm, &err), &err);
+    MUST(permute_make("time", &g, 10, 0, &perm, ERR));
     for (int r = 0; r < 10; r++)
         ck_assert_int_eq(perm[r], front[r]);
     free(perm);
     g.text_place = 2;
-    assert_ok(permute_make("time", &g, 10, 0, &perm, &err), &err);
+    MUST(permute_make("time", &g, 10, 0, &perm, ERR));
     for (int r = 0; r < 10; r++)
         ck_assert_int_eq(perm[r], back[r]);
     free(perm);
 }
-END_TEST
 
-START_TEST(bad_orders_are_refused)
+TEST(bad_orders_are_refused)
 {
     struct geometry g = {2, 2, 2, 0, 0}, text = {0};
-    struct err err = {0};
-    int64_t *perm = NULL;
-    assert_fails(permute_check("diagonal", &err), &err, ERR_USAGE, "diagonal");
-    assert_fails(permute_check("voxel:4x6", &err), &err, ERR_USAGE, "voxel:AxBxC");
-    assert_fails(permute_check("voxel:4x0x8", &err), &err, ERR_USAGE, "voxel");
-    assert_fails(permute_check("voxel:4x6x8x", &err), &err, ERR_USAGE, "voxel");
-    assert_fails(permute_make("time", &text, 8, 0, &perm, &err), &err, ERR_USAGE, "video");
-    assert_fails(permute_make("time", &g, 9, 0, &perm, &err), &err, ERR_INPUT, "sequence of 9");
+    OWN(free_at) int64_t *perm = NULL;
+    FAILS(permute_check("diagonal", ERR), ERR_USAGE, "diagonal");
+    FAILS(permute_check("voxel:4x6", ERR), ERR_USAGE, "voxel:AxBxC");
+    FAILS(permute_check("voxel:4x0x8", ERR), ERR_USAGE, "voxel");
+    FAILS(permute_check("voxel:4x6x8x", ERR), ERR_USAGE, "voxel");
+    FAILS(permute_make("time", &text, 8, 0, &perm, ERR), ERR_USAGE, "video");
+    FAILS(permute_make("time", &g, 9, 0, &perm, ERR), ERR_INPUT, "sequence of 9");
     ck_assert_ptr_null(perm);
-    assert_ok(permute_make("none", &text, 3, 0, &perm, &err), &err);
+    MUST(permute_make("none", &text, 3, 0, &perm, ERR));
     for (int r = 0; r < 3; r++)
         ck_assert_int_eq(perm[r], r);
-    free(perm);
 }
-END_TEST
 
-START_TEST(dense_attention_does_not_depend_on_the_order)
+TEST(dense_attention_does_not_depend_on_the_order)
 {
-    struct sim_head a, b;
     struct mask full;
-    struct err err = {0};
-    assert_ok(golden_video(3, 5, 0, PREC_F64, &a, &err), &err);
-    assert_ok(sim_head_reorder(&a.in, "hilbert", 0, &b, &err), &err);
+    HEAD(a, golden_video, 3, 5, 0, PREC_F64);
+    HEAD(b, sim_head_reorder, &a.in, "hilbert", 0);
     int64_t n = a.in.x.nq, dv = a.in.x.dv;
+    OWN(free_at)
     double *out = malloc((size_t)(n * dv) * sizeof *out), *lse = malloc((size_t)n * sizeof *lse);
-    int64_t *perm = make("hilbert", 4, 8, 12);
+    OWN(free_at) int64_t *perm = make("hilbert", 4, 8, 12);
     mask_full(&full, n, n, 0, n, false);
-    assert_ok(exact_attend(b.in.exact, &full, out, lse, &err), &err);
+    MUST(exact_attend(b.in.exact, &full, out, lse, ERR));
     for (int64_t r = 0; r < n; r++) {
         ck_assert_double_eq(head_lse(&b.in)[r], head_lse(&a.in)[perm[r]]);
         ck_assert_double_eq_tol(lse[r], head_lse(&b.in)[r], 1e-10);
@@ -270,13 +246,7 @@ START_TEST(dense_attention_does_not_depend_on_the_order)
             ck_assert_float_eq(b.q[r * dv + c], a.q[perm[r] * dv + c]);
         }
     }
-    free(perm);
-    free(out);
-    free(lse);
-    sim_head_free(&a);
-    sim_head_free(&b);
 }
-END_TEST
 
 static double mean_similarity(const float *x, int64_t n, int d, int64_t block)
 {
@@ -301,7 +271,7 @@ static int64_t units_above(const double *p, int64_t n, int64_t rows, int64_t key
     return count;
 }
 
-START_TEST(order_shapes_real_attention)
+TEST(order_shapes_real_attention)
 {
     static const struct {
         const char *order;
@@ -318,14 +288,12 @@ START_TEST(order_shapes_real_attention)
         {"hilbert", 0, 0.634844, 0.158842, 6562, 1035, -1},
     };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        struct sim_head a, b;
-        struct err err = {0};
         float mean[128];
-        assert_ok(golden_video(3, c[i].layer, 0, PREC_F64, &a, &err), &err);
-        assert_ok(sim_head_reorder(&a.in, c[i].order, 0, &b, &err), &err);
+        HEAD(a, golden_video, 3, c[i].layer, 0, PREC_F64);
+        HEAD(b, sim_head_reorder, &a.in, c[i].order, 0);
         int64_t n = 384;
-        double *p = malloc((size_t)(n * n) * sizeof *p);
-        assert_ok(exact_probs(b.in.exact, 0, n, p, &err), &err);
+        OWN(free_at) double *p = malloc((size_t)(n * n) * sizeof *p);
+        MUST(exact_probs(b.in.exact, 0, n, p, ERR));
         ck_assert_int_eq(units_above(p, n, 16, 1), c[i].slices16);
         ck_assert_int_eq(units_above(p, n, 128, 1), c[i].slices128);
         if (c[i].below16 >= 0)
@@ -334,27 +302,5 @@ START_TEST(order_shapes_real_attention)
         token_mean(b.k, n, 128, DT_F32, mean);
         token_centre(b.k, n, 128, mean, DT_F32, b.k);
         ck_assert_double_eq_tol(mean_similarity(b.k, n, 128, 64), c[i].sim_k, 2e-6);
-        free(p);
-        sim_head_free(&a);
-        sim_head_free(&b);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("permute");
-    TCase *t = tcase_create("permute");
-    tcase_add_test(t, hilbert_by_hand);
-    tcase_add_test(t, hilbert_of_large_boxes);
-    tcase_add_test(t, linear_orders);
-    tcase_add_test(t, voxels);
-    tcase_add_test(t, every_order_is_a_permutation);
-    tcase_add_test(t, random_order_follows_the_seed);
-    tcase_add_test(t, text_tokens_stay);
-    tcase_add_test(t, bad_orders_are_refused);
-    tcase_add_test(t, dense_attention_does_not_depend_on_the_order);
-    tcase_add_test(t, order_shapes_real_attention);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -10,39 +10,32 @@ static const struct {
     {"qk-sparse:select=mass", 385, 164538, 0.871045},
 };
 
-START_TEST(masks_of_the_language_model)
+TEST_N(masks_of_the_language_model, 2)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
-    run_text(code[_i].text, &h.in, &r);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
+    RUN(r, code[_i].text, &h.in);
     ck_assert_double_eq(record_get(&r, "keys_kept"), code[_i].keys);
     ck_assert_double_eq(record_get(&r, "queries_kept"), 770);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), code[_i].pairs);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), code[_i].mean, 5e-7);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Norms of the keys of ten tokens, of which two pairs are equal. */
 static void ten_tokens(bool causal, struct sim_head *h)
 {
     static const float k[10] = {1, 5, 3, -5, 2, 0, 3, 9, 4, 1}, q[10] = {0};
-    struct err err = {0};
     struct head_in in = one_head(q, k, k, 10, 10, 1, causal);
-    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
+    MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
 /* Kept are ceil(0.45 * 10) = 5 keys: 7, 1, 3, 8 and of the equal ones 2 and 6 the lower. */
-START_TEST(the_largest_keys_stay)
+TEST(the_largest_keys_stay)
 {
     static const int keep[10] = {0, 1, 1, 1, 0, 0, 0, 1, 1, 0};
     for (int by_v = 0; by_v < 2; by_v++)
         for (int causal = 0; causal < 2; causal++) {
-            struct sim_head h;
-            struct record r;
+            OWN(sim_head_free) struct sim_head h;
+            OWN(record_free) struct record r;
             uint8_t bits[100];
             ten_tokens(causal, &h);
             run_text_carry(by_v ? "qk-sparse:select=vnorm:drop=0.55"
@@ -54,23 +47,18 @@ START_TEST(the_largest_keys_stay)
             ck_assert_double_eq(record_get(&r, "keys_kept"), 5);
             ck_assert_double_eq(record_get(&r, "rows_empty"), causal);
             ck_assert_double_eq(record_get(&r, "pairs_exec"), 128 * 128);
-            record_free(&r);
-            sim_head_free(&h);
         }
 }
-END_TEST
 
 /* Queries of a head and keys of a kv head are drawn each by themselves, (1 - drop) of them. */
-START_TEST(random_tokens)
+TEST(random_tokens)
 {
     enum { N = 2000 };
     static uint8_t bits[N * N];
-    struct err err = {0};
-    struct sim_head h;
     struct record r;
     double kept[2];
 
-    assert_ok(random_head(3, N, N, 4, false, 1, PREC_F32, &h, &err), &err);
+    HEAD(h, random_head, 3, N, N, 4, false, 1, PREC_F32);
     for (int head = 0; head < 2; head++) {
         h.in.head = head; /* of one kv head */
         run_text_carry("qk-sparse:drop=0.7", &h.in, NULL, 1, sink_bits, bits, &r);
@@ -89,32 +77,14 @@ START_TEST(random_tokens)
     ck_assert_double_eq(record_get(&r, "queries_kept"), N);
     ck_assert_double_eq(record_get(&r, "keys_kept"), kept[0]);
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* All kept: tiles of the causal triangle, 1 + 2 + 3 of 300 tokens. */
-START_TEST(tiles_of_all_tokens)
+TEST(tiles_of_all_tokens)
 {
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
     conform_head(NORMAL, 300, 300, true, PREC_F64, &h);
-    run_text("qk-sparse:drop=0", &h.in, &r);
+    RUN(r, "qk-sparse:drop=0", &h.in);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 6 * 128 * 128);
-    record_free(&r);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("qk_sparse");
-    TCase *c = tcase_create("qk_sparse");
-    tcase_add_loop_test(c, masks_of_the_language_model, 0, 2);
-    tcase_add_test(c, the_largest_keys_stay);
-    tcase_add_test(c, random_tokens);
-    tcase_add_test(c, tiles_of_all_tokens);
-    suite_add_tcase(s, c);
-    return s;
 }

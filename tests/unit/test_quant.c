@@ -12,7 +12,7 @@
 
 static const struct quant_groups tensor = {QUANT_TENSOR, false, 0, 0};
 
-START_TEST(rounding_rules_differ_at_halves)
+TEST(rounding_rules_differ_at_halves)
 {
     const struct {
         int levels;
@@ -36,9 +36,8 @@ START_TEST(rounding_rules_differ_at_halves)
         ck_assert_int_eq(quant_value(QUANT_RNE, c[i].levels, c[i].amax, c[i].x), c[i].even);
     }
 }
-END_TEST
 
-START_TEST(scales_of_a_group)
+TEST(scales_of_a_group)
 {
     ck_assert_float_eq(quant_delta(QUANT_RHA_EPS, 127, 127), 0x1.000002p+0f);
     ck_assert_float_eq(quant_delta(QUANT_RHA, 127, 127), 1);
@@ -46,46 +45,39 @@ START_TEST(scales_of_a_group)
     ck_assert_float_eq(quant_delta(QUANT_RNE, 127, 0), 1e-7f / 127);
     ck_assert_float_eq(quant_delta(QUANT_RHA_EPS, 7, 0), 1e-7f);
 }
-END_TEST
 
-START_TEST(zero_group_has_zero_integers)
+TEST(zero_group_has_zero_integers)
 {
     float x[8] = {0};
     struct quant q;
-    struct err err = {0};
     for (int r = QUANT_RHA_EPS; r <= QUANT_RNE; r++) {
-        assert_ok(quant_int(&q, x, 2, 4, &tensor, 127, r, &err), &err);
+        MUST(quant_int(&q, x, 2, 4, &tensor, 127, r, ERR));
         for (int i = 0; i < 8; i++)
             ck_assert_int_eq(q.q[i], 0);
         quant_free(&q);
     }
 }
-END_TEST
 
-START_TEST(integers_stay_within_the_levels)
+TEST(integers_stay_within_the_levels)
 {
-    struct err err = {0};
-    float *x = malloc(64 * 16 * sizeof *x);
+    OWN(free_at) float *x = malloc(64 * 16 * sizeof *x);
     for (int i = 0; i < 64 * 16; i++)
         x[i] = (float)(rng_normal(1, 0, (uint64_t)i) * exp(rng_normal(2, 0, (uint64_t)i) * 3));
     const int levels[] = {127, 7};
     for (int l = 0; l < 2; l++)
         for (int r = QUANT_RHA_EPS; r <= QUANT_RNE; r++) {
             struct quant_groups g = {QUANT_THREAD, false, 32, 16};
-            struct quant q;
-            assert_ok(quant_int(&q, x, 64, 16, &g, levels[l], r, &err), &err);
+            OWN(quant_free) struct quant q;
+            MUST(quant_int(&q, x, 64, 16, &g, levels[l], r, ERR));
             for (int i = 0; i < 64 * 16; i++) {
                 float back = (float)q.q[i] * quant_scale_of(&q, i / 16);
                 ck_assert_int_le(abs(q.q[i]), levels[l]);
                 ck_assert_float_le(fabsf(back - x[i]), quant_scale_of(&q, i / 16) * 0.5001f);
             }
-            quant_free(&q);
         }
-    free(x);
 }
-END_TEST
 
-START_TEST(scale_counts)
+TEST(scale_counts)
 {
     struct quant_groups q90 = {QUANT_THREAD, false, 64, 16}, k90 = {QUANT_THREAD, true, 128, 0};
     struct quant_groups q89 = {QUANT_THREAD, false, 128, 32}, k89 = {QUANT_THREAD, true, 64, 0};
@@ -100,9 +92,8 @@ START_TEST(scale_counts)
     ck_assert_int_eq(quant_group_count(&token, 1000), 1000);
     ck_assert_int_eq(quant_group_count(&tensor, 1000), 1);
 }
-END_TEST
 
-START_TEST(thread_groups)
+TEST(thread_groups)
 {
     struct quant_groups q90 = {QUANT_THREAD, false, 64, 16}, k90 = {QUANT_THREAD, true, 128, 0};
     ck_assert_int_eq(quant_group_of(&q90, 5), 5);
@@ -127,23 +118,19 @@ START_TEST(thread_groups)
         ck_assert_int_eq(quant_group_of(&sale_k, same[i]), 0);
     ck_assert_int_eq(quant_group_of(&sale_k, 2), 1);
 }
-END_TEST
 
-START_TEST(groups_take_their_own_maximum)
+TEST(groups_take_their_own_maximum)
 {
     float x[130 * 2];
     struct quant_groups g = {QUANT_BLOCK, true, 64, 0};
-    struct quant q;
-    struct err err = {0};
+    OWN(quant_free) struct quant q;
     for (int i = 0; i < 260; i++)
         x[i] = (float)(i / 128 + 1) * (i % 3 == 0 ? -1.0f : 0.5f);
-    assert_ok(quant_int(&q, x, 130, 2, &g, 127, QUANT_RHA, &err), &err);
+    MUST(quant_int(&q, x, 130, 2, &g, 127, QUANT_RHA, ERR));
     ck_assert_int_eq(q.n_groups, 3);
     for (int b = 0; b < 3; b++)
         ck_assert_float_eq(q.amax[b], (float)(b + 1));
-    quant_free(&q);
 }
-END_TEST
 
 /* Value of an e4m3 code, from the format: 1 sign, 4 exponent (bias 7), 3 mantissa bits. */
 static float e4m3_value(int code)
@@ -152,7 +139,7 @@ static float e4m3_value(int code)
     return ldexpf(e ? 1 + (float)m / 8 : (float)m / 8, (e ? e : 1) - 7);
 }
 
-START_TEST(e4m3_is_nearest_even_and_saturates)
+TEST(e4m3_is_nearest_even_and_saturates)
 {
     for (int c = 0; c < 126; c++) {
         float a = e4m3_value(c), b = e4m3_value(c + 1), mid = (a + b) / 2;
@@ -170,9 +157,8 @@ START_TEST(e4m3_is_nearest_even_and_saturates)
     ck_assert_float_eq(e4m3_round(0x1p-10f), 0);
     ck_assert(isnan(e4m3_round(NAN)));
 }
-END_TEST
 
-START_TEST(f16_grid_is_that_of_the_type)
+TEST(f16_grid_is_that_of_the_type)
 {
     for (uint32_t i = 0; i < 200000; i++) {
         uint32_t u = (uint32_t)rng_u64(3, 0, i);
@@ -188,9 +174,8 @@ START_TEST(f16_grid_is_that_of_the_type)
     ck_assert_float_eq(f16_round(65519.0f), 65504);
     ck_assert(isinf(f16_round(65520.0f)));
 }
-END_TEST
 
-START_TEST(offset_of_p_is_the_largest_e4m3)
+TEST(offset_of_p_is_the_largest_e4m3)
 {
     ck_assert_double_eq_tol(exp2(8.807), 447.8898, 1e-4);
     ck_assert_double_lt(exp2(8.807), 448);
@@ -199,18 +184,16 @@ START_TEST(offset_of_p_is_the_largest_e4m3)
     ck_assert_float_eq(e4m3_round((float)exp2(-18.808 + 8.807)), 0);
     ck_assert_float_eq(e4m3_round((float)exp2(-18.806 + 8.807)), 0x1p-9f);
 }
-END_TEST
 
-START_TEST(ranges_of_the_fp16_accumulator)
+TEST(ranges_of_the_fp16_accumulator)
 {
     ck_assert_double_le(64 * exp2(8.807) * 2.25, 65504);
     ck_assert_double_eq(64 * 224 * 4.5, 64512);
     ck_assert(isinf(f16_round(32.0f * 448 * 448)));
     ck_assert_double_eq(448 * 2.25 * 64, 64512);
 }
-END_TEST
 
-START_TEST(v_order_inside_sixteen_tokens)
+TEST(v_order_inside_sixteen_tokens)
 {
     static const int stored[16] = {0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15};
     for (int r = 0; r < 16; r++)
@@ -229,9 +212,8 @@ START_TEST(v_order_inside_sixteen_tokens)
     }
     ck_assert_float_eq(got, want);
 }
-END_TEST
 
-START_TEST(channels_fill_the_range)
+TEST(channels_fill_the_range)
 {
     float v[3 * 4] = {1, 0, -8, 3, -2, 0, 4, 1, 0.5f, 0, 2, 0}, out[12], scale[4];
     quant_channels_e4m3(v, 3, 4, 448, out, scale);
@@ -247,9 +229,8 @@ START_TEST(channels_fill_the_range)
     ck_assert_float_eq(scale[1], 0);
     ck_assert_float_eq(scale[2], 8.0f / 448);
 }
-END_TEST
 
-START_TEST(four_and_eight_bit_dots_are_exact)
+TEST(four_and_eight_bit_dots_are_exact)
 {
     /* Largest dot at d = 128: 7 * 7 * 128. */
     int32_t dot = 0;
@@ -258,27 +239,4 @@ START_TEST(four_and_eight_bit_dots_are_exact)
     ck_assert_int_eq(dot, 6272);
     /* A float sum of int8 products up to d = 1024 has no rounding. */
     ck_assert_int_lt(127 * 127 * 1024, 1 << 24);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("quant");
-    TCase *t = tcase_create("quant");
-    tcase_add_test(t, rounding_rules_differ_at_halves);
-    tcase_add_test(t, scales_of_a_group);
-    tcase_add_test(t, zero_group_has_zero_integers);
-    tcase_add_test(t, integers_stay_within_the_levels);
-    tcase_add_test(t, scale_counts);
-    tcase_add_test(t, thread_groups);
-    tcase_add_test(t, groups_take_their_own_maximum);
-    tcase_add_test(t, e4m3_is_nearest_even_and_saturates);
-    tcase_add_test(t, f16_grid_is_that_of_the_type);
-    tcase_add_test(t, offset_of_p_is_the_largest_e4m3);
-    tcase_add_test(t, ranges_of_the_fp16_accumulator);
-    tcase_add_test(t, v_order_inside_sixteen_tokens);
-    tcase_add_test(t, channels_fill_the_range);
-    tcase_add_test(t, four_and_eight_bit_dots_are_exact);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -47,15 +47,14 @@ static const struct {
     {3600, 21, 128, 0.2, true, 0, 591, 91470, 0.261881, -1},
 };
 
-START_TEST(kept_blocks)
+TEST_EACH(kept_blocks, counts)
 {
-    struct err err = {0};
-    struct block_map m;
+    OWN(block_map_free) struct block_map m;
     struct radial_rule r = rule(counts[_i].F, counts[_i].T, counts[_i].B, counts[_i].decay,
                                 counts[_i].wan, counts[_i].text);
-    int32_t *cols = calloc((size_t)counts[_i].side, sizeof *cols);
+    OWN(free_at) int32_t *cols = calloc((size_t)counts[_i].side, sizeof *cols);
 
-    assert_ok(radial_map(&r, &m, &err), &err);
+    MUST(radial_map(&r, &m, ERR));
     ck_assert_int_eq(m.rows, counts[_i].side);
     ck_assert_int_eq(m.cols, counts[_i].side);
     ck_assert_int_eq(block_map_count(&m), counts[_i].kept);
@@ -64,26 +63,21 @@ START_TEST(kept_blocks)
         ck_assert_int_gt(block_map_row(&m, i, cols), 0);
     if (counts[_i].spilled >= 0)
         ck_assert_int_eq(radial_spilled_pairs(&r), counts[_i].spilled);
-    block_map_free(&m);
-    free(cols);
 }
-END_TEST
 
 static void assert_map(const struct radial_rule *r, const char *const *rows)
 {
-    struct err err = {0};
-    struct block_map m;
-    assert_ok(radial_map(r, &m, &err), &err);
+    OWN(block_map_free) struct block_map m;
+    MUST(radial_map(r, &m, ERR));
     for (int64_t i = 0; i < m.rows; i++) {
         char got[32] = {0};
         for (int64_t j = 0; j < m.cols; j++)
             got[j] = block_map_get(&m, i, j) ? '1' : '0';
         ck_assert_str_eq(got, rows[i]);
     }
-    block_map_free(&m);
 }
 
-START_TEST(maps_by_hand)
+TEST(maps_by_hand)
 {
     static const char *const wan[] = {"110000", "111000", "111000", "110110", "110111", "110011"};
     static const char *const hunyuan[] = {"110000", "111000", "011000",
@@ -99,27 +93,23 @@ START_TEST(maps_by_hand)
     r = rule(96, 8, 64, 0.25, false, 64);
     assert_map(&r, text);
 }
-END_TEST
 
 /* One block per frame pair: the first frame, and distances 0, 1, 2, 4, 8. */
-START_TEST(one_block_per_frame)
+TEST(one_block_per_frame)
 {
-    struct err err = {0};
-    struct block_map m;
+    OWN(block_map_free) struct block_map m;
     struct radial_rule r = rule(128, 9, 128, 1, true, 0);
-    assert_ok(radial_map(&r, &m, &err), &err);
+    MUST(radial_map(&r, &m, ERR));
     for (int i = 0; i < 9; i++)
         for (int j = 0; j < 9; j++) {
             int d = abs(i - j);
             ck_assert_int_eq(block_map_get(&m, i, j),
                              j == 0 || d == 0 || d == 1 || d == 2 || d == 4 || d == 8);
         }
-    block_map_free(&m);
 }
-END_TEST
 
 /* The map that the published procedure makes from an explicit token mask of every frame pair. */
-START_TEST(maps_follow_the_token_masks)
+TEST_N(maps_follow_the_token_masks, 6)
 {
     static const struct {
         int64_t F, T, B;
@@ -130,13 +120,12 @@ START_TEST(maps_follow_the_token_masks)
         {96, 5, 64, 0.7, true, 0},   {200, 6, 64, 0.3, false, 40}, {150, 7, 64, 1, true, 1},
         {300, 5, 128, 0.6, true, 0}, {130, 9, 128, 0.4, false, 0}, {70, 4, 64, 0.2, true, 3},
     };
-    struct err err = {0};
-    struct block_map m;
+    OWN(block_map_free) struct block_map m;
     struct radial_rule r = rule(cases[_i].F, cases[_i].T, cases[_i].B, cases[_i].decay,
                                 cases[_i].sink, cases[_i].text);
     int64_t F = r.F, B = r.block, video = r.F * r.T, n = video + r.text;
     int64_t side = (n + B - 1) / B, blocks = (F + B - 1) / B;
-    uint8_t *want = calloc((size_t)(side * side), 1);
+    OWN(free_at) uint8_t *want = calloc((size_t)(side * side), 1);
 
     for (int64_t i = 0; i < r.T; i++)
         for (int64_t j = 0; j < r.T; j++)
@@ -163,17 +152,14 @@ START_TEST(maps_follow_the_token_masks)
         for (int64_t y = 0; y < side; y++)
             if (r.text && (x >= video / B || y >= video / B))
                 want[x * side + y] = 1;
-    assert_ok(radial_map(&r, &m, &err), &err);
+    MUST(radial_map(&r, &m, ERR));
     for (int64_t x = 0; x < side; x++)
         for (int64_t y = 0; y < side; y++)
             ck_assert_msg(block_map_get(&m, x, y) == want[x * side + y], "block %lld, %lld",
                           (long long)x, (long long)y);
-    block_map_free(&m);
-    free(want);
 }
-END_TEST
 
-START_TEST(widths_and_thinning_by_hand)
+TEST(widths_and_thinning_by_hand)
 {
     struct radial_rule r = rule(3840, 32, 128, 0.2, true, 0);
     ck_assert_double_eq(radial_width(&r, 0), 3840);
@@ -194,9 +180,8 @@ START_TEST(widths_and_thinning_by_hand)
     r.F = 128;
     ck_assert(radial_frames_kept(&r, 1));
 }
-END_TEST
 
-START_TEST(block_rule_by_hand)
+TEST(block_rule_by_hand)
 {
     ck_assert(radial_column_high(22, 64));
     ck_assert(!radial_column_high(21, 64));
@@ -207,37 +192,30 @@ START_TEST(block_rule_by_hand)
     ck_assert(radial_block_kept(2, 3));
     ck_assert(!radial_block_kept(0, 0));
 }
-END_TEST
 
 /* Width 204.8 at B = 128: the second block below the diagonal has 34 high of 76 non-empty columns
  * and goes, the first neighbour at width 128 has 86 of 128 and stays. */
-START_TEST(slivers_at_the_edge_of_the_band_go)
+TEST(slivers_at_the_edge_of_the_band_go)
 {
-    struct err err = {0};
-    struct block_map m;
+    OWN(block_map_free) struct block_map m;
     struct radial_rule r = rule(3840, 5, 128, 0.2, false, 0);
-    assert_ok(radial_map(&r, &m, &err), &err);
+    MUST(radial_map(&r, &m, ERR));
     int64_t i = 5, two = 2 * 30, four = 4 * 30;
     ck_assert(block_map_get(&m, i, two + i - 1));
     ck_assert(!block_map_get(&m, i, two + i - 2));
     ck_assert(block_map_get(&m, i, four + i + 1));
     ck_assert(!block_map_get(&m, i, four + i + 2));
-    block_map_free(&m);
 }
-END_TEST
 
-START_TEST(symmetric_where_frames_are_whole_blocks)
+TEST(symmetric_where_frames_are_whole_blocks)
 {
-    struct err err = {0};
-    struct block_map m;
+    OWN(block_map_free) struct block_map m;
     struct radial_rule r = rule(256, 9, 64, 0.3, false, 100);
-    assert_ok(radial_map(&r, &m, &err), &err);
+    MUST(radial_map(&r, &m, ERR));
     for (int64_t i = 0; i < m.rows; i++)
         for (int64_t j = 0; j < i; j++)
             ck_assert_int_eq(block_map_get(&m, i, j), block_map_get(&m, j, i));
-    block_map_free(&m);
 }
-END_TEST
 
 /* ---- the printed formula -------------------------------------------------------------------- */
 
@@ -255,7 +233,7 @@ static const struct {
     {3840, 18, 2623757760, 2466921120},
 };
 
-START_TEST(paper_pairs)
+TEST_EACH(paper_pairs, paper)
 {
     for (int sink = 0; sink < 2; sink++) {
         struct radial_rule r = rule(paper[_i].F, paper[_i].T, 128, 1, sink, 0);
@@ -270,10 +248,9 @@ START_TEST(paper_pairs)
         ck_assert_int_eq(sum, sink ? paper[_i].with_sink : paper[_i].without);
     }
 }
-END_TEST
 
 /* |k - l| + 1 <= F / 2^r, else k = l at distances that ceil(2^r / F) divides. */
-START_TEST(paper_rows_follow_the_formula)
+TEST_N(paper_rows_follow_the_formula, 4)
 {
     static const int64_t sizes[][2] = {{7, 20}, {4, 40}, {1, 9}, {33, 6}};
     struct radial_rule r = rule(sizes[_i][0], sizes[_i][1], 64, 1, false, 0);
@@ -292,9 +269,8 @@ START_TEST(paper_rows_follow_the_formula)
                 }
             }
 }
-END_TEST
 
-START_TEST(paper_closed_form_of_a_frame_pair)
+TEST(paper_closed_form_of_a_frame_pair)
 {
     struct radial_rule r = rule(1560, 9, 128, 1, false, 0);
     for (int64_t d = 0; d < 9; d++) {
@@ -306,7 +282,6 @@ START_TEST(paper_closed_form_of_a_frame_pair)
         ck_assert_int_eq(sum, r.F * (2 * u + 1) - u * (u + 1));
     }
 }
-END_TEST
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
@@ -314,16 +289,14 @@ END_TEST
 static void video_head(int64_t t, int64_t h, int64_t w, int64_t text, int place,
                        struct sim_head *out)
 {
-    struct err err = {0};
     int64_t n = t * h * w + text;
-    assert_ok(random_head(3, n, n, 8, false, 1, PREC_F64, out, &err), &err);
+    MUST(random_head(3, n, n, 8, false, 1, PREC_F64, out, ERR));
     out->in.geom = (struct geometry){t, h, w, text, text ? place : 0};
     out->in.n_layers = 6;
 }
 
-START_TEST(other_inputs_are_skipped)
+TEST(other_inputs_are_skipped)
 {
-    struct err err = {0};
     struct sim_head h;
     video_head(3, 4, 5, 0, 0, &h);
     assert_skips("radial:pad=official", &h.in, "no multiple of the block");
@@ -338,15 +311,14 @@ START_TEST(other_inputs_are_skipped)
     video_head(3, 4, 5, 4, 1, &h);
     assert_skips("radial", &h.in, "in front");
     sim_head_free(&h);
-    assert_ok(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, &err), &err);
+    MUST(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, ERR));
     assert_skips("radial", &h.in, "bidirectional only");
     sim_head_free(&h);
 }
-END_TEST
 
 /* 480p and 720p at B = 128 are refused only when the published shape rule is asked for; nothing is
  * computed here, so the heads need no data. */
-START_TEST(ragged_videos_need_our_padding)
+TEST(ragged_videos_need_our_padding)
 {
     static const struct geometry grids[] = {{21, 30, 52, 0, 0}, {21, 45, 80, 0, 0}};
     for (int k = 0; k < 2; k++)
@@ -367,7 +339,6 @@ START_TEST(ragged_videos_need_our_padding)
             method_runs_free(runs, count);
         }
 }
-END_TEST
 
 static double dense_call(const char *text, struct sim_head *h, int layer, int step)
 {
@@ -376,7 +347,7 @@ static double dense_call(const char *text, struct sim_head *h, int layer, int st
     return metric_of(text, &h->in, "dense_call");
 }
 
-START_TEST(presets_keep_layers_and_steps_dense)
+TEST_N(presets_keep_layers_and_steps_dense, 8)
 {
     static const struct {
         const char *text;
@@ -389,7 +360,7 @@ START_TEST(presets_keep_layers_and_steps_dense)
                  {"radial:preset=hunyuan-long", 2, 2},
                  {"radial:preset=none", 0, 0},
                  {"radial:preset=wan21:dense_layers=3:dense_steps=5", 3, 5}};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     video_head(3, 4, 5, 0, 0, &h);
     ck_assert_double_eq(dense_call(cases[_i].text, &h, cases[_i].layers, cases[_i].steps), 0);
     if (cases[_i].layers)
@@ -399,12 +370,10 @@ START_TEST(presets_keep_layers_and_steps_dense)
     h.in.layer = h.in.step = 0;
     if (cases[_i].layers || cases[_i].steps)
         ck_assert_double_eq(metric_of(cases[_i].text, &h.in, "density_elem"), 1);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Settings that presets and kinds stand for. */
-START_TEST(presets_are_their_parameters)
+TEST(presets_are_their_parameters)
 {
     static const char *const pairs[][2] = {
         {"radial:dense_layers=0:dense_steps=0",
@@ -414,7 +383,7 @@ START_TEST(presets_are_their_parameters)
         {"radial:preset=hunyuan:dense_steps=0", "radial:preset=none:decay=0.95:sink=0:block=128"},
         {"radial:kind=hunyuan:dense_steps=0", "radial:preset=none:kind=hunyuan"},
     };
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     video_head(12, 16, 16, 0, 0, &h);
     h.in.layer = 2;
     for (int k = 0; k < 4; k++)
@@ -422,27 +391,21 @@ START_TEST(presets_are_their_parameters)
                             metric_of(pairs[k][1], &h.in, "pairs_kept"));
     ck_assert_double_ne(metric_of(pairs[0][0], &h.in, "pairs_kept"),
                         metric_of(pairs[2][0], &h.in, "pairs_kept"));
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(counts_of_a_run)
+TEST(counts_of_a_run)
 {
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
     video_head(5, 10, 10, 0, 0, &h);
-    run_text("radial:preset=none:block=64:decay=0.5", &h.in, &r);
+    RUN(r, "radial:preset=none:block=64:decay=0.5", &h.in);
     ck_assert_double_eq_tol(record_get(&r, "density_native"), 28.0 / 64, 1e-15);
     ck_assert_double_eq_tol(record_get(&r, "density_tile"), 28.0 / 64, 1e-15);
     ck_assert_double_eq_tol(record_get(&r, "density_exec"), 28.0 * 4096 / 250000, 1e-15);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "spilled_pairs=4"));
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Text behind the video; padding tokens count in density_native only, as the code prints it. */
-START_TEST(text_and_padding)
+TEST(text_and_padding)
 {
     struct sim_head h;
     struct record r;
@@ -461,21 +424,19 @@ START_TEST(text_and_padding)
     /* 28 blocks between video tokens; text sees and is seen by everything. */
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 28 * 4096 + 20 * 768 * 2 + 20 * 20);
     record_free(&r);
-    uint8_t *bits = calloc(788 * 788, 1);
+    OWN(free_at) uint8_t *bits = calloc(788 * 788, 1);
     run_text_carry("radial:preset=none:profile=paper", &h.in, NULL, 1, sink_bits, bits, &r);
     for (int i = 0; i < 788; i++)
         for (int j = 0; j < 788; j++)
             if (i >= 768 || j >= 768)
                 ck_assert(bits[i * 788 + j]);
-    free(bits);
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(paper_profile_counts_pairs_and_tiles)
+TEST(paper_profile_counts_pairs_and_tiles)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     video_head(4, 8, 12, 0, 0, &h);
     run_text("radial:preset=none:profile=paper", &h.in, &r);
@@ -488,11 +449,9 @@ START_TEST(paper_profile_counts_pairs_and_tiles)
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 133344);
     ck_assert_double_eq(record_get(&r, "density_tile"), record_get(&r, "density_tile@64x64"));
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_heads)
+TEST_N(golden_heads, 4)
 {
     static const struct {
         const char *kind;
@@ -504,13 +463,10 @@ START_TEST(golden_heads)
         {"hunyuan", 5, 0.145086, 0.182113, 0.282748, 0.582102, 0.572750, 0.367934, 0.408873},
         {"hunyuan", 0, 0.226536, 0.238915, 0.286199, 0.397835, 0.417895, 0.356557, 0.360828},
     };
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
     char text[80];
-    assert_ok(golden_video(3, cases[_i].layer, 0, PREC_F64, &h, &err), &err);
+    HEAD(h, golden_video, 3, cases[_i].layer, 0, PREC_F64);
     snprintf(text, sizeof text, "radial:preset=none:kind=%s:block=64:decay=0.5", cases[_i].kind);
-    run_text(text, &h.in, &r);
+    RUN(r, text, &h.in);
     assert_printed(record_get(&r, "cra_min"), cases[_i].min, 6);
     assert_printed(record_get(&r, "cra_p1"), cases[_i].p1, 6);
     assert_printed(record_get(&r, "cra_p5"), cases[_i].p5, 6);
@@ -518,36 +474,4 @@ START_TEST(golden_heads)
     assert_printed(record_get(&r, "cra_mean"), cases[_i].mean, 6);
     assert_printed(record_get(&r, "err_l1_rel"), cases[_i].l1, 6);
     assert_printed(record_get(&r, "err_l2_rel"), cases[_i].l2, 6);
-    record_free(&r);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("radial");
-    TCase *c = tcase_create("maps");
-    tcase_add_loop_test(c, kept_blocks, 0, (int)(sizeof counts / sizeof *counts));
-    tcase_add_test(c, maps_by_hand);
-    tcase_add_test(c, one_block_per_frame);
-    tcase_add_loop_test(c, maps_follow_the_token_masks, 0, 6);
-    tcase_add_test(c, widths_and_thinning_by_hand);
-    tcase_add_test(c, block_rule_by_hand);
-    tcase_add_test(c, slivers_at_the_edge_of_the_band_go);
-    tcase_add_test(c, symmetric_where_frames_are_whole_blocks);
-    tcase_add_loop_test(c, paper_pairs, 0, (int)(sizeof paper / sizeof *paper));
-    tcase_add_loop_test(c, paper_rows_follow_the_formula, 0, 4);
-    tcase_add_test(c, paper_closed_form_of_a_frame_pair);
-    suite_add_tcase(s, c);
-    c = tcase_create("method");
-    tcase_add_test(c, other_inputs_are_skipped);
-    tcase_add_test(c, ragged_videos_need_our_padding);
-    tcase_add_loop_test(c, presets_keep_layers_and_steps_dense, 0, 8);
-    tcase_add_test(c, presets_are_their_parameters);
-    tcase_add_test(c, counts_of_a_run);
-    tcase_add_test(c, text_and_padding);
-    tcase_add_test(c, paper_profile_counts_pairs_and_tiles);
-    tcase_add_loop_test(c, golden_heads, 0, 4);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -57,29 +57,27 @@ static float *golden(const char *name, const char *what, int64_t count)
 
 /* The reference's frequencies are float32: half a unit in the last place each, and one more for its
  * power function. */
-START_TEST(frequencies_are_those_of_the_reference)
+TEST_N(frequencies_are_those_of_the_reference, 5)
 {
     struct llm_config c = read_config(names[_i], NULL, NULL);
     double freq[MAX_D / 2];
-    float *want = golden(names[_i], "inv_freq", c.head_dim / 2);
+    OWN(free_at) float *want = golden(names[_i], "inv_freq", c.head_dim / 2);
     rope_frequencies(&c.rope, c.head_dim, freq);
     for (int i = 0; i < c.head_dim / 2; i++)
         ck_assert_msg(fabs(freq[i] / want[i] - 1) < 4e-7, "%s %d: %.9g, expected %.9g", names[_i],
                       i, freq[i], want[i]);
-    free(want);
 }
-END_TEST
 
 /* Rotating (1, 0) shows cos and sin. The reference multiplies position and frequency in float32:
  * the angle differs by up to 5e-7 of itself, its rounding and that of the frequencies. */
-START_TEST(angles_are_those_of_the_reference)
+TEST_N(angles_are_those_of_the_reference, 5)
 {
     int64_t pos[16], n = 0;
     struct llm_config c = read_config(names[_i], pos, &n);
     int d = c.head_dim, half = d / 2;
     double freq[MAX_D / 2], factor = rope_frequencies(&c.rope, d, freq);
-    float *want_cos = golden(names[_i], "cos", n * d), *x = malloc(sizeof *x * MAX_D);
-    float *want_sin = golden(names[_i], "sin", n * d);
+    OWN(free_at) float *want_cos = golden(names[_i], "cos", n * d), *x = malloc(sizeof *x * MAX_D);
+    OWN(free_at) float *want_sin = golden(names[_i], "sin", n * d);
 
     for (int64_t p = 0; p < n; p++) {
         for (int i = 0; i < d; i++)
@@ -91,14 +89,10 @@ START_TEST(angles_are_those_of_the_reference)
             ck_assert_double_eq_tol(x[half + i], want_sin[p * d + i], tol);
         }
     }
-    free(x);
-    free(want_cos);
-    free(want_sin);
 }
-END_TEST
 
 /* q at i times k at j depends on i - j alone, and rotation keeps lengths. */
-START_TEST(products_depend_on_the_distance_alone)
+TEST(products_depend_on_the_distance_alone)
 {
     enum { D = 64 };
     struct rope_config c = {.theta = 500000, .factor = 1};
@@ -127,9 +121,8 @@ START_TEST(products_depend_on_the_distance_alone)
         ck_assert_double_eq_tol(len, len0, 1e-4);
     }
 }
-END_TEST
 
-START_TEST(position_zero_is_left_alone_and_heads_turn_alike)
+TEST(position_zero_is_left_alone_and_heads_turn_alike)
 {
     enum { D = 8, HEADS = 3, N = 4 };
     struct rope_config c = {.theta = 10000, .factor = 1};
@@ -148,17 +141,4 @@ START_TEST(position_zero_is_left_alone_and_heads_turn_alike)
         ck_assert(memcmp(x[t][0], x[t][2], sizeof x[t][0]) == 0);
         ck_assert(memcmp(x[t][0], x[0][0], sizeof x[t][0]) != 0);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("rope");
-    TCase *c = tcase_create("rope");
-    tcase_add_loop_test(c, frequencies_are_those_of_the_reference, 0, 5);
-    tcase_add_loop_test(c, angles_are_those_of_the_reference, 0, 5);
-    tcase_add_test(c, products_depend_on_the_distance_alone);
-    tcase_add_test(c, position_zero_is_left_alone_and_heads_turn_alike);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -61,19 +61,17 @@ static int64_t rows_off(const struct conform_result *a, const struct conform_res
     return off;
 }
 
-START_TEST(masks_of_sampled_rows_are_those_of_the_whole_head)
+TEST_N(masks_of_sampled_rows_are_those_of_the_whole_head, test_methods_count())
 {
     const struct method *m = test_methods[_i];
     int32_t at[GROUPS * ROW_GROUP];
     int ran = 0, whole = 0;
 
-    for (int k = 0; conform_variants[k][0]; k++) {
-        const char *text = conform_variants[k];
-        struct sim_head all, part;
+    char text[160];
+    for (int k = 0; conform_variant(m, k, text); k++) {
+        OWN(sim_head_free) struct sim_head all, part;
         struct conform_result a, b;
         struct carry ca = {0}, cb = {0};
-        if (!conform_belongs(text, m))
-            continue;
         make_pair(&all, &part, at);
         conform_run(text, &all.in, &ca, 9, &a);
         conform_run(text, &part.in, &cb, 9, &b);
@@ -91,26 +89,22 @@ START_TEST(masks_of_sampled_rows_are_those_of_the_whole_head)
             ca.free(ca.data);
         if (cb.free)
             cb.free(cb.data);
-        sim_head_free(&all);
-        sim_head_free(&part);
     }
     /* A plan without a file chooses for no head (tests/cli/trace/rows_methods.sh has one). */
     ck_assert_msg(!(m->flags & METHOD_ROWS) || ran > 0 || whole == 0,
                   "%s never chose for sampled rows", m->name);
 }
-END_TEST
 
-START_TEST(the_sample_has_a_group_of_every_stratum_and_the_last)
+TEST(the_sample_has_a_group_of_every_stratum_and_the_last)
 {
-    struct err err = {0};
     int32_t *at;
     int64_t n, seen[10] = {0};
 
     for (uint64_t seed = 0; seed < 200; seed++) {
-        assert_ok(row_sample_draw(10 * ROW_GROUP - 5, 4, ROW_GROUP, seed, &at, &n, &err), &err);
+        MUST(row_sample_draw(10 * ROW_GROUP - 5, 4, ROW_GROUP, seed, &at, &n, ERR));
         struct row_sample s = {.at = at, .n = n, .group = ROW_GROUP};
         ck_assert_int_eq(n, 4 * ROW_GROUP - 5);
-        assert_ok(row_sample_check(&s, 10 * ROW_GROUP - 5, ERR_INPUT, &err), &err);
+        MUST(row_sample_check(&s, 10 * ROW_GROUP - 5, ERR_INPUT, ERR));
         for (int g = 0; g < 4; g++) {
             int64_t block = row_sample_span(&s, g).pos / ROW_GROUP;
             ck_assert_int_ge(block, g * 10 / 4);
@@ -123,12 +117,11 @@ START_TEST(the_sample_has_a_group_of_every_stratum_and_the_last)
     for (int b = 0; b < 7; b++)
         ck_assert_int_gt(seen[b], 30);
     ck_assert_int_eq(seen[9], 200);
-    assert_fails(row_sample_draw(4 * ROW_GROUP, 4, ROW_GROUP, 0, &at, &n, &err), &err, ERR_USAGE,
-                 "leave the sampling out");
+    FAILS(row_sample_draw(4 * ROW_GROUP, 4, ROW_GROUP, 0, &at, &n, ERR), ERR_USAGE,
+          "leave the sampling out");
 }
-END_TEST
 
-START_TEST(what_is_no_sample_is_refused)
+TEST(what_is_no_sample_is_refused)
 {
     enum { G = ROW_GROUP };
     struct err err = {0};
@@ -150,39 +143,34 @@ START_TEST(what_is_no_sample_is_refused)
     s.group = 64;
     assert_fails(row_sample_check(&s, 4 * G, ERR_INPUT, &err), &err, ERR_INPUT, "multiples of 128");
 }
-END_TEST
 
-START_TEST(options_of_rows)
+TEST(options_of_rows)
 {
     static const char *const wrong[] = {"", "3", "0", "-2", "4x", "4x100", "4x0", "x128", "4x128x"};
-    struct err err = {0};
     int64_t groups, group;
 
-    assert_ok(row_sample_parse("64", "--rows", &groups, &group, &err), &err);
+    MUST(row_sample_parse("64", "--rows", &groups, &group, ERR));
     ck_assert_int_eq(groups, 64);
     ck_assert_int_eq(group, 128);
-    assert_ok(row_sample_parse("2x256", "--rows", &groups, &group, &err), &err);
+    MUST(row_sample_parse("2x256", "--rows", &groups, &group, ERR));
     ck_assert_int_eq(groups, 2);
     ck_assert_int_eq(group, 256);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_fails(row_sample_parse(wrong[i], "--rows", &groups, &group, &err), &err, ERR_USAGE,
-                     "--rows");
+        FAILS(row_sample_parse(wrong[i], "--rows", &groups, &group, ERR), ERR_USAGE, "--rows");
 }
-END_TEST
 
 /* Groups with known counts: the standard errors by hand. */
-START_TEST(standard_errors_are_those_of_neighbouring_groups)
+TEST(standard_errors_are_those_of_neighbouring_groups)
 {
     static const double recall[4] = {0.5, 0.7, 0.4, 0.8};
     static const int64_t kept[4] = {10, 30, 20, 60}, allowed[4] = {100, 200, 300, 400};
     struct metrics_acc all, part[4];
     struct record r;
-    struct err err = {0};
 
     record_init(&r);
-    assert_ok(metrics_init(&all, 8, 1, &err), &err);
+    MUST(metrics_init(&all, 8, 1, ERR));
     for (int g = 0; g < 4; g++) {
-        assert_ok(metrics_init(&part[g], 2, 1, &err), &err);
+        MUST(metrics_init(&part[g], 2, 1, ERR));
         part[g].recall[0] = part[g].recall[1] = recall[g];
         part[g].tally.counts.pairs_kept = kept[g];
         part[g].tally.counts.pairs_allowed = allowed[g];
@@ -190,8 +178,8 @@ START_TEST(standard_errors_are_those_of_neighbouring_groups)
             part[g].tally.counts.tiles_rect = 1;
     }
     metrics_merge(&all, part, 4);
-    assert_ok(metrics_errors(&all, part, 4, true, &r, &err), &err);
-    assert_ok(metrics_finish(&all, 8, 100, true, &r, &err), &err);
+    MUST(metrics_errors(&all, part, 4, true, &r, ERR));
+    MUST(metrics_finish(&all, 8, 100, true, &r, ERR));
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), 0.6, 1e-15);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean~se"), sqrt(0.04 + 0.16) / 4, 1e-12);
     ck_assert_double_eq_tol(record_get(&r, "density_elem"), 0.12, 1e-15);
@@ -206,12 +194,10 @@ START_TEST(standard_errors_are_those_of_neighbouring_groups)
     for (int g = 0; g < 4; g++)
         metrics_free(&part[g]);
 }
-END_TEST
 
 /* A trace of sampled rows: written, read, packed, cut to its id. */
-START_TEST(a_trace_holds_a_sample)
+TEST(a_trace_holds_a_sample)
 {
-    struct err err = {0};
     struct trace_meta m = fixture_sampled(DT_F32);
     struct trace *t = NULL, *packed = NULL;
     struct row_sample s;
@@ -219,8 +205,8 @@ START_TEST(a_trace_holds_a_sample)
 
     snprintf(path, sizeof path, "%s/rows.h5", test_tmpdir());
     snprintf(other, sizeof other, "%s.z", path);
-    assert_ok(fixture_write(path, &m, 2, &err), &err);
-    assert_ok(trace_open(path, &t, &err), &err);
+    MUST(fixture_write(path, &m, 2, ERR));
+    MUST(trace_open(path, &t, ERR));
     ck_assert(trace_rows(t, &s));
     ck_assert_int_eq(s.n, 172);
     ck_assert_int_eq(s.at[s.n - 1], 299);
@@ -229,33 +215,14 @@ START_TEST(a_trace_holds_a_sample)
     for (int64_t i = 0; i < s.n; i++)
         pairs += s.at[i] + 1;
     ck_assert_int_eq(trace_call_pairs(t, 0), pairs);
-    assert_ok(trace_pack(t, other, TRACE_ZSTD, 1, true, &err), &err);
-    assert_ok(trace_open(other, &packed, &err), &err);
+    MUST(trace_pack(t, other, TRACE_ZSTD, 1, true, ERR));
+    MUST(trace_open(other, &packed, ERR));
     ck_assert_str_eq(trace_id(packed), trace_id(t));
     trace_close(&packed);
     trace_close(&t);
     m.causal = false;
-    assert_fails(fixture_write(path, &m, 1, &err), &err, ERR_USAGE, "of a causal run");
+    FAILS(fixture_write(path, &m, 1, ERR), ERR_USAGE, "of a causal run");
     m.causal = true;
     m.row_group = 64;
-    assert_fails(fixture_write(path, &m, 1, &err), &err, ERR_USAGE, "multiples of 128");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("rowsample");
-    TCase *t = tcase_create("all");
-    int methods = 0;
-    conform_list();
-    while (test_methods[methods])
-        methods++;
-    tcase_add_test(t, the_sample_has_a_group_of_every_stratum_and_the_last);
-    tcase_add_test(t, what_is_no_sample_is_refused);
-    tcase_add_test(t, options_of_rows);
-    tcase_add_test(t, a_trace_holds_a_sample);
-    tcase_add_test(t, standard_errors_are_those_of_neighbouring_groups);
-    tcase_add_loop_test(t, masks_of_sampled_rows_are_those_of_the_whole_head, 0, methods);
-    suite_add_tcase(s, t);
-    return s;
+    FAILS(fixture_write(path, &m, 1, ERR), ERR_USAGE, "multiples of 128");
 }

@@ -13,8 +13,7 @@ static struct sage_params params_of(const char *text)
 {
     struct method_run *runs = NULL;
     int64_t n = 0;
-    struct err err = {0};
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
     struct sage_params p;
     memcpy(&p, runs[0].params, sizeof p);
     method_runs_free(runs, n);
@@ -33,12 +32,11 @@ static struct sage_rules rules_of(const char *text, int d)
 static void make_head(struct sim_head *h, const float *q, const float *k, const float *v, int64_t n,
                       int d, double scale)
 {
-    struct err err = {0};
     struct head_in in = {
         .x = {.nq = n, .nk = n, .d = d, .dv = d, .q = q, .k = k, .v = v, .scale = scale},
         .src_dtype = DT_F32,
         .branch = "main"};
-    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
+    MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
 /* Outputs and log-sum-exp of a run, all rows. */
@@ -47,15 +45,14 @@ static void outputs(const char *text, const struct sim_head *h, double *out, dou
     struct sage_params p = params_of(text);
     struct sage *s;
     struct mask m;
-    struct err err = {0};
     double tiles;
-    assert_ok(sage_new(&p, &h->in, &s, &err), &err);
+    MUST(sage_new(&p, &h->in, &s, ERR));
     mask_full(&m, h->in.x.nq, h->in.x.nk, 0, h->in.x.nq, h->in.x.causal);
-    assert_ok(tile_attn_rows(&s->tile, &m, out, lse, &tiles, &err), &err);
+    MUST(tile_attn_rows(&s->tile, &m, out, lse, &tiles, ERR));
     sage_free(s);
 }
 
-START_TEST(defaults_of_the_versions)
+TEST(defaults_of_the_versions)
 {
     struct sage_rules r = rules_of("sageattention", 128);
     ck_assert_int_eq(r.bq, 64);
@@ -97,7 +94,6 @@ START_TEST(defaults_of_the_versions)
     ck_assert_int_eq(r.levels, 7);
     ck_assert_float_eq(r.p_factor, 448);
 }
-END_TEST
 
 /* Values on the grid of the integers: q, k multiples of 1/16 with a largest value of 127/16 in
  * every group and smoothed likewise, so that quantisation is exact and only the identity remains.
@@ -133,7 +129,7 @@ static double worst(const double *a, const double *b, int64_t n)
     return w;
 }
 
-START_TEST(smoothing_is_an_identity)
+TEST(smoothing_is_an_identity)
 {
     struct sim_head h;
     double a[GN * GD], b[GN * GD], la[GN], lb[GN];
@@ -163,9 +159,8 @@ START_TEST(smoothing_is_an_identity)
     ck_assert_double_lt(worst(a, head_out(&h.in), GN * GD), 127 * 1e-3);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(equal_keys_give_the_mean_of_v)
+TEST(equal_keys_give_the_mean_of_v)
 {
     static const char *const text[] = {
         "sageattention:gran=warp:pv=f16",  "sageattention:gran=thread:pv=f16",
@@ -175,7 +170,7 @@ START_TEST(equal_keys_give_the_mean_of_v)
     enum { N = 200, D = 32 };
     static float q[N * D], k[N * D], v[N * D];
     static double out[N * D], lse[N];
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     double mean[D] = {0};
     for (int i = 0; i < N * D; i++) {
         q[i] = (float)rng_normal(1, 0, (uint64_t)i);
@@ -190,16 +185,12 @@ START_TEST(equal_keys_give_the_mean_of_v)
             ck_assert_double_eq_tol(out[e], mean[e % D], i < 4 ? 2e-3 : 0.03);
         ck_assert_double_lt(worst(lse, head_lse(&h.in), N), 1e-4);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(channels_of_zeros_stay_zero)
+TEST(channels_of_zeros_stay_zero)
 {
-    struct sim_head h;
-    struct err err = {0};
     static double out[96 * 8], lse[96];
-    assert_ok(random_head(2, 96, 96, 8, true, 1, PREC_F64, &h, &err), &err);
+    HEAD(h, random_head, 2, 96, 96, 8, true, 1, PREC_F64);
     for (int t = 0; t < 96; t++)
         h.v[t * 8 + 3] = 0;
     outputs("sageattention", &h, out, lse);
@@ -208,24 +199,20 @@ START_TEST(channels_of_zeros_stay_zero)
         if (e % 8 == 3)
             ck_assert_double_eq(out[e], 0);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(scores_are_exact_integer_products)
+TEST(scores_are_exact_integer_products)
 {
     static const char *const text[] = {"sageattention:smooth_k=0",
                                        "sageattention:smooth_k=0:qk=int4",
                                        "sageattention:smooth_k=0:gran=warp"};
-    struct err err = {0};
     static double out[70 * 128], lse[70];
     for (int i = 0; i < 3; i++) {
         struct sage_params p = params_of(text[i]);
-        struct sim_head h;
         struct sage *s;
-        assert_ok(random_head(5, 70, 1, 128, false, 3, PREC_F64, &h, &err), &err);
+        HEAD(h, random_head, 5, 70, 1, 128, false, 3, PREC_F64);
         outputs(text[i], &h, out, lse);
-        assert_ok(sage_new(&p, &h.in, &s, &err), &err);
+        MUST(sage_new(&p, &h.in, &s, ERR));
         for (int r = 0; r < 70; r++) {
             int32_t dot = 0;
             for (int c = 0; c < 128; c++)
@@ -236,10 +223,8 @@ START_TEST(scores_are_exact_integer_products)
             ck_assert_double_eq_tol(lse[r], want, 1e-6 * (1 + fabs(want)));
         }
         sage_free(s);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
 /* The published rules in plain loops: group formulas, rounding, accumulators, causal mask. */
 struct plain {
@@ -275,7 +260,7 @@ static float group_max(const float *x, int64_t n, int d, int64_t t, bool keys,
 
 static void plain_quant(float *x, float *delta, int64_t n, int d, bool keys, const struct plain *p)
 {
-    float *amax = malloc((size_t)n * sizeof *amax);
+    OWN(free_at) float *amax = malloc((size_t)n * sizeof *amax);
     for (int64_t t = 0; t < n; t++)
         amax[t] = group_max(x, n, d, t, keys, p);
     for (int64_t t = 0; t < n; t++) {
@@ -283,7 +268,6 @@ static void plain_quant(float *x, float *delta, int64_t n, int d, bool keys, con
             x[t * d + c] = rounded(amax[t], p->levels, p->v1, x[t * d + c]);
         delta[t] = amax[t] / (float)p->levels + (p->v1 ? 0 : 1e-7f);
     }
-    free(amax);
 }
 
 static float accumulate(const struct plain *p, const float *prob, const float *v, int64_t keys,
@@ -367,7 +351,7 @@ static void plain_attention(const struct attn_in *x, const struct plain *p, doub
     free(q), free(k), free(v), free(dq), free(dk), free(dv), free(kbar);
 }
 
-START_TEST(attention_follows_the_published_rules)
+TEST(attention_follows_the_published_rules)
 {
     static const struct {
         const char *text;
@@ -397,9 +381,7 @@ START_TEST(attention_follows_the_published_rules)
     static double out[N * D], lse[N], want[N * D], want_lse[N];
     for (size_t i = 0; i < sizeof c / sizeof *c; i++)
         for (int causal = 0; causal < 2; causal++) {
-            struct sim_head h;
-            struct err err = {0};
-            assert_ok(random_head(i, N, N, D, causal, 1.5, PREC_F64, &h, &err), &err);
+            HEAD(h, random_head, i, N, N, D, causal, 1.5, PREC_F64);
             outputs(c[i].text, &h, out, lse);
             plain_attention(&h.in.x, &c[i].p, want, want_lse);
             for (int r = 0; r < N; r++)
@@ -407,36 +389,25 @@ START_TEST(attention_follows_the_published_rules)
             for (int e = 0; e < N * D; e++)
                 ck_assert_msg(fabs(out[e] - want[e]) < c[i].tol, "%s: row %d: %g, not %g",
                               c[i].text, e / D, out[e], want[e]);
-            sim_head_free(&h);
         }
 }
-END_TEST
 
-START_TEST(spargeattn_with_a_dense_list_is_the_same_arithmetic)
+TEST(spargeattn_with_a_dense_list_is_the_same_arithmetic)
 {
-    struct sim_head h;
-    struct err err = {0};
-    struct record a, b;
-    assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
     for (int i = 0; i < 770 * 64; i++)
         h.v[i] = dtype_round(DT_F16, h.v[i]); /* SpargeAttn's V is fp16 before it is e4m3 */
-    run_text("spargeattn:theta=1:pv=off:arith=sage2:arch=sm90", &h.in, &a);
-    run_text("sageattention:gran=block", &h.in, &b);
+    RUN(a, "spargeattn:theta=1:pv=off:arith=sage2:arch=sm90", &h.in);
+    RUN(b, "sageattention:gran=block", &h.in);
     static const char *const names[] = {"err_l1_rel", "err_l2_rel", "err_max", "err_lse_mean"};
     for (int i = 0; i < 4; i++)
         ck_assert_double_eq(record_get(&a, names[i]), record_get(&b, names[i]));
-    record_free(&a);
-    record_free(&b);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(masks_are_full_and_counted_in_kernel_tiles)
+TEST(masks_are_full_and_counted_in_kernel_tiles)
 {
-    struct sim_head h;
-    struct err err = {0};
     struct record r;
-    assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     run_text("sageattention", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
     ck_assert_double_eq(record_get(&r, "density_tile"), 1);
@@ -448,40 +419,34 @@ START_TEST(masks_are_full_and_counted_in_kernel_tiles)
     run_text("sageattention", &h.in, &r);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "out_dtype=bfloat16"));
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(unsupported_shapes_are_skipped)
+TEST(unsupported_shapes_are_skipped)
 {
     struct sim_head h;
-    struct err err = {0};
     struct record r;
-    assert_ok(random_head(1, 32, 32, 129, false, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(1, 32, 32, 129, false, 1, PREC_F32, &h, ERR));
     run_text_carry("sageattention", &h.in, NULL, 1, NULL, NULL, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     ck_assert_ptr_nonnull(strstr(r.reason, "129"));
     record_free(&r);
     sim_head_free(&h);
-    assert_ok(random_head(1, 16, 32, 8, true, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(1, 16, 32, 8, true, 1, PREC_F32, &h, ERR));
     run_text_carry("sageattention", &h.in, NULL, 1, NULL, NULL, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 static double error_of(const char *text, const struct sim_head *h)
 {
     return metric_of(text, &h->in, "err_l1_rel");
 }
 
-START_TEST(errors_on_real_heads)
+TEST(errors_on_real_heads)
 {
     for (int head = 0; head <= 7; head += 7) {
-        struct sim_head h;
-        struct err err = {0};
-        assert_ok(golden_code_lm(5, head, PREC_F64, &h, &err), &err);
+        HEAD(h, golden_code_lm, 5, head, PREC_F64);
         double v1 = error_of("sageattention:version=1", &h), v2 = error_of("sageattention", &h);
         double pp = error_of("sageattention:version=2pp", &h);
         double pp_paper = error_of("sageattention:version=2pp:profile=paper", &h);
@@ -503,25 +468,5 @@ START_TEST(errors_on_real_heads)
         double both = error_of("sageattention:qk=int4:smooth_q=1", &h);
         double none = error_of("sageattention:qk=int4:smooth_k=0", &h);
         ck_assert_double_lt(both, none);
-        sim_head_free(&h);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("sageattention");
-    TCase *t = tcase_create("sageattention");
-    tcase_add_test(t, defaults_of_the_versions);
-    tcase_add_test(t, smoothing_is_an_identity);
-    tcase_add_test(t, equal_keys_give_the_mean_of_v);
-    tcase_add_test(t, channels_of_zeros_stay_zero);
-    tcase_add_test(t, scores_are_exact_integer_products);
-    tcase_add_test(t, attention_follows_the_published_rules);
-    tcase_add_test(t, spargeattn_with_a_dense_list_is_the_same_arithmetic);
-    tcase_add_test(t, masks_are_full_and_counted_in_kernel_tiles);
-    tcase_add_test(t, unsupported_shapes_are_skipped);
-    tcase_add_test(t, errors_on_real_heads);
-    suite_add_tcase(s, t);
-    return s;
 }

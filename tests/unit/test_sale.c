@@ -19,7 +19,7 @@ static int64_t tiles_of(int64_t tokens)
     return sum;
 }
 
-START_TEST(regions_of_query_blocks)
+TEST(regions_of_query_blocks)
 {
     const struct {
         int64_t tokens, m, w, n, n_local, mid;
@@ -35,9 +35,8 @@ START_TEST(regions_of_query_blocks)
         ck_assert_int_eq(r.mid, c[i].mid);
     }
 }
-END_TEST
 
-START_TEST(regions_partition_the_blocks)
+TEST(regions_partition_the_blocks)
 {
     for (int64_t tokens = 1; tokens < 3000; tokens += 7)
         for (int64_t m = 0; m * 64 < tokens; m++)
@@ -49,9 +48,8 @@ START_TEST(regions_partition_the_blocks)
                 ck_assert_int_le((r.mid + 1) * 32, m * 64 < 32 ? 32 : m * 64);
             }
 }
-END_TEST
 
-START_TEST(tile_totals_and_ceilings)
+TEST(tile_totals_and_ceilings)
 {
     const struct {
         int64_t tokens, tiles, always4, always8;
@@ -73,9 +71,8 @@ START_TEST(tile_totals_and_ceilings)
     }
     ck_assert_int_eq(tiles_of(1024), 272);
 }
-END_TEST
 
-START_TEST(threshold_in_natural_units)
+TEST(threshold_in_natural_units)
 {
     ck_assert_float_eq_tol(sale_threshold(0, 2, 0.25, 1, false), -0.693147f, 1e-6f);
     ck_assert_float_gt(-0.6931f, sale_threshold(0, 2, 0.25, 1, false));
@@ -85,20 +82,18 @@ START_TEST(threshold_in_natural_units)
     ck_assert_float_eq_tol(sale_threshold(3, 2, 0.25, 0.125, false), 3 - 8 * 0.693147f, 1e-5f);
     ck_assert_float_eq(sale_threshold(3, 2, 0.25, 1, true), f16_to_f32(f32_to_f16(2.306853f)));
 }
-END_TEST
 
 /* ---- 4-bit operands --------------------------------------------------------------------- */
 
-START_TEST(integers_round_half_to_even)
+TEST(integers_round_half_to_even)
 {
     const float x[6] = {7, 2.5f, 3.5f, -2.5f, 0.5f, 1.5f};
     const int want[6] = {7, 2, 4, -2, 0, 2};
     float q[2 * 16] = {0};
-    struct sale_quant z;
-    struct err err = {0};
+    OWN(sale_quant_free) struct sale_quant z;
     for (int e = 0; e < 6; e++) /* rows x and -x: the mean is 0, the groups are separate */
         q[e] = x[e], q[16 + e] = -x[e];
-    assert_ok(sale_quant_init(&z, q, q, 2, 16, 4, &err), &err);
+    MUST(sale_quant_init(&z, q, q, 2, 16, 4, ERR));
     for (int e = 0; e < 16; e++) {
         int w = e < 6 ? want[e] : 0;
         ck_assert_int_eq(z.qi[e], w);
@@ -109,11 +104,9 @@ START_TEST(integers_round_half_to_even)
     }
     ck_assert_float_eq(z.sq[0], 1);
     ck_assert_float_eq(z.sk[0], 1);
-    sale_quant_free(&z);
 }
-END_TEST
 
-START_TEST(scale_groups)
+TEST(scale_groups)
 {
     const int first[] = {0, 1, 8, 9, 16, 17, 24, 25};
     bool lanes[32] = {false};
@@ -130,20 +123,18 @@ START_TEST(scale_groups)
         lanes[sale_lane(t)] = true;
     }
 }
-END_TEST
 
 /* Every scale is the largest smoothed value of its group over 7, whatever the length. */
-START_TEST(scales_cover_their_groups)
+TEST(scales_cover_their_groups)
 {
     const int64_t lengths[] = {1, 9, 16, 33, 64, 100};
     for (int i = 0; i < 6; i++) {
         int64_t n = lengths[i];
         float *x = malloc((size_t)n * 16 * sizeof *x), aq[128] = {0}, ak[64] = {0};
-        struct sale_quant z;
-        struct err err = {0};
+        OWN(sale_quant_free) struct sale_quant z;
         for (int64_t e = 0; e < n * 16; e++)
             x[e] = (float)rng_normal(1, 2, (uint64_t)e);
-        assert_ok(sale_quant_init(&z, x, x, n, 16, 4, &err), &err);
+        MUST(sale_quant_init(&z, x, x, n, 16, 4, ERR));
         for (int64_t e = 0; e < n * 16; e++) {
             int64_t t = e / 16;
             float y = fabsf(sale_fl16(z.q[e] - z.qbar[e % 16])), *a = &aq[sale_q_group(t)];
@@ -155,13 +146,11 @@ START_TEST(scales_cover_their_groups)
             ck_assert_float_eq(z.sq[g], sale_fl16(aq[g] / 7));
         for (int g = 0; g < z.npad / 8; g++)
             ck_assert_float_eq(z.sk[g], ak[g] > 0 ? sale_fl16(1 / (7 / ak[g])) : 0);
-        sale_quant_free(&z);
         free(x);
     }
 }
-END_TEST
 
-START_TEST(fp16_rounding_saturates)
+TEST(fp16_rounding_saturates)
 {
     for (uint32_t i = 0; i < 200000; i++) {
         uint32_t u = (uint32_t)rng_u64(3, 4, i);
@@ -173,7 +162,6 @@ START_TEST(fp16_rounding_saturates)
         ck_assert_msg(sale_fl16(x) == want, "%a: %a, expected %a", x, sale_fl16(x), want);
     }
 }
-END_TEST
 
 static float fl16(float x)
 {
@@ -204,13 +192,11 @@ static double exact_dot(const struct sale_quant *z, int64_t row, int64_t key)
 }
 
 /* |estimate - q . k'| <= sk/2 sum |q'| + sq/2 sum |k^| + sq sk / 2 + roundings to fp16. */
-START_TEST(estimate_error_is_bounded)
+TEST(estimate_error_is_bounded)
 {
-    struct sim_head h;
-    struct sale_quant z;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
-    assert_ok(sale_quant_init(&z, h.q, h.k, 770, 64, 4, &err), &err);
+    OWN(sale_quant_free) struct sale_quant z;
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
+    MUST(sale_quant_init(&z, h.q, h.k, 770, 64, 4, ERR));
     for (int64_t row = 5; row < 770; row += 13)
         for (int64_t key = 0; key < 770; key += 11) {
             double sq = z.sq[sale_q_group(row)], sk = z.sk[sale_k_group(key)], sum_q = 0, sum_k = 0;
@@ -225,49 +211,40 @@ START_TEST(estimate_error_is_bounded)
             ck_assert_msg(fabs(value - exact) <= bound, "row %d key %d: %g, exact %g, bound %g",
                           (int)row, (int)key, value, exact, bound);
         }
-    sale_quant_free(&z);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(equal_queries_are_estimated_by_the_correction_alone)
+TEST(equal_queries_are_estimated_by_the_correction_alone)
 {
     float q[64 * 16], k[64 * 16];
-    struct sale_quant z;
-    struct err err = {0};
+    OWN(sale_quant_free) struct sale_quant z;
     for (int i = 0; i < 64 * 16; i++) {
         q[i] = (float)(i % 16 - 5) / 4;
         k[i] = (float)rng_normal(5, 6, (uint64_t)i);
     }
-    assert_ok(sale_quant_init(&z, q, k, 64, 16, 4, &err), &err);
+    MUST(sale_quant_init(&z, q, k, 64, 16, 4, ERR));
     for (int64_t row = 0; row < 64; row++)
         for (int64_t key = 0; key < 64; key++) {
             double exact = exact_dot(&z, row, key);
             ck_assert_float_eq(z.sq[sale_q_group(row)], 0);
             ck_assert_double_eq_tol(estimate(&z, row, key), exact, 0x1p-9 * fabs(exact) + 1e-6);
         }
-    sale_quant_free(&z);
 }
-END_TEST
 
-START_TEST(equal_keys_have_estimate_zero)
+TEST(equal_keys_have_estimate_zero)
 {
     float q[64 * 16], k[64 * 16];
-    struct sale_quant z;
-    struct err err = {0};
+    OWN(sale_quant_free) struct sale_quant z;
     for (int i = 0; i < 64 * 16; i++) {
         q[i] = (float)rng_normal(5, 7, (uint64_t)i);
         k[i] = 0.5f;
     }
-    assert_ok(sale_quant_init(&z, q, k, 64, 16, 4, &err), &err);
+    MUST(sale_quant_init(&z, q, k, 64, 16, 4, ERR));
     for (int64_t key = 0; key < 64; key++) {
         ck_assert_float_eq(z.sk[sale_k_group(key)], 0);
         ck_assert_float_eq(z.corr[key], 0);
         ck_assert_float_eq(estimate(&z, 3, key), 0);
     }
-    sale_quant_free(&z);
 }
-END_TEST
 
 /* ---- selection -------------------------------------------------------------------------- */
 
@@ -285,12 +262,11 @@ static struct sale_config official(double tau, double scale)
 static void select_all(const struct sim_head *h, const struct sale_config *c, struct sale_head *s,
                        struct mask *m)
 {
-    struct err err = {0};
     memset(m, 0, sizeof *m);
     sale_head_init(s, c, h->q, h->k, h->in.x.nq, h->in.x.d);
-    assert_ok(sale_head_quantise(s, &err), &err);
-    assert_ok(sale_select(s, 0, h->in.x.nq, m, &err), &err);
-    assert_ok(mask_check(m, &err), &err);
+    MUST(sale_head_quantise(s, ERR));
+    MUST(sale_select(s, 0, h->in.x.nq, m, ERR));
+    MUST(mask_check(m, ERR));
 }
 
 static bool has_block(const struct mask *m, int64_t g, int64_t j)
@@ -337,55 +313,47 @@ static int64_t check_low_bit(const struct sim_head *h, double tau)
     return dropped;
 }
 
-START_TEST(low_bit_selection_equals_plain_loops)
+TEST(low_bit_selection_equals_plain_loops)
 {
     const double tau[] = {1e-4, 0.004, 0.05};
     struct sim_head h;
-    struct err err = {0};
     int64_t dropped = 0;
-    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err); /* N = 770, ragged */
+    MUST(golden_code_lm(5, 0, PREC_F32, &h, ERR)); /* N = 770, ragged */
     for (int i = 0; i < 3; i++)
         dropped += check_low_bit(&h, tau[i]);
     ck_assert_int_gt(dropped, 0);
     sim_head_free(&h);
     /* Sums beyond 16 bits take another path. */
-    assert_ok(random_head(1, 400, 400, 656, true, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(1, 400, 400, 656, true, 1, PREC_F32, &h, ERR));
     h.in.x.scale = 0.03;
     dropped = check_low_bit(&h, 0.1);
     ck_assert_int_gt(dropped, 0);
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(largest_dot_product_fits)
+TEST(largest_dot_product_fits)
 {
-    struct sim_head h;
     struct sale_quant z;
-    struct err err = {0};
     int dot = 0;
-    assert_ok(random_head(2, 512, 512, 128, true, 1, PREC_F32, &h, &err), &err);
+    HEAD(h, random_head, 2, 512, 512, 128, true, 1, PREC_F32);
     for (int64_t i = 0; i < 512 * 128; i++) /* rows +x and -x of equal magnitudes: mean 0 */
         h.q[i] = h.k[i] = (i / 128 % 2 ? 1.0f : -1.0f) * (i % 3 ? 1.0f : -1.0f);
-    assert_ok(sale_quant_init(&z, h.q, h.k, 512, 128, 4, &err), &err);
+    MUST(sale_quant_init(&z, h.q, h.k, 512, 128, 4, ERR));
     for (int e = 0; e < 128; e++)
         dot += z.qi[e] * z.ki[e * 32];
     ck_assert_int_eq(dot, 6272);
     sale_quant_free(&z);
     h.in.x.scale = 0.01;
     check_low_bit(&h, 0.004);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* bits = 16 and fp32: keep iff max e^(S - m)/l > tau, in double and natural units. */
-START_TEST(exact_test_equals_the_relative_score)
+TEST(exact_test_equals_the_relative_score)
 {
-    struct sim_head h;
-    struct sale_head s;
-    struct mask m;
-    struct err err = {0};
+    OWN(sale_head_free) struct sale_head s;
+    OWN(mask_free) struct mask m;
     int64_t kept = 0, dropped = 0;
-    assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     double scale = h.in.x.scale;
     struct sale_config c = official(0.004, scale);
     c.bits = 16;
@@ -415,22 +383,16 @@ START_TEST(exact_test_equals_the_relative_score)
     }
     ck_assert_int_gt(kept, 0);
     ck_assert_int_gt(dropped, 0);
-    mask_free(&m);
-    sale_head_free(&s);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* All scores 0: with 256 unmasked sink-local keys (odd query blocks) and tau = 1/256 the threshold
  * is exactly 0; with 192 (even ones) it is below. */
-START_TEST(score_on_the_threshold_is_dropped_by_official_and_kept_by_paper)
+TEST(score_on_the_threshold_is_dropped_by_official_and_kept_by_paper)
 {
     for (int strict = 0; strict < 2; strict++) {
-        struct sim_head h;
-        struct sale_head s;
-        struct mask m;
-        struct err err = {0};
-        assert_ok(random_head(1, 1024, 1024, 16, true, 0, PREC_F32, &h, &err), &err);
+        OWN(sale_head_free) struct sale_head s;
+        OWN(mask_free) struct mask m;
+        HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F32);
         struct sale_config c = official(1.0 / 256, 1);
         c.bits = 16;
         c.f16 = false;
@@ -441,51 +403,39 @@ START_TEST(score_on_the_threshold_is_dropped_by_official_and_kept_by_paper)
             for (int64_t j = 1; j <= sale_regions(1024, g, 4).mid; j++)
                 ck_assert_int_eq(has_block(&m, g, j), g % 2 == 0 || !strict);
         ck_assert_int_eq(s.counts.ties > 0, 1);
-        mask_free(&m);
-        sale_head_free(&s);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(later_keys_enter_the_statistics_without_the_mask_only)
+TEST(later_keys_enter_the_statistics_without_the_mask_only)
 {
-    struct sim_head h;
-    struct sale_head a, b;
-    struct err err = {0};
+    OWN(sale_head_free) struct sale_head a, b;
     float ta[64], tb[64];
-    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     struct sale_config c = official(0.004, h.in.x.scale);
     sale_head_init(&a, &c, h.q, h.k, 770, 64);
-    assert_ok(sale_head_quantise(&a, &err), &err);
+    MUST(sale_head_quantise(&a, ERR));
     c.causal_stats = false;
     sale_head_init(&b, &c, h.q, h.k, 770, 64);
-    assert_ok(sale_head_quantise(&b, &err), &err);
+    MUST(sale_head_quantise(&b, ERR));
     sale_row_thresholds(&a, 5, ta);
     sale_row_thresholds(&b, 5, tb);
     for (int r = 0; r < 64; r++)
         ck_assert_float_ge(tb[r], ta[r]);
     ck_assert_float_gt(tb[0], ta[0]);
     ck_assert_float_eq(tb[63], ta[63]);
-    sale_head_free(&a);
-    sale_head_free(&b);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(smaller_tau_keeps_a_superset_at_every_width)
+TEST(smaller_tau_keeps_a_superset_at_every_width)
 {
     const double tau[] = {0.05, 0.008, 0.004, 0.001, 1e-4};
     const int bits[] = {4, 8, 16};
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     for (int b = 0; b < 3; b++)
         for (int f16 = 0; f16 < 2; f16++) {
             struct mask last = {0};
             for (int i = 0; i < 5; i++) {
                 struct sale_config c = official(tau[i], h.in.x.scale);
-                struct sale_head s;
+                OWN(sale_head_free) struct sale_head s;
                 struct mask m;
                 c.bits = bits[b];
                 c.f16 = f16;
@@ -495,26 +445,21 @@ START_TEST(smaller_tau_keeps_a_superset_at_every_width)
                         ck_assert(has_block(&m, g, last.col[e]));
                 mask_free(&last);
                 last = m;
-                sale_head_free(&s);
             }
             mask_free(&last);
         }
-    sim_head_free(&h);
 }
-END_TEST
 
 /* 8 bits are closer to the exact test than 4. */
-START_TEST(wider_estimates_agree_better_with_the_exact_test)
+TEST(wider_estimates_agree_better_with_the_exact_test)
 {
     const int bits[] = {16, 8, 4};
-    struct sim_head h;
-    struct err err = {0};
     int64_t differ[3] = {0};
-    struct mask ref = {0};
-    assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
+    OWN(mask_free) struct mask ref = {0};
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     for (int b = 0; b < 3; b++) {
         struct sale_config c = official(0.02, h.in.x.scale);
-        struct sale_head s;
+        OWN(sale_head_free) struct sale_head s;
         struct mask m;
         c.bits = bits[b];
         c.f16 = false;
@@ -526,14 +471,10 @@ START_TEST(wider_estimates_agree_better_with_the_exact_test)
                 differ[b] += has_block(&m, g, j) != has_block(&ref, g, j);
         if (b > 0)
             mask_free(&m);
-        sale_head_free(&s);
     }
     ck_assert_int_lt(differ[1], differ[2]);
     ck_assert_int_le(differ[1], 2);
-    mask_free(&ref);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- whole method ----------------------------------------------------------------------- */
 
@@ -542,7 +483,7 @@ static void run(const struct sim_head *h, const char *text, struct record *r)
     run_text_carry(text, &h->in, NULL, 1, NULL, NULL, r);
 }
 
-START_TEST(short_prompts_and_tiny_tau_are_dense)
+TEST(short_prompts_and_tiny_tau_are_dense)
 {
     const struct {
         int64_t n;
@@ -554,27 +495,20 @@ START_TEST(short_prompts_and_tiny_tau_are_dense)
              {1025, "sale:tau=0", true},
              {512, "sale:tau=0.5:dense_below=511", false}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        struct sim_head h;
-        struct record r;
-        struct err err = {0};
-        assert_ok(random_head(3, c[i].n, c[i].n, 16, true, 1, PREC_F32, &h, &err), &err);
+        OWN(record_free) struct record r;
+        HEAD(h, random_head, 3, c[i].n, c[i].n, 16, true, 1, PREC_F32);
         run(&h, c[i].text, &r);
         ck_assert_int_eq(record_get(&r, "sparsity_total") == 0, c[i].dense);
         ck_assert_int_eq(record_get(&r, "density_native") == 1, c[i].dense);
         ck_assert_int_eq(strstr(buf_str(&r.notes), "dense=") != NULL, c[i].dense);
         ck_assert_double_eq(record_get(&r, "rows_empty"), 0); /* every row sees its own key */
-        record_free(&r);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(sparsity_counts_64_by_32_tiles)
+TEST(sparsity_counts_64_by_32_tiles)
 {
-    struct sim_head h;
-    struct record r;
-    struct err err = {0};
-    assert_ok(random_head(3, 2048, 2048, 16, true, 0.1, PREC_F32, &h, &err), &err);
+    OWN(record_free) struct record r;
+    HEAD(h, random_head, 3, 2048, 2048, 16, true, 0.1, PREC_F32);
     run(&h, "sale:tau=0.9", &r);
     ck_assert_double_eq_tol(record_get(&r, "sparsity_total"), 0.79545, 5e-6);
     ck_assert_double_eq_tol(record_get(&r, "sparsity_total_rect"), 1 - 216.0 / (32 * 64), 1e-12);
@@ -582,17 +516,13 @@ START_TEST(sparsity_counts_64_by_32_tiles)
     ck_assert_double_eq_tol(record_get(&r, "tested_share"), 840.0 / 1056, 1e-12);
     ck_assert_double_eq(record_get(&r, "tested_kept"), 0);
     ck_assert_double_eq(record_get(&r, "tau"), 0.9);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(adding_a_constant_to_the_keys_changes_nothing)
+TEST(adding_a_constant_to_the_keys_changes_nothing)
 {
-    struct sim_head a, b;
-    struct record ra, rb;
-    struct err err = {0};
-    assert_ok(random_head(4, 1280, 1280, 32, true, 1, PREC_F32, &a, &err), &err);
+    OWN(sim_head_free) struct sim_head b;
+    OWN(record_free) struct record ra, rb;
+    HEAD(a, random_head, 4, 1280, 1280, 32, true, 1, PREC_F32);
     /* Sixteenths in pairs x, -x: the mean, hence k', is exact with and without the constant. */
     for (int64_t t = 0; t < 1280; t++)
         for (int e = 0; e < 32; e++) {
@@ -600,53 +530,38 @@ START_TEST(adding_a_constant_to_the_keys_changes_nothing)
             a.k[t * 32 + e] = t % 2 ? -x : x;
         }
     struct head_in in = a.in;
-    float *k = malloc(1280 * 32 * sizeof *k);
+    OWN(free_at) float *k = malloc(1280 * 32 * sizeof *k);
     for (int64_t i = 0; i < 1280 * 32; i++)
         k[i] = a.k[i] + 0.25f * (float)(i % 32);
     in.x.k = k;
-    assert_ok(head_init(&b, &in, PREC_F32, &err), &err);
+    MUST(head_init(&b, &in, PREC_F32, ERR));
     struct head_in same = a.in;
-    struct sim_head a2;
-    assert_ok(head_init(&a2, &same, PREC_F32, &err), &err); /* reference of the new keys */
+    OWN(sim_head_free) struct sim_head a2;
+    MUST(head_init(&a2, &same, PREC_F32, ERR)); /* reference of the new keys */
     run(&a2, "sale:tau=0.15", &ra);
     run(&b, "sale:tau=0.15", &rb);
     ck_assert_double_eq(record_get(&ra, "pairs_kept"), record_get(&rb, "pairs_kept"));
     ck_assert_double_gt(record_get(&ra, "sparsity_total"), 0);
     ck_assert_double_eq_tol(record_get(&ra, "err_l2_rel"), record_get(&rb, "err_l2_rel"), 1e-4);
     ck_assert_double_eq_tol(record_get(&ra, "cra_min"), record_get(&rb, "cra_min"), 1e-4);
-    record_free(&ra);
-    record_free(&rb);
-    free(k);
-    sim_head_free(&a);
-    sim_head_free(&a2);
-    sim_head_free(&b);
 }
-END_TEST
 
-START_TEST(heads_of_a_group_do_not_depend_on_their_numbers)
+TEST(heads_of_a_group_do_not_depend_on_their_numbers)
 {
-    struct sim_head h;
-    struct record a, b;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
+    OWN(record_free) struct record a, b;
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     run(&h, "sale:dense_below=0", &a);
     h.in.head = h.in.kv_head = 0; /* K and V repeated to one head each */
     h.in.n_heads = h.in.n_kv_heads = 1;
     run(&h, "sale:dense_below=0", &b);
     ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
     ck_assert_double_eq(record_get(&a, "err_l2_rel"), record_get(&b, "err_l2_rel"));
-    record_free(&a);
-    record_free(&b);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(int8_attention_is_close_on_the_same_mask)
+TEST(int8_attention_is_close_on_the_same_mask)
 {
-    struct sim_head h;
-    struct record exact, sage;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
+    OWN(record_free) struct record exact, sage;
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     run(&h, "sale:dense_below=0:tau=0", &exact);
     run(&h, "sale:dense_below=0:tau=0:arith=sage1", &sage);
     ck_assert_double_le(record_get(&exact, "err_l2_rel"), 1e-5);
@@ -656,13 +571,9 @@ START_TEST(int8_attention_is_close_on_the_same_mask)
     ck_assert_double_gt(record_get(&sage, "err_cos"), 0.9995);
     ck_assert_double_lt(record_get(&sage, "err_lse_max"), 0.1); /* the key mean is put back */
     ck_assert_double_eq(record_get(&sage, "sparsity_pv"), 0);
-    record_free(&exact);
-    record_free(&sage);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(inapplicable_heads_are_skipped)
+TEST(inapplicable_heads_are_skipped)
 {
     const struct {
         int64_t nq;
@@ -673,18 +584,13 @@ START_TEST(inapplicable_heads_are_skipped)
              {40, 16, true, "whole prompts only: 40 queries, 64 keys"},
              {64, 24, true, "head dimension 24 is not a multiple of 16 up to 1024"}};
     for (int i = 0; i < 3; i++) {
-        struct sim_head h;
-        struct record r;
-        struct err err = {0};
-        assert_ok(random_head(3, c[i].nq, 64, c[i].d, c[i].causal, 1, PREC_F32, &h, &err), &err);
+        OWN(record_free) struct record r;
+        HEAD(h, random_head, 3, c[i].nq, 64, c[i].d, c[i].causal, 1, PREC_F32);
         run(&h, "sale", &r);
         ck_assert_int_eq(r.status, RECORD_SKIP);
         ck_assert_str_eq(r.reason, c[i].reason);
-        record_free(&r);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
 /* ---- calibration ------------------------------------------------------------------------ */
 
@@ -703,47 +609,42 @@ static int answer(void *ctx, int i, double tau, bool *ok, struct err *err)
     return 0;
 }
 
-START_TEST(tau_is_halved_down_to_dense)
+TEST(tau_is_halved_down_to_dense)
 {
     const double want[] = {0.008, 0.004, 0.002, 0.001, 5e-4, 2.5e-4, 1.25e-4};
     struct sale_search s = {.theta = 0.4, .tau0 = 0.008, .tau_min = 1e-4};
     struct answers never = {.first_ok = -1}, always = {.first_ok = 0}, third = {.first_ok = 2};
-    struct err err = {0};
     double tau;
     int64_t rounds;
-    assert_ok(sale_search_tau(&s, 1, answer, &never, &tau, &rounds, &err), &err);
+    MUST(sale_search_tau(&s, 1, answer, &never, &tau, &rounds, ERR));
     ck_assert_int_eq(rounds, 8);
     ck_assert_double_eq(tau, 0);
     for (int i = 0; i < 7; i++)
         ck_assert_double_eq_tol(never.seen[i], want[i], 1e-15);
-    assert_ok(sale_search_tau(&s, 5, answer, &always, &tau, &rounds, &err), &err);
+    MUST(sale_search_tau(&s, 5, answer, &always, &tau, &rounds, ERR));
     ck_assert_int_eq(rounds, 5);
     ck_assert_double_eq(tau, 0.008);
-    assert_ok(sale_search_tau(&s, 2, answer, &third, &tau, &rounds, &err), &err);
+    MUST(sale_search_tau(&s, 2, answer, &third, &tau, &rounds, ERR));
     ck_assert_int_eq(rounds, 4);
     ck_assert_double_eq(tau, 0.002);
 }
-END_TEST
 
 static double calibrated_tau(const char *text, const struct head_in *in, int n)
 {
-    struct err err = {0};
     json_t *doc = NULL;
     double tau;
-    assert_ok(calibrate_text(text, in, n, &doc, &err), &err);
-    assert_ok(jget_num(doc, "tau", "calibration", &tau, &err), &err);
+    MUST(calibrate_text(text, in, n, &doc, ERR));
+    MUST(jget_num(doc, "tau", "calibration", &tau, ERR));
     json_decref(doc);
     return tau;
 }
 
 /* The chosen tau is the first whose measured error, a replay with the same local stretch, is within
  * theta. */
-START_TEST(calibration_agrees_with_the_replayed_error)
+TEST(calibration_agrees_with_the_replayed_error)
 {
-    struct sim_head h;
     struct record r;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     const struct head_in in[2] = {h.in, h.in};
     run(&h, "sale:dense_below=0:local=256:tau=0.002", &r);
     double error = record_get(&r, "err_l1_tok");
@@ -759,41 +660,4 @@ START_TEST(calibration_agrees_with_the_replayed_error)
     /* Below 0.002 every block is kept: whether rounding leaves an error depends on the BLAS. */
     ck_assert_double_eq(calibrated_tau("sale:dense_below=0:theta=1e-9:tau_min=0.0015", in, 2), 0);
     ck_assert_double_eq(calibrated_tau("sale:dense_below=0:theta=1e6:tau0=0.5", in, 1), 0.5);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("sale");
-    TCase *t = tcase_create("parts"), *w = tcase_create("method");
-    tcase_add_test(t, regions_of_query_blocks);
-    tcase_add_test(t, regions_partition_the_blocks);
-    tcase_add_test(t, tile_totals_and_ceilings);
-    tcase_add_test(t, threshold_in_natural_units);
-    tcase_add_test(t, integers_round_half_to_even);
-    tcase_add_test(t, scale_groups);
-    tcase_add_test(t, scales_cover_their_groups);
-    tcase_add_test(t, fp16_rounding_saturates);
-    tcase_add_test(t, estimate_error_is_bounded);
-    tcase_add_test(t, equal_queries_are_estimated_by_the_correction_alone);
-    tcase_add_test(t, equal_keys_have_estimate_zero);
-    tcase_add_test(t, low_bit_selection_equals_plain_loops);
-    tcase_add_test(t, largest_dot_product_fits);
-    tcase_add_test(t, exact_test_equals_the_relative_score);
-    tcase_add_test(t, score_on_the_threshold_is_dropped_by_official_and_kept_by_paper);
-    tcase_add_test(t, later_keys_enter_the_statistics_without_the_mask_only);
-    tcase_add_test(t, smaller_tau_keeps_a_superset_at_every_width);
-    tcase_add_test(t, wider_estimates_agree_better_with_the_exact_test);
-    tcase_add_test(w, short_prompts_and_tiny_tau_are_dense);
-    tcase_add_test(w, sparsity_counts_64_by_32_tiles);
-    tcase_add_test(w, adding_a_constant_to_the_keys_changes_nothing);
-    tcase_add_test(w, heads_of_a_group_do_not_depend_on_their_numbers);
-    tcase_add_test(w, int8_attention_is_close_on_the_same_mask);
-    tcase_add_test(w, inapplicable_heads_are_skipped);
-    tcase_add_test(w, tau_is_halved_down_to_dense);
-    tcase_add_test(w, calibration_agrees_with_the_replayed_error);
-    suite_add_tcase(s, t);
-    suite_add_tcase(s, w);
-    return s;
 }

@@ -23,7 +23,7 @@ static struct sample_config config(int64_t n, int chunks, double alpha)
 
 /* ---- parts ------------------------------------------------------------------------------ */
 
-START_TEST(slices_end_at_block_boundaries_and_at_the_prompt)
+TEST(slices_end_at_block_boundaries_and_at_the_prompt)
 {
     const struct {
         int64_t n, end[4];
@@ -42,9 +42,8 @@ START_TEST(slices_end_at_block_boundaries_and_at_the_prompt)
             ck_assert_int_eq(end[k + 1], cases[i].end[k]);
     }
 }
-END_TEST
 
-START_TEST(slice_ends_do_not_overflow_and_increase)
+TEST(slice_ends_do_not_overflow_and_increase)
 {
     struct sample_config c = config((int64_t)1 << 40, 64, 0.9);
     int64_t end[SAMPLE_MAX_CHUNKS + 1];
@@ -58,28 +57,25 @@ START_TEST(slice_ends_do_not_overflow_and_increase)
                 ck_assert_int_gt(end[i + 1], end[i]);
         }
 }
-END_TEST
 
-START_TEST(find_k_keeps_the_crossing_element)
+TEST(find_k_keeps_the_crossing_element)
 {
     const double score[4] = {0.5, 0.25, 0.125, 0.125};
     const double alpha[] = {0, 0.5, 0.7, 0.75, 0.76, 1};
     const int64_t want[] = {1, 1, 2, 2, 3, 4};
-    struct err err = {0};
     int32_t order[4];
     int64_t k;
     for (int i = 0; i < 6; i++) {
-        assert_ok(sample_find_k(score, 4, alpha[i], order, &k, &err), &err);
+        MUST(sample_find_k(score, 4, alpha[i], order, &k, ERR));
         ck_assert_int_eq(k, want[i]);
     }
     const double ties[4] = {1, 2, 2, 1};
-    assert_ok(sample_find_k(ties, 4, 0.5, order, &k, &err), &err);
+    MUST(sample_find_k(ties, 4, 0.5, order, &k, ERR));
     ck_assert_int_eq(order[0], 1);
     ck_assert_int_eq(order[1], 2);
     ck_assert_int_eq(order[2], 0);
     ck_assert_int_eq(order[3], 3);
 }
-END_TEST
 
 /* Share of the rows of a block whose key at distance d lies on the diagonals of d's bin. */
 static double slash_share(enum sample_extend extend, int64_t d)
@@ -87,13 +83,12 @@ static double slash_share(enum sample_extend extend, int64_t d)
     struct sample_config c = config(4096, 1, 0.5);
     struct sample_scores s;
     struct sample_plan p;
-    struct err err = {0};
     int64_t row_block = 20, on = 0;
     c.extend = extend;
-    assert_ok(sample_scores_init(&s, &c, &err), &err);
+    MUST(sample_scores_init(&s, &c, ERR));
     s.col[0] = 1;
     s.slash[sample_bin(&c, d)] = 1;
-    assert_ok(sample_plan_build(&p, &c, &s, &err), &err);
+    MUST(sample_plan_build(&p, &c, &s, ERR));
     for (int64_t q = row_block * 128; q < (row_block + 1) * 128; q++)
         on += sample_plan_keeps(&p, 0, row_block, (q - d) / 128) != 0;
     sample_plan_free(&p);
@@ -101,7 +96,7 @@ static double slash_share(enum sample_extend extend, int64_t d)
     return (double)on / 128;
 }
 
-START_TEST(diagonals_hold_the_stated_share_of_a_slash)
+TEST(diagonals_hold_the_stated_share_of_a_slash)
 {
     double cover1 = 0, cover2 = 0, centred = 0;
     for (int64_t r = 0; r < 128; r++) {
@@ -120,7 +115,6 @@ START_TEST(diagonals_hold_the_stated_share_of_a_slash)
     ck_assert_double_eq(slash_share(SAMPLE_COVER1, FAR), 0.296875);
     ck_assert_double_eq(slash_share(SAMPLE_CENTRED, FAR), 0.703125);
 }
-END_TEST
 
 static int64_t plan_blocks(const struct sample_plan *p)
 {
@@ -136,16 +130,15 @@ static void pure_slash(enum sample_extend extend, struct sample_plan *p, struct 
 {
     enum { N = 4096 };
     struct sample_config c = config(N, 1, 0.9);
-    struct err err = {0};
     static double row[N];
     c.extend = extend;
-    assert_ok(sample_scores_init(s, &c, &err), &err);
+    MUST(sample_scores_init(s, &c, ERR));
     for (int64_t q = N - 128; q < N; q++) {
         row[q - FAR] = 1;
         sample_scores_add(s, &c, 0, q, row);
         row[q - FAR] = 0;
     }
-    assert_ok(sample_plan_build(p, &c, s, &err), &err);
+    MUST(sample_plan_build(p, &c, s, ERR));
 }
 
 static double pure_slash_keep(const struct sample_plan *p, double *least)
@@ -161,7 +154,7 @@ static double pure_slash_keep(const struct sample_plan *p, double *least)
     return sum;
 }
 
-START_TEST(pure_slash_is_kept_whole_by_cover2_only)
+TEST(pure_slash_is_kept_whole_by_cover2_only)
 {
     const struct {
         enum sample_extend extend;
@@ -172,8 +165,8 @@ START_TEST(pure_slash_is_kept_whole_by_cover2_only)
                  {SAMPLE_COVER1, 7, 70, 0.494629, 0},
                  {SAMPLE_CENTRED, 8, 70, 0.786621, 0}};
     for (int e = 0; e < 3; e++) {
-        struct sample_plan p;
-        struct sample_scores s;
+        OWN(sample_plan_free) struct sample_plan p;
+        OWN(sample_scores_free) struct sample_scores s;
         double least;
         pure_slash(cases[e].extend, &p, &s);
         for (int64_t j = 0; j < 32; j++) {
@@ -185,11 +178,8 @@ START_TEST(pure_slash_is_kept_whole_by_cover2_only)
         ck_assert_int_eq(plan_blocks(&p), cases[e].blocks);
         ck_assert_double_eq_tol(pure_slash_keep(&p, &least), cases[e].mean, 1e-6);
         ck_assert_double_eq(least, cases[e].least);
-        sample_plan_free(&p);
-        sample_scores_free(&s);
     }
 }
-END_TEST
 
 /* ---- whole heads ------------------------------------------------------------------------ */
 
@@ -208,7 +198,7 @@ struct golden_row {
 static void check_golden(const struct sim_head *h, const struct golden_row *g)
 {
     char text[256];
-    struct record r;
+    OWN(record_free) struct record r;
     int64_t n = h->in.x.nq;
     double *keep = calloc((size_t)n, sizeof *keep), pairs = (double)n * (double)(n + 1) / 2;
     snprintf(text, sizeof text, "sampleattention:alpha_c=0.9:alpha_s=0.9%s", g->options);
@@ -227,10 +217,9 @@ static void check_golden(const struct sim_head *h, const struct golden_row *g)
     ck_assert_msg(strstr(buf_str(&r.notes), g->lists) != NULL, "notes '%s' lack '%s'",
                   buf_str(&r.notes), g->lists);
     free(keep);
-    record_free(&r);
 }
 
-START_TEST(golden_trace_4096)
+TEST(golden_trace_4096)
 {
     const struct golden_row rows[] = {
         {":chunks=1", "kc,ks=5,5", 206, 0.371247, 0.279077, 0.628847, 0.962066},
@@ -244,10 +233,8 @@ START_TEST(golden_trace_4096)
         {":chunks=1:keep_diag=0:keep_sink=1", "kc,ks=5,5", 206, 0.371247, 0.279077, 0.628847,
          0.962066},
     };
-    struct sim_head h;
     struct record r;
-    struct err err = {0};
-    assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_sample, 4096, PREC_F32);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_golden(&h, &rows[i]);
 
@@ -263,33 +250,25 @@ START_TEST(golden_trace_4096)
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), 0.980525, 1e-4);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "kc,ks=10,10"));
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_trace_4000)
+TEST(golden_trace_4000)
 {
     const struct golden_row rows[] = {
         {":chunks=1", "kc,ks=6,6", 210, 0.382682, 0.280025, 0.641537, 0.963375},
         {":chunks=2", "kc,ks=4,3 6,6", 219, 0.401110, 0.280418, 0.655673, 0.964680},
     };
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_sample(4000, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_sample, 4000, PREC_F32);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_golden(&h, &rows[i]);
-    sim_head_free(&h);
 }
-END_TEST
 
 static void golden_plan(int64_t n, struct sample_config *c, struct sample_plan *p)
 {
-    struct sim_head h;
-    struct sample_scores s;
-    struct err err = {0};
-    assert_ok(golden_sample(n, PREC_F32, &h, &err), &err);
-    assert_ok(sample_scores_init(&s, c, &err), &err);
-    assert_ok(sample_scores_run(&s, c, h.in.exact, &err), &err);
+    OWN(sample_scores_free) struct sample_scores s;
+    HEAD(h, golden_sample, n, PREC_F32);
+    MUST(sample_scores_init(&s, c, ERR));
+    MUST(sample_scores_run(&s, c, h.in.exact, ERR));
     for (int i = 0; i < c->chunks; i++) {
         double col = 0, slash = 0;
         for (int64_t j = 0; j < sample_blocks(c); j++) {
@@ -299,19 +278,17 @@ static void golden_plan(int64_t n, struct sample_config *c, struct sample_plan *
         ck_assert_double_eq_tol(col, 1, 1e-6);
         ck_assert_double_eq_tol(slash, 1, 1e-6);
     }
-    assert_ok(sample_plan_build(p, c, &s, &err), &err);
-    sample_scores_free(&s);
-    sim_head_free(&h);
+    MUST(sample_plan_build(p, c, &s, ERR));
 }
 
-START_TEST(golden_columns_and_bins)
+TEST(golden_columns_and_bins)
 {
     const int col4096[] = {0, 15, 23, 24, 31, -1}, bin4096[] = {0, 7, 15, 16, 31, -1};
     const int col4000[] = {0, 15, 22, 23, 30, 31, -1}, bin4000[] = {0, 7, 14, 15, 30, 31, -1};
     const int *col[] = {col4096, col4000}, *bin[] = {bin4096, bin4000};
     for (int i = 0; i < 2; i++) {
         struct sample_config c = config(i ? 4000 : 4096, 1, 0.9);
-        struct sample_plan p;
+        OWN(sample_plan_free) struct sample_plan p;
         int nc = 0, ns = 0;
         golden_plan(c.nq, &c, &p);
         for (int64_t j = 0; j < p.nb; j++) {
@@ -322,10 +299,8 @@ START_TEST(golden_columns_and_bins)
         }
         ck_assert_int_eq(col[i][nc], -1);
         ck_assert_int_eq(bin[i][ns], -1);
-        sample_plan_free(&p);
     }
 }
-END_TEST
 
 /* Every block of a is in b. */
 static bool contained(const struct sample_plan *a, const struct sample_plan *b)
@@ -338,45 +313,40 @@ static bool contained(const struct sample_plan *a, const struct sample_plan *b)
     return true;
 }
 
-START_TEST(masks_are_nested)
+TEST(masks_are_nested)
 {
     const double alpha[] = {0.3, 0.6, 0.8, 0.9, 0.95, 0.99};
-    struct sim_head h;
-    struct sample_scores s;
+    OWN(sample_scores_free) struct sample_scores s;
     struct sample_plan a, b;
     struct sample_config c = config(2500, 4, 0.3);
-    struct err err = {0};
-    assert_ok(golden_sample(2500, PREC_F32, &h, &err), &err);
-    assert_ok(sample_scores_init(&s, &c, &err), &err);
-    assert_ok(sample_scores_run(&s, &c, h.in.exact, &err), &err);
+    HEAD(h, golden_sample, 2500, PREC_F32);
+    MUST(sample_scores_init(&s, &c, ERR));
+    MUST(sample_scores_run(&s, &c, h.in.exact, ERR));
     for (int i = 0; i < 5; i++)
         for (int which = 0; which < 2; which++) {
             struct sample_config lo = config(2500, 4, alpha[i]), hi = lo;
             *(which ? &hi.alpha_c : &hi.alpha_s) = alpha[i + 1];
-            assert_ok(sample_plan_build(&a, &lo, &s, &err), &err);
-            assert_ok(sample_plan_build(&b, &hi, &s, &err), &err);
+            MUST(sample_plan_build(&a, &lo, &s, ERR));
+            MUST(sample_plan_build(&b, &hi, &s, ERR));
             ck_assert(contained(&a, &b));
             sample_plan_free(&b);
             hi = lo;
             hi.merge = SAMPLE_UNION;
-            assert_ok(sample_plan_build(&b, &hi, &s, &err), &err);
+            MUST(sample_plan_build(&b, &hi, &s, ERR));
             ck_assert(contained(&a, &b));
             sample_plan_free(&b);
             hi = lo;
             *(which ? &hi.keep_sink : &lo.keep_diag) = which; /* safe > paper > strict */
             sample_plan_free(&a);
-            assert_ok(sample_plan_build(&a, &lo, &s, &err), &err);
-            assert_ok(sample_plan_build(&b, &hi, &s, &err), &err);
+            MUST(sample_plan_build(&a, &lo, &s, ERR));
+            MUST(sample_plan_build(&b, &hi, &s, ERR));
             ck_assert(contained(&a, &b));
             sample_plan_free(&a);
             sample_plan_free(&b);
         }
-    sample_scores_free(&s);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(uniform_rows)
+TEST(uniform_rows)
 {
     const struct {
         const char *options, *lists;
@@ -384,16 +354,14 @@ START_TEST(uniform_rows)
     } cases[] = {{":alpha_c=0.3:alpha_s=0.3:extend=cover1", "kc,ks=3,3", 33},
                  {":alpha_c=0.3:alpha_s=0.3", "kc,ks=3,3", 35},
                  {":alpha_c=0.9:alpha_s=0.9", "kc,ks=7,7", 36}};
-    struct sim_head h;
-    struct sample_scores s;
-    struct sample_plan p;
+    OWN(sample_scores_free) struct sample_scores s;
+    OWN(sample_plan_free) struct sample_plan p;
     struct sample_config c = config(1024, 1, 0.3);
     struct record r;
-    struct err err = {0};
-    assert_ok(random_head(1, 1024, 1024, 16, true, 0, PREC_F64, &h, &err), &err);
-    assert_ok(sample_scores_init(&s, &c, &err), &err);
-    assert_ok(sample_scores_run(&s, &c, h.in.exact, &err), &err);
-    assert_ok(sample_plan_build(&p, &c, &s, &err), &err);
+    HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F64);
+    MUST(sample_scores_init(&s, &c, ERR));
+    MUST(sample_scores_run(&s, &c, h.in.exact, ERR));
+    MUST(sample_plan_build(&p, &c, &s, ERR));
     for (int j = 0; j < 8; j++) {
         ck_assert_double_eq_tol(s.col[j], j < 7 ? 0.133461662 : 0.065768363, 1e-9);
         ck_assert_double_eq_tol(s.slash[j], j < 7 ? 0.133461662 : 0.065768363, 1e-9);
@@ -408,37 +376,27 @@ START_TEST(uniform_rows)
         ck_assert_double_eq(record_get(&r, "pairs_exec"), cases[i].blocks * 128 * 128);
         record_free(&r);
     }
-    sample_plan_free(&p);
-    sample_scores_free(&s);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(full_budget_is_dense)
+TEST(full_budget_is_dense)
 {
-    struct sim_head h;
-    struct record r;
-    struct err err = {0};
-    assert_ok(golden_sample(2100, PREC_F32, &h, &err), &err);
+    OWN(record_free) struct record r;
+    HEAD(h, golden_sample, 2100, PREC_F32);
     run(&h, "sampleattention:alpha_c=1:alpha_s=0:chunks=3", NULL, &r);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
     ck_assert_double_eq_tol(record_get(&r, "cra_min"), 1, 1e-6);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Entries of a row needed for a share 0.95 of its mass, summed over the rows. */
 static int64_t oracle_entries(int64_t n)
 {
     struct sim_head h;
-    struct err err = {0};
     int64_t sum = 0;
     double *p = malloc((size_t)n * sizeof *p);
-    assert_ok(golden_sample(n, PREC_F32, &h, &err), &err);
+    MUST(golden_sample(n, PREC_F32, &h, ERR));
     for (int64_t q = 0; q < n; q++) {
         double mass = 0;
-        assert_ok(exact_probs(h.in.exact, q, q + 1, p, &err), &err);
+        MUST(exact_probs(h.in.exact, q, q + 1, p, ERR));
         sort_f64(p, q + 1);
         for (int64_t k = q; k >= 0 && mass < 0.95; k--, sum++)
             mass += p[k];
@@ -448,7 +406,7 @@ static int64_t oracle_entries(int64_t n)
     return sum;
 }
 
-START_TEST(oracle_of_the_golden_trace)
+TEST(oracle_of_the_golden_trace)
 {
     double a = (double)oracle_entries(4096), pairs = 4096.0 * 4097 / 2;
     ck_assert_double_eq_tol(a, 44170, 44);
@@ -456,17 +414,14 @@ START_TEST(oracle_of_the_golden_trace)
     ck_assert_double_eq_tol(1 - a / (4096.0 * 4096), 0.997367, 1e-5);
     ck_assert_double_eq_tol((double)oracle_entries(4000), 42038, 42);
 }
-END_TEST
 
-START_TEST(earlier_algorithm_on_the_golden_trace)
+TEST(earlier_algorithm_on_the_golden_trace)
 {
-    struct sim_head h;
     struct sample_v2 v;
-    struct record r;
-    struct err err = {0};
-    assert_ok(golden_sample(4096, PREC_F32, &h, &err), &err);
+    OWN(record_free) struct record r;
+    HEAD(h, golden_sample, 4096, PREC_F32);
     sample_v2_init(&v, &h.in.x, 0.08, 0.05, 128);
-    assert_ok(sample_v2_choose(&v, 0.95, h.in.exact, &err), &err);
+    MUST(sample_v2_choose(&v, 0.95, h.in.exact, ERR));
     ck_assert_int_eq(v.window, 328);
     ck_assert_int_eq(v.sampled, 205);
     ck_assert_int_eq(v.ncols, 182);
@@ -477,12 +432,9 @@ START_TEST(earlier_algorithm_on_the_golden_trace)
     ck_assert_double_eq_tol(record_get(&r, "cra_p1"), 0.028830, 1e-4);
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), 0.848365, 1e-4);
     ck_assert_double_eq(record_get(&r, "columns"), 182);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(short_prompts_stay_dense)
+TEST(short_prompts_stay_dense)
 {
     const struct {
         int64_t n;
@@ -492,21 +444,16 @@ START_TEST(short_prompts_stay_dense)
                  {512, "sampleattention:chunks=4", true}, {513, "sampleattention:chunks=4", false},
                  {127, "sampleattention:block=64", true}, {128, "sampleattention:block=64", false}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct sim_head h;
-        struct record r;
-        struct err err = {0};
-        assert_ok(random_head(2, cases[i].n, cases[i].n, 16, true, 1, PREC_F32, &h, &err), &err);
+        OWN(record_free) struct record r;
+        HEAD(h, random_head, 2, cases[i].n, cases[i].n, 16, true, 1, PREC_F32);
         run(&h, cases[i].text, NULL, &r);
         ck_assert_int_eq(strstr(buf_str(&r.notes), "fallback=dense") != NULL, cases[i].dense);
         if (cases[i].dense)
             ck_assert_double_eq(record_get(&r, "density_elem"), 1);
-        record_free(&r);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
+TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
 {
     const struct {
         const char *text, *same;
@@ -516,32 +463,25 @@ START_TEST(presets_follow_the_prompt_length_and_yield_to_explicit_values)
         {"sampleattention:preset=internlm2-acc:alpha_c=0.5:chunks=2",
          "sampleattention:alpha_c=0.5:alpha_s=0.95:chunks=2"},
     };
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(random_head(3, 1024, 1024, 16, true, 2, PREC_F32, &h, &err), &err);
+    HEAD(h, random_head, 3, 1024, 1024, 16, true, 2, PREC_F32);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct record a, b;
+        OWN(record_free) struct record a, b;
         run(&h, cases[i].text, NULL, &a);
         run(&h, cases[i].same, NULL, &b);
         ck_assert_double_eq(record_get(&a, "pairs_kept"), record_get(&b, "pairs_kept"));
         ck_assert_str_eq(buf_str(&a.notes), buf_str(&b.notes));
-        record_free(&a);
-        record_free(&b);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
 /* The last rows of a prompt as a chunk of their own: with one slice, which is the same in both, the
  * lists are equal, so every row keeps what it keeps in the whole prompt. */
-START_TEST(prompt_chunk_uses_absolute_positions)
+TEST(prompt_chunk_uses_absolute_positions)
 {
     enum { N = 1100 };
     struct sim_head whole, part;
     struct record r;
-    struct err err = {0};
     double keep_whole[N], keep_part[N];
-    assert_ok(random_head(4, N, N, 16, true, 3, PREC_F64, &whole, &err), &err);
+    MUST(random_head(4, N, N, 16, true, 3, PREC_F64, &whole, ERR));
     run(&whole, "sampleattention:alpha_c=0.6:alpha_s=0.4", keep_whole, &r);
     record_free(&r);
     const int64_t cuts[] = {512, 500, 640, 333};
@@ -549,7 +489,7 @@ START_TEST(prompt_chunk_uses_absolute_positions)
         struct head_in in = whole.in;
         in.x.nq = N - cuts[i];
         in.x.q = whole.q + cuts[i] * in.x.d;
-        assert_ok(head_init(&part, &in, PREC_F64, &err), &err);
+        MUST(head_init(&part, &in, PREC_F64, ERR));
         run(&part, "sampleattention:alpha_c=0.6:alpha_s=0.4", keep_part, &r);
         ck_assert_double_lt(record_get(&r, "density_elem"), 1);
         for (int64_t q = 0; q < in.x.nq; q++)
@@ -559,71 +499,58 @@ START_TEST(prompt_chunk_uses_absolute_positions)
     }
     sim_head_free(&whole);
 }
-END_TEST
 
-START_TEST(bidirectional_heads_are_skipped)
+TEST(bidirectional_heads_are_skipped)
 {
-    struct sim_head h;
-    struct record r;
-    struct err err = {0};
-    assert_ok(random_head(5, 300, 300, 16, false, 1, PREC_F32, &h, &err), &err);
+    OWN(record_free) struct record r;
+    HEAD(h, random_head, 5, 300, 300, 16, false, 1, PREC_F32);
     run(&h, "sampleattention", NULL, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     ck_assert_str_eq(r.reason, "causal only");
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(strict_counts_rows_without_a_key)
+TEST(strict_counts_rows_without_a_key)
 {
     enum { N = 1024 };
-    struct sim_head h;
     struct sample_config c = config(N, 1, 0);
-    struct sample_scores s;
+    OWN(sample_scores_free) struct sample_scores s;
     struct sample_plan p;
     struct mask m = {0};
     struct mask_counts n;
     int64_t forced = 0;
-    struct err err = {0};
-    assert_ok(random_head(6, N, N, 16, true, 1, PREC_F32, &h, &err), &err);
-    assert_ok(sample_scores_init(&s, &c, &err), &err);
+    HEAD(h, random_head, 6, N, N, 16, true, 1, PREC_F32);
+    MUST(sample_scores_init(&s, &c, ERR));
     s.col[5] = s.slash[6] = 1;
     c.keep_diag = false;
-    assert_ok(sample_plan_build(&p, &c, &s, &err), &err);
-    assert_ok(sample_plan_mask(&p, 0, N, &m, &forced, &err), &err);
-    assert_ok(mask_count(&m, &n, &err), &err);
+    MUST(sample_plan_build(&p, &c, &s, ERR));
+    MUST(sample_plan_mask(&p, 0, N, &m, &forced, ERR));
+    MUST(mask_count(&m, &n, ERR));
     ck_assert_int_eq(n.rows_empty, 5 * 128); /* row blocks 0..4: no column 5, no diagonal 6 */
     ck_assert_int_eq(forced, 0);
     ck_assert_int_eq(n.tiles_kept, 3 + 2 + 1); /* column 5: rows 5, 6, 7; diagonals 6 and 7 */
     mask_free(&m);
     sample_plan_free(&p);
     p.c.keep_diag = c.keep_diag = c.keep_sink = true;
-    assert_ok(sample_plan_build(&p, &c, &s, &err), &err);
-    assert_ok(sample_plan_mask(&p, 0, N, &m, &forced, &err), &err);
-    assert_ok(mask_count(&m, &n, &err), &err);
+    MUST(sample_plan_build(&p, &c, &s, ERR));
+    MUST(sample_plan_mask(&p, 0, N, &m, &forced, ERR));
+    MUST(mask_count(&m, &n, ERR));
     ck_assert_int_eq(n.rows_empty, 0);
     ck_assert_int_eq(n.tiles_kept - forced, 6);
     mask_free(&m);
     sample_plan_free(&p);
-    sample_scores_free(&s);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- offline search --------------------------------------------------------------------- */
 
-START_TEST(search_reports_what_the_replay_measures)
+TEST(search_reports_what_the_replay_measures)
 {
-    struct sim_head h;
     struct sample_choice c;
     struct record r;
-    struct err err = {0};
     char text[128];
     struct sample_config base = config(0, 1, 0);
-    assert_ok(golden_sample(2100, PREC_F64, &h, &err), &err);
+    HEAD(h, golden_sample, 2100, PREC_F64);
     struct sample_target want = {.mean = 0.9, .fast = true};
-    assert_ok(sample_search(&base, &want, &h.in, 1, &c, NULL, &err), &err);
+    MUST(sample_search(&base, &want, &h.in, 1, &c, NULL, ERR));
     ck_assert(c.met);
     ck_assert_double_ge(c.keep_mean, 0.9);
     snprintf(text, sizeof text, "sampleattention:alpha_c=%g:alpha_s=%g:chunks=%d", c.alpha_c,
@@ -636,63 +563,29 @@ START_TEST(search_reports_what_the_replay_measures)
     record_free(&r);
 
     want = (struct sample_target){.p1 = 1.01, .error = 0.05};
-    assert_ok(sample_search(&base, &want, &h.in, 1, &c, NULL, &err), &err);
+    MUST(sample_search(&base, &want, &h.in, 1, &c, NULL, ERR));
     ck_assert(!c.met);
     ck_assert_double_eq(c.alpha_c, 1);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(calibrate_writes_a_triple)
+TEST(calibrate_writes_a_triple)
 {
     struct sim_head h[2];
-    struct err err = {0};
     json_t *doc = NULL;
     int64_t chunks;
     double alpha_c, alpha_s;
     struct head_in in[2];
     for (int i = 0; i < 2; i++) {
-        assert_ok(random_head(7 + i, 600, 600, 16, true, 2, PREC_F32, &h[i], &err), &err);
+        MUST(random_head(7 + i, 600, 600, 16, true, 2, PREC_F32, &h[i], ERR));
         in[i] = h[i].in;
     }
-    assert_ok(calibrate_text("sampleattention:target=spd:target_mean=0.8", in, 2, &doc, &err),
-              &err);
-    assert_ok(jget_num(doc, "alpha_c", "calibration", &alpha_c, &err), &err);
-    assert_ok(jget_num(doc, "alpha_s", "calibration", &alpha_s, &err), &err);
-    assert_ok(jget_int(doc, "chunks", "calibration", &chunks, &err), &err);
+    MUST(calibrate_text("sampleattention:target=spd:target_mean=0.8", in, 2, &doc, ERR));
+    MUST(jget_num(doc, "alpha_c", "calibration", &alpha_c, ERR));
+    MUST(jget_num(doc, "alpha_s", "calibration", &alpha_s, ERR));
+    MUST(jget_int(doc, "chunks", "calibration", &chunks, ERR));
     ck_assert(alpha_c >= 0.8 && alpha_c <= 1 && alpha_s >= 0.8 && alpha_s <= 1);
     ck_assert(chunks == 1 || chunks == 2 || chunks == 4);
     json_decref(doc);
     for (int i = 0; i < 2; i++)
         sim_head_free(&h[i]);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("sampleattention");
-    TCase *parts = tcase_create("parts"), *heads = tcase_create("heads");
-    tcase_add_test(parts, slices_end_at_block_boundaries_and_at_the_prompt);
-    tcase_add_test(parts, slice_ends_do_not_overflow_and_increase);
-    tcase_add_test(parts, find_k_keeps_the_crossing_element);
-    tcase_add_test(parts, diagonals_hold_the_stated_share_of_a_slash);
-    tcase_add_test(parts, pure_slash_is_kept_whole_by_cover2_only);
-    tcase_add_test(heads, golden_trace_4096);
-    tcase_add_test(heads, golden_trace_4000);
-    tcase_add_test(heads, golden_columns_and_bins);
-    tcase_add_test(heads, masks_are_nested);
-    tcase_add_test(heads, uniform_rows);
-    tcase_add_test(heads, full_budget_is_dense);
-    tcase_add_test(heads, oracle_of_the_golden_trace);
-    tcase_add_test(heads, earlier_algorithm_on_the_golden_trace);
-    tcase_add_test(heads, short_prompts_stay_dense);
-    tcase_add_test(heads, presets_follow_the_prompt_length_and_yield_to_explicit_values);
-    tcase_add_test(heads, prompt_chunk_uses_absolute_positions);
-    tcase_add_test(heads, bidirectional_heads_are_skipped);
-    tcase_add_test(heads, strict_counts_rows_without_a_key);
-    tcase_add_test(heads, search_reports_what_the_replay_measures);
-    tcase_add_test(heads, calibrate_writes_a_triple);
-    suite_add_tcase(s, parts);
-    suite_add_tcase(s, heads);
-    return s;
 }

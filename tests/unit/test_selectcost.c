@@ -24,6 +24,7 @@ static void teardown(void)
 {
     sim_head_free(&head);
 }
+FIXTURE(setup, teardown)
 
 static void product(struct tally *t)
 {
@@ -50,15 +51,13 @@ static void softmax_entry(struct tally *t)
 
 static void assert_cost(const char *text, struct tally want)
 {
-    struct record r;
-    run_text(text, &head.in, &r);
+    RUN(r, text, &head.in);
     ck_assert_msg(record_get(&r, "cost_select_flops") == want.flops,
                   "%s: %.17g flops, expected %.17g", text, record_get(&r, "cost_select_flops"),
                   want.flops);
     ck_assert_msg(record_get(&r, "cost_select_bytes") == want.bytes,
                   "%s: %.17g bytes, expected %.17g", text, record_get(&r, "cost_select_bytes"),
                   want.bytes);
-    record_free(&r);
 }
 
 /* Probabilities of one row, each of which enters `sums` sums. */
@@ -73,7 +72,7 @@ static void exact_row(struct tally *t, int i, int sums)
     }
 }
 
-START_TEST(sampled_slices)
+TEST(sampled_slices)
 {
     static const int ends[2] = {256, 512};
     struct tally t = {0, 0};
@@ -89,9 +88,8 @@ START_TEST(sampled_slices)
     }
     assert_cost("sampleattention:chunks=2", t);
 }
-END_TEST
 
-START_TEST(last_rows)
+TEST(last_rows)
 {
     struct tally t = {0, 0};
     for (int i = N - 64; i < N; i++)
@@ -103,9 +101,8 @@ START_TEST(last_rows)
     }
     assert_cost("minference:v=40:s=60:force_dists=10:min_s=10", t);
 }
-END_TEST
 
-START_TEST(pooled_blocks)
+TEST(pooled_blocks)
 {
     struct tally t = {0, 0};
     for (int i = 0; i < N; i++) {
@@ -123,9 +120,8 @@ START_TEST(pooled_blocks)
     }
     assert_cost("minference:pattern=block:top=2", t);
 }
-END_TEST
 
-START_TEST(pattern_test)
+TEST(pattern_test)
 {
     struct tally t = {0, 0};
     for (int i = N - 32; i < N; i++) {
@@ -149,9 +145,8 @@ START_TEST(pattern_test)
     }
     assert_cost("flexprefill:block=32:min_budget=0:tau=0", t);
 }
-END_TEST
 
-START_TEST(mean_queries_of_slices)
+TEST(mean_queries_of_slices)
 {
     struct tally t = {0, 0};
     for (int g = 0; g < N / 64; g++) {
@@ -170,10 +165,9 @@ START_TEST(mean_queries_of_slices)
     }
     assert_cost("fg-attn:mode=pooled:M=64", t);
 }
-END_TEST
 
 /* Without a dense call beside it the normalisers are a pass of their own. */
-START_TEST(largest_weights_of_slices)
+TEST(largest_weights_of_slices)
 {
     struct tally t = {0, 0};
     for (int i = 0; i < N; i++) {
@@ -191,9 +185,8 @@ START_TEST(largest_weights_of_slices)
     }
     assert_cost("fg-attn:refresh=1", t);
 }
-END_TEST
 
-START_TEST(antidiagonals)
+TEST(antidiagonals)
 {
     struct tally t = {0, 0};
     for (int r = 0; r < N / 16; r++)
@@ -208,9 +201,8 @@ START_TEST(antidiagonals)
         read_row(&t);
     assert_cost("xattention", t);
 }
-END_TEST
 
-START_TEST(similar_blocks)
+TEST(similar_blocks)
 {
     struct tally t = {0, 0};
     for (int j = 0; j < N; j++) {
@@ -239,9 +231,8 @@ START_TEST(similar_blocks)
         }
     assert_cost("spargeattn:theta=-1", t);
 }
-END_TEST
 
-START_TEST(tested_pairs)
+TEST(tested_pairs)
 {
     struct tally t = {0, 0};
     for (int i = 0; i < 2 * N; i++) { /* queries, keys */
@@ -267,9 +258,8 @@ START_TEST(tested_pairs)
     }
     assert_cost("sale:dense_below=0:local=128", t);
 }
-END_TEST
 
-START_TEST(hashes)
+TEST(hashes)
 {
     struct tally t = {0, 0};
     for (int i = 0; i < 2 * N; i++) {
@@ -280,7 +270,6 @@ START_TEST(hashes)
     }
     assert_cost("hash-sparse:buckets=8", t);
 }
-END_TEST
 
 /* Every halving hashes the later half's queries and the earlier half's keys. */
 static void halve(struct tally *t, int n)
@@ -297,15 +286,14 @@ static void halve(struct tally *t, int n)
     halve(t, n - n / 2);
 }
 
-START_TEST(hashes_of_halves)
+TEST(hashes_of_halves)
 {
     struct tally t = {0, 0};
     halve(&t, N);
     assert_cost("hyperattention:min_len=0:block=16:samples=8", t);
 }
-END_TEST
 
-START_TEST(norms_and_masses)
+TEST(norms_and_masses)
 {
     struct tally norms = {0, 0}, mass = {0, 0};
     for (int j = 0; j < N; j++) {
@@ -321,10 +309,9 @@ START_TEST(norms_and_masses)
     assert_cost("qk-sparse:select=mass", mass);
     assert_cost("qk-sparse", (struct tally){0, 0});
 }
-END_TEST
 
 /* Masks that no data decide cost nothing; of bounds nobody says what they cost. */
-START_TEST(nothing_and_unknown)
+TEST(nothing_and_unknown)
 {
     static const char *const free_of_cost[] = {
         "dense",   "streaming", "longformer",         "bigbird:preset=sample",
@@ -340,27 +327,4 @@ START_TEST(nothing_and_unknown)
     ck_assert_double_eq(record_get(&r, "cost_attend_flops"),
                         2 * (D + D) * record_get(&r, "pairs_exec"));
     record_free(&r);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("selectcost");
-    TCase *tc = tcase_create("selectcost");
-    tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, sampled_slices);
-    tcase_add_test(tc, last_rows);
-    tcase_add_test(tc, pooled_blocks);
-    tcase_add_test(tc, pattern_test);
-    tcase_add_test(tc, mean_queries_of_slices);
-    tcase_add_test(tc, largest_weights_of_slices);
-    tcase_add_test(tc, antidiagonals);
-    tcase_add_test(tc, similar_blocks);
-    tcase_add_test(tc, tested_pairs);
-    tcase_add_test(tc, hashes);
-    tcase_add_test(tc, hashes_of_halves);
-    tcase_add_test(tc, norms_and_masses);
-    tcase_add_test(tc, nothing_and_unknown);
-    suite_add_tcase(s, tc);
-    return s;
 }

@@ -11,9 +11,9 @@
 
 /* ---- self-similarity ------------------------------------------------------------------------ */
 
-START_TEST(unit_vectors_have_similarity_one_over_n)
+TEST(unit_vectors_have_similarity_one_over_n)
 {
-    float *x = calloc(128 * 128, sizeof *x);
+    OWN(free_at) float *x = calloc(128 * 128, sizeof *x);
     for (int a = 0; a < 64; a++)
         x[a * 64 + a] = 1;
     ck_assert_double_eq(block_cosine(x, 64, 64, NULL), 1.0 / 64);
@@ -25,11 +25,9 @@ START_TEST(unit_vectors_have_similarity_one_over_n)
     for (int a = 0; a < 128; a++)
         x[a * 64 + a / 2] = 1;
     ck_assert_double_eq(block_cosine(x, 128, 64, NULL), 1.0 / 64);
-    free(x);
 }
-END_TEST
 
-START_TEST(similarity_of_simple_blocks)
+TEST(similarity_of_simple_blocks)
 {
     float same[64 * 3], opposite[64 * 2], angle[64 * 2], scaled[64 * 2];
     double c = cos(acos(-1) / 3), s = sin(acos(-1) / 3);
@@ -57,13 +55,12 @@ START_TEST(similarity_of_simple_blocks)
     r.paper = true;
     ck_assert(sparge_similar(&r, 0, true));
 }
-END_TEST
 
-START_TEST(random_directions)
+TEST(random_directions)
 {
     for (int d = 64; d <= 128; d += 64) {
         double sum = 0, sq = 0;
-        float *x = normals(5, 100 * 64 * d);
+        OWN(free_at) float *x = normals(5, 100 * 64 * d);
         for (int b = 0; b < 100; b++) {
             double s = block_cosine(x + b * 64 * d, 64, d, NULL);
             sum += s;
@@ -71,14 +68,12 @@ START_TEST(random_directions)
         }
         ck_assert_double_eq_tol(sum / 100, 1.0 / 64, 0.001);
         ck_assert_double_eq_tol(sqrt(sq / 100), sqrt(2.0 / d) / 64, 0.0005);
-        free(x);
     }
 }
-END_TEST
 
-START_TEST(closed_form_is_the_double_sum)
+TEST(closed_form_is_the_double_sum)
 {
-    float *x = normals(6, 70 * 33);
+    OWN(free_at) float *x = normals(6, 70 * 33);
     double sum = 0;
     for (int i = 0; i < 70 * 33; i++)
         x[i] += 0.5f;
@@ -94,11 +89,9 @@ START_TEST(closed_form_is_the_double_sum)
         }
     sum /= 70 * 70;
     ck_assert_double_eq_tol(block_cosine(x, 70, 33, NULL) / sum, 1, 1e-12);
-    free(x);
 }
-END_TEST
 
-START_TEST(zero_rows_and_partial_blocks_are_never_similar)
+TEST(zero_rows_and_partial_blocks_are_never_similar)
 {
     bool zero;
     float x[4] = {1, 0, 0, 0};
@@ -115,11 +108,10 @@ START_TEST(zero_rows_and_partial_blocks_are_never_similar)
     float none[4] = {0};
     ck_assert_double_eq(block_mean_share(none, 2, 2), 1);
 }
-END_TEST
 
 /* ---- cut and map ---------------------------------------------------------------------------- */
 
-START_TEST(cut_keeps_at_most_tau)
+TEST(cut_keeps_at_most_tau)
 {
     static const float p[] = {0.5f, 0.25f, 0.125f, 0.125f}, three[] = {0.5f, 0.3f, 0.2f};
     static const struct {
@@ -143,18 +135,16 @@ START_TEST(cut_keeps_at_most_tau)
     r.tau = 0.5;
     ck_assert_int_eq(sparge_cut(&r, p, 4, NULL), 1);
 }
-END_TEST
 
-START_TEST(equal_probabilities_go_to_the_lower_block)
+TEST(equal_probabilities_go_to_the_lower_block)
 {
     struct sparge_entry e[] = {{0.125f, 3}, {0.5f, 0}, {0.125f, 2}, {0.25f, 1}};
     sparge_sort(e, 4);
     for (int j = 0; j < 4; j++)
         ck_assert_int_eq(e[j].j, j);
 }
-END_TEST
 
-START_TEST(topk_truncates_a_float_product)
+TEST(topk_truncates_a_float_product)
 {
     static const struct {
         double share;
@@ -168,7 +158,6 @@ START_TEST(topk_truncates_a_float_product)
         ck_assert_int_eq(sparge_cut(&r, p, c[i].n, NULL), c[i].kept);
     }
 }
-END_TEST
 
 static int64_t admissible_count(const struct sparge_rules *r, int64_t i)
 {
@@ -178,7 +167,7 @@ static int64_t admissible_count(const struct sparge_rules *r, int64_t i)
     return j;
 }
 
-START_TEST(causal_tiles)
+TEST(causal_tiles)
 {
     static const struct {
         int64_t n, causal, all;
@@ -206,7 +195,6 @@ START_TEST(causal_tiles)
     dense = 1 - 72.0 / (double)sparge_native_tiles(8, 16, true);
     ck_assert_double_eq(dense, 0);
 }
-END_TEST
 
 /* Kept tiles of all query blocks. */
 static int64_t kept_tiles(struct sparge *s)
@@ -220,14 +208,14 @@ static int64_t kept_tiles(struct sparge *s)
     return kept;
 }
 
-START_TEST(causal_topk_counts)
+TEST(causal_topk_counts)
 {
     static const struct {
         const char *topk;
         int64_t kept;
         double sparsity;
     } c[] = {{"0.5", 3104, 0.2538}, {"0.25", 1808, 0.5654}, {"0.1", 738, 0.8226}};
-    float *q = normals(1, 8192 * 16), *k = normals(2, 8192 * 16);
+    OWN(free_at) float *q = normals(1, 8192 * 16), *k = normals(2, 8192 * 16);
     struct head_in in = plain_head(q, k, 8192, 16, true);
     for (int arch = 0; arch < 2; arch++)
         for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
@@ -236,8 +224,7 @@ START_TEST(causal_topk_counts)
                      arch ? "sm90" : "sm80");
             struct sparge_params p = params_of(text);
             struct sparge *s;
-            struct err err = {0};
-            assert_ok(sparge_new(&p, &in, &s, &err), &err);
+            MUST(sparge_new(&p, &in, &s, ERR));
             int64_t kept = kept_tiles(s);
             ck_assert_int_eq(kept, c[i].kept);
             ck_assert_double_eq_tol(1 - (double)kept / 4160, c[i].sparsity, 5e-5);
@@ -246,21 +233,17 @@ START_TEST(causal_topk_counts)
                 ck_assert_double_eq_tol(1 - (double)kept / (double)native, 0.2652, 5e-5);
             sparge_free(s);
         }
-    free(q);
-    free(k);
 }
-END_TEST
 
-START_TEST(partial_blocks_are_kept)
+TEST(partial_blocks_are_kept)
 {
-    float *q = normals(1, 200 * 64), *k = normals(2, 200 * 64);
+    OWN(free_at) float *q = normals(1, 200 * 64), *k = normals(2, 200 * 64);
     struct head_in in = plain_head(q, k, 200, 64, false);
     struct sparge_params p = params_of("theta=-1:tau=0");
     struct sparge *s;
-    struct err err = {0};
     int32_t col[4];
     double mass;
-    assert_ok(sparge_new(&p, &in, &s, &err), &err);
+    MUST(sparge_new(&p, &in, &s, ERR));
     ck_assert_int_eq(s->nq_blocks, 2);
     ck_assert_int_eq(s->nk_blocks, 4);
     ck_assert_int_eq(sparge_list(s, s->row, 1, col, &mass), 4);
@@ -269,40 +252,31 @@ START_TEST(partial_blocks_are_kept)
     ck_assert_int_eq(col[1], 3);
     ck_assert_double_gt(mass, 0);
     sparge_free(s);
-    free(q);
-    free(k);
 }
-END_TEST
 
-START_TEST(extreme_budgets_keep_everything)
+TEST(extreme_budgets_keep_everything)
 {
     static const char *const text[] = {"theta=1", "theta=-1:tau=1", "profile=paper:theta=0:tau=1",
                                        "theta=-1:tau=1:arch=sm90", "dense=1:tau=0"};
-    struct err err = {0};
-    float *q = normals(1, 1920 * 8), *k = normals(2, 1920 * 8);
+    OWN(free_at) float *q = normals(1, 1920 * 8), *k = normals(2, 1920 * 8);
     for (int causal = 0; causal < 2; causal++)
         for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
             struct head_in in = plain_head(q, k, 1920, 8, causal);
             struct sparge_params p = params_of(text[i]);
             struct sparge *s;
-            assert_ok(sparge_new(&p, &in, &s, &err), &err);
+            MUST(sparge_new(&p, &in, &s, ERR));
             ck_assert_int_eq(kept_tiles(s),
                              sparge_tiles(s->nq_blocks, s->nk_blocks, &s->rules, causal));
             sparge_free(s);
         }
-    free(q);
-    free(k);
 }
-END_TEST
 
-START_TEST(map_rules_by_brute_force)
+TEST(map_rules_by_brute_force)
 {
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     struct sparge_params p = params_of("theta=0.3:tau=0.8:sink=1");
     struct sparge *s;
-    assert_ok(sparge_new(&p, &h.in, &s, &err), &err);
+    MUST(sparge_new(&p, &h.in, &s, ERR));
     ck_assert_int_eq(s->nq_blocks, 7);
     int32_t col[16];
     double mass;
@@ -337,13 +311,11 @@ START_TEST(map_rules_by_brute_force)
             ck_assert_double_eq_tol(mass, taken, 1e-6);
     }
     sparge_free(s);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* x_i = 1 / (4 (i + 20)). Counts of sums on a GPU, from tests/data/gpu_sums.py; rows = rows of the
  * map of all heads. A sequential bf16 sum stands still at 0.5 and keeps everything above it. */
-START_TEST(sixteen_bit_running_sums_are_those_of_a_gpu)
+TEST(sixteen_bit_running_sums_are_those_of_a_gpu)
 {
     enum { N = 1000 };
     static const double tau[] = {0.3, 0.5, 0.7, 0.8, 0.9, 0.95};
@@ -372,11 +344,10 @@ START_TEST(sixteen_bit_running_sums_are_those_of_a_gpu)
             ck_assert_int_eq(sparge_cut(&r, x, N, NULL), c[i].kept[t]);
         }
 }
-END_TEST
 
 /* Share of blocks kept at tau 0.9, mean over rows of softmax of 1.2 normal: .53 in float whatever
  * the length; bf16 loses sparsity from about 1024 key blocks on, fp16 does not. */
-START_TEST(bf16_sums_lose_sparsity_in_long_rows)
+TEST_N(bf16_sums_lose_sparsity_in_long_rows, 3)
 {
     enum { MOST = 2048, ROWS = 32 };
     static const struct {
@@ -408,77 +379,42 @@ START_TEST(bf16_sums_lose_sparsity_in_long_rows)
     ck_assert_double_eq_tol(kept[1], c[_i].bf16, 0.02);
     ck_assert_double_eq_tol(kept[2], c[_i].f16, 0.01);
 }
-END_TEST
 
 /* The sum's tree depends on how many rows the maps of all heads have. */
-START_TEST(chunks_of_the_running_sum)
+TEST(chunks_of_the_running_sum)
 {
     static const int64_t c[][3] = {{1, 1, 32},         {1000, 1000, 32}, {1000, 500, 64},
                                    {1000, 256, 64},    {1000, 64, 128},  {2048, 1, 1024},
                                    {1 << 20, 1, 1024}, {512, 128, 64},   {2048, 1 << 20, 32}};
     for (size_t i = 0; i < sizeof c / sizeof *c; i++)
         ck_assert_int_eq(gpusum_chunk(c[i][0], c[i][1]), c[i][2]);
-    struct err err = {0};
     struct sparge *s;
     struct sparge_params p = params_of("");
-    float *x = normals(3, 64 * 128 * 8);
+    OWN(free_at) float *x = normals(3, 64 * 128 * 8);
     struct head_in in = plain_head(x, x, 64 * 128, 8, false);
     for (int heads = 1; heads <= 8; heads *= 8) {
         in.n_heads = heads; /* 64 query and 128 key blocks */
-        assert_ok(sparge_new(&p, &in, &s, &err), &err);
+        MUST(sparge_new(&p, &in, &s, ERR));
         ck_assert_int_eq(s->rules.chunk, heads == 1 ? 64 : 32);
         sparge_free(s);
     }
-    free(x);
 }
-END_TEST
 
-START_TEST(input_grid_rounds_the_map)
+TEST(input_grid_rounds_the_map)
 {
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     struct sparge_params p = params_of("map_dtype=input");
     struct sparge *s;
     h.in.src_dtype = DT_BF16;
-    assert_ok(sparge_new(&p, &h.in, &s, &err), &err);
+    MUST(sparge_new(&p, &h.in, &s, ERR));
     for (int64_t i = 0; i < s->nk_blocks * 64; i++)
         ck_assert_float_eq(s->kb.mean[i], dtype_round(DT_BF16, s->kb.mean[i]));
     for (int64_t i = 0; i < 770 * 64; i++)
         ck_assert_float_eq(s->k[i], dtype_round(DT_BF16, s->k[i]));
     sparge_free(s);
     h.in.src_dtype = DT_F32; /* becomes fp16, as in the official code */
-    assert_ok(sparge_new(&p, &h.in, &s, &err), &err);
+    MUST(sparge_new(&p, &h.in, &s, ERR));
     for (int64_t i = 0; i < 770 * 64; i++)
         ck_assert_float_eq(s->q[i], dtype_round(DT_F16, h.q[i]));
     sparge_free(s);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("spargeattn");
-    TCase *a = tcase_create("similarity");
-    TCase *b = tcase_create("map");
-    tcase_add_test(a, unit_vectors_have_similarity_one_over_n);
-    tcase_add_test(a, similarity_of_simple_blocks);
-    tcase_add_test(a, random_directions);
-    tcase_add_test(a, closed_form_is_the_double_sum);
-    tcase_add_test(a, zero_rows_and_partial_blocks_are_never_similar);
-    tcase_add_test(b, cut_keeps_at_most_tau);
-    tcase_add_test(b, equal_probabilities_go_to_the_lower_block);
-    tcase_add_test(b, topk_truncates_a_float_product);
-    tcase_add_test(b, causal_tiles);
-    tcase_add_test(b, causal_topk_counts);
-    tcase_add_test(b, partial_blocks_are_kept);
-    tcase_add_test(b, extreme_budgets_keep_everything);
-    tcase_add_test(b, map_rules_by_brute_force);
-    tcase_add_test(b, sixteen_bit_running_sums_are_those_of_a_gpu);
-    tcase_add_loop_test(b, bf16_sums_lose_sparsity_in_long_rows, 0, 3);
-    tcase_add_test(b, chunks_of_the_running_sum);
-    tcase_add_test(b, input_grid_rounds_the_map);
-    suite_add_tcase(s, a);
-    suite_add_tcase(s, b);
-    return s;
 }

@@ -21,7 +21,6 @@ static double filtered_tiles(double pv, int tail, double *out)
         .nq = 1, .nk = 5, .d = 1, .dv = 1, .q = q, .k = k, .v = v, .scale = 0.69314718055994530942};
     struct exact exact;
     struct tile_work *w;
-    struct err err = {0};
     double lse, tiles = 0;
     exact_init(&exact, &in, PREC_F64);
     struct tile_attn t = {.nq = 1,
@@ -34,14 +33,14 @@ static double filtered_tiles(double pv, int tail, double *out)
                           .pv = pv,
                           .scope = 1,
                           .tail = tail};
-    assert_ok(tile_work_new(&t, &w, &err), &err);
+    MUST(tile_work_new(&t, &w, ERR));
     tile_attn_block(&t, w, 0, 1, col, 5, out, &lse, &tiles);
     tile_work_free(w);
     exact_free(&exact);
     return tiles;
 }
 
-START_TEST(filter_counts)
+TEST(filter_counts)
 {
     double out, unfiltered, wide;
     ck_assert_double_eq(filtered_tiles(12, 1, &out), 4);
@@ -59,7 +58,6 @@ START_TEST(filter_counts)
     }
     ck_assert_double_eq_tol(unfiltered, o / l, 1e-14);
 }
-END_TEST
 
 /* The rules of filter 2 on one query block, without tiles of products: plain loops. */
 static double reference_block(const struct attn_in *in, int64_t row0, int64_t rows, int64_t bk,
@@ -117,7 +115,7 @@ static double reference_block(const struct attn_in *in, int64_t row0, int64_t ro
     return tiles;
 }
 
-START_TEST(filter_by_brute_force)
+TEST(filter_by_brute_force)
 {
     enum { N = 1300, D = 24 }; /* longer than what is taken at once */
     static const struct {
@@ -130,7 +128,7 @@ START_TEST(filter_by_brute_force)
         {false, false, 64, 128, 64, 0, PREC_F64, 1}, {false, true, 64, 128, 16, 0, PREC_F32, 3},
         {true, false, 64, 128, 16, 1, PREC_F32, 1},
     };
-    float *q = normals(11, N * D), *k = normals(12, N * D), *v = normals(13, N * D);
+    OWN(free_at) float *q = normals(11, N * D), *k = normals(12, N * D), *v = normals(13, N * D);
     for (int i = 0; i < N * D; i++) {
         q[i] = 2 * q[i] + 1;
         k[i] += 4 * (1 - (float)(i / D) / N); /* later tiles stay below the maximum */
@@ -145,8 +143,7 @@ START_TEST(filter_by_brute_force)
                              .v = v,
                              .scale = 1 / sqrt(D),
                              .causal = c[i].causal};
-        struct exact exact;
-        struct err err = {0};
+        OWN(exact_free) struct exact exact;
         int32_t col[32];
         int64_t n = 0;
         struct tile_work *w;
@@ -165,7 +162,7 @@ START_TEST(filter_by_brute_force)
                               .scope = c[i].scope,
                               .tail = c[i].tail,
                               .keep_denominator = c[i].keep_l};
-        assert_ok(tile_work_new(&t, &w, &err), &err);
+        MUST(tile_work_new(&t, &w, ERR));
         for (int32_t j = 0; j * c[i].bk < N; j++)
             if (j != 1 || c[i].bk == 128)
                 col[n++] = j;
@@ -184,39 +181,29 @@ START_TEST(filter_by_brute_force)
         }
         ck_assert_double_gt(skipped, 0); /* the filter acted */
         tile_work_free(w);
-        exact_free(&exact);
     }
-    free(q);
-    free(k);
-    free(v);
 }
-END_TEST
 
-START_TEST(sparsities_from_counts)
+TEST(sparsities_from_counts)
 {
-    struct metrics_acc acc;
-    struct mask m = {0};
-    struct record r;
-    struct err err = {0};
+    OWN(metrics_free) struct metrics_acc acc;
+    OWN(mask_free) struct mask m = {0};
+    OWN(record_free) struct record r;
     double zero[128] = {0};
     record_init(&r);
-    assert_ok(metrics_init(&acc, 128, 1, &err), &err);
-    assert_ok(mask_lists_init(&m, 128, 512, 0, 128, false, 128, 64, &err), &err);
-    assert_ok(mask_lists_add_run(&m, 0, 0, 5, &err), &err);
+    MUST(metrics_init(&acc, 128, 1, ERR));
+    MUST(mask_lists_init(&m, 128, 512, 0, 128, false, 128, 64, ERR));
+    MUST(mask_lists_add_run(&m, 0, 0, 5, ERR));
     mask_lists_finish(&m);
     metrics_add_rows(&acc, 0, 128, zero, zero, zero, zero, zero);
-    assert_ok(metrics_add_mask(&acc, &m, 3, &err), &err);
-    assert_ok(metrics_finish(&acc, 128, 512, false, &r, &err), &err);
+    MUST(metrics_add_mask(&acc, &m, 3, ERR));
+    MUST(metrics_finish(&acc, 128, 512, false, &r, ERR));
     ck_assert_double_eq(record_get(&r, "sparsity_qk"), 0.375);
     ck_assert_double_eq(record_get(&r, "sparsity_pv"), 0.625);
     ck_assert_double_eq(record_get(&r, "sparsity_total"), 0.5);
-    mask_free(&m);
-    metrics_free(&acc);
-    record_free(&r);
 }
-END_TEST
 
-START_TEST(scopes_and_tails_of_the_presets)
+TEST(scopes_and_tails_of_the_presets)
 {
     static const struct {
         const char *text;
@@ -241,9 +228,8 @@ START_TEST(scopes_and_tails_of_the_presets)
         ck_assert_int_eq(r.scope, c[i].scope);
     }
 }
-END_TEST
 
-START_TEST(lambda_is_pv_in_nats)
+TEST(lambda_is_pv_in_nats)
 {
     ck_assert_double_eq_tol(params_of("lambda=-5").pv, 7.213475, 1e-6);
     ck_assert_double_eq_tol(params_of("lambda=-34.657").pv, 50, 1e-3);
@@ -252,26 +238,22 @@ START_TEST(lambda_is_pv_in_nats)
 
     struct method_run *runs = NULL;
     int64_t n = 0;
-    struct err err = {0};
-    assert_fails(method_runs_parse(test_methods, "spargeattn:lambda=-5:pv=7", &runs, &n, &err),
-                 &err, ERR_USAGE, "lambda");
-    assert_fails(method_runs_parse(test_methods, "spargeattn:l1=0.1:l2=0.05", &runs, &n, &err),
-                 &err, ERR_USAGE, "l2");
+    FAILS(method_runs_parse(test_methods, "spargeattn:lambda=-5:pv=7", &runs, &n, ERR), ERR_USAGE,
+          "lambda");
+    FAILS(method_runs_parse(test_methods, "spargeattn:l1=0.1:l2=0.05", &runs, &n, ERR), ERR_USAGE,
+          "l2");
     method_runs_free(runs, n);
 }
-END_TEST
 
 /* ---- whole method --------------------------------------------------------------------------- */
 
-START_TEST(full_budget_is_dense)
+TEST(full_budget_is_dense)
 {
     static const char *const text[] = {"theta=1", "theta=1:pv=off", "theta=1:arch=sm90",
                                        "profile=paper:theta=1:tau=1"};
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
     for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
-        struct record r;
+        OWN(record_free) struct record r;
         sparge_record(text[i], &h, &r);
         ck_assert_double_eq(record_get(&r, "density_elem"), 1);
         ck_assert_double_eq(record_get(&r, "sparsity_qk"), 0);
@@ -280,18 +262,13 @@ START_TEST(full_budget_is_dense)
         ck_assert_double_lt(record_get(&r, "err_l1_rel"), 1e-11);
         ck_assert_double_lt(record_get(&r, "err_lse_max"), 1e-11);
         ck_assert_double_eq(record_get(&r, "dead_rows"), 0);
-        record_free(&r);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(density_native_is_the_official_count)
+TEST(density_native_is_the_official_count)
 {
-    struct sim_head h;
     struct record r;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     sparge_record("theta=1:arch=sm90", &h, &r); /* 13 x 7 tiles, 49 causal */
     ck_assert_double_eq_tol(record_get(&r, "density_native"), 49.0 / (13 * 4), 1e-12);
     record_free(&r);
@@ -307,31 +284,25 @@ START_TEST(density_native_is_the_official_count)
     ck_assert_double_eq_tol(record_get(&r, "density_native"), 1 - record_get(&r, "sparsity_total"),
                             1e-12);
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Query block 1 keeps key block 3 only, which its first 64 rows cannot see. */
 static void dead_head(struct sim_head *h)
 {
-    struct err err = {0};
-    assert_ok(random_head(3, 256, 256, 16, true, 0.01, PREC_F64, h, &err), &err);
+    MUST(random_head(3, 256, 256, 16, true, 0.01, PREC_F64, h, ERR));
     struct head_in in = h->in;
-    float *q = malloc(256 * 16 * sizeof *q), *k = malloc(256 * 16 * sizeof *k);
+    OWN(free_at) float *q = malloc(256 * 16 * sizeof *q), *k = malloc(256 * 16 * sizeof *k);
     for (int i = 0; i < 256 * 16; i++) {
         q[i] = h->q[i] + 1;
         k[i] = h->k[i] + (i >= 192 * 16 ? 1.0f : -1.0f);
     }
-    float *v = malloc(256 * 16 * sizeof *v);
+    OWN(free_at) float *v = malloc(256 * 16 * sizeof *v);
     memcpy(v, h->v, 256 * 16 * sizeof *v);
     in.x.q = q;
     in.x.k = k;
     in.x.v = v;
     sim_head_free(h);
-    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
-    free(q);
-    free(k);
-    free(v);
+    MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
 static int copy_rows(void *ctx, const struct mask *m, const double *out, const double *lse,
@@ -341,10 +312,9 @@ static int copy_rows(void *ctx, const struct mask *m, const double *out, const d
     return 0;
 }
 
-START_TEST(rows_without_a_visible_key)
+TEST(rows_without_a_visible_key)
 {
-    struct sim_head h;
-    struct err err = {0};
+    OWN(sim_head_free) struct sim_head h;
     struct method_ctx ctx = {0};
     double *out = malloc(256 * 16 * sizeof *out), mean[16] = {0};
     dead_head(&h);
@@ -355,43 +325,34 @@ START_TEST(rows_without_a_visible_key)
                                        "theta=-1:tau=0:dead=mean:arith=sage1"};
     for (int i = 0; i < 4; i++) {
         struct sparge_params p = params_of(text[i]);
-        struct record r;
+        OWN(record_free) struct record r;
         record_init(&r);
         struct sim_cell cell = {&method_spargeattn, &p, &ctx, &h.in, .sink = copy_rows,
                                 .sink_ctx = out};
-        assert_ok(sim_run(&cell, &r, &err), &err);
+        MUST(sim_run(&cell, &r, ERR));
         ck_assert_double_eq(record_get(&r, "dead_rows"), 64);
         ck_assert_double_eq(record_get(&r, "rows_empty"), 64);
         for (int e = 128 * 16; e < 192 * 16; e++)
             ck_assert_double_eq_tol(out[e], i % 2 ? mean[e % 16] : 0, 1e-12);
-        record_free(&r);
     }
     ck_assert_double_eq(sparge_metric("theta=-1:tau=0:sink=1", &h, "dead_rows"), 0);
     ck_assert_double_eq(sparge_metric("theta=-1:tau=0:arch=sm90", &h, "dead_rows"), 0);
     free(out);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(empty_rows_exist_in_the_paper_profile_only)
+TEST(empty_rows_exist_in_the_paper_profile_only)
 {
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(random_head(8, 256, 256, 32, false, 1, PREC_F64, &h, &err), &err);
+    HEAD(h, random_head, 8, 256, 256, 32, false, 1, PREC_F64);
     ck_assert_double_eq(sparge_metric("profile=paper:theta=0:tau=0", &h, "rows_empty"), 256);
     ck_assert_double_eq(sparge_metric("profile=paper:theta=0:tau=0", &h, "dead_rows"), 256);
     ck_assert_double_eq(sparge_metric("theta=-1:tau=0", &h, "rows_empty"), 0);
     ck_assert_double_eq(sparge_metric("theta=-1:tau=0", &h, "density_tile"), 0.25);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(token_order_changes_masks_not_dense_attention)
+TEST(token_order_changes_masks_not_dense_attention)
 {
-    struct sim_head h, text;
-    struct record r;
-    struct err err = {0};
-    assert_ok(golden_video(3, 5, 0, PREC_F64, &h, &err), &err);
+    OWN(record_free) struct record r;
+    HEAD(h, golden_video, 3, 5, 0, PREC_F64);
     static const char *const orders[] = {"row", "column", "time", "random", "hilbert"};
     for (int i = 0; i < 5; i++) {
         char full[64], sparse[64];
@@ -406,42 +367,34 @@ START_TEST(token_order_changes_masks_not_dense_attention)
         else
             ck_assert_double_gt(fabs(cra - none), 1e-6);
     }
-    assert_ok(golden_code_lm(5, 0, PREC_F32, &text, &err), &err);
+    HEAD(text, golden_code_lm, 5, 0, PREC_F32);
     sparge_record("permute=time", &text, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     ck_assert_ptr_nonnull(strstr(r.reason, "video"));
-    record_free(&r);
-    sim_head_free(&h);
-    sim_head_free(&text);
 }
-END_TEST
 
-START_TEST(causal_rectangles_are_skipped)
+TEST(causal_rectangles_are_skipped)
 {
     struct sim_head h;
     struct record r;
-    struct err err = {0};
-    assert_ok(random_head(1, 64, 128, 16, true, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(1, 64, 128, 16, true, 1, PREC_F32, &h, ERR));
     sparge_record("", &h, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     ck_assert_str_eq(r.reason, "causal needs nq == nk");
     record_free(&r);
     sim_head_free(&h);
-    assert_ok(random_head(1, 64, 128, 16, false, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(1, 64, 128, 16, false, 1, PREC_F32, &h, ERR));
     sparge_record("", &h, &r);
     ck_assert_int_eq(r.status, RECORD_OK);
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- quantised arithmetic ------------------------------------------------------------------- */
 
-START_TEST(quantised_errors_are_small_and_ordered)
+TEST(quantised_errors_are_small_and_ordered)
 {
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
     double one = sparge_metric("theta=1:pv=off:arith=sage1", &h, "err_l1_rel");
     double two = sparge_metric("theta=1:pv=off:arith=sage2", &h, "err_l1_rel");
     double low = sparge_metric("theta=1:pv=off:arith=sage2:v_max=2.25", &h, "err_l1_rel");
@@ -457,31 +410,23 @@ START_TEST(quantised_errors_are_small_and_ordered)
     /* Smoothing removes an offset of K that softmax cannot see. */
     double rough = sparge_metric("theta=1:pv=off:arith=sage1:smooth_k=0", &h, "err_l1_rel");
     ck_assert_double_ge(rough, one * 0.9);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(half_precision_output_is_delivered)
+TEST(half_precision_output_is_delivered)
 {
-    struct sim_head h;
-    struct record r;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 0, PREC_F32, &h, &err), &err);
+    OWN(record_free) struct record r;
+    HEAD(h, golden_code_lm, 5, 0, PREC_F32);
     h.in.src_dtype = DT_BF16;
     sparge_record("arith=sage1", &h, &r);
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "out_dtype=bfloat16"));
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* e4m3 drops what lies 2^18.807 below the maximum, so a wider filter changes only the row sum. */
-START_TEST(wide_filter_changes_only_the_sum)
+TEST(wide_filter_changes_only_the_sum)
 {
     enum { N = 256, D = 16 };
-    struct sim_head h;
-    struct err err = {0};
-    float *x = malloc(3 * N * D * sizeof *x);
+    OWN(sim_head_free) struct sim_head h;
+    OWN(free_at) float *x = malloc(3 * N * D * sizeof *x);
     for (int i = 0; i < N * D; i++) {
         x[i] = 1 + 0.05f * (float)rng_normal(1, 0, (uint64_t)i);
         x[N * D + i] =
@@ -490,7 +435,7 @@ START_TEST(wide_filter_changes_only_the_sum)
     }
     struct head_in in = plain_head(x, x + N * D, N, D, false);
     in.x.v = x + 2 * N * D;
-    assert_ok(head_init(&h, &in, PREC_F64, &err), &err);
+    MUST(head_init(&h, &in, PREC_F64, ERR));
     double out[2][128 * D], lse[2][128], tiles[2] = {0};
     int32_t col[4] = {0, 1, 2, 3};
     for (int i = 0; i < 2; i++) {
@@ -498,8 +443,8 @@ START_TEST(wide_filter_changes_only_the_sum)
             params_of(i ? "arith=sage2:pv=18.81:pv_tail=0" : "arith=sage2:pv=off");
         struct sparge *s;
         struct tile_work *w;
-        assert_ok(sparge_new(&p, &h.in, &s, &err), &err);
-        assert_ok(tile_work_new(&s->tile, &w, &err), &err);
+        MUST(sparge_new(&p, &h.in, &s, ERR));
+        MUST(tile_work_new(&s->tile, &w, ERR));
         tile_attn_block(&s->tile, w, 0, 128, col, 4, out[i], lse[i], &tiles[i]);
         tile_work_free(w);
         sparge_free(s);
@@ -513,33 +458,4 @@ START_TEST(wide_filter_changes_only_the_sum)
         for (int c = 0; c < D; c++)
             ck_assert_double_eq_tol(out[0][r * D + c] * ratio, out[1][r * D + c], 2e-6);
     }
-    free(x);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("spargeattn_attend");
-    TCase *a = tcase_create("filter");
-    TCase *b = tcase_create("method");
-    TCase *c = tcase_create("arithmetic");
-    tcase_add_test(a, filter_counts);
-    tcase_add_test(a, filter_by_brute_force);
-    tcase_add_test(a, sparsities_from_counts);
-    tcase_add_test(a, scopes_and_tails_of_the_presets);
-    tcase_add_test(a, lambda_is_pv_in_nats);
-    tcase_add_test(b, full_budget_is_dense);
-    tcase_add_test(b, density_native_is_the_official_count);
-    tcase_add_test(b, rows_without_a_visible_key);
-    tcase_add_test(b, empty_rows_exist_in_the_paper_profile_only);
-    tcase_add_test(b, token_order_changes_masks_not_dense_attention);
-    tcase_add_test(b, causal_rectangles_are_skipped);
-    tcase_add_test(c, quantised_errors_are_small_and_ordered);
-    tcase_add_test(c, half_precision_output_is_delivered);
-    tcase_add_test(c, wide_filter_changes_only_the_sum);
-    suite_add_tcase(s, a);
-    suite_add_tcase(s, b);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -25,12 +25,11 @@ static int fake_eval(void *ctx, double tau, double pv, double *l1, double *spars
     return 0;
 }
 
-START_TEST(bisection_points)
+TEST(bisection_points)
 {
-    struct err err = {0};
     double x, sparsity;
     struct fake f = {true, 0, {0}, {0}};
-    assert_ok(sparge_bisect_tau(fake_eval, &f, 0.5, &x, &sparsity, &err), &err);
+    MUST(sparge_bisect_tau(fake_eval, &f, 0.5, &x, &sparsity, ERR));
     ck_assert_int_eq(f.n, 8);
     for (int i = 0; i < 8; i++) {
         ck_assert_double_eq_tol(f.tau[i], 0.1 / exp2(i), 1e-15);
@@ -41,23 +40,22 @@ START_TEST(bisection_points)
     ck_assert_double_eq(sparsity, 8);
 
     f = (struct fake){false, 0, {0}, {0}};
-    assert_ok(sparge_bisect_tau(fake_eval, &f, 0.5, &x, &sparsity, &err), &err);
+    MUST(sparge_bisect_tau(fake_eval, &f, 0.5, &x, &sparsity, ERR));
     ck_assert_int_eq(f.n, 11);
     ck_assert_double_eq(x, 1);
 
     f = (struct fake){true, 0, {0}, {0}};
-    assert_ok(sparge_bisect_pv(fake_eval, &f, 0.5, 0.3, &x, &err), &err);
+    MUST(sparge_bisect_pv(fake_eval, &f, 0.5, 0.3, &x, ERR));
     ck_assert_int_eq(f.n, 9);
     ck_assert_double_eq_tol(x, 0.0390625, 1e-12);
     f = (struct fake){false, 0, {0}, {0}};
-    assert_ok(sparge_bisect_pv(fake_eval, &f, 0.5, 0.3, &x, &err), &err);
+    MUST(sparge_bisect_pv(fake_eval, &f, 0.5, 0.3, &x, ERR));
     ck_assert_int_eq(f.n, 10);
     ck_assert_double_eq_tol(x, 49.9707, 1e-4);
     ck_assert_double_eq(f.tau[0], 0.3);
 }
-END_TEST
 
-START_TEST(bins_of_theta)
+TEST(bins_of_theta)
 {
     struct sparge_point best, p[] = {
                                   {-1, 0.5, 20, 0.5},
@@ -79,21 +77,19 @@ START_TEST(bins_of_theta)
     sparge_pick(swapped, 4, &best);
     ck_assert_double_eq(best.theta, -1 + 3.0 / 16);
 }
-END_TEST
 
 static json_t *calibrated(const char *text, const struct head_in *samples, int n)
 {
     struct sparge_params p = params_of(text);
     struct method_ctx ctx = {0};
-    struct err err = {0};
     struct buf b = {0};
     struct jw w;
     json_t *doc = NULL;
     jw_init(&w, &b, 0);
     jw_obj(&w);
-    assert_ok(sparge_calibrate(&ctx, &p, samples, n, &w, &err), &err);
+    MUST(sparge_calibrate(&ctx, &p, samples, n, &w, ERR));
     jw_obj_end(&w);
-    assert_ok(json_read_text(buf_str(&b), b.len, "calibration", &doc, &err), &err);
+    MUST(json_read_text(buf_str(&b), b.len, "calibration", &doc, ERR));
     buf_free(&b);
     return doc;
 }
@@ -103,16 +99,14 @@ static double number(const json_t *o, const char *key)
     return json_number_value(json_object_get(o, key));
 }
 
-START_TEST(calibrated_head_keeps_the_bound)
+TEST(calibrated_head_keeps_the_bound)
 {
     static const char *const text[] = {"l1=0.3:l2=0.35", "search=grid:l1=0.3:l2=0.35",
                                        "profile=paper:l1=0.3:l2=0.35",
                                        "arith=sage1:l1=0.3:l2=0.35:tune_pv=0"};
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_video(0, 0, 0, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_video, 0, 0, 0, PREC_F32);
     for (int i = 0; i < 4; i++) {
-        json_t *doc = calibrated(text[i], &h.in, 1);
+        OWN(json_decrefp) json_t *doc = calibrated(text[i], &h.in, 1);
         double theta = number(doc, "theta"), tau = number(doc, "tau"), pv = number(doc, "pv");
         ck_assert(json_is_false(json_object_get(doc, "dense")));
         ck_assert_int_eq(json_object_get(doc, "sink") != NULL, i != 2);
@@ -125,27 +119,19 @@ START_TEST(calibrated_head_keeps_the_bound)
         /* tau is half a step beyond the last setting that was tried, hence the margin. */
         ck_assert_double_lt(sparge_metric(run, &h, "err_l1_rel"), 0.35 * 1.1);
         ck_assert_double_gt(sparge_metric(run, &h, "sparsity_qk"), 0.1);
-        json_decref(doc);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(impossible_bound_makes_the_head_dense)
+TEST(impossible_bound_makes_the_head_dense)
 {
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
-    json_t *doc = calibrated("l1=1e-9:l2=2e-9", &h.in, 1);
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
+    OWN(json_decrefp) json_t *doc = calibrated("l1=1e-9:l2=2e-9", &h.in, 1);
     ck_assert(json_is_true(json_object_get(doc, "dense")));
     ck_assert_double_eq(number(doc, "theta"), 1);
     ck_assert_double_eq(number(doc, "tau"), 1);
-    json_decref(doc);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(branches_of_a_step_are_one_input)
+TEST(branches_of_a_step_are_one_input)
 {
     static const struct {
         int step;
@@ -163,61 +149,51 @@ START_TEST(branches_of_a_step_are_one_input)
         if (c[i].size)
             ck_assert_int_eq(sparge_input_size(in, 8, i), c[i].size);
 }
-END_TEST
 
 /* Two equal branches have the error and the sparsity of one; equal inputs give equal points. */
-START_TEST(repeated_samples_change_nothing)
+TEST(repeated_samples_change_nothing)
 {
-    struct sim_head h;
-    struct err err = {0};
     struct head_in two[2];
-    assert_ok(golden_video(0, 0, 0, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_video, 0, 0, 0, PREC_F32);
     two[0] = two[1] = h.in;
-    json_t *one = calibrated("l1=0.3:l2=0.35", two, 1);
+    OWN(json_decrefp) json_t *one = calibrated("l1=0.3:l2=0.35", two, 1);
     for (int step = 0; step < 2; step++) {
         two[1].branch = "other";
         two[1].step = h.in.step + step;
-        json_t *doc = calibrated("l1=0.3:l2=0.35", two, 2);
+        OWN(json_decrefp) json_t *doc = calibrated("l1=0.3:l2=0.35", two, 2);
         ck_assert(json_equal(one, doc));
-        json_decref(doc);
     }
-    json_decref(one);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* A head that an input made dense stays dense: later inputs are not looked at. */
-START_TEST(dense_is_for_good)
+TEST(dense_is_for_good)
 {
     struct sim_head h[2];
-    struct err err = {0};
     struct head_in two[2];
-    assert_ok(random_head(4, 384, 384, 128, false, 0.3, PREC_F32, &h[0], &err), &err);
-    assert_ok(golden_video(0, 0, 0, PREC_F32, &h[1], &err), &err);
+    MUST(random_head(4, 384, 384, 128, false, 0.3, PREC_F32, &h[0], ERR));
+    MUST(golden_video(0, 0, 0, PREC_F32, &h[1], ERR));
     const char *text = "l1=0.2:l2=0.3:search=grid";
     for (int first = 0; first < 2; first++) {
         two[0] = h[first].in;
         two[1] = h[!first].in;
         two[1].step = two[0].step + 1;
+        OWN(json_decrefp)
         json_t *alone = calibrated(text, two, 1), *both = calibrated(text, two, 2);
         bool dense = json_is_true(json_object_get(alone, "dense"));
         ck_assert_int_eq(dense, first == 0);
         if (dense)
             ck_assert(json_equal(alone, both));
-        json_decref(alone);
-        json_decref(both);
     }
     sim_head_free(&h[0]);
     sim_head_free(&h[1]);
 }
-END_TEST
 
-START_TEST(calibrate_refuses_topk)
+TEST(calibrate_refuses_topk)
 {
     struct sparge_params p = params_of("select=topk");
     struct method_ctx ctx = {0};
     struct err err = {0};
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     struct head_in in = {0};
     jw_init(&w, &b, 0);
@@ -225,22 +201,4 @@ START_TEST(calibrate_refuses_topk)
     in.x = (struct attn_in){.nq = 4, .nk = 8, .d = 4, .causal = true};
     p = params_of("");
     ck_assert_int_eq(sparge_calibrate(&ctx, &p, &in, 1, &w, &err), METHOD_SKIP);
-    buf_free(&b);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("spargeattn_search");
-    TCase *t = tcase_create("search");
-    tcase_add_test(t, bisection_points);
-    tcase_add_test(t, bins_of_theta);
-    tcase_add_test(t, calibrated_head_keeps_the_bound);
-    tcase_add_test(t, impossible_bound_makes_the_head_dense);
-    tcase_add_test(t, branches_of_a_step_are_one_input);
-    tcase_add_test(t, repeated_samples_change_nothing);
-    tcase_add_test(t, dense_is_for_good);
-    tcase_add_test(t, calibrate_refuses_topk);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -24,7 +24,7 @@ static const struct {
     {32768, 4, 512, 16775418, 0.031246, 5075, 131328, 19995668},
 };
 
-START_TEST(counts_over_lengths)
+TEST_N(counts_over_lengths, 10)
 {
     char text[96];
     int64_t n = table[_i].n, s = table[_i].sink, w = table[_i].window;
@@ -41,30 +41,27 @@ START_TEST(counts_over_lengths)
     strcat(text, ":last=100");
     ck_assert_int_eq(shape_counts(text, n, n, true, 0, 1, 1).pairs_kept, table[_i].with_last);
 }
-END_TEST
 
-START_TEST(window_is_one_wider_in_the_eager_path)
+TEST(window_is_one_wider_in_the_eager_path)
 {
     ck_assert_int_eq(
         shape_counts("streaming:sink=30:window=50", 1024, 1024, true, 0, 1, 1).pairs_kept, 78760);
     ck_assert_int_eq(
         shape_counts("streaming:sink=30:window=51", 1024, 1024, true, 0, 1, 1).pairs_kept, 79704);
 }
-END_TEST
 
 static const struct {
     int64_t n, pairs;
 } samples[] = {{16384, 20681005}, {32768, 82602143}, {65536, 330104511}, {131072, 1319930475}};
 
-START_TEST(preset_of_the_sampleattention_baseline)
+TEST_N(preset_of_the_sampleattention_baseline, 4)
 {
     struct mask_counts c =
         shape_counts("streaming:preset=sample", samples[_i].n, samples[_i].n, true, 0, 1, 1);
     ck_assert_int_eq(c.pairs_kept, samples[_i].pairs);
 }
-END_TEST
 
-START_TEST(presets_are_their_parameters)
+TEST(presets_are_their_parameters)
 {
     static const struct {
         const char *preset, *same;
@@ -87,19 +84,14 @@ START_TEST(presets_are_their_parameters)
         ck_assert_int_eq(x.tiles_kept, y.tiles_kept);
     }
 }
-END_TEST
 
 /* The whole mask of a small head as bits. */
 static void bits_of(const char *text, int64_t nq, int64_t nk, bool causal, uint8_t *bits)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(random_head(2, nq, nk, 4, causal, 1, PREC_F64, &h, &err), &err);
+    OWN(record_free) struct record r;
+    HEAD(h, random_head, 2, nq, nk, 4, causal, 1, PREC_F64);
     run_text_carry(text, &h.in, NULL, 1, sink_bits, bits, &r);
     ck_assert_int_eq(r.status, RECORD_OK);
-    record_free(&r);
-    sim_head_free(&h);
 }
 
 static void assert_row(const uint8_t *bits, int64_t nk, const char *want)
@@ -108,7 +100,7 @@ static void assert_row(const uint8_t *bits, int64_t nk, const char *want)
         ck_assert_msg(bits[j] == (want[j] == 'x'), "key %lld", (long long)j);
 }
 
-START_TEST(window_edge_by_hand)
+TEST(window_edge_by_hand)
 {
     uint8_t bits[100];
     bits_of("streaming:sink=1:window=3", 10, 10, true, bits);
@@ -122,18 +114,16 @@ START_TEST(window_edge_by_hand)
         sum += bits[k];
     ck_assert_int_eq(sum, 34);
 }
-END_TEST
 
-START_TEST(queries_stand_at_the_end_of_the_keys)
+TEST(queries_stand_at_the_end_of_the_keys)
 {
     uint8_t bits[40];
     bits_of("streaming:sink=1:window=3", 4, 10, true, bits);
     assert_row(bits, 10, "x...xxx...");
     assert_row(bits + 30, 10, "x......xxx");
 }
-END_TEST
 
-START_TEST(bidirectional_window_is_symmetric)
+TEST(bidirectional_window_is_symmetric)
 {
     uint8_t bits[100];
     bits_of("streaming:sink=1:window=3", 10, 10, false, bits);
@@ -141,9 +131,8 @@ START_TEST(bidirectional_window_is_symmetric)
     assert_row(bits + 50, 10, "x..xxxxx..");
     assert_row(bits + 90, 10, "x......xxx");
 }
-END_TEST
 
-START_TEST(last_rows_see_everything)
+TEST(last_rows_see_everything)
 {
     uint8_t bits[100];
     bits_of("streaming:sink=1:window=2:last=3", 10, 10, true, bits);
@@ -155,9 +144,8 @@ START_TEST(last_rows_see_everything)
     assert_row(bits, 10, "x.........");
     assert_row(bits + 10, 10, "xxxxxxxxxx");
 }
-END_TEST
 
-START_TEST(dilated_windows_keep_odd_distances)
+TEST(dilated_windows_keep_odd_distances)
 {
     enum { N = 9000, FIRST = 8990 };
     static uint8_t bits[10 * N];
@@ -176,33 +164,30 @@ START_TEST(dilated_windows_keep_odd_distances)
             ck_assert_int_eq(bits[i * N + j], want);
         }
 }
-END_TEST
 
 /* The official kernel widens every distance to 64 keys: the band is executed whole. */
-START_TEST(dilated_windows_execute_a_band)
+TEST(dilated_windows_execute_a_band)
 {
-    struct err err = {0};
     struct sim_head h;
     struct record r;
-    assert_ok(random_head(2, 640, 640, 4, true, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(2, 640, 640, 4, true, 1, PREC_F32, &h, ERR));
     run_text("streaming:dilate=dilated1", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 64 * 64 * 55);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 640 * 641 / 2);
     record_free(&r);
     sim_head_free(&h);
-    assert_ok(random_head(2, 64, 12800, 4, true, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(2, 64, 12800, 4, true, 1, PREC_F32, &h, ERR));
     run_text("streaming:dilate=dilated1", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 64 * 64 * (129 + 16));
     ck_assert_double_lt(record_get(&r, "density_elem"), 0.6 * record_get(&r, "density_exec"));
     record_free(&r);
     sim_head_free(&h);
-    assert_ok(random_head(2, 64, 64, 4, false, 1, PREC_F32, &h, &err), &err);
+    MUST(random_head(2, 64, 64, 4, false, 1, PREC_F32, &h, ERR));
     run_text_carry("streaming:dilate=dilated2", &h.in, NULL, 1, NULL, NULL, &r);
     ck_assert_int_eq(r.status, RECORD_SKIP);
     record_free(&r);
     sim_head_free(&h);
 }
-END_TEST
 
 static const struct {
     int head;
@@ -219,13 +204,10 @@ static const struct {
      0.455213, 0.526363},
 };
 
-START_TEST(golden_code_head)
+TEST_N(golden_code_head, 4)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(golden_code_lm(5, golden[_i].head, PREC_F64, &h, &err), &err);
-    run_text(golden[_i].text, &h.in, &r);
+    HEAD(h, golden_code_lm, 5, golden[_i].head, PREC_F64);
+    RUN(r, golden[_i].text, &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), golden[_i].pairs);
     ck_assert_double_eq_tol(record_get(&r, "cra_min"), golden[_i].min, 5.1e-7);
     ck_assert_double_eq_tol(record_get(&r, "cra_p1"), golden[_i].p1, 5.1e-7);
@@ -234,13 +216,10 @@ START_TEST(golden_code_head)
     ck_assert_double_eq_tol(record_get(&r, "cra_mean"), golden[_i].mean, 5.1e-7);
     ck_assert_double_eq_tol(record_get(&r, "err_l1_rel"), golden[_i].l1, 5.1e-7);
     ck_assert_double_eq_tol(record_get(&r, "err_l2_rel"), golden[_i].l2, 5.1e-7);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Every metric of doc/records.md's worked example. */
-START_TEST(golden_code_head_all_metrics)
+TEST(golden_code_head_all_metrics)
 {
     static const struct {
         const char *name;
@@ -258,34 +237,8 @@ START_TEST(golden_code_head_all_metrics)
         {"err_max", 3.38567, 6},        {"err_lse_max", 1.879394, 7},
         {"err_lse_mean", 0.287840, 6},
     };
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
-    run_text("streaming:sink=4:window=64", &h.in, &r);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
+    RUN(r, "streaming:sink=4:window=64", &h.in);
     for (size_t k = 0; k < sizeof want / sizeof *want; k++)
         assert_printed(record_get(&r, want[k].name), want[k].value, want[k].digits);
-    record_free(&r);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("streaming");
-    TCase *c = tcase_create("mask");
-    tcase_add_loop_test(c, counts_over_lengths, 0, 10);
-    tcase_add_test(c, window_is_one_wider_in_the_eager_path);
-    tcase_add_loop_test(c, preset_of_the_sampleattention_baseline, 0, 4);
-    tcase_add_test(c, presets_are_their_parameters);
-    tcase_add_test(c, window_edge_by_hand);
-    tcase_add_test(c, queries_stand_at_the_end_of_the_keys);
-    tcase_add_test(c, bidirectional_window_is_symmetric);
-    tcase_add_test(c, last_rows_see_everything);
-    tcase_add_test(c, dilated_windows_keep_odd_distances);
-    tcase_add_test(c, dilated_windows_execute_a_band);
-    tcase_add_loop_test(c, golden_code_head, 0, 4);
-    tcase_add_test(c, golden_code_head_all_metrics);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -18,83 +18,73 @@
 
 static struct kmeans line_of(const float *centroids, int64_t n, int64_t k)
 {
-    struct err err = {0};
     struct kmeans m;
-    assert_ok(kmeans_init(&m, n, k, 1, DT_F32, &err), &err);
+    MUST(kmeans_init(&m, n, k, 1, DT_F32, ERR));
     memcpy(m.centroids, centroids, (size_t)k * sizeof *centroids);
     return m;
 }
 
-START_TEST(kmeans_by_hand)
+TEST(kmeans_by_hand)
 {
     static const float x[] = {0, 1, 10, 11}, start[] = {0, 10};
-    struct err err = {0};
     struct kmeans m = line_of(start, 4, 2);
 
-    assert_ok(kmeans_run(&m, x, 1, 1e-4, &err), &err);
+    MUST(kmeans_run(&m, x, 1, 1e-4, ERR));
     ck_assert_int_eq(m.iterations, 1);
     ck_assert_double_eq(m.shift, 0.5);
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(m.labels[i], i / 2);
     ck_assert_float_eq(m.centroids[0], 0.5f);
     ck_assert_float_eq(m.centroids[1], 10.5f);
-    assert_ok(kmeans_run(&m, x, 50, 1e-4, &err), &err);
+    MUST(kmeans_run(&m, x, 50, 1e-4, ERR));
     ck_assert_int_eq(m.iterations, 1);
     ck_assert_double_eq(m.shift, 0);
     ck_assert_float_eq(m.centroids[0], 0.5f);
     kmeans_free(&m);
     m = line_of(start, 4, 2);
-    assert_ok(kmeans_run(&m, x, 50, 1e-4, &err), &err);
+    MUST(kmeans_run(&m, x, 50, 1e-4, ERR));
     ck_assert_int_eq(m.iterations, 2);
     kmeans_free(&m);
 }
-END_TEST
 
-START_TEST(equal_centroids_leave_one_empty)
+TEST(equal_centroids_leave_one_empty)
 {
     static const float x[] = {0, 1, 10, 11}, start[] = {0, 0};
-    struct err err = {0};
-    struct kmeans m = line_of(start, 4, 2);
-    assert_ok(kmeans_run(&m, x, 1, 1e-4, &err), &err);
+    OWN(kmeans_free) struct kmeans m = line_of(start, 4, 2);
+    MUST(kmeans_run(&m, x, 1, 1e-4, ERR));
     for (int i = 0; i < 4; i++)
         ck_assert_int_eq(m.labels[i], 0);
     ck_assert_int_eq(m.sizes[0], 4);
     ck_assert_int_eq(m.sizes[1], 0);
     ck_assert_float_eq(m.centroids[0], 5.5f);
     ck_assert_float_eq(m.centroids[1], 0);
-    kmeans_free(&m);
 }
-END_TEST
 
 /* Tokens that were drawn twice as centroids: the copies stay empty, wherever BLAS puts them in its
  * tiles of rows and columns. */
-START_TEST(copies_of_a_centroid_stay_empty)
+TEST_N(copies_of_a_centroid_stay_empty, 20)
 {
     enum { D = 80 };
     static const int64_t tokens[] = {1, 3, 16, 200, 300}, clusters[] = {33, 70, 220, 257};
     int64_t n = tokens[_i / 4], k = clusters[_i % 4];
-    struct err err = {0};
-    struct kmeans m;
-    float *x = calloc((size_t)(n * D), sizeof *x);
+    OWN(kmeans_free) struct kmeans m;
+    OWN(free_at) float *x = calloc((size_t)(n * D), sizeof *x);
     for (int64_t i = 0; i < n * D; i++)
         x[i] = (float)rng_normal(11, 0, (uint64_t)i);
-    assert_ok(kmeans_init(&m, n, k, D, DT_F32, &err), &err);
+    MUST(kmeans_init(&m, n, k, D, DT_F32, ERR));
     for (int64_t j = 0; j < k; j++) {
         uint64_t i = rng_below(11, 1, (uint64_t)(j % 11), (uint64_t)n);
         memcpy(m.centroids + j * D, x + (int64_t)i * D, D * sizeof *x);
     }
-    assert_ok(kmeans_run(&m, x, 1, 0, &err), &err);
+    MUST(kmeans_run(&m, x, 1, 0, ERR));
     for (int64_t j = 11; j < k; j++)
         ck_assert_msg(m.sizes[j] == 0, "%lld tokens in copy %lld of %lld", (long long)m.sizes[j],
                       (long long)j, (long long)k);
-    kmeans_free(&m);
-    free(x);
 }
-END_TEST
 
 /* Labels with the norms of the published bf16 kernel, from tests/data/gpu_sums.py; with
  * exact norms 75, 86 and 151 of the 600 labels are others. */
-START_TEST(labels_with_the_norms_of_the_bf16_kernel)
+TEST_N(labels_with_the_norms_of_the_bf16_kernel, 3)
 {
     enum { N = 600, K = 48, MAX_D = 128 };
     static const struct {
@@ -102,52 +92,45 @@ START_TEST(labels_with_the_norms_of_the_bf16_kernel)
         int64_t bf16, exact;
     } c[] = {{128, 4462410, 4288455}, {64, 4170796, 4317345}, {40, 4342197, 4156919}};
     int d = c[_i].d;
-    struct err err = {0};
     float x[N * MAX_D];
     for (int64_t i = 0; i < N * d; i++)
         x[i] = (float)((int)((uint32_t)((uint64_t)i * 2654435761u) >> 24) - 128) / 32;
     for (int bf16 = 0; bf16 < 2; bf16++) {
-        struct kmeans m;
+        OWN(kmeans_free) struct kmeans m;
         int64_t sum = 0;
-        assert_ok(kmeans_init(&m, N, K, d, DT_BF16, &err), &err);
+        MUST(kmeans_init(&m, N, K, d, DT_BF16, ERR));
         m.bf16_norms = bf16 == 1;
         for (int64_t j = 0; j < K; j++)
             memcpy(m.centroids + j * d, x + 7 * j * d, (size_t)d * sizeof *x);
-        assert_ok(kmeans_run(&m, x, 1, 0, &err), &err);
+        MUST(kmeans_run(&m, x, 1, 0, ERR));
         for (int64_t i = 0; i < N; i++)
             sum += (i + 1) * m.labels[i];
         ck_assert_int_eq(sum, bf16 ? c[_i].bf16 : c[_i].exact);
-        kmeans_free(&m);
     }
 }
-END_TEST
 
 /* A step below the tolerance is not taken. */
-START_TEST(small_movements_are_dropped)
+TEST(small_movements_are_dropped)
 {
     static const float x[] = {0, 1, 10, 11}, start[] = {0, 10};
-    struct err err = {0};
-    struct kmeans m = line_of(start, 4, 2);
-    assert_ok(kmeans_run(&m, x, 50, 0.6, &err), &err);
+    OWN(kmeans_free) struct kmeans m = line_of(start, 4, 2);
+    MUST(kmeans_run(&m, x, 50, 0.6, ERR));
     ck_assert_int_eq(m.iterations, 1);
     ck_assert_float_eq(m.centroids[0], 0);
     ck_assert_float_eq(m.centroids[1], 10);
     ck_assert_int_eq(m.sizes[0], 2);
-    kmeans_free(&m);
 }
-END_TEST
 
 /* Lloyd's algorithm in double; values are multiples of 1/8, so that float products are exact. */
-START_TEST(kmeans_follows_the_plain_algorithm)
+TEST_N(kmeans_follows_the_plain_algorithm, 3)
 {
     enum { N = 700, K = 9, D = 5 };
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16};
-    struct err err = {0};
-    struct kmeans m;
+    OWN(kmeans_free) struct kmeans m;
     float x[N * D], c[K * D];
     for (int i = 0; i < N * D; i++)
         x[i] = (float)(rng_u64(5, 1, (uint64_t)i) % 65) / 8 - 4;
-    assert_ok(kmeans_init(&m, N, K, D, types[_i], &err), &err);
+    MUST(kmeans_init(&m, N, K, D, types[_i], ERR));
     for (int j = 0; j < K * D; j++)
         c[j] = m.centroids[j] = x[j * 7];
     for (int t = 0; t < 6; t++) {
@@ -172,7 +155,7 @@ START_TEST(kmeans_follows_the_plain_algorithm)
         for (int j = 0; j < K * D; j++)
             if (size[j / D])
                 c[j] = dtype_round(types[_i], (float)(sum[j] / (double)size[j / D]));
-        assert_ok(kmeans_run(&m, x, 1, 0, &err), &err);
+        MUST(kmeans_run(&m, x, 1, 0, ERR));
         int different = 0;
         for (int i = 0; i < N; i++)
             different += m.labels[i] != label[i];
@@ -182,13 +165,11 @@ START_TEST(kmeans_follows_the_plain_algorithm)
         for (int j = 0; j < K * D; j++)
             ck_assert_float_eq(m.centroids[j], c[j]);
     }
-    kmeans_free(&m);
 }
-END_TEST
 
 /* ---- maps ----------------------------------------------------------------------------------- */
 
-START_TEST(prefixes_by_hand)
+TEST_N(prefixes_by_hand, 6)
 {
     static const struct {
         float p[4];
@@ -205,9 +186,8 @@ START_TEST(prefixes_by_hand)
     cut.bf16_sums = true;
     ck_assert_int_eq(svg2_prefix(&cut, cases[_i].p, cases[_i].n), cases[_i].kept);
 }
-END_TEST
 
-START_TEST(a_share_of_clusters_is_always_kept)
+TEST(a_share_of_clusters_is_always_kept)
 {
     static float p[1000] = {1};
     struct svg2_cut cut = {.top_p = 0.9, .min_share = 0.10, .dtype = DT_F32};
@@ -217,12 +197,11 @@ START_TEST(a_share_of_clusters_is_always_kept)
     cut.min_share = 0.5;
     ck_assert_int_eq(svg2_prefix(&cut, p, 9), 4);
 }
-END_TEST
 
 /* x_i = 1 / (4 (i + 20)). Entries kept by the sum of a GPU in bf16, from tests/data/gpu_sums.py;
  * a sequential bf16 sum stands still at 0.5 and keeps all 1000. top_p acts as the bf16 number next
  * to it: 0.9 as 0.8984. */
-START_TEST(running_sums_in_bf16)
+TEST(running_sums_in_bf16)
 {
     enum { N = 1000 };
     static const struct {
@@ -242,15 +221,13 @@ START_TEST(running_sums_in_bf16)
         ck_assert_int_eq(svg2_prefix(&cut, x, N), c[i].bf16);
     }
 }
-END_TEST
 
-START_TEST(weights_count_the_tokens_of_a_cluster)
+TEST(weights_count_the_tokens_of_a_cluster)
 {
-    struct err err = {0};
     float q[] = {1, 2}, p[2];
-    struct kmeans keys;
+    OWN(kmeans_free) struct kmeans keys;
     struct svg2_cut f32 = {.dtype = DT_F32}, bf16 = {.dtype = DT_BF16};
-    assert_ok(kmeans_init(&keys, 4, 2, 2, DT_F32, &err), &err);
+    MUST(kmeans_init(&keys, 4, 2, 2, DT_F32, ERR));
     keys.sizes[0] = 3;
     keys.sizes[1] = 1;
     svg2_weights(q, &keys, 0.5, &f32, p);
@@ -265,18 +242,15 @@ START_TEST(weights_count_the_tokens_of_a_cluster)
     svg2_weights(q, &keys, 0.5, &f32, p);
     ck_assert_float_eq(p[0], 1);
     ck_assert_float_eq(p[1], 0);
-    kmeans_free(&keys);
 }
-END_TEST
 
 /* q.k = 257 is 256 in bf16 (ties to even), so that two scores become one; 0.3 is 0.30078. */
-START_TEST(scores_are_rounded_twice)
+TEST(scores_are_rounded_twice)
 {
-    struct err err = {0};
     float q[] = {1, 1}, p[2];
-    struct kmeans keys;
+    OWN(kmeans_free) struct kmeans keys;
     struct svg2_cut cut = {.dtype = DT_F32};
-    assert_ok(kmeans_init(&keys, 2, 2, 2, DT_F32, &err), &err);
+    MUST(kmeans_init(&keys, 2, 2, 2, DT_F32, ERR));
     keys.sizes[0] = keys.sizes[1] = 1;
     keys.centroids[0] = keys.centroids[2] = 256;
     keys.centroids[1] = 1;
@@ -289,39 +263,31 @@ START_TEST(scores_are_rounded_twice)
     keys.centroids[1] = keys.centroids[2] = 0;
     svg2_weights(q, &keys, 0.3, &cut, p);
     ck_assert_float_eq_tol(p[0], 1 / (1 + expf(-0.30078125f)), 1e-6f);
-    kmeans_free(&keys);
 }
-END_TEST
 
-START_TEST(ties_of_the_map_go_to_the_lower_cluster)
+TEST(ties_of_the_map_go_to_the_lower_cluster)
 {
-    struct err err = {0};
-    struct kmeans q, k;
+    OWN(kmeans_free) struct kmeans q, k;
     struct svg2_cut cut = {.top_p = 0.4, .dtype = DT_F32};
-    uint8_t *map = NULL;
-    assert_ok(kmeans_init(&q, 4, 2, 2, DT_F32, &err), &err);
-    assert_ok(kmeans_init(&k, 4, 4, 2, DT_F32, &err), &err);
+    OWN(free_at) uint8_t *map = NULL;
+    MUST(kmeans_init(&q, 4, 2, 2, DT_F32, ERR));
+    MUST(kmeans_init(&k, 4, 4, 2, DT_F32, ERR));
     for (int b = 0; b < 4; b++)
         k.sizes[b] = 1;
     k.centroids[3 * 2] = 1;
     q.centroids[0] = 0;  /* all equal: 0, 1 (0.25 + 0.25 > 0.4) */
     q.centroids[2] = 10; /* cluster 3 */
-    assert_ok(svg2_map(&q, &k, 1, &cut, &map, &err), &err);
+    MUST(svg2_map(&q, &k, 1, &cut, &map, ERR));
     static const uint8_t want[] = {1, 1, 0, 0, 0, 0, 0, 1};
     ck_assert_int_eq(memcmp(map, want, 8), 0);
-    free(map);
-    kmeans_free(&q);
-    kmeans_free(&k);
 }
-END_TEST
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
 static void video_head(uint64_t seed, int64_t words, int place, struct sim_head *out)
 {
-    struct err err = {0};
     int64_t n = 4 * 6 * 8 + words;
-    assert_ok(random_head(seed, n, n, 16, false, 1.5, PREC_F64, out, &err), &err);
+    MUST(random_head(seed, n, n, 16, false, 1.5, PREC_F64, out, ERR));
     out->in.geom = (struct geometry){4, 6, 8, words, words ? place : 0};
     out->in.n_layers = 40;
     out->in.layer = 7;
@@ -332,22 +298,21 @@ static void video_head(uint64_t seed, int64_t words, int place, struct sim_head 
 #define RULE "svg2:preset=none:qc=6:kc=12:top_p=0.5"
 
 /* The mask from clusters that are made here with the same start. */
-START_TEST(masks_follow_the_clusters)
+TEST_N(masks_follow_the_clusters, 2)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    struct kmeans q, k;
-    uint8_t *map = NULL;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
+    OWN(kmeans_free) struct kmeans q, k;
+    OWN(free_at) uint8_t *map = NULL;
     struct svg2_cut cut = {.top_p = 0.5, .min_share = 0.10, .dtype = DT_F32};
     int64_t video = 192, text = _i ? 11 : 0, n = video + text, pairs = 0;
-    uint8_t *bits = calloc((size_t)(n * n), 1);
+    OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
 
     video_head(3, text, 2, &h);
     h.in.head = 5;
     h.in.kv_head = 2;
-    assert_ok(kmeans_init(&q, video, 6, 16, DT_F32, &err), &err);
-    assert_ok(kmeans_init(&k, video, 12, 16, DT_F32, &err), &err);
+    MUST(kmeans_init(&q, video, 6, 16, DT_F32, ERR));
+    MUST(kmeans_init(&k, video, 12, 16, DT_F32, ERR));
     for (int j = 0; j < 12; j++) {
         uint64_t a = rng_below(1, head_stream(0x7376673271756572ull, &h.in, 5), (uint64_t)j, 192);
         uint64_t b = rng_below(1, head_stream(0x737667326b657973ull, &h.in, 2), (uint64_t)j, 192);
@@ -355,9 +320,9 @@ START_TEST(masks_follow_the_clusters)
             memcpy(q.centroids + j * 16, h.q + a * 16, 16 * sizeof(float));
         memcpy(k.centroids + j * 16, h.k + b * 16, 16 * sizeof(float));
     }
-    assert_ok(kmeans_run(&q, h.q, 50, 1e-4, &err), &err);
-    assert_ok(kmeans_run(&k, h.k, 50, 1e-4, &err), &err);
-    assert_ok(svg2_map(&q, &k, h.in.x.scale, &cut, &map, &err), &err);
+    MUST(kmeans_run(&q, h.q, 50, 1e-4, ERR));
+    MUST(kmeans_run(&k, h.k, 50, 1e-4, ERR));
+    MUST(svg2_map(&q, &k, h.in.x.scale, &cut, &map, ERR));
     run_text_carry(RULE, &h.in, NULL, 1, sink_bits, bits, &r);
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < n; j++) {
@@ -383,24 +348,17 @@ START_TEST(masks_follow_the_clusters)
     }
     ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)(exec * 128 * 128));
     ck_assert_double_eq_tol(record_get(&r, "map_density"), (double)kept / (double)full, 1e-15);
-    record_free(&r);
-    free(map);
-    free(bits);
-    kmeans_free(&q);
-    kmeans_free(&k);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* emulate=bf16 rounds a float trace as a bf16 one, whose clusters and map are then the same; it
  * has the running sum of cumsum=bf16. */
-START_TEST(emulation_is_that_of_a_bf16_trace)
+TEST(emulation_is_that_of_a_bf16_trace)
 {
     static const char *const same[] = {RULE ":emulate=bf16", RULE ":emulate=bf16:cumsum=bf16"};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     int64_t n = 192;
-    uint8_t *want = calloc((size_t)(n * n), 1), *got = calloc((size_t)(n * n), 1);
+    OWN(free_at) uint8_t *want = calloc((size_t)(n * n), 1), *got = calloc((size_t)(n * n), 1);
     video_head(12, 0, 0, &h);
     run_text_carry(RULE, &h.in, NULL, 1, sink_bits, want, &r);
     record_free(&r);
@@ -418,39 +376,31 @@ START_TEST(emulation_is_that_of_a_bf16_trace)
         record_free(&r);
         ck_assert_int_eq(memcmp(want, got, (size_t)(n * n)), 0);
     }
-    free(want);
-    free(got);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(one_cluster_or_all_mass_is_dense)
+TEST_N(one_cluster_or_all_mass_is_dense, 3)
 {
     static const char *const texts[] = {"svg2:preset=none:qc=1:kc=1", RULE ":top_p=1",
                                         RULE ":min_kc=1"};
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
     char text[120];
     video_head(4, 0, 0, &h);
     snprintf(text, sizeof text, "%s", texts[_i]);
     if (_i == 1)
         snprintf(text, sizeof text, "svg2:preset=none:qc=6:kc=12:top_p=1");
-    run_text(text, &h.in, &r);
+    RUN(r, text, &h.in);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
     ck_assert_double_eq(record_get(&r, "map_density"), 1);
     ck_assert_double_le(record_get(&r, "err_l2_rel"), 1e-14);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Prompt tokens see and are seen by everything but padding; padding sees padding. */
-START_TEST(text_is_kept_and_padding_counts_in_the_published_number)
+TEST(text_is_kept_and_padding_counts_in_the_published_number)
 {
-    struct sim_head h;
-    struct record r;
+    OWN(sim_head_free) struct sim_head h;
+    OWN(record_free) struct record r;
     int64_t n = 200;
-    uint8_t *bits = calloc((size_t)(n * n), 1);
+    OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
     video_head(5, 8, 2, &h);
     h.in.n_padding = 24;
     run_text_carry(RULE, &h.in, NULL, 1, sink_bits, bits, &r);
@@ -460,20 +410,16 @@ START_TEST(text_is_kept_and_padding_counts_in_the_published_number)
     ck_assert_double_eq_tol(record_get(&r, "density_native"),
                             (record_get(&r, "pairs_kept") + 24 * 24) / (224.0 * 224), 1e-14);
     ck_assert_double_lt(record_get(&r, "density_elem"), 0.9);
-    record_free(&r);
-    free(bits);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* With one query cluster its centroid is the mean query, whatever token it started from: query
  * heads of one key head then share their masks, since they share the key clusters. */
-START_TEST(keys_are_clustered_once_per_key_head)
+TEST(keys_are_clustered_once_per_key_head)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     int64_t n = 192;
-    uint8_t *a = calloc((size_t)(n * n), 1), *b = calloc((size_t)(n * n), 1);
+    OWN(free_at) uint8_t *a = calloc((size_t)(n * n), 1), *b = calloc((size_t)(n * n), 1);
     const char *text = "svg2:preset=none:qc=1:kc=12:top_p=0.5";
     video_head(6, 0, 0, &h);
     for (int64_t i = 0; i < n * 16; i++)
@@ -490,17 +436,13 @@ START_TEST(keys_are_clustered_once_per_key_head)
     run_text_carry(text, &h.in, NULL, 1, sink_bits, b, &r);
     record_free(&r);
     ck_assert_int_ne(memcmp(a, b, (size_t)(n * n)), 0);
-    free(a);
-    free(b);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(later_steps_start_from_the_last_centroids)
+TEST(later_steps_start_from_the_last_centroids)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0};
     video_head(7, 0, 0, &h);
     for (int t = 0; t < 4; t++) {
         run_step(RULE, &h, t, &carry, &r);
@@ -523,16 +465,13 @@ START_TEST(later_steps_start_from_the_last_centroids)
     run_step(RULE ":cold=1", &h, 6, &carry, &r);
     ck_assert_double_eq(record_get(&r, "cold_start"), 0);
     record_free(&r);
-    carry_end(&carry);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(iterations_are_limited)
+TEST(iterations_are_limited)
 {
     struct sim_head h;
     struct record r;
-    struct carry carry = {0};
+    OWN(carry_end) struct carry carry = {0};
     for (int t = 0; t < 3; t++) {
         video_head(50 + (uint64_t)t, 0, 0, &h);
         run_step(RULE ":iter_init=3:iter_step=2:tol=0", &h, t, &carry, &r);
@@ -540,15 +479,13 @@ START_TEST(iterations_are_limited)
         record_free(&r);
         sim_head_free(&h);
     }
-    carry_end(&carry);
 }
-END_TEST
 
-START_TEST(first_steps_and_layers_are_dense)
+TEST(first_steps_and_layers_are_dense)
 {
     static const char *const rule = "svg2:qc=6:kc=12"; /* wan-t2v-720p: 10 of 50 steps, no warm */
     static const char *const warm = "svg2:preset=wan-i2v-480p:qc=6:kc=12";
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     struct carry carry = {0};
     video_head(8, 0, 0, &h);
@@ -585,9 +522,7 @@ START_TEST(first_steps_and_layers_are_dense)
     ck_assert_double_eq(record_get(&r, "dense_call"), 1);
     record_free(&r);
     carry_end(&carry);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* What a device gives of 3 and 4 clusters, in its layout (core/rules.h): every token in cluster 1,
  * which keeps the key clusters 1 and 2. */
@@ -604,10 +539,10 @@ static void make_own(int64_t video, int64_t d, struct accel_own *own)
     map[4 + 1] = map[4 + 2] = 1;
 }
 
-START_TEST(a_device_clusters)
+TEST(a_device_clusters)
 {
     struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct method_run *runs = NULL;
     struct carry carry = {0};
     struct method_ctx ctx = {.seed = 1, .carry = &carry};
@@ -677,17 +612,14 @@ START_TEST(a_device_clusters)
     mask_free(&m);
     free(own.data);
     method_runs_free(runs, n);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Operands of float32 that lie on a device are bf16 there: it clusters them, and where it does not
  * the clusters here are those of rounded tokens. */
-START_TEST(operands_on_a_device_are_bf16)
+TEST(operands_on_a_device_are_bf16)
 {
     static const struct accel_operands there = {0};
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct method_run *runs = NULL;
     struct method_ctx ctx = {.seed = 1};
     struct rule rule;
@@ -705,18 +637,16 @@ START_TEST(operands_on_a_device_are_bf16)
     run_text_carry(RULE, &h.in, NULL, 1, sink_bits, got, &r);
     record_free(&r);
     ck_assert_int_ne(memcmp(want, got, (size_t)(n * n)), 0);
-    assert_ok(
-        method_runs_parse(test_methods, "svg2:preset=none:cold=1:qc=3:kc=4", &runs, &n_runs, &err),
-        &err);
+    MUST(method_runs_parse(test_methods, "svg2:preset=none:cold=1:qc=3:kc=4", &runs, &n_runs, ERR));
     const struct method *me = runs->method;
-    assert_ok(method_prepare(me, &ctx, runs->params, &h.in, &state, &err), &err);
+    MUST(method_prepare(me, &ctx, runs->params, &h.in, &state, ERR));
     ck_assert(me->device.rule(state, &rule, why));
     make_own(h.in.x.nq, h.in.x.d, &own);
-    assert_ok(me->device.take(state, &(struct device_choice){.own = &own}, &err),
-              &err); /* its mask stays there */
+    MUST(me->device.take(state, &(struct device_choice){.own = &own},
+                         ERR)); /* its mask stays there */
     record_init(&r);
-    assert_ok(record_metric(&r, "pairs_allowed", (double)(n * n), &err), &err);
-    assert_ok(me->report(state, &r, &err), &err);
+    MUST(record_metric(&r, "pairs_allowed", (double)(n * n), ERR));
+    MUST(me->report(state, &r, ERR));
     ck_assert_double_eq(record_get(&r, "map_density"), 1);
     method_release(me, state);
     h.in.src_dtype = DT_BF16;
@@ -734,11 +664,9 @@ START_TEST(operands_on_a_device_are_bf16)
     free(want);
     free(got);
     method_runs_free(runs, n_runs);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(other_inputs_are_skipped)
+TEST(other_inputs_are_skipped)
 {
     struct sim_head h;
     struct record r;
@@ -756,7 +684,6 @@ START_TEST(other_inputs_are_skipped)
     assert_skipped(&r, "text in front");
     sim_head_free(&h);
 }
-END_TEST
 
 /* ---- guidance branches ---------------------------------------------------------------------- */
 
@@ -765,7 +692,6 @@ static int64_t replay_fixture(const char *text, const char *other, const char *b
                               struct record **records)
 {
     static int times;
-    struct err err = {0};
     struct trace_meta m = fixture_video(DT_F32);
     char path[400], file[400];
     struct replay r = {.load = {.precision = PREC_F64}, .seed = 1};
@@ -774,21 +700,21 @@ static int64_t replay_fixture(const char *text, const char *other, const char *b
 
     snprintf(path, sizeof path, "%s/video-%d-%d.h5", test_tmpdir(), (int)getpid(), times);
     snprintf(file, sizeof file, "%s/records-%d-%d.jsonl", test_tmpdir(), (int)getpid(), times++);
-    assert_ok(fixture_write(path, &m, calls, &err), &err);
+    MUST(fixture_write(path, &m, calls, ERR));
     r.traces = calloc(1, sizeof *r.traces);
     r.n_traces = 1;
-    assert_ok(trace_open(path, &r.traces[0], &err), &err);
-    assert_ok(method_runs_parse(test_methods, text, &r.runs, &r.n_runs, &err), &err);
+    MUST(trace_open(path, &r.traces[0], ERR));
+    MUST(method_runs_parse(test_methods, text, &r.runs, &r.n_runs, ERR));
     if (other)
-        assert_ok(method_runs_parse(test_methods, other, &r.runs, &r.n_runs, &err), &err);
-    assert_ok(record_file_open(file, &r.records, &err), &err);
-    assert_ok(replay_plan(&r, &sel, &err), &err);
-    assert_ok(replay_groups(&r, &err), &err);
-    assert_ok(replay_execute(&r, 2, &err), &err);
+        MUST(method_runs_parse(test_methods, other, &r.runs, &r.n_runs, ERR));
+    MUST(record_file_open(file, &r.records, ERR));
+    MUST(replay_plan(&r, &sel, ERR));
+    MUST(replay_groups(&r, ERR));
+    MUST(replay_execute(&r, 2, ERR));
     record_file_close(&r.records);
     method_runs_free(r.runs, r.n_runs);
     replay_free(&r);
-    assert_ok(records_load(file, records, &n, &err), &err);
+    MUST(records_load(file, records, &n, ERR));
     return n;
 }
 
@@ -808,7 +734,7 @@ static double cold_starts(const char *text, const char *branch, int64_t want)
 
 /* Step 0 of 2 branches, 3 layers, 2 heads: the second branch goes on from the first one's
  * centroids, or starts on its own. */
-START_TEST(branches_share_their_centroids)
+TEST(branches_share_their_centroids)
 {
     const char *shared = "svg2:preset=none:qc=3:kc=4";
     const char *own = "svg2:preset=none:qc=3:kc=4:share_branches=0";
@@ -816,7 +742,6 @@ START_TEST(branches_share_their_centroids)
     ck_assert_double_eq(cold_starts(own, NULL, 12), 12);
     ck_assert_double_eq(cold_starts(shared, "uncond", 6), 6);
 }
-END_TEST
 
 static const struct record *find(const struct record *r, int64_t n, const struct record *of)
 {
@@ -829,7 +754,7 @@ static const struct record *find(const struct record *r, int64_t n, const struct
 }
 
 /* Another method's masks stay with their branch when the branches are worked through together. */
-START_TEST(other_methods_keep_their_branches_apart)
+TEST(other_methods_keep_their_branches_apart)
 {
     const char *mask = "fg-attn:refresh=30:M=16:tau=1.5";
     struct record *alone, *joined;
@@ -848,40 +773,4 @@ START_TEST(other_methods_keep_their_branches_apart)
     ck_assert_int_eq(reused, 12);
     records_free(alone, n);
     records_free(joined, both);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("svg2");
-    TCase *c = tcase_create("clusters");
-    tcase_add_test(c, kmeans_by_hand);
-    tcase_add_test(c, equal_centroids_leave_one_empty);
-    tcase_add_loop_test(c, copies_of_a_centroid_stay_empty, 0, 20);
-    tcase_add_loop_test(c, labels_with_the_norms_of_the_bf16_kernel, 0, 3);
-    tcase_add_test(c, small_movements_are_dropped);
-    tcase_add_loop_test(c, kmeans_follows_the_plain_algorithm, 0, 3);
-    tcase_add_loop_test(c, prefixes_by_hand, 0, 6);
-    tcase_add_test(c, a_share_of_clusters_is_always_kept);
-    tcase_add_test(c, running_sums_in_bf16);
-    tcase_add_test(c, weights_count_the_tokens_of_a_cluster);
-    tcase_add_test(c, scores_are_rounded_twice);
-    tcase_add_test(c, ties_of_the_map_go_to_the_lower_cluster);
-    suite_add_tcase(s, c);
-    c = tcase_create("method");
-    tcase_add_loop_test(c, masks_follow_the_clusters, 0, 2);
-    tcase_add_test(c, emulation_is_that_of_a_bf16_trace);
-    tcase_add_loop_test(c, one_cluster_or_all_mass_is_dense, 0, 3);
-    tcase_add_test(c, text_is_kept_and_padding_counts_in_the_published_number);
-    tcase_add_test(c, keys_are_clustered_once_per_key_head);
-    tcase_add_test(c, later_steps_start_from_the_last_centroids);
-    tcase_add_test(c, iterations_are_limited);
-    tcase_add_test(c, first_steps_and_layers_are_dense);
-    tcase_add_test(c, a_device_clusters);
-    tcase_add_test(c, operands_on_a_device_are_bf16);
-    tcase_add_test(c, other_inputs_are_skipped);
-    tcase_add_test(c, branches_share_their_centroids);
-    tcase_add_test(c, other_methods_keep_their_branches_apart);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -96,15 +96,13 @@ static void check_call(const struct trace *t, int step, int layer, const char *f
         struct trace_shape s = trace_shape(trace_meta(t), w);
         char name[64];
         int64_t count, few = s.heads * (s.tokens / stride) * s.dim;
-        float *x = heads_of(t, step, "cond", layer, w, &count);
+        OWN(free_at) float *x = heads_of(t, step, "cond", layer, w, &count);
         snprintf(name, sizeof name, "step%d.layer%d.%s", step, layer, trace_what_name(w));
-        float *want = read_tensor(file, name, few);
+        OWN(free_at) float *want = read_tensor(file, name, few);
         for (int64_t i = 0; i < few / s.dim; i++)
             memmove(x + i * s.dim, x + i * stride * s.dim, (size_t)s.dim * sizeof *x);
         double e = rel_l2(x, want, few);
         ck_assert_msg(e < tol, "%s of %s: relative L2 %g, at most %g", name, file, e, tol);
-        free(want);
-        free(x);
     }
 }
 
@@ -114,11 +112,9 @@ static void same_call(const struct trace *a, const char *branch_a, const struct 
 {
     for (enum trace_what w = TRACE_Q; w <= TRACE_V; w++) {
         int64_t na, nb;
-        float *x = heads_of(a, step, branch_a, layer, w, &na);
-        float *y = heads_of(b, step, branch_b, layer, w, &nb);
+        OWN(free_at) float *x = heads_of(a, step, branch_a, layer, w, &na);
+        OWN(free_at) float *y = heads_of(b, step, branch_b, layer, w, &nb);
         ck_assert(na == nb && memcmp(x, y, (size_t)na * sizeof *x) == 0);
-        free(x);
-        free(y);
     }
 }
 
@@ -128,14 +124,14 @@ static void same_call(const struct trace *a, const char *branch_a, const struct 
 #define DIT_RUN "--size 4x64x96 --steps 4 --noise " GOLDEN " --text " GOLDEN " "
 enum { DIT_LATENT = 3 * 4 * 64 * 96 };
 
-START_TEST(float32_trace_is_the_golden_run)
+TEST(float32_trace_is_the_golden_run)
 {
     char args[5000];
     snprintf(args, sizeof args,
              DIT_RUN "--dtype f32 --layers 0,5 --capture-steps 0,3 --save-sample %s",
              test_path("x.npy"));
     assert_ok(capture(DIT, test_path("t.h5"), args), &err);
-    struct trace *t = open_trace(test_path("t.h5"));
+    OWN(trace_close) struct trace *t = open_trace(test_path("t.h5"));
     ck_assert_int_eq(trace_calls(t), 4);
     for (int step = 0; step < 4; step += 3)
         for (int layer = 0; layer < 6; layer += 5) {
@@ -150,17 +146,15 @@ START_TEST(float32_trace_is_the_golden_run)
     ck_assert_double_lt(rel_l2(x, want, DIT_LATENT), 1e-3);
     free(want);
     free(x);
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(metadata_schedule_and_call_order)
+TEST(metadata_schedule_and_call_order)
 {
     assert_ok(capture(DIT, test_path("t.h5"),
                       "--size 2x16x24 --steps 4 --guidance 3 --layers 1,4 "
                       "--capture-steps 1-2 --maps 4 --seed 9 --prompt-index 1"),
               &err);
-    struct trace *t = open_trace(test_path("t.h5"));
+    OWN(trace_close) struct trace *t = open_trace(test_path("t.h5"));
     const struct trace_meta *m = trace_meta(t);
     double *sigma = NULL, *time = NULL, want[5];
     int64_t n;
@@ -191,28 +185,24 @@ START_TEST(metadata_schedule_and_call_order)
     }
     free(sigma);
     free(time);
-    trace_close(&t);
 }
-END_TEST
 
 /* Rows of the map's cells sum to the number of their queries. */
-START_TEST(maps_cover_every_pair)
+TEST(maps_cover_every_pair)
 {
     assert_ok(
         capture(DIT, test_path("t.h5"), "--size 2x16x24 --steps 1 --layers 3 --maps 5 --heads 1"),
         &err);
-    struct trace *t = open_trace(test_path("t.h5"));
+    OWN(trace_close) struct trace *t = open_trace(test_path("t.h5"));
     float sum[9], max[9];
     ck_assert_int_eq(trace_map_cells(t, true), 3);
     ck_assert_str_eq(trace_meta(t)->head_ids, "1");
     assert_ok(trace_read_map(t, 0, 0, sum, max, &err), &err);
     for (int r = 0; r < 3; r++)
         ck_assert_float_eq_tol(sum[3 * r] + sum[3 * r + 1] + sum[3 * r + 2], r < 2 ? 5 : 2, 1e-4f);
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(the_seed_decides_the_noise)
+TEST(the_seed_decides_the_noise)
 {
     const char *run = "--size 1x16x16 --steps 1 --layers 0 ";
     char args[100];
@@ -222,42 +212,35 @@ START_TEST(the_seed_decides_the_noise)
         snprintf(args, sizeof args, "%s--seed %d", run, i / 2);
         assert_ok(capture(DIT, test_path(name), args), &err);
     }
+    OWN(trace_close)
     struct trace *a = open_trace(test_path("0.h5")), *b = open_trace(test_path("1.h5")),
                  *c = open_trace(test_path("2.h5"));
     ck_assert_str_eq(trace_id(a), trace_id(b));
     same_call(a, "cond", b, "cond", 0, 0);
     ck_assert_str_ne(trace_id(a), trace_id(c));
-    trace_close(&a);
-    trace_close(&b);
-    trace_close(&c);
 }
-END_TEST
 
 /* The run ends after the last stored step, unless a sample is asked for; stored steps do not depend
  * on which others are. */
-START_TEST(steps_are_those_asked_for)
+TEST(steps_are_those_asked_for)
 {
     const char *run = "--size 1x16x24 --steps 6 --dtype f32 --layers 2 ";
     char args[5000];
     assert_ok(capture(DIT, test_path("all.h5"), run), &err);
     snprintf(args, sizeof args, "%s--capture-steps 1,3 --save-sample %s", run, test_path("x.npy"));
     assert_ok(capture(DIT, test_path("some.h5"), args), &err);
+    OWN(trace_close)
     struct trace *all = open_trace(test_path("all.h5")), *some = open_trace(test_path("some.h5"));
     ck_assert(trace_calls(all) == 6 && trace_calls(some) == 2);
     same_call(all, "cond", some, "cond", 1, 2);
     same_call(all, "cond", some, "cond", 3, 2);
     ck_assert(trace_find(some, 0, "cond", 2) < 0 && trace_find(some, 5, "cond", 2) < 0);
-    float *x = read_npy(test_path("x.npy"), 3 * 16 * 24);
+    OWN(free_at) float *x = read_npy(test_path("x.npy"), 3 * 16 * 24);
     snprintf(args, sizeof args, "%s--save-sample %s", run, test_path("y.npy"));
     assert_ok(capture(DIT, test_path("all.h5"), args), &err);
-    float *y = read_npy(test_path("y.npy"), 3 * 16 * 24);
+    OWN(free_at) float *y = read_npy(test_path("y.npy"), 3 * 16 * 24);
     ck_assert(memcmp(x, y, 3 * 16 * 24 * sizeof *x) == 0);
-    free(x);
-    free(y);
-    trace_close(&all);
-    trace_close(&some);
 }
-END_TEST
 
 static unsigned char *read_png(const char *path, png_uint_32 w, png_uint_32 h)
 {
@@ -273,7 +256,7 @@ static unsigned char *read_png(const char *path, png_uint_32 w, png_uint_32 h)
 }
 
 /* [-1, 1] becomes 0..255; what lies outside is clamped. */
-START_TEST(frames_are_the_sample_in_bytes)
+TEST(frames_are_the_sample_in_bytes)
 {
     char args[9000];
     enum { T = 3, H = 16, W = 24, FRAME = H * W };
@@ -281,7 +264,7 @@ START_TEST(frames_are_the_sample_in_bytes)
              "--size 3x16x24 --steps 2 --layers 0 --save-sample %s --save-frames %s",
              test_path("x.npy"), test_path("png/clip"));
     assert_ok(capture(DIT, test_path("t.h5"), args), &err);
-    float *x = read_npy(test_path("x.npy"), 3 * T * FRAME);
+    OWN(free_at) float *x = read_npy(test_path("x.npy"), 3 * T * FRAME);
     int outside = 0;
     for (int f = 0; f < T; f++) {
         char name[32];
@@ -297,9 +280,7 @@ START_TEST(frames_are_the_sample_in_bytes)
     }
     ck_assert_int_gt(outside, 0);
     ck_assert(access(test_path("png/clip/frame-003.png"), F_OK) != 0);
-    free(x);
 }
-END_TEST
 
 /* ---- guidance ---------------------------------------------------------------------------------
  */
@@ -351,17 +332,15 @@ static void check_guidance(bool negative)
     }
 }
 
-START_TEST(guidance_against_zeros)
+TEST(guidance_against_zeros)
 {
     check_guidance(false);
 }
-END_TEST
 
-START_TEST(guidance_against_a_negative_prompt)
+TEST(guidance_against_a_negative_prompt)
 {
     check_guidance(true);
 }
-END_TEST
 
 /* ---- a checkpoint with the structure of Wan 2.1 -------------------------------------------------
  */
@@ -385,27 +364,24 @@ static void check_wan(struct trace *t, const char *sample)
     for (int step = 0; step < 4; step += 3)
         for (int layer = 0; layer < 3; layer += 2)
             check_call(t, step, layer, WAN_GOLDEN, 1, 2e-5);
+    OWN(free_at)
     float *x = read_npy(sample, 16 * 3 * 8 * 12),
           *want = read_tensor(WAN_GOLDEN, "sample", 16 * 288);
     ck_assert_double_lt(rel_l2(x, want, 16 * 288), 2e-5);
-    free(x);
-    free(want);
 }
 
 /* One file, or the tensors of every block spread over three. */
-START_TEST(sixteen_channels_in_patches_are_the_exact_run)
+TEST_N(sixteen_channels_in_patches_are_the_exact_run, 2)
 {
     char args[5000];
     put_wan(_i ? 3 : 1, NULL);
     ck_assert(!_i || access(test_path(STEM "-00002-of-00003.safetensors"), F_OK) == 0);
     snprintf(args, sizeof args, WAN_RUN "--dtype f32 --save-sample %s", test_path("x.npy"));
     assert_ok(capture(test_tmpdir(), test_path("t.h5"), args), &err);
-    struct trace *t = open_trace(test_path("t.h5"));
+    OWN(trace_close) struct trace *t = open_trace(test_path("t.h5"));
     ck_assert_int_eq(trace_calls(t), 12);
     check_wan(t, test_path("x.npy"));
-    trace_close(&t);
 }
-END_TEST
 
 static int forward(struct wan_model *m, const float *noise, const float *text, float *v)
 {
@@ -414,11 +390,11 @@ static int forward(struct wan_model *m, const float *noise, const float *text, f
 }
 
 /* Without room for all blocks they are read one at a time, with the same bits as a result. */
-START_TEST(blocks_are_read_one_at_a_time)
+TEST(blocks_are_read_one_at_a_time)
 {
     enum { N = 16 * 288 };
     float v[2][N], *noise = read_tensor(WAN_GOLDEN, "noise", N);
-    float *text = read_tensor(WAN_GOLDEN, "text", 120);
+    OWN(free_at) float *text = read_tensor(WAN_GOLDEN, "text", 120);
     struct wan_model m;
     put_wan(2, NULL);
     for (int i = 0; i < 2; i++) {
@@ -430,13 +406,10 @@ START_TEST(blocks_are_read_one_at_a_time)
         wan_close(&m);
     }
     ck_assert(memcmp(v[0], v[1], sizeof v[0]) == 0);
-    float *want = read_tensor(WAN_GOLDEN, "step0.velocity", N);
+    OWN(free_at) float *want = read_tensor(WAN_GOLDEN, "step0.velocity", N);
     ck_assert_double_lt(rel_l2(v[0], want, N), 2e-5);
-    free(want);
     free(noise);
-    free(text);
 }
-END_TEST
 
 /* Parameters of the published models: Wan2.1-T2V-1.3B 1,418,996,800 and Wan2.1-T2V-14B
  * 14,288,491,584. */
@@ -464,12 +437,11 @@ static void check_published(int layers, int heads, int ffn, int64_t parameters)
     ck_assert_int_eq(grid[0] * grid[1] * grid[2], 75600);
 }
 
-START_TEST(published_sizes)
+TEST(published_sizes)
 {
     check_published(30, 12, 8960, 1418996800);
     check_published(40, 40, 13824, 14288491584);
 }
-END_TEST
 
 /* ---- refusals: none leaves a trace behind
  * -------------------------------------------------------- */
@@ -506,16 +478,15 @@ static const struct {
     {SMALL "--prompt README.md", "--prompt belongs to language models", ERR_USAGE},
 };
 
-START_TEST(what_cannot_be_done_is_refused_without_a_trace)
+TEST_EACH(what_cannot_be_done_is_refused_without_a_trace, refused)
 {
     assert_fails(capture(DIT, test_path("bad.h5"), refused[_i].args), &err, refused[_i].code,
                  refused[_i].message);
     ck_assert(access(test_path("bad.h5"), F_OK) != 0 &&
               access(test_path("bad.h5.part"), F_OK) != 0);
 }
-END_TEST
 
-START_TEST(checkpoints_that_do_not_fit_are_refused)
+TEST(checkpoints_that_do_not_fit_are_refused)
 {
     static const char *const names[] = {"blocks.2.attn2.to_k.bias", "proj_out.weight",
                                         "condition_embedder.time_proj.bias"};
@@ -539,7 +510,6 @@ START_TEST(checkpoints_that_do_not_fit_are_refused)
     ck_assert(access(test_path("bad.h5"), F_OK) != 0 &&
               access(test_path("bad.h5.part"), F_OK) != 0);
 }
-END_TEST
 
 static void check_config(const char *key, json_t *value, const char *message)
 {
@@ -551,7 +521,7 @@ static void check_config(const char *key, json_t *value, const char *message)
     assert_fails(capture(test_tmpdir(), test_path("bad.h5"), WAN_RUN), &err, ERR_INPUT, message);
 }
 
-START_TEST(configurations_of_other_variants_are_refused)
+TEST(configurations_of_other_variants_are_refused)
 {
     put_wan(1, NULL);
     check_config("image_dim", json_integer(1280), "image-to-video");
@@ -564,10 +534,9 @@ START_TEST(configurations_of_other_variants_are_refused)
     check_config("rope_max_seq_len", json_integer(0), "rope_max_seq_len");
     check_config("out_channels", json_integer(8), "proj_out");
 }
-END_TEST
 
 /* Sizes whose products do not fit into 64 bits are refused, not wrapped. */
-START_TEST(absurd_sizes_are_refused)
+TEST(absurd_sizes_are_refused)
 {
     json_t *c = NULL;
     put_wan(1, NULL);
@@ -578,33 +547,4 @@ START_TEST(absurd_sizes_are_refused)
     assert_fails(
         capture(test_tmpdir(), test_path("bad.h5"), WAN_RUN "--size 1048576x1048576x1048576"), &err,
         ERR_USAGE, "too large");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("video_capture");
-    TCase *dit = tcase_create("shipped model"), *guide = tcase_create("guidance"),
-          *wan = tcase_create("wan"), *bad = tcase_create("refusals");
-    TCase *all[] = {dit, guide, wan, bad};
-
-    tcase_add_test(dit, float32_trace_is_the_golden_run);
-    tcase_add_test(dit, metadata_schedule_and_call_order);
-    tcase_add_test(dit, maps_cover_every_pair);
-    tcase_add_test(dit, the_seed_decides_the_noise);
-    tcase_add_test(dit, steps_are_those_asked_for);
-    tcase_add_test(dit, frames_are_the_sample_in_bytes);
-    tcase_add_test(guide, guidance_against_zeros);
-    tcase_add_test(guide, guidance_against_a_negative_prompt);
-    tcase_add_loop_test(wan, sixteen_channels_in_patches_are_the_exact_run, 0, 2);
-    tcase_add_test(wan, blocks_are_read_one_at_a_time);
-    tcase_add_test(wan, published_sizes);
-    tcase_add_loop_test(bad, what_cannot_be_done_is_refused_without_a_trace, 0,
-                        sizeof refused / sizeof *refused);
-    tcase_add_test(bad, checkpoints_that_do_not_fit_are_refused);
-    tcase_add_test(bad, configurations_of_other_variants_are_refused);
-    tcase_add_test(bad, absurd_sizes_are_refused);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        suite_add_tcase(s, all[i]);
-    return s;
 }

@@ -36,6 +36,7 @@ static void end(void)
     table_free(&t);
     recset_free(&set);
 }
+FIXTURE(begin, end)
 
 static struct record *video(const char *method, const char *params, int step, int layer, int head)
 {
@@ -78,10 +79,10 @@ static void is_mean(int64_t row, const char *column, int64_t n, double want)
                   s->mean, want);
 }
 
-START_TEST(parameters_taken_apart)
+TEST(parameters_taken_apart)
 {
     const char *p = "M=64:tau=0.02:tau1=3";
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     ck_assert_ptr_eq(params_value(p, "tau"), p + 9);
     ck_assert_str_eq(params_value(p, "tau1"), "3");
     ck_assert_ptr_null(params_value(p, "ta"));
@@ -91,13 +92,11 @@ START_TEST(parameters_taken_apart)
     buf_reset(&b);
     params_without("M=64", "M", &b);
     ck_assert_str_eq(buf_str(&b), "");
-    buf_free(&b);
 }
-END_TEST
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-START_TEST(blocks_count_once_per_head)
+TEST(blocks_count_once_per_head)
 {
     for (int head = 0; head < 2; head++)
         for (int twice = 0; twice < 2; twice++) { /* the same statistics under two settings */
@@ -114,7 +113,6 @@ START_TEST(blocks_count_once_per_head)
     is_mean(0, "below_b16@0.25", 2, 0.2);
     is_mean(0, "below_s128", 2, 0.3);
 }
-END_TEST
 
 /* ---- threshold ------------------------------------------------------------------------------- */
 
@@ -126,7 +124,7 @@ static void slice(const char *params, int head, double density, bool dense)
     fixture_metric(r, "dense_call", dense);
 }
 
-START_TEST(thresholds_come_in_order_without_refresh_steps_and_pooled_masks)
+TEST(thresholds_come_in_order_without_refresh_steps_and_pooled_masks)
 {
     slice("refresh=1:tau=2", 0, 0.2, false);
     slice("refresh=1:tau=0.25", 0, 0.6, false);
@@ -144,7 +142,6 @@ START_TEST(thresholds_come_in_order_without_refresh_steps_and_pooled_masks)
     }
     ck_assert_int_lt(table_find(&t, "steps"), 0);
 }
-END_TEST
 
 /* Two calls beside two heads; the dense call of a refresh step and other methods' times are none of
  * theirs. */
@@ -160,7 +157,7 @@ static void slice_call(const char *method, int layer, double attend, bool dense)
         fixture_metric(r, "time_select_ns", 1);
 }
 
-START_TEST(thresholds_have_the_times_of_calls)
+TEST(thresholds_have_the_times_of_calls)
 {
     slice("refresh=1", 0, 0.4, false);
     slice("refresh=1", 1, 0.5, false);
@@ -181,7 +178,6 @@ START_TEST(thresholds_have_the_times_of_calls)
     ck_assert_int_gt(t.notes.n, 0);
     ck_assert_ptr_nonnull(strstr(t.notes.items[0], "`calls` counts whole calls"));
 }
-END_TEST
 
 /* ---- permutations ---------------------------------------------------------------------------- */
 
@@ -197,7 +193,7 @@ static void in_order(const char *permute, int head, double sim, double l1, doubl
     fixture_metric(s, "sparsity_total", sparsity);
 }
 
-START_TEST(similarities_stand_beside_the_methods_in_the_same_order)
+TEST(similarities_stand_beside_the_methods_in_the_same_order)
 {
     in_order("none", 0, 0.4, 0.02, 0.3);
     in_order("none", 1, 0.6, 0.04, 0.5);
@@ -221,9 +217,8 @@ START_TEST(similarities_stand_beside_the_methods_in_the_same_order)
     is_mean(3, "sim_k", 2, 0.25);
     is_mean(5, "err_l1_rel", 2, 0.03);
 }
-END_TEST
 
-START_TEST(stored_and_row_order_are_one)
+TEST(stored_and_row_order_are_one)
 {
     in_order("none", 0, 0.4, 0.02, 0.3);
     in_order("row", 1, 0.6, 0.04, 0.5);
@@ -233,7 +228,6 @@ START_TEST(stored_and_row_order_are_one)
     is_mean(0, "sim_q", 2, 0.5);
     is_mean(1, "err_l1_rel", 2, 0.03);
 }
-END_TEST
 
 /* ---- judge ----------------------------------------------------------------------------------- */
 
@@ -244,7 +238,7 @@ static void sparge(const char *params, int head, double l1, double sparsity)
     fixture_metric(r, "sparsity_total", sparsity);
 }
 
-START_TEST(cells_with_and_without_the_judge_are_paired)
+TEST(cells_with_and_without_the_judge_are_paired)
 {
     sparge("tau=0.9", 0, 0.02, 0.2);
     sparge("tau=0.9:theta=-1", 0, 0.03, 0.3);
@@ -269,9 +263,8 @@ START_TEST(cells_with_and_without_the_judge_are_paired)
     ck_assert(!cell(1, "l1_with_filtered")->set);
     ck_assert_ptr_nonnull(strstr(t.notes.items[0], "2 cells have no partner"));
 }
-END_TEST
 
-START_TEST(calibrated_cells_are_paired_by_judge)
+TEST(calibrated_cells_are_paired_by_judge)
 {
     sparge("calib=abc", 0, 0.02, 0.2);
     sparge("calib=abc:judge=0", 0, 0.09, 0.3);
@@ -283,9 +276,8 @@ START_TEST(calibrated_cells_are_paired_by_judge)
     is_mean(0, "l1_without", 1, 0.09);
     is_number(0, "n_filtered", 1);
 }
-END_TEST
 
-START_TEST(without_pairs_there_is_no_judge_table)
+TEST(without_pairs_there_is_no_judge_table)
 {
     sparge("tau=0.9", 0, 0.02, 0.2);
     sparge("tau=0.8:theta=-1", 0, 0.03, 0.3);
@@ -293,7 +285,6 @@ START_TEST(without_pairs_there_is_no_judge_table)
     ck_assert(!table_has_data(&table_judge, &set));
     assert_fails(table_build(&table_judge, &set, NULL, &t, &e), &e, ERR_INPUT, "theta=-1");
 }
-END_TEST
 
 /* ---- stability and samples ------------------------------------------------------------------- */
 
@@ -318,7 +309,7 @@ static void two_layers_of_masks(void)
     }
 }
 
-START_TEST(stability_goes_by_layer_and_age)
+TEST(stability_goes_by_layer_and_age)
 {
     two_layers_of_masks();
     build("stability");
@@ -331,9 +322,8 @@ START_TEST(stability_goes_by_layer_and_age)
         is_mean(i, "mask_recall", 2, want + 0.05);
     }
 }
-END_TEST
 
-START_TEST(tables_of_other_records_say_what_is_missing)
+TEST(tables_of_other_records_say_what_is_missing)
 {
     sparge("tau=0.9", 0, 0.02, 0.2);
     fixture_set(&f, &set);
@@ -345,9 +335,8 @@ START_TEST(tables_of_other_records_say_what_is_missing)
         err_clear(&e);
     }
 }
-END_TEST
 
-START_TEST(samples_are_traces)
+TEST(samples_are_traces)
 {
     sparge("", 0, 0.02, 0.2);
     sparge("", 1, 0.02, 0.4);
@@ -359,7 +348,6 @@ START_TEST(samples_are_traces)
     is_mean(0, "sparsity_total", 2, 0.3);
     is_mean(1, "sparsity_total", 1, 0.9);
 }
-END_TEST
 
 /* ---- figures --------------------------------------------------------------------------------- */
 
@@ -379,21 +367,19 @@ static void draw(const char *name, struct buf *data)
     assert_ok(buf_read_file(data, dat, 1 << 20, &e), &e);
 }
 
-START_TEST(stability_is_drawn_by_layer)
+TEST(stability_is_drawn_by_layer)
 {
-    struct buf data = {0};
+    OWN(buf_free) struct buf data = {0};
     two_layers_of_masks();
     fixture_set(&f, &set);
     draw("stability", &data);
     ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n1 0.83 "));
     ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n10 0.45 "));
-    buf_free(&data);
 }
-END_TEST
 
-START_TEST(profile_has_a_panel_for_each_key_that_varies)
+TEST(profile_has_a_panel_for_each_key_that_varies)
 {
-    struct buf data = {0};
+    OWN(buf_free) struct buf data = {0};
     sparge("tau=0.9", 0, 0.02, 0.2);
     sparge("tau=0.9", 3, 0.02, 0.6);
     struct record *r = video("spargeattn", "tau=0.9", 7, 0, 0);
@@ -404,13 +390,11 @@ START_TEST(profile_has_a_panel_for_each_key_that_varies)
     ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n0 0.4 0.2 0.6\n7 0.4 0.4 0.4\n"));
     ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n0 0.3 0.2 0.4\n3 0.6 0.6 0.6\n"));
     ck_assert_ptr_null(strstr(buf_str(&data), "against layer"));
-    buf_free(&data);
 }
-END_TEST
 
-START_TEST(threshold_draws_what_there_is)
+TEST(threshold_draws_what_there_is)
 {
-    struct buf data = {0};
+    OWN(buf_free) struct buf data = {0};
     slice("refresh=1:tau=0.25", 0, 0.6, false);
     slice("refresh=1", 0, 0.4, false);
     slice("refresh=1", 1, 1, true);
@@ -420,9 +404,7 @@ START_TEST(threshold_draws_what_there_is)
     ck_assert_ptr_nonnull(
         strstr(buf_str(&data), "# density of slices: x, mean\n0.25 0.6\n0.5 0.4\n"));
     ck_assert_ptr_null(strstr(buf_str(&data), "128 x 128"));
-    buf_free(&data);
 }
-END_TEST
 
 /* A row per head, a column per step: as many maps in the data as panels. */
 static void draw_steps(const struct trace *trace, const char *layer, const char *head, int panels)
@@ -444,10 +426,10 @@ static void draw_steps(const struct trace *trace, const char *layer, const char 
     ck_assert(stat(bin, &st) == 0 && st.st_size == panels * cells * (int64_t)sizeof(float));
 }
 
-START_TEST(maps_of_a_head_over_steps)
+TEST(maps_of_a_head_over_steps)
 {
     struct trace_meta m = fixture_video(DT_F32);
-    struct trace *trace = NULL;
+    OWN(trace_close) struct trace *trace = NULL;
     char path[300];
     int steps = 0, layers = 0, calls = 24;
     m.pool = 4; /* divides the 24 tokens: a sample per cell */
@@ -470,31 +452,4 @@ START_TEST(maps_of_a_head_over_steps)
     a.branch = "nobody";
     assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_INPUT,
                  "no call of branch nobody");
-    trace_close(&trace);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("video tables");
-    TCase *c = tcase_create("video tables");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, parameters_taken_apart);
-    tcase_add_test(c, blocks_count_once_per_head);
-    tcase_add_test(c, thresholds_come_in_order_without_refresh_steps_and_pooled_masks);
-    tcase_add_test(c, thresholds_have_the_times_of_calls);
-    tcase_add_test(c, similarities_stand_beside_the_methods_in_the_same_order);
-    tcase_add_test(c, stored_and_row_order_are_one);
-    tcase_add_test(c, cells_with_and_without_the_judge_are_paired);
-    tcase_add_test(c, calibrated_cells_are_paired_by_judge);
-    tcase_add_test(c, without_pairs_there_is_no_judge_table);
-    tcase_add_test(c, stability_goes_by_layer_and_age);
-    tcase_add_test(c, tables_of_other_records_say_what_is_missing);
-    tcase_add_test(c, samples_are_traces);
-    tcase_add_test(c, stability_is_drawn_by_layer);
-    tcase_add_test(c, profile_has_a_panel_for_each_key_that_varies);
-    tcase_add_test(c, threshold_draws_what_there_is);
-    tcase_add_test(c, maps_of_a_head_over_steps);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -31,7 +31,7 @@ static void fill(float *a, float *b)
                 }
 }
 
-START_TEST(against_scikit_image)
+TEST(against_scikit_image)
 {
     float a[N], b[N];
     struct clip_diff d;
@@ -46,10 +46,9 @@ START_TEST(against_scikit_image)
     ck_assert_double_eq_tol(d.flicker_diff, 0.009355, 5e-7);
     ck_assert_double_eq_tol(d.flicker_ratio, 0.217226 / 0.217255, 1e-5);
 }
-END_TEST
 
 /* The vectors are the values in [0, 1] here. */
-START_TEST(vectors)
+TEST(vectors)
 {
     float a[N], b[N];
     double l2, cosine;
@@ -65,9 +64,8 @@ START_TEST(vectors)
     ck_assert_double_eq(l2, 0);
     ck_assert_double_eq_tol(cosine, 1, 1e-15);
 }
-END_TEST
 
-START_TEST(equal_and_one_level_off)
+TEST(equal_and_one_level_off)
 {
     float a[N], b[N];
     struct clip_diff d;
@@ -83,9 +81,8 @@ START_TEST(equal_and_one_level_off)
     assert_ok(clip_compare(b, a, size, 1, &d, &err), &err);
     ck_assert_double_eq_tol(d.psnr, 48.130804, 2e-5);
 }
-END_TEST
 
-START_TEST(threads_change_no_bit)
+TEST(threads_change_no_bit)
 {
     float a[N], b[N];
     struct clip_diff one, many;
@@ -94,10 +91,9 @@ START_TEST(threads_change_no_bit)
     assert_ok(clip_compare(b, a, size, 3, &many, &err), &err);
     ck_assert_int_eq(memcmp(&one, &many, sizeof one), 0);
 }
-END_TEST
 
 /* Frames too small for a window, one frame alone. */
-START_TEST(not_computed)
+TEST(not_computed)
 {
     float a[N], b[N];
     struct clip_diff d;
@@ -105,18 +101,4 @@ START_TEST(not_computed)
     assert_ok(clip_compare(b, a, (struct clip_size){1, 10, 32}, 1, &d, &err), &err);
     ck_assert(isnan(d.ssim) && isnan(d.ssim_box11));
     ck_assert(isnan(d.flicker) && isnan(d.flicker_ratio));
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("videometric");
-    TCase *t = tcase_create("videometric");
-    tcase_add_test(t, against_scikit_image);
-    tcase_add_test(t, vectors);
-    tcase_add_test(t, equal_and_one_level_off);
-    tcase_add_test(t, not_computed);
-    tcase_add_test(t, threads_change_no_bit);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -38,7 +38,7 @@ static void check_block(const struct vslash *v, const struct expected *x)
         ck_assert_int_eq(columns[i], x->columns[i]);
 }
 
-START_TEST(known_lists)
+TEST(known_lists)
 {
     const struct {
         int cols[4], n_cols, dists[5], n_dists; /* distances descending */
@@ -60,6 +60,7 @@ START_TEST(known_lists)
     };
     /* clang-format on */
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        OWN(vslash_free)
         struct vslash v = {.n = 256,
                            .n_cols = c[i].n_cols,
                            .n_dists = c[i].n_dists,
@@ -67,19 +68,16 @@ START_TEST(known_lists)
                            .dists = copy(c[i].dists, c[i].n_dists)};
         for (int b = 0; b < 4; b++)
             check_block(&v, &c[i].x[b]);
-        vslash_free(&v);
     }
 }
-END_TEST
 
-START_TEST(window_only)
+TEST(window_only)
 {
     double zero[704] = {0};
     int32_t blocks[128], columns[32];
     int64_t nb, nc;
-    struct vslash v;
-    struct err err = {0};
-    assert_ok(vslash_select(&v, 704, zero, 30, 30, zero, 100, 100, &err), &err);
+    OWN(vslash_free) struct vslash v;
+    MUST(vslash_select(&v, 704, zero, 30, 30, zero, 100, 100, ERR));
     vslash_block(&v, 640, blocks, &nb, columns, &nc);
     ck_assert_int_eq(nb, 3);
     ck_assert_int_eq(blocks[0], 541);
@@ -88,35 +86,29 @@ START_TEST(window_only)
     ck_assert_int_eq(nc, 30);
     for (int i = 0; i < 30; i++)
         ck_assert_int_eq(columns[i], i);
-    vslash_free(&v);
 }
-END_TEST
 
-START_TEST(no_distance_inside_the_block)
+TEST(no_distance_inside_the_block)
 {
     const int cols[] = {1, 70}, dists[] = {300};
+    OWN(vslash_free)
     struct vslash v = {
         .n = 400, .n_cols = 2, .n_dists = 1, .cols = copy(cols, 2), .dists = copy(dists, 1)};
     check_block(&v, &(struct expected){64, {-1}, {1, 70, -1}});
     check_block(&v, &(struct expected){0, {-1}, {1, -1}});
-    vslash_free(&v);
 }
-END_TEST
 
 /* Distance 0 is in the list: without it, columns beyond the last block are dropped. */
 static void random_lists(uint64_t seed, int64_t n, struct vslash *v)
 {
-    double *a = malloc((size_t)n * sizeof *a), *b = malloc((size_t)n * sizeof *b);
-    struct err err = {0};
+    OWN(free_at) double *a = malloc((size_t)n * sizeof *a), *b = malloc((size_t)n * sizeof *b);
     for (int64_t i = 0; i < n; i++) {
         a[i] = rng_uniform(seed, 1, (uint64_t)i);
         b[i] = rng_uniform(seed, 2, (uint64_t)i);
     }
     int64_t nc = 1 + (int64_t)rng_below(seed, 3, 0, 60);
     int64_t nd = 1 + (int64_t)rng_below(seed, 3, 1, 60);
-    assert_ok(vslash_select(v, n, a, nc, 4, b, nd, 1, &err), &err);
-    free(a);
-    free(b);
+    MUST(vslash_select(v, n, a, nc, 4, b, nd, 1, ERR));
 }
 
 /* Key k of query q is asked for. */
@@ -135,7 +127,7 @@ static void check_coverage(const struct vslash *v, int64_t m)
 {
     int32_t blocks[512], columns[512];
     int64_t nb, nc;
-    int *times = calloc((size_t)v->n + 256, sizeof *times);
+    OWN(free_at) int *times = calloc((size_t)v->n + 256, sizeof *times);
     vslash_block(v, m, blocks, &nb, columns, &nc);
     ck_assert_int_le(nb, v->n_dists);
     for (int64_t i = 0; i < nb; i++)
@@ -150,37 +142,33 @@ static void check_coverage(const struct vslash *v, int64_t m)
     for (int64_t q = m; q < m + 64 && q < v->n; q++)
         for (int64_t k = 0; k <= q; k++)
             ck_assert(times[k] || !requested(v, q, k));
-    free(times);
 }
 
-START_TEST(lists_cover_every_requested_pair_once)
+TEST(lists_cover_every_requested_pair_once)
 {
     for (uint64_t seed = 0; seed < 25; seed++) {
-        struct vslash v;
+        OWN(vslash_free) struct vslash v;
         int64_t n = 100 + (int64_t)rng_below(seed, 4, 0, 500);
         random_lists(seed, n, &v);
         for (int64_t m = 0; m < n; m += 64)
             check_coverage(&v, m);
-        vslash_free(&v);
     }
 }
-END_TEST
 
-START_TEST(masks_hold_the_lists_and_the_requested_pairs)
+TEST(masks_hold_the_lists_and_the_requested_pairs)
 {
     for (uint64_t seed = 0; seed < 5; seed++) {
         enum { N = 330 };
-        struct vslash v;
-        struct mask real = {0}, want = {0};
+        OWN(vslash_free) struct vslash v;
+        OWN(mask_free) struct mask real = {0}, want = {0};
         struct mask_counts c;
         struct span s[N];
-        struct err err = {0};
         int64_t listed = 0;
         random_lists(seed, N, &v);
-        assert_ok(vslash_mask(&v, true, 64, N, &real, &err), &err);
-        assert_ok(vslash_mask(&v, false, 64, N, &want, &err), &err);
-        assert_ok(mask_check(&real, &err), &err);
-        assert_ok(mask_check(&want, &err), &err);
+        MUST(vslash_mask(&v, true, 64, N, &real, ERR));
+        MUST(vslash_mask(&v, false, 64, N, &want, ERR));
+        MUST(mask_check(&real, ERR));
+        MUST(mask_check(&want, ERR));
         for (int64_t q = 64; q < N; q++) {
             bool in[N] = {false};
             int64_t n = mask_row_spans(&real, q, s);
@@ -196,37 +184,31 @@ START_TEST(masks_hold_the_lists_and_the_requested_pairs)
                 listed += in[k];
             }
         }
-        assert_ok(mask_count(&real, &c, &err), &err);
+        MUST(mask_count(&real, &c, ERR));
         ck_assert_int_eq(c.pairs_kept, listed);
         ck_assert_int_ge(vslash_exec(&v), listed);
-        mask_free(&real);
-        mask_free(&want);
-        vslash_free(&v);
     }
 }
-END_TEST
 
-START_TEST(best_entries_with_forced_ones_inside_the_count)
+TEST(best_entries_with_forced_ones_inside_the_count)
 {
     const double col[6] = {0, 5, 1, 5, 9, 0}, slash[6] = {0, 0, 3, 0, 0, 4};
     const int want_col[] = {0, 1, 4}, want_dist[] = {5, 1, 0};
     struct vslash v;
-    struct err err = {0};
-    assert_ok(vslash_select(&v, 6, col, 3, 1, slash, 3, 2, &err), &err);
+    MUST(vslash_select(&v, 6, col, 3, 1, slash, 3, 2, ERR));
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(v.cols[i], want_col[i]); /* 1 and 3 tie: the lower */
         ck_assert_int_eq(v.dists[i], want_dist[i]);
     }
     vslash_free(&v);
-    assert_ok(vslash_select(&v, 6, col, 99, 1, slash, 2, 4, &err), &err);
+    MUST(vslash_select(&v, 6, col, 99, 1, slash, 2, 4, ERR));
     ck_assert_int_eq(v.n_cols, 6);
     ck_assert_int_eq(v.dists[0], 1); /* forced beyond the count: the smallest distances */
     ck_assert_int_eq(v.dists[1], 0);
     vslash_free(&v);
 }
-END_TEST
 
-START_TEST(mass_lands_on_its_distance)
+TEST(mass_lands_on_its_distance)
 {
     double p[50] = {0}, col[50] = {0}, slash[50] = {0};
     p[12] = 1;
@@ -236,58 +218,47 @@ START_TEST(mass_lands_on_its_distance)
         ck_assert_double_eq(slash[i], i == 28);
     }
 }
-END_TEST
 
-START_TEST(uniform_rows_spread_evenly)
+TEST(uniform_rows_spread_evenly)
 {
     enum { N = 1024 };
-    struct sim_head h;
-    struct err err = {0};
     double col[N], slash[N];
     const enum tok_logits how[] = {TOK_EXACT, TOK_BF16_QUERY, TOK_BF16_DOT};
-    assert_ok(random_head(1, N, N, 16, true, 0, PREC_F64, &h, &err), &err);
+    HEAD(h, random_head, 1, N, N, 16, true, 0, PREC_F64);
     for (int i = 0; i < 3; i++) {
-        assert_ok(token_scores(&h.in, 64, how[i], DT_F32, col, slash, &err), &err);
+        MUST(token_scores(&h.in, 64, how[i], DT_F32, col, slash, ERR));
         for (int k = 0; k <= 960; k++) {
             ck_assert_double_eq_tol(col[k], 0.0645059800, 1e-8);
             ck_assert_double_eq_tol(slash[k], 0.0645059800, 1e-8);
         }
         ck_assert_double_lt(col[961], col[960]);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
 /* A key that comes twice has the same mass both times, to the last bit. */
-START_TEST(equal_keys_have_equal_mass)
+TEST_N(equal_keys_have_equal_mass, TOK_BF16_DOT + 1)
 {
     enum { N = 700, D = 80, PERIOD = 37 };
-    struct sim_head h;
-    struct err err = {0};
     double col[N], slash[N];
-    assert_ok(random_head(2, N, N, D, true, 2, PREC_F32, &h, &err), &err);
+    HEAD(h, random_head, 2, N, N, D, true, 2, PREC_F32);
     for (int64_t i = PERIOD * D; i < N * D; i++)
         h.k[i] = h.k[i - PERIOD * D];
-    assert_ok(token_scores(&h.in, 64, (enum tok_logits)_i, DT_F32, col, slash, &err), &err);
+    MUST(token_scores(&h.in, 64, (enum tok_logits)_i, DT_F32, col, slash, ERR));
     for (int k = PERIOD; k <= N - 64; k++)
         ck_assert_msg(col[k] == col[k - PERIOD], "key %d: %a, key %d: %a", k, col[k], k - PERIOD,
                       col[k - PERIOD]);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* bf16 logits, and bf16 probabilities, move the mass a little. */
-START_TEST(rounded_logits_stay_close)
+TEST(rounded_logits_stay_close)
 {
     enum { N = 300 };
-    struct sim_head h;
-    struct err err = {0};
     double col[N], slash[N], col2[N], slash2[N], sum = 0;
-    assert_ok(random_head(2, N, N, 32, true, 1, PREC_F64, &h, &err), &err);
-    assert_ok(token_scores(&h.in, 64, TOK_EXACT, DT_F32, col, slash, &err), &err);
+    HEAD(h, random_head, 2, N, N, 32, true, 1, PREC_F64);
+    MUST(token_scores(&h.in, 64, TOK_EXACT, DT_F32, col, slash, ERR));
     for (int how = TOK_BF16_QUERY; how <= TOK_BF16_DOT; how++) {
         double off = 0, total = 0;
-        assert_ok(token_scores(&h.in, 64, (enum tok_logits)how, DT_F32, col2, slash2, &err), &err);
+        MUST(token_scores(&h.in, 64, (enum tok_logits)how, DT_F32, col2, slash2, ERR));
         for (int k = 0; k < N; k++) {
             off += fabs(col[k] - col2[k]);
             total += slash2[k];
@@ -296,28 +267,8 @@ START_TEST(rounded_logits_stay_close)
         ck_assert_double_gt(off, 0);
         ck_assert_double_lt(off, 64 * 0.02);
     }
-    assert_ok(token_scores(&h.in, 64, TOK_EXACT, DT_BF16, col2, slash2, &err), &err);
+    MUST(token_scores(&h.in, 64, TOK_EXACT, DT_BF16, col2, slash2, ERR));
     for (int k = 0; k < N; k++)
         sum += fabs(col[k] - col2[k]);
     ck_assert(sum > 0 && sum < 64 * 0.004);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("vslash");
-    TCase *t = tcase_create("lists");
-    tcase_add_test(t, known_lists);
-    tcase_add_test(t, window_only);
-    tcase_add_test(t, no_distance_inside_the_block);
-    tcase_add_test(t, lists_cover_every_requested_pair_once);
-    tcase_add_test(t, masks_hold_the_lists_and_the_requested_pairs);
-    tcase_add_test(t, best_entries_with_forced_ones_inside_the_count);
-    tcase_add_test(t, mass_lands_on_its_distance);
-    tcase_add_test(t, uniform_rows_spread_evenly);
-    tcase_add_loop_test(t, equal_keys_have_equal_mass, TOK_EXACT, TOK_BF16_DOT + 1);
-    tcase_add_test(t, rounded_logits_stay_close);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -22,12 +22,11 @@ enum { T = 4, H = 64, W = 96, SIZE = 3 * T * H * W, STEPS = 4, N = 384, DIM = 25
 
 static float *read_golden(const struct st_file *f, const char *name, int64_t count)
 {
-    struct err err = {0};
     const struct st_tensor *t = st_find(f, name);
     float *x = NULL;
     ck_assert_msg(t && t->count == count, "%s", name);
-    assert_ok(mem_alloc(&x, count, sizeof *x, name, &err), &err);
-    assert_ok(st_read_f32(f, t, 0, count, x, &err), &err);
+    MUST(mem_alloc(&x, count, sizeof *x, name, ERR));
+    MUST(st_read_f32(f, t, 0, count, x, ERR));
     return x;
 }
 
@@ -55,6 +54,7 @@ static void compare_heads(struct probe *p, const struct st_file *f, int stride, 
     snprintf(name, sizeof name, "step%d.layer%d.%s", p->step, layer, what);
     if (!st_find(f, name))
         return;
+    OWN(free_at)
     float *want = read_golden(f, name, n * DIM), *got = malloc((size_t)n * DIM * sizeof *got);
     for (int h = 0; h < 2; h++)
         for (int i = 0; i < n; i++)
@@ -62,8 +62,6 @@ static void compare_heads(struct probe *p, const struct st_file *f, int stride, 
     double e = rel_l2(got, want, n * DIM);
     ck_assert_msg(e < tol, "%s: relative L2 %g, at most %g", name, e, tol);
     p->compared++;
-    free(want);
-    free(got);
 }
 
 static void compare_both(struct probe *p, int layer, const char *what, const float *x)
@@ -76,10 +74,9 @@ static void compare_frame(const struct probe *p, const char *name, const float *
 {
     const struct st_file *f[] = {p->exact, p->golden};
     for (int i = 0; i < 2; i++) {
-        float *want = read_golden(f[i], name, SIZE);
+        OWN(free_at) float *want = read_golden(f[i], name, SIZE);
         double e = rel_l2(x, want, SIZE), tol = i ? 1e-3 : 2e-5;
         ck_assert_msg(e < tol, "%s: relative L2 %g, at most %g", name, e, tol);
-        free(want);
     }
 }
 
@@ -94,17 +91,18 @@ static int probe_hook(void *ctx, int layer, const float *q, const float *k, cons
 
 static void check_run(int64_t cache_bytes)
 {
-    struct err err = {0};
-    struct wan_model m;
-    struct st_file *golden = NULL, *exact = NULL;
+    OWN(wan_close) struct wan_model m;
+    OWN(st_close) struct st_file *golden = NULL, *exact = NULL;
     struct probe probe = {0};
     double sigma[STEPS + 1];
     char name[64];
 
-    assert_ok(st_open(GOLDEN, &golden, &err), &err);
-    assert_ok(st_open(EXACT, &exact, &err), &err);
-    assert_ok(wan_open(MODEL, cache_bytes, &m, &err), &err);
+    MUST(st_open(GOLDEN, &golden, ERR));
+    MUST(st_open(EXACT, &exact, ERR));
+    MUST(wan_open(MODEL, cache_bytes, &m, ERR));
+    OWN(free_at)
     float *x = read_golden(golden, "noise", SIZE), *text = read_golden(golden, "text", 8 * 32);
+    OWN(free_at)
     float *want_sigma = read_golden(golden, "sigmas", STEPS + 1), *v = malloc(SIZE * sizeof *v);
     probe.golden = golden;
     probe.exact = exact;
@@ -114,56 +112,44 @@ static void check_run(int64_t cache_bytes)
         struct wan_input in = {x, T, H, W, 1000 * sigma[s], text, 8};
         struct wan_hooks hooks = {.ctx = &probe, .rows = probe_hook};
         probe.step = s;
-        assert_ok(wan_forward(&m, &in, 2, &hooks, v, &err), &err);
+        MUST(wan_forward(&m, &in, 2, &hooks, v, ERR));
         snprintf(name, sizeof name, "step%d.velocity", s);
         compare_frame(&probe, name, v);
         flow_step(x, v, SIZE, sigma[s], sigma[s + 1]);
     }
     ck_assert_int_eq(probe.compared, 24);
     compare_frame(&probe, "sample", x);
-    free(want_sigma);
-    free(text);
-    free(x);
-    free(v);
-    wan_close(&m);
-    st_close(&golden);
-    st_close(&exact);
 }
 
-START_TEST(golden_run_with_weights_in_memory)
+TEST(golden_run_with_weights_in_memory)
 {
     check_run((int64_t)1 << 30);
 }
-END_TEST
 
-START_TEST(golden_run_reading_weights_layer_by_layer)
+TEST(golden_run_reading_weights_layer_by_layer)
 {
     check_run(0);
 }
-END_TEST
 
 /* Seven rows, 13 columns and 11 frames of patches: no count of blocks is whole. */
-START_TEST(velocity_does_not_depend_on_the_number_of_threads)
+TEST(velocity_does_not_depend_on_the_number_of_threads)
 {
     enum { FRAMES = 11, HIGH = 56, WIDE = 104, COUNT = 3 * FRAMES * HIGH * WIDE };
     static float x[COUNT], text[8 * 32], one[COUNT], many[COUNT];
-    struct err err = {0};
-    struct wan_model m;
+    OWN(wan_close) struct wan_model m;
 
     for (int i = 0; i < COUNT; i++)
         x[i] = (float)rng_normal(5, 1, (uint64_t)i);
     for (int i = 0; i < 8 * 32; i++)
         text[i] = (float)rng_normal(5, 2, (uint64_t)i);
-    assert_ok(wan_open(MODEL, (int64_t)1 << 30, &m, &err), &err);
+    MUST(wan_open(MODEL, (int64_t)1 << 30, &m, ERR));
     struct wan_input in = {x, FRAMES, HIGH, WIDE, 700, text, 8};
-    assert_ok(wan_forward(&m, &in, 1, NULL, one, &err), &err);
-    assert_ok(wan_forward(&m, &in, 5, NULL, many, &err), &err);
+    MUST(wan_forward(&m, &in, 1, NULL, one, ERR));
+    MUST(wan_forward(&m, &in, 5, NULL, many, ERR));
     ck_assert_mem_eq(one, many, sizeof one);
-    wan_close(&m);
 }
-END_TEST
 
-START_TEST(gelu_is_that_of_libm_to_float_rounding)
+TEST(gelu_is_that_of_libm_to_float_rounding)
 {
     enum { COUNT = 40001 };
     static float x[COUNT], y[COUNT];
@@ -178,9 +164,8 @@ START_TEST(gelu_is_that_of_libm_to_float_rounding)
     }
     ck_assert_float_eq(y[COUNT - 1], x[COUNT - 1]);
 }
-END_TEST
 
-START_TEST(schedule_with_shift)
+TEST(schedule_with_shift)
 {
     double s[51];
     flow_sigmas(50, 5, s);
@@ -190,43 +175,23 @@ START_TEST(schedule_with_shift)
     flow_sigmas(4, 1, s);
     ck_assert_double_eq(s[1], 0.75);
 }
-END_TEST
 
-START_TEST(guidance_extrapolates)
+TEST(guidance_extrapolates)
 {
     float v[2] = {2, 4}, u[2] = {1, 4};
     flow_guide(v, u, 2, 5);
     ck_assert_float_eq(v[0], 6);
     ck_assert_float_eq(v[1], 4);
 }
-END_TEST
 
-START_TEST(sizes_are_checked)
+TEST(sizes_are_checked)
 {
-    struct err err = {0};
     struct wan_config c;
     int64_t grid[3];
-    assert_ok(wan_config_read(MODEL, &c, &err), &err);
-    assert_ok(wan_grid(&c, 16, 256, 384, grid, &err), &err);
+    MUST(wan_config_read(MODEL, &c, ERR));
+    MUST(wan_grid(&c, 16, 256, 384, grid, ERR));
     ck_assert_int_eq(grid[0] * grid[1] * grid[2], 24576);
-    assert_fails(wan_grid(&c, 16, 250, 384, grid, &err), &err, ERR_USAGE, "height 250");
-    assert_fails(wan_grid(&c, 0, 256, 384, grid, &err), &err, ERR_USAGE, "frames 0");
-    assert_fails(wan_grid(&c, 16, 16384, 384, grid, &err), &err, ERR_USAGE,
-                 "positions end at 1024");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("wan");
-    TCase *t = tcase_create("wan");
-    tcase_add_test(t, golden_run_with_weights_in_memory);
-    tcase_add_test(t, golden_run_reading_weights_layer_by_layer);
-    tcase_add_test(t, velocity_does_not_depend_on_the_number_of_threads);
-    tcase_add_test(t, gelu_is_that_of_libm_to_float_rounding);
-    tcase_add_test(t, schedule_with_shift);
-    tcase_add_test(t, guidance_extrapolates);
-    tcase_add_test(t, sizes_are_checked);
-    suite_add_tcase(s, t);
-    return s;
+    FAILS(wan_grid(&c, 16, 250, 384, grid, ERR), ERR_USAGE, "height 250");
+    FAILS(wan_grid(&c, 0, 256, 384, grid, ERR), ERR_USAGE, "frames 0");
+    FAILS(wan_grid(&c, 16, 16384, 384, grid, ERR), ERR_USAGE, "positions end at 1024");
 }

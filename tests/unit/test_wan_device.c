@@ -118,7 +118,7 @@ static void compare(const struct seen *got, const struct seen *ref)
 
 static struct seen on_cpu, on_device;
 
-START_TEST(equals_the_cpu)
+TEST(equals_the_cpu)
 {
     put_model();
     fake_denoiser_fails = -1;
@@ -129,9 +129,8 @@ START_TEST(equals_the_cpu)
     ck_assert_double_eq(on_device.seconds, 0.25 * LAYERS);
     ck_assert_int_eq(fake_denoisers, 0);
 }
-END_TEST
 
-START_TEST(unwanted_layer_hands_out_nothing)
+TEST(unwanted_layer_hands_out_nothing)
 {
     put_model();
     fake_denoiser_fails = -1;
@@ -140,7 +139,6 @@ START_TEST(unwanted_layer_hands_out_nothing)
     ck_assert(on_cpu.rows == LAYERS && on_cpu.maps == LAYERS - 1);
     compare(&on_device, &on_cpu);
 }
-END_TEST
 
 /* An attention that is none: half of the query plus the value. On a device it leaves what it makes
  * of layer 1 there. */
@@ -188,7 +186,7 @@ static void own_there(void *ctx, const struct decoder_operands *there, int64_t n
     ((struct own *)ctx)->there = there;
 }
 
-START_TEST(own_attention_takes_the_place_of_exact_attention)
+TEST(own_attention_takes_the_place_of_exact_attention)
 {
     struct own o = {.refuse = -1, .exact = -1};
     struct layer_attention own = {&o, own_attend, own_exact, own_there, own_stayed};
@@ -205,10 +203,9 @@ START_TEST(own_attention_takes_the_place_of_exact_attention)
     ck_assert_int_eq(evaluate(&fake_denoiser, &own, 0, &on_device), 1);
     ck_assert_int_eq(fake_denoisers, 0);
 }
-END_TEST
 
 /* Where it says no, the device attends: with one layer of its own, what precedes it is exact. */
-START_TEST(own_attention_may_leave_a_layer_to_the_device)
+TEST(own_attention_may_leave_a_layer_to_the_device)
 {
     struct own o = {.refuse = -1, .exact = 0};
     struct layer_attention own = {&o, own_attend, own_exact, own_there, own_stayed};
@@ -221,9 +218,8 @@ START_TEST(own_attention_may_leave_a_layer_to_the_device)
                sizeof on_cpu.qkv[1] / sizeof(float));
     ck_assert(fabsf(on_device.v[0] - on_cpu.v[0]) > 1e-4F);
 }
-END_TEST
 
-START_TEST(errors_name_the_layer_and_close)
+TEST(errors_name_the_layer_and_close)
 {
     put_model();
     fake_denoiser_fails = 1;
@@ -231,14 +227,13 @@ START_TEST(errors_name_the_layer_and_close)
                  "layer 1: the device is lost");
     ck_assert(on_device.rows == 1 && fake_denoisers == 0); /* fails before it hands out rows */
 }
-END_TEST
 
 static int no_device(int rank, const struct denoiser_shape *s, struct denoiser **out, struct err *e)
 {
     return err_set(e, ERR_MACHINE, "no GPU");
 }
 
-START_TEST(missing_device_is_named)
+TEST(missing_device_is_named)
 {
     struct denoiser_accel none = fake_denoiser;
     none.open = no_device;
@@ -246,9 +241,8 @@ START_TEST(missing_device_is_named)
     assert_fails(evaluate(&none, NULL, -1, &on_device), &err, ERR_MACHINE, "--device fake: no GPU");
     ck_assert_int_eq(on_device.rows, 0);
 }
-END_TEST
 
-START_TEST(other_sizes_are_refused)
+TEST(other_sizes_are_refused)
 {
     static float x[2 * SIZE], text[TEXT * TEXT_DIM], v[2 * SIZE];
     struct wan_input in = {x, 3, 8, 24, 500, text, TEXT};
@@ -261,7 +255,6 @@ START_TEST(other_sizes_are_refused)
     wan_close(&m);
     ck_assert_int_eq(fake_denoisers, 0);
 }
-END_TEST
 
 /* ---- captures -------------------------------------------------------------------------------- */
 
@@ -278,7 +271,7 @@ static void same_values(struct trace *a, struct trace *b, int64_t call)
 }
 
 /* With guidance, of two heads of two layers of two steps. */
-START_TEST(capture_equals_that_of_the_cpu)
+TEST(capture_equals_that_of_the_cpu)
 {
 #define RUN                                                                                        \
     "--size 3x8x12 --steps 3 --capture-steps 0,2 --layers 0,2 --heads 0,2 --guidance 4 "           \
@@ -291,6 +284,7 @@ START_TEST(capture_equals_that_of_the_cpu)
                              "--device cuda", &err),
               &err);
     ck_assert_int_eq(fake_denoisers, 0);
+    OWN(trace_close)
     struct trace *a = open_trace(test_path("dev.h5")), *b = open_trace(test_path("cpu.h5"));
     const struct trace_meta *m = trace_meta(a);
     ck_assert_str_eq(m->compute, "float32 of a test");
@@ -303,32 +297,11 @@ START_TEST(capture_equals_that_of_the_cpu)
         ck_assert(x->has_map && y->has_map);
         same_values(a, b, c);
     }
-    trace_close(&a);
-    trace_close(&b);
 }
-END_TEST
 
-START_TEST(a_build_without_devices_says_so)
+TEST(a_build_without_devices_says_so)
 {
     put_model();
     assert_fails(capture_run(test_tmpdir(), test_path("no.h5"), RUN, "--device cuda", &err), &err,
                  ERR_MACHINE, "needs a build with CUDA");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("wan_device");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, equals_the_cpu);
-    tcase_add_test(t, unwanted_layer_hands_out_nothing);
-    tcase_add_test(t, own_attention_takes_the_place_of_exact_attention);
-    tcase_add_test(t, own_attention_may_leave_a_layer_to_the_device);
-    tcase_add_test(t, errors_name_the_layer_and_close);
-    tcase_add_test(t, missing_device_is_named);
-    tcase_add_test(t, other_sizes_are_refused);
-    tcase_add_test(t, capture_equals_that_of_the_cpu);
-    tcase_add_test(t, a_build_without_devices_says_so);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -29,16 +29,14 @@ static void one_pair(int q, int k, float *s)
     enum { N = 128, D = 4 };
     float qs[N * D] = {0}, ks[N * D] = {0};
     struct xattn_config c = config(XATTN_CLEAN, N, N, D, 8, 0.9);
-    struct xattn x;
-    struct err err = {0};
+    OWN(xattn_free) struct xattn x;
     qs[q * D + 2] = ks[k * D + 2] = 1;
-    assert_ok(xattn_init(&x, &c, qs, ks, &err), &err);
+    MUST(xattn_init(&x, &c, qs, ks, ERR));
     xattn_scores(&x, 0);
     memcpy(s, x.s, 16 * 16 * sizeof *s);
-    xattn_free(&x);
 }
 
-START_TEST(antidiagonals_pair_last_query_with_first_key)
+TEST(antidiagonals_pair_last_query_with_first_key)
 {
     const struct {
         int q, k;
@@ -51,9 +49,8 @@ START_TEST(antidiagonals_pair_last_query_with_first_key)
             ck_assert_float_eq(s[e], c[i].hit && e == 16 ? 1 : 0);
     }
 }
-END_TEST
 
-START_TEST(automatic_chunks)
+TEST(automatic_chunks)
 {
     const int64_t c[][2] = {{1024, 2048},   {4096, 4096},   {4097, 8192},
                             {16384, 16384}, {16385, 8192},  {32768, 8192},
@@ -61,7 +58,6 @@ START_TEST(automatic_chunks)
     for (int i = 0; i < 9; i++)
         ck_assert_int_eq(xattn_auto_chunk(c[i][0]), c[i][1]);
 }
-END_TEST
 
 /* Kept blocks of six as text "0 1 5". */
 static void selected(enum xattn_profile profile, bool causal, double tau, int64_t first, char *text)
@@ -69,16 +65,15 @@ static void selected(enum xattn_profile profile, bool causal, double tau, int64_
     const double mass[6] = {1 / 32.0, 12 / 32.0, 8 / 32.0, 5 / 32.0, 2 / 32.0, 4 / 32.0};
     struct xattn_config c = config(profile, 768, 768, 4, 8, tau);
     bool keep[6];
-    struct err err = {0};
     c.causal = causal;
-    assert_ok(xattn_select(&c, mass, 6, (struct xattn_place){5, 5, first}, keep, &err), &err);
+    MUST(xattn_select(&c, mass, 6, (struct xattn_place){5, 5, first}, keep, ERR));
     for (int j = 0; j < 6; j++)
         if (keep[j])
             *text++ = (char)('0' + j);
     *text = '\0';
 }
 
-START_TEST(selection_of_a_row)
+TEST(selection_of_a_row)
 {
     const struct {
         double tau;
@@ -103,7 +98,6 @@ START_TEST(selection_of_a_row)
         ck_assert_str_eq(text, c[i].both);
     }
 }
-END_TEST
 
 /* Mass of every block of row block i by the definition, one reduced row at a time. */
 static void mass_by_loops(const struct xattn_config *c, const float *q, const float *k, int64_t i,
@@ -112,7 +106,7 @@ static void mass_by_loops(const struct xattn_config *c, const float *q, const fl
     int s = c->stride, b = 128 / s;
     int64_t pad_keys = c->profile == XATTN_OFFICIAL ? cols * b : (c->nk + s - 1) / s;
     double f = c->scale / (c->profile == XATTN_PAPER ? sqrt(s) : s);
-    double *w = calloc((size_t)(cols * b), sizeof *w);
+    OWN(free_at) double *w = calloc((size_t)(cols * b), sizeof *w);
     memset(mass, 0, (size_t)cols * sizeof *mass);
     for (int64_t r = i * b; r < (i + 1) * b && r * s < c->nq; r++) {
         int64_t n = c->causal && r + 1 < pad_keys ? r + 1 : pad_keys;
@@ -130,22 +124,19 @@ static void mass_by_loops(const struct xattn_config *c, const float *q, const fl
         for (int64_t j = 0; j < n; j++)
             mass[j / b] += w[j] / sum;
     }
-    free(w);
 }
 
-START_TEST(masses_equal_plain_loops)
+TEST(masses_equal_plain_loops)
 {
     enum { N = 603 };
     for (int profile = XATTN_OFFICIAL; profile <= XATTN_PAPER; profile++)
         for (int causal = 0; causal < 2; causal++) {
-            struct sim_head h;
-            struct xattn x;
-            struct err err = {0};
+            OWN(xattn_free) struct xattn x;
             double got[32], want[32];
-            assert_ok(random_head(1, N, N, 8, causal, 1, PREC_F32, &h, &err), &err);
+            HEAD(h, random_head, 1, N, N, 8, causal, 1, PREC_F32);
             struct xattn_config c = config((enum xattn_profile)profile, N, N, 8, 16, 0.9);
             c.causal = causal;
-            assert_ok(xattn_init(&x, &c, h.q, h.k, &err), &err);
+            MUST(xattn_init(&x, &c, h.q, h.k, ERR));
             ck_assert_int_eq(x.cols, profile == XATTN_OFFICIAL ? 16 : 5);
             for (int64_t i = 0; i < 5; i++) {
                 xattn_row(&x, i, got);
@@ -153,25 +144,21 @@ START_TEST(masses_equal_plain_loops)
                 for (int64_t j = 0; j < x.cols; j++)
                     ck_assert_double_eq_tol(got[j], want[j], 1e-5);
             }
-            xattn_free(&x);
-            sim_head_free(&h);
         }
 }
-END_TEST
 
 /* ---- heads ------------------------------------------------------------------------------ */
 
 static int64_t head_blocks(const struct sim_head *h, const struct xattn_config *c, int *per_row)
 {
     struct xattn x;
-    struct err err = {0};
     double mass[64];
     bool keep[64];
     int64_t total = 0;
-    assert_ok(xattn_init(&x, c, h->q, h->k, &err), &err);
+    MUST(xattn_init(&x, c, h->q, h->k, ERR));
     for (int64_t i = 0; i < x.row_blocks; i++) {
         int n = 0;
-        assert_ok(xattn_keep(&x, i, mass, keep, &err), &err);
+        MUST(xattn_keep(&x, i, mass, keep, ERR));
         for (int64_t j = 0; j < xattn_limit(&x, i); j++)
             n += keep[j];
         if (per_row)
@@ -182,17 +169,15 @@ static int64_t head_blocks(const struct sim_head *h, const struct xattn_config *
     return total;
 }
 
-START_TEST(uniform_scores)
+TEST(uniform_scores)
 {
     const int clean[] = {1, 2, 3, 4, 5, 5, 6, 7}, paper[] = {1, 2, 2, 3, 4, 5, 6, 7};
-    struct sim_head h;
     struct xattn x;
-    struct err err = {0};
     double m[16];
     int rows[8];
-    assert_ok(random_head(1, 1024, 1024, 16, true, 0, PREC_F32, &h, &err), &err);
+    HEAD(h, random_head, 1, 1024, 1024, 16, true, 0, PREC_F32);
     struct xattn_config c = config(XATTN_CLEAN, 1024, 1024, 16, 8, 0.8);
-    assert_ok(xattn_init(&x, &c, h.q, h.k, &err), &err);
+    MUST(xattn_init(&x, &c, h.q, h.k, ERR));
     xattn_row(&x, 0, m);
     ck_assert_double_eq_tol(m[0], 16, 1e-9);
     xattn_row(&x, 1, m);
@@ -203,7 +188,7 @@ START_TEST(uniform_scores)
         ck_assert_double_eq_tol(m[j], j < 7 ? 2.127599 : 1.106810, 1e-6);
     xattn_free(&x);
     c.stride = 16;
-    assert_ok(xattn_init(&x, &c, h.q, h.k, &err), &err);
+    MUST(xattn_init(&x, &c, h.q, h.k, ERR));
     xattn_row(&x, 7, m);
     for (int j = 0; j < 8; j++)
         ck_assert_double_eq_tol(m[j], j < 7 ? 1.059372 : 0.584393, 1e-6);
@@ -221,19 +206,15 @@ START_TEST(uniform_scores)
     ck_assert_int_eq(head_blocks(&h, &c, NULL), 36);
     c.chunk = 256;
     ck_assert_int_eq(head_blocks(&h, &c, NULL), 33);
-    sim_head_free(&h);
 }
-END_TEST
 
 static void row_sums(int64_t n, int stride)
 {
-    struct sim_head h;
-    struct xattn x;
-    struct err err = {0};
-    assert_ok(golden_sample(n, PREC_F32, &h, &err), &err);
+    OWN(xattn_free) struct xattn x;
+    HEAD(h, golden_sample, n, PREC_F32);
     struct xattn_config c = config(XATTN_CLEAN, n, n, 64, stride, 0.9);
     double m[32];
-    assert_ok(xattn_init(&x, &c, h.q, h.k, &err), &err);
+    MUST(xattn_init(&x, &c, h.q, h.k, ERR));
     for (int64_t i = 0; i < 32; i++) {
         double sum = 0;
         xattn_row(&x, i, m);
@@ -247,19 +228,16 @@ static void row_sums(int64_t n, int stride)
         ck_assert_double_eq_tol(m[2], 0.481135, 1e-5);
         ck_assert_double_eq_tol(m[31], 0.422954, 1e-5);
     }
-    xattn_free(&x);
-    sim_head_free(&h);
 }
 
-START_TEST(rows_sum_to_their_reduced_rows)
+TEST(rows_sum_to_their_reduced_rows)
 {
     row_sums(4096, 8);
     row_sums(4000, 8);
     row_sums(4000, 16);
 }
-END_TEST
 
-START_TEST(golden_trace)
+TEST(golden_trace)
 {
     const struct {
         int64_t n;
@@ -271,12 +249,10 @@ START_TEST(golden_trace)
         {4000, 8, 464, 488, 464, 334, 0.876639, 0.010000, 0.407862, 0.977270, 0.632906, 0.928629},
         {4000, 16, 460, 486, 462, 261, 0.868449, 0.004203, 0.256269, 0.971375, 0.496196, 0.803634}};
     for (int i = 0; i < 3; i++) {
-        struct sim_head h;
         struct record r;
-        struct err err = {0};
         char text[128];
-        double *keep = calloc((size_t)c[i].n, sizeof *keep);
-        assert_ok(golden_sample(c[i].n, PREC_F32, &h, &err), &err);
+        OWN(free_at) double *keep = calloc((size_t)c[i].n, sizeof *keep);
+        HEAD(h, golden_sample, c[i].n, PREC_F32);
         struct recalls rows = {keep, head_lse(&h.in)};
         snprintf(text, sizeof text, "xattention:profile=clean:stride=%d", c[i].stride);
         run_text_carry(text, &h.in, NULL, 1, sink_recalls, &rows, &r);
@@ -303,52 +279,43 @@ START_TEST(golden_trace)
         ck_assert_double_eq(metric_of(text, &h.in, "pairs_exec"), c[i].one_chunk * 128 * 128);
         snprintf(text, sizeof text, "xattention:stride=%d:chunk=1024", c[i].stride);
         ck_assert_double_eq(metric_of(text, &h.in, "pairs_exec"), c[i].chunk1024 * 128 * 128);
-        free(keep);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(larger_tau_keeps_a_superset)
+TEST(larger_tau_keeps_a_superset)
 {
-    struct sim_head h;
-    struct err err = {0};
-    assert_ok(random_head(3, 1500, 1500, 16, true, 2, PREC_F32, &h, &err), &err);
+    HEAD(h, random_head, 3, 1500, 1500, 16, true, 2, PREC_F32);
     for (int profile = XATTN_CLEAN; profile <= XATTN_PAPER; profile++) {
         struct xattn_config c = config((enum xattn_profile)profile, 1500, 1500, 16, 8, 0);
-        struct xattn x;
+        OWN(xattn_free) struct xattn x;
         double m[32];
         bool keep[32], last[32];
         c.scale = 0.25;
-        assert_ok(xattn_init(&x, &c, h.q, h.k, &err), &err);
+        MUST(xattn_init(&x, &c, h.q, h.k, ERR));
         for (int64_t i = 0; i < x.row_blocks; i++)
             for (x.c.tau = 0; x.c.tau <= 1; x.c.tau += 0.125) {
-                assert_ok(xattn_keep(&x, i, m, keep, &err), &err);
+                MUST(xattn_keep(&x, i, m, keep, ERR));
                 for (int64_t j = 0; x.c.tau > 0 && j <= i; j++)
                     ck_assert(keep[j] || !last[j] || (profile == XATTN_PAPER && x.c.tau == 0.125));
                 for (int64_t j = 0; j <= i; j++)
                     ck_assert(x.c.tau < 1 || keep[j]);
                 memcpy(last, keep, sizeof last);
             }
-        xattn_free(&x);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bidirectional_heads)
+TEST(bidirectional_heads)
 {
     struct sim_head h;
     struct xattn x;
-    struct err err = {0};
     double m[16];
     bool keep[16];
-    assert_ok(random_head(1, 512, 512, 16, false, 0, PREC_F32, &h, &err), &err);
+    MUST(random_head(1, 512, 512, 16, false, 0, PREC_F32, &h, ERR));
     struct xattn_config c = config(XATTN_CLEAN, 512, 512, 16, 8, 0.5);
     c.causal = false;
-    assert_ok(xattn_init(&x, &c, h.q, h.k, &err), &err);
+    MUST(xattn_init(&x, &c, h.q, h.k, ERR));
     for (int64_t i = 0; i < 4; i++) {
-        assert_ok(xattn_keep(&x, i, m, keep, &err), &err);
+        MUST(xattn_keep(&x, i, m, keep, ERR));
         for (int j = 0; j < 4; j++) {
             ck_assert_double_eq_tol(m[j], 4, 1e-9);
             ck_assert_int_eq(keep[j], j < 2);
@@ -356,10 +323,10 @@ START_TEST(bidirectional_heads)
     }
     xattn_free(&x);
     c.profile = XATTN_OFFICIAL; /* padded to 2048: half of what is taken lies in padding */
-    assert_ok(xattn_init(&x, &c, h.q, h.k, &err), &err);
+    MUST(xattn_init(&x, &c, h.q, h.k, ERR));
     ck_assert_int_eq(x.cols, 16);
     for (int64_t i = 0; i < 4; i++) {
-        assert_ok(xattn_keep(&x, i, m, keep, &err), &err);
+        MUST(xattn_keep(&x, i, m, keep, ERR));
         for (int j = 0; j < 16; j++)
             ck_assert_double_eq_tol(m[j], 1, 1e-9);
         for (int j = 0; j < 4; j++)
@@ -372,25 +339,23 @@ START_TEST(bidirectional_heads)
     ck_assert_double_eq(metric_of("xattention:tau=0:profile=paper", &h.in, "density_native"), 0.25);
     sim_head_free(&h);
 
-    assert_ok(golden_video(3, 5, 1, PREC_F32, &h, &err), &err);
+    MUST(golden_video(3, 5, 1, PREC_F32, &h, ERR));
     double full = metric_of("xattention:tau=1:profile=clean", &h.in, "density_elem");
     double part = metric_of("xattention:tau=0.7:profile=clean:stride=8", &h.in, "density_elem");
     ck_assert_double_eq(full, 1);
     ck_assert_double_lt(part, 1);
     sim_head_free(&h);
 }
-END_TEST
 
 /* The last rows as a prompt chunk of their own keep what they keep in the whole prompt when the cut
  * lies between blocks; elsewhere every row still sees its own key. */
-START_TEST(prompt_chunks)
+TEST(prompt_chunks)
 {
     enum { N = 1300 };
     struct sim_head whole, part;
     struct record r;
-    struct err err = {0};
     double keep_whole[N], keep_part[N];
-    assert_ok(random_head(4, N, N, 16, true, 3, PREC_F64, &whole, &err), &err);
+    MUST(random_head(4, N, N, 16, true, 3, PREC_F64, &whole, ERR));
     struct recalls rows = {keep_whole, head_lse(&whole.in)};
     run_text_carry("xattention:profile=clean:tau=0.5", &whole.in, NULL, 1, sink_recalls, &rows, &r);
     record_free(&r);
@@ -399,7 +364,7 @@ START_TEST(prompt_chunks)
         struct head_in in = whole.in;
         in.x.nq = N - cuts[i];
         in.x.q = whole.q + cuts[i] * in.x.d;
-        assert_ok(head_init(&part, &in, PREC_F64, &err), &err);
+        MUST(head_init(&part, &in, PREC_F64, ERR));
         struct recalls prows = {keep_part, head_lse(&part.in)};
         run_text_carry("xattention:profile=clean:tau=0.5", &part.in, NULL, 1, sink_recalls, &prows,
                        &r);
@@ -413,19 +378,16 @@ START_TEST(prompt_chunks)
     }
     sim_head_free(&whole);
 }
-END_TEST
 
-START_TEST(bf16_changes_little)
+TEST(bf16_changes_little)
 {
-    struct sim_head h;
-    struct xattn a, b;
-    struct err err = {0};
+    OWN(xattn_free) struct xattn a, b;
     double ma[32], mb[32], off = 0;
-    assert_ok(golden_code_lm(5, 7, PREC_F32, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 7, PREC_F32);
     struct xattn_config c = config(XATTN_OFFICIAL, 770, 770, 64, 16, 0.9);
-    assert_ok(xattn_init(&a, &c, h.q, h.k, &err), &err);
+    MUST(xattn_init(&a, &c, h.q, h.k, ERR));
     c.bf16 = true;
-    assert_ok(xattn_init(&b, &c, h.q, h.k, &err), &err);
+    MUST(xattn_init(&b, &c, h.q, h.k, ERR));
     for (int64_t i = 0; i < a.row_blocks; i++) {
         xattn_row(&a, i, ma);
         xattn_row(&b, i, mb);
@@ -435,75 +397,63 @@ START_TEST(bf16_changes_little)
         }
     }
     ck_assert(off > 0 && off < 0.1);
-    xattn_free(&a);
-    xattn_free(&b);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Keys that repeat block by block: all blocks of a row have the same mass to the last bit, whatever
  * order BLAS adds them in. */
-START_TEST(equal_blocks_have_equal_masses)
+TEST_N(equal_blocks_have_equal_masses, 5)
 {
     enum { N = 128 * 11, D = 20 };
     static const int strides[] = {4, 8, 16, 32, 64};
-    struct sim_head h;
-    struct xattn x;
-    struct err err = {0};
+    OWN(xattn_free) struct xattn x;
     double mass[11];
-    assert_ok(random_head(3, N, N, D, false, 1, PREC_F32, &h, &err), &err);
+    HEAD(h, random_head, 3, N, N, D, false, 1, PREC_F32);
     for (int64_t i = 128 * D; i < N * D; i++)
         h.k[i] = h.k[i - 128 * D];
     struct xattn_config c = config(XATTN_CLEAN, N, N, D, strides[_i], 0.5);
     c.causal = false;
-    assert_ok(xattn_init(&x, &c, h.q, h.k, &err), &err);
+    MUST(xattn_init(&x, &c, h.q, h.k, ERR));
     for (int64_t i = 0; i < x.row_blocks; i++) {
         bool keep[11];
-        assert_ok(xattn_keep(&x, i, mass, keep, &err), &err);
+        MUST(xattn_keep(&x, i, mass, keep, ERR));
         for (int j = 0; j < 11; j++) {
             ck_assert_msg(mass[j] == mass[0], "row %d block %d: %a, block 0: %a", (int)i, j,
                           mass[j], mass[0]);
             ck_assert_int_eq(keep[j], j < 6);
         }
     }
-    xattn_free(&x);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bad_chunks_are_refused)
+TEST(bad_chunks_are_refused)
 {
     const char *bad[] = {"xattention:chunk=100", "xattention:chunk=0", "xattention:chunk=-128",
                          "xattention:chunk=128x", "xattention:chunk=many"};
     for (int i = 0; i < 5; i++)
         assert_refused(bad[i], "neither auto nor a multiple of 128");
 }
-END_TEST
 
 /* ---- calibration ------------------------------------------------------------------------ */
 
 /* With the exact masses as estimates the rule's threshold is at least 0.9; the written threshold
  * keeps, per row block, at least what the rule asked for on the trace. */
-START_TEST(repository_rule_by_loops)
+TEST(repository_rule_by_loops)
 {
     enum { N = 770, BLOCKS = 7 };
-    struct sim_head h;
-    struct xattn x;
-    struct err err = {0};
+    OWN(xattn_free) struct xattn x;
     double tau, above = 0, total = 0, est[BLOCKS];
-    double *p = malloc(N * sizeof *p);
-    assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+    OWN(free_at) double *p = malloc(N * sizeof *p);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
     struct xattn_config base = config(XATTN_CLEAN, 0, 0, 0, 8, 0);
     base.chunk = 0;
     struct xattn_config c = xattn_config_of(&base, &h.in.x);
     ck_assert_int_eq(c.nk, N);
-    assert_ok(xattn_search_repo(&base, &h.in, 1, &tau, &err), &err);
-    assert_ok(xattn_init(&x, &c, h.q, h.k, &err), &err);
+    MUST(xattn_search_repo(&base, &h.in, 1, &tau, ERR));
+    MUST(xattn_init(&x, &c, h.q, h.k, ERR));
     for (int64_t i = 0; i < BLOCKS; i++) {
         double exact[BLOCKS] = {0}, rows = 0, taken = 0, low = INFINITY;
         bool used[BLOCKS] = {false};
         for (int64_t q = i * 128; q < (i + 1) * 128 && q < N; q++, rows++) {
-            assert_ok(exact_probs(h.in.exact, q, q + 1, p, &err), &err);
+            MUST(exact_probs(h.in.exact, q, q + 1, p, ERR));
             for (int64_t k = 0; k <= q; k++)
                 exact[k / 128] += p[k];
         }
@@ -526,31 +476,24 @@ START_TEST(repository_rule_by_loops)
     ck_assert(tau > 0.5 && tau <= 1);
     double twice;
     struct head_in two[2] = {h.in, h.in};
-    assert_ok(xattn_search_repo(&base, two, 2, &twice, &err), &err);
+    MUST(xattn_search_repo(&base, two, 2, &twice, ERR));
     ck_assert_double_eq(twice, tau);
-    xattn_free(&x);
-    free(p);
-    sim_head_free(&h);
 }
-END_TEST
 
 static double calibrated_tau(const char *text, const struct head_in *in)
 {
-    struct err err = {0};
     json_t *doc = NULL;
     double tau;
-    assert_ok(calibrate_text(text, in, 1, &doc, &err), &err);
-    assert_ok(jget_num(doc, "tau", "calibration", &tau, &err), &err);
+    MUST(calibrate_text(text, in, 1, &doc, ERR));
+    MUST(jget_num(doc, "tau", "calibration", &tau, ERR));
     json_decref(doc);
     return tau;
 }
 
-START_TEST(steps_stop_at_the_error_bound)
+TEST(steps_stop_at_the_error_bound)
 {
-    struct sim_head h;
-    struct err err = {0};
     char text[128];
-    assert_ok(golden_code_lm(5, 0, PREC_F64, &h, &err), &err);
+    HEAD(h, golden_code_lm, 5, 0, PREC_F64);
     double tau = calibrated_tau("xattention:rule=dp:target_err=0.3:profile=clean", &h.in);
     ck_assert(tau > 0 && tau < 0.9);
     snprintf(text, sizeof text, "xattention:profile=clean:tau=%.17g", tau);
@@ -558,30 +501,4 @@ START_TEST(steps_stop_at_the_error_bound)
     tau = calibrated_tau("xattention:rule=dp:target_err=0:profile=clean", &h.in);
     ck_assert_double_eq(tau, 0.9);
     ck_assert_double_gt(calibrated_tau("xattention:profile=clean", &h.in), 0);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("xattention");
-    TCase *t = tcase_create("parts"), *w = tcase_create("heads");
-    tcase_add_test(t, antidiagonals_pair_last_query_with_first_key);
-    tcase_add_test(t, automatic_chunks);
-    tcase_add_test(t, selection_of_a_row);
-    tcase_add_test(t, masses_equal_plain_loops);
-    tcase_add_test(t, bad_chunks_are_refused);
-    tcase_add_test(w, uniform_scores);
-    tcase_add_test(w, rows_sum_to_their_reduced_rows);
-    tcase_add_test(w, golden_trace);
-    tcase_add_test(w, larger_tau_keeps_a_superset);
-    tcase_add_test(w, bidirectional_heads);
-    tcase_add_test(w, prompt_chunks);
-    tcase_add_test(w, bf16_changes_little);
-    tcase_add_loop_test(w, equal_blocks_have_equal_masses, 0, 5);
-    tcase_add_test(w, repository_rule_by_loops);
-    tcase_add_test(w, steps_stop_at_the_error_bound);
-    suite_add_tcase(s, t);
-    suite_add_tcase(s, w);
-    return s;
 }
