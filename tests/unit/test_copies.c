@@ -27,32 +27,29 @@ static void assert_copies(struct accel_heads n, int q, int kv)
     ck_assert_int_eq(n.kv, kv);
 }
 
-START_TEST(as_many_as_are_asked_for)
+TEST(as_many_as_are_asked_for)
 {
     ck_assert_int_eq(copies(5, 32, 4096, 4096), 5);
     ck_assert_int_eq(copies(1, 32, 4096, 4096), 1);
     ck_assert_int_eq(copies(100, 32, 1 << 20, 1 << 20), 100);
 }
-END_TEST
 
-START_TEST(as_many_as_the_call_has)
+TEST(as_many_as_the_call_has)
 {
     ck_assert_int_eq(copies(0, 8, 16384, 16384), 8); /* 128 rows of tiles each */
     ck_assert_int_eq(copies(0, 32, 300, 300), 32);
     ck_assert_int_eq(copies(0, 0, 300, 300), 1);
 }
-END_TEST
 
-START_TEST(no_more_than_keep_it_busy)
+TEST(no_more_than_keep_it_busy)
 {
     ck_assert_int_eq(copies(0, 32, 32768, 32768), 9);   /* 132 * 16 / 256 */
     ck_assert_int_eq(copies(0, 32, 131072, 131072), 3); /* 132 * 16 / 1024 */
     ck_assert_int_eq(copies(0, 32, 1 << 24, 1 << 24), 1);
     ck_assert_int_eq(copies(0, 32, 0, 0), 1);
 }
-END_TEST
 
-START_TEST(no_more_than_fit)
+TEST(no_more_than_fit)
 {
     const int64_t k = 1 << 20; /* 0.5 GB of keys, values */
     assert_copies(copies_in(INT64_C(1) << 37, 0, 32, 32, 128, k), 31, 31);
@@ -62,10 +59,9 @@ START_TEST(no_more_than_fit)
     assert_copies(copies_in(INT64_C(1) << 32, 0, 32, 8, 128, k), 1, 1);
     assert_copies(copies_in(0, 0, 32, 32, 128, k), 1, 1);
 }
-END_TEST
 
 /* Keys and values are read once per group in a call. */
-START_TEST(groups_share_keys)
+TEST(groups_share_keys)
 {
     const int64_t all = INT64_C(1) << 37, n = 16384;
     assert_copies(copies_in(all, 0, 8, 2, n, n), 8, 2);
@@ -78,18 +74,4 @@ START_TEST(groups_share_keys)
     assert_copies(copies_in(all, 1, 8, 2, n, n), 1, 1);
     assert_copies(copies_in(all, 0, 0, 0, n, n), 1, 1);
     assert_copies(copies_in(all, 5, 0, 0, n, n), 5, 5);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("copies");
-    TCase *tc = tcase_create("copies");
-    tcase_add_test(tc, as_many_as_are_asked_for);
-    tcase_add_test(tc, as_many_as_the_call_has);
-    tcase_add_test(tc, no_more_than_keep_it_busy);
-    tcase_add_test(tc, no_more_than_fit);
-    tcase_add_test(tc, groups_share_keys);
-    suite_add_tcase(s, tc);
-    return s;
 }

@@ -25,17 +25,16 @@ static int64_t tiles_of(int64_t row, int64_t nq, int64_t nk, bool causal)
     return ceil_div(keys < nk ? keys : nk, METRICS_BN);
 }
 
-START_TEST(every_tile_once)
+TEST_N(every_tile_once, CASES)
 {
     struct attn_problem p = {1,         1, 128, cases[_i].nq, cases[_i].nk, 0.1, cases[_i].causal,
                              ATTN_DENSE};
-    struct metrics_plan plan;
-    struct err err = {0};
+    OWN(metrics_plan_free) struct metrics_plan plan;
     int64_t rows = ceil_div(p.nq, METRICS_BM), width = ceil_div(p.nk, METRICS_BN);
-    uint8_t *visits = calloc((size_t)(rows * width), 1);
+    OWN(free_at) uint8_t *visits = calloc((size_t)(rows * width), 1);
 
     ck_assert(visits);
-    assert_ok(metrics_plan_make(&p, 132, &plan, &err), &err);
+    MUST(metrics_plan_make(&p, 132, &plan, ERR));
     for (int32_t i = 0; i < plan.n_items; i++) {
         const struct metrics_item *it = plan.items + i;
         ck_assert(it->row >= 0 && it->row < rows && it->beg >= 0 && it->beg < it->end);
@@ -47,22 +46,18 @@ START_TEST(every_tile_once)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t t = 0; t < width; t++)
             ck_assert_int_eq(visits[r * width + t], t < tiles_of(r, p.nq, p.nk, p.causal));
-    metrics_plan_free(&plan);
-    free(visits);
 }
-END_TEST
 
 /* Plans of 128K tokens, with two tiles for each item: at most 1 % after the bound. */
-START_TEST(ends_together)
+TEST(ends_together)
 {
     for (int c = 0; c < 2; c++) {
         struct attn_problem p = {1,         1, 128, cases[c].nq, cases[c].nk, 0.1, cases[c].causal,
                                  ATTN_DENSE};
-        struct metrics_plan plan;
-        struct err err = {0};
+        OWN(metrics_plan_free) struct metrics_plan plan;
         int64_t total = 0, latest = 0, free_at[132] = {0};
 
-        assert_ok(metrics_plan_make(&p, 132, &plan, &err), &err);
+        MUST(metrics_plan_make(&p, 132, &plan, ERR));
         for (int32_t i = 0; i < plan.n_items; i++) {
             int64_t tiles = plan.items[i].end - plan.items[i].beg;
             int first = 0;
@@ -73,27 +68,12 @@ START_TEST(ends_together)
             latest = free_at[first] > latest ? free_at[first] : latest;
         }
         ck_assert_double_le((double)latest * 132 / (double)total, 1.01);
-        metrics_plan_free(&plan);
     }
 }
-END_TEST
 
-START_TEST(too_large)
+TEST(too_large)
 {
     struct attn_problem p = {1, 1, 128, 64, INT64_C(1) << 30, 0.1, false, ATTN_DENSE};
     struct metrics_plan plan;
-    struct err err = {0};
-    assert_fails(metrics_plan_make(&p, 132, &plan, &err), &err, ERR_RUN, "too large");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("metrics_plan");
-    TCase *tc = tcase_create("metrics_plan");
-    tcase_add_loop_test(tc, every_tile_once, 0, CASES);
-    tcase_add_test(tc, ends_together);
-    tcase_add_test(tc, too_large);
-    suite_add_tcase(s, tc);
-    return s;
+    FAILS(metrics_plan_make(&p, 132, &plan, ERR), ERR_RUN, "too large");
 }
