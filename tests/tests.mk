@@ -10,7 +10,7 @@ CHECK_OBJ := $(patsubst %.c,$(BUILD:-san=)/%.o,$(UNITS) $(filter-out %/execpeer.
 # Plain C that only the GPU's programs link, but that needs no GPU to be tested.
 HOST_OBJ  := $(addprefix $(BUILD)/cuda/,operands.o attn/plan.o)
 TEST_OPT  := -O0 -g1
-TEST_FLAGS = $(TEST_NAME) $(CFLAGS) $(TEST_OPT) $(DIALECT) $(filter -fsanitize=thread,$(FLAGS))
+TEST_FLAGS = $(CFLAGS) $(TEST_OPT) $(DIALECT) $(filter -fsanitize=thread,$(FLAGS))
 
 $(TESTS)/%.o: tests/%.c
 	@mkdir -p $(@D)
@@ -18,7 +18,6 @@ $(TESTS)/%.o: tests/%.c
 	$(Q)$(CC) $(DEFINES) $(CPPFLAGS) $(TEST_FLAGS) -MMD -MP -c -o $@ $<
 # These compute: references, benchmarks, mutations.
 $(addprefix $(TESTS)/,harness/%.o gpu/%.o bench/%.o fuzz/%.o): TEST_OPT := -O2 -g1
-$(TESTS)/unit/%.o: TEST_NAME = $(if $(shell grep -l make_suite tests/$*.c),-DTEST_NAME='"$(notdir $*)"')
 $(TESTS)/unit/test_exec.o: DEFINES += -DEXEC_PEER='"$(TESTS)/harness/execpeer"'
 
 $(TESTS)/harness/execpeer: $(TESTS)/harness/execpeer.o

@@ -57,20 +57,6 @@ const char *test_path(const char *name)
     return path[at];
 }
 
-static struct {
-    const char *name;
-    Suite *(*make)(void);
-} suites[256];
-static int n_suites;
-
-void suite_add(const char *name, Suite *(*make)(void))
-{
-    if (n_suites == sizeof suites / sizeof *suites)
-        abort();
-    suites[n_suites].name = name;
-    suites[n_suites++].make = make;
-}
-
 static const TTest *tests[4096];
 static int n_tests;
 
@@ -150,11 +136,6 @@ static bool named(const char *file, const char *name)
 static bool choose(SRunner *sr, const char *name)
 {
     bool found = false;
-    for (int i = 0; i < n_suites; i++)
-        if (!name || strcmp(name, suites[i].name) == 0) {
-            srunner_add_suite(sr, suites[i].make());
-            found = true;
-        }
     for (int i = 0; i < n_tests; i++) /* those of a file lie together */
         if ((i == 0 || strcmp(tests[i]->file, tests[i - 1]->file) != 0) &&
             (!name || named(tests[i]->file, name))) {

@@ -94,8 +94,7 @@ void conform_head(enum conform_data data, int64_t nq, int64_t nk, bool causal, e
 {
     enum { D = 64 };
     OWN(free_at)
-    float *q = calloc((size_t)(nq * D), sizeof *q),
-          *k = calloc((size_t)(nk * D), sizeof *k);
+    float *q = calloc((size_t)(nq * D), sizeof *q), *k = calloc((size_t)(nk * D), sizeof *k);
     OWN(free_at) float *v = calloc((size_t)(nk * D), sizeof *v);
     set_values(data, q, nq, D, 1);
     set_values(data, k, nk, D, 2);

@@ -42,16 +42,6 @@ int suite_row(void); /* the _i of the test that runs */
     }
 void suite_add_fixture(const char *file, SFun begin, SFun end);
 
-/* Files with make_suite(). */
-void suite_add(const char *name, Suite *(*make)(void));
-#ifdef TEST_NAME
-static Suite *make_suite(void);
-__attribute__((constructor)) static void suite_add_own(void)
-{
-    suite_add(TEST_NAME, make_suite);
-}
-#endif
-
 /* Check notes every assertion that holds, to place a crash: a system call each, which is most of
  * the time of a test that looks at millions of elements. Here a line of a file notes itself once.
  */

@@ -79,13 +79,11 @@ static const struct accel unable = {.name = "cpu", .supports = supports, .attend
 /* Neighbouring tokens resemble each other: far ones are skipped. */
 static void make_head(struct sim_head *h, bool causal)
 {
-    struct err err = {0};
-    float *x = normals(5, 3 * N * D);
+    OWN(free_at) float *x = normals(5, 3 * N * D);
     for (int64_t i = 0; i < 2 * N * D; i++)
         x[i] = (float)(0.3 * x[i] + 3 * cos(0.01 * (double)(i / D % N) + (double)(i % D * i % D)));
     struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, causal);
-    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
-    free(x);
+    MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
 static void run(struct accel_session *s, const struct accel *accel, const struct sim_head *h,
@@ -93,11 +91,10 @@ static void run(struct accel_session *s, const struct accel *accel, const struct
 {
     const struct sim_device device = {.accel = accel, .session = s, .select = SELECT_CPU};
     struct method_ctx ctx = {0};
-    struct err err = {0};
-    assert_ok(run_on_device(&device, &h->in, text, &ctx, r, &err), &err);
+    MUST(run_on_device(&device, &h->in, text, &ctx, r, ERR));
 }
 
-START_TEST(same_record_as_on_the_cpu)
+TEST_N(same_record_as_on_the_cpu, 2)
 {
     static const char *const texts[] = {
         "spargeattn:pv=6:tau=0.9",
@@ -108,29 +105,25 @@ START_TEST(same_record_as_on_the_cpu)
     static const char *const names[] = {"sparsity_qk", "sparsity_pv",   "sparsity_total",
                                         "err_l1_rel",  "err_lse_mean",  "cra_mean",
                                         "dead_rows",   "density_native"};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     make_head(&h, _i % 2);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct accel_session s = {.attended = 0};
-        struct record gpu, cpu;
+        OWN(record_free) struct record gpu;
         run(&s, &able, &h, texts[i], &gpu);
-        run_text(texts[i], &h.in, &cpu);
+        RUN(cpu, texts[i], &h.in);
         ck_assert_int_eq(s.attended, 1);
         ck_assert_msg(gpu.status == RECORD_OK, "%s: %s", texts[i], gpu.reason);
         for (size_t k = 0; k < sizeof names / sizeof *names; k++)
             ck_assert_double_eq_tol(record_get(&gpu, names[k]), record_get(&cpu, names[k]), 1e-9);
         ck_assert_double_gt(record_get(&gpu, "sparsity_pv"), record_get(&gpu, "sparsity_qk"));
-        record_free(&gpu);
-        record_free(&cpu);
     }
-    sim_head_free(&h);
 }
-END_TEST
 
 /* The presets of the official kernels. */
-START_TEST(what_is_asked_for)
+TEST(what_is_asked_for)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.attended = 0};
     struct record r;
     make_head(&h, true);
@@ -147,15 +140,13 @@ START_TEST(what_is_asked_for)
     ck_assert_int_eq(s.asked.bq, 0);
     ck_assert_int_eq(s.attended, 3);
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(what_is_skipped)
+TEST(what_is_skipped)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.refuses = true};
-    struct record r;
+    OWN(record_free) struct record r;
     make_head(&h, false);
     run(&s, &able, &h, "spargeattn", &r);
     assert_skipped(&r, "no such filter here");
@@ -168,18 +159,4 @@ START_TEST(what_is_skipped)
     assert_skipped(&r, "no CUDA kernel for dead=mean; dead=zero has one");
     run(&s, &able, &h, "sale", &r);
     ck_assert_int_eq(s.attended, 0);
-    record_free(&r);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("accelfilter");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, same_record_as_on_the_cpu, 0, 2);
-    tcase_add_test(t, what_is_asked_for);
-    tcase_add_test(t, what_is_skipped);
-    suite_add_tcase(s, t);
-    return s;
 }

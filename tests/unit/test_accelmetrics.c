@@ -94,8 +94,7 @@ static const struct accel with_reference = {.name = "cpu",
 static void make_head(int64_t n, bool causal, struct sim_head *h)
 {
     enum { D = 64 };
-    struct err err = {0};
-    float *x = calloc((size_t)(3 * n * D), sizeof *x);
+    OWN(free_at) float *x = calloc((size_t)(3 * n * D), sizeof *x);
     for (int64_t i = 0; i < 3 * n * D; i++)
         x[i] =
             (float)(1.5 * sin(0.37 * (double)i + (double)(i % 97)) + cos(0.013 * (double)(i / D)));
@@ -103,8 +102,7 @@ static void make_head(int64_t n, bool causal, struct sim_head *h)
     in.n_layers = 4;
     if (!causal)
         in.geom = (struct geometry){.t = n / 64, .h = 8, .w = 8};
-    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
-    free(x);
+    MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
 /* Dense rows from the CPU, counted. */
@@ -172,7 +170,6 @@ static void same_record(const char *text, const struct sim_head *h, bool maps, b
                         bool p_sums)
 {
     struct accel_session session = {0};
-    struct err err = {0};
     struct method_run *runs = NULL;
     struct record with, without;
     struct dense_rows dense;
@@ -181,11 +178,11 @@ static void same_record(const char *text, const struct sim_head *h, bool maps, b
     const struct sim_device device = {.accel = &on_cpu, .session = &session, .metrics = true};
     int64_t n = 0;
 
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
     record_init(&with);
     struct sim_cell cell = {
         .method = runs->method, .params = runs->params, .ctx = &ctx, .in = &in, .device = &device};
-    assert_ok(sim_run(&cell, &with, &err), &err);
+    MUST(sim_run(&cell, &with, ERR));
     ck_assert_int_eq(dense.rows, 0);
     ck_assert_msg(with.status == RECORD_OK, "%s: %s", text, with.reason);
     run_text(text, &h->in, &without);
@@ -199,9 +196,9 @@ static void same_record(const char *text, const struct sim_head *h, bool maps, b
     exact_free(&dense.exact);
 }
 
-START_TEST(records_agree)
+TEST_N(records_agree, 2)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     make_head(448, _i, &h);
     same_record("dense:c=0.25+0.5+1", &h, true, true, false);
     same_record("dense:c=0.25+0.5+1:sums=1", &h, true, true, true);
@@ -216,15 +213,12 @@ START_TEST(records_agree)
     }
     if (!_i)
         same_record("bigbird:block=64", &h, false, false, false);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* A method's questions go to the back end, once per method and head, and none to the CPU. */
 static void device_answers(const char *text, const struct sim_head *h)
 {
     struct accel_session session = {0};
-    struct err err = {0};
     struct method_run *runs = NULL;
     struct record with, without;
     struct dense_rows dense;
@@ -234,11 +228,11 @@ static void device_answers(const char *text, const struct sim_head *h)
         .accel = &with_reference, .session = &session, .metrics = true};
     int64_t n = 0;
 
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
     record_init(&with);
     struct sim_cell cell = {
         .method = runs->method, .params = runs->params, .ctx = &ctx, .in = &in, .device = &device};
-    assert_ok(sim_run(&cell, &with, &err), &err);
+    MUST(sim_run(&cell, &with, ERR));
     ck_assert_msg(with.status == RECORD_OK, "%s: %s", text, with.reason);
     ck_assert_int_eq(dense.rows, 0);
     ck_assert_msg(session.references == 1, "%s: %d references", text, session.references);
@@ -250,17 +244,15 @@ static void device_answers(const char *text, const struct sim_head *h)
     exact_free(&dense.exact);
 }
 
-START_TEST(the_device_computes_the_reference)
+TEST(the_device_computes_the_reference)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     make_head(448, true, &h);
     device_answers("sampleattention", &h);
     device_answers("flexprefill:gamma=0.9:min_budget=0", &h);
     device_answers("minference:v=20:s=50", &h);
     device_answers("oracle:alpha=0.9", &h);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- what is asked for ---------------------------------------------------------------------- */
 
@@ -293,9 +285,9 @@ static const struct {
     {"svg1:dense_steps=0:dense_layers=0:row_limit=200", false, 256, true},
 };
 
-START_TEST(only_what_is_asked_for_is_computed)
+TEST_EACH(only_what_is_asked_for_is_computed, asked)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct dense_rows dense;
     struct accel_session session = {0};
     struct method_run *runs = NULL;
@@ -303,18 +295,17 @@ START_TEST(only_what_is_asked_for_is_computed)
     const struct sim_device device = {.accel = &on_cpu, .session = &session, .metrics = true};
     struct carry carry = {0};
     struct record r;
-    struct err err = {0};
     int64_t n = 0;
 
     make_head(448, asked[_i].causal, &h);
     struct head_in in = counted(&h, &dense);
-    assert_ok(method_runs_parse(test_methods, asked[_i].text, &runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, asked[_i].text, &runs, &n, ERR));
     if (runs->method->flags & METHOD_NEEDS_STEPS)
         ctx.carry = &carry;
     struct sim_cell cell = {
         .method = runs->method, .params = runs->params, .ctx = &ctx, .in = &in, .device = &device};
     record_init(&r);
-    assert_ok(sim_run(&cell, &r, &err), &err);
+    MUST(sim_run(&cell, &r, ERR));
     ck_assert_msg(r.status == RECORD_OK, "%s: %s", asked[_i].text, r.reason);
     ck_assert_msg(dense.rows == asked[_i].rows && dense.out == asked[_i].out,
                   "%s: %lld dense rows%s", asked[_i].text, (long long)dense.rows,
@@ -323,18 +314,4 @@ START_TEST(only_what_is_asked_for_is_computed)
     carry_end(&carry);
     method_runs_free(runs, n);
     exact_free(&dense.exact);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("accelmetrics");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, records_agree, 0, 2);
-    tcase_add_test(t, the_device_computes_the_reference);
-    tcase_add_loop_test(t, only_what_is_asked_for_is_computed, 0,
-                        (int)(sizeof asked / sizeof *asked));
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -95,15 +95,14 @@ static double hashed_weights(const struct hyper_plan *p, int64_t i, double *w)
 
 static void hashed_plan(struct hyper_plan *p, const struct own_hashed *r, const struct attn_in *x)
 {
-    struct err err = {0};
-    assert_ok(hyper_plan_cut(p, r, x, &err), &err);
-    assert_ok(hyper_plan_hash(p, x, &err), &err);
+    MUST(hyper_plan_cut(p, r, x, ERR));
+    MUST(hyper_plan_hash(p, x, ERR));
 }
 
 static void hashed_rows(const struct attn_in *x, const struct own_hashed *r, double *out,
                         double *lse)
 {
-    struct hyper_plan p;
+    OWN(hyper_plan_free) struct hyper_plan p;
     double w[N];
     hashed_plan(&p, r, x);
     for (int64_t i = 0; i < x->nq; i++) {
@@ -122,7 +121,6 @@ static void hashed_rows(const struct attn_in *x, const struct own_hashed *r, dou
             o[c] /= sum;
         lse[i] = log(sum);
     }
-    hyper_plan_free(&p);
 }
 
 /* HyperAttention's mask, from what the question says. */
@@ -157,12 +155,11 @@ static int select_hashed(struct accel_session *s, const struct accel_call *call,
 /* Where nothing is hashed there is no arithmetic of its own: softmax over the mask. */
 static void plain_rows(const struct accel_head *h, struct err *err)
 {
-    struct attn_ops ops = {0};
+    OWN(attn_release) struct attn_ops ops = {0};
     struct mask full;
     mask_full(&full, h->x->nq, h->x->nk, 0, h->x->nq, h->x->causal);
     assert_ok(attn_prepare(&ops, h->x, PREC_F64, err), err);
     assert_ok(attn_rows(&ops, &full, h->out, h->lse, err), err);
-    attn_release(&ops);
 }
 
 static int attend(struct accel_session *s, const struct accel_call *c, const struct accel_lists *l,
@@ -207,13 +204,11 @@ static const struct accel unable = {.name = "cpu", .supports = supports, .attend
 
 static void make_head(struct sim_head *h)
 {
-    struct err err = {0};
-    float *x = normals(5, 3 * N * D);
+    OWN(free_at) float *x = normals(5, 3 * N * D);
     struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, true);
     in.head = 2;
     in.n_heads = 5;
-    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
-    free(x);
+    MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
 static void run(struct accel_session *s, const struct accel *accel, const struct sim_head *h,
@@ -222,22 +217,21 @@ static void run(struct accel_session *s, const struct accel *accel, const struct
     const struct sim_device device = {
         .accel = accel, .session = s, .select = accel->select_call ? SELECT_GPU : SELECT_CPU};
     struct method_ctx ctx = {.seed = 1}; /* as run_text */
-    struct err err = {0};
-    assert_ok(run_on_device(&device, &h->in, text, &ctx, r, &err), &err);
+    MUST(run_on_device(&device, &h->in, text, &ctx, r, ERR));
 }
 
 #define DILATED "longnet:segments=40+128:ratios=1+3"
 
-START_TEST(same_record_as_on_the_cpu)
+TEST(same_record_as_on_the_cpu)
 {
     static const char *const names[] = {"density_elem", "density_exec",  "err_l1_rel", "cra_mean",
                                         "weight_max",   "mass_est_mean", "mass_est_sd"};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.attended = 0};
-    struct record gpu, cpu;
+    OWN(record_free) struct record gpu;
     make_head(&h);
     run(&s, &able, &h, DILATED, &gpu);
-    run_text(DILATED, &h.in, &cpu);
+    RUN(cpu, DILATED, &h.in);
     ck_assert_int_eq(s.attended, 1);
     ck_assert_msg(gpu.status == RECORD_OK, "%s", gpu.reason);
     for (size_t k = 0; k < sizeof names / sizeof *names; k++)
@@ -247,14 +241,10 @@ START_TEST(same_record_as_on_the_cpu)
     ck_assert(s.asked.of.dilated.n == 2 && s.asked.of.dilated.b[1].w == 128);
     ck_assert_int_eq(s.asked.of.dilated.b[1].phase, 1); /* head 2 of 5, in pairs */
     ck_assert(!s.asked.of.dilated.padded);
-    record_free(&gpu);
-    record_free(&cpu);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Choice and attention from the rule and the head's number. The parameters say in which squares. */
-START_TEST(hashed_as_on_the_cpu)
+TEST(hashed_as_on_the_cpu)
 {
     static const char *const texts[] = {
         "min_len=30:block=16:samples=24", "min_len=0:block=20:samples=9:exclude=0:official_pad=1",
@@ -265,15 +255,15 @@ START_TEST(hashed_as_on_the_cpu)
     char text[120];
     for (int i = 0; i < 8; i++) {
         struct accel_session s = {.attended = 0};
-        struct sim_head h;
-        struct record gpu, cpu;
+        OWN(sim_head_free) struct sim_head h;
+        OWN(record_free) struct record gpu;
         make_head(&h);
         h.in.x.causal = i & 1;
         exact_free(h.in.exact);
         exact_init(h.in.exact, &h.in.x, PREC_F64);
         snprintf(text, sizeof text, "hyperattention:%s", texts[i / 2]);
         run(&s, &chooses, &h, text, &gpu);
-        run_text(text, &h.in, &cpu);
+        RUN(cpu, text, &h.in);
         ck_assert_msg(gpu.status == RECORD_OK, "%s", gpu.reason);
         for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
             double a = record_get(&gpu, names[k]), b = record_get(&cpu, names[k]);
@@ -289,16 +279,12 @@ START_TEST(hashed_as_on_the_cpu)
         bool hashed = i < 6 || !(i & 1);
         ck_assert(!hashed || (s.asked.kind == OWN_HASHED && s.asked.of.hashed.head == 2));
         ck_assert_int_eq(isnan(record_get(&gpu, "mass_est_mean")), i / 2 == 2 || !hashed);
-        record_free(&gpu);
-        record_free(&cpu);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(times_of_operands)
+TEST(times_of_operands)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.attended = 0};
     struct record r;
     make_head(&h);
@@ -317,13 +303,11 @@ START_TEST(times_of_operands)
     ck_assert(q->e4m3 && q->bq == 64 && q->bk == 128 && q->warp == 16 && q->v_top == 448);
     ck_assert(q->round == OWN_RHA_EPS && q->gran == OWN_BY_THREAD && q->sum == OWN_SUM_F32);
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(what_is_skipped)
+TEST(what_is_skipped)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.refuses = true};
     struct record r;
     make_head(&h);
@@ -335,18 +319,4 @@ START_TEST(what_is_skipped)
     run(&s, &able, &h, "sageattention:smooth_q=1", &r);
     assert_skipped(&r, "no CUDA kernel for smooth_q=1; smooth_q=0 has one");
     ck_assert_int_eq(s.attended, 0);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("accelown");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, same_record_as_on_the_cpu);
-    tcase_add_test(t, hashed_as_on_the_cpu);
-    tcase_add_test(t, times_of_operands);
-    tcase_add_test(t, what_is_skipped);
-    suite_add_tcase(s, t);
-    return s;
 }

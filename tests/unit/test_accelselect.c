@@ -177,15 +177,13 @@ static const struct accel on_cpu = {.name = "cpu",
 static void make_head(struct sim_head *h)
 {
     enum { D = 16 };
-    struct err err = {0};
-    float *x = calloc((size_t)(3 * N * D), sizeof *x);
+    OWN(free_at) float *x = calloc((size_t)(3 * N * D), sizeof *x);
     for (int64_t i = 0; i < 3 * N * D; i++)
         x[i] = (float)(2 * sin(0.37 * (double)i + (double)(i % 97)) + cos(0.013 * (double)(i / D)));
     struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, true);
     in.n_heads = 12; /* of a call */
     in.n_kv_heads = 3;
-    assert_ok(head_init(h, &in, PREC_F64, &err), &err);
-    free(x);
+    MUST(head_init(h, &in, PREC_F64, ERR));
 }
 
 static int run(struct accel_session *s, const struct sim_head *h, enum select_where where,
@@ -204,15 +202,14 @@ static bool has_note(const struct record *r, const char *note)
     return strstr(buf_str(&r->notes), note) != NULL;
 }
 
-START_TEST(same_mask_and_total_time)
+TEST(same_mask_and_total_time)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.answer = SAME};
-    struct record r, cpu;
-    struct err err = {0};
+    OWN(record_free) struct record r;
     make_head(&h);
-    assert_ok(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err);
-    run_text(METHOD, &h.in, &cpu);
+    MUST(run(&s, &h, SELECT_AUTO, METHOD, &r, ERR));
+    RUN(cpu, METHOD, &h.in);
     ck_assert_int_eq(s.selections, 1);
     ck_assert(has_note(&r, "select_backend=cuda"));
     ck_assert_double_eq(record_get(&r, "pairs_kept"), record_get(&cpu, "pairs_kept"));
@@ -227,33 +224,24 @@ START_TEST(same_mask_and_total_time)
     ck_assert_double_eq(record_get(&r, "counter_copies_kv"), 4);
     ck_assert_double_eq(record_get(&r, "dram_read_bytes"), 64);
     ck_assert_double_eq(record_get(&r, "speedup"), 3);
-    record_free(&r);
-    record_free(&cpu);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(changed_mask_is_the_one_that_counts)
+TEST(changed_mask_is_the_one_that_counts)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.answer = SAME};
-    struct record same, r;
-    struct err err = {0};
+    OWN(record_free) struct record same, r;
     make_head(&h);
-    assert_ok(run(&s, &h, SELECT_AUTO, METHOD, &same, &err), &err);
+    MUST(run(&s, &h, SELECT_AUTO, METHOD, &same, ERR));
     int64_t before = s.attended;
     s.answer = CHANGED;
-    assert_ok(run(&s, &h, SELECT_GPU, METHOD, &r, &err), &err);
+    MUST(run(&s, &h, SELECT_GPU, METHOD, &r, ERR));
     int64_t gained = s.attended + 1 - before; /* blocks of the last group that were left out */
     ck_assert_int_gt(gained, 0);
     double pairs = record_get(&r, "pairs_kept") - record_get(&same, "pairs_kept");
     ck_assert_double_eq(pairs, (double)(N % 128 * 128 * gained - 128 * 128));
     ck_assert_double_ne(record_get(&r, "err_l2_rel"), record_get(&same, "err_l2_rel"));
-    record_free(&same);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Counts of the mask, as a search takes them, over what the device chose. */
 static void count_mask(struct accel_session *s, const struct sim_head *h, struct record *r)
@@ -261,32 +249,30 @@ static void count_mask(struct accel_session *s, const struct sim_head *h, struct
     const struct sim_device device = {.accel = &on_cpu, .session = s};
     struct method_ctx ctx = {.seed = 1, .carry = &s->carry};
     struct method_run *runs = NULL;
-    struct err err = {0};
     int64_t n = 0;
     s->in = &h->in;
     s->setting = METHOD;
     record_init(r);
-    assert_ok(method_runs_parse(test_methods, METHOD, &runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, METHOD, &runs, &n, ERR));
     struct sim_cell cell = {.method = runs->method,
                             .params = runs->params,
                             .ctx = &ctx,
                             .in = &h->in,
                             .device = &device,
                             .measure = MEASURE_MASK};
-    assert_ok(sim_run(&cell, r, &err), &err);
+    MUST(sim_run(&cell, r, ERR));
     method_runs_free(runs, n);
 }
 
-START_TEST(counts_alone_are_chosen_untimed)
+TEST(counts_alone_are_chosen_untimed)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.answer = SAME};
     struct record all, counts;
-    struct err err = {0};
     make_head(&h);
     for (int changed = 0; changed < 2; changed++) {
         s.answer = changed ? CHANGED : SAME;
-        assert_ok(run(&s, &h, SELECT_AUTO, METHOD, &all, &err), &err);
+        MUST(run(&s, &h, SELECT_AUTO, METHOD, &all, ERR));
         ck_assert_int_eq(s.asked, COPIES);
         count_mask(&s, &h, &counts);
         ck_assert_int_eq(s.asked, 1);
@@ -298,81 +284,68 @@ START_TEST(counts_alone_are_chosen_untimed)
     count_mask(&s, &h, &counts);
     ck_assert_double_gt(record_get(&counts, "pairs_kept"), 0);
     record_free(&counts);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(without_gpu_side)
+TEST(without_gpu_side)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.answer = REFUSES};
     struct record r;
-    struct err err = {0};
     make_head(&h);
-    assert_ok(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err);
+    MUST(run(&s, &h, SELECT_AUTO, METHOD, &r, ERR));
     ck_assert_int_eq(r.status, RECORD_OK);
     ck_assert(has_note(&r, "select_backend=cpu"));
     ck_assert(isnan(record_get(&r, "time_total_ns")));
     ck_assert_double_eq(record_get(&r, "time_attend_ns"), 300);
     record_free(&r);
-    assert_ok(run(&s, &h, SELECT_GPU, METHOD, &r, &err), &err);
+    MUST(run(&s, &h, SELECT_GPU, METHOD, &r, ERR));
     ck_assert_int_eq(r.status, RECORD_SKIP);
     ck_assert_str_eq(r.reason, "xattention has no GPU side here");
     record_free(&r);
     ck_assert_int_eq(s.selections, 2);
-    assert_ok(run(&s, &h, SELECT_CPU, METHOD, &r, &err), &err);
+    MUST(run(&s, &h, SELECT_CPU, METHOD, &r, ERR));
     ck_assert(has_note(&r, "select_backend=cpu"));
     ck_assert_int_eq(s.selections, 2); /* it was not asked */
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(other_units_are_an_error)
+TEST(other_units_are_an_error)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.answer = OTHER_UNIT};
-    struct record r;
-    struct err err = {0};
+    OWN(record_free) struct record r;
     make_head(&h);
-    assert_fails(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err, ERR_RUN, "units of 64 x 64");
-    record_free(&r);
-    sim_head_free(&h);
+    FAILS(run(&s, &h, SELECT_AUTO, METHOD, &r, ERR), ERR_RUN, "units of 64 x 64");
 }
-END_TEST
 
-START_TEST(nothing_to_choose_takes_no_time)
+TEST(nothing_to_choose_takes_no_time)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.answer = FULL};
     struct record r;
-    struct err err = {0};
     make_head(&h);
-    assert_ok(run(&s, &h, SELECT_GPU, "sampleattention:chunks=22", &r, &err), &err);
+    MUST(run(&s, &h, SELECT_GPU, "sampleattention:chunks=22", &r, ERR));
     ck_assert_int_eq(r.status, RECORD_OK);
     ck_assert(has_note(&r, "select_backend=cuda"));
     ck_assert_double_eq(record_get(&r, "time_total_ns"), 300);
     ck_assert_double_eq(record_get(&r, "select_share"), 0);
     record_free(&r);
     /* A full mask where there is something to choose is no answer. */
-    assert_fails(run(&s, &h, SELECT_AUTO, METHOD, &r, &err), &err, ERR_RUN, "no list of blocks");
+    FAILS(run(&s, &h, SELECT_AUTO, METHOD, &r, ERR), ERR_RUN, "no list of blocks");
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* The method does not choose beside the device: it hands out what it was given. */
-START_TEST(chosen_by_a_rule)
+TEST(chosen_by_a_rule)
 {
     static const char *const method = "sale:tau=0.05";
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.answer = SAME};
     struct record r, cpu, changed;
-    struct err err = {0};
     make_head(&h);
     run_text(method, &h.in, &cpu);
     ck_assert_double_lt(record_get(&cpu, "tested_kept"), 1);
-    assert_ok(run(&s, &h, SELECT_GPU, method, &r, &err), &err);
+    MUST(run(&s, &h, SELECT_GPU, method, &r, ERR));
     ck_assert(has_note(&r, "select_backend=cuda"));
     ck_assert(has_note(&r, "select_kind=own"));
     ck_assert(isnan(record_get(&r, "ties")));
@@ -380,32 +353,29 @@ START_TEST(chosen_by_a_rule)
     ck_assert_double_eq(record_get(&r, "tested_kept"), record_get(&cpu, "tested_kept"));
     ck_assert_double_eq(record_get(&r, "time_total_ns"), 400);
     s.answer = CHANGED;
-    assert_ok(run(&s, &h, SELECT_AUTO, method, &changed, &err), &err);
+    MUST(run(&s, &h, SELECT_AUTO, method, &changed, ERR));
     ck_assert_double_gt(record_get(&changed, "tested_kept"), record_get(&cpu, "tested_kept"));
     record_free(&changed);
     s.answer = OTHER_UNIT;
-    assert_fails(run(&s, &h, SELECT_AUTO, "fg-attn:mode=pooled", &changed, &err), &err, ERR_RUN,
-                 "a choice in units of 64 x 64, expected 128 x 1");
+    FAILS(run(&s, &h, SELECT_AUTO, "fg-attn:mode=pooled", &changed, ERR), ERR_RUN,
+          "a choice in units of 64 x 64, expected 128 x 1");
     record_free(&cpu);
     record_free(&r);
     record_free(&changed);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Nothing runs to choose these masks, so that the total is the attention alone. */
-START_TEST(static_masks_need_no_gpu_side)
+TEST(static_masks_need_no_gpu_side)
 {
     static const char *const settings[] = {"sparse-transformer:pattern=fixed",
                                            "streaming:sink=70:window=200:last=50",
                                            "minference:pattern=ashape:init=70:local=200"};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.answer = REFUSES};
-    struct err err = {0};
     make_head(&h);
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-        struct record r;
-        assert_ok(run(&s, &h, SELECT_GPU, settings[i], &r, &err), &err);
+        OWN(record_free) struct record r;
+        MUST(run(&s, &h, SELECT_GPU, settings[i], &r, ERR));
         ck_assert_int_eq(r.status, RECORD_OK);
         ck_assert(has_note(&r, "select_backend=cpu"));
         ck_assert(has_note(&r, "select_kind=static"));
@@ -413,28 +383,24 @@ START_TEST(static_masks_need_no_gpu_side)
         ck_assert_double_eq(record_get(&r, "time_total_ns"), 300);
         ck_assert_double_eq(record_get(&r, "speedup"), 4);
         ck_assert(isnan(record_get(&r, "time_build_ns")));
-        record_free(&r);
     }
     ck_assert_int_eq(s.selections, 0); /* nobody was asked */
-    sim_head_free(&h);
 }
-END_TEST
 
 /* One step of a head whose state goes on over the steps. */
 static void run_at_step(struct accel_session *s, struct sim_head *h, int step, const char *method,
                         struct record *r)
 {
-    struct err err = {0};
     h->in.step = step;
-    assert_ok(run(s, h, SELECT_AUTO, method, r, &err), &err);
+    MUST(run(s, h, SELECT_AUTO, method, r, ERR));
 }
 
 /* A refresh step pays for the choice, the steps that reuse its mask do not; each bears its share in
  * a number of its own. */
-START_TEST(reused_masks_bear_a_share)
+TEST(reused_masks_bear_a_share)
 {
     static const char *const method = "fg-attn:refresh=4";
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.answer = SAME};
     struct record r;
     make_head(&h);
@@ -453,15 +419,13 @@ START_TEST(reused_masks_bear_a_share)
     ck_assert_int_eq(s.selections, 1);
     record_free(&r);
     s.carry.free(s.carry.data);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* The device makes what a reused mask is compared with; the call's time has nothing of that. */
-START_TEST(reused_masks_are_compared)
+TEST(reused_masks_are_compared)
 {
     static const char *const method = "fg-attn:refresh=4:M=64:compare=1";
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct accel_session s = {.answer = SAME};
     struct record r;
     make_head(&h);
@@ -483,24 +447,4 @@ START_TEST(reused_masks_are_compared)
     ck_assert_double_gt(record_get(&r, "mask_margin"), 0); /* of the method's own choice */
     record_free(&r);
     s.carry.free(s.carry.data);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("accelselect");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, same_mask_and_total_time);
-    tcase_add_test(t, changed_mask_is_the_one_that_counts);
-    tcase_add_test(t, counts_alone_are_chosen_untimed);
-    tcase_add_test(t, without_gpu_side);
-    tcase_add_test(t, other_units_are_an_error);
-    tcase_add_test(t, chosen_by_a_rule);
-    tcase_add_test(t, static_masks_need_no_gpu_side);
-    tcase_add_test(t, reused_masks_bear_a_share);
-    tcase_add_test(t, reused_masks_are_compared);
-    tcase_add_test(t, nothing_to_choose_takes_no_time);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -25,14 +25,13 @@ struct shape {
 static void random_lists(const struct shape *s, bool causal, int64_t row0, int64_t row1,
                          uint64_t seed, struct mask *m)
 {
-    struct err err = {0};
     int64_t units = (s->nk + s->bk - 1) / s->bk;
-    assert_ok(mask_lists_init(m, s->nq, s->nk, row0, row1, causal, s->bq, s->bk, &err), &err);
+    MUST(mask_lists_init(m, s->nq, s->nk, row0, row1, causal, s->bq, s->bk, ERR));
     for (int64_t g = 0; g < m->ngroups; g++) {
         uint64_t at = (uint64_t)(row0 / s->bq + g);
         for (int64_t u = 0; u < units && at % 9 != 4; u++)
             if (at % 13 == 5 || rng_uniform(seed, at, (uint64_t)u) < s->density)
-                assert_ok(mask_lists_add(m, g, (int32_t)u, &err), &err);
+                MUST(mask_lists_add(m, g, (int32_t)u, ERR));
     }
     mask_lists_finish(m);
 }
@@ -69,12 +68,11 @@ static void expand_row(const struct accel_tiles *t, const struct mask *m, int64_
 
 static void mask_row(const struct mask *m, int64_t i, uint8_t *kept)
 {
-    struct span *s = calloc((size_t)mask_max_spans(m), sizeof *s);
+    OWN(free_at) struct span *s = calloc((size_t)mask_max_spans(m), sizeof *s);
     memset(kept, 0, (size_t)m->nk);
     int64_t n = mask_row_spans(m, i, s);
     for (int64_t k = 0; k < n; k++)
         memset(kept + s[k].lo, 1, (size_t)(s[k].hi - s[k].lo));
-    free(s);
 }
 
 /* Gathered keys ascend, every one of them is kept by a row of the group, and only the last tile of
@@ -126,12 +124,11 @@ static void check_entries(const struct accel_tiles *t, const uint8_t *map, const
 static void compare_as(const struct mask *masks, int64_t n, bool gathered)
 {
     int64_t nq = masks->nq, nk = masks->nk;
-    uint8_t *map = malloc((size_t)(nq * nk)), *row = malloc((size_t)nk);
-    struct accel_tiles t;
-    struct err err = {0};
+    OWN(free_at) uint8_t *map = malloc((size_t)(nq * nk)), *row = malloc((size_t)nk);
+    OWN(accel_tiles_free) struct accel_tiles t;
     char why[160] = "";
 
-    assert_ok(accel_tiles_make(masks, n, gathered, 1 << 30, &t, why, &err), &err);
+    MUST(accel_tiles_make(masks, n, gathered, 1 << 30, &t, why, ERR));
     for (int64_t c = 0; c < n; c++)
         for (int64_t i = masks[c].row0; i < masks[c].row1; i++) {
             mask_row(masks + c, i, map + i * nk);
@@ -144,9 +141,6 @@ static void compare_as(const struct mask *masks, int64_t n, bool gathered)
         check_keys(&t, map, masks);
     else
         check_entries(&t, map, masks);
-    accel_tiles_free(&t);
-    free(map);
-    free(row);
 }
 
 static void compare(const struct mask *masks, int64_t n)
@@ -157,7 +151,7 @@ static void compare(const struct mask *masks, int64_t n)
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
-START_TEST(lists_keep_their_pairs)
+TEST_N(lists_keep_their_pairs, 26)
 {
     static const struct shape shapes[] = {
         {300, 300, 1, 1, 0.3, 300},    {513, 513, 1, 1, 0.01, 256},  {400, 400, 128, 1, 0.25, 256},
@@ -167,7 +161,7 @@ START_TEST(lists_keep_their_pairs)
         {260, 260, 1, 1, 1, 130}};
     const struct shape *s = shapes + _i / 2;
     int64_t n = (s->nq + s->chunk - 1) / s->chunk;
-    struct mask *masks = calloc((size_t)n, sizeof *masks);
+    OWN(free_at) struct mask *masks = calloc((size_t)n, sizeof *masks);
     for (int64_t c = 0; c < n; c++) {
         int64_t row1 = (c + 1) * s->chunk < s->nq ? (c + 1) * s->chunk : s->nq;
         random_lists(s, _i % 2, c * s->chunk, row1, (uint64_t)_i, masks + c);
@@ -175,11 +169,9 @@ START_TEST(lists_keep_their_pairs)
     compare(masks, n);
     for (int64_t c = 0; c < n; c++)
         mask_free(masks + c);
-    free(masks);
 }
-END_TEST
 
-START_TEST(bands_keep_their_pairs)
+TEST_N(bands_keep_their_pairs, 12)
 {
     static const int64_t forms[][5] = {{500, 500, 4, 100, 500},  {700, 700, 0, 1, 700},
                                        {700, 700, 64, 256, 650}, {300, 450, 200, 129, 290},
@@ -189,10 +181,9 @@ START_TEST(bands_keep_their_pairs)
     mask_band(&m, f[0], f[1], 0, f[0], _i % 2, (struct band){f[2], f[3], f[4]});
     compare(&m, 1);
 }
-END_TEST
 
 /* Chunks of different forms and units, some of which end inside a tile. */
-START_TEST(forms_change_from_chunk_to_chunk)
+TEST_N(forms_change_from_chunk_to_chunk, 2)
 {
     struct shape fine = {700, 700, 1, 1, 0.2, 0}, slices = {700, 700, 64, 1, 0.4, 0};
     struct mask m[5];
@@ -205,13 +196,12 @@ START_TEST(forms_change_from_chunk_to_chunk)
     for (int i = 0; i < 5; i++)
         mask_free(m + i);
 }
-END_TEST
 
-START_TEST(too_many_bits_are_refused)
+TEST(too_many_bits_are_refused)
 {
     struct shape s = {512, 512, 1, 1, 0.5, 0};
-    struct accel_tiles t;
-    struct mask m;
+    OWN(accel_tiles_free) struct accel_tiles t;
+    OWN(mask_free) struct mask m;
     struct err err = {0};
     char why[160] = "";
     random_lists(&s, false, 0, 512, 1, &m);
@@ -220,31 +210,26 @@ START_TEST(too_many_bits_are_refused)
     ck_assert_ptr_null(t.words);
     assert_ok(accel_tiles_make(&m, 1, false, 16 * 2048, &t, why, &err), &err);
     ck_assert_int_eq(t.n_bits, 16);
-    accel_tiles_free(&t);
-    mask_free(&m);
 }
-END_TEST
 
 /* Does it pay to gather the keys of a mask? */
 static bool pays(const struct mask *m)
 {
     int64_t tiles[2];
-    struct err err = {0};
-    assert_ok(accel_tiles_count(m, 1, tiles, &err), &err);
+    MUST(accel_tiles_count(m, 1, tiles, ERR));
     return accel_tiles_gather(tiles);
 }
 
 /* Gathered where that leaves fewer tiles: slices do, dense rows and windows do not. */
-START_TEST(gathers_where_it_pays)
+TEST(gathers_where_it_pays)
 {
     struct shape slices = {1024, 2048, 128, 1, 0.25, 0}, dense = {1024, 2048, 128, 1, 0.95, 0};
     struct accel_tiles t;
     struct mask m;
-    struct err err = {0};
     char why[160];
     random_lists(&slices, false, 0, 1024, 1, &m);
     ck_assert(pays(&m));
-    assert_ok(accel_tiles_make(&m, 1, true, 1 << 30, &t, why, &err), &err);
+    MUST(accel_tiles_make(&m, 1, true, 1 << 30, &t, why, ERR));
     ck_assert_ptr_nonnull(t.keys);
     ck_assert_int_lt(t.n_tiles, 16 + 6 * 6); /* of 7 * 16: a group keeps nothing, another all */
     accel_tiles_free(&t);
@@ -255,7 +240,6 @@ START_TEST(gathers_where_it_pays)
     mask_band(&m, 1024, 1024, 0, 1024, true, (struct band){64, 300, 1024});
     ck_assert(!pays(&m));
 }
-END_TEST
 
 /* ---- what a back end is asked for ------------------------------------------------------------ */
 
@@ -280,14 +264,13 @@ static struct accel_lists asked(const struct mask *masks, int64_t n)
     const struct attend_how how = {.jobs = 1};
     struct accel_session s = {{0}};
     struct accel_result r = {0};
-    struct err err = {0};
     char why[160];
-    assert_ok(accel_attend_masks(&a, &s, &how, &call, &r, why, &err), &err);
+    MUST(accel_attend_masks(&a, &s, &how, &call, &r, why, ERR));
     return s.seen;
 }
 
 /* Bits are for masks that need them: blocks and whole tiles go to the kernels for lists. */
-START_TEST(bits_only_where_needed)
+TEST(bits_only_where_needed)
 {
     struct shape blocks = {512, 512, 128, 64, 0.5, 0}, halves = {512, 512, 64, 64, 0.5, 0};
     struct shape fine = {512, 512, 16, 16, 0.5, 0};
@@ -318,19 +301,4 @@ START_TEST(bits_only_where_needed)
     ck_assert_ptr_null(h.bits); /* every tile is whole or empty */
     ck_assert_ptr_nonnull(h.ptr);
     mask_free(m);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("acceltiles");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, lists_keep_their_pairs, 0, 26);
-    tcase_add_loop_test(t, bands_keep_their_pairs, 0, 12);
-    tcase_add_loop_test(t, forms_change_from_chunk_to_chunk, 0, 2);
-    tcase_add_test(t, too_many_bits_are_refused);
-    tcase_add_test(t, gathers_where_it_pays);
-    tcase_add_test(t, bits_only_where_needed);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -35,6 +35,7 @@ static void end(void)
     table_free(&t);
     recset_free(&set);
 }
+FIXTURE(begin, end)
 
 static const char *tmp_path(const char *name)
 {
@@ -75,7 +76,7 @@ static struct record *with(const char *method, const char *params, int layer, in
 
 /* ---- statistics ---------------------------------------------------------------------------- */
 
-START_TEST(statistics_of_four_values_by_hand)
+TEST(statistics_of_four_values_by_hand)
 {
     double x[] = {5, 1, 4, 2};
     struct stats s;
@@ -87,9 +88,8 @@ START_TEST(statistics_of_four_values_by_hand)
     ck_assert_double_eq(s.median, 3);
     ck_assert_double_eq(s.max, 5);
 }
-END_TEST
 
-START_TEST(statistics_of_few_or_odd_values)
+TEST(statistics_of_few_or_odd_values)
 {
     double one[] = {7}, three[] = {9, -1, 2}, bad[] = {NAN, 3, INFINITY, 1};
     struct stats s;
@@ -102,20 +102,18 @@ START_TEST(statistics_of_few_or_odd_values)
     stats_of(one, 0, &s);
     ck_assert(s.n == 0 && isnan(s.mean) && isnan(s.median));
 }
-END_TEST
 
-START_TEST(a_large_common_part_does_not_eat_the_deviation)
+TEST(a_large_common_part_does_not_eat_the_deviation)
 {
     double x[] = {1e9 + 1, 1e9 + 2, 1e9 + 3};
     struct stats s;
     stats_of(x, 3, &s);
     ck_assert_double_eq_tol(s.sd, 1, 1e-9);
 }
-END_TEST
 
 /* ---- keys ---------------------------------------------------------------------------------- */
 
-START_TEST(numbers_in_texts_sort_by_value)
+TEST(numbers_in_texts_sort_by_value)
 {
     ck_assert_int_lt(natural_compare("k=8", "k=16"), 0);
     ck_assert_int_lt(natural_compare("a=0.9", "a=0.95"), 0);
@@ -125,9 +123,8 @@ START_TEST(numbers_in_texts_sort_by_value)
     ck_assert_int_eq(natural_compare("x=1:y=2", "x=1:y=2"), 0);
     ck_assert_int_ne(natural_compare("x=1.0", "x=1"), 0);
 }
-END_TEST
 
-START_TEST(keys_are_parsed_once_each_and_unknown_ones_named)
+TEST(keys_are_parsed_once_each_and_unknown_ones_named)
 {
     enum group_key keys[KEYS_MAX];
     int n;
@@ -137,11 +134,10 @@ START_TEST(keys_are_parsed_once_each_and_unknown_ones_named)
                  "did you mean 'layer'");
     assert_fails(keys_parse("", "--group", keys, &n, &e), &e, ERR_USAGE, "no key");
 }
-END_TEST
 
 /* ---- groups -------------------------------------------------------------------------------- */
 
-START_TEST(rows_are_means_over_heads_and_layers)
+TEST(rows_are_means_over_heads_and_layers)
 {
     with("sale", "", 0, 0, 0.2);
     with("sale", "", 0, 1, 0.4);
@@ -156,9 +152,8 @@ START_TEST(rows_are_means_over_heads_and_layers)
     ck_assert_double_eq_tol(cell(1, "density_elem")->stats.sd, 0.36055512754639896, 1e-15);
     ck_assert_double_eq(cell(1, "density_elem")->stats.median, 0.4);
 }
-END_TEST
 
-START_TEST(skipped_and_failed_cells_are_counted_and_never_averaged)
+TEST(skipped_and_failed_cells_are_counted_and_never_averaged)
 {
     fixture_study(&f);
     fixture_set(&f, &set);
@@ -174,9 +169,8 @@ START_TEST(skipped_and_failed_cells_are_counted_and_never_averaged)
     ck_assert_int_eq(seen, 22);
     ck_assert(has_note("22 cells: 20 ok, 1 skipped, 1 failed"));
 }
-END_TEST
 
-START_TEST(the_status_table_gives_the_reasons)
+TEST(the_status_table_gives_the_reasons)
 {
     fixture_study(&f);
     fixture_set(&f, &set);
@@ -190,9 +184,8 @@ START_TEST(the_status_table_gives_the_reasons)
     }
     ck_assert_int_eq(found, 2);
 }
-END_TEST
 
-START_TEST(models_lengths_and_backends_are_not_averaged)
+TEST(models_lengths_and_backends_are_not_averaged)
 {
     with("sale", "", 0, 0, 0.2);
     with("sale", "", 0, 0, 0.4)->n_q = 128;
@@ -213,9 +206,8 @@ START_TEST(models_lengths_and_backends_are_not_averaged)
     ck_assert_int_eq(t.n_rows, 1);
     ck_assert(has_note("rows average over cells that differ in n_q, n_k, backend"));
 }
-END_TEST
 
-START_TEST(groups_and_columns_of_the_command_line_win)
+TEST(groups_and_columns_of_the_command_line_win)
 {
     fixture_study(&f);
     fixture_set(&f, &set);
@@ -231,9 +223,8 @@ START_TEST(groups_and_columns_of_the_command_line_win)
     assert_fails(table_build(table_defs[0], &set, &req, &t, &e), &e, ERR_USAGE, "no_such");
     memset(&t, 0, sizeof t);
 }
-END_TEST
 
-START_TEST(a_pivot_puts_a_key_into_columns)
+TEST(a_pivot_puts_a_key_into_columns)
 {
     with("sale", "", 0, 0, 0.2);
     with("sale", "", 0, 1, 0.4);
@@ -250,9 +241,8 @@ START_TEST(a_pivot_puts_a_key_into_columns)
     ck_assert_double_eq_tol(cell(1, "layer=0")->stats.mean, 0.3, 1e-15);
     ck_assert_double_eq(cell(1, "layer=10")->stats.mean, 0.5);
 }
-END_TEST
 
-START_TEST(dense_calls_of_a_schedule_are_also_left_out)
+TEST(dense_calls_of_a_schedule_are_also_left_out)
 {
     for (int step = 0; step < 4; step++) {
         struct record *r = with("fg-attn", "", 0, 0, step % 2 ? 0.4 + 0.1 * step : 1);
@@ -271,9 +261,8 @@ START_TEST(dense_calls_of_a_schedule_are_also_left_out)
     ck_assert_double_eq_tol(cell(1, "density_elem")->stats.mean, 0.6, 1e-15);
     ck_assert_str_eq(cell(2, "method")->text, "sale");
 }
-END_TEST
 
-START_TEST(numbers_of_the_exact_map_count_once_per_head)
+TEST(numbers_of_the_exact_map_count_once_per_head)
 {
     for (int head = 0; head < 2; head++)
         for (int c = 0; c < 3; c++) { /* three methods report the same head */
@@ -292,9 +281,8 @@ START_TEST(numbers_of_the_exact_map_count_once_per_head)
     ck_assert_double_eq_tol(cell(0, "below_b64")->stats.mean, 0.3, 1e-15);
     ck_assert_int_eq(cell(0, "sd_sq")->stats.n, 2);
 }
-END_TEST
 
-START_TEST(similarity_of_keys_counts_once_per_kv_head)
+TEST(similarity_of_keys_counts_once_per_kv_head)
 {
     for (int head = 0; head < 4; head++) {
         struct record *r = fixture_record(&f, "dense", "", 0, head);
@@ -310,10 +298,9 @@ START_TEST(similarity_of_keys_counts_once_per_kv_head)
     ck_assert_double_eq_tol(cell(0, "sim_k")->stats.mean, 0.5, 1e-15);
     ck_assert_int_eq(cell(0, "sim_k@32")->stats.n, 2);
 }
-END_TEST
 
 /* What differs between rows is not averaged. */
-START_TEST(only_what_a_row_mixes_is_said_to_be_mixed)
+TEST(only_what_a_row_mixes_is_said_to_be_mixed)
 {
     with("sale", "", 0, 0, 0.2);
     with("streaming", "", 1, 0, 0.4);
@@ -329,9 +316,8 @@ START_TEST(only_what_a_row_mixes_is_said_to_be_mixed)
     build("summary", &req);
     ck_assert(has_note("rows average over cells that differ in method"));
 }
-END_TEST
 
-START_TEST(cells_that_all_were_skipped_are_counted)
+TEST(cells_that_all_were_skipped_are_counted)
 {
     fixture_record(&f, "svg1", "", 0, 0)->status = RECORD_SKIP;
     fixture_record(&f, "svg1", "", 0, 1)->status = RECORD_SKIP;
@@ -345,9 +331,8 @@ START_TEST(cells_that_all_were_skipped_are_counted)
     assert_fails(table_build(table_defs[0], &set, &req, &t, &e), &e, ERR_INPUT, "no cell is ok");
     memset(&t, 0, sizeof t);
 }
-END_TEST
 
-START_TEST(metrics_combine_in_expressions)
+TEST(metrics_combine_in_expressions)
 {
     struct record *r = with("sale", "", 0, 0, 0.3);
     fixture_metric(r, "time_quant_ns", 1);
@@ -359,9 +344,8 @@ START_TEST(metrics_combine_in_expressions)
     ck_assert(isnan(record_value(r, "no_such")));
     fixture_set(&f, &set);
 }
-END_TEST
 
-START_TEST(values_that_are_not_finite_are_reported)
+TEST(values_that_are_not_finite_are_reported)
 {
     with("sale", "", 0, 0, INFINITY);
     with("sale", "", 0, 1, 0.5);
@@ -370,9 +354,8 @@ START_TEST(values_that_are_not_finite_are_reported)
     ck_assert_double_eq(cell(0, "density_elem")->stats.mean, 0.5);
     ck_assert(has_note("1 values that are not finite were left out"));
 }
-END_TEST
 
-START_TEST(values_that_are_all_infinite_say_so_themselves)
+TEST(values_that_are_all_infinite_say_so_themselves)
 {
     fixture_metric(with("radial", "", 0, 0, 1), "psnr", INFINITY);
     fixture_metric(with("svg1", "", 0, 0, 1), "psnr", 30);
@@ -381,12 +364,11 @@ START_TEST(values_that_are_all_infinite_say_so_themselves)
     ck_assert(cell(0, "psnr")->stats.all_inf && !cell(1, "psnr")->stats.all_inf);
     ck_assert(!has_note("left out"));
 }
-END_TEST
 
-START_TEST(a_cell_of_two_directories_counts_once_and_the_last_wins)
+TEST(a_cell_of_two_directories_counts_once_and_the_last_wins)
 {
     char a[300], b[300];
-    struct str_list dirs = {0};
+    OWN(str_list_free) struct str_list dirs = {0};
     snprintf(a, sizeof a, "%s", tmp_path("a"));
     snprintf(b, sizeof b, "%s", tmp_path("b"));
     with("sale", "", 0, 0, 0.2);
@@ -403,11 +385,9 @@ START_TEST(a_cell_of_two_directories_counts_once_and_the_last_wins)
     build("summary", NULL);
     ck_assert_double_eq_tol(cell(0, "density_elem")->stats.mean, 0.5, 1e-15);
     ck_assert(has_note("1 cells stood in several directories"));
-    str_list_free(&dirs);
 }
-END_TEST
 
-START_TEST(what_a_search_found_stands_by_target)
+TEST(what_a_search_found_stands_by_target)
 {
     fixture_metric(with("sale", "tau=1", 0, 0, 0.6), "cra_p1", 1); /* no search */
     fixture_metric(with("sale", "@density_elem=0.3", 0, 0, 0.4), "budget_miss", 0.1);
@@ -416,7 +396,6 @@ START_TEST(what_a_search_found_stands_by_target)
     ck_assert_int_eq(t.n_rows, 1);
     ck_assert_str_eq(cell(0, "target")->text, "density_elem=0.3");
 }
-END_TEST
 
 static bool defines(const struct metric_def *m, const char *pattern)
 {
@@ -427,7 +406,7 @@ static bool defines(const struct metric_def *m, const char *pattern)
 }
 
 /* A table of numbers that nothing records could never be filled. */
-START_TEST(tables_show_defined_metrics)
+TEST(tables_show_defined_metrics)
 {
     for (int i = 0; table_defs[i]; i++) {
         char list[512], *save = NULL;
@@ -441,19 +420,16 @@ START_TEST(tables_show_defined_metrics)
         }
     }
 }
-END_TEST
 
-START_TEST(no_directory_and_no_records_are_errors)
+TEST(no_directory_and_no_records_are_errors)
 {
-    struct str_list dirs = {0};
+    OWN(str_list_free) struct str_list dirs = {0};
     assert_fails(recset_load(&dirs, &set, &e), &e, ERR_USAGE, "no directory");
     str_list_add(&dirs, "no/such/dir");
     ck_assert_int_eq(recset_load(&dirs, &set, &e), ERR_INPUT);
-    str_list_free(&dirs);
 }
-END_TEST
 
-START_TEST(every_table_builds_or_says_what_is_missing)
+TEST(every_table_builds_or_says_what_is_missing)
 {
     fixture_study(&f);
     fixture_set(&f, &set);
@@ -468,9 +444,8 @@ START_TEST(every_table_builds_or_says_what_is_missing)
     ck_assert_ptr_null(table_def_find("sumary", &e));
     ck_assert_ptr_nonnull(strstr(e.msg, "did you mean 'summary'"));
 }
-END_TEST
 
-START_TEST(densities_name_their_denominator_and_units_are_defined)
+TEST(densities_name_their_denominator_and_units_are_defined)
 {
     static const char *const names[] = {
         "density_elem",   "density_tile",        "density_exec", "density_rect",
@@ -487,9 +462,8 @@ START_TEST(densities_name_their_denominator_and_units_are_defined)
     ck_assert_double_eq(metric_scale("err_lse_mean", &unit), 1);
     ck_assert_str_eq(unit, "nat");
 }
-END_TEST
 
-START_TEST(facts_of_an_expression_are_those_of_its_first_metric)
+TEST(facts_of_an_expression_are_those_of_its_first_metric)
 {
     ck_assert_int_eq(metric_better("cra_p1"), BETTER_HIGHER);
     ck_assert_int_eq(metric_better("density_tile@64x64"), BETTER_LOWER);
@@ -510,7 +484,6 @@ START_TEST(facts_of_an_expression_are_those_of_its_first_metric)
     ck_assert_int_eq(metric_noise("err_cos"), NOISE_ROUNDING);
     ck_assert_int_eq(metric_noise("pairs_kept"), NOISE_NONE);
 }
-END_TEST
 
 /* ---- formats ------------------------------------------------------------------------------- */
 
@@ -544,9 +517,9 @@ static void format_as(const char *name, struct buf *b)
     assert_ok(buf_check(b, "table", &e), &e);
 }
 
-START_TEST(markdown_is_aligned_and_escaped)
+TEST(markdown_is_aligned_and_escaped)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     sample();
     format_as("md", &b);
     ck_assert_str_eq(buf_str(&b), "**50% of \\<a> & b_c**\n"
@@ -557,12 +530,10 @@ START_TEST(markdown_is_aligned_and_escaped)
                                   "| (defaults) |  2 |           0.5000 (n=1) |      - |\n"
                                   "\n"
                                   "- 1 < 2\n");
-    buf_free(&b);
 }
-END_TEST
 
 /* 10 of 10, 9 of 10, none of 4; other values have no interval. */
-START_TEST(shares_have_wilsons_interval)
+TEST(shares_have_wilsons_interval)
 {
     double ten[10], none[4] = {0, 0, 0, 0}, part[] = {0, 0.5, 1};
     struct stats of;
@@ -589,11 +560,10 @@ START_TEST(shares_have_wilsons_interval)
     stats_of(part, 0, &of);
     ck_assert(!of.zero_one);
 }
-END_TEST
 
 /* Rounding beside the values is 0 for people; a small deviation of small values is not, and no
  * digit is lost for programs. */
-START_TEST(deviations_that_are_rounding_are_shown_as_zero)
+TEST(deviations_that_are_rounding_are_shown_as_zero)
 {
     struct buf b = {0};
     sample();
@@ -619,10 +589,9 @@ START_TEST(deviations_that_are_rounding_are_shown_as_zero)
     stats_of(equal, 3, &of);
     ck_assert_double_eq(of.sd, 0);
 }
-END_TEST
 
 /* What a table shows of the texts of a file is text for every reader of the table. */
-START_TEST(text_of_a_cell_is_no_html_no_link_and_no_command)
+TEST(text_of_a_cell_is_no_html_no_link_and_no_command)
 {
     static const struct {
         const char *text, *md, *html;
@@ -637,7 +606,7 @@ START_TEST(text_of_a_cell_is_no_html_no_link_and_no_command)
         {"\033[2J\xc2\x9b\xe2\x80\xae\xff\n", "| \\x1b[2J\\u009b\\u202e\\xff\\x0a |",
          "\\x1b[2J\\u009b\\u202e\\xff\\x0a"},
     };
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     assert_ok(table_column(&t, "x", "x", "", COL_TEXT, 1, &e), &e);
     assert_ok(table_row(&t, &e), &e);
     for (size_t i = 0; i < sizeof cells / sizeof *cells; i++) {
@@ -649,11 +618,9 @@ START_TEST(text_of_a_cell_is_no_html_no_link_and_no_command)
         ck_assert_msg(strstr(buf_str(&b), cells[i].html) != NULL, "%zu: %s", i, buf_str(&b));
         buf_reset(&b);
     }
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(a_spreadsheet_computes_nothing_of_a_table)
+TEST(a_spreadsheet_computes_nothing_of_a_table)
 {
     static const char *const texts[][2] = {
         {"=1+1", "\"'=1+1\""},
@@ -668,7 +635,7 @@ START_TEST(a_spreadsheet_computes_nothing_of_a_table)
         {"-", "-"},
         {"a=1", "a=1"},
     };
-    struct buf b = {0}, want = {0};
+    OWN(buf_free) struct buf b = {0}, want = {0};
     assert_ok(table_column(&t, "=x()", "x", "", COL_TEXT, 1, &e), &e);
     assert_ok(table_row(&t, &e), &e);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -679,14 +646,11 @@ START_TEST(a_spreadsheet_computes_nothing_of_a_table)
         buf_reset(&b);
         buf_reset(&want);
     }
-    buf_free(&b);
-    buf_free(&want);
 }
-END_TEST
 
-START_TEST(csv_follows_rfc_4180_with_all_digits)
+TEST(csv_follows_rfc_4180_with_all_digits)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     sample();
     table_cell(&t, 0, 2)->stats.mean = 1.0 / 3;
     format_as("csv", &b);
@@ -695,24 +659,20 @@ START_TEST(csv_follows_rfc_4180_with_all_digits)
                      "t_ns\r\n"
                      "\"a|b,\"\"c\"\"\",3,0.3333333333333333,0.05,3,0.2,0.25,0.3,1500000\r\n"
                      ",2,0.5,,1,0.5,0.5,0.5,\r\n");
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(latex_text_has_no_bare_special_character)
+TEST(latex_text_has_no_bare_special_character)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     tex_text("\\ {x} $ # ~ ^ <a> & b_c 5% | [1] --wide", &b);
     ck_assert_str_eq(buf_str(&b), "\\textbackslash{} \\{x\\} \\$ \\# \\textasciitilde{} "
                                   "\\textasciicircum{} \\textless{}a\\textgreater{} \\& b\\_c 5\\% "
                                   "\\textbar{} {[}1] -{}-wide");
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(json_reads_back)
+TEST(json_reads_back)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     json_t *doc = NULL, *row;
     sample();
     format_as("json", &b);
@@ -726,26 +686,22 @@ START_TEST(json_reads_back)
     ck_assert(json_is_null(json_object_get(row, "t_ns")));
     ck_assert(json_is_null(json_object_get(json_object_get(row, "density"), "sd")));
     json_decref(doc);
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(html_shows_text_as_text)
+TEST(html_shows_text_as_text)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     sample();
     format_as("html", &b);
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "<caption>50% of &lt;a&gt; &amp; b_c</caption>"));
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "<td>a|b,&quot;c&quot;</td>"));
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "<span class=\"unit\">[kept/allowed]</span>"));
     ck_assert_ptr_null(strstr(buf_str(&b), "http"));
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(small_errors_keep_their_digits)
+TEST(small_errors_keep_their_digits)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     table_init(&t, "x", "x");
     assert_ok(table_column(&t, "err", "err", "", COL_REAL, 1, &e), &e);
     for (int i = 0; i < 3; i++) {
@@ -755,12 +711,10 @@ START_TEST(small_errors_keep_their_digits)
     format_as("md", &b);
     ck_assert_ptr_nonnull(strstr(buf_str(&b), " 3.25e-07 "));
     ck_assert_ptr_nonnull(strstr(buf_str(&b), " 0.1250 "));
-    buf_free(&b);
 }
-END_TEST
 
 /* One number of another size does not change how the others are written. */
-START_TEST(each_number_keeps_its_digits)
+TEST(each_number_keeps_its_digits)
 {
     static const struct {
         double x;
@@ -770,7 +724,7 @@ START_TEST(each_number_keeps_its_digits)
         {0.9999967, " 0.999997 "}, {1 - 1e-15, " 1.0000 "},    {1, " 1.0000 "},
         {0.00123, " 0.0012 "},     {-0.9999803, " -0.99998 "}, {3.9e-17, " 3.9e-17 "},
     };
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     table_init(&t, "x", "x");
     assert_ok(table_column(&t, "x", "x", "", COL_REAL, 1, &e), &e);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -784,13 +738,11 @@ START_TEST(each_number_keeps_its_digits)
     format_as("md", &b);
     ck_assert_ptr_nonnull(strstr(buf_str(&b), " 0.99998 "));
     ck_assert_ptr_nonnull(strstr(buf_str(&b), " 0.00123 "));
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(times_of_any_size_are_not_zero)
+TEST(times_of_any_size_are_not_zero)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     table_init(&t, "x", "x");
     assert_ok(table_column(&t, "t", "t", "ms", COL_REAL, 1e-6, &e), &e);
     for (int i = 0; i < 2; i++) {
@@ -804,13 +756,11 @@ START_TEST(times_of_any_size_are_not_zero)
     table_num(&t, 0, 2e4);
     format_as("tex", &b);
     ck_assert_ptr_null(strstr(buf_str(&b), "longtable"));
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(long_latex_tables_break_over_pages)
+TEST(long_latex_tables_break_over_pages)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     table_init(&t, "x", "x");
     assert_ok(table_column(&t, "x", "x", "", COL_REAL, 1, &e), &e);
     for (int i = 0; i < 60; i++) {
@@ -822,17 +772,14 @@ START_TEST(long_latex_tables_break_over_pages)
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "\\endhead"));
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "1.5$\\times10^{-7}$"));
     ck_assert_ptr_null(strstr(buf_str(&b), "\\begin{table}"));
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(an_unknown_format_is_refused_with_the_list)
+TEST(an_unknown_format_is_refused_with_the_list)
 {
     ck_assert_ptr_null(format_find("xlsx", &e));
     ck_assert_int_eq(e.code, ERR_USAGE);
     ck_assert_ptr_nonnull(strstr(e.msg, "md, csv, tex, json, html"));
 }
-END_TEST
 
 /* ---- CSV in -------------------------------------------------------------------------------- */
 
@@ -841,9 +788,9 @@ static void write_text(const char *path, const char *text)
     assert_ok(file_write_atomic(path, text, strlen(text), &e), &e);
 }
 
-START_TEST(csv_fields_read_back_what_was_quoted)
+TEST(csv_fields_read_back_what_was_quoted)
 {
-    struct csv c = {0};
+    OWN(csv_free) struct csv c = {0};
     int64_t at;
     write_text(tmp_path("q.csv"), "a,b\r\n\"x, \"\"y\"\"\",2\n\"two\nlines\",\n,last");
     assert_ok(csv_read(tmp_path("q.csv"), &c, &e), &e);
@@ -856,11 +803,9 @@ START_TEST(csv_fields_read_back_what_was_quoted)
     assert_ok(csv_column(&c, "b", "q.csv", &at, &e), &e);
     ck_assert_int_eq(at, 1);
     assert_fails(csv_column(&c, "z", "q.csv", &at, &e), &e, ERR_INPUT, "no column 'z'");
-    csv_free(&c);
 }
-END_TEST
 
-START_TEST(broken_csv_is_refused_with_its_line)
+TEST(broken_csv_is_refused_with_its_line)
 {
     struct csv c = {0};
     write_text(tmp_path("bad.csv"), "a,b\n1,2\n3\n");
@@ -875,56 +820,4 @@ START_TEST(broken_csv_is_refused_with_its_line)
                  ":2: a field has a byte 0xE9, which is not UTF-8");
     write_text(tmp_path("empty.csv"), "");
     assert_fails(csv_read(tmp_path("empty.csv"), &c, &e), &e, ERR_INPUT, "empty");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("analyze");
-    TCase *c = tcase_create("analyze");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, statistics_of_four_values_by_hand);
-    tcase_add_test(c, statistics_of_few_or_odd_values);
-    tcase_add_test(c, a_large_common_part_does_not_eat_the_deviation);
-    tcase_add_test(c, numbers_in_texts_sort_by_value);
-    tcase_add_test(c, keys_are_parsed_once_each_and_unknown_ones_named);
-    tcase_add_test(c, rows_are_means_over_heads_and_layers);
-    tcase_add_test(c, skipped_and_failed_cells_are_counted_and_never_averaged);
-    tcase_add_test(c, the_status_table_gives_the_reasons);
-    tcase_add_test(c, models_lengths_and_backends_are_not_averaged);
-    tcase_add_test(c, groups_and_columns_of_the_command_line_win);
-    tcase_add_test(c, a_pivot_puts_a_key_into_columns);
-    tcase_add_test(c, dense_calls_of_a_schedule_are_also_left_out);
-    tcase_add_test(c, numbers_of_the_exact_map_count_once_per_head);
-    tcase_add_test(c, similarity_of_keys_counts_once_per_kv_head);
-    tcase_add_test(c, only_what_a_row_mixes_is_said_to_be_mixed);
-    tcase_add_test(c, cells_that_all_were_skipped_are_counted);
-    tcase_add_test(c, metrics_combine_in_expressions);
-    tcase_add_test(c, values_that_are_not_finite_are_reported);
-    tcase_add_test(c, values_that_are_all_infinite_say_so_themselves);
-    tcase_add_test(c, a_cell_of_two_directories_counts_once_and_the_last_wins);
-    tcase_add_test(c, what_a_search_found_stands_by_target);
-    tcase_add_test(c, tables_show_defined_metrics);
-    tcase_add_test(c, no_directory_and_no_records_are_errors);
-    tcase_add_test(c, every_table_builds_or_says_what_is_missing);
-    tcase_add_test(c, densities_name_their_denominator_and_units_are_defined);
-    tcase_add_test(c, facts_of_an_expression_are_those_of_its_first_metric);
-    tcase_add_test(c, markdown_is_aligned_and_escaped);
-    tcase_add_test(c, shares_have_wilsons_interval);
-    tcase_add_test(c, deviations_that_are_rounding_are_shown_as_zero);
-    tcase_add_test(c, text_of_a_cell_is_no_html_no_link_and_no_command);
-    tcase_add_test(c, a_spreadsheet_computes_nothing_of_a_table);
-    tcase_add_test(c, csv_follows_rfc_4180_with_all_digits);
-    tcase_add_test(c, latex_text_has_no_bare_special_character);
-    tcase_add_test(c, json_reads_back);
-    tcase_add_test(c, html_shows_text_as_text);
-    tcase_add_test(c, small_errors_keep_their_digits);
-    tcase_add_test(c, each_number_keeps_its_digits);
-    tcase_add_test(c, times_of_any_size_are_not_zero);
-    tcase_add_test(c, long_latex_tables_break_over_pages);
-    tcase_add_test(c, an_unknown_format_is_refused_with_the_list);
-    tcase_add_test(c, csv_fields_read_back_what_was_quoted);
-    tcase_add_test(c, broken_csv_is_refused_with_its_line);
-    suite_add_tcase(s, c);
-    return s;
 }

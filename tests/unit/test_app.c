@@ -62,7 +62,7 @@ static void assert_in(const char *text, const char *part)
     ck_assert_msg(strstr(text, part) != NULL, "'%s' is not in: %s", part, text);
 }
 
-START_TEST(version_says_whether_there_is_a_cuda_side)
+TEST(version_says_whether_there_is_a_cuda_side)
 {
     struct app without = {.commands = no_commands},
                with = {.commands = no_commands, .accel = &accel};
@@ -71,9 +71,8 @@ START_TEST(version_says_whether_there_is_a_cuda_side)
     assert_in(printed(&with, &cmd_version, ""), "\ncuda yes\n");
     assert_in(printed(&with, &cmd_version, "--json"), "\"cuda\": true");
 }
-END_TEST
 
-START_TEST(an_empty_list_of_gpus_says_why)
+TEST(an_empty_list_of_gpus_says_why)
 {
     struct app without = {.commands = no_commands};
     struct app idle = {.commands = no_commands, .accel = &accel, .list_gpus = list_none};
@@ -84,15 +83,4 @@ START_TEST(an_empty_list_of_gpus_says_why)
     const char *text = printed(&with, &cmd_list, "gpus");
     assert_in(text, "GPU 0  sm_90");
     ck_assert_ptr_null(strstr(text, "CUDA"));
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("app");
-    TCase *c = tcase_create("app");
-    tcase_add_test(c, version_says_whether_there_is_a_cuda_side);
-    tcase_add_test(c, an_empty_list_of_gpus_says_why);
-    suite_add_tcase(s, c);
-    return s;
 }

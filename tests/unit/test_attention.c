@@ -16,10 +16,9 @@ struct data {
 static void make_data(struct data *x, int64_t nq, int64_t nk, int d, int dv, bool causal,
                       double sigma)
 {
-    struct err err = {0};
-    assert_ok(mem_alloc(&x->q, nq * d, sizeof(float), "q", &err), &err);
-    assert_ok(mem_alloc(&x->k, nk * d, sizeof(float), "k", &err), &err);
-    assert_ok(mem_alloc(&x->v, nk * dv, sizeof(float), "v", &err), &err);
+    MUST(mem_alloc(&x->q, nq * d, sizeof(float), "q", ERR));
+    MUST(mem_alloc(&x->k, nk * d, sizeof(float), "k", ERR));
+    MUST(mem_alloc(&x->v, nk * dv, sizeof(float), "v", ERR));
     for (int64_t i = 0; i < nq * d; i++)
         x->q[i] = (float)(sigma * rng_normal(1, 0, (uint64_t)i));
     for (int64_t i = 0; i < nk * d; i++)
@@ -63,7 +62,7 @@ static double score(const struct attn_in *in, int64_t i, int64_t j)
 static void brute_row(const struct attn_in *in, const struct mask *m, int64_t i, double *o,
                       double *lse)
 {
-    struct span *s = malloc((size_t)mask_max_spans(m) * sizeof *s);
+    OWN(free_at) struct span *s = malloc((size_t)mask_max_spans(m) * sizeof *s);
     int64_t n = mask_row_spans(m, i, s);
     double top = -INFINITY, sum = 0;
     memset(o, 0, (size_t)in->dv * sizeof *o);
@@ -82,18 +81,16 @@ static void brute_row(const struct attn_in *in, const struct mask *m, int64_t i,
         sum += exp(in->mods.sink - top);
     for (int c = 0; n && c < in->dv; c++)
         o[c] /= sum;
-    free(s);
 }
 
 static void check(const struct data *x, const struct mask *m, enum precision prec, double tol)
 {
-    struct err err = {0};
-    struct attn_ops ops;
+    OWN(attn_release) struct attn_ops ops;
     int64_t rows = m->row1 - m->row0;
-    double *out = malloc((size_t)(rows * x->in.dv) * sizeof *out);
+    OWN(free_at) double *out = malloc((size_t)(rows * x->in.dv) * sizeof *out);
     double *lse = malloc((size_t)rows * sizeof *lse), want, o[160];
-    assert_ok(attn_prepare(&ops, &x->in, prec, &err), &err);
-    assert_ok(attn_rows(&ops, m, out, lse, &err), &err);
+    MUST(attn_prepare(&ops, &x->in, prec, ERR));
+    MUST(attn_rows(&ops, m, out, lse, ERR));
     int64_t step = rows > 200 ? 17 : 1;
     for (int64_t r = 0; r < rows; r += step) {
         brute_row(&x->in, m, m->row0 + r, o, &want);
@@ -106,15 +103,13 @@ static void check(const struct data *x, const struct mask *m, enum precision pre
             ck_assert_msg(fabs(out[r * x->in.dv + c] - o[c]) <= tol * 4, "row %d channel %d",
                           (int)r, c);
     }
-    attn_release(&ops);
-    free(out);
     free(lse);
 }
 
 static const double tolerance[] = {[PREC_F64] = 1e-12, [PREC_F32] = 5e-5};
 
 /* Cap, biases, sink and reach, over a full mask, a band and lists. */
-START_TEST(scores_are_modified_by_definition)
+TEST_N(scores_are_modified_by_definition, 36)
 {
     static float table[2 * 130 - 1], pairs[100 * 130];
     const struct {
@@ -134,7 +129,6 @@ START_TEST(scores_are_modified_by_definition)
     };
     struct data x;
     struct mask m;
-    struct err err = {0};
     enum precision prec = _i % 2 ? PREC_F32 : PREC_F64;
     bool causal = _i / 2 % 2;
     for (int i = 0; i < 2 * 130 - 1; i++)
@@ -149,19 +143,18 @@ START_TEST(scores_are_modified_by_definition)
     mask_band(&m, 100, 130, 0, 100, causal, (struct band){3, 17, 90});
     mask_within(&m, &x.in.reach);
     check(&x, &m, prec, tolerance[prec]);
-    assert_ok(mask_lists_init(&m, 100, 130, 0, 100, causal, 32, 8, &err), &err);
+    MUST(mask_lists_init(&m, 100, 130, 0, 100, causal, 32, 8, ERR));
     for (int64_t g = 0; g < m.ngroups; g++)
         for (int32_t c = (int32_t)g % 2; c < 16; c += 2)
-            assert_ok(mask_lists_add(&m, g, c, &err), &err);
+            MUST(mask_lists_add(&m, g, c, ERR));
     mask_lists_finish(&m);
     mask_within(&m, &x.in.reach);
     check(&x, &m, prec, tolerance[prec]);
     mask_free(&m);
     free_data(&x);
 }
-END_TEST
 
-START_TEST(dense_matches_the_definition)
+TEST_N(dense_matches_the_definition, 36)
 {
     static const int64_t n[][2] = {{1, 1},     {2, 2},     {63, 63},   {64, 64},  {65, 65},
                                    {129, 129}, {700, 700}, {40, 1100}, {300, 100}};
@@ -175,31 +168,28 @@ START_TEST(dense_matches_the_definition)
     check(&x, &m, prec, tolerance[prec]);
     free_data(&x);
 }
-END_TEST
 
-START_TEST(lists_match_the_definition)
+TEST_N(lists_match_the_definition, 24)
 {
     static const int64_t unit[][2] = {{1, 1}, {16, 1}, {128, 1}, {64, 32}, {128, 64}, {48, 16}};
-    struct err err = {0};
     struct data x;
     struct mask m;
     const int64_t *u = unit[_i / 4];
     enum precision prec = _i % 2 ? PREC_F32 : PREC_F64;
     bool causal = _i / 2 % 2;
     make_data(&x, 500, 500, 64, 64, causal, 1);
-    assert_ok(mask_lists_init(&m, 500, 500, 0, 500, causal, u[0], u[1], &err), &err);
+    MUST(mask_lists_init(&m, 500, 500, 0, 500, causal, u[0], u[1], ERR));
     for (int64_t g = 0; g < m.ngroups; g++)
         for (int64_t c = 0; c * u[1] < 500; c++)
             if (rng_uniform(5, (uint64_t)g, (uint64_t)c) < 0.2)
-                assert_ok(mask_lists_add(&m, g, (int32_t)c, &err), &err);
+                MUST(mask_lists_add(&m, g, (int32_t)c, ERR));
     mask_lists_finish(&m);
     check(&x, &m, prec, tolerance[prec]);
     mask_free(&m);
     free_data(&x);
 }
-END_TEST
 
-START_TEST(band_matches_the_definition)
+TEST_N(band_matches_the_definition, 2)
 {
     struct data x;
     struct mask m;
@@ -210,12 +200,10 @@ START_TEST(band_matches_the_definition)
     check(&x, &m, PREC_F32, 5e-5);
     free_data(&x);
 }
-END_TEST
 
 /* Values at the edges: all equal, one huge, tiny, zero. None may give NaN or a row sum off 1. */
-START_TEST(extreme_scores_stay_finite)
+TEST(extreme_scores_stay_finite)
 {
-    struct err err = {0};
     struct data x;
     struct mask m;
     double out[96 * 16], lse[96];
@@ -231,32 +219,29 @@ START_TEST(extreme_scores_stay_finite)
                 x.q[i] = 0;
         }
         for (int prec = 0; prec < 2; prec++) {
-            struct attn_ops ops;
+            OWN(attn_release) struct attn_ops ops;
             mask_full(&m, 96, 96, 0, 96, true);
-            assert_ok(attn_prepare(&ops, &x.in, prec ? PREC_F32 : PREC_F64, &err), &err);
-            assert_ok(attn_rows(&ops, &m, out, lse, &err), &err);
+            MUST(attn_prepare(&ops, &x.in, prec ? PREC_F32 : PREC_F64, ERR));
+            MUST(attn_rows(&ops, &m, out, lse, ERR));
             for (int i = 0; i < 96 * 16; i++)
                 ck_assert_double_eq_tol(out[i], 1, 1e-5);
-            attn_release(&ops);
         }
         free_data(&x);
     }
 }
-END_TEST
 
-START_TEST(probabilities_sum_to_one_and_scores_agree)
+TEST(probabilities_sum_to_one_and_scores_agree)
 {
-    struct err err = {0};
     struct data x;
     struct mask m;
     struct attn_ops ops;
     double *p = malloc(300 * 300 * sizeof *p), *s = malloc(300 * 300 * sizeof *s), lse[300];
     make_data(&x, 300, 300, 64, 64, true, 1.5);
     mask_full(&m, 300, 300, 0, 300, true);
-    assert_ok(attn_prepare(&ops, &x.in, PREC_F64, &err), &err);
-    assert_ok(attn_rows(&ops, &m, NULL, lse, &err), &err);
-    assert_ok(attn_probs(&ops, 10, 300, lse + 10, p, &err), &err);
-    assert_ok(attn_scores(&ops, 10, 300, 20, 170, s, &err), &err);
+    MUST(attn_prepare(&ops, &x.in, PREC_F64, ERR));
+    MUST(attn_rows(&ops, &m, NULL, lse, ERR));
+    MUST(attn_probs(&ops, 10, 300, lse + 10, p, ERR));
+    MUST(attn_scores(&ops, 10, 300, 20, 170, s, ERR));
     for (int r = 0; r < 290; r++) {
         double sum = 0;
         for (int j = 0; j < 300; j++) {
@@ -271,19 +256,4 @@ START_TEST(probabilities_sum_to_one_and_scores_agree)
     free_data(&x);
     free(p);
     free(s);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("attention");
-    TCase *t = tcase_create("attention");
-    tcase_add_loop_test(t, dense_matches_the_definition, 0, 36);
-    tcase_add_loop_test(t, scores_are_modified_by_definition, 0, 36);
-    tcase_add_loop_test(t, lists_match_the_definition, 0, 24);
-    tcase_add_loop_test(t, band_matches_the_definition, 0, 2);
-    tcase_add_test(t, extreme_scores_stay_finite);
-    tcase_add_test(t, probabilities_sum_to_one_and_scores_agree);
-    suite_add_tcase(s, t);
-    return s;
 }

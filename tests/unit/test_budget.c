@@ -23,13 +23,14 @@ static void end(void)
 {
     method_runs_free(runs, n_runs);
 }
+FIXTURE(begin, end)
 
 static int parse(const char *text)
 {
     return method_runs_parse(test_methods, text, &runs, &n_runs, &e);
 }
 
-START_TEST(a_target_is_part_of_the_parameters)
+TEST(a_target_is_part_of_the_parameters)
 {
     assert_ok(parse("streaming:sink=2@density_elem=0.1,0.3"), &e);
     ck_assert_int_eq(n_runs, 2);
@@ -49,7 +50,6 @@ START_TEST(a_target_is_part_of_the_parameters)
     assert_ok(parse("oracle:kind=topk@density_elem=0.2"), &e);
     ck_assert_str_eq(runs[5].canonical, "kind=topk@density_elem=0.2");
 }
-END_TEST
 
 static const struct {
     const char *text, *why;
@@ -68,11 +68,10 @@ static const struct {
     {"streaming@0.3", "a target was expected"},
 };
 
-START_TEST(what_cannot_be_searched_is_refused)
+TEST_EACH(what_cannot_be_searched_is_refused, refused)
 {
     assert_fails(parse(refused[_i].text), &e, ERR_USAGE, refused[_i].why);
 }
-END_TEST
 
 /* ---- search --------------------------------------------------------------------------------- */
 
@@ -117,14 +116,13 @@ static struct budget_answer ask(budget_eval_fn *f, enum target_kind kind, double
                                 .direction = f == falling ? -1 : 1,
                                 .eval = f};
     struct budget_answer a;
-    struct err err = {0};
     calls = 0;
-    assert_ok(budget_search(&q, &a, &err), &err);
+    MUST(budget_search(&q, &a, ERR));
     ck_assert_int_le(a.evals, 2 * BUDGET_EVALS);
     return a;
 }
 
-START_TEST(the_nearest_setting_is_found)
+TEST(the_nearest_setting_is_found)
 {
     struct budget_answer a = ask(straight, TARGET_HIT, 0.3374, true);
     ck_assert_int_eq(a.at, 337);
@@ -135,9 +133,8 @@ START_TEST(the_nearest_setting_is_found)
     ck_assert_int_eq(ask(falling, TARGET_HIT, 0.3374, true).at, 663);
     ck_assert_double_le(fabs(ask(straight, TARGET_HIT, 0.8, false).value - 0.8), 0.8e-3);
 }
-END_TEST
 
-START_TEST(a_bound_is_satisfied_as_cheaply_as_it_can_be)
+TEST(a_bound_is_satisfied_as_cheaply_as_it_can_be)
 {
     ck_assert_int_eq(ask(straight, TARGET_AT_LEAST, 0.3374, true).at, 338);
     ck_assert_int_eq(ask(falling, TARGET_AT_MOST, 0.3374, true).at, 663);
@@ -151,9 +148,8 @@ START_TEST(a_bound_is_satisfied_as_cheaply_as_it_can_be)
     ck_assert_int_eq(a.at, 1000);
     ck_assert_int_eq(a.end, BUDGET_RANGE);
 }
-END_TEST
 
-START_TEST(granularity_and_range_are_told_apart)
+TEST(granularity_and_range_are_told_apart)
 {
     struct budget_answer a = ask(stairs, TARGET_HIT, 0.2, true);
     ck_assert_double_eq(a.value, 0.1);
@@ -166,9 +162,8 @@ START_TEST(granularity_and_range_are_told_apart)
     ck_assert_int_eq(a.at, 100);  /* nothing speaks for another setting than the start */
     ck_assert_int_eq(ask(stairs, TARGET_HIT, 0.398, true).end, BUDGET_MET); /* within 2 % */
 }
-END_TEST
 
-START_TEST(a_contradiction_is_searched_point_by_point)
+TEST(a_contradiction_is_searched_point_by_point)
 {
     struct budget_answer a = ask(mountain, TARGET_HIT, 0.9, true);
     ck_assert(a.scanned);
@@ -176,12 +171,10 @@ START_TEST(a_contradiction_is_searched_point_by_point)
     ck_assert(!ask(straight, TARGET_HIT, 0.9, true).scanned);
     /* Without a known direction the ends decide. */
     struct budget_question q = {.count = 1001, .start = 7, .target = 0.25, .eval = falling};
-    struct err err = {0};
-    assert_ok(budget_search(&q, &a, &err), &err);
+    MUST(budget_search(&q, &a, ERR));
     ck_assert_double_le(fabs(a.value - 0.25), 0.005);
     ck_assert(!a.scanned);
 }
-END_TEST
 
 /* ---- methods -------------------------------------------------------------------------------- */
 
@@ -227,7 +220,6 @@ enum { SETTINGS = sizeof settings / sizeof *settings };
 
 static double density(const struct method_run *run, struct sim_head *h, const void *params)
 {
-    struct err err = {0};
     struct carry own = {0}, shared = {0};
     bool steps = run->method->flags & METHOD_NEEDS_STEPS;
     struct record r;
@@ -243,7 +235,7 @@ static double density(const struct method_run *run, struct sim_head *h, const vo
         if (step)
             record_free(&r);
         record_init(&r);
-        assert_ok(sim_run(&cell, &r, &err), &err);
+        MUST(sim_run(&cell, &r, ERR));
         ck_assert_msg(r.status == RECORD_OK, "%s: %s", run->method->name, r.reason);
     }
     double d = record_get(&r, "density_elem");
@@ -253,10 +245,10 @@ static double density(const struct method_run *run, struct sim_head *h, const vo
     return d;
 }
 
-START_TEST(the_budget_moves_what_is_kept_the_stated_way)
+TEST_N(the_budget_moves_what_is_kept_the_stated_way, SETTINGS)
 {
     char text[160];
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct budget_range r;
     double last = -1, first = 0;
 
@@ -280,11 +272,9 @@ START_TEST(the_budget_moves_what_is_kept_the_stated_way)
         last = d;
     }
     ck_assert_msg(last > first, "%s: always %g", text, last);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(every_budget_is_in_the_table)
+TEST(every_budget_is_in_the_table)
 {
     for (const struct method *const *m = test_methods; *m; m++)
         for (const struct budget_param *b = (*m)->params.budget; b && b->params; b++) {
@@ -303,13 +293,12 @@ START_TEST(every_budget_is_in_the_table)
         }
     begin();
 }
-END_TEST
 
 /* A value that is found is written so that it can be set again. */
-START_TEST(found_texts_set_what_was_found)
+TEST(found_texts_set_what_was_found)
 {
     struct budget_range r;
-    struct buf a = {0}, b = {0};
+    OWN(buf_free) struct buf a = {0}, b = {0};
     assert_ok(parse("xattention@density_elem=0.3"), &e);
     assert_ok(budget_range(runs->target, runs->method, 300, &r, &e), &e);
     for (int64_t at = 0; at < r.count; at += (r.count - 1) / 8) {
@@ -323,26 +312,4 @@ START_TEST(found_texts_set_what_was_found)
     }
     assert_fails(budget_apply(runs->target, runs->method, "stride=8", runs->params, &e), &e,
                  ERR_USAGE, "does not set tau");
-    buf_free(&a);
-    buf_free(&b);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("budget");
-    TCase *tc = tcase_create("budget");
-    tcase_add_checked_fixture(tc, begin, end);
-    tcase_add_test(tc, a_target_is_part_of_the_parameters);
-    tcase_add_loop_test(tc, what_cannot_be_searched_is_refused, 0,
-                        sizeof refused / sizeof *refused);
-    tcase_add_test(tc, the_nearest_setting_is_found);
-    tcase_add_test(tc, a_bound_is_satisfied_as_cheaply_as_it_can_be);
-    tcase_add_test(tc, granularity_and_range_are_told_apart);
-    tcase_add_test(tc, a_contradiction_is_searched_point_by_point);
-    tcase_add_loop_test(tc, the_budget_moves_what_is_kept_the_stated_way, 0, SETTINGS);
-    tcase_add_test(tc, every_budget_is_in_the_table);
-    tcase_add_test(tc, found_texts_set_what_was_found);
-    suite_add_tcase(s, tc);
-    return s;
 }

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-START_TEST(appends_keep_a_final_nul)
+TEST(appends_keep_a_final_nul)
 {
     struct buf b = {0};
     ck_assert_str_eq(buf_str(&b), "");
@@ -22,26 +22,13 @@ START_TEST(appends_keep_a_final_nul)
     buf_free(&b);
     ck_assert_ptr_null(b.data);
 }
-END_TEST
 
-START_TEST(a_failed_buffer_reports_once_asked)
+TEST(a_failed_buffer_reports_once_asked)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct err e = {0};
     buf_put(&b, "x", SIZE_MAX / 2);
     buf_puts(&b, "ignored");
     ck_assert_uint_eq(b.len, 0);
     assert_fails(buf_check(&b, "table", &e), &e, ERR_NOMEM, "table");
-    buf_free(&b);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("buf");
-    TCase *c = tcase_create("buf");
-    tcase_add_test(c, appends_keep_a_final_nul);
-    tcase_add_test(c, a_failed_buffer_reports_once_asked);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -26,7 +26,6 @@ static void write_video(const char *path, const char *model)
 {
     struct trace_meta m = fixture_video(DT_F32);
     struct trace_writer *w;
-    struct err err = {0};
     snprintf(m.name, sizeof m.name, "%s", model);
     m.layers = 2;
     m.head_dim = m.v_dim = 128;
@@ -35,7 +34,7 @@ static void write_video(const char *path, const char *model)
     m.grid_h = 8;
     m.grid_w = 12;
     m.n_q = m.n_k = 384;
-    assert_ok(trace_create(path, &m, 4, true, &w, &err), &err);
+    MUST(trace_create(path, &m, 4, true, &w, ERR));
     for (int i = 0; i < 4; i++) {
         struct trace_call c = {.step = video_steps[i / 2],
                                .layer = i % 2,
@@ -43,23 +42,21 @@ static void write_video(const char *path, const char *model)
                                .timestep = 1000 - i / 2,
                                .sigma = 1,
                                .order = i};
-        assert_ok(trace_begin_call(w, &c, &err), &err);
+        MUST(trace_begin_call(w, &c, ERR));
         for (int h = 0; h < 2; h++) {
-            struct sim_head g;
-            assert_ok(golden_video(c.step, video_layers[c.layer], h, PREC_F32, &g, &err), &err);
-            assert_ok(trace_put_head(w, TRACE_Q, h, 0, 384, g.q, &err), &err);
-            assert_ok(trace_put_head(w, TRACE_K, h, 0, 384, g.k, &err), &err);
-            assert_ok(trace_put_head(w, TRACE_V, h, 0, 384, g.v, &err), &err);
-            sim_head_free(&g);
+            HEAD(g, golden_video, c.step, video_layers[c.layer], h, PREC_F32);
+            MUST(trace_put_head(w, TRACE_Q, h, 0, 384, g.q, ERR));
+            MUST(trace_put_head(w, TRACE_K, h, 0, 384, g.k, ERR));
+            MUST(trace_put_head(w, TRACE_V, h, 0, 384, g.v, ERR));
         }
-        assert_ok(trace_end_call(w, &err), &err);
+        MUST(trace_end_call(w, ERR));
     }
     double x[51];
     for (int i = 0; i < 51; i++)
         x[i] = 1 - i / 50.0;
-    assert_ok(trace_put_sigmas(w, x, 51, &err), &err);
-    assert_ok(trace_put_timesteps(w, x, 50, &err), &err);
-    assert_ok(trace_commit(&w, &err), &err);
+    MUST(trace_put_sigmas(w, x, 51, ERR));
+    MUST(trace_put_timesteps(w, x, 50, ERR));
+    MUST(trace_commit(&w, ERR));
 }
 
 static const char *path_of(const char *name)
@@ -82,11 +79,10 @@ struct session {
 static void session_open(struct session *s, const char *method, int n_traces,
                          const char *const *paths)
 {
-    struct err err = {0};
     memset(s, 0, sizeof *s);
-    assert_ok(method_runs_parse(sim_methods, method, &s->runs, &s->n_runs, &err), &err);
+    MUST(method_runs_parse(sim_methods, method, &s->runs, &s->n_runs, ERR));
     for (int i = 0; i < n_traces; i++)
-        assert_ok(trace_open(paths[i], &s->traces[i], &err), &err);
+        MUST(trace_open(paths[i], &s->traces[i], ERR));
     s->c.run = s->runs;
     s->c.traces = s->traces;
     s->c.n_traces = n_traces;
@@ -110,16 +106,15 @@ static char *written(const struct calibrate *c)
     return b.data;
 }
 
-START_TEST(samples_come_by_trace_then_call)
+TEST(samples_come_by_trace_then_call)
 {
     const char *paths[2] = {path_of("a.h5"), path_of("b.h5")};
-    struct session s;
+    OWN(session_close) struct session s;
     struct call_select all = {"all", "all", "all", ""}, some = {"1", "0", "3", "cond"};
-    struct err err = {0};
     write_video(paths[0], "m");
     write_video(paths[1], "m");
     session_open(&s, "spargeattn", 2, paths);
-    assert_ok(calibrate_plan(&s.c, &all, NULL, &err), &err);
+    MUST(calibrate_plan(&s.c, &all, NULL, ERR));
     ck_assert_int_eq(s.c.n_jobs, 4);
     for (int i = 0; i < 4; i++) {
         const struct calibrate_job *j = &s.c.jobs[i];
@@ -138,54 +133,48 @@ START_TEST(samples_come_by_trace_then_call)
     ck_assert_int_eq(cost.samples, 4);
     ck_assert_int_eq(cost.bytes, (int64_t)16 * 3 * 384 * 128 * 4);
     calibrate_free(&s.c);
-    assert_ok(calibrate_plan(&s.c, &some, NULL, &err), &err);
+    MUST(calibrate_plan(&s.c, &some, NULL, ERR));
     ck_assert_int_eq(s.c.n_jobs, 1);
     ck_assert_int_eq(s.c.jobs[0].n, 2);
     calibrate_free(&s.c);
     some.branch = "uncond";
-    assert_fails(calibrate_plan(&s.c, &some, NULL, &err), &err, ERR_USAGE, "--branch uncond");
-    session_close(&s);
+    FAILS(calibrate_plan(&s.c, &some, NULL, ERR), ERR_USAGE, "--branch uncond");
 }
-END_TEST
 
-START_TEST(models_do_not_mix)
+TEST(models_do_not_mix)
 {
     const char *paths[2] = {path_of("a.h5"), path_of("b.h5")};
-    struct session s;
+    OWN(session_close) struct session s;
     struct call_select all = {NULL, NULL, NULL, NULL};
-    struct err err = {0};
     write_video(paths[0], "one");
     write_video(paths[1], "two");
     session_open(&s, "spargeattn", 2, paths);
-    assert_fails(calibrate_plan(&s.c, &all, NULL, &err), &err, ERR_INPUT, "one model at a time");
-    session_close(&s);
+    FAILS(calibrate_plan(&s.c, &all, NULL, ERR), ERR_INPUT, "one model at a time");
 }
-END_TEST
 
 /* The file holds what the method finds on the same heads, whatever the number of threads, and a
  * replay's parameters come from it. */
-START_TEST(file_is_applied_to_its_heads)
+TEST(file_is_applied_to_its_heads)
 {
     const char *path = path_of("a.h5"), *calib = path_of("calib.json");
     struct session s;
     struct call_select sel = {"0", "all", "all", ""};
-    struct err err = {0};
     char *text[2];
     const char *method = "spargeattn:search=grid:l1=0.3:l2=0.35";
     write_video(path, "m");
     for (int k = 0; k < 2; k++) {
         session_open(&s, method, 1, &path);
-        assert_ok(calibrate_plan(&s.c, &sel, NULL, &err), &err);
-        assert_ok(calibrate_execute(&s.c, NULL, k ? 2 : 1, &err), &err);
+        MUST(calibrate_plan(&s.c, &sel, NULL, ERR));
+        MUST(calibrate_execute(&s.c, NULL, k ? 2 : 1, ERR));
         ck_assert_int_eq(calibrate_skipped(&s.c), 0);
         text[k] = written(&s.c);
         session_close(&s);
     }
     ck_assert_str_eq(text[0], text[1]);
-    assert_ok(file_write_atomic(calib, text[0], strlen(text[0]), &err), &err);
+    MUST(file_write_atomic(calib, text[0], strlen(text[0]), ERR));
 
     json_t *doc = NULL;
-    assert_ok(json_read_file(calib, 1 << 20, &doc, &err), &err);
+    MUST(json_read_file(calib, 1 << 20, &doc, ERR));
     ck_assert_str_eq(json_string_value(json_object_get(doc, "method")), "spargeattn");
     json_t *params = json_object_get(doc, "params"), *traces = json_object_get(doc, "traces");
     ck_assert_double_eq(json_number_value(json_object_get(params, "l1")), 0.3);
@@ -196,12 +185,12 @@ START_TEST(file_is_applied_to_its_heads)
     snprintf(run, sizeof run, "spargeattn:calib=%s", calib);
     struct method_run *runs = NULL;
     int64_t n = 0;
-    assert_ok(method_runs_parse(sim_methods, run, &runs, &n, &err), &err);
+    MUST(method_runs_parse(sim_methods, run, &runs, &n, ERR));
     for (int h = 0; h < 2; h++) {
         json_t *e = json_array_get(json_object_get(doc, "heads"), (size_t)h);
         struct sparge_params *p;
-        void *raw;
-        assert_ok(method_params_for_head(runs, 0, h, 1000, &raw, &err), &err);
+        OWN(free_at) void *raw;
+        MUST(method_params_for_head(runs, 0, h, 1000, &raw, ERR));
         p = raw;
         ck_assert_double_eq(p->theta, json_number_value(json_object_get(e, "theta")));
         ck_assert_double_eq(p->tau, json_number_value(json_object_get(e, "tau")));
@@ -209,11 +198,10 @@ START_TEST(file_is_applied_to_its_heads)
         ck_assert_int_eq(p->dense, json_is_true(json_object_get(e, "dense")));
         ck_assert(p->sink);
         opt_free(runs->method->params.table, raw);
-        free(raw);
     }
     struct sparge_params *other;
     void *raw;
-    assert_ok(method_params_for_head(runs, 1, 0, 1000, &raw, &err), &err); /* not in the file */
+    MUST(method_params_for_head(runs, 1, 0, 1000, &raw, ERR)); /* not in the file */
     other = raw;
     ck_assert_double_eq(other->tau, 0.98);
     ck_assert(!other->sink);
@@ -224,7 +212,6 @@ START_TEST(file_is_applied_to_its_heads)
     free(text[0]);
     free(text[1]);
 }
-END_TEST
 
 /* ---- application ---------------------------------------------------------------------------- */
 
@@ -233,12 +220,11 @@ static const char *calib_file(const char *method, const char *params, const char
 {
     const char *path = path_of("by-hand.json");
     struct buf b = {0};
-    struct err err = {0};
     buf_printf(&b,
                "{\"method\":\"%s\",\"permute\":\"none\",\"params\":%s,\"heads\":[{\"layer\":0,"
                "\"head\":0,%s}]}",
                method, params, entry);
-    assert_ok(file_write_atomic(path, buf_str(&b), b.len, &err), &err);
+    MUST(file_write_atomic(path, buf_str(&b), b.len, ERR));
     buf_free(&b);
     return path;
 }
@@ -288,8 +274,7 @@ static char *settings_json(const char *method)
     int64_t n = 0;
     struct buf b = {0};
     struct jw w;
-    struct err err = {0};
-    assert_ok(method_runs_parse(sim_methods, method, &runs, &n, &err), &err);
+    MUST(method_runs_parse(sim_methods, method, &runs, &n, ERR));
     jw_init(&w, &b, 0);
     jw_obj(&w);
     opt_json(runs->method->params.table, runs->params, &w);
@@ -309,24 +294,23 @@ static const struct {
 };
 
 /* Heads of a layer, or of the model, are samples of one search and get one result each. */
-START_TEST(a_layer_or_the_model_shares_parameters)
+TEST(a_layer_or_the_model_shares_parameters)
 {
     const char *path = path_of("per.h5");
     struct call_select sel = {"0,1", "all", "all", ""};
     struct session s;
-    struct err err = {0};
     write_video(path, "m");
     for (int per = CALIBRATE_LAYER; per <= CALIBRATE_MODEL; per++) {
         session_open(&s, "spargeattn:search=grid:l1=0.3:l2=0.35", 1, &path);
         s.c.per = (enum calibrate_per)per;
-        assert_ok(calibrate_plan(&s.c, &sel, NULL, &err), &err);
+        MUST(calibrate_plan(&s.c, &sel, NULL, ERR));
         int64_t heads = trace_meta(s.traces[0])->heads, calls = 0;
         for (int64_t i = 0; i < trace_calls(s.traces[0]); i++)
             calls += trace_call(s.traces[0], i)->layer <= 1;
         ck_assert_int_eq(s.c.n_jobs, per == CALIBRATE_LAYER ? 2 : 1);
         ck_assert_int_eq(s.c.jobs[0].n * s.c.n_jobs, heads * calls);
-        assert_ok(calibrate_execute(&s.c, NULL, 1, &err), &err);
-        char *text = written(&s.c);
+        MUST(calibrate_execute(&s.c, NULL, 1, ERR));
+        OWN(free_at) char *text = written(&s.c);
         json_t *doc = json_loads(text, 0, NULL), *list = json_object_get(doc, "heads");
         ck_assert_str_eq(json_string_value(json_object_get(doc, "per")),
                          per == CALIBRATE_LAYER ? "layer" : "model");
@@ -335,73 +319,65 @@ START_TEST(a_layer_or_the_model_shares_parameters)
             ck_assert(json_equal(json_object_get(json_array_get(list, 0), "tau"),
                                  json_object_get(json_array_get(list, (size_t)h), "tau")));
         json_decref(doc);
-        free(text);
         session_close(&s);
     }
 }
-END_TEST
 
 /* What the journal has is not searched again; a journal of something else is refused. */
-START_TEST(a_stopped_calibration_goes_on)
+TEST(a_stopped_calibration_goes_on)
 {
     const char *path = path_of("stopped.h5"), *part = path_of("stopped.json.journal");
     struct call_select sel = {"0", "all", "all", ""};
     struct session s;
-    struct err err = {0};
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     write_video(path, "m");
     session_open(&s, "spargeattn:search=grid:l1=0.3:l2=0.35", 1, &path);
-    assert_ok(calibrate_plan(&s.c, &sel, NULL, &err), &err);
-    assert_ok(calibrate_execute(&s.c, part, 1, &err), &err);
+    MUST(calibrate_plan(&s.c, &sel, NULL, ERR));
+    MUST(calibrate_execute(&s.c, part, 1, ERR));
     session_close(&s);
     /* As if it had been killed while it wrote the second head, after a first one that no search
      * would give. */
-    assert_ok(buf_read_file(&b, part, 1 << 20, &err), &err);
+    MUST(buf_read_file(&b, part, 1 << 20, ERR));
     char *line = strchr(b.data, '\n') + 1, *torn = strchr(line, '\n') + 1;
     b.len = (size_t)(torn - b.data);
     buf_puts(&b, "{\"job\":1,\"fou");
-    assert_ok(file_write_atomic(part, b.data, b.len, &err), &err);
+    MUST(file_write_atomic(part, b.data, b.len, ERR));
     session_open(&s, "spargeattn:search=grid:l1=0.3:l2=0.35", 1, &path);
-    assert_ok(calibrate_plan(&s.c, &sel, NULL, &err), &err);
-    assert_ok(calibrate_execute(&s.c, part, 1, &err), &err);
+    MUST(calibrate_plan(&s.c, &sel, NULL, ERR));
+    MUST(calibrate_execute(&s.c, part, 1, ERR));
     for (int64_t i = 0; i < s.c.n_jobs; i++)
         ck_assert_ptr_nonnull(s.c.jobs[i].text);
     session_close(&s);
     buf_reset(&b);
-    assert_ok(buf_read_file(&b, part, 1 << 20, &err), &err);
+    MUST(buf_read_file(&b, part, 1 << 20, ERR));
     int64_t lines = 0;
     for (size_t i = 0; i < b.len; i++)
         lines += b.data[i] == '\n';
     ck_assert_int_eq(lines, 1 + 2); /* the identity and two heads, none twice */
     session_open(&s, "spargeattn:search=grid:l1=0.31:l2=0.35", 1, &path);
-    assert_ok(calibrate_plan(&s.c, &sel, NULL, &err), &err);
-    assert_fails(calibrate_execute(&s.c, part, 1, &err), &err, ERR_USAGE, "other settings");
+    MUST(calibrate_plan(&s.c, &sel, NULL, ERR));
+    FAILS(calibrate_execute(&s.c, part, 1, ERR), ERR_USAGE, "other settings");
     session_close(&s);
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(published_bounds_have_names)
+TEST(published_bounds_have_names)
 {
     static const char *const bad[] = {"spargeattn:bounds=flux:l1=0.05",
                                       "sale:bounds=qwen2.5:theta=1"};
-    struct err err = {0};
     struct method_run *runs = NULL;
     int64_t n = 0;
-    assert_ok(method_runs_parse(sim_methods, "spargeattn:bounds=llama3.1", &runs, &n, &err), &err);
-    assert_ok(method_runs_parse(sim_methods, "sale:bounds=qwen2.5", &runs, &n, &err), &err);
+    MUST(method_runs_parse(sim_methods, "spargeattn:bounds=llama3.1", &runs, &n, ERR));
+    MUST(method_runs_parse(sim_methods, "sale:bounds=qwen2.5", &runs, &n, ERR));
     const struct opt *l1 = opt_find(runs[0].method->params.table, "l1");
     const struct opt *theta = opt_find(runs[1].method->params.table, "theta");
     ck_assert_double_eq(*(double *)((char *)runs[0].params + l1->offset), 0.08);
     ck_assert_double_eq(*(double *)((char *)runs[1].params + theta->offset), 2.0);
     for (int i = 0; i < 2; i++)
-        assert_fails(method_runs_parse(sim_methods, bad[i], &runs, &n, &err), &err, ERR_USAGE,
-                     "leave");
+        FAILS(method_runs_parse(sim_methods, bad[i], &runs, &n, ERR), ERR_USAGE, "leave");
     method_runs_free(runs, n);
 }
-END_TEST
 
-START_TEST(given_parameters_win_in_every_method)
+TEST(given_parameters_win_in_every_method)
 {
     size_t n = sizeof searched / sizeof *searched;
     for (const struct method *const *m = sim_methods; *m; m++) {
@@ -414,19 +390,17 @@ START_TEST(given_parameters_win_in_every_method)
     for (size_t i = 0; i < n; i++) {
         char entry[64], given[64], want[80];
         const char *method = searched[i].method, *name = searched[i].name;
-        char *settings = settings_json(method);
+        OWN(free_at) char *settings = settings_json(method);
         snprintf(entry, sizeof entry, "\"%s\":%s", name, searched[i].found);
         snprintf(given, sizeof given, "%s=%s", name, searched[i].given);
         snprintf(want, sizeof want, "calib=#:%s", given);
         const char *file = calib_file(method, settings, entry);
         assert_applied(method, "", file, name, searched[i].found, "calib=#");
         assert_applied(method, given, file, name, searched[i].given, want);
-        free(settings);
     }
 }
-END_TEST
 
-START_TEST(a_calibration_is_replayed_under_its_settings)
+TEST(a_calibration_is_replayed_under_its_settings)
 {
     char *settings = settings_json("sale:bits=16:profile=paper:theta=2");
     const char *file = calib_file("sale", settings, "\"tau\":0.002"), *made = "profile=paper:";
@@ -442,9 +416,8 @@ START_TEST(a_calibration_is_replayed_under_its_settings)
     assert_applied("spargeattn", "", file, "permute", "hilbert", "permute=hilbert:calib=#");
     free(settings);
 }
-END_TEST
 
-START_TEST(aliases_and_switches_win_too)
+TEST(aliases_and_switches_win_too)
 {
     const char *file =
         calib_file("spargeattn", "{}", "\"theta\":0.5,\"tau\":0.5,\"pv\":20,\"dense\":false");
@@ -455,10 +428,9 @@ START_TEST(aliases_and_switches_win_too)
     assert_applied("spargeattn", "judge=0", file, "theta", "0.5", "calib=#:judge=0");
     assert_applied("spargeattn", "arith=sage1", file, "arith", "sage1", "calib=#:arith=sage1");
 }
-END_TEST
 
 /* Options of the search and presets would count nowhere. */
-START_TEST(what_would_change_nothing_is_refused)
+TEST(what_would_change_nothing_is_refused)
 {
     static const struct {
         const char *method, *params, *entry, *given, *message;
@@ -478,10 +450,9 @@ START_TEST(what_would_change_nothing_is_refused)
                       "%s:%s: %s", cases[i].method, cases[i].given, err.msg);
     }
 }
-END_TEST
 
 /* The method's own token order counts as the order of the replay. */
-START_TEST(a_calibration_in_the_methods_own_order_fits)
+TEST(a_calibration_in_the_methods_own_order_fits)
 {
     const char *file = path_of("ordered.json");
     static const char text[] = "{\"method\":\"spargeattn\",\"permute\":\"hilbert\",\"params\":"
@@ -489,18 +460,16 @@ START_TEST(a_calibration_in_the_methods_own_order_fits)
     char run[700];
     struct method_run *runs = NULL;
     int64_t n = 0;
-    struct err err = {0};
-    assert_ok(file_write_atomic(file, text, strlen(text), &err), &err);
+    MUST(file_write_atomic(file, text, strlen(text), ERR));
     snprintf(run, sizeof run, "spargeattn:calib=%s", file);
-    assert_ok(method_runs_parse(sim_methods, run, &runs, &n, &err), &err);
+    MUST(method_runs_parse(sim_methods, run, &runs, &n, ERR));
     snprintf(run, sizeof run, "spargeattn:permute=none:calib=%s", file);
-    assert_ok(method_runs_parse(sim_methods, run, &runs, &n, &err), &err);
-    assert_ok(method_calib_fits(&runs[0], "any", "none", &err), &err);
-    assert_ok(method_calib_fits(&runs[1], "any", "hilbert", &err), &err);
-    assert_fails(method_calib_fits(&runs[1], "any", "none", &err), &err, ERR_INPUT, "hilbert");
+    MUST(method_runs_parse(sim_methods, run, &runs, &n, ERR));
+    MUST(method_calib_fits(&runs[0], "any", "none", ERR));
+    MUST(method_calib_fits(&runs[1], "any", "hilbert", ERR));
+    FAILS(method_calib_fits(&runs[1], "any", "none", ERR), ERR_INPUT, "hilbert");
     method_runs_free(runs, n);
 }
-END_TEST
 
 /* A method that skips head 1 and fails on layer 1. */
 static int fake_calibrate(struct method_ctx *ctx, const void *params, const struct head_in *samples,
@@ -514,21 +483,20 @@ static int fake_calibrate(struct method_ctx *ctx, const void *params, const stru
     return 0;
 }
 
-START_TEST(skips_and_failures)
+TEST(skips_and_failures)
 {
     static const struct opt none[] = {{0}};
     static const struct method fake = {
         .name = "fake", .params = {.table = none}, .search = {.calibrate = fake_calibrate}};
     struct method_run run = {.method = &fake};
     const char *path = path_of("a.h5");
-    struct session s;
+    OWN(session_close) struct session s;
     struct call_select one = {"0", "all", "0", ""}, both = {"all", "all", "0", ""};
-    struct err err = {0};
     write_video(path, "m");
     session_open(&s, "spargeattn", 1, &path);
     s.c.run = &run;
-    assert_ok(calibrate_plan(&s.c, &one, NULL, &err), &err);
-    assert_ok(calibrate_execute(&s.c, NULL, 1, &err), &err);
+    MUST(calibrate_plan(&s.c, &one, NULL, ERR));
+    MUST(calibrate_execute(&s.c, NULL, 1, ERR));
     ck_assert_int_eq(calibrate_skipped(&s.c), 1);
     ck_assert_str_eq(s.c.jobs[1].skip, "odd head");
     char *text = written(&s.c);
@@ -536,12 +504,9 @@ START_TEST(skips_and_failures)
     ck_assert_ptr_null(strstr(text, "\"head\": 1"));
     free(text);
     calibrate_free(&s.c);
-    assert_ok(calibrate_plan(&s.c, &both, NULL, &err), &err);
-    assert_fails(calibrate_execute(&s.c, NULL, 1, &err), &err, ERR_RUN,
-                 "layer 1 head 0: no layer 1");
-    session_close(&s);
+    MUST(calibrate_plan(&s.c, &both, NULL, ERR));
+    FAILS(calibrate_execute(&s.c, NULL, 1, ERR), ERR_RUN, "layer 1 head 0: no layer 1");
 }
-END_TEST
 
 static int command(struct err *err, int argc, const char *const *argv)
 {
@@ -559,73 +524,42 @@ static int command(struct err *err, int argc, const char *const *argv)
     command(err, (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)),                    \
             (const char *[]){__VA_ARGS__})
 
-START_TEST(command_refuses)
+TEST(command_refuses)
 {
     const char *path = path_of("a.h5"), *out = path_of("out.json");
-    struct err err = {0};
     write_video(path, "m");
-    assert_fails(COMMAND_(&err, "-q"), &err, ERR_USAGE, "no method");
-    assert_fails(COMMAND_(&err, "-q", "spargeattn"), &err, ERR_USAGE, "-o FILE");
-    assert_fails(COMMAND_(&err, "-q", "spargeattn", "-o", out), &err, ERR_USAGE, "no trace");
-    assert_fails(COMMAND_(&err, "-q", "dense", path, "-o", out), &err, ERR_USAGE, "spargeattn");
-    assert_fails(COMMAND_(&err, "-q", "spargeattn:tau=0.1,0.2", path, "-o", out), &err, ERR_USAGE,
-                 "sweep of 2");
-    assert_fails(
-        COMMAND_(&err, "-q", "spargeattn:permute=time", path, "-o", out, "--permute", "row"), &err,
-        ERR_USAGE, "give one");
-    assert_fails(COMMAND_(&err, "-q", "spargeattn", path, "-o", out, "--layers", "9"), &err,
-                 ERR_USAGE, "--layers");
-    assert_fails(COMMAND_(&err, "-q", "spargeattn", path, "-o", path), &err, ERR_USAGE,
-                 "is what is read");
-    assert_fails(
-        COMMAND_(&err, "-q", "spargeattn:select=topk", path, "-o", out, "--progress", "none"), &err,
-        ERR_USAGE, "select=cdf");
+    FAILS(COMMAND_(ERR, "-q"), ERR_USAGE, "no method");
+    FAILS(COMMAND_(ERR, "-q", "spargeattn"), ERR_USAGE, "-o FILE");
+    FAILS(COMMAND_(ERR, "-q", "spargeattn", "-o", out), ERR_USAGE, "no trace");
+    FAILS(COMMAND_(ERR, "-q", "dense", path, "-o", out), ERR_USAGE, "spargeattn");
+    FAILS(COMMAND_(ERR, "-q", "spargeattn:tau=0.1,0.2", path, "-o", out), ERR_USAGE, "sweep of 2");
+    FAILS(COMMAND_(ERR, "-q", "spargeattn:permute=time", path, "-o", out, "--permute", "row"),
+          ERR_USAGE, "give one");
+    FAILS(COMMAND_(ERR, "-q", "spargeattn", path, "-o", out, "--layers", "9"), ERR_USAGE,
+          "--layers");
+    FAILS(COMMAND_(ERR, "-q", "spargeattn", path, "-o", path), ERR_USAGE, "is what is read");
+    FAILS(COMMAND_(ERR, "-q", "spargeattn:select=topk", path, "-o", out, "--progress", "none"),
+          ERR_USAGE, "select=cdf");
     char other[600];
     snprintf(other, sizeof other, "%s/there.json", test_tmpdir());
-    assert_ok(file_write_atomic(other, "{}", 2, &err), &err);
-    assert_fails(COMMAND_(&err, "-q", "spargeattn", path, "-o", other), &err, ERR_USAGE, "--force");
+    MUST(file_write_atomic(other, "{}", 2, ERR));
+    FAILS(COMMAND_(ERR, "-q", "spargeattn", path, "-o", other), ERR_USAGE, "--force");
     FILE *f = fopen(out, "r");
     ck_assert_ptr_null(f); /* nothing was written */
 }
-END_TEST
 
-START_TEST(command_writes_the_file)
+TEST(command_writes_the_file)
 {
     const char *path = path_of("a.h5"), *out = path_of("out.json");
-    struct err err = {0};
     json_t *doc = NULL;
     write_video(path, "m");
-    assert_ok(COMMAND_(&err, "-q", "spargeattn:search=grid:permute=hilbert", path, "-o", out,
-                       "--layers", "1", "--heads", "0", "--steps", "3", "--progress", "none"),
-              &err);
-    assert_ok(json_read_file(out, 1 << 20, &doc, &err), &err);
+    MUST(COMMAND_(ERR, "-q", "spargeattn:search=grid:permute=hilbert", path, "-o", out, "--layers",
+                  "1", "--heads", "0", "--steps", "3", "--progress", "none"));
+    MUST(json_read_file(out, 1 << 20, &doc, ERR));
     ck_assert_str_eq(json_string_value(json_object_get(doc, "permute")), "hilbert");
     const json_t *e = json_array_get(json_object_get(doc, "heads"), 0);
     ck_assert_int_eq(json_array_size(json_object_get(doc, "heads")), 1);
     ck_assert_int_eq(json_integer_value(json_object_get(e, "layer")), 1);
     json_decref(doc);
     remove(out);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("calibrate");
-    TCase *t = tcase_create("calibrate");
-    tcase_add_test(t, samples_come_by_trace_then_call);
-    tcase_add_test(t, models_do_not_mix);
-    tcase_add_test(t, file_is_applied_to_its_heads);
-    tcase_add_test(t, a_layer_or_the_model_shares_parameters);
-    tcase_add_test(t, a_stopped_calibration_goes_on);
-    tcase_add_test(t, published_bounds_have_names);
-    tcase_add_test(t, given_parameters_win_in_every_method);
-    tcase_add_test(t, a_calibration_is_replayed_under_its_settings);
-    tcase_add_test(t, aliases_and_switches_win_too);
-    tcase_add_test(t, what_would_change_nothing_is_refused);
-    tcase_add_test(t, a_calibration_in_the_methods_own_order_fits);
-    tcase_add_test(t, skips_and_failures);
-    tcase_add_test(t, command_refuses);
-    tcase_add_test(t, command_writes_the_file);
-    suite_add_tcase(s, t);
-    return s;
 }

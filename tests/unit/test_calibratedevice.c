@@ -88,9 +88,9 @@ static void attend_head(const struct accel_call *c, const struct accel_lists *l,
 {
     struct accel_head *r = c->heads + h;
     const int64_t *ptr = accel_rows_of(c, l, h);
-    struct exact exact;
-    struct mask m = {0};
-    struct judging j;
+    OWN(exact_free) struct exact exact;
+    OWN(mask_free) struct mask m = {0};
+    OWN(judge_free) struct judging j;
     accel_head_mask(c, l, h, &m, err);
     exact_init(&exact, r->x, PREC_F64);
     judge_begin(&j, &exact, r->mass);
@@ -100,9 +100,6 @@ static void attend_head(const struct accel_call *c, const struct accel_lists *l,
                                   .sq_ref = j.sum.sq_ref / 16,
                                   .exp = 2};
     r->tiles_pv = r->filter && ptr ? (double)(ptr[ceil_div(N, l->bq)] - ptr[0]) : 0;
-    judge_free(&j);
-    exact_free(&exact);
-    mask_free(&m);
 }
 
 static int attend_call(struct accel_session *s, const struct accel_call *c,
@@ -158,7 +155,6 @@ static const struct accel fake = {.name = "fake",
 static const char *make_trace(const char *name, int d)
 {
     const char *path = test_path(name);
-    struct err err = {0};
     struct trace_writer *w = NULL;
     /* clang-format off */
     struct trace_meta    m = {.layers = LAYERS, .heads = HEADS, .kv_heads = HEADS, .head_dim = d,
@@ -168,20 +164,20 @@ static const char *make_trace(const char *name, int d)
     float *x = calloc((size_t)(N * HEADS * d), sizeof *x);
     snprintf(m.name, sizeof m.name, "random");
     snprintf(m.source, sizeof m.source, "synthetic");
-    assert_ok(trace_create(path, &m, LAYERS, true, &w, &err), &err);
+    MUST(trace_create(path, &m, LAYERS, true, &w, ERR));
     for (int l = 0; l < LAYERS; l++) {
         struct trace_call c = {
             .layer = l, .branch = "main", .timestep = NAN, .sigma = NAN, .order = l};
-        assert_ok(trace_begin_call(w, &c, &err), &err);
+        MUST(trace_begin_call(w, &c, ERR));
         for (int what = 0; what < 3; what++) {
             for (int i = 0; i < N * HEADS * d; i++)
                 x[i] =
                     (float)((what ? 1 : 2) * rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i));
-            assert_ok(trace_put(w, what, 0, N, x, HEADS * d, &err), &err);
+            MUST(trace_put(w, what, 0, N, x, HEADS * d, ERR));
         }
-        assert_ok(trace_end_call(w, &err), &err);
+        MUST(trace_end_call(w, ERR));
     }
-    assert_ok(trace_commit(&w, &err), &err);
+    MUST(trace_commit(&w, ERR));
     free(x);
     return path;
 }
@@ -193,12 +189,11 @@ static json_t *calibrate(const char *method, const char *words, const char *out)
     char copy[1600], *argv[40];
     int argc = 0;
     json_t *doc = NULL;
-    struct err err = {0};
     snprintf(copy, sizeof copy, "-q --force --precision f64 %s %s -o %s", method, words, out);
     for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;
-    assert_ok(cmd_calibrate.run(&app, argc, argv, &err), &err);
-    assert_ok(json_read_file(out, 1 << 20, &doc, &err), &err);
+    MUST(cmd_calibrate.run(&app, argc, argv, ERR));
+    MUST(json_read_file(out, 1 << 20, &doc, ERR));
     return doc;
 }
 
@@ -242,7 +237,7 @@ static const struct {
 };
 
 /* Two traces, so that a search has several samples. */
-START_TEST(searches_find_the_same)
+TEST(searches_find_the_same)
 {
     char words[1100], here[1200];
     snprintf(words, sizeof words, "%s %s --layers 1", make_trace("one.h5", D),
@@ -270,10 +265,9 @@ START_TEST(searches_find_the_same)
         unlink(test_path("gpu.json"));
     }
 }
-END_TEST
 
 /* A head stays on the device while it is searched. */
-START_TEST(a_head_is_uploaded_once)
+TEST(a_head_is_uploaded_once)
 {
     char words[700];
     snprintf(words, sizeof words, "%s --backend cuda --jobs 4", make_trace("one.h5", D));
@@ -282,7 +276,6 @@ START_TEST(a_head_is_uploaded_once)
     ck_assert_int_eq(session.launches, HEADS * LAYERS * 108 / JUDGE_MANY);
     unlink(test_path("gpu.json"));
 }
-END_TEST
 
 static const struct {
     const char *method, *why;
@@ -296,87 +289,64 @@ static const struct {
 };
 
 /* What a device does not do runs on the CPU, for a reason that is told. */
-START_TEST(what_cannot_run_there_says_so)
+TEST(what_cannot_run_there_says_so)
 {
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         struct calibrate_sample sample = {0};
         struct calibrate_job job = {.samples = &sample, .n = 1};
         struct calibrate c = {
             .device = {.accel = &fake, .session = &session}, .jobs = &job, .n_jobs = 1};
-        struct trace *t = NULL;
+        OWN(trace_close) struct trace *t = NULL;
         struct method_run *runs = NULL;
         int64_t n = 0;
         char why[160] = "";
-        struct err err = {0};
-        assert_ok(trace_open(make_trace("one.h5", refused[i].d), &t, &err), &err);
-        assert_ok(method_runs_parse(sim_methods, refused[i].method, &runs, &n, &err), &err);
+        MUST(trace_open(make_trace("one.h5", refused[i].d), &t, ERR));
+        MUST(method_runs_parse(sim_methods, refused[i].method, &runs, &n, ERR));
         c.run = runs;
         c.traces = &t;
         c.n_traces = 1;
         ck_assert(!calibrate_on_device(&c, why));
         ck_assert_msg(strstr(why, refused[i].why) != NULL, "%s: %s", refused[i].method, why);
         method_runs_free(runs, n);
-        trace_close(&t);
     }
 }
-END_TEST
 
-START_TEST(a_refused_search_has_the_file_of_the_cpu)
+TEST(a_refused_search_has_the_file_of_the_cpu)
 {
     const char *trace = make_trace("one.h5", D);
     char words[700];
-    struct buf cpu = {0}, gpu = {0};
-    struct err err = {0};
+    OWN(buf_free) struct buf cpu = {0}, gpu = {0};
     snprintf(words, sizeof words, "%s --name x --layers 0", trace);
     json_decref(calibrate("xattention", words, test_path("cpu.json")));
     snprintf(words, sizeof words, "%s --name x --layers 0 --backend cuda", trace);
     json_decref(calibrate("xattention", words, test_path("gpu.json")));
     ck_assert_int_eq(session.judged, 0);
-    assert_ok(buf_read_file(&cpu, test_path("cpu.json"), 1 << 20, &err), &err);
-    assert_ok(buf_read_file(&gpu, test_path("gpu.json"), 1 << 20, &err), &err);
+    MUST(buf_read_file(&cpu, test_path("cpu.json"), 1 << 20, ERR));
+    MUST(buf_read_file(&gpu, test_path("gpu.json"), 1 << 20, ERR));
     ck_assert_str_eq(buf_str(&cpu), buf_str(&gpu));
-    buf_free(&cpu);
-    buf_free(&gpu);
 }
-END_TEST
 
 /* A journal of the CPU is not continued on a device, whose numbers are rounded otherwise. */
-START_TEST(journals_name_the_back_end)
+TEST(journals_name_the_back_end)
 {
     const char *part = test_path("x.journal");
     struct calibrate c = {
         .per = CALIBRATE_HEAD, .name = "x", .load = {.precision = PREC_F64, .permute = "none"}};
     struct call_select sel = {"0", "0", NULL, NULL};
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     struct method_run *runs = NULL;
     int64_t n = 0;
-    struct err err = {0};
-    assert_ok(trace_open(make_trace("one.h5", D), &t, &err), &err);
-    assert_ok(method_runs_parse(sim_methods, searched[0].method, &runs, &n, &err), &err);
+    MUST(trace_open(make_trace("one.h5", D), &t, ERR));
+    MUST(method_runs_parse(sim_methods, searched[0].method, &runs, &n, ERR));
     c.run = runs;
     c.traces = &t;
     c.n_traces = 1;
-    assert_ok(calibrate_plan(&c, &sel, NULL, &err), &err);
-    assert_ok(calibrate_execute(&c, part, 1, &err), &err);
+    MUST(calibrate_plan(&c, &sel, NULL, ERR));
+    MUST(calibrate_execute(&c, part, 1, ERR));
     free(c.jobs[0].text);
     c.jobs[0].text = NULL;
     c.device = (struct sim_device){.accel = &fake, .session = &session, .metrics = true};
-    assert_fails(calibrate_execute(&c, part, 1, &err), &err, ERR_USAGE, "other settings");
+    FAILS(calibrate_execute(&c, part, 1, ERR), ERR_USAGE, "other settings");
     calibrate_free(&c);
     method_runs_free(runs, n);
-    trace_close(&t);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("calibratedevice");
-    TCase *c = tcase_create("calibratedevice");
-    tcase_add_test(c, searches_find_the_same);
-    tcase_add_test(c, a_head_is_uploaded_once);
-    tcase_add_test(c, what_cannot_run_there_says_so);
-    tcase_add_test(c, a_refused_search_has_the_file_of_the_cpu);
-    tcase_add_test(c, journals_name_the_back_end);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -127,7 +127,7 @@ static void attend_part(struct accel_session *s, const struct accel_call *c,
 {
     struct accel_head *r = c->heads + h;
     struct accel_outs o;
-    struct mask m = {0};
+    OWN(mask_free) struct mask m = {0};
     int64_t blocks = mask_of(s, c, l, h, &m, err);
     r->pairs_exec = N;
     r->tiles_pv = r->filter ? 0.5 * (double)blocks : 0;
@@ -137,7 +137,6 @@ static void attend_part(struct accel_session *s, const struct accel_call *c,
         accel_measure(r, &o, 0);
         accel_outs_free(&o);
     }
-    mask_free(&m);
 }
 
 static struct accel_time around(double ns)
@@ -188,7 +187,7 @@ static struct accel_heads two_copies(const struct accel_session *s, const struct
 static void select_by_rule(const struct accel_head *h, int head, struct mask *m, struct err *err)
 {
     const struct accel_choice *c = &h->choice;
-    struct exact exact;
+    OWN(exact_free) struct exact exact;
     struct head_in in = {.x = *h->x,
                          .src_dtype = DT_F32,
                          .head = head,
@@ -200,7 +199,6 @@ static void select_by_rule(const struct accel_head *h, int head, struct mask *m,
     for (; !found && in.layer < LAYERS; in.layer++)
         found = setting_choose(settings, n_settings, c, &in, m);
     ck_assert_msg(found, "%s: a rule of no setting", c->method);
-    exact_free(&exact);
 }
 
 static bool chooses(const struct accel_choice *c)
@@ -346,7 +344,6 @@ static const struct accel keeping = {.name = "fake",
 /* bad: the last layer has a NaN among its keys. */
 static void make_trace(const char *path, bool bad)
 {
-    struct err err = {0};
     struct trace_writer *w = NULL;
     /* clang-format off */
     struct trace_meta    m = {.layers = LAYERS, .heads = HEADS, .kv_heads = KV, .head_dim = D,
@@ -356,22 +353,22 @@ static void make_trace(const char *path, bool bad)
     float x[N * HEADS * D];
     snprintf(m.name, sizeof m.name, "random");
     snprintf(m.source, sizeof m.source, "synthetic");
-    assert_ok(trace_create(path, &m, LAYERS, true, &w, &err), &err);
+    MUST(trace_create(path, &m, LAYERS, true, &w, ERR));
     for (int l = 0; l < LAYERS; l++) {
         struct trace_call c = {
             .layer = l, .branch = "main", .timestep = NAN, .sigma = NAN, .order = l};
-        assert_ok(trace_begin_call(w, &c, &err), &err);
+        MUST(trace_begin_call(w, &c, ERR));
         for (int what = 0; what < 3; what++) {
             int heads = what == TRACE_Q ? HEADS : KV;
             for (int i = 0; i < N * heads * D; i++)
                 x[i] = (float)(3 * rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i));
             if (bad && l == LAYERS - 1 && what == TRACE_K)
                 x[N * heads * D - 1] = NAN;
-            assert_ok(trace_put(w, what, 0, N, x, heads * D, &err), &err);
+            MUST(trace_put(w, what, 0, N, x, heads * D, ERR));
         }
-        assert_ok(trace_end_call(w, &err), &err);
+        MUST(trace_end_call(w, ERR));
     }
-    assert_ok(trace_commit(&w, &err), &err);
+    MUST(trace_commit(&w, ERR));
 }
 
 static char trace[512];
@@ -403,12 +400,11 @@ static int64_t replay_on(const struct accel *accel, const char *dir, const char 
     char copy[1200], *argv[60];
     int argc = 0;
     int64_t n = 0;
-    struct err err = {0};
     snprintf(copy, sizeof copy, "-q --backend cuda %s -o %s %s", trace, dir, words);
     for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;
-    assert_ok(cmd_replay.run(&app, argc, argv, &err), &err);
-    assert_ok(records_load(dir, out, &n, &err), &err);
+    MUST(cmd_replay.run(&app, argc, argv, ERR));
+    MUST(records_load(dir, out, &n, ERR));
     return n;
 }
 
@@ -457,7 +453,7 @@ static bool measured(const char *name)
     return strcmp(name, "density_kernel") == 0; /* a call has one geometry for all heads */
 }
 
-START_TEST(heads_say_what_they_say_one_by_one)
+TEST(heads_say_what_they_say_one_by_one)
 {
     struct record *calls, *heads;
     int compared = 0;
@@ -497,7 +493,6 @@ START_TEST(heads_say_what_they_say_one_by_one)
     records_free(calls, n);
     records_free(heads, m);
 }
-END_TEST
 
 #define UNITS                                                                                      \
     "-m oracle -m oracle:kind=topk:k=10% -m fg-attn:mode=pooled -m fg-attn:refresh=1:M=32 "        \
@@ -518,15 +513,14 @@ enum { UNIT_RUNS = 20, ALONE = 18, BUILT = 2 };
 static void settings_parse(const char *words)
 {
     char copy[1200];
-    struct err err = {0};
     snprintf(copy, sizeof copy, "%s", words);
     for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
         if (strcmp(w, "-m") != 0)
-            assert_ok(method_runs_parse(test_methods, w, &settings, &n_settings, &err), &err);
+            MUST(method_runs_parse(test_methods, w, &settings, &n_settings, ERR));
 }
 
 /* A mask that stays on the device, and its counts alone or a copy come, says what the mask says. */
-START_TEST(masks_may_stay_on_the_device)
+TEST(masks_may_stay_on_the_device)
 {
     struct record *here, *there;
     int compared = 0, planned = 0, built = 0;
@@ -567,15 +561,13 @@ START_TEST(masks_may_stay_on_the_device)
     records_free(here, n);
     records_free(there, m);
 }
-END_TEST
 
 /* A head that a calibration left dense attends beside others that skip P V: never skipping is exact
  * softmax over its mask. Its own record has no tiles of a filter. */
-START_TEST(a_dense_head_joins_filtered_ones)
+TEST(a_dense_head_joins_filtered_ones)
 {
     char calib[300], words[400];
-    struct buf b = {0};
-    struct err err = {0};
+    OWN(buf_free) struct buf b = {0};
     struct record *r;
     set_up();
     snprintf(calib, sizeof calib, "%s/mixed-%d.json", test_tmpdir(), (int)getpid());
@@ -586,7 +578,7 @@ START_TEST(a_dense_head_joins_filtered_ones)
                    i ? "," : "", i / HEADS, i % HEADS, 0.3 + 0.1 * (i % HEADS), 10 + i,
                    i % HEADS == 0 ? "true" : "false");
     buf_puts(&b, "]}");
-    assert_ok(file_write_atomic(calib, buf_str(&b), b.len, &err), &err);
+    MUST(file_write_atomic(calib, buf_str(&b), b.len, ERR));
     snprintf(words, sizeof words, "-m spargeattn:calib=%s", calib);
     int64_t n = replay(directory("mixed"), words, &r);
     ck_assert_int_eq(n, LAYERS * (HEADS + 1));
@@ -601,11 +593,9 @@ START_TEST(a_dense_head_joins_filtered_ones)
         ck_assert_int_eq(record_get(r + i, "sparsity_pv") == 0, r[i].head == 0);
     }
     records_free(r, n);
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(a_call_has_its_own_times)
+TEST(a_call_has_its_own_times)
 {
     static const struct {
         const char *method, *kind, *where;
@@ -647,7 +637,6 @@ START_TEST(a_call_has_its_own_times)
     }
     records_free(r, n);
 }
-END_TEST
 
 static void assert_same_cells(const struct record *a, const struct record *b)
 {
@@ -662,7 +651,7 @@ static void assert_same_cells(const struct record *a, const struct record *b)
 }
 
 /* The records, and their order, are the same whether the next call is read meanwhile or not. */
-START_TEST(reading_ahead_changes_nothing)
+TEST(reading_ahead_changes_nothing)
 {
     struct record *ahead, *alone;
     set_up();
@@ -673,10 +662,9 @@ START_TEST(reading_ahead_changes_nothing)
     records_free(ahead, n);
     records_free(alone, n);
 }
-END_TEST
 
 /* What is wrong with a call that was read ahead is told after the one before it is complete. */
-START_TEST(a_call_that_cannot_be_read_ends_the_replay_in_its_turn)
+TEST(a_call_that_cannot_be_read_ends_the_replay_in_its_turn)
 {
     static const char *const how[] = {"--read-ahead=1", "--read-ahead=0"};
     const struct app app = {.methods = test_methods, .accel = &fake};
@@ -685,25 +673,22 @@ START_TEST(a_call_that_cannot_be_read_ends_the_replay_in_its_turn)
     for (int i = 0; i < 2; i++) {
         const char *dir = directory(how[i] + 2);
         const char *argv[] = {"-q", "--backend", "cuda", bad, "-m", "dense", "-o", dir, how[i]};
-        struct err err = {0};
         struct record *r;
         int64_t n = 0;
-        assert_fails(cmd_replay.run(&app, 9, (char **)argv, &err), &err, ERR_INPUT, "layer 1");
-        assert_ok(records_load(dir, &r, &n, &err), &err);
+        FAILS(cmd_replay.run(&app, 9, (char **)argv, ERR), ERR_INPUT, "layer 1");
+        MUST(records_load(dir, &r, &n, ERR));
         ck_assert_int_eq(n, HEADS + 1); /* those of layer 0 */
         ck_assert_int_eq(count_of(r, n, RECORD_OF_HEAD), HEADS);
         records_free(r, n);
     }
 }
-END_TEST
 
 static double matmul_of(const char *dir)
 {
     char path[600];
     json_t *doc = NULL;
-    struct err err = {0};
     snprintf(path, sizeof path, "%s/manifest.json", dir);
-    assert_ok(json_read_file(path, 1 << 20, &doc, &err), &err);
+    MUST(json_read_file(path, 1 << 20, &doc, ERR));
     double x =
         json_number_value(json_object_get(json_object_get(doc, "gpu"), "matmul_8192_tflops"));
     json_decref(doc);
@@ -711,7 +696,7 @@ static double matmul_of(const char *dir)
 }
 
 /* Once per GPU and driver, kept beside the run; a file that nobody can read is as good as none. */
-START_TEST(ceilings_are_measured_once)
+TEST(ceilings_are_measured_once)
 {
     static const struct {
         const char *words;
@@ -720,7 +705,6 @@ START_TEST(ceilings_are_measured_once)
         {"-m dense", 13000, 0, 1}, {"-m dense", 13000, 0, 1}, {"-m dense --ceilings", 13000, 0, 2},
         {"-m dense", 13010, 0, 3}, {"-m dense", 13010, 0, 3}, {"-m dense", 13010, 1, 4}};
     const char *dir = directory("ceilings");
-    struct err err = {0};
     set_up();
     ceilings_measured = 0;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
@@ -729,7 +713,7 @@ START_TEST(ceilings_are_measured_once)
         driver = steps[i].driver;
         snprintf(path, sizeof path, "%s/ceilings-GPU-1.json", dir);
         if (steps[i].damage)
-            assert_ok(file_write_atomic(path, "{\"uuid\":", 8, &err), &err);
+            MUST(file_write_atomic(path, "{\"uuid\":", 8, ERR));
         int64_t n = replay(dir, steps[i].words, &r);
         records_free(r, n);
         ck_assert_int_eq(ceilings_measured, steps[i].measured);
@@ -738,10 +722,9 @@ START_TEST(ceilings_are_measured_once)
     }
     driver = 13000;
 }
-END_TEST
 
 /* Of several GPUs the one of the launcher's local rank is asked for, whatever the shard. */
-START_TEST(the_local_rank_picks_the_gpu)
+TEST(the_local_rank_picks_the_gpu)
 {
     struct record *r;
     set_up();
@@ -755,7 +738,6 @@ START_TEST(the_local_rank_picks_the_gpu)
     unsetenv("OMPI_COMM_WORLD_SIZE");
     unsetenv("OMPI_COMM_WORLD_LOCAL_RANK");
 }
-END_TEST
 
 /* `lacuna replay` on the CPU. */
 static int64_t replay_here(const char *dir, const char *words, struct record **out)
@@ -764,18 +746,17 @@ static int64_t replay_here(const char *dir, const char *words, struct record **o
     char copy[1200], *argv[60];
     int argc = 0;
     int64_t n = 0;
-    struct err err = {0};
     snprintf(copy, sizeof copy, "-q %s -o %s %s", trace, dir, words);
     for (char *w = strtok(copy, " "); w; w = strtok(NULL, " "))
         argv[argc++] = w;
-    assert_ok(cmd_replay.run(&app, argc, argv, &err), &err);
-    assert_ok(records_load(dir, out, &n, &err), &err);
+    MUST(cmd_replay.run(&app, argc, argv, ERR));
+    MUST(records_load(dir, out, &n, ERR));
     return n;
 }
 
 /* Masks that follow from sizes and parameters are made once, and tiles of them on the device too;
  * records say what they say on the CPU, where every head makes its own. */
-START_TEST(static_masks_are_shared)
+TEST(static_masks_are_shared)
 {
     static const struct {
         const char *method;
@@ -815,17 +796,15 @@ START_TEST(static_masks_are_shared)
         records_free(own, m);
     }
 }
-END_TEST
 
 /* Take out the first line that has both texts. */
 static void drop_line(const char *dir, const char *one, const char *other)
 {
     char path[600];
-    struct buf b = {0}, kept = {0};
-    struct err err = {0};
+    OWN(buf_free) struct buf b = {0}, kept = {0};
     bool dropped = false;
     snprintf(path, sizeof path, "%s/records.jsonl", dir);
-    assert_ok(buf_read_file(&b, path, 1 << 24, &err), &err);
+    MUST(buf_read_file(&b, path, 1 << 24, ERR));
     for (char *line = b.data, *end; (end = strchr(line, '\n')); line = end + 1) {
         *end = '\0';
         if (!dropped && strstr(line, one) && strstr(line, other))
@@ -834,13 +813,11 @@ static void drop_line(const char *dir, const char *one, const char *other)
             buf_printf(&kept, "%s\n", line);
     }
     ck_assert(dropped);
-    assert_ok(file_write_atomic(path, kept.data, kept.len, &err), &err);
-    buf_free(&b);
-    buf_free(&kept);
+    MUST(file_write_atomic(path, kept.data, kept.len, ERR));
 }
 
 /* What lacks is done, for all heads at once, and nothing else is written. */
-START_TEST(what_lacks_is_done_again)
+TEST(what_lacks_is_done_again)
 {
     static const struct {
         const char *one, *other;
@@ -868,10 +845,9 @@ START_TEST(what_lacks_is_done_again)
     ck_assert_int_eq(session.launches, 0);
     records_free(r, all - 1);
 }
-END_TEST
 
 /* Layers go to shards whole; where there are fewer layers than shards, groups of heads do. */
-START_TEST(shards_share_calls)
+TEST(shards_share_calls)
 {
     static const char *const parts[] = {"0-1", "2-3"};
     struct record *r;
@@ -900,9 +876,8 @@ START_TEST(shards_share_calls)
         records_free(r, n);
     }
 }
-END_TEST
 
-START_TEST(chosen_heads_are_named)
+TEST(chosen_heads_are_named)
 {
     static const struct {
         const char *words, *heads;
@@ -925,20 +900,18 @@ START_TEST(chosen_heads_are_named)
         records_free(r, n);
     }
 }
-END_TEST
 
 /* ---- a call by itself ----------------------------------------------------------------------- */
 
 static void make_heads(struct sim_head h[HEADS])
 {
-    struct err err = {0};
     static float x[3 * N * D];
     for (int k = 0; k < HEADS; k++) {
         for (int i = 0; i < 3 * N * D; i++)
             x[i] = (float)(3 * rng_normal(3, (uint64_t)k, (uint64_t)i));
         struct head_in in = one_head(x, x + N * D, x + 2 * N * D, N, N, D, true);
         in.n_heads = in.n_kv_heads = HEADS;
-        assert_ok(head_init(h + k, &in, PREC_F64, &err), &err);
+        MUST(head_init(h + k, &in, PREC_F64, ERR));
     }
 }
 
@@ -958,9 +931,8 @@ static void run_call(const char *text, struct sim_head *h, struct carry *carry, 
                                       .calls = true,
                                       .timed = true,
                                       .section_bytes = section_bytes};
-    struct err err = {0};
     int64_t n = 0;
-    assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
     record_init(of_call);
     for (int i = 0; i < HEADS; i++) {
         record_init(records + i);
@@ -982,7 +954,7 @@ static void run_call(const char *text, struct sim_head *h, struct carry *carry, 
                          .jobs = 2,
                          .record = of_call,
                          .choose_ns = choose_ns};
-    assert_ok(sim_run_call(&c, &err), &err);
+    MUST(sim_run_call(&c, ERR));
     method_runs_free(runs, n);
 }
 
@@ -1011,17 +983,16 @@ static void check_skipped(struct sim_head h[HEADS], const char *why)
         sim_head_free(h + i);
 }
 
-START_TEST(a_skipped_head_leaves_no_call)
+TEST(a_skipped_head_leaves_no_call)
 {
     struct sim_head h[HEADS];
     make_heads(h);
     h[2].in.x.reach.back = 10;
     check_skipped(h, "head 2: the GPU kernels know no window");
 }
-END_TEST
 
 /* The kernels take whole heads. */
-START_TEST(sampled_rows_are_not_for_a_device)
+TEST(sampled_rows_are_not_for_a_device)
 {
     struct sim_head h[HEADS];
     struct row_sample rows = {0};
@@ -1029,10 +1000,9 @@ START_TEST(sampled_rows_are_not_for_a_device)
     h[2].in.rows = &rows;
     check_skipped(h, "head 2: the GPU kernels take whole heads: --backend cpu replays sampled");
 }
-END_TEST
 
 /* Lists that would take too much memory at once are made and attended to in sections. */
-START_TEST(sections_are_one_call)
+TEST(sections_are_one_call)
 {
     static const char *const method = "streaming:sink=2:window=40";
     struct sim_head h[HEADS];
@@ -1061,10 +1031,9 @@ START_TEST(sections_are_one_call)
     for (int i = 0; i < HEADS; i++)
         sim_head_free(h + i);
 }
-END_TEST
 
 /* The call that chooses pays, those that reuse its masks bear a share in a number of its own. */
-START_TEST(carried_masks_cost_a_share)
+TEST(carried_masks_cost_a_share)
 {
     struct sim_head h[HEADS];
     struct carry carry[HEADS] = {{0}};
@@ -1087,29 +1056,4 @@ START_TEST(carried_masks_cost_a_share)
         carry_end(carry + i);
         sim_head_free(h + i);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("calls");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, heads_say_what_they_say_one_by_one);
-    tcase_add_test(t, masks_may_stay_on_the_device);
-    tcase_add_test(t, static_masks_are_shared);
-    tcase_add_test(t, a_dense_head_joins_filtered_ones);
-    tcase_add_test(t, a_call_has_its_own_times);
-    tcase_add_test(t, reading_ahead_changes_nothing);
-    tcase_add_test(t, ceilings_are_measured_once);
-    tcase_add_test(t, the_local_rank_picks_the_gpu);
-    tcase_add_test(t, a_call_that_cannot_be_read_ends_the_replay_in_its_turn);
-    tcase_add_test(t, what_lacks_is_done_again);
-    tcase_add_test(t, shards_share_calls);
-    tcase_add_test(t, chosen_heads_are_named);
-    tcase_add_test(t, a_skipped_head_leaves_no_call);
-    tcase_add_test(t, sampled_rows_are_not_for_a_device);
-    tcase_add_test(t, sections_are_one_call);
-    tcase_add_test(t, carried_masks_cost_a_share);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -64,10 +64,8 @@ static int64_t head_values(const struct trace *t, enum trace_what what)
 static void same_rows(const struct trace *a, int ha, const struct trace *b, int hb, int layer,
                       enum trace_what what)
 {
-    float *x = head_rows(a, layer, what, ha), *y = head_rows(b, layer, what, hb);
+    OWN(free_at) float *x = head_rows(a, layer, what, ha), *y = head_rows(b, layer, what, hb);
     ck_assert(memcmp(x, y, (size_t)head_values(a, what) * sizeof *x) == 0);
-    free(x);
-    free(y);
 }
 
 /* ---- golden ---------------------------------------------------------------------------------- */
@@ -104,10 +102,11 @@ static double distance(const struct trace *t, int layer, enum trace_what what, i
 /* Every stored tensor of the golden file within `tol` (relative L2). */
 static void check_tensors(const struct trace *t, double tol)
 {
+    OWN(free_at)
     float *q0 = golden("layer0.q.heads0,7", 2 * N * D),
           *q5 = golden("layer5.q.heads0,7", 2 * N * D);
-    float *k0 = golden("layer0.k", KV * N * D), *k5 = golden("layer5.k", KV * N * D);
-    float *v5 = golden("layer5.v", KV * N * D);
+    OWN(free_at) float *k0 = golden("layer0.k", KV * N * D), *k5 = golden("layer5.k", KV * N * D);
+    OWN(free_at) float *v5 = golden("layer5.v", KV * N * D);
     for (int i = 0; i < 2; i++) {
         ck_assert_double_lt(distance(t, 0, TRACE_Q, 7 * i, q0 + i * N * D), tol);
         ck_assert_double_lt(distance(t, 5, TRACE_Q, 7 * i, q5 + i * N * D), tol);
@@ -115,17 +114,13 @@ static void check_tensors(const struct trace *t, double tol)
         ck_assert_double_lt(distance(t, 5, TRACE_K, i, k5 + i * N * D), tol);
         ck_assert_double_lt(distance(t, 5, TRACE_V, i, v5 + i * N * D), tol);
     }
-    free(q0);
-    free(q5);
-    free(k0);
-    free(k5);
-    free(v5);
 }
 
 static void check_run_data(const struct trace *t)
 {
+    OWN(free_at)
     float *want_ids = golden("tokens", N), *want_nll = golden("nll", N - 1), *nll = NULL;
-    int32_t *ids = NULL;
+    OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
     assert_ok(trace_tokens(t, &ids, &n, &err), &err);
     ck_assert_int_eq(n, N);
@@ -135,17 +130,13 @@ static void check_run_data(const struct trace *t)
     ck_assert_int_eq(n, N - 1);
     for (int i = 0; i < N - 1; i++)
         ck_assert_float_eq_tol(nll[i], want_nll[i], 1e-3f);
-    free(ids);
-    free(nll);
-    free(want_ids);
-    free(want_nll);
 }
 
 /* The golden maps hold the 12 x 12 full cells of 13 x 13. */
 static void check_maps(const struct trace *t)
 {
-    float *sum = golden("layer2.map_sum64", HEADS * 144), *s = NULL, *m = NULL;
-    float *max = golden("layer2.map_max64", HEADS * 144);
+    OWN(free_at) float *sum = golden("layer2.map_sum64", HEADS * 144), *s = NULL, *m = NULL;
+    OWN(free_at) float *max = golden("layer2.map_max64", HEADS * 144);
     int64_t cells = trace_map_cells(t, true), call = trace_find(t, 0, "main", 2);
 
     ck_assert_int_eq(cells, 13);
@@ -159,26 +150,21 @@ static void check_maps(const struct trace *t)
                 ck_assert_float_eq_tol(m[r * 13 + c], max[(h * 12 + r) * 12 + c], 1e-4f);
             }
     }
-    free(s);
-    free(m);
-    free(sum);
-    free(max);
 }
 
-START_TEST(float32_trace_is_the_golden_run)
+TEST(float32_trace_is_the_golden_run)
 {
-    struct trace *t = code_lm("f32.h5", "--dtype f32");
+    OWN(trace_close) struct trace *t = code_lm("f32.h5", "--dtype f32");
     check_run_data(t);
     check_tensors(t, 1e-4);
     check_maps(t);
-    trace_close(&t);
 }
-END_TEST
 
 /* Storing rounds, to half a unit in the last of 8 bits: 2^-9 of each value, and so of the norm. The
  * run goes on with unrounded values, so the error does not grow with the layer. */
-START_TEST(bfloat16_trace_is_the_rounded_float32_run)
+TEST(bfloat16_trace_is_the_rounded_float32_run)
 {
+    OWN(trace_close)
     struct trace *a = code_lm("f32.h5", "--dtype f32"), *b = code_lm("bf16.h5", "");
     ck_assert_int_eq(trace_meta(b)->dtype, DT_BF16);
     ck_assert_str_eq(trace_meta(b)->compute, "float32");
@@ -186,20 +172,16 @@ START_TEST(bfloat16_trace_is_the_rounded_float32_run)
     check_tensors(b, 1.0 / 512 + 1e-4);
     check_maps(b);
     for (int layer = 0; layer < 6; layer += 5) {
+        OWN(free_at)
         float *x = head_rows(a, layer, TRACE_Q, 3), *y = head_rows(b, layer, TRACE_Q, 3);
         for (int i = 0; i < N * D; i++)
             ck_assert(y[i] == dtype_round(DT_BF16, x[i]));
-        free(x);
-        free(y);
     }
-    trace_close(&a);
-    trace_close(&b);
 }
-END_TEST
 
-START_TEST(metadata_say_where_the_trace_comes_from)
+TEST(metadata_say_where_the_trace_comes_from)
 {
-    struct trace *t = code_lm("meta.h5", "--tokens 64 --seed 7");
+    OWN(trace_close) struct trace *t = code_lm("meta.h5", "--tokens 64 --seed 7");
     const struct trace_meta *m = trace_meta(t);
     ck_assert_str_eq(m->name, "code-lm");
     ck_assert_str_eq(m->architecture, "LlamaForCausalLM");
@@ -213,13 +195,11 @@ START_TEST(metadata_say_where_the_trace_comes_from)
     ck_assert(m->causal && m->positions_applied && m->scale == 0.125 && m->seed == 7);
     ck_assert(m->n_q == 64 && m->n_k == 64 && m->pool == 64 && m->grid_t == 0);
     ck_assert_int_eq(trace_calls(t), 6);
-    trace_close(&t);
 }
-END_TEST
 
 /* ---- selections ------------------------------------------------------------------------------ */
 
-START_TEST(layers_are_those_asked_for)
+TEST(layers_are_those_asked_for)
 {
     struct trace *all = code_lm("all.h5", "--tokens 100"), *some;
     float *nll = NULL;
@@ -243,13 +223,13 @@ START_TEST(layers_are_those_asked_for)
     trace_close(&some);
     trace_close(&all);
 }
-END_TEST
 
 static void check_heads(const char *list, const char *kv_ids, int heads, int kv_heads,
                         const int *head, const int *kv)
 {
     char args[128];
     snprintf(args, sizeof args, "--tokens 70 --layers 2 --maps 32 --heads %s", list);
+    OWN(trace_close)
     struct trace *all = code_lm("all.h5", "--tokens 70 --maps 32"),
                  *some = code_lm("heads.h5", args);
     float a[9], b[9];
@@ -270,11 +250,9 @@ static void check_heads(const char *list, const char *kv_ids, int heads, int kv_
         same_rows(all, kv[i], some, i, 2, TRACE_K);
         same_rows(all, kv[i], some, i, 2, TRACE_V);
     }
-    trace_close(&all);
-    trace_close(&some);
 }
 
-START_TEST(heads_keep_the_kv_heads_that_they_read)
+TEST(heads_keep_the_kv_heads_that_they_read)
 {
     check_heads("0,7", "0-1", 2, 2, (int[]){0, 7}, (int[]){0, 1});
     check_heads("4-6", "1", 3, 1, (int[]){4, 5, 6}, (int[]){1});
@@ -282,9 +260,8 @@ START_TEST(heads_keep_the_kv_heads_that_they_read)
     /* Two of kv head 0 and one of kv head 1: each has its own. */
     check_heads("1,3,5", "0,0-1", 3, 3, (int[]){1, 3, 5}, (int[]){0, 0, 1});
 }
-END_TEST
 
-START_TEST(a_head_list_that_does_not_fit_is_refused)
+TEST(a_head_list_that_does_not_fit_is_refused)
 {
     struct head_select s;
     struct trace_meta m = {0};
@@ -296,11 +273,10 @@ START_TEST(a_head_list_that_does_not_fit_is_refused)
     head_select_free(&s);
     assert_fails(head_select_parse("8", 8, 2, &s, &err), &err, ERR_USAGE, "--heads");
 }
-END_TEST
 
 /* Every row of probabilities sums to 1, so a row of cells sums to its queries: edge cells included.
  */
-START_TEST(maps_cover_every_pair)
+TEST(maps_cover_every_pair)
 {
     struct trace *t = code_lm("maps.h5", "--tokens 131 --layers 4 --maps 50");
     float sum[9], max[9];
@@ -320,12 +296,11 @@ START_TEST(maps_cover_every_pair)
     ck_assert(trace_meta(t)->pool == 0 && !trace_call(t, 0)->has_map);
     trace_close(&t);
 }
-END_TEST
 
 /* A map whose values were changed in the file is refused, the other heads' are not. */
-START_TEST(a_damaged_map_is_not_read)
+TEST(a_damaged_map_is_not_read)
 {
-    struct trace *t = code_lm("maps.h5", "--tokens 131 --layers 4 --maps 50");
+    OWN(trace_close) struct trace *t = code_lm("maps.h5", "--tokens 131 --layers 4 --maps 50");
     float sum[9], max[9];
     FILE *f = fopen(trace_path(t), "r+b");
     static char bytes[1 << 20];
@@ -343,26 +318,22 @@ START_TEST(a_damaged_map_is_not_read)
     assert_fails(trace_read_map(t, 0, 2, sum, max, &err), &err, ERR_INPUT,
                  "map_max head 2 does not match its checksum");
     assert_ok(trace_read_map(t, 0, 3, sum, max, &err), &err);
-    trace_close(&t);
 }
-END_TEST
 
 /* ---- prompts --------------------------------------------------------------------------------- */
 
 static void check_tokens(const char *path, int64_t want_n, const int32_t *want)
 {
-    struct trace *t = open_trace(path);
-    int32_t *ids = NULL;
+    OWN(trace_close) struct trace *t = open_trace(path);
+    OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
     assert_ok(trace_tokens(t, &ids, &n, &err), &err);
     ck_assert_int_eq(n, want_n);
     for (int64_t i = 0; i < n; i++)
         ck_assert_int_eq(ids[i], want[i]);
-    free(ids);
-    trace_close(&t);
 }
 
-START_TEST(prompt_and_token_file_give_the_same_run)
+TEST(prompt_and_token_file_give_the_same_run)
 {
     put_file("p.txt", "int main");
     assert_ok(capture(CODE_LM, test_path("a.h5"), "--prompt " PROMPT " --tokens 5 --dtype f32"),
@@ -373,15 +344,13 @@ START_TEST(prompt_and_token_file_give_the_same_run)
     snprintf(args, sizeof args, "--tokens-file %s --dtype f32", test_path("ids.txt"));
     assert_ok(capture(CODE_LM, test_path("b.h5"), args), &err);
     check_tokens(test_path("b.h5"), 5, (int32_t[]){0, 878, 411, 2415, 15});
+    OWN(trace_close)
     struct trace *a = open_trace(test_path("a.h5")), *b = open_trace(test_path("b.h5"));
     same_rows(a, 2, b, 2, 5, TRACE_Q);
     ck_assert_str_ne(trace_meta(a)->prompt_id, trace_meta(b)->prompt_id);
-    trace_close(&a);
-    trace_close(&b);
 }
-END_TEST
 
-START_TEST(bos_can_be_asked_for_and_left_out)
+TEST(bos_can_be_asked_for_and_left_out)
 {
     assert_ok(capture(CODE_LM, test_path("no.h5"), "--prompt " PROMPT " --tokens 4 --bos no"),
               &err);
@@ -395,10 +364,9 @@ START_TEST(bos_can_be_asked_for_and_left_out)
     assert_ok(capture(CODE_LM, test_path("one.h5"), args), &err);
     check_tokens(test_path("one.h5"), 1, (int32_t[]){0});
 }
-END_TEST
 
 /* The type of the trace is that of the checkpoint, whatever its spelling. */
-START_TEST(tiny_checkpoints_of_other_families_are_captured)
+TEST_N(tiny_checkpoints_of_other_families_are_captured, 4)
 {
     static const char *const variants[] = {"mistral", "qwen2", "qwen3", "llama-new"};
     struct buf ids = {0};
@@ -416,13 +384,11 @@ START_TEST(tiny_checkpoints_of_other_families_are_captured)
     json_decref(c);
     snprintf(args, sizeof args, "--tokens-file %s --maps 16 --force", test_path("ids.txt"));
     assert_ok(capture(test_tmpdir(), test_path("t.h5"), args), &err);
-    struct trace *t = open_trace(test_path("t.h5"));
+    OWN(trace_close) struct trace *t = open_trace(test_path("t.h5"));
     ck_assert_int_eq(trace_meta(t)->dtype, DT_BF16);
     ck_assert_int_eq(trace_calls(t), TINY_LAYERS);
     ck_assert_int_eq(trace_map_cells(t, true), 3);
-    trace_close(&t);
 }
-END_TEST
 
 /* ---- refusals: none leaves a file behind ------------------------------------------------------
  */
@@ -448,16 +414,15 @@ static const struct {
      ERR_INPUT},
 };
 
-START_TEST(what_cannot_be_done_is_refused_without_a_trace)
+TEST_EACH(what_cannot_be_done_is_refused_without_a_trace, refused)
 {
     assert_fails(capture(CODE_LM, test_path("bad.h5"), refused[_i].args), &err, refused[_i].code,
                  refused[_i].message);
     ck_assert(access(test_path("bad.h5"), F_OK) != 0 &&
               access(test_path("bad.h5.part"), F_OK) != 0);
 }
-END_TEST
 
-START_TEST(failures_in_the_run_remove_the_part)
+TEST(failures_in_the_run_remove_the_part)
 {
     char args[512];
     put_file("ids.txt", "1 2 4096");
@@ -469,9 +434,8 @@ START_TEST(failures_in_the_run_remove_the_part)
     assert_fails(capture("no/such/model", test_path("bad.h5"), "--prompt " PROMPT), &err, ERR_INPUT,
                  "no/such/model/config.json");
 }
-END_TEST
 
-START_TEST(an_existing_trace_is_kept_unless_forced)
+TEST(an_existing_trace_is_kept_unless_forced)
 {
     const char *args = "--prompt " PROMPT " --tokens 8 --layers 0 --no-nll";
     assert_ok(capture(CODE_LM, test_path("keep.h5"), args), &err);
@@ -486,32 +450,4 @@ START_TEST(an_existing_trace_is_kept_unless_forced)
     t = open_trace(test_path("keep.h5"));
     ck_assert_str_eq(trace_id(t), id); /* the same run is the same trace */
     trace_close(&t);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("capture");
-    TCase *golden_case = tcase_create("golden"), *part = tcase_create("selections"),
-          *prompt = tcase_create("prompts"), *bad = tcase_create("refusals");
-    TCase *all[] = {golden_case, part, prompt, bad};
-
-    tcase_add_test(golden_case, float32_trace_is_the_golden_run);
-    tcase_add_test(golden_case, bfloat16_trace_is_the_rounded_float32_run);
-    tcase_add_test(golden_case, metadata_say_where_the_trace_comes_from);
-    tcase_add_test(part, layers_are_those_asked_for);
-    tcase_add_test(part, heads_keep_the_kv_heads_that_they_read);
-    tcase_add_test(part, a_head_list_that_does_not_fit_is_refused);
-    tcase_add_test(part, maps_cover_every_pair);
-    tcase_add_test(part, a_damaged_map_is_not_read);
-    tcase_add_test(prompt, prompt_and_token_file_give_the_same_run);
-    tcase_add_test(prompt, bos_can_be_asked_for_and_left_out);
-    tcase_add_loop_test(prompt, tiny_checkpoints_of_other_families_are_captured, 0, 4);
-    tcase_add_loop_test(bad, what_cannot_be_done_is_refused_without_a_trace, 0,
-                        sizeof refused / sizeof *refused);
-    tcase_add_test(bad, failures_in_the_run_remove_the_part);
-    tcase_add_test(bad, an_existing_trace_is_kept_unless_forced);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        suite_add_tcase(s, all[i]);
-    return s;
 }

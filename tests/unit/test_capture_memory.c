@@ -29,19 +29,9 @@ static int64_t peak_of_capture(int steps)
 }
 
 /* A step stores 14 MB here. */
-START_TEST(memory_does_not_grow_with_the_stored_steps)
+TEST(memory_does_not_grow_with_the_stored_steps)
 {
     int64_t few = peak_of_capture(2), many = peak_of_capture(6);
     ck_assert_msg(many < few + ((int64_t)24 << 20), "%lld bytes for 2 steps, %lld for 6",
                   (long long)few, (long long)many);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("capture memory");
-    TCase *c = tcase_create("video");
-    tcase_add_test(c, memory_does_not_grow_with_the_stored_steps);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -38,6 +38,7 @@ static void end(void)
     buf_free(&script);
     buf_free(&caption);
 }
+FIXTURE(begin, end)
 
 static struct figure_args args(void)
 {
@@ -117,7 +118,7 @@ static void add_times(const char *method, double select, double attend)
     }
 }
 
-START_TEST(a_method_whose_selection_was_not_measured_is_hatched)
+TEST(a_method_whose_selection_was_not_measured_is_hatched)
 {
     add_times("oracle", -1, 20e3);
     add_times("spargeattn", 3e3, 9e3);
@@ -128,9 +129,8 @@ START_TEST(a_method_whose_selection_was_not_measured_is_hatched)
     assert_has(&script, "selection not measured");
     assert_has(&script, "fs pattern");
 }
-END_TEST
 
-START_TEST(where_all_selections_were_measured_nothing_is_hatched)
+TEST(where_all_selections_were_measured_nothing_is_hatched)
 {
     struct record *dense = add("dense", "", 0, 0, 1); /* chooses nothing: a total, no selection */
     fixture_metric(dense, "time_attend_ns", 4e4);
@@ -140,9 +140,8 @@ START_TEST(where_all_selections_were_measured_nothing_is_hatched)
     assert_lacks(&script, "not measured");
     assert_lacks(&script, "pattern");
 }
-END_TEST
 
-START_TEST(a_method_without_times_is_no_empty_bar)
+TEST(a_method_without_times_is_no_empty_bar)
 {
     add_times("spargeattn", 3e3, 9e3);
     add("sale", "", 0, 0, 0.5);
@@ -150,9 +149,8 @@ START_TEST(a_method_without_times_is_no_empty_bar)
     assert_lacks(&dat, "sale");
     assert_has(&script, "1 setting without times left out");
 }
-END_TEST
 
-START_TEST(the_kind_of_times_is_that_of_the_chosen_methods)
+TEST(the_kind_of_times_is_that_of_the_chosen_methods)
 {
     add_times("spargeattn", 3e3, 9e3);
     fixture_metric(add("sale", "", 0, 0, 0.5), "host_attend_ns", 4e6);
@@ -163,9 +161,8 @@ START_TEST(the_kind_of_times_is_that_of_the_chosen_methods)
     assert_has(&dat, "# sale\n0 0 0 0 4\n");
     assert_has(&script, "time [ms]");
 }
-END_TEST
 
-START_TEST(short_times_are_in_microseconds_on_few_tics)
+TEST(short_times_are_in_microseconds_on_few_tics)
 {
     add_times("spargeattn", 1e3, 2.8e3);
     draw_all("phases");
@@ -173,7 +170,6 @@ START_TEST(short_times_are_in_microseconds_on_few_tics)
     assert_has(&script, "time [µs]");
     assert_has(&script, "set xtics 1 nomirror\n");
 }
-END_TEST
 
 /* A clip of exact attention: its task says the size. */
 static struct record *add_clip(const char *method, int64_t tokens, double attn, double speedup)
@@ -193,7 +189,7 @@ static struct record *add_clip(const char *method, int64_t tokens, double attn, 
     return r;
 }
 
-START_TEST(parts_of_a_clips_step_are_stacked_by_size)
+TEST(parts_of_a_clips_step_are_stacked_by_size)
 {
     add_clip("dense", 384, 3e6, 1);
     add_clip("dense", 768, 12e6, 1);
@@ -203,9 +199,8 @@ START_TEST(parts_of_a_clips_step_are_stacked_by_size)
     assert_has(&script, "Mean time of a denoising step, measured on the GPU");
     assert_has(&script, "'linear'");
 }
-END_TEST
 
-START_TEST(bars_of_whole_models_have_no_layer)
+TEST(bars_of_whole_models_have_no_layer)
 {
     add_clip("dense", 384, 3e6, 1);
     add_clip("radial", 384, 1.5e6, 1.5);
@@ -217,7 +212,6 @@ START_TEST(bars_of_whole_models_have_no_layer)
     assert_lacks(&script, "layer");
     assert_has(&script, "unset xtics");
 }
-END_TEST
 
 /* ---- what is averaged ---------------------------------------------------------------------- */
 
@@ -232,7 +226,7 @@ static void add_video(const char *method)
     }
 }
 
-START_TEST(titles_say_what_varies_beside_the_head)
+TEST(titles_say_what_varies_beside_the_head)
 {
     add_video("sale");
     draw_all("cdf");
@@ -249,9 +243,8 @@ START_TEST(titles_say_what_varies_beside_the_head)
     draw("bars", &a);
     assert_has(&caption, "median over heads.");
 }
-END_TEST
 
-START_TEST(groups_over_different_numbers_say_up_to)
+TEST(groups_over_different_numbers_say_up_to)
 {
     add_video("sale");
     fixture_video_record(add("streaming", "", 0, 0, 0.5), 0);
@@ -259,7 +252,6 @@ START_TEST(groups_over_different_numbers_say_up_to)
     draw_all("pareto");
     assert_has(&caption, "; mean over heads of 2 layers and up to 2 steps.");
 }
-END_TEST
 
 /* The schedule runs layer 0 and step 0 dense, the rest with a mask. */
 static void add_scheduled(const char *method)
@@ -275,7 +267,7 @@ static void add_scheduled(const char *method)
     }
 }
 
-START_TEST(calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so)
+TEST(calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so)
 {
     add_scheduled("radial");
     draw_all("pareto");
@@ -289,9 +281,8 @@ START_TEST(calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so)
     assert_has(&dat, "\n0.75 0\n0.75 1\n");
     assert_has(&script, "'radial (sparse calls)'");
 }
-END_TEST
 
-START_TEST(calls_that_all_ran_dense_are_drawn_as_they_are)
+TEST(calls_that_all_ran_dense_are_drawn_as_they_are)
 {
     add_scheduled("radial");
     struct figure_args a = args();
@@ -300,16 +291,14 @@ START_TEST(calls_that_all_ran_dense_are_drawn_as_they_are)
     assert_has(&dat, "\n1 0\n1 1\n");
     assert_lacks(&script, "sparse calls");
 }
-END_TEST
 
-START_TEST(against_the_step_a_schedule_is_seen)
+TEST(against_the_step_a_schedule_is_seen)
 {
     add_scheduled("radial");
     draw_all("curves");
     assert_has(&dat, "\n0 1 0\n1 0.625 ");
     assert_lacks(&script, "sparse calls");
 }
-END_TEST
 
 /* ---- pareto -------------------------------------------------------------------------------- */
 
@@ -327,7 +316,7 @@ static void draw_errors(void)
     draw("pareto", &a);
 }
 
-START_TEST(rounding_is_an_error_of_zero)
+TEST(rounding_is_an_error_of_zero)
 {
     add_error("dense", "f64", 1, 0);
     add_error("minference", "f64", 1, 3.9e-17);
@@ -337,27 +326,24 @@ START_TEST(rounding_is_an_error_of_zero)
     assert_has(&dat, "\n1 0.001 0 3.9e-17 ");  /* on the edge, not dominated by dense */
     assert_has(&dat, "\n1 0.001 0 0 ");
 }
-END_TEST
 
-START_TEST(rounding_is_larger_in_f32)
+TEST(rounding_is_larger_in_f32)
 {
     add_error("minference", "f32", 1, 3e-8);
     add_error("sale", "f32", 0.5, 0.002);
     draw_errors();
     assert_has(&dat, "\n1 0.001 0 3e-08 ");
 }
-END_TEST
 
-START_TEST(a_small_error_in_f64_is_one)
+TEST(a_small_error_in_f64_is_one)
 {
     add_error("minference", "f64", 1, 3e-8);
     add_error("sale", "f64", 0.5, 0.002);
     draw_errors();
     assert_has(&dat, "\n1 3e-08 0 3e-08 ");
 }
-END_TEST
 
-START_TEST(a_metric_that_no_record_has_gets_no_panel)
+TEST(a_metric_that_no_record_has_gets_no_panel)
 {
     add_error("sale", "f64", 0.5, 0.002);
     draw_all("pareto"); /* recalls are of the default panels, too */
@@ -367,10 +353,9 @@ START_TEST(a_metric_that_no_record_has_gets_no_panel)
     a.metric = "err_l1_rel,cra_mean";
     assert_fails(figure_draw(figure_find("pareto", &e), &a, &e), &e, ERR_INPUT, "with cra_mean");
 }
-END_TEST
 
 /* A count of pairs that are allowed says nothing about a method. */
-START_TEST(texts_without_the_metric_are_not_counted)
+TEST(texts_without_the_metric_are_not_counted)
 {
     for (int i = 0; i < 5; i++) {
         struct record *r = add("sale", "", -1, -1, 0.5);
@@ -386,9 +371,8 @@ START_TEST(texts_without_the_metric_are_not_counted)
     draw("pareto", &a);
     assert_has(&caption, "mean over 2 texts or prompts.");
 }
-END_TEST
 
-START_TEST(a_metric_without_a_better_direction_dominates_nobody)
+TEST(a_metric_without_a_better_direction_dominates_nobody)
 {
     fixture_metric(add("sale", "", 0, 0, 0.5), "pairs_allowed", 10);
     fixture_metric(add("minference", "", 0, 0, 0.6), "pairs_allowed", 20);
@@ -398,9 +382,8 @@ START_TEST(a_metric_without_a_better_direction_dominates_nobody)
     assert_has(&dat, "\n0.6 20 0 20 ");
     assert_lacks(&script, "'ideal'");
 }
-END_TEST
 
-START_TEST(times_are_drawn_in_the_unit_of_their_axis)
+TEST(times_are_drawn_in_the_unit_of_their_axis)
 {
     fixture_metric(add("sale", "", 0, 0, 0.5), "time_total_ns", 2e6);
     struct figure_args a = args();
@@ -409,11 +392,10 @@ START_TEST(times_are_drawn_in_the_unit_of_their_axis)
     assert_has(&dat, "\n0.5 2 0 2 ");
     assert_has(&script, "'time of the whole call [ms]'");
 }
-END_TEST
 
 /* ---- threshold ----------------------------------------------------------------------------- */
 
-START_TEST(thresholds_need_not_include_one_half)
+TEST(thresholds_need_not_include_one_half)
 {
     struct record *r = add("dense", "c=0.1", 0, 0, 1);
     fixture_metric(r, "below_b64@0.1", 0.3);
@@ -422,9 +404,8 @@ START_TEST(thresholds_need_not_include_one_half)
     assert_has(&dat, "# 64 x 64: x, mean\n0.1 0.3\n");
     assert_has(&dat, "# 16 x 1: x, mean\n0.1 0.6\n");
 }
-END_TEST
 
-START_TEST(cells_without_maps_leave_the_other_panel)
+TEST(cells_without_maps_leave_the_other_panel)
 {
     fixture_metric(add("dense", "", 0, 0, 1), "below_b64", 0.3);
     fixture_metric(add("fg-attn", "tau=0.2", 0, 0, 0.4), "cra_mean", 0.9);
@@ -435,11 +416,10 @@ START_TEST(cells_without_maps_leave_the_other_panel)
     assert_has(&dat, "0.2 0.4\n");
     assert_has(&script, "index 0 ");
 }
-END_TEST
 
 /* ---- curves -------------------------------------------------------------------------------- */
 
-START_TEST(a_constant_parameter_is_no_axis)
+TEST(a_constant_parameter_is_no_axis)
 {
     add("streaming", "sink=4:window=64", 0, 0, 0.2);
     add("streaming", "sink=4:window=128", 0, 0, 0.3);
@@ -447,9 +427,8 @@ START_TEST(a_constant_parameter_is_no_axis)
     assert_has(&script, "Pairs kept against window");
     assert_has(&dat, "\n64 0.2 0\n128 0.3 0\n");
 }
-END_TEST
 
-START_TEST(the_axis_is_the_parameter_with_most_settings_on_its_lines)
+TEST(the_axis_is_the_parameter_with_most_settings_on_its_lines)
 {
     add("spargeattn", "", 0, 0, 0.9);
     add("spargeattn", "judge=0", 0, 0, 0.8);
@@ -461,9 +440,8 @@ START_TEST(the_axis_is_the_parameter_with_most_settings_on_its_lines)
     draw_all("curves");
     assert_has(&script, "Pairs kept against tau");
 }
-END_TEST
 
-START_TEST(what_no_method_sweeps_leaves_the_layer)
+TEST(what_no_method_sweeps_leaves_the_layer)
 {
     add("streaming", "sink=4", 0, 0, 0.2);
     add("streaming", "sink=4", 1, 0, 0.3);
@@ -471,9 +449,8 @@ START_TEST(what_no_method_sweeps_leaves_the_layer)
     draw_all("curves");
     assert_has(&script, "Pairs kept against layer");
 }
-END_TEST
 
-START_TEST(a_step_that_was_chosen_is_no_axis)
+TEST(a_step_that_was_chosen_is_no_axis)
 {
     add_video("sale");
     struct figure_args a = args();
@@ -481,11 +458,10 @@ START_TEST(a_step_that_was_chosen_is_no_axis)
     draw("curves", &a);
     assert_has(&script, "Pairs kept against layer");
 }
-END_TEST
 
 /* ---- axes ---------------------------------------------------------------------------------- */
 
-START_TEST(tics_of_counts_are_whole)
+TEST(tics_of_counts_are_whole)
 {
     ck_assert_double_eq(gp_count_step(6, 8), 1);
     ck_assert_double_eq(gp_count_step(16, 8), 2);
@@ -497,9 +473,8 @@ START_TEST(tics_of_counts_are_whole)
     draw_all("profile");
     assert_has(&script, "set xtics 2 nomirror\n");
 }
-END_TEST
 
-START_TEST(tics_of_lengths_double_and_fit_the_page)
+TEST(tics_of_lengths_double_and_fit_the_page)
 {
     for (int i = 0; i < 3; i++) {
         struct record *r = add("sale", "", 0, 0, 0.5);
@@ -513,9 +488,8 @@ START_TEST(tics_of_lengths_double_and_fit_the_page)
     assert_has(&script, "set logscale x 2\n");
     assert_has(&script, "set xtics ('8K' 8192, '16K' 16384, '32K' 32768)\n");
 }
-END_TEST
 
-START_TEST(marks_from_elsewhere_are_open_and_named)
+TEST(marks_from_elsewhere_are_open_and_named)
 {
     for (int i = 0; i < 3; i++) {
         struct record *r = add("sale", "", i, 0, 0.5);
@@ -532,9 +506,8 @@ START_TEST(marks_from_elsewhere_are_open_and_named)
     assert_has(&script, "'1M' 1048576"); /* the axis has room for them */
     assert_has(&caption, "Grey marks: printed (M).");
 }
-END_TEST
 
-START_TEST(marks_stand_where_no_bar_is)
+TEST(marks_stand_where_no_bar_is)
 {
     for (int i = 0; i < 3; i++)
         fixture_metric(add("sale", "", i, 0, 0.5), "sparsity_total", 0.1 * i);
@@ -557,11 +530,10 @@ START_TEST(marks_stand_where_no_bar_is)
         ck_assert_msg(strncmp(e.msg, "--marks: ", 9) == 0, "%s: %s", bad[i], e.msg);
     }
 }
-END_TEST
 
-START_TEST(a_scaled_metric_does_not_name_its_old_unit)
+TEST(a_scaled_metric_does_not_name_its_old_unit)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     double scale;
     chart_metric_label("time_total_ns", &b, &scale);
     ck_assert_str_eq(buf_str(&b), "time of the whole call [ms]");
@@ -572,13 +544,11 @@ START_TEST(a_scaled_metric_does_not_name_its_old_unit)
     buf_reset(&b);
     chart_metric_label("err_lse_mean", &b, &scale);
     ck_assert_str_eq(buf_str(&b), "mean error of the log-sum-exp [nat]");
-    buf_free(&b);
 }
-END_TEST
 
 /* ---- size ---------------------------------------------------------------------------------- */
 
-START_TEST(a_size_that_drops_names_is_refused_with_one_that_does_not)
+TEST(a_size_that_drops_names_is_refused_with_one_that_does_not)
 {
     char params[32];
     for (int i = 0; i < 8; i++) {
@@ -596,10 +566,9 @@ START_TEST(a_size_that_drops_names_is_refused_with_one_that_does_not)
     a.width = 150;
     assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_USAGE, "331x261 would do");
 }
-END_TEST
 
 /* A speed-up belongs to one length: a method is a line that leads from length to length. */
-START_TEST(speed_ups_of_two_lengths_are_two_points)
+TEST(speed_ups_of_two_lengths_are_two_points)
 {
     static const char *const tasks[2] = {"kv:domain=c:tokens=1024:depth=0:sample=0",
                                          "kv:domain=c:tokens=2048:depth=0:sample=0"};
@@ -618,10 +587,9 @@ START_TEST(speed_ups_of_two_lengths_are_two_points)
     draw("curves", &a);
     assert_has(&dat, "# streaming: x, mean, sd\n2 0.75 0\n4 0.5 0\n");
 }
-END_TEST
 
 /* Of evals a group of bars is a task; its name stands below it. */
-START_TEST(bars_stand_by_task)
+TEST(bars_stand_by_task)
 {
     static const char *const tasks[2] = {"kv:domain=c:tokens=1024:depth=0:sample=0",
                                          "file:file=qasper.jsonl:metric=f1:hash=0:line=1"};
@@ -643,9 +611,8 @@ START_TEST(bars_stand_by_task)
     assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_USAGE,
                  "by layer or by task");
 }
-END_TEST
 
-START_TEST(whiskers_are_named_where_they_are_drawn)
+TEST(whiskers_are_named_where_they_are_drawn)
 {
     char params[32];
     for (int i = 0; i < 16; i++) {
@@ -667,7 +634,6 @@ START_TEST(whiskers_are_named_where_they_are_drawn)
     draw("bars", &a);
     assert_lacks(&script, "with vectors");
 }
-END_TEST
 
 /* ---- labels -------------------------------------------------------------------------------- */
 
@@ -676,9 +642,9 @@ static void setting(struct series_list *l, const char *method, const char *param
     ck_assert_int_ge(series_of_setting(l, "", method, params, false, &e), 0);
 }
 
-START_TEST(parameters_that_all_settings_share_are_left_out)
+TEST(parameters_that_all_settings_share_are_left_out)
 {
-    struct series_list l = {0};
+    OWN(series_free) struct series_list l = {0};
     setting(&l, "streaming", "sink=4:window=64");
     setting(&l, "streaming", "sink=4:window=128");
     setting(&l, "spargeattn", "theta=-1:tau=0.9");
@@ -691,13 +657,11 @@ START_TEST(parameters_that_all_settings_share_are_left_out)
     ck_assert_str_eq(l.s[3].label, "sale");
     ck_assert_str_eq(l.s[4].label, "sale tau=0.02");
     ck_assert_str_eq(l.s[0].name, "streaming sink=4:window=64"); /* the data keep all */
-    series_free(&l);
 }
-END_TEST
 
-START_TEST(long_labels_are_cut_where_they_do_not_differ)
+TEST(long_labels_are_cut_where_they_do_not_differ)
 {
-    struct series_list l = {0};
+    OWN(series_free) struct series_list l = {0};
     setting(&l, "spargeattn", "");
     setting(&l, "spargeattn", "theta=-1:tau=0.5:pv=20:pv_scope=warp:map_dtype=input:cdf=bf16");
     setting(&l, "spargeattn", "theta=-1:tau=0.5:pv=40:pv_scope=warp:map_dtype=input:cdf=bf16");
@@ -706,13 +670,11 @@ START_TEST(long_labels_are_cut_where_they_do_not_differ)
     ck_assert_str_eq(l.s[1].label, "spargeattn theta=-1:tau=0.5:pv=20:pv_scope=warp:...:cdf=bf16");
     ck_assert_str_eq(l.s[2].label, "spargeattn theta=-1:tau=0.5:pv=40:pv_scope=warp:...:cdf=bf16");
     ck_assert_str_eq(l.s[3].label, "spargeattn theta=-1:tau=0.5:pv=40:pv_scope=warp:...:cdf=fp32");
-    series_free(&l);
 }
-END_TEST
 
-START_TEST(labels_that_no_cut_tells_apart_stay_long)
+TEST(labels_that_no_cut_tells_apart_stay_long)
 {
-    struct series_list l = {0};
+    OWN(series_free) struct series_list l = {0};
     const char *a = "one=1111111111:two=1:three=3333333333:four=1:five=5555555555";
     const char *b = "one=1111111112:two=2:three=3333333333:four=1:five=5555555555";
     const char *c = "one=1111111111:two=1:three=3333333334:four=2:five=5555555555";
@@ -726,22 +688,18 @@ START_TEST(labels_that_no_cut_tells_apart_stay_long)
         for (int k = 0; k < i; k++)
             ck_assert_str_ne(l.s[i].label, l.s[k].label);
     ck_assert_str_eq(l.s[2].label, l.s[2].name);
-    series_free(&l);
 }
-END_TEST
 
-START_TEST(a_setting_that_is_alone_keeps_its_parameters)
+TEST(a_setting_that_is_alone_keeps_its_parameters)
 {
-    struct series_list l = {0};
+    OWN(series_free) struct series_list l = {0};
     setting(&l, "sale", "one=1111111111:two=1:three=3333333333:four=1:five=5555555555");
     assert_ok(series_labels(&l, 40, &e), &e);
     ck_assert_str_eq(l.s[0].label, l.s[0].name);
     ck_assert_int_eq(series_longest(&l), (int)strlen(l.s[0].name));
-    series_free(&l);
 }
-END_TEST
 
-START_TEST(the_legend_shows_the_labels)
+TEST(the_legend_shows_the_labels)
 {
     const char *a = "theta=-1:tau=0.5:pv=20:pv_scope=warp:map_dtype=input:cdf_dtype=bf16";
     add("spargeattn", a, 0, 0, 0.2);
@@ -751,13 +709,12 @@ START_TEST(the_legend_shows_the_labels)
     assert_lacks(&script, "theta");
     assert_has(&dat, a);
 }
-END_TEST
 
 /* ---- styles -------------------------------------------------------------------------------- */
 
-START_TEST(settings_of_a_method_differ_in_more_than_their_shade)
+TEST(settings_of_a_method_differ_in_more_than_their_shade)
 {
-    struct series_list l = {0};
+    OWN(series_free) struct series_list l = {0};
     char params[32];
     for (int i = 0; i < 10; i++) {
         snprintf(params, sizeof params, "window=%d", i);
@@ -772,11 +729,9 @@ START_TEST(settings_of_a_method_differ_in_more_than_their_shade)
     ck_assert_int_lt(strtol(l.s[9].color + 1, NULL, 16), strtol(shade + 1, NULL, 16));
     series_shade(&l, TELL_SHADE);
     ck_assert_int_eq(l.s[9].dash, 1);
-    series_free(&l);
 }
-END_TEST
 
-START_TEST(lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame)
+TEST(lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame)
 {
     for (int i = 0; i < 40; i++)
         fixture_metric(add("streaming", i % 2 ? "window=8" : "window=4", 0, i / 2, 0.5), "cra_min",
@@ -789,7 +744,6 @@ START_TEST(lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame)
     assert_has(&script, "with points pt");
     ck_assert_int_eq(count(&script, "keyentry with linespoints"), 3);
 }
-END_TEST
 
 /* Two lines per method, because a parameter per head and one for all are not one curve, and a band
  * where the density was to be. */
@@ -807,7 +761,7 @@ static void add_many(void)
     }
 }
 
-START_TEST(many_settings_are_panels_of_methods)
+TEST(many_settings_are_panels_of_methods)
 {
     add_many();
     draw_all("cdf");
@@ -821,9 +775,8 @@ START_TEST(many_settings_are_panels_of_methods)
     ck_assert_int_eq(count(&script, "set key at"), 3);
     ck_assert_int_eq(count(&script, "set yrange [0:1]\n"), 3);
 }
-END_TEST
 
-START_TEST(settings_that_are_not_drawn_are_counted)
+TEST(settings_that_are_not_drawn_are_counted)
 {
     char params[32];
     for (int i = 0; i < 20; i++) {
@@ -835,9 +788,8 @@ START_TEST(settings_that_are_not_drawn_are_counted)
     assert_has(&script, "'streaming window=1'");
     assert_has(&script, "'streaming window=20'");
 }
-END_TEST
 
-START_TEST(a_parameter_of_two_methods_is_two_axes)
+TEST(a_parameter_of_two_methods_is_two_axes)
 {
     add_many();
     struct figure_args a = args();
@@ -853,9 +805,8 @@ START_TEST(a_parameter_of_two_methods_is_two_axes)
     draw("curves", &a);
     assert_has(&script, "title 'mode=x'");
 }
-END_TEST
 
-START_TEST(calibrations_are_joined_by_density)
+TEST(calibrations_are_joined_by_density)
 {
     for (int i = 0; i < 3; i++) {
         char params[32];
@@ -866,9 +817,8 @@ START_TEST(calibrations_are_joined_by_density)
     assert_has(&dat, "# spargeattn: x, mean, sd\n0.2 0.7 0\n0.4 0.8 0\n0.6 0.9 0\n");
     assert_has(&script, "set xlabel 'pairs kept [kept/allowed pairs]'");
 }
-END_TEST
 
-START_TEST(paper_has_a_width_in_inches_and_its_legend_below)
+TEST(paper_has_a_width_in_inches_and_its_legend_below)
 {
     add_many();
     struct figure_args a = args();
@@ -891,14 +841,13 @@ START_TEST(paper_has_a_width_in_inches_and_its_legend_below)
     assert_has(&script, "set terminal epscairo");
     assert_has(&script, "font 'Serif,8'");
 }
-END_TEST
 
-START_TEST(text_for_latex_is_escaped_and_its_lines_stand_beside_it)
+TEST(text_for_latex_is_escaped_and_its_lines_stand_beside_it)
 {
     add_many();
     struct figure_args a = args();
     char path[300], lines[300];
-    struct buf tex = {0};
+    OWN(buf_free) struct buf tex = {0};
     snprintf(path, sizeof path, "%s/fig.tex", dir);
     snprintf(lines, sizeof lines, "%s/fig.pdf", dir);
     a.output = path;
@@ -909,11 +858,9 @@ START_TEST(text_for_latex_is_escaped_and_its_lines_stand_beside_it)
     read_beside("tex", &tex);
     assert_has(&tex, "includegraphics");
     assert_ok(buf_read_file(&tex, lines, 1 << 20, &e), &e);
-    buf_free(&tex);
 }
-END_TEST
 
-START_TEST(settings_with_a_target_have_a_line_and_a_band)
+TEST(settings_with_a_target_have_a_line_and_a_band)
 {
     static const char *const params[] = {"tau=0.1", "tau=0.2", "@density_elem=0.3",
                                          "@density_elem=0.5"};
@@ -925,9 +872,8 @@ START_TEST(settings_with_a_target_have_a_line_and_a_band)
     assert_has(&script, "from first 0.294, graph 0 to first 0.306, graph 1");
     assert_has(&script, "from first 0.49, graph 0 to first 0.51, graph 1");
 }
-END_TEST
 
-START_TEST(a_sweep_has_a_cell_per_setting)
+TEST(a_sweep_has_a_cell_per_setting)
 {
     struct figure_args a = args();
     a.x = "alpha_c";
@@ -950,9 +896,8 @@ START_TEST(a_sweep_has_a_cell_per_setting)
     assert_fails(figure_draw(figure_find("sweep", &e), &a, &e), &e, ERR_USAGE,
                  "needs two parameters");
 }
-END_TEST
 
-START_TEST(the_colour_bar_of_a_sweep_has_a_title_at_every_size)
+TEST(the_colour_bar_of_a_sweep_has_a_title_at_every_size)
 {
     struct figure_args a = args();
     a.x = "alpha_c";
@@ -965,9 +910,8 @@ START_TEST(the_colour_bar_of_a_sweep_has_a_title_at_every_size)
     draw("sweep", &a);
     assert_has(&script, "set label 'pairs kept");
 }
-END_TEST
 
-START_TEST(means_have_their_numbers_and_the_mean_of_all_bars)
+TEST(means_have_their_numbers_and_the_mean_of_all_bars)
 {
     struct figure_args a = args();
     a.metric = "density_elem";
@@ -990,9 +934,8 @@ START_TEST(means_have_their_numbers_and_the_mean_of_all_bars)
     assert_fails(figure_draw(figure_find("means", &e), &a, &e), &e, ERR_USAGE,
                  "layer, sample or head");
 }
-END_TEST
 
-START_TEST(means_of_samples_begin_with_the_largest)
+TEST(means_of_samples_begin_with_the_largest)
 {
     struct figure_args a = args();
     a.metric = "density_elem";
@@ -1010,9 +953,8 @@ START_TEST(means_of_samples_begin_with_the_largest)
     fixture_set(&f, &set);
     assert_fails(figure_draw(figure_find("means", &e), &a, &e), &e, ERR_USAGE, "of one setting");
 }
-END_TEST
 
-START_TEST(a_sweep_shows_settings_that_differ_in_nothing_else)
+TEST(a_sweep_shows_settings_that_differ_in_nothing_else)
 {
     struct figure_args a = args();
     a.x = "alpha_c";
@@ -1023,67 +965,4 @@ START_TEST(a_sweep_shows_settings_that_differ_in_nothing_else)
     fixture_set(&f, &set);
     assert_fails(figure_draw(figure_find("sweep", &e), &a, &e), &e, ERR_USAGE,
                  "differ in more than alpha_c and alpha_s");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("charts");
-    TCase *c = tcase_create("charts");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, a_method_whose_selection_was_not_measured_is_hatched);
-    tcase_add_test(c, where_all_selections_were_measured_nothing_is_hatched);
-    tcase_add_test(c, a_method_without_times_is_no_empty_bar);
-    tcase_add_test(c, the_kind_of_times_is_that_of_the_chosen_methods);
-    tcase_add_test(c, short_times_are_in_microseconds_on_few_tics);
-    tcase_add_test(c, parts_of_a_clips_step_are_stacked_by_size);
-    tcase_add_test(c, bars_of_whole_models_have_no_layer);
-    tcase_add_test(c, titles_say_what_varies_beside_the_head);
-    tcase_add_test(c, groups_over_different_numbers_say_up_to);
-    tcase_add_test(c, calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so);
-    tcase_add_test(c, calls_that_all_ran_dense_are_drawn_as_they_are);
-    tcase_add_test(c, against_the_step_a_schedule_is_seen);
-    tcase_add_test(c, rounding_is_an_error_of_zero);
-    tcase_add_test(c, rounding_is_larger_in_f32);
-    tcase_add_test(c, a_small_error_in_f64_is_one);
-    tcase_add_test(c, a_metric_that_no_record_has_gets_no_panel);
-    tcase_add_test(c, texts_without_the_metric_are_not_counted);
-    tcase_add_test(c, a_metric_without_a_better_direction_dominates_nobody);
-    tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
-    tcase_add_test(c, thresholds_need_not_include_one_half);
-    tcase_add_test(c, cells_without_maps_leave_the_other_panel);
-    tcase_add_test(c, a_constant_parameter_is_no_axis);
-    tcase_add_test(c, the_axis_is_the_parameter_with_most_settings_on_its_lines);
-    tcase_add_test(c, what_no_method_sweeps_leaves_the_layer);
-    tcase_add_test(c, a_step_that_was_chosen_is_no_axis);
-    tcase_add_test(c, tics_of_counts_are_whole);
-    tcase_add_test(c, tics_of_lengths_double_and_fit_the_page);
-    tcase_add_test(c, marks_from_elsewhere_are_open_and_named);
-    tcase_add_test(c, marks_stand_where_no_bar_is);
-    tcase_add_test(c, a_scaled_metric_does_not_name_its_old_unit);
-    tcase_add_test(c, a_size_that_drops_names_is_refused_with_one_that_does_not);
-    tcase_add_test(c, whiskers_are_named_where_they_are_drawn);
-    tcase_add_test(c, bars_stand_by_task);
-    tcase_add_test(c, speed_ups_of_two_lengths_are_two_points);
-    tcase_add_test(c, parameters_that_all_settings_share_are_left_out);
-    tcase_add_test(c, long_labels_are_cut_where_they_do_not_differ);
-    tcase_add_test(c, labels_that_no_cut_tells_apart_stay_long);
-    tcase_add_test(c, a_setting_that_is_alone_keeps_its_parameters);
-    tcase_add_test(c, the_legend_shows_the_labels);
-    tcase_add_test(c, settings_of_a_method_differ_in_more_than_their_shade);
-    tcase_add_test(c, lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame);
-    tcase_add_test(c, many_settings_are_panels_of_methods);
-    tcase_add_test(c, settings_that_are_not_drawn_are_counted);
-    tcase_add_test(c, a_parameter_of_two_methods_is_two_axes);
-    tcase_add_test(c, calibrations_are_joined_by_density);
-    tcase_add_test(c, paper_has_a_width_in_inches_and_its_legend_below);
-    tcase_add_test(c, text_for_latex_is_escaped_and_its_lines_stand_beside_it);
-    tcase_add_test(c, settings_with_a_target_have_a_line_and_a_band);
-    tcase_add_test(c, a_sweep_has_a_cell_per_setting);
-    tcase_add_test(c, a_sweep_shows_settings_that_differ_in_nothing_else);
-    tcase_add_test(c, the_colour_bar_of_a_sweep_has_a_title_at_every_size);
-    tcase_add_test(c, means_have_their_numbers_and_the_mean_of_all_bars);
-    tcase_add_test(c, means_of_samples_begin_with_the_largest);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -31,6 +31,7 @@ static void end(void)
     json_decref(plan);
     plan = NULL;
 }
+FIXTURE(begin, end)
 
 static struct record *put(const char *method, const char *params, int head, double cost,
                           double error)
@@ -74,7 +75,7 @@ static size_t entries(void)
     return json_array_size(json_object_get(plan, "entries"));
 }
 
-START_TEST(the_cheapest_within_the_limits_is_chosen)
+TEST(the_cheapest_within_the_limits_is_chosen)
 {
     put("sale", "tau=0.02", 0, 0.2, 0.03); /* too wrong */
     put("sale", "tau=0.01", 0, 0.3, 0.02);
@@ -98,11 +99,10 @@ START_TEST(the_cheapest_within_the_limits_is_chosen)
     ck_assert_str_eq(json_string_value(json_object_get(plan, "limits")), "err_l1_rel<=0.02");
     ck_assert_str_eq(json_string_value(json_object_get(plan, "default")), "dense");
 }
-END_TEST
 
 /* Partial tiles count whole: dense attention executes more than 1, and records of it say how much.
  */
-START_TEST(dense_costs_what_its_records_say)
+TEST(dense_costs_what_its_records_say)
 {
     put("dense", "", 0, 1.1, 0);
     put("sale", "tau=0.01", 0, 1.05, 0.001);
@@ -114,9 +114,8 @@ START_TEST(dense_costs_what_its_records_say)
     ck_assert(sum.heads == 2 && sum.dense == 1);
     ck_assert_double_eq_tol(sum.cost, (1.05 + 1.1) / 2, 1e-12);
 }
-END_TEST
 
-START_TEST(a_layer_has_one_setting)
+TEST(a_layer_has_one_setting)
 {
     put("sale", "tau=0.02", 0, 0.2, 0.01);
     put("sale", "tau=0.01", 0, 0.3, 0.001);
@@ -130,9 +129,8 @@ START_TEST(a_layer_has_one_setting)
     assert_ok(choose(CHOOSE_MODEL, 0.5), &e); /* half of the cells are enough */
     ck_assert_str_eq(entry(1), "1 sale tau=0.02");
 }
-END_TEST
 
-START_TEST(a_setting_must_have_every_call)
+TEST(a_setting_must_have_every_call)
 {
     struct record *r;
     for (int step = 0; step < 2; step++) {
@@ -146,10 +144,9 @@ START_TEST(a_setting_must_have_every_call)
     assert_ok(choose(CHOOSE_HEAD, 1), &e);
     ck_assert_str_eq(entry(0), "0 sale tau=0.01");
 }
-END_TEST
 
 /* A search's parameters stand in the plan if every call found the same. */
-START_TEST(found_parameters_are_written_out)
+TEST(found_parameters_are_written_out)
 {
     for (int step = 0; step < 2; step++) {
         struct record *r = put("sale", "bits=16@density_elem=0.1:per=layer", 0, 0.1, 0.01);
@@ -164,9 +161,8 @@ START_TEST(found_parameters_are_written_out)
     assert_ok(choose(CHOOSE_HEAD, 1), &e);
     ck_assert_str_eq(entry(0), "0 sale bits=16:tau=0.0125");
 }
-END_TEST
 
-START_TEST(what_cannot_be_planned_is_refused)
+TEST(what_cannot_be_planned_is_refused)
 {
     struct limit l;
     static const char *const bad[] = {"err_l1_rel", "err_l1_rel<0.1", "err_l1_rel<=x", "nope<=1"};
@@ -181,14 +177,13 @@ START_TEST(what_cannot_be_planned_is_refused)
     record_text(other, &other->model, "another");
     assert_fails(choose(CHOOSE_HEAD, 1), &e, ERR_INPUT, "differ in model");
 }
-END_TEST
 
 /* ---- exports -------------------------------------------------------------------------------- */
 
-START_TEST(other_programs_get_what_they_can_hold)
+TEST(other_programs_get_what_they_can_hold)
 {
-    struct buf b = {0};
-    struct str_list left = {0};
+    OWN(buf_free) struct buf b = {0};
+    OWN(str_list_free) struct str_list left = {0};
     put("minference", "v=100:s=800", 0, 0.1, 0.01);
     put("minference", "pattern=ashape:init=64:local=512", 1, 0.1, 0.01);
     put("minference", "v=100:last_q=32", 2, 0.1, 0.01);
@@ -212,18 +207,15 @@ START_TEST(other_programs_get_what_they_can_hold)
     ck_assert(strstr(buf_str(&b), "\"tau\": 0.02") != NULL);
     assert_fails(plan_export(plan, "plan", "gguf", &b, &left, &e), &e, ERR_USAGE,
                  "the formats are");
-    str_list_free(&left);
-    buf_free(&b);
 }
-END_TEST
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
 /* Of two single settings only the dearer one meets the limit as often as the plan; on other traces
  * the cheaper one does, which nobody could know. */
-START_TEST(a_plan_is_held_against_the_best_single_setting)
+TEST(a_plan_is_held_against_the_best_single_setting)
 {
-    struct table t = {0};
+    OWN(table_free) struct table t = {0};
     for (int trace = 0; trace < 2; trace++)
         for (int head = 0; head < 2; head++) {
             const char *id = trace ? "xxh3:bbbbbbbbb" : "xxh3:aaaaaaaaa";
@@ -257,23 +249,4 @@ START_TEST(a_plan_is_held_against_the_best_single_setting)
         snprintf(name, sizeof name, "within_%s", kinds[k]);
         ck_assert_double_eq_tol(table_cell(&t, 2, table_find(&t, name))->num, k ? 1 : 0.5, 1e-12);
     }
-    table_free(&t);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("choose");
-    TCase *tc = tcase_create("choose");
-    tcase_add_checked_fixture(tc, begin, end);
-    tcase_add_test(tc, the_cheapest_within_the_limits_is_chosen);
-    tcase_add_test(tc, dense_costs_what_its_records_say);
-    tcase_add_test(tc, a_layer_has_one_setting);
-    tcase_add_test(tc, a_setting_must_have_every_call);
-    tcase_add_test(tc, found_parameters_are_written_out);
-    tcase_add_test(tc, what_cannot_be_planned_is_refused);
-    tcase_add_test(tc, other_programs_get_what_they_can_hold);
-    tcase_add_test(tc, a_plan_is_held_against_the_best_single_setting);
-    suite_add_tcase(s, tc);
-    return s;
 }

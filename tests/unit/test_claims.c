@@ -19,6 +19,7 @@ static void begin(void)
     memset(&e, 0, sizeof e);
     metric_def_methods(sim_methods);
 }
+FIXTURE(begin, NULL)
 
 /* ---- statistics ------------------------------------------------------------------------------
  */
@@ -35,7 +36,7 @@ static struct claim_estimate estimate(double *v, int members, int64_t n, enum cl
     return out;
 }
 
-START_TEST(ranks_follow_the_order)
+TEST(ranks_follow_the_order)
 {
     double v[5][8];
     for (int k = 0; k < 5; k++)
@@ -64,9 +65,8 @@ START_TEST(ranks_follow_the_order)
     ck_assert_int_eq(claim_inside(&c, 0.001, 1, CLAIM_MIN_UNITS), CLAIM_OPEN);
     ck_assert_double_eq_tol(c.value, 1, 1e-12);
 }
-END_TEST
 
-START_TEST(a_spread_is_between_the_outer_groups)
+TEST(a_spread_is_between_the_outer_groups)
 {
     double a[4] = {.10, .11, .12, .13}, b[4] = {.30, .31, .32, .33}, d[4] = {.2, .2, .2, .2};
     struct claim_sample s = {.x = {a, b, d}, .n = {4, 4, 4}, .members = 3};
@@ -82,10 +82,9 @@ START_TEST(a_spread_is_between_the_outer_groups)
     assert_ok(claim_estimate(&s, STAT_SPREAD, 1, &c, &e), &e);
     ck_assert_int_eq(claim_inside(&c, 0.1, INFINITY, CLAIM_MIN_UNITS), CLAIM_OPEN);
 }
-END_TEST
 
 /* 1, 0.8, 0.64 fall by 20 % at each step; 1, 0.9, 0.64 as well in the mean. */
-START_TEST(a_ratio_of_many_is_their_mean_step)
+TEST(a_ratio_of_many_is_their_mean_step)
 {
     double v[3][6];
     for (int i = 0; i < 6; i++) {
@@ -104,7 +103,6 @@ START_TEST(a_ratio_of_many_is_their_mean_step)
     c = estimate(&v[0][0], 2, 6, STAT_RATIO);
     ck_assert_int_eq(claim_inside(&c, 1, 1.34, CLAIM_MIN_UNITS), CLAIM_OPEN);
 }
-END_TEST
 
 /* ---- every claim of every recipe --------------------------------------------------------------
  */
@@ -243,7 +241,7 @@ static int each_page(void (*fn)(const struct page *p, const json_t *claim, const
         json_t *o, *claim;
         json_array_foreach(json_object_get(data.layouts, keys[k]), i, o)
         {
-            struct recipe r = {0};
+            OWN(recipe_free) struct recipe r = {0};
             struct buf path = {0};
             struct model_set models = {0};
             struct str_list none = {0};
@@ -252,13 +250,14 @@ static int each_page(void (*fn)(const struct page *p, const json_t *claim, const
             buf_free(&path);
             if (json_array_size(r.claims)) {
                 assert_ok(model_set_make(&none, &none, &r, 1, &data, &models, &e), &e);
+                OWN(plan_free)
                 struct plan plan = {.recipes = &r,
                                     .n_recipes = 1,
                                     .models = &models,
                                     .cuda = true,
                                     .style = "paper"};
                 assert_ok(plan_expand(&plan, &e), &e);
-                struct page page = {.plan = &plan, .data = &data, .recipe = &r};
+                OWN(grid_free) struct page page = {.plan = &plan, .data = &data, .recipe = &r};
                 page.evidence.plan = &plan;
                 assert_ok(grid_make(&page, &e), &e);
                 json_array_foreach(r.claims, c, claim)
@@ -268,24 +267,20 @@ static int each_page(void (*fn)(const struct page *p, const json_t *claim, const
                     fn(&page, claim, &read, 0);
                     n++;
                 }
-                grid_free(&page);
-                plan_free(&plan);
                 model_set_free(&models);
             }
-            recipe_free(&r);
         }
     }
     paper_data_free(&data);
     return n;
 }
 
-START_TEST(other_numbers_make_another_answer)
+TEST(other_numbers_make_another_answer)
 {
     unmoved = 0;
     ck_assert_int_ge(each_page(check_claim), 40);
     ck_assert_int_ge(unmoved, 2);
 }
-END_TEST
 
 static int lines;
 
@@ -353,13 +348,12 @@ static void check_clips(const struct page *p, const json_t *claim, const struct 
     lines++;
 }
 
-START_TEST(clips_of_two_sizes_are_paired)
+TEST(clips_of_two_sizes_are_paired)
 {
     lines = 0;
     each_page(check_clips);
     ck_assert_int_eq(lines, 1);
 }
-END_TEST
 
 static void check_printed(const struct page *p, const json_t *claim, const struct claim *c,
                           int model)
@@ -372,13 +366,12 @@ static void check_printed(const struct page *p, const json_t *claim, const struc
     lines += in.lines;
 }
 
-START_TEST(claims_hold_in_the_printed_numbers)
+TEST(claims_hold_in_the_printed_numbers)
 {
     lines = 0;
     each_page(check_printed);
     ck_assert_int_ge(lines, 25);
 }
-END_TEST
 
 /* A claim with another test. */
 static void on_printed(const struct page *p, const json_t *test, struct printed_claim *in)
@@ -470,7 +463,7 @@ static void check_setting(const struct page *p, const json_t *claim, const struc
                           int model)
 {
     struct printed_claim in;
-    json_t *test = json_deep_copy(json_object_get(claim, "test"));
+    OWN(json_decrefp) json_t *test = json_deep_copy(json_object_get(claim, "test"));
     (void)c;
     (void)model;
     if (c->setting) {
@@ -497,38 +490,34 @@ static void check_setting(const struct page *p, const json_t *claim, const struc
         free(all);
         lines++;
     }
-    json_decref(test);
 }
 
-START_TEST(settings_are_compared_with_each_other_or_a_bound)
+TEST(settings_are_compared_with_each_other_or_a_bound)
 {
     lines = 0;
     each_page(check_setting);
     ck_assert_int_eq(lines, 3);
 }
-END_TEST
 
-START_TEST(the_largest_length_stands_alone)
+TEST(the_largest_length_stands_alone)
 {
     lines = 0;
     each_page(check_largest);
     ck_assert_int_eq(lines, 1);
 }
-END_TEST
 
-START_TEST(a_step_is_tested_on_printed_numbers)
+TEST(a_step_is_tested_on_printed_numbers)
 {
     lines = 0;
     each_page(check_step);
     ck_assert_int_eq(lines, 1);
 }
-END_TEST
 
 static void check_labels(const struct page *p, const json_t *claim, const struct claim *c,
                          int model)
 {
     struct printed_claim in;
-    json_t *test = json_deep_copy(json_object_get(claim, "test"));
+    OWN(json_decrefp) json_t *test = json_deep_copy(json_object_get(claim, "test"));
     (void)c;
     (void)model;
     if (c->labels && strcmp(c->labels, "row") == 0) {
@@ -552,41 +541,18 @@ static void check_labels(const struct page *p, const json_t *claim, const struct
         ck_assert_str_eq(in.failed, "CogvideoX/RTX4090");
         lines++;
     }
-    json_decref(test);
 }
 
-START_TEST(labels_are_compared_in_printed_numbers_alone)
+TEST(labels_are_compared_in_printed_numbers_alone)
 {
     lines = 0;
     each_page(check_labels);
     ck_assert_int_eq(lines, 2);
 }
-END_TEST
 
-START_TEST(a_contradicted_claim_is_seen)
+TEST(a_contradicted_claim_is_seen)
 {
     lines = 0;
     each_page(check_contradicted);
     ck_assert_int_eq(lines, 1);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("claims");
-    TCase *t = tcase_create("claims");
-    tcase_add_checked_fixture(t, begin, NULL);
-    tcase_add_test(t, ranks_follow_the_order);
-    tcase_add_test(t, a_spread_is_between_the_outer_groups);
-    tcase_add_test(t, other_numbers_make_another_answer);
-    tcase_add_test(t, clips_of_two_sizes_are_paired);
-    tcase_add_test(t, claims_hold_in_the_printed_numbers);
-    tcase_add_test(t, a_contradicted_claim_is_seen);
-    tcase_add_test(t, a_ratio_of_many_is_their_mean_step);
-    tcase_add_test(t, labels_are_compared_in_printed_numbers_alone);
-    tcase_add_test(t, settings_are_compared_with_each_other_or_a_bound);
-    tcase_add_test(t, the_largest_length_stands_alone);
-    tcase_add_test(t, a_step_is_tested_on_printed_numbers);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -43,7 +43,7 @@ static struct llm_config ok_with(const char *variant, const char *more)
     return c;
 }
 
-START_TEST(code_lm)
+TEST(code_lm)
 {
     struct llm_config c;
     assert_ok(llm_config_read("datasets/models/code-lm", &c, &err), &err);
@@ -54,10 +54,9 @@ START_TEST(code_lm)
     ck_assert(c.window == 0 && c.bos == 0 && c.dtype == DT_BF16 && c.eps == 1e-5);
     ck_assert(c.rope.type == ROPE_DEFAULT && c.rope.theta == 500000);
 }
-END_TEST
 
 /* The two spellings of each pair give the same. */
-START_TEST(both_spellings_mean_the_same)
+TEST_N(both_spellings_mean_the_same, 3)
 {
     static const char *const pairs[][2] = {
         {"linear", "linear-new"}, {"llama3", "llama3-new"}, {"yarn", "yarn-new"}};
@@ -67,9 +66,8 @@ START_TEST(both_spellings_mean_the_same)
     ck_assert(rope_frequencies(&a.rope, 16, fa) == rope_frequencies(&b.rope, 16, fb));
     ck_assert(memcmp(fa, fb, sizeof fa) == 0);
 }
-END_TEST
 
-START_TEST(families_differ_in_biases_and_norms)
+TEST(families_differ_in_biases_and_norms)
 {
     struct llm_config llama = ok_with("llama", "{}"), bias = ok_with("llama-bias", "{}");
     struct llm_config qwen2 = ok_with("qwen2", "{\"attention_bias\": true, \"mlp_bias\": true}");
@@ -84,9 +82,8 @@ START_TEST(families_differ_in_biases_and_norms)
     ck_assert(q3b.qkv_bias && q3b.o_bias);
     ck_assert(!mistral.qkv_bias && !mistral.o_bias && !mistral.mlp_bias);
 }
-END_TEST
 
-START_TEST(absent_keys_have_the_family_defaults)
+TEST(absent_keys_have_the_family_defaults)
 {
     struct llm_config c =
         ok_with("llama", "{\"head_dim\":\"-\",\"num_key_value_heads\":\"-\",\"rope_theta\":"
@@ -98,9 +95,8 @@ START_TEST(absent_keys_have_the_family_defaults)
     ck_assert_int_eq(ok_with("mistral", "{\"sliding_window\":\"-\"}").window, 4096);
     ck_assert_int_eq(ok_with("llama", "{\"dtype\":\"float32\"}").dtype, DT_F32);
 }
-END_TEST
 
-START_TEST(windows_act_where_the_family_uses_them)
+TEST(windows_act_where_the_family_uses_them)
 {
     static const struct {
         const char *variant, *more;
@@ -131,17 +127,15 @@ START_TEST(windows_act_where_the_family_uses_them)
         ck_assert_msg(ok_with(cases[i].variant, cases[i].more).window == cases[i].window, "%s %s",
                       cases[i].variant, cases[i].more);
 }
-END_TEST
 
 /* yarn without a factor: the ratio of the lengths. */
-START_TEST(yarn_takes_its_factor_from_the_lengths)
+TEST(yarn_takes_its_factor_from_the_lengths)
 {
     struct llm_config c = ok_with("yarn", "{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":null,"
                                           "\"original_max_position_embeddings\":64}}");
     ck_assert(c.rope.factor == 4);
     ck_assert_double_eq_tol(rope_frequencies(&c.rope, 16, (double[8]){0}), 0.1 * log(4) + 1, 1e-15);
 }
-END_TEST
 
 static const struct {
     const char *more, *message;
@@ -196,38 +190,18 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(what_cannot_be_done_exactly_is_refused)
+TEST_EACH(what_cannot_be_done_exactly_is_refused, refused)
 {
     struct llm_config c;
     assert_fails(read_with("llama", refused[_i].more, &c), &err, ERR_INPUT, refused[_i].message);
 }
-END_TEST
 
-START_TEST(messages_name_the_file)
+TEST(messages_name_the_file)
 {
     struct llm_config c;
     char path[4300];
     snprintf(path, sizeof path, "%s/config.json: num_attention_heads is 0", test_tmpdir());
     assert_fails(read_with("llama", "{\"num_attention_heads\":0}", &c), &err, ERR_INPUT, path);
-    json_t *list = json_array();
+    OWN(json_decrefp) json_t *list = json_array();
     assert_fails(read_value(list, &c), &err, ERR_INPUT, "config.json: not a JSON object");
-    json_decref(list);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("config");
-    TCase *c = tcase_create("config");
-    tcase_add_test(c, code_lm);
-    tcase_add_loop_test(c, both_spellings_mean_the_same, 0, 3);
-    tcase_add_test(c, families_differ_in_biases_and_norms);
-    tcase_add_test(c, absent_keys_have_the_family_defaults);
-    tcase_add_test(c, windows_act_where_the_family_uses_them);
-    tcase_add_test(c, yarn_takes_its_factor_from_the_lengths);
-    tcase_add_loop_test(c, what_cannot_be_done_exactly_is_refused, 0,
-                        sizeof refused / sizeof *refused);
-    tcase_add_test(c, messages_name_the_file);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -44,14 +44,13 @@ static const struct {
      "frequencies that are not finite"},
 };
 
-START_TEST(language_models_that_cannot_run_are_refused)
+TEST_EACH(language_models_that_cannot_run_are_refused, bad_llm)
 {
     struct llm_config c;
     assert_fails(read_llm(bad_llm[_i].more, &c), &err, ERR_INPUT, bad_llm[_i].message);
 }
-END_TEST
 
-START_TEST(limits_of_language_models_are_accepted)
+TEST(limits_of_language_models_are_accepted)
 {
     struct llm_config c;
     assert_ok(read_llm(",\"rms_norm_eps\":0,\"bos_token_id\":99", &c), &err);
@@ -61,9 +60,8 @@ START_TEST(limits_of_language_models_are_accepted)
     assert_ok(read_llm(",\"head_dim\":1024", &c), &err);
     ck_assert_int_eq(c.head_dim, 1024);
 }
-END_TEST
 
-START_TEST(video_models_that_cannot_run_are_refused)
+TEST(video_models_that_cannot_run_are_refused)
 {
     static const char *const more[] = {"\"eps\":-1", "\"rope_max_seq_len\":0",
                                        "\"rope_max_seq_len\":-5", "\"freq_dim\":3"};
@@ -81,17 +79,4 @@ START_TEST(video_models_that_cannot_run_are_refused)
         write_config(text);
         assert_fails(wan_config_read(test_tmpdir(), &c, &err), &err, ERR_INPUT, names[i]);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("config_limits");
-    TCase *c = tcase_create("config_limits");
-    tcase_add_loop_test(c, language_models_that_cannot_run_are_refused, 0,
-                        sizeof bad_llm / sizeof *bad_llm);
-    tcase_add_test(c, limits_of_language_models_are_accepted);
-    tcase_add_test(c, video_models_that_cannot_run_are_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

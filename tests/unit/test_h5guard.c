@@ -27,9 +27,8 @@ static const char *data_path(const char *name)
 
 static struct buf load(const char *path)
 {
-    struct err err = {0};
     struct buf b = {0};
-    assert_ok(buf_read_file(&b, path, 1 << 24, &err), &err);
+    MUST(buf_read_file(&b, path, 1 << 24, ERR));
     return b;
 }
 
@@ -46,12 +45,11 @@ static const char *store(const char *name, const struct buf *b)
 static const char *own_trace(const char *name, char id[64])
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 9);
-    struct err err = {0};
     struct trace *t = NULL;
 
     m.pool = 4;
-    assert_ok(fixture_write(test_path(name), &m, 2, &err), &err);
-    assert_ok(trace_open(test_path(name), &t, &err), &err);
+    MUST(fixture_write(test_path(name), &m, 2, ERR));
+    MUST(trace_open(test_path(name), &t, ERR));
     snprintf(id, 64, "%s", trace_id(t));
     trace_close(&t);
     return test_path(name);
@@ -59,47 +57,40 @@ static const char *own_trace(const char *name, char id[64])
 
 static void expect_trace(const char *path, const char *id)
 {
-    struct err err = {0};
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     int64_t bad = 0;
 
-    assert_ok(trace_open(path, &t, &err), &err);
+    MUST(trace_open(path, &t, ERR));
     ck_assert_str_eq(trace_id(t), id);
-    assert_ok(trace_verify(t, NULL, NULL, &bad, &err), &err);
+    MUST(trace_verify(t, NULL, NULL, &bad, ERR));
     ck_assert_int_eq(bad, 0);
-    trace_close(&t);
 }
 
 /* ---- legal files ----------------------------------------------------------------------------- */
 
 /* The same trace, which h5py wrote with superblocks 0 and 3, links and attributes in object
  * headers, symbol tables and fractal heaps, and chunks under B-trees and fixed arrays. */
-START_TEST(traces_of_h5py_are_read)
+TEST(traces_of_h5py_are_read)
 {
     static const char *const names[] = {"trace-earliest",  "trace-v110",  "trace-ordered",
                                         "packed-earliest", "packed-v110", "packed-ordered"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         expect_trace(data_path(names[i]), "xxh3:15284122e9e3831f82ddfbd5a1189f8f");
 }
-END_TEST
 
-START_TEST(masks_of_h5py_are_read)
+TEST(masks_of_h5py_are_read)
 {
     static const char *const names[] = {"masks-earliest", "masks-v110", "masks-ordered"};
     for (size_t k = 0; k < 3; k++) {
-        struct err err = {0};
-        struct maskfile *f = NULL;
-        assert_ok(maskfile_open(data_path(names[k]), &f, &err), &err);
+        OWN(maskfile_close) struct maskfile *f = NULL;
+        MUST(maskfile_open(data_path(names[k]), &f, ERR));
         ck_assert_int_eq(maskfile_cells(f), 4);
         for (int64_t i = 0; i < 4; i++) {
-            struct mask m = {0};
-            assert_ok(maskfile_read(f, i, &m, &err), &err);
-            mask_free(&m);
+            OWN(mask_free) struct mask m = {0};
+            MUST(maskfile_read(f, i, &m, ERR));
         }
-        maskfile_close(&f);
     }
 }
-END_TEST
 
 struct compare {
     hid_t plain; /* the file without a guard */
@@ -129,19 +120,18 @@ static int compare(void *ctx, hid_t object, const char *path, struct err *err)
 }
 
 /* Chunks under every index of HDF5 1.10; strings in a global heap. */
-START_TEST(elements_are_those_that_libhdf5_reads_alone)
+TEST(elements_are_those_that_libhdf5_reads_alone)
 {
     static const char *const names[] = {"trace-chunked", "trace-vlen", "trace-earliest",
                                         "masks-ordered"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        struct err err = {0};
         struct compare c = {0};
         hid_t file = H5I_INVALID_HID;
         h5_lock();
         c.plain = H5Fopen(data_path(names[i]), H5F_ACC_RDONLY, H5P_DEFAULT);
-        assert_ok(h5walk_open(data_path(names[i]), &file, &err), &err);
-        assert_ok(h5walk(file, compare, &c, &err), &err);
-        assert_ok(h5walk(file, h5walk_read, NULL, &err), &err);
+        MUST(h5walk_open(data_path(names[i]), &file, ERR));
+        MUST(h5walk(file, compare, &c, ERR));
+        MUST(h5walk(file, h5walk_read, NULL, ERR));
         ck_assert_int_ge(c.datasets, 4);
         ck_assert_uint_ge(c.bytes, 64);
         h5_close(file);
@@ -149,10 +139,9 @@ START_TEST(elements_are_those_that_libhdf5_reads_alone)
         h5_unlock();
     }
 }
-END_TEST
 
 /* HDF5 2.0 stores chunks in a way that libhdf5 1.10 cannot read: not damage, and the way out. */
-START_TEST(what_is_not_read_is_named_and_not_called_damaged)
+TEST(what_is_not_read_is_named_and_not_called_damaged)
 {
     struct err err = {0};
     struct trace *t = NULL;
@@ -165,7 +154,6 @@ START_TEST(what_is_not_read_is_named_and_not_called_damaged)
     ck_assert_ptr_nonnull(strstr(err.msg, "h5repack"));
     ck_assert_ptr_null(strstr(err.msg, "damaged"));
 }
-END_TEST
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
@@ -186,7 +174,7 @@ static void run(const char *fmt, const char *a, const char *b)
     ck_assert_msg(system(line) == 0, "%s", line);
 }
 
-START_TEST(h5repack_and_h5dump_take_a_trace_and_give_it_back)
+TEST(h5repack_and_h5dump_take_a_trace_and_give_it_back)
 {
     char id[64];
     const char *path = own_trace("own.h5", id);
@@ -200,9 +188,8 @@ START_TEST(h5repack_and_h5dump_take_a_trace_and_give_it_back)
     run("h5repack --low=2 --high=2 '%s' '%s'", path, test_path("new.h5"));
     expect_trace(test_path("new.h5"), id);
 }
-END_TEST
 
-START_TEST(h5py_writes_a_trace_again_and_it_is_read)
+TEST(h5py_writes_a_trace_again_and_it_is_read)
 {
     static const char *const kinds[] = {"earliest", "v108", "v110", "ordered"};
     char id[64], command[100];
@@ -217,7 +204,6 @@ START_TEST(h5py_writes_a_trace_again_and_it_is_read)
         expect_trace(test_path("again.h5"), id);
     }
 }
-END_TEST
 
 /* ---- hostile files --------------------------------------------------------------------------- */
 
@@ -239,10 +225,10 @@ static void put_checksum(struct buf *b, size_t at, size_t n)
 }
 
 /* One byte of an object header, its checksum right: libhdf5 1.10 alone dies of one in 25. */
-START_TEST(a_changed_byte_under_a_right_checksum_is_harmless)
+TEST_N(a_changed_byte_under_a_right_checksum_is_harmless, 3)
 {
     char id[64];
-    struct buf b = load(own_trace("own.h5", id));
+    OWN(buf_free) struct buf b = load(own_trace("own.h5", id));
     int tried = 0, refused = 0;
 
     for (size_t at = 0; at + 8 < b.len; at++) {
@@ -264,14 +250,12 @@ START_TEST(a_changed_byte_under_a_right_checksum_is_harmless)
     }
     ck_assert_int_gt(tried, 400);
     ck_assert_int_gt(refused, tried / 4);
-    buf_free(&b);
 }
-END_TEST
 
 /* Sizes without a limit and addresses of nothing where others were. */
-START_TEST(an_undefined_number_under_a_right_checksum_is_harmless)
+TEST_N(an_undefined_number_under_a_right_checksum_is_harmless, 6)
 {
-    struct buf b = load(data_path("trace-chunked"));
+    OWN(buf_free) struct buf b = load(data_path("trace-chunked"));
     int tried = 0;
 
     for (size_t at = 0; at + 8 < b.len; at++) {
@@ -298,14 +282,12 @@ START_TEST(an_undefined_number_under_a_right_checksum_is_harmless)
         }
     }
     ck_assert_int_gt(tried, 100);
-    buf_free(&b);
 }
-END_TEST
 
 /* The same without checksums, as symbol tables, B-trees and local heaps of version 1 have none. */
-START_TEST(any_changed_byte_of_old_structures_is_harmless)
+TEST_N(any_changed_byte_of_old_structures_is_harmless, 6)
 {
-    struct buf b = load(data_path("trace-earliest"));
+    OWN(buf_free) struct buf b = load(data_path("trace-earliest"));
     int tried = 0, refused = 0;
 
     for (size_t at = 8 + (size_t)_i; at < b.len; at += 12) {
@@ -327,9 +309,7 @@ START_TEST(any_changed_byte_of_old_structures_is_harmless)
     }
     ck_assert_int_gt(tried, 60);
     ck_assert_int_gt(refused, tried / 8);
-    buf_free(&b);
 }
-END_TEST
 
 static size_t find(const struct buf *b, const char *what, size_t from)
 {
@@ -346,7 +326,7 @@ static bool has_two(const struct buf *b, size_t at)
     return b->data[at + 4] == 0 && b->data[at + 5] == 0 && b->data[at + 6] >= 2;
 }
 
-START_TEST(structures_in_each_other_are_refused)
+TEST(structures_in_each_other_are_refused)
 {
     struct err err = {0};
     struct trace *t = NULL;
@@ -369,12 +349,11 @@ START_TEST(structures_in_each_other_are_refused)
                  "local heap at offset");
     buf_free(&b);
 }
-END_TEST
 
 /* libhdf5 cannot close a file that has one, and keeps half a megabyte of it. */
-START_TEST(a_tree_of_huge_objects_without_objects_is_refused)
+TEST(a_tree_of_huge_objects_without_objects_is_refused)
 {
-    struct buf b = load(data_path("masks-ordered"));
+    OWN(buf_free) struct buf b = load(data_path("masks-ordered"));
     size_t at = find(&b, "FRHP", 0);
     struct err err = {0};
     hid_t file = H5I_INVALID_HID;
@@ -388,21 +367,18 @@ START_TEST(a_tree_of_huge_objects_without_objects_is_refused)
     ck_assert_int_ge(H5Fclose(file), 0);
     h5_unlock();
     assert_fails(rc, &err, ERR_INPUT, "a B-tree of huge objects without objects");
-    buf_free(&b);
 }
-END_TEST
 
 /* Not through h5_open_group: the object was not checked, and has no content. */
-START_TEST(an_object_that_was_not_admitted_has_no_content)
+TEST(an_object_that_was_not_admitted_has_no_content)
 {
-    struct err err = {0};
     char id[64];
     hid_t file = H5I_INVALID_HID, group = H5I_INVALID_HID;
 
-    assert_ok(h5_open_file(own_trace("own.h5", id), "lacuna-trace", 1, &file, &err), &err);
+    MUST(h5_open_file(own_trace("own.h5", id), "lacuna-trace", 1, &file, ERR));
     h5_lock();
     ck_assert_int_lt(H5Gopen2(file, "model", H5P_DEFAULT), 0);
-    assert_ok(h5_open_group(file, "model", &group, &err), &err);
+    MUST(h5_open_group(file, "model", &group, ERR));
     h5_close(group);
     group = H5Gopen2(file, "model", H5P_DEFAULT);
     ck_assert_int_ge(group, 0);
@@ -410,83 +386,51 @@ START_TEST(an_object_that_was_not_admitted_has_no_content)
     h5_close(file);
     h5_unlock();
 }
-END_TEST
 
 /* Between check and use the file turns into noise: what was checked stays as it was. */
-START_TEST(a_file_that_changes_after_the_check_has_no_effect)
+TEST(a_file_that_changes_after_the_check_has_no_effect)
 {
-    struct err err = {0};
     char id[64], name[64];
     hid_t file = H5I_INVALID_HID, group = H5I_INVALID_HID;
     const char *path = own_trace("own.h5", id);
-    struct buf b = load(path);
+    OWN(buf_free) struct buf b = load(path);
     struct h5guard *g;
 
-    assert_ok(h5_open_file(path, "lacuna-trace", 1, &file, &err), &err);
+    MUST(h5_open_file(path, "lacuna-trace", 1, &file, ERR));
     h5_lock();
     ck_assert_ptr_nonnull(g = h5guard_of(file));
     hid_t model = H5I_INVALID_HID;
-    assert_ok(h5_open_group(file, "model", &model, &err), &err);
+    MUST(h5_open_group(file, "model", &model, ERR));
     h5_close(model);
     memset(b.data, 0x5a, b.len);
     int fd = open(path, O_WRONLY);
     ck_assert(fd >= 0 && write(fd, b.data, b.len) == (ssize_t)b.len);
     close(fd);
-    assert_ok(h5_open_group(file, "model", &model, &err), &err);
-    assert_ok(h5_get_str(model, "name", name, sizeof name, &err), &err);
+    MUST(h5_open_group(file, "model", &model, ERR));
+    MUST(h5_get_str(model, "name", name, sizeof name, ERR));
     ck_assert_str_eq(name, "fixture");
     h5_close(model);
     h5_close(group);
     h5_close(file);
     h5_unlock();
-    buf_free(&b);
 }
-END_TEST
 
 /* The payload is read from the file that was checked, not from what has its name by then. */
-START_TEST(the_descriptor_is_that_of_the_checked_file)
+TEST(the_descriptor_is_that_of_the_checked_file)
 {
-    struct err err = {0};
     char id[64], head[8];
     hid_t file = H5I_INVALID_HID;
     const char *path = own_trace("own.h5", id);
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     int fd = -1;
 
-    assert_ok(h5_open_file(path, "lacuna-trace", 1, &file, &err), &err);
+    MUST(h5_open_file(path, "lacuna-trace", 1, &file, ERR));
     buf_puts(&b, "another file");
     ck_assert_int_eq(rename(store("other", &b), path), 0);
     h5_lock();
-    assert_ok(h5_file_descriptor(file, &fd, &err), &err);
+    MUST(h5_file_descriptor(file, &fd, ERR));
     h5_close(file);
     h5_unlock();
     ck_assert(pread(fd, head, 8, 0) == 8 && memcmp(head + 1, "HDF", 3) == 0);
     close(fd);
-    buf_free(&b);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("h5guard");
-    TCase *legal = tcase_create("legal files"), *other = tcase_create("other programs");
-    TCase *bad = tcase_create("hostile files");
-    tcase_add_test(legal, traces_of_h5py_are_read);
-    tcase_add_test(legal, masks_of_h5py_are_read);
-    tcase_add_test(legal, elements_are_those_that_libhdf5_reads_alone);
-    tcase_add_test(legal, what_is_not_read_is_named_and_not_called_damaged);
-    tcase_add_test(other, h5repack_and_h5dump_take_a_trace_and_give_it_back);
-    tcase_add_test(other, h5py_writes_a_trace_again_and_it_is_read);
-    tcase_add_loop_test(bad, a_changed_byte_under_a_right_checksum_is_harmless, 0, 3);
-    tcase_add_loop_test(bad, an_undefined_number_under_a_right_checksum_is_harmless, 0, 6);
-    tcase_add_loop_test(bad, any_changed_byte_of_old_structures_is_harmless, 0, 6);
-    tcase_add_test(bad, structures_in_each_other_are_refused);
-    tcase_add_test(bad, a_tree_of_huge_objects_without_objects_is_refused);
-    tcase_add_test(bad, an_object_that_was_not_admitted_has_no_content);
-    tcase_add_test(bad, a_file_that_changes_after_the_check_has_no_effect);
-    tcase_add_test(bad, the_descriptor_is_that_of_the_checked_file);
-    suite_add_tcase(s, legal);
-    suite_add_tcase(s, other);
-    suite_add_tcase(s, bad);
-    return s;
 }

@@ -15,10 +15,9 @@
 static struct buf small_file(const char *path)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 20);
-    struct err err = {0};
     struct buf data = {0};
-    assert_ok(fixture_write(path, &m, 2, &err), &err);
-    assert_ok(buf_read_file(&data, path, 1 << 24, &err), &err);
+    MUST(fixture_write(path, &m, 2, ERR));
+    MUST(buf_read_file(&data, path, 1 << 24, ERR));
     return data;
 }
 
@@ -43,10 +42,9 @@ static int open_file(const char *path, struct err *err)
     return rc;
 }
 
-START_TEST(a_truncated_file_says_how_much_of_it_is_there_and_what_to_do)
+TEST(a_truncated_file_says_how_much_of_it_is_there_and_what_to_do)
 {
-    struct err err = {0};
-    struct buf data = small_file(test_path("a.h5"));
+    OWN(buf_free) struct buf data = small_file(test_path("a.h5"));
     const size_t lengths[] = {100, 700, data.len / 2, data.len - 1};
     char there[64], whole[64];
 
@@ -54,53 +52,45 @@ START_TEST(a_truncated_file_says_how_much_of_it_is_there_and_what_to_do)
         put_file(test_path("cut.h5"), data.data, lengths[i]);
         snprintf(there, sizeof there, "truncated file: eof = %zu,", lengths[i]);
         snprintf(whole, sizeof whole, "stored_eof = %zu", data.len);
-        assert_fails(open_file(test_path("cut.h5"), &err), &err, ERR_INPUT, there);
-        assert_fails(open_file(test_path("cut.h5"), &err), &err, ERR_INPUT, whole);
-        assert_fails(open_file(test_path("cut.h5"), &err), &err, ERR_INPUT, "copy it again");
+        FAILS(open_file(test_path("cut.h5"), ERR), ERR_INPUT, there);
+        FAILS(open_file(test_path("cut.h5"), ERR), ERR_INPUT, whole);
+        FAILS(open_file(test_path("cut.h5"), ERR), ERR_INPUT, "copy it again");
     }
-    buf_free(&data);
 }
-END_TEST
 
 /* Superblock, then the header of the root group: not "another kind of file". */
-START_TEST(a_damaged_head_says_that_its_checksum_is_wrong)
+TEST(a_damaged_head_says_that_its_checksum_is_wrong)
 {
-    struct err err = {0};
-    struct buf data = small_file(test_path("a.h5"));
+    OWN(buf_free) struct buf data = small_file(test_path("a.h5"));
     const int at[] = {12, 150};
 
     for (int i = 0; i < 2; i++) {
         data.data[at[i]] ^= 1;
         put_file(test_path("bad.h5"), data.data, data.len);
         data.data[at[i]] ^= 1;
-        assert_fails(open_file(test_path("bad.h5"), &err), &err, ERR_INPUT, "checksum");
-        assert_fails(open_file(test_path("bad.h5"), &err), &err, ERR_INPUT, "is damaged");
+        FAILS(open_file(test_path("bad.h5"), ERR), ERR_INPUT, "checksum");
+        FAILS(open_file(test_path("bad.h5"), ERR), ERR_INPUT, "is damaged");
     }
-    buf_free(&data);
 }
-END_TEST
 
 /* Messages name the object, which asks HDF5 for its name after the failure. */
-START_TEST(a_reason_outlives_the_calls_after_the_failure)
+TEST(a_reason_outlives_the_calls_after_the_failure)
 {
-    struct err err = {0};
-    struct buf data = small_file(test_path("a.h5"));
+    OWN(buf_free) struct buf data = small_file(test_path("a.h5"));
     hid_t file = H5I_INVALID_HID;
 
-    assert_ok(h5_open_file(test_path("a.h5"), "lacuna-trace", 1, &file, &err), &err);
+    MUST(h5_open_file(test_path("a.h5"), "lacuna-trace", 1, &file, ERR));
     h5_lock();
-    assert_fails(h5_put_i64(file, "new", 1, &err), &err, ERR_IO,
-                 "writing attribute 'new': HDF5: no write intent");
+    FAILS(h5_put_i64(file, "new", 1, ERR), ERR_IO,
+          "writing attribute 'new': HDF5: no write intent");
     H5Gopen2(file, "nowhere", H5P_DEFAULT);
     h5_close(H5Screate(H5S_SCALAR));
-    assert_fails(h5_fail(&err, ERR_INPUT, "text"), &err, ERR_INPUT, "text: HDF5: ");
+    FAILS(h5_fail(ERR, ERR_INPUT, "text"), ERR_INPUT, "text: HDF5: ");
     H5Fclose(file);
     h5_unlock();
-    buf_free(&data);
 }
-END_TEST
 
-START_TEST(a_reason_is_told_once_and_not_of_an_earlier_sequence)
+TEST(a_reason_is_told_once_and_not_of_an_earlier_sequence)
 {
     struct err err = {0};
 
@@ -118,17 +108,4 @@ START_TEST(a_reason_is_told_once_and_not_of_an_earlier_sequence)
     h5_fail(&err, ERR_INPUT, "third");
     ck_assert_str_eq(err.msg, "third");
     h5_unlock();
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("h5util");
-    TCase *c = tcase_create("reasons");
-    tcase_add_test(c, a_truncated_file_says_how_much_of_it_is_there_and_what_to_do);
-    tcase_add_test(c, a_damaged_head_says_that_its_checksum_is_wrong);
-    tcase_add_test(c, a_reason_outlives_the_calls_after_the_failure);
-    tcase_add_test(c, a_reason_is_told_once_and_not_of_an_earlier_sequence);
-    suite_add_tcase(s, c);
-    return s;
 }

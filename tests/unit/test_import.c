@@ -31,7 +31,6 @@ static float value(int tensor, int64_t head, int64_t token, int64_t dim)
 static const char *save(const char *name, int tensor, enum dtype t, const char *layout, int64_t h,
                         int64_t n, int64_t d)
 {
-    struct err err = {0};
     bool token_major = strcmp(layout, "nhd") == 0;
     int64_t shape[4] = {1, token_major ? n : h, token_major ? h : n, d};
     int skip = strcmp(layout, "bhnd") == 0 ? 0 : strcmp(layout, "nd") == 0 ? 2 : 1;
@@ -44,7 +43,7 @@ static const char *save(const char *name, int tensor, enum dtype t, const char *
             for (int64_t k = 0; k < d; k++)
                 x[((token_major ? j * h + i : i * n + j)) * d + k] = value(tensor, i, j, k);
     dtype_from_f32(t, x, raw, h * n * d);
-    assert_ok(npy_write(path, t, 4 - skip, shape + skip, raw, &err), &err);
+    MUST(npy_write(path, t, 4 - skip, shape + skip, raw, ERR));
     free(x);
     free(raw);
     return path;
@@ -79,17 +78,15 @@ out:
 static void check_tensor(const struct trace *t, enum trace_what what, int tensor, enum dtype from)
 {
     struct trace_shape s = trace_shape(trace_meta(t), what);
-    struct err err = {0};
-    float *x = malloc(sizeof *x * (size_t)(s.tokens * s.dim));
+    OWN(free_at) float *x = malloc(sizeof *x * (size_t)(s.tokens * s.dim));
 
     for (int64_t h = 0; h < s.heads; h++) {
-        assert_ok(trace_read(t, 0, what, (int)h, 0, s.tokens, x, &err), &err);
+        MUST(trace_read(t, 0, what, (int)h, 0, s.tokens, x, ERR));
         for (int64_t i = 0; i < s.tokens * s.dim; i++)
             ck_assert_float_eq(
                 x[i],
                 dtype_round(s.dtype, dtype_round(from, value(tensor, h, i / s.dim, i % s.dim))));
     }
-    free(x);
 }
 
 static const struct {
@@ -102,7 +99,7 @@ static const struct {
     {"hnd", DT_F64, DT_BF16, DT_BF16, 2, 1}, {"nhd", DT_BF16, DT_F16, DT_F16, 2, 2},
 };
 
-START_TEST(npy_files_become_a_trace)
+TEST_EACH(npy_files_become_a_trace, cases)
 {
     enum dtype t = cases[_i].file;
     const char *l = cases[_i].layout;
@@ -111,11 +108,10 @@ START_TEST(npy_files_become_a_trace)
                         save("v.npy", 2, t, l, cases[_i].kv_heads, 70, 24), NULL,
                         strcmp(l, "nhd") == 0 ? LAYOUT_NHD : LAYOUT_HND};
     struct import_job j = {.meta = {.causal = true}};
-    struct err err = {0};
-    struct trace *trace = NULL;
+    OWN(trace_close) struct trace *trace = NULL;
 
-    assert_ok(import_npy(&j, &in, cases[_i].want, file("t.h5"), &err), &err);
-    assert_ok(trace_open(file("t.h5"), &trace, &err), &err);
+    MUST(import_npy(&j, &in, cases[_i].want, file("t.h5"), ERR));
+    MUST(trace_open(file("t.h5"), &trace, ERR));
     const struct trace_meta *m = trace_meta(trace);
     ck_assert_int_eq(m->heads, cases[_i].heads);
     ck_assert_int_eq(m->kv_heads, cases[_i].kv_heads);
@@ -123,11 +119,9 @@ START_TEST(npy_files_become_a_trace)
     check_tensor(trace, TRACE_Q, 0, t == DT_F64 ? DT_F32 : t);
     check_tensor(trace, TRACE_K, 1, t == DT_F64 ? DT_F32 : t);
     check_tensor(trace, TRACE_V, 2, t == DT_F64 ? DT_F32 : t);
-    trace_close(&trace);
 }
-END_TEST
 
-START_TEST(shapes_that_do_not_fit_are_refused)
+TEST(shapes_that_do_not_fit_are_refused)
 {
     struct err err = {0};
     struct source s;
@@ -167,11 +161,9 @@ START_TEST(shapes_that_do_not_fit_are_refused)
     assert_ok(npy_write(file("b.npy"), DT_F32, 3, shape, x, &err), &err);
     assert_fails(source_npy(&s, file("b.npy"), LAYOUT_HND, &err), &err, ERR_INPUT, "empty");
 }
-END_TEST
 
-START_TEST(nonfinite_values_are_named_counted_and_refused)
+TEST(nonfinite_values_are_named_counted_and_refused)
 {
-    struct err err = {0};
     struct import_job j = {0};
     int64_t shape[3] = {2, 10, 4}, count, first[2];
     float x[80] = {0};
@@ -181,45 +173,43 @@ START_TEST(nonfinite_values_are_named_counted_and_refused)
 
     x[40 + 3 * 4 + 1] = NAN;
     x[79] = INFINITY;
-    assert_ok(npy_write(file("q.npy"), DT_F32, 3, shape, x, &err), &err);
-    assert_fails(import_npy(&j, &in, DT_NONE, file("n.h5"), &err), &err, ERR_INPUT,
-                 "q.npy: 2 values are NaN or infinite as float32, the first at head 1, token 3, "
-                 "dim 1");
+    MUST(npy_write(file("q.npy"), DT_F32, 3, shape, x, ERR));
+    FAILS(import_npy(&j, &in, DT_NONE, file("n.h5"), ERR), ERR_INPUT,
+          "q.npy: 2 values are NaN or infinite as float32, the first at head 1, token 3, "
+          "dim 1");
     ck_assert(access(file("n.h5"), F_OK) != 0 && access(file("n.h5.part"), F_OK) != 0);
     j.allow_nonfinite = true;
-    assert_ok(import_npy(&j, &in, DT_NONE, file("n.h5"), &err), &err);
-    assert_ok(trace_open(file("n.h5"), &t, &err), &err);
-    assert_ok(trace_nonfinite(t, 0, TRACE_Q, 1, &count, first, &err), &err);
+    MUST(import_npy(&j, &in, DT_NONE, file("n.h5"), ERR));
+    MUST(trace_open(file("n.h5"), &t, ERR));
+    MUST(trace_nonfinite(t, 0, TRACE_Q, 1, &count, first, ERR));
     ck_assert(count == 2 && first[0] == 3 && first[1] == 1);
     trace_close(&t);
     /* finite in the file, infinite as float16 */
     memset(x, 0, sizeof x);
     x[5] = 70000;
-    assert_ok(npy_write(file("q.npy"), DT_F32, 3, shape, x, &err), &err);
+    MUST(npy_write(file("q.npy"), DT_F32, 3, shape, x, ERR));
     j.allow_nonfinite = false;
-    assert_fails(import_npy(&j, &in, DT_F16, file("m.h5"), &err), &err, ERR_INPUT,
-                 "1 values are NaN or infinite as float16");
+    FAILS(import_npy(&j, &in, DT_F16, file("m.h5"), ERR), ERR_INPUT,
+          "1 values are NaN or infinite as float16");
 }
-END_TEST
 
-START_TEST(maps_are_those_of_the_stored_values)
+TEST(maps_are_those_of_the_stored_values)
 {
-    struct err err = {0};
     struct import_job j = {.meta = {.causal = true, .pool = 16}};
     struct inputs in = {save("q.npy", 0, DT_F32, "hnd", 4, 50, 8),
                         save("k.npy", 1, DT_F32, "hnd", 2, 50, 8),
                         save("v.npy", 2, DT_F32, "hnd", 2, 50, 8), NULL, LAYOUT_HND};
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     float q[400], k[400], sum[16], max[16], want_sum[16], want_max[16];
     double lse[50];
 
-    assert_ok(import_npy(&j, &in, DT_BF16, file("t.h5"), &err), &err);
-    assert_ok(trace_open(file("t.h5"), &t, &err), &err);
+    MUST(import_npy(&j, &in, DT_BF16, file("t.h5"), ERR));
+    MUST(trace_open(file("t.h5"), &t, ERR));
     for (int h = 0; h < 4; h++) {
-        struct attn_ops ops;
+        OWN(attn_release) struct attn_ops ops;
         struct mask full;
-        assert_ok(trace_read(t, 0, TRACE_Q, h, 0, 50, q, &err), &err);
-        assert_ok(trace_read(t, 0, TRACE_K, h / 2, 0, 50, k, &err), &err);
+        MUST(trace_read(t, 0, TRACE_Q, h, 0, 50, q, ERR));
+        MUST(trace_read(t, 0, TRACE_K, h / 2, 0, 50, k, ERR));
         struct attn_in a = {.nq = 50,
                             .nk = 50,
                             .d = 8,
@@ -228,34 +218,31 @@ START_TEST(maps_are_those_of_the_stored_values)
                             .k = k,
                             .scale = 1 / sqrt(8),
                             .causal = true};
-        assert_ok(attn_prepare(&ops, &a, PREC_F64, &err), &err);
+        MUST(attn_prepare(&ops, &a, PREC_F64, ERR));
         mask_full(&full, 50, 50, 0, 50, true);
-        assert_ok(attn_rows(&ops, &full, NULL, lse, &err), &err);
-        assert_ok(pool_map(&ops, lse, 16, want_sum, want_max, &err), &err);
-        assert_ok(trace_read_map(t, 0, h, sum, max, &err), &err);
+        MUST(attn_rows(&ops, &full, NULL, lse, ERR));
+        MUST(pool_map(&ops, lse, 16, want_sum, want_max, ERR));
+        MUST(trace_read_map(t, 0, h, sum, max, ERR));
         for (int i = 0; i < 16; i++) {
             ck_assert_float_eq_tol(sum[i], want_sum[i], 1e-5f);
             ck_assert_float_eq_tol(max[i], want_max[i], 1e-5f);
         }
-        attn_release(&ops);
     }
-    trace_close(&t);
 }
-END_TEST
 
 /* Dense attention of the stored q, k, v in double, slowly, rounded to the dtype. */
 static void dense_out(const struct trace *t, int head, float *out)
 {
     const struct trace_meta *m = trace_meta(t);
-    struct err err = {0};
     int64_t n = m->n_k, d = m->head_dim, dv = m->v_dim;
+    OWN(free_at)
     float *q = malloc(sizeof *q * (size_t)(n * d)), *k = malloc(sizeof *k * (size_t)(n * d));
-    float *v = malloc(sizeof *v * (size_t)(n * dv));
+    OWN(free_at) float *v = malloc(sizeof *v * (size_t)(n * dv));
     int kv = head / (m->heads / m->kv_heads);
 
-    assert_ok(trace_read(t, 0, TRACE_Q, head, 0, n, q, &err), &err);
-    assert_ok(trace_read(t, 0, TRACE_K, kv, 0, n, k, &err), &err);
-    assert_ok(trace_read(t, 0, TRACE_V, kv, 0, n, v, &err), &err);
+    MUST(trace_read(t, 0, TRACE_Q, head, 0, n, q, ERR));
+    MUST(trace_read(t, 0, TRACE_K, kv, 0, n, k, ERR));
+    MUST(trace_read(t, 0, TRACE_V, kv, 0, n, v, ERR));
     for (int64_t i = 0; i < n; i++)
         for (int64_t c = 0; c < dv; c++) {
             double num = 0, den = 0;
@@ -269,9 +256,6 @@ static void dense_out(const struct trace *t, int head, float *out)
             }
             out[i * dv + c] = dtype_round(m->dtype, (float)(num / den));
         }
-    free(q);
-    free(k);
-    free(v);
 }
 
 static void count_difference(void *ctx, const char *object, int head, const char *what)
@@ -281,9 +265,8 @@ static void count_difference(void *ctx, const char *object, int head, const char
     *(int *)ctx += 1 << head;
 }
 
-START_TEST(stored_outputs_are_compared_with_dense_attention)
+TEST_N(stored_outputs_are_compared_with_dense_attention, 2)
 {
-    struct err err = {0};
     struct import_job j = {.meta = {.causal = _i == 0, .compute = "float32"}};
     struct inputs in = {save("q.npy", 0, DT_F32, "hnd", 4, 40, 8),
                         save("k.npy", 1, DT_F32, "hnd", 2, 40, 8),
@@ -293,8 +276,8 @@ START_TEST(stored_outputs_are_compared_with_dense_attention)
     int64_t shape[3] = {4, 40, 8}, bad = -1, rows = -1;
     int heads = 0;
 
-    assert_ok(import_npy(&j, &in, DT_BF16, file("t.h5"), &err), &err);
-    assert_ok(trace_open(file("t.h5"), &t, &err), &err);
+    MUST(import_npy(&j, &in, DT_BF16, file("t.h5"), ERR));
+    MUST(trace_open(file("t.h5"), &t, ERR));
     for (int h = 0; h < 4; h++)
         dense_out(t, h, out + h * 320);
     trace_close(&t);
@@ -302,22 +285,19 @@ START_TEST(stored_outputs_are_compared_with_dense_attention)
     for (int wrong = 0; wrong < 2; wrong++) {
         if (wrong) /* two units in the last place of bfloat16 */
             out[2 * 320 + 39 * 8 + 3] *= 1 + 0x1p-6f;
-        assert_ok(npy_write(in.out, DT_F32, 3, shape, out, &err), &err);
+        MUST(npy_write(in.out, DT_F32, 3, shape, out, ERR));
         j = (struct import_job){.meta = {.causal = _i == 0, .compute = "float32"}};
-        assert_ok(import_npy(&j, &in, DT_BF16, file("t.h5"), &err), &err);
-        assert_ok(trace_open(file("t.h5"), &t, &err), &err);
-        assert_ok(trace_check_attention(t, 2, 7, count_difference, &heads, &bad, &rows, &err),
-                  &err);
+        MUST(import_npy(&j, &in, DT_BF16, file("t.h5"), ERR));
+        MUST(trace_open(file("t.h5"), &t, ERR));
+        MUST(trace_check_attention(t, 2, 7, count_difference, &heads, &bad, &rows, ERR));
         ck_assert_int_eq(rows, 28);
         ck_assert_int_eq(bad, wrong);
         ck_assert_int_eq(heads, wrong ? 4 : 0);
-        assert_ok(trace_check_attention(t, 2, 0, count_difference, &heads, &bad, &rows, &err),
-                  &err);
+        MUST(trace_check_attention(t, 2, 0, count_difference, &heads, &bad, &rows, ERR));
         ck_assert(rows == 0 && bad == 0);
         trace_close(&t);
     }
 }
-END_TEST
 
 /* Text of a video, of which the last `n - valid` tokens are padding. */
 static const struct padded_text {
@@ -352,7 +332,7 @@ static void say_difference(void *ctx, const char *object, int head, const char *
 }
 
 /* Padding is no key of the stored outputs, and its own rows mean nothing. */
-START_TEST(padding_text_is_left_out_of_the_comparison)
+TEST_EACH(padding_text_is_left_out_of_the_comparison, padded)
 {
     const struct padded_text *text = padded + _i;
     const int64_t video = 2 * 3 * 4, n = video + text->n, shape[3] = {2, n, 8};
@@ -367,36 +347,31 @@ START_TEST(padding_text_is_left_out_of_the_comparison)
                                     .grid_w = 4,
                                     .text_tokens = text->n,
                                     .text_valid = text->valid}};
-    struct err err = {0};
-    struct trace *t = NULL;
-    float *out = malloc(sizeof *out * (size_t)(2 * n * 8));
+    OWN(trace_close) struct trace *t = NULL;
+    OWN(free_at) float *out = malloc(sizeof *out * (size_t)(2 * n * 8));
 
     strcpy(j.meta.text_place, text->place);
     for (int h = 0; h < 2; h++)
         attention_without(n, 8, first, text->n - text->valid, h, out + h * n * 8);
-    assert_ok(npy_write(in.out, DT_F32, 3, shape, out, &err), &err);
-    assert_ok(import_npy(&j, &in, DT_NONE, file("t.h5"), &err), &err);
-    assert_ok(trace_open(file("t.h5"), &t, &err), &err);
+    MUST(npy_write(in.out, DT_F32, 3, shape, out, ERR));
+    MUST(import_npy(&j, &in, DT_NONE, file("t.h5"), ERR));
+    MUST(trace_open(file("t.h5"), &t, ERR));
     struct trace_span padding = trace_padding(trace_meta(t), &trace_call(t, 0)->score);
     ck_assert_int_eq(padding.first, first);
     ck_assert_int_eq(padding.count, text->n - text->valid);
-    assert_ok(trace_check_attention(t, 2, 64, say_difference, NULL, &bad, &rows, &err), &err);
+    MUST(trace_check_attention(t, 2, 64, say_difference, NULL, &bad, &rows, ERR));
     ck_assert(bad == 0 && rows == 2 * (n - padding.count));
-    trace_close(&t);
-    free(out);
 }
-END_TEST
 
 /* A trace with two steps, two branches, two layers, from safetensors with export's names. */
-START_TEST(an_export_imports_as_the_same_tensors)
+TEST(an_export_imports_as_the_same_tensors)
 {
     static const char *const names[] = {"step-000.cond.layer-01.", "step-002.cond.layer-01.",
                                         "step-002.uncond.layer-00.", "step-000.uncond.layer-00."};
     struct trace_call defaults = {.branch = "main", .timestep = NAN, .sigma = NAN};
     struct trace_selection all = {"all", "all", "all", "", "q,k,v"}, some = all;
-    struct err err = {0};
     struct st_file *f = NULL;
-    struct trace *t = NULL, *u = NULL;
+    OWN(trace_close) struct trace *t = NULL, *u = NULL;
     struct st_out out[14];
     char text[12][64];
     static float data[4 * 24 * 8];
@@ -410,19 +385,18 @@ START_TEST(an_export_imports_as_the_same_tensors)
         out[i] = (struct st_out){text[i], DT_F32, 3, {i % 3 ? 2 : 4, 24, 8}, data};
     }
     out[12] = (struct st_out){"sigmas", DT_F64, 1, {4}, sigmas};
-    assert_ok(st_write(file("a.safetensors"), out, 13, &err), &err);
+    MUST(st_write(file("a.safetensors"), out, 13, ERR));
     for (int round = 0; round < 2; round++) {
         struct import_job j = {.meta = {.grid_t = 2, .grid_h = 3, .grid_w = 4}};
-        assert_ok(st_open(file(round ? "b.safetensors" : "a.safetensors"), &f, &err), &err);
-        assert_ok(import_safetensors(&j, f, "a", LAYOUT_HND, &defaults, &err), &err);
-        assert_ok(import_shapes(&j, DT_NONE, &err), &err);
-        assert_ok(import_write(&j, file(round ? "b.h5" : "a.h5"), 1, true, &err), &err);
+        MUST(st_open(file(round ? "b.safetensors" : "a.safetensors"), &f, ERR));
+        MUST(import_safetensors(&j, f, "a", LAYOUT_HND, &defaults, ERR));
+        MUST(import_shapes(&j, DT_NONE, ERR));
+        MUST(import_write(&j, file(round ? "b.h5" : "a.h5"), 1, true, ERR));
         import_free(&j);
         st_close(&f);
         if (round == 0) {
-            assert_ok(trace_open(file("a.h5"), &t, &err), &err);
-            assert_ok(trace_export(t, &all, file("b.safetensors"), true, false, &n, &bytes, &err),
-                      &err);
+            MUST(trace_open(file("a.h5"), &t, ERR));
+            MUST(trace_export(t, &all, file("b.safetensors"), true, false, &n, &bytes, ERR));
             ck_assert(n == 12 && bytes == 4 * 4 * 24 * 8 * (4 + 2 + 2));
         }
     }
@@ -430,12 +404,12 @@ START_TEST(an_export_imports_as_the_same_tensors)
     const struct trace_call *c = trace_call(t, 3);
     ck_assert(c->step == 2 && c->layer == 0 && c->sigma == 0.25 && trace_meta(t)->steps == 3);
     ck_assert_str_eq(c->branch, "uncond");
-    assert_ok(trace_open(file("b.h5"), &u, &err), &err);
+    MUST(trace_open(file("b.h5"), &u, ERR));
     float a[24 * 8], b[24 * 8];
     for (int i = 0; i < 4; i++)
         for (int h = 0; h < 4; h++) {
-            assert_ok(trace_read(t, i, TRACE_Q, h, 0, 24, a, &err), &err);
-            assert_ok(trace_read(u, i, TRACE_Q, h, 0, 24, b, &err), &err);
+            MUST(trace_read(t, i, TRACE_Q, h, 0, 24, a, ERR));
+            MUST(trace_read(u, i, TRACE_Q, h, 0, 24, b, ERR));
             ck_assert_mem_eq(a, b, sizeof a);
         }
     /* heads 2 and 3 are served by kv head 1 */
@@ -443,30 +417,27 @@ START_TEST(an_export_imports_as_the_same_tensors)
     some.branch = "cond";
     some.steps = "2";
     some.tensors = "k,q";
-    assert_ok(trace_export(t, &some, file("dir/sub"), true, false, &n, &bytes, &err), &err);
+    MUST(trace_export(t, &some, file("dir/sub"), true, false, &n, &bytes, ERR));
     ck_assert(n == 2 && bytes == 4 * 24 * 8 * 3);
     struct npy *a_npy = NULL;
-    assert_ok(npy_open(file("dir/sub/step-002.cond.layer-01.k.npy"), true, &a_npy, &err), &err);
+    MUST(npy_open(file("dir/sub/step-002.cond.layer-01.k.npy"), true, &a_npy, ERR));
     ck_assert(a_npy->shape[0] == 1 && a_npy->shape[1] == 24);
-    assert_ok(npy_read_f32(a_npy, a, &err), &err);
+    MUST(npy_read_f32(a_npy, a, ERR));
     ck_assert_float_eq(a[0], 24 * 8);
     npy_close(&a_npy);
     some.tensors = "out";
-    assert_fails(trace_export(t, &some, file("x"), true, false, &n, &bytes, &err), &err, ERR_USAGE,
-                 "nothing to export");
+    FAILS(trace_export(t, &some, file("x"), true, false, &n, &bytes, ERR), ERR_USAGE,
+          "nothing to export");
     some.tensors = "q,w";
-    assert_fails(trace_export(t, &some, file("x"), true, false, &n, &bytes, &err), &err, ERR_USAGE,
-                 "'w' is none of");
-    assert_fails(trace_export(t, &all, file("b.safetensors"), false, false, &n, &bytes, &err), &err,
-                 ERR_USAGE, "--force");
-    assert_fails(trace_export(t, &all, file("b.npy"), false, false, &n, &bytes, &err), &err,
-                 ERR_USAGE, "cannot hold 12 tensors");
-    trace_close(&t);
-    trace_close(&u);
+    FAILS(trace_export(t, &some, file("x"), true, false, &n, &bytes, ERR), ERR_USAGE,
+          "'w' is none of");
+    FAILS(trace_export(t, &all, file("b.safetensors"), false, false, &n, &bytes, ERR), ERR_USAGE,
+          "--force");
+    FAILS(trace_export(t, &all, file("b.npy"), false, false, &n, &bytes, ERR), ERR_USAGE,
+          "cannot hold 12 tensors");
 }
-END_TEST
 
-START_TEST(odd_names_are_refused)
+TEST(odd_names_are_refused)
 {
     static const struct {
         const char *names[6], *text;
@@ -479,39 +450,17 @@ START_TEST(odd_names_are_refused)
          "the same step"},
     };
     struct trace_call defaults = {.branch = "main"};
-    struct err err = {0};
     float x[8] = {0};
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct st_out out[6];
         int64_t n = 0;
-        struct st_file *f = NULL;
-        struct import_job j = {0};
+        OWN(st_close) struct st_file *f = NULL;
+        OWN(import_free) struct import_job j = {0};
         for (; n < 6 && bad[i].names[n]; n++)
             out[n] = (struct st_out){bad[i].names[n], DT_F32, 3, {1, 2, 4}, x};
-        assert_ok(st_write(file("bad.safetensors"), out, n, &err), &err);
-        assert_ok(st_open(file("bad.safetensors"), &f, &err), &err);
-        assert_fails(import_safetensors(&j, f, "bad", LAYOUT_HND, &defaults, &err), &err, ERR_INPUT,
-                     bad[i].text);
-        import_free(&j);
-        st_close(&f);
+        MUST(st_write(file("bad.safetensors"), out, n, ERR));
+        MUST(st_open(file("bad.safetensors"), &f, ERR));
+        FAILS(import_safetensors(&j, f, "bad", LAYOUT_HND, &defaults, ERR), ERR_INPUT, bad[i].text);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("import");
-    TCase *c = tcase_create("tensors");
-    tcase_add_loop_test(c, npy_files_become_a_trace, 0, (int)(sizeof cases / sizeof *cases));
-    tcase_add_test(c, shapes_that_do_not_fit_are_refused);
-    tcase_add_test(c, nonfinite_values_are_named_counted_and_refused);
-    tcase_add_test(c, maps_are_those_of_the_stored_values);
-    tcase_add_loop_test(c, stored_outputs_are_compared_with_dense_attention, 0, 2);
-    tcase_add_loop_test(c, padding_text_is_left_out_of_the_comparison, 0,
-                        (int)(sizeof padded / sizeof *padded));
-    tcase_add_test(c, an_export_imports_as_the_same_tensors);
-    tcase_add_test(c, odd_names_are_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -42,9 +42,9 @@ static struct recset take(void)
     return set;
 }
 
-START_TEST(points_are_means_of_what_both_have)
+TEST(points_are_means_of_what_both_have)
 {
-    struct inside_point *p = NULL;
+    OWN(free_at) struct inside_point *p = NULL;
     int64_t count;
     add(RECORD_OF_HEAD, "a", "", "err_l2_rel", 1);
     add(RECORD_OF_HEAD, "a", "", "err_l2_rel", 3);
@@ -54,19 +54,16 @@ START_TEST(points_are_means_of_what_both_have)
     add(RECORD_OF_MODEL, "b", "k=2", "nll_delta", 5);  /* not replayed */
     add(RECORD_OF_HEAD, "dense", "", "err_l2_rel", 0); /* exact on both sides */
     add(RECORD_OF_MODEL, "dense", "", "nll_delta", 0);
-    struct recset set = take();
+    OWN(recset_free) struct recset set = take();
     assert_ok(inside_points(&set, "err_l2_rel", "nll_delta", &p, &count, &err), &err);
     ck_assert_int_eq(count, 1);
     ck_assert_double_eq(p->replay, 2);
     ck_assert_double_eq(p->inside, 0.625);
     ck_assert_int_eq(p->n_replay, 2);
     ck_assert_int_eq(p->n_inside, 2);
-    free(p);
-    recset_free(&set);
 }
-END_TEST
 
-START_TEST(spearman)
+TEST(spearman)
 {
     /* Ranks 1 2 3 4 5 and 2 1 4 3 5: rho = 1 - 6 * 4 / (5 * 24) = 0.8. Ties have the mean rank. */
     struct inside_point p[5] = {{.replay = 10, .inside = 0.2},
@@ -90,9 +87,8 @@ START_TEST(spearman)
     assert_ok(inside_spearman(p, 5, &rho, &err), &err);
     ck_assert(isnan(rho));
 }
-END_TEST
 
-START_TEST(the_table)
+TEST(the_table)
 {
     struct table t;
     char params[16];
@@ -114,16 +110,4 @@ START_TEST(the_table)
     ck_assert(!table_has_data(&table_inside, &set));
     assert_fails(table_build(&table_inside, &set, NULL, &t, &err), &err, ERR_INPUT, "needs");
     recset_free(&set);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("inside");
-    TCase *t = tcase_create("inside");
-    tcase_add_test(t, points_are_means_of_what_both_have);
-    tcase_add_test(t, spearman);
-    tcase_add_test(t, the_table);
-    suite_add_tcase(s, t);
-    return s;
 }

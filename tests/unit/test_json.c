@@ -21,7 +21,7 @@ static const char *const refused[] = {
 };
 /* clang-format on */
 
-START_TEST(bad_documents_are_refused_with_name_and_place)
+TEST_EACH(bad_documents_are_refused_with_name_and_place, refused)
 {
     json_t *v = NULL;
     struct err e = {0};
@@ -29,9 +29,8 @@ START_TEST(bad_documents_are_refused_with_name_and_place)
     assert_fails(parse(refused[_i], &v, &e), &e, ERR_INPUT, place);
     ck_assert_ptr_null(v);
 }
-END_TEST
 
-START_TEST(deep_nesting_is_refused)
+TEST(deep_nesting_is_refused)
 {
     json_t *v = NULL;
     struct err e = {0};
@@ -40,11 +39,10 @@ START_TEST(deep_nesting_is_refused)
     deep[5000] = '\0';
     assert_fails(parse(deep, &v, &e), &e, ERR_INPUT, "doc");
 }
-END_TEST
 
-START_TEST(integers_are_exact)
+TEST(integers_are_exact)
 {
-    json_t *v = NULL;
+    OWN(json_decrefp) json_t *v = NULL;
     struct err e = {0};
     int64_t x = 0;
     assert_ok(parse("{\"a\":9007199254740993,\"b\":-9223372036854775808}", &v, &e), &e);
@@ -52,13 +50,11 @@ START_TEST(integers_are_exact)
     ck_assert_int_eq(x, 9007199254740993);
     assert_ok(jget_int(v, "b", "doc", &x, &e), &e);
     ck_assert(x == INT64_MIN);
-    json_decref(v);
 }
-END_TEST
 
-START_TEST(look_ups_check_types)
+TEST(look_ups_check_types)
 {
-    json_t *v = NULL;
+    OWN(json_decrefp) json_t *v = NULL;
     struct err e = {0};
     int64_t i = 7;
     double x = 7;
@@ -79,13 +75,11 @@ START_TEST(look_ups_check_types)
     assert_ok(jget_num(v, "i", "doc", &x, &e), &e);
     assert_ok(jget_bool_opt(v, "f", "doc", &b, &e), &e);
     ck_assert(x == 3 && !b);
-    json_decref(v);
 }
-END_TEST
 
-START_TEST(writer_places_commas_and_escapes)
+TEST(writer_places_commas_and_escapes)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     jw_init(&w, &b, 0);
     jw_obj(&w);
@@ -107,13 +101,11 @@ START_TEST(writer_places_commas_and_escapes)
     ck_assert_str_eq(buf_str(&b), "{\"a\\\"b\":\"line\\n\\t\\\\\\u0001 \xc3\xa9\",\"x\":0.1,"
                                   "\"i\":-9223372036854775808,\"t\":true,\"none\":null,"
                                   "\"list\":[[],null,null,{}]}");
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(pretty_form_is_indented)
+TEST(pretty_form_is_indented)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     jw_init(&w, &b, 2);
     jw_obj(&w);
@@ -127,11 +119,9 @@ START_TEST(pretty_form_is_indented)
     jw_arr_end(&w);
     jw_obj_end(&w);
     ck_assert_str_eq(buf_str(&b), "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"e\": []\n}");
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(copied_text_ends_with_a_whole_character)
+TEST(copied_text_ends_with_a_whole_character)
 {
     char out[8];
     utf8_copy(out, sizeof out, "abc");
@@ -143,9 +133,8 @@ START_TEST(copied_text_ends_with_a_whole_character)
     utf8_copy(out, sizeof out, "a\xE9z\xC3");
     ck_assert_str_eq(out, "a?z?");
 }
-END_TEST
 
-START_TEST(what_is_unsafe_to_show_is_named)
+TEST(what_is_unsafe_to_show_is_named)
 {
     static const struct {
         const char *text, *fault;
@@ -176,13 +165,12 @@ START_TEST(what_is_unsafe_to_show_is_named)
             ck_assert_ptr_null(fault);
     }
 }
-END_TEST
 
-START_TEST(unsafe_text_is_escaped)
+TEST(unsafe_text_is_escaped)
 {
     static const char text[] = "a\nb\tc\033[2J \xc2\x9b \xe2\x80\xae \xff\xc3\xa9";
     char plain[64];
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     text_escape(&b, text, "\n\t");
     ck_assert_str_eq(buf_str(&b), "a\nb\tc\\x1b[2J \\u009b \\u202e \\xff\xc3\xa9");
     buf_reset(&b);
@@ -191,18 +179,16 @@ START_TEST(unsafe_text_is_escaped)
     snprintf(plain, sizeof plain, "%s", text);
     utf8_make_plain(plain);
     ck_assert_str_eq(plain, "a?b?c?[2J ? ? ?\xc3\xa9");
-    buf_free(&b);
 }
-END_TEST
 
 /* The value is the same; a terminal that shows the file obeys nothing. */
-START_TEST(unsafe_characters_are_escaped_in_json)
+TEST(unsafe_characters_are_escaped_in_json)
 {
     static const char text[] = "a\033\x7f\xc2\x9b\xe2\x80\xae\xe2\x80\xa8\xc3\xa9";
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     struct err e = {0};
-    json_t *v = NULL;
+    OWN(json_decrefp) json_t *v = NULL;
     jw_init(&w, &b, 0);
     jw_arr(&w);
     jw_str(&w, text);
@@ -210,33 +196,27 @@ START_TEST(unsafe_characters_are_escaped_in_json)
     ck_assert_str_eq(buf_str(&b), "[\"a\\u001b\\u007f\\u009b\\u202e\\u2028\xc3\xa9\"]");
     assert_ok(parse(buf_str(&b), &v, &e), &e);
     ck_assert_str_eq(json_string_value(json_array_get(v, 0)), text);
-    json_decref(v);
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(invalid_utf8_becomes_the_replacement_character)
+TEST(invalid_utf8_becomes_the_replacement_character)
 {
     static const char *const in[] = {
         "\xff", "\xc3", "\xe2\x82", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80", "\x80"};
     for (size_t i = 0; i < sizeof in / sizeof *in; i++) {
-        struct buf b = {0};
+        OWN(buf_free) struct buf b = {0};
         struct jw w;
         struct err e = {0};
-        json_t *v = NULL;
+        OWN(json_decrefp) json_t *v = NULL;
         jw_init(&w, &b, 0);
         jw_arr(&w);
         jw_str(&w, in[i]);
         jw_arr_end(&w);
         assert_ok(parse(buf_str(&b), &v, &e), &e);
         ck_assert_ptr_nonnull(strstr(json_string_value(json_array_get(v, 0)), "\xef\xbf\xbd"));
-        json_decref(v);
-        buf_free(&b);
     }
 }
-END_TEST
 
-START_TEST(numbers_round_trip_in_few_digits)
+TEST(numbers_round_trip_in_few_digits)
 {
     /* clang-format off */
     static const double x[] = {0.1, 1.0 / 3, 1e300, 5e-324, 123456789012345680.0, -0.0, 2.5,
@@ -253,44 +233,17 @@ START_TEST(numbers_round_trip_in_few_digits)
     num_text(1e6, text);
     ck_assert_str_eq(text, "1000000");
 }
-END_TEST
 
-START_TEST(copying_a_value_reproduces_it)
+TEST(copying_a_value_reproduces_it)
 {
     static const char text[] = "{\"a\":[1,2.0,true,false,null,\"x\"],\"b\":{\"c\":-1.5e-7}}";
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
     struct err e = {0};
-    json_t *v = NULL, *back = NULL;
+    OWN(json_decrefp) json_t *v = NULL, *back = NULL;
     assert_ok(parse(text, &v, &e), &e);
     jw_init(&w, &b, 0);
     jw_value(&w, v);
     assert_ok(parse(buf_str(&b), &back, &e), &e);
     ck_assert(json_equal(v, back));
-    json_decref(v);
-    json_decref(back);
-    buf_free(&b);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("json");
-    TCase *c = tcase_create("json");
-    tcase_add_loop_test(c, bad_documents_are_refused_with_name_and_place, 0,
-                        sizeof refused / sizeof *refused);
-    tcase_add_test(c, deep_nesting_is_refused);
-    tcase_add_test(c, integers_are_exact);
-    tcase_add_test(c, look_ups_check_types);
-    tcase_add_test(c, writer_places_commas_and_escapes);
-    tcase_add_test(c, pretty_form_is_indented);
-    tcase_add_test(c, copied_text_ends_with_a_whole_character);
-    tcase_add_test(c, what_is_unsafe_to_show_is_named);
-    tcase_add_test(c, unsafe_text_is_escaped);
-    tcase_add_test(c, unsafe_characters_are_escaped_in_json);
-    tcase_add_test(c, invalid_utf8_becomes_the_replacement_character);
-    tcase_add_test(c, numbers_round_trip_in_few_digits);
-    tcase_add_test(c, copying_a_value_reproduces_it);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -30,6 +30,7 @@ static void end(void)
 {
     buf_free(&text);
 }
+FIXTURE(begin, end)
 
 static const char *read_text(const char *name)
 {
@@ -91,29 +92,26 @@ static struct trace *map_trace(int64_t n_q, int64_t n_k)
 
 static void draw_map(const char *file, int64_t n_q, int64_t n_k)
 {
-    struct trace *t = map_trace(n_q, n_k);
+    OWN(trace_close) struct trace *t = map_trace(n_q, n_k);
     struct figure_args a = args_for(file);
     a.trace = t;
     draw("heatmap", &a);
-    trace_close(&t);
 }
 
 /* ---- maps of one row or column ------------------------------------------------------------- */
 
-START_TEST(a_map_that_gnuplot_leaves_out_is_an_error)
+TEST(a_map_that_gnuplot_leaves_out_is_an_error)
 {
-    struct gp g;
+    OWN(gp_free) struct gp g;
     assert_ok(gp_open(&g, test_path("row.png"), 320, 200, NULL, &e), &e);
     assert_ok(gp_data(&g, "dat", "0 0 1\n1 0 2\n", 12, &e), &e);
     buf_puts(&g.script, "set xrange [-1:2]\nset yrange [-1:1]\nplot ");
     gp_data_name(&g, "dat");
     buf_puts(&g.script, " with image\n");
     assert_fails(gp_finish(&g, &e), &e, ERR_RUN, "Image grid");
-    gp_free(&g);
 }
-END_TEST
 
-START_TEST(a_map_of_one_row_or_cell_is_drawn)
+TEST(a_map_of_one_row_or_cell_is_drawn)
 {
     draw_map("row.png", 8, 512);
     ck_assert_double_gt(coloured("row.png"), 0.2);
@@ -122,7 +120,6 @@ START_TEST(a_map_of_one_row_or_cell_is_drawn)
     ck_assert_double_gt(coloured("cell.png"), 0.3);
     assert_has("cell.gp", ", 1 token'");
 }
-END_TEST
 
 /* `name` is another name of the figure's trace. */
 static void assert_spares_input(const char *name)
@@ -145,13 +142,12 @@ static void assert_spares_input(const char *name)
                      0);
 }
 
-START_TEST(no_file_of_a_figure_overwrites_its_input)
+TEST(no_file_of_a_figure_overwrites_its_input)
 {
     assert_spares_input("own.png");
     assert_spares_input("own.gp");
     assert_spares_input("own.bin");
 }
-END_TEST
 
 /* Records of `layers` layers from layer 3 on and `heads` heads. */
 static void head_records(struct fixture_records *f, int layers, int heads)
@@ -164,16 +160,15 @@ static void head_records(struct fixture_records *f, int layers, int heads)
 
 static void draw_layerhead(const char *file, struct fixture_records *f, const char *metric)
 {
-    struct recset set = {0};
+    OWN(recset_free) struct recset set = {0};
     struct figure_args a = args_for(file);
     fixture_set(f, &set);
     a.set = &set;
     a.metric = metric;
     draw("layerhead", &a);
-    recset_free(&set);
 }
 
-START_TEST(layerhead_draws_one_layer_and_one_head)
+TEST(layerhead_draws_one_layer_and_one_head)
 {
     struct fixture_records f = {0};
     head_records(&f, 1, 8);
@@ -183,20 +178,18 @@ START_TEST(layerhead_draws_one_layer_and_one_head)
     draw_layerhead("head.png", &f, NULL);
     ck_assert_double_gt(coloured("head.png"), 0.1);
 }
-END_TEST
 
 /* Numbers out of a file that no picture has room for, of one panel or of all of them. */
 static void assert_no_room(struct fixture_records *f)
 {
-    struct recset set = {0};
+    OWN(recset_free) struct recset set = {0};
     struct figure_args a = args_for("room.png");
     fixture_set(f, &set);
     a.set = &set;
     assert_fails(figure_draw(figure_find("layerhead", &e), &a, &e), &e, ERR_INPUT, "can show");
-    recset_free(&set);
 }
 
-START_TEST(layers_and_heads_that_no_picture_can_show_are_refused_at_once)
+TEST(layers_and_heads_that_no_picture_can_show_are_refused_at_once)
 {
     static const int number[] = {INT32_MAX, INT32_MAX - 1, 5000};
     struct fixture_records f = {0};
@@ -212,9 +205,8 @@ START_TEST(layers_and_heads_that_no_picture_can_show_are_refused_at_once)
     fixture_metric(fixture_record(&f, "dense", "", 0, 0), "density_elem", 0.5);
     assert_no_room(&f);
 }
-END_TEST
 
-START_TEST(a_late_layer_is_drawn_where_it_is)
+TEST(a_late_layer_is_drawn_where_it_is)
 {
     struct fixture_records f = {0};
     fixture_metric(fixture_record(&f, "sale", "", 100003, 0), "density_elem", 0.5);
@@ -223,11 +215,10 @@ START_TEST(a_late_layer_is_drawn_where_it_is)
     assert_has("late.gp", "set yrange [100003.5:100002.5]");
     ck_assert_double_gt(coloured("late.png"), 0.05);
 }
-END_TEST
 
 /* ---- axes ---------------------------------------------------------------------------------- */
 
-START_TEST(token_axes_end_with_the_tokens)
+TEST(token_axes_end_with_the_tokens)
 {
     draw_map("axes.png", 100, 100);
     assert_has("axes.gp", "set xrange [0:100]");
@@ -236,9 +227,8 @@ START_TEST(token_axes_end_with_the_tokens)
     assert_has("axes.gp", "set xrange [0:1]");
     assert_has("axes.gp", "set ytics 0,1,1 ");
 }
-END_TEST
 
-START_TEST(every_cell_has_a_sample_the_last_part_of_one_too)
+TEST(every_cell_has_a_sample_the_last_part_of_one_too)
 {
     for (int64_t n = 1; n <= 120; n++)
         for (int64_t tokens = 1; tokens <= 13; tokens++) {
@@ -251,12 +241,11 @@ START_TEST(every_cell_has_a_sample_the_last_part_of_one_too)
             ck_assert_int_eq(seen, cols - 1);
         }
 }
-END_TEST
 
-START_TEST(layers_and_heads_are_counted_by_whole_round_steps)
+TEST(layers_and_heads_are_counted_by_whole_round_steps)
 {
     struct fixture_records f = {0};
-    struct recset set = {0};
+    OWN(recset_free) struct recset set = {0};
     head_records(&f, 24, 24);
     fixture_set(&f, &set);
     struct figure_args a = args_for("steps.png");
@@ -265,9 +254,7 @@ START_TEST(layers_and_heads_are_counted_by_whole_round_steps)
     a.height = 300;
     draw("layerhead", &a);
     assert_has("steps.gp", "set ytics 0,5 "); /* 24 layers, at most 10 tics */
-    recset_free(&set);
 }
-END_TEST
 
 /* ---- texts --------------------------------------------------------------------------------- */
 
@@ -278,7 +265,7 @@ static void assert_share(double x, int digits, const char *want)
     ck_assert_str_eq(got, want);
 }
 
-START_TEST(a_share_is_not_rounded_to_all_or_nothing)
+TEST(a_share_is_not_rounded_to_all_or_nothing)
 {
     assert_share(0.99998, 3, ">0.999");
     assert_share(0.99998, 4, ">0.9999");
@@ -287,9 +274,8 @@ START_TEST(a_share_is_not_rounded_to_all_or_nothing)
     assert_share(0, 3, "0.000");
     assert_share(0.25, 3, "0.250");
 }
-END_TEST
 
-START_TEST(an_error_that_is_not_zero_is_not_written_0)
+TEST(an_error_that_is_not_zero_is_not_written_0)
 {
     static const double error[] = {0, 0.0033, 0.13, 5e-17, 0.998};
     struct fixture_records f = {0};
@@ -302,12 +288,11 @@ START_TEST(an_error_that_is_not_zero_is_not_written_0)
     assert_has("err.dat", "\"5e-17\"");
     assert_has("err.dat", "\">0.99\"");
 }
-END_TEST
 
-START_TEST(texts_have_as_many_lines_as_they_need)
+TEST(texts_have_as_many_lines_as_they_need)
 {
     struct gp g = {.type = GP_PNG};
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     ck_assert_int_eq(canvas_count_lines("attention mass kept, mean of rows", 40), 1);
     ck_assert_int_eq(canvas_count_lines("attention mass kept, mean of rows", 20), 2);
     canvas_lines(&g, &b, "attention mass kept, mean of rows", 30); /* lines of like length */
@@ -322,25 +307,21 @@ START_TEST(texts_have_as_many_lines_as_they_need)
     g.type = GP_TEX; /* LaTeX's letters are narrower */
     canvas_lines(&g, &b, "attention mass kept", 4);
     ck_assert_str_eq(buf_str(&b), "'attention mass kept'");
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(a_long_text_keeps_both_ends)
+TEST(a_long_text_keeps_both_ends)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     title_cut("0123456789", 10, &b);
     ck_assert_str_eq(buf_str(&b), "0123456789");
     buf_reset(&b);
     title_cut("0123456789abc", 10, &b);
     ck_assert_str_eq(buf_str(&b), "0123...abc");
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(what_panels_share_is_left_out_and_what_differs_stays)
+TEST(what_panels_share_is_left_out_and_what_differs_stays)
 {
-    struct buf shared = {0};
+    OWN(buf_free) struct buf shared = {0};
     struct title_params t[] = {
         {.above = "a", .params = "theta=-1:tau=0.5:pv=20:pv_scope=warp:map_dtype=input"},
         {.above = "a", .params = "theta=-1:tau=0.5:pv=40:pv_scope=warp:map_dtype=input"},
@@ -357,15 +338,13 @@ START_TEST(what_panels_share_is_left_out_and_what_differs_stays)
     buf_reset(&shared);
     title_params(t, 1, 28, &shared);
     ck_assert_str_eq(t[0].text, "");
-    buf_free(&shared);
 }
-END_TEST
 
 /* A mask of 64 tokens that drops one pair. */
 static void put_mask(struct maskfile *f, const char *params)
 {
-    struct record r;
-    struct mask m = {0};
+    OWN(record_free) struct record r;
+    OWN(mask_free) struct mask m = {0};
     record_init(&r);
     snprintf(r.method, sizeof r.method, "spargeattn");
     r.params = strdup(params);
@@ -381,14 +360,12 @@ static void put_mask(struct maskfile *f, const char *params)
                 assert_ok(mask_lists_add(&m, i, k, &e), &e);
     mask_lists_finish(&m);
     assert_ok(maskfile_put(f, &r, NULL, &m, &e), &e);
-    mask_free(&m);
-    record_free(&r);
 }
 
-START_TEST(a_mask_with_long_settings_says_which_it_is)
+TEST(a_mask_with_long_settings_says_which_it_is)
 {
     static const char rest[] = ":pv_scope=warp:sink=1:smooth_k=0:map_dtype=input:cdf_dtype=bf16";
-    struct maskfile *f = NULL;
+    OWN(maskfile_close) struct maskfile *f = NULL;
     struct figure_args a = args_for("long.png");
     char params[200];
     assert_ok(maskfile_create(test_path("m.h5"), true, &f, &e), &e);
@@ -406,11 +383,9 @@ START_TEST(a_mask_with_long_settings_says_which_it_is)
     assert_has("long.gp", "'tau=0.6:");
     assert_has("long.gp", "'>0.999'");
     assert_lacks("long.gp", "bf16");
-    maskfile_close(&f);
 }
-END_TEST
 
-START_TEST(layerhead_names_the_parameters_below_the_method)
+TEST(layerhead_names_the_parameters_below_the_method)
 {
     struct fixture_records f = {0};
     for (int i = 0; i < 8; i++) {
@@ -422,30 +397,4 @@ START_TEST(layerhead_names_the_parameters_below_the_method)
     assert_has("names.gp", "layer and head; sink=4'");
     assert_has("names.gp", "set title 'streaming'.\"\\n\".'window=128'");
     assert_has("names.dat", "# streaming sink=4:window=128:"); /* the data has it all */
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("maps");
-    TCase *c = tcase_create("maps");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, a_map_that_gnuplot_leaves_out_is_an_error);
-    tcase_add_test(c, a_map_of_one_row_or_cell_is_drawn);
-    tcase_add_test(c, no_file_of_a_figure_overwrites_its_input);
-    tcase_add_test(c, layerhead_draws_one_layer_and_one_head);
-    tcase_add_test(c, layers_and_heads_that_no_picture_can_show_are_refused_at_once);
-    tcase_add_test(c, a_late_layer_is_drawn_where_it_is);
-    tcase_add_test(c, token_axes_end_with_the_tokens);
-    tcase_add_test(c, every_cell_has_a_sample_the_last_part_of_one_too);
-    tcase_add_test(c, layers_and_heads_are_counted_by_whole_round_steps);
-    tcase_add_test(c, a_share_is_not_rounded_to_all_or_nothing);
-    tcase_add_test(c, an_error_that_is_not_zero_is_not_written_0);
-    tcase_add_test(c, texts_have_as_many_lines_as_they_need);
-    tcase_add_test(c, a_long_text_keeps_both_ends);
-    tcase_add_test(c, what_panels_share_is_left_out_and_what_differs_stays);
-    tcase_add_test(c, a_mask_with_long_settings_says_which_it_is);
-    tcase_add_test(c, layerhead_names_the_parameters_below_the_method);
-    suite_add_tcase(s, c);
-    return s;
 }

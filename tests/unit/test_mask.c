@@ -40,11 +40,10 @@ static void brute(const struct mask *m)
 
 static void check_against_brute(const struct mask *m)
 {
-    struct err err = {0};
     struct mask_counts c, want = {0};
     struct span s[MAXN];
     brute(m);
-    assert_ok(mask_check(m, &err), &err);
+    MUST(mask_check(m, ERR));
     for (int64_t i = m->row0; i < m->row1; i++) {
         int64_t n = mask_row_spans(m, i, s), at = 0, row = 0;
         ck_assert_int_le(n, mask_max_spans(m));
@@ -75,7 +74,7 @@ static void check_against_brute(const struct mask *m)
             want.tiles_allowed += some;
             want.tiles_rect++;
         }
-    assert_ok(mask_count(m, &c, &err), &err);
+    MUST(mask_count(m, &c, ERR));
     ck_assert_int_eq(c.pairs_kept, want.pairs_kept);
     ck_assert_int_eq(c.rows_empty, want.rows_empty);
     ck_assert_int_eq(c.pairs_allowed, want.pairs_allowed);
@@ -83,7 +82,7 @@ static void check_against_brute(const struct mask *m)
     ck_assert_int_eq(c.tiles_allowed, want.tiles_allowed);
     ck_assert_int_eq(c.tiles_rect, want.tiles_rect);
     int64_t tiles, native;
-    assert_ok(mask_tiles_kept(m, m->bq, m->bk, &tiles, &native, &err), &err);
+    MUST(mask_tiles_kept(m, m->bq, m->bk, &tiles, &native, ERR));
     ck_assert_int_eq(tiles, want.tiles_kept);
     ck_assert_int_eq(native, want.tiles_allowed);
 }
@@ -110,33 +109,30 @@ static void check_union(const struct mask *m, int64_t r0, int64_t r1)
 static void random_lists(struct mask *m, uint64_t seed, int64_t nq, int64_t nk, bool causal,
                          int64_t bq, int64_t bk, double density)
 {
-    struct err err = {0};
-    assert_ok(mask_lists_init(m, nq, nk, 0, nq, causal, bq, bk, &err), &err);
+    MUST(mask_lists_init(m, nq, nk, 0, nq, causal, bq, bk, ERR));
     for (int64_t g = 0; g < m->ngroups; g++)
         for (int64_t c = 0; c * bk < nk; c++)
             if (rng_uniform(seed, (uint64_t)g, (uint64_t)c) < density)
-                assert_ok(mask_lists_add(m, g, (int32_t)c, &err), &err);
+                MUST(mask_lists_add(m, g, (int32_t)c, ERR));
     mask_lists_finish(m);
 }
 
-START_TEST(lists_match_brute_force)
+TEST_N(lists_match_brute_force, 64)
 {
     static const int64_t shape[][4] = {{64, 64, 16, 16},  {65, 65, 16, 8},   {1, 1, 4, 4},
                                        {127, 200, 32, 1}, {200, 127, 1, 1},  {129, 129, 128, 64},
                                        {40, 300, 64, 32}, {130, 190, 48, 20}};
     const int64_t *s = shape[_i / 8];
-    struct mask m;
+    OWN(mask_free) struct mask m;
     double density = (double[]){0.0, 0.3, 0.96, 1.0}[_i % 4];
     random_lists(&m, 7 + (uint64_t)_i, s[0], s[1], _i / 4 % 2, s[2], s[3], density);
     check_against_brute(&m);
     check_union(&m, 0, m.nq);
     check_union(&m, m.nq / 3, m.nq / 3 + 1);
     check_union(&m, 0, m.nq / 2 + 1); /* 66 of 130 rows: groups of 48 that end inside of units */
-    mask_free(&m);
 }
-END_TEST
 
-START_TEST(band_matches_brute_force)
+TEST_N(band_matches_brute_force, 24)
 {
     static const int64_t shape[][4] = {{10, 10, 1, 3},   {4, 10, 1, 3},   {100, 100, 4, 16},
                                        {130, 130, 0, 1}, {90, 60, 8, 30}, {65, 65, 100, 200}};
@@ -148,7 +144,6 @@ START_TEST(band_matches_brute_force)
     check_union(&m, 0, m.nq);
     check_union(&m, 1, 3);
 }
-END_TEST
 
 static const struct reach reaches[] = {
     {.back = 1},
@@ -175,7 +170,7 @@ static void check_all(const struct mask *m)
 }
 
 /* Every form under windows and chunks of the model. */
-START_TEST(reach_matches_brute_force)
+TEST_N(reach_matches_brute_force, N_REACHES)
 {
     static const int64_t shape[][4] = {{64, 64, 16, 16},  {65, 65, 16, 8},     {1, 1, 4, 4},
                                        {127, 200, 32, 1}, {129, 129, 128, 64}, {40, 300, 64, 32},
@@ -204,11 +199,10 @@ START_TEST(reach_matches_brute_force)
             check_all(&m);
         }
 }
-END_TEST
 
 /* Published closed forms: window W: n W - W (W - 1) / 2; chunks of c: sum of c (c + 1) / 2; prefix
  * P: n (n + 1) / 2 + P (P - 1) / 2. */
-START_TEST(allowed_pairs_with_a_reach)
+TEST(allowed_pairs_with_a_reach)
 {
     struct head_shape h = {40, 40, true, {.back = 16}};
     ck_assert_int_eq(pairs_within(&h, 0, 40, 0, 40), 520);
@@ -217,9 +211,8 @@ START_TEST(allowed_pairs_with_a_reach)
     h.reach = (struct reach){.prefix = 10};
     ck_assert_int_eq(pairs_within(&h, 0, 40, 0, 40), 820 + 45);
 }
-END_TEST
 
-START_TEST(window_edge_of_ten_tokens)
+TEST(window_edge_of_ten_tokens)
 {
     struct mask m;
     struct span s[2];
@@ -229,27 +222,24 @@ START_TEST(window_edge_of_ten_tokens)
     ck_assert_int_eq(mask_row_spans(&m, 4, s), 2);
     ck_assert(s[0].lo == 0 && s[0].hi == 1 && s[1].lo == 2 && s[1].hi == 5);
     struct mask_counts c;
-    struct err err = {0};
-    assert_ok(mask_count(&m, &c, &err), &err);
+    MUST(mask_count(&m, &c, ERR));
     ck_assert_int_eq(c.pairs_kept, 34);
 }
-END_TEST
 
-START_TEST(chunks_add_up_to_the_whole)
+TEST(chunks_add_up_to_the_whole)
 {
     struct mask whole, part;
     struct mask_counts w, p, sum = {0};
-    struct err err = {0};
     random_lists(&whole, 3, 300, 300, true, 32, 16, 0.4);
-    assert_ok(mask_count(&whole, &w, &err), &err);
+    MUST(mask_count(&whole, &w, ERR));
     for (int64_t r = 0; r < 300; r += 96) {
         int64_t r1 = r + 96 < 300 ? r + 96 : 300;
-        assert_ok(mask_lists_init(&part, 300, 300, r, r1, true, 32, 16, &err), &err);
+        MUST(mask_lists_init(&part, 300, 300, r, r1, true, 32, 16, ERR));
         for (int64_t g = 0; g < part.ngroups; g++)
             for (int64_t e = whole.ptr[g + r / 32]; e < whole.ptr[g + r / 32 + 1]; e++)
-                assert_ok(mask_lists_add(&part, g, whole.col[e], &err), &err);
+                MUST(mask_lists_add(&part, g, whole.col[e], ERR));
         mask_lists_finish(&part);
-        assert_ok(mask_count(&part, &p, &err), &err);
+        MUST(mask_count(&part, &p, ERR));
         sum.pairs_kept += p.pairs_kept;
         sum.pairs_allowed += p.pairs_allowed;
         sum.pairs_exec += p.pairs_exec;
@@ -264,9 +254,8 @@ START_TEST(chunks_add_up_to_the_whole)
     ck_assert_int_eq(sum.tiles_allowed, w.tiles_allowed);
     mask_free(&whole);
 }
-END_TEST
 
-START_TEST(allowed_pairs_and_tiles)
+TEST(allowed_pairs_and_tiles)
 {
     ck_assert_int_eq(pairs_allowed(770, 770, true), 296835);
     ck_assert_int_eq(pairs_allowed(4, 10, true), 34);
@@ -274,52 +263,45 @@ START_TEST(allowed_pairs_and_tiles)
     ck_assert_int_eq(pairs_allowed(131072, 131072, true), 8590000128);
     ck_assert_int_eq(pairs_allowed(10, 4, true), 10);
 
-    struct err err = {0};
     struct mask m;
     int64_t kept_tiles, tiles;
     mask_full(&m, 770, 770, 0, 770, true);
-    assert_ok(mask_tiles_kept(&m, 64, 64, &kept_tiles, &tiles, &err), &err);
+    MUST(mask_tiles_kept(&m, 64, 64, &kept_tiles, &tiles, ERR));
     ck_assert_int_eq(tiles, 91);
-    assert_ok(mask_tiles_kept(&m, 128, 128, &kept_tiles, &tiles, &err), &err);
+    MUST(mask_tiles_kept(&m, 128, 128, &kept_tiles, &tiles, ERR));
     ck_assert_int_eq(tiles, 28);
     mask_full(&m, 1000, 1000, 0, 1000, true);
-    assert_ok(mask_tiles_kept(&m, 128, 64, &kept_tiles, &tiles, &err), &err);
+    MUST(mask_tiles_kept(&m, 128, 64, &kept_tiles, &tiles, ERR));
     ck_assert_int_eq(tiles, 72);
     ck_assert_int_eq(kept_tiles, 72);
 }
-END_TEST
 
-START_TEST(executed_pairs_of_gathered_slices_are_padded)
+TEST(executed_pairs_of_gathered_slices_are_padded)
 {
-    struct err err = {0};
-    struct mask m;
+    OWN(mask_free) struct mask m;
     struct mask_counts c;
-    assert_ok(mask_lists_init(&m, 200, 400, 0, 200, false, 128, 1, &err), &err);
-    assert_ok(mask_lists_add_run(&m, 0, 0, 129, &err), &err);
-    assert_ok(mask_lists_add_run(&m, 1, 5, 6, &err), &err);
+    MUST(mask_lists_init(&m, 200, 400, 0, 200, false, 128, 1, ERR));
+    MUST(mask_lists_add_run(&m, 0, 0, 129, ERR));
+    MUST(mask_lists_add_run(&m, 1, 5, 6, ERR));
     mask_lists_finish(&m);
-    assert_ok(mask_count(&m, &c, &err), &err);
+    MUST(mask_count(&m, &c, ERR));
     ck_assert_int_eq(c.pairs_exec, 128 * 256 + 128 * 128);
     ck_assert_int_eq(c.pairs_kept, 128 * 129 + 72);
-    mask_free(&m);
 }
-END_TEST
 
-START_TEST(bad_lists_are_found)
+TEST(bad_lists_are_found)
 {
-    struct err err = {0};
     struct mask m;
-    assert_ok(mask_lists_init(&m, 64, 64, 0, 64, false, 16, 16, &err), &err);
-    assert_ok(mask_lists_add(&m, 0, 2, &err), &err);
-    assert_ok(mask_lists_add(&m, 0, 1, &err), &err);
+    MUST(mask_lists_init(&m, 64, 64, 0, 64, false, 16, 16, ERR));
+    MUST(mask_lists_add(&m, 0, 2, ERR));
+    MUST(mask_lists_add(&m, 0, 1, ERR));
     mask_lists_finish(&m);
-    assert_fails(mask_check(&m, &err), &err, ERR_RUN, "unit 1 follows unit 2");
+    FAILS(mask_check(&m, ERR), ERR_RUN, "unit 1 follows unit 2");
     m.col[0] = 4;
-    assert_fails(mask_check(&m, &err), &err, ERR_RUN, "outside 0..3");
+    FAILS(mask_check(&m, ERR), ERR_RUN, "outside 0..3");
     mask_free(&m);
-    assert_fails(mask_lists_init(&m, 64, 64, 8, 64, false, 16, 16, &err), &err, ERR_RUN, "rows 8");
+    FAILS(mask_lists_init(&m, 64, 64, 8, 64, false, 16, 16, ERR), ERR_RUN, "rows 8");
 }
-END_TEST
 
 static int64_t counted_pairs(int64_t nq, int64_t nk, bool causal, int64_t q0, int64_t q1,
                              int64_t k0, int64_t k1)
@@ -332,7 +314,7 @@ static int64_t counted_pairs(int64_t nq, int64_t nk, bool causal, int64_t q0, in
 }
 
 /* More keys than queries, as many, and fewer, where the first rows see nothing. */
-START_TEST(allowed_pairs_of_a_block_match_counting)
+TEST(allowed_pairs_of_a_block_match_counting)
 {
     for (int causal = 0; causal < 2; causal++)
         for (int64_t nk = 5; nk <= 9; nk++)
@@ -342,23 +324,4 @@ START_TEST(allowed_pairs_of_a_block_match_counting)
                         for (int64_t k1 = k0; k1 <= nk; k1++)
                             ck_assert_int_eq(pairs_allowed_block(7, nk, causal, q0, q1, k0, k1),
                                              counted_pairs(7, nk, causal, q0, q1, k0, k1));
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("mask");
-    TCase *t = tcase_create("mask");
-    tcase_add_loop_test(t, lists_match_brute_force, 0, 64);
-    tcase_add_loop_test(t, band_matches_brute_force, 0, 24);
-    tcase_add_loop_test(t, reach_matches_brute_force, 0, N_REACHES);
-    tcase_add_test(t, allowed_pairs_with_a_reach);
-    tcase_add_test(t, window_edge_of_ten_tokens);
-    tcase_add_test(t, chunks_add_up_to_the_whole);
-    tcase_add_test(t, allowed_pairs_and_tiles);
-    tcase_add_test(t, executed_pairs_of_gathered_slices_are_padded);
-    tcase_add_test(t, bad_lists_are_found);
-    tcase_add_test(t, allowed_pairs_of_a_block_match_counting);
-    suite_add_tcase(s, t);
-    return s;
 }

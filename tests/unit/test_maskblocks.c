@@ -29,22 +29,19 @@ static struct record cell(int head, const char *method, const char *params)
 /* Rows of 64 keep about one unit of bk keys in eight; every fifth group none. */
 static void random_lists(struct mask *m, uint64_t seed, int64_t bk)
 {
-    struct err err = {0};
-    assert_ok(mask_lists_init(m, N, N, 0, N, true, 64, bk, &err), &err);
+    MUST(mask_lists_init(m, N, N, 0, N, true, 64, bk, ERR));
     for (int64_t g = 0; g < m->ngroups; g++)
         for (int32_t u = 0; u < ceil_div(N, bk); u++)
             if (g % 5 != 3 && rng_below(seed, (uint64_t)g, (uint64_t)u, 8) == 0)
-                assert_ok(mask_lists_add(m, g, u, &err), &err);
+                MUST(mask_lists_add(m, g, u, ERR));
     mask_lists_finish(m);
 }
 
 static void put(struct maskfile *f, int head, const char *method, const char *params,
                 struct mask *m)
 {
-    struct err err = {0};
-    struct record r = cell(head, method, params);
-    assert_ok(maskfile_put(f, &r, NULL, m, &err), &err);
-    record_free(&r);
+    OWN(record_free) struct record r = cell(head, method, params);
+    MUST(maskfile_put(f, &r, NULL, m, ERR));
     mask_free(m);
 }
 
@@ -52,12 +49,11 @@ static void put(struct maskfile *f, int head, const char *method, const char *pa
 static struct maskfile *make_file(void)
 {
     static char path[512];
-    struct err err = {0};
     struct maskfile *f = NULL;
     struct mask m;
 
     snprintf(path, sizeof path, "%s/masks.h5", test_tmpdir());
-    assert_ok(maskfile_create(path, true, &f, &err), &err);
+    MUST(maskfile_create(path, true, &f, ERR));
     for (int h = 0; h < HEADS; h++) {
         random_lists(&m, (uint64_t)h, 64);
         put(f, h, "xattention", "", &m);
@@ -68,19 +64,18 @@ static struct maskfile *make_file(void)
         mask_band(&m, N, N, 0, N, true, (struct band){4, 150, N});
         put(f, h, "streaming", "", &m);
     }
-    assert_ok(maskfile_commit(&f, &err), &err);
-    assert_ok(maskfile_open(path, &f, &err), &err);
+    MUST(maskfile_commit(&f, ERR));
+    MUST(maskfile_open(path, &f, ERR));
     return f;
 }
 
-START_TEST(sets_are_heads_of_one_setting)
+TEST(sets_are_heads_of_one_setting)
 {
-    struct err err = {0};
-    struct maskfile *f = make_file();
-    struct mask_set *s;
+    OWN(maskfile_close) struct maskfile *f = make_file();
+    OWN(free_at) struct mask_set *s;
     int64_t n;
 
-    assert_ok(mask_sets(f, &s, &n, &err), &err);
+    MUST(mask_sets(f, &s, &n, ERR));
     ck_assert_int_eq(n, 3);
     ck_assert_str_eq(s[0].method, "xattention");
     ck_assert_str_eq(s[0].params, "");
@@ -88,10 +83,7 @@ START_TEST(sets_are_heads_of_one_setting)
     ck_assert_str_eq(s[1].params, "tau=0.5");
     ck_assert_str_eq(s[2].method, "streaming");
     ck_assert(s[2].heads == 2 && s[2].nq == N && s[2].nk == N && s[2].causal);
-    free(s);
-    maskfile_close(&f);
 }
-END_TEST
 
 /* Does a row of group g keep a key of block c? */
 static bool keeps(const struct mask *m, int64_t g, int64_t c, int bq, int bk)
@@ -108,15 +100,14 @@ static bool keeps(const struct mask *m, int64_t g, int64_t c, int bq, int bk)
 
 static void check_set(const struct maskfile *f, const struct mask_set *s, int bq, int bk)
 {
-    struct err err = {0};
     int64_t *ptr, groups = ceil_div(N, bq), allowed = 0;
-    int32_t *col;
+    OWN(free_at) int32_t *col;
     double share;
 
-    assert_ok(mask_blocks(f, s, bq, bk, &ptr, &col, &share, &err), &err);
+    MUST(mask_blocks(f, s, bq, bk, &ptr, &col, &share, ERR));
     for (int h = 0; h < s->heads; h++) {
-        struct mask m;
-        assert_ok(maskfile_read(f, s->cells[h], &m, &err), &err);
+        OWN(mask_free) struct mask m;
+        MUST(maskfile_read(f, s->cells[h], &m, ERR));
         for (int64_t g = 0; g < groups; g++) {
             int64_t at = ptr[h * groups + g];
             for (int64_t c = 0; c < ceil_div(N, bk); c++) {
@@ -127,37 +118,21 @@ static void check_set(const struct maskfile *f, const struct mask_set *s, int bq
             }
             ck_assert_int_eq(at, ptr[h * groups + g + 1]);
         }
-        mask_free(&m);
     }
     ck_assert_double_eq_tol(share, (double)ptr[s->heads * groups] / (double)allowed, 1e-12);
     free(ptr);
-    free(col);
 }
 
-START_TEST(blocks_with_a_kept_pair)
+TEST_N(blocks_with_a_kept_pair, 3)
 {
     static const int blocks[][2] = {{128, 128}, {128, 64}, {64, 64}};
-    struct err err = {0};
-    struct maskfile *f = make_file();
-    struct mask_set *s;
+    OWN(maskfile_close) struct maskfile *f = make_file();
+    OWN(free_at) struct mask_set *s;
     int64_t n;
 
-    assert_ok(mask_sets(f, &s, &n, &err), &err);
+    MUST(mask_sets(f, &s, &n, ERR));
     for (int64_t i = 0; i < n; i++) {
         s[i].heads = 2;
         check_set(f, s + i, blocks[_i][0], blocks[_i][1]);
     }
-    free(s);
-    maskfile_close(&f);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("maskblocks");
-    TCase *tc = tcase_create("maskblocks");
-    tcase_add_test(tc, sets_are_heads_of_one_setting);
-    tcase_add_loop_test(tc, blocks_with_a_kept_pair, 0, 3);
-    suite_add_tcase(s, tc);
-    return s;
 }

@@ -27,11 +27,10 @@ static int keep(void *ctx, const struct mask *m, const double *out, const double
 /* Masks of two heads of a call, with every setting; bits [DUMPED][2][N][N]. */
 static void dump(const char *path, const int heads[2], bool causal, uint8_t *bits)
 {
-    struct err err = {0};
     struct maskfile *f = NULL;
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     conform_head(NORMAL, N, N, causal, PREC_F64, &h);
-    assert_ok(maskfile_create(path, true, &f, &err), &err);
+    MUST(maskfile_create(path, true, &f, ERR));
     for (int k = 0; k < DUMPED; k++)
         for (int i = 0; i < 2; i++) {
             struct record r;
@@ -48,8 +47,7 @@ static void dump(const char *path, const int heads[2], bool causal, uint8_t *bit
             record_free(&r);
             record_free(&s.id);
         }
-    assert_ok(maskfile_commit(&f, &err), &err);
-    sim_head_free(&h);
+    MUST(maskfile_commit(&f, ERR));
 }
 
 /* Whole blocks over the mask. */
@@ -67,27 +65,24 @@ static void cover(const uint8_t *bits, int64_t bq, int64_t bk, bool causal, uint
 static void export_setting(const char *from, int setting, struct mask_export how, const char *to,
                            struct mask_exported *done)
 {
-    struct err err = {0};
-    struct maskfile *f = NULL;
-    struct mask_index x;
+    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(mask_index_free) struct mask_index x;
     int64_t entries[2], n = 0;
-    assert_ok(maskfile_open(from, &f, &err), &err);
-    assert_ok(mask_index_make(f, &x, &err), &err);
+    MUST(maskfile_open(from, &f, ERR));
+    MUST(mask_index_make(f, &x, ERR));
     ck_assert(x.n == 2 * DUMPED && x.n_settings == DUMPED);
     for (int64_t i = 0; i < x.n; i++)
         if (x.entries[i].setting == setting)
             entries[n++] = i;
     how.entries = entries;
     how.n = n;
-    assert_ok(mask_export(f, &x, &how, to, done, &err), &err);
-    mask_index_free(&x);
-    maskfile_close(&f);
+    MUST(mask_export(f, &x, &how, to, done, ERR));
 }
 
 static void assert_back(const char *path, int head, bool causal, const uint8_t *want)
 {
-    struct conform_result res;
-    struct sim_head h;
+    OWN(conform_result_free) struct conform_result res;
+    OWN(sim_head_free) struct sim_head h;
     char text[600];
     conform_head(NORMAL, N, N, causal, PREC_F64, &h);
     h.in.head = head;
@@ -96,12 +91,10 @@ static void assert_back(const char *path, int head, bool causal, const uint8_t *
     conform_run(text, &h.in, NULL, 1, &res);
     ck_assert_msg(res.r.status == RECORD_OK, "%s: %s", text, res.r.reason);
     ck_assert_msg(memcmp(res.bits, want, N * N) == 0, "%s, head %d: another mask", text, head);
-    conform_result_free(&res);
-    sim_head_free(&h);
 }
 
 /* _i: causal, heads together or apart, setting. */
-START_TEST(exports_read_back)
+TEST_N(exports_read_back, 4 * DUMPED)
 {
     static uint8_t bits[DUMPED * 2 * N * N], want[N * N];
     static const int64_t units[][2] = {{0, 0}, {64, 64}, {16, 48}};
@@ -135,14 +128,12 @@ START_TEST(exports_read_back)
             ck_assert_double_eq_tol(done.added, added, 1e-12);
         }
 }
-END_TEST
 
 /* FlexAttention skips the mask of full blocks: they hold kept pairs only, and lie inside. */
-START_TEST(full_blocks_are_full)
+TEST(full_blocks_are_full)
 {
     static uint8_t bits[DUMPED * 2 * N * N];
     const int heads[2] = {0, 1};
-    struct err err = {0};
     struct array_file *f = NULL;
     struct mask_exported done;
     struct mask_export how = {MASK_AS_BLOCKMASK, 16, 16, NULL, 0};
@@ -152,14 +143,13 @@ START_TEST(full_blocks_are_full)
 
     dump(from, heads, true, bits);
     export_setting(from, 0, how, to, &done);
-    assert_ok(array_file_open(to, &f, &err), &err);
+    MUST(array_file_open(to, &f, ERR));
     for (int full = 0; full < 2; full++) {
         char name[120];
         snprintf(name, sizeof name, "step-000.main.layer-03.%skv_num_blocks", full ? "full_" : "");
-        assert_ok(array_read_i64(f, array_file_find(f, name), 0, 2 * R, count[full], &err), &err);
+        MUST(array_read_i64(f, array_file_find(f, name), 0, 2 * R, count[full], ERR));
         snprintf(name, sizeof name, "step-000.main.layer-03.%skv_indices", full ? "full_" : "");
-        assert_ok(array_read_i64(f, array_file_find(f, name), 0, 2 * R * R, index[full], &err),
-                  &err);
+        MUST(array_read_i64(f, array_file_find(f, name), 0, 2 * R * R, index[full], ERR));
     }
     array_file_close(&f);
     for (int64_t g = 0; g < 2 * R; g++)
@@ -176,15 +166,4 @@ START_TEST(full_blocks_are_full)
     ck_assert(partials > 0);
     ck_assert_int_eq(fulls,
                      0); /* a window of 20 has no full block of 16 x 16 beside the diagonal */
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("maskexport");
-    TCase *c = tcase_create("export");
-    tcase_add_loop_test(c, exports_read_back, 0, 4 * DUMPED);
-    tcase_add_test(c, full_blocks_are_full);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -44,12 +44,11 @@ static struct record cell(int head, const char *params)
 static void random_lists(struct mask *m, uint64_t seed, int64_t n, int64_t row0, int64_t row1,
                          int64_t bq, int64_t bk)
 {
-    struct err err = {0};
-    assert_ok(mask_lists_init(m, n, n, row0, row1, true, bq, bk, &err), &err);
+    MUST(mask_lists_init(m, n, n, row0, row1, true, bq, bk, ERR));
     for (int64_t g = 0; g < m->ngroups; g++)
         for (int32_t u = 0; u < (n + bk - 1) / bk; u++)
             if (rng_below(seed, (uint64_t)(row0 / bq + g), (uint64_t)u, 4) == 0)
-                assert_ok(mask_lists_add(m, g, u, &err), &err);
+                MUST(mask_lists_add(m, g, u, ERR));
     mask_lists_finish(m);
 }
 
@@ -87,129 +86,112 @@ static void assert_same_pairs(const struct mask *a, const struct mask *b)
 static const int64_t units[][3] = {
     {64, 64, 500}, {128, 1, 500}, {1, 1, 200}, {16, 1, 257}, {64, 128, 64}};
 
-START_TEST(lists_put_in_ranges_come_back_whole)
+TEST_EACH(lists_put_in_ranges_come_back_whole, units)
 {
     int64_t bq = units[_i][0], bk = units[_i][1], n = units[_i][2];
-    struct err err = {0};
-    struct maskfile *f = NULL;
-    struct record r = cell(5, "tau=0.9:theta=0.3"), id;
+    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(record_free) struct record r = cell(5, "tau=0.9:theta=0.3"), id;
     struct mask whole, part, back;
 
     random_lists(&whole, 1, n, 0, n, bq, bk);
-    assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
+    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
     for (int64_t row = 0; row < n; row += 2 * bq) {
         random_lists(&part, 1, n, row, row + 2 * bq < n ? row + 2 * bq : n, bq, bk);
-        assert_ok(maskfile_put(f, &r, NULL, &part, &err), &err);
+        MUST(maskfile_put(f, &r, NULL, &part, ERR));
         mask_free(&part);
     }
-    assert_ok(maskfile_commit(&f, &err), &err);
+    MUST(maskfile_commit(&f, ERR));
     ck_assert_ptr_null(f);
 
-    assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
+    MUST(maskfile_open(file("m.h5"), &f, ERR));
     ck_assert_int_eq(maskfile_cells(f), 1);
-    assert_ok(maskfile_cell(f, 0, &id, &err), &err);
-    struct buf want = {0}, have = {0};
+    MUST(maskfile_cell(f, 0, &id, ERR));
+    OWN(buf_free) struct buf want = {0}, have = {0};
     record_key(&r, &want);
     record_key(&id, &have);
     ck_assert_str_eq(buf_str(&want), buf_str(&have));
     ck_assert(id.seed == r.seed && id.n_q == n && id.n_k == n && id.causal && id.d == 64);
     ck_assert(id.timestep == 875.5 && id.kv_head == 1);
-    assert_ok(maskfile_read(f, 0, &back, &err), &err);
+    MUST(maskfile_read(f, 0, &back, ERR));
     assert_same_lists(&whole, &back);
-    buf_free(&want);
-    buf_free(&have);
     mask_free(&back);
     mask_free(&whole);
-    record_free(&id);
-    record_free(&r);
-    maskfile_close(&f);
 }
-END_TEST
 
-START_TEST(bands_and_full_masks_come_back)
+TEST(bands_and_full_masks_come_back)
 {
-    struct err err = {0};
-    struct maskfile *f = NULL;
-    struct record a = cell(0, ""), b = cell(1, "");
+    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(record_free) struct record a = cell(0, ""), b = cell(1, "");
     char order[MASKFILE_ORDER];
     struct mask full, band, back;
 
     mask_full(&full, 300, 300, 0, 300, true);
-    assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
-    assert_ok(maskfile_put(f, &a, "hilbert", &full, &err), &err);
+    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
+    MUST(maskfile_put(f, &a, "hilbert", &full, ERR));
     for (int64_t row = 0; row < 300; row += 100) {
         mask_band(&band, 300, 300, row, row + 100, true, (struct band){4, 60, 290});
-        assert_ok(maskfile_put(f, &b, NULL, &band, &err), &err);
+        MUST(maskfile_put(f, &b, NULL, &band, ERR));
     }
-    assert_ok(maskfile_commit(&f, &err), &err);
-    assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
-    assert_ok(maskfile_order(f, 0, order, &err), &err);
+    MUST(maskfile_commit(&f, ERR));
+    MUST(maskfile_open(file("m.h5"), &f, ERR));
+    MUST(maskfile_order(f, 0, order, ERR));
     ck_assert_str_eq(order, "hilbert");
-    assert_ok(maskfile_order(f, 1, order, &err), &err);
+    MUST(maskfile_order(f, 1, order, ERR));
     ck_assert_str_eq(order, "none");
-    assert_ok(maskfile_read(f, 0, &back, &err), &err);
+    MUST(maskfile_read(f, 0, &back, ERR));
     ck_assert_int_eq(back.form, MASK_FULL);
     assert_same_pairs(&full, &back);
-    assert_ok(maskfile_read(f, 1, &back, &err), &err);
+    MUST(maskfile_read(f, 1, &back, ERR));
     ck_assert_int_eq(back.form, MASK_BAND);
     band.row0 = 0;
     assert_same_pairs(&band, &back);
-    maskfile_close(&f);
-    record_free(&a);
-    record_free(&b);
 }
-END_TEST
 
 /* What the model lets a row see goes with its masks. */
-START_TEST(windows_of_the_model_come_back)
+TEST_N(windows_of_the_model_come_back, 5)
 {
     static const struct reach reaches[] = {{.back = 40},
                                            {.back = 1, .ahead = 1},
                                            {.chunk = 64},
                                            {.back = 9, .ahead = 3, .chunk = 50},
                                            {.prefix = 150}};
-    struct err err = {0};
-    struct maskfile *f = NULL;
-    struct record r = cell(0, "");
+    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(record_free) struct record r = cell(0, "");
     struct mask m, back;
 
     mask_band(&m, 200, 300, 0, 200, _i % 2, (struct band){4, 60, 190});
     mask_within(&m, &reaches[_i]);
-    assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
-    assert_ok(maskfile_put(f, &r, NULL, &m, &err), &err);
-    assert_ok(maskfile_commit(&f, &err), &err);
-    assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
-    assert_ok(maskfile_read(f, 0, &back, &err), &err);
+    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
+    MUST(maskfile_put(f, &r, NULL, &m, ERR));
+    MUST(maskfile_commit(&f, ERR));
+    MUST(maskfile_open(file("m.h5"), &f, ERR));
+    MUST(maskfile_read(f, 0, &back, ERR));
     ck_assert(back.reach.back == m.reach.back && back.reach.ahead == m.reach.ahead &&
               back.reach.chunk == m.reach.chunk && back.reach.prefix == m.reach.prefix);
     assert_same_pairs(&m, &back);
-    maskfile_close(&f);
-    record_free(&r);
 }
-END_TEST
 
 /* Ranges alternate between full and lists; loop index 0 begins with full. */
-START_TEST(full_ranges_among_lists_keep_their_pairs)
+TEST_N(full_ranges_among_lists_keep_their_pairs, 2)
 {
-    struct err err = {0};
-    struct maskfile *f = NULL;
-    struct record r = cell(0, "");
+    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(record_free) struct record r = cell(0, "");
     struct mask part, back;
     struct span want[300], have[300];
 
-    assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
+    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
     for (int64_t row = 0; row < 333; row += 64) {
         int64_t end = row + 64 < 333 ? row + 64 : 333;
         if ((row / 64 + _i) % 2 == 0)
             mask_full(&part, 333, 333, row, end, true);
         else
             random_lists(&part, 9, 333, row, end, 32, 16);
-        assert_ok(maskfile_put(f, &r, NULL, &part, &err), &err);
+        MUST(maskfile_put(f, &r, NULL, &part, ERR));
         mask_free(&part);
     }
-    assert_ok(maskfile_commit(&f, &err), &err);
-    assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
-    assert_ok(maskfile_read(f, 0, &back, &err), &err);
+    MUST(maskfile_commit(&f, ERR));
+    MUST(maskfile_open(file("m.h5"), &f, ERR));
+    MUST(maskfile_read(f, 0, &back, ERR));
     for (int64_t row = 0; row < 333; row += 64) {
         int64_t end = row + 64 < 333 ? row + 64 : 333;
         if ((row / 64 + _i) % 2 == 0)
@@ -224,196 +206,164 @@ START_TEST(full_ranges_among_lists_keep_their_pairs)
         mask_free(&part);
     }
     mask_free(&back);
-    maskfile_close(&f);
-    record_free(&r);
 }
-END_TEST
 
-START_TEST(what_cannot_be_one_mask_is_refused_and_the_file_goes_on)
+TEST(what_cannot_be_one_mask_is_refused_and_the_file_goes_on)
 {
-    struct err err = {0};
-    struct maskfile *f = NULL;
-    struct record a = cell(0, ""), b = cell(1, "");
+    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(record_free) struct record a = cell(0, ""), b = cell(1, "");
     struct mask m, back;
 
-    assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
+    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
     random_lists(&m, 1, 200, 0, 64, 64, 64);
-    assert_ok(maskfile_put(f, &a, NULL, &m, &err), &err);
+    MUST(maskfile_put(f, &a, NULL, &m, ERR));
     mask_free(&m);
     random_lists(&m, 1, 200, 64, 200, 32, 64);
-    assert_fails(maskfile_put(f, &a, NULL, &m, &err), &err, ERR_RUN, "changes at row 64");
+    FAILS(maskfile_put(f, &a, NULL, &m, ERR), ERR_RUN, "changes at row 64");
     mask_free(&m);
     random_lists(&m, 1, 200, 128, 200, 64, 64);
-    assert_fails(maskfile_put(f, &b, NULL, &m, &err), &err, ERR_RUN, "come after row 0");
+    FAILS(maskfile_put(f, &b, NULL, &m, ERR), ERR_RUN, "come after row 0");
     mask_free(&m);
     random_lists(&m, 1, 200, 0, 200, 64, 64);
-    assert_ok(maskfile_put(f, &b, NULL, &m, &err), &err);
-    assert_ok(maskfile_commit(&f, &err), &err);
-    assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
+    MUST(maskfile_put(f, &b, NULL, &m, ERR));
+    MUST(maskfile_commit(&f, ERR));
+    MUST(maskfile_open(file("m.h5"), &f, ERR));
     ck_assert_int_eq(maskfile_cells(f), 1);
-    assert_ok(maskfile_read(f, 0, &back, &err), &err);
+    MUST(maskfile_read(f, 0, &back, ERR));
     assert_same_lists(&m, &back);
     mask_free(&m);
     mask_free(&back);
-    assert_fails(maskfile_read(f, 1, &back, &err), &err, ERR_RUN, "cell 1");
-    maskfile_close(&f);
-    record_free(&a);
-    record_free(&b);
+    FAILS(maskfile_read(f, 1, &back, ERR), ERR_RUN, "cell 1");
 }
-END_TEST
 
-START_TEST(a_cell_computed_again_replaces_its_first_ranges)
+TEST(a_cell_computed_again_replaces_its_first_ranges)
 {
-    struct err err = {0};
-    struct maskfile *f = NULL;
-    struct record r = cell(0, "");
+    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(record_free) struct record r = cell(0, "");
     struct mask m, back;
 
-    assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
+    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
     random_lists(&m, 1, 200, 0, 64, 64, 64);
-    assert_ok(maskfile_put(f, &r, NULL, &m, &err), &err);
+    MUST(maskfile_put(f, &r, NULL, &m, ERR));
     mask_free(&m);
     random_lists(&m, 2, 200, 0, 200, 16, 1);
-    assert_ok(maskfile_put(f, &r, NULL, &m, &err), &err);
-    assert_ok(maskfile_commit(&f, &err), &err);
-    assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
+    MUST(maskfile_put(f, &r, NULL, &m, ERR));
+    MUST(maskfile_commit(&f, ERR));
+    MUST(maskfile_open(file("m.h5"), &f, ERR));
     ck_assert_int_eq(maskfile_cells(f), 1);
-    assert_ok(maskfile_read(f, 0, &back, &err), &err);
+    MUST(maskfile_read(f, 0, &back, ERR));
     assert_same_lists(&m, &back);
     mask_free(&m);
     mask_free(&back);
-    maskfile_close(&f);
-    record_free(&r);
 }
-END_TEST
 
 #define LONG_N 6400 /* rows of all keys: 6400 * 6401 / 2 entries are beyond the memory limit */
 
 static void all_keys(struct mask *m, int64_t row0, int64_t row1)
 {
-    struct err err = {0};
-    assert_ok(mask_lists_init(m, LONG_N, LONG_N, row0, row1, true, 1, 1, &err), &err);
+    MUST(mask_lists_init(m, LONG_N, LONG_N, row0, row1, true, 1, 1, ERR));
     for (int64_t r = row0; r < row1; r++)
-        assert_ok(mask_lists_add_run(m, r - row0, 0, (int32_t)r + 1, &err), &err);
+        MUST(mask_lists_add_run(m, r - row0, 0, (int32_t)r + 1, ERR));
     mask_lists_finish(m);
 }
 
-START_TEST(lists_larger_than_the_memory_limit_are_whole)
+TEST(lists_larger_than_the_memory_limit_are_whole)
 {
-    struct err err = {0};
-    struct maskfile *f = NULL;
-    struct record r = cell(0, ""), lost = cell(1, "");
+    OWN(maskfile_close) struct maskfile *f = NULL;
+    OWN(record_free) struct record r = cell(0, ""), lost = cell(1, "");
     struct mask m, back;
     struct stat st;
 
-    assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
+    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
     for (int64_t row = 0; row < LONG_N; row += 800) {
         all_keys(&m, row, row + 800);
-        assert_ok(maskfile_put(f, &r, NULL, &m, &err), &err);
+        MUST(maskfile_put(f, &r, NULL, &m, ERR));
         if (row + 800 < LONG_N) /* this one never gets its last range */
-            assert_ok(maskfile_put(f, &lost, NULL, &m, &err), &err);
+            MUST(maskfile_put(f, &lost, NULL, &m, ERR));
         mask_free(&m);
     }
-    assert_ok(maskfile_commit(&f, &err), &err);
+    MUST(maskfile_commit(&f, ERR));
     ck_assert(stat(file("m.h5"), &st) == 0 && st.st_size > (off_t)LONG_N * LONG_N / 2 * 4);
-    assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
+    MUST(maskfile_open(file("m.h5"), &f, ERR));
     ck_assert_int_eq(maskfile_cells(f), 1);
-    assert_ok(maskfile_read(f, 0, &back, &err), &err);
+    MUST(maskfile_read(f, 0, &back, ERR));
     ck_assert_int_eq(back.ptr[LONG_N], (int64_t)LONG_N * (LONG_N + 1) / 2);
     for (int64_t i = 0; i < LONG_N; i++) {
         ck_assert_int_eq(back.ptr[i + 1] - back.ptr[i], i + 1);
         ck_assert_int_eq(back.col[back.ptr[i + 1] - 1], i);
     }
     mask_free(&back);
-    maskfile_close(&f);
-    record_free(&r);
-    record_free(&lost);
 }
-END_TEST
 
 /* HDF5 reorganises a group that grows beyond its limits, which must never be reached. */
-START_TEST(thousands_of_cells_are_kept_in_buckets)
+TEST(thousands_of_cells_are_kept_in_buckets)
 {
-    struct err err = {0};
-    struct maskfile *f = NULL;
+    OWN(maskfile_close) struct maskfile *f = NULL;
     struct record id;
     struct mask m, back;
 
-    assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
+    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
     for (int i = 0; i < 1030; i++) {
-        struct record r = cell(i, "");
+        OWN(record_free) struct record r = cell(i, "");
         mask_full(&m, 10 + i, 2000, 0, 10 + i, true);
-        assert_ok(maskfile_put(f, &r, NULL, &m, &err), &err);
-        record_free(&r);
+        MUST(maskfile_put(f, &r, NULL, &m, ERR));
     }
-    assert_ok(maskfile_commit(&f, &err), &err);
-    assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
+    MUST(maskfile_commit(&f, ERR));
+    MUST(maskfile_open(file("m.h5"), &f, ERR));
     ck_assert_int_eq(maskfile_cells(f), 1030);
     for (int i = 0; i < 1030; i += 103) {
-        assert_ok(maskfile_cell(f, i, &id, &err), &err);
+        MUST(maskfile_cell(f, i, &id, ERR));
         ck_assert_int_eq(id.head, i);
         record_free(&id);
-        assert_ok(maskfile_read(f, i, &back, &err), &err);
+        MUST(maskfile_read(f, i, &back, ERR));
         ck_assert_int_eq(back.nq, 10 + i);
     }
-    maskfile_close(&f);
 }
-END_TEST
 
 static int put_head(void *ctx, int64_t head, int worker, struct err *err)
 {
     struct record r = cell((int)head, "");
     int rc = 0;
     for (int64_t row = 0; row < 320 && rc == 0; row += 64) {
-        struct mask m;
+        OWN(mask_free) struct mask m;
         random_lists(&m, (uint64_t)head, 320, row, row + 64, 32, 32);
         rc = maskfile_put(ctx, &r, NULL, &m, err);
-        mask_free(&m);
     }
     record_free(&r);
     return rc;
 }
 
-START_TEST(threads_may_dump_different_cells)
+TEST(threads_may_dump_different_cells)
 {
-    struct err err = {0};
-    struct maskfile *f = NULL;
+    OWN(maskfile_close) struct maskfile *f = NULL;
     bool seen[24] = {0};
 
-    assert_ok(maskfile_create(file("m.h5"), true, &f, &err), &err);
-    assert_ok(pool_run(4, 24, put_head, f, &err), &err);
-    assert_ok(maskfile_commit(&f, &err), &err);
-    assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
+    MUST(maskfile_create(file("m.h5"), true, &f, ERR));
+    MUST(pool_run(4, 24, put_head, f, ERR));
+    MUST(maskfile_commit(&f, ERR));
+    MUST(maskfile_open(file("m.h5"), &f, ERR));
     ck_assert_int_eq(maskfile_cells(f), 24);
     for (int i = 0; i < 24; i++) {
-        struct record id;
-        struct mask want, back;
-        assert_ok(maskfile_cell(f, i, &id, &err), &err);
+        OWN(record_free) struct record id;
+        OWN(mask_free) struct mask want, back;
+        MUST(maskfile_cell(f, i, &id, ERR));
         ck_assert(!seen[id.head]);
         seen[id.head] = true;
         random_lists(&want, (uint64_t)id.head, 320, 0, 320, 32, 32);
-        assert_ok(maskfile_read(f, i, &back, &err), &err);
+        MUST(maskfile_read(f, i, &back, ERR));
         assert_same_lists(&want, &back);
-        mask_free(&want);
-        mask_free(&back);
-        record_free(&id);
     }
-    maskfile_close(&f);
 }
-END_TEST
 
 static void write_one(const char *path)
 {
-    struct err err = {0};
     struct maskfile *f = NULL;
-    struct record r = cell(0, "x=1");
-    struct mask m;
+    OWN(record_free) struct record r = cell(0, "x=1");
+    OWN(mask_free) struct mask m;
     random_lists(&m, 1, 200, 0, 200, 16, 8);
-    assert_ok(maskfile_create(path, true, &f, &err), &err);
-    assert_ok(maskfile_put(f, &r, NULL, &m, &err), &err);
-    assert_ok(maskfile_commit(&f, &err), &err);
-    mask_free(&m);
-    record_free(&r);
+    MUST(maskfile_create(path, true, &f, ERR));
+    MUST(maskfile_put(f, &r, NULL, &m, ERR));
+    MUST(maskfile_commit(&f, ERR));
 }
 
 /* Open, identity and mask: all fine and equal to `want`, or an ERR_INPUT somewhere. */
@@ -445,9 +395,9 @@ static bool reads_as(const char *path, const struct mask *want, const char *what
     return rc == 0 && good;
 }
 
-START_TEST(a_flipped_byte_is_refused_or_means_nothing)
+TEST(a_flipped_byte_is_refused_or_means_nothing)
 {
-    struct mask want;
+    OWN(mask_free) struct mask want;
     char what[64];
     long size, refused = 0;
 
@@ -457,7 +407,7 @@ START_TEST(a_flipped_byte_is_refused_or_means_nothing)
     fseek(in, 0, SEEK_END);
     size = ftell(in);
     rewind(in);
-    char *data = malloc((size_t)size);
+    OWN(free_at) char *data = malloc((size_t)size);
     ck_assert_int_eq(fread(data, 1, (size_t)size, in), (size_t)size);
     fclose(in);
     for (long at = 0; at < size; at += 13) {
@@ -476,19 +426,15 @@ START_TEST(a_flipped_byte_is_refused_or_means_nothing)
         fclose(out);
         ck_assert_msg(!reads_as(file("cut.h5"), &want, "cut"), "cut at %ld", at);
     }
-    free(data);
-    mask_free(&want);
 }
-END_TEST
 
 /* A size that no mask has: sums with it would overflow. */
-START_TEST(impossible_sizes_are_refused)
+TEST(impossible_sizes_are_refused)
 {
     static const char *const names[] = {"nq", "nk", "bq", "bk", "exec_bq", "exec_bk"};
     static const long long bad[] = {INT64_MAX, 0, -1, (long long)INT32_MAX + 1};
     for (int i = 0; i < 24; i++) {
-        struct err err = {0};
-        struct maskfile *f = NULL;
+        OWN(maskfile_close) struct maskfile *f = NULL;
         struct mask m;
         write_one(file("m.h5"));
         hid_t h = H5Fopen(file("m.h5"), H5F_ACC_RDWR, H5P_DEFAULT);
@@ -498,57 +444,29 @@ START_TEST(impossible_sizes_are_refused)
         H5Aclose(a);
         H5Gclose(group);
         H5Fclose(h);
-        assert_ok(maskfile_open(file("m.h5"), &f, &err), &err);
-        assert_fails(maskfile_read(f, 0, &m, &err), &err, ERR_INPUT, "geometry");
-        maskfile_close(&f);
+        MUST(maskfile_open(file("m.h5"), &f, ERR));
+        FAILS(maskfile_read(f, 0, &m, ERR), ERR_INPUT, "geometry");
     }
 }
-END_TEST
 
-START_TEST(other_files_and_unfinished_dumps_are_told_apart)
+TEST(other_files_and_unfinished_dumps_are_told_apart)
 {
-    struct err err = {0};
     struct maskfile *f = NULL, *g = NULL;
 
-    assert_fails(maskfile_open(file("none.h5"), &g, &err), &err, ERR_INPUT, "No such file");
+    FAILS(maskfile_open(file("none.h5"), &g, ERR), ERR_INPUT, "No such file");
     write_one(file("m.h5"));
-    assert_fails(maskfile_create(file("m.h5"), false, &f, &err), &err, ERR_USAGE, "--force");
+    FAILS(maskfile_create(file("m.h5"), false, &f, ERR), ERR_USAGE, "--force");
     ck_assert_ptr_null(f);
-    assert_ok(maskfile_create(file("open.h5"), false, &f, &err), &err);
-    assert_fails(maskfile_open(file("open.h5"), &g, &err), &err, ERR_INPUT, "still being written");
-    assert_fails(maskfile_open(file("open.h5.part"), &g, &err), &err, ERR_INPUT,
-                 "still being written");
+    MUST(maskfile_create(file("open.h5"), false, &f, ERR));
+    FAILS(maskfile_open(file("open.h5"), &g, ERR), ERR_INPUT, "still being written");
+    FAILS(maskfile_open(file("open.h5.part"), &g, ERR), ERR_INPUT, "still being written");
     maskfile_abort(&f);
     ck_assert(access(file("open.h5.part"), F_OK) != 0);
     FILE *text = fopen(file("text.h5"), "w");
     fputs("not a mask dump\n", text);
     fclose(text);
-    assert_fails(maskfile_open(file("text.h5"), &g, &err), &err, ERR_INPUT, "not an HDF5 file");
+    FAILS(maskfile_open(file("text.h5"), &g, ERR), ERR_INPUT, "not an HDF5 file");
     hid_t h = H5Fcreate(file("other.h5"), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
     H5Fclose(h);
-    assert_fails(maskfile_open(file("other.h5"), &g, &err), &err, ERR_INPUT, "not a lacuna-masks");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("maskfile");
-    TCase *c = tcase_create("round trip");
-    tcase_add_loop_test(c, lists_put_in_ranges_come_back_whole, 0,
-                        (int)(sizeof units / sizeof *units));
-    tcase_add_test(c, bands_and_full_masks_come_back);
-    tcase_add_loop_test(c, windows_of_the_model_come_back, 0, 5);
-    tcase_add_loop_test(c, full_ranges_among_lists_keep_their_pairs, 0, 2);
-    tcase_add_test(c, what_cannot_be_one_mask_is_refused_and_the_file_goes_on);
-    tcase_add_test(c, a_cell_computed_again_replaces_its_first_ranges);
-    tcase_add_test(c, lists_larger_than_the_memory_limit_are_whole);
-    tcase_add_test(c, thousands_of_cells_are_kept_in_buckets);
-    tcase_add_test(c, threads_may_dump_different_cells);
-    suite_add_tcase(s, c);
-    c = tcase_create("damage");
-    tcase_add_test(c, a_flipped_byte_is_refused_or_means_nothing);
-    tcase_add_test(c, impossible_sizes_are_refused);
-    tcase_add_test(c, other_files_and_unfinished_dumps_are_told_apart);
-    suite_add_tcase(s, c);
-    return s;
+    FAILS(maskfile_open(file("other.h5"), &g, ERR), ERR_INPUT, "not a lacuna-masks");
 }

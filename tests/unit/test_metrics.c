@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-START_TEST(percentiles_are_nearest_rank)
+TEST(percentiles_are_nearest_rank)
 {
     double x[384];
     for (int i = 0; i < 384; i++)
@@ -22,39 +22,35 @@ START_TEST(percentiles_are_nearest_rank)
     ck_assert_double_eq(percentile_sorted(x + 6, 1, 1), 7);
     ck_assert_double_eq(percentile_sorted(x + 6, 1, 99), 7);
 }
-END_TEST
 
-START_TEST(ratios_of_zero)
+TEST(ratios_of_zero)
 {
     ck_assert_double_eq(ratio_or_inf(0, 0), 0);
     ck_assert(isinf(ratio_or_inf(1, 0)));
     ck_assert_double_eq(ratio_or_inf(1, 4), 0.25);
 }
-END_TEST
 
 /* Feed `n` rows of two channels with the given outputs. */
 static void feed(struct metrics_acc *a, int64_t n, const double *out, const double *ref,
                  const double *lse_mask, const double *lse_out, const double *lse_ref)
 {
-    struct err err = {0};
-    assert_ok(metrics_init(a, n, 2, &err), &err);
+    MUST(metrics_init(a, n, 2, ERR));
     metrics_add_rows(a, 0, n, out, ref, lse_mask, lse_out, lse_ref);
 }
 
 static struct record finish(struct metrics_acc *a, const struct mask *m)
 {
-    struct err err = {0};
     struct record r;
     record_init(&r);
-    assert_ok(metrics_add_mask(a, m, -1, &err), &err);
-    assert_ok(metrics_finish(a, m->nq, m->nk, false, &r, &err), &err);
+    MUST(metrics_add_mask(a, m, -1, ERR));
+    MUST(metrics_finish(a, m->nq, m->nk, false, &r, ERR));
     metrics_free(a);
     return r;
 }
 
 #define assert_metric(r, name, want) ck_assert_double_eq_tol(record_get(&(r), name), want, 1e-12)
 
-START_TEST(dense_is_perfect)
+TEST(dense_is_perfect)
 {
     struct metrics_acc a;
     struct mask m;
@@ -65,7 +61,7 @@ START_TEST(dense_is_perfect)
         lse[i] = i;
     feed(&a, 10, out, out, lse, lse, lse);
     mask_full(&m, 10, 10, 0, 10, true);
-    struct record r = finish(&a, &m);
+    OWN(record_free) struct record r = finish(&a, &m);
     static const char *const ones[] = {"density_elem", "density_tile", "cra_min",
                                        "cra_p1",       "cra_p5",       "cra_p50",
                                        "cra_mean",     "err_cos",      "err_cos_row_min"};
@@ -78,24 +74,21 @@ START_TEST(dense_is_perfect)
         assert_metric(r, zeros[i], 0);
     assert_metric(r, "density_rect", 11.0 / 20);
     ck_assert_double_ge(record_get(&r, "density_exec"), 1);
-    record_free(&r);
 }
-END_TEST
 
-START_TEST(empty_mask_keeps_nothing)
+TEST(empty_mask_keeps_nothing)
 {
-    struct err err = {0};
     struct metrics_acc a;
-    struct mask m;
+    OWN(mask_free) struct mask m;
     double ref[20], zero[20] = {0}, lse[10] = {0}, none[10];
     for (int i = 0; i < 20; i++)
         ref[i] = 1 + i;
     for (int i = 0; i < 10; i++)
         none[i] = -INFINITY;
     feed(&a, 10, zero, ref, none, none, lse);
-    assert_ok(mask_lists_init(&m, 10, 10, 0, 10, false, 5, 5, &err), &err);
+    MUST(mask_lists_init(&m, 10, 10, 0, 10, false, 5, 5, ERR));
     mask_lists_finish(&m);
-    struct record r = finish(&a, &m);
+    OWN(record_free) struct record r = finish(&a, &m);
     assert_metric(r, "density_elem", 0);
     assert_metric(r, "density_tile", 0);
     assert_metric(r, "density_exec", 0);
@@ -106,12 +99,9 @@ START_TEST(empty_mask_keeps_nothing)
     assert_metric(r, "err_cos", 0);
     assert_metric(r, "rows_empty", 10);
     assert_metric(r, "sparsity_total", 1);
-    mask_free(&m);
-    record_free(&r);
 }
-END_TEST
 
-START_TEST(errors_by_hand)
+TEST(errors_by_hand)
 {
     struct metrics_acc a;
     struct mask m;
@@ -120,7 +110,7 @@ START_TEST(errors_by_hand)
     const double half = log(0.5), mask_lse[] = {half, half}, zero[] = {0, 0};
     feed(&a, 2, out, ref, mask_lse, mask_lse, zero);
     mask_full(&m, 2, 2, 0, 2, false);
-    struct record r = finish(&a, &m);
+    OWN(record_free) struct record r = finish(&a, &m);
     assert_metric(r, "err_l1_rel", 3.0 / 9);
     assert_metric(r, "err_l1_tok", 1.5);
     assert_metric(r, "err_l2_rel", sqrt(5.0 / 27));
@@ -130,60 +120,36 @@ START_TEST(errors_by_hand)
     assert_metric(r, "err_cos_row_min", 17 / (sqrt(13) * 5));
     assert_metric(r, "cra_min", 0.5);
     assert_metric(r, "err_lse_mean", -half);
-    record_free(&r);
 }
-END_TEST
 
-START_TEST(two_products_have_their_own_sparsity)
+TEST(two_products_have_their_own_sparsity)
 {
-    struct err err = {0};
-    struct metrics_acc a;
-    struct mask m;
-    struct record r;
+    OWN(metrics_free) struct metrics_acc a;
+    OWN(mask_free) struct mask m;
+    OWN(record_free) struct record r;
     double zero[8] = {0};
     record_init(&r);
     feed(&a, 4, zero, zero, zero, zero, zero);
-    assert_ok(mask_lists_init(&m, 4, 8, 0, 4, false, 2, 2, &err), &err);
-    assert_ok(mask_lists_add_run(&m, 0, 0, 4, &err), &err);
-    assert_ok(mask_lists_add(&m, 1, 3, &err), &err);
+    MUST(mask_lists_init(&m, 4, 8, 0, 4, false, 2, 2, ERR));
+    MUST(mask_lists_add_run(&m, 0, 0, 4, ERR));
+    MUST(mask_lists_add(&m, 1, 3, ERR));
     mask_lists_finish(&m);
-    assert_ok(metrics_add_mask(&a, &m, 3, &err), &err);
-    assert_ok(metrics_finish(&a, 4, 8, false, &r, &err), &err);
+    MUST(metrics_add_mask(&a, &m, 3, ERR));
+    MUST(metrics_finish(&a, 4, 8, false, &r, ERR));
     assert_metric(r, "sparsity_qk", 0.375);
     assert_metric(r, "sparsity_pv", 0.625);
     assert_metric(r, "sparsity_total", 0.5);
-    metrics_free(&a);
-    mask_free(&m);
-    record_free(&r);
 }
-END_TEST
 
-START_TEST(nan_output_is_not_hidden)
+TEST(nan_output_is_not_hidden)
 {
     struct metrics_acc a;
     struct mask m;
     const double out[] = {1, NAN, 1, 1}, ref[] = {1, 1, 1, 1}, zero[] = {0, 0};
     feed(&a, 2, out, ref, zero, zero, zero);
     mask_full(&m, 2, 2, 0, 2, false);
-    struct record r = finish(&a, &m);
+    OWN(record_free) struct record r = finish(&a, &m);
     ck_assert(isnan(record_get(&r, "err_max")));
     ck_assert(isnan(record_get(&r, "err_l1_rel")));
     ck_assert_ptr_nonnull(strstr(buf_str(&r.notes), "nonfinite=err_l1_rel"));
-    record_free(&r);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("metrics");
-    TCase *t = tcase_create("metrics");
-    tcase_add_test(t, percentiles_are_nearest_rank);
-    tcase_add_test(t, ratios_of_zero);
-    tcase_add_test(t, dense_is_perfect);
-    tcase_add_test(t, empty_mask_keeps_nothing);
-    tcase_add_test(t, errors_by_hand);
-    tcase_add_test(t, two_products_have_their_own_sparsity);
-    tcase_add_test(t, nan_output_is_not_hidden);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -33,32 +33,29 @@ static void assert_copies(struct accel_heads n, int q, int kv)
     ck_assert_int_eq(n.kv, kv);
 }
 
-START_TEST(as_many_as_are_asked_for)
+TEST(as_many_as_are_asked_for)
 {
     ck_assert_int_eq(copies(5, 32, 4096, 4096), 5);
     ck_assert_int_eq(copies(1, 32, 4096, 4096), 1);
     ck_assert_int_eq(copies(100, 32, 1 << 20, 1 << 20), 100);
 }
-END_TEST
 
-START_TEST(as_many_as_the_call_has)
+TEST(as_many_as_the_call_has)
 {
     ck_assert_int_eq(copies(0, 8, 16384, 16384), 8); /* 128 rows of tiles each */
     ck_assert_int_eq(copies(0, 32, 300, 300), 32);
     ck_assert_int_eq(copies(0, 0, 300, 300), 1);
 }
-END_TEST
 
-START_TEST(no_more_than_keep_it_busy)
+TEST(no_more_than_keep_it_busy)
 {
     ck_assert_int_eq(copies(0, 32, 32768, 32768), 9);   /* 132 * 16 / 256 */
     ck_assert_int_eq(copies(0, 32, 131072, 131072), 3); /* 132 * 16 / 1024 */
     ck_assert_int_eq(copies(0, 32, 1 << 24, 1 << 24), 1);
     ck_assert_int_eq(copies(0, 32, 0, 0), 1);
 }
-END_TEST
 
-START_TEST(no_more_than_fit)
+TEST(no_more_than_fit)
 {
     const int64_t k = 1 << 20; /* 0.5 GB of keys, values */
     assert_copies(copies_in(INT64_C(1) << 37, 0, 32, 32, 128, k), 31, 31);
@@ -68,10 +65,9 @@ START_TEST(no_more_than_fit)
     assert_copies(copies_in(INT64_C(1) << 32, 0, 32, 8, 128, k), 1, 1);
     assert_copies(copies_in(0, 0, 32, 32, 128, k), 1, 1);
 }
-END_TEST
 
 /* Keys and values are read once per group in a call. */
-START_TEST(groups_share_keys)
+TEST(groups_share_keys)
 {
     const int64_t all = INT64_C(1) << 37, n = 16384;
     assert_copies(copies_in(all, 0, 8, 2, n, n), 8, 2);
@@ -85,7 +81,6 @@ START_TEST(groups_share_keys)
     assert_copies(copies_in(all, 0, 0, 0, n, n), 1, 1);
     assert_copies(copies_in(all, 5, 0, 0, n, n), 5, 5);
 }
-END_TEST
 
 /* ---- values --------------------------------------------------------------------------------- */
 
@@ -108,7 +103,7 @@ static const struct {
     {0x1p-149f, -148}, /* the smallest one */
 };
 
-START_TEST(the_largest_value_decides)
+TEST_EACH(the_largest_value_decides, cases)
 {
     float v[4] = {0, cases[_i].most, cases[_i].most / 2, -cases[_i].most / 4}, scaled[4];
     int e = values_exponent(v, 4);
@@ -121,17 +116,15 @@ START_TEST(the_largest_value_decides)
     for (int i = 0; i < 4; i++)
         ck_assert_double_eq(ldexp(scaled[i], e), v[i]);
 }
-END_TEST
 
 /* As without the values that are no numbers. */
-START_TEST(infinity_does_not_decide)
+TEST(infinity_does_not_decide)
 {
     const float v[] = {INFINITY, 3, NAN, -INFINITY}, big[] = {NAN, -1e36f};
     ck_assert_int_eq(values_exponent(v, 4), 0);
     ck_assert_int_eq(values_exponent(big, 2), 120);
     ck_assert_int_eq(values_exponent(v, 0), 0);
 }
-END_TEST
 
 /* One channel as a kernel adds it up: in float, with probabilities of up to 2^60. */
 static float sum_of(const float *v, int n, float *square)
@@ -143,7 +136,7 @@ static float sum_of(const float *v, int n, float *square)
     return sum;
 }
 
-START_TEST(sums_fit_float32)
+TEST_N(sums_fit_float32, 5)
 {
     enum { N = 4096 };
     static const float sizes[] = {1e36f, 0x1p126f, 0x1p-126f, 1e-36f, 0x1p39f};
@@ -162,21 +155,4 @@ START_TEST(sums_fit_float32)
         exact += v[i] / (double)N;
     double got = ldexp(sum / 0x1p60 / N, e);
     ck_assert_msg(fabs(got - exact) <= 0x1p-8 * exact, "%g, expected %g", got, exact);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("operands");
-    TCase *tc = tcase_create("copies");
-    tcase_add_test(tc, as_many_as_are_asked_for);
-    tcase_add_test(tc, as_many_as_the_call_has);
-    tcase_add_test(tc, no_more_than_keep_it_busy);
-    tcase_add_test(tc, no_more_than_fit);
-    tcase_add_test(tc, groups_share_keys);
-    tcase_add_loop_test(tc, the_largest_value_decides, 0, (int)(sizeof cases / sizeof *cases));
-    tcase_add_test(tc, infinity_does_not_decide);
-    tcase_add_loop_test(tc, sums_fit_float32, 0, 5);
-    suite_add_tcase(s, tc);
-    return s;
 }

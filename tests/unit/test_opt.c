@@ -56,8 +56,9 @@ static void end(void)
 {
     opt_free(table, &s);
 }
+FIXTURE(begin, end)
 
-START_TEST(defaults_fill_every_field)
+TEST(defaults_fill_every_field)
 {
     ck_assert(!s.flag && s.on && s.count == 8 && s.bytes == 4096 && s.later == INT64_MIN);
     ck_assert(s.alpha == 0.95 && isinf(s.limit) && s.kind == 1 && !s.path);
@@ -65,7 +66,6 @@ START_TEST(defaults_fill_every_field)
     ck_assert(s.keep.is_share && s.keep.value == 0.08);
     ck_assert(s.items.n == 1 && strcmp(s.items.items[0], "one") == 0);
 }
-END_TEST
 
 static const struct {
     const char *key, *value;
@@ -89,11 +89,11 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(values_in_range_are_taken_and_read_back)
+TEST_EACH(values_in_range_are_taken_and_read_back, good)
 {
     const struct opt *o = opt_find(table, good[_i].key);
     struct sample again = {0};
-    struct buf text = {0}, back = {0};
+    OWN(buf_free) struct buf text = {0}, back = {0};
     assert_ok(opt_set(table, &s, "who", good[_i].key, good[_i].value, &e), &e);
     opt_value_text(o, &s, &text);
     assert_ok(opt_defaults(table, &again, &e), &e);
@@ -101,20 +101,16 @@ START_TEST(values_in_range_are_taken_and_read_back)
     opt_value_text(o, &again, &back);
     ck_assert_str_eq(buf_str(&text), buf_str(&back));
     opt_free(table, &again);
-    buf_free(&text);
-    buf_free(&back);
 }
-END_TEST
 
-START_TEST(bad_values_are_usage_errors_that_name_the_key)
+TEST_EACH(bad_values_are_usage_errors_that_name_the_key, bad)
 {
     assert_fails(opt_set(table, &s, "method x", bad[_i].key, bad[_i].value, &e), &e, ERR_USAGE,
                  bad[_i].key);
     ck_assert(s.count == 8 && s.alpha == 0.95 && s.kind == 1 && s.keep.value == 0.08);
 }
-END_TEST
 
-START_TEST(messages_say_what_was_expected_and_the_nearest_name)
+TEST(messages_say_what_was_expected_and_the_nearest_name)
 {
     assert_fails(opt_set(table, &s, "method x", "alhpa", "1", &e), &e, ERR_USAGE,
                  "method x: unknown parameter 'alhpa'; did you mean 'alpha'?");
@@ -126,10 +122,9 @@ START_TEST(messages_say_what_was_expected_and_the_nearest_name)
     assert_fails(opt_set(table, &s, "m", "kind", "maen", &e), &e, ERR_USAGE,
                  "one of mean, max, antidiagonal; did you mean 'mean'?");
 }
-END_TEST
 
 /* Equal bounds fix a value, 0 and 0 leave it free; INT64_MIN is kept for "not given". */
-START_TEST(equal_bounds_fix_a_value)
+TEST(equal_bounds_fix_a_value)
 {
     struct {
         int64_t fixed, any;
@@ -147,9 +142,8 @@ START_TEST(equal_bounds_fix_a_value)
     assert_fails(opt_set(two, &v, "m", "any", "-9223372036854775808", &e), &e, ERR_USAGE, "any");
     ck_assert_int_eq(v.any, -INT64_MAX);
 }
-END_TEST
 
-START_TEST(shares_resolve_to_the_ceiling)
+TEST(shares_resolve_to_the_ceiling)
 {
     struct share p7 = {0.07, true}, p8 = {0.08, true}, n5 = {5, false}, none = {0, true};
     ck_assert_int_eq(share_resolve(p7, 100), 7);
@@ -161,11 +155,10 @@ START_TEST(shares_resolve_to_the_ceiling)
     for (int p = 1; p <= 100; p++)
         ck_assert_int_eq(share_resolve((struct share){p / 100.0, true}, 100000), p * 1000);
 }
-END_TEST
 
-START_TEST(canonical_form_holds_only_what_differs)
+TEST(canonical_form_holds_only_what_differs)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     assert_ok(opt_canonical(table, &s, &b, &e), &e);
     ck_assert_str_eq(buf_str(&b), "");
     static const char *const sets[][2] = {{"alpha", "0.950"}, {"kind", "mean"}, {"path", "p"},
@@ -175,11 +168,9 @@ START_TEST(canonical_form_holds_only_what_differs)
         assert_ok(opt_set(table, &s, "m", sets[i][0], sets[i][1], &e), &e);
     assert_ok(opt_canonical(table, &s, &b, &e), &e);
     ck_assert_str_eq(buf_str(&b), "count=9:later=3:limit=2.5:kind=mean:keep=5%");
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(fields_are_compared_by_value)
+TEST(fields_are_compared_by_value)
 {
     static const char *const sets[][2] = {{"on", "0"},      {"bytes", "1"},   {"later", "3"},
                                           {"alpha", "0.5"}, {"kind", "mean"}, {"path", "p"},
@@ -197,9 +188,8 @@ START_TEST(fields_are_compared_by_value)
     }
     opt_free(table, &other);
 }
-END_TEST
 
-START_TEST(copies_are_deep)
+TEST(copies_are_deep)
 {
     struct sample copy = {0};
     assert_ok(opt_set(table, &s, "m", "path", "here", &e), &e);
@@ -212,7 +202,6 @@ START_TEST(copies_are_deep)
     ck_assert(!copy.path && copy.items.n == 0);
     ck_assert_str_eq(s.path, "here");
 }
-END_TEST
 
 /* ---- command line ---------------------------------------------------------------------------- */
 
@@ -231,7 +220,7 @@ static int line(int n, const char *const *words)
     line((int)(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *)),                       \
          (const char *const[]){__VA_ARGS__})
 
-START_TEST(all_spellings_of_options_work)
+TEST(all_spellings_of_options_work)
 {
     assert_ok(LINE("in.h5", "--count", "3", "--alpha=0.5", "-kmean", "-f", "--no-on", "-o", "out",
                    "--", "--count", "-x"),
@@ -247,9 +236,8 @@ START_TEST(all_spellings_of_options_work)
     ck_assert_str_eq(rest.items[0], "-");
     str_list_free(&rest);
 }
-END_TEST
 
-START_TEST(lists_replace_their_default_and_collect)
+TEST(lists_replace_their_default_and_collect)
 {
     assert_ok(LINE("-m", "a", "--item=b:c=1,2", "--item", ""), &e);
     ck_assert_int_eq(s.items.n, 3);
@@ -258,9 +246,8 @@ START_TEST(lists_replace_their_default_and_collect)
     ck_assert_str_eq(s.items.items[2], "");
     str_list_free(&rest);
 }
-END_TEST
 
-START_TEST(bad_lines_are_usage_errors)
+TEST(bad_lines_are_usage_errors)
 {
     assert_fails(LINE("--cuont", "3"), &e, ERR_USAGE,
                  "replay: unknown option '--cuont'; did you mean '--count'?");
@@ -273,9 +260,8 @@ START_TEST(bad_lines_are_usage_errors)
     assert_fails(LINE("--count=x"), &e, ERR_USAGE, "replay: --count: 'x' is not valid");
     str_list_free(&rest);
 }
-END_TEST
 
-START_TEST(required_options_must_be_given)
+TEST(required_options_must_be_given)
 {
     static const struct opt need[] = {
         {"out", OPT_STR, 0, NULL, 0, 0, OPT_REQUIRED, "", "Where to.", NULL, 'o', "DIR"},
@@ -289,13 +275,12 @@ START_TEST(required_options_must_be_given)
     assert_ok(opt_check_required(need, &out, "replay", "--", &e), &e);
     opt_free(need, &out);
 }
-END_TEST
 
-START_TEST(json_of_values_and_of_the_table_parses)
+TEST(json_of_values_and_of_the_table_parses)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     struct jw w;
-    json_t *v = NULL;
+    OWN(json_decrefp) json_t *v = NULL;
     jw_init(&w, &b, 0);
     jw_obj(&w);
     opt_json(table, &s, &w);
@@ -315,14 +300,11 @@ START_TEST(json_of_values_and_of_the_table_parses)
     ck_assert(json_real_value(json_object_get(alpha, "default")) == 0.95);
     ck_assert(json_is_true(json_object_get(alpha, "min_open")));
     ck_assert_str_eq(json_string_value(json_object_get(alpha, "unit")), "mass share");
-    json_decref(v);
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(help_shows_every_option_within_the_width)
+TEST(help_shows_every_option_within_the_width)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     opt_help(table, &b);
     for (const struct opt *o = table; o->type != OPT_END; o++) {
         char text[64];
@@ -332,13 +314,11 @@ START_TEST(help_shows_every_option_within_the_width)
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "[mass share, in (0, 1], default 0.95]"));
     for (const char *p = buf_str(&b); *p; p += strcspn(p, "\n") + 1)
         ck_assert_uint_le(strcspn(p, "\n"), 100);
-    buf_free(&b);
 }
-END_TEST
 
 /* ---- names and index lists ------------------------------------------------------------------- */
 
-START_TEST(nearest_name_is_near_or_nothing)
+TEST(nearest_name_is_near_or_nothing)
 {
     static const char *const names[] = {"replay", "report", "capture", "calibrate", "list", NULL};
     ck_assert_str_eq(nearest_name("repaly", names), "replay");
@@ -348,7 +328,6 @@ START_TEST(nearest_name_is_near_or_nothing)
     ck_assert_ptr_null(nearest_name("", names));
     ck_assert_ptr_null(nearest_name("frobnicate-everything-in-sight-and-more-than-that", names));
 }
-END_TEST
 
 static void expect_list(const char *text, int64_t n, int64_t want_n, const int64_t *want)
 {
@@ -360,7 +339,7 @@ static void expect_list(const char *text, int64_t n, int64_t want_n, const int64
     free(list);
 }
 
-START_TEST(index_lists_are_sorted_and_unique)
+TEST(index_lists_are_sorted_and_unique)
 {
     expect_list("0,4-7", 8, 5, (const int64_t[]){0, 4, 5, 6, 7});
     expect_list("7,3-5,4,3", 8, 4, (const int64_t[]){3, 4, 5, 7});
@@ -369,9 +348,8 @@ START_TEST(index_lists_are_sorted_and_unique)
     expect_list("all", -1, -1, NULL);
     expect_list("15,30", -1, 2, (const int64_t[]){15, 30});
 }
-END_TEST
 
-START_TEST(bad_index_lists_are_refused)
+TEST(bad_index_lists_are_refused)
 {
     static const char *const texts[] = {"",    "a",     "1,", ",1",  "1-",  "-1",
                                         "3-1", "1-2-3", "8",  "0-8", "1 2", "99999999999999999999",
@@ -382,33 +360,4 @@ START_TEST(bad_index_lists_are_refused)
                      "--layers");
     assert_fails(index_list_parse("0-99999999999", -1, "--layers", &list, &count, &e), &e,
                  ERR_USAGE, "more than");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *suite = suite_create("opt");
-    TCase *c = tcase_create("values");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, defaults_fill_every_field);
-    tcase_add_loop_test(c, values_in_range_are_taken_and_read_back, 0, sizeof good / sizeof *good);
-    tcase_add_loop_test(c, bad_values_are_usage_errors_that_name_the_key, 0,
-                        sizeof bad / sizeof *bad);
-    tcase_add_test(c, messages_say_what_was_expected_and_the_nearest_name);
-    tcase_add_test(c, equal_bounds_fix_a_value);
-    tcase_add_test(c, shares_resolve_to_the_ceiling);
-    tcase_add_test(c, canonical_form_holds_only_what_differs);
-    tcase_add_test(c, fields_are_compared_by_value);
-    tcase_add_test(c, copies_are_deep);
-    tcase_add_test(c, all_spellings_of_options_work);
-    tcase_add_test(c, lists_replace_their_default_and_collect);
-    tcase_add_test(c, bad_lines_are_usage_errors);
-    tcase_add_test(c, required_options_must_be_given);
-    tcase_add_test(c, json_of_values_and_of_the_table_parses);
-    tcase_add_test(c, help_shows_every_option_within_the_width);
-    tcase_add_test(c, nearest_name_is_near_or_nothing);
-    tcase_add_test(c, index_lists_are_sorted_and_unique);
-    tcase_add_test(c, bad_index_lists_are_refused);
-    suite_add_tcase(suite, c);
-    return suite;
 }

@@ -88,7 +88,7 @@ static void check_covered(const struct attn_plan *whole, const struct attn_plan 
 static void check_pieces(const struct attn_plan *plan, int heads, int sms)
 {
     int units = plan->tile.units, rows = heads * plan->q_blocks;
-    int32_t *beg = malloc((size_t)rows * sizeof *beg);
+    OWN(free_at) int32_t *beg = malloc((size_t)rows * sizeof *beg);
     ck_assert(beg);
     for (int32_t r = 0; r < rows; r++)
         beg[r] = INT32_MAX;
@@ -102,7 +102,6 @@ static void check_pieces(const struct attn_plan *plan, int heads, int sms)
         ck_assert(it->slot < 0 || (it->end - it->beg + units - 1) / units >= MIN_PIECE);
     }
     ck_assert_int_le(plan->n_slots - plan->n_splits, sms);
-    free(beg);
 }
 
 /* The balance, with a search for the multiprocessor that is free first. */
@@ -122,7 +121,7 @@ static double slow_balance(const struct attn_plan *plan, int sms)
     return sum ? (double)latest / (double)((sum + sms - 1) / sms) : 1;
 }
 
-START_TEST(every_block_once)
+TEST(every_block_once)
 {
     static const struct attn_tile tiles[] = {{128, 176, 1}, {128, 128, 1}, {192, 128, 1}};
     static const struct attn_tile listed[][2] = {{{128, 128, 1}, {128, 192, 3}},
@@ -130,7 +129,6 @@ START_TEST(every_block_once)
                                                  {{128, 128, 2}, {128, 128, 2}},
                                                  {{128, 128, 1}, {128, 128, 1}},
                                                  {{128, 128, 1}, {128, 128, 1}}};
-    struct err err = {0};
 
     for (int k = 0; k < 48; k++) {
         struct attn_problem p = {3,
@@ -143,29 +141,24 @@ START_TEST(every_block_once)
                                  (enum attn_lists)(k % ATTN_LISTS_COUNT)};
         const struct attn_tile *t =
             p.lists == ATTN_DENSE ? tiles + k / 4 % 3 : &listed[p.lists - ATTN_128x128][k / 4 % 2];
-        struct attn_plan whole, split;
-        int64_t *ptr = NULL;
-        int32_t *col = NULL;
+        OWN(attn_plan_free) struct attn_plan whole, split;
+        OWN(free_at) int64_t *ptr = NULL;
+        OWN(free_at) int32_t *col = NULL;
         if (p.lists != ATTN_DENSE)
             make_lists(&p, t, 0.02 * (k % 5), true, (uint64_t)k, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = p.lists == ATTN_GATHER ? NULL : col},
                         *lists = ptr ? &csr : NULL;
         int sms = 4 + 9 * (k % 3);
-        assert_ok(attn_plan_make(&p, t, lists, 1, &whole, &err), &err);
-        assert_ok(attn_plan_rate(&whole, sms, &err), &err);
-        assert_ok(attn_plan_make(&p, t, lists, sms, &split, &err), &err);
+        MUST(attn_plan_make(&p, t, lists, 1, &whole, ERR));
+        MUST(attn_plan_rate(&whole, sms, ERR));
+        MUST(attn_plan_make(&p, t, lists, sms, &split, ERR));
         ck_assert_int_eq(whole.n_splits, 0);
         check_covered(&whole, &split, p.heads);
         check_pieces(&split, p.heads, sms);
         ck_assert_double_eq(split.balance, slow_balance(&split, sms));
         ck_assert_double_le(split.balance, whole.balance);
-        attn_plan_free(&whole);
-        attn_plan_free(&split);
-        free(ptr);
-        free(col);
     }
 }
-END_TEST
 
 /* The entries of warpgroup w of a row of tiles, against its list: all of it in order, the last
  * `tail` exempt. */
@@ -193,20 +186,19 @@ static void check_filtered_list(const struct attn_plan *plan, const struct attn_
 }
 
 /* With a filter both warpgroups find their lists in the stages of a row of tiles. */
-START_TEST(filtered_lists)
+TEST(filtered_lists)
 {
-    struct err err = {0};
     for (int k = 0; k < 24; k++) {
         enum attn_lists lists = k % 2 ? ATTN_64x128 : ATTN_128x64;
         struct attn_problem p = {2, 1, 64, 61 + 237 * (k % 7), 1000 + 333 * k, 0.1, false, lists};
         struct attn_tile t = {128, 128, k % 2 ? 1 : 2};
-        struct attn_plan plan;
+        OWN(attn_plan_free) struct attn_plan plan;
         int64_t *ptr, of_head = (p.nq + (k % 2 ? 63 : 127)) / (k % 2 ? 64 : 128), found = 0;
-        int32_t *col;
+        OWN(free_at) int32_t *col;
         int tail = k % 3;
         make_lists(&p, &t, 0.1 * (k % 6), true, (uint64_t)k, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = col};
-        assert_ok(attn_plan_filtered(&p, &t, &csr, tail, 7, &plan, &err), &err);
+        MUST(attn_plan_filtered(&p, &t, &csr, tail, 7, &plan, ERR));
         ck_assert_int_eq(plan.n_splits, 0);
         ck_assert_int_eq(plan.blocks, ptr[2 * of_head]);
         ck_assert_int_eq(plan.n_items + plan.n_empty, 2 * plan.q_blocks);
@@ -222,45 +214,40 @@ START_TEST(filtered_lists)
             }
         }
         ck_assert_int_eq(found, plan.blocks);
-        attn_plan_free(&plan);
         free(ptr);
-        free(col);
     }
 }
-END_TEST
 
 /* 2048 rows of tiles on 132 multiprocessors are 15.5 waves: pieces fill the last one; so do those
  * of 1024 rows, 7.8 waves. 512 rows are 3.9 waves of short rows, where pieces would cost more than
  * they balance. */
-START_TEST(last_wave)
+TEST(last_wave)
 {
     static const struct attn_tile t = {128, 176, 1};
     struct attn_problem p = {16, 16, 128, 16384, 16384, 0.1, false, ATTN_DENSE};
     struct attn_plan plan;
-    struct err err = {0};
 
-    assert_ok(attn_plan_make(&p, &t, NULL, 1, &plan, &err), &err);
-    assert_ok(attn_plan_rate(&plan, 132, &err), &err);
+    MUST(attn_plan_make(&p, &t, NULL, 1, &plan, ERR));
+    MUST(attn_plan_rate(&plan, 132, ERR));
     ck_assert_double_gt(plan.balance, 1.03);
     attn_plan_free(&plan);
-    assert_ok(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err);
+    MUST(attn_plan_make(&p, &t, NULL, 132, &plan, ERR));
     ck_assert_double_lt(plan.balance, 1.005);
     ck_assert_int_eq(plan.n_splits, 2048 - 15 * 132);
     attn_plan_free(&plan);
     p.nq = p.nk = 8192;
-    assert_ok(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err);
+    MUST(attn_plan_make(&p, &t, NULL, 132, &plan, ERR));
     ck_assert_double_lt(plan.balance, 1.01);
     ck_assert_int_eq(plan.n_splits, 1024 - 7 * 132);
     attn_plan_free(&plan);
     p.nq = p.nk = 4096;
-    assert_ok(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err);
+    MUST(attn_plan_make(&p, &t, NULL, 132, &plan, ERR));
     ck_assert_int_eq(plan.n_splits, 0);
     attn_plan_free(&plan);
 }
-END_TEST
 
 /* Lists of all kernels, in one piece and cut: what both cover, with the same entries. */
-START_TEST(pieces_of_lists)
+TEST(pieces_of_lists)
 {
     static const struct {
         enum attn_lists lists;
@@ -269,7 +256,6 @@ START_TEST(pieces_of_lists)
                  {ATTN_128x64, {128, 128, 2}},  {ATTN_128x64, {128, 192, 3}},
                  {ATTN_64x64, {128, 128, 2}},   {ATTN_64x64, {64, 64, 1}},
                  {ATTN_BITS, {128, 128, 1}},    {ATTN_GATHER, {128, 128, 1}}};
-    struct err err = {0};
     int cut = 0;
 
     for (int k = 0; k < 80; k++) {
@@ -282,15 +268,15 @@ START_TEST(pieces_of_lists)
                                  0.1,
                                  k % 3 == 0,
                                  kinds[k % 8].lists};
-        struct attn_plan whole, split;
+        OWN(attn_plan_free) struct attn_plan whole, split;
         int sms = 9 + 31 * (k % 3);
-        int64_t *ptr;
-        int32_t *col;
+        OWN(free_at) int64_t *ptr;
+        OWN(free_at) int32_t *col;
         p.nk = p.causal ? p.nq : p.nk;
         make_lists(&p, t, 0.1 * (k / 8 % 7), k % 2, (uint64_t)k, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = p.lists == ATTN_GATHER ? NULL : col};
-        assert_ok(attn_plan_make(&p, t, &csr, 1, &whole, &err), &err);
-        assert_ok(attn_plan_make(&p, t, &csr, sms, &split, &err), &err);
+        MUST(attn_plan_make(&p, t, &csr, 1, &whole, ERR));
+        MUST(attn_plan_make(&p, t, &csr, sms, &split, ERR));
         check_covered(&whole, &split, p.heads);
         check_pieces(&split, p.heads, sms);
         ck_assert_int_eq(split.n_cols, whole.n_cols);
@@ -299,17 +285,12 @@ START_TEST(pieces_of_lists)
         ck_assert_int_eq(split.masked_units, whole.masked_units);
         ck_assert_int_eq(split.n_empty, whole.n_empty);
         cut += split.n_splits > 0;
-        attn_plan_free(&whole);
-        attn_plan_free(&split);
-        free(ptr);
-        free(col);
     }
     ck_assert_int_gt(cut, 10);
 }
-END_TEST
 
 /* How late plans of lists end, of 32K tokens: every 16th row full (skewed), or random. */
-START_TEST(balance_of_lists)
+TEST(balance_of_lists)
 {
     static const struct {
         enum attn_lists lists;
@@ -327,28 +308,23 @@ START_TEST(balance_of_lists)
                  {ATTN_128x128, {128, 192, 3}, 16, 0.1, 1.01, false},
                  {ATTN_128x64, {128, 128, 2}, 16, 0.1, 1.01, false},
                  {ATTN_64x64, {128, 128, 2}, 16, 0.1, 1.01, false}};
-    struct err err = {0};
 
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         struct attn_problem p = {cases[k].heads, cases[k].heads, 64, 32768, 32768, 0.1,
                                  false,          cases[k].lists};
-        struct attn_plan plan;
-        int64_t *ptr;
-        int32_t *col;
+        OWN(attn_plan_free) struct attn_plan plan;
+        OWN(free_at) int64_t *ptr;
+        OWN(free_at) int32_t *col;
         make_lists(&p, &cases[k].tile, cases[k].share, cases[k].skewed, 6, &ptr, &col);
         struct attn_csr csr = {.ptr = ptr, .col = col};
-        assert_ok(attn_plan_make(&p, &cases[k].tile, &csr, 132, &plan, &err), &err);
+        MUST(attn_plan_make(&p, &cases[k].tile, &csr, 132, &plan, ERR));
         ck_assert_double_le(plan.balance, cases[k].most);
-        attn_plan_free(&plan);
-        free(ptr);
-        free(col);
     }
 }
-END_TEST
 
 /* Causal rows get shorter to the end, which balances them: none is cut, unless one alone is longer
  * than a share of the work. */
-START_TEST(causal_rows)
+TEST(causal_rows)
 {
     static const struct attn_tile tile = {128, 128, 1};
     static const struct {
@@ -360,31 +336,27 @@ START_TEST(causal_rows)
                  {32, 32768, 1.001, false},
                  {2, 32768, 1.012, false},
                  {1, 16384, 1.08, true}};
-    struct err err = {0};
 
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         struct attn_problem p = {cases[k].heads, cases[k].heads, 128, cases[k].n, cases[k].n, 0.1,
                                  true,           ATTN_DENSE};
-        struct attn_plan plan;
-        assert_ok(attn_plan_make(&p, &tile, NULL, 132, &plan, &err), &err);
+        OWN(attn_plan_free) struct attn_plan plan;
+        MUST(attn_plan_make(&p, &tile, NULL, 132, &plan, ERR));
         ck_assert_int_eq(plan.n_splits > 0, cases[k].cut);
         ck_assert_double_le(plan.balance, cases[k].most);
-        attn_plan_free(&plan);
     }
 }
-END_TEST
 
 /* The first rows of a causal problem with more queries than keys see none: where the diagonal cuts
  * a tile is a matter of the rows behind them. */
-START_TEST(diagonal_of_late_rows)
+TEST(diagonal_of_late_rows)
 {
     static const struct attn_tile t = {128, 128, 1};
     static const int64_t shapes[][2] = {{129, 129}, {20000, 129}, {40000, 1000}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct attn_problem p = {1, 1, 128, shapes[i][0], shapes[i][1], 0.1, true, ATTN_DENSE};
-        struct attn_plan plan;
-        struct err err = {0};
-        assert_ok(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err);
+        OWN(attn_plan_free) struct attn_plan plan;
+        MUST(attn_plan_make(&p, &t, NULL, 132, &plan, ERR));
         int64_t rows = p.nq - p.nk, most = 1;
         for (int64_t b = 0; b < plan.q_blocks; b++) { /* stages from a tile's last key back */
             int64_t first = b * 128 - rows + 1, last = (b + 1) * 128 - rows;
@@ -395,48 +367,43 @@ START_TEST(diagonal_of_late_rows)
         }
         ck_assert_int_ge(plan.masked_units, most);
         ck_assert_int_le(plan.masked_units, 2);
-        attn_plan_free(&plan);
     }
 }
-END_TEST
 
 /* A tile's head and query block share a word in the kernels: what does not fit is refused. */
-START_TEST(word_of_a_tile)
+TEST(word_of_a_tile)
 {
     static const struct attn_tile t = {128, 128, 1};
     struct attn_problem p = {32767, 32767, 128, 64, 64, 0.1, false, ATTN_DENSE};
     struct attn_plan plan;
-    struct err err = {0};
 
-    assert_ok(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err);
+    MUST(attn_plan_make(&p, &t, NULL, 132, &plan, ERR));
     ck_assert_int_eq(plan.n_items, 32767);
     attn_plan_free(&plan);
     p.heads = p.kv_heads = 32768;
-    assert_fails(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err, ERR_RUN, "32768 heads");
+    FAILS(attn_plan_make(&p, &t, NULL, 132, &plan, ERR), ERR_RUN, "32768 heads");
     p.heads = p.kv_heads = 1;
     p.nq = 65536 * 128;
-    assert_ok(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err);
+    MUST(attn_plan_make(&p, &t, NULL, 132, &plan, ERR));
     attn_plan_free(&plan);
     p.nq++;
-    assert_fails(attn_plan_make(&p, &t, NULL, 132, &plan, &err), &err, ERR_RUN, "8388608 queries");
+    FAILS(attn_plan_make(&p, &t, NULL, 132, &plan, ERR), ERR_RUN, "8388608 queries");
 }
-END_TEST
 
 /* Stages of three units of 64 keys, blocks of 128: what a list has over whole stages makes its
  * first stage, in a row as in a piece, so that every other piece is whole stages; units past the
  * last key belong to nobody. */
-START_TEST(stages_across_blocks)
+TEST(stages_across_blocks)
 {
     static const struct attn_tile t = {128, 192, 3};
     struct attn_problem p = {2, 1, 64, 1024, 16384 - 70, 0.1, false, ATTN_128x128};
-    int64_t *ptr = NULL;
-    int32_t *col = NULL;
-    struct attn_plan whole, split;
-    struct err err = {0};
+    OWN(free_at) int64_t *ptr = NULL;
+    OWN(free_at) int32_t *col = NULL;
+    OWN(attn_plan_free) struct attn_plan whole, split;
 
     make_lists(&p, &t, 0.5, true, 7, &ptr, &col);
     struct attn_csr csr = {.ptr = ptr, .col = col};
-    assert_ok(attn_plan_make(&p, &t, &csr, 1, &whole, &err), &err);
+    MUST(attn_plan_make(&p, &t, &csr, 1, &whole, ERR));
     ck_assert_int_eq(whole.masked_units, 1);
     for (int32_t i = 0; i < whole.n_items; i++) {
         int32_t row = whole.items[i].row;
@@ -444,7 +411,7 @@ START_TEST(stages_across_blocks)
         bool ragged = col[ptr[row + 1] - 1] == 127; /* of its 128 keys 58 exist */
         ck_assert_int_eq(whole.items[i].end, 2 * ptr[row + 1] - ragged);
     }
-    assert_ok(attn_plan_make(&p, &t, &csr, 12, &split, &err), &err);
+    MUST(attn_plan_make(&p, &t, &csr, 12, &split, ERR));
     ck_assert_int_gt(split.n_splits, 0);
     for (int32_t i = 0; i < split.n_items; i++) {
         const struct attn_item *it = split.items + i;
@@ -456,14 +423,9 @@ START_TEST(stages_across_blocks)
         if (!first)
             ck_assert_int_eq((it->end - it->beg) % 3, 0);
     }
-    attn_plan_free(&whole);
-    attn_plan_free(&split);
-    free(ptr);
-    free(col);
 }
-END_TEST
 
-/* ---- of a metrics pass ----------------------------------------------------------------------- */
+/* ---- of a metrics pass ---------------------------------------------------------------------- */
 
 static const struct {
     int64_t nq, nk;
@@ -482,17 +444,16 @@ static int64_t tiles_of(int64_t row, int64_t nq, int64_t nk, bool causal)
     return ceil_div(keys < nk ? keys : nk, METRICS_BN);
 }
 
-START_TEST(metrics_tiles_once)
+TEST_N(metrics_tiles_once, CASES)
 {
     struct attn_problem p = {1,         1, 128, cases[_i].nq, cases[_i].nk, 0.1, cases[_i].causal,
                              ATTN_DENSE};
-    struct metrics_plan plan;
-    struct err err = {0};
+    OWN(metrics_plan_free) struct metrics_plan plan;
     int64_t rows = ceil_div(p.nq, METRICS_BM), width = ceil_div(p.nk, METRICS_BN);
-    uint8_t *visits = calloc((size_t)(rows * width), 1);
+    OWN(free_at) uint8_t *visits = calloc((size_t)(rows * width), 1);
 
     ck_assert(visits);
-    assert_ok(metrics_plan_make(&p, 132, &plan, &err), &err);
+    MUST(metrics_plan_make(&p, 132, &plan, ERR));
     for (int32_t i = 0; i < plan.n_items; i++) {
         const struct metrics_item *it = plan.items + i;
         ck_assert(it->row >= 0 && it->row < rows && it->beg >= 0 && it->beg < it->end);
@@ -504,22 +465,18 @@ START_TEST(metrics_tiles_once)
     for (int64_t r = 0; r < rows; r++)
         for (int64_t t = 0; t < width; t++)
             ck_assert_int_eq(visits[r * width + t], t < tiles_of(r, p.nq, p.nk, p.causal));
-    metrics_plan_free(&plan);
-    free(visits);
 }
-END_TEST
 
 /* Plans of 128K tokens, with two tiles for each item: at most 1 % after the bound. */
-START_TEST(metrics_ends_together)
+TEST(metrics_ends_together)
 {
     for (int c = 0; c < 2; c++) {
         struct attn_problem p = {1,         1, 128, cases[c].nq, cases[c].nk, 0.1, cases[c].causal,
                                  ATTN_DENSE};
-        struct metrics_plan plan;
-        struct err err = {0};
+        OWN(metrics_plan_free) struct metrics_plan plan;
         int64_t total = 0, latest = 0, free_at[132] = {0};
 
-        assert_ok(metrics_plan_make(&p, 132, &plan, &err), &err);
+        MUST(metrics_plan_make(&p, 132, &plan, ERR));
         for (int32_t i = 0; i < plan.n_items; i++) {
             int64_t tiles = plan.items[i].end - plan.items[i].beg;
             int first = 0;
@@ -530,36 +487,12 @@ START_TEST(metrics_ends_together)
             latest = free_at[first] > latest ? free_at[first] : latest;
         }
         ck_assert_double_le((double)latest * 132 / (double)total, 1.01);
-        metrics_plan_free(&plan);
     }
 }
-END_TEST
 
-START_TEST(metrics_too_large)
+TEST(metrics_too_large)
 {
     struct attn_problem p = {1, 1, 128, 64, INT64_C(1) << 30, 0.1, false, ATTN_DENSE};
     struct metrics_plan plan;
-    struct err err = {0};
-    assert_fails(metrics_plan_make(&p, 132, &plan, &err), &err, ERR_RUN, "too large");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("plan");
-    TCase *tc = tcase_create("plan");
-    tcase_add_test(tc, every_block_once);
-    tcase_add_test(tc, filtered_lists);
-    tcase_add_test(tc, last_wave);
-    tcase_add_test(tc, pieces_of_lists);
-    tcase_add_test(tc, balance_of_lists);
-    tcase_add_test(tc, causal_rows);
-    tcase_add_test(tc, diagonal_of_late_rows);
-    tcase_add_test(tc, word_of_a_tile);
-    tcase_add_test(tc, stages_across_blocks);
-    tcase_add_loop_test(tc, metrics_tiles_once, 0, CASES);
-    tcase_add_test(tc, metrics_ends_together);
-    tcase_add_test(tc, metrics_too_large);
-    suite_add_tcase(s, tc);
-    return s;
+    FAILS(metrics_plan_make(&p, 132, &plan, ERR), ERR_RUN, "too large");
 }

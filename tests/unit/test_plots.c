@@ -45,6 +45,7 @@ static void end(void)
     gp_free(&g);
     memset(&g, 0, sizeof g);
 }
+FIXTURE(begin, end)
 
 static const char *in_dir(const char *name)
 {
@@ -71,13 +72,12 @@ static void read_file(const char *name, struct buf *b)
 static void png_size(const char *name, int *w, int *h)
 {
     static const unsigned char signature[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     read_file(name, &b);
     ck_assert_msg(b.len > 33 && memcmp(b.data, signature, 8) == 0, "%s is not a PNG", name);
     const unsigned char *p = (const unsigned char *)b.data;
     *w = p[16] << 24 | p[17] << 16 | p[18] << 8 | p[19];
     *h = p[20] << 24 | p[21] << 16 | p[22] << 8 | p[23];
-    buf_free(&b);
 }
 
 /* Run `gnuplot SCRIPT` in the figure's directory. */
@@ -108,34 +108,30 @@ static void simple_figure(const char *file, const char *title)
 
 /* ---- gnuplot ------------------------------------------------------------------------------- */
 
-START_TEST(text_cannot_leave_its_quotes)
+TEST(text_cannot_leave_its_quotes)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     gp_text(NULL, &b, "a'b`rm`");
     ck_assert_str_eq(buf_str(&b), "\"a\\047b\\140rm\\140\"");
     buf_reset(&b);
     gp_text(NULL, &b, "two\nlines\tand \"quotes\" \\");
     ck_assert_str_eq(buf_str(&b), "'two lines and \"quotes\" \\'");
-    buf_free(&b);
 }
-END_TEST
 
 /* gnuplot ends a string in single quotes at a pair of quotes that begins it, and at two pairs in a
  * row, whatever its manual says. */
-START_TEST(quotes_are_drawn_wherever_they_stand)
+TEST_N(quotes_are_drawn_wherever_they_stand, 6)
 {
     static const char *const titles[] = {"'quoted' model", "''", "a''b",
                                          "it's 'x'",       "'",  "\"two\" 'one' \\ @x"};
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     simple_figure("quotes.svg", titles[_i]);
     assert_ok(gp_finish(&g, &e), &e);
     read_file("quotes.svg", &b);
     ck_assert_msg(strstr(buf_str(&b), titles[_i]) != NULL, "%s is not in it", titles[_i]);
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(a_directory_may_have_quotes_in_its_name)
+TEST(a_directory_may_have_quotes_in_its_name)
 {
     assert_ok(make_dirs(in_dir("'it'''s'"), &e), &e);
     assert_ok(gp_open(&g, in_dir("'it'''s'/f''.svg"), 320, 200, NULL, &e), &e);
@@ -146,13 +142,12 @@ START_TEST(a_directory_may_have_quotes_in_its_name)
     assert_ok(gp_finish(&g, &e), &e);
     ck_assert(exists("'it'''s'/f''.svg"));
 }
-END_TEST
 
 /* Neither markup, nor a number format, nor anything that a viewer of the picture would obey. */
-START_TEST(text_is_no_markup_and_no_format)
+TEST(text_is_no_markup_and_no_format)
 {
     static const char text[] = "%d%g {/Symbol a}^2_3 @x \033[31m \xc2\x9b \xe2\x80\xae \xff";
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     assert_ok(gp_open(&g, in_dir("format.svg"), 320, 200, NULL, &e), &e);
     buf_puts(&g.script, "set title ");
     gp_text(&g, &g.script, text);
@@ -166,11 +161,9 @@ START_TEST(text_is_no_markup_and_no_format)
     /* gnuplot cuts long labels of tics. */
     const char *tic = strstr(buf_str(&b), "<text>%d%g {/Symbol a}^2_3 @x \\x1b[31m");
     ck_assert(tic && strstr(tic + 1, "<text>%d%g {/Symbol a}^2_3 @x \\x1b[31m"));
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(a_title_is_drawn_and_never_run)
+TEST(a_title_is_drawn_and_never_run)
 {
     char title[700];
     int w, h;
@@ -181,9 +174,8 @@ START_TEST(a_title_is_drawn_and_never_run)
     ck_assert_int_eq(rerun("nasty.gp"), 0);
     ck_assert_msg(!exists("owned"), "the title was run as a command");
 }
-END_TEST
 
-START_TEST(the_picture_has_the_size_that_was_asked_for)
+TEST(the_picture_has_the_size_that_was_asked_for)
 {
     int w, h;
     simple_figure("size.png", "x");
@@ -193,11 +185,10 @@ START_TEST(the_picture_has_the_size_that_was_asked_for)
     ck_assert_int_eq(h, 200);
     ck_assert(!exists("size.png.part"));
 }
-END_TEST
 
-START_TEST(svg_and_pdf_are_what_their_names_say)
+TEST(svg_and_pdf_are_what_their_names_say)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     simple_figure("fig.svg", "x");
     assert_ok(gp_finish(&g, &e), &e);
     read_file("fig.svg", &b);
@@ -207,13 +198,11 @@ START_TEST(svg_and_pdf_are_what_their_names_say)
     assert_ok(gp_finish(&g, &e), &e);
     read_file("fig.pdf", &b);
     ck_assert_int_eq(memcmp(b.data, "%PDF-", 5), 0);
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(the_kept_script_draws_the_same_bytes)
+TEST(the_kept_script_draws_the_same_bytes)
 {
-    struct buf first = {0}, again = {0};
+    OWN(buf_free) struct buf first = {0}, again = {0};
     simple_figure("same.png", "it's");
     assert_ok(gp_finish(&g, &e), &e);
     read_file("same.png", &first);
@@ -221,25 +210,21 @@ START_TEST(the_kept_script_draws_the_same_bytes)
     ck_assert_int_eq(rerun("same.gp"), 0);
     read_file("same.png", &again);
     ck_assert(first.len == again.len && memcmp(first.data, again.data, first.len) == 0);
-    buf_free(&first);
-    buf_free(&again);
 }
-END_TEST
 
-START_TEST(a_terminal_of_the_user_is_not_taken)
+TEST(a_terminal_of_the_user_is_not_taken)
 {
     setenv("GNUTERM", "no such terminal", 1); /* every test is a process of its own */
     simple_figure("term.png", "x");
     assert_ok(gp_finish(&g, &e), &e);
     ck_assert(exists("term.png"));
 }
-END_TEST
 
-START_TEST(settings_of_gnuplot_are_not_taken)
+TEST(settings_of_gnuplot_are_not_taken)
 {
     static const char program[] = "#!/bin/sh\nenv >../seen\n";
     char *path = strdup(getenv("PATH"));
-    struct buf b = {0}, with = {0};
+    OWN(buf_free) struct buf b = {0}, with = {0};
     assert_ok(file_write_atomic(in_dir("gnuplot"), program, sizeof program - 1, &e), &e);
     ck_assert_int_eq(chmod(in_dir("gnuplot"), 0755), 0);
     setenv("GNUPLOT_LIB", "/tmp", 1);
@@ -260,12 +245,9 @@ START_TEST(settings_of_gnuplot_are_not_taken)
     ck_assert_msg(!strstr(buf_str(&b), "GNUPLOT_") && !strstr(buf_str(&b), "FIT_LOG") &&
                       !strstr(buf_str(&b), "GNUTERM") && strstr(buf_str(&b), "GNUX=kept"),
                   "%s", buf_str(&b));
-    buf_free(&b);
-    buf_free(&with);
 }
-END_TEST
 
-START_TEST(too_few_open_files_are_named)
+TEST(too_few_open_files_are_named)
 {
     struct rlimit few = {12, 12}; /* every test is a process of its own */
     simple_figure("few.png", "x");
@@ -273,9 +255,8 @@ START_TEST(too_few_open_files_are_named)
     assert_fails(gp_finish(&g, &e), &e, ERR_MACHINE, "open files, the limit is 12");
     ck_assert(exists("few.gp") && exists("few.dat") && !exists("few.png"));
 }
-END_TEST
 
-START_TEST(without_gnuplot_script_and_data_are_left_and_the_package_is_named)
+TEST(without_gnuplot_script_and_data_are_left_and_the_package_is_named)
 {
     char *path = strdup(getenv("PATH"));
     simple_figure("none.png", "x");
@@ -290,18 +271,16 @@ START_TEST(without_gnuplot_script_and_data_are_left_and_the_package_is_named)
     ck_assert_int_eq(rerun("none.gp"), 0);
     ck_assert(exists("none.png"));
 }
-END_TEST
 
 static void assert_same(const char *name, const struct buf *want)
 {
-    struct buf got = {0};
+    OWN(buf_free) struct buf got = {0};
     read_file(name, &got);
     ck_assert_msg(got.len == want->len && memcmp(got.data, want->data, got.len) == 0,
                   "%s has changed", name);
-    buf_free(&got);
 }
 
-START_TEST(a_script_error_leaves_the_old_figure_and_says_why)
+TEST(a_script_error_leaves_the_old_figure_and_says_why)
 {
     static const char *const names[] = {"err.png", "err.gp", "err.dat"};
     struct buf before[3] = {0};
@@ -320,17 +299,15 @@ START_TEST(a_script_error_leaves_the_old_figure_and_says_why)
     }
     ck_assert(!exists("err.png.part"));
 }
-END_TEST
 
-START_TEST(a_figure_that_is_given_up_leaves_nothing)
+TEST(a_figure_that_is_given_up_leaves_nothing)
 {
     simple_figure("none.png", "x");
     gp_free(&g);
     ck_assert(!exists("none.dat") && !exists("none.png.part"));
 }
-END_TEST
 
-START_TEST(a_failure_names_the_figure_and_the_script)
+TEST(a_failure_names_the_figure_and_the_script)
 {
     simple_figure("bad.png", "x");
     buf_puts(&g.script, "set nonsense");
@@ -343,21 +320,19 @@ START_TEST(a_failure_names_the_figure_and_the_script)
                   "%s", e.msg);
     ck_assert(exists("bad.gp"));
 }
-END_TEST
 
 /* A program of this text that is found as gnuplot. */
 static void other_gnuplot(const char *text)
 {
-    struct buf path = {0};
+    OWN(buf_free) struct buf path = {0};
     assert_ok(make_dirs(in_dir("bin"), &e), &e);
     assert_ok(file_write_atomic(in_dir("bin/gnuplot"), text, strlen(text), &e), &e);
     ck_assert_int_eq(chmod(in_dir("bin/gnuplot"), 0755), 0);
     buf_printf(&path, "%s:%s", in_dir("bin"), getenv("PATH"));
     setenv("PATH", buf_str(&path), 1); /* every test is a process of its own */
-    buf_free(&path);
 }
 
-START_TEST(a_silent_failure_is_a_whole_sentence)
+TEST(a_silent_failure_is_a_whole_sentence)
 {
     other_gnuplot("#!/bin/sh\nkill -KILL $$\n");
     simple_figure("silent.png", "x");
@@ -365,7 +340,6 @@ START_TEST(a_silent_failure_is_a_whole_sentence)
     ck_assert_ptr_nonnull(strstr(e.msg, "failed with signal 9 (see "));
     ck_assert_str_eq(e.msg + strlen(e.msg) - strlen("/silent.gp)"), "/silent.gp)");
 }
-END_TEST
 
 /* Interrupt this process, and only it, in a moment. */
 static pid_t interrupt_soon(void)
@@ -380,9 +354,9 @@ static pid_t interrupt_soon(void)
     return pid;
 }
 
-START_TEST(an_interrupt_ends_gnuplot_and_leaves_the_old_figure)
+TEST(an_interrupt_ends_gnuplot_and_leaves_the_old_figure)
 {
-    struct buf before = {0};
+    OWN(buf_free) struct buf before = {0};
     simple_figure("long.png", "x");
     assert_ok(gp_finish(&g, &e), &e);
     read_file("long.gp", &before);
@@ -397,29 +371,25 @@ START_TEST(an_interrupt_ends_gnuplot_and_leaves_the_old_figure)
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     assert_same("long.gp", &before);
     ck_assert(!exists("long.png.part"));
-    buf_free(&before);
 }
-END_TEST
 
-START_TEST(an_interrupt_that_only_gnuplot_got_is_one_too)
+TEST(an_interrupt_that_only_gnuplot_got_is_one_too)
 {
     other_gnuplot("#!/bin/sh\nkill -INT $$\n");
     simple_figure("int.png", "x");
     assert_fails(gp_finish(&g, &e), &e, ERR_INTERRUPTED, "interrupted");
     ck_assert(!exists("int.gp") && !exists("int.png.part"));
 }
-END_TEST
 
-START_TEST(a_script_that_draws_nothing_is_an_error)
+TEST(a_script_that_draws_nothing_is_an_error)
 {
     assert_ok(gp_open(&g, in_dir("nothing.png"), 320, 200, NULL, &e), &e);
     buf_puts(&g.script, "x = 1\n");
     ck_assert_int_eq(gp_finish(&g, &e), ERR_RUN);
     ck_assert(!exists("nothing.png") && !exists("nothing.png.part"));
 }
-END_TEST
 
-START_TEST(suffix_and_size_are_checked)
+TEST(suffix_and_size_are_checked)
 {
     assert_fails(gp_open(&g, "fig.jpg", 320, 200, NULL, &e), &e, ERR_USAGE,
                  ".png, .svg, .pdf, .eps or .tex");
@@ -430,9 +400,8 @@ START_TEST(suffix_and_size_are_checked)
     assert_fails(gp_open(&g, "fig.png", 10, 200, NULL, &e), &e, ERR_USAGE, "64 to 16384");
     assert_fails(gp_open(&g, "a\nb.png", 320, 200, NULL, &e), &e, ERR_USAGE, "control");
 }
-END_TEST
 
-START_TEST(a_missing_directory_is_named)
+TEST(a_missing_directory_is_named)
 {
     simple_figure("x.png", "x"); /* the data file is the first thing written */
     gp_free(&g);
@@ -440,9 +409,8 @@ START_TEST(a_missing_directory_is_named)
     ck_assert_int_eq(gp_data(&g, "dat", "1\n", 2, &e), ERR_IO);
     ck_assert_ptr_nonnull(strstr(e.msg, "no/such"));
 }
-END_TEST
 
-START_TEST(odd_file_names_are_plain_names)
+TEST(odd_file_names_are_plain_names)
 {
     int w, h;
     simple_figure("it's <a> |b.png", "x");
@@ -450,9 +418,8 @@ START_TEST(odd_file_names_are_plain_names)
     png_size("it's <a> |b.png", &w, &h);
     ck_assert_int_eq(w, 320);
 }
-END_TEST
 
-START_TEST(tic_steps_are_round)
+TEST(tic_steps_are_round)
 {
     ck_assert_double_eq(gp_step(8, 8), 1);
     ck_assert_double_eq(gp_step(100, 4), 25);
@@ -461,15 +428,14 @@ START_TEST(tic_steps_are_round)
     ck_assert_int_eq(gp_token_step(770, 8), 128);
     ck_assert_int_eq(gp_token_step(3, 8), 1);
 }
-END_TEST
 
 /* ---- cells --------------------------------------------------------------------------------- */
 
-START_TEST(a_line_one_cell_wide_survives_pooling)
+TEST(a_line_one_cell_wide_survives_pooling)
 {
     enum { N = 1024 };
-    float *m = calloc(N * N, sizeof *m);
-    struct cells c;
+    OWN(free_at) float *m = calloc(N * N, sizeof *m);
+    OWN(cells_free) struct cells c;
     const struct head_shape square = {.nq = N, .nk = N};
     ck_assert_ptr_nonnull(m);
     for (int i = 0; i < N; i++)
@@ -480,16 +446,13 @@ START_TEST(a_line_one_cell_wide_survives_pooling)
     for (int64_t r = 0; r < c.rows; r++)
         for (int64_t k = 0; k < c.cols; k++)
             ck_assert_float_eq(c.v[r * c.cols + k], k == 333 / 11 ? 0.5f : 0);
-    cells_free(&c);
-    free(m);
 }
-END_TEST
 
-START_TEST(means_weigh_allowed_pairs_and_the_rest_is_blank)
+TEST(means_weigh_allowed_pairs_and_the_rest_is_blank)
 {
     /* 4 x 4 tokens, causal, cells of 1 token merged by 2; sums are 1 per allowed pair. */
     float m[16];
-    struct cells c;
+    OWN(cells_free) struct cells c;
     const struct head_shape causal = {.nq = 4, .nk = 4, .causal = true};
     for (int i = 0; i < 16; i++)
         m[i] = i % 4 <= i / 4 ? 1 : 0;
@@ -499,14 +462,12 @@ START_TEST(means_weigh_allowed_pairs_and_the_rest_is_blank)
     ck_assert(isnan(c.v[1]));      /* above the diagonal */
     ck_assert_float_eq(c.v[2], 1);
     ck_assert_float_eq(c.v[3], 1);
-    cells_free(&c);
 }
-END_TEST
 
 static void check_mask_cells(const struct mask *m, int64_t tokens)
 {
-    struct cells c;
-    struct span *s = NULL;
+    OWN(cells_free) struct cells c;
+    OWN(free_at) struct span *s = NULL;
     assert_ok(cells_from_mask(m, NULL, tokens, &c, &e), &e);
     assert_ok(mem_alloc(&s, mask_max_spans(m), sizeof *s, "spans", &e), &e);
     for (int64_t r = 0; r < c.rows; r++)
@@ -523,11 +484,9 @@ static void check_mask_cells(const struct mask *m, int64_t tokens)
             float v = c.v[r * c.cols + k];
             ck_assert(allowed ? v == (float)kept / (float)allowed : isnan(v));
         }
-    free(s);
-    cells_free(&c);
 }
 
-START_TEST(kept_shares_of_masks_match_counting)
+TEST(kept_shares_of_masks_match_counting)
 {
     struct mask m = {0};
     assert_ok(mask_lists_init(&m, 50, 61, 0, 50, true, 8, 4, &e), &e);
@@ -543,9 +502,8 @@ START_TEST(kept_shares_of_masks_match_counting)
     mask_full(&m, 20, 20, 0, 20, false);
     check_mask_cells(&m, 6);
 }
-END_TEST
 
-START_TEST(a_method_keeps_its_colour)
+TEST(a_method_keeps_its_colour)
 {
     char shade[8];
     ck_assert_str_eq(style_of(NULL, "spargeattn").color, "#d55e00");
@@ -556,9 +514,8 @@ START_TEST(a_method_keeps_its_colour)
     style_shade(style_of(NULL, "dense"), 1, 2, 0.6, shade);
     ck_assert_str_eq(shade, "#999999"); /* 60 % white */
 }
-END_TEST
 
-START_TEST(names_of_papers_have_their_methods_colours)
+TEST(names_of_papers_have_their_methods_colours)
 {
     static const char *const same[][2] = {
         {"SALE", "sale"},
@@ -575,7 +532,7 @@ START_TEST(names_of_papers_have_their_methods_colours)
         ck_assert_str_eq(style_method(sim_methods, same[i][0]), same[i][1]);
     ck_assert_str_eq(style_of(sim_methods, "SALE").color, style_of(sim_methods, "sale").color);
 
-    struct series_list l = {.methods = sim_methods};
+    OWN(series_free) struct series_list l = {.methods = sim_methods};
     struct err err = {0};
     ck_assert_int_eq(series_of(&l, "a", "SALE", &err), 0);
     ck_assert_int_eq(series_of(&l, "b", "SALE w/o calibration", &err), 1);
@@ -584,9 +541,7 @@ START_TEST(names_of_papers_have_their_methods_colours)
     ck_assert_int_ne(l.s[0].point, l.s[1].point);
     ck_assert_int_ne(l.s[0].dash, l.s[1].dash);
     ck_assert_str_eq(l.s[2].color, style_of(sim_methods, "sampleattention").color);
-    series_free(&l);
 }
-END_TEST
 
 /* ---- figures ------------------------------------------------------------------------------- */
 
@@ -619,10 +574,10 @@ static bool wants_more(const char *figure)
     return false;
 }
 
-START_TEST(every_figure_of_records_draws)
+TEST(every_figure_of_records_draws)
 {
     struct fixture_records f = {0};
-    struct recset set = {0};
+    OWN(recset_free) struct recset set = {0};
     fixture_study(&f);
     add_reused_mask(&f);
     fixture_set(&f, &set);
@@ -639,15 +594,13 @@ START_TEST(every_figure_of_records_draws)
         png_size(name, &w, &h);
         ck_assert_msg(w > 100 && h > 100 && exists(script), "%s", name);
     }
-    recset_free(&set);
 }
-END_TEST
 
-START_TEST(dominated_settings_are_hollow_and_oracles_dominate_nobody)
+TEST(dominated_settings_are_hollow_and_oracles_dominate_nobody)
 {
     struct fixture_records f = {0};
-    struct recset set = {0};
-    struct buf dat = {0};
+    OWN(recset_free) struct recset set = {0};
+    OWN(buf_free) struct buf dat = {0};
     fixture_study(&f);
     fixture_set(&f, &set);
     struct figure_args a = args_for("p.png");
@@ -660,16 +613,13 @@ START_TEST(dominated_settings_are_hollow_and_oracles_dominate_nobody)
     ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0.315 0.3 1 "));
     ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0.265 0.1 0 "));
     ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0.515 0.02 0 "));
-    buf_free(&dat);
-    recset_free(&set);
 }
-END_TEST
 
-START_TEST(a_sweep_takes_the_default_from_the_method)
+TEST(a_sweep_takes_the_default_from_the_method)
 {
     struct fixture_records f = {0};
-    struct recset set = {0};
-    struct buf dat = {0};
+    OWN(recset_free) struct recset set = {0};
+    OWN(buf_free) struct buf dat = {0};
     fixture_study(&f);
     fixture_set(&f, &set);
     struct figure_args a = args_for("c.png");
@@ -682,16 +632,13 @@ START_TEST(a_sweep_takes_the_default_from_the_method)
     ck_assert_ptr_null(strstr(buf_str(&dat), "streaming"));
     a.x = "no_such";
     assert_fails(figure_draw(figure_find("curves", &e), &a, &e), &e, ERR_INPUT, "no_such");
-    buf_free(&dat);
-    recset_free(&set);
 }
-END_TEST
 
-START_TEST(differences_need_the_other_method)
+TEST(differences_need_the_other_method)
 {
     struct fixture_records f = {0};
-    struct recset set = {0};
-    struct buf dat = {0};
+    OWN(recset_free) struct recset set = {0};
+    OWN(buf_free) struct buf dat = {0};
     fixture_study(&f);
     fixture_set(&f, &set);
     struct figure_args a = args_for("d.png");
@@ -704,15 +651,12 @@ START_TEST(differences_need_the_other_method)
     ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0 0 0.25 \"0.25\""));
     a.against = "sale:tau=7";
     assert_fails(figure_draw(figure_find("layerhead", &e), &a, &e), &e, ERR_INPUT, "tau=7");
-    buf_free(&dat);
-    recset_free(&set);
 }
-END_TEST
 
-START_TEST(no_record_left_is_an_error)
+TEST(no_record_left_is_an_error)
 {
     struct fixture_records f = {0};
-    struct recset set = {0};
+    OWN(recset_free) struct recset set = {0};
     fixture_study(&f);
     fixture_set(&f, &set);
     struct figure_args a = args_for("e.png");
@@ -723,9 +667,7 @@ START_TEST(no_record_left_is_an_error)
     assert_fails(figure_draw(figure_find("pareto", &e), &a, &e), &e, ERR_INPUT, "is left to draw");
     ck_assert_ptr_null(figure_find("heatmaps", &e));
     ck_assert_ptr_nonnull(strstr(e.msg, "did you mean 'heatmap'"));
-    recset_free(&set);
 }
-END_TEST
 
 /* A trace of 3 layers x 2 heads, 40 tokens, maps of 8-token cells. */
 static struct trace *small_trace(int64_t pool)
@@ -738,10 +680,10 @@ static struct trace *small_trace(int64_t pool)
     return t;
 }
 
-START_TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
+TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
 {
-    struct trace *t = small_trace(8);
-    struct buf bin = {0}, script = {0};
+    OWN(trace_close) struct trace *t = small_trace(8);
+    OWN(buf_free) struct buf bin = {0}, script = {0};
     float map[25], first, corner;
     int w, h;
     struct figure_args a = args_for("h.png");
@@ -764,23 +706,19 @@ START_TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "set yrange [40:0]"));
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "set format cb '10^{%T}'"));
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "set logscale cb"));
-    buf_free(&bin);
-    buf_free(&script);
-    trace_close(&t);
 }
-END_TEST
 
 /* Against a plain softmax over all keys of the head. */
-START_TEST(computed_maps_are_maxima_of_the_softmax)
+TEST(computed_maps_are_maxima_of_the_softmax)
 {
     enum { N = 40, D = 8 };
-    struct trace *t = small_trace(0);
+    OWN(trace_close) struct trace *t = small_trace(0);
     struct figure_args a = args_for("h.png");
     const struct cells_span part = {10, 13, 4, 17};
     const struct map_panel p = {1, 1, 1, 1};
     const struct trace_meta *m = trace_meta(t);
     float q[N * D], k[N * D];
-    struct cells c;
+    OWN(cells_free) struct cells c;
     bool stored;
     a.trace = t;
     assert_ok(map_read(&a, &p, 1, &part, 9, &c, &stored, &e), &e);
@@ -806,15 +744,12 @@ START_TEST(computed_maps_are_maxima_of_the_softmax)
             ck_assert_msg(most < 0 ? isnan(got) : fabs((double)got - most) < 1e-5, "%d %d: %g, %g",
                           (int)y, (int)x, (double)got, most);
         }
-    cells_free(&c);
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(parts_of_maps_have_their_tokens_on_the_axes)
+TEST(parts_of_maps_have_their_tokens_on_the_axes)
 {
-    struct trace *t = small_trace(8);
-    struct buf script = {0};
+    OWN(trace_close) struct trace *t = small_trace(8);
+    OWN(buf_free) struct buf script = {0};
     struct figure_args a = args_for("z.png");
     a.trace = t;
     a.layer = "1";
@@ -830,29 +765,23 @@ START_TEST(parts_of_maps_have_their_tokens_on_the_axes)
     a.rows = "10-29";
     a.source = "stored";
     assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_USAGE, "computed");
-    buf_free(&script);
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(grids_have_heads_of_rows_and_columns)
+TEST(grids_have_heads_of_rows_and_columns)
 {
-    struct trace *t = small_trace(8);
-    struct buf script = {0};
+    OWN(trace_close) struct trace *t = small_trace(8);
+    OWN(buf_free) struct buf script = {0};
     struct figure_args a = args_for("g.png");
     a.trace = t;
     assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
     read_file("g.gp", &script);
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "'layer 1'"));
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "'head 1'"));
-    buf_free(&script);
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(maps_that_are_not_there_are_explained)
+TEST(maps_that_are_not_there_are_explained)
 {
-    struct trace *t = small_trace(0);
+    OWN(trace_close) struct trace *t = small_trace(0);
     struct figure_args a = args_for("h.png");
     a.trace = t;
     a.source = "stored";
@@ -860,15 +789,13 @@ START_TEST(maps_that_are_not_there_are_explained)
     a.step = 7;
     assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT,
                  "0/main/0 0/main/1");
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(token_orders_walk_through_the_grid)
+TEST(token_orders_walk_through_the_grid)
 {
     struct trace_meta m = fixture_video(DT_F32); /* 2 frames of 3 x 4 tokens, a cell apart */
-    struct trace *t = NULL;
-    struct buf dat = {0};
+    OWN(trace_close) struct trace *t = NULL;
+    OWN(buf_free) struct buf dat = {0};
     int w, h;
     assert_ok(fixture_write(in_dir("v.h5"), &m, 1, &e), &e);
     assert_ok(trace_open(in_dir("v.h5"), &t, &e), &e);
@@ -886,20 +813,15 @@ START_TEST(token_orders_walk_through_the_grid)
                                                 "0 0 0\n5 0 0\n1 0 0\n6 0 0\n2 0 1\n"));
     ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# time: column, row, and how far the next token "
                                                 "is\n0 0 5 0\n5 0 -4 0\n"));
-    trace_close(&t);
-    buf_free(&dat);
 }
-END_TEST
 
-START_TEST(text_has_no_token_orders)
+TEST(text_has_no_token_orders)
 {
-    struct trace *t = small_trace(0);
+    OWN(trace_close) struct trace *t = small_trace(0);
     struct figure_args a = args_for("o.png");
     a.trace = t;
     assert_fails(figure_draw(figure_find("order", &e), &a, &e), &e, ERR_INPUT, "grid of a video");
-    trace_close(&t);
 }
-END_TEST
 
 /* Masks of one layer and head for two parameter settings. */
 static struct maskfile *small_masks(const char *trace_id)
@@ -932,11 +854,11 @@ static struct maskfile *small_masks(const char *trace_id)
     return f;
 }
 
-START_TEST(an_overlay_veils_what_the_mask_drops)
+TEST(an_overlay_veils_what_the_mask_drops)
 {
-    struct trace *t = small_trace(8);
-    struct maskfile *m = small_masks(trace_id(t));
-    struct buf veil = {0}, script = {0};
+    OWN(trace_close) struct trace *t = small_trace(8);
+    OWN(maskfile_close) struct maskfile *m = small_masks(trace_id(t));
+    OWN(buf_free) struct buf veil = {0}, script = {0};
     struct figure_args a = args_for("o.png");
     a.trace = t;
     a.masks = m;
@@ -961,17 +883,12 @@ START_TEST(an_overlay_veils_what_the_mask_drops)
         }
     a.head = "0";
     assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "no dumped mask");
-    buf_free(&veil);
-    buf_free(&script);
-    maskfile_close(&m);
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(masks_of_another_trace_are_refused)
+TEST(masks_of_another_trace_are_refused)
 {
-    struct trace *t = small_trace(8);
-    struct maskfile *m = small_masks("xxh3:00000000000000000000000000000000");
+    OWN(trace_close) struct trace *t = small_trace(8);
+    OWN(maskfile_close) struct maskfile *m = small_masks("xxh3:00000000000000000000000000000000");
     struct figure_args a = args_for("o.png");
     a.trace = t;
     a.masks = m;
@@ -981,58 +898,4 @@ START_TEST(masks_of_another_trace_are_refused)
     assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "belong to trace");
     a.layer = a.head = a.params = NULL;
     assert_ok(figure_draw(figure_find("mask", &e), &a, &e), &e); /* the mask alone needs no trace */
-    maskfile_close(&m);
-    trace_close(&t);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("plots");
-    TCase *c = tcase_create("plots");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, text_cannot_leave_its_quotes);
-    tcase_add_loop_test(c, quotes_are_drawn_wherever_they_stand, 0, 6);
-    tcase_add_test(c, a_directory_may_have_quotes_in_its_name);
-    tcase_add_test(c, text_is_no_markup_and_no_format);
-    tcase_add_test(c, settings_of_gnuplot_are_not_taken);
-    tcase_add_test(c, too_few_open_files_are_named);
-    tcase_add_test(c, a_title_is_drawn_and_never_run);
-    tcase_add_test(c, the_picture_has_the_size_that_was_asked_for);
-    tcase_add_test(c, svg_and_pdf_are_what_their_names_say);
-    tcase_add_test(c, the_kept_script_draws_the_same_bytes);
-    tcase_add_test(c, a_terminal_of_the_user_is_not_taken);
-    tcase_add_test(c, without_gnuplot_script_and_data_are_left_and_the_package_is_named);
-    tcase_add_test(c, a_script_error_leaves_the_old_figure_and_says_why);
-    tcase_add_test(c, a_figure_that_is_given_up_leaves_nothing);
-    tcase_add_test(c, a_failure_names_the_figure_and_the_script);
-    tcase_add_test(c, a_silent_failure_is_a_whole_sentence);
-    tcase_add_test(c, an_interrupt_ends_gnuplot_and_leaves_the_old_figure);
-    tcase_add_test(c, an_interrupt_that_only_gnuplot_got_is_one_too);
-    tcase_add_test(c, a_script_that_draws_nothing_is_an_error);
-    tcase_add_test(c, suffix_and_size_are_checked);
-    tcase_add_test(c, a_missing_directory_is_named);
-    tcase_add_test(c, odd_file_names_are_plain_names);
-    tcase_add_test(c, tic_steps_are_round);
-    tcase_add_test(c, a_line_one_cell_wide_survives_pooling);
-    tcase_add_test(c, means_weigh_allowed_pairs_and_the_rest_is_blank);
-    tcase_add_test(c, kept_shares_of_masks_match_counting);
-    tcase_add_test(c, a_method_keeps_its_colour);
-    tcase_add_test(c, names_of_papers_have_their_methods_colours);
-    tcase_add_test(c, every_figure_of_records_draws);
-    tcase_add_test(c, dominated_settings_are_hollow_and_oracles_dominate_nobody);
-    tcase_add_test(c, a_sweep_takes_the_default_from_the_method);
-    tcase_add_test(c, differences_need_the_other_method);
-    tcase_add_test(c, no_record_left_is_an_error);
-    tcase_add_test(c, a_heatmap_holds_the_cells_of_the_trace_row_0_first);
-    tcase_add_test(c, computed_maps_are_maxima_of_the_softmax);
-    tcase_add_test(c, parts_of_maps_have_their_tokens_on_the_axes);
-    tcase_add_test(c, grids_have_heads_of_rows_and_columns);
-    tcase_add_test(c, maps_that_are_not_there_are_explained);
-    tcase_add_test(c, token_orders_walk_through_the_grid);
-    tcase_add_test(c, text_has_no_token_orders);
-    tcase_add_test(c, an_overlay_veils_what_the_mask_drops);
-    tcase_add_test(c, masks_of_another_trace_are_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -10,22 +10,21 @@
 
 static const int64_t pools[] = {1, 7, 32, 64, 100, 5000};
 
-START_TEST(cells_equal_sums_and_maxima_of_the_whole_map)
+TEST_EACH(cells_equal_sums_and_maxima_of_the_whole_map, pools)
 {
-    struct err err = {0};
     struct sim_head h;
     const struct attn_ops *ops;
     int64_t pool = pools[_i], nq = 150, nk = 203;
 
     for (int causal = 0; causal < 2; causal++) {
-        assert_ok(random_head(3, nq, nk, 16, causal, 2, PREC_F64, &h, &err), &err);
-        assert_ok(exact_operands(h.in.exact, &ops, &err), &err);
+        MUST(random_head(3, nq, nk, 16, causal, 2, PREC_F64, &h, ERR));
+        MUST(exact_operands(h.in.exact, &ops, ERR));
         int64_t rows = (nq + pool - 1) / pool, cells = (nk + pool - 1) / pool;
-        float *sum = malloc(sizeof(float) * (size_t)(rows * cells));
-        float *max = malloc(sizeof(float) * (size_t)(rows * cells));
-        double *p = malloc(sizeof(double) * (size_t)(nq * nk));
-        assert_ok(pool_map(ops, head_lse(&h.in), pool, sum, max, &err), &err);
-        assert_ok(exact_probs(h.in.exact, 0, nq, p, &err), &err);
+        OWN(free_at) float *sum = malloc(sizeof(float) * (size_t)(rows * cells));
+        OWN(free_at) float *max = malloc(sizeof(float) * (size_t)(rows * cells));
+        OWN(free_at) double *p = malloc(sizeof(double) * (size_t)(nq * nk));
+        MUST(pool_map(ops, head_lse(&h.in), pool, sum, max, ERR));
+        MUST(exact_probs(h.in.exact, 0, nq, p, ERR));
         for (int64_t a = 0; a < rows; a++) {
             double row = 0;
             for (int64_t b = 0; b < cells; b++) {
@@ -42,33 +41,14 @@ START_TEST(cells_equal_sums_and_maxima_of_the_whole_map)
             ck_assert_double_eq_tol(row, (double)((a + 1) * pool < nq ? pool : nq - a * pool),
                                     1e-4);
         }
-        free(sum);
-        free(max);
-        free(p);
         sim_head_free(&h);
     }
 }
-END_TEST
 
-START_TEST(a_pool_size_of_zero_is_refused)
+TEST(a_pool_size_of_zero_is_refused)
 {
-    struct err err = {0};
-    struct sim_head h;
     const struct attn_ops *ops;
-    assert_ok(random_head(3, 4, 4, 8, true, 1, PREC_F64, &h, &err), &err);
-    assert_ok(exact_operands(h.in.exact, &ops, &err), &err);
-    assert_fails(pool_map(ops, head_lse(&h.in), 0, NULL, NULL, &err), &err, ERR_USAGE, "pool size");
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("poolmap");
-    TCase *c = tcase_create("pool_map");
-    tcase_add_loop_test(c, cells_equal_sums_and_maxima_of_the_whole_map, 0,
-                        (int)(sizeof pools / sizeof *pools));
-    tcase_add_test(c, a_pool_size_of_zero_is_refused);
-    suite_add_tcase(s, c);
-    return s;
+    HEAD(h, random_head, 3, 4, 4, 8, true, 1, PREC_F64);
+    MUST(exact_operands(h.in.exact, &ops, ERR));
+    FAILS(pool_map(ops, head_lse(&h.in), 0, NULL, NULL, ERR), ERR_USAGE, "pool size");
 }

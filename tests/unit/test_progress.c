@@ -38,9 +38,9 @@ static void caught(struct buf *b)
     assert_ok(buf_read_file(b, path, 1 << 20, &e), &e);
 }
 
-START_TEST(log_lines_have_a_level_and_one_newline)
+TEST(log_lines_have_a_level_and_one_newline)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     char text[5000];
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = '\0';
@@ -61,13 +61,11 @@ START_TEST(log_lines_have_a_level_and_one_newline)
     caught(&b);
     ck_assert_ptr_eq(strchr(b.data, '\n'), b.data + b.len - 1);
     ck_assert_uint_ge(b.len, 2000);
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(short_work_draws_nothing)
+TEST(short_work_draws_nothing)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     catch_stderr();
     struct progress *p = progress_start("replay", 10, 10);
     for (int i = 0; i < 10; i++)
@@ -78,14 +76,12 @@ START_TEST(short_work_draws_nothing)
     progress_end(&p);
     caught(&b);
     ck_assert_uint_eq(b.len, 0);
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(json_progress_is_one_object_a_line)
+TEST(json_progress_is_one_object_a_line)
 {
-    struct buf b = {0};
-    json_t *v = NULL;
+    OWN(buf_free) struct buf b = {0};
+    OWN(json_decrefp) json_t *v = NULL;
     catch_stderr();
     progress_set_mode(PROGRESS_JSON);
     struct progress *p = progress_start("replay", 8, 2);
@@ -102,10 +98,7 @@ START_TEST(json_progress_is_one_object_a_line)
     ck_assert_str_eq(json_string_value(json_object_get(v, "current")), "layer 1");
     ck_assert(json_integer_value(json_object_get(v, "done")) == 2);
     ck_assert(json_number_value(json_object_get(v, "share")) == 1);
-    json_decref(v);
-    buf_free(&b);
 }
-END_TEST
 
 static double seconds_used = 100;
 
@@ -115,14 +108,14 @@ static double meter(void *ctx)
 }
 
 /* A meter that ran on by the time since it was set, or by more, was in use all the time. */
-START_TEST(a_meter_is_a_share_of_the_time_since_it_was_set)
+TEST(a_meter_is_a_share_of_the_time_since_it_was_set)
 {
     static const struct {
         double add, share;
     } want[] = {{0, 0}, {1e6, 1}};
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
-        struct buf b = {0};
-        json_t *v = NULL;
+        OWN(buf_free) struct buf b = {0};
+        OWN(json_decrefp) json_t *v = NULL;
         catch_stderr();
         progress_set_mode(PROGRESS_JSON);
         struct progress *p = progress_start("replay", 1, 1);
@@ -135,13 +128,10 @@ START_TEST(a_meter_is_a_share_of_the_time_since_it_was_set)
         assert_ok(json_read_text(buf_str(&b), b.len, "progress", &v, &e), &e);
         ck_assert_str_eq(json_string_value(json_object_get(v, "meter")), "GPU in use");
         ck_assert_double_eq(json_number_value(json_object_get(v, "meter_share")), want[i].share);
-        json_decref(v);
-        buf_free(&b);
     }
 }
-END_TEST
 
-START_TEST(durations_read_well)
+TEST(durations_read_well)
 {
     static const struct {
         double seconds;
@@ -153,18 +143,4 @@ START_TEST(durations_read_well)
         duration_text(want[i].seconds, text);
         ck_assert_str_eq(text, want[i].text);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("progress");
-    TCase *c = tcase_create("progress");
-    tcase_add_test(c, log_lines_have_a_level_and_one_newline);
-    tcase_add_test(c, short_work_draws_nothing);
-    tcase_add_test(c, json_progress_is_one_object_a_line);
-    tcase_add_test(c, a_meter_is_a_share_of_the_time_since_it_was_set);
-    tcase_add_test(c, durations_read_well);
-    suite_add_tcase(s, c);
-    return s;
 }

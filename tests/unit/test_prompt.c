@@ -31,15 +31,14 @@ static void make(const char *task, int64_t tokens, double depth, int64_t sample,
     assert_ok(prompt_make(&s, NULL, tokens, depth, sample, seed, count, NULL, p, &err), &err);
 }
 
-START_TEST(random_numbers)
+TEST(random_numbers)
 {
     ck_assert_uint_eq(rng_u64(0, 0, 0), 0x568a9b0b1a2c05ec);
     ck_assert_uint_eq(rng_u64(1, 2, 3), 0xb122fe6e54f918bd);
     ck_assert_uint_eq(rng_u64(7, (uint64_t)1 << 40, 0), 0xb56aad9edf2c9687);
 }
-END_TEST
 
-START_TEST(haystacks)
+TEST(haystacks)
 {
     static const char begin[] = "static int kasibo_hute(struct vazonu *labe, int venu)\n{\n"
                                 "\tint dofi = 0;\n\n\tlabe->wopu += venu;\n";
@@ -56,27 +55,24 @@ START_TEST(haystacks)
     ck_assert_int_eq(h.lines.start[1000], 56980);
     haystack_free(&h);
 }
-END_TEST
 
 /* Whole files, whose functions use their own structure's fields. */
-START_TEST(haystack_of_source)
+TEST(haystack_of_source)
 {
     static const char begin[] = "// sound/range/map_event.c\n/*\n * Init the dirty group before "
                                 "the index is remote.\n";
-    struct haystack h;
+    OWN(haystack_free) struct haystack h;
     haystack_init(&h, DOMAIN_SOURCE, NULL, 7, 0);
     assert_ok(haystack_need(&h, 1000, &err), &err);
     ck_assert_int_eq(strncmp(h.lines.text.data, begin, strlen(begin)), 0);
     ck_assert_int_eq(h.lines.start[1000], 19619);
-    haystack_free(&h);
 }
-END_TEST
 
 /* Lines of a file come from a drawn line on, around its end. */
-START_TEST(haystack_of_a_file)
+TEST(haystack_of_a_file)
 {
-    struct lines file = {0};
-    struct haystack h;
+    OWN(lines_free) struct lines file = {0};
+    OWN(haystack_free) struct haystack h;
     assert_ok(lines_add(&file, "a\n", 2, &err), &err);
     assert_ok(lines_add(&file, "b\n", 2, &err), &err);
     assert_ok(lines_add(&file, "c\n", 2, &err), &err);
@@ -85,12 +81,9 @@ START_TEST(haystack_of_a_file)
     const char *start = strstr("abcabcabc", (char[]){h.lines.text.data[0], '\0'});
     for (int i = 0; i < 7; i++)
         ck_assert_int_eq(h.lines.text.data[2 * i], start[i % 3]);
-    haystack_free(&h);
-    lines_free(&file);
 }
-END_TEST
 
-START_TEST(items)
+TEST(items)
 {
     struct prompt p;
     make("needle", 512, 0.5, 0, 7, &p);
@@ -113,17 +106,16 @@ START_TEST(items)
     ck_assert_str_eq(p.answers.items[3], "93200635");
     prompt_free(&p);
 }
-END_TEST
 
 /* Lines, ids and the gap of the needle, as the format fixes them. */
-START_TEST(lengths_and_depths)
+TEST_N(lengths_and_depths, 3)
 {
     static const struct {
         int64_t tokens, lines, ids, gap;
         double depth;
     } want[] = {
         {2048, 232, 2015, 116, 0.5}, {8192, 949, 8176, 237, 0.25}, {32768, 3805, 32735, 1903, 0.5}};
-    struct prompt p;
+    OWN(prompt_free) struct prompt p;
     int64_t ids, line = 0;
     make("needle", want[_i].tokens, want[_i].depth, 0, 7, &p);
     ck_assert_int_eq(p.lines, want[_i].lines);
@@ -133,9 +125,7 @@ START_TEST(lengths_and_depths)
     for (const char *s = p.text.data; s < needle; s++)
         line += *s == '\n';
     ck_assert_int_eq(line, want[_i].gap);
-    prompt_free(&p);
 }
-END_TEST
 
 static int64_t occurrences(const char *text, const char *what)
 {
@@ -148,7 +138,7 @@ static int64_t occurrences(const char *text, const char *what)
 /* The prompt leaves room for the answer and one line more would not; the asked item stands once in
  * front of the question; the answer's ids follow the prompt's (not of a copy, whose answer may
  * begin with a newline that joins the prompt's last one). */
-START_TEST(properties)
+TEST_N(properties, 36)
 {
     static const char *const tasks[] = {"needle",
                                         "multi:n=4",
@@ -193,12 +183,11 @@ START_TEST(properties)
     prompt_free(&again);
     prompt_free(&p);
 }
-END_TEST
 
 /* The same lines stand in the prompt at whatever depth. */
-START_TEST(depth_moves_one_line)
+TEST(depth_moves_one_line)
 {
-    struct prompt a, b;
+    OWN(prompt_free) struct prompt a, b;
     make("needle", 600, 0, 0, 1, &a);
     make("needle", 600, 0.8, 0, 1, &b);
     ck_assert_int_eq(a.lines, b.lines);
@@ -209,12 +198,9 @@ START_TEST(depth_moves_one_line)
     size_t front = (size_t)(at - b.text.data);
     ck_assert_int_eq(strncmp(end, b.text.data, front), 0);
     ck_assert_str_eq(end + front, at + needle);
-    prompt_free(&a);
-    prompt_free(&b);
 }
-END_TEST
 
-START_TEST(refused)
+TEST(refused)
 {
     struct prompt_spec s;
     struct prompt p;
@@ -235,22 +221,4 @@ START_TEST(refused)
     assert_ok(prompt_spec_parse("needle", "c", &s, &err), &err);
     assert_fails(prompt_make(&s, NULL, 10, 0, 0, 0, count, NULL, &p, &err), &err, ERR_USAGE,
                  "room for 0 lines");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("prompt");
-    TCase *t = tcase_create("prompt");
-    tcase_add_test(t, random_numbers);
-    tcase_add_test(t, haystacks);
-    tcase_add_test(t, haystack_of_source);
-    tcase_add_test(t, haystack_of_a_file);
-    tcase_add_test(t, items);
-    tcase_add_loop_test(t, lengths_and_depths, 0, 3);
-    tcase_add_loop_test(t, properties, 0, 36);
-    tcase_add_test(t, depth_moves_one_line);
-    tcase_add_test(t, refused);
-    suite_add_tcase(s, t);
-    return s;
 }

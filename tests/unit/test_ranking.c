@@ -30,10 +30,11 @@ static void end(void)
     table_free(&t);
     recset_free(&set);
 }
+FIXTURE(begin, end)
 
 /* ---- statistics ----------------------------------------------------------------------------- */
 
-START_TEST(signed_ranks_are_exact_for_few_pairs)
+TEST(signed_ranks_are_exact_for_few_pairs)
 {
     const double six[] = {1, 2, 3, 4, 5, -6};
     const double ten[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
@@ -53,10 +54,9 @@ START_TEST(signed_ranks_are_exact_for_few_pairs)
     assert_ok(signed_rank_test(zeros, 1, &r, &e), &e);
     ck_assert(r.n == 0 && r.p == 1);
 }
-END_TEST
 
 /* SciPy 1.x: wilcoxon(d, zero_method="wilcox", correction=False, mode="approx"). */
-START_TEST(signed_ranks_of_many_pairs_correct_for_ties)
+TEST(signed_ranks_of_many_pairs_correct_for_ties)
 {
     double d[40];
     struct signed_rank r;
@@ -66,9 +66,8 @@ START_TEST(signed_ranks_of_many_pairs_correct_for_ties)
     ck_assert_double_eq(fmin(r.plus, r.minus), 273);
     ck_assert_double_eq_tol(r.p, 0.06546013430688614, 1e-12);
 }
-END_TEST
 
-START_TEST(holm_steps_down)
+TEST(holm_steps_down)
 {
     double p[] = {0.01, 0.04, 0.03}, with_gap[] = {NAN, 0.04, 0.03};
     holm_correct(p, 3);
@@ -79,9 +78,8 @@ START_TEST(holm_steps_down)
     ck_assert(isnan(with_gap[0]));
     ck_assert_double_eq_tol(with_gap[2], 0.06, 1e-15);
 }
-END_TEST
 
-START_TEST(medians_and_their_intervals)
+TEST(medians_and_their_intervals)
 {
     const double x[] = {5, 1, 4, 2, 3}, same[] = {7, 7, 7};
     double m, low, high;
@@ -95,13 +93,12 @@ START_TEST(medians_and_their_intervals)
     assert_ok(median_interval(same, 3, &low, &high, &e), &e);
     ck_assert(low == 7 && high == 7);
 }
-END_TEST
 
 /* ---- parameters ----------------------------------------------------------------------------- */
 
-START_TEST(a_target_is_the_last_word)
+TEST(a_target_is_the_last_word)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     const char *text = "sink=4:dilate=none@density_elem=0.3:per=layer", *p = text;
     size_t len;
     ck_assert_ptr_eq(params_next(&p, &len), text);
@@ -116,19 +113,16 @@ START_TEST(a_target_is_the_last_word)
     ck_assert_str_eq(params_target("calib=a@b"), "");
     params_without(text, "sink", &b);
     ck_assert_str_eq(buf_str(&b), "dilate=none@density_elem=0.3:per=layer");
-    buf_free(&b);
 }
-END_TEST
 
 static void assert_param(struct record *r, const char *name, const char *want)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     ck_assert_int_eq(record_param(r, name, &b), want != NULL);
     ck_assert_str_eq(buf_str(&b), want ? want : "");
-    buf_free(&b);
 }
 
-START_TEST(a_parameter_has_the_value_in_effect)
+TEST(a_parameter_has_the_value_in_effect)
 {
     struct record *r = fixture_record(&f, "sale", "tau=0.02:dense_below=0", 0, 0);
     assert_param(r, "tau", "0.02");
@@ -143,7 +137,6 @@ START_TEST(a_parameter_has_the_value_in_effect)
     assert_param(r, "bits", "16");
     fixture_set(&f, &set);
 }
-END_TEST
 
 /* ---- conditions ----------------------------------------------------------------------------- */
 
@@ -159,7 +152,7 @@ static int64_t left(const char *condition)
     return rc ? rc : set.n;
 }
 
-START_TEST(conditions_choose_records)
+TEST(conditions_choose_records)
 {
     int64_t all = left("layer>=0"), sale = left("method=sale"), tau = left("tau=0.02");
     ck_assert_int_gt(all, sale);
@@ -182,7 +175,6 @@ START_TEST(conditions_choose_records)
     err_clear(&e);
     ck_assert_int_eq(left("layer<x"), ERR_USAGE);
 }
-END_TEST
 
 /* ---- the table ------------------------------------------------------------------------------ */
 
@@ -225,7 +217,7 @@ static const char *text(int64_t row, const char *column)
 
 /* sale beats xattention on seven of eight heads, ties within 1 % on the last; streaming has only
  * seven of them, and the oracle is no contestant. */
-START_TEST(targets_are_ranked_head_by_head)
+TEST(targets_are_ranked_head_by_head)
 {
     for (int h = 0; h < 8; h++) {
         put("sale", "@density_elem=0.3", h, 0.3, h < 7 ? 0.1 : 0.2);
@@ -247,11 +239,10 @@ START_TEST(targets_are_ranked_head_by_head)
     ck_assert_str_eq(text(0, "verdict"), "better");
     ck_assert_str_eq(text(1, "verdict"), "worse");
 }
-END_TEST
 
 /* Layer 0 is sale's on three of four heads, layer 1 minference's on all; xattention misses there.
  */
-START_TEST(every_layer_has_its_winner)
+TEST(every_layer_has_its_winner)
 {
     for (int h = 0; h < 8; h++) {
         put("sale", "@density_elem=0.3", h, 0.3, h < 3 ? 0.1 : 0.4);
@@ -277,10 +268,9 @@ START_TEST(every_layer_has_its_winner)
     ck_assert_double_eq_tol(number(1, "p_holm"), 0.625, 1e-12); /* of 3 + 2 comparisons */
     assert_noted("which it misses by more than 2 % (in some layers)");
 }
-END_TEST
 
 /* One head: its samples are paired, and calls of one sample are one value. */
-START_TEST(every_head_is_paired_by_sample)
+TEST(every_head_is_paired_by_sample)
 {
     for (int h = 0; h < 2; h++)
         for (int sample = 0; sample < 8; sample++)
@@ -303,9 +293,8 @@ START_TEST(every_head_is_paired_by_sample)
     ck_assert_double_eq_tol(number(0, "p_holm"), 4 * 2.0 / 256, 1e-12);
     ck_assert_str_eq(text(0, "verdict"), "better");
 }
-END_TEST
 
-START_TEST(one_sample_is_no_test)
+TEST(one_sample_is_no_test)
 {
     for (int h = 0; h < 8; h++) {
         put("sale", "@density_elem=0.3", h, 0.3, 0.1);
@@ -316,10 +305,9 @@ START_TEST(one_sample_is_no_test)
     ck_assert_str_eq(text(7, "verdict"), "open");
     assert_noted("with 1 sample no test can tell");
 }
-END_TEST
 
 /* Curves: log-log between the two neighbours, nothing beyond the ends. */
-START_TEST(curves_are_compared_where_they_meet)
+TEST(curves_are_compared_where_they_meet)
 {
     for (int h = 0; h < 3; h++) {
         put("sale", "tau=0.1", h, 0.1, 0.4);
@@ -338,9 +326,8 @@ START_TEST(curves_are_compared_where_they_meet)
     assert_noted("streaming has no value at density_elem=0.2");
     assert_noted("at density_elem=0.2 1 heads that only some settings have are left out");
 }
-END_TEST
 
-START_TEST(what_cannot_be_ranked_is_refused)
+TEST(what_cannot_be_ranked_is_refused)
 {
     put("sale", "tau=0.1", 0, 0.1, 0.4);
     assert_fails(rank(NULL, NULL), &e, ERR_INPUT, "--at density_elem=0.3");
@@ -354,9 +341,8 @@ START_TEST(what_cannot_be_ranked_is_refused)
     recset_free(&set);
     assert_fails(rank_per("density_elem=0.1", NULL, "step"), &e, ERR_USAGE, "--per step");
 }
-END_TEST
 
-START_TEST(parameters_are_keys)
+TEST(parameters_are_keys)
 {
     const struct table_request req = {
         .group = "method,tau", .pivot = "layer", .columns = "density_elem"};
@@ -370,28 +356,4 @@ START_TEST(parameters_are_keys)
     ck_assert_str_eq(text(0, "tau"), "0.004"); /* the default */
     ck_assert_str_eq(text(1, "tau"), "0.1");
     ck_assert_double_eq_tol(table_cell(&t, 1, table_find(&t, "layer=1"))->stats.mean, 0.3, 1e-12);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("ranking");
-    TCase *tc = tcase_create("ranking");
-    tcase_add_checked_fixture(tc, begin, end);
-    tcase_add_test(tc, signed_ranks_are_exact_for_few_pairs);
-    tcase_add_test(tc, signed_ranks_of_many_pairs_correct_for_ties);
-    tcase_add_test(tc, holm_steps_down);
-    tcase_add_test(tc, medians_and_their_intervals);
-    tcase_add_test(tc, a_target_is_the_last_word);
-    tcase_add_test(tc, a_parameter_has_the_value_in_effect);
-    tcase_add_test(tc, conditions_choose_records);
-    tcase_add_test(tc, targets_are_ranked_head_by_head);
-    tcase_add_test(tc, every_layer_has_its_winner);
-    tcase_add_test(tc, every_head_is_paired_by_sample);
-    tcase_add_test(tc, one_sample_is_no_test);
-    tcase_add_test(tc, curves_are_compared_where_they_meet);
-    tcase_add_test(tc, what_cannot_be_ranked_is_refused);
-    tcase_add_test(tc, parameters_are_keys);
-    suite_add_tcase(s, tc);
-    return s;
 }

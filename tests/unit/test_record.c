@@ -50,6 +50,7 @@ static void end(void)
 {
     record_free(&r);
 }
+FIXTURE(begin, end)
 
 static void metric(const char *name, double value)
 {
@@ -65,10 +66,10 @@ static void line_of(const struct record *x, struct buf *b)
     ck_assert_ptr_eq(strchr(b->data, '\n'), b->data + b->len - 1);
 }
 
-START_TEST(a_line_reads_back_as_the_same_record)
+TEST(a_line_reads_back_as_the_same_record)
 {
-    struct record back;
-    struct buf a = {0}, b = {0};
+    OWN(record_free) struct record back;
+    OWN(buf_free) struct buf a = {0}, b = {0};
     metric("density_elem", 0.1687201);
     metric("cra_min", 1.0 / 3);
     metric("err_l1_rel", INFINITY);
@@ -90,13 +91,9 @@ START_TEST(a_line_reads_back_as_the_same_record)
     ck_assert_str_eq(buf_str(&back.notes), "tile=64x64;ties=3");
     ck_assert_str_eq(back.params, r.params);
     ck_assert(back.seed == 42 && back.causal && back.timestep == 937.5);
-    record_free(&back);
-    buf_free(&a);
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(a_metric_is_replaced_and_cannot_shadow_the_identity)
+TEST(a_metric_is_replaced_and_cannot_shadow_the_identity)
 {
     metric("density_elem", 1);
     metric("density_elem", 2);
@@ -108,7 +105,6 @@ START_TEST(a_metric_is_replaced_and_cannot_shadow_the_identity)
         record_metric(&r, "a_name_that_is_longer_than_the_forty_seven_bytes_allowed", 1, &e), &e,
         ERR_RUN, "a_name");
 }
-END_TEST
 
 /* The line of an older version, without a checksum. */
 static void old_line_of(const struct record *x, struct buf *b)
@@ -120,27 +116,23 @@ static void old_line_of(const struct record *x, struct buf *b)
     buf_puts(b, "}\n");
 }
 
-START_TEST(a_line_without_a_checksum_is_read)
+TEST(a_line_without_a_checksum_is_read)
 {
-    struct record back;
-    struct buf a = {0}, b = {0};
+    OWN(record_free) struct record back;
+    OWN(buf_free) struct buf a = {0}, b = {0};
     metric("cra_min", 0.5);
     old_line_of(&r, &a);
     assert_ok(record_parse(a.data, a.len, "line", &back, &e), &e);
     line_of(&r, &a);
     line_of(&back, &b);
     ck_assert_str_eq(buf_str(&a), buf_str(&b));
-    record_free(&back);
-    buf_free(&a);
-    buf_free(&b);
 }
-END_TEST
 
 /* The value of another record is as good JSON as its own. */
-START_TEST(an_edited_line_is_refused)
+TEST(an_edited_line_is_refused)
 {
-    struct record back;
-    struct buf b = {0};
+    OWN(record_free) struct record back;
+    OWN(buf_free) struct buf b = {0};
     metric("cra_min", 0.5);
     line_of(&r, &b);
     strstr(b.data, "\"cra_min\":0.5")[12] = '6';
@@ -158,17 +150,14 @@ START_TEST(an_edited_line_is_refused)
     b.len = (size_t)(sum - b.data);
     buf_puts(&b, "null}\n");
     assert_ok(record_parse(b.data, b.len, "line 4", &back, &e), &e);
-    record_free(&back);
-    buf_free(&b);
 }
-END_TEST
 
 /* Two readings of a line agree: without a pool, and with one. NULL: both refuse it. */
 static void check_pooled(struct record_pool *p, const char *members)
 {
     struct record a, b;
     struct err ea = {0}, eb = {0};
-    struct buf line = {0}, x = {0}, y = {0};
+    OWN(buf_free) struct buf line = {0}, x = {0}, y = {0};
     buf_printf(&line, "{%s}", members);
     seal_put(&line, 0);
     buf_puts(&line, "\n");
@@ -184,9 +173,6 @@ static void check_pooled(struct record_pool *p, const char *members)
         record_free(&a);
         record_free(&b);
     }
-    buf_free(&line);
-    buf_free(&x);
-    buf_free(&y);
 }
 
 #define HEAD                                                                                       \
@@ -196,7 +182,7 @@ static void check_pooled(struct record_pool *p, const char *members)
     "\"permute\":\"none\",\"n_q\":8,\"n_k\":8,\"d\":4,\"causal\":true,"
 #define OK HEAD "\"status\":\"ok\""
 
-START_TEST(a_pool_reads_what_a_line_says)
+TEST(a_pool_reads_what_a_line_says)
 {
     static const char *const lines[] = {
         OK,
@@ -229,30 +215,26 @@ START_TEST(a_pool_reads_what_a_line_says)
         "\"layer\":-1," OK,
         "\"head\":1.5," OK,
     };
-    struct record_pool *p = NULL;
+    OWN(record_pool_free) struct record_pool *p = NULL;
     assert_ok(record_pool_new(&p, &e), &e);
     for (int again = 0; again < 2; again++)
         for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
             check_pooled(p, lines[i]);
-    record_pool_free(&p);
 }
-END_TEST
 
-START_TEST(the_sum_is_no_metric)
+TEST(the_sum_is_no_metric)
 {
     assert_fails(record_metric(&r, "sum", 1, &e), &e, ERR_RUN, "'sum'");
 }
-END_TEST
 
 static void key_of(const struct record *x, char out[512])
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     record_key(x, &b);
     snprintf(out, 512, "%s", buf_str(&b));
-    buf_free(&b);
 }
 
-START_TEST(the_key_depends_on_identity_only)
+TEST(the_key_depends_on_identity_only)
 {
     char base[512], other[512];
     key_of(&r, base);
@@ -281,10 +263,9 @@ START_TEST(the_key_depends_on_identity_only)
     key_of(&r, other);
     ck_assert_str_eq(base, other);
 }
-END_TEST
 
 /* Keys of older records stay what they were; a call is none of its heads. */
-START_TEST(the_key_of_a_call_is_its_own)
+TEST(the_key_of_a_call_is_its_own)
 {
     char head[512], call[512], part[512];
     key_of(&r, head);
@@ -297,12 +278,11 @@ START_TEST(the_key_of_a_call_is_its_own)
     key_of(&r, part);
     ck_assert_str_ne(call, part);
 }
-END_TEST
 
-START_TEST(a_call_reads_back)
+TEST(a_call_reads_back)
 {
-    struct record back;
-    struct buf a = {0}, b = {0};
+    OWN(record_free) struct record back;
+    OWN(buf_free) struct buf a = {0}, b = {0};
     record_of_call(&r);
     r.heads = strdup("0-3,6");
     metric("speedup", 3.5);
@@ -317,11 +297,7 @@ START_TEST(a_call_reads_back)
     ck_assert_double_eq(record_get(&back, "speedup"), 3.5);
     line_of(&back, &b);
     ck_assert_str_eq(buf_str(&a), buf_str(&b));
-    record_free(&back);
-    buf_free(&a);
-    buf_free(&b);
 }
-END_TEST
 
 static const struct {
     const char *from, *to, *message;
@@ -332,9 +308,9 @@ static const struct {
     {"\"scope\":\"call\",", "", "\"head\""},
 };
 
-START_TEST(damaged_calls_are_refused)
+TEST_EACH(damaged_calls_are_refused, damage_of_calls)
 {
-    struct buf line = {0}, bad = {0};
+    OWN(buf_free) struct buf line = {0}, bad = {0};
     struct record back;
     record_of_call(&r);
     r.heads = strdup("0");
@@ -348,10 +324,7 @@ START_TEST(damaged_calls_are_refused)
                at + strlen(damage_of_calls[_i].from));
     assert_fails(record_parse(bad.data, bad.len, "here", &back, &e), &e, ERR_INPUT,
                  damage_of_calls[_i].message);
-    buf_free(&line);
-    buf_free(&bad);
 }
-END_TEST
 
 static const struct {
     const char *from, *to, *message;
@@ -375,9 +348,9 @@ static const struct {
     {"\"status\":\"ok\"", "\"status\":\"ok\",\"inf\":[\"nothing\"]", "\"inf\""},
 };
 
-START_TEST(damaged_records_are_refused)
+TEST_EACH(damaged_records_are_refused, damage)
 {
-    struct buf b = {0}, bad = {0};
+    OWN(buf_free) struct buf b = {0}, bad = {0};
     struct record back;
     old_line_of(&r, &b);
     char *at = strstr(b.data, damage[_i].from);
@@ -387,10 +360,7 @@ START_TEST(damaged_records_are_refused)
     buf_puts(&bad, at + strlen(damage[_i].from));
     assert_fails(record_parse(bad.data, bad.len, "line 4", &back, &e), &e, ERR_INPUT,
                  damage[_i].message);
-    buf_free(&b);
-    buf_free(&bad);
 }
-END_TEST
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
@@ -432,7 +402,7 @@ static int64_t file_size(void)
     return st.st_size;
 }
 
-START_TEST(a_stopped_run_continues)
+TEST(a_stopped_run_continues)
 {
     struct record_file *f = NULL;
     struct record *list = NULL;
@@ -452,9 +422,8 @@ START_TEST(a_stopped_run_continues)
         ck_assert_int_eq(list[i].head, i);
     records_free(list, n);
 }
-END_TEST
 
-START_TEST(errors_are_tried_again_and_the_last_record_wins)
+TEST(errors_are_tried_again_and_the_last_record_wins)
 {
     struct record_file *f = NULL;
     struct record *list = NULL;
@@ -473,17 +442,16 @@ START_TEST(errors_are_tried_again_and_the_last_record_wins)
     ck_assert(list[0].status == RECORD_OK && record_get(&list[0], "cra_min") == 0.5);
     records_free(list, n);
 }
-END_TEST
 
 /* Whatever the byte at which a write was cut: the file reads, and the cell is to do again. */
-START_TEST(a_torn_last_line_is_dropped_at_any_length)
+TEST(a_torn_last_line_is_dropped_at_any_length)
 {
     struct record_file *f = NULL;
-    struct buf two = {0}, b = {0};
+    OWN(buf_free) struct buf two = {0}, b = {0};
     line_of(&r, &b);
     r.head = 8;
     buf_put(&two, b.data, b.len);
-    struct buf second = {0};
+    OWN(buf_free) struct buf second = {0};
     line_of(&r, &second);
     for (size_t cut = 1; cut < second.len; cut++) {
         struct record *list = NULL;
@@ -505,15 +473,11 @@ START_TEST(a_torn_last_line_is_dropped_at_any_length)
         ck_assert_int_eq(n, 2);
         records_free(list, n);
     }
-    buf_free(&two);
-    buf_free(&b);
-    buf_free(&second);
 }
-END_TEST
 
-START_TEST(a_bad_line_in_the_middle_is_named)
+TEST(a_bad_line_in_the_middle_is_named)
 {
-    struct buf b = {0}, all = {0};
+    OWN(buf_free) struct buf b = {0}, all = {0};
     struct record_file *f = NULL;
     struct record *list = NULL;
     int64_t n = 0;
@@ -525,12 +489,9 @@ START_TEST(a_bad_line_in_the_middle_is_named)
     assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "records.jsonl: line 2: ");
     assert_fails(record_file_open(path, &f, &e), &e, ERR_INPUT, "lacuna records repair");
     ck_assert_int_eq(file_size(), (int64_t)all.len);
-    buf_free(&b);
-    buf_free(&all);
 }
-END_TEST
 
-START_TEST(shards_of_a_directory_are_read_together)
+TEST(shards_of_a_directory_are_read_together)
 {
     struct record *list = NULL;
     int64_t n = 0;
@@ -545,19 +506,17 @@ START_TEST(shards_of_a_directory_are_read_together)
     ck_assert_int_eq(n, 7);
     records_free(list, n);
 }
-END_TEST
 
-START_TEST(a_directory_without_records_is_bad_input)
+TEST(a_directory_without_records_is_bad_input)
 {
     struct record *list = NULL;
     int64_t n = 0;
     assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "no records*.jsonl");
     assert_fails(records_load("no/such", &list, &n, &e), &e, ERR_INPUT, "no/such");
 }
-END_TEST
 
 /* A reader that waits or reads on runs into the time limit of the test. */
-START_TEST(only_regular_files_of_a_sane_size_are_read)
+TEST(only_regular_files_of_a_sane_size_are_read)
 {
     struct record *list = NULL;
     struct record_file *f = NULL;
@@ -574,11 +533,10 @@ START_TEST(only_regular_files_of_a_sane_size_are_read)
     assert_fails(records_load(dir, &list, &n, &e), &e, ERR_INPUT, "at most 68719476736");
     close(fd);
 }
-END_TEST
 
-START_TEST(a_record_that_could_not_be_read_again_is_not_written)
+TEST(a_record_that_could_not_be_read_again_is_not_written)
 {
-    struct record_file *f = NULL;
+    OWN(record_file_close) struct record_file *f = NULL;
     char *long_note = malloc(2 << 20);
     ck_assert_ptr_nonnull(long_note);
     memset(long_note, 'x', 2 << 20);
@@ -587,14 +545,12 @@ START_TEST(a_record_that_could_not_be_read_again_is_not_written)
     assert_ok(record_file_open(path, &f, &e), &e);
     assert_fails(record_file_append(f, &r, &e), &e, ERR_RUN, "at most 1048576");
     ck_assert_int_eq(file_size(), 0);
-    record_file_close(&f);
 }
-END_TEST
 
-START_TEST(standard_input_is_read_where_it_is_named)
+TEST(standard_input_is_read_where_it_is_named)
 {
     struct record *list = NULL;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     int64_t n = 0;
     line_of(&r, &b);
     assert_ok(file_write_atomic(path, b.data, b.len, &e), &e);
@@ -609,13 +565,11 @@ START_TEST(standard_input_is_read_where_it_is_named)
         ck_assert_int_eq(n, 1);
         records_free(list, n);
     }
-    buf_free(&b);
 }
-END_TEST
 
 /* `records repair` may replace the file between opening and locking: what is appended then must
  * not go into the file that has lost its name. */
-START_TEST(a_file_that_was_replaced_meanwhile_is_opened_again)
+TEST(a_file_that_was_replaced_meanwhile_is_opened_again)
 {
     struct record_file *f = NULL;
     struct stat before, after;
@@ -630,11 +584,10 @@ START_TEST(a_file_that_was_replaced_meanwhile_is_opened_again)
     record_file_close(&f);
     ck_assert_int_gt(file_size(), 0);
 }
-END_TEST
 
-START_TEST(a_second_process_is_kept_out)
+TEST(a_second_process_is_kept_out)
 {
-    struct record_file *f = NULL;
+    OWN(record_file_close) struct record_file *f = NULL;
     int status = 0;
     assert_ok(record_file_open(path, &f, &e), &e);
     pid_t child = fork();
@@ -644,9 +597,7 @@ START_TEST(a_second_process_is_kept_out)
     }
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    record_file_close(&f);
 }
-END_TEST
 
 struct shared {
     struct record_file *file;
@@ -666,7 +617,7 @@ static int append_one(void *ctx, int64_t item, int worker, struct err *err)
     return rc;
 }
 
-START_TEST(threads_append_whole_lines)
+TEST(threads_append_whole_lines)
 {
     enum { N = 400 };
     struct shared s = {NULL};
@@ -678,38 +629,4 @@ START_TEST(threads_append_whole_lines)
     assert_ok(records_load(path, &list, &n, &e), &e);
     ck_assert_int_eq(n, N);
     records_free(list, n);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("record");
-    TCase *c = tcase_create("record");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, a_line_reads_back_as_the_same_record);
-    tcase_add_test(c, a_line_without_a_checksum_is_read);
-    tcase_add_test(c, an_edited_line_is_refused);
-    tcase_add_test(c, a_pool_reads_what_a_line_says);
-    tcase_add_test(c, the_sum_is_no_metric);
-    tcase_add_test(c, a_metric_is_replaced_and_cannot_shadow_the_identity);
-    tcase_add_test(c, the_key_depends_on_identity_only);
-    tcase_add_test(c, the_key_of_a_call_is_its_own);
-    tcase_add_test(c, a_call_reads_back);
-    tcase_add_loop_test(c, damaged_calls_are_refused, 0,
-                        sizeof damage_of_calls / sizeof *damage_of_calls);
-    tcase_add_loop_test(c, damaged_records_are_refused, 0, sizeof damage / sizeof *damage);
-    tcase_add_test(c, a_stopped_run_continues);
-    tcase_add_test(c, errors_are_tried_again_and_the_last_record_wins);
-    tcase_add_test(c, a_torn_last_line_is_dropped_at_any_length);
-    tcase_add_test(c, a_bad_line_in_the_middle_is_named);
-    tcase_add_test(c, shards_of_a_directory_are_read_together);
-    tcase_add_test(c, a_directory_without_records_is_bad_input);
-    tcase_add_test(c, only_regular_files_of_a_sane_size_are_read);
-    tcase_add_test(c, a_record_that_could_not_be_read_again_is_not_written);
-    tcase_add_test(c, standard_input_is_read_where_it_is_named);
-    tcase_add_test(c, a_file_that_was_replaced_meanwhile_is_opened_again);
-    tcase_add_test(c, a_second_process_is_kept_out);
-    tcase_add_test(c, threads_append_whole_lines);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -55,6 +55,7 @@ static void begin(void)
     snprintf(path, sizeof path, "%s/records.jsonl", dir);
     data_syncs = directory_syncs = sync_error = 0;
 }
+FIXTURE(begin, NULL)
 
 static int append(struct record_file *f, int head)
 {
@@ -62,7 +63,7 @@ static int append(struct record_file *f, int head)
     return record_file_append(f, &r, &e);
 }
 
-START_TEST(the_name_of_a_new_file_is_synced_once)
+TEST(the_name_of_a_new_file_is_synced_once)
 {
     struct record_file *f = NULL;
     assert_ok(record_file_open(path, &f, &e), &e);
@@ -72,9 +73,8 @@ START_TEST(the_name_of_a_new_file_is_synced_once)
     ck_assert_int_eq(directory_syncs, 1);
     record_file_close(&f);
 }
-END_TEST
 
-START_TEST(new_directories_are_synced)
+TEST(new_directories_are_synced)
 {
     char deep[400];
     snprintf(deep, sizeof deep, "%s/a/b", dir);
@@ -83,11 +83,10 @@ START_TEST(new_directories_are_synced)
     assert_ok(make_dirs(deep, &e), &e);
     ck_assert_int_eq(directory_syncs, 2);
 }
-END_TEST
 
-START_TEST(records_are_synced_every_few_seconds)
+TEST(records_are_synced_every_few_seconds)
 {
-    struct record_file *f = NULL;
+    OWN(record_file_close) struct record_file *f = NULL;
     assert_ok(record_file_open(path, &f, &e), &e);
     for (int second = 0; second < 60; second++) {
         for (int i = 0; i < 20; i++)
@@ -96,27 +95,23 @@ START_TEST(records_are_synced_every_few_seconds)
     }
     /* 1200 records in a minute: neither a sync per record nor more than 5 s without one. */
     ck_assert_msg(data_syncs >= 12 && data_syncs <= 60, "%d syncs", data_syncs);
-    record_file_close(&f);
 }
-END_TEST
 
 /* A cell that took long is not left to the next one. */
-START_TEST(a_slow_record_is_synced_at_once)
+TEST(a_slow_record_is_synced_at_once)
 {
-    struct record_file *f = NULL;
+    OWN(record_file_close) struct record_file *f = NULL;
     assert_ok(record_file_open(path, &f, &e), &e);
     for (int i = 1; i <= 3; i++) {
         ahead += 100;
         assert_ok(append(f, i), &e);
         ck_assert_int_eq(data_syncs, i);
     }
-    record_file_close(&f);
 }
-END_TEST
 
-START_TEST(a_sync_that_fails_is_an_error)
+TEST(a_sync_that_fails_is_an_error)
 {
-    struct record_file *f = NULL;
+    OWN(record_file_close) struct record_file *f = NULL;
     assert_ok(record_file_open(path, &f, &e), &e);
     sync_error = EIO;
     assert_ok(append(f, 0), &e);
@@ -127,14 +122,12 @@ START_TEST(a_sync_that_fails_is_an_error)
     assert_ok(record_file_sync(f, &e), &e);
     sync_error = ENOSPC;
     assert_fails(record_file_sync(f, &e), &e, ERR_MACHINE, "cannot sync");
-    record_file_close(&f);
 }
-END_TEST
 
 /* The end of a replay, and an interrupted one: here without anything to do in between. */
-START_TEST(a_run_that_ends_is_synced)
+TEST(a_run_that_ends_is_synced)
 {
-    struct replay run = {0};
+    OWN(replay_free) struct replay run = {0};
     struct series one = {0};
     int64_t first = 0;
     struct call_group group = {.series = &first, .n = 1, .group = 1};
@@ -154,21 +147,4 @@ START_TEST(a_run_that_ends_is_synced)
     run.n_series = 0;
     run.groups = NULL;
     run.n_groups = 0;
-    replay_free(&run);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("recordsync");
-    TCase *c = tcase_create("recordsync");
-    tcase_add_checked_fixture(c, begin, NULL);
-    tcase_add_test(c, the_name_of_a_new_file_is_synced_once);
-    tcase_add_test(c, new_directories_are_synced);
-    tcase_add_test(c, records_are_synced_every_few_seconds);
-    tcase_add_test(c, a_slow_record_is_synced_at_once);
-    tcase_add_test(c, a_sync_that_fails_is_an_error);
-    tcase_add_test(c, a_run_that_ends_is_synced);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -30,7 +30,6 @@ static const char *program(void)
 /* A causal trace of random heads; `bad` puts a NaN into k of layer 1. */
 static void make_trace_of(const char *path, bool bad, const char *ids, const char *kv_ids)
 {
-    struct err err = {0};
     struct trace_writer *w = NULL;
     /* clang-format off */
     struct trace_meta    m = {.layers = LAYERS, .heads = HEADS, .kv_heads = KV, .head_dim = D,
@@ -42,22 +41,22 @@ static void make_trace_of(const char *path, bool bad, const char *ids, const cha
     snprintf(m.source, sizeof m.source, "synthetic");
     snprintf(m.head_ids, sizeof m.head_ids, "%s", ids);
     snprintf(m.kv_head_ids, sizeof m.kv_head_ids, "%s", kv_ids);
-    assert_ok(trace_create(path, &m, LAYERS, true, &w, &err), &err);
+    MUST(trace_create(path, &m, LAYERS, true, &w, ERR));
     for (int l = 0; l < LAYERS; l++) {
         struct trace_call c = {
             .layer = l, .branch = "main", .timestep = NAN, .sigma = NAN, .order = l};
-        assert_ok(trace_begin_call(w, &c, &err), &err);
+        MUST(trace_begin_call(w, &c, ERR));
         for (int what = 0; what < 3; what++) {
             int heads = what == TRACE_Q ? HEADS : KV;
             for (int i = 0; i < N * heads * D; i++)
                 x[i] = (float)rng_normal(7, (uint64_t)(l * 3 + what), (uint64_t)i);
             if (bad && l == 1 && what == TRACE_K)
                 x[5 * heads * D + D + 3] = NAN; /* token 5, head 1, channel 3 */
-            assert_ok(trace_put(w, what, 0, N, x, heads * D, &err), &err);
+            MUST(trace_put(w, what, 0, N, x, heads * D, ERR));
         }
-        assert_ok(trace_end_call(w, &err), &err);
+        MUST(trace_end_call(w, ERR));
     }
-    assert_ok(trace_commit(&w, &err), &err);
+    MUST(trace_commit(&w, ERR));
 }
 
 static void make_trace(const char *path, bool bad)
@@ -94,34 +93,31 @@ static char log_path[512];
 
 static void assert_log_has(const char *text)
 {
-    struct buf b = {0};
-    struct err err = {0};
-    assert_ok(buf_read_file(&b, log_path, 1 << 20, &err), &err);
+    OWN(buf_free) struct buf b = {0};
+    MUST(buf_read_file(&b, log_path, 1 << 20, ERR));
     ck_assert_msg(strstr(buf_str(&b), text) != NULL, "'%s' is not in: %s", text, buf_str(&b));
-    buf_free(&b);
 }
 
 static char trace[512], dir_a[512], dir_b[512];
 
 static void set_up(void)
 {
-    snprintf(log_path, sizeof log_path, "%s/log-%d", test_tmpdir(), (int)getpid());
-    snprintf(trace, sizeof trace, "%s/t-%d.h5", test_tmpdir(), (int)getpid());
-    snprintf(dir_a, sizeof dir_a, "%s/a-%d", test_tmpdir(), (int)getpid());
-    snprintf(dir_b, sizeof dir_b, "%s/b-%d", test_tmpdir(), (int)getpid());
+    snprintf(log_path, sizeof log_path, "%s/log-%d-%d", test_tmpdir(), (int)getpid(), suite_row());
+    snprintf(trace, sizeof trace, "%s/t-%d-%d.h5", test_tmpdir(), (int)getpid(), suite_row());
+    snprintf(dir_a, sizeof dir_a, "%s/a-%d-%d", test_tmpdir(), (int)getpid(), suite_row());
+    snprintf(dir_b, sizeof dir_b, "%s/b-%d-%d", test_tmpdir(), (int)getpid(), suite_row());
 }
 
 /* Every line of the file, so that doubled records show. */
 static int64_t count_lines(const char *dir)
 {
     struct buf b = {0};
-    struct err err = {0};
     char path[600];
     int64_t n = 0;
     snprintf(path, sizeof path, "%s/records.jsonl", dir);
     if (access(path, F_OK))
         return 0;
-    assert_ok(buf_read_file(&b, path, 1 << 24, &err), &err);
+    MUST(buf_read_file(&b, path, 1 << 24, ERR));
     for (size_t i = 0; i < b.len; i++)
         n += b.data[i] == '\n';
     buf_free(&b);
@@ -136,12 +132,11 @@ static bool timing(const char *name)
 /* The records of two directories agree in everything but host times. */
 static void assert_same_records(const char *a, const char *b, int64_t want)
 {
-    struct err err = {0};
     struct record *x = NULL, *y = NULL;
     int64_t nx, ny;
     struct buf kx = {0}, ky = {0};
-    assert_ok(records_load(a, &x, &nx, &err), &err);
-    assert_ok(records_load(b, &y, &ny, &err), &err);
+    MUST(records_load(a, &x, &nx, ERR));
+    MUST(records_load(b, &y, &ny, ERR));
     ck_assert_int_eq(nx, want);
     ck_assert_int_eq(ny, want);
     for (int64_t i = 0; i < nx; i++) {
@@ -175,12 +170,11 @@ static bool is_running(pid_t pid)
 }
 
 /* A terminal that goes away, and the other ways to end a run: in order, and to be continued. */
-START_TEST(closing_signals_end_a_run_in_order)
+TEST_N(closing_signals_end_a_run_in_order, 3)
 {
     static const int closing[] = {SIGHUP, SIGQUIT, SIGTERM};
     char manifest[600];
-    struct buf b = {0};
-    struct err err = {0};
+    OWN(buf_free) struct buf b = {0};
     set_up();
     make_trace(trace, false);
     signal(closing[_i], SIG_DFL); /* nohup, under which tests may run, leaves SIGHUP ignored */
@@ -192,13 +186,11 @@ START_TEST(closing_signals_end_a_run_in_order)
     kill(pid, closing[_i]);
     ck_assert_int_eq(finish(pid), 130);
     snprintf(manifest, sizeof manifest, "%s/manifest.json", dir_a);
-    assert_ok(buf_read_file(&b, manifest, 1 << 20, &err), &err);
+    MUST(buf_read_file(&b, manifest, 1 << 20, ERR));
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "\"status\": \"interrupted\""));
-    buf_free(&b);
 }
-END_TEST
 
-START_TEST(killed_runs_continue_without_loss_or_repetition)
+TEST(killed_runs_continue_without_loss_or_repetition)
 {
     set_up();
     make_trace(trace, false);
@@ -224,9 +216,8 @@ START_TEST(killed_runs_continue_without_loss_or_repetition)
     ck_assert_int_eq(count_lines(dir_b), CELLS);
     assert_same_records(dir_a, dir_b, CELLS);
 }
-END_TEST
 
-START_TEST(a_second_run_does_nothing_and_force_redoes)
+TEST(a_second_run_does_nothing_and_force_redoes)
 {
     set_up();
     make_trace(trace, false);
@@ -238,10 +229,9 @@ START_TEST(a_second_run_does_nothing_and_force_redoes)
     assert_log_has("48 ok");
     ck_assert_int_eq(count_lines(dir_a), CELLS);
 }
-END_TEST
 
 /* A dry run counts the records of its directory, and leaves the directory as it was. */
-START_TEST(a_dry_run_counts_what_is_done)
+TEST(a_dry_run_counts_what_is_done)
 {
     set_up();
     make_trace(trace, false);
@@ -260,17 +250,15 @@ START_TEST(a_dry_run_counts_what_is_done)
     assert_log_has("(0 already done, ");
     ck_assert_int_eq(count_lines(dir_a), CELLS);
 }
-END_TEST
 
 /* density_elem of the cells of one layer (-1: all), plain mean; in *reached what their records say.
  */
 static double mean_density(const char *dir, const char *params, int layer, double *reached)
 {
-    struct err err = {0};
     struct record *x = NULL;
     int64_t n = 0, cells = 0;
     double sum = 0;
-    assert_ok(records_load(dir, &x, &n, &err), &err);
+    MUST(records_load(dir, &x, &n, ERR));
     for (int64_t i = 0; i < n; i++) {
         if (strcmp(x[i].params, params) != 0 || (layer >= 0 && x[i].layer != layer))
             continue;
@@ -288,7 +276,7 @@ static double mean_density(const char *dir, const char *params, int layer, doubl
         "-m", "oracle@density_elem=0.1:per=model", "-m", "oracle@err_l1_rel<=0.1"
 
 /* A parameter that heads share is that of the trace, whatever part is replayed when. */
-START_TEST(targets_are_searched_alike_in_parts)
+TEST(targets_are_searched_alike_in_parts)
 {
     double reached = 0;
     set_up();
@@ -306,9 +294,8 @@ START_TEST(targets_are_searched_alike_in_parts)
     ck_assert_int_eq(RUN(trace, TARGETS, "-o", dir_b, "--shard", "0/1"), 0);
     assert_same_records(dir_a, dir_b, 4 * LAYERS * HEADS);
 }
-END_TEST
 
-START_TEST(shards_together_do_every_cell_once)
+TEST(shards_together_do_every_cell_once)
 {
     set_up();
     make_trace(trace, false);
@@ -320,9 +307,8 @@ START_TEST(shards_together_do_every_cell_once)
     }
     assert_same_records(dir_a, dir_b, CELLS);
 }
-END_TEST
 
-START_TEST(thread_count_does_not_change_results)
+TEST(thread_count_does_not_change_results)
 {
     set_up();
     make_trace(trace, false);
@@ -330,9 +316,8 @@ START_TEST(thread_count_does_not_change_results)
     ck_assert_int_eq(RUN(trace, METHODS, "-o", dir_b, "-q", "-j", "4"), 0);
     assert_same_records(dir_a, dir_b, CELLS);
 }
-END_TEST
 
-START_TEST(a_changed_trace_is_refused_in_the_same_directory)
+TEST(a_changed_trace_is_refused_in_the_same_directory)
 {
     set_up();
     make_trace(trace, false);
@@ -341,9 +326,8 @@ START_TEST(a_changed_trace_is_refused_in_the_same_directory)
     ck_assert_int_eq(RUN(trace, "-m", "dense", "-o", dir_a, "-q"), 3);
     assert_log_has("changed");
 }
-END_TEST
 
-START_TEST(non_finite_keys_are_named_and_refused)
+TEST(non_finite_keys_are_named_and_refused)
 {
     set_up();
     make_trace(trace, true);
@@ -352,8 +336,7 @@ START_TEST(non_finite_keys_are_named_and_refused)
     ck_assert_int_eq(RUN(trace, "-m", "dense", "-o", dir_b, "-q", "--allow-nonfinite"), 0);
     struct record *r = NULL;
     int64_t n = 0, undefined = 0;
-    struct err err = {0};
-    assert_ok(records_load(dir_b, &r, &n, &err), &err);
+    MUST(records_load(dir_b, &r, &n, ERR));
     for (int64_t i = 0; i < n; i++) {
         bool bad = r[i].layer == 1 && r[i].kv_head == 1;
         undefined += bad;
@@ -365,9 +348,8 @@ START_TEST(non_finite_keys_are_named_and_refused)
     ck_assert_int_gt(n, undefined);
     records_free(r, n);
 }
-END_TEST
 
-START_TEST(bad_calls_are_refused)
+TEST_N(bad_calls_are_refused, 9)
 {
     static const struct {
         const char *method, *option, *value;
@@ -390,18 +372,16 @@ START_TEST(bad_calls_are_refused)
     assert_log_has(bad[_i].message);
     ck_assert_int_eq(code, bad[_i].code);
 }
-END_TEST
 
 /* A trace of heads 1, 4, 5 and 9 of a model, with its kv heads 0 and 2. */
-START_TEST(heads_carry_the_numbers_of_the_model)
+TEST(heads_carry_the_numbers_of_the_model)
 {
-    struct err err = {0};
     struct record *r = NULL;
     int64_t n;
     set_up();
     make_trace_of(trace, false, "1,4-5,9", "0,2");
     ck_assert_int_eq(RUN(trace, "-m", "dense", "--heads", "5", "-o", dir_a, "-q"), 0);
-    assert_ok(records_load(dir_a, &r, &n, &err), &err);
+    MUST(records_load(dir_a, &r, &n, ERR));
     ck_assert_int_eq(n, LAYERS);
     ck_assert_int_eq(r[0].head, 5);
     ck_assert_int_eq(r[0].kv_head, 2); /* the third stored head reads the second stored kv head */
@@ -409,9 +389,8 @@ START_TEST(heads_carry_the_numbers_of_the_model)
     ck_assert_int_eq(RUN(trace, "-m", "dense", "--heads", "0", "-o", dir_b, "-q"), 2);
     assert_log_has("--heads 0");
 }
-END_TEST
 
-START_TEST(missing_pieces_are_named)
+TEST(missing_pieces_are_named)
 {
     set_up();
     make_trace(trace, false);
@@ -425,25 +404,4 @@ START_TEST(missing_pieces_are_named)
     assert_log_has("/no/such.h5");
     ck_assert_int_eq(RUN(trace, "-m", "dense", "--dry-run"), 0);
     assert_log_has("12 cells (0 already done, 12 to do)");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("replay");
-    TCase *t = tcase_create("replay");
-    tcase_add_loop_test(t, closing_signals_end_a_run_in_order, 0, 3);
-    tcase_add_test(t, killed_runs_continue_without_loss_or_repetition);
-    tcase_add_test(t, a_second_run_does_nothing_and_force_redoes);
-    tcase_add_test(t, a_dry_run_counts_what_is_done);
-    tcase_add_test(t, targets_are_searched_alike_in_parts);
-    tcase_add_test(t, shards_together_do_every_cell_once);
-    tcase_add_test(t, thread_count_does_not_change_results);
-    tcase_add_test(t, a_changed_trace_is_refused_in_the_same_directory);
-    tcase_add_test(t, non_finite_keys_are_named_and_refused);
-    tcase_add_loop_test(t, bad_calls_are_refused, 0, 9);
-    tcase_add_test(t, heads_carry_the_numbers_of_the_model);
-    tcase_add_test(t, missing_pieces_are_named);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -39,6 +39,7 @@ static void end(void)
     recset_free(&a);
     recset_free(&b);
 }
+FIXTURE(begin, end)
 
 /* ---- compare ------------------------------------------------------------------------------- */
 
@@ -64,7 +65,7 @@ static void compare(double rtol, const char *ignore, const char *metrics)
     assert_ok(compare_sets(&a, &b, &o, &res, &t, &e), &e);
 }
 
-START_TEST(equal_sets_have_no_difference)
+TEST(equal_sets_have_no_difference)
 {
     study(&a);
     study(&b);
@@ -75,9 +76,8 @@ START_TEST(equal_sets_have_no_difference)
     ck_assert_int_eq(t.n_rows, 0);
     ck_assert_double_eq(res.worst_rel, 0);
 }
-END_TEST
 
-START_TEST(a_metric_beyond_the_tolerance_is_named)
+TEST(a_metric_beyond_the_tolerance_is_named)
 {
     study(&a);
     study(&b);
@@ -93,9 +93,8 @@ START_TEST(a_metric_beyond_the_tolerance_is_named)
     ck_assert_ptr_nonnull(strstr(table_cell(&t, 0, 0)->text, "layer 1"));
     ck_assert_ptr_nonnull(strstr(table_cell(&t, 0, 0)->text, "method streaming"));
 }
-END_TEST
 
-START_TEST(missing_cells_statuses_and_reasons_are_differences)
+TEST(missing_cells_statuses_and_reasons_are_differences)
 {
     study(&a);
     study(&b);
@@ -110,9 +109,8 @@ START_TEST(missing_cells_statuses_and_reasons_are_differences)
     ck_assert_int_eq(res.values, 0);
     ck_assert_int_eq(compare_differences(&res), 4);
 }
-END_TEST
 
-START_TEST(times_are_not_compared_unless_asked_for)
+TEST(times_are_not_compared_unless_asked_for)
 {
     study(&a);
     study(&b);
@@ -128,9 +126,8 @@ START_TEST(times_are_not_compared_unless_asked_for)
     compare(1e-9, NULL, "host_*");
     ck_assert_int_eq(res.values, 1);
 }
-END_TEST
 
-START_TEST(a_metric_of_one_side_and_nan_are_handled)
+TEST(a_metric_of_one_side_and_nan_are_handled)
 {
     study(&a);
     study(&b);
@@ -141,9 +138,8 @@ START_TEST(a_metric_of_one_side_and_nan_are_handled)
     compare(1e9, NULL, NULL);
     ck_assert_int_eq(res.values, 2); /* extra; inf against 0 */
 }
-END_TEST
 
-START_TEST(identity_keys_can_be_ignored)
+TEST(identity_keys_can_be_ignored)
 {
     study(&a);
     study(&b);
@@ -158,9 +154,8 @@ START_TEST(identity_keys_can_be_ignored)
     struct compare_opts o = {1e-9, 0, "params", NULL, 0};
     assert_fails(compare_sets(&a, &b, &o, &res, &t, &e), &e, ERR_USAGE, "same cell");
 }
-END_TEST
 
-START_TEST(few_rows_are_shown_but_all_are_counted)
+TEST(few_rows_are_shown_but_all_are_counted)
 {
     study(&a);
     study(&b);
@@ -171,11 +166,10 @@ START_TEST(few_rows_are_shown_but_all_are_counted)
     ck_assert_int_eq(t.n_rows, 3);
     ck_assert_int_eq(compare_differences(&res), 44);
 }
-END_TEST
 
 /* ---- report -------------------------------------------------------------------------------- */
 
-START_TEST(base64_of_the_rfc)
+TEST(base64_of_the_rfc)
 {
     static const char *const cases[][2] = {{"", ""},
                                            {"f", "Zg=="},
@@ -184,43 +178,35 @@ START_TEST(base64_of_the_rfc)
                                            {"foob", "Zm9vYg=="},
                                            {"fooba", "Zm9vYmE="},
                                            {"foobar", "Zm9vYmFy"}};
-    struct buf out = {0};
+    OWN(buf_free) struct buf out = {0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         buf_reset(&out);
         base64(cases[i][0], strlen(cases[i][0]), &out);
         ck_assert_str_eq(buf_str(&out), cases[i][1]);
     }
-    buf_free(&out);
 }
-END_TEST
 
-START_TEST(shell_words_read_back)
+TEST(shell_words_read_back)
 {
-    struct buf out = {0};
+    OWN(buf_free) struct buf out = {0};
     shell_word("out/a-1", &out);
     buf_puts(&out, " ");
     shell_word("it's $(x)", &out);
     buf_puts(&out, " ");
     shell_word("", &out);
     ck_assert_str_eq(buf_str(&out), "out/a-1 'it'\\''s $(x)' ''");
-    buf_free(&out);
 }
-END_TEST
 
-START_TEST(no_text_of_the_data_ends_their_element)
+TEST(no_text_of_the_data_ends_their_element)
 {
-    struct buf json = {0}, out = {0};
+    OWN(buf_free) struct buf json = {0}, out = {0};
     buf_puts(&json, "{\"model\":\"</script><!-- & <b>\"}");
     json_in_html(&json, &out);
     ck_assert_str_eq(buf_str(&out), "{\"model\":\"\\u003c/script\\u003e\\u003c!-- \\u0026 "
                                     "\\u003cb\\u003e\"}");
-    json_t *back = json_loads(buf_str(&out), 0, NULL);
+    OWN(json_decrefp) json_t *back = json_loads(buf_str(&out), 0, NULL);
     ck_assert_str_eq(json_string_value(json_object_get(back, "model")), "</script><!-- & <b>");
-    json_decref(back);
-    buf_free(&json);
-    buf_free(&out);
 }
-END_TEST
 
 static struct report make_report(bool with_figures)
 {
@@ -290,10 +276,10 @@ static void check_scripts(const struct buf *page)
                     "script-src 'sha256-");
 }
 
-START_TEST(the_page_has_tables_definitions_reasons_and_manifest)
+TEST(the_page_has_tables_definitions_reasons_and_manifest)
 {
-    struct report r = make_report(false);
-    struct buf page = {0};
+    OWN(report_free) struct report r = make_report(false);
+    OWN(buf_free) struct buf page = {0};
     write_page(&r, &page);
     must_have(&page, "<title>A &lt;b&gt; report</title>");
     must_have(&page, "22 cells: 20 ok, 1 skipped, 1 failed");
@@ -306,15 +292,12 @@ START_TEST(the_page_has_tables_definitions_reasons_and_manifest)
     check_references(&r, &page);
     check_scripts(&page);
     ck_assert_int_eq(r.n_figures, 0);
-    buf_free(&page);
-    report_free(&r);
 }
-END_TEST
 
-START_TEST(findings_come_first_with_their_commands)
+TEST(findings_come_first_with_their_commands)
 {
-    struct report r = make_report(false);
-    struct buf page = {0};
+    OWN(report_free) struct report r = make_report(false);
+    OWN(buf_free) struct buf page = {0};
     write_page(&r, &page);
     const char *findings = strstr(buf_str(&page), "id=\"findings\"");
     ck_assert_ptr_nonnull(findings);
@@ -323,15 +306,12 @@ START_TEST(findings_come_first_with_their_commands)
     must_have(&page, ", worst ");
     must_have(&page, "<code>lacuna analyze ");
     ck_assert_int_ge(r.n_findings, 1);
-    buf_free(&page);
-    report_free(&r);
 }
-END_TEST
 
-START_TEST(figures_are_inside_the_page_with_their_commands)
+TEST(figures_are_inside_the_page_with_their_commands)
 {
-    struct report r = make_report(true);
-    struct buf page = {0};
+    OWN(report_free) struct report r = make_report(true);
+    OWN(buf_free) struct buf page = {0};
     char trace[300];
     struct trace_meta m = fixture_text(DT_F32, 2, 2, 40);
     m.pool = 8;
@@ -345,15 +325,12 @@ START_TEST(figures_are_inside_the_page_with_their_commands)
     must_have(&page, "lacuna plot pareto ");
     must_have(&page, "id=\"figure-heatmap-0\"");
     check_references(&r, &page);
-    buf_free(&page);
-    report_free(&r);
 }
-END_TEST
 
-START_TEST(without_gnuplot_the_page_says_so)
+TEST(without_gnuplot_the_page_says_so)
 {
-    struct report r = make_report(true);
-    struct buf page = {0};
+    OWN(report_free) struct report r = make_report(true);
+    OWN(buf_free) struct buf page = {0};
     char *path = strdup(getenv("PATH"));
     setenv("PATH", "", 1);
     write_page(&r, &page);
@@ -363,19 +340,16 @@ START_TEST(without_gnuplot_the_page_says_so)
     ck_assert_int_eq(r.n_figures, 0);
     must_have(&page, "Not drawn: <code>lacuna plot pareto");
     must_have(&page, "install gnuplot-nox");
-    buf_free(&page);
-    report_free(&r);
 }
-END_TEST
 
-START_TEST(inputs_are_found_through_the_manifests)
+TEST(inputs_are_found_through_the_manifests)
 {
-    struct report r = make_report(false);
+    OWN(report_free) struct report r = make_report(false);
     char path[400];
     const char *text = "{\"directory\": \"%s\", \"argv\": [\"lacuna\", \"replay\", \"t.h5\", "
                        "\"--dump-masks\", \"m.h5\"], \"inputs\": [{\"path\": \"t.h5\"}, "
                        "{\"path\": \"gone.h5\"}]}";
-    struct buf doc = {0};
+    OWN(buf_free) struct buf doc = {0};
     buf_printf(&doc, text, dir);
     snprintf(path, sizeof path, "%s/records/manifest.json", dir);
     assert_ok(file_write_atomic(path, buf_str(&doc), doc.len, &e), &e);
@@ -388,31 +362,4 @@ START_TEST(inputs_are_found_through_the_manifests)
     ck_assert_int_eq(r.traces.n, 1);
     ck_assert_int_eq(r.masks.n, 1);
     ck_assert_str_eq(r.masks.items[0], path);
-    buf_free(&doc);
-    report_free(&r);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("report");
-    TCase *c = tcase_create("report");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, equal_sets_have_no_difference);
-    tcase_add_test(c, a_metric_beyond_the_tolerance_is_named);
-    tcase_add_test(c, missing_cells_statuses_and_reasons_are_differences);
-    tcase_add_test(c, times_are_not_compared_unless_asked_for);
-    tcase_add_test(c, a_metric_of_one_side_and_nan_are_handled);
-    tcase_add_test(c, identity_keys_can_be_ignored);
-    tcase_add_test(c, few_rows_are_shown_but_all_are_counted);
-    tcase_add_test(c, base64_of_the_rfc);
-    tcase_add_test(c, shell_words_read_back);
-    tcase_add_test(c, the_page_has_tables_definitions_reasons_and_manifest);
-    tcase_add_test(c, no_text_of_the_data_ends_their_element);
-    tcase_add_test(c, findings_come_first_with_their_commands);
-    tcase_add_test(c, figures_are_inside_the_page_with_their_commands);
-    tcase_add_test(c, without_gnuplot_the_page_says_so);
-    tcase_add_test(c, inputs_are_found_through_the_manifests);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -36,6 +36,7 @@ static void begin(void)
     memset(&e, 0, sizeof e);
     metric_def_methods(sim_methods);
 }
+FIXTURE(begin, NULL)
 
 /* ---- claims ------------------------------------------------------------------------------------
  */
@@ -64,7 +65,7 @@ static enum claim_state more(const double *x, const double *y, int64_t n, int te
     return claim_above(&c, 0.0005);
 }
 
-START_TEST(more_needs_an_interval_above_zero)
+TEST(more_needs_an_interval_above_zero)
 {
     struct claim_estimate c = estimate(high, low, 8, STAT_DIFFERENCE, 1);
     ck_assert_int_eq(claim_above(&c, 0.0005), CLAIM_HOLDS);
@@ -75,15 +76,13 @@ START_TEST(more_needs_an_interval_above_zero)
     c = estimate(low, high, 8, STAT_DIFFERENCE, 4);
     ck_assert(c.wide_hi >= c.hi);
 }
-END_TEST
 
-START_TEST(equal_values_do_not_hold)
+TEST(equal_values_do_not_hold)
 {
     ck_assert_int_eq(more(low, low, 8, 1), CLAIM_HOLDS_NOT);
 }
-END_TEST
 
-START_TEST(five_heads_and_scatter_are_open)
+TEST(five_heads_and_scatter_are_open)
 {
     const double mixed[8] = {.30, .01, .32, .02, .31, .03, .29, .02};
     struct claim_estimate c = estimate(mixed, low, 8, STAT_DIFFERENCE, 1);
@@ -91,9 +90,8 @@ START_TEST(five_heads_and_scatter_are_open)
     ck_assert_int_eq(claim_above(&c, 0.0005), CLAIM_OPEN);
     ck_assert(c.lo < 0 && c.hi > 0);
 }
-END_TEST
 
-START_TEST(ranges_hold_by_their_whole_interval)
+TEST(ranges_hold_by_their_whole_interval)
 {
     struct claim_estimate c = estimate(low, NULL, 8, STAT_MEAN, 1);
     ck_assert_int_eq(claim_inside(&c, -INFINITY, 0.2, 6), CLAIM_HOLDS);
@@ -106,7 +104,6 @@ START_TEST(ranges_hold_by_their_whole_interval)
     c = estimate(high, low, 8, STAT_DIFFERENCE, 1);
     ck_assert_int_eq(claim_inside(&c, 0.2, 0.3, 6), CLAIM_HOLDS_NOT);
 }
-END_TEST
 
 /* ---- expressions -------------------------------------------------------------------------------
  */
@@ -117,7 +114,7 @@ static double value(const void *ctx, const char *metric)
     return strcmp(metric, "a") == 0 ? 6 : strcmp(metric, "b_2@0.5") == 0 ? 2 : NAN;
 }
 
-START_TEST(expressions_bind_as_usual)
+TEST(expressions_bind_as_usual)
 {
     ck_assert_double_eq(expr_eval("100*(a+b_2@0.5)/b_2@0.5", value, NULL), 400);
     ck_assert_double_eq(expr_eval("1-a/b_2@0.5-1", value, NULL), -3);
@@ -125,7 +122,6 @@ START_TEST(expressions_bind_as_usual)
     ck_assert(isnan(expr_eval("(a", value, NULL)));
     ck_assert(isnan(expr_eval("a of b", value, NULL)));
 }
-END_TEST
 
 /* ---- recipes -----------------------------------------------------------------------------------
  */
@@ -139,8 +135,8 @@ static void check_all(const char *key, int *n)
     json_t *o;
     json_array_foreach(json_object_get(data.layouts, key), i, o)
     {
-        struct recipe r = {0};
-        struct buf path = {0};
+        OWN(recipe_free) struct recipe r = {0};
+        OWN(buf_free) struct buf path = {0};
         const char *id = json_str_or(o, "id", "");
         assert_ok(recipe_path(&data, id, &path, &e), &e);
         assert_ok(recipe_read(buf_str(&path), &data, &r, &e), &e);
@@ -148,12 +144,10 @@ static void check_all(const char *key, int *n)
         ck_assert_str_eq(r.id, id);
         ck_assert_msg(r.n_jobs > 0 || json_object_get(r.absent, "*"), "%s: no job, no reason", id);
         ++*n;
-        recipe_free(&r);
-        buf_free(&path);
     }
 }
 
-START_TEST(every_table_and_figure_has_a_recipe)
+TEST(every_table_and_figure_has_a_recipe)
 {
     int n = 0;
     assert_ok(paper_data_load(&data, &e), &e);
@@ -162,10 +156,9 @@ START_TEST(every_table_and_figure_has_a_recipe)
     ck_assert_int_eq(n, 22 + 49);
     paper_data_free(&data);
 }
-END_TEST
 
 /* Numbers that the layouts place, each once; the csv files hold 841 in numbered tables. */
-START_TEST(layouts_place_every_printed_number)
+TEST(layouts_place_every_printed_number)
 {
     int n = 0;
     size_t i;
@@ -176,7 +169,7 @@ START_TEST(layouts_place_every_printed_number)
         struct recipe r = {.id = json_str_or(o, "id", ""), .item = o};
         struct model_set models = {0};
         struct plan plan = {.models = &models};
-        struct page page = {.plan = &plan, .data = &data, .recipe = &r};
+        OWN(grid_free) struct page page = {.plan = &plan, .data = &data, .recipe = &r};
         struct paper_number x;
         assert_ok(grid_make(&page, &e), &e);
         for (int k = 0; k < page.n_blocks; k++) {
@@ -192,12 +185,10 @@ START_TEST(layouts_place_every_printed_number)
                         n += page_printed(&page, b, &b->rows.e[row], &b->columns.e[c], part, &x);
             }
         }
-        grid_free(&page);
     }
     ck_assert_int_eq(n, 841);
     paper_data_free(&data);
 }
-END_TEST
 
 /* A recipe with the default models, its plan and its page without evidence. */
 struct opened {
@@ -210,7 +201,7 @@ struct opened {
 static void open_recipe(const char *id, bool cuda, struct opened *o)
 {
     struct str_list none = {0};
-    struct buf path = {0};
+    OWN(buf_free) struct buf path = {0};
     memset(o, 0, sizeof *o);
     assert_ok(paper_data_load(&data, &e), &e);
     assert_ok(recipe_path(&data, id, &path, &e), &e);
@@ -224,7 +215,6 @@ static void open_recipe(const char *id, bool cuda, struct opened *o)
     assert_ok(plan_expand(&o->plan, &e), &e);
     o->page = (struct page){.plan = &o->plan, .data = &data, .recipe = &o->recipe};
     o->page.evidence = (struct evidence){.plan = &o->plan};
-    buf_free(&path);
 }
 
 static void close_recipe(struct opened *o)
@@ -237,7 +227,7 @@ static void close_recipe(struct opened *o)
 }
 
 /* Rows of sampleattention:5 show the head of a rank: of four heads the second is the median. */
-START_TEST(a_row_picks_its_head_by_a_rule)
+TEST(a_row_picks_its_head_by_a_rule)
 {
     static const double recall[4] = {0.7, 0.9, 0.6, 0.8};
     struct fixture_records f = {0};
@@ -278,11 +268,10 @@ START_TEST(a_row_picks_its_head_by_a_rule)
     recset_free(&set);
     close_recipe(&o);
 }
-END_TEST
 
 /* Rows that a recipe adds are of the model that the job of their numbers runs on, and not of the
  * first that the recipe names. */
-START_TEST(rows_of_ours_are_of_their_jobs_model)
+TEST(rows_of_ours_are_of_their_jobs_model)
 {
     struct opened o;
     int seen = 0;
@@ -303,7 +292,6 @@ START_TEST(rows_of_ours_are_of_their_jobs_model)
     ck_assert_int_eq(seen, 2);
     close_recipe(&o);
 }
-END_TEST
 
 /* A recipe with one word changed is refused, and the message names what is wrong. */
 static void refuse(const char *from, const char *to, const char *message)
@@ -355,7 +343,7 @@ static void give(struct fixture_records *f, struct one_step *o)
 
 /* Three prompts of one task and one of another: grades have different names, and each task counts
  * the same. */
-START_TEST(every_task_counts_the_same)
+TEST(every_task_counts_the_same)
 {
     static const struct {
         const char *task, *metric;
@@ -385,11 +373,10 @@ START_TEST(every_task_counts_the_same)
     ck_assert_double_eq_tol(s.value, 100 / 3.0 + 80, 1e-9);
     recset_free(&o.set);
 }
-END_TEST
 
 /* A choice that makes its own operands has no phase of quantisation: no time, and not no number. A
  * record without times has none. */
-START_TEST(a_phase_that_is_not_there_takes_no_time)
+TEST(a_phase_that_is_not_there_takes_no_time)
 {
     struct fixture_records f = {0};
     struct one_step o;
@@ -412,7 +399,6 @@ START_TEST(a_phase_that_is_not_there_takes_no_time)
     ck_assert(evidence_reads("time_select_ns", o.v[1].r));
     recset_free(&o.set);
 }
-END_TEST
 
 /* The ID of a recipe's first job of this name. */
 static const char *job_of(const struct plan *p, int recipe, const char *name)
@@ -425,7 +411,7 @@ static const char *job_of(const struct plan *p, int recipe, const char *name)
 
 /* On a GPU without any file: generated prompts are asked, datasets are left out, each with the name
  * of its file, and what the tables of SALE time is one job with the figure. */
-START_TEST(without_files_generated_prompts_are_asked)
+TEST(without_files_generated_prompts_are_asked)
 {
     static const char *const ids[] = {
         "sampleattention:2",  "sale:1", "sale:2", "sale:speedup", "sampleattention:6",
@@ -445,11 +431,10 @@ START_TEST(without_files_generated_prompts_are_asked)
     int made = 0, files = 0;
     assert_ok(paper_data_load(&data, &e), &e);
     for (int i = 0; i < N; i++) {
-        struct buf path = {0};
+        OWN(buf_free) struct buf path = {0};
         assert_ok(recipe_path(&data, ids[i], &path, &e), &e);
         assert_ok(recipe_read(buf_str(&path), &data, &recipes[i], &e), &e);
         recipes[i].on_gpu = true;
-        buf_free(&path);
     }
     assert_ok(model_set_make(&none, &none, recipes, N, &data, &models, &e), &e);
     assert_ok(task_set_make(&data, &none, &tasks, &e), &e);
@@ -478,9 +463,8 @@ START_TEST(without_files_generated_prompts_are_asked)
         recipe_free(&recipes[i]);
     paper_data_free(&data);
 }
-END_TEST
 
-START_TEST(what_a_recipe_misspells_is_named)
+TEST(what_a_recipe_misspells_is_named)
 {
     assert_ok(paper_data_load(&data, &e), &e);
     refuse("\"claims\"", "\"claim\"", "unknown field 'claim'");
@@ -530,23 +514,21 @@ START_TEST(what_a_recipe_misspells_is_named)
            "axis: unknown value 'rows'");
     paper_data_free(&data);
 }
-END_TEST
 
 /* Marks of figure 11b of SampleAttention: row, unit of the axis and what comes of it. */
 static void check_marks(const char *row, const char *unit, int want, const char *text)
 {
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
+    OWN(json_decrefp)
     json_t *marks = json_pack("{s:s,s:s,s:s,s:s}", "row", row, "column", "TTFT speedup", "unit",
                               unit, "label", "GLM4-9B");
     memset(&e, 0, sizeof e);
     int rc = paper_marks(&data, paper_figure(&data, "sampleattention:f11b"), marks, &b, &e);
     ck_assert_int_eq(rc, want);
     ck_assert_msg(strstr(rc ? e.msg : buf_str(&b), text) != NULL, "%s, %s", buf_str(&b), e.msg);
-    json_decref(marks);
-    buf_free(&b);
 }
 
-START_TEST(printed_numbers_are_marks_where_the_axes_are_theirs)
+TEST(printed_numbers_are_marks_where_the_axes_are_theirs)
 {
     assert_ok(paper_data_load(&data, &e), &e);
     check_marks("GLM4-9B, N = *", "x", 0,
@@ -558,12 +540,11 @@ START_TEST(printed_numbers_are_marks_where_the_axes_are_theirs)
     memset(&e, 0, sizeof e);
     paper_data_free(&data);
 }
-END_TEST
 
 /* ---- verdicts ----------------------------------------------------------------------------------
  */
 
-START_TEST(a_curve_is_read_between_its_points)
+TEST(a_curve_is_read_between_its_points)
 {
     struct curve_point p[] = {{0.4, 0.16}, {0.1, 0.01}, {0.2, 0.04}};
     ck_assert_double_eq_tol(curve_at(p, 3, 0.3), 0.09,
@@ -574,7 +555,6 @@ START_TEST(a_curve_is_read_between_its_points)
     struct curve_point zero[] = {{0, 0}, {1, 2}};
     ck_assert_double_eq(curve_at(zero, 2, 0.25), 0.5); /* which 0 has none of */
 }
-END_TEST
 
 /* Eight heads with tau 1, 2, 3 and a calibration: at sparsity 0.1 tau the error is 0.01 tau; head i
  * of the calibration has the sparsity 0.15, or beyond the curve 0.35, and this error. */
@@ -598,11 +578,11 @@ static void add_taus(struct record *rec, struct proof *proof, double calibrated)
     }
 }
 
-START_TEST(errors_are_compared_at_equal_sparsity)
+TEST(errors_are_compared_at_equal_sparsity)
 {
     static const double errors[] = {0.005, 0.02};
-    struct recipe r = {0};
-    struct buf path = {0};
+    OWN(recipe_free) struct recipe r = {0};
+    OWN(buf_free) struct buf path = {0};
     assert_ok(paper_data_load(&data, &e), &e);
     assert_ok(recipe_path(&data, "sale:calib", &path, &e), &e);
     assert_ok(recipe_read(buf_str(&path), &data, &r, &e), &e);
@@ -633,11 +613,8 @@ START_TEST(errors_are_compared_at_equal_sparsity)
         for (int i = 0; i < 32; i++)
             record_free(&rec[i]);
     }
-    recipe_free(&r);
-    buf_free(&path);
     paper_data_free(&data);
 }
-END_TEST
 
 static const char tiny_recipe[] =
     "{\"recipe\": 1, \"id\": \"fg-attn:2\", \"layout\": \"fg-attn:2\", \"needs\": [\"T\"],"
@@ -706,7 +683,7 @@ static void judge(const struct situation *t, struct recipe *r)
         record_free(&rec[i]);
 }
 
-START_TEST(agreement_needs_every_condition)
+TEST(agreement_needs_every_condition)
 {
     const struct situation cases[] = {
         {.value = .228, .letters = "", .state = CELL_AGREES},
@@ -744,7 +721,7 @@ START_TEST(agreement_needs_every_condition)
         {.heads = 7, .value = .228, .letters = "h", .state = CELL_BESIDE},
         {.quick = true, .value = .228, .letters = "q", .state = CELL_BESIDE},
     };
-    struct recipe r = {0};
+    OWN(recipe_free) struct recipe r = {0};
     char path[300];
     assert_ok(paper_data_load(&data, &e), &e);
     ck_assert_int_eq(
@@ -763,33 +740,5 @@ START_TEST(agreement_needs_every_condition)
         t.own = t.own ? t.own : "0";
         judge(&t, &r);
     }
-    recipe_free(&r);
     paper_data_free(&data);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("reproduce");
-    TCase *t = tcase_create("reproduce");
-    tcase_add_checked_fixture(t, begin, NULL);
-    tcase_add_test(t, more_needs_an_interval_above_zero);
-    tcase_add_test(t, equal_values_do_not_hold);
-    tcase_add_test(t, five_heads_and_scatter_are_open);
-    tcase_add_test(t, ranges_hold_by_their_whole_interval);
-    tcase_add_test(t, expressions_bind_as_usual);
-    tcase_add_test(t, every_table_and_figure_has_a_recipe);
-    tcase_add_test(t, layouts_place_every_printed_number);
-    tcase_add_test(t, a_row_picks_its_head_by_a_rule);
-    tcase_add_test(t, printed_numbers_are_marks_where_the_axes_are_theirs);
-    tcase_add_test(t, a_curve_is_read_between_its_points);
-    tcase_add_test(t, errors_are_compared_at_equal_sparsity);
-    tcase_add_test(t, rows_of_ours_are_of_their_jobs_model);
-    tcase_add_test(t, every_task_counts_the_same);
-    tcase_add_test(t, a_phase_that_is_not_there_takes_no_time);
-    tcase_add_test(t, without_files_generated_prompts_are_asked);
-    tcase_add_test(t, what_a_recipe_misspells_is_named);
-    tcase_add_test(t, agreement_needs_every_condition);
-    suite_add_tcase(s, t);
-    return s;
 }

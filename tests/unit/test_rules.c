@@ -75,21 +75,20 @@ static bool chosen_by_rule(const struct method_run *run, const struct head_in *i
     return true;
 }
 
-START_TEST(rules_are_complete)
+TEST_EACH(rules_are_complete, settings)
 {
     static const int64_t shapes[][3] = {{65, 65, 1}, {700, 700, 1}, {640, 700, 1}, {700, 700, 0}};
     enum { N = 700, D = 16 };
     struct method_run *run = NULL;
-    struct err err = {0};
     int64_t n = 0, seen = 0;
-    float *x = normals(3, 3 * N * D);
-    assert_ok(method_runs_parse(test_methods, settings[_i], &run, &n, &err), &err);
+    OWN(free_at) float *x = normals(3, 3 * N * D);
+    MUST(method_runs_parse(test_methods, settings[_i], &run, &n, ERR));
     for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
         const struct head_in from =
             one_head(x, x + N * D, x + 2 * N * D, shapes[k][0], shapes[k][1], D, shapes[k][2] != 0);
-        struct mask m = {0}, own = {0};
-        struct sim_head h;
-        assert_ok(head_init(&h, &from, PREC_F64, &err), &err);
+        OWN(mask_free) struct mask m = {0}, own = {0};
+        OWN(sim_head_free) struct sim_head h;
+        MUST(head_init(&h, &from, PREC_F64, ERR));
         if (chosen_by_rule(run, &h.in, &m, &own)) {
             ck_assert_int_eq(m.form, own.form);
             if (m.form == MASK_LISTS)
@@ -97,21 +96,7 @@ START_TEST(rules_are_complete)
                               "%s, shape %zu", settings[_i], k);
             seen++;
         }
-        mask_free(&m);
-        mask_free(&own);
-        sim_head_free(&h);
     }
     ck_assert_int_gt(seen, 1);
     method_runs_free(run, n);
-    free(x);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("rules");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, rules_are_complete, 0, sizeof settings / sizeof *settings);
-    suite_add_tcase(s, t);
-    return s;
 }

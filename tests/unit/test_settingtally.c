@@ -10,7 +10,7 @@ static struct setting_tally t;
 
 static void add(enum record_status status, double density, const char *note)
 {
-    struct record r;
+    OWN(record_free) struct record r;
     record_init(&r);
     r.status = status;
     if (status == RECORD_OK)
@@ -20,7 +20,6 @@ static void add(enum record_status status, double density, const char *note)
     if (status == RECORD_OK && note)
         record_note(&r, "%s", note);
     setting_tally_add(&t, &r);
-    record_free(&r);
 }
 
 static void begin(void)
@@ -28,7 +27,7 @@ static void begin(void)
     t = (struct setting_tally){0};
 }
 
-START_TEST(full_and_empty_cells_are_counted_with_the_first_reason)
+TEST(full_and_empty_cells_are_counted_with_the_first_reason)
 {
     begin();
     add(RECORD_OK, 1, "full=4 tokens are not above 8");
@@ -41,9 +40,8 @@ START_TEST(full_and_empty_cells_are_counted_with_the_first_reason)
     ck_assert_int_eq(t.missed, 0);
     ck_assert_str_eq(t.why, "4 tokens are not above 8");
 }
-END_TEST
 
-START_TEST(heads_and_models_say_in_their_own_words_that_a_target_was_missed)
+TEST(heads_and_models_say_in_their_own_words_that_a_target_was_missed)
 {
     static const struct {
         const char *note;
@@ -63,9 +61,8 @@ START_TEST(heads_and_models_say_in_their_own_words_that_a_target_was_missed)
         ck_assert_msg(t.missed == cases[i].missed, "%s: %d", cases[i].note, (int)t.missed);
     }
 }
-END_TEST
 
-START_TEST(a_setting_without_results_has_one_of_its_reasons)
+TEST(a_setting_without_results_has_one_of_its_reasons)
 {
     begin();
     add(RECORD_SKIP, 0, "causal only");
@@ -75,16 +72,4 @@ START_TEST(a_setting_without_results_has_one_of_its_reasons)
     ck_assert_int_eq(t.error, 1);
     ck_assert_str_eq(t.bad, "causal only");
     ck_assert_int_eq(t.full + t.empty + t.missed, 0);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("settingtally");
-    TCase *c = tcase_create("all");
-    tcase_add_test(c, full_and_empty_cells_are_counted_with_the_first_reason);
-    tcase_add_test(c, heads_and_models_say_in_their_own_words_that_a_target_was_missed);
-    tcase_add_test(c, a_setting_without_results_has_one_of_its_reasons);
-    suite_add_tcase(s, c);
-    return s;
 }

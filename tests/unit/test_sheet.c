@@ -33,6 +33,7 @@ static void end(void)
     recset_free(&set);
     buf_free(&text);
 }
+FIXTURE(begin, end)
 
 /* A head of 8 whose density is `kept` and recall `recall`, both moved by +-spread. */
 static void add_setting(const char *method, const char *params, double kept, double recall,
@@ -109,7 +110,7 @@ static bool says(const struct str_list *l, const char *part)
 
 /* ---- rows and columns ----------------------------------------------------------------------- */
 
-START_TEST(rows_stand_as_given_with_dense_first_and_bounds_last)
+TEST(rows_stand_as_given_with_dense_first_and_bounds_last)
 {
     add_setting("oracle", "", 0.1, 0.95, 0.01);
     add_setting("streaming", "window=8", 0.2, 0.5, 0.01);
@@ -124,9 +125,8 @@ START_TEST(rows_stand_as_given_with_dense_first_and_bounds_last)
     ck_assert_str_eq(at(2, "setting"), "defaults");
     ck_assert_str_eq(at(3, "method"), "oracle (bound)");
 }
-END_TEST
 
-START_TEST(what_is_the_same_in_every_row_is_named_below)
+TEST(what_is_the_same_in_every_row_is_named_below)
 {
     add_setting("sale", "tau=0.1", 0.25, 0.9, 0.01);
     add_setting("sale", "tau=0.2", 0.25, 0.8, 0.01);
@@ -143,9 +143,8 @@ START_TEST(what_is_the_same_in_every_row_is_named_below)
     ck_assert_str_eq(at(0, "recall p1"), "0.900");
     ck_assert_str_eq(at(1, "error L1"), "20.0 %");
 }
-END_TEST
 
-START_TEST(numbers_round_to_neither_nothing_nor_everything)
+TEST(numbers_round_to_neither_nothing_nor_everything)
 {
     add_setting("sale", "", 0.9996, 0.9996, 0);
     add_setting("streaming", "", 0.000001, 0.5, 0);
@@ -156,9 +155,8 @@ START_TEST(numbers_round_to_neither_nothing_nor_everything)
     ck_assert_str_eq(at(0, "error L1"), "0.04 %");
     ck_assert_str_eq(at(1, "kept"), "< 0.001 %");
 }
-END_TEST
 
-START_TEST(the_worst_head_stands_beside_the_median)
+TEST(the_worst_head_stands_beside_the_median)
 {
     add_setting("sale", "", 0.3, 0.99, 0.01);
     add_setting("spargeattn", "", 0.9, 1, 0.01);
@@ -175,9 +173,8 @@ START_TEST(the_worst_head_stands_beside_the_median)
     ck_assert(says(&s.sentences, "3.00 times fewer than spargeattn: recall p1 1.000, worst 0.020; "
                                  "error L1 0 %, worst 83 %"));
 }
-END_TEST
 
-START_TEST(accuracies_are_means)
+TEST(accuracies_are_means)
 {
     for (int i = 0; i < 5; i++) {
         struct record *r = fixture_record(&f, i < 4 ? "sale" : "streaming", "", 0, i);
@@ -192,11 +189,10 @@ START_TEST(accuracies_are_means)
     write_as("md", (struct sheet_opts){.wide = true});
     ck_assert_ptr_nonnull(strstr(buf_str(&text), "0.7500 [0.30, 0.95]"));
 }
-END_TEST
 
 /* ---- best, sentences, warnings -------------------------------------------------------------- */
 
-START_TEST(best_is_marked_beyond_the_spread_alone)
+TEST(best_is_marked_beyond_the_spread_alone)
 {
     add_setting("dense", "", 1, 1, 0);
     add_setting("sale", "", 0.30, 0.9, 0.01);
@@ -214,9 +210,8 @@ START_TEST(best_is_marked_beyond_the_spread_alone)
     make((struct sheet_opts){0});
     ck_assert(!best_at(0, "kept"));
 }
-END_TEST
 
-START_TEST(a_sentence_compares_pairs_at_like_recall)
+TEST(a_sentence_compares_pairs_at_like_recall)
 {
     add_setting("oracle", "", 0.01, 0.96, 0);
     add_setting("sale", "", 0.2, 0.96, 0.01);
@@ -233,9 +228,8 @@ START_TEST(a_sentence_compares_pairs_at_like_recall)
     ck_assert(!says(&s.sentences, "streaming"));
     ck_assert(!says(&s.sentences, "oracle"));
 }
-END_TEST
 
-START_TEST(settings_that_keep_everything_are_warned_of)
+TEST(settings_that_keep_everything_are_warned_of)
 {
     add_setting("dense", "", 1, 1, 0);
     add_setting("sageattention", "", 1, 1, 0); /* keeps everything by design */
@@ -259,9 +253,8 @@ START_TEST(settings_that_keep_everything_are_warned_of)
         says(&s.notes, "! 100 % kept by fg-attn (tau=1), fg-attn (tau=2): one reason for both."));
     ck_assert_int_eq(s.sentences.n, 0); /* no two settings are left to compare */
 }
-END_TEST
 
-START_TEST(a_deviation_out_of_range_gives_way_to_quartiles)
+TEST(a_deviation_out_of_range_gives_way_to_quartiles)
 {
     static const double kept[] = {0.01, 0.02, 0.03, 0.98};
     for (int h = 0; h < 4; h++)
@@ -272,7 +265,6 @@ START_TEST(a_deviation_out_of_range_gives_way_to_quartiles)
                                                  "[kept/allowed pairs]"));
     ck_assert_ptr_nonnull(strstr(buf_str(&text), "0.0250 (0.0100 to 0.0300)"));
 }
-END_TEST
 
 /* ---- widths --------------------------------------------------------------------------------- */
 
@@ -289,7 +281,7 @@ static int longest_line(void)
     return longest;
 }
 
-START_TEST(every_table_fits)
+TEST(every_table_fits)
 {
     fixture_study(&f);
     fixture_set(&f, &set);
@@ -302,9 +294,8 @@ START_TEST(every_table_fits)
             table_free(&t);
         }
 }
-END_TEST
 
-START_TEST(long_texts_wrap_in_their_cells)
+TEST(long_texts_wrap_in_their_cells)
 {
     char params[120];
     memset(params, 'x', sizeof params);
@@ -319,9 +310,8 @@ START_TEST(long_texts_wrap_in_their_cells)
     write_as("md", (struct sheet_opts){0});
     ck_assert_ptr_nonnull(strstr(buf_str(&text), params));
 }
-END_TEST
 
-START_TEST(latex_fits_the_text_and_takes_notes_into_the_caption)
+TEST(latex_fits_the_text_and_takes_notes_into_the_caption)
 {
     add_setting("sale", "a_b=1", 0.2, 0.9, 0.01);
     add_setting("streaming", "", 0.3, 0.8, 0.01);
@@ -332,7 +322,6 @@ START_TEST(latex_fits_the_text_and_takes_notes_into_the_caption)
     ck_assert_ptr_nonnull(strstr(buf_str(&text), "Medians over n = 8 cells."));
     ck_assert_ptr_nonnull(strstr(buf_str(&text), "\\resizebox{\\ifdim\\width>\\linewidth"));
 }
-END_TEST
 
 /* ---- --sort, --best, --top ------------------------------------------------------------------ */
 
@@ -341,7 +330,7 @@ static const char *method_of(int64_t row)
     return table_cell(&t, row, table_find(&t, "method"))->text;
 }
 
-START_TEST(rows_are_sorted_cut_and_named)
+TEST(rows_are_sorted_cut_and_named)
 {
     add_setting("sale", "tau=1", 0.2, 0.5, 0.01);
     add_setting("sale", "tau=2", 0.3, 0.9, 0.01);
@@ -357,9 +346,8 @@ START_TEST(rows_are_sorted_cut_and_named)
     ck_assert_int_eq(t.n_rows, 1);
     ck_assert_str_eq(method_of(0), "streaming");
 }
-END_TEST
 
-START_TEST(unknown_columns_and_best_without_sort_are_refused)
+TEST(unknown_columns_and_best_without_sort_are_refused)
 {
     add_setting("sale", "", 0.2, 0.5, 0.01);
     build("summary", NULL);
@@ -367,28 +355,4 @@ START_TEST(unknown_columns_and_best_without_sort_are_refused)
                  "did you mean 'cra_p1'");
     assert_fails(table_choose_rows(&t, &(struct row_opts){.best = "method"}, &e), &e, ERR_USAGE,
                  "add --sort METRIC");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *suite = suite_create("sheet");
-    TCase *c = tcase_create("sheet");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, rows_stand_as_given_with_dense_first_and_bounds_last);
-    tcase_add_test(c, what_is_the_same_in_every_row_is_named_below);
-    tcase_add_test(c, numbers_round_to_neither_nothing_nor_everything);
-    tcase_add_test(c, the_worst_head_stands_beside_the_median);
-    tcase_add_test(c, accuracies_are_means);
-    tcase_add_test(c, best_is_marked_beyond_the_spread_alone);
-    tcase_add_test(c, a_sentence_compares_pairs_at_like_recall);
-    tcase_add_test(c, settings_that_keep_everything_are_warned_of);
-    tcase_add_test(c, a_deviation_out_of_range_gives_way_to_quartiles);
-    tcase_add_test(c, every_table_fits);
-    tcase_add_test(c, long_texts_wrap_in_their_cells);
-    tcase_add_test(c, latex_fits_the_text_and_takes_notes_into_the_caption);
-    tcase_add_test(c, rows_are_sorted_cut_and_named);
-    tcase_add_test(c, unknown_columns_and_best_without_sort_are_refused);
-    suite_add_tcase(suite, c);
-    return suite;
 }

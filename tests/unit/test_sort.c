@@ -30,10 +30,10 @@ static void check_sorted(double *x, int64_t n)
     ck_assert_int_eq(infinite[0], infinite[1]);
 }
 
-START_TEST(any_numbers)
+TEST_EACH(any_numbers, sizes)
 {
     int64_t n = sizes[_i];
-    double *x = malloc((size_t)(n + 1) * sizeof *x);
+    OWN(free_at) double *x = malloc((size_t)(n + 1) * sizeof *x);
     for (int kind = 0; kind < 4; kind++) {
         for (int64_t i = 0; i < n; i++) {
             double u = rng_normal(1, (uint64_t)kind, (uint64_t)i);
@@ -48,15 +48,4 @@ START_TEST(any_numbers)
         }
         check_sorted(x, n);
     }
-    free(x);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("sort");
-    TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, any_numbers, 0, sizeof sizes / sizeof *sizes);
-    suite_add_tcase(s, t);
-    return s;
 }

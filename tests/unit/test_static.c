@@ -15,11 +15,10 @@ static int64_t kept(const char *text, int64_t n, bool causal)
 /* The mask of a small head as bits [nq][nk]. */
 static uint8_t *bits_of(const char *text, int64_t nq, int64_t nk, bool causal, int head, int heads)
 {
-    struct err err = {0};
     struct sim_head h;
     struct record r;
     uint8_t *bits = calloc((size_t)(nq * nk), 1);
-    assert_ok(random_head(2, nq, nk, 4, causal, 1, PREC_F64, &h, &err), &err);
+    MUST(random_head(2, nq, nk, 4, causal, 1, PREC_F64, &h, ERR));
     h.in.head = h.in.kv_head = head;
     h.in.n_heads = h.in.n_kv_heads = heads;
     run_text_carry(text, &h.in, NULL, 1, sink_bits, bits, &r);
@@ -31,7 +30,7 @@ static uint8_t *bits_of(const char *text, int64_t nq, int64_t nk, bool causal, i
 
 /* ---- longformer ----------------------------------------------------------------------------- */
 
-START_TEST(longformer_counts)
+TEST_N(longformer_counts, 9)
 {
     static const struct {
         int64_t n;
@@ -50,9 +49,8 @@ START_TEST(longformer_counts)
     };
     ck_assert_int_eq(kept(cases[_i].text, cases[_i].n, false), cases[_i].pairs);
 }
-END_TEST
 
-START_TEST(longformer_follows_its_rule)
+TEST_N(longformer_follows_its_rule, 3)
 {
     static const struct {
         const char *text;
@@ -67,7 +65,7 @@ START_TEST(longformer_follows_its_rule)
     for (int shape = 0; shape < 4; shape++) {
         bool causal = shape & 1;
         int64_t nq = shape & 2 ? 20 : NK;
-        uint8_t *bits = bits_of(cases[_i].text, nq, NK, causal, 0, 1);
+        OWN(free_at) uint8_t *bits = bits_of(cases[_i].text, nq, NK, causal, 0, 1);
         for (int64_t i = 0; i < nq; i++)
             for (int64_t j = 0; j < NK; j++) {
                 int64_t p = i + NK - nq, w = cases[_i].window, d = llabs(p - j);
@@ -78,10 +76,8 @@ START_TEST(longformer_follows_its_rule)
                     want = want || cases[_i].globals[k] == p || cases[_i].globals[k] == j;
                 ck_assert_int_eq(bits[i * NK + j], want && (!causal || j <= p));
             }
-        free(bits);
     }
 }
-END_TEST
 
 /* ---- bigbird -------------------------------------------------------------------------------- */
 
@@ -99,17 +95,16 @@ static int64_t random_of(const struct mask *m, int64_t a, int64_t n, int64_t *ou
 
 static struct mask bigbird_mask(const char *text, int64_t n, uint64_t seed)
 {
-    struct err err = {0};
     struct method_run *runs = NULL;
     int64_t count = 0;
     void *state = NULL;
     struct mask m = {0};
     struct method_ctx ctx = {.seed = seed};
     struct head_in in = {.x = {.nq = n, .nk = n, .d = 1, .dv = 1, .scale = 1}, .n_heads = 1};
-    assert_ok(method_runs_parse(test_methods, text, &runs, &count, &err), &err);
-    assert_ok(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, &err), &err);
-    assert_ok(runs[0].method->select(state, 0, n, &m, &err), &err);
-    assert_ok(mask_check(&m, &err), &err);
+    MUST(method_runs_parse(test_methods, text, &runs, &count, ERR));
+    MUST(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, ERR));
+    MUST(runs[0].method->select(state, 0, n, &m, ERR));
+    MUST(mask_check(&m, ERR));
     method_release(runs[0].method, state);
     method_runs_free(runs, count);
     return m;
@@ -120,11 +115,11 @@ static const struct {
 } bigbird[] = {{512, 62, 6},    {768, 102, 9},   {1024, 142, 15}, {1280, 182, 9},  {2048, 302, 15},
                {3072, 462, 15}, {4096, 622, 15}, {8192, 1262, 9}, {32768, 5102, 9}};
 
-START_TEST(bigbird_counts_and_places)
+TEST_N(bigbird_counts_and_places, 9)
 {
     int64_t n = bigbird[_i].n, blocks = n / 64;
     for (uint64_t seed = 0; seed < 20; seed++) {
-        struct mask m = bigbird_mask("bigbird", n, seed);
+        OWN(mask_free) struct mask m = bigbird_mask("bigbird", n, seed);
         int64_t list[64], doubled = 0, total = m.ptr[blocks], highest = 0;
         for (int64_t a = 1; a < blocks - 1; a++) {
             int64_t r = random_of(&m, a, blocks, list);
@@ -141,39 +136,29 @@ START_TEST(bigbird_counts_and_places)
             ck_assert_int_ge(highest, bigbird[_i].highest - 1);
         ck_assert_int_eq(m.ptr[1], blocks);
         ck_assert_int_eq(total - m.ptr[blocks - 1], blocks);
-        mask_free(&m);
     }
 }
-END_TEST
 
-START_TEST(bigbird_gathers_what_it_draws)
+TEST(bigbird_gathers_what_it_draws)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(random_head(4, 1024, 1024, 4, false, 1, PREC_F32, &h, &err), &err);
-    run_text("bigbird", &h.in, &r);
+    HEAD(h, random_head, 4, 1024, 1024, 4, false, 1, PREC_F32);
+    RUN(r, "bigbird", &h.in);
     ck_assert_double_eq(record_get(&r, "blocks_gathered"), 142);
     ck_assert_double_le(record_get(&r, "density_tile") * 256, 142);
     ck_assert_double_ge(record_get(&r, "density_tile") * 256, 142 - 14);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(bigbird_without_random_blocks)
+TEST(bigbird_without_random_blocks)
 {
     static const int64_t cases[][2] = {{1024, 100}, {4096, 436}, {8192, 884}, {32768, 3572}};
     for (int k = 0; k < 4; k++) {
-        struct mask m = bigbird_mask("bigbird:random=0", cases[k][0], 1);
+        OWN(mask_free) struct mask m = bigbird_mask("bigbird:random=0", cases[k][0], 1);
         ck_assert_int_eq(m.ptr[m.ngroups], cases[k][1]);
-        mask_free(&m);
     }
 }
-END_TEST
 
 /* Official rows 1 and 2r+3 leave each other's block out; uniform draws reach the whole sequence. */
-START_TEST(bigbird_scopes)
+TEST(bigbird_scopes)
 {
     int64_t list[64], far = 0;
     for (uint64_t seed = 0; seed < 40; seed++) {
@@ -199,21 +184,18 @@ START_TEST(bigbird_scopes)
         ck_assert_int_eq(random_of(&m, a, 10, list), 3);
     mask_free(&m);
 }
-END_TEST
 
-START_TEST(bigbird_depends_on_seed_and_head)
+TEST(bigbird_depends_on_seed_and_head)
 {
+    OWN(mask_free)
     struct mask a = bigbird_mask("bigbird", 4096, 1), b = bigbird_mask("bigbird", 4096, 2);
     struct mask_counts c = shape_counts("bigbird", 4096, 4096, false, 1, 4, 1);
     ck_assert_int_eq(a.ptr[64], b.ptr[64]);
     ck_assert_int_ne(memcmp(a.col, b.col, (size_t)a.ptr[64] * sizeof *a.col), 0);
     ck_assert_int_eq(c.tiles_kept, 622);
-    mask_free(&a);
-    mask_free(&b);
 }
-END_TEST
 
-START_TEST(bigbird_causal_baseline)
+TEST_N(bigbird_causal_baseline, 4)
 {
     static const struct {
         int64_t n, pairs;
@@ -227,11 +209,11 @@ START_TEST(bigbird_causal_baseline)
     ck_assert_int_eq(c.pairs_kept, cases[_i].pairs);
     assert_printed((double)c.pairs_kept / (double)c.pairs_allowed, cases[_i].of_triangle, 6);
 }
-END_TEST
 
-START_TEST(bigbird_causal_with_random_blocks)
+TEST(bigbird_causal_with_random_blocks)
 {
     enum { N = 1200, W = 96 };
+    OWN(free_at)
     uint8_t *bits = bits_of("bigbird:preset=sample:random=2:block=16", N, N, true, 0, 1);
     for (int64_t i = 0; i < N; i++) {
         int64_t other = 0;
@@ -242,11 +224,9 @@ START_TEST(bigbird_causal_with_random_blocks)
         }
         ck_assert_int_le(other, 2 * 16);
     }
-    free(bits);
 }
-END_TEST
 
-START_TEST(bigbird_refuses_what_it_cannot_do)
+TEST(bigbird_refuses_what_it_cannot_do)
 {
     static const struct {
         const char *text;
@@ -255,17 +235,12 @@ START_TEST(bigbird_refuses_what_it_cannot_do)
     } cases[] = {
         {"bigbird", true, 64}, {"bigbird:preset=sample", false, 64}, {"bigbird", false, 40}};
     for (int k = 0; k < 3; k++) {
-        struct err err = {0};
-        struct sim_head h;
-        struct record r;
-        assert_ok(random_head(4, cases[k].nq, 64, 4, cases[k].causal, 1, PREC_F32, &h, &err), &err);
+        OWN(record_free) struct record r;
+        HEAD(h, random_head, 4, cases[k].nq, 64, 4, cases[k].causal, 1, PREC_F32);
         run_text_carry(cases[k].text, &h.in, NULL, 1, NULL, NULL, &r);
         ck_assert_int_eq(r.status, RECORD_SKIP);
-        record_free(&r);
-        sim_head_free(&h);
     }
 }
-END_TEST
 
 /* ---- longnet -------------------------------------------------------------------------------- */
 
@@ -287,21 +262,16 @@ static const struct {
 static void longnet_counts(const char *text, int64_t n, bool causal, int head, int heads,
                            double *sum, double *pairs, double *most)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(random_head(5, n, n, 2, causal, 1, PREC_F32, &h, &err), &err);
+    HEAD(h, random_head, 5, n, n, 2, causal, 1, PREC_F32);
     h.in.head = h.in.kv_head = head;
     h.in.n_heads = h.in.n_kv_heads = heads;
-    run_text(text, &h.in, &r);
+    RUN(r, text, &h.in);
     *sum = record_get(&r, "pairs_exec");
     *pairs = record_get(&r, "pairs_kept");
     *most = record_get(&r, "weight_max");
-    record_free(&r);
-    sim_head_free(&h);
 }
 
-START_TEST(longnet_multiplicities)
+TEST_N(longnet_multiplicities, 4)
 {
     for (int k = 0; k < 4; k++) {
         bool causal = k & 1;
@@ -314,28 +284,21 @@ START_TEST(longnet_multiplicities)
         ck_assert_double_eq(most, (double)(causal ? longnet[_i].most_causal : longnet[_i].most));
     }
 }
-END_TEST
 
-START_TEST(longnet_rows_that_no_branch_selects)
+TEST(longnet_rows_that_no_branch_selects)
 {
-    struct err err = {0};
-    struct sim_head h;
-    struct record r;
-    assert_ok(random_head(5, 1024, 1024, 8, false, 1, PREC_F64, &h, &err), &err);
+    HEAD(h, random_head, 5, 1024, 1024, 8, false, 1, PREC_F64);
     h.in.head = h.in.kv_head = 3;
     h.in.n_heads = h.in.n_kv_heads = 8;
-    run_text("longnet:segments=256+512:ratios=2+4", &h.in, &r);
+    RUN(r, "longnet:segments=256+512:ratios=2+4", &h.in);
     ck_assert_double_eq(record_get(&r, "pairs_exec"), 98304);
     ck_assert_double_eq(record_get(&r, "pairs_kept"), 98304);
     ck_assert_double_eq(record_get(&r, "weight_max"), 1);
     ck_assert_double_eq(record_get(&r, "rows_empty"), 256);
-    record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Phases with H = 12: the first selected key of the last row of a long segment tells the phase. */
-START_TEST(longnet_phases_of_heads)
+TEST(longnet_phases_of_heads)
 {
     static const int ratios[] = {4, 6, 12, 16};
     for (int k = 0; k < 4; k++)
@@ -344,7 +307,7 @@ START_TEST(longnet_phases_of_heads)
             char text[64];
             int64_t found = -1;
             snprintf(text, sizeof text, "longnet:segments=48:ratios=%d", r);
-            uint8_t *bits = bits_of(text, 48, 48, false, head, 12);
+            OWN(free_at) uint8_t *bits = bits_of(text, 48, 48, false, head, 12);
             for (int64_t i = 0; i < 48 && found < 0; i++)
                 if (bits[i * 48 + i])
                     found = i;
@@ -352,17 +315,13 @@ START_TEST(longnet_phases_of_heads)
             for (int64_t i = 0; i < 48; i++)
                 for (int64_t j = 0; j < 48; j++)
                     ck_assert_int_eq(bits[i * 48 + j], i % r == want && j % r == want);
-            free(bits);
         }
 }
-END_TEST
 
-START_TEST(longnet_one_branch_is_dense_and_two_equal_ones_weigh_double)
+TEST_N(longnet_one_branch_is_dense_and_two_equal_ones_weigh_double, 2)
 {
-    struct err err = {0};
-    struct sim_head h;
     struct record r;
-    assert_ok(random_head(6, 90, 90, 16, _i, 1.3, PREC_F64, &h, &err), &err);
+    HEAD(h, random_head, 6, 90, 90, 16, _i, 1.3, PREC_F64);
     run_text("longnet:segments=90:ratios=1", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "density_elem"), 1);
     ck_assert_double_eq_tol(record_get(&r, "err_max"), 0, 1e-12);
@@ -378,9 +337,7 @@ START_TEST(longnet_one_branch_is_dense_and_two_equal_ones_weigh_double)
     ck_assert_double_eq_tol(record_get(&r, "mass_est_sd"), 0, 1e-12);
     ck_assert_double_eq_tol(record_get(&r, "cra_min"), 1, 1e-12);
     record_free(&r);
-    sim_head_free(&h);
 }
-END_TEST
 
 struct outputs {
     double *out, *lse;
@@ -408,15 +365,13 @@ static struct outputs outputs_of(const char *text, const struct head_in *in)
 
 /* W form = branch outputs mixed by softmax over their LSE; with official_pad the zero keys of a
  * branch's padding belong to its own LSE. */
-START_TEST(longnet_mixes_branches_by_their_normalisers)
+TEST_N(longnet_mixes_branches_by_their_normalisers, 4)
 {
     enum { N = 100 };
     bool causal = _i & 1;
     const char *pad = _i & 2 ? ":official_pad=1" : "";
     char text[96];
-    struct err err = {0};
-    struct sim_head h;
-    assert_ok(random_head(7, N, N, 16, causal, 1.2, PREC_F64, &h, &err), &err);
+    HEAD(h, random_head, 7, N, N, 16, causal, 1.2, PREC_F64);
     h.in.head = h.in.kv_head = 1;
     h.in.n_heads = h.in.n_kv_heads = 4;
     snprintf(text, sizeof text, "longnet:segments=24+70:ratios=1+3%s", pad);
@@ -441,9 +396,7 @@ START_TEST(longnet_mixes_branches_by_their_normalisers)
     }
     free(all.out);
     free(all.lse);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Number of branches (w, r) in which positions i and j meet, phases of head 3 of 4. */
 static int multiplicity(const int64_t (*branch)[2], int64_t n, int64_t i, int64_t j)
@@ -458,7 +411,7 @@ static int multiplicity(const int64_t (*branch)[2], int64_t n, int64_t i, int64_
 }
 
 /* Rows in several chunks, rectangles either way, both precisions. */
-START_TEST(longnet_is_softmax_with_multiplicities)
+TEST_N(longnet_is_softmax_with_multiplicities, 5)
 {
     static const struct {
         int64_t nq, nk, branch[2][2];
@@ -473,9 +426,7 @@ START_TEST(longnet_is_softmax_with_multiplicities)
     const int64_t(*branch)[2] = cases[_i].branch;
     double tol = cases[_i].prec == PREC_F64 ? 1e-12 : 2e-5;
     char text[96];
-    struct err err = {0};
-    struct sim_head h;
-    assert_ok(random_head(9, nq, nk, 16, cases[_i].causal, 1.2, cases[_i].prec, &h, &err), &err);
+    HEAD(h, random_head, 9, nq, nk, 16, cases[_i].causal, 1.2, cases[_i].prec);
     h.in.head = h.in.kv_head = 3;
     h.in.n_heads = h.in.n_kv_heads = 4;
     snprintf(text, sizeof text, "longnet:segments=%d+%d:ratios=%d+%d", (int)branch[0][0],
@@ -505,9 +456,7 @@ START_TEST(longnet_is_softmax_with_multiplicities)
     }
     free(got.out);
     free(got.lse);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* 10 tokens in segments of 8 with ratio 3, one head: phase 0. The second segment holds tokens 8, 9
  * and six padded ones; every segment is padded to 9. Selected places 0, 3, 6. */
@@ -518,19 +467,18 @@ static void longnet_weights(const struct method_run *run, const struct head_in *
 {
     const struct method *me = run->method;
     struct method_ctx ctx = {0};
-    struct err err = {0};
     struct mask m = {0};
     struct record r;
     void *state = NULL;
 
     record_init(&r);
-    assert_ok(method_prepare(me, &ctx, run->params, in, &state, &err), &err);
+    MUST(method_prepare(me, &ctx, run->params, in, &state, ERR));
     if (device)
-        assert_ok(me->device.take(state, &(struct device_choice){.exec = &m}, &err), &err);
+        MUST(me->device.take(state, &(struct device_choice){.exec = &m}, ERR));
     else
-        assert_ok(me->select(state, 0, in->x.nq, &m, &err), &err);
+        MUST(me->select(state, 0, in->x.nq, &m, ERR));
     ck_assert(m.exec_bq == 1 && m.exec_bk == 1);
-    assert_ok(me->report(state, &r, &err), &err);
+    MUST(me->report(state, &r, ERR));
     *sum = record_get(&r, "pairs_exec");
     *most = record_get(&r, "weight_max");
     record_free(&r);
@@ -538,7 +486,7 @@ static void longnet_weights(const struct method_run *run, const struct head_in *
     method_release(me, state);
 }
 
-START_TEST(longnet_weighs_masks_that_stay_on_a_device)
+TEST(longnet_weighs_masks_that_stay_on_a_device)
 {
     static const char *const texts[] = {"longnet:segments=32+100:ratios=1+3",
                                         "longnet:segments=70+300:ratios=2+5",
@@ -551,10 +499,9 @@ START_TEST(longnet_weighs_masks_that_stay_on_a_device)
             .head = k / 18 * 5,
             .n_heads = 6};
         struct method_run *runs = NULL;
-        struct err err = {0};
         double sum[2], most[2];
         int64_t n = 0;
-        assert_ok(method_runs_parse(test_methods, texts[k % 3], &runs, &n, &err), &err);
+        MUST(method_runs_parse(test_methods, texts[k % 3], &runs, &n, ERR));
         for (int device = 0; device < 2; device++)
             longnet_weights(runs, &in, device, sum + device, most + device);
         ck_assert_msg(sum[0] == sum[1] && most[0] == most[1], "case %d: %g, %g and %g, %g", k,
@@ -562,12 +509,10 @@ START_TEST(longnet_weighs_masks_that_stay_on_a_device)
         method_runs_free(runs, n);
     }
 }
-END_TEST
 
-START_TEST(longnet_counts_the_padding_of_the_code)
+TEST(longnet_counts_the_padding_of_the_code)
 {
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     float zero[10 * 16] = {0}, v[10 * 16];
     for (int k = 0; k < 160; k++)
         v[k] = 1;
@@ -577,7 +522,7 @@ START_TEST(longnet_counts_the_padding_of_the_code)
         .n_kv_heads = 1,
         .n_layers = 1,
         .branch = "main"};
-    assert_ok(head_init(&h, &in, PREC_F64, &err), &err);
+    MUST(head_init(&h, &in, PREC_F64, ERR));
     struct outputs o = outputs_of("longnet:segments=8:ratios=3:official_pad=1", &h.in);
     ck_assert_double_eq_tol(o.lse[0], log(3), 1e-12); /* 0, 3, 6 */
     ck_assert_double_eq_tol(o.out[0], 1, 1e-12);
@@ -586,13 +531,11 @@ START_TEST(longnet_counts_the_padding_of_the_code)
     ck_assert(isinf(o.lse[1]) && o.out[16] == 0);
     free(o.out);
     free(o.lse);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* ---- sparse transformer --------------------------------------------------------------------- */
 
-START_TEST(sparse_transformer_counts)
+TEST_N(sparse_transformer_counts, 4)
 {
     static const int64_t cases[][5] = {{1000, 32, 31504, 16128, 46632},
                                        {1024, 32, 32272, 16896, 48144},
@@ -606,9 +549,8 @@ START_TEST(sparse_transformer_counts)
         ck_assert_int_eq(kept(text, cases[_i][0], true), cases[_i][2 + k]);
     }
 }
-END_TEST
 
-START_TEST(sparse_transformer_fixed_blocks)
+TEST(sparse_transformer_fixed_blocks)
 {
     for (int head = 0; head < 5; head++) {
         struct mask_counts c =
@@ -621,12 +563,12 @@ START_TEST(sparse_transformer_fixed_blocks)
     ck_assert_int_eq(c.tiles_kept, 192);
     ck_assert_int_eq(c.pairs_kept, 180736);
 }
-END_TEST
 
 /* Summary blocks by hand: 4 blocks of 8 per chunk, head 1 of two positions of one block. */
-START_TEST(sparse_transformer_fixed_by_hand)
+TEST(sparse_transformer_fixed_by_hand)
 {
     enum { N = 96, B = 8 };
+    OWN(free_at)
     uint8_t *bits =
         bits_of("sparse-transformer:pattern=fixed:stride=32:block=8:verts=2", N, N, true, 1, 2);
     for (int i = 0; i < N; i++)
@@ -634,14 +576,11 @@ START_TEST(sparse_transformer_fixed_by_hand)
             int a = i / B, b = j / B;
             ck_assert_int_eq(bits[i * N + j], j <= i && (a / 4 == b / 4 || b % 4 == 2));
         }
-    free(bits);
 }
-END_TEST
 
-START_TEST(sparse_transformer_local_block_layout)
+TEST(sparse_transformer_local_block_layout)
 {
     static const int64_t cases[][2] = {{32, 63}, {128, 150}};
-    struct err err = {0};
     for (int k = 0; k < 2; k++) {
         struct method_run *runs = NULL;
         int64_t n = 0, tiles, allowed;
@@ -653,26 +592,25 @@ START_TEST(sparse_transformer_local_block_layout)
         char text[64];
         snprintf(text, sizeof text, "sparse-transformer:pattern=local:stride=%lld",
                  (long long)cases[k][0]);
-        assert_ok(method_runs_parse(test_methods, text, &runs, &n, &err), &err);
-        assert_ok(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, &err), &err);
-        assert_ok(runs[0].method->select(state, 0, 1024, &m, &err), &err);
-        assert_ok(mask_tiles_kept(&m, 32, 32, &tiles, &allowed, &err), &err);
+        MUST(method_runs_parse(test_methods, text, &runs, &n, ERR));
+        MUST(method_prepare(runs[0].method, &ctx, runs[0].params, &in, &state, ERR));
+        MUST(runs[0].method->select(state, 0, 1024, &m, ERR));
+        MUST(mask_tiles_kept(&m, 32, 32, &tiles, &allowed, ERR));
         ck_assert_int_eq(tiles, cases[k][1]);
         mask_free(&m);
         method_release(runs[0].method, state);
         method_runs_free(runs, n);
     }
 }
-END_TEST
 
-START_TEST(sparse_transformer_counts_from_absolute_positions)
+TEST(sparse_transformer_counts_from_absolute_positions)
 {
     enum { NQ = 10, NK = 45, L = 7 };
     static const char *const texts[] = {"sparse-transformer:pattern=local:stride=7",
                                         "sparse-transformer:stride=7",
                                         "sparse-transformer:pattern=merged:stride=7"};
     for (int k = 0; k < 3; k++) {
-        uint8_t *bits = bits_of(texts[k], NQ, NK, true, 0, 1);
+        OWN(free_at) uint8_t *bits = bits_of(texts[k], NQ, NK, true, 0, 1);
         for (int i = 0; i < NQ; i++)
             for (int j = 0; j < NK; j++) {
                 int d = i + NK - NQ - j;
@@ -681,12 +619,10 @@ START_TEST(sparse_transformer_counts_from_absolute_positions)
                                                    : k == 1 ? strided
                                                             : local || strided);
             }
-        free(bits);
     }
 }
-END_TEST
 
-START_TEST(bad_parameters_are_refused)
+TEST(bad_parameters_are_refused)
 {
     static const struct {
         const char *text, *want;
@@ -704,39 +640,4 @@ START_TEST(bad_parameters_are_refused)
     };
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
         assert_refused(bad[k].text, bad[k].want);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("static");
-    TCase *c = tcase_create("longformer and bigbird");
-    tcase_add_loop_test(c, longformer_counts, 0, 9);
-    tcase_add_loop_test(c, longformer_follows_its_rule, 0, 3);
-    tcase_add_loop_test(c, bigbird_counts_and_places, 0, 9);
-    tcase_add_test(c, bigbird_gathers_what_it_draws);
-    tcase_add_test(c, bigbird_without_random_blocks);
-    tcase_add_test(c, bigbird_scopes);
-    tcase_add_test(c, bigbird_depends_on_seed_and_head);
-    tcase_add_loop_test(c, bigbird_causal_baseline, 0, 4);
-    tcase_add_test(c, bigbird_causal_with_random_blocks);
-    tcase_add_test(c, bigbird_refuses_what_it_cannot_do);
-    suite_add_tcase(s, c);
-    c = tcase_create("longnet and sparse transformer");
-    tcase_add_loop_test(c, longnet_multiplicities, 0, 4);
-    tcase_add_test(c, longnet_rows_that_no_branch_selects);
-    tcase_add_test(c, longnet_phases_of_heads);
-    tcase_add_loop_test(c, longnet_one_branch_is_dense_and_two_equal_ones_weigh_double, 0, 2);
-    tcase_add_loop_test(c, longnet_is_softmax_with_multiplicities, 0, 5);
-    tcase_add_loop_test(c, longnet_mixes_branches_by_their_normalisers, 0, 4);
-    tcase_add_test(c, longnet_weighs_masks_that_stay_on_a_device);
-    tcase_add_test(c, longnet_counts_the_padding_of_the_code);
-    tcase_add_loop_test(c, sparse_transformer_counts, 0, 4);
-    tcase_add_test(c, sparse_transformer_fixed_blocks);
-    tcase_add_test(c, sparse_transformer_fixed_by_hand);
-    tcase_add_test(c, sparse_transformer_local_block_layout);
-    tcase_add_test(c, sparse_transformer_counts_from_absolute_positions);
-    tcase_add_test(c, bad_parameters_are_refused);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -48,12 +48,11 @@ static int take_one(void *ctx, int64_t i, int worker, struct err *err)
     return take(o, "key", o->got + i, err);
 }
 
-START_TEST(one_makes_it_and_all_get_it)
+TEST(one_makes_it_and_all_get_it)
 {
     struct order o = {.keys = 3};
-    struct err err = {0};
-    assert_ok(static_masks_new(1 << 20, 2, &o.store, &err), &err);
-    assert_ok(pool_run(8, 64, take_one, &o, &err), &err);
+    MUST(static_masks_new(1 << 20, 2, &o.store, ERR));
+    MUST(pool_run(8, 64, take_one, &o, ERR));
     ck_assert_int_eq(o.made, 1);
     for (int i = 0; i < 64; i++)
         ck_assert_ptr_eq(o.got[i], o.got[0]);
@@ -66,9 +65,8 @@ START_TEST(one_makes_it_and_all_get_it)
     static_masks_free(&o.store);
     ck_assert_ptr_null(o.store);
 }
-END_TEST
 
-START_TEST(a_failure_is_not_kept)
+TEST(a_failure_is_not_kept)
 {
     struct order o = {.keys = 3, .fail = 1};
     const struct static_mask *m = NULL;
@@ -80,60 +78,42 @@ START_TEST(a_failure_is_not_kept)
     static_masks_return(o.store, m);
     static_masks_free(&o.store);
 }
-END_TEST
 
 /* Room for one and a half of them. */
-START_TEST(what_nobody_has_goes_first)
+TEST(what_nobody_has_goes_first)
 {
     struct order o = {.keys = 64};
     const struct static_mask *a, *b;
-    struct err err = {0};
-    assert_ok(static_masks_new(3 * N * 64 * 2, 2, &o.store, &err), &err);
-    assert_ok(take(&o, "a", &a, &err), &err);
-    assert_ok(take(&o, "b", &b, &err), &err);
+    MUST(static_masks_new(3 * N * 64 * 2, 2, &o.store, ERR));
+    MUST(take(&o, "a", &a, ERR));
+    MUST(take(&o, "b", &b, ERR));
     uint64_t first = a->id, second = b->id;
     ck_assert_uint_ne(first, second);
     static_masks_return(o.store, b); /* too much: b goes, a is still in use */
-    assert_ok(take(&o, "a", &b, &err), &err);
+    MUST(take(&o, "a", &b, ERR));
     ck_assert_uint_eq(b->id, first);
     static_masks_return(o.store, a);
     static_masks_return(o.store, b);
-    assert_ok(take(&o, "b", &b, &err), &err);
+    MUST(take(&o, "b", &b, ERR));
     ck_assert_int_eq(o.made, 3);
     ck_assert_uint_ne(b->id, second);
     static_masks_return(o.store, b);
     static_masks_free(&o.store);
 }
-END_TEST
 
-START_TEST(heads_in_their_order_have_a_number)
+TEST(heads_in_their_order_have_a_number)
 {
-    struct static_masks *s = NULL;
+    OWN(static_masks_free) struct static_masks *s = NULL;
     const uint64_t ids[] = {1, 2, 1}, turned[] = {2, 1, 1};
     uint64_t n[4];
-    struct err err = {0};
-    assert_ok(static_masks_new(0, 2, &s, &err), &err);
-    assert_ok(static_masks_number(s, ids, 3, n, &err), &err);
-    assert_ok(static_masks_number(s, turned, 3, n + 1, &err), &err);
-    assert_ok(static_masks_number(s, ids, 2, n + 2, &err), &err);
-    assert_ok(static_masks_number(s, ids, 3, n + 3, &err), &err);
+    MUST(static_masks_new(0, 2, &s, ERR));
+    MUST(static_masks_number(s, ids, 3, n, ERR));
+    MUST(static_masks_number(s, turned, 3, n + 1, ERR));
+    MUST(static_masks_number(s, ids, 2, n + 2, ERR));
+    MUST(static_masks_number(s, ids, 3, n + 3, ERR));
     ck_assert_uint_eq(n[0], n[3]);
     ck_assert_uint_ne(n[0], n[1]);
     ck_assert_uint_ne(n[0], n[2]);
     ck_assert_uint_ne(n[1], n[2]);
     ck_assert_uint_ne(n[0], 0);
-    static_masks_free(&s);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("staticmasks");
-    TCase *t = tcase_create("all");
-    tcase_add_test(t, one_makes_it_and_all_get_it);
-    tcase_add_test(t, a_failure_is_not_kept);
-    tcase_add_test(t, what_nobody_has_goes_first);
-    tcase_add_test(t, heads_in_their_order_have_a_number);
-    suite_add_tcase(s, t);
-    return s;
 }

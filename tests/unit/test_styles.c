@@ -45,7 +45,7 @@ static void assert_apart(const char *a, struct line_style x, const char *b, stru
                   d, x.point, y.point, x.dash, y.dash);
 }
 
-START_TEST(every_method_has_a_style_of_its_own)
+TEST(every_method_has_a_style_of_its_own)
 {
     for (int i = 0; test_methods[i]; i++)
         for (int k = 0; k < i; k++) {
@@ -53,9 +53,8 @@ START_TEST(every_method_has_a_style_of_its_own)
             assert_apart(a, style_of(test_methods, a), b, style_of(test_methods, b), 0, 15, true);
         }
 }
-END_TEST
 
-START_TEST(derived_styles_differ_from_each_other_and_from_those_set_by_hand)
+TEST(derived_styles_differ_from_each_other_and_from_those_set_by_hand)
 {
     for (int i = 0; i < STYLES_DERIVED; i++) {
         struct line_style s = style_derived(i);
@@ -70,9 +69,8 @@ START_TEST(derived_styles_differ_from_each_other_and_from_those_set_by_hand)
         }
     }
 }
-END_TEST
 
-START_TEST(a_method_without_a_line_gets_the_style_of_its_place)
+TEST(a_method_without_a_line_gets_the_style_of_its_place)
 {
     static const struct method known = {.name = "dense"}, first = {.name = "first"},
                                second = {.name = "second"};
@@ -84,9 +82,8 @@ START_TEST(a_method_without_a_line_gets_the_style_of_its_place)
     ck_assert_str_eq(style_of(registry, "dense").color, "#000000");
     ck_assert_int_eq(foreign.dash, 5);
 }
-END_TEST
 
-START_TEST(methods_of_one_study_are_told_apart_without_colours)
+TEST(methods_of_one_study_are_told_apart_without_colours)
 {
     static const char *const names[] = {
         "dense",           "oracle",     "sale",        "streaming",  "spargeattn",
@@ -97,9 +94,8 @@ START_TEST(methods_of_one_study_are_told_apart_without_colours)
             assert_apart(names[i], style_of(NULL, names[i]), names[k], style_of(NULL, names[k]), 4,
                          30, true);
 }
-END_TEST
 
-START_TEST(a_listed_style_is_that_of_a_method)
+TEST(a_listed_style_is_that_of_a_method)
 {
     for (size_t i = 0; i < N_LISTED; i++) {
         bool found = false;
@@ -107,18 +103,4 @@ START_TEST(a_listed_style_is_that_of_a_method)
             found |= strcmp(test_methods[k]->name, listed[i]) == 0;
         ck_assert_msg(found, "%s is no method", listed[i]);
     }
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("styles");
-    TCase *c = tcase_create("styles");
-    tcase_add_test(c, every_method_has_a_style_of_its_own);
-    tcase_add_test(c, derived_styles_differ_from_each_other_and_from_those_set_by_hand);
-    tcase_add_test(c, a_method_without_a_line_gets_the_style_of_its_place);
-    tcase_add_test(c, methods_of_one_study_are_told_apart_without_colours);
-    tcase_add_test(c, a_listed_style_is_that_of_a_method);
-    suite_add_tcase(s, c);
-    return s;
 }

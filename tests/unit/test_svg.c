@@ -33,9 +33,8 @@ static const struct {
     {0.3, 4, 96, 0.653360, 128, 102096, 0.692383, 8, 0.888889},
 };
 
-START_TEST(widths_and_masks_without_text)
+TEST_EACH(widths_and_masks_without_text, wan)
 {
-    struct err err = {0};
     int64_t T = wan[_i].T, F = wan[_i].F, n = T * F, side = (n + 127) / 128;
     double frames = svg_width_frames(wan[_i].s, 0, n, F);
     struct svg_band b = {SVG_WAN, T,    F,     0,
@@ -45,17 +44,16 @@ START_TEST(widths_and_masks_without_text)
     ck_assert_double_eq_tol(frames, wan[_i].frames, 5.1e-7);
     ck_assert_int_eq(b.width, wan[_i].width);
     ck_assert_int_eq(b.width % 128, 0);
-    assert_ok(svg_band_count(&b, 0, &c, &err), &err);
+    MUST(svg_band_count(&b, 0, &c, ERR));
     ck_assert_int_eq(c.pairs, wan[_i].pairs);
     ck_assert_int_eq(c.tiles, wan[_i].tiles);
     assert_printed((double)c.pairs / (double)n / (double)n, wan[_i].elem, 6);
     assert_printed((double)c.tiles / (double)(side * side), wan[_i].tile, 6);
     b.temporal = true;
     struct svg_count t;
-    assert_ok(svg_band_count(&b, 0, &t, &err), &err);
+    MUST(svg_band_count(&b, 0, &t, ERR));
     ck_assert(t.pairs == c.pairs && t.tiles == c.tiles);
 }
-END_TEST
 
 static const struct {
     enum svg_family family;
@@ -73,9 +71,8 @@ static const struct {
     {SVG_COG, 0.3, 13, 1350, 226, 226, 17776, 1.952459, 2560, 91271086, 0.288845, NAN},
 };
 
-START_TEST(widths_and_masks_with_text)
+TEST_EACH(widths_and_masks_with_text, text)
 {
-    struct err err = {0};
     enum svg_family f = text[_i].family;
     int64_t F = text[_i].F, n = text[_i].T * F + text[_i].text;
     int64_t padding = text[_i].text - text[_i].valid;
@@ -87,7 +84,7 @@ START_TEST(widths_and_masks_with_text)
     ck_assert_int_eq(n, text[_i].n);
     ck_assert_double_eq_tol(frames, text[_i].frames, 5.1e-7);
     ck_assert_int_eq(b.width, text[_i].width);
-    assert_ok(svg_band_count(&b, padding, &c, &err), &err);
+    MUST(svg_band_count(&b, padding, &c, ERR));
     ck_assert_int_eq(c.pairs, text[_i].pairs);
     assert_printed((double)c.pairs / (double)n / (double)n, text[_i].all, 6);
     if (!isnan(text[_i].of_valid)) {
@@ -95,9 +92,8 @@ START_TEST(widths_and_masks_with_text)
         assert_printed((double)(c.pairs - padding * padding) / valid / valid, text[_i].of_valid, 6);
     }
 }
-END_TEST
 
-START_TEST(trial_masks)
+TEST_N(trial_masks, 8)
 {
     static const struct {
         enum svg_family family;
@@ -113,7 +109,6 @@ START_TEST(trial_masks)
         {SVG_COG, 13, 1350, 15, -1},
     };
     static const double shares[] = {0.221117, 0.217322, 0.282715, 0.480469, 0.5};
-    struct err err = {0};
     struct svg_band b = {cases[_i].family,
                          cases[_i].T,
                          cases[_i].F,
@@ -125,9 +120,9 @@ START_TEST(trial_masks)
     struct svg_count c, t;
 
     ck_assert_int_eq(b.width, cases[_i].limit);
-    assert_ok(svg_band_count(&b, 0, &c, &err), &err);
+    MUST(svg_band_count(&b, 0, &c, ERR));
     b.temporal = true;
-    assert_ok(svg_band_count(&b, 0, &t, &err), &err);
+    MUST(svg_band_count(&b, 0, &t, ERR));
     ck_assert_int_eq(c.pairs, t.pairs);
     if (cases[_i].pairs >= 0)
         ck_assert_int_eq(c.pairs, cases[_i].pairs);
@@ -136,7 +131,6 @@ START_TEST(trial_masks)
         assert_printed((double)c.pairs / n / n, shares[_i], 6);
     }
 }
-END_TEST
 
 /* ---- masks element by element --------------------------------------------------------------- */
 
@@ -167,7 +161,7 @@ static bool wants_trial(const struct svg_band *b, int64_t q, int64_t k)
     return sink || text_q || text_k || llabs(q / 128 - k / 128) < b->width;
 }
 
-START_TEST(rows_follow_the_rules)
+TEST_N(rows_follow_the_rules, 24)
 {
     static const struct svg_band bands[] = {
         {SVG_WAN, 5, 60, 0, false, true, false, 128},
@@ -183,12 +177,11 @@ START_TEST(rows_follow_the_rules)
         {SVG_COG, 3, 170, 70, false, false, true, 1},
         {SVG_COG, 3, 170, 200, false, true, true, 2},
     };
-    struct err err = {0};
     struct svg_band b = bands[_i / 2];
     b.temporal = _i % 2;
     int64_t n = svg_band_tokens(&b), pairs = 0;
-    struct span *s = calloc((size_t)svg_band_max_spans(&b), sizeof *s);
-    uint8_t *bits = calloc((size_t)n, 1);
+    OWN(free_at) struct span *s = calloc((size_t)svg_band_max_spans(&b), sizeof *s);
+    OWN(free_at) uint8_t *bits = calloc((size_t)n, 1);
     for (int64_t i = 0; i < n; i++) {
         int64_t spans = svg_band_row(&b, i, s), q = svg_band_position(&b, i);
         ck_assert_int_le(spans, svg_band_max_spans(&b));
@@ -205,17 +198,13 @@ START_TEST(rows_follow_the_rules)
         }
     }
     struct svg_count c;
-    assert_ok(svg_band_count(&b, 0, &c, &err), &err);
+    MUST(svg_band_count(&b, 0, &c, ERR));
     ck_assert_int_eq(c.pairs, pairs);
-    free(bits);
-    free(s);
 }
-END_TEST
 
-START_TEST(temporal_positions)
+TEST(temporal_positions)
 {
     static const int64_t want[] = {0, 3, 1, 4, 2, 5};
-    struct err err = {0};
     struct svg_band b = {SVG_WAN, 3, 2, 0, true, true, false, 0};
     struct svg_band behind = {SVG_HUNYUAN, 3, 4, 2, true, false, false, 0};
     struct svg_band front = {SVG_COG, 3, 4, 2, true, false, false, 0};
@@ -224,21 +213,20 @@ START_TEST(temporal_positions)
 
     for (int i = 0; i < 6; i++)
         ck_assert_int_eq(svg_band_position(&b, i), want[i]);
-    assert_ok(permute_make("time", &g, 14, 0, &perm, &err), &err);
+    MUST(permute_make("time", &g, 14, 0, &perm, ERR));
     for (int r = 0; r < 14; r++)
         ck_assert_int_eq(svg_band_position(&behind, perm[r]), r);
     free(perm);
     g.text_place = 1;
-    assert_ok(permute_make("time", &g, 14, 0, &perm, &err), &err);
+    MUST(permute_make("time", &g, 14, 0, &perm, ERR));
     for (int r = 0; r < 14; r++)
         ck_assert_int_eq(svg_band_position(&front, perm[r]), r);
     free(perm);
 }
-END_TEST
 
 /* ---- warm-up -------------------------------------------------------------------------------- */
 
-START_TEST(warm_up_of_layers_and_steps)
+TEST_N(warm_up_of_layers_and_steps, 8)
 {
     static const struct {
         enum svg_family family;
@@ -258,16 +246,14 @@ START_TEST(warm_up_of_layers_and_steps)
     ck_assert_int_eq(w.layers, cases[_i].want_layers);
     ck_assert_int_eq(w.steps, cases[_i].want_steps);
 }
-END_TEST
 
 /* ---- the method ----------------------------------------------------------------------------- */
 
 static void video_head(int64_t t, int64_t h, int64_t w, int64_t words, int place,
                        struct sim_head *out)
 {
-    struct err err = {0};
     int64_t n = t * h * w + words;
-    assert_ok(random_head(5, n, n, 16, false, 1.5, PREC_F64, out, &err), &err);
+    MUST(random_head(5, n, n, 16, false, 1.5, PREC_F64, out, ERR));
     out->in.geom = (struct geometry){t, h, w, words, words ? place : 0};
     out->in.n_layers = 40;
     out->in.layer = 7;
@@ -276,9 +262,8 @@ static void video_head(int64_t t, int64_t h, int64_t w, int64_t words, int place
     out->in.branch = "cond";
 }
 
-START_TEST(other_inputs_are_skipped)
+TEST(other_inputs_are_skipped)
 {
-    struct err err = {0};
     struct sim_head h;
     video_head(3, 4, 5, 0, 0, &h);
     h.in.order = "time";
@@ -299,15 +284,13 @@ START_TEST(other_inputs_are_skipped)
     video_head(3, 4, 5, 4, 1, &h);
     assert_skips("svg1:family=hunyuan", &h.in, "behind");
     sim_head_free(&h);
-    assert_ok(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, &err), &err);
+    MUST(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, ERR));
     assert_skips("svg1", &h.in, "bidirectional only");
     sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(a_target_below_the_text_share_is_an_error)
+TEST(a_target_below_the_text_share_is_an_error)
 {
-    struct err err = {0};
     struct sim_head h;
     struct method_run *runs = NULL;
     int64_t n = 0;
@@ -315,30 +298,28 @@ START_TEST(a_target_below_the_text_share_is_an_error)
     struct record r;
     video_head(2, 8, 8, 32, 2, &h);
     record_init(&r);
-    assert_ok(method_runs_parse(test_methods, "svg1:target=0.4", &runs, &n, &err), &err);
+    MUST(method_runs_parse(test_methods, "svg1:target=0.4", &runs, &n, ERR));
     struct sim_cell cell = {
         .method = runs[0].method, .params = runs[0].params, .ctx = &ctx, .in = &h.in};
-    assert_fails(sim_run(&cell, &r, &err), &err, ERR_INPUT, "target below text share");
+    FAILS(sim_run(&cell, &r, ERR), ERR_INPUT, "target below text share");
     record_free(&r);
     method_runs_free(runs, n);
     ck_assert_double_ge(metric_of("svg1:target=0.41", &h.in, "density_elem"), 0.36);
     sim_head_free(&h);
     ck_assert(isnan(svg_width_frames(0.4, 32, 160, 64)));
 }
-END_TEST
 
-START_TEST(bad_rows_are_refused)
+TEST(bad_rows_are_refused)
 {
     static const char *const bad[] = {"svg1:rows=0", "svg1:rows=-3", "svg1:rows=some",
                                       "svg1:rows=1.5"};
     for (int k = 0; k < 4; k++)
         assert_refused(bad[k], "a number of rows");
 }
-END_TEST
 
-START_TEST(first_layers_and_steps_are_dense)
+TEST(first_layers_and_steps_are_dense)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct record r;
     video_head(3, 8, 8, 0, 0, &h);
     h.in.layer = 0;
@@ -354,9 +335,7 @@ START_TEST(first_layers_and_steps_are_dense)
     h.in.step = 10;
     ck_assert_double_eq(metric_of("svg1", &h.in, "dense_call"), 0);
     ck_assert_double_eq(metric_of("svg1:preset=wan-i2v-720p", &h.in, "dense_call"), 1);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Explicit softmax of one row over the keys that a rule wants, times V; 0 without keys. */
 static void masked_row(const struct head_in *in, const struct svg_band *b, int64_t i, double *out)
@@ -381,7 +360,7 @@ static void masked_row(const struct head_in *in, const struct svg_band *b, int64
     free(s);
 }
 
-START_TEST(classification_by_explicit_rows)
+TEST_N(classification_by_explicit_rows, 4)
 {
     static const struct {
         int64_t t, h, w, text;
@@ -394,8 +373,7 @@ START_TEST(classification_by_explicit_rows)
         {3, 9, 11, 10, 1, {SVG_COG, 3, 99, 10, false, false, true, 1}},
     };
     enum { R = 40 };
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct svg_class got, all;
     double want[2] = {0}, whole[2] = {0}, out[16];
     int64_t rows[R];
@@ -416,42 +394,37 @@ START_TEST(classification_by_explicit_rows)
             for (int r = 0; r < R; r++)
                 want[k] += rows[r] == i ? e / (R * 16) : 0;
         }
-    assert_ok(svg_classify(&h.in, trial, rows, R, false, &got, &err), &err);
-    assert_ok(svg_classify(&h.in, trial, NULL, 0, false, &all, &err), &err);
+    MUST(svg_classify(&h.in, trial, rows, R, false, &got, ERR));
+    MUST(svg_classify(&h.in, trial, NULL, 0, false, &all, ERR));
     for (int k = 0; k < 2; k++) {
         ck_assert_double_eq_tol(got.mse[k], want[k], 1e-10 * want[k] + 1e-18);
         ck_assert_double_eq_tol(all.mse[k], whole[k], 1e-10 * whole[k] + 1e-18);
     }
     ck_assert_int_eq(got.temporal, want[1] < want[0]);
     /* Eight bits of mantissa: a few percent of a mean squared error. */
-    assert_ok(svg_classify(&h.in, trial, rows, R, true, &got, &err), &err);
+    MUST(svg_classify(&h.in, trial, rows, R, true, &got, ERR));
     for (int k = 0; k < 2; k++) {
         ck_assert_double_eq_tol(got.mse[k], want[k], 0.05 * want[k]);
         ck_assert_double_eq(got.mse[k], (double)dtype_round(DT_BF16, (float)got.mse[k]));
     }
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(ties_are_spatial)
+TEST(ties_are_spatial)
 {
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct svg_class got;
     struct svg_band b[2] = {{SVG_WAN, 2, 30, 0, false, true, false, 60},
                             {SVG_WAN, 2, 30, 0, true, true, false, 60}};
     video_head(2, 5, 6, 0, 0, &h);
-    assert_ok(svg_classify(&h.in, b, NULL, 0, true, &got, &err), &err);
+    MUST(svg_classify(&h.in, b, NULL, 0, true, &got, ERR));
     ck_assert_double_eq(got.mse[0], got.mse[1]);
     ck_assert(!got.temporal);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Rows depend on the seed and the call, not on the head; the first row_limit ones only. */
-START_TEST(sampled_rows_are_the_calls_own)
+TEST(sampled_rows_are_the_calls_own)
 {
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     video_head(3, 8, 8, 0, 0, &h);
     double one = metric_of("svg1:rows=3", &h.in, "mse_spatial");
     h.in.head = 5;
@@ -466,13 +439,11 @@ START_TEST(sampled_rows_are_the_calls_own)
     double first = metric_of("svg1:rows=1:row_limit=1", &h.in, "mse_spatial");
     ck_assert_double_eq_tol(metric_of("svg1:rows=9:row_limit=1", &h.in, "mse_spatial"), first,
                             1e-14);
-    sim_head_free(&h);
 }
-END_TEST
 
 /* Masks in the order of the trace: kept pairs of either class are those of the band, and the tiles
  * are counted in the order of the head. */
-START_TEST(masks_of_both_classes)
+TEST_N(masks_of_both_classes, 4)
 {
     static const char *const methods[] = {"svg1:preset=none:target=0.3", "svg1:profile=plain",
                                           "svg1:preset=none:target=0.45",
@@ -484,12 +455,11 @@ START_TEST(masks_of_both_classes)
         video_head(4, 9, 10, _i < 2 ? 0 : 12, _i - 1, &h);
         for (int64_t j = 0; j < h.in.x.nk * h.in.x.d; j++)
             h.k[j] = (float)(h.k[j] * (k % 8));
-        struct sim_head again;
-        struct err err = {0};
-        assert_ok(head_init(&again, &h.in, PREC_F64, &err), &err);
+        OWN(sim_head_free) struct sim_head again;
+        MUST(head_init(&again, &h.in, PREC_F64, ERR));
         again.in.step = k + 10;
         int64_t n = again.in.x.nq;
-        uint8_t *bits = calloc((size_t)(n * n), 1);
+        OWN(free_at) uint8_t *bits = calloc((size_t)(n * n), 1);
         run_text_carry(methods[_i], &again.in, NULL, 1, sink_bits, bits, &r);
         ck_assert_int_eq(r.status, RECORD_OK);
         bool temporal = record_get(&r, "temporal") == 1;
@@ -504,7 +474,7 @@ START_TEST(masks_of_both_classes)
                 ck_assert_int_eq(bits[i * n + j], wants_executed(&b, svg_band_position(&b, i),
                                                                  svg_band_position(&b, j)));
         struct svg_count c;
-        assert_ok(svg_band_count(&b, 0, &c, &err), &err);
+        MUST(svg_band_count(&b, 0, &c, ERR));
         double side = (double)((n + 127) / 128);
         ck_assert_double_eq(record_get(&r, "pairs_kept"), (double)c.pairs);
         ck_assert_double_eq_tol(record_get(&r, "density_tile"), (double)c.tiles / side / side,
@@ -513,14 +483,11 @@ START_TEST(masks_of_both_classes)
                                 1e-15);
         ck_assert_double_eq(record_get(&r, "pairs_exec"), (double)(c.tiles * 128 * 128));
         seen[temporal]++;
-        free(bits);
         record_free(&r);
-        sim_head_free(&again);
         sim_head_free(&h);
     }
     ck_assert_msg(seen[0] && seen[1], "%d spatial, %d temporal", seen[0], seen[1]);
 }
-END_TEST
 
 /* A head of svg1 whose class is a device's: temporal or not. */
 static void adopt_class(const struct method_run *run, const struct head_in *in, bool temporal,
@@ -530,7 +497,7 @@ static void adopt_class(const struct method_run *run, const struct head_in *in, 
     struct method_ctx ctx = {.seed = 1};
     struct svg1_own numbers = {{2.5, temporal ? 1.5 : 3.5}};
     struct accel_own own = {&numbers, sizeof numbers}, none = {0};
-    struct mask choice = {0};
+    OWN(mask_free) struct mask choice = {0};
     const struct device_choice good = {.lists = &choice, .own = &own},
                                bad = {.lists = &choice, .own = &none};
     struct rule rule;
@@ -550,42 +517,34 @@ static void adopt_class(const struct method_run *run, const struct head_in *in, 
     assert_ok(run->method->select(state, 0, n, m, &err), &err);
     assert_ok(run->method->report(state, r, &err), &err);
     method_release(run->method, state);
-    mask_free(&choice);
 }
 
-START_TEST(a_device_classifies)
+TEST(a_device_classifies)
 {
-    struct err err = {0};
-    struct sim_head h;
+    OWN(sim_head_free) struct sim_head h;
     struct method_run *runs = NULL;
     int64_t n_runs = 0;
     video_head(4, 9, 10, 12, 2, &h);
-    assert_ok(method_runs_parse(test_methods, "svg1:preset=none:target=0.45", &runs, &n_runs, &err),
-              &err);
+    MUST(method_runs_parse(test_methods, "svg1:preset=none:target=0.45", &runs, &n_runs, ERR));
     for (int temporal = 0; temporal < 2; temporal++) {
-        struct mask m = {0}, want = {0};
-        struct record r;
+        OWN(mask_free) struct mask m = {0}, want = {0};
+        OWN(record_free) struct record r;
         record_init(&r);
         adopt_class(runs, &h.in, temporal, &m, &r);
         int64_t width = 0;
         ck_assert_int_eq(
             sscanf(strstr(buf_str(&r.notes), "half_width="), "half_width=%" SCNd64, &width), 1);
         struct svg_band b = {SVG_HUNYUAN, 4, 90, 12, temporal, false, false, width};
-        assert_ok(svg_band_mask(&b, 0, h.in.x.nq, &want, &err), &err);
+        MUST(svg_band_mask(&b, 0, h.in.x.nq, &want, ERR));
         ck_assert_int_eq(mask_lists_differ(&m, &want), 0);
         ck_assert_double_eq(record_get(&r, "temporal"), temporal);
         ck_assert_double_eq(record_get(&r, "mse_spatial"), 2.5);
         ck_assert_double_eq(record_get(&r, "mse_temporal"), temporal ? 1.5 : 3.5);
-        record_free(&r);
-        mask_free(&m);
-        mask_free(&want);
     }
     method_runs_free(runs, n_runs);
-    sim_head_free(&h);
 }
-END_TEST
 
-START_TEST(golden_classes)
+TEST_N(golden_classes, 8)
 {
     static const struct {
         int step, layer, head;
@@ -602,11 +561,8 @@ START_TEST(golden_classes)
         {3, 5, 0, 2.216789e-2, 4.652708e-3, 1, 0.385927, 0.955489, 0.0406723},
         {3, 5, 1, 2.262433e-2, 5.443089e-3, 1, 0.339311, 0.953513, 0.0402258},
     };
-    struct err err = {0};
-    struct sim_head h;
     struct record r;
-    assert_ok(golden_video(cases[_i].step, cases[_i].layer, cases[_i].head, PREC_F64, &h, &err),
-              &err);
+    HEAD(h, golden_video, cases[_i].step, cases[_i].layer, cases[_i].head, PREC_F64);
     run_text("svg1:rows=all", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "temporal"), cases[_i].is_temporal);
     assert_printed(record_get(&r, "mse_spatial"), cases[_i].spatial, 7);
@@ -621,32 +577,4 @@ START_TEST(golden_classes)
     run_text("svg1:rows=all:arith=bf16", &h.in, &r);
     ck_assert_double_eq(record_get(&r, "class_changed"), 0);
     record_free(&r);
-    sim_head_free(&h);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("svg");
-    TCase *c = tcase_create("bands");
-    tcase_add_loop_test(c, widths_and_masks_without_text, 0, (int)(sizeof wan / sizeof *wan));
-    tcase_add_loop_test(c, widths_and_masks_with_text, 0, (int)(sizeof text / sizeof *text));
-    tcase_add_loop_test(c, trial_masks, 0, 8);
-    tcase_add_loop_test(c, rows_follow_the_rules, 0, 24);
-    tcase_add_test(c, temporal_positions);
-    tcase_add_loop_test(c, warm_up_of_layers_and_steps, 0, 8);
-    suite_add_tcase(s, c);
-    c = tcase_create("svg1");
-    tcase_add_test(c, other_inputs_are_skipped);
-    tcase_add_test(c, a_target_below_the_text_share_is_an_error);
-    tcase_add_test(c, bad_rows_are_refused);
-    tcase_add_test(c, first_layers_and_steps_are_dense);
-    tcase_add_loop_test(c, classification_by_explicit_rows, 0, 4);
-    tcase_add_test(c, ties_are_spatial);
-    tcase_add_test(c, sampled_rows_are_the_calls_own);
-    tcase_add_loop_test(c, masks_of_both_classes, 0, 4);
-    tcase_add_test(c, a_device_classifies);
-    tcase_add_loop_test(c, golden_classes, 0, 8);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -36,7 +36,7 @@ struct pair {
     double want, want2;
 };
 
-START_TEST(f1)
+TEST_N(f1, 7)
 {
     static const struct pair cases[] = {{"The cat's hat, a red one.", "cats red hat", 0.857143, 0},
                                         {"an apple", "the apple", 1, 0},
@@ -48,9 +48,8 @@ START_TEST(f1)
     const struct pair *p = cases + _i;
     ck_assert_double_eq_tol(score_of(TEXT_F1, p->a, p->b, NULL, false, false), p->want, 1e-6);
 }
-END_TEST
 
-START_TEST(rouge_l)
+TEST_N(rouge_l, 10)
 {
     static const struct pair cases[] = {
         {"the cat sat on the mat", "the cat is on the mat", 0.8, 0},
@@ -66,9 +65,8 @@ START_TEST(rouge_l)
     const struct pair *p = cases + _i;
     ck_assert_double_eq_tol(score_of(TEXT_ROUGE_L, p->a, p->b, NULL, false, false), p->want, 1e-7);
 }
-END_TEST
 
-START_TEST(edits)
+TEST_N(edits, 7)
 {
     static const struct pair cases[] = {{"return x + 1;", "return x - 1;", 0.923077, 0.92},
                                         {"abcd", "bcde", 0.5, 0.75},
@@ -82,9 +80,8 @@ START_TEST(edits)
     ck_assert_double_eq_tol(score_of(TEXT_CODE_SIM, p->a, p->b, NULL, false, false), p->want2,
                             1e-9);
 }
-END_TEST
 
-START_TEST(code_lines)
+TEST(code_lines)
 {
     ck_assert_double_eq(
         score_of(TEXT_CODE_SIM, "\n\n# x\n```\nint a; // b\nabcd\nz", "bcde", NULL, false, false),
@@ -93,9 +90,8 @@ START_TEST(code_lines)
     /* Characters, not bytes. */
     ck_assert_double_eq(score_of(TEXT_EDIT_SIM, "\xc3\xa4z", "\xc3\xb6z", NULL, false, false), 0.5);
 }
-END_TEST
 
-START_TEST(others)
+TEST(others)
 {
     ck_assert_double_eq(score_of(TEXT_EXACT, " The Answer!", "answer", NULL, false, false), 1);
     ck_assert_double_eq(score_of(TEXT_EXACT, "answers", "answer|answers", NULL, false, false), 1);
@@ -120,9 +116,8 @@ START_TEST(others)
     ck_assert_double_eq(score_of(TEXT_WORD, "BOB", "bob", NULL, false, true), 1);
     ck_assert_double_eq(score_of(TEXT_F1, "\n\nParis\nand more", "Paris", NULL, true, false), 1);
 }
-END_TEST
 
-START_TEST(classes)
+TEST(classes)
 {
     static const char all[] = "Other number|number|Date|Food";
     ck_assert_double_eq(score_of(TEXT_CLASSIFY, "Date", "Date", all, 0, 0), 1);
@@ -132,9 +127,8 @@ START_TEST(classes)
     ck_assert_double_eq(score_of(TEXT_CLASSIFY, "Other number", "Other number", all, 0, 0), 1);
     ck_assert_double_eq(score_of(TEXT_CLASSIFY, "Other number", "number", all, 0, 0), 0.5);
 }
-END_TEST
 
-START_TEST(letters)
+TEST_N(letters, 6)
 {
     static const struct pair cases[] = {
         {" B. because", "B", 1, 0},    {"The answer is: C", "C", 1, 0},
@@ -143,10 +137,9 @@ START_TEST(letters)
     const struct pair *p = cases + _i;
     ck_assert_double_eq(score_of(TEXT_LETTER, p->a, p->b, NULL, false, false), p->want);
 }
-END_TEST
 
 /* What a line does not say comes from the options; an option's letter is an answer, too. */
-START_TEST(lines_and_defaults)
+TEST(lines_and_defaults)
 {
     static const char lines[] =
         "{\"context\":\"A "
@@ -158,7 +151,7 @@ START_TEST(lines_and_defaults)
         "[\"y\",\"z\"]}\n";
     const struct line_defaults d = {"{context} {input} A. {OPTION_A} B. {OPTION_B}", TEXT_LETTER,
                                     5};
-    struct taskfile f = {0};
+    OWN(taskfile_free) struct taskfile f = {0};
     char path[300];
     snprintf(path, sizeof path, "%s/q.jsonl", test_tmpdir());
     assert_ok(file_write_atomic(path, lines, strlen(lines), &err), &err);
@@ -177,22 +170,4 @@ START_TEST(lines_and_defaults)
     ck_assert_int_eq(f.q[1].max_new, 7);
     ck_assert_int_eq(f.q[2].metric, TEXT_F1);
     ck_assert_int_eq(f.q[2].max_new, 32);
-    taskfile_free(&f);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("textmetric");
-    TCase *t = tcase_create("textmetric");
-    tcase_add_loop_test(t, f1, 0, 7);
-    tcase_add_loop_test(t, rouge_l, 0, 10);
-    tcase_add_loop_test(t, edits, 0, 7);
-    tcase_add_test(t, code_lines);
-    tcase_add_test(t, others);
-    tcase_add_test(t, classes);
-    tcase_add_loop_test(t, letters, 0, 6);
-    tcase_add_test(t, lines_and_defaults);
-    suite_add_tcase(s, t);
-    return s;
 }

@@ -62,44 +62,40 @@ static void check_ids(const char *name, const char *text, const int32_t *ids, in
                   text, (long long)n, json_array_size(want));
 }
 
-START_TEST(ids_are_those_of_the_reference)
+TEST_N(ids_are_those_of_the_reference, 18)
 {
     json_t *all = goldens(), *texts = json_object_get(all, "texts");
     const json_t *g = json_array_get(json_object_get(all, "tokenizers"), (size_t)_i);
     const char *name = json_string_value(json_object_get(g, "name"));
+    OWN(tokenizer_close)
     struct tokenizer *t = open_value(json_object_get(g, "tokenizer"), json_object_get(g, "config"));
 
     ck_assert_uint_gt(json_array_size(texts), 90);
     for (size_t i = 0; i < json_array_size(texts); i++) {
         const char *text = json_string_value(json_array_get(texts, i));
-        int32_t *ids = NULL;
+        OWN(free_at) int32_t *ids = NULL;
         int64_t n = 0;
         assert_ok(tokenizer_encode(t, text, strlen(text), NULL, &ids, &n, &err), &err);
         check_ids(name, text, ids, n, json_array_get(json_object_get(g, "ids"), i));
-        free(ids);
     }
-    tokenizer_close(&t);
     json_decref(all);
 }
-END_TEST
 
-START_TEST(the_golden_file_has_18_tokenizers)
+TEST(the_golden_file_has_18_tokenizers)
 {
-    json_t *all = goldens();
+    OWN(json_decrefp) json_t *all = goldens();
     ck_assert_uint_eq(json_array_size(json_object_get(all, "tokenizers")), 18);
-    json_decref(all);
 }
-END_TEST
 
 /* The shipped model: its tokens begin with id 0, which config.json names and the tokenizer does not
  * add (rule 3). */
-START_TEST(code_lm_ids_are_the_golden_tokens)
+TEST(code_lm_ids_are_the_golden_tokens)
 {
-    struct st_file *f = NULL;
+    OWN(st_close) struct st_file *f = NULL;
     const struct st_tensor *want;
-    struct tokenizer *t = NULL;
-    struct buf text = {0};
-    int32_t *ids = NULL;
+    OWN(tokenizer_close) struct tokenizer *t = NULL;
+    OWN(buf_free) struct buf text = {0};
+    OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0, *tokens;
     bool bos = true;
 
@@ -117,13 +113,8 @@ START_TEST(code_lm_ids_are_the_golden_tokens)
     ck_assert_int_eq(tokens[0], 0);
     for (int64_t i = 0; i < n; i++)
         ck_assert_int_eq(ids[i], tokens[i + 1]);
-    free(ids);
     free(tokens);
-    buf_free(&text);
-    tokenizer_close(&t);
-    st_close(&f);
 }
-END_TEST
 
 /* ---- special tokens -------------------------------------------------------------------------- */
 
@@ -138,8 +129,8 @@ END_TEST
 /* Which rule decides about the ends of the text. */
 static void check_ends(const char *json, const char *config, const char *want, bool bos, bool wants)
 {
-    struct tokenizer *t = NULL;
-    int32_t *ids = NULL;
+    OWN(tokenizer_close) struct tokenizer *t = NULL;
+    OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
     bool added;
     char got[64] = "";
@@ -150,11 +141,9 @@ static void check_ends(const char *json, const char *config, const char *want, b
         snprintf(got + strlen(got), sizeof got - strlen(got), "%d ", ids[i]);
     ck_assert_str_eq(got, want);
     ck_assert_msg(added == bos && tokenizer_wants_bos(t) == wants, "%s", want);
-    free(ids);
-    tokenizer_close(&t);
 }
 
-START_TEST(ends_come_from_the_first_rule_that_speaks)
+TEST(ends_come_from_the_first_rule_that_speaks)
 {
     const char *plain = "{" MODEL "}", *templated = "{" MODEL "," TEMPLATE "}";
     const char *yes = "{\"add_bos_token\":true,\"bos_token\":{\"content\":\"</s>\"}}";
@@ -171,27 +160,24 @@ START_TEST(ends_come_from_the_first_rule_that_speaks)
     check_ends(templated, "{\"add_eos_token\":true,\"eos_token\":\"</s>\"}", "3 2 1 4 ", true,
                false);
 }
-END_TEST
 
 /* ---- bytes and decoding ---------------------------------------------------------------------- */
 
 static void round_trip(const struct tokenizer *t, const char *text, size_t len)
 {
-    int32_t *ids = NULL;
+    OWN(free_at) int32_t *ids = NULL;
     int64_t n = 0;
-    struct buf b = {0};
+    OWN(buf_free) struct buf b = {0};
     assert_ok(tokenizer_encode(t, text, len, NULL, &ids, &n, &err), &err);
     tokenizer_decode(t, ids, n, &b);
     ck_assert_uint_eq(b.len, len);
     ck_assert(memcmp(buf_str(&b), text, len) == 0);
-    free(ids);
-    buf_free(&b);
 }
 
-START_TEST(decoding_gives_the_text_back)
+TEST(decoding_gives_the_text_back)
 {
-    struct tokenizer *t = NULL;
-    struct buf long_spaces = {0}, all = {0};
+    OWN(tokenizer_close) struct tokenizer *t = NULL;
+    OWN(buf_free) struct buf long_spaces = {0}, all = {0};
 
     assert_ok(tokenizer_open("datasets/models/code-lm", &t, &err), &err);
     round_trip(t, "", 0);
@@ -207,16 +193,12 @@ START_TEST(decoding_gives_the_text_back)
     for (int c = 0x80; c < 0x800; c++)
         buf_put(&all, (char[]){(char)(0xc0 | c >> 6), (char)(0x80 | (c & 63))}, 2);
     round_trip(t, all.data, all.len);
-    buf_free(&all);
-    buf_free(&long_spaces);
-    tokenizer_close(&t);
 }
-END_TEST
 
-START_TEST(incomplete_characters_decode_to_the_replacement)
+TEST(incomplete_characters_decode_to_the_replacement)
 {
-    struct tokenizer *t = NULL;
-    struct buf b = {0};
+    OWN(tokenizer_close) struct tokenizer *t = NULL;
+    OWN(buf_free) struct buf b = {0};
     int32_t ids[] = {0, 3, 0, 99, 1};
     assert_ok(
         open_text("{\"model\":{\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"\\u00c3\":3},\"merges\":[]},"
@@ -227,12 +209,9 @@ START_TEST(incomplete_characters_decode_to_the_replacement)
     ck_assert_str_eq(buf_str(&b), "a\xef\xbf\xbd"
                                   "a\xef\xbf\xbd"
                                   "b");
-    buf_free(&b);
-    tokenizer_close(&t);
 }
-END_TEST
 
-START_TEST(byte_characters_are_a_bijection)
+TEST(byte_characters_are_a_bijection)
 {
     bool seen[0x200] = {false};
     for (int b = 0; b < 256; b++) {
@@ -248,9 +227,8 @@ START_TEST(byte_characters_are_a_bijection)
     ck_assert_int_eq(char_byte(0x144), -1);
     ck_assert_int_eq(char_byte(0x143), 0xad);
 }
-END_TEST
 
-START_TEST(text_that_is_not_utf8_is_refused_with_its_offset)
+TEST(text_that_is_not_utf8_is_refused_with_its_offset)
 {
     static const struct {
         const char *text;
@@ -260,7 +238,7 @@ START_TEST(text_that_is_not_utf8_is_refused_with_its_offset)
                {"a\xed\xa0\x80", "byte 1"},
                {"\xc0\xaf", "byte 0"},
                {"ok \xf4\x90\x80\x80", "byte 3"}};
-    struct tokenizer *t = NULL;
+    OWN(tokenizer_close) struct tokenizer *t = NULL;
     int32_t *ids = NULL;
     int64_t n = 0;
     assert_ok(open_text("{" MODEL "}", NULL, &t), &err);
@@ -270,9 +248,7 @@ START_TEST(text_that_is_not_utf8_is_refused_with_its_offset)
         ck_assert(!ids);
     }
     assert_fails(tokenizer_encode(t, "abc", 3, NULL, &ids, &n, &err), &err, ERR_INPUT, "\"c\"");
-    tokenizer_close(&t);
 }
-END_TEST
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
@@ -338,16 +314,15 @@ static const struct {
 };
 /* clang-format on */
 
-START_TEST(what_cannot_be_done_exactly_is_refused)
+TEST_EACH(what_cannot_be_done_exactly_is_refused, refused)
 {
     struct tokenizer *t = NULL;
     assert_fails(open_text(refused[_i].json, refused[_i].config, &t), &err, ERR_INPUT,
                  refused[_i].message);
     ck_assert(!t);
 }
-END_TEST
 
-START_TEST(messages_name_the_file)
+TEST(messages_name_the_file)
 {
     struct tokenizer *t = NULL;
     char path[4300];
@@ -358,12 +333,11 @@ START_TEST(messages_name_the_file)
     assert_fails(tokenizer_open(test_tmpdir(), &t, &err), &err, ERR_INPUT,
                  "tokenizer.json does not exist");
 }
-END_TEST
 
 /* A pattern that backtracks without end gives an error, not a hang. */
-START_TEST(runaway_patterns_end_in_an_error)
+TEST(runaway_patterns_end_in_an_error)
 {
-    struct tokenizer *t = NULL;
+    OWN(tokenizer_close) struct tokenizer *t = NULL;
     int32_t *ids = NULL;
     int64_t n = 0;
     char text[65];
@@ -376,30 +350,4 @@ START_TEST(runaway_patterns_end_in_an_error)
         &err);
     assert_fails(tokenizer_encode(t, text, 64, NULL, &ids, &n, &err), &err, ERR_INPUT,
                  "(?:a|a)+[^ab]");
-    tokenizer_close(&t);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("tokenizer");
-    TCase *golden = tcase_create("golden"), *ends = tcase_create("ends"),
-          *bad = tcase_create("bad");
-
-    tcase_add_test(golden, the_golden_file_has_18_tokenizers);
-    tcase_add_loop_test(golden, ids_are_those_of_the_reference, 0, 18);
-    tcase_add_test(golden, code_lm_ids_are_the_golden_tokens);
-    tcase_add_test(golden, decoding_gives_the_text_back);
-    tcase_add_test(golden, byte_characters_are_a_bijection);
-    tcase_add_test(golden, incomplete_characters_decode_to_the_replacement);
-    tcase_add_test(ends, ends_come_from_the_first_rule_that_speaks);
-    tcase_add_loop_test(bad, what_cannot_be_done_exactly_is_refused, 0,
-                        sizeof refused / sizeof *refused);
-    tcase_add_test(bad, text_that_is_not_utf8_is_refused_with_its_offset);
-    tcase_add_test(bad, messages_name_the_file);
-    tcase_add_test(bad, runaway_patterns_end_in_an_error);
-    suite_add_tcase(s, golden);
-    suite_add_tcase(s, ends);
-    suite_add_tcase(s, bad);
-    return s;
 }

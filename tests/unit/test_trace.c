@@ -35,9 +35,8 @@ static void ignore_bad(void *ctx, const char *object, int head, const char *what
 
 static int64_t count_bad(const struct trace *t)
 {
-    struct err err = {0};
     int64_t bad = -1;
-    assert_ok(trace_verify(t, ignore_bad, NULL, &bad, &err), &err);
+    MUST(trace_verify(t, ignore_bad, NULL, &bad, ERR));
     return bad;
 }
 
@@ -45,20 +44,18 @@ static int64_t count_bad(const struct trace *t)
 static void check_call(const struct trace *t, int64_t i)
 {
     const struct trace_meta *m = trace_meta(t);
-    struct err err = {0};
 
     for (int what = 0; what < TRACE_WHAT_COUNT; what++) {
         struct trace_shape s = trace_shape(m, (enum trace_what)what);
-        float *x = malloc(sizeof *x * (size_t)(s.tokens * s.dim));
+        OWN(free_at) float *x = malloc(sizeof *x * (size_t)(s.tokens * s.dim));
         for (int64_t h = 0; h < s.heads; h++) {
-            assert_ok(trace_read(t, i, (enum trace_what)what, (int)h, 0, s.tokens, x, &err), &err);
+            MUST(trace_read(t, i, (enum trace_what)what, (int)h, 0, s.tokens, x, ERR));
             for (int64_t j = 0; j < s.tokens * s.dim; j++) {
                 float v = fixture_value(i, (enum trace_what)what, h, j / s.dim, j % s.dim);
                 ck_assert_msg(x[j] == dtype_round(s.dtype, v), "%s head %d element %d: %g, not %g",
                               trace_what_name((enum trace_what)what), (int)h, (int)j, x[j], v);
             }
         }
-        free(x);
     }
 }
 
@@ -71,16 +68,15 @@ static const struct shape {
     {DT_BF16, 1, 1, 1500, 64}, {DT_F32, 2, 2, 129, 64},
 };
 
-START_TEST(payload_comes_back_in_the_dtype_of_the_trace)
+TEST_EACH(payload_comes_back_in_the_dtype_of_the_trace, shapes)
 {
     const struct shape *s = &shapes[_i];
     struct trace_meta m = fixture_text(s->dtype, s->heads, s->kv_heads, s->n);
-    struct err err = {0};
     struct trace *t = NULL;
 
     m.pool = s->pool;
-    assert_ok(fixture_write(file("a.h5"), &m, 3, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+    MUST(fixture_write(file("a.h5"), &m, 3, ERR));
+    MUST(trace_open(file("a.h5"), &t, ERR));
     ck_assert_int_eq(trace_calls(t), 3);
     for (int i = 0; i < 3; i++)
         check_call(t, i);
@@ -88,72 +84,63 @@ START_TEST(payload_comes_back_in_the_dtype_of_the_trace)
     trace_close(&t);
     ck_assert_ptr_null(t);
 }
-END_TEST
 
-START_TEST(ranges_of_rows_equal_the_whole)
+TEST(ranges_of_rows_equal_the_whole)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 1100);
-    struct err err = {0};
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     float all[1100 * 8], part[1100 * 8];
     static const int ranges[][2] = {{0, 1}, {1099, 1}, {1, 1098}, {1020, 9}, {512, 0}, {0, 1100}};
 
-    assert_ok(fixture_write(file("a.h5"), &m, 1, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
-    assert_ok(trace_read(t, 0, TRACE_Q, 1, 0, 1100, all, &err), &err);
+    MUST(fixture_write(file("a.h5"), &m, 1, ERR));
+    MUST(trace_open(file("a.h5"), &t, ERR));
+    MUST(trace_read(t, 0, TRACE_Q, 1, 0, 1100, all, ERR));
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
         int at = ranges[i][0], n = ranges[i][1];
-        assert_ok(trace_read(t, 0, TRACE_Q, 1, at, n, part, &err), &err);
+        MUST(trace_read(t, 0, TRACE_Q, 1, at, n, part, ERR));
         ck_assert_mem_eq(part, all + at * 8, (size_t)n * 8 * sizeof *all);
     }
-    assert_fails(trace_read(t, 0, TRACE_Q, 1, 1000, 101, part, &err), &err, ERR_RUN,
-                 "do not exist");
-    assert_fails(trace_read(t, 0, TRACE_K, 1, 0, 1, part, &err), &err, ERR_RUN, "do not exist");
-    assert_fails(trace_read(t, 0, TRACE_Q, -1, 0, 1, part, &err), &err, ERR_RUN, "do not exist");
-    trace_close(&t);
+    FAILS(trace_read(t, 0, TRACE_Q, 1, 1000, 101, part, ERR), ERR_RUN, "do not exist");
+    FAILS(trace_read(t, 0, TRACE_K, 1, 0, 1, part, ERR), ERR_RUN, "do not exist");
+    FAILS(trace_read(t, 0, TRACE_Q, -1, 0, 1, part, ERR), ERR_RUN, "do not exist");
 }
-END_TEST
 
-START_TEST(located_bytes_are_the_stored_bytes)
+TEST(located_bytes_are_the_stored_bytes)
 {
     struct trace_meta m = fixture_text(DT_F16, 4, 2, 300);
-    struct err err = {0};
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     int64_t at, bytes;
     uint16_t raw[300 * 8], direct[300 * 8];
 
-    assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+    MUST(fixture_write(file("a.h5"), &m, 2, ERR));
+    MUST(trace_open(file("a.h5"), &t, ERR));
     FILE *f = fopen(file("a.h5"), "rb");
     for (int head = 0; head < 2; head++) {
-        assert_ok(trace_locate(t, 1, TRACE_V, head, &at, &bytes, &err), &err);
+        MUST(trace_locate(t, 1, TRACE_V, head, &at, &bytes, ERR));
         ck_assert_int_eq(bytes, (int64_t)sizeof direct);
         if (head == 0)
             ck_assert_int_eq(at % 4096, 0);
         ck_assert(fseek(f, at, SEEK_SET) == 0 && fread(direct, sizeof direct, 1, f) == 1);
-        assert_ok(trace_read_raw(t, 1, TRACE_V, head, 0, 300, raw, &err), &err);
+        MUST(trace_read_raw(t, 1, TRACE_V, head, 0, 300, raw, ERR));
         ck_assert_mem_eq(raw, direct, sizeof raw);
         ck_assert_float_eq(f16_to_f32(raw[0]),
                            dtype_round(DT_F16, fixture_value(1, TRACE_V, head, 0, 0)));
     }
     fclose(f);
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(metadata_of_a_video_run_come_back)
+TEST(metadata_of_a_video_run_come_back)
 {
     struct trace_meta m = fixture_video(DT_BF16);
-    struct err err = {0};
-    struct trace *t = NULL;
-    double *sigmas = NULL, *timesteps = NULL;
+    OWN(trace_close) struct trace *t = NULL;
+    OWN(free_at) double *sigmas = NULL, *timesteps = NULL;
     int32_t *ids = NULL;
     int64_t n;
 
     m.pool = 5;
-    assert_ok(fixture_write(file("v.h5"), &m, 12, &err), &err);
-    assert_ok(trace_open(file("v.h5"), &t, &err), &err);
-    struct buf want = {0}, have = {0};
+    MUST(fixture_write(file("v.h5"), &m, 12, ERR));
+    MUST(trace_open(file("v.h5"), &t, ERR));
+    OWN(buf_free) struct buf want = {0}, have = {0};
     struct jw a, b;
     jw_init(&a, &want, 0);
     jw_init(&b, &have, 0);
@@ -174,110 +161,90 @@ START_TEST(metadata_of_a_video_run_come_back)
         ck_assert_int_eq(trace_find(t, w.step, w.branch, w.layer), i);
     }
     ck_assert_int_eq(trace_find(t, 1, "cond", 0), -1);
-    assert_ok(trace_sigmas(t, &sigmas, &n, &err), &err);
+    MUST(trace_sigmas(t, &sigmas, &n, ERR));
     ck_assert(n == 51 && sigmas[50] == 0 && sigmas[1] == 0.98);
-    assert_ok(trace_timesteps(t, &timesteps, &n, &err), &err);
+    MUST(trace_timesteps(t, &timesteps, &n, ERR));
     ck_assert(n == 50 && timesteps[0] == 1000);
-    assert_ok(trace_tokens(t, &ids, &n, &err), &err);
+    MUST(trace_tokens(t, &ids, &n, ERR));
     ck_assert(n == 0 && ids == NULL);
-    free(sigmas);
-    free(timesteps);
-    buf_free(&want);
-    buf_free(&have);
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(tokens_losses_and_maps_come_back)
+TEST(tokens_losses_and_maps_come_back)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 2, 20);
-    struct err err = {0};
-    struct trace *t = NULL;
-    int32_t *ids = NULL;
+    OWN(trace_close) struct trace *t = NULL;
+    OWN(free_at) int32_t *ids = NULL;
     float *nll = NULL, sum[9], max[9];
     int64_t n;
 
     m.pool = 8;
-    assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
-    assert_ok(trace_tokens(t, &ids, &n, &err), &err);
+    MUST(fixture_write(file("a.h5"), &m, 2, ERR));
+    MUST(trace_open(file("a.h5"), &t, ERR));
+    MUST(trace_tokens(t, &ids, &n, ERR));
     ck_assert(n == 20 && ids[19] == 133);
-    assert_ok(trace_nll(t, &nll, &n, &err), &err);
+    MUST(trace_nll(t, &nll, &n, ERR));
     ck_assert(n == 19 && nll[18] == 2.25f);
     ck_assert_int_eq(trace_map_cells(t, true), 3);
     ck_assert_int_eq(trace_map_cells(t, false), 3);
-    assert_ok(trace_read_map(t, 1, 1, sum, max, &err), &err);
+    MUST(trace_read_map(t, 1, 1, sum, max, ERR));
     ck_assert(sum[0] == 1000 && max[8] == 1008);
-    assert_ok(trace_read_map(t, 1, 0, NULL, max, &err), &err);
+    MUST(trace_read_map(t, 1, 0, NULL, max, ERR));
     ck_assert(max[8] == 8);
-    free(ids);
     free(nll);
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(nonfinite_values_are_counted_and_located)
+TEST(nonfinite_values_are_counted_and_located)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 1030);
-    struct err err = {0};
     struct trace_writer *w = NULL;
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     struct trace_call c = {.branch = "main", .timestep = NAN, .sigma = NAN};
-    float *x = calloc(1030 * 16, sizeof *x);
+    OWN(free_at) float *x = calloc(1030 * 16, sizeof *x);
     int64_t count, first[2];
 
-    assert_ok(trace_create(file("a.h5"), &m, 1, true, &w, &err), &err);
-    assert_ok(trace_begin_call(w, &c, &err), &err);
-    assert_ok(trace_put(w, TRACE_K, 0, 1030, x, 16, &err), &err);
-    assert_ok(trace_put(w, TRACE_V, 0, 1030, x, 16, &err), &err);
+    MUST(trace_create(file("a.h5"), &m, 1, true, &w, ERR));
+    MUST(trace_begin_call(w, &c, ERR));
+    MUST(trace_put(w, TRACE_K, 0, 1030, x, 16, ERR));
+    MUST(trace_put(w, TRACE_V, 0, 1030, x, 16, ERR));
     x[1025 * 16 + 8 + 3] = NAN;
     x[1029 * 16 + 8] = -INFINITY;
     x[1028 * 16 + 8] = 3.4e38f; /* beyond bfloat16: infinite once stored */
-    assert_ok(trace_put(w, TRACE_Q, 0, 1030, x, 16, &err), &err);
-    assert_ok(trace_end_call(w, &err), &err);
-    assert_ok(trace_commit(&w, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
-    assert_ok(trace_nonfinite(t, 0, TRACE_Q, 0, &count, first, &err), &err);
+    MUST(trace_put(w, TRACE_Q, 0, 1030, x, 16, ERR));
+    MUST(trace_end_call(w, ERR));
+    MUST(trace_commit(&w, ERR));
+    MUST(trace_open(file("a.h5"), &t, ERR));
+    MUST(trace_nonfinite(t, 0, TRACE_Q, 0, &count, first, ERR));
     ck_assert(count == 0 && first[0] == -1);
-    assert_ok(trace_nonfinite(t, 0, TRACE_Q, 1, &count, first, &err), &err);
+    MUST(trace_nonfinite(t, 0, TRACE_Q, 1, &count, first, ERR));
     ck_assert(count == 3 && first[0] == 1025 && first[1] == 3);
-    free(x);
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(the_same_input_gives_the_same_bytes)
+TEST(the_same_input_gives_the_same_bytes)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 700);
-    struct err err = {0};
-    struct buf a = {0}, b = {0};
-    struct trace *t = NULL;
+    OWN(buf_free) struct buf a = {0}, b = {0};
+    OWN(trace_close) struct trace *t = NULL;
 
     m.pool = 64;
-    assert_ok(fixture_write(file("a.h5"), &m, 3, &err), &err);
+    MUST(fixture_write(file("a.h5"), &m, 3, ERR));
     sleep(1); /* a stored time would show */
-    assert_ok(fixture_write(file("b.h5"), &m, 3, &err), &err);
-    assert_ok(buf_read_file(&a, file("a.h5"), 1 << 24, &err), &err);
-    assert_ok(buf_read_file(&b, file("b.h5"), 1 << 24, &err), &err);
+    MUST(fixture_write(file("b.h5"), &m, 3, ERR));
+    MUST(buf_read_file(&a, file("a.h5"), 1 << 24, ERR));
+    MUST(buf_read_file(&b, file("b.h5"), 1 << 24, ERR));
     ck_assert_int_eq(a.len, b.len);
     ck_assert_mem_eq(a.data, b.data, a.len);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
-    assert_ok(trace_pack(t, file("a.z"), TRACE_ZSTD, 1, true, &err), &err);
-    assert_ok(trace_pack(t, file("b.z"), TRACE_ZSTD, 4, true, &err), &err);
+    MUST(trace_open(file("a.h5"), &t, ERR));
+    MUST(trace_pack(t, file("a.z"), TRACE_ZSTD, 1, true, ERR));
+    MUST(trace_pack(t, file("b.z"), TRACE_ZSTD, 4, true, ERR));
     buf_reset(&a);
     buf_reset(&b);
-    assert_ok(buf_read_file(&a, file("a.z"), 1 << 24, &err), &err);
-    assert_ok(buf_read_file(&b, file("b.z"), 1 << 24, &err), &err);
+    MUST(buf_read_file(&a, file("a.z"), 1 << 24, ERR));
+    MUST(buf_read_file(&b, file("b.z"), 1 << 24, ERR));
     ck_assert(a.len == b.len && memcmp(a.data, b.data, a.len) == 0);
-    buf_free(&a);
-    buf_free(&b);
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(the_content_id_names_the_content)
+TEST(the_content_id_names_the_content)
 {
-    struct err err = {0};
     struct trace *t = NULL;
     char ids[6][64];
 
@@ -289,8 +256,8 @@ START_TEST(the_content_id_names_the_content)
             m.scale += 1e-9;
         if (i == 4)
             m.seed++;
-        assert_ok(fixture_write(file("a.h5"), &m, i == 5 ? 2 : 3, &err), &err);
-        assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+        MUST(fixture_write(file("a.h5"), &m, i == 5 ? 2 : 3, ERR));
+        MUST(trace_open(file("a.h5"), &t, ERR));
         snprintf(ids[i], sizeof ids[i], "%s", trace_id(t));
         trace_close(&t);
     }
@@ -299,38 +266,35 @@ START_TEST(the_content_id_names_the_content)
         for (int j = 0; j < i; j++)
             ck_assert(j == 0 || strcmp(ids[i], ids[j]) != 0);
 }
-END_TEST
 
-START_TEST(what_computed_a_trace_is_kept_but_no_content)
+TEST(what_computed_a_trace_is_kept_but_no_content)
 {
     static const char *const by[] = {"", "openblas Haswell", "openblas Zen"};
-    struct err err = {0};
     struct trace *t = NULL, *z = NULL;
     char first[64] = "", optional[64];
 
     for (int i = 0; i < 3; i++) {
         struct trace_meta m = fixture_text(DT_BF16, 2, 1, 40);
         strcpy(m.computed_by, by[i]);
-        assert_ok(fixture_write(file("a.h5"), &m, 3, &err), &err);
-        assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+        MUST(fixture_write(file("a.h5"), &m, 3, ERR));
+        MUST(trace_open(file("a.h5"), &t, ERR));
         ck_assert_str_eq(trace_meta(t)->computed_by, by[i]);
         if (i == 0)
             strcpy(first, trace_id(t));
         ck_assert_str_eq(trace_id(t), first);
-        assert_ok(trace_pack(t, file("z.h5"), TRACE_ZSTD, 1, true, &err), &err);
-        assert_ok(trace_open(file("z.h5"), &z, &err), &err);
+        MUST(trace_pack(t, file("z.h5"), TRACE_ZSTD, 1, true, ERR));
+        MUST(trace_open(file("z.h5"), &z, ERR));
         ck_assert_str_eq(trace_meta(z)->computed_by, by[i]);
         trace_close(&z);
         trace_close(&t);
     }
     hid_t f = H5Fopen(file("a.h5"), H5F_ACC_RDONLY, H5P_DEFAULT), run = H5I_INVALID_HID;
-    assert_ok(h5_open_group(f, "run", &run, &err), &err);
-    assert_ok(h5_get_str(run, "optional", optional, sizeof optional, &err), &err);
+    MUST(h5_open_group(f, "run", &run, ERR));
+    MUST(h5_get_str(run, "optional", optional, sizeof optional, ERR));
     ck_assert_str_eq(optional, "computed_by"); /* older readers may ignore it */
     h5_close(run);
     H5Fclose(f);
 }
-END_TEST
 
 static const struct {
     enum dtype dtype;
@@ -341,23 +305,21 @@ static const struct {
     {DT_BF16, 2500, 64, TRACE_GZIP}, {DT_F16, 1025, 0, TRACE_GZIP},   {DT_F32, 1, 1, TRACE_GZIP},
 };
 
-START_TEST(packed_traces_hold_the_same_and_unpack_to_the_same_content)
+TEST_EACH(packed_traces_hold_the_same_and_unpack_to_the_same_content, packs)
 {
     struct trace_meta m = fixture_text(packs[_i].dtype, 3, 1, packs[_i].n);
-    struct err err = {0};
     struct trace *t = NULL, *z = NULL;
     int64_t at, bytes, n = packs[_i].n;
 
-    assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err); /* HDF5 makes its own lists */
+    MUST(fixture_write(file("a.h5"), &m, 2, ERR)); /* HDF5 makes its own lists */
     int64_t before = hdf5_objects_open();
     m.pool = packs[_i].pool;
     unlink(file("z.h5"));
-    assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
-    assert_ok(trace_pack(t, file("z.h5"), packs[_i].storage, 2, false, &err), &err);
-    assert_fails(trace_pack(t, file("z.h5"), packs[_i].storage, 2, false, &err), &err, ERR_USAGE,
-                 "--force");
-    assert_ok(trace_open(file("z.h5"), &z, &err), &err);
+    MUST(fixture_write(file("a.h5"), &m, 2, ERR));
+    MUST(trace_open(file("a.h5"), &t, ERR));
+    MUST(trace_pack(t, file("z.h5"), packs[_i].storage, 2, false, ERR));
+    FAILS(trace_pack(t, file("z.h5"), packs[_i].storage, 2, false, ERR), ERR_USAGE, "--force");
+    MUST(trace_open(file("z.h5"), &z, ERR));
     ck_assert_int_eq(trace_storage(z), packs[_i].storage);
     ck_assert_str_eq(trace_id(t), trace_id(z));
     ck_assert_int_eq(count_bad(z), 0);
@@ -365,14 +327,14 @@ START_TEST(packed_traces_hold_the_same_and_unpack_to_the_same_content)
         check_call(z, i);
     float x[8], y[8];
     for (int64_t row = 0; row < n; row += n / 7 + 1) {
-        assert_ok(trace_read(t, 1, TRACE_V, 0, row, 1, x, &err), &err);
-        assert_ok(trace_read(z, 1, TRACE_V, 0, row, 1, y, &err), &err);
+        MUST(trace_read(t, 1, TRACE_V, 0, row, 1, x, ERR));
+        MUST(trace_read(z, 1, TRACE_V, 0, row, 1, y, ERR));
         ck_assert_mem_eq(x, y, sizeof x);
     }
-    assert_fails(trace_locate(z, 0, TRACE_Q, 0, &at, &bytes, &err), &err, ERR_INPUT, "--unpack");
-    assert_ok(trace_pack(z, file("b.h5"), TRACE_CONTIGUOUS, 1, true, &err), &err);
+    FAILS(trace_locate(z, 0, TRACE_Q, 0, &at, &bytes, ERR), ERR_INPUT, "--unpack");
+    MUST(trace_pack(z, file("b.h5"), TRACE_CONTIGUOUS, 1, true, ERR));
     trace_close(&t);
-    assert_ok(trace_open(file("b.h5"), &t, &err), &err);
+    MUST(trace_open(file("b.h5"), &t, ERR));
     ck_assert_int_eq(trace_storage(t), TRACE_CONTIGUOUS);
     ck_assert_str_eq(trace_id(t), trace_id(z));
     ck_assert_int_eq(count_bad(t), 0);
@@ -382,7 +344,6 @@ START_TEST(packed_traces_hold_the_same_and_unpack_to_the_same_content)
     trace_close(&z);
     ck_assert_int_eq(hdf5_objects_open(), before);
 }
-END_TEST
 
 struct reading {
     const struct trace *t;
@@ -410,20 +371,19 @@ static void *read_randomly(void *arg)
     return NULL;
 }
 
-START_TEST(threads_read_side_by_side)
+TEST_N(threads_read_side_by_side, 3)
 {
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 2000);
-    struct err err = {0};
     struct trace *t = NULL;
     pthread_t threads[6];
     struct reading r[6];
 
-    assert_ok(fixture_write(file("a.h5"), &m, 2, &err), &err);
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+    MUST(fixture_write(file("a.h5"), &m, 2, ERR));
+    MUST(trace_open(file("a.h5"), &t, ERR));
     if (_i != TRACE_CONTIGUOUS) {
-        assert_ok(trace_pack(t, file("z.h5"), (enum trace_storage)_i, 2, true, &err), &err);
+        MUST(trace_pack(t, file("z.h5"), (enum trace_storage)_i, 2, true, ERR));
         trace_close(&t);
-        assert_ok(trace_open(file("z.h5"), &t, &err), &err);
+        MUST(trace_open(file("z.h5"), &t, ERR));
     }
     for (int i = 0; i < 6; i++) {
         r[i] = (struct reading){t, i, false};
@@ -434,16 +394,15 @@ START_TEST(threads_read_side_by_side)
         ck_assert_msg(r[i].good, "thread %d", i);
     }
     int64_t bad = -1;
-    assert_ok(trace_verify_jobs(t, 4, ignore_bad, NULL, &bad, &err), &err);
+    MUST(trace_verify_jobs(t, 4, ignore_bad, NULL, &bad, ERR));
     ck_assert_int_eq(bad, 0);
     trace_close(&t);
 }
-END_TEST
 
 /* ---- what the writer refuses ------------------------------------------------------------------
  */
 
-START_TEST(impossible_metadata_are_refused_before_anything_is_written)
+TEST(impossible_metadata_are_refused_before_anything_is_written)
 {
     static const struct {
         size_t offset;
@@ -456,41 +415,37 @@ START_TEST(impossible_metadata_are_refused_before_anything_is_written)
         {offsetof(struct trace_meta, head_dim), -8, "head_dim"},
         {offsetof(struct trace_meta, dtype), DT_I8, "int8"},
     };
-    struct err err = {0};
     struct trace_writer *w = NULL;
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct trace_meta m = fixture_text(DT_BF16, 4, 2, 10);
         memcpy((char *)&m + bad[i].offset, &(int){(int)bad[i].value}, sizeof(int));
-        assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
-                     bad[i].text);
+        FAILS(trace_create(file("x.h5"), &m, 1, false, &w, ERR), ERR_USAGE, bad[i].text);
     }
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 10);
     m.n_q = 11;
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "causal");
+    FAILS(trace_create(file("x.h5"), &m, 1, false, &w, ERR), ERR_USAGE, "causal");
     m = fixture_text(DT_BF16, 4, 2, 10);
     m.scale = NAN;
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "scale");
+    FAILS(trace_create(file("x.h5"), &m, 1, false, &w, ERR), ERR_USAGE, "scale");
     m = fixture_text(DT_BF16, 4, 2, 10);
     strcpy(m.name, "a\nb");
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "control");
+    FAILS(trace_create(file("x.h5"), &m, 1, false, &w, ERR), ERR_USAGE, "control");
     strcpy(m.name, "\xe2\x80\xaex");
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
-                 "/model: name has a direction mark U+202E");
+    FAILS(trace_create(file("x.h5"), &m, 1, false, &w, ERR), ERR_USAGE,
+          "/model: name has a direction mark U+202E");
     strcpy(m.name, "caf\xe9");
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "not UTF-8");
+    FAILS(trace_create(file("x.h5"), &m, 1, false, &w, ERR), ERR_USAGE, "not UTF-8");
     m = fixture_video(DT_BF16);
     m.grid_t = 3;
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE,
-                 "do not make 24");
+    FAILS(trace_create(file("x.h5"), &m, 1, false, &w, ERR), ERR_USAGE, "do not make 24");
     m = fixture_video(DT_BF16);
     strcpy(m.text_place, "front");
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "text_place");
+    FAILS(trace_create(file("x.h5"), &m, 1, false, &w, ERR), ERR_USAGE, "text_place");
     ck_assert(access(file("x.h5.part"), F_OK) != 0);
 }
-END_TEST
 
-START_TEST(too_little_disk_space_is_told_before_the_work)
+TEST(too_little_disk_space_is_told_before_the_work)
 {
     struct trace_meta m = fixture_text(DT_F32, 64, 64, INT32_MAX);
     struct err err = {0};
@@ -505,16 +460,15 @@ START_TEST(too_little_disk_space_is_told_before_the_work)
     ck_assert(trace_size(&m, 1000) == INT64_MAX);
     ck_assert_int_ne(trace_create(file("x.h5"), &m, 1000, false, &w, &err), 0);
 }
-END_TEST
 
 /* A copy is as large as it is: only another place or more room helps. */
-START_TEST(the_advice_for_a_full_disk_fits_what_is_written)
+TEST(the_advice_for_a_full_disk_fits_what_is_written)
 {
     struct trace_meta text = fixture_text(DT_BF16, 2, 2, 24), video = fixture_video(DT_BF16);
     struct trace_meta import = video;
     char advice[TRACE_ADVICE_MAX];
     struct err err = {0};
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
 
     strcpy(import.source, "import");
     const struct {
@@ -547,11 +501,9 @@ START_TEST(the_advice_for_a_full_disk_fits_what_is_written)
     err_clear(&err);
     assert_fails(trace_pack(t, file("none/copy.h5"), TRACE_GZIP, 1, false, &err), &err, ERR_IO,
                  "its directory");
-    trace_close(&t);
 }
-END_TEST
 
-START_TEST(numbers_of_stored_heads_are_ascending_lists)
+TEST(numbers_of_stored_heads_are_ascending_lists)
 {
     static const struct {
         const char *heads, *kv;
@@ -572,113 +524,74 @@ START_TEST(numbers_of_stored_heads_are_ascending_lists)
         ck_assert_msg((rc == 0) == cases[i].ok, "%s, %s: %s", cases[i].heads, cases[i].kv, err.msg);
     }
 }
-END_TEST
 
-START_TEST(the_size_is_known_beforehand)
+TEST(the_size_is_known_beforehand)
 {
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 3000);
-    struct err err = {0};
     struct stat st;
 
     m.pool = 64;
-    assert_ok(fixture_write(file("a.h5"), &m, 3, &err), &err);
+    MUST(fixture_write(file("a.h5"), &m, 3, ERR));
     ck_assert_int_eq(stat(file("a.h5"), &st), 0);
     struct trace_call c = fixture_call(&m, 0);
     int64_t expected = 65536 + 3 * trace_call_size(&m, &c) + 8 * 3000;
     ck_assert_msg(st.st_size <= expected && st.st_size > expected * 3 / 4, "%lld, expected %lld",
                   (long long)st.st_size, (long long)expected);
 }
-END_TEST
 
-START_TEST(calls_must_be_complete_and_in_order)
+TEST(calls_must_be_complete_and_in_order)
 {
     struct trace_meta m = fixture_text(DT_F32, 2, 1, 10);
-    struct err err = {0};
     struct trace_writer *w = NULL;
     struct trace_call c = {.branch = "main", .timestep = NAN, .sigma = NAN, .order = 4};
     float x[10 * 16] = {0};
 
-    assert_ok(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err);
-    assert_fails(trace_end_call(w, &err), &err, ERR_RUN, "did not begin");
+    MUST(trace_create(file("x.h5"), &m, 1, false, &w, ERR));
+    FAILS(trace_end_call(w, ERR), ERR_RUN, "did not begin");
     c.layer = 3;
-    assert_fails(trace_begin_call(w, &c, &err), &err, ERR_USAGE, "layer 3 of a model with 3");
+    FAILS(trace_begin_call(w, &c, ERR), ERR_USAGE, "layer 3 of a model with 3");
     c.layer = 0;
     strcpy(c.branch, "../x");
-    assert_fails(trace_begin_call(w, &c, &err), &err, ERR_USAGE, "branch");
+    FAILS(trace_begin_call(w, &c, ERR), ERR_USAGE, "branch");
     strcpy(c.branch, "main");
     c.has_map = true;
-    assert_fails(trace_begin_call(w, &c, &err), &err, ERR_USAGE, "pool");
+    FAILS(trace_begin_call(w, &c, ERR), ERR_USAGE, "pool");
     c.has_map = false;
-    assert_ok(trace_begin_call(w, &c, &err), &err);
-    assert_ok(trace_put(w, TRACE_Q, 0, 5, x, 16, &err), &err);
-    assert_fails(trace_put(w, TRACE_Q, 6, 4, x, 16, &err), &err, ERR_RUN, "come after row 5");
+    MUST(trace_begin_call(w, &c, ERR));
+    MUST(trace_put(w, TRACE_Q, 0, 5, x, 16, ERR));
+    FAILS(trace_put(w, TRACE_Q, 6, 4, x, 16, ERR), ERR_RUN, "come after row 5");
     trace_abort(&w);
 
-    assert_ok(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err);
-    assert_ok(trace_begin_call(w, &c, &err), &err);
-    assert_fails(trace_put(w, TRACE_OUT, 0, 10, x, 16, &err), &err, ERR_RUN, "not announced");
+    MUST(trace_create(file("x.h5"), &m, 1, false, &w, ERR));
+    MUST(trace_begin_call(w, &c, ERR));
+    FAILS(trace_put(w, TRACE_OUT, 0, 10, x, 16, ERR), ERR_RUN, "not announced");
     trace_abort(&w);
 
-    assert_ok(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err);
-    assert_ok(trace_begin_call(w, &c, &err), &err);
-    assert_ok(trace_put(w, TRACE_Q, 0, 10, x, 16, &err), &err);
-    assert_fails(trace_end_call(w, &err), &err, ERR_RUN, "0 rows of 10");
-    assert_fails(trace_commit(&w, &err), &err, ERR_RUN, "not finished");
+    MUST(trace_create(file("x.h5"), &m, 1, false, &w, ERR));
+    MUST(trace_begin_call(w, &c, ERR));
+    MUST(trace_put(w, TRACE_Q, 0, 10, x, 16, ERR));
+    FAILS(trace_end_call(w, ERR), ERR_RUN, "0 rows of 10");
+    FAILS(trace_commit(&w, ERR), ERR_RUN, "not finished");
     ck_assert(access(file("x.h5.part"), F_OK) != 0 && access(file("x.h5"), F_OK) != 0);
 }
-END_TEST
 
-START_TEST(an_existing_file_is_kept_unless_forced)
+TEST(an_existing_file_is_kept_unless_forced)
 {
     struct trace_meta m = fixture_text(DT_F32, 2, 1, 10);
-    struct err err = {0};
     struct trace_writer *w = NULL, *second = NULL;
     struct trace *t = NULL;
 
-    assert_ok(fixture_write(file("x.h5"), &m, 1, &err), &err);
-    assert_fails(trace_create(file("x.h5"), &m, 1, false, &w, &err), &err, ERR_USAGE, "--force");
-    assert_ok(trace_create(file("x.h5"), &m, 1, true, &w, &err), &err);
-    assert_ok(trace_open(file("x.h5"), &t, &err), &err); /* the old one, until the commit */
+    MUST(fixture_write(file("x.h5"), &m, 1, ERR));
+    FAILS(trace_create(file("x.h5"), &m, 1, false, &w, ERR), ERR_USAGE, "--force");
+    MUST(trace_create(file("x.h5"), &m, 1, true, &w, ERR));
+    MUST(trace_open(file("x.h5"), &t, ERR)); /* the old one, until the commit */
     trace_close(&t);
     trace_abort(&w);
-    assert_ok(trace_open(file("x.h5"), &t, &err), &err);
+    MUST(trace_open(file("x.h5"), &t, ERR));
     trace_close(&t);
-    assert_fails(trace_create(file("no/such/x.h5"), &m, 1, false, &second, &err), &err, ERR_IO,
-                 "No such file");
+    FAILS(trace_create(file("no/such/x.h5"), &m, 1, false, &second, ERR), ERR_IO, "No such file");
     umask(027);
-    assert_ok(fixture_write(file("mode.h5"), &m, 1, &err), &err);
+    MUST(fixture_write(file("mode.h5"), &m, 1, ERR));
     struct stat st;
     ck_assert(stat(file("mode.h5"), &st) == 0 && (st.st_mode & 0777) == 0640);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("trace");
-    TCase *c = tcase_create("round trip");
-    tcase_add_loop_test(c, payload_comes_back_in_the_dtype_of_the_trace, 0,
-                        (int)(sizeof shapes / sizeof *shapes));
-    tcase_add_test(c, ranges_of_rows_equal_the_whole);
-    tcase_add_test(c, located_bytes_are_the_stored_bytes);
-    tcase_add_test(c, metadata_of_a_video_run_come_back);
-    tcase_add_test(c, tokens_losses_and_maps_come_back);
-    tcase_add_test(c, nonfinite_values_are_counted_and_located);
-    tcase_add_test(c, the_same_input_gives_the_same_bytes);
-    tcase_add_test(c, the_content_id_names_the_content);
-    tcase_add_test(c, what_computed_a_trace_is_kept_but_no_content);
-    tcase_add_loop_test(c, packed_traces_hold_the_same_and_unpack_to_the_same_content, 0,
-                        (int)(sizeof packs / sizeof *packs));
-    tcase_add_loop_test(c, threads_read_side_by_side, 0, 3);
-    suite_add_tcase(s, c);
-
-    c = tcase_create("writer");
-    tcase_add_test(c, impossible_metadata_are_refused_before_anything_is_written);
-    tcase_add_test(c, too_little_disk_space_is_told_before_the_work);
-    tcase_add_test(c, the_advice_for_a_full_disk_fits_what_is_written);
-    tcase_add_test(c, numbers_of_stored_heads_are_ascending_lists);
-    tcase_add_test(c, the_size_is_known_beforehand);
-    tcase_add_test(c, calls_must_be_complete_and_in_order);
-    tcase_add_test(c, an_existing_file_is_kept_unless_forced);
-    suite_add_tcase(s, c);
-    return s;
 }

@@ -52,19 +52,18 @@ static void poke(const char *path, size_t at, unsigned char byte)
 static struct buf small_trace(const char *name, enum trace_storage storage, int64_t n)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, n);
-    struct err err = {0};
     struct buf data = {0};
     struct trace *t = NULL;
 
     m.pool = 8;
     m.layers = 2;
-    assert_ok(fixture_write(file(name), &m, 2, &err), &err);
+    MUST(fixture_write(file(name), &m, 2, ERR));
     if (storage != TRACE_CONTIGUOUS) {
-        assert_ok(trace_open(file(name), &t, &err), &err);
-        assert_ok(trace_pack(t, file(name), storage, 1, true, &err), &err);
+        MUST(trace_open(file(name), &t, ERR));
+        MUST(trace_pack(t, file(name), storage, 1, true, ERR));
         trace_close(&t);
     }
-    assert_ok(buf_read_file(&data, file(name), 1 << 24, &err), &err);
+    MUST(buf_read_file(&data, file(name), 1 << 24, ERR));
     return data;
 }
 
@@ -96,16 +95,15 @@ struct range {
 /* Where the payload of the contiguous file lies. */
 static int payload_ranges(const char *path, struct range *out)
 {
-    struct err err = {0};
     struct trace *t = NULL;
     int n = 0;
 
-    assert_ok(trace_open(path, &t, &err), &err);
+    MUST(trace_open(path, &t, ERR));
     for (int i = 0; i < trace_calls(t); i++)
         for (int what = 0; what < TRACE_WHAT_COUNT; what++)
             for (int h = 0; h < trace_shape(trace_meta(t), (enum trace_what)what).heads; h++) {
                 int64_t at, bytes;
-                assert_ok(trace_locate(t, i, (enum trace_what)what, h, &at, &bytes, &err), &err);
+                MUST(trace_locate(t, i, (enum trace_what)what, h, &at, &bytes, ERR));
                 out[n++] = (struct range){(size_t)at, (size_t)bytes};
             }
     trace_close(&t);
@@ -113,9 +111,9 @@ static int payload_ranges(const char *path, struct range *out)
 }
 
 /* One byte of three: the step meets every place within an element of 2, 4 and 8 bytes. */
-START_TEST(flipped_payload_bytes_are_found)
+TEST(flipped_payload_bytes_are_found)
 {
-    struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
+    OWN(buf_free) struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
     struct range r[64];
     int n = payload_ranges(file("a.h5"), r), tried = 0;
     char id[64];
@@ -131,22 +129,19 @@ START_TEST(flipped_payload_bytes_are_found)
         }
     ck_assert_int_eq(tried, 2 * 2 * 9 * (8 * 2 * (2 + 1) + 4)); /* q, out; k, v half; lse */
     ck_assert_int_eq(verdict(file("a.h5"), id), 0);
-    buf_free(&data);
 }
-END_TEST
 
 /* Values of a head that is read as a whole are held against its checksum; a part of it and the
  * other heads can still be read. */
-START_TEST(a_damaged_head_is_not_read)
+TEST(a_damaged_head_is_not_read)
 {
-    struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
+    OWN(buf_free) struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
     struct range r[64];
-    struct err err = {0};
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     float x[9 * 8];
     int n = payload_ranges(file("a.h5"), r), tried = 0, at = 0;
 
-    assert_ok(trace_open(file("a.h5"), &t, &err), &err);
+    MUST(trace_open(file("a.h5"), &t, ERR));
     for (int i = 0; i < trace_calls(t); i++)
         for (int w = 0; w < TRACE_WHAT_COUNT; w++) {
             enum trace_what what = (enum trace_what)w;
@@ -155,27 +150,24 @@ START_TEST(a_damaged_head_is_not_read)
                 size_t byte = r[at].at + r[at].n / 2;
                 ck_assert(s.tokens * s.dim <= (int64_t)(sizeof x / sizeof *x));
                 poke(file("a.h5"), byte, (unsigned char)data.data[byte] ^ 4);
-                assert_fails(trace_read(t, i, what, h, 0, s.tokens, x, &err), &err, ERR_INPUT,
-                             "does not match its checksum");
-                assert_ok(trace_read(t, i, what, h, 1, s.tokens - 1, x, &err), &err);
+                FAILS(trace_read(t, i, what, h, 0, s.tokens, x, ERR), ERR_INPUT,
+                      "does not match its checksum");
+                MUST(trace_read(t, i, what, h, 1, s.tokens - 1, x, ERR));
                 for (int other = 0; other < s.heads; other++)
                     if (other != h)
-                        assert_ok(trace_read(t, i, what, other, 0, s.tokens, x, &err), &err);
+                        MUST(trace_read(t, i, what, other, 0, s.tokens, x, ERR));
                 poke(file("a.h5"), byte, (unsigned char)data.data[byte]);
-                assert_ok(trace_read(t, i, what, h, 0, s.tokens, x, &err), &err);
+                MUST(trace_read(t, i, what, h, 0, s.tokens, x, ERR));
             }
         }
     ck_assert_int_eq(tried, n);
-    trace_close(&t);
-    buf_free(&data);
 }
-END_TEST
 
 /* Other bytes of the file: found, or of no meaning (gaps between objects). The steps are small
  * enough to meet every object. */
-START_TEST(any_flipped_byte_is_found_or_means_nothing)
+TEST_N(any_flipped_byte_is_found_or_means_nothing, 3)
 {
-    struct buf data = small_trace("a.h5", (enum trace_storage)_i, 40);
+    OWN(buf_free) struct buf data = small_trace("a.h5", (enum trace_storage)_i, 40);
     char id[64], good[64];
     int found = 0, tried = 0;
     size_t step = _i == TRACE_CONTIGUOUS ? 61 : 151;
@@ -191,17 +183,15 @@ START_TEST(any_flipped_byte_is_found_or_means_nothing)
         poke(file("a.h5"), at, old);
     }
     ck_assert_int_gt(found, tried / 6);
-    buf_free(&data);
 }
-END_TEST
 
 /* Every occurrence of an attribute's value in the file. */
-START_TEST(every_flipped_byte_of_an_attribute_is_found)
+TEST(every_flipped_byte_of_an_attribute_is_found)
 {
     static const char *const values[] = {"fixture",      "LlamaForCausalLM", "bfloat16",
                                          "lacuna-trace", "xxh3:ffeedd",      "synthetic",
                                          "main"};
-    struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
+    OWN(buf_free) struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
     char id[64];
 
     for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
@@ -219,14 +209,11 @@ START_TEST(every_flipped_byte_of_an_attribute_is_found)
         }
         ck_assert_msg(seen > 0, "%s is not in the file", values[v]);
     }
-    buf_free(&data);
 }
-END_TEST
 
 /* Change things through HDF5, so that its own checksums are right: only ours can tell. */
-START_TEST(changes_made_with_another_program_are_found)
+TEST(changes_made_with_another_program_are_found)
 {
-    struct err err = {0};
     struct trace *t = NULL;
     int64_t bad = 0, other = 12;
     double scale = 0.5;
@@ -255,18 +242,17 @@ START_TEST(changes_made_with_another_program_are_found)
         H5Gclose(group);
         H5Fclose(f);
         h5_unlock();
-        assert_fails(trace_open(file("a.h5"), &t, &err), &err, ERR_INPUT, "content id");
-        assert_ok(trace_open_damaged(file("a.h5"), &t, &err), &err);
-        assert_ok(trace_verify(t, NULL, NULL, &bad, &err), &err);
+        FAILS(trace_open(file("a.h5"), &t, ERR), ERR_INPUT, "content id");
+        MUST(trace_open_damaged(file("a.h5"), &t, ERR));
+        MUST(trace_verify(t, NULL, NULL, &bad, ERR));
         ck_assert_int_eq(bad, i == 3 ? 3 : 1);
         trace_close(&t);
     }
 }
-END_TEST
 
-START_TEST(a_truncated_file_is_refused_at_every_length)
+TEST_N(a_truncated_file_is_refused_at_every_length, 3)
 {
-    struct buf data = small_trace("a.h5", (enum trace_storage)_i, 40);
+    OWN(buf_free) struct buf data = small_trace("a.h5", (enum trace_storage)_i, 40);
     char id[64];
 
     for (size_t n = 0; n < data.len; n += n < 600 ? 13 : 263) {
@@ -275,17 +261,15 @@ START_TEST(a_truncated_file_is_refused_at_every_length)
     }
     put_file(file("cut.h5"), data.data, data.len - 1);
     ck_assert_int_eq(verdict(file("cut.h5"), id), 1);
-    buf_free(&data);
 }
-END_TEST
 
-START_TEST(random_damage_never_passes_for_the_original)
+TEST_N(random_damage_never_passes_for_the_original, 6)
 {
-    struct buf data = small_trace("a.h5", (enum trace_storage)(_i % 3), 40);
+    OWN(buf_free) struct buf data = small_trace("a.h5", (enum trace_storage)(_i % 3), 40);
     char id[64], good[64];
 
     ck_assert_int_eq(verdict(file("a.h5"), good), 0);
-    char *copy = malloc(data.len);
+    OWN(free_at) char *copy = malloc(data.len);
     for (uint64_t k = 0; k < 60; k++) {
         memcpy(copy, data.data, data.len);
         size_t n = 1 + rng_below((uint64_t)_i, k, 0, 64);
@@ -296,10 +280,7 @@ START_TEST(random_damage_never_passes_for_the_original)
         if (verdict(file("r.h5"), id) == 0)
             ck_assert_str_eq(id, good);
     }
-    free(copy);
-    buf_free(&data);
 }
-END_TEST
 
 /* ---- foreign files ----------------------------------------------------------------------------
  */
@@ -318,11 +299,11 @@ static void close_rw(hid_t f)
     h5_unlock();
 }
 
-START_TEST(other_versions_and_other_files_are_told_apart)
+TEST(other_versions_and_other_files_are_told_apart)
 {
     struct err err = {0};
     struct trace *t = NULL;
-    struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
+    OWN(buf_free) struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
     int64_t two = 2, seven = 7;
 
     hid_t f = open_rw(file("a.h5"));
@@ -353,17 +334,14 @@ START_TEST(other_versions_and_other_files_are_told_apart)
     h5_unlock();
     assert_fails(trace_open(file("plain.h5"), &t, &err), &err, ERR_INPUT, "not a lacuna-trace");
     ck_assert_ptr_null(t);
-    buf_free(&data);
 }
-END_TEST
 
 static void replace_dataset(hid_t f, const char *path, enum dtype type, int ndim,
                             const int64_t *dims, hid_t props)
 {
-    struct err err = {0};
     hid_t t = h5_type(type), d = H5I_INVALID_HID;
     ck_assert_int_ge(H5Ldelete(f, path, H5P_DEFAULT), 0);
-    assert_ok(h5_create_dataset(f, path, t, ndim, dims, NULL, props, &d, &err), &err);
+    MUST(h5_create_dataset(f, path, t, ndim, dims, NULL, props, &d, ERR));
     h5_close(d);
     h5_close(t);
 }
@@ -371,7 +349,7 @@ static void replace_dataset(hid_t f, const char *path, enum dtype type, int ndim
 #define LAYER "/calls/step-000/main/layer-01"
 
 /* One impossible thing per loop index, in a file that is otherwise valid HDF5. */
-START_TEST(impossible_structure_is_refused)
+TEST_N(impossible_structure_is_refused, 16)
 {
     static const char *const text[] = {
         "dimension 1 is 10",
@@ -393,7 +371,7 @@ START_TEST(impossible_structure_is_refused)
     };
     struct err err = {0};
     struct trace *t = NULL;
-    struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
+    OWN(buf_free) struct buf data = small_trace("a.h5", TRACE_CONTIGUOUS, 9);
     int64_t dims[3] = {2, 9, 8}, one = 1, zero = 0, three = 3;
     hid_t f = open_rw(file("a.h5")), props = h5_dataset_props(3, NULL), group;
 
@@ -478,9 +456,7 @@ START_TEST(impossible_structure_is_refused)
     ck_assert_int_ne(trace_open_damaged(file("a.h5"), &t, &err), 0);
     ck_assert_msg(strstr(err.msg, "a.h5") != NULL, "%s", err.msg);
     ck_assert_ptr_null(t);
-    buf_free(&data);
 }
-END_TEST
 
 /* ---- stopped writers --------------------------------------------------------------------------
  */
@@ -524,7 +500,7 @@ static void write_slowly(const char *path)
     _exit(fixture_write(path, &m, 3, &err) ? 1 : 0);
 }
 
-START_TEST(a_killed_writer_leaves_nothing_wrong)
+TEST(a_killed_writer_leaves_nothing_wrong)
 {
     int absent = 0, part = 0, good = 0;
     double whole = 0;
@@ -554,7 +530,6 @@ START_TEST(a_killed_writer_leaves_nothing_wrong)
     ck_assert_int_ge(good, 1); /* the first */
     ck_assert_int_eq(absent + part + good, 61);
 }
-END_TEST
 
 /* Stop at each step of writing, exactly: kill oneself between calls of the interface. */
 static void stop_at(const char *path, int step)
@@ -588,7 +563,7 @@ static void stop_at(const char *path, int step)
     _exit(at <= step ? 0 : 2);
 }
 
-START_TEST(a_writer_stopped_at_any_step_leaves_a_file_that_says_so)
+TEST(a_writer_stopped_at_any_step_leaves_a_file_that_says_so)
 {
     int absent = 0, part = 0, good = 0;
 
@@ -606,49 +581,41 @@ START_TEST(a_writer_stopped_at_any_step_leaves_a_file_that_says_so)
     ck_assert_int_eq(part, 19);
     ck_assert_int_eq(good, 1); /* no stop */
 }
-END_TEST
 
-START_TEST(a_file_being_written_is_not_mistaken_for_a_dead_one)
+TEST(a_file_being_written_is_not_mistaken_for_a_dead_one)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 20);
-    struct err err = {0};
     struct trace_writer *w = NULL, *second = NULL;
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
 
-    assert_ok(fixture_begin(file("live.h5"), &m, 2, &w, &err), &err);
-    assert_fails(trace_open(file("live.h5"), &t, &err), &err, ERR_INPUT, "still being written");
-    assert_fails(trace_open(file("live.h5.part"), &t, &err), &err, ERR_INPUT,
-                 "still being written");
-    assert_fails(trace_create(file("live.h5"), &m, 2, true, &second, &err), &err, ERR_IO,
-                 "by another process");
-    assert_ok(trace_commit(&w, &err), &err);
-    assert_ok(trace_open(file("live.h5"), &t, &err), &err);
-    trace_close(&t);
+    MUST(fixture_begin(file("live.h5"), &m, 2, &w, ERR));
+    FAILS(trace_open(file("live.h5"), &t, ERR), ERR_INPUT, "still being written");
+    FAILS(trace_open(file("live.h5.part"), &t, ERR), ERR_INPUT, "still being written");
+    FAILS(trace_create(file("live.h5"), &m, 2, true, &second, ERR), ERR_IO, "by another process");
+    MUST(trace_commit(&w, ERR));
+    MUST(trace_open(file("live.h5"), &t, ERR));
 }
-END_TEST
 
-START_TEST(a_complete_part_file_says_that_only_the_name_is_missing)
+TEST(a_complete_part_file_says_that_only_the_name_is_missing)
 {
     struct trace_meta m = fixture_text(DT_BF16, 2, 1, 20);
-    struct err err = {0};
     struct trace *t = NULL;
 
-    assert_ok(fixture_write(file("whole.h5"), &m, 2, &err), &err);
+    MUST(fixture_write(file("whole.h5"), &m, 2, ERR));
     ck_assert_int_eq(rename(file("whole.h5"), file("whole.h5.part")), 0);
-    assert_fails(trace_open(file("whole.h5.part"), &t, &err), &err, ERR_INPUT, "rename it to");
+    FAILS(trace_open(file("whole.h5.part"), &t, ERR), ERR_INPUT, "rename it to");
 }
-END_TEST
 
 /* ---- full disk --------------------------------------------------------------------------------
  */
 
 /* A file size limit stands in for a full disk: writes beyond it fail (SIGXFSZ ignored). */
-START_TEST(a_full_disk_ends_with_an_error_and_without_a_part_file)
+TEST_N(a_full_disk_ends_with_an_error_and_without_a_part_file, 3)
 {
     struct trace_meta m = fixture_text(DT_BF16, 4, 2, 900);
     struct err err = {0};
     struct rlimit old, limit;
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
 
     m.pool = 16;
     signal(SIGXFSZ, SIG_IGN);
@@ -675,34 +642,4 @@ START_TEST(a_full_disk_ends_with_an_error_and_without_a_part_file)
         ck_assert_int_le(hdf5_objects_open(), open_before + 1);
     }
     assert_ok(fixture_write(file("full.h5"), &m, 3, &err), &err);
-    trace_close(&t);
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("trace damage");
-    TCase *c = tcase_create("bytes");
-    tcase_add_test(c, flipped_payload_bytes_are_found);
-    tcase_add_test(c, a_damaged_head_is_not_read);
-    tcase_add_loop_test(c, any_flipped_byte_is_found_or_means_nothing, 0, 3);
-    tcase_add_test(c, every_flipped_byte_of_an_attribute_is_found);
-    tcase_add_test(c, changes_made_with_another_program_are_found);
-    tcase_add_loop_test(c, a_truncated_file_is_refused_at_every_length, 0, 3);
-    tcase_add_loop_test(c, random_damage_never_passes_for_the_original, 0, 6);
-    suite_add_tcase(s, c);
-
-    c = tcase_create("foreign files");
-    tcase_add_test(c, other_versions_and_other_files_are_told_apart);
-    tcase_add_loop_test(c, impossible_structure_is_refused, 0, 16);
-    suite_add_tcase(s, c);
-
-    c = tcase_create("stopped writers");
-    tcase_add_test(c, a_killed_writer_leaves_nothing_wrong);
-    tcase_add_test(c, a_writer_stopped_at_any_step_leaves_a_file_that_says_so);
-    tcase_add_test(c, a_file_being_written_is_not_mistaken_for_a_dead_one);
-    tcase_add_test(c, a_complete_part_file_says_that_only_the_name_is_missing);
-    tcase_add_loop_test(c, a_full_disk_ends_with_an_error_and_without_a_part_file, 0, 3);
-    suite_add_tcase(s, c);
-    return s;
 }

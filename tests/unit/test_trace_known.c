@@ -39,16 +39,14 @@ static const struct unknown {
 static const char *write_video(void)
 {
     struct trace_meta m = fixture_video(DT_BF16);
-    struct err err = {0};
     m.layers = 2;
-    assert_ok(fixture_write(test_path("t.h5"), &m, 4, &err), &err);
+    MUST(fixture_write(test_path("t.h5"), &m, 4, ERR));
     return test_path("t.h5");
 }
 
 /* Add the name to its group and, if `list` is not NULL, the mark. */
 static void add(const char *path, const struct unknown *u, const char *list)
 {
-    struct err err = {0};
     int64_t dims[1] = {1};
     float one = 1;
     hid_t made = H5I_INVALID_HID;
@@ -59,13 +57,13 @@ static void add(const char *path, const struct unknown *u, const char *list)
     hid_t g = H5Gopen2(f, u->group, H5P_DEFAULT);
     ck_assert_int_ge(g, 0);
     if (u->kind == ATTRIBUTE)
-        assert_ok(h5_put_i64(g, u->name, 1023, &err), &err);
+        MUST(h5_put_i64(g, u->name, 1023, ERR));
     else if (u->kind == DATASET)
-        assert_ok(h5_put_array(g, u->name, DT_F32, 1, dims, &one, &err), &err);
+        MUST(h5_put_array(g, u->name, DT_F32, 1, dims, &one, ERR));
     else
-        assert_ok(h5_create_group(g, u->name, &made, &err), &err);
+        MUST(h5_create_group(g, u->name, &made, ERR));
     if (list)
-        assert_ok(h5_put_str(g, "optional", list, &err), &err);
+        MUST(h5_put_str(g, "optional", list, ERR));
     h5_close(made);
     h5_close(g);
     H5Fclose(f);
@@ -75,15 +73,14 @@ static void add(const char *path, const struct unknown *u, const char *list)
 /* Both ways to open a file refuse it and name what is meant. */
 static void refused(const char *path, const char *text)
 {
-    struct err err = {0};
     struct trace *t = NULL;
-    assert_fails(trace_open(path, &t, &err), &err, ERR_INPUT, text);
-    assert_fails(trace_open_damaged(path, &t, &err), &err, ERR_INPUT, path);
+    FAILS(trace_open(path, &t, ERR), ERR_INPUT, text);
+    FAILS(trace_open_damaged(path, &t, ERR), ERR_INPUT, path);
     ck_assert_ptr_null(t);
     ck_assert_int_eq(hdf5_objects_open(), 0);
 }
 
-START_TEST(an_unknown_name_is_refused)
+TEST_N(an_unknown_name_is_refused, N_UNKNOWN)
 {
     const struct unknown *u = unknown + _i;
     const char *path = write_video();
@@ -95,59 +92,52 @@ START_TEST(an_unknown_name_is_refused)
     refused(path, text);
     refused(path, "the file has format 1.0: read it with a newer lacuna");
 }
-END_TEST
 
-START_TEST(a_marked_name_is_ignored)
+TEST_N(a_marked_name_is_ignored, N_UNKNOWN)
 {
     const struct unknown *u = unknown + _i;
     const char *path = write_video();
-    struct err err = {0};
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
     char list[64], where[96];
     int64_t bad = -1;
 
     snprintf(list, sizeof list, "one %s  last", u->name);
     snprintf(where, sizeof where, "%s/%s", strcmp(u->group, "/") == 0 ? "" : u->group, u->name);
     add(path, u, list);
-    assert_ok(trace_open(path, &t, &err), &err);
+    MUST(trace_open(path, &t, ERR));
     struct trace_ignored ignored = trace_ignored(t);
     ck_assert_int_eq(ignored.n, 1);
     ck_assert_str_eq(ignored.first, where);
     ck_assert_int_eq(trace_calls(t), 4);
-    assert_ok(trace_verify(t, NULL, NULL, &bad, &err), &err);
+    MUST(trace_verify(t, NULL, NULL, &bad, ERR));
     ck_assert_int_eq(bad, 0);
-    trace_close(&t);
 }
-END_TEST
 
 /* The version in the message is the file's. */
-START_TEST(the_version_of_the_file_is_named)
+TEST(the_version_of_the_file_is_named)
 {
     const struct unknown window = {CALL, ATTRIBUTE, "temperature"};
     const char *path = write_video();
-    struct err err = {0};
 
     add(path, &window, NULL);
     h5_lock();
     hid_t f = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
     H5Adelete(f, "version_minor");
-    assert_ok(h5_put_i64(f, "version_minor", 7, &err), &err);
+    MUST(h5_put_i64(f, "version_minor", 7, ERR));
     H5Fclose(f);
     h5_unlock();
     refused(path, "'temperature' is not known");
     refused(path, "the file has format 1.7: read it with a newer lacuna");
 }
-END_TEST
 
 /* HDF5's own and viewers' attributes, and any attribute of a dataset, mean nothing here. */
-START_TEST(attributes_of_other_programs_are_ignored)
+TEST(attributes_of_other_programs_are_ignored)
 {
     static const char *const groups[] = {"/", "/model", "/run", "/video", "/calls", CALL};
     static const char *const names[] = {"CLASS", "NX_class", "_NCProperties"};
     const struct unknown display = {CALL "/q", ATTRIBUTE, "units"};
     const char *path = write_video();
-    struct err err = {0};
-    struct trace *t = NULL;
+    OWN(trace_close) struct trace *t = NULL;
 
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++)
         for (size_t j = 0; j < sizeof names / sizeof *names; j++)
@@ -155,43 +145,26 @@ START_TEST(attributes_of_other_programs_are_ignored)
     h5_lock();
     hid_t f = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
     hid_t d = H5Dopen2(f, display.group, H5P_DEFAULT);
-    assert_ok(h5_put_str(d, display.name, "none", &err), &err);
+    MUST(h5_put_str(d, display.name, "none", ERR));
     H5Dclose(d);
     H5Fclose(f);
     h5_unlock();
-    assert_ok(trace_open(path, &t, &err), &err);
+    MUST(trace_open(path, &t, ERR));
     ck_assert_int_eq(trace_ignored(t).n, 0);
-    trace_close(&t);
 }
-END_TEST
 
 /* A mark does not hide what the format has: without its calls the content is another. */
-START_TEST(a_mark_hides_no_known_name)
+TEST(a_mark_hides_no_known_name)
 {
     const struct unknown heads = {"/model", ATTRIBUTE, "note"};
     const struct unknown step = {"/calls", ATTRIBUTE, "note"};
     const char *path = write_video();
-    struct err err = {0};
     struct trace *t = NULL;
 
     add(path, &heads, "note heads q");
-    assert_ok(trace_open(path, &t, &err), &err);
+    MUST(trace_open(path, &t, ERR));
     ck_assert_int_eq(trace_meta(t)->heads, 2);
     trace_close(&t);
     add(path, &step, "note step-000");
-    assert_fails(trace_open(path, &t, &err), &err, ERR_INPUT, "content id");
-}
-END_TEST
-
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("trace_known");
-    TCase *c = tcase_create("names");
-    tcase_add_loop_test(c, an_unknown_name_is_refused, 0, N_UNKNOWN);
-    tcase_add_loop_test(c, a_marked_name_is_ignored, 0, N_UNKNOWN);
-    tcase_add_test(c, the_version_of_the_file_is_named);
-    tcase_add_test(c, attributes_of_other_programs_are_ignored);
-    tcase_add_test(c, a_mark_hides_no_known_name);
-    suite_add_tcase(s, c);
-    return s;
+    FAILS(trace_open(path, &t, ERR), ERR_INPUT, "content id");
 }
