@@ -1,6 +1,3 @@
-/*
- * modelrun.c - see modelrun.h.
- */
 #include "cuda/modelrun.h"
 
 #include "core/intmath.h"

@@ -1,6 +1,3 @@
-/*
- * budgetsearch.c - see budgetsearch.h.
- */
 #include "sim/budgetsearch.h"
 
 #include "core/log.h"

@@ -77,20 +77,14 @@ static int add_masks(struct overlap *o, const struct maskfile *file, struct err 
 {
     int rc = 0;
     for (int64_t i = 0; i < maskfile_cells(file); i++) {
-        struct dumped d = {.file = file, .cell = i};
-        TRY(maskfile_cell(file, i, &d.id, err));
-        find_call(o, &d);
-        if (d.call < 0) {
-            o->strangers++;
-            record_free(&d.id);
-            continue;
-        }
-        rc = mem_grow(&o->masks, &o->cap, o->n + 1, sizeof *o->masks, "masks", err);
-        if (rc) {
-            record_free(&d.id);
-            goto out;
-        }
-        o->masks[o->n++] = d;
+        TRY(mem_grow(&o->masks, &o->cap, o->n + 1, sizeof *o->masks, "masks", err));
+        struct dumped *d = o->masks + o->n;
+        *d = (struct dumped){.file = file, .cell = i};
+        TRY(maskfile_cell(file, i, &d->id, err));
+        find_call(o, d);
+        if (d->call < 0)
+            record_free(&d->id);
+        *(d->call < 0 ? &o->strangers : &o->n) += 1;
     }
 out:
     return rc;
@@ -254,19 +248,13 @@ static double share(double part, double whole)
 
 static int put_metrics(struct pair *s, int64_t nq, struct err *err)
 {
-    const struct {
-        const char *name;
-        double value;
-    } v[] = {{"overlap_iou", share((double)s->both, (double)(s->kept_a + s->kept_b - s->both))},
-             {"overlap_a_in_b", share(s->mass_both, s->mass_a)},
-             {"overlap_b_in_a", share(s->mass_both, s->mass_b)},
-             {"overlap_only_a", (s->mass_a - s->mass_both) / (double)nq},
-             {"overlap_only_b", (s->mass_b - s->mass_both) / (double)nq}};
-    int rc = 0;
-    for (size_t i = 0; i < sizeof v / sizeof *v; i++)
-        TRY(record_metric(&s->rec, v[i].name, v[i].value, err));
-out:
-    return rc;
+    return RECORD_ALL(
+        &s->rec, err,
+        {"overlap_iou", share((double)s->both, (double)(s->kept_a + s->kept_b - s->both))},
+        {"overlap_a_in_b", share(s->mass_both, s->mass_a)},
+        {"overlap_b_in_a", share(s->mass_both, s->mass_b)},
+        {"overlap_only_a", (s->mass_a - s->mass_both) / (double)nq},
+        {"overlap_only_b", (s->mass_b - s->mass_both) / (double)nq});
 }
 
 /* Is the mask in the order in which tokens are stored? */

@@ -1,6 +1,3 @@
-/*
- * devicemap.c - see devicemap.h.
- */
 #include "sim/devicemap.h"
 
 #include "core/clock.h"

@@ -1,6 +1,3 @@
-/*
- * headload.c - see headload.h.
- */
 #include "sim/headload.h"
 
 #include "core/indexlist.h"

@@ -207,12 +207,7 @@ double ratio_or_inf(double num, double den)
     return num == 0 && den == 0 ? 0 : num / den;
 }
 
-struct named {
-    const char *name;
-    double value;
-};
-
-static int put_all(struct record *r, const struct named *v, size_t n, struct err *err)
+static int put_all(struct record *r, const struct named_value *v, size_t n, struct err *err)
 {
     int rc = 0;
     for (size_t i = 0; i < n; i++) {
@@ -226,13 +221,13 @@ out:
 
 /* Smooth functions of sums over rows: what a sample of rows estimates with a standard error. */
 struct figures {
-    struct named v[20];
+    struct named_value v[20];
     size_t n;
 };
 
 static void figure(struct figures *f, const char *name, double value)
 {
-    f->v[f->n++] = (struct named){name, value};
+    f->v[f->n++] = (struct named_value){name, value};
 }
 
 /* rect: pairs of the rectangle, 0 = leave its figures out. */
@@ -313,7 +308,7 @@ int metrics_finish(struct metrics_acc *a, int64_t nq, int64_t nk, bool sample, s
     TRY(metrics_counts(a, nq, nk, r, err));
     a->sum[SUM_RECALL] = sum_of(a->recall, a->n);
     sort_f64(a->recall, a->n);
-    const struct named v[] = {
+    const struct named_value v[] = {
         {sample ? "cra_min~" : "cra_min", a->recall[0]},
         {"cra_p1", percentile_sorted(a->recall, a->n, 1)},
         {"cra_p5", percentile_sorted(a->recall, a->n, 5)},
@@ -428,15 +423,8 @@ int tile_count_report(const struct tile_count *t, struct record *r, struct err *
     double density = (double)t->kept / (double)t->allowed;
     double rect = (double)t->kept / (double)t->rect;
     double exec = (double)(t->kept * t->bq * t->bk);
-    int rc = 0;
-
-    TRY(record_metric(r, "density_tile", density, err));
-    TRY(record_metric(r, "sparsity_qk", 1 - density, err));
-    TRY(record_metric(r, "sparsity_pv", 1 - density, err));
-    TRY(record_metric(r, "sparsity_total", 1 - density, err));
-    TRY(record_metric(r, "sparsity_total_rect", 1 - rect, err));
-    TRY(record_metric(r, "pairs_exec", exec, err));
-    TRY(record_metric(r, "density_exec", exec / record_get(r, "pairs_allowed"), err));
-out:
-    return rc;
+    return RECORD_ALL(r, err, {"density_tile", density}, {"sparsity_qk", 1 - density},
+                      {"sparsity_pv", 1 - density}, {"sparsity_total", 1 - density},
+                      {"sparsity_total_rect", 1 - rect}, {"pairs_exec", exec},
+                      {"density_exec", exec / record_get(r, "pairs_allowed")});
 }

@@ -1,6 +1,3 @@
-/*
- * settingtally.c - see settingtally.h.
- */
 #include "sim/settingtally.h"
 
 #include "core/buf.h"

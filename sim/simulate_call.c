@@ -753,16 +753,13 @@ out:
 
 static int record_counters(const struct accel_counters *c, struct record *r, struct err *err)
 {
-    int rc = 0;
     if (*c->why)
         record_note(r, "counters=%s", c->why);
     if (isnan(c->tensor_pipe_pct))
         return 0;
-    TRY(record_metric(r, "tensor_pipe_pct", c->tensor_pipe_pct, err));
-    TRY(record_metric(r, "dram_read_bytes", c->dram_read_bytes, err));
-    TRY(record_metric(r, "dram_write_bytes", c->dram_write_bytes, err));
-out:
-    return rc;
+    return RECORD_ALL(r, err, {"tensor_pipe_pct", c->tensor_pipe_pct},
+                      {"dram_read_bytes", c->dram_read_bytes},
+                      {"dram_write_bytes", c->dram_write_bytes});
 }
 
 /* A total from q, k, v to the outputs, of all of `heads` heads. select NULL: nothing to choose;
@@ -788,8 +785,8 @@ static int record_total(const struct accel_result *res, const struct attn_in *x,
         TRY(record_time(r, "time_select_ns", select, err));
     if (select || quant)
         TRY(record_metric(r, "select_share", before / total, err));
-    TRY(record_metric(r, "speedup", res->dense.median / total, err));
-    TRY(record_metric(r, "speed_dense_eq", 4e-3 * x->d * pairs / total, err));
+    TRY(RECORD_ALL(r, err, {"speedup", res->dense.median / total},
+                   {"speed_dense_eq", 4e-3 * x->d * pairs / total}));
 out:
     return rc;
 }
@@ -873,13 +870,11 @@ static int record_call(const struct calling *k, const struct accel_result *res, 
                 s.kind, res->kernel, res->dense_kernel);
     if (res->sections > 1)
         record_note(r, "sections=%d", res->sections);
-    TRY(record_metric(r, "call_heads", (double)k->call.n, err));
-    TRY(record_metric(r, "call_heads_kv", (double)res->kv, err));
-    TRY(record_metric(r, "call_launches", (double)res->launches, err));
+    TRY(RECORD_ALL(r, err, {"call_heads", k->call.n}, {"call_heads_kv", res->kv},
+                   {"call_launches", res->launches}));
     if (res->selections)
         TRY(record_metric(r, "call_selections", (double)res->selections, err));
-    TRY(record_metric(r, "plan_balance", res->balance, err));
-    TRY(record_metric(r, "host_plan_ns", res->host_plan_ns, err));
+    TRY(RECORD_ALL(r, err, {"plan_balance", res->balance}, {"host_plan_ns", res->host_plan_ns}));
     TRY(record_counters(&res->counters, r, err));
     if (res->attend.samples)
         TRY(record_phases(k, res, &s, k->call.n, r, err));
@@ -914,15 +909,12 @@ static int record_copies(const struct calling *k, const struct accel_result *all
 
     TRY(record_metric(r, "host_plan_ns", one.host_plan_ns, err));
     TRY(record_counters(&one.counters, r, err));
-    if (!isnan(one.counters.tensor_pipe_pct)) {
-        TRY(record_metric(r, "counter_copies", (double)k->call.n, err));
-        TRY(record_metric(r, "counter_copies_kv", (double)one.kv, err));
-    }
+    if (!isnan(one.counters.tensor_pipe_pct))
+        TRY(RECORD_ALL(r, err, {"counter_copies", k->call.n}, {"counter_copies_kv", one.kv}));
     if (!one.attend.samples)
         return 0;
     record_note(r, "time=copies");
-    TRY(record_metric(r, "copies", (double)k->call.n, err));
-    TRY(record_metric(r, "copies_kv", (double)one.kv, err));
+    TRY(RECORD_ALL(r, err, {"copies", k->call.n}, {"copies_kv", one.kv}));
     TRY(record_phases(k, &one, &s, 1, r, err));
 out:
     return rc;

@@ -1,6 +1,3 @@
-/*
- * staticmasks.c - see staticmasks.h.
- */
 #include "sim/staticmasks.h"
 
 #include "core/buf.h"

@@ -1,6 +1,3 @@
-/*
- * own.c - see own.h.
- */
 #include "cuda/own/own.h"
 
 #include <stdio.h>

@@ -1,6 +1,3 @@
-/*
- * gpusum.c - see gpusum.h.
- */
 #include "sim/blocks/gpusum.h"
 
 #define MAX_CHUNK 1024

@@ -1,6 +1,3 @@
-/*
- * judge.c - see judge.h.
- */
 #include "sim/blocks/judge.h"
 
 #include "core/intmath.h"

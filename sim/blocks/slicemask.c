@@ -1,6 +1,3 @@
-/*
- * slicemask.c - see slicemask.h.
- */
 #include "sim/blocks/slicemask.h"
 
 #include "core/intmath.h"

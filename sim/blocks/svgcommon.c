@@ -1,6 +1,3 @@
-/*
- * svgcommon.c - see svgcommon.h.
- */
 #include "sim/blocks/svgcommon.h"
 
 #include <math.h>
