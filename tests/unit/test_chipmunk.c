@@ -580,38 +580,23 @@ TEST(delta_by_explicit_attention)
 TEST(missing_steps_are_skipped)
 {
     OWN(sim_head_free) struct sim_head h;
-    struct record r;
     struct carry carry = {0};
     video_head(8, HALF, &h);
-    run_step(SMALL_RULE, &h, 3, &carry, &r);
-    assert_skipped(&r, "step 3 uses the mask of step 1");
-    run_step(SMALL_RULE, &h, 3, NULL, &r);
-    assert_skipped(&r, "step 3 uses the mask of step 1");
-    run_step(SMALL_RULE, &h, 4, &carry, &r);
-    assert_skipped(&r, "step 4 needs the normaliser of step 1");
-    run_step(SMALL_RULE, &h, 5, &carry, &r);
-    assert_skipped(&r, "step 5 uses the mask of step 4");
+    step_skips(SMALL_RULE, &h, 3, &carry, "step 3 uses the mask of step 1");
+    step_skips(SMALL_RULE, &h, 3, NULL, "step 3 uses the mask of step 1");
+    step_skips(SMALL_RULE, &h, 4, &carry, "step 4 needs the normaliser of step 1");
+    step_skips(SMALL_RULE, &h, 5, &carry, "step 5 uses the mask of step 4");
     /* The normaliser of step 4 is there all the same. */
-    run_step(SMALL_RULE, &h, 8, &carry, &r);
-    ck_assert_int_eq(r.status, RECORD_OK);
-    record_free(&r);
-    run_step(SMALL_RULE, &h, 11, &carry, &r);
-    ck_assert_int_eq(r.status, RECORD_OK);
-    record_free(&r);
-    run_step(SMALL_RULE, &h, 13, &carry, &r);
-    assert_skipped(&r, "step 13 uses the mask of step 12");
+    step_runs(SMALL_RULE, &h, 8, &carry);
+    step_runs(SMALL_RULE, &h, 11, &carry);
+    step_skips(SMALL_RULE, &h, 13, &carry, "step 13 uses the mask of step 12");
     carry_end(&carry);
     carry = (struct carry){0};
-    run_step(SMALL_RULE ":norm=exact", &h, 4, &carry, &r);
-    ck_assert_int_eq(r.status, RECORD_OK);
-    record_free(&r);
-    run_step(SMALL_RULE ":norm=exact", &h, 6, &carry, &r);
-    ck_assert_int_eq(r.status, RECORD_OK);
-    record_free(&r);
+    step_runs(SMALL_RULE ":norm=exact", &h, 4, &carry);
+    step_runs(SMALL_RULE ":norm=exact", &h, 6, &carry);
     carry_end(&carry);
     carry = (struct carry){0};
-    run_step(SMALL_RULE ":recompute=0", &h, 4, &carry, &r);
-    assert_skipped(&r, "step 4 needs the mask of step 1");
+    step_skips(SMALL_RULE ":recompute=0", &h, 4, &carry, "step 4 needs the mask of step 1");
     carry_end(&carry);
 }
 
@@ -630,8 +615,7 @@ TEST(masks_are_made_once_without_recompute)
             ck_assert_double_eq(record_get(&r, "mask_age"), t - 1);
         record_free(&r);
     }
-    run_step(SMALL_RULE ":recompute=0", &h, 9, &carry, &r);
-    assert_skipped(&r, "step 9 uses the difference of step 8");
+    step_skips(SMALL_RULE ":recompute=0", &h, 9, &carry, "step 9 uses the difference of step 8");
 }
 
 TEST(other_inputs_are_skipped)
@@ -639,17 +623,12 @@ TEST(other_inputs_are_skipped)
     struct sim_head h;
     struct record r;
     video_head(10, SMALL, &h);
-    run_step("chipmunk:local_voxels=3", &h, 0, NULL, &r);
-    assert_skipped(&r, "2x2x2 voxels");
-    run_step("chipmunk:local_voxels=3:profile=clean", &h, 0, NULL, &r);
-    ck_assert_int_eq(r.status, RECORD_OK);
-    record_free(&r);
+    step_skips("chipmunk:local_voxels=3", &h, 0, NULL, "2x2x2 voxels");
+    step_runs("chipmunk:local_voxels=3:profile=clean", &h, 0, NULL);
     h.in.geom.text_place = 1;
-    run_step("chipmunk", &h, 0, NULL, &r);
-    assert_skipped(&r, "in front");
+    step_skips("chipmunk", &h, 0, NULL, "in front");
     h.in.geom = (struct geometry){0};
-    run_step("chipmunk", &h, 0, NULL, &r);
-    assert_skipped(&r, "video");
+    step_skips("chipmunk", &h, 0, NULL, "video");
     sim_head_free(&h);
     MUST(random_head(3, 60, 60, 8, true, 1, PREC_F64, &h, ERR));
     run_step("chipmunk", &h, 0, NULL, &r);
