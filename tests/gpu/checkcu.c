@@ -26,7 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int64_t n_checks, n_failures;
+int64_t cu_checks, cu_failures;
 static struct cu_choice choice = {.only = "", .parts = 1};
 
 static void report(const struct cu_case *c, const char *kernel, const struct cu_errors *e, int rc,
@@ -35,10 +35,10 @@ static void report(const struct cu_case *c, const char *kernel, const struct cu_
     const struct attn_problem *p = &c->problem;
     double tolerance = 2e-6 * e->lse_ref > 1e-3 ? 2e-6 * e->lse_ref : 1e-3;
     bool ok = rc == 0 && e->l2_rel <= 5e-3 && e->lse_max <= tolerance && e->same;
-    n_checks++;
+    cu_checks++;
     if (ok)
         return;
-    n_failures++;
+    cu_failures++;
     printf(
         "FAIL %s: %d/%d heads, %lld x %lld%s, data %s, pattern %d bits %d density %g%s: ", kernel,
         p->heads, p->kv_heads, (long long)p->nq, (long long)p->nk, p->causal ? " causal" : "",
@@ -57,7 +57,7 @@ static int check(struct gpu *g, struct cu_case c)
     struct cu_errors e = {0};
     struct err err = {0};
 
-    c.seed = (uint64_t)n_checks + 1;
+    c.seed = (uint64_t)cu_checks + 1;
     c.once = choice.brief;
     c.problem.scale = c.problem.d == 64 ? 0.125 : 0.08838834764831845;
     int rc = cu_run_init(g, &c, &r, &err);
@@ -182,7 +182,7 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
                  {KEEP_SOME_ROWS, 0.3}, {KEEP_SKEWED, 0.1}, {KEEP_RANDOM, 0.05}};
     struct cu_case c = {.problem = {.d = k->d, .lists = k->lists}, .kernel = k->name};
     int n = k->lists == ATTN_DENSE || choice.small ? 1 : (int)(sizeof lists / sizeof *lists);
-    int64_t before = n_checks, failed = n_failures;
+    int64_t before = cu_checks, failed = cu_failures;
 
     if (cu_has_bits(k->lists) && check_bits(g, k))
         return 1;
@@ -196,8 +196,8 @@ static int check_kernel(struct gpu *g, const struct attn_kernel *k)
     c.density = 0.4;
     if (!cu_has_bits(k->lists) && check_data(g, k, c))
         return 1;
-    printf("  %-5s %s: %lld checks\n", n_failures > failed ? "FAIL" : "ok", k->name,
-           (long long)(n_checks - before));
+    printf("  %-5s %s: %lld checks\n", cu_failures > failed ? "FAIL" : "ok", k->name,
+           (long long)(cu_checks - before));
     fflush(stdout);
     return 0;
 }
@@ -210,7 +210,7 @@ static int check_metrics_case(struct gpu *g, struct cu_case c, double *worst)
     struct err err = {0};
     char what[200] = "";
 
-    c.seed = (uint64_t)n_checks + 1;
+    c.seed = (uint64_t)cu_checks + 1;
     c.problem.heads = c.problem.kv_heads = 1;
     c.problem.scale = c.problem.d == 64 ? 0.125 : 0.08838834764831845;
     int rc = cu_run_init(g, &c, &r, &err);
@@ -218,9 +218,9 @@ static int check_metrics_case(struct gpu *g, struct cu_case c, double *worst)
         rc = cu_metrics_check(g, &r, choice.brief, worst, what, &err);
         cu_run_free(g, &r);
     }
-    n_checks++;
+    cu_checks++;
     if (rc || what[0]) {
-        n_failures++;
+        cu_failures++;
         printf("FAIL metrics hd%d: %lld x %lld%s, data %s, lists %d, pattern %d: %s\n", c.problem.d,
                (long long)c.problem.nq, (long long)c.problem.nk, c.problem.causal ? " causal" : "",
                cu_data_names[c.data], (int)c.problem.lists, c.pattern, rc ? err.msg : what);
@@ -235,7 +235,7 @@ static int check_metrics(struct gpu *g, int d)
                                         {383, 383}, {513, 513}, {1, 300},    {77, 500},
                                         {300, 77},  {260, 131}, {1100, 1100}};
     struct cu_case c = {.problem = {.d = d}, .density = 0.4};
-    int64_t before = n_checks, failed = n_failures;
+    int64_t before = cu_checks, failed = cu_failures;
     double worst = 0, hard = 0;
 
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes - choice.small; i += choice.small ? 3 : 1)
@@ -258,7 +258,7 @@ static int check_metrics(struct gpu *g, int d)
             return 1;
     }
     printf("  %-5s metrics-hd%d: %lld checks; kept mass within %.1e, of other data %.1e\n",
-           n_failures > failed ? "FAIL" : "ok", d, (long long)(n_checks - before), worst, hard);
+           cu_failures > failed ? "FAIL" : "ok", d, (long long)(cu_checks - before), worst, hard);
     return 0;
 }
 
@@ -271,19 +271,20 @@ static void check_scores(struct gpu *g)
                             .seed = 77};
         struct cu_errors e = {0};
         struct err err = {0};
-        int64_t failed = n_failures;
+        int64_t failed = cu_failures;
         e.same = true;
         int rc = cu_check_scores(g, &c, &e, &err);
         report(&c, "cublas-scores", &e, rc, &err);
         printf("  %-5s cublas-scores hd%d: output %.1e, lse %.1e\n",
-               n_failures > failed ? "FAIL" : "ok", d, e.l2_rel, e.lse_max);
+               cu_failures > failed ? "FAIL" : "ok", d, e.l2_rel, e.lse_max);
     }
 }
 
 static int summary(void)
 {
-    printf("%lld passed, %lld failed\n", (long long)(n_checks - n_failures), (long long)n_failures);
-    return n_checks == 0 || n_failures ? 1 : 0;
+    printf("%lld passed, %lld failed\n", (long long)(cu_checks - cu_failures),
+           (long long)cu_failures);
+    return cu_checks == 0 || cu_failures ? 1 : 0;
 }
 
 static int check_all(struct gpu *g)
@@ -292,27 +293,27 @@ static int check_all(struct gpu *g)
     for (const struct attn_kernel *k = attn_kernels; k->name && !lost; k++)
         lost = cu_chosen(&choice, k->name) && check_kernel(g, k);
     if (!lost)
-        lost = check_filters(g, &choice, &n_checks, &n_failures);
+        lost = check_filters(g, &choice);
     if (!lost && cu_chosen(&choice, "cublas-scores"))
         check_scores(g);
     if (!lost)
-        check_decoder(&cuda_decoder, &choice, &n_checks, &n_failures);
+        check_decoder(&cuda_decoder, &choice);
     if (!lost)
-        check_denoiser(&cuda_denoiser, &choice, &n_checks, &n_failures);
+        check_denoiser(&cuda_denoiser, &choice);
     if (!lost && cu_chosen(&choice, "values"))
-        check_values(&cuda_accel, &choice, &n_checks, &n_failures);
+        check_values(&cuda_accel, &choice);
     if (!lost)
-        check_own(&cuda_accel, &choice, &n_checks, &n_failures);
+        check_own(&cuda_accel, &choice);
     for (int d = 128; d >= 64 && !lost; d /= 2)
         lost =
             cu_chosen(&choice, d == 128 ? "metrics-hd128" : "metrics-hd64") && check_metrics(g, d);
     if (!lost && cu_chosen(&choice, "maps"))
-        lost = check_maps(g, &choice, &n_checks, &n_failures);
+        lost = check_maps(g, &choice);
     if (!lost)
-        lost = check_selections(g, &choice, &n_checks, &n_failures);
+        lost = check_selections(g, &choice);
     if (lost) {
         printf("the GPU is lost after this failure; the rest did not run\n");
-        n_failures++;
+        cu_failures++;
     }
     return summary();
 }
@@ -344,7 +345,7 @@ int main(int argc, char **argv)
     alarm(480);
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc == 4 && strcmp(argv[1], "--same") == 0) {
-        check_same(argv[2], argv[3], &n_checks, &n_failures);
+        check_same(argv[2], argv[3]);
         return summary();
     }
     bool traces = argc > 1 && strcmp(argv[1], "--traces") == 0;
@@ -363,12 +364,12 @@ int main(int argc, char **argv)
     printf("%s, sm_%d\n", g.name, g.sm);
     if (traces) {
         gpu_close(&g); /* the back end opens its own */
-        check_traces(argc - 2, argv + 2, &n_checks, &n_failures);
+        check_traces(argc - 2, argv + 2);
         return summary();
     }
     if (calls) {
         gpu_close(&g);
-        check_calls(argc - 2, argv + 2, &n_checks, &n_failures);
+        check_calls(argc - 2, argv + 2);
         return summary();
     }
     int rc = check_all(&g);

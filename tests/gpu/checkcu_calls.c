@@ -362,11 +362,10 @@ struct line {
 };
 
 /* All settings on calls of `heads` heads, the steps in their order. */
-static void check_size(struct pass *p, const struct line lines[SETTINGS], int heads,
-                       int64_t *n_checks, int64_t *n_failures)
+static void check_size(struct pass *p, const struct line lines[SETTINGS], int heads)
 {
     int steps[8], n_steps = steps_of(p->trace, steps);
-    int64_t failed = *n_failures, before = *n_checks;
+    int64_t failed = cu_failures, before = cu_checks;
     for (size_t k = 0; k < SETTINGS; k++) {
         char what[240] = "";
         if (of_one_layer(lines[k].runs) && heads > trace_meta(p->trace)->heads)
@@ -384,17 +383,17 @@ static void check_size(struct pass *p, const struct line lines[SETTINGS], int he
             unload(p);
         }
         forget(p);
-        ++*n_checks;
-        *n_failures += what[0] != 0;
+        ++cu_checks;
+        cu_failures += what[0] != 0;
         if (what[0])
             printf("FAIL %s in a call of %d heads: %s\n", settings[k], heads, what);
     }
     printf("  %-5s calls of %d heads in groups of %d: %lld settings\n",
-           *n_failures > failed ? "FAIL" : "ok", p->n, p->group, (long long)(*n_checks - before));
+           cu_failures > failed ? "FAIL" : "ok", p->n, p->group, (long long)(cu_checks - before));
 }
 
 static int check_trace(struct pass *p, const char *path, const struct line lines[SETTINGS],
-                       int64_t *n_checks, int64_t *n_failures, struct err *err)
+                       struct err *err)
 {
     static const int sizes[] = {1, 3, 8, 32};
     struct trace *t = NULL;
@@ -403,13 +402,13 @@ static int check_trace(struct pass *p, const char *path, const struct line lines
     p->trace = t;
     printf("%s: calls\n", path);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        check_size(p, lines, sizes[i], n_checks, n_failures);
+        check_size(p, lines, sizes[i]);
 out:
     trace_close(&t);
     return rc;
 }
 
-void check_calls(int n, char *const *paths, int64_t *n_checks, int64_t *n_failures)
+void check_calls(int n, char *const *paths)
 {
     const struct accel_options o = {.copies = 1};
     struct line lines[SETTINGS] = {{0}};
@@ -425,12 +424,12 @@ void check_calls(int n, char *const *paths, int64_t *n_checks, int64_t *n_failur
     TRY(static_masks_new(1 << 26, cpu_count(), &p->statics, &err));
     TRY(cuda_accel.open(&o, &p->session, &err));
     for (int i = 0; i < n; i++)
-        TRY(check_trace(p, paths[i], lines, n_checks, n_failures, &err));
+        TRY(check_trace(p, paths[i], lines, &err));
 out:
     if (rc) {
         printf("FAIL calls: %s\n", err.msg);
-        ++*n_checks;
-        ++*n_failures;
+        ++cu_checks;
+        ++cu_failures;
     }
     if (p && p->session)
         cuda_accel.close(&p->session);

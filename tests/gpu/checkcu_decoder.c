@@ -319,8 +319,7 @@ out:
     return rc;
 }
 
-void check_decoder(const struct decoder_accel *device, struct cu_choice *choice, int64_t *n_checks,
-                   int64_t *n_failures)
+void check_decoder(const struct decoder_accel *device, struct cu_choice *choice)
 {
     const char *tmp = getenv("TMPDIR");
     char dir[256];
@@ -336,15 +335,15 @@ void check_decoder(const struct decoder_accel *device, struct cu_choice *choice,
         int rc = made ? check_model(dir, models + i, device, &rows, &nll, &err)
                       : err_sys(&err, ERR_IO, "%s", dir);
         bool ok = !rc && rows <= 2e-3 && nll <= 2e-2;
-        ++*n_checks;
-        *n_failures += !ok;
+        ++cu_checks;
+        cu_failures += !ok;
         printf("  %-5s decoder %s: q, k, v, maps %.1e, nll %.1e %s\n", ok ? "ok" : "FAIL",
                models[i].text, rows, nll, err.msg);
         err = (struct err){0};
         rc = made ? check_rows(dir, models + i, device, &rows, &err) : ERR_IO;
         ok = !rc && rows <= ROWS_BOUND;
-        ++*n_checks;
-        *n_failures += !ok;
+        ++cu_checks;
+        cu_failures += !ok;
         printf("  %-5s decoder %s: rows behind a sequence %.1e %s\n", ok ? "ok" : "FAIL",
                models[i].text, rows, err.msg);
     }

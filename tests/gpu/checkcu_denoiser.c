@@ -335,8 +335,7 @@ out:
     return rc;
 }
 
-void check_denoiser(const struct denoiser_accel *device, struct cu_choice *choice,
-                    int64_t *n_checks, int64_t *n_failures)
+void check_denoiser(const struct denoiser_accel *device, struct cu_choice *choice)
 {
     const char *tmp = getenv("TMPDIR");
     char dir[256];
@@ -355,8 +354,8 @@ void check_denoiser(const struct denoiser_accel *device, struct cu_choice *choic
                       : err_sys(&err, ERR_IO, "%s", dir);
         bool times = choice->brief || (t.product > 0 && t.linear > 0 && t.attention > 0);
         bool ok = !rc && e[0] <= 5e-4 && e[1] <= 1.5e-3 && e[2] <= 5e-4 && same && times;
-        ++*n_checks;
-        *n_failures += !ok;
+        ++cu_checks;
+        cu_failures += !ok;
         printf("  %-5s denoiser %s: q, k, v %.1e, maps %.1e, velocity %.1e%s; %.0f us, products "
                "%.0f, attention %.0f %s\n",
                ok ? "ok" : "FAIL", models[i].text, e[0], e[1], e[2], same ? "" : ", not repeatable",

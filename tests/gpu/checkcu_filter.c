@@ -289,15 +289,14 @@ out:
 
 /* Nonzero when the GPU is lost. */
 static int check_case(struct gpu *g, const struct filter_kernel *k, struct cu_case c,
-                      const double pv[2], int tail, bool keep, struct tally *t, int64_t *checks,
-                      int64_t *failures)
+                      const double pv[2], int tail, bool keep, struct tally *t)
 {
     struct filter_case f = {.c = c, .kernel = k};
     struct gpu_mark mark = gpu_mark(g);
     struct err err = {0};
     char what[160] = "";
 
-    f.c.seed = (uint64_t)*checks + 1;
+    f.c.seed = (uint64_t)cu_checks + 1;
     f.c.problem.d = k->kernel.d;
     f.c.problem.lists = k->kernel.lists;
     f.c.problem.scale = k->kernel.d == 64 ? 0.125 : 0.08838834764831845;
@@ -311,10 +310,10 @@ static int check_case(struct gpu *g, const struct filter_kernel *k, struct cu_ca
     int rc = run_case(g, &f, t, what, &err);
     case_free(&f);
     gpu_release(g, mark);
-    ++*checks;
+    ++cu_checks;
     if (!rc && !*what)
         return 0;
-    ++*failures;
+    ++cu_failures;
     printf(
         "FAIL %s: %d/%d heads, %lld x %lld%s, data %s, density %g, pv %g and %g, tail %d%s: %s\n",
         k->kernel.name, c.problem.heads, c.problem.kv_heads, (long long)c.problem.nq,
@@ -324,8 +323,7 @@ static int check_case(struct gpu *g, const struct filter_kernel *k, struct cu_ca
 }
 
 static int check_kernel(struct gpu *g, const struct filter_kernel *k,
-                        const struct cu_choice *choice, struct tally *t, int64_t *checks,
-                        int64_t *failures)
+                        const struct cu_choice *choice, struct tally *t)
 {
     static const struct {
         enum cu_data data;
@@ -353,18 +351,17 @@ static int check_kernel(struct gpu *g, const struct filter_kernel *k,
                 double pv = settings[s].pv, odd = at % 4 == 1   ? 2 * pv + 1
                                                   : at % 4 == 3 ? INFINITY
                                                                 : pv;
-                if (check_case(g, k, c, (const double[]){pv, odd}, at % 3, at % 5 == 4, t, checks,
-                               failures))
+                if (check_case(g, k, c, (const double[]){pv, odd}, at % 3, at % 5 == 4, t))
                     return 1;
             }
     return 0;
 }
 
-int check_filters(struct gpu *g, struct cu_choice *choice, int64_t *checks, int64_t *failures)
+int check_filters(struct gpu *g, struct cu_choice *choice)
 {
     for (const struct filter_kernel *k = filter_kernels; k->kernel.name; k++) {
         struct tally t = {0};
-        int64_t before = *checks, failed = *failures;
+        int64_t before = cu_checks, failed = cu_failures;
         char why[160];
         struct accel_filter f = {attn_block_rows(k->kernel.lists, NULL),
                                  attn_block_keys(k->kernel.lists, NULL),
@@ -374,13 +371,13 @@ int check_filters(struct gpu *g, struct cu_choice *choice, int64_t *checks, int6
                                  false};
         if (!cu_chosen(choice, k->kernel.name) || !filter_kernel_find(k->kernel.d, g->sm, &f, why))
             continue;
-        if (check_kernel(g, k, choice, &t, checks, failures))
+        if (check_kernel(g, k, choice, &t))
             return 1;
         printf("  %-5s %s: %lld checks, P V of %.1f%% of %.0f tiles computed, %lld of %lld lists "
                "decided by a tie\n",
-               *failures > failed ? "FAIL" : "ok", k->kernel.name, (long long)(*checks - before),
-               t.tiles > 0 ? 100 * t.computed / t.tiles : 0, t.tiles, (long long)t.ties,
-               (long long)t.lists);
+               cu_failures > failed ? "FAIL" : "ok", k->kernel.name,
+               (long long)(cu_checks - before), t.tiles > 0 ? 100 * t.computed / t.tiles : 0,
+               t.tiles, (long long)t.ties, (long long)t.lists);
         fflush(stdout);
     }
     return 0;

@@ -338,8 +338,7 @@ out:
 }
 
 /* True: the GPU is lost. */
-static bool check_plans(struct gpu *g, const struct cu_choice *choice, int64_t *n_checks,
-                        int64_t *n_failures)
+static bool check_plans(struct gpu *g, const struct cu_choice *choice)
 {
     static const int64_t sizes[][2] = {{1, 1}, {1, 7}, {2, 64}, {3, 333}, {8, 256}, {9, 1024}};
     int n_sizes = (int)(sizeof sizes / sizeof *sizes) - (choice->brief ? 2 : 0);
@@ -350,10 +349,10 @@ static bool check_plans(struct gpu *g, const struct cu_choice *choice, int64_t *
         char what[200] = "";
         int rc = check_lengths(g, (enum pattern)(i % PATTERNS), (int)n[0], n[1], (uint64_t)i, what,
                                &err);
-        ++*n_checks;
+        ++cu_checks;
         if (!rc && !what[0])
             continue;
-        ++*n_failures;
+        ++cu_failures;
         printf("FAIL plan of %lld heads of %lld rows, pattern %d: %s\n", (long long)n[0],
                (long long)n[1], i % PATTERNS, rc ? err.msg : what);
         lost = rc && cudaGetLastError() != cudaSuccess;
@@ -542,8 +541,7 @@ out:
 }
 
 /* True: the GPU is lost. */
-static bool check_lists(struct gpu *g, const struct cu_choice *choice, int64_t *n_checks,
-                        int64_t *n_failures)
+static bool check_lists(struct gpu *g, const struct cu_choice *choice)
 {
     static const int64_t lengths[][2] = {{1, 1},      {129, 129},   {300, 77},    {61, 300},
                                          {140, 9000}, {1000, 1000}, {2309, 2309}, {9000, 4500}};
@@ -573,11 +571,11 @@ static bool check_lists(struct gpu *g, const struct cu_choice *choice, int64_t *
             char what[200] = "";
             int rc =
                 check_list(g, &s, &kinds[kind].k, 1 + (i + pattern) % MAPS,
-                           (enum pattern)(pattern % PATTERNS), (uint64_t)*n_checks, what, &err);
-            ++*n_checks;
+                           (enum pattern)(pattern % PATTERNS), (uint64_t)cu_checks, what, &err);
+            ++cu_checks;
             if (!rc && !what[0])
                 continue;
-            ++*n_failures;
+            ++cu_failures;
             printf("FAIL lists %lld x %lld%s, units %lld x %lld, kind %d, pattern %d: %s\n",
                    (long long)s.nq, (long long)s.nk, s.causal ? " causal" : "", (long long)s.bq,
                    (long long)s.bk, kind, pattern % PATTERNS, rc ? err.msg : what);
@@ -610,8 +608,7 @@ out:
     return rc;
 }
 
-bool check_maps(struct gpu *g, const struct cu_choice *choice, int64_t *n_checks,
-                int64_t *n_failures)
+bool check_maps(struct gpu *g, const struct cu_choice *choice)
 {
     static const int64_t lengths[][2] = {{1, 1},       {127, 127},   {128, 128},  {129, 129},
                                          {1, 300},     {300, 77},    {260, 131},  {140, 9000},
@@ -620,9 +617,8 @@ bool check_maps(struct gpu *g, const struct cu_choice *choice, int64_t *n_checks
                                        {16, 8}, {256, 1}, {48, 20}};
     int n_lengths = (int)(sizeof lengths / sizeof *lengths) - (choice->small ? 3 : 0);
     int n_units = choice->brief ? 4 : (int)(sizeof units / sizeof *units);
-    int64_t before = *n_checks, failed = *n_failures;
-    bool lost = check_plans(g, choice, n_checks, n_failures) ||
-                check_lists(g, choice, n_checks, n_failures);
+    int64_t before = cu_checks, failed = cu_failures;
+    bool lost = check_plans(g, choice) || check_lists(g, choice);
 
     for (int i = 0; i < n_lengths * n_units * 2 && !lost; i += choice->brief ? 3 : 1) {
         const int64_t *n = lengths[i / 2 % n_lengths], *b = units[i / 2 / n_lengths];
@@ -632,18 +628,18 @@ bool check_maps(struct gpu *g, const struct cu_choice *choice, int64_t *n_checks
             struct err err = {0};
             char what[200] = "";
             int rc = check_map(g, &s, 1 + i % MAPS, (enum pattern)(pattern % PATTERNS),
-                               (uint64_t)*n_checks, what, &err);
-            ++*n_checks;
+                               (uint64_t)cu_checks, what, &err);
+            ++cu_checks;
             if (!rc && !what[0])
                 continue;
-            ++*n_failures;
+            ++cu_failures;
             printf("FAIL maps %lld x %lld%s, units %lld x %lld, pattern %d: %s\n", (long long)s.nq,
                    (long long)s.nk, s.causal ? " causal" : "", (long long)s.bq, (long long)s.bk,
                    pattern % PATTERNS, rc ? err.msg : what);
             lost = rc && cudaGetLastError() != cudaSuccess;
         }
     }
-    printf("  %-5s maps: %lld checks\n", *n_failures > failed ? "FAIL" : "ok",
-           (long long)(*n_checks - before));
+    printf("  %-5s maps: %lld checks\n", cu_failures > failed ? "FAIL" : "ok",
+           (long long)(cu_checks - before));
     return lost;
 }

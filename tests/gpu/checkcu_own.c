@@ -167,13 +167,13 @@ static bool check_case(const struct sim_device *device, const struct method_run 
 }
 
 static void check_setting(const struct sim_device *device, const struct method_run *m,
-                          const struct cu_choice *choice, int64_t *checks, int64_t *failures)
+                          const struct cu_choice *choice)
 {
     static const int64_t shapes[][2] = {{129, 129}, {1, 1},     {257, 257},  {64, 300},
                                         {300, 64},  {700, 700}, {1300, 1300}};
     static const enum cu_data data[] = {DATA_NORMAL, DATA_OFFSET, DATA_EQUAL, DATA_SMOOTH};
     int n_shapes = choice->brief ? 1 : choice->small ? 3 : 7, n_data = choice->small ? 1 : 4;
-    int64_t before = *checks, failed = *failures;
+    int64_t before = cu_checks, failed = cu_failures;
     double worst[2] = {0, 0};
 
     for (int i = 0; i < n_shapes * n_data * 4; i++) {
@@ -186,18 +186,19 @@ static void check_setting(const struct sim_device *device, const struct method_r
         char what[160] = "";
         if (!check_case(device, m, &c, i % HEADS, worst, what))
             continue;
-        ++*checks;
-        *failures += *what != 0;
+        ++cu_checks;
+        cu_failures += *what != 0;
         if (*what)
             printf("FAIL %s:%s hd%d: %lld x %lld%s, data %s: %s\n", m->method->name, m->canonical,
                    d, (long long)c.problem.nq, (long long)c.problem.nk,
                    c.problem.causal ? " causal" : "", cu_data_names[c.data], what);
     }
-    printf("  %-5s %s:%s: %lld checks, output %.1e, lse %.1e\n", *failures > failed ? "FAIL" : "ok",
-           m->method->name, m->canonical, (long long)(*checks - before), worst[0], worst[1]);
+    printf("  %-5s %s:%s: %lld checks, output %.1e, lse %.1e\n",
+           cu_failures > failed ? "FAIL" : "ok", m->method->name, m->canonical,
+           (long long)(cu_checks - before), worst[0], worst[1]);
 }
 
-void check_own(const struct accel *a, struct cu_choice *choice, int64_t *checks, int64_t *failures)
+void check_own(const struct accel *a, struct cu_choice *choice)
 {
     const struct accel_options o = {.copies = 2, .events = true};
     struct sim_device device = {.accel = a, .metrics = true};
@@ -211,12 +212,12 @@ void check_own(const struct accel *a, struct cu_choice *choice, int64_t *checks,
         TRY(method_runs_parse(sim_methods, settings[i], &runs, &n, &err));
     for (int64_t i = 0; i < n; i++)
         if (cu_chosen(choice, runs[i].method->name))
-            check_setting(&device, runs + i, choice, checks, failures);
+            check_setting(&device, runs + i, choice);
 out:
     if (rc) {
         printf("FAIL own arithmetic: %s\n", err.msg);
-        ++*checks;
-        ++*failures;
+        ++cu_checks;
+        ++cu_failures;
     }
     if (device.session)
         a->close(&device.session);

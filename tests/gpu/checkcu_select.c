@@ -690,7 +690,7 @@ out:
     return rc;
 }
 
-int check_selections(struct gpu *g, struct cu_choice *choice, int64_t *checks, int64_t *failures)
+int check_selections(struct gpu *g, struct cu_choice *choice)
 {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         struct method_run *runs = NULL;
@@ -705,8 +705,8 @@ int check_selections(struct gpu *g, struct cu_choice *choice, int64_t *checks, i
         method_runs_free(runs, n);
         bool ok = rc == 0 && t.cases > 0 && !t.unlike && t.differ * 10000 <= t.units &&
                   !(t.differ && is_exact(settings[i])) && t.codes_differ * 10000 <= t.codes;
-        *checks += t.cases > 0 ? t.cases : 1;
-        *failures += !ok;
+        cu_checks += t.cases > 0 ? t.cases : 1;
+        cu_failures += !ok;
         printf("  %-5s %s: %lld cases, %lld of %lld units differ (at most %lld in a head)",
                ok ? "ok" : "FAIL", settings[i], (long long)t.cases, (long long)t.differ,
                (long long)t.units, (long long)t.worst);

@@ -370,7 +370,7 @@ static bool judge(const struct tally *t, enum chooser chooser, char what[200])
     return !what[0];
 }
 
-static void report(const struct pass *p, int64_t k, int64_t *n_checks, int64_t *n_failures)
+static void report(const struct pass *p, int64_t k)
 {
     const struct tally *t = p->tallies + k;
     const struct method_run *run = p->runs + k;
@@ -391,8 +391,8 @@ static void report(const struct pass *p, int64_t k, int64_t *n_checks, int64_t *
         printf("%s%lld not on the GPU: %s", t->ran ? "; " : "", (long long)(t->heads - t->ran),
                t->reason);
     printf("%s%s\n", what[0] ? ": " : "", what);
-    *n_checks += t->ran > 0 || !ok;
-    *n_failures += !ok;
+    cu_checks += t->ran > 0 || !ok;
+    cu_failures += !ok;
 }
 
 /* Heads spread over layers and heads of a trace. */
@@ -416,8 +416,7 @@ static int64_t choose_heads(const struct trace *t, struct pass *p)
     return n;
 }
 
-static int check_trace(struct pass *p, const char *path, int64_t *n_checks, int64_t *n_failures,
-                       struct err *err)
+static int check_trace(struct pass *p, const char *path, struct err *err)
 {
     struct trace *t = NULL;
     int jobs = cpu_count() < MAX_JOBS ? cpu_count() : MAX_JOBS, rc = 0;
@@ -436,7 +435,7 @@ static int check_trace(struct pass *p, const char *path, int64_t *n_checks, int6
            (long long)trace_calls(t), (long long)heads);
     rc = pool_run(jobs, heads, run_head, p, err);
     for (int64_t k = 0; k < p->n_runs; k++)
-        report(p, k, n_checks, n_failures);
+        report(p, k);
 out:
     trace_close(&t);
     return rc;
@@ -490,7 +489,7 @@ out:
     return rc;
 }
 
-void check_same(const char *a, const char *b, int64_t *n_checks, int64_t *n_failures)
+void check_same(const char *a, const char *b)
 {
     const char *const paths[2] = {a, b};
     double worst[3] = {0, 0, 0};
@@ -503,13 +502,13 @@ void check_same(const char *a, const char *b, int64_t *n_checks, int64_t *n_fail
     else
         printf("  %-5s %s and %s: q %.1e, k %.1e, v %.1e\n", ok ? "ok" : "FAIL", a, b, worst[0],
                worst[1], worst[2]);
-    ++*n_checks;
-    *n_failures += !ok;
+    ++cu_checks;
+    cu_failures += !ok;
 }
 
 /* ---- all ------------------------------------------------------------------------------------ */
 
-void check_traces(int n, char *const *paths, int64_t *n_checks, int64_t *n_failures)
+void check_traces(int n, char *const *paths)
 {
     const struct accel_options o = {.copies = 6}; /* results are those of the last */
     struct pass p = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -521,12 +520,12 @@ void check_traces(int n, char *const *paths, int64_t *n_checks, int64_t *n_failu
     TRY(mem_alloc(&p.tallies, p.n_runs, sizeof *p.tallies, "results", &err));
     TRY(cuda_accel.open(&o, &p.session, &err));
     for (int i = 0; i < n; i++)
-        TRY(check_trace(&p, paths[i], n_checks, n_failures, &err));
+        TRY(check_trace(&p, paths[i], &err));
 out:
     if (rc) {
         printf("FAIL traces: %s\n", err.msg);
-        ++*n_checks;
-        ++*n_failures;
+        ++cu_checks;
+        ++cu_failures;
     }
     if (p.session)
         cuda_accel.close(&p.session);

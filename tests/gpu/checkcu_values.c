@@ -164,8 +164,7 @@ out:
     return true;
 }
 
-static void check_form(const struct accel *a, struct accel_session *s, const struct form *f, int d,
-                       int64_t *checks, int64_t *failures)
+static void check_form(const struct accel *a, struct accel_session *s, const struct form *f, int d)
 {
     static const int exponents[] = {124, -124, 0};
     for (int i = 0; i < 3 * 2 * 2; i++) {
@@ -178,8 +177,8 @@ static void check_form(const struct accel *a, struct accel_session *s, const str
         if (rc)
             snprintf(what, sizeof what, "%.150s", err.msg);
         bool ran = rc || check_case(a, s, f, &h, what, &err);
-        *checks += ran;
-        *failures += *what != 0;
+        cu_checks += ran;
+        cu_failures += *what != 0;
         if (*what)
             printf("FAIL values hd%d: values of 2^%d, data %s%s, kernel %s: %s\n", d,
                    exponents[i / 4], cu_data_names[data], causal ? ", causal" : "", h.r.kernel,
@@ -188,30 +187,29 @@ static void check_form(const struct accel *a, struct accel_session *s, const str
     }
 }
 
-void check_values(const struct accel *a, const struct cu_choice *choice, int64_t *checks,
-                  int64_t *failures)
+void check_values(const struct accel *a, const struct cu_choice *choice)
 {
     static const struct form lists[] = {{0}, {128, 128, NULL}, {128, 64, NULL}, {64, 64, NULL}};
     const struct accel_options o = {.copies = 1, .events = true};
-    int64_t before = *checks, failed = *failures;
+    int64_t before = cu_checks, failed = cu_failures;
     struct accel_session *s = NULL;
     struct err err = {0};
 
     if (a->open(&o, &s, &err)) {
         printf("FAIL values: %s\n", err.msg);
-        ++*checks;
-        ++*failures;
+        ++cu_checks;
+        ++cu_failures;
         return;
     }
     for (int d = 64; d <= 128; d *= 2)
         for (int i = 0; i < (choice->small ? 1 : 4); i++)
-            check_form(a, s, lists + i, d, checks, failures);
+            check_form(a, s, lists + i, d);
     for (const struct filter_kernel *k = filter_kernels; k->kernel.name && !choice->small; k++) {
         struct form f = {attn_block_rows(k->kernel.lists, NULL),
                          attn_block_keys(k->kernel.lists, NULL), k};
-        check_form(a, s, &f, k->kernel.d, checks, failures);
+        check_form(a, s, &f, k->kernel.d);
     }
     a->close(&s);
-    printf("  %-5s values: %lld checks\n", *failures > failed ? "FAIL" : "ok",
-           (long long)(*checks - before));
+    printf("  %-5s values: %lld checks\n", cu_failures > failed ? "FAIL" : "ok",
+           (long long)(cu_checks - before));
 }

@@ -48,9 +48,9 @@ const char *const conform_data_names[] = {"normal", "equal keys", "huge",
  * text token at either end. */
 static struct geometry grid(int64_t n)
 {
-    static const int64_t boxes[][5] = {{63, 7, 3, 3, 0},  {64, 4, 4, 4, 0},  {65, 4, 4, 4, 2},
-                                       {127, 2, 7, 9, 1}, {129, 2, 8, 8, 2}, {300, 5, 6, 10, 0},
-                                       {301, 5, 6, 10, 1}};
+    static const int64_t boxes[][5] = {{63, 7, 3, 3, 0},   {64, 4, 4, 4, 0},  {65, 4, 4, 4, 2},
+                                       {127, 2, 7, 9, 1},  {129, 2, 8, 8, 2}, {200, 2, 10, 10, 0},
+                                       {300, 5, 6, 10, 0}, {301, 5, 6, 10, 1}};
     for (size_t k = 0; k < sizeof boxes / sizeof *boxes; k++) {
         const int64_t *b = boxes[k];
         if (b[0] == n)

@@ -91,6 +91,22 @@ static inline void assert_skipped(struct record *r, const char *why)
     record_free(r);
 }
 
+/* A step that runs, and one that does not apply. */
+static inline void step_runs(const char *text, struct sim_head *h, int step, struct carry *carry)
+{
+    OWN(record_free) struct record r;
+    run_step(text, h, step, carry, &r);
+    ck_assert_msg(r.status == RECORD_OK, "%s, step %d: %s", text, step, r.reason);
+}
+
+static inline void step_skips(const char *text, struct sim_head *h, int step, struct carry *carry,
+                              const char *why)
+{
+    struct record r;
+    run_step(text, h, step, carry, &r);
+    assert_skipped(&r, why);
+}
+
 /* The method does not apply to this head, and says why. */
 static inline void assert_skips(const char *text, const struct head_in *in, const char *why)
 {
