@@ -434,23 +434,28 @@ static int64_t place(int64_t *free_at, int workers, int64_t cost)
     return end;
 }
 
-/* A cut row costs ITEM_COST for every piece; in the bound it does so once. */
-int attn_plan_rate(struct attn_plan *plan, int sms, struct err *err)
+/* Planned time of the busiest multiprocessor. */
+static int plan_end(const struct attn_plan *plan, int sms, int64_t *latest, struct err *err)
 {
-    int64_t *free_at = NULL, latest = 0;
-    int64_t cost = total_cost(plan) - (plan->n_slots - plan->n_splits) * ITEM_COST;
+    int64_t *free_at = NULL;
     int rc = 0;
-    plan->balance = 1;
-    if (plan->n_items == 0)
-        return 0;
+    *latest = 0;
     TRY(mem_zalloc(&free_at, sms, sizeof *free_at, "schedule", err));
     for (int32_t i = 0; i < plan->n_items; i++) {
         int64_t end = place(free_at, sms, cost_of(plan, plan->items + i));
-        latest = end > latest ? end : latest;
+        *latest = end > *latest ? end : *latest;
     }
-    plan->balance = (double)latest / (double)ceil_div(cost, sms);
 out:
     free(free_at);
+    return rc;
+}
+
+/* A cut row costs ITEM_COST for every piece; in the bound it does so once. */
+int attn_plan_rate(struct attn_plan *plan, int sms, struct err *err)
+{
+    int64_t cost = total_cost(plan) - (plan->n_slots - plan->n_splits) * ITEM_COST, latest;
+    int rc = plan_end(plan, sms, &latest, err);
+    plan->balance = rc || plan->n_items == 0 ? 1 : (double)latest / (double)ceil_div(cost, sms);
     return rc;
 }
 
@@ -554,13 +559,46 @@ static void add_metrics_items(struct metrics_plan *plan, const struct attn_item 
                                   (int32_t)(it->beg + (i + 1) * n / pieces), 0};
 }
 
+/* Each row in equal pieces of at most a multiprocessor's share, the longest first. */
+static int equal_pieces(const struct attn_problem *p, const struct attn_tile *tile, int sms,
+                        struct attn_plan *plan, struct err *err)
+{
+    struct attn_item *whole = NULL;
+    int64_t share, n = 0;
+    int rc = 0;
+
+    TRY(attn_plan_begin(p, tile, NULL, plan, err));
+    dense_items(p, plan);
+    whole = plan->items;
+    plan->items = NULL;
+    share = plan->blocks ? ceil_div(plan->blocks, sms) : 1;
+    for (int32_t i = 0; i < plan->n_items; i++)
+        n += ceil_div(whole[i].end, share);
+    TRY(mem_alloc(&plan->items, n, sizeof *plan->items, "work items", err));
+    n = 0;
+    for (int32_t i = 0; i < plan->n_items; i++) {
+        int64_t length = whole[i].end, pieces = ceil_div(length, share);
+        for (int64_t k = 0; k < pieces; k++)
+            plan->items[n++] = (struct attn_item){whole[i].row, (int32_t)(k * length / pieces),
+                                                  (int32_t)((k + 1) * length / pieces), -1};
+    }
+    plan->n_items = (int32_t)n;
+    rc = order_items(plan, 0, INT64_MAX, err);
+out:
+    free(whole);
+    return rc;
+}
+
+/* No partial results are combined here, so pieces cost nothing but their start: where rows are few,
+ * equal pieces of all rows end earlier than an attention launch's plan. */
 int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan *plan,
                       struct err *err)
 {
     const struct attn_tile tile = {METRICS_BM, METRICS_BN, 1};
     struct attn_problem head = *p;
-    struct attn_plan dense = {0};
-    int64_t n = 0;
+    struct attn_plan dense = {0}, equal = {0};
+    const struct attn_plan *best;
+    int64_t n = 0, dense_end, equal_end;
     int rc = 0;
 
     memset(plan, 0, sizeof *plan);
@@ -570,13 +608,18 @@ int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan
         FAIL(err, ERR_RUN, "metrics of %lld x %lld tokens are too large for one pass",
              (long long)p->nq, (long long)p->nk);
     TRY(attn_plan_make(&head, &tile, NULL, sms, &dense, err));
-    for (int32_t i = 0; i < dense.n_items; i++)
-        n += ceil_div(dense.items[i].end - dense.items[i].beg, ITEM_MAX);
+    TRY(equal_pieces(&head, &tile, sms, &equal, err));
+    TRY(plan_end(&dense, sms, &dense_end, err));
+    TRY(plan_end(&equal, sms, &equal_end, err));
+    best = equal_end < dense_end ? &equal : &dense;
+    for (int32_t i = 0; i < best->n_items; i++)
+        n += ceil_div(best->items[i].end - best->items[i].beg, ITEM_MAX);
     TRY(mem_alloc(&plan->items, n, sizeof *plan->items, "work items", err));
-    for (int32_t i = 0; i < dense.n_items; i++)
-        add_metrics_items(plan, dense.items + i);
+    for (int32_t i = 0; i < best->n_items; i++)
+        add_metrics_items(plan, best->items + i);
 out:
     attn_plan_free(&dense);
+    attn_plan_free(&equal);
     return rc;
 }
 

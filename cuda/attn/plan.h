@@ -222,8 +222,8 @@ struct metrics_plan {
     int32_t n_items;
 };
 
-/* Make a plan: every tile that holds an allowed pair is in one item, and items are in the order of
- * an attention plan for `sms` multiprocessors. Free with metrics_plan_free. ERR_RUN when
+/* Make a plan: every tile that holds an allowed pair is in one item; items are in the order in which
+ * `sms` multiprocessors take them. Free with metrics_plan_free. ERR_RUN when
  * the problem is too large, ERR_NOMEM. */
 int metrics_plan_make(const struct attn_problem *p, int sms, struct metrics_plan *plan,
                       struct err *err);
