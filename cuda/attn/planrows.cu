@@ -110,17 +110,23 @@ static __device__ void write_row(const row_plan &r, int row, attn_line line, att
         r.splits[split] = {row, slot, cut.pieces};
 }
 
-/* The items [first, n), longest first. */
+/* The items [first, n), longest first. Four lanes compare an item with a quarter of the others
+ * each.
+ */
 static __device__ void order_items(const row_plan &r, int first, int n)
 {
-    for (int i = first + threadIdx.x; i < n; i += CUT_THREADS) {
-        int own = r.stages[i], at = first;
+    int lane = threadIdx.x & 3;
+    for (int base = first; base < n; base += CUT_THREADS / 4) {
+        int i = base + threadIdx.x / 4, own = i < n ? r.stages[i] : 0, before = 0;
 #pragma unroll 8
-        for (int j = first; j < n; j++) {
+        for (int j = first + lane; j < n; j += 4) {
             int other = r.stages[j];
-            at += other > own || (other == own && j < i);
+            before += other > own || (other == own && j < i);
         }
-        r.items[at] = r.cut[i];
+        before += __shfl_xor_sync(~0u, before, 1);
+        before += __shfl_xor_sync(~0u, before, 2);
+        if (i < n && lane == 0)
+            r.items[first + before] = r.cut[i];
     }
 }
 
