@@ -33,7 +33,7 @@ static bool is_member(const struct recipe *r, const struct claim *c, const char 
     if (c->labels)
         return is_label(r, c->labels[0] == 'r', name);
     if (c->setting)
-        return json_has_text(page_setting_jobs(r, c->setting), name);
+        return json_has_text(setting_jobs(r, c->setting), name);
     return json_object_get(r->cases, name) || metric_def_find(name);
 }
 
@@ -84,7 +84,7 @@ static int check_claim(const struct recipe *r, const struct app *app, const json
         FAIL(err, ERR_INPUT, "no job '%s'", job);
     if (at && (c.kind != CLAIM_MORE || json_array_size(c.set) != 2 || !metric_def_find(at)))
         FAIL(err, ERR_INPUT, "at_equal takes a metric, for `more` of two cases, found '%s'", at);
-    if (c.setting && !page_setting_rule(r, c.setting))
+    if (c.setting && !setting_rule(r, c.setting))
         FAIL(err, ERR_INPUT, "setting: no rule of `ours` shows '%s'", c.setting);
     if (c.kind == CLAIM_FRONT && json_array_size(json_object_get(test, "metrics")) != 2)
         FAIL(err, ERR_INPUT, "metrics: two were expected");

@@ -5,8 +5,18 @@
 #ifndef LACUNA_CLAIMS_H
 #define LACUNA_CLAIMS_H
 
-#include "reproduce/claimtest.h"
 #include "reproduce/page.h"
+
+#define CLAIM_MIN_UNITS 6
+
+enum claim_state { CLAIM_HOLDS, CLAIM_HOLDS_NOT, CLAIM_OPEN };
+
+/* Is the number above 0? Holds: value > tie and lo > 0; does not hold: value < tie and wide_hi <
+ * tie; open: else, and with fewer than CLAIM_MIN_UNITS units. */
+enum claim_state claim_above(const struct claim_estimate *e, double tie);
+
+/* Is the number inside of [l, h]? By the whole interval; `least` units are needed. */
+enum claim_state claim_inside(const struct claim_estimate *e, double l, double h, int64_t least);
 
 enum claim_kind {
     CLAIM_MORE,   /* A > B, of four members A - B > C - D */
@@ -51,10 +61,10 @@ struct members {
     char reason[200]; /* why there are no numbers; "": see m */
 };
 
-/* Is it a key of records whose values a claim may compare? (claimmembers.c) */
+/* Is it a key of records whose values a claim may compare? */
 bool claim_record_key(const char *key);
 
-/* Members of a claim for a model (claimmembers.c). */
+/* Members of a claim for a model. */
 int claim_members(const struct page *p, const struct claim *c, int model, struct members *all,
                   struct err *err);
 void members_free(struct members *m);

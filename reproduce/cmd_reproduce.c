@@ -7,9 +7,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "reproduce/estimate.h"
-#include "reproduce/makejobs.h"
-#include "reproduce/output.h"
+#include "reproduce/page.h"
 
 #include <stdio.h>
 #include <stdlib.h>

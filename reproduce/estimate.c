@@ -2,7 +2,7 @@
  * estimate.c - seconds = allowed pairs x layers x heads x calls x settings x time per pair, and a
  * second for each job.
  */
-#include "reproduce/estimate.h"
+#include "reproduce/jobplan.h"
 
 #include "core/human.h"
 

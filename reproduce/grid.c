@@ -7,6 +7,7 @@
 
 #include "core/mem.h"
 
+#include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +31,7 @@ void grid_free(struct page *p)
             free(c->printed);
             free(c->ours);
             free(c->reason);
-            free(c->metric);
-            free(c->where);
+            json_decref(c->where);
             str_list_free(&c->records);
         }
         free(b->cell);
@@ -45,10 +45,29 @@ void grid_free(struct page *p)
 
 int page_first_model(const struct page *p)
 {
-    for (int i = 0; i < p->plan->n; i++)
-        if (p->plan->s[i].recipe == p->at && p->plan->s[i].model >= 0)
-            return p->plan->s[i].model;
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
+        if (s->model >= 0)
+            return s->model;
     return -1;
+}
+
+bool page_has_files(const struct page *p)
+{
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
+        if (s->task && s->task->path)
+            return true;
+    return false;
+}
+
+struct page_cell *next_cell(const struct page *p, const struct page_cell *c)
+{
+    const struct page_block *b = c ? c->block : p->blocks, *end = p->blocks + p->n_blocks;
+    int64_t at = c ? c - b->cell + 1 : 0;
+    while (b < end && at >= (int64_t)b->rows.n * b->columns.n) {
+        b++;
+        at = 0;
+    }
+    return b < end ? &b->cell[at] : NULL;
 }
 
 struct page_cell *page_cell_at(const struct page_block *b, int row, int column)
@@ -63,16 +82,28 @@ bool entry_field(const struct grid_entry *e, const char *field, char *text, size
     return json_text(e->j, field, text, size);
 }
 
-static int make_path(struct grid_entry *e, struct err *err)
+/* "ours, least (layer 2, head 5)/Sparsity": the levels, with the head that was picked. */
+static int name_entries(struct grid_axis *a, struct err *err)
 {
-    struct buf b = {0};
-    for (int i = 0; i < e->levels; i++)
-        buf_printf(&b, "%s%s", i ? "/" : "", e->level[i] ? e->level[i] : "");
-    free(e->path);
-    e->path = strdup(buf_str(&b));
-    int rc = buf_check(&b, "label", err);
-    buf_free(&b);
-    return rc ? rc : e->path ? 0 : err_set(err, ERR_NOMEM, "label: out of memory");
+    int rc = 0;
+    for (int i = 0; i < a->n; i++) {
+        struct grid_entry *e = &a->e[i];
+        char **last = &e->level[e->levels - 1];
+        struct buf path = {0}, picked = {0};
+        if (e->picked) {
+            buf_printf(&picked, "%s (layer %d, head %d)", *last, e->layer, e->head);
+            free(*last);
+            *last = picked.data;
+        }
+        for (int k = 0; k < e->levels; k++)
+            buf_printf(&path, "%s%s", k ? "/" : "", e->level[k] ? e->level[k] : "");
+        buf_puts(&path, "");
+        e->path = path.data;
+        TRY(buf_check(&picked, "label", err));
+        TRY(buf_check(&path, "label", err));
+    }
+out:
+    return rc;
 }
 
 /* A zeroed entry at place `at`. */
@@ -89,15 +120,13 @@ static int insert(struct grid_axis *a, int at, const json_t *j, struct grid_entr
     return 0;
 }
 
-static int set_label(struct grid_entry *e, const json_t *label, struct err *err)
+/* A label is a text, or a list of texts, one per level. */
+static void set_label(struct grid_entry *e, const json_t *label)
 {
-    if (json_is_string(label)) {
-        e->level[e->levels++] = strdup(json_string_value(label));
-        return make_path(e, err);
-    }
-    for (size_t i = 0; i < json_array_size(label) && i < LABEL_LEVELS; i++)
-        e->level[e->levels++] = strdup(json_string_value(json_array_get(label, i)));
-    return make_path(e, err);
+    size_t n = json_is_string(label) ? 1 : json_array_size(label);
+    for (size_t i = 0; i < n && i < LABEL_LEVELS; i++)
+        e->level[e->levels++] =
+            strdup(json_string_value(json_is_string(label) ? label : json_array_get(label, i)));
 }
 
 static int take_axis(const json_t *all, const char *label, struct grid_axis *a, struct err *err)
@@ -110,7 +139,7 @@ static int take_axis(const json_t *all, const char *label, struct grid_axis *a, 
         struct grid_entry *e = NULL;
         TRY(insert(a, a->n, o, &e, err));
         e->printed = true;
-        TRY(set_label(e, json_object_get(o, label), err));
+        set_label(e, json_object_get(o, label));
     }
 out:
     return rc;
@@ -164,7 +193,7 @@ static int copy_entry(struct grid_axis *a, int from, int to, int level, const ch
     e->levels = like->levels;
     for (int k = 0; k < like->levels; k++)
         e->level[k] = strdup(k == level ? name : like->level[k]);
-    return make_path(e, err);
+    return 0;
 }
 
 /* Where the run of filled siblings that begins at i ends. */
@@ -215,7 +244,6 @@ static int place_beside_all(struct grid_axis *a, const struct model_use *m, int 
         TRY(copy_entry(a, i, to, -1, NULL, err));
         a->e[to].level[a->e[to].levels++] = strdup(m->name);
         a->e[to].model = model;
-        TRY(make_path(&a->e[to], err));
     }
 out:
     return rc;
@@ -224,11 +252,7 @@ out:
 /* true: always; "tasks": when a file was given that one of the recipe's jobs reads. */
 static bool stands_beside(const struct page *p, const json_t *beside)
 {
-    bool any = json_is_true(beside);
-    for (int i = 0; i < p->plan->n && json_is_string(beside); i++)
-        any = any ||
-              (p->plan->s[i].recipe == p->at && p->plan->s[i].task && p->plan->s[i].task->path);
-    return any;
+    return json_is_true(beside) || (json_is_string(beside) && page_has_files(p));
 }
 
 static int place_models(struct page *p, struct page_block *b, struct err *err)
@@ -281,15 +305,14 @@ static int place_length(struct grid_axis *a, double n, const char *label, struct
     e->j = a->e[at ? 0 : 1].j;
     e->length = n;
     e->level[e->levels++] = strdup(label);
-    return make_path(e, err);
+    return 0;
 }
 
 static int place_lengths(struct page *p, struct page_block *b, struct err *err)
 {
     int rc = 0;
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        const char *n = s->recipe == p->at ? step_value(s, "n") : NULL;
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
+        const char *n = step_value(s, "n");
         if (!n || !isfinite(size_value(n)) || step_job(p->plan, s)->kind != DO_REPLAY)
             continue;
         TRY(place_length(&b->columns, size_value(n), n, err));
@@ -302,7 +325,7 @@ out:
 static int by_mean(const void *a, const void *b)
 {
     const struct unit *x = a, *y = b;
-    double u = x->sum / (double)x->calls, v = y->sum / (double)y->calls;
+    double u = unit_mean(x), v = unit_mean(y);
     if (u != v)
         return u < v ? -1 : 1;
     return x->layer != y->layer ? x->layer - y->layer : x->head - y->head;
@@ -335,20 +358,6 @@ out:
     return rc;
 }
 
-/* "ours, least" becomes "ours, least (layer 2, head 5)". */
-static int name_picked(struct grid_entry *e, struct err *err)
-{
-    char **last = &e->level[e->levels - 1];
-    struct buf b = {0};
-    buf_printf(&b, "%s (layer %d, head %d)", *last ? *last : "", e->layer, e->head);
-    int rc = buf_check(&b, "label", err);
-    if (rc)
-        return rc;
-    free(*last);
-    *last = b.data;
-    return make_path(e, err);
-}
-
 /* Entries that the recipe adds: to every block, or to the one that it says, counted from 1. Those
  * that need a GPU are left out without one: nothing is printed that they would stand beside. */
 static int place_extra(struct page *p, struct page_block *b, struct err *err)
@@ -367,14 +376,42 @@ static int place_extra(struct page *p, struct page_block *b, struct err *err)
             continue;
         TRY(insert(a, a->n, o, &e, err));
         e->extra = true;
-        TRY(set_label(e, json_object_get(o, "label"), err));
+        set_label(e, json_object_get(o, "label"));
         if (json_object_get(o, "pick"))
             TRY(pick_head(p, json_object_get(o, "pick"), e, err));
-        if (e->picked)
-            TRY(name_picked(e, err));
     }
 out:
     return rc;
+}
+
+/* ---- cells ------------------------------------------------------------------------------------
+ */
+
+/* Has the rule's job a step on the model of this row or column? Of several roles each has jobs of
+ * its own. */
+static bool rule_is_of(const struct page *p, const json_t *rule, int model)
+{
+    int job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
+    for (const struct step *s = NULL; model >= 0 && (s = next_step(p->plan, p->at, s));)
+        if (s->job == job && s->model == model)
+            return true;
+    return model < 0;
+}
+
+static const json_t *find_rule(const struct page *p, const struct page_cell *c)
+{
+    int model = c->column->model >= 0 ? c->column->model : c->row->model;
+    size_t i;
+    json_t *rule;
+    json_array_foreach(p->recipe->ours, i, rule)
+    {
+        if ((p->plan->cuda || !json_object_get(rule, "needs")) &&
+            fnmatch(json_str_or(rule, "column", "*"), c->column->path, 0) == 0 &&
+            fnmatch(json_str_or(rule, "row", "*"), c->row->path, 0) == 0 &&
+            rule_is_of(p, rule, model))
+            return rule;
+    }
+    return NULL;
 }
 
 int grid_make(struct page *p, struct err *err)
@@ -395,7 +432,16 @@ int grid_make(struct page *p, struct err *err)
         TRY(place_models(p, b, err));
         TRY(place_lengths(p, b, err));
         TRY(place_extra(p, b, err));
+        TRY(name_entries(&b->columns, err));
+        TRY(name_entries(&b->rows, err));
         TRY(mem_zalloc(&b->cell, (int64_t)b->rows.n * b->columns.n, sizeof *b->cell, "cells", err));
+        for (int k = 0; k < b->rows.n * b->columns.n; k++) {
+            struct page_cell *c = &b->cell[k];
+            c->block = b;
+            c->row = &b->rows.e[k / b->columns.n];
+            c->column = &b->columns.e[k % b->columns.n];
+            c->rule = find_rule(p, c);
+        }
     }
 out:
     return rc;

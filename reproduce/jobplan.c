@@ -8,6 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+const struct step *next_step(const struct plan *p, int recipe, const struct step *s)
+{
+    for (s = s ? s + 1 : p->s; s && s < p->s + p->n; s++)
+        if (s->recipe == recipe)
+            return s;
+    return NULL;
+}
+
 const struct recipe_job *step_job(const struct plan *p, const struct step *s)
 {
     return &p->recipes[s->recipe].jobs[s->job];

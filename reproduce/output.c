@@ -2,14 +2,13 @@
  * output.c - writing what changed, and nothing else: a second call finds every page made of the
  * same inputs and touches no file.
  */
-#include "reproduce/output.h"
+#include "reproduce/page.h"
 
 #include "analyze/format.h"
 #include "core/fileio.h"
 #include "core/hash.h"
 #include "core/log.h"
 #include "core/sealed.h"
-#include "reproduce/pagetext.h"
 
 #include <string.h>
 #include <unistd.h>

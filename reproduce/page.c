@@ -63,12 +63,10 @@ static void add_missing_files(struct page *p)
 {
     struct buf b = {0};
     const char *of = "";
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        bool told = false;
-        for (int k = 0; k < i; k++)
-            told = told || (p->plan->s[k].recipe == p->at && p->plan->s[k].task == s->task);
-        if (s->recipe != p->at || !step_lacks_file(s) || told)
+    for (const struct step *s = NULL, *t; (s = next_step(p->plan, p->at, s));) {
+        for (t = next_step(p->plan, p->at, NULL); t->task != s->task;)
+            t = next_step(p->plan, p->at, t);
+        if (!step_lacks_file(s) || t != s)
             continue;
         bool first = strcmp(of, s->task->of) != 0;
         buf_printf(&b, "%s%s%s%s", !b.len ? "Files that were not given (--tasks DIR): " : "",
@@ -84,21 +82,19 @@ static void add_missing_files(struct page *p)
 /* Jobs that were left out or failed, those with one reason in one note. */
 static void add_missing(struct page *p)
 {
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
         struct str_list names = {0};
         struct buf b = {0};
         bool told = false;
-        if (s->recipe != p->at || (!s->failed && !s->left_out) || step_lacks_file(s))
+        if ((!s->failed && !s->left_out) || step_lacks_file(s))
             continue;
         p->failed = p->failed || s->failed;
-        for (int k = 0; k < p->plan->n; k++) {
-            const struct step *t = &p->plan->s[k];
+        for (const struct step *t = NULL; (t = next_step(p->plan, p->at, t));) {
             const char *name = step_job(p->plan, t)->name;
-            if (t->recipe != p->at || t->failed != s->failed || t->left_out != s->left_out ||
+            if (t->failed != s->failed || t->left_out != s->left_out ||
                 strcmp(t->reason, s->reason) != 0)
                 continue;
-            told = told || k < i;
+            told = told || t < s;
             if (!str_list_has(&names, name))
                 str_list_add(&names, name);
         }
@@ -118,9 +114,8 @@ static int add_figure_caption(struct page *p, struct err *err)
 {
     struct buf path = {0}, text = {0};
     int rc = 0;
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        if (s->recipe != p->at || !s->done || step_job(p->plan, s)->kind != DO_DRAW)
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
+        if (!s->done || step_job(p->plan, s)->kind != DO_DRAW)
             continue;
         buf_reset(&path);
         buf_reset(&text);
@@ -171,9 +166,8 @@ static int add_notes(struct page *p, struct err *err)
 /* The commands of all jobs behind the page, inputs first, each once. */
 static void add_commands(struct page *p)
 {
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        for (int k = 0; k < 2 && s->recipe == p->at && s->done; k++) {
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
+        for (int k = 0; k < 2 && s->done; k++) {
             struct buf b = {0};
             buf_puts(&b, "lacuna");
             command_text(&s->argv[k], s->id, &b);
@@ -181,7 +175,6 @@ static void add_commands(struct page *p)
                 str_list_add(&p->made_by, buf_str(&b));
             buf_free(&b);
         }
-    }
 }
 
 static int refuse_equal_runs(struct page *p, struct err *err)

@@ -15,6 +15,23 @@ struct line {
     int n;
 };
 
+/* Put the printed part of a cell under a member's name; of `factor` per unit of the claim's metric.
+ * A `rest` is what the printed number leaves. */
+static void put_number(const struct page *p, const struct page_cell *c, int part, const char *name,
+                       double factor, bool rest, struct line *l)
+{
+    struct paper_number x;
+    char *end;
+    if (!name || l->n == CLAIM_MEMBERS || !cell_printed(p, c, part, &x))
+        return;
+    double number = strtod(x.value, &end), tie = 0.5 * pow(10, -printed_digits(x.value)) / factor;
+    if (end == x.value)
+        return;
+    snprintf(l->value[l->n], sizeof l->value[0], "%s", name);
+    l->tie = l->n ? fmax(l->tie, tie) : tie;
+    l->x[l->n++] = (rest ? factor - number : number) / factor;
+}
+
 /* The case whose conditions a cell has, all of them. */
 static const char *case_of(const struct page *p, const json_t *where)
 {
@@ -33,51 +50,30 @@ static const char *case_of(const struct page *p, const json_t *where)
     return NULL;
 }
 
-/* Which member of the claim a cell belongs to; false: to none. */
-static bool member_of(const struct page *p, const struct claim *c, const json_t *where,
-                      const char *metric, char *out, size_t size)
+/* Which member of the claim a cell of this metric belongs to; NULL: to none. */
+static const char *member_of(const struct page *p, const struct claim *c, const json_t *where,
+                             const char *metric)
 {
-    const char *axis = json_string_value(c->set), *value = NULL;
-    bool list = json_is_array(c->set);
-    if (list && json_has_text(c->set, metric)) {
-        value = metric;
-    } else if (c->metric && strcmp(c->metric, metric) == 0) {
-        value = list || (axis && strcmp(axis, "cases") == 0) ? case_of(p, where)
-                : axis                                       ? json_str_or(where, axis, NULL)
-                                                             : metric;
-        if (list && value && !json_has_text(c->set, value))
-            value = NULL;
-    }
-    if (value)
-        snprintf(out, size, "%s", value);
-    return value != NULL;
+    const char *axis = json_string_value(c->set);
+    bool list = json_is_array(c->set), cases = list || (axis && strcmp(axis, "cases") == 0);
+    if (list && json_has_text(c->set, metric))
+        return metric;
+    if (!c->metric || strcmp(c->metric, metric) != 0)
+        return NULL;
+    const char *value = cases ? case_of(p, where) : axis ? json_str_or(where, axis, NULL) : metric;
+    return list && value && !json_has_text(c->set, value) ? NULL : value;
 }
 
-static void take_cell(const struct page *p, const struct claim *c, const struct page_block *b,
-                      const struct grid_entry *row, const struct grid_entry *column, struct line *l)
+static void take_cell(const struct page *p, const struct claim *c, const struct page_cell *cell,
+                      struct line *l)
 {
-    const json_t *rule = page_rule(p, row, column), *scale = json_object_get(b->j, "scale");
-    double factor = json_is_number(scale) ? json_number_value(scale) : 1;
-    struct paper_number x;
-    char *end;
-    if (!rule || json_object_get(rule, "metric") || !row->printed || !column->printed ||
-        l->n == CLAIM_MEMBERS || !page_printed(p, b, row, column, 0, &x))
+    const char *metric = cell_metric(cell, 0), *want = c->metric ? c->metric : "";
+    if (!cell->rule || json_object_get(cell->rule, "metric") || !metric)
         return;
-    const char *metric = page_metric(p, b, row, column, rule, 0);
-    const char *want = c->metric ? c->metric : "";
-    json_t *where = page_where(rule, row, column);
-    double number = strtod(x.value, &end);
-    bool rest = metric && strncmp(metric, "1-", 2) == 0 && strcmp(metric + 2, want) == 0;
-    if (rest) { /* the table prints what the claim's metric leaves */
-        metric = want;
-        number = factor - number;
-    }
-    if (metric && end != x.value &&
-        member_of(p, c, where, metric, l->value[l->n], sizeof l->value[0])) {
-        double tie = 0.5 * pow(10, -printed_digits(x.value)) / factor;
-        l->tie = l->n ? fmax(l->tie, tie) : tie;
-        l->x[l->n++] = number / factor;
-    }
+    /* the table may print what the claim's metric leaves */
+    bool rest = strncmp(metric, "1-", 2) == 0 && strcmp(metric + 2, want) == 0;
+    json_t *where = rule_where(cell->rule, cell);
+    put_number(p, cell, 0, member_of(p, c, where, rest ? want : metric), cell_scale(cell), rest, l);
     json_decref(where);
 }
 
@@ -175,30 +171,14 @@ static void take_line(const struct claim *c, const struct line *l, const char *l
         snprintf(out->failed, sizeof out->failed, "%s", label);
 }
 
-/* Put the printed number of a cell under a member's name. */
-static void put_number(const struct page *p, const struct page_block *b, int r, int c,
-                       const char *name, struct line *l)
-{
-    struct paper_number x;
-    char *end;
-    if (!page_printed(p, b, &b->rows.e[r], &b->columns.e[c], 0, &x))
-        return;
-    double number = strtod(x.value, &end);
-    if (end == x.value)
-        return;
-    snprintf(l->value[l->n], sizeof l->value[0], "%s", name);
-    l->tie = fmax(l->tie, 0.5 * pow(10, -printed_digits(x.value)));
-    l->x[l->n++] = number;
-}
-
 /* Lines of a claim over columns: the printed numbers of a row, by the labels of their columns. */
 static void take_columns(const struct page *p, const struct claim *c, const struct page_block *b,
                          struct printed_claim *out)
 {
     for (int r = 0; r < b->rows.n; r++) {
         struct line l = {.n = 0};
-        for (int k = 0; k < b->columns.n && l.n < CLAIM_MEMBERS; k++)
-            put_number(p, b, r, k, b->columns.e[k].path, &l);
+        for (int k = 0; k < b->columns.n; k++)
+            put_number(p, page_cell_at(b, r, k), 0, b->columns.e[k].path, 1, false, &l);
         take_line(c, &l, b->rows.e[r].path, out);
     }
 }
@@ -220,8 +200,8 @@ static void take_row_pairs(const struct page *p, const struct claim *c, const st
         for (int i = 0; i < b->columns.n; i++) {
             struct line l = {.n = 0};
             char label[96];
-            put_number(p, b, r, i, first, &l);
-            put_number(p, b, s, i, second, &l);
+            put_number(p, page_cell_at(b, r, i), 0, first, 1, false, &l);
+            put_number(p, page_cell_at(b, s, i), 0, second, 1, false, &l);
             snprintf(label, sizeof label, "%.48s, %.40s", b->rows.e[r].path, b->columns.e[i].path);
             take_line(c, &l, label, out);
         }
@@ -232,23 +212,19 @@ static void take_row_pairs(const struct page *p, const struct claim *c, const st
 static void take_settings(const struct page *p, const struct claim *c, const struct page_block *b,
                           struct printed_claim *out)
 {
-    const json_t *rule = page_setting_rule(p->recipe, c->setting), *job;
-    const json_t *jobs = page_setting_jobs(p->recipe, c->setting);
-    const char *label = json_str_or(rule, "row", "");
+    const json_t *jobs = setting_jobs(p->recipe, c->setting), *job;
+    const char *label = json_str_or(setting_rule(p->recipe, c->setting), "row", "");
     for (int k = 0; k < b->rows.n * b->columns.n; k++) {
-        const struct grid_entry *row = &b->rows.e[k / b->columns.n];
-        const struct grid_entry *column = &b->columns.e[k % b->columns.n];
+        const struct page_cell *cell = &b->cell[k];
         struct line l = {.n = 0};
-        struct paper_number x;
         size_t i;
         json_array_foreach((json_t *)jobs, i, job)
         {
-            if (strcmp(row->path, label) != 0 || !page_printed(p, b, row, column, (int)i, &x))
-                continue;
-            snprintf(l.value[l.n], sizeof l.value[0], "%s", json_string_value(job));
-            l.x[l.n++] = strtod(x.value, NULL);
+            if (strcmp(cell->row->path, label) == 0)
+                put_number(p, cell, (int)i, json_string_value(job), 1, false, &l);
         }
-        take_line(c, &l, column->path, out);
+        l.tie = 0; /* settings are exact */
+        take_line(c, &l, cell->column->path, out);
     }
 }
 
@@ -270,8 +246,7 @@ static void take_lines(const struct page *p, const struct claim *c, const struct
     for (int i = 0; i < along->n; i++) {
         struct line l = {.n = 0};
         for (int k = 0; k < across->n; k++)
-            take_cell(p, c, b, rows ? &along->e[i] : &across->e[k],
-                      rows ? &across->e[k] : &along->e[i], &l);
+            take_cell(p, c, rows ? page_cell_at(b, i, k) : page_cell_at(b, k, i), &l);
         if (c->last ? varies(&l) : !rows || (!one && varies(&l)))
             take_line(c, &l, along->e[i].path, out);
     }

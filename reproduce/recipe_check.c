@@ -4,9 +4,9 @@
  */
 #include "reproduce/claims.h"
 
+#include "analyze/query.h"
 #include "core/method_run.h"
 #include "core/metricdef.h"
-#include "reproduce/expr.h"
 
 #include <fnmatch.h>
 #include <string.h>
@@ -117,21 +117,16 @@ static int check_methods(const struct recipe *r, const struct recipe_job *j, con
     return 0;
 }
 
-static int check_metric(void *ctx, const char *metric, struct err *err)
-{
-    const struct recipe *r = ctx;
-    return metric_def_find(metric)
-               ? 0
-               : err_set(err, ERR_INPUT, "%s: unknown metric '%s'", buf_str(&r->path), metric);
-}
-
 int recipe_check_metric(const struct recipe *r, const json_t *v, struct err *err)
 {
-    int rc =
-        json_is_string(v) ? expr_metrics(json_string_value(v), check_metric, (void *)r, err) : 0;
-    if (rc && !strstr(err->msg, buf_str(&r->path)))
-        err_prefix(err, "%s", buf_str(&r->path));
-    return rc;
+    const char *text = json_string_value(v), *path = buf_str(&r->path);
+    struct expr e = expr_parse(text ? text : "");
+    if (text && e.n == 0)
+        return err_set(err, ERR_INPUT, "%s: '%s' is no expression over metrics", path, text);
+    for (int i = 0; i < e.n; i++)
+        if (!metric_def_find(e.name[i]))
+            return err_set(err, ERR_INPUT, "%s: unknown metric '%s'", path, e.name[i]);
+    return 0;
 }
 
 /* Does the pattern meet a label, levels joined with '/'? */

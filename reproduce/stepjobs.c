@@ -18,7 +18,7 @@ const char *job_output_name(enum job_do kind)
     return names[kind];
 }
 
-static bool has_records(const struct plan *p, const struct step *s)
+bool step_has_records(const struct plan *p, const struct step *s)
 {
     enum job_do kind = step_job(p, s)->kind;
     return kind == DO_REPLAY || kind == DO_EVAL;
@@ -26,7 +26,7 @@ static bool has_records(const struct plan *p, const struct step *s)
 
 bool step_draws_records(const struct plan *p, const struct step *s)
 {
-    return step_job(p, s)->kind == DO_DRAW && s->n_from && has_records(p, &p->s[s->in[0]]);
+    return step_job(p, s)->kind == DO_DRAW && s->n_from && step_has_records(p, &p->s[s->in[0]]);
 }
 
 bool step_timed(const struct plan *p, const struct step *s)
@@ -42,7 +42,7 @@ void step_output(const struct plan *p, const struct step *s, struct buf *path)
 {
     if (!s->id[0])
         buf_puts(path, p->models->m[s->model].trace);
-    else if (has_records(p, s))
+    else if (step_has_records(p, s))
         buf_puts(path, s->id);
     else
         buf_printf(path, "%s/%s", s->id, job_output_name(step_job(p, s)->kind));
