@@ -43,9 +43,6 @@ struct claim {
 /* Read a claim's test. ERR_INPUT: it has no kind or two. */
 int claim_read(const json_t *test, struct claim *c, struct err *err);
 
-/* Check what the claims of a recipe name. */
-int claims_check(const struct recipe *r, const struct app *app, struct err *err);
-
 /* What a claim compares: records of one value of a variable, of one case, or of one metric; a
  * setting that a calibration found. */
 struct member {

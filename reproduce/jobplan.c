@@ -129,35 +129,31 @@ static int add_inputs(struct plan *p, int at, int recipe_first, int job, struct 
     return 0;
 }
 
-struct word_inputs {
-    struct plan *p;
-    int at, first;
-};
-
-static int add_word_input(void *ctx, const char *literal, size_t len, const char *word,
-                          struct err *err)
+/* The outputs of jobs that a text names. */
+static int add_named(struct plan *p, int at, int first, const char *text, struct err *err)
 {
-    struct word_inputs *c = ctx;
-    (void)literal;
-    (void)len;
-    int job = word ? recipe_job_find(&c->p->recipes[c->p->s[c->at].recipe], word) : -1;
-    return job < 0 ? 0 : add_inputs(c->p, c->at, c->first, job, err);
+    const struct recipe *r = &p->recipes[p->s[at].recipe];
+    struct template_word w;
+    int rc = 0;
+    while (template_next(&text, &w))
+        if (recipe_job_find(r, w.name) >= 0)
+            TRY(add_inputs(p, at, first, recipe_job_find(r, w.name), err));
+out:
+    return rc;
 }
 
 static int connect(struct plan *p, int at, int first, struct err *err)
 {
     const struct recipe *r = &p->recipes[p->s[at].recipe];
     const struct recipe_job *j = step_job(p, &p->s[at]);
-    struct word_inputs c = {p, at, first};
     size_t i;
     json_t *v;
     int rc = 0;
     json_array_foreach(j->from, i, v)
         TRY(add_inputs(p, at, first, recipe_job_find(r, json_string_value(v)), err));
     p->s[at].n_from = p->s[at].n_in;
-    TRY(template_each(j->args, r->id, add_word_input, &c, err));
-    json_array_foreach(j->methods, i, v)
-        TRY(template_each(json_string_value(v), r->id, add_word_input, &c, err));
+    TRY(add_named(p, at, first, j->args, err));
+    json_array_foreach(j->methods, i, v) TRY(add_named(p, at, first, json_string_value(v), err));
 out:
     return rc;
 }

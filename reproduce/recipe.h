@@ -53,12 +53,8 @@ int recipe_path(const struct paper_data *d, const char *id, struct buf *path, st
  * metrics. */
 int recipe_check(const struct recipe *r, const struct app *app, struct err *err);
 
-/* Conditions on records; `what` names where they stand. */
-int recipe_check_where(const struct recipe *r, const struct app *app, const json_t *where,
-                       const char *what, struct err *err);
-
-/* An expression over metrics, or nothing. */
-int recipe_check_metric(const struct recipe *r, const json_t *v, struct err *err);
+/* The form of a recipe's document (recipe_check.c). */
+int recipe_check_form(const json_t *doc, const char *path, struct err *err);
 
 int recipe_job_find(const struct recipe *r, const char *name); /* -1: none */
 
@@ -68,10 +64,17 @@ const json_t *recipe_variable(const struct recipe *r, bool quick, const char *na
 /* Does job j repeat over the variable? */
 bool recipe_repeats(const struct recipe_job *j, const char *variable);
 
-/* Call fn with every {word} of a text. `literal` is what stands before it; the last call has word
- * NULL. */
-typedef int template_fn(void *ctx, const char *literal, size_t len, const char *word,
-                        struct err *err);
-int template_each(const char *text, const char *where, template_fn *fn, void *ctx, struct err *err);
+/* The {words} of a template one by one: the text that stands before one, and "variable" or
+ * "variable.part" of it; name "": the text behind the last one. */
+struct template_word {
+    const char *literal;
+    size_t len;
+    char name[64];
+    int part; /* -1: all of it */
+};
+bool template_next(const char **text, struct template_word *w);
+
+/* Append part i, from 0, of a value such as "0/1"; -1: all of it. */
+void value_part(const char *value, int part, struct buf *b);
 
 #endif

@@ -51,78 +51,54 @@ void step_output(const struct plan *p, const struct step *s, struct buf *path)
 /* ---- templates -------------------------------------------------------------------------------
  */
 
-struct filling {
-    const struct plan *p;
-    const struct step *s;
-    struct buf *out;
-};
-
-/* Part `.i` of a value such as "0/1". */
-static void put_part(struct buf *b, const char *value, const char *part)
-{
-    int i = part ? atoi(part) : 0;
-    for (; i > 0 && (value = strchr(value, '/')); i--)
-        value++;
-    if (value)
-        buf_put(b, value, part ? strcspn(value, "/") : strlen(value));
-}
-
 /* The one output of a job that a template names. */
-static int put_output(const struct filling *f, int job, const char *word, struct err *err)
+static int put_output(const struct plan *p, const struct step *s, int job, struct buf *out,
+                      struct err *err)
 {
     const struct step *found = NULL;
     int n = 0;
-    for (int i = 0; i < f->s->n_in; i++) {
-        const struct step *in = &f->p->s[f->s->in[i]];
+    for (int i = 0; i < s->n_in; i++) {
+        const struct step *in = &p->s[s->in[i]];
         if (in->job != job)
             continue;
         n += !found || strcmp(found->id, in->id) != 0;
         found = in;
     }
-    if (n == 1)
-        step_output(f->p, found, f->out);
-    return n == 1 ? 0
-                  : err_set(err, ERR_INPUT,
-                            "%s: job '%s': {%s} stands for %d outputs here, not for one",
-                            buf_str(&f->p->recipes[f->s->recipe].path), step_job(f->p, f->s)->name,
-                            word, n);
-}
-
-static int put_word(void *ctx, const char *literal, size_t len, const char *word, struct err *err)
-{
-    const struct filling *f = ctx;
-    const struct recipe *r = &f->p->recipes[f->s->recipe];
-    char name[64];
-
-    buf_put(f->out, literal, len);
-    if (!word)
-        return 0;
-    if (strcmp(word, "out") == 0) { /* the job's own folder */
-        buf_puts(f->out, "{}");
-        return 0;
-    }
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "."), word);
-    int job = recipe_job_find(r, name);
-    if (job >= 0)
-        return put_output(f, job, word, err);
-    const char *value = step_value(f->s, name), *dot = strchr(word, '.');
-    if (!value)
-        value = json_string_value(recipe_variable(r, f->p->quick, name));
-    if (!value)
-        return err_set(err, ERR_INPUT,
-                       "%s: job '%s': {%s} has several values here; repeat over it (each)",
-                       buf_str(&r->path), step_job(f->p, f->s)->name, word);
-    put_part(f->out, value, dot ? dot + 1 : NULL);
+    if (n != 1)
+        return err_set(err, ERR_INPUT, "%s: job '%s': {%s} stands for %d outputs here, not for one",
+                       buf_str(&p->recipes[s->recipe].path), step_job(p, s)->name,
+                       p->recipes[s->recipe].jobs[job].name, n);
+    step_output(p, found, out);
     return 0;
 }
 
 static int fill(const struct plan *p, const struct step *s, const char *text, struct buf *out,
                 struct err *err)
 {
-    struct filling f = {p, s, out};
+    const struct recipe *r = &p->recipes[s->recipe];
+    struct template_word w;
+    int rc = 0;
     buf_reset(out);
-    int rc = template_each(text, p->recipes[s->recipe].id, put_word, &f, err);
-    return rc ? rc : buf_check(out, "words", err);
+    while (template_next(&text, &w)) {
+        const char *value = step_value(s, w.name);
+        int job = recipe_job_find(r, w.name);
+        buf_put(out, w.literal, w.len);
+        if (!value)
+            value = json_string_value(recipe_variable(r, p->quick, w.name));
+        if (strcmp(w.name, "out") == 0) /* the job's own folder */
+            buf_puts(out, "{}");
+        else if (job >= 0)
+            TRY(put_output(p, s, job, out, err));
+        else if (value)
+            value_part(value, w.part, out);
+        else if (w.name[0])
+            FAIL(err, ERR_INPUT,
+                 "%s: job '%s': {%s} has several values here; repeat over it (each)",
+                 buf_str(&r->path), step_job(p, s)->name, w.name);
+    }
+    rc = buf_check(out, "words", err);
+out:
+    return rc;
 }
 
 int step_find_task(struct plan *p, struct step *s, struct err *err)
