@@ -129,39 +129,6 @@ const json_t *shape_paper_model(const struct paper_data *d, const struct shape *
     return NULL;
 }
 
-/* Letters and digits of a name, lower case. */
-static void squeeze(const char *s, char *out, size_t size)
-{
-    size_t n = 0;
-    for (; *s && n + 1 < size; s++)
-        if ((*s >= '0' && *s <= '9') || (*s >= 'a' && *s <= 'z'))
-            out[n++] = *s;
-        else if (*s >= 'A' && *s <= 'Z')
-            out[n++] = (char)(*s - 'A' + 'a');
-    out[n] = '\0';
-}
-
-/* A model that is called like one of the papers' and has another shape is said to be so. */
-static void compare_name(const struct paper_data *d, struct model_use *m)
-{
-    char own[160], other[160];
-    size_t i;
-    json_t *p;
-    m->paper = m->has_weights ? shape_paper_model(d, &m->shape) : NULL;
-    squeeze(m->name, own, sizeof own);
-    json_array_foreach(d->models, i, p)
-    {
-        const char *id = json_str_or(p, "id", "");
-        squeeze(id, other, sizeof other);
-        if (other[0] && strstr(own, other) && p != m->paper)
-            snprintf(m->odd, sizeof m->odd,
-                     m->has_weights || shape_paper_model(d, &m->shape) != p
-                         ? "%s is named like %s and has another shape"
-                         : "%s is named and shaped like %s, but carries no hash of its weights",
-                     m->name, id);
-    }
-}
-
 /* ---- roles ----------------------------------------------------------------------------------- */
 
 static int grow(struct model_set *s, struct model_use **out, struct err *err)
@@ -209,7 +176,7 @@ static int add_dir(struct model_set *s, const char *text, const char *role,
     TRY(read_config(m, err));
     TRY(identify(m, err));
     m->has_weights = true;
-    compare_name(d, m);
+    m->paper = m->has_weights ? shape_paper_model(d, &m->shape) : NULL;
     default_role(m);
 out:
     return rc;
@@ -237,7 +204,7 @@ static int add_trace(struct model_set *s, const char *text, const struct paper_d
     m->causal = meta->causal;
     m->has_weights = meta->weights_id[0] != '\0';
     m->n = meta->n_q;
-    compare_name(d, m);
+    m->paper = m->has_weights ? shape_paper_model(d, &m->shape) : NULL;
     default_role(m);
 out:
     trace_close(&t);

@@ -27,7 +27,6 @@ struct model_use {
     int patch[3];        /* tokens of a video latent: T/p0 x H/p1 x W/p2 */
     int64_t n;           /* a trace's tokens */
     const json_t *paper; /* the model of the papers that this is, or NULL */
-    char odd[200]; /* a sentence where its name and its shape contradict each other, else "" */
 };
 
 struct model_set {

@@ -145,11 +145,6 @@ static int add_notes(struct page *p, struct err *err)
     if (json_is_string(note))
         str_list_add(&p->notes, json_string_value(note));
     json_array_foreach(p->recipe->notes, n, v) str_list_add(&p->notes, json_string_value(v));
-    for (int i = 0; i < p->plan->models->n; i++) {
-        const struct model_use *m = &p->plan->models->m[i];
-        if (m->odd[0] && json_object_get(p->recipe->roles, m->role))
-            str_list_add(&p->notes, m->odd);
-    }
     json_object_foreach((json_t *)p->recipe->absent, pattern, v)
     {
         struct buf b = {0};

@@ -155,25 +155,14 @@ int page_html(const struct page *p, struct buf *b, struct err *err);
 int page_csv(const struct page *p, struct buf *b, struct err *err);
 int page_json(const struct page *p, struct buf *b, struct err *err);
 
-/* ---- files (output.c) ------------------------------------------------------------------------ */
+/* ---- files (output.c), from the folder DIR/jobs ------------------------------------------------
+ */
 
-/* Pages, figures, the index, and DIR/plan.json, which says of what each page was made. */
-struct output {
-    struct plan *plan;
-    const struct paper_data *data;
-    json_t *made; /* owned: recipe id -> hash of the page's inputs */
-    bool changed;
-    int written, failed;
-};
+/* Write the page of a recipe and its drawings, as far as they changed. */
+int output_page(const struct plan *p, int recipe, const struct paper_data *d, bool *changed,
+                struct err *err);
 
-/* Working folder: DIR/jobs. Read ../plan.json, if there is one. */
-int output_open(struct output *o, struct err *err);
-
-/* Write the page of a recipe, unless it was made of the same. */
-int output_page(struct output *o, int recipe, struct err *err);
-
-/* ../index.html and ../plan.json, if a page changed. */
-int output_close(struct output *o, struct err *err);
-void output_free(struct output *o);
+/* Write ../index.html: all pages that are there. */
+int output_index(const struct paper_data *d, struct err *err);
 
 #endif

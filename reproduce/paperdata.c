@@ -5,7 +5,6 @@
 
 #include "core/datadir.h"
 #include "core/fileio.h"
-#include "core/hash.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -50,41 +49,26 @@ static int check_items(const struct paper_data *d, const char *key, struct err *
     return 0;
 }
 
-static int read_csv(struct paper_data *d, int p, struct hash_state *h, struct err *err)
+static int read_csv(struct paper_data *d, int p, struct err *err)
 {
-    struct buf path = {0}, text = {0};
+    struct buf path = {0};
     int rc = 0;
     buf_printf(&path, "%s/%s.csv", buf_str(&d->dir), paper_ids[p]);
     TRY(buf_check(&path, "path", err));
-    TRY(buf_read_file(&text, buf_str(&path), FILE_MAX, err));
-    hash_update(h, text.data, text.len);
     TRY(csv_read(buf_str(&path), &d->csv[p], err));
     for (int i = 0; i < 9; i++)
         TRY(csv_column(&d->csv[p], fields[i], buf_str(&path), &d->at[p][i], err));
 out:
     buf_free(&path);
-    buf_free(&text);
     return rc;
-}
-
-static void hash_json(struct hash_state *h, const json_t *j)
-{
-    struct buf text = {0};
-    struct jw w;
-    jw_init(&w, &text, 0);
-    jw_value(&w, j);
-    hash_update(h, text.data, text.len);
-    buf_free(&text);
 }
 
 int paper_data_load(struct paper_data *d, struct err *err)
 {
-    struct hash_state *h = NULL;
     json_t *models = NULL, *tasks = NULL;
     int rc = 0;
 
     TRY(datadir_find("paper", &d->dir, err));
-    TRY(hash_new(&h, err));
     TRY(read_json(d, "layouts.json", &d->layouts, err));
     TRY(check_items(d, "tables", err));
     TRY(check_items(d, "figures", err));
@@ -96,15 +80,11 @@ int paper_data_load(struct paper_data *d, struct err *err)
     d->tasks = json_incref(json_object_get(tasks, "tasks"));
     if (!json_is_array(d->tasks))
         FAIL(err, ERR_INPUT, "%s/tasks.json: no list 'tasks'", buf_str(&d->dir));
-    hash_json(h, d->layouts);
-    hash_json(h, d->models);
     for (int p = 0; p < PAPERS; p++)
-        TRY(read_csv(d, p, h, err));
-    hash_text(hash_digest(h), d->content);
+        TRY(read_csv(d, p, err));
 out:
     json_decref(models);
     json_decref(tasks);
-    hash_free(h);
     return rc;
 }
 

@@ -20,7 +20,6 @@ struct paper_data {
     json_t *tasks;   /* owned: the array of tasks.json */
     struct csv csv[PAPERS];
     int64_t at[PAPERS][9]; /* columns of struct paper_number's fields in csv */
-    char content[40];      /* hash of all files */
 };
 
 /* One printed number; borrowed. */

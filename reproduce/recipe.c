@@ -4,7 +4,6 @@
 #include "reproduce/recipe.h"
 
 #include "core/fileio.h"
-#include "core/hash.h"
 #include "core/mem.h"
 
 #include <stdlib.h>
@@ -232,7 +231,6 @@ static void take_lists(struct recipe *r)
 
 int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, struct err *err)
 {
-    struct buf text = {0};
     int rc = 0;
 
     buf_puts(&r->path, path);
@@ -249,12 +247,9 @@ int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, 
         r->item = paper_figure(d, r->layout);
     if (!r->item)
         FAIL(err, ERR_INPUT, "%s: layout: layouts.json has no '%s'", path, r->layout);
-    TRY(buf_read_file(&text, path, (size_t)1 << 20, err));
-    hash_text(hash_bytes(text.data, text.len), r->content);
     TRY(take_roles(r, d, err));
     TRY(take_jobs(r, d, err));
 out:
-    buf_free(&text);
     return rc;
 }
 

@@ -37,8 +37,7 @@ struct recipe {
     int n_jobs;
     const json_t *roles, *full, *quick, *cuda, *each, *ours, *match, *claims, *absent, *cases,
         *extra, *notes;
-    bool on_gpu;      /* set by whoever runs it: variables of `cuda` win */
-    char content[40]; /* hash of the file */
+    bool on_gpu; /* set by whoever runs it: variables of `cuda` win */
 };
 
 /* Read and check the form: unknown fields, jobs, variables and labels are ERR_INPUT that names file
