@@ -50,7 +50,8 @@ int claim_read(const json_t *test, struct claim *c, struct err *err)
                         .metric = json_str_or(test, "metric", NULL),
                         .setting = json_str_or(test, "setting", NULL),
                         .labels = json_str_or(test, "labels", NULL),
-                        .last = json_is_true(json_object_get(test, "last"))};
+                        .last = json_is_true(json_object_get(test, "last")),
+                        .least = json_object_get(test, "setting") ? 1 : CLAIM_MIN_UNITS};
     for (size_t i = 0; i < COUNT(kinds); i++) {
         const json_t *v = json_object_get(test, kinds[i].name);
         if (v && kind)
@@ -86,7 +87,8 @@ void members_free(struct members *m)
 {
     for (int i = 0; i < m->n; i++) {
         json_decref(m->m[i].where);
-        unit_values_free(&m->m[i].units);
+        if (m->m[i].units.u != &m->m[i].one)
+            unit_values_free(&m->m[i].units);
     }
     memset(m, 0, sizeof *m);
 }
@@ -144,6 +146,12 @@ static int new_member(const struct page *p, struct members *all, const char *met
     *out = &all->m[all->n++];
     snprintf((*out)->metric, sizeof(*out)->metric, "%s", metric);
     return 0;
+}
+
+static void set_number(struct member *m, double x, const char *of)
+{
+    m->one = (struct unit){.sum = x, .calls = 1};
+    m->units = (struct unit_values){.of = of, .u = &m->one, .n = 1, .calls = 1};
 }
 
 static struct choice choice_of(const struct page *p, const struct claim *c, const char *metric,
@@ -272,10 +280,7 @@ static int add_setting(const struct page *p, const struct claim *c, const char *
         snprintf(all->reason, sizeof all->reason, "%s", reason);
         goto out;
     }
-    TRY(mem_zalloc(&m->units.u, 1, sizeof *m->units.u, "setting", err));
-    m->units.u[0] = (struct unit){.sum = x, .calls = 1};
-    m->units.n = 1;
-    m->units.of = "search";
+    set_number(m, x, "search");
 out:
     return rc;
 }
@@ -394,9 +399,9 @@ out:
 /* ---- answers ---------------------------------------------------------------------------------
  */
 
-enum claim_state claim_above(const struct claim_estimate *e, double tie)
+enum claim_state claim_above(const struct claim_estimate *e, double tie, int64_t least)
 {
-    if (e->n < CLAIM_MIN_UNITS)
+    if (e->n < least)
         return CLAIM_OPEN;
     if (e->value > tie && e->lo > 0)
         return CLAIM_HOLDS;
@@ -488,8 +493,8 @@ static int compare(const struct claim *c, bool apart, double tie, int tests, str
     TRY(claim_estimate(&s, within ? c->stat : STAT_DIFFERENCE, tests, &x->e, err));
     for (int g = 0; g < x->n; g++)
         x->mean[g] = mean_of(&s, g);
-    x->state = within ? claim_inside(&x->e, c->l, c->h, c->setting ? 1 : CLAIM_MIN_UNITS)
-                      : claim_above(&x->e, tie);
+    x->state =
+        within ? claim_inside(&x->e, c->l, c->h, c->least) : claim_above(&x->e, tie, c->least);
     x->margin = within ? fmin(c->h - x->e.value, x->e.value - c->l) : x->e.value;
 out:
     sample_free(&s);
@@ -506,11 +511,11 @@ static void join(struct comparison *worst, const struct comparison *x)
         *worst = *x;
 }
 
-/* The member X among the first n; -1: it has no records. */
-static int find_x(const struct claim *c, const struct members *all, int n)
+/* The member of this name among the first n; -1: there is none. */
+static int find_member(const struct members *all, const char *name, int n)
 {
-    for (int i = 0; i < n && c->x; i++)
-        if (strcmp(all->m[i].value, c->x) == 0)
+    for (int i = 0; i < n && name; i++)
+        if (strcmp(all->m[i].value, name) == 0)
             return i;
     return -1;
 }
@@ -523,7 +528,7 @@ static int test_members(const struct claim *c, const struct members *all, double
     bool whole = c->kind == CLAIM_MORE || (c->kind == CLAIM_WITHIN && c->stat != STAT_MEAN);
     bool apart = c->kind == CLAIM_WITHIN && c->stat == STAT_SPREAD && !same_units(all);
     int n = whole ? 1 : c->kind == CLAIM_ORDER ? all->n - 1 : all->n;
-    int x = find_x(c, all, all->n), tests = n > 1 ? all->n - 1 : 1, rc = 0;
+    int x = find_member(all, c->x, all->n), tests = n > 1 ? all->n - 1 : 1, rc = 0;
     for (int i = 0; i < n; i++) {
         struct comparison one = {.n = whole ? all->n : c->kind == CLAIM_WITHIN ? 1 : 2};
         int other = c->kind == CLAIM_MOST ? x : i + 1;
@@ -557,7 +562,7 @@ static int test_better(const struct claim *c, const struct members *all, int o, 
 static int test_front(const struct claim *c, const struct members *all, double tie,
                       struct comparison *worst, struct err *err)
 {
-    int half = all->n / 2, x = find_x(c, all, half), rc = 0;
+    int half = all->n / 2, x = find_member(all, c->x, half), rc = 0;
     for (int i = 0; i < half && x >= 0; i++) {
         struct comparison one, two;
         if (i == x)
@@ -649,7 +654,6 @@ static void name_sides(const struct claim *c, const struct comparison *w, struct
 static void say_why(const struct claim *c, const struct members *all, const struct comparison *w,
                     struct claim_row *row)
 {
-    int least = c->setting ? 1 : CLAIM_MIN_UNITS;
     if (all->reason[0])
         snprintf(row->why, sizeof row->why, "%s", all->reason);
     else if (is_unmoved(c, all))
@@ -660,8 +664,8 @@ static void say_why(const struct claim *c, const struct members *all, const stru
                  all->n);
     else if (!w->n || w->e.n == 0)
         snprintf(row->why, sizeof row->why, "no record has the numbers");
-    else if (w->e.n < least)
-        snprintf(row->why, sizeof row->why, "it takes %d %s", least, row->of);
+    else if (w->e.n < c->least)
+        snprintf(row->why, sizeof row->why, "it takes %d %s", c->least, row->of);
     else if (!isfinite(w->e.value))
         snprintf(row->why, sizeof row->why, "%s is 0, which has no ratio", row->b);
 }
@@ -692,6 +696,222 @@ int claim_test(const struct claim *c, const struct members *all, double tie, str
         say_why(c, all, &worst, row);
 out:
     return rc;
+}
+
+/* ---- printed numbers --------------------------------------------------------------------------
+ */
+
+/* The numbers of one row or column of the table, by member. */
+struct line {
+    struct members m;
+    double tie;
+};
+
+/* Put the printed part of a cell under a member's name; of `factor` per unit of the claim's metric.
+ * A `rest` is what the printed number leaves. */
+static void put_number(const struct page *p, const struct page_cell *c, int part, const char *name,
+                       double factor, bool rest, struct line *l)
+{
+    struct paper_number x;
+    char *end;
+    if (!name || l->m.n == CLAIM_MEMBERS || !cell_printed(p, c, part, &x))
+        return;
+    double number = strtod(x.value, &end), tie = 0.5 * pow(10, -printed_digits(x.value)) / factor;
+    if (end == x.value)
+        return;
+    struct member *m = &l->m.m[l->m.n++];
+    snprintf(m->value, sizeof m->value, "%s", name);
+    set_number(m, (rest ? factor - number : number) / factor, "");
+    l->tie = fmax(l->tie, tie);
+}
+
+/* The case whose conditions a cell has, all of them. */
+static const char *case_of(const struct page *p, const json_t *where)
+{
+    const char *own = json_str_or(where, "case", NULL), *name, *key;
+    json_t *c, *v;
+    if (own)
+        return own;
+    json_object_foreach((json_t *)p->recipe->cases, name, c)
+    {
+        bool fits = json_object_size(c) > 0;
+        json_object_foreach(c, key, v) fits =
+            fits && strcmp(json_str_or(where, key, ""), json_string_value(v)) == 0;
+        if (fits)
+            return name;
+    }
+    return NULL;
+}
+
+/* Which member of the claim a cell of this metric belongs to; NULL: to none. */
+static const char *member_of(const struct page *p, const struct claim *c, const json_t *where,
+                             const char *metric)
+{
+    const char *axis = json_string_value(c->set);
+    bool list = json_is_array(c->set), cases = list || (axis && strcmp(axis, "cases") == 0);
+    if (list && json_has_text(c->set, metric))
+        return metric;
+    if (!c->metric || strcmp(c->metric, metric) != 0)
+        return NULL;
+    const char *value = cases ? case_of(p, where) : axis ? json_str_or(where, axis, NULL) : metric;
+    return list && value && !json_has_text(c->set, value) ? NULL : value;
+}
+
+static void take_cell(const struct page *p, const struct claim *c, const struct page_cell *cell,
+                      struct line *l)
+{
+    const char *metric = cell_metric(cell, 0), *want = c->metric ? c->metric : "";
+    if (!cell->rule || json_object_get(cell->rule, "metric") || !metric)
+        return;
+    /* the table may print what the claim's metric leaves */
+    bool rest = strncmp(metric, "1-", 2) == 0 && strcmp(metric + 2, want) == 0;
+    json_t *where = rule_where(cell->rule, cell);
+    put_number(p, cell, 0, member_of(p, c, where, rest ? want : metric), cell_scale(cell), rest, l);
+    json_decref(where);
+}
+
+/* 1 holds, 0 does not, -1 the line has not what the claim compares. A number has no interval;
+ * figures, whose numbers stand in no table, have ranks and spreads. */
+static int line_holds(const struct claim *c, const struct line *l)
+{
+    bool within = c->kind == CLAIM_WITHIN, mean = within && c->stat == STAT_MEAN;
+    bool list = json_is_array(c->set) && c->kind != CLAIM_MOST && !mean;
+    int n = list ? (int)json_array_size(c->set) : l->m.n;
+    struct comparison worst = {.n = 0};
+    struct claim own = *c;
+    struct members m = {.n = 0};
+    struct err ignored = {0};
+    for (int i = mean && c->last ? n - 1 : 0; i < n; i++) {
+        const char *name = json_string_value(json_array_get(c->set, (size_t)i));
+        int at = list ? find_member(&l->m, name, l->m.n) : i;
+        if (at < 0 && c->kind != CLAIM_ORDER)
+            return -1;
+        if (at >= 0)
+            m.m[m.n++] = l->m.m[at];
+    }
+    if (c->kind == CLAIM_FRONT || (within && (c->stat == STAT_SPREAD || c->stat == STAT_RANK)) ||
+        m.n < (mean                                       ? 1
+               : within && c->stat == STAT_RATIO && !list ? 3
+                                                          : 2))
+        return -1;
+    own.least = 1;
+    own.l -= mean ? 0 : l->tie;
+    own.h += mean ? 0 : l->tie;
+    /* of two differences each has two roundings */
+    if (test_members(&own, &m, m.n == 4 && c->kind == CLAIM_MORE ? 2 * l->tie : l->tie, &worst,
+                     &ignored) != 0 ||
+        !worst.n || !isfinite(worst.e.value))
+        return -1;
+    return worst.state == CLAIM_HOLDS;
+}
+
+static void take_line(const struct claim *c, const struct line *l, const char *label,
+                      struct printed_claim *out)
+{
+    int holds = l->m.n ? line_holds(c, l) : -1;
+    if (holds < 0)
+        return;
+    out->lines++;
+    out->held += holds;
+    if (!holds && !out->failed[0])
+        snprintf(out->failed, sizeof out->failed, "%s", label);
+}
+
+/* Lines of a claim over columns: the printed numbers of a row, by the labels of their columns. */
+static void take_columns(const struct page *p, const struct claim *c, const struct page_block *b,
+                         struct printed_claim *out)
+{
+    for (int r = 0; r < b->rows.n; r++) {
+        struct line l = {.tie = 0};
+        for (int k = 0; k < b->columns.n; k++)
+            put_number(p, page_cell_at(b, r, k), 0, b->columns.e[k].path, 1, false, &l);
+        take_line(c, &l, b->rows.e[r].path, out);
+    }
+}
+
+/* Lines of a claim over pairs of rows, "* FGAttn" and "* baseline": the two numbers of a column.
+ * Papers write the same word with and without a capital. */
+static void take_row_pairs(const struct page *p, const struct claim *c, const struct page_block *b,
+                           struct printed_claim *out)
+{
+    const char *first = json_string_value(json_array_get(c->set, 0));
+    const char *second = json_string_value(json_array_get(c->set, 1));
+    for (int k = 0; k < b->rows.n * b->rows.n; k++) {
+        int r = k / b->rows.n, s = k % b->rows.n;
+        char star[2][96];
+        if (!label_part(first, b->rows.e[r].path, true, star[0], sizeof star[0]) ||
+            !label_part(second, b->rows.e[s].path, true, star[1], sizeof star[1]) ||
+            strcmp(star[0], star[1]) != 0)
+            continue;
+        for (int i = 0; i < b->columns.n; i++) {
+            struct line l = {.tie = 0};
+            char label[96];
+            put_number(p, page_cell_at(b, r, i), 0, first, 1, false, &l);
+            put_number(p, page_cell_at(b, s, i), 0, second, 1, false, &l);
+            snprintf(label, sizeof label, "%.48s, %.40s", b->rows.e[r].path, b->columns.e[i].path);
+            take_line(c, &l, label, out);
+        }
+    }
+}
+
+/* Lines of a claim on a setting: the parts of a cell are what the jobs of a calibration found. */
+static void take_settings(const struct page *p, const struct claim *c, const struct page_block *b,
+                          struct printed_claim *out)
+{
+    const json_t *jobs = setting_jobs(p->recipe, c->setting), *job;
+    const char *label = json_str_or(setting_rule(p->recipe, c->setting), "row", "");
+    for (int k = 0; k < b->rows.n * b->columns.n; k++) {
+        const struct page_cell *cell = &b->cell[k];
+        struct line l = {.tie = 0};
+        size_t i;
+        json_array_foreach((json_t *)jobs, i, job)
+        {
+            if (strcmp(cell->row->path, label) == 0)
+                put_number(p, cell, (int)i, json_string_value(job), 1, false, &l);
+        }
+        l.tie = 0; /* settings are exact */
+        take_line(c, &l, cell->column->path, out);
+    }
+}
+
+static bool varies(const struct line *l)
+{
+    for (int k = 1; k < l->m.n; k++)
+        if (strcmp(l->m.m[k].value, l->m.m[0].value) != 0)
+            return true;
+    return false;
+}
+
+/* Lines of a claim on records: columns, and rows whose cells are of several members. */
+static void take_lines(const struct page *p, const struct claim *c, const struct page_block *b,
+                       bool rows, struct printed_claim *out)
+{
+    const struct grid_axis *along = rows ? &b->rows : &b->columns;
+    const struct grid_axis *across = rows ? &b->columns : &b->rows;
+    bool one = c->kind == CLAIM_WITHIN && c->stat == STAT_MEAN;
+    for (int i = 0; i < along->n; i++) {
+        struct line l = {.tie = 0};
+        for (int k = 0; k < across->n; k++)
+            take_cell(p, c, rows ? page_cell_at(b, i, k) : page_cell_at(b, k, i), &l);
+        if (c->last ? varies(&l) : !rows || (!one && varies(&l)))
+            take_line(c, &l, along->e[i].path, out);
+    }
+}
+
+void claim_on_printed(const struct page *p, const struct claim *c, struct printed_claim *out)
+{
+    *out = (struct printed_claim){.lines = 0};
+    for (int i = 0; i < p->n_blocks; i++) {
+        const struct page_block *b = &p->blocks[i];
+        if (c->labels) {
+            (strcmp(c->labels, "row") == 0 ? take_row_pairs : take_columns)(p, c, b, out);
+        } else if (c->setting) {
+            take_settings(p, c, b, out);
+        } else {
+            take_lines(p, c, b, false, out);
+            take_lines(p, c, b, true, out);
+        }
+    }
 }
 
 /* ---- all claims of a page --------------------------------------------------------------------

@@ -12,8 +12,8 @@
 enum claim_state { CLAIM_HOLDS, CLAIM_HOLDS_NOT, CLAIM_OPEN };
 
 /* Is the number above 0? Holds: value > tie and lo > 0; does not hold: value < tie and wide_hi <
- * tie; open: else, and with fewer than CLAIM_MIN_UNITS units. */
-enum claim_state claim_above(const struct claim_estimate *e, double tie);
+ * tie; open: else, and with fewer than `least` units. */
+enum claim_state claim_above(const struct claim_estimate *e, double tie, int64_t least);
 
 /* Is the number inside of [l, h]? By the whole interval; `least` units are needed. */
 enum claim_state claim_inside(const struct claim_estimate *e, double l, double h, int64_t least);
@@ -38,6 +38,7 @@ struct claim {
     const char *setting;    /* members are what calibrations found; NULL: of records */
     const char *labels;     /* "row", "column": of printed labels alone; NULL: of records */
     bool last;              /* of a set only its last member */
+    int least;              /* units that an answer needs */
 };
 
 /* Read a claim's test. ERR_INPUT: it has no kind or two. */
@@ -50,6 +51,7 @@ struct member {
     json_t *where;   /* owned */
     bool of_setting; /* of a variable or a case, so that equal numbers say nothing */
     struct unit_values units;
+    struct unit one; /* the only unit of a member that is one number */
 };
 
 struct members {
@@ -66,7 +68,7 @@ int claim_members(const struct page *p, const struct claim *c, int model, struct
                   struct err *err);
 void members_free(struct members *m);
 
-/* A claim on the numbers that the paper prints (printed.c), in so many lines of the table, a tie
+/* A claim on the numbers that the paper prints, in so many lines of the table, a tie
  * being half a unit of the last digit. lines = 0: the table does not print what it compares. */
 struct printed_claim {
     int lines, held;

@@ -349,8 +349,11 @@ int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests
             return 0;
         out->n = s->paired ? s->n[g] : out->n + s->n[g];
     }
-    TRY(mem_alloc(&drawn, RESAMPLES, sizeof *drawn, "resamples", err));
     TRY(statistic(m, s->members, stat, &out->value, err));
+    out->lo = out->hi = out->wide_hi = out->value;
+    if (out->n == (s->paired ? 1 : s->members)) /* every resample is the sample */
+        goto out;
+    TRY(mem_alloc(&drawn, RESAMPLES, sizeof *drawn, "resamples", err));
     for (int64_t k = 0; k < RESAMPLES; k++) {
         resample(s, k, m);
         TRY(statistic(m, s->members, stat, &drawn[k], err));

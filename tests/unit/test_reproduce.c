@@ -58,13 +58,13 @@ static struct claim_estimate estimate(const double *x, const double *y, int64_t 
 static enum claim_state more(const double *x, const double *y, int64_t n, int tests)
 {
     struct claim_estimate c = estimate(x, y, n, STAT_DIFFERENCE, tests);
-    return claim_above(&c, 0.0005);
+    return claim_above(&c, 0.0005, CLAIM_MIN_UNITS);
 }
 
 START_TEST(more_needs_an_interval_above_zero)
 {
     struct claim_estimate c = estimate(high, low, 8, STAT_DIFFERENCE, 1);
-    ck_assert_int_eq(claim_above(&c, 0.0005), CLAIM_HOLDS);
+    ck_assert_int_eq(claim_above(&c, 0.0005, CLAIM_MIN_UNITS), CLAIM_HOLDS);
     ck_assert_double_eq_tol(c.value, 0.10125, 1e-12);
     ck_assert(c.lo > 0.09 && c.lo < c.value && c.hi > c.value && c.hi < 0.12);
     ck_assert_int_eq(more(low, high, 8, 1), CLAIM_HOLDS_NOT);
@@ -85,7 +85,7 @@ START_TEST(five_heads_and_scatter_are_open)
     const double mixed[8] = {.30, .01, .32, .02, .31, .03, .29, .02};
     struct claim_estimate c = estimate(mixed, low, 8, STAT_DIFFERENCE, 1);
     ck_assert_int_eq(more(high, low, 5, 1), CLAIM_OPEN);
-    ck_assert_int_eq(claim_above(&c, 0.0005), CLAIM_OPEN);
+    ck_assert_int_eq(claim_above(&c, 0.0005, CLAIM_MIN_UNITS), CLAIM_OPEN);
     ck_assert(c.lo < 0 && c.hi > 0);
 }
 END_TEST
