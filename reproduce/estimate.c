@@ -54,38 +54,32 @@ static double count_of(const char *list)
     return n;
 }
 
-/* Settings that a step runs, each a method with parameters. */
-static double settings_of(const struct recipe_job *j)
-{
-    size_t i;
-    json_t *v;
-    double n = 0;
-    json_array_foreach(j->methods, i, v) n += count_of(json_string_value(v));
-    return n > 0 ? n : 1;
-}
-
-static void estimate(const struct plan *p, const struct step *s, int threads, double *seconds,
-                     double *bytes)
+/* Adds seconds and bytes of a step; its settings are methods with lists of parameters. */
+static void estimate(const struct plan *p, const struct step *s, int threads, double cost[2])
 {
     const struct recipe_job *j = step_job(p, s);
-    *seconds = 1;
-    *bytes = 1e5;
-    if (s->model < 0)
+    double runs = 0;
+    size_t i;
+    json_t *v;
+    cost[0] += 1;
+    if (s->model < 0) {
+        cost[1] += 1e5;
         return;
+    }
     const struct model_use *m = &p->models->m[s->model];
     double n = tokens_of(p, s, m), heads = (double)m->shape.layers * m->shape.heads;
     const char *steps = option_of(p, s, j->kind == DO_REPLAY ? "--steps" : "--capture-steps");
     double calls = count_of(steps) * (j->kind != DO_CAPTURE && s->n_from ? s->n_from : 1);
-    double runs = calls * (j->kind == DO_CAPTURE ? 1 : settings_of(j));
+    json_array_foreach(j->methods, i, v) runs += calls * count_of(json_string_value(v));
     if (j->kind == DO_CAPTURE && !m->causal) /* every denoising step up to the last */
         runs = 1 + atof(strrchr(steps, ',') ? strrchr(steps, ',') + 1 : steps);
-    *seconds += n * n * (m->causal ? 0.5 : 1) * heads * runs * 1e-9 *
-                (p->cuda ? pair_ns[j->kind][1] : pair_ns[j->kind][0] / threads);
-    if (j->kind == DO_CAPTURE)
-        *bytes = calls * m->shape.layers * n * m->shape.head_dim * 2 *
-                 (m->shape.heads + 2.0 * m->shape.kv_heads);
-    else if (j->kind == DO_REPLAY || j->kind == DO_EVAL)
-        *bytes = runs * heads * RECORD_BYTES;
+    runs = runs > 0 ? runs : calls;
+    cost[0] += n * n * (m->causal ? 0.5 : 1) * heads * runs * 1e-9 *
+               (p->cuda ? pair_ns[j->kind][1] : pair_ns[j->kind][0] / threads);
+    cost[1] += j->kind == DO_CAPTURE ? calls * m->shape.layers * n * m->shape.head_dim * 2 *
+                                           (m->shape.heads + 2.0 * m->shape.kv_heads)
+               : j->kind == DO_REPLAY || j->kind == DO_EVAL ? runs * heads * RECORD_BYTES
+                                                            : 1e5;
 }
 
 /* Steps of one job of a recipe: how many are done, and what the others cost that no step before
@@ -94,15 +88,13 @@ static void job_line(const struct plan *p, int recipe, int job, int threads, dou
                      struct buf *b)
 {
     int n = 0, done = 0, out = 0;
-    double seconds = 0, bytes = 0;
+    double cost[2] = {0, 0};
     const char *why = "";
     struct buf values = {0};
     char size[24];
-    for (int i = 0; i < p->n; i++) {
-        const struct step *s = &p->s[i];
-        bool before = false;
-        double own[2];
-        if (s->recipe != recipe || s->job != job)
+    for (const struct step *s = NULL; (s = next_step(p, recipe, s));) {
+        const struct step *first = p->s;
+        if (s->job != job)
             continue;
         n++;
         done += s->done;
@@ -112,26 +104,23 @@ static void job_line(const struct plan *p, int recipe, int job, int threads, dou
             buf_puts(&values, values.len ? ", " : "");
             step_text(s, &values);
         }
-        for (int k = 0; k < i; k++)
-            before = before || strcmp(p->s[k].id, s->id) == 0;
-        if (s->done || s->left_out || before)
-            continue;
-        estimate(p, s, threads, &own[0], &own[1]);
-        seconds += own[0];
-        bytes += own[1];
+        while (strcmp(first->id, s->id) != 0)
+            first++;
+        if (!s->done && !s->left_out && first == s)
+            estimate(p, s, threads, cost);
     }
     const struct recipe_job *j = &p->recipes[recipe].jobs[job];
-    bytes_text(bytes, size);
+    bytes_text(cost[1], size);
     buf_printf(b, "  %-10s %-9s %-52.52s %d of %d done", j->name, job_do_names[j->kind],
                buf_str(&values), done, n);
     if (done + out < n)
-        buf_printf(b, ", %.0f s, %s", seconds, size);
+        buf_printf(b, ", %.0f s, %s", cost[0], size);
     if (out)
         buf_printf(b, ", %d %s", out, why);
     buf_puts(b, "\n");
     buf_free(&values);
-    all[0] += seconds;
-    all[1] += bytes;
+    all[0] += cost[0];
+    all[1] += cost[1];
 }
 
 void plan_text(const struct plan *p, int threads, struct buf *b)
