@@ -45,7 +45,6 @@ static void expand(const char *text, const char *row, const char *column, char *
 bool cell_printed(const struct page *p, const struct page_cell *c, int k, struct paper_number *out)
 {
     const json_t *part = json_array_get(json_object_get(c->block->j, "cell"), (size_t)k);
-    const json_t *item = p->recipe->item;
     char row[300], column[300];
     if (!part || !c->row->printed || !c->column->printed)
         return false;
@@ -53,8 +52,7 @@ bool cell_printed(const struct page *p, const struct page_cell *c, int k, struct
     const char *column_key = json_str_or(c->column->j, "csv", "");
     expand(json_str_or(part, "row", ""), row_key, column_key, row, sizeof row);
     expand(json_str_or(part, "column", ""), row_key, column_key, column, sizeof column);
-    return paper_number_find(p->data, json_str_or(item, "csv", ""), json_str_or(item, "table", ""),
-                             row, column, out);
+    return paper_number_find(p->data, p->recipe->item, row, column, out);
 }
 
 /* The object of an added row, or else of an added column; NULL: the cell is of neither. */

@@ -159,10 +159,9 @@ static void label_text(const struct page *p, const struct grid_entry *e, int fro
         buf_put(out, text, at ? (size_t)(at - text) : strlen(text));
         if (!at)
             continue;
-        bool has = e->printed && paper_number_find(p->data, json_str_or(p->recipe->item, "csv", ""),
-                                                   json_str_or(p->recipe->item, "table", ""),
-                                                   json_str_or(cell, "row", ""),
-                                                   json_str_or(cell, "column", ""), &x);
+        bool has =
+            e->printed && paper_number_find(p->data, p->recipe->item, json_str_or(cell, "row", ""),
+                                            json_str_or(cell, "column", ""), &x);
         buf_printf(out, "%s%s", has ? x.value : "ours", at + 7);
     }
 }
@@ -238,8 +237,7 @@ static bool figure_number(const struct page *p, int64_t i, struct paper_number *
 {
     const json_t *n = json_object_get(p->recipe->item, "numbers");
     return p->recipe->figure && n &&
-           paper_number_at(p->data, json_str_or(p->recipe->item, "csv", ""),
-                           json_str_or(n, "table", ""), i, out);
+           paper_number_at(p->data, p->recipe->item, json_str_or(n, "table", ""), i, out);
 }
 
 static int make_numbers(const struct page *p, struct table *t, struct err *err)
@@ -261,38 +259,30 @@ static int digits_of(const struct claim_row *r)
     return a < 0.01 && b < 0.01 ? 5 : 3;
 }
 
-static void put_side(const char *label, double mean, int digits, struct buf *b)
-{
-    buf_reset(b);
-    buf_puts(b, label);
-    if (isfinite(mean))
-        buf_printf(b, "%s%.*f", label[0] ? " " : "", digits, mean);
-}
-
 static int put_claim(const struct claim_row *r, struct table *t, struct err *err)
 {
-    struct buf a = {0}, b = {0}, value = {0}, n = {0}, state = {0};
+    const char *const labels[] = {r->a, r->b};
+    char sides[2][200], value[120] = "", range[80] = "", n[60] = "", state[240];
     int digits = digits_of(r);
-    put_side(r->a, r->mean[0], digits, &a);
-    put_side(r->b, r->mean[1], digits, &b);
-    if (isfinite(r->value.value))
-        buf_printf(&value, strncmp(r->test, "A - B", 5) == 0 ? "%+.*f" : "%.*f", digits,
-                   r->value.value);
+    for (int i = 0; i < 2; i++) {
+        int len = snprintf(sides[i], sizeof sides[i], "%s", labels[i]);
+        if (isfinite(r->mean[i]))
+            snprintf(sides[i] + len, sizeof sides[i] - (size_t)len, "%s%.*f", len ? " " : "",
+                     digits, r->mean[i]);
+    }
     if (isfinite(r->value.lo) && r->value.n > 1)
-        buf_printf(&value, " [%.*f, %.*f]", digits, r->value.lo, digits, r->value.hi);
+        snprintf(range, sizeof range, " [%.*f, %.*f]", digits, r->value.lo, digits, r->value.hi);
+    if (isfinite(r->value.value))
+        snprintf(value, sizeof value, strncmp(r->test, "A - B", 5) == 0 ? "%+.*f%s" : "%.*f%s",
+                 digits, r->value.value, range);
     if (r->value.n)
-        buf_printf(&n, "%lld %s", (long long)r->value.n, r->of);
-    buf_printf(&state, "%s%s%s", claim_state_names[r->state], r->why[0] ? ": " : "", r->why);
-    const char *const texts[] = {r->text,     r->printed,     r->model, r->metric,
-                                 buf_str(&a), buf_str(&b),    r->test,  buf_str(&value),
-                                 buf_str(&n), buf_str(&state)};
-    int rc = add_row(t, texts, 10, err);
-    buf_free(&a);
-    buf_free(&b);
-    buf_free(&value);
-    buf_free(&n);
-    buf_free(&state);
-    return rc;
+        snprintf(n, sizeof n, "%lld %s", (long long)r->value.n, r->of);
+    snprintf(state, sizeof state, "%s%s%s", claim_state_names[r->state], r->why[0] ? ": " : "",
+             r->why);
+    return add_row(t,
+                   (const char *const[]){r->text, r->printed, r->model, r->metric, sides[0],
+                                         sides[1], r->test, value, n, state},
+                   10, err);
 }
 
 static int make_claims(const struct page *p, struct table *t, struct err *err)

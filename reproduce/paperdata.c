@@ -99,32 +99,16 @@ void paper_data_free(struct paper_data *d)
     memset(d, 0, sizeof *d);
 }
 
-static const json_t *find_id(const json_t *all, const char *id)
+const json_t *json_with_id(const json_t *all, const char *id)
 {
     size_t i;
     json_t *item;
-    json_array_foreach(all, i, item) if (strcmp(json_str_or(item, "id", ""), id) == 0) return item;
+    json_array_foreach((json_t *)all, i, item)
+    {
+        if (strcmp(json_str_or(item, "id", ""), id) == 0)
+            return item;
+    }
     return NULL;
-}
-
-const json_t *paper_table(const struct paper_data *d, const char *id)
-{
-    return find_id(json_object_get(d->layouts, "tables"), id);
-}
-
-const json_t *paper_figure(const struct paper_data *d, const char *id)
-{
-    return find_id(json_object_get(d->layouts, "figures"), id);
-}
-
-const json_t *paper_model(const struct paper_data *d, const char *id)
-{
-    return find_id(d->models, id);
-}
-
-const json_t *paper_task(const struct paper_data *d, const char *id)
-{
-    return find_id(d->tasks, id);
 }
 
 /* The index of "sale.csv" in paper_ids, -1: none. */
@@ -146,32 +130,25 @@ static struct paper_number number_of(const struct paper_data *d, int p, int64_t 
                                  f[at[5]], f[at[6]], f[at[7]], f[at[8]]};
 }
 
-bool paper_number_find(const struct paper_data *d, const char *csv, const char *table,
-                       const char *row, const char *column, struct paper_number *out)
+bool paper_number_at(const struct paper_data *d, const json_t *item, const char *table, int64_t i,
+                     struct paper_number *out)
 {
-    int p = csv_index(csv);
-    for (int64_t i = 1; p >= 0 && i < d->csv[p].n; i++) {
-        struct paper_number x = number_of(d, p, i);
-        if (strcmp(x.table, table) == 0 && strcmp(x.row, row) == 0 &&
-            strcmp(x.column, column) == 0) {
-            *out = x;
+    int p = csv_index(json_str_or(item, "csv", ""));
+    for (int64_t k = 1; p >= 0 && k < d->csv[p].n; k++) {
+        *out = number_of(d, p, k);
+        if (strcmp(out->table, table) == 0 && i-- == 0)
             return true;
-        }
     }
     return false;
 }
 
-bool paper_number_at(const struct paper_data *d, const char *csv, const char *table, int64_t i,
-                     struct paper_number *out)
+bool paper_number_find(const struct paper_data *d, const json_t *item, const char *row,
+                       const char *column, struct paper_number *out)
 {
-    int p = csv_index(csv);
-    for (int64_t k = 1; p >= 0 && k < d->csv[p].n; k++) {
-        struct paper_number x = number_of(d, p, k);
-        if (strcmp(x.table, table) == 0 && i-- == 0) {
-            *out = x;
+    const char *table = json_str_or(item, "table", "");
+    for (int64_t i = 0; paper_number_at(d, item, table, i, out); i++)
+        if (strcmp(out->row, row) == 0 && strcmp(out->column, column) == 0)
             return true;
-        }
-    }
     return false;
 }
 
@@ -241,7 +218,7 @@ int paper_marks(const struct paper_data *d, const json_t *item, const json_t *ma
     char text[32], *end;
     int n = 0;
     buf_printf(out, "printed (%s)=", json_str_or(marks, "label", ""));
-    for (int64_t i = 0; paper_number_at(d, json_str_or(item, "csv", ""), table, i, &x); i++) {
+    for (int64_t i = 0; paper_number_at(d, item, table, i, &x); i++) {
         if (strcmp(x.column, column) != 0 ||
             !label_part(pattern, x.row, false, text, sizeof text) || !isfinite(size_value(text)))
             continue; /* such as the mean of all */

@@ -31,23 +31,17 @@ struct paper_number {
 int paper_data_load(struct paper_data *d, struct err *err);
 void paper_data_free(struct paper_data *d);
 
-/* The table or figure of this id in layouts.json, NULL: there is none. */
-const json_t *paper_table(const struct paper_data *d, const char *id);
-const json_t *paper_figure(const struct paper_data *d, const char *id);
+/* The object of this id in a list, such as the tables of layouts.json; NULL: there is none. */
+const json_t *json_with_id(const json_t *all, const char *id);
 
-/* The number at (row, column) of a table of the csv files; false: the paper prints nothing. */
-bool paper_number_find(const struct paper_data *d, const char *csv, const char *table,
-                       const char *row, const char *column, struct paper_number *out);
-
-/* Number i of a table of a csv file, in the order of the file; false behind the last. */
-bool paper_number_at(const struct paper_data *d, const char *csv, const char *table, int64_t i,
+/* Number i that the item's csv file has of a table; false behind the last. */
+bool paper_number_at(const struct paper_data *d, const json_t *item, const char *table, int64_t i,
                      struct paper_number *out);
 
-/* A model of models.json, NULL: unknown. */
-const json_t *paper_model(const struct paper_data *d, const char *id);
-
-/* A dataset of tasks.json, NULL: unknown. */
-const json_t *paper_task(const struct paper_data *d, const char *id);
+/* The number at (row, column) of a table or figure of layouts.json; false: the paper prints
+ * nothing. */
+bool paper_number_find(const struct paper_data *d, const json_t *item, const char *row,
+                       const char *column, struct paper_number *out);
 
 /* A member of an object as text (numbers as num_text writes them) into `text`; false: absent. */
 bool json_text(const json_t *o, const char *key, char *text, size_t size);

@@ -111,7 +111,7 @@ static int check_tasks(const struct recipe *r, const struct paper_data *d,
         {
             struct buf id = {0};
             value_part(json_is_string(v) ? json_string_value(v) : "", w.part, &id);
-            if (!paper_task(d, buf_str(&id)))
+            if (!json_with_id(d->tasks, buf_str(&id)))
                 err_set(err, ERR_INPUT, "%s: tasks: tasks.json has no dataset '%s'", where,
                         buf_str(&id));
             buf_free(&id);
@@ -206,7 +206,7 @@ static int take_roles(struct recipe *r, const struct paper_data *d, struct err *
     {
         json_object_foreach(json_object_get(o, "fills"), model, v)
         {
-            if (!paper_model(d, model))
+            if (!json_with_id(d->models, model))
                 return err_set(err, ERR_INPUT,
                                "%s: roles '%s': fills: no model '%s' in models.json",
                                buf_str(&r->path), name, model);
@@ -241,10 +241,10 @@ int recipe_read(const char *path, const struct paper_data *d, struct recipe *r, 
     r->id = json_str_or(r->doc, "id", "");
     r->layout = json_str_or(r->doc, "layout", "");
     take_lists(r);
-    r->item = paper_table(d, r->layout);
+    r->item = json_with_id(json_object_get(d->layouts, "tables"), r->layout);
     r->figure = !r->item;
     if (r->figure)
-        r->item = paper_figure(d, r->layout);
+        r->item = json_with_id(json_object_get(d->layouts, "figures"), r->layout);
     if (!r->item)
         FAIL(err, ERR_INPUT, "%s: layout: layouts.json has no '%s'", path, r->layout);
     TRY(take_roles(r, d, err));

@@ -222,28 +222,6 @@ static int put_methods(const struct making *m, const char *option, struct err *e
     return rc;
 }
 
-static int make_records(const struct making *m, struct err *err)
-{
-    bool eval = step_job(m->p, m->s)->kind == DO_EVAL;
-    int rc = 0;
-    if (eval)
-        put_model(m);
-    put_inputs(m);
-    TRY(put_methods(m, "-m", err));
-    if (m->s->task) {
-        put(m, "--task");
-        put_file(m, m->s->task->path, m->s->task->hash);
-    }
-    TRY(put_args(m, err));
-    if (m->p->cuda)
-        put_option(m, eval ? "--device" : "--backend", "cuda");
-    if (m->p->cuda && !eval && !step_timed(m->p, m->s))
-        put_option(m, "--samples", "0");
-    put_option(m, "-o", "{}");
-out:
-    return rc;
-}
-
 /* Its records are those of its inputs, with the names that the recipe gives to lines. */
 static int make_drawing(struct making *m, struct err *err)
 {
@@ -281,29 +259,36 @@ out:
 static int make_commands(struct making *m, struct err *err)
 {
     enum job_do kind = step_job(m->p, m->s)->kind;
+    bool records = step_has_records(m->p, m->s);
+    char output[40] = "{}";
     int rc = 0;
     if (kind == DO_DRAW)
         return make_drawing(m, err);
     put(m, job_do_commands[kind]);
-    if (kind == DO_REPLAY || kind == DO_EVAL)
-        return make_records(m, err);
-    if ((kind == DO_CAPTURE || kind == DO_PROMPT) && m->s->model >= 0)
+    if (m->s->model >= 0 && (kind == DO_PROMPT || kind == DO_CAPTURE || kind == DO_EVAL))
         put_model(m);
-    if (kind == DO_CALIBRATE) {
+    if (kind == DO_CALIBRATE)
         TRY(put_methods(m, NULL, err));
+    if (kind == DO_CALIBRATE || records)
         put_inputs(m);
+    if (records)
+        TRY(put_methods(m, "-m", err));
+    if (records && m->s->task) {
+        put(m, "--task");
+        put_file(m, m->s->task->path, m->s->task->hash);
     }
     TRY(put_args(m, err));
     if (m->p->cuda && kind != DO_PROMPT)
-        put_option(m, kind == DO_CAPTURE ? "--device" : "--backend", "cuda");
-    put_option(m, "-o",
-               kind == DO_CAPTURE  ? "{}/trace.h5"
-               : kind == DO_PROMPT ? "{}/prompt.txt"
-                                   : "{}/calib.json");
+        put_option(m, kind == DO_CAPTURE || kind == DO_EVAL ? "--device" : "--backend", "cuda");
+    if (m->p->cuda && kind == DO_REPLAY && !step_timed(m->p, m->s))
+        put_option(m, "--samples", "0");
+    if (!records)
+        snprintf(output, sizeof output, "{}/%s", job_output_name(kind));
+    put_option(m, "-o", output);
     if (kind == DO_CAPTURE) {
         m->to = &m->s->argv[1];
         put(m, "trace");
-        put_option(m, "verify", "{}/trace.h5");
+        put_option(m, "verify", output);
     }
 out:
     return rc;

@@ -230,10 +230,8 @@ START_TEST(layouts_place_every_printed_number)
         for (int k = 0; k < page.n_blocks; k++)
             for (int row = 0; row < page.blocks[k].rows.n; row++) {
                 const json_t *label = json_object_get(page.blocks[k].rows.e[row].j, "label_cell");
-                n += label &&
-                     paper_number_find(&data, json_str_or(o, "csv", ""),
-                                       json_str_or(o, "table", ""), json_str_or(label, "row", ""),
-                                       json_str_or(label, "column", ""), &x);
+                n += label && paper_number_find(&data, o, json_str_or(label, "row", ""),
+                                                json_str_or(label, "column", ""), &x);
             }
         for (const struct page_cell *c = NULL; (c = next_cell(&page, c));)
             for (int part = 0; part < CELL_PARTS; part++)
@@ -379,7 +377,9 @@ static void check_marks(const char *row, const char *unit, int want, const char 
     json_t *marks = json_pack("{s:s,s:s,s:s,s:s}", "row", row, "column", "TTFT speedup", "unit",
                               unit, "label", "GLM4-9B");
     memset(&e, 0, sizeof e);
-    int rc = paper_marks(&data, paper_figure(&data, "sampleattention:f11b"), marks, &b, &e);
+    int rc = paper_marks(
+        &data, json_with_id(json_object_get(data.layouts, "figures"), "sampleattention:f11b"),
+        marks, &b, &e);
     ck_assert_int_eq(rc, want);
     ck_assert_msg(strstr(rc ? e.msg : buf_str(&b), text) != NULL, "%s, %s", buf_str(&b), e.msg);
     json_decref(marks);
