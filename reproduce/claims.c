@@ -218,11 +218,10 @@ static void values_of(const struct page *p, const struct claim *c, const char *m
     }
     where = own ? json_incref((json_t *)own) : rule_where(rule_of(p, metric), NULL);
     struct choice choice = choice_of(p, c, metric, model, where);
-    for (int64_t i = 0; i < p->evidence.n; i++) {
-        const struct proof *r = &p->evidence.v[i];
+    for (const struct proof *r = NULL; (r = next_proof(&p->evidence, &choice, r));) {
         struct buf text = {0};
-        if (r->r->scope == RECORD_OF_HEAD && choice_takes(&p->evidence, &choice, r) &&
-            evidence_key(&p->evidence, r, set, &text) && !str_list_has(values, buf_str(&text)))
+        if (r->r->scope == RECORD_OF_HEAD && evidence_key(&p->evidence, r, set, &text) &&
+            !str_list_has(values, buf_str(&text)))
             str_list_add(values, buf_str(&text));
         buf_free(&text);
     }
@@ -335,12 +334,9 @@ static int read_at_equal(const struct page *p, const struct claim *c, const char
     TRY(evidence_units(&p->evidence, &one, at, &x, err));
     TRY(mem_zalloc(&curves, x.n + 1, sizeof *curves, "curve", err));
     one.where = a->where;
-    for (int64_t i = 0; i < p->evidence.n; i++) {
-        const char *text = p->evidence.v[i].r->params;
-        if (text && choice_takes(&p->evidence, &one, &p->evidence.v[i]) &&
-            !str_list_has(&params, text))
-            str_list_add(&params, text);
-    }
+    for (const struct proof *v = NULL; (v = next_proof(&p->evidence, &one, v));)
+        if (v->r->params && !str_list_has(&params, v->r->params))
+            str_list_add(&params, v->r->params);
     one.where = where;
     for (int64_t i = 0; i < params.n; i++) {
         json_object_set_new(where, "params", json_string(params.items[i]));
@@ -969,18 +965,14 @@ out:
 /* With one input behind the records an interval says nothing of prompts. */
 static void note_one_prompt(struct page *p, int model, const struct claim_row *row)
 {
-    const char *first = NULL;
+    const struct choice all = {model, -1, NULL, NULL};
+    const struct proof *first = next_proof(&p->evidence, &all, NULL), *v = first;
     struct buf b = {0};
-    bool one = row->state != CLAIM_OPEN && strcmp(row->of, "prompts") != 0 && row->value.n > 1;
-    for (int64_t i = 0; i < p->evidence.n && one; i++) {
-        const struct proof *v = &p->evidence.v[i];
-        if (p->plan->s[v->step].model != model)
-            continue;
-        first = first ? first : v->r->trace;
-        one = strcmp(first, v->r->trace) == 0;
-    }
+    while (v && strcmp(v->r->trace, first->r->trace) == 0)
+        v = next_proof(&p->evidence, &all, v);
     buf_printf(&b, "%s read one prompt here: intervals cover %s only", row->model, row->of);
-    if (one && !str_list_has(&p->notes, buf_str(&b)))
+    if (!v && row->state != CLAIM_OPEN && strcmp(row->of, "prompts") != 0 && row->value.n > 1 &&
+        !str_list_has(&p->notes, buf_str(&b)))
         str_list_add(&p->notes, buf_str(&b));
     buf_free(&b);
 }

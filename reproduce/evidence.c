@@ -157,12 +157,21 @@ static bool pair_takes(const struct evidence *e, const json_t *pairs, const stru
     return fabs(x[0] - x[1]) > json_number_value(json_object_get(pairs, "above"));
 }
 
-bool choice_takes(const struct evidence *e, const struct choice *c, const struct proof *p)
+static bool takes(const struct evidence *e, const struct choice *c, const struct proof *p)
 {
     const struct step *s = &e->plan->s[p->step];
     return p->r->status == RECORD_OK && (c->model < 0 || s->model == c->model) &&
            (c->job < 0 || s->job == c->job) && (!c->where || evidence_fits(e, p, c->where)) &&
            (!c->pairs || pair_takes(e, c->pairs, p));
+}
+
+const struct proof *next_proof(const struct evidence *e, const struct choice *c,
+                               const struct proof *p)
+{
+    for (p = p ? p + 1 : e->v; p && p < e->v + e->n; p++)
+        if (takes(e, c, p))
+            return p;
+    return NULL;
 }
 
 /* ---- units ----------------------------------------------------------------------------------- */
@@ -265,10 +274,10 @@ int evidence_units(const struct evidence *e, const struct choice *c, const char 
     int64_t cap = 0;
     int rc = 0;
     *out = (struct unit_values){.of = of[RECORD_OF_HEAD]};
-    for (int64_t i = 0; i < e->n; i++) {
-        const struct record *r = e->v[i].r;
+    for (const struct proof *p = NULL; (p = next_proof(e, c, p));) {
+        const struct record *r = p->r;
         double x;
-        if (!choice_takes(e, c, &e->v[i]) || !expr_value(&number, r, &x) || !isfinite(x))
+        if (!expr_value(&number, r, &x) || !isfinite(x))
             continue;
         struct unit own = unit_of_record(r, keys), *u = unit_at(out, own.layer, own.head);
         if (!u) {

@@ -94,7 +94,10 @@ struct choice {
     const json_t *where; /* or NULL */
     const json_t *pairs; /* keep calls by the difference of two cases, or NULL */
 };
-bool choice_takes(const struct evidence *e, const struct choice *c, const struct proof *p);
+
+/* The next record behind p that counts, NULL: the first; NULL behind the last. */
+const struct proof *next_proof(const struct evidence *e, const struct choice *c,
+                               const struct proof *p);
 
 struct sample_stats {
     double value, sd, lo, hi; /* lo, hi: 95 % bootstrap interval over units */

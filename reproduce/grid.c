@@ -106,18 +106,19 @@ out:
     return rc;
 }
 
-/* A zeroed entry at place `at`. */
-static int insert(struct grid_axis *a, int at, const json_t *j, struct grid_entry **out,
-                  struct err *err)
+/* A zeroed entry at place `at`; without memory a spare one, and the axis has failed. */
+static struct grid_entry *insert(struct grid_axis *a, int at, const json_t *j)
 {
-    int rc = mem_grow(&a->e, &a->cap, a->n + 1, sizeof *a->e, "rows and columns", err);
-    if (rc)
-        return rc;
-    memmove(&a->e[at + 1], &a->e[at], (size_t)(a->n - at) * sizeof *a->e);
-    a->n++;
-    a->e[at] = (struct grid_entry){.j = j, .length = NAN, .model = -1};
-    *out = &a->e[at];
-    return 0;
+    struct err ignored = {0};
+    struct grid_entry *e = &a->spare;
+    if (mem_grow(&a->e, &a->cap, a->n + 1, sizeof *a->e, "rows and columns", &ignored) == 0) {
+        memmove(&a->e[at + 1], &a->e[at], (size_t)(a->n - at) * sizeof *a->e);
+        a->n++;
+        e = &a->e[at];
+    }
+    a->failed = a->failed || e == &a->spare;
+    *e = (struct grid_entry){.j = j, .length = NAN, .model = -1};
+    return e;
 }
 
 /* A label is a text, or a list of texts, one per level. */
@@ -129,20 +130,16 @@ static void set_label(struct grid_entry *e, const json_t *label)
             strdup(json_string_value(json_is_string(label) ? label : json_array_get(label, i)));
 }
 
-static int take_axis(const json_t *all, const char *label, struct grid_axis *a, struct err *err)
+static void take_axis(const json_t *all, const char *label, struct grid_axis *a)
 {
     size_t i;
     json_t *o;
-    int rc = 0;
     json_array_foreach(all, i, o)
     {
-        struct grid_entry *e = NULL;
-        TRY(insert(a, a->n, o, &e, err));
+        struct grid_entry *e = insert(a, a->n, o);
         e->printed = true;
         set_label(e, json_object_get(o, label));
     }
-out:
-    return rc;
 }
 
 /* ---- our models ------------------------------------------------------------------------------ */
@@ -152,9 +149,11 @@ static bool fills(const json_t *map, const char *label)
 {
     const char *id;
     json_t *v;
-    json_object_foreach((json_t *)map, id,
-                        v) if (json_is_string(v) &&
-                               strcmp(json_string_value(v), label) == 0) return true;
+    json_object_foreach((json_t *)map, id, v)
+    {
+        if (json_is_string(v) && strcmp(json_string_value(v), label) == 0)
+            return true;
+    }
     return false;
 }
 
@@ -182,18 +181,16 @@ static bool has_own(const struct grid_axis *a, int model, const struct grid_entr
     return false;
 }
 
-static int copy_entry(struct grid_axis *a, int from, int to, int level, const char *name,
-                      struct err *err)
+/* A copy for a model, with its name at a level, or as one level more. */
+static void copy_entry(struct grid_axis *a, int from, int to, int level, const char *name,
+                       int model)
 {
-    struct grid_entry *e = NULL;
-    int rc = insert(a, to, a->e[from].j, &e, err);
-    if (rc)
-        return rc;
-    const struct grid_entry *like = &a->e[from < to ? from : from + 1];
-    e->levels = like->levels;
-    for (int k = 0; k < like->levels; k++)
+    struct grid_entry *e = insert(a, to, a->e[from].j);
+    const struct grid_entry *like = &a->e[from]; /* which stands before */
+    e->levels = like->levels + (level == like->levels);
+    for (int k = 0; k < e->levels; k++)
         e->level[k] = strdup(k == level ? name : like->level[k]);
-    return 0;
+    e->model = model;
 }
 
 /* Where the run of filled siblings that begins at i ends. */
@@ -208,72 +205,50 @@ static int siblings_end(const struct grid_axis *a, int i, int level, const json_
 }
 
 /* A model of the papers fills its own entries; any other gets entries beside them. */
-static int place_model(struct grid_axis *a, int level, const struct model_use *m, int model,
-                       const json_t *map, struct err *err)
+static void place_model(struct grid_axis *a, int level, const struct model_use *m, int model,
+                        const json_t *map)
 {
     const char *own = m->paper ? json_str_or(map, json_str_or(m->paper, "id", ""), NULL) : NULL;
-    int rc = 0;
     for (int i = 0; i < a->n; i++) {
         struct grid_entry *e = &a->e[i];
         if (!e->printed || level >= e->levels || !fills(map, e->level[level]))
             continue;
-        if (own) {
-            if (strcmp(e->level[level], own) == 0)
-                e->model = model;
-        } else if (!has_own(a, model, e, level)) {
-            int to = siblings_end(a, i, level, map);
-            TRY(copy_entry(a, i, to, level, m->name, err));
-            a->e[to].model = model;
-        }
+        if (own && strcmp(e->level[level], own) == 0)
+            e->model = model;
+        else if (!own && !has_own(a, model, e, level))
+            copy_entry(a, i, siblings_end(a, i, level, map), level, m->name, model);
     }
-out:
-    return rc;
 }
 
 /* The paper's table names no model: every column gets one of ours beside it. */
-static int place_beside_all(struct grid_axis *a, const struct model_use *m, int model,
-                            struct err *err)
+static void place_beside_all(struct grid_axis *a, const struct model_use *m, int model)
 {
-    int rc = 0;
     for (int i = 0; i < a->n; i++) {
+        int to = i + 1;
         if (!a->e[i].printed || a->e[i].levels == LABEL_LEVELS)
             continue;
-        int to = i + 1;
         while (to < a->n && !a->e[to].printed)
             to++;
-        TRY(copy_entry(a, i, to, -1, NULL, err));
-        a->e[to].level[a->e[to].levels++] = strdup(m->name);
-        a->e[to].model = model;
+        copy_entry(a, i, to, a->e[i].levels, m->name, model);
     }
-out:
-    return rc;
 }
 
-/* true: always; "tasks": when a file was given that one of the recipe's jobs reads. */
-static bool stands_beside(const struct page *p, const json_t *beside)
+static void place_models(struct page *p, struct page_block *b)
 {
-    return json_is_true(beside) || (json_is_string(beside) && page_has_files(p));
-}
-
-static int place_models(struct page *p, struct page_block *b, struct err *err)
-{
-    const struct model_set *set = p->plan->models;
-    int rc = 0;
-    for (int i = 0; i < set->n; i++) {
-        const json_t *role = json_object_get(p->recipe->roles, set->m[i].role);
+    for (int i = 0; i < p->plan->models->n; i++) {
+        const struct model_use *m = &p->plan->models->m[i];
+        const json_t *role = json_object_get(p->recipe->roles, m->role);
         const json_t *map = json_object_get(role, "fills");
-        if (!role)
-            continue;
+        const json_t *beside = json_object_get(role, "beside_all");
         int column = model_level(&b->columns, map), row = model_level(&b->rows, map);
         if (column >= 0)
-            TRY(place_model(&b->columns, column, &set->m[i], i, map, err));
+            place_model(&b->columns, column, m, i, map);
         else if (row >= 0)
-            TRY(place_model(&b->rows, row, &set->m[i], i, map, err));
-        else if (stands_beside(p, json_object_get(role, "beside_all")))
-            TRY(place_beside_all(&b->columns, &set->m[i], i, err));
+            place_model(&b->rows, row, m, i, map);
+        /* true: always; "tasks": when a file was given that one of the recipe's jobs reads */
+        else if (json_is_true(beside) || (json_is_string(beside) && page_has_files(p)))
+            place_beside_all(&b->columns, m, i);
     }
-out:
-    return rc;
 }
 
 /* ---- our lengths ------------------------------------------------------------------------------
@@ -285,41 +260,32 @@ static double entry_length(const struct grid_entry *e)
     return entry_field(e, "length", text, sizeof text) ? strtod(text, NULL) : NAN;
 }
 
-static int place_length(struct grid_axis *a, double n, const char *label, struct err *err)
+static void place_length(struct grid_axis *a, double n, const char *label)
 {
-    struct grid_entry *e = NULL;
-    int at = 0, rc = 0;
+    int at = 0;
     for (int i = 0; i < a->n; i++) {
         double have = entry_length(&a->e[i]);
-        if (!isfinite(have))
-            return 0;
-        if (fabs(have - n) <= 0.02 * n)
-            return 0;
+        if (!isfinite(have) || fabs(have - n) <= 0.02 * n)
+            return;
         if (have < n)
             at = i + 1;
     }
-    if (a->n > 0)
-        rc = insert(a, at, a->e[0].j, &e, err);
-    if (rc || !e)
-        return rc;
-    e->j = a->e[at ? 0 : 1].j;
+    if (a->n == 0)
+        return;
+    struct grid_entry *e = insert(a, at, a->e[0].j);
     e->length = n;
     e->level[e->levels++] = strdup(label);
-    return 0;
 }
 
-static int place_lengths(struct page *p, struct page_block *b, struct err *err)
+static void place_lengths(struct page *p, struct page_block *b)
 {
-    int rc = 0;
     for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
         const char *n = step_value(s, "n");
         if (!n || !isfinite(size_value(n)) || step_job(p->plan, s)->kind != DO_REPLAY)
             continue;
-        TRY(place_length(&b->columns, size_value(n), n, err));
-        TRY(place_length(&b->rows, size_value(n), n, err));
+        place_length(&b->columns, size_value(n), n);
+        place_length(&b->rows, size_value(n), n);
     }
-out:
-    return rc;
 }
 
 static int by_mean(const void *a, const void *b)
@@ -369,12 +335,11 @@ static int place_extra(struct page *p, struct page_block *b, struct err *err)
     {
         struct grid_axis *a =
             strcmp(json_str_or(o, "axis", ""), "column") == 0 ? &b->columns : &b->rows;
-        struct grid_entry *e = NULL;
         const json_t *block = json_object_get(o, "block");
         if ((block && json_integer_value(block) != p->n_blocks) ||
             (json_object_get(o, "needs") && !p->plan->cuda))
             continue;
-        TRY(insert(a, a->n, o, &e, err));
+        struct grid_entry *e = insert(a, a->n, o);
         e->extra = true;
         set_label(e, json_object_get(o, "label"));
         if (json_object_get(o, "pick"))
@@ -427,11 +392,13 @@ int grid_make(struct page *p, struct err *err)
     {
         struct page_block *b = &p->blocks[p->n_blocks++];
         b->j = o;
-        TRY(take_axis(json_object_get(o, "columns"), "head", &b->columns, err));
-        TRY(take_axis(json_object_get(o, "rows"), "label", &b->rows, err));
-        TRY(place_models(p, b, err));
-        TRY(place_lengths(p, b, err));
+        take_axis(json_object_get(o, "columns"), "head", &b->columns);
+        take_axis(json_object_get(o, "rows"), "label", &b->rows);
+        place_models(p, b);
+        place_lengths(p, b);
         TRY(place_extra(p, b, err));
+        if (b->rows.failed || b->columns.failed)
+            FAIL(err, ERR_NOMEM, "rows and columns: out of memory");
         TRY(name_entries(&b->columns, err));
         TRY(name_entries(&b->rows, err));
         TRY(mem_zalloc(&b->cell, (int64_t)b->rows.n * b->columns.n, sizeof *b->cell, "cells", err));

@@ -401,11 +401,10 @@ static int collect_records(struct page *p, struct page_cell *c, const bool *has,
     struct buf key = {0};
     char text[40];
     int rc = 0;
-    for (int64_t i = 0; i < p->evidence.n && !rc; i++) {
-        const struct proof *v = &p->evidence.v[i];
+    for (const struct proof *v = NULL; !rc && (v = next_proof(&p->evidence, &choice, v));) {
         const char *id = p->plan->s[v->step].id;
         bool reads = false, known = false;
-        for (int k = 0; k < CELL_PARTS && choice_takes(&p->evidence, &choice, v); k++)
+        for (int k = 0; k < CELL_PARTS; k++)
             reads = reads || (has[k] && isfinite(record_value(v->r, c->metric[k])));
         if (!reads)
             continue;

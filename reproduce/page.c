@@ -38,11 +38,9 @@ static void make_title(struct page *p)
 static void name_ours(struct page *p)
 {
     for (int m = 0; m < p->plan->models->n; m++) {
+        const struct choice all = {m, -1, NULL, NULL};
         int64_t low = INT64_MAX, high = 0;
-        for (int64_t i = 0; i < p->evidence.n; i++) {
-            const struct proof *v = &p->evidence.v[i];
-            if (p->plan->s[v->step].model != m)
-                continue;
+        for (const struct proof *v = NULL; (v = next_proof(&p->evidence, &all, v));) {
             low = v->r->n_q < low ? v->r->n_q : low;
             high = v->r->n_q > high ? v->r->n_q : high;
         }
@@ -172,40 +170,48 @@ static void add_commands(struct page *p)
         }
 }
 
-static int refuse_equal_runs(struct page *p, struct err *err)
+/* Have both cases one number in every unit? */
+static int are_equal(const struct page *p, const json_t *x, const json_t *y, bool *equal,
+                     struct err *err)
 {
-    /* Two cases with equal numbers in every unit were one experiment under two names; not so two
-     * names that a recipe gives to one. */
-    const json_t *cases = p->recipe->cases;
+    const struct choice a = {-1, -1, x, NULL}, b = {-1, -1, y, NULL};
+    struct unit_values u = {0}, w = {0};
+    int rc = 0;
+    TRY(evidence_units(&p->evidence, &a, "err_l1_rel", &u, err));
+    TRY(evidence_units(&p->evidence, &b, "err_l1_rel", &w, err));
+    *equal = u.n > 0 && u.n == w.n;
+    for (int64_t i = 0; *equal && i < u.n; i++)
+        *equal = u.u[i].sum == w.u[i].sum && u.u[i].calls == w.u[i].calls;
+out:
+    unit_values_free(&u);
+    unit_values_free(&w);
+    return rc;
+}
+
+/* Two cases with equal numbers in every unit were one experiment under two names; not so two names
+ * that a recipe gives to one. */
+static int note_equal_runs(struct page *p, struct err *err)
+{
     const char *a, *b;
     json_t *x, *y;
     int rc = 0;
-    json_object_foreach((json_t *)cases, a, x) json_object_foreach((json_t *)cases, b, y)
+    json_object_foreach((json_t *)p->recipe->cases, a, x)
+        json_object_foreach((json_t *)p->recipe->cases, b, y)
     {
-        struct unit_values u = {0}, w = {0};
-        struct choice ca = {-1, -1, x, NULL}, cb = {-1, -1, y, NULL};
+        struct buf t = {0};
+        bool equal = false;
         if (strcmp(a, b) >= 0 || json_equal(x, y))
             continue;
-        rc = evidence_units(&p->evidence, &ca, "err_l1_rel", &u, err);
-        if (!rc)
-            rc = evidence_units(&p->evidence, &cb, "err_l1_rel", &w, err);
-        bool equal = !rc && u.n > 0 && u.n == w.n;
-        for (int64_t i = 0; equal && i < u.n; i++)
-            equal = u.u[i].sum == w.u[i].sum && u.u[i].calls == w.u[i].calls;
-        unit_values_free(&u);
-        unit_values_free(&w);
-        if (rc)
-            return rc;
-        if (equal) {
-            struct buf t = {0};
-            buf_printf(&t,
-                       "The runs '%s' and '%s' are equal in every head: a setting that tells "
-                       "them apart had no effect",
-                       a, b);
+        TRY(are_equal(p, x, y, &equal, err));
+        buf_printf(&t,
+                   "The runs '%s' and '%s' are equal in every head: a setting that tells them "
+                   "apart had no effect",
+                   a, b);
+        if (equal)
             str_list_add(&p->notes, buf_str(&t));
-            buf_free(&t);
-        }
+        buf_free(&t);
     }
+out:
     return rc;
 }
 
@@ -224,7 +230,7 @@ int page_make(const struct plan *plan, int recipe, const struct paper_data *d, s
     TRY(page_fill(p, err));
     add_commands(p);
     TRY(page_claims(p, err));
-    TRY(refuse_equal_runs(p, err));
+    TRY(note_equal_runs(p, err));
     TRY(add_notes(p, err));
     name_ours(p);
     TRY(buf_check(&p->title, "page", err));

@@ -27,6 +27,8 @@ struct grid_axis {
     struct grid_entry *e; /* owned */
     int n;
     int64_t cap;
+    struct grid_entry spare; /* what finds no memory */
+    bool failed;
 };
 
 enum cell_state {

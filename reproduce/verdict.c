@@ -54,12 +54,9 @@ static const struct record *first_record(const struct page *p, const struct page
     struct choice choice = {c->model, c->job, c->where, NULL};
     const struct record *first = NULL;
     *cut = false;
-    for (int64_t i = 0; i < p->evidence.n; i++) {
-        const struct record *r = p->evidence.v[i].r;
-        if (!choice_takes(&p->evidence, &choice, &p->evidence.v[i]))
-            continue;
-        first = first ? first : r;
-        *cut = *cut || record_get(r, "truncated") > 0;
+    for (const struct proof *v = NULL; (v = next_proof(&p->evidence, &choice, v));) {
+        first = first ? first : v->r;
+        *cut = *cut || record_get(v->r, "truncated") > 0;
     }
     return first;
 }
