@@ -111,30 +111,19 @@ static bool wanted(const struct str_list *items, const char *id)
     return false;
 }
 
-/* ids of layouts.json: tables, then figures. */
-static void all_ids(const struct paper_data *d, struct str_list *ids)
-{
-    static const char *const keys[] = {"tables", "figures"};
-    for (int k = 0; k < 2; k++) {
-        size_t i;
-        json_t *o;
-        json_array_foreach(json_object_get(d->layouts, keys[k]), i, o)
-            str_list_add(ids, json_str_or(o, "id", ""));
-    }
-}
-
-static int check_items(const struct str_list *items, const struct str_list *ids, struct err *err)
+static int check_items(const struct paper_data *d, const struct str_list *items, struct err *err)
 {
     struct names all = {0};
+    const json_t *item;
     for (int p = 0; p < PAPERS; p++)
         names_add(&all, paper_ids[p]);
-    for (int64_t k = 0; k < ids->n; k++)
-        names_add(&all, ids->items[k]);
+    for (size_t k = 0; (item = paper_item_at(d, k)); k++)
+        names_add(&all, json_str_or(item, "id", ""));
     for (int64_t i = 0; i < items->n; i++) {
         bool known = false;
-        for (int64_t k = 0; k < ids->n && !known; k++)
-            known = is_of(ids->items[k], items->items[i]);
         char hint[HINT_MAX];
+        for (int k = 0; k < all.n && !known; k++)
+            known = is_of(all.items[k], items->items[i]);
         if (!known)
             return err_set(err, ERR_USAGE,
                            "unknown table or figure '%s'%s (lacuna reproduce --list names them)",
@@ -145,26 +134,28 @@ static int check_items(const struct str_list *items, const struct str_list *ids,
 
 static int read_recipes(struct session *s, const struct str_list *items, struct err *err)
 {
-    struct str_list ids = {0};
     struct buf path = {0};
+    const json_t *item;
+    size_t n = 0;
     int rc = 0;
-    all_ids(&s->data, &ids);
-    TRY(check_items(items, &ids, err));
-    TRY(mem_zalloc(&s->recipes, ids.n, sizeof *s->recipes, "recipes", err));
-    for (int64_t i = 0; i < ids.n; i++) {
-        if (!s->o.list && !wanted(items, ids.items[i]))
+    TRY(check_items(&s->data, items, err));
+    while (paper_item_at(&s->data, n))
+        n++;
+    TRY(mem_zalloc(&s->recipes, (int64_t)n, sizeof *s->recipes, "recipes", err));
+    for (size_t i = 0; (item = paper_item_at(&s->data, i)); i++) {
+        const char *id = json_str_or(item, "id", "");
+        if (!s->o.list && !wanted(items, id))
             continue;
         buf_reset(&path);
-        TRY(recipe_path(&s->data, ids.items[i], &path, err));
+        TRY(recipe_path(&s->data, id, &path, err));
         struct recipe *r = &s->recipes[s->n_recipes++];
         TRY(recipe_read(buf_str(&path), &s->data, r, err));
-        if (strcmp(r->id, ids.items[i]) != 0)
-            FAIL(err, ERR_INPUT, "%s: id: '%s' was expected, found '%s'", buf_str(&path),
-                 ids.items[i], r->id);
+        if (strcmp(r->id, id) != 0)
+            FAIL(err, ERR_INPUT, "%s: id: '%s' was expected, found '%s'", buf_str(&path), id,
+                 r->id);
         TRY(recipe_check(r, s->app, err));
     }
 out:
-    str_list_free(&ids);
     buf_free(&path);
     return rc;
 }

@@ -95,7 +95,9 @@ bool step_has_records(const struct plan *p, const struct step *s);
 /* Is a drawing made of records, and not of traces? */
 bool step_draws_records(const struct plan *p, const struct step *s);
 
-/* A command as a shell takes it, with `folder` in place of "{}". */
+/* A blank and a word, and all words of a command, as a shell takes them, with `folder` in place of
+ * "{}". */
+void word_text(const char *word, const char *folder, struct buf *b);
 void command_text(const struct str_list *argv, const char *folder, struct buf *b);
 
 /* ---- running (makejobs.c) ---------------------------------------------------------------------

@@ -64,36 +64,31 @@ static enum phase phase_of(const struct plan *p, const struct step *s)
 /* ---- the Makefile ----------------------------------------------------------------------------
  */
 
-/* A shell command in a recipe; texts of several lines are variables that make exports. */
-static void put_command(const struct str_list *argv, struct buf *b, struct buf *texts, int *n_texts)
+static void put_dollars(const char *s, struct buf *b)
 {
-    struct str_list words = {0};
-    struct buf line = {0};
-    for (int64_t i = 0; i < argv->n; i++) {
-        if (!strchr(argv->items[i], '\n')) {
-            str_list_add(&words, argv->items[i]);
-            continue;
-        }
-        char name[24];
-        snprintf(name, sizeof name, "%%TEXT_%d%%", ++*n_texts);
-        str_list_add(&words, name);
-        buf_printf(texts, "define TEXT_%d\n", *n_texts);
-        for (const char *c = argv->items[i]; *c; c++)
-            buf_printf(texts, *c == '$' ? "$$" : "%c", *c);
-        buf_printf(texts, "\nendef\nexport TEXT_%d\n\n", *n_texts);
+    for (; *s; s++)
+        buf_printf(b, *s == '$' ? "$$" : "%c", *s);
+}
+
+/* A command in a rule. Its texts of several lines are variables that make exports, which stand
+ * before the rule. */
+static void put_command(const struct step *s, int k, bool texts, struct buf *b)
+{
+    struct buf word = {0};
+    for (int64_t i = 0; i < s->argv[k].n; i++) {
+        bool lines = strchr(s->argv[k].items[i], '\n') != NULL;
+        buf_reset(&word);
+        put_dollars(s->argv[k].items[i], &word);
+        if (lines && texts)
+            buf_printf(b, "define TEXT_%s_%d_%d\n%s\nendef\nexport TEXT_%s_%d_%d\n", s->id, k,
+                       (int)i, buf_str(&word), s->id, k, (int)i);
+        else if (lines)
+            buf_printf(b, " \"$$TEXT_%s_%d_%d\"", s->id, k, (int)i);
+        else if (!texts)
+            word_text(buf_str(&word), "$@.part", b);
     }
-    command_text(&words, "\1", &line);
-    for (const char *c = buf_str(&line); *c; c++) {
-        size_t len = strncmp(c, "%TEXT_", 6) == 0 ? strcspn(c + 1, "%") : 0;
-        if (len) {
-            buf_printf(b, "\"$$%.*s\"", (int)len, c + 1);
-            c += len + 1;
-        } else {
-            buf_printf(b, *c == '$' ? "$$" : *c == '\1' ? "$@.part" : "%c", *c);
-        }
-    }
-    str_list_free(&words);
-    buf_free(&line);
+    b->failed |= word.failed;
+    buf_free(&word);
 }
 
 static void job_name(const struct plan *p, const struct step *s, struct buf *b)
@@ -105,14 +100,16 @@ static void job_name(const struct plan *p, const struct step *s, struct buf *b)
 }
 
 /* Each command takes the place of its shell, so that make's signals reach it. */
-static void put_rule(const struct plan *p, const struct step *s, struct buf *b, struct buf *texts,
-                     int *n_texts)
+static void put_rule(const struct plan *p, const struct step *s, struct buf *b)
 {
     enum job_do kind = step_job(p, s)->kind;
     bool once = kind == DO_PROMPT || kind == DO_CAPTURE || kind == DO_CALIBRATE;
     buf_printf(b, "\n# ");
     job_name(p, s, b);
-    buf_printf(b, "\n%s: |", s->id);
+    buf_puts(b, "\n");
+    for (int k = 0; k < 2; k++)
+        put_command(s, k, true, b);
+    buf_printf(b, "%s: |", s->id);
     for (int i = 0; i < s->n_in; i++)
         if (!p->s[s->in[i]].done)
             buf_printf(b, " %s", p->s[s->in[i]].id);
@@ -128,7 +125,7 @@ static void put_rule(const struct plan *p, const struct step *s, struct buf *b, 
         if (once && k == 0) /* of an interrupted job */
             buf_printf(b, "test -e $@.part/%s || ", job_output_name(kind));
         buf_puts(b, "exec \"$$LACUNA\"");
-        put_command(&s->argv[k], b, texts, n_texts);
+        put_command(s, k, false, b);
         buf_printf(b, "%s </dev/null >>$@.part/log.txt 2>&1\n",
                    trace ? "" : " --jobs $(THREADS) --progress none");
     }
@@ -137,30 +134,26 @@ static void put_rule(const struct plan *p, const struct step *s, struct buf *b, 
 
 static int write_makefile(const struct plan *p, struct err *err)
 {
-    struct buf rules = {0}, texts = {0}, all = {0};
+    struct buf b = {0};
     struct str_list known = {0};
-    int rc = 0, n_texts = 0;
+    int rc = 0;
+    buf_puts(&b, "# Written by lacuna reproduce. A target is the folder of a job.\n"
+                 "export LACUNA ?= lacuna\nTHREADS := 1\n.DEFAULT_GOAL := all\n");
     for (int i = 0; i < p->n; i++) {
         if (!is_missing(p, i) || str_list_has(&known, p->s[i].id))
             continue;
         str_list_add(&known, p->s[i].id);
-        put_rule(p, &p->s[i], &rules, &texts, &n_texts);
+        put_rule(p, &p->s[i], &b);
     }
-    buf_puts(&all, "# Written by lacuna reproduce. A target is the folder of a job.\n"
-                   "export LACUNA ?= lacuna\nTHREADS := 1\n\nall:");
+    buf_puts(&b, "\nall:");
     for (int64_t i = 0; i < known.n; i++)
-        buf_printf(&all, " %s", known.items[i]);
-    buf_printf(&all, "\n\n%s", buf_str(&texts));
-    buf_puts(&all, buf_str(&rules));
-    TRY(buf_check(&rules, "Makefile", err));
-    TRY(buf_check(&texts, "Makefile", err));
-    TRY(buf_check(&all, "Makefile", err));
-    TRY(file_write_atomic("Makefile", all.data, all.len, err));
+        buf_printf(&b, " %s", known.items[i]);
+    buf_puts(&b, "\n");
+    TRY(buf_check(&b, "Makefile", err));
+    TRY(file_write_atomic("Makefile", b.data, b.len, err));
 out:
     str_list_free(&known);
-    buf_free(&rules);
-    buf_free(&texts);
-    buf_free(&all);
+    buf_free(&b);
     return rc;
 }
 

@@ -91,7 +91,7 @@ out:
 
 int output_index(const struct paper_data *d, struct err *err)
 {
-    static const char *const kinds[] = {"tables", "figures"};
+    const json_t *item;
     struct buf b = {0}, path = {0};
     bool changed = false;
     int rc = 0;
@@ -99,21 +99,16 @@ int output_index(const struct paper_data *d, struct err *err)
                "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>Reproduced tables</title>\n"
                "<style>%s</style>\n<ul>\n",
                html_style);
-    for (int k = 0; k < 2; k++) {
-        size_t i;
-        json_t *item;
-        json_array_foreach(json_object_get(d->layouts, kinds[k]), i, item)
-        {
-            const char *id = json_str_or(item, "id", "");
-            TRY(make_path("pages", id, "html", &path, err));
-            if (access(buf_str(&path), F_OK) != 0)
-                continue;
-            buf_printf(&b, "<li><a href=\"%s\">", buf_str(&path) + strlen("../"));
-            html_text(id, &b);
-            buf_puts(&b, "</a> ");
-            html_text(json_str_or(item, "caption", ""), &b);
-            buf_puts(&b, "\n");
-        }
+    for (size_t i = 0; (item = paper_item_at(d, i)); i++) {
+        const char *id = json_str_or(item, "id", "");
+        TRY(make_path("pages", id, "html", &path, err));
+        if (access(buf_str(&path), F_OK) != 0)
+            continue;
+        buf_printf(&b, "<li><a href=\"%s\">", buf_str(&path) + strlen("../"));
+        html_text(id, &b);
+        buf_puts(&b, "</a> ");
+        html_text(json_str_or(item, "caption", ""), &b);
+        buf_puts(&b, "\n");
     }
     buf_puts(&b, "</ul>\n");
     TRY(write_changed("../index.html", &b, &changed, err));

@@ -111,6 +111,14 @@ const json_t *json_with_id(const json_t *all, const char *id)
     return NULL;
 }
 
+const json_t *paper_item_at(const struct paper_data *d, size_t i)
+{
+    const json_t *tables = json_object_get(d->layouts, "tables");
+    size_t n = json_array_size(tables);
+    return i < n ? json_array_get(tables, i)
+                 : json_array_get(json_object_get(d->layouts, "figures"), i - n);
+}
+
 /* The index of "sale.csv" in paper_ids, -1: none. */
 static int csv_index(const char *csv)
 {

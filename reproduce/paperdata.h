@@ -31,6 +31,9 @@ struct paper_number {
 int paper_data_load(struct paper_data *d, struct err *err);
 void paper_data_free(struct paper_data *d);
 
+/* Number i of the tables and then the figures of layouts.json; NULL behind the last. */
+const json_t *paper_item_at(const struct paper_data *d, size_t i);
+
 /* The object of this id in a list, such as the tables of layouts.json; NULL: there is none. */
 const json_t *json_with_id(const json_t *all, const char *id);
 

@@ -331,21 +331,24 @@ out:
     return rc;
 }
 
+void word_text(const char *w, const char *folder, struct buf *b)
+{
+    bool plain = *w && strspn(w, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                 "0123456789_./:=,+@%{}-") == strlen(w);
+    buf_puts(b, plain ? " " : " '");
+    for (; *w; w++) {
+        if (strncmp(w, "{}", 2) == 0) {
+            buf_puts(b, folder);
+            w++;
+        } else {
+            buf_puts(b, *w == '\'' ? "'\\''" : (char[]){*w, '\0'});
+        }
+    }
+    buf_puts(b, plain ? "" : "'");
+}
+
 void command_text(const struct str_list *argv, const char *folder, struct buf *b)
 {
-    for (int64_t i = 0; i < argv->n; i++) {
-        const char *w = argv->items[i];
-        bool plain = *w && strspn(w, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                     "0123456789_./:=,+@%{}-") == strlen(w);
-        buf_puts(b, plain ? " " : " '");
-        for (; *w; w++) {
-            if (strncmp(w, "{}", 2) == 0) {
-                buf_puts(b, folder);
-                w++;
-            } else {
-                buf_puts(b, *w == '\'' ? "'\\''" : (char[]){*w, '\0'});
-            }
-        }
-        buf_puts(b, plain ? "" : "'");
-    }
+    for (int64_t i = 0; i < argv->n; i++)
+        word_text(argv->items[i], folder, b);
 }

@@ -87,14 +87,10 @@ static void close_recipe(struct opened *o)
     recipe_free(&o->recipe);
 }
 
-/* The ids of all tables, then of all figures. */
 static const char *id_at(size_t i)
 {
-    const json_t *tables = json_object_get(data.layouts, "tables");
-    size_t n = json_array_size(tables);
-    const json_t *o = i < n ? json_array_get(tables, i)
-                            : json_array_get(json_object_get(data.layouts, "figures"), i - n);
-    return o ? json_str_or(o, "id", "") : NULL;
+    const json_t *item = paper_item_at(&data, i);
+    return item ? json_str_or(item, "id", "") : NULL;
 }
 
 /* ---- statistics -------------------------------------------------------------------------------
