@@ -137,13 +137,21 @@ bool claim_record_key(const char *key)
            strcmp(key, "trace") == 0;
 }
 
-static int new_member(const struct page *p, struct members *all, const char *metric,
-                      struct member **out, struct err *err)
+/* The members of a claim for a model. */
+struct gathering {
+    const struct page *p;
+    const struct claim *c;
+    int model;
+    struct members *all;
+    struct err *err;
+};
+
+static int new_member(const struct gathering *g, const char *metric, struct member **out)
 {
-    if (all->n == CLAIM_MEMBERS)
-        return err_set(err, ERR_INPUT, "%s: a claim has more than %d members", p->recipe->id,
+    if (g->all->n == CLAIM_MEMBERS)
+        return err_set(g->err, ERR_INPUT, "%s: a claim has more than %d members", g->p->recipe->id,
                        CLAIM_MEMBERS);
-    *out = &all->m[all->n++];
+    *out = &g->all->m[g->all->n++];
     snprintf((*out)->metric, sizeof(*out)->metric, "%s", metric);
     return 0;
 }
@@ -154,41 +162,43 @@ static void set_number(struct member *m, double x, const char *of)
     m->units = (struct unit_values){.of = of, .u = &m->one, .n = 1, .calls = 1};
 }
 
-static struct choice choice_of(const struct page *p, const struct claim *c, const char *metric,
-                               int model, const json_t *where)
+static struct choice choice_of(const struct gathering *g, const char *metric, const json_t *where)
 {
-    const char *job = json_str_or(rule_of(p, metric), "job", "");
-    job = json_str_or(c->test, "job", job);
-    return (struct choice){model, recipe_job_find(p->recipe, job), where, NULL};
+    const char *job = json_str_or(rule_of(g->p, metric), "job", "");
+    job = json_str_or(g->c->test, "job", job);
+    return (struct choice){g->model, recipe_job_find(g->p->recipe, job), where, NULL};
+}
+
+/* Conditions on the records of a metric, before those of a member; a new reference. */
+static json_t *where_of(const struct gathering *g, const char *metric, const char *key)
+{
+    const json_t *own = json_object_get(g->c->test, "where");
+    return own                               ? json_deep_copy(own)
+           : key && strcmp(key, "case") == 0 ? json_object()
+                                             : rule_where(rule_of(g->p, metric), NULL);
 }
 
 /* Records with `key` = `value` (key NULL: all) of a metric. */
-static int add_member(const struct page *p, const struct claim *c, const char *metric,
-                      const char *key, const char *value, int model, struct members *all,
-                      struct err *err)
+static int add_member(const struct gathering *g, const char *metric, const char *key,
+                      const char *value)
 {
-    const json_t *own = json_object_get(c->test, "where");
     struct member *m = NULL;
-    int rc = new_member(p, all, metric, &m, err);
+    int rc = new_member(g, metric, &m);
     if (rc)
         return rc;
-    m->where = own                               ? json_deep_copy(own)
-               : key && strcmp(key, "case") == 0 ? json_object()
-                                                 : rule_where(rule_of(p, metric), NULL);
+    m->where = where_of(g, metric, key);
     if (key)
         json_object_set_new(m->where, key, json_string(value));
     m->of_setting = key && !claim_record_key(key);
     if (key && strcmp(key, "trace") == 0)
-        snprintf(m->label, sizeof m->label, "sample %d", all->n);
+        snprintf(m->label, sizeof m->label, "sample %d", g->all->n);
     else if (key && claim_record_key(key))
         snprintf(m->label, sizeof m->label, "%s %d", key, atoi(value));
-    else if (key)
-        snprintf(m->label, sizeof m->label, "%s", label_of(p, value));
     else
-        snprintf(m->label, sizeof m->label, "%s", metric);
+        snprintf(m->label, sizeof m->label, "%s", key ? label_of(g->p, value) : metric);
     snprintf(m->value, sizeof m->value, "%s", key ? value : metric);
-    struct choice choice = choice_of(p, c, metric, model, m->where);
-    return evidence_units(&p->evidence, &choice, metric, &m->units, err);
+    struct choice choice = choice_of(g, metric, m->where);
+    return evidence_units(&g->p->evidence, &choice, metric, &m->units, g->err);
 }
 
 static int by_number(const void *a, const void *b)
@@ -196,90 +206,81 @@ static int by_number(const void *a, const void *b)
     return atoi(*(char *const *)a) - atoi(*(char *const *)b);
 }
 
+static void add_value(struct str_list *values, const char *value)
+{
+    if (value && !str_list_has(values, value))
+        str_list_add(values, value);
+}
+
 /* The values of a set: cases; a key of records, in their order; a variable, as far as steps of this
  * model have it. */
-static void values_of(const struct page *p, const struct claim *c, const char *metric,
-                      const char *set, int model, struct str_list *values)
+static void values_of(const struct gathering *g, const char *metric, const char *set,
+                      struct str_list *values)
 {
-    const json_t *own = json_object_get(c->test, "where");
+    const struct page *p = g->p;
     const char *name;
-    json_t *v, *where;
-    if (strcmp(set, "cases") == 0) {
+    json_t *v, *where = where_of(g, metric, NULL);
+    struct choice choice = choice_of(g, metric, where);
+    bool record_key = claim_record_key(set);
+    if (strcmp(set, "cases") == 0)
         json_object_foreach((json_t *)p->recipe->cases, name, v) str_list_add(values, name);
-        return;
-    }
-    if (!claim_record_key(set)) {
-        for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
-            const char *value = s->model == model ? step_value(s, set) : NULL;
-            if (value && !str_list_has(values, value))
-                str_list_add(values, value);
-        }
-        return;
-    }
-    where = own ? json_incref((json_t *)own) : rule_where(rule_of(p, metric), NULL);
-    struct choice choice = choice_of(p, c, metric, model, where);
-    for (const struct proof *r = NULL; (r = next_proof(&p->evidence, &choice, r));) {
+    for (const struct step *s = NULL; !record_key && (s = next_step(p->plan, p->at, s));)
+        add_value(values, s->model == g->model ? step_value(s, set) : NULL);
+    for (const struct proof *r = NULL; record_key && (r = next_proof(&p->evidence, &choice, r));) {
         struct buf text = {0};
-        if (r->r->scope == RECORD_OF_HEAD && evidence_key(&p->evidence, r, set, &text) &&
-            !str_list_has(values, buf_str(&text)))
-            str_list_add(values, buf_str(&text));
+        if (r->r->scope == RECORD_OF_HEAD && evidence_key(&p->evidence, r, set, &text))
+            add_value(values, buf_str(&text));
         buf_free(&text);
     }
     json_decref(where);
-    if (strcmp(set, "trace") != 0 && values->n)
+    if (record_key && strcmp(set, "trace") != 0 && values->n)
         qsort(values->items, (size_t)values->n, sizeof *values->items, by_number);
 }
 
-static int add_set(const struct page *p, const struct claim *c, const char *metric, int model,
-                   struct members *all, struct err *err)
+static int add_set(const struct gathering *g, const char *metric)
 {
-    const char *set = json_string_value(c->set);
+    const char *set = json_string_value(g->c->set);
     const char *key = strcmp(set, "cases") == 0 ? "case" : set;
     struct str_list values = {0};
     int rc = 0;
-    values_of(p, c, metric, set, model, &values);
-    for (int64_t i = c->last && values.n ? values.n - 1 : 0; i < values.n; i++)
-        TRY(add_member(p, c, metric, key, values.items[i], model, all, err));
+    values_of(g, metric, set, &values);
+    for (int64_t i = g->c->last && values.n ? values.n - 1 : 0; i < values.n; i++)
+        TRY(add_member(g, metric, key, values.items[i]));
 out:
     str_list_free(&values);
     return rc;
 }
 
 /* Metrics, or cases of one metric. */
-static int add_list(const struct page *p, const struct claim *c, int model, struct members *all,
-                    struct err *err)
+static int add_list(const struct gathering *g, const char *metric)
 {
     size_t i;
     json_t *v;
     int rc = 0;
-    json_array_foreach(c->set, i, v)
+    json_array_foreach(g->c->set, i, v)
     {
         const char *name = json_string_value(v);
-        if (json_object_get(p->recipe->cases, name))
-            TRY(add_member(p, c, c->metric ? c->metric : "", "case", name, model, all, err));
-        else
-            TRY(add_member(p, c, name, NULL, NULL, model, all, err));
+        bool is_case = json_object_get(g->p->recipe->cases, name) != NULL;
+        TRY(add_member(g, is_case ? metric : name, is_case ? "case" : NULL, name));
     }
 out:
     return rc;
 }
 
 /* What a calibration found is one unit without an interval. */
-static int add_setting(const struct page *p, const struct claim *c, const char *job, int model,
-                       struct members *all, struct err *err)
+static int add_setting(const struct gathering *g, const char *job)
 {
     const char *reason = NULL;
     struct member *m = NULL;
     double x;
     int rc = 0;
-    TRY(new_member(p, all, c->setting, &m, err));
+    TRY(new_member(g, g->c->setting, &m));
     snprintf(m->label, sizeof m->label, "%s", job);
-    TRY(setting_found(p, model, job, c->setting, &x, &reason, err));
-    if (reason) {
-        snprintf(all->reason, sizeof all->reason, "%s", reason);
-        goto out;
-    }
-    set_number(m, x, "search");
+    TRY(setting_found(g->p, g->model, job, g->c->setting, &x, &reason, g->err));
+    if (reason)
+        snprintf(g->all->reason, sizeof g->all->reason, "%s", reason);
+    else
+        set_number(m, x, "search");
 out:
     return rc;
 }
@@ -320,11 +321,12 @@ out:
     return rc;
 }
 
-static int read_at_equal(const struct page *p, const struct claim *c, const char *at, int model,
-                         struct members *all, struct err *err)
+static int read_at_equal(const struct gathering *g, const char *at)
 {
-    struct member *a = &all->m[0];
-    struct choice one = choice_of(p, c, a->metric, model, all->m[1].where);
+    const struct page *p = g->p;
+    struct err *err = g->err;
+    struct member *a = &g->all->m[0];
+    struct choice one = choice_of(g, a->metric, g->all->m[1].where);
     json_t *where = json_deep_copy(a->where);
     struct curve *curves = NULL;
     struct unit_values x = {0};
@@ -369,24 +371,23 @@ out:
 int claim_members(const struct page *p, const struct claim *c, int model, struct members *all,
                   struct err *err)
 {
-    const char *at = json_str_or(c->test, "at_equal", NULL);
+    const struct gathering g = {p, c, model, all, err};
+    const char *at = json_str_or(c->test, "at_equal", NULL), *metric = c->metric ? c->metric : "";
     size_t i;
     json_t *v;
     int rc = 0;
     if (c->setting) {
         json_array_foreach(c->set ? c->set : setting_jobs(p->recipe, c->setting), i, v)
-            TRY(add_setting(p, c, json_string_value(v), model, all, err));
+            TRY(add_setting(&g, json_string_value(v)));
     } else if (c->kind == CLAIM_FRONT) { /* all members with the first metric, then the second */
         json_array_foreach(json_object_get(c->test, "metrics"), i, v)
-            TRY(add_set(p, c, json_string_value(v), model, all, err));
+            TRY(add_set(&g, json_string_value(v)));
     } else if (json_is_array(c->set)) {
-        TRY(add_list(p, c, model, all, err));
+        TRY(add_list(&g, metric));
         if (at && all->n == 2)
-            TRY(read_at_equal(p, c, at, model, all, err));
-    } else if (c->set) {
-        TRY(add_set(p, c, c->metric ? c->metric : "", model, all, err));
+            TRY(read_at_equal(&g, at));
     } else {
-        TRY(add_member(p, c, c->metric ? c->metric : "", NULL, NULL, model, all, err));
+        TRY(c->set ? add_set(&g, metric) : add_member(&g, metric, NULL, NULL));
     }
 out:
     return rc;

@@ -8,7 +8,6 @@
 #define LACUNA_JOBPLAN_H
 
 #include "reproduce/modelset.h"
-#include "reproduce/taskset.h"
 
 #define STEP_VARS 8
 
@@ -117,7 +116,7 @@ struct make_opts {
  * other error or an interrupt no process is left. */
 int jobs_run(struct plan *p, const struct make_opts *o, struct err *err);
 
-/* What would be done, as a table for people (estimate.c). Times are right within a factor of about
+/* What would be done, as a table for people (jobplan.c). Times are right within a factor of about
  * two on a processor, and of four with a GPU. */
 void plan_text(const struct plan *p, int threads, struct buf *b);
 

@@ -157,7 +157,7 @@ int page_html(const struct page *p, struct buf *b, struct err *err);
 int page_csv(const struct page *p, struct buf *b, struct err *err);
 int page_json(const struct page *p, struct buf *b, struct err *err);
 
-/* ---- files (output.c), from the folder DIR/jobs ------------------------------------------------
+/* ---- files, from the folder DIR/jobs ------------------------------------------------
  */
 
 /* Write the page of a recipe and its drawings, as far as they changed. */
