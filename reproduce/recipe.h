@@ -48,8 +48,7 @@ void recipe_free(struct recipe *r);
 /* Path of the recipe of a table or figure. */
 int recipe_path(const struct paper_data *d, const char *id, struct buf *path, struct err *err);
 
-/* Check what the program must have: options of the commands, methods with their parameters,
- * metrics. */
+/* Check the names in it: jobs, metrics, conditions, labels, members of claims. */
 int recipe_check(const struct recipe *r, const struct app *app, struct err *err);
 
 /* The form of a recipe's document (recipe_check.c). */

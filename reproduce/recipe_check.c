@@ -1,12 +1,11 @@
 /*
  * recipe_check.c - the form of a recipe and the names in it, by tables of fields. What a table does
- * not know is an error, because a misspelt field would silently change what a page says. All
- * recipes are checked by a test without running them.
+ * not know is an error, because a misspelt field would silently change what a page says. Options
+ * and methods are checked by the commands that a job runs.
  */
 #include "reproduce/claims.h"
 
 #include "analyze/query.h"
-#include "core/method_run.h"
 #include "core/metricdef.h"
 
 #include <fnmatch.h>
@@ -399,104 +398,6 @@ int recipe_check_form(const json_t *doc, const char *path, struct err *err)
     return check_object(&(struct walk){.err = err}, doc, recipe_fields, path);
 }
 
-/* ---- options and methods ----------------------------------------------------------------------
- */
-
-/* A template with the first value of every variable; "x" where a job's output will stand. */
-static void fill_first(const struct recipe *r, const char *text, struct buf *out)
-{
-    struct template_word w;
-    while (template_next(&text, &w)) {
-        const json_t *v = recipe_variable(r, true, w.name);
-        const char *value = json_string_value(json_is_array(v) ? json_array_get(v, 0) : v);
-        buf_put(out, w.literal, w.len);
-        if (w.name[0] && value)
-            buf_put(out, value, w.part >= 0 ? strcspn(value, "/") : strlen(value));
-        else
-            buf_puts(out, w.name[0] ? "x" : "");
-    }
-}
-
-/* Long options of the command with their values; alone stand a prompt's task and what a drawing
- * reads. Where a result goes is no choice of a recipe. */
-static int check_words(const struct command *c, const struct recipe_job *j, const char *who,
-                       const struct str_list *words, struct err *err)
-{
-    int64_t alone = 0;
-    for (int64_t i = 0; i < words->n; i++) {
-        const char *w = words->items[i];
-        if (strncmp(w, "--", 2) == 0) {
-            const struct opt *o = opt_find_or_fail(c->options, who, "--", w + 2, err);
-            if (!o)
-                return err->code;
-            if (strcmp(o->name, "output") == 0)
-                return err_set(err, ERR_INPUT, "%s: --output is not a recipe's", who);
-            i += o->type != OPT_BOOL;
-        } else if (w[0] == '-' || (j->kind != DO_DRAW && (j->kind != DO_PROMPT || alone++ > 0))) {
-            return err_set(err, ERR_INPUT, "%s: args: '%s' is no option", who, w);
-        }
-    }
-    return 0;
-}
-
-static int check_options(const struct recipe *r, const struct recipe_job *j, const struct app *app,
-                         struct err *err)
-{
-    const struct command *c = app_command(app, job_do_commands[j->kind], err);
-    struct str_list words = {0};
-    struct buf who = {0}, text = {0};
-    int rc = 0;
-    if (!c)
-        return err->code;
-    buf_printf(&who, "%s: job '%s'", buf_str(&r->path), j->name);
-    fill_first(r, j->args, &text);
-    if (text.len)
-        TRY(words_split(buf_str(&text), &words, err));
-    TRY(check_words(c, j, buf_str(&who), &words, err));
-out:
-    if (rc == ERR_USAGE)
-        rc = err->code = ERR_INPUT;
-    str_list_free(&words);
-    buf_free(&text);
-    buf_free(&who);
-    return rc;
-}
-
-/* Without its calibration, which is not there yet. */
-static void cut_calib(struct buf *b)
-{
-    char *at = b->data ? strstr(b->data, ":calib=") : NULL;
-    if (!at)
-        return;
-    size_t n = 1 + strcspn(at + 1, ":@");
-    memmove(at, at + n, strlen(at + n) + 1);
-    b->len = strlen(b->data);
-}
-
-static int check_methods(const struct recipe *r, const struct recipe_job *j, const struct app *app,
-                         struct err *err)
-{
-    size_t i;
-    json_t *m;
-    json_array_foreach(j->methods, i, m)
-    {
-        struct buf text = {0};
-        struct method_run *runs = NULL;
-        int64_t n = 0;
-        fill_first(r, json_string_value(m), &text);
-        cut_calib(&text);
-        int rc = method_runs_parse(app->methods, buf_str(&text), &runs, &n, err);
-        method_runs_free(runs, n);
-        buf_free(&text);
-        if (rc) {
-            err_prefix(err, "%s: job '%s'", buf_str(&r->path), j->name);
-            err->code = ERR_INPUT;
-            return ERR_INPUT;
-        }
-    }
-    return 0;
-}
-
 /* ---- claims ---------------------------------------------------------------------------------- */
 
 /* A name in a list of members. */
@@ -586,10 +487,6 @@ int recipe_check(const struct recipe *r, const struct app *app, struct err *err)
 {
     const struct walk w = {r, app, err};
     int rc = 0;
-    for (int i = 0; i < r->n_jobs; i++) {
-        TRY(check_options(r, &r->jobs[i], app, err));
-        TRY(check_methods(r, &r->jobs[i], app, err));
-    }
     TRY(check_claims(r, err));
     TRY(check_object(&w, r->doc, recipe_fields, buf_str(&r->path)));
 out:
