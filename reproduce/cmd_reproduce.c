@@ -153,7 +153,7 @@ static int read_recipes(struct session *s, const struct str_list *items, struct 
         if (strcmp(r->id, id) != 0)
             FAIL(err, ERR_INPUT, "%s: id: '%s' was expected, found '%s'", buf_str(&path), id,
                  r->id);
-        TRY(recipe_check(r, s->app, err));
+        TRY(recipe_check(r, err));
     }
 out:
     buf_free(&path);

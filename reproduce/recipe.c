@@ -70,28 +70,6 @@ void value_part(const char *value, int part, struct buf *b)
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-/* {words} of a text name variables or jobs that stand above job `at`. */
-static int check_words(const struct recipe *r, int at, const char *text, const char *where,
-                       struct err *err)
-{
-    struct template_word w;
-    while (template_next(&text, &w)) {
-        int job = w.name[0] ? recipe_job_find(r, w.name) : -1;
-        if (!w.name[0] && memchr(w.literal, '{', w.len))
-            return err_set(err, ERR_INPUT, "%s: '{' without '}' in '%s'", where, w.literal);
-        if (job >= at)
-            return err_set(err, ERR_INPUT, "%s: {%s} is a job that stands below", where, w.name);
-        if (job >= 0 && w.part >= 0)
-            return err_set(err, ERR_INPUT, "%s: {%s.%d}: a job has no parts", where, w.name,
-                           w.part);
-        if (w.name[0] && job < 0 && strcmp(w.name, "out") != 0 &&
-            !recipe_variable(r, false, w.name) && !recipe_variable(r, true, w.name))
-            return err_set(err, ERR_INPUT, "%s: {%s} is neither a variable nor a job", where,
-                           w.name);
-    }
-    return 0;
-}
-
 /* Part `.i` of every value of the variable that {variable.i} names is a dataset. */
 static int check_tasks(const struct recipe *r, const struct paper_data *d,
                        const struct recipe_job *j, const char *where, struct err *err)
@@ -122,28 +100,31 @@ static int check_tasks(const struct recipe *r, const struct paper_data *d,
     return 0;
 }
 
-static int check_job_words(const struct recipe *r, const struct paper_data *d, int at,
-                           struct err *err)
+static int check_job(const struct recipe *r, const struct paper_data *d, int at, struct err *err)
 {
     const struct recipe_job *j = &r->jobs[at];
     struct buf where = {0};
     size_t i;
     json_t *v;
-    int rc = 0, k;
+    int rc = 0;
 
     buf_printf(&where, "%s: job '%s'", buf_str(&r->path), j->name);
     TRY(buf_check(&where, "recipe", err));
-    TRY(check_words(r, at, j->args, buf_str(&where), err));
     if (j->tasks)
         TRY(check_tasks(r, d, j, buf_str(&where), err));
-    json_array_foreach(j->methods, i, v)
-        TRY(check_words(r, at, json_string_value(v), buf_str(&where), err));
-    json_array_foreach(j->each, i, v) if (!recipe_variable(r, false, json_string_value(v)))
-        FAIL(err, ERR_INPUT, "%s: each: no variable '%s'", buf_str(&where), json_string_value(v));
-    json_array_foreach(j->from, i,
-                       v) if ((k = recipe_job_find(r, json_string_value(v))) < 0 || k >= at)
-        FAIL(err, ERR_INPUT, "%s: from: no job '%s' above it", buf_str(&where),
-             json_string_value(v));
+    json_array_foreach(j->each, i, v)
+    {
+        if (!recipe_variable(r, false, json_string_value(v)))
+            FAIL(err, ERR_INPUT, "%s: each: no variable '%s'", buf_str(&where),
+                 json_string_value(v));
+    }
+    json_array_foreach(j->from, i, v)
+    {
+        int from = recipe_job_find(r, json_string_value(v));
+        if (from < 0 || from >= at)
+            FAIL(err, ERR_INPUT, "%s: from: no job '%s' above it", buf_str(&where),
+                 json_string_value(v));
+    }
     if (j->role && !json_object_get(r->roles, j->role))
         FAIL(err, ERR_INPUT, "%s: model: no role '%s'", buf_str(&where), j->role);
 out:
@@ -191,7 +172,7 @@ static int take_jobs(struct recipe *r, const struct paper_data *d, struct err *e
     TRY(mem_zalloc(&r->jobs, (int64_t)json_object_size(all) + 1, sizeof *r->jobs, "jobs", err));
     json_object_foreach((json_t *)all, name, o) TRY(take_job(r, d, name, o, err));
     for (int i = 0; i < r->n_jobs; i++)
-        TRY(check_job_words(r, d, i, err));
+        TRY(check_job(r, d, i, err));
 out:
     return rc;
 }

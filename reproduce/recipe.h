@@ -49,7 +49,7 @@ void recipe_free(struct recipe *r);
 int recipe_path(const struct paper_data *d, const char *id, struct buf *path, struct err *err);
 
 /* Check the names in it: jobs, metrics, conditions, labels, members of claims. */
-int recipe_check(const struct recipe *r, const struct app *app, struct err *err);
+int recipe_check(const struct recipe *r, struct err *err);
 
 /* The form of a recipe's document (recipe_check.c). */
 int recipe_check_form(const json_t *doc, const char *path, struct err *err);

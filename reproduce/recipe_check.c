@@ -5,6 +5,7 @@
  */
 #include "reproduce/claims.h"
 
+#include "analyze/params.h"
 #include "analyze/query.h"
 #include "core/metricdef.h"
 
@@ -44,7 +45,6 @@ struct field {
 /* A walk over a recipe: of its form alone, or of names as well. */
 struct walk {
     const struct recipe *r; /* NULL: not yet read */
-    const struct app *app;
     struct err *err;
 };
 
@@ -215,10 +215,7 @@ static bool is_key(const struct walk *w, const char *key)
     for (enum group_key k = 0; k < KEY_COUNT; k++)
         if (strcmp(key_name(k), key) == 0)
             return true;
-    for (int i = 0; w->app->methods[i]; i++)
-        if (w->app->methods[i]->params.table && opt_find(w->app->methods[i]->params.table, key))
-            return true;
-    return strcmp(key, "case") == 0 || strcmp(key, "calib") == 0 ||
+    return params_known(key) || strcmp(key, "case") == 0 || strcmp(key, "calib") == 0 ||
            recipe_variable(w->r, false, key) || recipe_variable(w->r, true, key) ||
            json_object_get(w->r->cuda, key);
 }
@@ -483,9 +480,9 @@ out:
     return rc;
 }
 
-int recipe_check(const struct recipe *r, const struct app *app, struct err *err)
+int recipe_check(const struct recipe *r, struct err *err)
 {
-    const struct walk w = {r, app, err};
+    const struct walk w = {r, err};
     int rc = 0;
     TRY(check_claims(r, err));
     TRY(check_object(&w, r->doc, recipe_fields, buf_str(&r->path)));

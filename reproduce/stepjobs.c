@@ -93,7 +93,7 @@ static int fill(const struct plan *p, const struct step *s, const char *text, st
             value_part(value, w.part, out);
         else if (w.name[0])
             FAIL(err, ERR_INPUT,
-                 "%s: job '%s': {%s} has several values here; repeat over it (each)",
+                 "%s: job '%s': {%s} is no job above it, nor a variable with one value here",
                  buf_str(&r->path), step_job(p, s)->name, w.name);
     }
     rc = buf_check(out, "words", err);

@@ -210,7 +210,7 @@ START_TEST(every_table_and_figure_has_a_recipe)
         struct buf path = {0};
         assert_ok(recipe_path(&data, id, &path, &e), &e);
         assert_ok(recipe_read(buf_str(&path), &data, &r, &e), &e);
-        assert_ok(recipe_check(&r, &app, &e), &e);
+        assert_ok(recipe_check(&r, &e), &e);
         ck_assert_str_eq(r.id, id);
         ck_assert_msg(r.n_jobs > 0 || json_object_get(r.absent, "*"), "%s: no job, no reason", id);
         recipe_free(&r);
@@ -377,6 +377,9 @@ static void refuse(const char *from, const char *to, const char *message)
     char path[300];
     struct buf source = {0}, text = {0}, changed = {0};
     struct recipe r = {0};
+    struct model_set models = {0};
+    struct str_list none = {0};
+    struct plan plan = {.recipes = &r, .n_recipes = 1, .models = &models, .style = "paper"};
     assert_ok(recipe_path(&data, "spargeattn:9", &source, &e), &e);
     assert_ok(buf_read_file(&text, buf_str(&source), 1 << 20, &e), &e);
     const char *at = strstr(buf_str(&text), from);
@@ -387,10 +390,13 @@ static void refuse(const char *from, const char *to, const char *message)
     snprintf(path, sizeof path, "%s/recipe.json", test_tmpdir());
     assert_ok(file_write_atomic(path, changed.data, changed.len, &e), &e);
     int rc = recipe_read(path, &data, &r, &e);
-    if (!rc)
-        rc = recipe_check(&r, &app, &e);
+    rc = rc ? rc : recipe_check(&r, &e);
+    rc = rc ? rc : model_set_make(&none, &none, &r, 1, &data, &models, &e);
+    rc = rc ? rc : plan_expand(&plan, &e);
     ck_assert_msg(rc == ERR_INPUT && strstr(e.msg, message) && strstr(e.msg, "recipe.json"),
                   "%s -> %s: %d '%s'", from, to, rc, e.msg);
+    plan_free(&plan);
+    model_set_free(&models);
     recipe_free(&r);
     buf_free(&source);
     buf_free(&text);
