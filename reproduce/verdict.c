@@ -167,33 +167,23 @@ static void note_text(const struct record *r, const char *key, char *text, size_
 static bool calibration_fits(const struct page *p, const struct record *r)
 {
     const json_t *want = json_object_get(p->recipe->match, "calibration");
-    char search[200], per[16], inputs[16], own[8], number[32], bound[64];
+    char search[200], own[8], name[40], have[40], text[40], bound[90];
     const char *key;
     json_t *v;
     if (!want || !r->params || !strstr(r->params, "calib="))
         return !want || strcmp(r->method, "dense") == 0;
     note_text(r, "calib_search", search, sizeof search);
-    note_text(r, "calib_per", per, sizeof per);
-    note_text(r, "calib_inputs", inputs, sizeof inputs);
     note_text(r, "calib_own", own, sizeof own);
-    if (strcmp(own, "0") != 0)
-        return false;
     json_object_foreach((json_t *)want, key, v)
     {
-        if (strcmp(key, "per") == 0) {
-            if (!json_is_string(v) || strcmp(json_string_value(v), per) != 0)
-                return false;
-        } else if (strcmp(key, "inputs") == 0) {
-            if (json_integer_value(v) != atol(inputs))
-                return false;
-        } else {
-            num_text(json_number_value(v), number);
-            snprintf(bound, sizeof bound, "%s=%s", key, number);
-            if (!words_in(bound, search))
-                return false;
-        }
+        snprintf(name, sizeof name, "calib_%.30s", key);
+        note_text(r, name, have, sizeof have);
+        json_text(want, key, text, sizeof text);
+        snprintf(bound, sizeof bound, "%.40s=%s", key, text);
+        if (have[0] ? strcmp(have, text) != 0 : !words_in(bound, search))
+            return false;
     }
-    return true;
+    return strcmp(own, "0") == 0;
 }
 
 /* Does the metric stand in for the paper's: by the recipe, or because a rule has another one? */

@@ -32,8 +32,6 @@ echo "exit $?, $(count) jobs"
 try() { "$LACUNA" reproduce sampleattention:2 -o none "$@"; echo "exit $?"; }
 line hotpotqa >wrong/qasper.jsonl
 try --tasks wrong
-printf '{"input": "What is it?", "answers": ["7"]}\n' >wrong/qasper.jsonl
-try --tasks wrong
 printf 'no JSON\n' >wrong/qasper.jsonl
 try --tasks wrong
 : >wrong/qasper.jsonl
