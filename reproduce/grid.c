@@ -32,7 +32,6 @@ void grid_free(struct page *p)
             free(c->ours);
             free(c->reason);
             json_decref(c->where);
-            str_list_free(&c->records);
         }
         free(b->cell);
         free_axis(&b->rows);

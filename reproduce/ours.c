@@ -6,7 +6,6 @@
 
 #include "analyze/query.h"
 #include "core/fileio.h"
-#include "core/hash.h"
 #include "core/sealed.h"
 
 #include <fnmatch.h>
@@ -389,40 +388,20 @@ struct choice cell_choice(const struct page_cell *c)
     return (struct choice){c->model, c->job, c->where, json_object_get(c->rule, "pairs")};
 }
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* The keys and the jobs of those that have a number for one of the cell's parts. */
-static int collect_records(struct page *p, struct page_cell *c, const bool *has, struct err *err)
+/* The jobs of those that have a number for one of the cell's parts. */
+static void find_jobs(const struct page *p, struct page_cell *c, const bool *has)
 {
     struct choice choice = cell_choice(c);
-    struct buf key = {0};
-    char text[40];
-    int rc = 0;
-    for (const struct proof *v = NULL; !rc && (v = next_proof(&p->evidence, &choice, v));) {
+    for (const struct proof *v = NULL; (v = next_proof(&p->evidence, &choice, v));) {
         const char *id = p->plan->s[v->step].id;
-        bool reads = false, known = false;
+        bool reads = false;
         for (int k = 0; k < CELL_PARTS; k++)
             reads = reads || (has[k] && isfinite(record_value(v->r, c->metric[k])));
-        if (!reads)
-            continue;
-        buf_reset(&key);
-        record_key(v->r, &key);
-        hash_text(hash_bytes(buf_str(&key), key.len), text);
-        text[21] = '\0';
-        str_list_add(&c->records, text + 5);
         for (int n = 0; n < c->n_jobs; n++)
-            known = known || strcmp(c->jobs[n], id) == 0;
-        if (!known && c->n_jobs < 8)
+            reads = reads && strcmp(c->jobs[n], id) != 0;
+        if (reads && c->n_jobs < 8)
             c->jobs[c->n_jobs++] = id;
-        rc = buf_check(&key, "record", err);
     }
-    if (c->records.n) /* threads write them in any order */
-        qsort(c->records.items, (size_t)c->records.n, sizeof *c->records.items, by_text);
-    buf_free(&key);
-    return rc ? rc : c->records.failed ? err_set(err, ERR_NOMEM, "cell: out of memory") : 0;
 }
 
 static int put_value(struct page *p, struct page_cell *c, struct err *err)
@@ -462,7 +441,7 @@ static int put_value(struct page *p, struct page_cell *c, struct err *err)
     c->ours = text.data;
     text = (struct buf){0};
     c->state = c->printed ? CELL_BESIDE : CELL_OURS;
-    TRY(collect_records(p, c, has, err));
+    find_jobs(p, c, has);
 out:
     buf_free(&text);
     return rc;
@@ -511,7 +490,7 @@ static int fill_ours(struct page *p, struct page_cell *c, struct err *err)
         TRY(put_value(p, c, err));
     if (!c->ours)
         TRY(set_reason(c, reason ? reason : missing_reason(c->metric[0], steps > 0), err));
-    if (c->records.n)
+    if (c->ours)
         TRY(page_judge(p, c, err));
     p->failed = p->failed || reason;
 out:

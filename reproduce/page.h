@@ -60,7 +60,6 @@ struct page_cell {
     const char *stat;               /* of the rule; NULL: a setting that a calibration found */
     int model, job;                 /* -1: none */
     json_t *where;                  /* owned: conditions on its records */
-    struct str_list records;        /* keys, hashed */
     const char *jobs[8];            /* IDs of the jobs behind it */
     int n_jobs;
 };

@@ -600,7 +600,6 @@ static void json_source(const struct page *p, const struct page_cell *c, struct 
     jw_kstr(w, "job", p->recipe->jobs[c->job].name);
     jw_kstr(w, "where", c->stat ? buf_str(&where) : NULL);
     put_list(w, "folders", c->jobs, c->n_jobs);
-    put_texts(w, "records", &c->records);
     w->b->failed |= where.failed;
     buf_free(&where);
 }
