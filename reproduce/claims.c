@@ -968,14 +968,10 @@ static void note_one_prompt(struct page *p, int model, const struct claim_row *r
 {
     const struct choice all = {model, -1, NULL, NULL};
     const struct proof *first = next_proof(&p->evidence, &all, NULL), *v = first;
-    struct buf b = {0};
     while (v && strcmp(v->r->trace, first->r->trace) == 0)
         v = next_proof(&p->evidence, &all, v);
-    buf_printf(&b, "%s read one prompt here: intervals cover %s only", row->model, row->of);
-    if (!v && row->state != CLAIM_OPEN && strcmp(row->of, "prompts") != 0 && row->value.n > 1 &&
-        !str_list_has(&p->notes, buf_str(&b)))
-        str_list_add(&p->notes, buf_str(&b));
-    buf_free(&b);
+    if (!v && row->state != CLAIM_OPEN && strcmp(row->of, "prompts") != 0 && row->value.n > 1)
+        page_note(p, "%s read one prompt here: intervals cover %s only", row->model, row->of);
 }
 
 static int add_tested(struct page *p, const json_t *claim, int model, struct err *err)

@@ -138,17 +138,17 @@ static int write_makefile(const struct plan *p, struct err *err)
     struct str_list known = {0};
     int rc = 0;
     buf_puts(&b, "# Written by lacuna reproduce. A target is the folder of a job.\n"
-                 "export LACUNA ?= lacuna\nTHREADS := 1\n.DEFAULT_GOAL := all\n");
+                 "export LACUNA ?= lacuna\nTHREADS := 1\nall:\n");
     for (int i = 0; i < p->n; i++) {
         if (!is_missing(p, i) || str_list_has(&known, p->s[i].id))
             continue;
         str_list_add(&known, p->s[i].id);
         put_rule(p, &p->s[i], &b);
     }
-    buf_puts(&b, "\nall:");
+    buf_puts(&b, "\nGOALS :=");
     for (int64_t i = 0; i < known.n; i++)
         buf_printf(&b, " %s", known.items[i]);
-    buf_puts(&b, "\n");
+    buf_puts(&b, "\nall: $(GOALS)\n");
     TRY(buf_check(&b, "Makefile", err));
     TRY(file_write_atomic("Makefile", b.data, b.len, err));
 out:
@@ -170,7 +170,7 @@ static bool is_setting(const char *variable)
 
 /* Started in a group of its own. When this process dies, the kernel tells make, and make its jobs.
  */
-static pid_t start_make(char **argv, char **env, int log)
+static pid_t start_make(const char *const *argv, char **env, int log)
 {
     pid_t self = getpid(), pid = fork();
     if (pid != 0)
@@ -179,7 +179,7 @@ static pid_t start_make(char **argv, char **env, int log)
     if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != self || dup2(2, 1) < 0 ||
         dup2(log, 2) < 0)
         _exit(127);
-    execvpe("make", argv, env);
+    execvpe("make", (char *const *)(uintptr_t)argv, env);
     _exit(127);
 }
 
@@ -205,38 +205,28 @@ static int wait_for_make(pid_t pid, struct err *err)
     return 0;
 }
 
-static int run_make(const struct str_list *goals, int jobs, int threads, struct err *err)
+/* `goals`: "GOALS=ID ID ..." */
+static int run_make(char *goals, int jobs, int threads, struct err *err)
 {
-    struct str_list words = {0};
-    char program[4096], text[2][32], **argv = NULL, **env = NULL;
+    char program[4096], text[2][32], **env = NULL;
     int rc = 0, log = open("make.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     ssize_t len = readlink("/proc/self/exe", program, sizeof program - 1);
     if (log < 0)
         FAIL(err, ERR_IO, "jobs/make.log: %s", strerror(errno));
     program[len < 0 ? 0 : len] = '\0';
-    if (setenv("LACUNA", program, 1) != 0)
+    if (setenv("LACUNA", program, 1) != 0 || !(env = environment_without(is_setting)))
         FAIL(err, ERR_NOMEM, "environment: out of memory");
-    env = environment_without(is_setting);
     snprintf(text[0], sizeof text[0], "-j%d", jobs);
     snprintf(text[1], sizeof text[1], "THREADS=%d", threads);
-    const char *const first[] = {"make", "--no-print-directory", "-k", "-r", text[0], text[1]};
-    for (size_t i = 0; i < sizeof first / sizeof *first; i++)
-        str_list_add(&words, first[i]);
-    for (int64_t i = 0; i < goals->n; i++)
-        str_list_add(&words, goals->items[i]);
-    argv = calloc((size_t)words.n + 1, sizeof *argv);
-    if (!argv || !env || words.failed)
-        FAIL(err, ERR_NOMEM, "make: out of memory");
-    memcpy(argv, words.items, (size_t)words.n * sizeof *argv);
+    const char *const argv[] = {"make", "--no-print-directory", "-k", "-r", text[0], text[1], goals,
+                                NULL};
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t pid = start_make(argv, env, log);
     rc = pid < 0 ? err_sys(err, ERR_RUN, "starting make") : wait_for_make(pid, err);
 out:
     if (log >= 0)
         close(log);
-    free(argv);
     free(env);
-    str_list_free(&words);
     return rc;
 }
 
@@ -437,41 +427,37 @@ out:
 /* ---- phases ----------------------------------------------------------------------------------
  */
 
-/* Those of a phase whose inputs are there, or, side by side, are made on the way. */
-static int find_goals(const struct plan *p, enum phase phase, struct str_list *goals,
-                      struct err *err)
+/* Is it of a phase, with inputs that are there, or, side by side, are made on the way? */
+static bool is_goal(const struct plan *p, int i, enum phase phase)
 {
-    int rc = 0;
-    for (int i = 0; i < p->n; i++) {
-        const struct step *s = &p->s[i];
-        bool ready = true;
-        if (!is_missing(p, i) || phase_of(p, s) != phase || str_list_has(goals, s->id))
-            continue;
-        for (int k = 0; k < s->n_in; k++)
-            ready = ready && (phase == SIDE_BY_SIDE || p->s[s->in[k]].done);
-        if (!ready)
-            continue;
-        if (step_draws_records(p, s))
-            TRY(drawn_records_write(p, s, err));
-        str_list_add(goals, s->id);
-    }
-    rc = goals->failed ? err_set(err, ERR_NOMEM, "make: out of memory") : 0;
-out:
-    return rc;
+    const struct step *s = &p->s[i];
+    bool ready = is_missing(p, i) && phase_of(p, s) == phase;
+    for (int k = 0; k < s->n_in; k++)
+        ready = ready && (phase == SIDE_BY_SIDE || p->s[s->in[k]].done);
+    return ready;
 }
 
 static int run_phase(struct plan *p, enum phase phase, const struct make_opts *o, struct err *err)
 {
-    struct str_list goals = {0};
-    int jobs = phase == TIMED ? 1 : o->jobs, rc = 0;
+    struct buf goals = {0};
+    int jobs = phase == TIMED ? 1 : o->jobs, rc = 0, n = 0;
     /* Beside others a job gets three times its share of the threads: most have phases of one. */
     int threads = jobs > 3 ? o->threads * 3 / jobs : o->threads;
-    TRY(find_goals(p, phase, &goals, err));
-    if (goals.n)
-        TRY(run_make(&goals, jobs, threads < 1 ? 1 : threads, err));
+    buf_puts(&goals, "GOALS=");
+    for (int i = 0; i < p->n; i++) {
+        const struct step *s = &p->s[i];
+        if (!is_goal(p, i, phase) || strstr(buf_str(&goals), s->id))
+            continue;
+        if (step_draws_records(p, s))
+            TRY(drawn_records_write(p, s, err));
+        buf_printf(&goals, "%s%s", n++ ? " " : "", s->id);
+    }
+    TRY(buf_check(&goals, "make", err));
+    if (n)
+        TRY(run_make(goals.data, jobs, threads < 1 ? 1 : threads, err));
     plan_look(p);
 out:
-    str_list_free(&goals);
+    buf_free(&goals);
     return rc;
 }
 

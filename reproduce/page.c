@@ -7,33 +7,37 @@
 #include "core/fileio.h"
 
 #include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+void page_note(struct page *p, const char *fmt, ...)
+{
+    char *text = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    p->notes.failed |= vasprintf(&text, fmt, ap) < 0;
+    va_end(ap);
+    if (!p->notes.failed && !str_list_has(&p->notes, text))
+        str_list_add(&p->notes, text);
+    free(text);
+}
+
 /* "spargeattn:9" as "SpargeAttn, Table 9". */
 static void make_title(struct page *p)
 {
-    static const struct {
-        const char *id, *name;
-    } names[] = {{"spargeattn:", "SpargeAttn"},
-                 {"sampleattention:", "SampleAttention"},
-                 {"sale:", "SALE"},
-                 {"fg-attn:", "FG-Attn"}};
-    const char *id = p->recipe->id;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        size_t n = strlen(names[i].id);
-        if (strncmp(id, names[i].id, n) != 0)
-            continue;
-        const char *item = id + n;
-        buf_printf(&p->title, "%s, ", names[i].name);
-        if (!p->recipe->figure)
-            buf_printf(&p->title, "Table %s", item);
-        else if (item[0] == 'f' && isdigit((unsigned char)item[1]))
-            buf_printf(&p->title, "Figure %s", item + 1);
-        else
-            buf_printf(&p->title, "figure %s", item);
-    }
+    static const char *const names[PAPERS] = {"SpargeAttn", "SampleAttention", "SALE", "FG-Attn"};
+    const char *id = p->recipe->id, *item = strchr(id, ':') + 1;
+    bool number = p->recipe->figure && item[0] == 'f' && isdigit((unsigned char)item[1]);
+    for (int i = 0; i < PAPERS; i++)
+        if (strncmp(id, paper_ids[i], (size_t)(item - id) - 1) == 0)
+            buf_printf(&p->title, "%s, %s %s", names[i],
+                       !p->recipe->figure ? "Table"
+                       : number           ? "Figure"
+                                          : "figure",
+                       item + number);
 }
 
 /* "video-dit, 1536 tokens" for the page's first line. */
@@ -75,7 +79,7 @@ static void add_missing_files(struct page *p)
         of = s->task->of;
     }
     if (b.len)
-        str_list_add(&p->notes, buf_str(&b));
+        page_note(p, "%s", buf_str(&b));
     buf_free(&b);
 }
 
@@ -85,7 +89,6 @@ static void add_missing(struct page *p)
     for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
         struct str_list names = {0};
         struct buf b = {0};
-        bool told = false;
         if ((!s->failed && !s->left_out) || step_lacks_file(s))
             continue;
         p->failed = p->failed || s->failed;
@@ -94,16 +97,12 @@ static void add_missing(struct page *p)
             if (t->failed != s->failed || t->left_out != s->left_out ||
                 strcmp(t->reason, s->reason) != 0)
                 continue;
-            told = told || t < s;
+            if (!str_list_has(&names, name))
+                buf_printf(&b, "%s%s", names.n ? ", " : "", name);
             if (!str_list_has(&names, name))
                 str_list_add(&names, name);
         }
-        buf_puts(&b, s->failed ? "Failed: " : "Left out: ");
-        for (int64_t k = 0; k < names.n; k++)
-            buf_printf(&b, "%s%s", k ? ", " : "", names.items[k]);
-        buf_printf(&b, ": %s", s->reason);
-        if (!told)
-            str_list_add(&p->notes, buf_str(&b));
+        page_note(p, "%s: %s: %s", s->failed ? "Failed" : "Left out", buf_str(&b), s->reason);
         str_list_free(&names);
         buf_free(&b);
     }
@@ -124,7 +123,7 @@ static int add_figure_caption(struct page *p, struct err *err)
         TRY(buf_read_file(&text, buf_str(&path), (size_t)1 << 20, err));
         if (text.data)
             text.data[strcspn(text.data, "\n")] = '\0';
-        str_list_add(&p->notes, buf_str(&text));
+        page_note(p, "%s", buf_str(&text));
     }
 out:
     buf_free(&path);
@@ -143,15 +142,13 @@ static int add_notes(struct page *p, struct err *err)
     if (rc)
         return rc;
     if (json_is_string(note))
-        str_list_add(&p->notes, json_string_value(note));
-    json_array_foreach(p->recipe->notes, n, v) str_list_add(&p->notes, json_string_value(v));
+        page_note(p, "%s", json_string_value(note));
+    json_array_foreach(p->recipe->notes, n, v) page_note(p, "%s", json_string_value(v));
     json_object_foreach((json_t *)p->recipe->absent, pattern, v)
     {
-        struct buf b = {0};
-        buf_printf(&b, "%s%s%s: %s", strcmp(pattern, "*") ? "No number of ours for " : "",
-                   strcmp(pattern, "*") ? pattern : "No number of ours", "", json_string_value(v));
-        str_list_add(&p->notes, buf_str(&b));
-        buf_free(&b);
+        bool all = strcmp(pattern, "*") == 0;
+        page_note(p, "No number of ours%s%s: %s", all ? "" : " for ", all ? "" : pattern,
+                  json_string_value(v));
     }
     add_missing(p);
     add_missing_files(p);
@@ -200,18 +197,14 @@ static int note_equal_runs(struct page *p, struct err *err)
     json_object_foreach((json_t *)p->recipe->cases, a, x)
         json_object_foreach((json_t *)p->recipe->cases, b, y)
     {
-        struct buf t = {0};
         bool equal = false;
-        if (strcmp(a, b) >= 0 || json_equal(x, y))
-            continue;
-        TRY(are_equal(p, x, y, &equal, err));
-        buf_printf(&t,
-                   "The runs '%s' and '%s' are equal in every head: a setting that tells them "
-                   "apart had no effect",
-                   a, b);
+        if (strcmp(a, b) < 0 && !json_equal(x, y))
+            TRY(are_equal(p, x, y, &equal, err));
         if (equal)
-            str_list_add(&p->notes, buf_str(&t));
-        buf_free(&t);
+            page_note(p,
+                      "The runs '%s' and '%s' are equal in every head: a setting that tells them "
+                      "apart had no effect",
+                      a, b);
     }
 out:
     return rc;

@@ -93,6 +93,9 @@ int page_make(const struct plan *p, int recipe, const struct paper_data *d, stru
               struct err *err);
 void page_free(struct page *p);
 
+/* Add a sentence to the page's notes, once. */
+void page_note(struct page *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
 /* grid.c: rows and columns of the printed table, of our models, lengths and extra entries. */
 int grid_make(struct page *p, struct err *err);
 void grid_free(struct page *p);
