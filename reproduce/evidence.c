@@ -39,37 +39,23 @@ out:
     return rc;
 }
 
-/* The records of a job, which several steps may share; at: its index in e->sets. */
-static int load_job(struct evidence *e, const char *id, int *at, struct err *err)
-{
-    for (*at = 0; *at < e->n_sets; ++*at)
-        if (strcmp(e->sets[*at].id, id) == 0)
-            return 0;
-    int rc = mem_grow(&e->sets, &e->cap_sets, e->n_sets + 1, sizeof *e->sets, "records", err);
-    if (rc)
-        return rc;
-    struct record_set *set = &e->sets[*at];
-    *set = (struct record_set){.id = id};
-    e->n_sets++;
-    TRY(records_load(id, &set->r, &set->n, err));
-    for (int64_t i = 0; i < set->n; i++)
-        TRY(record_as_counted(&set->r[i], err));
-out:
-    return rc;
-}
-
 int evidence_load(const struct plan *p, int recipe, struct evidence *e, struct err *err)
 {
-    int rc = 0, at;
+    int rc = 0;
     e->plan = p;
     e->recipe = recipe;
+    TRY(mem_zalloc(&e->sets, p->n + 1, sizeof *e->sets, "records", err));
     for (const struct step *s = NULL; (s = next_step(p, recipe, s));) {
+        struct record_set *set = &e->sets[e->n_sets];
         if (!s->done || !step_has_records(p, s))
             continue;
-        TRY(load_job(e, s->id, &at, err));
-        TRY(mem_grow(&e->v, &e->cap, e->n + e->sets[at].n, sizeof *e->v, "records", err));
-        for (int64_t k = 0; k < e->sets[at].n; k++)
-            e->v[e->n++] = (struct proof){&e->sets[at].r[k], (int)(s - p->s)};
+        TRY(records_load(s->id, &set->r, &set->n, err));
+        e->n_sets++;
+        TRY(mem_grow(&e->v, &e->cap, e->n + set->n, sizeof *e->v, "records", err));
+        for (int64_t k = 0; k < set->n; k++) {
+            TRY(record_as_counted(&set->r[k], err));
+            e->v[e->n++] = (struct proof){&set->r[k], (int)(s - p->s)};
+        }
     }
 out:
     return rc;

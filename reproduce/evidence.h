@@ -23,11 +23,10 @@ struct evidence {
     struct proof *v; /* owned */
     int64_t n, cap;
     struct record_set {
-        const char *id; /* of the job */
         struct record *r;
         int64_t n;
-    } * sets; /* owned */
-    int64_t n_sets, cap_sets;
+    } * sets; /* owned: of each step */
+    int n_sets;
 };
 
 /* Read the records of all finished replays of a recipe. Free `e` also after a failure. */
