@@ -210,8 +210,9 @@ out:
     return rc;
 }
 
-int page_make(const struct plan *plan, int recipe, const struct paper_data *d, struct page *p,
-              struct err *err)
+/* Build a page from what is finished. Free also after a failure. */
+static int page_make(const struct plan *plan, int recipe, const struct paper_data *d,
+                     struct page *p, struct err *err)
 {
     int rc = 0;
     p->plan = plan;
@@ -236,7 +237,7 @@ out:
     return rc;
 }
 
-void page_free(struct page *p)
+static void page_free(struct page *p)
 {
     grid_free(p);
     evidence_free(&p->evidence);

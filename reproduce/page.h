@@ -88,11 +88,6 @@ struct page {
     struct str_list made_by; /* commands in order */
 };
 
-/* Build a page from what is finished. Free also after a failure. */
-int page_make(const struct plan *p, int recipe, const struct paper_data *d, struct page *out,
-              struct err *err);
-void page_free(struct page *p);
-
 /* Add a sentence to the page's notes, once. */
 void page_note(struct page *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -16,8 +16,7 @@ const char *const paper_ids[PAPERS + 1] = {"spargeattn", "sampleattention", "sal
 
 #define FILE_MAX ((size_t)8 << 20)
 
-static const char *const fields[9] = {"paper", "table", "title", "row", "column",
-                                      "value", "unit",  "needs", "note"};
+static const char *const fields[PAPER_FIELDS] = {"table", "row", "column", "value", "unit"};
 
 static int read_json(struct paper_data *d, const char *name, json_t **out, struct err *err)
 {
@@ -54,7 +53,7 @@ static int read_csv(struct paper_data *d, int p, struct err *err)
     buf_printf(&path, "%s/%s.csv", buf_str(&d->dir), paper_ids[p]);
     TRY(buf_check(&path, "path", err));
     TRY(csv_read(buf_str(&path), &d->csv[p], err));
-    for (int i = 0; i < 9; i++)
+    for (int i = 0; i < PAPER_FIELDS; i++)
         TRY(csv_column(&d->csv[p], fields[i], buf_str(&path), &d->at[p][i], err));
 out:
     buf_free(&path);
@@ -132,8 +131,7 @@ static struct paper_number number_of(const struct paper_data *d, int p, int64_t 
 {
     char *const *f = d->csv[p].row[row];
     const int64_t *at = d->at[p];
-    return (struct paper_number){f[at[0]], f[at[1]], f[at[2]], f[at[3]], f[at[4]],
-                                 f[at[5]], f[at[6]], f[at[7]], f[at[8]]};
+    return (struct paper_number){f[at[0]], f[at[1]], f[at[2]], f[at[3]], f[at[4]]};
 }
 
 bool paper_number_at(const struct paper_data *d, const json_t *item, const char *table, int64_t i,

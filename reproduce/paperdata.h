@@ -11,6 +11,7 @@
 #include "core/json.h"
 
 #define PAPERS 4
+#define PAPER_FIELDS 5
 extern const char *const paper_ids[PAPERS + 1]; /* "spargeattn", ...; NULL behind the last */
 
 struct paper_data {
@@ -19,12 +20,12 @@ struct paper_data {
     json_t *models;  /* owned: the array */
     json_t *tasks;   /* owned: the array of tasks.json */
     struct csv csv[PAPERS];
-    int64_t at[PAPERS][9]; /* columns of struct paper_number's fields in csv */
+    int64_t at[PAPERS][PAPER_FIELDS]; /* columns of struct paper_number's fields in csv */
 };
 
 /* One printed number; borrowed. */
 struct paper_number {
-    const char *paper, *table, *title, *row, *column, *value, *unit, *needs, *note;
+    const char *table, *row, *column, *value, *unit;
 };
 
 /* Read all files of datasets/paper. Free `d` (zeroed before) also after a failure. */
