@@ -123,26 +123,19 @@ const json_t *shape_paper_model(const struct paper_data *d, const struct shape *
 {
     size_t i;
     json_t *m;
-    json_array_foreach(d->models, i,
-                       m) if (strcmp(json_str_or(m, "architecture", ""), s->architecture) == 0 &&
-                              first_int(m, "layers", NULL, -1) == s->layers &&
-                              first_int(m, "heads", NULL, -1) == s->heads &&
-                              first_int(m, "kv_heads", NULL, -1) == s->kv_heads &&
-                              first_int(m, "head_dim", NULL, -1) == s->head_dim) return m;
+    json_array_foreach(d->models, i, m)
+    {
+        if (strcmp(json_str_or(m, "architecture", ""), s->architecture) == 0 &&
+            first_int(m, "layers", NULL, -1) == s->layers &&
+            first_int(m, "heads", NULL, -1) == s->heads &&
+            first_int(m, "kv_heads", NULL, -1) == s->kv_heads &&
+            first_int(m, "head_dim", NULL, -1) == s->head_dim)
+            return m;
+    }
     return NULL;
 }
 
 /* ---- roles ----------------------------------------------------------------------------------- */
-
-static int grow(struct model_set *s, struct model_use **out, struct err *err)
-{
-    int rc = mem_grow(&s->m, &s->cap, s->n + 1, sizeof *s->m, "models", err);
-    if (rc)
-        return rc;
-    *out = &s->m[s->n++];
-    memset(*out, 0, sizeof **out);
-    return 0;
-}
 
 /* "ROLE=PATH" or "PATH". */
 static const char *split_role(const char *text, char role[32])
@@ -155,62 +148,55 @@ static const char *split_role(const char *text, char role[32])
     return eq + 1;
 }
 
-static void default_role(struct model_use *m)
+static int read_dir(struct model_use *m, const char *path, struct err *err)
 {
-    if (!m->role[0])
-        snprintf(m->role, sizeof m->role, "%s", m->causal ? "lm" : "dit");
-}
-
-static int add_dir(struct model_set *s, const char *text, const char *role,
-                   const struct paper_data *d, struct err *err)
-{
-    struct model_use *m;
     int rc = 0;
-    TRY(grow(s, &m, err));
-    const char *path = role ? text : split_role(text, m->role);
-    if (role)
-        snprintf(m->role, sizeof m->role, "%s", role);
-    m->given = !role;
     m->dir = realpath(path, NULL);
     if (!m->dir)
         return err_sys(err, ERR_INPUT, "--model %s", path);
     const char *slash = strrchr(m->dir, '/');
     snprintf(m->name, sizeof m->name, "%s", slash ? slash + 1 : m->dir);
+    m->has_weights = true;
     TRY(read_config(m, err));
     TRY(identify(m, err));
-    m->has_weights = true;
-    m->paper = m->has_weights ? shape_paper_model(d, &m->shape) : NULL;
-    default_role(m);
 out:
     return rc;
 }
 
-static int add_trace(struct model_set *s, const char *text, const struct paper_data *d,
-                     struct err *err)
+static int read_trace(struct model_use *m, const char *path, struct err *err)
 {
-    struct model_use *m;
     struct trace *t = NULL;
-    int rc = 0;
-    TRY(grow(s, &m, err));
-    const char *path = split_role(text, m->role);
-    TRY(trace_open(path, &t, err));
+    int rc = trace_open(path, &t, err);
+    if (rc)
+        return rc;
     const struct trace_meta *meta = trace_meta(t);
-    m->given = true;
     m->trace = realpath(path, NULL);
     snprintf(m->name, sizeof m->name, "%s", meta->name);
     snprintf(m->id, sizeof m->id, "%s", trace_id(t));
+    m->shape = (struct shape){"", meta->layers, meta->heads, meta->kv_heads, meta->head_dim};
     snprintf(m->shape.architecture, sizeof m->shape.architecture, "%s", meta->architecture);
-    m->shape.layers = meta->layers;
-    m->shape.heads = meta->heads;
-    m->shape.kv_heads = meta->kv_heads;
-    m->shape.head_dim = meta->head_dim;
     m->causal = meta->causal;
     m->has_weights = meta->weights_id[0] != '\0';
     m->n = meta->n_q;
-    m->paper = m->has_weights ? shape_paper_model(d, &m->shape) : NULL;
-    default_role(m);
-out:
     trace_close(&t);
+    return 0;
+}
+
+/* What a user gave, or with a role its default. */
+static int add_model(struct model_set *s, const char *text, const char *role, bool trace,
+                     const struct paper_data *d, struct err *err)
+{
+    int rc = mem_grow(&s->m, &s->cap, s->n + 1, sizeof *s->m, "models", err);
+    if (rc)
+        return rc;
+    struct model_use *m = &s->m[s->n++];
+    *m = (struct model_use){.given = !role};
+    const char *path = role ? text : split_role(text, m->role);
+    TRY(trace ? read_trace(m, path, err) : read_dir(m, path, err));
+    m->paper = m->has_weights ? shape_paper_model(d, &m->shape) : NULL;
+    if (role || !m->role[0])
+        snprintf(m->role, sizeof m->role, "%s", role ? role : m->causal ? "lm" : "dit");
+out:
     return rc;
 }
 
@@ -236,7 +222,7 @@ static int add_defaults(struct model_set *s, const struct recipe *r, const struc
         buf_printf(&below, "models/%s", json_str_or(o, "default", ""));
         rc = datadir_find(buf_str(&below), &path, err);
         if (!rc)
-            rc = add_dir(s, buf_str(&path), role, d, err);
+            rc = add_model(s, buf_str(&path), role, false, d, err);
         buf_free(&below);
         buf_free(&path);
         if (rc)
@@ -283,9 +269,9 @@ int model_set_make(const struct str_list *dirs, const struct str_list *traces,
 {
     int rc = 0;
     for (int64_t i = 0; i < dirs->n; i++)
-        TRY(add_dir(out, dirs->items[i], NULL, d, err));
+        TRY(add_model(out, dirs->items[i], NULL, false, d, err));
     for (int64_t i = 0; i < traces->n; i++)
-        TRY(add_trace(out, traces->items[i], d, err));
+        TRY(add_model(out, traces->items[i], NULL, true, d, err));
     TRY(check_roles(out, recipes, n_recipes, err));
     for (int i = 0; i < n_recipes; i++)
         TRY(add_defaults(out, &recipes[i], d, err));
