@@ -72,7 +72,7 @@ static bool chooses_input(const struct recipe *r, const char *variable)
 {
     for (int i = 0; i < r->n_jobs; i++)
         if ((r->jobs[i].kind == DO_CAPTURE || r->jobs[i].kind == DO_PROMPT) &&
-            recipe_repeats(&r->jobs[i], variable))
+            json_has_text(r->jobs[i].each, variable))
             return true;
     return false;
 }

@@ -34,11 +34,6 @@ const json_t *recipe_variable(const struct recipe *r, bool quick, const char *na
     return v ? v : json_object_get(r->each, name);
 }
 
-bool recipe_repeats(const struct recipe_job *j, const char *variable)
-{
-    return json_has_text(j->each, variable);
-}
-
 bool template_next(const char **text, struct template_word *w)
 {
     const char *p = *text, *open = p ? strchr(p, '{') : NULL, *dot;
@@ -72,17 +67,17 @@ void value_part(const char *value, int part, struct buf *b)
 
 /* Part `.i` of every value of the variable that {variable.i} names is a dataset. */
 static int check_tasks(const struct recipe *r, const struct paper_data *d,
-                       const struct recipe_job *j, const char *where, struct err *err)
+                       const struct recipe_job *j, struct err *err)
 {
     const json_t *sets[] = {r->full, r->quick, r->cuda, r->each};
     const char *text = j->tasks;
     struct template_word w = {0};
     template_next(&text, &w);
-    if (j->kind != DO_EVAL || !recipe_repeats(j, w.name))
+    if (j->kind != DO_EVAL || !json_has_text(j->each, w.name))
         return err_set(err, ERR_INPUT,
-                       "%s: tasks: of an eval, a {variable} that it repeats over, found '%s'",
-                       where, j->tasks);
-    for (int k = 0; k < 4; k++) {
+                       "tasks: of an eval, a {variable} that it repeats over, found '%s'",
+                       j->tasks);
+    for (int k = 0; k < 4 && !err->code; k++) {
         size_t i;
         json_t *v;
         json_array_foreach(json_object_get(sets[k], w.name), i, v)
@@ -90,45 +85,33 @@ static int check_tasks(const struct recipe *r, const struct paper_data *d,
             struct buf id = {0};
             value_part(json_is_string(v) ? json_string_value(v) : "", w.part, &id);
             if (!json_with_id(d->tasks, buf_str(&id)))
-                err_set(err, ERR_INPUT, "%s: tasks: tasks.json has no dataset '%s'", where,
-                        buf_str(&id));
+                err_set(err, ERR_INPUT, "tasks: tasks.json has no dataset '%s'", buf_str(&id));
             buf_free(&id);
-            if (err->code)
-                return err->code;
         }
     }
-    return 0;
+    return err->code;
 }
 
 static int check_job(const struct recipe *r, const struct paper_data *d, int at, struct err *err)
 {
     const struct recipe_job *j = &r->jobs[at];
-    struct buf where = {0};
     size_t i;
     json_t *v;
-    int rc = 0;
-
-    buf_printf(&where, "%s: job '%s'", buf_str(&r->path), j->name);
-    TRY(buf_check(&where, "recipe", err));
-    if (j->tasks)
-        TRY(check_tasks(r, d, j, buf_str(&where), err));
+    int rc = j->tasks ? check_tasks(r, d, j, err) : 0;
     json_array_foreach(j->each, i, v)
     {
         if (!recipe_variable(r, false, json_string_value(v)))
-            FAIL(err, ERR_INPUT, "%s: each: no variable '%s'", buf_str(&where),
-                 json_string_value(v));
+            FAIL(err, ERR_INPUT, "each: no variable '%s'", json_string_value(v));
     }
     json_array_foreach(j->from, i, v)
     {
         int from = recipe_job_find(r, json_string_value(v));
         if (from < 0 || from >= at)
-            FAIL(err, ERR_INPUT, "%s: from: no job '%s' above it", buf_str(&where),
-                 json_string_value(v));
+            FAIL(err, ERR_INPUT, "from: no job '%s' above it", json_string_value(v));
     }
     if (j->role && !json_object_get(r->roles, j->role))
-        FAIL(err, ERR_INPUT, "%s: model: no role '%s'", buf_str(&where), j->role);
+        FAIL(err, ERR_INPUT, "model: no role '%s'", j->role);
 out:
-    buf_free(&where);
     return rc;
 }
 
@@ -136,14 +119,14 @@ static int take_job(struct recipe *r, const struct paper_data *d, const char *na
                     struct err *err)
 {
     struct recipe_job *j = &r->jobs[r->n_jobs++];
-    const char *kind = json_str_or(o, "do", ""), *path = buf_str(&r->path);
+    const char *kind = json_str_or(o, "do", "");
     const json_t *one = json_object_get(o, "method");
     int k = 0;
     while (strcmp(job_do_names[k], kind) != 0)
         k++;
     if (one && (json_object_get(o, "methods") ||
                 json_object_set_new(o, "methods", json_pack("[O]", one)) != 0))
-        return err_set(err, ERR_INPUT, "%s: job '%s': method and methods: give one", path, name);
+        return err_set(err, ERR_INPUT, "method and methods: give one");
     *j = (struct recipe_job){.name = name,
                              .kind = (enum job_do)k,
                              .role = json_str_or(o, "model", NULL),
@@ -156,8 +139,7 @@ static int take_job(struct recipe *r, const struct paper_data *d, const char *na
                              .tasks = json_str_or(o, "tasks", NULL),
                              .needs = json_str_or(o, "needs", "")[0]};
     if ((j->series || json_object_get(o, "marks")) && j->kind != DO_DRAW)
-        return err_set(err, ERR_INPUT, "%s: job '%s': series and marks are of drawings", path,
-                       name);
+        return err_set(err, ERR_INPUT, "series and marks are of drawings");
     return json_object_get(o, "marks")
                ? paper_marks(d, r->item, json_object_get(o, "marks"), &j->marks, err)
                : 0;
@@ -168,12 +150,16 @@ static int take_jobs(struct recipe *r, const struct paper_data *d, struct err *e
     const json_t *all = json_object_get(r->doc, "jobs");
     const char *name;
     json_t *o;
-    int rc = 0;
-    TRY(mem_zalloc(&r->jobs, (int64_t)json_object_size(all) + 1, sizeof *r->jobs, "jobs", err));
-    json_object_foreach((json_t *)all, name, o) TRY(take_job(r, d, name, o, err));
-    for (int i = 0; i < r->n_jobs; i++)
-        TRY(check_job(r, d, i, err));
-out:
+    int rc = mem_zalloc(&r->jobs, (int64_t)json_object_size(all) + 1, sizeof *r->jobs, "jobs", err);
+    json_object_foreach((json_t *)all, name, o)
+    {
+        rc = rc ? rc : take_job(r, d, name, o, err);
+        rc = rc ? rc : check_job(r, d, r->n_jobs - 1, err);
+        if (rc) {
+            err_prefix(err, "%s: job '%s'", buf_str(&r->path), name);
+            break;
+        }
+    }
     return rc;
 }
 

@@ -59,9 +59,6 @@ int recipe_job_find(const struct recipe *r, const char *name); /* -1: none */
 /* The value of a variable: a string, or an array of them; NULL: no such variable. */
 const json_t *recipe_variable(const struct recipe *r, bool quick, const char *name);
 
-/* Does job j repeat over the variable? */
-bool recipe_repeats(const struct recipe_job *j, const char *variable);
-
 /* The {words} of a template one by one: the text that stands before one, and "variable" or
  * "variable.part" of it; name "": the text behind the last one. */
 struct template_word {
