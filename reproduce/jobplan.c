@@ -31,6 +31,14 @@ const char *step_value(const struct step *s, const char *variable)
     return NULL;
 }
 
+bool step_is_first(const struct plan *p, const struct step *s)
+{
+    const struct step *first = p->s;
+    while (strcmp(first->id, s->id) != 0)
+        first++;
+    return first == s;
+}
+
 void step_text(const struct step *s, struct buf *b)
 {
     for (int i = 0; i < s->n_vars; i++)
@@ -115,12 +123,7 @@ static int add_inputs(struct plan *p, int at, int recipe_first, int job, struct 
 {
     for (int i = recipe_first; i < at; i++) {
         struct step *s = &p->s[at];
-        bool has = false;
-        if (p->s[i].job != job || !fits(&p->s[i], s))
-            continue;
-        for (int k = 0; k < s->n_in; k++)
-            has = has || s->in[k] == i;
-        if (has)
+        if (p->s[i].job != job || !fits(&p->s[i], s) || step_reads(s, i))
             continue;
         int *in = realloc(s->in, (size_t)(s->n_in + 1) * sizeof *in);
         if (!in)
@@ -382,7 +385,6 @@ static void job_line(const struct plan *p, int recipe, int job, int threads, dou
     struct buf values = {0};
     char size[24];
     for (const struct step *s = NULL; (s = next_step(p, recipe, s));) {
-        const struct step *first = p->s;
         if (s->job != job)
             continue;
         n++;
@@ -393,9 +395,7 @@ static void job_line(const struct plan *p, int recipe, int job, int threads, dou
             buf_puts(&values, values.len ? ", " : "");
             step_text(s, &values);
         }
-        while (strcmp(first->id, s->id) != 0)
-            first++;
-        if (!s->done && !s->left_out && first == s)
+        if (!s->done && !s->left_out && step_is_first(p, s))
             estimate(p, s, threads, cost);
     }
     const struct recipe_job *j = &p->recipes[recipe].jobs[job];

@@ -60,6 +60,9 @@ const struct step *next_step(const struct plan *p, int recipe, const struct step
 const struct recipe_job *step_job(const struct plan *p, const struct step *s);
 bool step_reads(const struct step *s, int input);
 
+/* Is it the first of the steps that have its job? */
+bool step_is_first(const struct plan *p, const struct step *s);
+
 /* Is its result a time, so that nothing else may run beside it? */
 bool step_timed(const struct plan *p, const struct step *s);
 const char *step_value(const struct step *s, const char *variable); /* NULL: has none */

@@ -134,25 +134,22 @@ static void put_rule(const struct plan *p, const struct step *s, struct buf *b)
 
 static int write_makefile(const struct plan *p, struct err *err)
 {
-    struct buf b = {0};
-    struct str_list known = {0};
+    struct buf b = {0}, goals = {0};
     int rc = 0;
     buf_puts(&b, "# Written by lacuna reproduce. A target is the folder of a job.\n"
                  "export LACUNA ?= lacuna\nTHREADS := 1\nall:\n");
     for (int i = 0; i < p->n; i++) {
-        if (!is_missing(p, i) || str_list_has(&known, p->s[i].id))
+        if (!is_missing(p, i) || strstr(buf_str(&goals), p->s[i].id))
             continue;
-        str_list_add(&known, p->s[i].id);
+        buf_printf(&goals, " %s", p->s[i].id);
         put_rule(p, &p->s[i], &b);
     }
-    buf_puts(&b, "\nGOALS :=");
-    for (int64_t i = 0; i < known.n; i++)
-        buf_printf(&b, " %s", known.items[i]);
-    buf_puts(&b, "\nall: $(GOALS)\n");
+    buf_printf(&b, "\nGOALS :=%s\nall: $(GOALS)\n", buf_str(&goals));
+    TRY(buf_check(&goals, "Makefile", err));
     TRY(buf_check(&b, "Makefile", err));
     TRY(file_write_atomic("Makefile", b.data, b.len, err));
 out:
-    str_list_free(&known);
+    buf_free(&goals);
     buf_free(&b);
     return rc;
 }
@@ -278,7 +275,6 @@ static void find_failures(struct plan *p)
         struct step *s = &p->s[i];
         const struct step *cause = NULL;
         struct buf name = {0};
-        bool told = false;
         if (!is_missing(p, i))
             continue;
         s->failed = true;
@@ -289,9 +285,7 @@ static void find_failures(struct plan *p)
             continue;
         }
         last_error(s->id, s->reason);
-        for (int k = 0; k < i && !told; k++)
-            told = strcmp(p->s[k].id, s->id) == 0;
-        if (told)
+        if (!step_is_first(p, s))
             continue;
         job_name(p, s, &name);
         log_warn("%s failed: %s", buf_str(&name), s->reason);
