@@ -29,13 +29,10 @@ int printed_digits(const char *value)
 static void expand(const char *text, const char *row, const char *column, char *out, size_t size)
 {
     struct buf b = {0};
-    for (const char *p = text; *p;) {
-        if (strncmp(p, "{row}", 5) == 0 || strncmp(p, "{col}", 5) == 0) {
-            buf_puts(&b, p[1] == 'r' ? row : column);
-            p += 5;
-        } else {
-            buf_put(&b, p++, 1);
-        }
+    struct template_word w;
+    while (template_next(&text, &w)) {
+        buf_put(&b, w.literal, w.len);
+        buf_puts(&b, w.name[0] ? w.name[0] == 'r' ? row : column : "");
     }
     snprintf(out, size, "%s", buf_str(&b));
     buf_free(&b);
