@@ -449,16 +449,12 @@ out:
     return rc;
 }
 
-static bool same_units(const struct members *all)
+/* Have all members the same units, and with `values` the same numbers? */
+static bool same_units(const struct members *all, bool values)
 {
-    const struct member *m[CLAIM_MEMBERS];
     bool same = true;
-    for (int k = 0; k < all->n; k++) {
-        m[k] = &all->m[k];
-        same = same && all->m[k].units.n == all->m[0].units.n;
-    }
-    for (int64_t i = 0; same && all->n && i < all->m[0].units.n; i++)
-        same = all_have(m, all->n, &all->m[0].units.u[i]);
+    for (int k = 1; k < all->n && same; k++)
+        same = units_equal(&all->m[k].units, &all->m[0].units, values);
     return same;
 }
 
@@ -523,7 +519,7 @@ static int test_members(const struct claim *c, const struct members *all, double
                         struct comparison *worst, struct err *err)
 {
     bool whole = c->kind == CLAIM_MORE || (c->kind == CLAIM_WITHIN && c->stat != STAT_MEAN);
-    bool apart = c->kind == CLAIM_WITHIN && c->stat == STAT_SPREAD && !same_units(all);
+    bool apart = c->kind == CLAIM_WITHIN && c->stat == STAT_SPREAD && !same_units(all, false);
     int n = whole ? 1 : c->kind == CLAIM_ORDER ? all->n - 1 : all->n;
     int x = find_member(all, c->x, all->n), tests = n > 1 ? all->n - 1 : 1, rc = 0;
     for (int i = 0; i < n; i++) {
@@ -582,16 +578,9 @@ out:
 static bool is_unmoved(const struct claim *c, const struct members *all)
 {
     bool compares = c->kind != CLAIM_FRONT && (c->kind != CLAIM_WITHIN || c->stat != STAT_MEAN);
-    if (!compares || all->n < 2 || all->m[0].units.n < 1 || !same_units(all))
-        return false;
     for (int k = 0; k < all->n; k++)
-        for (int64_t i = 0; i < all->m[0].units.n; i++) {
-            const struct unit *u = &all->m[0].units.u[i];
-            const struct unit *w = unit_at(&all->m[k].units, u->layer, u->head);
-            if (!all->m[k].of_setting || w->sum != u->sum || w->calls != u->calls)
-                return false;
-        }
-    return true;
+        compares = compares && all->m[k].of_setting;
+    return compares && all->n > 1 && all->m[0].units.n > 0 && same_units(all, true);
 }
 
 /* How many members a claim needs. */

@@ -192,6 +192,15 @@ double unit_mean(const struct unit *u)
     return u ? u->sum / (double)u->calls : NAN;
 }
 
+bool units_equal(const struct unit_values *a, const struct unit_values *b, bool values)
+{
+    bool equal = a->n == b->n;
+    for (int64_t i = 0; equal && i < a->n; i++)
+        equal = by_place(&a->u[i], &b->u[i]) == 0 &&
+                (!values || (a->u[i].sum == b->u[i].sum && a->u[i].calls == b->u[i].calls));
+    return equal;
+}
+
 void unit_values_free(struct unit_values *v)
 {
     free(v->u);

@@ -125,7 +125,9 @@ int evidence_units(const struct evidence *e, const struct choice *c, const char 
 
 /* The unit at a place; NULL: none. */
 struct unit *unit_at(const struct unit_values *v, int layer, int head);
-double unit_mean(const struct unit *u);
+double unit_mean(const struct unit *u); /* NAN for NULL */
+/* Are the units the same, and with `values` their numbers? */
+bool units_equal(const struct unit_values *a, const struct unit_values *b, bool values);
 void unit_values_free(struct unit_values *v);
 
 /* stat: "mean", "calls" (mean over calls, as "cases" are counted), "min", "max",

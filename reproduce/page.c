@@ -178,9 +178,7 @@ static int are_equal(const struct page *p, const json_t *x, const json_t *y, boo
     int rc = 0;
     TRY(evidence_units(&p->evidence, &a, "err_l1_rel", &u, err));
     TRY(evidence_units(&p->evidence, &b, "err_l1_rel", &w, err));
-    *equal = u.n > 0 && u.n == w.n;
-    for (int64_t i = 0; *equal && i < u.n; i++)
-        *equal = u.u[i].sum == w.u[i].sum && u.u[i].calls == w.u[i].calls;
+    *equal = u.n > 0 && units_equal(&u, &w, true);
 out:
     unit_values_free(&u);
     unit_values_free(&w);
