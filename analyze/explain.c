@@ -63,24 +63,12 @@ static const json_t *find_cell(const json_t *page, const struct cell_name *n, st
     return NULL;
 }
 
-static void put_list(struct buf *b, const char *head, const json_t *list, size_t most)
+static void put_list(struct buf *b, const char *head, const json_t *list)
 {
-    size_t i, n = json_array_size(list);
-    json_t *v;
-    buf_printf(b, "%s%s", head, n ? "\n" : " none\n");
-    json_array_foreach(list, i, v) if (i < most)
-        buf_printf(b, "  %s\n", json_is_string(v) ? json_string_value(v) : "");
-    if (n > most)
-        buf_printf(b, "  and %zu more (--json has all)\n", n - most);
-}
-
-/* Folders of the cell's numbers and what they were made from, in the order of the page. */
-static void put_commands(const json_t *page, struct buf *b)
-{
-    buf_puts(b, "commands of this page, in order (in DIR/jobs):\n");
     size_t i;
     json_t *v;
-    json_array_foreach(json_object_get(page, "commands"), i, v)
+    buf_printf(b, "%s\n", head);
+    json_array_foreach(list, i, v)
         buf_printf(b, "  %s\n", json_is_string(v) ? json_string_value(v) : "");
 }
 
@@ -130,7 +118,6 @@ static void put_filter(const json_t *c, struct buf *b)
 
 static void put_cell(const json_t *page, const json_t *c, struct buf *b)
 {
-    const json_t *records = json_object_get(c, "records");
     buf_printf(b, "%s, row %s, column %s\n", text_of(page, "title"), text_of(c, "row"),
                text_of(c, "column"));
     buf_printf(b, "printed    %s\n", text_of(c, "printed")[0] ? text_of(c, "printed") : "nothing");
@@ -148,11 +135,9 @@ static void put_cell(const json_t *page, const json_t *c, struct buf *b)
         buf_printf(b, "model      %s, weights %s\n", text_of(c, "model"), text_of(c, "weights"));
         buf_printf(b, "state      %s%s%s\n", text_of(c, "state"),
                    text_of(c, "letters")[0] ? ", letters " : "", text_of(c, "letters"));
-        put_list(b, "folders in DIR/jobs:", json_object_get(c, "folders"), 8);
-        char head[64];
-        snprintf(head, sizeof head, "%zu records:", json_array_size(records));
-        put_list(b, head, records, 6);
-        put_commands(page, b);
+        put_list(b, "folders in DIR/jobs:", json_object_get(c, "folders"));
+        put_list(
+            b, "commands of this page, in order (in DIR/jobs):", json_object_get(page, "commands"));
     }
 }
 

@@ -7,6 +7,7 @@
 #include "core/mem.h"
 #include "core/metricdef.h"
 
+#include <ctype.h>
 #include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,26 +16,85 @@
 
 /* ---- numbers of a record --------------------------------------------------------------------- */
 
+/* A parser by recursive descent. sum = product {(+|-) product}; product = atom {(*|/) atom}; atom =
+ * number | metric | "(" sum ")". What it cannot read it leaves. */
+static const char *read_sum(struct expr *e, const char *p);
+
+static void add_step(struct expr *e, char op, double number)
+{
+    if (e->n_steps < EXPR_STEPS)
+        e->step[e->n_steps] = (struct expr_step){op, number, e->n - 1};
+    e->n_steps++;
+}
+
+static const char *read_atom(struct expr *e, const char *p)
+{
+    size_t len = strcspn(p, "+-*/() ");
+    char *end;
+    double number = strtod(p, &end);
+    if (*p == '(') {
+        p = read_sum(e, p + 1);
+        return p && *p == ')' ? p + 1 : NULL;
+    }
+    if (isdigit((unsigned char)*p)) {
+        add_step(e, 'n', number);
+        return end;
+    }
+    if (len == 0 || len >= METRIC_NAME || e->n == EXPR_TERMS)
+        return NULL;
+    snprintf(e->name[e->n++], METRIC_NAME, "%.*s", (int)len, p);
+    add_step(e, 'm', 0);
+    return p + len;
+}
+
+static const char *read_product(struct expr *e, const char *p)
+{
+    p = read_atom(e, p);
+    while (p && (*p == '*' || *p == '/')) {
+        char op = *p;
+        p = read_atom(e, p + 1);
+        add_step(e, op, 0);
+    }
+    return p;
+}
+
+static const char *read_sum(struct expr *e, const char *p)
+{
+    p = read_product(e, p);
+    while (p && (*p == '+' || *p == '-')) {
+        char op = *p;
+        p = read_product(e, p + 1);
+        add_step(e, op, 0);
+    }
+    return p;
+}
+
 struct expr expr_parse(const char *text)
 {
-    struct expr e = {.complement = strncmp(text, "1-", 2) == 0};
-    const char *p = e.complement ? text + 2 : text;
-    for (bool below = false, more = true; more; e.n++) {
-        size_t len = strcspn(p, below ? "+" : "+/");
-        if (len == 0 || len >= METRIC_NAME || e.n == EXPR_TERMS)
-            return (struct expr){0};
-        snprintf(e.name[e.n], METRIC_NAME, "%.*s", (int)len, p);
-        e.above += !below;
-        below = below || p[len] == '/';
-        more = p[len] != '\0';
-        p += len + more;
+    struct expr e = {.n = 0};
+    const char *end = read_sum(&e, text);
+    return end && !*end && e.n_steps <= EXPR_STEPS ? e : (struct expr){.n = 0};
+}
+
+double expr_of(const struct expr *e, const double *metrics)
+{
+    double stack[EXPR_STEPS];
+    int n = 0;
+    for (int i = 0; i < e->n_steps; i++) {
+        const struct expr_step *s = &e->step[i];
+        if (s->op == 'n' || s->op == 'm') {
+            stack[n++] = s->op == 'n' ? s->number : metrics[s->metric];
+            continue;
+        }
+        double y = stack[--n], *x = &stack[n - 1];
+        *x = s->op == '+' ? *x + y : s->op == '-' ? *x - y : s->op == '*' ? *x * y : *x / y;
     }
-    return e;
+    return stack[0];
 }
 
 bool expr_value(struct expr *e, const struct record *r, double *out)
 {
-    double sum[2] = {0, e->n > e->above ? 0 : 1};
+    double x[EXPR_TERMS];
     if (!r->names || e->n == 0)
         return false;
     if (e->names != r->names) {
@@ -46,8 +106,9 @@ bool expr_value(struct expr *e, const struct record *r, double *out)
         }
     }
     for (int i = 0; i < e->n && e->has; i++)
-        sum[i >= e->above] += r->values[e->at[i]];
-    *out = e->complement ? 1 - sum[0] / sum[1] : sum[0] / sum[1];
+        x[i] = r->values[e->at[i]];
+    if (e->has)
+        *out = expr_of(e, x);
     return e->has;
 }
 

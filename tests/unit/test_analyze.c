@@ -339,7 +339,10 @@ TEST(metrics_combine_in_expressions)
     fixture_metric(r, "time_select_ns", 2);
     fixture_metric(r, "time_dense_ns", 12);
     ck_assert_double_eq_tol(record_value(r, "1-density_elem"), 0.7, 1e-15);
-    ck_assert_double_eq(record_value(r, "time_quant_ns+time_select_ns/time_dense_ns"), 0.25);
+    ck_assert_double_eq(record_value(r, "100*(time_quant_ns+time_select_ns)/time_dense_ns"), 25);
+    ck_assert_double_eq(record_value(r, "1-time_dense_ns/time_select_ns-1"), -6);
+    ck_assert(!record_has(r, "(time_quant_ns") && !record_has(r, "time_quant_ns of 2"));
+    ck_assert(!record_has(r, "") && !record_has(r, "1"));
     ck_assert(!record_has(r, "time_select_ns/time_attend_ns"));
     ck_assert(isnan(record_value(r, "no_such")));
     fixture_set(&f, &set);

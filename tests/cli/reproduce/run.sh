@@ -1,5 +1,5 @@
 # A table from a trace that is given: run, nothing to do, continue after a kill, explain.
-sums() { find out/pages out/plan.json -type f | LC_ALL=C sort | xargs cksum; }
+sums() { find out/pages -type f | LC_ALL=C sort | xargs cksum; }
 "$LACUNA" capture --model "$ROOT/datasets/models/video-dit" --size 4x32x48 --steps 50 \
     --capture-steps 0,15,30 -q -o clip.h5
 "$LACUNA" reproduce fg-attn:2 spargeattn:f1 --quick --trace dit=clip.h5 -o out --dry-run
