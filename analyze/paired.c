@@ -95,31 +95,28 @@ out:
     return rc;
 }
 
-void holm_correct(double *p, int n)
-{
-    int tests = 0;
-    double last = 0;
-    bool done[256] = {false};
-    for (int i = 0; i < n; i++)
-        tests += !isnan(p[i]);
-    for (int k = 0; k < tests; k++) {
-        int least = -1;
-        for (int i = 0; i < n && i < 256; i++)
-            if (!done[i] && !isnan(p[i]) && (least < 0 || p[i] < p[least]))
-                least = i;
-        if (least < 0)
-            return;
-        done[least] = true;
-        last = fmax(last, fmin(1, (tests - k) * p[least]));
-        p[least] = last;
-    }
-}
-
 static int by_value(const void *a, const void *b, void *values)
 {
     const double *v = values;
     double x = v[*(const int64_t *)a], y = v[*(const int64_t *)b];
     return (x > y) - (x < y);
+}
+
+int holm_correct(double *p, int64_t n, struct err *err)
+{
+    int64_t *order = NULL, tests = 0;
+    double last = 0;
+    int rc = mem_alloc(&order, n, sizeof *order, "order of tests", err);
+    if (rc)
+        return rc;
+    for (int64_t i = 0; i < n; i++)
+        if (!isnan(p[i]))
+            order[tests++] = i;
+    qsort_r(order, (size_t)tests, sizeof *order, by_value, p);
+    for (int64_t k = 0; k < tests; k++)
+        p[order[k]] = last = fmax(last, fmin(1, (double)(tests - k) * p[order[k]]));
+    free(order);
+    return 0;
 }
 
 /* Average ranks, from 1, by an order that has room for n. */

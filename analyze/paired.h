@@ -22,7 +22,7 @@ struct signed_rank {
 int signed_rank_test(const double *d, int64_t n, struct signed_rank *out, struct err *err);
 
 /* Holm's step-down correction (S. Holm, 1979) in place; values that are NAN are no tests. */
-void holm_correct(double *p, int n);
+int holm_correct(double *p, int64_t n, struct err *err);
 
 /* Spearman's rank correlation of x and y with average ranks; NAN where all values of one side are
  * equal. */

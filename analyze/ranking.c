@@ -175,7 +175,7 @@ static int correct_all(struct ranking *k, struct err *err)
     for (int64_t i = 0; !rc && i < k->n_outcomes; i++)
         p[i] = k->outcomes[i].v.diff.test.p;
     if (!rc)
-        holm_correct(p, (int)k->n_outcomes);
+        rc = holm_correct(p, k->n_outcomes, err);
     for (int64_t i = 0; !rc && i < k->n_outcomes; i++)
         k->outcomes[i].v.holm = p[i];
     free(p);

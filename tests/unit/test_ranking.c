@@ -70,14 +70,19 @@ END_TEST
 
 START_TEST(holm_steps_down)
 {
-    double p[] = {0.01, 0.04, 0.03}, with_gap[] = {NAN, 0.04, 0.03};
-    holm_correct(p, 3);
+    double p[] = {0.01, 0.04, 0.03}, with_gap[] = {NAN, 0.04, 0.03}, many[400];
+    assert_ok(holm_correct(p, 3, &e), &e);
     ck_assert_double_eq_tol(p[0], 0.03, 1e-15);
     ck_assert_double_eq_tol(p[1], 0.06, 1e-15);
     ck_assert_double_eq_tol(p[2], 0.06, 1e-15);
-    holm_correct(with_gap, 3);
+    assert_ok(holm_correct(with_gap, 3, &e), &e);
     ck_assert(isnan(with_gap[0]));
     ck_assert_double_eq_tol(with_gap[2], 0.06, 1e-15);
+    for (int i = 0; i < 400; i++) /* as many as a comparison per head has */
+        many[i] = (400 - i) * 1e-5;
+    assert_ok(holm_correct(many, 400, &e), &e);
+    ck_assert_double_eq_tol(many[399], 400 * 1e-5, 1e-15);
+    ck_assert_double_eq_tol(many[0], 200.0 * 201 * 1e-5, 1e-12); /* the largest (400 - k) p */
 }
 END_TEST
 
