@@ -8,6 +8,7 @@
 #include "analyze/params.h"
 #include "analyze/sheet.h"
 #include "analyze/table_calls.h"
+#include "core/mem.h"
 #include "core/strmap.h"
 #include "core/text.h"
 
@@ -97,7 +98,8 @@ struct table_filter {
     const struct str_list *metrics;
     const struct metric_names *names; /* of the last record, and whether it has one of them */
     bool has;
-    struct strmap cells; /* of a table by token order: cells to their records (address) */
+    const struct recset *set; /* of a table by token order, and what counts once: */
+    bool *repeated;           /* owned: of its records, then of its calls; else NULL */
 };
 
 /* The name of a cell in the order that its method saw. */
@@ -112,29 +114,36 @@ static void put_cell_in_order(const struct record *r, struct buf *key)
     buf_free(&order);
 }
 
-/* A cell that was replayed both as tokens are stored and in the order `row` is one cell. */
-static int find_cells(const struct record *r, int64_t n, struct strmap *cells, struct err *err)
+/* A cell that was replayed both as tokens are stored and in the order `row` is one cell: its last
+ * record stays. */
+static int find_repeated(const struct recset *set, struct table_filter *f, struct err *err)
 {
+    struct strmap cells = {0}; /* to the last record of each */
     struct buf key = {0};
+    int64_t n = set->n + set->n_calls;
     int rc = 0;
+    f->set = set;
+    TRY(mem_zalloc(&f->repeated, n, sizeof *f->repeated, "repeated cells", err));
     for (int64_t i = 0; i < n; i++) {
         buf_reset(&key);
-        put_cell_in_order(&r[i], &key);
+        put_cell_in_order(i < set->n ? &set->r[i] : &set->calls[i - set->n], &key);
         TRY(buf_check(&key, "record key", err));
-        TRY(strmap_put(cells, buf_str(&key), (int64_t)(intptr_t)&r[i], err));
+        int64_t before = strmap_get(&cells, buf_str(&key));
+        if (before >= 0)
+            f->repeated[before] = true;
+        TRY(strmap_put(&cells, buf_str(&key), i, err));
     }
 out:
+    strmap_free(&cells);
     buf_free(&key);
     return rc;
 }
 
 static bool is_repeated(const struct table_filter *f, const struct record *r)
 {
-    struct buf key = {0};
-    put_cell_in_order(r, &key);
-    bool repeated = strmap_get(&f->cells, buf_str(&key)) != (int64_t)(intptr_t)r;
-    buf_free(&key);
-    return repeated;
+    const struct recset *s = f->set;
+    return f->repeated &&
+           f->repeated[r >= s->r && r < s->r + s->n ? r - s->r : s->n + (r - s->calls)];
 }
 
 static int filter_make(const struct table_def *def, const struct str_list *metrics,
@@ -149,7 +158,7 @@ static int filter_make(const struct table_def *def, const struct str_list *metri
 static bool takes_part(const void *ctx, const struct record *r)
 {
     struct table_filter *f = (struct table_filter *)(uintptr_t)ctx;
-    if (!where_holds(f->where, f->n_where, r) || (f->cells.n && is_repeated(f, r)))
+    if (!where_holds(f->where, f->n_where, r) || is_repeated(f, r))
         return false;
     if (!(f->flags & (TABLE_HAVING | TABLE_PER_HEAD)))
         return true;
@@ -635,10 +644,8 @@ static int build_of(const struct table_def *def, const struct recset *set,
         struct str_list one = {.items = metrics->items, .n = req->columns ? metrics->n : 1};
         TRY(build_pivot(set, keys, n_keys, pivot[0], &one, out, err));
     } else {
-        if (has_key(keys, n_keys, KEY_ORDER)) {
-            TRY(find_cells(set->r, set->n, &filter.cells, err));
-            TRY(find_cells(set->calls, set->n_calls, &filter.cells, err));
-        }
+        if (has_key(keys, n_keys, KEY_ORDER))
+            TRY(find_repeated(set, &filter, err));
         TRY(grouping_make(set, keys, n_keys, group_flags, takes_part, &filter, &gs, err));
         TRY(put_groups(&gs, set, keys, n_keys, metrics, out, err));
         if (*def->where)
@@ -646,7 +653,7 @@ static int build_of(const struct table_def *def, const struct recset *set,
     }
     note_status(set, out);
 out:
-    strmap_free(&filter.cells);
+    free(filter.repeated);
     grouping_free(&gs);
     return rc;
 }
