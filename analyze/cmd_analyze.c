@@ -25,60 +25,49 @@ struct analyze_opts {
     bool wide;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "table", .type = OPT_STR, .offset = offsetof(struct analyze_opts, table),
-     .short_name = 't', .arg = "NAME", .flags = OPT_UNSET,
-     .help = "Which table; `lacuna list tables` names them. Default: the one that shows what was "
-             "measured."},
-    {.name = "group", .type = OPT_STR, .offset = offsetof(struct analyze_opts, group),
-     .short_name = 'g', .arg = "KEYS", .flags = OPT_UNSET,
-     .help = "Group rows by these keys in place of the table's own: model, trace, causal, n_q, "
-             "n_k, d, permute, backend, precision, seed, method, params, run, step, branch, "
-             "layer, head, kv_head, target, status, reason, and parameters of methods (tau)."},
-    {.name = "columns", .type = OPT_STR, .offset = offsetof(struct analyze_opts, columns),
-     .arg = "METRICS", .flags = OPT_UNSET,
-     .help = "Metrics in place of the table's own; shell patterns (cra_*) are allowed."},
-    {.name = "pivot", .type = OPT_STR, .offset = offsetof(struct analyze_opts, pivot), .arg = "KEY",
-     .flags = OPT_UNSET, .help = "One column per value of this key, for the first metric."},
-    {.name = "where", .type = OPT_LIST, .offset = offsetof(struct analyze_opts, where),
-     .short_name = 'w', .arg = "CONDITION", .flags = OPT_UNSET, .help = WHERE_HELP},
-    {.name = "at", .type = OPT_STR, .offset = offsetof(struct analyze_opts, at),
-     .arg = "METRIC=X", .flags = OPT_UNSET,
-     .help = "ranking: compare at this density, recall or error; default: the targets of the "
-             "replay."},
-    {.name = "by", .type = OPT_STR, .offset = offsetof(struct analyze_opts, by), .arg = "METRIC",
-     .flags = OPT_UNSET, .help = "ranking: what decides (err_l1_rel)."},
-    {.name = "per", .type = OPT_STR, .offset = offsetof(struct analyze_opts, per),
-     .arg = "model|layer|head", .flags = OPT_UNSET,
-     .help = "ranking: who wins over all heads (default), in each layer or on each head."},
-    {.name = "sort", .type = OPT_STR, .offset = offsetof(struct analyze_opts, sort),
-     .arg = "COLUMN", .flags = OPT_UNSET,
-     .help = "Sort rows by a column (its name as in CSV): metrics by their median, the better "
-             "first, others upwards; -COLUMN turns the order round."},
-    {.name = "best", .type = OPT_STR, .offset = offsetof(struct analyze_opts, best),
-     .arg = "COLUMN", .flags = OPT_UNSET,
-     .help = "Of the rows that agree in this column, such as method, keep the first by --sort."},
-    {.name = "top", .type = OPT_INT, .offset = offsetof(struct analyze_opts, top), .arg = "N",
-     .def = "0", .min = 0, .max = 1e9, .help = "Keep the first N rows; 0 = all."},
-    {.name = "wide", .type = OPT_BOOL, .offset = offsetof(struct analyze_opts, wide),
-     .def = "0", .min = 0, .max = 1,
-     .help = "Every column, means with standard deviations, instead of the few that most look "
-             "at."},
-    {.name = "format", .type = OPT_STR, .offset = offsetof(struct analyze_opts, format),
-     .short_name = 'f', .arg = "FORMAT", .def = "text",
-     .help = "text, md, csv, tex, json or html; without it the suffix of -o decides."},
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct analyze_opts, output),
-     .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
-     .help = "Write to FILE, replacing it, instead of standard output."},
-    {.name = "explain", .type = OPT_STR, .offset = offsetof(struct analyze_opts, explain),
-     .arg = "TABLE:ROW:COLUMN", .flags = OPT_UNSET,
-     .help = "Of the -o directory of `lacuna reproduce`: what is behind a number, as in "
-             "spargeattn:9:HilbertCurve:Sparsity/video-dit."},
+    OPT_STR(struct analyze_opts, table, NULL, "NAME",
+            "Which table; `lacuna list tables` names them. Default: the one that shows what was "
+            "measured.",
+            .short_name = 't'),
+    OPT_STR(struct analyze_opts, group, NULL, "KEYS",
+            "Group rows by these keys in place of the table's own: model, trace, causal, n_q, "
+            "n_k, d, permute, backend, precision, seed, method, params, run, step, branch, "
+            "layer, head, kv_head, target, status, reason, and parameters of methods (tau).",
+            .short_name = 'g'),
+    OPT_STR(struct analyze_opts, columns, NULL, "METRICS",
+            "Metrics in place of the table's own; shell patterns (cra_*) are allowed."),
+    OPT_STR(struct analyze_opts, pivot, NULL, "KEY",
+            "One column per value of this key, for the first metric."),
+    OPT_LIST(struct analyze_opts, where, NULL, "CONDITION", WHERE_HELP, .short_name = 'w'),
+    OPT_STR(struct analyze_opts, at, NULL, "METRIC=X",
+            "ranking: compare at this density, recall or error; default: the targets of the "
+            "replay."),
+    OPT_STR(struct analyze_opts, by, NULL, "METRIC", "ranking: what decides (err_l1_rel)."),
+    OPT_STR(struct analyze_opts, per, NULL, "model|layer|head",
+            "ranking: who wins over all heads (default), in each layer or on each head."),
+    OPT_STR(struct analyze_opts, sort, NULL, "COLUMN",
+            "Sort rows by a column (its name as in CSV): metrics by their median, the better "
+            "first, others upwards; -COLUMN turns the order round."),
+    OPT_STR(struct analyze_opts, best, NULL, "COLUMN",
+            "Of the rows that agree in this column, such as method, keep the first by --sort."),
+    OPT_INT(struct analyze_opts, top, "0", 0, 1e9, "", "Keep the first N rows; 0 = all.",
+            .arg = "N"),
+    OPT_BOOL(struct analyze_opts, wide, "0",
+             "Every column, means with standard deviations, instead of the few that most look "
+             "at."),
+    OPT_STR(struct analyze_opts, format, "text", "FORMAT",
+            "text, md, csv, tex, json or html; without it the suffix of -o decides.",
+            .short_name = 'f'),
+    OPT_STR(struct analyze_opts, output, NULL, "FILE",
+            "Write to FILE, replacing it, instead of standard output.", .flags = OPT_IDENTITY_NOT,
+            .short_name = 'o'),
+    OPT_STR(struct analyze_opts, explain, NULL, "TABLE:ROW:COLUMN",
+            "Of the -o directory of `lacuna reproduce`: what is behind a number, as in "
+            "spargeattn:9:HilbertCurve:Sparsity/video-dit."),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 /* The name of a file promises a format that no table has. */
 static void warn_suffix(const char *output, const char *suffix)
@@ -164,26 +153,22 @@ const struct command cmd_analyze = {
     .summary = "make tables from the records of replays",
     .run = run,
     .options = options,
-    .details = "DIR is the -o directory of `lacuna replay`, or a .jsonl file; several are read as "
-               "one set.\n"
-               "text, md and tex show medians and the worst cells of a few columns, and say below "
-               "the table what\n"
-               "they leave out. --wide shows every column with mean and standard deviation, or "
-               "with median and\n"
-               "quartiles where a mean with its deviation would leave the values that a metric "
-               "can take. csv and\n"
-               "json have all of mean, deviation, n, minimum, median and maximum. Every cell has "
-               "the same weight.\n"
-               "Cells that differ in model, length, token order, backend, precision or seed are "
-               "never averaged\n"
-               "unless --group asks for it.\n"
-               "\n"
-               "Examples:\n"
-               "  lacuna analyze out\n"
-               "  lacuna analyze out --table by-layer --format csv -o layers.csv\n"
-               "  lacuna analyze out --group method,layer --columns density_elem,cra_min\n"
-               "  lacuna analyze out --group method --pivot layer --columns cra_p1\n"
-               "  lacuna analyze out --sort err_l1_rel --best method\n",
+    .details =
+        "DIR is the -o directory of `lacuna replay`, or a .jsonl file; several are read as one\n"
+        "set. text, md and tex show medians and the worst cells of a few columns, and say below\n"
+        "the table what they leave out. --wide shows every column with mean and standard\n"
+        "deviation, or with median and quartiles where a mean with its deviation would leave\n"
+        "the values that a metric can take. csv and json have all of mean, deviation, n,\n"
+        "minimum, median and maximum. Every cell has the same weight. Cells that differ in\n"
+        "model, length, token order, backend, precision or seed are never averaged unless\n"
+        "--group asks for it.\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna analyze out\n"
+        "  lacuna analyze out --table by-layer --format csv -o layers.csv\n"
+        "  lacuna analyze out --group method,layer --columns density_elem,cra_min\n"
+        "  lacuna analyze out --group method --pivot layer --columns cra_p1\n"
+        "  lacuna analyze out --sort err_l1_rel --best method\n",
 };
 
 /* Neither a file of records that is given, nor one in a directory that is. */

@@ -26,35 +26,27 @@ struct choose_opts {
 
 static const char *const pers[] = {"head", "layer", "model", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "limit", .type = OPT_LIST, .offset = offsetof(struct choose_opts, limits),
-     .short_name = 'l', .arg = "METRIC<=X", .flags = OPT_UNSET,
-     .help = "What a setting has to satisfy, as err_l1_rel<=0.02 or cra_p1>=0.9. Repeatable."},
-    {.name = "cost", .type = OPT_STR, .offset = offsetof(struct choose_opts, cost),
-     .arg = "METRIC", .def = "density_exec",
-     .help = "What is to be small; time_total is the measured time_total_ns."},
-    {.name = "per", .type = OPT_ENUM, .offset = offsetof(struct choose_opts, per), .def = "head",
-     .values = pers, .help = "What shares a setting."},
-    {.name = "quantile", .type = OPT_NUM, .offset = offsetof(struct choose_opts, quantile),
-     .arg = "Q", .def = "1", .min = 0, .max = 1, .flags = OPT_MIN_OPEN,
-     .help = "Share of a setting's cells that have to satisfy the limits."},
-    {.name = "where", .type = OPT_LIST, .offset = offsetof(struct choose_opts, where),
-     .short_name = 'w', .arg = "CONDITION", .flags = OPT_UNSET, .help = WHERE_HELP},
-    {.name = "export", .type = OPT_STR, .offset = offsetof(struct choose_opts, export),
-     .arg = "FORMAT", .flags = OPT_UNSET,
-     .help = "Read a plan and write it as minference, flexprefill, spargeattn or sale keeps "
-             "parameters per head, or its masks on a trace as blockmask or bsr."},
-    {.name = "unit", .type = OPT_STR, .offset = offsetof(struct choose_opts, unit), .arg = "QxK",
-     .flags = OPT_UNSET,
-     .help = "blockmask, bsr: blocks of so many queries x keys; every entry's own if not given."},
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct choose_opts, output),
-     .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
-     .help = "Plan to write (JSON), or the exported file."},
+    OPT_AS("limit", OPT_LIST, struct choose_opts, limits, NULL,
+           .help = "What a setting has to satisfy, as err_l1_rel<=0.02 or cra_p1>=0.9. Repeatable.",
+           .arg = "METRIC<=X", .short_name = 'l'),
+    OPT_STR(struct choose_opts, cost, "density_exec", "METRIC",
+            "What is to be small; time_total is the measured time_total_ns."),
+    OPT_ENUM(struct choose_opts, per, "head", pers, "What shares a setting."),
+    OPT_NUM(struct choose_opts, quantile, "1", 0, 1, "",
+            "Share of a setting's cells that have to satisfy the limits.", .flags = OPT_MIN_OPEN,
+            .arg = "Q"),
+    OPT_LIST(struct choose_opts, where, NULL, "CONDITION", WHERE_HELP, .short_name = 'w'),
+    OPT_STR(struct choose_opts, export, NULL, "FORMAT",
+            "Read a plan and write it as minference, flexprefill, spargeattn or sale keeps "
+            "parameters per head, or its masks on a trace as blockmask or bsr."),
+    OPT_STR(struct choose_opts, unit, NULL, "QxK",
+            "blockmask, bsr: blocks of so many queries x keys; every entry's own if not given."),
+    OPT_STR(struct choose_opts, output, NULL, "FILE", "Plan to write (JSON), or the exported file.",
+            .flags = OPT_IDENTITY_NOT, .short_name = 'o'),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
@@ -67,13 +59,12 @@ const struct command cmd_choose = {
     .run = run,
     .options = options,
     .details =
-        "DIR are -o directories of `lacuna replay`. A setting is chosen for a head (layer, model) "
-        "if\n"
-        "it has an ok record of every call there and its records satisfy all limits; of these the\n"
-        "one with the smallest mean cost, on ties the smaller err_l1_rel. Where none does, the "
-        "head\n"
-        "stays dense. The plan is replayed by -m plan:file=PLAN.json, best on traces other than\n"
-        "those it was made from: `analyze --table plan` shows what it gains on both.\n"
+        "DIR are -o directories of `lacuna replay`. A setting is chosen for a head (layer,\n"
+        "model) if it has an ok record of every call there and its records satisfy all limits;\n"
+        "of these the one with the smallest mean cost, on ties the smaller err_l1_rel. Where\n"
+        "none does, the head stays dense. The plan is replayed by -m plan:file=PLAN.json, best\n"
+        "on traces other than those it was made from: `analyze --table plan` shows what it\n"
+        "gains on both.\n"
         "\n"
         "Examples:\n"
         "  lacuna choose out --limit 'err_l1_rel<=0.02' -o plan.json\n"
@@ -81,11 +72,9 @@ const struct command cmd_choose = {
         "  lacuna choose --export minference plan.json -o minference.json\n"
         "  lacuna choose --export blockmask plan.json t.h5 --unit 128x128 -o masks.safetensors\n"
         "\n"
-        "Masks depend on the data: blockmask (FlexAttention's kv_num_blocks and kv_indices) and "
-        "bsr\n"
-        "(FlashInfer's indptr and indices) replay the plan on the trace T.h5, every call of it, or "
-        "take\n"
-        "the dump of such a replay (--dump-masks) in its place.\n",
+        "Masks depend on the data: blockmask (FlexAttention's kv_num_blocks and kv_indices) and\n"
+        "bsr (FlashInfer's indptr and indices) replay the plan on the trace T.h5, every call of\n"
+        "it, or take the dump of such a replay (--dump-masks) in its place.\n",
 };
 
 static int fill_request(const struct choose_opts *o, struct choose_request *req, struct err *err)

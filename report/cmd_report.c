@@ -22,21 +22,17 @@ struct report_opts {
     bool figures;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct report_opts, output),
-     .short_name = 'o', .arg = "REPORTDIR", .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
-     .help = "Directory of the report; the page is REPORTDIR/index.html."},
-    {.name = "title", .type = OPT_STR, .offset = offsetof(struct report_opts, title), .arg = "TEXT",
-     .def = "Sparse attention report", .help = "Title of the page."},
-    {.name = "masks", .type = OPT_LIST, .offset = offsetof(struct report_opts, masks),
-     .arg = "M.h5", .flags = OPT_UNSET, .help = "File of dumped masks for overlays (repeatable)."},
-    {.name = "figures", .type = OPT_BOOL, .offset = offsetof(struct report_opts, figures),
-     .def = "1", .help = "Draw figures; --no-figures leaves them out."},
+    OPT_STR(struct report_opts, output, NULL, "REPORTDIR",
+            "Directory of the report; the page is REPORTDIR/index.html.",
+            .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .short_name = 'o'),
+    OPT_STR(struct report_opts, title, "Sparse attention report", "TEXT", "Title of the page."),
+    OPT_LIST(struct report_opts, masks, NULL, "M.h5",
+             "File of dumped masks for overlays (repeatable)."),
+    OPT_BOOL(struct report_opts, figures, "1", "Draw figures; --no-figures leaves them out."),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
@@ -47,14 +43,12 @@ const struct command cmd_report = {
     .run = run,
     .options = options,
     .details =
-        "DIR are -o directories of `lacuna replay`, or directories of traces. Traces given, and "
-        "those\nthat the manifests of\n"
-        "the directories name and that are still there, give heatmaps; masks dumped by these "
-        "replays\n"
-        "give overlays. The page holds its pictures itself and fetches nothing; beside it lie the\n"
-        "tables (md, csv, tex, json, html), the figures with their gnuplot scripts and data, and "
-        "a\n"
-        "manifest. Without gnuplot the page has tables only and the exit code is 4.\n"
+        "DIR are -o directories of `lacuna replay`, or directories of traces. Traces given, and\n"
+        "those that the manifests of the directories name and that are still there, give\n"
+        "heatmaps; masks dumped by these replays give overlays. The page holds its pictures\n"
+        "itself and fetches nothing; beside it lie the tables (md, csv, tex, json, html), the\n"
+        "figures with their gnuplot scripts and data, and a manifest. Without gnuplot the page\n"
+        "has tables only and the exit code is 4.\n"
         "\n"
         "Examples:\n"
         "  lacuna report out -o report\n"
