@@ -86,9 +86,11 @@ static void put_heads(const struct recset *set, struct buf *b)
     for (int pass = 0; id && pass < 3; pass++) {
         cells = 0;
         for (int64_t i = 0; i < set->n; i++)
-            if (set->r[i].scope == RECORD_OF_HEAD)
-                id[cells++] = (pass == 2 ? 0 : (int64_t)set->r[i].layer << 32) +
-                              (pass == 1 ? 0 : set->r[i].head);
+            if (set->r[i].scope == RECORD_OF_HEAD) {
+                id[cells] = (pass == 2 ? 0 : (int64_t)set->r[i].layer << 32) +
+                            (pass == 1 ? 0 : set->r[i].head);
+                cells += cells == 0 || id[cells] != id[cells - 1];
+            }
         found[pass] = different(id, cells);
     }
     free(id);

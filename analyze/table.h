@@ -40,6 +40,7 @@ struct table {
     struct column *cols; /* owned [n_cols] */
     struct cell *cells;  /* owned [n_rows][n_cols] */
     int64_t n_cols, cap_cols, n_rows, cap_cells;
+    int64_t left_out; /* rows beyond what the request takes */
     struct str_list notes;
 
     /* For the narrow form (sheet.h) alone. */

@@ -647,7 +647,10 @@ static int build_of(const struct table_def *def, const struct recset *set,
         if (has_key(keys, n_keys, KEY_ORDER))
             TRY(find_repeated(set, &filter, err));
         TRY(grouping_make(set, keys, n_keys, group_flags, takes_part, &filter, &gs, err));
-        TRY(put_groups(&gs, set, keys, n_keys, metrics, out, err));
+        if (req->rows_most && gs.n > req->rows_most)
+            out->left_out = gs.n;
+        else
+            TRY(put_groups(&gs, set, keys, n_keys, metrics, out, err));
         if (*def->where)
             table_note(out, "cells with %s; the others are left out", def->where);
     }

@@ -15,6 +15,7 @@ struct table_request {
     const char *pivot;         /* key whose values become columns of the first metric, or NULL */
     const char *at, *by, *per; /* ranking: "density_elem=0.3", "err_l1_rel", "layer", or NULL */
     const struct method *const *methods; /* know which are bounds; or NULL */
+    int64_t rows_most; /* a longer table of groups stays without rows (table.left_out); 0 = any */
 };
 
 enum table_flags {

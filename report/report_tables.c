@@ -1,6 +1,6 @@
 /*
  * report_tables.c - the tables of a report: on the page as a sheet of few columns with the whole
- * table folded below it, and in every format as a file.
+ * table folded below it, and as files.
  */
 #include "report/report.h"
 
@@ -12,22 +12,29 @@
 
 #include <string.h>
 
-/* Rows beyond which a table is written to its files only. */
-#define ROWS_ON_PAGE 400
+#define ROWS_OPEN 60     /* of a table that is open when the page is */
+#define ROWS_ON_PAGE 400 /* of a table on the page; a longer one is in its file alone */
+#define ROWS_IN_FILE                                                                               \
+    20000 /* of a table in a file; the command of a longer one stands on the page */
 
-/* Rows up to which a table is open when the page is. */
-#define ROWS_OPEN 60
+/* Every digit as CSV, and what the page shows as LaTeX. */
+static const char *const file_formats[] = {"csv", "tex"};
 
-static int write_formats(const struct report *r, const struct table *t, struct err *err)
+static int n_files(const struct table *t)
+{
+    return t->left_out ? 0 : t->n_rows <= ROWS_ON_PAGE ? 2 : 1;
+}
+
+static int write_files(const struct report *r, const struct table *t, struct err *err)
 {
     static const struct sheet_opts view = {0};
     struct buf b = {0}, path = {0};
     int rc = 0;
-    for (int i = 0; table_formats[i]; i++) {
+    for (int i = 0; i < n_files(t); i++) {
         buf_reset(&b);
         buf_reset(&path);
-        format_table(table_formats[i], t, &view, &b);
-        buf_printf(&path, "%s/tables/%s%s", r->dir, t->name, table_formats[i]->suffix);
+        format_table(format_find(file_formats[i], err), t, &view, &b);
+        buf_printf(&path, "%s/tables/%s.%s", r->dir, t->name, file_formats[i]);
         TRY(buf_check(&b, "table", err));
         TRY(buf_check(&path, "path", err));
         TRY(file_write_atomic(buf_str(&path), b.data, b.len, err));
@@ -132,9 +139,9 @@ static void put_files(const struct report *r, const struct table *t, struct buf 
 {
     struct buf cmd = {0};
     buf_puts(b, "<p class=\"notes files\">");
-    for (int i = 0; table_formats[i]; i++)
-        buf_printf(b, "<a href=\"tables/%s%s\">%s</a> ", t->name, table_formats[i]->suffix,
-                   table_formats[i]->name);
+    for (int i = 0; i < n_files(t); i++)
+        buf_printf(b, "<a href=\"tables/%s.%s\">%s</a> ", t->name, file_formats[i],
+                   file_formats[i]);
     buf_puts(b, "</p>\n<p class=\"notes\"><code>");
     report_command(r, "analyze", &cmd);
     buf_printf(&cmd, " --table %s", t->name);
@@ -151,7 +158,7 @@ static void put_table(struct report *r, const struct table *t)
     struct sheet s;
     bool fold = t->n_rows > ROWS_OPEN;
     buf_printf(b, "<section id=\"table-%s\">\n<h3>%s</h3>\n", t->name, t->name);
-    if (t->n_rows <= ROWS_ON_PAGE) {
+    if (n_files(t) == 2) {
         sheet_make(t, &view, &s);
         if (fold)
             buf_printf(b, "<details class=\"long\"><summary>%s (%lld rows)</summary>", t->title,
@@ -166,7 +173,9 @@ static void put_table(struct report *r, const struct table *t)
         buf_puts(b, fold ? "</details>\n" : "");
         sheet_free(&s);
     } else
-        buf_printf(b, "<p>%s: %lld rows, in the files only.</p>\n", t->title, (long long)t->n_rows);
+        buf_printf(b, "<p>%s: %lld rows, %s.</p>\n", t->title, (long long)(t->n_rows + t->left_out),
+                   t->left_out ? "too many for a file: the command prints them"
+                               : "in the file only");
     put_files(r, t, b);
     buf_puts(b, "</section>\n");
 }
@@ -182,7 +191,7 @@ static bool worth_showing(const struct table_def *def, const struct report *r)
 
 int report_tables(struct report *r, struct err *err)
 {
-    const struct table_request req = {.methods = r->app->methods};
+    const struct table_request req = {.methods = r->app->methods, .rows_most = ROWS_IN_FILE};
     struct table t;
     struct buf path = {0};
     int rc = 0;
@@ -196,7 +205,7 @@ int report_tables(struct report *r, struct err *err)
         rc = table_build(table_defs[i], &r->set, &req, &t, err);
         if (rc)
             goto out;
-        rc = write_formats(r, &t, err);
+        rc = write_files(r, &t, err);
         if (!rc)
             put_table(r, &t);
         table_free(&t);

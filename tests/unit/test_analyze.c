@@ -227,6 +227,11 @@ START_TEST(groups_and_columns_of_the_command_line_win)
     ck_assert_int_eq(t.n_cols, 2 + 3 + 2);
     ck_assert_double_eq(cell(0, "layer")->num, 0);
     table_free(&t);
+    req.rows_most = 3;
+    build("summary", &req);
+    ck_assert_int_eq(t.n_rows, 0);
+    ck_assert_int_gt(t.left_out, 3);
+    table_free(&t);
     req.columns = "no_such";
     assert_fails(table_build(table_defs[0], &set, &req, &t, &e), &e, ERR_USAGE, "no_such");
     memset(&t, 0, sizeof t);
