@@ -10,14 +10,19 @@
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
 #include "analyze/stats.h"
+#include "core/fileio.h"
+#include "core/hash.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/sort.h"
 
+#include <errno.h>
+#include <ftw.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int limit_parse(const char *text, struct limit *out, struct err *err)
 {
@@ -421,5 +426,315 @@ int choose_plan(const struct recset *set, const struct choose_request *req, stru
     jw_obj_end(w);
 out:
     chooser_free(&k);
+    return rc;
+}
+
+/* What a format holds: one method, and the parameters that it knows. */
+struct form {
+    const char *format, *method;
+    const char *params; /* separated by spaces */
+};
+
+static const struct form forms[] = {
+    {"minference", "minference", "v s pattern init local top"},
+    {"flexprefill", "flexprefill", "gamma tau min_budget max_budget"},
+    {"spargeattn", "spargeattn", "theta tau topk pv select"},
+    {"sale", "sale", "tau"},
+};
+
+static bool in_words(const char *list, const char *name, size_t len)
+{
+    for (const char *p = list; *p;) {
+        size_t n = strcspn(p, " ");
+        if (n == len && strncmp(p, name, n) == 0)
+            return true;
+        p += n + (p[n] == ' ');
+    }
+    return false;
+}
+
+/* NULL, or the first parameter that the format has no place for. */
+static const char *foreign(const struct form *f, const char *params, size_t *len)
+{
+    const char *p = params;
+    for (const char *word; (word = params_next(&p, len));) {
+        *len = strcspn(word, "=");
+        if (!in_words(f->params, word, *len))
+            return word;
+    }
+    return NULL;
+}
+
+static double number(const char *params, const char *name, double otherwise)
+{
+    const char *v = params_value(params, name);
+    return v ? strtod(v, NULL) : otherwise;
+}
+
+/* MInference's table: [pattern, v, s, score]. */
+static void put_minference(const char *params, struct jw *w)
+{
+    const char *pattern = params_value(params, "pattern");
+    bool shape = pattern && strncmp(pattern, "ashape", 6) == 0;
+    bool block = pattern && strncmp(pattern, "block", 5) == 0;
+    jw_arr(w);
+    jw_str(w, shape ? "stream_llm" : block ? "block_sparse" : "vertical_and_slash");
+    jw_num(w, shape   ? number(params, "init", 128)
+              : block ? number(params, "top", 100)
+                      : number(params, "v", 1000));
+    jw_num(w, shape ? number(params, "local", 3968) : block ? 1 : number(params, "s", 6096));
+    jw_num(w, 1); /* the score of its search, which nothing reads */
+    jw_arr_end(w);
+}
+
+/* The given parameters by their names; numbers as numbers. */
+static void put_params(const char *params, struct jw *w)
+{
+    const char *p = params;
+    size_t len;
+    jw_obj(w);
+    for (const char *word; (word = params_next(&p, &len));) {
+        char name[32], value[64], *end;
+        size_t eq = strcspn(word, "=");
+        snprintf(name, sizeof name, "%.*s", (int)eq, word);
+        snprintf(value, sizeof value, "%.*s", (int)(len - eq - 1), word + eq + 1);
+        double x = strtod(value, &end);
+        if (*end || end == value)
+            jw_kstr(w, name, value);
+        else
+            jw_knum(w, name, x);
+    }
+    jw_obj_end(w);
+}
+
+static int put_head(const struct form *f, const json_t *e, const char *where, struct jw *w,
+                    struct str_list *left_out, struct err *err)
+{
+    const char *method = NULL, *params = "", *other;
+    int64_t layer = 0, head = 0;
+    char key[24], text[160];
+    size_t len = 0;
+    int rc = 0;
+    TRY(jget_int(e, "layer", where, &layer, err));
+    TRY(jget_int(e, "head", where, &head, err));
+    TRY(jget_str(e, "method", where, &method, err));
+    TRY(jget_str_opt(e, "params", where, &params, err));
+    other = strcmp(method, f->method) == 0 ? foreign(f, params, &len) : NULL;
+    if (strcmp(method, f->method) != 0 || other) {
+        snprintf(text, sizeof text, "layer %lld head %lld: %s%s%.*s", (long long)layer,
+                 (long long)head, method, other ? " with " : "", (int)len, other ? other : "");
+        str_list_add(left_out, text);
+        return 0;
+    }
+    snprintf(key, sizeof key, "%lld", (long long)head);
+    jw_key(w, key);
+    if (f == forms)
+        put_minference(params, w);
+    else
+        put_params(params, w);
+out:
+    return rc;
+}
+
+/* A list of layers, each an object of heads. */
+int plan_export(const json_t *plan, const char *where, const char *format, struct buf *out,
+                struct str_list *left_out, struct err *err)
+{
+    const struct form *f = NULL;
+    const json_t *entries = json_object_get(plan, "entries");
+    int64_t layers = 0;
+    struct jw w;
+    size_t i;
+    json_t *e;
+    int rc = 0;
+
+    for (size_t k = 0; k < sizeof forms / sizeof *forms; k++)
+        if (strcmp(forms[k].format, format) == 0)
+            f = &forms[k];
+    if (!f)
+        FAIL(err, ERR_USAGE,
+             "--export %s: the formats are minference, flexprefill, spargeattn, sale for "
+             "parameters, "
+             "blockmask and bsr for masks",
+             format);
+    if (!json_is_array(entries))
+        FAIL(err, ERR_INPUT, "%s: \"entries\": an array was expected", where);
+    json_array_foreach(entries, i, e)
+    {
+        int64_t layer = json_integer_value(json_object_get(e, "layer"));
+        layers = layer >= layers && layer < 1 << 20 ? layer + 1 : layers;
+    }
+    jw_init(&w, out, 2);
+    jw_arr(&w);
+    for (int64_t l = 0; l < layers; l++) {
+        jw_obj(&w);
+        json_array_foreach(entries, i, e)
+        {
+            if (json_integer_value(json_object_get(e, "layer")) == l)
+                TRY(put_head(f, e, where, &w, left_out, err));
+        }
+        jw_obj_end(&w);
+    }
+    jw_arr_end(&w);
+    buf_puts(out, "\n");
+    TRY(buf_check(out, "export", err));
+out:
+    return rc;
+}
+
+/* As the method plan has it (sim/methods/plan.c): the content's hash. */
+static int plan_id(const char *path, char id[HASH_TEXT_MAX], struct err *err)
+{
+    struct buf file = {0};
+    char text[HASH_TEXT_MAX];
+    int rc = buf_read_file(&file, path, (size_t)256 << 20, err);
+    if (!rc) {
+        hash_text(hash_bytes(buf_str(&file), file.len), text);
+        snprintf(id, HASH_TEXT_MAX, "%s", strchr(text, ':') + 1);
+    }
+    buf_free(&file);
+    return rc;
+}
+
+/* ---- the replay ----------------------------------------------------------------------------- */
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    return remove(path);
+}
+
+/* A folder that a replay writes into. */
+static int make_folder(const char *output, struct buf *folder, struct err *err)
+{
+    buf_printf(folder, "%s.masks.XXXXXX", output);
+    int rc = buf_check(folder, output, err);
+    if (!rc && !mkdtemp(folder->data)) {
+        rc = err_set(err, ERR_IO, "%s: cannot make a folder: %s", buf_str(folder), strerror(errno));
+        buf_reset(folder);
+    }
+    return rc;
+}
+
+/* lacuna replay DATA -m plan:file=PLAN --dump-masks FOLDER/masks.h5 -o FOLDER/run -q */
+static int replay(const struct app *app, const struct plan_masks *x, const char *folder,
+                  struct err *err)
+{
+    const struct command *cmd = app_command(app, "replay", err);
+    enum log_level level = log_get_level();
+    struct buf method = {0}, dump = {0}, run = {0}, jobs = {0}, seed = {0};
+    int rc = 0;
+    if (!cmd)
+        return err->code;
+    buf_printf(&method, "plan:file=%s", x->plan);
+    buf_printf(&dump, "%s/masks.h5", folder);
+    buf_printf(&run, "%s/run", folder);
+    buf_printf(&jobs, "%lld", (long long)x->common->jobs);
+    buf_printf(&seed, "%lld", (long long)x->common->seed);
+    TRY(buf_check(&method, "replay", err));
+    TRY(buf_check(&dump, "replay", err));
+    TRY(buf_check(&run, "replay", err));
+    TRY(buf_check(&jobs, "replay", err));
+    TRY(buf_check(&seed, "replay", err));
+    /* clang-format off */
+    const char *const words[] = {x->data, "-m", buf_str(&method), "--dump-masks", buf_str(&dump),
+                                 "-o", buf_str(&run), "--jobs", buf_str(&jobs), "--seed",
+                                 buf_str(&seed), "-q", NULL};
+    /* clang-format on */
+    char *argv[sizeof words / sizeof *words];
+    memcpy(argv, words, sizeof words);
+    rc = cmd->run(app, (int)(sizeof words / sizeof *words) - 1, argv, err);
+    log_set_level(level);
+out:
+    buf_free(&method);
+    buf_free(&dump);
+    buf_free(&run);
+    buf_free(&jobs);
+    buf_free(&seed);
+    return rc;
+}
+
+/* ---- the masks ------------------------------------------------------------------------------ */
+
+/* The setting of the plan in a dump; -1: none. */
+static int setting_of(const struct mask_index *x, const char *id)
+{
+    char want[HASH_TEXT_MAX + 4];
+    snprintf(want, sizeof want, "id=%s", id);
+    for (int k = 0; k < x->n_settings; k++)
+        if (strcmp(x->settings[k].method, "plan") == 0 && strcmp(x->settings[k].params, want) == 0)
+            return k;
+    return -1;
+}
+
+/* The entries of the plan's masks, all of one trace. */
+static int choose_entries(const struct mask_index *x, const char *path, const char *id,
+                          int64_t **entries, int64_t *n, struct err *err)
+{
+    int setting = setting_of(x, id), rc = 0;
+    const struct mask_entry *first = NULL;
+    *n = 0;
+    if (setting < 0)
+        FAIL(err, ERR_INPUT, "%s has no masks of this plan (its id is %s)", path, id);
+    TRY(mem_alloc(entries, x->n, sizeof **entries, "masks", err));
+    for (int64_t i = 0; i < x->n; i++) {
+        const struct mask_entry *e = &x->entries[i];
+        if (e->setting != setting)
+            continue;
+        first = first ? first : e;
+        if (strcmp(e->trace, first->trace) != 0)
+            FAIL(err, ERR_INPUT,
+                 "%s has masks of several traces, whose tensors would have the same names: export "
+                 "one at a time (lacuna mask export %s --trace %.21s ...)",
+                 path, path, e->trace);
+        (*entries)[(*n)++] = i;
+    }
+out:
+    return rc;
+}
+
+static int export_dump(const struct plan_masks *x, struct maskfile *f, const char *path,
+                       const char *id, struct mask_exported *done, struct err *err)
+{
+    struct mask_index index = {0};
+    struct mask_export how = {.format = x->format, .bq = x->bq, .bk = x->bk};
+    int64_t *entries = NULL;
+    int rc = 0;
+    TRY(mask_index_make(f, &index, err));
+    TRY(choose_entries(&index, path, id, &entries, &how.n, err));
+    how.entries = entries;
+    TRY(mask_export(f, &index, &how, x->output, done, err));
+out:
+    free(entries);
+    mask_index_free(&index);
+    return rc;
+}
+
+int plan_masks_export(const struct app *app, const struct plan_masks *x, struct mask_exported *done,
+                      struct err *err)
+{
+    struct maskfile *f = NULL;
+    struct buf folder = {0}, path = {0};
+    struct err no_dump = {0};
+    char id[HASH_TEXT_MAX];
+    int rc = 0;
+
+    TRY(plan_id(x->plan, id, err));
+    buf_puts(&path, x->data);
+    if (maskfile_open(x->data, &f, &no_dump) != 0) {
+        TRY(make_folder(x->output, &folder, err));
+        TRY(replay(app, x, buf_str(&folder), err));
+        buf_reset(&path);
+        buf_printf(&path, "%s/masks.h5", buf_str(&folder));
+        TRY(buf_check(&path, "masks", err));
+        TRY(maskfile_open(buf_str(&path), &f, err));
+    }
+    TRY(buf_check(&path, "masks", err));
+    TRY(export_dump(x, f, buf_str(&path), id, done, err));
+out:
+    maskfile_close(&f);
+    if (folder.len)
+        nftw(buf_str(&folder), remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    buf_free(&folder);
+    buf_free(&path);
     return rc;
 }

@@ -3,7 +3,6 @@
  * programs.
  */
 #include "analyze/choose.h"
-#include "analyze/planmasks.h"
 #include "analyze/query.h"
 #include "core/cmd.h"
 #include "core/fileio.h"

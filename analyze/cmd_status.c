@@ -3,7 +3,6 @@
  * after it was killed. Each shard has a manifest and a file of records of its own.
  */
 #include "analyze/inputs.h"
-#include "analyze/shardset.h"
 #include "core/cmd.h"
 #include "core/sealed.h"
 #include "core/text.h"

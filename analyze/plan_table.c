@@ -284,7 +284,7 @@ out:
     return rc;
 }
 
-static bool any_plan(const struct recset *set)
+bool has_plan(const struct recset *set)
 {
     for (int64_t i = 0; i < set->n; i++)
         if (set->r[i].status == RECORD_OK && strcmp(set->r[i].method, "plan") == 0)
@@ -316,8 +316,8 @@ out:
     return rc;
 }
 
-static int build_plan(const struct table_def *def, const struct recset *set,
-                      const struct table_request *req, struct table *out, struct err *err)
+int build_plan(const struct table_def *def, const struct recset *set,
+               const struct table_request *req, struct table *out, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
     struct grouping gs = {0};
@@ -326,7 +326,7 @@ static int build_plan(const struct table_def *def, const struct recset *set,
 
     if (req->group || req->pivot || req->columns)
         FAIL(err, ERR_USAGE, "its rows and columns are fixed: --where chooses what is compared");
-    if (!any_plan(set))
+    if (!has_plan(set))
         FAIL(err, ERR_INPUT, "no ok record of a plan: lacuna replay T.h5 -m plan:file=PLAN.json");
     TRY(make_columns(out, err));
     TRY(grouping_make(set, keys, 2, 0, NULL, NULL, &gs, err));
@@ -346,14 +346,3 @@ out:
     grouping_free(&gs);
     return rc;
 }
-
-const struct table_def table_plan = {
-    .listed = {"plan", "What a plan gains over the best single setting and over dense",
-               "rows: plan, cheapest single setting with as many cells within the limits, dense; "
-               "columns: "
-               "traces that the plan was made from, and others"},
-    .keys = "",
-    .metrics = "density_exec",
-    .brief = "data,setting,cost,err_l1_rel,within,saved",
-    .build = build_plan,
-    .has_data = any_plan};

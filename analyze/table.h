@@ -78,4 +78,16 @@ int table_keep_rows(struct table *t, const int64_t *rows, int64_t n, struct err 
 /* Index of the column `name`, -1 if there is none. */
 int64_t table_find(const struct table *t, const char *name);
 
+/* --sort, --best, --top; NULL and 0 = not asked for. */
+struct row_opts {
+    const char *sort; /* column, "-" in front turns the order round */
+    const char *best; /* column: of the rows that agree in it, the first one stays */
+    int64_t top;      /* rows that stay */
+};
+
+/* Sort (metrics by their median, the better first; others upwards; rows without a value last), then
+ * keep the best row per value of `best`, then `top` rows. A note says what was cut. ERR_USAGE: an
+ * unknown column, with the nearest name; `best` without `sort`. */
+int table_choose_rows(struct table *t, const struct row_opts *o, struct err *err);
+
 #endif

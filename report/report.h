@@ -10,6 +10,8 @@
 #include "core/buf.h"
 #include "core/cmd.h"
 #include "core/opt.h"
+#include "core/trace.h"
+#include "plots/cells.h"
 
 /* What a report is made from. */
 struct report {
@@ -71,5 +73,8 @@ void base64(const void *data, size_t len, struct buf *b);
 
 /* JSON for an HTML element of type application/json: no text in it can end the element. */
 void json_in_html(const struct buf *json, struct buf *b);
+
+/* Are so many maps of the trace's heads computed from q and k within seconds? */
+bool shots_are_cheap(const struct trace *t, int64_t maps);
 
 #endif

@@ -3,7 +3,6 @@
  * embedded in the page, each with the command that draws it.
  */
 #include "report/report.h"
-#include "report/shots.h"
 
 #include "analyze/format.h"
 #include "analyze/group.h"

@@ -3,7 +3,7 @@
  */
 #include "reproduce/claims.h"
 
-#include "analyze/curve.h"
+#include "analyze/stats.h"
 #include "core/mem.h"
 
 #include <math.h>

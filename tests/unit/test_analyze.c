@@ -233,7 +233,7 @@ START_TEST(groups_and_columns_of_the_command_line_win)
     ck_assert_int_gt(t.left_out, 3);
     table_free(&t);
     req.columns = "no_such";
-    assert_fails(table_build(table_defs[0], &set, &req, &t, &e), &e, ERR_USAGE, "no_such");
+    assert_fails(table_build(table_defs, &set, &req, &t, &e), &e, ERR_USAGE, "no_such");
     memset(&t, 0, sizeof t);
 }
 END_TEST
@@ -347,7 +347,7 @@ START_TEST(cells_that_all_were_skipped_are_counted)
     ck_assert_double_eq(cell(0, "skip")->num, 2);
     table_free(&t);
     struct table_request req = {.pivot = "layer"};
-    assert_fails(table_build(table_defs[0], &set, &req, &t, &e), &e, ERR_INPUT, "no cell is ok");
+    assert_fails(table_build(table_defs, &set, &req, &t, &e), &e, ERR_INPUT, "no cell is ok");
     memset(&t, 0, sizeof t);
 }
 END_TEST
@@ -434,15 +434,15 @@ static bool defines(const struct metric_def *m, const char *pattern)
 /* A table of numbers that nothing records could never be filled. */
 START_TEST(tables_show_defined_metrics)
 {
-    for (int i = 0; table_defs[i]; i++) {
+    for (int i = 0; table_defs[i].build; i++) {
         char list[512], *save = NULL;
-        snprintf(list, sizeof list, "%s", table_defs[i]->metrics);
+        snprintf(list, sizeof list, "%s", table_defs[i].metrics);
         for (char *p = strtok_r(list, ",", &save); p; p = strtok_r(NULL, ",", &save)) {
             p[strcspn(p, "@")] = '\0';
             bool found = defines(metric_defs, p);
             for (const struct method *const *m = sim_methods; *m && !found; m++)
                 found = defines((*m)->metrics, p);
-            ck_assert_msg(found, "table %s: no metric is called %s", table_defs[i]->listed.name, p);
+            ck_assert_msg(found, "table %s: no metric is called %s", table_defs[i].listed.name, p);
         }
     }
 }
@@ -462,10 +462,10 @@ START_TEST(every_table_builds_or_says_what_is_missing)
 {
     fixture_study(&f);
     fixture_set(&f, &set);
-    for (int i = 0; table_defs[i]; i++) {
-        int rc = table_build(table_defs[i], &set, NULL, &t, &e);
-        ck_assert_msg(table_has_data(table_defs[i], &set) ? rc == 0 : rc == ERR_INPUT, "%s: %s",
-                      table_defs[i]->listed.name, e.msg);
+    for (int i = 0; table_defs[i].build; i++) {
+        int rc = table_build(&table_defs[i], &set, NULL, &t, &e);
+        ck_assert_msg(table_has_data(&table_defs[i], &set) ? rc == 0 : rc == ERR_INPUT, "%s: %s",
+                      table_defs[i].listed.name, e.msg);
         if (!rc)
             table_free(&t);
         err_clear(&e);
@@ -741,8 +741,8 @@ START_TEST(html_shows_text_as_text)
     sample();
     format_as("html", &b);
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "<caption>50% of &lt;a&gt; &amp; b_c</caption>"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&b), "<td>a|b,&quot;c&quot;</td>"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&b), "<span class=\"unit\">[kept/allowed]</span>"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), ">a|b,&quot;c&quot;</td>"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&b), "kept/allowed"));
     ck_assert_ptr_null(strstr(buf_str(&b), "http"));
     buf_free(&b);
 }
@@ -805,15 +805,11 @@ START_TEST(times_of_any_size_are_not_zero)
     format_as("md", &b);
     ck_assert_ptr_nonnull(strstr(buf_str(&b), " 1005 "));
     ck_assert_ptr_nonnull(strstr(buf_str(&b), " 0.02 "));
-    b.len = 0;
-    table_num(&t, 0, 2e4);
-    format_as("tex", &b);
-    ck_assert_ptr_null(strstr(buf_str(&b), "longtable"));
     buf_free(&b);
 }
 END_TEST
 
-START_TEST(long_latex_tables_break_over_pages)
+START_TEST(long_latex_tables_are_grids_below_each_other)
 {
     struct buf b = {0};
     table_init(&t, "x", "x");
@@ -823,8 +819,8 @@ START_TEST(long_latex_tables_break_over_pages)
         table_num(&t, 0, i ? 0.5 : 1.5e-7);
     }
     format_as("tex", &b);
-    ck_assert_ptr_nonnull(strstr(buf_str(&b), "\\begin{longtable}{@{}r@{}}"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&b), "\\endhead"));
+    const char *first = strstr(buf_str(&b), "\\begin{tabular}{@{}r@{}}");
+    ck_assert(first && strstr(first + 1, "\\begin{tabular}") && strstr(first, "\\caption") == NULL);
     ck_assert_ptr_nonnull(strstr(buf_str(&b), "1.5$\\times10^{-7}$"));
     ck_assert_ptr_null(strstr(buf_str(&b), "\\begin{table}"));
     buf_free(&b);
@@ -926,7 +922,7 @@ Suite *make_suite(void)
     tcase_add_test(c, small_errors_keep_their_digits);
     tcase_add_test(c, each_number_keeps_its_digits);
     tcase_add_test(c, times_of_any_size_are_not_zero);
-    tcase_add_test(c, long_latex_tables_break_over_pages);
+    tcase_add_test(c, long_latex_tables_are_grids_below_each_other);
     tcase_add_test(c, an_unknown_format_is_refused_with_the_list);
     tcase_add_test(c, csv_fields_read_back_what_was_quoted);
     tcase_add_test(c, broken_csv_is_refused_with_its_line);

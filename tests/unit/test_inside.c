@@ -66,7 +66,7 @@ START_TEST(points_are_means_of_what_both_have)
 }
 END_TEST
 
-START_TEST(spearman)
+START_TEST(rank_correlation)
 {
     /* Ranks 1 2 3 4 5 and 2 1 4 3 5: rho = 1 - 6 * 4 / (5 * 24) = 0.8. Ties have the mean rank. */
     struct inside_point p[5] = {{.replay = 10, .inside = 0.2},
@@ -102,8 +102,8 @@ START_TEST(the_table)
         add(RECORD_OF_MODEL, "a", params, "nll_delta", 10 - i);
     }
     struct recset set = take();
-    ck_assert(table_has_data(&table_inside, &set));
-    assert_ok(table_build(&table_inside, &set, NULL, &t, &err), &err);
+    ck_assert(has_inside(&set));
+    assert_ok(table_build(table_def_find("inside", &err), &set, NULL, &t, &err), &err);
     ck_assert_int_eq(t.n_rows, 1);
     ck_assert_double_eq(table_cell(&t, 0, 1)->num, 5);
     ck_assert_double_eq_tol(table_cell(&t, 0, table_find(&t, "nll_delta"))->num, -1, 1e-12);
@@ -111,8 +111,9 @@ START_TEST(the_table)
     recset_free(&set);
     add(RECORD_OF_HEAD, "a", "", "err_l2_rel", 1);
     set = take();
-    ck_assert(!table_has_data(&table_inside, &set));
-    assert_fails(table_build(&table_inside, &set, NULL, &t, &err), &err, ERR_INPUT, "needs");
+    ck_assert(!has_inside(&set));
+    assert_fails(table_build(table_def_find("inside", &err), &set, NULL, &t, &err), &err, ERR_INPUT,
+                 "needs");
     recset_free(&set);
 }
 END_TEST
@@ -122,7 +123,7 @@ Suite *make_suite(void)
     Suite *s = suite_create("inside");
     TCase *t = tcase_create("inside");
     tcase_add_test(t, points_are_means_of_what_both_have);
-    tcase_add_test(t, spearman);
+    tcase_add_test(t, rank_correlation);
     tcase_add_test(t, the_table);
     suite_add_tcase(s, t);
     return s;

@@ -1,6 +1,6 @@
 /* Rankings: paired statistics with numbers of textbooks and of SciPy, parameter texts with targets,
  * parameters as keys, conditions, and the table on records made by hand. */
-#include "analyze/paired.h"
+#include "analyze/stats.h"
 #include "analyze/params.h"
 #include "analyze/tables.h"
 #include "analyze/query.h"

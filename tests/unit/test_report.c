@@ -299,7 +299,7 @@ START_TEST(the_page_has_tables_definitions_reasons_and_manifest)
     must_have(&page, "22 cells: 20 ok, 1 skipped, 1 failed");
     must_have(&page, "id=\"table-summary\"");
     must_have(&page, "bidirectional only");
-    must_have(&page, "[kept/allowed pairs]");
+    must_have(&page, "kept/allowed pairs");
     must_have(&page, "<code>cra_min</code>");
     must_have(&page, "--table summary</code>");
     must_have(&page, "&quot;program&quot;: &quot;lacuna&quot;");

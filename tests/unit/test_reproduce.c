@@ -2,7 +2,7 @@
  * by hand. */
 #include "tests/harness/suite.h"
 
-#include "analyze/curve.h"
+#include "analyze/stats.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/metricdef.h"

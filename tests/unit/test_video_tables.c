@@ -290,8 +290,9 @@ START_TEST(without_pairs_there_is_no_judge_table)
     sparge("tau=0.9", 0, 0.02, 0.2);
     sparge("tau=0.8:theta=-1", 0, 0.03, 0.3);
     fixture_set(&f, &set);
-    ck_assert(!table_has_data(&table_judge, &set));
-    assert_fails(table_build(&table_judge, &set, NULL, &t, &e), &e, ERR_INPUT, "theta=-1");
+    ck_assert(!has_judge(&set));
+    assert_fails(table_build(table_def_find("judge", &e), &set, NULL, &t, &e), &e, ERR_INPUT,
+                 "theta=-1");
 }
 END_TEST
 

@@ -28,7 +28,7 @@ grep -c 'fg-attn:2</a> Block sparsity' out/index.html # of the call before
 "$LACUNA" analyze out --explain spargeattn:f1:a:b
 if command -v pdflatex >/dev/null && kpsewhich booktabs.sty >/dev/null; then
     for f in out/pages/*.tex; do
-        printf '%s\n' '\documentclass[twocolumn,10pt]{article}' '\usepackage{booktabs}' \
+        printf '%s\n' '\documentclass[twocolumn,10pt]{article}' '\usepackage{booktabs,graphicx}' \
             '\usepackage[a4paper,margin=18mm,columnsep=6mm]{geometry}' '\begin{document}' "\\input{$f}" '\end{document}' >t.tex
         pdflatex -interaction=nonstopmode -halt-on-error t.tex >log 2>&1 || { echo "$f:" && grep -m3 '^!' log; }
         grep '^Overfull' log | sed "s|^|$f: |"
