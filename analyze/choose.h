@@ -6,9 +6,9 @@
 #define LACUNA_CHOOSE_H
 
 #include "analyze/load.h"
-#include "analyze/maskexport.h"
 #include "core/buf.h"
-#include "core/cmd.h"
+#include "core/json.h"
+#include "core/text.h"
 
 #define LIMITS_MOST 8
 
@@ -50,20 +50,5 @@ int choose_plan(const struct recset *set, const struct choose_request *req, stru
  * the others are named in *left_out (owned by the caller). ERR_USAGE for another format. */
 int plan_export(const json_t *plan, const char *where, const char *format, struct buf *out,
                 struct str_list *left_out, struct err *err);
-
-/* What is exported: a plan, and a trace on which it is replayed now, or the dump of a replay of it
- * (--dump-masks). */
-struct plan_masks {
-    const char *plan, *data, *output; /* paths */
-    enum mask_format format;
-    int64_t bq, bk; /* blocks; 0 = every entry's own */
-    const struct common_opts *common;
-};
-
-/* Write the masks of all calls of the trace to a .safetensors file. What the replay leaves beside
- * them lies in a folder next to the output, which is removed again. ERR_INPUT where the dump has no
- * masks of this plan, or several traces. */
-int plan_masks_export(const struct app *app, const struct plan_masks *x, struct mask_exported *done,
-                      struct err *err);
 
 #endif
