@@ -128,8 +128,8 @@ static int write_table(const struct table *t, const struct table_format *f,
     TRY(buf_check(&b, "table", err));
     if (path)
         TRY(file_write_atomic(path, b.data, b.len, err));
-    else if (fwrite(b.data, 1, b.len, stdout) != b.len)
-        rc = err_sys(err, ERR_IO, "standard output");
+    else
+        fputs(buf_str(&b), stdout);
 out:
     buf_free(&b);
     return rc;
@@ -351,8 +351,7 @@ static int explain_print(const struct str_list *dirs, const char *what, bool jso
         put_cell(page, cell, &b);
     }
     TRY(buf_check(&b, "explanation", err));
-    if (fwrite(b.data, 1, b.len, stdout) != b.len)
-        rc = err_sys(err, ERR_IO, "standard output");
+    fputs(buf_str(&b), stdout);
 out:
     json_decref(page);
     buf_free(&path);

@@ -73,8 +73,8 @@ static int print_table(const struct table *t, const struct cmp_opts *o, struct e
         return err->code;
     format_table(f, t, &wide, &b);
     int rc = buf_check(&b, "table", err);
-    if (!rc && fwrite(b.data, 1, b.len, stdout) != b.len)
-        rc = err_sys(err, ERR_IO, "standard output");
+    if (!rc)
+        fputs(buf_str(&b), stdout);
     buf_free(&b);
     return rc;
 }

@@ -99,17 +99,24 @@ out:
 
 /* ---- list ------------------------------------------------------------------------------------ */
 
-/* "0-3,7" of the values that `of` gives for the chosen masks of a setting. */
-static void put_range(const struct chosen *c, int setting, int (*of)(const struct mask_entry *),
-                      struct buf *b)
+/* A number of a mask's entry: offset of an int. */
+static int number_at(const struct chosen *c, int64_t i, size_t offset)
+{
+    int x;
+    memcpy(&x, (const char *)&c->index.entries[c->entries[i]] + offset, sizeof x);
+    return x;
+}
+
+/* "0-3,7": a number of the chosen masks of a setting. */
+static void put_range(const struct chosen *c, int setting, size_t offset, struct buf *b)
 {
     int from = -1, last = -2;
     for (int next = -1;;) {
         int least = INT32_MAX;
         for (int64_t i = 0; i < c->n; i++) {
-            const struct mask_entry *e = &c->index.entries[c->entries[i]];
-            if (e->setting == setting && of(e) > next && of(e) < least)
-                least = of(e);
+            int x = number_at(c, i, offset);
+            if (c->index.entries[c->entries[i]].setting == setting && x > next && x < least)
+                least = x;
         }
         if (least != last + 1 || least == INT32_MAX) {
             if (from >= 0 && last > from)
@@ -123,21 +130,6 @@ static void put_range(const struct chosen *c, int setting, int (*of)(const struc
     }
 }
 
-static int step_of(const struct mask_entry *e)
-{
-    return e->step;
-}
-
-static int layer_of(const struct mask_entry *e)
-{
-    return e->layer;
-}
-
-static int head_of(const struct mask_entry *e)
-{
-    return e->head;
-}
-
 static void put_settings(const struct chosen *c, struct buf *b)
 {
     buf_puts(b, "  N  masks  steps layers heads  setting\n");
@@ -148,11 +140,11 @@ static void put_settings(const struct chosen *c, struct buf *b)
             masks += c->index.entries[c->entries[i]].setting == k;
         if (!masks)
             continue;
-        put_range(c, k, step_of, &where);
+        put_range(c, k, offsetof(struct mask_entry, step), &where);
         buf_puts(&where, "  ");
-        put_range(c, k, layer_of, &where);
+        put_range(c, k, offsetof(struct mask_entry, layer), &where);
         buf_puts(&where, "  ");
-        put_range(c, k, head_of, &where);
+        put_range(c, k, offsetof(struct mask_entry, head), &where);
         mask_setting_text(&c->index.settings[k], &name);
         buf_printf(b, "%3d %6lld  %s  %s\n", k, (long long)masks, buf_str(&where), buf_str(&name));
         buf_free(&where);

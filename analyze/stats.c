@@ -65,35 +65,33 @@ bool stats_differ(const struct stats *a, const struct stats *b)
 #define EXACT_MOST 25
 #define RESAMPLES 10000
 
-struct ranked {
-    double size;
-    int sign;
-    int64_t twice; /* twice its rank: mean ranks end in .5 at most */
-};
-
-static int by_size(const void *a, const void *b)
+static int by_value(const void *a, const void *b, void *values)
 {
-    double x = ((const struct ranked *)a)->size, y = ((const struct ranked *)b)->size;
+    const double *v = values;
+    double x = v[*(const int64_t *)a], y = v[*(const int64_t *)b];
     return (x > y) - (x < y);
 }
 
-/* Ranks of sorted values, and the sum of t^3 - t over their ties. */
-static double give_ranks(struct ranked *r, int64_t n)
+/* Average ranks, from 1, by an order that has room for n; returns the sum of t^3 - t over ties. */
+static double average_ranks(const double *x, int64_t n, int64_t *order, double *rank)
 {
     double ties = 0;
-    for (int64_t i = 0, j; i < n; i = j) {
-        for (j = i; j < n && r[j].size == r[i].size; j++)
+    for (int64_t i = 0; i < n; i++)
+        order[i] = i;
+    qsort_r(order, (size_t)n, sizeof *order, by_value, (void *)(uintptr_t)x);
+    for (int64_t i = 0, k; i < n; i = k) {
+        for (k = i; k < n && x[order[k]] == x[order[i]]; k++)
             ;
-        for (int64_t k = i; k < j; k++)
-            r[k].twice = i + 1 + j; /* 2 (mean of i+1 .. j) */
-        double t = (double)(j - i);
+        for (int64_t m = i; m < k; m++)
+            rank[order[m]] = (double)(i + 1 + k) / 2;
+        double t = (double)(k - i);
         ties += t * t * t - t;
     }
     return ties;
 }
 
-/* Share of the 2^n sign patterns whose smaller sum is at most `least` (twice): both tails. */
-static int exact_p(const struct ranked *r, int64_t n, int64_t least, double *p, struct err *err)
+/* Share of the 2^n sign patterns whose smaller sum of ranks is at most `least`: both tails. */
+static int exact_p(const double *rank, int64_t n, double least, double *p, struct err *err)
 {
     int64_t total = n * (n + 1); /* twice the sum of all ranks */
     double *ways = NULL, tail = 0;
@@ -102,9 +100,9 @@ static int exact_p(const struct ranked *r, int64_t n, int64_t least, double *p, 
         return rc;
     ways[0] = 1;
     for (int64_t i = 0; i < n; i++)
-        for (int64_t s = total; s >= r[i].twice; s--)
-            ways[s] += ways[s - r[i].twice];
-    for (int64_t s = 0; s <= least; s++)
+        for (int64_t s = total, twice = (int64_t)(2 * rank[i]); s >= twice; s--)
+            ways[s] += ways[s - twice];
+    for (int64_t s = 0; s <= (int64_t)(2 * least); s++)
         tail += ways[s];
     free(ways);
     *p = fmin(1, 2 * tail / ldexp(1, (int)n));
@@ -119,38 +117,34 @@ static double normal_p(double n, double plus, double ties)
 
 int signed_rank_test(const double *d, int64_t n, struct signed_rank *out, struct err *err)
 {
-    struct ranked *r = NULL;
-    int64_t m = 0, plus = 0, minus = 0;
+    double *size = NULL, *rank = NULL;
+    int64_t *order = NULL, *at = NULL, m = 0;
     int rc = 0;
 
     *out = (struct signed_rank){.p = 1};
-    TRY(mem_zalloc(&r, n, sizeof *r, "signed-rank test", err));
+    TRY(mem_alloc(&size, n, sizeof *size, "signed-rank test", err));
+    TRY(mem_alloc(&rank, n, sizeof *rank, "signed-rank test", err));
+    TRY(mem_alloc(&order, n, sizeof *order, "signed-rank test", err));
+    TRY(mem_alloc(&at, n, sizeof *at, "signed-rank test", err));
     for (int64_t i = 0; i < n; i++)
-        if (d[i] != 0 && isfinite(d[i]))
-            r[m++] = (struct ranked){fabs(d[i]), d[i] > 0 ? 1 : -1, 0};
-    qsort(r, (size_t)m, sizeof *r, by_size);
-    double ties = give_ranks(r, m);
-    for (int64_t i = 0; i < m; i++) {
-        plus += r[i].sign > 0 ? r[i].twice : 0;
-        minus += r[i].sign < 0 ? r[i].twice : 0;
-    }
+        if (d[i] != 0 && isfinite(d[i])) {
+            size[m] = fabs(d[i]);
+            at[m++] = i;
+        }
+    double ties = average_ranks(size, m, order, rank);
+    for (int64_t i = 0; i < m; i++)
+        *(d[at[i]] > 0 ? &out->plus : &out->minus) += rank[i];
     out->n = m;
-    out->plus = (double)plus / 2;
-    out->minus = (double)minus / 2;
     if (m > EXACT_MOST)
         out->p = normal_p((double)m, out->plus, ties);
     else if (m)
-        TRY(exact_p(r, m, plus < minus ? plus : minus, &out->p, err));
+        TRY(exact_p(rank, m, fmin(out->plus, out->minus), &out->p, err));
 out:
-    free(r);
+    free(size);
+    free(rank);
+    free(order);
+    free(at);
     return rc;
-}
-
-static int by_value(const void *a, const void *b, void *values)
-{
-    const double *v = values;
-    double x = v[*(const int64_t *)a], y = v[*(const int64_t *)b];
-    return (x > y) - (x < y);
 }
 
 int holm_correct(double *p, int64_t n, struct err *err)
@@ -168,20 +162,6 @@ int holm_correct(double *p, int64_t n, struct err *err)
         p[order[k]] = last = fmax(last, fmin(1, (double)(tests - k) * p[order[k]]));
     free(order);
     return 0;
-}
-
-/* Average ranks, from 1, by an order that has room for n. */
-static void average_ranks(const double *x, int64_t n, int64_t *order, double *rank)
-{
-    for (int64_t i = 0; i < n; i++)
-        order[i] = i;
-    qsort_r(order, (size_t)n, sizeof *order, by_value, (void *)(uintptr_t)x);
-    for (int64_t i = 0, k; i < n; i = k) {
-        for (k = i; k < n && x[order[k]] == x[order[i]]; k++)
-            ;
-        for (int64_t m = i; m < k; m++)
-            rank[order[m]] = (double)(i + 1 + k) / 2;
-    }
 }
 
 int spearman(const double *x, const double *y, int64_t n, double *rho, struct err *err)

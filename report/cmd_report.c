@@ -109,8 +109,7 @@ static int print_json(const struct report *r, struct err *err)
     jw_kint(&w, "figures", r->n_figures);
     jw_obj_end(&w);
     int rc = buf_check(&b, "JSON", err);
-    if (!rc && printf("%s\n", buf_str(&b)) < 0)
-        rc = err_sys(err, ERR_IO, "standard output");
+    puts(rc ? "" : buf_str(&b));
     buf_free(&b);
     buf_free(&page);
     return rc;

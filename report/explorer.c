@@ -250,7 +250,7 @@ static bool keeps_all(const struct explorer *e, const struct setting *s)
 static void put_setting(struct explorer *e, const struct setting *s)
 {
     const struct record *r = s->first;
-    const char *scope = e->scopes.s[s->scope].name;
+    const char *scope = buf_str(&e->scopes.s[s->scope].name);
     struct buf name = {0};
     int64_t k = 0, of = 0;
     for (int64_t i = 0; i < e->n_s; i++)

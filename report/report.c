@@ -5,6 +5,7 @@
 
 #include "analyze/format.h"
 #include "analyze/group.h"
+#include "analyze/inputs.h"
 #include "analyze/tables.h"
 #include "core/fileio.h"
 #include "core/mem.h"
@@ -12,8 +13,6 @@
 #include "core/sealed.h"
 #include "plots/gp.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,43 +32,6 @@ void report_free(struct report *r)
 }
 
 /* ---- inputs -------------------------------------------------------------------------------- */
-
-static bool is_manifest(const char *name)
-{
-    return fnmatch("manifest*.json", name, 0) == 0;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* Paths of the manifests of a directory, sorted; of a records file none. */
-static int list_manifests(const char *dir, struct str_list *out, struct err *err)
-{
-    struct buf path = {0};
-    struct dirent *e = NULL;
-    DIR *d = opendir(dir);
-    if (!d)
-        return errno == ENOTDIR ? 0 : err_sys(err, ERR_INPUT, "%s: cannot be listed", dir);
-    for (errno = 0; (e = readdir(d)); errno = 0) {
-        if (!is_manifest(e->d_name))
-            continue;
-        buf_reset(&path);
-        buf_printf(&path, "%s/%s", dir, e->d_name);
-        out->failed |= path.failed;
-        str_list_add(out, buf_str(&path));
-    }
-    int broken = errno;
-    closedir(d);
-    buf_free(&path);
-    if (out->n)
-        qsort(out->items, (size_t)out->n, sizeof *out->items, by_name);
-    errno = broken;
-    return broken        ? err_sys(err, ERR_INPUT, "%s: cannot be listed", dir)
-           : out->failed ? err_set(err, ERR_NOMEM, "%s: names of manifests", dir)
-                         : 0;
-}
 
 /* A path of a manifest: absolute, or relative to the directory where the command ran; false when
  * nothing is there any more. */
@@ -122,7 +84,7 @@ int report_find_inputs(struct report *r, struct err *err)
     json_t *doc = NULL;
     int rc = 0;
     for (int64_t i = 0; i < r->records.n; i++)
-        TRY(list_manifests(r->records.items[i], &files, err));
+        TRY(input_files(r->records.items[i], "manifest*.json", &files, err));
     for (int64_t i = 0; i < files.n; i++) {
         TRY(seal_json_file(files.items[i], 16 << 20, &doc, err));
         inputs_of(doc, r);
@@ -238,7 +200,7 @@ int report_manifests(struct report *r, struct err *err)
     json_t *doc = NULL;
     int rc = 0;
     for (int64_t i = 0; i < r->records.n; i++)
-        TRY(list_manifests(r->records.items[i], &files, err));
+        TRY(input_files(r->records.items[i], "manifest*.json", &files, err));
     buf_printf(&path, "%s/manifest.json", r->dir);
     str_list_add(&files, buf_str(&path));
     for (int64_t i = 0; i < files.n; i++) {
@@ -264,13 +226,6 @@ out:
     return rc;
 }
 
-static char *take(struct buf *b)
-{
-    char *text = b->data;
-    *b = (struct buf){0};
-    return text;
-}
-
 static int fill(const struct report_scopes *all, const struct recset *set, const struct group *g,
                 struct report_scope *out, struct err *err)
 {
@@ -283,8 +238,6 @@ static int fill(const struct report_scopes *all, const struct recset *set, const
     out->set.n_ok = g->n_ok;
     out->set.n_skip = g->n_skip;
     out->set.n_error = g->n_error;
-    buf_puts(&name, "");
-    buf_puts(&where, "");
     for (int k = 0; k < all->n_keys; k++) {
         buf_reset(&word);
         buf_printf(&word, "%s=", key_name(all->keys[k]));
@@ -294,14 +247,10 @@ static int fill(const struct report_scopes *all, const struct recset *set, const
         buf_puts(&where, " -w ");
         shell_word(buf_str(&word), &where);
     }
-    TRY(buf_check(&name, "name of a scope", err));
-    TRY(buf_check(&where, "conditions of a scope", err));
-    TRY(buf_check(&word, "value of a key", err));
-    out->name = take(&name);
-    out->where = take(&where);
+    out->name = name;
+    out->where = where;
+    rc = buf_check(word.failed ? &word : name.failed ? &name : &where, "name of a scope", err);
 out:
-    buf_free(&name);
-    buf_free(&where);
     buf_free(&word);
     return rc;
 }
@@ -333,8 +282,8 @@ void report_scopes_free(struct report_scopes *s)
 {
     for (int i = 0; i < s->n; i++) {
         free(s->s[i].set.r); /* the records' own memory is the report's */
-        free(s->s[i].name);
-        free(s->s[i].where);
+        buf_free(&s->s[i].name);
+        buf_free(&s->s[i].where);
     }
     s->n = 0;
 }
@@ -350,7 +299,7 @@ static void end(struct report *r, const struct report_scope *scope, const char *
 {
     struct buf c = {0};
     report_command(r, "analyze", &c);
-    buf_printf(&c, "%s%s", scope->where, options);
+    buf_printf(&c, "%s%s", buf_str(&scope->where), options);
     buf_puts(&r->findings, " <span class=\"cmd\"><code>");
     html_text(buf_str(&c), &r->findings);
     buf_puts(&r->findings, "</code></span></li>\n");
@@ -410,9 +359,9 @@ static int put_scope(struct report *r, const struct report_scope *scope, struct 
     struct table t = {0};
     struct sheet s = {0};
     int rc = 0;
-    if (scope->name[0]) {
+    if (scope->name.len) {
         buf_puts(b, "<h3>");
-        html_text(scope->name, b);
+        html_text(buf_str(&scope->name), b);
         buf_puts(b, "</h3>\n");
     }
     buf_puts(b, "<ol>\n");

@@ -56,7 +56,7 @@ void report_command(const struct report *r, const char *command, struct buf *b);
 #define SCOPES_MOST 8
 struct report_scope {
     struct recset set;
-    char *name, *where; /* owned */
+    struct buf name, where; /* owned */
 };
 struct report_scopes {
     struct report_scope s[SCOPES_MOST];

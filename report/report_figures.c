@@ -255,26 +255,22 @@ static int draw_heatmap(struct report *r, int64_t i, struct err *err)
     return rc;
 }
 
+/* Does the trace of this path have the id, and maps? */
+static bool is_drawn(const char *path, const char *id)
+{
+    struct trace *t = NULL;
+    bool is = trace_open(path, &t, NULL) == 0 && strcmp(trace_id(t), id) == 0 && has_maps(t);
+    trace_close(&t);
+    return is;
+}
+
 /* The trace that the masks of a file belong to, NULL if it is not among the inputs. */
 static const char *trace_of(const struct report *r, const char *id)
 {
-    const char *found = NULL;
-    for (int64_t i = 0; i < r->traces.n && !found; i++) {
-        struct trace *t = NULL;
-        if (trace_open(r->traces.items[i], &t, NULL) == 0 && strcmp(trace_id(t), id) == 0 &&
-            has_maps(t))
-            found = r->traces.items[i];
-        trace_close(&t);
-    }
-    return found;
-}
-
-static bool seen(const struct str_list *l, const char *text)
-{
-    for (int64_t i = 0; i < l->n; i++)
-        if (strcmp(l->items[i], text) == 0)
-            return true;
-    return false;
+    for (int64_t i = 0; i < r->traces.n; i++)
+        if (is_drawn(r->traces.items[i], id))
+            return r->traces.items[i];
+    return NULL;
 }
 
 #define OVERLAYS_MOST 8
@@ -302,7 +298,7 @@ static int draw_overlays(struct report *r, int64_t m, struct err *err)
         buf_reset(&name);
         buf_printf(&name, "%s:%s", id.method, id.params);
         if (trace && id.layer == last && id.head == 0 && strcmp(id.method, "dense") != 0 &&
-            strcmp(id.permute, "none") == 0 && !seen(&done, buf_str(&name))) {
+            strcmp(id.permute, "none") == 0 && !str_list_has(&done, buf_str(&name))) {
             snprintf(layer, sizeof layer, "%d", id.layer);
             snprintf(head, sizeof head, "%d", id.head);
             snprintf(file, sizeof file, "overlay-%lld-%lld", (long long)m, (long long)done.n);
