@@ -41,7 +41,7 @@ struct place {
 /* One method with parameters: what its units have. */
 struct setting {
     const struct record *first;
-    double *x, *y; /* [units], owned: means over calls, NAN where there is none */
+    double *x, *y; /* [units], owned together: means over calls, NAN where there is none */
     bool *missed;  /* [units], owned: the search did not meet its target */
     int64_t calls; /* ok records */
 };
@@ -50,26 +50,17 @@ struct setting {
 struct contestant {
     const struct record *first;
     struct buf params, family;
-    double *x, *y; /* [units], owned; NAN where it has no value */
+    double *x, *y; /* [units], owned together; NAN where it has no value */
     int64_t calls;
     int64_t units, missed; /* with a value of its own; of these beside the target */
     double mean_missed;    /* what the latter have */
     double mean_x, mean_y, share;
 };
 
-struct verdict {
-    struct paired diff; /* to the best other setting */
-    double holm;        /* p, corrected for all comparisons of the table */
-};
-
-/* What the table says of one setting at one place. */
+/* A row of the table, until the comparisons of all rows are known. */
 struct outcome {
-    const struct record *first; /* has the scope keys */
-    char at[128];
-    const char *method;        /* of a record */
-    struct buf params, second; /* the setting without its place; method and setting of the rival */
-    double n, mean_x, mean_y, share;
-    struct verdict v;
+    double p;         /* of the test, then corrected for all comparisons of the table */
+    bool higher;      /* than the best other setting */
     bool first_place; /* has the most wins there; of equals the better mean */
 };
 
@@ -80,8 +71,9 @@ struct ranking {
     enum group_key scope[KEYS_MAX];
     int n_scope; /* with layer and head of a comparison */
     struct grouping gs;
-    struct outcome *outcomes; /* owned, as what they hold */
-    int64_t n_outcomes, cap_outcomes;
+    struct outcome *rows; /* owned: one for each row of the table */
+    int64_t n_rows, cap_rows;
+    double most; /* units of a comparison */
     /* of one scope */
     struct units units;
     struct setting *settings;
@@ -147,8 +139,8 @@ static int mean_heads(struct ranking *k, const struct group *g, const char *metr
 {
     int rc = 0;
     s->first = g->first;
-    TRY(mem_alloc(&s->x, k->units.n, sizeof *s->x, "heads", err));
-    TRY(mem_alloc(&s->y, k->units.n, sizeof *s->y, "heads", err));
+    TRY(mem_alloc(&s->x, 2 * k->units.n, sizeof *s->x, "heads", err));
+    s->y = s->x + k->units.n;
     TRY(mem_zalloc(&s->missed, k->units.n, sizeof *s->missed, "heads", err));
     TRY(units_mean(&k->units, &k->gs, g, metric, k->by, s->x, err));
     TRY(units_mean(&k->units, &k->gs, g, k->by, metric, s->y, err));
@@ -214,8 +206,8 @@ static int add_contestant(struct ranking *k, const struct setting *s, const char
     TRY(family_of(s->first, &c->family, err));
     buf_puts(&c->params, params ? params : buf_str(&c->family));
     TRY(buf_check(&c->params, "parameters", err));
-    TRY(mem_alloc(&c->x, k->units.n, sizeof *c->x, "heads", err));
-    TRY(mem_alloc(&c->y, k->units.n, sizeof *c->y, "heads", err));
+    TRY(mem_alloc(&c->x, 2 * k->units.n, sizeof *c->x, "heads", err));
+    c->y = c->x + k->units.n;
     for (int64_t u = 0; u < k->units.n; u++)
         c->x[u] = c->y[u] = NAN;
     *out = c;
@@ -323,7 +315,6 @@ static void contestant_free(struct contestant *c)
     buf_free(&c->params);
     buf_free(&c->family);
     free(c->x);
-    free(c->y);
 }
 
 static bool has_any(const struct ranking *k, const struct contestant *c)
@@ -387,7 +378,6 @@ static void free_place(struct ranking *k)
         contestant_free(&k->c[i]);
     for (int64_t i = 0; i < k->n_settings; i++) {
         free(k->settings[i].x);
-        free(k->settings[i].y);
         free(k->settings[i].missed);
     }
     free(k->settings);
@@ -455,18 +445,17 @@ static const struct contestant *rival_of(const struct ranking *k, int64_t i)
     return r;
 }
 
-static int judge(const struct ranking *k, int64_t i, struct verdict *v, struct err *err)
+/* Differences to the best other setting, head by head. */
+static int compare(const struct ranking *k, const struct contestant *c, const struct contestant *r,
+                   struct paired *out, struct err *err)
 {
-    const struct contestant *c = &k->c[i], *r = rival_of(k, i);
     double *d = NULL;
     int64_t n = 0;
-    int rc = 0;
-    TRY(mem_alloc(&d, k->n_common, sizeof *d, "differences", err));
-    for (int64_t u = 0; u < k->units.n; u++)
+    int rc = mem_alloc(&d, k->n_common, sizeof *d, "differences", err);
+    for (int64_t u = 0; !rc && u < k->units.n; u++)
         if (k->common[u])
             d[n++] = c->y[u] - r->y[u];
-    TRY(paired_test(d, n, &v->diff, err));
-out:
+    rc = rc ? rc : paired_test(d, n, out, err);
     free(d);
     return rc;
 }
@@ -481,43 +470,61 @@ static void without_place(const char *params, struct buf *b)
         buf_puts(b, own ? per : per + 1);
 }
 
-static int add_outcome(struct ranking *k, const struct place *at, int64_t i, struct err *err)
+/* Columns behind those of the scope; of a layer or head `second` stands before the numbers. */
+enum { AT, METHOD, PARAMS, SECOND };
+enum { NUMBERS = 8, P_HOLM = NUMBERS, VERDICT };
+
+static int64_t first_number(const struct ranking *k)
+{
+    return k->n_scope + (k->per == PER_MODEL ? SECOND : SECOND + 1);
+}
+
+/* A row without what depends on the others. */
+static int add_row(struct ranking *k, const struct place *at, int64_t i, struct table *t,
+                   struct err *err)
 {
     const struct contestant *c = &k->c[i], *rival = rival_of(k, i);
-    struct outcome *o;
+    struct buf own = {0}, second = {0};
+    struct paired d;
+    int64_t col = k->n_scope;
     int rc = 0;
-    TRY(mem_grow(&k->outcomes, &k->cap_outcomes, k->n_outcomes + 1, sizeof *k->outcomes,
-                 "comparisons", err));
-    o = &k->outcomes[k->n_outcomes++];
-    *o = (struct outcome){.first = c->first,
-                          .method = c->first->method,
-                          .n = (double)k->n_common,
-                          .mean_x = c->mean_x,
-                          .mean_y = c->mean_y,
-                          .share = c->share};
-    snprintf(o->at, sizeof o->at, "%s", at->text);
-    without_place(buf_str(&c->params), &o->params);
-    without_place(buf_str(&rival->params), &o->second);
-    const char *sep = o->second.len ? ":" : "";
-    struct buf own = o->second;
-    o->second = (struct buf){0};
-    buf_printf(&o->second, "%s%s%s", rival->first->method, sep, buf_str(&own));
-    buf_free(&own);
-    TRY(judge(k, i, &o->v, err));
-    TRY(buf_check(o->params.failed ? &o->params : &o->second, "parameters", err));
+    without_place(buf_str(&c->params), &own);
+    buf_printf(&second, "%s:", rival->first->method);
+    size_t bare = second.len;
+    without_place(buf_str(&rival->params), &second);
+    if (second.len == bare)
+        second.data[--second.len] = '\0';
+    TRY(buf_check(own.failed ? &own : &second, "parameters", err));
+    TRY(compare(k, c, rival, &d, err));
+    TRY(table_row(t, err));
+    TRY(table_put_keys(t, c->first, k->scope, k->n_scope, err));
+    TRY(table_text(t, col + AT, at->text, err));
+    TRY(table_text(t, col + METHOD, c->first->method, err));
+    TRY(table_text(t, col + PARAMS, buf_str(&own), err));
+    if (k->per != PER_MODEL)
+        TRY(table_text(t, col + SECOND, buf_str(&second), err));
+    const double numbers[NUMBERS] = {
+        (double)k->n_common, c->mean_x, c->mean_y, c->share, d.median, d.low, d.high, d.test.p};
+    for (int m = 0; m < NUMBERS; m++)
+        table_num(t, first_number(k) + m, numbers[m]);
+    TRY(mem_grow(&k->rows, &k->cap_rows, k->n_rows + 1, sizeof *k->rows, "comparisons", err));
+    k->rows[k->n_rows++] = (struct outcome){d.test.p, d.test.plus > d.test.minus, false};
+    k->most = fmax(k->most, (double)k->n_common);
 out:
+    buf_free(&own);
+    buf_free(&second);
     return rc;
 }
 
-/* Of the last n outcomes. */
-static void crown(struct ranking *k, int64_t n)
+/* The first of the contestants; their rows are the last ones. */
+static void crown(struct ranking *k)
 {
-    struct outcome *o = k->outcomes + k->n_outcomes - n, *best = o;
-    for (int64_t i = 1; i < n; i++)
-        if (o[i].share > best->share ||
-            (o[i].share == best->share && better(k->by, o[i].mean_y, best->mean_y)))
-            best = &o[i];
-    best->first_place = true;
+    int64_t best = 0;
+    for (int64_t i = 1; i < k->n_c; i++)
+        if (k->c[i].share > k->c[best].share ||
+            (k->c[i].share == k->c[best].share && better(k->by, k->c[i].mean_y, k->c[best].mean_y)))
+            best = i;
+    k->rows[k->n_rows - k->n_c + best].first_place = true;
 }
 
 /* No comparison, or not of everything: why. */
@@ -543,48 +550,54 @@ static int rank_at(struct ranking *k, const struct place *at, struct table *t, s
     if (k->n_c >= 2 && k->n_common > 0) {
         share_wins(k);
         for (int64_t i = 0; i < k->n_c; i++) {
-            TRY(add_outcome(k, at, i, err));
+            TRY(add_row(k, at, i, t, err));
             even &= at->curves || k->c[i].calls == k->c[0].calls;
         }
-        crown(k, k->n_c);
+        crown(k);
     }
     note_place(k, at, even, t);
 out:
     return rc;
 }
 
-/* Over all comparisons of the table. */
-static int correct_all(struct ranking *k, struct err *err)
+/* What depends on all comparisons of the table; of a layer or head the winner's row stays. */
+static int finish_rows(struct ranking *k, struct table *t, struct err *err)
 {
+    bool higher_is_better = metric_better(k->by) == BETTER_HIGHER;
     double *p = NULL;
-    int rc = mem_alloc(&p, k->n_outcomes, sizeof *p, "verdicts", err);
-    for (int64_t i = 0; !rc && i < k->n_outcomes; i++)
-        p[i] = k->outcomes[i].v.diff.test.p;
-    if (!rc)
-        rc = holm_correct(p, k->n_outcomes, err);
-    for (int64_t i = 0; !rc && i < k->n_outcomes; i++)
-        k->outcomes[i].v.holm = p[i];
+    int64_t *kept = NULL, n = 0;
+    int rc = 0;
+    TRY(mem_alloc(&p, k->n_rows, sizeof *p, "verdicts", err));
+    TRY(mem_alloc(&kept, k->n_rows, sizeof *kept, "rows", err));
+    for (int64_t i = 0; i < k->n_rows; i++)
+        p[i] = k->rows[i].p;
+    TRY(holm_correct(p, k->n_rows, err));
+    for (int64_t i = 0; i < k->n_rows; i++) {
+        struct cell *cell = table_cell(t, i, first_number(k));
+        cell[P_HOLM] = (struct cell){.set = true, .num = p[i]};
+        cell[VERDICT] =
+            (struct cell){.set = true,
+                          .text = strdup(!(p[i] < SIGNIFICANT)                   ? "open"
+                                         : k->rows[i].higher == higher_is_better ? "better"
+                                                                                 : "worse")};
+        if (!cell[VERDICT].text)
+            FAIL(err, ERR_NOMEM, "verdicts: out of memory");
+        if (k->per == PER_MODEL || k->rows[i].first_place)
+            kept[n++] = i;
+    }
+    TRY(table_keep_rows(t, kept, n, err));
+out:
     free(p);
+    free(kept);
     return rc;
-}
-
-static const char *in_words(const struct ranking *k, const struct verdict *v)
-{
-    if (!(v->holm < SIGNIFICANT))
-        return "open";
-    bool higher = v->diff.test.plus > v->diff.test.minus;
-    return higher == (metric_better(k->by) == BETTER_HIGHER) ? "better" : "worse";
 }
 
 /* The smallest p of n pairs is 2 / 2^n. */
 static void note_power(const struct ranking *k, struct table *t)
 {
-    double most = 0;
-    for (int64_t i = 0; i < k->n_outcomes; i++)
-        most = fmax(most, k->outcomes[i].n);
-    if (k->n_outcomes && ldexp(2, -(int)fmin(most, 60)) >= SIGNIFICANT)
-        table_note(t, "with %.0f %s no test can tell: the smallest p is %.2g", most,
-                   unit_name(k, most != 1), fmin(1, ldexp(2, -(int)most)));
+    if (k->n_rows && ldexp(2, -(int)fmin(k->most, 60)) >= SIGNIFICANT)
+        table_note(t, "with %.0f %s no test can tell: the smallest p is %.2g", k->most,
+                   unit_name(k, k->most != 1), fmin(1, ldexp(2, -(int)k->most)));
 }
 
 static void note_columns(const struct ranking *k, struct table *t)
@@ -599,83 +612,45 @@ static void note_columns(const struct ranking *k, struct table *t)
         k->per == PER_MODEL ? "" : " (second)", SIGNIFICANT);
 }
 
-/* ---- rows ----------------------------------------------------------------------------------- */
-
 static int make_columns(const struct ranking *k, struct table *t, struct err *err)
 {
     static const struct {
         const char *name, *title;
-        enum column_type type;
-        bool winners_alone;
-    } columns[] = {{"at", "at", COL_TEXT, false},
-                   {"method", "method", COL_TEXT, false},
-                   {"params", "setting", COL_TEXT, false},
-                   {"second", "second", COL_TEXT, true},
-                   {"n", "n", COL_INT, false},
-                   {"at_value", "has", COL_REAL, false},
-                   {"value", "mean", COL_REAL, false},
-                   {"won", "won", COL_REAL, false},
-                   {"difference", "diff", COL_REAL, false},
-                   {"low", "low", COL_REAL, false},
-                   {"high", "high", COL_REAL, false},
-                   {"p", "p", COL_REAL, false},
-                   {"p_holm", "p Holm", COL_REAL, false},
-                   {"verdict", "verdict", COL_TEXT, false}};
+        bool mixed; /* densities and errors of several places; shares and p-values align */
+    } columns[] = {{"at", "at", false},
+                   {"method", "method", false},
+                   {"params", "setting", false},
+                   {"second", "second", false},
+                   {"n", "n", false},
+                   {"at_value", "has", true},
+                   {"value", "mean", true},
+                   {"won", "won", false},
+                   {"difference", "diff", true},
+                   {"low", "low", false},
+                   {"high", "high", false},
+                   {"p", "p", false},
+                   {"p_holm", "p Holm", false},
+                   {"verdict", "verdict", false}};
+    const int n = sizeof columns / sizeof *columns;
     int rc = 0;
     TRY(table_key_columns(t, k->scope, k->n_scope, err));
-    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
-        if (columns[i].winners_alone && k->per == PER_MODEL)
+    for (int i = 0; i < n; i++) {
+        if (i == SECOND && k->per == PER_MODEL)
             continue;
-        TRY(table_column(t, columns[i].name, columns[i].title, "", columns[i].type, 1, err));
-        /* Densities and errors of several places; shares and p-values align. */
-        t->cols[t->n_cols - 1].mixed = strcmp(columns[i].name, "at_value") == 0 ||
-                                       strcmp(columns[i].name, "value") == 0 ||
-                                       strcmp(columns[i].name, "difference") == 0;
+        TRY(table_column(t, columns[i].name, columns[i].title, "",
+                         i <= SECOND || i == n - 1 ? COL_TEXT
+                         : i == SECOND + 1         ? COL_INT
+                                                   : COL_REAL,
+                         1, err));
+        t->cols[t->n_cols - 1].mixed = columns[i].mixed;
     }
     snprintf(t->title, sizeof t->title, "Who wins by %s at equal budget, %s", k->by,
              k->per == PER_MODEL   ? "head by head"
              : k->per == PER_LAYER ? "in each layer"
                                    : "on each head");
-out:
-    return rc;
-}
-
-static int put_row(const struct ranking *k, const struct outcome *o, struct table *t,
-                   struct err *err)
-{
-    const double numbers[] = {o->n,           o->mean_x,        o->mean_y,
-                              o->share,       o->v.diff.median, o->v.diff.low,
-                              o->v.diff.high, o->v.diff.test.p, o->v.holm};
-    int64_t col = k->n_scope;
-    int rc = 0;
-    TRY(table_row(t, err));
-    TRY(table_put_keys(t, o->first, k->scope, k->n_scope, err));
-    TRY(table_text(t, col++, o->at, err));
-    TRY(table_text(t, col++, o->method, err));
-    TRY(table_text(t, col++, buf_str(&o->params), err));
     if (k->per != PER_MODEL)
-        TRY(table_text(t, col++, buf_str(&o->second), err));
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        table_num(t, col++, numbers[i]);
-    TRY(table_text(t, col, in_words(k, &o->v), err));
-out:
-    return rc;
-}
-
-static int put_rows(struct ranking *k, struct table *t, struct err *err)
-{
-    int rc = 0;
-    TRY(make_columns(k, t, err));
-    if (k->per == PER_LAYER)
-        t->brief = "at,layer,method,params,second,won,difference,verdict";
-    if (k->per == PER_ONE_HEAD)
-        t->brief = "at,layer,head,method,params,second,difference,verdict";
-    for (int64_t i = 0; i < k->n_outcomes; i++)
-        if (k->per == PER_MODEL || k->outcomes[i].first_place)
-            TRY(put_row(k, &k->outcomes[i], t, err));
-    if (k->per != PER_MODEL)
-        note_power(k, t);
-    note_columns(k, t);
+        t->brief = k->per == PER_LAYER ? "at,layer,method,params,second,won,difference,verdict"
+                                       : "at,layer,head,method,params,second,difference,verdict";
 out:
     return rc;
 }
@@ -769,16 +744,6 @@ static int group_settings(struct ranking *k, struct err *err)
     return grouping_make(k->set, keys, k->n_scope + 2, 0, NULL, NULL, &k->gs, err);
 }
 
-static void ranking_free(struct ranking *k)
-{
-    for (int64_t i = 0; i < k->n_outcomes; i++) {
-        buf_free(&k->outcomes[i].params);
-        buf_free(&k->outcomes[i].second);
-    }
-    free(k->outcomes);
-    grouping_free(&k->gs);
-}
-
 int build_ranking(const struct table_def *def, const struct recset *set,
                   const struct table_request *req, struct table *out, struct err *err)
 {
@@ -788,14 +753,18 @@ int build_ranking(const struct table_def *def, const struct recset *set,
 
     TRY(parse_request(req, set, &k, &at, err));
     TRY(group_settings(&k, err));
+    TRY(make_columns(&k, out, err));
     for (int64_t a = 0, b; a < k.gs.n; a = b) {
         for (b = a; b < k.gs.n && same_scope(&k, a, b); b++)
             ;
         TRY(req->at ? rank_scope(&k, a, b, &at, out, err) : rank_targets(&k, a, b, out, err));
     }
-    TRY(correct_all(&k, err));
-    TRY(put_rows(&k, out, err));
+    TRY(finish_rows(&k, out, err));
+    if (k.per != PER_MODEL)
+        note_power(&k, out);
+    note_columns(&k, out);
 out:
-    ranking_free(&k);
+    free(k.rows);
+    grouping_free(&k.gs);
     return rc;
 }
