@@ -24,6 +24,25 @@ __attribute__((constructor)) static void suite_add_own(void)
 Suite *make_suite(void);
 #endif
 
+/* A file's tests, each between setup and teardown (or NULL): SUITE("name", begin, end, a, b, c). */
+static inline Suite *suite_of(const char *name, SFun setup, SFun teardown,
+                              const TTest *const *tests, size_t n)
+{
+    Suite *s = suite_create(name);
+    TCase *c = tcase_create(name);
+    tcase_add_checked_fixture(c, setup, teardown);
+    for (size_t i = 0; i < n; i++)
+        tcase_add_test(c, tests[i]);
+    suite_add_tcase(s, c);
+    return s;
+}
+#define SUITE(name, setup, teardown, ...)                                                          \
+    Suite *make_suite(void)                                                                        \
+    {                                                                                              \
+        const TTest *const tests[] = {__VA_ARGS__};                                                \
+        return suite_of(name, setup, teardown, tests, sizeof tests / sizeof *tests);               \
+    }
+
 /* Check notes every assertion that holds, to place a crash: a system call each, which is most of
  * the time of a test that looks at millions of elements. Here a line of a file notes itself once.
  */

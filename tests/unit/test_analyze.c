@@ -1,69 +1,22 @@
 /* Tables: statistics by hand, groups that mix nothing they must not, exact text of every format. */
-#include "tests/harness/suite.h"
 
+#include "tests/harness/table_fixture.h"
 #include "analyze/csv.h"
 #include "analyze/format.h"
 #include "analyze/metricfacts.h"
-#include "analyze/tables.h"
 #include "core/fileio.h"
 #include "core/json.h"
-#include "core/log.h"
-#include "core/metricdef.h"
-#include "sim/registry.h"
-#include "tests/harness/records_fixture.h"
 
 #include <fnmatch.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-static struct err e;
-static struct fixture_records f;
-static struct recset set;
-static struct table t;
-
-static void begin(void)
-{
-    memset(&e, 0, sizeof e);
-    log_set_level(LOG_ERROR);
-}
-
-static void end(void)
-{
-    table_free(&t);
-    recset_free(&set);
-}
 
 static const char *tmp_path(const char *name)
 {
     static char path[300];
     snprintf(path, sizeof path, "%s/%d-%s", test_tmpdir(), (int)getpid(), name);
     return path;
-}
-
-static void build(const char *name, const struct table_request *req)
-{
-    const struct table_def *def = table_def_find(name, &e);
-    ck_assert_msg(def != NULL, "%s", e.msg);
-    assert_ok(table_build(def, &set, req, &t, &e), &e);
-}
-
-static const struct cell *cell(int64_t row, const char *column)
-{
-    int64_t c = table_find(&t, column);
-    ck_assert_msg(c >= 0, "no column %s", column);
-    ck_assert_int_lt(row, t.n_rows);
-    return table_cell(&t, row, c);
-}
-
-static bool has_note(const char *text)
-{
-    for (int64_t i = 0; i < t.notes.n; i++)
-        if (strstr(t.notes.items[i], text))
-            return true;
-    return false;
 }
 
 static struct record *with(const char *method, const char *params, int layer, int head, double x)
@@ -147,11 +100,10 @@ START_TEST(rows_are_means_over_heads_and_layers)
     with("sale", "", 0, 1, 0.4);
     with("sale", "", 1, 0, 0.9);
     with("dense", "", 0, 0, 1);
-    fixture_set(&f, &set);
     build("summary", NULL);
     ck_assert_int_eq(t.n_rows, 2);
-    ck_assert_str_eq(cell(0, "method")->text, "dense"); /* the baseline comes first */
-    ck_assert_double_eq(cell(1, "n")->num, 3);
+    is_text(0, "method", "dense"); /* the baseline comes first */
+    is_number(1, "n", 3);
     ck_assert_double_eq_tol(cell(1, "density_elem")->stats.mean, 0.5, 1e-15);
     ck_assert_double_eq_tol(cell(1, "density_elem")->stats.sd, 0.36055512754639896, 1e-15);
     ck_assert_double_eq(cell(1, "density_elem")->stats.median, 0.4);
@@ -161,7 +113,6 @@ END_TEST
 START_TEST(skipped_and_failed_cells_are_counted_and_never_averaged)
 {
     fixture_study(&f);
-    fixture_set(&f, &set);
     build("summary", NULL);
     int64_t seen = 0;
     for (int64_t i = 0; i < t.n_rows; i++) {
@@ -179,7 +130,6 @@ END_TEST
 START_TEST(the_status_table_gives_the_reasons)
 {
     fixture_study(&f);
-    fixture_set(&f, &set);
     build("status", NULL);
     int found = 0;
     for (int64_t i = 0; i < t.n_rows; i++) {
@@ -200,14 +150,12 @@ START_TEST(models_lengths_and_backends_are_not_averaged)
     snprintf(f.r[1].trace, sizeof f.r[1].trace, "xxh3:b");
     struct record *r = with("sale", "", 0, 0, 0.8);
     snprintf(r->backend, sizeof r->backend, "cuda");
-    fixture_set(&f, &set);
     build("summary", NULL);
     ck_assert_int_eq(t.n_rows, 3);
     ck_assert_int_ge(table_find(&t, "n_q"), 0);
     ck_assert_int_ge(table_find(&t, "backend"), 0);
     ck_assert_int_eq(table_find(&t, "n_k"), -1);   /* follows from n_q */
     ck_assert_int_eq(table_find(&t, "model"), -1); /* the same everywhere */
-    table_free(&t);
     struct table_request req = {.group = "method"};
     build("summary", &req);
     ck_assert_int_eq(t.n_rows, 1);
@@ -218,23 +166,19 @@ END_TEST
 START_TEST(groups_and_columns_of_the_command_line_win)
 {
     fixture_study(&f);
-    fixture_set(&f, &set);
     struct table_request req = {.group = "layer,method", .columns = "cra_m*"};
     build("summary", &req);
     ck_assert_str_eq(t.cols[0].name, "layer");
     ck_assert_str_eq(t.cols[1].name, "method");
     ck_assert_int_eq(table_find(&t, "density_elem"), -1);
     ck_assert_int_eq(t.n_cols, 2 + 3 + 2);
-    ck_assert_double_eq(cell(0, "layer")->num, 0);
-    table_free(&t);
+    is_number(0, "layer", 0);
     req.rows_most = 3;
     build("summary", &req);
     ck_assert_int_eq(t.n_rows, 0);
     ck_assert_int_gt(t.left_out, 3);
-    table_free(&t);
     req.columns = "no_such";
-    assert_fails(table_build(table_defs, &set, &req, &t, &e), &e, ERR_USAGE, "no_such");
-    memset(&t, 0, sizeof t);
+    assert_fails(try_build("summary", &req), &e, ERR_USAGE, "no_such");
 }
 END_TEST
 
@@ -244,7 +188,6 @@ START_TEST(a_pivot_puts_a_key_into_columns)
     with("sale", "", 0, 1, 0.4);
     with("sale", "", 10, 0, 0.5);
     with("dense", "", 2, 0, 1);
-    fixture_set(&f, &set);
     struct table_request req = {.group = "method", .columns = "density_elem", .pivot = "layer"};
     build("summary", &req);
     ck_assert_int_eq(t.n_cols, 4);
@@ -266,15 +209,14 @@ START_TEST(dense_calls_of_a_schedule_are_also_left_out)
         r = with("sale", "", 0, 0, step ? 0.5 : 1); /* happens to keep everything once */
         fixture_video_record(r, step);
     }
-    fixture_set(&f, &set);
     build("summary", NULL);
     ck_assert_int_eq(t.n_rows, 3);
-    ck_assert_str_eq(cell(0, "steps")->text, "all");
+    is_text(0, "steps", "all");
     ck_assert_double_eq_tol(cell(0, "density_elem")->stats.mean, 0.8, 1e-15);
-    ck_assert_str_eq(cell(1, "steps")->text, "sparse");
-    ck_assert_double_eq(cell(1, "n")->num, 2);
+    is_text(1, "steps", "sparse");
+    is_number(1, "n", 2);
     ck_assert_double_eq_tol(cell(1, "density_elem")->stats.mean, 0.6, 1e-15);
-    ck_assert_str_eq(cell(2, "method")->text, "sale");
+    is_text(2, "method", "sale");
 }
 END_TEST
 
@@ -289,10 +231,9 @@ START_TEST(numbers_of_the_exact_map_count_once_per_head)
             if (c == 2)
                 fixture_metric(r, "sd_sq", 0.9);
         }
-    fixture_set(&f, &set);
     build("map", NULL);
     ck_assert_int_eq(t.n_rows, 1);
-    ck_assert_double_eq(cell(0, "n")->num, 2);
+    is_number(0, "n", 2);
     ck_assert_int_eq(cell(0, "below_b64")->stats.n, 2);
     ck_assert_double_eq_tol(cell(0, "below_b64")->stats.mean, 0.3, 1e-15);
     ck_assert_int_eq(cell(0, "sd_sq")->stats.n, 2);
@@ -308,7 +249,6 @@ START_TEST(similarity_of_keys_counts_once_per_kv_head)
         fixture_metric(r, "sim_k", head / 2 ? 0.8 : 0.2);
         fixture_metric(r, "sim_k@32", head / 2 ? 0.7 : 0.1);
     }
-    fixture_set(&f, &set);
     build("map", NULL);
     ck_assert_int_eq(cell(0, "sim_q")->stats.n, 4);
     ck_assert_int_eq(cell(0, "sim_k")->stats.n, 2);
@@ -322,15 +262,11 @@ START_TEST(only_what_a_row_mixes_is_said_to_be_mixed)
 {
     with("sale", "", 0, 0, 0.2);
     with("streaming", "", 1, 0, 0.4);
-    fixture_set(&f, &set);
     struct table_request req = {.group = "layer"};
     build("summary", &req);
     ck_assert(!has_note("rows average over cells that differ"));
-    table_free(&t);
-    recset_free(&set);
     with("sale", "", 0, 0, 0.2);
     with("streaming", "", 0, 0, 0.4);
-    fixture_set(&f, &set);
     build("summary", &req);
     ck_assert(has_note("rows average over cells that differ in method"));
 }
@@ -340,15 +276,12 @@ START_TEST(cells_that_all_were_skipped_are_counted)
 {
     fixture_record(&f, "svg1", "", 0, 0)->status = RECORD_SKIP;
     fixture_record(&f, "svg1", "", 0, 1)->status = RECORD_SKIP;
-    fixture_set(&f, &set);
     build("summary", NULL);
     ck_assert_int_eq(t.n_rows, 1);
-    ck_assert_double_eq(cell(0, "n")->num, 0);
-    ck_assert_double_eq(cell(0, "skip")->num, 2);
-    table_free(&t);
+    is_number(0, "n", 0);
+    is_number(0, "skip", 2);
     struct table_request req = {.pivot = "layer"};
-    assert_fails(table_build(table_defs, &set, &req, &t, &e), &e, ERR_INPUT, "no cell is ok");
-    memset(&t, 0, sizeof t);
+    assert_fails(try_build("summary", &req), &e, ERR_INPUT, "no cell is ok");
 }
 END_TEST
 
@@ -370,7 +303,6 @@ START_TEST(values_that_are_not_finite_are_reported)
 {
     with("sale", "", 0, 0, INFINITY);
     with("sale", "", 0, 1, 0.5);
-    fixture_set(&f, &set);
     build("summary", NULL);
     ck_assert_double_eq(cell(0, "density_elem")->stats.mean, 0.5);
     ck_assert(has_note("1 values that are not finite were left out"));
@@ -381,7 +313,6 @@ START_TEST(values_that_are_all_infinite_say_so_themselves)
 {
     fixture_metric(with("radial", "", 0, 0, 1), "psnr", INFINITY);
     fixture_metric(with("svg1", "", 0, 0, 1), "psnr", 30);
-    fixture_set(&f, &set);
     build("eval-clips", NULL);
     ck_assert(cell(0, "psnr")->stats.all_inf && !cell(1, "psnr")->stats.all_inf);
     ck_assert(!has_note("left out"));
@@ -416,10 +347,9 @@ START_TEST(what_a_search_found_stands_by_target)
 {
     fixture_metric(with("sale", "tau=1", 0, 0, 0.6), "cra_p1", 1); /* no search */
     fixture_metric(with("sale", "@density_elem=0.3", 0, 0, 0.4), "budget_miss", 0.1);
-    fixture_set(&f, &set);
     build("budget", NULL);
     ck_assert_int_eq(t.n_rows, 1);
-    ck_assert_str_eq(cell(0, "target")->text, "density_elem=0.3");
+    is_text(0, "target", "density_elem=0.3");
 }
 END_TEST
 
@@ -879,53 +809,25 @@ START_TEST(broken_csv_is_refused_with_its_line)
 }
 END_TEST
 
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("analyze");
-    TCase *c = tcase_create("analyze");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, statistics_of_four_values_by_hand);
-    tcase_add_test(c, statistics_of_few_or_odd_values);
-    tcase_add_test(c, a_large_common_part_does_not_eat_the_deviation);
-    tcase_add_test(c, numbers_in_texts_sort_by_value);
-    tcase_add_test(c, keys_are_parsed_once_each_and_unknown_ones_named);
-    tcase_add_test(c, rows_are_means_over_heads_and_layers);
-    tcase_add_test(c, skipped_and_failed_cells_are_counted_and_never_averaged);
-    tcase_add_test(c, the_status_table_gives_the_reasons);
-    tcase_add_test(c, models_lengths_and_backends_are_not_averaged);
-    tcase_add_test(c, groups_and_columns_of_the_command_line_win);
-    tcase_add_test(c, a_pivot_puts_a_key_into_columns);
-    tcase_add_test(c, dense_calls_of_a_schedule_are_also_left_out);
-    tcase_add_test(c, numbers_of_the_exact_map_count_once_per_head);
-    tcase_add_test(c, similarity_of_keys_counts_once_per_kv_head);
-    tcase_add_test(c, only_what_a_row_mixes_is_said_to_be_mixed);
-    tcase_add_test(c, cells_that_all_were_skipped_are_counted);
-    tcase_add_test(c, metrics_combine_in_expressions);
-    tcase_add_test(c, values_that_are_not_finite_are_reported);
-    tcase_add_test(c, values_that_are_all_infinite_say_so_themselves);
-    tcase_add_test(c, a_cell_of_two_directories_counts_once_and_the_last_wins);
-    tcase_add_test(c, what_a_search_found_stands_by_target);
-    tcase_add_test(c, tables_show_defined_metrics);
-    tcase_add_test(c, no_directory_and_no_records_are_errors);
-    tcase_add_test(c, every_table_builds_or_says_what_is_missing);
-    tcase_add_test(c, densities_name_their_denominator_and_units_are_defined);
-    tcase_add_test(c, facts_of_an_expression_are_those_of_its_first_metric);
-    tcase_add_test(c, markdown_is_aligned_and_escaped);
-    tcase_add_test(c, shares_have_wilsons_interval);
-    tcase_add_test(c, deviations_that_are_rounding_are_shown_as_zero);
-    tcase_add_test(c, text_of_a_cell_is_no_html_no_link_and_no_command);
-    tcase_add_test(c, a_spreadsheet_computes_nothing_of_a_table);
-    tcase_add_test(c, csv_follows_rfc_4180_with_all_digits);
-    tcase_add_test(c, latex_text_has_no_bare_special_character);
-    tcase_add_test(c, json_reads_back);
-    tcase_add_test(c, html_shows_text_as_text);
-    tcase_add_test(c, small_errors_keep_their_digits);
-    tcase_add_test(c, each_number_keeps_its_digits);
-    tcase_add_test(c, times_of_any_size_are_not_zero);
-    tcase_add_test(c, long_latex_tables_are_grids_below_each_other);
-    tcase_add_test(c, an_unknown_format_is_refused_with_the_list);
-    tcase_add_test(c, csv_fields_read_back_what_was_quoted);
-    tcase_add_test(c, broken_csv_is_refused_with_its_line);
-    suite_add_tcase(s, c);
-    return s;
-}
+SUITE("analyze", begin, end, statistics_of_four_values_by_hand, statistics_of_few_or_odd_values,
+      a_large_common_part_does_not_eat_the_deviation, numbers_in_texts_sort_by_value,
+      keys_are_parsed_once_each_and_unknown_ones_named, rows_are_means_over_heads_and_layers,
+      skipped_and_failed_cells_are_counted_and_never_averaged, the_status_table_gives_the_reasons,
+      models_lengths_and_backends_are_not_averaged, groups_and_columns_of_the_command_line_win,
+      a_pivot_puts_a_key_into_columns, dense_calls_of_a_schedule_are_also_left_out,
+      numbers_of_the_exact_map_count_once_per_head, similarity_of_keys_counts_once_per_kv_head,
+      only_what_a_row_mixes_is_said_to_be_mixed, cells_that_all_were_skipped_are_counted,
+      metrics_combine_in_expressions, values_that_are_not_finite_are_reported,
+      values_that_are_all_infinite_say_so_themselves,
+      a_cell_of_two_directories_counts_once_and_the_last_wins, what_a_search_found_stands_by_target,
+      tables_show_defined_metrics, no_directory_and_no_records_are_errors,
+      every_table_builds_or_says_what_is_missing,
+      densities_name_their_denominator_and_units_are_defined,
+      facts_of_an_expression_are_those_of_its_first_metric, markdown_is_aligned_and_escaped,
+      shares_have_wilsons_interval, deviations_that_are_rounding_are_shown_as_zero,
+      text_of_a_cell_is_no_html_no_link_and_no_command, a_spreadsheet_computes_nothing_of_a_table,
+      csv_follows_rfc_4180_with_all_digits, latex_text_has_no_bare_special_character,
+      json_reads_back, html_shows_text_as_text, small_errors_keep_their_digits,
+      each_number_keeps_its_digits, times_of_any_size_are_not_zero,
+      long_latex_tables_are_grids_below_each_other, an_unknown_format_is_refused_with_the_list,
+      csv_fields_read_back_what_was_quoted, broken_csv_is_refused_with_its_line)

@@ -261,19 +261,7 @@ START_TEST(a_plan_is_held_against_the_best_single_setting)
 }
 END_TEST
 
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("choose");
-    TCase *tc = tcase_create("choose");
-    tcase_add_checked_fixture(tc, begin, end);
-    tcase_add_test(tc, the_cheapest_within_the_limits_is_chosen);
-    tcase_add_test(tc, dense_costs_what_its_records_say);
-    tcase_add_test(tc, a_layer_has_one_setting);
-    tcase_add_test(tc, a_setting_must_have_every_call);
-    tcase_add_test(tc, found_parameters_are_written_out);
-    tcase_add_test(tc, what_cannot_be_planned_is_refused);
-    tcase_add_test(tc, other_programs_get_what_they_can_hold);
-    tcase_add_test(tc, a_plan_is_held_against_the_best_single_setting);
-    suite_add_tcase(s, tc);
-    return s;
-}
+SUITE("choose", begin, end, the_cheapest_within_the_limits_is_chosen,
+      dense_costs_what_its_records_say, a_layer_has_one_setting, a_setting_must_have_every_call,
+      found_parameters_are_written_out, what_cannot_be_planned_is_refused,
+      other_programs_get_what_they_can_hold, a_plan_is_held_against_the_best_single_setting)

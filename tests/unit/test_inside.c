@@ -118,13 +118,4 @@ START_TEST(the_table)
 }
 END_TEST
 
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("inside");
-    TCase *t = tcase_create("inside");
-    tcase_add_test(t, points_are_means_of_what_both_have);
-    tcase_add_test(t, rank_correlation);
-    tcase_add_test(t, the_table);
-    suite_add_tcase(s, t);
-    return s;
-}
+SUITE("inside", NULL, NULL, points_are_means_of_what_both_have, rank_correlation, the_table)

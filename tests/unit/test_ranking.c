@@ -1,35 +1,9 @@
 /* Rankings: paired statistics with numbers of textbooks and of SciPy, parameter texts with targets,
  * parameters as keys, conditions, and the table on records made by hand. */
+#include "tests/harness/table_fixture.h"
 #include "analyze/stats.h"
 #include "analyze/params.h"
-#include "analyze/tables.h"
 #include "analyze/query.h"
-#include "core/log.h"
-#include "core/metricdef.h"
-#include "sim/registry.h"
-#include "tests/harness/records_fixture.h"
-#include "tests/harness/suite.h"
-
-#include <math.h>
-#include <string.h>
-
-static struct err e;
-static struct fixture_records f;
-static struct recset set;
-static struct table t;
-
-static void begin(void)
-{
-    memset(&e, 0, sizeof e);
-    log_set_level(LOG_ERROR);
-    metric_def_methods(sim_methods);
-}
-
-static void end(void)
-{
-    table_free(&t);
-    recset_free(&set);
-}
 
 /* ---- statistics ----------------------------------------------------------------------------- */
 
@@ -201,31 +175,12 @@ static void put(const char *method, const char *params, int head, double density
 static int rank_per(const char *at, const char *by, const char *per)
 {
     const struct table_request req = {.at = at, .by = by, .per = per};
-    fixture_set(&f, &set);
-    return table_build(table_def_find("ranking", &e), &set, &req, &t, &e);
+    return try_build("ranking", &req);
 }
 
 static int rank(const char *at, const char *by)
 {
     return rank_per(at, by, NULL);
-}
-
-static double number(int64_t row, const char *column)
-{
-    return table_cell(&t, row, table_find(&t, column))->num;
-}
-
-static void assert_noted(const char *what)
-{
-    bool noted = false;
-    for (int64_t i = 0; i < t.notes.n; i++)
-        noted |= strstr(t.notes.items[i], what) != NULL;
-    ck_assert_msg(noted, "no note '%s'", what);
-}
-
-static const char *text(int64_t row, const char *column)
-{
-    return table_cell(&t, row, table_find(&t, column))->text;
 }
 
 /* sale beats xattention on seven of eight heads, ties within 1 % on the last; streaming has only
@@ -241,16 +196,16 @@ START_TEST(targets_are_ranked_head_by_head)
     }
     assert_ok(rank(NULL, NULL), &e);
     ck_assert_int_eq(t.n_rows, 2); /* 0.5 has one setting only: a note */
-    ck_assert_str_eq(text(0, "method"), "sale");
-    ck_assert_double_eq(number(0, "n"), 8);
-    ck_assert_double_eq_tol(number(0, "won"), 7.5 / 8, 1e-12);
-    ck_assert_double_eq_tol(number(1, "won"), 0.5 / 8, 1e-12);
+    is_text(0, "method", "sale");
+    is_number(0, "n", 8);
+    is_number(0, "won", 7.5 / 8);
+    is_number(1, "won", 0.5 / 8);
     /* Differences -0.01 .. -0.07 and -0.001: all eight negative, p = 2 / 2^8. */
-    ck_assert_double_eq_tol(number(0, "p"), 0.0078125, 1e-12);
-    ck_assert_double_eq_tol(number(0, "p_holm"), 0.015625, 1e-12);
-    ck_assert_double_eq_tol(number(0, "difference"), -0.035, 1e-12);
-    ck_assert_str_eq(text(0, "verdict"), "better");
-    ck_assert_str_eq(text(1, "verdict"), "worse");
+    is_number(0, "p", 0.0078125);
+    is_number(0, "p_holm", 0.015625);
+    is_number(0, "difference", -0.035);
+    is_text(0, "verdict", "better");
+    is_text(1, "verdict", "worse");
 }
 END_TEST
 
@@ -267,20 +222,20 @@ START_TEST(every_layer_has_its_winner)
     }
     assert_ok(rank_per(NULL, NULL, "layer"), &e);
     ck_assert_int_eq(t.n_rows, 2);
-    ck_assert_str_eq(text(0, "method"), "sale");
-    ck_assert_str_eq(text(0, "second"), "minference:bq=64");
-    ck_assert_str_eq(text(1, "method"), "minference");
-    ck_assert_str_eq(text(1, "params"), "bq=64");
-    ck_assert_str_eq(text(1, "second"), "sale");
-    ck_assert_double_eq(number(0, "layer"), 0);
-    ck_assert_double_eq(number(0, "n"), 4);
-    ck_assert_double_eq_tol(number(0, "won"), 0.75, 1e-12);
-    ck_assert_double_eq_tol(number(1, "won"), 1, 1e-12);
+    is_text(0, "method", "sale");
+    is_text(0, "second", "minference:bq=64");
+    is_text(1, "method", "minference");
+    is_text(1, "params", "bq=64");
+    is_text(1, "second", "sale");
+    is_number(0, "layer", 0);
+    is_number(0, "n", 4);
+    is_number(0, "won", 0.75);
+    is_number(1, "won", 1);
     /* -0.1, -0.11, -0.12, 0.17 */
-    ck_assert_double_eq_tol(number(0, "difference"), -0.105, 1e-12);
-    ck_assert_double_eq_tol(number(1, "p"), 0.125, 1e-12);
-    ck_assert_double_eq_tol(number(1, "p_holm"), 0.625, 1e-12); /* of 3 + 2 comparisons */
-    assert_noted("which it misses by more than 2 % (in some layers)");
+    is_number(0, "difference", -0.105);
+    is_number(1, "p", 0.125);
+    is_number(1, "p_holm", 0.625); /* of 3 + 2 comparisons */
+    ck_assert(has_note("which it misses by more than 2 % (in some layers)"));
 }
 END_TEST
 
@@ -299,14 +254,14 @@ START_TEST(every_head_is_paired_by_sample)
                 }
     assert_ok(rank_per(NULL, NULL, "head"), &e);
     ck_assert_int_eq(t.n_rows, 2);
-    ck_assert_str_eq(text(0, "method"), "sale");
-    ck_assert_str_eq(text(1, "method"), "xattention");
-    ck_assert_double_eq(number(1, "head"), 1);
-    ck_assert_double_eq(number(0, "n"), 8);
-    ck_assert_double_eq_tol(number(0, "difference"), -0.11, 1e-12);
-    ck_assert_double_eq_tol(number(0, "p"), 2.0 / 256, 1e-12);
-    ck_assert_double_eq_tol(number(0, "p_holm"), 4 * 2.0 / 256, 1e-12);
-    ck_assert_str_eq(text(0, "verdict"), "better");
+    is_text(0, "method", "sale");
+    is_text(1, "method", "xattention");
+    is_number(1, "head", 1);
+    is_number(0, "n", 8);
+    is_number(0, "difference", -0.11);
+    is_number(0, "p", 2.0 / 256);
+    is_number(0, "p_holm", 4 * 2.0 / 256);
+    is_text(0, "verdict", "better");
 }
 END_TEST
 
@@ -318,8 +273,8 @@ START_TEST(one_sample_is_no_test)
     }
     assert_ok(rank_per(NULL, NULL, "head"), &e);
     ck_assert_int_eq(t.n_rows, 8);
-    ck_assert_str_eq(text(7, "verdict"), "open");
-    assert_noted("with 1 sample no test can tell");
+    is_text(7, "verdict", "open");
+    ck_assert(has_note("with 1 sample no test can tell"));
 }
 END_TEST
 
@@ -335,13 +290,13 @@ START_TEST(curves_are_compared_where_they_meet)
     }
     assert_ok(rank("density_elem=0.2", NULL), &e);
     ck_assert_int_eq(t.n_rows, 2);
-    ck_assert_double_eq(number(0, "n"), 2);
-    ck_assert_str_eq(text(0, "method"), "sale");
-    ck_assert_double_eq_tol(number(0, "value"), 0.2, 1e-12); /* sqrt(0.4 0.1) at sqrt(0.1 0.4) */
-    ck_assert_double_eq_tol(number(0, "won"), 0.5, 1e-12);
-    ck_assert_str_eq(text(0, "verdict"), "open");
-    assert_noted("streaming has no value at density_elem=0.2");
-    assert_noted("at density_elem=0.2 1 heads that only some settings have are left out");
+    is_number(0, "n", 2);
+    is_text(0, "method", "sale");
+    is_number(0, "value", 0.2); /* sqrt(0.4 0.1) at sqrt(0.1 0.4) */
+    is_number(0, "won", 0.5);
+    is_text(0, "verdict", "open");
+    ck_assert(has_note("streaming has no value at density_elem=0.2"));
+    ck_assert(has_note("at density_elem=0.2 1 heads that only some settings have are left out"));
 }
 END_TEST
 
@@ -349,14 +304,8 @@ START_TEST(what_cannot_be_ranked_is_refused)
 {
     put("sale", "tau=0.1", 0, 0.1, 0.4);
     assert_fails(rank(NULL, NULL), &e, ERR_INPUT, "--at density_elem=0.3");
-    put("sale", "tau=0.1", 0, 0.1, 0.4);
-    recset_free(&set);
     assert_fails(rank("density=0.1", NULL), &e, ERR_USAGE, "expected METRIC=X");
-    put("sale", "tau=0.1", 0, 0.1, 0.4);
-    recset_free(&set);
     assert_fails(rank("density_elem=0.1", "pairs_allowed"), &e, ERR_USAGE, "better and a worse");
-    put("sale", "tau=0.1", 0, 0.1, 0.4);
-    recset_free(&set);
     assert_fails(rank_per("density_elem=0.1", NULL, "step"), &e, ERR_USAGE, "--per step");
 }
 END_TEST
@@ -369,34 +318,17 @@ START_TEST(parameters_are_keys)
     put("sale", "tau=0.1", 4, 0.2, 0.4);
     put("sale", "bits=16:tau=0.1", 4, 0.4, 0.4);
     put("sale", "", 0, 0.3, 0.4);
-    fixture_set(&f, &set);
-    assert_ok(table_build(table_def_find("summary", &e), &set, &req, &t, &e), &e);
+    build("summary", &req);
     ck_assert_int_eq(t.n_rows, 2);
-    ck_assert_str_eq(text(0, "tau"), "0.004"); /* the default */
-    ck_assert_str_eq(text(1, "tau"), "0.1");
-    ck_assert_double_eq_tol(table_cell(&t, 1, table_find(&t, "layer=1"))->stats.mean, 0.3, 1e-12);
+    is_text(0, "tau", "0.004"); /* the default */
+    is_text(1, "tau", "0.1");
+    is_mean(1, "layer=1", 2, 0.3);
 }
 END_TEST
 
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("ranking");
-    TCase *tc = tcase_create("ranking");
-    tcase_add_checked_fixture(tc, begin, end);
-    tcase_add_test(tc, signed_ranks_are_exact_for_few_pairs);
-    tcase_add_test(tc, signed_ranks_of_many_pairs_correct_for_ties);
-    tcase_add_test(tc, holm_steps_down);
-    tcase_add_test(tc, medians_and_their_intervals);
-    tcase_add_test(tc, a_target_is_the_last_word);
-    tcase_add_test(tc, a_parameter_has_the_value_in_effect);
-    tcase_add_test(tc, conditions_choose_records);
-    tcase_add_test(tc, targets_are_ranked_head_by_head);
-    tcase_add_test(tc, every_layer_has_its_winner);
-    tcase_add_test(tc, every_head_is_paired_by_sample);
-    tcase_add_test(tc, one_sample_is_no_test);
-    tcase_add_test(tc, curves_are_compared_where_they_meet);
-    tcase_add_test(tc, what_cannot_be_ranked_is_refused);
-    tcase_add_test(tc, parameters_are_keys);
-    suite_add_tcase(s, tc);
-    return s;
-}
+SUITE("ranking", begin, end, signed_ranks_are_exact_for_few_pairs,
+      signed_ranks_of_many_pairs_correct_for_ties, holm_steps_down, medians_and_their_intervals,
+      a_target_is_the_last_word, a_parameter_has_the_value_in_effect, conditions_choose_records,
+      targets_are_ranked_head_by_head, every_layer_has_its_winner, every_head_is_paired_by_sample,
+      one_sample_is_no_test, curves_are_compared_where_they_meet, what_cannot_be_ranked_is_refused,
+      parameters_are_keys)

@@ -393,26 +393,10 @@ START_TEST(inputs_are_found_through_the_manifests)
 }
 END_TEST
 
-Suite *make_suite(void)
-{
-    Suite *s = suite_create("report");
-    TCase *c = tcase_create("report");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, equal_sets_have_no_difference);
-    tcase_add_test(c, a_metric_beyond_the_tolerance_is_named);
-    tcase_add_test(c, missing_cells_statuses_and_reasons_are_differences);
-    tcase_add_test(c, times_are_not_compared_unless_asked_for);
-    tcase_add_test(c, a_metric_of_one_side_and_nan_are_handled);
-    tcase_add_test(c, identity_keys_can_be_ignored);
-    tcase_add_test(c, few_rows_are_shown_but_all_are_counted);
-    tcase_add_test(c, base64_of_the_rfc);
-    tcase_add_test(c, shell_words_read_back);
-    tcase_add_test(c, the_page_has_tables_definitions_reasons_and_manifest);
-    tcase_add_test(c, no_text_of_the_data_ends_their_element);
-    tcase_add_test(c, findings_come_first_with_their_commands);
-    tcase_add_test(c, figures_are_inside_the_page_with_their_commands);
-    tcase_add_test(c, without_gnuplot_the_page_says_so);
-    tcase_add_test(c, inputs_are_found_through_the_manifests);
-    suite_add_tcase(s, c);
-    return s;
-}
+SUITE("report", begin, end, equal_sets_have_no_difference, a_metric_beyond_the_tolerance_is_named,
+      missing_cells_statuses_and_reasons_are_differences, times_are_not_compared_unless_asked_for,
+      a_metric_of_one_side_and_nan_are_handled, identity_keys_can_be_ignored,
+      few_rows_are_shown_but_all_are_counted, base64_of_the_rfc, shell_words_read_back,
+      the_page_has_tables_definitions_reasons_and_manifest, no_text_of_the_data_ends_their_element,
+      findings_come_first_with_their_commands, figures_are_inside_the_page_with_their_commands,
+      without_gnuplot_the_page_says_so, inputs_are_found_through_the_manifests)

@@ -1,36 +1,19 @@
 /* What people see of a table: rows, columns, marks, sentences, and that it fits. */
-#include "tests/harness/suite.h"
 
+#include "tests/harness/table_fixture.h"
 #include "analyze/format.h"
 #include "analyze/table.h"
 #include "analyze/sheet.h"
-#include "analyze/tables.h"
-#include "core/log.h"
-#include "sim/registry.h"
-#include "tests/harness/records_fixture.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
-static struct err e;
-static struct fixture_records f;
-static struct recset set;
-static struct table t;
 static struct sheet s;
 static struct buf text;
 
-static void begin(void)
+static void end_sheet(void)
 {
-    memset(&e, 0, sizeof e);
-    log_set_level(LOG_ERROR);
-}
-
-static void end(void)
-{
+    end();
     sheet_free(&s);
-    table_free(&t);
-    recset_free(&set);
     buf_free(&text);
 }
 
@@ -48,14 +31,9 @@ static void add_setting(const char *method, const char *params, double kept, dou
     }
 }
 
-static void build(const char *name, const char *columns)
+static void build_columns(const char *name, const char *columns)
 {
-    struct table_request req = {.columns = columns, .methods = sim_methods};
-    const struct table_def *def = table_def_find(name, &e);
-    ck_assert_msg(def != NULL, "%s", e.msg);
-    if (f.n)
-        fixture_set(&f, &set);
-    assert_ok(table_build(def, &set, &req, &t, &e), &e);
+    build(name, &(struct table_request){.columns = columns, .methods = sim_methods});
 }
 
 static void make(struct sheet_opts o)
@@ -115,7 +93,7 @@ START_TEST(rows_stand_as_given_with_dense_first_and_bounds_last)
     add_setting("streaming", "window=8", 0.2, 0.5, 0.01);
     add_setting("sale", "", 0.4, 0.9, 0.01);
     add_setting("dense", "", 1, 1, 0);
-    build("summary", NULL);
+    build_columns("summary", NULL);
     make((struct sheet_opts){0});
     ck_assert_str_eq(at(0, "method"), "dense");
     ck_assert_str_eq(at(0, "setting"), "");
@@ -132,7 +110,7 @@ START_TEST(what_is_the_same_in_every_row_is_named_below)
     add_setting("sale", "tau=0.2", 0.25, 0.8, 0.01);
     struct record *r = fixture_record(&f, "radial", "", 0, 0);
     r->status = RECORD_SKIP;
-    build("summary", NULL);
+    build_columns("summary", NULL);
     make((struct sheet_opts){0});
     ck_assert_int_eq(s.n_rows, 2);
     ck_assert(says(&s.notes, "Without a number: radial"));
@@ -149,7 +127,7 @@ START_TEST(numbers_round_to_neither_nothing_nor_everything)
 {
     add_setting("sale", "", 0.9996, 0.9996, 0);
     add_setting("streaming", "", 0.000001, 0.5, 0);
-    build("summary", NULL);
+    build_columns("summary", NULL);
     make((struct sheet_opts){0});
     ck_assert_str_eq(at(0, "kept"), "> 99.9 %");
     ck_assert_str_eq(at(0, "recall p1"), "> 0.999");
@@ -165,7 +143,7 @@ START_TEST(the_worst_head_stands_beside_the_median)
     struct record *lost = &f.r[f.n - 1]; /* one head in eight loses the sink */
     fixture_metric(lost, "cra_p1", 0.02);
     fixture_metric(lost, "err_l1_rel", 0.83);
-    build("summary", NULL);
+    build_columns("summary", NULL);
     make((struct sheet_opts){0});
     ck_assert_str_eq(at(1, "recall p1"), "1.000");
     ck_assert_str_eq(worst_at(1, "recall p1"), "0.020");
@@ -184,7 +162,7 @@ START_TEST(accuracies_are_means)
         fixture_metric(r, "needle_acc", i > 0);
         fixture_metric(r, "density_elem", 0.1 * (i + 1));
     }
-    build("summary", "needle_acc,density_elem");
+    build_columns("summary", "needle_acc,density_elem");
     make((struct sheet_opts){0});
     ck_assert_str_eq(at(0, "needle_acc"), "0.750 [0.30, 0.95]"); /* the median is 1 */
     ck_assert_str_eq(at(0, "kept"), "25.0 %");
@@ -201,16 +179,14 @@ START_TEST(best_is_marked_beyond_the_spread_alone)
     add_setting("dense", "", 1, 1, 0);
     add_setting("sale", "", 0.30, 0.9, 0.01);
     add_setting("streaming", "", 0.40, 0.9, 0.01);
-    build("summary", NULL);
+    build_columns("summary", NULL);
     make((struct sheet_opts){0});
     ck_assert(best_at(1, "kept"));
     ck_assert(!best_at(0, "recall p1") && !best_at(1, "recall p1")); /* equal */
     sheet_free(&s);
-    table_free(&t);
-    recset_free(&set);
     add_setting("sale", "", 0.30, 0.9, 0.2); /* 2 standard errors are 0.21 */
     add_setting("streaming", "", 0.40, 0.9, 0.2);
-    build("summary", NULL);
+    build_columns("summary", NULL);
     make((struct sheet_opts){0});
     ck_assert(!best_at(0, "kept"));
 }
@@ -223,7 +199,7 @@ START_TEST(a_sentence_compares_pairs_at_like_recall)
     add_setting("xattention", "", 0.5, 0.97, 0.01);
     add_setting("flexprefill", "", 0.21, 0.99, 0.2); /* within the spread */
     add_setting("streaming", "", 0.1, 0.4, 0.01);    /* too little recall */
-    build("summary", NULL);
+    build_columns("summary", NULL);
     make((struct sheet_opts){0});
     ck_assert(says(&s.sentences,
                    "sale keeps the fewest pairs of the settings with recall p1 of at "
@@ -249,7 +225,7 @@ START_TEST(settings_that_keep_everything_are_warned_of)
         add_setting("fg-attn", k ? "tau=1" : "tau=2", 1, 1, 0);
         record_note(&f.r[f.n - 1], "full=one reason for both");
     }
-    build("summary", NULL);
+    build_columns("summary", NULL);
     make((struct sheet_opts){0});
     ck_assert(
         says(&s.notes, "! 100 % kept by minference: its budget of 1016 + 6096 columns is long."));
@@ -266,7 +242,7 @@ START_TEST(a_deviation_out_of_range_gives_way_to_quartiles)
     static const double kept[] = {0.01, 0.02, 0.03, 0.98};
     for (int h = 0; h < 4; h++)
         fixture_metric(fixture_record(&f, "sale", "", 0, h), "density_elem", kept[h]);
-    build("summary", NULL);
+    build_columns("summary", NULL);
     write_as("md", (struct sheet_opts){.wide = true});
     ck_assert_ptr_nonnull(strstr(buf_str(&text), "density_elem, median (quartiles) "
                                                  "[kept/allowed pairs]"));
@@ -295,7 +271,7 @@ START_TEST(every_table_fits)
     fixture_set(&f, &set);
     for (int i = 0; table_defs[i].build; i++)
         if (table_has_data(&table_defs[i], &set)) {
-            build(table_defs[i].listed.name, NULL);
+            build_columns(table_defs[i].listed.name, NULL);
             write_as("text", (struct sheet_opts){0});
             ck_assert_msg(longest_line() <= SHEET_WIDTH, "%s has %d characters:\n%s",
                           table_defs[i].listed.name, longest_line(), buf_str(&text));
@@ -312,7 +288,7 @@ START_TEST(long_texts_wrap_in_their_cells)
     params[sizeof params - 1] = '\0';
     add_setting("sale", params, 0.2, 0.9, 0.01);
     add_setting("sale", "tau=1", 0.3, 0.9, 0.01);
-    build("summary", NULL);
+    build_columns("summary", NULL);
     write_as("text", (struct sheet_opts){0});
     ck_assert_int_le(longest_line(), SHEET_WIDTH);
     ck_assert_ptr_null(strstr(buf_str(&text), params));
@@ -325,7 +301,7 @@ START_TEST(latex_fits_the_text_and_takes_notes_into_the_caption)
 {
     add_setting("sale", "a_b=1", 0.2, 0.9, 0.01);
     add_setting("streaming", "", 0.3, 0.8, 0.01);
-    build("summary", NULL);
+    build_columns("summary", NULL);
     write_as("tex", (struct sheet_opts){0});
     ck_assert_ptr_nonnull(strstr(buf_str(&text), "\\begin{table}\n"));
     ck_assert_ptr_nonnull(strstr(buf_str(&text), "a\\_b=1 & \\textbf{20.0\\,\\%}"));
@@ -346,7 +322,7 @@ START_TEST(rows_are_sorted_cut_and_named)
     add_setting("sale", "tau=1", 0.2, 0.5, 0.01);
     add_setting("sale", "tau=2", 0.3, 0.9, 0.01);
     add_setting("streaming", "", 0.4, 0.8, 0.01);
-    build("summary", NULL);
+    build_columns("summary", NULL);
     assert_ok(table_choose_rows(&t, &(struct row_opts){.sort = "cra_p1", .best = "method"}, &e),
               &e);
     ck_assert_int_eq(t.n_rows, 2);
@@ -362,7 +338,7 @@ END_TEST
 START_TEST(unknown_columns_and_best_without_sort_are_refused)
 {
     add_setting("sale", "", 0.2, 0.5, 0.01);
-    build("summary", NULL);
+    build_columns("summary", NULL);
     assert_fails(table_choose_rows(&t, &(struct row_opts){.sort = "cra_p2"}, &e), &e, ERR_USAGE,
                  "did you mean 'cra_p1'");
     assert_fails(table_choose_rows(&t, &(struct row_opts){.best = "method"}, &e), &e, ERR_USAGE,
@@ -370,25 +346,11 @@ START_TEST(unknown_columns_and_best_without_sort_are_refused)
 }
 END_TEST
 
-Suite *make_suite(void)
-{
-    Suite *suite = suite_create("sheet");
-    TCase *c = tcase_create("sheet");
-    tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, rows_stand_as_given_with_dense_first_and_bounds_last);
-    tcase_add_test(c, what_is_the_same_in_every_row_is_named_below);
-    tcase_add_test(c, numbers_round_to_neither_nothing_nor_everything);
-    tcase_add_test(c, the_worst_head_stands_beside_the_median);
-    tcase_add_test(c, accuracies_are_means);
-    tcase_add_test(c, best_is_marked_beyond_the_spread_alone);
-    tcase_add_test(c, a_sentence_compares_pairs_at_like_recall);
-    tcase_add_test(c, settings_that_keep_everything_are_warned_of);
-    tcase_add_test(c, a_deviation_out_of_range_gives_way_to_quartiles);
-    tcase_add_test(c, every_table_fits);
-    tcase_add_test(c, long_texts_wrap_in_their_cells);
-    tcase_add_test(c, latex_fits_the_text_and_takes_notes_into_the_caption);
-    tcase_add_test(c, rows_are_sorted_cut_and_named);
-    tcase_add_test(c, unknown_columns_and_best_without_sort_are_refused);
-    suite_add_tcase(suite, c);
-    return suite;
-}
+SUITE("sheet", begin, end_sheet, rows_stand_as_given_with_dense_first_and_bounds_last,
+      what_is_the_same_in_every_row_is_named_below, numbers_round_to_neither_nothing_nor_everything,
+      the_worst_head_stands_beside_the_median, accuracies_are_means,
+      best_is_marked_beyond_the_spread_alone, a_sentence_compares_pairs_at_like_recall,
+      settings_that_keep_everything_are_warned_of, a_deviation_out_of_range_gives_way_to_quartiles,
+      every_table_fits, long_texts_wrap_in_their_cells,
+      latex_fits_the_text_and_takes_notes_into_the_caption, rows_are_sorted_cut_and_named,
+      unknown_columns_and_best_without_sort_are_refused)
