@@ -319,25 +319,16 @@ static bool of_calls(const struct recset *set)
 static void put_calls(const struct recset *set, struct buf *b)
 {
     static const enum group_key keys[] = {KEY_TRACE, KEY_RUN, KEY_STEP, KEY_BRANCH, KEY_LAYER};
-    struct str_list calls = {0};
-    struct buf id = {0};
+    struct grouping calls = {0};
     double heads = record_get(&set->r[0], "call_heads");
-    for (int64_t i = 0; i < set->n; i++) {
-        buf_reset(&id);
-        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) {
-            key_text(&set->r[i], keys[k], &id);
-            buf_puts(&id, " ");
-        }
-        if (!str_list_has(&calls, buf_str(&id)))
-            str_list_add(&calls, buf_str(&id));
-        if (record_get(&set->r[i], "call_heads") != heads)
-            heads = NAN;
-    }
+    bool same = true;
+    for (int64_t i = 1; i < set->n; i++)
+        same &= record_get(&set->r[i], "call_heads") == heads;
+    b->failed |= grouping_make(set, keys, 5, 0, NULL, NULL, &calls, NULL) != 0;
     buf_printf(b, ", %lld call%s", (long long)calls.n, calls.n == 1 ? "" : "s");
-    if (heads == heads)
+    if (same && heads == heads)
         buf_printf(b, " of %.0f head%s", heads, heads == 1 ? "" : "s");
-    str_list_free(&calls);
-    buf_free(&id);
+    grouping_free(&calls);
 }
 
 void recset_caption(const struct recset *set, struct buf *b)

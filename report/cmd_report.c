@@ -28,7 +28,7 @@ static const struct opt options[] = {
             .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .short_name = 'o'),
     OPT_STR(struct report_opts, title, "Sparse attention report", "TEXT", "Title of the page."),
     OPT_LIST(struct report_opts, masks, NULL, "M.h5",
-             "File of dumped masks for overlays (repeatable)."),
+             "File of dumped masks, shown beside the maps (repeatable)."),
     OPT_BOOL(struct report_opts, figures, "1", "Draw figures; --no-figures leaves them out."),
     COMMON_OPTS,
     {0},
@@ -44,11 +44,11 @@ const struct command cmd_report = {
     .options = options,
     .details =
         "DIR are -o directories of `lacuna replay`, or directories of traces. Traces given, and\n"
-        "those that the manifests of the directories name and that are still there, give\n"
-        "heatmaps; masks dumped by these replays give overlays. The page holds its pictures\n"
-        "itself and fetches nothing; beside it lie the tables (csv with every digit; tex as on\n"
-        "the page), the figures with their gnuplot scripts and data, and a manifest. Without\n"
-        "gnuplot the page has tables only and the exit code is 4.\n"
+        "those that the manifests of the directories name and that are still there, give maps;\n"
+        "masks dumped by these replays stand beside them. The page holds its pictures itself and\n"
+        "fetches nothing; beside it lie the tables (csv with every digit; tex as on the page),\n"
+        "the figures with their gnuplot scripts and data, and a manifest. Without gnuplot the\n"
+        "page has tables only and the exit code is 4.\n"
         "\n"
         "Examples:\n"
         "  lacuna report out -o report\n"

@@ -15,6 +15,7 @@
 #include "analyze/format.h"
 #include "analyze/group.h"
 #include "analyze/metricfacts.h"
+#include "analyze/params.h"
 #include "core/log.h"
 #include "core/maskfile.h"
 #include "core/mem.h"
@@ -150,27 +151,19 @@ static bool takes(const struct setting *s, const struct record *r)
     return r->status == RECORD_OK && (s->steps == STEPS_ALL || !(record_get(r, "dense_call") > 0));
 }
 
-/* Five digits: a picture of a head shows no more. */
-static void put_value(struct jw *w, double x)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%.5g", x);
-    jw_num(w, strtod(text, NULL));
-}
-
-static int put_values(struct explorer *e, const struct setting *s, const char *metric, double *sum,
-                      int64_t *n, struct err *err)
+/* Means over the records of each cell, with five digits: a picture of a head shows no more. sum and
+ * n have room for the cells. */
+static void put_values(struct explorer *e, const struct setting *s, const char *metric, double *sum,
+                       int64_t *n)
 {
     int64_t cells = e->n_layers * e->n_heads;
     struct expr value = expr_parse(metric);
-    (void)err;
-    for (int64_t i = 0; i < cells; i++) {
-        sum[i] = 0;
-        n[i] = 0;
-    }
+    char text[32];
+    double x;
+    memset(sum, 0, (size_t)cells * sizeof *sum);
+    memset(n, 0, (size_t)cells * sizeof *n);
     for (int64_t i = 0; i < s->n; i++) {
         const struct record *r = member(e, s, i);
-        double x;
         if (!takes(s, r) || !expr_value(&value, r, &x) || !isfinite(x))
             continue;
         int64_t at = index_of(e->layers, e->n_layers, r->layer) * e->n_heads +
@@ -179,13 +172,11 @@ static int put_values(struct explorer *e, const struct setting *s, const char *m
         n[at]++;
     }
     jw_arr(&e->w);
-    for (int64_t i = 0; i < cells; i++)
-        if (n[i])
-            put_value(&e->w, sum[i] / (double)n[i]);
-        else
-            jw_null(&e->w);
+    for (int64_t i = 0; i < cells; i++) {
+        snprintf(text, sizeof text, "%.5g", n[i] ? sum[i] / (double)n[i] : (double)NAN);
+        jw_num(&e->w, strtod(text, NULL)); /* null where there is none */
+    }
     jw_arr_end(&e->w);
-    return 0;
 }
 
 static int put_all_values(struct explorer *e, struct err *err)
@@ -200,7 +191,7 @@ static int put_all_values(struct explorer *e, struct err *err)
     for (int64_t i = 0; i < e->n_s; i++) {
         jw_arr(&e->w);
         for (int64_t k = 0; k < e->metrics.n; k++)
-            TRY(put_values(e, &e->s[i], e->metrics.items[k], sum, n, err));
+            put_values(e, &e->s[i], e->metrics.items[k], sum, n);
         jw_arr_end(&e->w);
     }
     jw_arr_end(&e->w);
@@ -231,14 +222,6 @@ static void put_metrics(struct explorer *e)
     jw_arr_end(&e->w);
 }
 
-static bool is_bound(const struct explorer *e, const char *method)
-{
-    for (int i = 0; e->r->app->methods && e->r->app->methods[i]; i++)
-        if (strcmp(e->r->app->methods[i]->name, method) == 0)
-            return strcmp(method, "dense") == 0 || e->r->app->methods[i]->flags & METHOD_BOUND;
-    return strcmp(method, "dense") == 0;
-}
-
 static bool keeps_all(const struct explorer *e, const struct setting *s)
 {
     for (int64_t i = 0; i < s->n; i++)
@@ -266,7 +249,7 @@ static void put_setting(struct explorer *e, const struct setting *s)
     jw_kstr(&e->w, "name", buf_str(&name));
     jw_kstr(&e->w, "method", r->method);
     jw_kstr(&e->w, "color", color);
-    jw_kbool(&e->w, "bound", is_bound(e, r->method));
+    jw_kbool(&e->w, "bound", strcmp(r->method, "dense") == 0 || record_is_bound(r));
     jw_kbool(&e->w, "full", keeps_all(e, s));
     jw_kint(&e->w, "scope", s->scope);
     jw_obj_end(&e->w);
