@@ -427,7 +427,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         say_plan(def, &set, f, o.output);
         goto out;
     }
-    struct table_request req = {o.group, o.columns, o.pivot, o.at, o.by, o.per, app->methods, 0};
+    struct table_request req = {o.group, o.columns, o.pivot, o.at, o.by, o.per, 0};
     struct row_opts rows = {o.sort, o.best, o.top};
     rc = table_build(def, &set, &req, &t, err);
     if (rc == ERR_INPUT && o.table && !table_has_data(def, &set))

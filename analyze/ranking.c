@@ -184,7 +184,7 @@ static int family_of(const struct record *r, struct buf *b, struct err *err)
     const char *all = r->params ? r->params : "", *target = params_target(all);
     buf_reset(b);
     buf_put(b, all, *target ? (size_t)(target - 1 - all) : strlen(all));
-    int rc = without_budget(record_method(r), b, err);
+    int rc = without_budget(method_named(r->method), b, err);
     buf_puts(b, target + strcspn(target, ":"));
     return rc ? rc : buf_check(b, "parameters", err);
 }

@@ -7,6 +7,7 @@
 
 #include "analyze/format.h"
 #include "analyze/metricfacts.h"
+#include "analyze/params.h"
 #include "analyze/query.h"
 
 #include <math.h>
@@ -126,7 +127,7 @@ static void put_text(const struct table *t, int64_t row, int64_t col, struct buf
         buf_puts(b, strcmp(method, "dense") == 0 ? "" : "defaults");
     else
         buf_puts(b, text);
-    if (col == m && table_is_bound(t, method))
+    if (col == m && method_flags(method) & METHOD_BOUND)
         buf_puts(b, " (bound)");
 }
 
@@ -397,14 +398,6 @@ static const char *unit_of(const struct view *v, int64_t col)
  * median. Settings that keep every pair of every head did not choose anything, take no part, and
  * get a warning. */
 
-bool table_is_bound(const struct table *t, const char *method)
-{
-    for (int64_t i = t->methods.n - t->n_bounds; i < t->methods.n; i++)
-        if (strcmp(t->methods.items[i], method) == 0)
-            return true;
-    return false;
-}
-
 void put_setting_name(const char *method, const char *params, struct buf *b)
 {
     buf_puts(b, method);
@@ -435,7 +428,7 @@ static bool competes(const struct table *t, int64_t row)
     const struct cell *cell = col < 0 ? NULL : table_cell(t, row, col);
     const struct stats *kept = stats_at(t, row, table_find(t, "density_elem"));
     return cell && cell->set && strcmp(cell->text, "dense") != 0 &&
-           !table_is_bound(t, cell->text) && !(kept && kept->median >= 1);
+           !(method_flags(cell->text) & METHOD_BOUND) && !(kept && kept->median >= 1);
 }
 
 static bool beats(const struct stats *a, const struct stats *b, enum metric_better better)
@@ -497,8 +490,8 @@ static void collect(const struct table *t, struct settings *all)
                             stats_at(t, r, table_find(t, "density_elem")),
                             stats_at(t, r, table_find(t, "cra_p1")),
                             stats_at(t, r, table_find(t, "err_l1_rel"))};
-        if (!x.kept || strcmp(x.method, "dense") == 0 || table_is_bound(t, x.method) ||
-            str_list_has(&t->keep_all, x.method) ||
+        if (!x.kept || strcmp(x.method, "dense") == 0 ||
+            method_flags(x.method) & (METHOD_BOUND | METHOD_KEEPS_ALL) ||
             (steps >= 0 && strcmp(table_cell(t, r, steps)->text, "sparse") == 0))
             continue;
         if (!keeps_all(&x) && x.recall)

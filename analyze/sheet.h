@@ -49,8 +49,6 @@ void sheet_make(const struct table *t, const struct sheet_opts *o, struct sheet 
 void sheet_free(struct sheet *s);
 struct sheet_cell *sheet_cell(const struct sheet *s, int64_t row, int64_t col);
 
-bool table_is_bound(const struct table *t, const char *method);
-
 /* "sale (tau=0)". */
 void put_setting_name(const char *method, const char *params, struct buf *b);
 

@@ -38,7 +38,6 @@ void table_free(struct table *t)
     free(t->cols);
     str_list_free(&t->notes);
     str_list_free(&t->methods);
-    str_list_free(&t->keep_all);
     str_list_free(&t->full);
     *t = (struct table){0};
 }

@@ -44,14 +44,12 @@ struct table {
     struct str_list notes;
 
     /* For the narrow form (sheet.h) alone. */
-    char caption[256];        /* what the records are of: model, length, heads; "" = unknown */
-    const char *brief;        /* patterns of the columns that it shows; NULL: all that fit */
-    struct str_list methods;  /* in the order in which the user gave them, bounds last */
-    int64_t n_bounds;         /* how many of them are bounds */
-    struct str_list keep_all; /* methods that keep every pair by design */
-    struct str_list full;     /* settings that keep every pair and say why: name, reason, ... */
-    bool sorted;              /* rows stand as the user asked */
-    bool verdict;             /* one row per setting: sentences may compare the rows */
+    char caption[256];       /* what the records are of: model, length, heads; "" = unknown */
+    const char *brief;       /* patterns of the columns that it shows; NULL: all that fit */
+    struct str_list methods; /* in the order in which the user gave them, bounds last */
+    struct str_list full;    /* settings that keep every pair and say why: name, reason, ... */
+    bool sorted;             /* rows stand as the user asked */
+    bool verdict;            /* one row per setting: sentences may compare the rows */
 };
 
 void table_init(struct table *t, const char *name, const char *title);

@@ -356,27 +356,17 @@ void recset_caption(const struct recset *set, struct buf *b)
     str_list_free(&precision);
 }
 
-static bool is_bound(const struct method *const *methods, const char *name)
-{
-    for (int i = 0; methods && methods[i]; i++)
-        if (strcmp(methods[i]->name, name) == 0)
-            return methods[i]->flags & METHOD_BOUND;
-    return false;
-}
-
-void recset_methods(const struct recset *set, const struct method *const *methods,
-                    struct str_list *out, int64_t *n_bounds)
+/* Names of the methods in the order of their first records, dense first, bounds last. */
+static void find_methods(const struct recset *set, struct str_list *out)
 {
     struct str_list all = {0};
     values_of(set, KEY_METHOD, &all);
-    *n_bounds = 0;
     for (int place = 0; place < 3; place++)
         for (int64_t i = 0; i < all.n; i++) {
-            bool bound = is_bound(methods, all.items[i]);
-            if ((strcmp(all.items[i], "dense") == 0 ? 0 : bound ? 2 : 1) != place)
-                continue;
-            str_list_add(out, all.items[i]);
-            *n_bounds += bound;
+            bool dense = strcmp(all.items[i], "dense") == 0;
+            bool bound = method_flags(all.items[i]) & METHOD_BOUND;
+            if ((dense ? 0 : bound ? 2 : 1) == place)
+                str_list_add(out, all.items[i]);
         }
     str_list_free(&all);
 }
@@ -420,10 +410,7 @@ static void facts_for_sheets(const struct table_def *def, const struct recset *s
     text_escape(&shown, buf_str(&b), ""); /* models have names from outside */
     snprintf(t->caption, sizeof t->caption, "%s", buf_str(&shown));
     buf_free(&shown);
-    recset_methods(set, req->methods, &t->methods, &t->n_bounds);
-    for (int i = 0; req->methods && req->methods[i]; i++)
-        if (req->methods[i]->flags & METHOD_KEEPS_ALL)
-            str_list_add(&t->keep_all, req->methods[i]->name);
+    find_methods(set, &t->methods);
     find_reasons(set, &t->full);
     buf_free(&b);
 }

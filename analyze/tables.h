@@ -17,7 +17,6 @@ struct table_request {
     const char *columns;       /* metric patterns in place of the table's own, or NULL */
     const char *pivot;         /* key whose values become columns of the first metric, or NULL */
     const char *at, *by, *per; /* ranking: "density_elem=0.3", "err_l1_rel", "layer", or NULL */
-    const struct method *const *methods; /* know which are bounds; or NULL */
     int64_t rows_most; /* a longer table of groups stays without rows (table.left_out); 0 = any */
 };
 
@@ -71,10 +70,5 @@ int table_put_keys(struct table *t, const struct record *r, const enum group_key
 /* "code-lm, 4096 tokens, 48 heads (6 layers x 8), causal; against dense attention in float64". What
  * differs between records is counted ("3 models") or left out. */
 void recset_caption(const struct recset *set, struct buf *b);
-
-/* Names of the methods in the order of their first records, dense first, bounds last; n_bounds
- * receives the number of bounds. `methods` (NULL-terminated, or NULL) knows which are bounds. */
-void recset_methods(const struct recset *set, const struct method *const *methods,
-                    struct str_list *out, int64_t *n_bounds);
 
 #endif

@@ -354,7 +354,6 @@ static int put_scope(struct report *r, const struct report_scope *scope, struct 
 {
     static const struct sheet_opts view = {0};
     const struct table_def *summary = table_def_find("summary", err);
-    const struct table_request req = {.methods = r->app->methods};
     struct buf *b = &r->findings;
     struct table t = {0};
     struct sheet s = {0};
@@ -366,7 +365,7 @@ static int put_scope(struct report *r, const struct report_scope *scope, struct 
     }
     buf_puts(b, "<ol>\n");
     if (table_of_set(&scope->set) == summary && table_has_data(summary, &scope->set)) {
-        TRY(table_build(summary, &scope->set, &req, &t, err));
+        TRY(table_build(summary, &scope->set, NULL, &t, err));
         sheet_make(&t, &view, &s);
         put_sentences(r, scope, &s);
         b->failed |= s.failed;

@@ -97,7 +97,7 @@ static bool worth_showing(const struct table_def *def, const struct report *r)
 
 int report_tables(struct report *r, struct err *err)
 {
-    const struct table_request req = {.methods = r->app->methods, .rows_most = ROWS_IN_FILE};
+    const struct table_request req = {.rows_most = ROWS_IN_FILE};
     struct table t;
     struct buf path = {0};
     int rc = 0;

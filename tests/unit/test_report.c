@@ -6,6 +6,7 @@
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/manifest.h"
+#include "core/metricdef.h"
 #include "plots/gp.h"
 #include "sim/registry.h"
 #include "tests/harness/records_fixture.h"
@@ -29,6 +30,7 @@ static void begin(void)
     static int number;
     memset(&e, 0, sizeof e);
     log_set_level(LOG_ERROR);
+    metric_def_methods(sim_methods);
     snprintf(dir, sizeof dir, "%s/report-%d-%d", test_tmpdir(), (int)getpid(), number++);
     assert_ok(make_dirs(dir, &e), &e);
 }

@@ -33,7 +33,7 @@ static void add_setting(const char *method, const char *params, double kept, dou
 
 static void build_columns(const char *name, const char *columns)
 {
-    build(name, &(struct table_request){.columns = columns, .methods = sim_methods});
+    build(name, &(struct table_request){.columns = columns});
 }
 
 static void make(struct sheet_opts o)
