@@ -250,12 +250,19 @@ static int check_chosen(const char *path, const struct chosen *c, struct err *er
     return 0;
 }
 
+/* "64x64": queries x keys of a block. */
 static int parse_unit(const char *text, struct mask_export *how, struct err *err)
 {
-    int rc = mask_unit_parse(text, "mask export", &how->bq, &how->bk, err);
-    if (!rc && how->format == MASK_AS_DENSE)
-        rc = err_set(err, ERR_USAGE, "mask export: --unit has no effect on --format dense");
-    return rc;
+    long long q = 0, k = 0;
+    int end = 0;
+    if (how->format == MASK_AS_DENSE)
+        return err_set(err, ERR_USAGE, "mask export: --unit has no effect on --format dense");
+    if (sscanf(text, "%7lldx%7lld%n", &q, &k, &end) != 2 || text[end] || q < 1 || k < 1)
+        return err_set(err, ERR_USAGE,
+                       "mask export: --unit %s: expected queries x keys, as in 64x64", text);
+    how->bq = q;
+    how->bk = k;
+    return 0;
 }
 
 static int check_output(const struct mask_opts *o, const char *path, struct err *err)

@@ -193,36 +193,25 @@ static int compare_cells(const struct order *o, int64_t a, int64_t b)
     return o->sign * ((p > q) - (p < q));
 }
 
-/* Stable merge sort, since qsort is not. */
-static void sort_rows(const struct order *o, int64_t *rows, int64_t *spare, int64_t n)
+/* Equal rows stay in their order. */
+static int by_cell(const void *a, const void *b, void *order)
 {
-    int64_t half = n / 2, i = 0, k = half, m = 0;
-    if (n < 2)
-        return;
-    sort_rows(o, rows, spare, half);
-    sort_rows(o, rows + half, spare, n - half);
-    while (i < half || k < n)
-        spare[m++] =
-            k == n || (i < half && compare_cells(o, rows[i], rows[k]) <= 0) ? rows[i++] : rows[k++];
-    memcpy(rows, spare, (size_t)n * sizeof *rows);
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    int d = compare_cells(order, x, y);
+    return d ? d : (x > y) - (x < y);
 }
 
 static int sort_by(const struct table *t, const char *name, int64_t *rows, struct err *err)
 {
     bool reverse = name[0] == '-';
-    struct order o = {.t = t, .sign = 1};
-    int64_t *spare = NULL;
-    int rc = 0;
-
-    TRY(find_column(t, name + reverse, "--sort", &o.col, err));
+    struct order o = {.t = t, .sign = reverse ? -1 : 1};
+    int rc = find_column(t, name + reverse, "--sort", &o.col, err);
+    if (rc)
+        return rc;
     if (t->cols[o.col].type == COL_STATS && metric_better(t->cols[o.col].name) == BETTER_HIGHER)
-        o.sign = -1;
-    o.sign = reverse ? -o.sign : o.sign;
-    TRY(mem_alloc(&spare, t->n_rows + 1, sizeof *spare, "rows", err));
-    sort_rows(&o, rows, spare, t->n_rows);
-out:
-    free(spare);
-    return rc;
+        o.sign = -o.sign;
+    qsort_r(rows, (size_t)t->n_rows, sizeof *rows, by_cell, &o);
+    return 0;
 }
 
 /* The first row of each value of the column; returns how many. */

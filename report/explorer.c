@@ -69,16 +69,6 @@ static int by_number(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int64_t unique(int64_t *x, int64_t n)
-{
-    int64_t m = 0;
-    qsort(x, (size_t)n, sizeof *x, by_number);
-    for (int64_t i = 0; i < n; i++)
-        if (m == 0 || x[m - 1] != x[i])
-            x[m++] = x[i];
-    return m;
-}
-
 static int64_t index_of(const int64_t *x, int64_t n, int64_t value)
 {
     const int64_t *p = bsearch(&value, x, (size_t)n, sizeof *x, by_number);
@@ -91,20 +81,18 @@ static bool is_shown(const void *ctx, const struct record *r)
     return r->scope == RECORD_OF_HEAD && r->status == RECORD_OK;
 }
 
-static int find_heads(struct explorer *e, struct err *err)
+/* The values of a key, ascending. */
+static int find_values(const struct explorer *e, enum group_key key, int64_t **x, int64_t *n,
+                       struct err *err)
 {
-    const struct recset *set = &e->r->set;
+    struct grouping gs = {0};
     int rc = 0;
-    TRY(mem_alloc(&e->layers, set->n, sizeof *e->layers, "layers", err));
-    TRY(mem_alloc(&e->heads, set->n, sizeof *e->heads, "heads", err));
-    for (int64_t i = 0; i < set->n; i++)
-        if (is_shown(NULL, &set->r[i])) {
-            e->layers[e->n_layers++] = set->r[i].layer;
-            e->heads[e->n_heads++] = set->r[i].head;
-        }
-    e->n_layers = unique(e->layers, e->n_layers);
-    e->n_heads = unique(e->heads, e->n_heads);
+    TRY(grouping_make(&e->r->set, &key, 1, 0, is_shown, NULL, &gs, err));
+    TRY(mem_alloc(x, gs.n, sizeof **x, "heads", err));
+    for (*n = 0; *n < gs.n; ++*n)
+        (*x)[*n] = (int64_t)key_number(gs.g[*n].first, key);
 out:
+    grouping_free(&gs);
     return rc;
 }
 
@@ -715,7 +703,8 @@ int report_explorer(struct report *r, struct err *err)
 {
     struct explorer e = {.r = r};
     int rc = 0;
-    TRY(find_heads(&e, err));
+    TRY(find_values(&e, KEY_LAYER, &e.layers, &e.n_layers, err));
+    TRY(find_values(&e, KEY_HEAD, &e.heads, &e.n_heads, err));
     if (e.n_layers * e.n_heads == 0 || e.n_layers * e.n_heads > HEADS_MOST)
         goto out;
     TRY(report_scopes(&r->set, &e.scopes, err));
