@@ -19,30 +19,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-int limit_parse(const char *text, struct limit *out, struct err *err)
+int limits_add(struct limits *l, const char *text, struct err *err)
 {
-    size_t len = strcspn(text, "<>=");
-    const char *op = text + len;
-    char *end;
-    if (len == 0 || len >= sizeof out->metric || (*op != '<' && *op != '>') || op[1] != '=')
-        return err_set(err, ERR_USAGE,
-                       "--limit '%s': expected METRIC<=X or METRIC>=X, such as err_l1_rel<=0.02",
-                       text);
-    snprintf(out->metric, sizeof out->metric, "%.*s", (int)len, text);
-    out->at_least = *op == '>';
-    out->value = strtod(op + 2, &end);
-    if (end == op + 2 || *end || !isfinite(out->value))
-        return err_set(err, ERR_USAGE, "--limit '%s': '%s' is not a number", text, op + 2);
-    if (!metric_def_find(out->metric))
-        return err_set(err, ERR_USAGE, "--limit '%s': there is no metric %s (lacuna list metrics)",
-                       text, out->metric);
-    return 0;
-}
-
-bool limit_holds(const struct limit *l, const struct record *r)
-{
-    double x = record_value(r, l->metric);
-    return l->at_least ? x >= l->value : x <= l->value;
+    int n = 0, rc = where_parse("--limit", text, l->c + l->n, LIMITS_MOST - l->n, &n, err);
+    for (int i = l->n; i < l->n + n && !rc; i++)
+        if (l->c[i].is_key)
+            rc = err_set(err, ERR_USAGE,
+                         "--limit '%s': a limit is of a metric, such as err_l1_rel<=0.02",
+                         l->c[i].text);
+    l->n += rc ? 0 : n;
+    return rc;
 }
 
 /* ---- candidates ----------------------------------------------------------------------------- */
@@ -67,7 +53,8 @@ struct place {
 struct chooser {
     const struct recset *set;
     const struct choose_request *req;
-    struct grouping gs; /* by place, method, parameters */
+    struct limits limits; /* of the request; they remember records */
+    struct grouping gs;   /* by place, method, parameters */
     struct place *places;
     int64_t n, cap;
     int64_t calibrated, drifting, bounds; /* records that no plan can name */
@@ -127,11 +114,8 @@ static int add_candidate(struct chooser *k, struct place *p, const struct group 
         const struct record *r = &k->set->r[g->at[i]];
         if (r->status != RECORD_OK)
             continue;
-        bool holds = true;
-        for (int l = 0; l < k->req->n_limits; l++)
-            holds &= limit_holds(&k->req->limits[l], r);
         c->cells[c->n++] = r;
-        c->ok += holds;
+        c->ok += where_holds(k->limits.c, k->limits.n, r);
         n++;
         c->cost += record_value(r, k->req->cost);
         c->error += record_value(r, "err_l1_rel");
@@ -274,9 +258,9 @@ static int put_entry(const struct chooser *k, const struct candidate *c, const s
     jw_key(w, "expected");
     jw_obj(w);
     TRY(put_expected(c, of, k->req->cost, w, err));
-    for (int l = 0; l < k->req->n_limits; l++)
-        if (strcmp(k->req->limits[l].metric, k->req->cost) != 0)
-            TRY(put_expected(c, of, k->req->limits[l].metric, w, err));
+    for (int l = 0; l < k->limits.n; l++)
+        if (strcmp(k->limits.c[l].name, k->req->cost) != 0)
+            TRY(put_expected(c, of, k->limits.c[l].name, w, err));
     jw_obj_end(w);
     for (int64_t i = 0; i < c->n; i++)
         cells += c->cells[i]->layer == of->layer && c->cells[i]->head == of->head;
@@ -324,15 +308,11 @@ out:
     return rc;
 }
 
-static void put_limits(const struct choose_request *req, struct jw *w)
+static void put_limits(const struct limits *l, struct jw *w)
 {
     struct buf b = {0};
-    for (int l = 0; l < req->n_limits; l++) {
-        char value[32];
-        num_text(req->limits[l].value, value);
-        buf_printf(&b, "%s%s%s%s", l ? "," : "", req->limits[l].metric,
-                   req->limits[l].at_least ? ">=" : "<=", value);
-    }
+    for (int i = 0; i < l->n; i++)
+        buf_printf(&b, "%s%s", i ? "," : "", l->c[i].text);
     jw_kstr(w, "limits", buf_str(&b));
     buf_free(&b);
 }
@@ -395,7 +375,7 @@ int choose_plan(const struct recset *set, const struct choose_request *req, stru
                 struct choose_summary *sum, struct err *err)
 {
     static const char *const per[] = {"head", "layer", "model"};
-    struct chooser k = {.set = set, .req = req};
+    struct chooser k = {.set = set, .req = req, .limits = req->limits};
     int rc = 0;
     *sum = (struct choose_summary){0};
     TRY(check_set(set, req, err));
@@ -411,7 +391,7 @@ int choose_plan(const struct recset *set, const struct choose_request *req, stru
     jw_kint(w, "version", 1);
     jw_kstr(w, "model", set->r[0].model);
     jw_kstr(w, "permute", set->r[0].permute);
-    put_limits(req, w);
+    put_limits(&req->limits, w);
     jw_knum(w, "quantile", req->quantile);
     jw_kstr(w, "cost", req->cost);
     jw_kstr(w, "per", per[req->per]);

@@ -81,12 +81,10 @@ static int fill_request(const struct choose_opts *o, struct choose_request *req,
                                    .quantile = o->quantile};
     if (o->limits.n == 0)
         FAIL(err, ERR_USAGE, "choose: --limit is missing, such as --limit 'err_l1_rel<=0.02'");
-    if (o->limits.n > LIMITS_MOST)
-        FAIL(err, ERR_USAGE, "choose: more than %d limits", LIMITS_MOST);
     if (!metric_def_find(req->cost))
         FAIL(err, ERR_USAGE, "--cost %s: there is no such metric (lacuna list metrics)", o->cost);
     for (int64_t i = 0; i < o->limits.n; i++)
-        TRY(limit_parse(o->limits.items[i], &req->limits[req->n_limits++], err));
+        TRY(limits_add(&req->limits, o->limits.items[i], err));
 out:
     return rc;
 }

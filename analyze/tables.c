@@ -143,7 +143,7 @@ static int filter_make(const struct table_def *def, const struct str_list *metri
 {
     *f = (struct table_filter){.flags = def->flags, .metrics = metrics};
     first_metric(def, f->first);
-    return where_parse(def->where, f->where, WHERE_MOST, &f->n_where, err);
+    return where_parse(def->listed.name, def->where, f->where, WHERE_MOST, &f->n_where, err);
 }
 
 /* ctx: a table_filter, which remembers its last answer. */

@@ -46,7 +46,7 @@ static int choose(enum choose_per per, double quantile)
     struct choose_request req = {.cost = "density_exec", .per = per, .quantile = quantile};
     struct buf b = {0};
     struct jw w;
-    assert_ok(limit_parse("err_l1_rel<=0.02", &req.limits[req.n_limits++], &e), &e);
+    assert_ok(limits_add(&req.limits, "err_l1_rel<=0.02", &e), &e);
     if (f.n)
         fixture_set(&f, &set);
     jw_init(&w, &b, 2);
@@ -168,14 +168,15 @@ END_TEST
 
 START_TEST(what_cannot_be_planned_is_refused)
 {
-    struct limit l;
-    static const char *const bad[] = {"err_l1_rel", "err_l1_rel<0.1", "err_l1_rel<=x", "nope<=1"};
-    for (int i = 0; i < 4; i++) {
-        ck_assert_int_eq(limit_parse(bad[i], &l, &e), ERR_USAGE);
+    struct limits l = {.n = 0};
+    static const char *const bad[] = {"err_l1_rel", "err_l1_rel=0.1", "err_l1_rel<=x", "nope<=1",
+                                      "layer<=1"};
+    for (int i = 0; i < 5; i++) {
+        ck_assert_int_eq(limits_add(&l, bad[i], &e), ERR_USAGE);
         err_clear(&e);
     }
-    assert_ok(limit_parse("cra_p1>=0.9", &l, &e), &e);
-    ck_assert(l.at_least && l.value == 0.9);
+    assert_ok(limits_add(&l, "cra_p1>=0.9", &e), &e);
+    ck_assert(l.n == 1 && l.c[0].relation == AT_LEAST && l.c[0].limit == 0.9);
     put("sale", "", 0, 0.1, 0.1);
     struct record *other = put("sale", "", 1, 0.1, 0.1);
     record_text(other, &other->model, "another");
