@@ -201,7 +201,7 @@ static const char *text_of(const json_t *o, const char *key)
     return json_is_string(v) ? json_string_value(v) : "";
 }
 
-static const json_t *find_cell(const json_t *page, const struct cell_name *n, struct err *err)
+static json_t *find_cell(const json_t *page, const struct cell_name *n, struct err *err)
 {
     struct names rows = {0}, columns = {0};
     bool has_row = false;
@@ -239,86 +239,30 @@ static void put_list(struct buf *b, const char *head, const json_t *list, size_t
         buf_printf(b, "  and %zu more (--json has all)\n", n - most);
 }
 
-/* Folders of the cell's numbers and what they were made from, in the order of the page. */
-static void put_commands(const json_t *page, struct buf *b)
+/* What the page's JSON has of the cell, and the commands that made the page. */
+static void put_cell(const json_t *page, json_t *c, struct buf *b)
 {
-    buf_puts(b, "commands of this page, in order (in DIR/jobs):\n");
-    size_t i;
+    const char *key;
     json_t *v;
-    json_array_foreach(json_object_get(page, "commands"), i, v)
-        buf_printf(b, "  %s\n", json_is_string(v) ? json_string_value(v) : "");
-}
-
-/* What the number is a mean over: heads, layers, prompts of an eval; or what a search found. */
-static void put_sample(const json_t *c, struct buf *b)
-{
-    long long units = json_integer_value(json_object_get(c, "units"));
-    long long calls = json_integer_value(json_object_get(c, "calls"));
-    const char *of = text_of(c, "of"), *metric = text_of(c, "metric");
-    int one = (int)strlen(of) - 1; /* without its s */
-    if (strcmp(of, "prompts of a calibration") == 0) {
-        buf_printf(b, ") of %lld search%s over %lld prompts\n", calls, calls == 1 ? "" : "es",
-                   units);
-        buf_printf(b, "formula    %s, the value that all heads share\n", metric);
-        return;
-    }
-    bool of_calls = strcmp(of, "prompts") != 0;
-    const char *stat = text_of(c, "stat"), *parts = of_calls ? "calls" : "records";
-    buf_printf(b, ") over %lld %s, %lld %s\n", units, of, calls, parts);
-    buf_printf(b, "formula    %s", metric);
-    if (text_of(c, "second_metric")[0])
-        buf_printf(b, "; then %s (%.6g)", text_of(c, "second_metric"),
-                   json_number_value(json_object_get(c, "second")));
-    if (strcmp(stat, "calls") == 0)
-        buf_printf(b, ", mean over all %s\n", parts);
-    else
-        buf_printf(b, ", mean of each %.*s's %s first, then %s %s\n", one, of, parts,
-                   strcmp(stat, "sum-over-layers") == 0 ? "every metric summed over"
-                   : strcmp(stat, "min") == 0           ? "the least of the"
-                   : strcmp(stat, "max") == 0           ? "the largest of the"
-                                                        : "over",
-                   of);
-}
-
-/* Which records, in the words of the recipe. */
-static void put_filter(const json_t *c, struct buf *b)
-{
-    const json_t *pairs = json_object_get(c, "pairs"), *cases = json_object_get(pairs, "cases");
-    const char *where = text_of(c, "where");
-    buf_printf(b, "filter     job %s%s%s\n", text_of(c, "job"), where[0] ? ", " : "", where);
-    if (pairs)
-        buf_printf(b, "           calls where %s of '%s' and of '%s' differ by more than %.6g\n",
-                   text_of(pairs, "metric"), json_string_value(json_array_get(cases, 0)),
-                   json_string_value(json_array_get(cases, 1)),
-                   json_number_value(json_object_get(pairs, "above")));
-}
-
-static void put_cell(const json_t *page, const json_t *c, struct buf *b)
-{
-    const json_t *records = json_object_get(c, "records");
+    struct jw w;
     buf_printf(b, "%s, row %s, column %s\n", text_of(page, "title"), text_of(c, "row"),
                text_of(c, "column"));
-    buf_printf(b, "printed    %s\n", text_of(c, "printed")[0] ? text_of(c, "printed") : "nothing");
-    if (text_of(c, "reason")[0])
-        buf_printf(b, "reason     %s\n", text_of(c, "reason"));
-    if (text_of(c, "ours")[0]) {
-        buf_printf(b, "ours       %s (%.6g", text_of(c, "ours"),
-                   json_number_value(json_object_get(c, "value")));
-        if (json_is_number(json_object_get(c, "lo")))
-            buf_printf(b, ", 95 %% interval %.6g to %.6g",
-                       json_number_value(json_object_get(c, "lo")),
-                       json_number_value(json_object_get(c, "hi")));
-        put_sample(c, b);
-        put_filter(c, b);
-        buf_printf(b, "model      %s, weights %s\n", text_of(c, "model"), text_of(c, "weights"));
-        buf_printf(b, "state      %s%s%s\n", text_of(c, "state"),
-                   text_of(c, "letters")[0] ? ", letters " : "", text_of(c, "letters"));
-        put_list(b, "folders in DIR/jobs:", json_object_get(c, "folders"), 8);
-        char head[64];
-        snprintf(head, sizeof head, "%zu records:", json_array_size(records));
-        put_list(b, head, records, 6);
-        put_commands(page, b);
+    json_object_foreach(c, key, v)
+    {
+        if (strcmp(key, "row") == 0 || strcmp(key, "column") == 0 || json_is_null(v))
+            continue;
+        if (json_is_array(v)) {
+            put_list(b, key, v, 6);
+            continue;
+        }
+        buf_printf(b, "%-10s %s", key, json_is_string(v) ? json_string_value(v) : "");
+        jw_init(&w, b, 0);
+        if (!json_is_string(v))
+            jw_value(&w, v);
+        buf_puts(b, "\n");
     }
+    put_list(b, "commands of this page, in order (in DIR/jobs):", json_object_get(page, "commands"),
+             SIZE_MAX);
 }
 
 /* Value, formula, conditions, records, commands and the printed number of the cell that `what`
@@ -338,7 +282,7 @@ static int explain_print(const struct str_list *dirs, const char *what, bool jso
     buf_printf(&path, "%s/pages/%s.json", dirs->items[0], n.file);
     TRY(buf_check(&path, "path", err));
     TRY(json_read_file(buf_str(&path), (size_t)256 << 20, &page, err));
-    const json_t *cell = find_cell(page, &n, err);
+    json_t *cell = find_cell(page, &n, err);
     if (!cell) {
         rc = err->code;
         goto out;
