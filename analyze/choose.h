@@ -41,9 +41,6 @@ struct choose_summary {
 int choose_plan(const struct recset *set, const struct choose_request *req, struct jw *w,
                 struct choose_summary *sum, struct err *err);
 
-/* ---- exports (choose_export.c) ----------------------------------------------------------------
- */
-
 /* Write the entries of a plan that `format` (minference, flexprefill, spargeattn, sale) can hold;
  * the others are named in *left_out (owned by the caller). ERR_USAGE for another format. */
 int plan_export(const json_t *plan, const char *where, const char *format, struct buf *out,

@@ -156,8 +156,8 @@ const struct command cmd_analyze = {
     .options = options,
     .details =
         "DIR is the -o directory of `lacuna replay`, or a .jsonl file; several are read as one\n"
-        "set. text, md and tex show medians and the worst cells of a few columns, and say below\n"
-        "the table what they leave out. --wide shows every column with mean and standard\n"
+        "set. text, md, tex and html show medians and the worst cells of a few columns, and say\n"
+        "below the table what they leave out. --wide shows every column with mean and standard\n"
         "deviation, or with median and quartiles where a mean with its deviation would leave\n"
         "the values that a metric can take. csv and json have all of mean, deviation, n,\n"
         "minimum, median and maximum. Every cell has the same weight. Cells that differ in\n"

@@ -1,6 +1,7 @@
 /*
- * inputs.h - refusals of a path that holds something else than a command wants: what it is, and
- * how to get what is wanted.
+ * inputs.h - refusals of a path that holds something else than a command wants: what it is, and how
+ * to get what is wanted; files of a directory; shards of a run that its directories know nothing
+ * of.
  */
 #ifndef LACUNA_INPUTS_H
 #define LACUNA_INPUTS_H

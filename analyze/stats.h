@@ -1,5 +1,7 @@
 /*
- * stats.h - plain statistics of a group of values: the aggregation rule of doc/records.md.
+ * stats.h - statistics of a group of values (the aggregation rule of doc/records.md), of pairs (the
+ * signed-rank test, Holm's correction, a bootstrap interval of the median, Spearman's rank
+ * correlation), and a curve through points.
  */
 #ifndef LACUNA_STATS_H
 #define LACUNA_STATS_H

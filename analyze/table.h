@@ -1,6 +1,6 @@
 /*
- * table.h - a table in memory: typed columns, rows of cells, notes. Built by tables.c, paper.c and
- * compare.c, written by format.c.
+ * table.h - a table in memory: typed columns, rows of cells, notes. tables.c and compare.c build
+ * it, format.c writes it.
  */
 #ifndef LACUNA_TABLE_H
 #define LACUNA_TABLE_H
