@@ -128,8 +128,8 @@ static int write_table(const struct table *t, const struct table_format *f,
     TRY(buf_check(&b, "table", err));
     if (path)
         TRY(file_write_atomic(path, b.data, b.len, err));
-    else
-        fputs(buf_str(&b), stdout);
+    else if (fputs(buf_str(&b), stdout) < 0)
+        rc = err_sys(err, ERR_IO, "standard output");
 out:
     buf_free(&b);
     return rc;
