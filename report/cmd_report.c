@@ -74,7 +74,7 @@ static int sort_inputs(const struct str_list *rest, struct report *r, struct err
     return rc;
 }
 
-static int build(struct report *r, int argc, char **argv, struct err *err)
+int report_build(struct report *r, int argc, char **argv, struct err *err)
 {
     struct manifest *m = NULL;
     int rc = 0;
@@ -145,7 +145,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
                     r.dir, (long long)r.set.n, (long long)r.traces.n, (long long)r.masks.n);
         goto out;
     }
-    TRY(build(&r, app->argc, app->argv, err));
+    TRY(report_build(&r, app->argc, app->argv, err));
     log_info("%s/index.html: %d tables, %d figures", r.dir, r.n_tables, r.n_figures);
     if (o.common.json)
         TRY(print_json(&r, err));

@@ -35,6 +35,9 @@ void report_free(struct report *r);
  * added to r->traces and r->masks. */
 int report_find_inputs(struct report *r, struct err *err);
 
+/* The page and what lies beside it (cmd_report.c): all of the parts below, and a manifest. */
+int report_build(struct report *r, int argc, char **argv, struct err *err);
+
 /* Parts of the page, each into its own buffer. Files go to <dir>/tables and <dir>/figures. */
 int report_findings(struct report *r, struct err *err);
 int report_explorer(struct report *r, struct err *err);
