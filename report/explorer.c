@@ -18,6 +18,7 @@
 #include "analyze/params.h"
 #include "core/log.h"
 #include "core/maskfile.h"
+#include "core/maskindex.h"
 #include "core/mem.h"
 #include "core/pool.h"
 #include "plots/gp.h"
@@ -497,57 +498,32 @@ out:
 
 /* ---- masks ---------------------------------------------------------------------------------- */
 
-static int64_t setting_of(const struct explorer *e, const struct view *views,
-                          const struct record *id)
-{
-    for (int64_t i = 0; i < e->n_s; i++) {
-        const struct record *r = e->s[i].first, *v = views[e->s[i].scope].first;
-        if (v && strcmp(id->method, r->method) == 0 && strcmp(id->params, r->params) == 0 &&
-            strcmp(id->trace, v->trace) == 0 && strcmp(id->permute, v->permute) == 0 &&
-            id->step == v->step && strcmp(id->branch, v->branch) == 0 && id->run == v->run)
-            return i;
-    }
-    return -1;
-}
-
-/* One mask that the explorer has a place for. */
-struct place {
-    int64_t setting, cell; /* of the grid */
-    int64_t file, at;      /* which of the mask files, and where in it */
+/* The files of dumped masks. */
+struct dumps {
+    struct maskfile **file; /* owned; NULL where one cannot be opened */
+    struct mask_index *index;
+    int64_t n;
 };
 
-static int by_place(const void *a, const void *b)
+/* The mask of a head under a setting in the view's call, and its file; NULL: none. */
+static const struct mask_entry *find_mask(const struct dumps *d, const struct setting *s,
+                                          const struct view *v, int layer, int head, int64_t *file)
 {
-    const struct place *x = a, *y = b;
-    if (x->setting != y->setting)
-        return x->setting < y->setting ? -1 : 1;
-    return x->cell != y->cell ? (x->cell < y->cell ? -1 : 1) : 0;
-}
-
-struct places {
-    struct place *p; /* owned */
-    int64_t n, cap;
-};
-
-static int find_places(struct explorer *e, const struct view *views, int64_t file,
-                       struct maskfile *m, struct places *all, struct err *err)
-{
-    char order[MASKFILE_ORDER];
-    struct record id;
-    int rc = 0;
-    for (int64_t i = 0; i < maskfile_cells(m) && !rc; i++) {
-        TRY(maskfile_cell(m, i, &id, err));
-        int64_t s = setting_of(e, views, &id), layer = index_of(e->layers, e->n_layers, id.layer),
-                head = index_of(e->heads, e->n_heads, id.head);
-        record_free(&id);
-        TRY(maskfile_order(m, i, order, err));
-        if (s < 0 || layer < 0 || head < 0 || strcmp(order, "none") != 0)
-            continue;
-        TRY(mem_grow(&all->p, &all->cap, all->n + 1, sizeof *all->p, "masks", err));
-        all->p[all->n++] = (struct place){s, layer * e->n_heads + head, file, i};
+    for (*file = 0; *file < d->n && v->first; ++*file) {
+        const struct mask_index *x = &d->index[*file];
+        for (int k = 0; k < x->n_settings; k++) {
+            if (strcmp(x->settings[k].method, s->first->method) != 0 ||
+                strcmp(x->settings[k].params, s->first->params) != 0)
+                continue;
+            const struct mask_entry *m =
+                mask_index_find(x, v->first->step, v->first->branch, layer, head, k);
+            for (const struct mask_entry *first = m;
+                 m && m < x->entries + x->n && mask_entry_same(m, first); m++)
+                if (strcmp(m->trace, v->first->trace) == 0 && strcmp(m->order, "none") == 0)
+                    return m;
+        }
     }
-out:
-    return rc;
+    return NULL;
 }
 
 static int draw_mask(const struct maskfile *m, int64_t at, int64_t side, struct buf *png,
@@ -565,35 +541,33 @@ out:
     return rc;
 }
 
-static int put_masks(struct explorer *e, struct places *all, struct maskfile **files,
-                     struct err *err)
+/* The masks of a setting as an object; of side 0 none is drawn. *n counts them. */
+static int put_masks(struct explorer *e, const struct dumps *d, int64_t setting,
+                     const struct view *v, int64_t side, int64_t *n, size_t *bytes, struct err *err)
 {
-    int64_t open = -1, side = side_for(all->n);
-    size_t bytes = 0;
     struct buf png = {0};
     char key[32];
+    bool open = false;
     int rc = 0;
-    if (all->n)
-        qsort(all->p, (size_t)all->n, sizeof *all->p, by_place);
-    for (int64_t i = 0; i < all->n && bytes < MASKS_MOST; i++) {
-        const struct place *p = &all->p[i];
-        if (i && by_place(p - 1, p) == 0)
+    for (int64_t i = 0; i < e->n_layers * e->n_heads && *bytes < MASKS_MOST; i++) {
+        int64_t layer = e->layers[i / e->n_heads], head = e->heads[i % e->n_heads], file;
+        const struct mask_entry *m = find_mask(d, &e->s[setting], v, (int)layer, (int)head, &file);
+        *n += m != NULL;
+        if (!m || !side)
             continue;
         buf_reset(&png);
-        TRY(draw_mask(files[p->file], p->at, side, &png, err));
-        if (p->setting != open) {
-            if (open >= 0)
-                jw_obj_end(&e->w);
-            snprintf(key, sizeof key, "%lld", (long long)p->setting);
+        TRY(draw_mask(d->file[file], m->cell, side, &png, err));
+        if (!open) {
+            snprintf(key, sizeof key, "%lld", (long long)setting);
             jw_key(&e->w, key);
             jw_obj(&e->w);
-            open = p->setting;
+            open = true;
         }
-        put_key(e, e->layers[p->cell / e->n_heads], e->heads[p->cell % e->n_heads]);
+        put_key(e, layer, head);
         jw_str(&e->w, buf_str(&png));
-        bytes += png.len;
+        *bytes += png.len;
     }
-    if (open >= 0)
+    if (open)
         jw_obj_end(&e->w);
 out:
     buf_free(&png);
@@ -603,28 +577,31 @@ out:
 static int masks(struct explorer *e, const struct view *views, struct err *err)
 {
     const struct str_list *paths = &e->r->masks;
-    struct maskfile **files = NULL;
-    struct places all = {0};
+    struct dumps d = {.n = paths->n};
+    int64_t n = 0, side = 0;
+    size_t bytes = 0;
     int rc = 0;
-    TRY(mem_zalloc(&files, paths->n, sizeof(struct maskfile *), "mask files", err));
-    for (int64_t i = 0; i < paths->n && !rc; i++) {
-        if (maskfile_open(paths->items[i], &files[i], err) != 0) {
+    TRY(mem_zalloc(&d.file, d.n, sizeof(struct maskfile *), "mask files", err));
+    TRY(mem_zalloc(&d.index, d.n, sizeof *d.index, "mask files", err));
+    for (int64_t i = 0; i < d.n; i++)
+        if (maskfile_open(paths->items[i], &d.file[i], err) != 0 ||
+            mask_index_make(d.file[i], &d.index[i], err) != 0) {
             log_warn("no masks for the explorer: %s", err->msg);
             err_clear(err);
-            continue;
         }
-        rc = find_places(e, views, i, files[i], &all, err);
-    }
     jw_key(&e->w, "masks");
     jw_obj(&e->w);
-    if (!rc)
-        rc = put_masks(e, &all, files, err);
+    for (int drawn = 0; drawn < 2; drawn++, side = side_for(n)) /* first how many there are */
+        for (int64_t s = 0; s < e->n_s; s++)
+            TRY(put_masks(e, &d, s, &views[e->s[s].scope], side, &n, &bytes, err));
     jw_obj_end(&e->w);
 out:
-    for (int64_t i = 0; files && i < paths->n; i++)
-        maskfile_close(&files[i]);
-    free(files);
-    free(all.p);
+    for (int64_t i = 0; d.file && d.index && i < d.n; i++) {
+        mask_index_free(&d.index[i]);
+        maskfile_close(&d.file[i]);
+    }
+    free(d.file);
+    free(d.index);
     return rc;
 }
 
