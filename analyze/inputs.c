@@ -139,6 +139,11 @@ int input_check(const char *path, enum wanted_input want, struct err *err)
     return left_to_others ? 0 : refuse(path, want, have, err);
 }
 
+/* n of the `of` shards of a run have no manifest; `first` is the lowest of them. */
+struct absent_shards {
+    int64_t n, of, first;
+};
+
 struct shard_number {
     int64_t count, index;
 };
@@ -198,42 +203,31 @@ static int lacking(const struct str_list *manifests, struct absent_shards *least
     return rc;
 }
 
-int shards_absent(const struct str_list *dirs, struct absent_shards *out, struct err *err)
+int shards_warn_absent(const struct str_list *dirs, const char *so, struct err *err)
 {
     struct str_list open = {0}, found = {0};
+    struct absent_shards a = {0};
     const char *dir = NULL;
     int rc = 0;
     for (int64_t d = 0; d < dirs->n; d++) {
         str_list_free(&found);
         TRY(input_files(dirs->items[d], "manifest*.json", &found, err));
-        TRY(lacking(&found, out, err));
-        if (out->n == 0)
-            continue;
-        dir = dir ? dir : dirs->items[d];
-        for (int64_t k = 0; k < found.n; k++)
+        TRY(lacking(&found, &a, err));
+        dir = dir || !a.n ? dir : dirs->items[d];
+        for (int64_t k = 0; a.n && k < found.n; k++)
             str_list_add(&open, found.items[k]);
     }
     if (open.failed)
         FAIL(err, ERR_NOMEM, "list of shards: out of memory");
-    TRY(lacking(&open, out, err));
-    out->dir = dir;
+    TRY(lacking(&open, &a, err));
+    if (a.n == 1)
+        log_warn("%s: shard %lld of %lld has not been started there%s", dir, (long long)a.first,
+                 (long long)a.of, so);
+    else if (a.n)
+        log_warn("%s: %lld of %lld shards, such as %lld, have not been started there%s", dir,
+                 (long long)a.n, (long long)a.of, (long long)a.first, so);
 out:
     str_list_free(&found);
     str_list_free(&open);
     return rc;
-}
-
-int shards_warn_absent(const struct str_list *dirs, const char *so, struct err *err)
-{
-    struct absent_shards a;
-    int rc = shards_absent(dirs, &a, err);
-    if (rc || a.n == 0)
-        return rc;
-    if (a.n == 1)
-        log_warn("%s: shard %lld of %lld has not been started there%s", a.dir, (long long)a.first,
-                 (long long)a.of, so);
-    else
-        log_warn("%s: %lld of %lld shards, such as %lld, have not been started there%s", a.dir,
-                 (long long)a.n, (long long)a.of, (long long)a.first, so);
-    return 0;
 }

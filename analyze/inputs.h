@@ -27,18 +27,10 @@ int input_files(const char *dir, const char *pattern, struct str_list *out, stru
 /* Is `path` a directory with .h5 files and without records? */
 bool input_is_traces(const char *path);
 
-/* n of the `of` shards of a run have no manifest; `first` is the lowest of them. */
-struct absent_shards {
-    int64_t n, of, first;
-    const char *dir; /* of `dirs`: one that lacks them */
-};
-
-/* A directory with the manifest of an undivided run, or of all shards of some number, lacks
- * nothing. Others may complete each other: shards were given directories of their own. out->n is 0
- * where nothing is lacking; paths that are no directories are passed over. ERR_NOMEM. */
-int shards_absent(const struct str_list *dirs, struct absent_shards *out, struct err *err);
-
-/* Warn of them; `so` ends the sentence. */
+/* Warn of shards that no directory has a manifest of: they were never started, or lie elsewhere. A
+ * directory with the manifest of an undivided run, or of all shards of some number, lacks nothing;
+ * others may complete each other. Paths that are no directories are passed over. `so` ends the
+ * sentence. ERR_NOMEM. */
 int shards_warn_absent(const struct str_list *dirs, const char *so, struct err *err);
 
 #endif
