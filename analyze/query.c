@@ -287,27 +287,26 @@ bool same_keys(const struct record *a, const struct record *b, const enum group_
 
 /* ---- conditions ------------------------------------------------------------------------------ */
 
-static int bad(const struct condition *c, const char *why, struct err *err)
+static int bad(const char *option, const struct condition *c, const char *why, struct err *err)
 {
     return err_set(err, ERR_USAGE,
-                   "--where '%s': %s; expected such as method=sale, layer=0..3, tau<=0.01 or "
-                   "cra_p1>0.9",
-                   c->text, why);
+                   "%s '%s': %s; expected such as method=sale, layer=0..3, tau<=0.01 or cra_p1>0.9",
+                   option, c->text, why);
 }
 
 /* Key or parameter, else a metric. */
-static int resolve(struct condition *c, struct err *err)
+static int resolve(const char *option, struct condition *c, struct err *err)
 {
     enum group_key keys[KEYS_MAX];
     struct err why = {0};
     int n;
-    if (keys_parse(c->name, "--where", keys, &n, &why) == 0 && n == 1) {
+    if (keys_parse(c->name, option, keys, &n, &why) == 0 && n == 1) {
         c->is_key = true;
         c->key = keys[0];
         return 0;
     }
     if (c->relation <= IS_NOT && metric_def_find(c->name))
-        return bad(c, "a metric is compared by <, <=, > or >=", err);
+        return bad(option, c, "a metric is compared by <, <=, > or >=", err);
     c->metric = expr_parse(c->name);
     if (metric_def_find(c->name))
         return 0;
@@ -347,16 +346,17 @@ static bool empty_range(const char *values)
     }
 }
 
-static int parse(const char *text, size_t len, struct condition *c, struct err *err)
+static int parse(const char *option, const char *text, size_t len, struct condition *c,
+                 struct err *err)
 {
     *c = (struct condition){0};
     if (len >= sizeof c->text)
-        return err_set(err, ERR_USAGE, "--where: '%.*s...' is too long", 60, text);
+        return err_set(err, ERR_USAGE, "%s: '%.*s...' is too long", option, 60, text);
     snprintf(c->text, sizeof c->text, "%.*s", (int)len, text);
     size_t n = strcspn(c->text, "=<>!");
     const char *op = c->text + n;
     if (n == 0 || n >= sizeof c->name || !*op || (*op == '!' && op[1] != '='))
-        return bad(c, "no condition", err);
+        return bad(option, c, "no condition", err);
     snprintf(c->name, sizeof c->name, "%.*s", (int)n, c->text);
     bool equal = op[1] == '=';
     c->relation = *op == '='   ? IS
@@ -368,11 +368,11 @@ static int parse(const char *text, size_t len, struct condition *c, struct err *
         char *end;
         c->limit = strtod(c->text + c->values, &end);
         if (end == c->text + c->values || *end || isnan(c->limit))
-            return bad(c, "not a number", err);
+            return bad(option, c, "not a number", err);
     } else if (empty_range(c->text + c->values)) {
-        return bad(c, "a range that no value is in", err);
+        return bad(option, c, "a range that no value is in", err);
     }
-    return resolve(c, err);
+    return resolve(option, c, err);
 }
 
 static bool value_is(const char *value, const char *wanted)
@@ -436,14 +436,15 @@ static bool holds(struct condition *c, const struct record *r)
     return yes;
 }
 
-int where_parse(const char *text, struct condition *out, int most, int *n, struct err *err)
+int where_parse(const char *option, const char *text, struct condition *out, int most, int *n,
+                struct err *err)
 {
     *n = 0;
     for (const char *p = text; *p;) {
         size_t len = strcspn(p, ",");
         if (*n == most)
-            return err_set(err, ERR_USAGE, "--where: more than %d conditions in one text", most);
-        int rc = parse(p, len, &out[(*n)++], err);
+            return err_set(err, ERR_USAGE, "%s: more than %d conditions", option, most);
+        int rc = parse(option, p, len, &out[(*n)++], err);
         if (rc)
             return rc;
         p += len + (p[len] == ',');
@@ -477,7 +478,7 @@ int recset_where(const struct str_list *texts, struct recset *set, struct err *e
     struct condition c[CONDITIONS_MOST];
     int n;
     for (int64_t i = 0; i < texts->n; i++) {
-        int rc = where_parse(texts->items[i], c, CONDITIONS_MOST, &n, err);
+        int rc = where_parse("--where", texts->items[i], c, CONDITIONS_MOST, &n, err);
         for (int k = 0; k < n && !rc; k++) {
             set->n = keep(&c[k], set->r, set->n);
             set->n_calls = keep(&c[k], set->calls, set->n_calls);

@@ -121,8 +121,11 @@ struct condition {
     struct expr metric;
 };
 
-/* The conditions of a text, at most `most`. ERR_USAGE for a bad one. */
-int where_parse(const char *text, struct condition *out, int most, int *n, struct err *err);
+/* The conditions of a text, at most `most`, which the user gave to `option`. ERR_USAGE for a bad
+ * one.
+ */
+int where_parse(const char *option, const char *text, struct condition *out, int most, int *n,
+                struct err *err);
 bool where_holds(struct condition *c, int n, const struct record *r);
 
 /* Keep the records for which all conditions of all texts hold. ERR_USAGE for a bad condition;

@@ -72,10 +72,8 @@ function equipTable(table) {
         th.addEventListener("click", () => sortTable(table, th));
         th.addEventListener("keydown", e => { if (e.key === "Enter") sortTable(table, th); });
     }
-    if (!table.classList.contains("cards")) { /* whole tables get on phones what sheets have from the start */
-        table.classList.add("cards");
-        for (const r of rows) [...r.cells].forEach((td, i) => { td.dataset.h = head.cells[i].firstChild.textContent; });
-    }
+    table.classList.add("cards"); /* of a phone: each cell with its head */
+    for (const r of rows) [...r.cells].forEach((td, i) => { td.dataset.h = head.cells[i].firstChild.textContent; });
     if (rows.length < 6) return;
     const box = el("input", {type: "search", placeholder: "filter rows", "aria-label": "filter rows", oninput() {
         const words = box.value.toLowerCase().split(/\s+/);

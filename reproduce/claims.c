@@ -4,7 +4,7 @@
  */
 #include "reproduce/claims.h"
 
-#include "analyze/curve.h"
+#include "analyze/stats.h"
 #include "core/mem.h"
 #include "core/metricdef.h"
 

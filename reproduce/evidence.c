@@ -4,7 +4,7 @@
  */
 #include "reproduce/evidence.h"
 
-#include "analyze/paired.h"
+#include "analyze/stats.h"
 #include "analyze/params.h"
 #include "analyze/query.h"
 #include "core/hash.h"

@@ -362,7 +362,7 @@ static int put_tables(const struct page *p, bool html, struct buf *b, struct err
     int rc = make_tables(p, &t, err);
     for (int i = 0; i < t.n && !rc; i++) {
         if (html)
-            html_table(&t.t[i], b);
+            html_table(&t.t[i], &all, b);
         else
             format_table(f, &t.t[i], &all, b);
         buf_puts(b, "\n");

@@ -2,7 +2,7 @@
  * changed, and the answer changes; each claim holds in the numbers that its paper prints. */
 #include "tests/harness/suite.h"
 
-#include "analyze/curve.h"
+#include "analyze/stats.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/method_run.h"

@@ -22,7 +22,7 @@ printf '{"trace":' >>"out/jobs/$job.part/records.jsonl"
 sums | cmp - first && echo "and neither does a kill"
 
 "$LACUNA" analyze out --explain 'fg-attn:2:64×64:video-dit' | sed 's/[0-9a-f]\{16\}/ID/g; s|replay [^ ]*clip.h5|replay clip.h5|' |
-    grep -vE '^(ours|model)'
+    grep -vE '^(ours|model|weights|value|lo|hi|sd)'
 "$LACUNA" analyze out --explain fg-attn:2:64x64:video-dit
 "$LACUNA" analyze out --explain 'fg-attn:2:64×64:video-dt'
 "$LACUNA" analyze out --explain spargeattn:9
