@@ -171,7 +171,7 @@ int bars_of_means(struct chart *c, struct err *err)
     chart_panel(c, c->metric, x, AXIS_COUNT);
     TRY(add_means(c, x, err));
     if (c->panels_drawn > PANELS_MOST)
-        FAIL(err, ERR_USAGE, "%d layers, of which %d have room: choose with --layer",
+        FAIL(err, ERR_USAGE, "%d layers, of which %d have room: choose with --layers",
              c->panels_drawn, PANELS_MOST);
     place_bars(c, strcmp(x, "sample") == 0);
     TRY(check_marks(c, err));

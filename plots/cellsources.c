@@ -67,7 +67,7 @@ static int extent(struct chart *c, struct err *err)
     if (layers > most || heads > most || c->g.gs.n * layers * heads > most * most)
         return err_set(err, ERR_INPUT,
                        "layers %lld to %lld and heads 0 to %lld in %lld panels are more than a "
-                       "picture can show: choose with --layer, --head, --method",
+                       "picture can show: choose with --layers, --heads, --method",
                        (long long)low, (long long)high, (long long)heads - 1, (long long)c->g.gs.n);
     c->grid.first_row = (int)low;
     c->grid.rows = (int)layers;

@@ -14,7 +14,7 @@
 
 void chart_init(struct chart *c, const struct figure *f, const struct figure_args *a)
 {
-    *c = (struct chart){.f = f, .a = a, .metric = a->metric ? a->metric : f->metric};
+    *c = (struct chart){.f = f, .a = a, .metric = a->metrics ? a->metrics : f->metric};
 }
 
 void chart_free(struct chart *c)
@@ -312,11 +312,11 @@ int metric_list(const char *text, struct str_list *out, struct err *err)
         size_t len = strcspn(p, ",");
         char one[96];
         if (len >= sizeof one)
-            return err_set(err, ERR_USAGE, "--metric: '%.*s' is too long", (int)len, p);
+            return err_set(err, ERR_USAGE, "--metrics: '%.*s' is too long", (int)len, p);
         snprintf(one, sizeof one, "%.*s", (int)len, p);
         if (len)
             str_list_add(out, one);
         p += len + (p[len] == ',');
     }
-    return out->n ? 0 : err_set(err, ERR_USAGE, "--metric: no metric given");
+    return out->n ? 0 : err_set(err, ERR_USAGE, "--metrics: no metric given");
 }

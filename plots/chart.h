@@ -11,12 +11,14 @@
 #include "plots/canvas.h"
 #include "plots/series.h"
 
-/* The cells that --method, --params, --layer, --head, --step, --branch choose, grouped by the scope
- * keys that vary (model, length, ...) and by `keys`. */
+/* The cells that --method, --params, --layers, --heads, --steps, --branch choose, grouped by the
+ * scope keys that vary (model, length, ...) and by `keys`. */
 struct chart_groups {
     const struct figure_args *args;
-    int64_t *layers, *heads; /* owned */
-    int64_t n_layers, n_heads;
+    struct chosen {
+        int64_t *at; /* owned */
+        int64_t n;
+    } layers, heads, steps;                         /* index_list_has */
     enum group_key scope[KEYS_MAX], keys[KEYS_MAX]; /* keys: scope first */
     int n_scope, n_keys;
     struct grouping gs;
@@ -125,7 +127,7 @@ struct chart_grid {
 struct chart {
     const struct figure *f;
     const struct figure_args *a;
-    const char *metric;    /* of --metric, or the figure's own */
+    const char *metric;    /* of --metrics, or the figure's own */
     struct chart_groups g; /* of the panel that was collected last */
     struct series_list l;
     struct chart_facets facets;
@@ -133,7 +135,7 @@ struct chart {
     int panels;
     struct chart_point *p; /* owned */
     int64_t n, cap;
-    struct str_list metrics; /* several metrics of --metric; owned */
+    struct str_list metrics; /* several metrics of --metrics; owned */
     struct marks marks;
     struct buf title, caption, data;
     struct buf says; /* $s of the title */

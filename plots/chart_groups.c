@@ -20,9 +20,9 @@ static bool fits(const void *ctx, const struct record *r)
 {
     const struct chart_groups *c = ctx;
     const struct figure_args *a = c->args;
-    return r->status == RECORD_OK && index_list_has(c->layers, c->n_layers, r->layer) &&
-           index_list_has(c->heads, c->n_heads, r->head) &&
-           (a->step == INT64_MIN || a->step == r->step) &&
+    return r->status == RECORD_OK && index_list_has(c->layers.at, c->layers.n, r->layer) &&
+           index_list_has(c->heads.at, c->heads.n, r->head) &&
+           index_list_has(c->steps.at, c->steps.n, r->step) &&
            (!a->branch || strcmp(a->branch, r->branch) == 0) && figure_takes(a, r);
 }
 
@@ -48,16 +48,10 @@ static bool fits_sparse(const void *ctx, const struct record *r)
     return fits(ctx, r) && !(record_value(r, "dense_call") == 1 && leaves_dense_out(ctx, r));
 }
 
-static int lists(const struct figure_args *a, struct chart_groups *c, struct err *err)
+static int list(const char *text, const char *option, struct chosen *c, struct err *err)
 {
-    int rc = 0;
-    c->n_layers = c->n_heads = -1;
-    if (a->layer)
-        TRY(index_list_parse(a->layer, -1, "--layer", &c->layers, &c->n_layers, err));
-    if (a->head)
-        TRY(index_list_parse(a->head, -1, "--head", &c->heads, &c->n_heads, err));
-out:
-    return rc;
+    c->n = -1;
+    return text ? index_list_parse(text, -1, option, &c->at, &c->n, err) : 0;
 }
 
 /* Drop groups in which no cell has the metric. */
@@ -134,7 +128,9 @@ int chart_group(const struct figure_args *a, const enum group_key *keys, int n_k
     bool split = flags & GROUP_SPLIT_STEPS;
     int rc = 0;
 
-    TRY(lists(a, &c, err));
+    TRY(list(a->layers, "--layers", &c.layers, err));
+    TRY(list(a->heads, "--heads", &c.heads, err));
+    TRY(list(a->steps, "--steps", &c.steps, err));
     TRY(choose_keys(keys, n_keys, without, &c, err));
     if (split)
         TRY(group_settings(&c, err));
@@ -153,8 +149,9 @@ out:
 
 void chart_groups_free(struct chart_groups *c)
 {
-    free(c->layers);
-    free(c->heads);
+    free(c->layers.at);
+    free(c->heads.at);
+    free(c->steps.at);
     grouping_free(&c->gs);
     grouping_free(&c->settings);
     *c = (struct chart_groups){0};

@@ -178,7 +178,7 @@ static int choose_x(const struct figure_args *a, const char **metric, struct axi
         rc = swept_param(a, x->x, err);
     if (!x->x[0] && calibrations_vary(a->set)) {
         snprintf(x->x, sizeof x->x, "density_elem");
-        *metric = a->metric ? *metric : "cra_mean";
+        *metric = a->metrics ? *metric : "cra_mean";
     } else if (!x->x[0])
         snprintf(x->x, sizeof x->x, "layer");
     x->key = KEY_COUNT;

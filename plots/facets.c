@@ -113,10 +113,10 @@ void chart_facets_note(const struct chart_facets *f, const struct series_list *l
     for (int i = 0; i < f->n; i++)
         if (f->f[i].hidden) {
             int all = f->f[i].n + f->f[i].hidden;
-            log_warn("%d of %d settings of %s are drawn: choose with --params, --where or --layer",
+            log_warn("%d of %d settings of %s are drawn: choose with --params, --where or --layers",
                      f->f[i].n, all, f->f[i].title);
             buf_printf(b,
-                       " %d of %d settings of %s are drawn; --params, --where and --layer choose "
+                       " %d of %d settings of %s are drawn; --params, --where and --layers choose "
                        "others.",
                        f->f[i].n, all, f->f[i].title);
         }

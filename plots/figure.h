@@ -17,6 +17,10 @@ enum figure_input {
     FIGURE_PICTURES /* strips of frames, .png */
 };
 
+/* Maps: those of the trace where they are about as fine as the picture, else computed from q and k.
+ */
+enum map_source { MAP_AUTO, MAP_COMPUTED, MAP_STORED };
+
 /* Inputs and options of a figure; texts are NULL when not given. Borrowed. */
 struct figure_args {
     const char *output;                  /* fig.png and the like (gp_suffixes) */
@@ -28,12 +32,11 @@ struct figure_args {
     const struct trace *trace;           /* FIGURE_TRACE: the first of them */
     struct trace *const *traces;         /* [n_traces]; more than one only where `several` */
     int n_traces;
-    const struct maskfile *masks; /* FIGURE_MASKS, overlay */
-    const char *layer, *head;     /* "0,4-7", "all" */
-    int64_t step;                 /* INT64_MIN = not given */
+    const struct maskfile *masks;       /* FIGURE_MASKS, overlay */
+    const char *layers, *heads, *steps; /* "0,4-7", "all" */
     const char *branch;
     const char *method, *params; /* shell patterns; params "defaults": none set */
-    const char *metric;          /* metric or comma-separated list */
+    const char *metrics;         /* a metric; a comma-separated list with FIGURE_SEVERAL */
     const char *against;         /* layerhead: subtract this method */
     const char *x;               /* curves: "step", "layer", "n_q" or a parameter */
     const char *y;               /* sweep: the second parameter */
@@ -43,12 +46,12 @@ struct figure_args {
     bool untitled;           /* the figure's own title is not drawn: it is in the caption */
     int width, height;       /* units; 0 = the figure chooses, the height alone too */
     const char *rows, *keys; /* maps: "A-B", the part that is drawn */
-    const char *source;      /* maps: "auto", "computed", "stored"; NULL = auto */
+    enum map_source map;     /* maps: where they come from */
     int jobs;                /* threads that compute maps; 0 = one */
     const char *tokens;      /* maps: the model whose tokenizer names a short part's tokens */
     const struct app *app;   /* has token_texts */
     bool mean;               /* maps: mean weight of a cell instead of the largest */
-    int64_t frames;   /* masks of video: tokens of a frame, for lines between frames; 0 = none or
+    int64_t frame;    /* masks of video: tokens of a frame, for lines between frames; 0 = none or
                        * as the trace says */
     double low, high; /* colour or value range, NAN = the figure chooses */
 };
@@ -75,6 +78,7 @@ enum figure_flag {
     FIGURE_PER_HEAD = 256,  /* numbers of a head of a trace, whatever the method */
     FIGURE_DOMINATED = 512, /* points that others dominate are hollow */
     FIGURE_NUMBERS = 1024,  /* bars of one setting with their numbers */
+    FIGURE_SEVERAL = 4096,  /* a panel for each metric of --metrics */
     FIGURE_NARROW = 2048,   /* the axis of shares begins where the data do, with few tics */
 };
 
@@ -92,7 +96,7 @@ struct figure {
     int (*points)(struct chart *c, struct err *err); /* where the drawer's points come from */
     const char *keys;   /* by which records are grouped, beside those that must not be averaged */
     const char *x;      /* against what: the default of --x, or its choices */
-    const char *metric; /* the default of --metric */
+    const char *metric; /* the default of --metrics */
     const char *title;  /* $y: the metrics, $x: against what, $over: over what is averaged, $s: what
                            the source says */
     unsigned flags;     /* enum figure_flag */

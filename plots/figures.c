@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Options that choose cells of records. */
-#define CELLS "layer,head,step,branch,method,params"
+#define CELLS "layers,heads,steps,branch,method,params"
 
 const struct figure figures[] = {
 #define FIGURE(name, summary, details, ...) {.listed = {#name, summary, details}, __VA_ARGS__},

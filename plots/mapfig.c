@@ -149,7 +149,7 @@ static int size_panels(const struct map_figure *f, struct layout *l, double side
     if (given && l->cell * l->fine < 1)
         return err_set(err, ERR_USAGE,
                        "the figure is too small for %d panels in %d columns: choose some with "
-                       "--layer, --head, --method, or give it a larger --width or --size",
+                       "--layers, --heads, --method, or give it a larger --width or --size",
                        (int)f->n, l->w.cols);
     l->cell = fmax(l->cell, 1 / l->fine);
     l->w.width = units(l->cell, x);
@@ -213,7 +213,7 @@ static int read_mask(struct map_figure *f, struct map *m, int64_t most, struct e
     TRY(cells_from_mask(&mask, &span, tokens, f->shares ? &m->cells : &m->veil, err));
     if (m->cells.n_q != f->m[0].cells.n_q || m->cells.n_k != f->m[0].cells.n_k)
         FAIL(err, ERR_USAGE,
-             "masks of different sizes in one figure: choose with --layer, --method");
+             "masks of different sizes in one figure: choose with --layers, --method");
     TRY(mask_count(&mask, &n, err));
     title_share((double)n.pairs_kept / (double)n.pairs_allowed, 3, m->below);
 out:
@@ -360,9 +360,9 @@ static int64_t frame_tokens(const struct figure_args *a, int64_t *first, int64_t
     const struct trace_meta *m = a->trace ? trace_meta(a->trace) : NULL;
     *first = 0;
     *n = FRAMES_MOST;
-    if (a->frames > 0 || !m || m->grid_t < 2 ||
+    if (a->frame > 0 || !m || m->grid_t < 2 ||
         (m->token_order[0] && strcmp(m->token_order, "raster") != 0))
-        return a->frames;
+        return a->frame;
     *n = m->grid_t < FRAMES_MOST ? m->grid_t : FRAMES_MOST;
     if (strcmp(m->text_place, "front") == 0)
         *first = m->text_tokens;

@@ -10,7 +10,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 static int parse_span(const char *text, const char *what, int64_t n, int64_t *first, int64_t *count,
                       struct err *err)
@@ -78,10 +77,9 @@ static bool prefers_stored(const struct figure_args *a, const struct map_panel *
                            const struct cells_span *span, int64_t most)
 {
     const struct trace_meta *m = trace_meta(a->trace);
-    const char *how = a->source ? a->source : "auto";
     bool whole = span->n_q == m->n_q && span->n_k == m->n_k;
-    if (strcmp(how, "auto") != 0)
-        return strcmp(how, "stored") == 0;
+    if (a->map != MAP_AUTO)
+        return a->map == MAP_STORED;
     for (int i = 0; i < n; i++)
         if (m->pool <= 0 || !whole || !trace_call(a->trace, p[i].call)->has_map)
             return false;

@@ -20,7 +20,8 @@ static int add_map(struct map_figure *f, const struct map *m, struct err *err)
     int rc = 0;
     if (f->n == MAPFIG_MOST)
         FAIL(err, ERR_USAGE,
-             "more than %d maps: choose with --layer, --head, --method and --params", MAPFIG_MOST);
+             "more than %d maps: choose with --layers, --heads, --method and --params",
+             MAPFIG_MOST);
     TRY(mem_grow(&f->m, &f->cap, f->n + 1, sizeof *f->m, "maps", err));
     f->m[f->n++] = *m;
 out:
@@ -61,7 +62,7 @@ static int no_call(const struct trace *t, struct err *err)
     return rc;
 }
 
-/* The heads that --layer and --head name (NULL: all) of the calls of a step and branch. */
+/* The heads that --layers and --heads name (NULL: all) of the calls of a step and branch. */
 static int add_heads(struct map_figure *f, int trace, const char *layer, const char *head, int step,
                      const char *branch, struct err *err)
 {
@@ -70,9 +71,9 @@ static int add_heads(struct map_figure *f, int trace, const char *layer, const c
     int64_t *layers = NULL, *heads = NULL, n_layers = -1, n_heads = -1, before = f->n;
     int rc = 0;
     if (layer)
-        TRY(index_list_parse(layer, m->layers, "--layer", &layers, &n_layers, err));
+        TRY(index_list_parse(layer, m->layers, "--layers", &layers, &n_layers, err));
     if (head)
-        TRY(index_list_parse(head, m->head_ids[0] ? -1 : m->heads, "--head", &heads, &n_heads,
+        TRY(index_list_parse(head, m->head_ids[0] ? -1 : m->heads, "--heads", &heads, &n_heads,
                              err));
     for (int64_t i = 0; i < trace_calls(t); i++) {
         const struct trace_call *call = trace_call(t, i);
@@ -115,6 +116,24 @@ static void put_trace(const struct trace *t, int step, const char *branch, struc
         buf_printf(b, ", step %d, %s", step, branch);
 }
 
+/* *step becomes that of --steps, if it is given: a map is of one. */
+static int one_step(const struct figure_args *a, int64_t *step, struct err *err)
+{
+    int64_t *steps = NULL, n = 1;
+    int rc = 0;
+    if (!a->steps)
+        return 0;
+    TRY(index_list_parse(a->steps, -1, "--steps", &steps, &n, err));
+    if (n != 1)
+        FAIL(err, ERR_USAGE,
+             "--steps %s: a map is of one denoising step; figure steps shows all captured ones",
+             a->steps);
+    *step = steps[0];
+out:
+    free(steps);
+    return rc;
+}
+
 static int check_scale(const struct figure_args *a, struct err *err)
 {
     double low = isnan(a->low) ? 1e-6 : a->low, high = isnan(a->high) ? 1 : a->high;
@@ -127,7 +146,7 @@ static int check_scale(const struct figure_args *a, struct err *err)
 
 /* ---- heatmap --------------------------------------------------------------------------------- */
 
-/* The heads of one of several traces, a row each: the same layers and heads of all. --step is of
+/* The heads of one of several traces, a row each: the same layers and heads of all. --steps is of
  * those that have denoising steps. */
 static int add_trace(struct map_figure *f, int trace, struct err *err)
 {
@@ -138,18 +157,19 @@ static int add_trace(struct map_figure *f, int trace, struct err *err)
     int64_t before = f->n;
     int rc = 0;
     TRY(first_call(t, &first, err));
-    bool steps = a->step != INT64_MIN && (!several || trace_meta(t)->grid_t > 0);
-    int step = steps ? (int)a->step : first->step;
+    int64_t step = first->step;
+    if (!several || trace_meta(t)->grid_t > 0)
+        TRY(one_step(a, &step, err));
     const char *branch = a->branch ? a->branch : first->branch;
-    TRY(add_heads(f, trace, a->layer, a->head, step, branch, err));
+    TRY(add_heads(f, trace, a->layers, a->heads, (int)step, branch, err));
     for (int64_t i = before; i < f->n; i++) {
         struct map *m = &f->m[i];
         const struct map *same = &f->m[i - before];
         if (m->p.layer != same->p.layer || m->p.head != same->p.head ||
             (f->n - before) * (trace + 1) != f->n)
             FAIL(err, ERR_USAGE,
-                 "%s and %s have other layers or heads: choose some that both have, with --layer "
-                 "and --head",
+                 "%s and %s have other layers or heads: choose some that both have, with --layers "
+                 "and --heads",
                  trace_path(trace_of(a, 0)), trace_path(t));
         if (several)
             snprintf(m->row, sizeof m->row, "%.60s", trace_meta(t)->name);
@@ -161,7 +181,7 @@ static int add_trace(struct map_figure *f, int trace, struct err *err)
             snprintf(m->col, sizeof m->col, "head %d", m->p.head);
     }
     buf_puts(&f->title, trace ? "; " : "attention of ");
-    put_trace(t, step, branch, &f->title);
+    put_trace(t, (int)step, branch, &f->title);
 out:
     return rc;
 }
@@ -203,7 +223,7 @@ static int add_steps(struct map_figure *f, const char *branch, struct err *err)
     }
     if (n == 0)
         FAIL(err, ERR_INPUT, "%s: no call of branch %s", trace_path(t), branch);
-    TRY(add_heads(f, 0, a->layer ? a->layer : layer, a->head ? a->head : head, steps[0], branch,
+    TRY(add_heads(f, 0, a->layers ? a->layers : layer, a->heads ? a->heads : head, steps[0], branch,
                   err));
     int64_t rows = f->n;
     for (int64_t k = 1; k < n; k++)
@@ -243,8 +263,8 @@ int draw_steps(const struct figure *figure, const struct figure_args *a, struct 
     (void)figure;
     TRY(check_scale(a, err));
     TRY(first_call(a->trace, &first, err));
-    if (a->step != INT64_MIN)
-        FAIL(err, ERR_USAGE, "figure steps draws all captured steps; --step belongs to heatmap");
+    if (a->steps)
+        FAIL(err, ERR_USAGE, "figure steps draws all captured steps; --steps belongs to heatmap");
     const char *branch = a->branch ? a->branch : first->branch;
     TRY(add_steps(&f, branch, err));
     if (!f.m)
@@ -295,15 +315,16 @@ static int list_masks(const struct figure_args *a, bool over, struct mask_list *
 {
     const struct trace_call *first = over && trace_calls(a->trace) ? trace_call(a->trace, 0) : NULL;
     int64_t *layers = NULL, *heads = NULL, n_layers = -1, n_heads = -1;
-    int64_t step = a->step == INT64_MIN && first ? first->step : a->step;
+    int64_t step = first ? first->step : INT64_MIN;
     const char *branch = !a->branch && first ? first->branch : a->branch;
     struct record id;
     int rc = 0;
 
-    if (a->layer)
-        TRY(index_list_parse(a->layer, -1, "--layer", &layers, &n_layers, err));
-    if (a->head)
-        TRY(index_list_parse(a->head, -1, "--head", &heads, &n_heads, err));
+    TRY(one_step(a, &step, err));
+    if (a->layers)
+        TRY(index_list_parse(a->layers, -1, "--layers", &layers, &n_layers, err));
+    if (a->heads)
+        TRY(index_list_parse(a->heads, -1, "--heads", &heads, &n_heads, err));
     for (int64_t i = 0; i < maskfile_cells(a->masks); i++) {
         TRY(maskfile_cell(a->masks, i, &id, err));
         bool fits = index_list_has(layers, n_layers, id.layer) &&
@@ -316,7 +337,7 @@ static int list_masks(const struct figure_args *a, bool over, struct mask_list *
         }
         record_free(&id);
         if (fits)
-            FAIL(err, ERR_USAGE, "more than %d masks: choose with --layer, --head, --method",
+            FAIL(err, ERR_USAGE, "more than %d masks: choose with --layers, --heads, --method",
                  MAPFIG_MOST);
     }
     if (l->n == 0)

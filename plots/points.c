@@ -67,7 +67,7 @@ out:
     return rc;
 }
 
-/* Panels: those of --metric, which must have data, or those of the usual ones that have. */
+/* Panels: those of --metrics, which must have data, or those of the usual ones that have. */
 int points_of_settings(struct chart *c, struct err *err)
 {
     struct str_list all = {0};
@@ -77,7 +77,7 @@ int points_of_settings(struct chart *c, struct err *err)
     TRY(chart_regroup(c, c->f->keys, c->f->x, KEY_COUNT, c->f->flags, err));
     TRY(metric_list(c->metric, &all, err));
     if (all.n > 4)
-        FAIL(err, ERR_USAGE, "--metric: a figure of points has up to 4 panels");
+        FAIL(err, ERR_USAGE, "--metrics: a figure of points has up to 4 panels");
     for (int64_t m = 0; m < all.n; m++) {
         struct stats s;
         int64_t n = 0;
@@ -87,7 +87,7 @@ int points_of_settings(struct chart *c, struct err *err)
         }
         if (n)
             str_list_add(&c->metrics, all.items[m]);
-        else if (c->a->metric || (m + 1 == all.n && c->metrics.n == 0))
+        else if (c->a->metrics || (m + 1 == all.n && c->metrics.n == 0))
             TRY(chart_nothing(c->a, all.items[m], err));
     }
     if (c->metrics.failed)
@@ -119,7 +119,7 @@ int points_of_pairs(struct chart *c, struct err *err)
     TRY(metric_list(c->metric, &c->metrics, err));
     if (c->metrics.n != 2)
         FAIL(err, ERR_USAGE,
-             "--metric: two metrics were expected, one of a replay and one of "
+             "--metrics: two metrics were expected, one of a replay and one of "
              "`lacuna eval`, as in cra_mean,kl_mean");
     const char *const *m = (const char *const *)c->metrics.items;
     TRY(inside_points(c->a->set, m[0], m[1], &p, &n, err));

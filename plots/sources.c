@@ -173,7 +173,7 @@ static int find_names(struct chart *c, struct str_list *names, char over[32], st
     TRY(recset_metrics(c->a->set, buf_str(&pattern), names, err));
     if (names->n == 0)
         FAIL(err, ERR_INPUT,
-             "no record has %s by layer or step: --metric takes err_resid, err_attn, err_local, "
+             "no record has %s by layer or step: --metrics takes err_resid, err_attn, err_local, "
              "density_elem, x_l2, x_cos, v_l2 of `lacuna eval`",
              c->metric);
     const char *at = strchr(names->items[0], '@') + 1;

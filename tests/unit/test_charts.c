@@ -43,12 +43,8 @@ static struct figure_args args(void)
 {
     static char path[300];
     snprintf(path, sizeof path, "%s/fig.png", dir);
-    return (struct figure_args){.output = path,
-                                .set = &set,
-                                .methods = sim_methods,
-                                .step = INT64_MIN,
-                                .low = NAN,
-                                .high = NAN};
+    return (struct figure_args){
+        .output = path, .set = &set, .methods = sim_methods, .low = NAN, .high = NAN};
 }
 
 static void read_beside(const char *suffix, struct buf *b)
@@ -210,7 +206,7 @@ START_TEST(bars_of_whole_models_have_no_layer)
     add_clip("dense", 384, 3e6, 1);
     add_clip("radial", 384, 1.5e6, 1.5);
     struct figure_args a = args();
-    a.metric = "generation_speedup";
+    a.metrics = "generation_speedup";
     draw("bars", &a);
     assert_has(&dat, "-1 1.5 1.5 1.5\n");
     assert_has(&script, "Speed-up of a generation, median over");
@@ -245,7 +241,7 @@ START_TEST(titles_say_what_varies_beside_the_head)
     draw_all("curves");
     assert_has(&caption, "Pairs kept against denoising step, mean over heads of 2 layers.");
     struct figure_args a = args();
-    a.step = 0;
+    a.steps = "0";
     draw("bars", &a);
     assert_has(&caption, "median over heads.");
 }
@@ -295,7 +291,7 @@ START_TEST(calls_that_all_ran_dense_are_drawn_as_they_are)
 {
     add_scheduled("radial");
     struct figure_args a = args();
-    a.layer = "0";
+    a.layers = "0";
     draw("cdf", &a);
     assert_has(&dat, "\n1 0\n1 1\n");
     assert_lacks(&script, "sparse calls");
@@ -323,7 +319,7 @@ static void add_error(const char *method, const char *precision, double density,
 static void draw_errors(void)
 {
     struct figure_args a = args();
-    a.metric = "err_l1_rel";
+    a.metrics = "err_l1_rel";
     draw("pareto", &a);
 }
 
@@ -364,7 +360,7 @@ START_TEST(a_metric_that_no_record_has_gets_no_panel)
     assert_has(&dat, "# err_l1_rel: ");
     assert_lacks(&dat, "# cra_");
     struct figure_args a = args();
-    a.metric = "err_l1_rel,cra_mean";
+    a.metrics = "err_l1_rel,cra_mean";
     assert_fails(figure_draw(figure_find("pareto", &e), &a, &e), &e, ERR_INPUT, "with cra_mean");
 }
 END_TEST
@@ -382,7 +378,7 @@ START_TEST(texts_without_the_metric_are_not_counted)
             fixture_metric(r, "score", 0.5);
     }
     struct figure_args a = args();
-    a.metric = "nll_delta";
+    a.metrics = "nll_delta";
     draw("pareto", &a);
     assert_has(&caption, "mean over 2 texts or prompts.");
 }
@@ -393,7 +389,7 @@ START_TEST(a_metric_without_a_better_direction_dominates_nobody)
     fixture_metric(add("sale", "", 0, 0, 0.5), "pairs_allowed", 10);
     fixture_metric(add("minference", "", 0, 0, 0.6), "pairs_allowed", 20);
     struct figure_args a = args();
-    a.metric = "pairs_allowed";
+    a.metrics = "pairs_allowed";
     draw("pareto", &a);
     assert_has(&dat, "\n0.6 20 0 20 ");
     assert_lacks(&script, "'ideal'");
@@ -404,7 +400,7 @@ START_TEST(times_are_drawn_in_the_unit_of_their_axis)
 {
     fixture_metric(add("sale", "", 0, 0, 0.5), "time_total_ns", 2e6);
     struct figure_args a = args();
-    a.metric = "time_total_ns";
+    a.metrics = "time_total_ns";
     draw("pareto", &a);
     assert_has(&dat, "\n0.5 2 0 2 ");
     assert_has(&script, "'time of the whole call [ms]'");
@@ -477,7 +473,7 @@ START_TEST(a_step_that_was_chosen_is_no_axis)
 {
     add_video("sale");
     struct figure_args a = args();
-    a.step = 1;
+    a.steps = "1";
     draw("curves", &a);
     assert_has(&script, "Pairs kept against layer");
 }
@@ -614,7 +610,7 @@ START_TEST(speed_ups_of_two_lengths_are_two_points)
     fixture_set(&f, &set);
     a = args();
     a.x = "attn_speedup";
-    a.metric = "answer_p";
+    a.metrics = "answer_p";
     draw("curves", &a);
     assert_has(&dat, "# streaming: x, mean, sd\n2 0.75 0\n4 0.5 0\n");
 }
@@ -663,7 +659,7 @@ START_TEST(whiskers_are_named_where_they_are_drawn)
     assert_lacks(&script, "with vectors");
     assert_lacks(&caption, "Whiskers");
     a = args();
-    a.head = "0"; /* one value has no spread */
+    a.heads = "0"; /* one value has no spread */
     draw("bars", &a);
     assert_lacks(&script, "with vectors");
 }
@@ -877,7 +873,7 @@ START_TEST(paper_has_a_width_in_inches_and_its_legend_below)
     a.output = path;
     a.style = (struct gp_style){.look = LOOK_PAPER};
     a.untitled = true;
-    a.metric = "cra_min";
+    a.metrics = "cra_min";
     a.width = (int)(3.3 * gp_units_per_inch(GP_PDF, &a.style));
     draw("pareto", &a);
     assert_has(&script, "set terminal pdfcairo size 3.3in,");
@@ -903,7 +899,7 @@ START_TEST(text_for_latex_is_escaped_and_its_lines_stand_beside_it)
     snprintf(lines, sizeof lines, "%s/fig.pdf", dir);
     a.output = path;
     a.title = "50 % of $x_1$ \\input";
-    a.metric = "cra_min";
+    a.metrics = "cra_min";
     draw("pareto", &a);
     assert_has(&script, "'50 \\% of \\$x\\_1\\$ \\textbackslash{}input'");
     read_beside("tex", &tex);
@@ -970,7 +966,7 @@ END_TEST
 START_TEST(means_have_their_numbers_and_the_mean_of_all_bars)
 {
     struct figure_args a = args();
-    a.metric = "density_elem";
+    a.metrics = "density_elem";
     add("sale", "", 0, 0, 0.1);
     add("sale", "", 0, 1, 0.3);
     add("sale", "", 1, 0, 0.999);
@@ -995,7 +991,7 @@ END_TEST
 START_TEST(means_of_samples_begin_with_the_largest)
 {
     struct figure_args a = args();
-    a.metric = "density_elem";
+    a.metrics = "density_elem";
     a.x = "sample";
     for (int i = 0; i < 3; i++) {
         struct record *r = add("sale", "", 0, 0, 0.5 + 0.02 * (i == 1) - 0.02 * (i == 2));

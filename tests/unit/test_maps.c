@@ -68,8 +68,7 @@ static double coloured(const char *name)
 
 static struct figure_args args_for(const char *file)
 {
-    return (struct figure_args){
-        .output = test_path(file), .step = INT64_MIN, .low = NAN, .high = NAN};
+    return (struct figure_args){.output = test_path(file), .low = NAN, .high = NAN};
 }
 
 static void draw(const char *figure, struct figure_args *a)
@@ -168,7 +167,7 @@ static void draw_layerhead(const char *file, struct fixture_records *f, const ch
     struct figure_args a = args_for(file);
     fixture_set(f, &set);
     a.set = &set;
-    a.metric = metric;
+    a.metrics = metric;
     draw("layerhead", &a);
     recset_free(&set);
 }

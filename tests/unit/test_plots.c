@@ -593,7 +593,7 @@ END_TEST
 static struct figure_args args_for(const char *file)
 {
     return (struct figure_args){
-        .output = in_dir(file), .step = INT64_MIN, .low = NAN, .high = NAN, .methods = sim_methods};
+        .output = in_dir(file), .low = NAN, .high = NAN, .methods = sim_methods};
 }
 
 /* A step that reuses the mask of one before. */
@@ -652,7 +652,7 @@ START_TEST(dominated_settings_are_hollow_and_oracles_dominate_nobody)
     fixture_set(&f, &set);
     struct figure_args a = args_for("p.png");
     a.set = &set;
-    a.metric = "err_l1_rel";
+    a.metrics = "err_l1_rel";
     assert_ok(figure_draw(figure_find("pareto", &e), &a, &e), &e);
     read_file("p.dat", &dat);
     /* streaming 0.315 / 0.3 is worse in both than sale 0.265 / 0.1; the oracle 0.115 / 0.05 would
@@ -675,7 +675,7 @@ START_TEST(a_sweep_takes_the_default_from_the_method)
     struct figure_args a = args_for("c.png");
     a.set = &set;
     a.x = "tau";
-    a.metric = "err_l1_rel";
+    a.metrics = "err_l1_rel";
     assert_ok(figure_draw(figure_find("curves", &e), &a, &e), &e);
     read_file("c.dat", &dat);
     ck_assert_ptr_nonnull(strstr(buf_str(&dat), "\n0.004 0.02 0\n0.02 0.1 0\n"));
@@ -698,7 +698,7 @@ START_TEST(differences_need_the_other_method)
     a.set = &set;
     a.method = "sale";
     a.against = "sale:tau=0.02";
-    a.metric = "density_elem";
+    a.metrics = "density_elem";
     assert_ok(figure_draw(figure_find("layerhead", &e), &a, &e), &e);
     read_file("d.dat", &dat);
     ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0 0 0.25 \"0.25\""));
@@ -746,11 +746,11 @@ START_TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
     int w, h;
     struct figure_args a = args_for("h.png");
     a.trace = t;
-    a.layer = "1";
-    a.head = "1";
+    a.layers = "1";
+    a.heads = "1";
     a.low = 1;
     a.high = 2000;
-    a.source = "stored";
+    a.map = MAP_STORED;
     assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
     png_size("h.png", &w, &h);
     read_file("h.bin", &bin);
@@ -817,8 +817,8 @@ START_TEST(parts_of_maps_have_their_tokens_on_the_axes)
     struct buf script = {0};
     struct figure_args a = args_for("z.png");
     a.trace = t;
-    a.layer = "1";
-    a.head = "1";
+    a.layers = "1";
+    a.heads = "1";
     a.rows = "10-29";
     a.keys = "4-15";
     assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
@@ -828,7 +828,7 @@ START_TEST(parts_of_maps_have_their_tokens_on_the_axes)
     a.rows = "10-40";
     assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_USAGE, "within 0-39");
     a.rows = "10-29";
-    a.source = "stored";
+    a.map = MAP_STORED;
     assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_USAGE, "computed");
     buf_free(&script);
     trace_close(&t);
@@ -855,9 +855,9 @@ START_TEST(maps_that_are_not_there_are_explained)
     struct trace *t = small_trace(0);
     struct figure_args a = args_for("h.png");
     a.trace = t;
-    a.source = "stored";
+    a.map = MAP_STORED;
     assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT, "--maps");
-    a.step = 7;
+    a.steps = "7";
     assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT,
                  "0/main/0 0/main/1");
     trace_close(&t);
@@ -940,9 +940,9 @@ START_TEST(an_overlay_veils_what_the_mask_drops)
     struct figure_args a = args_for("o.png");
     a.trace = t;
     a.masks = m;
-    a.layer = "1";
-    a.head = "1";
-    a.source = "stored";
+    a.layers = "1";
+    a.heads = "1";
+    a.map = MAP_STORED;
     /* Two settings are two panels, each under its own head. */
     assert_ok(figure_draw(figure_find("overlay", &e), &a, &e), &e);
     read_file("o.gp", &script);
@@ -959,7 +959,7 @@ START_TEST(an_overlay_veils_what_the_mask_drops)
             unsigned char alpha = (unsigned char)veil.data[(r * 5 + k) * 4 + 3];
             ck_assert_msg((alpha > 0) == (k < r), "row %d column %d: %d", r, k, alpha);
         }
-    a.head = "0";
+    a.heads = "0";
     assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "no dumped mask");
     buf_free(&veil);
     buf_free(&script);
@@ -975,11 +975,11 @@ START_TEST(masks_of_another_trace_are_refused)
     struct figure_args a = args_for("o.png");
     a.trace = t;
     a.masks = m;
-    a.layer = "1";
-    a.head = "1";
+    a.layers = "1";
+    a.heads = "1";
     a.params = "defaults";
     assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "belong to trace");
-    a.layer = a.head = a.params = NULL;
+    a.layers = a.heads = a.params = NULL;
     assert_ok(figure_draw(figure_find("mask", &e), &a, &e), &e); /* the mask alone needs no trace */
     maskfile_close(&m);
     trace_close(&t);

@@ -371,8 +371,7 @@ static void draw(const char *name, struct buf *data)
     struct stat st;
     snprintf(path, sizeof path, "%s/%s-%d.png", test_tmpdir(), name, (int)getpid());
     snprintf(dat, sizeof dat, "%s/%s-%d.dat", test_tmpdir(), name, (int)getpid());
-    struct figure_args a = {
-        .output = path, .set = &set, .step = INT64_MIN, .low = NAN, .high = NAN};
+    struct figure_args a = {.output = path, .set = &set, .low = NAN, .high = NAN};
     ck_assert_ptr_nonnull(figure);
     assert_ok(figure_draw(figure, &a, &e), &e);
     ck_assert(stat(path, &st) == 0 && st.st_size > 1000);
@@ -433,10 +432,9 @@ static void draw_steps(const struct trace *trace, const char *layer, const char 
     snprintf(bin, sizeof bin, "%s/steps-%d.bin", test_tmpdir(), (int)getpid());
     struct figure_args a = {.output = path,
                             .trace = trace,
-                            .layer = layer,
-                            .head = head,
-                            .source = "stored",
-                            .step = INT64_MIN,
+                            .layers = layer,
+                            .heads = head,
+                            .map = MAP_STORED,
                             .low = NAN,
                             .high = NAN};
     assert_ok(figure_draw(figure_find("steps", &e), &a, &e), &e);
@@ -463,10 +461,11 @@ START_TEST(maps_of_a_head_over_steps)
     ck_assert(steps > 1 && layers > 1);
     draw_steps(trace, NULL, NULL, steps);
     draw_steps(trace, "all", "0", steps * layers);
-    struct figure_args a = {.output = "x.png", .trace = trace, .step = 1, .low = NAN, .high = NAN};
+    struct figure_args a = {
+        .output = "x.png", .trace = trace, .steps = "1", .low = NAN, .high = NAN};
     assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_USAGE,
-                 "--step belongs to heatmap");
-    a.step = INT64_MIN;
+                 "--steps belongs to heatmap");
+    a.steps = NULL;
     a.branch = "nobody";
     assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_INPUT,
                  "no call of branch nobody");
