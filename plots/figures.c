@@ -54,8 +54,7 @@ int figure_open(const struct figure_args *a, int width, int height, struct gp *g
     int rc = gp_open(g, a->output, a->width ? a->width : width, a->height ? a->height : height,
                      &a->style, err);
     g->inputs = a->inputs;
-    if (!rc && a->made_by)
-        buf_puts(&g->made_by, a->made_by);
+    g->made_by = a->made_by;
     return rc;
 }
 
@@ -73,9 +72,8 @@ void figure_caption(const struct figure_args *a, const char *title, const char *
 
 const char *figure_powers(const char *output)
 {
-    size_t len = strlen(output);
-    bool latex = len > 4 && strcmp(output + len - 4, gp_suffixes[GP_TEX]) == 0;
-    return latex ? "$10^{%T}$" : "10^{%T}";
+    enum gp_type type = GP_PNG;
+    return !gp_check_name(output, &type, NULL) && type == GP_TEX ? "$10^{%T}$" : "10^{%T}";
 }
 
 bool figure_takes(const struct figure_args *a, const struct record *r)
