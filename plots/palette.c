@@ -3,10 +3,7 @@
  */
 #include "plots/palette.h"
 
-#include <assert.h>
 #include <ctype.h>
-#include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,108 +51,6 @@ static const struct line_style *find_style(const char *method)
     return NULL;
 }
 
-/* ---- derived styles ------------------------------------------------------------------------ */
-
-/* CIE lightness of a colour in linear light, 0 black to 100 white. */
-static double lightness(const double rgb[3])
-{
-    double y = 0.2126 * rgb[0] + 0.7152 * rgb[1] + 0.0722 * rgb[2];
-    return y > 0.008856 ? 116 * cbrt(y) - 16 : 903.3 * y;
-}
-
-static double to_linear(double c)
-{
-    return c <= 0.04045 ? c / 12.92 : pow((c + 0.055) / 1.055, 2.4);
-}
-
-static double to_display(double c)
-{
-    return c <= 0.0031308 ? 12.92 * c : 1.055 * pow(c, 1 / 2.4) - 0.055;
-}
-
-static double style_lightness(const struct line_style *s)
-{
-    long rgb = strtol(s->color + 1, NULL, 16);
-    double c[3];
-    for (int i = 0; i < 3; i++)
-        c[i] = to_linear((double)(rgb >> (16 - 8 * i) & 255) / 255);
-    return lightness(c);
-}
-
-/* The pure colour of a hue (in turns), darkened or whitened until it has the lightness. */
-static void color_of(double hue, double wanted, char color[8])
-{
-    double low = 0, high = 2, c[3], x;
-    for (int step = 0; step < 40; step++) {
-        x = (low + high) / 2;
-        for (int i = 0; i < 3; i++) {
-            double turn = fmod(hue + (3 - i) / 3.0, 1) * 6;
-            double pure = fmin(1, fmax(0, fabs(turn - 3) - 1));
-            c[i] = to_linear(x < 1 ? pure * x : pure + (x - 1) * (1 - pure));
-        }
-        *(lightness(c) < wanted ? &low : &high) = x;
-    }
-    snprintf(color, 8, "#%02x%02x%02x", (int)lround(255 * to_display(c[0])),
-             (int)lround(255 * to_display(c[1])), (int)lround(255 * to_display(c[2])));
-}
-
-#define LIGHT_LEAST 24 /* darker is black, lighter fades into the paper */
-#define LIGHT_MOST 82
-#define LIGHT_GAP 16 /* one more than promised, for what 8 bits round */
-
-/* Least distance in lightness to the styles of the same point. */
-static double gap_to(const struct line_style *s, int n, int point, double light)
-{
-    double least = 100;
-    for (int i = 0; i < n; i++)
-        if (s[i].point == point)
-            least = fmin(least, fabs(style_lightness(&s[i]) - light));
-    return least;
-}
-
-/* Add the point and lightness that stand farthest from those of `s`; false when all are near. */
-static bool add_farthest(struct line_style *s, int n, double hue, int dash)
-{
-    static const int points[] = {13, 15, 9, 11, 7, 5};
-    double best = LIGHT_GAP, light = -1;
-    int point = 0;
-    for (size_t p = 0; p < sizeof points / sizeof *points; p++)
-        for (int l = LIGHT_LEAST; l <= LIGHT_MOST; l++) {
-            double gap = gap_to(s, n, points[p], l);
-            if (gap >= best + (light < 0 ? 0 : 1)) {
-                best = gap;
-                light = l;
-                point = points[p];
-            }
-        }
-    if (light < 0)
-        return false;
-    s[n] = (struct line_style){.point = point, .dash = dash};
-    color_of(hue, light, s[n].color);
-    return true;
-}
-
-/* First what styles.def leaves free, in a dash that it does not have; when that is used up, a dash
- * of which no style is near. */
-struct line_style style_derived(int k)
-{
-    static const int dashes[] = {3, 5};
-    struct line_style s[N_STYLES + STYLES_DERIVED];
-    int n = 0, round = 0, made = 0;
-    for (; n < (int)N_STYLES; n++)
-        s[n] = styles[n].style;
-    for (k %= STYLES_DERIVED; made <= k; made++) {
-        double hue = fmod(0.55 + made * 0.381966, 1);
-        while (!add_farthest(s, n, hue, dashes[round])) {
-            n = 0; /* the next dash is free of all before */
-            round++;
-            assert(round < (int)(sizeof dashes / sizeof *dashes)); /* STYLES_DERIVED fit */
-        }
-        n++;
-    }
-    return s[n - 1];
-}
-
 /* ---- styles of methods --------------------------------------------------------------------- */
 
 /* Length of an id at the beginning of a name, as a word or as a part of "LikeThis"; 0: it is none.
@@ -188,13 +83,8 @@ struct line_style style_of(const struct method *const *methods, const char *meth
     const struct line_style *listed = find_style(method);
     if (listed)
         return *listed;
-    for (int i = 0, place = 0; methods && methods[i]; i++) {
-        if (strcmp(methods[i]->name, method) == 0)
-            return style_derived(place);
-        place += find_style(methods[i]->name) == NULL;
-    }
     const char *own = style_method(methods, method);
-    if (own != method)
+    if (strcmp(own, method) != 0)
         return style_of(methods, own);
     for (const char *p = method; *p; p++)
         hash = (hash ^ (unsigned char)*p) * 16777619u;

@@ -24,16 +24,9 @@ struct line_style {
  * the case: "SALE w/o calibration" is sale. `methods`: a NULL-terminated registry, may be NULL. */
 const char *style_method(const struct method *const *methods, const char *name);
 
-/* Style of a method: its line of styles.def; else, where `methods` has it, style_derived of its
- * place among the methods without a line; else that of style_method; else, for the records of
- * another program, the colour of some method in a dash of its own. */
+/* Style of a method: its line of styles.def; else that of style_method; else the colour of some
+ * method in a dash of its own. */
 struct line_style style_of(const struct method *const *methods, const char *method);
-
-/* The k-th derived style, k >= 0. The first STYLES_DERIVED differ from each other and from
- * styles.def in colour, and where two have the same point also in lightness, by at least 15 of 100,
- * or in dash: a print without colours tells them apart. Later ones begin anew. */
-#define STYLES_DERIVED 22
-struct line_style style_derived(int k);
 
 /* The shade of a style for the k-th of n series of one method: the first is the colour itself, the
  * last has the share `most` of white in it. */

@@ -11,8 +11,6 @@
 #include "plots/cells.h"
 #include "plots/figure.h"
 #include "plots/mapfig.h"
-#include "plots/palette.h"
-#include "plots/series.h"
 #include "sim/registry.h"
 #include "tests/harness/records_fixture.h"
 #include "tests/harness/trace_fixture.h"
@@ -534,49 +532,6 @@ START_TEST(kept_shares_of_masks_match_counting)
 }
 END_TEST
 
-START_TEST(a_method_keeps_its_colour)
-{
-    char shade[8];
-    ck_assert_str_eq(style_of(NULL, "spargeattn").color, "#d55e00");
-    ck_assert_str_eq(style_of(NULL, "not-listed").color, style_of(NULL, "not-listed").color);
-    ck_assert_int_ne(style_of(NULL, "not-listed").dash, style_of(NULL, "dense").dash);
-    style_shade(style_of(NULL, "spargeattn"), 0, 3, 0.6, shade);
-    ck_assert_str_eq(shade, "#d55e00");
-    style_shade(style_of(NULL, "dense"), 1, 2, 0.6, shade);
-    ck_assert_str_eq(shade, "#999999"); /* 60 % white */
-}
-END_TEST
-
-START_TEST(names_of_papers_have_their_methods_colours)
-{
-    static const char *const same[][2] = {
-        {"SALE", "sale"},
-        {"SALE w/o calibration", "sale"},
-        {"SpargeAttn", "spargeattn"},
-        {"FG-Attn-pooling", "fg-attn"},
-        {"RadialAttention", "radial"},
-        {"SparseVideoGen", "svg1"},
-        {"MInference", "minference"},
-        {"SampleAttention both", "sampleattention"},
-        {"saleable", "saleable"}, /* another program's */
-    };
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        ck_assert_str_eq(style_method(sim_methods, same[i][0]), same[i][1]);
-    ck_assert_str_eq(style_of(sim_methods, "SALE").color, style_of(sim_methods, "sale").color);
-
-    struct series_list l = {.methods = sim_methods};
-    struct err err = {0};
-    ck_assert_int_eq(series_of(&l, "a", "SALE", &err), 0);
-    ck_assert_int_eq(series_of(&l, "b", "SALE w/o calibration", &err), 1);
-    ck_assert_int_eq(series_of(&l, "c", "sampleattention", &err), 2);
-    series_shade(&l, TELL_DASH);
-    ck_assert_int_ne(l.s[0].point, l.s[1].point);
-    ck_assert_int_ne(l.s[0].dash, l.s[1].dash);
-    ck_assert_str_eq(l.s[2].color, style_of(sim_methods, "sampleattention").color);
-    series_free(&l);
-}
-END_TEST
-
 /* ---- figures ------------------------------------------------------------------------------- */
 
 static struct figure_args args_for(const char *file)
@@ -1005,8 +960,6 @@ Suite *make_suite(void)
     tcase_add_test(c, a_line_one_cell_wide_survives_pooling);
     tcase_add_test(c, means_weigh_allowed_pairs_and_the_rest_is_blank);
     tcase_add_test(c, kept_shares_of_masks_match_counting);
-    tcase_add_test(c, a_method_keeps_its_colour);
-    tcase_add_test(c, names_of_papers_have_their_methods_colours);
     tcase_add_test(c, every_figure_of_records_draws);
     tcase_add_test(c, dominated_settings_are_hollow_and_oracles_dominate_nobody);
     tcase_add_test(c, a_sweep_takes_the_default_from_the_method);
