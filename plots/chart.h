@@ -113,10 +113,10 @@ struct chart_panel {
 /* Cells of the drawer of grids. */
 struct chart_grid {
     int panels, cols, rows;
-    int first_row;                    /* the number of row 0, where rows have no names */
     double *v;                        /* owned [panels][rows][cols]; NAN: no cell */
+    const struct record **of;         /* owned [panels]: a record of each */
     struct str_list titles, names;    /* of the panels: above them, of one line or more; in full */
-    struct str_list x_names, y_names; /* of columns and rows; none: they are counted */
+    struct str_list x_names, y_names; /* of columns and rows, in order */
     const char *x_name, *y_name;
     int cell_x, cell_y; /* units wished */
     bool upwards;       /* row 0 is the lowest */

@@ -1,12 +1,16 @@
 /*
  * grids.c - the drawer of grids: cells with their colours and, where there is room, their numbers;
- * a panel for each setting, one colour bar.
+ * a panel for each setting, one colour bar. Cells are layer by head, parameter by parameter, or
+ * length by depth.
  */
 #include "plots/drawers.h"
 
 #include "analyze/metricfacts.h"
+#include "analyze/params.h"
+#include "core/mem.h"
 #include "core/text.h"
 #include "plots/palette.h"
+#include "plots/titles.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,52 +18,364 @@
 #include <string.h>
 
 #define TITLE_CHARS 28 /* of a line of a panel's title, for which a figure makes room */
+#define PANELS_MOST 48
+#define VALUES_MOST 512 /* of an axis */
+
+/* ---- cells ----------------------------------------------------------------------------------- */
+
+/* What a group of records is for a grid: its panel, column and row. */
+typedef int group_text(struct chart *c, const struct record *r, struct buf *b, struct err *err);
+
+static int by_value(const void *a, const void *b)
+{
+    return natural_compare(*(char *const *)a, *(char *const *)b);
+}
+
+static int place_in(const struct str_list *l, const char *text)
+{
+    int i = 0;
+    while (i < l->n && strcmp(l->items[i], text) != 0)
+        i++;
+    return i;
+}
+
+/* Different texts of the groups, at most `most`, in order of their values or as they come. */
+static int list_texts(struct chart *c, group_text *text, const char *what, int most, bool sort,
+                      struct str_list *l, struct err *err)
+{
+    struct buf b = {0};
+    int rc = 0;
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        buf_reset(&b);
+        TRY(text(c, c->g.gs.g[i].first, &b, err));
+        TRY(buf_check(&b, "names", err));
+        if (!str_list_has(l, buf_str(&b)))
+            str_list_add(l, buf_str(&b));
+        if (l->n > most)
+            FAIL(err, ERR_USAGE,
+                 "more than %d values of %s: choose with --layers, --heads, --method, --params or "
+                 "--where",
+                 most, what);
+    }
+    if (l->failed)
+        FAIL(err, ERR_NOMEM, "names: out of memory");
+    if (sort && l->n)
+        qsort(l->items, (size_t)l->n, sizeof *l->items, by_value);
+out:
+    buf_free(&b);
+    return rc;
+}
+
+static int setting_name(struct chart *c, const struct record *r, struct buf *b, struct err *err)
+{
+    (void)err;
+    chart_name(&c->g, r, r->params, b);
+    return 0;
+}
+
+/* The panels, columns and rows that the groups of c->g are in, and their means. */
+static int collect(struct chart *c, group_text *panel, group_text *x, group_text *y,
+                   struct err *err)
+{
+    struct chart_grid *g = &c->grid;
+    struct buf b = {0};
+    const char *unit;
+    double scale = metric_scale(c->metric, &unit);
+    int rc = 0;
+    TRY(list_texts(c, panel, "settings", PANELS_MOST, false, &g->names, err));
+    TRY(list_texts(c, x, g->x_name, VALUES_MOST, true, &g->x_names, err));
+    TRY(list_texts(c, y, g->y_name, VALUES_MOST, true, &g->y_names, err));
+    g->panels = (int)g->names.n;
+    g->cols = (int)g->x_names.n;
+    g->rows = (int)g->y_names.n;
+    int64_t n = (int64_t)g->panels * g->rows * g->cols;
+    TRY(mem_zalloc(&g->of, g->panels, sizeof *g->of, "panels", err));
+    TRY(mem_alloc(&g->v, n, sizeof *g->v, "cells", err));
+    for (int64_t i = 0; i < n; i++)
+        g->v[i] = NAN;
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        const struct record *r = c->g.gs.g[i].first;
+        group_text *const texts[] = {panel, y, x};
+        const struct str_list *const lists[] = {&g->names, &g->y_names, &g->x_names};
+        struct stats s;
+        int64_t at = 0;
+        for (int k = 0; k < 3; k++) {
+            buf_reset(&b);
+            TRY(texts[k](c, r, &b, err));
+            int place = place_in(lists[k], buf_str(&b));
+            at = at * lists[k]->n + place;
+            if (k == 0)
+                g->of[place] = r;
+        }
+        TRY(group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, NULL, err));
+        if (s.n)
+            g->v[at] = s.mean * scale;
+    }
+out:
+    buf_free(&b);
+    return rc;
+}
+
+/* Titles say what differs, method above parameters; what all settings share stands in the figure's
+ * title. */
+static int name_settings(struct chart *c, struct err *err)
+{
+    struct chart_grid *g = &c->grid;
+    struct title_params *t = NULL;
+    struct str_list above = {0};
+    struct buf text = {0}, shared = {0};
+    int rc = 0;
+    TRY(mem_zalloc(&t, g->panels, sizeof *t, "titles", err));
+    for (int i = 0; i < g->panels; i++) {
+        buf_reset(&text);
+        chart_name(&c->g, g->of[i], NULL, &text);
+        str_list_add(&above, buf_str(&text));
+    }
+    if (above.failed || text.failed)
+        FAIL(err, ERR_NOMEM, "titles: out of memory");
+    for (int i = 0; i < g->panels; i++)
+        t[i] = (struct title_params){.above = above.items[i], .params = g->of[i]->params};
+    title_params(t, g->panels, 44, &shared);
+    for (int i = 0; i < g->panels; i++) {
+        buf_reset(&text);
+        title_cut(t[i].above, 44, &text);
+        buf_printf(&text, "%s%s", t[i].text[0] ? "\n" : "", t[i].text);
+        str_list_add(&g->titles, buf_str(&text));
+    }
+    if (shared.len) {
+        buf_puts(&c->says, "; ");
+        title_cut(buf_str(&shared), 72, &c->says);
+    }
+out:
+    str_list_free(&above);
+    buf_free(&text);
+    buf_free(&shared);
+    free(t);
+    return rc;
+}
+
+/* ---- layer by head --------------------------------------------------------------------------- */
+
+static int layer_text(struct chart *c, const struct record *r, struct buf *b, struct err *err)
+{
+    (void)c;
+    if (r->scope != RECORD_OF_HEAD)
+        return err_set(err, ERR_INPUT,
+                       "records of scope model have no layers and heads: see figure growth");
+    buf_printf(b, "%d", r->layer);
+    return 0;
+}
+
+static int head_text(struct chart *c, const struct record *r, struct buf *b, struct err *err)
+{
+    (void)c;
+    (void)err;
+    buf_printf(b, "%d", r->head);
+    return 0;
+}
+
+/* Subtract the panel that --against names ("method" or "method:params") from the others, and take
+ * it away. */
+static int subtract(struct chart *c, const char *against, struct err *err)
+{
+    struct chart_grid *g = &c->grid;
+    int64_t n = (int64_t)g->rows * g->cols;
+    int ref = 0;
+    for (; ref < g->panels; ref++) {
+        const struct record *r = g->of[ref];
+        size_t len = strcspn(against, ":");
+        const char *params = against[len] ? against + len + 1 : "";
+        if (strlen(r->method) == len && strncmp(r->method, against, len) == 0 &&
+            strcmp(params, r->params ? r->params : "") == 0)
+            break;
+    }
+    if (ref == g->panels)
+        return err_set(err, ERR_INPUT, "--against %s: no records of this method and parameters",
+                       against);
+    if (g->panels < 2)
+        return err_set(err, ERR_USAGE, "--against %s: no other method is left", against);
+    for (int64_t i = 0; i < g->panels * n; i++)
+        if (i / n != ref)
+            g->v[i] -= g->v[ref * n + i % n];
+    free(g->names.items[ref]);
+    g->names.n--;
+    g->panels--;
+    for (int i = ref; i < g->panels; i++) {
+        g->names.items[i] = g->names.items[i + 1];
+        g->of[i] = g->of[i + 1];
+        memmove(g->v + i * n, g->v + (i + 1) * n, (size_t)n * sizeof *g->v);
+    }
+    g->difference = true;
+    return 0;
+}
+
+int cells_of_heads(struct chart *c, struct err *err)
+{
+    struct chart_grid *g = &c->grid;
+    int rc = 0;
+    TRY(chart_regroup(c, "method,params,layer,head", c->metric, KEY_COUNT, c->f->flags, err));
+    g->x_name = "head";
+    g->y_name = "layer";
+    TRY(collect(c, setting_name, head_text, layer_text, err));
+    /* Cells large enough for their numbers while there are few of them. */
+    int longest = g->rows > g->cols ? g->rows : g->cols;
+    g->cell_x = g->cell_y = g->panels * longest > 40 && (g->panels > 6 || longest > 16) ? 16 : 36;
+    if (c->a->against) {
+        TRY(subtract(c, c->a->against, err));
+        buf_printf(&c->says, " minus that of %s,", c->a->against);
+    }
+    buf_puts(&c->says, " by layer and head");
+    TRY(name_settings(c, err));
+out:
+    return rc;
+}
+
+/* ---- parameter by parameter ------------------------------------------------------------------ */
+
+static int param_text(const struct record *r, const char *name, struct buf *b, struct err *err)
+{
+    if (record_param(r, name, b))
+        return 0;
+    return err_set(err, ERR_INPUT, "method %s has no parameter '%s': choose one with --method",
+                   r->method, name);
+}
+
+static int x_text(struct chart *c, const struct record *r, struct buf *b, struct err *err)
+{
+    return param_text(r, c->a->x, b, err);
+}
+
+static int y_text(struct chart *c, const struct record *r, struct buf *b, struct err *err)
+{
+    return param_text(r, c->a->y, b, err);
+}
+
+/* Scope, method and the other parameters. */
+static int rest_text(struct chart *c, const struct record *r, struct buf *b, struct err *err)
+{
+    struct buf one = {0}, two = {0};
+    params_without(r->params, c->a->x, &one);
+    params_without(buf_str(&one), c->a->y, &two);
+    chart_name(&c->g, r, buf_str(&two), b);
+    int rc = buf_check(&two, "settings", err);
+    buf_free(&one);
+    buf_free(&two);
+    return rc;
+}
+
+int cells_of_params(struct chart *c, struct err *err)
+{
+    struct chart_grid *g = &c->grid;
+    const char *x = c->a->x, *y = c->a->y;
+    int rc = 0;
+    if (!x || !y || strcmp(x, y) == 0)
+        FAIL(err, ERR_USAGE,
+             "figure sweep needs two parameters, such as --x alpha_c --y alpha_s --method "
+             "sampleattention");
+    TRY(chart_regroup(c, "method,params", c->metric, KEY_COUNT, c->f->flags, err));
+    g->x_name = x;
+    g->y_name = y;
+    TRY(collect(c, rest_text, x_text, y_text, err));
+    if (g->cols * g->rows < 2)
+        FAIL(err, ERR_INPUT, "%s and %s have one value each: nothing was swept", x, y);
+    if (g->panels > 1)
+        FAIL(err, ERR_USAGE,
+             "'%s' and '%s' differ in more than %s and %s: choose one with --method, --params or "
+             "--where",
+             g->names.items[0], g->names.items[1], x, y);
+    g->cell_x = g->cols < 4 ? 240 / g->cols : 58;
+    g->cell_y = g->rows < 7 ? 230 / g->rows : 34;
+    g->upwards = true;
+    buf_printf(&c->says, " of %s", g->names.items[0]);
+out:
+    return rc;
+}
+
+/* ---- length by depth ------------------------------------------------------------------------- */
+
+static int tokens_text(struct chart *c, const struct record *r, struct buf *b, struct err *err)
+{
+    double tokens = key_number(r, KEY_TOKENS);
+    if (isnan(tokens) || isnan(key_number(r, KEY_DEPTH)))
+        return err_set(err, ERR_INPUT, "no record has %s by length and depth", c->metric);
+    buf_printf(b, "%.0f", tokens);
+    return 0;
+}
+
+static int depth_text(struct chart *c, const struct record *r, struct buf *b, struct err *err)
+{
+    (void)c;
+    (void)err;
+    buf_printf(b, "%g", key_number(r, KEY_DEPTH));
+    return 0;
+}
+
+/* The density that a setting had, below its title. */
+static int add_density(struct chart *c, int panel, struct buf *title, struct err *err)
+{
+    double sum = 0;
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        struct stats s;
+        const struct record *r = c->g.gs.g[i].first, *of = c->grid.of[panel];
+        if (!same_keys(r, of, c->g.keys, c->g.n_scope + 2))
+            continue;
+        int rc = group_stats(&c->g.gs, &c->g.gs.g[i], "density_elem", &s, NULL, err);
+        if (rc)
+            return rc;
+        sum += s.n ? s.mean * (double)s.n : 0;
+        n += s.n;
+    }
+    if (n)
+        buf_printf(title, "\ndensity %.3g", sum / (double)n);
+    return buf_check(title, "titles", err);
+}
+
+int cells_of_prompts(struct chart *c, struct err *err)
+{
+    struct chart_grid *g = &c->grid;
+    struct buf title = {0};
+    int rc = 0;
+    TRY(chart_regroup(c, "method,params,tokens,depth", c->metric, KEY_TOKENS, c->f->flags, err));
+    g->x_name = "tokens";
+    g->y_name = "depth";
+    g->cell_x = g->cell_y = 40;
+    g->grade = true;
+    TRY(collect(c, setting_name, tokens_text, depth_text, err));
+    TRY(name_settings(c, err));
+    for (int i = 0; i < g->panels; i++) {
+        char *old = g->titles.items[i];
+        buf_reset(&title);
+        buf_puts(&title, old);
+        TRY(add_density(c, i, &title, err));
+        g->titles.items[i] = strdup(buf_str(&title));
+        g->titles.failed |= !g->titles.items[i];
+        free(old);
+    }
+out:
+    buf_free(&title);
+    return rc;
+}
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* "3e-3" */
-static void short_power(double x, char text[32])
-{
-    snprintf(text, 32, "%.0e", x);
-    char *power = strchr(text, 'e');
-    if (power)
-        snprintf(power + 1, 8, "%d", atoi(power + 1));
-}
-
-/* Number of a cell in few characters; `size` is the largest magnitude of the figure. No value but 0
- * is written 0, no share below 1 is written 1. */
-static void cell_text(double x, double size, char text[32])
+/* Number of a cell in few characters; `size` is the largest magnitude of the figure, `more` the
+ * digits that a wide cell has room for. No value but 0 is written 0, no share below 1 is written 1.
+ */
+static void cell_text(double x, double size, int more, char text[32])
 {
     int digits = size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.05 ? 2 : -1;
+    digits += digits >= 0 ? more : 0;
     snprintf(text, 32, "%.*f", digits < 0 ? 0 : digits, x);
     if (x == 0)
         snprintf(text, 32, "0");
-    else if (digits < 0 || strtod(text, NULL) == 0)
-        short_power(x, text);
-    else if (digits == 2 && x < 1 && strtod(text, NULL) == 1)
-        snprintf(text, 32, ">0.99");
-}
-
-/* Number of a cell: 1 and 0 are written for nothing else. */
-static void grade_text(double x, char text[32])
-{
-    snprintf(text, 32, fabs(x) < 9.95 ? "%.2f" : "%.0f", x);
-    if (x == 0 || x == 1)
-        snprintf(text, 32, "%.0f", x);
-    else if (strcmp(text, "1.00") == 0 && x < 1)
+    else if (digits < 0 || strtod(text, NULL) == 0) { /* "3e-3" */
+        snprintf(text, 32, "%.0e", x);
+        char *power = strchr(text, 'e');
+        if (power)
+            snprintf(power + 1, 8, "%d", atoi(power + 1));
+    } else if (x < 1 && strtod(text, NULL) == 1)
         snprintf(text, 32, ">.99");
-    else if (strcmp(text, "0.00") == 0)
-        snprintf(text, 32, "<.01");
-}
-
-static void number_of(const struct chart *c, double x, double size, char text[32])
-{
-    if (c->grid.grade)
-        grade_text(x, text);
-    else if (c->grid.x_names.n)
-        snprintf(text, 32, "%.3g", x);
-    else
-        cell_text(x, size, text);
 }
 
 /* What the colours span: of shares 0 to 1, of differences as much below 0 as above. */
@@ -95,22 +411,17 @@ static void write_cells(struct chart *c, double low, double high)
     const struct chart_grid *g = &c->grid;
     struct buf *b = &c->data;
     for (int i = 0; i < g->panels; i++) {
-        buf_printf(b, "# %s: column, row, %s, label%s\n", g->names.items[i], c->metric,
-                   g->grade ? "" : ", light text");
+        buf_printf(b, "# %s: column, row, %s, label, light text, %s, %s\n", g->names.items[i],
+                   c->metric, g->x_name, g->y_name);
         for (int k = 0; k < g->rows * g->cols; k++) {
             double x = g->v[(int64_t)i * g->rows * g->cols + k], at = (x - low) / (high - low);
+            bool light = g->difference ? fabs(at - 0.5) > 0.42 : !g->grade && at < 0.55;
             char text[32];
-            if (isnan(x) && g->upwards)
+            if (isnan(x))
                 continue;
-            number_of(c, x, fmax(fabs(low), fabs(high)), text);
-            buf_printf(b, "%d %d %.*g \"%s\"", k % g->cols, g->first_row + k / g->cols,
-                       g->upwards ? 10 : 8, x, isnan(x) ? "" : text);
-            if (!g->grade)
-                buf_printf(b, " %d", g->difference ? fabs(at - 0.5) > 0.42 : at < 0.55);
-            if (g->upwards)
-                buf_printf(b, " \"%s\" \"%s\"", g->x_names.items[k % g->cols],
-                           g->y_names.items[k / g->cols]);
-            buf_puts(b, "\n");
+            cell_text(x, fmax(fabs(low), fabs(high)), g->upwards, text);
+            buf_printf(b, "%d %d %.8g \"%s\" %d \"%s\" \"%s\"\n", k % g->cols, k / g->cols, x, text,
+                       light, g->x_names.items[k % g->cols], g->y_names.items[k / g->cols]);
         }
         buf_puts(b, "\n\n");
     }
@@ -168,13 +479,23 @@ static void set_panels(const struct chart *c, struct canvas_wish *w)
 
 /* ---- drawing --------------------------------------------------------------------------------- */
 
-static void put_names(struct chart *c, char letter, const struct str_list *names, bool shown)
+/* Names of columns or rows, as many as have room; lengths as "8K". */
+static void put_names(struct chart *c, char letter, const struct str_list *names, int most,
+                      bool shown)
 {
     struct buf *s = &c->canvas.gp.script;
+    int64_t step = (int64_t)gp_count_step((double)names->n, most);
+    bool tokens = names == &c->grid.x_names && strcmp(c->grid.x_name, "tokens") == 0;
     buf_printf(s, "set %ctics out nomirror noenhanced (", letter);
-    for (int64_t k = 0; k < names->n; k++) {
+    for (int64_t k = 0; k < names->n; k += step) {
+        char text[64];
+        double n = strtod(names->items[k], NULL);
+        if (tokens && n >= 1024 && fmod(n, 1024) == 0)
+            snprintf(text, sizeof text, "%.0fK", n / 1024);
+        else
+            snprintf(text, sizeof text, "%s", names->items[k]);
         buf_puts(s, k ? ", " : "");
-        gp_tic(&c->canvas.gp, s, shown ? names->items[k] : "");
+        gp_tic(&c->canvas.gp, s, shown ? text : "");
         buf_printf(s, " %lld", (long long)k);
     }
     buf_puts(s, ")\n");
@@ -183,21 +504,12 @@ static void put_names(struct chart *c, char letter, const struct str_list *names
 static void put_axes(struct chart *c, int i)
 {
     const struct chart_grid *g = &c->grid;
-    struct canvas *canvas = &c->canvas;
-    struct buf *s = &canvas->gp.script;
-    double top = g->first_row - 0.5, bottom = top + g->rows;
-    bool leftmost = i % canvas->cols == 0, lowest = i + canvas->cols >= g->panels;
-    buf_printf(s, "set xrange [-0.5:%.1f]\nset yrange [%.1f:%.1f]\n", g->cols - 0.5,
-               g->upwards ? top : bottom, g->upwards ? bottom : top);
-    if (g->x_names.n) {
-        put_names(c, 'x', &g->x_names, lowest);
-        put_names(c, 'y', &g->y_names, leftmost);
-        return;
-    }
-    buf_printf(s,
-               "set xtics 0,%g out nomirror format '%s'\nset ytics 0,%g out nomirror format '%s'\n",
-               gp_count_step(g->cols, canvas->width / 24 + 1), lowest ? "%.0f" : "",
-               gp_count_step(g->rows, canvas->height / 18 + 1), leftmost ? "%.0f" : "");
+    const struct canvas *canvas = &c->canvas;
+    double bottom = g->rows - 0.5;
+    buf_printf(&c->canvas.gp.script, "set xrange [-0.5:%.1f]\nset yrange [%.1f:%.1f]\n",
+               g->cols - 0.5, g->upwards ? -0.5 : bottom, g->upwards ? bottom : -0.5);
+    put_names(c, 'x', &g->x_names, canvas->width / 24 + 1, i + canvas->cols >= g->panels);
+    put_names(c, 'y', &g->y_names, canvas->height / 18 + 1, i % canvas->cols == 0);
 }
 
 /* Cells are boxes: gnuplot draws no image of a single row or column. */
@@ -216,9 +528,7 @@ static void draw_panel(struct chart *c, int i, double low, double high, const ch
     canvas_plot(canvas, i,
                 "using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid noborder "
                 "lc palette");
-    if (numbers && g->grade)
-        canvas_plot(canvas, i, "using 1:2:4 with labels noenhanced font font_small");
-    for (int light = 0; light < 2 && numbers && !g->grade; light++)
+    for (int light = 0; light < 2 && numbers; light++)
         canvas_plot(canvas, i,
                     "using 1:2:($5==%d?strcol(4):'') with labels noenhanced font font_small tc rgb "
                     "'%s'",
@@ -267,7 +577,7 @@ int draw_grid(const struct figure *f, const struct figure_args *a, struct err *e
 
     chart_init(&c, f, a);
     TRY(f->points(&c, err));
-    if (c.grid.titles.failed || c.grid.names.failed || c.grid.x_names.failed)
+    if (c.grid.titles.failed)
         FAIL(err, ERR_NOMEM, "names of panels: out of memory");
     TRY(chart_title(&c, err));
     TRY(render(&c, err));

@@ -933,9 +933,9 @@ START_TEST(a_sweep_has_a_cell_per_setting)
     add("sampleattention", "alpha_c=0.9:alpha_s=0.5", 0, 0, 0.4);
     add("sampleattention", "alpha_c=0.9", 0, 0, 0.6);
     draw("sweep", &a);
-    assert_has(&dat, "0 0 0.2 \"0.2\" 1 \"0.5\" \"0.5\"\n");
-    assert_has(&dat, "1 0 0.4 \"0.4\"");
-    assert_has(&dat, "1 1 0.6 \"0.6\" 0 \"0.9\" \"unset\"\n");
+    assert_has(&dat, "0 0 0.2 \"0.200\" 1 \"0.5\" \"0.5\"\n");
+    assert_has(&dat, "1 0 0.4 \"0.400\"");
+    assert_has(&dat, "1 1 0.6 \"0.600\" 0 \"0.9\" \"unset\"\n");
     ck_assert_int_eq(count(&dat, "\n"),
                      6); /* the head, and no cell for a setting that is not there */
     add("sampleattention", "alpha_c=0.9:chunks=2", 0, 0, 0.6);
