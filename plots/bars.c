@@ -6,7 +6,6 @@
 #include "plots/drawers.h"
 
 #include "analyze/metricfacts.h"
-#include "plots/titles.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "plots/canvas.h"
 
 #include "core/text.h"
-#include "plots/titles.h"
+#include "plots/series.h"
 
 #include <assert.h>
 #include <limits.h>

@@ -5,7 +5,6 @@
 
 #include "analyze/metricfacts.h"
 #include "core/mem.h"
-#include "plots/titles.h"
 
 #include <math.h>
 #include <stdio.h>

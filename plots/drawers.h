@@ -19,7 +19,7 @@ point_source points_of_values;     /* the sorted values of a metric, y: the shar
 point_source points_of_names;      /* a metric that is recorded by layer or step: NAME@layer=N */
 point_source points_of_sizes;      /* shares below the threshold by side of blocks and slices */
 point_source points_of_thresholds; /* the same by threshold, and the slice masks of fg-attn */
-point_source points_of_curve;      /* a metric against a parameter, key or metric (curves.c) */
+point_source points_of_curve;      /* a metric against a parameter, key or metric */
 
 point_source points_of_settings; /* x against the metrics, a line for each method */
 point_source points_of_pairs;    /* a replay's metric against one of the model */

@@ -4,7 +4,6 @@
 #include "plots/drawers.h"
 
 #include "core/text.h"
-#include "plots/titles.h"
 
 #include <fnmatch.h>
 #include <string.h>

@@ -10,7 +10,6 @@
 #include "core/mem.h"
 #include "core/text.h"
 #include "plots/palette.h"
-#include "plots/titles.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
 
 #include "core/mem.h"
 #include "plots/palette.h"
-#include "plots/titles.h"
+#include "plots/series.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -8,7 +8,6 @@
 #include "analyze/keys.h"
 #include "core/indexlist.h"
 #include "core/mem.h"
-#include "plots/titles.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,15 +1,15 @@
 /*
- * series.c - names, labels and styles of series.
+ * series.c - names, labels and styles of series, and short texts that tell panels apart.
  */
 #include "plots/series.h"
 
-#include "core/buf.h"
+#include "analyze/params.h"
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/text.h"
 #include "plots/palette.h"
-#include "plots/titles.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +90,96 @@ void series_free(struct series_list *l)
     *l = (struct series_list){0};
 }
 
+/* ---- short texts --------------------------------------------------------------------------- */
+
+void title_share(double x, int digits, char text[16])
+{
+    double step = 1;
+    for (int i = 0; i < digits; i++)
+        step /= 10;
+    snprintf(text, 16, "%.*f", digits, x);
+    if (x > 0 && strtod(text, NULL) == 0)
+        snprintf(text, 16, "<%.*f", digits, step);
+    else if (x < 1 && strtod(text, NULL) == 1)
+        snprintf(text, 16, ">%.*f", digits, 1 - step);
+}
+
+void title_sentence(const char *title, struct buf *out)
+{
+    size_t word = strcspn(title, " ,;:");
+    bool name = memchr(title, '_', word) != NULL;
+    char first[2] = {(char)(name ? title[0] : toupper((unsigned char)title[0])), '\0'};
+    buf_puts(out, first);
+    buf_puts(out, title[0] ? title + 1 : "");
+}
+
+void title_cut(const char *text, size_t most, struct buf *out)
+{
+    size_t len = strlen(text), tail = most > 3 ? (most - 3) / 2 : 0;
+    if (len <= most || most <= 3) {
+        buf_puts(out, text);
+        return;
+    }
+    const char *end = text + len - tail, *word = strpbrk(end, ": ");
+    buf_put(out, text, most - 3 - tail);
+    buf_puts(out, "...");
+    buf_puts(out, word && word[1] ? word : end);
+}
+
+/* Does the text have the word? */
+static bool has_word(const char *params, const char *word, size_t len)
+{
+    size_t n;
+    for (const char *w; (w = params_next(&params, &n));)
+        if (n == len && strncmp(w, word, len) == 0)
+            return true;
+    return false;
+}
+
+/* The words of a panel that all have, or those that not all have. */
+static void put_words(const struct title_params *t, int n, int panel, bool shared, struct buf *b)
+{
+    const char *p = t[panel].params ? t[panel].params : "";
+    size_t len;
+    for (const char *w; (w = params_next(&p, &len));) {
+        bool all = true;
+        for (int i = 0; i < n; i++)
+            all = all && has_word(t[i].params ? t[i].params : "", w, len);
+        if (all != shared)
+            continue;
+        buf_puts(b, b->len ? ":" : "");
+        buf_put(b, w, len);
+    }
+}
+
+/* Do two panels that differ look the same? */
+static bool look_alike(const struct title_params *t, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < i; k++)
+            if (strcmp(t[i].text, t[k].text) == 0 && strcmp(t[i].above, t[k].above) == 0 &&
+                strcmp(t[i].params ? t[i].params : "", t[k].params ? t[k].params : "") != 0)
+                return true;
+    return false;
+}
+
+void title_params(struct title_params *t, int n, size_t most, struct buf *shared)
+{
+    struct buf own = {0}, cut = {0};
+    for (int pass = 0; pass == 0 || (pass == 1 && look_alike(t, n)); pass++)
+        for (int i = 0; i < n; i++) {
+            buf_reset(&own);
+            buf_reset(&cut);
+            put_words(t, n, i, false, &own);
+            title_cut(buf_str(&own), pass ? sizeof t[i].text : most, &cut);
+            snprintf(t[i].text, sizeof t[i].text, "%s", buf_str(&cut));
+        }
+    if (n > 0)
+        put_words(t, n, 0, true, shared);
+    buf_free(&own);
+    buf_free(&cut);
+}
+
 /* ---- labels -------------------------------------------------------------------------------- */
 
 static int set_label(struct series *s, const char *params, struct err *err)
@@ -143,15 +233,6 @@ static int cut_method(const struct series_list *l, int first, int most, struct t
     return n;
 }
 
-static bool all_differ(const struct series_list *l)
-{
-    for (int i = 0; i < l->n; i++)
-        for (int k = 0; k < i; k++)
-            if (strcmp(l->s[i].label, l->s[k].label) == 0)
-                return false;
-    return true;
-}
-
 int series_labels(struct series_list *l, int most, struct err *err)
 {
     struct title_params *t = NULL;
@@ -165,9 +246,6 @@ int series_labels(struct series_list *l, int most, struct err *err)
         for (int k = 0; k < n; k++)
             TRY(set_label(&l->s[at[k]], t[k].text, err));
     }
-    bool wrong = !all_differ(l);
-    for (int i = 0; wrong && i < l->n; i++) /* better a long legend */
-        TRY(set_label(&l->s[i], l->s[i].params, err));
 out:
     free(t);
     free(at);

@@ -1,6 +1,6 @@
 /*
- * sources.c - points of lines: a metric against keys, its distribution, and metrics whose names
- * hold x.
+ * sources.c - points of lines: a metric against keys, parameters or another one, its distribution,
+ * and metrics whose names hold x.
  */
 #include "plots/drawers.h"
 
@@ -157,6 +157,249 @@ int points_of_values(struct chart *c, struct err *err)
     }
 out:
     buf_free(&name);
+    return rc;
+}
+
+/* ---- curves: what is x where nobody says it, and its value --------------------------------------
+ */
+
+/* Number of "0.02", "8%" (as a share), "64x64" (the first side); NAN otherwise. */
+static double number_of(const char *text)
+{
+    char *end;
+    double x = strtod(text, &end);
+    if (end == text)
+        return NAN;
+    return *end == '%' ? x / 100 : x;
+}
+
+/* Value of a parameter of a method of which some record sets it: else it is not swept. */
+static double param_value(const struct recset *set, const struct record *r, const char *name)
+{
+    struct buf b = {0};
+    double x = NAN;
+    for (int64_t i = 0; i < set->n; i++)
+        if (strcmp(set->r[i].method, r->method) == 0 && params_value(set->r[i].params, name)) {
+            x = record_param(r, name, &b) ? number_of(buf_str(&b)) : NAN;
+            break;
+        }
+    buf_free(&b);
+    return x;
+}
+
+/* Values of the parameter beyond the first of each method. */
+static int64_t swept_values(const struct grouping *gs, const char *name)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < gs->n; i++) {
+        double x = param_value(gs->set, gs->g[i].first, name);
+        bool any = false, same = isnan(x);
+        for (int64_t k = 0; k < i && !same; k++) {
+            double y = param_value(gs->set, gs->g[k].first, name);
+            if (strcmp(gs->g[i].first->method, gs->g[k].first->method) != 0 || isnan(y))
+                continue;
+            any = true;
+            same = x == y;
+        }
+        n += any && !same;
+    }
+    return n;
+}
+
+/* The step when steps vary, else the parameter of which most values occur, else the layer. */
+static int usual_x(const struct figure_args *a, char name[64], struct err *err)
+{
+    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
+    struct chart_groups g = {0};
+    struct str_list tried = {0};
+    int64_t most = 0;
+    int rc = chart_group(a, keys, 2, 0, NULL, KEY_COUNT, &g, err);
+    snprintf(name, 64, "layer");
+    if (!rc && grouping_varies(&g.gs, KEY_STEP))
+        snprintf(name, 64, "step");
+    for (int64_t i = 0; !rc && strcmp(name, "step") != 0 && i < g.gs.n; i++) {
+        const char *p = g.gs.g[i].first->params, *word;
+        size_t len;
+        while (p && (word = params_next(&p, &len)) != NULL) {
+            char one[64];
+            snprintf(one, sizeof one, "%.*s", (int)strcspn(word, "=<>:"), word);
+            if (str_list_has(&tried, one))
+                continue;
+            str_list_add(&tried, one);
+            int64_t n = swept_values(&g.gs, one);
+            if (n > most)
+                snprintf(name, 64, "%s", one);
+            most = n > most ? n : most;
+        }
+    }
+    str_list_free(&tried);
+    chart_groups_free(&g);
+    return rc;
+}
+
+/* What is drawn against what. */
+struct axis {
+    char x[64];
+    enum group_key key; /* KEY_COUNT: x is a parameter or a metric */
+    bool metric;        /* x is a metric: a line joins all settings of a method */
+};
+
+/* A metric that is no parameter: sale records a tau, too. */
+static bool is_metric(const struct recset *set, const char *name)
+{
+    bool has = false;
+    for (int64_t i = 0; i < set->n; i++) {
+        if (params_value(set->r[i].params, name))
+            return false;
+        has |= record_has(&set->r[i], name);
+    }
+    return has;
+}
+
+static int choose_x(const struct figure_args *a, struct axis *x, struct err *err)
+{
+    static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER,    KEY_HEAD,   KEY_N_Q,  KEY_N_K,
+                                             KEY_RUN,  KEY_MASK_AGE, KEY_TOKENS, KEY_DEPTH};
+    int rc = 0;
+    if (a->x)
+        snprintf(x->x, sizeof x->x, "%s", a->x);
+    else
+        TRY(usual_x(a, x->x, err));
+    x->key = KEY_COUNT;
+    for (size_t i = 0; i < sizeof numeric / sizeof *numeric; i++)
+        if (strcmp(x->x, key_name(numeric[i])) == 0)
+            x->key = numeric[i];
+    x->metric = x->key == KEY_COUNT && is_metric(a->set, x->x);
+out:
+    return rc;
+}
+
+/* x of a group; NAN: none. */
+static int x_of(const struct chart_groups *g, const struct group *grp, const struct axis *x,
+                double *out, struct err *err)
+{
+    struct stats s;
+    int rc = 0;
+    if (x->key != KEY_COUNT)
+        *out = key_number(grp->first, x->key);
+    else if (!x->metric)
+        *out = param_value(g->gs.set, grp->first, x->x);
+    else {
+        const char *unit;
+        rc = group_stats(&g->gs, grp, x->x, &s, NULL, err);
+        *out = s.n ? s.mean * metric_scale(x->x, &unit) : NAN;
+    }
+    return rc;
+}
+
+/* What of the parameters the line of a setting is named by. */
+static void line_params(const struct record *r, const struct axis *x, struct buf *b)
+{
+    buf_reset(b);
+    if (x->key != KEY_COUNT)
+        buf_puts(b, r->params ? r->params : "");
+    else if (!x->metric)
+        params_without(r->params, x->x, b);
+}
+
+static int add_points(struct chart *c, const struct axis *x, struct err *err)
+{
+    struct buf rest = {0};
+    struct stats s;
+    const char *unit;
+    double scale = metric_scale(c->metric, &unit), at;
+    int rc = 0;
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        const struct group *g = &c->g.gs.g[i];
+        TRY(x_of(&c->g, g, x, &at, err));
+        TRY(group_stats(&c->g.gs, g, c->metric, &s, NULL, err));
+        if (isnan(at) || s.n == 0)
+            continue;
+        line_params(g->first, x, &rest);
+        TRY(buf_check(&rest, "series", err));
+        int k = chart_series(&c->g, g->first, x->metric ? NULL : buf_str(&rest), &c->l, err);
+        TRY(chart_add_stats(c, k, at, &s, scale, err));
+    }
+    if (c->n == 0)
+        FAIL(err, ERR_INPUT,
+             "no record has a number for '%s': --x takes step, layer, head, n_q, of evals tokens "
+             "or depth, a metric or a "
+             "parameter such as tau",
+             x->x);
+out:
+    buf_free(&rest);
+    return rc;
+}
+
+/* The only method of the series; NULL where there are several. */
+static const char *only_method(const struct series_list *l)
+{
+    for (int i = 1; i < l->n; i++)
+        if (strcmp(l->s[i].method, l->s[0].method) != 0)
+            return NULL;
+    return l->n ? l->s[0].method : NULL;
+}
+
+/* "denoising step", "tau [mass share]", "pairs kept [kept/allowed pairs]". */
+static void x_name(const struct chart *c, const struct axis *x, struct buf *b)
+{
+    const char *method = only_method(&c->l);
+    double scale;
+    const struct opt *o = NULL;
+    for (int i = 0; method && c->a->methods && c->a->methods[i]; i++)
+        if (strcmp(c->a->methods[i]->name, method) == 0 && c->a->methods[i]->params.table)
+            o = opt_find(c->a->methods[i]->params.table, x->x);
+    if (x->metric)
+        chart_metric_label(x->x, b, &scale);
+    else if (x->x[0] == '@') {
+        buf_puts(b, "target of ");
+        chart_metric_name(x->x + 1, b);
+    } else
+        buf_printf(b, "%s", x->key == KEY_STEP ? "denoising step" : x->x);
+    if (o && o->unit && o->unit[0])
+        buf_printf(b, " [%s]", o->unit);
+}
+
+static enum figure_axis axis_of(const struct axis *x)
+{
+    bool tokens = x->key == KEY_TOKENS || x->key == KEY_N_Q || x->key == KEY_N_K;
+    return tokens ? AXIS_TOKENS : x->key != KEY_COUNT ? AXIS_COUNT : AXIS_PARAM;
+}
+
+int points_of_curve(struct chart *c, struct err *err)
+{
+    struct axis x = {.key = KEY_COUNT};
+    struct buf name = {0}, keys = {0};
+    int rc = 0;
+
+    TRY(choose_x(c->a, &x, err));
+    /* A time belongs to one length: over several a line leads from length to length. */
+    bool by_length = x.metric && (strstr(x.x, "speedup") || strstr(x.x, "time_"));
+    enum group_key along = by_length ? KEY_TOKENS : x.key;
+    buf_printf(&keys, "%s%s%s", c->f->keys, along == KEY_COUNT ? "" : ",",
+               along == KEY_COUNT ? "" : key_name(along));
+    TRY(buf_check(&keys, "keys", err));
+    /* Against the step a method's schedule is what one wants to see. */
+    TRY(chart_regroup(c, keys.data, c->metric, along,
+                      (x.key == KEY_STEP ? FIGURE_ALL_CALLS : 0) | c->f->flags, err));
+    struct chart_panel *p = chart_panel(c, c->metric, "", axis_of(&x));
+    TRY(add_points(c, &x, err));
+    x_name(c, &x, &name);
+    snprintf(p->x_name, sizeof p->x_name, "%s", buf_str(&name));
+    buf_reset(&name);
+    if (x.metric)
+        chart_metric_name(x.x, &name);
+    buf_puts(&c->says, x.metric ? buf_str(&name) : p->x_name);
+    c->through = x.key == KEY_COUNT;
+    /* A parameter of one name in two methods is not one quantity: each method has its own axis.
+     * What begins with @ is a target on a metric, the same for all. */
+    c->split = x.key == KEY_COUNT && !x.metric && x.x[0] != '@' && !only_method(&c->l);
+    if (c->split)
+        buf_puts(&c->caption, "The parameter means something else in each method, so each has an "
+                              "axis of its own.");
+out:
+    buf_free(&name);
+    buf_free(&keys);
     return rc;
 }
 

@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "core/maskfile.h"
 #include "plots/mapfig.h"
-#include "plots/titles.h"
+#include "plots/series.h"
 #include "tests/harness/records_fixture.h"
 #include "tests/harness/trace_fixture.h"
 
@@ -319,8 +319,8 @@ START_TEST(what_panels_share_is_left_out_and_what_differs_stays)
         {.above = "a", .params = "theta=-1:tau=1"}};
     title_params(t, 3, 28, &shared);
     ck_assert_str_eq(buf_str(&shared), "theta=-1");
-    ck_assert_str_eq(t[0].text, "tau=0.5:pv=20:...");
-    ck_assert_str_eq(t[1].text, "tau=0.5:pv=40:...");
+    ck_assert_str_eq(t[0].text, "tau=0.5:pv=20..._dtype=input");
+    ck_assert_str_eq(t[1].text, "tau=0.5:pv=40..._dtype=input");
     ck_assert_str_eq(t[2].text, "tau=1");
     buf_reset(&shared);
     title_params(t, 2, 28, &shared);
@@ -373,11 +373,10 @@ START_TEST(a_mask_with_long_settings_says_which_it_is)
     a.masks = f;
     draw("mask", &a);
     assert_has("long.gp", "'Masks of spargeattn:theta=-1:pv=20, layer 2;");
-    assert_has("long.gp",
-               "'tau=0.5:pv_scope=warp:sink=1:'.\"\\n\".'smooth_k=0:map_dtype=input:...'");
+    assert_has("long.gp", "'tau=0.5:pv_scope=warp:sink=1:...:cdf_dtype=bf16'");
     assert_has("long.gp", "'tau=0.6:");
     assert_has("long.gp", "'>0.999'");
-    assert_lacks("long.gp", "bf16");
+    assert_lacks("long.gp", "smooth_k");
     maskfile_close(&f);
 }
 END_TEST

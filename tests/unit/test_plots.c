@@ -6,6 +6,7 @@
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/metricdef.h"
 #include "core/pool.h"
 #include "core/rng.h"
 #include "plots/cells.h"
@@ -33,6 +34,7 @@ static void begin(void)
     static int number;
     memset(&e, 0, sizeof e);
     log_set_level(LOG_ERROR);
+    metric_def_methods(sim_methods);
     snprintf(dir, sizeof dir, "%s/plots-%d-%d", test_tmpdir(), (int)getpid(), number++);
     assert_ok(make_dirs(dir, &e), &e);
 }
