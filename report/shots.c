@@ -4,7 +4,6 @@
 #include "report/shots.h"
 
 #include "core/mem.h"
-#include "plots/mapfig.h"
 #include "report/report.h"
 
 #include <math.h>
@@ -117,12 +116,8 @@ int shot_cells(const struct trace *t, int64_t call, int stored, int64_t side, bo
                struct cells *out, struct err *err)
 {
     const struct trace_meta *m = trace_meta(t);
-    const struct map_panel p = {.call = call,
-                                .layer = trace_call(t, call)->layer,
-                                .head = trace_head_number(m, stored),
-                                .stored = stored};
     const struct cells_span all = {0, m->n_q, 0, m->n_k};
     if (!exact)
-        return map_stored(t, &p, false, side, out, err);
-    return map_compute(t, &p, &all, cells_factor(m->n_q, m->n_k, side), false, out, err);
+        return map_stored(t, call, stored, false, side, out, err);
+    return map_compute(t, call, stored, &all, cells_factor(m->n_q, m->n_k, side), false, out, err);
 }

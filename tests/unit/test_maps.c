@@ -5,7 +5,8 @@
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/maskfile.h"
-#include "plots/mapfig.h"
+#include "plots/canvas.h"
+#include "plots/cells.h"
 #include "plots/series.h"
 #include "tests/harness/records_fixture.h"
 #include "tests/harness/trace_fixture.h"
@@ -216,7 +217,7 @@ START_TEST(every_cell_has_a_sample_the_last_part_of_one_too)
         for (int64_t tokens = 1; tokens <= 13; tokens++) {
             int64_t cols = (n + tokens - 1) / tokens, seen = -1;
             for (int64_t i = 0; i < cols; i++) {
-                int64_t cell = map_cell_at(i, cols, n, tokens);
+                int64_t cell = cells_sample(i, cols, n, tokens);
                 ck_assert_int_le(cell, seen + 1);
                 seen = cell;
             }
