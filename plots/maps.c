@@ -37,6 +37,7 @@ struct map {
     int64_t call;
     int layer, head; /* the model's number */
     int stored;      /* the trace's */
+    int64_t n_q, n_k;
     int step;
     int trace;     /* number of its trace; -1: none, the mask alone */
     int64_t mask;  /* cell of the file of masks; -1: none */
@@ -53,6 +54,9 @@ struct map_figure {
     int64_t n, cap;
     struct str_list queries, keys; /* texts of the tokens; none: numbers */
     struct buf title, caption;
+    struct canvas_wish w;
+    double unit;   /* units of a token in a panel */
+    bool grid;     /* heads of rows and columns; else titles */
     bool shares;   /* kept shares from 0 to 1 instead of weights on a logarithmic scale */
     bool own_axes; /* rows are of different traces: their maps differ in shape */
     struct canvas canvas;
@@ -284,7 +288,6 @@ static int read_maps(struct map_figure *f, int64_t first, int n, int64_t most, s
     int rc = 0;
     r.mean = f->a->mean;
     TRY(map_part(f->a, m->n_q, m->n_k, &r.span, err));
-    TRY(words_read(f, &r.span, err));
     r.stored = prefers_stored(f->a, r.t, r.m, n, &r.span, most);
     if (r.stored && (r.span.n_q != m->n_q || r.span.n_k != m->n_k))
         FAIL(err, ERR_USAGE,
@@ -335,15 +338,6 @@ out:
 
 /* ---- layout ---------------------------------------------------------------------------------- */
 
-/* How the panels stand. */
-struct layout {
-    struct canvas_wish w;
-    bool grid;   /* heads of rows and columns; else titles */
-    bool brief;  /* numbers alone as heads of columns */
-    double fine; /* pixels to a unit; cells of vector files are none: many */
-    double cell; /* units of a cell */
-};
-
 /* Side in units at which this many panels are legible. */
 static int wished_side(int64_t n)
 {
@@ -367,51 +361,53 @@ static int grid_columns(const struct map_figure *f)
     return cols;
 }
 
-static void title_of(const struct map_figure *f, const struct layout *l, int64_t i, char text[240])
+/* Of a grid the first row has the heads of columns, of which the later ones are numbers alone:
+ * "head 0", "1", "2". */
+static void title_of(const struct map_figure *f, int64_t i, char text[240])
 {
     const struct map *m = &f->m[i];
-    bool cols = false, rows = m->row[0] != '\0';
+    const char *number = strrchr(m->col, ' ');
+    bool cols = f->n == 1 || m->mask < 0, word = number && strchr(m->col, ' ') == number;
     for (int64_t k = 1; k < f->n; k++)
         cols |= strcmp(f->m[k].col, f->m[0].col) != 0;
-    cols |= f->n == 1 || m->mask < 0;
-    if (l->grid) /* "head 3" is 3 where there is no room for more */
-        snprintf(text, 240, "%s",
-                 i >= l->w.cols ? ""
-                 : l->brief     ? strrchr(m->col, ' ') + 1
-                                : m->col);
+    if (!f->grid)
+        snprintf(text, 240, "%s%s%s", m->row, m->row[0] && cols ? " " : "", cols ? m->col : "");
     else
-        snprintf(text, 240, "%s%s%s", m->row, rows && cols ? " " : "", cols ? m->col : "");
+        snprintf(text, 240, "%s",
+                 i >= f->w.cols                      ? ""
+                 : i > 0 && word && m->col[0] != 'L' ? number + 1
+                                                     : m->col);
 }
 
-static int title_lines(const struct map_figure *f, const struct layout *l, double width)
+static int title_lines(const struct map_figure *f, double width)
 {
     char text[240];
     int most = 1;
     for (int64_t i = 0; i < f->n; i++) {
-        title_of(f, l, i, text);
-        int n = canvas_count_lines(text, canvas_chars(width + l->w.gap_x - 10));
-        most = n > most ? n : most;
+        title_of(f, i, text);
+        most = MAX(most, canvas_count_lines(text, canvas_chars(width + f->w.gap_x - 10)));
     }
     return most;
 }
 
-static void set_heads(const struct map_figure *f, struct layout *l, double width)
-{
-    const char *col = f->m[f->n - 1].col;
-    l->brief = l->grid && (strncmp(col, "head ", 5) == 0 || strncmp(col, "step ", 5) == 0) &&
-               strrchr(col, ' ') == col + 4 && width + l->w.gap_x < 8 * CANVAS_CHAR;
-    int lines = title_lines(f, l, width);
-    l->w.head_lines = l->grid ? 1 : lines;
-    l->w.top = l->grid ? lines * CANVAS_LINE : 0;
-}
+/* Cells of a vector file do not depend on its size; so many are about its data's resolution on
+ * paper and keep the file below some megabytes. */
+#define VECTOR_CELLS 6e6
+#define VECTOR_SIDE 2048
 
-/* Panels and the room around them; `side`: of a panel at most. */
-static double lay_out(const struct map_figure *f, struct layout *l)
+/* Panels and the room around them; *most: cells per side at most, no less than a pixel each. One
+ * that would be too low or narrow to read, such as a map of one row of cells, is stretched. */
+static int lay_out(struct map_figure *f, int64_t *most, struct err *err)
 {
     const struct figure_args *a = f->a;
-    int cols = grid_columns(f);
-    *l = (struct layout){.grid = cols > 0};
-    l->w = (struct canvas_wish){.title = "x",
+    struct cells_span span;
+    enum gp_type type = GP_PNG;
+    int cols = grid_columns(f), rc = 0;
+    TRY(gp_check_name(a->output, &type, err));
+    TRY(map_part(a, f->m[0].n_q, f->m[0].n_k, &span, err));
+    TRY(words_read(f, &span, err));
+    f->grid = cols > 0;
+    f->w = (struct canvas_wish){.title = "x",
                                 .panels = (int)f->n,
                                 .cols = cols ? cols : (int)ceil(sqrt((double)f->n)),
                                 .left = 84 + words_room(&f->queries),
@@ -421,62 +417,41 @@ static double lay_out(const struct map_figure *f, struct layout *l)
                                 .gap_x = cols ? 8 : 14,
                                 .gap_y = f->own_axes ? 28 : 8,
                                 .exact = true};
-    double side = wished_side(f->n);
-    if (a->width)
-        side = canvas_panel_width(a, &l->w);
-    set_heads(f, l, side);
-    return a->width ? fmin(side, canvas_panel_height(a, &l->w)) : side;
+    double x = (double)span.n_k, y = (double)span.n_q, long_side = fmax(x, y);
+    double side = a->width ? canvas_panel_width(a, &f->w) : wished_side(f->n);
+    if (f->keys.n && !a->width)
+        side = fmax(side, WORDS_UNITS * long_side);
+    int lines = title_lines(f, side), least = f->grid ? 24 : 48;
+    f->w.head_lines = f->grid ? 1 : lines;
+    f->w.top = f->grid ? lines * CANVAS_LINE : 0;
+    f->unit = a->width ? fmin(side / x, canvas_panel_height(a, &f->w) / y) : side / long_side;
+    double fine = gp_pixels_per_unit(type, &a->style) * f->unit * long_side;
+    if (fine < 16)
+        FAIL(err, ERR_USAGE,
+             "the figure is too small for %d panels in %d columns: choose some with --layers, "
+             "--heads, --method, or give it a larger --width or --size",
+             (int)f->n, f->w.cols);
+    *most = type == GP_PNG
+                ? (int64_t)fine
+                : (int64_t)fmin(VECTOR_SIDE, fmax(64, sqrt(VECTOR_CELLS / (double)f->n)));
+    f->w.width = MAX(a->width ? 1 : least, (int)(f->unit * x));
+    f->w.height = MAX(a->height ? 1 : least, (int)(f->unit * y));
+out:
+    return rc;
 }
 
-/* Cells of a vector file do not depend on its size; so many are about its data's resolution on
- * paper and keep the file below some megabytes. */
-#define VECTOR_CELLS 6e6
-#define VECTOR_SIDE 2048
-#define VECTOR_PIXELS 64
-
-static int64_t most_cells(const struct map_figure *f, const struct layout *l, double side)
-{
-    if (l->fine == VECTOR_PIXELS)
-        return (int64_t)fmin(VECTOR_SIDE, fmax(64, sqrt(VECTOR_CELLS / (double)f->n)));
-    return (int64_t)fmax(16, side * l->fine);
-}
-
-/* Whole units of whole cells, where a cell has one. */
-static int units(double cell, double cells)
-{
-    return (int)ceil((cell >= 1 ? floor(cell) : cell) * cells - 1e-6);
-}
-
-/* The size of the panels. One that would be too low or narrow to read, such as a map of one row of
- * cells, is stretched. */
-static int size_panels(const struct map_figure *f, struct layout *l, double side, struct err *err)
+/* Cells of whole units, where they have one: all look alike then. */
+static void round_panels(struct map_figure *f)
 {
     const struct cells *c = &f->m[0].cells;
-    double x = (double)c->n_k / (double)c->tokens, y = (double)c->n_q / (double)c->tokens;
-    int64_t longest = c->n_q > c->n_k ? c->n_q : c->n_k;
+    double cell = f->unit * (double)c->tokens;
     bool given = f->a->width > 0;
-    int least = l->grid ? 24 : 48;
-    if (f->keys.n && side < WORDS_UNITS * longest && !given)
-        side = (double)(WORDS_UNITS * longest);
-    l->cell = given
-                  ? fmin(canvas_panel_width(f->a, &l->w) / x, canvas_panel_height(f->a, &l->w) / y)
-                  : side / fmax(x, y);
-    if (l->fine <= 1 && !given)
-        l->cell = round(l->cell);
-    if (given && l->cell * l->fine < 1)
-        return err_set(err, ERR_USAGE,
-                       "the figure is too small for %d panels in %d columns: choose some with "
-                       "--layers, --heads, --method, or give it a larger --width or --size",
-                       (int)f->n, l->w.cols);
-    l->cell = fmax(l->cell, 1 / l->fine);
-    l->w.width = units(l->cell, x);
-    l->w.height = units(l->cell, y);
-    if (!given && l->w.width < least)
-        l->w.width = least;
-    if (l->w.height < least && (!given || !f->a->height))
-        l->w.height = least;
-    set_heads(f, l, l->w.width);
-    return 0;
+    int least = f->grid ? 24 : 48;
+    if (cell < 1)
+        return;
+    cell = (given ? floor(cell) : round(cell)) / (double)c->tokens;
+    f->w.width = MAX(given ? 1 : least, (int)ceil(cell * (double)c->n_k));
+    f->w.height = MAX(f->a->height ? 1 : least, (int)ceil(cell * (double)c->n_q));
 }
 
 /* ---- images ---------------------------------------------------------------------------------- */
@@ -492,24 +467,22 @@ static int64_t axis_samples(int64_t cells, int64_t tokens, int64_t n, int repeat
 {
     if (cells > 1 && n == cells * tokens)
         return cells * repeat;
-    return side < 2 ? 2 : side;
+    return MAX(MAX(2, side), 2 * cells);
 }
 
 /* Viewers of SVG blur enlarged images, so there a cell is as many samples as it has units. */
-static struct samples sampling(const struct map_figure *f, double cell)
+static struct samples sampling(const struct map_figure *f)
 {
     const struct cells *c = &f->m[0].cells;
     const struct canvas *p = &f->canvas;
-    int repeat = p->gp.type != GP_SVG || cell < 1 ? 1 : cell > 8 ? 8 : (int)cell;
-    struct samples s = {0, 0};
+    int repeat = p->gp.type == GP_SVG ? MAX(1, MIN(8, p->width / (int)c->cols)) : 1;
+    struct samples s = {axis_samples(c->cols, c->tokens, c->n_k, repeat, p->width),
+                        axis_samples(c->rows, c->tokens, c->n_q, repeat, p->height)};
     for (int64_t i = 0; f->own_axes && i < f->n; i++) { /* no cell is lost, none is much too wide */
-        s.x = f->m[i].cells.cols * 4 > s.x ? f->m[i].cells.cols * 4 : s.x;
-        s.y = f->m[i].cells.rows * 4 > s.y ? f->m[i].cells.rows * 4 : s.y;
+        s.x = MAX(s.x, f->m[i].cells.cols * 4);
+        s.y = MAX(s.y, f->m[i].cells.rows * 4);
     }
-    if (f->own_axes)
-        return s;
-    return (struct samples){axis_samples(c->cols, c->tokens, c->n_k, repeat, p->width),
-                            axis_samples(c->rows, c->tokens, c->n_q, repeat, p->height)};
+    return s;
 }
 
 /* White over the cells that the mask drops: opaque enough to see the mask, not to hide the map. */
@@ -648,22 +621,22 @@ static void put_label(struct map_figure *f, const char *text, const char *where)
     buf_printf(&f->canvas.gp.script, " at %s noenhanced\n", where);
 }
 
-static void draw_panel(struct map_figure *f, const struct layout *l, int64_t i, struct samples n)
+static void draw_panel(struct map_figure *f, int64_t i, struct samples n)
 {
     const struct map *m = &f->m[i];
     struct buf *s = &f->canvas.gp.script;
     char title[240];
-    title_of(f, l, i, title);
+    title_of(f, i, title);
     canvas_panel(&f->canvas, NULL, NULL, title);
     put_axes(f, i);
     frame_lines(f);
-    if (l->grid)
+    if (f->grid)
         buf_puts(s, "set title offset 0,0.7\n");
-    if (l->grid && i % l->w.cols == 0)
+    if (f->grid && i % f->w.cols == 0)
         put_label(f, m->row, "graph 0, graph 1 left offset -1,0.6");
-    if (m->below[0] && f->canvas.width + l->w.gap_x >= 32)
+    if (m->below[0] && f->canvas.width + f->w.gap_x >= 32)
         put_label(f, m->below,
-                  i + l->w.cols < f->n ? "graph 0.5, graph 0 center offset 0,-0.7 font font_small"
+                  i + f->w.cols < f->n ? "graph 0.5, graph 0 center offset 0,-0.7 font font_small"
                                        : "graph 0.5, graph 0 center offset 0,-2.1 font font_small");
     buf_puts(s, "plot ");
     put_image(f, i, n, "bin", "%float32");
@@ -677,7 +650,7 @@ static void draw_panel(struct map_figure *f, const struct layout *l, int64_t i, 
 }
 
 /* What the title and the caption say once the cells are there. */
-static int put_texts(struct map_figure *f, const struct layout *l, struct err *err)
+static int put_texts(struct map_figure *f, struct err *err)
 {
     const struct figure_args *a = f->a;
     const struct cells *c = &f->m[0].cells;
@@ -694,7 +667,7 @@ static int put_texts(struct map_figure *f, const struct layout *l, struct err *e
     if (under)
         buf_puts(&f->caption, " The paleness of a cell is the share of its pairs that are dropped; "
                               "numbers are kept pairs over allowed pairs of the whole map.");
-    if (f->m[0].below[0] && l->w.width + l->w.gap_x < 32)
+    if (f->m[0].below[0] && f->w.width + f->w.gap_x < 32)
         buf_puts(&f->caption, " The panels are too narrow for their numbers.");
     int rc = buf_check(&f->title, "title", err);
     return rc ? rc : buf_check(&f->caption, "caption", err);
@@ -722,22 +695,17 @@ static int map_draw(struct map_figure *f, struct err *err)
 {
     const struct figure_args *a = f->a;
     double low = isnan(a->low) ? f->shares ? 0 : 1e-6 : a->low, high = isnan(a->high) ? 1 : a->high;
-    enum gp_type type = GP_PNG;
-    struct layout l;
+    int64_t most;
     int rc = 0;
 
-    TRY(gp_check_name(a->output, &type, err));
-    double side = lay_out(f, &l);
-    l.fine = type == GP_PNG ? gp_pixels_per_unit(type, &a->style) : VECTOR_PIXELS;
-    TRY(read_cells(f, most_cells(f, &l, side), err));
-    lay_out(f, &l);
-    l.fine = type == GP_PNG ? gp_pixels_per_unit(type, &a->style) : VECTOR_PIXELS;
-    TRY(size_panels(f, &l, side, err));
-    TRY(put_texts(f, &l, err));
-    l.w.title = buf_str(&f->title);
-    l.w.caption = buf_str(&f->caption);
-    TRY(canvas_open(a, &l.w, &f->canvas, err));
-    struct samples n = sampling(f, l.cell);
+    TRY(lay_out(f, &most, err));
+    TRY(read_cells(f, most, err));
+    round_panels(f);
+    TRY(put_texts(f, err));
+    f->w.title = buf_str(&f->title);
+    f->w.caption = buf_str(&f->caption);
+    TRY(canvas_open(a, &f->w, &f->canvas, err));
+    struct samples n = sampling(f);
     TRY(write_images(f, n, low, false, err));
     if (f->m[0].veil.v)
         TRY(write_images(f, n, low, true, err));
@@ -746,7 +714,7 @@ static int map_draw(struct map_figure *f, struct err *err)
     for (int64_t i = 0; i < f->n; i++) {
         if (i + 1 == f->n)
             canvas_colours(&f->canvas, low, high, !f->shares, bar_label(f));
-        draw_panel(f, &l, i, n);
+        draw_panel(f, i, n);
     }
     TRY(canvas_finish(&f->canvas, NULL, err));
 out:
@@ -819,6 +787,8 @@ static int add_heads(struct map_figure *f, int trace, const char *layer, const c
                                     .layer = call->layer,
                                     .head = number,
                                     .stored = h,
+                                    .n_q = m->n_q,
+                                    .n_k = m->n_k,
                                     .step = step,
                                     .trace = trace,
                                     .mask = -1};
@@ -1174,8 +1144,13 @@ static int draw_masks(const struct figure_args *a, bool over, struct err *err)
     compare_masks(l, &shared);
     for (int i = 0; i < l->n; i++) {
         const struct record *id = &l->m[i].id;
-        struct map m = {
-            .call = -1, .layer = id->layer, .head = id->head, .step = id->step, .trace = -1};
+        struct map m = {.call = -1,
+                        .layer = id->layer,
+                        .head = id->head,
+                        .n_q = id->n_q,
+                        .n_k = id->n_k,
+                        .step = id->step,
+                        .trace = -1};
         m.mask = l->m[i].at;
         m.trace = over ? 0 : -1;
         if (over)

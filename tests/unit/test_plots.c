@@ -785,7 +785,7 @@ START_TEST(grids_have_heads_of_rows_and_columns)
     assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
     read_file("g.gp", &script);
     ck_assert_ptr_nonnull(strstr(buf_str(&script), "'layer 1'"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "'head 1'"));
+    ck_assert_ptr_nonnull(strstr(buf_str(&script), "'head 0'"));
     buf_free(&script);
     trace_close(&t);
 }
