@@ -1,6 +1,6 @@
 /*
  * bars.c - the drawer of bars: a bar for each setting beside the others of its layer or task, or
- * the means of one setting with their numbers and the mean of all bars (figures 14, 16 and 17 of
+ * the means of one setting with their numbers and the mean of all bars (figures 14 and 16 of
  * SpargeAttn, arXiv 2502.18137).
  */
 #include "plots/drawers.h"
@@ -13,9 +13,7 @@
 #include <string.h>
 
 #define GROUP_WIDTH 0.84 /* of the bars at one place */
-#define PANELS_MOST 64
-#define COLUMNS 4      /* of panels of heads, as in the paper */
-#define LABEL_LEAST 13 /* units of a bar below which no number fits, not even a vertical one */
+#define LABEL_LEAST 13   /* units of a bar below which no number fits, not even a vertical one */
 #define MEAN_LINE "lines lw 1.6 dt 2 lc rgb '#990000'"
 
 static bool has_numbers(const struct chart *c)
@@ -100,16 +98,6 @@ static int by_mean(const void *a, const void *b)
     return p->y != q->y ? (p->y < q->y) - (p->y > q->y) : p->scope - q->scope;
 }
 
-/* A bar's place among those of its panel; `scope` is its name, the number of a layer, sample or
- * head. */
-static void place_bars(struct chart *c, bool samples)
-{
-    if (samples)
-        qsort(c->p, (size_t)c->n, sizeof *c->p, by_mean);
-    for (int64_t i = 0; i < c->n; i++)
-        c->p[i].x = i > 0 && c->p[i].panel == c->p[i - 1].panel ? c->p[i - 1].x + 1 : 0;
-}
-
 static int first_place(const struct chart *c)
 {
     return strcmp(c->panel[0].x_name, "layer") == 0 ? c->p[0].scope : 1;
@@ -119,8 +107,7 @@ static int first_place(const struct chart *c)
 static int check_marks(const struct chart *c, struct err *err)
 {
     bool layers = strcmp(c->panel[0].x_name, "layer") == 0;
-    if (c->marks.n &&
-        (c->heads || (layers && c->p[c->n - 1].scope - c->p[0].scope != (int)c->n - 1)))
+    if (c->marks.n && layers && c->p[c->n - 1].scope - c->p[0].scope != (int)c->n - 1)
         return err_set(err, ERR_USAGE,
                        "--marks: of samples, or of layers of which none between is left out");
     return 0;
@@ -141,44 +128,33 @@ static int add_means(struct chart *c, const char *x, struct err *err)
                  "'%s' and '%s': means are drawn of one setting; choose with --method, --params or "
                  "--where",
                  c->l.s[0].name, c->l.s[1].name);
-        struct chart_point *p = &c->p[c->n - 1];
-        c->panels_drawn += c->n == 1 || (c->heads && p[-1].lo != r->layer);
-        p->panel = c->panels_drawn - 1;
-        p->lo = r->layer;
-        p->scope = strcmp(x, "layer") == 0  ? r->layer
-                   : strcmp(x, "head") == 0 ? r->head
-                                            : sample_number(c->g.gs.set, r);
+        c->p[c->n - 1].scope = strcmp(x, "layer") == 0 ? r->layer : sample_number(c->g.gs.set, r);
     }
 out:
     return rc;
 }
 
-/* All calls count, as in `profile`: the paper's means are of whole runs. */
+/* All calls count: the paper's means are of whole runs. A bar's `scope` is its name, the number of
+ * a layer or sample, and its x the place. */
 int bars_of_means(struct chart *c, struct err *err)
 {
     const char *x = c->a->x ? c->a->x : "layer";
-    char keys[64];
+    bool samples = strcmp(x, "sample") == 0;
     int rc = 0;
     if (!name_matches(c->f->x, x))
-        FAIL(err, ERR_USAGE, "means: --x takes layer, sample or head");
-    c->heads = strcmp(x, "head") == 0;
-    snprintf(keys, sizeof keys, "%s,%s", c->f->keys,
-             c->heads                  ? "layer,head"
-             : strcmp(x, "layer") == 0 ? "layer"
-                                       : "trace");
-    TRY(chart_regroup(c, keys, c->metric, KEY_COUNT, c->f->flags, err));
+        FAIL(err, ERR_USAGE, "means: --x takes layer or sample");
+    TRY(chart_regroup(c, samples ? "method,params,trace" : "method,params,layer", c->metric,
+                      KEY_COUNT, c->f->flags, err));
     chart_panel(c, c->metric, x, AXIS_COUNT);
     TRY(add_means(c, x, err));
-    if (c->panels_drawn > PANELS_MOST)
-        FAIL(err, ERR_USAGE, "%d layers, of which %d have room: choose with --layers",
-             c->panels_drawn, PANELS_MOST);
-    place_bars(c, strcmp(x, "sample") == 0);
+    if (samples)
+        qsort(c->p, (size_t)c->n, sizeof *c->p, by_mean);
+    for (int64_t i = 0; i < c->n; i++)
+        c->p[i].x = (double)i;
     TRY(check_marks(c, err));
     buf_printf(&c->says, " of %s by %s", c->l.s[0].name, x);
-    buf_puts(&c->caption, c->heads ? "A panel per layer; its title has the largest of its heads."
-                                   : "Dashed: the mean of the bars.");
-    if (strcmp(x, "sample") == 0)
-        buf_puts(&c->caption, " Samples from the largest to the least.");
+    buf_printf(&c->caption, "Dashed: the mean of the bars.%s",
+               samples ? " Samples from the largest to the least." : "");
     if (c->marks.n)
         buf_printf(&c->caption, " Grey: %s.", c->marks.name);
 out:
@@ -187,24 +163,21 @@ out:
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* What a panel spans. */
+/* What the bars span. */
 struct extent {
     double low, high, least, largest, sum; /* places; values */
     int64_t n;
 };
 
-static struct extent span_of(const struct chart *c, int panel)
+static struct extent span_of(const struct chart *c)
 {
     struct extent s = {INFINITY, -INFINITY, INFINITY, -INFINITY, 0, 0};
     for (int64_t i = 0; i < c->n; i++) {
-        const struct chart_point *p = &c->p[i];
-        if (panel >= 0 && p->panel != panel)
-            continue;
-        s.low = fmin(s.low, p->x);
-        s.high = fmax(s.high, p->x);
-        s.least = fmin(s.least, p->y);
-        s.largest = fmax(s.largest, p->y);
-        s.sum += p->y;
+        s.low = fmin(s.low, c->p[i].x);
+        s.high = fmax(s.high, c->p[i].x);
+        s.least = fmin(s.least, c->p[i].y);
+        s.largest = fmax(s.largest, c->p[i].y);
+        s.sum += c->p[i].y;
         s.n++;
     }
     for (int i = 0; i < c->marks.n; i++) {
@@ -219,26 +192,20 @@ static struct extent span_of(const struct chart *c, int panel)
  * them apart. */
 static void number_text(const struct chart *c, double v, char text[16])
 {
-    double least = INFINITY, largest = -INFINITY;
-    for (int64_t i = 0; i < c->n; i++) {
-        least = fmin(least, c->p[i].y);
-        largest = fmax(largest, c->p[i].y);
-    }
+    struct extent all = span_of(c);
     if (metric_axis(c->metric) == AXIS_SHARE)
-        title_share(v, largest - least < 0.1 ? 3 : 2, text);
+        title_share(v, all.largest - all.least < 0.1 ? 3 : 2, text);
     else
         snprintf(text, 16, "%.3g", v);
 }
 
-/* A block for each panel of means: place, mean, number, name. */
+/* Place, mean, number, name. */
 static void write_means(struct chart *c)
 {
     struct buf *b = &c->data;
+    buf_printf(b, "# %s: place, mean, number, %s\n", c->l.s[0].name, c->panel[0].x_name);
     for (int64_t i = 0; i < c->n; i++) {
         char text[16];
-        if (c->p[i].x == 0)
-            buf_printf(b, "%s# %s: place, mean, number, %s\n", i ? "\n\n" : "", c->l.s[0].name,
-                       c->panel[0].x_name);
         number_text(c, c->p[i].y, text);
         buf_printf(b, "%.0f %.10g \"%s\" %d\n", c->p[i].x, c->p[i].y, text, c->p[i].scope);
     }
@@ -282,7 +249,7 @@ static void write_bars(struct chart *c)
 /* Is a bar wide enough for a whisker, and is there any? */
 static bool draws_whiskers(const struct chart *c, int n)
 {
-    struct extent s = span_of(c, -1);
+    struct extent s = span_of(c);
     bool any = false;
     for (int64_t i = 0; i < c->n; i++)
         any |= !has_numbers(c) && c->p[i].lo < c->p[i].hi;
@@ -321,31 +288,30 @@ static void put_tic(struct chart *c, const struct chart_point *p, struct buf *b)
     buf_free(&name);
 }
 
-static void put_tics(struct chart *c, int panel)
+/* Names below the bars, as many as have room, and of marks where no bar is. */
+static void put_tics(struct chart *c)
 {
     struct buf *s = &c->canvas.gp.script;
-    struct extent span = span_of(c, panel);
-    double step =
-        c->places.n ? 1 : gp_count_step(span.high - span.low + 1, c->canvas.width / 26 + 1);
-    double last = -INFINITY;
+    struct extent span = span_of(c);
+    int64_t step = (int64_t)gp_count_step(span.high - span.low + 1, c->canvas.width / 26 + 1);
+    bool any = false;
     if (span.low < 0) { /* whole models */
         buf_puts(s, "unset xtics\n");
         return;
     }
     buf_puts(s, "set xtics nomirror (");
-    for (int64_t k = 0; span.low + (double)k * step <= span.high; k++) {
-        double x = span.low + (double)k * step;
-        for (int64_t i = 0; i < c->n; i++)
-            if (c->p[i].x == x && x > last && (c->p[i].panel == panel || panel < 0)) {
-                buf_puts(s, isinf(last) ? "" : ", ");
-                put_tic(c, &c->p[i], s);
-                last = x;
-            }
-    }
-    int64_t first = isinf(last) ? 0 : (int64_t)ceil((last + 1) / step);
-    for (int64_t k = first; c->marks.n && (double)k * step <= span.high; k++) {
-        double x = (double)k * step;
-        buf_printf(s, ", '%.0f' %.0f", x + first_place(c), x); /* of marks alone */
+    for (int64_t x = (int64_t)span.low; (double)x <= span.high; x += c->places.n ? 1 : step) {
+        int64_t i = 0;
+        while (i < c->n && c->p[i].x != (double)x)
+            i++;
+        if (i == c->n && !c->marks.n)
+            continue;
+        buf_puts(s, any ? ", " : "");
+        any = true;
+        if (i < c->n)
+            put_tic(c, &c->p[i], s);
+        else
+            buf_printf(s, "'%lld' %lld", (long long)x + first_place(c), (long long)x);
     }
     buf_puts(s, ")\n");
 }
@@ -354,7 +320,7 @@ static void put_tics(struct chart *c, int panel)
 static int number_turn(const struct chart *c, double places)
 {
     double pitch = c->canvas.width / (places + 0.4);
-    if (!has_numbers(c) || c->heads || pitch < LABEL_LEAST)
+    if (!has_numbers(c) || pitch < LABEL_LEAST)
         return 0;
     return pitch > 5 * 0.85 * CANVAS_CHAR ? 1 : 2;
 }
@@ -364,7 +330,7 @@ static int number_turn(const struct chart *c, double places)
 static void value_axis(const struct chart *c, int turn, struct buf *s)
 {
     static const double rooms[] = {8, 24, 52};
-    struct extent all = span_of(c, -1);
+    struct extent all = span_of(c);
     double room = rooms[c->marks.n ? 0 : turn], height = fmax(c->canvas.height - room, 40);
     double top = fmax(all.largest, 0), low = fmin(all.least, 0);
     double more = (top - low) * room / height;
@@ -375,26 +341,22 @@ static void value_axis(const struct chart *c, int turn, struct buf *s)
         buf_printf(s, "set yrange [%s]\n", metric_axis(c->metric) == AXIS_SHARE ? "0:1" : "0:*");
 }
 
-/* The bars of means of a panel, the mean of all, marks. */
-static void put_means(struct chart *c, int panel)
+/* The bars of means, the mean of all, marks. */
+static void put_means(struct chart *c)
 {
-    struct extent all = span_of(c, -1);
+    struct extent all = span_of(c);
     int turn = number_turn(c, all.high + 1);
+    double mean = all.sum / (double)all.n;
     char what[128], text[16];
-    canvas_plot(&c->canvas, panel, "using 1:2 with boxes fs solid 1.0 noborder lc rgb '%s'",
+    canvas_plot(&c->canvas, 0, "using 1:2 with boxes fs solid 1.0 noborder lc rgb '%s'",
                 c->l.s[0].color);
-    if (!c->heads)
-        buf_printf(&c->canvas.gp.script, ", %.10g with " MEAN_LINE " notitle",
-                   all.sum / (double)all.n);
+    buf_printf(&c->canvas.gp.script, ", %.10g with " MEAN_LINE " notitle", mean);
     if (turn)
-        canvas_plot(&c->canvas, panel,
-                    "using 1:%s:3 with labels %s boxed font font_small noenhanced",
+        canvas_plot(&c->canvas, 0, "using 1:%s:3 with labels %s boxed font font_small noenhanced",
                     c->marks.n ? "(0)" : "2",
                     turn == 1 ? "center offset 0,0.6" : "left rotate by 90 offset 0,0.5");
-    marks_plot(&c->marks, &c->canvas, c->panels_drawn, first_place(c));
-    if (c->heads)
-        return;
-    number_text(c, all.sum / (double)all.n, text);
+    marks_plot(&c->marks, &c->canvas, 1, first_place(c));
+    number_text(c, mean, text);
     snprintf(what, sizeof what, "mean of all %s", text);
     canvas_entry(&c->canvas, MEAN_LINE, what);
     marks_entry(&c->marks, &c->canvas);
@@ -418,43 +380,26 @@ static void put_bars(struct chart *c, const struct chart_facet *f)
     }
 }
 
-/* "L0, max 0.60" of a panel of heads; the method of a facet. */
-static const char *panel_title(struct chart *c, int i, char text[64])
-{
-    char number[16];
-    if (!c->heads)
-        return c->facets.n > 1 ? c->facets.f[i].title : NULL;
-    struct extent s = span_of(c, i);
-    number_text(c, s.largest, number);
-    for (int64_t k = 0; k < c->n; k++)
-        if (c->p[k].panel == i)
-            snprintf(text, 64, "L%d, max %s", (int)c->p[k].lo, number);
-    return text;
-}
-
 static void draw_panel(struct chart *c, int i)
 {
     struct buf *s = &c->canvas.gp.script, label = {0};
-    struct extent all = span_of(c, -1);
-    double scale, bars = has_numbers(c) ? 1 : c->facets.f[i].n;
-    char title[64];
+    struct extent all = span_of(c);
     bool first = c->canvas.next % c->canvas.cols == 0;
+    double scale;
     chart_metric_label(c->metric, &label, &scale);
     canvas_panel(&c->canvas, c->panel[0].x_name, first ? buf_str(&label) : "",
-                 panel_title(c, i, title));
-    if (c->heads)
-        buf_printf(s, "set format y '%s'\n", first ? "%h" : "");
-    put_tics(c, c->heads ? i : -1);
+                 c->facets.n > 1 ? c->facets.f[i].title : NULL);
+    put_tics(c);
     value_axis(c, number_turn(c, all.high + 1), s);
     buf_printf(s,
                "set boxwidth %.6f absolute\nset style fill solid 1.0 noborder\nset grid noxtics\n"
                "set xrange [%g:%g]\nset style textbox opaque noborder margins 0.3, 0.3\n",
-               GROUP_WIDTH / bars * 0.92, all.low - 0.6, all.high + 0.6);
-    if (!c->heads)
-        canvas_key(&c->canvas);
+               GROUP_WIDTH / (has_numbers(c) ? 1 : c->facets.f[i].n) * 0.92, all.low - 0.6,
+               all.high + 0.6);
+    canvas_key(&c->canvas);
     buf_puts(s, "plot NaN notitle");
     if (has_numbers(c))
-        put_means(c, i);
+        put_means(c);
     else
         put_bars(c, &c->facets.f[i]);
     canvas_end(&c->canvas);
@@ -463,26 +408,18 @@ static void draw_panel(struct chart *c, int i)
 
 static int open_page(struct chart *c, struct err *err)
 {
-    struct extent all = span_of(c, -1);
+    struct extent all = span_of(c);
     bool many = c->facets.n > 1, numbers = has_numbers(c);
     int places = (int)(all.high - all.low) + 1, most = c->facets.most;
     int want = numbers ? places * 30 : places * (12 * most + 14);
     int chars = numbers ? (int)fmax(16, (double)strlen(c->marks.name)) : c->facets.longest;
     const struct canvas_wish w = {.title = buf_str(&c->title),
                                   .caption = buf_str(&c->caption),
-                                  .panels = c->heads ? c->panels_drawn : c->facets.n,
-                                  .cols = c->heads ? COLUMNS : 0,
-                                  .width = c->heads ? 150
-                                           : many   ? 250
-                                                    : (int)fmin(fmax(want, 460), 1400),
-                                  .height = c->heads ? 110
-                                            : many   ? 190
-                                                     : 330,
-                                  .gap_x = c->heads ? 30 : 0,
-                                  .head_lines = c->heads || many,
-                                  .entries = c->heads  ? 0
-                                             : numbers ? 1 + (c->marks.n > 0)
-                                                       : most,
+                                  .panels = c->facets.n,
+                                  .width = many ? 250 : (int)fmin(fmax(want, 460), 1400),
+                                  .height = many ? 190 : 330,
+                                  .head_lines = many,
+                                  .entries = numbers ? 1 + (c->marks.n > 0) : most,
                                   .chars = chars,
                                   .each = many};
     int rc = canvas_open(c->a, &w, &c->canvas, err);
@@ -503,7 +440,7 @@ int draw_bars(const struct figure *f, const struct figure_args *a, struct err *e
     TRY(chart_title(&c, err));
     TRY(open_page(&c, err));
     (has_numbers(&c) ? write_means : write_bars)(&c);
-    for (int i = 0; i < (c.heads ? c.panels_drawn : c.facets.n); i++)
+    for (int i = 0; i < c.facets.n; i++)
         draw_panel(&c, i);
     TRY(canvas_finish(&c.canvas, &c.data, err));
 out:

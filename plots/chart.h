@@ -144,10 +144,8 @@ struct chart {
     bool split;      /* a panel for each method always: their x is not the same quantity */
     struct chart_grid grid;
     struct str_list places; /* of bars: tasks; owned */
-    bool heads;             /* of bars: a panel for each layer, a bar for each head */
-    int panels_drawn;
-    bool has_target; /* a setting was to have a density */
-    bool through;    /* a line leads through several settings of its method */
+    bool has_target;        /* a setting was to have a density */
+    bool through;           /* a line leads through several settings of its method */
 };
 
 void chart_init(struct chart *c, const struct figure *f, const struct figure_args *a);

@@ -14,12 +14,11 @@ drawer draw_heatmap, draw_overlay, draw_mask, draw_steps, draw_order, draw_frame
  * lack what is drawn. */
 typedef int point_source(struct chart *c, struct err *err);
 
-point_source points_by_key;        /* panels: the keys of `x` that vary, the metrics of `metric` */
-point_source points_of_values;     /* the sorted values of a metric, y: the share at or below */
-point_source points_of_names;      /* a metric that is recorded by layer or step: NAME@layer=N */
-point_source points_of_sizes;      /* shares below the threshold by side of blocks and slices */
-point_source points_of_thresholds; /* the same by threshold, and the slice masks of fg-attn */
-point_source points_of_curve;      /* a metric against a parameter, key or metric */
+point_source points_by_age;    /* a panel for each metric, a line for each layer */
+point_source points_of_values; /* the sorted values of a metric, y: the share at or below */
+point_source points_of_names;  /* a metric that is recorded by layer or step: NAME@layer=N */
+point_source points_of_sizes;  /* shares below the threshold by side of blocks and slices */
+point_source points_of_curve;  /* a metric against a parameter, key or metric */
 
 point_source points_of_settings; /* x against the metrics, a line for each method */
 point_source points_of_pairs;    /* a replay's metric against one of the model */

@@ -70,7 +70,6 @@ enum figure_axis {
 enum figure_flag {
     FIGURE_SD = 2,          /* means with standard deviations in the data */
     FIGURE_QUARTILES = 4,   /* medians with quartiles in the data */
-    FIGURE_WHISKERS = 8,    /* quartiles are drawn */
     FIGURE_GREY = 16,       /* panels of methods have the lines of the others in grey behind */
     FIGURE_LOG = 32,        /* y is logarithmic where all values are positive */
     FIGURE_STEPS = 64,      /* lines of steps with marks of their own */

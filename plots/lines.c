@@ -76,10 +76,6 @@ static void put_series(struct chart *c, int panel, int series)
         put_steps(c, series);
         return;
     }
-    if (c->f->flags & FIGURE_WHISKERS)
-        canvas_plot(&c->canvas, block,
-                    "using 1:3:(0):($4-$3) with vectors nohead lw 0.8 lc rgb '%s'",
-                    c->l.s[series].color);
     series_line(&c->l.s[series], how);
     canvas_plot(&c->canvas, block, "using 1:2 with %s", how);
 }

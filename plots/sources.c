@@ -29,17 +29,16 @@ static int plain_series(struct chart *c, const char *name, const char *color, in
     return k;
 }
 
-/* ---- a metric against keys ------------------------------------------------------------------- */
+/* ---- reused masks by age -----------------------------------------------------------------------
+ */
 
 #define LAYERS_MOST 512 /* of all settings; panels thin them out */
 
-/* A layer of a setting is a series where the figure groups by layers. */
-static int series_of_group(struct chart *c, const struct record *r, struct err *err)
+/* A layer of a setting is a series. */
+static int series_of_layer(struct chart *c, const struct record *r, struct err *err)
 {
     struct buf name = {0}, setting = {0};
     int k = -1;
-    if (!name_matches(c->f->keys, "layer"))
-        return chart_series(&c->g, r, r->params, &c->l, err);
     c->l.most = LAYERS_MOST;
     bool several = c->g.n_scope || recset_varies(c->a->set, KEY_PARAMS);
     if (several)
@@ -55,71 +54,22 @@ static int series_of_group(struct chart *c, const struct record *r, struct err *
     return k;
 }
 
-/* x of a sample: its place among the traces of the set in the order of their ids. */
-static double place_of_trace(const struct grouping *traces, const struct record *r)
+int points_by_age(struct chart *c, struct err *err)
 {
-    for (int64_t i = 0; i < traces->n; i++)
-        if (key_compare(traces->g[i].first, r, KEY_TRACE) == 0)
-            return (double)i;
-    return NAN;
-}
-
-static int fill_panel(struct chart *c, enum group_key key, struct err *err)
-{
-    static const enum group_key trace = KEY_TRACE;
-    const char *metric = c->panel[c->panels - 1].metric, *unit;
-    struct grouping traces = {0};
-    struct buf keys = {0};
-    double scale = metric_scale(metric, &unit);
-    int rc = 0;
-
-    buf_printf(&keys, "%s,%s", c->f->keys, key_name(key));
-    TRY(buf_check(&keys, "keys", err));
-    TRY(chart_regroup(c, keys.data, metric, KEY_COUNT, c->f->flags, err));
-    TRY(grouping_make(c->a->set, &trace, 1, 0, NULL, NULL, &traces, err));
-    for (int64_t i = 0; i < c->g.gs.n; i++) {
-        const struct record *r = c->g.gs.g[i].first;
-        struct stats s;
-        TRY(group_stats(&c->g.gs, &c->g.gs.g[i], metric, &s, NULL, err));
-        double x = key == KEY_TRACE ? place_of_trace(&traces, r) : key_number(r, key);
-        TRY(chart_add_stats(c, series_of_group(c, r, err), x, &s, scale, err));
-    }
-out:
-    grouping_free(&traces);
-    buf_free(&keys);
-    return rc;
-}
-
-/* Only keys that vary get a panel; --x names the only one. */
-int points_by_key(struct chart *c, struct err *err)
-{
-    static const struct {
-        enum group_key key;
-        const char *word, *name;
-    } all[] = {{KEY_LAYER, "layer", "layer"},
-               {KEY_STEP, "step", "denoising step"},
-               {KEY_TRACE, "sample", "sample"},
-               {KEY_HEAD, "head", "head"},
-               {KEY_MASK_AGE, "mask_age", "age of the mask [step]"}};
-    bool only = c->a->x || !strchr(c->f->x, ',');
     int rc = 0;
     TRY(metric_list(c->metric, &c->metrics, err));
-    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-        for (int64_t m = 0; m < c->metrics.n; m++) {
-            if (!name_matches(c->f->x, all[k].word) ||
-                (c->a->x && strcmp(c->a->x, all[k].word) != 0) ||
-                (!only && !recset_varies(c->a->set, all[k].key)))
-                continue;
-            if (c->panels == CHART_PANELS)
-                FAIL(err, ERR_USAGE, "more than %d panels", CHART_PANELS);
-            chart_panel(c, c->metrics.items[m], all[k].name, AXIS_COUNT);
-            TRY(fill_panel(c, all[k].key, err));
+    for (int64_t m = 0; m < c->metrics.n; m++) {
+        const char *metric = c->metrics.items[m];
+        chart_panel(c, metric, "age of the mask [step]", AXIS_COUNT);
+        TRY(chart_regroup(c, c->f->keys, metric, KEY_COUNT, c->f->flags, err));
+        for (int64_t i = 0; i < c->g.gs.n; i++) {
+            const struct record *r = c->g.gs.g[i].first;
+            struct stats s;
+            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], metric, &s, NULL, err));
+            TRY(chart_add_stats(c, series_of_layer(c, r, err), key_number(r, KEY_MASK_AGE), &s, 1,
+                                err));
         }
-    if (c->panels == 0)
-        rc = err_set(err, ERR_INPUT,
-                     c->a->x ? "--x takes one of %s"
-                             : "the records hold one of each of %s: nothing to compare",
-                     c->f->x);
+    }
 out:
     return rc;
 }
@@ -505,150 +455,6 @@ int points_of_sizes(struct chart *c, struct err *err)
         TRY(add_sizes(c, &c->g.gs.g[i], false, err));
         TRY(add_sizes(c, &c->g.gs.g[i], true, err));
     }
-out:
-    return rc;
-}
-
-/* ---- what the threshold c/N leaves (FG-Attn, arXiv 2509.16518, figure 13) ----------------------
- */
-
-static const struct {
-    const char *unit, *name, *color;
-    int dash, point;
-} units[] = {{"b128", "128 x 128", "#440154", 1, 7}, {"b64", "64 x 64", "#3b528b", 1, 7},
-             {"b32", "32 x 32", "#21918c", 1, 7},    {"b16", "16 x 16", "#5ec962", 1, 7},
-             {"s128", "128 x 1", "#440154", 2, 9},   {"s64", "64 x 1", "#3b528b", 2, 9},
-             {"s16", "16 x 1", "#5ec962", 2, 9}};
-
-static const struct {
-    const char *metric, *name, *color;
-} mask_lines[] = {{"density_elem", "density of slices", "#0072b2"},
-                  {"cra_mean", "recall, mean of rows", "#009e73"},
-                  {"cra_min", "recall, worst row", "#d55e00"}};
-
-/* The cells of the figure as one scope: several models, lengths or orders would need a choice. */
-static int one_scope(struct chart *c, const char *keys, const char *metric, unsigned flags,
-                     struct err *err)
-{
-    int rc = chart_regroup(c, keys, metric, KEY_COUNT, flags, err);
-    if (!rc && c->g.n_scope)
-        rc = err_set(err, ERR_USAGE, "the records differ in %s: name directories that hold one",
-                     key_name(c->g.scope[0]));
-    return rc;
-}
-
-/* The thresholds differ between records: whichever a record has counts, 0.5 need not be among
- * them. */
-static int add_units(struct chart *c, struct err *err)
-{
-    struct str_list names = {0};
-    int rc = 0;
-
-    TRY(recset_metrics(c->a->set, "below_b*,below_s*", &names, err));
-    if (names.n == 0)
-        goto out;
-    TRY(one_scope(c, "", NULL, FIGURE_ALL_CALLS | FIGURE_PER_HEAD, err));
-    struct chart_panel *p = chart_panel(c, "below_b64", "c, threshold in units of 1/N", AXIS_PARAM);
-    snprintf(p->y_name, sizeof p->y_name, "share of units, whose largest weight is below c/N");
-    for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
-        size_t len = strlen(units[u].unit);
-        for (int64_t i = 0; i < names.n; i++) {
-            const char *rest = names.items[i] + strlen("below_");
-            struct stats s;
-            if (strncmp(rest, units[u].unit, len) != 0 || (rest[len] && rest[len] != '@'))
-                continue;
-            TRY(group_stats(&c->g.gs, &c->g.gs.g[0], names.items[i], &s, NULL, err));
-            if (s.n)
-                TRY(chart_add_stats(c,
-                                    plain_series(c, units[u].name, units[u].color, units[u].dash,
-                                                 units[u].point, err),
-                                    metric_level(names.items[i]), &s, 1, err));
-        }
-    }
-    c->panels -= c->n == 0; /* of the chosen cells none has maps */
-out:
-    str_list_free(&names);
-    return rc;
-}
-
-static bool same_but_tau(const char *a, const char *b)
-{
-    struct buf rest = {0}, other = {0};
-    params_without(a, "tau", &rest);
-    params_without(b, "tau", &other);
-    bool same = strcmp(buf_str(&rest), buf_str(&other)) == 0;
-    buf_free(&rest);
-    buf_free(&other);
-    return same;
-}
-
-/* The setting that was swept over most thresholds: one of its parameter texts. */
-static const char *swept_setting(const struct grouping *gs)
-{
-    const char *best = NULL;
-    int64_t most = 0;
-    for (int64_t i = 0; i < gs->n; i++) {
-        int64_t n = 0;
-        for (int64_t k = 0; k < gs->n; k++)
-            n += same_but_tau(gs->g[i].first->params, gs->g[k].first->params);
-        best = n > most ? gs->g[i].first->params : best;
-        most = n > most ? n : most;
-    }
-    return best;
-}
-
-/* The slice masks of one setting; refresh steps, which run dense, are none. */
-static int add_masks(struct chart *c, struct err *err)
-{
-    const struct figure_args *all = c->a;
-    struct figure_args own = *all;
-    struct buf rest = {0};
-    int64_t before = c->n;
-    bool any = false;
-    int rc = 0;
-
-    for (int64_t i = 0; i < own.set->n; i++)
-        any |= own.set->r[i].status == RECORD_OK && strcmp(own.set->r[i].method, "fg-attn") == 0 &&
-               figure_takes(all, &own.set->r[i]);
-    if (!any)
-        return 0;
-    own.method = "fg-attn";
-    c->a = &own;
-    rc = one_scope(c, "method,params", "density_elem", 0, err);
-    c->a = c->g.args = all;
-    TRY(rc);
-    const char *setting = swept_setting(&c->g.gs);
-    params_without(setting, "tau", &rest);
-    struct chart_panel *p =
-        chart_panel(c, "density_elem", "c, threshold in units of 1/N", AXIS_PARAM);
-    snprintf(p->y_name, sizeof p->y_name, "slice masks of fg-attn %.60s", buf_str(&rest));
-    for (int m = 0; m < 3; m++)
-        for (int64_t i = 0; i < c->g.gs.n; i++) {
-            const char *params = c->g.gs.g[i].first->params, *tau = params_value(params, "tau");
-            struct stats s, dense;
-            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], mask_lines[m].metric, &s, NULL, err));
-            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], "dense_call", &dense, NULL, err));
-            if (same_but_tau(params, setting) && s.n && dense.min != 1 &&
-                !params_value(params, "mode") && !*params_target(params))
-                TRY(chart_add_stats(
-                    c,
-                    plain_series(c, mask_lines[m].name, mask_lines[m].color, 1 + m, 5 + 2 * m, err),
-                    tau ? strtod(tau, NULL) : 0.5, &s, 1, err));
-        }
-    c->panels -= c->n == before; /* all of them ran dense */
-out:
-    buf_free(&rest);
-    return rc;
-}
-
-int points_of_thresholds(struct chart *c, struct err *err)
-{
-    int rc = 0;
-    c->facets_from = SERIES_MOST;
-    TRY(add_units(c, err));
-    TRY(add_masks(c, err));
-    if (c->n == 0)
-        FAIL(err, ERR_INPUT, "no record of dense with below_* and none of fg-attn is left to draw");
 out:
     return rc;
 }

@@ -132,9 +132,7 @@ figure sweep 'A metric over two parameters.' sweep code --method sampleattention
 figure cdf 'The distribution over heads; more than eight settings are one panel per method.' cdf code
 figure layerhead 'A metric by layer and head.' layerhead code --params 'defaults'
 figure granularity 'How sparse the map is at each size of block.' granularity code
-figure threshold 'What a threshold on weights leaves.' threshold code
 figure phases 'Wall time of the CPU reference by phase.' phases code --method sale,sampleattention,xattention
-figure profile 'A metric by layer, step and head.' profile video
 figure stability 'Masks that are reused over steps.' stability video
 figure needle 'A retrieval task with a method inside the model.' needle eval
 figure growth 'Growth of the error inside the model.' growth text

@@ -407,32 +407,6 @@ START_TEST(times_are_drawn_in_the_unit_of_their_axis)
 }
 END_TEST
 
-/* ---- threshold ----------------------------------------------------------------------------- */
-
-START_TEST(thresholds_need_not_include_one_half)
-{
-    struct record *r = add("dense", "c=0.1", 0, 0, 1);
-    fixture_metric(r, "below_b64@0.1", 0.3);
-    fixture_metric(r, "below_s16@0.1", 0.6);
-    draw_all("threshold");
-    assert_has(&dat, "# 64 x 64: x, mean\n0.1 0.3\n");
-    assert_has(&dat, "# 16 x 1: x, mean\n0.1 0.6\n");
-}
-END_TEST
-
-START_TEST(cells_without_maps_leave_the_other_panel)
-{
-    fixture_metric(add("dense", "", 0, 0, 1), "below_b64", 0.3);
-    fixture_metric(add("fg-attn", "tau=0.2", 0, 0, 0.4), "cra_mean", 0.9);
-    struct figure_args a = args();
-    a.method = "fg-attn";
-    draw("threshold", &a);
-    assert_lacks(&dat, "64 x 64");
-    assert_has(&dat, "0.2 0.4\n");
-    assert_has(&script, "index 0 ");
-}
-END_TEST
-
 /* ---- curves -------------------------------------------------------------------------------- */
 
 START_TEST(a_constant_parameter_is_no_axis)
@@ -489,8 +463,8 @@ START_TEST(tics_of_counts_are_whole)
     ck_assert_double_eq(gp_count_step(40, 16), 5);
     ck_assert_double_eq(gp_count_step(81, 8), 20);
     for (int layer = 0; layer < 20; layer++)
-        fixture_metric(add("sale", "", layer, 0, 0.5), "sparsity_total", 0.5);
-    draw_all("profile");
+        add("sale", "", layer, 0, 0.5);
+    draw_all("curves");
     assert_has(&script, "set xtics 2 nomirror\n");
 }
 END_TEST
@@ -979,15 +953,9 @@ START_TEST(means_have_their_numbers_and_the_mean_of_all_bars)
     assert_has(&script, "'mean of all 0.60'");
     assert_has(&script, ", 0.5995 with lines lw 1.6 dt 2");
     assert_has(&caption, "Dashed: the mean of the bars.");
-    a.x = "head";
-    draw("means", &a);
-    assert_has(&dat, "0 0.1 \"0.10\" 0\n1 0.3 \"0.30\" 1\n\n\n");
-    assert_has(&script, "'L0, max 0.30'");
-    assert_has(&script, "'L1, max >0.99'");
-    assert_lacks(&script, "with labels"); /* of panels the title has a number, bars have none */
     a.x = "step";
     assert_fails(figure_draw(figure_find("means", &e), &a, &e), &e, ERR_USAGE,
-                 "layer, sample or head");
+                 "layer or sample");
 }
 END_TEST
 
@@ -1049,8 +1017,6 @@ Suite *make_suite(void)
     tcase_add_test(c, texts_without_the_metric_are_not_counted);
     tcase_add_test(c, a_metric_without_a_better_direction_dominates_nobody);
     tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
-    tcase_add_test(c, thresholds_need_not_include_one_half);
-    tcase_add_test(c, cells_without_maps_leave_the_other_panel);
     tcase_add_test(c, a_constant_parameter_is_no_axis);
     tcase_add_test(c, the_axis_is_the_parameter_with_most_settings_on_its_lines);
     tcase_add_test(c, what_no_method_sweeps_leaves_the_layer);

@@ -390,39 +390,6 @@ START_TEST(stability_is_drawn_by_layer)
 }
 END_TEST
 
-START_TEST(profile_has_a_panel_for_each_key_that_varies)
-{
-    struct buf data = {0};
-    sparge("tau=0.9", 0, 0.02, 0.2);
-    sparge("tau=0.9", 3, 0.02, 0.6);
-    struct record *r = video("spargeattn", "tau=0.9", 7, 0, 0);
-    fixture_metric(r, "sparsity_total", 0.4);
-    fixture_set(&f, &set);
-    draw("profile", &data);
-    ck_assert_ptr_nonnull(strstr(buf_str(&data), "sparsity_total against denoising step"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n0 0.4 0.2 0.6\n7 0.4 0.4 0.4\n"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n0 0.3 0.2 0.4\n3 0.6 0.6 0.6\n"));
-    ck_assert_ptr_null(strstr(buf_str(&data), "against layer"));
-    buf_free(&data);
-}
-END_TEST
-
-START_TEST(threshold_draws_what_there_is)
-{
-    struct buf data = {0};
-    slice("refresh=1:tau=0.25", 0, 0.6, false);
-    slice("refresh=1", 0, 0.4, false);
-    slice("refresh=1", 1, 1, true);
-    slice("", 1, 0.7, false); /* another setting, at one threshold: not on this curve */
-    fixture_set(&f, &set);
-    draw("threshold", &data);
-    ck_assert_ptr_nonnull(
-        strstr(buf_str(&data), "# density of slices: x, mean\n0.25 0.6\n0.5 0.4\n"));
-    ck_assert_ptr_null(strstr(buf_str(&data), "128 x 128"));
-    buf_free(&data);
-}
-END_TEST
-
 /* A row per head, a column per step: as many maps in the data as panels. */
 static void draw_steps(const struct trace *trace, const char *layer, const char *head, int panels)
 {
@@ -491,8 +458,6 @@ Suite *make_suite(void)
     tcase_add_test(c, tables_of_other_records_say_what_is_missing);
     tcase_add_test(c, samples_are_traces);
     tcase_add_test(c, stability_is_drawn_by_layer);
-    tcase_add_test(c, profile_has_a_panel_for_each_key_that_varies);
-    tcase_add_test(c, threshold_draws_what_there_is);
     tcase_add_test(c, maps_of_a_head_over_steps);
     suite_add_tcase(s, c);
     return s;
