@@ -3,7 +3,7 @@
  * the means of one setting with their numbers and the mean of all bars (figures 14 and 16 of
  * SpargeAttn, arXiv 2502.18137).
  */
-#include "plots/drawers.h"
+#include "plots/chart.h"
 
 #include "analyze/metricfacts.h"
 

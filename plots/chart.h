@@ -7,7 +7,6 @@
 
 #include "analyze/group.h"
 #include "analyze/stats.h"
-#include "plots/marks.h"
 #include "plots/canvas.h"
 #include "plots/series.h"
 
@@ -84,6 +83,29 @@ const char *chart_facet_label(const struct chart_facets *f, const struct series 
 /* Sentences for the caption: what is grey, what was left out. */
 void chart_facets_note(const struct chart_facets *f, const struct series_list *l, bool grey,
                        struct buf *b);
+
+/* ---- points from elsewhere, such as those that a paper prints
+ * ------------------------------------ */
+
+struct marks {
+    char name[64]; /* in the legend */
+    struct xy_mark {
+        double x, y; /* as the axes count */
+    } * m;           /* owned [n] */
+    int n;
+};
+
+/* Parse "NAME=X:Y,X:Y"; NULL: no marks. ERR_USAGE for another form. Free also after a failure. */
+int marks_parse(const char *text, struct marks *out, struct err *err);
+void marks_free(struct marks *k);
+
+/* A block of the data file; behind the blocks before it. */
+void marks_data(const struct marks *k, struct buf *b);
+
+/* ", DATA index BLOCK ..." of a plot command, with x moved by `shift`, and the legend's entry: open
+ * grey marks, which no method has. Nothing where there are none. */
+void marks_plot(const struct marks *k, struct canvas *p, int block, double shift);
+void marks_entry(const struct marks *k, struct canvas *p);
 
 /* ---- a figure of records in the making ---------------------------------------------------------
  */
@@ -201,5 +223,29 @@ double chart_log_floor(double least);
 
 /* Split "a,b,c" (no empty parts). */
 int metric_list(const char *text, struct str_list *out, struct err *err);
+
+/* ---- what the rows of figures.def name ----------------------------------------------------------
+ */
+
+typedef int drawer(const struct figure *f, const struct figure_args *a, struct err *err);
+drawer draw_lines, draw_points, draw_bars, draw_stacks, draw_grid;
+drawer draw_heatmap, draw_overlay, draw_mask, draw_steps, draw_order, draw_frames;
+
+/* Sources add panels, series and points to a chart. They may fail with ERR_INPUT where the records
+ * lack what is drawn. */
+typedef int point_source(struct chart *c, struct err *err);
+
+point_source points_by_age;    /* a panel for each metric, a line for each layer */
+point_source points_of_values; /* the sorted values of a metric, y: the share at or below */
+point_source points_of_names;  /* a metric that is recorded by layer or step: NAME@layer=N */
+point_source points_of_sizes;  /* shares below the threshold by side of blocks and slices */
+point_source points_of_curve;  /* a metric against a parameter, key or metric */
+
+point_source points_of_settings; /* x against the metrics, a line for each method */
+point_source points_of_pairs;    /* a replay's metric against one of the model */
+
+point_source bars_of_key, bars_of_means;
+
+point_source cells_of_heads, cells_of_params, cells_of_prompts;
 
 #endif

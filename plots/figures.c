@@ -1,7 +1,7 @@
 /*
  * figures.c - the registry of figures, and what every figure begins with.
  */
-#include "plots/drawers.h"
+#include "plots/chart.h"
 
 #include "core/text.h"
 

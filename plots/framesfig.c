@@ -3,7 +3,7 @@
  * --save-frames` writes: five frames of the exact clip above those of a method, and below four
  * times their difference.
  */
-#include "plots/drawers.h"
+#include "plots/chart.h"
 
 #include "core/mem.h"
 

@@ -3,13 +3,12 @@
  * a panel for each setting, one colour bar. Cells are layer by head, parameter by parameter, or
  * length by depth.
  */
-#include "plots/drawers.h"
+#include "plots/chart.h"
 
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
 #include "core/mem.h"
 #include "core/text.h"
-#include "plots/palette.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * lines.c - the drawer of lines: a panel for each metric or key, a line for each series; more
  * series than a panel can show are panels of methods, with the lines of the others in grey behind.
  */
-#include "plots/drawers.h"
+#include "plots/chart.h"
 
 #include <math.h>
 #include <stdio.h>

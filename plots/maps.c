@@ -6,9 +6,8 @@
  * gnuplot samples images at points, so a panel is a whole number of pixels per whole cell; when a
  * size is asked for, a cell may get a fraction more than a pixel, never less.
  */
-#include "plots/drawers.h"
+#include "plots/chart.h"
 #include "plots/cells.h"
-#include "plots/palette.h"
 
 #include "analyze/keys.h"
 #include "core/indexlist.h"

@@ -2,8 +2,7 @@
  * orderfig.c - the figure "order": how the token orders of permute.h walk through the grid of a
  * video, one panel per order (SpargeAttn, arXiv 2502.18137, figure 5).
  */
-#include "plots/drawers.h"
-#include "plots/palette.h"
+#include "plots/chart.h"
 
 #include "core/permute.h"
 

@@ -5,7 +5,7 @@
  * A point that another one of the same scope dominates (it is no worse in both coordinates and
  * better in one) is hollow. A bound (METHOD_BOUND) dominates nobody.
  */
-#include "plots/drawers.h"
+#include "plots/chart.h"
 
 #include "analyze/inside.h"
 #include "analyze/metricfacts.h"

@@ -2,7 +2,7 @@
  * sources.c - points of lines: a metric against keys, parameters or another one, its distribution,
  * and metrics whose names hold x.
  */
-#include "plots/drawers.h"
+#include "plots/chart.h"
 
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"

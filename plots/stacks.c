@@ -1,7 +1,7 @@
 /*
  * stacks.c - the drawer of stacked bars: where the time of a method goes.
  */
-#include "plots/drawers.h"
+#include "plots/chart.h"
 
 #include "core/mem.h"
 

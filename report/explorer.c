@@ -18,7 +18,7 @@
 #include "analyze/group.h"
 #include "analyze/metricfacts.h"
 #include "core/mem.h"
-#include "plots/palette.h"
+#include "plots/series.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include "core/fileio.h"
 #include "core/log.h"
 #include "plots/chart.h"
-#include "plots/palette.h"
+#include "plots/series.h"
 #include "sim/registry.h"
 #include "tests/harness/records_fixture.h"
 

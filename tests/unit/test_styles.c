@@ -1,7 +1,6 @@
 /* Styles of methods: every one has its own, and print without colours tells them apart. */
 #include "tests/harness/suite.h"
 
-#include "plots/palette.h"
 #include "plots/series.h"
 #include "sim/registry.h"
 
