@@ -68,7 +68,7 @@ int bars_of_key(struct chart *c, struct err *err)
         int at = by_task ? task_place(c, r) : r->layer;
         if (by_task && at < 0)
             FAIL(err, ERR_NOMEM, "bars: out of memory");
-        TRY(chart_add_stats(c, chart_series(&c->g, r, r->params, &c->l, err), at, &s, scale, err));
+        TRY(chart_add_stats(c, chart_series(c, r, r->params, err), at, &s, scale, err));
     }
 out:
     buf_free(&keys);
@@ -122,7 +122,7 @@ static int add_means(struct chart *c, const char *x, struct err *err)
         const struct record *r = c->g.gs.g[i].first;
         struct stats s;
         TRY(group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, NULL, err));
-        TRY(chart_add_stats(c, chart_series(&c->g, r, r->params, &c->l, err), 0, &s, scale, err));
+        TRY(chart_add_stats(c, chart_series(c, r, r->params, err), 0, &s, scale, err));
         if (c->l.n > 1)
             FAIL(err, ERR_USAGE,
                  "'%s' and '%s': means are drawn of one setting; choose with --method, --params or "

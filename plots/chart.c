@@ -22,26 +22,21 @@
 
 static bool fits(const void *ctx, const struct record *r)
 {
-    const struct chart_groups *c = ctx;
-    const struct figure_args *a = c->args;
+    const struct chart *chart = ctx;
+    const struct chart_groups *c = &chart->g;
+    const struct figure_args *a = chart->a;
     return r->status == RECORD_OK && index_list_has(c->layers.at, c->layers.n, r->layer) &&
            index_list_has(c->heads.at, c->heads.n, r->head) &&
            index_list_has(c->steps.at, c->steps.n, r->step) &&
            (!a->branch || strcmp(a->branch, r->branch) == 0) && figure_takes(a, r);
 }
 
-static bool same_setting(const struct chart_groups *c, const struct record *a,
-                         const struct record *b)
-{
-    return same_keys(a, b, c->scope, c->n_scope) && key_compare(a, b, KEY_METHOD) == 0 &&
-           key_compare(a, b, KEY_PARAMS) == 0;
-}
-
 /* Are the dense calls of the record's method and parameters left out? */
 static bool leaves_dense_out(const struct chart_groups *c, const struct record *r)
 {
     for (int64_t i = 0; i < c->settings.n; i++)
-        if (c->settings.g[i].steps == STEPS_SPARSE && same_setting(c, c->settings.g[i].first, r))
+        if (c->settings.g[i].steps == STEPS_SPARSE &&
+            same_keys(c->settings.g[i].first, r, c->settings.keys, c->settings.n_keys))
             return true;
     return false;
 }
@@ -49,7 +44,8 @@ static bool leaves_dense_out(const struct chart_groups *c, const struct record *
 /* The chosen cells without the dense calls of those that also ran sparse ones. */
 static bool fits_sparse(const void *ctx, const struct record *r)
 {
-    return fits(ctx, r) && !(record_value(r, "dense_call") == 1 && leaves_dense_out(ctx, r));
+    return fits(ctx, r) && !(record_value(r, "dense_call") == 1 &&
+                             leaves_dense_out(&((const struct chart *)ctx)->g, r));
 }
 
 static int list(const char *text, const char *option, struct chosen *c, struct err *err)
@@ -74,84 +70,7 @@ static int drop_without(struct grouping *gs, const char *metric, struct err *err
     return 0;
 }
 
-/* Scope keys, then those of the figure. */
-static int choose_keys(const enum group_key *keys, int n_keys, enum group_key without,
-                       struct chart_groups *c, struct err *err)
-{
-    enum group_key scope[KEYS_MAX];
-    int n, rc = recset_scope(c->args->set, scope, &n, err);
-    if (rc)
-        return rc;
-    for (int i = 0; i < n; i++)
-        if (scope[i] != without)
-            c->scope[c->n_scope++] = scope[i];
-    for (int i = 0; i < c->n_scope; i++)
-        c->keys[c->n_keys++] = c->scope[i];
-    for (int i = 0; i < n_keys; i++)
-        c->keys[c->n_keys++] = keys[i];
-    return 0;
-}
-
-/* Which settings ran some calls dense and others not. */
-static int group_settings(struct chart_groups *c, struct err *err)
-{
-    enum group_key keys[KEYS_MAX];
-    int n = c->n_scope;
-    memcpy(keys, c->scope, sizeof keys);
-    keys[n++] = KEY_METHOD;
-    keys[n++] = KEY_PARAMS;
-    return grouping_make(c->args->set, keys, n, GROUP_SPLIT_STEPS, fits, c, &c->settings, err);
-}
-
-int chart_nothing(const struct figure_args *a, const char *metric, struct err *err)
-{
-    struct str_list recorded = {0};
-    struct names names = {0};
-    char hint[HINT_MAX] = "";
-    if (!metric)
-        return err_set(err, ERR_INPUT, "no ok record is left to draw");
-    int rc = recset_metrics(a->set, "*", &recorded, err);
-    for (int64_t i = 0; !rc && i < recorded.n; i++)
-        names_add(&names, recorded.items[i]);
-    if (!rc && !metric_def_find(metric))
-        did_you_mean(metric, names.items, hint);
-    if (!rc)
-        rc = err_set(err, ERR_INPUT, "no ok record with %s is left to draw%s", metric,
-                     metric_def_find(metric) ? ""
-                     : hint[0]               ? hint
-                                             : ": `lacuna list metrics` names all metrics");
-    str_list_free(&recorded);
-    return rc;
-}
-
-int chart_group(const struct figure_args *a, const enum group_key *keys, int n_keys, unsigned flags,
-                const char *metric, enum group_key without, struct chart_groups *out,
-                struct err *err)
-{
-    struct chart_groups c = {.args = a};
-    bool split = flags & GROUP_SPLIT_STEPS;
-    int rc = 0;
-
-    TRY(list(a->layers, "--layers", &c.layers, err));
-    TRY(list(a->heads, "--heads", &c.heads, err));
-    TRY(list(a->steps, "--steps", &c.steps, err));
-    TRY(choose_keys(keys, n_keys, without, &c, err));
-    if (split)
-        TRY(group_settings(&c, err));
-    TRY(grouping_make(a->set, c.keys, c.n_keys, flags & ~(unsigned)GROUP_SPLIT_STEPS,
-                      split ? fits_sparse : fits, &c, &c.gs, err));
-    if (metric)
-        TRY(drop_without(&c.gs, metric, err));
-    if (c.gs.n == 0)
-        TRY(chart_nothing(a, metric, err));
-    *out = c;
-out:
-    if (rc)
-        chart_groups_free(&c);
-    return rc;
-}
-
-void chart_groups_free(struct chart_groups *c)
+static void chart_groups_free(struct chart_groups *c)
 {
     free(c->layers.at);
     free(c->heads.at);
@@ -161,37 +80,81 @@ void chart_groups_free(struct chart_groups *c)
     *c = (struct chart_groups){0};
 }
 
+int chart_nothing(const struct figure_args *a, const char *metric, struct err *err)
+{
+    int rc = metric ? recset_check_metrics(a->set, NULL, "--metrics", metric, err) : 0;
+    if (rc)
+        return rc;
+    return err_set(err, ERR_INPUT, "no ok record%s%s is left to draw", metric ? " with " : "",
+                   metric ? metric : "");
+}
+
+int chart_regroup(struct chart *c, const char *keys, const char *metric, enum group_key without,
+                  unsigned flags, struct err *err)
+{
+    const struct figure_args *a = c->a;
+    struct chart_groups *g = &c->g;
+    enum group_key scope[KEYS_MAX], setting[KEYS_MAX], own[KEYS_MAX];
+    int n, n_own = 0, rc = 0;
+
+    chart_groups_free(g);
+    TRY(list(a->layers, "--layers", &g->layers, err));
+    TRY(list(a->heads, "--heads", &g->heads, err));
+    TRY(list(a->steps, "--steps", &g->steps, err));
+    TRY(recset_scope(a->set, scope, &n, err));
+    for (int i = 0; i < n; i++)
+        if (scope[i] != without)
+            g->scope[g->n_scope++] = scope[i];
+    memcpy(setting, g->scope, sizeof setting);
+    setting[g->n_scope] = KEY_METHOD;
+    setting[g->n_scope + 1] = KEY_PARAMS;
+    if (!(flags & FIGURE_ALL_CALLS)) /* which settings ran some calls dense and others not */
+        TRY(grouping_make(a->set, setting, g->n_scope + 2, GROUP_SPLIT_STEPS, fits, c, &g->settings,
+                          err));
+    if (keys[0])
+        TRY(keys_parse(keys, "figure", own, &n_own, err));
+    memcpy(g->keys, g->scope, sizeof g->keys);
+    memcpy(g->keys + g->n_scope, own, (size_t)n_own * sizeof *own);
+    TRY(grouping_make(a->set, g->keys, g->n_scope + n_own,
+                      flags & FIGURE_PER_HEAD ? GROUP_PER_HEAD : 0, fits_sparse, c, &g->gs, err));
+    if (metric)
+        TRY(drop_without(&g->gs, metric, err));
+    if (g->gs.n == 0)
+        TRY(chart_nothing(a, metric, err));
+out:
+    return rc;
+}
+
 /* ---- names --------------------------------------------------------------------------------- */
 
-static void scope_text(const struct chart_groups *c, const struct record *r, struct buf *b)
+void chart_scope(const struct chart *c, const struct record *r, struct buf *b)
 {
-    for (int i = 0; i < c->n_scope; i++) {
+    for (int i = 0; i < c->g.n_scope; i++) {
         buf_puts(b, i ? " " : "");
-        if (c->scope[i] != KEY_MODEL)
-            buf_printf(b, "%s=", key_name(c->scope[i]));
-        key_text(r, c->scope[i], b);
+        if (c->g.scope[i] != KEY_MODEL)
+            buf_printf(b, "%s=", key_name(c->g.scope[i]));
+        key_text(r, c->g.scope[i], b);
     }
 }
 
-void chart_name(const struct chart_groups *c, const struct record *r, const char *params,
-                struct buf *b)
+void chart_name(const struct chart *c, const struct record *r, const char *params, struct buf *b)
 {
     struct buf scope = {0};
-    scope_text(c, r, &scope);
+    chart_scope(c, r, &scope);
     series_name(buf_str(&scope), r->method, params, false, b);
     b->failed |= scope.failed;
     buf_free(&scope);
 }
 
-int chart_series(const struct chart_groups *c, const struct record *r, const char *params,
-                 struct series_list *l, struct err *err)
+int chart_series(struct chart *c, const struct record *r, const char *params, struct err *err)
 {
     struct buf scope = {0};
     int s = -1;
-    l->methods = c->args->methods;
-    scope_text(c, r, &scope);
+    c->l.methods = c->a->methods;
+    chart_scope(c, r, &scope);
     if (!buf_check(&scope, "series", err))
-        s = series_of_setting(l, buf_str(&scope), r->method, params, leaves_dense_out(c, r), err);
+        s = series_of_setting(&c->l, buf_str(&scope), r->method, params, leaves_dense_out(&c->g, r),
+                              err);
     buf_free(&scope);
     return s;
 }
@@ -212,48 +175,23 @@ static int values_of(const struct grouping *gs, const struct group *g, enum grou
     return n;
 }
 
-/* Least and most values of a key in a group. */
-struct spread {
-    int least, most;
-};
-
-static struct spread spread_of(const struct grouping *gs, enum group_key k)
+/* Of methods inside a model a record is a text, a prompt or a clip. Those count that have one of
+ * the metrics; groups with none are not drawn. */
+static bool over_tasks(const struct chart *c, struct buf *b)
 {
-    struct spread s = {INT_MAX, 0};
-    for (int64_t i = 0; i < gs->n; i++) {
-        int n = values_of(gs, &gs->g[i], k);
-        s.least = n < s.least ? n : s.least;
-        s.most = n > s.most ? n : s.most;
-    }
-    return s;
-}
-
-/* Records of a group with one of the metrics (NULL: all records). */
-static int64_t count_having(const struct grouping *gs, const struct group *g,
-                            const struct str_list *metrics)
-{
-    int64_t n = 0;
-    for (int64_t i = 0; i < g->n; i++) {
-        bool has = !metrics;
-        for (int64_t k = 0; metrics && k < metrics->n; k++)
-            has = has || record_has(&gs->set->r[g->at[i]], metrics->items[k]);
-        n += has;
-    }
-    return n;
-}
-
-/* Of methods inside a model a record is a text, a prompt or a clip. Groups with none of the metrics
- * are not drawn. */
-static bool over_tasks(const struct grouping *gs, const struct str_list *metrics, struct buf *b)
-{
+    const struct grouping *gs = &c->g.gs;
     int64_t least = INT64_MAX, most = 0;
     for (int64_t i = 0; i < gs->n; i++) {
+        int64_t n = 0;
         if (gs->g[i].first->scope != RECORD_OF_MODEL)
             return false;
-        int64_t n = count_having(gs, &gs->g[i], metrics);
-        if (n == 0)
-            continue;
-        least = n < least ? n : least;
+        for (int64_t m = 0; m < gs->g[i].n; m++) {
+            bool has = c->metrics.n == 0;
+            for (int64_t k = 0; k < c->metrics.n; k++)
+                has |= record_has(&gs->set->r[gs->g[i].at[m]], c->metrics.items[k]);
+            n += has;
+        }
+        least = n && n < least ? n : least;
         most = n > most ? n : most;
     }
     buf_printf(b, "%s%lld %s", least < most ? "up to " : "", (long long)most,
@@ -261,7 +199,9 @@ static bool over_tasks(const struct grouping *gs, const struct str_list *metrics
     return true;
 }
 
-void chart_over(const struct chart_groups *c, const struct str_list *metrics, struct buf *b)
+/* "heads of 6 layers and up to 4 steps", "10 texts or prompts": what a group's mean is taken over;
+ * groups may differ. */
+static void put_over(const struct chart *c, struct buf *b)
 {
     static const struct {
         enum group_key key;
@@ -271,23 +211,24 @@ void chart_over(const struct chart_groups *c, const struct str_list *metrics, st
                {KEY_BRANCH, "branches"},
                {KEY_RUN, "runs"},
                {KEY_TRACE, "traces"}};
-    enum { N = sizeof all / sizeof *all };
-    struct spread s[N];
-    int left = 0;
-    if (over_tasks(&c->gs, metrics, b))
+    char part[sizeof all / sizeof *all][40];
+    int parts = 0;
+    if (over_tasks(c, b))
         return;
-    for (int k = 0; k < N; k++) {
-        s[k] = spread_of(&c->gs, all[k].key);
-        left += s[k].most > 1;
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        int least = INT_MAX, most = 0;
+        for (int64_t i = 0; i < c->g.gs.n; i++) {
+            int n = values_of(&c->g.gs, &c->g.gs.g[i], all[k].key);
+            least = n < least ? n : least;
+            most = n > most ? n : most;
+        }
+        if (most > 1)
+            snprintf(part[parts++], sizeof part[0], "%s%d %s", least < most ? "up to " : "", most,
+                     all[k].many);
     }
     buf_puts(b, "heads");
-    const char *before = " of ";
-    for (int k = 0; k < N; k++)
-        if (s[k].most > 1) {
-            buf_printf(b, "%s%s%d %s", before, s[k].least < s[k].most ? "up to " : "", s[k].most,
-                       all[k].many);
-            before = --left > 1 ? ", " : " and ";
-        }
+    for (int k = 0; k < parts; k++)
+        buf_printf(b, "%s%s", k == 0 ? " of " : k + 1 < parts ? ", " : " and ", part[k]);
 }
 
 /* ---- panels of methods -------------------------------------------------------------------------
@@ -504,20 +445,6 @@ void chart_free(struct chart *c)
     canvas_free(&c->canvas);
 }
 
-int chart_regroup(struct chart *c, const char *keys, const char *metric, enum group_key without,
-                  unsigned flags, struct err *err)
-{
-    enum group_key list[KEYS_MAX];
-    int n = 0, rc = keys[0] ? keys_parse(keys, "figure", list, &n, err) : 0;
-    chart_groups_free(&c->g);
-    if (!rc)
-        rc = chart_group(c->a, list, n,
-                         (flags & FIGURE_ALL_CALLS ? 0 : GROUP_SPLIT_STEPS) |
-                             (flags & FIGURE_PER_HEAD ? GROUP_PER_HEAD : 0),
-                         metric, without, &c->g, err);
-    return rc;
-}
-
 int chart_add(struct chart *c, const struct chart_point *p, struct err *err)
 {
     int rc = mem_grow(&c->p, &c->cap, c->n + 1, sizeof *c->p, "points", err);
@@ -607,7 +534,7 @@ static void put_metrics(const struct chart *c, struct buf *b)
 static size_t put_word(struct chart *c, const char *word, struct buf *b)
 {
     if (strncmp(word, "$over", 5) == 0) {
-        chart_over(&c->g, c->metrics.n ? &c->metrics : NULL, b);
+        put_over(c, b);
         return 5;
     }
     if (word[1] == 'y')

@@ -13,45 +13,15 @@
 /* The cells that --method, --params, --layers, --heads, --steps, --branch choose, grouped by the
  * scope keys that vary (model, length, ...) and by `keys`. */
 struct chart_groups {
-    const struct figure_args *args;
     struct chosen {
         int64_t *at; /* owned */
         int64_t n;
     } layers, heads, steps;                         /* index_list_has */
     enum group_key scope[KEYS_MAX], keys[KEYS_MAX]; /* keys: scope first */
-    int n_scope, n_keys;
+    int n_scope;
     struct grouping gs;
-    struct grouping settings; /* with GROUP_SPLIT_STEPS: by scope, method and parameters */
+    struct grouping settings; /* without FIGURE_ALL_CALLS: by scope, method and parameters */
 };
-
-/* With GROUP_SPLIT_STEPS a method that ran some of the chosen calls dense by its own schedule is
- * left with the others, the sparse ones: calls that cost and keep everything say nothing of its
- * masks. A method that ran all of them dense keeps them.
- *
- * No cell left: ERR_INPUT. `metric` (may be NULL) must be in a record, otherwise it is left out;
- * scope keys equal to `without` (KEY_COUNT = none) are not grouped by. */
-int chart_group(const struct figure_args *a, const enum group_key *keys, int n_keys, unsigned flags,
-                const char *metric, enum group_key without, struct chart_groups *out,
-                struct err *err);
-void chart_groups_free(struct chart_groups *c);
-
-/* Sets and returns ERR_INPUT: no record is left, or none with the metric (NULL: any), with the name
- * of a recorded one that was meant. */
-int chart_nothing(const struct figure_args *a, const char *metric, struct err *err);
-
-/* "heads of 6 layers and up to 4 steps", "10 texts or prompts": what a group's mean is taken over;
- * groups may differ. Texts count that have one of the metrics; NULL: the groups' records all have
- * what is drawn. */
-void chart_over(const struct chart_groups *c, const struct str_list *metrics, struct buf *b);
-
-/* "code-lm, 2048: sale tau=0.02": scope, method, parameters (params NULL: none). */
-void chart_name(const struct chart_groups *c, const struct record *r, const char *params,
-                struct buf *b);
-
-/* The series of the record's scope, method and `params` (NULL: none); -1 with err set on failure.
- */
-int chart_series(const struct chart_groups *c, const struct record *r, const char *params,
-                 struct series_list *l, struct err *err);
 
 /* Most characters of a label in a legend. */
 #define LEGEND_CHARS 60
@@ -172,10 +142,26 @@ struct chart {
 
 void chart_init(struct chart *c, const struct figure *f, const struct figure_args *a);
 
-/* Group the records by keys into c->g, whatever was there, as the flags of a figure say. `metric`
- * and `without` as of chart_group. */
+/* Group the records by keys into c->g, whatever was there, as the flags of a figure say. Without
+ * FIGURE_ALL_CALLS a method that ran some of the chosen calls dense by its own schedule is left
+ * with the others, the sparse ones: calls that cost and keep everything say nothing of its masks. A
+ * method that ran all of them dense keeps them.
+ *
+ * No cell left: ERR_INPUT. `metric` (may be NULL) must be in a record, otherwise it is left out;
+ * scope keys equal to `without` (KEY_COUNT = none) are not grouped by. */
 int chart_regroup(struct chart *c, const char *keys, const char *metric, enum group_key without,
                   unsigned flags, struct err *err);
+
+/* The error where no record is left, or none with the metric (NULL: any). */
+int chart_nothing(const struct figure_args *a, const char *metric, struct err *err);
+
+/* "code-lm n_q=2048", the scope of a record; with method and parameters (NULL: none). */
+void chart_scope(const struct chart *c, const struct record *r, struct buf *b);
+void chart_name(const struct chart *c, const struct record *r, const char *params, struct buf *b);
+
+/* The series of the record's scope, method and `params` (NULL: none); -1 with err set on failure.
+ */
+int chart_series(struct chart *c, const struct record *r, const char *params, struct err *err);
 
 /* Begin a panel; the points that follow are its own. */
 struct chart_panel *chart_panel(struct chart *c, const char *metric, const char *x_name,

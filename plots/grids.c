@@ -67,7 +67,7 @@ out:
 static int setting_name(struct chart *c, const struct record *r, struct buf *b, struct err *err)
 {
     (void)err;
-    chart_name(&c->g, r, r->params, b);
+    chart_name(c, r, r->params, b);
     return 0;
 }
 
@@ -126,7 +126,7 @@ static int name_settings(struct chart *c, struct err *err)
     TRY(mem_zalloc(&t, g->panels, sizeof *t, "titles", err));
     for (int i = 0; i < g->panels; i++) {
         buf_reset(&text);
-        chart_name(&c->g, g->of[i], NULL, &text);
+        chart_name(c, g->of[i], NULL, &text);
         str_list_add(&above, buf_str(&text));
     }
     if (above.failed || text.failed)
@@ -254,7 +254,7 @@ static int rest_text(struct chart *c, const struct record *r, struct buf *b, str
     struct buf one = {0}, two = {0};
     params_without(r->params, c->a->x, &one);
     params_without(buf_str(&one), c->a->y, &two);
-    chart_name(&c->g, r, buf_str(&two), b);
+    chart_name(c, r, buf_str(&two), b);
     int rc = buf_check(&two, "settings", err);
     buf_free(&one);
     buf_free(&two);

@@ -33,7 +33,7 @@ static int line_of(struct chart *c, const struct record *r, struct err *err)
         buf_printf(&name, "%.*s%.*s%s", (int)(target - r->params), r->params,
                    (int)strcspn(target, "<>="), target, per ? per : "");
     if (!buf_check(&name, "series", err))
-        line = chart_series(&c->g, r, *target ? buf_str(&name) : NULL, &c->l, err);
+        line = chart_series(c, r, *target ? buf_str(&name) : NULL, err);
     buf_free(&name);
     return line;
 }

@@ -42,7 +42,7 @@ static int series_of_layer(struct chart *c, const struct record *r, struct err *
     c->l.most = LAYERS_MOST;
     bool several = c->g.n_scope || recset_varies(c->a->set, KEY_PARAMS);
     if (several)
-        chart_name(&c->g, r, r->params, &setting);
+        chart_name(c, r, r->params, &setting);
     buf_printf(&name, "%s%slayer %d", buf_str(&setting), several ? " " : "", r->layer);
     if (!buf_check(&name, "series", err))
         k = plain_series(c, name.data, layer_colors[r->layer % 8], 1 + r->layer / 8 % 5,
@@ -93,7 +93,7 @@ int points_of_values(struct chart *c, struct err *err)
         struct stats s;
         double *x = NULL;
         rc = group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, &x, err);
-        int k = rc ? -1 : chart_series(&c->g, r, r->params, &c->l, err);
+        int k = rc ? -1 : chart_series(c, r, r->params, err);
         rc = k < 0 ? err->code
                    : chart_add(c, &(struct chart_point){.series = k, .x = x[0] * scale}, err);
         for (int64_t m = 0; m < s.n && !rc; m++)
@@ -157,18 +157,17 @@ static int64_t swept_values(const struct grouping *gs, const char *name)
 }
 
 /* The step when steps vary, else the parameter of which most values occur, else the layer. */
-static int usual_x(const struct figure_args *a, char name[64], struct err *err)
+static int usual_x(struct chart *c, char name[64], struct err *err)
 {
-    static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
-    struct chart_groups g = {0};
+    const struct grouping *gs = &c->g.gs;
     struct str_list tried = {0};
     int64_t most = 0;
-    int rc = chart_group(a, keys, 2, 0, NULL, KEY_COUNT, &g, err);
+    int rc = chart_regroup(c, "method,params", NULL, KEY_COUNT, FIGURE_ALL_CALLS, err);
     snprintf(name, 64, "layer");
-    if (!rc && grouping_varies(&g.gs, KEY_STEP))
+    if (!rc && grouping_varies(gs, KEY_STEP))
         snprintf(name, 64, "step");
-    for (int64_t i = 0; !rc && strcmp(name, "step") != 0 && i < g.gs.n; i++) {
-        const char *p = g.gs.g[i].first->params, *word;
+    for (int64_t i = 0; !rc && strcmp(name, "step") != 0 && i < gs->n; i++) {
+        const char *p = gs->g[i].first->params, *word;
         size_t len;
         while (p && (word = params_next(&p, &len)) != NULL) {
             char one[64];
@@ -176,14 +175,13 @@ static int usual_x(const struct figure_args *a, char name[64], struct err *err)
             if (str_list_has(&tried, one))
                 continue;
             str_list_add(&tried, one);
-            int64_t n = swept_values(&g.gs, one);
+            int64_t n = swept_values(gs, one);
             if (n > most)
                 snprintf(name, 64, "%s", one);
             most = n > most ? n : most;
         }
     }
     str_list_free(&tried);
-    chart_groups_free(&g);
     return rc;
 }
 
@@ -206,37 +204,37 @@ static bool is_metric(const struct recset *set, const char *name)
     return has;
 }
 
-static int choose_x(const struct figure_args *a, struct axis *x, struct err *err)
+static int choose_x(struct chart *c, struct axis *x, struct err *err)
 {
     static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER,    KEY_HEAD,   KEY_N_Q,  KEY_N_K,
                                              KEY_RUN,  KEY_MASK_AGE, KEY_TOKENS, KEY_DEPTH};
     int rc = 0;
-    if (a->x)
-        snprintf(x->x, sizeof x->x, "%s", a->x);
+    if (c->a->x)
+        snprintf(x->x, sizeof x->x, "%s", c->a->x);
     else
-        TRY(usual_x(a, x->x, err));
+        TRY(usual_x(c, x->x, err));
     x->key = KEY_COUNT;
     for (size_t i = 0; i < sizeof numeric / sizeof *numeric; i++)
         if (strcmp(x->x, key_name(numeric[i])) == 0)
             x->key = numeric[i];
-    x->metric = x->key == KEY_COUNT && is_metric(a->set, x->x);
+    x->metric = x->key == KEY_COUNT && is_metric(c->a->set, x->x);
 out:
     return rc;
 }
 
 /* x of a group; NAN: none. */
-static int x_of(const struct chart_groups *g, const struct group *grp, const struct axis *x,
-                double *out, struct err *err)
+static int x_of(const struct chart *c, const struct group *grp, const struct axis *x, double *out,
+                struct err *err)
 {
     struct stats s;
     int rc = 0;
     if (x->key != KEY_COUNT)
         *out = key_number(grp->first, x->key);
     else if (!x->metric)
-        *out = param_value(g->gs.set, grp->first, x->x);
+        *out = param_value(c->g.gs.set, grp->first, x->x);
     else {
         const char *unit;
-        rc = group_stats(&g->gs, grp, x->x, &s, NULL, err);
+        rc = group_stats(&c->g.gs, grp, x->x, &s, NULL, err);
         *out = s.n ? s.mean * metric_scale(x->x, &unit) : NAN;
     }
     return rc;
@@ -261,13 +259,13 @@ static int add_points(struct chart *c, const struct axis *x, struct err *err)
     int rc = 0;
     for (int64_t i = 0; i < c->g.gs.n; i++) {
         const struct group *g = &c->g.gs.g[i];
-        TRY(x_of(&c->g, g, x, &at, err));
+        TRY(x_of(c, g, x, &at, err));
         TRY(group_stats(&c->g.gs, g, c->metric, &s, NULL, err));
         if (isnan(at) || s.n == 0)
             continue;
         line_params(g->first, x, &rest);
         TRY(buf_check(&rest, "series", err));
-        int k = chart_series(&c->g, g->first, x->metric ? NULL : buf_str(&rest), &c->l, err);
+        int k = chart_series(c, g->first, x->metric ? NULL : buf_str(&rest), err);
         TRY(chart_add_stats(c, k, at, &s, scale, err));
     }
     if (c->n == 0)
@@ -322,7 +320,7 @@ int points_of_curve(struct chart *c, struct err *err)
     struct buf name = {0}, keys = {0};
     int rc = 0;
 
-    TRY(choose_x(c->a, &x, err));
+    TRY(choose_x(c, &x, err));
     /* A time belongs to one length: over several a line leads from length to length. */
     bool by_length = x.metric && (strstr(x.x, "speedup") || strstr(x.x, "time_"));
     enum group_key along = by_length ? KEY_TOKENS : x.key;
@@ -398,8 +396,8 @@ int points_of_names(struct chart *c, struct err *err)
             TRY(group_stats(&c->g.gs, &c->g.gs.g[i], names.items[k], &s, NULL, err));
             if (s.n == 0)
                 continue;
-            TRY(chart_add_stats(c, chart_series(&c->g, r, r->params, &c->l, err), strtod(x, NULL),
-                                &s, 1, err));
+            TRY(chart_add_stats(c, chart_series(c, r, r->params, err), strtod(x, NULL), &s, 1,
+                                err));
             c->p[c->n - 1].rounding = s.mean < chart_rounding(c->metric, r);
             p->rounding |= s.mean > 0 && c->p[c->n - 1].rounding;
         }
@@ -420,14 +418,8 @@ static int add_sizes(struct chart *c, const struct group *g, bool slices, struct
     struct buf name = {0};
     struct stats s;
     int rc = 0;
-    for (int i = 0; i < c->g.n_scope; i++) {
-        if (c->g.scope[i] != KEY_MODEL)
-            buf_printf(&name, "%s=", key_name(c->g.scope[i]));
-        key_text(g->first, c->g.scope[i], &name);
-        buf_puts(&name, " ");
-    }
-    if (c->g.n_scope == 0)
-        buf_printf(&name, "%s ", g->first->model);
+    chart_scope(c, g->first, &name);
+    buf_printf(&name, "%s ", c->g.n_scope ? "" : g->first->model);
     buf_puts(&name, slices ? "M x 1 slices" : "b x b blocks");
     TRY(buf_check(&name, "series", err));
     int k = plain_series(c, name.data, colors[c->l.n / 2 % 5], slices ? 2 : 1, slices ? 9 : 7, err);

@@ -123,7 +123,7 @@ static int collect(struct stacks *f, struct err *err)
         struct bar b;
         if (!mean_times(&c->g.gs, &c->g.gs.g[i], f->kind, &b))
             continue;
-        int k = chart_series(&c->g, r, r->params, &c->l, err);
+        int k = chart_series(c, r, r->params, err);
         if (k < 0)
             return err->code;
         f->bars[k] = b;

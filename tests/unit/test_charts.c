@@ -361,7 +361,8 @@ START_TEST(a_metric_that_no_record_has_gets_no_panel)
     assert_lacks(&dat, "# cra_");
     struct figure_args a = args();
     a.metrics = "err_l1_rel,cra_mean";
-    assert_fails(figure_draw(figure_find("pareto", &e), &a, &e), &e, ERR_INPUT, "with cra_mean");
+    assert_fails(figure_draw(figure_find("pareto", &e), &a, &e), &e, ERR_USAGE,
+                 "metric 'cra_mean'");
 }
 END_TEST
 
@@ -954,8 +955,7 @@ START_TEST(means_have_their_numbers_and_the_mean_of_all_bars)
     assert_has(&script, ", 0.5995 with lines lw 1.6 dt 2");
     assert_has(&caption, "Dashed: the mean of the bars.");
     a.x = "step";
-    assert_fails(figure_draw(figure_find("means", &e), &a, &e), &e, ERR_USAGE,
-                 "layer or sample");
+    assert_fails(figure_draw(figure_find("means", &e), &a, &e), &e, ERR_USAGE, "layer or sample");
 }
 END_TEST
 
