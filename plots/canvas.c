@@ -64,9 +64,7 @@ int canvas_count_lines(const char *text, int chars)
     return n;
 }
 
-typedef void put_text(const struct gp *g, struct buf *b, const char *text);
-
-static void put_lines(const struct gp *g, struct buf *b, const char *text, int chars, put_text *put)
+void canvas_put(const struct gp *g, struct buf *b, const char *text, int chars, canvas_word *put)
 {
     struct buf one = {0};
     int lines = canvas_count_lines(text, chars);
@@ -83,16 +81,6 @@ static void put_lines(const struct gp *g, struct buf *b, const char *text, int c
     } while (*text);
     b->failed |= one.failed;
     buf_free(&one);
-}
-
-void canvas_lines(const struct gp *g, struct buf *b, const char *text, int chars)
-{
-    put_lines(g, b, text, chars, gp_text);
-}
-
-void canvas_tic(const struct gp *g, struct buf *b, const char *text, int chars)
-{
-    put_lines(g, b, text, chars, gp_tic);
 }
 
 /* ---- geometry -------------------------------------------------------------------------------- */
@@ -223,15 +211,8 @@ static void geometry(const struct figure_args *a, const struct canvas_wish *w, s
         p->height -= (*high - a->height + p->rows - 1) / p->rows;
 }
 
-double canvas_panel_width(const struct figure_args *a, const struct canvas_wish *w)
-{
-    struct canvas p;
-    int wide, high;
-    geometry(a, w, &p, &wide, &high);
-    return a->width ? width_of_panels(&p, a->width) : INFINITY;
-}
-
-double canvas_panel_height(const struct figure_args *a, const struct canvas_wish *w)
+void canvas_room(const struct figure_args *a, const struct canvas_wish *w, double *width,
+                 double *height)
 {
     struct canvas_wish flat = *w;
     struct canvas p;
@@ -239,26 +220,23 @@ double canvas_panel_height(const struct figure_args *a, const struct canvas_wish
     flat.height = 0;
     flat.least = 0;
     geometry(a, &flat, &p, &wide, &high);
-    return a->height ? (double)(a->height - high) / p.rows + p.height : INFINITY;
+    *width = a->width ? width_of_panels(&p, a->width) : INFINITY;
+    *height = a->height ? (double)(a->height - high) / p.rows + p.height : INFINITY;
 }
 
 /* Refuse what --size cannot hold; the figure's own size always can. */
-static int check_room(const struct canvas_wish *w, const struct canvas *p, int wide,
-                      struct err *err)
+static int check_room(const struct canvas_wish *w, const struct canvas *p, struct err *err)
 {
-    const struct gp *g = &p->gp;
-    int least = w->exact ? 1 : LEAST;
-    int need = p->key_rows * CANVAS_LINE > least ? p->key_rows * CANVAS_LINE : least;
-    need = need < w->least ? w->least : need;
-    double scale = gp_pixels_per_unit(g->type, &g->style);
+    double scale = gp_pixels_per_unit(p->gp.type, &p->gp.style);
+    int least = w->exact ? 1 : LEAST,
+        need = (int)fmax(w->least, fmax(least, p->key_rows * CANVAS_LINE));
     int more_x = p->width < least ? p->cols * (least - p->width) : 0;
     int more_y = p->height < need ? p->rows * (need - p->height) : 0;
     if (!more_x && !more_y)
         return 0;
     return err_set(err, ERR_USAGE, "%.0fx%.0f is too small for this figure (%.0fx%.0f would do)",
-                   g->width * scale, g->height * scale,
-                   ceil((g->width > wide ? g->width : g->width + more_x) * scale),
-                   ceil((g->height + more_y) * scale));
+                   p->gp.width * scale, p->gp.height * scale, ceil((p->gp.width + more_x) * scale),
+                   ceil((p->gp.height + more_y) * scale));
 }
 
 /* ---- script ---------------------------------------------------------------------------------- */
@@ -273,7 +251,7 @@ static void put_layout(const struct canvas *p, const char *title, struct buf *s)
     buf_printf(s, "%d,%d", p->rows, p->cols);
     if (title[0]) {
         buf_puts(s, " title ");
-        canvas_lines(&p->gp, s, title, (int)((w - 20) / TITLE_CHAR));
+        canvas_put(&p->gp, s, title, (int)((w - 20) / TITLE_CHAR), gp_text);
         buf_puts(s, " noenhanced font font_title");
     }
     buf_printf(s, " margins screen %.8f,%.8f,%.8f,%.8f spacing screen %.8f,%.8f\n", p->left / w,
@@ -290,7 +268,7 @@ int canvas_open(const struct figure_args *a, const struct canvas_wish *w, struct
     title_sentence(title_of(a, w), &title);
     TRY(buf_check(&title, "title", err));
     TRY(figure_open(a, wide, high, &p->gp, err));
-    TRY(check_room(w, p, wide, err));
+    TRY(check_room(w, p, err));
     if (!w->exact)
         buf_puts(&p->gp.script, "set border 3 lw 0.8\nset tics out nomirror scale 0.7\n"
                                 "set grid xtics ytics lc rgb '#dddddd' lw 0.6 lt 1\n");
@@ -307,7 +285,7 @@ static void put_name(struct canvas *p, const char *what, const char *name, int r
     if (!name)
         return;
     buf_printf(s, "set %s ", what);
-    canvas_lines(&p->gp, s, name, canvas_chars(room));
+    canvas_put(&p->gp, s, name, canvas_chars(room), gp_text);
     int lines = canvas_count_lines(name, canvas_chars(room));
     buf_printf(s, " noenhanced offset %s\n",
                strcmp(what, "title") == 0    ? "0,-0.5"

@@ -455,24 +455,23 @@ static void set_panels(const struct chart *c, struct canvas_wish *w)
     const struct chart_grid *g = &c->grid;
     const struct figure_args *a = c->a;
     int text = (int)(CANVAS_CHAR * longest_title(c)) + 10;
-    double cell_x = g->cell_x, cell_y = g->cell_y;
+    double cell_x = g->cell_x, cell_y = g->cell_y, room_x, room_y;
     w->cols = g->panels <= 3 ? g->panels : (int)ceil(sqrt(g->panels));
-    w->gap_x = 14;
-    if (a->width) {
-        while (w->cols > 1 && canvas_panel_width(a, w) < (text < 90 ? text : 90))
-            w->cols--;
-        cell_x = fmin(canvas_panel_width(a, w) / g->cols, a->height ? INFINITY : 1.5 * g->cell_x);
-    } else if (text > g->cols * cell_x + w->gap_x)
-        w->gap_x = 30; /* more would bring titles near the colour bar */
+    w->gap_x = !a->width && text > g->cols * cell_x + 14 ? 30 : 14; /* more would near the bar */
+    canvas_room(a, w, &room_x, &room_y);
+    while (a->width && w->cols > 1 && room_x < fmin(text, 90)) {
+        w->cols--;
+        canvas_room(a, w, &room_x, &room_y);
+    }
+    cell_x = a->width ? fmin(room_x / g->cols, a->height ? INFINITY : 1.5 * cell_x) : cell_x;
     w->width = (int)(cell_x >= 2 ? floor(cell_x) * g->cols : cell_x * g->cols);
     w->head_lines = title_lines(c, canvas_chars(w->width + w->gap_x - 10));
+    canvas_room(a, w, &room_x, &room_y);
     if (a->width)
-        cell_y = fmin(cell_x * g->cell_y / g->cell_x, canvas_panel_height(a, w) / g->rows);
+        cell_y = fmin(cell_x * g->cell_y / g->cell_x, room_y / g->rows);
     w->height = (int)(cell_y >= 2 ? floor(cell_y) * g->rows : cell_y * g->rows);
-    if (!a->height && w->height < 48)
-        w->height = 48;
-    if (!a->width && w->width < 48)
-        w->width = 48;
+    w->height = a->height || w->height > 48 ? w->height : 48;
+    w->width = a->width || w->width > 48 ? w->width : 48;
 }
 
 /* ---- drawing --------------------------------------------------------------------------------- */

@@ -417,13 +417,16 @@ static int lay_out(struct map_figure *f, int64_t *most, struct err *err)
                                 .gap_y = f->own_axes ? 28 : 8,
                                 .exact = true};
     double x = (double)span.n_k, y = (double)span.n_q, long_side = fmax(x, y);
-    double side = a->width ? canvas_panel_width(a, &f->w) : wished_side(f->n);
+    double side, room_x, room_y;
+    canvas_room(a, &f->w, &room_x, &room_y);
+    side = a->width ? room_x : wished_side(f->n);
     if (f->keys.n && !a->width)
         side = fmax(side, WORDS_UNITS * long_side);
     int lines = title_lines(f, side), least = f->grid ? 24 : 48;
     f->w.head_lines = f->grid ? 1 : lines;
     f->w.top = f->grid ? lines * CANVAS_LINE : 0;
-    f->unit = a->width ? fmin(side / x, canvas_panel_height(a, &f->w) / y) : side / long_side;
+    canvas_room(a, &f->w, &room_x, &room_y);
+    f->unit = a->width ? fmin(room_x / x, room_y / y) : side / long_side;
     double fine = gp_pixels_per_unit(type, &a->style) * f->unit * long_side;
     if (fine < 16)
         FAIL(err, ERR_USAGE,
@@ -466,7 +469,7 @@ static int64_t axis_samples(int64_t cells, int64_t tokens, int64_t n, int repeat
 {
     if (cells > 1 && n == cells * tokens)
         return cells * repeat;
-    return MAX(MAX(2, side), 2 * cells);
+    return MAX(2, side < cells ? 2 * cells : side);
 }
 
 /* Viewers of SVG blur enlarged images, so there a cell is as many samples as it has units. */

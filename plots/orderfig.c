@@ -112,8 +112,9 @@ static int render(const struct figure_args *a, const struct geometry *g, const s
                             .gap_x = 14,
                             .head_lines = 1,
                             .exact = true};
-    double side = a->width ? fmin(canvas_panel_width(a, &w), canvas_panel_height(a, &w) * x / y)
-                           : 160 * x / fmax(x, y);
+    double side, room_x, room_y;
+    canvas_room(a, &w, &room_x, &room_y);
+    side = a->width ? fmin(room_x, room_y * x / y) : 160 * x / fmax(x, y);
     w.width = (int)side;
     w.height = (int)(side * y / x);
     TRY(canvas_open(a, &w, &c, err));

@@ -144,23 +144,11 @@ static const char *subject(const struct stacks *f)
     return f->kind == OF_CLIPS ? "denoising step" : f->kind == OF_GPU && calls ? "call" : "head";
 }
 
-/* Characters of the lines that the names of bars have in a figure of a given width. */
-#define NAME_CHARS 26
-
+/* Characters of a line of a bar's name. */
 static int name_chars(const struct stacks *f)
 {
     int longest = series_longest(&f->c.l);
-    return f->c.a->width && longest > NAME_CHARS ? NAME_CHARS : longest;
-}
-
-static int name_lines(const struct stacks *f)
-{
-    int most = 1;
-    for (int i = 0; i < f->c.l.n; i++) {
-        int n = canvas_count_lines(series_label(&f->c.l.s[i]), name_chars(f));
-        most = n > most ? n : most;
-    }
-    return most;
+    return f->c.a->width && longest > 26 ? 26 : longest;
 }
 
 /* Rows: position, is the selection missing, then the running sums of the phases. */
@@ -193,7 +181,7 @@ static void put_axes(struct stacks *f)
                f->c.l.n - 1);
     for (int i = 0; i < f->c.l.n; i++) {
         buf_puts(s, i ? ", " : "");
-        canvas_tic(&canvas->gp, s, series_label(&f->c.l.s[i]), name_chars(f));
+        canvas_put(&canvas->gp, s, series_label(&f->c.l.s[i]), name_chars(f), gp_tic);
         buf_printf(s, " %d", i);
     }
     buf_printf(s, ") noenhanced%s\n", f->c.a->width ? " font font_small" : "");
@@ -227,7 +215,6 @@ static int draw(struct stacks *f, struct err *err)
 {
     struct chart *c = &f->c;
     int rows = c->l.n, without = (int)c->g.gs.n - rows, rc = 0;
-    bool narrow = c->a->width > 0 && !c->a->height;
     char x_name[32];
 
     buf_printf(&c->says, "%s, %s", subject(f), kinds[f->kind].what);
@@ -235,15 +222,15 @@ static int draw(struct stacks *f, struct err *err)
         buf_printf(&c->says, "; %d setting%s without times left out", without,
                    without > 1 ? "s" : "");
     TRY(chart_title(c, err));
-    const struct canvas_wish w = {.title = buf_str(&c->title),
-                                  .caption = buf_str(&c->caption),
-                                  .width = 400,
-                                  .height = 60 + 24 * rows,
-                                  .least = rows * 13 * name_lines(f),
-                                  .left =
-                                      (int)(28 + (narrow ? 0.85 : 1) * CANVAS_CHAR * name_chars(f)),
-                                  .entries = f->hatched ? 4 : 3,
-                                  .chars = f->hatched ? 30 : 9};
+    const struct canvas_wish w = {
+        .title = buf_str(&c->title),
+        .caption = buf_str(&c->caption),
+        .width = 400,
+        .height = 60 + 24 * rows,
+        .least = rows * (c->a->width ? 26 : 13),
+        .left = (int)(28 + (c->a->width ? 0.85 : 1) * CANVAS_CHAR * name_chars(f)),
+        .entries = f->hatched ? 4 : 3,
+        .chars = f->hatched ? 30 : 9};
     TRY(canvas_open(c->a, &w, &c->canvas, err));
     write_stacks(f);
     snprintf(x_name, sizeof x_name, "time [%s]", f->unit);

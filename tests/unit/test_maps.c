@@ -283,17 +283,17 @@ START_TEST(texts_have_as_many_lines_as_they_need)
     struct buf b = {0};
     ck_assert_int_eq(canvas_count_lines("attention mass kept, mean of rows", 40), 1);
     ck_assert_int_eq(canvas_count_lines("attention mass kept, mean of rows", 20), 2);
-    canvas_lines(&g, &b, "attention mass kept, mean of rows", 30); /* lines of like length */
+    canvas_put(&g, &b, "attention mass kept, mean of rows", 30, gp_text); /* lines of like length */
     ck_assert_str_eq(buf_str(&b), "'attention mass'.\"\\n\".'kept, mean of rows'");
     buf_reset(&b);
-    canvas_lines(&g, &b, "pairs kept [kept/allowed pairs]", 24); /* a unit stays together */
+    canvas_put(&g, &b, "pairs kept [kept/allowed pairs]", 24, gp_text); /* a unit stays together */
     ck_assert_str_eq(buf_str(&b), "'pairs kept'.\"\\n\".'[kept/allowed pairs]'");
     buf_reset(&b);
-    canvas_lines(&g, &b, "streaming sink=4:window=128", 12);
+    canvas_put(&g, &b, "streaming sink=4:window=128", 12, gp_text);
     ck_assert_str_eq(buf_str(&b), "'streaming'.\"\\n\".'sink=4:'.\"\\n\".'window=128'");
     buf_reset(&b);
     g.type = GP_TEX; /* LaTeX's letters are narrower */
-    canvas_lines(&g, &b, "attention mass kept", 4);
+    canvas_put(&g, &b, "attention mass kept", 4, gp_text);
     ck_assert_str_eq(buf_str(&b), "'attention mass kept'");
     buf_free(&b);
 }
