@@ -6,7 +6,6 @@
 
 #include "analyze/metricfacts.h"
 #include "analyze/tables.h"
-#include "core/indexlist.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/metricdef.h"
@@ -25,9 +24,8 @@ static bool fits(const void *ctx, const struct record *r)
     const struct chart *chart = ctx;
     const struct chart_groups *c = &chart->g;
     const struct figure_args *a = chart->a;
-    return r->status == RECORD_OK && index_list_has(c->layers.at, c->layers.n, r->layer) &&
-           index_list_has(c->heads.at, c->heads.n, r->head) &&
-           index_list_has(c->steps.at, c->steps.n, r->step) &&
+    return r->status == RECORD_OK && figure_has(&c->cells.layers, r->layer) &&
+           figure_has(&c->cells.heads, r->head) && figure_has(&c->cells.steps, r->step) &&
            (!a->branch || strcmp(a->branch, r->branch) == 0) && figure_takes(a, r);
 }
 
@@ -48,12 +46,6 @@ static bool fits_sparse(const void *ctx, const struct record *r)
                              leaves_dense_out(&((const struct chart *)ctx)->g, r));
 }
 
-static int list(const char *text, const char *option, struct chosen *c, struct err *err)
-{
-    c->n = -1;
-    return text ? index_list_parse(text, -1, option, &c->at, &c->n, err) : 0;
-}
-
 /* Drop groups in which no cell has the metric. */
 static int drop_without(struct grouping *gs, const char *metric, struct err *err)
 {
@@ -72,9 +64,7 @@ static int drop_without(struct grouping *gs, const char *metric, struct err *err
 
 static void chart_groups_free(struct chart_groups *c)
 {
-    free(c->layers.at);
-    free(c->heads.at);
-    free(c->steps.at);
+    figure_cells_free(&c->cells);
     grouping_free(&c->gs);
     grouping_free(&c->settings);
     *c = (struct chart_groups){0};
@@ -98,9 +88,7 @@ int chart_regroup(struct chart *c, const char *keys, const char *metric, enum gr
     int n, n_own = 0, rc = 0;
 
     chart_groups_free(g);
-    TRY(list(a->layers, "--layers", &g->layers, err));
-    TRY(list(a->heads, "--heads", &g->heads, err));
-    TRY(list(a->steps, "--steps", &g->steps, err));
+    TRY(figure_cells(a, -1, -1, &g->cells, err));
     TRY(recset_scope(a->set, scope, &n, err));
     for (int i = 0; i < n; i++)
         if (scope[i] != without)
@@ -539,12 +527,8 @@ static size_t put_word(struct chart *c, const char *word, struct buf *b)
     }
     if (word[1] == 'y')
         put_metrics(c, b);
-    else if (word[1] == 's')
-        buf_puts(b, buf_str(&c->says));
     else
-        for (int i = 0; i < c->panels; i++)
-            if (i == 0 || strcmp(c->panel[i].x_name, c->panel[i - 1].x_name) != 0)
-                buf_printf(b, "%s%s", i ? ", " : "", c->panel[i].x_name);
+        buf_puts(b, buf_str(&c->says));
     return 2;
 }
 

@@ -13,10 +13,7 @@
 /* The cells that --method, --params, --layers, --heads, --steps, --branch choose, grouped by the
  * scope keys that vary (model, length, ...) and by `keys`. */
 struct chart_groups {
-    struct chosen {
-        int64_t *at; /* owned */
-        int64_t n;
-    } layers, heads, steps;                         /* index_list_has */
+    struct figure_cells cells;
     enum group_key scope[KEYS_MAX], keys[KEYS_MAX]; /* keys: scope first */
     int n_scope;
     struct grouping gs;
@@ -215,7 +212,7 @@ int metric_list(const char *text, struct str_list *out, struct err *err);
 
 typedef int drawer(const struct figure *f, const struct figure_args *a, struct err *err);
 drawer draw_lines, draw_points, draw_bars, draw_stacks, draw_grid;
-drawer draw_heatmap, draw_overlay, draw_mask, draw_steps, draw_order, draw_frames;
+drawer draw_heatmap, draw_overlay, draw_mask, draw_order, draw_frames;
 
 /* Sources add panels, series and points to a chart. They may fail with ERR_INPUT where the records
  * lack what is drawn. */

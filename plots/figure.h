@@ -93,12 +93,12 @@ struct figure {
 
     /* Of records. */
     int (*points)(struct chart *c, struct err *err); /* where the drawer's points come from */
-    const char *keys;   /* by which records are grouped, beside those that must not be averaged */
-    const char *x;      /* against what: the default of --x, or its choices */
-    const char *metric; /* the default of --metrics */
-    const char *title;  /* $y: the metrics, $x: against what, $over: over what is averaged, $s: what
-                           the source says */
-    unsigned flags;     /* enum figure_flag */
+    const char *keys;    /* by which records are grouped, beside those that must not be averaged */
+    const char *x;       /* against what: the default of --x, or its choices */
+    const char *metric;  /* the default of --metrics */
+    const char *title;   /* $y: the metrics, $over: over what is averaged, $s: what
+                            the source says */
+    unsigned flags;      /* enum figure_flag */
     const char *caption; /* a sentence of the caption; NULL: none */
 };
 
@@ -120,6 +120,19 @@ void figure_caption(const struct figure_args *a, const char *title, const char *
 
 /* Tics of a logarithmic axis, in the characters of the file's terminal. */
 const char *figure_powers(const char *output);
+
+/* What --layers, --heads and --steps choose; n_layers and n_heads: numbers from there on are
+ * ERR_USAGE, -1 = no number is known. */
+struct figure_cells {
+    struct chosen {
+        int64_t *at; /* owned */
+        int64_t n;   /* -1: all */
+    } layers, heads, steps;
+};
+int figure_cells(const struct figure_args *a, int64_t n_layers, int64_t n_heads,
+                 struct figure_cells *out, struct err *err);
+bool figure_has(const struct chosen *c, int64_t number);
+void figure_cells_free(struct figure_cells *c);
 
 /* Do --method and --params choose this record? */
 bool figure_takes(const struct figure_args *a, const struct record *r);

@@ -3,9 +3,11 @@
  */
 #include "plots/chart.h"
 
+#include "core/indexlist.h"
 #include "core/text.h"
 
 #include <fnmatch.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Options that choose cells of records. */
@@ -73,6 +75,36 @@ const char *figure_powers(const char *output)
 {
     enum gp_type type = GP_PNG;
     return !gp_check_name(output, &type, NULL) && type == GP_TEX ? "$10^{%T}$" : "10^{%T}";
+}
+
+static int parse(const char *text, int64_t n, const char *option, struct chosen *c, struct err *err)
+{
+    c->n = -1;
+    return text ? index_list_parse(text, n, option, &c->at, &c->n, err) : 0;
+}
+
+int figure_cells(const struct figure_args *a, int64_t n_layers, int64_t n_heads,
+                 struct figure_cells *out, struct err *err)
+{
+    int rc = 0;
+    TRY(parse(a->layers, n_layers, "--layers", &out->layers, err));
+    TRY(parse(a->heads, n_heads, "--heads", &out->heads, err));
+    TRY(parse(a->steps, -1, "--steps", &out->steps, err));
+out:
+    return rc;
+}
+
+bool figure_has(const struct chosen *c, int64_t number)
+{
+    return index_list_has(c->at, c->n, number);
+}
+
+void figure_cells_free(struct figure_cells *c)
+{
+    free(c->layers.at);
+    free(c->heads.at);
+    free(c->steps.at);
+    *c = (struct figure_cells){0};
 }
 
 bool figure_takes(const struct figure_args *a, const struct record *r)

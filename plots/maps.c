@@ -10,7 +10,6 @@
 #include "plots/cells.h"
 
 #include "analyze/keys.h"
-#include "core/indexlist.h"
 #include "core/intmath.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -765,53 +764,51 @@ static int no_call(const struct trace *t, struct err *err)
     return rc;
 }
 
-/* The heads that --layers and --heads name (NULL: all) of the calls of a step and branch. */
-static int add_heads(struct map_figure *f, int trace, const char *layer, const char *head, int step,
-                     const char *branch, struct err *err)
+/* Of a trace the calls of --steps and --branch, by default those of the first call; of each the
+ * heads that --layers and --heads name. */
+static int add_heads(struct map_figure *f, int trace, bool steps, struct err *err)
 {
-    const struct trace *t = trace_of(f->a, trace);
+    const struct figure_args *a = f->a;
+    const struct trace *t = trace_of(a, trace);
     const struct trace_meta *m = trace_meta(t);
-    int64_t *layers = NULL, *heads = NULL, n_layers = -1, n_heads = -1, before = f->n;
+    struct figure_cells chosen = {0};
+    int64_t before = f->n;
     int rc = 0;
-    if (layer)
-        TRY(index_list_parse(layer, m->layers, "--layers", &layers, &n_layers, err));
-    if (head)
-        TRY(index_list_parse(head, m->head_ids[0] ? -1 : m->heads, "--heads", &heads, &n_heads,
-                             err));
+    if (trace_calls(t) == 0)
+        FAIL(err, ERR_INPUT, "%s: holds no attention call", trace_path(t));
+    const struct trace_call *first = trace_call(t, 0);
+    const char *branch = a->branch ? a->branch : first->branch;
+    TRY(figure_cells(a, m->layers, m->head_ids[0] ? -1 : m->heads, &chosen, err));
     for (int64_t i = 0; i < trace_calls(t); i++) {
         const struct trace_call *call = trace_call(t, i);
-        if (call->step != step || strcmp(call->branch, branch) != 0 ||
-            !index_list_has(layers, n_layers, call->layer))
-            continue;
+        bool step = steps ? figure_has(&chosen.steps, call->step) : call->step == first->step;
         for (int h = 0; h < m->heads; h++) {
-            int number = trace_head_number(m, h);
             const struct map one = {.call = i,
                                     .layer = call->layer,
-                                    .head = number,
+                                    .head = trace_head_number(m, h),
                                     .stored = h,
                                     .n_q = m->n_q,
                                     .n_k = m->n_k,
-                                    .step = step,
+                                    .step = call->step,
                                     .trace = trace,
                                     .mask = -1};
-            if (index_list_has(heads, n_heads, number))
+            if (step && strcmp(call->branch, branch) == 0 &&
+                figure_has(&chosen.layers, one.layer) && figure_has(&chosen.heads, one.head))
                 TRY(add_map(f, &one, err));
         }
     }
-    if (f->n == before)
+    bool all = f->n > before;
+    for (int64_t k = 0; steps && k < chosen.steps.n; k++) {
+        bool found = false;
+        for (int64_t i = before; i < f->n; i++)
+            found |= f->m[i].step == chosen.steps.at[k];
+        all &= found;
+    }
+    if (!all)
         TRY(no_call(t, err));
 out:
-    free(layers);
-    free(heads);
+    figure_cells_free(&chosen);
     return rc;
-}
-
-static int first_call(const struct trace *t, const struct trace_call **call, struct err *err)
-{
-    if (trace_calls(t) == 0)
-        return err_set(err, ERR_INPUT, "%s: holds no attention call", trace_path(t));
-    *call = trace_call(t, 0);
-    return 0;
 }
 
 static void put_trace(const struct trace *t, int step, const char *branch, struct buf *b)
@@ -822,26 +819,10 @@ static void put_trace(const struct trace *t, int step, const char *branch, struc
     else
         buf_printf(b, "%s, %lld %s x %lld keys", m->name, (long long)m->n_q,
                    m->n_q == 1 ? "query" : "queries", (long long)m->n_k);
+    if (m->grid_t > 0 && step >= 0)
+        buf_printf(b, ", step %d", step);
     if (m->grid_t > 0)
-        buf_printf(b, ", step %d, %s", step, branch);
-}
-
-/* *step becomes that of --steps, if it is given: a map is of one. */
-static int one_step(const struct figure_args *a, int64_t *step, struct err *err)
-{
-    int64_t *steps = NULL, n = 1;
-    int rc = 0;
-    if (!a->steps)
-        return 0;
-    TRY(index_list_parse(a->steps, -1, "--steps", &steps, &n, err));
-    if (n != 1)
-        FAIL(err, ERR_USAGE,
-             "--steps %s: a map is of one denoising step; figure steps shows all captured ones",
-             a->steps);
-    *step = steps[0];
-out:
-    free(steps);
-    return rc;
+        buf_printf(b, ", %s", branch);
 }
 
 static int check_scale(const struct figure_args *a, struct err *err)
@@ -856,42 +837,52 @@ static int check_scale(const struct figure_args *a, struct err *err)
 
 /* ---- heatmap --------------------------------------------------------------------------------- */
 
-/* The heads of one of several traces, a row each: the same layers and heads of all. --steps is of
- * those that have denoising steps. */
+static int by_head(const void *a, const void *b)
+{
+    const struct map *p = a, *q = b;
+    return p->layer != q->layer ? p->layer - q->layer
+           : p->head != q->head ? p->head - q->head
+                                : p->step - q->step;
+}
+
+/* A row for each layer, a column for each head; of several steps a row for each head, a column for
+ * each step; of several traces a row for each, with the same heads. --steps is of those that have
+ * denoising steps. */
 static int add_trace(struct map_figure *f, int trace, struct err *err)
 {
     const struct figure_args *a = f->a;
     const struct trace *t = trace_of(a, trace);
-    const struct trace_call *first;
-    bool several = a->n_traces > 1;
-    int64_t before = f->n;
+    int64_t before = f->n, n;
+    bool over_steps = false;
     int rc = 0;
-    TRY(first_call(t, &first, err));
-    int64_t step = first->step;
-    if (!several || trace_meta(t)->grid_t > 0)
-        TRY(one_step(a, &step, err));
-    const char *branch = a->branch ? a->branch : first->branch;
-    TRY(add_heads(f, trace, a->layers, a->heads, (int)step, branch, err));
+    TRY(add_heads(f, trace, a->steps && (a->n_traces < 2 || trace_meta(t)->grid_t > 0), err));
+    n = f->n - before;
+    for (int64_t i = before; i < f->n; i++)
+        over_steps |= f->m[i].step != f->m[before].step;
+    if (over_steps)
+        qsort(f->m + before, (size_t)n, sizeof *f->m, by_head);
     for (int64_t i = before; i < f->n; i++) {
         struct map *m = &f->m[i];
         const struct map *same = &f->m[i - before];
-        if (m->layer != same->layer || m->head != same->head ||
-            (f->n - before) * (trace + 1) != f->n)
+        if (m->layer != same->layer || m->head != same->head || n * (trace + 1) != f->n)
             FAIL(err, ERR_USAGE,
                  "%s and %s have other layers or heads: choose some that both have, with --layers "
                  "and --heads",
                  trace_path(trace_of(a, 0)), trace_path(t));
-        if (several)
+        snprintf(m->row, sizeof m->row, "layer %d", m->layer);
+        snprintf(m->col, sizeof m->col, "head %d", m->head);
+        if (over_steps) {
+            snprintf(m->row, sizeof m->row, "layer %d head %d", m->layer, m->head);
+            snprintf(m->col, sizeof m->col, "step %d", m->step);
+        }
+        if (a->n_traces > 1) {
             snprintf(m->row, sizeof m->row, "%.60s", trace_meta(t)->name);
-        else
-            snprintf(m->row, sizeof m->row, "layer %d", m->layer);
-        if (several)
             snprintf(m->col, sizeof m->col, "L%d H%d", m->layer, m->head);
-        else
-            snprintf(m->col, sizeof m->col, "head %d", m->head);
+        }
     }
     buf_puts(&f->title, trace ? "; " : "attention of ");
-    put_trace(t, (int)step, branch, &f->title);
+    put_trace(t, over_steps ? -1 : f->m[before].step,
+              a->branch ? a->branch : trace_call(t, 0)->branch, &f->title);
 out:
     return rc;
 }
@@ -906,84 +897,6 @@ int draw_heatmap(const struct figure *figure, const struct figure_args *a, struc
     TRY(check_scale(a, err));
     for (int t = 0; t < (a->n_traces > 1 ? a->n_traces : 1); t++)
         TRY(add_trace(&f, t, err));
-    TRY(map_draw(&f, err));
-out:
-    map_free(&f);
-    return rc;
-}
-
-/* ---- steps ----------------------------------------------------------------------------------- */
-
-/* A row for each head, a column for each captured step of the branch. */
-static int add_steps(struct map_figure *f, const char *branch, struct err *err)
-{
-    const struct figure_args *a = f->a;
-    const struct trace *t = a->trace;
-    char layer[16], head[16];
-    int *steps = NULL, rc = 0;
-    int64_t n = 0, cap = 0;
-    snprintf(layer, sizeof layer, "%d", trace_call(t, 0)->layer);
-    snprintf(head, sizeof head, "%d", trace_head_number(trace_meta(t), 0));
-    for (int64_t i = 0; i < trace_calls(t); i++) {
-        const struct trace_call *c = trace_call(t, i);
-        if (strcmp(c->branch, branch) != 0 || (n && steps[n - 1] == c->step))
-            continue;
-        TRY(mem_grow(&steps, &cap, n + 1, sizeof *steps, "steps", err));
-        steps[n++] = c->step;
-    }
-    if (n == 0)
-        FAIL(err, ERR_INPUT, "%s: no call of branch %s", trace_path(t), branch);
-    TRY(add_heads(f, 0, a->layers ? a->layers : layer, a->heads ? a->heads : head, steps[0], branch,
-                  err));
-    int64_t rows = f->n;
-    for (int64_t k = 1; k < n; k++)
-        for (int64_t i = 0; i < rows; i++) {
-            struct map m = f->m[i];
-            m.step = steps[k];
-            m.call = trace_find(t, m.step, branch, m.layer);
-            if (m.call < 0)
-                FAIL(err, ERR_INPUT, "%s: step %d, branch %s has no layer %d", trace_path(t),
-                     m.step, branch, m.layer);
-            TRY(add_map(f, &m, err));
-        }
-    for (int64_t i = 0; i < f->n; i++) {
-        struct map *m = &f->m[i];
-        if (rows > 1)
-            snprintf(m->row, sizeof m->row, "layer %d head %d", m->layer, m->head);
-        snprintf(m->col, sizeof m->col, "step %d", m->step);
-    }
-out:
-    free(steps);
-    return rc;
-}
-
-static int by_head(const void *a, const void *b)
-{
-    const struct map *p = a, *q = b;
-    return p->layer != q->layer ? p->layer - q->layer
-           : p->head != q->head ? p->head - q->head
-                                : p->step - q->step;
-}
-
-int draw_steps(const struct figure *figure, const struct figure_args *a, struct err *err)
-{
-    struct map_figure f = {.a = a};
-    const struct trace_call *first;
-    int rc = 0;
-    (void)figure;
-    TRY(check_scale(a, err));
-    TRY(first_call(a->trace, &first, err));
-    if (a->steps)
-        FAIL(err, ERR_USAGE, "figure steps draws all captured steps; --steps belongs to heatmap");
-    const char *branch = a->branch ? a->branch : first->branch;
-    TRY(add_steps(&f, branch, err));
-    if (!f.m)
-        FAIL(err, ERR_USAGE, "figure steps: no captured step has branch '%s'", branch);
-    qsort(f.m, (size_t)f.n, sizeof *f.m, by_head);
-    buf_printf(&f.title, "attention over denoising steps, %s", trace_meta(a->trace)->name);
-    if (!f.m[0].row[0])
-        buf_printf(&f.title, " layer %d head %d", f.m[0].layer, f.m[0].head);
-    buf_printf(&f.title, ", %s", branch);
     TRY(map_draw(&f, err));
 out:
     map_free(&f);
@@ -1019,28 +932,23 @@ static int by_cell(const void *a, const void *b)
     return 0;
 }
 
-/* The masks that the options choose, in the order of tables. Over maps those of one step and
- * branch. */
+/* The masks that the options choose, in the order of tables. Over maps those of one branch, and of
+ * one step unless --steps says otherwise. */
 static int list_masks(const struct figure_args *a, bool over, struct mask_list *l, struct err *err)
 {
     const struct trace_call *first = over && trace_calls(a->trace) ? trace_call(a->trace, 0) : NULL;
-    int64_t *layers = NULL, *heads = NULL, n_layers = -1, n_heads = -1;
-    int64_t step = first ? first->step : INT64_MIN;
     const char *branch = !a->branch && first ? first->branch : a->branch;
+    struct figure_cells chosen = {0};
     struct record id;
     int rc = 0;
 
-    TRY(one_step(a, &step, err));
-    if (a->layers)
-        TRY(index_list_parse(a->layers, -1, "--layers", &layers, &n_layers, err));
-    if (a->heads)
-        TRY(index_list_parse(a->heads, -1, "--heads", &heads, &n_heads, err));
+    TRY(figure_cells(a, -1, -1, &chosen, err));
     for (int64_t i = 0; i < maskfile_cells(a->masks); i++) {
         TRY(maskfile_cell(a->masks, i, &id, err));
-        bool fits = index_list_has(layers, n_layers, id.layer) &&
-                    index_list_has(heads, n_heads, id.head) &&
-                    (step == INT64_MIN || step == id.step) &&
-                    (!branch || strcmp(branch, id.branch) == 0) && figure_takes(a, &id);
+        bool fits =
+            figure_has(&chosen.layers, id.layer) && figure_has(&chosen.heads, id.head) &&
+            (a->steps || !first ? figure_has(&chosen.steps, id.step) : id.step == first->step) &&
+            (!branch || strcmp(branch, id.branch) == 0) && figure_takes(a, &id);
         if (fits && l->n < MAPS_MOST) {
             l->m[l->n++] = (struct listed_mask){i, id};
             continue;
@@ -1055,8 +963,7 @@ static int list_masks(const struct figure_args *a, bool over, struct mask_list *
              (long long)maskfile_cells(a->masks));
     qsort(l->m, (size_t)l->n, sizeof *l->m, by_cell);
 out:
-    free(layers);
-    free(heads);
+    figure_cells_free(&chosen);
     return rc;
 }
 
@@ -1164,7 +1071,7 @@ static int draw_masks(const struct figure_args *a, bool over, struct err *err)
     title_cut(buf_str(&shared), 72, &f.title);
     if (over) {
         buf_puts(&f.title, " on ");
-        put_trace(a->trace, f.m[0].step, l->m[0].id.branch, &f.title);
+        put_trace(a->trace, l->steps ? -1 : f.m[0].step, l->m[0].id.branch, &f.title);
         buf_puts(&f.title, "; dropped: pale");
     } else if (!l->layers)
         buf_printf(&f.title, "%slayer %d", shared.len ? ", " : " of ", l->m[0].id.layer);

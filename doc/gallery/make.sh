@@ -121,7 +121,7 @@ figure overlay 'Masks laid over the map: what they drop is pale.' \
 figure mask 'The masks of several methods, with the share of pairs that each keeps.' \
     mask masks.h5
 figure steps 'A head of a video model over its denoising steps, lines between frames.' \
-    steps video.h5 --layers 3 --width 7.5in
+    heatmap video.h5 --layers 3 --heads 0 --steps all --width 7.5in
 figure pareto 'What is kept against what it costs.' pareto code
 figure bars 'A metric by layer.' bars code --method sale,sampleattention
 figure means 'The means of one setting with their numbers, and the mean of all.' means code --method sale --params tau=0.016 \

@@ -401,10 +401,11 @@ static void draw_steps(const struct trace *trace, const char *layer, const char 
                             .trace = trace,
                             .layers = layer,
                             .heads = head,
+                            .steps = "all",
                             .map = MAP_STORED,
                             .low = NAN,
                             .high = NAN};
-    assert_ok(figure_draw(figure_find("steps", &e), &a, &e), &e);
+    assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
     int64_t cells = trace_map_cells(trace, false) * trace_map_cells(trace, true);
     ck_assert(stat(bin, &st) == 0 && st.st_size == panels * cells * (int64_t)sizeof(float));
 }
@@ -426,16 +427,14 @@ START_TEST(maps_of_a_head_over_steps)
         layers += first_branch && c->step == trace_call(trace, 0)->step;
     }
     ck_assert(steps > 1 && layers > 1);
-    draw_steps(trace, NULL, NULL, steps);
+    draw_steps(trace, "0", "0", steps);
     draw_steps(trace, "all", "0", steps * layers);
     struct figure_args a = {
-        .output = "x.png", .trace = trace, .steps = "1", .low = NAN, .high = NAN};
-    assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_USAGE,
-                 "--steps belongs to heatmap");
+        .output = "x.png", .trace = trace, .steps = "0,99", .low = NAN, .high = NAN};
+    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT, "no such call");
     a.steps = NULL;
     a.branch = "nobody";
-    assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_INPUT,
-                 "no call of branch nobody");
+    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT, "no such call");
     trace_close(&trace);
 }
 END_TEST

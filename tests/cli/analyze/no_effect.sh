@@ -3,7 +3,7 @@
 try() { "$LACUNA" "$@"; echo "exit $?"; }
 for given in 'pareto --x layer' 'pareto --rows 0-5' 'bars --mean' 'granularity --metrics cra_p1' \
     'layerhead --x tau' 'heatmap --method sale' 'heatmap --metrics cra_p1' 'mask --map stored' \
-    'steps --steps 1' 'profile --y tau' 'inside --layers 1' 'frames --mean' \
+    'order --steps 1' 'curves --y tau' 'inside --layers 1' 'frames --mean' \
     'bars --metrics cra_p1,cra_p5'; do
     # shellcheck disable=SC2086
     try plot $given r -o x.png

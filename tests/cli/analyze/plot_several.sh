@@ -7,7 +7,7 @@ grep -o "set xrange.*" maps.gp | sort | uniq -c | sed 's/^ *//'
 head -1 maps.txt
 "$LACUNA" plot heatmap text.h5 clip.h5 --layers 0,5 --heads 0 -o x.png
 "$LACUNA" plot heatmap text.h5 text.h5 text.h5 text.h5 clip.h5 -o x.png
-"$LACUNA" plot heatmap clip.h5 --steps 0,1 -o x.png
+"$LACUNA" plot heatmap clip.h5 --steps 0,99 -o x.png
 "$LACUNA" plot heatmap text.h5 clip.h5 --layers 5 --heads 0 --tokens code-lm -o x.png
 "$LACUNA" eval --model "$ROOT/datasets/models/video-dit" --size 4x32x48 --steps 2 -m oracle:kind=topk:k=20% \
     -m streaming:window=16 --save-frames frames -q -o e
