@@ -133,7 +133,6 @@ struct chart {
     bool split;      /* a panel for each method always: their x is not the same quantity */
     struct chart_grid grid;
     struct str_list places; /* of bars: tasks; owned */
-    bool has_target;        /* a setting was to have a density */
     bool through;           /* a line leads through several settings of its method */
 };
 

@@ -1,9 +1,11 @@
 /*
  * sources.c - points of lines: a metric against keys, parameters or another one, its distribution,
- * and metrics whose names hold x.
+ * metrics whose names hold x; what settings cost against what they keep, and a replay against the
+ * model with the method inside.
  */
 #include "plots/chart.h"
 
+#include "analyze/inside.h"
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
 #include "core/mem.h"
@@ -448,5 +450,144 @@ int points_of_sizes(struct chart *c, struct err *err)
         TRY(add_sizes(c, &c->g.gs.g[i], true, err));
     }
 out:
+    return rc;
+}
+
+/* ---- points of settings
+ * -------------------------------------------------------------------------------- */
+
+/* The line of a setting: of its method, or of the settings with targets on one metric that have all
+ * other parameters in common. A parameter per head and one for all heads are not points of one
+ * curve. */
+static int line_of(struct chart *c, const struct record *r, struct err *err)
+{
+    const char *target = params_target(r->params), *per = strchr(target, ':');
+    struct buf name = {0};
+    int line = -1;
+    if (*target)
+        buf_printf(&name, "%.*s%.*s%s", (int)(target - r->params), r->params,
+                   (int)strcspn(target, "<>="), target, per ? per : "");
+    if (!buf_check(&name, "series", err))
+        line = chart_series(c, r, *target ? buf_str(&name) : NULL, err);
+    buf_free(&name);
+    return line;
+}
+
+static int add_settings(struct chart *c, const char *metric, struct err *err)
+{
+    const char *unit;
+    double scale = metric_scale(metric, &unit), x_scale = metric_scale(c->f->x, &unit);
+    struct stats x, y;
+    int scope = 0, rc = 0;
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        const struct group *g = &c->g.gs.g[i];
+        struct chart_point p = {.eps = chart_rounding(metric, g->first), .text = g->first->params};
+        TRY(group_stats(&c->g.gs, g, c->f->x, &x, NULL, err));
+        TRY(group_stats(&c->g.gs, g, metric, &y, NULL, err));
+        scope += i > 0 && !same_keys(c->g.gs.g[i - 1].first, g->first, c->g.scope, c->g.n_scope);
+        p.series = line_of(c, g->first, err);
+        TRY(p.series < 0 ? err->code : 0);
+        if (x.n == 0 || y.n == 0 || !(x.mean > 0))
+            continue;
+        p.scope = scope;
+        p.x = x.mean * x_scale;
+        p.lo = x.sd * x_scale;
+        p.hi = y.sd * scale;
+        p.value = y.mean * scale;
+        p.rounding = metric_axis(metric) == AXIS_LOG && fabs(y.mean) < p.eps;
+        p.y = p.rounding ? 0 : p.value;
+        TRY(chart_add(c, &p, err));
+    }
+out:
+    return rc;
+}
+
+/* Panels: those of --metrics, which must have data, or those of the usual ones that have. */
+int points_of_settings(struct chart *c, struct err *err)
+{
+    struct str_list all = {0};
+    struct buf x = {0};
+    double scale;
+    int rc = 0;
+    TRY(chart_regroup(c, c->f->keys, c->f->x, KEY_COUNT, c->f->flags, err));
+    TRY(metric_list(c->metric, &all, err));
+    if (all.n > 4)
+        FAIL(err, ERR_USAGE, "--metrics: a figure of points has up to 4 panels");
+    for (int64_t m = 0; m < all.n; m++) {
+        struct stats s;
+        int64_t n = 0;
+        for (int64_t i = 0; i < c->g.gs.n; i++) {
+            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], all.items[m], &s, NULL, err));
+            n += s.n;
+        }
+        if (n)
+            str_list_add(&c->metrics, all.items[m]);
+        else if (c->a->metrics || (m + 1 == all.n && c->metrics.n == 0))
+            TRY(chart_nothing(c->a, all.items[m], err));
+    }
+    if (c->metrics.failed)
+        FAIL(err, ERR_NOMEM, "metrics: out of memory");
+    chart_metric_label(c->f->x, &x, &scale);
+    for (int64_t m = 0; m < c->metrics.n; m++) {
+        chart_panel(c, c->metrics.items[m], buf_str(&x), AXIS_OF_METRIC);
+        TRY(add_settings(c, c->metrics.items[m], err));
+    }
+out:
+    str_list_free(&all);
+    buf_free(&x);
+    return rc;
+}
+
+/* ---- pairs of a replay and a model ------------------------------------------------------------
+ */
+
+int points_of_pairs(struct chart *c, struct err *err)
+{
+    struct inside_point *p = NULL;
+    struct buf x = {0}, y = {0};
+    double scale, rho;
+    int64_t n, kept = 0;
+    int rc = 0;
+
+    TRY(metric_list(c->metric, &c->metrics, err));
+    if (c->metrics.n != 2)
+        FAIL(err, ERR_USAGE,
+             "--metrics: two metrics were expected, one of a replay and one of "
+             "`lacuna eval`, as in cra_mean,kl_mean");
+    const char *const *m = (const char *const *)c->metrics.items;
+    TRY(inside_points(c->a->set, m[0], m[1], &p, &n, err));
+    chart_metric_label(m[0], &x, &scale);
+    chart_metric_label(m[1], &y, &scale);
+    buf_puts(&x, ", replay");
+    buf_puts(&y, ", inside");
+    struct chart_panel *panel = chart_panel(c, m[1], buf_str(&x), AXIS_OF_METRIC);
+    snprintf(panel->y_name, sizeof panel->y_name, "%s", buf_str(&y));
+    c->l.methods = c->a->methods;
+    for (int64_t i = 0; i < n; i++) {
+        const struct record *r = p[i].first;
+        if (!figure_takes(c->a, r))
+            continue;
+        struct chart_point q = {.series = series_of(&c->l, r->method, r->method, err),
+                                .x = p[i].replay,
+                                .y = p[i].inside,
+                                .text = r->params,
+                                .rounding = p[i].inside < chart_rounding(m[1], r)};
+        TRY(q.series < 0 ? err->code : chart_add(c, &q, err));
+        p[kept++] = p[i];
+    }
+    if (kept == 0)
+        FAIL(
+            err, ERR_INPUT,
+            "no setting has both %s of a replay and %s of `lacuna eval`: give directories of both, "
+            "with the same methods",
+            m[0], m[1]);
+    TRY(inside_spearman(p, kept, &rho, err));
+    buf_printf(&c->says, "%lld settings", (long long)kept);
+    if (!isnan(rho))
+        buf_printf(&c->says, "; Spearman's rho %.2f", rho);
+out:
+    free(p);
+    buf_free(&x);
+    buf_free(&y);
     return rc;
 }
