@@ -350,18 +350,22 @@ void canvas_end(struct canvas *p)
     buf_puts(&p->gp.script, "\nunset key\nunset label\nunset arrow\nunset object\n");
 }
 
-void canvas_names(struct canvas *p, const char *x_name, const char *y_name)
+/* A text in the middle of x and y, counted from the upper left corner. */
+static void put_label(struct canvas *p, const char *text, double x, double y, bool upright)
 {
     struct buf *s = &p->gp.script;
-    double w = p->gp.width, h = p->gp.height, x = p->cols * (p->width + p->gap_x) - p->gap_x;
-    double y = p->rows * (p->head + p->height + p->foot + p->gap_y) - p->gap_y - p->foot;
     buf_puts(s, "set label ");
-    gp_text(&p->gp, s, x_name);
-    buf_printf(s, " at screen %.6f, screen %.6f center noenhanced\nset label ",
-               (p->left + x / 2) / w, 14 / h);
-    gp_text(&p->gp, s, y_name);
-    buf_printf(s, " at screen %.6f, screen %.6f center rotate by 90 noenhanced\n", 14 / w,
-               1 - (p->top + y / 2) / h);
+    gp_text(&p->gp, s, text);
+    buf_printf(s, " at screen %.6f, screen %.6f center%s noenhanced\n", x / p->gp.width,
+               1 - y / p->gp.height, upright ? " rotate by 90" : "");
+}
+
+void canvas_names(struct canvas *p, const char *x_name, const char *y_name)
+{
+    double x = p->cols * (p->width + p->gap_x) - p->gap_x;
+    double y = p->rows * (p->head + p->height + p->foot + p->gap_y) - p->gap_y - p->foot;
+    put_label(p, x_name, p->left + x / 2, p->gp.height - 14, false);
+    put_label(p, y_name, 14, p->top + y / 2, true);
 }
 
 /* Tics that do not run into each other on a bar of so many units. */
@@ -395,10 +399,7 @@ void canvas_colours(struct canvas *p, double low, double high, bool log, const c
     }
     double mid = y + tall / 2.0, half = CANVAS_CHAR * utf8_count(label) / 2 + 4;
     mid = mid < half ? half : mid > h - half ? h - half : mid;
-    buf_puts(s, "set label "); /* a cblabel would stand where long numbers of the bar end */
-    gp_text(&p->gp, s, label);
-    buf_printf(s, " at screen %.6f, screen %.6f center rotate by 90 noenhanced\n", (x + 82) / w,
-               1 - mid / h);
+    put_label(p, label, x + 82, mid, true); /* a cblabel would stand where long numbers end */
 }
 
 int canvas_finish(struct canvas *p, const struct buf *data, struct err *err)

@@ -27,7 +27,9 @@ int64_t cells_factor(int64_t rows, int64_t cols, int64_t most)
     return side <= most ? 1 : (side + most - 1) / most;
 }
 
-int cells_new(const struct cells_span *span, int64_t tokens, struct cells *c, struct err *err)
+/* Cells of a part of a map, without values. */
+static int cells_new(const struct cells_span *span, int64_t tokens, struct cells *c,
+                     struct err *err)
 {
     int64_t n;
     *c = (struct cells){.n_q = span->n_q,

@@ -30,9 +30,6 @@ enum cells_pool {
 
 void cells_free(struct cells *c);
 
-/* Cells of a part of a map, without values. */
-int cells_new(const struct cells_span *span, int64_t tokens, struct cells *c, struct err *err);
-
 /* Cells of `factor` x `factor` cells of `m` ([rows][cols], `tokens` per cell): with POOL_MAX m
  * holds maxima; with POOL_MEAN m holds sums, and the result is the mean over allowed pairs. factor
  * 1 is allowed. */

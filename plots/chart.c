@@ -271,8 +271,8 @@ static void fill(const struct series_list *l, int first, struct chart_facet *f)
     }
 }
 
-int chart_facets_make(const struct series_list *l, int most, struct chart_facets *out,
-                      struct err *err)
+static int chart_facets_make(const struct series_list *l, int most, struct chart_facets *out,
+                             struct err *err)
 {
     int rc = mem_zalloc(&out->f, l->n ? l->n : 1, sizeof *out->f, "panels", err);
     if (rc)
@@ -295,7 +295,7 @@ int chart_facets_make(const struct series_list *l, int most, struct chart_facets
     return 0;
 }
 
-void chart_facets_free(struct chart_facets *f)
+static void chart_facets_free(struct chart_facets *f)
 {
     free(f->f);
     *f = (struct chart_facets){0};
@@ -315,8 +315,8 @@ const char *chart_facet_label(const struct chart_facets *f, const struct series 
     return !*method || *method == '(' ? "defaults" : method;
 }
 
-void chart_facets_note(const struct chart_facets *f, const struct series_list *l, bool grey,
-                       struct buf *b)
+static void chart_facets_note(const struct chart_facets *f, const struct series_list *l, bool grey,
+                              struct buf *b)
 {
     if (f->n > 1)
         buf_printf(b, " One panel per method, %d settings in all%s.", l->n,
@@ -338,19 +338,11 @@ void chart_facets_note(const struct chart_facets *f, const struct series_list *l
 
 #define MARK_STYLE "points pt 64 lw 1.6 ps 1.1*point_scale lc rgb '#595959'"
 
-static int take(const char **p, char end, double *out)
-{
-    char *stop;
-    *out = strtod(*p, &stop);
-    bool good = stop > *p && isfinite(*out) && *stop == end;
-    *p = stop + (end != '\0');
-    return good;
-}
-
 int marks_parse(const char *text, struct marks *out, struct err *err)
 {
     const char *p = text ? strchr(text, '=') : NULL;
-    int rc = 0;
+    int64_t cap = 0;
+    int n, rc = 0;
     memset(out, 0, sizeof *out);
     if (!text)
         return 0;
@@ -359,23 +351,21 @@ int marks_parse(const char *text, struct marks *out, struct err *err)
                        "--marks: NAME=X:Y,X:Y was expected, the name below %d letters, not '%s'",
                        (int)sizeof out->name, text);
     snprintf(out->name, sizeof out->name, "%.*s", (int)(p - text), text);
-    int64_t most = 1;
-    for (const char *c = p; *c; c++)
-        most += *c == ',';
-    TRY(mem_alloc(&out->m, most, sizeof *out->m, "marks", err));
-    for (bool more = true; more;) {
-        struct xy_mark *m = &out->m[out->n++];
-        more = strchr(++p, ',') != NULL;
-        const char *point = p;
-        if (!take(&p, ':', &m->x) || !take(&p, more ? ',' : '\0', &m->y))
-            FAIL(err, ERR_USAGE, "--marks: X:Y, two numbers, was expected at '%s'", point);
-        p -= more;
-    }
+    do {
+        struct xy_mark m;
+        n = 0;
+        if (sscanf(++p, "%lf:%lf%n", &m.x, &m.y, &n) != 2 || !isfinite(m.x) || !isfinite(m.y) ||
+            (p[n] && p[n] != ','))
+            FAIL(err, ERR_USAGE, "--marks: X:Y, two numbers, was expected at '%s'", p);
+        TRY(mem_grow(&out->m, &cap, out->n + 1, sizeof *out->m, "marks", err));
+        out->m[out->n++] = m;
+        p += n;
+    } while (*p);
 out:
     return rc;
 }
 
-void marks_free(struct marks *k)
+static void marks_free(struct marks *k)
 {
     free(k->m);
     memset(k, 0, sizeof *k);
@@ -593,6 +583,17 @@ static void x_axis(enum figure_axis axis, double low, double high, int width, st
                                                                : 5));
 }
 
+/* gnuplot's range of an axis of the metric: shares end at 1, what is never negative begins at 0;
+ * shares that had better be large, most of which are near 1, begin where their data do. */
+static const char *chart_range(const char *metric)
+{
+    const struct metric_def *def = metric_def_find(metric);
+    enum metric_axis axis = metric_axis(metric);
+    if (axis == AXIS_SHARE)
+        return metric_better(metric) == BETTER_HIGHER ? "*<0.99:1" : "0:1";
+    return axis == AXIS_LOG || !def ? "*:*" : "0<*:*";
+}
+
 static void y_axis(const struct chart *c, struct chart_panel *p, double least, bool positive,
                    double least_median, struct buf *s)
 {
@@ -660,15 +661,6 @@ void chart_metric_label(const char *metric, struct buf *b, double *scale)
     chart_metric_name(metric, b);
     if (unit[0] && !told)
         buf_printf(b, " [%s]", unit);
-}
-
-const char *chart_range(const char *metric)
-{
-    const struct metric_def *def = metric_def_find(metric);
-    enum metric_axis axis = metric_axis(metric);
-    if (axis == AXIS_SHARE)
-        return metric_better(metric) == BETTER_HIGHER ? "*<0.99:1" : "0:1";
-    return axis == AXIS_LOG || !def ? "*:*" : "0<*:*";
 }
 
 double chart_rounding(const char *metric, const struct record *r)

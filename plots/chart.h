@@ -40,16 +40,9 @@ struct chart_facets {
     int n;
     int longest, most; /* characters of the longest label, most series of a facet */
 };
-int chart_facets_make(const struct series_list *l, int most, struct chart_facets *out,
-                      struct err *err);
-void chart_facets_free(struct chart_facets *f);
 
 /* What a facet's legend calls a series: without the method that its title names. */
 const char *chart_facet_label(const struct chart_facets *f, const struct series *s);
-
-/* Sentences for the caption: what is grey, what was left out. */
-void chart_facets_note(const struct chart_facets *f, const struct series_list *l, bool grey,
-                       struct buf *b);
 
 /* ---- points from elsewhere, such as those that a paper prints
  * ------------------------------------ */
@@ -62,9 +55,8 @@ struct marks {
     int n;
 };
 
-/* Parse "NAME=X:Y,X:Y"; NULL: no marks. ERR_USAGE for another form. Free also after a failure. */
+/* Parse "NAME=X:Y,X:Y"; NULL: no marks. ERR_USAGE for another form. */
 int marks_parse(const char *text, struct marks *out, struct err *err);
-void marks_free(struct marks *k);
 
 /* A block of the data file; behind the blocks before it. */
 void marks_data(const struct marks *k, struct buf *b);
@@ -190,10 +182,6 @@ void chart_free(struct chart *c);
  * *scale: factor to that unit. chart_metric_name: the name alone. */
 void chart_metric_label(const char *metric, struct buf *b, double *scale);
 void chart_metric_name(const char *metric, struct buf *b);
-
-/* gnuplot's range of an axis of the metric: shares end at 1, what is never negative begins at 0;
- * shares that had better be large, most of which are near 1, begin where their data do. */
-const char *chart_range(const char *metric);
 
 /* What rounding alone makes of an error or a recall of such a record: 1e-12, or 1e-6 where the
  * reference is not in float64. Times and counts: 0. */

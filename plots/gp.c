@@ -75,63 +75,38 @@ void gp_path(struct buf *b, const char *path)
     buf_puts(b, "'");
 }
 
-/* Characters of LaTeX escaped, and Greek and signs that it has as mathematics. */
-static void for_latex(struct buf *text)
+/* The text without control characters, in the characters of the terminal; of a tic's label, which
+ * is a format, percent signs twice. */
+static void put_text(const struct gp *g, struct buf *b, const char *text, bool tic)
 {
-    static const char *const math[][2] = {{"\u00b5", "$\\mu$"}, {"\u00d7", "$\\times$"}};
-    struct buf plain = {0}, escaped = {0};
-    const char *p = buf_str(text);
-    while (*p) {
-        size_t i = 0, n = sizeof math / sizeof *math;
-        while (i < n && strncmp(p, math[i][0], strlen(math[i][0])) != 0)
-            i++;
-        if (i == n) {
-            buf_put(&plain, p++, 1);
-            continue;
-        }
-        tex_text(buf_str(&plain), &escaped);
-        buf_reset(&plain);
-        buf_puts(&escaped, math[i][1]);
-        p += strlen(math[i][0]);
-    }
-    tex_text(buf_str(&plain), &escaped);
-    escaped.failed |= plain.failed || text->failed;
-    buf_free(&plain);
-    buf_free(text);
-    *text = escaped;
-}
-
-/* The text without control characters, in the characters of the terminal. */
-static void plain_text(const struct gp *g, const char *text, struct buf *plain)
-{
-    text_escape(plain, text, "\n\t");
-    for (char *p = plain->data; p && *p; p++)
+    struct buf plain = {0}, out = {0};
+    text_escape(&plain, text, "\n\t");
+    for (char *p = plain.data; p && *p; p++)
         *p = iscntrl((unsigned char)*p) ? ' ' : *p;
-    if (g && g->type == GP_TEX)
-        for_latex(plain);
+    if (g && g->type == GP_TEX) {
+        tex_text(buf_str(&plain), &out);
+        buf_reset(&plain);
+        buf_puts(&plain, buf_str(&out));
+        buf_reset(&out);
+    }
+    for (const char *p = buf_str(&plain); *p; p++) {
+        buf_puts(&out, tic && *p == '%' ? "%" : "");
+        buf_put(&out, p, 1);
+    }
+    gp_path(b, buf_str(&out));
+    b->failed |= plain.failed || out.failed;
+    buf_free(&plain);
+    buf_free(&out);
 }
 
 void gp_text(const struct gp *g, struct buf *b, const char *text)
 {
-    struct buf plain = {0};
-    plain_text(g, text, &plain);
-    gp_path(b, buf_str(&plain));
-    b->failed |= plain.failed;
-    buf_free(&plain);
+    put_text(g, b, text, false);
 }
 
 void gp_tic(const struct gp *g, struct buf *b, const char *text)
 {
-    struct buf plain = {0}, doubled = {0};
-    plain_text(g, text, &plain);
-    for (const char *p = buf_str(&plain); *p; p++) {
-        buf_puts(&doubled, *p == '%' ? "%" : "");
-        buf_put(&doubled, p, 1);
-    }
-    gp_path(b, buf_str(&doubled));
-    b->failed |= plain.failed || doubled.failed;
-    buf_free(&plain);
-    buf_free(&doubled);
+    put_text(g, b, text, true);
 }
 
 void shell_word(const char *word, struct buf *b)
@@ -537,23 +512,6 @@ static void read_log(FILE *log, char text[300])
     *to = '\0';
 }
 
-/* Does a line of gnuplot's messages say that it left out a map, and so drew an empty panel? It ends
- * well all the same. */
-static bool left_out_map(FILE *log, char line[300])
-{
-    static const char *const signs[] = {"Image grid must be at least",
-                                        "(visible or invisible) to plot",
-                                        "image coordinates undefined"};
-    rewind(log);
-    while (fgets(line, 300, log))
-        for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
-            if (strstr(line, signs[i])) {
-                line[strcspn(line, "\n")] = '\0';
-                return true;
-            }
-    return false;
-}
-
 /* "fig.png: gnuplot WHAT (see fig.gp): SAID"; the script of a figure that replaces another is not
  * kept. */
 static int judge(const struct gp *g, int status, FILE *log, struct err *err)
@@ -563,13 +521,9 @@ static int judge(const struct gp *g, int status, FILE *log, struct err *err)
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
         snprintf(what, sizeof what, "failed with %s %d", WIFEXITED(status) ? "exit" : "signal",
                  WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
-    else if (stat(path_of(g, true, g->file, path), &st) == 0 && st.st_size > 0) {
-        if (!left_out_map(log, said))
-            return 0;
-        snprintf(what, sizeof what, "left out a map");
-    }
-    if (strcmp(what, "left out a map") != 0)
-        read_log(log, said);
+    else if (stat(path_of(g, true, g->file, path), &st) == 0 && st.st_size > 0)
+        return 0;
+    read_log(log, said);
     path_of(g, false, with_suffix(g, ".gp", name), path);
     return err_set(err, ERR_RUN, "%s/%s: gnuplot %s%s%s%s%s%s", g->dir, g->file, what,
                    g->replaces ? "" : " (see ", g->replaces ? "" : path, g->replaces ? "" : ")",

@@ -78,7 +78,7 @@ int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct 
 void gp_data_name(struct gp *g, const char *tag);
 
 /* Write the script "<stem>.gp" and, where there is a caption, "<stem>.txt", and run it. When
- * gnuplot ended well, left out no map and the picture is not empty, script, data and picture take
+ * gnuplot ended well and the picture is not empty, script, data and picture take
  * their places together. Otherwise a picture that is already there keeps its script and data; where
  * none is, the new ones take their places all the
  * same. gnuplot missing: ERR_MACHINE; a script error: ERR_RUN with gnuplot's message. SIGINT or

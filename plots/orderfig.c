@@ -72,11 +72,6 @@ out:
 /* A light line under a dark one shows on all colours; a dot is where the order begins. */
 static void draw_panel(const struct geometry *g, int i, struct canvas *c)
 {
-    static const char *const parts[][2] = {
-        {"using 1:2:3:4", "vectors nohead lw 2.2 lc rgb 'white'"},
-        {"using 1:2:3:4", "vectors nohead lw 0.7 lc rgb 'black'"},
-        {"every ::0::0 using 1:2", "points pt 7 ps 1.1 lc rgb 'white'"},
-        {"every ::0::0 using 1:2", "points pt 7 ps 0.6 lc rgb 'black'"}};
     struct buf *s = &c->gp.script;
     canvas_panel(c, NULL, NULL, orders[i]);
     buf_printf(s, "set xrange [-0.5:%lld.5]\nset yrange [%lld.5:-0.5]\nunset xtics\nunset ytics\n",
@@ -85,8 +80,10 @@ static void draw_panel(const struct geometry *g, int i, struct canvas *c)
     canvas_plot(c, 2 * i,
                 "using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid noborder "
                 "lc palette");
-    for (int k = 0; k < 4; k++)
-        canvas_plot(c, 2 * i + (k < 2), "%s with %s", parts[k][0], parts[k][1]);
+    for (int k = 0; k < 2; k++)
+        canvas_plot(c, 2 * i + 1, "using 1:2:3:4 with vectors nohead lw %g lc rgb '%s'",
+                    k ? 0.7 : 2.2, k ? "black" : "white");
+    canvas_plot(c, 2 * i, "every ::0::0 using 1:2 with points pt 7 ps 0.8 lc rgb 'black'");
     canvas_end(c);
 }
 

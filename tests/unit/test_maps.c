@@ -100,19 +100,6 @@ static void draw_map(const char *file, int64_t n_q, int64_t n_k)
 
 /* ---- maps of one row or column ------------------------------------------------------------- */
 
-START_TEST(a_map_that_gnuplot_leaves_out_is_an_error)
-{
-    struct gp g;
-    assert_ok(gp_open(&g, test_path("row.png"), 320, 200, NULL, &e), &e);
-    assert_ok(gp_data(&g, "dat", "0 0 1\n1 0 2\n", 12, &e), &e);
-    buf_puts(&g.script, "set xrange [-1:2]\nset yrange [-1:1]\nplot ");
-    gp_data_name(&g, "dat");
-    buf_puts(&g.script, " with image\n");
-    assert_fails(gp_finish(&g, &e), &e, ERR_RUN, "Image grid");
-    gp_free(&g);
-}
-END_TEST
-
 START_TEST(a_map_of_one_row_or_cell_is_drawn)
 {
     draw_map("row.png", 8, 512);
@@ -402,7 +389,6 @@ Suite *make_suite(void)
     Suite *s = suite_create("maps");
     TCase *c = tcase_create("maps");
     tcase_add_checked_fixture(c, begin, end);
-    tcase_add_test(c, a_map_that_gnuplot_leaves_out_is_an_error);
     tcase_add_test(c, a_map_of_one_row_or_cell_is_drawn);
     tcase_add_test(c, no_file_of_a_figure_overwrites_its_input);
     tcase_add_test(c, layerhead_draws_one_layer_and_one_head);
