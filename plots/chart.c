@@ -410,9 +410,7 @@ void chart_free(struct chart *c)
     str_list_free(&c->metrics);
     str_list_free(&c->places);
     free(c->grid.v);
-    free(c->grid.of);
     str_list_free(&c->grid.titles);
-    str_list_free(&c->grid.names);
     str_list_free(&c->grid.x_names);
     str_list_free(&c->grid.y_names);
     marks_free(&c->marks);

@@ -91,17 +91,15 @@ struct chart_panel {
 
 #define CHART_PANELS 8
 
-/* Cells of the drawer of grids. */
+/* Cells of the drawer of grids, a panel for each series. */
 struct chart_grid {
-    int panels, cols, rows;
+    int cols, rows;
     double *v;                        /* owned [panels][rows][cols]; NAN: no cell */
-    const struct record **of;         /* owned [panels]: a record of each */
-    struct str_list titles, names;    /* of the panels: above them, of one line or more; in full */
+    struct str_list titles;           /* of the panels, of one line or more */
     struct str_list x_names, y_names; /* of columns and rows, in order */
     const char *x_name, *y_name;
     int cell_x, cell_y; /* units wished */
     bool upwards;       /* row 0 is the lowest */
-    bool difference;    /* colours diverge from 0 */
     bool grade;         /* colours from bad to good, over 0 to 1 at least */
 };
 

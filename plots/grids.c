@@ -21,25 +21,33 @@
 
 /* ---- cells ----------------------------------------------------------------------------------- */
 
-/* What a group of records is for a grid: its panel, column and row. */
+/* The column or row of a record; its panel: a series, or -1 with err set. */
 typedef int group_text(struct chart *c, const struct record *r, struct buf *b, struct err *err);
+typedef int group_series(struct chart *c, const struct record *r, struct err *err);
+
+static int setting_of(struct chart *c, const struct record *r, struct err *err)
+{
+    return chart_series(c, r, r->params, err);
+}
+
+/* Is it the setting that --against names ("method" or "method:params")? */
+static bool is_reference(const struct chart *c, const struct record *r)
+{
+    const char *against = c->a->against ? c->a->against : "";
+    size_t len = strcspn(against, ":");
+    const char *params = against[len] ? against + len + 1 : "";
+    return strlen(r->method) == len && strncmp(r->method, against, len) == 0 &&
+           strcmp(params, r->params ? r->params : "") == 0;
+}
 
 static int by_value(const void *a, const void *b)
 {
     return natural_compare(*(char *const *)a, *(char *const *)b);
 }
 
-static int place_in(const struct str_list *l, const char *text)
-{
-    int i = 0;
-    while (i < l->n && strcmp(l->items[i], text) != 0)
-        i++;
-    return i;
-}
-
-/* Different texts of the groups, at most `most`, in order of their values or as they come. */
-static int list_texts(struct chart *c, group_text *text, const char *what, int most, bool sort,
-                      struct str_list *l, struct err *err)
+/* Different texts of the groups in order of their values. */
+static int list_texts(struct chart *c, group_text *text, const char *what, struct str_list *l,
+                      struct err *err)
 {
     struct buf b = {0};
     int rc = 0;
@@ -49,106 +57,73 @@ static int list_texts(struct chart *c, group_text *text, const char *what, int m
         TRY(buf_check(&b, "names", err));
         if (!str_list_has(l, buf_str(&b)))
             str_list_add(l, buf_str(&b));
-        if (l->n > most)
+        if (l->n > VALUES_MOST)
             FAIL(err, ERR_USAGE,
-                 "more than %d values of %s: choose with --layers, --heads, --method, --params or "
-                 "--where",
-                 most, what);
+                 "more than %d values of %s: choose with --layers, --heads or --where", VALUES_MOST,
+                 what);
     }
     if (l->failed)
         FAIL(err, ERR_NOMEM, "names: out of memory");
-    if (sort && l->n)
-        qsort(l->items, (size_t)l->n, sizeof *l->items, by_value);
+    qsort(l->items, (size_t)l->n, sizeof *l->items, by_value);
 out:
     buf_free(&b);
     return rc;
 }
 
-static int setting_name(struct chart *c, const struct record *r, struct buf *b, struct err *err)
+static int place_in(const struct str_list *l, group_text *text, struct chart *c,
+                    const struct record *r, int *place, struct err *err)
 {
-    (void)err;
-    chart_name(c, r, r->params, b);
-    return 0;
+    struct buf b = {0};
+    int rc = text(c, r, &b, err);
+    for (*place = 0; !rc && strcmp(l->items[*place], buf_str(&b)) != 0;)
+        ++*place;
+    buf_free(&b);
+    return rc;
 }
 
-/* The panels, columns and rows that the groups of c->g are in, and their means. */
-static int collect(struct chart *c, group_text *panel, group_text *x, group_text *y,
+/* The panels, columns and rows that the groups of c->g are in, and their means; differences to the
+ * setting that --against names, which has no panel. */
+static int collect(struct chart *c, group_series *panel, group_text *x, group_text *y,
                    struct err *err)
 {
     struct chart_grid *g = &c->grid;
-    struct buf b = {0};
     const char *unit;
-    double scale = metric_scale(c->metric, &unit);
+    double scale = metric_scale(c->metric, &unit), *ref = NULL;
     int rc = 0;
-    TRY(list_texts(c, panel, "settings", PANELS_MOST, false, &g->names, err));
-    TRY(list_texts(c, x, g->x_name, VALUES_MOST, true, &g->x_names, err));
-    TRY(list_texts(c, y, g->y_name, VALUES_MOST, true, &g->y_names, err));
-    g->panels = (int)g->names.n;
+    c->l.most = PANELS_MOST;
+    TRY(list_texts(c, x, g->x_name, &g->x_names, err));
+    TRY(list_texts(c, y, g->y_name, &g->y_names, err));
+    for (int64_t i = 0; i < c->g.gs.n; i++)
+        if (!is_reference(c, c->g.gs.g[i].first))
+            TRY(panel(c, c->g.gs.g[i].first, err) < 0 ? err->code : 0);
     g->cols = (int)g->x_names.n;
     g->rows = (int)g->y_names.n;
-    int64_t n = (int64_t)g->panels * g->rows * g->cols;
-    TRY(mem_zalloc(&g->of, g->panels, sizeof *g->of, "panels", err));
+    int64_t cells = (int64_t)g->rows * g->cols, n = cells * (c->l.n + 1), seen = 0;
     TRY(mem_alloc(&g->v, n, sizeof *g->v, "cells", err));
     for (int64_t i = 0; i < n; i++)
         g->v[i] = NAN;
+    ref = g->v + cells * c->l.n;
     for (int64_t i = 0; i < c->g.gs.n; i++) {
         const struct record *r = c->g.gs.g[i].first;
-        group_text *const texts[] = {panel, y, x};
-        const struct str_list *const lists[] = {&g->names, &g->y_names, &g->x_names};
+        bool own = is_reference(c, r);
         struct stats s;
-        int64_t at = 0;
-        for (int k = 0; k < 3; k++) {
-            buf_reset(&b);
-            TRY(texts[k](c, r, &b, err));
-            int place = place_in(lists[k], buf_str(&b));
-            at = at * lists[k]->n + place;
-            if (k == 0)
-                g->of[place] = r;
-        }
+        int row, col;
+        TRY(place_in(&g->x_names, x, c, r, &col, err));
+        TRY(place_in(&g->y_names, y, c, r, &row, err));
         TRY(group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, NULL, err));
+        seen += own;
         if (s.n)
-            g->v[at] = s.mean * scale;
+            (own ? ref : g->v + cells * panel(c, r, err))[row * g->cols + col] = s.mean * scale;
     }
+    for (int64_t i = 0; i < n - cells && c->a->against; i++)
+        g->v[i] -= ref[i % cells];
+    if (c->a->against && !seen)
+        FAIL(err, ERR_INPUT, "--against %s: no records of this method and parameters",
+             c->a->against);
+    if (c->l.n == 0)
+        FAIL(err, ERR_USAGE, "--against %s: no other method is left", c->a->against);
+    TRY(series_labels(&c->l, LEGEND_CHARS, err));
 out:
-    buf_free(&b);
-    return rc;
-}
-
-/* Titles say what differs, method above parameters; what all settings share stands in the figure's
- * title. */
-static int name_settings(struct chart *c, struct err *err)
-{
-    struct chart_grid *g = &c->grid;
-    struct title_params *t = NULL;
-    struct str_list above = {0};
-    struct buf text = {0}, shared = {0};
-    int rc = 0;
-    TRY(mem_zalloc(&t, g->panels, sizeof *t, "titles", err));
-    for (int i = 0; i < g->panels; i++) {
-        buf_reset(&text);
-        chart_name(c, g->of[i], NULL, &text);
-        str_list_add(&above, buf_str(&text));
-    }
-    if (above.failed || text.failed)
-        FAIL(err, ERR_NOMEM, "titles: out of memory");
-    for (int i = 0; i < g->panels; i++)
-        t[i] = (struct title_params){.above = above.items[i], .params = g->of[i]->params};
-    title_params(t, g->panels, 44, &shared);
-    for (int i = 0; i < g->panels; i++) {
-        buf_reset(&text);
-        title_cut(t[i].above, 44, &text);
-        buf_printf(&text, "%s%s", t[i].text[0] ? "\n" : "", t[i].text);
-        str_list_add(&g->titles, buf_str(&text));
-    }
-    if (shared.len) {
-        buf_puts(&c->says, "; ");
-        title_cut(buf_str(&shared), 72, &c->says);
-    }
-out:
-    str_list_free(&above);
-    buf_free(&text);
-    buf_free(&shared);
-    free(t);
     return rc;
 }
 
@@ -172,41 +147,6 @@ static int head_text(struct chart *c, const struct record *r, struct buf *b, str
     return 0;
 }
 
-/* Subtract the panel that --against names ("method" or "method:params") from the others, and take
- * it away. */
-static int subtract(struct chart *c, const char *against, struct err *err)
-{
-    struct chart_grid *g = &c->grid;
-    int64_t n = (int64_t)g->rows * g->cols;
-    int ref = 0;
-    for (; ref < g->panels; ref++) {
-        const struct record *r = g->of[ref];
-        size_t len = strcspn(against, ":");
-        const char *params = against[len] ? against + len + 1 : "";
-        if (strlen(r->method) == len && strncmp(r->method, against, len) == 0 &&
-            strcmp(params, r->params ? r->params : "") == 0)
-            break;
-    }
-    if (ref == g->panels)
-        return err_set(err, ERR_INPUT, "--against %s: no records of this method and parameters",
-                       against);
-    if (g->panels < 2)
-        return err_set(err, ERR_USAGE, "--against %s: no other method is left", against);
-    for (int64_t i = 0; i < g->panels * n; i++)
-        if (i / n != ref)
-            g->v[i] -= g->v[ref * n + i % n];
-    free(g->names.items[ref]);
-    g->names.n--;
-    g->panels--;
-    for (int i = ref; i < g->panels; i++) {
-        g->names.items[i] = g->names.items[i + 1];
-        g->of[i] = g->of[i + 1];
-        memmove(g->v + i * n, g->v + (i + 1) * n, (size_t)n * sizeof *g->v);
-    }
-    g->difference = true;
-    return 0;
-}
-
 int cells_of_heads(struct chart *c, struct err *err)
 {
     struct chart_grid *g = &c->grid;
@@ -214,16 +154,13 @@ int cells_of_heads(struct chart *c, struct err *err)
     TRY(chart_regroup(c, "method,params,layer,head", c->metric, KEY_COUNT, c->f->flags, err));
     g->x_name = "head";
     g->y_name = "layer";
-    TRY(collect(c, setting_name, head_text, layer_text, err));
+    TRY(collect(c, setting_of, head_text, layer_text, err));
     /* Cells large enough for their numbers while there are few of them. */
     int longest = g->rows > g->cols ? g->rows : g->cols;
-    g->cell_x = g->cell_y = g->panels * longest > 40 && (g->panels > 6 || longest > 16) ? 16 : 36;
-    if (c->a->against) {
-        TRY(subtract(c, c->a->against, err));
+    g->cell_x = g->cell_y = c->l.n * longest > 40 && (c->l.n > 6 || longest > 16) ? 16 : 36;
+    if (c->a->against)
         buf_printf(&c->says, " minus that of %s,", c->a->against);
-    }
     buf_puts(&c->says, " by layer and head");
-    TRY(name_settings(c, err));
 out:
     return rc;
 }
@@ -249,16 +186,17 @@ static int y_text(struct chart *c, const struct record *r, struct buf *b, struct
 }
 
 /* Scope, method and the other parameters. */
-static int rest_text(struct chart *c, const struct record *r, struct buf *b, struct err *err)
+static int rest_of(struct chart *c, const struct record *r, struct err *err)
 {
     struct buf one = {0}, two = {0};
+    int k = -1;
     params_without(r->params, c->a->x, &one);
     params_without(buf_str(&one), c->a->y, &two);
-    chart_name(c, r, buf_str(&two), b);
-    int rc = buf_check(&two, "settings", err);
+    if (!buf_check(&two, "settings", err))
+        k = chart_series(c, r, buf_str(&two), err);
     buf_free(&one);
     buf_free(&two);
-    return rc;
+    return k;
 }
 
 int cells_of_params(struct chart *c, struct err *err)
@@ -273,18 +211,18 @@ int cells_of_params(struct chart *c, struct err *err)
     TRY(chart_regroup(c, "method,params", c->metric, KEY_COUNT, c->f->flags, err));
     g->x_name = x;
     g->y_name = y;
-    TRY(collect(c, rest_text, x_text, y_text, err));
+    TRY(collect(c, rest_of, x_text, y_text, err));
     if (g->cols * g->rows < 2)
         FAIL(err, ERR_INPUT, "%s and %s have one value each: nothing was swept", x, y);
-    if (g->panels > 1)
+    if (c->l.n > 1)
         FAIL(err, ERR_USAGE,
              "'%s' and '%s' differ in more than %s and %s: choose one with --method, --params or "
              "--where",
-             g->names.items[0], g->names.items[1], x, y);
+             c->l.s[0].name, c->l.s[1].name, x, y);
     g->cell_x = g->cols < 4 ? 240 / g->cols : 58;
     g->cell_y = g->rows < 7 ? 230 / g->rows : 34;
     g->upwards = true;
-    buf_printf(&c->says, " of %s", g->names.items[0]);
+    buf_printf(&c->says, " of %s", c->l.s[0].name);
 out:
     return rc;
 }
@@ -308,15 +246,37 @@ static int depth_text(struct chart *c, const struct record *r, struct buf *b, st
     return 0;
 }
 
-/* The density that a setting had, below its title. */
-static int add_density(struct chart *c, int panel, struct buf *title, struct err *err)
+int cells_of_prompts(struct chart *c, struct err *err)
 {
+    struct chart_grid *g = &c->grid;
+    int rc = 0;
+    TRY(chart_regroup(c, "method,params,tokens,depth", c->metric, KEY_TOKENS, c->f->flags, err));
+    g->x_name = "tokens";
+    g->y_name = "depth";
+    g->cell_x = g->cell_y = 40;
+    g->grade = true;
+    TRY(collect(c, setting_of, tokens_text, depth_text, err));
+out:
+    return rc;
+}
+
+/* The title of a panel: what tells its setting from the others, below the method; of prompts also
+ * the density that it had. */
+static int panel_title(struct chart *c, int panel, struct buf *b, struct err *err)
+{
+    const struct series *k = &c->l.s[panel];
+    size_t method = strlen(k->method);
     double sum = 0;
     int64_t n = 0;
-    for (int64_t i = 0; i < c->g.gs.n; i++) {
+    if (c->grid.upwards)
+        return 0;
+    if (strncmp(k->label, k->method, method) == 0 && k->label[method] == ' ')
+        buf_printf(b, "%s\n%s", k->method, k->label + method + 1);
+    else
+        buf_puts(b, k->label);
+    for (int64_t i = 0; c->grid.grade && i < c->g.gs.n; i++) {
         struct stats s;
-        const struct record *r = c->g.gs.g[i].first, *of = c->grid.of[panel];
-        if (!same_keys(r, of, c->g.keys, c->g.n_scope + 2))
+        if (setting_of(c, c->g.gs.g[i].first, err) != panel)
             continue;
         int rc = group_stats(&c->g.gs, &c->g.gs.g[i], "density_elem", &s, NULL, err);
         if (rc)
@@ -325,33 +285,23 @@ static int add_density(struct chart *c, int panel, struct buf *title, struct err
         n += s.n;
     }
     if (n)
-        buf_printf(title, "\ndensity %.3g", sum / (double)n);
-    return buf_check(title, "titles", err);
+        buf_printf(b, "\ndensity %.3g", sum / (double)n);
+    return buf_check(b, "titles", err);
 }
 
-int cells_of_prompts(struct chart *c, struct err *err)
+static int make_titles(struct chart *c, struct err *err)
 {
-    struct chart_grid *g = &c->grid;
-    struct buf title = {0};
+    struct buf b = {0};
     int rc = 0;
-    TRY(chart_regroup(c, "method,params,tokens,depth", c->metric, KEY_TOKENS, c->f->flags, err));
-    g->x_name = "tokens";
-    g->y_name = "depth";
-    g->cell_x = g->cell_y = 40;
-    g->grade = true;
-    TRY(collect(c, setting_name, tokens_text, depth_text, err));
-    TRY(name_settings(c, err));
-    for (int i = 0; i < g->panels; i++) {
-        char *old = g->titles.items[i];
-        buf_reset(&title);
-        buf_puts(&title, old);
-        TRY(add_density(c, i, &title, err));
-        g->titles.items[i] = strdup(buf_str(&title));
-        g->titles.failed |= !g->titles.items[i];
-        free(old);
+    for (int i = 0; i < c->l.n; i++) {
+        buf_reset(&b);
+        TRY(panel_title(c, i, &b, err));
+        str_list_add(&c->grid.titles, buf_str(&b));
     }
+    if (c->grid.titles.failed)
+        FAIL(err, ERR_NOMEM, "titles: out of memory");
 out:
-    buf_free(&title);
+    buf_free(&b);
     return rc;
 }
 
@@ -380,17 +330,17 @@ static void cell_text(double x, double size, int more, char text[32])
 static void colour_range(const struct chart *c, double *low, double *high)
 {
     const struct chart_grid *g = &c->grid;
-    bool share = metric_axis(c->metric) == AXIS_SHARE && !g->difference && !g->upwards;
+    bool share = metric_axis(c->metric) == AXIS_SHARE && !c->a->against && !g->upwards;
     *low = share || g->grade ? 0 : INFINITY;
     *high = share || g->grade ? 1 : -INFINITY;
-    for (int64_t i = 0; i < (int64_t)g->panels * g->rows * g->cols && !share; i++)
+    for (int64_t i = 0; i < (int64_t)c->l.n * g->rows * g->cols && !share; i++)
         if (!isnan(g->v[i])) {
             *low = fmin(*low, g->v[i]);
             *high = fmax(*high, g->v[i]);
         }
     if (isinf(*low))
         *low = *high = 0;
-    if (g->difference) {
+    if (c->a->against) {
         *high = fmax(fabs(*low), fabs(*high));
         *low = -*high;
     }
@@ -408,12 +358,12 @@ static void write_cells(struct chart *c, double low, double high)
 {
     const struct chart_grid *g = &c->grid;
     struct buf *b = &c->data;
-    for (int i = 0; i < g->panels; i++) {
-        buf_printf(b, "# %s: column, row, %s, label, light text, %s, %s\n", g->names.items[i],
+    for (int i = 0; i < c->l.n; i++) {
+        buf_printf(b, "# %s: column, row, %s, label, light text, %s, %s\n", c->l.s[i].name,
                    c->metric, g->x_name, g->y_name);
         for (int k = 0; k < g->rows * g->cols; k++) {
             double x = g->v[(int64_t)i * g->rows * g->cols + k], at = (x - low) / (high - low);
-            bool light = g->difference ? fabs(at - 0.5) > 0.42 : !g->grade && at < 0.55;
+            bool light = c->a->against ? fabs(at - 0.5) > 0.42 : !g->grade && at < 0.55;
             char text[32];
             if (isnan(x))
                 continue;
@@ -456,7 +406,7 @@ static void set_panels(const struct chart *c, struct canvas_wish *w)
     const struct figure_args *a = c->a;
     int text = (int)(CANVAS_CHAR * longest_title(c)) + 10;
     double cell_x = g->cell_x, cell_y = g->cell_y, room_x, room_y;
-    w->cols = g->panels <= 3 ? g->panels : (int)ceil(sqrt(g->panels));
+    w->cols = c->l.n <= 3 ? c->l.n : (int)ceil(sqrt(c->l.n));
     w->gap_x = !a->width && text > g->cols * cell_x + 14 ? 30 : 14; /* more would near the bar */
     canvas_room(a, w, &room_x, &room_y);
     while (a->width && w->cols > 1 && room_x < fmin(text, 90)) {
@@ -505,7 +455,7 @@ static void put_axes(struct chart *c, int i)
     double bottom = g->rows - 0.5;
     buf_printf(&c->canvas.gp.script, "set xrange [-0.5:%.1f]\nset yrange [%.1f:%.1f]\n",
                g->cols - 0.5, g->upwards ? -0.5 : bottom, g->upwards ? bottom : -0.5);
-    put_names(c, 'x', &g->x_names, canvas->width / 24 + 1, i + canvas->cols >= g->panels);
+    put_names(c, 'x', &g->x_names, canvas->width / 24 + 1, i + canvas->cols >= c->l.n);
     put_names(c, 'y', &g->y_names, canvas->height / 18 + 1, i % canvas->cols == 0);
 }
 
@@ -517,9 +467,9 @@ static void draw_panel(struct chart *c, int i, double low, double high, const ch
     struct buf *s = &canvas->gp.script;
     bool numbers =
         canvas->width >= (g->grade ? 24 : 34) * g->cols && canvas->height >= 14 * g->rows;
-    canvas_panel(canvas, NULL, NULL, g->titles.n ? g->titles.items[i] : NULL);
+    canvas_panel(canvas, NULL, NULL, g->titles.items[i]);
     put_axes(c, i);
-    if (i + 1 == g->panels)
+    if (i + 1 == c->l.n)
         canvas_colours(canvas, low, high, false, bar);
     buf_puts(s, "plot NaN notitle");
     canvas_plot(canvas, i,
@@ -543,7 +493,7 @@ static int render(struct chart *c, struct err *err)
     chart_metric_label(c->metric, &bar, &scale);
     struct canvas_wish w = {.title = buf_str(&c->title),
                             .caption = buf_str(&c->caption),
-                            .panels = c->grid.panels,
+                            .panels = c->l.n,
                             .right = 112,
                             .gap_y = 14,
                             .exact = true};
@@ -554,12 +504,12 @@ static int render(struct chart *c, struct err *err)
     if (c->grid.grade)
         palette_grade(metric_better(c->metric) == BETTER_LOWER, s);
     else
-        (c->grid.difference ? palette_diverging : palette_viridis)(s);
+        (c->a->against ? palette_diverging : palette_viridis)(s);
     buf_printf(s,
                "set border lw 0.6\nset tics scale 0.6\nunset colorbox\nset cbrange [%.8g:%.8g]\n",
                low, high);
     canvas_names(&c->canvas, c->grid.x_name, c->grid.y_name);
-    for (int i = 0; i < c->grid.panels; i++)
+    for (int i = 0; i < c->l.n; i++)
         draw_panel(c, i, low, high, buf_str(&bar));
     TRY(canvas_finish(&c->canvas, &c->data, err));
 out:
@@ -574,8 +524,7 @@ int draw_grid(const struct figure *f, const struct figure_args *a, struct err *e
 
     chart_init(&c, f, a);
     TRY(f->points(&c, err));
-    if (c.grid.titles.failed)
-        FAIL(err, ERR_NOMEM, "names of panels: out of memory");
+    TRY(make_titles(&c, err));
     TRY(chart_title(&c, err));
     TRY(render(&c, err));
 out:

@@ -83,7 +83,7 @@ static void draw_panel(const struct geometry *g, int i, struct canvas *c)
     for (int k = 0; k < 2; k++)
         canvas_plot(c, 2 * i + 1, "using 1:2:3:4 with vectors nohead lw %g lc rgb '%s'",
                     k ? 0.7 : 2.2, k ? "black" : "white");
-    canvas_plot(c, 2 * i, "every ::0::0 using 1:2 with points pt 7 ps 0.8 lc rgb 'black'");
+    canvas_plot(c, 2 * i, "every ::0::0 using 1:2 with points pt 7 ps 0.8 lc rgb 'white'");
     canvas_end(c);
 }
 
