@@ -262,20 +262,27 @@ static void put_layout(const struct canvas *p, const char *title, struct buf *s)
 int canvas_open(const struct figure_args *a, const struct canvas_wish *w, struct canvas *p,
                 struct err *err)
 {
-    struct buf title = {0};
+    struct gp *g = &p->gp;
+    struct buf title = {0}, own = {0};
     int wide, high, rc = 0;
     geometry(a, w, p, &wide, &high);
     title_sentence(title_of(a, w), &title);
+    title_sentence(w->title, &own);
     TRY(buf_check(&title, "title", err));
-    TRY(figure_open(a, wide, high, &p->gp, err));
+    TRY(gp_open(g, a->output, a->width ? a->width : wide, a->height ? a->height : high, &a->style,
+                err));
+    g->inputs = a->inputs;
+    g->made_by = a->made_by;
     TRY(check_room(w, p, err));
     if (!w->exact)
-        buf_puts(&p->gp.script, "set border 3 lw 0.8\nset tics out nomirror scale 0.7\n"
-                                "set grid xtics ytics lc rgb '#dddddd' lw 0.6 lt 1\n");
-    put_layout(p, a->title ? a->title : buf_str(&title), &p->gp.script);
-    figure_caption(a, w->title, w->caption, &p->gp);
+        buf_puts(&g->script, "set border 3 lw 0.8\nset tics out nomirror scale 0.7\n"
+                             "set grid xtics ytics lc rgb '#dddddd' lw 0.6 lt 1\n");
+    put_layout(p, a->title ? a->title : buf_str(&title), &g->script);
+    buf_printf(&g->caption, "%s%s%s.%s%s", a->title ? a->title : "", a->title ? ". " : "",
+               buf_str(&own), w->caption[0] && w->caption[0] != ' ' ? " " : "", w->caption);
 out:
     buf_free(&title);
+    buf_free(&own);
     return rc;
 }
 

@@ -197,7 +197,7 @@ int metric_list(const char *text, struct str_list *out, struct err *err);
 
 typedef int drawer(const struct figure *f, const struct figure_args *a, struct err *err);
 drawer draw_lines, draw_points, draw_bars, draw_stacks, draw_grid;
-drawer draw_heatmap, draw_overlay, draw_mask, draw_order, draw_frames;
+drawer draw_heatmap, draw_masks, draw_order, draw_frames;
 
 /* Sources add panels, series and points to a chart. They may fail with ERR_INPUT where the records
  * lack what is drawn. */

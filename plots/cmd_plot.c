@@ -224,16 +224,14 @@ struct inputs {
 /* How many files a figure that is not of records may have. */
 static int check_count(const struct figure *f, int64_t n, struct err *err)
 {
-    const char *what = f->input == FIGURE_TRACE      ? "trace"
-                       : f->input == FIGURE_PICTURES ? "strip of frames"
-                                                     : "file of masks";
-    if (n == 1 || (f->several && n > 1 && n <= FIGURE_TRACES))
+    static const char *const what[] = {[FIGURE_TRACE] = "trace",
+                                       [FIGURE_MASKS] = "file of masks",
+                                       [FIGURE_PICTURES] = "strip of frames"};
+    int most = f->several ? FIGURE_TRACES : 1;
+    if (n >= 1 && n <= most)
         return 0;
-    if (f->several)
-        return err_set(err, ERR_USAGE, "figure %s takes one to %d %ss, %lld given", f->listed.name,
-                       FIGURE_TRACES, what, (long long)n);
-    return err_set(err, ERR_USAGE, "figure %s takes one %s, %lld given", f->listed.name, what,
-                   (long long)n);
+    return err_set(err, ERR_USAGE, "figure %s takes one%s %s%s, %lld given", f->listed.name,
+                   most > 1 ? " to 4" : "", what[f->input], most > 1 ? "s" : "", (long long)n);
 }
 
 static int open_inputs(const struct figure *f, const struct plot_opts *o,

@@ -78,7 +78,6 @@ enum figure_flag {
     FIGURE_DOMINATED = 512, /* points that others dominate are hollow */
     FIGURE_NUMBERS = 1024,  /* bars of one setting with their numbers */
     FIGURE_SEVERAL = 4096,  /* a panel for each metric of --metrics */
-    FIGURE_NARROW = 2048,   /* the axis of shares begins where the data do, with few tics */
 };
 
 /* A row of figures.def. */
@@ -110,13 +109,6 @@ const struct figure *figure_find(const char *name, struct err *err);
 
 /* Draw it. */
 int figure_draw(const struct figure *f, const struct figure_args *a, struct err *err);
-
-/* Start gp with the figure's size or `width` x `height`, in its style. */
-int figure_open(const struct figure_args *a, int width, int height, struct gp *g, struct err *err);
-
-/* "TITLE. CAPTION" for fig.txt; caption may be NULL. */
-void figure_caption(const struct figure_args *a, const char *title, const char *caption,
-                    struct gp *g);
 
 /* Tics of a logarithmic axis, in the characters of the file's terminal. */
 const char *figure_powers(const char *output);

@@ -50,27 +50,6 @@ int figure_draw(const struct figure *f, const struct figure_args *a, struct err 
     return f->draw(f, a, err);
 }
 
-int figure_open(const struct figure_args *a, int width, int height, struct gp *g, struct err *err)
-{
-    int rc = gp_open(g, a->output, a->width ? a->width : width, a->height ? a->height : height,
-                     &a->style, err);
-    g->inputs = a->inputs;
-    g->made_by = a->made_by;
-    return rc;
-}
-
-void figure_caption(const struct figure_args *a, const char *title, const char *caption,
-                    struct gp *g)
-{
-    struct buf *b = &g->caption;
-    if (a->title)
-        buf_printf(b, "%s. ", a->title);
-    title_sentence(title, b);
-    buf_puts(b, ".");
-    if (caption && caption[0])
-        buf_printf(b, "%s%s", caption[0] == ' ' ? "" : " ", caption);
-}
-
 const char *figure_powers(const char *output)
 {
     enum gp_type type = GP_PNG;

@@ -827,12 +827,10 @@ static void put_trace(const struct trace *t, int step, const char *branch, struc
 
 static int check_scale(const struct figure_args *a, struct err *err)
 {
-    double low = isnan(a->low) ? 1e-6 : a->low, high = isnan(a->high) ? 1 : a->high;
-    return low > 0 && low < high ? 0
-                                 : err_set(err, ERR_USAGE,
-                                           "--range %g:%g: a logarithmic scale "
-                                           "needs 0 < low < high",
-                                           low, high);
+    if (isnan(a->low) || a->low > 0)
+        return 0;
+    return err_set(err, ERR_USAGE, "--range %g:%g: a logarithmic scale needs 0 < low < high",
+                   a->low, a->high);
 }
 
 /* ---- heatmap --------------------------------------------------------------------------------- */
@@ -1041,13 +1039,16 @@ static int find_map(const struct figure_args *a, const struct record *id, struct
 }
 
 /* The masks alone, or over the maps of their heads. */
-static int draw_masks(const struct figure_args *a, bool over, struct err *err)
+int draw_masks(const struct figure *figure, const struct figure_args *a, struct err *err)
 {
+    bool over = figure->needs_masks;
     struct map_figure f = {.a = a, .shares = !over};
     struct mask_list *l = NULL;
     struct buf shared = {0};
     int rc = 0;
 
+    if (over)
+        TRY(check_scale(a, err));
     TRY(mem_zalloc(&l, 1, sizeof *l, "masks", err));
     TRY(list_masks(a, over, l, err));
     compare_masks(l, &shared);
@@ -1084,17 +1085,4 @@ out:
     map_free(&f);
     buf_free(&shared);
     return rc;
-}
-
-int draw_overlay(const struct figure *figure, const struct figure_args *a, struct err *err)
-{
-    int rc = check_scale(a, err);
-    (void)figure;
-    return rc ? rc : draw_masks(a, true, err);
-}
-
-int draw_mask(const struct figure *figure, const struct figure_args *a, struct err *err)
-{
-    (void)figure;
-    return draw_masks(a, false, err);
 }

@@ -43,8 +43,7 @@ static int check_grid(const struct figure_args *a, const struct geometry *g, str
     return 0;
 }
 
-/* Two blocks of data per order: column, row, number of the block of tokens; and from each token to
- * the next. */
+/* A block of data: column, row, number of the block of tokens, and how far the next token is. */
 static int write_order(const struct geometry *g, const char *name, struct buf *b, struct err *err)
 {
     struct geometry video = {.t = g->t, .h = g->h, .w = g->w};
@@ -52,18 +51,13 @@ static int write_order(const struct geometry *g, const char *name, struct buf *b
     int rc = 0;
 
     TRY(permute_make(name, &video, n, 0, &perm, err));
-    buf_printf(b, "# %s: column, row, block of %d tokens\n", name, BLOCK);
+    buf_printf(b, "# %s: column, row, block of %d tokens, way to the next token\n", name, BLOCK);
     for (int64_t i = 0; i < n; i++) {
-        struct place p = place_of(g, perm[i]);
-        buf_printf(b, "%lld %lld %lld\n", (long long)p.x, (long long)p.y, (long long)(i / BLOCK));
+        struct place p = place_of(g, perm[i]), to = place_of(g, perm[i + 1 < n ? i + 1 : i]);
+        buf_printf(b, "%lld %lld %lld %lld %lld\n", (long long)p.x, (long long)p.y,
+                   (long long)(i / BLOCK), (long long)(to.x - p.x), (long long)(to.y - p.y));
     }
-    buf_printf(b, "\n\n# %s: column, row, and how far the next token is\n", name);
-    for (int64_t i = 0; i + 1 < n; i++) {
-        struct place p = place_of(g, perm[i]), to = place_of(g, perm[i + 1]);
-        buf_printf(b, "%lld %lld %lld %lld\n", (long long)p.x, (long long)p.y,
-                   (long long)(to.x - p.x), (long long)(to.y - p.y));
-    }
-    buf_puts(b, n > 1 ? "\n\n" : "0 0 0 0\n\n\n");
+    buf_puts(b, "\n\n");
 out:
     free(perm);
     return rc;
@@ -77,13 +71,13 @@ static void draw_panel(const struct geometry *g, int i, struct canvas *c)
     buf_printf(s, "set xrange [-0.5:%lld.5]\nset yrange [%lld.5:-0.5]\nunset xtics\nunset ytics\n",
                (long long)(g->t * (g->w + 1) - 2), (long long)(g->h - 1));
     buf_puts(s, "plot NaN notitle");
-    canvas_plot(c, 2 * i,
+    canvas_plot(c, i,
                 "using 1:2:($1-0.5):($1+0.5):($2-0.5):($2+0.5):3 with boxxyerror fs solid noborder "
                 "lc palette");
     for (int k = 0; k < 2; k++)
-        canvas_plot(c, 2 * i + 1, "using 1:2:3:4 with vectors nohead lw %g lc rgb '%s'",
-                    k ? 0.7 : 2.2, k ? "black" : "white");
-    canvas_plot(c, 2 * i, "every ::0::0 using 1:2 with points pt 7 ps 0.8 lc rgb 'white'");
+        canvas_plot(c, i, "using 1:2:4:5 with vectors nohead lw %g lc rgb '%s'", k ? 0.7 : 2.2,
+                    k ? "black" : "white");
+    canvas_plot(c, i, "every ::0::0 using 1:2 with points pt 7 ps 0.8 lc rgb 'white'");
     canvas_end(c);
 }
 

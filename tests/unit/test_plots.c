@@ -819,14 +819,15 @@ START_TEST(token_orders_walk_through_the_grid)
     png_size("o.png", &w, &h);
     ck_assert(w > 100 && h > 100);
     read_file("o.dat", &dat);
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# row: column, row, block of 4 tokens\n"
-                                                "0 0 0\n1 0 0\n2 0 0\n3 0 0\n0 1 1\n"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# column: column, row, block of 4 tokens\n"
-                                                "0 0 0\n0 1 0\n0 2 0\n1 0 0\n1 1 1\n"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# time: column, row, block of 4 tokens\n"
-                                                "0 0 0\n5 0 0\n1 0 0\n6 0 0\n2 0 1\n"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# time: column, row, and how far the next token "
-                                                "is\n0 0 5 0\n5 0 -4 0\n"));
+    static const char *const begin_with[] = {
+        "# row: column, row, block of 4 tokens, way to the next token\n"
+        "0 0 0 1 0\n1 0 0 1 0\n2 0 0 1 0\n3 0 0 -3 1\n0 1 1 1 0\n",
+        "# column: column, row, block of 4 tokens, way to the next token\n"
+        "0 0 0 0 1\n0 1 0 0 1\n0 2 0 1 -2\n1 0 0 0 1\n1 1 1 ",
+        "# time: column, row, block of 4 tokens, way to the next token\n"
+        "0 0 0 5 0\n5 0 0 -4 0\n1 0 0 5 0\n6 0 0 -4 0\n2 0 1 "};
+    for (int i = 0; i < 3; i++)
+        ck_assert_ptr_nonnull(strstr(buf_str(&dat), begin_with[i]));
     trace_close(&t);
     buf_free(&dat);
 }
