@@ -593,21 +593,25 @@ static const char *chart_range(const char *metric)
 }
 
 static void y_axis(const struct chart *c, struct chart_panel *p, double least, bool positive,
-                   struct buf *s)
+                   double lowest, struct buf *s)
 {
     bool log = positive && ((c->f->flags & FIGURE_LOG) || metric_axis(p->metric) == AXIS_LOG);
     if (log)
         buf_printf(s, "set logscale y\nset format y '%s'\n", figure_powers(c->a->output));
     if (log && p->rounding && (c->f->flags & FIGURE_LOG))
         buf_printf(s, "set yrange [%.6g:*]\n", chart_log_floor(least));
-    else if (!log)
+    else if (!log && (c->f->flags & FIGURE_NARROW) && lowest < 1) {
+        double step = gp_step(1 - lowest, 4); /* low panels of one metric, to be compared */
+        buf_printf(s, "set ytics %g nomirror\nset yrange [%.8g:1]\n", step,
+                   1 - step * ceil((1 - lowest) / step));
+    } else if (!log)
         buf_printf(s, "set yrange [%s]\n", chart_range(p->metric));
 }
 
 void chart_axes(const struct chart *c, int panel, struct buf *s)
 {
     struct chart_panel *p = (struct chart_panel *)&c->panel[panel];
-    double low = INFINITY, high = -INFINITY, least = INFINITY;
+    double low = INFINITY, high = -INFINITY, least = INFINITY, lowest = INFINITY;
     bool positive = true;
     for (int64_t i = 0; i < c->n; i++) {
         const struct chart_point *q = &c->p[i];
@@ -616,6 +620,7 @@ void chart_axes(const struct chart *c, int panel, struct buf *s)
         low = fmin(low, q->x);
         high = fmax(high, q->x);
         positive = positive && q->y > 0;
+        lowest = fmin(lowest, q->y);
         if (!q->rounding)
             least = fmin(least, q->y);
     }
@@ -630,7 +635,7 @@ void chart_axes(const struct chart *c, int panel, struct buf *s)
         return;
     }
     x_axis(p->axis, low, high, c->canvas.width, s);
-    y_axis(c, p, least, positive, s);
+    y_axis(c, p, least, positive, lowest, s);
 }
 
 /* ---- metrics ------------------------------------------------------------------------------- */

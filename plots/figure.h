@@ -77,6 +77,7 @@ enum figure_flag {
     FIGURE_PER_HEAD = 256,  /* numbers of a head of a trace, whatever the method */
     FIGURE_DOMINATED = 512, /* points that others dominate are hollow */
     FIGURE_NUMBERS = 1024,  /* bars of one setting with their numbers */
+    FIGURE_NARROW = 2048,   /* the axis of shares begins where the data do, with few tics */
     FIGURE_SEVERAL = 4096,  /* a panel for each metric of --metrics */
 };
 
