@@ -68,10 +68,16 @@ static void draw(const char *figure, const struct figure_args *a)
     read_beside("txt", &caption);
 }
 
-static void draw_all(const char *figure)
+static void draw_metric(const char *figure, const char *metric)
 {
     struct figure_args a = args();
+    a.metrics = metric;
     draw(figure, &a);
+}
+
+static void draw_all(const char *figure)
+{
+    draw_metric(figure, NULL);
 }
 
 static void assert_has(const struct buf *b, const char *text)
@@ -205,9 +211,7 @@ START_TEST(bars_of_whole_models_have_no_layer)
 {
     add_clip("dense", 384, 3e6, 1);
     add_clip("radial", 384, 1.5e6, 1.5);
-    struct figure_args a = args();
-    a.metrics = "generation_speedup";
-    draw("bars", &a);
+    draw_metric("bars", "generation_speedup");
     assert_has(&dat, "-1 1.5 1.5 1.5\n");
     assert_has(&script, "Speed-up of a generation, median over");
     assert_lacks(&script, "layer");
@@ -316,40 +320,22 @@ static void add_error(const char *method, const char *precision, double density,
     fixture_metric(r, "err_l1_rel", error);
 }
 
-static void draw_errors(void)
-{
-    struct figure_args a = args();
-    a.metrics = "err_l1_rel";
-    draw("pareto", &a);
-}
-
+/* What is rounding stands on the lower edge, not down at 1e-17, and is not dominated by dense. */
 START_TEST(rounding_is_an_error_of_zero)
 {
-    add_error("dense", "f64", 1, 0);
-    add_error("minference", "f64", 1, 3.9e-17);
-    add_error("sale", "f64", 0.5, 0.002);
-    draw_errors();
-    assert_has(&script, "set yrange [0.001:"); /* and not down to 1e-17 */
-    assert_has(&dat, "\n1 0.001 0 3.9e-17 ");  /* on the edge, not dominated by dense */
-    assert_has(&dat, "\n1 0.001 0 0 ");
-}
-END_TEST
-
-START_TEST(rounding_is_larger_in_f32)
-{
-    add_error("minference", "f32", 1, 3e-8);
-    add_error("sale", "f32", 0.5, 0.002);
-    draw_errors();
-    assert_has(&dat, "\n1 0.001 0 3e-08 ");
-}
-END_TEST
-
-START_TEST(a_small_error_in_f64_is_one)
-{
-    add_error("minference", "f64", 1, 3e-8);
-    add_error("sale", "f64", 0.5, 0.002);
-    draw_errors();
-    assert_has(&dat, "\n1 3e-08 0 3e-08 ");
+    static const struct {
+        const char *precision;
+        double error;
+        const char *drawn;
+    } cases[] = {{"f64", 3.9e-17, "\n1 0.001 0 3.9e-17 "},
+                 {"f32", 3e-8, "\n1 0.001 0 3e-08 "},
+                 {"f64", 3e-8, "\n1 3e-08 1 3e-08 "}};
+    add_error("dense", cases[_i].precision, 1, 0);
+    add_error("minference", cases[_i].precision, 1, cases[_i].error);
+    add_error("sale", cases[_i].precision, 0.5, 0.002);
+    draw_metric("pareto", "err_l1_rel");
+    assert_has(&dat, cases[_i].drawn);
+    assert_has(&script, _i < 2 ? "set yrange [0.001:" : "set yrange [1e-08:");
 }
 END_TEST
 
@@ -378,9 +364,7 @@ START_TEST(texts_without_the_metric_are_not_counted)
         else
             fixture_metric(r, "score", 0.5);
     }
-    struct figure_args a = args();
-    a.metrics = "nll_delta";
-    draw("pareto", &a);
+    draw_metric("pareto", "nll_delta");
     assert_has(&caption, "mean over 2 texts or prompts.");
 }
 END_TEST
@@ -389,9 +373,7 @@ START_TEST(a_metric_without_a_better_direction_dominates_nobody)
 {
     fixture_metric(add("sale", "", 0, 0, 0.5), "pairs_allowed", 10);
     fixture_metric(add("minference", "", 0, 0, 0.6), "pairs_allowed", 20);
-    struct figure_args a = args();
-    a.metrics = "pairs_allowed";
-    draw("pareto", &a);
+    draw_metric("pareto", "pairs_allowed");
     assert_has(&dat, "\n0.6 20 0 20 ");
     assert_lacks(&script, "'ideal'");
 }
@@ -400,9 +382,7 @@ END_TEST
 START_TEST(times_are_drawn_in_the_unit_of_their_axis)
 {
     fixture_metric(add("sale", "", 0, 0, 0.5), "time_total_ns", 2e6);
-    struct figure_args a = args();
-    a.metrics = "time_total_ns";
-    draw("pareto", &a);
+    draw_metric("pareto", "time_total_ns");
     assert_has(&dat, "\n0.5 2 0 2 ");
     assert_has(&script, "'time of the whole call [ms]'");
 }
@@ -410,37 +390,27 @@ END_TEST
 
 /* ---- curves -------------------------------------------------------------------------------- */
 
-START_TEST(a_constant_parameter_is_no_axis)
+/* The parameter of which most values occur; one that no method varies is no axis. */
+START_TEST(the_usual_axis)
 {
-    add("streaming", "sink=4:window=64", 0, 0, 0.2);
-    add("streaming", "sink=4:window=128", 0, 0, 0.3);
+    static const struct {
+        const char *settings[6][2], *axis;
+    } cases[] = {
+        {{{"streaming", "sink=4:window=64"}, {"streaming", "sink=4:window=128"}}, "window"},
+        {{{"spargeattn", ""},
+          {"spargeattn", "judge=0"},
+          {"spargeattn", "theta=-1:tau=0.5:pv=20"},
+          {"spargeattn", "theta=-1:tau=0.6:pv=20"},
+          {"spargeattn", "theta=-1:tau=0.7:pv=20"}},
+         "tau"},
+        {{{"streaming", "sink=4"}, {"sale", "tau=0.02"}}, "layer"}};
+    char title[64];
+    for (int i = 0; cases[_i].settings[i][0]; i++)
+        for (int layer = 0; layer < 2; layer++)
+            add(cases[_i].settings[i][0], cases[_i].settings[i][1], layer, 0, 0.2);
     draw_all("curves");
-    assert_has(&script, "Pairs kept against window");
-    assert_has(&dat, "\n64 0.2 0\n128 0.3 0\n");
-}
-END_TEST
-
-START_TEST(the_axis_is_the_parameter_with_most_settings_on_its_lines)
-{
-    add("spargeattn", "", 0, 0, 0.9);
-    add("spargeattn", "judge=0", 0, 0, 0.8);
-    for (int i = 0; i < 3; i++) {
-        char params[48];
-        snprintf(params, sizeof params, "theta=-1:tau=0.%d:pv=20", 5 + i);
-        add("spargeattn", params, 0, 0, 0.5);
-    }
-    draw_all("curves");
-    assert_has(&script, "Pairs kept against tau");
-}
-END_TEST
-
-START_TEST(what_no_method_sweeps_leaves_the_layer)
-{
-    add("streaming", "sink=4", 0, 0, 0.2);
-    add("streaming", "sink=4", 1, 0, 0.3);
-    add("sale", "tau=0.02", 0, 0, 0.3);
-    draw_all("curves");
-    assert_has(&script, "Pairs kept against layer");
+    snprintf(title, sizeof title, "Pairs kept against %s", cases[_i].axis);
+    assert_has(&script, title);
 }
 END_TEST
 
@@ -647,67 +617,36 @@ static void setting(struct series_list *l, const char *method, const char *param
     ck_assert_int_ge(series_of_setting(l, "", method, params, false, &e), 0);
 }
 
-START_TEST(parameters_that_all_settings_share_are_left_out)
+/* What all settings share is left out, the middle of what is long, unless two would look alike. */
+START_TEST(labels_tell_settings_apart)
 {
+    static const char *const cases[][6][3] = {
+        {{"streaming", "sink=4:window=64", "streaming window=64"},
+         {"streaming", "sink=4:window=128", "streaming window=128"},
+         {"spargeattn", "theta=-1:tau=0.9", "spargeattn theta=-1:tau=0.9"},
+         {"sale", "", "sale"},
+         {"sale", "tau=0.02", "sale tau=0.02"}},
+        {{"spargeattn", "", "spargeattn"},
+         {"spargeattn", "theta=-1:tau=0.5:pv=20:pv_scope=warp:map_dtype=input:cdf=bf16",
+          "spargeattn theta=-1:tau=0.5:pv=20:...:cdf=bf16"},
+         {"spargeattn", "theta=-1:tau=0.5:pv=40:pv_scope=warp:map_dtype=input:cdf=bf16",
+          "spargeattn theta=-1:tau=0.5:pv=40:...:cdf=bf16"}},
+        {{"sale", "one=11111111112222222222:two=1:three=3333333333:four=1:five=5555555555555555",
+          "sale one=11111111112222222222:two=1:three=3333333333:four=1"},
+         {"sale", "one=11111111112222222222:two=1:three=3333333334:four=2:five=5555555555555555",
+          "sale one=11111111112222222222:two=1:three=3333333334:four=2"}},
+        {{"sale", "one=1111111111:two=1:three=3333333333:four=1:five=5555555555:six=66666666",
+          "sale one=1111111111:two=1:three=3333333333:four=1:five=5555555555:six=66666666"}},
+    };
     struct series_list l = {0};
-    setting(&l, "streaming", "sink=4:window=64");
-    setting(&l, "streaming", "sink=4:window=128");
-    setting(&l, "spargeattn", "theta=-1:tau=0.9");
-    setting(&l, "sale", "");
-    setting(&l, "sale", "tau=0.02");
+    for (int i = 0; cases[_i][i][0]; i++)
+        setting(&l, cases[_i][i][0], cases[_i][i][1]);
     assert_ok(series_labels(&l, 60, &e), &e);
-    ck_assert_str_eq(l.s[0].label, "streaming window=64");
-    ck_assert_str_eq(l.s[1].label, "streaming window=128");
-    ck_assert_str_eq(l.s[2].label, "spargeattn theta=-1:tau=0.9"); /* nothing to be told from */
-    ck_assert_str_eq(l.s[3].label, "sale");
-    ck_assert_str_eq(l.s[4].label, "sale tau=0.02");
-    ck_assert_str_eq(l.s[0].name, "streaming sink=4:window=64"); /* the data keep all */
-    series_free(&l);
-}
-END_TEST
-
-START_TEST(long_labels_are_cut_where_they_do_not_differ)
-{
-    struct series_list l = {0};
-    setting(&l, "spargeattn", "");
-    setting(&l, "spargeattn", "theta=-1:tau=0.5:pv=20:pv_scope=warp:map_dtype=input:cdf=bf16");
-    setting(&l, "spargeattn", "theta=-1:tau=0.5:pv=40:pv_scope=warp:map_dtype=input:cdf=bf16");
-    setting(&l, "spargeattn", "theta=-1:tau=0.5:pv=40:pv_scope=warp:map_dtype=input:cdf=fp32");
-    assert_ok(series_labels(&l, 60, &e), &e);
-    ck_assert_str_eq(l.s[1].label, "spargeattn theta=-1:tau=0.5:pv=20:...:cdf=bf16");
-    ck_assert_str_eq(l.s[2].label, "spargeattn theta=-1:tau=0.5:pv=40:...:cdf=bf16");
-    ck_assert_str_eq(l.s[3].label, "spargeattn theta=-1:tau=0.5:pv=40:...:cdf=fp32");
-    series_free(&l);
-}
-END_TEST
-
-START_TEST(labels_that_no_cut_tells_apart_stay_long)
-{
-    struct series_list l = {0};
-    const char *a = "one=1111111111:two=1:three=3333333333:four=1:five=5555555555";
-    const char *b = "one=1111111112:two=2:three=3333333333:four=1:five=5555555555";
-    const char *c = "one=1111111111:two=1:three=3333333334:four=2:five=5555555555";
-    const char *d = "one=1111111111:two=1:three=3333333333:four=1:five=5555555556";
-    setting(&l, "sale", a);
-    setting(&l, "sale", b);
-    setting(&l, "sale", c);
-    setting(&l, "sale", d);
-    assert_ok(series_labels(&l, 40, &e), &e);
-    for (int i = 0; i < 4; i++)
-        for (int k = 0; k < i; k++)
-            ck_assert_str_ne(l.s[i].label, l.s[k].label);
-    ck_assert_str_eq(l.s[2].label, l.s[2].name);
-    series_free(&l);
-}
-END_TEST
-
-START_TEST(a_setting_that_is_alone_keeps_its_parameters)
-{
-    struct series_list l = {0};
-    setting(&l, "sale", "one=1111111111:two=1:three=3333333333:four=1:five=5555555555");
-    assert_ok(series_labels(&l, 40, &e), &e);
-    ck_assert_str_eq(l.s[0].label, l.s[0].name);
-    ck_assert_int_eq(series_longest(&l), (int)strlen(l.s[0].name));
+    for (int i = 0; i < l.n; i++)
+        if (_i != 2)
+            ck_assert_str_eq(l.s[i].label, cases[_i][i][2]);
+        else /* alike in front and behind */
+            ck_assert_str_ne(l.s[i].label, l.s[!i].label);
     series_free(&l);
 }
 END_TEST
@@ -762,8 +701,6 @@ START_TEST(lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame)
 }
 END_TEST
 
-/* Two lines per method, because a parameter per head and one for all are not one curve, and a band
- * where the density was to be. */
 /* Twelve settings of three methods: more than a panel holds. */
 static void add_many(void)
 {
@@ -1008,16 +945,12 @@ Suite *make_suite(void)
     tcase_add_test(c, calls_run_dense_by_schedule_are_left_out_and_the_legend_says_so);
     tcase_add_test(c, calls_that_all_ran_dense_are_drawn_as_they_are);
     tcase_add_test(c, against_the_step_a_schedule_is_seen);
-    tcase_add_test(c, rounding_is_an_error_of_zero);
-    tcase_add_test(c, rounding_is_larger_in_f32);
-    tcase_add_test(c, a_small_error_in_f64_is_one);
+    tcase_add_loop_test(c, rounding_is_an_error_of_zero, 0, 3);
     tcase_add_test(c, a_metric_that_no_record_has_gets_no_panel);
     tcase_add_test(c, texts_without_the_metric_are_not_counted);
     tcase_add_test(c, a_metric_without_a_better_direction_dominates_nobody);
     tcase_add_test(c, times_are_drawn_in_the_unit_of_their_axis);
-    tcase_add_test(c, a_constant_parameter_is_no_axis);
-    tcase_add_test(c, the_axis_is_the_parameter_with_most_settings_on_its_lines);
-    tcase_add_test(c, what_no_method_sweeps_leaves_the_layer);
+    tcase_add_loop_test(c, the_usual_axis, 0, 3);
     tcase_add_test(c, a_step_that_was_chosen_is_no_axis);
     tcase_add_test(c, tics_of_counts_are_whole);
     tcase_add_test(c, tics_of_lengths_double_and_fit_the_page);
@@ -1028,10 +961,7 @@ Suite *make_suite(void)
     tcase_add_test(c, whiskers_are_named_where_they_are_drawn);
     tcase_add_test(c, bars_stand_by_task);
     tcase_add_test(c, speed_ups_of_two_lengths_are_two_points);
-    tcase_add_test(c, parameters_that_all_settings_share_are_left_out);
-    tcase_add_test(c, long_labels_are_cut_where_they_do_not_differ);
-    tcase_add_test(c, labels_that_no_cut_tells_apart_stay_long);
-    tcase_add_test(c, a_setting_that_is_alone_keeps_its_parameters);
+    tcase_add_loop_test(c, labels_tell_settings_apart, 0, 4);
     tcase_add_test(c, the_legend_shows_the_labels);
     tcase_add_test(c, settings_of_a_method_differ_in_more_than_their_shade);
     tcase_add_test(c, lines_of_a_cdf_have_dashes_and_marks_and_stand_clear_of_the_frame);
