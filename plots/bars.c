@@ -21,7 +21,7 @@ static bool has_numbers(const struct chart *c)
     return c->f->flags & FIGURE_NUMBERS;
 }
 
-/* ---- bars of settings ------------------------------------------------------------------------ */
+/* ---- bars of settings ----------------------------------------------------------------------- */
 
 /* "needle" of "needle:domain=c", "qasper.jsonl" of "file:file=qasper.jsonl:metric=f1". */
 static void put_task(struct buf *b, const char *task)
@@ -75,7 +75,7 @@ out:
     return rc;
 }
 
-/* ---- means of one setting -------------------------------------------------------------------- */
+/* ---- means of one setting ------------------------------------------------------------------- */
 
 /* Samples are counted from 1, in the order in which the records have them. */
 static int sample_number(const struct recset *set, const struct record *r)
@@ -161,7 +161,7 @@ out:
     return rc;
 }
 
-/* ---- data ------------------------------------------------------------------------------------ */
+/* ---- data ----------------------------------------------------------------------------------- */
 
 /* What the bars span. */
 struct extent {
@@ -244,7 +244,7 @@ static void write_bars(struct chart *c)
     }
 }
 
-/* ---- drawing --------------------------------------------------------------------------------- */
+/* ---- drawing -------------------------------------------------------------------------------- */
 
 /* Is a bar wide enough for a whisker, and is there any? */
 static bool draws_whiskers(const struct chart *c, int n)

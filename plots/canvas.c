@@ -22,7 +22,7 @@
 #define TITLE_CHAR 8.8  /* a letter of the figure's title */
 #define TITLE_LINE 19
 
-/* ---- text in lines --------------------------------------------------------------------------- */
+/* ---- text in lines -------------------------------------------------------------------------- */
 
 /* Where a line of at most `chars` characters ends: at the last blank that fits, before a unit in
  * brackets where the rest fits into the next line, or behind a colon; *next: where the next line
@@ -83,7 +83,7 @@ void canvas_put(const struct gp *g, struct buf *b, const char *text, int chars, 
     buf_free(&one);
 }
 
-/* ---- geometry -------------------------------------------------------------------------------- */
+/* ---- geometry ------------------------------------------------------------------------------- */
 
 static bool is_narrow(const struct figure_args *a)
 {
@@ -239,7 +239,7 @@ static int check_room(const struct canvas_wish *w, const struct canvas *p, struc
                    ceil((p->gp.height + more_y) * scale));
 }
 
-/* ---- script ---------------------------------------------------------------------------------- */
+/* ---- script --------------------------------------------------------------------------------- */
 
 static void put_layout(const struct canvas *p, const char *title, struct buf *s)
 {

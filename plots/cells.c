@@ -136,8 +136,7 @@ out:
     return rc;
 }
 
-/* ---- maps of a trace ---------------------------------------------------------------------------
- */
+/* ---- maps of a trace ------------------------------------------------------------------------ */
 
 int map_stored(const struct trace *t, int64_t call, int head, bool mean, int64_t most,
                struct cells *out, struct err *err)

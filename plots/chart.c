@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- groups -------------------------------------------------------------------------------- */
+/* ---- groups --------------------------------------------------------------------------------- */
 
 static bool fits(const void *ctx, const struct record *r)
 {
@@ -113,7 +113,7 @@ out:
     return rc;
 }
 
-/* ---- names --------------------------------------------------------------------------------- */
+/* ---- names ---------------------------------------------------------------------------------- */
 
 void chart_scope(const struct chart *c, const struct record *r, struct buf *b)
 {
@@ -219,17 +219,12 @@ static void put_over(const struct chart *c, struct buf *b)
         buf_printf(b, "%s%s", k == 0 ? " of " : k + 1 < parts ? ", " : " and ", part[k]);
 }
 
-/* ---- panels of methods -------------------------------------------------------------------------
- */
-
-static bool same_text(const char *a, const char *b)
-{
-    return strcmp(a ? a : "", b ? b : "") == 0;
-}
+/* ---- panels of methods ---------------------------------------------------------------------- */
 
 static bool same_facet(const struct series *a, const struct series *b)
 {
-    return strcmp(a->method, b->method) == 0 && same_text(a->scope, b->scope);
+    return strcmp(a->method, b->method) == 0 &&
+           strcmp(a->scope ? a->scope : "", b->scope ? b->scope : "") == 0;
 }
 
 /* The first series of its facet? */
@@ -244,12 +239,8 @@ static bool begins(const struct series_list *l, int i)
 /* Of n settings those that are drawn: all, or FACET_SERIES from the first to the last. */
 static bool is_drawn(int place, int n)
 {
-    if (n <= FACET_SERIES)
-        return true;
-    for (int k = 0; k < FACET_SERIES; k++)
-        if (place == k * (n - 1) / (FACET_SERIES - 1))
-            return true;
-    return false;
+    int k = n > 1 ? (place * (FACET_SERIES - 1) + n - 2) / (n - 1) : 0;
+    return n <= FACET_SERIES || k * (n - 1) / (FACET_SERIES - 1) == place;
 }
 
 static void fill(const struct series_list *l, int first, struct chart_facet *f)
@@ -323,13 +314,11 @@ static void chart_facets_note(const struct chart_facets *f, const struct series_
                    grey ? "; grey: those of the other panels" : "");
     for (int i = 0; i < f->n; i++)
         if (f->f[i].hidden) {
-            int all = f->f[i].n + f->f[i].hidden;
-            log_warn("%d of %d settings of %s are drawn: choose with --params, --where or --layers",
-                     f->f[i].n, all, f->f[i].title);
-            buf_printf(b,
-                       " %d of %d settings of %s are drawn; --params, --where and --layers choose "
-                       "others.",
-                       f->f[i].n, all, f->f[i].title);
+            char text[200];
+            snprintf(text, sizeof text, "%d of %d settings of %s are drawn", f->f[i].n,
+                     f->f[i].n + f->f[i].hidden, f->f[i].title);
+            log_warn("%s: choose with --params, --where or --layers", text);
+            buf_printf(b, " %s; --params, --where and --layers choose others.", text);
         }
 }
 
@@ -493,7 +482,7 @@ out:
     return rc;
 }
 
-/* ---- title ----------------------------------------------------------------------------------- */
+/* ---- title ---------------------------------------------------------------------------------- */
 
 static void put_metrics(const struct chart *c, struct buf *b)
 {
@@ -534,7 +523,7 @@ int chart_title(struct chart *c, struct err *err)
     return rc ? rc : buf_check(&c->caption, "caption", err);
 }
 
-/* ---- axes ------------------------------------------------------------------------------------ */
+/* ---- axes ----------------------------------------------------------------------------------- */
 
 /* Lengths are told apart by what they are times another: "8K 16K 32K", all at one distance. */
 static void token_axis(double low, double high, struct buf *s)
@@ -638,7 +627,7 @@ void chart_axes(const struct chart *c, int panel, struct buf *s)
     y_axis(c, p, least, positive, lowest, s);
 }
 
-/* ---- metrics ------------------------------------------------------------------------------- */
+/* ---- metrics -------------------------------------------------------------------------------- */
 
 void chart_metric_name(const char *metric, struct buf *b)
 {

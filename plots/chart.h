@@ -66,8 +66,7 @@ void marks_data(const struct marks *k, struct buf *b);
 void marks_plot(const struct marks *k, struct canvas *p, int block, double shift);
 void marks_entry(const struct marks *k, struct canvas *p);
 
-/* ---- a figure of records in the making ---------------------------------------------------------
- */
+/* ---- a figure of records in the making ------------------------------------------------------ */
 
 /* A point, bar or cell of a series in a panel. */
 struct chart_point {
@@ -77,6 +76,7 @@ struct chart_point {
     double eps;          /* what rounding alone makes of y */
     int scope;           /* of points: only those of one scope are compared */
     bool rounding;       /* y is no more than that */
+    bool bound;          /* of points: the method is a bound, which dominates nobody */
     bool dominated;
     const char *text; /* borrowed; NULL: none */
 };
@@ -192,8 +192,7 @@ double chart_log_floor(double least);
 /* Split "a,b,c" (no empty parts). */
 int metric_list(const char *text, struct str_list *out, struct err *err);
 
-/* ---- what the rows of figures.def name ----------------------------------------------------------
- */
+/* ---- what the rows of figures.def name ------------------------------------------------------ */
 
 typedef int drawer(const struct figure *f, const struct figure_args *a, struct err *err);
 drawer draw_lines, draw_points, draw_bars, draw_stacks, draw_grid;

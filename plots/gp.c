@@ -127,7 +127,7 @@ void shell_word(const char *word, struct buf *b)
     buf_puts(b, "'");
 }
 
-/* ---- files --------------------------------------------------------------------------------- */
+/* ---- files ---------------------------------------------------------------------------------- */
 
 /* A file of the figure: in its directory, or among those in the making. */
 static const char *path_of(const struct gp *g, bool staged, const char *name, char path[PATH_MAX])
@@ -285,7 +285,7 @@ void gp_data_name(struct gp *g, const char *tag)
     put_file(&g->script, with_suffix(g, suffix, name));
 }
 
-/* ---- sizes --------------------------------------------------------------------------------- */
+/* ---- sizes ---------------------------------------------------------------------------------- */
 
 static bool is_raster(enum gp_type type)
 {
@@ -412,7 +412,7 @@ out:
     return rc;
 }
 
-/* ---- the process --------------------------------------------------------------------------- */
+/* ---- the process ---------------------------------------------------------------------------- */
 
 /* Settings of gnuplot's that would change the figure, or load other files for it. The script sets
  * its terminal; one that this gnuplot lacks, named in GNUTERM, makes gnuplot 5.4 fail or crash. */
@@ -580,7 +580,7 @@ out:
     return rc;
 }
 
-/* ---- tics ---------------------------------------------------------------------------------- */
+/* ---- tics ----------------------------------------------------------------------------------- */
 
 double gp_step(double n, int most)
 {

@@ -19,7 +19,7 @@
 #define PANELS_MOST 48
 #define VALUES_MOST 512 /* of an axis */
 
-/* ---- cells ----------------------------------------------------------------------------------- */
+/* ---- cells ---------------------------------------------------------------------------------- */
 
 /* The column or row of a record; its panel: a series, or -1 with err set. */
 typedef int group_text(struct chart *c, const struct record *r, struct buf *b, struct err *err);
@@ -127,7 +127,7 @@ out:
     return rc;
 }
 
-/* ---- layer by head --------------------------------------------------------------------------- */
+/* ---- layer by head -------------------------------------------------------------------------- */
 
 static int layer_text(struct chart *c, const struct record *r, struct buf *b, struct err *err)
 {
@@ -165,7 +165,7 @@ out:
     return rc;
 }
 
-/* ---- parameter by parameter ------------------------------------------------------------------ */
+/* ---- parameter by parameter ----------------------------------------------------------------- */
 
 static int param_text(const struct record *r, const char *name, struct buf *b, struct err *err)
 {
@@ -227,7 +227,7 @@ out:
     return rc;
 }
 
-/* ---- length by depth ------------------------------------------------------------------------- */
+/* ---- length by depth ------------------------------------------------------------------------ */
 
 static int tokens_text(struct chart *c, const struct record *r, struct buf *b, struct err *err)
 {
@@ -305,7 +305,7 @@ out:
     return rc;
 }
 
-/* ---- numbers --------------------------------------------------------------------------------- */
+/* ---- numbers -------------------------------------------------------------------------------- */
 
 /* Number of a cell in few characters; `size` is the largest magnitude of the figure, `more` the
  * digits that a wide cell has room for. No value but 0 is written 0, no share below 1 is written 1.
@@ -375,7 +375,7 @@ static void write_cells(struct chart *c, double low, double high)
     }
 }
 
-/* ---- layout ---------------------------------------------------------------------------------- */
+/* ---- layout --------------------------------------------------------------------------------- */
 
 static int longest_title(const struct chart *c)
 {
@@ -424,7 +424,7 @@ static void set_panels(const struct chart *c, struct canvas_wish *w)
     w->width = a->width || w->width > 48 ? w->width : 48;
 }
 
-/* ---- drawing --------------------------------------------------------------------------------- */
+/* ---- drawing -------------------------------------------------------------------------------- */
 
 /* Names of columns or rows, as many as have room; lengths as "8K". */
 static void put_names(struct chart *c, char letter, const struct str_list *names, int most,

@@ -29,7 +29,7 @@ static bool has_points(const struct chart *c)
     return c->f->draw == draw_points;
 }
 
-/* ---- data ------------------------------------------------------------------------------------ */
+/* ---- data ----------------------------------------------------------------------------------- */
 
 static void put_point(const struct chart *c, const struct chart_point *p)
 {
@@ -64,7 +64,7 @@ static void write_lines(struct chart *c)
     marks_data(&c->marks, &c->data);
 }
 
-/* ---- dominated points ------------------------------------------------------------------------ */
+/* ---- dominated points ----------------------------------------------------------------------- */
 
 /* Is b no worse than a in both coordinates and better in one, by more than rounding? */
 static bool dominates(const struct chart_point *b, const struct chart_point *a, double x_sign,
@@ -72,14 +72,6 @@ static bool dominates(const struct chart_point *b, const struct chart_point *a, 
 {
     double x = x_sign * (b->x - a->x), y = y_sign * (b->y - a->y), eps = fmax(a->eps, b->eps);
     return x <= X_ROUNDING && y <= eps && (x < -X_ROUNDING || y < -eps);
-}
-
-static bool is_bound(const struct figure_args *a, const char *method)
-{
-    for (int i = 0; a->methods && a->methods[i]; i++)
-        if (strcmp(a->methods[i]->name, method) == 0)
-            return a->methods[i]->flags & METHOD_BOUND;
-    return false;
 }
 
 static double sign_of(const char *metric)
@@ -96,13 +88,12 @@ static void mark_dominated(struct chart *c)
             struct chart_point *a = &c->p[i];
             const struct chart_point *b = &c->p[k];
             double y = sign_of(c->panel[a->panel].metric);
-            if (a->panel == b->panel && a->scope == b->scope && x * y != 0 &&
-                !is_bound(c->a, c->l.s[b->series].method))
+            if (a->panel == b->panel && a->scope == b->scope && x * y != 0 && !b->bound)
                 a->dominated |= dominates(b, a, x, y);
         }
 }
 
-/* ---- axes ------------------------------------------------------------------------------------ */
+/* ---- axes ----------------------------------------------------------------------------------- */
 
 static double value_of(const struct chart_point *p, bool y)
 {
@@ -156,8 +147,7 @@ static void ideal_corner(struct chart *c, double x_sign, double y_sign)
                from, y, x, y_sign > 0 ? 0.012 : 0.99, at, y, x_sign > 0 ? "left" : "right");
 }
 
-/* ---- points -----------------------------------------------------------------------------------
- */
+/* ---- points --------------------------------------------------------------------------------- */
 
 /* A block for each series of a panel, empty ones too, so that the index is the series. */
 static void write_points(struct chart *c, int panel, double edge)
@@ -215,7 +205,7 @@ static bool any_dominated(const struct chart *c)
     return any;
 }
 
-/* ---- a panel --------------------------------------------------------------------------------- */
+/* ---- a panel -------------------------------------------------------------------------------- */
 
 /* Marks of different lines of steps start at different rows: lines that run together show theirs.
  */
@@ -324,7 +314,7 @@ static void draw_panel(struct chart *c, int facet, int panel)
     buf_free(&y);
 }
 
-/* ---- figure ---------------------------------------------------------------------------------- */
+/* ---- figure --------------------------------------------------------------------------------- */
 
 static int open_page(struct chart *c, struct err *err)
 {

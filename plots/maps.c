@@ -65,8 +65,7 @@ static const struct trace *trace_of(const struct figure_args *a, int trace)
     return a->n_traces > 1 ? a->traces[trace] : a->trace;
 }
 
-/* ---- tokens on axes ----------------------------------------------------------------------------
- */
+/* ---- tokens on axes ------------------------------------------------------------------------- */
 
 /* Characters of a name, and their room: small letters. */
 #define NAME_MOST 14
@@ -172,8 +171,7 @@ static void put_words(struct map_figure *f, char axis, const struct str_list *l,
     buf_puts(&g->script, ")\n");
 }
 
-/* ---- cells of panels ----------------------------------------------------------------------------
- */
+/* ---- cells of panels ------------------------------------------------------------------------ */
 
 static int parse_span(const char *text, const char *what, int64_t n, int64_t *first, int64_t *count,
                       struct err *err)
@@ -334,7 +332,7 @@ out:
     return rc;
 }
 
-/* ---- layout ---------------------------------------------------------------------------------- */
+/* ---- layout --------------------------------------------------------------------------------- */
 
 /* Side in units at which this many panels are legible. */
 static int wished_side(int64_t n)
@@ -455,7 +453,7 @@ static void round_panels(struct map_figure *f)
     f->w.height = MAX(f->a->height ? 1 : least, (int)ceil(cell * (double)c->n_q));
 }
 
-/* ---- images ---------------------------------------------------------------------------------- */
+/* ---- images --------------------------------------------------------------------------------- */
 
 /* Samples of an image. They are its cells, each repeat x repeat times; on an axis that ends within
  * a cell, or has only one, they are units of the panel instead: gnuplot neither clips the cells of
@@ -522,7 +520,7 @@ out:
     return rc;
 }
 
-/* ---- script ---------------------------------------------------------------------------------- */
+/* ---- script --------------------------------------------------------------------------------- */
 
 #define FRAMES_MOST 256
 
@@ -748,7 +746,7 @@ static void map_free(struct map_figure *f)
     canvas_free(&f->canvas);
 }
 
-/* ---- heads of a trace ------------------------------------------------------------------------ */
+/* ---- heads of a trace ----------------------------------------------------------------------- */
 
 static int no_call(const struct trace *t, struct err *err)
 {
@@ -833,7 +831,7 @@ static int check_scale(const struct figure_args *a, struct err *err)
                    a->low, a->high);
 }
 
-/* ---- heatmap --------------------------------------------------------------------------------- */
+/* ---- heatmap -------------------------------------------------------------------------------- */
 
 static int by_head(const void *a, const void *b)
 {
@@ -901,7 +899,7 @@ out:
     return rc;
 }
 
-/* ---- masks ----------------------------------------------------------------------------------- */
+/* ---- masks ---------------------------------------------------------------------------------- */
 
 /* A mask of the file that takes part. */
 struct listed_mask {

@@ -90,7 +90,7 @@ void series_free(struct series_list *l)
     *l = (struct series_list){0};
 }
 
-/* ---- short texts --------------------------------------------------------------------------- */
+/* ---- short texts ---------------------------------------------------------------------------- */
 
 void title_share(double x, int digits, char text[16])
 {
@@ -174,13 +174,13 @@ void title_params(struct title_params *t, int n, size_t most, struct buf *shared
             title_cut(buf_str(&own), pass ? sizeof t[i].text : most, &cut);
             snprintf(t[i].text, sizeof t[i].text, "%s", buf_str(&cut));
         }
-    if (n > 0)
+    if (n > 0 && shared)
         put_words(t, n, 0, true, shared);
     buf_free(&own);
     buf_free(&cut);
 }
 
-/* ---- labels -------------------------------------------------------------------------------- */
+/* ---- labels --------------------------------------------------------------------------------- */
 
 static int set_label(struct series *s, const char *params, struct err *err)
 {
@@ -199,56 +199,30 @@ out:
     return rc;
 }
 
-/* Characters that a label has beside the parameters. */
-static int beside_params(const struct series *s)
-{
-    return (s->scope && s->scope[0] ? utf8_count(s->scope) + 2 : 0) + utf8_count(s->method) + 1 +
-           (s->sparse ? 15 : 0);
-}
-
-/* The settings of the method of series `first`, with what is left of their parameters in `most`
- * characters; their number, and 0 when this method is not the first's or has but one setting. */
-static int cut_method(const struct series_list *l, int first, int most, struct title_params *t,
-                      int *at)
-{
-    struct buf shared = {0};
-    int n = 0, room = most;
-    bool several = false;
-    for (int i = 0; i < l->n; i++) {
-        const struct series *s = &l->s[i];
-        if (!s->params || strcmp(s->method, l->s[first].method) != 0)
-            continue;
-        if (i < first)
-            return 0;
-        int left = most - beside_params(s);
-        room = left < room ? left : room;
-        several |= n > 0 && strcmp(s->params, t[0].params) != 0;
-        t[n] = (struct title_params){.above = s->scope ? s->scope : "", .params = s->params};
-        at[n++] = i;
-    }
-    if (!several)
-        return 0;
-    title_params(t, n, room > 12 ? (size_t)room : 12, &shared);
-    buf_free(&shared);
-    return n;
-}
-
 int series_labels(struct series_list *l, int most, struct err *err)
 {
     struct title_params *t = NULL;
-    int *at = NULL, rc = 0;
+    int rc = 0;
     TRY(mem_alloc(&t, l->n, sizeof *t, "labels", err));
-    TRY(mem_alloc(&at, l->n, sizeof *at, "labels", err));
-    for (int i = 0; i < l->n; i++)
-        TRY(set_label(&l->s[i], l->s[i].params, err));
     for (int i = 0; i < l->n; i++) {
-        int n = cut_method(l, i, most, t, at);
-        for (int k = 0; k < n; k++)
-            TRY(set_label(&l->s[at[k]], t[k].text, err));
+        struct series *s = &l->s[i];
+        int n = 0, own = 0;
+        bool several = false;
+        for (int j = 0; s->params && j < l->n; j++) {
+            const struct series *o = &l->s[j];
+            if (!o->params || strcmp(o->method, s->method) != 0)
+                continue;
+            own = j == i ? n : own;
+            several |= strcmp(o->params, s->params) != 0;
+            t[n++] = (struct title_params){.above = o->scope ? o->scope : "", .params = o->params};
+        }
+        int room = several ? most - utf8_count(s->name) + utf8_count(s->params) : 0;
+        if (several)
+            title_params(t, n, room > 12 ? (size_t)room : 12, NULL);
+        TRY(set_label(s, several ? t[own].text : s->params, err));
     }
 out:
     free(t);
-    free(at);
     return rc;
 }
 
@@ -273,7 +247,7 @@ int series_longest(const struct series_list *l)
     return longest;
 }
 
-/* ---- styles -------------------------------------------------------------------------------- */
+/* ---- styles --------------------------------------------------------------------------------- */
 
 /* The first series of this name. */
 static int first_of(const struct series_list *l, int i)
@@ -314,8 +288,7 @@ void series_shade(struct series_list *l, enum series_tell tell)
     }
 }
 
-/* ---- colours -----------------------------------------------------------------------------------
- */
+/* ---- colours -------------------------------------------------------------------------------- */
 
 void palette_viridis(struct buf *script)
 {
@@ -359,7 +332,7 @@ static const struct line_style *find_style(const char *method)
     return NULL;
 }
 
-/* ---- styles of methods --------------------------------------------------------------------- */
+/* ---- styles of methods ---------------------------------------------------------------------- */
 
 /* Length of an id at the beginning of a name, as a word or as a part of "LikeThis"; 0: it is none.
  */

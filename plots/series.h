@@ -65,7 +65,7 @@ enum series_tell {
 };
 void series_shade(struct series_list *l, enum series_tell tell);
 
-/* ---- short texts --------------------------------------------------------------------------- */
+/* ---- short texts ---------------------------------------------------------------------------- */
 
 /* A share of something. One that is neither 0 nor 1 is never rounded to them: "<0.001", ">0.999".
  */
@@ -87,11 +87,10 @@ struct title_params {
 };
 
 /* Fill the texts, of at most `most` characters each unless that would make two alike. What all
- * panels share goes to `shared` instead. */
+ * panels share goes to `shared` (NULL: nowhere) instead. */
 void title_params(struct title_params *t, int n, size_t most, struct buf *shared);
 
-/* ---- colours and styles ------------------------------------------------------------------------
- */
+/* ---- colours and styles --------------------------------------------------------------------- */
 
 void palette_viridis(struct buf *script);
 void palette_diverging(struct buf *script);

@@ -31,8 +31,7 @@ static int plain_series(struct chart *c, const char *name, const char *color, in
     return k;
 }
 
-/* ---- reused masks by age -----------------------------------------------------------------------
- */
+/* ---- reused masks by age -------------------------------------------------------------------- */
 
 #define LAYERS_MOST 512 /* of all settings; panels thin them out */
 
@@ -76,7 +75,7 @@ out:
     return rc;
 }
 
-/* ---- the distribution of a metric ------------------------------------------------------------ */
+/* ---- the distribution of a metric ----------------------------------------------------------- */
 
 int points_of_values(struct chart *c, struct err *err)
 {
@@ -112,8 +111,7 @@ out:
     return rc;
 }
 
-/* ---- curves: what is x where nobody says it, and its value --------------------------------------
- */
+/* ---- curves: what is x where nobody says it, and its value ---------------------------------- */
 
 /* Number of "0.02", "8%" (as a share), "64x64" (the first side); NAN otherwise. */
 static double number_of(const char *text)
@@ -353,7 +351,7 @@ out:
     return rc;
 }
 
-/* ---- metrics whose names hold x -------------------------------------------------------------- */
+/* ---- metrics whose names hold x ------------------------------------------------------------- */
 
 /* The names of the metric at layers or at steps; `over` becomes "layer" or "step". */
 static int find_names(struct chart *c, struct str_list *names, char over[32], struct err *err)
@@ -481,7 +479,9 @@ static int add_settings(struct chart *c, const char *metric, struct err *err)
     int scope = 0, rc = 0;
     for (int64_t i = 0; i < c->g.gs.n; i++) {
         const struct group *g = &c->g.gs.g[i];
-        struct chart_point p = {.eps = chart_rounding(metric, g->first), .text = g->first->params};
+        struct chart_point p = {.eps = chart_rounding(metric, g->first),
+                                .text = g->first->params,
+                                .bound = record_is_bound(g->first)};
         TRY(group_stats(&c->g.gs, g, c->f->x, &x, NULL, err));
         TRY(group_stats(&c->g.gs, g, metric, &y, NULL, err));
         scope += i > 0 && !same_keys(c->g.gs.g[i - 1].first, g->first, c->g.scope, c->g.n_scope);
@@ -538,8 +538,7 @@ out:
     return rc;
 }
 
-/* ---- pairs of a replay and a model ------------------------------------------------------------
- */
+/* ---- pairs of a replay and a model ---------------------------------------------------------- */
 
 int points_of_pairs(struct chart *c, struct err *err)
 {
