@@ -95,17 +95,14 @@ const struct command cmd_plot = {
         "  lacuna plot sweep out --method sampleattention --x alpha_c --y alpha_s -o grid.png\n",
 };
 
-/* Units of the figure for a number of them. */
 static int parse_size(const char *text, double per_unit, struct figure_args *a, struct err *err)
 {
-    char *end;
-    long w = strtol(text, &end, 10), h = 0;
-    if (end != text && *end == 'x')
-        h = strtol(end + 1, &end, 10);
-    if (*end || w < 64 || h < 64 || w > 16384 || h > 16384)
+    long w = 0, h = 0;
+    int n = 0;
+    if (sscanf(text, "%ldx%ld%n", &w, &h, &n) != 2 || text[n] || w < 64 || h < 64 || w > 16384 ||
+        h > 16384)
         return err_set(err, ERR_USAGE,
-                       "--size %s: expected WIDTHxHEIGHT, each 64 to 16384, such as "
-                       "1200x800",
+                       "--size %s: expected WIDTHxHEIGHT, each 64 to 16384, such as 1200x800",
                        text);
     a->width = (int)lround((double)w / per_unit);
     a->height = (int)lround((double)h / per_unit);
@@ -164,17 +161,12 @@ out:
 
 static int parse_range(const char *text, struct figure_args *a, struct err *err)
 {
-    char *end;
-    double low = strtod(text, &end), high;
-    if (end == text || *end != ':')
-        return err_set(err, ERR_USAGE, "--range %s: expected LOW:HIGH, such as 1e-6:1", text);
-    char *rest = end + 1;
-    high = strtod(rest, &end);
-    if (end == rest || *end || !(low < high) || !isfinite(low) || !isfinite(high))
-        return err_set(err, ERR_USAGE, "--range %s: expected LOW:HIGH with LOW < HIGH", text);
-    a->low = low;
-    a->high = high;
-    return 0;
+    int n = 0;
+    if (sscanf(text, "%lf:%lf%n", &a->low, &a->high, &n) == 2 && !text[n] && a->low < a->high &&
+        isfinite(a->low) && isfinite(a->high))
+        return 0;
+    return err_set(err, ERR_USAGE, "--range %s: expected LOW:HIGH with LOW < HIGH, such as 1e-6:1",
+                   text);
 }
 
 static int fill_args(struct plot_opts *o, struct err *err)

@@ -176,18 +176,10 @@ static void put_words(struct map_figure *f, char axis, const struct str_list *l,
 static int parse_span(const char *text, const char *what, int64_t n, int64_t *first, int64_t *count,
                       struct err *err)
 {
-    char *end = NULL;
-    *first = 0;
-    *count = n;
-    if (!text)
-        return 0;
-    long long a = strtoll(text, &end, 10), b = -1;
-    if (end != text && *end == '-') {
-        const char *rest = end + 1;
-        b = strtoll(rest, &end, 10);
-        b = end == rest ? -1 : b;
-    }
-    if (*end || a < 0 || b < a || b >= n)
+    long long a = 0, b = n - 1;
+    int end = 0;
+    if (text &&
+        (sscanf(text, "%lld-%lld%n", &a, &b, &end) != 2 || text[end] || a < 0 || b < a || b >= n))
         return err_set(err, ERR_USAGE,
                        "%s %s: expected FIRST-LAST within 0-%lld, the tokens of this map", what,
                        text, (long long)n - 1);
