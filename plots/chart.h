@@ -87,6 +87,7 @@ struct chart_panel {
     char x_name[96], y_name[96]; /* y_name "": the metric's */
     enum figure_axis axis;       /* of x */
     bool rounding;               /* some values are rounding only */
+    double edge[2];              /* of points: the lower edge of a logarithmic x and y axis */
 };
 
 #define CHART_PANELS 8

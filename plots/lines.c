@@ -31,24 +31,34 @@ static bool has_points(const struct chart *c)
 
 /* ---- data ----------------------------------------------------------------------------------- */
 
-static void put_point(const struct chart *c, const struct chart_point *p)
+static void put_point(struct chart *c, const struct chart_point *p)
 {
-    struct buf *b = (struct buf *)&c->data;
-    buf_printf(b, "%.10g %.10g", p->x, p->y);
-    if (c->f->flags & FIGURE_SD)
-        buf_printf(b, " %.6g", p->lo);
-    if (c->f->flags & FIGURE_QUARTILES)
-        buf_printf(b, " %.10g %.10g", p->lo, p->hi);
-    buf_puts(b, "\n");
+    struct buf *b = &c->data;
+    const char *text = p->text ? p->text : "";
+    if (c->f->flags & FIGURE_DOMINATED)
+        buf_printf(b, "%.10g %.10g %d %.10g %.4g %.4g \"%s\"\n", p->x,
+                   fmax(p->y, c->panel[p->panel].edge[1]), p->dominated, p->value, p->lo, p->hi,
+                   text);
+    else if (has_points(c))
+        buf_printf(b, "%.10g %.10g \"%s\"\n", p->x, p->y, text);
+    else if (c->f->flags & FIGURE_QUARTILES)
+        buf_printf(b, "%.10g %.10g %.10g %.10g\n", p->x, p->y, p->lo, p->hi);
+    else if (c->f->flags & FIGURE_SD)
+        buf_printf(b, "%.10g %.10g %.6g\n", p->x, p->y, p->lo);
+    else
+        buf_printf(b, "%.10g %.10g\n", p->x, p->y);
 }
 
 /* A block for each series of each panel; one without points has a row of no numbers. */
 static void write_lines(struct chart *c)
 {
-    const char *columns = c->f->flags & FIGURE_QUARTILES ? "x, median, lower and upper quartile"
-                          : c->f->flags & FIGURE_SD      ? "x, mean, sd"
-                          : c->f->flags & FIGURE_STEPS   ? "value, share of cells at or below it"
-                                                         : "x, mean";
+    const char *columns = c->f->flags & FIGURE_DOMINATED
+                              ? "x, value drawn, dominated, value, sd of x, sd of value, parameters"
+                          : has_points(c)                  ? "x, y, parameters"
+                          : c->f->flags & FIGURE_QUARTILES ? "x, median, lower and upper quartile"
+                          : c->f->flags & FIGURE_SD        ? "x, mean, sd"
+                          : c->f->flags & FIGURE_STEPS     ? "value, share of cells at or below it"
+                                                           : "x, mean";
     int64_t i = 0;
     for (int panel = 0; panel < c->panels; panel++)
         for (int s = 0; s < c->l.n; s++) {
@@ -149,34 +159,9 @@ static void ideal_corner(struct chart *c, double x_sign, double y_sign)
 
 /* ---- points --------------------------------------------------------------------------------- */
 
-/* A block for each series of a panel, empty ones too, so that the index is the series. */
-static void write_points(struct chart *c, int panel, double edge)
+static void put_points(struct chart *c, int panel, int series)
 {
-    bool lines = c->f->flags & FIGURE_DOMINATED;
-    struct buf *b = &c->data;
-    buf_printf(b, "# %s: %s\n", c->panel[panel].metric,
-               lines ? "x, value drawn, dominated, value, sd of x, sd of value, parameters"
-                     : "x, y, parameters");
-    for (int s = 0; s < c->l.n; s++) {
-        bool any = false;
-        buf_printf(b, "# %s\n", c->l.s[s].name);
-        for (int64_t i = 0; i < c->n; i++) {
-            const struct chart_point *p = &c->p[i];
-            if (p->series != s || p->panel != panel)
-                continue;
-            any = true;
-            if (lines)
-                buf_printf(b, "%.10g %.10g %d %.10g %.4g %.4g \"%s\"\n", p->x, fmax(p->y, edge),
-                           p->dominated, p->value, p->lo, p->hi, p->text ? p->text : "");
-            else
-                buf_printf(b, "%.10g %.10g \"%s\"\n", p->x, p->y, p->text ? p->text : "");
-        }
-        buf_puts(b, any ? "\n\n" : "nan nan 0\n\n\n");
-    }
-}
-
-static void put_points(struct chart *c, int panel, int series, const double edge[2])
-{
+    const double *edge = c->panel[panel].edge;
     const struct series *k = &c->l.s[series];
     int block = panel * c->l.n + series;
     if (!(c->f->flags & FIGURE_DOMINATED)) {
@@ -268,8 +253,9 @@ static void put_entries(struct chart *c, const struct chart_facet *own)
         canvas_entry(&c->canvas, "points pt 6 ps 1*point_scale lw 1.2 lc rgb '#555555'", HOLLOW);
 }
 
-static void put_axes(struct chart *c, int panel, double edge[2])
+static void put_axes(struct chart *c, int panel)
 {
+    double *edge = c->panel[panel].edge;
     bool settings = c->f->flags & FIGURE_DOMINATED;
     const char *y = c->panel[panel].metric;
     if (!has_points(c)) {
@@ -278,7 +264,6 @@ static void put_axes(struct chart *c, int panel, double edge[2])
     }
     axis(c, panel, false, settings ? c->f->x : c->metrics.items[0], &edge[0]);
     axis(c, panel, true, y, &edge[1]);
-    write_points(c, panel, edge[1]);
     if (settings)
         ideal_corner(c, sign_of(c->f->x), sign_of(y));
 }
@@ -292,19 +277,18 @@ static void draw_panel(struct chart *c, int facet, int panel)
     bool named = c->panels > 1 ? panel == 0 || strcmp(p->metric, c->panel[0].metric) != 0 ||
                                      strcmp(p->y_name, c->panel[0].y_name) != 0
                                : c->canvas.next % c->canvas.cols == 0;
-    double edge[2];
     struct buf y = {0};
     chart_y_name(p, &y);
     canvas_panel(&c->canvas, p->x_name, named ? buf_str(&y) : "",
                  many ? panel == 0 ? own->title : "" : NULL);
-    put_axes(c, panel, edge);
+    put_axes(c, panel);
     if (key)
         canvas_key(&c->canvas);
     buf_puts(&c->canvas.gp.script, "plot NaN notitle");
     put_grey(c, own);
     for (int k = 0; k < own->n; k++)
         if (has_points(c))
-            put_points(c, panel, own->s[k], edge);
+            put_points(c, panel, own->s[k]);
         else
             put_series(c, panel, own->s[k]);
     marks_plot(&c->marks, &c->canvas, c->panels * c->l.n, 0);
@@ -371,11 +355,10 @@ static int draw(const struct figure *f, const struct figure_args *a, enum series
     TRY(chart_title(&c, err));
     put_caption(&c);
     TRY(open_page(&c, err));
-    if (!has_points(&c))
-        write_lines(&c);
     for (int i = 0; i < c.facets.n; i++)
         for (int k = 0; k < c.panels; k++)
             draw_panel(&c, i, k);
+    write_lines(&c);
     TRY(canvas_finish(&c.canvas, &c.data, err));
 out:
     chart_free(&c);
