@@ -7,7 +7,6 @@
 #include "core/cmd.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "core/utf8.h"
 #include "plots/figure.h"
 
 #include <math.h>
@@ -128,15 +127,6 @@ static int parse_width(const char *text, double units_per_inch, struct figure_ar
                    text);
 }
 
-/* Fonts are names: gnuplot reads a comma and what follows as a size. */
-static int check_font(const char *name, struct err *err)
-{
-    char what[UTF8_FAULT_MAX];
-    if (name[0] && !strpbrk(name, ",:;=\"'`{}^_@&~\\") && !utf8_fault(name, what))
-        return 0;
-    return err_set(err, ERR_USAGE, "--font %s: expected a name such as Serif", name);
-}
-
 static int fill_style(struct plot_opts *o, enum gp_type type, struct err *err)
 {
     struct figure_args *a = &o->a;
@@ -144,8 +134,6 @@ static int fill_style(struct plot_opts *o, enum gp_type type, struct err *err)
     bool screen = a->style.look == LOOK_SCREEN, vector = type != GP_PNG && type != GP_SVG;
     int rc = 0;
     a->untitled = !screen;
-    if (a->style.font)
-        TRY(check_font(a->style.font, err));
     if (o->size && o->width)
         FAIL(err, ERR_USAGE, "--size and --width both say how wide the figure is: give one");
     if (o->size)

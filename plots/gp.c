@@ -85,9 +85,9 @@ static void put_text(const struct gp *g, struct buf *b, const char *text, bool t
         *p = iscntrl((unsigned char)*p) ? ' ' : *p;
     if (g && g->type == GP_TEX) {
         tex_text(buf_str(&plain), &out);
-        buf_reset(&plain);
-        buf_puts(&plain, buf_str(&out));
-        buf_reset(&out);
+        buf_free(&plain);
+        plain = out;
+        out = (struct buf){0};
     }
     for (const char *p = buf_str(&plain); *p; p++) {
         buf_puts(&out, tic && *p == '%' ? "%" : "");
