@@ -21,9 +21,9 @@
 #include "core/maskindex.h"
 #include "core/mem.h"
 #include "core/pool.h"
+#include "plots/cells.h"
 #include "plots/gp.h"
-#include "plots/mapfig.h"
-#include "plots/palette.h"
+#include "plots/series.h"
 #include "report/report.h"
 
 #include <math.h>
@@ -367,14 +367,10 @@ static int shot_cells(const struct trace *t, int64_t call, int stored, int64_t s
                       struct cells *out, struct err *err)
 {
     const struct trace_meta *m = trace_meta(t);
-    const struct map_panel p = {.call = call,
-                                .layer = trace_call(t, call)->layer,
-                                .head = trace_head_number(m, stored),
-                                .stored = stored};
     const struct cells_span all = {0, m->n_q, 0, m->n_k};
     if (!exact)
-        return map_stored(t, &p, false, side, out, err);
-    return map_compute(t, &p, &all, cells_factor(m->n_q, m->n_k, side), false, out, err);
+        return map_stored(t, call, stored, false, side, out, err);
+    return map_compute(t, call, stored, &all, cells_factor(m->n_q, m->n_k, side), false, out, err);
 }
 
 #define MAPS_MOST 1200000 /* bytes of pictures */

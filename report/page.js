@@ -283,7 +283,7 @@ function drawHead() {
     });
     const table = body => el("div", {class: "wide"}, el("table", {class: "cards"}, el("thead", {}, el("tr", {},
         el("th", {}, "metric"), el("th", {class: "n"}, "A"), el("th", {class: "n"}, "B"))), body));
-    const tokens = maps.trace ? `lacuna plot heatmap ${maps.trace} --layer ${layer} --head ${head} -o head.png` : null;
+    const tokens = maps.trace ? `lacuna plot heatmap ${maps.trace} --layers ${layer} --heads ${head} -o head.png` : null;
     box.replaceChildren(el("h3", {}, `Layer ${layer}, head ${head}`),
         el("div", {class: "shots"},
             shot("attention map" + (maps.scale ? ", " + maps.scale : ""), maps[key], D.no_map),

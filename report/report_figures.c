@@ -19,7 +19,7 @@
 struct item {
     const char *figure, *file; /* registry name; name of the files without suffix */
     const char *trace;         /* input beside the records; NULL: none */
-    const char *layer, *head, *metric;
+    const char *layers, *heads, *metrics;
 };
 
 /* The command that draws the figure again. */
@@ -27,7 +27,7 @@ static void command_of(const struct report *r, const struct item *it, const stru
                        struct buf *b)
 {
     const char *const options[][2] = {
-        {"--layer", it->layer}, {"--head", it->head}, {"--metric", it->metric}};
+        {"--layers", it->layers}, {"--heads", it->heads}, {"--metrics", it->metrics}};
     buf_printf(b, "lacuna plot %s", it->figure);
     for (int64_t i = 0; f->input == FIGURE_RECORDS && i < r->records.n; i++) {
         buf_puts(b, " ");
@@ -117,10 +117,9 @@ static struct figure_args args_of(const struct report *r, const struct item *it)
 {
     return (struct figure_args){.set = &r->set,
                                 .methods = r->app->methods,
-                                .layer = it->layer,
-                                .head = it->head,
-                                .step = INT64_MIN,
-                                .metric = it->metric,
+                                .layers = it->layers,
+                                .heads = it->heads,
+                                .metrics = it->metrics,
                                 .low = NAN,
                                 .high = NAN};
 }
@@ -177,13 +176,13 @@ static int draw_records(struct report *r, struct err *err)
         const char *needs; /* metric without which the figure is left out */
     } list[] = {
         {{.figure = "pareto", .file = "pareto"}, "err_l1_rel,cra_mean,cra_p1"},
-        {{.figure = "bars", .file = "bars-density", .metric = "density_elem"}, "density_elem"},
-        {{.figure = "layerhead", .file = "layerhead-density", .metric = "density_elem"},
+        {{.figure = "bars", .file = "bars-density", .metrics = "density_elem"}, "density_elem"},
+        {{.figure = "layerhead", .file = "layerhead-density", .metrics = "density_elem"},
          "density_elem"},
-        {{.figure = "layerhead", .file = "layerhead-recall", .metric = "cra_min"}, "cra_min"},
-        {{.figure = "cdf", .file = "cdf-recall", .metric = "cra_min"}, "cra_min"},
-        {{.figure = "curves", .file = "curves-density", .metric = "density_elem"}, "density_elem"},
-        {{.figure = "curves", .file = "curves-error", .metric = "err_l1_rel"}, "err_l1_rel"},
+        {{.figure = "layerhead", .file = "layerhead-recall", .metrics = "cra_min"}, "cra_min"},
+        {{.figure = "cdf", .file = "cdf-recall", .metrics = "cra_min"}, "cra_min"},
+        {{.figure = "curves", .file = "curves-density", .metrics = "density_elem"}, "density_elem"},
+        {{.figure = "curves", .file = "curves-error", .metrics = "err_l1_rel"}, "err_l1_rel"},
         {{.figure = "stability", .file = "stability"}, "mask_iou"},
         {{.figure = "granularity", .file = "granularity"}, "below_b64"},
         {{.figure = "phases", .file = "phases"}, "time_*_ns,host_*_ns"},
@@ -240,8 +239,8 @@ static int draw_heatmap(struct report *r, int64_t i, struct err *err)
                   &(struct item){.figure = "heatmap",
                                  .file = file,
                                  .trace = r->traces.items[i],
-                                 .layer = layers,
-                                 .head = heads},
+                                 .layers = layers,
+                                 .heads = heads},
                   err);
     trace_close(&t);
     return rc;

@@ -300,8 +300,7 @@ static void draw(const char *name, struct buf *data)
     struct stat st;
     snprintf(path, sizeof path, "%s/%s-%d.png", test_tmpdir(), name, (int)getpid());
     snprintf(dat, sizeof dat, "%s/%s-%d.dat", test_tmpdir(), name, (int)getpid());
-    struct figure_args a = {
-        .output = path, .set = &set, .step = INT64_MIN, .low = NAN, .high = NAN};
+    struct figure_args a = {.output = path, .set = &set, .low = NAN, .high = NAN};
     ck_assert_ptr_nonnull(figure);
     assert_ok(figure_draw(figure, &a, &e), &e);
     ck_assert(stat(path, &st) == 0 && st.st_size > 1000);
@@ -318,35 +317,6 @@ TEST(stability_is_drawn_by_layer)
     ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n10 0.45 "));
 }
 
-TEST(profile_has_a_panel_for_each_key_that_varies)
-{
-    OWN(buf_free) struct buf data = {0};
-    sparge("tau=0.9", 0, 0.02, 0.2);
-    sparge("tau=0.9", 3, 0.02, 0.6);
-    struct record *r = video("spargeattn", "tau=0.9", 7, 0, 0);
-    fixture_metric(r, "sparsity_total", 0.4);
-    fixture_set(&f, &set);
-    draw("profile", &data);
-    ck_assert_ptr_nonnull(strstr(buf_str(&data), "sparsity_total against denoising step"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n0 0.4 0.2 0.6\n7 0.4 0.4 0.4\n"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n0 0.3 0.2 0.4\n3 0.6 0.6 0.6\n"));
-    ck_assert_ptr_null(strstr(buf_str(&data), "against layer"));
-}
-
-TEST(threshold_draws_what_there_is)
-{
-    OWN(buf_free) struct buf data = {0};
-    slice("refresh=1:tau=0.25", 0, 0.6, false);
-    slice("refresh=1", 0, 0.4, false);
-    slice("refresh=1", 1, 1, true);
-    slice("", 1, 0.7, false); /* another setting, at one threshold: not on this curve */
-    fixture_set(&f, &set);
-    draw("threshold", &data);
-    ck_assert_ptr_nonnull(
-        strstr(buf_str(&data), "# density of slices: x, mean\n0.25 0.6\n0.5 0.4\n"));
-    ck_assert_ptr_null(strstr(buf_str(&data), "128 x 128"));
-}
-
 /* A row per head, a column per step: as many maps in the data as panels. */
 static void draw_steps(const struct trace *trace, const char *layer, const char *head, int panels)
 {
@@ -356,13 +326,13 @@ static void draw_steps(const struct trace *trace, const char *layer, const char 
     snprintf(bin, sizeof bin, "%s/steps-%d.bin", test_tmpdir(), (int)getpid());
     struct figure_args a = {.output = path,
                             .trace = trace,
-                            .layer = layer,
-                            .head = head,
-                            .source = "stored",
-                            .step = INT64_MIN,
+                            .layers = layer,
+                            .heads = head,
+                            .steps = "all",
+                            .map = MAP_STORED,
                             .low = NAN,
                             .high = NAN};
-    assert_ok(figure_draw(figure_find("steps", &e), &a, &e), &e);
+    assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
     int64_t cells = trace_map_cells(trace, false) * trace_map_cells(trace, true);
     ck_assert(stat(bin, &st) == 0 && st.st_size == panels * cells * (int64_t)sizeof(float));
 }
@@ -384,13 +354,12 @@ TEST(maps_of_a_head_over_steps)
         layers += first_branch && c->step == trace_call(trace, 0)->step;
     }
     ck_assert(steps > 1 && layers > 1);
-    draw_steps(trace, NULL, NULL, steps);
+    draw_steps(trace, "0", "0", steps);
     draw_steps(trace, "all", "0", steps * layers);
-    struct figure_args a = {.output = "x.png", .trace = trace, .step = 1, .low = NAN, .high = NAN};
-    assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_USAGE,
-                 "--step belongs to heatmap");
-    a.step = INT64_MIN;
+    struct figure_args a = {
+        .output = "x.png", .trace = trace, .steps = "0,99", .low = NAN, .high = NAN};
+    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT, "no such call");
+    a.steps = NULL;
     a.branch = "nobody";
-    assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_INPUT,
-                 "no call of branch nobody");
+    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT, "no such call");
 }
