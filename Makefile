@@ -215,8 +215,8 @@ demo-run:
 	$(L) analyze $(D)/code --table by-layer --format csv -o $(D)/by-layer.csv
 	$(L) analyze $(D)/code --table map --format tex -o $(D)/map.tex
 	$(L) analyze $(D)/video -o $(D)/video-summary.md
-	$(L) plot heatmap $(D)/code.h5 --layer 2 -o $(D)/heatmap.png
-	$(L) plot overlay $(D)/code.h5 --masks $(D)/masks.h5 --method sale --layer 2 --head 5 -o $(D)/overlay.png
+	$(L) plot heatmap $(D)/code.h5 --layers 2 -o $(D)/heatmap.png
+	$(L) plot overlay $(D)/code.h5 --masks $(D)/masks.h5 --method sale --layers 2 --heads 5 -o $(D)/overlay.png
 	$(L) plot layerhead $(D)/code -o $(D)/layerhead.png
 	$(L) plot pareto $(D)/code -o $(D)/pareto.png
 	$(L) plot granularity $(D)/code -o $(D)/granularity.png

@@ -19,30 +19,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-int limit_parse(const char *text, struct limit *out, struct err *err)
+int limits_add(struct limits *l, const char *text, struct err *err)
 {
-    size_t len = strcspn(text, "<>=");
-    const char *op = text + len;
-    char *end;
-    if (len == 0 || len >= sizeof out->metric || (*op != '<' && *op != '>') || op[1] != '=')
-        return err_set(err, ERR_USAGE,
-                       "--limit '%s': expected METRIC<=X or METRIC>=X, such as err_l1_rel<=0.02",
-                       text);
-    snprintf(out->metric, sizeof out->metric, "%.*s", (int)len, text);
-    out->at_least = *op == '>';
-    out->value = strtod(op + 2, &end);
-    if (end == op + 2 || *end || !isfinite(out->value))
-        return err_set(err, ERR_USAGE, "--limit '%s': '%s' is not a number", text, op + 2);
-    if (!metric_def_find(out->metric))
-        return err_set(err, ERR_USAGE, "--limit '%s': there is no metric %s (lacuna list metrics)",
-                       text, out->metric);
-    return 0;
-}
-
-bool limit_holds(const struct limit *l, const struct record *r)
-{
-    double x = record_value(r, l->metric);
-    return l->at_least ? x >= l->value : x <= l->value;
+    int n = 0, rc = where_parse("--limit", text, l->c + l->n, LIMITS_MOST - l->n, &n, err);
+    for (int i = l->n; i < l->n + n && !rc; i++)
+        if (l->c[i].is_key)
+            rc = err_set(err, ERR_USAGE,
+                         "--limit '%s': a limit is of a metric, such as err_l1_rel<=0.02",
+                         l->c[i].text);
+    l->n += rc ? 0 : n;
+    return rc;
 }
 
 /* ---- candidates ----------------------------------------------------------------------------- */
@@ -67,7 +53,8 @@ struct place {
 struct chooser {
     const struct recset *set;
     const struct choose_request *req;
-    struct grouping gs; /* by place, method, parameters */
+    struct limits limits; /* of the request; they remember records */
+    struct grouping gs;   /* by place, method, parameters */
     struct place *places;
     int64_t n, cap;
     int64_t calibrated, drifting, bounds; /* records that no plan can name */
@@ -127,11 +114,8 @@ static int add_candidate(struct chooser *k, struct place *p, const struct group 
         const struct record *r = &k->set->r[g->at[i]];
         if (r->status != RECORD_OK)
             continue;
-        bool holds = true;
-        for (int l = 0; l < k->req->n_limits; l++)
-            holds &= limit_holds(&k->req->limits[l], r);
         c->cells[c->n++] = r;
-        c->ok += holds;
+        c->ok += where_holds(k->limits.c, k->limits.n, r);
         n++;
         c->cost += record_value(r, k->req->cost);
         c->error += record_value(r, "err_l1_rel");
@@ -274,9 +258,9 @@ static int put_entry(const struct chooser *k, const struct candidate *c, const s
     jw_key(w, "expected");
     jw_obj(w);
     TRY(put_expected(c, of, k->req->cost, w, err));
-    for (int l = 0; l < k->req->n_limits; l++)
-        if (strcmp(k->req->limits[l].metric, k->req->cost) != 0)
-            TRY(put_expected(c, of, k->req->limits[l].metric, w, err));
+    for (int l = 0; l < k->limits.n; l++)
+        if (strcmp(k->limits.c[l].name, k->req->cost) != 0)
+            TRY(put_expected(c, of, k->limits.c[l].name, w, err));
     jw_obj_end(w);
     for (int64_t i = 0; i < c->n; i++)
         cells += c->cells[i]->layer == of->layer && c->cells[i]->head == of->head;
@@ -324,15 +308,11 @@ out:
     return rc;
 }
 
-static void put_limits(const struct choose_request *req, struct jw *w)
+static void put_limits(const struct limits *l, struct jw *w)
 {
     struct buf b = {0};
-    for (int l = 0; l < req->n_limits; l++) {
-        char value[32];
-        num_text(req->limits[l].value, value);
-        buf_printf(&b, "%s%s%s%s", l ? "," : "", req->limits[l].metric,
-                   req->limits[l].at_least ? ">=" : "<=", value);
-    }
+    for (int i = 0; i < l->n; i++)
+        buf_printf(&b, "%s%s", i ? "," : "", l->c[i].text);
     jw_kstr(w, "limits", buf_str(&b));
     buf_free(&b);
 }
@@ -395,7 +375,7 @@ int choose_plan(const struct recset *set, const struct choose_request *req, stru
                 struct choose_summary *sum, struct err *err)
 {
     static const char *const per[] = {"head", "layer", "model"};
-    struct chooser k = {.set = set, .req = req};
+    struct chooser k = {.set = set, .req = req, .limits = req->limits};
     int rc = 0;
     *sum = (struct choose_summary){0};
     TRY(check_set(set, req, err));
@@ -411,7 +391,7 @@ int choose_plan(const struct recset *set, const struct choose_request *req, stru
     jw_kint(w, "version", 1);
     jw_kstr(w, "model", set->r[0].model);
     jw_kstr(w, "permute", set->r[0].permute);
-    put_limits(req, w);
+    put_limits(&req->limits, w);
     jw_knum(w, "quantile", req->quantile);
     jw_kstr(w, "cost", req->cost);
     jw_kstr(w, "per", per[req->per]);
@@ -421,5 +401,155 @@ int choose_plan(const struct recset *set, const struct choose_request *req, stru
     jw_obj_end(w);
 out:
     chooser_free(&k);
+    return rc;
+}
+
+/* What a format holds: one method, and the parameters that it knows. */
+struct form {
+    const char *format, *method;
+    const char *params; /* separated by spaces */
+};
+
+static const struct form forms[] = {
+    {"minference", "minference", "v s pattern init local top"},
+    {"flexprefill", "flexprefill", "gamma tau min_budget max_budget"},
+    {"spargeattn", "spargeattn", "theta tau topk pv select"},
+    {"sale", "sale", "tau"},
+};
+
+static bool in_words(const char *list, const char *name, size_t len)
+{
+    for (const char *p = list; *p;) {
+        size_t n = strcspn(p, " ");
+        if (n == len && strncmp(p, name, n) == 0)
+            return true;
+        p += n + (p[n] == ' ');
+    }
+    return false;
+}
+
+/* NULL, or the first parameter that the format has no place for. */
+static const char *foreign(const struct form *f, const char *params, size_t *len)
+{
+    const char *p = params;
+    for (const char *word; (word = params_next(&p, len));) {
+        *len = strcspn(word, "=");
+        if (!in_words(f->params, word, *len))
+            return word;
+    }
+    return NULL;
+}
+
+static double number(const char *params, const char *name, double otherwise)
+{
+    const char *v = params_value(params, name);
+    return v ? strtod(v, NULL) : otherwise;
+}
+
+/* MInference's table: [pattern, v, s, score]. */
+static void put_minference(const char *params, struct jw *w)
+{
+    const char *pattern = params_value(params, "pattern");
+    bool shape = pattern && strncmp(pattern, "ashape", 6) == 0;
+    bool block = pattern && strncmp(pattern, "block", 5) == 0;
+    jw_arr(w);
+    jw_str(w, shape ? "stream_llm" : block ? "block_sparse" : "vertical_and_slash");
+    jw_num(w, shape   ? number(params, "init", 128)
+              : block ? number(params, "top", 100)
+                      : number(params, "v", 1000));
+    jw_num(w, shape ? number(params, "local", 3968) : block ? 1 : number(params, "s", 6096));
+    jw_num(w, 1); /* the score of its search, which nothing reads */
+    jw_arr_end(w);
+}
+
+/* The given parameters by their names; numbers as numbers. */
+static void put_params(const char *params, struct jw *w)
+{
+    const char *p = params;
+    size_t len;
+    jw_obj(w);
+    for (const char *word; (word = params_next(&p, &len));) {
+        char name[32], value[64], *end;
+        size_t eq = strcspn(word, "=");
+        snprintf(name, sizeof name, "%.*s", (int)eq, word);
+        snprintf(value, sizeof value, "%.*s", (int)(len - eq - 1), word + eq + 1);
+        double x = strtod(value, &end);
+        if (*end || end == value)
+            jw_kstr(w, name, value);
+        else
+            jw_knum(w, name, x);
+    }
+    jw_obj_end(w);
+}
+
+static int put_head(const struct form *f, const json_t *e, const char *where, struct jw *w,
+                    struct str_list *left_out, struct err *err)
+{
+    const char *method = NULL, *params = "", *other;
+    int64_t layer = 0, head = 0;
+    char key[24], text[160];
+    size_t len = 0;
+    int rc = 0;
+    TRY(jget_int(e, "layer", where, &layer, err));
+    TRY(jget_int(e, "head", where, &head, err));
+    TRY(jget_str(e, "method", where, &method, err));
+    TRY(jget_str_opt(e, "params", where, &params, err));
+    other = strcmp(method, f->method) == 0 ? foreign(f, params, &len) : NULL;
+    if (strcmp(method, f->method) != 0 || other) {
+        snprintf(text, sizeof text, "layer %lld head %lld: %s%s%.*s", (long long)layer,
+                 (long long)head, method, other ? " with " : "", (int)len, other ? other : "");
+        str_list_add(left_out, text);
+        return 0;
+    }
+    snprintf(key, sizeof key, "%lld", (long long)head);
+    jw_key(w, key);
+    if (f == forms)
+        put_minference(params, w);
+    else
+        put_params(params, w);
+out:
+    return rc;
+}
+
+/* A list of layers, each an object of heads. */
+int plan_export(const json_t *plan, const char *where, const char *format, struct buf *out,
+                struct str_list *left_out, struct err *err)
+{
+    const struct form *f = NULL;
+    const json_t *entries = json_object_get(plan, "entries");
+    int64_t layers = 0;
+    struct jw w;
+    size_t i;
+    json_t *e;
+    int rc = 0;
+
+    for (size_t k = 0; k < sizeof forms / sizeof *forms; k++)
+        if (strcmp(forms[k].format, format) == 0)
+            f = &forms[k];
+    if (!f)
+        FAIL(err, ERR_USAGE,
+             "--export %s: the formats are minference, flexprefill, spargeattn, sale", format);
+    if (!json_is_array(entries))
+        FAIL(err, ERR_INPUT, "%s: \"entries\": an array was expected", where);
+    json_array_foreach(entries, i, e)
+    {
+        int64_t layer = json_integer_value(json_object_get(e, "layer"));
+        layers = layer >= layers && layer < 1 << 20 ? layer + 1 : layers;
+    }
+    jw_init(&w, out, 2);
+    jw_arr(&w);
+    for (int64_t l = 0; l < layers; l++) {
+        jw_obj(&w);
+        json_array_foreach(entries, i, e)
+        {
+            if (json_integer_value(json_object_get(e, "layer")) == l)
+                TRY(put_head(f, e, where, &w, left_out, err));
+        }
+        jw_obj_end(&w);
+    }
+    jw_arr_end(&w);
+    buf_puts(out, "\n");
+    TRY(buf_check(out, "export", err));
+out:
     return rc;
 }

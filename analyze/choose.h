@@ -5,30 +5,30 @@
 #ifndef LACUNA_CHOOSE_H
 #define LACUNA_CHOOSE_H
 
-#include "analyze/load.h"
+#include "analyze/query.h"
 #include "core/buf.h"
+#include "core/json.h"
+#include "core/text.h"
 
 #define LIMITS_MOST 8
 
-struct limit {
-    char metric[48];
-    bool at_least; /* metric >= value, else <= */
-    double value;
+/* What a setting has to satisfy: conditions of metrics (query.h). */
+struct limits {
+    struct condition c[LIMITS_MOST];
+    int n;
 };
+
+/* Add "err_l1_rel<=0.02" or several, separated by commas. ERR_USAGE. */
+int limits_add(struct limits *l, const char *text, struct err *err);
 
 enum choose_per { CHOOSE_HEAD, CHOOSE_LAYER, CHOOSE_MODEL };
 
 struct choose_request {
-    struct limit limits[LIMITS_MOST];
-    int n_limits;
+    struct limits limits;
     const char *cost; /* metric */
     enum choose_per per;
     double quantile; /* share of a setting's cells that must satisfy every limit */
 };
-
-/* "err_l1_rel<=0.02" or "cra_p1>=0.9". */
-int limit_parse(const char *text, struct limit *out, struct err *err);
-bool limit_holds(const struct limit *l, const struct record *r);
 
 /* What was found, for the command's message. */
 struct choose_summary {
@@ -40,9 +40,6 @@ struct choose_summary {
  * orders, or none can be chosen from. */
 int choose_plan(const struct recset *set, const struct choose_request *req, struct jw *w,
                 struct choose_summary *sum, struct err *err);
-
-/* ---- exports (choose_export.c) ----------------------------------------------------------------
- */
 
 /* Write the entries of a plan that `format` (minference, flexprefill, spargeattn, sale) can hold;
  * the others are named in *left_out (owned by the caller). ERR_USAGE for another format. */

@@ -1,17 +1,18 @@
 /*
  * cmd_analyze.c - `lacuna analyze`: records to a table.
  */
-#include "analyze/explain.h"
 #include "analyze/format.h"
-#include "analyze/rows.h"
-#include "analyze/tables.h"
 #include "analyze/query.h"
+#include "analyze/table.h"
+#include "analyze/tables.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
+#include "core/json.h"
 #include "core/log.h"
 #include "core/text.h"
 
 #include <fnmatch.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -25,60 +26,49 @@ struct analyze_opts {
     bool wide;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "table", .type = OPT_STR, .offset = offsetof(struct analyze_opts, table),
-     .short_name = 't', .arg = "NAME", .flags = OPT_UNSET,
-     .help = "Which table; `lacuna list tables` names them. Default: the one that shows what was "
-             "measured."},
-    {.name = "group", .type = OPT_STR, .offset = offsetof(struct analyze_opts, group),
-     .short_name = 'g', .arg = "KEYS", .flags = OPT_UNSET,
-     .help = "Group rows by these keys in place of the table's own: model, trace, causal, n_q, "
-             "n_k, d, permute, backend, precision, seed, method, params, run, step, branch, "
-             "layer, head, kv_head, target, status, reason, and parameters of methods (tau)."},
-    {.name = "columns", .type = OPT_STR, .offset = offsetof(struct analyze_opts, columns),
-     .arg = "METRICS", .flags = OPT_UNSET,
-     .help = "Metrics in place of the table's own; shell patterns (cra_*) are allowed."},
-    {.name = "pivot", .type = OPT_STR, .offset = offsetof(struct analyze_opts, pivot), .arg = "KEY",
-     .flags = OPT_UNSET, .help = "One column per value of this key, for the first metric."},
-    {.name = "where", .type = OPT_LIST, .offset = offsetof(struct analyze_opts, where),
-     .short_name = 'w', .arg = "CONDITION", .flags = OPT_UNSET, .help = WHERE_HELP},
-    {.name = "at", .type = OPT_STR, .offset = offsetof(struct analyze_opts, at),
-     .arg = "METRIC=X", .flags = OPT_UNSET,
-     .help = "ranking: compare at this density, recall or error; default: the targets of the "
-             "replay."},
-    {.name = "by", .type = OPT_STR, .offset = offsetof(struct analyze_opts, by), .arg = "METRIC",
-     .flags = OPT_UNSET, .help = "ranking: what decides (err_l1_rel)."},
-    {.name = "per", .type = OPT_STR, .offset = offsetof(struct analyze_opts, per),
-     .arg = "model|layer|head", .flags = OPT_UNSET,
-     .help = "ranking: who wins over all heads (default), in each layer or on each head."},
-    {.name = "sort", .type = OPT_STR, .offset = offsetof(struct analyze_opts, sort),
-     .arg = "COLUMN", .flags = OPT_UNSET,
-     .help = "Sort rows by a column (its name as in CSV): metrics by their median, the better "
-             "first, others upwards; -COLUMN turns the order round."},
-    {.name = "best", .type = OPT_STR, .offset = offsetof(struct analyze_opts, best),
-     .arg = "COLUMN", .flags = OPT_UNSET,
-     .help = "Of the rows that agree in this column, such as method, keep the first by --sort."},
-    {.name = "top", .type = OPT_INT, .offset = offsetof(struct analyze_opts, top), .arg = "N",
-     .def = "0", .min = 0, .max = 1e9, .help = "Keep the first N rows; 0 = all."},
-    {.name = "wide", .type = OPT_BOOL, .offset = offsetof(struct analyze_opts, wide),
-     .def = "0", .min = 0, .max = 1,
-     .help = "Every column, means with standard deviations, instead of the few that most look "
-             "at."},
-    {.name = "format", .type = OPT_STR, .offset = offsetof(struct analyze_opts, format),
-     .short_name = 'f', .arg = "FORMAT", .def = "text",
-     .help = "text, md, csv, tex, json or html; without it the suffix of -o decides."},
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct analyze_opts, output),
-     .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
-     .help = "Write to FILE, replacing it, instead of standard output."},
-    {.name = "explain", .type = OPT_STR, .offset = offsetof(struct analyze_opts, explain),
-     .arg = "TABLE:ROW:COLUMN", .flags = OPT_UNSET,
-     .help = "Of the -o directory of `lacuna reproduce`: what is behind a number, as in "
-             "spargeattn:9:HilbertCurve:Sparsity/video-dit."},
+    OPT_STR(struct analyze_opts, table, NULL, "NAME",
+            "Which table; `lacuna list tables` names them. Default: the one that shows what was "
+            "measured.",
+            .short_name = 't'),
+    OPT_STR(struct analyze_opts, group, NULL, "KEYS",
+            "Group rows by these keys in place of the table's own: model, trace, causal, n_q, "
+            "n_k, d, permute, backend, precision, seed, method, params, run, step, branch, "
+            "layer, head, kv_head, target, status, reason, and parameters of methods (tau).",
+            .short_name = 'g'),
+    OPT_STR(struct analyze_opts, columns, NULL, "METRICS",
+            "Metrics in place of the table's own; shell patterns (cra_*) are allowed."),
+    OPT_STR(struct analyze_opts, pivot, NULL, "KEY",
+            "One column per value of this key, for the first metric."),
+    OPT_LIST(struct analyze_opts, where, NULL, "CONDITION", WHERE_HELP, .short_name = 'w'),
+    OPT_STR(struct analyze_opts, at, NULL, "METRIC=X",
+            "ranking: compare at this density, recall or error; default: the targets of the "
+            "replay."),
+    OPT_STR(struct analyze_opts, by, NULL, "METRIC", "ranking: what decides (err_l1_rel)."),
+    OPT_STR(struct analyze_opts, per, NULL, "model|layer|head",
+            "ranking: who wins over all heads (default), in each layer or on each head."),
+    OPT_STR(struct analyze_opts, sort, NULL, "COLUMN",
+            "Sort rows by a column (its name as in CSV): metrics by their median, the better "
+            "first, others upwards; -COLUMN turns the order round."),
+    OPT_STR(struct analyze_opts, best, NULL, "COLUMN",
+            "Of the rows that agree in this column, such as method, keep the first by --sort."),
+    OPT_INT(struct analyze_opts, top, "0", 0, 1e9, "", "Keep the first N rows; 0 = all.",
+            .arg = "N"),
+    OPT_BOOL(struct analyze_opts, wide, "0",
+             "Every column, means with standard deviations, instead of the few that most look "
+             "at."),
+    OPT_STR(struct analyze_opts, format, "text", "FORMAT",
+            "text, md, csv, tex, json or html; without it the suffix of -o decides.",
+            .short_name = 'f'),
+    OPT_STR(struct analyze_opts, output, NULL, "FILE",
+            "Write to FILE, replacing it, instead of standard output.", .flags = OPT_IDENTITY_NOT,
+            .short_name = 'o'),
+    OPT_STR(struct analyze_opts, explain, NULL, "TABLE:ROW:COLUMN",
+            "Of the -o directory of `lacuna reproduce`: what is behind a number, as in "
+            "spargeattn:9:HilbertCurve:Sparsity/video-dit."),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 /* The name of a file promises a format that no table has. */
 static void warn_suffix(const char *output, const char *suffix)
@@ -138,7 +128,7 @@ static int write_table(const struct table *t, const struct table_format *f,
     TRY(buf_check(&b, "table", err));
     if (path)
         TRY(file_write_atomic(path, b.data, b.len, err));
-    else if (fwrite(b.data, 1, b.len, stdout) != b.len)
+    else if (fputs(buf_str(&b), stdout) < 0)
         rc = err_sys(err, ERR_IO, "standard output");
 out:
     buf_free(&b);
@@ -164,27 +154,154 @@ const struct command cmd_analyze = {
     .summary = "make tables from the records of replays",
     .run = run,
     .options = options,
-    .details = "DIR is the -o directory of `lacuna replay`, or a .jsonl file; several are read as "
-               "one set.\n"
-               "text, md and tex show medians and the worst cells of a few columns, and say below "
-               "the table what\n"
-               "they leave out. --wide shows every column with mean and standard deviation, or "
-               "with median and\n"
-               "quartiles where a mean with its deviation would leave the values that a metric "
-               "can take. csv and\n"
-               "json have all of mean, deviation, n, minimum, median and maximum. Every cell has "
-               "the same weight.\n"
-               "Cells that differ in model, length, token order, backend, precision or seed are "
-               "never averaged\n"
-               "unless --group asks for it.\n"
-               "\n"
-               "Examples:\n"
-               "  lacuna analyze out\n"
-               "  lacuna analyze out --table by-layer --format csv -o layers.csv\n"
-               "  lacuna analyze out --group method,layer --columns density_elem,cra_min\n"
-               "  lacuna analyze out --group method --pivot layer --columns cra_p1\n"
-               "  lacuna analyze out --sort err_l1_rel --best method\n",
+    .details =
+        "DIR is the -o directory of `lacuna replay`, or a .jsonl file; several are read as one\n"
+        "set. text, md, tex and html show medians and the worst cells of a few columns, and say\n"
+        "below the table what they leave out. --wide shows every column with mean and standard\n"
+        "deviation, or with median and quartiles where a mean with its deviation would leave\n"
+        "the values that a metric can take. csv and json have all of mean, deviation, n,\n"
+        "minimum, median and maximum. Every cell has the same weight. Cells that differ in\n"
+        "model, length, token order, backend, precision or seed are never averaged unless\n"
+        "--group asks for it.\n"
+        "\n"
+        "Examples:\n"
+        "  lacuna analyze out\n"
+        "  lacuna analyze out --table by-layer --format csv -o layers.csv\n"
+        "  lacuna analyze out --group method,layer --columns density_elem,cra_min\n"
+        "  lacuna analyze out --group method --pivot layer --columns cra_p1\n"
+        "  lacuna analyze out --sort err_l1_rel --best method\n",
 };
+
+/* ---- --explain: a cell of a page of `lacuna reproduce` -------------------------------------- */
+
+struct cell_name {
+    char file[64], row[200], column[200];
+};
+
+/* "PAPER:ITEM:ROW:COLUMN"; a column may hold more colons. */
+static int split(const char *what, struct cell_name *n, struct err *err)
+{
+    const char *a = strchr(what, ':'), *b = a ? strchr(a + 1, ':') : NULL;
+    const char *c = b ? strchr(b + 1, ':') : NULL;
+    if (!c || b - what >= (long)sizeof n->file || c - b > (long)sizeof n->row ||
+        strlen(c) > sizeof n->column)
+        return err_set(err, ERR_USAGE,
+                       "--explain %s: a cell is PAPER:ITEM:ROW:COLUMN, as in "
+                       "spargeattn:9:HilbertCurve:Sparsity/video-dit",
+                       what);
+    snprintf(n->file, sizeof n->file, "%.*s-%.*s", (int)(a - what), what, (int)(b - a - 1), a + 1);
+    snprintf(n->row, sizeof n->row, "%.*s", (int)(c - b - 1), b + 1);
+    snprintf(n->column, sizeof n->column, "%s", c + 1);
+    return 0;
+}
+
+static const char *text_of(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_string(v) ? json_string_value(v) : "";
+}
+
+static json_t *find_cell(const json_t *page, const struct cell_name *n, struct err *err)
+{
+    struct names rows = {0}, columns = {0};
+    bool has_row = false;
+    size_t i;
+    json_t *c;
+    json_array_foreach(json_object_get(page, "cells"), i, c)
+    {
+        bool row = strcmp(text_of(c, "row"), n->row) == 0;
+        if (row && strcmp(text_of(c, "column"), n->column) == 0)
+            return c;
+        has_row = has_row || row;
+        if (!rows.n || strcmp(rows.items[rows.n - 1], text_of(c, "row")) != 0)
+            names_add(&rows, text_of(c, "row"));
+        if (row)
+            names_add(&columns, text_of(c, "column"));
+    }
+    if (json_array_size(json_object_get(page, "cells")) == 0) {
+        err_set(err, ERR_USAGE, "--explain: %s has no table, and so no cells",
+                text_of(page, "title"));
+        return NULL;
+    }
+    names_unknown(has_row ? &columns : &rows, has_row ? "column" : "row",
+                  has_row ? n->column : n->row, err);
+    return NULL;
+}
+
+static void put_list(struct buf *b, const char *head, const json_t *list)
+{
+    size_t i;
+    json_t *v;
+    buf_printf(b, "%s\n", head);
+    json_array_foreach(list, i, v)
+        buf_printf(b, "  %s\n", json_is_string(v) ? json_string_value(v) : "");
+}
+
+/* What the page's JSON has of the cell, and the commands that made the page. */
+static void put_cell(const json_t *page, json_t *c, struct buf *b)
+{
+    const char *key;
+    json_t *v;
+    struct jw w;
+    buf_printf(b, "%s, row %s, column %s\n", text_of(page, "title"), text_of(c, "row"),
+               text_of(c, "column"));
+    json_object_foreach(c, key, v)
+    {
+        if (strcmp(key, "row") == 0 || strcmp(key, "column") == 0 || json_is_null(v))
+            continue;
+        if (json_is_array(v)) {
+            put_list(b, key, v);
+            continue;
+        }
+        buf_printf(b, "%-10s %s", key, json_is_string(v) ? json_string_value(v) : "");
+        jw_init(&w, b, 0);
+        if (!json_is_string(v))
+            jw_value(&w, v);
+        buf_puts(b, "\n");
+    }
+    put_list(b,
+             "commands of this page, in order (in DIR/jobs):", json_object_get(page, "commands"));
+}
+
+/* Value, formula, conditions, commands and the printed number of the cell that `what`
+ * ("spargeattn:9:HilbertCurve:Sparsity/video-dit") names, from DIR/pages/ID.json. ERR_USAGE with
+ * the labels that exist where there is no such cell. */
+static int explain_print(const struct str_list *dirs, const char *what, bool json, struct err *err)
+{
+    struct cell_name n;
+    struct buf path = {0}, b = {0};
+    struct jw w;
+    json_t *page = NULL;
+    int rc = 0;
+
+    TRY(split(what, &n, err));
+    if (dirs->n != 1)
+        FAIL(err, ERR_USAGE, "--explain wants one DIR, that of lacuna reproduce -o");
+    buf_printf(&path, "%s/pages/%s.json", dirs->items[0], n.file);
+    TRY(buf_check(&path, "path", err));
+    TRY(json_read_file(buf_str(&path), (size_t)256 << 20, &page, err));
+    json_t *cell = find_cell(page, &n, err);
+    if (!cell) {
+        rc = err->code;
+        goto out;
+    }
+    if (json) {
+        jw_init(&w, &b, 1);
+        jw_value(&w, cell);
+        buf_puts(&b, "\n");
+    } else {
+        put_cell(page, cell, &b);
+    }
+    TRY(buf_check(&b, "explanation", err));
+    fputs(buf_str(&b), stdout);
+out:
+    json_decref(page);
+    buf_free(&path);
+    buf_free(&b);
+    return rc;
+}
+
+/* ---- the command ---------------------------------------------------------------------------- */
 
 /* Neither a file of records that is given, nor one in a directory that is. */
 static int check_output(const char *output, const struct str_list *dirs, struct err *err)
@@ -206,9 +323,9 @@ static int check_output(const char *output, const struct str_list *dirs, struct 
 static int name_fitting(const struct recset *set, struct err *err)
 {
     struct buf all = {0};
-    for (int i = 0; table_defs[i]; i++)
-        if (table_has_data(table_defs[i], set))
-            buf_printf(&all, "%s%s", all.len ? ", " : "", table_defs[i]->listed.name);
+    for (const struct table_def *t = table_defs; t->build; t++)
+        if (table_has_data(t, set))
+            buf_printf(&all, "%s%s", all.len ? ", " : "", t->listed.name);
     struct err why = *err;
     err_clear(err);
     err_set(err, ERR_INPUT, "%s; tables that fit these records: %s", why.msg, buf_str(&all));
@@ -252,7 +369,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         say_plan(def, &set, f, o.output);
         goto out;
     }
-    struct table_request req = {o.group, o.columns, o.pivot, o.at, o.by, o.per, app->methods};
+    struct table_request req = {o.group, o.columns, o.pivot, o.at, o.by, o.per, 0};
     struct row_opts rows = {o.sort, o.best, o.top};
     rc = table_build(def, &set, &req, &t, err);
     if (rc == ERR_INPUT && o.table && !table_has_data(def, &set))

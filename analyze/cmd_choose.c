@@ -3,7 +3,6 @@
  * programs.
  */
 #include "analyze/choose.h"
-#include "analyze/planmasks.h"
 #include "analyze/query.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
@@ -19,73 +18,58 @@
 struct choose_opts {
     struct common_opts common;
     struct str_list limits, where;
-    char *cost, *output, *export, *unit;
+    char *cost, *output, *export;
     int per;
     double quantile;
 };
 
 static const char *const pers[] = {"head", "layer", "model", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "limit", .type = OPT_LIST, .offset = offsetof(struct choose_opts, limits),
-     .short_name = 'l', .arg = "METRIC<=X", .flags = OPT_UNSET,
-     .help = "What a setting has to satisfy, as err_l1_rel<=0.02 or cra_p1>=0.9. Repeatable."},
-    {.name = "cost", .type = OPT_STR, .offset = offsetof(struct choose_opts, cost),
-     .arg = "METRIC", .def = "density_exec",
-     .help = "What is to be small; time_total is the measured time_total_ns."},
-    {.name = "per", .type = OPT_ENUM, .offset = offsetof(struct choose_opts, per), .def = "head",
-     .values = pers, .help = "What shares a setting."},
-    {.name = "quantile", .type = OPT_NUM, .offset = offsetof(struct choose_opts, quantile),
-     .arg = "Q", .def = "1", .min = 0, .max = 1, .flags = OPT_MIN_OPEN,
-     .help = "Share of a setting's cells that have to satisfy the limits."},
-    {.name = "where", .type = OPT_LIST, .offset = offsetof(struct choose_opts, where),
-     .short_name = 'w', .arg = "CONDITION", .flags = OPT_UNSET, .help = WHERE_HELP},
-    {.name = "export", .type = OPT_STR, .offset = offsetof(struct choose_opts, export),
-     .arg = "FORMAT", .flags = OPT_UNSET,
-     .help = "Read a plan and write it as minference, flexprefill, spargeattn or sale keeps "
-             "parameters per head, or its masks on a trace as blockmask or bsr."},
-    {.name = "unit", .type = OPT_STR, .offset = offsetof(struct choose_opts, unit), .arg = "QxK",
-     .flags = OPT_UNSET,
-     .help = "blockmask, bsr: blocks of so many queries x keys; every entry's own if not given."},
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct choose_opts, output),
-     .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
-     .help = "Plan to write (JSON), or the exported file."},
+    OPT_AS("limit", OPT_LIST, struct choose_opts, limits, NULL,
+           .help = "What a setting has to satisfy, as err_l1_rel<=0.02 or cra_p1>=0.9. Repeatable.",
+           .arg = "METRIC<=X", .short_name = 'l'),
+    OPT_STR(struct choose_opts, cost, "density_exec", "METRIC",
+            "What is to be small; time_total is the measured time_total_ns."),
+    OPT_ENUM(struct choose_opts, per, "head", pers, "What shares a setting."),
+    OPT_NUM(struct choose_opts, quantile, "1", 0, 1, "",
+            "Share of a setting's cells that have to satisfy the limits.", .flags = OPT_MIN_OPEN,
+            .arg = "Q"),
+    OPT_LIST(struct choose_opts, where, NULL, "CONDITION", WHERE_HELP, .short_name = 'w'),
+    OPT_STR(struct choose_opts, export, NULL, "FORMAT",
+            "Read a plan and write it as minference, flexprefill, spargeattn or sale keeps "
+            "parameters per head."),
+    OPT_STR(struct choose_opts, output, NULL, "FILE", "Plan to write (JSON), or the exported file.",
+            .flags = OPT_IDENTITY_NOT, .short_name = 'o'),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_choose = {
     .name = "choose",
     .usage =
-        "choose DIR... --limit METRIC<=X -o PLAN.json\nchoose --export FORMAT PLAN.json -o FILE\n"
-        "choose --export blockmask|bsr PLAN.json T.h5 -o FILE.safetensors",
+        "choose DIR... --limit METRIC<=X -o PLAN.json\nchoose --export FORMAT PLAN.json -o FILE",
     .summary = "choose the cheapest setting within limits per head, layer or model",
     .run = run,
     .options = options,
     .details =
-        "DIR are -o directories of `lacuna replay`. A setting is chosen for a head (layer, model) "
-        "if\n"
-        "it has an ok record of every call there and its records satisfy all limits; of these the\n"
-        "one with the smallest mean cost, on ties the smaller err_l1_rel. Where none does, the "
-        "head\n"
-        "stays dense. The plan is replayed by -m plan:file=PLAN.json, best on traces other than\n"
-        "those it was made from: `analyze --table plan` shows what it gains on both.\n"
+        "DIR are -o directories of `lacuna replay`. A setting is chosen for a head (layer,\n"
+        "model) if it has an ok record of every call there and its records satisfy all limits;\n"
+        "of these the one with the smallest mean cost, on ties the smaller err_l1_rel. Where\n"
+        "none does, the head stays dense. The plan is replayed by -m plan:file=PLAN.json, best\n"
+        "on traces other than those it was made from: `analyze --table plan` shows what it\n"
+        "gains on both.\n"
         "\n"
         "Examples:\n"
         "  lacuna choose out --limit 'err_l1_rel<=0.02' -o plan.json\n"
         "  lacuna choose out -l 'cra_p1>=0.9' -l 'err_l1_rel<=0.05' --per layer -o plan.json\n"
         "  lacuna choose --export minference plan.json -o minference.json\n"
-        "  lacuna choose --export blockmask plan.json t.h5 --unit 128x128 -o masks.safetensors\n"
         "\n"
-        "Masks depend on the data: blockmask (FlexAttention's kv_num_blocks and kv_indices) and "
-        "bsr\n"
-        "(FlashInfer's indptr and indices) replay the plan on the trace T.h5, every call of it, or "
-        "take\n"
-        "the dump of such a replay (--dump-masks) in its place.\n",
+        "A plan's masks are those of its replay: `replay -m plan:file=PLAN.json --dump-masks "
+        "M.h5`,\n"
+        "then `lacuna mask export M.h5` for FlexAttention and FlashInfer.\n",
 };
 
 static int fill_request(const struct choose_opts *o, struct choose_request *req, struct err *err)
@@ -97,12 +81,10 @@ static int fill_request(const struct choose_opts *o, struct choose_request *req,
                                    .quantile = o->quantile};
     if (o->limits.n == 0)
         FAIL(err, ERR_USAGE, "choose: --limit is missing, such as --limit 'err_l1_rel<=0.02'");
-    if (o->limits.n > LIMITS_MOST)
-        FAIL(err, ERR_USAGE, "choose: more than %d limits", LIMITS_MOST);
     if (!metric_def_find(req->cost))
         FAIL(err, ERR_USAGE, "--cost %s: there is no such metric (lacuna list metrics)", o->cost);
     for (int64_t i = 0; i < o->limits.n; i++)
-        TRY(limit_parse(o->limits.items[i], &req->limits[req->n_limits++], err));
+        TRY(limits_add(&req->limits, o->limits.items[i], err));
 out:
     return rc;
 }
@@ -117,54 +99,6 @@ static int check_output(const struct choose_opts *o, const struct str_list *in, 
     if (o->output && !o->common.force && !o->common.dry_run && access(o->output, F_OK) == 0)
         FAIL(err, ERR_USAGE, "choose: %s exists; --force overwrites it", o->output);
 out:
-    return rc;
-}
-
-/* -1: a format of parameters. */
-static int masks_as(const char *format)
-{
-    return strcmp(format, "blockmask") == 0 ? MASK_AS_BLOCKMASK
-           : strcmp(format, "bsr") == 0     ? MASK_AS_BSR
-                                            : -1;
-}
-
-static int export_masks(const struct app *app, const struct choose_opts *o,
-                        const struct str_list *in, struct err *err)
-{
-    struct plan_masks x = {
-        .output = o->output, .format = (enum mask_format)masks_as(o->export), .common = &o->common};
-    struct mask_exported done = {0};
-    size_t n = o->output ? strlen(o->output) : 0;
-    json_t *plan = NULL;
-    int rc = 0;
-    if (in->n != 2 || o->limits.n)
-        FAIL(err, ERR_USAGE,
-             "choose --export %s takes a plan and the trace whose masks are wanted, and no limits",
-             o->export);
-    if (n && (n < 13 || strcmp(o->output + n - 12, ".safetensors") != 0))
-        FAIL(err, ERR_USAGE, "choose --export %s: %s: a name that ends in .safetensors is wanted",
-             o->export, o->output);
-    x.plan = in->items[0];
-    x.data = in->items[1];
-    if (o->unit)
-        TRY(mask_unit_parse(o->unit, "choose", &x.bq, &x.bk, err));
-    TRY(seal_json_file(x.plan, (size_t)256 << 20, &plan, err));
-    if (o->common.dry_run) {
-        fprintf(stderr, "would replay %s on %s and write %s\n", x.plan, x.data,
-                o->output ? o->output : "nothing");
-        goto out;
-    }
-    TRY(plan_masks_export(app, &x, &done, err));
-    if (o->common.json)
-        printf("{\"masks\": %lld, \"tensors\": %lld, \"bytes\": %lld}\n", (long long)done.masks,
-               (long long)done.tensors, (long long)done.bytes);
-    else
-        log_info("%s: %lld masks in %lld tensors, %.3f MB; whole blocks add at most %.4f of a "
-                 "mask's allowed pairs",
-                 o->output, (long long)done.masks, (long long)done.tensors,
-                 (double)done.bytes / 1e6, done.added);
-out:
-    json_decref(plan);
     return rc;
 }
 
@@ -232,11 +166,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     if (done)
         goto out;
     TRY(check_output(&o, &in, err));
-    if (o.unit && (!o.export || masks_as(o.export) < 0))
-        FAIL(err, ERR_USAGE, "choose: --unit is of --export blockmask and bsr");
-    TRY(!o.export                 ? choose(&o, &in, err)
-        : masks_as(o.export) >= 0 ? export_masks(app, &o, &in, err)
-                                  : export(&o, &in, err));
+    TRY(o.export ? export(&o, &in, err) : choose(&o, &in, err));
 out:
     str_list_free(&in);
     opt_free(options, &o);

@@ -16,32 +16,24 @@ struct cmp_opts {
     int64_t most;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "rtol", .type = OPT_NUM, .offset = offsetof(struct cmp_opts, rtol), .arg = "X",
-     .def = "1e-9", .min = 0, .max = 1e9,
-     .help = "Largest difference, relative to the larger of both."},
-    {.name = "atol", .type = OPT_NUM, .offset = offsetof(struct cmp_opts, atol), .arg = "X",
-     .def = "1e-12", .min = 0, .max = 1e300,
-     .help = "Absolute difference that is always accepted."},
-    {.name = "ignore", .type = OPT_STR, .offset = offsetof(struct cmp_opts, ignore), .arg = "KEYS",
-     .flags = OPT_UNSET,
-     .help = "Identity keys that may differ: backend,precision compares CPU with GPU; trace, "
-             "seed, params, ..."},
-    {.name = "metrics", .type = OPT_STR, .offset = offsetof(struct cmp_opts, metrics),
-     .arg = "METRICS", .flags = OPT_UNSET,
-     .help = "Compare these metrics only (shell patterns); default: all except times and speeds."},
-    {.name = "where", .type = OPT_LIST, .offset = offsetof(struct cmp_opts, where),
-     .short_name = 'w', .arg = "CONDITION", .flags = OPT_UNSET, .help = WHERE_HELP},
-    {.name = "most", .type = OPT_INT, .offset = offsetof(struct cmp_opts, most), .arg = "N",
-     .def = "50", .min = 0, .max = 1e9,
-     .help = "Print N differences at most, 0 = all; all are counted."},
-    {.name = "format", .type = OPT_STR, .offset = offsetof(struct cmp_opts, format),
-     .short_name = 'f', .arg = "FORMAT", .def = "md", .help = "md, csv, tex, json or html."},
+    OPT_NUM(struct cmp_opts, rtol, "1e-9", 0, 1e9, "",
+            "Largest difference, relative to the larger of both.", .arg = "X"),
+    OPT_NUM(struct cmp_opts, atol, "1e-12", 0, 1e300, "",
+            "Absolute difference that is always accepted.", .arg = "X"),
+    OPT_STR(struct cmp_opts, ignore, NULL, "KEYS",
+            "Identity keys that may differ: backend,precision compares CPU with GPU; trace, "
+            "seed, params, ..."),
+    OPT_STR(struct cmp_opts, metrics, NULL, "METRICS",
+            "Compare these metrics only (shell patterns); default: all except times and speeds."),
+    OPT_LIST(struct cmp_opts, where, NULL, "CONDITION", WHERE_HELP, .short_name = 'w'),
+    OPT_INT(struct cmp_opts, most, "50", 0, 1e9, "",
+            "Print N differences at most, 0 = all; all are counted.", .arg = "N"),
+    OPT_STR(struct cmp_opts, format, "md", "FORMAT", "md, csv, tex, json or html.",
+            .short_name = 'f'),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
@@ -54,9 +46,9 @@ const struct command cmd_compare = {
     .details =
         "A and B are -o directories of `lacuna replay`, or .jsonl files. Cells are matched by\n"
         "their identity (trace, run, step, branch, layer, head, method, parameters, seed,\n"
-        "backend, precision, token order). Two values agree when\n"
-        "|a - b| <= atol + rtol * max(|a|, |b|). Host times, GPU times and speeds are left\n"
-        "out. Without differences nothing but the counts is printed and the exit code is 0.\n"
+        "backend, precision, token order). Two values agree when |a - b| <= atol + rtol *\n"
+        "max(|a|, |b|). Host times, GPU times and speeds are left out. Without differences\n"
+        "nothing but the counts is printed and the exit code is 0.\n"
         "\n"
         "Examples:\n"
         "  lacuna compare out-a out-b\n"
@@ -81,8 +73,8 @@ static int print_table(const struct table *t, const struct cmp_opts *o, struct e
         return err->code;
     format_table(f, t, &wide, &b);
     int rc = buf_check(&b, "table", err);
-    if (!rc && fwrite(b.data, 1, b.len, stdout) != b.len)
-        rc = err_sys(err, ERR_IO, "standard output");
+    if (!rc)
+        fputs(buf_str(&b), stdout);
     buf_free(&b);
     return rc;
 }

@@ -23,38 +23,25 @@ struct mask_opts {
     bool cells;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct mask_opts, output),
-     .short_name = 'o', .arg = "FILE", .flags = OPT_UNSET | OPT_IDENTITY_NOT,
-     .help = "export: a .safetensors file."},
-    {.name = "format", .type = OPT_ENUM, .offset = offsetof(struct mask_opts, format),
-     .def = "blockmask", .values = formats,
-     .help = "export: dense booleans, the lists of a FlexAttention BlockMask, FlashInfer's BSR."},
-    {.name = "unit", .type = OPT_STR, .offset = offsetof(struct mask_opts, unit), .arg = "QxK",
-     .flags = OPT_UNSET,
-     .help = "export: blocks of so many queries x keys; the mask's own unit if not given."},
-    {.name = "pick", .type = OPT_INT, .offset = offsetof(struct mask_opts, pick), .arg = "N",
-     .min = 0, .max = 1e6, .flags = OPT_UNSET,
-     .help = "The setting with this number, as list has them."},
-    {.name = "method", .type = OPT_STR, .offset = offsetof(struct mask_opts, method),
-     .arg = "NAME", .flags = OPT_UNSET, .help = "Settings of this method."},
-    {.name = "layers", .type = OPT_STR, .offset = offsetof(struct mask_opts, layers),
-     .arg = "LIST", .def = "all", .help = "Layers, as in 0,4-7."},
-    {.name = "heads", .type = OPT_STR, .offset = offsetof(struct mask_opts, heads), .arg = "LIST",
-     .def = "all", .help = "Query heads."},
-    {.name = "steps", .type = OPT_STR, .offset = offsetof(struct mask_opts, steps), .arg = "LIST",
-     .def = "all", .help = "Denoising steps."},
-    {.name = "branch", .type = OPT_STR, .offset = offsetof(struct mask_opts, branch),
-     .arg = "NAME", .flags = OPT_UNSET, .help = "Guidance branch; all if not given."},
-    {.name = "trace", .type = OPT_STR, .offset = offsetof(struct mask_opts, trace), .arg = "ID",
-     .flags = OPT_UNSET, .help = "Masks of the trace whose id begins so."},
-    {.name = "cells", .type = OPT_BOOL, .offset = offsetof(struct mask_opts, cells), .def = "0",
-     .help = "list: a line per mask."},
+    OPT_STR(struct mask_opts, output, NULL, "FILE", "export: a .safetensors file.",
+            .flags = OPT_IDENTITY_NOT, .short_name = 'o'),
+    OPT_ENUM(struct mask_opts, format, "blockmask", formats,
+             "export: dense booleans, the lists of a FlexAttention BlockMask, FlashInfer's BSR."),
+    OPT_STR(struct mask_opts, unit, NULL, "QxK",
+            "export: blocks of so many queries x keys; the mask's own unit if not given."),
+    OPT_INT(struct mask_opts, pick, NULL, 0, 1e6, "",
+            "The setting with this number, as list has them.", .arg = "N"),
+    OPT_STR(struct mask_opts, method, NULL, "NAME", "Settings of this method."),
+    OPT_STR(struct mask_opts, layers, "all", "LIST", "Layers, as in 0,4-7."),
+    OPT_STR(struct mask_opts, heads, "all", "LIST", "Query heads."),
+    OPT_STR(struct mask_opts, steps, "all", "LIST", "Denoising steps."),
+    OPT_STR(struct mask_opts, branch, NULL, "NAME", "Guidance branch; all if not given."),
+    OPT_STR(struct mask_opts, trace, NULL, "ID", "Masks of the trace whose id begins so."),
+    OPT_BOOL(struct mask_opts, cells, "0", "list: a line per mask."),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 /* An open dump and the entries that the options choose. */
 struct chosen {
@@ -112,17 +99,24 @@ out:
 
 /* ---- list ------------------------------------------------------------------------------------ */
 
-/* "0-3,7" of the values that `of` gives for the chosen masks of a setting. */
-static void put_range(const struct chosen *c, int setting, int (*of)(const struct mask_entry *),
-                      struct buf *b)
+/* A number of a mask's entry: offset of an int. */
+static int number_at(const struct chosen *c, int64_t i, size_t offset)
+{
+    int x;
+    memcpy(&x, (const char *)&c->index.entries[c->entries[i]] + offset, sizeof x);
+    return x;
+}
+
+/* "0-3,7": a number of the chosen masks of a setting. */
+static void put_range(const struct chosen *c, int setting, size_t offset, struct buf *b)
 {
     int from = -1, last = -2;
     for (int next = -1;;) {
         int least = INT32_MAX;
         for (int64_t i = 0; i < c->n; i++) {
-            const struct mask_entry *e = &c->index.entries[c->entries[i]];
-            if (e->setting == setting && of(e) > next && of(e) < least)
-                least = of(e);
+            int x = number_at(c, i, offset);
+            if (c->index.entries[c->entries[i]].setting == setting && x > next && x < least)
+                least = x;
         }
         if (least != last + 1 || least == INT32_MAX) {
             if (from >= 0 && last > from)
@@ -136,21 +130,6 @@ static void put_range(const struct chosen *c, int setting, int (*of)(const struc
     }
 }
 
-static int step_of(const struct mask_entry *e)
-{
-    return e->step;
-}
-
-static int layer_of(const struct mask_entry *e)
-{
-    return e->layer;
-}
-
-static int head_of(const struct mask_entry *e)
-{
-    return e->head;
-}
-
 static void put_settings(const struct chosen *c, struct buf *b)
 {
     buf_puts(b, "  N  masks  steps layers heads  setting\n");
@@ -161,11 +140,11 @@ static void put_settings(const struct chosen *c, struct buf *b)
             masks += c->index.entries[c->entries[i]].setting == k;
         if (!masks)
             continue;
-        put_range(c, k, step_of, &where);
+        put_range(c, k, offsetof(struct mask_entry, step), &where);
         buf_puts(&where, "  ");
-        put_range(c, k, layer_of, &where);
+        put_range(c, k, offsetof(struct mask_entry, layer), &where);
         buf_puts(&where, "  ");
-        put_range(c, k, head_of, &where);
+        put_range(c, k, offsetof(struct mask_entry, head), &where);
         mask_setting_text(&c->index.settings[k], &name);
         buf_printf(b, "%3d %6lld  %s  %s\n", k, (long long)masks, buf_str(&where), buf_str(&name));
         buf_free(&where);
@@ -271,12 +250,19 @@ static int check_chosen(const char *path, const struct chosen *c, struct err *er
     return 0;
 }
 
+/* "64x64": queries x keys of a block. */
 static int parse_unit(const char *text, struct mask_export *how, struct err *err)
 {
-    int rc = mask_unit_parse(text, "mask export", &how->bq, &how->bk, err);
-    if (!rc && how->format == MASK_AS_DENSE)
-        rc = err_set(err, ERR_USAGE, "mask export: --unit has no effect on --format dense");
-    return rc;
+    long long q = 0, k = 0;
+    int end = 0;
+    if (how->format == MASK_AS_DENSE)
+        return err_set(err, ERR_USAGE, "mask export: --unit has no effect on --format dense");
+    if (sscanf(text, "%7lldx%7lld%n", &q, &k, &end) != 2 || text[end] || q < 1 || k < 1)
+        return err_set(err, ERR_USAGE,
+                       "mask export: --unit %s: expected queries x keys, as in 64x64", text);
+    how->bq = q;
+    how->bk = k;
+    return 0;
 }
 
 static int check_output(const struct mask_opts *o, const char *path, struct err *err)
@@ -378,15 +364,12 @@ const struct command cmd_mask = {
     .run = run,
     .options = options,
     .details =
-        "M.h5 is the file of `lacuna replay --dump-masks`. list says which settings have masks of\n"
-        "which steps, layers and heads; --cells and --json name every mask. export writes the "
-        "masks\n"
-        "of one setting: dense booleans, kv_num_blocks and kv_indices of a FlexAttention "
-        "BlockMask, or\n"
-        "indptr and indices of FlashInfer's block-sparse rows. Blocks hold what the mask keeps "
-        "and\n"
-        "perhaps more: the share that they add is printed. The method mask reads these files "
-        "back.\n"
+        "M.h5 is the file of `lacuna replay --dump-masks`. list says which settings have masks\n"
+        "of which steps, layers and heads; --cells and --json name every mask. export writes\n"
+        "the masks of one setting: dense booleans, kv_num_blocks and kv_indices of a\n"
+        "FlexAttention BlockMask, or indptr and indices of FlashInfer's block-sparse rows.\n"
+        "Blocks hold what the mask keeps and perhaps more: the share that they add is printed.\n"
+        "The method mask reads these files back.\n"
         "\n"
         "  lacuna mask list m.h5\n"
         "  lacuna mask list m.h5 --layers 3 --heads 0 --cells\n"

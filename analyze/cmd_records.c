@@ -22,12 +22,7 @@ struct records_opts {
     struct common_opts common;
 };
 
-/* clang-format off */
-static const struct opt options[] = {
-    COMMON_OPTS,
-    {0},
-};
-/* clang-format on */
+static const struct opt options[] = {COMMON_OPTS, {0}};
 
 /* ---- looking at a file ----------------------------------------------------------------------- */
 
@@ -325,9 +320,9 @@ const struct command cmd_records = {
         "DIR is the -o directory of `lacuna replay`, or a .jsonl file; check reads - as well.\n"
         "check names every line that is no record, whose checksum does not fit or that is\n"
         "incomplete, and exits with 1 if there is one. repair keeps the good lines as they are,\n"
-        "names the others, and leaves the file as it was beside it as records.jsonl.damaged; the\n"
-        "replay that wrote it does the cells of the lost lines again. With --dry-run it only "
-        "looks.\n"
+        "names the others, and leaves the file as it was beside it as records.jsonl.damaged;\n"
+        "the replay that wrote it does the cells of the lost lines again. With --dry-run it\n"
+        "only looks.\n"
         "\n"
         "Examples:\n"
         "  lacuna records check out\n"

@@ -3,7 +3,6 @@
  * after it was killed. Each shard has a manifest and a file of records of its own.
  */
 #include "analyze/inputs.h"
-#include "analyze/shardset.h"
 #include "core/cmd.h"
 #include "core/sealed.h"
 #include "core/text.h"
@@ -19,12 +18,7 @@ struct status_opts {
     struct common_opts common;
 };
 
-/* clang-format off */
-static const struct opt options[] = {
-    COMMON_OPTS,
-    {0},
-};
-/* clang-format on */
+static const struct opt options[] = {COMMON_OPTS, {0}};
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
@@ -35,11 +29,9 @@ const struct command cmd_status = {
     .run = run,
     .options = options,
     .details =
-        "DIR is the -o directory of `lacuna replay`. One line per shard: done, running or "
-        "stopped,\n"
-        "and the cells with a record of all cells. A shard of this host is stopped if its process "
-        "is\n"
-        "gone. Shards that were not started are named on standard error.\n"
+        "DIR is the -o directory of `lacuna replay`. One line per shard: done, running or\n"
+        "stopped, and the cells with a record of all cells. A shard of this host is stopped if\n"
+        "its process is gone. Shards that were not started are named on standard error.\n"
         "\n"
         "Examples:\n"
         "  lacuna status out\n"

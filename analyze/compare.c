@@ -1,5 +1,6 @@
 /*
- * compare.c - a merge of two sets sorted by cell. NaN equals NaN, infinities equal themselves.
+ * compare.c - a merge of two sets in the order of cells. NaN equals NaN, infinities equal
+ * themselves.
  */
 #include "analyze/compare.h"
 
@@ -41,38 +42,20 @@ int64_t compare_differences(const struct compare_result *r)
     return r->only_a + r->only_b + r->status + r->reason + r->values;
 }
 
-static int record_order(const struct walk *w, const struct record *a, const struct record *b)
-{
-    return keys_compare(a, b, w->keys, w->n_keys);
-}
-
-static int by_cell(const void *a, const void *b, void *walk)
-{
-    return record_order(walk, *(const struct record *const *)a, *(const struct record *const *)b);
-}
-
-static int sorted(const struct recset *s, struct walk *w, const struct record ***out,
+/* The records by cell, each of them once. */
+static int sorted(const struct recset *s, const struct walk *w, struct grouping *out,
                   struct err *err)
 {
-    const struct record **p = NULL;
-    int rc = mem_alloc(&p, s->n, sizeof *p, "cells", err);
-    if (rc)
-        return rc;
-    for (int64_t i = 0; i < s->n; i++)
-        p[i] = &s->r[i];
-    qsort_r(p, (size_t)s->n, sizeof *p, by_cell, w);
-    for (int64_t i = 1; i < s->n; i++)
-        if (record_order(w, p[i - 1], p[i]) == 0) {
-            const struct record *r = p[i];
-            free(p);
-            return err_set(err, ERR_USAGE,
-                           "%s%s: several records are the same cell (layer %d head %d "
-                           "method %s)",
-                           w->o->ignore ? "without " : "compare", w->o->ignore ? w->o->ignore : "",
-                           r->layer, r->head, r->method);
-        }
-    *out = p;
-    return 0;
+    int rc = grouping_make(s, w->keys, w->n_keys, 0, NULL, NULL, out, err);
+    for (int64_t i = 0; !rc && i < out->n; i++) {
+        const struct record *r = out->g[i].first;
+        if (out->g[i].n > 1)
+            rc = err_set(err, ERR_USAGE,
+                         "%s%s: several records are the same cell (layer %d head %d method %s)",
+                         w->o->ignore ? "without " : "compare", w->o->ignore ? w->o->ignore : "",
+                         r->layer, r->head, r->method);
+    }
+    return rc;
 }
 
 static void cell_name(const struct walk *w, const struct record *r, struct buf *b)
@@ -228,21 +211,21 @@ out:
     return rc;
 }
 
-static int merge(struct walk *w, const struct record **a, int64_t n_a, const struct record **b,
-                 int64_t n_b, struct err *err)
+static int merge(struct walk *w, const struct grouping *a, const struct grouping *b,
+                 struct err *err)
 {
     int rc = 0;
-    for (int64_t i = 0, j = 0; i < n_a || j < n_b;) {
-        int d = i == n_a ? 1 : j == n_b ? -1 : record_order(w, a[i], b[j]);
-        if (d == 0) {
-            TRY(compare_cell(w, a[i++], b[j++], err));
-        } else if (d < 0) {
-            w->res->only_a++;
-            TRY(add_row(w, a[i++], "cell", "present", "missing", NAN, NAN, err));
-        } else {
-            w->res->only_b++;
-            TRY(add_row(w, b[j++], "cell", "missing", "present", NAN, NAN, err));
-        }
+    for (int64_t i = 0, j = 0; i < a->n || j < b->n;) {
+        const struct record *x = i < a->n ? a->g[i].first : NULL;
+        const struct record *y = j < b->n ? b->g[j].first : NULL;
+        int d = !x ? 1 : !y ? -1 : keys_compare(x, y, w->keys, w->n_keys);
+        i += d <= 0;
+        j += d >= 0;
+        w->res->only_a += d < 0;
+        w->res->only_b += d > 0;
+        TRY(d == 0  ? compare_cell(w, x, y, err)
+            : d < 0 ? add_row(w, x, "cell", "present", "missing", NAN, NAN, err)
+                    : add_row(w, y, "cell", "missing", "present", NAN, NAN, err));
     }
 out:
     return rc;
@@ -251,7 +234,7 @@ out:
 int compare_sets(const struct recset *a, const struct recset *b, const struct compare_opts *o,
                  struct compare_result *res, struct table *out, struct err *err)
 {
-    const struct record **x = NULL, **y = NULL;
+    struct grouping x = {0}, y = {0};
     struct recset all_a = {0}, all_b = {0};
     struct walk w = {.o = o, .res = res, .t = out};
     int rc = 0;
@@ -266,7 +249,7 @@ int compare_sets(const struct recset *a, const struct recset *b, const struct co
     TRY(recset_all(b, &all_b, err));
     TRY(sorted(&all_a, &w, &x, err));
     TRY(sorted(&all_b, &w, &y, err));
-    TRY(merge(&w, x, all_a.n, y, all_b.n, err));
+    TRY(merge(&w, &x, &y, err));
     int64_t found = compare_differences(res);
     table_note(out,
                "%lld cells and %lld metrics compared: %lld cells only in A, %lld only in B, "
@@ -280,8 +263,8 @@ int compare_sets(const struct recset *a, const struct recset *b, const struct co
         table_note(out, "%lld of %lld differences shown (--most 0 shows all)",
                    (long long)out->n_rows, (long long)found);
 out:
-    free(x);
-    free(y);
+    grouping_free(&x);
+    grouping_free(&y);
     free(all_a.r);
     free(all_b.r);
     return rc;

@@ -49,8 +49,9 @@ struct digits *format_all_digits(const struct table *t, int digits, struct buf *
 void format_cell(const struct table *t, int64_t row, int64_t col, struct digits d, const char *pm,
                  struct buf *b);
 
-/* The table element alone, and text with <, >, &, quotes escaped. */
-void html_table(const struct table *t, struct buf *b);
+/* The sheet as a table element with its notes; returns its columns. Text with <, >, &, quotes
+ * escaped. */
+int64_t html_table(const struct table *t, const struct sheet_opts *o, struct buf *b);
 void html_text(const char *s, struct buf *b);
 extern const char html_style[]; /* CSS of tables */
 

@@ -1,6 +1,7 @@
 /*
- * inputs.h - refusals of a path that holds something else than a command wants: what it is, and
- * how to get what is wanted.
+ * inputs.h - refusals of a path that holds something else than a command wants: what it is, and how
+ * to get what is wanted; files of a directory; shards of a run that its directories know nothing
+ * of.
  */
 #ifndef LACUNA_INPUTS_H
 #define LACUNA_INPUTS_H
@@ -9,6 +10,7 @@
 #include "core/text.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 enum wanted_input { WANT_RECORDS, WANT_TRACE, WANT_MASKS };
 
@@ -24,5 +26,11 @@ int input_files(const char *dir, const char *pattern, struct str_list *out, stru
 
 /* Is `path` a directory with .h5 files and without records? */
 bool input_is_traces(const char *path);
+
+/* Warn of shards that no directory has a manifest of: they were never started, or lie elsewhere. A
+ * directory with the manifest of an undivided run, or of all shards of some number, lacks nothing;
+ * others may complete each other. Paths that are no directories are passed over. `so` ends the
+ * sentence. ERR_NOMEM. */
+int shards_warn_absent(const struct str_list *dirs, const char *so, struct err *err);
 
 #endif

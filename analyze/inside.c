@@ -4,7 +4,7 @@
 #include "analyze/inside.h"
 
 #include "analyze/group.h"
-#include "analyze/paired.h"
+#include "analyze/stats.h"
 #include "analyze/tables.h"
 #include "core/mem.h"
 
@@ -129,8 +129,8 @@ out:
     return rc;
 }
 
-static int build_inside(const struct table_def *def, const struct recset *set,
-                        const struct table_request *req, struct table *out, struct err *err)
+int build_inside(const struct table_def *def, const struct recset *set,
+                 const struct table_request *req, struct table *out, struct err *err)
 {
     struct str_list replay = {0}, inside = {0};
     int rc = 0;
@@ -161,7 +161,7 @@ out:
     return rc;
 }
 
-static bool has_inside(const struct recset *set)
+bool has_inside(const struct recset *set)
 {
     bool head = false, model = false;
     for (int64_t i = 0; i < set->n; i++) {
@@ -170,11 +170,3 @@ static bool has_inside(const struct recset *set)
     }
     return head && model;
 }
-
-const struct table_def table_inside = {
-    .listed = {"inside", "Does a replay order settings as the model with the method inside does?",
-               "rows: replay metrics; columns: rank correlation with metrics of scope model"},
-    .keys = "",
-    .metrics = "",
-    .build = build_inside,
-    .has_data = has_inside};

@@ -29,7 +29,7 @@ static bool is_judged(const struct record *r)
            record_has(r, "err_l1_rel") && record_has(r, "sparsity_total");
 }
 
-static bool has_judge(const struct record *r)
+static bool is_with_judge(const struct record *r)
 {
     const char *theta = params_value(r->params, "theta"), *judge = params_value(r->params, "judge");
     return (!judge || *judge != '0') && (!theta || strtod(theta, NULL) >= 0);
@@ -41,7 +41,7 @@ static int judged_init(struct judged *j, const struct record *r, struct err *err
     struct buf judged = {0}, rest = {0};
     int rc = 0;
     j->r = r;
-    j->with = has_judge(r);
+    j->with = is_with_judge(r);
     params_without(r->params, "judge", &judged);
     TRY(buf_check(&judged, "parameters", err));
     params_without(buf_str(&judged), "theta", &rest);
@@ -65,52 +65,30 @@ static int by_cell(const void *x, const void *y)
 /* ---- pairs ----------------------------------------------------------------------------------- */
 
 struct pairs {
-    struct recset set; /* one record per pair: the identity of the cell with the judge */
-    int64_t unpaired;
+    struct recset set;             /* the cells with the judge: shallow copies */
+    const struct record **without; /* owned: the partner of each */
+    int64_t cap, unpaired;
 };
 
-/* The metrics of a pair; those ending in _f exist where the filter lets it through. */
+static void pairs_free(struct pairs *p)
+{
+    free(p->set.r);
+    free(p->without);
+}
+
 static int add_pair(struct pairs *p, const struct record *with, const struct record *without,
                     struct err *err)
 {
-    const struct {
-        const char *name;
-        double value;
-    } m[] = {{"l1_with", record_get(with, "err_l1_rel")},
-             {"l1_without", record_get(without, "err_l1_rel")},
-             {"sparsity_with", record_get(with, "sparsity_total")},
-             {"sparsity_without", record_get(without, "sparsity_total")}};
-    struct record r = *with, none;
-    char name[48];
     int rc = 0;
-
-    r.names = NULL;
-    r.values = NULL;
-    r.pooled = false;
-    record_init(&none);
-    r.model = none.model;
-    r.reason = none.reason;
-    record_text(&r, &r.model, "%s", with->model);
-    memset(&r.notes, 0, sizeof r.notes);
-    r.params = strdup(with->params ? with->params : "");
-    if (!r.params)
-        FAIL(err, ERR_NOMEM, "pair of cells: out of memory");
-    for (int i = 0; i < 4; i++) {
-        TRY(record_metric(&r, m[i].name, m[i].value, err));
-        snprintf(name, sizeof name, "%s_f", m[i].name);
-        if (fabs(m[0].value - m[1].value) > JUDGE_FILTER)
-            TRY(record_metric(&r, name, m[i].value, err));
-    }
     TRY(mem_grow(&p->set.r, &p->set.cap, p->set.n + 1, sizeof *p->set.r, "pairs", err));
-    p->set.r[p->set.n++] = r;
-    r = (struct record){0};
+    TRY(mem_grow(&p->without, &p->cap, p->set.n + 1, sizeof *p->without, "pairs", err));
+    p->without[p->set.n] = without;
+    p->set.r[p->set.n++] = *with;
 out:
-    if (rc)
-        record_free(&r);
     return rc;
 }
 
-/* Of the cells j[0..n) that differ in theta or judge alone the first ones have no judge. */
+/* Cells j[0..n) that differ in theta or judge alone; those without the judge come first. */
 static int pair_cells(const struct judged *j, int64_t n, struct pairs *p, struct err *err)
 {
     int rc = 0;
@@ -148,69 +126,71 @@ out:
     return rc;
 }
 
-static bool judge_data(const struct recset *set)
+bool has_judge(const struct recset *set)
 {
     struct pairs p = {0};
     struct err ignored = {0};
     bool any = find_pairs(set, &p, &ignored) == 0 && p.set.n > 0;
-    recset_free(&p.set);
+    pairs_free(&p);
     return any;
 }
 
 /* ---- table ----------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *metric, *title;
-} columns[] = {
-    {"l1_with", "L1 with judge"},
-    {"l1_without", "L1 without"},
-    {"sparsity_with", "sparsity with judge"},
-    {"sparsity_without", "sparsity without"},
-};
+#define NUMBERS 4 /* of a pair */
 
-static int add_columns(struct table *t, const enum group_key *keys, int n, struct err *err)
+/* Counts and numbers of all pairs, then of those that the filter lets through. */
+static int add_columns(struct table *t, struct err *err)
 {
+    static const char *const columns[NUMBERS][2] = {{"l1_with", "L1 with judge"},
+                                                    {"l1_without", "L1 without"},
+                                                    {"sparsity_with", "sparsity with judge"},
+                                                    {"sparsity_without", "sparsity without"}};
     char title[128], name[48];
     int rc = 0;
-    TRY(table_key_columns(t, keys, n, err));
-    TRY(table_column(t, "n", "n", "pairs of cells", COL_INT, 1, err));
-    for (int i = 0; i < 4; i++)
-        TRY(table_column(t, columns[i].metric, columns[i].title, "", COL_STATS, 1, err));
-    TRY(table_column(t, "n_filtered", "n filtered", "pairs of cells", COL_INT, 1, err));
-    for (int i = 0; i < 4; i++) {
-        snprintf(title, sizeof title, "%s, filtered", columns[i].title);
-        snprintf(name, sizeof name, "%s_filtered", columns[i].metric);
-        TRY(table_column(t, name, title, "", COL_STATS, 1, err));
+    for (int filtered = 0; filtered < 2; filtered++) {
+        TRY(table_column(t, filtered ? "n_filtered" : "n", filtered ? "n filtered" : "n",
+                         "pairs of cells", COL_INT, 1, err));
+        for (int i = 0; i < NUMBERS; i++) {
+            snprintf(title, sizeof title, "%s%s", columns[i][1], filtered ? ", filtered" : "");
+            snprintf(name, sizeof name, "%s%s", columns[i][0], filtered ? "_filtered" : "");
+            TRY(table_column(t, name, title, "", COL_STATS, 1, err));
+        }
     }
 out:
     return rc;
 }
 
-static int put_row(struct table *t, const struct grouping *gs, const struct group *g,
-                   const enum group_key *keys, int n, struct err *err)
+static int put_numbers(struct table *t, int64_t col, const struct pairs *p, const struct group *g,
+                       bool filtered, struct err *err)
 {
+    double *x = NULL;
     struct stats s;
-    char name[48];
-    int rc = 0;
-
-    TRY(table_row(t, err));
-    TRY(table_put_keys(t, g->first, keys, n, err));
-    table_num(t, n, (double)g->n_ok);
-    for (int i = 0; i < 4; i++) {
-        TRY(group_stats(gs, g, columns[i].metric, &s, NULL, err));
-        table_stats(t, n + 1 + i, &s);
-        snprintf(name, sizeof name, "%s_f", columns[i].metric);
-        TRY(group_stats(gs, g, name, &s, NULL, err));
-        table_num(t, n + 5, (double)s.n);
-        if (s.n)
-            table_stats(t, n + 6 + i, &s);
+    int64_t n = 0;
+    int rc = mem_alloc(&x, NUMBERS * g->n, sizeof *x, "pairs", err);
+    for (int64_t i = 0; i < g->n && !rc; i++) {
+        const struct record *with = &p->set.r[g->at[i]], *without = p->without[g->at[i]];
+        const double v[NUMBERS] = {
+            record_get(with, "err_l1_rel"), record_get(without, "err_l1_rel"),
+            record_get(with, "sparsity_total"), record_get(without, "sparsity_total")};
+        if (filtered && !(fabs(v[0] - v[1]) > JUDGE_FILTER))
+            continue;
+        for (int k = 0; k < NUMBERS; k++)
+            x[k * g->n + n] = v[k];
+        n++;
     }
-out:
+    if (!rc)
+        table_num(t, col, (double)n);
+    for (int k = 0; k < NUMBERS && n && !rc; k++) {
+        stats_of(x + k * g->n, n, &s);
+        table_stats(t, col + 1 + k, &s);
+    }
+    free(x);
     return rc;
 }
 
-static int build_judge(const struct table_def *def, const struct recset *set,
-                       const struct table_request *req, struct table *out, struct err *err)
+int build_judge(const struct table_def *def, const struct recset *set,
+                const struct table_request *req, struct table *out, struct err *err)
 {
     enum group_key keys[KEYS_MAX];
     struct pairs p = {0};
@@ -228,10 +208,15 @@ static int build_judge(const struct table_def *def, const struct recset *set,
     if (!has_key(keys, n, KEY_PERMUTE))
         keys[n++] = KEY_PERMUTE;
     keys[n++] = KEY_PARAMS;
-    TRY(add_columns(out, keys, n, err));
+    TRY(table_key_columns(out, keys, n, err));
+    TRY(add_columns(out, err));
     TRY(grouping_make(&p.set, keys, n, 0, NULL, NULL, &gs, err));
-    for (int64_t i = 0; i < gs.n; i++)
-        TRY(put_row(out, &gs, &gs.g[i], keys, n, err));
+    for (int64_t i = 0; i < gs.n; i++) {
+        TRY(table_row(out, err));
+        TRY(table_put_keys(out, gs.g[i].first, keys, n, err));
+        TRY(put_numbers(out, n, &p, &gs.g[i], false, err));
+        TRY(put_numbers(out, n + NUMBERS + 1, &p, &gs.g[i], true, err));
+    }
     table_note(out,
                "without: theta=-1 or judge=0; filtered: pairs whose err_l1_rel differ by more than "
                "%g; %lld "
@@ -239,16 +224,6 @@ static int build_judge(const struct table_def *def, const struct recset *set,
                JUDGE_FILTER, (long long)p.unpaired);
 out:
     grouping_free(&gs);
-    recset_free(&p.set);
+    pairs_free(&p);
     return rc;
 }
-
-const struct table_def table_judge = {
-    .listed = {"judge",
-               "SpargeAttn with and without the judge of self-similarity (SpargeAttn, table 10)",
-               "rows: settings of spargeattn that were replayed with theta=-1 or judge=0 as well"},
-    .keys = "params",
-    .brief = "n,l1_with,l1_without,sparsity_with,sparsity_without",
-    .metrics = "",
-    .build = build_judge,
-    .has_data = judge_data};

@@ -9,6 +9,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,51 +170,56 @@ static void order_text(const struct record *r, struct buf *b)
         buf_put(b, order, len);
 }
 
-static double number_or_none(int x)
-{
-    return x < 0 ? NAN : x;
-}
-
 /* A clip's task has its size in pixels. */
 static bool is_clip(const struct record *r)
 {
     return r->scope == RECORD_OF_MODEL && r->task && strncmp(r->task, "video:", 6) == 0;
 }
 
+/* Where a record has the value of a key; the others are made from several fields. */
+#define FIELD(kind, field)                                                                         \
+    {                                                                                              \
+        kind, offsetof(struct record, field)                                                       \
+    }
+static const struct {
+    enum { MADE, TEXT, CHARS, INT } kind; /* const char *, char [], int */
+    size_t offset;
+} fields[KEY_COUNT] = {
+    [KEY_MODEL] = FIELD(TEXT, model),
+    [KEY_TRACE] = FIELD(CHARS, trace),
+    [KEY_D] = FIELD(INT, d),
+    [KEY_PERMUTE] = FIELD(CHARS, permute),
+    [KEY_BACKEND] = FIELD(CHARS, backend),
+    [KEY_PRECISION] = FIELD(CHARS, precision),
+    [KEY_HEADS] = FIELD(TEXT, heads),
+    [KEY_SETTING] = FIELD(TEXT, setting),
+    [KEY_METHOD] = FIELD(CHARS, method),
+    [KEY_PARAMS] = FIELD(TEXT, params),
+    [KEY_RUN] = FIELD(INT, run),
+    [KEY_STEP] = FIELD(INT, step),
+    [KEY_BRANCH] = FIELD(CHARS, branch),
+    [KEY_LAYER] = FIELD(INT, layer),
+    [KEY_HEAD] = FIELD(INT, head),
+    [KEY_KV_HEAD] = FIELD(INT, kv_head),
+};
+
 double key_number(const struct record *r, enum group_key k)
 {
-    switch (k) {
-    case KEY_CAUSAL:
-        return r->causal;
-    case KEY_N_Q:
-        return r->scope == RECORD_OF_MODEL ? NAN : (double)r->n_q;
-    case KEY_N_K:
-        return r->scope == RECORD_OF_MODEL ? NAN : (double)r->n_k;
-    case KEY_D:
-        return r->scope == RECORD_OF_MODEL ? NAN : r->d;
-    case KEY_SEED:
-        return (double)r->seed;
-    case KEY_RUN:
-        return r->run;
-    case KEY_STEP:
-        return r->step;
-    case KEY_LAYER:
-        return number_or_none(r->layer);
-    case KEY_HEAD:
-        return number_or_none(r->head);
-    case KEY_KV_HEAD:
-        return number_or_none(r->kv_head);
-    case KEY_TOKENS:
-        return is_clip(r) ? (double)r->n_q : task_number(r, "tokens");
-    case KEY_DEPTH:
-        return task_number(r, "depth");
-    case KEY_SAMPLE:
-        return task_number(r, "sample");
-    case KEY_MASK_AGE:
-        return record_get(r, "mask_age");
-    default:
-        return 0;
+    bool of_model = r->scope == RECORD_OF_MODEL;
+    int x = 0;
+    if (fields[k].kind == INT) {
+        memcpy(&x, (const char *)r + fields[k].offset, sizeof x);
+        return x < 0 || (k == KEY_D && of_model) ? NAN : x;
     }
+    return k == KEY_CAUSAL     ? r->causal
+           : k == KEY_N_Q      ? (of_model ? NAN : (double)r->n_q)
+           : k == KEY_N_K      ? (of_model ? NAN : (double)r->n_k)
+           : k == KEY_SEED     ? (double)r->seed
+           : k == KEY_TOKENS   ? (is_clip(r) ? (double)r->n_q : task_number(r, "tokens"))
+           : k == KEY_DEPTH    ? task_number(r, "depth")
+           : k == KEY_SAMPLE   ? task_number(r, "sample")
+           : k == KEY_MASK_AGE ? record_get(r, "mask_age")
+                               : 0;
 }
 
 static const char *text_of(const struct record *r, enum group_key k)
@@ -221,38 +227,20 @@ static const char *text_of(const struct record *r, enum group_key k)
     static const char *const status[] = {"ok", "skip", "error"};
     static const char *const scopes[] = {
         [RECORD_OF_HEAD] = "head", [RECORD_OF_MODEL] = "model", [RECORD_OF_CALL] = "call"};
-    switch (k) {
-    case KEY_MODEL:
-        return r->model;
-    case KEY_TRACE:
-        return r->trace;
-    case KEY_PERMUTE:
-        return r->permute;
-    case KEY_BACKEND:
-        return r->backend;
-    case KEY_PRECISION:
-        return r->precision;
-    case KEY_SCOPE:
-        return scopes[r->scope];
-    case KEY_HEADS:
-        return r->heads ? r->heads : "";
-    case KEY_SETTING:
-        return r->setting ? r->setting : "";
-    case KEY_METHOD:
-        return r->method;
-    case KEY_PARAMS:
-        return r->params ? r->params : "";
-    case KEY_TARGET:
-        return params_target(r->params);
-    case KEY_BRANCH:
-        return r->branch;
-    case KEY_STATUS:
-        return status[r->status];
-    case KEY_REASON:
-        return r->status == RECORD_OK ? "" : r->reason;
-    default:
-        return "";
-    }
+    const char *at = (const char *)r + fields[k].offset, *text = "";
+    if (fields[k].kind == CHARS)
+        return at;
+    if (fields[k].kind == TEXT)
+        memcpy(&text, at, sizeof text);
+    else if (k == KEY_SCOPE)
+        text = scopes[r->scope];
+    else if (k == KEY_TARGET)
+        text = params_target(r->params);
+    else if (k == KEY_STATUS)
+        text = status[r->status];
+    else if (k == KEY_REASON && r->status != RECORD_OK)
+        text = r->reason;
+    return text ? text : "";
 }
 
 void key_text(const struct record *r, enum group_key k, struct buf *b)

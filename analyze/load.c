@@ -8,7 +8,6 @@
 
 #include "analyze/inputs.h"
 #include "analyze/keys.h"
-#include "analyze/shardset.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/sealed.h"

@@ -295,18 +295,6 @@ static int write_all(const struct work *w, const char *path, struct err *err)
     return rc;
 }
 
-int mask_unit_parse(const char *text, const char *who, int64_t *bq, int64_t *bk, struct err *err)
-{
-    long long a = 0, b = 0;
-    int end = 0;
-    if (sscanf(text, "%7lldx%7lld%n", &a, &b, &end) != 2 || text[end] || a < 1 || b < 1)
-        return err_set(err, ERR_USAGE, "%s: --unit %s: expected queries x keys, as in 64x64", who,
-                       text);
-    *bq = a;
-    *bk = b;
-    return 0;
-}
-
 int mask_export(const struct maskfile *f, const struct mask_index *x, const struct mask_export *how,
                 const char *path, struct mask_exported *done, struct err *err)
 {

@@ -26,9 +26,6 @@ struct mask_exported {
     double added; /* largest share of a mask's allowed pairs that whole blocks add to it */
 };
 
-/* "64x64" as queries and keys of a block. ERR_USAGE that begins with `who`. */
-int mask_unit_parse(const char *text, const char *who, int64_t *bq, int64_t *bk, struct err *err);
-
 /* Write the chosen entries to a .safetensors file, with names as the method mask reads them
  * (core/callname.h): a call's heads together if they are 0, 1, 2, ..., else each by itself. */
 int mask_export(const struct maskfile *f, const struct mask_index *x, const struct mask_export *how,

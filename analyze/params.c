@@ -54,18 +54,23 @@ const char *params_target(const char *params)
     return at ? at + 1 : "";
 }
 
-const struct method *record_method(const struct record *r)
+unsigned method_flags(const char *name)
+{
+    const struct method *m = method_named(name);
+    return m ? m->flags : 0;
+}
+
+const struct method *method_named(const char *name)
 {
     const struct method *const *m = metric_def_known_methods();
-    while (m && *m && strcmp((*m)->name, r->method) != 0)
+    while (m && *m && strcmp((*m)->name, name) != 0)
         m++;
     return m ? *m : NULL;
 }
 
 bool record_is_bound(const struct record *r)
 {
-    const struct method *m = record_method(r);
-    return m && m->flags & METHOD_BOUND;
+    return method_flags(r->method) & METHOD_BOUND;
 }
 
 static bool append_value(const char *value, struct buf *b)
@@ -80,7 +85,7 @@ bool record_param(const struct record *r, const char *name, struct buf *b)
     char found[256];
     size_t len;
     const char *note = record_note_value(r, "found", &len);
-    const struct method *m = record_method(r);
+    const struct method *m = method_named(r->method);
     const struct opt *o = m && *name != '@' ? opt_find(m->params.table, name) : NULL;
 
     if (note) {

@@ -33,8 +33,10 @@ const char *params_target(const char *params);
  * false (nothing appended) where the method has no such parameter. */
 bool record_param(const struct record *r, const char *name, struct buf *b);
 
-/* The method of a record, of those that core/metricdef.h knows; NULL: another. */
-const struct method *record_method(const struct record *r);
+/* The method of this name, of those that core/metricdef.h knows, and its flags; NULL, 0: another.
+ */
+const struct method *method_named(const char *name);
+unsigned method_flags(const char *name);
 
 /* Does the method bound the others (the oracles)? */
 bool record_is_bound(const struct record *r);

@@ -24,8 +24,7 @@ struct sums {
 
 struct planned {
     const struct recset *set;
-    struct limit limits[LIMITS_MOST];
-    int n_limits;
+    struct limits limits;
     char text[192], cost[64]; /* of the limits; metric */
     struct strmap cells;      /* of the plan on this kind of traces */
     struct sums plan;
@@ -40,19 +39,9 @@ static void note_text(const struct record *r, const char *key, char *text, size_
 
 static int parse_notes(const struct record *r, struct planned *p, struct err *err)
 {
-    char one[96];
-    int rc = 0;
     note_text(r, "plan_limits", p->text, sizeof p->text);
     note_text(r, "plan_cost", p->cost, sizeof p->cost);
-    p->n_limits = 0;
-    for (const char *t = p->text; *t && p->n_limits < LIMITS_MOST;) {
-        size_t len = strcspn(t, ",");
-        snprintf(one, sizeof one, "%.*s", (int)len, t);
-        TRY(limit_parse(one, &p->limits[p->n_limits++], err));
-        t += len + (t[len] == ',');
-    }
-out:
-    return rc;
+    return limits_add(&p->limits, p->text, err);
 }
 
 /* Was the plan made from the record's trace? */
@@ -71,14 +60,11 @@ static void cell_key(const struct record *r, char key[160])
              r->head, r->backend, r->precision);
 }
 
-static void add(const struct planned *p, const struct record *r, struct sums *s)
+static void add(struct planned *p, const struct record *r, struct sums *s)
 {
-    bool within = true;
-    for (int l = 0; l < p->n_limits; l++)
-        within &= limit_holds(&p->limits[l], r);
     s->cost += record_value(r, p->cost);
     s->error += record_value(r, "err_l1_rel");
-    s->within += within;
+    s->within += where_holds(p->limits.c, p->limits.n, r);
     s->n++;
 }
 
@@ -98,7 +84,7 @@ out:
     return rc;
 }
 
-static struct sums sums_of(const struct planned *p, const struct group *g)
+static struct sums sums_of(struct planned *p, const struct group *g)
 {
     struct sums s = {0};
     char key[160];
@@ -116,7 +102,7 @@ static bool is_single(const struct record *r)
     return strcmp(r->method, "plan") != 0 && strcmp(r->method, "dense") != 0 && !record_is_bound(r);
 }
 
-static const struct group *best_single(const struct planned *p, const struct grouping *gs,
+static const struct group *best_single(struct planned *p, const struct grouping *gs,
                                        struct sums *best)
 {
     const struct group *found = NULL;
@@ -172,8 +158,8 @@ struct duel {
     double single[KINDS];     /* mean cost of the single setting, NAN where there is none */
 };
 
-static int put_setting(const struct duel *d, const struct group *g, const char *suffix,
-                       struct table *t, struct err *err)
+static int put_setting(struct duel *d, const struct group *g, const char *suffix, struct table *t,
+                       struct err *err)
 {
     struct buf name = {0};
     int rc = 0;
@@ -201,7 +187,7 @@ static int put_singles(struct duel *d, const struct grouping *gs, struct table *
     struct sums least[KINDS] = {0};
     int rc = 0;
     for (int kind = OWN; kind < KINDS; kind++) {
-        const struct planned *p = &d->on[kind];
+        struct planned *p = &d->on[kind];
         if (p->plan.n == 0)
             continue;
         best[kind] = best_single(p, gs, &least[kind]);
@@ -232,16 +218,15 @@ out:
 }
 
 /* Dense as it was replayed on these cells; else what the definition says, where it says it. */
-static int put_dense(const struct duel *d, const struct grouping *gs, struct table *t,
-                     struct err *err)
+static int put_dense(struct duel *d, const struct grouping *gs, struct table *t, struct err *err)
 {
-    const struct planned *any = &d->on[d->on[OWN].plan.n ? OWN : OTHERS];
+    struct planned *any = &d->on[d->on[OWN].plan.n ? OWN : OTHERS];
     const struct metric_def *m = metric_def_find(any->cost);
     bool density = m && m->section && strcmp(m->section, "density") == 0, replayed = false;
     struct sums dense[KINDS] = {0};
     int rc = 0;
     for (int kind = OWN; kind < KINDS; kind++) {
-        const struct planned *p = &d->on[kind];
+        struct planned *p = &d->on[kind];
         for (int64_t i = 0; p->plan.n && i < gs->n && dense[kind].n != p->plan.n; i++)
             if (strcmp(gs->g[i].first->method, "dense") == 0)
                 dense[kind] = sums_of(p, &gs->g[i]);
@@ -284,7 +269,7 @@ out:
     return rc;
 }
 
-static bool any_plan(const struct recset *set)
+bool has_plan(const struct recset *set)
 {
     for (int64_t i = 0; i < set->n; i++)
         if (set->r[i].status == RECORD_OK && strcmp(set->r[i].method, "plan") == 0)
@@ -316,8 +301,8 @@ out:
     return rc;
 }
 
-static int build_plan(const struct table_def *def, const struct recset *set,
-                      const struct table_request *req, struct table *out, struct err *err)
+int build_plan(const struct table_def *def, const struct recset *set,
+               const struct table_request *req, struct table *out, struct err *err)
 {
     static const enum group_key keys[] = {KEY_METHOD, KEY_PARAMS};
     struct grouping gs = {0};
@@ -326,7 +311,7 @@ static int build_plan(const struct table_def *def, const struct recset *set,
 
     if (req->group || req->pivot || req->columns)
         FAIL(err, ERR_USAGE, "its rows and columns are fixed: --where chooses what is compared");
-    if (!any_plan(set))
+    if (!has_plan(set))
         FAIL(err, ERR_INPUT, "no ok record of a plan: lacuna replay T.h5 -m plan:file=PLAN.json");
     TRY(make_columns(out, err));
     TRY(grouping_make(set, keys, 2, 0, NULL, NULL, &gs, err));
@@ -346,14 +331,3 @@ out:
     grouping_free(&gs);
     return rc;
 }
-
-const struct table_def table_plan = {
-    .listed = {"plan", "What a plan gains over the best single setting and over dense",
-               "rows: plan, cheapest single setting with as many cells within the limits, dense; "
-               "columns: "
-               "traces that the plan was made from, and others"},
-    .keys = "",
-    .metrics = "density_exec",
-    .brief = "data,setting,cost,err_l1_rel,within,saved",
-    .build = build_plan,
-    .has_data = any_plan};

@@ -7,6 +7,7 @@
 #include "core/mem.h"
 #include "core/metricdef.h"
 
+#include <ctype.h>
 #include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,26 +16,85 @@
 
 /* ---- numbers of a record --------------------------------------------------------------------- */
 
+/* A parser by recursive descent. sum = product {(+|-) product}; product = atom {(*|/) atom}; atom =
+ * number | metric | "(" sum ")". What it cannot read it leaves. */
+static const char *read_sum(struct expr *e, const char *p);
+
+static void add_step(struct expr *e, char op, double number)
+{
+    if (e->n_steps < EXPR_STEPS)
+        e->step[e->n_steps] = (struct expr_step){op, number, e->n - 1};
+    e->n_steps++;
+}
+
+static const char *read_atom(struct expr *e, const char *p)
+{
+    size_t len = strcspn(p, "+-*/() ");
+    char *end;
+    double number = strtod(p, &end);
+    if (*p == '(') {
+        p = read_sum(e, p + 1);
+        return p && *p == ')' ? p + 1 : NULL;
+    }
+    if (isdigit((unsigned char)*p)) {
+        add_step(e, 'n', number);
+        return end;
+    }
+    if (len == 0 || len >= METRIC_NAME || e->n == EXPR_TERMS)
+        return NULL;
+    snprintf(e->name[e->n++], METRIC_NAME, "%.*s", (int)len, p);
+    add_step(e, 'm', 0);
+    return p + len;
+}
+
+static const char *read_product(struct expr *e, const char *p)
+{
+    p = read_atom(e, p);
+    while (p && (*p == '*' || *p == '/')) {
+        char op = *p;
+        p = read_atom(e, p + 1);
+        add_step(e, op, 0);
+    }
+    return p;
+}
+
+static const char *read_sum(struct expr *e, const char *p)
+{
+    p = read_product(e, p);
+    while (p && (*p == '+' || *p == '-')) {
+        char op = *p;
+        p = read_product(e, p + 1);
+        add_step(e, op, 0);
+    }
+    return p;
+}
+
 struct expr expr_parse(const char *text)
 {
-    struct expr e = {.complement = strncmp(text, "1-", 2) == 0};
-    const char *p = e.complement ? text + 2 : text;
-    for (bool below = false, more = true; more; e.n++) {
-        size_t len = strcspn(p, below ? "+" : "+/");
-        if (len == 0 || len >= METRIC_NAME || e.n == EXPR_TERMS)
-            return (struct expr){0};
-        snprintf(e.name[e.n], METRIC_NAME, "%.*s", (int)len, p);
-        e.above += !below;
-        below = below || p[len] == '/';
-        more = p[len] != '\0';
-        p += len + more;
+    struct expr e = {.n = 0};
+    const char *end = read_sum(&e, text);
+    return end && !*end && e.n_steps <= EXPR_STEPS ? e : (struct expr){.n = 0};
+}
+
+double expr_of(const struct expr *e, const double *metrics)
+{
+    double stack[EXPR_STEPS];
+    int n = 0;
+    for (int i = 0; i < e->n_steps; i++) {
+        const struct expr_step *s = &e->step[i];
+        if (s->op == 'n' || s->op == 'm') {
+            stack[n++] = s->op == 'n' ? s->number : metrics[s->metric];
+            continue;
+        }
+        double y = stack[--n], *x = &stack[n - 1];
+        *x = s->op == '+' ? *x + y : s->op == '-' ? *x - y : s->op == '*' ? *x * y : *x / y;
     }
-    return e;
+    return stack[0];
 }
 
 bool expr_value(struct expr *e, const struct record *r, double *out)
 {
-    double sum[2] = {0, e->n > e->above ? 0 : 1};
+    double x[EXPR_TERMS];
     if (!r->names || e->n == 0)
         return false;
     if (e->names != r->names) {
@@ -46,8 +106,9 @@ bool expr_value(struct expr *e, const struct record *r, double *out)
         }
     }
     for (int i = 0; i < e->n && e->has; i++)
-        sum[i >= e->above] += r->values[e->at[i]];
-    *out = e->complement ? 1 - sum[0] / sum[1] : sum[0] / sum[1];
+        x[i] = r->values[e->at[i]];
+    if (e->has)
+        *out = expr_of(e, x);
     return e->has;
 }
 
@@ -226,27 +287,26 @@ bool same_keys(const struct record *a, const struct record *b, const enum group_
 
 /* ---- conditions ------------------------------------------------------------------------------ */
 
-static int bad(const struct condition *c, const char *why, struct err *err)
+static int bad(const char *option, const struct condition *c, const char *why, struct err *err)
 {
     return err_set(err, ERR_USAGE,
-                   "--where '%s': %s; expected such as method=sale, layer=0..3, tau<=0.01 or "
-                   "cra_p1>0.9",
-                   c->text, why);
+                   "%s '%s': %s; expected such as method=sale, layer=0..3, tau<=0.01 or cra_p1>0.9",
+                   option, c->text, why);
 }
 
 /* Key or parameter, else a metric. */
-static int resolve(struct condition *c, struct err *err)
+static int resolve(const char *option, struct condition *c, struct err *err)
 {
     enum group_key keys[KEYS_MAX];
     struct err why = {0};
     int n;
-    if (keys_parse(c->name, "--where", keys, &n, &why) == 0 && n == 1) {
+    if (keys_parse(c->name, option, keys, &n, &why) == 0 && n == 1) {
         c->is_key = true;
         c->key = keys[0];
         return 0;
     }
     if (c->relation <= IS_NOT && metric_def_find(c->name))
-        return bad(c, "a metric is compared by <, <=, > or >=", err);
+        return bad(option, c, "a metric is compared by <, <=, > or >=", err);
     c->metric = expr_parse(c->name);
     if (metric_def_find(c->name))
         return 0;
@@ -286,16 +346,17 @@ static bool empty_range(const char *values)
     }
 }
 
-static int parse(const char *text, size_t len, struct condition *c, struct err *err)
+static int parse(const char *option, const char *text, size_t len, struct condition *c,
+                 struct err *err)
 {
     *c = (struct condition){0};
     if (len >= sizeof c->text)
-        return err_set(err, ERR_USAGE, "--where: '%.*s...' is too long", 60, text);
+        return err_set(err, ERR_USAGE, "%s: '%.*s...' is too long", option, 60, text);
     snprintf(c->text, sizeof c->text, "%.*s", (int)len, text);
     size_t n = strcspn(c->text, "=<>!");
     const char *op = c->text + n;
     if (n == 0 || n >= sizeof c->name || !*op || (*op == '!' && op[1] != '='))
-        return bad(c, "no condition", err);
+        return bad(option, c, "no condition", err);
     snprintf(c->name, sizeof c->name, "%.*s", (int)n, c->text);
     bool equal = op[1] == '=';
     c->relation = *op == '='   ? IS
@@ -307,11 +368,11 @@ static int parse(const char *text, size_t len, struct condition *c, struct err *
         char *end;
         c->limit = strtod(c->text + c->values, &end);
         if (end == c->text + c->values || *end || isnan(c->limit))
-            return bad(c, "not a number", err);
+            return bad(option, c, "not a number", err);
     } else if (empty_range(c->text + c->values)) {
-        return bad(c, "a range that no value is in", err);
+        return bad(option, c, "a range that no value is in", err);
     }
-    return resolve(c, err);
+    return resolve(option, c, err);
 }
 
 static bool value_is(const char *value, const char *wanted)
@@ -375,14 +436,15 @@ static bool holds(struct condition *c, const struct record *r)
     return yes;
 }
 
-int where_parse(const char *text, struct condition *out, int most, int *n, struct err *err)
+int where_parse(const char *option, const char *text, struct condition *out, int most, int *n,
+                struct err *err)
 {
     *n = 0;
     for (const char *p = text; *p;) {
         size_t len = strcspn(p, ",");
         if (*n == most)
-            return err_set(err, ERR_USAGE, "--where: more than %d conditions in one text", most);
-        int rc = parse(p, len, &out[(*n)++], err);
+            return err_set(err, ERR_USAGE, "%s: more than %d conditions", option, most);
+        int rc = parse(option, p, len, &out[(*n)++], err);
         if (rc)
             return rc;
         p += len + (p[len] == ',');
@@ -416,7 +478,7 @@ int recset_where(const struct str_list *texts, struct recset *set, struct err *e
     struct condition c[CONDITIONS_MOST];
     int n;
     for (int64_t i = 0; i < texts->n; i++) {
-        int rc = where_parse(texts->items[i], c, CONDITIONS_MOST, &n, err);
+        int rc = where_parse("--where", texts->items[i], c, CONDITIONS_MOST, &n, err);
         for (int k = 0; k < n && !rc; k++) {
             set->n = keep(&c[k], set->r, set->n);
             set->n_calls = keep(&c[k], set->calls, set->n_calls);

@@ -2,8 +2,8 @@
  * query.h - questions to a set of records: which ones, and what number each of them has. group.h
  * takes them together.
  *
- * A metric may be an expression of metrics of the form [1-]A[+B...][/C[+D...]], for instance
- * "1-density_elem" or "time_select_ns/time_dense_ns" ("+" binds closer than "/").
+ * A metric may be an expression: +, -, *, / and parentheses over metrics and numbers, for instance
+ * "1-density_elem" or "100*(time_quant_ns+time_select_ns)/time_dense_ns".
  *
  * Conditions (--where of analyze, compare, choose and plot):
  *   KEY=V|V...   key or parameter (keys.h): shell patterns, numbers, or ranges a..b
@@ -21,13 +21,19 @@
 /* ---- numbers of a record --------------------------------------------------------------------- */
 
 #define EXPR_TERMS 12
+#define EXPR_STEPS 32
 
 /* An expression, to be asked of many records: it remembers where those of one list of names have
  * its metrics. */
 struct expr {
-    char name[EXPR_TERMS][METRIC_NAME];
-    int n, above; /* terms, and those above the bar */
-    bool complement;
+    char name[EXPR_TERMS][METRIC_NAME]; /* of its metrics, as they stand in the text */
+    int n;                              /* 0: the text is no expression */
+    struct expr_step {
+        char op; /* '+', '-', '*', '/' of the two numbers before; 'n' a number; 'm' a metric */
+        double number;
+        int metric;
+    } step[EXPR_STEPS]; /* in the order in which a stack evaluates them */
+    int n_steps;
     const struct metric_names *names; /* of the last record */
     int64_t at[EXPR_TERMS];
     bool has; /* those names are all there */
@@ -38,6 +44,9 @@ struct expr expr_parse(const char *text);
 
 /* The value of one record; false: it lacks a metric. */
 bool expr_value(struct expr *e, const struct record *r, double *out);
+
+/* The value for these numbers [n] in the place of the metrics. */
+double expr_of(const struct expr *e, const double *metrics);
 
 /* The same once: NAN when absent. */
 double record_value(const struct record *r, const char *metric);
@@ -112,8 +121,11 @@ struct condition {
     struct expr metric;
 };
 
-/* The conditions of a text, at most `most`. ERR_USAGE for a bad one. */
-int where_parse(const char *text, struct condition *out, int most, int *n, struct err *err);
+/* The conditions of a text, at most `most`, which the user gave to `option`. ERR_USAGE for a bad
+ * one.
+ */
+int where_parse(const char *option, const char *text, struct condition *out, int most, int *n,
+                struct err *err);
 bool where_holds(struct condition *c, int n, const struct record *r);
 
 /* Keep the records for which all conditions of all texts hold. ERR_USAGE for a bad condition;

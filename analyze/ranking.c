@@ -1,19 +1,395 @@
 /*
- * ranking.c - see ranking.h and doc/records.md.
+ * ranking.c - the table "ranking": which setting wins at equal density (or recall, or error), on
+ * how many heads, by how much, and whether chance would do (doc/records.md).
  *
  * The unit of comparison is the query head of a layer: its calls (steps, branches, prompts) are
  * averaged first, because calls of one head are not independent.
+ *
+ * A setting stands at a place by a target of the replay (@density_elem=0.3). A head on which the
+ * search missed the target has another budget than the others and is none of its heads there: a
+ * setting that keeps three times as much would win. With --at the curve through all settings that
+ * differ in the method's budget parameter alone stands in for it.
  */
-#include "analyze/ranking_impl.h"
+#include "analyze/tables.h"
 
+#include "analyze/stats.h"
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
 #include "core/mem.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Values within this share of the best one share its win. */
+#define RANKING_TIE 0.01
+
+#define SIGNIFICANT 0.05 /* p of a verdict */
+
+/* What a comparison is of: all heads, those of a layer, or one. */
+enum ranking_per { PER_MODEL, PER_LAYER, PER_ONE_HEAD };
+
+/* Where settings are compared. */
+struct place {
+    char text[128], metric[64]; /* "density_elem=0.3" */
+    double value;
+    bool curves; /* --at: other settings take part by interpolation */
+};
+
+/* One method with parameters: what its units have. */
+struct setting {
+    const struct record *first;
+    double *x, *y; /* [units], owned together: means over calls, NAN where there is none */
+    bool *missed;  /* [units], owned: the search did not meet its target */
+    int64_t calls; /* ok records */
+};
+
+/* A setting with a target, or a curve of settings; y at the place of comparison. */
+struct contestant {
+    const struct record *first;
+    struct buf params, family;
+    double *x, *y; /* [units], owned together; NAN where it has no value */
+    int64_t calls;
+    int64_t units, missed; /* with a value of its own; of these beside the target */
+    double mean_missed;    /* what the latter have */
+    double mean_x, mean_y, share;
+};
+
+/* A row of the table, until the comparisons of all rows are known. */
+struct outcome {
+    double p;         /* of the test, then corrected for all comparisons of the table */
+    bool higher;      /* than the best other setting */
+    bool first_place; /* has the most wins there; of equals the better mean */
+};
+
+struct ranking {
+    const struct recset *set;
+    const char *by;
+    enum ranking_per per;
+    enum group_key scope[KEYS_MAX];
+    int n_scope; /* with layer and head of a comparison */
+    struct grouping gs;
+    struct outcome *rows; /* owned: one for each row of the table */
+    int64_t n_rows, cap_rows;
+    double most; /* units of a comparison */
+    /* of one scope */
+    struct units units;
+    struct setting *settings;
+    int64_t n_settings;
+    struct contestant *c;
+    int64_t n_c;
+    bool *common; /* [units]: all contestants have a value */
+    int64_t n_common, left_out;
+};
+
+/* ---- notes ---------------------------------------------------------------------------------- */
+
+static const char *unit_name(const struct ranking *k, bool many)
+{
+    if (k->per == PER_ONE_HEAD)
+        return many ? "samples" : "sample";
+    return many ? "heads" : "head";
+}
+
+static void note(const struct ranking *k, struct table *t, const char *fmt, ...)
+{
+    static const char *const somewhere[] = {"", " (in some layers)", " (on some heads)"};
+    struct buf b = {0};
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    buf_printf(&b, "%s%s", text, somewhere[k->per]);
+    if (!str_list_has(&t->notes, buf_str(&b)))
+        table_note(t, "%s", buf_str(&b));
+    buf_free(&b);
+}
+
+/* ---- places --------------------------------------------------------------------------------- */
+
+static int place_parse(const char *text, struct place *at, struct err *err)
+{
+    size_t len = strcspn(text, "<>=");
+    const char *value = text + len + strspn(text + len, "<>=");
+    char *end;
+    snprintf(at->text, sizeof at->text, "%.*s", (int)strcspn(text, ":"), text);
+    snprintf(at->metric, sizeof at->metric, "%.*s", (int)len, text);
+    at->value = strtod(value, &end);
+    if (!metric_def_find(at->metric) || end == value || (*end && *end != ':'))
+        return err_set(err, ERR_USAGE, "--at %s: expected METRIC=X, such as density_elem=0.3",
+                       text);
+    return 0;
+}
+
+/* ---- means of heads ------------------------------------------------------------------------- */
+
+/* Is another density than the one that was asked for all that there is? */
+static bool missed_target(const struct record *r)
+{
+    size_t len = 0;
+    const char *end = record_note_value(r, "budget", &len);
+    return end && !(len == 3 && strncmp(end, "met", 3) == 0);
+}
+
+static int mean_heads(struct ranking *k, const struct group *g, const char *metric,
+                      struct setting *s, struct err *err)
+{
+    int rc = 0;
+    s->first = g->first;
+    TRY(mem_alloc(&s->x, 2 * k->units.n, sizeof *s->x, "heads", err));
+    s->y = s->x + k->units.n;
+    TRY(mem_zalloc(&s->missed, k->units.n, sizeof *s->missed, "heads", err));
+    TRY(units_mean(&k->units, &k->gs, g, metric, k->by, s->x, err));
+    TRY(units_mean(&k->units, &k->gs, g, k->by, metric, s->y, err));
+    for (int64_t i = 0; i < g->n; i++) {
+        const struct record *r = &k->set->r[g->at[i]];
+        if (r->status != RECORD_OK || !record_has(r, metric) || !record_has(r, k->by))
+            continue;
+        s->missed[unit_of(&k->units, r)] |= missed_target(r);
+        s->calls++;
+    }
+out:
+    return rc;
+}
+
+/* ---- contestants ---------------------------------------------------------------------------- */
+
+/* *b without the parameters that a search of the method may move. */
+static int without_budget(const struct method *m, struct buf *b, struct err *err)
+{
+    struct buf rest = {0};
+    for (const struct budget_param *p = m ? m->params.budget : NULL; p && p->params; p++)
+        for (const char *word = p->params; *word;) {
+            char name[48];
+            size_t len = strcspn(word, " ");
+            snprintf(name, sizeof name, "%.*s", (int)len, word);
+            buf_reset(&rest);
+            params_without(buf_str(b), name, &rest);
+            buf_reset(b);
+            buf_puts(b, buf_str(&rest));
+            word += len + (word[len] == ' ');
+        }
+    int rc = buf_check(rest.failed ? &rest : b, "parameters", err);
+    buf_free(&rest);
+    return rc;
+}
+
+/* What settings of one curve have in common: their parameters without those that a search would
+ * move, and of a target what shares its value (":per=layer"). */
+static int family_of(const struct record *r, struct buf *b, struct err *err)
+{
+    const char *all = r->params ? r->params : "", *target = params_target(all);
+    buf_reset(b);
+    buf_put(b, all, *target ? (size_t)(target - 1 - all) : strlen(all));
+    int rc = without_budget(method_named(r->method), b, err);
+    buf_puts(b, target + strcspn(target, ":"));
+    return rc ? rc : buf_check(b, "parameters", err);
+}
+
+static bool place_is_of(const struct record *r, const char *place)
+{
+    const char *t = params_target(r->params);
+    size_t len = strcspn(t, ":");
+    return len == strlen(place) && strncmp(t, place, len) == 0;
+}
+
+static int add_contestant(struct ranking *k, const struct setting *s, const char *params,
+                          struct contestant **out, struct err *err)
+{
+    struct contestant *c = &k->c[k->n_c];
+    int rc = 0;
+    *c = (struct contestant){.first = s->first, .calls = s->calls};
+    k->n_c++;
+    TRY(family_of(s->first, &c->family, err));
+    buf_puts(&c->params, params ? params : buf_str(&c->family));
+    TRY(buf_check(&c->params, "parameters", err));
+    TRY(mem_alloc(&c->x, 2 * k->units.n, sizeof *c->x, "heads", err));
+    c->y = c->x + k->units.n;
+    for (int64_t u = 0; u < k->units.n; u++)
+        c->x[u] = c->y[u] = NAN;
+    *out = c;
+out:
+    return rc;
+}
+
+/* Values of the heads that have none yet, on the curve through all settings of the contestant's
+ * family. */
+static int fill_by_curve(struct ranking *k, struct contestant *c, const struct place *at,
+                         struct err *err)
+{
+    struct buf other = {0};
+    struct curve_point *p = NULL;
+    bool *member = NULL;
+    int rc = 0;
+
+    TRY(mem_alloc(&p, k->n_settings, sizeof *p, "curve", err));
+    TRY(mem_zalloc(&member, k->n_settings, sizeof *member, "curve", err));
+    for (int64_t i = 0; i < k->n_settings; i++) {
+        const struct record *r = k->settings[i].first;
+        TRY(family_of(r, &other, err));
+        member[i] = strcmp(r->method, c->first->method) == 0 &&
+                    strcmp(buf_str(&other), buf_str(&c->family)) == 0;
+    }
+    for (int64_t u = 0; u < k->units.n; u++) {
+        int64_t n = 0;
+        for (int64_t i = 0; i < k->n_settings; i++)
+            if (member[i] && !isnan(k->settings[i].x[u]))
+                p[n++] = (struct curve_point){k->settings[i].x[u], k->settings[i].y[u]};
+        if (!isnan(c->y[u]))
+            continue;
+        c->x[u] = at->value;
+        c->y[u] = curve_at(p, n, at->value);
+    }
+out:
+    buf_free(&other);
+    free(member);
+    free(p);
+    return rc;
+}
+
+static bool family_known(const struct ranking *k, const struct record *r, const char *family)
+{
+    for (int64_t i = 0; i < k->n_c; i++)
+        if (strcmp(k->c[i].first->method, r->method) == 0 &&
+            strcmp(buf_str(&k->c[i].family), family) == 0)
+            return true;
+    return false;
+}
+
+/* The heads of a setting with the place as target that meet it. */
+static void take_met(const struct ranking *k, const struct setting *s, struct contestant *c)
+{
+    for (int64_t u = 0; u < k->units.n; u++) {
+        if (isnan(s->x[u]))
+            continue;
+        c->units++;
+        if (s->missed[u]) {
+            c->mean_missed += (s->x[u] - c->mean_missed) / (double)++c->missed;
+            continue;
+        }
+        c->x[u] = s->x[u];
+        c->y[u] = s->y[u];
+    }
+}
+
+static bool takes_part(const struct setting *s)
+{
+    return !record_is_bound(s->first) && s->calls > 0;
+}
+
+static int find_contestants(struct ranking *k, const struct place *at, struct err *err)
+{
+    struct buf family = {0};
+    struct contestant *c;
+    int rc = 0;
+    k->n_c = 0;
+    for (int64_t i = 0; i < k->n_settings; i++) {
+        const struct setting *s = &k->settings[i];
+        if (!takes_part(s) || !place_is_of(s->first, at->text))
+            continue;
+        TRY(add_contestant(k, s, s->first->params, &c, err));
+        take_met(k, s, c);
+        if (at->curves)
+            TRY(fill_by_curve(k, c, at, err));
+    }
+    for (int64_t i = 0; i < k->n_settings && at->curves; i++) {
+        const struct setting *s = &k->settings[i];
+        TRY(family_of(s->first, &family, err));
+        if (!takes_part(s) || family_known(k, s->first, buf_str(&family)))
+            continue;
+        TRY(add_contestant(k, s, NULL, &c, err));
+        TRY(fill_by_curve(k, c, at, err));
+    }
+out:
+    buf_free(&family);
+    return rc;
+}
+
+/* ---- who is left out ------------------------------------------------------------------------ */
+
+static void contestant_free(struct contestant *c)
+{
+    buf_free(&c->params);
+    buf_free(&c->family);
+    free(c->x);
+}
+
+static bool has_any(const struct ranking *k, const struct contestant *c)
+{
+    for (int64_t u = 0; u < k->units.n; u++)
+        if (!isnan(c->y[u]))
+            return true;
+    return false;
+}
+
+/* Settings that miss the target on most heads would take the others' heads away, and curves without
+ * a value have nothing to compare. */
+static void drop_contestants(struct ranking *k, const struct place *at, struct table *t)
+{
+    int64_t kept = 0;
+    for (int64_t i = 0; i < k->n_c; i++) {
+        struct contestant *c = &k->c[i];
+        const char *params = buf_str(&c->params);
+        bool misses = !at->curves && 2 * c->missed > c->units;
+        if (!misses && has_any(k, c)) {
+            k->c[kept++] = *c;
+            continue;
+        }
+        int own = misses ? (int)strcspn(params, "@") : (int)c->params.len;
+        if (misses && k->per == PER_MODEL)
+            table_note(t,
+                       "%s%s%.*s is left out at %s, which it misses by more than 2 %% on most "
+                       "heads: it has %.3g there; --at interpolates where other budgets were "
+                       "replayed",
+                       c->first->method, own ? ":" : "", own, params, at->text, c->mean_missed);
+        else
+            note(k, t, "%s%s%.*s %s at %s%s", c->first->method, own ? ":" : "", own, params,
+                 misses ? "is left out" : "has no value", at->text,
+                 misses ? ", which it misses by more than 2 %" : " (nothing is extrapolated)");
+        contestant_free(c);
+    }
+    k->n_c = kept;
+}
+
+static int find_place(struct ranking *k, int64_t from, int64_t to, const struct place *at,
+                      struct table *t, struct err *err)
+{
+    int rc = 0;
+    TRY(units_find(&k->gs, from, to, k->per == PER_ONE_HEAD, &k->units, err));
+    TRY(mem_zalloc(&k->settings, to - from, sizeof *k->settings, "settings", err));
+    TRY(mem_zalloc(&k->c, 2 * (to - from), sizeof *k->c, "settings", err));
+    TRY(mem_zalloc(&k->common, k->units.n, sizeof *k->common, "heads", err));
+    for (int64_t g = from; g < to; g++) {
+        k->n_settings++;
+        TRY(mean_heads(k, &k->gs.g[g], at->metric, &k->settings[g - from], err));
+    }
+    TRY(find_contestants(k, at, err));
+    drop_contestants(k, at, t);
+out:
+    return rc;
+}
+
+static void free_place(struct ranking *k)
+{
+    for (int64_t i = 0; i < k->n_c; i++)
+        contestant_free(&k->c[i]);
+    for (int64_t i = 0; i < k->n_settings; i++) {
+        free(k->settings[i].x);
+        free(k->settings[i].missed);
+    }
+    free(k->settings);
+    free(k->c);
+    free(k->common);
+    free(k->units.u);
+    k->settings = NULL;
+    k->c = NULL;
+    k->common = NULL;
+    k->units = (struct units){0};
+    k->n_settings = k->n_c = 0;
+}
 
 /* ---- one comparison ------------------------------------------------------------------------- */
 
@@ -69,18 +445,17 @@ static const struct contestant *rival_of(const struct ranking *k, int64_t i)
     return r;
 }
 
-static int judge(const struct ranking *k, int64_t i, struct verdict *v, struct err *err)
+/* Differences to the best other setting, head by head. */
+static int compare(const struct ranking *k, const struct contestant *c, const struct contestant *r,
+                   struct paired *out, struct err *err)
 {
-    const struct contestant *c = &k->c[i], *r = rival_of(k, i);
     double *d = NULL;
     int64_t n = 0;
-    int rc = 0;
-    TRY(mem_alloc(&d, k->n_common, sizeof *d, "differences", err));
-    for (int64_t u = 0; u < k->units.n; u++)
+    int rc = mem_alloc(&d, k->n_common, sizeof *d, "differences", err);
+    for (int64_t u = 0; !rc && u < k->units.n; u++)
         if (k->common[u])
             d[n++] = c->y[u] - r->y[u];
-    TRY(paired_test(d, n, &v->diff, err));
-out:
+    rc = rc ? rc : paired_test(d, n, out, err);
     free(d);
     return rc;
 }
@@ -95,58 +470,76 @@ static void without_place(const char *params, struct buf *b)
         buf_puts(b, own ? per : per + 1);
 }
 
-static int add_outcome(struct ranking *k, const struct place *at, int64_t i, struct err *err)
+/* Columns behind those of the scope; of a layer or head `second` stands before the numbers. */
+enum { AT, METHOD, PARAMS, SECOND };
+enum { NUMBERS = 8, P_HOLM = NUMBERS, VERDICT };
+
+static int64_t first_number(const struct ranking *k)
+{
+    return k->n_scope + (k->per == PER_MODEL ? SECOND : SECOND + 1);
+}
+
+/* A row without what depends on the others. */
+static int add_row(struct ranking *k, const struct place *at, int64_t i, struct table *t,
+                   struct err *err)
 {
     const struct contestant *c = &k->c[i], *rival = rival_of(k, i);
-    struct outcome *o;
+    struct buf own = {0}, second = {0};
+    struct paired d;
+    int64_t col = k->n_scope;
     int rc = 0;
-    TRY(mem_grow(&k->outcomes, &k->cap_outcomes, k->n_outcomes + 1, sizeof *k->outcomes,
-                 "comparisons", err));
-    o = &k->outcomes[k->n_outcomes++];
-    *o = (struct outcome){.first = c->first,
-                          .method = c->first->method,
-                          .n = (double)k->n_common,
-                          .mean_x = c->mean_x,
-                          .mean_y = c->mean_y,
-                          .share = c->share};
-    snprintf(o->at, sizeof o->at, "%s", at->text);
-    without_place(buf_str(&c->params), &o->params);
-    without_place(buf_str(&rival->params), &o->second);
-    const char *sep = o->second.len ? ":" : "";
-    struct buf own = o->second;
-    o->second = (struct buf){0};
-    buf_printf(&o->second, "%s%s%s", rival->first->method, sep, buf_str(&own));
-    buf_free(&own);
-    TRY(judge(k, i, &o->v, err));
-    TRY(buf_check(o->params.failed ? &o->params : &o->second, "parameters", err));
+    without_place(buf_str(&c->params), &own);
+    buf_printf(&second, "%s:", rival->first->method);
+    size_t bare = second.len;
+    without_place(buf_str(&rival->params), &second);
+    if (second.len == bare)
+        second.data[--second.len] = '\0';
+    TRY(buf_check(own.failed ? &own : &second, "parameters", err));
+    TRY(compare(k, c, rival, &d, err));
+    TRY(table_row(t, err));
+    TRY(table_put_keys(t, c->first, k->scope, k->n_scope, err));
+    TRY(table_text(t, col + AT, at->text, err));
+    TRY(table_text(t, col + METHOD, c->first->method, err));
+    TRY(table_text(t, col + PARAMS, buf_str(&own), err));
+    if (k->per != PER_MODEL)
+        TRY(table_text(t, col + SECOND, buf_str(&second), err));
+    const double numbers[NUMBERS] = {
+        (double)k->n_common, c->mean_x, c->mean_y, c->share, d.median, d.low, d.high, d.test.p};
+    for (int m = 0; m < NUMBERS; m++)
+        table_num(t, first_number(k) + m, numbers[m]);
+    TRY(mem_grow(&k->rows, &k->cap_rows, k->n_rows + 1, sizeof *k->rows, "comparisons", err));
+    k->rows[k->n_rows++] = (struct outcome){d.test.p, d.test.plus > d.test.minus, false};
+    k->most = fmax(k->most, (double)k->n_common);
 out:
+    buf_free(&own);
+    buf_free(&second);
     return rc;
 }
 
-/* Of the last n outcomes. */
-static void crown(struct ranking *k, int64_t n)
+/* The first of the contestants; their rows are the last ones. */
+static void crown(struct ranking *k)
 {
-    struct outcome *o = k->outcomes + k->n_outcomes - n, *best = o;
-    for (int64_t i = 1; i < n; i++)
-        if (o[i].share > best->share ||
-            (o[i].share == best->share && better(k->by, o[i].mean_y, best->mean_y)))
-            best = &o[i];
-    best->first_place = true;
+    int64_t best = 0;
+    for (int64_t i = 1; i < k->n_c; i++)
+        if (k->c[i].share > k->c[best].share ||
+            (k->c[i].share == k->c[best].share && better(k->by, k->c[i].mean_y, k->c[best].mean_y)))
+            best = i;
+    k->rows[k->n_rows - k->n_c + best].first_place = true;
 }
 
 /* No comparison, or not of everything: why. */
 static void note_place(struct ranking *k, const struct place *at, bool even, struct table *t)
 {
     if (k->n_c < 2)
-        ranking_note(k, t, "at %s fewer than two settings have values: nothing to rank", at->text);
+        note(k, t, "at %s fewer than two settings have values: nothing to rank", at->text);
     else if (k->n_common == 0)
-        ranking_note(k, t, "at %s no %s has values of all settings: leave some out (--where)",
-                     at->text, ranking_unit(k, false));
+        note(k, t, "at %s no %s has values of all settings: leave some out (--where)", at->text,
+             unit_name(k, false));
     else if (k->left_out && k->per == PER_MODEL)
         table_note(t, "at %s %lld heads that only some settings have are left out", at->text,
                    (long long)k->left_out);
     if (!even)
-        ranking_note(k, t, "at %s the settings were not replayed on the same calls", at->text);
+        note(k, t, "at %s the settings were not replayed on the same calls", at->text);
 }
 
 static int rank_at(struct ranking *k, const struct place *at, struct table *t, struct err *err)
@@ -157,28 +550,108 @@ static int rank_at(struct ranking *k, const struct place *at, struct table *t, s
     if (k->n_c >= 2 && k->n_common > 0) {
         share_wins(k);
         for (int64_t i = 0; i < k->n_c; i++) {
-            TRY(add_outcome(k, at, i, err));
+            TRY(add_row(k, at, i, t, err));
             even &= at->curves || k->c[i].calls == k->c[0].calls;
         }
-        crown(k, k->n_c);
+        crown(k);
     }
     note_place(k, at, even, t);
 out:
     return rc;
 }
 
-/* Over all comparisons of the table. */
-static int correct_all(struct ranking *k, struct err *err)
+/* What depends on all comparisons of the table; of a layer or head the winner's row stays. */
+static int finish_rows(struct ranking *k, struct table *t, struct err *err)
 {
+    bool higher_is_better = metric_better(k->by) == BETTER_HIGHER;
     double *p = NULL;
-    int rc = mem_alloc(&p, k->n_outcomes, sizeof *p, "verdicts", err);
-    for (int64_t i = 0; !rc && i < k->n_outcomes; i++)
-        p[i] = k->outcomes[i].v.diff.test.p;
-    if (!rc)
-        holm_correct(p, (int)k->n_outcomes);
-    for (int64_t i = 0; !rc && i < k->n_outcomes; i++)
-        k->outcomes[i].v.holm = p[i];
+    int64_t *kept = NULL, n = 0;
+    int rc = 0;
+    TRY(mem_alloc(&p, k->n_rows, sizeof *p, "verdicts", err));
+    TRY(mem_alloc(&kept, k->n_rows, sizeof *kept, "rows", err));
+    for (int64_t i = 0; i < k->n_rows; i++)
+        p[i] = k->rows[i].p;
+    TRY(holm_correct(p, k->n_rows, err));
+    for (int64_t i = 0; i < k->n_rows; i++) {
+        struct cell *cell = table_cell(t, i, first_number(k));
+        cell[P_HOLM] = (struct cell){.set = true, .num = p[i]};
+        cell[VERDICT] =
+            (struct cell){.set = true,
+                          .text = strdup(!(p[i] < SIGNIFICANT)                   ? "open"
+                                         : k->rows[i].higher == higher_is_better ? "better"
+                                                                                 : "worse")};
+        if (!cell[VERDICT].text)
+            FAIL(err, ERR_NOMEM, "verdicts: out of memory");
+        if (k->per == PER_MODEL || k->rows[i].first_place)
+            kept[n++] = i;
+    }
+    TRY(table_keep_rows(t, kept, n, err));
+out:
     free(p);
+    free(kept);
+    return rc;
+}
+
+/* The smallest p of n pairs is 2 / 2^n. */
+static void note_power(const struct ranking *k, struct table *t)
+{
+    if (k->n_rows && ldexp(2, -(int)fmin(k->most, 60)) >= SIGNIFICANT)
+        table_note(t, "with %.0f %s no test can tell: the smallest p is %.2g", k->most,
+                   unit_name(k, k->most != 1), fmin(1, ldexp(2, -(int)k->most)));
+}
+
+static void note_columns(const struct ranking *k, struct table *t)
+{
+    table_note(
+        t,
+        "n: %s that all settings have; won: share of them, values "
+        "within %g %% of the best share a %s; diff: median over %s to the best "
+        "other setting%s, low and high its 95 %% interval; p: signed-rank test of it, p Holm "
+        "corrected for all comparisons of the table; a verdict needs p Holm below %g",
+        unit_name(k, true), 100 * RANKING_TIE, unit_name(k, false), unit_name(k, true),
+        k->per == PER_MODEL ? "" : " (second)", SIGNIFICANT);
+}
+
+static int make_columns(const struct ranking *k, struct table *t, struct err *err)
+{
+    static const struct {
+        const char *name, *title;
+        bool mixed; /* densities and errors of several places; shares and p-values align */
+    } columns[] = {{"at", "at", false},
+                   {"method", "method", false},
+                   {"params", "setting", false},
+                   {"second", "second", false},
+                   {"n", "n", false},
+                   {"at_value", "has", true},
+                   {"value", "mean", true},
+                   {"won", "won", false},
+                   {"difference", "diff", true},
+                   {"low", "low", false},
+                   {"high", "high", false},
+                   {"p", "p", false},
+                   {"p_holm", "p Holm", false},
+                   {"verdict", "verdict", false}};
+    const int n = sizeof columns / sizeof *columns;
+    int rc = 0;
+    TRY(table_key_columns(t, k->scope, k->n_scope, err));
+    for (int i = 0; i < n; i++) {
+        if (i == SECOND && k->per == PER_MODEL)
+            continue;
+        TRY(table_column(t, columns[i].name, columns[i].title, "",
+                         i <= SECOND || i == n - 1 ? COL_TEXT
+                         : i == SECOND + 1         ? COL_INT
+                                                   : COL_REAL,
+                         1, err));
+        t->cols[t->n_cols - 1].mixed = columns[i].mixed;
+    }
+    snprintf(t->title, sizeof t->title, "Who wins by %s at equal budget, %s", k->by,
+             k->per == PER_MODEL   ? "head by head"
+             : k->per == PER_LAYER ? "in each layer"
+                                   : "on each head");
+    if (k->per != PER_MODEL)
+        t->brief = k->per == PER_LAYER ? "at,layer,method,params,second,won,difference,verdict"
+                                       : "at,layer,head,method,params,second,difference,verdict";
+out:
     return rc;
 }
 
@@ -188,10 +661,10 @@ static int correct_all(struct ranking *k, struct err *err)
 static int rank_scope(struct ranking *k, int64_t from, int64_t to, const struct place *at,
                       struct table *t, struct err *err)
 {
-    int rc = ranking_find(k, from, to, at, t, err);
+    int rc = find_place(k, from, to, at, t, err);
     if (!rc)
         rc = rank_at(k, at, t, err);
-    ranking_free_place(k);
+    free_place(k);
     return rc;
 }
 
@@ -215,7 +688,7 @@ out:
     return rc;
 }
 
-static bool any_target(const struct recset *set)
+bool has_target(const struct recset *set)
 {
     for (int64_t i = 0; i < set->n; i++)
         if (set->r[i].status == RECORD_OK && *params_target(set->r[i].params))
@@ -246,7 +719,7 @@ static int parse_request(const struct table_request *req, const struct recset *s
             FAIL(err, ERR_USAGE, "--per %s: model, layer or head was expected", per);
     if (req->at)
         TRY(place_parse(req->at, at, err));
-    else if (!any_target(set))
+    else if (!has_target(set))
         FAIL(err, ERR_INPUT,
              "the records have no targets (replay -m METHOD@density_elem=0.3): say where settings "
              "are compared, as in --at density_elem=0.3");
@@ -271,18 +744,8 @@ static int group_settings(struct ranking *k, struct err *err)
     return grouping_make(k->set, keys, k->n_scope + 2, 0, NULL, NULL, &k->gs, err);
 }
 
-static void ranking_free(struct ranking *k)
-{
-    for (int64_t i = 0; i < k->n_outcomes; i++) {
-        buf_free(&k->outcomes[i].params);
-        buf_free(&k->outcomes[i].second);
-    }
-    free(k->outcomes);
-    grouping_free(&k->gs);
-}
-
-static int build_ranking(const struct table_def *def, const struct recset *set,
-                         const struct table_request *req, struct table *out, struct err *err)
+int build_ranking(const struct table_def *def, const struct recset *set,
+                  const struct table_request *req, struct table *out, struct err *err)
 {
     struct ranking k = {.set = set, .by = req->by ? req->by : "err_l1_rel"};
     struct place at = {.curves = true};
@@ -290,25 +753,18 @@ static int build_ranking(const struct table_def *def, const struct recset *set,
 
     TRY(parse_request(req, set, &k, &at, err));
     TRY(group_settings(&k, err));
+    TRY(make_columns(&k, out, err));
     for (int64_t a = 0, b; a < k.gs.n; a = b) {
         for (b = a; b < k.gs.n && same_scope(&k, a, b); b++)
             ;
         TRY(req->at ? rank_scope(&k, a, b, &at, out, err) : rank_targets(&k, a, b, out, err));
     }
-    TRY(correct_all(&k, err));
-    TRY(ranking_put_rows(&k, out, err));
+    TRY(finish_rows(&k, out, err));
+    if (k.per != PER_MODEL)
+        note_power(&k, out);
+    note_columns(&k, out);
 out:
-    ranking_free(&k);
+    free(k.rows);
+    grouping_free(&k.gs);
     return rc;
 }
-
-const struct table_def table_ranking = {
-    .listed = {"ranking", "Who wins at equal density, on how many heads and by how much",
-               "rows: settings with equal targets, or --at METRIC=X; --by METRIC (err_l1_rel) "
-               "decides; with "
-               "--per layer|head the winner of each"},
-    .keys = "method,params",
-    .metrics = "err_l1_rel",
-    .brief = "at,method,params,value,won,difference,verdict",
-    .build = build_ranking,
-    .has_data = any_target};

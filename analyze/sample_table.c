@@ -40,7 +40,7 @@ static bool is_sample(const void *ctx, const struct record *r)
     return r->status == RECORD_OK && groups_of(r) >= 2;
 }
 
-static bool sample_data(const struct recset *set)
+bool has_sample(const struct recset *set)
 {
     for (int64_t i = 0; i < set->n; i++)
         if (is_sample(NULL, &set->r[i]))
@@ -130,8 +130,8 @@ static int put_estimate(struct table *t, int64_t col, const char *metric, const 
     return rc;
 }
 
-static int build_sample(const struct table_def *def, const struct recset *set,
-                        const struct table_request *req, struct table *out, struct err *err)
+int build_sample(const struct table_def *def, const struct recset *set,
+                 const struct table_request *req, struct table *out, struct err *err)
 {
     enum group_key keys[KEYS_MAX];
     struct grouping gs = {0};
@@ -172,11 +172,3 @@ out:
     str_list_free(&metrics);
     return rc;
 }
-
-const struct table_def table_sample = {
-    .listed = {"sample", "What a sample of query rows says about all rows, with 95 % intervals",
-               "rows: method,params,metric"},
-    .keys = "method,params",
-    .metrics = "density_elem,density_tile,density_exec,sparsity_total,cra_mean,err_*",
-    .build = build_sample,
-    .has_data = sample_data};

@@ -2,7 +2,7 @@
  * sheet.h - a table as people read it: few columns with short heads, texts of cells, notes, and
  * what the numbers say.
  *
- * CSV, JSON and HTML write the table itself. A sheet shows the keys and the columns of table.brief,
+ * CSV and JSON write the table itself. A sheet shows the keys and the columns of table.brief,
  * or every column. Columns that say the same in every row, and what is left out, stand in its
  * notes. Sheets never fail: a lack of memory sets `failed`, which the writers hand on to their
  * buffer.
@@ -20,9 +20,10 @@ struct sheet_opts {
 };
 
 struct sheet_column {
-    char *head, *unit; /* owned; unit "" = none */
-    bool right;        /* numbers */
-    bool key;          /* says what a row is */
+    char *head, *unit;      /* owned; unit "" = none */
+    bool right;             /* numbers */
+    bool key;               /* says what a row is */
+    const char *definition; /* of its metric; NULL: none */
 };
 
 struct sheet_cell {
@@ -48,21 +49,10 @@ void sheet_make(const struct table *t, const struct sheet_opts *o, struct sheet 
 void sheet_free(struct sheet *s);
 struct sheet_cell *sheet_cell(const struct sheet *s, int64_t row, int64_t col);
 
-/* ---- what the rows say (findings.c), for sheet.c ----------------------------------------------
- */
-
-/* Row of the table that is the best of a metric's column among rows[0..n), -1: none is. */
-int64_t find_best(const struct table *t, int64_t col, const int64_t *rows, int64_t n);
-
-bool table_is_bound(const struct table *t, const char *method);
-
 /* "sale (tau=0)". */
 void put_setting_name(const char *method, const char *params, struct buf *b);
 
 /* Why a setting of this name keeps everything, of table.full; NULL: it does not say. */
 const char *find_reason(const struct str_list *full, const char *name);
-
-/* Sentences that compare the rows, and warnings about settings that keep everything. */
-void find_sentences(const struct table *t, struct sheet *s);
 
 #endif

@@ -3,10 +3,12 @@
  */
 #include "analyze/table.h"
 
+#include "analyze/keys.h"
 #include "analyze/metricfacts.h"
 #include "core/mem.h"
 #include "core/text.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +38,6 @@ void table_free(struct table *t)
     free(t->cols);
     str_list_free(&t->notes);
     str_list_free(&t->methods);
-    str_list_free(&t->keep_all);
     str_list_free(&t->full);
     *t = (struct table){0};
 }
@@ -144,4 +145,118 @@ int64_t table_find(const struct table *t, const char *name)
         if (strcmp(t->cols[i].name, name) == 0)
             return i;
     return -1;
+}
+
+/* ---- rows in the order that the user asks for ----------------------------------------------- */
+
+struct order {
+    const struct table *t;
+    int64_t col;
+    int sign;
+};
+
+static int find_column(const struct table *t, const char *name, const char *option, int64_t *col,
+                       struct err *err)
+{
+    struct names all = {0};
+    *col = table_find(t, name);
+    if (*col >= 0)
+        return 0;
+    for (int64_t c = 0; c < t->n_cols; c++)
+        names_add(&all, t->cols[c].name);
+    names_unknown(&all, "column", name, err);
+    return err_prefix(err, "%s", option);
+}
+
+static bool has_value(const struct column *c, const struct cell *cell)
+{
+    return cell->set && (c->type != COL_STATS || cell->stats.n > 0);
+}
+
+/* What people see: medians, of numbers of a model means. */
+static double number_shown(const struct column *c, const struct stats *s)
+{
+    return metric_of_model(c->name) ? s->mean : s->median;
+}
+
+static int compare_cells(const struct order *o, int64_t a, int64_t b)
+{
+    const struct column *c = &o->t->cols[o->col];
+    const struct cell *x = table_cell(o->t, a, o->col), *y = table_cell(o->t, b, o->col);
+    bool has_x = has_value(c, x), has_y = has_value(c, y);
+    if (!has_x || !has_y)
+        return has_y - has_x; /* whatever the sign */
+    if (c->type == COL_TEXT)
+        return o->sign * natural_compare(x->text, y->text);
+    double p = c->type == COL_STATS ? number_shown(c, &x->stats) : x->num;
+    double q = c->type == COL_STATS ? number_shown(c, &y->stats) : y->num;
+    return o->sign * ((p > q) - (p < q));
+}
+
+/* Equal rows stay in their order. */
+static int by_cell(const void *a, const void *b, void *order)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    int d = compare_cells(order, x, y);
+    return d ? d : (x > y) - (x < y);
+}
+
+static int sort_by(const struct table *t, const char *name, int64_t *rows, struct err *err)
+{
+    bool reverse = name[0] == '-';
+    struct order o = {.t = t, .sign = reverse ? -1 : 1};
+    int rc = find_column(t, name + reverse, "--sort", &o.col, err);
+    if (rc)
+        return rc;
+    if (t->cols[o.col].type == COL_STATS && metric_better(t->cols[o.col].name) == BETTER_HIGHER)
+        o.sign = -o.sign;
+    qsort_r(rows, (size_t)t->n_rows, sizeof *rows, by_cell, &o);
+    return 0;
+}
+
+/* The first row of each value of the column; returns how many. */
+static int64_t first_of_each(const struct table *t, int64_t col, int64_t *rows)
+{
+    struct order o = {t, col, 1};
+    int64_t n = 0;
+    for (int64_t i = 0; i < t->n_rows; i++) {
+        bool seen = false;
+        for (int64_t k = 0; k < n && !seen; k++)
+            seen = compare_cells(&o, rows[k], rows[i]) == 0;
+        if (!seen)
+            rows[n++] = rows[i];
+    }
+    return n;
+}
+
+int table_choose_rows(struct table *t, const struct row_opts *o, struct err *err)
+{
+    int64_t *rows = NULL, n = t->n_rows, all = n, col;
+    int rc = 0;
+
+    if (!o->sort && !o->best && !o->top)
+        return 0;
+    if (o->best && !o->sort)
+        return err_set(err, ERR_USAGE, "--best %s: add --sort METRIC, which says what is best",
+                       o->best);
+    TRY(mem_alloc(&rows, n + 1, sizeof *rows, "rows", err));
+    for (int64_t i = 0; i < n; i++)
+        rows[i] = i;
+    if (o->sort)
+        TRY(sort_by(t, o->sort, rows, err));
+    if (o->best) {
+        TRY(find_column(t, o->best, "--best", &col, err));
+        n = first_of_each(t, col, rows);
+    }
+    if (o->top && o->top < n)
+        n = o->top;
+    TRY(table_keep_rows(t, rows, n, err));
+    t->sorted = o->sort != NULL;
+    if (n < all)
+        table_note(t, "%lld of %lld rows%s%s%s%s", (long long)n, (long long)all,
+                   o->sort ? ", sorted by " : "", o->sort ? o->sort : "",
+                   o->best ? ", the first of each " : "", o->best ? o->best : "");
+out:
+    free(rows);
+    return rc;
 }

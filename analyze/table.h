@@ -1,6 +1,6 @@
 /*
- * table.h - a table in memory: typed columns, rows of cells, notes. Built by tables.c, paper.c and
- * compare.c, written by format.c.
+ * table.h - a table in memory: typed columns, rows of cells, notes. tables.c and compare.c build
+ * it, format.c writes it.
  */
 #ifndef LACUNA_TABLE_H
 #define LACUNA_TABLE_H
@@ -40,17 +40,16 @@ struct table {
     struct column *cols; /* owned [n_cols] */
     struct cell *cells;  /* owned [n_rows][n_cols] */
     int64_t n_cols, cap_cols, n_rows, cap_cells;
+    int64_t left_out; /* rows beyond what the request takes */
     struct str_list notes;
 
     /* For the narrow form (sheet.h) alone. */
-    char caption[256];        /* what the records are of: model, length, heads; "" = unknown */
-    const char *brief;        /* patterns of the columns that it shows; NULL: all that fit */
-    struct str_list methods;  /* in the order in which the user gave them, bounds last */
-    int64_t n_bounds;         /* how many of them are bounds */
-    struct str_list keep_all; /* methods that keep every pair by design */
-    struct str_list full;     /* settings that keep every pair and say why: name, reason, ... */
-    bool sorted;              /* rows stand as the user asked */
-    bool verdict;             /* one row per setting: sentences may compare the rows */
+    char caption[256];       /* what the records are of: model, length, heads; "" = unknown */
+    const char *brief;       /* patterns of the columns that it shows; NULL: all that fit */
+    struct str_list methods; /* in the order in which the user gave them, bounds last */
+    struct str_list full;    /* settings that keep every pair and say why: name, reason, ... */
+    bool sorted;             /* rows stand as the user asked */
+    bool verdict;            /* one row per setting: sentences may compare the rows */
 };
 
 void table_init(struct table *t, const char *name, const char *title);
@@ -76,5 +75,17 @@ int table_keep_rows(struct table *t, const int64_t *rows, int64_t n, struct err 
 
 /* Index of the column `name`, -1 if there is none. */
 int64_t table_find(const struct table *t, const char *name);
+
+/* --sort, --best, --top; NULL and 0 = not asked for. */
+struct row_opts {
+    const char *sort; /* column, "-" in front turns the order round */
+    const char *best; /* column: of the rows that agree in it, the first one stays */
+    int64_t top;      /* rows that stay */
+};
+
+/* Sort (metrics by their median, the better first; others upwards; rows without a value last), then
+ * keep the best row per value of `best`, then `top` rows. A note says what was cut. ERR_USAGE: an
+ * unknown column, with the nearest name; `best` without `sort`. */
+int table_choose_rows(struct table *t, const struct row_opts *o, struct err *err);
 
 #endif

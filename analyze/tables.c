@@ -3,11 +3,11 @@
  */
 #include "analyze/tables.h"
 
-#include "analyze/caption.h"
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
+#include "analyze/query.h"
 #include "analyze/sheet.h"
-#include "analyze/table_calls.h"
+#include "core/mem.h"
 #include "core/strmap.h"
 #include "core/text.h"
 
@@ -17,57 +17,50 @@
 
 /* ---- registry ------------------------------------------------------------------------------ */
 
-static int build_groups(const struct table_def *def, const struct recset *set,
-                        const struct table_request *req, struct table *out, struct err *err);
-static int build_status(const struct table_def *def, const struct recset *set,
-                        const struct table_request *req, struct table *out, struct err *err);
+static table_builder build_groups, build_status;
+static table_check has_records;
 
+enum {
+#define TABLE(id, ...) TABLE_##id,
+#define BUILT(id, ...) TABLE_##id,
+#include "analyze/tables.def"
+#undef TABLE
+#undef BUILT
+};
+
+const struct table_def table_defs[] = {
 #define TABLE(id, name, title, keys, metrics, brief, where, flags)                                 \
-    static const struct table_def table_##id = {                                                   \
-        {name, title, "rows: " keys "; metrics: " metrics},                                        \
-        keys,                                                                                      \
-        metrics,                                                                                   \
-        brief,                                                                                     \
-        where,                                                                                     \
-        flags,                                                                                     \
-        build_groups,                                                                              \
-        NULL};
+    {{name, title, "rows: " keys "; metrics: " metrics},                                           \
+     keys,                                                                                         \
+     metrics,                                                                                      \
+     brief,                                                                                        \
+     where,                                                                                        \
+     flags,                                                                                        \
+     build_groups,                                                                                 \
+     NULL},
+#define BUILT(id, name, title, details, keys, metrics, brief, build, has)                          \
+    {{name, title, details}, keys, metrics, brief, "", 0, build, has},
 #include "analyze/tables.def"
 #undef TABLE
+#undef BUILT
+    {{NULL, NULL, NULL}, NULL, NULL, NULL, NULL, 0, NULL, NULL},
+};
 
-static const struct table_def table_status = {
-    .listed = {"status", "Cells that ran, were skipped or failed, with the reasons",
-               "rows: method,params,status,reason"},
-    .keys = "method,params",
-    .metrics = "",
-    .build = build_status};
-
-/* X(identifier): tables with a builder of their own. */
-#define BUILT(X) X(sample) X(ranking) X(plan) X(judge) X(inside) X(status)
-
-#define TABLE(id, ...) &table_##id,
-#define X(id) &table_##id,
-const struct table_def *const table_defs[] = {
-#include "analyze/tables.def"
-    BUILT(X) NULL};
-#undef TABLE
-#undef X
-
-#define TABLE(id, ...) &table_##id.listed,
-#define X(id) &table_##id.listed,
 const struct listed *const table_list[] = {
+#define TABLE(id, ...) &table_defs[TABLE_##id].listed,
+#define BUILT(id, ...) &table_defs[TABLE_##id].listed,
 #include "analyze/tables.def"
-    BUILT(X) NULL};
 #undef TABLE
-#undef X
+#undef BUILT
+    NULL};
 
 const struct table_def *table_def_find(const char *name, struct err *err)
 {
     struct names all = {0};
-    for (const struct table_def *const *t = table_defs; *t; t++) {
-        if (strcmp((*t)->listed.name, name) == 0)
-            return *t;
-        names_add(&all, (*t)->listed.name);
+    for (const struct table_def *t = table_defs; t->build; t++) {
+        if (strcmp(t->listed.name, name) == 0)
+            return t;
+        names_add(&all, t->listed.name);
     }
     names_unknown(&all, "table", name, err);
     return NULL;
@@ -97,7 +90,8 @@ struct table_filter {
     const struct str_list *metrics;
     const struct metric_names *names; /* of the last record, and whether it has one of them */
     bool has;
-    struct strmap cells; /* of a table by token order: cells to their records (address) */
+    const struct recset *set; /* of a table by token order, and what counts once: */
+    bool *repeated;           /* owned: of its records, then of its calls; else NULL */
 };
 
 /* The name of a cell in the order that its method saw. */
@@ -112,29 +106,36 @@ static void put_cell_in_order(const struct record *r, struct buf *key)
     buf_free(&order);
 }
 
-/* A cell that was replayed both as tokens are stored and in the order `row` is one cell. */
-static int find_cells(const struct record *r, int64_t n, struct strmap *cells, struct err *err)
+/* A cell that was replayed both as tokens are stored and in the order `row` is one cell: its last
+ * record stays. */
+static int find_repeated(const struct recset *set, struct table_filter *f, struct err *err)
 {
+    struct strmap cells = {0}; /* to the last record of each */
     struct buf key = {0};
+    int64_t n = set->n + set->n_calls;
     int rc = 0;
+    f->set = set;
+    TRY(mem_zalloc(&f->repeated, n, sizeof *f->repeated, "repeated cells", err));
     for (int64_t i = 0; i < n; i++) {
         buf_reset(&key);
-        put_cell_in_order(&r[i], &key);
+        put_cell_in_order(i < set->n ? &set->r[i] : &set->calls[i - set->n], &key);
         TRY(buf_check(&key, "record key", err));
-        TRY(strmap_put(cells, buf_str(&key), (int64_t)(intptr_t)&r[i], err));
+        int64_t before = strmap_get(&cells, buf_str(&key));
+        if (before >= 0)
+            f->repeated[before] = true;
+        TRY(strmap_put(&cells, buf_str(&key), i, err));
     }
 out:
+    strmap_free(&cells);
     buf_free(&key);
     return rc;
 }
 
 static bool is_repeated(const struct table_filter *f, const struct record *r)
 {
-    struct buf key = {0};
-    put_cell_in_order(r, &key);
-    bool repeated = strmap_get(&f->cells, buf_str(&key)) != (int64_t)(intptr_t)r;
-    buf_free(&key);
-    return repeated;
+    const struct recset *s = f->set;
+    return f->repeated &&
+           f->repeated[r >= s->r && r < s->r + s->n ? r - s->r : s->n + (r - s->calls)];
 }
 
 static int filter_make(const struct table_def *def, const struct str_list *metrics,
@@ -142,14 +143,14 @@ static int filter_make(const struct table_def *def, const struct str_list *metri
 {
     *f = (struct table_filter){.flags = def->flags, .metrics = metrics};
     first_metric(def, f->first);
-    return where_parse(def->where ? def->where : "", f->where, WHERE_MOST, &f->n_where, err);
+    return where_parse(def->listed.name, def->where, f->where, WHERE_MOST, &f->n_where, err);
 }
 
 /* ctx: a table_filter, which remembers its last answer. */
 static bool takes_part(const void *ctx, const struct record *r)
 {
     struct table_filter *f = (struct table_filter *)(uintptr_t)ctx;
-    if (!where_holds(f->where, f->n_where, r) || (f->cells.n && is_repeated(f, r)))
+    if (!where_holds(f->where, f->n_where, r) || is_repeated(f, r))
         return false;
     if (!(f->flags & (TABLE_HAVING | TABLE_PER_HEAD)))
         return true;
@@ -186,28 +187,191 @@ bool table_has_data(const struct table_def *def, const struct recset *set)
 {
     if (def->has_data)
         return def->has_data(set);
-    if (def->build != build_groups)
-        return set->n > 0;
     return any_fills(def, set->r, set->n) || any_fills(def, set->calls, set->n_calls);
 }
 
 const struct table_def *table_of_set(const struct recset *set)
 {
-    static const struct table_def *const of_models[] = {&table_eval, &table_eval_clips,
-                                                        &table_eval_tasks};
-    const struct table_def *first = &table_summary;
-    if (set->n && set->r[0].scope == RECORD_OF_CALL)
-        first = &table_time;
+    static const int of_models[] = {TABLE_eval, TABLE_eval_clips, TABLE_eval_tasks};
+    enum record_scope scope = set->n ? set->r[0].scope : RECORD_OF_HEAD;
+    const struct table_def *first =
+        &table_defs[scope == RECORD_OF_CALL ? TABLE_time : TABLE_summary];
     for (int64_t i = 0; i < set->n; i++)
         if (set->r[i].scope == RECORD_OF_HEAD)
-            return &table_summary;
-    for (int i = 0; i < 3 && set->n && set->r[0].scope == RECORD_OF_MODEL; i++)
-        if (table_has_data(of_models[i], set))
-            return of_models[i];
-    for (int i = 0; table_defs[i] && set->n_ok && !table_has_data(first, set); i++)
-        first = table_defs[i];
+            return &table_defs[TABLE_summary];
+    for (int i = 0; i < 3 && scope == RECORD_OF_MODEL; i++)
+        if (table_has_data(&table_defs[of_models[i]], set))
+            return &table_defs[of_models[i]];
+    for (int i = 0; table_defs[i].build && set->n_ok && !table_has_data(first, set); i++)
+        first = &table_defs[i];
     return first;
 }
+
+/* ---- what the records are of ---------------------------------------------------------------- */
+
+/* Different values of a key, as texts; few, so that a list will do. */
+static void values_of(const struct recset *set, enum group_key key, struct str_list *out)
+{
+    struct buf b = {0};
+    int64_t n = set->n && !recset_varies(set, key) ? 1 : set->n;
+    for (int64_t i = 0; i < n; i++) {
+        if (i && key_compare(&set->r[i - 1], &set->r[i], key) == 0)
+            continue;
+        buf_reset(&b);
+        key_text(&set->r[i], key, &b);
+        int64_t k = 0;
+        while (k < out->n && strcmp(out->items[k], buf_str(&b)) != 0)
+            k++;
+        if (k == out->n)
+            str_list_add(out, buf_str(&b));
+    }
+    buf_free(&b);
+}
+
+static int64_t count_of(const struct recset *set, enum group_key key)
+{
+    struct str_list values = {0};
+    values_of(set, key, &values);
+    int64_t n = values.n;
+    str_list_free(&values);
+    return n;
+}
+
+static void put_values(const struct recset *set, enum group_key key, const char *one,
+                       const char *many, struct buf *b)
+{
+    struct str_list values = {0};
+    values_of(set, key, &values);
+    if (values.n == 1 && strcmp(values.items[0], "none") != 0)
+        buf_printf(b, "%s%s%s", b->len ? ", " : "", values.items[0], one);
+    else if (values.n > 1)
+        buf_printf(b, "%s%lld %s", b->len ? ", " : "", (long long)values.n, many);
+    str_list_free(&values);
+}
+
+/* Only what is plural: one step or one branch says nothing. */
+static void put_plural(const struct recset *set, enum group_key key, const char *many,
+                       struct buf *b)
+{
+    int64_t n = count_of(set, key);
+    if (n > 1)
+        buf_printf(b, ", %lld %s", (long long)n, many);
+}
+
+static int by_number(const void *x, const void *y)
+{
+    int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return (a > b) - (a < b);
+}
+
+/* How many different values id[0..n) holds; it is sorted. */
+static int64_t different(int64_t *id, int64_t n)
+{
+    int64_t count = 0;
+    qsort(id, (size_t)n, sizeof *id, by_number);
+    for (int64_t i = 0; i < n; i++)
+        count += i == 0 || id[i] != id[i - 1];
+    return count;
+}
+
+static void put_heads(const struct recset *set, struct buf *b)
+{
+    int64_t *id = calloc((size_t)set->n + 1, sizeof *id), cells = 0, found[3] = {0};
+    b->failed |= !id;
+    if (!id)
+        mem_note_short(); /* captions are built on the way to something else */
+    for (int pass = 0; id && pass < 3; pass++) {
+        cells = 0;
+        for (int64_t i = 0; i < set->n; i++)
+            if (set->r[i].scope == RECORD_OF_HEAD) {
+                id[cells] = (pass == 2 ? 0 : (int64_t)set->r[i].layer << 32) +
+                            (pass == 1 ? 0 : set->r[i].head);
+                cells += cells == 0 || id[cells] != id[cells - 1];
+            }
+        found[pass] = different(id, cells);
+    }
+    free(id);
+    int64_t n = found[0], layers = found[1], heads = found[2];
+    buf_printf(b, ", %lld head%s", (long long)n, n == 1 ? "" : "s");
+    if (layers > 1 && layers * heads == n)
+        buf_printf(b, " (%lld layers x %lld)", (long long)layers, (long long)heads);
+    else if (layers > 1)
+        buf_printf(b, " of %lld layers", (long long)layers);
+}
+
+static bool all_sampled(const struct recset *set)
+{
+    size_t len;
+    for (int64_t i = 0; i < set->n; i++)
+        if (set->r[i].n_q == set->r[i].n_k ||
+            (set->r[i].status == RECORD_OK && !record_note_value(&set->r[i], "rows", &len)))
+            return false;
+    return true;
+}
+
+/* Records of calls: a head is none of them. */
+static bool of_calls(const struct recset *set)
+{
+    return set->r[0].scope == RECORD_OF_CALL;
+}
+
+/* Calls, whatever the number of settings that ran on each, and their heads. */
+static void put_calls(const struct recset *set, struct buf *b)
+{
+    static const enum group_key keys[] = {KEY_TRACE, KEY_RUN, KEY_STEP, KEY_BRANCH, KEY_LAYER};
+    struct grouping calls = {0};
+    double heads = record_get(&set->r[0], "call_heads");
+    bool same = true;
+    for (int64_t i = 1; i < set->n; i++)
+        same &= record_get(&set->r[i], "call_heads") == heads;
+    b->failed |= grouping_make(set, keys, 5, 0, NULL, NULL, &calls, NULL) != 0;
+    buf_printf(b, ", %lld call%s", (long long)calls.n, calls.n == 1 ? "" : "s");
+    if (same && heads == heads)
+        buf_printf(b, " of %.0f head%s", heads, heads == 1 ? "" : "s");
+    grouping_free(&calls);
+}
+
+void recset_caption(const struct recset *set, struct buf *b)
+{
+    struct str_list precision = {0};
+    if (set->n == 0)
+        return;
+    put_values(set, KEY_MODEL, "", "models", b);
+    if (all_sampled(set))
+        put_values(set, KEY_N_Q, " sampled query rows", "samples of query rows", b);
+    else
+        put_values(set, KEY_N_Q, " tokens", "lengths", b);
+    if (of_calls(set))
+        put_calls(set, b);
+    else if (key_number(&set->r[0], KEY_LAYER) >= 0)
+        put_heads(set, b); /* else a record is of a whole model */
+    put_plural(set, KEY_TRACE, "traces", b);
+    put_plural(set, KEY_STEP, "steps", b);
+    put_plural(set, KEY_BRANCH, "guidance branches", b);
+    if (count_of(set, KEY_CAUSAL) == 1)
+        buf_puts(b, set->r[0].causal ? ", causal" : ", bidirectional");
+    values_of(set, KEY_PRECISION, &precision);
+    if (precision.n == 1 && precision.items[0][0] == 'f' && key_number(&set->r[0], KEY_LAYER) >= 0)
+        buf_printf(b, "; against dense attention in float%s", precision.items[0] + 1);
+    str_list_free(&precision);
+}
+
+/* Names of the methods in the order of their first records, dense first, bounds last. */
+static void find_methods(const struct recset *set, struct str_list *out)
+{
+    struct str_list all = {0};
+    values_of(set, KEY_METHOD, &all);
+    for (int place = 0; place < 3; place++)
+        for (int64_t i = 0; i < all.n; i++) {
+            bool dense = strcmp(all.items[i], "dense") == 0;
+            bool bound = method_flags(all.items[i]) & METHOD_BOUND;
+            if ((dense ? 0 : bound ? 2 : 1) == place)
+                str_list_add(out, all.items[i]);
+        }
+    str_list_free(&all);
+}
+
+/* ---- what sheets say of the records --------------------------------------------------------- */
 
 /* What a replay noted of settings that keep every pair, once for each. */
 static void find_reasons(const struct recset *set, struct str_list *full)
@@ -241,15 +405,12 @@ static void facts_for_sheets(const struct table_def *def, const struct recset *s
 {
     struct buf b = {0}, shown = {0};
     if (!t->brief && !req->columns && !req->pivot)
-        t->brief = def->brief ? def->brief : "";
+        t->brief = def->brief;
     recset_caption(set, &b);
     text_escape(&shown, buf_str(&b), ""); /* models have names from outside */
     snprintf(t->caption, sizeof t->caption, "%s", buf_str(&shown));
     buf_free(&shown);
-    recset_methods(set, req->methods, &t->methods, &t->n_bounds);
-    for (int i = 0; req->methods && req->methods[i]; i++)
-        if (req->methods[i]->flags & METHOD_KEEPS_ALL)
-            str_list_add(&t->keep_all, req->methods[i]->name);
+    find_methods(set, &t->methods);
     find_reasons(set, &t->full);
     buf_free(&b);
 }
@@ -268,6 +429,83 @@ int table_build(const struct table_def *def, const struct recset *set,
     facts_for_sheets(def, set, req ? req : &none, &t);
     *out = t;
     return 0;
+}
+
+/* ---- times of whole calls, beside heads or alone -------------------------------------------- */
+
+/* Is one of the metrics taken from the calls beside the groups? */
+static bool calls_in_columns(const struct grouping *gs, const struct str_list *metrics)
+{
+    for (int64_t i = 0; i < metrics->n; i++)
+        if (group_of_calls(gs, metrics->items[i]))
+            return true;
+    return false;
+}
+
+/* Number of ok calls beside a group. Sets *other where they have other heads than its cells. */
+static int64_t calls_beside(const struct grouping *gs, const struct group *g, bool *other)
+{
+    const struct grouping *calls;
+    struct group own;
+    struct stats heads;
+    if (!group_calls(gs, g, &calls, &own))
+        return 0;
+    if (group_stats(calls, &own, "call_heads", &heads, NULL, NULL) == 0)
+        *other |= own.n_ok && llround(heads.mean * (double)heads.n) != g->n_ok;
+    return own.n_ok;
+}
+
+/* Is every metric one that only calls have, so that the table is of calls? */
+static bool calls_only(const struct recset *set, const struct str_list *metrics)
+{
+    bool all = set->n_calls > 0 && metrics->n > 0;
+    for (int64_t i = 0; i < metrics->n && all; i++)
+        all = any_has(set->calls, set->n_calls, metrics->items[i]) &&
+              (metric_timed(metrics->items[i]) || !any_has(set->r, set->n, metrics->items[i]));
+    return all;
+}
+
+/* Metrics of calls that no row can show: why. */
+static void note_hidden(const struct grouping *gs, const struct recset *set,
+                        const struct str_list *metrics, struct table *t)
+{
+    struct recset calls = recset_calls(set);
+    bool timed = false;
+    for (int64_t i = 0; i < metrics->n; i++)
+        timed |= metric_timed(metrics->items[i]);
+    if (gs->calls || !set->n_calls || !timed || (gs->flags & GROUP_PER_HEAD))
+        return;
+    table_note(t,
+               recset_varies(&calls, KEY_HEADS)
+                   ? "the calls are in parts (shards that share heads, or different --heads): no "
+                     "time of a whole call is known (--where scope=call shows the parts)"
+                   : "times of whole calls stand in no row of a head");
+}
+
+/* Say below the table which columns are of calls, whose they are, and what is left out. */
+static void calls_note(const struct grouping *gs, const struct recset *set,
+                       const struct str_list *metrics, bool other, struct table *t)
+{
+    struct buf b = {0};
+    int64_t more = 0;
+    bool copies = any_has(set->r, set->n, "time_attend_ns");
+    for (int64_t i = 0; i < metrics->n; i++) {
+        if (!group_of_calls(gs, metrics->items[i]))
+            continue;
+        if (b.len < 60)
+            buf_printf(&b, "%s%s", b.len ? ", " : "", metrics->items[i]);
+        else
+            more++;
+    }
+    if (b.len)
+        table_note(t, "n counts heads; `calls` counts whole calls, from which these are: %s%s",
+                   buf_str(&b), more ? " and others" : "");
+    if (b.len && other)
+        table_note(t, "in some rows these calls are not of the heads that n counts");
+    if (b.len && copies)
+        table_note(t, "times of heads through copies are left out (--where scope=head has them)");
+    note_hidden(gs, set, metrics, t);
+    buf_free(&b);
 }
 
 /* ---- groups -------------------------------------------------------------------------------- */
@@ -635,18 +873,19 @@ static int build_of(const struct table_def *def, const struct recset *set,
         struct str_list one = {.items = metrics->items, .n = req->columns ? metrics->n : 1};
         TRY(build_pivot(set, keys, n_keys, pivot[0], &one, out, err));
     } else {
-        if (has_key(keys, n_keys, KEY_ORDER)) {
-            TRY(find_cells(set->r, set->n, &filter.cells, err));
-            TRY(find_cells(set->calls, set->n_calls, &filter.cells, err));
-        }
+        if (has_key(keys, n_keys, KEY_ORDER))
+            TRY(find_repeated(set, &filter, err));
         TRY(grouping_make(set, keys, n_keys, group_flags, takes_part, &filter, &gs, err));
-        TRY(put_groups(&gs, set, keys, n_keys, metrics, out, err));
+        if (req->rows_most && gs.n > req->rows_most)
+            out->left_out = gs.n;
+        else
+            TRY(put_groups(&gs, set, keys, n_keys, metrics, out, err));
         if (*def->where)
             table_note(out, "cells with %s; the others are left out", def->where);
     }
     note_status(set, out);
 out:
-    strmap_free(&filter.cells);
+    free(filter.repeated);
     grouping_free(&gs);
     return rc;
 }
@@ -674,6 +913,11 @@ static int build_groups(const struct table_def *def, const struct recset *set,
 out:
     str_list_free(&metrics);
     return rc;
+}
+
+static bool has_records(const struct recset *set)
+{
+    return set->n > 0;
 }
 
 static int build_status(const struct table_def *def, const struct recset *set,

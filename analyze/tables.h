@@ -5,8 +5,11 @@
 #define LACUNA_TABLES_H
 
 #include "analyze/group.h"
+#include "analyze/load.h"
 #include "analyze/table.h"
+#include "core/buf.h"
 #include "core/cmd.h"
+#include "core/method.h"
 
 /* What the command line may change. */
 struct table_request {
@@ -14,7 +17,7 @@ struct table_request {
     const char *columns;       /* metric patterns in place of the table's own, or NULL */
     const char *pivot;         /* key whose values become columns of the first metric, or NULL */
     const char *at, *by, *per; /* ranking: "density_elem=0.3", "err_l1_rel", "layer", or NULL */
-    const struct method *const *methods; /* know which are bounds; or NULL */
+    int64_t rows_most; /* a longer table of groups stays without rows (table.left_out); 0 = any */
 };
 
 enum table_flags {
@@ -24,20 +27,25 @@ enum table_flags {
     TABLE_FIRST = 8,
 };
 
+struct table_def;
+typedef int table_builder(const struct table_def *def, const struct recset *set,
+                          const struct table_request *req, struct table *out, struct err *err);
+typedef bool table_check(const struct recset *set);
+
 struct table_def {
     struct listed listed; /* name; title; metrics and keys for `lacuna list` */
-    const char *keys, *metrics, *brief, *where; /* tables.def; brief and where may be "" */
+    const char *keys, *metrics, *brief, *where; /* tables.def */
     unsigned flags;
-    int (*build)(const struct table_def *def, const struct recset *set,
-                 const struct table_request *req, struct table *out, struct err *err);
-    bool (*has_data)(const struct recset *set); /* NULL: some record has one of the metrics */
+    table_builder *build;
+    table_check *has_data; /* NULL: some record has one of the metrics */
 };
 
-/* Tables with a builder of their own. */
-extern const struct table_def table_sample, table_ranking, table_plan, table_judge, table_inside;
+extern const struct table_def table_defs[];     /* ends with build = NULL */
+extern const struct listed *const table_list[]; /* the same for struct app, NULL-terminated */
 
-extern const struct table_def *const table_defs[]; /* NULL-terminated */
-extern const struct listed *const table_list[];    /* the same for struct app */
+/* Tables with a builder of their own, each in a file. */
+extern table_builder build_sample, build_ranking, build_plan, build_judge, build_inside;
+extern table_check has_sample, has_target, has_plan, has_judge, has_inside;
 
 /* ERR_USAGE with the nearest name. */
 const struct table_def *table_def_find(const char *name, struct err *err);
@@ -58,5 +66,9 @@ bool table_has_data(const struct table_def *def, const struct recset *set);
 int table_key_columns(struct table *t, const enum group_key *keys, int n, struct err *err);
 int table_put_keys(struct table *t, const struct record *r, const enum group_key *keys, int n,
                    struct err *err);
+
+/* "code-lm, 4096 tokens, 48 heads (6 layers x 8), causal; against dense attention in float64". What
+ * differs between records is counted ("3 models") or left out. */
+void recset_caption(const struct recset *set, struct buf *b);
 
 #endif

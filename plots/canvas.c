@@ -6,7 +6,7 @@
 #include "plots/canvas.h"
 
 #include "core/text.h"
-#include "plots/titles.h"
+#include "plots/series.h"
 
 #include <assert.h>
 #include <limits.h>
@@ -22,7 +22,7 @@
 #define TITLE_CHAR 8.8  /* a letter of the figure's title */
 #define TITLE_LINE 19
 
-/* ---- text in lines --------------------------------------------------------------------------- */
+/* ---- text in lines -------------------------------------------------------------------------- */
 
 /* Where a line of at most `chars` characters ends: at the last blank that fits, before a unit in
  * brackets where the rest fits into the next line, or behind a colon; *next: where the next line
@@ -64,9 +64,7 @@ int canvas_count_lines(const char *text, int chars)
     return n;
 }
 
-typedef void put_text(const struct gp *g, struct buf *b, const char *text);
-
-static void put_lines(const struct gp *g, struct buf *b, const char *text, int chars, put_text *put)
+void canvas_put(const struct gp *g, struct buf *b, const char *text, int chars, canvas_word *put)
 {
     struct buf one = {0};
     int lines = canvas_count_lines(text, chars);
@@ -85,17 +83,7 @@ static void put_lines(const struct gp *g, struct buf *b, const char *text, int c
     buf_free(&one);
 }
 
-void canvas_lines(const struct gp *g, struct buf *b, const char *text, int chars)
-{
-    put_lines(g, b, text, chars, gp_text);
-}
-
-void canvas_tic(const struct gp *g, struct buf *b, const char *text, int chars)
-{
-    put_lines(g, b, text, chars, gp_tic);
-}
-
-/* ---- geometry -------------------------------------------------------------------------------- */
+/* ---- geometry ------------------------------------------------------------------------------- */
 
 static bool is_narrow(const struct figure_args *a)
 {
@@ -223,15 +211,8 @@ static void geometry(const struct figure_args *a, const struct canvas_wish *w, s
         p->height -= (*high - a->height + p->rows - 1) / p->rows;
 }
 
-double canvas_panel_width(const struct figure_args *a, const struct canvas_wish *w)
-{
-    struct canvas p;
-    int wide, high;
-    geometry(a, w, &p, &wide, &high);
-    return a->width ? width_of_panels(&p, a->width) : INFINITY;
-}
-
-double canvas_panel_height(const struct figure_args *a, const struct canvas_wish *w)
+void canvas_room(const struct figure_args *a, const struct canvas_wish *w, double *width,
+                 double *height)
 {
     struct canvas_wish flat = *w;
     struct canvas p;
@@ -239,29 +220,26 @@ double canvas_panel_height(const struct figure_args *a, const struct canvas_wish
     flat.height = 0;
     flat.least = 0;
     geometry(a, &flat, &p, &wide, &high);
-    return a->height ? (double)(a->height - high) / p.rows + p.height : INFINITY;
+    *width = a->width ? width_of_panels(&p, a->width) : INFINITY;
+    *height = a->height ? (double)(a->height - high) / p.rows + p.height : INFINITY;
 }
 
 /* Refuse what --size cannot hold; the figure's own size always can. */
-static int check_room(const struct canvas_wish *w, const struct canvas *p, int wide,
-                      struct err *err)
+static int check_room(const struct canvas_wish *w, const struct canvas *p, struct err *err)
 {
-    const struct gp *g = &p->gp;
-    int least = w->exact ? 1 : LEAST;
-    int need = p->key_rows * CANVAS_LINE > least ? p->key_rows * CANVAS_LINE : least;
-    need = need < w->least ? w->least : need;
-    double scale = gp_pixels_per_unit(g->type, &g->style);
+    double scale = gp_pixels_per_unit(p->gp.type, &p->gp.style);
+    int least = w->exact ? 1 : LEAST,
+        need = (int)fmax(w->least, fmax(least, p->key_rows * CANVAS_LINE));
     int more_x = p->width < least ? p->cols * (least - p->width) : 0;
     int more_y = p->height < need ? p->rows * (need - p->height) : 0;
     if (!more_x && !more_y)
         return 0;
     return err_set(err, ERR_USAGE, "%.0fx%.0f is too small for this figure (%.0fx%.0f would do)",
-                   g->width * scale, g->height * scale,
-                   ceil((g->width > wide ? g->width : g->width + more_x) * scale),
-                   ceil((g->height + more_y) * scale));
+                   p->gp.width * scale, p->gp.height * scale, ceil((p->gp.width + more_x) * scale),
+                   ceil((p->gp.height + more_y) * scale));
 }
 
-/* ---- script ---------------------------------------------------------------------------------- */
+/* ---- script --------------------------------------------------------------------------------- */
 
 static void put_layout(const struct canvas *p, const char *title, struct buf *s)
 {
@@ -273,7 +251,7 @@ static void put_layout(const struct canvas *p, const char *title, struct buf *s)
     buf_printf(s, "%d,%d", p->rows, p->cols);
     if (title[0]) {
         buf_puts(s, " title ");
-        canvas_lines(&p->gp, s, title, (int)((w - 20) / TITLE_CHAR));
+        canvas_put(&p->gp, s, title, (int)((w - 20) / TITLE_CHAR), gp_text);
         buf_puts(s, " noenhanced font font_title");
     }
     buf_printf(s, " margins screen %.8f,%.8f,%.8f,%.8f spacing screen %.8f,%.8f\n", p->left / w,
@@ -284,20 +262,27 @@ static void put_layout(const struct canvas *p, const char *title, struct buf *s)
 int canvas_open(const struct figure_args *a, const struct canvas_wish *w, struct canvas *p,
                 struct err *err)
 {
-    struct buf title = {0};
+    struct gp *g = &p->gp;
+    struct buf title = {0}, own = {0};
     int wide, high, rc = 0;
     geometry(a, w, p, &wide, &high);
     title_sentence(title_of(a, w), &title);
+    title_sentence(w->title, &own);
     TRY(buf_check(&title, "title", err));
-    TRY(figure_open(a, wide, high, &p->gp, err));
-    TRY(check_room(w, p, wide, err));
+    TRY(gp_open(g, a->output, a->width ? a->width : wide, a->height ? a->height : high, &a->style,
+                err));
+    g->inputs = a->inputs;
+    g->made_by = a->made_by;
+    TRY(check_room(w, p, err));
     if (!w->exact)
-        buf_puts(&p->gp.script, "set border 3 lw 0.8\nset tics out nomirror scale 0.7\n"
-                                "set grid xtics ytics lc rgb '#dddddd' lw 0.6 lt 1\n");
-    put_layout(p, a->title ? a->title : buf_str(&title), &p->gp.script);
-    figure_caption(a, w->title, w->caption, &p->gp);
+        buf_puts(&g->script, "set border 3 lw 0.8\nset tics out nomirror scale 0.7\n"
+                             "set grid xtics ytics lc rgb '#dddddd' lw 0.6 lt 1\n");
+    put_layout(p, a->title ? a->title : buf_str(&title), &g->script);
+    buf_printf(&g->caption, "%s%s%s.%s%s", a->title ? a->title : "", a->title ? ". " : "",
+               buf_str(&own), w->caption[0] && w->caption[0] != ' ' ? " " : "", w->caption);
 out:
     buf_free(&title);
+    buf_free(&own);
     return rc;
 }
 
@@ -307,7 +292,7 @@ static void put_name(struct canvas *p, const char *what, const char *name, int r
     if (!name)
         return;
     buf_printf(s, "set %s ", what);
-    canvas_lines(&p->gp, s, name, canvas_chars(room));
+    canvas_put(&p->gp, s, name, canvas_chars(room), gp_text);
     int lines = canvas_count_lines(name, canvas_chars(room));
     buf_printf(s, " noenhanced offset %s\n",
                strcmp(what, "title") == 0    ? "0,-0.5"
@@ -372,18 +357,22 @@ void canvas_end(struct canvas *p)
     buf_puts(&p->gp.script, "\nunset key\nunset label\nunset arrow\nunset object\n");
 }
 
-void canvas_names(struct canvas *p, const char *x_name, const char *y_name)
+/* A text in the middle of x and y, counted from the upper left corner. */
+static void put_label(struct canvas *p, const char *text, double x, double y, bool upright)
 {
     struct buf *s = &p->gp.script;
-    double w = p->gp.width, h = p->gp.height, x = p->cols * (p->width + p->gap_x) - p->gap_x;
-    double y = p->rows * (p->head + p->height + p->foot + p->gap_y) - p->gap_y - p->foot;
     buf_puts(s, "set label ");
-    gp_text(&p->gp, s, x_name);
-    buf_printf(s, " at screen %.6f, screen %.6f center noenhanced\nset label ",
-               (p->left + x / 2) / w, 14 / h);
-    gp_text(&p->gp, s, y_name);
-    buf_printf(s, " at screen %.6f, screen %.6f center rotate by 90 noenhanced\n", 14 / w,
-               1 - (p->top + y / 2) / h);
+    gp_text(&p->gp, s, text);
+    buf_printf(s, " at screen %.6f, screen %.6f center%s noenhanced\n", x / p->gp.width,
+               1 - y / p->gp.height, upright ? " rotate by 90" : "");
+}
+
+void canvas_names(struct canvas *p, const char *x_name, const char *y_name)
+{
+    double x = p->cols * (p->width + p->gap_x) - p->gap_x;
+    double y = p->rows * (p->head + p->height + p->foot + p->gap_y) - p->gap_y - p->foot;
+    put_label(p, x_name, p->left + x / 2, p->gp.height - 14, false);
+    put_label(p, y_name, 14, p->top + y / 2, true);
 }
 
 /* Tics that do not run into each other on a bar of so many units. */
@@ -417,10 +406,7 @@ void canvas_colours(struct canvas *p, double low, double high, bool log, const c
     }
     double mid = y + tall / 2.0, half = CANVAS_CHAR * utf8_count(label) / 2 + 4;
     mid = mid < half ? half : mid > h - half ? h - half : mid;
-    buf_puts(s, "set label "); /* a cblabel would stand where long numbers of the bar end */
-    gp_text(&p->gp, s, label);
-    buf_printf(s, " at screen %.6f, screen %.6f center rotate by 90 noenhanced\n", (x + 82) / w,
-               1 - mid / h);
+    put_label(p, label, x + 82, mid, true); /* a cblabel would stand where long numbers end */
 }
 
 int canvas_finish(struct canvas *p, const struct buf *data, struct err *err)

@@ -4,7 +4,7 @@
  * has.
  *
  * Lengths are units (gp.h). On a screen the legend stands to the right of the panels. Where a width
- * is asked for (and on paper and slides there is always one), panels go to further rows until they
+ * is given (on paper and slides there is always one), panels go to further rows until they
  * are wide enough, and the legend stands below them.
  */
 #ifndef LACUNA_CANVAS_H
@@ -32,7 +32,7 @@ struct canvas {
     int panels, cols, rows;
     int width, height; /* of a panel */
     int left, top, right, bottom, gap_x, gap_y;
-    int legend, key_rows, key_columns; /* room for a legend; its rows and columns below panels */
+    int key_rows, key_columns; /* of a legend */
     int head, foot; /* of a row of panels: room for titles above it, for axes and legend below */
     int below;      /* room for a legend of all panels below them */
     bool each, key_right;
@@ -43,10 +43,10 @@ struct canvas {
 #define CANVAS_CHAR 7.4
 #define CANVAS_LINE 16
 
-/* Width or height of one panel that a figure of a given width (and height) leaves for `exact`
- * panels; INFINITY where it is not given. */
-double canvas_panel_width(const struct figure_args *a, const struct canvas_wish *w);
-double canvas_panel_height(const struct figure_args *a, const struct canvas_wish *w);
+/* Width and height of one panel that a figure of a given width (and height) leaves for `exact`
+ * panels; INFINITY where they are not given. */
+void canvas_room(const struct figure_args *a, const struct canvas_wish *w, double *width,
+                 double *height);
 
 /* ERR_USAGE, with a size that would do, when --size or --width leave too little room. */
 int canvas_open(const struct figure_args *a, const struct canvas_wish *w, struct canvas *p,
@@ -80,9 +80,9 @@ int canvas_finish(struct canvas *p, const struct buf *data, struct err *err);
 void canvas_free(struct canvas *p);
 
 /* Text in lines of at most `chars` characters (rather before a unit in brackets), as a gnuplot
- * string; of a tic's label; how many lines that makes. A '\n' ends a line. */
-void canvas_lines(const struct gp *g, struct buf *b, const char *text, int chars);
-void canvas_tic(const struct gp *g, struct buf *b, const char *text, int chars); /* as gp_tic */
+ * string; how many lines that makes. A '\n' ends a line. */
+typedef void canvas_word(const struct gp *g, struct buf *b, const char *text); /* gp_text, gp_tic */
+void canvas_put(const struct gp *g, struct buf *b, const char *text, int chars, canvas_word *put);
 int canvas_count_lines(const char *text, int chars);
 
 /* Characters that so many units have room for. */

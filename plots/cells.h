@@ -1,10 +1,12 @@
 /*
- * cells.h - attention maps and masks as grids of cells, pooled so that nothing thin is lost.
+ * cells.h - attention maps and masks as grids of cells, pooled so that nothing thin is lost,
+ * or computed.
  */
 #ifndef LACUNA_CELLS_H
 #define LACUNA_CELLS_H
 
 #include "core/mask.h"
+#include "core/trace.h"
 
 #include <stdint.h>
 
@@ -28,9 +30,6 @@ enum cells_pool {
 
 void cells_free(struct cells *c);
 
-/* Cells of a part of a map, without values. */
-int cells_new(const struct cells_span *span, int64_t tokens, struct cells *c, struct err *err);
-
 /* Cells of `factor` x `factor` cells of `m` ([rows][cols], `tokens` per cell): with POOL_MAX m
  * holds maxima; with POOL_MEAN m holds sums, and the result is the mean over allowed pairs. factor
  * 1 is allowed. */
@@ -41,6 +40,18 @@ int cells_from_map(const float *m, const struct head_shape *h, int64_t tokens, i
  * of it, or all of it with NULL. */
 int cells_from_mask(const struct mask *m, const struct cells_span *span, int64_t tokens,
                     struct cells *out, struct err *err);
+
+/* The map of one stored head of a call, in cells of tokens x tokens, out of q and k. */
+int map_compute(const struct trace *t, int64_t call, int head, const struct cells_span *span,
+                int64_t tokens, bool mean, struct cells *out, struct err *err);
+
+/* The same as stored, as cells of at most `most` per side. A trace without: ERR_INPUT. */
+int map_stored(const struct trace *t, int64_t call, int head, bool mean, int64_t most,
+               struct cells *out, struct err *err);
+
+/* The cell of sample s of an axis of n tokens: the one that the sample ends in, so that every cell,
+ * the last part of one too, has a sample of its own while there are as many samples as cells. */
+int64_t cells_sample(int64_t s, int64_t samples, int64_t n, int64_t tokens);
 
 /* Smallest factor that brings the longer side of rows x cols to at most `most` cells. */
 int64_t cells_factor(int64_t rows, int64_t cols, int64_t most);

@@ -7,7 +7,6 @@
 #include "core/cmd.h"
 #include "core/log.h"
 #include "core/text.h"
-#include "core/utf8.h"
 #include "plots/figure.h"
 
 #include <math.h>
@@ -17,69 +16,52 @@
 
 struct plot_opts {
     struct common_opts common;
-    char *output, *layer, *head, *branch, *method, *params, *metric, *against, *x, *y, *marks,
-        *title, *size, *range, *masks, *width, *font, *rows, *keys, *tokens;
+    struct figure_args a;
+    char *size, *range, *masks, *width;
     struct str_list where;
-    int64_t step, frame;
-    double font_size;
-    int style, map;
-    bool mean, serif;
 };
 
 static const char *const style_names[] = {"screen", "paper", "slide", NULL}; /* enum gp_look */
-static const char *const map_names[] = {"auto", "computed", "stored", NULL};
+static const char *const map_names[] = {"auto", "computed", "stored", NULL}; /* enum map_source */
 
 /* clang-format off */
-#define TEXT(member, what, text) {.name = #member, .type = OPT_STR, .offset = offsetof(struct plot_opts, member), \
-                                  .arg = what, .flags = OPT_UNSET, .help = text}
+#define ROW(key, kind, field, ...) OPT_AS(key, kind, struct plot_opts, field, NULL, __VA_ARGS__)
+#define TEXT(key, what, text) ROW(#key, OPT_STR, a.key, .arg = what, .help = text)
 static const struct opt options[] = {
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct plot_opts, output),
-     .short_name = 'o', .arg = "FILE", .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
-     .help = "Figure to write or replace: .png, .svg, .pdf, .eps or .tex (cairolatex: fig.tex for "
-             "\\input, and fig.pdf); script, data and caption (fig.txt) are kept beside it."},
-    TEXT(layer, "LIST", "Layers: 0,4-7 or all."),
-    TEXT(head, "LIST", "Query heads: 0,4-7 or all."),
-    {.name = "step", .type = OPT_INT, .offset = offsetof(struct plot_opts, step), .arg = "N",
-     .min = 0, .max = 1e9, .flags = OPT_UNSET,
-     .help = "Denoising step; maps take the first captured one."},
+    ROW("output", OPT_STR, a.output, .short_name = 'o', .arg = "FILE", .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
+        .help = "Figure to write or replace: .png, .svg, .pdf, .eps or .tex (cairolatex: fig.tex for "
+                "\\input, and fig.pdf); script, data and caption (fig.txt) are kept beside it."),
+    TEXT(layers, "LIST", "Layers: 0,4-7 or all."),
+    TEXT(heads, "LIST", "Query heads: 0,4-7 or all."),
+    TEXT(steps, "LIST", "Denoising steps: 0,4-7 or all; maps take one, the first captured one unless given."),
     TEXT(branch, "NAME", "Guidance branch; maps take the first captured one."),
     TEXT(method, "NAMES", "Only these methods (shell patterns, comma-separated)."),
-    TEXT(params, "PATTERN",
-         "Only parameters (canonical text) that match this shell pattern; defaults: none set."),
-    {.name = "where", .type = OPT_LIST, .offset = offsetof(struct plot_opts, where),
-     .short_name = 'w', .arg = "CONDITION", .flags = OPT_UNSET, .help = WHERE_HELP},
-    TEXT(metric, "METRIC", "What is drawn; several, comma-separated, where the figure has a panel for each."),
+    TEXT(params, "PATTERN", "Only parameters (canonical text) that match this shell pattern; defaults: none set."),
+    ROW("where", OPT_LIST, where, .short_name = 'w', .arg = "CONDITION", .help = WHERE_HELP),
+    TEXT(metrics, "LIST", "What is drawn; several, comma-separated, where the figure has a panel for each."),
     TEXT(against, "METHOD[:PARAMS]", "Draw the difference to this method."),
     TEXT(x, "NAME", "What is on the x axis: a key, parameter or metric."),
     TEXT(y, "NAME", "What is on the y axis: another parameter."),
-    TEXT(marks, "NAME=X:Y,...",
-         "Points from elsewhere, such as printed ones, in grey; x and y as the axes count."),
-    TEXT(masks, "M.h5", "The file of `lacuna replay --dump-masks`."),
-    {.name = "mean", .type = OPT_BOOL, .offset = offsetof(struct plot_opts, mean), .def = "0",
-     .help = "Maps: mean weight of a cell instead of the largest."},
-    TEXT(range, "LOW:HIGH", "Colour range."),
+    TEXT(marks, "NAME=X:Y,...", "Points from elsewhere, such as printed ones, in grey; x and y as the axes count."),
+    OPT_STR(struct plot_opts, masks, NULL, "M.h5", "The file of `lacuna replay --dump-masks`."),
+    OPT_AS("mean", OPT_BOOL, struct plot_opts, a.mean, "0", .help = "Maps: mean weight of a cell instead of the largest."),
+    OPT_STR(struct plot_opts, range, NULL, "LOW:HIGH", "Colour range."),
     TEXT(tokens, "MODEL",
          "Texts of tokens on the axes of a part of at most 96 queries and keys, by the tokenizer of this directory."),
-    {.name = "frame", .type = OPT_INT, .offset = offsetof(struct plot_opts, frame),
-     .arg = "TOKENS", .def = "0", .min = 0, .max = 1e9,
-     .help = "Tokens of a video's frame, for lines between frames (of a trace they are known)."},
+    OPT_AS("frame", OPT_INT, struct plot_opts, a.frame, "0", .arg = "TOKENS", .max = 1e9,
+           .help = "Tokens of a video's frame, for lines between frames (of a trace they are known)."),
     TEXT(title, "TEXT", "Title in place of the figure's own."),
     TEXT(rows, "A-B", "Maps: only these queries."),
     TEXT(keys, "A-B", "Maps: only these keys."),
-    {.name = "map", .type = OPT_ENUM, .offset = offsetof(struct plot_opts, map), .def = "auto",
-     .values = map_names,
-     .help = "Maps: computed from q and k in the picture's cells, or as stored with the trace."},
-    {.name = "style", .type = OPT_ENUM, .offset = offsetof(struct plot_opts, style),
-     .def = "screen", .values = style_names,
-     .help = "paper: 8 pt, 3.3 inches wide, no title; slide: 18 pt, 10 inches."},
-    TEXT(width, "LENGTH", "Such as 3.3in, 6.9in, 17cm; the height follows."),
-    TEXT(font, "NAME", "Such as Sans, Serif, Times New Roman."),
-    {.name = "serif", .type = OPT_BOOL, .offset = offsetof(struct plot_opts, serif), .def = "0",
-     .help = "The same as --font Serif."},
-    {.name = "font-size", .type = OPT_NUM, .offset = offsetof(struct plot_opts, font_size),
-     .arg = "PT", .min = 4, .max = 72, .flags = OPT_UNSET, .unit = "pt",
-     .help = "Size of the letters; all else keeps its proportion to them."},
-    TEXT(size, "WxH", "Pixels (of a PDF 1/100 inch)."),
+    OPT_AS("map", OPT_ENUM, struct plot_opts, a.map, "auto", .values = map_names,
+           .help = "Maps: computed from q and k in the picture's cells, or as stored with the trace."),
+    OPT_AS("style", OPT_ENUM, struct plot_opts, a.style.look, "screen", .values = style_names,
+           .help = "paper: 8 pt, 3.3 inches wide, no title; slide: 18 pt, 10 inches."),
+    OPT_STR(struct plot_opts, width, NULL, "LENGTH", "Such as 3.3in, 6.9in, 17cm; the height follows."),
+    ROW("font", OPT_STR, a.style.font, .arg = "NAME", .help = "Such as Sans, Serif, Times New Roman."),
+    ROW("font-size", OPT_NUM, a.style.font_pt, .arg = "PT", .min = 4, .max = 72, .unit = "pt",
+        .help = "Size of the letters; all else keeps its proportion to them."),
+    OPT_STR(struct plot_opts, size, NULL, "WxH", "Pixels (of a PDF 1/100 inch)."),
     COMMON_OPTS,
     {0},
 };
@@ -89,8 +71,8 @@ static int run(const struct app *app, int argc, char **argv, struct err *err);
 
 const struct command cmd_plot = {
     .name = "plot",
-    .usage = "plot FIGURE DIR|T.h5... -o FILE.png|svg|pdf|eps|tex [--layer LIST] [--head LIST] "
-             "[--metric M]",
+    .usage = "plot FIGURE DIR|T.h5... -o FILE.png|svg|pdf|eps|tex [--layers LIST] [--heads LIST] "
+             "[--metrics LIST]",
     .summary = "draw a figure with gnuplot",
     .run = run,
     .options = options,
@@ -102,26 +84,24 @@ const struct command cmd_plot = {
         "restyled at will; and fig.txt, a caption. Needs gnuplot (package gnuplot-nox).\n"
         "\n"
         "Examples:\n"
-        "  lacuna plot heatmap t.h5 --layer 5 -o maps.png\n"
-        "  lacuna plot heatmap t.h5 --layer 5 --head 0 --rows 1000-1400 --keys 0-1400 -o zoom.pdf\n"
+        "  lacuna plot heatmap t.h5 --layers 5 -o maps.png\n"
+        "  lacuna plot heatmap t.h5 --layers 5 --heads 0 --rows 1000-1400 --keys 0-1400 -o "
+        "zoom.pdf\n"
         "  lacuna plot pareto out --style paper --width 6.9in -o pareto.pdf\n"
-        "  lacuna plot overlay t.h5 --masks m.h5 --layer 5 --head 0 -o overlay.png\n"
-        "  lacuna plot layerhead out --metric cra_min --method 'sale,spargeattn' -o recall.png\n"
-        "  lacuna plot curves out --method sale --x tau --metric cra_mean -o tau.pdf\n"
+        "  lacuna plot overlay t.h5 --masks m.h5 --layers 5 --heads 0 -o overlay.png\n"
+        "  lacuna plot layerhead out --metrics cra_min --method 'sale,spargeattn' -o recall.png\n"
+        "  lacuna plot curves out --method sale --x tau --metrics cra_mean -o tau.pdf\n"
         "  lacuna plot sweep out --method sampleattention --x alpha_c --y alpha_s -o grid.png\n",
 };
 
-/* Units of the figure for a number of them. */
 static int parse_size(const char *text, double per_unit, struct figure_args *a, struct err *err)
 {
-    char *end;
-    long w = strtol(text, &end, 10), h = 0;
-    if (end != text && *end == 'x')
-        h = strtol(end + 1, &end, 10);
-    if (*end || w < 64 || h < 64 || w > 16384 || h > 16384)
+    long w = 0, h = 0;
+    int n = 0;
+    if (sscanf(text, "%ldx%ld%n", &w, &h, &n) != 2 || text[n] || w < 64 || h < 64 || w > 16384 ||
+        h > 16384)
         return err_set(err, ERR_USAGE,
-                       "--size %s: expected WIDTHxHEIGHT, each 64 to 16384, such as "
-                       "1200x800",
+                       "--size %s: expected WIDTHxHEIGHT, each 64 to 16384, such as 1200x800",
                        text);
     a->width = (int)lround((double)w / per_unit);
     a->height = (int)lround((double)h / per_unit);
@@ -147,37 +127,21 @@ static int parse_width(const char *text, double units_per_inch, struct figure_ar
                    text);
 }
 
-/* Fonts are names: gnuplot reads a comma and what follows as a size. */
-static int check_font(const char *name, struct err *err)
+static int fill_style(struct plot_opts *o, enum gp_type type, struct err *err)
 {
-    char what[UTF8_FAULT_MAX];
-    if (name[0] && !strpbrk(name, ",:;=\"'`{}^_@&~\\") && !utf8_fault(name, what))
-        return 0;
-    return err_set(err, ERR_USAGE, "--font %s: expected a name such as Serif", name);
-}
-
-static int fill_style(const struct plot_opts *o, enum gp_type type, struct figure_args *a,
-                      struct err *err)
-{
-    int rc = 0;
-    a->style = (struct gp_style){.look = (enum gp_look)o->style,
-                                 .font_pt = o->font_size > 0 ? o->font_size : 0,
-                                 .font = o->font    ? o->font
-                                         : o->serif ? "Serif"
-                                                    : NULL};
-    a->untitled = o->style != LOOK_SCREEN;
+    struct figure_args *a = &o->a;
     double inch = gp_units_per_inch(type, &a->style);
-    bool vector = type != GP_PNG && type != GP_SVG;
-    if (o->font)
-        TRY(check_font(o->font, err));
+    bool screen = a->style.look == LOOK_SCREEN, vector = type != GP_PNG && type != GP_SVG;
+    int rc = 0;
+    a->untitled = !screen;
     if (o->size && o->width)
         FAIL(err, ERR_USAGE, "--size and --width both say how wide the figure is: give one");
     if (o->size)
         TRY(parse_size(o->size, vector ? 100 / inch : gp_pixels_per_unit(type, &a->style), a, err));
-    else if (o->width || o->style != LOOK_SCREEN)
-        TRY(parse_width(o->width                 ? o->width
-                        : o->style == LOOK_PAPER ? "3.3in"
-                                                 : "10in",
+    else if (o->width || !screen)
+        TRY(parse_width(o->width                      ? o->width
+                        : a->style.look == LOOK_PAPER ? "3.3in"
+                                                      : "10in",
                         inch, a, err));
 out:
     return rc;
@@ -185,72 +149,49 @@ out:
 
 static int parse_range(const char *text, struct figure_args *a, struct err *err)
 {
-    char *end;
-    double low = strtod(text, &end), high;
-    if (end == text || *end != ':')
-        return err_set(err, ERR_USAGE, "--range %s: expected LOW:HIGH, such as 1e-6:1", text);
-    char *rest = end + 1;
-    high = strtod(rest, &end);
-    if (end == rest || *end || !(low < high) || !isfinite(low) || !isfinite(high))
-        return err_set(err, ERR_USAGE, "--range %s: expected LOW:HIGH with LOW < HIGH", text);
-    a->low = low;
-    a->high = high;
-    return 0;
+    int n = 0;
+    if (sscanf(text, "%lf:%lf%n", &a->low, &a->high, &n) == 2 && !text[n] && a->low < a->high &&
+        isfinite(a->low) && isfinite(a->high))
+        return 0;
+    return err_set(err, ERR_USAGE, "--range %s: expected LOW:HIGH with LOW < HIGH, such as 1e-6:1",
+                   text);
 }
 
-static int fill_args(const struct plot_opts *o, struct figure_args *a, struct err *err)
+static int fill_args(struct plot_opts *o, struct err *err)
 {
     enum gp_type type;
     int rc = 0;
-    *a = (struct figure_args){.output = o->output,
-                              .layer = o->layer,
-                              .head = o->head,
-                              .step = o->step,
-                              .frames = o->frame,
-                              .branch = o->branch,
-                              .method = o->method,
-                              .params = o->params,
-                              .metric = o->metric,
-                              .against = o->against,
-                              .x = o->x,
-                              .y = o->y,
-                              .marks = o->marks,
-                              .title = o->title,
-                              .mean = o->mean,
-                              .rows = o->rows,
-                              .tokens = o->tokens,
-                              .keys = o->keys,
-                              .source = map_names[o->map],
-                              .jobs = cmd_jobs(&o->common),
-                              .low = NAN,
-                              .high = NAN};
-    TRY(gp_check_name(o->output, &type, err));
-    TRY(fill_style(o, type, a, err));
+    o->a.jobs = cmd_jobs(&o->common);
+    o->a.low = o->a.high = NAN;
+    TRY(gp_check_name(o->a.output, &type, err));
+    TRY(fill_style(o, type, err));
     if (o->range)
-        TRY(parse_range(o->range, a, err));
+        TRY(parse_range(o->range, &o->a, err));
 out:
     return rc;
 }
 
-/* An option that the figure does not read would change nothing and say nothing. */
+/* An option that only other figures read would change nothing and say nothing. */
 static int check_uses(const struct figure *f, const struct plot_opts *o, struct err *err)
 {
-    const struct {
-        const char *name;
-        bool given;
-    } all[] = {{"layer", o->layer},   {"head", o->head},       {"step", o->step != INT64_MIN},
-               {"branch", o->branch}, {"method", o->method},   {"params", o->params},
-               {"metric", o->metric}, {"against", o->against}, {"x", o->x},
-               {"y", o->y},           {"marks", o->marks},     {"masks", o->masks},
-               {"mean", o->mean},     {"range", o->range},     {"tokens", o->tokens},
-               {"frame", o->frame},   {"rows", o->rows},       {"keys", o->keys},
-               {"map", o->map != 0}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i].given && !name_matches(f->uses, all[i].name))
-            return err_set(err, ERR_USAGE, "--%s changes nothing in the figure %s, which reads %s",
-                           all[i].name, f->listed.name,
-                           f->uses[0] ? f->uses : "none of the options of some figures");
-    return 0;
+    bool same;
+    int rc = 0;
+    for (const struct opt *p = options; p->name; p++) {
+        bool of_some = false;
+        for (const struct figure *any = figures; any->listed.name; any++)
+            of_some |= name_matches(any->uses, p->name);
+        if (!of_some || name_matches(f->uses, p->name) || opt_is_unset(p, o))
+            continue;
+        TRY(opt_is_default(p, o, &same, err));
+        if (!same)
+            FAIL(err, ERR_USAGE, "--%s changes nothing in the figure %s, which reads %s", p->name,
+                 f->listed.name, f->uses[0] ? f->uses : "none of the options of some figures");
+    }
+    if (o->a.metrics && strchr(o->a.metrics, ',') && !(f->flags & FIGURE_SEVERAL))
+        FAIL(err, ERR_USAGE, "--metrics %s: figure %s shows one metric", o->a.metrics,
+             f->listed.name);
+out:
+    return rc;
 }
 
 struct inputs {
@@ -263,16 +204,14 @@ struct inputs {
 /* How many files a figure that is not of records may have. */
 static int check_count(const struct figure *f, int64_t n, struct err *err)
 {
-    const char *what = f->input == FIGURE_TRACE      ? "trace"
-                       : f->input == FIGURE_PICTURES ? "strip of frames"
-                                                     : "file of masks";
-    if (n == 1 || (f->several && n > 1 && n <= FIGURE_TRACES))
+    static const char *const what[] = {[FIGURE_TRACE] = "trace",
+                                       [FIGURE_MASKS] = "file of masks",
+                                       [FIGURE_PICTURES] = "strip of frames"};
+    int most = f->several ? FIGURE_TRACES : 1;
+    if (n >= 1 && n <= most)
         return 0;
-    if (f->several)
-        return err_set(err, ERR_USAGE, "figure %s takes one to %d %ss, %lld given", f->listed.name,
-                       FIGURE_TRACES, what, (long long)n);
-    return err_set(err, ERR_USAGE, "figure %s takes one %s, %lld given", f->listed.name, what,
-                   (long long)n);
+    return err_set(err, ERR_USAGE, "figure %s takes one%s %s%s, %lld given", f->listed.name,
+                   most > 1 ? " to 4" : "", what[f->input], most > 1 ? "s" : "", (long long)n);
 }
 
 static int open_inputs(const struct figure *f, const struct plot_opts *o,
@@ -345,7 +284,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     struct plot_opts o = {0};
     struct str_list rest = {0}, paths = {0};
     struct inputs in = {0};
-    struct figure_args a;
+    struct figure_args *a = &o.a;
     struct buf made_by = {0};
     const struct figure *f;
     bool done;
@@ -364,28 +303,28 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
     for (int64_t i = 1; i < rest.n; i++)
         str_list_add(&paths, rest.items[i]);
     TRY(check_uses(f, &o, err));
-    TRY(fill_args(&o, &a, err));
+    TRY(fill_args(&o, err));
     TRY(open_inputs(f, &o, &paths, &in, err));
     if (o.common.dry_run) {
-        text_printf(stderr, "would draw %s to %s\n", f->listed.name, o.output);
+        text_printf(stderr, "would draw %s to %s\n", f->listed.name, a->output);
         goto out;
     }
     command_line(app, &made_by);
-    a.made_by = buf_str(&made_by);
+    a->made_by = buf_str(&made_by);
     if (o.masks)
         str_list_add(&paths, o.masks);
-    a.inputs = &paths;
-    a.methods = app->methods;
-    a.app = app;
-    a.set = &in.set;
-    a.trace = in.traces[0];
-    a.traces = in.traces;
-    a.n_traces = in.n_traces;
-    a.masks = in.masks;
-    TRY(figure_draw(f, &a, err));
-    log_info("%s", o.output);
+    a->inputs = &paths;
+    a->methods = app->methods;
+    a->app = app;
+    a->set = &in.set;
+    a->trace = in.traces[0];
+    a->traces = in.traces;
+    a->n_traces = in.n_traces;
+    a->masks = in.masks;
+    TRY(figure_draw(f, a, err));
+    log_info("%s", a->output);
     if (o.common.json)
-        TRY(print_json(f, o.output, err));
+        TRY(print_json(f, a->output, err));
 out:
     close_inputs(&in);
     buf_free(&made_by);

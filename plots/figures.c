@@ -1,16 +1,17 @@
 /*
  * figures.c - the registry of figures, and what every figure begins with.
  */
-#include "plots/drawers.h"
+#include "plots/chart.h"
 
+#include "core/indexlist.h"
 #include "core/text.h"
-#include "plots/titles.h"
 
 #include <fnmatch.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Options that choose cells of records. */
-#define CELLS "layer,head,step,branch,method,params"
+#define CELLS "layers,heads,steps,branch,method,params"
 
 const struct figure figures[] = {
 #define FIGURE(name, summary, details, ...) {.listed = {#name, summary, details}, __VA_ARGS__},
@@ -49,33 +50,40 @@ int figure_draw(const struct figure *f, const struct figure_args *a, struct err 
     return f->draw(f, a, err);
 }
 
-int figure_open(const struct figure_args *a, int width, int height, struct gp *g, struct err *err)
+const char *figure_powers(const char *output)
 {
-    int rc = gp_open(g, a->output, a->width ? a->width : width, a->height ? a->height : height,
-                     &a->style, err);
-    g->inputs = a->inputs;
-    if (!rc && a->made_by)
-        buf_puts(&g->made_by, a->made_by);
+    enum gp_type type = GP_PNG;
+    return !gp_check_name(output, &type, NULL) && type == GP_TEX ? "$10^{%T}$" : "10^{%T}";
+}
+
+static int parse(const char *text, int64_t n, const char *option, struct chosen *c, struct err *err)
+{
+    c->n = -1;
+    return text ? index_list_parse(text, n, option, &c->at, &c->n, err) : 0;
+}
+
+int figure_cells(const struct figure_args *a, int64_t n_layers, int64_t n_heads,
+                 struct figure_cells *out, struct err *err)
+{
+    int rc = 0;
+    TRY(parse(a->layers, n_layers, "--layers", &out->layers, err));
+    TRY(parse(a->heads, n_heads, "--heads", &out->heads, err));
+    TRY(parse(a->steps, -1, "--steps", &out->steps, err));
+out:
     return rc;
 }
 
-void figure_caption(const struct figure_args *a, const char *title, const char *caption,
-                    struct gp *g)
+bool figure_has(const struct chosen *c, int64_t number)
 {
-    struct buf *b = &g->caption;
-    if (a->title)
-        buf_printf(b, "%s. ", a->title);
-    title_sentence(title, b);
-    buf_puts(b, ".");
-    if (caption && caption[0])
-        buf_printf(b, "%s%s", caption[0] == ' ' ? "" : " ", caption);
+    return index_list_has(c->at, c->n, number);
 }
 
-const char *figure_powers(const char *output)
+void figure_cells_free(struct figure_cells *c)
 {
-    size_t len = strlen(output);
-    bool latex = len > 4 && strcmp(output + len - 4, gp_suffixes[GP_TEX]) == 0;
-    return latex ? "$10^{%T}$" : "10^{%T}";
+    free(c->layers.at);
+    free(c->heads.at);
+    free(c->steps.at);
+    *c = (struct figure_cells){0};
 }
 
 bool figure_takes(const struct figure_args *a, const struct record *r)

@@ -13,10 +13,7 @@
 #include <stdint.h>
 
 /* GP_TEX: cairolatex, text for LaTeX in fig.tex and lines in fig.pdf. */
-enum gp_type { GP_PNG, GP_SVG, GP_PDF, GP_EPS, GP_TEX, GP_TYPES };
-
-/* Names end in one of these, as enum gp_type. */
-extern const char *const gp_suffixes[GP_TYPES];
+enum gp_type { GP_PNG, GP_SVG, GP_PDF, GP_EPS, GP_TEX };
 
 enum gp_look { LOOK_SCREEN, LOOK_PAPER, LOOK_SLIDE };
 
@@ -39,20 +36,19 @@ struct gp {
     enum gp_type type;
     int width, height; /* units */
     struct gp_style style;
-    struct buf caption;    /* what the figure shows, for "fig.txt": sentences */
-    struct buf dir;        /* directory of the figure, "." when none was named */
-    struct buf file;       /* "fig.png" */
-    struct buf stem;       /* "fig" */
-    struct buf script;     /* commands after terminal and output: append with buf_printf; points are
-                            * `ps X*point_scale` */
-    struct str_list files; /* names of script, data and caption, relative to dir */
-    struct buf stage;      /* directory of files in the making, empty = none; gp_impl.h */
-    bool replaces;         /* a picture is there already */
-    struct buf made_by;    /* command line that made the figure, a comment of the script */
+    struct buf caption;  /* what the figure shows, for "fig.txt": sentences */
+    struct buf script;   /* commands after terminal and output: append with buf_printf; points are
+                          * `ps X*point_scale` */
+    char dir[3000];      /* directory of the figure, "." when none was named */
+    char file[256];      /* "fig.png" */
+    bool staged;         /* files are in the making */
+    bool replaces;       /* a picture is there already */
+    const char *made_by; /* command line that made the figure, a comment of the script; borrowed */
     const struct str_list *inputs; /* files that must not be written; NULL = none; borrowed */
 };
 
-/* Start a figure. The suffix of path (gp_suffixes) chooses the terminal; another is ERR_USAGE.
+/* Start a figure. The suffix of path chooses the terminal; another than those of enum gp_type is
+ * ERR_USAGE.
  * Sizes outside GP_SIDE_LEAST..GP_SIDE_MOST are ERR_USAGE. style may be NULL. */
 int gp_open(struct gp *g, const char *path, int width, int height, const struct gp_style *style,
             struct err *err);
@@ -72,7 +68,7 @@ void gp_tic(const struct gp *g, struct buf *b, const char *text);
 /* A word of a command line as a shell reads it back: quoted when it needs to be. */
 void shell_word(const char *word, struct buf *b);
 
-/* ERR_USAGE unless the name ends in one of gp_suffixes and has no control characters. */
+/* ERR_USAGE unless the name ends like one of enum gp_type and has no control characters. */
 int gp_check_name(const char *path, enum gp_type *type, struct err *err);
 
 /* Write a data file "<stem>.<tag>"; it takes its place beside the figure with gp_finish. A file of
@@ -82,19 +78,19 @@ int gp_data(struct gp *g, const char *tag, const void *data, size_t len, struct 
 void gp_data_name(struct gp *g, const char *tag);
 
 /* Write the script "<stem>.gp" and, where there is a caption, "<stem>.txt", and run it. When
- * gnuplot ended well, left out no map and the picture is not empty, script, data and picture take
+ * gnuplot ended well and the picture is not empty, script, data and picture take
  * their places together. Otherwise a picture that is already there keeps its script and data; where
  * none is, the new ones take their places all the
  * same. gnuplot missing: ERR_MACHINE; a script error: ERR_RUN with gnuplot's message. SIGINT or
  * SIGTERM: ERR_INTERRUPTED, and nothing is left. */
 int gp_finish(struct gp *g, struct err *err);
 
-/* Tics of a linear axis 0..n: a step of 1, 2, 2.5 or 5 times a power of ten with at most `most`
+/* Tics of a linear axis 0..n: a step of 1, 2 or 5 times a power of ten with at most `most`
  * tics; of token axes a power of two. */
 double gp_step(double n, int most);
 int64_t gp_token_step(int64_t n, int most);
 
-/* Of an axis that counts (layers, heads, steps): 1, 2, 5, 10, ... */
+/* Of an axis that counts (layers, heads, steps): whole ones. */
 double gp_count_step(double n, int most);
 
 #endif

@@ -1,8 +1,15 @@
 /*
- * lines.c - the drawer of lines: a panel for each metric or key, a line for each series; more
- * series than a panel can show are panels of methods, with the lines of the others in grey behind.
+ * lines.c - the drawers of lines and of points: a panel for each metric or key, a line for each
+ * series; more series than a panel can show are panels of methods, with the lines of the others in
+ * grey behind.
+ *
+ * Of settings a point that another one of the same scope dominates (it is no worse in both
+ * coordinates and better in one) is hollow. A bound (METHOD_BOUND) dominates nobody.
  */
-#include "plots/drawers.h"
+#include "plots/chart.h"
+
+#include "analyze/metricfacts.h"
+#include "analyze/params.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,28 +21,45 @@
 /* Marks on a line of steps: enough to follow it, few enough to see it. */
 #define MARKS 6
 
-/* ---- data ------------------------------------------------------------------------------------ */
+/* Densities are quotients of counts; only their mean rounds. */
+#define X_ROUNDING 1e-12
 
-static void put_point(const struct chart *c, const struct chart_point *p)
+static bool has_points(const struct chart *c)
 {
-    struct buf *b = (struct buf *)&c->data;
-    buf_printf(b, "%.10g %.10g", p->x, p->y);
-    if (c->f->flags & FIGURE_SD)
-        buf_printf(b, " %.6g", p->lo);
-    if (c->f->flags & FIGURE_QUARTILES)
-        buf_printf(b, " %.10g %.10g", p->lo, p->hi);
-    buf_puts(b, "\n");
+    return c->f->draw == draw_points;
+}
+
+/* ---- data ----------------------------------------------------------------------------------- */
+
+static void put_point(struct chart *c, const struct chart_point *p)
+{
+    struct buf *b = &c->data;
+    const char *text = p->text ? p->text : "";
+    if (c->f->flags & FIGURE_DOMINATED)
+        buf_printf(b, "%.10g %.10g %d %.10g %.4g %.4g \"%s\"\n", p->x,
+                   fmax(p->y, c->panel[p->panel].edge[1]), p->dominated, p->value, p->lo, p->hi,
+                   text);
+    else if (has_points(c))
+        buf_printf(b, "%.10g %.10g \"%s\"\n", p->x, p->y, text);
+    else if (c->f->flags & FIGURE_QUARTILES)
+        buf_printf(b, "%.10g %.10g %.10g %.10g\n", p->x, p->y, p->lo, p->hi);
+    else if (c->f->flags & FIGURE_SD)
+        buf_printf(b, "%.10g %.10g %.6g\n", p->x, p->y, p->lo);
+    else
+        buf_printf(b, "%.10g %.10g\n", p->x, p->y);
 }
 
 /* A block for each series of each panel; one without points has a row of no numbers. */
 static void write_lines(struct chart *c)
 {
-    const char *columns = c->f->flags & FIGURE_QUARTILES ? "x, median, lower and upper quartile"
-                          : c->f->flags & FIGURE_SD      ? "x, mean, sd"
-                          : c->f->flags & FIGURE_STEPS   ? "value, share of cells at or below it"
-                                                         : "x, mean";
+    const char *columns = c->f->flags & FIGURE_DOMINATED
+                              ? "x, value drawn, dominated, value, sd of x, sd of value, parameters"
+                          : has_points(c)                  ? "x, y, parameters"
+                          : c->f->flags & FIGURE_QUARTILES ? "x, median, lower and upper quartile"
+                          : c->f->flags & FIGURE_SD        ? "x, mean, sd"
+                          : c->f->flags & FIGURE_STEPS     ? "value, share of cells at or below it"
+                                                           : "x, mean";
     int64_t i = 0;
-    chart_sort(c);
     for (int panel = 0; panel < c->panels; panel++)
         for (int s = 0; s < c->l.n; s++) {
             bool any = false;
@@ -50,7 +74,123 @@ static void write_lines(struct chart *c)
     marks_data(&c->marks, &c->data);
 }
 
-/* ---- a panel --------------------------------------------------------------------------------- */
+/* ---- dominated points ----------------------------------------------------------------------- */
+
+/* Is b no worse than a in both coordinates and better in one, by more than rounding? */
+static bool dominates(const struct chart_point *b, const struct chart_point *a, double x_sign,
+                      double y_sign)
+{
+    double x = x_sign * (b->x - a->x), y = y_sign * (b->y - a->y), eps = fmax(a->eps, b->eps);
+    return x <= X_ROUNDING && y <= eps && (x < -X_ROUNDING || y < -eps);
+}
+
+static double sign_of(const char *metric)
+{
+    enum metric_better b = metric_better(metric);
+    return b == BETTER_HIGHER ? -1 : b == BETTER_LOWER ? 1 : 0;
+}
+
+static void mark_dominated(struct chart *c)
+{
+    double x = sign_of(c->f->x);
+    for (int64_t i = 0; i < c->n; i++)
+        for (int64_t k = 0; k < c->n; k++) {
+            struct chart_point *a = &c->p[i];
+            const struct chart_point *b = &c->p[k];
+            double y = sign_of(c->panel[a->panel].metric);
+            if (a->panel == b->panel && a->scope == b->scope && x * y != 0 && !b->bound)
+                a->dominated |= dominates(b, a, x, y);
+        }
+}
+
+/* ---- axes ----------------------------------------------------------------------------------- */
+
+static double value_of(const struct chart_point *p, bool y)
+{
+    return y ? p->y : p->x;
+}
+
+/* An axis of a panel. One of errors is logarithmic where all that is more than rounding is
+ * positive; what is rounding is drawn on its lower edge. *edge: that edge, -1e300: none. */
+static void axis(struct chart *c, int panel, bool y, const char *metric, double *edge)
+{
+    struct buf *s = &c->canvas.gp.script;
+    const char *name = y ? "y" : "x";
+    bool log = metric_axis(metric) == AXIS_LOG ||
+               ((c->f->flags & FIGURE_LOG) && strncmp(metric, "nll_delta", 9) == 0);
+    double least = INFINITY, top = 0;
+    *edge = -1e300;
+    for (int64_t i = 0; i < c->n; i++) {
+        double v = value_of(&c->p[i], y);
+        if (c->p[i].panel != panel)
+            continue;
+        bool rounding = y ? c->p[i].rounding : fabs(v) < X_ROUNDING;
+        log = log && (rounding || v > 0);
+        least = rounding ? least : fmin(least, v);
+        top = fmax(top, v);
+    }
+    buf_printf(s, "unset logscale %s\nset format %s '%%g'\n", name, name);
+    if (log) {
+        *edge = chart_log_floor(least);
+        buf_printf(s, "set logscale %s\nset format %s '%s'\nset %srange [%.6g:%.6g]\n", name, name,
+                   figure_powers(c->a->output), name, *edge,
+                   fmax(pow(10, ceil(log10(fmax(top, *edge) * 1.05))), *edge * 10));
+    } else if (!y && metric_axis(metric) == AXIS_SHARE) {
+        chart_log_x(least, 1, c->canvas.width, s);
+        buf_puts(s, "set xrange [*:1]\n");
+    } else
+        buf_printf(s, "set %srange [%s]\n", name,
+                   metric_axis(metric) == AXIS_SHARE ? "*<0.99:1" : "*:*");
+}
+
+static void ideal_corner(struct chart *c, double x_sign, double y_sign)
+{
+    double x = x_sign > 0 ? 0.012 : 0.988, from = x_sign > 0 ? 0.075 : 0.925;
+    double at = x_sign > 0 ? 0.085 : 0.915, y = y_sign > 0 ? 0.045 : 0.955;
+    if (x_sign * y_sign == 0)
+        return;
+    buf_printf(&c->canvas.gp.script,
+               "set arrow 1 from graph %.3f, graph %.3f to graph %.3f, graph %.3f head filled size "
+               "graph 0.02,20 lc rgb '#009e73' front\n"
+               "set label 9 'ideal' at graph %.3f, graph %.3f %s font font_small tc rgb '#009e73' "
+               "front\n",
+               from, y, x, y_sign > 0 ? 0.012 : 0.99, at, y, x_sign > 0 ? "left" : "right");
+}
+
+/* ---- points --------------------------------------------------------------------------------- */
+
+static void put_points(struct chart *c, int panel, int series)
+{
+    const double *edge = c->panel[panel].edge;
+    const struct series *k = &c->l.s[series];
+    int block = panel * c->l.n + series;
+    if (!(c->f->flags & FIGURE_DOMINATED)) {
+        canvas_plot(&c->canvas, block,
+                    "using ($1<%.6g?%.6g:$1):($2<%.6g?%.6g:$2) with points pt %d ps "
+                    "1.2*point_scale lc rgb '%s'",
+                    edge[0], edge[0], edge[1], edge[1], k->point, k->color);
+        return;
+    }
+    canvas_plot(&c->canvas, block, "using 1:2 with lines lw 1.4 dt %d lc rgb '%s'", k->dash,
+                k->color);
+    for (int hollow = 0; hollow < 2; hollow++)
+        canvas_plot(
+            &c->canvas, block,
+            "using ($3==%d?$1:NaN):2 with points pt %d ps 1.1*point_scale lw 1.2 lc rgb '%s'",
+            hollow, k->point - hollow, k->color);
+}
+
+#define HOLLOW "hollow: dominated"
+
+static bool any_dominated(const struct chart *c)
+{
+    bool any = false;
+    for (int64_t i = 0; i < c->n; i++)
+        any |= c->p[i].dominated;
+    return any;
+}
+
+/* ---- a panel -------------------------------------------------------------------------------- */
 
 /* Marks of different lines of steps start at different rows: lines that run together show theirs.
  */
@@ -76,10 +216,6 @@ static void put_series(struct chart *c, int panel, int series)
         put_steps(c, series);
         return;
     }
-    if (c->f->flags & FIGURE_WHISKERS)
-        canvas_plot(&c->canvas, block,
-                    "using 1:3:(0):($4-$3) with vectors nohead lw 0.8 lc rgb '%s'",
-                    c->l.s[series].color);
     series_line(&c->l.s[series], how);
     canvas_plot(&c->canvas, block, "using 1:2 with %s", how);
 }
@@ -113,6 +249,23 @@ static void put_entries(struct chart *c, const struct chart_facet *own)
             canvas_entry(&c->canvas, how, label);
     }
     marks_entry(&c->marks, &c->canvas);
+    if (any_dominated(c))
+        canvas_entry(&c->canvas, "points pt 6 ps 1*point_scale lw 1.2 lc rgb '#555555'", HOLLOW);
+}
+
+static void put_axes(struct chart *c, int panel)
+{
+    double *edge = c->panel[panel].edge;
+    bool settings = c->f->flags & FIGURE_DOMINATED;
+    const char *y = c->panel[panel].metric;
+    if (!has_points(c)) {
+        chart_axes(c, panel, &c->canvas.gp.script);
+        return;
+    }
+    axis(c, panel, false, settings ? c->f->x : c->metrics.items[0], &edge[0]);
+    axis(c, panel, true, y, &edge[1]);
+    if (settings)
+        ideal_corner(c, sign_of(c->f->x), sign_of(y));
 }
 
 static void draw_panel(struct chart *c, int facet, int panel)
@@ -120,6 +273,7 @@ static void draw_panel(struct chart *c, int facet, int panel)
     const struct chart_facet *own = &c->facets.f[facet];
     const struct chart_panel *p = &c->panel[panel];
     bool many = c->facets.n > 1, last = facet + 1 == c->facets.n && panel + 1 == c->panels;
+    bool key = many ? panel == 0 : last;
     bool named = c->panels > 1 ? panel == 0 || strcmp(p->metric, c->panel[0].metric) != 0 ||
                                      strcmp(p->y_name, c->panel[0].y_name) != 0
                                : c->canvas.next % c->canvas.cols == 0;
@@ -127,64 +281,96 @@ static void draw_panel(struct chart *c, int facet, int panel)
     chart_y_name(p, &y);
     canvas_panel(&c->canvas, p->x_name, named ? buf_str(&y) : "",
                  many ? panel == 0 ? own->title : "" : NULL);
-    chart_axes(c, panel, &c->canvas.gp.script);
-    if (many ? panel == 0 : last)
+    put_axes(c, panel);
+    if (key)
         canvas_key(&c->canvas);
     buf_puts(&c->canvas.gp.script, "plot NaN notitle");
     put_grey(c, own);
     for (int k = 0; k < own->n; k++)
-        put_series(c, panel, own->s[k]);
+        if (has_points(c))
+            put_points(c, panel, own->s[k]);
+        else
+            put_series(c, panel, own->s[k]);
     marks_plot(&c->marks, &c->canvas, c->panels * c->l.n, 0);
-    if (many ? panel == 0 : last)
+    if (key)
         put_entries(c, own);
     canvas_end(&c->canvas);
     buf_free(&y);
 }
 
-/* ---- figure ---------------------------------------------------------------------------------- */
+/* ---- figure --------------------------------------------------------------------------------- */
 
 static int open_page(struct chart *c, struct err *err)
 {
     const struct chart_facets *f = &c->facets;
     int marks = c->marks.n > 0, name = marks ? (int)strlen(c->marks.name) : 0;
-    bool many = f->n > 1, grid = c->panels > 1;
+    bool many = f->n > 1, points = has_points(c), grid = c->panels > 1 && !points;
+    int hollow = any_dominated(c) ? (int)strlen(HOLLOW) : 0, other = name > hollow ? name : hollow;
     const struct canvas_wish w = {.title = buf_str(&c->title),
                                   .caption = buf_str(&c->caption),
                                   .panels = f->n * c->panels,
                                   .cols = grid ? c->panels : 0,
-                                  .width = c->panels > 2 ? 230
-                                           : grid        ? 360
-                                           : many        ? 250
-                                                         : 560,
-                                  .height = grid   ? many ? 150 : 290
+                                  .width = points && c->panels > 1 ? 330
+                                           : c->panels > 2 && grid ? 230
+                                           : grid                  ? 360
+                                           : many                  ? 250
+                                                                   : 560,
+                                  .height = points ? 330
+                                            : grid ? many ? 150 : 290
                                             : many ? 190
                                                    : 340,
                                   .head_lines = many,
-                                  .entries = f->most + marks,
-                                  .chars = f->longest > name ? f->longest : name,
+                                  .entries = f->most + marks + (hollow > 0),
+                                  .chars = f->longest > other ? f->longest : other,
                                   .each = many};
     return canvas_open(c->a, &w, &c->canvas, err);
 }
 
-int draw_lines(const struct figure *f, const struct figure_args *a, struct err *err)
+/* What points leave unsaid. */
+static void put_caption(struct chart *c)
+{
+    bool edge = false;
+    if (c->marks.n)
+        buf_printf(&c->caption, " Grey marks: %s.", c->marks.name);
+    for (int64_t i = 0; i < c->n && has_points(c); i++)
+        edge |= c->p[i].rounding;
+    if (edge)
+        buf_puts(&c->caption, " What is 0 stands on the lower edge of a logarithmic axis.");
+}
+
+static int draw(const struct figure *f, const struct figure_args *a, enum series_tell tell,
+                struct err *err)
 {
     struct chart c;
     int rc = 0;
 
     chart_init(&c, f, a);
+    c.facets_from = has_points(&c) ? SERIES_MOST : 0;
     TRY(marks_parse(a->marks, &c.marks, err));
     TRY(f->points(&c, err));
-    TRY(chart_series_done(&c, TELL_DASH_POINT, err));
-    if (c.marks.n)
-        buf_printf(&c.caption, " Grey marks: %s.", c.marks.name);
+    TRY(chart_series_done(&c, tell, err));
+    chart_sort(&c);
+    if (f->flags & FIGURE_DOMINATED)
+        mark_dominated(&c);
     TRY(chart_title(&c, err));
+    put_caption(&c);
     TRY(open_page(&c, err));
-    write_lines(&c);
     for (int i = 0; i < c.facets.n; i++)
         for (int k = 0; k < c.panels; k++)
             draw_panel(&c, i, k);
+    write_lines(&c);
     TRY(canvas_finish(&c.canvas, &c.data, err));
 out:
     chart_free(&c);
     return rc;
+}
+
+int draw_lines(const struct figure *f, const struct figure_args *a, struct err *err)
+{
+    return draw(f, a, TELL_DASH_POINT, err);
+}
+
+int draw_points(const struct figure *f, const struct figure_args *a, struct err *err)
+{
+    return draw(f, a, TELL_DASH, err);
 }

@@ -1,18 +1,18 @@
 /*
- * series.c - names, labels and styles of series.
+ * series.c - names, labels and styles of series, and short texts that tell panels apart.
  */
 #include "plots/series.h"
 
-#include "core/buf.h"
+#include "analyze/params.h"
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/text.h"
-#include "plots/palette.h"
-#include "plots/titles.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 int series_of(struct series_list *l, const char *name, const char *method, struct err *err)
 {
@@ -90,7 +90,97 @@ void series_free(struct series_list *l)
     *l = (struct series_list){0};
 }
 
-/* ---- labels -------------------------------------------------------------------------------- */
+/* ---- short texts ---------------------------------------------------------------------------- */
+
+void title_share(double x, int digits, char text[16])
+{
+    double step = 1;
+    for (int i = 0; i < digits; i++)
+        step /= 10;
+    snprintf(text, 16, "%.*f", digits, x);
+    if (x > 0 && strtod(text, NULL) == 0)
+        snprintf(text, 16, "<%.*f", digits, step);
+    else if (x < 1 && strtod(text, NULL) == 1)
+        snprintf(text, 16, ">%.*f", digits, 1 - step);
+}
+
+void title_sentence(const char *title, struct buf *out)
+{
+    size_t word = strcspn(title, " ,;:");
+    bool name = memchr(title, '_', word) != NULL;
+    char first[2] = {(char)(name ? title[0] : toupper((unsigned char)title[0])), '\0'};
+    buf_puts(out, first);
+    buf_puts(out, title[0] ? title + 1 : "");
+}
+
+void title_cut(const char *text, size_t most, struct buf *out)
+{
+    size_t len = strlen(text), tail = most > 3 ? (most - 3) / 2 : 0;
+    if (len <= most || most <= 3) {
+        buf_puts(out, text);
+        return;
+    }
+    const char *end = text + len - tail, *word = strpbrk(end, ": ");
+    buf_put(out, text, most - 3 - tail);
+    buf_puts(out, "...");
+    buf_puts(out, word && word[1] ? word : end);
+}
+
+/* Does the text have the word? */
+static bool has_word(const char *params, const char *word, size_t len)
+{
+    size_t n;
+    for (const char *w; (w = params_next(&params, &n));)
+        if (n == len && strncmp(w, word, len) == 0)
+            return true;
+    return false;
+}
+
+/* The words of a panel that all have, or those that not all have. */
+static void put_words(const struct title_params *t, int n, int panel, bool shared, struct buf *b)
+{
+    const char *p = t[panel].params ? t[panel].params : "";
+    size_t len;
+    for (const char *w; (w = params_next(&p, &len));) {
+        bool all = true;
+        for (int i = 0; i < n; i++)
+            all = all && has_word(t[i].params ? t[i].params : "", w, len);
+        if (all != shared)
+            continue;
+        buf_puts(b, b->len ? ":" : "");
+        buf_put(b, w, len);
+    }
+}
+
+/* Do two panels that differ look the same? */
+static bool look_alike(const struct title_params *t, int n)
+{
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < i; k++)
+            if (strcmp(t[i].text, t[k].text) == 0 && strcmp(t[i].above, t[k].above) == 0 &&
+                strcmp(t[i].params ? t[i].params : "", t[k].params ? t[k].params : "") != 0)
+                return true;
+    return false;
+}
+
+void title_params(struct title_params *t, int n, size_t most, struct buf *shared)
+{
+    struct buf own = {0}, cut = {0};
+    for (int pass = 0; pass == 0 || (pass == 1 && look_alike(t, n)); pass++)
+        for (int i = 0; i < n; i++) {
+            buf_reset(&own);
+            buf_reset(&cut);
+            put_words(t, n, i, false, &own);
+            title_cut(buf_str(&own), pass ? sizeof t[i].text : most, &cut);
+            snprintf(t[i].text, sizeof t[i].text, "%s", buf_str(&cut));
+        }
+    if (n > 0 && shared)
+        put_words(t, n, 0, true, shared);
+    buf_free(&own);
+    buf_free(&cut);
+}
+
+/* ---- labels --------------------------------------------------------------------------------- */
 
 static int set_label(struct series *s, const char *params, struct err *err)
 {
@@ -109,68 +199,30 @@ out:
     return rc;
 }
 
-/* Characters that a label has beside the parameters. */
-static int beside_params(const struct series *s)
-{
-    return (s->scope && s->scope[0] ? utf8_count(s->scope) + 2 : 0) + utf8_count(s->method) + 1 +
-           (s->sparse ? 15 : 0);
-}
-
-/* The settings of the method of series `first`, with what is left of their parameters in `most`
- * characters; their number, and 0 when this method is not the first's or has but one setting. */
-static int cut_method(const struct series_list *l, int first, int most, struct title_params *t,
-                      int *at)
-{
-    struct buf shared = {0};
-    int n = 0, room = most;
-    bool several = false;
-    for (int i = 0; i < l->n; i++) {
-        const struct series *s = &l->s[i];
-        if (!s->params || strcmp(s->method, l->s[first].method) != 0)
-            continue;
-        if (i < first)
-            return 0;
-        int left = most - beside_params(s);
-        room = left < room ? left : room;
-        several |= n > 0 && strcmp(s->params, t[0].params) != 0;
-        t[n] = (struct title_params){.above = s->scope ? s->scope : "", .params = s->params};
-        at[n++] = i;
-    }
-    if (!several)
-        return 0;
-    title_params(t, n, room > 12 ? (size_t)room : 12, &shared);
-    buf_free(&shared);
-    return n;
-}
-
-static bool all_differ(const struct series_list *l)
-{
-    for (int i = 0; i < l->n; i++)
-        for (int k = 0; k < i; k++)
-            if (strcmp(l->s[i].label, l->s[k].label) == 0)
-                return false;
-    return true;
-}
-
 int series_labels(struct series_list *l, int most, struct err *err)
 {
     struct title_params *t = NULL;
-    int *at = NULL, rc = 0;
+    int rc = 0;
     TRY(mem_alloc(&t, l->n, sizeof *t, "labels", err));
-    TRY(mem_alloc(&at, l->n, sizeof *at, "labels", err));
-    for (int i = 0; i < l->n; i++)
-        TRY(set_label(&l->s[i], l->s[i].params, err));
     for (int i = 0; i < l->n; i++) {
-        int n = cut_method(l, i, most, t, at);
-        for (int k = 0; k < n; k++)
-            TRY(set_label(&l->s[at[k]], t[k].text, err));
+        struct series *s = &l->s[i];
+        int n = 0, own = 0;
+        bool several = false;
+        for (int j = 0; s->params && j < l->n; j++) {
+            const struct series *o = &l->s[j];
+            if (!o->params || strcmp(o->method, s->method) != 0)
+                continue;
+            own = j == i ? n : own;
+            several |= strcmp(o->params, s->params) != 0;
+            t[n++] = (struct title_params){.above = o->scope ? o->scope : "", .params = o->params};
+        }
+        int room = several ? most - utf8_count(s->name) + utf8_count(s->params) : 0;
+        if (several)
+            title_params(t, n, room > 12 ? (size_t)room : 12, NULL);
+        TRY(set_label(s, several ? t[own].text : s->params, err));
     }
-    bool wrong = !all_differ(l);
-    for (int i = 0; wrong && i < l->n; i++) /* better a long legend */
-        TRY(set_label(&l->s[i], l->s[i].params, err));
 out:
     free(t);
-    free(at);
     return rc;
 }
 
@@ -195,7 +247,7 @@ int series_longest(const struct series_list *l)
     return longest;
 }
 
-/* ---- styles -------------------------------------------------------------------------------- */
+/* ---- styles --------------------------------------------------------------------------------- */
 
 /* The first series of this name. */
 static int first_of(const struct series_list *l, int i)
@@ -234,4 +286,102 @@ void series_shade(struct series_list *l, enum series_tell tell)
         if (tell == TELL_DASH_POINT && k / 5 % 2)
             s->point--; /* the hollow one */
     }
+}
+
+/* ---- colours -------------------------------------------------------------------------------- */
+
+void palette_viridis(struct buf *script)
+{
+    buf_puts(script, "set palette defined (0 '#440154', 1 '#482878', 2 '#3e4a89', 3 '#31688e', "
+                     "4 '#26828e', 5 '#1f9e89', 6 '#35b779', 7 '#6ece58', 8 '#fde725')\n");
+}
+
+void palette_diverging(struct buf *script)
+{
+    buf_puts(script, "set palette defined (0 '#2166ac', 1 '#67a9cf', 2 '#d1e5f0', 3 '#f7f7f7', "
+                     "4 '#fddbc7', 5 '#ef8a62', 6 '#b2182b')\n");
+}
+
+void palette_grade(bool low_is_good, struct buf *script)
+{
+    /* Lightness rises all the way, for grey print and for eyes that take red for green. */
+    static const char *const colors[] = {"#de2d26", "#fb6a4a", "#fdae6b", "#f3dc8c", "#d9f0d3"};
+    enum { N = sizeof colors / sizeof *colors };
+    for (int i = 0; i < N; i++)
+        buf_printf(script, "%s%d '%s'", i ? ", " : "set palette defined (", i,
+                   colors[low_is_good ? N - 1 - i : i]);
+    buf_puts(script, ")\n");
+}
+
+static const struct {
+    const char *method;
+    struct line_style style;
+} styles[] = {
+#define STYLE(method, color, point, dash) {method, {color, point, dash}},
+#include "plots/styles.def"
+#undef STYLE
+};
+
+#define N_STYLES (sizeof styles / sizeof *styles)
+
+static const struct line_style *find_style(const char *method)
+{
+    for (size_t i = 0; i < N_STYLES; i++)
+        if (strcmp(styles[i].method, method) == 0)
+            return &styles[i].style;
+    return NULL;
+}
+
+/* ---- styles of methods ---------------------------------------------------------------------- */
+
+/* Length of an id at the beginning of a name, as a word or as a part of "LikeThis"; 0: it is none.
+ */
+static size_t begins(const char *name, const char *id)
+{
+    size_t n = id ? strlen(id) : 0;
+    char next = n && strncasecmp(name, id, n) == 0 ? name[n] : 'a';
+    return islower((unsigned char)next) || isdigit((unsigned char)next) ? 0 : n;
+}
+
+const char *style_method(const struct method *const *methods, const char *name)
+{
+    const char *found = name;
+    size_t longest = 0;
+    for (int i = 0; methods && methods[i]; i++) {
+        size_t n = begins(name, methods[i]->name), alias = begins(name, methods[i]->alias);
+        n = alias > n ? alias : n;
+        if (n > longest) {
+            longest = n;
+            found = methods[i]->name;
+        }
+    }
+    return found;
+}
+
+struct line_style style_of(const struct method *const *methods, const char *method)
+{
+    unsigned hash = 2166136261u;
+    const struct line_style *listed = find_style(method);
+    if (listed)
+        return *listed;
+    const char *own = style_method(methods, method);
+    if (strcmp(own, method) != 0)
+        return style_of(methods, own);
+    for (const char *p = method; *p; p++)
+        hash = (hash ^ (unsigned char)*p) * 16777619u;
+    struct line_style s = styles[hash % N_STYLES].style;
+    s.dash = 5; /* tells it from the method whose colour it shares */
+    return s;
+}
+
+void style_shade(struct line_style s, int k, int n, double most, char color[8])
+{
+    long rgb = strtol(s.color + 1, NULL, 16);
+    double mix = n > 1 ? most * k / (n - 1) : 0; /* share of white */
+    int part[3];
+    for (int i = 0; i < 3; i++) {
+        int c = (int)(rgb >> (16 - 8 * i)) & 255;
+        part[i] = (int)(c + mix * (255 - c) + 0.5);
+    }
+    snprintf(color, 8, "#%02x%02x%02x", part[0] & 255, part[1] & 255, part[2] & 255);
 }

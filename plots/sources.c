@@ -1,9 +1,11 @@
 /*
- * sources.c - points of lines: a metric against keys, its distribution, and metrics whose names
- * hold x.
+ * sources.c - points of lines: a metric against keys, parameters or another one, its distribution,
+ * metrics whose names hold x; what settings cost against what they keep, and a replay against the
+ * model with the method inside.
  */
-#include "plots/drawers.h"
+#include "plots/chart.h"
 
+#include "analyze/inside.h"
 #include "analyze/metricfacts.h"
 #include "analyze/params.h"
 #include "core/mem.h"
@@ -29,21 +31,19 @@ static int plain_series(struct chart *c, const char *name, const char *color, in
     return k;
 }
 
-/* ---- a metric against keys ------------------------------------------------------------------- */
+/* ---- reused masks by age -------------------------------------------------------------------- */
 
 #define LAYERS_MOST 512 /* of all settings; panels thin them out */
 
-/* A layer of a setting is a series where the figure groups by layers. */
-static int series_of_group(struct chart *c, const struct record *r, struct err *err)
+/* A layer of a setting is a series. */
+static int series_of_layer(struct chart *c, const struct record *r, struct err *err)
 {
     struct buf name = {0}, setting = {0};
     int k = -1;
-    if (!name_matches(c->f->keys, "layer"))
-        return chart_series(&c->g, r, r->params, &c->l, err);
     c->l.most = LAYERS_MOST;
     bool several = c->g.n_scope || recset_varies(c->a->set, KEY_PARAMS);
     if (several)
-        chart_name(&c->g, r, r->params, &setting);
+        chart_name(c, r, r->params, &setting);
     buf_printf(&name, "%s%slayer %d", buf_str(&setting), several ? " " : "", r->layer);
     if (!buf_check(&name, "series", err))
         k = plain_series(c, name.data, layer_colors[r->layer % 8], 1 + r->layer / 8 % 5,
@@ -55,76 +55,27 @@ static int series_of_group(struct chart *c, const struct record *r, struct err *
     return k;
 }
 
-/* x of a sample: its place among the traces of the set in the order of their ids. */
-static double place_of_trace(const struct grouping *traces, const struct record *r)
+int points_by_age(struct chart *c, struct err *err)
 {
-    for (int64_t i = 0; i < traces->n; i++)
-        if (key_compare(traces->g[i].first, r, KEY_TRACE) == 0)
-            return (double)i;
-    return NAN;
-}
-
-static int fill_panel(struct chart *c, enum group_key key, struct err *err)
-{
-    static const enum group_key trace = KEY_TRACE;
-    const char *metric = c->panel[c->panels - 1].metric, *unit;
-    struct grouping traces = {0};
-    struct buf keys = {0};
-    double scale = metric_scale(metric, &unit);
-    int rc = 0;
-
-    buf_printf(&keys, "%s,%s", c->f->keys, key_name(key));
-    TRY(buf_check(&keys, "keys", err));
-    TRY(chart_regroup(c, keys.data, metric, KEY_COUNT, c->f->flags, err));
-    TRY(grouping_make(c->a->set, &trace, 1, 0, NULL, NULL, &traces, err));
-    for (int64_t i = 0; i < c->g.gs.n; i++) {
-        const struct record *r = c->g.gs.g[i].first;
-        struct stats s;
-        TRY(group_stats(&c->g.gs, &c->g.gs.g[i], metric, &s, NULL, err));
-        double x = key == KEY_TRACE ? place_of_trace(&traces, r) : key_number(r, key);
-        TRY(chart_add_stats(c, series_of_group(c, r, err), x, &s, scale, err));
-    }
-out:
-    grouping_free(&traces);
-    buf_free(&keys);
-    return rc;
-}
-
-/* Only keys that vary get a panel; --x names the only one. */
-int points_by_key(struct chart *c, struct err *err)
-{
-    static const struct {
-        enum group_key key;
-        const char *word, *name;
-    } all[] = {{KEY_LAYER, "layer", "layer"},
-               {KEY_STEP, "step", "denoising step"},
-               {KEY_TRACE, "sample", "sample"},
-               {KEY_HEAD, "head", "head"},
-               {KEY_MASK_AGE, "mask_age", "age of the mask [step]"}};
-    bool only = c->a->x || !strchr(c->f->x, ',');
     int rc = 0;
     TRY(metric_list(c->metric, &c->metrics, err));
-    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
-        for (int64_t m = 0; m < c->metrics.n; m++) {
-            if (!name_matches(c->f->x, all[k].word) ||
-                (c->a->x && strcmp(c->a->x, all[k].word) != 0) ||
-                (!only && !recset_varies(c->a->set, all[k].key)))
-                continue;
-            if (c->panels == CHART_PANELS)
-                FAIL(err, ERR_USAGE, "more than %d panels", CHART_PANELS);
-            chart_panel(c, c->metrics.items[m], all[k].name, AXIS_COUNT);
-            TRY(fill_panel(c, all[k].key, err));
+    for (int64_t m = 0; m < c->metrics.n; m++) {
+        const char *metric = c->metrics.items[m];
+        chart_panel(c, metric, "age of the mask [step]", AXIS_COUNT);
+        TRY(chart_regroup(c, c->f->keys, metric, KEY_COUNT, c->f->flags, err));
+        for (int64_t i = 0; i < c->g.gs.n; i++) {
+            const struct record *r = c->g.gs.g[i].first;
+            struct stats s;
+            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], metric, &s, NULL, err));
+            TRY(chart_add_stats(c, series_of_layer(c, r, err), key_number(r, KEY_MASK_AGE), &s, 1,
+                                err));
         }
-    if (c->panels == 0)
-        rc = err_set(err, ERR_INPUT,
-                     c->a->x ? "--x takes one of %s"
-                             : "the records hold one of each of %s: nothing to compare",
-                     c->f->x);
+    }
 out:
     return rc;
 }
 
-/* ---- the distribution of a metric ------------------------------------------------------------ */
+/* ---- the distribution of a metric ----------------------------------------------------------- */
 
 int points_of_values(struct chart *c, struct err *err)
 {
@@ -143,7 +94,7 @@ int points_of_values(struct chart *c, struct err *err)
         struct stats s;
         double *x = NULL;
         rc = group_stats(&c->g.gs, &c->g.gs.g[i], c->metric, &s, &x, err);
-        int k = rc ? -1 : chart_series(&c->g, r, r->params, &c->l, err);
+        int k = rc ? -1 : chart_series(c, r, r->params, err);
         rc = k < 0 ? err->code
                    : chart_add(c, &(struct chart_point){.series = k, .x = x[0] * scale}, err);
         for (int64_t m = 0; m < s.n && !rc; m++)
@@ -160,7 +111,247 @@ out:
     return rc;
 }
 
-/* ---- metrics whose names hold x -------------------------------------------------------------- */
+/* ---- curves: what is x where nobody says it, and its value ---------------------------------- */
+
+/* Number of "0.02", "8%" (as a share), "64x64" (the first side); NAN otherwise. */
+static double number_of(const char *text)
+{
+    char *end;
+    double x = strtod(text, &end);
+    if (end == text)
+        return NAN;
+    return *end == '%' ? x / 100 : x;
+}
+
+/* Value of a parameter of a method of which some record sets it: else it is not swept. */
+static double param_value(const struct recset *set, const struct record *r, const char *name)
+{
+    struct buf b = {0};
+    double x = NAN;
+    for (int64_t i = 0; i < set->n; i++)
+        if (strcmp(set->r[i].method, r->method) == 0 && params_value(set->r[i].params, name)) {
+            x = record_param(r, name, &b) ? number_of(buf_str(&b)) : NAN;
+            break;
+        }
+    buf_free(&b);
+    return x;
+}
+
+/* Values of the parameter beyond the first of each method. */
+static int64_t swept_values(const struct grouping *gs, const char *name)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < gs->n; i++) {
+        double x = param_value(gs->set, gs->g[i].first, name);
+        bool any = false, same = isnan(x);
+        for (int64_t k = 0; k < i && !same; k++) {
+            double y = param_value(gs->set, gs->g[k].first, name);
+            if (strcmp(gs->g[i].first->method, gs->g[k].first->method) != 0 || isnan(y))
+                continue;
+            any = true;
+            same = x == y;
+        }
+        n += any && !same;
+    }
+    return n;
+}
+
+/* The step when steps vary, else the parameter of which most values occur, else the layer. */
+static int usual_x(struct chart *c, char name[64], struct err *err)
+{
+    const struct grouping *gs = &c->g.gs;
+    struct str_list tried = {0};
+    int64_t most = 0;
+    int rc = chart_regroup(c, "method,params", NULL, KEY_COUNT, FIGURE_ALL_CALLS, err);
+    snprintf(name, 64, "layer");
+    if (!rc && grouping_varies(gs, KEY_STEP))
+        snprintf(name, 64, "step");
+    for (int64_t i = 0; !rc && strcmp(name, "step") != 0 && i < gs->n; i++) {
+        const char *p = gs->g[i].first->params, *word;
+        size_t len;
+        while (p && (word = params_next(&p, &len)) != NULL) {
+            char one[64];
+            snprintf(one, sizeof one, "%.*s", (int)strcspn(word, "=<>:"), word);
+            if (str_list_has(&tried, one))
+                continue;
+            str_list_add(&tried, one);
+            int64_t n = swept_values(gs, one);
+            if (n > most)
+                snprintf(name, 64, "%s", one);
+            most = n > most ? n : most;
+        }
+    }
+    str_list_free(&tried);
+    return rc;
+}
+
+/* What is drawn against what. */
+struct axis {
+    char x[64];
+    enum group_key key; /* KEY_COUNT: x is a parameter or a metric */
+    bool metric;        /* x is a metric: a line joins all settings of a method */
+};
+
+/* A metric that is no parameter: sale records a tau, too. */
+static bool is_metric(const struct recset *set, const char *name)
+{
+    bool has = false;
+    for (int64_t i = 0; i < set->n; i++) {
+        if (params_value(set->r[i].params, name))
+            return false;
+        has |= record_has(&set->r[i], name);
+    }
+    return has;
+}
+
+static int choose_x(struct chart *c, struct axis *x, struct err *err)
+{
+    static const enum group_key numeric[] = {KEY_STEP, KEY_LAYER,    KEY_HEAD,   KEY_N_Q,  KEY_N_K,
+                                             KEY_RUN,  KEY_MASK_AGE, KEY_TOKENS, KEY_DEPTH};
+    int rc = 0;
+    if (c->a->x)
+        snprintf(x->x, sizeof x->x, "%s", c->a->x);
+    else
+        TRY(usual_x(c, x->x, err));
+    x->key = KEY_COUNT;
+    for (size_t i = 0; i < sizeof numeric / sizeof *numeric; i++)
+        if (strcmp(x->x, key_name(numeric[i])) == 0)
+            x->key = numeric[i];
+    x->metric = x->key == KEY_COUNT && is_metric(c->a->set, x->x);
+out:
+    return rc;
+}
+
+/* x of a group; NAN: none. */
+static int x_of(const struct chart *c, const struct group *grp, const struct axis *x, double *out,
+                struct err *err)
+{
+    struct stats s;
+    int rc = 0;
+    if (x->key != KEY_COUNT)
+        *out = key_number(grp->first, x->key);
+    else if (!x->metric)
+        *out = param_value(c->g.gs.set, grp->first, x->x);
+    else {
+        const char *unit;
+        rc = group_stats(&c->g.gs, grp, x->x, &s, NULL, err);
+        *out = s.n ? s.mean * metric_scale(x->x, &unit) : NAN;
+    }
+    return rc;
+}
+
+/* What of the parameters the line of a setting is named by. */
+static void line_params(const struct record *r, const struct axis *x, struct buf *b)
+{
+    buf_reset(b);
+    if (x->key != KEY_COUNT)
+        buf_puts(b, r->params ? r->params : "");
+    else if (!x->metric)
+        params_without(r->params, x->x, b);
+}
+
+static int add_points(struct chart *c, const struct axis *x, struct err *err)
+{
+    struct buf rest = {0};
+    struct stats s;
+    const char *unit;
+    double scale = metric_scale(c->metric, &unit), at;
+    int rc = 0;
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        const struct group *g = &c->g.gs.g[i];
+        TRY(x_of(c, g, x, &at, err));
+        TRY(group_stats(&c->g.gs, g, c->metric, &s, NULL, err));
+        if (isnan(at) || s.n == 0)
+            continue;
+        line_params(g->first, x, &rest);
+        TRY(buf_check(&rest, "series", err));
+        int k = chart_series(c, g->first, x->metric ? NULL : buf_str(&rest), err);
+        TRY(chart_add_stats(c, k, at, &s, scale, err));
+    }
+    if (c->n == 0)
+        FAIL(err, ERR_INPUT,
+             "no record has a number for '%s': --x takes step, layer, head, n_q, of evals tokens "
+             "or depth, a metric or a "
+             "parameter such as tau",
+             x->x);
+out:
+    buf_free(&rest);
+    return rc;
+}
+
+/* The only method of the series; NULL where there are several. */
+static const char *only_method(const struct series_list *l)
+{
+    for (int i = 1; i < l->n; i++)
+        if (strcmp(l->s[i].method, l->s[0].method) != 0)
+            return NULL;
+    return l->n ? l->s[0].method : NULL;
+}
+
+/* "denoising step", "tau [mass share]", "pairs kept [kept/allowed pairs]". */
+static void x_name(const struct chart *c, const struct axis *x, struct buf *b)
+{
+    const char *method = only_method(&c->l);
+    double scale;
+    const struct opt *o = NULL;
+    for (int i = 0; method && c->a->methods && c->a->methods[i]; i++)
+        if (strcmp(c->a->methods[i]->name, method) == 0 && c->a->methods[i]->params.table)
+            o = opt_find(c->a->methods[i]->params.table, x->x);
+    if (x->metric)
+        chart_metric_label(x->x, b, &scale);
+    else if (x->x[0] == '@') {
+        buf_puts(b, "target of ");
+        chart_metric_name(x->x + 1, b);
+    } else
+        buf_printf(b, "%s", x->key == KEY_STEP ? "denoising step" : x->x);
+    if (o && o->unit && o->unit[0])
+        buf_printf(b, " [%s]", o->unit);
+}
+
+static enum figure_axis axis_of(const struct axis *x)
+{
+    bool tokens = x->key == KEY_TOKENS || x->key == KEY_N_Q || x->key == KEY_N_K;
+    return tokens ? AXIS_TOKENS : x->key != KEY_COUNT ? AXIS_COUNT : AXIS_PARAM;
+}
+
+int points_of_curve(struct chart *c, struct err *err)
+{
+    struct axis x = {.key = KEY_COUNT};
+    struct buf name = {0}, keys = {0};
+    int rc = 0;
+
+    TRY(choose_x(c, &x, err));
+    /* A time belongs to one length: over several a line leads from length to length. */
+    bool by_length = x.metric && (strstr(x.x, "speedup") || strstr(x.x, "time_"));
+    enum group_key along = by_length ? KEY_TOKENS : x.key;
+    buf_printf(&keys, "%s%s%s", c->f->keys, along == KEY_COUNT ? "" : ",",
+               along == KEY_COUNT ? "" : key_name(along));
+    TRY(buf_check(&keys, "keys", err));
+    /* Against the step a method's schedule is what one wants to see. */
+    TRY(chart_regroup(c, keys.data, c->metric, along,
+                      (x.key == KEY_STEP ? FIGURE_ALL_CALLS : 0) | c->f->flags, err));
+    struct chart_panel *p = chart_panel(c, c->metric, "", axis_of(&x));
+    TRY(add_points(c, &x, err));
+    x_name(c, &x, &name);
+    snprintf(p->x_name, sizeof p->x_name, "%s", buf_str(&name));
+    buf_reset(&name);
+    if (x.metric)
+        chart_metric_name(x.x, &name);
+    buf_puts(&c->says, x.metric ? buf_str(&name) : p->x_name);
+    c->through = x.key == KEY_COUNT;
+    /* A parameter of one name in two methods is not one quantity: each method has its own axis.
+     * What begins with @ is a target on a metric, the same for all. */
+    c->split = x.key == KEY_COUNT && !x.metric && x.x[0] != '@' && !only_method(&c->l);
+    if (c->split)
+        buf_puts(&c->caption, "The parameter means something else in each method, so each has an "
+                              "axis of its own.");
+out:
+    buf_free(&name);
+    buf_free(&keys);
+    return rc;
+}
+
+/* ---- metrics whose names hold x ------------------------------------------------------------- */
 
 /* The names of the metric at layers or at steps; `over` becomes "layer" or "step". */
 static int find_names(struct chart *c, struct str_list *names, char over[32], struct err *err)
@@ -173,7 +364,7 @@ static int find_names(struct chart *c, struct str_list *names, char over[32], st
     TRY(recset_metrics(c->a->set, buf_str(&pattern), names, err));
     if (names->n == 0)
         FAIL(err, ERR_INPUT,
-             "no record has %s by layer or step: --metric takes err_resid, err_attn, err_local, "
+             "no record has %s by layer or step: --metrics takes err_resid, err_attn, err_local, "
              "density_elem, x_l2, x_cos, v_l2 of `lacuna eval`",
              c->metric);
     const char *at = strchr(names->items[0], '@') + 1;
@@ -205,8 +396,8 @@ int points_of_names(struct chart *c, struct err *err)
             TRY(group_stats(&c->g.gs, &c->g.gs.g[i], names.items[k], &s, NULL, err));
             if (s.n == 0)
                 continue;
-            TRY(chart_add_stats(c, chart_series(&c->g, r, r->params, &c->l, err), strtod(x, NULL),
-                                &s, 1, err));
+            TRY(chart_add_stats(c, chart_series(c, r, r->params, err), strtod(x, NULL), &s, 1,
+                                err));
             c->p[c->n - 1].rounding = s.mean < chart_rounding(c->metric, r);
             p->rounding |= s.mean > 0 && c->p[c->n - 1].rounding;
         }
@@ -227,14 +418,8 @@ static int add_sizes(struct chart *c, const struct group *g, bool slices, struct
     struct buf name = {0};
     struct stats s;
     int rc = 0;
-    for (int i = 0; i < c->g.n_scope; i++) {
-        if (c->g.scope[i] != KEY_MODEL)
-            buf_printf(&name, "%s=", key_name(c->g.scope[i]));
-        key_text(g->first, c->g.scope[i], &name);
-        buf_puts(&name, " ");
-    }
-    if (c->g.n_scope == 0)
-        buf_printf(&name, "%s ", g->first->model);
+    chart_scope(c, g->first, &name);
+    buf_printf(&name, "%s ", c->g.n_scope ? "" : g->first->model);
     buf_puts(&name, slices ? "M x 1 slices" : "b x b blocks");
     TRY(buf_check(&name, "series", err));
     int k = plain_series(c, name.data, colors[c->l.n / 2 % 5], slices ? 2 : 1, slices ? 9 : 7, err);
@@ -266,146 +451,142 @@ out:
     return rc;
 }
 
-/* ---- what the threshold c/N leaves (FG-Attn, arXiv 2509.16518, figure 13) ----------------------
- */
+/* ---- points of settings
+ * -------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *unit, *name, *color;
-    int dash, point;
-} units[] = {{"b128", "128 x 128", "#440154", 1, 7}, {"b64", "64 x 64", "#3b528b", 1, 7},
-             {"b32", "32 x 32", "#21918c", 1, 7},    {"b16", "16 x 16", "#5ec962", 1, 7},
-             {"s128", "128 x 1", "#440154", 2, 9},   {"s64", "64 x 1", "#3b528b", 2, 9},
-             {"s16", "16 x 1", "#5ec962", 2, 9}};
-
-static const struct {
-    const char *metric, *name, *color;
-} mask_lines[] = {{"density_elem", "density of slices", "#0072b2"},
-                  {"cra_mean", "recall, mean of rows", "#009e73"},
-                  {"cra_min", "recall, worst row", "#d55e00"}};
-
-/* The cells of the figure as one scope: several models, lengths or orders would need a choice. */
-static int one_scope(struct chart *c, const char *keys, const char *metric, unsigned flags,
-                     struct err *err)
+/* The line of a setting: of its method, or of the settings with targets on one metric that have all
+ * other parameters in common. A parameter per head and one for all heads are not points of one
+ * curve. */
+static int line_of(struct chart *c, const struct record *r, struct err *err)
 {
-    int rc = chart_regroup(c, keys, metric, KEY_COUNT, flags, err);
-    if (!rc && c->g.n_scope)
-        rc = err_set(err, ERR_USAGE, "the records differ in %s: name directories that hold one",
-                     key_name(c->g.scope[0]));
-    return rc;
+    const char *target = params_target(r->params), *per = strchr(target, ':');
+    struct buf name = {0};
+    int line = -1;
+    if (*target)
+        buf_printf(&name, "%.*s%.*s%s", (int)(target - r->params), r->params,
+                   (int)strcspn(target, "<>="), target, per ? per : "");
+    if (!buf_check(&name, "series", err))
+        line = chart_series(c, r, *target ? buf_str(&name) : NULL, err);
+    buf_free(&name);
+    return line;
 }
 
-/* The thresholds differ between records: whichever a record has counts, 0.5 need not be among
- * them. */
-static int add_units(struct chart *c, struct err *err)
+static int add_settings(struct chart *c, const char *metric, struct err *err)
 {
-    struct str_list names = {0};
-    int rc = 0;
-
-    TRY(recset_metrics(c->a->set, "below_b*,below_s*", &names, err));
-    if (names.n == 0)
-        goto out;
-    TRY(one_scope(c, "", NULL, FIGURE_ALL_CALLS | FIGURE_PER_HEAD, err));
-    struct chart_panel *p = chart_panel(c, "below_b64", "c, threshold in units of 1/N", AXIS_PARAM);
-    snprintf(p->y_name, sizeof p->y_name, "share of units, whose largest weight is below c/N");
-    for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
-        size_t len = strlen(units[u].unit);
-        for (int64_t i = 0; i < names.n; i++) {
-            const char *rest = names.items[i] + strlen("below_");
-            struct stats s;
-            if (strncmp(rest, units[u].unit, len) != 0 || (rest[len] && rest[len] != '@'))
-                continue;
-            TRY(group_stats(&c->g.gs, &c->g.gs.g[0], names.items[i], &s, NULL, err));
-            if (s.n)
-                TRY(chart_add_stats(c,
-                                    plain_series(c, units[u].name, units[u].color, units[u].dash,
-                                                 units[u].point, err),
-                                    metric_level(names.items[i]), &s, 1, err));
-        }
+    const char *unit;
+    double scale = metric_scale(metric, &unit), x_scale = metric_scale(c->f->x, &unit);
+    struct stats x, y;
+    int scope = 0, rc = 0;
+    for (int64_t i = 0; i < c->g.gs.n; i++) {
+        const struct group *g = &c->g.gs.g[i];
+        struct chart_point p = {.eps = chart_rounding(metric, g->first),
+                                .text = g->first->params,
+                                .bound = record_is_bound(g->first)};
+        TRY(group_stats(&c->g.gs, g, c->f->x, &x, NULL, err));
+        TRY(group_stats(&c->g.gs, g, metric, &y, NULL, err));
+        scope += i > 0 && !same_keys(c->g.gs.g[i - 1].first, g->first, c->g.scope, c->g.n_scope);
+        p.series = line_of(c, g->first, err);
+        TRY(p.series < 0 ? err->code : 0);
+        if (x.n == 0 || y.n == 0 || !(x.mean > 0))
+            continue;
+        p.scope = scope;
+        p.x = x.mean * x_scale;
+        p.lo = x.sd * x_scale;
+        p.hi = y.sd * scale;
+        p.value = y.mean * scale;
+        p.rounding = metric_axis(metric) == AXIS_LOG && fabs(y.mean) < p.eps;
+        p.y = p.rounding ? 0 : p.value;
+        TRY(chart_add(c, &p, err));
     }
-    c->panels -= c->n == 0; /* of the chosen cells none has maps */
 out:
-    str_list_free(&names);
     return rc;
 }
 
-static bool same_but_tau(const char *a, const char *b)
+/* Panels: those of --metrics, which must have data, or those of the usual ones that have. */
+int points_of_settings(struct chart *c, struct err *err)
 {
-    struct buf rest = {0}, other = {0};
-    params_without(a, "tau", &rest);
-    params_without(b, "tau", &other);
-    bool same = strcmp(buf_str(&rest), buf_str(&other)) == 0;
-    buf_free(&rest);
-    buf_free(&other);
-    return same;
-}
-
-/* The setting that was swept over most thresholds: one of its parameter texts. */
-static const char *swept_setting(const struct grouping *gs)
-{
-    const char *best = NULL;
-    int64_t most = 0;
-    for (int64_t i = 0; i < gs->n; i++) {
+    struct str_list all = {0};
+    struct buf x = {0};
+    double scale;
+    int rc = 0;
+    TRY(chart_regroup(c, c->f->keys, c->f->x, KEY_COUNT, c->f->flags, err));
+    TRY(metric_list(c->metric, &all, err));
+    if (all.n > 4)
+        FAIL(err, ERR_USAGE, "--metrics: a figure of points has up to 4 panels");
+    for (int64_t m = 0; m < all.n; m++) {
+        struct stats s;
         int64_t n = 0;
-        for (int64_t k = 0; k < gs->n; k++)
-            n += same_but_tau(gs->g[i].first->params, gs->g[k].first->params);
-        best = n > most ? gs->g[i].first->params : best;
-        most = n > most ? n : most;
-    }
-    return best;
-}
-
-/* The slice masks of one setting; refresh steps, which run dense, are none. */
-static int add_masks(struct chart *c, struct err *err)
-{
-    const struct figure_args *all = c->a;
-    struct figure_args own = *all;
-    struct buf rest = {0};
-    int64_t before = c->n;
-    bool any = false;
-    int rc = 0;
-
-    for (int64_t i = 0; i < own.set->n; i++)
-        any |= own.set->r[i].status == RECORD_OK && strcmp(own.set->r[i].method, "fg-attn") == 0 &&
-               figure_takes(all, &own.set->r[i]);
-    if (!any)
-        return 0;
-    own.method = "fg-attn";
-    c->a = &own;
-    rc = one_scope(c, "method,params", "density_elem", 0, err);
-    c->a = c->g.args = all;
-    TRY(rc);
-    const char *setting = swept_setting(&c->g.gs);
-    params_without(setting, "tau", &rest);
-    struct chart_panel *p =
-        chart_panel(c, "density_elem", "c, threshold in units of 1/N", AXIS_PARAM);
-    snprintf(p->y_name, sizeof p->y_name, "slice masks of fg-attn %.60s", buf_str(&rest));
-    for (int m = 0; m < 3; m++)
         for (int64_t i = 0; i < c->g.gs.n; i++) {
-            const char *params = c->g.gs.g[i].first->params, *tau = params_value(params, "tau");
-            struct stats s, dense;
-            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], mask_lines[m].metric, &s, NULL, err));
-            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], "dense_call", &dense, NULL, err));
-            if (same_but_tau(params, setting) && s.n && dense.min != 1 &&
-                !params_value(params, "mode") && !*params_target(params))
-                TRY(chart_add_stats(
-                    c,
-                    plain_series(c, mask_lines[m].name, mask_lines[m].color, 1 + m, 5 + 2 * m, err),
-                    tau ? strtod(tau, NULL) : 0.5, &s, 1, err));
+            TRY(group_stats(&c->g.gs, &c->g.gs.g[i], all.items[m], &s, NULL, err));
+            n += s.n;
         }
-    c->panels -= c->n == before; /* all of them ran dense */
+        if (n)
+            str_list_add(&c->metrics, all.items[m]);
+        else if (c->a->metrics || (m + 1 == all.n && c->metrics.n == 0))
+            TRY(chart_nothing(c->a, all.items[m], err));
+    }
+    if (c->metrics.failed)
+        FAIL(err, ERR_NOMEM, "metrics: out of memory");
+    chart_metric_label(c->f->x, &x, &scale);
+    for (int64_t m = 0; m < c->metrics.n; m++) {
+        chart_panel(c, c->metrics.items[m], buf_str(&x), AXIS_OF_METRIC);
+        TRY(add_settings(c, c->metrics.items[m], err));
+    }
 out:
-    buf_free(&rest);
+    str_list_free(&all);
+    buf_free(&x);
     return rc;
 }
 
-int points_of_thresholds(struct chart *c, struct err *err)
+/* ---- pairs of a replay and a model ---------------------------------------------------------- */
+
+int points_of_pairs(struct chart *c, struct err *err)
 {
+    struct inside_point *p = NULL;
+    struct buf x = {0}, y = {0};
+    double scale, rho;
+    int64_t n, kept = 0;
     int rc = 0;
-    c->facets_from = SERIES_MOST;
-    TRY(add_units(c, err));
-    TRY(add_masks(c, err));
-    if (c->n == 0)
-        FAIL(err, ERR_INPUT, "no record of dense with below_* and none of fg-attn is left to draw");
+
+    TRY(metric_list(c->metric, &c->metrics, err));
+    if (c->metrics.n != 2)
+        FAIL(err, ERR_USAGE,
+             "--metrics: two metrics were expected, one of a replay and one of "
+             "`lacuna eval`, as in cra_mean,kl_mean");
+    const char *const *m = (const char *const *)c->metrics.items;
+    TRY(inside_points(c->a->set, m[0], m[1], &p, &n, err));
+    chart_metric_label(m[0], &x, &scale);
+    chart_metric_label(m[1], &y, &scale);
+    buf_puts(&x, ", replay");
+    buf_puts(&y, ", inside");
+    struct chart_panel *panel = chart_panel(c, m[1], buf_str(&x), AXIS_OF_METRIC);
+    snprintf(panel->y_name, sizeof panel->y_name, "%s", buf_str(&y));
+    c->l.methods = c->a->methods;
+    for (int64_t i = 0; i < n; i++) {
+        const struct record *r = p[i].first;
+        if (!figure_takes(c->a, r))
+            continue;
+        struct chart_point q = {.series = series_of(&c->l, r->method, r->method, err),
+                                .x = p[i].replay,
+                                .y = p[i].inside,
+                                .text = r->params,
+                                .rounding = p[i].inside < chart_rounding(m[1], r)};
+        TRY(q.series < 0 ? err->code : chart_add(c, &q, err));
+        p[kept++] = p[i];
+    }
+    if (kept == 0)
+        FAIL(
+            err, ERR_INPUT,
+            "no setting has both %s of a replay and %s of `lacuna eval`: give directories of both, "
+            "with the same methods",
+            m[0], m[1]);
+    TRY(inside_spearman(p, kept, &rho, err));
+    buf_printf(&c->says, "%lld settings", (long long)kept);
+    if (!isnan(rho))
+        buf_printf(&c->says, "; Spearman's rho %.2f", rho);
 out:
+    free(p);
+    buf_free(&x);
+    buf_free(&y);
     return rc;
 }

@@ -22,21 +22,17 @@ struct report_opts {
     bool figures;
 };
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct report_opts, output),
-     .short_name = 'o', .arg = "REPORTDIR", .flags = OPT_REQUIRED | OPT_IDENTITY_NOT,
-     .help = "Directory of the report; the page is REPORTDIR/index.html."},
-    {.name = "title", .type = OPT_STR, .offset = offsetof(struct report_opts, title), .arg = "TEXT",
-     .def = "Sparse attention report", .help = "Title of the page."},
-    {.name = "masks", .type = OPT_LIST, .offset = offsetof(struct report_opts, masks),
-     .arg = "M.h5", .flags = OPT_UNSET, .help = "File of dumped masks for overlays (repeatable)."},
-    {.name = "figures", .type = OPT_BOOL, .offset = offsetof(struct report_opts, figures),
-     .def = "1", .help = "Draw figures; --no-figures leaves them out."},
+    OPT_STR(struct report_opts, output, NULL, "REPORTDIR",
+            "Directory of the report; the page is REPORTDIR/index.html.",
+            .flags = OPT_REQUIRED | OPT_IDENTITY_NOT, .short_name = 'o'),
+    OPT_STR(struct report_opts, title, "Sparse attention report", "TEXT", "Title of the page."),
+    OPT_LIST(struct report_opts, masks, NULL, "M.h5",
+             "File of dumped masks, shown beside the maps (repeatable)."),
+    OPT_BOOL(struct report_opts, figures, "1", "Draw figures; --no-figures leaves them out."),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
@@ -47,14 +43,12 @@ const struct command cmd_report = {
     .run = run,
     .options = options,
     .details =
-        "DIR are -o directories of `lacuna replay`, or directories of traces. Traces given, and "
-        "those\nthat the manifests of\n"
-        "the directories name and that are still there, give heatmaps; masks dumped by these "
-        "replays\n"
-        "give overlays. The page holds its pictures itself and fetches nothing; beside it lie the\n"
-        "tables (md, csv, tex, json, html), the figures with their gnuplot scripts and data, and "
-        "a\n"
-        "manifest. Without gnuplot the page has tables only and the exit code is 4.\n"
+        "DIR are -o directories of `lacuna replay`, or directories of traces. Traces given, and\n"
+        "those that the manifests of the directories name and that are still there, give maps;\n"
+        "masks dumped by these replays stand beside them. The page holds its pictures itself and\n"
+        "fetches nothing; beside it lie the tables (csv with every digit; tex as on the page),\n"
+        "the figures with their gnuplot scripts and data, and a manifest. Without gnuplot the\n"
+        "page has tables only and the exit code is 4.\n"
         "\n"
         "Examples:\n"
         "  lacuna report out -o report\n"
@@ -80,7 +74,7 @@ static int sort_inputs(const struct str_list *rest, struct report *r, struct err
     return rc;
 }
 
-static int build(struct report *r, int argc, char **argv, struct err *err)
+int report_build(struct report *r, int argc, char **argv, struct err *err)
 {
     struct manifest *m = NULL;
     int rc = 0;
@@ -115,8 +109,7 @@ static int print_json(const struct report *r, struct err *err)
     jw_kint(&w, "figures", r->n_figures);
     jw_obj_end(&w);
     int rc = buf_check(&b, "JSON", err);
-    if (!rc && printf("%s\n", buf_str(&b)) < 0)
-        rc = err_sys(err, ERR_IO, "standard output");
+    puts(rc ? "" : buf_str(&b));
     buf_free(&b);
     buf_free(&page);
     return rc;
@@ -152,7 +145,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
                     r.dir, (long long)r.set.n, (long long)r.traces.n, (long long)r.masks.n);
         goto out;
     }
-    TRY(build(&r, app->argc, app->argv, err));
+    TRY(report_build(&r, app->argc, app->argv, err));
     log_info("%s/index.html: %d tables, %d figures", r.dir, r.n_tables, r.n_figures);
     if (o.common.json)
         TRY(print_json(&r, err));

@@ -72,10 +72,8 @@ function equipTable(table) {
         th.addEventListener("click", () => sortTable(table, th));
         th.addEventListener("keydown", e => { if (e.key === "Enter") sortTable(table, th); });
     }
-    if (!table.classList.contains("cards")) { /* whole tables get on phones what sheets have from the start */
-        table.classList.add("cards");
-        for (const r of rows) [...r.cells].forEach((td, i) => { td.dataset.h = head.cells[i].firstChild.textContent; });
-    }
+    table.classList.add("cards"); /* of a phone: each cell with its head */
+    for (const r of rows) [...r.cells].forEach((td, i) => { td.dataset.h = head.cells[i].firstChild.textContent; });
     if (rows.length < 6) return;
     const box = el("input", {type: "search", placeholder: "filter rows", "aria-label": "filter rows", oninput() {
         const words = box.value.toLowerCase().split(/\s+/);
@@ -285,7 +283,7 @@ function drawHead() {
     });
     const table = body => el("div", {class: "wide"}, el("table", {class: "cards"}, el("thead", {}, el("tr", {},
         el("th", {}, "metric"), el("th", {class: "n"}, "A"), el("th", {class: "n"}, "B"))), body));
-    const tokens = maps.trace ? `lacuna plot heatmap ${maps.trace} --layer ${layer} --head ${head} -o head.png` : null;
+    const tokens = maps.trace ? `lacuna plot heatmap ${maps.trace} --layers ${layer} --heads ${head} -o head.png` : null;
     box.replaceChildren(el("h3", {}, `Layer ${layer}, head ${head}`),
         el("div", {class: "shots"},
             shot("attention map" + (maps.scale ? ", " + maps.scale : ""), maps[key], D.no_map),

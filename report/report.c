@@ -5,13 +5,14 @@
 
 #include "analyze/format.h"
 #include "analyze/group.h"
+#include "analyze/inputs.h"
+#include "analyze/tables.h"
 #include "core/fileio.h"
+#include "core/mem.h"
 #include "core/metricdef.h"
 #include "core/sealed.h"
 #include "plots/gp.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,43 +32,6 @@ void report_free(struct report *r)
 }
 
 /* ---- inputs -------------------------------------------------------------------------------- */
-
-static bool is_manifest(const char *name)
-{
-    return fnmatch("manifest*.json", name, 0) == 0;
-}
-
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* Paths of the manifests of a directory, sorted; of a records file none. */
-static int list_manifests(const char *dir, struct str_list *out, struct err *err)
-{
-    struct buf path = {0};
-    struct dirent *e = NULL;
-    DIR *d = opendir(dir);
-    if (!d)
-        return errno == ENOTDIR ? 0 : err_sys(err, ERR_INPUT, "%s: cannot be listed", dir);
-    for (errno = 0; (e = readdir(d)); errno = 0) {
-        if (!is_manifest(e->d_name))
-            continue;
-        buf_reset(&path);
-        buf_printf(&path, "%s/%s", dir, e->d_name);
-        out->failed |= path.failed;
-        str_list_add(out, buf_str(&path));
-    }
-    int broken = errno;
-    closedir(d);
-    buf_free(&path);
-    if (out->n)
-        qsort(out->items, (size_t)out->n, sizeof *out->items, by_name);
-    errno = broken;
-    return broken        ? err_sys(err, ERR_INPUT, "%s: cannot be listed", dir)
-           : out->failed ? err_set(err, ERR_NOMEM, "%s: names of manifests", dir)
-                         : 0;
-}
 
 /* A path of a manifest: absolute, or relative to the directory where the command ran; false when
  * nothing is there any more. */
@@ -120,7 +84,7 @@ int report_find_inputs(struct report *r, struct err *err)
     json_t *doc = NULL;
     int rc = 0;
     for (int64_t i = 0; i < r->records.n; i++)
-        TRY(list_manifests(r->records.items[i], &files, err));
+        TRY(input_files(r->records.items[i], "manifest*.json", &files, err));
     for (int64_t i = 0; i < files.n; i++) {
         TRY(seal_json_file(files.items[i], 16 << 20, &doc, err));
         inputs_of(doc, r);
@@ -236,7 +200,7 @@ int report_manifests(struct report *r, struct err *err)
     json_t *doc = NULL;
     int rc = 0;
     for (int64_t i = 0; i < r->records.n; i++)
-        TRY(list_manifests(r->records.items[i], &files, err));
+        TRY(input_files(r->records.items[i], "manifest*.json", &files, err));
     buf_printf(&path, "%s/manifest.json", r->dir);
     str_list_add(&files, buf_str(&path));
     for (int64_t i = 0; i < files.n; i++) {
@@ -259,5 +223,176 @@ out:
     buf_free(&text);
     buf_free(&commands);
     buf_free(&manifests);
+    return rc;
+}
+
+static int fill(const struct report_scopes *all, const struct recset *set, const struct group *g,
+                struct report_scope *out, struct err *err)
+{
+    struct buf name = {0}, where = {0}, word = {0};
+    int rc = 0;
+    TRY(mem_alloc(&out->set.r, g->n, sizeof *out->set.r, "records of a scope", err));
+    for (int64_t i = 0; i < g->n; i++)
+        out->set.r[i] = set->r[g->at[i]];
+    out->set.n = g->n;
+    out->set.n_ok = g->n_ok;
+    out->set.n_skip = g->n_skip;
+    out->set.n_error = g->n_error;
+    for (int k = 0; k < all->n_keys; k++) {
+        buf_reset(&word);
+        buf_printf(&word, "%s=", key_name(all->keys[k]));
+        size_t value = word.len;
+        key_text(g->first, all->keys[k], &word);
+        buf_printf(&name, "%s%s %s", k ? ", " : "", key_name(all->keys[k]), buf_str(&word) + value);
+        buf_puts(&where, " -w ");
+        shell_word(buf_str(&word), &where);
+    }
+    out->name = name;
+    out->where = where;
+    rc = buf_check(word.failed ? &word : name.failed ? &name : &where, "name of a scope", err);
+out:
+    buf_free(&word);
+    return rc;
+}
+
+int report_scopes(const struct recset *set, struct report_scopes *out, struct err *err)
+{
+    struct report_scopes all = {0};
+    struct grouping gs = {0};
+    int rc = 0;
+    TRY(recset_scope(set, all.keys, &all.n_keys, err));
+    TRY(grouping_make(set, all.keys, all.n_keys, 0, NULL, NULL, &gs, err));
+    for (int64_t i = 0; i < gs.n; i++) {
+        if (all.n == SCOPES_MOST) {
+            all.left_out = gs.n - i;
+            break;
+        }
+        TRY(fill(&all, set, &gs.g[i], &all.s[all.n++], err));
+    }
+out:
+    grouping_free(&gs);
+    if (rc)
+        report_scopes_free(&all);
+    else
+        *out = all;
+    return rc;
+}
+
+void report_scopes_free(struct report_scopes *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        free(s->s[i].set.r); /* the records' own memory is the report's */
+        buf_free(&s->s[i].name);
+        buf_free(&s->s[i].where);
+    }
+    s->n = 0;
+}
+
+static void begin(struct report *r, const char *style)
+{
+    buf_printf(&r->findings, "<li>%s", style);
+    r->n_findings++;
+}
+
+/* The command below a sentence; `options` is text for a shell. */
+static void end(struct report *r, const struct report_scope *scope, const char *options)
+{
+    struct buf c = {0};
+    report_command(r, "analyze", &c);
+    buf_printf(&c, "%s%s", buf_str(&scope->where), options);
+    buf_puts(&r->findings, " <span class=\"cmd\"><code>");
+    html_text(buf_str(&c), &r->findings);
+    buf_puts(&r->findings, "</code></span></li>\n");
+    r->findings.failed |= c.failed;
+    buf_free(&c);
+}
+
+static void put_sentences(struct report *r, const struct report_scope *scope, const struct sheet *s)
+{
+    struct buf *b = &r->findings;
+    begin(r, "");
+    html_text(s->sentences.n
+                  ? s->sentences.items[0]
+                  : "Which method keeps the fewest pairs at a like recall cannot be said: "
+                    "no two methods that keep less than everything have a median recall "
+                    "p1 of 0.5 or more.",
+              b);
+    buf_puts(b, s->sentences.n > 1 ? "<ul>" : "");
+    for (int64_t i = 1; i < s->sentences.n; i++) {
+        buf_puts(b, "<li>");
+        html_text(s->sentences.items[i] + strspn(s->sentences.items[i], " "), b);
+        buf_puts(b, "</li>");
+    }
+    buf_puts(b, s->sentences.n > 1 ? "</ul>" : "");
+    end(r, scope, "");
+    for (int64_t i = 0; i < s->notes.n; i++)
+        if (strncmp(s->notes.items[i], "! ", 2) == 0) {
+            begin(r, "<span class=\"warn\">");
+            html_text(s->notes.items[i] + 2, b);
+            buf_puts(b, "</span>");
+            end(r, scope, " --wide");
+        }
+}
+
+/* Records of a model with a method inside it have tables of their own. */
+static void put_inside(struct report *r, const struct report_scope *scope)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < scope->set.n; i++)
+        n += scope->set.r[i].scope == RECORD_OF_MODEL;
+    if (!n)
+        return;
+    begin(r, "");
+    buf_printf(&r->findings,
+               "%lld of the records are of a model that ran with a method inside it: the tables "
+               "whose names begin with eval are of them.",
+               (long long)n);
+    end(r, scope, "");
+}
+
+static int put_scope(struct report *r, const struct report_scope *scope, struct err *err)
+{
+    static const struct sheet_opts view = {0};
+    const struct table_def *summary = table_def_find("summary", err);
+    struct buf *b = &r->findings;
+    struct table t = {0};
+    struct sheet s = {0};
+    int rc = 0;
+    if (scope->name.len) {
+        buf_puts(b, "<h3>");
+        html_text(buf_str(&scope->name), b);
+        buf_puts(b, "</h3>\n");
+    }
+    buf_puts(b, "<ol>\n");
+    if (table_of_set(&scope->set) == summary && table_has_data(summary, &scope->set)) {
+        TRY(table_build(summary, &scope->set, NULL, &t, err));
+        sheet_make(&t, &view, &s);
+        put_sentences(r, scope, &s);
+        b->failed |= s.failed;
+    }
+    put_inside(r, scope);
+    buf_puts(b, "</ol>\n");
+out:
+    sheet_free(&s);
+    table_free(&t);
+    return rc;
+}
+
+int report_findings(struct report *r, struct err *err)
+{
+    struct report_scopes scopes = {0};
+    int rc = 0;
+    buf_puts(&r->findings, "<section class=\"findings\">\n<h2 id=\"findings\">Findings</h2>\n");
+    TRY(report_scopes(&r->set, &scopes, err));
+    for (int i = 0; i < scopes.n; i++)
+        TRY(put_scope(r, &scopes.s[i], err));
+    if (scopes.left_out)
+        buf_printf(&r->findings,
+                   "<p class=\"notes\">%lld more combinations of what no mean goes across are in "
+                   "the tables only.</p>\n",
+                   (long long)scopes.left_out);
+    buf_puts(&r->findings, "</section>\n");
+out:
+    report_scopes_free(&scopes);
     return rc;
 }

@@ -10,6 +10,8 @@
 #include "core/buf.h"
 #include "core/cmd.h"
 #include "core/opt.h"
+#include "core/trace.h"
+#include "plots/cells.h"
 
 /* What a report is made from. */
 struct report {
@@ -33,6 +35,9 @@ void report_free(struct report *r);
  * added to r->traces and r->masks. */
 int report_find_inputs(struct report *r, struct err *err);
 
+/* The page and what lies beside it (cmd_report.c): all of the parts below, and a manifest. */
+int report_build(struct report *r, int argc, char **argv, struct err *err);
+
 /* Parts of the page, each into its own buffer. Files go to <dir>/tables and <dir>/figures. */
 int report_findings(struct report *r, struct err *err);
 int report_explorer(struct report *r, struct err *err);
@@ -54,7 +59,7 @@ void report_command(const struct report *r, const char *command, struct buf *b);
 #define SCOPES_MOST 8
 struct report_scope {
     struct recset set;
-    char *name, *where; /* owned */
+    struct buf name, where; /* owned */
 };
 struct report_scopes {
     struct report_scope s[SCOPES_MOST];
@@ -71,5 +76,8 @@ void base64(const void *data, size_t len, struct buf *b);
 
 /* JSON for an HTML element of type application/json: no text in it can end the element. */
 void json_in_html(const struct buf *json, struct buf *b);
+
+/* Are so many maps of the trace's heads computed from q and k within seconds? */
+bool shots_are_cheap(const struct trace *t, int64_t maps);
 
 #endif

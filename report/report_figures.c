@@ -3,7 +3,6 @@
  * embedded in the page, each with the command that draws it.
  */
 #include "report/report.h"
-#include "report/shots.h"
 
 #include "analyze/format.h"
 #include "analyze/group.h"
@@ -19,17 +18,16 @@
 /* One figure of the report. */
 struct item {
     const char *figure, *file; /* registry name; name of the files without suffix */
-    const char *trace, *masks; /* inputs beside the records */
-    const char *layer, *head, *method, *params, *metric;
+    const char *trace;         /* input beside the records; NULL: none */
+    const char *layers, *heads, *metrics;
 };
 
 /* The command that draws the figure again. */
 static void command_of(const struct report *r, const struct item *it, const struct figure *f,
                        struct buf *b)
 {
-    const char *const options[][2] = {{"--masks", it->masks},   {"--layer", it->layer},
-                                      {"--head", it->head},     {"--method", it->method},
-                                      {"--params", it->params}, {"--metric", it->metric}};
+    const char *const options[][2] = {
+        {"--layers", it->layers}, {"--heads", it->heads}, {"--metrics", it->metrics}};
     buf_printf(b, "lacuna plot %s", it->figure);
     for (int64_t i = 0; f->input == FIGURE_RECORDS && i < r->records.n; i++) {
         buf_puts(b, " ");
@@ -119,12 +117,9 @@ static struct figure_args args_of(const struct report *r, const struct item *it)
 {
     return (struct figure_args){.set = &r->set,
                                 .methods = r->app->methods,
-                                .layer = it->layer,
-                                .head = it->head,
-                                .step = INT64_MIN,
-                                .method = it->method,
-                                .params = it->params,
-                                .metric = it->metric,
+                                .layers = it->layers,
+                                .heads = it->heads,
+                                .metrics = it->metrics,
                                 .low = NAN,
                                 .high = NAN};
 }
@@ -133,7 +128,6 @@ static int draw(struct report *r, const struct item *it, struct err *err)
 {
     const struct figure *f = figure_find(it->figure, err);
     struct trace *trace = NULL;
-    struct maskfile *masks = NULL;
     struct str_list inputs = {0};
     struct buf path = {0}, command = {0};
     int rc = 0;
@@ -146,14 +140,11 @@ static int draw(struct report *r, const struct item *it, struct err *err)
     TRY(buf_check(&path, "path", err));
     if (it->trace)
         TRY(trace_open(it->trace, &trace, err));
-    if (it->masks)
-        TRY(maskfile_open(it->masks, &masks, err));
     struct figure_args a = args_of(r, it);
     a.output = buf_str(&path);
     a.made_by = buf_str(&command);
     a.inputs = &inputs;
     a.trace = trace;
-    a.masks = masks;
     TRY(figure_draw(f, &a, err));
     TRY(embed(r, buf_str(&path), it, f->listed.summary, buf_str(&command), err));
     r->n_figures++;
@@ -161,7 +152,6 @@ out:
     if (rc)
         rc = excuse(r, it, buf_str(&command), rc, err);
     trace_close(&trace);
-    maskfile_close(&masks);
     str_list_free(&inputs);
     buf_free(&path);
     buf_free(&command);
@@ -186,13 +176,13 @@ static int draw_records(struct report *r, struct err *err)
         const char *needs; /* metric without which the figure is left out */
     } list[] = {
         {{.figure = "pareto", .file = "pareto"}, "err_l1_rel,cra_mean,cra_p1"},
-        {{.figure = "bars", .file = "bars-density", .metric = "density_elem"}, "density_elem"},
-        {{.figure = "layerhead", .file = "layerhead-density", .metric = "density_elem"},
+        {{.figure = "bars", .file = "bars-density", .metrics = "density_elem"}, "density_elem"},
+        {{.figure = "layerhead", .file = "layerhead-density", .metrics = "density_elem"},
          "density_elem"},
-        {{.figure = "layerhead", .file = "layerhead-recall", .metric = "cra_min"}, "cra_min"},
-        {{.figure = "cdf", .file = "cdf-recall", .metric = "cra_min"}, "cra_min"},
-        {{.figure = "curves", .file = "curves-density", .metric = "density_elem"}, "density_elem"},
-        {{.figure = "curves", .file = "curves-error", .metric = "err_l1_rel"}, "err_l1_rel"},
+        {{.figure = "layerhead", .file = "layerhead-recall", .metrics = "cra_min"}, "cra_min"},
+        {{.figure = "cdf", .file = "cdf-recall", .metrics = "cra_min"}, "cra_min"},
+        {{.figure = "curves", .file = "curves-density", .metrics = "density_elem"}, "density_elem"},
+        {{.figure = "curves", .file = "curves-error", .metrics = "err_l1_rel"}, "err_l1_rel"},
         {{.figure = "stability", .file = "stability"}, "mask_iou"},
         {{.figure = "granularity", .file = "granularity"}, "below_b64"},
         {{.figure = "phases", .file = "phases"}, "time_*_ns,host_*_ns"},
@@ -249,89 +239,10 @@ static int draw_heatmap(struct report *r, int64_t i, struct err *err)
                   &(struct item){.figure = "heatmap",
                                  .file = file,
                                  .trace = r->traces.items[i],
-                                 .layer = layers,
-                                 .head = heads},
+                                 .layers = layers,
+                                 .heads = heads},
                   err);
     trace_close(&t);
-    return rc;
-}
-
-/* The trace that the masks of a file belong to, NULL if it is not among the inputs. */
-static const char *trace_of(const struct report *r, const char *id)
-{
-    const char *found = NULL;
-    for (int64_t i = 0; i < r->traces.n && !found; i++) {
-        struct trace *t = NULL;
-        if (trace_open(r->traces.items[i], &t, NULL) == 0 && strcmp(trace_id(t), id) == 0 &&
-            has_maps(t))
-            found = r->traces.items[i];
-        trace_close(&t);
-    }
-    return found;
-}
-
-static bool seen(const struct str_list *l, const char *text)
-{
-    for (int64_t i = 0; i < l->n; i++)
-        if (strcmp(l->items[i], text) == 0)
-            return true;
-    return false;
-}
-
-#define OVERLAYS_MOST 8
-
-/* One overlay per method and parameters of a mask file: the first head that has such a mask in its
- * last layer. */
-static int draw_overlays(struct report *r, int64_t m, struct err *err)
-{
-    struct maskfile *masks = NULL;
-    struct record id;
-    struct str_list done = {0};
-    struct buf name = {0};
-    char layer[16], head[16], file[48];
-    int last = -1, rc = 0;
-
-    TRY(maskfile_open(r->masks.items[m], &masks, err));
-    for (int64_t i = 0; i < maskfile_cells(masks); i++) {
-        TRY(maskfile_cell(masks, i, &id, err));
-        last = id.layer > last ? id.layer : last;
-        record_free(&id);
-    }
-    for (int64_t i = 0; i < maskfile_cells(masks) && done.n < OVERLAYS_MOST; i++) {
-        TRY(maskfile_cell(masks, i, &id, err));
-        const char *trace = trace_of(r, id.trace);
-        buf_reset(&name);
-        buf_printf(&name, "%s:%s", id.method, id.params);
-        if (trace && id.layer == last && id.head == 0 && strcmp(id.method, "dense") != 0 &&
-            strcmp(id.permute, "none") == 0 && !seen(&done, buf_str(&name))) {
-            snprintf(layer, sizeof layer, "%d", id.layer);
-            snprintf(head, sizeof head, "%d", id.head);
-            snprintf(file, sizeof file, "overlay-%lld-%lld", (long long)m, (long long)done.n);
-            str_list_add(&done, buf_str(&name));
-            rc = draw(r,
-                      &(struct item){.figure = "overlay",
-                                     .file = file,
-                                     .trace = trace,
-                                     .masks = r->masks.items[m],
-                                     .layer = layer,
-                                     .head = head,
-                                     .method = id.method,
-                                     .params = id.params[0] ? id.params : "defaults"},
-                      err);
-        }
-        record_free(&id);
-        if (rc)
-            goto out;
-    }
-out:
-    if (rc && !masks) { /* a mask file that cannot be opened is not the report's failure */
-        log_warn("%s: not used for figures: %s", r->masks.items[m], err->msg);
-        err_clear(err);
-        rc = 0;
-    }
-    maskfile_close(&masks);
-    str_list_free(&done);
-    buf_free(&name);
     return rc;
 }
 
@@ -348,8 +259,6 @@ int report_figures(struct report *r, struct err *err)
     TRY(draw_records(r, err));
     for (int64_t i = 0; i < r->traces.n; i++)
         TRY(draw_heatmap(r, i, err));
-    for (int64_t i = 0; i < r->masks.n; i++)
-        TRY(draw_overlays(r, i, err));
 out:
     buf_free(&path);
     return rc;

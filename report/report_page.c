@@ -6,7 +6,7 @@
  */
 #include "report/report.h"
 
-#include "analyze/caption.h"
+#include "analyze/tables.h"
 #include "analyze/format.h"
 #include "analyze/group.h"
 #include "core/fileio.h"

@@ -1,6 +1,6 @@
 /*
  * report_tables.c - the tables of a report: on the page as a sheet of few columns with the whole
- * table folded below it, and in every format as a file.
+ * table folded below it, and as files.
  */
 #include "report/report.h"
 
@@ -12,22 +12,29 @@
 
 #include <string.h>
 
-/* Rows beyond which a table is written to its files only. */
-#define ROWS_ON_PAGE 400
+#define ROWS_OPEN 60     /* of a table that is open when the page is */
+#define ROWS_ON_PAGE 400 /* of a table on the page; a longer one is in its file alone */
+#define ROWS_IN_FILE                                                                               \
+    20000 /* of a table in a file; the command of a longer one stands on the page */
 
-/* Rows up to which a table is open when the page is. */
-#define ROWS_OPEN 60
+/* Every digit as CSV, and what the page shows as LaTeX. */
+static const char *const file_formats[] = {"csv", "tex"};
 
-static int write_formats(const struct report *r, const struct table *t, struct err *err)
+static int n_files(const struct table *t)
+{
+    return t->left_out ? 0 : t->n_rows <= ROWS_ON_PAGE ? 2 : 1;
+}
+
+static int write_files(const struct report *r, const struct table *t, struct err *err)
 {
     static const struct sheet_opts view = {0};
     struct buf b = {0}, path = {0};
     int rc = 0;
-    for (int i = 0; table_formats[i]; i++) {
+    for (int i = 0; i < n_files(t); i++) {
         buf_reset(&b);
         buf_reset(&path);
-        format_table(table_formats[i], t, &view, &b);
-        buf_printf(&path, "%s/tables/%s%s", r->dir, t->name, table_formats[i]->suffix);
+        format_table(format_find(file_formats[i], err), t, &view, &b);
+        buf_printf(&path, "%s/tables/%s.%s", r->dir, t->name, file_formats[i]);
         TRY(buf_check(&b, "table", err));
         TRY(buf_check(&path, "path", err));
         TRY(file_write_atomic(buf_str(&path), b.data, b.len, err));
@@ -38,103 +45,13 @@ out:
     return rc;
 }
 
-/* ---- a sheet as HTML ------------------------------------------------------------------------ */
-
-/* Definition of the metric whose column of the table has this head; NULL for other columns. */
-static const char *definition_of(const struct table *t, const char *head)
-{
-    for (int64_t c = 0; c < t->n_cols; c++) {
-        const struct metric_def *m = metric_def_find(t->cols[c].name);
-        if (m && strcmp(metric_head(t->cols[c].name), head) == 0)
-            return m->definition;
-    }
-    return NULL;
-}
-
-static const char *class_of(const struct sheet_column *c, bool best)
-{
-    return c->key ? " class=\"k\"" : !c->right ? "" : best ? " class=\"n best\"" : " class=\"n\"";
-}
-
-static void put_head(const struct table *t, const struct sheet_column *c, struct buf *b)
-{
-    const char *definition = definition_of(t, c->head);
-    buf_printf(b, "<th%s", class_of(c, false));
-    if (definition) {
-        buf_puts(b, " title=\"");
-        html_text(definition, b);
-        buf_puts(b, "\"");
-    }
-    buf_puts(b, ">");
-    html_text(c->head, b);
-    if (c->unit[0]) {
-        buf_puts(b, " <span class=\"unit\">");
-        html_text(c->unit, b);
-        buf_puts(b, "</span>");
-    }
-    buf_puts(b, "</th>");
-}
-
-static void put_rows(const struct sheet *s, struct buf *b)
-{
-    for (int64_t r = 0; r < s->n_rows; r++) {
-        buf_puts(b, "<tr>");
-        for (int64_t c = 0; c < s->n_cols; c++) {
-            const struct sheet_cell *cell = sheet_cell(s, r, c);
-            buf_printf(b, "<td%s data-h=\"", class_of(&s->cols[c], cell->best));
-            html_text(s->cols[c].head, b);
-            buf_puts(b, "\">");
-            html_text(cell->text ? cell->text : "", b);
-            buf_puts(b, "</td>");
-        }
-        buf_puts(b, "</tr>\n");
-    }
-}
-
-static void put_notes(const struct str_list *notes, struct buf *b)
-{
-    for (int64_t i = 0; i < notes->n; i++) {
-        const char *text = notes->items[i];
-        bool warning = strncmp(text, "! ", 2) == 0, best = strncmp(text, "*: ", 3) == 0;
-        buf_puts(b, i ? "<br>" : "<p class=\"notes\">");
-        buf_puts(b, warning ? "<span class=\"warn\">" : "");
-        buf_puts(b, best ? "Bold: " : "");
-        html_text(text + (best ? 3 : warning ? 2 : 0), b);
-        buf_puts(b, warning ? "</span>" : "");
-    }
-    buf_puts(b, notes->n ? "</p>\n" : "");
-}
-
-static void put_sheet(const struct table *t, const struct sheet *s, struct buf *b)
-{
-    b->failed |= s->failed;
-    if (s->failed) /* it lacks texts */
-        return;
-    buf_puts(b, "<div class=\"wide\"><table class=\"cards\">\n<caption>");
-    html_text(s->title, b);
-    if (s->caption[0]) {
-        buf_puts(b, " <span class=\"unit\">");
-        html_text(s->caption, b);
-        buf_puts(b, "</span>");
-    }
-    buf_puts(b, "</caption>\n<thead><tr>");
-    for (int64_t c = 0; c < s->n_cols; c++)
-        put_head(t, &s->cols[c], b);
-    buf_puts(b, "</tr></thead>\n<tbody>\n");
-    put_rows(s, b);
-    buf_puts(b, "</tbody></table></div>\n");
-    put_notes(&s->notes, b);
-}
-
-/* ---- sections ------------------------------------------------------------------------------- */
-
 static void put_files(const struct report *r, const struct table *t, struct buf *b)
 {
     struct buf cmd = {0};
     buf_puts(b, "<p class=\"notes files\">");
-    for (int i = 0; table_formats[i]; i++)
-        buf_printf(b, "<a href=\"tables/%s%s\">%s</a> ", t->name, table_formats[i]->suffix,
-                   table_formats[i]->name);
+    for (int i = 0; i < n_files(t); i++)
+        buf_printf(b, "<a href=\"tables/%s.%s\">%s</a> ", t->name, file_formats[i],
+                   file_formats[i]);
     buf_puts(b, "</p>\n<p class=\"notes\"><code>");
     report_command(r, "analyze", &cmd);
     buf_printf(&cmd, " --table %s", t->name);
@@ -146,27 +63,25 @@ static void put_files(const struct report *r, const struct table *t, struct buf 
 
 static void put_table(struct report *r, const struct table *t)
 {
-    static const struct sheet_opts view = {0};
+    static const struct sheet_opts brief = {0}, whole = {.wide = true};
     struct buf *b = &r->tables;
-    struct sheet s;
     bool fold = t->n_rows > ROWS_OPEN;
     buf_printf(b, "<section id=\"table-%s\">\n<h3>%s</h3>\n", t->name, t->name);
-    if (t->n_rows <= ROWS_ON_PAGE) {
-        sheet_make(t, &view, &s);
+    if (n_files(t) == 2) {
         if (fold)
             buf_printf(b, "<details class=\"long\"><summary>%s (%lld rows)</summary>", t->title,
                        (long long)t->n_rows);
-        put_sheet(t, &s, b);
-        if (t->n_cols > s.n_cols) {
+        if (html_table(t, &brief, b) < t->n_cols) {
             buf_printf(b, "<details class=\"columns\"><summary>all %lld columns</summary>",
                        (long long)t->n_cols);
-            html_table(t, b);
+            html_table(t, &whole, b);
             buf_puts(b, "</details>\n");
         }
         buf_puts(b, fold ? "</details>\n" : "");
-        sheet_free(&s);
     } else
-        buf_printf(b, "<p>%s: %lld rows, in the files only.</p>\n", t->title, (long long)t->n_rows);
+        buf_printf(b, "<p>%s: %lld rows, %s.</p>\n", t->title, (long long)(t->n_rows + t->left_out),
+                   t->left_out ? "too many for a file: the command prints them"
+                               : "in the file only");
     put_files(r, t, b);
     buf_puts(b, "</section>\n");
 }
@@ -182,7 +97,7 @@ static bool worth_showing(const struct table_def *def, const struct report *r)
 
 int report_tables(struct report *r, struct err *err)
 {
-    const struct table_request req = {.methods = r->app->methods};
+    const struct table_request req = {.rows_most = ROWS_IN_FILE};
     struct table t;
     struct buf path = {0};
     int rc = 0;
@@ -190,13 +105,13 @@ int report_tables(struct report *r, struct err *err)
     buf_printf(&path, "%s/tables", r->dir);
     TRY(make_dirs(buf_str(&path), err));
     buf_puts(&r->tables, "<h2 id=\"tables\">Tables</h2>\n");
-    for (int i = 0; table_defs[i]; i++) {
-        if (!worth_showing(table_defs[i], r))
+    for (const struct table_def *def = table_defs; def->build; def++) {
+        if (!worth_showing(def, r))
             continue;
-        rc = table_build(table_defs[i], &r->set, &req, &t, err);
+        rc = table_build(def, &r->set, &req, &t, err);
         if (rc)
             goto out;
-        rc = write_formats(r, &t, err);
+        rc = write_files(r, &t, err);
         if (!rc)
             put_table(r, &t);
         table_free(&t);

@@ -4,6 +4,7 @@
  */
 #include "reproduce/claims.h"
 
+#include "analyze/stats.h"
 #include "core/mem.h"
 #include "core/metricdef.h"
 
@@ -49,7 +50,8 @@ int claim_read(const json_t *test, struct claim *c, struct err *err)
                         .metric = json_str_or(test, "metric", NULL),
                         .setting = json_str_or(test, "setting", NULL),
                         .labels = json_str_or(test, "labels", NULL),
-                        .last = json_is_true(json_object_get(test, "last"))};
+                        .last = json_is_true(json_object_get(test, "last")),
+                        .least = json_object_get(test, "setting") ? 1 : CLAIM_MIN_UNITS};
     for (size_t i = 0; i < COUNT(kinds); i++) {
         const json_t *v = json_object_get(test, kinds[i].name);
         if (v && kind)
@@ -78,6 +80,340 @@ int claim_read(const json_t *test, struct claim *c, struct err *err)
     return 0;
 }
 
+/* ---- members ---------------------------------------------------------------------------------
+ */
+
+void members_free(struct members *m)
+{
+    for (int i = 0; i < m->n; i++) {
+        json_decref(m->m[i].where);
+        if (m->m[i].units.u != &m->m[i].one)
+            unit_values_free(&m->m[i].units);
+    }
+    memset(m, 0, sizeof *m);
+}
+
+/* The rule whose cells have this metric: its job and its conditions that hold for all cells. */
+static const json_t *rule_of(const struct page *p, const char *metric)
+{
+    for (const struct page_cell *c = NULL; (c = next_cell(p, c));) {
+        const char *own = c->rule ? cell_metric(c, 0) : NULL;
+        if (own && strcmp(own, metric) == 0)
+            return c->rule;
+    }
+    return json_array_get(p->recipe->ours, 0);
+}
+
+/* A row or column that has this value of a variable in a field. */
+static bool has_value(const struct grid_entry *e, const char *value)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)e->j, key, v)
+    {
+        if (strcmp(key, "csv") != 0 && json_is_string(v) &&
+            strcmp(json_string_value(v), value) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* What readers call a value of a variable: the label of the row or column that has it. */
+static const char *label_of(const struct page *p, const char *value)
+{
+    for (int i = 0; i < p->n_blocks; i++)
+        for (int k = 0; k < 2; k++) {
+            const struct grid_axis *a = k ? &p->blocks[i].columns : &p->blocks[i].rows;
+            for (int n = 0; n < a->n; n++)
+                if (has_value(&a->e[n], value))
+                    return a->e[n].level[a->e[n].levels - 1];
+        }
+    return value;
+}
+
+bool claim_record_key(const char *key)
+{
+    return strcmp(key, "step") == 0 || strcmp(key, "layer") == 0 || strcmp(key, "head") == 0 ||
+           strcmp(key, "trace") == 0;
+}
+
+/* The members of a claim for a model. */
+struct gathering {
+    const struct page *p;
+    const struct claim *c;
+    int model;
+    struct members *all;
+    struct err *err;
+};
+
+static int new_member(const struct gathering *g, const char *metric, struct member **out)
+{
+    if (g->all->n == CLAIM_MEMBERS)
+        return err_set(g->err, ERR_INPUT, "%s: a claim has more than %d members", g->p->recipe->id,
+                       CLAIM_MEMBERS);
+    *out = &g->all->m[g->all->n++];
+    snprintf((*out)->metric, sizeof(*out)->metric, "%s", metric);
+    return 0;
+}
+
+static void set_number(struct member *m, double x, const char *of)
+{
+    m->one = (struct unit){.sum = x, .calls = 1};
+    m->units = (struct unit_values){.of = of, .u = &m->one, .n = 1, .calls = 1};
+}
+
+static struct choice choice_of(const struct gathering *g, const char *metric, const json_t *where)
+{
+    const char *job = json_str_or(rule_of(g->p, metric), "job", "");
+    job = json_str_or(g->c->test, "job", job);
+    return (struct choice){g->model, recipe_job_find(g->p->recipe, job), where, NULL};
+}
+
+/* Conditions on the records of a metric, before those of a member; a new reference. */
+static json_t *where_of(const struct gathering *g, const char *metric, const char *key)
+{
+    const json_t *own = json_object_get(g->c->test, "where");
+    return own                               ? json_deep_copy(own)
+           : key && strcmp(key, "case") == 0 ? json_object()
+                                             : rule_where(rule_of(g->p, metric), NULL);
+}
+
+/* Records with `key` = `value` (key NULL: all) of a metric. */
+static int add_member(const struct gathering *g, const char *metric, const char *key,
+                      const char *value)
+{
+    struct member *m = NULL;
+    int rc = new_member(g, metric, &m);
+    if (rc)
+        return rc;
+    m->where = where_of(g, metric, key);
+    if (key)
+        json_object_set_new(m->where, key, json_string(value));
+    m->of_setting = key && !claim_record_key(key);
+    if (key && strcmp(key, "trace") == 0)
+        snprintf(m->label, sizeof m->label, "sample %d", g->all->n);
+    else if (key && claim_record_key(key))
+        snprintf(m->label, sizeof m->label, "%s %d", key, atoi(value));
+    else
+        snprintf(m->label, sizeof m->label, "%s", key ? label_of(g->p, value) : metric);
+    snprintf(m->value, sizeof m->value, "%s", key ? value : metric);
+    struct choice choice = choice_of(g, metric, m->where);
+    return evidence_units(&g->p->evidence, &choice, metric, &m->units, g->err);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    return atoi(*(char *const *)a) - atoi(*(char *const *)b);
+}
+
+static void add_value(struct str_list *values, const char *value)
+{
+    if (value && !str_list_has(values, value))
+        str_list_add(values, value);
+}
+
+/* The values of a set: cases; a key of records, in their order; a variable, as far as steps of this
+ * model have it. */
+static void values_of(const struct gathering *g, const char *metric, const char *set,
+                      struct str_list *values)
+{
+    const struct page *p = g->p;
+    const char *name;
+    json_t *v, *where = where_of(g, metric, NULL);
+    struct choice choice = choice_of(g, metric, where);
+    bool record_key = claim_record_key(set);
+    if (strcmp(set, "cases") == 0)
+        json_object_foreach((json_t *)p->recipe->cases, name, v) str_list_add(values, name);
+    for (const struct step *s = NULL; !record_key && (s = next_step(p->plan, p->at, s));)
+        add_value(values, s->model == g->model ? step_value(s, set) : NULL);
+    for (const struct proof *r = NULL; record_key && (r = next_proof(&p->evidence, &choice, r));) {
+        struct buf text = {0};
+        if (r->r->scope == RECORD_OF_HEAD && evidence_key(&p->evidence, r, set, &text))
+            add_value(values, buf_str(&text));
+        buf_free(&text);
+    }
+    json_decref(where);
+    if (record_key && strcmp(set, "trace") != 0 && values->n)
+        qsort(values->items, (size_t)values->n, sizeof *values->items, by_number);
+}
+
+static int add_set(const struct gathering *g, const char *metric)
+{
+    const char *set = json_string_value(g->c->set);
+    const char *key = strcmp(set, "cases") == 0 ? "case" : set;
+    struct str_list values = {0};
+    int rc = 0;
+    values_of(g, metric, set, &values);
+    for (int64_t i = g->c->last && values.n ? values.n - 1 : 0; i < values.n; i++)
+        TRY(add_member(g, metric, key, values.items[i]));
+out:
+    str_list_free(&values);
+    return rc;
+}
+
+/* Metrics, or cases of one metric. */
+static int add_list(const struct gathering *g, const char *metric)
+{
+    size_t i;
+    json_t *v;
+    int rc = 0;
+    json_array_foreach(g->c->set, i, v)
+    {
+        const char *name = json_string_value(v);
+        bool is_case = json_object_get(g->p->recipe->cases, name) != NULL;
+        TRY(add_member(g, is_case ? metric : name, is_case ? "case" : NULL, name));
+    }
+out:
+    return rc;
+}
+
+/* What a calibration found is one unit without an interval. */
+static int add_setting(const struct gathering *g, const char *job)
+{
+    const char *reason = NULL;
+    struct member *m = NULL;
+    double x;
+    int rc = 0;
+    TRY(new_member(g, g->c->setting, &m));
+    snprintf(m->label, sizeof m->label, "%s", job);
+    TRY(setting_found(g->p, g->model, job, g->c->setting, &x, &reason, g->err));
+    if (reason)
+        snprintf(g->all->reason, sizeof g->all->reason, "%s", reason);
+    else
+        set_number(m, x, "search");
+out:
+    return rc;
+}
+
+/* ---- at equal cost ---------------------------------------------------------------------------
+ * `at_equal: METRIC`: A is a case of several settings, whose curve is read per unit where METRIC is
+ * what B has there; B is one setting. Units beyond the curve's ends are left out.
+ */
+
+#define SETTINGS_MOST 32
+
+/* The curve of one unit. */
+struct curve {
+    struct curve_point p[SETTINGS_MOST];
+    int64_t n;
+};
+
+/* One setting is a point of every unit's curve. */
+static int add_points(const struct page *p, const struct choice *one, const char *at,
+                      const char *metric, const struct unit_values *units, struct curve *curves,
+                      struct err *err)
+{
+    struct unit_values x = {0}, y = {0};
+    int rc = 0;
+    TRY(evidence_units(&p->evidence, one, at, &x, err));
+    TRY(evidence_units(&p->evidence, one, metric, &y, err));
+    for (int64_t i = 0; i < units->n; i++) {
+        struct curve *c = &curves[i];
+        const struct unit *u = &units->u[i];
+        struct curve_point new = {unit_mean(unit_at(&x, u->layer, u->head)),
+                                  unit_mean(unit_at(&y, u->layer, u->head))};
+        if (isfinite(new.x) && isfinite(new.y) && c->n < SETTINGS_MOST)
+            c->p[c->n++] = new;
+    }
+out:
+    unit_values_free(&x);
+    unit_values_free(&y);
+    return rc;
+}
+
+static int read_at_equal(const struct gathering *g, const char *at)
+{
+    const struct page *p = g->p;
+    struct err *err = g->err;
+    struct member *a = &g->all->m[0];
+    struct choice one = choice_of(g, a->metric, g->all->m[1].where);
+    json_t *where = json_deep_copy(a->where);
+    struct curve *curves = NULL;
+    struct unit_values x = {0};
+    struct str_list params = {0};
+    size_t len = strlen(a->label);
+    int rc = 0;
+    TRY(evidence_units(&p->evidence, &one, at, &x, err));
+    TRY(mem_zalloc(&curves, x.n + 1, sizeof *curves, "curve", err));
+    one.where = a->where;
+    for (const struct proof *v = NULL; (v = next_proof(&p->evidence, &one, v));)
+        if (v->r->params && !str_list_has(&params, v->r->params))
+            str_list_add(&params, v->r->params);
+    one.where = where;
+    for (int64_t i = 0; i < params.n; i++) {
+        json_object_set_new(where, "params", json_string(params.items[i]));
+        TRY(add_points(p, &one, at, a->metric, &x, curves, err));
+    }
+    a->units.n = 0;
+    a->units.of = x.of;
+    for (int64_t i = 0; i < x.n; i++) {
+        double y = curve_at(curves[i].p, curves[i].n, unit_mean(&x.u[i]));
+        if (!isfinite(y))
+            continue;
+        x.u[a->units.n++] =
+            (struct unit){.layer = x.u[i].layer, .head = x.u[i].head, .sum = y, .calls = 1};
+    }
+    free(a->units.u); /* the units of B with A's numbers */
+    a->units.u = x.u;
+    x.u = NULL;
+    snprintf(a->label + len, sizeof a->label - len, " at equal %s", at);
+out:
+    json_decref(where);
+    str_list_free(&params);
+    free(curves);
+    unit_values_free(&x);
+    return rc;
+}
+
+/* ---- all members
+ * ------------------------------------------------------------------------------------- */
+
+int claim_members(const struct page *p, const struct claim *c, int model, struct members *all,
+                  struct err *err)
+{
+    const struct gathering g = {p, c, model, all, err};
+    const char *at = json_str_or(c->test, "at_equal", NULL), *metric = c->metric ? c->metric : "";
+    size_t i;
+    json_t *v;
+    int rc = 0;
+    if (c->setting) {
+        json_array_foreach(c->set ? c->set : setting_jobs(p->recipe, c->setting), i, v)
+            TRY(add_setting(&g, json_string_value(v)));
+    } else if (c->kind == CLAIM_FRONT) { /* all members with the first metric, then the second */
+        json_array_foreach(json_object_get(c->test, "metrics"), i, v)
+            TRY(add_set(&g, json_string_value(v)));
+    } else if (json_is_array(c->set)) {
+        TRY(add_list(&g, metric));
+        if (at && all->n == 2)
+            TRY(read_at_equal(&g, at));
+    } else {
+        TRY(c->set ? add_set(&g, metric) : add_member(&g, metric, NULL, NULL));
+    }
+out:
+    return rc;
+}
+
+/* ---- answers ---------------------------------------------------------------------------------
+ */
+
+enum claim_state claim_above(const struct claim_estimate *e, double tie, int64_t least)
+{
+    if (e->n < least)
+        return CLAIM_OPEN;
+    if (e->value > tie && e->lo > 0)
+        return CLAIM_HOLDS;
+    return e->value < tie && e->wide_hi < tie ? CLAIM_HOLDS_NOT : CLAIM_OPEN;
+}
+
+enum claim_state claim_inside(const struct claim_estimate *e, double l, double h, int64_t least)
+{
+    if (e->n < least || !isfinite(e->value) || !isfinite(e->lo) || !isfinite(e->hi))
+        return CLAIM_OPEN;
+    if (e->lo >= l && e->hi <= h)
+        return CLAIM_HOLDS;
+    return e->lo > h || e->hi < l ? CLAIM_HOLDS_NOT : CLAIM_OPEN;
+}
+
 /* ---- testing --------------------------------------------------------------------------------- */
 
 static void sample_free(struct claim_sample *s)
@@ -86,16 +422,10 @@ static void sample_free(struct claim_sample *s)
         free(s->x[g]);
 }
 
-/* The unit of another member that stands at the same place; NULL: it has none. */
-static const struct unit *same_unit(const struct member *m, const struct unit *u)
-{
-    return unit_at(&m->units, u->layer, u->head);
-}
-
 static bool all_have(const struct member *const *m, int n, const struct unit *u)
 {
     for (int g = 1; g < n; g++)
-        if (!same_unit(m[g], u))
+        if (!unit_at(&m[g]->units, u->layer, u->head))
             return false;
     return true;
 }
@@ -112,24 +442,20 @@ static int sample_make(const struct member *const *m, int n, bool apart, struct 
         for (int64_t i = 0; i < of->n; i++) {
             if (!apart && !all_have(m, n, &of->u[i]))
                 continue;
-            const struct unit *u = same_unit(m[g], &of->u[i]);
-            s->x[g][s->n[g]++] = u->sum / (double)u->calls;
+            s->x[g][s->n[g]++] = unit_mean(unit_at(&m[g]->units, of->u[i].layer, of->u[i].head));
         }
     }
 out:
     return rc;
 }
 
-static bool same_units(const struct members *all)
+/* Have all members the same units, and with `values` the same numbers? */
+static bool same_units(const struct members *all, bool values)
 {
-    for (int k = 1; k < all->n; k++) {
-        if (all->m[k].units.n != all->m[0].units.n)
-            return false;
-        for (int64_t i = 0; i < all->m[0].units.n; i++)
-            if (!same_unit(&all->m[k], &all->m[0].units.u[i]))
-                return false;
-    }
-    return true;
+    bool same = true;
+    for (int k = 1; k < all->n && same; k++)
+        same = units_equal(&all->m[k].units, &all->m[0].units, values);
+    return same;
 }
 
 static double mean_of(const struct claim_sample *s, int g)
@@ -160,8 +486,8 @@ static int compare(const struct claim *c, bool apart, double tie, int tests, str
     TRY(claim_estimate(&s, within ? c->stat : STAT_DIFFERENCE, tests, &x->e, err));
     for (int g = 0; g < x->n; g++)
         x->mean[g] = mean_of(&s, g);
-    x->state = within ? claim_inside(&x->e, c->l, c->h, c->setting ? 1 : CLAIM_MIN_UNITS)
-                      : claim_above(&x->e, tie);
+    x->state =
+        within ? claim_inside(&x->e, c->l, c->h, c->least) : claim_above(&x->e, tie, c->least);
     x->margin = within ? fmin(c->h - x->e.value, x->e.value - c->l) : x->e.value;
 out:
     sample_free(&s);
@@ -178,11 +504,11 @@ static void join(struct comparison *worst, const struct comparison *x)
         *worst = *x;
 }
 
-/* The member X among the first n; -1: it has no records. */
-static int find_x(const struct claim *c, const struct members *all, int n)
+/* The member of this name among the first n; -1: there is none. */
+static int find_member(const struct members *all, const char *name, int n)
 {
-    for (int i = 0; i < n && c->x; i++)
-        if (strcmp(all->m[i].value, c->x) == 0)
+    for (int i = 0; i < n && name; i++)
+        if (strcmp(all->m[i].value, name) == 0)
             return i;
     return -1;
 }
@@ -193,9 +519,9 @@ static int test_members(const struct claim *c, const struct members *all, double
                         struct comparison *worst, struct err *err)
 {
     bool whole = c->kind == CLAIM_MORE || (c->kind == CLAIM_WITHIN && c->stat != STAT_MEAN);
-    bool apart = c->kind == CLAIM_WITHIN && c->stat == STAT_SPREAD && !same_units(all);
+    bool apart = c->kind == CLAIM_WITHIN && c->stat == STAT_SPREAD && !same_units(all, false);
     int n = whole ? 1 : c->kind == CLAIM_ORDER ? all->n - 1 : all->n;
-    int x = find_x(c, all, all->n), tests = n > 1 ? all->n - 1 : 1, rc = 0;
+    int x = find_member(all, c->x, all->n), tests = n > 1 ? all->n - 1 : 1, rc = 0;
     for (int i = 0; i < n; i++) {
         struct comparison one = {.n = whole ? all->n : c->kind == CLAIM_WITHIN ? 1 : 2};
         int other = c->kind == CLAIM_MOST ? x : i + 1;
@@ -229,7 +555,7 @@ static int test_better(const struct claim *c, const struct members *all, int o, 
 static int test_front(const struct claim *c, const struct members *all, double tie,
                       struct comparison *worst, struct err *err)
 {
-    int half = all->n / 2, x = find_x(c, all, half), rc = 0;
+    int half = all->n / 2, x = find_member(all, c->x, half), rc = 0;
     for (int i = 0; i < half && x >= 0; i++) {
         struct comparison one, two;
         if (i == x)
@@ -252,15 +578,9 @@ out:
 static bool is_unmoved(const struct claim *c, const struct members *all)
 {
     bool compares = c->kind != CLAIM_FRONT && (c->kind != CLAIM_WITHIN || c->stat != STAT_MEAN);
-    if (!compares || all->n < 2 || all->m[0].units.n < 1 || !same_units(all))
-        return false;
     for (int k = 0; k < all->n; k++)
-        for (int64_t i = 0; i < all->m[0].units.n; i++) {
-            const struct unit *u = &all->m[0].units.u[i], *w = same_unit(&all->m[k], u);
-            if (!all->m[k].of_setting || w->sum != u->sum || w->calls != u->calls)
-                return false;
-        }
-    return true;
+        compares = compares && all->m[k].of_setting;
+    return compares && all->n > 1 && all->m[0].units.n > 0 && same_units(all, true);
 }
 
 /* How many members a claim needs. */
@@ -320,7 +640,6 @@ static void name_sides(const struct claim *c, const struct comparison *w, struct
 static void say_why(const struct claim *c, const struct members *all, const struct comparison *w,
                     struct claim_row *row)
 {
-    int least = c->setting ? 1 : CLAIM_MIN_UNITS;
     if (all->reason[0])
         snprintf(row->why, sizeof row->why, "%s", all->reason);
     else if (is_unmoved(c, all))
@@ -331,8 +650,8 @@ static void say_why(const struct claim *c, const struct members *all, const stru
                  all->n);
     else if (!w->n || w->e.n == 0)
         snprintf(row->why, sizeof row->why, "no record has the numbers");
-    else if (w->e.n < least)
-        snprintf(row->why, sizeof row->why, "it takes %d %s", least, row->of);
+    else if (w->e.n < c->least)
+        snprintf(row->why, sizeof row->why, "it takes %d %s", c->least, row->of);
     else if (!isfinite(w->e.value))
         snprintf(row->why, sizeof row->why, "%s is 0, which has no ratio", row->b);
 }
@@ -365,6 +684,222 @@ out:
     return rc;
 }
 
+/* ---- printed numbers --------------------------------------------------------------------------
+ */
+
+/* The numbers of one row or column of the table, by member. */
+struct line {
+    struct members m;
+    double tie;
+};
+
+/* Put the printed part of a cell under a member's name; of `factor` per unit of the claim's metric.
+ * A `rest` is what the printed number leaves. */
+static void put_number(const struct page *p, const struct page_cell *c, int part, const char *name,
+                       double factor, bool rest, struct line *l)
+{
+    struct paper_number x;
+    char *end;
+    if (!name || l->m.n == CLAIM_MEMBERS || !cell_printed(p, c, part, &x))
+        return;
+    double number = strtod(x.value, &end), tie = 0.5 * pow(10, -printed_digits(x.value)) / factor;
+    if (end == x.value)
+        return;
+    struct member *m = &l->m.m[l->m.n++];
+    snprintf(m->value, sizeof m->value, "%s", name);
+    set_number(m, (rest ? factor - number : number) / factor, "");
+    l->tie = fmax(l->tie, tie);
+}
+
+/* The case whose conditions a cell has, all of them. */
+static const char *case_of(const struct page *p, const json_t *where)
+{
+    const char *own = json_str_or(where, "case", NULL), *name, *key;
+    json_t *c, *v;
+    if (own)
+        return own;
+    json_object_foreach((json_t *)p->recipe->cases, name, c)
+    {
+        bool fits = json_object_size(c) > 0;
+        json_object_foreach(c, key, v) fits =
+            fits && strcmp(json_str_or(where, key, ""), json_string_value(v)) == 0;
+        if (fits)
+            return name;
+    }
+    return NULL;
+}
+
+/* Which member of the claim a cell of this metric belongs to; NULL: to none. */
+static const char *member_of(const struct page *p, const struct claim *c, const json_t *where,
+                             const char *metric)
+{
+    const char *axis = json_string_value(c->set);
+    bool list = json_is_array(c->set), cases = list || (axis && strcmp(axis, "cases") == 0);
+    if (list && json_has_text(c->set, metric))
+        return metric;
+    if (!c->metric || strcmp(c->metric, metric) != 0)
+        return NULL;
+    const char *value = cases ? case_of(p, where) : axis ? json_str_or(where, axis, NULL) : metric;
+    return list && value && !json_has_text(c->set, value) ? NULL : value;
+}
+
+static void take_cell(const struct page *p, const struct claim *c, const struct page_cell *cell,
+                      struct line *l)
+{
+    const char *metric = cell_metric(cell, 0), *want = c->metric ? c->metric : "";
+    if (!cell->rule || json_object_get(cell->rule, "metric") || !metric)
+        return;
+    /* the table may print what the claim's metric leaves */
+    bool rest = strncmp(metric, "1-", 2) == 0 && strcmp(metric + 2, want) == 0;
+    json_t *where = rule_where(cell->rule, cell);
+    put_number(p, cell, 0, member_of(p, c, where, rest ? want : metric), cell_scale(cell), rest, l);
+    json_decref(where);
+}
+
+/* 1 holds, 0 does not, -1 the line has not what the claim compares. A number has no interval;
+ * figures, whose numbers stand in no table, have ranks and spreads. */
+static int line_holds(const struct claim *c, const struct line *l)
+{
+    bool within = c->kind == CLAIM_WITHIN, mean = within && c->stat == STAT_MEAN;
+    bool list = json_is_array(c->set) && c->kind != CLAIM_MOST && !mean;
+    int n = list ? (int)json_array_size(c->set) : l->m.n;
+    struct comparison worst = {.n = 0};
+    struct claim own = *c;
+    struct members m = {.n = 0};
+    struct err ignored = {0};
+    for (int i = mean && c->last ? n - 1 : 0; i < n; i++) {
+        const char *name = json_string_value(json_array_get(c->set, (size_t)i));
+        int at = list ? find_member(&l->m, name, l->m.n) : i;
+        if (at < 0 && c->kind != CLAIM_ORDER)
+            return -1;
+        if (at >= 0)
+            m.m[m.n++] = l->m.m[at];
+    }
+    if (c->kind == CLAIM_FRONT || (within && (c->stat == STAT_SPREAD || c->stat == STAT_RANK)) ||
+        m.n < (mean                                       ? 1
+               : within && c->stat == STAT_RATIO && !list ? 3
+                                                          : 2))
+        return -1;
+    own.least = 1;
+    own.l -= mean ? 0 : l->tie;
+    own.h += mean ? 0 : l->tie;
+    /* of two differences each has two roundings */
+    if (test_members(&own, &m, m.n == 4 && c->kind == CLAIM_MORE ? 2 * l->tie : l->tie, &worst,
+                     &ignored) != 0 ||
+        !worst.n || !isfinite(worst.e.value))
+        return -1;
+    return worst.state == CLAIM_HOLDS;
+}
+
+static void take_line(const struct claim *c, const struct line *l, const char *label,
+                      struct printed_claim *out)
+{
+    int holds = l->m.n ? line_holds(c, l) : -1;
+    if (holds < 0)
+        return;
+    out->lines++;
+    out->held += holds;
+    if (!holds && !out->failed[0])
+        snprintf(out->failed, sizeof out->failed, "%s", label);
+}
+
+/* Lines of a claim over columns: the printed numbers of a row, by the labels of their columns. */
+static void take_columns(const struct page *p, const struct claim *c, const struct page_block *b,
+                         struct printed_claim *out)
+{
+    for (int r = 0; r < b->rows.n; r++) {
+        struct line l = {.tie = 0};
+        for (int k = 0; k < b->columns.n; k++)
+            put_number(p, page_cell_at(b, r, k), 0, b->columns.e[k].path, 1, false, &l);
+        take_line(c, &l, b->rows.e[r].path, out);
+    }
+}
+
+/* Lines of a claim over pairs of rows, "* FGAttn" and "* baseline": the two numbers of a column.
+ * Papers write the same word with and without a capital. */
+static void take_row_pairs(const struct page *p, const struct claim *c, const struct page_block *b,
+                           struct printed_claim *out)
+{
+    const char *first = json_string_value(json_array_get(c->set, 0));
+    const char *second = json_string_value(json_array_get(c->set, 1));
+    for (int k = 0; k < b->rows.n * b->rows.n; k++) {
+        int r = k / b->rows.n, s = k % b->rows.n;
+        char star[2][96];
+        if (!label_part(first, b->rows.e[r].path, true, star[0], sizeof star[0]) ||
+            !label_part(second, b->rows.e[s].path, true, star[1], sizeof star[1]) ||
+            strcmp(star[0], star[1]) != 0)
+            continue;
+        for (int i = 0; i < b->columns.n; i++) {
+            struct line l = {.tie = 0};
+            char label[96];
+            put_number(p, page_cell_at(b, r, i), 0, first, 1, false, &l);
+            put_number(p, page_cell_at(b, s, i), 0, second, 1, false, &l);
+            snprintf(label, sizeof label, "%.48s, %.40s", b->rows.e[r].path, b->columns.e[i].path);
+            take_line(c, &l, label, out);
+        }
+    }
+}
+
+/* Lines of a claim on a setting: the parts of a cell are what the jobs of a calibration found. */
+static void take_settings(const struct page *p, const struct claim *c, const struct page_block *b,
+                          struct printed_claim *out)
+{
+    const json_t *jobs = setting_jobs(p->recipe, c->setting), *job;
+    const char *label = json_str_or(setting_rule(p->recipe, c->setting), "row", "");
+    for (int k = 0; k < b->rows.n * b->columns.n; k++) {
+        const struct page_cell *cell = &b->cell[k];
+        struct line l = {.tie = 0};
+        size_t i;
+        json_array_foreach((json_t *)jobs, i, job)
+        {
+            if (strcmp(cell->row->path, label) == 0)
+                put_number(p, cell, (int)i, json_string_value(job), 1, false, &l);
+        }
+        l.tie = 0; /* settings are exact */
+        take_line(c, &l, cell->column->path, out);
+    }
+}
+
+static bool varies(const struct line *l)
+{
+    for (int k = 1; k < l->m.n; k++)
+        if (strcmp(l->m.m[k].value, l->m.m[0].value) != 0)
+            return true;
+    return false;
+}
+
+/* Lines of a claim on records: columns, and rows whose cells are of several members. */
+static void take_lines(const struct page *p, const struct claim *c, const struct page_block *b,
+                       bool rows, struct printed_claim *out)
+{
+    const struct grid_axis *along = rows ? &b->rows : &b->columns;
+    const struct grid_axis *across = rows ? &b->columns : &b->rows;
+    bool one = c->kind == CLAIM_WITHIN && c->stat == STAT_MEAN;
+    for (int i = 0; i < along->n; i++) {
+        struct line l = {.tie = 0};
+        for (int k = 0; k < across->n; k++)
+            take_cell(p, c, rows ? page_cell_at(b, i, k) : page_cell_at(b, k, i), &l);
+        if (c->last ? varies(&l) : !rows || (!one && varies(&l)))
+            take_line(c, &l, along->e[i].path, out);
+    }
+}
+
+void claim_on_printed(const struct page *p, const struct claim *c, struct printed_claim *out)
+{
+    *out = (struct printed_claim){.lines = 0};
+    for (int i = 0; i < p->n_blocks; i++) {
+        const struct page_block *b = &p->blocks[i];
+        if (c->labels) {
+            (strcmp(c->labels, "row") == 0 ? take_row_pairs : take_columns)(p, c, b, out);
+        } else if (c->setting) {
+            take_settings(p, c, b, out);
+        } else {
+            take_lines(p, c, b, false, out);
+            take_lines(p, c, b, true, out);
+        }
+    }
+}
+
 /* ---- all claims of a page --------------------------------------------------------------------
  */
 
@@ -372,17 +907,11 @@ out:
 static double tie_of(const struct page *p, const char *metric)
 {
     struct paper_number x;
-    for (int i = 0; i < p->n_blocks; i++) {
-        const struct page_block *b = &p->blocks[i];
-        const json_t *scale = json_object_get(b->j, "scale");
-        for (int k = 0; k < b->rows.n * b->columns.n; k++) {
-            const struct grid_entry *row = &b->rows.e[k / b->columns.n];
-            const struct grid_entry *column = &b->columns.e[k % b->columns.n];
-            const char *own = json_str_or(column->j, "ours", json_str_or(row->j, "ours", ""));
-            if (strcmp(own, metric) == 0 && page_printed(p, b, row, column, 0, &x))
-                return 0.5 * pow(10, -printed_digits(x.value)) /
-                       (json_is_number(scale) ? json_number_value(scale) : 1);
-        }
+    for (const struct page_cell *cell = NULL; (cell = next_cell(p, cell));) {
+        const char *own =
+            json_str_or(cell->column->j, "ours", json_str_or(cell->row->j, "ours", ""));
+        if (strcmp(own, metric) == 0 && cell_printed(p, cell, 0, &x))
+            return 0.5 * pow(10, -printed_digits(x.value)) / cell_scale(cell);
     }
     return 0.0005;
 }
@@ -426,20 +955,12 @@ out:
 /* With one input behind the records an interval says nothing of prompts. */
 static void note_one_prompt(struct page *p, int model, const struct claim_row *row)
 {
-    const char *first = NULL;
-    struct buf b = {0};
-    bool one = row->state != CLAIM_OPEN && strcmp(row->of, "prompts") != 0 && row->value.n > 1;
-    for (int64_t i = 0; i < p->evidence.n && one; i++) {
-        const struct proof *v = &p->evidence.v[i];
-        if (p->plan->s[v->step].model != model)
-            continue;
-        first = first ? first : v->r->trace;
-        one = strcmp(first, v->r->trace) == 0;
-    }
-    buf_printf(&b, "%s read one prompt here: intervals cover %s only", row->model, row->of);
-    if (one && !str_list_has(&p->notes, buf_str(&b)))
-        str_list_add(&p->notes, buf_str(&b));
-    buf_free(&b);
+    const struct choice all = {model, -1, NULL, NULL};
+    const struct proof *first = next_proof(&p->evidence, &all, NULL), *v = first;
+    while (v && strcmp(v->r->trace, first->r->trace) == 0)
+        v = next_proof(&p->evidence, &all, v);
+    if (!v && row->state != CLAIM_OPEN && strcmp(row->of, "prompts") != 0 && row->value.n > 1)
+        page_note(p, "%s read one prompt here: intervals cover %s only", row->model, row->of);
 }
 
 static int add_tested(struct page *p, const json_t *claim, int model, struct err *err)
@@ -464,8 +985,8 @@ out:
 
 static bool is_used(const struct page *p, int model)
 {
-    for (int i = 0; i < p->plan->n; i++)
-        if (p->plan->s[i].recipe == p->at && p->plan->s[i].model == model)
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
+        if (s->model == model)
             return true;
     return false;
 }

@@ -5,8 +5,18 @@
 #ifndef LACUNA_CLAIMS_H
 #define LACUNA_CLAIMS_H
 
-#include "reproduce/claimtest.h"
 #include "reproduce/page.h"
+
+#define CLAIM_MIN_UNITS 6
+
+enum claim_state { CLAIM_HOLDS, CLAIM_HOLDS_NOT, CLAIM_OPEN };
+
+/* Is the number above 0? Holds: value > tie and lo > 0; does not hold: value < tie and wide_hi <
+ * tie; open: else, and with fewer than `least` units. */
+enum claim_state claim_above(const struct claim_estimate *e, double tie, int64_t least);
+
+/* Is the number inside of [l, h]? By the whole interval; `least` units are needed. */
+enum claim_state claim_inside(const struct claim_estimate *e, double l, double h, int64_t least);
 
 enum claim_kind {
     CLAIM_MORE,   /* A > B, of four members A - B > C - D */
@@ -28,13 +38,11 @@ struct claim {
     const char *setting;    /* members are what calibrations found; NULL: of records */
     const char *labels;     /* "row", "column": of printed labels alone; NULL: of records */
     bool last;              /* of a set only its last member */
+    int least;              /* units that an answer needs */
 };
 
 /* Read a claim's test. ERR_INPUT: it has no kind or two. */
 int claim_read(const json_t *test, struct claim *c, struct err *err);
-
-/* Check what the claims of a recipe name. */
-int claims_check(const struct recipe *r, const struct app *app, struct err *err);
 
 /* What a claim compares: records of one value of a variable, of one case, or of one metric; a
  * setting that a calibration found. */
@@ -43,6 +51,7 @@ struct member {
     json_t *where;   /* owned */
     bool of_setting; /* of a variable or a case, so that equal numbers say nothing */
     struct unit_values units;
+    struct unit one; /* the only unit of a member that is one number */
 };
 
 struct members {
@@ -51,15 +60,15 @@ struct members {
     char reason[200]; /* why there are no numbers; "": see m */
 };
 
-/* Is it a key of records whose values a claim may compare? (claimmembers.c) */
+/* Is it a key of records whose values a claim may compare? */
 bool claim_record_key(const char *key);
 
-/* Members of a claim for a model (claimmembers.c). */
+/* Members of a claim for a model. */
 int claim_members(const struct page *p, const struct claim *c, int model, struct members *all,
                   struct err *err);
 void members_free(struct members *m);
 
-/* A claim on the numbers that the paper prints (printed.c), in so many lines of the table, a tie
+/* A claim on the numbers that the paper prints, in so many lines of the table, a tie
  * being half a unit of the last digit. lines = 0: the table does not print what it compares. */
 struct printed_claim {
     int lines, held;

@@ -7,9 +7,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "reproduce/estimate.h"
-#include "reproduce/makejobs.h"
-#include "reproduce/output.h"
+#include "reproduce/page.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +16,8 @@
 
 struct reproduce_opts {
     struct common_opts c;
-    char *out, *only;
-    struct str_list models, traces, tasks;
+    char *output;
+    struct str_list model, trace, tasks;
     int backend, style;
     int64_t parallel;
     bool quick, list;
@@ -28,44 +26,33 @@ struct reproduce_opts {
 static const char *const backends[] = {"cpu", "cuda", NULL};
 static const char *const styles[] = {"paper", "slide", "screen", NULL};
 
-/* clang-format off */
 static const struct opt options[] = {
-    {.name = "output", .type = OPT_STR, .offset = offsetof(struct reproduce_opts, out),
-     .short_name = 'o', .arg = "DIR", .flags = OPT_UNSET,
-     .help = "Folder for pages, figures and jobs; an interrupted run continues there."},
-    {.name = "model", .type = OPT_LIST, .offset = offsetof(struct reproduce_opts, models),
-     .short_name = 'm', .arg = "[ROLE=]DIR", .flags = OPT_UNSET,
-     .help = "Checkpoint in place of the shipped one of its role (lm, dit). Repeatable."},
-    {.name = "trace", .type = OPT_LIST, .offset = offsetof(struct reproduce_opts, traces),
-     .arg = "[ROLE=]T.h5", .flags = OPT_UNSET,
-     .help = "Trace that exists, in place of captures of a model. Repeatable."},
-    {.name = "tasks", .type = OPT_LIST, .offset = offsetof(struct reproduce_opts, tasks),
-     .arg = "DIR", .flags = OPT_UNSET,
-     .help = "Folder with files of LongBench or InfiniteBench as published (qasper.jsonl, "
-             "passkey.jsonl, ...). Repeatable."},
-    {.name = "backend", .type = OPT_ENUM, .offset = offsetof(struct reproduce_opts, backend),
-     .def = "cpu", .values = backends, .help = "Where methods run; cuda also gives times."},
-    {.name = "quick", .type = OPT_BOOL, .offset = offsetof(struct reproduce_opts, quick),
-     .def = "0", .min = 0, .max = 1,
-     .help = "Reduced lengths and samples; every number made so is marked q."},
-    {.name = "parallel", .type = OPT_INT, .offset = offsetof(struct reproduce_opts, parallel),
-     .min = 1, .max = 64, .unit = "jobs", .flags = OPT_UNSET,
-     .help = "Jobs that run side by side and share the threads of --jobs; those whose result is a "
-             "time run alone (default: one for every 4 threads, with cuda 3 for every 4)."},
-    {.name = "style", .type = OPT_ENUM, .offset = offsetof(struct reproduce_opts, style),
-     .def = "paper", .values = styles,
-     .help = "Drawings: 8 pt for a column of a paper, without title; 18 pt; for the screen."},
-    {.name = "only", .type = OPT_STR, .offset = offsetof(struct reproduce_opts, only),
-     .arg = "T,K,M", .flags = OPT_UNSET,
-     .help = "Only tables that traces (T), kernels (K) or eval (M) give numbers for; K and M with "
-             "--backend cuda."},
-    {.name = "list", .type = OPT_BOOL, .offset = offsetof(struct reproduce_opts, list),
-     .def = "0", .min = 0, .max = 1,
-     .help = "List tables and figures with what they need."},
+    OPT_STR(struct reproduce_opts, output, NULL, "DIR",
+            "Folder for pages, figures and jobs; an interrupted run continues there.",
+            .short_name = 'o', .flags = OPT_UNSET),
+    OPT_LIST(struct reproduce_opts, model, NULL, "[ROLE=]DIR",
+             "Checkpoint in place of the shipped one of its role (lm, dit). Repeatable.",
+             .short_name = 'm', .flags = OPT_UNSET),
+    OPT_LIST(struct reproduce_opts, trace, NULL, "[ROLE=]T.h5",
+             "Trace that exists, in place of captures of a model. Repeatable.", .flags = OPT_UNSET),
+    OPT_LIST(struct reproduce_opts, tasks, NULL, "DIR",
+             "Folder with files of LongBench or InfiniteBench as published (qasper.jsonl, "
+             "passkey.jsonl, ...). Repeatable.",
+             .flags = OPT_UNSET),
+    OPT_ENUM(struct reproduce_opts, backend, "cpu", backends,
+             "Where methods run; cuda also gives times."),
+    OPT_BOOL(struct reproduce_opts, quick, "0",
+             "Reduced lengths and samples; every number made so is marked q."),
+    OPT_INT(struct reproduce_opts, parallel, NULL, 1, 64, "jobs",
+            "Jobs that run side by side and share the threads of --jobs; those whose result is a "
+            "time run alone (default: one for every 4 threads, with cuda 3 for every 4).",
+            .flags = OPT_UNSET),
+    OPT_ENUM(struct reproduce_opts, style, "paper", styles,
+             "Drawings: 8 pt for a column of a paper, without title; 18 pt; for the screen."),
+    OPT_BOOL(struct reproduce_opts, list, "0", "List tables and figures with what they need."),
     COMMON_OPTS,
     {0},
 };
-/* clang-format on */
 
 static int run(const struct app *app, int argc, char **argv, struct err *err);
 
@@ -83,7 +70,7 @@ const struct command cmd_reproduce = {
     "make runs where they are missing and that stay in DIR/jobs. DIR/pages has each\n"
     "table in the paper's layout, every printed number beside ours, with letters for what differs\n"
     "and a sentence for each of the paper's claims; DIR/index.html leads there.\n"
-    "Kill it at any time: the same command continues. With nothing to do it ends at once.\n"
+    "Kill it at any time: the same command continues. What is there is not written again.\n"
     "--dry-run prints the plan and its cost. `lacuna analyze DIR --explain\n"
     "TABLE:ROW:COLUMN` prints what is behind a number.\n"
     "\n"
@@ -104,7 +91,6 @@ struct session {
     struct model_set models;
     struct task_set tasks;
     struct plan plan;
-    struct output output;
 };
 
 /* ---- which tables ------------------------------------------------------------------------------
@@ -125,30 +111,19 @@ static bool wanted(const struct str_list *items, const char *id)
     return false;
 }
 
-/* ids of layouts.json: tables, then figures. */
-static void all_ids(const struct paper_data *d, struct str_list *ids)
-{
-    static const char *const keys[] = {"tables", "figures"};
-    for (int k = 0; k < 2; k++) {
-        size_t i;
-        json_t *o;
-        json_array_foreach(json_object_get(d->layouts, keys[k]), i, o)
-            str_list_add(ids, json_str_or(o, "id", ""));
-    }
-}
-
-static int check_items(const struct str_list *items, const struct str_list *ids, struct err *err)
+static int check_items(const struct paper_data *d, const struct str_list *items, struct err *err)
 {
     struct names all = {0};
+    const json_t *item;
     for (int p = 0; p < PAPERS; p++)
         names_add(&all, paper_ids[p]);
-    for (int64_t k = 0; k < ids->n; k++)
-        names_add(&all, ids->items[k]);
+    for (size_t k = 0; (item = paper_item_at(d, k)); k++)
+        names_add(&all, json_str_or(item, "id", ""));
     for (int64_t i = 0; i < items->n; i++) {
         bool known = false;
-        for (int64_t k = 0; k < ids->n && !known; k++)
-            known = is_of(ids->items[k], items->items[i]);
         char hint[HINT_MAX];
+        for (int k = 0; k < all.n && !known; k++)
+            known = is_of(all.items[k], items->items[i]);
         if (!known)
             return err_set(err, ERR_USAGE,
                            "unknown table or figure '%s'%s (lacuna reproduce --list names them)",
@@ -157,54 +132,30 @@ static int check_items(const struct str_list *items, const struct str_list *ids,
     return 0;
 }
 
-/* Kernels and eval give numbers on a GPU only: without it a table that needs them beside traces is
- * taken for its traces, and by --only for nothing. */
-static bool only_takes(const struct session *s, const struct recipe *r)
-{
-    bool gives = s->o.list || s->o.backend == 1;
-    if (!s->o.only)
-        return true;
-    for (const char *c = s->o.only; *c; c++)
-        if (*c != ',' && strchr(r->needs, *c) && (gives || *c == 'T'))
-            return true;
-    return false;
-}
-
 static int read_recipes(struct session *s, const struct str_list *items, struct err *err)
 {
-    struct str_list ids = {0};
     struct buf path = {0};
+    const json_t *item;
+    size_t n = 0;
     int rc = 0;
-    all_ids(&s->data, &ids);
-    TRY(check_items(items, &ids, err));
-    if (s->o.only && strspn(s->o.only, "TKM,") != strlen(s->o.only))
-        FAIL(err, ERR_USAGE, "reproduce: --only %s: expected T, K and M, separated by commas",
-             s->o.only);
-    TRY(mem_zalloc(&s->recipes, ids.n, sizeof *s->recipes, "recipes", err));
-    for (int64_t i = 0; i < ids.n; i++) {
-        if (!s->o.list && !wanted(items, ids.items[i]))
+    TRY(check_items(&s->data, items, err));
+    while (paper_item_at(&s->data, n))
+        n++;
+    TRY(mem_zalloc(&s->recipes, (int64_t)n, sizeof *s->recipes, "recipes", err));
+    for (size_t i = 0; (item = paper_item_at(&s->data, i)); i++) {
+        const char *id = json_str_or(item, "id", "");
+        if (!s->o.list && !wanted(items, id))
             continue;
         buf_reset(&path);
-        TRY(recipe_path(&s->data, ids.items[i], &path, err));
+        TRY(recipe_path(&s->data, id, &path, err));
         struct recipe *r = &s->recipes[s->n_recipes++];
         TRY(recipe_read(buf_str(&path), &s->data, r, err));
-        if (strcmp(r->id, ids.items[i]) != 0)
-            FAIL(err, ERR_INPUT, "%s: id: '%s' was expected, found '%s'", buf_str(&path),
-                 ids.items[i], r->id);
-        TRY(recipe_check(r, s->app, err));
-        if (!only_takes(s, r)) {
-            recipe_free(r);
-            s->n_recipes--;
-        }
+        if (strcmp(r->id, id) != 0)
+            FAIL(err, ERR_INPUT, "%s: id: '%s' was expected, found '%s'", buf_str(&path), id,
+                 r->id);
+        TRY(recipe_check(r, err));
     }
-    if (s->n_recipes == 0)
-        FAIL(err, ERR_USAGE, "reproduce: none of these tables is of the kind --only %s%s",
-             s->o.only,
-             strpbrk(s->o.only, "KM") && s->o.backend != 1
-                 ? ", of which K and M give numbers with --backend cuda"
-                 : "");
 out:
-    str_list_free(&ids);
     buf_free(&path);
     return rc;
 }
@@ -220,29 +171,12 @@ static const char *state_here(const struct session *s, const struct recipe *r)
     return traces || s->app->accel ? "ready" : "needs GPU";
 }
 
-/* The benchmarks whose files it takes: "LongBench, InfiniteBench"; "": none. */
-static void list_files(const struct session *s, const struct recipe *r, struct buf *b)
+static bool takes_files(const struct recipe *r)
 {
-    for (int j = 0; j < r->n_jobs; j++) {
-        char name[64];
-        size_t i;
-        json_t *v;
-        if (!r->jobs[j].tasks || sscanf(r->jobs[j].tasks, "{%60[^.}]", name) != 1)
-            continue;
-        const json_t *values = recipe_variable(r, false, name);
-        for (size_t t = 0; t < json_array_size(s->data.tasks); t++) {
-            const json_t *task = json_array_get(s->data.tasks, t);
-            const char *id = json_str_or(task, "id", ""), *of = json_str_or(task, "of", "");
-            bool has = false;
-            json_array_foreach(values, i, v)
-            {
-                const char *slash = strrchr(json_string_value(v), '/');
-                has = has || strcmp(slash ? slash + 1 : json_string_value(v), id) == 0;
-            }
-            if (has && !(b->len && strstr(buf_str(b), of)))
-                buf_printf(b, "%s%s", b->len ? ", " : "", of);
-        }
-    }
+    bool any = false;
+    for (int j = 0; j < r->n_jobs; j++)
+        any = any || r->jobs[j].tasks;
+    return any;
 }
 
 /* How long it is, without the full stop or the colon that ends it. */
@@ -252,6 +186,15 @@ static int first_sentence(const char *text)
     while (text[n] && text[n + 1] && text[n + 1] != ' ')
         n += 1 + strcspn(text + n + 1, ".:");
     return (int)n;
+}
+
+static int print(struct buf *b, struct err *err)
+{
+    int rc = buf_check(b, "output", err);
+    if (!rc && fwrite(b->data, 1, b->len, stdout) != b->len)
+        rc = err_sys(err, ERR_IO, "standard output");
+    buf_free(b);
+    return rc;
 }
 
 static int print_list(const struct session *s, struct err *err)
@@ -265,8 +208,6 @@ static int print_list(const struct session *s, struct err *err)
         const struct recipe *r = &s->recipes[i];
         const char *caption = json_str_or(r->item, "caption", ""), *state = state_here(s, r);
         const char *why = json_str_or(r->absent, "*", "");
-        struct buf files = {0};
-        list_files(s, r, &files);
         if (s->o.c.json) {
             jw_obj(&w);
             jw_kstr(&w, "id", r->id);
@@ -274,29 +215,24 @@ static int print_list(const struct session *s, struct err *err)
             jw_kstr(&w, "needs", r->needs);
             jw_kstr(&w, "state", state);
             jw_kstr(&w, "reason", why);
-            jw_kstr(&w, "files", buf_str(&files));
+            jw_kbool(&w, "files", takes_files(r));
             jw_obj_end(&w);
         } else {
             bool again = strncmp(why, state, strlen(state)) == 0; /* "needs eval with the files" */
             buf_printf(&b, "%-22s %-4s %s%s%s", r->id, r->needs[0] ? r->needs : "-",
                        again ? "" : state, why[0] && !again ? ": " : "", why);
-            if (files.len)
-                buf_printf(&b, "; takes files of %s (--tasks)", buf_str(&files));
+            if (takes_files(r))
+                buf_puts(&b, "; takes files of benchmarks (--tasks)");
             if (!why[0] && caption[0])
                 buf_printf(&b, ": %.*s", first_sentence(caption), caption);
             buf_puts(&b, "\n");
         }
-        buf_free(&files);
     }
     if (s->o.c.json) {
         jw_arr_end(&w);
         buf_puts(&b, "\n");
     }
-    int rc = buf_check(&b, "list", err);
-    if (!rc && fwrite(b.data, 1, b.len, stdout) != b.len)
-        rc = err_sys(err, ERR_IO, "standard output");
-    buf_free(&b);
-    return rc;
+    return print(&b, err);
 }
 
 /* ---- running -----------------------------------------------------------------------------------
@@ -315,7 +251,7 @@ static int enter(struct session *s, struct err *err)
     data.data[strlen(root) - strlen("/paper")] = '\0';
     if (setenv("LACUNA_DATA", data.data, 1) != 0)
         FAIL(err, ERR_NOMEM, "environment: out of memory");
-    buf_printf(&jobs, "%s/jobs", s->o.out);
+    buf_printf(&jobs, "%s/jobs", s->o.output);
     TRY(buf_check(&jobs, "path", err));
     if (!s->o.c.dry_run)
         TRY(make_dirs(buf_str(&jobs), err));
@@ -352,16 +288,12 @@ static int print_plan(struct session *s, struct err *err)
     struct buf b = {0};
     plan_look(&s->plan);
     plan_text(&s->plan, cmd_jobs(&s->o.c), &b);
-    int rc = buf_check(&b, "plan", err);
-    if (!rc && fwrite(b.data, 1, b.len, stdout) != b.len)
-        rc = err_sys(err, ERR_IO, "standard output");
-    buf_free(&b);
-    return rc;
+    return print(&b, err);
 }
 
 static int reproduce(struct session *s, const struct str_list *items, struct err *err)
 {
-    int rc = 0;
+    int written = 0, failed = 0, rc = 0;
     if (s->o.c.force)
         FAIL(err, ERR_USAGE,
              "reproduce: --force: remove the folders of DIR/jobs that are to be made again");
@@ -377,7 +309,7 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
         TRY(print_list(s, err));
         goto out;
     }
-    TRY(model_set_make(&s->o.models, &s->o.traces, s->recipes, s->n_recipes, &s->data, &s->models,
+    TRY(model_set_make(&s->o.model, &s->o.trace, s->recipes, s->n_recipes, &s->data, &s->models,
                        err));
     TRY(task_set_make(&s->data, &s->o.tasks, &s->tasks, err));
     TRY(enter(s, err));
@@ -397,31 +329,32 @@ static int reproduce(struct session *s, const struct str_list *items, struct err
         TRY(print_plan(s, err));
         goto out;
     }
-    s->output.plan = &s->plan;
-    s->output.data = &s->data;
-    TRY(output_open(&s->output, err));
     const struct make_opts make = {at_once(s), cmd_jobs(&s->o.c)};
     TRY(jobs_run(&s->plan, &make, err));
-    for (int i = 0; i < s->n_recipes; i++)
-        TRY(output_page(&s->output, i, err));
-    TRY(output_close(&s->output, err));
+    for (int i = 0; i < s->n_recipes; i++) {
+        bool changed = false;
+        TRY(output_page(&s->plan, i, &s->data, &changed, err));
+        written += changed;
+    }
+    TRY(output_index(&s->data, err));
+    for (int i = 0; i < s->plan.n; i++)
+        failed += s->plan.s[i].failed;
     warn_undrawn(&s->plan);
-    log_info("%s: %d of %d pages written; %s", s->o.out, s->output.written, s->n_recipes,
-             s->output.failed ? "some jobs failed" : "nothing is left to do");
+    log_info("%s: %d of %d pages written; %s", s->o.output, written, s->n_recipes,
+             failed ? "some jobs failed" : "nothing is left to do");
     if (s->o.c.json && printf("{\"pages\": %d, \"written\": %d, \"failed_jobs\": %d}\n",
-                              s->n_recipes, s->output.written, s->output.failed) < 0)
+                              s->n_recipes, written, failed) < 0)
         FAIL(err, ERR_IO, "standard output");
-    if (s->output.failed)
-        rc = err_set(err, ERR_CHECK,
-                     "some jobs failed; the pages name what lacks them, and "
-                     "DIR/jobs/*.part/log.txt has their output");
+    if (failed)
+        FAIL(err, ERR_CHECK,
+             "some jobs failed; the pages name what lacks them, and "
+             "DIR/jobs/*.part/log.txt has their output");
 out:
     return rc;
 }
 
 static void close_session(struct session *s)
 {
-    output_free(&s->output);
     plan_free(&s->plan);
     model_set_free(&s->models);
     task_set_free(&s->tasks);
@@ -444,7 +377,7 @@ static int run(const struct app *app, int argc, char **argv, struct err *err)
         goto out;
     if (!s.o.list && items.n == 0)
         FAIL(err, ERR_USAGE, "reproduce: which table? (lacuna reproduce --list names them)");
-    if (!s.o.list && !s.o.out)
+    if (!s.o.list && !s.o.output)
         FAIL(err, ERR_USAGE, "reproduce: -o DIR is missing");
     TRY(reproduce(&s, &items, err));
 out:

@@ -23,16 +23,19 @@ struct evidence {
     struct proof *v; /* owned */
     int64_t n, cap;
     struct record_set {
-        const char *id; /* of the job */
         struct record *r;
         int64_t n;
-    } * sets; /* owned */
-    int64_t n_sets, cap_sets;
+    } * sets; /* owned: of each step */
+    int n_sets;
 };
 
 /* Read the records of all finished replays of a recipe. Free `e` also after a failure. */
 int evidence_load(const struct plan *p, int recipe, struct evidence *e, struct err *err);
 void evidence_free(struct evidence *e);
+
+/* Metrics that papers count and records have under other names: "score", the grade of a prompt,
+ * whatever its task calls it; "time_quant_ns" = 0 of a timed call without that phase. */
+int record_as_counted(struct record *r, struct err *err);
 
 /* Does the record fulfil the conditions of a JSON object: keys of records (method, params, permute,
  * layer, head, step, branch, task, ...), variables of its step, and `case`, a name of the recipe's
@@ -40,9 +43,48 @@ void evidence_free(struct evidence *e);
  */
 bool evidence_fits(const struct evidence *e, const struct proof *p, const json_t *where);
 
-/* The text of a key of a record or of a variable of its step; false: there is no such key. */
-bool evidence_key(const struct evidence *e, const struct proof *p, const char *key, char *text,
-                  size_t size);
+/* Append the text of a key of a record or of a variable of its step; false: there is no such key.
+ */
+bool evidence_key(const struct evidence *e, const struct proof *p, const char *key, struct buf *b);
+
+/* Do two texts of a condition and of a value agree, of the variable or key of this name? */
+bool value_fits(const char *key, const char *have, const char *want);
+
+/* ---- statistics of values --------------------------------------------------------------------
+ */
+
+#define CLAIM_MEMBERS 32
+
+/* Values of the members of a claim: x[g] has n[g] units; paired: all members have the same units.
+ */
+struct claim_sample {
+    double *x[CLAIM_MEMBERS];
+    int64_t n[CLAIM_MEMBERS];
+    int members;
+    bool paired;
+};
+
+/* A number made of the means of the members. */
+enum claim_stat {
+    STAT_MEAN,       /* of the first member */
+    STAT_DIFFERENCE, /* A - B, of four members A - B - (C - D) */
+    STAT_RATIO,      /* A / B; of more members the geometric mean of each by the next */
+    STAT_SPREAD,     /* largest - smallest */
+    STAT_RANK,       /* Spearman's rho of the means with their order; at least 5 members */
+};
+
+struct claim_estimate {
+    double value, lo, hi; /* with a bootstrap interval of 95 % over units */
+    double wide_hi;       /* the upper end at the level 1 - 0.05 / tests */
+    int64_t n;            /* units */
+};
+
+/* `tests`: how many comparisons the claim makes. n = 0 where a member has no unit. */
+int claim_estimate(const struct claim_sample *s, enum claim_stat stat, int tests,
+                   struct claim_estimate *out, struct err *err);
+
+/* ---- numbers of records -----------------------------------------------------------------------
+ */
 
 /* Which records count. */
 struct choice {
@@ -51,7 +93,10 @@ struct choice {
     const json_t *where; /* or NULL */
     const json_t *pairs; /* keep calls by the difference of two cases, or NULL */
 };
-bool choice_takes(const struct evidence *e, const struct choice *c, const struct proof *p);
+
+/* The next record behind p that counts, NULL: the first; NULL behind the last. */
+const struct proof *next_proof(const struct evidence *e, const struct choice *c,
+                               const struct proof *p);
 
 struct sample_stats {
     double value, sd, lo, hi; /* lo, hi: 95 % bootstrap interval over units */
@@ -77,16 +122,15 @@ struct unit_values {
 /* Means per unit of an expression over metrics. */
 int evidence_units(const struct evidence *e, const struct choice *c, const char *metric,
                    struct unit_values *out, struct err *err);
-/* Has the record a number for the expression? */
-bool evidence_reads(const char *metric, const struct record *r);
 
 /* The unit at a place; NULL: none. */
 struct unit *unit_at(const struct unit_values *v, int layer, int head);
+double unit_mean(const struct unit *u); /* NAN for NULL */
+/* Are the units the same, and with `values` their numbers? */
+bool units_equal(const struct unit_values *a, const struct unit_values *b, bool values);
 void unit_values_free(struct unit_values *v);
 
-/* The metric "score" is the grade of a prompt, whatever its task calls it.
- *
- * stat: "mean", "calls" (mean over calls, as "cases" are counted), "min", "max",
+/* stat: "mean", "calls" (mean over calls, as "cases" are counted), "min", "max",
  * "sum-over-layers" (the expression over sums of unit means), "mean-over-tasks", "sum-over-tasks"
  * (of the means of each task). units = 0: no value. */
 int evidence_stat(const struct evidence *e, const struct choice *c, const char *metric,

@@ -7,6 +7,7 @@
 
 #include "core/mem.h"
 
+#include <fnmatch.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,9 +31,7 @@ void grid_free(struct page *p)
             free(c->printed);
             free(c->ours);
             free(c->reason);
-            free(c->metric);
-            free(c->where);
-            str_list_free(&c->records);
+            json_decref(c->where);
         }
         free(b->cell);
         free_axis(&b->rows);
@@ -45,10 +44,29 @@ void grid_free(struct page *p)
 
 int page_first_model(const struct page *p)
 {
-    for (int i = 0; i < p->plan->n; i++)
-        if (p->plan->s[i].recipe == p->at && p->plan->s[i].model >= 0)
-            return p->plan->s[i].model;
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
+        if (s->model >= 0)
+            return s->model;
     return -1;
+}
+
+bool page_has_files(const struct page *p)
+{
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
+        if (s->task && s->task->path)
+            return true;
+    return false;
+}
+
+struct page_cell *next_cell(const struct page *p, const struct page_cell *c)
+{
+    const struct page_block *b = c ? c->block : p->blocks, *end = p->blocks + p->n_blocks;
+    int64_t at = c ? c - b->cell + 1 : 0;
+    while (b < end && at >= (int64_t)b->rows.n * b->columns.n) {
+        b++;
+        at = 0;
+    }
+    return b < end ? &b->cell[at] : NULL;
 }
 
 struct page_cell *page_cell_at(const struct page_block *b, int row, int column)
@@ -63,57 +81,64 @@ bool entry_field(const struct grid_entry *e, const char *field, char *text, size
     return json_text(e->j, field, text, size);
 }
 
-static int make_path(struct grid_entry *e, struct err *err)
+/* "ours, least (layer 2, head 5)/Sparsity": the levels, with the head that was picked. */
+static int name_entries(struct grid_axis *a, struct err *err)
 {
-    struct buf b = {0};
-    for (int i = 0; i < e->levels; i++)
-        buf_printf(&b, "%s%s", i ? "/" : "", e->level[i] ? e->level[i] : "");
-    free(e->path);
-    e->path = strdup(buf_str(&b));
-    int rc = buf_check(&b, "label", err);
-    buf_free(&b);
-    return rc ? rc : e->path ? 0 : err_set(err, ERR_NOMEM, "label: out of memory");
-}
-
-/* A zeroed entry at place `at`. */
-static int insert(struct grid_axis *a, int at, const json_t *j, struct grid_entry **out,
-                  struct err *err)
-{
-    int rc = mem_grow(&a->e, &a->cap, a->n + 1, sizeof *a->e, "rows and columns", err);
-    if (rc)
-        return rc;
-    memmove(&a->e[at + 1], &a->e[at], (size_t)(a->n - at) * sizeof *a->e);
-    a->n++;
-    a->e[at] = (struct grid_entry){.j = j, .length = NAN, .model = -1};
-    *out = &a->e[at];
-    return 0;
-}
-
-static int set_label(struct grid_entry *e, const json_t *label, struct err *err)
-{
-    if (json_is_string(label)) {
-        e->level[e->levels++] = strdup(json_string_value(label));
-        return make_path(e, err);
-    }
-    for (size_t i = 0; i < json_array_size(label) && i < LABEL_LEVELS; i++)
-        e->level[e->levels++] = strdup(json_string_value(json_array_get(label, i)));
-    return make_path(e, err);
-}
-
-static int take_axis(const json_t *all, const char *label, struct grid_axis *a, struct err *err)
-{
-    size_t i;
-    json_t *o;
     int rc = 0;
-    json_array_foreach(all, i, o)
-    {
-        struct grid_entry *e = NULL;
-        TRY(insert(a, a->n, o, &e, err));
-        e->printed = true;
-        TRY(set_label(e, json_object_get(o, label), err));
+    for (int i = 0; i < a->n; i++) {
+        struct grid_entry *e = &a->e[i];
+        char **last = &e->level[e->levels - 1];
+        struct buf path = {0}, picked = {0};
+        if (e->picked) {
+            buf_printf(&picked, "%s (layer %d, head %d)", *last, e->layer, e->head);
+            free(*last);
+            *last = picked.data;
+        }
+        for (int k = 0; k < e->levels; k++)
+            buf_printf(&path, "%s%s", k ? "/" : "", e->level[k] ? e->level[k] : "");
+        buf_puts(&path, "");
+        e->path = path.data;
+        TRY(buf_check(&picked, "label", err));
+        TRY(buf_check(&path, "label", err));
     }
 out:
     return rc;
+}
+
+/* A zeroed entry at place `at`; without memory a spare one, and the axis has failed. */
+static struct grid_entry *insert(struct grid_axis *a, int at, const json_t *j)
+{
+    struct err ignored = {0};
+    struct grid_entry *e = &a->spare;
+    if (mem_grow(&a->e, &a->cap, a->n + 1, sizeof *a->e, "rows and columns", &ignored) == 0) {
+        memmove(&a->e[at + 1], &a->e[at], (size_t)(a->n - at) * sizeof *a->e);
+        a->n++;
+        e = &a->e[at];
+    }
+    a->failed = a->failed || e == &a->spare;
+    *e = (struct grid_entry){.j = j, .length = NAN, .model = -1};
+    return e;
+}
+
+/* A label is a text, or a list of texts, one per level. */
+static void set_label(struct grid_entry *e, const json_t *label)
+{
+    size_t n = json_is_string(label) ? 1 : json_array_size(label);
+    for (size_t i = 0; i < n && i < LABEL_LEVELS; i++)
+        e->level[e->levels++] =
+            strdup(json_string_value(json_is_string(label) ? label : json_array_get(label, i)));
+}
+
+static void take_axis(const json_t *all, const char *label, struct grid_axis *a)
+{
+    size_t i;
+    json_t *o;
+    json_array_foreach(all, i, o)
+    {
+        struct grid_entry *e = insert(a, a->n, o);
+        e->printed = true;
+        set_label(e, json_object_get(o, label));
+    }
 }
 
 /* ---- our models ------------------------------------------------------------------------------ */
@@ -123,9 +148,11 @@ static bool fills(const json_t *map, const char *label)
 {
     const char *id;
     json_t *v;
-    json_object_foreach((json_t *)map, id,
-                        v) if (json_is_string(v) &&
-                               strcmp(json_string_value(v), label) == 0) return true;
+    json_object_foreach((json_t *)map, id, v)
+    {
+        if (json_is_string(v) && strcmp(json_string_value(v), label) == 0)
+            return true;
+    }
     return false;
 }
 
@@ -153,18 +180,16 @@ static bool has_own(const struct grid_axis *a, int model, const struct grid_entr
     return false;
 }
 
-static int copy_entry(struct grid_axis *a, int from, int to, int level, const char *name,
-                      struct err *err)
+/* A copy for a model, with its name at a level, or as one level more. */
+static void copy_entry(struct grid_axis *a, int from, int to, int level, const char *name,
+                       int model)
 {
-    struct grid_entry *e = NULL;
-    int rc = insert(a, to, a->e[from].j, &e, err);
-    if (rc)
-        return rc;
-    const struct grid_entry *like = &a->e[from < to ? from : from + 1];
-    e->levels = like->levels;
-    for (int k = 0; k < like->levels; k++)
+    struct grid_entry *e = insert(a, to, a->e[from].j);
+    const struct grid_entry *like = &a->e[from]; /* which stands before */
+    e->levels = like->levels + (level == like->levels);
+    for (int k = 0; k < e->levels; k++)
         e->level[k] = strdup(k == level ? name : like->level[k]);
-    return make_path(e, err);
+    e->model = model;
 }
 
 /* Where the run of filled siblings that begins at i ends. */
@@ -179,77 +204,50 @@ static int siblings_end(const struct grid_axis *a, int i, int level, const json_
 }
 
 /* A model of the papers fills its own entries; any other gets entries beside them. */
-static int place_model(struct grid_axis *a, int level, const struct model_use *m, int model,
-                       const json_t *map, struct err *err)
+static void place_model(struct grid_axis *a, int level, const struct model_use *m, int model,
+                        const json_t *map)
 {
     const char *own = m->paper ? json_str_or(map, json_str_or(m->paper, "id", ""), NULL) : NULL;
-    int rc = 0;
     for (int i = 0; i < a->n; i++) {
         struct grid_entry *e = &a->e[i];
         if (!e->printed || level >= e->levels || !fills(map, e->level[level]))
             continue;
-        if (own) {
-            if (strcmp(e->level[level], own) == 0)
-                e->model = model;
-        } else if (!has_own(a, model, e, level)) {
-            int to = siblings_end(a, i, level, map);
-            TRY(copy_entry(a, i, to, level, m->name, err));
-            a->e[to].model = model;
-        }
+        if (own && strcmp(e->level[level], own) == 0)
+            e->model = model;
+        else if (!own && !has_own(a, model, e, level))
+            copy_entry(a, i, siblings_end(a, i, level, map), level, m->name, model);
     }
-out:
-    return rc;
 }
 
 /* The paper's table names no model: every column gets one of ours beside it. */
-static int place_beside_all(struct grid_axis *a, const struct model_use *m, int model,
-                            struct err *err)
+static void place_beside_all(struct grid_axis *a, const struct model_use *m, int model)
 {
-    int rc = 0;
     for (int i = 0; i < a->n; i++) {
+        int to = i + 1;
         if (!a->e[i].printed || a->e[i].levels == LABEL_LEVELS)
             continue;
-        int to = i + 1;
         while (to < a->n && !a->e[to].printed)
             to++;
-        TRY(copy_entry(a, i, to, -1, NULL, err));
-        a->e[to].level[a->e[to].levels++] = strdup(m->name);
-        a->e[to].model = model;
-        TRY(make_path(&a->e[to], err));
+        copy_entry(a, i, to, a->e[i].levels, m->name, model);
     }
-out:
-    return rc;
 }
 
-/* true: always; "tasks": when a file was given that one of the recipe's jobs reads. */
-static bool stands_beside(const struct page *p, const json_t *beside)
+static void place_models(struct page *p, struct page_block *b)
 {
-    bool any = json_is_true(beside);
-    for (int i = 0; i < p->plan->n && json_is_string(beside); i++)
-        any = any ||
-              (p->plan->s[i].recipe == p->at && p->plan->s[i].task && p->plan->s[i].task->path);
-    return any;
-}
-
-static int place_models(struct page *p, struct page_block *b, struct err *err)
-{
-    const struct model_set *set = p->plan->models;
-    int rc = 0;
-    for (int i = 0; i < set->n; i++) {
-        const json_t *role = json_object_get(p->recipe->roles, set->m[i].role);
+    for (int i = 0; i < p->plan->models->n; i++) {
+        const struct model_use *m = &p->plan->models->m[i];
+        const json_t *role = json_object_get(p->recipe->roles, m->role);
         const json_t *map = json_object_get(role, "fills");
-        if (!role)
-            continue;
+        const json_t *beside = json_object_get(role, "beside_all");
         int column = model_level(&b->columns, map), row = model_level(&b->rows, map);
         if (column >= 0)
-            TRY(place_model(&b->columns, column, &set->m[i], i, map, err));
+            place_model(&b->columns, column, m, i, map);
         else if (row >= 0)
-            TRY(place_model(&b->rows, row, &set->m[i], i, map, err));
-        else if (stands_beside(p, json_object_get(role, "beside_all")))
-            TRY(place_beside_all(&b->columns, &set->m[i], i, err));
+            place_model(&b->rows, row, m, i, map);
+        /* true: always; "tasks": when a file was given that one of the recipe's jobs reads */
+        else if (json_is_true(beside) || (json_is_string(beside) && page_has_files(p)))
+            place_beside_all(&b->columns, m, i);
     }
-out:
-    return rc;
 }
 
 /* ---- our lengths ------------------------------------------------------------------------------
@@ -261,48 +259,38 @@ static double entry_length(const struct grid_entry *e)
     return entry_field(e, "length", text, sizeof text) ? strtod(text, NULL) : NAN;
 }
 
-static int place_length(struct grid_axis *a, double n, const char *label, struct err *err)
+static void place_length(struct grid_axis *a, double n, const char *label)
 {
-    struct grid_entry *e = NULL;
-    int at = 0, rc = 0;
+    int at = 0;
     for (int i = 0; i < a->n; i++) {
         double have = entry_length(&a->e[i]);
-        if (!isfinite(have))
-            return 0;
-        if (fabs(have - n) <= 0.02 * n)
-            return 0;
+        if (!isfinite(have) || fabs(have - n) <= 0.02 * n)
+            return;
         if (have < n)
             at = i + 1;
     }
-    if (a->n > 0)
-        rc = insert(a, at, a->e[0].j, &e, err);
-    if (rc || !e)
-        return rc;
-    e->j = a->e[at ? 0 : 1].j;
+    if (a->n == 0)
+        return;
+    struct grid_entry *e = insert(a, at, a->e[0].j);
     e->length = n;
     e->level[e->levels++] = strdup(label);
-    return make_path(e, err);
 }
 
-static int place_lengths(struct page *p, struct page_block *b, struct err *err)
+static void place_lengths(struct page *p, struct page_block *b)
 {
-    int rc = 0;
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        const char *n = s->recipe == p->at ? step_value(s, "n") : NULL;
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
+        const char *n = step_value(s, "n");
         if (!n || !isfinite(size_value(n)) || step_job(p->plan, s)->kind != DO_REPLAY)
             continue;
-        TRY(place_length(&b->columns, size_value(n), n, err));
-        TRY(place_length(&b->rows, size_value(n), n, err));
+        place_length(&b->columns, size_value(n), n);
+        place_length(&b->rows, size_value(n), n);
     }
-out:
-    return rc;
 }
 
 static int by_mean(const void *a, const void *b)
 {
     const struct unit *x = a, *y = b;
-    double u = x->sum / (double)x->calls, v = y->sum / (double)y->calls;
+    double u = unit_mean(x), v = unit_mean(y);
     if (u != v)
         return u < v ? -1 : 1;
     return x->layer != y->layer ? x->layer - y->layer : x->head - y->head;
@@ -335,20 +323,6 @@ out:
     return rc;
 }
 
-/* "ours, least" becomes "ours, least (layer 2, head 5)". */
-static int name_picked(struct grid_entry *e, struct err *err)
-{
-    char **last = &e->level[e->levels - 1];
-    struct buf b = {0};
-    buf_printf(&b, "%s (layer %d, head %d)", *last ? *last : "", e->layer, e->head);
-    int rc = buf_check(&b, "label", err);
-    if (rc)
-        return rc;
-    free(*last);
-    *last = b.data;
-    return make_path(e, err);
-}
-
 /* Entries that the recipe adds: to every block, or to the one that it says, counted from 1. Those
  * that need a GPU are left out without one: nothing is printed that they would stand beside. */
 static int place_extra(struct page *p, struct page_block *b, struct err *err)
@@ -360,21 +334,48 @@ static int place_extra(struct page *p, struct page_block *b, struct err *err)
     {
         struct grid_axis *a =
             strcmp(json_str_or(o, "axis", ""), "column") == 0 ? &b->columns : &b->rows;
-        struct grid_entry *e = NULL;
         const json_t *block = json_object_get(o, "block");
         if ((block && json_integer_value(block) != p->n_blocks) ||
             (json_object_get(o, "needs") && !p->plan->cuda))
             continue;
-        TRY(insert(a, a->n, o, &e, err));
+        struct grid_entry *e = insert(a, a->n, o);
         e->extra = true;
-        TRY(set_label(e, json_object_get(o, "label"), err));
+        set_label(e, json_object_get(o, "label"));
         if (json_object_get(o, "pick"))
             TRY(pick_head(p, json_object_get(o, "pick"), e, err));
-        if (e->picked)
-            TRY(name_picked(e, err));
     }
 out:
     return rc;
+}
+
+/* ---- cells ------------------------------------------------------------------------------------
+ */
+
+/* Has the rule's job a step on the model of this row or column? Of several roles each has jobs of
+ * its own. */
+static bool rule_is_of(const struct page *p, const json_t *rule, int model)
+{
+    int job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
+    for (const struct step *s = NULL; model >= 0 && (s = next_step(p->plan, p->at, s));)
+        if (s->job == job && s->model == model)
+            return true;
+    return model < 0;
+}
+
+static const json_t *find_rule(const struct page *p, const struct page_cell *c)
+{
+    int model = c->column->model >= 0 ? c->column->model : c->row->model;
+    size_t i;
+    json_t *rule;
+    json_array_foreach(p->recipe->ours, i, rule)
+    {
+        if ((p->plan->cuda || !json_object_get(rule, "needs")) &&
+            fnmatch(json_str_or(rule, "column", "*"), c->column->path, 0) == 0 &&
+            fnmatch(json_str_or(rule, "row", "*"), c->row->path, 0) == 0 &&
+            rule_is_of(p, rule, model))
+            return rule;
+    }
+    return NULL;
 }
 
 int grid_make(struct page *p, struct err *err)
@@ -390,12 +391,23 @@ int grid_make(struct page *p, struct err *err)
     {
         struct page_block *b = &p->blocks[p->n_blocks++];
         b->j = o;
-        TRY(take_axis(json_object_get(o, "columns"), "head", &b->columns, err));
-        TRY(take_axis(json_object_get(o, "rows"), "label", &b->rows, err));
-        TRY(place_models(p, b, err));
-        TRY(place_lengths(p, b, err));
+        take_axis(json_object_get(o, "columns"), "head", &b->columns);
+        take_axis(json_object_get(o, "rows"), "label", &b->rows);
+        place_models(p, b);
+        place_lengths(p, b);
         TRY(place_extra(p, b, err));
+        if (b->rows.failed || b->columns.failed)
+            FAIL(err, ERR_NOMEM, "rows and columns: out of memory");
+        TRY(name_entries(&b->columns, err));
+        TRY(name_entries(&b->rows, err));
         TRY(mem_zalloc(&b->cell, (int64_t)b->rows.n * b->columns.n, sizeof *b->cell, "cells", err));
+        for (int k = 0; k < b->rows.n * b->columns.n; k++) {
+            struct page_cell *c = &b->cell[k];
+            c->block = b;
+            c->row = &b->rows.e[k / b->columns.n];
+            c->column = &b->columns.e[k % b->columns.n];
+            c->rule = find_rule(p, c);
+        }
     }
 out:
     return rc;

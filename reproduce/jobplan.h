@@ -8,7 +8,6 @@
 #define LACUNA_JOBPLAN_H
 
 #include "reproduce/modelset.h"
-#include "reproduce/taskset.h"
 
 #define STEP_VARS 8
 
@@ -55,8 +54,14 @@ void plan_free(struct plan *p);
 /* See which folders are there, in the current folder. */
 void plan_look(struct plan *p);
 
+/* The next step of a recipe behind s, NULL: the first; NULL behind the last. */
+const struct step *next_step(const struct plan *p, int recipe, const struct step *s);
+
 const struct recipe_job *step_job(const struct plan *p, const struct step *s);
 bool step_reads(const struct step *s, int input);
+
+/* Is it the first of the steps that have its job? */
+bool step_is_first(const struct plan *p, const struct step *s);
 
 /* Is its result a time, so that nothing else may run beside it? */
 bool step_timed(const struct plan *p, const struct step *s);
@@ -86,10 +91,36 @@ int step_methods(const struct plan *p, const struct step *s, struct str_list *te
 void step_output(const struct plan *p, const struct step *s, struct buf *path);
 const char *job_output_name(enum job_do kind); /* "trace.h5", ... */
 
+/* Does it make records? */
+bool step_has_records(const struct plan *p, const struct step *s);
+
 /* Is a drawing made of records, and not of traces? */
 bool step_draws_records(const struct plan *p, const struct step *s);
 
-/* A command as a shell takes it, with `folder` in place of "{}". */
+/* A blank and a word, and all words of a command, as a shell takes them, with `folder` in place of
+ * "{}". */
+void word_text(const char *word, const char *folder, struct buf *b);
 void command_text(const struct str_list *argv, const char *folder, struct buf *b);
+
+/* ---- running (makejobs.c) ---------------------------------------------------------------------
+ *
+ * A job works in ID.part, which make renames to ID when its last command has ended well: a folder
+ * is whole or absent, and an interrupted job continues. Jobs run side by side first, then those
+ * whose result is a time, one at a time, and drawings last.
+ */
+
+struct make_opts {
+    int jobs;    /* side by side */
+    int threads; /* of a job that runs alone; others share them */
+};
+
+/* Write ./Makefile and run what is missing in the current folder, which is DIR/jobs. Another
+ * command on it is waited for. A job that fails is a step's `failed` with its reason. After any
+ * other error or an interrupt no process is left. */
+int jobs_run(struct plan *p, const struct make_opts *o, struct err *err);
+
+/* What would be done, as a table for people (jobplan.c). Times are right within a factor of about
+ * two on a processor, and of four with a GPU. */
+void plan_text(const struct plan *p, int threads, struct buf *b);
 
 #endif

@@ -1,17 +1,19 @@
 /*
  * makejobs.c - a Makefile with a rule for each job that is missing, and make itself.
  */
-#include "reproduce/makejobs.h"
+#include "reproduce/jobplan.h"
 
 #include "core/environment.h"
 #include "core/fileio.h"
 #include "core/log.h"
+#include "core/method_run.h"
 #include "core/pool.h"
-#include "reproduce/drawnrecords.h"
+#include "reproduce/evidence.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -62,36 +64,31 @@ static enum phase phase_of(const struct plan *p, const struct step *s)
 /* ---- the Makefile ----------------------------------------------------------------------------
  */
 
-/* A shell command in a recipe; texts of several lines are variables that make exports. */
-static void put_command(const struct str_list *argv, struct buf *b, struct buf *texts, int *n_texts)
+static void put_dollars(const char *s, struct buf *b)
 {
-    struct str_list words = {0};
-    struct buf line = {0};
-    for (int64_t i = 0; i < argv->n; i++) {
-        if (!strchr(argv->items[i], '\n')) {
-            str_list_add(&words, argv->items[i]);
-            continue;
-        }
-        char name[24];
-        snprintf(name, sizeof name, "%%TEXT_%d%%", ++*n_texts);
-        str_list_add(&words, name);
-        buf_printf(texts, "define TEXT_%d\n", *n_texts);
-        for (const char *c = argv->items[i]; *c; c++)
-            buf_printf(texts, *c == '$' ? "$$" : "%c", *c);
-        buf_printf(texts, "\nendef\nexport TEXT_%d\n\n", *n_texts);
+    for (; *s; s++)
+        buf_printf(b, *s == '$' ? "$$" : "%c", *s);
+}
+
+/* A command in a rule. Its texts of several lines are variables that make exports, which stand
+ * before the rule. */
+static void put_command(const struct step *s, int k, bool texts, struct buf *b)
+{
+    struct buf word = {0};
+    for (int64_t i = 0; i < s->argv[k].n; i++) {
+        bool lines = strchr(s->argv[k].items[i], '\n') != NULL;
+        buf_reset(&word);
+        put_dollars(s->argv[k].items[i], &word);
+        if (lines && texts)
+            buf_printf(b, "define TEXT_%s_%d_%d\n%s\nendef\nexport TEXT_%s_%d_%d\n", s->id, k,
+                       (int)i, buf_str(&word), s->id, k, (int)i);
+        else if (lines)
+            buf_printf(b, " \"$$TEXT_%s_%d_%d\"", s->id, k, (int)i);
+        else if (!texts)
+            word_text(buf_str(&word), "$@.part", b);
     }
-    command_text(&words, "\1", &line);
-    for (const char *c = buf_str(&line); *c; c++) {
-        size_t len = strncmp(c, "%TEXT_", 6) == 0 ? strcspn(c + 1, "%") : 0;
-        if (len) {
-            buf_printf(b, "\"$$%.*s\"", (int)len, c + 1);
-            c += len + 1;
-        } else {
-            buf_printf(b, *c == '$' ? "$$" : *c == '\1' ? "$@.part" : "%c", *c);
-        }
-    }
-    str_list_free(&words);
-    buf_free(&line);
+    b->failed |= word.failed;
+    buf_free(&word);
 }
 
 static void job_name(const struct plan *p, const struct step *s, struct buf *b)
@@ -103,14 +100,16 @@ static void job_name(const struct plan *p, const struct step *s, struct buf *b)
 }
 
 /* Each command takes the place of its shell, so that make's signals reach it. */
-static void put_rule(const struct plan *p, const struct step *s, struct buf *b, struct buf *texts,
-                     int *n_texts)
+static void put_rule(const struct plan *p, const struct step *s, struct buf *b)
 {
     enum job_do kind = step_job(p, s)->kind;
     bool once = kind == DO_PROMPT || kind == DO_CAPTURE || kind == DO_CALIBRATE;
     buf_printf(b, "\n# ");
     job_name(p, s, b);
-    buf_printf(b, "\n%s: |", s->id);
+    buf_puts(b, "\n");
+    for (int k = 0; k < 2; k++)
+        put_command(s, k, true, b);
+    buf_printf(b, "%s: |", s->id);
     for (int i = 0; i < s->n_in; i++)
         if (!p->s[s->in[i]].done)
             buf_printf(b, " %s", p->s[s->in[i]].id);
@@ -126,7 +125,7 @@ static void put_rule(const struct plan *p, const struct step *s, struct buf *b, 
         if (once && k == 0) /* of an interrupted job */
             buf_printf(b, "test -e $@.part/%s || ", job_output_name(kind));
         buf_puts(b, "exec \"$$LACUNA\"");
-        put_command(&s->argv[k], b, texts, n_texts);
+        put_command(s, k, false, b);
         buf_printf(b, "%s </dev/null >>$@.part/log.txt 2>&1\n",
                    trace ? "" : " --jobs $(THREADS) --progress none");
     }
@@ -135,30 +134,23 @@ static void put_rule(const struct plan *p, const struct step *s, struct buf *b, 
 
 static int write_makefile(const struct plan *p, struct err *err)
 {
-    struct buf rules = {0}, texts = {0}, all = {0};
-    struct str_list known = {0};
-    int rc = 0, n_texts = 0;
+    struct buf b = {0}, goals = {0};
+    int rc = 0;
+    buf_puts(&b, "# Written by lacuna reproduce. A target is the folder of a job.\n"
+                 "export LACUNA ?= lacuna\nTHREADS := 1\nall:\n");
     for (int i = 0; i < p->n; i++) {
-        if (!is_missing(p, i) || str_list_has(&known, p->s[i].id))
+        if (!is_missing(p, i) || strstr(buf_str(&goals), p->s[i].id))
             continue;
-        str_list_add(&known, p->s[i].id);
-        put_rule(p, &p->s[i], &rules, &texts, &n_texts);
+        buf_printf(&goals, " %s", p->s[i].id);
+        put_rule(p, &p->s[i], &b);
     }
-    buf_puts(&all, "# Written by lacuna reproduce. A target is the folder of a job.\n"
-                   "export LACUNA ?= lacuna\nTHREADS := 1\n\nall:");
-    for (int64_t i = 0; i < known.n; i++)
-        buf_printf(&all, " %s", known.items[i]);
-    buf_printf(&all, "\n\n%s", buf_str(&texts));
-    buf_puts(&all, buf_str(&rules));
-    TRY(buf_check(&rules, "Makefile", err));
-    TRY(buf_check(&texts, "Makefile", err));
-    TRY(buf_check(&all, "Makefile", err));
-    TRY(file_write_atomic("Makefile", all.data, all.len, err));
+    buf_printf(&b, "\nGOALS :=%s\nall: $(GOALS)\n", buf_str(&goals));
+    TRY(buf_check(&goals, "Makefile", err));
+    TRY(buf_check(&b, "Makefile", err));
+    TRY(file_write_atomic("Makefile", b.data, b.len, err));
 out:
-    str_list_free(&known);
-    buf_free(&rules);
-    buf_free(&texts);
-    buf_free(&all);
+    buf_free(&goals);
+    buf_free(&b);
     return rc;
 }
 
@@ -175,7 +167,7 @@ static bool is_setting(const char *variable)
 
 /* Started in a group of its own. When this process dies, the kernel tells make, and make its jobs.
  */
-static pid_t start_make(char **argv, char **env, int log)
+static pid_t start_make(const char *const *argv, char **env, int log)
 {
     pid_t self = getpid(), pid = fork();
     if (pid != 0)
@@ -184,7 +176,7 @@ static pid_t start_make(char **argv, char **env, int log)
     if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0 || getppid() != self || dup2(2, 1) < 0 ||
         dup2(log, 2) < 0)
         _exit(127);
-    execvpe("make", argv, env);
+    execvpe("make", (char *const *)(uintptr_t)argv, env);
     _exit(127);
 }
 
@@ -210,38 +202,28 @@ static int wait_for_make(pid_t pid, struct err *err)
     return 0;
 }
 
-static int run_make(const struct str_list *goals, int jobs, int threads, struct err *err)
+/* `goals`: "GOALS=ID ID ..." */
+static int run_make(char *goals, int jobs, int threads, struct err *err)
 {
-    struct str_list words = {0};
-    char program[4096], text[2][32], **argv = NULL, **env = NULL;
+    char program[4096], text[2][32], **env = NULL;
     int rc = 0, log = open("make.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     ssize_t len = readlink("/proc/self/exe", program, sizeof program - 1);
     if (log < 0)
         FAIL(err, ERR_IO, "jobs/make.log: %s", strerror(errno));
     program[len < 0 ? 0 : len] = '\0';
-    if (setenv("LACUNA", program, 1) != 0)
+    if (setenv("LACUNA", program, 1) != 0 || !(env = environment_without(is_setting)))
         FAIL(err, ERR_NOMEM, "environment: out of memory");
-    env = environment_without(is_setting);
     snprintf(text[0], sizeof text[0], "-j%d", jobs);
     snprintf(text[1], sizeof text[1], "THREADS=%d", threads);
-    const char *const first[] = {"make", "--no-print-directory", "-k", "-r", text[0], text[1]};
-    for (size_t i = 0; i < sizeof first / sizeof *first; i++)
-        str_list_add(&words, first[i]);
-    for (int64_t i = 0; i < goals->n; i++)
-        str_list_add(&words, goals->items[i]);
-    argv = calloc((size_t)words.n + 1, sizeof *argv);
-    if (!argv || !env || words.failed)
-        FAIL(err, ERR_NOMEM, "make: out of memory");
-    memcpy(argv, words.items, (size_t)words.n * sizeof *argv);
+    const char *const argv[] = {"make", "--no-print-directory", "-k", "-r", text[0], text[1], goals,
+                                NULL};
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     pid_t pid = start_make(argv, env, log);
     rc = pid < 0 ? err_sys(err, ERR_RUN, "starting make") : wait_for_make(pid, err);
 out:
     if (log >= 0)
         close(log);
-    free(argv);
     free(env);
-    str_list_free(&words);
     return rc;
 }
 
@@ -293,7 +275,6 @@ static void find_failures(struct plan *p)
         struct step *s = &p->s[i];
         const struct step *cause = NULL;
         struct buf name = {0};
-        bool told = false;
         if (!is_missing(p, i))
             continue;
         s->failed = true;
@@ -304,9 +285,7 @@ static void find_failures(struct plan *p)
             continue;
         }
         last_error(s->id, s->reason);
-        for (int k = 0; k < i && !told; k++)
-            told = strcmp(p->s[k].id, s->id) == 0;
-        if (told)
+        if (!step_is_first(p, s))
             continue;
         job_name(p, s, &name);
         log_warn("%s failed: %s", buf_str(&name), s->reason);
@@ -314,44 +293,165 @@ static void find_failures(struct plan *p)
     }
 }
 
+/* ---- what drawings show ------------------------------------------------------------------------
+ */
+
+/* The job of the calibration that a method's text names by its folder; NULL: none. */
+static const char *calibration_of(const struct plan *p, const struct step *s, const char *text)
+{
+    for (int i = s->n_from; i < s->n_in; i++) {
+        const struct step *in = &p->s[s->in[i]];
+        if (step_job(p, in)->kind == DO_CALIBRATE && in->id[0] && strstr(text, in->id))
+            return step_job(p, in)->name;
+    }
+    return NULL;
+}
+
+/* Parameters with a calibration, and the name of its job; two lists of equal length. */
+struct calibrations {
+    struct str_list params, names;
+};
+
+static int find_calibrations(const struct plan *p, const struct step *s, struct calibrations *out,
+                             struct err *err)
+{
+    struct str_list texts = {0};
+    int rc = 0;
+    TRY(step_methods(p, s, &texts, err));
+    for (int64_t i = 0; i < texts.n; i++) {
+        const char *name = calibration_of(p, s, texts.items[i]);
+        struct method_run *runs = NULL;
+        int64_t n = 0;
+        if (!name)
+            continue;
+        TRY(method_runs_parse(p->app->methods, texts.items[i], &runs, &n, err));
+        for (int64_t k = 0; k < n; k++) {
+            str_list_add(&out->params, runs[k].canonical);
+            str_list_add(&out->names, name);
+        }
+        method_runs_free(runs, n);
+    }
+out:
+    str_list_free(&texts);
+    return rc;
+}
+
+/* A calibration is called as in the recipe, not by the hash of its content. */
+static void put_params(const struct calibrations *c, const char *params, struct buf *b)
+{
+    const char *at = strstr(params, "calib=");
+    for (int64_t i = 0; at && i < c->params.n; i++) {
+        if (strcmp(c->params.items[i], params) != 0)
+            continue;
+        buf_printf(b, "%.*s%s%s", (int)(at + 6 - params), params, c->names.items[i],
+                   at + 6 + strcspn(at + 6, ":"));
+        return;
+    }
+    buf_puts(b, params);
+}
+
+/* The name of a line as in the paper; NULL: the recipe gives none. */
+static const char *series_of(const struct plan *p, const struct recipe_job *j, int step,
+                             const struct record *r)
+{
+    const struct evidence e = {.plan = p, .recipe = p->s[step].recipe};
+    const struct proof proof = {r, step};
+    const char *name;
+    json_t *where;
+    json_object_foreach((json_t *)j->series, name, where)
+    {
+        if (evidence_fits(&e, &proof, where))
+            return name;
+    }
+    return NULL;
+}
+
+/* The record with the names that the drawing shows; a named bar needs no parameters. */
+static void put_record(const struct plan *p, const struct recipe_job *j, int step,
+                       const struct calibrations *c, const struct record *r, struct buf *lines)
+{
+    const char *name = series_of(p, j, step, r);
+    struct record shown = *r;
+    struct buf params = {0};
+    if (name)
+        snprintf(shown.method, sizeof shown.method, "%s", name);
+    if (!name || strcmp(j->figure, "bars") != 0)
+        put_params(c, r->params ? r->params : "", &params);
+    shown.params = (char *)(uintptr_t)buf_str(&params);
+    record_json(&shown, lines);
+    lines->failed |= params.failed;
+    buf_free(&params);
+}
+
+/* Write ID.part/drawn.jsonl: the records of the step's inputs, with the names of lines and
+ * calibrations that the recipe gives. The inputs are done. */
+static int drawn_records_write(const struct plan *p, const struct step *s, struct err *err)
+{
+    struct buf lines = {0}, path = {0};
+    int rc = 0;
+    buf_printf(&path, "%s.part", s->id);
+    TRY(buf_check(&path, "path", err));
+    TRY(make_dirs(buf_str(&path), err));
+    buf_puts(&path, "/drawn.jsonl");
+    for (int i = 0; i < s->n_from && !rc; i++) {
+        const struct step *in = &p->s[s->in[i]];
+        struct calibrations c = {{0}, {0}};
+        struct record *r = NULL;
+        int64_t n = 0;
+        rc = find_calibrations(p, in, &c, err);
+        if (!rc)
+            rc = records_load(in->id, &r, &n, err);
+        for (int64_t m = 0; m < n && !rc; m++)
+            put_record(p, step_job(p, s), s->in[i], &c, &r[m], &lines);
+        records_free(r, n);
+        str_list_free(&c.params);
+        str_list_free(&c.names);
+    }
+    if (rc)
+        goto out;
+    TRY(buf_check(&lines, "records", err));
+    TRY(buf_check(&path, "path", err));
+    TRY(file_write_atomic(buf_str(&path), lines.data, lines.len, err));
+out:
+    buf_free(&lines);
+    buf_free(&path);
+    return rc;
+}
+
 /* ---- phases ----------------------------------------------------------------------------------
  */
 
-/* Those of a phase whose inputs are there, or, side by side, are made on the way. */
-static int find_goals(const struct plan *p, enum phase phase, struct str_list *goals,
-                      struct err *err)
+/* Is it of a phase, with inputs that are there, or, side by side, are made on the way? */
+static bool is_goal(const struct plan *p, int i, enum phase phase)
 {
-    int rc = 0;
-    for (int i = 0; i < p->n; i++) {
-        const struct step *s = &p->s[i];
-        bool ready = true;
-        if (!is_missing(p, i) || phase_of(p, s) != phase || str_list_has(goals, s->id))
-            continue;
-        for (int k = 0; k < s->n_in; k++)
-            ready = ready && (phase == SIDE_BY_SIDE || p->s[s->in[k]].done);
-        if (!ready)
-            continue;
-        if (step_draws_records(p, s))
-            TRY(drawn_records_write(p, s, err));
-        str_list_add(goals, s->id);
-    }
-    rc = goals->failed ? err_set(err, ERR_NOMEM, "make: out of memory") : 0;
-out:
-    return rc;
+    const struct step *s = &p->s[i];
+    bool ready = is_missing(p, i) && phase_of(p, s) == phase;
+    for (int k = 0; k < s->n_in; k++)
+        ready = ready && (phase == SIDE_BY_SIDE || p->s[s->in[k]].done);
+    return ready;
 }
 
 static int run_phase(struct plan *p, enum phase phase, const struct make_opts *o, struct err *err)
 {
-    struct str_list goals = {0};
-    int jobs = phase == TIMED ? 1 : o->jobs, rc = 0;
+    struct buf goals = {0};
+    int jobs = phase == TIMED ? 1 : o->jobs, rc = 0, n = 0;
     /* Beside others a job gets three times its share of the threads: most have phases of one. */
     int threads = jobs > 3 ? o->threads * 3 / jobs : o->threads;
-    TRY(find_goals(p, phase, &goals, err));
-    if (goals.n)
-        TRY(run_make(&goals, jobs, threads < 1 ? 1 : threads, err));
+    buf_puts(&goals, "GOALS=");
+    for (int i = 0; i < p->n; i++) {
+        const struct step *s = &p->s[i];
+        if (!is_goal(p, i, phase) || strstr(buf_str(&goals), s->id))
+            continue;
+        if (step_draws_records(p, s))
+            TRY(drawn_records_write(p, s, err));
+        buf_printf(&goals, "%s%s", n++ ? " " : "", s->id);
+    }
+    TRY(buf_check(&goals, "make", err));
+    if (n)
+        TRY(run_make(goals.data, jobs, threads < 1 ? 1 : threads, err));
     plan_look(p);
 out:
-    str_list_free(&goals);
+    buf_free(&goals);
     return rc;
 }
 

@@ -1,6 +1,7 @@
 /*
- * modelset.c - which model plays which role. What a model is follows from its configuration, never
- * from the name of its folder.
+ * modelset.c - which model plays which role, and which files of benchmarks there are. What a model
+ * is follows from its configuration, never from the name of its folder; a file counts by its
+ * content, wherever it lies.
  */
 #include "reproduce/modelset.h"
 
@@ -14,8 +15,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Larger files count by name, size and time of change: reading a checkpoint of many gigabytes to
- * find that nothing is to be done would take minutes. */
+/* Reading a checkpoint of many gigabytes to find that nothing is to be done would take minutes. */
 #define HASHED_MAX ((int64_t)256 << 20)
 
 /* ---- identity -------------------------------------------------------------------------------- */
@@ -27,7 +27,10 @@ static int is_weight(const struct dirent *e)
            strcmp(e->d_name, "config.json") == 0 || strcmp(e->d_name, "tokenizer.json") == 0;
 }
 
-int hash_input_file(struct hash_state *h, const char *path, const char *name, struct err *err)
+/* Add a file to a hash by name, size and content; one above 256 MiB by its time of change instead
+ * of its content. */
+static int hash_input_file(struct hash_state *h, const char *path, const char *name,
+                           struct err *err)
 {
     struct stat st;
     struct buf text = {0};
@@ -120,59 +123,19 @@ const json_t *shape_paper_model(const struct paper_data *d, const struct shape *
 {
     size_t i;
     json_t *m;
-    json_array_foreach(d->models, i,
-                       m) if (strcmp(json_str_or(m, "architecture", ""), s->architecture) == 0 &&
-                              first_int(m, "layers", NULL, -1) == s->layers &&
-                              first_int(m, "heads", NULL, -1) == s->heads &&
-                              first_int(m, "kv_heads", NULL, -1) == s->kv_heads &&
-                              first_int(m, "head_dim", NULL, -1) == s->head_dim) return m;
+    json_array_foreach(d->models, i, m)
+    {
+        if (strcmp(json_str_or(m, "architecture", ""), s->architecture) == 0 &&
+            first_int(m, "layers", NULL, -1) == s->layers &&
+            first_int(m, "heads", NULL, -1) == s->heads &&
+            first_int(m, "kv_heads", NULL, -1) == s->kv_heads &&
+            first_int(m, "head_dim", NULL, -1) == s->head_dim)
+            return m;
+    }
     return NULL;
 }
 
-/* Letters and digits of a name, lower case. */
-static void squeeze(const char *s, char *out, size_t size)
-{
-    size_t n = 0;
-    for (; *s && n + 1 < size; s++)
-        if ((*s >= '0' && *s <= '9') || (*s >= 'a' && *s <= 'z'))
-            out[n++] = *s;
-        else if (*s >= 'A' && *s <= 'Z')
-            out[n++] = (char)(*s - 'A' + 'a');
-    out[n] = '\0';
-}
-
-/* A model that is called like one of the papers' and has another shape is said to be so. */
-static void compare_name(const struct paper_data *d, struct model_use *m)
-{
-    char own[160], other[160];
-    size_t i;
-    json_t *p;
-    m->paper = m->has_weights ? shape_paper_model(d, &m->shape) : NULL;
-    squeeze(m->name, own, sizeof own);
-    json_array_foreach(d->models, i, p)
-    {
-        const char *id = json_str_or(p, "id", "");
-        squeeze(id, other, sizeof other);
-        if (other[0] && strstr(own, other) && p != m->paper)
-            snprintf(m->odd, sizeof m->odd,
-                     m->has_weights || shape_paper_model(d, &m->shape) != p
-                         ? "%s is named like %s and has another shape"
-                         : "%s is named and shaped like %s, but carries no hash of its weights",
-                     m->name, id);
-    }
-}
-
 /* ---- roles ----------------------------------------------------------------------------------- */
-
-static int grow(struct model_set *s, struct model_use **out, struct err *err)
-{
-    int rc = mem_grow(&s->m, &s->cap, s->n + 1, sizeof *s->m, "models", err);
-    if (rc)
-        return rc;
-    *out = &s->m[s->n++];
-    memset(*out, 0, sizeof **out);
-    return 0;
-}
 
 /* "ROLE=PATH" or "PATH". */
 static const char *split_role(const char *text, char role[32])
@@ -185,62 +148,55 @@ static const char *split_role(const char *text, char role[32])
     return eq + 1;
 }
 
-static void default_role(struct model_use *m)
+static int read_dir(struct model_use *m, const char *path, struct err *err)
 {
-    if (!m->role[0])
-        snprintf(m->role, sizeof m->role, "%s", m->causal ? "lm" : "dit");
-}
-
-static int add_dir(struct model_set *s, const char *text, const char *role,
-                   const struct paper_data *d, struct err *err)
-{
-    struct model_use *m;
     int rc = 0;
-    TRY(grow(s, &m, err));
-    const char *path = role ? text : split_role(text, m->role);
-    if (role)
-        snprintf(m->role, sizeof m->role, "%s", role);
-    m->given = !role;
     m->dir = realpath(path, NULL);
     if (!m->dir)
         return err_sys(err, ERR_INPUT, "--model %s", path);
     const char *slash = strrchr(m->dir, '/');
     snprintf(m->name, sizeof m->name, "%s", slash ? slash + 1 : m->dir);
+    m->has_weights = true;
     TRY(read_config(m, err));
     TRY(identify(m, err));
-    m->has_weights = true;
-    compare_name(d, m);
-    default_role(m);
 out:
     return rc;
 }
 
-static int add_trace(struct model_set *s, const char *text, const struct paper_data *d,
-                     struct err *err)
+static int read_trace(struct model_use *m, const char *path, struct err *err)
 {
-    struct model_use *m;
     struct trace *t = NULL;
-    int rc = 0;
-    TRY(grow(s, &m, err));
-    const char *path = split_role(text, m->role);
-    TRY(trace_open(path, &t, err));
+    int rc = trace_open(path, &t, err);
+    if (rc)
+        return rc;
     const struct trace_meta *meta = trace_meta(t);
-    m->given = true;
     m->trace = realpath(path, NULL);
     snprintf(m->name, sizeof m->name, "%s", meta->name);
     snprintf(m->id, sizeof m->id, "%s", trace_id(t));
+    m->shape = (struct shape){"", meta->layers, meta->heads, meta->kv_heads, meta->head_dim};
     snprintf(m->shape.architecture, sizeof m->shape.architecture, "%s", meta->architecture);
-    m->shape.layers = meta->layers;
-    m->shape.heads = meta->heads;
-    m->shape.kv_heads = meta->kv_heads;
-    m->shape.head_dim = meta->head_dim;
     m->causal = meta->causal;
     m->has_weights = meta->weights_id[0] != '\0';
     m->n = meta->n_q;
-    compare_name(d, m);
-    default_role(m);
-out:
     trace_close(&t);
+    return 0;
+}
+
+/* What a user gave, or with a role its default. */
+static int add_model(struct model_set *s, const char *text, const char *role, bool trace,
+                     const struct paper_data *d, struct err *err)
+{
+    int rc = mem_grow(&s->m, &s->cap, s->n + 1, sizeof *s->m, "models", err);
+    if (rc)
+        return rc;
+    struct model_use *m = &s->m[s->n++];
+    *m = (struct model_use){.given = !role};
+    const char *path = role ? text : split_role(text, m->role);
+    TRY(trace ? read_trace(m, path, err) : read_dir(m, path, err));
+    m->paper = m->has_weights ? shape_paper_model(d, &m->shape) : NULL;
+    if (role || !m->role[0])
+        snprintf(m->role, sizeof m->role, "%s", role ? role : m->causal ? "lm" : "dit");
+out:
     return rc;
 }
 
@@ -266,7 +222,7 @@ static int add_defaults(struct model_set *s, const struct recipe *r, const struc
         buf_printf(&below, "models/%s", json_str_or(o, "default", ""));
         rc = datadir_find(buf_str(&below), &path, err);
         if (!rc)
-            rc = add_dir(s, buf_str(&path), role, d, err);
+            rc = add_model(s, buf_str(&path), role, false, d, err);
         buf_free(&below);
         buf_free(&path);
         if (rc)
@@ -313,9 +269,9 @@ int model_set_make(const struct str_list *dirs, const struct str_list *traces,
 {
     int rc = 0;
     for (int64_t i = 0; i < dirs->n; i++)
-        TRY(add_dir(out, dirs->items[i], NULL, d, err));
+        TRY(add_model(out, dirs->items[i], NULL, false, d, err));
     for (int64_t i = 0; i < traces->n; i++)
-        TRY(add_trace(out, traces->items[i], d, err));
+        TRY(add_model(out, traces->items[i], NULL, true, d, err));
     TRY(check_roles(out, recipes, n_recipes, err));
     for (int i = 0; i < n_recipes; i++)
         TRY(add_defaults(out, &recipes[i], d, err));
@@ -331,4 +287,132 @@ void model_set_free(struct model_set *s)
     }
     free(s->m);
     memset(s, 0, sizeof *s);
+}
+
+/* ---- files of benchmarks ----------------------------------------------------------------------
+ */
+
+#define LINE_MAX_BYTES ((size_t)256 << 20)
+#define FILE_MAX_BYTES ((int64_t)16 << 30)
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* Another dataset under this name would be asked without a word; what else lines lack the eval
+ * says.
+ */
+static int check_dataset(const struct task_file *f, struct err *err)
+{
+    struct io_lines l = {0};
+    enum io_line kind;
+    const char *text;
+    size_t len;
+    struct buf where = {0};
+    json_t *line = NULL;
+    int rc = 0;
+    TRY(io_lines_open(&l, f->path, LINE_MAX_BYTES, FILE_MAX_BYTES, err));
+    TRY(io_line(&l, &kind, &text, &len, err));
+    if (kind == IO_LINE_END || kind == IO_LINE_LONG)
+        FAIL(err, ERR_INPUT, "%s: no question in line 1", f->path);
+    buf_printf(&where, "%s: line 1", f->path);
+    TRY(buf_check(&where, "path", err));
+    TRY(json_read_text(text, len, buf_str(&where), &line, err));
+    const char *found = json_str_or(line, "dataset", f->id);
+    if (strcmp(found, f->id) != 0)
+        FAIL(err, ERR_INPUT, "%s: line 1: dataset '%s' was expected, found '%.60s'", f->path, f->id,
+             found);
+out:
+    json_decref(line);
+    io_lines_close(&l);
+    buf_free(&where);
+    return rc;
+}
+
+/* The file in this folder, if it is there. */
+static int look_in(struct task_file *f, const char *folder, bool *has, struct err *err)
+{
+    struct buf path = {0};
+    struct hash_state *h = NULL;
+    struct stat st;
+    int rc = 0;
+    buf_printf(&path, "%s/%s", folder, f->file);
+    TRY(buf_check(&path, "path", err));
+    if (stat(buf_str(&path), &st) != 0)
+        goto out;
+    if (f->path)
+        FAIL(err, ERR_USAGE, "reproduce: --tasks %s: %s stands in another folder as well: %s",
+             folder, f->file, f->path);
+    *has = true;
+    f->path = realpath(buf_str(&path), NULL);
+    if (!f->path)
+        FAIL(err, ERR_NOMEM, "tasks: out of memory");
+    TRY(check_dataset(f, err));
+    TRY(hash_new(&h, err));
+    TRY(hash_input_file(h, f->path, f->file, err));
+    hash_text(hash_digest(h), f->hash);
+out:
+    hash_free(h);
+    buf_free(&path);
+    return rc;
+}
+
+int task_set_make(const struct paper_data *d, const struct str_list *folders, struct task_set *s,
+                  struct err *err)
+{
+    size_t i;
+    json_t *o;
+    int rc = 0;
+    TRY(mem_zalloc(&s->f, (int64_t)json_array_size(d->tasks) + 1, sizeof *s->f, "tasks", err));
+    json_array_foreach(d->tasks, i, o) s->f[s->n++] =
+        (struct task_file){.j = o,
+                           .id = json_str_or(o, "id", ""),
+                           .file = json_str_or(o, "file", ""),
+                           .of = json_str_or(o, "of", "")};
+    for (int64_t k = 0; k < folders->n; k++) {
+        const char *folder = folders->items[k];
+        bool any = false;
+        if (!is_folder(folder))
+            FAIL(err, ERR_USAGE, "reproduce: --tasks %s: no such folder", folder);
+        for (int n = 0; n < s->n; n++)
+            TRY(look_in(&s->f[n], folder, &any, err));
+        if (!any)
+            FAIL(err, ERR_USAGE,
+                 "reproduce: --tasks %s: none of the files of datasets/paper/tasks.json is there "
+                 "(%s, ...)",
+                 folder, s->n ? s->f[0].file : "");
+    }
+out:
+    return rc;
+}
+
+void task_set_free(struct task_set *s)
+{
+    for (int i = 0; i < s->n; i++)
+        free(s->f[i].path);
+    free(s->f);
+    memset(s, 0, sizeof *s);
+}
+
+const struct task_file *task_set_find(const struct task_set *s, const char *id)
+{
+    for (int i = 0; s && i < s->n; i++)
+        if (strcmp(s->f[i].id, id) == 0)
+            return &s->f[i];
+    return NULL;
+}
+
+int task_file_options(const struct task_file *f, struct str_list *words, struct err *err)
+{
+    static const char *const keys[3][2] = {
+        {"template", "--template"}, {"metric", "--metric"}, {"max_new", "--max-new"}};
+    char text[4096];
+    for (int i = 0; i < 3; i++)
+        if (json_text(f->j, keys[i][0], text, sizeof text)) {
+            str_list_add(words, keys[i][1]);
+            str_list_add(words, text);
+        }
+    return words->failed ? err_set(err, ERR_NOMEM, "tasks: out of memory") : 0;
 }

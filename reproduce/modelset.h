@@ -1,11 +1,11 @@
 /*
- * modelset.h - the models and traces that a reproduction runs on: the shipped ones, or those of
- * --model and --trace.
+ * modelset.h - what a reproduction runs on: models and traces, the shipped ones or those of --model
+ * and --trace, and files of benchmarks.
  */
 #ifndef LACUNA_MODELSET_H
 #define LACUNA_MODELSET_H
 
-#include "core/hash.h"
+#include "core/text.h"
 #include "core/trace.h"
 #include "reproduce/recipe.h"
 
@@ -27,7 +27,6 @@ struct model_use {
     int patch[3];        /* tokens of a video latent: T/p0 x H/p1 x W/p2 */
     int64_t n;           /* a trace's tokens */
     const json_t *paper; /* the model of the papers that this is, or NULL */
-    char odd[200]; /* a sentence where its name and its shape contradict each other, else "" */
 };
 
 struct model_set {
@@ -43,11 +42,37 @@ int model_set_make(const struct str_list *dirs, const struct str_list *traces,
                    struct model_set *out, struct err *err);
 void model_set_free(struct model_set *s);
 
-/* Add a file to a hash by name, size and content; one above 256 MiB by its time of change instead
- * of its content. */
-int hash_input_file(struct hash_state *h, const char *path, const char *name, struct err *err);
-
 /* The model of models.json with this shape; NULL: it is none of the papers' models. */
 const json_t *shape_paper_model(const struct paper_data *d, const struct shape *s);
+
+/* ---- files of benchmarks ----------------------------------------------------------------------
+ * What a user has of LongBench and InfiniteBench, as datasets/paper/tasks.json lists them: which
+ * file, which prompt, which grade.
+ */
+
+struct task_file {
+    const json_t *j;            /* its entry of tasks.json, borrowed from paper_data */
+    const char *id, *file, *of; /* "qasper", "qasper.jsonl", "LongBench" */
+    char *path;                 /* owned; NULL: no folder has it */
+    char hash[40];              /* of what is in it */
+};
+
+struct task_set {
+    struct task_file *f; /* owned: all of tasks.json */
+    int n;
+};
+
+/* Look for every file of tasks.json in the folders of --tasks, and read the first line of those
+ * that are there. ERR_USAGE: no folder, a folder with none of the files, two with the same one;
+ * ERR_INPUT: a file is not what its name says. Free `s` (zeroed before) also after a failure. */
+int task_set_make(const struct paper_data *d, const struct str_list *folders, struct task_set *s,
+                  struct err *err);
+void task_set_free(struct task_set *s);
+
+/* NULL: tasks.json has no such id. */
+const struct task_file *task_set_find(const struct task_set *s, const char *id);
+
+/* Options of `lacuna eval` for a task but for its path: prompt, grade, room for the answer. */
+int task_file_options(const struct task_file *f, struct str_list *words, struct err *err);
 
 #endif

@@ -1,10 +1,12 @@
 /*
- * ours.c - the numbers of ours in the cells of a page, and why there are none.
+ * ours.c - the numbers of ours in the cells of a page, and why there are none: statistics of
+ * records, or what calibrations found.
  */
 #include "reproduce/page.h"
 
-#include "core/hash.h"
-#include "reproduce/expr.h"
+#include "analyze/query.h"
+#include "core/fileio.h"
+#include "core/sealed.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -20,108 +22,73 @@ int printed_digits(const char *value)
     return dot ? (int)strspn(dot + 1, "0123456789") : 0;
 }
 
+/* ---- what a cell is of ------------------------------------------------------------------------
+ */
+
 /* Replace {row} and {col}. */
 static void expand(const char *text, const char *row, const char *column, char *out, size_t size)
 {
     struct buf b = {0};
-    for (const char *p = text; *p;) {
-        if (strncmp(p, "{row}", 5) == 0 || strncmp(p, "{col}", 5) == 0) {
-            buf_puts(&b, p[1] == 'r' ? row : column);
-            p += 5;
-        } else {
-            buf_put(&b, p++, 1);
-        }
+    struct template_word w;
+    while (template_next(&text, &w)) {
+        buf_put(&b, w.literal, w.len);
+        buf_puts(&b, w.name[0] ? w.name[0] == 'r' ? row : column : "");
     }
     snprintf(out, size, "%s", buf_str(&b));
     buf_free(&b);
 }
 
-bool page_printed(const struct page *p, const struct page_block *b, const struct grid_entry *row,
-                  const struct grid_entry *column, int k, struct paper_number *out)
+bool cell_printed(const struct page *p, const struct page_cell *c, int k, struct paper_number *out)
 {
-    const json_t *cell = json_array_get(json_object_get(b->j, "cell"), (size_t)k);
-    const json_t *item = p->recipe->item;
-    char r[300], c[300];
-    if (!cell || !row->printed || !column->printed)
+    const json_t *part = json_array_get(json_object_get(c->block->j, "cell"), (size_t)k);
+    char row[300], column[300];
+    if (!part || !c->row->printed || !c->column->printed)
         return false;
-    const char *row_key = json_str_or(row->j, "csv", ""),
-               *col_key = json_str_or(column->j, "csv", "");
-    expand(json_str_or(cell, "row", ""), row_key, col_key, r, sizeof r);
-    expand(json_str_or(cell, "column", ""), row_key, col_key, c, sizeof c);
-    return paper_number_find(p->data, json_str_or(item, "csv", ""), json_str_or(item, "table", ""),
-                             r, c, out);
+    const char *row_key = json_str_or(c->row->j, "csv", "");
+    const char *column_key = json_str_or(c->column->j, "csv", "");
+    expand(json_str_or(part, "row", ""), row_key, column_key, row, sizeof row);
+    expand(json_str_or(part, "column", ""), row_key, column_key, column, sizeof column);
+    return paper_number_find(p->data, p->recipe->item, row, column, out);
 }
 
-/* Has the rule's job a step on the model of this row or column? Of several roles each has jobs of
- * its own. */
-static bool rule_is_of(const struct page *p, const json_t *rule, int model)
+/* The object of an added row, or else of an added column; NULL: the cell is of neither. */
+static const json_t *extra_of(const struct page_cell *c)
 {
-    int job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
-    bool any = false;
-    for (int i = 0; i < p->plan->n && model >= 0; i++) {
-        const struct step *s = &p->plan->s[i];
-        any = any || (s->recipe == p->at && s->job == job && s->model == model);
-    }
-    return any || model < 0;
+    return c->row->extra ? c->row->j : c->column->extra ? c->column->j : NULL;
 }
 
-const json_t *page_rule(const struct page *p, const struct grid_entry *row,
-                        const struct grid_entry *column)
+/* A rule's own metric goes before that of the place in the table, where an added row has its own in
+ * every column. */
+const char *cell_metric(const struct page_cell *c, int k)
 {
-    int model = column->model >= 0 ? column->model : row->model;
-    size_t i;
-    json_t *rule;
-    json_array_foreach(p->recipe->ours, i, rule)
-    {
-        if ((p->plan->cuda || !json_object_get(rule, "needs")) &&
-            fnmatch(json_str_or(rule, "column", "*"), column->path, 0) == 0 &&
-            fnmatch(json_str_or(rule, "row", "*"), row->path, 0) == 0 && rule_is_of(p, rule, model))
-            return rule;
-    }
-    return NULL;
+    const json_t *own = json_object_get(c->rule, "metric");
+    const char *of_rule = json_string_value(json_is_array(own) ? json_array_get(own, (size_t)k)
+                                            : k == 0           ? own
+                                                               : NULL);
+    const char *of_row = json_str_or(c->row->j, "ours", NULL);
+    const char *of_place =
+        c->row->extra && of_row ? of_row : json_str_or(c->column->j, "ours", of_row);
+    if (of_rule || of_place || own)
+        return of_rule ? of_rule : k == 0 ? of_place : NULL;
+    return c->rule ? json_str_or(json_array_get(json_object_get(c->block->j, "cell"), (size_t)k),
+                                 "ours", NULL)
+                   : NULL;
 }
 
-/* The metric of a place in the table: an added row has its own in every column. */
-static const char *layout_metric(const struct grid_entry *row, const struct grid_entry *column)
+/* "{row.permute}" to the field's text; false: there is no cell, or it has no such field. */
+static bool fill_field(const char *text, const struct page_cell *c, char *out, size_t size)
 {
-    const char *of_row = json_str_or(row->j, "ours", NULL);
-    return row->extra && of_row ? of_row : json_str_or(column->j, "ours", of_row);
-}
-
-const char *page_metric(const struct page *p, const struct page_block *b,
-                        const struct grid_entry *row, const struct grid_entry *column,
-                        const json_t *rule, int k)
-{
-    const json_t *own = json_object_get(rule, "metric");
-    (void)p;
-    if (json_is_array(own))
-        own = json_array_get(own, (size_t)k);
-    else if (k > 0)
-        own = NULL;
-    if (json_is_string(own))
-        return json_string_value(own);
-    const char *metric = layout_metric(row, column);
-    if (metric || json_object_get(rule, "metric"))
-        return k == 0 ? metric : NULL;
-    return json_str_or(json_array_get(json_object_get(b->j, "cell"), (size_t)k), "ours", NULL);
-}
-
-/* "{row.permute}" to the field's text; false: the entry is not given, or has no such field. */
-static bool fill_field(const char *text, const struct grid_entry *row,
-                       const struct grid_entry *column, char *out, size_t size)
-{
-    const struct grid_entry *e = strncmp(text, "{row.", 5) == 0 ? row : column;
     const char *dot = strchr(text, '.');
     char field[64];
-    if (!e || !dot)
+    if (!c || !dot)
         return false;
     snprintf(field, sizeof field, "%.*s", (int)strcspn(dot + 1, "}"), dot + 1);
-    return entry_field(e, field, out, size);
+    return entry_field(strncmp(text, "{row.", 5) == 0 ? c->row : c->column, field, out, size);
 }
 
-json_t *page_where(const json_t *rule, const struct grid_entry *row,
-                   const struct grid_entry *column)
+json_t *rule_where(const json_t *rule, const struct page_cell *c)
 {
+    const struct grid_entry *head = !c ? NULL : c->row->picked ? c->row : c->column;
     json_t *out = json_object(), *v;
     const char *key;
     char text[300];
@@ -130,155 +97,256 @@ json_t *page_where(const json_t *rule, const struct grid_entry *row,
         const char *s = json_is_string(v) ? json_string_value(v) : "";
         if (strncmp(s, "{row.", 5) != 0 && strncmp(s, "{column.", 8) != 0)
             json_object_set(out, key, v);
-        else if (fill_field(s, row, column, text, sizeof text))
+        else if (fill_field(s, c, text, sizeof text))
             json_object_set_new(out, key, json_string(text));
-        else if (row && column)
+        else if (c)
             json_object_set_new(out, key, json_string("no such field"));
     }
-    const struct grid_entry *head = row && row->picked         ? row
-                                    : column && column->picked ? column
-                                                               : NULL;
-    if (head) {
+    if (head && head->picked) {
         json_object_set_new(out, "layer", json_integer(head->layer));
         json_object_set_new(out, "head", json_integer(head->head));
     }
     return out;
 }
 
-/* ---- texts ----------------------------------------------------------------------------------- */
-
-static const char *suffix_of(const struct page_block *b, const struct grid_entry *row,
-                             const struct grid_entry *column)
+double cell_scale(const struct page_cell *c)
 {
-    const char *by = json_str_or(json_object_get(b->j, "suffix_by_column"),
-                                 json_str_or(column->j, "csv", ""), NULL);
-    if (row->extra || column->extra)
-        return json_str_or(row->extra ? row->j : column->j, "suffix",
-                           json_str_or(b->j, "suffix", ""));
-    return json_str_or(row->j, "suffix", by ? by : json_str_or(b->j, "suffix", ""));
-}
-
-static double scale_of(const struct page_block *b, const struct grid_entry *row,
-                       const struct grid_entry *column)
-{
-    const json_t *v = json_object_get(row->extra      ? row->j
-                                      : column->extra ? column->j
-                                                      : NULL,
-                                      "scale");
+    const json_t *v = json_object_get(extra_of(c), "scale");
     if (!json_is_number(v))
-        v = json_object_get(b->j, "scale");
+        v = json_object_get(c->block->j, "scale");
     return json_is_number(v) ? json_number_value(v) : 1;
 }
 
-int page_digits(const struct page *p, const struct page_block *b, int row, int column)
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+static const char *suffix_of(const struct page_cell *c)
 {
-    const struct grid_entry *r = &b->rows.e[row], *c = &b->columns.e[column];
-    const json_t *own = json_object_get(r->extra ? r->j : NULL, "digits");
-    struct paper_number x;
-    int best = -1;
-    if (!own)
-        own = json_object_get(c->extra ? c->j : NULL, "digits");
-    if (json_is_integer(own))
-        return (int)json_integer_value(own);
-    if (page_printed(p, b, r, c, 0, &x))
-        return printed_digits(x.value);
-    for (int i = 0; i < b->columns.n; i++)
-        if (strcmp(b->columns.e[i].level[0], c->level[0]) == 0 &&
-            page_printed(p, b, r, &b->columns.e[i], 0, &x) && printed_digits(x.value) > best)
-            best = printed_digits(x.value);
-    for (int i = 0; best < 0 && i < b->columns.n; i++)
-        if (page_printed(p, b, r, &b->columns.e[i], 0, &x))
-            best = printed_digits(x.value);
-    for (int i = 0; best < 0 && i < b->rows.n; i++)
-        if (page_printed(p, b, &b->rows.e[i], c, 0, &x))
-            best = printed_digits(x.value);
-    for (int i = 0; best < 0 && i < b->rows.n; i++)
-        for (int k = 0; k < b->columns.n; k++)
-            if (page_printed(p, b, &b->rows.e[i], &b->columns.e[k], 0, &x) &&
-                printed_digits(x.value) > best)
-                best = printed_digits(x.value);
-    return best < 0 ? 3 : best;
+    const json_t *b = c->block->j, *extra = extra_of(c);
+    const char *all = json_str_or(b, "suffix", "");
+    const char *by = json_str_or(json_object_get(b, "suffix_by_column"),
+                                 json_str_or(c->column->j, "csv", ""), NULL);
+    return extra ? json_str_or(extra, "suffix", all)
+                 : json_str_or(c->row->j, "suffix", by ? by : all);
 }
 
-static int put_printed(const struct page *p, const struct page_block *b, int row, int column,
-                       struct err *err)
+/* How near a printed cell stands to another: the same, in columns of one head of its row, in its
+ * row, in its column, elsewhere in the block. */
+enum nearness { SAME_CELL, SAME_GROUP, SAME_ROW, SAME_COLUMN, SAME_BLOCK, FAR };
+
+static enum nearness nearness(const struct page_cell *a, const struct page_cell *b)
 {
-    struct page_cell *c = page_cell_at(b, row, column);
-    const struct grid_entry *r = &b->rows.e[row], *e = &b->columns.e[column];
+    if (a->block != b->block)
+        return FAR;
+    if (a->row == b->row)
+        return a == b                                                  ? SAME_CELL
+               : strcmp(a->column->level[0], b->column->level[0]) == 0 ? SAME_GROUP
+                                                                       : SAME_ROW;
+    return a->column == b->column ? SAME_COLUMN : SAME_BLOCK;
+}
+
+/* Digits behind the point as the nearest cells are printed: of a row or a column the first one's,
+ * else the most. */
+static int digits_of(const struct page *p, const struct page_cell *c)
+{
+    const json_t *own = json_object_get(c->row->extra ? c->row->j : NULL, "digits");
+    enum nearness best = FAR;
+    struct paper_number x;
+    int digits = 3;
+    if (!own)
+        own = json_object_get(c->column->extra ? c->column->j : NULL, "digits");
+    if (json_is_integer(own))
+        return (int)json_integer_value(own);
+    for (const struct page_cell *o = NULL; (o = next_cell(p, o));) {
+        enum nearness n = nearness(c, o);
+        if (n > best || n == FAR || !cell_printed(p, o, 0, &x))
+            continue;
+        int d = printed_digits(x.value);
+        bool most = n == SAME_GROUP || n == SAME_BLOCK;
+        digits = n < best || (most && d > digits) ? d : digits;
+        best = n;
+    }
+    return digits;
+}
+
+static int put_printed(const struct page *p, struct page_cell *c, struct err *err)
+{
     struct buf text = {0};
     struct paper_number x;
     int n = 0;
     c->number = NAN;
     for (int k = 0; k < CELL_PARTS; k++) {
-        if (!page_printed(p, b, r, e, k, &x))
+        if (!cell_printed(p, c, k, &x))
             continue;
         char *end;
-        buf_printf(&text, "%s%s", n++ ? json_str_or(b->j, "sep", " / ") : "", x.value);
+        buf_printf(&text, "%s%s", n++ ? json_str_or(c->block->j, "sep", " / ") : "", x.value);
         c->number = strtod(x.value, &end);
         if (n > 1 || end == x.value)
             c->number = NAN;
     }
     if (n)
-        buf_puts(&text, suffix_of(b, r, e));
-    int rc = buf_check(&text, "cell", err);
-    c->printed = n ? text.data : NULL;
-    if (!n)
-        buf_free(&text);
-    return rc;
+        buf_puts(&text, suffix_of(c));
+    c->printed = text.data;
+    return buf_check(&text, "cell", err);
 }
-
-/* ---- one cell -------------------------------------------------------------------------------- */
 
 static int set_reason(struct page_cell *c, const char *text, struct err *err)
 {
-    if (c->reason)
+    if (c->reason || !text)
         return 0;
     c->reason = strdup(text);
     return c->reason ? 0 : err_set(err, ERR_NOMEM, "cell: out of memory");
 }
 
-/* Why a printed number can have no partner here, as the recipe says it; NULL: it says nothing. */
-static const char *absent_reason(const struct page *p, const struct grid_entry *row,
-                                 const struct grid_entry *column)
+/* ---- what calibrations found ------------------------------------------------------------------
+ */
+
+const json_t *setting_rule(const struct recipe *r, const char *name)
 {
-    const char *pattern;
-    json_t *v;
-    json_object_foreach((json_t *)p->recipe->absent, pattern,
-                        v) if (fnmatch(pattern, row->path, 0) == 0 ||
-                               fnmatch(pattern, column->path, 0) == 0) return json_string_value(v);
+    size_t i;
+    json_t *o;
+    json_array_foreach(r->ours, i, o)
+    {
+        if (strcmp(json_str_or(json_object_get(o, "setting"), "name", ""), name) == 0)
+            return o;
+    }
     return NULL;
 }
 
-/* Is the step one of those behind a cell? */
-static bool stands_behind(const struct page *p, const struct step *s, int model, int job,
-                          const json_t *where)
+const json_t *setting_jobs(const struct recipe *r, const char *name)
+{
+    return json_object_get(json_object_get(setting_rule(r, name), "setting"), "jobs");
+}
+
+/* The value that all heads have; NAN: they differ, or have none. */
+static double shared_value(const json_t *doc, const char *name)
+{
+    size_t i;
+    json_t *h;
+    double x = NAN;
+    json_array_foreach(json_object_get(doc, "heads"), i, h)
+    {
+        const json_t *v = json_object_get(h, name);
+        if (!json_is_number(v) || (i && json_number_value(v) != x))
+            return NAN;
+        x = json_number_value(v);
+    }
+    return x;
+}
+
+static const struct step *step_of(const struct page *p, int model, const char *job)
+{
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
+        if (s->model == model && strcmp(step_job(p->plan, s)->name, job) == 0)
+            return s;
+    return NULL;
+}
+
+int setting_found(const struct page *p, int model, const char *job, const char *name, double *x,
+                  const char **reason, struct err *err)
+{
+    const struct step *s = step_of(p, model, job);
+    struct buf path = {0};
+    json_t *doc = NULL;
+    int rc = 0;
+    *x = NAN;
+    *reason = s && s->reason[0] ? s->reason : "there is no calibration of this";
+    if (!s || s->failed || s->left_out || !s->done)
+        return 0;
+    step_output(p->plan, s, &path);
+    TRY(buf_check(&path, "path", err));
+    TRY(seal_json_file(buf_str(&path), (size_t)1 << 30, &doc, err));
+    *x = shared_value(doc, name);
+    *reason = isfinite(*x) ? NULL : "the calibration has no setting that all heads share";
+out:
+    json_decref(doc);
+    buf_free(&path);
+    return rc;
+}
+
+/* A cell of a rule "setting": {"name": PARAMETER, "jobs": [...]}. *reason: why there is none. */
+static int put_setting(struct page *p, struct page_cell *c, const char **reason, struct err *err)
+{
+    const json_t *what = json_object_get(c->rule, "setting");
+    const char *name = json_str_or(what, "name", "");
+    int digits = digits_of(p, c), rc = 0;
+    struct buf text = {0};
+    int64_t prompts = 0;
+    size_t i;
+    json_t *job;
+
+    *reason = NULL;
+    json_array_foreach(json_object_get(what, "jobs"), i, job)
+    {
+        double x;
+        TRY(setting_found(p, c->model, json_string_value(job), name, &x, reason, err));
+        if (*reason)
+            goto out;
+        const struct step *s = step_of(p, c->model, json_string_value(job));
+        buf_printf(&text, "%s%.*f", i ? json_str_or(c->block->j, "sep", " / ") : "", digits, x);
+        if (c->n_jobs < 8)
+            c->jobs[c->n_jobs++] = s->id;
+        c->value[i < CELL_PARTS ? i : 0] = x;
+        prompts = s->n_from;
+    }
+    TRY(buf_check(&text, "cell", err));
+    c->ours = text.data;
+    text = (struct buf){0};
+    c->metric[0] = name;
+    c->metric[1] = NULL;
+    c->state = c->printed ? CELL_BESIDE : CELL_OURS;
+    c->stats = (struct sample_stats){c->value[0], NAN,     NAN,        NAN,           NAN,
+                                     NAN,         prompts, (int64_t)i, OF_CALIBRATION};
+    if (!p->plan->models->m[c->model].paper)
+        add_letter(p, c, 'a');
+    add_letter(p, c, 'd'); /* what is searched for, and on what, is ours */
+    if (p->quick)
+        add_letter(p, c, 'q');
+out:
+    buf_free(&text);
+    return rc;
+}
+
+/* ---- why there is no number -------------------------------------------------------------------
+ */
+
+/* Why a printed number can have no partner here, as the recipe says it; NULL: it says nothing. */
+static const char *absent_reason(const struct page *p, const struct page_cell *c)
+{
+    const char *pattern;
+    json_t *v;
+    json_object_foreach((json_t *)p->recipe->absent, pattern, v)
+    {
+        if (fnmatch(pattern, c->row->path, 0) == 0 || fnmatch(pattern, c->column->path, 0) == 0)
+            return json_string_value(v);
+    }
+    return NULL;
+}
+
+/* Is the step one of those behind a cell of this model? */
+static bool stands_behind(const struct step *s, const struct page_cell *c, int model)
 {
     const char *key;
     json_t *v;
-    bool takes = s->recipe == p->at && s->job == job && s->model == model;
-    json_object_foreach((json_t *)where, key, v)
+    if (s->job != c->job || s->model != model)
+        return false;
+    json_object_foreach(c->where, key, v)
     {
-        const char *have = takes ? step_value(s, key) : NULL;
-        double a = have ? size_value(have) : NAN;
-        double b = json_is_string(v) ? size_value(json_string_value(v)) : NAN;
-        if (have && json_is_string(v))
-            takes = isfinite(a) && isfinite(b) ? fabs(a - b) <= 0.02 * b
-                                               : fnmatch(json_string_value(v), have, 0) == 0;
+        const char *have = step_value(s, key);
+        if (have && json_is_string(v) && !value_fits(key, have, json_string_value(v)))
+            return false;
     }
-    return takes;
+    return true;
 }
 
 /* Set as the reason all files of benchmarks behind a cell that were not given; nothing: none is
  * missing. */
-static int missing_files(const struct page *p, struct page_cell *c, int model, int job,
-                         const json_t *where, struct err *err)
+static int missing_files(const struct page *p, struct page_cell *c, int model, struct err *err)
 {
     struct buf b = {0};
     const char *of = "";
     int rc = 0;
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        if (!step_lacks_file(s) || !stands_behind(p, s, model, job, where))
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
+        if (!step_lacks_file(s) || !stands_behind(s, c, model))
             continue;
         buf_printf(&b, "%s%s", b.len ? ", " : "needs ", s->task->file);
         of = s->task->of;
@@ -292,23 +360,7 @@ static int missing_files(const struct page *p, struct page_cell *c, int model, i
     return rc;
 }
 
-/* Are the steps behind a cell finished? A reason where one failed. */
-static int job_state(struct page *p, int model, int job, const json_t *where, const char **reason)
-{
-    int steps = 0;
-    *reason = NULL;
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        if (!stands_behind(p, s, model, job, where))
-            continue;
-        steps++;
-        if (s->failed || s->left_out)
-            *reason = s->reason;
-    }
-    return steps;
-}
-
-bool page_is_time(const char *metric)
+bool metric_is_time(const char *metric)
 {
     return strstr(metric, "time_") || strstr(metric, "ttft_") || strstr(metric, "generation_") ||
            strncmp(metric, "speed", 5) == 0 || strcmp(metric, "attn_speedup") == 0 ||
@@ -321,98 +373,72 @@ static const char *missing_reason(const char *metric, bool has_jobs)
         return "nothing of ours measures this";
     if (strncmp(metric, "eval:", 5) == 0)
         return "needs eval: the method inside the model, and the task's files";
-    if (page_is_time(metric))
+    if (metric_is_time(metric))
         return "needs a GPU";
     return has_jobs ? "no record has this number" : "no job of these tables gives this";
 }
 
-static int by_text(const void *a, const void *b)
+/* ---- one cell -------------------------------------------------------------------------------- */
+
+struct choice cell_choice(const struct page_cell *c)
 {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+    return (struct choice){c->model, c->job, c->where, json_object_get(c->rule, "pairs")};
 }
 
-static bool reads_any(const char *const *metrics, const struct record *r)
+/* The jobs of those that have a number for one of the cell's parts. */
+static void find_jobs(const struct page *p, struct page_cell *c, const bool *has)
 {
-    for (int k = 0; k < CELL_PARTS; k++)
-        if (metrics[k] && evidence_reads(metrics[k], r))
-            return true;
-    return false;
-}
-
-/* Those that have a number for one of the cell's parts, [CELL_PARTS] with NULL for none. */
-static int collect_records(struct page *p, struct page_cell *cell, const struct choice *c,
-                           const char *const *metrics, struct err *err)
-{
-    struct buf key = {0};
-    char text[40];
-    int rc = 0;
-    for (int64_t i = 0; i < p->evidence.n && !rc; i++) {
-        const struct proof *v = &p->evidence.v[i];
-        if (!choice_takes(&p->evidence, c, v) || !reads_any(metrics, v->r))
-            continue;
-        buf_reset(&key);
-        record_key(v->r, &key);
-        hash_text(hash_bytes(buf_str(&key), key.len), text);
-        text[21] = '\0';
-        str_list_add(&cell->records, text + 5);
+    struct choice choice = cell_choice(c);
+    for (const struct proof *v = NULL; (v = next_proof(&p->evidence, &choice, v));) {
         const char *id = p->plan->s[v->step].id;
-        bool known = false;
-        for (int n = 0; n < cell->n_jobs; n++)
-            known = known || strcmp(cell->jobs[n], id) == 0;
-        if (!known && cell->n_jobs < 8)
-            cell->jobs[cell->n_jobs++] = id;
-        rc = buf_check(&key, "record", err);
+        bool reads = false;
+        for (int k = 0; k < CELL_PARTS; k++)
+            reads = reads || (has[k] && isfinite(record_value(v->r, c->metric[k])));
+        for (int n = 0; n < c->n_jobs; n++)
+            reads = reads && strcmp(c->jobs[n], id) != 0;
+        if (reads && c->n_jobs < 8)
+            c->jobs[c->n_jobs++] = id;
     }
-    if (cell->records.n) /* threads write them in any order */
-        qsort(cell->records.items, (size_t)cell->records.n, sizeof *cell->records.items, by_text);
-    buf_free(&key);
-    return rc ? rc : cell->records.failed ? err_set(err, ERR_NOMEM, "cell: out of memory") : 0;
 }
 
-static int put_value(struct page *p, const struct page_block *b, int row, int column,
-                     const json_t *rule, const struct choice *choice, struct err *err)
+static int put_value(struct page *p, struct page_cell *c, struct err *err)
 {
-    struct page_cell *c = page_cell_at(b, row, column);
-    const struct grid_entry *r = &b->rows.e[row], *e = &b->columns.e[column];
-    const char *stat = json_str_or(rule, "stat", "mean");
-    double scale = scale_of(b, r, e);
+    struct choice choice = cell_choice(c);
+    const json_t *extra = extra_of(c);
+    double scale = cell_scale(c);
     struct buf text = {0};
-    struct sample_stats s;
-    const char *metrics[CELL_PARTS] = {NULL};
-    int n = 0, rc = 0, digits = page_digits(p, b, row, column);
+    bool has[CELL_PARTS] = {false};
+    int n = 0, rc = 0, digits = digits_of(p, c);
 
-    if (r->extra || e->extra)
-        stat = json_str_or(r->extra ? r->j : e->j, "stat", stat);
-    c->stat = stat;
-    c->pairs = choice->pairs;
-    c->second = page_metric(p, b, r, e, rule, 1);
+    c->stat = json_str_or(extra, "stat", json_str_or(c->rule, "stat", "mean"));
     for (int k = 0; k < CELL_PARTS; k++) {
-        const char *metric = page_metric(p, b, r, e, rule, k);
+        struct sample_stats s;
         c->value[k] = NAN;
-        if (!metric || strncmp(metric, "eval:", 5) == 0)
+        if (!c->metric[k] || strncmp(c->metric[k], "eval:", 5) == 0)
             continue;
-        TRY(evidence_stat(&p->evidence, choice, metric, stat, &s, err));
+        TRY(evidence_stat(&p->evidence, &choice, c->metric[k], c->stat, &s, err));
         if (s.units == 0 || !isfinite(s.value))
             continue;
-        double x = scale;
-        metrics[k] = metric;
-        c->value[k] = s.value * x;
-        buf_printf(&text, "%s%.*f", n ? json_str_or(b->j, "sep", " / ") : "", digits, c->value[k]);
+        has[k] = true;
+        c->value[k] = s.value * scale;
+        buf_printf(&text, "%s%.*f", n ? json_str_or(c->block->j, "sep", " / ") : "", digits,
+                   c->value[k]);
         if (n++ == 0) {
-            s.value *= x;
-            s.sd *= x;
-            s.lo *= x;
-            s.hi *= x;
             c->stats = s;
+            c->stats.value *= scale;
+            c->stats.sd *= scale;
+            c->stats.lo *= scale;
+            c->stats.hi *= scale;
         }
     }
     if (n == 0)
         goto out;
-    buf_puts(&text, suffix_of(b, r, e));
+    buf_puts(&text, suffix_of(c));
     TRY(buf_check(&text, "cell", err));
     c->ours = text.data;
     text = (struct buf){0};
-    TRY(collect_records(p, c, choice, metrics, err));
+    c->state = c->printed ? CELL_BESIDE : CELL_OURS;
+    find_jobs(p, c, has);
 out:
     buf_free(&text);
     return rc;
@@ -426,115 +452,80 @@ static bool has_model(const struct grid_axis *a)
     return false;
 }
 
-/* The model that the rule's job runs on; -1: no rule or no such job. */
-static int model_of_job(const struct page *p, const json_t *rule)
+/* Whose number of ours stands in a cell, -1: nobody's. Where the paper's labels leave no place for
+ * a model, ours stands in entries of its own (lengths, extra rows): they are of the model that
+ * their job runs on, else of the first, and so is what a recipe adds beside the models. */
+static int model_of(const struct page *p, const struct page_cell *c)
 {
-    int job = rule ? recipe_job_find(p->recipe, json_str_or(rule, "job", "")) : -1;
-    for (int i = 0; i < p->plan->n && job >= 0; i++)
-        if (p->plan->s[i].recipe == p->at && p->plan->s[i].job == job)
-            return p->plan->s[i].model;
-    return -1;
+    int model = c->column->model >= 0 ? c->column->model : c->row->model;
+    bool rows = has_model(&c->block->rows), columns = has_model(&c->block->columns);
+    if (model >= 0 || (c->row->printed && c->column->printed) || (rows && !c->row->extra) ||
+        (columns && !c->column->extra))
+        return model;
+    for (const struct step *s = NULL; c->job >= 0 && (s = next_step(p->plan, p->at, s));)
+        if (s->job == c->job && s->model >= 0)
+            return s->model;
+    return page_first_model(p);
 }
 
-/* Where the paper's labels leave no place for a model, ours stands in entries of its own (lengths,
- * extra rows): they are of the model that their job runs on, else of the first, and so is what a
- * recipe adds beside the models. */
-static int own_model(const struct page *p, const struct page_block *b, const struct grid_entry *row,
-                     const struct grid_entry *column, const json_t *rule)
+/* A cell with a model and a rule. */
+static int fill_ours(struct page *p, struct page_cell *c, struct err *err)
 {
-    bool rows = has_model(&b->rows), columns = has_model(&b->columns);
-    if ((rows && !row->extra) || (columns && !column->extra))
-        return -1;
-    int model = model_of_job(p, rule);
-    return model >= 0 ? model : page_first_model(p);
-}
-
-/* Does the rule take numbers of a benchmark's files? */
-static bool has_tasks(const struct page *p, const json_t *rule)
-{
-    int job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
-    return job >= 0 && p->recipe->jobs[job].tasks;
-}
-
-static int fill_cell(struct page *p, const struct page_block *b, int row, int column,
-                     struct err *err)
-{
-    struct page_cell *c = page_cell_at(b, row, column);
-    const struct grid_entry *r = &b->rows.e[row], *e = &b->columns.e[column];
-    const json_t *rule = page_rule(p, r, e);
     const char *reason = NULL;
-    json_t *where = NULL;
-    struct buf text = {0};
-    struct jw w;
-    int rc = 0;
-
-    c->model = e->model >= 0 ? e->model : r->model;
-    if (c->model < 0 && (!r->printed || !e->printed))
-        c->model = own_model(p, b, r, e, rule);
-    c->job = -1;
-    TRY(put_printed(p, b, row, column, err));
-    c->state = c->printed ? CELL_PRINTED : CELL_EMPTY;
-    if (absent_reason(p, r, e)) {
-        rc = c->printed || c->model >= 0 ? set_reason(c, absent_reason(p, r, e), err) : 0;
-        goto out;
+    int steps = 0, rc = 0;
+    if (json_object_get(c->rule, "setting")) {
+        TRY(put_setting(p, c, &reason, err));
+        return set_reason(c, reason, err);
     }
-    const char *metric = rule ? page_metric(p, b, r, e, rule, 0) : layout_metric(r, e);
-    if (c->model < 0 && c->printed && has_tasks(p, rule)) {
-        where = page_where(rule, r, e);
-        TRY(missing_files(p, c, page_first_model(p),
-                          recipe_job_find(p->recipe, json_str_or(rule, "job", "")), where, err));
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
+        bool behind = stands_behind(s, c, c->model);
+        steps += behind;
+        reason = behind && (s->failed || s->left_out) ? s->reason : reason;
     }
-    if (c->model < 0) {
-        rc = c->printed ? set_reason(c,
-                                     p->recipe->n_jobs ? "no checkpoint of this model was given"
-                                                       : missing_reason(metric, false),
-                                     err)
-                        : 0;
-        goto out;
-    }
-    if (rule && json_object_get(rule, "setting")) {
-        TRY(page_setting(p, b, row, column, rule, &reason, err));
-        rc = reason ? set_reason(c, reason, err) : 0;
-        goto out;
-    }
-    if (!rule || !metric) {
-        rc = set_reason(c, missing_reason(metric, false), err);
-        goto out;
-    }
-    where = page_where(rule, r, e);
-    jw_init(&w, &text, 0);
-    jw_value(&w, where);
-    c->where = strdup(buf_str(&text));
-    buf_free(&text);
-    c->metric = strdup(metric);
-    c->job = recipe_job_find(p->recipe, json_str_or(rule, "job", ""));
-    int steps = job_state(p, c->model, c->job, where, &reason);
-    struct choice choice = {c->model, c->job, where, json_object_get(rule, "pairs")};
-    TRY(missing_files(p, c, c->model, c->job, where, err));
+    TRY(missing_files(p, c, c->model, err));
     if (!reason)
-        TRY(put_value(p, b, row, column, rule, &choice, err));
+        TRY(put_value(p, c, err));
+    if (!c->ours)
+        TRY(set_reason(c, reason ? reason : missing_reason(c->metric[0], steps > 0), err));
     if (c->ours)
-        c->state = c->printed ? CELL_BESIDE : CELL_OURS;
-    else
-        rc = set_reason(c, reason ? reason : missing_reason(metric, steps > 0), err);
+        TRY(page_judge(p, c, err));
     p->failed = p->failed || reason;
 out:
-    json_decref(where);
+    return rc;
+}
+
+static int fill_cell(struct page *p, struct page_cell *c, struct err *err)
+{
+    const char *why = absent_reason(p, c);
+    int rc = 0;
+    c->job = c->rule ? recipe_job_find(p->recipe, json_str_or(c->rule, "job", "")) : -1;
+    c->model = model_of(p, c);
+    c->where = rule_where(c->rule, c);
+    for (int k = 0; k < CELL_PARTS; k++)
+        c->metric[k] = cell_metric(c, k);
+    TRY(put_printed(p, c, err));
+    c->state = c->printed ? CELL_PRINTED : CELL_EMPTY;
+    if (why || c->model < 0) {
+        if (!why && c->printed && c->job >= 0 && p->recipe->jobs[c->job].tasks)
+            TRY(missing_files(p, c, page_first_model(p), err));
+        if (!why && p->recipe->n_jobs)
+            why = "no checkpoint of this model was given";
+        if (c->printed || c->model >= 0)
+            rc = set_reason(c, why ? why : missing_reason(c->metric[0], false), err);
+    } else if (c->rule && (c->metric[0] || json_object_get(c->rule, "setting"))) {
+        rc = fill_ours(p, c, err);
+    } else {
+        rc = set_reason(c, missing_reason(c->metric[0], false), err);
+    }
+out:
     return rc;
 }
 
 int page_fill(struct page *p, struct err *err)
 {
     int rc = 0;
-    for (int i = 0; i < p->n_blocks; i++) {
-        struct page_block *b = &p->blocks[i];
-        for (int r = 0; r < b->rows.n; r++)
-            for (int c = 0; c < b->columns.n; c++) {
-                TRY(fill_cell(p, b, r, c, err));
-                if (page_cell_at(b, r, c)->records.n) /* a setting of a calibration has none */
-                    TRY(page_judge(p, b, r, c, err));
-            }
-    }
+    for (struct page_cell *c = NULL; (c = next_cell(p, c));)
+        TRY(fill_cell(p, c, err));
 out:
     return rc;
 }

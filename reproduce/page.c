@@ -1,48 +1,52 @@
 /*
- * page.c - a page from what is finished.
+ * page.c - a page from what is finished, and its files, of which only what changed is written.
  */
 #include "reproduce/page.h"
 
+#include "analyze/format.h"
 #include "core/fileio.h"
 
 #include <ctype.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+void page_note(struct page *p, const char *fmt, ...)
+{
+    char *text = NULL;
+    va_list ap;
+    va_start(ap, fmt);
+    p->notes.failed |= vasprintf(&text, fmt, ap) < 0;
+    va_end(ap);
+    if (!p->notes.failed && !str_list_has(&p->notes, text))
+        str_list_add(&p->notes, text);
+    free(text);
+}
 
 /* "spargeattn:9" as "SpargeAttn, Table 9". */
 static void make_title(struct page *p)
 {
-    static const struct {
-        const char *id, *name;
-    } names[] = {{"spargeattn:", "SpargeAttn"},
-                 {"sampleattention:", "SampleAttention"},
-                 {"sale:", "SALE"},
-                 {"fg-attn:", "FG-Attn"}};
-    const char *id = p->recipe->id;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        size_t n = strlen(names[i].id);
-        if (strncmp(id, names[i].id, n) != 0)
-            continue;
-        const char *item = id + n;
-        buf_printf(&p->title, "%s, ", names[i].name);
-        if (!p->recipe->figure)
-            buf_printf(&p->title, "Table %s", item);
-        else if (item[0] == 'f' && isdigit((unsigned char)item[1]))
-            buf_printf(&p->title, "Figure %s", item + 1);
-        else
-            buf_printf(&p->title, "figure %s", item);
-    }
+    static const char *const names[PAPERS] = {"SpargeAttn", "SampleAttention", "SALE", "FG-Attn"};
+    const char *id = p->recipe->id, *item = strchr(id, ':') + 1;
+    bool number = p->recipe->figure && item[0] == 'f' && isdigit((unsigned char)item[1]);
+    for (int i = 0; i < PAPERS; i++)
+        if (strncmp(id, paper_ids[i], (size_t)(item - id) - 1) == 0)
+            buf_printf(&p->title, "%s, %s %s", names[i],
+                       !p->recipe->figure ? "Table"
+                       : number           ? "Figure"
+                                          : "figure",
+                       item + number);
 }
 
 /* "video-dit, 1536 tokens" for the page's first line. */
 static void name_ours(struct page *p)
 {
     for (int m = 0; m < p->plan->models->n; m++) {
+        const struct choice all = {m, -1, NULL, NULL};
         int64_t low = INT64_MAX, high = 0;
-        for (int64_t i = 0; i < p->evidence.n; i++) {
-            const struct proof *v = &p->evidence.v[i];
-            if (p->plan->s[v->step].model != m)
-                continue;
+        for (const struct proof *v = NULL; (v = next_proof(&p->evidence, &all, v));) {
             low = v->r->n_q < low ? v->r->n_q : low;
             high = v->r->n_q > high ? v->r->n_q : high;
         }
@@ -63,12 +67,10 @@ static void add_missing_files(struct page *p)
 {
     struct buf b = {0};
     const char *of = "";
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        bool told = false;
-        for (int k = 0; k < i; k++)
-            told = told || (p->plan->s[k].recipe == p->at && p->plan->s[k].task == s->task);
-        if (s->recipe != p->at || !step_lacks_file(s) || told)
+    for (const struct step *s = NULL, *t; (s = next_step(p->plan, p->at, s));) {
+        for (t = next_step(p->plan, p->at, NULL); t->task != s->task;)
+            t = next_step(p->plan, p->at, t);
+        if (!step_lacks_file(s) || t != s)
             continue;
         bool first = strcmp(of, s->task->of) != 0;
         buf_printf(&b, "%s%s%s%s", !b.len ? "Files that were not given (--tasks DIR): " : "",
@@ -77,37 +79,30 @@ static void add_missing_files(struct page *p)
         of = s->task->of;
     }
     if (b.len)
-        str_list_add(&p->notes, buf_str(&b));
+        page_note(p, "%s", buf_str(&b));
     buf_free(&b);
 }
 
 /* Jobs that were left out or failed, those with one reason in one note. */
 static void add_missing(struct page *p)
 {
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
         struct str_list names = {0};
         struct buf b = {0};
-        bool told = false;
-        if (s->recipe != p->at || (!s->failed && !s->left_out) || step_lacks_file(s))
+        if ((!s->failed && !s->left_out) || step_lacks_file(s))
             continue;
         p->failed = p->failed || s->failed;
-        for (int k = 0; k < p->plan->n; k++) {
-            const struct step *t = &p->plan->s[k];
+        for (const struct step *t = NULL; (t = next_step(p->plan, p->at, t));) {
             const char *name = step_job(p->plan, t)->name;
-            if (t->recipe != p->at || t->failed != s->failed || t->left_out != s->left_out ||
+            if (t->failed != s->failed || t->left_out != s->left_out ||
                 strcmp(t->reason, s->reason) != 0)
                 continue;
-            told = told || k < i;
+            if (!str_list_has(&names, name))
+                buf_printf(&b, "%s%s", names.n ? ", " : "", name);
             if (!str_list_has(&names, name))
                 str_list_add(&names, name);
         }
-        buf_puts(&b, s->failed ? "Failed: " : "Left out: ");
-        for (int64_t k = 0; k < names.n; k++)
-            buf_printf(&b, "%s%s", k ? ", " : "", names.items[k]);
-        buf_printf(&b, ": %s", s->reason);
-        if (!told)
-            str_list_add(&p->notes, buf_str(&b));
+        page_note(p, "%s: %s: %s", s->failed ? "Failed" : "Left out", buf_str(&b), s->reason);
         str_list_free(&names);
         buf_free(&b);
     }
@@ -118,9 +113,8 @@ static int add_figure_caption(struct page *p, struct err *err)
 {
     struct buf path = {0}, text = {0};
     int rc = 0;
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        if (s->recipe != p->at || !s->done || step_job(p->plan, s)->kind != DO_DRAW)
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));) {
+        if (!s->done || step_job(p->plan, s)->kind != DO_DRAW)
             continue;
         buf_reset(&path);
         buf_reset(&text);
@@ -129,7 +123,7 @@ static int add_figure_caption(struct page *p, struct err *err)
         TRY(buf_read_file(&text, buf_str(&path), (size_t)1 << 20, err));
         if (text.data)
             text.data[strcspn(text.data, "\n")] = '\0';
-        str_list_add(&p->notes, buf_str(&text));
+        page_note(p, "%s", buf_str(&text));
     }
 out:
     buf_free(&path);
@@ -148,20 +142,13 @@ static int add_notes(struct page *p, struct err *err)
     if (rc)
         return rc;
     if (json_is_string(note))
-        str_list_add(&p->notes, json_string_value(note));
-    json_array_foreach(p->recipe->notes, n, v) str_list_add(&p->notes, json_string_value(v));
-    for (int i = 0; i < p->plan->models->n; i++) {
-        const struct model_use *m = &p->plan->models->m[i];
-        if (m->odd[0] && json_object_get(p->recipe->roles, m->role))
-            str_list_add(&p->notes, m->odd);
-    }
+        page_note(p, "%s", json_string_value(note));
+    json_array_foreach(p->recipe->notes, n, v) page_note(p, "%s", json_string_value(v));
     json_object_foreach((json_t *)p->recipe->absent, pattern, v)
     {
-        struct buf b = {0};
-        buf_printf(&b, "%s%s%s: %s", strcmp(pattern, "*") ? "No number of ours for " : "",
-                   strcmp(pattern, "*") ? pattern : "No number of ours", "", json_string_value(v));
-        str_list_add(&p->notes, buf_str(&b));
-        buf_free(&b);
+        bool all = strcmp(pattern, "*") == 0;
+        page_note(p, "No number of ours%s%s: %s", all ? "" : " for ", all ? "" : pattern,
+                  json_string_value(v));
     }
     add_missing(p);
     add_missing_files(p);
@@ -171,9 +158,8 @@ static int add_notes(struct page *p, struct err *err)
 /* The commands of all jobs behind the page, inputs first, each once. */
 static void add_commands(struct page *p)
 {
-    for (int i = 0; i < p->plan->n; i++) {
-        const struct step *s = &p->plan->s[i];
-        for (int k = 0; k < 2 && s->recipe == p->at && s->done; k++) {
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
+        for (int k = 0; k < 2 && s->done; k++) {
             struct buf b = {0};
             buf_puts(&b, "lacuna");
             command_text(&s->argv[k], s->id, &b);
@@ -181,48 +167,50 @@ static void add_commands(struct page *p)
                 str_list_add(&p->made_by, buf_str(&b));
             buf_free(&b);
         }
-    }
 }
 
-static int refuse_equal_runs(struct page *p, struct err *err)
+/* Have both cases one number in every unit? */
+static int are_equal(const struct page *p, const json_t *x, const json_t *y, bool *equal,
+                     struct err *err)
 {
-    /* Two cases with equal numbers in every unit were one experiment under two names; not so two
-     * names that a recipe gives to one. */
-    const json_t *cases = p->recipe->cases;
-    const char *a, *b;
-    json_t *x, *y;
+    const struct choice a = {-1, -1, x, NULL}, b = {-1, -1, y, NULL};
+    struct unit_values u = {0}, w = {0};
     int rc = 0;
-    json_object_foreach((json_t *)cases, a, x) json_object_foreach((json_t *)cases, b, y)
-    {
-        struct unit_values u = {0}, w = {0};
-        struct choice ca = {-1, -1, x, NULL}, cb = {-1, -1, y, NULL};
-        if (strcmp(a, b) >= 0 || json_equal(x, y))
-            continue;
-        rc = evidence_units(&p->evidence, &ca, "err_l1_rel", &u, err);
-        if (!rc)
-            rc = evidence_units(&p->evidence, &cb, "err_l1_rel", &w, err);
-        bool equal = !rc && u.n > 0 && u.n == w.n;
-        for (int64_t i = 0; equal && i < u.n; i++)
-            equal = u.u[i].sum == w.u[i].sum && u.u[i].calls == w.u[i].calls;
-        unit_values_free(&u);
-        unit_values_free(&w);
-        if (rc)
-            return rc;
-        if (equal) {
-            struct buf t = {0};
-            buf_printf(&t,
-                       "The runs '%s' and '%s' are equal in every head: a setting that tells "
-                       "them apart had no effect",
-                       a, b);
-            str_list_add(&p->notes, buf_str(&t));
-            buf_free(&t);
-        }
-    }
+    TRY(evidence_units(&p->evidence, &a, "err_l1_rel", &u, err));
+    TRY(evidence_units(&p->evidence, &b, "err_l1_rel", &w, err));
+    *equal = u.n > 0 && units_equal(&u, &w, true);
+out:
+    unit_values_free(&u);
+    unit_values_free(&w);
     return rc;
 }
 
-int page_make(const struct plan *plan, int recipe, const struct paper_data *d, struct page *p,
-              struct err *err)
+/* Two cases with equal numbers in every unit were one experiment under two names; not so two names
+ * that a recipe gives to one. */
+static int note_equal_runs(struct page *p, struct err *err)
+{
+    const char *a, *b;
+    json_t *x, *y;
+    int rc = 0;
+    json_object_foreach((json_t *)p->recipe->cases, a, x)
+        json_object_foreach((json_t *)p->recipe->cases, b, y)
+    {
+        bool equal = false;
+        if (strcmp(a, b) < 0 && !json_equal(x, y))
+            TRY(are_equal(p, x, y, &equal, err));
+        if (equal)
+            page_note(p,
+                      "The runs '%s' and '%s' are equal in every head: a setting that tells them "
+                      "apart had no effect",
+                      a, b);
+    }
+out:
+    return rc;
+}
+
+/* Build a page from what is finished. Free also after a failure. */
+static int page_make(const struct plan *plan, int recipe, const struct paper_data *d,
+                     struct page *p, struct err *err)
 {
     int rc = 0;
     p->plan = plan;
@@ -236,7 +224,7 @@ int page_make(const struct plan *plan, int recipe, const struct paper_data *d, s
     TRY(page_fill(p, err));
     add_commands(p);
     TRY(page_claims(p, err));
-    TRY(refuse_equal_runs(p, err));
+    TRY(note_equal_runs(p, err));
     TRY(add_notes(p, err));
     name_ours(p);
     TRY(buf_check(&p->title, "page", err));
@@ -247,7 +235,7 @@ out:
     return rc;
 }
 
-void page_free(struct page *p)
+static void page_free(struct page *p)
 {
     grid_free(p);
     evidence_free(&p->evidence);
@@ -257,4 +245,116 @@ void page_free(struct page *p)
     buf_free(&p->title);
     buf_free(&p->ours);
     memset(p, 0, sizeof *p);
+}
+
+/* ---- files ------------------------------------------------------------------------------------
+ */
+
+static const struct writer {
+    const char *suffix;
+    int (*write)(const struct page *p, struct buf *b, struct err *err);
+} writers[] = {{"md", page_md},
+               {"tex", page_tex},
+               {"html", page_html},
+               {"csv", page_csv},
+               {"json", page_json}};
+
+/* "../pages/spargeattn-9.md" */
+static int make_path(const char *folder, const char *id, const char *suffix, struct buf *path,
+                     struct err *err)
+{
+    buf_reset(path);
+    buf_printf(path, "../%s/", folder);
+    page_file(id, path);
+    buf_printf(path, ".%s", suffix);
+    return buf_check(path, "path", err);
+}
+
+/* Write a file unless it has this content. */
+static int write_changed(const char *path, const struct buf *text, bool *changed, struct err *err)
+{
+    struct buf old = {0};
+    struct err ignored = {0};
+    bool same = access(path, F_OK) == 0 &&
+                buf_read_file(&old, path, (size_t)1 << 30, &ignored) == 0 && old.len == text->len &&
+                memcmp(buf_str(&old), buf_str(text), old.len) == 0;
+    int rc = buf_check(text, path, err);
+    if (!rc && !same)
+        rc = file_write_atomic(path, buf_str(text), text->len, err);
+    *changed = *changed || !same;
+    buf_free(&old);
+    return rc;
+}
+
+static int copy_figures(const struct plan *p, int recipe, bool *changed, struct err *err)
+{
+    static const char *const suffixes[] = {"png", "pdf"};
+    struct buf from = {0}, to = {0}, content = {0};
+    int rc = 0;
+    for (const struct step *s = NULL; (s = next_step(p, recipe, s));)
+        for (int k = 0; k < 2 && s->done && step_job(p, s)->kind == DO_DRAW; k++) {
+            buf_reset(&from);
+            buf_reset(&content);
+            buf_printf(&from, "%s/figure.%s", s->id, suffixes[k]);
+            TRY(make_path("figures", p->recipes[recipe].id, suffixes[k], &to, err));
+            TRY(make_dirs("../figures", err));
+            TRY(buf_read_file(&content, buf_str(&from), (size_t)64 << 20, err));
+            TRY(write_changed(buf_str(&to), &content, changed, err));
+        }
+out:
+    buf_free(&from);
+    buf_free(&to);
+    buf_free(&content);
+    return rc;
+}
+
+int output_page(const struct plan *p, int recipe, const struct paper_data *d, bool *changed,
+                struct err *err)
+{
+    struct page page = {0};
+    struct buf path = {0}, text = {0};
+    int rc = 0;
+    TRY(make_dirs("../pages", err));
+    TRY(page_make(p, recipe, d, &page, err));
+    TRY(copy_figures(p, recipe, changed, err));
+    for (size_t i = 0; i < sizeof writers / sizeof *writers; i++) {
+        buf_reset(&text);
+        TRY(writers[i].write(&page, &text, err));
+        TRY(make_path("pages", page.recipe->id, writers[i].suffix, &path, err));
+        TRY(write_changed(buf_str(&path), &text, changed, err));
+    }
+out:
+    page_free(&page);
+    buf_free(&path);
+    buf_free(&text);
+    return rc;
+}
+
+int output_index(const struct paper_data *d, struct err *err)
+{
+    const json_t *item;
+    struct buf b = {0}, path = {0};
+    bool changed = false;
+    int rc = 0;
+    buf_printf(&b,
+               "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>Reproduced tables</title>\n"
+               "<style>%s</style>\n<ul>\n",
+               html_style);
+    for (size_t i = 0; (item = paper_item_at(d, i)); i++) {
+        const char *id = json_str_or(item, "id", "");
+        TRY(make_path("pages", id, "html", &path, err));
+        if (access(buf_str(&path), F_OK) != 0)
+            continue;
+        buf_printf(&b, "<li><a href=\"%s\">", buf_str(&path) + strlen("../"));
+        html_text(id, &b);
+        buf_puts(&b, "</a> ");
+        html_text(json_str_or(item, "caption", ""), &b);
+        buf_puts(&b, "\n");
+    }
+    buf_puts(&b, "</ul>\n");
+    TRY(write_changed("../index.html", &b, &changed, err));
+out:
+    buf_free(&b);
+    buf_free(&path);
+    return rc;
 }

@@ -27,28 +27,40 @@ struct grid_axis {
     struct grid_entry *e; /* owned */
     int n;
     int64_t cap;
+    struct grid_entry spare; /* what finds no memory */
+    bool failed;
 };
 
-enum cell_state { CELL_EMPTY, CELL_AGREES, CELL_DIFFERS, CELL_BESIDE, CELL_PRINTED, CELL_OURS };
+enum cell_state {
+    CELL_EMPTY,
+    CELL_AGREES,
+    CELL_DIFFERS,
+    CELL_BESIDE,
+    CELL_PRINTED,
+    CELL_OURS,
+    CELL_STATES
+};
 extern const char *const cell_state_names[];
 
 #define CELL_PARTS 2
 
 struct page_cell {
+    const struct page_block *block;
+    const struct grid_entry *row, *column;
+    const json_t *rule; /* the first of the recipe's `ours` that meets it, NULL: none */
+
     char *printed, *ours;      /* owned texts, NULL: none */
     double value[CELL_PARTS];  /* ours, in the printed unit */
     double number;             /* printed, NAN: none or several */
     struct sample_stats stats; /* of the first part, in the printed unit */
     enum cell_state state;
     char letters[16];
-    char *reason;            /* owned, NULL: none */
-    char *metric, *where;    /* owned: how it was chosen */
-    const char *stat;        /* of the rule; NULL: a setting that a calibration found */
-    const char *second;      /* metric of the second part, NULL: none */
-    const json_t *pairs;     /* the rule's choice of calls, NULL: all */
-    int model, job;          /* -1: none */
-    struct str_list records; /* keys, hashed */
-    const char *jobs[8];     /* IDs of the jobs behind it */
+    char *reason;                   /* owned, NULL: none */
+    const char *metric[CELL_PARTS]; /* of ours, NULL: none */
+    const char *stat;               /* of the rule; NULL: a setting that a calibration found */
+    int model, job;                 /* -1: none */
+    json_t *where;                  /* owned: conditions on its records */
+    const char *jobs[8];            /* IDs of the jobs behind it */
     int n_jobs;
 };
 
@@ -76,10 +88,8 @@ struct page {
     struct str_list made_by; /* commands in order */
 };
 
-/* Build a page from what is finished. Free also after a failure. */
-int page_make(const struct plan *p, int recipe, const struct paper_data *d, struct page *out,
-              struct err *err);
-void page_free(struct page *p);
+/* Add a sentence to the page's notes, once. */
+void page_note(struct page *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* grid.c: rows and columns of the printed table, of our models, lengths and extra entries. */
 int grid_make(struct page *p, struct err *err);
@@ -88,49 +98,42 @@ void grid_free(struct page *p);
 bool entry_field(const struct grid_entry *e, const char *field, char *text, size_t size);
 struct page_cell *page_cell_at(const struct page_block *b, int row, int column);
 
+/* The cell behind c, block by block and row by row; NULL: the first, or behind the last. */
+struct page_cell *next_cell(const struct page *p, const struct page_cell *c);
+
 /* The first model that has a step of the page's recipe, -1: none. */
 int page_first_model(const struct page *p);
+/* Is there a file of a benchmark that one of its jobs reads? */
+bool page_has_files(const struct page *p);
 
 /* ours.c */
 int page_fill(struct page *p, struct err *err);
-/* The first rule of `ours` for a cell, NULL: none. */
-const json_t *page_rule(const struct page *p, const struct grid_entry *row,
-                        const struct grid_entry *column);
 /* The metric of part k of a cell; NULL: nothing of ours can exist. */
-const char *page_metric(const struct page *p, const struct page_block *b,
-                        const struct grid_entry *row, const struct grid_entry *column,
-                        const json_t *rule, int k);
+const char *cell_metric(const struct page_cell *c, int k);
 /* The printed number of part k; false: none. */
-bool page_printed(const struct page *p, const struct page_block *b, const struct grid_entry *row,
-                  const struct grid_entry *column, int k, struct paper_number *out);
-/* A rule's conditions for a cell, {row.X} and {column.X} filled in; with NULL entries the
- * conditions that name them are left out. A new reference. */
-json_t *page_where(const json_t *rule, const struct grid_entry *row,
-                   const struct grid_entry *column);
-
-/* Digits behind the point as printed beside: in this cell, its row, its column. */
-int page_digits(const struct page *p, const struct page_block *b, int row, int column);
-
-/* settings.c: a cell from calibrations, rule "setting": {"name": PARAMETER, "jobs": [...]}.
- * *reason: why there is none, NULL where there is. */
-int page_setting(struct page *p, const struct page_block *b, int row, int column,
-                 const json_t *rule, const char **reason, struct err *err);
+bool cell_printed(const struct page *p, const struct page_cell *c, int k, struct paper_number *out);
+/* Its unit: what a share of 1 is printed as. */
+double cell_scale(const struct page_cell *c);
+/* A rule's conditions for a cell, {row.X} and {column.X} filled in; with NULL the conditions that
+ * name them are left out. A new reference. */
+json_t *rule_where(const json_t *rule, const struct page_cell *c);
 
 /* The rule of `ours` that shows a setting, and its list of jobs; NULL: none. */
-const json_t *page_setting_rule(const struct recipe *r, const char *name);
-const json_t *page_setting_jobs(const struct recipe *r, const char *name);
+const json_t *setting_rule(const struct recipe *r, const char *name);
+const json_t *setting_jobs(const struct recipe *r, const char *name);
 
 /* What a calibration of the page's recipe found for a model: a parameter that all heads share.
  * *reason: why there is none, NULL where there is. */
-int page_found(const struct page *p, int model, const char *job, const char *name, double *x,
-               const char **reason, struct err *err);
+int setting_found(const struct page *p, int model, const char *job, const char *name, double *x,
+                  const char **reason, struct err *err);
 
 /* Is it a number of GPU times? */
-bool page_is_time(const char *metric);
+bool metric_is_time(const char *metric);
+struct choice cell_choice(const struct page_cell *c); /* which records it is of */
 
 /* verdict.c: letters and state of a cell that has a value. */
-int page_judge(struct page *p, const struct page_block *b, int row, int column, struct err *err);
-void letters_add(char letters[16], char c);
+int page_judge(struct page *p, struct page_cell *c, struct err *err);
+void add_letter(struct page *p, struct page_cell *c, char letter);
 const char *letter_text(char c);
 
 /* claims.c: a row per claim and model. */
@@ -141,11 +144,24 @@ int printed_digits(const char *value);
 /* 1536, but 17,776. */
 void count_text(struct buf *b, int64_t n);
 
+/* "spargeattn-9": the name of the files of page "spargeattn:9". */
+void page_file(const char *id, struct buf *b);
+
 /* Writers. */
 int page_md(const struct page *p, struct buf *b, struct err *err);
 int page_tex(const struct page *p, struct buf *b, struct err *err);
 int page_html(const struct page *p, struct buf *b, struct err *err);
 int page_csv(const struct page *p, struct buf *b, struct err *err);
 int page_json(const struct page *p, struct buf *b, struct err *err);
+
+/* ---- files, from the folder DIR/jobs ------------------------------------------------
+ */
+
+/* Write the page of a recipe and its drawings, as far as they changed. */
+int output_page(const struct plan *p, int recipe, const struct paper_data *d, bool *changed,
+                struct err *err);
+
+/* Write ../index.html: all pages that are there. */
+int output_index(const struct paper_data *d, struct err *err);
 
 #endif

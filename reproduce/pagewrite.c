@@ -1,19 +1,71 @@
 /*
- * pagewrite.c - a page in Markdown, HTML and LaTeX. Tables are analyze's; around them stand the
- * title, the drawing, the letters and the notes.
+ * pagewrite.c - a page in Markdown, HTML, LaTeX, CSV and JSON. Tables are analyze's; around them
+ * stand the title, the drawing, the letters and the notes. The JSON has what `lacuna analyze
+ * --explain` shows.
  */
-#include "reproduce/pagetext.h"
+#include "reproduce/page.h"
 
 #include "analyze/format.h"
 #include "core/mem.h"
-#include "reproduce/pagetables.h"
+#include "core/version.h"
+#include "reproduce/claims.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+void count_text(struct buf *b, int64_t n)
+{
+    if (n >= 10000) {
+        count_text(b, n / 1000);
+        buf_printf(b, ",%03d", (int)(n % 1000));
+    } else {
+        buf_printf(b, "%lld", (long long)n);
+    }
+}
+
+static const char *caption_of(const struct page *p)
+{
+    return json_str_or(p->recipe->item, "caption", "");
+}
+
+/* Words that repeat the page: "lacuna reproduce ID [--quick] [--backend cuda] [--trace ROLE=T.h5]
+ * -o DIR"; models and traces without their folders. */
+static void put_command(const struct page *p, struct buf *b)
+{
+    const struct model_set *set = p->plan->models;
+    buf_printf(b, "lacuna reproduce %s%s%s", p->recipe->id, p->plan->quick ? " --quick" : "",
+               p->plan->cuda ? " --backend cuda" : "");
+    for (int i = 0; i < set->n; i++) {
+        const struct model_use *m = &set->m[i];
+        const char *path = m->trace ? m->trace : m->dir, *slash = strrchr(path, '/');
+        if (m->given && json_object_get(p->recipe->roles, m->role))
+            buf_printf(b, " --%s %s=%s", m->trace ? "trace" : "model", m->role,
+                       slash ? slash + 1 : path);
+    }
+    buf_puts(b, page_has_files(p) ? " --tasks DIR -o DIR" : " -o DIR");
+}
+
+/* "No agreement is tested: ..." or "N of M cells agree ..."; nothing where there is no number. */
+static void put_agreement(const struct page *p, struct buf *b)
+{
+    int n[CELL_STATES] = {0};
+    for (const struct page_cell *c = NULL; (c = next_cell(p, c));)
+        n[c->state]++;
+    bool tested = n[CELL_AGREES] + n[CELL_DIFFERS] > 0;
+    if (tested)
+        buf_printf(b, "Where everything is the paper's, %d cells agree and %d differ. ",
+                   n[CELL_AGREES], n[CELL_DIFFERS]);
+    if (n[CELL_BESIDE] + n[CELL_OURS])
+        buf_puts(b, tested ? "For the others no agreement is tested." : "No agreement is tested.");
+}
 
 /* "CAPTION Ours: video-dit, 1,536 tokens (quick)." */
 static void lead_text(const struct page *p, struct buf *b)
 {
-    buf_puts(b, page_caption(p));
+    buf_puts(b, caption_of(p));
     if (p->ours.len)
         buf_printf(b, "%sOurs: %s%s.", b->len ? " " : "", buf_str(&p->ours),
                    p->quick ? " (quick)" : "");
@@ -23,6 +75,255 @@ static void legend_text(const struct page *p, struct buf *b)
 {
     for (const char *l = p->letters; *l; l++)
         buf_printf(b, "%s%c %s", l == p->letters ? "" : ", ", *l, letter_text(*l));
+}
+
+static bool has_figure(const struct page *p)
+{
+    for (const struct step *s = NULL; (s = next_step(p->plan, p->at, s));)
+        if (s->done && step_job(p->plan, s)->kind == DO_DRAW)
+            return true;
+    return false;
+}
+
+void page_file(const char *id, struct buf *b)
+{
+    for (const char *c = id; *c; c++)
+        buf_put(b, *c == ':' ? "-" : c, 1);
+}
+
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+/* The blocks; printed numbers of a figure; the claims. */
+struct page_tables {
+    struct table *t; /* owned */
+    int n;
+};
+
+/* Text columns of these titles. */
+static int add_columns(struct table *t, const char *const *titles, int n, struct err *err)
+{
+    int rc = 0;
+    for (int i = 0; i < n && !rc; i++)
+        rc = table_column(t, titles[i], titles[i], "", COL_TEXT, 1, err);
+    return rc;
+}
+
+static int add_row(struct table *t, const char *const *texts, int n, struct err *err)
+{
+    int rc = table_row(t, err);
+    for (int i = 0; i < n && !rc; i++)
+        rc = table_text(t, i, texts[i] ? texts[i] : "", err);
+    return rc;
+}
+
+/* The letters that all cells of ours share in a column of ours, or in a row of ours where it
+ * crosses printed columns; "" where they differ. */
+static const char *shared_letters(const struct page_block *b, const struct grid_entry *e)
+{
+    const char *letters = NULL;
+    for (int k = 0; k < b->rows.n * b->columns.n && !e->printed; k++) {
+        const struct page_cell *c = &b->cell[k];
+        if (!c->ours || (c->column != e && (c->row != e || !c->column->printed)))
+            continue;
+        if (letters && strcmp(letters, c->letters) != 0)
+            return "";
+        letters = c->letters;
+    }
+    return letters ? letters : "";
+}
+
+/* What the cell itself still has to show of its letters. */
+static const char *cell_letters(const struct page_cell *c)
+{
+    bool shared = shared_letters(c->block, c->column)[0] ||
+                  (c->column->printed && shared_letters(c->block, c->row)[0]);
+    return c->ours && !shared ? c->letters : "";
+}
+
+/* " (abq)", of letters where there are any. */
+static void put_letters(const char *letters, struct buf *b)
+{
+    if (letters[0])
+        buf_printf(b, " (%s)", letters);
+}
+
+/* A label's levels in one text; a number of the paper in place of {label}. */
+static void label_text(const struct page *p, const struct grid_entry *e, int from, int to,
+                       struct buf *out)
+{
+    const json_t *cell = json_object_get(e->j, "label_cell");
+    for (int k = from; k < to && k < e->levels; k++) {
+        const char *text = e->level[k], *at = strstr(text, "{label}");
+        struct paper_number x;
+        buf_puts(out, k > from ? " " : "");
+        buf_put(out, text, at ? (size_t)(at - text) : strlen(text));
+        if (!at)
+            continue;
+        bool has =
+            e->printed && paper_number_find(p->data, p->recipe->item, json_str_or(cell, "row", ""),
+                                            json_str_or(cell, "column", ""), &x);
+        buf_printf(out, "%s%s", has ? x.value : "ours", at + 7);
+    }
+}
+
+static int put_columns(const struct page *p, const struct page_block *b, struct table *t,
+                       struct err *err)
+{
+    const json_t *stub = json_object_get(b->j, "stub"), *v;
+    struct buf text = {0};
+    const char *title;
+    size_t i;
+    int rc = 0;
+    json_array_foreach((json_t *)stub, i, v)
+    {
+        title = json_string_value(v);
+        TRY(add_columns(t, &title, 1, err));
+    }
+    for (int c = 0; c < b->columns.n; c++) {
+        const struct grid_entry *e = &b->columns.e[c];
+        const char *arrow = json_str_or(e->j, "arrow", "");
+        buf_reset(&text);
+        label_text(p, e, 0, e->levels, &text);
+        buf_puts(&text, strcmp(arrow, "up") == 0 ? " \u2191" : arrow[0] ? " \u2193" : "");
+        put_letters(shared_letters(b, e), &text);
+        title = buf_str(&text);
+        TRY(add_columns(t, &title, 1, err));
+    }
+out:
+    buf_free(&text);
+    return rc;
+}
+
+static int put_row(const struct page *p, const struct page_block *b, int row, struct table *t,
+                   struct err *err)
+{
+    int stubs = (int)json_array_size(json_object_get(b->j, "stub")), rc = 0;
+    struct buf text = {0};
+    TRY(table_row(t, err));
+    for (int k = 0; k < stubs; k++) {
+        buf_reset(&text);
+        label_text(p, &b->rows.e[row], k, k + 1, &text);
+        if (k == 0)
+            put_letters(shared_letters(b, &b->rows.e[row]), &text);
+        TRY(table_text(t, k, buf_str(&text), err));
+    }
+    for (int k = 0; k < b->columns.n; k++) {
+        const struct page_cell *c = page_cell_at(b, row, k);
+        buf_reset(&text);
+        buf_printf(&text, "%s%s%s", c->printed ? c->printed : "",
+                   c->printed && c->ours ? " / " : "", c->ours ? c->ours : "");
+        buf_puts(&text, c->printed || c->ours ? "" : "-");
+        put_letters(cell_letters(c), &text);
+        TRY(table_text(t, stubs + k, buf_str(&text), err));
+    }
+out:
+    buf_free(&text);
+    return rc;
+}
+
+static int make_block(const struct page *p, const struct page_block *b, struct table *t,
+                      struct err *err)
+{
+    int rc = 0;
+    TRY(put_columns(p, b, t, err));
+    for (int r = 0; r < b->rows.n; r++)
+        TRY(put_row(p, b, r, t, err));
+out:
+    return rc;
+}
+
+/* Printed number i of a figure. */
+static bool figure_number(const struct page *p, int64_t i, struct paper_number *out)
+{
+    const json_t *n = json_object_get(p->recipe->item, "numbers");
+    return p->recipe->figure && n &&
+           paper_number_at(p->data, p->recipe->item, json_str_or(n, "table", ""), i, out);
+}
+
+static int make_numbers(const struct page *p, struct table *t, struct err *err)
+{
+    static const char *const titles[] = {"row", "column", "printed", "unit"};
+    struct paper_number x;
+    int rc = 0;
+    TRY(add_columns(t, titles, 4, err));
+    for (int64_t i = 0; figure_number(p, i, &x); i++)
+        TRY(add_row(t, (const char *const[]){x.row, x.column, x.value, x.unit}, 4, err));
+out:
+    return rc;
+}
+
+/* Numbers below 0.01, such as errors, need more digits than shares. */
+static int digits_of(const struct claim_row *r)
+{
+    double a = fabs(r->mean[0]), b = isfinite(r->mean[1]) ? fabs(r->mean[1]) : 0;
+    return a < 0.01 && b < 0.01 ? 5 : 3;
+}
+
+static int put_claim(const struct claim_row *r, struct table *t, struct err *err)
+{
+    const char *const labels[] = {r->a, r->b};
+    char sides[2][200], value[120] = "", range[80] = "", n[60] = "", state[240];
+    int digits = digits_of(r);
+    for (int i = 0; i < 2; i++) {
+        int len = snprintf(sides[i], sizeof sides[i], "%s", labels[i]);
+        if (isfinite(r->mean[i]))
+            snprintf(sides[i] + len, sizeof sides[i] - (size_t)len, "%s%.*f", len ? " " : "",
+                     digits, r->mean[i]);
+    }
+    if (isfinite(r->value.lo) && r->value.n > 1)
+        snprintf(range, sizeof range, " [%.*f, %.*f]", digits, r->value.lo, digits, r->value.hi);
+    if (isfinite(r->value.value))
+        snprintf(value, sizeof value, strncmp(r->test, "A - B", 5) == 0 ? "%+.*f%s" : "%.*f%s",
+                 digits, r->value.value, range);
+    if (r->value.n)
+        snprintf(n, sizeof n, "%lld %s", (long long)r->value.n, r->of);
+    snprintf(state, sizeof state, "%s%s%s", claim_state_names[r->state], r->why[0] ? ": " : "",
+             r->why);
+    return add_row(t,
+                   (const char *const[]){r->text, r->printed, r->model, r->metric, sides[0],
+                                         sides[1], r->test, value, n, state},
+                   10, err);
+}
+
+static int make_claims(const struct page *p, struct table *t, struct err *err)
+{
+    static const char *const titles[] = {"claim", "printed", "model",        "metric", "A",
+                                         "B",     "test",    "value [95 %]", "n",      "ours"};
+    int rc = 0;
+    TRY(add_columns(t, titles, 10, err));
+    for (int64_t i = 0; i < p->n_claims; i++)
+        TRY(put_claim(&p->claims[i], t, err));
+out:
+    return rc;
+}
+
+/* Free `out` also after a failure. */
+static int make_tables(const struct page *p, struct page_tables *out, struct err *err)
+{
+    struct paper_number x;
+    int rc = 0;
+    TRY(mem_zalloc(&out->t, p->n_blocks + 2, sizeof *out->t, "tables", err));
+    for (int i = 0; i < p->n_blocks; i++) {
+        table_init(&out->t[out->n++], "page", "Printed / ours");
+        TRY(make_block(p, &p->blocks[i], &out->t[i], err));
+    }
+    if (figure_number(p, 0, &x)) {
+        table_init(&out->t[out->n++], "printed", "Printed numbers");
+        TRY(make_numbers(p, &out->t[out->n - 1], err));
+    }
+    if (p->n_claims) {
+        table_init(&out->t[out->n++], "claims", "Claims");
+        TRY(make_claims(p, &out->t[out->n - 1], err));
+    }
+out:
+    return rc;
+}
+
+static void free_tables(struct page_tables *t)
+{
+    for (int i = 0; i < t->n; i++)
+        table_free(&t->t[i]);
+    free(t->t);
 }
 
 /* ---- Markdown and HTML -----------------------------------------------------------------------
@@ -58,15 +359,15 @@ static int put_tables(const struct page *p, bool html, struct buf *b, struct err
     const struct table_format *f = format_find("md", err);
     const struct sheet_opts all = {.wide = true};
     struct page_tables t = {0};
-    int rc = page_tables_make(p, &t, err);
+    int rc = make_tables(p, &t, err);
     for (int i = 0; i < t.n && !rc; i++) {
         if (html)
-            html_table(&t.t[i], b);
+            html_table(&t.t[i], &all, b);
         else
             format_table(f, &t.t[i], &all, b);
         buf_puts(b, "\n");
     }
-    page_tables_free(&t);
+    free_tables(&t);
     return rc;
 }
 
@@ -78,7 +379,7 @@ static int put_page(const struct page *p, bool html, struct buf *b, struct err *
     put_part(html, TITLE, &text, b);
     lead_text(p, &text);
     put_part(html, PARAGRAPH, &text, b);
-    if (page_has_figure(p)) {
+    if (has_figure(p)) {
         page_file(p->recipe->id, &text);
         buf_printf(b,
                    html ? "<p><img src=\"../figures/%s.png\" alt=\"\"></p>\n"
@@ -96,9 +397,9 @@ static int put_page(const struct page *p, bool html, struct buf *b, struct err *
                    n && p->notes.items[i][n - 1] == '.' ? "" : ".");
         put_part(html, NOTE, &text, b);
     }
-    page_agreement(p, &text);
+    put_agreement(p, &text);
     put_part(html, NOTE, &text, b);
-    page_command(p, &text);
+    put_command(p, &text);
     put_part(html, COMMAND, &text, b);
     buf_puts(b, html ? "</ul>\n" : "");
     rc = buf_check(b, "page", err);
@@ -141,54 +442,39 @@ static void put_signs(const char *s, struct buf *b)
     }
 }
 
-/* A block as a sheet whose first columns, of the labels, are repeated where it is parted. */
-static int make_sheet(const struct page *p, int block, const struct table *t, struct sheet *s,
-                      struct err *err)
-{
-    size_t stubs = json_array_size(json_object_get(p->blocks[block].j, "stub"));
-    struct buf note = {0};
-    int rc = 0;
-    *s = (struct sheet){.title = strdup(buf_str(&p->title)), .caption = strdup("")};
-    snprintf(s->name, sizeof s->name, "%.27s-%hhu", p->recipe->id, (unsigned char)(block + 1));
-    TRY(mem_zalloc(&s->cols, t->n_cols, sizeof *s->cols, "columns", err));
-    TRY(mem_zalloc(&s->cells, t->n_rows * t->n_cols, sizeof *s->cells, "cells", err));
-    for (; s->n_cols < t->n_cols; s->n_cols++) {
-        bool key = s->n_cols < (int64_t)stubs;
-        s->cols[s->n_cols] = (struct sheet_column){strdup(t->cols[s->n_cols].title), strdup(""),
-                                                   .right = !key, .key = key};
-    }
-    s->n_rows = t->n_rows;
-    for (int64_t i = 0; i < t->n_rows * t->n_cols; i++)
-        s->cells[i].text = strdup(t->cells[i].text);
-    lead_text(p, &note);
-    buf_puts(&note, p->letters[0] ? " Letters: " : "");
-    legend_text(p, &note);
-    str_list_add(&s->notes, buf_str(&note));
-out:
-    buf_free(&note);
-    return rc;
-}
-
-/* The blocks as floats. */
+/* The blocks as floats. Columns of labels are repeated where a table is parted. */
 static int put_floats(const struct page *p, struct buf *b, struct err *err)
 {
     const struct table_format *f = format_find("tex", err);
     struct page_tables t = {0};
-    struct buf text = {0};
+    struct buf text = {0}, note = {0};
     int rc = 0;
-    TRY(page_tables_make(p, &t, err));
-    for (int i = 0; i < t.n_blocks && !rc; i++) {
+    TRY(make_tables(p, &t, err));
+    lead_text(p, &note);
+    buf_puts(&note, p->letters[0] ? " Letters: " : "");
+    legend_text(p, &note);
+    for (int i = 0; i < p->n_blocks; i++) {
+        int64_t stubs = (int64_t)json_array_size(json_object_get(p->blocks[i].j, "stub"));
+        struct table *own = &t.t[i];
         struct sheet s;
-        rc = make_sheet(p, i, &t.t[i], &s, err);
-        if (!rc)
-            f->show(&s, &text);
+        snprintf(own->name, sizeof own->name, "%.27s-%hhu", p->recipe->id, (unsigned char)(i + 1));
+        snprintf(own->title, sizeof own->title, "%s", buf_str(&p->title));
+        table_note(own, "%s", buf_str(&note));
+        sheet_make(own, &(struct sheet_opts){.wide = true}, &s);
+        for (int64_t k = 0; k < s.n_cols; k++) {
+            s.cols[k].key = k < stubs;
+            s.cols[k].right = k >= stubs;
+        }
+        f->show(&s, &text);
+        text.failed |= s.failed;
         sheet_free(&s);
     }
     put_signs(buf_str(&text), b);
-    b->failed |= text.failed;
+    b->failed |= text.failed || note.failed;
 out:
-    page_tables_free(&t);
+    free_tables(&t);
     buf_free(&text);
+    buf_free(&note);
     return rc;
 }
 
@@ -199,7 +485,7 @@ int page_tex(const struct page *p, struct buf *b, struct err *err)
     page_file(p->recipe->id, &file);
     buf_printf(b, "%% %s\n", buf_str(&p->title));
     TRY(put_floats(p, b, err));
-    if (page_has_figure(p)) {
+    if (has_figure(p)) {
         lead_text(p, &text);
         buf_printf(b,
                    "%% graphicx, and where the drawings lie: \\graphicspath{{figures/}}\n"
@@ -216,4 +502,187 @@ out:
     buf_free(&text);
     buf_free(&file);
     return rc;
+}
+
+/* ---- CSV and JSON ----------------------------------------------------------------------------
+ */
+
+/* What programs read: cells with a number, or a reason why there is none. */
+static bool has_line(const struct page_cell *c)
+{
+    return c->state != CELL_EMPTY || c->reason;
+}
+
+static int put_line(const struct page *p, const struct page_cell *c, struct table *t,
+                    struct err *err)
+{
+    const double numbers[] = {c->stats.sd, c->stats.lo, c->stats.hi, (double)c->stats.units,
+                              (double)c->stats.calls};
+    struct paper_number x;
+    char block[32], text[5][32] = {{0}};
+    bool has = cell_printed(p, c, 0, &x);
+    snprintf(block, sizeof block, "%td", c->block - p->blocks + 1);
+    for (int i = 0; i < 5; i++)
+        if (c->ours && isfinite(numbers[i]))
+            snprintf(text[i], sizeof text[i], "%.6g", numbers[i]);
+    const char *const texts[] = {p->recipe->id,
+                                 block,
+                                 c->row->path,
+                                 c->column->path,
+                                 c->printed,
+                                 has ? x.unit : "",
+                                 c->ours,
+                                 text[0],
+                                 text[1],
+                                 text[2],
+                                 text[3],
+                                 text[4],
+                                 cell_state_names[c->state],
+                                 c->letters,
+                                 c->ours ? p->plan->models->m[c->model].name : "",
+                                 c->n_jobs ? c->jobs[0] : "",
+                                 c->reason};
+    return add_row(t, texts, 17, err);
+}
+
+int page_csv(const struct page *p, struct buf *b, struct err *err)
+{
+    static const char *const titles[] = {
+        "id", "block",   "row",     "column", "printed", "printed_unit", "ours", "sd",    "lo",
+        "hi", "n_units", "n_calls", "state",  "letters", "model",        "job",  "reason"};
+    struct table t;
+    int rc = 0;
+    table_init(&t, "cells", "");
+    TRY(add_columns(&t, titles, 17, err));
+    for (const struct page_cell *c = NULL; (c = next_cell(p, c));)
+        if (has_line(c))
+            TRY(put_line(p, c, &t, err));
+    format_find("csv", err)->write(&t, b);
+    rc = buf_check(b, "page", err);
+out:
+    table_free(&t);
+    return rc;
+}
+
+static void put_list(struct jw *w, const char *key, const char *const *items, int64_t n)
+{
+    jw_key(w, key);
+    jw_arr(w);
+    for (int64_t i = 0; i < n; i++)
+        jw_str(w, items[i]);
+    jw_arr_end(w);
+}
+
+static void put_texts(struct jw *w, const char *key, const struct str_list *l)
+{
+    put_list(w, key, (const char *const *)l->items, l->n);
+}
+
+/* How the number was made, in the words of the recipe. */
+static void json_source(const struct page *p, const struct page_cell *c, struct jw *w)
+{
+    const json_t *pairs = cell_choice(c).pairs;
+    struct buf where = {0};
+    struct jw text;
+    jw_init(&text, &where, 0);
+    jw_value(&text, c->where);
+    jw_kstr(w, "metric", c->metric[0]);
+    if (c->stat)
+        jw_kstr(w, "stat", c->stat);
+    if (c->metric[1] && isfinite(c->value[1])) {
+        jw_knum(w, "second", c->value[1]);
+        jw_kstr(w, "second_metric", c->metric[1]);
+    }
+    if (pairs) {
+        jw_key(w, "pairs");
+        jw_value(w, pairs);
+    }
+    jw_kstr(w, "job", p->recipe->jobs[c->job].name);
+    jw_kstr(w, "where", c->stat ? buf_str(&where) : NULL);
+    put_list(w, "folders", c->jobs, c->n_jobs);
+    w->b->failed |= where.failed;
+    buf_free(&where);
+}
+
+static void json_cell(const struct page *p, const struct page_cell *c, struct jw *w)
+{
+    jw_obj(w);
+    jw_kstr(w, "row", c->row->path);
+    jw_kstr(w, "column", c->column->path);
+    jw_kstr(w, "printed", c->printed);
+    jw_kstr(w, "ours", c->ours);
+    jw_kstr(w, "state", cell_state_names[c->state]);
+    if (c->reason)
+        jw_kstr(w, "reason", c->reason);
+    if (c->ours) {
+        jw_knum(w, "value", c->value[0]);
+        jw_knum(w, "sd", c->stats.sd);
+        jw_knum(w, "lo", c->stats.lo);
+        jw_knum(w, "hi", c->stats.hi);
+        jw_kint(w, "units", c->stats.units);
+        jw_kint(w, "calls", c->stats.calls);
+        jw_kstr(w, "of", c->stats.of);
+        jw_kstr(w, "letters", c->letters);
+        jw_kstr(w, "model", p->plan->models->m[c->model].name);
+        jw_kstr(w, "weights", p->plan->models->m[c->model].id);
+        json_source(p, c, w);
+    }
+    jw_obj_end(w);
+}
+
+static void json_claim(const struct claim_row *r, struct jw *w)
+{
+    jw_obj(w);
+    jw_kstr(w, "id", r->id);
+    jw_kstr(w, "text", r->text);
+    jw_kstr(w, "model", r->model);
+    jw_kstr(w, "printed", r->printed);
+    jw_kstr(w, "metric", r->metric);
+    jw_kstr(w, "a", r->a);
+    jw_knum(w, "a_mean", r->mean[0]);
+    jw_kstr(w, "b", r->b);
+    jw_knum(w, "b_mean", r->mean[1]);
+    jw_kstr(w, "test", r->test);
+    jw_knum(w, "value", r->value.value);
+    jw_knum(w, "lo", r->value.lo);
+    jw_knum(w, "hi", r->value.hi);
+    jw_kint(w, "n", r->value.n);
+    jw_kstr(w, "of", r->of);
+    jw_kstr(w, "answer", claim_state_names[r->state]);
+    jw_kstr(w, "why", r->why);
+    jw_obj_end(w);
+}
+
+int page_json(const struct page *p, struct buf *b, struct err *err)
+{
+    struct jw w;
+    struct buf command = {0};
+    put_command(p, &command);
+    jw_init(&w, b, 1);
+    jw_obj(&w);
+    jw_kint(&w, "page", 1);
+    jw_kstr(&w, "id", p->recipe->id);
+    jw_kstr(&w, "title", buf_str(&p->title));
+    jw_kstr(&w, "caption", caption_of(p));
+    jw_kbool(&w, "quick", p->quick);
+    jw_kbool(&w, "failed", p->failed);
+    jw_kstr(&w, "version", lacuna_version());
+    jw_kstr(&w, "command", buf_str(&command));
+    jw_key(&w, "claims");
+    jw_arr(&w);
+    for (int64_t i = 0; i < p->n_claims; i++)
+        json_claim(&p->claims[i], &w);
+    jw_arr_end(&w);
+    put_texts(&w, "notes", &p->notes);
+    put_texts(&w, "commands", &p->made_by);
+    jw_key(&w, "cells");
+    jw_arr(&w);
+    for (const struct page_cell *c = NULL; (c = next_cell(p, c));)
+        if (has_line(c))
+            json_cell(p, c, &w);
+    jw_arr_end(&w);
+    jw_obj_end(&w);
+    buf_puts(b, "\n");
+    buf_free(&command);
+    return buf_check(b, "page", err);
 }

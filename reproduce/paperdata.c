@@ -5,7 +5,6 @@
 
 #include "core/datadir.h"
 #include "core/fileio.h"
-#include "core/hash.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,8 +16,7 @@ const char *const paper_ids[PAPERS + 1] = {"spargeattn", "sampleattention", "sal
 
 #define FILE_MAX ((size_t)8 << 20)
 
-static const char *const fields[9] = {"paper", "table", "title", "row", "column",
-                                      "value", "unit",  "needs", "note"};
+static const char *const fields[PAPER_FIELDS] = {"table", "row", "column", "value", "unit"};
 
 static int read_json(struct paper_data *d, const char *name, json_t **out, struct err *err)
 {
@@ -31,7 +29,7 @@ static int read_json(struct paper_data *d, const char *name, json_t **out, struc
     return rc;
 }
 
-/* Every table and figure has an id and names one of the csv files. */
+/* Every table and figure has an id, PAPER:ITEM, and names one of the csv files. */
 static int check_items(const struct paper_data *d, const char *key, struct err *err)
 {
     const json_t *all = json_object_get(d->layouts, key);
@@ -39,52 +37,35 @@ static int check_items(const struct paper_data *d, const char *key, struct err *
     json_t *item;
     if (!json_is_array(all))
         return err_set(err, ERR_INPUT, "%s/layouts.json: no list '%s'", buf_str(&d->dir), key);
-    json_array_foreach(
-        all, i,
-        item) if (!json_is_string(json_object_get(item, "id")) ||
-                  !json_is_string(json_object_get(
-                      item,
-                      "csv"))) return err_set(err, ERR_INPUT,
-                                              "%s/layouts.json: %s: entry %zu has no id or csv",
-                                              buf_str(&d->dir), key, i + 1);
+    json_array_foreach(all, i, item)
+    {
+        if (!strchr(json_str_or(item, "id", ""), ':') || !json_str_or(item, "csv", NULL))
+            return err_set(err, ERR_INPUT, "%s/layouts.json: %s: entry %zu has no id or csv",
+                           buf_str(&d->dir), key, i + 1);
+    }
     return 0;
 }
 
-static int read_csv(struct paper_data *d, int p, struct hash_state *h, struct err *err)
+static int read_csv(struct paper_data *d, int p, struct err *err)
 {
-    struct buf path = {0}, text = {0};
+    struct buf path = {0};
     int rc = 0;
     buf_printf(&path, "%s/%s.csv", buf_str(&d->dir), paper_ids[p]);
     TRY(buf_check(&path, "path", err));
-    TRY(buf_read_file(&text, buf_str(&path), FILE_MAX, err));
-    hash_update(h, text.data, text.len);
     TRY(csv_read(buf_str(&path), &d->csv[p], err));
-    for (int i = 0; i < 9; i++)
+    for (int i = 0; i < PAPER_FIELDS; i++)
         TRY(csv_column(&d->csv[p], fields[i], buf_str(&path), &d->at[p][i], err));
 out:
     buf_free(&path);
-    buf_free(&text);
     return rc;
-}
-
-static void hash_json(struct hash_state *h, const json_t *j)
-{
-    struct buf text = {0};
-    struct jw w;
-    jw_init(&w, &text, 0);
-    jw_value(&w, j);
-    hash_update(h, text.data, text.len);
-    buf_free(&text);
 }
 
 int paper_data_load(struct paper_data *d, struct err *err)
 {
-    struct hash_state *h = NULL;
     json_t *models = NULL, *tasks = NULL;
     int rc = 0;
 
     TRY(datadir_find("paper", &d->dir, err));
-    TRY(hash_new(&h, err));
     TRY(read_json(d, "layouts.json", &d->layouts, err));
     TRY(check_items(d, "tables", err));
     TRY(check_items(d, "figures", err));
@@ -96,15 +77,11 @@ int paper_data_load(struct paper_data *d, struct err *err)
     d->tasks = json_incref(json_object_get(tasks, "tasks"));
     if (!json_is_array(d->tasks))
         FAIL(err, ERR_INPUT, "%s/tasks.json: no list 'tasks'", buf_str(&d->dir));
-    hash_json(h, d->layouts);
-    hash_json(h, d->models);
     for (int p = 0; p < PAPERS; p++)
-        TRY(read_csv(d, p, h, err));
-    hash_text(hash_digest(h), d->content);
+        TRY(read_csv(d, p, err));
 out:
     json_decref(models);
     json_decref(tasks);
-    hash_free(h);
     return rc;
 }
 
@@ -119,32 +96,24 @@ void paper_data_free(struct paper_data *d)
     memset(d, 0, sizeof *d);
 }
 
-static const json_t *find_id(const json_t *all, const char *id)
+const json_t *json_with_id(const json_t *all, const char *id)
 {
     size_t i;
     json_t *item;
-    json_array_foreach(all, i, item) if (strcmp(json_str_or(item, "id", ""), id) == 0) return item;
+    json_array_foreach((json_t *)all, i, item)
+    {
+        if (strcmp(json_str_or(item, "id", ""), id) == 0)
+            return item;
+    }
     return NULL;
 }
 
-const json_t *paper_table(const struct paper_data *d, const char *id)
+const json_t *paper_item_at(const struct paper_data *d, size_t i)
 {
-    return find_id(json_object_get(d->layouts, "tables"), id);
-}
-
-const json_t *paper_figure(const struct paper_data *d, const char *id)
-{
-    return find_id(json_object_get(d->layouts, "figures"), id);
-}
-
-const json_t *paper_model(const struct paper_data *d, const char *id)
-{
-    return find_id(d->models, id);
-}
-
-const json_t *paper_task(const struct paper_data *d, const char *id)
-{
-    return find_id(d->tasks, id);
+    const json_t *tables = json_object_get(d->layouts, "tables");
+    size_t n = json_array_size(tables);
+    return i < n ? json_array_get(tables, i)
+                 : json_array_get(json_object_get(d->layouts, "figures"), i - n);
 }
 
 /* The index of "sale.csv" in paper_ids, -1: none. */
@@ -162,36 +131,28 @@ static struct paper_number number_of(const struct paper_data *d, int p, int64_t 
 {
     char *const *f = d->csv[p].row[row];
     const int64_t *at = d->at[p];
-    return (struct paper_number){f[at[0]], f[at[1]], f[at[2]], f[at[3]], f[at[4]],
-                                 f[at[5]], f[at[6]], f[at[7]], f[at[8]]};
+    return (struct paper_number){f[at[0]], f[at[1]], f[at[2]], f[at[3]], f[at[4]]};
 }
 
-bool paper_number_find(const struct paper_data *d, const char *csv, const char *table,
-                       const char *row, const char *column, struct paper_number *out)
+bool paper_number_at(const struct paper_data *d, const json_t *item, const char *table, int64_t i,
+                     struct paper_number *out)
 {
-    int p = csv_index(csv);
-    for (int64_t i = 1; p >= 0 && i < d->csv[p].n; i++) {
-        struct paper_number x = number_of(d, p, i);
-        if (strcmp(x.table, table) == 0 && strcmp(x.row, row) == 0 &&
-            strcmp(x.column, column) == 0) {
-            *out = x;
+    int p = csv_index(json_str_or(item, "csv", ""));
+    for (int64_t k = 1; p >= 0 && k < d->csv[p].n; k++) {
+        *out = number_of(d, p, k);
+        if (strcmp(out->table, table) == 0 && i-- == 0)
             return true;
-        }
     }
     return false;
 }
 
-bool paper_number_at(const struct paper_data *d, const char *csv, const char *table, int64_t i,
-                     struct paper_number *out)
+bool paper_number_find(const struct paper_data *d, const json_t *item, const char *row,
+                       const char *column, struct paper_number *out)
 {
-    int p = csv_index(csv);
-    for (int64_t k = 1; p >= 0 && k < d->csv[p].n; k++) {
-        struct paper_number x = number_of(d, p, k);
-        if (strcmp(x.table, table) == 0 && i-- == 0) {
-            *out = x;
+    const char *table = json_str_or(item, "table", "");
+    for (int64_t i = 0; paper_number_at(d, item, table, i, out); i++)
+        if (strcmp(out->row, row) == 0 && strcmp(out->column, column) == 0)
             return true;
-        }
-    }
     return false;
 }
 
@@ -261,7 +222,7 @@ int paper_marks(const struct paper_data *d, const json_t *item, const json_t *ma
     char text[32], *end;
     int n = 0;
     buf_printf(out, "printed (%s)=", json_str_or(marks, "label", ""));
-    for (int64_t i = 0; paper_number_at(d, json_str_or(item, "csv", ""), table, i, &x); i++) {
+    for (int64_t i = 0; paper_number_at(d, item, table, i, &x); i++) {
         if (strcmp(x.column, column) != 0 ||
             !label_part(pattern, x.row, false, text, sizeof text) || !isfinite(size_value(text)))
             continue; /* such as the mean of all */

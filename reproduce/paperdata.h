@@ -11,6 +11,7 @@
 #include "core/json.h"
 
 #define PAPERS 4
+#define PAPER_FIELDS 5
 extern const char *const paper_ids[PAPERS + 1]; /* "spargeattn", ...; NULL behind the last */
 
 struct paper_data {
@@ -19,36 +20,32 @@ struct paper_data {
     json_t *models;  /* owned: the array */
     json_t *tasks;   /* owned: the array of tasks.json */
     struct csv csv[PAPERS];
-    int64_t at[PAPERS][9]; /* columns of struct paper_number's fields in csv */
-    char content[40];      /* hash of all files */
+    int64_t at[PAPERS][PAPER_FIELDS]; /* columns of struct paper_number's fields in csv */
 };
 
 /* One printed number; borrowed. */
 struct paper_number {
-    const char *paper, *table, *title, *row, *column, *value, *unit, *needs, *note;
+    const char *table, *row, *column, *value, *unit;
 };
 
 /* Read all files of datasets/paper. Free `d` (zeroed before) also after a failure. */
 int paper_data_load(struct paper_data *d, struct err *err);
 void paper_data_free(struct paper_data *d);
 
-/* The table or figure of this id in layouts.json, NULL: there is none. */
-const json_t *paper_table(const struct paper_data *d, const char *id);
-const json_t *paper_figure(const struct paper_data *d, const char *id);
+/* Number i of the tables and then the figures of layouts.json; NULL behind the last. */
+const json_t *paper_item_at(const struct paper_data *d, size_t i);
 
-/* The number at (row, column) of a table of the csv files; false: the paper prints nothing. */
-bool paper_number_find(const struct paper_data *d, const char *csv, const char *table,
-                       const char *row, const char *column, struct paper_number *out);
+/* The object of this id in a list, such as the tables of layouts.json; NULL: there is none. */
+const json_t *json_with_id(const json_t *all, const char *id);
 
-/* Number i of a table of a csv file, in the order of the file; false behind the last. */
-bool paper_number_at(const struct paper_data *d, const char *csv, const char *table, int64_t i,
+/* Number i that the item's csv file has of a table; false behind the last. */
+bool paper_number_at(const struct paper_data *d, const json_t *item, const char *table, int64_t i,
                      struct paper_number *out);
 
-/* A model of models.json, NULL: unknown. */
-const json_t *paper_model(const struct paper_data *d, const char *id);
-
-/* A dataset of tasks.json, NULL: unknown. */
-const json_t *paper_task(const struct paper_data *d, const char *id);
+/* The number at (row, column) of a table or figure of layouts.json; false: the paper prints
+ * nothing. */
+bool paper_number_find(const struct paper_data *d, const json_t *item, const char *row,
+                       const char *column, struct paper_number *out);
 
 /* A member of an object as text (numbers as num_text writes them) into `text`; false: absent. */
 bool json_text(const json_t *o, const char *key, char *text, size_t size);

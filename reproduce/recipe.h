@@ -37,8 +37,7 @@ struct recipe {
     int n_jobs;
     const json_t *roles, *full, *quick, *cuda, *each, *ours, *match, *claims, *absent, *cases,
         *extra, *notes;
-    bool on_gpu;      /* set by whoever runs it: variables of `cuda` win */
-    char content[40]; /* hash of the file */
+    bool on_gpu; /* set by whoever runs it: variables of `cuda` win */
 };
 
 /* Read and check the form: unknown fields, jobs, variables and labels are ERR_INPUT that names file
@@ -49,29 +48,28 @@ void recipe_free(struct recipe *r);
 /* Path of the recipe of a table or figure. */
 int recipe_path(const struct paper_data *d, const char *id, struct buf *path, struct err *err);
 
-/* Check what the program must have: options of the commands, methods with their parameters,
- * metrics. */
-int recipe_check(const struct recipe *r, const struct app *app, struct err *err);
+/* Check the names in it: jobs, metrics, conditions, labels, members of claims. */
+int recipe_check(const struct recipe *r, struct err *err);
 
-/* Conditions on records; `what` names where they stand. */
-int recipe_check_where(const struct recipe *r, const struct app *app, const json_t *where,
-                       const char *what, struct err *err);
-
-/* An expression over metrics, or nothing. */
-int recipe_check_metric(const struct recipe *r, const json_t *v, struct err *err);
+/* The form of a recipe's document (recipe_check.c). */
+int recipe_check_form(const json_t *doc, const char *path, struct err *err);
 
 int recipe_job_find(const struct recipe *r, const char *name); /* -1: none */
 
 /* The value of a variable: a string, or an array of them; NULL: no such variable. */
 const json_t *recipe_variable(const struct recipe *r, bool quick, const char *name);
 
-/* Does job j repeat over the variable? */
-bool recipe_repeats(const struct recipe_job *j, const char *variable);
+/* The {words} of a template one by one: the text that stands before one, and "variable" or
+ * "variable.part" of it; name "": the text behind the last one. */
+struct template_word {
+    const char *literal;
+    size_t len;
+    char name[64];
+    int part; /* -1: all of it */
+};
+bool template_next(const char **text, struct template_word *w);
 
-/* Call fn with every {word} of a text. `literal` is what stands before it; the last call has word
- * NULL. */
-typedef int template_fn(void *ctx, const char *literal, size_t len, const char *word,
-                        struct err *err);
-int template_each(const char *text, const char *where, template_fn *fn, void *ctx, struct err *err);
+/* Append part i, from 0, of a value such as "0/1"; -1: all of it. */
+void value_part(const char *value, int part, struct buf *b);
 
 #endif

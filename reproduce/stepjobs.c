@@ -18,7 +18,7 @@ const char *job_output_name(enum job_do kind)
     return names[kind];
 }
 
-static bool has_records(const struct plan *p, const struct step *s)
+bool step_has_records(const struct plan *p, const struct step *s)
 {
     enum job_do kind = step_job(p, s)->kind;
     return kind == DO_REPLAY || kind == DO_EVAL;
@@ -26,7 +26,7 @@ static bool has_records(const struct plan *p, const struct step *s)
 
 bool step_draws_records(const struct plan *p, const struct step *s)
 {
-    return step_job(p, s)->kind == DO_DRAW && s->n_from && has_records(p, &p->s[s->in[0]]);
+    return step_job(p, s)->kind == DO_DRAW && s->n_from && step_has_records(p, &p->s[s->in[0]]);
 }
 
 bool step_timed(const struct plan *p, const struct step *s)
@@ -42,7 +42,7 @@ void step_output(const struct plan *p, const struct step *s, struct buf *path)
 {
     if (!s->id[0])
         buf_puts(path, p->models->m[s->model].trace);
-    else if (has_records(p, s))
+    else if (step_has_records(p, s))
         buf_puts(path, s->id);
     else
         buf_printf(path, "%s/%s", s->id, job_output_name(step_job(p, s)->kind));
@@ -51,78 +51,54 @@ void step_output(const struct plan *p, const struct step *s, struct buf *path)
 /* ---- templates -------------------------------------------------------------------------------
  */
 
-struct filling {
-    const struct plan *p;
-    const struct step *s;
-    struct buf *out;
-};
-
-/* Part `.i` of a value such as "0/1". */
-static void put_part(struct buf *b, const char *value, const char *part)
-{
-    int i = part ? atoi(part) : 0;
-    for (; i > 0 && (value = strchr(value, '/')); i--)
-        value++;
-    if (value)
-        buf_put(b, value, part ? strcspn(value, "/") : strlen(value));
-}
-
 /* The one output of a job that a template names. */
-static int put_output(const struct filling *f, int job, const char *word, struct err *err)
+static int put_output(const struct plan *p, const struct step *s, int job, struct buf *out,
+                      struct err *err)
 {
     const struct step *found = NULL;
     int n = 0;
-    for (int i = 0; i < f->s->n_in; i++) {
-        const struct step *in = &f->p->s[f->s->in[i]];
+    for (int i = 0; i < s->n_in; i++) {
+        const struct step *in = &p->s[s->in[i]];
         if (in->job != job)
             continue;
         n += !found || strcmp(found->id, in->id) != 0;
         found = in;
     }
-    if (n == 1)
-        step_output(f->p, found, f->out);
-    return n == 1 ? 0
-                  : err_set(err, ERR_INPUT,
-                            "%s: job '%s': {%s} stands for %d outputs here, not for one",
-                            buf_str(&f->p->recipes[f->s->recipe].path), step_job(f->p, f->s)->name,
-                            word, n);
-}
-
-static int put_word(void *ctx, const char *literal, size_t len, const char *word, struct err *err)
-{
-    const struct filling *f = ctx;
-    const struct recipe *r = &f->p->recipes[f->s->recipe];
-    char name[64];
-
-    buf_put(f->out, literal, len);
-    if (!word)
-        return 0;
-    if (strcmp(word, "out") == 0) { /* the job's own folder */
-        buf_puts(f->out, "{}");
-        return 0;
-    }
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(word, "."), word);
-    int job = recipe_job_find(r, name);
-    if (job >= 0)
-        return put_output(f, job, word, err);
-    const char *value = step_value(f->s, name), *dot = strchr(word, '.');
-    if (!value)
-        value = json_string_value(recipe_variable(r, f->p->quick, name));
-    if (!value)
-        return err_set(err, ERR_INPUT,
-                       "%s: job '%s': {%s} has several values here; repeat over it (each)",
-                       buf_str(&r->path), step_job(f->p, f->s)->name, word);
-    put_part(f->out, value, dot ? dot + 1 : NULL);
+    if (n != 1)
+        return err_set(err, ERR_INPUT, "%s: job '%s': {%s} stands for %d outputs here, not for one",
+                       buf_str(&p->recipes[s->recipe].path), step_job(p, s)->name,
+                       p->recipes[s->recipe].jobs[job].name, n);
+    step_output(p, found, out);
     return 0;
 }
 
 static int fill(const struct plan *p, const struct step *s, const char *text, struct buf *out,
                 struct err *err)
 {
-    struct filling f = {p, s, out};
+    const struct recipe *r = &p->recipes[s->recipe];
+    struct template_word w;
+    int rc = 0;
     buf_reset(out);
-    int rc = template_each(text, p->recipes[s->recipe].id, put_word, &f, err);
-    return rc ? rc : buf_check(out, "words", err);
+    while (template_next(&text, &w)) {
+        const char *value = step_value(s, w.name);
+        int job = recipe_job_find(r, w.name);
+        buf_put(out, w.literal, w.len);
+        if (!value)
+            value = json_string_value(recipe_variable(r, p->quick, w.name));
+        if (strcmp(w.name, "out") == 0) /* the job's own folder */
+            buf_puts(out, "{}");
+        else if (job >= 0)
+            TRY(put_output(p, s, job, out, err));
+        else if (value)
+            value_part(value, w.part, out);
+        else if (w.name[0])
+            FAIL(err, ERR_INPUT,
+                 "%s: job '%s': {%s} is no job above it, nor a variable with one value here",
+                 buf_str(&r->path), step_job(p, s)->name, w.name);
+    }
+    rc = buf_check(out, "words", err);
+out:
+    return rc;
 }
 
 int step_find_task(struct plan *p, struct step *s, struct err *err)
@@ -246,28 +222,6 @@ static int put_methods(const struct making *m, const char *option, struct err *e
     return rc;
 }
 
-static int make_records(const struct making *m, struct err *err)
-{
-    bool eval = step_job(m->p, m->s)->kind == DO_EVAL;
-    int rc = 0;
-    if (eval)
-        put_model(m);
-    put_inputs(m);
-    TRY(put_methods(m, "-m", err));
-    if (m->s->task) {
-        put(m, "--task");
-        put_file(m, m->s->task->path, m->s->task->hash);
-    }
-    TRY(put_args(m, err));
-    if (m->p->cuda)
-        put_option(m, eval ? "--device" : "--backend", "cuda");
-    if (m->p->cuda && !eval && !step_timed(m->p, m->s))
-        put_option(m, "--samples", "0");
-    put_option(m, "-o", "{}");
-out:
-    return rc;
-}
-
 /* Its records are those of its inputs, with the names that the recipe gives to lines. */
 static int make_drawing(struct making *m, struct err *err)
 {
@@ -305,29 +259,36 @@ out:
 static int make_commands(struct making *m, struct err *err)
 {
     enum job_do kind = step_job(m->p, m->s)->kind;
+    bool records = step_has_records(m->p, m->s);
+    char output[40] = "{}";
     int rc = 0;
     if (kind == DO_DRAW)
         return make_drawing(m, err);
     put(m, job_do_commands[kind]);
-    if (kind == DO_REPLAY || kind == DO_EVAL)
-        return make_records(m, err);
-    if ((kind == DO_CAPTURE || kind == DO_PROMPT) && m->s->model >= 0)
+    if (m->s->model >= 0 && (kind == DO_PROMPT || kind == DO_CAPTURE || kind == DO_EVAL))
         put_model(m);
-    if (kind == DO_CALIBRATE) {
+    if (kind == DO_CALIBRATE)
         TRY(put_methods(m, NULL, err));
+    if (kind == DO_CALIBRATE || records)
         put_inputs(m);
+    if (records)
+        TRY(put_methods(m, "-m", err));
+    if (records && m->s->task) {
+        put(m, "--task");
+        put_file(m, m->s->task->path, m->s->task->hash);
     }
     TRY(put_args(m, err));
     if (m->p->cuda && kind != DO_PROMPT)
-        put_option(m, kind == DO_CAPTURE ? "--device" : "--backend", "cuda");
-    put_option(m, "-o",
-               kind == DO_CAPTURE  ? "{}/trace.h5"
-               : kind == DO_PROMPT ? "{}/prompt.txt"
-                                   : "{}/calib.json");
+        put_option(m, kind == DO_CAPTURE || kind == DO_EVAL ? "--device" : "--backend", "cuda");
+    if (m->p->cuda && kind == DO_REPLAY && !step_timed(m->p, m->s))
+        put_option(m, "--samples", "0");
+    if (!records)
+        snprintf(output, sizeof output, "{}/%s", job_output_name(kind));
+    put_option(m, "-o", output);
     if (kind == DO_CAPTURE) {
         m->to = &m->s->argv[1];
         put(m, "trace");
-        put_option(m, "verify", "{}/trace.h5");
+        put_option(m, "verify", output);
     }
 out:
     return rc;
@@ -370,21 +331,24 @@ out:
     return rc;
 }
 
+void word_text(const char *w, const char *folder, struct buf *b)
+{
+    bool plain = *w && strspn(w, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                 "0123456789_./:=,+@%{}-") == strlen(w);
+    buf_puts(b, plain ? " " : " '");
+    for (; *w; w++) {
+        if (strncmp(w, "{}", 2) == 0) {
+            buf_puts(b, folder);
+            w++;
+        } else {
+            buf_puts(b, *w == '\'' ? "'\\''" : (char[]){*w, '\0'});
+        }
+    }
+    buf_puts(b, plain ? "" : "'");
+}
+
 void command_text(const struct str_list *argv, const char *folder, struct buf *b)
 {
-    for (int64_t i = 0; i < argv->n; i++) {
-        const char *w = argv->items[i];
-        bool plain = *w && strspn(w, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                     "0123456789_./:=,+@%{}-") == strlen(w);
-        buf_puts(b, plain ? " " : " '");
-        for (; *w; w++) {
-            if (strncmp(w, "{}", 2) == 0) {
-                buf_puts(b, folder);
-                w++;
-            } else {
-                buf_puts(b, *w == '\'' ? "'\\''" : (char[]){*w, '\0'});
-            }
-        }
-        buf_puts(b, plain ? "" : "'");
-    }
+    for (int64_t i = 0; i < argv->n; i++)
+        word_text(argv->items[i], folder, b);
 }

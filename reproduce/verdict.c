@@ -29,7 +29,7 @@ const char *letter_text(char c)
 }
 
 /* Letters stay in the order of the alphabet. */
-void letters_add(char letters[16], char c)
+static void put_letter(char letters[16], char c)
 {
     size_t n = strlen(letters), i = 0;
     if (strchr(letters, c))
@@ -42,21 +42,22 @@ void letters_add(char letters[16], char c)
     }
 }
 
+void add_letter(struct page *p, struct page_cell *c, char letter)
+{
+    put_letter(c->letters, letter);
+    put_letter(p->letters, letter);
+}
+
 /* The first record behind a cell, and whether a prompt of them lost its middle. */
 static const struct record *first_record(const struct page *p, const struct page_cell *c, bool *cut)
 {
-    json_t *where = c->where ? json_loads(c->where, 0, NULL) : NULL;
-    struct choice choice = {c->model, c->job, where, NULL};
+    struct choice choice = {c->model, c->job, c->where, NULL};
     const struct record *first = NULL;
     *cut = false;
-    for (int64_t i = 0; i < p->evidence.n; i++) {
-        const struct record *r = p->evidence.v[i].r;
-        if (!choice_takes(&p->evidence, &choice, &p->evidence.v[i]))
-            continue;
-        first = first ? first : r;
-        *cut = *cut || record_get(r, "truncated") > 0;
+    for (const struct proof *v = NULL; (v = next_proof(&p->evidence, &choice, v));) {
+        first = first ? first : v->r;
+        *cut = *cut || record_get(v->r, "truncated") > 0;
     }
-    json_decref(where);
     return first;
 }
 
@@ -74,8 +75,8 @@ static bool near(double n, double k)
 }
 
 /* A model's own grid, or the printed K times 1000 or 1024 within 2 %. */
-static bool length_fits(const struct page *p, const struct model_use *m,
-                        const struct grid_entry *row, const struct grid_entry *column, double n)
+static bool length_fits(const struct page *p, const struct model_use *m, const struct page_cell *c,
+                        double n)
 {
     const json_t *want = json_object_get(p->recipe->match, "length");
     char text[32];
@@ -86,11 +87,10 @@ static bool length_fits(const struct page *p, const struct model_use *m,
         double k = m->paper ? json_number_value(json_object_get(m->paper, "k")) : 0;
         return own > 0 ? n == own : k > 0 && near(n, k);
     }
-    if (entry_field(row, "length", text, sizeof text) ||
-        entry_field(column, "length", text, sizeof text))
-        return !isfinite(row->length) && !isfinite(column->length) &&
-               near(n, strtod(text, NULL) / 1024);
-    return false;
+    return (entry_field(c->row, "length", text, sizeof text) ||
+            entry_field(c->column, "length", text, sizeof text)) &&
+           !isfinite(c->row->length) && !isfinite(c->column->length) &&
+           near(n, strtod(text, NULL) / 1024);
 }
 
 /* The kind of prompt behind a model's records: the task of the prompt job. */
@@ -167,49 +167,37 @@ static void note_text(const struct record *r, const char *key, char *text, size_
 static bool calibration_fits(const struct page *p, const struct record *r)
 {
     const json_t *want = json_object_get(p->recipe->match, "calibration");
-    char search[200], per[16], inputs[16], own[8], number[32], bound[64];
+    char search[200], own[8], name[40], have[40], text[40], bound[90];
     const char *key;
     json_t *v;
     if (!want || !r->params || !strstr(r->params, "calib="))
         return !want || strcmp(r->method, "dense") == 0;
     note_text(r, "calib_search", search, sizeof search);
-    note_text(r, "calib_per", per, sizeof per);
-    note_text(r, "calib_inputs", inputs, sizeof inputs);
     note_text(r, "calib_own", own, sizeof own);
-    if (strcmp(own, "0") != 0)
-        return false;
     json_object_foreach((json_t *)want, key, v)
     {
-        if (strcmp(key, "per") == 0) {
-            if (!json_is_string(v) || strcmp(json_string_value(v), per) != 0)
-                return false;
-        } else if (strcmp(key, "inputs") == 0) {
-            if (json_integer_value(v) != atol(inputs))
-                return false;
-        } else {
-            num_text(json_number_value(v), number);
-            snprintf(bound, sizeof bound, "%s=%s", key, number);
-            if (!words_in(bound, search))
-                return false;
-        }
+        snprintf(name, sizeof name, "calib_%.30s", key);
+        note_text(r, name, have, sizeof have);
+        json_text(want, key, text, sizeof text);
+        snprintf(bound, sizeof bound, "%.40s=%s", key, text);
+        if (have[0] ? strcmp(have, text) != 0 : !words_in(bound, search))
+            return false;
     }
-    return true;
+    return strcmp(own, "0") == 0;
 }
 
 /* Does the metric stand in for the paper's: by the recipe, or because a rule has another one? */
-static bool stands_in(const struct page *p, const struct grid_entry *row,
-                      const struct grid_entry *column, const json_t *rule)
+static bool stands_in(const struct page *p, const struct page_cell *c)
 {
-    const json_t *list = json_object_get(p->recipe->match, "stands_in");
     size_t i;
     json_t *v;
-    if (json_object_get(rule, "metric"))
-        return true;
-    json_array_foreach(list, i,
-                       v) if (json_is_string(v) &&
-                              (fnmatch(json_string_value(v), row->path, 0) == 0 ||
-                               fnmatch(json_string_value(v), column->path, 0) == 0)) return true;
-    return false;
+    json_array_foreach(json_object_get(p->recipe->match, "stands_in"), i, v)
+    {
+        const char *pattern = json_string_value(v);
+        if (fnmatch(pattern, c->row->path, 0) == 0 || fnmatch(pattern, c->column->path, 0) == 0)
+            return true;
+    }
+    return json_object_get(c->rule, "metric") != NULL;
 }
 
 /* ---- verdict --------------------------------------------------------------------------------- */
@@ -217,28 +205,22 @@ static bool stands_in(const struct page *p, const struct grid_entry *row,
 static double tolerance(const struct page_cell *c, double scale)
 {
     double unit = pow(10, -printed_digits(c->printed)), t;
-    if (strncmp(c->metric, "err_", 4) == 0 || strncmp(c->metric, "ppl", 3) == 0)
+    if (strncmp(c->metric[0], "err_", 4) == 0 || strncmp(c->metric[0], "ppl", 3) == 0)
         t = 0.05 * fabs(c->number);
-    else if (page_is_time(c->metric))
+    else if (metric_is_time(c->metric[0]))
         t = 0.1 * fabs(c->number);
-    else if (strstr(c->metric, "score"))
+    else if (strstr(c->metric[0], "score"))
         t = 1;
     else
         t = 0.02 * scale;
     return fmax(t, unit / 2) * (1 + 1e-9);
 }
 
-static void set_state(const struct page_block *b, struct page_cell *c)
+static void set_state(struct page_cell *c)
 {
-    const json_t *scale = json_object_get(b->j, "scale");
-    if (!c->printed) {
-        c->state = CELL_OURS;
+    if (!c->printed || c->letters[0] || !isfinite(c->number))
         return;
-    }
-    c->state = CELL_BESIDE;
-    if (c->letters[0] || !isfinite(c->number))
-        return;
-    double t = tolerance(c, json_is_number(scale) ? json_number_value(scale) : 1);
+    double t = tolerance(c, cell_scale(c));
     if (!(c->stats.hi - c->stats.lo <= 2 * t))
         return;
     c->state = fabs(c->value[0] - c->number) <= t ? CELL_AGREES : CELL_DIFFERS;
@@ -252,39 +234,33 @@ static int64_t units_of_model(const struct model_use *m, const struct page_cell 
     if (c->stats.of && strcmp(c->stats.of, "layers") == 0)
         return m->shape.layers;
     return (int64_t)m->shape.layers *
-           (metric_of_keys(c->metric) ? m->shape.kv_heads : m->shape.heads);
+           (metric_of_keys(c->metric[0]) ? m->shape.kv_heads : m->shape.heads);
 }
 
-int page_judge(struct page *p, const struct page_block *b, int row, int column, struct err *err)
+int page_judge(struct page *p, struct page_cell *c, struct err *err)
 {
-    struct page_cell *c = page_cell_at(b, row, column);
-    const struct grid_entry *r = &b->rows.e[row], *e = &b->columns.e[column];
     const struct model_use *m = &p->plan->models->m[c->model];
     bool cut;
     const struct record *first = first_record(p, c, &cut);
-    const json_t *rule = page_rule(p, r, e);
     if (!first)
         return err_set(err, ERR_RUN, "%s: a cell has a value and no record", p->recipe->id);
-    if (!m->paper || !m->has_weights)
-        letters_add(c->letters, 'a');
-    if (is_of_file(first) ? cut : !length_fits(p, m, r, e, (double)first->n_q))
-        letters_add(c->letters, 'b');
-    if (!is_of_file(first) && !prompt_fits(p, m))
-        letters_add(c->letters, 'c');
-    if (!settings_fit(p, first))
-        letters_add(c->letters, 'd');
-    if (!calibration_fits(p, first))
-        letters_add(c->letters, 'e');
-    if (page_is_time(c->metric))
-        letters_add(c->letters, 'f');
-    if (stands_in(p, r, e, rule))
-        letters_add(c->letters, 'g');
-    if (c->stats.units < units_of_model(m, c))
-        letters_add(c->letters, 'h');
-    if (p->quick)
-        letters_add(c->letters, 'q');
-    for (const char *l = c->letters; *l; l++)
-        letters_add(p->letters, *l);
-    set_state(b, c);
+    const struct {
+        char letter;
+        bool differs;
+    } letters[] = {
+        {'a', !m->paper || !m->has_weights},
+        {'b', is_of_file(first) ? cut : !length_fits(p, m, c, (double)first->n_q)},
+        {'c', !is_of_file(first) && !prompt_fits(p, m)},
+        {'d', !settings_fit(p, first)},
+        {'e', !calibration_fits(p, first)},
+        {'f', metric_is_time(c->metric[0])},
+        {'g', stands_in(p, c)},
+        {'h', c->stats.units < units_of_model(m, c)},
+        {'q', p->quick},
+    };
+    for (size_t i = 0; i < sizeof letters / sizeof *letters; i++)
+        if (letters[i].differs)
+            add_letter(p, c, letters[i].letter);
+    set_state(c);
     return 0;
 }

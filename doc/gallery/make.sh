@@ -111,37 +111,35 @@ for name in times counters prefill; do
 done
 printf '# Figures\n\n' >"$page"
 figure heatmap 'The attention map of a head, computed in the cells of the picture.' \
-    heatmap code.h5 --layer 2 --head 5
+    heatmap code.h5 --layers 2 --heads 5
 figure heads 'All heads: rows are layers, columns are heads.' heatmap code.h5 --width 6.6in
-figure zoom 'A part of a map.' heatmap code.h5 --layer 4 --head 6 --rows 1000-1400 --keys 0-1400
+figure zoom 'A part of a map.' heatmap code.h5 --layers 4 --heads 6 --rows 1000-1400 --keys 0-1400
 figure tokens 'A short part with the texts of its tokens.' \
-    heatmap code.h5 --layer 3 --head 2 --rows 100-140 --keys 80-140 --tokens "$root/datasets/models/code-lm"
+    heatmap code.h5 --layers 3 --heads 2 --rows 100-140 --keys 80-140 --tokens "$root/datasets/models/code-lm"
 figure overlay 'Masks laid over the map: what they drop is pale.' \
-    overlay code.h5 --masks masks.h5 --layer 2 --head 5 --width 6.6in
+    overlay code.h5 --masks masks.h5 --layers 2 --heads 5 --width 6.6in
 figure mask 'The masks of several methods, with the share of pairs that each keeps.' \
     mask masks.h5
 figure steps 'A head of a video model over its denoising steps, lines between frames.' \
-    steps video.h5 --layer 3 --width 7.5in
+    heatmap video.h5 --layers 3 --heads 0 --steps all --width 7.5in
 figure pareto 'What is kept against what it costs.' pareto code
 figure bars 'A metric by layer.' bars code --method sale,sampleattention
 figure means 'The means of one setting with their numbers, and the mean of all.' means code --method sale --params tau=0.016 \
-    --metric density_elem
+    --metrics density_elem
 figure curves 'A metric against a parameter, which is something else in each method.' \
-    curves code --x tau --metric cra_mean
+    curves code --x tau --metrics cra_mean
 figure sweep 'A metric over two parameters.' sweep code --method sampleattention --x alpha_c --y alpha_s
 figure cdf 'The distribution over heads; more than eight settings are one panel per method.' cdf code
 figure layerhead 'A metric by layer and head.' layerhead code --params 'defaults'
 figure granularity 'How sparse the map is at each size of block.' granularity code
-figure threshold 'What a threshold on weights leaves.' threshold code
 figure phases 'Wall time of the CPU reference by phase.' phases code --method sale,sampleattention,xattention
-figure profile 'A metric by layer, step and head.' profile video
 figure stability 'Masks that are reused over steps.' stability video
 figure needle 'A retrieval task with a method inside the model.' needle eval
 figure growth 'Growth of the error inside the model.' growth text
 figure inside 'Does a replay predict the model with the method inside?' \
-    inside same text --metric err_l2_rel,kl_mean
+    inside same text --metrics err_l2_rel,kl_mean
 figure pareto-paper 'For a column of a paper, 3.3 inches.' \
-    pareto code --style paper --metric err_l1_rel --method sale,streaming,sampleattention,spargeattn,oracle
+    pareto code --style paper --metrics err_l1_rel --method sale,streaming,sampleattention,spargeattn,oracle
 figure mask-paper 'For the width of a page, 6.9 inches.' mask masks.h5 --style paper --width 6.9in
 
 # shellcheck disable=SC2016 # backquotes of Markdown

@@ -86,10 +86,11 @@ static int run(const void *data, size_t len, struct err *err)
 {
     const char *text = data, *target = budget_find(text);
     struct method_run *runs = NULL;
-    struct limit limit;
+    struct limits limits = {.n = 0};
     struct err ignored = {0};
     int64_t n = 0;
-    if (limit_parse(target ? target + 1 : text, &limit, &ignored) == 0 && isnan(limit.value))
+    if (limits_add(&limits, target ? target + 1 : text, &ignored) == 0 && limits.n &&
+        isnan(limits.c[0].limit))
         fuzz_wild("a limit of NaN");
     int rc = method_runs_parse(sim_methods, text, &runs, &n, err);
     for (int64_t i = 0; !rc && i < n && i < 20; i++)

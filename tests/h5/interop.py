@@ -122,7 +122,7 @@ def draw(path, at):
     seen = []
     for head in range(HEADS):
         for method in ("streaming", "longformer"):
-            rc, _, err = run(LACUNA, "plot", "mask", path, "--layer", "0", "--head", str(head), "--method", method, "-q", "-o", f"{at}/m.svg")
+            rc, _, err = run(LACUNA, "plot", "mask", path, "--layers", "0", "--heads", str(head), "--method", method, "-q", "-o", f"{at}/m.svg")
             if rc:
                 return rc, err
             seen.append(open(f"{at}/m.bin", "rb").read())

@@ -1,37 +1,18 @@
 /* Plans: which setting is chosen, what is written, what other programs' files can hold, and what a
  * plan gains in a table. */
 #include "analyze/choose.h"
-#include "analyze/tables.h"
-#include "core/json.h"
-#include "core/log.h"
-#include "core/metricdef.h"
-#include "sim/registry.h"
-#include "tests/harness/records_fixture.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/table_fixture.h"
 
-#include <math.h>
-#include <string.h>
-
-static struct err e;
-static struct fixture_records f;
-static struct recset set;
 static json_t *plan;
 static struct choose_summary sum;
 
-static void begin(void)
+static void end_plan(void)
 {
-    memset(&e, 0, sizeof e);
-    log_set_level(LOG_ERROR);
-    metric_def_methods(sim_methods);
-}
-
-static void end(void)
-{
-    recset_free(&set);
+    end();
     json_decref(plan);
     plan = NULL;
 }
-FIXTURE(begin, end)
+FIXTURE(begin, end_plan)
 
 static struct record *put(const char *method, const char *params, int head, double cost,
                           double error)
@@ -47,7 +28,7 @@ static int choose(enum choose_per per, double quantile)
     struct choose_request req = {.cost = "density_exec", .per = per, .quantile = quantile};
     struct buf b = {0};
     struct jw w;
-    assert_ok(limit_parse("err_l1_rel<=0.02", &req.limits[req.n_limits++], &e), &e);
+    assert_ok(limits_add(&req.limits, "err_l1_rel<=0.02", &e), &e);
     if (f.n)
         fixture_set(&f, &set);
     jw_init(&w, &b, 2);
@@ -164,14 +145,15 @@ TEST(found_parameters_are_written_out)
 
 TEST(what_cannot_be_planned_is_refused)
 {
-    struct limit l;
-    static const char *const bad[] = {"err_l1_rel", "err_l1_rel<0.1", "err_l1_rel<=x", "nope<=1"};
-    for (int i = 0; i < 4; i++) {
-        ck_assert_int_eq(limit_parse(bad[i], &l, &e), ERR_USAGE);
+    struct limits l = {.n = 0};
+    static const char *const bad[] = {"err_l1_rel", "err_l1_rel=0.1", "err_l1_rel<=x", "nope<=1",
+                                      "layer<=1"};
+    for (int i = 0; i < 5; i++) {
+        ck_assert_int_eq(limits_add(&l, bad[i], &e), ERR_USAGE);
         err_clear(&e);
     }
-    assert_ok(limit_parse("cra_p1>=0.9", &l, &e), &e);
-    ck_assert(l.at_least && l.value == 0.9);
+    assert_ok(limits_add(&l, "cra_p1>=0.9", &e), &e);
+    ck_assert(l.n == 1 && l.c[0].relation == AT_LEAST && l.c[0].limit == 0.9);
     put("sale", "", 0, 0.1, 0.1);
     struct record *other = put("sale", "", 1, 0.1, 0.1);
     record_text(other, &other->model, "another");
@@ -215,38 +197,29 @@ TEST(other_programs_get_what_they_can_hold)
  * the cheaper one does, which nobody could know. */
 TEST(a_plan_is_held_against_the_best_single_setting)
 {
-    OWN(table_free) struct table t = {0};
     for (int trace = 0; trace < 2; trace++)
         for (int head = 0; head < 2; head++) {
-            const char *id = trace ? "xxh3:bbbbbbbbb" : "xxh3:aaaaaaaaa";
+            int64_t from = f.n;
             struct record *r = put("plan", "id=77", head, head ? 0.2 : 0.4, 0.01);
             record_note(r, "plan=77;plan_limits=err_l1_rel<=0.02;plan_cost=density_exec");
             record_note(r, "plan_runs=aaaaaaaa");
-            snprintf(r->trace, sizeof r->trace, "%s", id);
-            r = put("sale", "tau=0.02", head, 0.2, head || trace ? 0.01 : 0.5);
-            snprintf(r->trace, sizeof r->trace, "%s", id);
-            r = put("sale", "tau=0.01", head, 0.4, 0.01);
-            snprintf(r->trace, sizeof r->trace, "%s", id);
+            put("sale", "tau=0.02", head, 0.2, head || trace ? 0.01 : 0.5);
+            put("sale", "tau=0.01", head, 0.4, 0.01);
+            for (; from < f.n; from++)
+                snprintf(f.r[from].trace, sizeof f.r->trace, "xxh3:%s",
+                         trace ? "bbbbbbbbb" : "aaaaaaaaa");
         }
-    fixture_set(&f, &set);
-    assert_ok(table_build(table_def_find("plan", &e), &set, NULL, &t, &e), &e);
+    build("plan", NULL);
     ck_assert_int_eq(t.n_rows, 4);
-    ck_assert_str_eq(table_cell(&t, 0, 1)->text, "plan");
-    ck_assert_str_eq(table_cell(&t, 1, 1)->text, "sale:tau=0.01");
-    ck_assert_str_eq(table_cell(&t, 2, 1)->text, "sale:tau=0.02 (best of the others)");
-    ck_assert_str_eq(table_cell(&t, 3, 1)->text, "dense (not replayed)");
-    static const char *const kinds[] = {"own", "others"};
+    is_text(0, "setting", "plan");
+    is_text(1, "setting", "sale:tau=0.01");
+    is_text(2, "setting", "sale:tau=0.02 (best of the others)");
+    is_text(3, "setting", "dense (not replayed)");
     for (int k = 0; k < 2; k++) {
-        char name[32];
-        snprintf(name, sizeof name, "cost_%s", kinds[k]);
-        int64_t cost = table_find(&t, name);
-        snprintf(name, sizeof name, "saved_%s", kinds[k]);
-        int64_t saved = table_find(&t, name);
-        ck_assert_double_eq_tol(table_cell(&t, 0, cost)->num, 0.3, 1e-12);
-        ck_assert_double_eq_tol(table_cell(&t, 0, saved)->num, 0.25, 1e-12);
-        ck_assert_double_eq_tol(table_cell(&t, 1, saved)->num, 0, 1e-12);
-        ck_assert_double_eq_tol(table_cell(&t, 2, cost)->num, 0.2, 1e-12);
-        snprintf(name, sizeof name, "within_%s", kinds[k]);
-        ck_assert_double_eq_tol(table_cell(&t, 2, table_find(&t, name))->num, k ? 1 : 0.5, 1e-12);
+        is_number(0, k ? "cost_others" : "cost_own", 0.3);
+        is_number(0, k ? "saved_others" : "saved_own", 0.25);
+        is_number(1, k ? "saved_others" : "saved_own", 0);
+        is_number(2, k ? "cost_others" : "cost_own", 0.2);
+        is_number(2, k ? "within_others" : "within_own", k ? 1 : 0.5);
     }
 }

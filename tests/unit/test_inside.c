@@ -1,45 +1,25 @@
 /* Replays against runs with the method inside: points, ranks. */
 #include "analyze/inside.h"
-#include "analyze/tables.h"
-#include "core/mem.h"
-#include "tests/harness/suite.h"
+#include "tests/harness/table_fixture.h"
 
-#include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
-static struct err err;
-static struct record *r;
-static int64_t n, cap;
+FIXTURE(begin, end)
 
 static void add(enum record_scope scope, const char *method, const char *params, const char *metric,
                 double value)
 {
-    assert_ok(mem_grow(&r, &cap, n + 1, sizeof *r, "records", &err), &err);
-    struct record *x = r + n++;
-    record_init(x);
-    if (scope == RECORD_OF_MODEL)
-        record_of_model(x);
-    x->step = (int)n; /* cells of their own */
-    record_text(x, &x->model, "m");
-    snprintf(x->method, sizeof x->method, "%s", method);
-    x->params = strdup(params);
+    int cell = (int)f.n;
+    struct record *r = fixture_record(&f, method, params, 0, 0);
+    char task[32];
+    snprintf(task, sizeof task, "text:sample=%d", cell);
+    r->step = cell; /* cells of their own */
     if (scope == RECORD_OF_MODEL) {
-        char task[32];
-        snprintf(task, sizeof task, "text:sample=%d", (int)n);
-        x->task = strdup(task);
-        x->setting = strdup("");
+        record_of_model(r);
+        r->task = strdup(task);
+        r->setting = strdup("");
     }
-    assert_ok(record_metric(x, metric, value, &err), &err);
-}
-
-static struct recset take(void)
-{
-    struct recset set;
-    assert_ok(recset_from(r, n, &set, &err), &err);
-    r = NULL;
-    n = cap = 0;
-    return set;
+    fixture_metric(r, metric, value);
 }
 
 TEST(points_are_means_of_what_both_have)
@@ -54,8 +34,8 @@ TEST(points_are_means_of_what_both_have)
     add(RECORD_OF_MODEL, "b", "k=2", "nll_delta", 5);  /* not replayed */
     add(RECORD_OF_HEAD, "dense", "", "err_l2_rel", 0); /* exact on both sides */
     add(RECORD_OF_MODEL, "dense", "", "nll_delta", 0);
-    OWN(recset_free) struct recset set = take();
-    assert_ok(inside_points(&set, "err_l2_rel", "nll_delta", &p, &count, &err), &err);
+    fixture_set(&f, &set);
+    assert_ok(inside_points(&set, "err_l2_rel", "nll_delta", &p, &count, &e), &e);
     ck_assert_int_eq(count, 1);
     ck_assert_double_eq(p->replay, 2);
     ck_assert_double_eq(p->inside, 0.625);
@@ -63,7 +43,7 @@ TEST(points_are_means_of_what_both_have)
     ck_assert_int_eq(p->n_inside, 2);
 }
 
-TEST(spearman)
+TEST(rank_correlation)
 {
     /* Ranks 1 2 3 4 5 and 2 1 4 3 5: rho = 1 - 6 * 4 / (5 * 24) = 0.8. Ties have the mean rank. */
     struct inside_point p[5] = {{.replay = 10, .inside = 0.2},
@@ -72,42 +52,36 @@ TEST(spearman)
                                 {.replay = 40, .inside = 8},
                                 {.replay = 50, .inside = 100}};
     double rho;
-    assert_ok(inside_spearman(p, 5, &rho, &err), &err);
+    assert_ok(inside_spearman(p, 5, &rho, &e), &e);
     ck_assert_double_eq_tol(rho, 0.8, 1e-12);
-    assert_ok(inside_spearman(p, 4, &rho, &err), &err);
+    assert_ok(inside_spearman(p, 4, &rho, &e), &e);
     ck_assert(isnan(rho));
     /* 1.5 1.5 3 4 5 against 1 2 3 4 5: cov 9.5, 9.5 and 10. */
     p[1].replay = 10;
     for (int i = 0; i < 5; i++)
         p[i].inside = i;
-    assert_ok(inside_spearman(p, 5, &rho, &err), &err);
+    assert_ok(inside_spearman(p, 5, &rho, &e), &e);
     ck_assert_double_eq_tol(rho, 9.5 / sqrt(9.5 * 10), 1e-12);
     for (int i = 0; i < 5; i++)
         p[i].inside = 1;
-    assert_ok(inside_spearman(p, 5, &rho, &err), &err);
+    assert_ok(inside_spearman(p, 5, &rho, &e), &e);
     ck_assert(isnan(rho));
 }
 
 TEST(the_table)
 {
-    struct table t;
     char params[16];
     for (int i = 0; i < 5; i++) {
         snprintf(params, sizeof params, "k=%d", i);
         add(RECORD_OF_HEAD, "a", params, "err_l2_rel", i);
         add(RECORD_OF_MODEL, "a", params, "nll_delta", 10 - i);
     }
-    struct recset set = take();
-    ck_assert(table_has_data(&table_inside, &set));
-    assert_ok(table_build(&table_inside, &set, NULL, &t, &err), &err);
+    build("inside", NULL);
+    ck_assert(has_inside(&set));
     ck_assert_int_eq(t.n_rows, 1);
-    ck_assert_double_eq(table_cell(&t, 0, 1)->num, 5);
-    ck_assert_double_eq_tol(table_cell(&t, 0, table_find(&t, "nll_delta"))->num, -1, 1e-12);
-    table_free(&t);
-    recset_free(&set);
+    is_number(0, "settings", 5);
+    is_number(0, "nll_delta", -1);
     add(RECORD_OF_HEAD, "a", "", "err_l2_rel", 1);
-    set = take();
-    ck_assert(!table_has_data(&table_inside, &set));
-    assert_fails(table_build(&table_inside, &set, NULL, &t, &err), &err, ERR_INPUT, "needs");
-    recset_free(&set);
+    assert_fails(try_build("inside", NULL), &e, ERR_INPUT, "needs");
+    ck_assert(!has_inside(&set));
 }

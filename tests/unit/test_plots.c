@@ -6,13 +6,11 @@
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/metricdef.h"
 #include "core/pool.h"
 #include "core/rng.h"
 #include "plots/cells.h"
 #include "plots/figure.h"
-#include "plots/mapfig.h"
-#include "plots/palette.h"
-#include "plots/series.h"
 #include "sim/registry.h"
 #include "tests/harness/records_fixture.h"
 #include "tests/harness/trace_fixture.h"
@@ -22,13 +20,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static struct err e;
 static struct gp g;
+static struct fixture_records f;
+static struct recset set;
+static struct trace *t;
+static struct buf text;
 static char dir[256];
 
 static void begin(void)
@@ -36,6 +37,7 @@ static void begin(void)
     static int number;
     memset(&e, 0, sizeof e);
     log_set_level(LOG_ERROR);
+    metric_def_methods(sim_methods);
     snprintf(dir, sizeof dir, "%s/plots-%d-%d", test_tmpdir(), (int)getpid(), number++);
     assert_ok(make_dirs(dir, &e), &e);
 }
@@ -44,6 +46,9 @@ static void end(void)
 {
     gp_free(&g);
     memset(&g, 0, sizeof g);
+    recset_free(&set);
+    trace_close(&t);
+    buf_free(&text);
 }
 FIXTURE(begin, end)
 
@@ -131,28 +136,16 @@ TEST_N(quotes_are_drawn_wherever_they_stand, 6)
     ck_assert_msg(strstr(buf_str(&b), titles[_i]) != NULL, "%s is not in it", titles[_i]);
 }
 
-TEST(a_directory_may_have_quotes_in_its_name)
-{
-    assert_ok(make_dirs(in_dir("'it'''s'"), &e), &e);
-    assert_ok(gp_open(&g, in_dir("'it'''s'/f''.svg"), 320, 200, NULL, &e), &e);
-    assert_ok(gp_data(&g, "dat", "1 2\n2 3\n", 8, &e), &e);
-    buf_puts(&g.script, "plot ");
-    gp_data_name(&g, "dat");
-    buf_puts(&g.script, " with lines\n");
-    assert_ok(gp_finish(&g, &e), &e);
-    ck_assert(exists("'it'''s'/f''.svg"));
-}
-
 /* Neither markup, nor a number format, nor anything that a viewer of the picture would obey. */
 TEST(text_is_no_markup_and_no_format)
 {
-    static const char text[] = "%d%g {/Symbol a}^2_3 @x \033[31m \xc2\x9b \xe2\x80\xae \xff";
+    static const char nasty[] = "%d%g {/Symbol a}^2_3 @x \033[31m \xc2\x9b \xe2\x80\xae \xff";
     OWN(buf_free) struct buf b = {0};
     assert_ok(gp_open(&g, in_dir("format.svg"), 320, 200, NULL, &e), &e);
     buf_puts(&g.script, "set title ");
-    gp_text(&g, &g.script, text);
+    gp_text(&g, &g.script, nasty);
     buf_puts(&g.script, " noenhanced\nset ytics (");
-    gp_tic(&g, &g.script, text);
+    gp_tic(&g, &g.script, nasty);
     buf_puts(&g.script, " 1) noenhanced\nplot [0:2][0:2] x notitle\n");
     assert_ok(gp_finish(&g, &e), &e);
     read_file("format.svg", &b);
@@ -175,29 +168,25 @@ TEST(a_title_is_drawn_and_never_run)
     ck_assert_msg(!exists("owned"), "the title was run as a command");
 }
 
-TEST(the_picture_has_the_size_that_was_asked_for)
+/* Odd names are plain names, of files and directories; a terminal of the user is not taken. */
+TEST_N(pictures_are_what_their_names_say, 6)
 {
-    int w, h;
-    simple_figure("size.png", "x");
-    assert_ok(gp_finish(&g, &e), &e);
-    png_size("size.png", &w, &h);
-    ck_assert_int_eq(w, 320);
-    ck_assert_int_eq(h, 200);
-    ck_assert(!exists("size.png.part"));
-}
-
-TEST(svg_and_pdf_are_what_their_names_say)
-{
+    static const char *const cases[][2] = {{"size.png", "\x89PNG"}, {"it's <a> |b.png", "\x89PNG"},
+                                           {"fig.svg", "<?xml"},    {"fig.pdf", "%PDF-"},
+                                           {"fig.eps", "%!PS-"},    {"'it'''s'/f''.svg", "<?xml"}};
     OWN(buf_free) struct buf b = {0};
-    simple_figure("fig.svg", "x");
+    int w, h;
+    setenv("GNUTERM", "no such terminal", 1); /* every test is a process of its own */
+    assert_ok(make_dirs(in_dir("'it'''s'"), &e), &e);
+    simple_figure(cases[_i][0], "x");
     assert_ok(gp_finish(&g, &e), &e);
-    read_file("fig.svg", &b);
-    ck_assert_ptr_nonnull(strstr(buf_str(&b), "<svg"));
-    gp_free(&g);
-    simple_figure("fig.pdf", "x");
-    assert_ok(gp_finish(&g, &e), &e);
-    read_file("fig.pdf", &b);
-    ck_assert_int_eq(memcmp(b.data, "%PDF-", 5), 0);
+    read_file(cases[_i][0], &b);
+    ck_assert_int_eq(memcmp(b.data, cases[_i][1], strlen(cases[_i][1])), 0);
+    if (_i < 2) {
+        png_size(cases[_i][0], &w, &h);
+        ck_assert_msg(w == 320 && h == 200, "%d x %d", w, h);
+    }
+    ck_assert(!exists("size.png.part"));
 }
 
 TEST(the_kept_script_draws_the_same_bytes)
@@ -210,14 +199,6 @@ TEST(the_kept_script_draws_the_same_bytes)
     ck_assert_int_eq(rerun("same.gp"), 0);
     read_file("same.png", &again);
     ck_assert(first.len == again.len && memcmp(first.data, again.data, first.len) == 0);
-}
-
-TEST(a_terminal_of_the_user_is_not_taken)
-{
-    setenv("GNUTERM", "no such terminal", 1); /* every test is a process of its own */
-    simple_figure("term.png", "x");
-    assert_ok(gp_finish(&g, &e), &e);
-    ck_assert(exists("term.png"));
 }
 
 TEST(settings_of_gnuplot_are_not_taken)
@@ -245,15 +226,6 @@ TEST(settings_of_gnuplot_are_not_taken)
     ck_assert_msg(!strstr(buf_str(&b), "GNUPLOT_") && !strstr(buf_str(&b), "FIT_LOG") &&
                       !strstr(buf_str(&b), "GNUTERM") && strstr(buf_str(&b), "GNUX=kept"),
                   "%s", buf_str(&b));
-}
-
-TEST(too_few_open_files_are_named)
-{
-    struct rlimit few = {12, 12}; /* every test is a process of its own */
-    simple_figure("few.png", "x");
-    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
-    assert_fails(gp_finish(&g, &e), &e, ERR_MACHINE, "open files, the limit is 12");
-    ck_assert(exists("few.gp") && exists("few.dat") && !exists("few.png"));
 }
 
 TEST(without_gnuplot_script_and_data_are_left_and_the_package_is_named)
@@ -322,11 +294,11 @@ TEST(a_failure_names_the_figure_and_the_script)
 }
 
 /* A program of this text that is found as gnuplot. */
-static void other_gnuplot(const char *text)
+static void other_gnuplot(const char *program)
 {
     OWN(buf_free) struct buf path = {0};
     assert_ok(make_dirs(in_dir("bin"), &e), &e);
-    assert_ok(file_write_atomic(in_dir("bin/gnuplot"), text, strlen(text), &e), &e);
+    assert_ok(file_write_atomic(in_dir("bin/gnuplot"), program, strlen(program), &e), &e);
     ck_assert_int_eq(chmod(in_dir("bin/gnuplot"), 0755), 0);
     buf_printf(&path, "%s:%s", in_dir("bin"), getenv("PATH"));
     setenv("PATH", buf_str(&path), 1); /* every test is a process of its own */
@@ -391,14 +363,17 @@ TEST(a_script_that_draws_nothing_is_an_error)
 
 TEST(suffix_and_size_are_checked)
 {
-    assert_fails(gp_open(&g, "fig.jpg", 320, 200, NULL, &e), &e, ERR_USAGE,
-                 ".png, .svg, .pdf, .eps or .tex");
-    assert_fails(gp_open(&g, "dir.png/fig", 320, 200, NULL, &e), &e, ERR_USAGE,
-                 ".png, .svg, .pdf, .eps or .tex");
-    assert_fails(gp_open(&g, ".png", 320, 200, NULL, &e), &e, ERR_USAGE,
-                 ".png, .svg, .pdf, .eps or .tex");
-    assert_fails(gp_open(&g, "fig.png", 10, 200, NULL, &e), &e, ERR_USAGE, "64 to 16384");
-    assert_fails(gp_open(&g, "a\nb.png", 320, 200, NULL, &e), &e, ERR_USAGE, "control");
+    static const struct {
+        const char *name, *says;
+        int width;
+    } cases[] = {{"fig.jpg", ".png, .svg, .pdf, .eps or .tex", 320},
+                 {"dir.png/fig", ".png, .svg, .pdf, .eps or .tex", 320},
+                 {".png", ".png, .svg, .pdf, .eps or .tex", 320},
+                 {"fig.png", "64 to 16384", 10},
+                 {"a\nb.png", "control", 320}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(gp_open(&g, cases[i].name, cases[i].width, 200, NULL, &e), &e, ERR_USAGE,
+                     cases[i].says);
 }
 
 TEST(a_missing_directory_is_named)
@@ -410,20 +385,11 @@ TEST(a_missing_directory_is_named)
     ck_assert_ptr_nonnull(strstr(e.msg, "no/such"));
 }
 
-TEST(odd_file_names_are_plain_names)
-{
-    int w, h;
-    simple_figure("it's <a> |b.png", "x");
-    assert_ok(gp_finish(&g, &e), &e);
-    png_size("it's <a> |b.png", &w, &h);
-    ck_assert_int_eq(w, 320);
-}
-
 TEST(tic_steps_are_round)
 {
     ck_assert_double_eq(gp_step(8, 8), 1);
-    ck_assert_double_eq(gp_step(100, 4), 25);
-    ck_assert_double_eq(gp_step(7, 3), 2.5);
+    ck_assert_double_eq(gp_step(100, 4), 50);
+    ck_assert_double_eq(gp_step(0.7, 3), 0.5);
     ck_assert_int_eq(gp_token_step(2048, 5), 512);
     ck_assert_int_eq(gp_token_step(770, 8), 128);
     ck_assert_int_eq(gp_token_step(3, 8), 1);
@@ -503,58 +469,33 @@ TEST(kept_shares_of_masks_match_counting)
     check_mask_cells(&m, 6);
 }
 
-TEST(a_method_keeps_its_colour)
-{
-    char shade[8];
-    ck_assert_str_eq(style_of(NULL, "spargeattn").color, "#d55e00");
-    ck_assert_str_eq(style_of(NULL, "not-listed").color, style_of(NULL, "not-listed").color);
-    ck_assert_int_ne(style_of(NULL, "not-listed").dash, style_of(NULL, "dense").dash);
-    style_shade(style_of(NULL, "spargeattn"), 0, 3, 0.6, shade);
-    ck_assert_str_eq(shade, "#d55e00");
-    style_shade(style_of(NULL, "dense"), 1, 2, 0.6, shade);
-    ck_assert_str_eq(shade, "#999999"); /* 60 % white */
-}
-
-TEST(names_of_papers_have_their_methods_colours)
-{
-    static const char *const same[][2] = {
-        {"SALE", "sale"},
-        {"SALE w/o calibration", "sale"},
-        {"SpargeAttn", "spargeattn"},
-        {"FG-Attn-pooling", "fg-attn"},
-        {"RadialAttention", "radial"},
-        {"SparseVideoGen", "svg1"},
-        {"MInference", "minference"},
-        {"SampleAttention both", "sampleattention"},
-        {"saleable", "saleable"}, /* another program's */
-    };
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        ck_assert_str_eq(style_method(sim_methods, same[i][0]), same[i][1]);
-    ck_assert_str_eq(style_of(sim_methods, "SALE").color, style_of(sim_methods, "sale").color);
-
-    OWN(series_free) struct series_list l = {.methods = sim_methods};
-    struct err err = {0};
-    ck_assert_int_eq(series_of(&l, "a", "SALE", &err), 0);
-    ck_assert_int_eq(series_of(&l, "b", "SALE w/o calibration", &err), 1);
-    ck_assert_int_eq(series_of(&l, "c", "sampleattention", &err), 2);
-    series_shade(&l, TELL_DASH);
-    ck_assert_int_ne(l.s[0].point, l.s[1].point);
-    ck_assert_int_ne(l.s[0].dash, l.s[1].dash);
-    ck_assert_str_eq(l.s[2].color, style_of(sim_methods, "sampleattention").color);
-}
-
 /* ---- figures ------------------------------------------------------------------------------- */
+
+static void assert_has(const char *what)
+{
+    ck_assert_msg(strstr(buf_str(&text), what) != NULL, "'%s' is not in\n%s", what, buf_str(&text));
+}
+
+static void study(void)
+{
+    fixture_study(&f);
+    fixture_set(&f, &set);
+}
 
 static struct figure_args args_for(const char *file)
 {
-    return (struct figure_args){
-        .output = in_dir(file), .step = INT64_MIN, .low = NAN, .high = NAN, .methods = sim_methods};
+    return (struct figure_args){.output = in_dir(file),
+                                .set = &set,
+                                .trace = t,
+                                .low = NAN,
+                                .high = NAN,
+                                .methods = sim_methods};
 }
 
 /* A step that reuses the mask of one before. */
-static void add_reused_mask(struct fixture_records *f)
+static void add_reused_mask(void)
 {
-    struct record *r = fixture_record(f, "fg-attn", "compare=1", 0, 0);
+    struct record *r = fixture_record(&f, "fg-attn", "compare=1", 0, 0);
     fixture_metric(r, "density_elem", 0.4);
     fixture_metric(r, "dense_call", 0);
     fixture_metric(r, "mask_age", 3);
@@ -576,10 +517,8 @@ static bool wants_more(const char *figure)
 
 TEST(every_figure_of_records_draws)
 {
-    struct fixture_records f = {0};
-    OWN(recset_free) struct recset set = {0};
     fixture_study(&f);
-    add_reused_mask(&f);
+    add_reused_mask();
     fixture_set(&f, &set);
     for (int i = 0; figures[i].listed.name; i++) {
         char name[64], script[64];
@@ -589,7 +528,6 @@ TEST(every_figure_of_records_draws)
         snprintf(name, sizeof name, "%s.png", figures[i].listed.name);
         snprintf(script, sizeof script, "%s.gp", figures[i].listed.name);
         struct figure_args a = args_for(name);
-        a.set = &set;
         assert_ok(figure_draw(&figures[i], &a, &e), &e);
         png_size(name, &w, &h);
         ck_assert_msg(w > 100 && h > 100 && exists(script), "%s", name);
@@ -598,69 +536,50 @@ TEST(every_figure_of_records_draws)
 
 TEST(dominated_settings_are_hollow_and_oracles_dominate_nobody)
 {
-    struct fixture_records f = {0};
-    OWN(recset_free) struct recset set = {0};
-    OWN(buf_free) struct buf dat = {0};
-    fixture_study(&f);
-    fixture_set(&f, &set);
+    study();
     struct figure_args a = args_for("p.png");
-    a.set = &set;
-    a.metric = "err_l1_rel";
+    a.metrics = "err_l1_rel";
     assert_ok(figure_draw(figure_find("pareto", &e), &a, &e), &e);
-    read_file("p.dat", &dat);
+    read_file("p.dat", &text);
     /* streaming 0.315 / 0.3 is worse in both than sale 0.265 / 0.1; the oracle 0.115 / 0.05 would
      * be better than both sales. Columns: density, value, dominated. */
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0.315 0.3 1 "));
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0.265 0.1 0 "));
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0.515 0.02 0 "));
+    assert_has("0.315 0.3 1 ");
+    assert_has("0.265 0.1 0 ");
+    assert_has("0.515 0.02 0 ");
 }
 
 TEST(a_sweep_takes_the_default_from_the_method)
 {
-    struct fixture_records f = {0};
-    OWN(recset_free) struct recset set = {0};
-    OWN(buf_free) struct buf dat = {0};
-    fixture_study(&f);
-    fixture_set(&f, &set);
+    study();
     struct figure_args a = args_for("c.png");
-    a.set = &set;
     a.x = "tau";
-    a.metric = "err_l1_rel";
+    a.metrics = "err_l1_rel";
     assert_ok(figure_draw(figure_find("curves", &e), &a, &e), &e);
-    read_file("c.dat", &dat);
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "\n0.004 0.02 0\n0.02 0.1 0\n"));
-    ck_assert_ptr_null(strstr(buf_str(&dat), "streaming"));
+    read_file("c.dat", &text);
+    assert_has("\n0.004 0.02 0\n0.02 0.1 0\n");
+    ck_assert_ptr_null(strstr(buf_str(&text), "streaming"));
     a.x = "no_such";
     assert_fails(figure_draw(figure_find("curves", &e), &a, &e), &e, ERR_INPUT, "no_such");
 }
 
 TEST(differences_need_the_other_method)
 {
-    struct fixture_records f = {0};
-    OWN(recset_free) struct recset set = {0};
-    OWN(buf_free) struct buf dat = {0};
-    fixture_study(&f);
-    fixture_set(&f, &set);
+    study();
     struct figure_args a = args_for("d.png");
-    a.set = &set;
     a.method = "sale";
     a.against = "sale:tau=0.02";
-    a.metric = "density_elem";
+    a.metrics = "density_elem";
     assert_ok(figure_draw(figure_find("layerhead", &e), &a, &e), &e);
-    read_file("d.dat", &dat);
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "0 0 0.25 \"0.25\""));
+    read_file("d.dat", &text);
+    assert_has("0 0 0.25 \"0.25\"");
     a.against = "sale:tau=7";
     assert_fails(figure_draw(figure_find("layerhead", &e), &a, &e), &e, ERR_INPUT, "tau=7");
 }
 
 TEST(no_record_left_is_an_error)
 {
-    struct fixture_records f = {0};
-    OWN(recset_free) struct recset set = {0};
-    fixture_study(&f);
-    fixture_set(&f, &set);
+    study();
     struct figure_args a = args_for("e.png");
-    a.set = &set;
     a.method = "nobody";
     assert_fails(figure_draw(figure_find("bars", &e), &a, &e), &e, ERR_INPUT, "is left to draw");
     a.method = "radial"; /* skipped cells are no data */
@@ -670,29 +589,26 @@ TEST(no_record_left_is_an_error)
 }
 
 /* A trace of 3 layers x 2 heads, 40 tokens, maps of 8-token cells. */
-static struct trace *small_trace(int64_t pool)
+static void small_trace(int64_t pool)
 {
     struct trace_meta m = fixture_text(DT_F32, 2, 2, 40);
-    struct trace *t = NULL;
     m.pool = pool;
     assert_ok(fixture_write(in_dir("t.h5"), &m, 3, &e), &e);
     assert_ok(trace_open(in_dir("t.h5"), &t, &e), &e);
-    return t;
 }
 
 TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
 {
-    OWN(trace_close) struct trace *t = small_trace(8);
-    OWN(buf_free) struct buf bin = {0}, script = {0};
+    small_trace(8);
+    OWN(buf_free) struct buf bin = {0};
     float map[25], first, corner;
     int w, h;
     struct figure_args a = args_for("h.png");
-    a.trace = t;
-    a.layer = "1";
-    a.head = "1";
+    a.layers = "1";
+    a.heads = "1";
     a.low = 1;
     a.high = 2000;
-    a.source = "stored";
+    a.map = MAP_STORED;
     assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
     png_size("h.png", &w, &h);
     read_file("h.bin", &bin);
@@ -702,27 +618,23 @@ TEST(a_heatmap_holds_the_cells_of_the_trace_row_0_first)
     memcpy(&corner, bin.data + 4 * sizeof corner, sizeof corner);
     ck_assert_float_eq(first, map[5]);
     ck_assert(isnan(corner)); /* keys after the query */
-    read_file("h.gp", &script);
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "set yrange [40:0]"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "set format cb '10^{%T}'"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "set logscale cb"));
+    read_file("h.gp", &text);
+    assert_has("set yrange [40:0]");
+    assert_has("set format cb '10^{%T}'");
+    assert_has("set logscale cb");
 }
 
 /* Against a plain softmax over all keys of the head. */
 TEST(computed_maps_are_maxima_of_the_softmax)
 {
     enum { N = 40, D = 8 };
-    OWN(trace_close) struct trace *t = small_trace(0);
-    struct figure_args a = args_for("h.png");
+    small_trace(0);
     const struct cells_span part = {10, 13, 4, 17};
-    const struct map_panel p = {1, 1, 1, 1};
     const struct trace_meta *m = trace_meta(t);
     float q[N * D], k[N * D];
     OWN(cells_free) struct cells c;
-    bool stored;
-    a.trace = t;
-    assert_ok(map_read(&a, &p, 1, &part, 9, &c, &stored, &e), &e);
-    ck_assert(!stored && c.tokens == 2 && c.rows == 7 && c.cols == 9);
+    assert_ok(map_compute(t, 1, 1, &part, 2, false, &c, &e), &e);
+    ck_assert(c.rows == 7 && c.cols == 9);
     assert_ok(trace_read(t, 1, TRACE_Q, 1, 0, N, q, &e), &e);
     assert_ok(trace_read(t, 1, TRACE_K, 1 / (m->heads / m->kv_heads), 0, N, k, &e), &e);
     for (int64_t y = 0; y < c.rows; y++)
@@ -748,45 +660,40 @@ TEST(computed_maps_are_maxima_of_the_softmax)
 
 TEST(parts_of_maps_have_their_tokens_on_the_axes)
 {
-    OWN(trace_close) struct trace *t = small_trace(8);
-    OWN(buf_free) struct buf script = {0};
+    small_trace(8);
     struct figure_args a = args_for("z.png");
-    a.trace = t;
-    a.layer = "1";
-    a.head = "1";
+    a.layers = "1";
+    a.heads = "1";
     a.rows = "10-29";
     a.keys = "4-15";
     assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
-    read_file("z.gp", &script);
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "set xrange [4:16]"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "set yrange [30:10]"));
+    read_file("z.gp", &text);
+    assert_has("set xrange [4:16]");
+    assert_has("set yrange [30:10]");
     a.rows = "10-40";
     assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_USAGE, "within 0-39");
     a.rows = "10-29";
-    a.source = "stored";
+    a.map = MAP_STORED;
     assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_USAGE, "computed");
 }
 
 TEST(grids_have_heads_of_rows_and_columns)
 {
-    OWN(trace_close) struct trace *t = small_trace(8);
-    OWN(buf_free) struct buf script = {0};
+    small_trace(8);
     struct figure_args a = args_for("g.png");
-    a.trace = t;
     assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
-    read_file("g.gp", &script);
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "'layer 1'"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "'head 1'"));
+    read_file("g.gp", &text);
+    assert_has("'layer 1'");
+    assert_has("'head 0'");
 }
 
 TEST(maps_that_are_not_there_are_explained)
 {
-    OWN(trace_close) struct trace *t = small_trace(0);
+    small_trace(0);
     struct figure_args a = args_for("h.png");
-    a.trace = t;
-    a.source = "stored";
+    a.map = MAP_STORED;
     assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT, "--maps");
-    a.step = 7;
+    a.steps = "7";
     assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT,
                  "0/main/0 0/main/1");
 }
@@ -794,42 +701,39 @@ TEST(maps_that_are_not_there_are_explained)
 TEST(token_orders_walk_through_the_grid)
 {
     struct trace_meta m = fixture_video(DT_F32); /* 2 frames of 3 x 4 tokens, a cell apart */
-    OWN(trace_close) struct trace *t = NULL;
-    OWN(buf_free) struct buf dat = {0};
     int w, h;
     assert_ok(fixture_write(in_dir("v.h5"), &m, 1, &e), &e);
     assert_ok(trace_open(in_dir("v.h5"), &t, &e), &e);
     struct figure_args a = args_for("o.png");
-    a.trace = t;
     assert_ok(figure_draw(figure_find("order", &e), &a, &e), &e);
     png_size("o.png", &w, &h);
     ck_assert(w > 100 && h > 100);
-    read_file("o.dat", &dat);
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# row: column, row, block of 4 tokens\n"
-                                                "0 0 0\n1 0 0\n2 0 0\n3 0 0\n0 1 1\n"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# column: column, row, block of 4 tokens\n"
-                                                "0 0 0\n0 1 0\n0 2 0\n1 0 0\n1 1 1\n"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# time: column, row, block of 4 tokens\n"
-                                                "0 0 0\n5 0 0\n1 0 0\n6 0 0\n2 0 1\n"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&dat), "# time: column, row, and how far the next token "
-                                                "is\n0 0 5 0\n5 0 -4 0\n"));
+    read_file("o.dat", &text);
+    static const char *const begin_with[] = {
+        "# row: column, row, block of 4 tokens, way to the next token\n"
+        "0 0 0 1 0\n1 0 0 1 0\n2 0 0 1 0\n3 0 0 -3 1\n0 1 1 1 0\n",
+        "# column: column, row, block of 4 tokens, way to the next token\n"
+        "0 0 0 0 1\n0 1 0 0 1\n0 2 0 1 -2\n1 0 0 0 1\n1 1 1 ",
+        "# time: column, row, block of 4 tokens, way to the next token\n"
+        "0 0 0 5 0\n5 0 0 -4 0\n1 0 0 5 0\n6 0 0 -4 0\n2 0 1 "};
+    for (int i = 0; i < 3; i++)
+        ck_assert_ptr_nonnull(strstr(buf_str(&text), begin_with[i]));
 }
 
 TEST(text_has_no_token_orders)
 {
-    OWN(trace_close) struct trace *t = small_trace(0);
+    small_trace(0);
     struct figure_args a = args_for("o.png");
-    a.trace = t;
     assert_fails(figure_draw(figure_find("order", &e), &a, &e), &e, ERR_INPUT, "grid of a video");
 }
 
 /* Masks of one layer and head for two parameter settings. */
 static struct maskfile *small_masks(const char *trace_id)
 {
-    struct maskfile *f = NULL;
+    struct maskfile *file = NULL;
     struct record r;
     struct mask m = {0};
-    assert_ok(maskfile_create(in_dir("m.h5"), true, &f, &e), &e);
+    assert_ok(maskfile_create(in_dir("m.h5"), true, &file, &e), &e);
     for (int i = 0; i < 2; i++) {
         record_init(&r);
         snprintf(r.trace, sizeof r.trace, "%s", trace_id);
@@ -845,31 +749,30 @@ static struct maskfile *small_masks(const char *trace_id)
         for (int64_t gr = 0; gr < 5; gr++)
             assert_ok(mask_lists_add(&m, gr, (int32_t)gr, &e), &e);
         mask_lists_finish(&m);
-        assert_ok(maskfile_put(f, &r, NULL, &m, &e), &e);
+        assert_ok(maskfile_put(file, &r, NULL, &m, &e), &e);
         mask_free(&m);
         record_free(&r);
     }
-    assert_ok(maskfile_commit(&f, &e), &e);
-    assert_ok(maskfile_open(in_dir("m.h5"), &f, &e), &e);
-    return f;
+    assert_ok(maskfile_commit(&file, &e), &e);
+    assert_ok(maskfile_open(in_dir("m.h5"), &file, &e), &e);
+    return file;
 }
 
 TEST(an_overlay_veils_what_the_mask_drops)
 {
-    OWN(trace_close) struct trace *t = small_trace(8);
+    small_trace(8);
     OWN(maskfile_close) struct maskfile *m = small_masks(trace_id(t));
-    OWN(buf_free) struct buf veil = {0}, script = {0};
+    OWN(buf_free) struct buf veil = {0};
     struct figure_args a = args_for("o.png");
-    a.trace = t;
     a.masks = m;
-    a.layer = "1";
-    a.head = "1";
-    a.source = "stored";
+    a.layers = "1";
+    a.heads = "1";
+    a.map = MAP_STORED;
     /* Two settings are two panels, each under its own head. */
     assert_ok(figure_draw(figure_find("overlay", &e), &a, &e), &e);
-    read_file("o.gp", &script);
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "window=16"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&script), "defaults"));
+    read_file("o.gp", &text);
+    assert_has("window=16");
+    assert_has("defaults");
     a.params = "window=99";
     assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "no dumped mask");
     a.params = "defaults";
@@ -881,21 +784,20 @@ TEST(an_overlay_veils_what_the_mask_drops)
             unsigned char alpha = (unsigned char)veil.data[(r * 5 + k) * 4 + 3];
             ck_assert_msg((alpha > 0) == (k < r), "row %d column %d: %d", r, k, alpha);
         }
-    a.head = "0";
+    a.heads = "0";
     assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "no dumped mask");
 }
 
 TEST(masks_of_another_trace_are_refused)
 {
-    OWN(trace_close) struct trace *t = small_trace(8);
+    small_trace(8);
     OWN(maskfile_close) struct maskfile *m = small_masks("xxh3:00000000000000000000000000000000");
     struct figure_args a = args_for("o.png");
-    a.trace = t;
     a.masks = m;
-    a.layer = "1";
-    a.head = "1";
+    a.layers = "1";
+    a.heads = "1";
     a.params = "defaults";
     assert_fails(figure_draw(figure_find("overlay", &e), &a, &e), &e, ERR_INPUT, "belong to trace");
-    a.layer = a.head = a.params = NULL;
+    a.layers = a.heads = a.params = NULL;
     assert_ok(figure_draw(figure_find("mask", &e), &a, &e), &e); /* the mask alone needs no trace */
 }

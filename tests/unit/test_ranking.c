@@ -1,35 +1,10 @@
 /* Rankings: paired statistics with numbers of textbooks and of SciPy, parameter texts with targets,
  * parameters as keys, conditions, and the table on records made by hand. */
-#include "analyze/paired.h"
+#include "tests/harness/table_fixture.h"
+#include "analyze/stats.h"
 #include "analyze/params.h"
-#include "analyze/tables.h"
 #include "analyze/query.h"
-#include "core/log.h"
-#include "core/metricdef.h"
-#include "sim/registry.h"
-#include "tests/harness/records_fixture.h"
-#include "tests/harness/suite.h"
 
-#include <math.h>
-#include <string.h>
-
-static struct err e;
-static struct fixture_records f;
-static struct recset set;
-static struct table t;
-
-static void begin(void)
-{
-    memset(&e, 0, sizeof e);
-    log_set_level(LOG_ERROR);
-    metric_def_methods(sim_methods);
-}
-
-static void end(void)
-{
-    table_free(&t);
-    recset_free(&set);
-}
 FIXTURE(begin, end)
 
 /* ---- statistics ----------------------------------------------------------------------------- */
@@ -69,14 +44,19 @@ TEST(signed_ranks_of_many_pairs_correct_for_ties)
 
 TEST(holm_steps_down)
 {
-    double p[] = {0.01, 0.04, 0.03}, with_gap[] = {NAN, 0.04, 0.03};
-    holm_correct(p, 3);
+    double p[] = {0.01, 0.04, 0.03}, with_gap[] = {NAN, 0.04, 0.03}, many[400];
+    assert_ok(holm_correct(p, 3, &e), &e);
     ck_assert_double_eq_tol(p[0], 0.03, 1e-15);
     ck_assert_double_eq_tol(p[1], 0.06, 1e-15);
     ck_assert_double_eq_tol(p[2], 0.06, 1e-15);
-    holm_correct(with_gap, 3);
+    assert_ok(holm_correct(with_gap, 3, &e), &e);
     ck_assert(isnan(with_gap[0]));
     ck_assert_double_eq_tol(with_gap[2], 0.06, 1e-15);
+    for (int i = 0; i < 400; i++) /* as many as a comparison per head has */
+        many[i] = (400 - i) * 1e-5;
+    assert_ok(holm_correct(many, 400, &e), &e);
+    ck_assert_double_eq_tol(many[399], 400 * 1e-5, 1e-15);
+    ck_assert_double_eq_tol(many[0], 200.0 * 201 * 1e-5, 1e-12); /* the largest (400 - k) p */
 }
 
 TEST(medians_and_their_intervals)
@@ -188,31 +168,12 @@ static void put(const char *method, const char *params, int head, double density
 static int rank_per(const char *at, const char *by, const char *per)
 {
     const struct table_request req = {.at = at, .by = by, .per = per};
-    fixture_set(&f, &set);
-    return table_build(table_def_find("ranking", &e), &set, &req, &t, &e);
+    return try_build("ranking", &req);
 }
 
 static int rank(const char *at, const char *by)
 {
     return rank_per(at, by, NULL);
-}
-
-static double number(int64_t row, const char *column)
-{
-    return table_cell(&t, row, table_find(&t, column))->num;
-}
-
-static void assert_noted(const char *what)
-{
-    bool noted = false;
-    for (int64_t i = 0; i < t.notes.n; i++)
-        noted |= strstr(t.notes.items[i], what) != NULL;
-    ck_assert_msg(noted, "no note '%s'", what);
-}
-
-static const char *text(int64_t row, const char *column)
-{
-    return table_cell(&t, row, table_find(&t, column))->text;
 }
 
 /* sale beats xattention on seven of eight heads, ties within 1 % on the last; streaming has only
@@ -228,16 +189,16 @@ TEST(targets_are_ranked_head_by_head)
     }
     assert_ok(rank(NULL, NULL), &e);
     ck_assert_int_eq(t.n_rows, 2); /* 0.5 has one setting only: a note */
-    ck_assert_str_eq(text(0, "method"), "sale");
-    ck_assert_double_eq(number(0, "n"), 8);
-    ck_assert_double_eq_tol(number(0, "won"), 7.5 / 8, 1e-12);
-    ck_assert_double_eq_tol(number(1, "won"), 0.5 / 8, 1e-12);
+    is_text(0, "method", "sale");
+    is_number(0, "n", 8);
+    is_number(0, "won", 7.5 / 8);
+    is_number(1, "won", 0.5 / 8);
     /* Differences -0.01 .. -0.07 and -0.001: all eight negative, p = 2 / 2^8. */
-    ck_assert_double_eq_tol(number(0, "p"), 0.0078125, 1e-12);
-    ck_assert_double_eq_tol(number(0, "p_holm"), 0.015625, 1e-12);
-    ck_assert_double_eq_tol(number(0, "difference"), -0.035, 1e-12);
-    ck_assert_str_eq(text(0, "verdict"), "better");
-    ck_assert_str_eq(text(1, "verdict"), "worse");
+    is_number(0, "p", 0.0078125);
+    is_number(0, "p_holm", 0.015625);
+    is_number(0, "difference", -0.035);
+    is_text(0, "verdict", "better");
+    is_text(1, "verdict", "worse");
 }
 
 /* Layer 0 is sale's on three of four heads, layer 1 minference's on all; xattention misses there.
@@ -253,20 +214,20 @@ TEST(every_layer_has_its_winner)
     }
     assert_ok(rank_per(NULL, NULL, "layer"), &e);
     ck_assert_int_eq(t.n_rows, 2);
-    ck_assert_str_eq(text(0, "method"), "sale");
-    ck_assert_str_eq(text(0, "second"), "minference:bq=64");
-    ck_assert_str_eq(text(1, "method"), "minference");
-    ck_assert_str_eq(text(1, "params"), "bq=64");
-    ck_assert_str_eq(text(1, "second"), "sale");
-    ck_assert_double_eq(number(0, "layer"), 0);
-    ck_assert_double_eq(number(0, "n"), 4);
-    ck_assert_double_eq_tol(number(0, "won"), 0.75, 1e-12);
-    ck_assert_double_eq_tol(number(1, "won"), 1, 1e-12);
+    is_text(0, "method", "sale");
+    is_text(0, "second", "minference:bq=64");
+    is_text(1, "method", "minference");
+    is_text(1, "params", "bq=64");
+    is_text(1, "second", "sale");
+    is_number(0, "layer", 0);
+    is_number(0, "n", 4);
+    is_number(0, "won", 0.75);
+    is_number(1, "won", 1);
     /* -0.1, -0.11, -0.12, 0.17 */
-    ck_assert_double_eq_tol(number(0, "difference"), -0.105, 1e-12);
-    ck_assert_double_eq_tol(number(1, "p"), 0.125, 1e-12);
-    ck_assert_double_eq_tol(number(1, "p_holm"), 0.625, 1e-12); /* of 3 + 2 comparisons */
-    assert_noted("which it misses by more than 2 % (in some layers)");
+    is_number(0, "difference", -0.105);
+    is_number(1, "p", 0.125);
+    is_number(1, "p_holm", 0.625); /* of 3 + 2 comparisons */
+    ck_assert(has_note("which it misses by more than 2 % (in some layers)"));
 }
 
 /* One head: its samples are paired, and calls of one sample are one value. */
@@ -284,14 +245,14 @@ TEST(every_head_is_paired_by_sample)
                 }
     assert_ok(rank_per(NULL, NULL, "head"), &e);
     ck_assert_int_eq(t.n_rows, 2);
-    ck_assert_str_eq(text(0, "method"), "sale");
-    ck_assert_str_eq(text(1, "method"), "xattention");
-    ck_assert_double_eq(number(1, "head"), 1);
-    ck_assert_double_eq(number(0, "n"), 8);
-    ck_assert_double_eq_tol(number(0, "difference"), -0.11, 1e-12);
-    ck_assert_double_eq_tol(number(0, "p"), 2.0 / 256, 1e-12);
-    ck_assert_double_eq_tol(number(0, "p_holm"), 4 * 2.0 / 256, 1e-12);
-    ck_assert_str_eq(text(0, "verdict"), "better");
+    is_text(0, "method", "sale");
+    is_text(1, "method", "xattention");
+    is_number(1, "head", 1);
+    is_number(0, "n", 8);
+    is_number(0, "difference", -0.11);
+    is_number(0, "p", 2.0 / 256);
+    is_number(0, "p_holm", 4 * 2.0 / 256);
+    is_text(0, "verdict", "better");
 }
 
 TEST(one_sample_is_no_test)
@@ -302,8 +263,8 @@ TEST(one_sample_is_no_test)
     }
     assert_ok(rank_per(NULL, NULL, "head"), &e);
     ck_assert_int_eq(t.n_rows, 8);
-    ck_assert_str_eq(text(7, "verdict"), "open");
-    assert_noted("with 1 sample no test can tell");
+    is_text(7, "verdict", "open");
+    ck_assert(has_note("with 1 sample no test can tell"));
 }
 
 /* Curves: log-log between the two neighbours, nothing beyond the ends. */
@@ -318,27 +279,21 @@ TEST(curves_are_compared_where_they_meet)
     }
     assert_ok(rank("density_elem=0.2", NULL), &e);
     ck_assert_int_eq(t.n_rows, 2);
-    ck_assert_double_eq(number(0, "n"), 2);
-    ck_assert_str_eq(text(0, "method"), "sale");
-    ck_assert_double_eq_tol(number(0, "value"), 0.2, 1e-12); /* sqrt(0.4 0.1) at sqrt(0.1 0.4) */
-    ck_assert_double_eq_tol(number(0, "won"), 0.5, 1e-12);
-    ck_assert_str_eq(text(0, "verdict"), "open");
-    assert_noted("streaming has no value at density_elem=0.2");
-    assert_noted("at density_elem=0.2 1 heads that only some settings have are left out");
+    is_number(0, "n", 2);
+    is_text(0, "method", "sale");
+    is_number(0, "value", 0.2); /* sqrt(0.4 0.1) at sqrt(0.1 0.4) */
+    is_number(0, "won", 0.5);
+    is_text(0, "verdict", "open");
+    ck_assert(has_note("streaming has no value at density_elem=0.2"));
+    ck_assert(has_note("at density_elem=0.2 1 heads that only some settings have are left out"));
 }
 
 TEST(what_cannot_be_ranked_is_refused)
 {
     put("sale", "tau=0.1", 0, 0.1, 0.4);
     assert_fails(rank(NULL, NULL), &e, ERR_INPUT, "--at density_elem=0.3");
-    put("sale", "tau=0.1", 0, 0.1, 0.4);
-    recset_free(&set);
     assert_fails(rank("density=0.1", NULL), &e, ERR_USAGE, "expected METRIC=X");
-    put("sale", "tau=0.1", 0, 0.1, 0.4);
-    recset_free(&set);
     assert_fails(rank("density_elem=0.1", "pairs_allowed"), &e, ERR_USAGE, "better and a worse");
-    put("sale", "tau=0.1", 0, 0.1, 0.4);
-    recset_free(&set);
     assert_fails(rank_per("density_elem=0.1", NULL, "step"), &e, ERR_USAGE, "--per step");
 }
 
@@ -350,10 +305,9 @@ TEST(parameters_are_keys)
     put("sale", "tau=0.1", 4, 0.2, 0.4);
     put("sale", "bits=16:tau=0.1", 4, 0.4, 0.4);
     put("sale", "", 0, 0.3, 0.4);
-    fixture_set(&f, &set);
-    assert_ok(table_build(table_def_find("summary", &e), &set, &req, &t, &e), &e);
+    build("summary", &req);
     ck_assert_int_eq(t.n_rows, 2);
-    ck_assert_str_eq(text(0, "tau"), "0.004"); /* the default */
-    ck_assert_str_eq(text(1, "tau"), "0.1");
-    ck_assert_double_eq_tol(table_cell(&t, 1, table_find(&t, "layer=1"))->stats.mean, 0.3, 1e-12);
+    is_text(0, "tau", "0.004"); /* the default */
+    is_text(1, "tau", "0.1");
+    is_mean(1, "layer=1", 2, 0.3);
 }

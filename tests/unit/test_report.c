@@ -6,6 +6,7 @@
 #include "core/fileio.h"
 #include "core/log.h"
 #include "core/manifest.h"
+#include "core/metricdef.h"
 #include "plots/gp.h"
 #include "sim/registry.h"
 #include "tests/harness/records_fixture.h"
@@ -23,12 +24,15 @@ static struct recset a, b;
 static struct table t;
 static struct compare_result res;
 static char dir[256];
+static struct report r;
+static struct buf page;
 
 static void begin(void)
 {
     static int number;
     memset(&e, 0, sizeof e);
     log_set_level(LOG_ERROR);
+    metric_def_methods(sim_methods);
     snprintf(dir, sizeof dir, "%s/report-%d-%d", test_tmpdir(), (int)getpid(), number++);
     assert_ok(make_dirs(dir, &e), &e);
 }
@@ -38,6 +42,8 @@ static void end(void)
     table_free(&t);
     recset_free(&a);
     recset_free(&b);
+    report_free(&r);
+    buf_free(&page);
 }
 FIXTURE(begin, end)
 
@@ -208,12 +214,12 @@ TEST(no_text_of_the_data_ends_their_element)
     ck_assert_str_eq(json_string_value(json_object_get(back, "model")), "</script><!-- & <b>");
 }
 
-static struct report make_report(bool with_figures)
+static void make_report(bool with_figures)
 {
     static struct app app = {.methods = sim_methods};
     static char records[300], out[300];
     struct fixture_records f = {0};
-    struct report r = {.app = &app, .title = "A <b> report", .figures = with_figures};
+    r = (struct report){.app = &app, .title = "A <b> report", .figures = with_figures};
     snprintf(records, sizeof records, "%s/records", dir);
     snprintf(out, sizeof out, "%s/out", dir);
     fixture_study(&f);
@@ -222,96 +228,75 @@ static struct report make_report(bool with_figures)
     str_list_add(&r.records, records);
     assert_ok(make_dirs(out, &e), &e);
     assert_ok(recset_load(&r.records, &r.set, &e), &e);
-    return r;
 }
 
-static void write_page(struct report *r, struct buf *page)
+static void write_page(void)
 {
-    char path[400];
-    struct manifest *m = NULL;
-    char arg0[] = "lacuna", arg1[] = "report", *argv[] = {arg0, arg1, NULL};
-    assert_ok(report_findings(r, &e), &e);
-    assert_ok(report_tables(r, &e), &e);
-    assert_ok(report_figures(r, &e), &e);
-    assert_ok(report_explorer(r, &e), &e);
-    assert_ok(report_definitions(r, &e), &e);
-    assert_ok(manifest_start(r->dir, 2, argv, &m, &e), &e);
-    assert_ok(manifest_finish(&m, "ok", &e), &e);
-    assert_ok(report_manifests(r, &e), &e);
-    assert_ok(report_write(r, &e), &e);
-    snprintf(path, sizeof path, "%s/index.html", r->dir);
-    assert_ok(buf_read_file(page, path, 64 << 20, &e), &e);
+    char path[400], arg0[] = "lacuna", arg1[] = "report", *argv[] = {arg0, arg1, NULL};
+    assert_ok(report_build(&r, 2, argv, &e), &e);
+    snprintf(path, sizeof path, "%s/index.html", r.dir);
+    assert_ok(buf_read_file(&page, path, 64 << 20, &e), &e);
 }
 
-static void must_have(const struct buf *page, const char *text)
+static void must_have(const char *text)
 {
-    ck_assert_msg(strstr(buf_str(page), text) != NULL, "the page lacks: %s", text);
+    ck_assert_msg(strstr(buf_str(&page), text) != NULL, "the page lacks: %s", text);
 }
 
 /* Everything the page refers to is in it or lies beside it. */
-static void check_references(const struct report *r, const struct buf *page)
+static void check_references(void)
 {
     static const char *const attrs[] = {"href=\"", "src=\""};
     for (int k = 0; k < 2; k++)
-        for (const char *p = buf_str(page); (p = strstr(p, attrs[k]));) {
+        for (const char *p = buf_str(&page); (p = strstr(p, attrs[k]));) {
             char path[700];
             struct stat st;
             p += strlen(attrs[k]);
             if (*p == '#' || strncmp(p, "data:image/png;base64,", 22) == 0)
                 continue;
-            snprintf(path, sizeof path, "%s/%.*s", r->dir, (int)strcspn(p, "\""), p);
+            snprintf(path, sizeof path, "%s/%.*s", r.dir, (int)strcspn(p, "\""), p);
             ck_assert_msg(stat(path, &st) == 0 && st.st_size > 0, "%s", path);
         }
-    ck_assert_ptr_null(strstr(buf_str(page), "src=\"http"));
+    ck_assert_ptr_null(strstr(buf_str(&page), "src=\"http"));
 }
 
 /* Two script elements: data, which do not run, and the one that the policy allows. */
-static void check_scripts(const struct buf *page)
+static void check_scripts(void)
 {
-    const char *data = strstr(buf_str(page), "<script"), *own = strstr(data + 1, "<script");
+    const char *data = strstr(buf_str(&page), "<script"), *own = strstr(data + 1, "<script");
     ck_assert_int_eq(strncmp(data, "<script type=\"application/json\" id=\"data\">", 42), 0);
     ck_assert_int_eq(strncmp(own, "<script>\"use strict\";", 21), 0);
     ck_assert_ptr_null(strstr(own + 1, "<script>"));
-    must_have(page, "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-                    "script-src 'sha256-");
+    must_have("default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+              "script-src 'sha256-");
 }
 
-TEST(the_page_has_tables_definitions_reasons_and_manifest)
+TEST(the_page_has_findings_tables_definitions_reasons_and_manifest)
 {
-    OWN(report_free) struct report r = make_report(false);
-    OWN(buf_free) struct buf page = {0};
-    write_page(&r, &page);
-    must_have(&page, "<title>A &lt;b&gt; report</title>");
-    must_have(&page, "22 cells: 20 ok, 1 skipped, 1 failed");
-    must_have(&page, "id=\"table-summary\"");
-    must_have(&page, "bidirectional only");
-    must_have(&page, "[kept/allowed pairs]");
-    must_have(&page, "<code>cra_min</code>");
-    must_have(&page, "--table summary</code>");
-    must_have(&page, "&quot;program&quot;: &quot;lacuna&quot;");
-    check_references(&r, &page);
-    check_scripts(&page);
-    ck_assert_int_eq(r.n_figures, 0);
-}
-
-TEST(findings_come_first_with_their_commands)
-{
-    OWN(report_free) struct report r = make_report(false);
-    OWN(buf_free) struct buf page = {0};
-    write_page(&r, &page);
+    make_report(false);
+    write_page();
+    must_have("<title>A &lt;b&gt; report</title>");
+    must_have("22 cells: 20 ok, 1 skipped, 1 failed");
+    must_have("id=\"table-summary\"");
+    must_have("bidirectional only");
+    must_have("kept/allowed pairs");
+    must_have("<code>cra_min</code>");
+    must_have("--table summary</code>");
+    must_have("&quot;program&quot;: &quot;lacuna&quot;");
+    must_have("keeps the fewest pairs of the settings");
+    must_have(", worst ");
+    must_have("<code>lacuna analyze ");
     const char *findings = strstr(buf_str(&page), "id=\"findings\"");
-    ck_assert_ptr_nonnull(findings);
-    ck_assert(findings < strstr(buf_str(&page), "id=\"tables\""));
-    must_have(&page, "keeps the fewest pairs of the settings");
-    must_have(&page, ", worst ");
-    must_have(&page, "<code>lacuna analyze ");
+    ck_assert(findings && findings < strstr(buf_str(&page), "id=\"tables\""));
     ck_assert_int_ge(r.n_findings, 1);
+    check_references();
+    check_scripts();
+    ck_assert_int_eq(r.n_figures, 0);
 }
 
 TEST(figures_are_inside_the_page_with_their_commands)
 {
-    OWN(report_free) struct report r = make_report(true);
-    OWN(buf_free) struct buf page = {0};
+    make_report(true);
     char trace[300];
     struct trace_meta m = fixture_text(DT_F32, 2, 2, 40);
     m.pool = 8;
@@ -319,32 +304,31 @@ TEST(figures_are_inside_the_page_with_their_commands)
     assert_ok(fixture_write(trace, &m, 3, &e), &e);
     str_list_add(&r.traces, trace);
     str_list_add(&r.masks, "no-such-masks.h5"); /* is left out with a warning */
-    write_page(&r, &page);
+    write_page();
     ck_assert_int_ge(r.n_figures, 8);
-    must_have(&page, "src=\"data:image/png;base64,iVBORw0KGgo");
-    must_have(&page, "lacuna plot pareto ");
-    must_have(&page, "id=\"figure-heatmap-0\"");
-    check_references(&r, &page);
+    must_have("src=\"data:image/png;base64,iVBORw0KGgo");
+    must_have("lacuna plot pareto ");
+    must_have("id=\"figure-heatmap-0\"");
+    check_references();
 }
 
 TEST(without_gnuplot_the_page_says_so)
 {
-    OWN(report_free) struct report r = make_report(true);
-    OWN(buf_free) struct buf page = {0};
+    make_report(true);
     char *path = strdup(getenv("PATH"));
     setenv("PATH", "", 1);
-    write_page(&r, &page);
+    write_page();
     setenv("PATH", path, 1);
     free(path);
     ck_assert(r.no_gnuplot);
     ck_assert_int_eq(r.n_figures, 0);
-    must_have(&page, "Not drawn: <code>lacuna plot pareto");
-    must_have(&page, "install gnuplot-nox");
+    must_have("Not drawn: <code>lacuna plot pareto");
+    must_have("install gnuplot-nox");
 }
 
 TEST(inputs_are_found_through_the_manifests)
 {
-    OWN(report_free) struct report r = make_report(false);
+    make_report(false);
     char path[400];
     const char *text = "{\"directory\": \"%s\", \"argv\": [\"lacuna\", \"replay\", \"t.h5\", "
                        "\"--dump-masks\", \"m.h5\"], \"inputs\": [{\"path\": \"t.h5\"}, "

@@ -1,39 +1,22 @@
 /* What people see of a table: rows, columns, marks, sentences, and that it fits. */
-#include "tests/harness/suite.h"
 
+#include "tests/harness/table_fixture.h"
 #include "analyze/format.h"
-#include "analyze/rows.h"
+#include "analyze/table.h"
 #include "analyze/sheet.h"
-#include "analyze/tables.h"
-#include "core/log.h"
-#include "sim/registry.h"
-#include "tests/harness/records_fixture.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
-static struct err e;
-static struct fixture_records f;
-static struct recset set;
-static struct table t;
 static struct sheet s;
 static struct buf text;
 
-static void begin(void)
+static void end_sheet(void)
 {
-    memset(&e, 0, sizeof e);
-    log_set_level(LOG_ERROR);
-}
-
-static void end(void)
-{
+    end();
     sheet_free(&s);
-    table_free(&t);
-    recset_free(&set);
     buf_free(&text);
 }
-FIXTURE(begin, end)
+FIXTURE(begin, end_sheet)
 
 /* A head of 8 whose density is `kept` and recall `recall`, both moved by +-spread. */
 static void add_setting(const char *method, const char *params, double kept, double recall,
@@ -49,29 +32,30 @@ static void add_setting(const char *method, const char *params, double kept, dou
     }
 }
 
-static void build(const char *name, const char *columns)
+static void build_columns(const char *name, const char *columns)
 {
-    struct table_request req = {.columns = columns, .methods = sim_methods};
-    const struct table_def *def = table_def_find(name, &e);
-    ck_assert_msg(def != NULL, "%s", e.msg);
-    if (f.n)
-        fixture_set(&f, &set);
-    assert_ok(table_build(def, &set, &req, &t, &e), &e);
+    build(name, &(struct table_request){.columns = columns});
 }
 
-static void make(struct sheet_opts o)
+/* The sheet of a table of the records so far. */
+static void make(const char *name, const char *columns)
 {
-    sheet_make(&t, &o, &s);
+    build_columns(name, columns);
+    sheet_free(&s);
+    sheet_make(&t, &(struct sheet_opts){0}, &s);
     ck_assert(!s.failed);
 }
 
-static void write_as(const char *format, struct sheet_opts o)
+static void write_as(const char *format, bool wide)
 {
-    const struct table_format *fmt = format_find(format, &e);
-    ck_assert_msg(fmt != NULL, "%s", e.msg);
     buf_reset(&text);
-    format_table(fmt, &t, &o, &text);
+    format_table(format_find(format, &e), &t, &(struct sheet_opts){.wide = wide}, &text);
     assert_ok(buf_check(&text, "table", &e), &e);
+}
+
+static void has_text(const char *part)
+{
+    ck_assert_msg(strstr(buf_str(&text), part) != NULL, "no '%s' in\n%s", part, buf_str(&text));
 }
 
 static const char *at(int64_t row, const char *head)
@@ -116,8 +100,7 @@ TEST(rows_stand_as_given_with_dense_first_and_bounds_last)
     add_setting("streaming", "window=8", 0.2, 0.5, 0.01);
     add_setting("sale", "", 0.4, 0.9, 0.01);
     add_setting("dense", "", 1, 1, 0);
-    build("summary", NULL);
-    make((struct sheet_opts){0});
+    make("summary", NULL);
     ck_assert_str_eq(at(0, "method"), "dense");
     ck_assert_str_eq(at(0, "setting"), "");
     ck_assert_str_eq(at(1, "method"), "streaming");
@@ -132,8 +115,7 @@ TEST(what_is_the_same_in_every_row_is_named_below)
     add_setting("sale", "tau=0.2", 0.25, 0.8, 0.01);
     struct record *r = fixture_record(&f, "radial", "", 0, 0);
     r->status = RECORD_SKIP;
-    build("summary", NULL);
-    make((struct sheet_opts){0});
+    make("summary", NULL);
     ck_assert_int_eq(s.n_rows, 2);
     ck_assert(says(&s.notes, "Without a number: radial"));
     ck_assert(says(&s.notes, "The same in every row: method sale, density_elem 25.0 %."));
@@ -148,8 +130,7 @@ TEST(numbers_round_to_neither_nothing_nor_everything)
 {
     add_setting("sale", "", 0.9996, 0.9996, 0);
     add_setting("streaming", "", 0.000001, 0.5, 0);
-    build("summary", NULL);
-    make((struct sheet_opts){0});
+    make("summary", NULL);
     ck_assert_str_eq(at(0, "kept"), "> 99.9 %");
     ck_assert_str_eq(at(0, "recall p1"), "> 0.999");
     ck_assert_str_eq(at(0, "error L1"), "0.04 %");
@@ -163,8 +144,7 @@ TEST(the_worst_head_stands_beside_the_median)
     struct record *lost = &f.r[f.n - 1]; /* one head in eight loses the sink */
     fixture_metric(lost, "cra_p1", 0.02);
     fixture_metric(lost, "err_l1_rel", 0.83);
-    build("summary", NULL);
-    make((struct sheet_opts){0});
+    make("summary", NULL);
     ck_assert_str_eq(at(1, "recall p1"), "1.000");
     ck_assert_str_eq(worst_at(1, "recall p1"), "0.020");
     ck_assert_str_eq(at(1, "error L1"), "0 %");
@@ -181,13 +161,12 @@ TEST(accuracies_are_means)
         fixture_metric(r, "needle_acc", i > 0);
         fixture_metric(r, "density_elem", 0.1 * (i + 1));
     }
-    build("summary", "needle_acc,density_elem");
-    make((struct sheet_opts){0});
+    make("summary", "needle_acc,density_elem");
     ck_assert_str_eq(at(0, "needle_acc"), "0.750 [0.30, 0.95]"); /* the median is 1 */
     ck_assert_str_eq(at(0, "kept"), "25.0 %");
     ck_assert(says(&s.notes, "Medians over n cells; means of needle_acc."));
-    write_as("md", (struct sheet_opts){.wide = true});
-    ck_assert_ptr_nonnull(strstr(buf_str(&text), "0.7500 [0.30, 0.95]"));
+    write_as("md", true);
+    has_text("0.7500 [0.30, 0.95]");
 }
 
 /* ---- best, sentences, warnings -------------------------------------------------------------- */
@@ -197,17 +176,12 @@ TEST(best_is_marked_beyond_the_spread_alone)
     add_setting("dense", "", 1, 1, 0);
     add_setting("sale", "", 0.30, 0.9, 0.01);
     add_setting("streaming", "", 0.40, 0.9, 0.01);
-    build("summary", NULL);
-    make((struct sheet_opts){0});
+    make("summary", NULL);
     ck_assert(best_at(1, "kept"));
     ck_assert(!best_at(0, "recall p1") && !best_at(1, "recall p1")); /* equal */
-    sheet_free(&s);
-    table_free(&t);
-    recset_free(&set);
     add_setting("sale", "", 0.30, 0.9, 0.2); /* 2 standard errors are 0.21 */
     add_setting("streaming", "", 0.40, 0.9, 0.2);
-    build("summary", NULL);
-    make((struct sheet_opts){0});
+    make("summary", NULL);
     ck_assert(!best_at(0, "kept"));
 }
 
@@ -218,8 +192,7 @@ TEST(a_sentence_compares_pairs_at_like_recall)
     add_setting("xattention", "", 0.5, 0.97, 0.01);
     add_setting("flexprefill", "", 0.21, 0.99, 0.2); /* within the spread */
     add_setting("streaming", "", 0.1, 0.4, 0.01);    /* too little recall */
-    build("summary", NULL);
-    make((struct sheet_opts){0});
+    make("summary", NULL);
     ck_assert(says(&s.sentences,
                    "sale keeps the fewest pairs of the settings with recall p1 of at "
                    "least 0.95 (medians and the worst of 8 cells): recall p1 0.960, worst 0.960"));
@@ -243,8 +216,7 @@ TEST(settings_that_keep_everything_are_warned_of)
         add_setting("fg-attn", k ? "tau=1" : "tau=2", 1, 1, 0);
         record_note(&f.r[f.n - 1], "full=one reason for both");
     }
-    build("summary", NULL);
-    make((struct sheet_opts){0});
+    make("summary", NULL);
     ck_assert(
         says(&s.notes, "! 100 % kept by minference: its budget of 1016 + 6096 columns is long."));
     ck_assert(says(&s.notes, "! 100 % kept by sale (tau=0): at this length"));
@@ -259,11 +231,11 @@ TEST(a_deviation_out_of_range_gives_way_to_quartiles)
     static const double kept[] = {0.01, 0.02, 0.03, 0.98};
     for (int h = 0; h < 4; h++)
         fixture_metric(fixture_record(&f, "sale", "", 0, h), "density_elem", kept[h]);
-    build("summary", NULL);
-    write_as("md", (struct sheet_opts){.wide = true});
-    ck_assert_ptr_nonnull(strstr(buf_str(&text), "density_elem, median (quartiles) "
-                                                 "[kept/allowed pairs]"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&text), "0.0250 (0.0100 to 0.0300)"));
+    build_columns("summary", NULL);
+    write_as("md", true);
+    has_text("density_elem, median (quartiles) "
+             "[kept/allowed pairs]");
+    has_text("0.0250 (0.0100 to 0.0300)");
 }
 
 /* ---- widths --------------------------------------------------------------------------------- */
@@ -285,12 +257,12 @@ TEST(every_table_fits)
 {
     fixture_study(&f);
     fixture_set(&f, &set);
-    for (int i = 0; table_defs[i]; i++)
-        if (table_has_data(table_defs[i], &set)) {
-            build(table_defs[i]->listed.name, NULL);
-            write_as("text", (struct sheet_opts){0});
+    for (int i = 0; table_defs[i].build; i++)
+        if (table_has_data(&table_defs[i], &set)) {
+            build_columns(table_defs[i].listed.name, NULL);
+            write_as("text", false);
             ck_assert_msg(longest_line() <= SHEET_WIDTH, "%s has %d characters:\n%s",
-                          table_defs[i]->listed.name, longest_line(), buf_str(&text));
+                          table_defs[i].listed.name, longest_line(), buf_str(&text));
             table_free(&t);
         }
 }
@@ -303,24 +275,24 @@ TEST(long_texts_wrap_in_their_cells)
     params[sizeof params - 1] = '\0';
     add_setting("sale", params, 0.2, 0.9, 0.01);
     add_setting("sale", "tau=1", 0.3, 0.9, 0.01);
-    build("summary", NULL);
-    write_as("text", (struct sheet_opts){0});
+    build_columns("summary", NULL);
+    write_as("text", false);
     ck_assert_int_le(longest_line(), SHEET_WIDTH);
     ck_assert_ptr_null(strstr(buf_str(&text), params));
-    write_as("md", (struct sheet_opts){0});
-    ck_assert_ptr_nonnull(strstr(buf_str(&text), params));
+    write_as("md", false);
+    has_text(params);
 }
 
 TEST(latex_fits_the_text_and_takes_notes_into_the_caption)
 {
     add_setting("sale", "a_b=1", 0.2, 0.9, 0.01);
     add_setting("streaming", "", 0.3, 0.8, 0.01);
-    build("summary", NULL);
-    write_as("tex", (struct sheet_opts){0});
-    ck_assert_ptr_nonnull(strstr(buf_str(&text), "\\begin{table}\n"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&text), "a\\_b=1 & \\textbf{20.0\\,\\%}"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&text), "Medians over n = 8 cells."));
-    ck_assert_ptr_nonnull(strstr(buf_str(&text), "\\resizebox{\\ifdim\\width>\\linewidth"));
+    build_columns("summary", NULL);
+    write_as("tex", false);
+    has_text("\\begin{table}\n");
+    has_text("a\\_b=1 & \\textbf{20.0\\,\\%}");
+    has_text("Medians over n = 8 cells.");
+    has_text("\\resizebox{\\ifdim\\width>\\linewidth");
 }
 
 /* ---- --sort, --best, --top ------------------------------------------------------------------ */
@@ -335,7 +307,7 @@ TEST(rows_are_sorted_cut_and_named)
     add_setting("sale", "tau=1", 0.2, 0.5, 0.01);
     add_setting("sale", "tau=2", 0.3, 0.9, 0.01);
     add_setting("streaming", "", 0.4, 0.8, 0.01);
-    build("summary", NULL);
+    build_columns("summary", NULL);
     assert_ok(table_choose_rows(&t, &(struct row_opts){.sort = "cra_p1", .best = "method"}, &e),
               &e);
     ck_assert_int_eq(t.n_rows, 2);
@@ -350,7 +322,7 @@ TEST(rows_are_sorted_cut_and_named)
 TEST(unknown_columns_and_best_without_sort_are_refused)
 {
     add_setting("sale", "", 0.2, 0.5, 0.01);
-    build("summary", NULL);
+    build_columns("summary", NULL);
     assert_fails(table_choose_rows(&t, &(struct row_opts){.sort = "cra_p2"}, &e), &e, ERR_USAGE,
                  "did you mean 'cra_p1'");
     assert_fails(table_choose_rows(&t, &(struct row_opts){.best = "method"}, &e), &e, ERR_USAGE,

@@ -1,8 +1,8 @@
 /* Styles of methods: every one has its own, and print without colours tells them apart. */
 #include "tests/harness/suite.h"
 
-#include "plots/palette.h"
-#include "tests/harness/testmethods.h"
+#include "plots/series.h"
+#include "sim/registry.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -32,55 +32,30 @@ static double lightness(const char *color)
 }
 
 /* In colour, or by point and dash at once; without colours by point with lightness or dash, or of
- * one point by lightness or, where it may tell, by dash. */
-static void assert_apart(const char *a, struct line_style x, const char *b, struct line_style y,
-                         double least, double least_of_point, bool dash_tells)
+ * one point by lightness or dash. */
+static void assert_apart(const char *a, const char *b, double least, double least_of_point)
 {
+    struct line_style x = style_of(NULL, a), y = style_of(NULL, b);
     double d = fabs(lightness(x.color) - lightness(y.color));
     bool point = x.point != y.point, dash = x.dash != y.dash;
     ck_assert_msg(strcmp(x.color, y.color) != 0 || (point && dash),
                   "%s and %s have one colour and no other point and dash", a, b);
-    ck_assert_msg(point ? d >= least || dash : d >= least_of_point || (dash_tells && dash),
+    ck_assert_msg(d >= (point ? least : least_of_point) || dash,
                   "%s and %s differ by %.1f in lightness, points %d and %d, dashes %d and %d", a, b,
                   d, x.point, y.point, x.dash, y.dash);
 }
 
 TEST(every_method_has_a_style_of_its_own)
 {
-    for (int i = 0; test_methods[i]; i++)
-        for (int k = 0; k < i; k++) {
-            const char *a = test_methods[i]->name, *b = test_methods[k]->name;
-            assert_apart(a, style_of(test_methods, a), b, style_of(test_methods, b), 0, 15, true);
-        }
-}
-
-TEST(derived_styles_differ_from_each_other_and_from_those_set_by_hand)
-{
-    for (int i = 0; i < STYLES_DERIVED; i++) {
-        struct line_style s = style_derived(i);
-        char name[32], other[32];
-        snprintf(name, sizeof name, "derived style %d", i);
-        ck_assert(s.point >= 5 && s.point <= 15 && s.point % 2 == 1);
+    for (size_t i = 0; i < N_LISTED; i++)
+        for (size_t k = 0; k < i; k++)
+            assert_apart(listed[i], listed[k], 0, 15);
+    for (int i = 0; sim_methods[i]; i++) {
+        bool found = false;
         for (size_t k = 0; k < N_LISTED; k++)
-            assert_apart(name, s, listed[k], style_of(NULL, listed[k]), 0, 15, true);
-        for (int k = 0; k < i; k++) {
-            snprintf(other, sizeof other, "derived style %d", k);
-            assert_apart(name, s, other, style_derived(k), 0, 15, true);
-        }
+            found |= strcmp(sim_methods[i]->name, listed[k]) == 0;
+        ck_assert_msg(found, "%s has no line in styles.def", sim_methods[i]->name);
     }
-}
-
-TEST(a_method_without_a_line_gets_the_style_of_its_place)
-{
-    static const struct method known = {.name = "dense"}, first = {.name = "first"},
-                               second = {.name = "second"};
-    static const struct method *const registry[] = {&first, &known, &second, NULL};
-    struct line_style a = style_derived(0), b = style_derived(1), x = style_of(registry, "first"),
-                      y = style_of(registry, "second"), foreign = style_of(registry, "foreign");
-    ck_assert(strcmp(x.color, a.color) == 0 && x.point == a.point && x.dash == a.dash);
-    ck_assert(strcmp(y.color, b.color) == 0 && y.point == b.point && y.dash == b.dash);
-    ck_assert_str_eq(style_of(registry, "dense").color, "#000000");
-    ck_assert_int_eq(foreign.dash, 5);
 }
 
 TEST(methods_of_one_study_are_told_apart_without_colours)
@@ -91,16 +66,46 @@ TEST(methods_of_one_study_are_told_apart_without_colours)
         "radial",          "svg1",       "svg2"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (size_t k = 0; k < i; k++)
-            assert_apart(names[i], style_of(NULL, names[i]), names[k], style_of(NULL, names[k]), 4,
-                         30, true);
+            assert_apart(names[i], names[k], 4, 30);
 }
 
-TEST(a_listed_style_is_that_of_a_method)
+TEST(a_method_keeps_its_colour)
 {
-    for (size_t i = 0; i < N_LISTED; i++) {
-        bool found = false;
-        for (int k = 0; test_methods[k]; k++)
-            found |= strcmp(test_methods[k]->name, listed[i]) == 0;
-        ck_assert_msg(found, "%s is no method", listed[i]);
-    }
+    char shade[8];
+    ck_assert_str_eq(style_of(NULL, "spargeattn").color, "#d55e00");
+    ck_assert_str_eq(style_of(NULL, "not-listed").color, style_of(NULL, "not-listed").color);
+    ck_assert_int_eq(style_of(NULL, "not-listed").dash, 5);
+    style_shade(style_of(NULL, "spargeattn"), 0, 3, 0.6, shade);
+    ck_assert_str_eq(shade, "#d55e00");
+    style_shade(style_of(NULL, "dense"), 1, 2, 0.6, shade);
+    ck_assert_str_eq(shade, "#999999"); /* 60 % white */
+}
+
+TEST(names_of_papers_have_their_methods_colours)
+{
+    static const char *const same[][2] = {
+        {"SALE", "sale"},
+        {"SALE w/o calibration", "sale"},
+        {"SpargeAttn", "spargeattn"},
+        {"FG-Attn-pooling", "fg-attn"},
+        {"RadialAttention", "radial"},
+        {"SparseVideoGen", "svg1"},
+        {"MInference", "minference"},
+        {"SampleAttention both", "sampleattention"},
+        {"saleable", "saleable"}, /* another program's */
+    };
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        ck_assert_str_eq(style_method(sim_methods, same[i][0]), same[i][1]);
+    ck_assert_str_eq(style_of(sim_methods, "SALE").color, style_of(sim_methods, "sale").color);
+
+    struct series_list l = {.methods = sim_methods};
+    struct err err = {0};
+    ck_assert_int_eq(series_of(&l, "a", "SALE", &err), 0);
+    ck_assert_int_eq(series_of(&l, "b", "SALE w/o calibration", &err), 1);
+    ck_assert_int_eq(series_of(&l, "c", "sampleattention", &err), 2);
+    series_shade(&l, TELL_DASH);
+    ck_assert_int_ne(l.s[0].point, l.s[1].point);
+    ck_assert_int_ne(l.s[0].dash, l.s[1].dash);
+    ck_assert_str_eq(l.s[2].color, style_of(sim_methods, "sampleattention").color);
+    series_free(&l);
 }

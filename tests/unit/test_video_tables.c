@@ -1,41 +1,17 @@
 /* Tables and figures of video traces: what is paired, what is left out, order of rows, by hand. */
-#include "tests/harness/suite.h"
 
+#include "tests/harness/table_fixture.h"
 #include "analyze/params.h"
-#include "analyze/tables.h"
 #include "core/fileio.h"
-#include "core/log.h"
 #include "core/mem.h"
-#include "core/metricdef.h"
 #include "plots/figure.h"
-#include "sim/registry.h"
-#include "tests/harness/records_fixture.h"
 #include "tests/harness/trace_fixture.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct err e;
-static struct fixture_records f;
-static struct recset set;
-static struct table t;
-
-static void begin(void)
-{
-    memset(&e, 0, sizeof e);
-    log_set_level(LOG_ERROR);
-    metric_def_methods(sim_methods);
-}
-
-static void end(void)
-{
-    table_free(&t);
-    recset_free(&set);
-}
 FIXTURE(begin, end)
 
 static struct record *video(const char *method, const char *params, int step, int layer, int head)
@@ -44,39 +20,6 @@ static struct record *video(const char *method, const char *params, int step, in
     fixture_video_record(r, step);
     snprintf(r->permute, sizeof r->permute, "none");
     return r;
-}
-
-static void build(const char *name)
-{
-    fixture_set(&f, &set);
-    const struct table_def *def = table_def_find(name, &e);
-    ck_assert_msg(def != NULL, "%s", e.msg);
-    ck_assert(table_has_data(def, &set));
-    assert_ok(table_build(def, &set, NULL, &t, &e), &e);
-}
-
-static const struct cell *cell(int64_t row, const char *column)
-{
-    int64_t c = table_find(&t, column);
-    ck_assert_msg(c >= 0, "no column %s", column);
-    ck_assert_int_lt(row, t.n_rows);
-    return table_cell(&t, row, c);
-}
-
-static void is_number(int64_t row, const char *column, double want)
-{
-    const struct cell *c = cell(row, column);
-    ck_assert_msg(c->set && c->num == want, "row %d %s: %g, expected %g", (int)row, column, c->num,
-                  want);
-}
-
-static void is_mean(int64_t row, const char *column, int64_t n, double want)
-{
-    const struct stats *s = &cell(row, column)->stats;
-    ck_assert_msg(cell(row, column)->set, "row %d %s is empty", (int)row, column);
-    ck_assert_int_eq(s->n, n);
-    ck_assert_msg(fabs(s->mean - want) < 1e-12, "row %d %s: %g, expected %g", (int)row, column,
-                  s->mean, want);
 }
 
 TEST(parameters_taken_apart)
@@ -106,9 +49,9 @@ TEST(blocks_count_once_per_head)
             if (twice)
                 fixture_metric(r, "below_b16@0.25", 0.1 + 0.2 * head);
         }
-    build("blocks");
+    build("blocks", NULL);
     ck_assert_int_eq(t.n_rows, 1);
-    ck_assert_str_eq(cell(0, "permute")->text, "none");
+    is_text(0, "permute", "none");
     is_mean(0, "below_b16", 2, 0.65);
     is_mean(0, "below_b16@0.25", 2, 0.2);
     is_mean(0, "below_s128", 2, 0.3);
@@ -132,12 +75,12 @@ TEST(thresholds_come_in_order_without_refresh_steps_and_pooled_masks)
     slice("refresh=1", 1, 0.5, false);
     slice("refresh=1", 2, 1, true);
     slice("c1=0.5:mode=pooled", 0, 0.9, false);
-    build("threshold");
+    build("threshold", NULL);
     ck_assert_int_eq(t.n_rows, 3);
     static const char *const tau[] = {"0.25", "0.5", "2"};
     static const double density[] = {0.6, 0.45, 0.2};
     for (int i = 0; i < 3; i++) {
-        ck_assert_str_eq(cell(i, "tau")->text, tau[i]);
+        is_text(i, "tau", tau[i]);
         is_mean(i, "density_elem", i == 1 ? 2 : 1, density[i]);
     }
     ck_assert_int_lt(table_find(&t, "steps"), 0);
@@ -167,7 +110,7 @@ TEST(thresholds_have_the_times_of_calls)
     slice_call("fg-attn", 1, 2e6, false);
     slice_call("fg-attn", 2, 4e6, true);
     slice_call("dense", 0, 4e6, false);
-    build("threshold");
+    build("threshold", NULL);
     ck_assert_int_eq(t.n_rows, 2);
     is_number(0, "n", 2);
     is_number(0, "calls", 2);
@@ -175,8 +118,7 @@ TEST(thresholds_have_the_times_of_calls)
     is_mean(0, "speedup", 2, 3);
     is_number(1, "calls", 0);
     ck_assert(!cell(1, "time_attend_ns")->set);
-    ck_assert_int_gt(t.notes.n, 0);
-    ck_assert_ptr_nonnull(strstr(t.notes.items[0], "`calls` counts whole calls"));
+    ck_assert(has_note("`calls` counts whole calls"));
 }
 
 /* ---- permutations ---------------------------------------------------------------------------- */
@@ -205,14 +147,14 @@ TEST(similarities_stand_beside_the_methods_in_the_same_order)
     struct record *refresh = video("fg-attn", "", 0, 0, 0);
     fixture_metric(refresh, "sparsity_total", 0);
     fixture_metric(refresh, "dense_call", 1);
-    build("permutations");
+    build("permutations", NULL);
     ck_assert_int_eq(t.n_rows, 6);
-    ck_assert_str_eq(cell(0, "order")->text, "hilbert");
+    is_text(0, "order", "hilbert");
     is_mean(0, "sim_q", 1, 0.8);
-    ck_assert_str_eq(cell(1, "params")->text, "permute=hilbert:tau=0.9");
+    is_text(1, "params", "permute=hilbert:tau=0.9");
     is_mean(1, "sparsity_total", 1, 0.9);
     is_mean(2, "sparsity_total", 1, 0.7);
-    ck_assert_str_eq(cell(3, "order")->text, "none");
+    is_text(3, "order", "none");
     is_mean(3, "sim_q", 2, 0.5);
     is_mean(3, "sim_k", 2, 0.25);
     is_mean(5, "err_l1_rel", 2, 0.03);
@@ -223,7 +165,7 @@ TEST(stored_and_row_order_are_one)
     in_order("none", 0, 0.4, 0.02, 0.3);
     in_order("row", 1, 0.6, 0.04, 0.5);
     in_order("row", 0, 0.4, 0.02, 0.3); /* the first cell again */
-    build("permutations");
+    build("permutations", NULL);
     ck_assert_int_eq(t.n_rows, 2);
     is_mean(0, "sim_q", 2, 0.5);
     is_mean(1, "err_l1_rel", 2, 0.03);
@@ -247,9 +189,9 @@ TEST(cells_with_and_without_the_judge_are_paired)
     sparge("tau=0.9", 2, 0.5, 0.5);           /* no partner */
     sparge("tau=0.8:theta=-1", 2, 0.5, 0.5);  /* another tau */
     sparge("tau=0.9:theta=0.3", 1, 0.1, 0.6); /* a second judge for the same cell */
-    build("judge");
+    build("judge", NULL);
     ck_assert_int_eq(t.n_rows, 2);
-    ck_assert_str_eq(cell(0, "params")->text, "tau=0.9");
+    is_text(0, "params", "tau=0.9");
     is_number(0, "n", 2);
     is_mean(0, "l1_with", 2, 0.03);
     is_mean(0, "l1_without", 2, 0.085);
@@ -258,10 +200,10 @@ TEST(cells_with_and_without_the_judge_are_paired)
     is_number(0, "n_filtered", 1);
     is_mean(0, "l1_with_filtered", 1, 0.04);
     is_mean(0, "sparsity_without_filtered", 1, 0.8);
-    ck_assert_str_eq(cell(1, "params")->text, "tau=0.9:theta=0.3");
+    is_text(1, "params", "tau=0.9:theta=0.3");
     is_number(1, "n_filtered", 0);
     ck_assert(!cell(1, "l1_with_filtered")->set);
-    ck_assert_ptr_nonnull(strstr(t.notes.items[0], "2 cells have no partner"));
+    ck_assert(has_note("2 cells have no partner"));
 }
 
 TEST(calibrated_cells_are_paired_by_judge)
@@ -269,9 +211,9 @@ TEST(calibrated_cells_are_paired_by_judge)
     sparge("calib=abc", 0, 0.02, 0.2);
     sparge("calib=abc:judge=0", 0, 0.09, 0.3);
     sparge("calib=xyz", 0, 0.5, 0.5); /* another calibration */
-    build("judge");
+    build("judge", NULL);
     ck_assert_int_eq(t.n_rows, 1);
-    ck_assert_str_eq(cell(0, "params")->text, "calib=abc");
+    is_text(0, "params", "calib=abc");
     is_mean(0, "l1_with", 1, 0.02);
     is_mean(0, "l1_without", 1, 0.09);
     is_number(0, "n_filtered", 1);
@@ -281,9 +223,8 @@ TEST(without_pairs_there_is_no_judge_table)
 {
     sparge("tau=0.9", 0, 0.02, 0.2);
     sparge("tau=0.8:theta=-1", 0, 0.03, 0.3);
-    fixture_set(&f, &set);
-    ck_assert(!table_has_data(&table_judge, &set));
-    assert_fails(table_build(&table_judge, &set, NULL, &t, &e), &e, ERR_INPUT, "theta=-1");
+    assert_fails(try_build("judge", NULL), &e, ERR_INPUT, "theta=-1");
+    ck_assert(!has_judge(&set));
 }
 
 /* ---- stability and samples ------------------------------------------------------------------- */
@@ -312,7 +253,7 @@ static void two_layers_of_masks(void)
 TEST(stability_goes_by_layer_and_age)
 {
     two_layers_of_masks();
-    build("stability");
+    build("stability", NULL);
     ck_assert_int_eq(t.n_rows, 4);
     for (int i = 0; i < 4; i++) {
         is_number(i, "layer", i / 2);
@@ -343,7 +284,7 @@ TEST(samples_are_traces)
     struct record *r = video("spargeattn", "", 0, 0, 0);
     snprintf(r->trace, sizeof r->trace, "xxh3:w");
     fixture_metric(r, "sparsity_total", 0.9);
-    build("by-sample");
+    build("by-sample", NULL);
     ck_assert_int_eq(t.n_rows, 2);
     is_mean(0, "sparsity_total", 2, 0.3);
     is_mean(1, "sparsity_total", 1, 0.9);
@@ -359,8 +300,7 @@ static void draw(const char *name, struct buf *data)
     struct stat st;
     snprintf(path, sizeof path, "%s/%s-%d.png", test_tmpdir(), name, (int)getpid());
     snprintf(dat, sizeof dat, "%s/%s-%d.dat", test_tmpdir(), name, (int)getpid());
-    struct figure_args a = {
-        .output = path, .set = &set, .step = INT64_MIN, .low = NAN, .high = NAN};
+    struct figure_args a = {.output = path, .set = &set, .low = NAN, .high = NAN};
     ck_assert_ptr_nonnull(figure);
     assert_ok(figure_draw(figure, &a, &e), &e);
     ck_assert(stat(path, &st) == 0 && st.st_size > 1000);
@@ -377,35 +317,6 @@ TEST(stability_is_drawn_by_layer)
     ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n10 0.45 "));
 }
 
-TEST(profile_has_a_panel_for_each_key_that_varies)
-{
-    OWN(buf_free) struct buf data = {0};
-    sparge("tau=0.9", 0, 0.02, 0.2);
-    sparge("tau=0.9", 3, 0.02, 0.6);
-    struct record *r = video("spargeattn", "tau=0.9", 7, 0, 0);
-    fixture_metric(r, "sparsity_total", 0.4);
-    fixture_set(&f, &set);
-    draw("profile", &data);
-    ck_assert_ptr_nonnull(strstr(buf_str(&data), "sparsity_total against denoising step"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n0 0.4 0.2 0.6\n7 0.4 0.4 0.4\n"));
-    ck_assert_ptr_nonnull(strstr(buf_str(&data), "\n0 0.3 0.2 0.4\n3 0.6 0.6 0.6\n"));
-    ck_assert_ptr_null(strstr(buf_str(&data), "against layer"));
-}
-
-TEST(threshold_draws_what_there_is)
-{
-    OWN(buf_free) struct buf data = {0};
-    slice("refresh=1:tau=0.25", 0, 0.6, false);
-    slice("refresh=1", 0, 0.4, false);
-    slice("refresh=1", 1, 1, true);
-    slice("", 1, 0.7, false); /* another setting, at one threshold: not on this curve */
-    fixture_set(&f, &set);
-    draw("threshold", &data);
-    ck_assert_ptr_nonnull(
-        strstr(buf_str(&data), "# density of slices: x, mean\n0.25 0.6\n0.5 0.4\n"));
-    ck_assert_ptr_null(strstr(buf_str(&data), "128 x 128"));
-}
-
 /* A row per head, a column per step: as many maps in the data as panels. */
 static void draw_steps(const struct trace *trace, const char *layer, const char *head, int panels)
 {
@@ -415,13 +326,13 @@ static void draw_steps(const struct trace *trace, const char *layer, const char 
     snprintf(bin, sizeof bin, "%s/steps-%d.bin", test_tmpdir(), (int)getpid());
     struct figure_args a = {.output = path,
                             .trace = trace,
-                            .layer = layer,
-                            .head = head,
-                            .source = "stored",
-                            .step = INT64_MIN,
+                            .layers = layer,
+                            .heads = head,
+                            .steps = "all",
+                            .map = MAP_STORED,
                             .low = NAN,
                             .high = NAN};
-    assert_ok(figure_draw(figure_find("steps", &e), &a, &e), &e);
+    assert_ok(figure_draw(figure_find("heatmap", &e), &a, &e), &e);
     int64_t cells = trace_map_cells(trace, false) * trace_map_cells(trace, true);
     ck_assert(stat(bin, &st) == 0 && st.st_size == panels * cells * (int64_t)sizeof(float));
 }
@@ -443,13 +354,12 @@ TEST(maps_of_a_head_over_steps)
         layers += first_branch && c->step == trace_call(trace, 0)->step;
     }
     ck_assert(steps > 1 && layers > 1);
-    draw_steps(trace, NULL, NULL, steps);
+    draw_steps(trace, "0", "0", steps);
     draw_steps(trace, "all", "0", steps * layers);
-    struct figure_args a = {.output = "x.png", .trace = trace, .step = 1, .low = NAN, .high = NAN};
-    assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_USAGE,
-                 "--step belongs to heatmap");
-    a.step = INT64_MIN;
+    struct figure_args a = {
+        .output = "x.png", .trace = trace, .steps = "0,99", .low = NAN, .high = NAN};
+    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT, "no such call");
+    a.steps = NULL;
     a.branch = "nobody";
-    assert_fails(figure_draw(figure_find("steps", &e), &a, &e), &e, ERR_INPUT,
-                 "no call of branch nobody");
+    assert_fails(figure_draw(figure_find("heatmap", &e), &a, &e), &e, ERR_INPUT, "no such call");
 }

@@ -1,13 +1,14 @@
 # Options and names that would change nothing are refused: a figure reads some options only, a metric
 # that no record has is no column, and some tables have fixed rows.
 try() { "$LACUNA" "$@"; echo "exit $?"; }
-for given in 'pareto --x layer' 'pareto --rows 0-5' 'bars --mean' 'granularity --metric cra_p1' \
-    'layerhead --x tau' 'heatmap --method sale' 'heatmap --metric cra_p1' 'mask --map stored' \
-    'steps --step 1' 'profile --y tau' 'inside --layer 1' 'frames --mean'; do
+for given in 'pareto --x layer' 'pareto --rows 0-5' 'bars --mean' 'granularity --metrics cra_p1' \
+    'layerhead --x tau' 'heatmap --method sale' 'heatmap --metrics cra_p1' 'mask --map stored' \
+    'order --steps 1' 'curves --y tau' 'inside --layers 1' 'frames --mean' \
+    'bars --metrics cra_p1,cra_p5'; do
     # shellcheck disable=SC2086
     try plot $given r -o x.png
 done
-try plot bars none --map auto --layer 1 -o x.png # an option at its default, and one that it reads
+try plot bars none --map auto --layers 1 -o x.png # an option at its default, and one that it reads
 line() # layer
 {
     printf '{"trace":"xxh3:a","model":"toy","run":0,"step":0,"branch":"main","timestep":null,'

@@ -7,7 +7,7 @@ for layer in 0 1; do
         printf '"d":8,"causal":true,"status":"ok","density_elem":%s,"cra_min":%s}\n' $tau $tau
     done
 done >a/records.jsonl
-"$LACUNA" plot bars a --metric density_elem --title "it's \`touch owned\`" -o fig.png --json
+"$LACUNA" plot bars a --metrics density_elem --title "it's \`touch owned\`" -o fig.png --json
 head -c 8 fig.png | od -An -tx1
 ls
 sed -n 's/^# made by: //p' fig.gp
@@ -23,7 +23,7 @@ for method in dense oracle; do
 done >b/records.jsonl
 "$LACUNA" plot bars b -q -o bars.svg
 grep -o "index [0-9] using 1:3 with boxes lc rgb '#000000' fs [a-z]*" bars.gp
-"$LACUNA" plot pareto b -q --metric err_l1_rel -o pareto.svg
+"$LACUNA" plot pareto b -q --metrics err_l1_rel -o pareto.svg
 grep -o 'What is 0.*' pareto.txt
 # The faster of two settings with one error dominates.
 sed 's/"density_elem":0.9,/"speedup":2,"err_l1_rel":0.1,/; s/"density_elem":0.95,/"speedup":1,"err_l1_rel":0.1,/' a/records.jsonl >s.jsonl

@@ -9,8 +9,8 @@ done
 "$LACUNA" plot bars a.jsonl -o a.svg
 ls
 # A metric that no record has: the one that was meant.
-"$LACUNA" plot bars a.jsonl --metric density -o m.svg
-"$LACUNA" plot pareto a.jsonl --metric quality -o m.svg
+"$LACUNA" plot bars a.jsonl --metrics density -o m.svg
+"$LACUNA" plot pareto a.jsonl --metrics quality -o m.svg
 echo "exit $?"
 # A directory is no strip of frames.
 "$LACUNA" plot frames . -o f.png

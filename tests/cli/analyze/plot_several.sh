@@ -1,13 +1,14 @@
 # Maps of several traces in one figure, a row each with axes of its own; frames of clips.
 "$LACUNA" capture --model "$ROOT/datasets/models/code-lm" --prompt "$ROOT/LICENSE" --tokens 256 --layers 1,5 -q -o text.h5
 "$LACUNA" capture --model "$ROOT/datasets/models/video-dit" --size 4x32x48 --steps 2 --capture-steps 0,1 -q -o clip.h5
-"$LACUNA" plot heatmap text.h5 clip.h5 --layer 5 --head 0,1 --step 1 --style paper -q -o maps.png
+"$LACUNA" plot heatmap text.h5 clip.h5 --layers 5 --heads 0,1 --steps 1 --style paper -q -o maps.png
 echo "exit $?, $(grep -c 'with image' maps.gp) maps"
 grep -o "set xrange.*" maps.gp | sort | uniq -c | sed 's/^ *//'
 head -1 maps.txt
-"$LACUNA" plot heatmap text.h5 clip.h5 --layer 0,5 --head 0 -o x.png
+"$LACUNA" plot heatmap text.h5 clip.h5 --layers 0,5 --heads 0 -o x.png
 "$LACUNA" plot heatmap text.h5 text.h5 text.h5 text.h5 clip.h5 -o x.png
-"$LACUNA" plot heatmap text.h5 clip.h5 --layer 5 --head 0 --tokens code-lm -o x.png
+"$LACUNA" plot heatmap clip.h5 --steps 0,99 -o x.png
+"$LACUNA" plot heatmap text.h5 clip.h5 --layers 5 --heads 0 --tokens code-lm -o x.png
 "$LACUNA" eval --model "$ROOT/datasets/models/video-dit" --size 4x32x48 --steps 2 -m oracle:kind=topk:k=20% \
     -m streaming:window=16 --save-frames frames -q -o e
 "$LACUNA" plot frames frames/01-oracle.png -q -o one.png

@@ -6,7 +6,7 @@ head -c 3000 t.h5 >cut.h5
 try() { "$LACUNA" "$@"; echo "exit $?"; }
 for figure in $("$LACUNA" list figures | awk '$1 != "" { print $1 }'); do
     case $figure in
-    heatmap | steps | order) try plot $figure r -o x.png ;;
+    heatmap | order) try plot $figure r -o x.png ;;
     overlay) try plot $figure r --masks m.h5 -o x.png; try plot $figure t.h5 --masks r -o x.png ;;
     mask) try plot $figure t.h5 -o x.png ;;
     *) try plot $figure t.h5 -o x.png ;;

@@ -37,13 +37,8 @@ sed 's/"method": "[a-z]*"/"method": "fancy"/; s/"sum": .*/"sum": null/' plan.jso
 "$LACUNA" choose -q mask --limit err_l1_rel=0.05 -o y.json; echo "exit $?"
 "$LACUNA" choose -q mask -o y.json; echo "exit $?"
 "$LACUNA" choose -q --export tensorrt plan.json -o y.json; echo "exit $?"
-# Masks of the plan on another prompt, from the trace and from a dump; back through mask: they are the plan's, as blocks.
-"$LACUNA" choose --export blockmask plan.json opt.h5 -o blocks.safetensors; echo "exit $?"
-"$LACUNA" replay -q opt.h5 -m plan:file=plan.json -m mask:file=blocks.safetensors --dump-masks m.h5 -o back
-"$LACUNA" choose -q --export blockmask plan.json m.h5 -o again.safetensors; cmp blocks.safetensors again.safetensors && echo same
-"$LACUNA" choose -q --export bsr plan.json opt.h5 --unit 128x128 -o bsr.safetensors; echo "exit $?"
+# Masks of the plan on another prompt come back through mask: they are the plan's, as blocks.
+"$LACUNA" replay -q opt.h5 -m plan:file=plan.json --dump-masks p.h5 -o masks
+"$LACUNA" mask export p.h5 --format blockmask -o blocks.safetensors; echo "exit $?"
+"$LACUNA" replay -q opt.h5 -m plan:file=plan.json -m mask:file=blocks.safetensors -o back
 "$LACUNA" analyze back --group method --columns density_tile@128x128 --format csv | cut -d, -f1,5 | tr -d '\r'
-ls -d ./*.masks.* 2>/dev/null
-"$LACUNA" choose -q --export bsr other.json m.h5 -o x.safetensors 2>err; echo "exit $?"; sed 's/[0-9a-f]\{32\}/ID/' err
-"$LACUNA" choose -q --export bsr plan.json -o x.safetensors; echo "exit $?"
-"$LACUNA" choose -q --export sale --unit 64x64 plan.json -o x.json; echo "exit $?"

@@ -38,16 +38,16 @@ plot needle a --params 'tau=0.1' --size 400x300
 cat needle.dat
 sed -n "s/^set [xy]tics .*(/&/p" needle.gp
 sed -n 's/^set palette.*(//p' needle.gp
-plot needle a --params 'tau=0.1' --metric answer_nll
+plot needle a --params 'tau=0.1' --metrics answer_nll
 sed -n 's/^set palette.*(//p' needle.gp
 plot growth a --params 'tau=0.1'
 cat growth.dat
-plot curves a --method sale --x tau --metric answer_nll
+plot curves a --method sale --x tau --metrics answer_nll
 grep -o 'mean over [a-z0-9 ]*' curves.gp
-plot inside a b --metric err_l2_rel,answer_nll
+plot inside a b --metrics err_l2_rel,answer_nll
 cat inside.dat
 grep -o "rho [-0-9.]*" inside.gp | head -1
 "$LACUNA" analyze a b --table inside
 plot layerhead a
 plot inside b
-plot growth a --metric psnr
+plot growth a --metrics psnr

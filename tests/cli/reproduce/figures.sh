@@ -26,6 +26,6 @@ rm kept/jobs/*/trace.h5
 echo "exit $?: $(find kept/jobs -name trace.h5 | wc -l) traces, $(find kept/jobs -name figure.png | wc -l) drawings"
 
 "$LACUNA" replay t.h5 -q -m streaming:window=64 -m oracle -o r
-"$LACUNA" plot profile r --metric density_elem --x head -q -o p.png
+"$LACUNA" plot curves r --x head -q -o p.png
 grep -c 'set xlabel' p.gp
-"$LACUNA" plot profile r --metric density_elem --x depth -q -o p.png
+"$LACUNA" plot means r --x depth -q -o p.png

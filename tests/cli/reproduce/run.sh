@@ -1,5 +1,5 @@
 # A table from a trace that is given: run, nothing to do, continue after a kill, explain.
-sums() { find out/pages out/plan.json -type f | LC_ALL=C sort | xargs cksum; }
+sums() { find out/pages -type f | LC_ALL=C sort | xargs cksum; }
 "$LACUNA" capture --model "$ROOT/datasets/models/video-dit" --size 4x32x48 --steps 50 \
     --capture-steps 0,15,30 -q -o clip.h5
 "$LACUNA" reproduce fg-attn:2 spargeattn:f1 --quick --trace dit=clip.h5 -o out --dry-run
@@ -22,7 +22,7 @@ printf '{"trace":' >>"out/jobs/$job.part/records.jsonl"
 sums | cmp - first && echo "and neither does a kill"
 
 "$LACUNA" analyze out --explain 'fg-attn:2:64×64:video-dit' | sed 's/[0-9a-f]\{16\}/ID/g; s|replay [^ ]*clip.h5|replay clip.h5|' |
-    grep -vE '^(ours|model)'
+    grep -vE '^(ours|model|weights|value|lo|hi|sd)'
 "$LACUNA" analyze out --explain fg-attn:2:64x64:video-dit
 "$LACUNA" analyze out --explain 'fg-attn:2:64×64:video-dt'
 "$LACUNA" analyze out --explain spargeattn:9

@@ -17,7 +17,7 @@ printf '{"context": "%s", "input": "The key?", "answer": ["7"], "options": []}\n
 "$LACUNA" reproduce sampleattention:2 --quick --tasks files -q -o out
 echo "exit $?"
 # rows, columns and states of ours; printed numbers whose file is missing have its name
-cut -d, -f2-4,7,13-15,17- out/pages/sampleattention-2.csv | sed -n '/^1,Ours,Task Type.Code/p; /^1,Full.*Single-Doc/p; /^2,Ours,Retr.Pass/p; /^1,Ours,[nA]/p' | sed "s/,[0-9.]\{1,\},ours/,N,ours/"
+tr -d '\r' <out/pages/sampleattention-2.csv | cut -d, -f2-4,7,13-15,17- | sed -n '/^1,Ours,Task Type.Code/p; /^1,Full.*Single-Doc/p; /^2,Ours,Retr.Pass/p; /^1,Ours,[nA]/p' | sed "s/,[0-9.]\{1,\},ours/,N,ours/"
 grep -o 'Files that were not given.*' out/pages/sampleattention-2.md
 grep -o 'reproduce sampleattention:2 .*DIR' out/pages/sampleattention-2.md
 count() { find out/jobs -mindepth 2 -name log.txt | wc -l; }
@@ -31,8 +31,6 @@ echo "exit $?, $(count) jobs"
 
 try() { "$LACUNA" reproduce sampleattention:2 -o none "$@"; echo "exit $?"; }
 line hotpotqa >wrong/qasper.jsonl
-try --tasks wrong
-printf '{"input": "What is it?", "answers": ["7"]}\n' >wrong/qasper.jsonl
 try --tasks wrong
 printf 'no JSON\n' >wrong/qasper.jsonl
 try --tasks wrong

@@ -7,10 +7,6 @@ try fg-attn:2 -o out --model nowhere
 try fg-attn:2 -o out --model xx="$ROOT/datasets/models/video-dit"
 try fg-attn:2 -o out --model dit="$ROOT/datasets/models/code-lm"
 try sale:3 -o out --model lm="$ROOT/datasets/models/video-dit"
-try fg-attn:2 -o out --only X
-try fg-attn:2 -o out --only K
-try spargeattn:1 -o out --only K,M
-try fg-attn:2 -o out --only K,T --dry-run | sed -n 1p
 "$LACUNA" reproduce --list | cut -c1-50 | grep -E '^(spargeattn:(9|2|11)|sampleattention:2|sale:3|fg-attn:3|sale:fp16)'
 "$LACUNA" reproduce --list --json | grep -c '"id"'
 ls

@@ -6,6 +6,6 @@ set -e
 "$LACUNA" analyze -q out --table blocks --format csv >blocks.csv
 cut -d, -f1,2 blocks.csv
 head -n 1 blocks.csv | tr , "\n" | grep -E "^below_[bs][0-9]+$"
-"$LACUNA" plot -q steps v.h5 --layer 5 -o steps.png
+"$LACUNA" plot -q heatmap v.h5 --layers 5 --heads 0 --steps all -o steps.png
 "$LACUNA" plot -q stability out -o stability.png
 ls
