@@ -20,10 +20,11 @@ static const struct opt options[] = {
     OPT_STR(struct capture_opts, model, NULL, "DIR",
             "Checkpoint directory: Llama, Yi, Mistral, Mixtral, Qwen2, Qwen3, Phi-3, GLM-4, "
             "InternLM2 (Hugging Face) or Wan 2.1 (diffusers).",
-            .short_name = 'm'),
+            .flags = OPT_MAIN, .short_name = 'm'),
     OPT_AS("output", OPT_STR, struct capture_opts, out, NULL, .help = "Trace to write.",
-           .short_name = 'o', .arg = "FILE"),
-    OPT_STR(struct capture_opts, layers, "all", "LIST", "Layers to store, as in 0,4-7."),
+           .flags = OPT_MAIN, .short_name = 'o', .arg = "FILE"),
+    OPT_STR(struct capture_opts, layers, "all", "LIST", "Layers to store, as in 0,4-7.",
+            .flags = OPT_MAIN),
     OPT_STR(struct capture_opts, heads, "all", "LIST",
             "Query heads to store, with the kv heads that they read; every command keeps the "
             "model's numbers for them."),
@@ -36,13 +37,13 @@ static const struct opt options[] = {
     OPT_AS("prompt", OPT_LIST, struct capture_opts, prompts, NULL,
            .help = "Text: prompt file, - for standard input. Repeated: one trace each, in the "
                    "directory -o.",
-           .short_name = 'p', .arg = "FILE"),
+           .flags = OPT_MAIN, .short_name = 'p', .arg = "FILE"),
     OPT_AS("tokens-file", OPT_STR, struct capture_opts, tokens_file, NULL,
            .help = "Text: token ids, separated by white space, instead of a prompt.",
            .arg = "FILE"),
     OPT_INT(struct capture_opts, tokens, NULL, 1, 1e9, "tokens",
-            "Text: use the first N tokens; an error when there are fewer.", .short_name = 'n',
-            .arg = "N"),
+            "Text: use the first N tokens; an error when there are fewer.", .flags = OPT_MAIN,
+            .short_name = 'n', .arg = "N"),
     OPT_STR(struct capture_opts, rows, NULL, "N[xR]",
             "Text: store a sample of query rows, N groups of R (128) by --seed, against all keys: "
             "replays of it have standard errors. For sequences too long for a disk or a replay."),
@@ -52,7 +53,7 @@ static const struct opt options[] = {
              "Text: run all layers for the likelihood of every token; --no-nll ends after the "
              "last stored layer."),
     OPT_STR(struct capture_opts, size, NULL, "TxHxW",
-            "Video: frames x height x width of the latent, as in 16x256x384."),
+            "Video: frames x height x width of the latent, as in 16x256x384.", .flags = OPT_MAIN),
     OPT_INT(struct capture_opts, steps, "50", 1, 10000, "steps", "Video: denoising steps.",
             .arg = "N"),
     OPT_AS("capture-steps", OPT_STR, struct capture_opts, capture_steps, "all",

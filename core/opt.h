@@ -46,6 +46,7 @@ enum opt_flags {
     OPT_IDENTITY_NOT = 32, /* does not enter the canonical form (paths, thread counts) */
     OPT_CALIB_FIXED = 64,  /* stands in for other parameters, which a calibration has: beside
                             * calib= it would count nowhere */
+    OPT_MAIN = 128,        /* a command that has these shows the others with --help=all only */
 };
 
 struct opt {
@@ -63,6 +64,8 @@ struct opt {
     const char *const *values; /* OPT_ENUM: NULL-terminated names */
     char short_name;           /* command lines only, 0 = none */
     const char *arg;           /* command lines only: "FILE", "N"; NULL: from the type */
+    const char *bare;          /* command lines only: the value of --name without one, which then
+                                * needs '='; NULL: one must be given, or OPT_BOOL */
 };
 
 /* Entries of a table over `S`, a struct type. The key is the field's name. After the help there may
@@ -138,9 +141,6 @@ int opt_canonical(const struct opt *table, const void *obj, struct buf *b, struc
 /* Write every field into the open JSON object of w. */
 void opt_json(const struct opt *table, const void *obj, struct jw *w);
 
-/* Write one field's value. */
-void opt_field_json(const struct opt *o, const void *obj, struct jw *w);
-
 /* Describe the table itself (name, type, default, range, unit, help) as a JSON array. */
 void opt_table_json(const struct opt *table, struct jw *w);
 
@@ -155,8 +155,8 @@ void opt_table_json(const struct opt *table, struct jw *w);
 int opt_parse_argv(const struct opt *table, void *obj, const char *who, int argc, char **argv,
                    struct str_list *rest, struct err *err);
 
-/* Aligned help text of a command's options. */
-void opt_help(const struct opt *table, struct buf *b);
+/* Aligned help text of one option of a command. */
+void opt_help(const struct opt *o, struct buf *b);
 
 const char *opt_arg_name(const struct opt *o); /* "FILE", "N", ...; "" for flags */
 

@@ -16,29 +16,24 @@ static const char *const precisions[] = {"f32", "f64", NULL};
 const struct opt eval_options[] = {
     OPT_STR(struct eval_opts, model, NULL, "DIR",
             "Checkpoint directory: Llama, Mistral, Qwen2, Qwen3 (Hugging Face) or Wan 2.1 "
-            "(diffusers)."),
+            "(diffusers).",
+            .flags = OPT_MAIN),
     OPT_AS("method", OPT_LIST, struct eval_opts, methods, NULL,
-           .help =
-               "Method with parameters, NAME[:key=value]...; key=a,b,c sweeps. Repeatable. Exact "
-               "attention always runs beside them and is recorded as dense.",
-           .short_name = 'm', .arg = "METHOD"),
+           .help = "Method, NAME[:key=value]...; key=a,b,c sweeps. Repeatable. Exact attention "
+                   "always runs too, as dense.",
+           .flags = OPT_MAIN, .short_name = 'm', .arg = "METHOD"),
     OPT_AS("task", OPT_LIST, struct eval_opts, tasks, NULL,
-           .help =
-               "What the model is asked: needle, multi, kv, chain, copy or track with parameters "
-               "(NAME[:key=value]...), a task file (*.jsonl), or any other text file, whose "
-               "likelihoods are measured. Repeatable.",
-           .short_name = 't', .arg = "TASK"),
-    OPT_AS(
-        "output", OPT_STR, struct eval_opts, out, NULL,
-        .help =
-            "Directory for records.jsonl, predictions.jsonl and manifest.json; an interrupted run "
-            "continues there.",
-        .short_name = 'o', .arg = "DIR"),
+           .help = "What the model is asked (below): a generated prompt, a task file or a text. "
+                   "Repeatable.",
+           .flags = OPT_MAIN, .short_name = 't', .arg = "TASK"),
+    OPT_AS("output", OPT_STR, struct eval_opts, out, NULL,
+           .help = "Directory of the records; an interrupted run continues there.",
+           .flags = OPT_MAIN, .short_name = 'o', .arg = "DIR"),
     OPT_STR(struct eval_opts, tokens, NULL, "LIST",
-            "Lengths, as in 2K,16K (K = 1024): of a text's windows (default: the whole text or "
-            "the model's context), of generated prompts with their answers (default: 2K, 4K, "
-            "... up to the context).",
-            .unit = "tokens", .short_name = 'n'),
+            "Lengths, as in 2K,16K (K = 1024), of a text's windows (default: all, up to the "
+            "context) and of "
+            "generated prompts with their answers (default: 2K, 4K, ... up to the context).",
+            .flags = OPT_MAIN, .unit = "tokens", .short_name = 'n'),
     OPT_STR(struct eval_opts, depth, NULL, "LIST",
             "Generated prompts: where the asked item stands, 0 = front, 1 = end (default: "
             "0,0.25,0.5,0.75,1)."),
@@ -119,9 +114,9 @@ const struct opt eval_options[] = {
     OPT_ENUM(struct eval_opts, precision, "f32", precisions,
              "Arithmetic of the attention over a mask and of what methods ask of the exact map."),
     OPT_ENUM(struct eval_opts, device, "cpu", devices,
-             "Where prefills of language models and evaluations of video models run, exact ones "
-             "too; cuda: on a GPU, attention with operands rounded to bfloat16, masks chosen there "
-             "where the method has a GPU side. Ids behind a prefill run on the CPU."),
+             "Where prefills and video models run; on a GPU, attention rounds operands to "
+             "bfloat16. Ids behind a prefill run on the CPU.",
+             .flags = OPT_MAIN),
     OPT_INT(struct eval_opts, samples, "0", 0, 1000, "",
             "With cuda: timed launches of each attention, exact attention in turns with the "
             "method, for the time of attention and to the first token, or of a whole clip; 0: no "
