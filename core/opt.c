@@ -515,7 +515,7 @@ int opt_check_required(const struct opt *table, const void *obj, const char *who
     return 0;
 }
 
-/* ---- values as text and JSON ----------------------------------------------------------------- */
+/* ---- values as text and JSON ---------------------------------------------------------------- */
 
 static void share_text(struct share s, struct buf *b)
 {

@@ -1,8 +1,8 @@
 /*
- * calibinside.c - see calibinside.h. On this processor. Memory: per window the hidden state and one
- * layer's q, k, v.
+ * calibinside.c - search of parameters inside the model (evalrun.h). On this processor. Memory: per
+ * window the hidden state and one layer's q, k, v.
  */
-#include "eval/calibinside.h"
+#include "eval/evalrun.h"
 
 #include "capture/llm_block.h"
 #include "core/fileio.h"

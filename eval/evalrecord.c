@@ -1,7 +1,8 @@
 /*
- * evalrecord.c - see evalrecord.h.
+ * evalrecord.c - records of scope `model` (evalrun.h): identity, and the numbers that every cell
+ * has.
  */
-#include "eval/evalrecord.h"
+#include "eval/evalrun.h"
 
 #include "core/text.h"
 #include "sim/budgetsearch.h"

@@ -10,9 +10,7 @@
 #include "core/npy.h"
 #include "core/pool.h"
 #include "core/progress.h"
-#include "eval/evalrecord.h"
 #include "eval/likelihood.h"
-#include "eval/predictions.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -93,10 +93,8 @@ int eval_task_open(const char *text, const struct eval_model *m, const struct ta
                    struct eval_task *out, struct err *err);
 void eval_task_close(struct eval_task *t);
 
-/* Kinds: a text, a generated task, a task file. */
-int text_task_open(const char *path, struct eval_task *t, struct err *err);
+/* Kinds: a generated task, a task file. */
 int gen_task_open(const char *text, struct eval_task *t, struct err *err);
-
 int file_task_open(const char *path, struct eval_task *t, struct err *err);
 
 /* Append a text that stands in the name of a cell: ':' and '=' become '_'. */

@@ -1,7 +1,7 @@
 /*
- * evalvideo.c - see evalvideo.h.
+ * evalvideo.c - a video diffusion transformer with methods inside it (evalrun.h).
  */
-#include "eval/evalvideo.h"
+#include "eval/evalrun.h"
 
 #include "capture/capture.h"
 #include "capture/flow.h"
@@ -14,7 +14,6 @@
 #include "core/mem.h"
 #include "core/pool.h"
 #include "core/progress.h"
-#include "eval/evalrecord.h"
 #include "eval/videometric.h"
 
 #include <assert.h>

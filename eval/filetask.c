@@ -4,7 +4,7 @@
 #include "core/hash.h"
 #include "core/mem.h"
 #include "eval/evaltask.h"
-#include "eval/generate.h"
+#include "eval/decode.h"
 #include "eval/taskfile.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /*
- * lockstepdevice.c - see lockstepdevice.h.
+ * lockstepdevice.c - the layers of a lockstep run on a device (lockstep.h).
  */
-#include "eval/lockstepdevice.h"
+#include "eval/lockstep.h"
 
 #include "capture/llm_device.h"
 #include "capture/rawtensor.h"
@@ -9,7 +9,6 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/pool.h"
-#include "eval/lockstep.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -6,7 +6,6 @@
 #include "core/sealed.h"
 #include "eval/decode.h"
 #include "eval/evaltask.h"
-#include "eval/generate.h"
 #include "eval/prompt.h"
 #include "sim/registry.h"
 #include "tests/harness/evalcmd.h"

@@ -5,7 +5,6 @@
 #include "core/mem.h"
 #include "eval/decode.h"
 #include "eval/evaltask.h"
-#include "eval/generate.h"
 #include "sim/registry.h"
 #include "tests/harness/accelrun.h"
 #include "tests/harness/suite.h"
