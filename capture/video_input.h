@@ -25,22 +25,24 @@ struct video_ask {
 
 /* Entries of an option table over S, whose fields have the names that they have above. */
 #define VIDEO_INPUT_OPTS(S)                                                                        \
-    OPT_NUM(S, shift, "5", 0, 1000, "", "Video: timestep shift of the schedule.",                  \
+    OPT_NUM(S, shift, "5", 0, 1000, "", "timestep shift of the schedule.", .only = "video models", \
             .flags = OPT_MIN_OPEN, .arg = "X"),                                                    \
         OPT_STR(S, text, NULL, "FILE",                                                             \
-                "Video: text embeddings, .safetensors (tensor text) or .npy; default "             \
-                "DIR/prompts.safetensors."),                                                       \
+                "text embeddings, .safetensors (tensor text) or .npy; default "                    \
+                "DIR/prompts.safetensors.",                                                        \
+                .only = "video models"),                                                           \
         OPT_AS("prompt-index", OPT_INT, S, prompt_index, "0", .min = 0, .max = 1e6,                \
-               .help = "Video: which of the stacked text embeddings.", .arg = "N"),                \
+               .help = "which of the stacked text embeddings.", .only = "video models",            \
+               .arg = "N"),                                                                        \
         OPT_STR(S, negative, NULL, "FILE",                                                         \
-                "Video: text embeddings of the unconditional branch; default zeros. With "         \
-                "--guidance."),                                                                    \
+                "text embeddings of the unconditional branch; default zeros. With --guidance.",    \
+                .only = "video models"),                                                           \
         OPT_NUM(S, guidance, "1", 0, 100, "",                                                      \
-                "Video: classifier-free guidance; above 1 every step runs the branches cond and "  \
-                "uncond.",                                                                         \
-                .arg = "X"),                                                                       \
+                "classifier-free guidance; above 1 every step runs the branches cond and uncond.", \
+                .only = "video models", .arg = "X"),                                               \
         OPT_STR(S, noise, NULL, "FILE",                                                            \
-                "Video: starting noise, .safetensors (tensor noise) or .npy, instead of --seed.")
+                "starting noise, .safetensors (tensor noise) or .npy, instead of --seed.",         \
+                .only = "video models")
 
 struct video_input {
     int64_t t, h, w, size, grid[3]; /* latent size, values in it, token grid */

@@ -721,3 +721,33 @@ void opt_table_json(const struct opt *table, struct jw *w)
     }
     jw_arr_end(w);
 }
+
+/* ---- options that nothing reads -------------------------------------------------------------- */
+
+static bool has_word(const char *list, const char *word)
+{
+    size_t n = 0;
+    for (const char *p = list; *p; p += n + strspn(p + n, ", ")) {
+        n = strcspn(p, ",");
+        if (strlen(word) == n && strncmp(p, word, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+int opt_check_uses(const struct opt *table, const void *obj, const char *who,
+                   const char *const *uses, struct err *err)
+{
+    for (const struct opt *o = table; o && o->type != OPT_END; o++) {
+        bool read = !o->only, is_default;
+        for (const char *const *u = uses; !read && *u; u++)
+            read = has_word(o->only, *u);
+        int rc = opt_is_default(o, obj, &is_default, err);
+        if (rc)
+            return rc;
+        if (!read && !is_default)
+            return err_set(err, ERR_USAGE, "%s: --%s changes nothing here; it is for %s", who,
+                           o->name, o->only);
+    }
+    return 0;
+}

@@ -66,6 +66,8 @@ struct opt {
     const char *arg;           /* command lines only: "FILE", "N"; NULL: from the type */
     const char *bare;          /* command lines only: the value of --name without one, which then
                                 * needs '='; NULL: one must be given, or OPT_BOOL */
+    const char *only;          /* command lines only: what reads it, "pack, map"; stands before the
+                                * help; NULL: everything (opt_check_uses) */
 };
 
 /* Entries of a table over `S`, a struct type. The key is the field's name. After the help there may
@@ -124,6 +126,10 @@ bool opt_is_unset(const struct opt *o, const void *obj);
 /* ERR_USAGE naming the first OPT_REQUIRED field that was not given. */
 int opt_check_required(const struct opt *table, const void *obj, const char *who,
                        const char *prefix, struct err *err);
+
+/* ERR_USAGE naming an option that is given and that none of the uses [NULL-terminated] reads. */
+int opt_check_uses(const struct opt *table, const void *obj, const char *who,
+                   const char *const *uses, struct err *err);
 
 /* Have two structs of a table the same value in this field, as text? False without memory. */
 bool opt_same(const struct opt *o, const void *a, const void *b);

@@ -5,6 +5,7 @@
 
 #include "core/text.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -121,7 +122,10 @@ const char *opt_arg_name(const struct opt *o)
 void opt_describe(const struct opt *o, struct buf *b)
 {
     struct buf range = {0};
-    if (o->help)
+    if (o->only && o->help)
+        buf_printf(b, "%c%s: %c%s", toupper((unsigned char)o->only[0]), o->only + 1,
+                   tolower((unsigned char)o->help[0]), o->help + 1);
+    else if (o->help)
         buf_puts(b, o->help);
     if (o->type == OPT_ENUM && !o->bare) {
         buf_puts(b, b->len && b->data[b->len - 1] != '.' ? ". One of " : " One of ");

@@ -13,7 +13,7 @@ struct eval_opts {
     struct str_list methods, tasks;
     char *model, *out, *tokens, *dense_layers, *dense_heads, *dense_last, *dump_masks, *dump_nll;
     char *depth, *haystack, *chat, *template;
-    int truncate, metric;
+    int truncate, grade;
     int64_t max_new, trials, stride, windows, score_from, dense_below, prefill_chunk, samples;
     char *shard, *calibrate_inside, *found;
     int64_t calibrate_tokens;
@@ -32,10 +32,8 @@ extern const struct opt eval_options[];
 int eval_methods(const struct method *const *methods, const struct eval_opts *o,
                  struct method_run **runs, int64_t *n, int64_t *used, struct err *err);
 
-/* ERR_USAGE where an option of the other kind of model is given: it would not be read. */
+/* ERR_USAGE where an option is given that this kind of model, or none of the tasks, reads. */
 int eval_check_kind(const struct eval_opts *o, bool video, struct err *err);
-
-/* ERR_USAGE where an option is given that none of the tasks reads. */
 int eval_check_tasks(const struct eval_opts *o, const struct eval_task *tasks, int n,
                      struct err *err);
 

@@ -209,7 +209,7 @@ static void close_text(struct eval_task *t)
     free(s);
 }
 
-static const struct task_kind text_kind = {"text", cell_name, run_text, cell_cost, close_text};
+static const struct task_kind text_kind = {"texts", cell_name, run_text, cell_cost, close_text};
 
 static int text_task_open(const char *path, struct eval_task *t, struct err *err)
 {

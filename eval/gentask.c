@@ -554,7 +554,8 @@ static void close_task(struct eval_task *t)
     free(s);
 }
 
-static const struct task_kind gen_kind = {"generated", cell_name, run_cell, cell_cost, close_task};
+static const struct task_kind gen_kind = {"generated prompts", cell_name, run_cell, cell_cost,
+                                          close_task};
 
 int gen_task_open(const char *text, struct eval_task *t, struct err *err)
 {

@@ -135,8 +135,8 @@ START_TEST(equal_bounds_fix_a_value)
         int64_t fixed, any;
     } v = {0};
     const struct opt two[] = {
-        {"fixed", OPT_INT, 0, "32", 32, 32, 0, "", "Fixed.", NULL, 0, NULL, NULL},
-        {"any", OPT_INT, sizeof(int64_t), "0", 0, 0, 0, "", "Any.", NULL, 0, NULL, NULL},
+        {"fixed", OPT_INT, 0, "32", 32, 32, 0, "", "Fixed.", NULL, 0, NULL, NULL, NULL},
+        {"any", OPT_INT, sizeof(int64_t), "0", 0, 0, 0, "", "Any.", NULL, 0, NULL, NULL, NULL},
         {.type = OPT_END},
     };
     assert_ok(opt_defaults(two, &v, &e), &e);
@@ -278,7 +278,7 @@ END_TEST
 START_TEST(required_options_must_be_given)
 {
     static const struct opt need[] = {
-        {"out", OPT_STR, 0, NULL, 0, 0, OPT_REQUIRED, "", "Where to.", NULL, 'o', "DIR", NULL},
+        {"out", OPT_STR, 0, NULL, 0, 0, OPT_REQUIRED, "", "Where to.", NULL, 'o', "DIR", NULL, NULL},
         {.type = OPT_END},
     };
     char *out = NULL;
