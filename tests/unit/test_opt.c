@@ -278,7 +278,8 @@ END_TEST
 START_TEST(required_options_must_be_given)
 {
     static const struct opt need[] = {
-        {"out", OPT_STR, 0, NULL, 0, 0, OPT_REQUIRED, "", "Where to.", NULL, 'o', "DIR", NULL, NULL},
+        {"out", OPT_STR, 0, NULL, 0, 0, OPT_REQUIRED, "", "Where to.", NULL, 'o', "DIR", NULL,
+         NULL},
         {.type = OPT_END},
     };
     char *out = NULL;

@@ -503,7 +503,8 @@ static const struct {
     {SMALL "--noise " GOLDEN, "noise must be [3][1][16][24], found [3][4][64][96]", ERR_INPUT},
     {SMALL "--noise " WAN_GOLDEN, "noise must be [3][1][16][24], found [16][3][8][12]", ERR_INPUT},
     {SMALL "--guidance 2 --text " GOLDEN " --negative no.npy", "no.npy", ERR_INPUT},
-    {SMALL "--prompt README.md", "--prompt changes nothing here; it is for language models", ERR_USAGE},
+    {SMALL "--prompt README.md", "--prompt changes nothing here; it is for language models",
+     ERR_USAGE},
 };
 
 START_TEST(what_cannot_be_done_is_refused_without_a_trace)
