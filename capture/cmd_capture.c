@@ -2,7 +2,6 @@
  * cmd_capture.c - `lacuna capture`: its options and which runner they choose.
  */
 #include "capture/capture.h"
-#include "capture/foreign.h"
 #include "capture/video_input.h"
 #include "capture/wan_config.h"
 #include "core/fileio.h"

@@ -3,7 +3,7 @@
  */
 #include "capture/capture.h"
 #include "capture/import.h"
-#include "capture/trace/trace_check.h"
+#include "capture/trace/trace_tools.h"
 #include "core/cmd.h"
 #include "core/fileio.h"
 #include "core/log.h"

@@ -7,7 +7,7 @@
  *   finish    h += O o; h += Down(silu(Gate x) * Up x)
  *
  * GLM-4 norms what is added. A layer with experts adds sum_e w_e Down_e(silu(Gate_e x) * Up_e x)
- * over the few experts with the largest softmax(Router x)_e (capture/llm_experts.h). The cache says
+ * over the few experts with the largest softmax(Router x)_e. The cache says
  * which keys a row of the layer sees: project sets its reach.
  *
  * The workspace has no state between calls: several hidden states can go through one layer in
@@ -16,9 +16,17 @@
 #ifndef LACUNA_LLM_BLOCK_H
 #define LACUNA_LLM_BLOCK_H
 
-#include "capture/llm_experts.h"
-#include "capture/llm_weights.h"
+#include "capture/llm_model.h"
 #include "capture/nn.h"
+
+/* Work space for `rows` tokens. */
+struct llm_experts {
+    float *logits;      /* [rows][experts]; then the weights, 0 for experts not chosen */
+    float *sum;         /* [rows][hidden] */
+    float *in, *out;    /* [rows][hidden]: tokens of one expert */
+    float *gate, *up;   /* [rows][expert_ffn] */
+    int64_t *of_expert; /* [rows]: their numbers */
+};
 
 struct llm_work {
     const struct llm_config *c;

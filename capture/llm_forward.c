@@ -8,7 +8,7 @@
  * the keys of chunks 0..i of the same layer.
  */
 #include "capture/llm_block.h"
-#include "capture/llm_device.h"
+#include "capture/llm_model.h"
 #include "core/mem.h"
 #include "core/pool.h"
 

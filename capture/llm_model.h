@@ -7,8 +7,8 @@
 #ifndef LACUNA_LLM_MODEL_H
 #define LACUNA_LLM_MODEL_H
 
-#include "capture/attnmap.h"
 #include "capture/llm_config.h"
+#include "capture/nn.h"
 #include "core/decoder.h"
 #include "core/safetensors.h"
 
@@ -60,5 +60,51 @@ int llm_forward(struct llm_model *m, const struct llm_run *run, const struct llm
 
 /* Bytes that llm_forward allocates for n tokens. */
 int64_t llm_forward_bytes(const struct llm_config *c, int64_t n, int64_t chunk, int64_t pool);
+
+/* ---- weights -------------------------------------------------------------------------------- */
+
+struct llm_layer {
+    int number;
+    float *t[LLM_LAYER_TENSORS]; /* owned; NULL where the architecture has none */
+};
+
+/* A tensor by name; ERR_INPUT unless it is there with this shape and holds floating-point numbers.
+ */
+int llm_tensor_require(const struct llm_model *m, const char *name, int ndim, const int64_t *shape,
+                       const struct st_tensor **t, struct err *err);
+
+/* Check that all tensors of a layer are there. */
+int llm_layer_check(const struct llm_model *m, int layer, struct err *err);
+
+/* Read a layer into *l (freed and reused). */
+int llm_layer_load(const struct llm_model *m, int layer, struct llm_layer *l, struct err *err);
+void llm_layer_free(struct llm_layer *l);
+
+/* The same layer as stored (float64 becomes float32), for a device: t[i].data is owned. */
+struct llm_raw_layer {
+    struct decoder_tensor t[LLM_LAYER_TENSORS];
+};
+int llm_raw_load(const struct llm_model *m, int layer, struct llm_raw_layer *l, struct err *err);
+void llm_raw_free(struct llm_raw_layer *l);
+
+/* Memory of the largest layer in float32. */
+int64_t llm_layer_bytes(const struct llm_config *c);
+
+/* Weights by which a token is multiplied, per layer, on average: of its experts the chosen ones. */
+double llm_active_weights(const struct llm_config *c);
+
+/* ---- on a device ---------------------------------------------------------------------------- */
+
+/* As llm_forward for run->device. last_logits must be NULL. */
+int llm_forward_device(struct llm_model *m, const struct llm_run *run,
+                       const struct llm_hooks *hooks, struct err *err);
+
+/* Open the device for sequences of up to n tokens of the model; states and kept as in
+ * decoder_shape. Nothing is said against a model that it lacks something for (llm_device_lacks). */
+int llm_device_open(const struct llm_model *m, const struct decoder_accel *on, int local_rank,
+                    int64_t n, int states, int kept, struct decoder **out, struct err *err);
+
+/* Bytes of host memory that it allocates for n tokens. */
+int64_t llm_device_bytes(const struct llm_config *c, int64_t n, int64_t pool);
 
 #endif

@@ -3,10 +3,9 @@
  */
 #include "capture/capture.h"
 #include "capture/headsel.h"
-#include "capture/llm_device.h"
-#include "capture/llm_weights.h"
+#include "capture/llm_model.h"
 #include "capture/tokenizer.h"
-#include "capture/trace/trace_derive.h"
+#include "capture/trace/trace_tools.h"
 #include "core/clock.h"
 #include "core/fileio.h"
 #include "core/hash.h"

@@ -2,13 +2,11 @@
  * video_capture.c - a video diffusion transformer through its sampler into a trace: one call per
  * (step, branch, layer).
  */
-#include "capture/attnmap.h"
+#include "capture/nn.h"
 #include "capture/capture.h"
-#include "capture/flow.h"
-#include "capture/frames.h"
 #include "capture/headsel.h"
 #include "capture/video_input.h"
-#include "capture/wan_device.h"
+#include "capture/wan_model.h"
 #include "core/clock.h"
 #include "core/fileio.h"
 #include "core/hash.h"

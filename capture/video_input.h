@@ -1,6 +1,6 @@
 /*
- * video_input.h - what a video diffusion transformer starts from: size, text embeddings, noise,
- * schedule.
+ * video_input.h - what a video diffusion transformer starts from (size, text embeddings, noise,
+ * schedule), its sampler, and clips as pictures.
  */
 #ifndef LACUNA_VIDEO_INPUT_H
 #define LACUNA_VIDEO_INPUT_H
@@ -60,5 +60,28 @@ void video_input_close(struct video_input *in);
 /* in->x. */
 int video_input_noise(const struct wan_config *c, const struct video_ask *a, struct video_input *in,
                       struct err *err);
+
+/* ---- the sampler ---------------------------------------------------------------------------- */
+
+/* The rectified-flow Euler sampler with timestep shift (Esser et al., arXiv 2403.03206; Wan 2.1
+ * uses shift 3 to 5):
+ *
+ *   u_i = 1 - i/S    sigma_i = shift u_i / (1 + (shift - 1) u_i)    timestep_i = 1000 sigma_i
+ *   x <- x + (sigma_{i+1} - sigma_i) v(x, timestep_i)
+ */
+
+/* sigma [steps + 1], from 1 down to 0. */
+void flow_sigmas(int64_t steps, double shift, double *sigma);
+
+/* One Euler step of n values. */
+void flow_step(float *x, const float *v, int64_t n, double sigma, double sigma_next);
+
+/* v <- v_uncond + guidance (v - v_uncond): classifier-free guidance. */
+void flow_guide(float *v, const float *v_uncond, int64_t n, double guidance);
+
+/* ---- frames --------------------------------------------------------------------------------- */
+
+/* Write DIR/frame-000.png ... from x [3][t][h][w], RGB in [-1, 1] (clamped). DIR is created. */
+int frames_write(const char *dir, const float *x, int64_t t, int64_t h, int64_t w, struct err *err);
 
 #endif

@@ -1,7 +1,6 @@
 /*
  * cmd_eval.c - `lacuna eval`: options, and the directory that receives the records.
  */
-#include "capture/foreign.h"
 #include "capture/wan_config.h"
 #include "core/buf.h"
 #include "core/cmd.h"

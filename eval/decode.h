@@ -9,8 +9,6 @@
 #ifndef LACUNA_DECODE_H
 #define LACUNA_DECODE_H
 
-#include "eval/decode.h"
-
 #include "core/text.h"
 #include "eval/evaltask.h"
 #include "eval/lockstep.h"

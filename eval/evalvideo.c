@@ -4,9 +4,8 @@
 #include "eval/evalrun.h"
 
 #include "capture/capture.h"
-#include "capture/flow.h"
-#include "capture/frames.h"
-#include "capture/wan_device.h"
+#include "capture/video_input.h"
+#include "capture/wan_model.h"
 #include "core/clock.h"
 #include "core/fileio.h"
 #include "core/hash.h"

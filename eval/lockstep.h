@@ -10,7 +10,7 @@
 #define LACUNA_LOCKSTEP_H
 
 #include "capture/llm_block.h"
-#include "capture/llm_weights.h"
+#include "capture/llm_model.h"
 #include "core/decoder.h"
 #include "core/record.h"
 #include "eval/layerattn.h"

@@ -3,8 +3,8 @@
  */
 #include "eval/lockstep.h"
 
-#include "capture/llm_device.h"
-#include "capture/rawtensor.h"
+#include "capture/llm_model.h"
+#include "capture/nn.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"

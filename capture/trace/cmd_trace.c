@@ -1,8 +1,6 @@
 /*
  * cmd_trace.c - lacuna trace info|verify|pack|export|subset|join|map.
  */
-#include "capture/trace/trace_check.h"
-#include "capture/trace/trace_derive.h"
 #include "capture/trace/trace_tools.h"
 #include "core/cmd.h"
 #include "core/fileio.h"

@@ -1,9 +1,9 @@
 /*
- * trace_derive.c - see trace_derive.h. A call is copied dataset by dataset, head by head, as
- * stored; so what is kept keeps its bits. Memory is one head, and with maps what attention of a
- * head needs.
+ * trace_derive.c - traces made from traces (trace_tools.h). A call is copied dataset by dataset,
+ * head by head, as stored; so what is kept keeps its bits. Memory is one head, and with maps what
+ * attention of a head needs.
  */
-#include "capture/trace/trace_derive.h"
+#include "capture/trace/trace_tools.h"
 
 #include "capture/headsel.h"
 #include "core/gemm.h"

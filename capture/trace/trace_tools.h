@@ -1,5 +1,6 @@
 /*
- * trace_tools.h - the parts of `lacuna trace`.
+ * trace_tools.h - the parts of `lacuna trace`: what a trace holds, whether it is right, others made
+ * of it.
  */
 #ifndef LACUNA_TRACE_TOOLS_H
 #define LACUNA_TRACE_TOOLS_H
@@ -31,5 +32,42 @@ struct trace_selection {
  * their size; nothing is written when `dry`. */
 int trace_export(const struct trace *t, const struct trace_selection *s, const char *out,
                  bool force, bool dry, int64_t *n, int64_t *bytes, struct err *err);
+
+/* ---- outputs -------------------------------------------------------------------------------- */
+
+/* Recompute `rows` query rows of every head that has out or lse (first, last and evenly between,
+ * padding text left out), in double, and compare. `bad` is called for every head that differs;
+ * *n_bad counts them, *n_rows the rows compared. Bounds: out to half a unit in the last place of
+ * the dtype plus 1e-5 of the largest |v| of the head (2^-8 of it when the capture computed in less
+ * than float32); lse 1e-3 (2e-2). */
+int trace_check_attention(const struct trace *t, int jobs, int64_t rows, trace_bad_fn *bad,
+                          void *ctx, int64_t *n_bad, int64_t *n_rows, struct err *err);
+
+/* ---- traces from traces --------------------------------------------------------------------- */
+
+struct derive_options {
+    const char *layers, *heads, *steps; /* index lists, "all" = all */
+    const char *branch;                 /* "" = all */
+    int64_t tokens;                     /* first N tokens of a causal trace; 0 = all */
+    const char *rows; /* groups of query rows to draw, "64x128"; NULL = keep all */
+    uint64_t seed;    /* of rows */
+    int64_t maps;     /* cell size of maps to compute; 0 = keep what is there */
+    int jobs;
+    bool force, dry;
+};
+
+/* What came of it. */
+struct derived {
+    struct trace_meta meta;
+    int64_t calls, bytes;
+};
+
+/* Write the selected calls and heads of the traces t[0..n) as one. Several must be of one model and
+ * run (ERR_USAGE names the field that differs) and have no call in common. */
+int trace_derive(struct trace *const *t, int64_t n, const struct derive_options *o,
+                 const char *path, struct derived *out, struct err *err);
+
+/* A cell size with at most 1024 cells a side, 64 or a power of two above it. */
+int64_t map_cell_for(int64_t n_k);
 
 #endif

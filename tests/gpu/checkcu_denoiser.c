@@ -8,7 +8,7 @@
  */
 #include "tests/gpu/checkcu_denoiser.h"
 
-#include "capture/wan_device.h"
+#include "capture/wan_model.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "tests/gpu/checkcu_checkpoint.h"

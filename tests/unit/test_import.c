@@ -2,7 +2,6 @@
 #include "tests/harness/suite.h"
 
 #include "capture/import.h"
-#include "capture/trace/trace_check.h"
 #include "capture/trace/trace_tools.h"
 #include "core/poolmap.h"
 #include "core/rng.h"

@@ -4,7 +4,7 @@
  * with the structure of Wan 2.1 against a float64 run, guidance, selections, saved clips, refusals.
  */
 #include "capture/capture.h"
-#include "capture/flow.h"
+#include "capture/video_input.h"
 #include "capture/wan_model.h"
 #include "core/mem.h"
 #include "core/npy.h"

@@ -2,7 +2,7 @@
  * steps: tests/data/video-dit-exact.safetensors (float64, every eighth token of q, k, v) and
  * tests/data/video-dit-a.safetensors (float32 with TF32 products, itself 1e-4 to 3e-4 off the
  * first; make_video_exact.py prints the differences). */
-#include "capture/flow.h"
+#include "capture/video_input.h"
 #include "capture/nn.h"
 #include "capture/wan_model.h"
 #include "core/mem.h"
