@@ -184,7 +184,8 @@ static int verify(const struct trace_opts *o, const char *path, struct err *err)
              "q, k, v%s",
              path, (long long)differs,
              dtype_size(trace_meta(t)->dtype) == 2 && strcmp(trace_meta(t)->compute, "float32") == 0
-                 ? " in float32 (import --compute names the type of a model that computes in "
+                 ? " in float32 (compute in import --meta names the type of a model that computes "
+                   "in "
                    "another)"
                  : "");
 out:
